@@ -1,0 +1,92 @@
+// Every setting, declared once: key, range, default and meaning. The key `maxPaddedTokens` is the environment variable
+// SHOAL_MAX_PADDED_TOKENS, the flag --max-padded-tokens and a line of shoal.config.json; flag beats environment beats
+// file beats default. All problems are reported at once, before anything connects.
+
+import { z } from 'zod';
+import { ShoalError } from './errors.ts';
+
+const count = (min: number, max: number) => z.coerce.number().int().min(min).max(max);
+const durationMs = (min: number, max: number) => count(min, max);
+
+export const settingsSchema = z.strictObject({
+  redisUrl: z.string().regex(/^(rediss?|unix):\/\//, 'must begin with redis://, rediss:// or unix://').optional()
+    .describe('Queue server, e.g. redis://localhost:6379. Unset: a private server of this user is used, and started when there is none.'),
+  prefix: z.string().regex(/^\{[^{}]{1,64}\}$/, 'must be a hash tag such as {shoal}').default('{shoal}')
+    .describe('Prefix of every key; plain BullMQ producers pass the same one.'),
+  model: z.string().min(1).max(128).default('minilm').describe('Model of the store that this worker or command uses.'),
+  device: z.string().regex(/^(auto|cpu|gpu:\d+)$/, 'must be auto, cpu or gpu:<index>').default('auto').describe('Device of a worker.'),
+  cacheDir: z.string().min(1).optional().describe('Models, graphs and the private queue server. Default: $XDG_CACHE_HOME/shoal or ~/.cache/shoal.'),
+  threads: count(0, 1024).default(0).describe('Threads one run uses on the CPU; 0 means one per core that the process may use.'),
+  maxTokens: count(8, 8192).optional().describe('Longest row in tokens, special tokens included. Unset: where the model’s authors truncate (256 for minilm).'),
+  maxPaddedTokens: count(16, 1 << 24).default(1024)
+    .describe('Token budget of a micro-batch: rows × width. 1,024 measured best on CPUs: larger batches only add padding.'),
+  maxRows: count(1, 65_536).default(1024).describe('Most rows of a micro-batch.'),
+  poolTokens: count(16, 1 << 26).default(24_576)
+    .describe('Real tokens that claims keep waiting in the pool, so that rows of like length meet. More raises padding efficiency and latency under load.'),
+  maxWaitMs: durationMs(0, 10_000).default(10).describe('How long a short pool gathers rows before it runs.'),
+  minRows: count(1, 4096).default(8).describe('After maxWaitMs a short pool runs with at least so many rows; after twice that with any.'),
+  maxRowAgeMs: durationMs(1, 60_000).default(250).describe('A row older than this is in the next micro-batch, whatever its length.'),
+  leaseMs: durationMs(1_000, 600_000).default(15_000).describe('How long a claim lasts without renewal. Renewed at a third of this time.'),
+  stalledCheckMs: durationMs(200, 600_000).default(5_000).describe('How often jobs whose lease ran out are looked for.'),
+  executorTimeoutMs: durationMs(1_000, 3_600_000).default(60_000).describe('An executor that does not answer, or one run that lasts, this long is killed and its jobs run again.'),
+  drainTimeoutMs: durationMs(0, 3_600_000).default(30_000).describe('How long a stopping worker finishes what it has claimed before it gives the rest back.'),
+  logLevel: z.enum(['silent', 'error', 'warn', 'info', 'debug']).default('info').describe('Least severe log line that is written.'),
+});
+
+export type Settings = z.infer<typeof settingsSchema>;
+export type SettingKey = keyof Settings;
+
+/** Variables that other software established, honoured under their own names. SHOAL_* wins over them. */
+const WELL_KNOWN: Readonly<Record<string, SettingKey>> = { REDIS_URL: 'redisUrl', LOG_LEVEL: 'logLevel' };
+
+export interface SettingSources {
+  /** Values given as flags, by key. */
+  readonly flags?: Readonly<Record<string, unknown>>;
+  readonly environment?: Readonly<Record<string, string | undefined>>;
+  /** Parsed contents of shoal.config.json. */
+  readonly file?: Readonly<Record<string, unknown>>;
+}
+
+/** maxPaddedTokens → SHOAL_MAX_PADDED_TOKENS */
+export function environmentName(key: string): string {
+  return `SHOAL_${key.replaceAll(/[A-Z]/g, (letter) => `_${letter}`).toUpperCase()}`;
+}
+
+/** maxPaddedTokens → --max-padded-tokens */
+export function flagName(key: string): string {
+  return `--${key.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
+}
+
+/** The settings in force, or CONFIG_INVALID with every problem and where its value came from. */
+export function resolveSettings(sources: SettingSources = {}): Settings {
+  const { flags = {}, environment = {}, file = {} } = sources;
+  const values: Record<string, unknown> = {};
+  const origins = new Map<string, string>();
+  const take = (key: string, value: unknown, origin: string): void => {
+    if (value === undefined || value === '') return;
+    values[key] = value;
+    origins.set(key, origin);
+  };
+  for (const [key, value] of Object.entries(file)) take(key, value, `"${key}" in shoal.config.json`);
+  for (const [name, key] of Object.entries(WELL_KNOWN)) take(key, environment[name], name);
+  for (const key of Object.keys(settingsSchema.shape)) take(key, environment[environmentName(key)], environmentName(key));
+  for (const [key, value] of Object.entries(flags)) take(key, value, flagName(key));
+  if (environment['SHOAL_FORCE_CPU'] === '1') take('device', 'cpu', 'SHOAL_FORCE_CPU');
+  return checkSettings(values, origins);
+}
+
+function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<string, string>): Settings {
+  const parsed = settingsSchema.safeParse(values);
+  if (parsed.success) return parsed.data;
+  const problems = parsed.error.issues.flatMap((issue) => {
+    if (issue.code === 'unrecognized_keys') return issue.keys.map((key) => `${origins.get(key) ?? key}: there is no such setting`);
+    const key = String(issue.path[0]);
+    return [`${origins.get(key) ?? key} = ${JSON.stringify(values[key])}: ${issue.message}`];
+  });
+  throw new ShoalError('CONFIG_INVALID', `${problems.length === 1 ? 'a setting is' : `${problems.length} settings are`} wrong:\n  ${problems.join('\n  ')}`, { problems });
+}
+
+/** Settings as they may be logged: passwords inside URLs are hidden. */
+export function redactSettings(settings: Settings): Settings {
+  return settings.redisUrl === undefined ? settings : { ...settings, redisUrl: settings.redisUrl.replace(/\/\/[^@/]*@/, '//***@') };
+}

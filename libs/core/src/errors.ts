@@ -1,0 +1,87 @@
+// Every failure that a caller, an operator or a job record may see, as one closed set of codes.
+// A message says what was asked, what was found and what to do. Adapters translate their library's
+// errors into these at their edge; nothing else is ever stored with a failed job.
+
+export const ERROR_CODES = {
+  // verdicts about a job's input: asking again gives the same answer
+  JOB_INVALID: 'The job does not follow the public format.',
+  JOB_VERSION_UNKNOWN: 'The job was written for a newer worker.',
+  JOB_ID_CONFLICT: 'This job id is already used for other input.',
+  FINGERPRINT_MISMATCH: 'The fingerprint sent with the job is not the one of its input and model.',
+  TOKENIZER_MISMATCH: 'The token ids were made by another tokenizer than the model has.',
+  INPUT_CORRUPT: 'The input key does not hold a well-formed input.',
+  INPUT_TOO_LONG: 'A text has more tokens than the model takes, and the job asked not to truncate.',
+  INPUT_LOST: 'The job has neither an input nor a result.',
+  DEADLINE_PASSED: 'The deadline of the job passed before it ran.',
+  QUARANTINED: 'The job killed its executor when it ran alone.',
+  // the result
+  RESULT_EXPIRED: 'The job completed, but its result is no longer stored.',
+  RESULT_TAKEN: 'The result was acknowledged before.',
+  RESULT_CORRUPT: 'The result does not have the form or checksum it should have.',
+  // the device and its process
+  OUT_OF_VRAM: 'The device has too little memory for this run.',
+  DEVICE_LOST: 'The device stopped working.',
+  EXECUTOR_LOST: 'The executor process died or stopped answering.',
+  INFERENCE_FAILED: 'The model could not be run on this input.',
+  // the queue
+  LEASE_LOST: 'Another worker may have the job by now.',
+  QUEUE_UNREACHABLE: 'The queue server does not answer.',
+  QUEUE_UNSAFE: 'The queue server is configured so that it can lose jobs.',
+  QUEUE_FULL: 'The queue server has no memory left.',
+  // models and set-up
+  MODEL_UNKNOWN: 'No model of this name is known.',
+  MODEL_UNAVAILABLE: 'The model could not be fetched.',
+  MODEL_CORRUPT: 'The files of the model are not what they should be.',
+  SETUP_FAILED: 'Something that Shoal needs on this machine is missing.',
+  CONFIG_INVALID: 'A setting has a value it cannot have.',
+  // what a person handed over
+  USAGE: 'The command was called in a way it does not understand.',
+  FILE_UNREADABLE: 'A file cannot be read.',
+  FILE_UNWRITABLE: 'A file cannot be written.',
+  INPUT_INVALID: 'A line of the input is not what the format asks for.',
+  INTERRUPTED: 'The command was interrupted.',
+} as const;
+
+export type ErrorCode = keyof typeof ERROR_CODES;
+
+/** The one error class. `code` is literal, `fields` are the facts a caller or a log needs, `cause` is what was caught. */
+export class ShoalError<Code extends ErrorCode = ErrorCode> extends Error {
+  readonly code: Code;
+  readonly fields: Readonly<Record<string, unknown>>;
+
+  constructor(code: Code, message: string, fields: Readonly<Record<string, unknown>> = {}, cause?: unknown) {
+    super(message, cause === undefined ? undefined : { cause });
+    this.name = 'ShoalError';
+    this.code = code;
+    this.fields = fields;
+  }
+}
+
+export function isShoalError(error: unknown, code?: ErrorCode): error is ShoalError {
+  return error instanceof ShoalError && (code === undefined || error.code === code);
+}
+
+/** A failure as data: what a failed job stores and what crosses process borders. */
+export interface Failure {
+  readonly code: ErrorCode;
+  readonly message: string;
+}
+
+/** `failedReason` of a job: the code first, so that a person and a program can both read it. */
+export function failedReason(failure: Failure): string {
+  return `${failure.code}: ${failure.message}`;
+}
+
+/** The reverse of `failedReason`; a reason that somebody else wrote is reported as INFERENCE_FAILED with its own text. */
+export function parseFailedReason(reason: string): Failure {
+  const match = /^([A-Z_]+): ([\s\S]*)$/.exec(reason);
+  const code = match?.[1];
+  if (code !== undefined && Object.hasOwn(ERROR_CODES, code)) return { code: code as ErrorCode, message: match?.[2] ?? '' };
+  return { code: 'INFERENCE_FAILED', message: reason };
+}
+
+/** Any thrown value as a failure; unknown errors keep their text under `fallback`. */
+export function toFailure(error: unknown, fallback: ErrorCode = 'INFERENCE_FAILED'): Failure {
+  if (error instanceof ShoalError) return { code: error.code, message: error.message };
+  return { code: fallback, message: error instanceof Error ? error.message : String(error) };
+}

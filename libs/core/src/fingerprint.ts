@@ -1,0 +1,28 @@
+// The identity of what a job asks for: the same id with the same fingerprint is the same request again, with another it
+// is a conflict. Made alike by producers and workers, so that either side can tell.
+
+import { createHash } from 'node:crypto';
+import type { OutputOptions } from './job-schema.ts';
+
+export interface FingerprintFacts {
+  /** name@revision of the model. */
+  readonly model: string;
+  readonly prompt: string | undefined;
+  readonly truncate: 'end' | 'error';
+  readonly output: OutputOptions;
+}
+
+/**
+ * First 16 hex digits of sha256 over one line of JSON and the input as SHI1 bytes:
+ * `["minilm@53aa51172d14",null,"end","f32",null]\n` ‖ SHI1. Inline texts count as the SHI1 form 0 of themselves.
+ */
+export function fingerprintOf(facts: FingerprintFacts, input: Uint8Array): string {
+  const { model, prompt, truncate, output } = facts;
+  const head = JSON.stringify([model, prompt ?? null, truncate, output.dtype, output.dimensions ?? null]);
+  return createHash('sha256').update(`${head}\n`).update(input).digest('hex').slice(0, 16);
+}
+
+/** `tokenizer` of a job with token ids: first 16 hex digits of sha256 of the bytes of tokenizer.json. */
+export function tokenizerHash(tokenizerJson: Uint8Array): string {
+  return createHash('sha256').update(tokenizerJson).digest('hex').slice(0, 16);
+}

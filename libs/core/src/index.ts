@@ -1,0 +1,16 @@
+export { invariant, unreachable } from './invariant.ts';
+export { ERROR_CODES, ShoalError, failedReason, isShoalError, parseFailedReason, toFailure, type ErrorCode, type Failure } from './errors.ts';
+export { DEFAULT_PREFIX, REPLY_CHANNEL, checkJobId, cpuQueue, keySpace, mainQueue, modelSlug, type KeySpace } from './keys.ts';
+export {
+  LIVE_RESULT_TTL_MS, MAX_INLINE_BYTES, MAX_ROWS_PER_JOB, SUBMITTED_RESULT_TTL_MS, parseJob,
+  type EmbedJob, type EmbedJobData, type EmbedReturn, type JobInput, type OutputDtype, type OutputOptions,
+} from './job-schema.ts';
+export { decodeInput, encodeTexts, encodeTokens, type DecodedInput, type TokenIds } from './input-format.ts';
+export { RESULT_FLAG, RESULT_HEADER_BYTES, bodyBytes, decodeResultHeader, encodeResult, openResult, type ResultHeader } from './result-format.ts';
+export { fingerprintOf, tokenizerHash, type FingerprintFacts } from './fingerprint.ts';
+export { environmentName, flagName, redactSettings, resolveSettings, settingsSchema, type SettingKey, type SettingSources, type Settings } from './config.ts';
+export type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from './protocol.ts';
+export type {
+  Announcement, Announcer, Clock, CommitRequest, CommitResult, Encoded, ExecutorLink, InferenceBackend, InputRead, JobSource, Logger,
+  MemoryProbe, PayloadStore, Precision, RawClaim, RunResult, SettleResult, Settlement, Slot, Tokenizer,
+} from './ports.ts';

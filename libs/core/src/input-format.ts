@@ -1,0 +1,111 @@
+// SHI1, the binary form of a job's input at {shoal}:in:<main queue>:<jobId>. Little-endian throughout:
+//   "SHI1" | version u8 = 1 | form u8 | flags u16 = 0 | rows u32 | u32 offsets[rows + 1] | elements
+// form 0: UTF-8 texts, offsets count bytes; 1: token ids u16; 2: token ids u32, offsets count ids.
+// Ids are exactly what the model takes: special tokens in, truncated. Decoding never trusts a length it has not checked.
+
+import { ShoalError } from './errors.ts';
+import { MAX_ROWS_PER_JOB } from './job-schema.ts';
+
+const MAGIC = 0x3149_4853; // "SHI1" read as a little-endian u32
+const HEADER_BYTES = 12;
+const FORM = { texts: 0, u16: 1, u32: 2 } as const;
+
+export type TokenIds = Uint16Array | Uint32Array;
+
+export type DecodedInput =
+  | { readonly form: 'texts'; readonly texts: readonly string[] }
+  | { readonly form: 'tokens'; readonly rows: readonly TokenIds[]; readonly tokens: number };
+
+/** `texts`: 1 to 256 strings. Lone surrogates become U+FFFD, as in every UTF-8 encoder. */
+export function encodeTexts(texts: readonly string[]): Buffer {
+  const lengths = texts.map((text) => Buffer.byteLength(text));
+  const { buffer, at } = allocate(FORM.texts, lengths, 1);
+  let position = at;
+  for (const text of texts) position += buffer.write(text, position);
+  return buffer;
+}
+
+/** `rows`: token ids per text, special tokens included, already truncated. Stored as u16 when every id fits. */
+export function encodeTokens(rows: readonly ArrayLike<number>[]): Buffer {
+  const isNarrow = rows.every((row) => everyBelow(row, 0x1_0000));
+  const { buffer, at } = allocate(isNarrow ? FORM.u16 : FORM.u32, rows.map((row) => row.length), isNarrow ? 2 : 4);
+  let position = at;
+  for (const row of rows) {
+    for (let i = 0; i < row.length; i++) position = isNarrow ? buffer.writeUInt16LE(row[i]!, position) : buffer.writeUInt32LE(row[i]!, position);
+  }
+  return buffer;
+}
+
+/** Decodes an input key. Throws INPUT_CORRUPT with what was found. The ids are views where alignment allows, copies where not. */
+export function decodeInput(bytes: Buffer): DecodedInput {
+  if (bytes.length < HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC) throw corrupt(`it does not begin with a SHI1 header (${bytes.length} bytes)`);
+  if (bytes.readUInt8(4) !== 1) throw corrupt(`its version is ${bytes.readUInt8(4)}, this worker reads version 1`);
+  const form = bytes.readUInt8(5);
+  if (bytes.readUInt16LE(6) !== 0) throw corrupt(`its flags are ${bytes.readUInt16LE(6)}, version 1 has none`);
+  const rows = bytes.readUInt32LE(8);
+  if (rows < 1 || rows > MAX_ROWS_PER_JOB) throw corrupt(`it says ${rows} rows; a job has 1 to ${MAX_ROWS_PER_JOB}`);
+  if (form !== FORM.texts && form !== FORM.u16 && form !== FORM.u32) throw corrupt(`its form is ${form}; known are 0, 1 and 2`);
+  const elementBytes = form === FORM.texts ? 1 : form === FORM.u16 ? 2 : 4;
+  const offsets = readOffsets(bytes, rows, elementBytes);
+  const at = HEADER_BYTES + 4 * (rows + 1);
+  if (form === FORM.texts) return { form: 'texts', texts: readTexts(bytes, offsets, at) };
+  return { form: 'tokens', rows: readIds(bytes, offsets, at, elementBytes), tokens: offsets[rows]! };
+}
+
+function allocate(form: number, lengths: readonly number[], elementBytes: number): { buffer: Buffer; at: number } {
+  const total = lengths.reduce((sum, length) => sum + length, 0);
+  const at = HEADER_BYTES + 4 * (lengths.length + 1);
+  const buffer = Buffer.alloc(at + total * elementBytes);
+  buffer.writeUInt32LE(MAGIC, 0);
+  buffer.writeUInt8(1, 4);
+  buffer.writeUInt8(form, 5);
+  buffer.writeUInt32LE(lengths.length, 8);
+  let offset = 0;
+  for (const [row, length] of lengths.entries()) buffer.writeUInt32LE((offset += length), HEADER_BYTES + 4 * (row + 1));
+  return { buffer, at };
+}
+
+function everyBelow(row: ArrayLike<number>, limit: number): boolean {
+  for (let i = 0; i < row.length; i++) if (row[i]! >= limit) return false;
+  return true;
+}
+
+function readOffsets(bytes: Buffer, rows: number, elementBytes: number): Uint32Array {
+  const at = HEADER_BYTES + 4 * (rows + 1);
+  if (bytes.length < at) throw corrupt(`it ends inside its offsets (${bytes.length} of at least ${at} bytes)`);
+  const offsets = new Uint32Array(rows + 1);
+  for (let row = 0; row <= rows; row++) {
+    const offset = bytes.readUInt32LE(HEADER_BYTES + 4 * row);
+    if (offset < (row === 0 ? 0 : offsets[row - 1]!) || (row === 0 && offset !== 0)) throw corrupt(`offset ${row} is ${offset}, less than the one before`);
+    offsets[row] = offset;
+  }
+  const expected = at + offsets[rows]! * elementBytes;
+  if (bytes.length !== expected) throw corrupt(`it has ${bytes.length} bytes where its offsets ask for ${expected}`);
+  return offsets;
+}
+
+function readTexts(bytes: Buffer, offsets: Uint32Array, at: number): string[] {
+  const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+  return Array.from({ length: offsets.length - 1 }, (_, row) => {
+    try {
+      return decoder.decode(bytes.subarray(at + offsets[row]!, at + offsets[row + 1]!));
+    } catch {
+      throw corrupt(`text ${row} is not valid UTF-8`);
+    }
+  });
+}
+
+function readIds(bytes: Buffer, offsets: Uint32Array, at: number, elementBytes: number): TokenIds[] {
+  const isAligned = (bytes.byteOffset + at) % elementBytes === 0;
+  const body = isAligned ? bytes.subarray(at) : Uint8Array.prototype.slice.call(bytes, at);
+  const count = body.byteLength / elementBytes;
+  const ids = elementBytes === 2 ? new Uint16Array(body.buffer, body.byteOffset, count) : new Uint32Array(body.buffer, body.byteOffset, count);
+  return Array.from({ length: offsets.length - 1 }, (_, row) => {
+    if (offsets[row] === offsets[row + 1]) throw corrupt(`row ${row} has no token ids; even an empty text has its special tokens`);
+    return ids.subarray(offsets[row]!, offsets[row + 1]!);
+  });
+}
+
+function corrupt(found: string): ShoalError<'INPUT_CORRUPT'> {
+  return new ShoalError('INPUT_CORRUPT', `the input key is not a well-formed SHI1 input: ${found}`);
+}

@@ -1,0 +1,63 @@
+// Every name that Shoal gives to something in the queue server. Public contract (docs/jobs.md): plain BullMQ
+// producers and other languages build the same names. All keys share the hash tag of the prefix, so that one
+// transaction may touch a job, its input and its result on a cluster as well.
+
+import { ShoalError } from './errors.ts';
+
+export const DEFAULT_PREFIX = '{shoal}';
+
+/** The store's model name as it appears in queue names: lower case, "/" → "--", anything unusual → "-". */
+export function modelSlug(modelName: string): string {
+  return modelName.toLowerCase().replaceAll('/', '--').replaceAll(/[^a-z0-9-]/g, '-');
+}
+
+/** The main lane: any device may claim from it. */
+export function mainQueue(modelName: string): string {
+  return `embed-${modelSlug(modelName)}`;
+}
+
+/** The CPU lane: only CPU workers claim from it. */
+export function cpuQueue(modelName: string): string {
+  return `${mainQueue(modelName)}-cpu`;
+}
+
+export interface KeySpace {
+  /** Where the job's input waits when it does not travel inside the job (SHI1). */
+  input(queue: string, jobId: string): string;
+  /** Where the job's result is committed (SHL1). Both lanes of a model share it: `queue` is always the main one. */
+  output(queue: string, jobId: string): string;
+  /** The lock BullMQ keeps for a claimed job; its value is the claim's token. */
+  lock(queue: string, jobId: string): string;
+  /** The job hash as BullMQ keeps it. */
+  job(queue: string, jobId: string): string;
+  /** Sorted set of live workers of a queue: member = worker id, score = epoch ms until which it counts as alive. */
+  workers(queue: string): string;
+  /** Pub/sub channel on which a waiting producer hears of its jobs. */
+  reply(name: string): string;
+}
+
+export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
+  return {
+    input: (queue, jobId) => `${prefix}:in:${queue}:${jobId}`,
+    output: (queue, jobId) => `${prefix}:out:${queue}:${jobId}`,
+    lock: (queue, jobId) => `${prefix}:${queue}:${jobId}:lock`,
+    job: (queue, jobId) => `${prefix}:${queue}:${jobId}`,
+    workers: (queue) => `${prefix}:workers:${queue}`,
+    reply: (name) => `${prefix}:reply:${name}`,
+  };
+}
+
+export const REPLY_CHANNEL = /^\{[^{}]{1,64}\}:reply:[A-Za-z0-9_-]{1,64}$/;
+
+/** Refuses ids that BullMQ or the key names cannot carry. Returns the id. */
+export function checkJobId(jobId: string): string {
+  if (jobId.length === 0 || jobId.length > 256 || jobId.includes(':') || /^-?\d+$/.test(jobId)) {
+    throw new ShoalError(
+      'JOB_INVALID',
+      `jobId "${jobId.slice(0, 80)}" cannot be used: choose 1 to 256 characters without ":" that are not a whole number, ` +
+        'for example "docs-2026-11-21-0001". The id is what makes adding a job twice safe.',
+      { jobId },
+    );
+  }
+  return jobId;
+}

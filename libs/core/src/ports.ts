@@ -1,0 +1,185 @@
+// What the core needs from the outside world, said as interfaces. Core knows no Redis, no ONNX Runtime, no clock of its
+// own; each engine's folder implements one of these and translates its library's errors at that edge.
+// Every JobSource and every InferenceBackend, fakes included, passes the conformance suite in testing/.
+
+import type { Failure } from './errors.ts';
+import type { EmbedReturn } from './job-schema.ts';
+import type { FromExecutor, ToExecutor } from './protocol.ts';
+
+/** Monotonic time and timers. Fakes turn the hands by hand. */
+export interface Clock {
+  /** Milliseconds since an arbitrary start; never goes back. */
+  nowMs(): number;
+  /** Calls `wake` once after `delayMs`; the returned function cancels it. */
+  after(delayMs: number, wake: () => void): () => void;
+}
+
+/** Messages are constants, facts are fields. */
+export interface Logger {
+  debug(fields: object, message: string): void;
+  info(fields: object, message: string): void;
+  warn(fields: object, message: string): void;
+  error(fields: object, message: string): void;
+}
+
+// ---- queue side -------------------------------------------------------------------------------------------------
+
+/** A job under a lock, as it was found: nothing in it has been checked. */
+export interface RawClaim {
+  readonly jobId: string;
+  /** This claim's lock token; a result is committed only while the lock still has it. */
+  readonly token: string;
+  readonly name: string;
+  readonly data: unknown;
+  /** How often the job was tried before, verdicts about its input only. */
+  readonly attempt: number;
+  /** Milliseconds the job waited in the queue. */
+  readonly queuedMs: number;
+  /** Set when the queue already decided that this job must fail. */
+  readonly mustFail: string | undefined;
+}
+
+/** The one ending of a claim. */
+export type Settlement =
+  | { readonly kind: 'complete'; readonly value: EmbedReturn }
+  | { readonly kind: 'fail'; readonly failure: Failure }
+  /** Back to the queue after `delayMs`, without using up an attempt: nothing was wrong with the job. */
+  | { readonly kind: 'return'; readonly delayMs: number; readonly reason: string }
+  /** Another worker may own it by now: leave it alone. */
+  | { readonly kind: 'abandon' };
+
+/** `settled`: the queue took the ending. `lease-lost`: it belongs to somebody else by now and nothing was changed. */
+export type SettleResult = 'settled' | 'lease-lost';
+
+/** Where jobs are claimed from: one lane of one model. */
+export interface JobSource {
+  /** Connects, checks the server and begins to renew leases. Throws QUEUE_UNREACHABLE or QUEUE_UNSAFE. */
+  start(): Promise<void>;
+  /** Up to `limit` jobs in as few round trips as possible; waits until there is at least one. Empty only while stopping. */
+  claim(limit: number): Promise<readonly RawClaim[]>;
+  /** Gives a claim its ending. Faults of the server are retried inside until the lease is lost. */
+  settle(claim: RawClaim, settlement: Settlement): Promise<SettleResult>;
+  /** Called for each claim whose lease could not be renewed. */
+  onLeaseLost(listener: (jobId: string) => void): void;
+  /** Stops claiming at once: a waiting `claim` resolves empty. Leases are still renewed, claims can still be settled. */
+  stopClaiming(): Promise<void>;
+  /** Closes everything. Claims not settled by now are left to their leases. Safe to call early or twice. */
+  stop(): Promise<void>;
+}
+
+/** What follows a completed or failed job: clean up after it and tell the producer that waits. */
+export interface Announcement {
+  readonly jobId: string;
+  readonly outcome: 'completed' | 'failed';
+  readonly reply: string | undefined;
+  readonly resultTtlMs: number;
+  /** Whether somebody else's commit made the result: then it may have been announced and taken already. */
+  readonly wasRepeated: boolean;
+}
+
+export interface Announcer {
+  /** Deletes inputs, starts the results' time to live and publishes on the reply channels, in one pipeline. */
+  announce(announcements: readonly Announcement[]): Promise<void>;
+}
+
+// ---- executor side ----------------------------------------------------------------------------------------------
+
+export interface InputRead {
+  /** The SHI1 bytes, or undefined when the key does not exist. */
+  readonly input: Buffer | undefined;
+  /** The first bytes of a result that exists already, or undefined. */
+  readonly resultHead: Buffer | undefined;
+}
+
+export interface CommitRequest {
+  readonly jobId: string;
+  readonly token: string;
+  /** 16 hex digits. */
+  readonly fingerprint: string;
+  /** Header and body (SHL1). */
+  readonly result: Buffer;
+  readonly ttlMs: number;
+}
+
+/** `already`: a result with this fingerprint is there. `conflict`: one with another fingerprint is. */
+export type CommitResult = 'committed' | 'already' | 'conflict' | 'lease-lost';
+
+/** Inputs and results as binary keys. One value per request, in order; connection faults are retried inside. */
+export interface PayloadStore {
+  /** `hasInput` false: only the result's head is looked for (inline jobs have no input key). */
+  read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]>;
+  commit(requests: readonly CommitRequest[]): Promise<readonly CommitResult[]>;
+  stop(): Promise<void>;
+}
+
+export interface Encoded {
+  /** Token ids as the model takes them: special tokens in, truncated to `maxTokens`. */
+  readonly ids: readonly number[] | Uint16Array | Uint32Array;
+  readonly isTruncated: boolean;
+}
+
+export interface Tokenizer {
+  /** First 16 hex digits of sha256 of tokenizer.json. */
+  readonly hash: string;
+  /** Longest row in tokens, special tokens included. */
+  readonly maxTokens: number;
+  readonly vocabularySize: number;
+  encode(text: string): Encoded;
+}
+
+export type Precision = 'fp32' | 'fp16' | 'bf16' | 'int8';
+
+/** Buffers shared with the thread that runs the model. Row-major; `ids` is rows × width, padding is 0. */
+export interface Slot {
+  readonly index: number;
+  readonly ids: Int32Array;
+  readonly lengths: Int32Array;
+  /** rows × dims after a run. */
+  readonly embeddings: Float32Array;
+}
+
+/** Running out of device memory is a result; everything else that goes wrong is thrown. */
+export type RunResult =
+  | { readonly ok: true; readonly runMs: number }
+  | { readonly ok: false; readonly outOfVram: { readonly message: string } };
+
+export interface InferenceBackend {
+  /** What really runs: e.g. "cpu", "cuda:0". */
+  readonly device: string;
+  readonly precision: Precision;
+  readonly dims: number;
+  /** Most rows and most padded tokens that a slot's buffers hold. */
+  readonly slotRows: number;
+  readonly slotTokens: number;
+  /** A free slot to fill, or undefined while all are queued or running. */
+  lend(): Slot | undefined;
+  /** Queues the slot's first rows × width ids. Runs happen in the order of the calls. The slot stays lent. */
+  run(slot: Slot, shape: { readonly rows: number; readonly width: number }): Promise<RunResult>;
+  /** The slot may be lent again: its embeddings have been read. */
+  giveBack(slot: Slot): void;
+  /** How long the run at the device has been going on; 0 when idle. */
+  runningMs(): number;
+  /** Waits for runs in flight, then frees the device. Safe to call twice. */
+  stop(): Promise<void>;
+}
+
+/** Free and total memory of the device a worker runs on, bytes. Undefined where no source exists. */
+export interface MemoryProbe {
+  read(): Promise<{ readonly freeBytes: number; readonly totalBytes: number } | undefined>;
+}
+
+// ---- between the two halves -------------------------------------------------------------------------------------
+
+/** The claimer's end of the line to its executor. Messages of one executor arrive in order; none after `onLost`. */
+export interface ExecutorLink {
+  /** Starts an executor and resolves with its `ready`; throws when the model cannot be opened. */
+  start(): Promise<Extract<FromExecutor, { kind: 'ready' }>>;
+  send(message: ToExecutor): void;
+  onMessage(listener: (message: FromExecutor) => void): void;
+  /** The executor died or was killed. */
+  onLost(listener: (reason: string) => void): void;
+  /** SIGKILL: for an executor that stopped answering. */
+  kill(reason: string): void;
+  /** Lets the executor finish and waits until its process is gone. */
+  stop(): Promise<void>;
+}

@@ -1,0 +1,55 @@
+// The messages between claimer and executor, both directions, as two unions. Only job ids, options, sizes and outcomes
+// travel, never vectors; inline texts do, because the claim brought them anyway. Values survive structured cloning.
+
+import type { Failure } from './errors.ts';
+import type { EmbedJob, EmbedReturn } from './job-schema.ts';
+import type { Precision } from './ports.ts';
+
+/** One claimed job as the executor needs it. */
+export interface JobOrder {
+  readonly jobId: string;
+  readonly token: string;
+  readonly queuedMs: number;
+  readonly input: EmbedJob['input'];
+  readonly fingerprint: string | undefined;
+  readonly class: EmbedJob['class'];
+  readonly truncate: EmbedJob['truncate'];
+  readonly prompt: EmbedJob['prompt'];
+  readonly output: EmbedJob['output'];
+  readonly resultTtlMs: number;
+}
+
+export type ToExecutor =
+  | { readonly kind: 'run'; readonly jobs: readonly JobOrder[] }
+  /** These leases are lost or the jobs were cancelled: forget their rows that are not at the device yet. */
+  | { readonly kind: 'drop'; readonly jobIds: readonly string[] }
+  | { readonly kind: 'ping'; readonly sequence: number }
+  /** Finish what is in the pool, then exit. */
+  | { readonly kind: 'stop' };
+
+export type JobOutcome =
+  | { readonly kind: 'committed'; readonly jobId: string; readonly token: string; readonly value: EmbedReturn }
+  /** A result with this fingerprint was there before: complete the job without announcing it again. */
+  | { readonly kind: 'already'; readonly jobId: string; readonly token: string; readonly value: EmbedReturn }
+  | { readonly kind: 'lease-lost'; readonly jobId: string; readonly token: string }
+  | { readonly kind: 'failed'; readonly jobId: string; readonly token: string; readonly failure: Failure };
+
+export type FromExecutor =
+  | {
+      readonly kind: 'ready';
+      /** name@revision */
+      readonly model: string;
+      readonly dims: number;
+      readonly maxTokens: number;
+      readonly device: string;
+      readonly precision: Precision;
+      readonly pid: number;
+    }
+  /** The executor cannot do its work at all; it exits after this. */
+  | { readonly kind: 'unfit'; readonly failure: Failure }
+  /** The sizes of jobs whose rows are now in the pool. */
+  | { readonly kind: 'filled'; readonly jobs: readonly { readonly jobId: string; readonly tokens: number }[] }
+  | { readonly kind: 'ran'; readonly rows: number; readonly width: number; readonly tokens: number; readonly runMs: number }
+  | { readonly kind: 'outcomes'; readonly outcomes: readonly JobOutcome[] }
+  /** `runningMs`: how long the run at the device has been going on. */
+  | { readonly kind: 'pong'; readonly sequence: number; readonly runningMs: number };

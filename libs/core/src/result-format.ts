@@ -1,0 +1,86 @@
+// SHL1, the binary form of a result at {shoal}:out:<main queue>:<jobId>. A 32-byte little-endian header:
+//   "SHL1" | version u8 = 1 | dtype u8 | flags u16 | rows u32 | dims u32 | crc32 u32 of the body | fingerprint 8 bytes | 4 zero
+// then the rows. f32 and f16: rows × dims values; i8: rows × dims bytes, then one f32 scale per row (value = byte × scale);
+// binary: one bit per dimension, most significant first, each row padded to whole bytes.
+// Flag 1 (TAKEN): acknowledged, the body is gone. Flag 2: some rows were truncated.
+
+import { crc32 } from 'node:zlib';
+import { ShoalError } from './errors.ts';
+import { invariant } from './invariant.ts';
+import type { OutputDtype } from './job-schema.ts';
+
+export const RESULT_HEADER_BYTES = 32;
+export const RESULT_FLAG = { taken: 1, truncated: 2 } as const;
+
+const MAGIC = 0x314c_4853; // "SHL1" read as a little-endian u32
+const DTYPES: readonly OutputDtype[] = ['f32', 'f16', 'i8', 'binary'];
+
+export interface ResultHeader {
+  readonly dtype: OutputDtype;
+  readonly rows: number;
+  readonly dims: number;
+  readonly crc32: number;
+  /** 16 hex digits. */
+  readonly fingerprint: string;
+  readonly isTaken: boolean;
+  readonly isTruncated: boolean;
+}
+
+/** Header and body in one buffer, ready to be committed. `body` must have the length that dtype, rows and dims ask for. */
+export function encodeResult(facts: Pick<ResultHeader, 'dtype' | 'rows' | 'dims' | 'fingerprint' | 'isTruncated'>, body: Uint8Array): Buffer {
+  invariant(body.byteLength === bodyBytes(facts.dtype, facts.rows, facts.dims), 'a result body has the size its header announces');
+  const out = Buffer.alloc(RESULT_HEADER_BYTES + body.byteLength);
+  out.writeUInt32LE(MAGIC, 0);
+  out.writeUInt8(1, 4);
+  out.writeUInt8(DTYPES.indexOf(facts.dtype), 5);
+  out.writeUInt16LE(facts.isTruncated ? RESULT_FLAG.truncated : 0, 6);
+  out.writeUInt32LE(facts.rows, 8);
+  out.writeUInt32LE(facts.dims, 12);
+  out.writeUInt32LE(crc32(body), 16);
+  out.write(facts.fingerprint, 20, 8, 'hex');
+  out.set(body, RESULT_HEADER_BYTES);
+  return out;
+}
+
+/** Reads the header alone; undefined when the bytes are not one. */
+export function decodeResultHeader(bytes: Buffer): ResultHeader | undefined {
+  if (bytes.length < RESULT_HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC || bytes.readUInt8(4) !== 1) return undefined;
+  const dtype = DTYPES[bytes.readUInt8(5)];
+  if (dtype === undefined) return undefined;
+  const flags = bytes.readUInt16LE(6);
+  return {
+    dtype,
+    rows: bytes.readUInt32LE(8),
+    dims: bytes.readUInt32LE(12),
+    crc32: bytes.readUInt32LE(16),
+    fingerprint: bytes.toString('hex', 20, 28),
+    isTaken: (flags & RESULT_FLAG.taken) !== 0,
+    isTruncated: (flags & RESULT_FLAG.truncated) !== 0,
+  };
+}
+
+/** The body of a whole result after its form and checksum were verified; throws RESULT_TAKEN or RESULT_CORRUPT. A view, not a copy. */
+export function openResult(bytes: Buffer): { header: ResultHeader; body: Buffer } {
+  const header = decodeResultHeader(bytes);
+  if (header === undefined) throw corrupt(`it does not begin with a SHL1 header (${bytes.length} bytes)`);
+  if (header.isTaken) throw new ShoalError('RESULT_TAKEN', 'the result was acknowledged before; ask for the job again to have it computed anew');
+  const body = bytes.subarray(RESULT_HEADER_BYTES);
+  const expected = bodyBytes(header.dtype, header.rows, header.dims);
+  if (body.length !== expected) throw corrupt(`its body has ${body.length} bytes where ${header.rows} × ${header.dims} ${header.dtype} need ${expected}`);
+  if (crc32(body) !== header.crc32) throw corrupt('its checksum does not match');
+  return { header, body };
+}
+
+/** Bytes of the body of a result. */
+export function bodyBytes(dtype: OutputDtype, rows: number, dims: number): number {
+  switch (dtype) {
+    case 'f32': return rows * dims * 4;
+    case 'f16': return rows * dims * 2;
+    case 'i8': return rows * dims + rows * 4;
+    case 'binary': return rows * Math.ceil(dims / 8);
+  }
+}
+
+function corrupt(found: string): ShoalError<'RESULT_CORRUPT'> {
+  return new ShoalError('RESULT_CORRUPT', `the result key is not a well-formed SHL1 result: ${found}`);
+}

@@ -1,0 +1,16 @@
+import { defineConfig } from 'vitest/config';
+
+// Tests run the TypeScript sources themselves: the condition makes every @shoal/* import resolve to src/.
+const conditions = ['@shoal/source', 'node', 'import', 'module', 'default'];
+
+export default defineConfig({
+  ssr: { resolve: { conditions, externalConditions: ['@shoal/source'] } },
+  test: {
+    include: ['**/*.test.ts'],
+    exclude: ['**/node_modules/**', '**/dist/**'],
+    testTimeout: 30_000,
+    hookTimeout: 60_000,
+    pool: 'forks',
+    execArgv: ['--conditions=@shoal/source'],
+  },
+});
