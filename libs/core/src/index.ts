@@ -8,6 +8,7 @@ export {
 export { decodeInput, encodeTexts, encodeTokens, type DecodedInput, type TokenIds } from './input-format.ts';
 export { RESULT_FLAG, RESULT_HEADER_BYTES, bodyBytes, decodeResultHeader, encodeResult, openResult, type ResultHeader } from './result-format.ts';
 export { fingerprintOf, tokenizerHash, type FingerprintFacts } from './fingerprint.ts';
+export { cacheFolder } from './cache-folder.ts';
 export { environmentName, flagName, redactSettings, resolveSettings, settingsSchema, type SettingKey, type SettingSources, type Settings } from './config.ts';
 export type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from './protocol.ts';
 export type {
