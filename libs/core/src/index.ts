@@ -15,3 +15,9 @@ export type {
   Announcement, Announcer, Clock, CommitRequest, CommitResult, Encoded, ExecutorLink, InferenceBackend, InputRead, JobSource, Logger,
   MemoryProbe, PayloadStore, Precision, RawClaim, RunResult, SettleResult, Settlement, Slot, Tokenizer,
 } from './ports.ts';
+export { systemClock } from './clock.ts';
+export { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
+export { encodeBody, toHalf } from './output-encoding.ts';
+export { faultPointsFrom, noFaults, type FaultPoint, type FaultPoints } from './fault-points.ts';
+export { Executor, type ExecutorLimits, type ExecutorParts } from './executor.ts';
+export { Pipeline, type PipelineLimits, type PipelineParts } from './pipeline.ts';

@@ -20,11 +20,12 @@ export interface JobOrder {
 }
 
 export type ToExecutor =
-  | { readonly kind: 'run'; readonly jobs: readonly JobOrder[] }
+  /** `isQueueDrained`: nothing else waits in the queue, so a short pool need not wait for company. */
+  | { readonly kind: 'run'; readonly jobs: readonly JobOrder[]; readonly isQueueDrained: boolean }
   /** These leases are lost or the jobs were cancelled: forget their rows that are not at the device yet. */
   | { readonly kind: 'drop'; readonly jobIds: readonly string[] }
   | { readonly kind: 'ping'; readonly sequence: number }
-  /** Finish what is in the pool, then exit. */
+  /** Say which jobs have not begun, finish the others, then exit. */
   | { readonly kind: 'stop' };
 
 export type JobOutcome =
@@ -32,6 +33,8 @@ export type JobOutcome =
   /** A result with this fingerprint was there before: complete the job without announcing it again. */
   | { readonly kind: 'already'; readonly jobId: string; readonly token: string; readonly value: EmbedReturn }
   | { readonly kind: 'lease-lost'; readonly jobId: string; readonly token: string }
+  /** The executor stops and had not begun this job. */
+  | { readonly kind: 'unstarted'; readonly jobId: string; readonly token: string }
   | { readonly kind: 'failed'; readonly jobId: string; readonly token: string; readonly failure: Failure };
 
 export type FromExecutor =
