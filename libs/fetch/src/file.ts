@@ -1,0 +1,53 @@
+// Files that are whole or absent: digests of what is there, and writing beside the destination before taking its name.
+// Refuses to leave a half-written file under the final name, whatever happens in between.
+
+import { createHash, randomUUID } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+
+/** Lower-case hex digest of a file's bytes. */
+export async function sha256File(path: string): Promise<string> {
+  const hash = createHash('sha256');
+  for await (const chunk of createReadStream(path, { highWaterMark: 1 << 20 })) hash.update(chunk as Buffer);
+  return hash.digest('hex');
+}
+
+/**
+ * Calls `write` with a path beside `destination`, syncs what it wrote to the disk and renames it into place.
+ * When `write` throws, the temporary file is removed and `destination` stays as it was. Returns what `write` returned.
+ */
+export async function placeAtomically<T>(destination: string, write: (temporary: string) => Promise<T>): Promise<T> {
+  const folder = dirname(destination);
+  await mkdir(folder, { recursive: true });
+  await sweepAbandoned(folder, basename(destination));
+  const temporary = join(folder, `.${basename(destination)}.${randomUUID().slice(0, 8)}.part`);
+  try {
+    const outcome = await write(temporary);
+    await sync(temporary);
+    await rename(temporary, destination);
+    await sync(folder);
+    return outcome;
+  } finally {
+    await rm(temporary, { force: true });
+  }
+}
+
+/** What killed processes left an hour ago or earlier: nobody writes one file for that long. */
+async function sweepAbandoned(folder: string, name: string): Promise<void> {
+  for (const entry of await readdir(folder)) {
+    if (!entry.startsWith(`.${name}.`) || !entry.endsWith('.part')) continue;
+    const path = join(folder, entry);
+    const found = await stat(path).catch(() => undefined);
+    if (found !== undefined && Date.now() - found.mtimeMs > 3_600_000) await rm(path, { force: true });
+  }
+}
+
+async function sync(path: string): Promise<void> {
+  const handle = await open(path, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}

@@ -1,0 +1,6 @@
+export { withLock, type LockOptions, type LockOwner } from './lock.ts';
+export { identityOf, isAlive, ownIdentity, type ProcessIdentity } from './process-identity.ts';
+export { placeAtomically, sha256File } from './file.ts';
+export { fetchReason, mismatch, type FetchReason } from './fetch-failure.ts';
+export { fetchUrl, type OnProgress, type UrlOptions } from './fetch-url.ts';
+export { fetchWheel, type Platform, type Wheel, type WheelOptions } from './fetch-wheel.ts';

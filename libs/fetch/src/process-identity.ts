@@ -1,0 +1,48 @@
+// Which process a pid means: a pid alone is reused, a pid with its start time is not. Lock files and run files hold both.
+// Refuses nothing and signals nobody; a zombie counts as dead, because it will never release what it holds.
+
+import { spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+
+export interface ProcessIdentity {
+  readonly pid: number;
+  /** Opaque; equal for as long as the pid means the same process. */
+  readonly startTime: string;
+}
+
+/** This process. */
+export function ownIdentity(): ProcessIdentity {
+  return { pid: process.pid, startTime: startTimeOf(process.pid) ?? 'unknown' };
+}
+
+/** The process that has this pid now, or undefined when there is none. */
+export function identityOf(pid: number): ProcessIdentity | undefined {
+  const startTime = startTimeOf(pid);
+  return startTime === undefined ? undefined : { pid, startTime };
+}
+
+export function isAlive(identity: ProcessIdentity): boolean {
+  return startTimeOf(identity.pid) === identity.startTime;
+}
+
+function startTimeOf(pid: number): string | undefined {
+  if (!Number.isInteger(pid) || pid <= 0) return undefined;
+  return process.platform === 'linux' ? startTimeFromProc(pid) : startTimeFromPs(pid);
+}
+
+/** Field 22 of /proc/<pid>/stat, clock ticks since boot; the name in field 2 may hold spaces, so counting starts behind it. */
+function startTimeFromProc(pid: number): string | undefined {
+  try {
+    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
+    const [state, ...fields] = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+    return state === 'Z' || state === 'X' ? undefined : fields[18];
+  } catch {
+    return undefined;
+  }
+}
+
+function startTimeFromPs(pid: number): string | undefined {
+  const ps = spawnSync('ps', ['-o', 'stat=,lstart=', '-p', String(pid)], { encoding: 'utf8', env: { ...process.env, LC_ALL: 'C' } });
+  const [state = '', ...started] = (ps.stdout ?? '').trim().split(/\s+/);
+  return state === '' || state.startsWith('Z') ? undefined : started.join(' ');
+}
