@@ -1,0 +1,128 @@
+// What goes into the client and what comes out of it, as types. Nothing here does anything.
+
+import type { FaultPoints, Logger, OutputDtype, ShoalError, Tokenizer } from '@shoal/core';
+
+export interface ClientModel {
+  /** The store's name, e.g. "minilm"; it names the queue. */
+  readonly name: string;
+  /** Revision of the weights; part of every fingerprint, so that two revisions never share a result. */
+  readonly revision: string;
+  /** Texts that go before a query or a passage, where the model has any. Used only when the client tokenizes. */
+  readonly prompts?: { readonly query: string; readonly passage: string };
+}
+
+export interface ClientOptions {
+  /** redis://, rediss:// or unix:// */
+  readonly redisUrl: string;
+  /** Hash tag of every key. Default {shoal}. */
+  readonly prefix?: string;
+  readonly model: ClientModel;
+  /** Given: texts are tokenized here and token ids travel (the fast form). Left out: texts travel, the worker tokenizes. */
+  readonly tokenizer?: Tokenizer;
+  /** Goes before every job id and into every job. Default "default". */
+  readonly tenant?: string;
+  /** Most jobs of this client between "added" and "handed to the caller". Bounds memory. Default 64. */
+  readonly maxInFlightJobs?: number;
+  /** Texts a job, 1 to 256. Default 64. */
+  readonly jobTexts?: number;
+  readonly log?: Logger;
+  /** A job that nobody spoke of for so long is asked for. Milliseconds, default 2,000. */
+  readonly askAfterMs?: number;
+  /** How long a server that cannot be reached, or is full, is waited for. Milliseconds, default 60,000. */
+  readonly giveUpAfterMs?: number;
+  /** For tests: where this process should die. */
+  readonly faults?: FaultPoints;
+}
+
+interface RequestOptions {
+  readonly signal?: AbortSignal;
+  /** What happens to a text with more tokens than the model takes. Default "end": it is cut there. */
+  readonly truncate?: 'end' | 'error';
+  readonly prompt?: 'query' | 'passage';
+  readonly output?: { readonly dtype?: OutputDtype; readonly dimensions?: number };
+  readonly class?: 'interactive' | 'bulk';
+}
+
+export interface EmbedOptions extends RequestOptions {
+  /** Stable id of this request: asking again with the same id and texts never computes twice. Default: a random one. */
+  readonly jobId?: string;
+}
+
+export interface StreamOptions extends RequestOptions {
+  /**
+   * Names this run. Job ids are `<tenant>~<runId>-<row index of the job's first text>`, so a run that died and is started
+   * again with the same runId, texts and settings finds what was computed meanwhile. Default: a random one.
+   */
+  readonly runId?: string;
+  /** Row index of the first text of `texts`: what a resumed run has already. Blocks and job ids count from here. Default 0. */
+  readonly startAt?: number;
+  /**
+   * 'fail' (default): the first job that fails ends the stream with its error. 'skip': its rows come as a block of kind
+   * "skipped", in their place. A server that cannot be reached always ends the stream.
+   */
+  readonly onError?: 'fail' | 'skip';
+  /** Called whenever a job was added or a block handed over. */
+  readonly onProgress?: (progress: StreamProgress) => void;
+}
+
+/** Vectors, row-major. f16 and i8 results are widened to f32; of binary ones a set bit is 1 and a clear bit −1. */
+export interface Vectors {
+  readonly rows: number;
+  readonly dims: number;
+  /** rows × dims values. */
+  readonly vectors: Float32Array;
+}
+
+export interface EmbedResult extends Vectors {
+  /** The form in which the result was stored. */
+  readonly dtype: OutputDtype;
+  /** Real tokens per row, special tokens included; only when this client tokenized. */
+  readonly tokens: readonly number[] | undefined;
+  /** Rows that were cut at the model's length; row indices when this client tokenized, else whether there were any. */
+  readonly truncated: readonly number[] | boolean;
+}
+
+export interface EmbeddedBlock<Item> extends EmbedResult {
+  readonly kind: 'embedded';
+  /** Row index, over the whole stream, of the first row of this block. */
+  readonly first: number;
+  /** What the caller's iterable gave, one per row. */
+  readonly items: readonly Item[];
+}
+
+export interface SkippedBlock<Item> {
+  readonly kind: 'skipped';
+  readonly first: number;
+  readonly rows: number;
+  readonly items: readonly Item[];
+  readonly error: ShoalError;
+}
+
+/** Blocks come in input order without gaps: `first` of the next is `first + rows` of this one. */
+export type StreamBlock<Item> = EmbeddedBlock<Item> | SkippedBlock<Item>;
+
+export interface StreamProgress {
+  readonly rowsRead: number;
+  /** Rows whose blocks were handed over. */
+  readonly rowsDone: number;
+  readonly jobsInFlight: number;
+  /** Tokens of the rows read; 0 when the worker tokenizes. */
+  readonly tokensRead: number;
+}
+
+/** What happened to this client's jobs since it connected. */
+export interface ClientCounts {
+  readonly added: number;
+  /** Found waiting or running already: somebody asked the same before. */
+  readonly known: number;
+  /** Found finished with a result to fetch. */
+  readonly ready: number;
+  readonly delivered: number;
+  readonly failed: number;
+  /** Computed again, because the result had expired, was taken by somebody else or arrived damaged. */
+  readonly askedAgain: number;
+  /** Added again after the server had lost them. */
+  readonly addedAgain: number;
+  /** Looked up because nobody had spoken of them. */
+  readonly lookedUp: number;
+}

@@ -1,0 +1,5 @@
+export { ShoalClient } from './shoal-client.ts';
+export type {
+  ClientCounts, ClientModel, ClientOptions, EmbedOptions, EmbedResult, EmbeddedBlock, SkippedBlock, StreamBlock, StreamOptions,
+  StreamProgress, Vectors,
+} from './embedding.ts';
