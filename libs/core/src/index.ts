@@ -21,3 +21,4 @@ export { encodeBody, toHalf } from './output-encoding.ts';
 export { faultPointsFrom, noFaults, type FaultPoint, type FaultPoints } from './fault-points.ts';
 export { Executor, type ExecutorLimits, type ExecutorParts } from './executor.ts';
 export { Pipeline, type PipelineLimits, type PipelineParts } from './pipeline.ts';
+export { settingsPage } from './settings-page.ts';
