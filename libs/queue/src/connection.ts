@@ -1,0 +1,167 @@
+// The only maker of connections to the queue server. A connection reconnects for as long as it lives: a server that
+// restarts (the private one behind a unix socket above all: ENOENT, ECONNREFUSED) is normal. Commands wait meanwhile and
+// are sent again, so whoever sends one must be able to repeat it. No 'error' event is ever left without a listener, no
+// message carries a password. Carries no bullmq: the executor loads this file too.
+
+import { ShoalError, type Logger } from '@shoal/core';
+import { Redis, type RedisOptions } from 'ioredis';
+
+export type { Redis } from 'ioredis';
+
+export interface ConnectionOptions {
+  /** redis://, rediss:// or unix:///path/of/the.sock; user, password and database as in any Redis URL. */
+  readonly url: string;
+  /** Shown by CLIENT LIST. */
+  readonly name: string;
+  readonly log?: Logger | undefined;
+}
+
+const FIRST_RETRY_MS = 50;
+const LAST_RETRY_MS = 2_000;
+
+/** Begins to connect and returns at once. Throws CONFIG_INVALID for a URL it cannot understand. */
+export function openConnection(options: ConnectionOptions): Redis {
+  const redisOptions: RedisOptions & { replyMapping: 'legacy' } = {
+    ...addressOf(options.url),
+    replyMapping: 'legacy', // what BullMQ expects of replies
+    connectionName: options.name,
+    maxRetriesPerRequest: null, // BullMQ demands it; and a command that waits is what every caller here wants
+    retryStrategy: (times) => Math.min(FIRST_RETRY_MS * 2 ** Math.min(times - 1, 10), LAST_RETRY_MS),
+  };
+  const connection = new Redis(redisOptions);
+  reportOutages(connection, options);
+  return connection;
+}
+
+/** Resolves when the server answers; throws QUEUE_UNREACHABLE when it does not within `waitMs` or refuses to talk to us. */
+export async function untilReady(connection: Redis, url: string, waitMs = 5_000): Promise<void> {
+  if (connection.status === 'ready') return;
+  let lastError: Error | undefined;
+  let giveUp: (() => void) | undefined;
+  const timer = setTimeout(() => giveUp?.(), waitMs);
+  const listeners = {
+    error(error: Error): void {
+      lastError = error;
+      if (isRefusal(error)) giveUp?.();
+    },
+    end: () => giveUp?.(),
+  };
+  try {
+    await new Promise<void>((resolve, reject) => {
+      giveUp = () => reject(unreachableError(url, lastError, waitMs));
+      connection.once('ready', resolve);
+      connection.on('error', listeners.error);
+      connection.once('end', listeners.end);
+    });
+  } finally {
+    clearTimeout(timer);
+    connection.off('error', listeners.error);
+    connection.off('end', listeners.end);
+  }
+}
+
+/** Closes a connection and waits until its socket is gone. Commands that still wait are rejected. */
+export async function closeConnection(connection: Pick<Redis, 'status' | 'once' | 'connect' | 'disconnect'>): Promise<void> {
+  if (connection.status === 'end') return;
+  await new Promise<void>((resolve) => {
+    connection.once('end', () => resolve());
+    const isBetweenAttempts = connection.status === 'reconnecting';
+    connection.disconnect();
+    if (!isBetweenAttempts) return;
+    // Without a socket, `disconnect` only clears the retry timer: no 'end', and waiting commands would wait for ever. An
+    // attempt that is called off at once takes the ordinary way out.
+    connection.connect().catch(() => undefined);
+    connection.disconnect();
+  });
+}
+
+/** The URL as it may be logged. */
+export function redactUrl(url: string): string {
+  return url.replace(/\/\/[^@/]*@/, '//***@');
+}
+
+/** The connection broke, or was closed by us, before the reply came: the command may or may not have been executed. */
+export function isConnectionFault(error: unknown): boolean {
+  if (!(error instanceof Error)) return false;
+  const code: unknown = Reflect.get(error, 'code');
+  return (
+    (typeof code === 'string' && /^E(CONN|PIPE|NOENT|TIMEDOUT|HOST|NET|AI_)/.test(code)) ||
+    /Connection is closed|Command aborted|Stream isn't writeable|max retries per request|Command timed out/.test(error.message)
+  );
+}
+
+/** The server refused a write because its memory is full (a script that writes is refused with the same word). */
+export function isServerFull(error: unknown): boolean {
+  return error instanceof Error && /^OOM |(-|\b)OOM command not allowed|EXECABORT.*OOM/.test(error.message);
+}
+
+/** The server cannot serve now and says that this will pass: loading, failing over, its disk full, busy in a script. */
+export function isPassingRefusal(error: unknown): boolean {
+  return error instanceof Error && /^(LOADING|READONLY|MASTERDOWN|MISCONF|BUSY|TRYAGAIN|CLUSTERDOWN|NOREPLICAS|UNBLOCKED)\b/.test(error.message);
+}
+
+/** Worth trying again after a pause. */
+export function isPassingFault(error: unknown): boolean {
+  return isConnectionFault(error) || isServerFull(error) || isPassingRefusal(error);
+}
+
+function addressOf(url: string): RedisOptions {
+  const parsed = URL.canParse(url) ? new URL(url) : undefined;
+  switch (parsed?.protocol) {
+    case 'unix:': return { path: decodeURIComponent(parsed.pathname), ...credentialsOf(parsed), ...databaseOf(parsed.searchParams.get('db')) };
+    case 'redis:': return { ...hostOf(parsed), ...credentialsOf(parsed), ...databaseOf(parsed.pathname.slice(1)) };
+    case 'rediss:': return { ...hostOf(parsed), ...credentialsOf(parsed), ...databaseOf(parsed.pathname.slice(1)), tls: {} };
+    default:
+      throw new ShoalError('CONFIG_INVALID', `"${redactUrl(url)}" is not the URL of a queue server; use redis://host:port, rediss://host:port or unix:///path/to.sock`);
+  }
+}
+
+function hostOf(url: URL): RedisOptions {
+  return { host: url.hostname.replace(/^\[|\]$/g, '') || 'localhost', port: url.port === '' ? 6379 : Number(url.port) };
+}
+
+function credentialsOf(url: URL): RedisOptions {
+  return {
+    ...(url.username === '' ? {} : { username: decodeURIComponent(url.username) }),
+    ...(url.password === '' ? {} : { password: decodeURIComponent(url.password) }),
+  };
+}
+
+function databaseOf(text: string | null): RedisOptions {
+  return text !== null && /^\d+$/.test(text) ? { db: Number(text) } : {};
+}
+
+/** One line when the server is lost and one when it is back, whatever the number of attempts between them. */
+function reportOutages(connection: Redis, { url, name, log }: ConnectionOptions): void {
+  let lostAtMs: number | undefined;
+  connection.on('error', (error: Error) => {
+    if (lostAtMs !== undefined) return;
+    lostAtMs = performance.now();
+    log?.warn({ connection: name, server: redactUrl(url), reason: describe(error) }, 'queue server lost, reconnecting');
+  });
+  connection.on('ready', () => {
+    if (lostAtMs !== undefined) log?.info({ connection: name, durationMs: Math.round(performance.now() - lostAtMs) }, 'queue server is back');
+    lostAtMs = undefined;
+  });
+}
+
+/** The server answered, and will answer the same next time: wrong password, no permission, not a Redis at all. */
+function isRefusal(error: Error): boolean {
+  return /WRONGPASS|NOAUTH|NOPERM|invalid password|DB index is out of range|Protocol error|wrong number of arguments/.test(error.message);
+}
+
+function unreachableError(url: string, cause: Error | undefined, waitMs: number): ShoalError<'QUEUE_UNREACHABLE'> {
+  const found = cause === undefined ? `no answer within ${waitMs} ms` : describe(cause);
+  return new ShoalError(
+    'QUEUE_UNREACHABLE',
+    `the queue server at ${redactUrl(url)} does not answer: ${found}. Start it, or set redisUrl (REDIS_URL) to one that runs; unset, Shoal starts its own`,
+    { server: redactUrl(url) },
+    cause,
+  );
+}
+
+/** Node gives an AggregateError without a message when a name has several addresses and none answers. */
+function describe(error: Error): string {
+  const code: unknown = Reflect.get(error, 'code');
+  return error.message || (typeof code === 'string' ? code : error.name);
+}

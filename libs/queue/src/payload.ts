@@ -1,0 +1,4 @@
+// @shoal/queue/payload: inputs and results as binary keys, for executors and readers. Carries no bullmq.
+
+export { closeConnection, isConnectionFault, isPassingFault, isServerFull, openConnection, redactUrl, untilReady, type ConnectionOptions, type Redis } from './connection.ts';
+export { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
