@@ -1,0 +1,10 @@
+export { ManualClock } from './manual-clock.ts';
+export { MemoryJobSource, MemoryQueue, type JobRecord, type MemoryJobOptions } from './memory-job-source.ts';
+export { describeJobSource, type JobSourceHarness } from './job-source.conformance.ts';
+export { ManualClock, settled } from './manual-clock.ts';
+export { Gate } from './gate.ts';
+export { FakeBackend, fakeVector, type FakeBackendOptions, type RecordedRun, type RunShape } from './fake-backend.ts';
+export { FakeTokenizer } from './fake-tokenizer.ts';
+export { MemoryPayloadStore } from './memory-payload-store.ts';
+export { RecordingAnnouncer, RecordingLogger, type LogLine } from './recorders.ts';
+export { describeInferenceBackend, type BackendUnderTest } from './inference-backend.conformance.ts';
