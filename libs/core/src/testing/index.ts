@@ -1,4 +1,3 @@
-export { ManualClock } from './manual-clock.ts';
 export { MemoryJobSource, MemoryQueue, type JobRecord, type MemoryJobOptions } from './memory-job-source.ts';
 export { describeJobSource, type JobSourceHarness } from './job-source.conformance.ts';
 export { ManualClock, settled } from './manual-clock.ts';

@@ -1,0 +1,189 @@
+// A simulated device: vectors that follow from the token ids of their own row alone, runs that take time of a clock, and
+// every way in which a real one fails, at the moment a test chooses. Passes inference-backend.conformance.ts.
+
+import { ShoalError } from '../errors.ts';
+import { invariant } from '../invariant.ts';
+import type { Clock, InferenceBackend, Precision, RunResult, Slot } from '../ports.ts';
+
+export interface RunShape {
+  readonly rows: number;
+  readonly width: number;
+}
+
+export interface RecordedRun extends RunShape {
+  /** Token ids of each row, without padding. */
+  readonly ids: readonly (readonly number[])[];
+}
+
+export interface FakeBackendOptions {
+  readonly clock: Clock;
+  readonly dims?: number;
+  readonly slots?: number;
+  readonly slotRows?: number;
+  /** Padded tokens. */
+  readonly slotTokens?: number;
+  /** How long a run of this shape takes. Default: 1 ms and 1 ms per 100 padded tokens. */
+  readonly runMs?: (shape: RunShape) => number;
+}
+
+type RowRule = (ids: readonly number[]) => boolean;
+
+interface QueuedRun {
+  readonly slot: Slot;
+  readonly shape: RunShape;
+  resolve(result: RunResult): void;
+  reject(error: unknown): void;
+}
+
+const never: RowRule = () => false;
+
+export class FakeBackend implements InferenceBackend {
+  readonly device = 'fake';
+  readonly precision: Precision = 'fp32';
+  readonly dims: number;
+  readonly slotRows: number;
+  readonly slotTokens: number;
+  /** Every run that was begun, in order. */
+  readonly runs: RecordedRun[] = [];
+  private readonly clock: Clock;
+  private readonly runMs: (shape: RunShape) => number;
+  private readonly free: Slot[];
+  private readonly queue: QueuedRun[] = [];
+  private running: { readonly run: QueuedRun; readonly startedMs: number } | undefined;
+  private idleListeners: (() => void)[] = [];
+  private isStopped = false;
+  private isHanging = false;
+  private vramPaddedTokens = Number.POSITIVE_INFINITY;
+  private failsAt: RowRule = never;
+  private losesDeviceAt: RowRule = never;
+  private givesNanAt: RowRule = never;
+
+  constructor(options: FakeBackendOptions) {
+    const { clock, dims = 8, slots = 3, slotRows = 64, slotTokens = 1024, runMs = ({ rows, width }) => 1 + (rows * width) / 100 } = options;
+    this.clock = clock;
+    this.dims = dims;
+    this.slotRows = slotRows;
+    this.slotTokens = slotTokens;
+    this.runMs = runMs;
+    this.free = Array.from({ length: slots }, (_, index) => ({
+      index,
+      ids: new Int32Array(slotTokens),
+      lengths: new Int32Array(slotRows),
+      embeddings: new Float32Array(slotRows * dims),
+    }));
+  }
+
+  // ---- what a test makes it do ----------------------------------------------------------------------------------
+
+  runsOutOfVramAbove({ paddedTokens }: { readonly paddedTokens: number }): void {
+    this.vramPaddedTokens = paddedTokens;
+  }
+
+  /** Runs with such a row throw INFERENCE_FAILED. */
+  failsAtRows(rule: RowRule): void {
+    this.failsAt = rule;
+  }
+
+  /** Runs with such a row throw DEVICE_LOST. */
+  losesDeviceAtRows(rule: RowRule): void {
+    this.losesDeviceAt = rule;
+  }
+
+  /** Such rows come back as NaN. */
+  givesNanAtRows(rule: RowRule): void {
+    this.givesNanAt = rule;
+  }
+
+  /** No run ends any more. */
+  hang(): void {
+    this.isHanging = true;
+  }
+
+  // ---- InferenceBackend -----------------------------------------------------------------------------------------
+
+  lend(): Slot | undefined {
+    return this.free.shift();
+  }
+
+  giveBack(slot: Slot): void {
+    invariant(!this.free.includes(slot), 'a slot is given back once');
+    invariant(this.running?.run.slot !== slot && this.queue.every((run) => run.slot !== slot), 'a slot is not given back while it is queued or running');
+    this.free.push(slot);
+  }
+
+  run(slot: Slot, shape: RunShape): Promise<RunResult> {
+    const { rows, width } = shape;
+    invariant(!this.isStopped, 'nothing runs on a stopped backend');
+    invariant(!this.free.includes(slot), 'only a lent slot runs');
+    invariant(rows >= 1 && rows <= this.slotRows && rows * width <= this.slotTokens, 'a micro-batch fits its slot');
+    invariant(width % 8 === 0, 'a width is a multiple of 8');
+    for (let row = 0; row < rows; row++) {
+      const length = slot.lengths[row]!;
+      invariant(length >= 1 && length <= width, 'a row has at least one token and fits the width');
+      for (let i = length; i < width; i++) invariant(slot.ids[row * width + i] === 0, 'padding is 0');
+    }
+    return new Promise((resolve, reject) => {
+      this.queue.push({ slot, shape, resolve, reject });
+      this.next();
+    });
+  }
+
+  runningMs(): number {
+    return this.running === undefined ? 0 : this.clock.nowMs() - this.running.startedMs;
+  }
+
+  async stop(): Promise<void> {
+    this.isStopped = true;
+    if (this.running !== undefined) await new Promise<void>((resolve) => this.idleListeners.push(resolve));
+  }
+
+  private next(): void {
+    if (this.running !== undefined) return;
+    const run = this.queue.shift();
+    if (run === undefined) {
+      for (const listener of this.idleListeners.splice(0)) listener();
+      return;
+    }
+    this.running = { run, startedMs: this.clock.nowMs() };
+    const recorded = { ...run.shape, ids: idsOf(run.slot, run.shape) };
+    this.runs.push(recorded);
+    if (this.isHanging) return;
+    this.clock.after(this.runMs(run.shape), () => this.finish(run, recorded));
+  }
+
+  private finish(run: QueuedRun, { rows, width, ids }: RecordedRun): void {
+    if (this.isHanging) return;
+    this.running = undefined;
+    const paddedTokens = rows * width;
+    if (paddedTokens > this.vramPaddedTokens) run.resolve({ ok: false, outOfVram: { message: `${paddedTokens} padded tokens, ${this.vramPaddedTokens} fit` } });
+    else if (ids.some(this.losesDeviceAt)) run.reject(new ShoalError('DEVICE_LOST', 'the simulated device stopped working'));
+    else if (ids.some(this.failsAt)) run.reject(new ShoalError('INFERENCE_FAILED', 'the simulated model cannot run this batch'));
+    else {
+      for (const [row, rowIds] of ids.entries()) run.slot.embeddings.set(this.givesNanAt(rowIds) ? nan(this.dims) : fakeVector(rowIds, this.dims), row * this.dims);
+      run.resolve({ ok: true, runMs: this.runMs(run.shape) });
+    }
+    this.next();
+  }
+}
+
+/** The vector FakeBackend gives for these token ids: of length 1, the same wherever and beside whatever the row runs. */
+export function fakeVector(ids: ArrayLike<number>, dims: number): Float32Array {
+  let state = 0x811c_9dc5;
+  for (let i = 0; i < ids.length; i++) state = Math.imul(state ^ (ids[i]! + 0x9e37_79b9), 0x0100_0193);
+  const values = Float64Array.from({ length: dims }, () => {
+    state = (state + 0x6d2b_79f5) | 0;
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 31 - 1;
+  });
+  const norm = Math.hypot(...values);
+  return Float32Array.from(values, (value) => value / norm);
+}
+
+function idsOf(slot: Slot, { rows, width }: RunShape): number[][] {
+  return Array.from({ length: rows }, (_, row) => [...slot.ids.subarray(row * width, row * width + slot.lengths[row]!)]);
+}
+
+function nan(dims: number): Float32Array {
+  return new Float32Array(dims).fill(Number.NaN);
+}

@@ -1,0 +1,29 @@
+// A tokenizer for tests: a word is a token, between a first and a last special token as in BERT. No vocabulary to load.
+
+import type { Encoded, Tokenizer } from '../ports.ts';
+
+const FIRST = 101;
+const LAST = 102;
+
+export class FakeTokenizer implements Tokenizer {
+  readonly hash: string;
+  readonly maxTokens: number;
+  readonly vocabularySize = 30_522;
+
+  constructor({ maxTokens = 64, hash = '0123456789abcdef' }: { readonly maxTokens?: number; readonly hash?: string } = {}) {
+    this.maxTokens = maxTokens;
+    this.hash = hash;
+  }
+
+  encode(text: string): Encoded {
+    const words = text.split(/\s+/).filter((word) => word !== '');
+    const kept = words.slice(0, this.maxTokens - 2);
+    return { ids: Uint16Array.from([FIRST, ...kept.map((word) => idOf(word, this.vocabularySize)), LAST]), isTruncated: kept.length < words.length };
+  }
+}
+
+function idOf(word: string, vocabularySize: number): number {
+  let state = 7;
+  for (let i = 0; i < word.length; i++) state = (Math.imul(state, 31) + word.charCodeAt(i)) >>> 0;
+  return 1_000 + (state % (vocabularySize - 1_000));
+}

@@ -1,0 +1,222 @@
+// What every InferenceBackend keeps, the simulated device and ONNX Runtime alike: how slots are lent, the order of runs, and
+// that a row's vector is its own, whatever runs beside it.
+
+import { afterEach, describe, expect, test } from 'vitest';
+import { invariant } from '../invariant.ts';
+import type { InferenceBackend, RunResult, Slot } from '../ports.ts';
+
+export interface BackendUnderTest {
+  readonly backend: InferenceBackend;
+  /** Ids below this may be sent. */
+  readonly vocabularySize: number;
+  /** Longest row, a multiple of 8. */
+  readonly maxTokens: number;
+  /** Least cosine between two runs of one row; lower than 0.999999 only where the device computes in less than fp32. */
+  readonly minCosine?: number;
+  /** Waits for what the device does. A simulated one needs its clock turned; by default a plain await. */
+  readonly wait?: <T>(promise: Promise<T>) => Promise<T>;
+}
+
+/** Most slots a test borrows before it calls the lending unbounded. */
+const MANY_SLOTS = 64;
+
+/** `make` is called once per test; the suite stops what it made. */
+export function describeInferenceBackend(name: string, make: () => Promise<BackendUnderTest>): void {
+  describe(`${name} is an InferenceBackend`, () => {
+    let open: Bench | undefined;
+    const setup = async (): Promise<Bench> => (open = new Bench(await make()));
+    afterEach(async () => {
+      await open?.stop();
+      open = undefined;
+    });
+
+    test('lends a few slots with buffers as large as announced, each to one borrower, and again once given back', async () => {
+      const { backend } = await setup();
+      const slots = lendAll(backend);
+      expect(slots.length).toBeGreaterThanOrEqual(2);
+      expect(slots.length).toBeLessThan(MANY_SLOTS);
+      expect(new Set(slots.map((slot) => slot.index)).size).toBe(slots.length);
+      for (const slot of slots) {
+        expect(slot.ids.length).toBeGreaterThanOrEqual(backend.slotTokens);
+        expect(slot.lengths.length).toBeGreaterThanOrEqual(backend.slotRows);
+        expect(slot.embeddings.length).toBeGreaterThanOrEqual(backend.slotRows * backend.dims);
+      }
+      const returned = slots.at(-1)!;
+      backend.giveBack(returned);
+      expect(backend.lend()?.index).toBe(returned.index);
+      expect(backend.lend()).toBeUndefined();
+      for (const slot of slots) backend.giveBack(slot);
+    });
+
+    test('keeps a slot lent while its run is queued, running and read', async () => {
+      const bench = await setup();
+      const slots = lendAll(bench.backend);
+      const runs = slots.map((slot, i) => bench.run(slot, [bench.row(4, i)]));
+      expect(bench.backend.lend()).toBeUndefined();
+      for (const run of runs) await bench.wait(run);
+      expect(bench.backend.lend()).toBeUndefined();
+      for (const slot of slots) bench.backend.giveBack(slot);
+    });
+
+    test('runs in the order of the calls, each into its own slot', async () => {
+      const bench = await setup();
+      const slots = lendAll(bench.backend);
+      const order: number[] = [];
+      const rows = slots.map((_, i) => bench.row(slots.length - i + 2, i));
+      const runs = slots.map((slot, i) => bench.run(slot, [rows[i]!]).finally(() => order.push(i)));
+      for (const run of runs) expect(await bench.wait(run)).toMatchObject({ ok: true });
+      expect(order).toEqual(slots.map((_, i) => i));
+      const together = slots.map((slot) => slot.embeddings.slice(0, bench.backend.dims));
+      for (const slot of slots) bench.backend.giveBack(slot);
+      for (const [i, row] of rows.entries()) expect(cosine(together[i]!, await bench.embedAlone(row))).toBeGreaterThanOrEqual(bench.minCosine);
+    });
+
+    test('gives every row a vector of length 1, at odd row counts and at every width that is a multiple of 8', async () => {
+      const bench = await setup();
+      for (let width = 8; width <= bench.maxTokens; width += 8) {
+        for (const count of [1, 3, 7]) {
+          if (!bench.fits(count, width)) continue;
+          const rows = Array.from({ length: count }, (_, i) => bench.row(Math.max(1, width - i), i));
+          for (const vector of await bench.embed(rows, width)) expect(normOf(vector)).toBeCloseTo(1, 2);
+        }
+      }
+    });
+
+    test('gives a row the same vector alone, beside other rows, at any place and at any width', async () => {
+      const bench = await setup();
+      const row = bench.row(5, 1);
+      const alone = await bench.embedAlone(row);
+      const [longest, shortest] = [bench.row(bench.maxTokens, 2), bench.row(1, 3)];
+      const neighbours = [longest, shortest, bench.row(9, 4), bench.row(16, 5)].slice(0, bench.backend.slotRows - 1);
+      for (let place = 0; place <= neighbours.length; place++) {
+        const rows = neighbours.toSpliced(place, 0, row);
+        if (!bench.fits(rows.length, bench.maxTokens)) continue;
+        expect(cosine((await bench.embed(rows, bench.maxTokens))[place]!, alone)).toBeGreaterThanOrEqual(bench.minCosine);
+      }
+      for (let width = 16; width <= bench.maxTokens; width += 8) expect(cosine((await bench.embed([row], width))[0]!, alone)).toBeGreaterThanOrEqual(bench.minCosine);
+    });
+
+    test('gives different rows different vectors', async () => {
+      const bench = await setup();
+      const [a, b] = await bench.embed([bench.row(6, 1), bench.row(6, 2)], 8);
+      expect(cosine(a!, b!)).toBeLessThan(0.9999);
+    });
+
+    test('does not read what an earlier run left in the slot', async () => {
+      const bench = await setup();
+      const row = bench.row(5, 1);
+      const fresh = await bench.embedAlone(row);
+      for (const slot of lendAll(bench.backend)) {
+        slot.ids.fill(bench.vocabularySize - 1);
+        slot.lengths.fill(8);
+        slot.embeddings.fill(Number.NaN);
+        bench.backend.giveBack(slot);
+      }
+      expect(cosine(await bench.embedAlone(row), fresh)).toBeGreaterThanOrEqual(bench.minCosine);
+    });
+
+    test('fills a slot to its last row and to its last token', async () => {
+      const bench = await setup();
+      const { slotRows, slotTokens } = bench.backend;
+      const manyRows = Array.from({ length: Math.min(slotRows, Math.floor(slotTokens / 8)) }, (_, i) => bench.row(1 + (i % 8), i));
+      const wideRows = Array.from({ length: Math.min(slotRows, Math.floor(slotTokens / bench.maxTokens)) }, (_, i) => bench.row(bench.maxTokens - (i % 3), i));
+      for (const [rows, width] of [[manyRows, 8], [wideRows, bench.maxTokens]] as const) {
+        const vectors = await bench.embed(rows, width);
+        for (const i of new Set([0, rows.length >> 1, rows.length - 1])) expect(cosine(vectors[i]!, await bench.embedAlone(rows[i]!))).toBeGreaterThanOrEqual(bench.minCosine);
+      }
+    });
+
+    test('is not running anything before the first run, nor after the last', async () => {
+      const bench = await setup();
+      expect(bench.backend.runningMs()).toBe(0);
+      await bench.embedAlone(bench.row(5, 1));
+      expect(bench.backend.runningMs()).toBe(0);
+    });
+
+    test('stops when the runs in flight have ended, with their results intact, and may be stopped again', async () => {
+      const bench = await setup();
+      const row = bench.row(5, 1);
+      const alone = await bench.embedAlone(row);
+      const slots = lendAll(bench.backend);
+      const ended: string[] = [];
+      const runs = slots.map((slot) => bench.run(slot, [row]).then(() => ended.push('run')));
+      const stops = [bench.backend.stop(), bench.backend.stop()].map((stop) => stop.then(() => ended.push('stop')));
+      for (const promise of [...runs, ...stops]) await bench.wait(promise);
+      expect(ended).toEqual([...slots.map(() => 'run'), 'stop', 'stop']);
+      for (const slot of slots) expect(cosine(slot.embeddings.slice(0, bench.backend.dims), alone)).toBeGreaterThanOrEqual(bench.minCosine);
+      await bench.wait(bench.backend.stop());
+    });
+  });
+}
+
+/** One backend with the means to fill slots and compare vectors. */
+class Bench {
+  readonly backend: InferenceBackend;
+  readonly vocabularySize: number;
+  readonly maxTokens: number;
+  readonly wait: <T>(promise: Promise<T>) => Promise<T>;
+  readonly minCosine: number;
+
+  constructor({ backend, vocabularySize, maxTokens, minCosine = 0.999_999, wait = (promise) => promise }: BackendUnderTest) {
+    this.backend = backend;
+    this.vocabularySize = vocabularySize;
+    this.maxTokens = maxTokens;
+    this.minCosine = minCosine;
+    this.wait = wait;
+  }
+
+  /** Token ids that differ from those of every other seed. */
+  row(tokens: number, seed: number): number[] {
+    return Array.from({ length: tokens }, (_, i) => 1 + ((seed * 7919 + i * 104_729 + 13) % (this.vocabularySize - 1)));
+  }
+
+  fits(rows: number, width: number): boolean {
+    return rows <= this.backend.slotRows && rows * width <= this.backend.slotTokens;
+  }
+
+  run(slot: Slot, rows: readonly (readonly number[])[], width = widthOf(rows)): Promise<RunResult> {
+    slot.ids.fill(0, 0, rows.length * width);
+    for (const [i, ids] of rows.entries()) {
+      slot.ids.set(ids, i * width);
+      slot.lengths[i] = ids.length;
+    }
+    return this.backend.run(slot, { rows: rows.length, width });
+  }
+
+  async embed(rows: readonly (readonly number[])[], width: number): Promise<Float32Array[]> {
+    const slot = this.backend.lend();
+    invariant(slot !== undefined, 'a slot is free while nothing runs');
+    const { dims } = this.backend;
+    const result = await this.wait(this.run(slot, rows, width));
+    invariant(result.ok, 'a batch within the slot has room on the device');
+    const vectors = rows.map((_, i) => slot.embeddings.slice(i * dims, (i + 1) * dims));
+    this.backend.giveBack(slot);
+    return vectors;
+  }
+
+  async embedAlone(row: readonly number[]): Promise<Float32Array> {
+    return (await this.embed([row], widthOf([row])))[0]!;
+  }
+
+  async stop(): Promise<void> {
+    await this.wait(this.backend.stop());
+  }
+}
+
+function lendAll(backend: InferenceBackend): Slot[] {
+  const slots: Slot[] = [];
+  for (let slot = backend.lend(); slot !== undefined && slots.length < MANY_SLOTS; slot = backend.lend()) slots.push(slot);
+  return slots;
+}
+
+function widthOf(rows: readonly (readonly number[])[]): number {
+  return Math.ceil(Math.max(...rows.map((row) => row.length)) / 8) * 8;
+}
+
+function normOf(vector: Float32Array): number {
+  return Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0));
+}
+
+function cosine(a: Float32Array, b: Float32Array): number {
+  return a.reduce((sum, value, i) => sum + value * b[i]!, 0) / (normOf(a) * normOf(b));
+}
