@@ -1,0 +1,157 @@
+// What `shoal embed` was asked to read. Everything that can be known of a file without reading it through is checked
+// here, for all files at once and before a server, a worker or an output file exists. Refuses to guess a format.
+
+import { createHash } from 'node:crypto';
+import { constants, fstatSync } from 'node:fs';
+import { open, stat, type FileHandle } from 'node:fs/promises';
+import { extname, resolve } from 'node:path';
+import { ShoalError } from '@shoal/core';
+import { readRecords, type BadRecord, type TextFormat, type TextRecord } from './records.ts';
+
+const HEAD_BYTES = 64 * 1024;
+/** How much of a head is looked at for NUL bytes; text files have none. */
+const BINARY_BYTES = 8 * 1024;
+
+const FORMAT_OF: Readonly<Record<string, TextFormat>> = { '.txt': 'text', '.text': 'text', '.jsonl': 'jsonl', '.ndjson': 'jsonl' };
+
+/** How a later run knows that it reads the same bytes. */
+export interface InputIdentity {
+  readonly path: string;
+  readonly bytes: number;
+  readonly modifiedMs: number;
+  /** sha256 of the first 64 KiB. */
+  readonly head: string;
+}
+
+export interface Input {
+  /** As it is called in messages. */
+  readonly name: string;
+  /** Undefined: standard input. */
+  readonly path: string | undefined;
+  readonly format: TextFormat;
+  /** Device and inode, to see that an output would overwrite it. */
+  readonly inode: string | undefined;
+  /** Undefined for pipes and devices, whose size nobody knows. */
+  readonly identity: InputIdentity | undefined;
+}
+
+/** Every FILE as an input, or one error that names every problem. `-` and an empty list mean standard input. */
+export async function checkInputs(files: readonly string[], format: TextFormat | undefined): Promise<readonly Input[]> {
+  const names = files.length === 0 ? ['-'] : files;
+  if (names.filter((name) => name === '-').length > 1) throw new ShoalError('USAGE', '"-" is given twice; standard input can be read once');
+  const checked = await Promise.all(names.map((name) => (name === '-' ? standardInput(format) : checkFile(name, format))));
+  const problems = checked.filter((one) => 'code' in one);
+  if (problems.length === 0) return checked.filter((one) => 'name' in one);
+  const code = problems.find((one) => one.code === 'FILE_UNREADABLE')?.code ?? 'USAGE';
+  throw new ShoalError(code, problems.map((one) => one.message).join('\n'), { files: problems.length });
+}
+
+/** Bytes of all inputs, or undefined where one of them is a pipe. */
+export function totalBytes(inputs: readonly Input[]): number | undefined {
+  let total = 0;
+  for (const input of inputs) {
+    if (input.identity === undefined) return undefined;
+    total += input.identity.bytes;
+  }
+  return total;
+}
+
+export interface ReadOptions {
+  readonly stdin: AsyncIterable<unknown>;
+  readonly textField: string;
+  readonly idField: string | undefined;
+  /** Called with the size of each chunk that was read. */
+  readonly onBytes: (bytes: number) => void;
+}
+
+/** The records of all inputs, one file after the other. Throws FILE_UNREADABLE when one stops being readable. */
+export async function* readInputs(inputs: readonly Input[], options: ReadOptions): AsyncGenerator<TextRecord | BadRecord> {
+  let next = 0;
+  for (const input of inputs) {
+    const { textField, idField } = options;
+    for await (const record of readRecords(chunksOf(input, options), { format: input.format, name: input.name, firstIndex: next, textField, idField })) {
+      next = record.index + 1;
+      yield record;
+    }
+  }
+}
+
+async function* chunksOf(input: Input, { stdin, onBytes }: ReadOptions): AsyncGenerator<Buffer> {
+  let isFirst = true;
+  try {
+    for await (const chunk of input.path === undefined ? stdin : (await open(input.path)).createReadStream({ highWaterMark: HEAD_BYTES })) {
+      const bytes = Buffer.isBuffer(chunk) ? chunk : Buffer.from(String(chunk));
+      if (isFirst) refuseBinary(input.name, bytes);
+      isFirst = false;
+      onBytes(bytes.length);
+      yield bytes;
+    }
+  } catch (error) {
+    throw error instanceof ShoalError ? error : unreadable(input.name, error);
+  }
+}
+
+type Problem = { readonly code: 'USAGE' | 'FILE_UNREADABLE'; readonly message: string };
+
+function standardInput(format: TextFormat | undefined): Input {
+  const { isFile, inode } = standardInputFacts();
+  return { name: 'standard input', path: undefined, format: format ?? 'text', inode: isFile ? inode : undefined, identity: undefined };
+}
+
+function standardInputFacts(): { isFile: boolean; inode: string } {
+  try {
+    const facts = fstatSync(0);
+    return { isFile: facts.isFile(), inode: `${facts.dev}:${facts.ino}` };
+  } catch {
+    return { isFile: false, inode: '' }; // closed: it reads as empty
+  }
+}
+
+async function checkFile(name: string, given: TextFormat | undefined): Promise<Input | Problem> {
+  const format = given ?? FORMAT_OF[extname(name).toLowerCase()];
+  try {
+    const facts = await stat(name);
+    if (facts.isDirectory()) return { code: 'FILE_UNREADABLE', message: `${name} is a folder; name the files in it, for example ${name.replace(/\/$/, '')}/*.txt` };
+    if (format === undefined) return { code: 'USAGE', message: unknownFormat(name) };
+    const inode = `${facts.dev}:${facts.ino}`;
+    if (!facts.isFile()) return { name, path: name, format, inode, identity: undefined };
+    const file = await open(name, constants.O_RDONLY);
+    try {
+      const head = await readHead(file, name);
+      return { name, path: name, format, inode, identity: { path: resolve(name), bytes: facts.size, modifiedMs: facts.mtimeMs, head } };
+    } finally {
+      await file.close();
+    }
+  } catch (error) {
+    return { code: 'FILE_UNREADABLE', message: error instanceof ShoalError ? error.message : unreadable(name, error).message };
+  }
+}
+
+async function readHead(file: FileHandle, name: string): Promise<string> {
+  const { buffer, bytesRead } = await file.read(Buffer.alloc(HEAD_BYTES), 0, HEAD_BYTES, 0);
+  const head = buffer.subarray(0, bytesRead);
+  refuseBinary(name, head);
+  return createHash('sha256').update(head).digest('hex');
+}
+
+function unknownFormat(name: string): string {
+  const extension = extname(name);
+  const found = extension === '' ? 'has no extension' : `has the extension ${extension}`;
+  return `${name} ${found}; Shoal reads .txt (a line a text) and .jsonl. Say which of them it is with --format text or --format jsonl`;
+}
+
+function refuseBinary(name: string, head: Buffer): void {
+  const isUtf16 = head.length >= 2 && ((head[0] === 0xff && head[1] === 0xfe) || (head[0] === 0xfe && head[1] === 0xff));
+  if (isUtf16) throw new ShoalError('FILE_UNREADABLE', `${name} is UTF-16; convert it first, for example: iconv -f UTF-16 -t UTF-8 ${name}`);
+  const nulAt = head.subarray(0, BINARY_BYTES).indexOf(0);
+  if (nulAt !== -1) throw new ShoalError('FILE_UNREADABLE', `${name} is a binary file (a NUL at byte ${nulAt}); Shoal embeds lines of UTF-8 text`);
+}
+
+function unreadable(name: string, error: unknown): ShoalError<'FILE_UNREADABLE'> {
+  const code = error instanceof Error && 'code' in error ? error.code : undefined;
+  const reason = code === 'ENOENT' ? 'there is no such file'
+    : code === 'EACCES' || code === 'EPERM' ? 'this user may not read it'
+    : code === 'ENOTDIR' ? 'a part of its path is not a folder'
+    : error instanceof Error ? error.message : String(error);
+  return new ShoalError('FILE_UNREADABLE', `cannot read ${name}: ${reason}`, { file: name }, error);
+}

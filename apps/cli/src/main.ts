@@ -1,0 +1,71 @@
+#!/usr/bin/env node
+// The edge of the process: the only place of the command line that reads the environment, handles signals and exits.
+// Exit codes: 0 done, 1 failed, 2 called wrongly, 130 after Ctrl-C, 143 after SIGTERM.
+
+import { readFileSync } from 'node:fs';
+import { CommanderError } from 'commander';
+import { buildProgram } from './program.ts';
+import { Interruption, type Terminal } from './terminal.ts';
+
+const interruption = new AbortController();
+const terminal: Terminal = {
+  stdin: process.stdin,
+  stdout: process.stdout,
+  stderr: process.stderr,
+  environment: process.env,
+  signal: interruption.signal,
+};
+
+for (const [name, exitCode] of [['SIGINT', 130], ['SIGTERM', 143], ['SIGHUP', 129]] as const) {
+  process.on(name, () => {
+    if (interruption.signal.aborted) process.exit(exitCode); // asked twice: now
+    interruption.abort(new Interruption(name === 'SIGINT' ? 'interrupted' : `stopped by ${name}`, exitCode));
+  });
+}
+for (const stream of [process.stdout, process.stderr]) {
+  stream.on('error', (error: NodeJS.ErrnoException) => {
+    if (error.code === 'EPIPE') interruption.abort(new Interruption('the reader of the output is gone', 0, true));
+    else interruption.abort(error);
+  });
+}
+
+process.exitCode = await run();
+await drained();
+process.exit(); // whatever a library may have left open: results are written, services released
+
+async function run(): Promise<number> {
+  try {
+    await buildProgram(terminal, version()).parseAsync(process.argv);
+    return interruption.signal.aborted ? await report(interruption.signal.reason) : 0;
+  } catch (error) {
+    return report(interruption.signal.aborted ? interruption.signal.reason : error);
+  }
+}
+
+/** Says what went wrong, once, and gives the exit code for it. */
+async function report(error: unknown): Promise<number> {
+  if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2; // commander has printed it
+  if (error instanceof Interruption) {
+    if (!error.isQuiet) process.stderr.write(`shoal: ${error.message}\n`);
+    return error.exitCode;
+  }
+  const { isShoalError } = await import('@shoal/core');
+  if (!isShoalError(error)) {
+    process.stderr.write(`shoal: something unexpected happened; this is a bug worth reporting\n${error instanceof Error ? error.stack : String(error)}\n`);
+    return 1;
+  }
+  process.stderr.write(`shoal: ${error.message}\n`);
+  return error.code === 'USAGE' || error.code === 'CONFIG_INVALID' ? 2 : 1;
+}
+
+/** Waits until what was written to a pipe has left this process; `process.exit` would cut it off. */
+async function drained(): Promise<void> {
+  for (const stream of [process.stdout, process.stderr]) {
+    if (stream.writableLength > 0 && !stream.destroyed) await new Promise((resolve) => stream.write('', resolve));
+  }
+}
+
+function version(): string {
+  const manifest: unknown = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8'));
+  return typeof manifest === 'object' && manifest !== null ? String(Reflect.get(manifest, 'version')) : '';
+}

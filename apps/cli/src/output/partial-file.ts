@@ -1,0 +1,145 @@
+// The rows of a run that is not finished yet, in a hidden file beside its target. The target appears by one rename, after
+// an fsync, or not at all. Knows bytes and rows; what the bytes mean is the format's business.
+
+import { open, rename, rm, utimes, type FileHandle } from 'node:fs/promises';
+import { dirname } from 'node:path';
+import { invariant } from '@shoal/core';
+import { CHECKPOINT_MS, HEARTBEAT_MS, writeRunState, type RunState } from './run-state.ts';
+import { writeFailure, type FileTarget } from './target.ts';
+
+export class PartialFile {
+  readonly #target: FileTarget;
+  readonly #file: FileHandle;
+  #state: RunState;
+  #lastCheckpointMs = performance.now();
+  #isClosed = false;
+  /** Shows other processes that this run is alive while no rows come. */
+  readonly #heartbeat: NodeJS.Timeout;
+
+  private constructor(target: FileTarget, file: FileHandle, state: RunState) {
+    this.#target = target;
+    this.#file = file;
+    this.#state = state;
+    this.#heartbeat = setInterval(() => void utimes(target.state, new Date(), new Date()).catch(() => undefined), HEARTBEAT_MS).unref();
+  }
+
+  /** An empty partial file with `head` in it; what an earlier run left is removed. */
+  static async create(target: FileTarget, state: RunState, head: Buffer): Promise<PartialFile> {
+    await removeLeftovers(target);
+    return PartialFile.#open(target, 'wx', { ...state, rows: 0, position: 0, bytes: 0 }, (partial) => partial.append(head, 0, 0));
+  }
+
+  /** The partial file of `state`, cut to the rows that the state vouches for. Undefined when the file has fewer. */
+  static async reopen(target: FileTarget, state: RunState): Promise<PartialFile | undefined> {
+    const size = await sizeOf(target.partial);
+    if (size === undefined || size < state.bytes) return undefined;
+    return PartialFile.#open(target, 'r+', state, (partial) => partial.#file.truncate(state.bytes));
+  }
+
+  static async #open(target: FileTarget, flags: string, state: RunState, prepare: (partial: PartialFile) => Promise<void>): Promise<PartialFile> {
+    const file = await open(target.partial, flags).catch((error: unknown) => {
+      throw writeFailure(target.name, error);
+    });
+    const partial = new PartialFile(target, file, state);
+    try {
+      await prepare(partial);
+      await partial.checkpoint();
+      return partial;
+    } catch (error) {
+      if (flags === 'wx') await partial.discard();
+      else await partial.keep();
+      throw writeFailure(target.name, error);
+    }
+  }
+
+  get state(): RunState {
+    return this.#state;
+  }
+
+  /** Adds whole rows, after which `position` records are done with. A checkpoint follows when the last one is old enough. */
+  async append(bytes: Buffer, rows: number, position: number): Promise<void> {
+    try {
+      await writeAt(this.#file, bytes, this.#state.bytes);
+    } catch (error) {
+      throw writeFailure(this.#target.name, error);
+    }
+    this.#state = { ...this.#state, rows: this.#state.rows + rows, position, bytes: this.#state.bytes + bytes.length };
+    if (performance.now() - this.#lastCheckpointMs >= CHECKPOINT_MS) await this.checkpoint();
+  }
+
+  /** Rows to the disk first, then the state that counts them: after a power cut the state never promises too much. */
+  async checkpoint(): Promise<void> {
+    if (this.#isClosed) return;
+    this.#lastCheckpointMs = performance.now();
+    try {
+      await this.#file.datasync();
+      await writeRunState(this.#target.state, this.#state);
+    } catch (error) {
+      throw writeFailure(this.#target.name, error);
+    }
+  }
+
+  /** Replaces the beginning by `head` of the same size, then gives the file its name. */
+  async finish(head: Buffer): Promise<void> {
+    invariant(!this.#isClosed, 'a partial file is finished once');
+    try {
+      await writeAt(this.#file, head, 0);
+      await this.#file.sync();
+      await this.#close();
+      await rename(this.#target.partial, this.#target.path);
+      await syncFolder(dirname(this.#target.path));
+    } catch (error) {
+      throw writeFailure(this.#target.name, error);
+    }
+    await removeLeftovers(this.#target);
+  }
+
+  /** Leaves nothing behind. */
+  async discard(): Promise<void> {
+    await this.#close();
+    await removeLeftovers(this.#target);
+  }
+
+  /** Leaves rows and state for a later run. */
+  async keep(): Promise<void> {
+    try {
+      await this.checkpoint();
+    } finally {
+      await this.#close();
+    }
+  }
+
+  async #close(): Promise<void> {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    clearInterval(this.#heartbeat);
+    await this.#file.close();
+  }
+}
+
+async function writeAt(file: FileHandle, bytes: Buffer, position: number): Promise<void> {
+  for (let written = 0; written < bytes.length; ) {
+    written += (await file.write(bytes, written, bytes.length - written, position + written)).bytesWritten;
+  }
+}
+
+async function removeLeftovers(target: FileTarget): Promise<void> {
+  for (const path of [target.partial, target.state, `${target.state}.new`]) await rm(path, { force: true });
+}
+
+async function sizeOf(path: string): Promise<number | undefined> {
+  const file = await open(path, 'r').catch(() => undefined);
+  if (file === undefined) return undefined;
+  try {
+    return (await file.stat()).size;
+  } finally {
+    await file.close();
+  }
+}
+
+/** Makes the rename itself survive a power cut. Some file systems do not allow it; the rename stands all the same. */
+async function syncFolder(folder: string): Promise<void> {
+  const handle = await open(folder, 'r').catch(() => undefined);
+  await handle?.sync().catch(() => undefined);
+  await handle?.close();
+}

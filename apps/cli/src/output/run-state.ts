@@ -1,0 +1,103 @@
+// What an interrupted run needs in order to go on: which request it was and how far its file got. Kept as a small JSON
+// file beside the partial one, replaced as a whole, written after the rows it counts have reached the disk.
+
+import { readFile, rename, stat, writeFile } from 'node:fs/promises';
+import type { InputIdentity } from '../input/files.ts';
+
+/** Everything that decides what the rows are. */
+export interface RunRequest {
+  readonly inputs: readonly InputIdentity[];
+  /** name@revision */
+  readonly model: string;
+  /** By flag, as text. */
+  readonly options: Readonly<Record<string, string>>;
+}
+
+export interface RunState {
+  readonly v: 1;
+  /** Who writes it; see `isHeldByAnother`. */
+  readonly pid: number;
+  /** Names the jobs of the run, so that asking again finds what was computed already. */
+  readonly runId: string;
+  readonly request: RunRequest;
+  readonly dims: number;
+  readonly rows: number;
+  /** Good records of the input that these rows cover; more than rows where some failed and were skipped. */
+  readonly position: number;
+  /** Size of the partial file that holds these rows. */
+  readonly bytes: number;
+}
+
+/** How often rows that came are made safe; what came after the last time is computed again by a resumed run. */
+export const CHECKPOINT_MS = 1_000;
+/** A living run touches its state this often, so that one that is three times as old belongs to nobody. */
+export const HEARTBEAT_MS = 5_000;
+const HELD_MS = 3 * HEARTBEAT_MS;
+
+/** The state at `path`, or undefined when there is none that can be used. */
+export async function readRunState(path: string): Promise<RunState | undefined> {
+  const content = await readFile(path, 'utf8').catch(() => undefined);
+  if (content === undefined) return undefined;
+  try {
+    const parsed: unknown = JSON.parse(content);
+    return isRunState(parsed) ? parsed : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+export async function writeRunState(path: string, state: RunState): Promise<void> {
+  await writeFile(`${path}.new`, `${JSON.stringify(state, null, 1)}\n`, { flush: true });
+  await rename(`${path}.new`, path);
+}
+
+/** Whether a living process wrote the state moments ago. A number of a process alone proves nothing: they are used again. */
+export async function isHeldByAnother(path: string, state: RunState): Promise<boolean> {
+  const age = Date.now() - (await stat(path).then((facts) => facts.mtimeMs, () => 0));
+  return state.pid !== process.pid && age < HELD_MS && isAlive(state.pid);
+}
+
+/** Why the rows of `before` cannot be continued by `now`, one sentence each. Empty: they can. */
+export function differences(before: RunRequest, now: RunRequest): readonly string[] {
+  const found = before.model === now.model ? [] : [`the model was ${before.model} and is ${now.model}`];
+  for (const flag of new Set([...Object.keys(before.options), ...Object.keys(now.options)])) {
+    const [then, today] = [before.options[flag], now.options[flag]];
+    if (then !== today) found.push(`${flag} was ${then ?? 'not given'} and is ${today ?? 'not given'}`);
+  }
+  if (before.inputs.length !== now.inputs.length) found.push(`there were ${before.inputs.length} input files and are ${now.inputs.length}`);
+  else for (const [at, input] of now.inputs.entries()) found.push(...inputDifferences(before.inputs[at]!, input));
+  return found;
+}
+
+function inputDifferences(before: InputIdentity, now: InputIdentity): readonly string[] {
+  if (before.path !== now.path) return [`the input was ${before.path} and is ${now.path}`];
+  if (before.bytes !== now.bytes) return [`${now.path} had ${before.bytes} bytes and has ${now.bytes}`];
+  if (before.head !== now.head) return [`the beginning of ${now.path} has changed`];
+  if (before.modifiedMs !== now.modifiedMs) return [`${now.path} was modified ${new Date(now.modifiedMs).toISOString()}, after the first run began to read it`];
+  return [];
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return error instanceof Error && 'code' in error && error.code === 'EPERM';
+  }
+}
+
+function isRunState(value: unknown): value is RunState {
+  if (!isRecord(value) || value['v'] !== 1 || typeof value['runId'] !== 'string' || !isRecord(value['request'])) return false;
+  const { inputs, model, options } = value['request'];
+  return ['pid', 'dims', 'rows', 'position', 'bytes'].every((key) => Number.isSafeInteger(value[key]) && Number(value[key]) >= 0)
+    && typeof model === 'string' && isRecord(options) && Array.isArray(inputs) && inputs.every(isIdentity);
+}
+
+function isIdentity(value: unknown): value is InputIdentity {
+  return isRecord(value) && typeof value['path'] === 'string' && typeof value['bytes'] === 'number'
+    && typeof value['modifiedMs'] === 'number' && typeof value['head'] === 'string';
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}

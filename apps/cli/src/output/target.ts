@@ -1,0 +1,100 @@
+// Where the rows go. Everything that would make the last step fail is looked for first: a missing folder, a folder in
+// the place of the file, an output that is also an input, a folder that cannot be written. Creates nothing.
+
+import { constants } from 'node:fs';
+import { access, realpath, stat } from 'node:fs/promises';
+import { basename, dirname, extname, join, resolve } from 'node:path';
+import { ShoalError } from '@shoal/core';
+import type { Input } from '../input/files.ts';
+
+export type OutputFormat = 'jsonl' | 'npy';
+
+export type Target =
+  | { readonly kind: 'stdout' }
+  /** A device or a pipe: it cannot be renamed over, rows go into it as they come. */
+  | { readonly kind: 'device'; readonly path: string }
+  | FileTarget;
+
+export interface FileTarget {
+  readonly kind: 'file';
+  /** As the caller named it. */
+  readonly name: string;
+  readonly path: string;
+  /** Hidden siblings: the rows so far, and what is needed to go on with them. */
+  readonly partial: string;
+  readonly state: string;
+}
+
+const FORMAT_OF: Readonly<Record<string, OutputFormat>> = { '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.npy': 'npy' };
+
+/** The form of the output: what was asked for, else what the file's extension says, else JSONL on stdout. */
+export function outputFormat(output: string | undefined, asked: OutputFormat | undefined): OutputFormat {
+  if (asked !== undefined) return asked;
+  if (output === undefined || isStdout(output)) return 'jsonl';
+  const extension = extname(output).toLowerCase();
+  const format = FORMAT_OF[extension];
+  if (format !== undefined) return format;
+  const found = extension === '' ? 'has no extension' : `has the extension ${extension}`;
+  throw new ShoalError('USAGE', `the output ${output} ${found}; Shoal writes .jsonl and .npy. Say which of them it is with --output-format`);
+}
+
+/** The target of `-o`, or FILE_UNWRITABLE or USAGE saying why it cannot be one. */
+export async function checkTarget(output: string | undefined, inputs: readonly Input[]): Promise<Target> {
+  if (output === undefined || isStdout(output)) return { kind: 'stdout' };
+  const path = await followLink(resolve(output));
+  const facts = await factsOf(path, output);
+  if (facts?.isDirectory() === true) throw unwritable(output, `it is a folder; name a file in it, for example ${join(output, 'vectors.jsonl')}`);
+  if (facts !== undefined && !facts.isFile()) return { kind: 'device', path };
+  if (facts !== undefined) refuseInput(output, `${facts.dev}:${facts.ino}`, inputs);
+  await checkFolder(dirname(path), output);
+  const hidden = join(dirname(path), `.${basename(path)}.shoal-partial`);
+  return { kind: 'file', name: output, path, partial: hidden, state: `${hidden}.json` };
+}
+
+/** What the operating system says of a failed write, as one sentence for a person. */
+export function writeFailure(name: string, error: unknown): ShoalError<'FILE_UNWRITABLE'> {
+  const code = error instanceof Error && 'code' in error ? error.code : undefined;
+  const reason = code === 'ENOSPC' || code === 'EDQUOT' ? 'the disk is full; free some space or write elsewhere, and run the command again'
+    : code === 'EFBIG' ? 'the file would become larger than this user or file system allows (ulimit -f)'
+    : code === 'EACCES' || code === 'EPERM' ? 'this user may not write there'
+    : code === 'EROFS' ? 'the file system is read-only'
+    : code === 'ENAMETOOLONG' ? 'its name is too long for a temporary file beside it'
+    : error instanceof Error ? error.message : String(error);
+  return new ShoalError('FILE_UNWRITABLE', `cannot write ${name}: ${reason}`, { file: name }, error);
+}
+
+function isStdout(output: string): boolean {
+  return output === '-' || output === '/dev/stdout';
+}
+
+/** The file behind a symbolic link: renaming onto the link would replace the link. */
+async function followLink(path: string): Promise<string> {
+  return realpath(path).catch(() => path);
+}
+
+async function factsOf(path: string, output: string) {
+  try {
+    return await stat(path);
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return undefined;
+    throw writeFailure(output, error);
+  }
+}
+
+function refuseInput(output: string, inode: string, inputs: readonly Input[]): void {
+  const same = inputs.find((input) => input.inode === inode);
+  if (same !== undefined) throw new ShoalError('USAGE', `the output ${output} is also an input (${same.name}); choose another file, the input would be lost`);
+}
+
+async function checkFolder(folder: string, output: string): Promise<void> {
+  const facts = await factsOf(folder, output);
+  if (facts === undefined) throw unwritable(output, `there is no folder ${folder}; create it first: mkdir -p ${folder}`);
+  if (!facts.isDirectory()) throw unwritable(output, `${folder} is not a folder`);
+  await access(folder, constants.W_OK | constants.X_OK).catch((error: unknown) => {
+    throw writeFailure(output, error);
+  });
+}
+
+function unwritable(output: string, reason: string): ShoalError<'FILE_UNWRITABLE'> {
+  return new ShoalError('FILE_UNWRITABLE', `cannot write ${output}: ${reason}`, { file: output });
+}

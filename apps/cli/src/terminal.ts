@@ -1,0 +1,57 @@
+// What a command may touch of the process it runs in. `main.ts` makes the only real one; commands take it as an
+// argument, so that none of them reads the environment, listens for signals or exits.
+
+export interface Terminal {
+  readonly stdin: NodeJS.ReadStream;
+  readonly stdout: NodeJS.WriteStream;
+  readonly stderr: NodeJS.WriteStream;
+  readonly environment: Readonly<Record<string, string | undefined>>;
+  /** Aborted by the first Ctrl-C, by SIGTERM, and when the reader of stdout is gone. */
+  readonly signal: AbortSignal;
+}
+
+/** Why a command was told to stop. `isQuiet`: nobody needs to be told, the reader of stdout simply had enough. */
+export class Interruption extends Error {
+  readonly exitCode: number;
+  readonly isQuiet: boolean;
+
+  constructor(message: string, exitCode: number, isQuiet = false) {
+    super(message);
+    this.name = 'Interruption';
+    this.exitCode = exitCode;
+    this.isQuiet = isQuiet;
+  }
+}
+
+/** A line for the person, on stderr: what happens, never a result. */
+export function say(terminal: Terminal, message: string): void {
+  terminal.stderr.write(`shoal: ${message}\n`);
+}
+
+/** A line of result. Resolves when stdout took it, so that a slow reader slows the command down. */
+export async function print(terminal: Terminal, text: string): Promise<void> {
+  if (terminal.stdout.write(text)) return;
+  await new Promise<void>((resolve, reject) => {
+    const settle = (): void => {
+      terminal.stdout.off('drain', settle);
+      terminal.signal.removeEventListener('abort', fail);
+      resolve();
+    };
+    const fail = (): void => {
+      terminal.stdout.off('drain', settle);
+      reject(terminal.signal.reason);
+    };
+    terminal.stdout.once('drain', settle);
+    terminal.signal.addEventListener('abort', fail, { once: true });
+  });
+}
+
+/** Columns to wrap text at: the terminal's, at most 100, and 80 where there is none. */
+export function columnsOf(terminal: Terminal): number {
+  return Math.max(40, Math.min(100, terminal.stdout.columns ?? 80));
+}
+
+/** Whether stdout shows colours: a terminal, and NO_COLOR unset or empty (no-color.org). */
+export function hasColor(terminal: Terminal): boolean {
+  return terminal.stdout.isTTY === true && !terminal.environment['NO_COLOR'] && terminal.environment['TERM'] !== 'dumb';
+}
