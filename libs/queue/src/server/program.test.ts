@@ -1,0 +1,57 @@
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { delimiter, join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { findServerProgram } from './program.ts';
+
+let folder: string;
+let steps: string[];
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'shoal-program-'));
+  steps = [];
+});
+
+afterEach(() => rmSync(folder, { recursive: true, force: true }));
+
+/** A folder for PATH with one program that prints `version`. */
+function installs(name: string, version: string): string {
+  const bin = mkdtempSync(join(folder, 'bin-'));
+  writeFileSync(join(bin, name), `#!/bin/sh\necho '${version}'\n`);
+  chmodSync(join(bin, name), 0o755);
+  return bin;
+}
+
+function find(path: string[], more: Record<string, string> = {}): ReturnType<typeof findServerProgram> {
+  const environment = { ...process.env, PATH: [...path, '/usr/bin', '/bin'].join(delimiter), ...more };
+  return findServerProgram({ cacheDir: join(folder, 'cache'), environment, onProgress: (step) => steps.push(step) });
+}
+
+const OFFLINE = { PIP_INDEX_URL: 'http://127.0.0.1:9', PIP_RETRIES: '0', PIP_FIND_LINKS: '', PIP_NO_CACHE_DIR: '1' };
+
+test('Valkey is preferred to Redis, wherever on PATH they are', async () => {
+  const redis = installs('redis-server', 'Redis server v=7.4.1 sha=00000000:0 malloc=jemalloc bits=64');
+  const valkey = installs('valkey-server', 'Valkey server v=8.0.1 sha=00000000:0 malloc=jemalloc bits=64');
+  await expect(find([redis, valkey])).resolves.toEqual({ path: join(valkey, 'valkey-server'), name: 'Valkey', version: '8.0.1', warning: undefined });
+  await expect(find([redis])).resolves.toMatchObject({ name: 'Redis', version: '7.4.1' });
+});
+
+test('a version that works but is not tested with comes with a warning', async () => {
+  const found = await find([installs('redis-server', 'Redis server v=7.0.15 sha=00000000:0')]);
+  expect(found.warning).toMatch(/Redis 7\.0\.15 works, but .* Redis 7\.2/);
+});
+
+test('one that is too old or answers oddly is passed over with a line, and without a network the whole story is told', async () => {
+  const path = [installs('valkey-server', 'hello'), installs('redis-server', 'Redis server v=6.2.7 sha=00000000:0')];
+  await expect(find(path, OFFLINE)).rejects.toThrow(/no queue server can be started: .*does not say its version.*6\.2\.7 is older than 7\.0\.8.*cannot be reached.*apt install valkey.*REDIS_URL/);
+  expect(steps).toHaveLength(3);
+  expect(existsSync(join(folder, 'cache', 'server', 'valkey-9.1.2', 'valkey-server'))).toBe(false);
+});
+
+test('the cached wheel is used when nothing is installed', async () => {
+  const kept = join(folder, 'cache', 'server', 'valkey-9.1.2');
+  mkdirSync(kept, { recursive: true });
+  writeFileSync(join(kept, 'valkey-server'), "#!/bin/sh\necho 'Valkey server v=9.1.2 sha=0'\n", { mode: 0o755 });
+  const environment = { ...process.env, PATH: folder };
+  await expect(findServerProgram({ cacheDir: join(folder, 'cache'), environment })).resolves.toMatchObject({ path: join(kept, 'valkey-server'), version: '9.1.2' });
+});

@@ -1,0 +1,139 @@
+// The queue server's process over time: started, found ready, started again after a crash, stopped. Data survive a crash
+// in the append-only file. Refuses to try for ever: a server that never gets ready five times in a row is reported with
+// the last lines that it printed, because those name the cause (a damaged file, a full disk, a missing library).
+
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs';
+import { setTimeout as delay } from 'node:timers/promises';
+import { ask, probe } from './socket-probe.ts';
+
+export interface QueueServerOptions {
+  readonly program: string;
+  readonly socket: string;
+  readonly data: string;
+  /** The server's own lines go to the end of this file. */
+  readonly log: string;
+  readonly onStarted: (pid: number) => void;
+  readonly onReady: () => void;
+  readonly onCrash: (found: string) => void;
+}
+
+const MAX_FAILED_STARTS = 5;
+const FIRST_BACKOFF_MS = 100;
+const MAX_BACKOFF_MS = 5_000;
+/** A server that ran this long before it died begins again with the shortest back-off. */
+const STEADY_MS = 10_000;
+/** Until it listens. Loading a long append-only file comes after that and may take as long as it takes. */
+const LISTEN_TIMEOUT_MS = 30_000;
+const SHUTDOWN_TIMEOUT_MS = 20_000;
+
+export class QueueServer {
+  readonly #options: QueueServerOptions;
+  readonly #stopping = new AbortController();
+  #child: ChildProcess | undefined;
+  #running: Promise<void> | undefined;
+
+  constructor(options: QueueServerOptions) {
+    this.#options = options;
+  }
+
+  /** Keeps the server running until `stop`. Rejects with a plain sentence when it cannot be started. */
+  run(): Promise<void> {
+    this.#running = this.#keepRunning();
+    return this.#running;
+  }
+
+  async #keepRunning(): Promise<void> {
+    let backoffMs = FIRST_BACKOFF_MS;
+    for (let failedStarts = 0; !this.#stopping.signal.aborted;) {
+      const startedAt = performance.now();
+      const life = await this.#liveOnce();
+      if (this.#stopping.signal.aborted) return;
+      failedStarts = life.wasReady ? 0 : failedStarts + 1;
+      if (failedStarts >= MAX_FAILED_STARTS) throw new Error(`${this.#options.program} could not be started ${failedStarts} times in a row: ${life.found}`);
+      this.#options.onCrash(life.found);
+      if (performance.now() - startedAt > STEADY_MS) backoffMs = FIRST_BACKOFF_MS;
+      await delay(backoffMs, undefined, { signal: this.#stopping.signal }).catch(() => undefined);
+      backoffMs = Math.min(backoffMs * 2, MAX_BACKOFF_MS);
+    }
+  }
+
+  /** From start to exit of one server process. */
+  async #liveOnce(): Promise<{ wasReady: boolean; found: string }> {
+    const { program, socket, log } = this.#options;
+    const logFile = openSync(log, 'a', 0o600);
+    const logStart = fstatSync(logFile).size;
+    const child = spawn(program, serverArguments(this.#options), { stdio: ['ignore', logFile, logFile] });
+    closeSync(logFile);
+    const exited = new Promise<string>((resolve) => {
+      child.once('error', (error) => resolve(error.message));
+      child.once('exit', (code, signal) => resolve(signal === null ? `it exited with code ${code}` : `it was ended by ${signal}`));
+    });
+    this.#child = child;
+    if (child.pid !== undefined) this.#options.onStarted(child.pid);
+    const wasReady = await becomesReady(socket, exited);
+    if (wasReady) this.#options.onReady();
+    else child.kill('SIGKILL');
+    const ending = await exited;
+    this.#child = undefined;
+    return { wasReady, found: wasReady ? ending : `${ending}. ${explain(log, logStart, this.#options.data)}` };
+  }
+
+  /** Asks the server to write everything and exit, insists after 20 s. Safe to call early or twice. */
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    const child = this.#child;
+    if (child !== undefined && !hasExited(child)) {
+      const insist = setTimeout(() => child.kill('SIGKILL'), SHUTDOWN_TIMEOUT_MS);
+      await ask(this.#options.socket, 'SHUTDOWN NOSAVE', 1_000); // acts at once; SIGTERM waits for the server's next tick
+      if (!hasExited(child)) child.kill('SIGTERM');
+      if (!hasExited(child)) await once(child, 'exit');
+      clearTimeout(insist);
+    }
+    await this.#running?.catch(() => undefined);
+  }
+
+  /** Ends the server without letting it write: for when its folder is gone. */
+  async kill(): Promise<void> {
+    this.#stopping.abort();
+    this.#child?.kill('SIGKILL');
+    await this.#running?.catch(() => undefined);
+  }
+}
+
+/** DESIGN: nothing evicted, every write in an append-only file synced once a second, rewritten from 1 GB on, no snapshots. */
+function serverArguments({ socket, data }: QueueServerOptions): string[] {
+  return [
+    '--port', '0', '--unixsocket', socket, '--unixsocketperm', '700', '--daemonize', 'no', '--maxmemory-policy', 'noeviction',
+    '--appendonly', 'yes', '--appendfsync', 'everysec', '--auto-aof-rewrite-min-size', '1gb', '--save', '', '--dir', data,
+  ];
+}
+
+async function becomesReady(socket: string, exited: Promise<string>): Promise<boolean> {
+  const ended = new AbortController();
+  void exited.then(() => ended.abort());
+  const giveUpAt = performance.now() + LISTEN_TIMEOUT_MS;
+  while (!ended.signal.aborted) {
+    const found = await probe(socket);
+    if (found === 'ready') return !ended.signal.aborted;
+    if (found !== 'loading' && performance.now() > giveUpAt) return false;
+    await Promise.race([exited, delay(found === 'loading' ? 100 : 5)]);
+  }
+  return false;
+}
+
+function hasExited(child: ChildProcess): boolean {
+  return child.exitCode !== null || child.signalCode !== null || child.pid === undefined;
+}
+
+/** What the server printed last, with the cure where the cause is known. */
+function explain(log: string, from: number, data: string): string {
+  const printed = readFileSync(log).subarray(from).toString('utf8');
+  const last = printed.trim().split('\n').slice(-3).map((line) => line.replace(/^\d+:[A-Z] .{20,28} [*#.-] /, '').trim()).join(' | ').slice(-400);
+  const said = last === '' ? 'It printed nothing.' : `It said: ${last}`;
+  if (/Bad file format reading the append only file|Unexpected end of file|Unknown command .* reading the append only|AOF .* (missing|corrupt)|manifest/i.test(printed)) {
+    return `${said}. Its data in ${data} are damaged: repair them (valkey-check-aof --fix on the file it names), or move that folder away and begin with an empty queue`;
+  }
+  return said;
+}
