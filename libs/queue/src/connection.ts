@@ -60,11 +60,19 @@ export async function untilReady(connection: Redis, url: string, waitMs = 5_000)
   }
 }
 
+/** What closing needs of a connection; BullMQ's wrapper around one has it too. */
+interface Closable {
+  readonly status: string;
+  once(event: 'end', listener: () => void): unknown;
+  connect(): Promise<void>;
+  disconnect(): void;
+}
+
 /** Closes a connection and waits until its socket is gone. Commands that still wait are rejected. */
-export async function closeConnection(connection: Pick<Redis, 'status' | 'once' | 'connect' | 'disconnect'>): Promise<void> {
+export async function closeConnection(connection: Closable): Promise<void> {
   if (connection.status === 'end') return;
   await new Promise<void>((resolve) => {
-    connection.once('end', () => resolve());
+    connection.once('end', resolve);
     const isBetweenAttempts = connection.status === 'reconnecting';
     connection.disconnect();
     if (!isBetweenAttempts) return;

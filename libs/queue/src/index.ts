@@ -1,2 +1,4 @@
+export { BullJobSource, type BullJobSourceOptions } from './bull-job-source.ts';
 export { BULLMQ_VERSION, openTransaction, queueAdd, type QueuedJob, type Transaction } from './bullmq-internals.ts';
 export { closeConnection, isConnectionFault, isPassingFault, isServerFull, openConnection, redactUrl, untilReady, type ConnectionOptions, type Redis } from './connection.ts';
+export { checkServer, type ServerFacts, type ServerReport } from './server-check.ts';

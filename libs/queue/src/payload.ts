@@ -2,3 +2,4 @@
 
 export { closeConnection, isConnectionFault, isPassingFault, isServerFull, openConnection, redactUrl, untilReady, type ConnectionOptions, type Redis } from './connection.ts';
 export { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
+export { parseReply, encodeReply, type ReplyMessage } from './payload/reply-message.ts';
