@@ -1,0 +1,100 @@
+// The tensors of a BERT encoder under the names their authors gave them, with or without a prefix such as "bert.". Each is
+// checked when it is asked for, and at the end nothing of the encoder may be left over: a layer that the config does not
+// know, or a part that this graph does not have, would otherwise give plausible and wrong vectors.
+
+import { ShoalError } from '@shoal/core';
+import type { MakeValues } from './onnx-file.ts';
+import type { Safetensors } from './safetensors.ts';
+
+const WORD_TABLE = 'embeddings.word_embeddings.weight';
+/** In the file, and rightly without a use: the heads of training, and positions that are always 0, 1, 2… */
+const WITHOUT_USE = /^(pooler\.|embeddings\.position_ids$|embeddings\.token_type_ids$)/;
+
+export class BertWeights {
+  readonly #file: Safetensors;
+  readonly #prefix: string;
+  readonly #used = new Set<string>();
+
+  constructor(file: Safetensors) {
+    this.#file = file;
+    this.#prefix = (file.names.find((name) => name.endsWith(WORD_TABLE)) ?? WORD_TABLE).slice(0, -WORD_TABLE.length);
+  }
+
+  /** The values of a tensor as they are stored. */
+  tensor(name: string, shape: readonly number[]): MakeValues {
+    const full = this.#take(name, shape);
+    return () => this.#file.read(full);
+  }
+
+  /** A linear layer's weight [outputs, inputs] as the matrix [inputs, outputs] that MatMul takes. */
+  transposed(name: string, outputs: number, inputs: number): MakeValues {
+    const full = this.#take(name, [outputs, inputs]);
+    return async () => {
+      const matrix = new Float32Array(inputs * outputs);
+      transposeInto(matrix, outputs, 0, await this.#file.read(full), outputs, inputs);
+      return matrix;
+    };
+  }
+
+  /** Several weights [outputs, inputs] side by side: [inputs, names × outputs]. */
+  transposedBeside(names: readonly string[], outputs: number, inputs: number): MakeValues {
+    const all = names.map((name) => this.#take(name, [outputs, inputs]));
+    return async () => {
+      const width = outputs * all.length;
+      const matrix = new Float32Array(inputs * width);
+      for (const [index, full] of all.entries()) transposeInto(matrix, width, index * outputs, await this.#file.read(full), outputs, inputs);
+      return matrix;
+    };
+  }
+
+  /** Several vectors one after the other. */
+  joined(names: readonly string[], size: number): MakeValues {
+    const all = names.map((name) => this.#take(name, [size]));
+    return async () => {
+      const values = new Float32Array(size * all.length);
+      for (const [index, full] of all.entries()) values.set(await this.#file.read(full), index * size);
+      return values;
+    };
+  }
+
+  /** The rows of `table`, each with the first row of `addend` added. */
+  withFirstRowAdded(table: string, addend: string, shape: readonly [number, number], addendRows: number): MakeValues {
+    const [fullTable, fullAddend] = [this.#take(table, shape), this.#take(addend, [addendRows, shape[1]])];
+    return async () => {
+      const [values, row] = [await this.#file.read(fullTable), await this.#file.read(fullAddend)];
+      for (let at = 0; at < values.length; at++) values[at]! += row[at % shape[1]]!;
+      return values;
+    };
+  }
+
+  /** Throws when the file has tensors of the encoder that nobody took. */
+  expectAllTaken(): void {
+    for (const name of this.#file.names) {
+      const short = name.startsWith(this.#prefix) ? name.slice(this.#prefix.length) : undefined;
+      if (short === undefined || this.#used.has(name) || WITHOUT_USE.test(short)) continue;
+      if (/^(embeddings|encoder)\./.test(short)) throw new ShoalError('MODEL_CORRUPT', `${this.#file.path}: tensor ${name} has no place in the model that config.json describes`, { tensor: name });
+    }
+  }
+
+  #take(name: string, shape: readonly number[]): string {
+    const full = this.#prefix + name;
+    this.#file.expect(full, shape);
+    this.#used.add(full);
+    return full;
+  }
+}
+
+/** Squares of 32 × 32 keep both sides in the first cache. */
+const BLOCK = 32;
+
+/** Writes the transpose of `source` [rows, columns] into `target`, rows of `width` values, beginning at column `offset`. */
+function transposeInto(target: Float32Array, width: number, offset: number, source: Float32Array, rows: number, columns: number): void {
+  for (let top = 0; top < rows; top += BLOCK) {
+    for (let left = 0; left < columns; left += BLOCK) {
+      const [bottom, right] = [Math.min(rows, top + BLOCK), Math.min(columns, left + BLOCK)];
+      for (let row = top; row < bottom; row++) {
+        for (let column = left; column < right; column++) target[column * width + offset + row] = source[row * columns + column]!;
+      }
+    }
+  }
+}

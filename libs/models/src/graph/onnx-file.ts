@@ -1,0 +1,140 @@
+// An ONNX file, written front to back. Nodes and names are kept as small messages; the numbers of an initializer are asked
+// for when it is their turn and dropped once they are in the file, so building a graph needs the memory of its largest
+// tensor and not of the model. Knows nothing of BERT. Field numbers are those of onnx.proto (IR version 8).
+
+import { open, type FileHandle } from 'node:fs/promises';
+import { ShoalError, invariant } from '@shoal/core';
+import { Message } from './protobuf.ts';
+
+export const TYPE = { FLOAT: 1, INT32: 6, INT64: 7 } as const;
+export type ElementType = (typeof TYPE)[keyof typeof TYPE];
+
+/** A number is a fixed size, a name one that each run chooses. */
+export type Shape = readonly (number | string)[];
+
+export interface NodeOptions {
+  /** Operators outside ONNX itself name their set, e.g. com.microsoft. */
+  readonly domain?: string;
+  readonly integers?: Readonly<Record<string, number | readonly number[]>>;
+  readonly floats?: Readonly<Record<string, number>>;
+  /** Outputs after the first, for operators that insist on them. */
+  readonly moreOutputs?: readonly string[];
+}
+
+/** Values in row-major order, made when the file is written. */
+export type MakeValues = () => Promise<Float32Array | Int32Array | BigInt64Array>;
+
+interface Initializer {
+  readonly name: string;
+  readonly head: Uint8Array;
+  readonly valueBytes: number;
+  readonly make: MakeValues;
+}
+
+const ELEMENT_BYTES: Readonly<Record<ElementType, number>> = { [TYPE.FLOAT]: 4, [TYPE.INT32]: 4, [TYPE.INT64]: 8 };
+/** protobuf refuses messages of 2 GiB; larger models would need their weights in a file beside the graph. */
+const MAX_FILE_BYTES = 2 ** 31 - 1;
+const ATTRIBUTE = { FLOAT: 1, INT: 2, INTS: 7 } as const;
+
+export class OnnxFile {
+  readonly #name: string;
+  readonly #inputs: Message[] = [];
+  readonly #outputs: Message[] = [];
+  readonly #nodes: Message[] = [];
+  readonly #initializers: Initializer[] = [];
+  readonly #opsets: Readonly<Record<string, number>>;
+
+  /** `opsets`: version by domain; '' is ONNX itself. */
+  constructor(name: string, opsets: Readonly<Record<string, number>>) {
+    this.#name = name;
+    this.#opsets = opsets;
+  }
+
+  input(name: string, type: ElementType, shape: Shape): string {
+    this.#inputs.push(valueInfo(name, type, shape));
+    return name;
+  }
+
+  output(name: string, type: ElementType, shape: Shape): void {
+    this.#outputs.push(valueInfo(name, type, shape));
+  }
+
+  /** Adds weights; returns their name. */
+  initializer(name: string, type: ElementType, shape: readonly number[], make: MakeValues): string {
+    const valueBytes = shape.reduce((product, size) => product * size, ELEMENT_BYTES[type]);
+    const tensor = new Message();
+    for (const size of shape) tensor.integer(1, size);
+    tensor.integer(2, type).text(8, name).head(9, valueBytes);
+    this.#initializers.push({ name, head: tensor.finish(), valueBytes, make });
+    return name;
+  }
+
+  /** Adds an operator; returns the name of its first output, `output`. An empty input name means "not given". */
+  node(operator: string, inputs: readonly string[], output: string, options: NodeOptions = {}): string {
+    const node = new Message();
+    for (const input of inputs) node.text(1, input);
+    for (const name of [output, ...(options.moreOutputs ?? [])]) node.text(2, name);
+    node.text(3, `${operator}:${output}`).text(4, operator);
+    for (const [name, value] of Object.entries(options.integers ?? {})) node.message(5, integerAttribute(name, value));
+    for (const [name, value] of Object.entries(options.floats ?? {})) node.message(5, new Message().text(1, name).float(2, value).integer(20, ATTRIBUTE.FLOAT));
+    if (options.domain !== undefined) node.text(7, options.domain);
+    this.#nodes.push(node);
+    return output;
+  }
+
+  /** Writes the model to `path`, which must not exist. */
+  async write(path: string): Promise<void> {
+    const before = new Message();
+    for (const node of this.#nodes) before.message(1, node);
+    before.text(2, this.#name);
+    const after = new Message();
+    for (const input of this.#inputs) after.message(11, input);
+    for (const output of this.#outputs) after.message(12, output);
+    const [start, end] = [before.finish(), after.finish()];
+    const tensors = this.#initializers.map((tensor) => ({ ...tensor, field: new Message().head(5, tensor.head.length + tensor.valueBytes).finish() }));
+    const graphBytes = tensors.reduce((sum, { field, head, valueBytes }) => sum + field.length + head.length + valueBytes, start.length + end.length);
+    const model = this.#modelHead(graphBytes);
+    if (model.length + graphBytes > MAX_FILE_BYTES) throw tooLarge(model.length + graphBytes);
+    const file = await open(path, 'wx');
+    try {
+      await file.writeFile(model);
+      await file.writeFile(start);
+      for (const tensor of tensors) await writeTensor(file, tensor);
+      await file.writeFile(end);
+    } finally {
+      await file.close();
+    }
+  }
+
+  #modelHead(graphBytes: number): Uint8Array {
+    const model = new Message().integer(1, 8).text(2, 'shoal');
+    for (const [domain, version] of Object.entries(this.#opsets)) model.message(8, new Message().text(1, domain).integer(2, version));
+    return model.head(7, graphBytes).finish();
+  }
+}
+
+async function writeTensor(file: FileHandle, tensor: Initializer & { readonly field: Uint8Array }): Promise<void> {
+  await file.writeFile(tensor.field);
+  await file.writeFile(tensor.head);
+  const values = await tensor.make();
+  invariant(values.byteLength === tensor.valueBytes, `initializer ${tensor.name} has the size that its shape says`);
+  await file.writeFile(new Uint8Array(values.buffer, values.byteOffset, values.byteLength));
+}
+
+function valueInfo(name: string, type: ElementType, shape: Shape): Message {
+  const dims = new Message();
+  for (const size of shape) dims.message(1, typeof size === 'number' ? new Message().integer(1, size) : new Message().text(2, size));
+  const tensorType = new Message().integer(1, type).message(2, dims);
+  return new Message().text(1, name).message(2, new Message().message(1, tensorType));
+}
+
+function integerAttribute(name: string, value: number | readonly number[]): Message {
+  const attribute = new Message().text(1, name);
+  if (typeof value === 'number') return attribute.integer(3, value).integer(20, ATTRIBUTE.INT);
+  for (const item of value) attribute.integer(8, item);
+  return attribute.integer(20, ATTRIBUTE.INTS);
+}
+
+function tooLarge(bytes: number): ShoalError {
+  return new ShoalError('MODEL_CORRUPT', `the graph would have ${bytes} bytes; ONNX files end at ${MAX_FILE_BYTES}. Models this large are not supported yet`, { bytes });
+}

@@ -1,0 +1,43 @@
+// The ONNX graph of a stored model as a file: built when it is asked for the first time, found afterwards. Its name carries
+// a hash of everything that went into it, so a changed weight, config or builder makes another file and never reuses this.
+
+import { createHash } from 'node:crypto';
+import { stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { placeAtomically, withLock } from '@shoal/fetch';
+import { readModelFile, type StoredModel } from '../store/stored-model.ts';
+import { parseBertConfig } from './bert-config.ts';
+import { bertGraph } from './bert-graph.ts';
+import { Safetensors } from './safetensors.ts';
+
+export type GraphKind = 'fused-fp32';
+
+/** Raised whenever the builder writes other bytes for the same model. */
+const BUILDER_VERSION = 1;
+
+export interface GraphOptions {
+  readonly cacheDir: string;
+  readonly kind?: GraphKind;
+}
+
+/** Path of the .onnx file. MODEL_CORRUPT, and no file, when the model's files do not add up to the model they claim to be. */
+export async function openGraph(model: StoredModel, options: GraphOptions): Promise<string> {
+  const { cacheDir, kind = 'fused-fp32' } = options;
+  const configPath = join(model.folder, 'config.json');
+  const config = await readModelFile(configPath);
+  const facts = JSON.stringify([BUILDER_VERSION, kind, model.weightsSha256, model.pooling]);
+  const hash = createHash('sha256').update(facts).update(config).digest('hex').slice(0, 16);
+  const path = join(cacheDir, 'graphs', `${model.name}-${kind}-${hash}.onnx`);
+  if (await exists(path)) return path;
+  await withLock(`${path}.lock`, async () => {
+    if (await exists(path)) return;
+    const parsed = parseBertConfig(config.toString(), configPath);
+    const build = (temporary: string): Promise<void> => Safetensors.use(join(model.folder, 'model.safetensors'), (weights) => bertGraph(parsed, weights, model.pooling).write(temporary));
+    await placeAtomically(path, build);
+  });
+  return path;
+}
+
+async function exists(path: string): Promise<boolean> {
+  return (await stat(path).catch(() => undefined)) !== undefined;
+}

@@ -1,0 +1,82 @@
+// The files of a stored model against their pins. Hashing 90 MB takes 50–100 ms, too long for every start, so what was
+// verified is written down with size and time of change (verified.json beside the files) and hashed again only when one
+// of them is no longer as it was then. Copying a cache changes times and costs one hashing; a changed byte is found.
+
+import { readFile, stat, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { ShoalError } from '@shoal/core';
+import { sha256File } from '@shoal/fetch';
+
+export interface PinnedFile {
+  readonly bytes: number;
+  /** Lower-case hex. */
+  readonly sha256: string;
+}
+
+/** By path inside the model's folder. */
+export type Pins = Readonly<Record<string, PinnedFile>>;
+
+/** By path: pinned digest, size and time of change as they were when the digest was computed. */
+type Verified = Readonly<Record<string, { readonly sha256: string; readonly bytes: number; readonly changedMs: number }>>;
+
+export interface FileProblem {
+  readonly path: string;
+  readonly problem: string;
+}
+
+const VERIFIED = 'verified.json';
+
+/** Trusts files that are as they were when they were verified, hashes the others. MODEL_CORRUPT names what differs. */
+export async function expectFiles(name: string, folder: string, pins: Pins): Promise<void> {
+  if (await areAsVerified(folder, pins)) return;
+  await verifyFiles(name, folder, pins);
+}
+
+/** Hashes every file. MODEL_CORRUPT names all that differ and what to do. */
+export async function verifyFiles(name: string, folder: string, pins: Pins): Promise<void> {
+  const problems = await findProblems(folder, pins);
+  if (problems.length > 0) throw corruptFiles(name, folder, problems);
+  await markVerified(folder, pins);
+}
+
+export async function findProblems(folder: string, pins: Pins): Promise<readonly FileProblem[]> {
+  const problems: FileProblem[] = [];
+  for (const [path, pin] of Object.entries(pins)) {
+    const problem = await problemOf(join(folder, path), pin);
+    if (problem !== undefined) problems.push({ path, problem });
+  }
+  return problems;
+}
+
+async function problemOf(path: string, pin: PinnedFile): Promise<string | undefined> {
+  const found = await stat(path).catch(() => undefined);
+  if (found === undefined) return 'is missing';
+  if (found.size !== pin.bytes) return `has ${found.size} bytes instead of ${pin.bytes}`;
+  const sha256 = await sha256File(path);
+  return sha256 === pin.sha256 ? undefined : `has sha256 ${sha256} instead of ${pin.sha256}`;
+}
+
+async function areAsVerified(folder: string, pins: Pins): Promise<boolean> {
+  try {
+    const verified = JSON.parse(await readFile(join(folder, VERIFIED), 'utf8')) as Verified; // anything else fails below
+    for (const [path, pin] of Object.entries(pins)) {
+      const then = verified[path];
+      const now = await stat(join(folder, path));
+      if (then?.sha256 !== pin.sha256 || now.size !== pin.bytes || then.bytes !== pin.bytes || then.changedMs !== now.mtimeMs) return false;
+    }
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+async function markVerified(folder: string, pins: Pins): Promise<void> {
+  const verified: Record<string, Verified[string]> = {};
+  for (const [path, pin] of Object.entries(pins)) verified[path] = { ...pin, changedMs: (await stat(join(folder, path))).mtimeMs };
+  await writeFile(join(folder, VERIFIED), `${JSON.stringify(verified, null, 1)}\n`).catch(() => undefined); // a read-only cache works, only slower
+}
+
+function corruptFiles(name: string, folder: string, problems: readonly FileProblem[]): ShoalError {
+  const list = problems.map(({ path, problem }) => `\n  ${path} ${problem}`).join('');
+  return new ShoalError('MODEL_CORRUPT', `the model ${JSON.stringify(name)} in ${folder} is not what it should be:${list}\nFetch it again: shoal model pull ${name} --force`, { name, folder, problems });
+}

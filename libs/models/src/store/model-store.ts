@@ -1,0 +1,157 @@
+// Models by name: open (fetching what is absent), pull, verify, list. Each lies whole and verified in
+// <cacheDir>/models/<name>/<revision>/ with its licence beside it, or not at all: one process fetches under a lock while
+// the others wait, and the folder gets its name last. Refuses names it does not know and bytes that are not the pinned ones.
+
+import { copyFile, mkdir, stat, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { ShoalError } from '@shoal/core';
+import { withLock, type OnProgress } from '@shoal/fetch';
+import { KNOWN_MODELS, findModel, generatedFiles, pinnedFiles, type KnownModel } from './known-models.ts';
+import { expectFiles, verifyFiles } from './model-files.ts';
+import { fetchModelFiles, type Environment } from './model-sources.ts';
+import { placeFolder } from './place-folder.ts';
+import { describeModel, type StoredModel } from './stored-model.ts';
+
+export interface StoreOptions {
+  readonly cacheDir: string;
+}
+
+export interface PullOptions extends StoreOptions {
+  /** Bytes that have arrived and, where known, how many there will be. */
+  readonly onProgress?: OnProgress;
+  /** Fetch and replace even what is stored and whole. */
+  readonly force?: boolean;
+  /** Default: that of this process. HF_ENDPOINT, HF_HUB_OFFLINE and pip's own variables are read. */
+  readonly environment?: Environment;
+}
+
+export interface OpenOptions extends Omit<PullOptions, 'force'> {
+  /** False: an absent model is MODEL_UNAVAILABLE instead of being fetched. Default true. */
+  readonly allowFetch?: boolean;
+}
+
+export interface ModelListing {
+  readonly name: string;
+  readonly description: string;
+  readonly licence: string;
+  readonly revision: string;
+  /** Of all its files. */
+  readonly bytes: number;
+  readonly isStored: boolean;
+  /** Made by Shoal for tests; not worth showing to people who look for a model. */
+  readonly isForTests: boolean;
+}
+
+export interface VerifiedModel {
+  readonly model: StoredModel;
+  readonly files: readonly { readonly path: string; readonly bytes: number; readonly sha256: string }[];
+}
+
+const LICENCE_TEXTS: Readonly<Record<string, string>> = { 'Apache-2.0': fileURLToPath(new URL('../../licences/Apache-2.0.txt', import.meta.url)) };
+
+/** The model of this name, fetched or generated if it is absent. Cheap when it is present: files are not hashed again. */
+export async function openModel(name: string, options: OpenOptions): Promise<StoredModel> {
+  return openKnown(findModel(name), options);
+}
+
+/** As `openModel`, for a model outside the list of known ones. */
+export async function openKnown(known: KnownModel, options: OpenOptions): Promise<StoredModel> {
+  const folder = folderOf(known, options.cacheDir);
+  if (await isFolder(folder)) {
+    await expectFiles(known.name, folder, pinnedFiles(known));
+    return describe(known, folder);
+  }
+  if (options.allowFetch === false && known.origin === 'download') throw notStored(known, folder);
+  return pullKnown(known, options);
+}
+
+/** Fetches the model unless it is stored and whole, or in any case with `force`. */
+export async function pullModel(name: string, options: PullOptions): Promise<StoredModel> {
+  return pullKnown(findModel(name), options);
+}
+
+/** As `pullModel`, for a model outside the list of known ones. */
+export async function pullKnown(known: KnownModel, options: PullOptions): Promise<StoredModel> {
+  const folder = folderOf(known, options.cacheDir);
+  return withLock(join(dirname(folder), '.lock'), async () => {
+    if (options.force !== true && (await isFolder(folder))) await expectFiles(known.name, folder, pinnedFiles(known));
+    else await placeFolder(folder, (temporary) => fillFolder(known, temporary, options));
+    return describe(known, folder);
+  });
+}
+
+/** Hashes every file again. MODEL_CORRUPT names those that differ; MODEL_UNAVAILABLE when the model is not stored. */
+export async function verifyModel(name: string, options: StoreOptions): Promise<VerifiedModel> {
+  const known = findModel(name);
+  const folder = folderOf(known, options.cacheDir);
+  if (!(await isFolder(folder))) throw notStored(known, folder);
+  const pins = pinnedFiles(known);
+  await verifyFiles(name, folder, pins);
+  return { model: await describe(known, folder), files: Object.entries(pins).map(([path, pin]) => ({ path, ...pin })) };
+}
+
+/** Every known model and whether it is stored. */
+export async function listModels(options: StoreOptions): Promise<readonly ModelListing[]> {
+  return Promise.all(KNOWN_MODELS.map(async (known) => {
+    const { name, description, licence } = known;
+    const pins = pinnedFiles(known);
+    return {
+      name,
+      description,
+      licence,
+      revision: revisionOf(known),
+      bytes: Object.values(pins).reduce((sum, pin) => sum + pin.bytes, 0),
+      isStored: await isFolder(folderOf(known, options.cacheDir)),
+      isForTests: known.origin === 'generated',
+    };
+  }));
+}
+
+async function fillFolder(known: KnownModel, folder: string, options: PullOptions): Promise<void> {
+  let source = 'generated';
+  if (known.origin === 'download') source = await fetchModelFiles(known, folder, options);
+  else await writeGenerated(known, folder);
+  await verifyFiles(known.name, folder, pinnedFiles(known)); // the bytes on the disk, whatever was checked on the way
+  await writeLicence(known, folder, source);
+}
+
+async function writeGenerated(known: Extract<KnownModel, { origin: 'generated' }>, folder: string): Promise<void> {
+  for (const [path, bytes] of generatedFiles(known).contents) {
+    await mkdir(dirname(join(folder, path)), { recursive: true });
+    await writeFile(join(folder, path), bytes);
+  }
+}
+
+async function writeLicence(known: KnownModel, folder: string, source: string): Promise<void> {
+  const text = LICENCE_TEXTS[known.licence];
+  if (text !== undefined) await copyFile(text, join(folder, 'LICENSE'));
+  await writeFile(join(folder, 'NOTICE'), `${known.attribution}\nLicence: ${known.licence}, see LICENSE.\nFetched from ${source}; files unchanged.\n`);
+}
+
+function describe(known: KnownModel, folder: string): Promise<StoredModel> {
+  const { name, licence, prompts } = known;
+  return describeModel({ name, folder, licence, prompts, weightsSha256: weightsOf(known) });
+}
+
+function folderOf(known: KnownModel, cacheDir: string): string {
+  return join(cacheDir, 'models', known.name, revisionOf(known));
+}
+
+function revisionOf(known: KnownModel): string {
+  return weightsOf(known).slice(0, 12);
+}
+
+function weightsOf(known: KnownModel): string {
+  const weights = pinnedFiles(known)['model.safetensors'];
+  if (weights === undefined) throw new ShoalError('MODEL_CORRUPT', `the model ${known.name} is known without weights`);
+  return weights.sha256;
+}
+
+async function isFolder(path: string): Promise<boolean> {
+  return (await stat(path).catch(() => undefined))?.isDirectory() === true;
+}
+
+function notStored(known: KnownModel, folder: string): ShoalError {
+  return new ShoalError('MODEL_UNAVAILABLE', `the model ${JSON.stringify(known.name)} is not stored in ${folder}: shoal model pull ${known.name} fetches it`, { name: known.name, folder });
+}
