@@ -1,0 +1,87 @@
+#!/bin/sh
+# Everything that `npm test` proves: set-up, lint, build, then each package's tests, one package after the other so that
+# timings mean something. The last line counts tests over all of them; the exit status is 0 only when nothing failed.
+#
+#   npm test                     everything
+#   npm test -- queue launcher   only these (a folder of libs/ or apps/, or "launcher" for the tests in tools/), without lint
+
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
+cd "$root" || exit 1
+export NX_DAEMON=false NX_TUI=false CI="${CI:-true}"
+
+. "$root/tools/setup.sh"
+set_up_if_needed
+# The sources are run as they are, which takes a newer Node than the build does.
+[ -x node_modules/.bin/node ] && node=$root/node_modules/.bin/node
+results=$setup_folder/results
+rm -rf "$results" && mkdir -p "$results"
+passed=0 failed=0 skipped=0
+
+main() {
+  if [ $# -eq 0 ]; then
+    set -- $(suites)
+    check lint "$node" node_modules/.bin/oxlint --deny-warnings
+  fi
+  check 'queue server' "$node" --input-type=module --eval "
+    import { cacheFolder } from '@shoal/core';
+    import { findServerProgram } from '@shoal/queue/server';
+    const cacheDir = cacheFolder(process.env.SHOAL_CACHE_DIR);
+    console.log((await findServerProgram({ cacheDir, onProgress: console.log })).path);"
+  check model "$node" apps/cli/dist/main.js model pull minilm
+  for suite in "$@"; do run_suite "$(folder_of "$suite")"; done
+  summary="$passed passed, $failed failed"
+  [ "$skipped" -eq 0 ] || summary="$summary, $skipped skipped"
+  echo
+  echo "$summary"
+  [ "$failed" -eq 0 ]
+}
+
+# Folders that hold tests, in the order of the workspace's arrows as far as the alphabet allows.
+suites() {
+  for folder in libs/* apps/* tools; do
+    [ -z "$(find "$folder" -name '*.test.ts' ! -path '*/node_modules/*' ! -path '*/dist/*' | head -n 1)" ] || echo "$folder"
+  done
+}
+
+folder_of() {
+  case ${1#@shoal/} in
+    launcher | tools) echo tools ;;
+    libs/* | apps/*) echo "${1%/}" ;;
+    *) if [ -d "apps/${1#@shoal/}" ]; then echo "apps/${1#@shoal/}"; else echo "libs/${1#@shoal/}"; fi ;;
+  esac
+}
+
+# A step that is no test; it counts only when it fails.
+check() {
+  name=$1
+  shift
+  begun=$(date +%s)
+  if output=$("$@" 2>&1 </dev/null); then
+    echo "== $name: ok, $(seconds_since "$begun")"
+  else
+    printf '%s\n== %s: FAILED, %s\n' "$output" "$name" "$(seconds_since "$begun")"
+    failed=$((failed + 1))
+  fi
+}
+
+run_suite() {
+  begun=$(date +%s)
+  report=$results/$(echo "$1" | tr / -).json
+  directory=$1/src
+  [ "$1" = tools ] && directory=tools
+  echo
+  "$node" node_modules/.bin/vitest run --dir "$directory" --reporter=default --reporter=json --outputFile.json="$report" </dev/null
+  status=$?
+  # A file that cannot be loaded, or an error outside every test, fails without a failed test: it counts as one.
+  counts=$("$node" -p "
+    const r = JSON.parse(require('fs').readFileSync(process.argv[1], 'utf8'));
+    const hidden = r.numFailedTests === 0 && (${status} !== 0 || !r.success) ? 1 : 0;
+    [r.numPassedTests, r.numFailedTests + hidden, r.numPendingTests + r.numTodoTests].join(' ')" "$report" 2>/dev/null) || counts='0 1 0'
+  read -r suite_passed suite_failed suite_skipped <<END
+$counts
+END
+  echo "== $1: $suite_passed passed, $suite_failed failed, $suite_skipped skipped, $(seconds_since "$begun")"
+  passed=$((passed + suite_passed)) failed=$((failed + suite_failed)) skipped=$((skipped + suite_skipped))
+}
+
+main "$@"
