@@ -29,7 +29,7 @@ export function say(terminal: Terminal, message: string): void {
 }
 
 /** A line of result. Resolves when stdout took it, so that a slow reader slows the command down. */
-export async function print(terminal: Terminal, text: string): Promise<void> {
+export async function print(terminal: Terminal, text: string | Uint8Array): Promise<void> {
   if (terminal.stdout.write(text)) return;
   await new Promise<void>((resolve, reject) => {
     const settle = (): void => {

@@ -63,7 +63,10 @@ export class FileWriter implements RowWriter {
 }
 
 /** Where bytes go that cannot be taken back. */
-export type ByteSink = (bytes: Buffer) => Promise<void>;
+export interface ByteSink {
+  write(bytes: Buffer): Promise<void>;
+  close(): Promise<void>;
+}
 
 /** JSONL into a pipe, a terminal or a device. */
 export class StreamWriter implements RowWriter {
@@ -74,12 +77,16 @@ export class StreamWriter implements RowWriter {
   }
 
   write(block: Block): Promise<void> {
-    return this.#sink(encodeBlock('jsonl', block));
+    return this.#sink.write(encodeBlock('jsonl', block));
   }
 
-  async finish(): Promise<void> {}
+  finish(): Promise<void> {
+    return this.#sink.close();
+  }
 
-  async abandon(): Promise<void> {}
+  abandon(): Promise<void> {
+    return this.#sink.close();
+  }
 }
 
 /** .npy into a pipe: rows wait in a temporary file until their number is known. */
@@ -100,7 +107,7 @@ export class SpooledWriter implements RowWriter {
     });
     const path = join(folder, 'rows.npy');
     const target = { kind: 'file', name: path, path, partial: `${path}.partial`, state: `${path}.state` } as const;
-    const state = { v: 1, pid: process.pid, runId: '', request: { inputs: [], model: '', options: {} }, dims, rows: 0, position: 0, bytes: 0 } as const;
+    const state = { v: 1, pid: process.pid, runId: '', request: { inputs: [], model: '', options: {} }, rows: 0, position: 0, bytes: 0 } as const;
     return new SpooledWriter(folder, new FileWriter(await PartialFile.create(target, state, npyHeader(0, dims)), 'npy', dims), sink);
   }
 
@@ -112,28 +119,32 @@ export class SpooledWriter implements RowWriter {
     try {
       await this.#file.finish();
       for await (const chunk of createReadStream(join(this.#folder, 'rows.npy'), { highWaterMark: 1 << 20 })) {
-        if (Buffer.isBuffer(chunk)) await this.#sink(chunk);
+        if (Buffer.isBuffer(chunk)) await this.#sink.write(chunk);
       }
     } finally {
-      await rm(this.#folder, { recursive: true, force: true });
+      await this.#end();
     }
   }
 
   async abandon(): Promise<void> {
     await this.#file.abandon(false);
+    await this.#end();
+  }
+
+  async #end(): Promise<void> {
     await rm(this.#folder, { recursive: true, force: true });
+    await this.#sink.close();
   }
 }
 
-/** Writes into a device or a named pipe as it stands. */
-export async function deviceSink(path: string): Promise<{ readonly sink: ByteSink; close(): Promise<void> }> {
-  const file = await open(path, 'w').catch((error: unknown) => {
+/** A device or a named pipe, as it stands. */
+export async function deviceSink(path: string): Promise<ByteSink> {
+  const translated = (error: unknown): never => {
     throw writeFailure(path, error);
-  });
-  const sink: ByteSink = async (bytes) => {
-    await file.writeFile(bytes).catch((error: unknown) => {
-      throw writeFailure(path, error);
-    });
   };
-  return { sink, close: () => file.close() };
+  const file = await open(path, 'w').catch(translated);
+  return {
+    write: (bytes) => file.writeFile(bytes).catch(translated),
+    close: () => file.close(),
+  };
 }

@@ -20,7 +20,6 @@ export interface RunState {
   /** Names the jobs of the run, so that asking again finds what was computed already. */
   readonly runId: string;
   readonly request: RunRequest;
-  readonly dims: number;
   readonly rows: number;
   /** Good records of the input that these rows cover; more than rows where some failed and were skipped. */
   readonly position: number;
@@ -89,7 +88,7 @@ function isAlive(pid: number): boolean {
 function isRunState(value: unknown): value is RunState {
   if (!isRecord(value) || value['v'] !== 1 || typeof value['runId'] !== 'string' || !isRecord(value['request'])) return false;
   const { inputs, model, options } = value['request'];
-  return ['pid', 'dims', 'rows', 'position', 'bytes'].every((key) => Number.isSafeInteger(value[key]) && Number(value[key]) >= 0)
+  return ['pid', 'rows', 'position', 'bytes'].every((key) => Number.isSafeInteger(value[key]) && Number(value[key]) >= 0)
     && typeof model === 'string' && isRecord(options) && Array.isArray(inputs) && inputs.every(isIdentity);
 }
 

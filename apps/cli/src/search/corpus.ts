@@ -58,13 +58,14 @@ export async function passagesOf(root: string, file: string): Promise<readonly C
 
 async function ownDocuments(root: string): Promise<readonly string[]> {
   const found = await markdownBelow(root, root);
-  const rank = (file: string): number => {
-    const at = OWN_FIRST.indexOf(file);
-    return at !== -1 ? at : file.startsWith('docs/') ? OWN_FIRST.length : OWN_FIRST.length + 1;
-  };
   return found
     .filter((file) => file === 'CONTRIBUTING.md' || !NO_ANSWERS.test(file.slice(file.lastIndexOf('/') + 1)))
-    .sort((a, b) => rank(a) - rank(b) || a.localeCompare(b, 'en'));
+    .sort((a, b) => rankOf(a) - rankOf(b) || a.localeCompare(b, 'en'));
+}
+
+function rankOf(file: string): number {
+  const at = OWN_FIRST.indexOf(file);
+  return at !== -1 ? at : file.startsWith('docs/') ? OWN_FIRST.length : OWN_FIRST.length + 1;
 }
 
 async function markdownBelow(root: string, folder: string): Promise<string[]> {

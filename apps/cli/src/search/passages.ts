@@ -66,7 +66,7 @@ function blocksOf(markdown: string): readonly Block[] {
   const lines = withoutComments(markdown).split(/\r?\n/);
   for (let at = 0; at < lines.length; at++) {
     const line = lines[at]!;
-    const fence = /^ {0,3}(`{3,}|~{3,})/.exec(line)?.[1];
+    const fence = /^\s*(`{3,}|~{3,})/.exec(line)?.[1]; // any indentation: fences stand inside lists
     if (fence !== undefined) {
       endProse();
       const end = fenceEnd(lines, at + 1, fence);
@@ -115,13 +115,13 @@ function plainText(markdown: string): string {
     .replaceAll(/^ {0,3}\[[^\]]+\]:\s+\S+.*$/gm, '') // link definitions
     .replaceAll(/<((?:https?|mailto):[^>]+)>/g, '$1')
     .replaceAll(/<\/?[a-zA-Z][^>]*>/g, ' ') // HTML
-    .replaceAll(/^\s*\|?[\s:|-]+\|[\s:|-]*$/gm, '') // the rule under a table's head
-    .replaceAll(/^\s*\|(.*)\|\s*$/gm, (_, cells: string) => cells.split('|').map((cell) => cell.trim()).filter((cell) => cell !== '').join(' | '))
-    .replaceAll(/^\s*([-*_])(\s*\1){2,}\s*$/gm, '') // horizontal rules
+    .replaceAll(/^[ \t]*\|?[ \t:|-]+\|[ \t:|-]*$/gm, '') // the rule under a table's head
+    .replaceAll(/^[ \t]*\|(.*)\|[ \t]*$/gm, (_, cells: string) => cells.split('|').map((cell) => cell.trim()).filter((cell) => cell !== '').join(' | '))
+    .replaceAll(/^[ \t]*([-*_])([ \t]*\1){2,}[ \t]*$/gm, '') // horizontal rules
     .replaceAll(/(\*\*|__)(?=\S)(.*?\S)\1/g, '$2')
-    .replaceAll(/^\s*>\s?/gm, '')
+    .replaceAll(/^[ \t]*>[ \t]?/gm, '')
     .replaceAll(/[ \t]+/g, ' ')
-    .replaceAll(/ ?\n ?/g, '\n')
+    .replaceAll(/ ?\n[\n ]*/g, '\n')
     .trim();
 }
 
@@ -151,24 +151,37 @@ function cutLong(text: string): readonly string[] {
   if (wordsOf(text) <= WORDS.most) return [text];
   const pieces: string[] = [];
   let open = '';
-  for (const sentence of text.split(/(?<=[.!?:;])\s+|\n/).flatMap(cutWords)) {
-    if (open !== '' && wordsOf(open) + wordsOf(sentence) > WORDS.aim + 15) {
+  for (const { glue, part } of text.split('\n').flatMap(partsOf)) {
+    if (open !== '' && wordsOf(open) + wordsOf(part) > WORDS.aim + 15) {
       pieces.push(open);
       open = '';
     }
-    open = open === '' ? sentence : `${open} ${sentence}`;
+    open = open === '' ? part : `${open}${glue}${part}`;
   }
   return open === '' ? pieces : [...pieces, open];
 }
 
-function cutWords(sentence: string): readonly string[] {
-  const words = sentence.split(/\s+/);
-  const pieces: string[] = [];
-  for (let at = 0; at < words.length; at += WORDS.aim) pieces.push(words.slice(at, at + WORDS.aim).join(' '));
-  return pieces;
+/** The sentences of a line, each with what stands before it when it is not the first of a piece. */
+function partsOf(line: string): readonly { readonly glue: string; readonly part: string }[] {
+  return line.split(/(?<=[.!?:;])\s+/).flatMap(cutWords).map((part, at) => ({ glue: at === 0 ? '\n' : ' ', part }));
 }
 
-/** A word of text, or six characters of something without spaces, which costs a model as much. */
+/** A sentence without end, such as a line of a table of data, is cut between words. */
+function cutWords(sentence: string): readonly string[] {
+  if (wordsOf(sentence) <= WORDS.most) return [sentence];
+  const pieces: string[] = [];
+  let open = '';
+  for (const word of sentence.split(/\s+/)) {
+    if (open !== '' && wordsOf(open) + wordsOf(word) > WORDS.aim) {
+      pieces.push(open);
+      open = '';
+    }
+    open = open === '' ? word.slice(0, 200) : `${open} ${word.slice(0, 200)}`;
+  }
+  return [...pieces, open];
+}
+
+/** Words, or what a text without spaces would have: a model pays by the character there. */
 function wordsOf(text: string): number {
   return Math.max(text.split(/\s+/).length, Math.ceil(text.length / 8));
 }

@@ -1,0 +1,40 @@
+// `shoal model`: the store's three verbs, with a progress bar and a report. What a model is and how it is checked is the
+// store's business.
+
+import { cacheFolder, type Settings } from '@shoal/core';
+import { listModels, verifyModel } from '@shoal/models';
+import { fetchModel } from '../session.ts';
+import { settingsOf } from '../settings.ts';
+import { print, say, type Terminal } from '../terminal.ts';
+
+export interface ModelFlags {
+  readonly force?: boolean;
+  readonly json?: boolean;
+  readonly quiet?: boolean;
+}
+
+export async function pull(terminal: Terminal, name: string, flags: ModelFlags): Promise<void> {
+  const settings = await settingsOf(terminal, flags);
+  const model = await fetchModel(terminal, name, { settings, isQuiet: flags.quiet === true, force: flags.force === true });
+  if (flags.json === true) await print(terminal, `${JSON.stringify({ name: model.name, revision: model.revision, folder: model.folder })}\n`);
+  else if (flags.quiet !== true) say(terminal, `${model.name}@${model.revision} is in ${model.folder}`);
+}
+
+export async function list(terminal: Terminal, flags: ModelFlags): Promise<void> {
+  const models = await listModels({ cacheDir: folderOf(terminal, await settingsOf(terminal, flags)) });
+  if (flags.json === true) return print(terminal, `${JSON.stringify(models, null, 1)}\n`);
+  const lines = models.filter((model) => !model.isForTests).map(({ name, revision, bytes, isStored, licence, description }) =>
+    `${name}  ${revision}  ${isStored ? 'in the cache' : 'not fetched yet'}  ${(bytes / 1e6).toFixed(0)} MB  ${licence}\n   ${description}\n`);
+  await print(terminal, lines.join(''));
+}
+
+export async function verify(terminal: Terminal, name: string, flags: ModelFlags): Promise<void> {
+  const { model, files } = await verifyModel(name, { cacheDir: folderOf(terminal, await settingsOf(terminal, flags)) });
+  if (flags.json === true) return print(terminal, `${JSON.stringify({ name: model.name, revision: model.revision, folder: model.folder, files }, null, 1)}\n`);
+  const lines = files.map(({ path, bytes, sha256 }) => `${sha256}  ${path}  ${bytes} bytes\n`);
+  await print(terminal, `${lines.join('')}${model.name}@${model.revision} is whole: ${files.length} files as they should be\n`);
+}
+
+function folderOf(terminal: Terminal, settings: Settings): string {
+  return cacheFolder(settings.cacheDir, terminal.environment);
+}

@@ -1,0 +1,152 @@
+// `shoal try`: the whole path of Shoal on text that everybody has: the Markdown of this checkout. Passages go through the
+// queue to a worker; their vectors are kept by content, so that the second time only the question is embedded.
+
+import { createInterface } from 'node:readline/promises';
+import { fileURLToPath } from 'node:url';
+import { join } from 'node:path';
+import { ShoalError, cacheFolder, modelSlug, type Settings } from '@shoal/core';
+import { duration, rowProgress } from '../progress.ts';
+import { readCorpus, type CorpusLimits, type CorpusPassage } from '../search/corpus.ts';
+import { topK, type Hit } from '../search/top-k.ts';
+import { VectorStore } from '../search/vector-store.ts';
+import { fetchModel, withSession, type Session } from '../session.ts';
+import { settingsOf } from '../settings.ts';
+import { columnsOf, hasColor, print, say, type Terminal } from '../terminal.ts';
+
+export interface TryFlags {
+  readonly top: number;
+  readonly all?: boolean;
+  readonly json?: boolean;
+  readonly quiet?: boolean;
+}
+
+/** Two cores embed about 7,000 tokens a second (2026-11, DESIGN §10): so many words are read in under a minute. */
+const LIMITS: CorpusLimits = { passages: 3_000, words: 150_000 };
+const NO_LIMITS: CorpusLimits = { passages: Number.POSITIVE_INFINITY, words: Number.POSITIVE_INFINITY };
+
+export async function tryOut(terminal: Terminal, query: readonly string[], flags: TryFlags): Promise<void> {
+  const settings = await settingsOf(terminal, flags);
+  const question = query.join(' ').trim();
+  const isTyped = terminal.stdin.isTTY === true && terminal.stderr.isTTY === true;
+  if (question === '' && !isTyped) throw new ShoalError('USAGE', 'nothing to look for: give a query, for example: shoal try "how are stalled jobs recovered"');
+  const passages = await readCorpus(projectRoot(), flags.all === true ? NO_LIMITS : LIMITS);
+  const options = { settings, isQuiet: flags.quiet === true };
+  const model = await fetchModel(terminal, settings.model, options);
+  await withSession(terminal, { ...options, model }, async (session) => {
+    const matrix = await vectorsOf(terminal, session, { passages, settings, flags });
+    const search = (text: string): Promise<readonly Hit[]> => nearest(session, matrix, text, flags.top);
+    if (question === '') await promptLoop(terminal, session, async (text) => answer(terminal, passages, await search(text), flags, text));
+    else await answer(terminal, passages, await search(question), flags, question);
+  });
+}
+
+/** The root of this checkout, seen from apps/cli/src/commands or apps/cli/dist/commands. */
+function projectRoot(): string {
+  return fileURLToPath(new URL('../../../../', import.meta.url));
+}
+
+interface TryRequest {
+  readonly passages: readonly CorpusPassage[];
+  readonly settings: Settings;
+  readonly flags: TryFlags;
+}
+
+/** One row per passage. Passages whose vectors are not kept yet are embedded; an interrupted run keeps what it got. */
+async function vectorsOf(terminal: Terminal, session: Session, { passages, settings, flags }: TryRequest): Promise<Float32Array> {
+  const { name, revision, dims } = session.model;
+  const store = await VectorStore.open(join(cacheFolder(settings.cacheDir, terminal.environment), 'try', `${modelSlug(name)}-${revision}.vectors`), dims);
+  const missing = passages.filter((passage) => store.get(passage.key) === undefined);
+  try {
+    if (missing.length > 0) await embedMissing(terminal, session, { missing, passages, store, flags });
+  } finally {
+    await store.save(new Set(passages.map((passage) => passage.key)));
+  }
+  const matrix = new Float32Array(passages.length * dims);
+  for (const [row, passage] of passages.entries()) matrix.set(store.get(passage.key) ?? [], row * dims);
+  return matrix;
+}
+
+interface Missing {
+  readonly missing: readonly CorpusPassage[];
+  readonly passages: readonly CorpusPassage[];
+  readonly store: VectorStore;
+  readonly flags: TryFlags;
+}
+
+async function embedMissing(terminal: Terminal, session: Session, { missing, passages, store, flags }: Missing): Promise<void> {
+  const isQuiet = flags.quiet === true;
+  const files = new Set(passages.map((passage) => passage.file)).size;
+  if (!isQuiet) say(terminal, `embedding ${missing.length.toLocaleString('en')} of ${passages.length.toLocaleString('en')} passages from ${files} Markdown files; their vectors are kept for the next time`);
+  const bar = rowProgress(terminal, !isQuiet);
+  const startedMs = performance.now();
+  try {
+    const items = missing.map((passage) => ({ text: passage.embedded, key: passage.key }));
+    for await (const block of session.client.embedStream(items, { signal: session.signal, prompt: 'passage' })) {
+      if (block.kind === 'skipped') continue;
+      session.noteProgress();
+      for (const [row, item] of block.items.entries()) store.set(item.key, block.vectors.subarray(row * block.dims, (row + 1) * block.dims));
+      bar.update(block.first + block.rows, missing.length);
+    }
+  } finally {
+    bar.stop();
+  }
+  const seconds = (performance.now() - startedMs) / 1_000;
+  if (!isQuiet) say(terminal, `${missing.length.toLocaleString('en')} passages in ${duration(seconds)} (${Math.round(missing.length / seconds).toLocaleString('en')} texts/s)`);
+}
+
+async function nearest(session: Session, matrix: Float32Array, query: string, k: number): Promise<readonly Hit[]> {
+  const { vectors } = await session.client.embed([query], { class: 'interactive', prompt: 'query', signal: session.signal });
+  return topK(matrix, vectors, k);
+}
+
+/** Searches typed in, until an empty line, Ctrl-D or Ctrl-C. */
+async function promptLoop(terminal: Terminal, session: Session, search: (query: string) => Promise<void>): Promise<void> {
+  say(terminal, 'type what you look for; an empty line or Ctrl-D ends');
+  const reader = createInterface({ input: terminal.stdin, output: terminal.stderr });
+  try {
+    for (;;) {
+      const query = await reader.question('search: ', { signal: session.signal }).catch(() => '');
+      if (query.trim() === '') return;
+      await search(query.trim());
+    }
+  } finally {
+    reader.close();
+  }
+}
+
+async function answer(terminal: Terminal, passages: readonly CorpusPassage[], hits: readonly Hit[], flags: TryFlags, query: string): Promise<void> {
+  const answers = hits.map(({ row, score }, at) => {
+    const { file, headings, text } = passages[row]!;
+    return { rank: at + 1, score: Number(score.toFixed(4)), file, heading: headings.join(' › '), passage: text };
+  });
+  if (flags.json === true) await print(terminal, `${JSON.stringify({ query, answers }, null, 1)}\n`);
+  else await print(terminal, answers.map((one) => showAnswer(one, columnsOf(terminal), hasColor(terminal))).join('\n'));
+}
+
+interface Answer {
+  readonly rank: number;
+  readonly score: number;
+  readonly file: string;
+  readonly heading: string;
+  readonly passage: string;
+}
+
+function showAnswer({ rank, score, file, heading, passage }: Answer, columns: number, isColored: boolean): string {
+  const bold = (text: string): string => (isColored ? `\u001B[1m${text}\u001B[22m` : text);
+  const lines = passage.split('\n').flatMap((line) => wrap(line, columns - 3)).map((line) => `   ${line}`);
+  return `${rank}. ${bold(file)}${heading === '' ? '' : `  ${heading}`}  (${score.toFixed(3)})\n${lines.join('\n')}\n`;
+}
+
+/** Lines of at most `columns` characters, broken between words; what stands before a line's first word is repeated. */
+export function wrap(text: string, columns: number): readonly string[] {
+  const indent = /^\s*/.exec(text)![0].slice(0, columns / 2);
+  const lines: string[] = [];
+  let open = '';
+  for (const word of text.trim().split(/\s+/)) {
+    if (open !== '' && indent.length + open.length + 1 + word.length > columns) {
+      lines.push(indent + open);
+      open = word;
+    } else open = open === '' ? word : `${open} ${word}`;
+  }
+  return [...lines, indent + open];
+}

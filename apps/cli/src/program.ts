@@ -1,0 +1,139 @@
+// Every command with its flags and help, and nothing that takes time to load: a command's own code is imported when it
+// runs, so that `shoal --help` costs what commander costs. Flags that are settings carry the name core gives them.
+
+import { Command, InvalidArgumentError, Option } from 'commander';
+import { completionScript, type Shell } from './completion.ts';
+import type { EmbedFlags } from './commands/embed.ts';
+import type { ModelFlags } from './commands/model.ts';
+import type { TryFlags } from './commands/try.ts';
+import type { WorkerFlags } from './commands/worker.ts';
+import { print, type Terminal } from './terminal.ts';
+
+export function buildProgram(terminal: Terminal, version: string): Command {
+  const program = new Command('shoal')
+    .description('Embedding jobs on a durable queue, batched to fit the device they run on.')
+    .version(version, '--version', 'print the version')
+    .helpOption('-h, --help', 'show help; also for every command: shoal embed --help')
+    .helpCommand(false)
+    .exitOverride()
+    .configureOutput({ outputError: (text, write) => write(text.replace(/^error: /, 'shoal: ')) })
+    .addHelpText('after', AFTER_HELP);
+  addEmbed(program, terminal);
+  addTry(program, terminal);
+  addModel(program, terminal);
+  addWorker(program, terminal);
+  addCompletion(program, terminal);
+  return program;
+}
+
+const AFTER_HELP = `
+Settings come from flags, SHOAL_* and REDIS_URL in the environment, and shoal.config.json in the current folder, in
+this order. Without REDIS_URL a private queue server of this user is used, and started when there is none.
+Exit codes: 0 done, 1 failed, 2 called wrongly, 130 after Ctrl-C.`;
+
+function addEmbed(program: Command, terminal: Terminal): void {
+  const command = program.command('embed')
+    .summary('vectors of the lines of files or of standard input')
+    .description('Embeds texts through the queue: every line of a .txt, one field of every line of a .jsonl. Rows come out in input order. Starts a queue server and a worker when there are none, and says so.')
+    .argument('[file...]', '.txt or .jsonl files, or - for standard input; none: standard input')
+    .option('-o, --output <file>', 'write to this file (.jsonl or .npy) instead of standard output; it appears when it is complete')
+    .addOption(new Option('--output-format <format>', 'jsonl: {"id" or "index", "embedding"} a row; npy: float32 [rows, dims]').choices(['jsonl', 'npy']))
+    .addOption(new Option('--format <format>', 'form of the input, whatever the extension says; standard input is text unless told').choices(['text', 'jsonl']))
+    .option('--text-field <name>', 'field of a JSONL line that holds the text', 'text')
+    .option('--id-field <name>', 'field of a JSONL line that holds the id; every line must have it (without this flag: "id" where there is one)')
+    .addOption(new Option('--on-error <mode>', 'what a line that cannot be read, or a text that cannot be embedded, does to the run').choices(['fail', 'skip']).default('fail'))
+    .addOption(new Option('--prompt <kind>', 'put the model’s prompt for this kind before each text, where it has one').choices(['query', 'passage']))
+    .addOption(new Option('--truncate <mode>', 'a text longer than the model takes is cut at its end, or an error').choices(['end', 'error']).default('end'))
+    .option('--dimensions <n>', 'keep only the first n dimensions, normalized again', positiveInteger)
+    .option('--resume', 'go on with what an interrupted run left beside the output, and leave it there when this one is interrupted')
+    .option('-q, --quiet', 'no progress and no notes; errors only');
+  addSettings(command, ['model', 'maxTokens', ...CONNECTION]);
+  command.addHelpText('after', EMBED_EXAMPLES);
+  command.action(async (files: string[], flags: EmbedFlags) => (await import('./commands/embed.ts')).embed(terminal, files, flags));
+}
+
+const EMBED_EXAMPLES = `
+Examples:
+  echo hello | shoal embed -
+  shoal embed docs.jsonl --id-field key -o docs.npy
+  shoal embed big.txt -o big.jsonl --resume
+
+An interrupted run (Ctrl-C, an error) removes what it has written unless --resume is given; a killed one leaves a hidden
+.OUTPUT.shoal-partial beside the output, from which --resume goes on. "index" counts the records of the input from 0.`;
+
+function addTry(program: Command, terminal: Terminal): void {
+  const command = program.command('try')
+    .summary('search the Markdown of this checkout and its dependencies by meaning')
+    .description('Embeds the Markdown of this checkout and the READMEs of its dependencies through the queue, up to 3,000 passages, and answers searches. Vectors are kept: the next time only what has changed is embedded.')
+    .argument('[query...]', 'what to look for; without it, on a terminal, searches are typed in')
+    .option('-k, --top <n>', 'answers to show', positiveInteger, 3)
+    .option('--all', 'every passage, without the limit')
+    .option('--json', 'answers as JSON')
+    .option('-q, --quiet', 'no progress and no notes; errors only');
+  addSettings(command, ['model', ...CONNECTION]);
+  command.action(async (query: string[], flags: TryFlags) => (await import('./commands/try.ts')).tryOut(terminal, query, flags));
+}
+
+function addModel(program: Command, terminal: Terminal): void {
+  const model = program.command('model').description('Models of the cache folder: fetch, list, verify.').helpCommand(false);
+  const pull = model.command('pull').description('Fetches a model and verifies it. Does nothing when it is there.').argument('[name]', 'name of the model', 'minilm').option('--force', 'fetch again and replace what is there').option('-q, --quiet', 'no progress and no notes; errors only').option('--json', 'report as JSON');
+  pull.action(async (name: string, flags: ModelFlags) => (await import('./commands/model.ts')).pull(terminal, name, flags));
+  const list = model.command('list').description('Shows the models that can be used, and which of them are in the cache.').option('--json', 'report as JSON');
+  list.action(async (flags: ModelFlags) => (await import('./commands/model.ts')).list(terminal, flags));
+  const verify = model.command('verify').description('Reads every file of a cached model and compares it with its checksum.').argument('[name]', 'name of the model', 'minilm').option('--json', 'report as JSON');
+  verify.action(async (name: string, flags: ModelFlags) => (await import('./commands/model.ts')).verify(terminal, name, flags));
+  for (const command of [pull, list, verify]) addSettings(command, ['cacheDir']);
+}
+
+function addWorker(program: Command, terminal: Terminal): void {
+  const command = program.command('worker')
+    .summary('run one worker in the foreground')
+    .description('Runs one worker for one model on one device until it is told to stop. SIGTERM or Ctrl-C drains: what is in flight is finished, the rest goes back to the queue.');
+  addSettings(command, ['device', 'model', 'maxTokens', ...CONNECTION, ...WORKER]);
+  command.action(async (flags: WorkerFlags) => (await import('./commands/worker.ts')).worker(terminal, flags));
+}
+
+function addCompletion(program: Command, terminal: Terminal): void {
+  program.command('completion')
+    .summary('print a completion script for your shell')
+    .description('Prints a completion script. bash: source <(shoal completion bash); zsh: the same; fish: shoal completion fish | source')
+    .addArgument(program.createArgument('<shell>', 'the shell').choices(['bash', 'zsh', 'fish']))
+    .action(async (shell: Shell) => print(terminal, completionScript(program, shell)));
+}
+
+/** Settings as flags: what they stand for on the command line, and a short meaning. docs/settings.md has the long one. */
+export const SETTING_FLAGS = {
+  redisUrl: ['url', 'queue server, e.g. redis://localhost:6379 (REDIS_URL)'],
+  prefix: ['tag', 'prefix of every key, a hash tag such as {shoal}'],
+  model: ['name', 'model to use (default minilm; see shoal model list)'],
+  device: ['device', 'auto, cpu or gpu:<index>'],
+  cacheDir: ['folder', 'models, kept vectors and the private queue server'],
+  threads: ['n', 'threads of a run on the CPU; 0: one per core'],
+  maxTokens: ['n', 'longest row in tokens; longer texts are truncated'],
+  maxPaddedTokens: ['n', 'token budget of a micro-batch'],
+  maxRows: ['n', 'most rows of a micro-batch'],
+  poolTokens: ['n', 'tokens that wait in the pool'],
+  maxWaitMs: ['ms', 'how long a short pool gathers rows'],
+  minRows: ['n', 'fewest rows that a short pool runs with'],
+  maxRowAgeMs: ['ms', 'age at which a row goes into the next micro-batch'],
+  leaseMs: ['ms', 'how long a claim lasts without renewal'],
+  stalledCheckMs: ['ms', 'how often stalled jobs are looked for'],
+  executorTimeoutMs: ['ms', 'silence after which an executor is killed'],
+  drainTimeoutMs: ['ms', 'how long a stopping worker finishes its work'],
+  logLevel: ['level', 'silent, error, warn, info or debug'],
+} as const;
+
+const CONNECTION = ['redisUrl', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
+const WORKER = ['maxPaddedTokens', 'maxRows', 'poolTokens', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'drainTimeoutMs'] as const;
+
+function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
+  for (const key of keys) {
+    const [value, meaning] = SETTING_FLAGS[key];
+    command.option(`--${key.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)} <${value}>`, meaning);
+  }
+}
+
+function positiveInteger(text: string): number {
+  if (!/^[1-9]\d{0,8}$/.test(text)) throw new InvalidArgumentError('It must be a whole number from 1.');
+  return Number(text);
+}
