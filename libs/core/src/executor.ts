@@ -12,7 +12,7 @@ import { decodeResultHeader, encodeResult, type ResultHeader } from './result-fo
 import { encodeBody } from './output-encoding.ts';
 import { fingerprintOf } from './fingerprint.ts';
 import { invariant, unreachable } from './invariant.ts';
-import { Pool, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
+import { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
 import type { Clock, CommitResult, InferenceBackend, InputRead, Logger, PayloadStore, Slot, Tokenizer } from './ports.ts';
 import type { EmbedReturn } from './job-schema.ts';
 import type { FaultPoints } from './fault-points.ts';
@@ -62,9 +62,11 @@ interface Row extends PoolRow {
 export class Executor {
   private readonly parts: ExecutorParts;
   private readonly pool = new Pool<Row>();
+  /** Orders whose input is being read. One that is no longer here when it arrives was dropped meanwhile. */
+  private readonly wanted = new Map<string, JobOrder>();
   private readonly jobs = new Map<string, OpenJob>();
   /** Halves of batches that were too much for the device; they go before anything new. */
-  private readonly halves: MicroBatch<Row>[] = [];
+  private halves: MicroBatch<Row>[] = [];
   private readonly running = new Set<Promise<void>>();
   private readonly filling = new Set<Promise<void>>();
   private done: OpenJob[] = [];
@@ -85,29 +87,37 @@ export class Executor {
     }
   }
 
-  /** Gives back what has not begun, finishes the rest, and resolves when every job has had its outcome. */
+  /** Gives back what has not begun, finishes the rest, and resolves when every job has had its outcome and nothing runs. */
   async stop(): Promise<void> {
     await Promise.all(this.filling);
     this.giveBackUnstarted();
     this.isQueueDrained = true;
-    while (this.jobs.size > 0) {
-      this.pump();
-      invariant(this.running.size > 0 || this.commitLoop !== undefined, 'an open job is running or being committed');
-      await Promise.all([...this.running, this.commitLoop]);
-    }
+    this.pump();
+    while (this.running.size > 0 || this.commitLoop !== undefined) await Promise.all([...this.running, this.commitLoop]);
+    invariant(this.jobs.size === 0 && this.halves.length === 0, 'nothing is open once nothing runs');
   }
 
   // ---- fill -----------------------------------------------------------------------------------------------------
 
   private accept(orders: readonly JobOrder[], isQueueDrained: boolean): void {
     this.isQueueDrained = isQueueDrained;
-    const filled = this.fill(orders).finally(() => this.filling.delete(filled));
+    const fresh = orders.filter((order) => !this.holds(order));
+    this.drop(fresh.map((order) => order.jobId)); // older claims of the same jobs on this worker
+    for (const order of fresh) this.wanted.set(order.jobId, order);
+    const filled = this.fill(fresh).finally(() => this.filling.delete(filled));
     this.filling.add(filled);
+  }
+
+  /** Whether this very claim is here already: a claimer that is not sure whether an order arrived sends it again. */
+  private holds({ jobId, token }: JobOrder): boolean {
+    return (this.wanted.get(jobId) ?? this.jobs.get(jobId)?.order)?.token === token;
   }
 
   private async fill(orders: readonly JobOrder[]): Promise<void> {
     const reads = await this.parts.store.read(orders.map((order) => ({ jobId: order.jobId, hasInput: order.input.form !== 'inline' })));
     const pooled = orders.flatMap((order, i) => {
+      if (this.wanted.get(order.jobId) !== order) return []; // dropped while its input was read
+      this.wanted.delete(order.jobId);
       const tokens = this.fillOne(order, reads[i]!);
       return tokens === undefined ? [] : [{ jobId: order.jobId, tokens }];
     });
@@ -136,6 +146,7 @@ export class Executor {
     const bytes = order.input.form === 'inline' ? encodeTexts(order.input.texts) : read.input;
     if (bytes === undefined) {
       if (known !== undefined && (order.fingerprint === undefined || order.fingerprint === known.fingerprint)) return { kind: 'already', header: known };
+      if (known !== undefined) throw conflict(order.jobId, known.fingerprint, order.fingerprint ?? 'unknown');
       throw new ShoalError('INPUT_LOST', `job "${order.jobId}" has neither an input key nor a result; add it again with its input`, { jobId: order.jobId });
     }
     const fingerprint = this.checkedFingerprint(order, bytes);
@@ -200,7 +211,6 @@ export class Executor {
   }
 
   private pour(order: JobOrder, prepared: Extract<Prepared, { kind: 'rows' }>): number {
-    this.drop([order.jobId]); // an older claim of the same job on this worker
     const { ids, truncated, fingerprint } = prepared;
     const tokens = ids.reduce((sum, row) => sum + row.length, 0);
     const job: OpenJob = {
@@ -215,19 +225,24 @@ export class Executor {
   }
 
   private drop(jobIds: readonly string[]): void {
+    let hasOpen = false;
     for (const jobId of jobIds) {
+      this.wanted.delete(jobId);
       const job = this.jobs.get(jobId);
       if (job === undefined) continue;
       job.isDropped = true;
       this.jobs.delete(jobId);
+      hasOpen = true;
     }
+    if (!hasOpen) return; // the usual case, and looking through the whole pool is not cheap
     this.pool.remove((row) => row.job.isDropped);
+    this.halves = this.halves.flatMap(withoutDropped);
   }
 
   private giveBackUnstarted(): void {
     const unstarted = [...this.jobs.values()].filter((job) => !job.isBegun);
     this.drop(unstarted.map((job) => job.order.jobId));
-    this.parts.send({ kind: 'outcomes', outcomes: unstarted.map(({ order }) => ({ kind: 'unstarted', jobId: order.jobId, token: order.token })) });
+    if (unstarted.length > 0) this.report(unstarted.map(({ order }) => ({ kind: 'unstarted', jobId: order.jobId, token: order.token })));
   }
 
   // ---- cut ------------------------------------------------------------------------------------------------------
@@ -298,7 +313,7 @@ export class Executor {
     }
     const tokens = batch.rows.reduce((sum, row) => sum + row.tokens, 0);
     this.parts.send({ kind: 'ran', rows: batch.rows.length, width: batch.width, tokens, runMs });
-    if (this.done.length > 0) this.commitLoop ??= this.commit().finally(() => (this.commitLoop = undefined));
+    this.commitDone();
   }
 
   /** Keeps the halves of a batch apart until the row is found that cannot run; only its job fails. */
@@ -307,26 +322,37 @@ export class Executor {
     invariant(only !== undefined, 'a batch has at least one row');
     if (batch.rows.length === 1) return this.fail(only.job, failure);
     this.parts.log.warn({ rows: batch.rows.length, paddedTokens: batch.rows.length * batch.width, code: failure.code, reason: failure.message }, 'micro-batch failed, splitting');
-    for (const row of batch.rows) row.job.splits++;
-    this.halves.unshift(...halve(batch));
+    for (const job of new Set(batch.rows.map((row) => row.job))) job.splits++;
+    this.halves.unshift(...halve(batch).flatMap(withoutDropped));
   }
 
   private fail(job: OpenJob, failure: Failure): void {
     if (job.isDropped) return;
     this.drop([job.order.jobId]);
-    this.parts.send({ kind: 'outcomes', outcomes: [failed(job.order, failure)] });
+    this.report([failed(job.order, failure)]);
   }
 
   // ---- commit ---------------------------------------------------------------------------------------------------
+
+  /** One loop at a time; looks again when one ends, because a job may be done between its last look and its end. */
+  private commitDone(): void {
+    if (this.done.length === 0) return;
+    this.commitLoop ??= this.commit().finally(() => {
+      this.commitLoop = undefined;
+      this.commitDone();
+    });
+  }
 
   /** Writes the results of every job that is done, one pipeline at a time, until none is left. */
   private async commit(): Promise<void> {
     while (this.done.length > 0) {
       const jobs = this.done.filter((job) => !job.isDropped);
       this.done = [];
+      if (jobs.length === 0) return;
       this.parts.faults.reach('before-commit');
       const results = await this.parts.store.commit(jobs.map((job) => this.commitRequest(job)));
       this.parts.faults.reach('after-commit');
+      for (const job of jobs) if (this.jobs.get(job.order.jobId) === job) this.jobs.delete(job.order.jobId);
       this.report(jobs.map((job, i) => this.outcomeOf(job, results[i]!)));
     }
   }
@@ -366,7 +392,6 @@ export class Executor {
   }
 
   private report(outcomes: readonly JobOutcome[]): void {
-    for (const { jobId, token } of outcomes) if (this.jobs.get(jobId)?.order.token === token) this.jobs.delete(jobId);
     this.parts.send({ kind: 'outcomes', outcomes });
   }
 }
@@ -374,6 +399,12 @@ export class Executor {
 type Prepared =
   | { readonly kind: 'already'; readonly header: ResultHeader }
   | { readonly kind: 'rows'; readonly fingerprint: string; readonly ids: ArrayLike<number>[]; readonly truncated: number };
+
+function withoutDropped(batch: MicroBatch<Row>): MicroBatch<Row>[] {
+  const rows = batch.rows.filter((row) => !row.job.isDropped);
+  if (rows.length === batch.rows.length) return [batch];
+  return rows.length === 0 ? [] : [batchOf(rows)];
+}
 
 function pack(slot: Slot, batch: MicroBatch<Row>): void {
   const { rows, width } = batch;

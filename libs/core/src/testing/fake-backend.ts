@@ -45,6 +45,7 @@ export class FakeBackend implements InferenceBackend {
   readonly slotTokens: number;
   /** Every run that was begun, in order. */
   readonly runs: RecordedRun[] = [];
+  private readonly slots: number;
   private readonly clock: Clock;
   private readonly runMs: (shape: RunShape) => number;
   private readonly free: Slot[];
@@ -61,6 +62,7 @@ export class FakeBackend implements InferenceBackend {
   constructor(options: FakeBackendOptions) {
     const { clock, dims = 8, slots = 3, slotRows = 64, slotTokens = 1024, runMs = ({ rows, width }) => 1 + (rows * width) / 100 } = options;
     this.clock = clock;
+    this.slots = slots;
     this.dims = dims;
     this.slotRows = slotRows;
     this.slotTokens = slotTokens;
@@ -97,6 +99,11 @@ export class FakeBackend implements InferenceBackend {
   /** No run ends any more. */
   hang(): void {
     this.isHanging = true;
+  }
+
+  /** Slots that were lent and not given back. */
+  get lentSlots(): number {
+    return this.slots - this.free.length;
   }
 
   // ---- InferenceBackend -----------------------------------------------------------------------------------------
