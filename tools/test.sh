@@ -7,10 +7,13 @@
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
 cd "$root" || exit 1
-export NX_DAEMON=false NX_TUI=false CI="${CI:-true}"
+export CI="${CI:-true}"
+
+[ -t 1 ] || export NO_COLOR=1
 
 . "$root/tools/setup.sh"
-set_up_if_needed
+(set_up_if_needed) || { echo '0 passed, 1 failed'; exit 1; }
+find_node
 # The sources are run as they are, which takes a newer Node than the build does.
 [ -x node_modules/.bin/node ] && node=$root/node_modules/.bin/node
 results=$setup_folder/results
@@ -22,11 +25,7 @@ main() {
     set -- $(suites)
     check lint "$node" node_modules/.bin/oxlint --deny-warnings
   fi
-  check 'queue server' "$node" --input-type=module --eval "
-    import { cacheFolder } from '@shoal/core';
-    import { findServerProgram } from '@shoal/queue/server';
-    const cacheDir = cacheFolder(process.env.SHOAL_CACHE_DIR);
-    console.log((await findServerProgram({ cacheDir, onProgress: console.log })).path);"
+  check 'queue server' find_server
   check model "$node" apps/cli/dist/main.js model pull minilm
   for suite in "$@"; do run_suite "$(folder_of "$suite")"; done
   summary="$passed passed, $failed failed"
@@ -51,15 +50,25 @@ folder_of() {
   esac
 }
 
+# Fetches a queue server when none is installed, and tells the tests which one to start.
+find_server() {
+  SHOAL_TEST_SERVER=$("$node" --input-type=module --eval "
+    import { cacheFolder } from '@shoal/core';
+    import { findServerProgram } from '@shoal/queue/server';
+    const program = await findServerProgram({ cacheDir: cacheFolder(process.env.SHOAL_CACHE_DIR), onProgress: console.error });
+    console.log(program.path);") && export SHOAL_TEST_SERVER
+}
+
 # A step that is no test; it counts only when it fails.
 check() {
   name=$1
   shift
   begun=$(date +%s)
-  if output=$("$@" 2>&1 </dev/null); then
+  if "$@" >"$results/step.log" 2>&1 </dev/null; then
     echo "== $name: ok, $(seconds_since "$begun")"
   else
-    printf '%s\n== %s: FAILED, %s\n' "$output" "$name" "$(seconds_since "$begun")"
+    cat "$results/step.log"
+    echo "== $name: FAILED, $(seconds_since "$begun")"
     failed=$((failed + 1))
   fi
 }

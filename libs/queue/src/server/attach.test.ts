@@ -18,7 +18,7 @@ let cacheDir: string;
 let children: ChildProcess[];
 
 beforeAll(async () => {
-  const program = await findServerProgram({ cacheDir: cacheFolder(undefined) });
+  const program = await findServerProgram({ cacheDir: cacheFolder(process.env['SHOAL_CACHE_DIR']) });
   process.env['PATH'] = `${dirname(program.path)}${delimiter}${process.env['PATH'] ?? ''}`;
 });
 
