@@ -23,6 +23,7 @@ function openSession(): Promise<InferenceSession> {
     interOpNumThreads: 1,
     intraOpNumThreads: threads,
     graphOptimizationLevel: 'all',
+    logSeverityLevel: 4, // failed runs are reported by us, with what they meant
     extra: { session: { intra_op: { allow_spinning: '0' } } },
   });
 }

@@ -1,0 +1,5 @@
+// One worker on the CPU of this machine. Settings come from the environment (docs/settings.md).
+
+import { workerMain } from '@shoal/worker';
+
+process.exitCode = await workerMain({ fixed: { device: 'cpu' } });

@@ -1,0 +1,73 @@
+// The executor process: opens model, tokenizer, runtime and its own connection to the queue server, then lets core's Executor
+// answer the claimer. It ends with its claimer: a closed channel means SIGKILL, because leaving in any softer way aborts
+// while a run is in flight. Signals from a terminal are the claimer's to handle.
+
+import { Executor, faultPointsFrom, invariant, keySpace, systemClock, toFailure, type FromExecutor, type ToExecutor } from '@shoal/core';
+import { OrtBackend } from '@shoal/inference';
+import { openGraph, openModel, openTokenizer } from '@shoal/models';
+import { createLogger } from '@shoal/ops';
+import { RedisPayloadStore } from '@shoal/queue/payload';
+import { EXECUTOR_ENVIRONMENT, type ExecutorSettings } from './executor-settings.ts';
+
+const settings = JSON.parse(process.env[EXECUTOR_ENVIRONMENT] ?? 'null') as ExecutorSettings;
+invariant(settings !== null && process.send !== undefined, 'the executor is started by its worker');
+const log = createLogger({ level: settings.logLevel, name: 'executor' });
+const send = (message: FromExecutor): void => void process.send?.(message, undefined, {}, () => undefined);
+const dieAtOnce = (): void => void process.kill(process.pid, 'SIGKILL');
+
+process.on('disconnect', dieAtOnce);
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => undefined);
+process.on('unhandledRejection', (error) => {
+  log.error({ err: error, code: toFailure(error, 'EXECUTOR_LOST').code }, 'executor cannot go on');
+  dieAtOnce();
+});
+
+async function open(): Promise<{ executor: Executor; close: () => Promise<void> }> {
+  const { redisUrl, prefix, queue, lane, cacheDir, limits } = settings;
+  const model = await openModel(settings.model, { cacheDir });
+  const tokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
+  const backend = await OrtBackend.open({
+    graphPath: await openGraph(model, { cacheDir }),
+    dims: model.dims,
+    threads: settings.threads,
+    slotRows: limits.maxRows,
+    slotTokens: Math.max(limits.maxPaddedTokens, Math.ceil(tokenizer.maxTokens / 8) * 8),
+  });
+  const store = await RedisPayloadStore.connect({ redisUrl, prefix, queue, lane, log });
+  const name = `${model.name}@${model.revision}`;
+  const faults = faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal));
+  const keys = keySpace(prefix);
+  const executor = new Executor({
+    store, tokenizer, backend, log, limits, send, faults,
+    model: name,
+    prompts: model.prompts,
+    clock: systemClock,
+    resultKey: (jobId) => keys.output(queue, jobId),
+  });
+  send({ kind: 'ready', model: name, dims: model.dims, maxTokens: tokenizer.maxTokens, device: backend.device, precision: backend.precision, pid: process.pid });
+  return {
+    executor,
+    close: async () => {
+      await executor.stop();
+      await backend.stop();
+      await store.stop();
+    },
+  };
+}
+
+try {
+  const { executor, close } = await open();
+  process.on('message', (message: ToExecutor) => {
+    if (message.kind === 'stop') void close().then(leave);
+    else executor.handle(message);
+  });
+} catch (error) {
+  send({ kind: 'unfit', failure: toFailure(error, 'SETUP_FAILED') });
+  leave();
+}
+
+/** Lets the last messages out before the channel closes. */
+function leave(): void {
+  process.removeListener('disconnect', dieAtOnce);
+  process.disconnect?.();
+}

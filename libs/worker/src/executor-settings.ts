@@ -1,0 +1,22 @@
+// What a worker tells its executor at start. It travels in the environment, not in the arguments: the URL may hold a
+// password, and arguments are visible to every user of the machine.
+
+import type { Settings } from '@shoal/core';
+
+export const EXECUTOR_ENVIRONMENT = 'SHOAL_EXECUTOR_SETTINGS';
+
+export interface ExecutorSettings {
+  readonly redisUrl: string;
+  readonly prefix: string;
+  /** The main lane: inputs and results carry its name. */
+  readonly queue: string;
+  /** The lane that this worker claims from: its locks carry this name. */
+  readonly lane: string;
+  readonly model: string;
+  readonly cacheDir: string;
+  /** Longest row in tokens; undefined: where the model's authors truncate. */
+  readonly maxTokens: number | undefined;
+  readonly threads: number;
+  readonly limits: Pick<Settings, 'maxPaddedTokens' | 'maxRows' | 'maxWaitMs' | 'minRows' | 'maxRowAgeMs'>;
+  readonly logLevel: Settings['logLevel'];
+}

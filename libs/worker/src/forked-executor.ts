@@ -1,0 +1,92 @@
+// ExecutorLink over a child process: starts executor-main, carries the protocol over its IPC channel, notices its death.
+// One process at a time; whoever replaces a dead one calls start() again. The child kills itself when this side is gone.
+
+import { fork, type ChildProcess } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { ShoalError, type ExecutorLink, type FromExecutor, type ToExecutor } from '@shoal/core';
+import { EXECUTOR_ENVIRONMENT, type ExecutorSettings } from './executor-settings.ts';
+
+type Ready = Extract<FromExecutor, { kind: 'ready' }>;
+
+export class ForkedExecutor implements ExecutorLink {
+  private readonly settings: ExecutorSettings;
+  private child: ChildProcess | undefined;
+  private readonly messageListeners: ((message: FromExecutor) => void)[] = [];
+  private readonly lostListeners: ((reason: string) => void)[] = [];
+  private killReason: string | undefined;
+  private isStopping = false;
+  private starts = 0;
+
+  constructor(settings: ExecutorSettings) {
+    this.settings = settings;
+  }
+
+  start(): Promise<Ready> {
+    const child = this.spawn();
+    this.child = child;
+    this.killReason = undefined;
+    return new Promise((resolve, reject) => {
+      let isReady = false;
+      child.on('message', (message: FromExecutor) => {
+        if (message.kind === 'ready') {
+          isReady = true;
+          resolve(message);
+        } else if (message.kind === 'unfit') {
+          reject(new ShoalError(message.failure.code, message.failure.message));
+        } else if (child === this.child) {
+          for (const listener of this.messageListeners) listener(message);
+        }
+      });
+      child.once('error', reject);
+      child.once('exit', (code, signal) => {
+        const reason = this.killReason ?? (signal === null ? `exit code ${code}` : `killed by ${signal}`);
+        if (child === this.child) this.child = undefined;
+        if (!isReady) reject(new ShoalError('EXECUTOR_LOST', `the executor process ended before it was ready (${reason})`));
+        else if (!this.isStopping) for (const listener of this.lostListeners) listener(reason);
+      });
+    });
+  }
+
+  send(message: ToExecutor): void {
+    // A child that is dying cannot be written to; its exit tells the listeners, and its jobs are dispatched again.
+    if (this.child?.connected) this.child.send(message, () => undefined);
+  }
+
+  onMessage(listener: (message: FromExecutor) => void): void {
+    this.messageListeners.push(listener);
+  }
+
+  onLost(listener: (reason: string) => void): void {
+    this.lostListeners.push(listener);
+  }
+
+  kill(reason: string): void {
+    this.killReason = reason;
+    this.child?.kill('SIGKILL');
+  }
+
+  async stop(): Promise<void> {
+    this.isStopping = true;
+    const child = this.child;
+    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
+    const exited = new Promise<void>((resolve) => child.once('exit', () => resolve()));
+    this.send({ kind: 'stop' });
+    await exited;
+  }
+
+  private spawn(): ChildProcess {
+    const isSource = import.meta.url.endsWith('.ts');
+    const main = fileURLToPath(new URL(isSource ? './executor-main.ts' : './executor-main.js', import.meta.url));
+    const { SHOAL_FAULT_POINT: faultPoint, ...environment } = process.env;
+    return fork(main, [], {
+      serialization: 'advanced',
+      env: {
+        ...environment,
+        [EXECUTOR_ENVIRONMENT]: JSON.stringify(this.settings),
+        // a test's fault happens once: not again in the executor that replaces the one it killed
+        ...(this.starts++ === 0 && faultPoint !== undefined ? { SHOAL_FAULT_POINT: faultPoint } : {}),
+      },
+      stdio: ['ignore', 2, 2, 'ipc'], // standard output belongs to whoever started the worker
+    });
+  }
+}
