@@ -1,0 +1,345 @@
+// Puts jobs on a queue: input and job in one transaction, an id never twice, and a plain answer per job about what was found
+// under its id. Every call may be repeated as a whole after any fault, because a job that is there already is only reported.
+// It does not wait for results (result-reader.ts reads them, @shoal/client waits) and it never computes a fingerprint.
+
+import { DEFAULT_PREFIX, ShoalError, keySpace, parseJob, type EmbedJobData, type KeySpace, type Logger } from '@shoal/core';
+import { Queue } from 'bullmq';
+import { openTransaction, queueAdd, queueRemove, type Transaction } from './bullmq-internals.ts';
+import { closeConnection, isConnectionFault, isPassingRefusal, isServerFull, openConnection, untilReady, type Redis } from './connection.ts';
+import { judge, toFound, type Again, type Found, type Verdict } from './job-verdict.ts';
+import { runScript, script } from './payload/script.ts';
+
+export interface ProducerOptions {
+  readonly redisUrl: string;
+  /** Default {shoal}. */
+  readonly prefix?: string | undefined;
+  /** The main lane of a model, e.g. embed-minilm. */
+  readonly queue: string;
+  readonly log?: Logger | undefined;
+}
+
+export interface NewJob {
+  /** Stable and chosen by the caller: it is what makes adding twice safe. */
+  readonly jobId: string;
+  /** Must carry its fingerprint, or a conflict could not be seen. */
+  readonly data: EmbedJobData;
+  /** SHI1 bytes; exactly when `data.input` says that there are some. */
+  readonly input?: Buffer | undefined;
+  /** 1 (first) to 2,097,151; left out, the job goes before all of these. */
+  readonly priority?: number | undefined;
+}
+
+export interface AddOptions {
+  readonly again?: Again;
+}
+
+export type AddResult =
+  /** `added`: it waits now. `known`: the same request waits or runs already. `ready`: its result is there to be fetched. */
+  | { readonly jobId: string; readonly outcome: 'added' | 'known' | 'ready' }
+  /** Only with again 'never': it ended, and left nothing to fetch. */
+  | { readonly jobId: string; readonly outcome: 'finished'; readonly failedReason: string | undefined }
+  | { readonly jobId: string; readonly outcome: 'conflict'; readonly error: ShoalError<'JOB_ID_CONFLICT'> };
+
+export interface JobState {
+  readonly jobId: string;
+  /** `unknown`: there is no such job, or not any more. */
+  readonly state: 'waiting' | 'active' | 'delayed' | 'completed' | 'failed' | 'unknown';
+  readonly failedReason: string | undefined;
+}
+
+/** Larger transactions are not faster, and block the server for longer (facts/bullmq.md §3.2: two of 250 in flight beat one of 500). */
+const JOBS_PER_TRANSACTION = 50;
+const COMMANDS_PER_JOB = 4;
+/** Events are read by nobody here; the stream would otherwise keep 10,000 entries with every return value. */
+const EVENTS_KEPT = 100;
+/** Rounds of WATCH that lost against another producer before the job is reported as known and looked at again later. */
+const MAX_REPLACE_ROUNDS = 5;
+
+/**
+ * KEYS job, input, result; ARGV the input, if there is one. Only for a job that does not exist: writes the input (SET NX would
+ * leave one behind for every job that had completed already, and keep a stale one), and clears away what an acknowledged
+ * result left behind, which a worker would take for an answer. EVAL, not EVALSHA: a script that the server has forgotten
+ * would fail alone inside the transaction, and the job be added without its input.
+ */
+const PREPARE = `if redis.call('EXISTS',KEYS[1])==1 then return end
+local flags=redis.call('GETRANGE',KEYS[3],6,6)
+if flags~='' and string.byte(flags)%2==1 then redis.call('DEL',KEYS[3]) end
+if ARGV[1] then redis.call('SET',KEYS[2],ARGV[1]) end`;
+
+/** KEYS job, input: an input whose job is gone belongs to nobody. */
+const DISCARD_INPUT = script(2, 'allow-oom', "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('DEL', KEYS[2]) end");
+
+export class JobProducer {
+  private readonly options: ProducerOptions;
+  private readonly keys: KeySpace;
+  private readonly connection: Redis;
+  private readonly queue: Queue;
+  /** A connection of its own for WATCH, which holds for all that is sent on a connection. Opened when first needed. */
+  private watcher: { readonly connection: Redis; readonly queue: Queue } | undefined;
+  private replacing: Promise<unknown> = Promise.resolve();
+
+  private constructor(options: ProducerOptions, connection: Redis) {
+    this.options = options;
+    this.keys = keySpace(options.prefix);
+    this.connection = connection;
+    this.queue = openQueue(options, connection);
+  }
+
+  /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
+  static async connect(options: ProducerOptions): Promise<JobProducer> {
+    const connection = openConnection({ url: options.redisUrl, name: 'shoal-producer', log: options.log });
+    try {
+      await untilReady(connection, options.redisUrl);
+    } catch (error) {
+      await closeConnection(connection);
+      throw error;
+    }
+    return new JobProducer(options, connection);
+  }
+
+  /** The connection broke, or came back: what the server acknowledged last may be lost, so open jobs should be added again. */
+  onConnection(listener: (event: 'lost' | 'back') => void): void {
+    watchConnection(this.connection, listener);
+  }
+
+  /**
+   * Adds jobs with their inputs, 50 a transaction, all transactions in flight at once; one result per job, in order. Throws
+   * JOB_INVALID before anything is sent, QUEUE_FULL and QUEUE_UNREACHABLE: then some may have been added, and the whole
+   * call should be repeated.
+   */
+  async add(jobs: readonly NewJob[], { again = 'when-used-up' }: AddOptions = {}): Promise<AddResult[]> {
+    for (const job of jobs) checkNewJob(job);
+    if (again === 'always') return this.replace(jobs, again);
+    const groups = Array.from({ length: Math.ceil(jobs.length / JOBS_PER_TRANSACTION) }, (_, i) => jobs.slice(i * JOBS_PER_TRANSACTION, (i + 1) * JOBS_PER_TRANSACTION));
+    return (await Promise.all(groups.map((group) => this.addGroup(group, again)))).flat();
+  }
+
+  /** States of any jobs, in order, in one round trip. */
+  async states(jobIds: readonly string[]): Promise<JobState[]> {
+    return translated(() => Promise.all(jobIds.map(async (jobId) => {
+      const [state, failedReason] = await Promise.all([
+        this.queue.getJobState(jobId),
+        this.connection.hget(this.keys.job(this.options.queue, jobId), 'failedReason'),
+      ]);
+      return { jobId, state: toState(state), failedReason: state === 'failed' ? failedReason ?? '' : undefined };
+    })));
+  }
+
+  /** Cancels what still waits, inputs included, and says which jobs that were. Running and finished jobs are left alone. */
+  async remove(jobIds: readonly string[]): Promise<string[]> {
+    if (jobIds.length === 0) return [];
+    return translated(async () => {
+      const waiting = (await this.states(jobIds)).filter(({ state }) => state === 'waiting' || state === 'delayed');
+      const removed = await Promise.all(waiting.map(async ({ jobId }) => ((await this.queue.remove(jobId)) === 1 ? [jobId] : [])));
+      await runScript(this.connection, DISCARD_INPUT, removed.flat().map((jobId) => this.jobAndInput(jobId)));
+      return removed.flat();
+    });
+  }
+
+  /** Number of jobs by state; prioritized ones count as waiting. */
+  async counts(): Promise<Readonly<Record<'waiting' | 'active' | 'delayed' | 'completed' | 'failed', number>>> {
+    return translated(async () => {
+      const { wait = 0, prioritized = 0, active = 0, delayed = 0, completed = 0, failed = 0 } =
+        await this.queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'completed', 'failed');
+      return { waiting: wait + prioritized, active, delayed, completed, failed };
+    });
+  }
+
+  /** Calls that still wait for the server are rejected. Safe to call twice. */
+  async close(): Promise<void> {
+    await closeConnection(this.connection);
+    if (this.watcher !== undefined) await closeConnection(this.watcher.connection);
+    await Promise.allSettled([this.queue.close(), this.watcher?.queue.close(), this.replacing]);
+  }
+
+  // ---- one transaction ------------------------------------------------------------------------------------------
+
+  private async addGroup(jobs: readonly NewJob[], again: Again): Promise<AddResult[]> {
+    const found = await translated(() => this.addAndLook(jobs));
+    const judged = jobs.map((job, i) => ({ job, found: found[i]!, verdict: judge(job.jobId, fingerprintOf(job), found[i]!, again) }));
+    const ofKind = (kind: Verdict['kind']) => judged.filter(({ verdict }) => verdict.kind === kind);
+    await this.remove(ofKind('conflict').filter(({ found: { data } }) => data === undefined).map(({ job }) => job.jobId));
+    const replaced = await this.replace(ofKind('replace').map(({ job }) => job), again);
+    return judged.map(({ job, verdict }) => (verdict.kind === 'replace' ? replaced.shift()! : toResult(job.jobId, verdict)));
+  }
+
+  /** Looks under each id and adds the job where there is none. What is returned is what was there before. */
+  private async addAndLook(jobs: readonly NewJob[]): Promise<Found[]> {
+    const transaction = await openTransaction(this.queue);
+    for (const job of jobs) this.appendAdd(transaction, job);
+    const replies = (await transaction.exec()) ?? [];
+    const found = jobs.map((_, i) => foundIn(replies, i * COMMANDS_PER_JOB));
+    const fault = replies.find(([error]) => error !== null)?.[0];
+    if (fault === undefined || fault === null) return found;
+    // A transaction keeps what succeeded in it: no job may stay whose input was refused.
+    await this.remove(jobs.filter((_, i) => found[i]!.data === undefined).map(({ jobId }) => jobId));
+    throw fault;
+  }
+
+  /** Four commands: what is under the id (HMGET, GETRANGE), then its input, then the job. */
+  private appendAdd(transaction: Transaction, job: NewJob): void {
+    const keys = [...this.jobAndInput(job.jobId), this.keys.output(this.options.queue, job.jobId)] as const;
+    transaction.hmget(keys[0], 'data', 'finishedOn', 'failedReason');
+    transaction.getrangeBuffer(keys[2], 0, 31);
+    transaction.eval(PREPARE, 3, ...keys, ...(job.input === undefined ? [] : [job.input]));
+    queueAdd(this.queue, transaction, { name: 'embed', data: job.data, opts: optionsOf(job) });
+  }
+
+  private jobAndInput(jobId: string): [job: string, input: string] {
+    return [this.keys.job(this.options.queue, jobId), this.keys.input(this.options.queue, jobId)];
+  }
+
+  // ---- asking for a finished id again ---------------------------------------------------------------------------
+
+  /** One replacement at a time: a WATCH holds for everything on its connection. */
+  private replace(jobs: readonly NewJob[], again: Again): Promise<AddResult[]> {
+    if (jobs.length === 0) return Promise.resolve([]);
+    const replaced = this.replacing.then(() => translated(() => this.replaceAll(jobs, again)));
+    this.replacing = replaced.catch(() => undefined);
+    return replaced;
+  }
+
+  /**
+   * Two producers may ask for the same finished job at once. Both watch the job and its result, decide from what they see,
+   * and change it in one transaction; the slower one's is refused, it looks again and finds the job known, or ready.
+   */
+  private async replaceAll(jobs: readonly NewJob[], again: Again): Promise<AddResult[]> {
+    const results = new Map<string, AddResult>();
+    for (let round = 0; round < MAX_REPLACE_ROUNDS; round++) {
+      const open = jobs.filter(({ jobId }) => !results.has(jobId)).slice(0, JOBS_PER_TRANSACTION);
+      if (open.length === 0) break;
+      if (await this.replaceGroup(open, again, results)) round = -1;
+    }
+    return jobs.map(({ jobId }) => results.get(jobId) ?? { jobId, outcome: 'known' });
+  }
+
+  /** True when the group's results are in; false when somebody else changed one of its jobs meanwhile. */
+  private async replaceGroup(jobs: readonly NewJob[], again: Again, results: Map<string, AddResult>): Promise<boolean> {
+    const { connection, queue } = (this.watcher ??= this.openWatcher());
+    await connection.watch(...jobs.flatMap(({ jobId }) => [this.keys.job(this.options.queue, jobId), this.keys.output(this.options.queue, jobId)]));
+    const found = await this.look(connection, jobs);
+    const verdicts = jobs.map((job, i) => judge(job.jobId, fingerprintOf(job), found[i]!, again));
+    const transaction = await openTransaction(queue);
+    for (const [i, job] of jobs.entries()) {
+      const { kind } = verdicts[i]!;
+      if (kind === 'replace' || kind === 'add') this.appendReplacement(transaction, queue, job);
+    }
+    const replies = await transaction.exec();
+    if (replies === null) return false;
+    const fault = replies.find(([error]) => error !== null)?.[0];
+    if (fault) throw fault;
+    for (const [i, { jobId }] of jobs.entries()) results.set(jobId, toResult(jobId, verdicts[i]!));
+    return true;
+  }
+
+  private async look(connection: Redis, jobs: readonly NewJob[]): Promise<Found[]> {
+    return Promise.all(jobs.map(async ({ jobId }) => {
+      const [hash, head] = await Promise.all([
+        connection.hmget(this.keys.job(this.options.queue, jobId), 'data', 'finishedOn', 'failedReason'),
+        connection.getrangeBuffer(this.keys.output(this.options.queue, jobId), 0, 31),
+      ]);
+      return toFound(hash, head);
+    }));
+  }
+
+  /** `judge` has made sure that the result, if there is one, was taken or is this request's own. */
+  private appendReplacement(transaction: Transaction, queue: Queue, job: NewJob): void {
+    queueRemove(queue, transaction, job.jobId);
+    transaction.del(this.keys.output(this.options.queue, job.jobId));
+    if (job.input !== undefined) transaction.set(this.keys.input(this.options.queue, job.jobId), job.input);
+    queueAdd(queue, transaction, { name: 'embed', data: job.data, opts: optionsOf(job) });
+  }
+
+  private openWatcher(): { connection: Redis; queue: Queue } {
+    const connection = openConnection({ url: this.options.redisUrl, name: 'shoal-producer-watch', log: this.options.log });
+    return { connection, queue: openQueue(this.options, connection) };
+  }
+}
+
+type Reply = readonly [error: Error | null, value: unknown];
+
+/** Calls the listener for outages after this moment, never for the first connection or a close of our own. */
+export function watchConnection(connection: Redis, listener: (event: 'lost' | 'back') => void): void {
+  let isLost = false;
+  connection.on('reconnecting', () => {
+    if (isLost) return;
+    isLost = true;
+    listener('lost');
+  });
+  connection.on('ready', () => {
+    if (!isLost) return;
+    isLost = false;
+    listener('back');
+  });
+}
+
+function openQueue({ prefix = DEFAULT_PREFIX, queue: name, log }: ProducerOptions, connection: Redis): Queue {
+  const queue = new Queue(name, { prefix, connection, streams: { events: { maxLen: EVENTS_KEPT } } });
+  queue.on('error', (error) => log?.debug({ queue: name, reason: error.message }, 'queue reported an error'));
+  return queue;
+}
+
+function checkNewJob({ jobId, data, input, priority }: NewJob): void {
+  const job = parseJob(jobId, 'embed', data);
+  const problem =
+    job.fingerprint === undefined ? 'its data has no fingerprint; without one a reused id could not be told from a repeated request'
+    : (job.input.form === 'inline') !== (input === undefined) ? `its data says ${job.input.form === 'inline' ? 'that the texts are inline, but there is an input' : 'that there is an input, but none was given'}`
+    : priority !== undefined && !(Number.isInteger(priority) && priority >= 1 && priority <= 2_097_151) ? `its priority is ${priority}; 1 to 2,097,151 are possible`
+    : undefined;
+  if (problem !== undefined) throw new ShoalError('JOB_INVALID', `job "${jobId}": ${problem}`, { jobId });
+}
+
+function optionsOf({ jobId, priority }: NewJob): { jobId: string; priority?: number } {
+  return priority === undefined ? { jobId } : { jobId, priority };
+}
+
+function fingerprintOf({ data }: NewJob): string {
+  return data.fingerprint ?? '';
+}
+
+function foundIn(replies: readonly Reply[], at: number): Found {
+  const head = replies[at + 1]?.[1];
+  return toFound(toHash(replies[at]?.[1]), Buffer.isBuffer(head) ? head : Buffer.alloc(0));
+}
+
+function toHash(value: unknown): (string | null)[] {
+  return Array.isArray(value) ? value.map((field: unknown) => (typeof field === 'string' ? field : null)) : [];
+}
+
+function toResult(jobId: string, verdict: Verdict): AddResult {
+  switch (verdict.kind) {
+    case 'conflict': return { jobId, outcome: 'conflict', error: verdict.error };
+    case 'finished': return { jobId, outcome: 'finished', failedReason: verdict.failedReason };
+    case 'add':
+    case 'replace': return { jobId, outcome: 'added' };
+    case 'known':
+    case 'ready': return { jobId, outcome: verdict.kind };
+  }
+}
+
+function toState(state: Awaited<ReturnType<Queue['getJobState']>>): JobState['state'] {
+  switch (state) {
+    case 'prioritized':
+    case 'waiting-children': return 'waiting';
+    default: return state;
+  }
+}
+
+/** Errors of the libraries leave this file as Shoal's own. */
+async function translated<Value>(work: () => Promise<Value>): Promise<Value> {
+  try {
+    return await work();
+  } catch (error) {
+    if (error instanceof ShoalError || !(error instanceof Error)) throw error;
+    const previous: unknown = Reflect.get(error, 'previousErrors');
+    const first: unknown = Array.isArray(previous) ? previous[0] : undefined;
+    const fault = first instanceof Error ? first : error;
+    if (isServerFull(fault)) {
+      throw new ShoalError('QUEUE_FULL', 'the queue server refused the jobs because its memory is full; let workers and readers catch up and repeat the call, or raise maxmemory', {}, error);
+    }
+    if (isConnectionFault(fault) || isPassingRefusal(fault)) {
+      throw new ShoalError('QUEUE_UNREACHABLE', `the queue server did not take the call (${fault.message}); repeat it as a whole, jobs that were added are not added twice`, {}, error);
+    }
+    throw error;
+  }
+}

@@ -1,0 +1,96 @@
+// The reading half of a producer: hears on a reply channel that jobs ended, and fetches their results. A result can be taken
+// at once (`acknowledge`: its body comes once) or read first and marked afterwards (`peek`, `markTaken`), for readers that
+// make vectors durable in between. It keeps no list of open jobs and checks no checksum; @shoal/client does both.
+
+import { keySpace, type KeySpace, type Logger } from '@shoal/core';
+import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
+import { watchConnection } from './job-producer.ts';
+import { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
+import { parseReply, type ReplyMessage } from './payload/reply-message.ts';
+import { runScript, script } from './payload/script.ts';
+
+export interface ReaderOptions {
+  readonly redisUrl: string;
+  /** Default {shoal}. */
+  readonly prefix?: string | undefined;
+  /** The main lane of a model; results of its CPU lane lie there too. */
+  readonly queue: string;
+  /** 1 to 64 of A-Z a-z 0-9 _ -; jobs carry `replyChannel` so that their ends are heard here. */
+  readonly replyName: string;
+  readonly log?: Logger | undefined;
+}
+
+// KEYS[1] the result. Leaves the header, marked TAKEN, as acknowledging does, but hands nothing out: the body was read before.
+const MARK_TAKEN = script(1, 'allow-oom', `
+  local head = redis.call('GETRANGE', KEYS[1], 0, 31)
+  if string.len(head) < 32 or string.sub(head, 1, 4) ~= 'SHL1' or string.byte(head, 7) % 2 == 1 then return 0 end
+  redis.call('SET', KEYS[1], string.sub(head, 1, 6) .. string.char(string.byte(head, 7) + 1) .. string.sub(head, 8, 32), 'KEEPTTL')
+  return 1
+`);
+
+export class ResultReader {
+  /** What goes into a job as `reply`. */
+  readonly replyChannel: string;
+  private readonly keys: KeySpace;
+  private readonly queue: string;
+  private readonly connection: Redis;
+  private readonly subscriber: Redis;
+
+  private constructor(options: ReaderOptions, connection: Redis, subscriber: Redis) {
+    this.keys = keySpace(options.prefix);
+    this.queue = options.queue;
+    this.replyChannel = this.keys.reply(options.replyName);
+    this.connection = connection;
+    this.subscriber = subscriber;
+  }
+
+  /** Subscribed when it resolves. Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
+  static async connect(options: ReaderOptions): Promise<ResultReader> {
+    const connection = openConnection({ url: options.redisUrl, name: 'shoal-reader', log: options.log });
+    const subscriber = openConnection({ url: options.redisUrl, name: 'shoal-replies', log: options.log });
+    const reader = new ResultReader(options, connection, subscriber);
+    try {
+      await Promise.all([untilReady(connection, options.redisUrl), untilReady(subscriber, options.redisUrl)]);
+      await subscriber.subscribe(reader.replyChannel);
+      return reader;
+    } catch (error) {
+      await reader.close();
+      throw error;
+    }
+  }
+
+  /** Jobs that ended. A message may be lost or come twice: whoever waits asks for a job that it has not heard of for long. */
+  onReply(listener: (message: ReplyMessage) => void): void {
+    this.subscriber.on('message', (_channel: string, text: string) => {
+      const message = parseReply(text);
+      if (message !== undefined) listener(message);
+    });
+  }
+
+  /** A connection broke: replies are missed until it is back. */
+  onConnection(listener: (event: 'lost' | 'back') => void): void {
+    watchConnection(this.subscriber, listener);
+    watchConnection(this.connection, listener);
+  }
+
+  /** Header and body as stored (SHL1), or undefined where there is nothing; results stay as they are. In order. */
+  async peek(jobIds: readonly string[]): Promise<(Buffer | undefined)[]> {
+    // Single commands, not a pipeline: after a reconnect these are sent again, a broken pipeline is not.
+    return Promise.all(jobIds.map(async (jobId) => (await this.connection.getBuffer(this.keys.output(this.queue, jobId))) ?? undefined));
+  }
+
+  /** Each body once; its header stays, marked TAKEN. In order. */
+  async acknowledge(jobIds: readonly string[]): Promise<Acknowledged[]> {
+    return acknowledge(this.connection, jobIds.map((jobId) => this.keys.output(this.queue, jobId)));
+  }
+
+  /** Acknowledges results whose bodies were peeked at; missing and taken ones are left as they are. */
+  async markTaken(jobIds: readonly string[]): Promise<void> {
+    await runScript(this.connection, MARK_TAKEN, jobIds.map((jobId) => [this.keys.output(this.queue, jobId)]));
+  }
+
+  /** Calls that still wait for the server are rejected. Safe to call twice. */
+  async close(): Promise<void> {
+    await Promise.all([closeConnection(this.subscriber), closeConnection(this.connection)]);
+  }
+}
