@@ -1,31 +1,125 @@
-// The SDK's face. (The waiting behind it follows in the next commits; the types hold.)
+// The SDK's face: connects, turns options into the terms of a run, and puts the blocks of a run together for those who want
+// one array. What a call asked for is computed by workers; this process only tokenizes, waits and checks.
 
-import type { ClientCounts, ClientOptions, EmbedOptions, EmbedResult, StreamBlock, StreamOptions } from './embedding.ts';
+import { randomUUID } from 'node:crypto';
+import { MAX_ROWS_PER_JOB, ShoalError, mainQueue, noFaults, systemClock } from '@shoal/core';
+import { JobProducer, ResultReader } from '@shoal/queue';
+import { embedStream, type StreamTerms } from './embed-stream.ts';
+import type { ClientCounts, ClientOptions, EmbedOptions, EmbedResult, EmbeddedBlock, StreamBlock, StreamOptions } from './embedding.ts';
+import { OpenJobs } from './open-jobs.ts';
+
+/** Requests of up to so many texts are somebody waiting at a prompt, unless they say otherwise. */
+const INTERACTIVE_TEXTS = 8;
 
 export class ShoalClient {
+  private readonly options: ClientOptions;
+  private readonly producer: JobProducer;
+  private readonly reader: ResultReader;
+  private readonly jobs: OpenJobs;
+  private closing: Promise<void> | undefined;
+
+  private constructor(options: ClientOptions, producer: JobProducer, reader: ResultReader) {
+    const { log, faults = noFaults, askAfterMs = 2_000, giveUpAfterMs = 60_000 } = options;
+    this.options = options;
+    this.producer = producer;
+    this.reader = reader;
+    this.jobs = new OpenJobs({ producer, reader, clock: systemClock, log, faults, askAfterMs, giveUpAfterMs });
+  }
+
   /** Connects and checks that the server answers. Throws QUEUE_UNREACHABLE or CONFIG_INVALID. */
   static async connect(options: ClientOptions): Promise<ShoalClient> {
-    throw new Error(`not built yet (${options.model.name})`);
+    checkOptions(options);
+    const { redisUrl, prefix, log } = options;
+    const queue = mainQueue(options.model.name);
+    const producer = await JobProducer.connect({ redisUrl, prefix, queue, log });
+    try {
+      const reader = await ResultReader.connect({ redisUrl, prefix, queue, log, replyName: `client-${randomUUID()}` });
+      return new ShoalClient(options, producer, reader);
+    } catch (error) {
+      await producer.close();
+      throw error;
+    }
   }
 
-  /** Vectors of `texts`, in order. */
+  /**
+   * Vectors of `texts`, in order, as one array of rows × dims. More than `jobTexts` texts become several jobs, at most
+   * `maxInFlightJobs` of them at a time. Survives restarts of workers and server. Rejects with a ShoalError: the failure of a
+   * job (INPUT_TOO_LONG, QUARANTINED, …), JOB_ID_CONFLICT, QUEUE_FULL or QUEUE_UNREACHABLE after `giveUpAfterMs`,
+   * RESULT_EXPIRED, RESULT_TAKEN or RESULT_CORRUPT when asking again did not help, INTERRUPTED by the signal or `close`.
+   */
   async embed(texts: readonly string[], options: EmbedOptions = {}): Promise<EmbedResult> {
-    throw new Error(`not built yet (${texts.length} ${options.jobId ?? ''})`);
+    const { jobId = randomUUID(), signal, ...rest } = options;
+    const isOneJob = texts.length <= this.jobTexts;
+    const terms = this.terms({ class: texts.length <= INTERACTIVE_TEXTS ? 'interactive' : 'bulk', ...rest }, (first) => (isOneJob ? jobId : `${jobId}-${first}`));
+    const blocks: EmbeddedBlock<unknown>[] = [];
+    for await (const block of embedStream(asItems(texts), terms, signal === undefined ? {} : { signal })) if (block.kind === 'embedded') blocks.push(block);
+    return joined(texts.length, blocks);
   }
 
-  /** Vectors of a stream of any length, in input order, with bounded memory. Extra fields of an item come back in `items`. */
-  async *embedStream<Item extends { readonly text: string }>(
-    texts: AsyncIterable<Item> | Iterable<Item>,
-    options: StreamOptions = {},
-  ): AsyncGenerator<StreamBlock<Item>, void, undefined> {
-    yield* [];
-    throw new Error(`not built yet (${typeof texts} ${options.runId ?? ''})`);
+  /**
+   * Vectors of a stream of any length, as blocks in input order without gaps; extra fields of an item come back in `items`.
+   * Memory is bounded by `maxInFlightJobs` jobs; neither a slow caller nor a slow queue makes it grow. A block's result is
+   * acknowledged when the caller asks for the next one; leaving the loop early takes what still waits off the queue.
+   * Throws as `embed` does, and whatever `texts` throws, after the blocks before it.
+   */
+  embedStream<Item extends { readonly text: string }>(texts: AsyncIterable<Item> | Iterable<Item>, options: StreamOptions = {}): AsyncGenerator<StreamBlock<Item>, void, undefined> {
+    const { runId = randomUUID(), ...rest } = options;
+    return embedStream(texts, this.terms({ class: 'bulk', ...rest }, (first) => `${runId}-${first}`), rest);
   }
 
+  /** What happened to this client's jobs since it connected. */
   counts(): ClientCounts {
-    throw new Error('not built yet');
+    return this.jobs.counts();
   }
 
-  /** Gives up whatever is open and closes the connections. Safe to call twice. */
-  async close(): Promise<void> {}
+  /** Gives up whatever is open (INTERRUPTED), acknowledges what was delivered, closes the connections. Safe to call twice. */
+  close(): Promise<void> {
+    return (this.closing ??= this.closeAll());
+  }
+
+  private async closeAll(): Promise<void> {
+    await this.jobs.close();
+    await Promise.all([this.producer.close(), this.reader.close()]);
+    await this.jobs.idle();
+  }
+
+  private get jobTexts(): number {
+    return this.options.jobTexts ?? 64;
+  }
+
+  private terms({ truncate = 'end', prompt, output, class: kind }: EmbedOptions, idOf: (first: number) => string): StreamTerms {
+    const { model, tokenizer, tenant = 'default', maxInFlightJobs = 64 } = this.options;
+    return {
+      model: `${model.name}@${model.revision}`, prompts: model.prompts, tokenizer, tenant, reply: this.reader.replyChannel,
+      truncate, prompt, output, class: kind,
+      jobs: this.jobs, maxInFlightJobs, jobTexts: this.jobTexts, jobIdOf: (first) => `${tenant}~${idOf(first)}`,
+    };
+  }
+}
+
+function checkOptions({ jobTexts = 1, maxInFlightJobs = 1, tenant = 'default' }: ClientOptions): void {
+  const problems = [
+    ...(Number.isInteger(jobTexts) && jobTexts >= 1 && jobTexts <= MAX_ROWS_PER_JOB ? [] : [`jobTexts is ${jobTexts}; a job has 1 to ${MAX_ROWS_PER_JOB} texts`]),
+    ...(Number.isInteger(maxInFlightJobs) && maxInFlightJobs >= 1 ? [] : [`maxInFlightJobs is ${maxInFlightJobs}; at least 1 is needed`]),
+    ...(/^[^:~]{1,128}$/.test(tenant) ? [] : [`tenant is "${tenant}"; it is part of every job id, so it has 1 to 128 characters without ":" and "~"`]),
+  ];
+  if (problems.length > 0) throw new ShoalError('CONFIG_INVALID', problems.join('; '), { problems });
+}
+
+function* asItems(texts: readonly string[]): Generator<{ readonly text: string }, void, undefined> {
+  for (const text of texts) yield { text };
+}
+
+function joined(rows: number, blocks: readonly EmbeddedBlock<unknown>[]): EmbedResult {
+  const [only] = blocks;
+  const { dims, dtype } = only ?? { dims: 0, dtype: 'f32' };
+  const vectors = blocks.length === 1 && only !== undefined ? only.vectors : new Float32Array(rows * dims);
+  if (vectors !== only?.vectors) for (const block of blocks) vectors.set(block.vectors, block.first * dims);
+  const tokens = blocks.every((block) => block.tokens !== undefined) ? blocks.flatMap((block) => block.tokens ?? []) : undefined;
+  return { rows, dims, dtype, vectors, tokens, truncated: joinedTruncated(blocks) };
+}
+
+function joinedTruncated(blocks: readonly EmbeddedBlock<unknown>[]): readonly number[] | boolean {
+  const rows = blocks.map(({ truncated, first }) => (typeof truncated === 'boolean' ? truncated : truncated.map((row) => first + row)));
+  return rows.some((part) => typeof part === 'boolean') ? rows.includes(true) : rows.flatMap((part) => (typeof part === 'boolean' ? [] : part));
 }

@@ -1,0 +1,43 @@
+// From the stored form of a result to one Float32Array, row-major, in memory of its own. The reverse of core's encodeBody,
+// up to what the smaller types have lost.
+
+import type { ResultHeader } from '@shoal/core';
+
+/** `body`: what `openResult` returned. rows × dims values; set bits of the binary form become 1, clear bits −1. */
+export function widen({ dtype, rows, dims }: Pick<ResultHeader, 'dtype' | 'rows' | 'dims'>, body: Buffer): Float32Array {
+  const own = new Uint8Array(body).buffer; // a copy: aligned, and it lets go of the network's buffer
+  switch (dtype) {
+    case 'f32': return new Float32Array(own);
+    case 'f16': return Float32Array.from(new Uint16Array(own), fromHalf);
+    case 'i8': return fromInt8(body, rows, dims);
+    case 'binary': return fromBits(body, rows, dims);
+  }
+}
+
+function fromInt8(body: Buffer, rows: number, dims: number): Float32Array {
+  const out = new Float32Array(rows * dims);
+  for (let row = 0; row < rows; row++) {
+    const scale = body.readFloatLE(rows * dims + row * 4);
+    for (let at = row * dims; at < (row + 1) * dims; at++) out[at] = body.readInt8(at) * scale;
+  }
+  return out;
+}
+
+function fromBits(body: Buffer, rows: number, dims: number): Float32Array {
+  const rowBytes = Math.ceil(dims / 8);
+  const out = new Float32Array(rows * dims);
+  for (let row = 0; row < rows; row++) {
+    for (let i = 0; i < dims; i++) out[row * dims + i] = (body[row * rowBytes + (i >> 3)]! & (0x80 >> (i & 7))) === 0 ? -1 : 1;
+  }
+  return out;
+}
+
+/** IEEE 754 binary16. */
+function fromHalf(half: number): number {
+  const sign = (half & 0x8000) === 0 ? 1 : -1;
+  const exponent = (half >> 10) & 31;
+  const mantissa = half & 0x3ff;
+  if (exponent === 0) return sign * mantissa * 2 ** -24;
+  if (exponent === 31) return mantissa === 0 ? sign * Infinity : NaN;
+  return sign * (1 + mantissa / 1024) * 2 ** (exponent - 15);
+}
