@@ -2,4 +2,6 @@
 
 export { closeConnection, isConnectionFault, isPassingFault, isServerFull, openConnection, redactUrl, untilReady, type ConnectionOptions, type Redis } from './connection.ts';
 export { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
+export { RedisAnnouncer, type AnnouncerOptions } from './payload/announcer.ts';
+export { RedisPayloadStore, type PayloadStoreOptions } from './payload/payload-store.ts';
 export { parseReply, encodeReply, type ReplyMessage } from './payload/reply-message.ts';

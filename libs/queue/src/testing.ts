@@ -7,10 +7,12 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { cacheFolder } from '@shoal/core';
 import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
+import { findServerProgram } from './server.ts';
 
 export interface TestServerOptions {
-  /** Executable; default SHOAL_TEST_SERVER, else valkey-server on PATH. */
+  /** Executable; default SHOAL_TEST_SERVER, else the one that a private server would use. */
   readonly program?: string;
   /** More arguments, e.g. ["--maxmemory", "8mb"]. They win over the defaults. */
   readonly args?: readonly string[];
@@ -68,8 +70,13 @@ export async function startTestServer(options: TestServerOptions = {}): Promise<
   };
 }
 
+let found: Promise<string> | undefined;
+
 async function findProgram({ program }: TestServerOptions): Promise<string> {
-  return program ?? process.env['SHOAL_TEST_SERVER'] ?? 'valkey-server';
+  const given = program ?? process.env['SHOAL_TEST_SERVER'];
+  if (given !== undefined) return given;
+  found ??= findServerProgram({ cacheDir: cacheFolder(undefined) }).then(({ path }) => path);
+  return found;
 }
 
 function durability(appendFsync: 'everysec' | 'always' | 'no'): string[] {

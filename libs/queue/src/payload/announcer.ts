@@ -1,0 +1,92 @@
+// What follows a job that ended: its input is deleted, its result begins its time to live, and whoever waits hears of it.
+// All of it may happen twice. Nothing here may come before the queue server took the ending: a job that lost its input
+// before it completed could not run again.
+
+import { keySpace, type Announcement, type Announcer, type KeySpace, type Logger } from '@shoal/core';
+import { closeConnection, openConnection, untilReady, type Redis } from '../connection.ts';
+import { askAll, type Argument, type Command } from './pipeline.ts';
+import { encodeReply } from './reply-message.ts';
+import { runScript, script } from './script.ts';
+
+export interface AnnouncerOptions {
+  readonly redisUrl: string;
+  readonly prefix: string;
+  /** The main queue of the model. */
+  readonly queue: string;
+  readonly log: Logger;
+}
+
+// KEYS[1] the job, KEYS[2] its input, KEYS[3] its result. ARGV[1] the result's time to live in ms, 0 to leave it as it is.
+// A job that exists and has not finished was added again under the same id, maybe while this call waited for a server that
+// was away: then the input and the result are the new job's.
+const CLEAN = script(3, 'allow-oom', `
+if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HEXISTS', KEYS[1], 'finishedOn') == 0 then return 0 end
+redis.call('UNLINK', KEYS[2])
+if ARGV[1] ~= '0' then redis.call('PEXPIRE', KEYS[3], ARGV[1]) end
+return 1
+`);
+
+export class RedisAnnouncer implements Announcer {
+  private readonly connection: Redis;
+  private readonly options: AnnouncerOptions;
+  private readonly keys: KeySpace;
+  private readonly end = new AbortController();
+
+  private constructor(connection: Redis, options: AnnouncerOptions) {
+    this.connection = connection;
+    this.options = options;
+    this.keys = keySpace(options.prefix);
+  }
+
+  /** Throws QUEUE_UNREACHABLE. */
+  static async connect(options: AnnouncerOptions): Promise<RedisAnnouncer> {
+    const connection = openConnection({ url: options.redisUrl, name: `shoal:announcer:${options.queue}`, log: options.log });
+    try {
+      await untilReady(connection, options.redisUrl);
+    } catch (error) {
+      await closeConnection(connection);
+      throw error;
+    }
+    return new RedisAnnouncer(connection, options);
+  }
+
+  /** Never throws: what could not be announced is found by the producer's own asking, and its input by the janitor. */
+  async announce(announcements: readonly Announcement[]): Promise<void> {
+    const { queue, log } = this.options;
+    const messages = [...byChannel(announcements)].map(([channel, ended]): Command => ['PUBLISH', channel, encodeReply({ queue, ...ended })]);
+    try {
+      const options = { signal: this.end.signal };
+      // Written back to back on one connection: one round trip, the messages last.
+      await Promise.all([
+        runScript(this.connection, CLEAN, announcements.map((announcement) => this.cleaningAfter(announcement)), options),
+        askAll(this.connection, messages, options),
+      ]);
+    } catch (error) {
+      log.warn({ jobs: announcements.length, err: error }, 'finished jobs could not be announced');
+    }
+  }
+
+  async stop(): Promise<void> {
+    this.end.abort();
+    await closeConnection(this.connection);
+  }
+
+  /** A repeated result keeps the time it has left: it may have been taken long ago. */
+  private cleaningAfter({ jobId, outcome, wasRepeated, resultTtlMs }: Announcement): Argument[] {
+    const { queue } = this.options;
+    const isFresh = outcome === 'completed' && !wasRepeated;
+    return [this.keys.job(queue, jobId), this.keys.input(queue, jobId), this.keys.output(queue, jobId), isFresh ? resultTtlMs : 0];
+  }
+}
+
+/** One message per channel, with all the ids that concern it. */
+function byChannel(announcements: readonly Announcement[]): Map<string, { completed: string[]; failed: string[] }> {
+  const channels = new Map<string, { completed: string[]; failed: string[] }>();
+  for (const { jobId, outcome, reply } of announcements) {
+    if (reply === undefined) continue;
+    const ended = channels.get(reply) ?? { completed: [], failed: [] };
+    channels.set(reply, ended);
+    ended[outcome].push(jobId);
+  }
+  return channels;
+}

@@ -1,0 +1,157 @@
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+import { encodeResult, encodeTexts, keySpace, type CommitRequest } from '@shoal/core';
+import { RecordingLogger } from '@shoal/core/testing';
+import { closeConnection, openConnection, type Redis } from '../connection.ts';
+import { startTestServer, type TestServer } from '../testing.ts';
+import { acknowledge } from './acknowledge.ts';
+import { RedisPayloadStore } from './payload-store.ts';
+
+const QUEUE = 'embed-x';
+const FINGERPRINT = '00112233445566ff';
+let server: TestServer;
+let connection: Redis;
+let store: RedisPayloadStore;
+let log: RecordingLogger;
+let prefixes = 0;
+let keys = keySpace('{t}');
+
+beforeAll(async () => {
+  server = await startTestServer({ appendFsync: 'always' });
+  connection = openConnection({ url: server.url, name: 'test' });
+});
+
+beforeEach(async () => {
+  const prefix = `{t-payload-${++prefixes}}`;
+  keys = keySpace(prefix);
+  log = new RecordingLogger();
+  store = await RedisPayloadStore.connect({ redisUrl: server.url, prefix, queue: QUEUE, lane: QUEUE, log });
+});
+
+afterEach(async () => {
+  await store.stop();
+  await store.stop();
+});
+
+afterAll(async () => {
+  await closeConnection(connection);
+  await server.stop();
+});
+
+function request(jobId: string, token: string, fill: number, fingerprint = FINGERPRINT): CommitRequest {
+  return { jobId, token, fingerprint, ttlMs: 60_000, result: encodeResult({ dtype: 'f32', rows: 1, dims: 4, fingerprint, isTruncated: false }, Buffer.alloc(16, fill)) };
+}
+
+function lock(jobId: string, token: string): Promise<unknown> {
+  return connection.set(keys.lock(QUEUE, jobId), token);
+}
+
+function stored(jobId: string): Promise<Buffer | null> {
+  return connection.getBuffer(keys.output(QUEUE, jobId));
+}
+
+describe('commit', () => {
+  test('writes the result with its time to live while the lock is ours', async () => {
+    await lock('a', 'mine');
+    const wanted = request('a', 'mine', 7);
+    expect(await store.commit([wanted])).toEqual(['committed']);
+    expect(await stored('a')).toEqual(wanted.result);
+    expect(await connection.pttl(keys.output(QUEUE, 'a'))).toBeGreaterThan(55_000);
+  });
+
+  test('writes nothing when the lock is another\'s or gone', async () => {
+    await lock('other', 'theirs');
+    expect(await store.commit([request('other', 'mine', 7), request('gone', 'mine', 7)])).toEqual(['lease-lost', 'lease-lost']);
+    expect(await connection.exists(keys.output(QUEUE, 'other'), keys.output(QUEUE, 'gone'))).toBe(0);
+  });
+
+  test('an executor that was stopped past its lease changes nothing after another claim committed', async () => {
+    await lock('a', 'second claim');
+    const theirs = request('a', 'second claim', 2);
+    expect(await store.commit([theirs])).toEqual(['committed']);
+    await connection.del(keys.lock(QUEUE, 'a')); // completed
+    expect(await store.commit([request('a', 'first claim', 1)])).toEqual(['lease-lost']);
+    expect(await stored('a')).toEqual(theirs.result);
+  });
+
+  test('a result that is there is never replaced: same fingerprint is already, anything else a conflict', async () => {
+    for (const jobId of ['same', 'differs', 'noise', 'list']) await lock(jobId, 'mine');
+    const first = request('same', 'mine', 1);
+    await store.commit([first]);
+    await connection.set(keys.output(QUEUE, 'differs'), request('differs', 'mine', 1, 'ffffffffffffffff').result);
+    await connection.set(keys.output(QUEUE, 'noise'), 'noise');
+    await connection.lpush(keys.output(QUEUE, 'list'), 'x');
+    const answers = await store.commit(['same', 'differs', 'noise', 'list'].map((jobId) => request(jobId, 'mine', 2)));
+    expect(answers).toEqual(['already', 'conflict', 'conflict', 'conflict']);
+    expect(await stored('same')).toEqual(first.result);
+    expect(await stored('noise')).toEqual(Buffer.from('noise'));
+  });
+
+  test('a result that was taken counts as already there and keeps the time it has left', async () => {
+    await lock('a', 'mine');
+    await store.commit([request('a', 'mine', 1)]);
+    await connection.pexpire(keys.output(QUEUE, 'a'), 30_000);
+    await acknowledge(connection, [keys.output(QUEUE, 'a')]);
+    expect(await store.commit([request('a', 'mine', 1)])).toEqual(['already']);
+    expect(await connection.strlen(keys.output(QUEUE, 'a'))).toBe(32);
+    const leftMs = await connection.pttl(keys.output(QUEUE, 'a'));
+    expect(leftMs).toBeGreaterThan(25_000);
+    expect(leftMs).toBeLessThanOrEqual(30_000);
+  });
+
+  test('waits while the memory of the server is full, says so, and writes when there is room', async () => {
+    await lock('a', 'mine');
+    await lock('lost', 'theirs');
+    await connection.config('SET', 'maxmemory', '1');
+    const committed = store.commit([request('a', 'mine', 1), request('lost', 'mine', 1)]);
+    await vi.waitUntil(() => log.messages('warn').includes('the memory of the queue server is full, holding results back until there is room'));
+    expect(await stored('a')).toBeNull();
+    await connection.config('SET', 'maxmemory', '0');
+    expect(await committed).toEqual(['committed', 'lease-lost']);
+  });
+
+  test('is sent again after its connection was cut and after the server was killed', async () => {
+    for (let round = 0; round < 3; round++) {
+      const jobs = Array.from({ length: 200 }, (_, index) => `r${round}-${index}`);
+      await Promise.all(jobs.map((jobId) => lock(jobId, 'mine')));
+      const committed = store.commit(jobs.map((jobId) => request(jobId, 'mine', round)));
+      if (round === 2) await server.restart();
+      else await connection.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+      const answers = await committed;
+      expect(answers.every((answer) => answer === 'committed' || answer === 'already')).toBe(true);
+      for (const jobId of jobs) expect((await stored(jobId))?.[40]).toBe(round);
+    }
+  });
+
+  test('ends with QUEUE_UNREACHABLE when the store is stopped while the server is away', async () => {
+    await server.kill9();
+    const committed = store.commit([request('a', 'mine', 1)]);
+    const stopped = store.stop();
+    await expect(committed).rejects.toMatchObject({ code: 'QUEUE_UNREACHABLE' });
+    await stopped;
+    await server.restart();
+  });
+});
+
+describe('read', () => {
+  test('gives inputs and heads of results in one round trip; a key of the wrong kind concerns its own job alone', async () => {
+    const input = encodeTexts(['grün', '']);
+    await connection.set(keys.input(QUEUE, 'a'), input);
+    await connection.set(keys.output(QUEUE, 'b'), request('b', 'x', 1).result);
+    await connection.lpush(keys.input(QUEUE, 'c'), 'x');
+    await connection.hset(keys.output(QUEUE, 'c'), 'x', 'y');
+    await connection.set(keys.input(QUEUE, 'd'), '');
+    const reads = await store.read([{ jobId: 'a', hasInput: true }, { jobId: 'b', hasInput: false }, { jobId: 'c', hasInput: true }, { jobId: 'd', hasInput: true }, { jobId: 'e', hasInput: true }]);
+    expect(reads).toEqual([
+      { input, resultHead: undefined },
+      { input: undefined, resultHead: request('b', 'x', 1).result.subarray(0, 32) },
+      { input: undefined, resultHead: undefined },
+      { input: Buffer.alloc(0), resultHead: undefined },
+      { input: undefined, resultHead: undefined },
+    ]);
+  });
+
+  test('does not take the input of an inline job, whatever lies there', async () => {
+    await connection.set(keys.input(QUEUE, 'a'), 'stale');
+    expect(await store.read([{ jobId: 'a', hasInput: false }])).toEqual([{ input: undefined, resultHead: undefined }]);
+  });
+});

@@ -1,0 +1,122 @@
+// The executor's side of the payload: reads inputs, commits results. Implements core's PayloadStore on binary keys. A commit
+// is decided on the server in one step: whoever lost the lease cannot write, and what is there already is never replaced.
+
+import { setMaxListeners } from 'node:events';
+import { RESULT_HEADER_BYTES, invariant, keySpace, type CommitRequest, type CommitResult, type InputRead, type KeySpace, type Logger, type PayloadStore } from '@shoal/core';
+import { closeConnection, isServerFull, openConnection, untilReady, type Redis } from '../connection.ts';
+import { askAll, type Command, type Reply, type RetryOptions } from './pipeline.ts';
+import { runScript, script } from './script.ts';
+
+export interface PayloadStoreOptions {
+  readonly redisUrl: string;
+  readonly prefix: string;
+  /** The main queue of the model: inputs and results are named after it. */
+  readonly queue: string;
+  /** The queue that the jobs were claimed from, whose locks count: the main queue or its CPU lane. */
+  readonly lane: string;
+  readonly log: Logger;
+}
+
+// KEYS[1] the job's lock, KEYS[2] the result. ARGV[1] our token, ARGV[2] the result, ARGV[3] its time to live in ms.
+// Bytes 20..27 of a header are the fingerprint (21 to 28 as Lua counts), so the new result says what it is compared with.
+// A header marked TAKEN counts like any other. Nothing is written before everything was checked, so a refusal for lack of
+// memory, which can only hit SET, leaves all as it was.
+const COMMIT = script(2, '', `
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'lease-lost' end
+local kind = redis.call('TYPE', KEYS[2]).ok
+if kind == 'none' then
+  redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
+  return 'committed'
+end
+if kind ~= 'string' then return 'conflict' end
+local header = redis.call('GETRANGE', KEYS[2], 0, 31)
+if string.sub(header, 1, 4) == 'SHL1' and string.sub(header, 21, 28) == string.sub(ARGV[2], 21, 28) then return 'already' end
+return 'conflict'
+`);
+
+const COMMIT_RESULTS: readonly CommitResult[] = ['committed', 'already', 'conflict', 'lease-lost'];
+
+export class RedisPayloadStore implements PayloadStore {
+  private readonly connection: Redis;
+  private readonly options: PayloadStoreOptions;
+  private readonly keys: KeySpace;
+  private readonly end = new AbortController();
+
+  private constructor(connection: Redis, options: PayloadStoreOptions) {
+    this.connection = connection;
+    this.options = options;
+    this.keys = keySpace(options.prefix);
+    setMaxListeners(0, this.end.signal);
+  }
+
+  /** Throws QUEUE_UNREACHABLE. */
+  static async connect(options: PayloadStoreOptions): Promise<RedisPayloadStore> {
+    const connection = openConnection({ url: options.redisUrl, name: `shoal:executor:${options.lane}`, log: options.log });
+    try {
+      await untilReady(connection, options.redisUrl);
+    } catch (error) {
+      await closeConnection(connection);
+      throw error;
+    }
+    return new RedisPayloadStore(connection, options);
+  }
+
+  async read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]> {
+    const { queue } = this.options;
+    const heads = jobs.map(({ jobId }): Command => ['GETRANGE', this.keys.output(queue, jobId), 0, RESULT_HEADER_BYTES - 1]);
+    const inputs = jobs.flatMap(({ jobId, hasInput }): Command[] => (hasInput ? [['GET', this.keys.input(queue, jobId)]] : []));
+    const replies = await askAll(this.connection, [...heads, ...inputs], this.retrying());
+    let next = jobs.length;
+    return jobs.map(({ hasInput }, index) => ({
+      resultHead: nonEmpty(bytesOf(replies[index])), // GETRANGE has no word for a key that is not there
+      input: hasInput ? bytesOf(replies[next++]) : undefined,
+    }));
+  }
+
+  /**
+   * A commit whose reply was lost is sent again and comes back as `already`, as does one that another worker made before
+   * it died. Nobody needs to tell these apart: the job is completed in both cases, and announcing it again only repeats a
+   * message that is allowed to come twice.
+   */
+  async commit(requests: readonly CommitRequest[]): Promise<readonly CommitResult[]> {
+    const { lane, queue } = this.options;
+    const calls = requests.map(({ jobId, token, result, fingerprint, ttlMs }) => {
+      invariant(result.toString('hex', 20, 28) === fingerprint, 'a result carries the fingerprint it is committed under');
+      return [this.keys.lock(lane, jobId), this.keys.output(queue, jobId), token, result, ttlMs];
+    });
+    return (await runScript(this.connection, COMMIT, calls, this.retrying())).map(toCommitResult);
+  }
+
+  async stop(): Promise<void> {
+    this.end.abort();
+    await closeConnection(this.connection);
+  }
+
+  private retrying(): RetryOptions {
+    return {
+      signal: this.end.signal,
+      onFault: (fault, count) => {
+        if (isServerFull(fault)) this.options.log.warn({ code: 'QUEUE_FULL', count }, 'the memory of the queue server is full, holding results back until there is room');
+        else this.options.log.debug({ err: fault, count }, 'the queue server could not answer, asking again');
+      },
+    };
+  }
+}
+
+/** Nothing where there is nothing, or something that is no string: that concerns this job alone. */
+function bytesOf(reply: Reply | undefined): Buffer | undefined {
+  if (reply === undefined || (!reply.ok && reply.error.message.startsWith('WRONGTYPE'))) return undefined;
+  if (!reply.ok) throw reply.error;
+  return Buffer.isBuffer(reply.value) ? reply.value : undefined;
+}
+
+function nonEmpty(bytes: Buffer | undefined): Buffer | undefined {
+  return bytes !== undefined && bytes.length > 0 ? bytes : undefined;
+}
+
+function toCommitResult(reply: unknown): CommitResult {
+  const text = String(reply);
+  const result = COMMIT_RESULTS.find((known) => known === text);
+  invariant(result !== undefined, 'the commit script answers with one of four words');
+  return result;
+}

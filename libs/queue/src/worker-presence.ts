@@ -1,0 +1,117 @@
+// Which workers serve a queue, known to everybody who looks: each writes until when it is alive, by the server's clock, and
+// says so again long before. One that dies without a word is gone when its time is up. Also tells the server's clock.
+
+import { randomUUID } from 'node:crypto';
+import { DEFAULT_PREFIX, keySpace, type Logger } from '@shoal/core';
+import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
+import { runScript, script } from './payload/script.ts';
+
+export interface PresenceOptions {
+  readonly redisUrl: string;
+  readonly prefix: string;
+  readonly queue: string;
+  readonly workerId?: string | undefined;
+  readonly log: Logger;
+}
+
+const LIFE_MS = 6_000;
+const RENEWAL_MS = 2_000;
+
+// KEYS[1] the sorted set of workers. ARGV[1] the worker, ARGV[2] how long it lives from now, in ms.
+// Those whose time is up leave on this occasion; there is no other sweep.
+const SHOW = script(1, 'allow-oom', `
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+`);
+
+// KEYS[1] the sorted set of workers. Returns those alive.
+const LOOK = script(1, 'allow-oom', `
+local time = redis.call('TIME')
+return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. (time[1] * 1000 + math.floor(time[2] / 1000)), '+inf')
+`);
+
+export class WorkerPresence {
+  readonly workerId: string;
+  private readonly connection: Redis;
+  private readonly key: string;
+  private readonly log: Logger;
+  private readonly end = new AbortController();
+  private timer: NodeJS.Timeout | undefined;
+  private showing: Promise<void> | undefined;
+  private stopping: Promise<void> | undefined;
+
+  private constructor(connection: Redis, { prefix, queue, workerId, log }: PresenceOptions) {
+    this.connection = connection;
+    this.key = keySpace(prefix).workers(queue);
+    this.workerId = workerId ?? randomUUID();
+    this.log = log;
+  }
+
+  /** Throws QUEUE_UNREACHABLE. Shows nothing yet. */
+  static async connect(options: PresenceOptions): Promise<WorkerPresence> {
+    const connection = openConnection({ url: options.redisUrl, name: `shoal:presence:${options.queue}`, log: options.log });
+    try {
+      await untilReady(connection, options.redisUrl);
+    } catch (error) {
+      await closeConnection(connection);
+      throw error;
+    }
+    return new WorkerPresence(connection, options);
+  }
+
+  /** Resolves once the worker can be seen. */
+  async start(): Promise<void> {
+    if (this.stopping !== undefined || this.timer !== undefined) return;
+    this.timer = setInterval(() => void this.show(), RENEWAL_MS);
+    await this.show();
+  }
+
+  /** The worker is not seen any more. Safe to call early or twice. */
+  stop(): Promise<void> {
+    this.stopping ??= this.leave();
+    return this.stopping;
+  }
+
+  /** One at a time: while the server is away a single call waits for it. */
+  private show(): Promise<void> {
+    this.showing ??= runScript(this.connection, SHOW, [[this.key, this.workerId, LIFE_MS]], { signal: this.end.signal })
+      .then(() => undefined, (error: unknown) => this.reportFault(error))
+      .finally(() => (this.showing = undefined));
+    return this.showing;
+  }
+
+  private async leave(): Promise<void> {
+    clearInterval(this.timer);
+    this.end.abort();
+    if (this.connection.status === 'ready') await this.connection.zrem(this.key, this.workerId).catch(() => undefined);
+    await closeConnection(this.connection);
+    await this.showing;
+  }
+
+  private reportFault(error: unknown): void {
+    if (this.stopping === undefined) this.log.warn({ err: error }, 'this worker could not be shown to others, trying again');
+  }
+}
+
+/** Ids of the workers that serve a queue now. */
+export async function liveWorkers(connection: Redis, queue: string, prefix: string = DEFAULT_PREFIX): Promise<string[]> {
+  const [reply] = await runScript(connection, LOOK, [[keySpace(prefix).workers(queue)]]);
+  return Array.isArray(reply) ? reply.map(String) : [];
+}
+
+/** Epoch milliseconds by the server's clock, read once: two clocks drift apart by milliseconds a day. Throws QUEUE_UNREACHABLE. */
+export async function serverClock(redisUrl: string): Promise<() => number> {
+  const connection = openConnection({ url: redisUrl, name: 'shoal:clock' });
+  try {
+    await untilReady(connection, redisUrl);
+    const askedMs = performance.now();
+    const [seconds, microseconds] = await connection.time();
+    const halfwayMs = (askedMs + performance.now()) / 2;
+    const offsetMs = Number(seconds) * 1_000 + Number(microseconds) / 1_000 - halfwayMs;
+    return () => offsetMs + performance.now();
+  } finally {
+    await closeConnection(connection);
+  }
+}
