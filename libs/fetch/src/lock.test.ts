@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { withLock } from './lock.ts';
 import { identityOf, isAlive, ownIdentity } from './process-identity.ts';
 
@@ -72,7 +72,8 @@ test('waiting ends with an error that names the holder', async () => {
   });
 });
 
-test('a process is told apart from a later one with its pid, and a dead one is dead', async () => {
+test.each([process.platform, 'darwin'])('a process is told apart from a later one with its pid, and a dead one is dead (as on %s)', async (platform) => {
+  vi.spyOn(process, 'platform', 'get').mockReturnValue(platform as NodeJS.Platform);
   expect(isAlive(ownIdentity())).toBe(true);
   expect(isAlive({ ...ownIdentity(), startTime: 'another' })).toBe(false);
   const child = spawn(process.execPath, ['-e', '']);
@@ -81,4 +82,5 @@ test('a process is told apart from a later one with its pid, and a dead one is d
   expect(identity).toBeDefined();
   expect(isAlive(identity!)).toBe(false);
   expect(identityOf(-1)).toBeUndefined();
+  vi.restoreAllMocks();
 });

@@ -42,7 +42,7 @@ function startTimeFromProc(pid: number): string | undefined {
 }
 
 function startTimeFromPs(pid: number): string | undefined {
-  const ps = spawnSync('ps', ['-o', 'stat=,lstart=', '-p', String(pid)], { encoding: 'utf8', env: { ...process.env, LC_ALL: 'C' } });
+  const ps = spawnSync('ps', ['-o', 'stat=', '-o', 'lstart=', '-p', String(pid)], { encoding: 'utf8', env: { ...process.env, LC_ALL: 'C' } });
   const [state = '', ...started] = (ps.stdout ?? '').trim().split(/\s+/);
   return state === '' || state.startsWith('Z') ? undefined : started.join(' ');
 }

@@ -3,7 +3,7 @@
 
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
 import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
@@ -11,7 +11,7 @@ import { afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { cacheFolder } from '@shoal/core';
 import { attachServer, type AttachedServer } from './attach.ts';
 import { findServerProgram } from './program.ts';
-import { readRunFile } from './run-file.ts';
+import { readRunFile, writeRunFile } from './run-file.ts';
 import { ask, probe } from './socket-probe.ts';
 
 let cacheDir: string;
@@ -37,7 +37,7 @@ afterEach(async () => {
 function processesLeft(): string[] {
   const lines = existsSync('/proc/self/cmdline')
     ? readdirSync('/proc').filter((name) => /^\d+$/.test(name)).map((pid) => `${pid} ${readQuietly(`/proc/${pid}/cmdline`).replaceAll('\0', ' ')}`)
-    : spawnSync('ps', ['-ww', '-axo', 'pid=,args='], { encoding: 'utf8' }).stdout.split('\n').map((line) => line.trim());
+    : spawnSync('ps', ['-ww', '-ax', '-o', 'pid=', '-o', 'args='], { encoding: 'utf8' }).stdout.split('\n').map((line) => line.trim());
   return lines.filter((line) => line.includes(cacheDir));
 }
 
@@ -243,6 +243,17 @@ test('damaged data are reported with the cure, and nothing is left running', asy
   const folder = join(cacheDir, 'server', 'data', 'appendonlydir');
   for (const name of readdirSync(folder)) if (name.endsWith('.incr.aof')) writeFileSync(join(folder, name), 'not an append-only file\r\n');
   await expect(attach()).rejects.toThrow(/cannot run: .*could not be started 5 times in a row.*move that folder away/);
+});
+
+test('a server that another host runs on the same files is not run twice, until its run file grows old', async () => {
+  await (await attach()).release();
+  const elsewhere = { pid: 999_999_999, startTime: 'there' };
+  const path = join(cacheDir, 'server', 'run.json');
+  writeRunFile(path, { version: 1, host: 'far-away', supervisor: elsewhere, socket: 's', control: 'c' });
+  await expect(attach()).rejects.toThrow(/runs on host far-away.*SHOAL_CACHE_DIR/);
+  const old = new Date(Date.now() - 120_000);
+  utimesSync(path, old, old);
+  await (await attach()).release();
 });
 
 test('a server whose cache folder is deleted ends, however long it would have lingered', async () => {

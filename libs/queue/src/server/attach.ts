@@ -11,11 +11,11 @@ import { closeSync, openSync } from 'node:fs';
 import { extname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { isShoalError, ShoalError, type Logger } from '@shoal/core';
-import { isAlive, withLock } from '@shoal/fetch';
+import { withLock } from '@shoal/fetch';
 import { ControlLine, waitUntilGone } from './control-line.ts';
 import type { Launched } from './control-protocol.ts';
 import { findServerProgram } from './program.ts';
-import { readRunFile, RUN_VERSION, type RunFile } from './run-file.ts';
+import { readRunFile, RUN_VERSION, whereabouts, type RunFile } from './run-file.ts';
 import { privateSite, type Site } from './site.ts';
 import type { SupervisorOptions } from './supervisor.ts';
 
@@ -125,21 +125,24 @@ async function join(options: AttachOptions): Promise<Joined> {
     });
     if (await line.ready()) return { line, url: `unix://${run.socket}` };
   }
-  throw new ShoalError('SETUP_FAILED', `the private queue server's supervisor died ${MAX_JOINS} times while it started: ${site.log} may say why`, { log: site.log });
+  throw diesAtOnce(site);
 }
 
+/** At most one supervisor can be found stopping, and one be started, while we hold the lock: more turns mean that it dies at once. */
 async function openLine(site: Site, options: AttachOptions): Promise<{ line: ControlLine; run: RunFile }> {
-  for (;;) {
+  for (let turn = 0; turn < MAX_JOINS; turn++) {
     const run = readRunFile(site.runFile);
-    if (run === undefined || !isAlive(run.supervisor)) {
+    if (run === undefined || whereabouts(site.runFile, run) === 'gone') {
       await launch(site, options);
       continue;
     }
+    if (whereabouts(site.runFile, run) === 'elsewhere') throw onAnotherHost(run);
     if (run.version !== RUN_VERSION) throw otherVersion(run);
     const line = await ControlLine.open(run);
     if (line !== undefined) return { line, run };
     await waitUntilGone(run.supervisor); // it was just stopping
   }
+  throw diesAtOnce(site);
 }
 
 /** Starts a supervisor that outlives this command, and returns once it listens. */
@@ -170,6 +173,18 @@ async function launch(site: Site, options: AttachOptions): Promise<void> {
 /** Of our own flags only those that decide how packages resolve; an inspector port or a test runner's flags are ours alone. */
 function conditions(flags: readonly string[]): string[] {
   return flags.filter((flag, i) => /^(--conditions|-C)(=|$)/.test(flag) || /^(--conditions|-C)$/.test(flags[i - 1] ?? ''));
+}
+
+function diesAtOnce(site: Site): ShoalError {
+  return new ShoalError('SETUP_FAILED', `the private queue server's supervisor died ${MAX_JOINS} times while it started: ${site.log} may say why`, { log: site.log });
+}
+
+function onAnotherHost(run: RunFile): ShoalError {
+  return new ShoalError(
+    'SETUP_FAILED',
+    `the private queue server of this folder runs on host ${run.host}: set SHOAL_CACHE_DIR to a folder that only this host uses, or REDIS_URL to a server for both`,
+    { host: run.host },
+  );
 }
 
 function otherVersion(run: RunFile): ShoalError {

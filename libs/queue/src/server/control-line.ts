@@ -87,8 +87,8 @@ export async function waitUntilGone(supervisor: ProcessIdentity): Promise<void> 
   const giveUpAt = performance.now() + EXIT_TIMEOUT_MS;
   while (isAlive(supervisor)) {
     if (performance.now() > giveUpAt) {
-      throw new ShoalError('SETUP_FAILED', `the private queue server's supervisor (process ${supervisor.pid}) neither answers nor ends: kill -9 ${supervisor.pid}, then try again`, supervisor as object as Record<string, unknown>);
+      throw new ShoalError('SETUP_FAILED', `the private queue server's supervisor (process ${supervisor.pid}) neither answers nor ends: kill -9 ${supervisor.pid}, then try again`, { pid: supervisor.pid });
     }
-    await delay(5);
+    await delay(10);
   }
 }

@@ -1,14 +1,17 @@
 // The run file says which processes make up the running private server. Written by its supervisor alone, in one rename;
-// read by every command that attaches, and by the next supervisor when this one was killed.
+// read by every command that attaches, and by the next supervisor when this one was killed. It is touched every two
+// seconds, because a home folder may be shared by hosts that cannot look up each other's processes.
 
-import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
-import type { ProcessIdentity } from '@shoal/fetch/process-identity';
+import { readFileSync, renameSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
+import { hostname } from 'node:os';
+import { isAlive, type ProcessIdentity } from '@shoal/fetch/process-identity';
 
 /** Changes when commands of one version can no longer speak to a supervisor of another. */
 export const RUN_VERSION = 1;
 
 export interface RunFile {
   readonly version: number;
+  readonly host: string;
   readonly supervisor: ProcessIdentity;
   /** Undefined between two starts of the server. */
   readonly server?: ProcessIdentity | undefined;
@@ -30,6 +33,25 @@ export function writeRunFile(path: string, run: RunFile): void {
   const draft = `${path}.${process.pid}`;
   writeFileSync(draft, JSON.stringify(run), { mode: 0o600 });
   renameSync(draft, path);
+}
+
+/** A run file of another host that was not touched for so long is a dead one's. */
+const SILENCE_MS = 60_000;
+
+/** `elsewhere`: on another host that shares these files. A laptop's host name may change, so processes are looked up first. */
+export function whereabouts(path: string, run: RunFile): 'here' | 'elsewhere' | 'gone' {
+  if (isAlive(run.supervisor)) return 'here';
+  if (run.host === hostname()) return 'gone';
+  const touched = statSync(path, { throwIfNoEntry: false })?.mtimeMs ?? 0;
+  return Date.now() - touched < SILENCE_MS ? 'elsewhere' : 'gone';
+}
+
+export function touchRunFile(path: string): void {
+  try {
+    utimesSync(path, new Date(), new Date());
+  } catch {
+    // deleted this instant: the next look finds it gone
+  }
 }
 
 /** Removes the run file if it is still this supervisor's. */

@@ -10,12 +10,13 @@
 import { appendFileSync } from 'node:fs';
 import { once } from 'node:events';
 import { createServer, type Server, type Socket } from 'node:net';
+import { hostname } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
 import { isAlive, identityOf, ownIdentity, type ProcessIdentity } from '@shoal/fetch/process-identity';
 import { onMessage, send, type ToCommand, type ToSupervisor } from './control-protocol.ts';
 import { Guard } from './guard.ts';
 import { QueueServer } from './queue-server.ts';
-import { readRunFile, removeRunFile, RUN_VERSION, writeRunFile } from './run-file.ts';
+import { readRunFile, removeRunFile, RUN_VERSION, touchRunFile, writeRunFile } from './run-file.ts';
 import type { Site } from './site.ts';
 import { clearStaleSocket } from './socket-probe.ts';
 
@@ -157,12 +158,14 @@ export class Supervisor {
     const { site } = this.#options;
     if (serverPid !== undefined) this.#guard?.watch(serverPid);
     const server = serverPid === undefined ? undefined : identityOf(serverPid);
-    writeRunFile(site.runFile, { version: RUN_VERSION, supervisor: ownIdentity(), server, socket: site.socket, control: site.control });
+    writeRunFile(site.runFile, { version: RUN_VERSION, host: hostname(), supervisor: ownIdentity(), server, socket: site.socket, control: site.control });
   }
 
   /** A clean shutdown would delete a socket file that may by now belong to a new server in a new folder. */
   #checkRunFile(): void {
-    if (this.#state.name === 'stopping' || readRunFile(this.#options.site.runFile)?.supervisor.pid === process.pid) return;
+    const { runFile } = this.#options.site;
+    if (this.#state.name === 'stopping') return;
+    if (readRunFile(runFile)?.supervisor.pid === process.pid) return touchRunFile(runFile);
     void this.#leaveBehind('the run file is gone: the cache folder was deleted', () => this.#server.kill());
   }
 
