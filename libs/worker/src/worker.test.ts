@@ -125,8 +125,11 @@ async function expectedVectors(modelName: string, texts: readonly string[]): Pro
 }
 
 function cosine(a: Float32Array, b: Float32Array): number {
-  const dot = (x: Float32Array, y: Float32Array): number => x.reduce((sum, value, i) => sum + value * y[i]!, 0);
   return dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
+}
+
+function dot(a: Float32Array, b: Float32Array): number {
+  return a.reduce((sum, value, i) => sum + value * b[i]!, 0);
 }
 
 function expectSame(found: readonly Float32Array[], expected: readonly Float32Array[]): void {
