@@ -1,0 +1,131 @@
+// Token ids against the official package: by hand, over real lines, over random Unicode, with and without truncation.
+
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { beforeAll, describe, expect, test } from 'vitest';
+import type { Tokenizer } from '@shoal/core';
+import type { StoredModel } from '../store/stored-model.ts';
+import { FETCH_TIMEOUT_MS, openMinilm } from '../testing/minilm.ts';
+import { ReferenceTokenizer } from '../testing/reference-tokenizer.ts';
+import { randomStrings, realLines } from '../testing/texts.ts';
+import { openTokenizer } from './open-tokenizer.ts';
+import { parseTokenizerJson } from './tokenizer-json.ts';
+import { WordPieceTokenizer } from './word-piece-tokenizer.ts';
+
+const PACKAGES = new URL('../../../../node_modules', import.meta.url).pathname;
+
+let model: StoredModel;
+let json: string;
+let whole: WordPieceTokenizer; // never truncates
+
+beforeAll(async () => {
+  model = await openMinilm();
+  json = await readFile(join(model.folder, 'tokenizer.json'), 'utf8');
+  whole = new WordPieceTokenizer(parseTokenizerJson(json, 'tokenizer.json'), { hash: '', maxTokens: Number.MAX_SAFE_INTEGER });
+}, FETCH_TIMEOUT_MS);
+
+/** Fails with the first texts whose ids differ; returns how many ids were compared. */
+async function expectSameIds(ours: Tokenizer, theirs: ReferenceTokenizer, texts: readonly string[]): Promise<number> {
+  const differing: unknown[] = [];
+  let compared = 0;
+  for (let start = 0; start < texts.length; start += 1_000) {
+    const group = texts.slice(start, start + 1_000);
+    const expected = await theirs.encode(group);
+    for (const [at, text] of group.entries()) {
+      const found = ours.encode(text);
+      compared += expected[at]!.ids.length;
+      const isSame = String(found.ids) === String(expected[at]!.ids) && found.isTruncated === expected[at]!.isTruncated;
+      if (!isSame && differing.length < 3) differing.push({ text, found, expected: expected[at] });
+    }
+  }
+  expect(differing).toEqual([]);
+  return compared;
+}
+
+describe('token ids are those of the official package', () => {
+  test.each([
+    ['nothing', ''], ['a space', ' '], ['only spaces of all kinds', ' \t\n\r\u00a0\u3000\u2028'], ['punctuation', 'Hello, World! $100 +5% ^caret `tick` ~til'],
+    ['accents', 'naïve café Ångström e\u0301 Việt'], ['Chinese', '你好，世界 mixed 中文text'], ['kana', '日本語テキスト ｶﾞ'], ['Hangul', '한국어 한'],
+    ['emoji', '😀👍🏽 text 👨‍👩‍👧‍👦'], ['controls', 'a\u0000b\u0007c\u200bd\ufeffe\u00ad'], ['vertical tab, form feed, next line', 'a\u000bb\u000cc\u0085d'],
+    ['special tokens', '[CLS] in text [SEP] [MASK]ed[PAD] [cls] [MASK'], ['a word of 100 characters', 'x'.repeat(100)], ['a word of 101 characters', 'x'.repeat(101)],
+    ['100 characters in 200 code units', '𝕏'.repeat(100)], ['lower case of its own', 'ß ẞ İ ı ŉ ﬁ ΣΊΣΥΦΟΣ'], ['a lone surrogate', 'a\ud800b \udc00'],
+    ['hashes', '##ing ## # ##'], ['marks without a letter', '\u0301\u0302 x'], ['decomposes to punctuation', 'a≠b \u037e \u1fef'], ['astral Chinese', 'a𠀀b𫠠c'],
+    ['right to left', 'العربية עברית'], ['Indic', 'ไทย हिन्दी தமிழ்'],
+  ])('%s', async (_, text) => {
+    await expectSameIds(whole, new ReferenceTokenizer(json), [text]);
+  });
+
+  test('on 25,000 real lines', { timeout: 120_000 }, async () => {
+    const lines = realLines(PACKAGES, 25_000);
+    expect(lines.length).toBeGreaterThanOrEqual(20_000);
+    const compared = await expectSameIds(whole, new ReferenceTokenizer(json), lines);
+    console.log(`${lines.length} real lines, ${compared} token ids compared`);
+  });
+
+  test('on 20,000 random Unicode strings', { timeout: 120_000 }, async () => {
+    const strings = randomStrings(20_000, 3);
+    const compared = await expectSameIds(whole, new ReferenceTokenizer(json), strings);
+    console.log(`${strings.length} random strings, ${compared} token ids compared`);
+  });
+
+  test.each([3, 8, 16, 256])('truncated at %i tokens', { timeout: 120_000 }, async (maxTokens) => {
+    const ours = await openTokenizer(model, { maxTokens });
+    const theirs = new ReferenceTokenizer(json, { maxTokens });
+    const lines = realLines(PACKAGES, 4_000);
+    const long = Array.from({ length: 200 }, (_, at) => lines.slice(at * 5, at * 5 + 1 + (at % 20)).join(' '));
+    const exact = [252, 253, 254, 255, 256].map((words) => 'the '.repeat(words));
+    await expectSameIds(ours, theirs, [...lines, ...long, ...exact, ...randomStrings(4_000, 5)]);
+  });
+});
+
+describe('fields of tokenizer.json that change ids', () => {
+  const small = (change: (root: Record<string, Record<string, unknown>>) => void): string => {
+    const pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', 'Ab', 'ab', '##c', '##C', 'é', 'e', '中', '文', '中文', 'x', '##x', '$', '\u0000', 'a', '##b', 'ς', 'σ', '<add>'];
+    const root = JSON.parse(json) as Record<string, Record<string, unknown>>;
+    root['model']!['vocab'] = Object.fromEntries(pieces.map((piece, id) => [piece, id]));
+    root['added_tokens'] = [{ id: 3, content: '[SEP]', single_word: false, lstrip: false, rstrip: false, normalized: false, special: true },
+      { id: 21, content: '<add>', single_word: false, lstrip: false, rstrip: false, normalized: false, special: false }] as never;
+    root['post_processor'] = { type: 'BertProcessing', sep: ['[SEP]', 3], cls: ['[CLS]', 2] };
+    change(root);
+    return JSON.stringify(root);
+  };
+  const texts = ['Abc abC ABC', 'é e\u0301 É', '中文 中 x中文x', 'xxxxx xxxxxx', 'a\u0000b\u000bc $', 'ΑΣ σς', '<add>x<add><ad[SEP]', 'a\tb\u00a0c', '\u2000x\ufeffx'];
+
+  test.each<[string, (root: Record<string, Record<string, unknown>>) => void]>([
+    ['as they are', () => undefined],
+    ['lowercase: false keeps case and accents', (root) => { root['normalizer']!['lowercase'] = false; }],
+    ['strip_accents: false keeps accents', (root) => { root['normalizer']!['strip_accents'] = false; }],
+    ['strip_accents: true without lowercase', (root) => { Object.assign(root['normalizer']!, { strip_accents: true, lowercase: false }); }],
+    ['handle_chinese_chars: false', (root) => { root['normalizer']!['handle_chinese_chars'] = false; }],
+    ['clean_text: false', (root) => { root['normalizer']!['clean_text'] = false; }],
+    ['max_input_chars_per_word: 5', (root) => { root['model']!['max_input_chars_per_word'] = 5; }],
+  ])('%s', async (_, change) => {
+    const changed = small(change);
+    const ours = new WordPieceTokenizer(parseTokenizerJson(changed, 'tokenizer.json'), { hash: '', maxTokens: 512 });
+    await expectSameIds(ours, new ReferenceTokenizer(changed), [...texts, ...randomStrings(2_000, 11)]);
+  });
+});
+
+describe('long texts', () => {
+  test.each([
+    ['one word', 'a'.repeat(20_000_000)],
+    ['one odd word', 'é'.repeat(10_000_000)],
+    ['spaces', ' '.repeat(20_000_000)],
+    ['characters that decompose to punctuation', '≠'.repeat(7_000_000)],
+    ['words', 'lorem ipsum dolor '.repeat(1_100_000)],
+    ['nothing but dropped characters', '\u200b'.repeat(7_000_000)],
+  ])('20 MB of %s take seconds, not hours', async (_, text) => {
+    const tokenizer = await openTokenizer(model);
+    const start = performance.now();
+    const { ids } = tokenizer.encode(text);
+    expect(performance.now() - start).toBeLessThan(10_000); // 0.1 to 0.9 s on a quiet core
+    expect(ids.length).toBeLessThanOrEqual(256);
+  });
+
+  test('ids end where the row is full, and say so', async () => {
+    const tokenizer = await openTokenizer(model, { maxTokens: 5 });
+    expect(tokenizer.encode('the the the')).toEqual({ ids: [101, 1996, 1996, 1996, 102], isTruncated: false });
+    expect(tokenizer.encode('the the the   \n')).toEqual({ ids: [101, 1996, 1996, 1996, 102], isTruncated: false });
+    expect(tokenizer.encode('the the the the')).toEqual({ ids: [101, 1996, 1996, 1996, 102], isTruncated: true });
+  });
+});
