@@ -4,7 +4,7 @@
 
 import { Worker, type Job, type JobJson } from 'bullmq';
 import { setImmediate } from 'node:timers/promises';
-import { closeConnection, type Redis } from './connection.ts';
+import { closeConnection, type Closable, type Redis } from './connection.ts';
 
 export interface BatchWorkerOptions {
   readonly connection: Redis;
@@ -31,6 +31,7 @@ const IDLE_LOOK_SECONDS = 2;
 
 export class BatchWorker extends Worker {
   private tokens = 0;
+  private blocking: Closable | undefined;
 
   constructor(options: BatchWorkerOptions) {
     super(options.queue, null, {
@@ -57,22 +58,25 @@ export class BatchWorker extends Worker {
     return Array.from({ length: count }, () => this.take(false));
   }
 
+  async untilReady(): Promise<void> {
+    await this.waitUntilReady();
+    this.blocking = await this.getBackend().blockingClient;
+  }
+
   /** Ends a `takeNext` that waits: it resolves without a job, unless the server has just given it one. */
   async interruptWait(): Promise<void> {
-    const client = await this.getBackend().blockingClient;
     // While it has no socket there is nothing to interrupt, and `disconnect` would only lose its retry timer.
-    if (client?.status === 'ready') await this.getBackend().disconnectBlocking(false);
+    if (this.blocking?.status === 'ready') await this.getBackend().disconnectBlocking(false);
   }
 
   /** Closes everything at once, waiting for no job and no server. */
   async shutDown(): Promise<void> {
-    const client = await this.getBackend().blockingClient?.catch(() => undefined);
     const closed = this.close(true);
-    if (client !== undefined) {
-      await closeConnection(client);
+    if (this.blocking !== undefined) {
+      await closeConnection(this.blocking);
       // A wait that was about to reconnect takes this end for an outage and connects once more.
       await setImmediate();
-      await closeConnection(client);
+      await closeConnection(this.blocking);
     }
     await closed;
   }

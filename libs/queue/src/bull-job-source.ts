@@ -12,9 +12,11 @@ import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { BatchWorker, type TakenJob } from './batch-worker.ts';
 import { isLockLost, limitEvents, wakeIdleWorker } from './bullmq-internals.ts';
-import { closeConnection, isConnectionFault, isPassingFault, openConnection, untilReady, type Redis } from './connection.ts';
+import { closeConnection, isConnectionFault, isPassingFault, isServerFull, openConnection, untilReady, type Redis } from './connection.ts';
+import { keepLocks } from './keep-locks.ts';
 import { Leases } from './leases.ts';
 import { checkServer, type ServerFacts } from './server-check.ts';
+import { within } from './within.ts';
 
 export interface BullJobSourceOptions {
   readonly redisUrl: string;
@@ -148,7 +150,7 @@ export class BullJobSource implements JobSource {
     worker.on('error', (error) => log.debug({ err: error }, 'queue client reported an error'));
     worker.on('stalled', (jobId) => log.warn({ jobId }, 'job stalled, its worker is gone; it waits again'));
     this.worker = worker;
-    await worker.waitUntilReady();
+    await worker.untilReady();
     await worker.startStalledCheckTimer();
     if (this.isStopped()) return;
     this.leases.start();
@@ -164,7 +166,7 @@ export class BullJobSource implements JobSource {
     this.claimed.clear();
     await this.worker?.shutDown();
     if (this.connection !== undefined) await closeConnection(this.connection);
-    await this.opening.catch(() => undefined);
+    await within(HAND_BACK_MS, this.opening);
   }
 
   private isStopped(): boolean {
@@ -299,7 +301,14 @@ export class BullJobSource implements JobSource {
   // ---- leases ---------------------------------------------------------------------------------------------------
 
   private async extend(jobIds: string[], tokens: string[], leaseMs: number): Promise<readonly string[]> {
-    return this.worker === undefined ? [] : this.worker.extendJobLocks(jobIds, tokens, leaseMs);
+    const { worker, connection } = this;
+    if (worker === undefined || connection === undefined) return [];
+    try {
+      return await worker.extendJobLocks(jobIds, tokens, leaseMs);
+    } catch (error) {
+      if (!isServerFull(error)) throw error;
+      return keepLocks(connection, { prefix: this.options.prefix, queue: this.options.queue, jobIds, tokens, leaseMs });
+    }
   }
 
   private reportLost(jobId: string): void {
@@ -350,11 +359,4 @@ function unlessAborted<T>(signal: AbortSignal, work: Promise<T>): Promise<T | un
     signal.addEventListener('abort', stopWaiting, { once: true });
     work.then(resolve, reject).finally(() => signal.removeEventListener('abort', stopWaiting));
   });
-}
-
-/** Resolves when `work` is done, or after `ms` at the latest. */
-async function within(ms: number, work: Promise<unknown>): Promise<void> {
-  let timer: NodeJS.Timeout | undefined;
-  await Promise.race([work, new Promise((resolve) => (timer = setTimeout(resolve, ms)))]);
-  clearTimeout(timer);
 }

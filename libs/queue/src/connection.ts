@@ -61,7 +61,7 @@ export async function untilReady(connection: Redis, url: string, waitMs = 5_000)
 }
 
 /** What closing needs of a connection; BullMQ's wrapper around one has it too. */
-interface Closable {
+export interface Closable {
   readonly status: string;
   once(event: 'end', listener: () => void): unknown;
   connect(): Promise<void>;
@@ -114,7 +114,10 @@ export function isPassingFault(error: unknown): boolean {
 }
 
 function addressOf(url: string): RedisOptions {
-  const parsed = URL.canParse(url) ? new URL(url) : undefined;
+  // A path has no host before it, which URL demands where there are credentials.
+  const unix = /^unix:\/\/([^@/]*@)?(\/.+)$/.exec(url);
+  const text = unix === null ? url : `unix://${unix[1] ?? ''}localhost${unix[2]}`;
+  const parsed = URL.canParse(text) ? new URL(text) : undefined;
   switch (parsed?.protocol) {
     case 'unix:': return { path: decodeURIComponent(parsed.pathname), ...credentialsOf(parsed), ...databaseOf(parsed.searchParams.get('db')) };
     case 'redis:': return { ...hostOf(parsed), ...credentialsOf(parsed), ...databaseOf(parsed.pathname.slice(1)) };

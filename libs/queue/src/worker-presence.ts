@@ -5,6 +5,7 @@ import { randomUUID } from 'node:crypto';
 import { DEFAULT_PREFIX, keySpace, type Logger } from '@shoal/core';
 import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
 import { runScript, script } from './payload/script.ts';
+import { within } from './within.ts';
 
 export interface PresenceOptions {
   readonly redisUrl: string;
@@ -16,6 +17,8 @@ export interface PresenceOptions {
 
 const LIFE_MS = 6_000;
 const RENEWAL_MS = 2_000;
+/** A server that is away is left without a word; the worker's time runs out there. */
+const GOODBYE_MS = 500;
 
 // KEYS[1] the sorted set of workers. ARGV[1] the worker, ARGV[2] how long it lives from now, in ms.
 // Those whose time is up leave on this occasion; there is no other sweep.
@@ -85,7 +88,7 @@ export class WorkerPresence {
   private async leave(): Promise<void> {
     clearInterval(this.timer);
     this.end.abort();
-    if (this.connection.status === 'ready') await this.connection.zrem(this.key, this.workerId).catch(() => undefined);
+    await within(GOODBYE_MS, this.connection.zrem(this.key, this.workerId));
     await closeConnection(this.connection);
     await this.showing;
   }
