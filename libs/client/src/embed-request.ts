@@ -3,7 +3,7 @@
 
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import {
-  ShoalError, checkJobId, encodeTexts, encodeTokens, fingerprintOf,
+  ShoalError, checkJobId, encodeTexts, encodeTokens, fingerprintOf, parseJob,
   type EmbedJobData, type Encoded, type OutputDtype, type OutputOptions, type Tokenizer,
 } from '@shoal/core';
 import type { NewJob } from '@shoal/queue';
@@ -84,7 +84,9 @@ function finish(
     ...(prompt === undefined ? {} : { prompt }),
     ...(output === undefined ? {} : { output }),
   };
-  return { jobId, rows, fingerprint, job: toJob(common), tokens, truncated };
+  const job = toJob(common);
+  parseJob(jobId, 'embed', job.data); // a wrong option is this call's problem, not that of the jobs it would travel with
+  return { jobId, rows, fingerprint, job, tokens, truncated };
 }
 
 function outputOf(output: RequestTerms['output']): OutputOptions {

@@ -360,8 +360,9 @@ export class OpenJobs {
     await this.patiently(this.parts.producer.remove(jobIds));
   }
 
-  /** Best effort: waits for a while, and takes no for an answer. */
+  /** Best effort: waits for a while, not at all when the server is away, and takes no for an answer. */
   private async patiently(work: Promise<unknown>): Promise<void> {
+    if (this.lostConnections > 0) return void work.catch(() => undefined);
     const patience = Promise.withResolvers<void>();
     const cancel = this.parts.clock.after(REMOVAL_PATIENCE_MS, () => patience.resolve());
     await Promise.race([work, patience.promise]).catch((error: unknown) => this.parts.log?.debug({ err: error }, 'cleaning up after abandoned jobs failed'));

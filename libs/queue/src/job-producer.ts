@@ -49,10 +49,12 @@ export interface JobState {
 
 /** Larger transactions are not faster, and block the server for longer (facts/bullmq.md §3.2: two of 250 in flight beat one of 500). */
 const JOBS_PER_TRANSACTION = 50;
+/** The server does nothing else while it runs a transaction: 8 MB take it about 10 ms. A larger input goes alone. */
+const BYTES_PER_TRANSACTION = 8 << 20;
 const COMMANDS_PER_JOB = 4;
 /** Events are read by nobody here; the stream would otherwise keep 10,000 entries with every return value. */
 const EVENTS_KEPT = 100;
-/** Rounds of WATCH that lost against another producer before the job is reported as known and looked at again later. */
+/** Rounds of WATCH that lost against another producer before the jobs are reported as known, to be looked at again later. */
 const MAX_REPLACE_ROUNDS = 5;
 
 /**
@@ -103,15 +105,14 @@ export class JobProducer {
   }
 
   /**
-   * Adds jobs with their inputs, 50 a transaction, all transactions in flight at once; one result per job, in order. Throws
+   * Adds jobs with their inputs, up to 50 a transaction, all transactions in flight at once; one result per job, in order. Throws
    * JOB_INVALID before anything is sent, QUEUE_FULL and QUEUE_UNREACHABLE: then some may have been added, and the whole
    * call should be repeated.
    */
   async add(jobs: readonly NewJob[], { again = 'when-used-up' }: AddOptions = {}): Promise<AddResult[]> {
     for (const job of jobs) checkNewJob(job);
     if (again === 'always') return this.replace(jobs, again);
-    const groups = Array.from({ length: Math.ceil(jobs.length / JOBS_PER_TRANSACTION) }, (_, i) => jobs.slice(i * JOBS_PER_TRANSACTION, (i + 1) * JOBS_PER_TRANSACTION));
-    return (await Promise.all(groups.map((group) => this.addGroup(group, again)))).flat();
+    return (await Promise.all(inGroups(jobs).map((group) => this.addGroup(group, again)))).flat();
   }
 
   /** States of any jobs, in order, in one round trip. */
@@ -205,10 +206,8 @@ export class JobProducer {
    */
   private async replaceAll(jobs: readonly NewJob[], again: Again): Promise<AddResult[]> {
     const results = new Map<string, AddResult>();
-    for (let round = 0; round < MAX_REPLACE_ROUNDS; round++) {
-      const open = jobs.filter(({ jobId }) => !results.has(jobId)).slice(0, JOBS_PER_TRANSACTION);
-      if (open.length === 0) break;
-      if (await this.replaceGroup(open, again, results)) round = -1;
+    for (const group of inGroups(jobs)) {
+      for (let round = 0; round < MAX_REPLACE_ROUNDS; round++) if (await this.replaceGroup(group, again, results)) break;
     }
     return jobs.map(({ jobId }) => results.get(jobId) ?? { jobId, outcome: 'known' });
   }
@@ -277,6 +276,22 @@ function openQueue({ prefix = DEFAULT_PREFIX, queue: name, log }: ProducerOption
   const queue = new Queue(name, { prefix, connection, streams: { events: { maxLen: EVENTS_KEPT } } });
   queue.on('error', (error) => log?.debug({ queue: name, reason: error.message }, 'queue reported an error'));
   return queue;
+}
+
+function inGroups(jobs: readonly NewJob[]): NewJob[][] {
+  const groups: NewJob[][] = [];
+  let bytes = Infinity;
+  for (const job of jobs) {
+    const open = groups.at(-1);
+    bytes += job.input?.length ?? 0;
+    if (open !== undefined && open.length < JOBS_PER_TRANSACTION && bytes <= BYTES_PER_TRANSACTION) {
+      open.push(job);
+      continue;
+    }
+    groups.push([job]);
+    bytes = job.input?.length ?? 0;
+  }
+  return groups;
 }
 
 function checkNewJob({ jobId, data, input, priority }: NewJob): void {

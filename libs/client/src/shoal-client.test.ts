@@ -1,0 +1,548 @@
+// The client against a real queue server and a stand-in for the worker that keeps to the public contract (docs/jobs.md) and
+// can be told to misbehave. Vectors are a function of each row's bytes, so that a lost, doubled or swapped row is seen.
+
+import { createHash, randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { fork } from 'node:child_process';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
+import { Queue, UnrecoverableError, Worker, type Job } from 'bullmq';
+import { Redis } from 'ioredis';
+import {
+  decodeInput, decodeResultHeader, encodeBody, encodeResult, encodeTexts, failedReason, fingerprintOf, isShoalError, keySpace, mainQueue, parseJob,
+  type ErrorCode, type Tokenizer,
+} from '@shoal/core';
+import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import type { ClientOptions, StreamBlock } from './embedding.ts';
+import { ShoalClient } from './shoal-client.ts';
+
+const PREFIX = '{t-client}';
+const DIMS = 8;
+const keys = keySpace(PREFIX);
+
+let server: TestServer;
+let redis: Redis;
+const closers: (() => Promise<unknown>)[] = [];
+
+beforeAll(async () => {
+  server = await startTestServer();
+  redis = new Redis(server.url, { maxRetriesPerRequest: null });
+  redis.on('error', () => undefined);
+});
+
+afterEach(async () => {
+  for (const close of closers.splice(0).toReversed()) await close();
+});
+
+afterAll(async () => {
+  redis.disconnect();
+  await server.stop();
+});
+
+// ---- the stand-in ---------------------------------------------------------------------------------------------------
+
+interface StandInOptions {
+  /** Out-of-order completion: each job takes this long. */
+  readonly delayMs?: (jobId: string) => number;
+  readonly isSilent?: boolean;
+  readonly failure?: (jobId: string) => { code: ErrorCode; message: string } | undefined;
+  /** Called after the result was written and before the job completes. */
+  readonly tamper?: (jobId: string, outKey: string, times: number) => Promise<void>;
+  readonly concurrency?: number;
+}
+
+class StandIn {
+  readonly runs = new Map<string, number>();
+  rows = 0;
+  private readonly worker: Worker;
+  private readonly connection: Redis;
+  private readonly queue: string;
+  private readonly options: StandInOptions;
+
+  constructor(queue: string, options: StandInOptions = {}, url = server.url) {
+    this.queue = queue;
+    this.options = options;
+    this.connection = new Redis(url, { maxRetriesPerRequest: null });
+    this.connection.on('error', () => undefined);
+    this.worker = new Worker(queue, (job) => this.run(job), {
+      prefix: PREFIX, connection: this.connection, concurrency: options.concurrency ?? 16, removeOnComplete: { count: 1000 }, removeOnFail: { count: 5000 },
+      lockDuration: 5_000, stalledInterval: 1_000, maxStalledCount: 100,
+    });
+    this.worker.on('error', () => undefined);
+    this.worker.on('completed', (job) => void this.announce(job, 'completed').catch(() => undefined));
+    this.worker.on('failed', (job) => job && void this.announce(job, 'failed').catch(() => undefined));
+    closers.push(() => this.close());
+  }
+
+  async close(): Promise<void> {
+    await this.worker.close(true);
+    this.connection.disconnect();
+  }
+
+  private async run(job: Job): Promise<unknown> {
+    const jobId = job.id!;
+    const order = parseJob(jobId, job.name, job.data);
+    const [inKey, outKey] = [keys.input(this.queue, jobId), keys.output(this.queue, jobId)];
+    const head = decodeResultHeader((await this.connection.getrangeBuffer(outKey, 0, 31)) as Buffer);
+    if (head?.fingerprint === order.fingerprint) return { v: 1, already: true };
+    const times = (this.runs.get(jobId) ?? 0) + 1;
+    this.runs.set(jobId, times);
+    const failure = this.options.failure?.(jobId);
+    await sleep(this.options.delayMs?.(jobId) ?? 0);
+    if (failure) throw new UnrecoverableError(failedReason(failure));
+    const input = order.input.form === 'inline' ? encodeTexts(order.input.texts) : await this.connection.getBuffer(inKey);
+    if (input === null) throw new UnrecoverableError('INPUT_LOST: no input');
+    const model = `${this.queue.slice('embed-'.length)}@r1`;
+    const fingerprint = fingerprintOf({ model, prompt: order.prompt, truncate: order.truncate, output: order.output }, input);
+    if (order.fingerprint !== undefined && order.fingerprint !== fingerprint) throw new UnrecoverableError(`FINGERPRINT_MISMATCH: ${fingerprint}`);
+    const decoded = decodeInput(input);
+    const rows: readonly (string | ArrayLike<number>)[] = decoded.form === 'texts' ? decoded.texts : decoded.rows;
+    const vectors = Float32Array.from(rows.flatMap((row) => vectorOf(row)));
+    const { dims, body } = encodeBody(vectors, rows.length, DIMS, order.output);
+    await this.connection.set(outKey, encodeResult({ dtype: order.output.dtype, rows: rows.length, dims, fingerprint, isTruncated: false }, body), 'PX', order.resultTtlMs);
+    await this.options.tamper?.(jobId, outKey, times);
+    this.rows += rows.length;
+    return { v: 1, key: outKey, rows: rows.length };
+  }
+
+  private async announce(job: Job, outcome: 'completed' | 'failed'): Promise<void> {
+    const reply: unknown = job.data.reply;
+    const pipeline = this.connection.pipeline().del(keys.input(this.queue, job.id!));
+    const isRepeated = (job.returnvalue as { already?: boolean } | null)?.already === true;
+    if (typeof reply === 'string' && this.options.isSilent !== true && !isRepeated) pipeline.publish(reply, JSON.stringify({ v: 1, queue: this.queue, [outcome]: [job.id] }));
+    await pipeline.exec();
+  }
+}
+
+function vectorOf(row: string | ArrayLike<number>): number[] {
+  const hash = createHash('sha256').update(typeof row === 'string' ? row : Uint32Array.from(row)).digest();
+  const values = Array.from({ length: DIMS }, (_, i) => hash.readInt16LE(2 * i) / 32_768);
+  const norm = Math.hypot(...values);
+  return values.map((value) => Math.fround(value / norm));
+}
+
+/** Code units as ids; at most 16 tokens. */
+const tokenizer: Tokenizer = {
+  hash: '0123456789abcdef', maxTokens: 16, vocabularySize: 70_000,
+  encode(text) {
+    const ids = Array.from(text.slice(0, 14), (letter) => letter.codePointAt(0)! + 3);
+    return { ids: [1, ...ids, 2], isTruncated: text.length > 14 };
+  },
+};
+
+let models = 0;
+function newModel(): { name: string; revision: string } {
+  return { name: `m${++models}`, revision: 'r1' };
+}
+
+async function connect(options: Partial<ClientOptions> = {}): Promise<ShoalClient> {
+  const client = await ShoalClient.connect({ redisUrl: server.url, prefix: PREFIX, model: newModel(), ...options });
+  closers.push(() => client.close());
+  return client;
+}
+
+async function setup(options: Partial<ClientOptions> = {}, standIn: StandInOptions = {}) {
+  const model = options.model ?? newModel();
+  const queue = mainQueue(model.name);
+  const worker = new StandIn(queue, standIn);
+  const client = await connect({ ...options, model });
+  return { model, queue, worker, client };
+}
+
+function* lines(count: number, from = 0): Generator<{ text: string; n: number }> {
+  for (let n = from; n < count; n++) yield { text: `line ${n} ${'x'.repeat(n % 7)}`, n };
+}
+
+function* brokenLines(count: number): Generator<{ text: string }> {
+  yield* lines(count);
+  throw new Error('disk on fire');
+}
+
+async function collect<Item>(stream: AsyncIterable<StreamBlock<Item>>): Promise<StreamBlock<Item>[]> {
+  const blocks: StreamBlock<Item>[] = [];
+  for await (const block of stream) blocks.push(block);
+  return blocks;
+}
+
+const EVERY_ROW = 'every row once, in order, with its own vector';
+
+function judge(blocks: readonly StreamBlock<{ text: string }>[], rows: number, from = 0): string {
+  let next = from;
+  for (const block of blocks) {
+    if (block.first !== next) return `a block begins at row ${block.first} where row ${next} is expected`;
+    if (block.kind === 'skipped') return `rows from ${next} were skipped: ${block.error.message}`;
+    for (const [row, { text }] of block.items.entries()) {
+      const expected = vectorOf(text);
+      if (block.vectors.subarray(row * DIMS, (row + 1) * DIMS).some((value, i) => value !== expected[i])) return `row ${next + row} has another row's vector`;
+    }
+    next += block.rows;
+  }
+  return next === rows ? EVERY_ROW : `${next} rows came where ${rows} are expected`;
+}
+
+function fingerprintOfTexts(queue: string, texts: readonly string[]): string {
+  return fingerprintOf({ model: `${queue.slice('embed-'.length)}@r1`, prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } }, encodeTexts(texts));
+}
+
+async function codeOf(work: Promise<unknown>): Promise<ErrorCode | 'no error'> {
+  try {
+    await work;
+    return 'no error';
+  } catch (error) {
+    if (isShoalError(error)) return error.code;
+    throw error;
+  }
+}
+
+// ---- results --------------------------------------------------------------------------------------------------------
+
+test('three texts come back as three rows, and the result is marked taken', async () => {
+  const { client, queue } = await setup();
+  const result = await client.embed(['a', 'b', ''], { jobId: 'three' });
+  expect({ ...result, vectors: [...result.vectors] }).toEqual({ rows: 3, dims: DIMS, dtype: 'f32', tokens: undefined, truncated: false, vectors: ['a', 'b', ''].flatMap(vectorOf) });
+  await client.close();
+  expect(decodeResultHeader((await redis.getBuffer(keys.output(queue, 'default~three')))!)?.isTaken).toBe(true);
+  expect(await redis.exists(keys.input(queue, 'default~three'))).toBe(0);
+});
+
+test('no texts are no rows and no job', async () => {
+  const client = await connect();
+  expect(await client.embed([])).toMatchObject({ rows: 0 });
+  expect(client.counts().added).toBe(0);
+});
+
+test('a client with a tokenizer sends token ids and says which rows were cut', async () => {
+  const { client } = await setup({ tokenizer, jobTexts: 2 });
+  const texts = ['short', 'a text that is too long', 'x', '12345678901234', '123456789012345'];
+  const result = await client.embed(texts);
+  expect([...result.vectors]).toEqual(texts.flatMap((text) => vectorOf([...tokenizer.encode(text).ids])));
+  expect(result.tokens).toEqual([7, 16, 3, 16, 16]);
+  expect(result.truncated).toEqual([1, 4]);
+  expect(await codeOf(client.embed(texts, { truncate: 'error' }))).toBe('INPUT_TOO_LONG');
+});
+
+test('smaller output types come back as floats', async () => {
+  const { client } = await setup();
+  const expected = vectorOf('a');
+  for (const [dtype, tolerance] of [['f32', 0], ['f16', 0.0005], ['i8', 0.005]] as const) {
+    const { vectors } = await client.embed(['a'], { output: { dtype } });
+    for (const [i, value] of vectors.entries()) expect(Math.abs(value - expected[i]!)).toBeLessThanOrEqual(tolerance);
+  }
+  expect([...(await client.embed(['a'], { output: { dtype: 'binary' } })).vectors]).toEqual(expected.map((value) => (value > 0 ? 1 : -1)));
+  expect((await client.embed(['a'], { output: { dimensions: 3 } })).dims).toBe(3);
+});
+
+test('3,000 rows keep their order though jobs complete in any order', async () => {
+  const { client, worker } = await setup({ jobTexts: 20, maxInFlightJobs: 32 }, { delayMs: () => Math.random() * 30 });
+  expect(judge(await collect(client.embedStream(lines(3_000))), 3_000)).toBe(EVERY_ROW);
+  expect(worker.rows).toBe(3_000);
+});
+
+test('a text too long to travel inside a job goes by input key, alone', async () => {
+  const { client } = await setup();
+  const items = [{ text: 'a' }, { text: 'é'.repeat(3_000_000) }, { text: 'b' }];
+  const blocks = await collect(client.embedStream(items));
+  expect(blocks.map(({ rows }) => rows)).toEqual([1, 1, 1]);
+  expect(judge(blocks, 3)).toBe(EVERY_ROW);
+});
+
+test('passthrough fields come back with their rows, and blocks count from startAt', async () => {
+  const { client } = await setup({ jobTexts: 10 });
+  const blocks = await collect(client.embedStream(lines(125, 100), { startAt: 100, runId: 'from-100' }));
+  expect(judge(blocks, 125, 100)).toBe(EVERY_ROW);
+  expect(blocks.flatMap(({ items }) => items.map(({ n }) => n))).toEqual(Array.from({ length: 25 }, (_, i) => 100 + i));
+});
+
+test('two clients at once each get their own rows', async () => {
+  const { client, model } = await setup({ jobTexts: 8 }, { delayMs: () => Math.random() * 5 });
+  const other = await connect({ model, jobTexts: 8 });
+  const [mine, theirs] = await Promise.all([collect(client.embedStream(lines(500))), collect(other.embedStream(lines(700)))]);
+  expect(judge(mine, 500)).toBe(EVERY_ROW);
+  expect(judge(theirs, 700)).toBe(EVERY_ROW);
+});
+
+test('two clients with the same run id at once both get every row', async () => {
+  const { client, model } = await setup({ jobTexts: 8, askAfterMs: 100 }, { delayMs: () => Math.random() * 20 });
+  const other = await connect({ model, jobTexts: 8, askAfterMs: 100 });
+  const [mine, theirs] = await Promise.all([collect(client.embedStream(lines(400), { runId: 'same' })), collect(other.embedStream(lines(400), { runId: 'same' }))]);
+  expect(judge(mine, 400)).toBe(EVERY_ROW);
+  expect(judge(theirs, 400)).toBe(EVERY_ROW);
+});
+
+test('the same request twice at once in one client is one job', async () => {
+  const { client, worker } = await setup({}, { delayMs: () => 20 });
+  const [one, two] = await Promise.all([client.embed(['a'], { jobId: 'twice' }), client.embed(['a'], { jobId: 'twice' })]);
+  expect(one.vectors).toEqual(two.vectors);
+  expect(worker.rows).toBe(1);
+});
+
+// ---- ids ------------------------------------------------------------------------------------------------------------
+
+test('an id in use for other texts is a conflict, and both requests are told apart by fingerprint', async () => {
+  const model = newModel();
+  const client = await connect({ model });
+  const first = client.embed(['a'], { jobId: 'mine' });
+  first.catch(() => undefined);
+  await expect.poll(() => client.counts().added).toBe(1);
+  await expect(client.embed(['b'], { jobId: 'mine' })).rejects.toMatchObject({ code: 'JOB_ID_CONFLICT', fields: { found: expect.any(String), asked: expect.any(String) } });
+  const other = await connect({ model });
+  expect(await codeOf(other.embed(['b'], { jobId: 'mine' }))).toBe('JOB_ID_CONFLICT');
+});
+
+test('a finished request whose result nobody took is fetched without computing', async () => {
+  const { client, worker, queue } = await setup();
+  const request = { texts: ['a', 'b'], jobId: 'ready' };
+  const plain = new Queue(queue, { prefix: PREFIX, connection: redis });
+  await plain.add('embed', { v: 1, texts: request.texts, fingerprint: fingerprintOfTexts(queue, request.texts) }, { jobId: `default~${request.jobId}` });
+  await expect.poll(() => plain.getJobState(`default~${request.jobId}`)).toBe('completed');
+  expect([...(await client.embed(request.texts, request)).vectors]).toEqual(request.texts.flatMap(vectorOf));
+  expect(worker.rows).toBe(2);
+  expect(client.counts()).toMatchObject({ ready: 1, added: 0 });
+});
+
+test('a request that waits already is known, and its end is found though nobody announces it to us', async () => {
+  const model = newModel();
+  const queue = mainQueue(model.name);
+  const plain = new Queue(queue, { prefix: PREFIX, connection: redis });
+  await plain.add('embed', { v: 1, texts: ['a'], fingerprint: fingerprintOfTexts(queue, ['a']), reply: keys.reply('nobody') }, { jobId: 'default~known' });
+  const client = await connect({ model });
+  const result = client.embed(['a'], { jobId: 'known' });
+  await expect.poll(() => client.counts().known).toBe(1);
+  const worker = new StandIn(queue);
+  expect([...(await result).vectors]).toEqual(vectorOf('a'));
+  expect(worker.rows).toBe(1);
+});
+
+test('a request that was answered before is computed again', async () => {
+  const { client, worker } = await setup();
+  for (let i = 1; i <= 3; i++) {
+    expect([...(await client.embed(['a'], { jobId: 'again' })).vectors]).toEqual(vectorOf('a'));
+    await expect.poll(() => worker.rows).toBe(i);
+  }
+});
+
+// ---- results that cannot be had -------------------------------------------------------------------------------------
+
+test('a result that expired before it was read is computed again', async () => {
+  const { client } = await setup({}, { tamper: async (_, outKey, times) => void (times === 1 && (await redis.del(outKey))) });
+  expect([...(await client.embed(['a'])).vectors]).toEqual(vectorOf('a'));
+  expect(client.counts().askedAgain).toBe(1);
+});
+
+test('a result that always expires fails after three more times', async () => {
+  const { client, worker } = await setup({}, { tamper: async (_, outKey) => void (await redis.del(outKey)) });
+  expect(await codeOf(client.embed(['a'], { jobId: 'gone' }))).toBe('RESULT_EXPIRED');
+  expect(worker.runs.get('default~gone')).toBe(4);
+});
+
+test('a result that somebody else took is computed again', async () => {
+  const { client } = await setup({}, { tamper: async (_, outKey, times) => void (times === 1 && (await redis.setrange(outKey, 6, '\x01'))) });
+  expect([...(await client.embed(['a'])).vectors]).toEqual(vectorOf('a'));
+  expect(client.counts().askedAgain).toBe(1);
+});
+
+test('a damaged result is never delivered: it is computed again, and fails when it stays damaged', async () => {
+  let damages = 1;
+  const { client } = await setup({}, { tamper: async (_, outKey) => void (damages-- > 0 && (await redis.setrange(outKey, 40, 'damaged'))) });
+  expect([...(await client.embed(['a'])).vectors]).toEqual(vectorOf('a'));
+  damages = Infinity;
+  expect(await codeOf(client.embed(['a']))).toBe('RESULT_CORRUPT');
+});
+
+test('what is left of a taken result whose job is long gone does not stand in the way', async () => {
+  const { client, queue } = await setup();
+  await client.embed(['a'], { jobId: 'left' });
+  await client.close();
+  const plain = new Queue(queue, { prefix: PREFIX, connection: redis });
+  await plain.remove('default~left');
+  const again = await connect({ model: { name: queue.slice(6), revision: 'r1' } });
+  expect([...(await again.embed(['a'], { jobId: 'left' })).vectors]).toEqual(vectorOf('a'));
+});
+
+test('a job that fails rejects with its code and message', async () => {
+  const { client } = await setup({}, { failure: () => ({ code: 'QUARANTINED', message: 'it killed its executor' }) });
+  await expect(client.embed(['a'])).rejects.toMatchObject({ code: 'QUARANTINED', message: 'it killed its executor' });
+});
+
+test('a failed job ends the stream, or is skipped in its place', async () => {
+  const { client } = await setup({ jobTexts: 10 }, { failure: (jobId) => (jobId.endsWith('-20') ? { code: 'INFERENCE_FAILED', message: 'poison' } : undefined) });
+  expect(await codeOf(collect(client.embedStream(lines(50))))).toBe('INFERENCE_FAILED');
+  const blocks = await collect(client.embedStream(lines(50), { onError: 'skip' }));
+  expect(blocks.map(({ kind, first }) => [kind, first])).toEqual([['embedded', 0], ['embedded', 10], ['skipped', 20], ['embedded', 30], ['embedded', 40]]);
+});
+
+test('when nothing is ever announced, results are found by asking', async () => {
+  const { client } = await setup({ jobTexts: 10, askAfterMs: 100 }, { isSilent: true });
+  expect(judge(await collect(client.embedStream(lines(200))), 200)).toBe(EVERY_ROW);
+  expect(client.counts().lookedUp).toBeGreaterThan(0);
+});
+
+// ---- stopping -------------------------------------------------------------------------------------------------------
+
+test('an aborted run rejects with INTERRUPTED and takes what waits off the queue, inputs included', async () => {
+  const client = await connect({ jobTexts: 10, maxInFlightJobs: 8, tokenizer });
+  const abort = new AbortController();
+  const run = collect(client.embedStream(lines(1_000), { signal: abort.signal }));
+  run.catch(() => undefined);
+  await expect.poll(() => client.counts().added).toBe(8);
+  abort.abort();
+  expect(await codeOf(run)).toBe('INTERRUPTED');
+  expect(await redis.keys(`${PREFIX}:in:embed-m${models}:*`)).toEqual([]);
+  expect(await redis.llen(`${PREFIX}:embed-m${models}:wait`)).toBe(0);
+});
+
+test('a signal that was aborted before stops a run before it begins', async () => {
+  const client = await connect();
+  expect(await codeOf(client.embed(['a'], { signal: AbortSignal.abort() }))).toBe('INTERRUPTED');
+  expect(client.counts().added).toBe(0);
+});
+
+test('leaving the loop early takes what waits off the queue', async () => {
+  const { client, worker } = await setup({ jobTexts: 10, maxInFlightJobs: 16 }, { concurrency: 1, delayMs: () => 10 });
+  for await (const block of client.embedStream(lines(10_000))) {
+    expect(block.first).toBe(0);
+    break;
+  }
+  expect(worker.rows).toBeLessThan(60);
+  await expect.poll(() => redis.llen(`${PREFIX}:embed-m${models}:wait`)).toBe(0);
+});
+
+test('an input that throws is reported after the rows before it', async () => {
+  const { client } = await setup({ jobTexts: 10 });
+  const seen: number[] = [];
+  await expect((async () => {
+    for await (const { first } of client.embedStream(brokenLines(20))) seen.push(first);
+  })()).rejects.toThrow('disk on fire');
+  expect(seen).toEqual([0]); // the second ten are an unfinished job when the input breaks
+});
+
+test('close rejects what is open, and nothing is left running', async () => {
+  const client = await connect();
+  const open = client.embed(['a']);
+  open.catch(() => undefined);
+  await expect.poll(() => client.counts().added).toBe(1);
+  await client.close();
+  await client.close();
+  expect(await codeOf(open)).toBe('INTERRUPTED');
+  await expect.poll(async () => String(await redis.client('LIST')).match(/name=shoal-/g)).toBe(null);
+});
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+test('neither a slow caller nor a long input makes memory grow', async () => {
+  const { client } = await setup({ maxInFlightJobs: 16, tokenizer });
+  let ahead = 0;
+  let most = 0;
+  let rows = 0;
+  const stream = client.embedStream(lines(200_000), { onProgress: ({ rowsRead, rowsDone }) => (ahead = Math.max(ahead, rowsRead - rowsDone)) });
+  for await (const block of stream) {
+    rows += block.rows;
+    if (block.first % 64_000 === 0) {
+      globalThis.gc?.();
+      most = Math.max(most, process.memoryUsage().heapUsed);
+    }
+    if (block.first === 64_000) await sleep(200);
+  }
+  expect(rows).toBe(200_000);
+  expect(ahead).toBeLessThanOrEqual(16 * 64);
+  expect(most).toBeLessThan(300e6);
+});
+
+test('tokenizing does not keep the event loop from turning', async () => {
+  const slow: Tokenizer = { ...tokenizer, encode: (text) => { const end = performance.now() + 1; while (performance.now() < end); return tokenizer.encode(text); } };
+  const { client } = await setup({ tokenizer: slow, jobTexts: 256 });
+  let longest = 0;
+  let last = performance.now();
+  const timer = setInterval(() => { longest = Math.max(longest, performance.now() - last); last = performance.now(); }, 1);
+  await client.embed(Array.from({ length: 256 }, (_, i) => `t${i}`));
+  clearInterval(timer);
+  expect(longest).toBeLessThan(150);
+});
+
+// ---- deaths ---------------------------------------------------------------------------------------------------------
+
+test('after the server was killed and started again the run goes on with the same rows', async () => {
+  const own = await startTestServer({ appendFsync: 'everysec' });
+  closers.push(() => own.stop());
+  const model = newModel();
+  const client = await connect({ redisUrl: own.url, model, jobTexts: 10, maxInFlightJobs: 16 });
+  const worker = new StandIn(mainQueue(model.name), { delayMs: () => 5 }, own.url);
+  let kills = 0;
+  const blocks: StreamBlock<{ text: string }>[] = [];
+  for await (const block of client.embedStream(lines(3_000))) {
+    blocks.push(block);
+    if (block.first === 500 || block.first === 1_500) {
+      await own.restart();
+      kills++;
+    }
+  }
+  expect(kills).toBe(2);
+  expect(judge(blocks, 3_000)).toBe(EVERY_ROW);
+  expect(worker.rows).toBeGreaterThanOrEqual(3_000);
+});
+
+test('jobs that the server lost are added again when it is back', async () => {
+  const own = await startTestServer({ appendFsync: 'no' });
+  closers.push(() => own.stop());
+  const model = newModel();
+  const client = await connect({ redisUrl: own.url, model, tokenizer });
+  const result = client.embed(['a', 'b']);
+  await expect.poll(() => client.counts().added).toBe(1);
+  await own.restart(); // without AOF: it comes back empty
+  await expect.poll(() => client.counts().addedAgain).toBe(1);
+  const worker = new StandIn(mainQueue(model.name), {}, own.url);
+  expect((await result).rows).toBe(2);
+  expect(worker.rows).toBe(2);
+});
+
+test('a server that stays away ends in QUEUE_UNREACHABLE', async () => {
+  const own = await startTestServer();
+  const client = await connect({ redisUrl: own.url, giveUpAfterMs: 300 });
+  closers.push(() => own.stop());
+  const open = client.embed(['a']);
+  open.catch(() => undefined);
+  await expect.poll(() => client.counts().added).toBe(1);
+  await own.kill9();
+  expect(await codeOf(open)).toBe('QUEUE_UNREACHABLE');
+  expect(await codeOf(client.embed(['b']))).toBe('QUEUE_UNREACHABLE');
+  await own.restart();
+});
+
+test('connections that break again and again cost no row', async () => {
+  const { client } = await setup({ jobTexts: 10, maxInFlightJobs: 16 }, { delayMs: () => 3 });
+  const killer = setInterval(() => void redis.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes').then(() => redis.call('CLIENT', 'KILL', 'TYPE', 'pubsub')).catch(() => undefined), 150);
+  closers.push(async () => clearInterval(killer));
+  const blocks = await collect(client.embedStream(lines(3_000)));
+  clearInterval(killer);
+  expect(judge(blocks, 3_000)).toBe(EVERY_ROW);
+});
+
+test('a full server is waited for, and ends in QUEUE_FULL when it stays full', async () => {
+  const own = await startTestServer();
+  closers.push(() => own.stop());
+  const model = newModel();
+  const client = await connect({ redisUrl: own.url, model, tokenizer, giveUpAfterMs: 1_000 });
+  await own.command('CONFIG', 'SET', 'maxmemory', '100kb');
+  expect(await codeOf(client.embed(['a']))).toBe('QUEUE_FULL');
+  const patient = client.embed(['b']);
+  await sleep(400);
+  await own.command('CONFIG', 'SET', 'maxmemory', '0');
+  const worker = new StandIn(mainQueue(model.name), {}, own.url);
+  expect((await patient).rows).toBe(1);
+  expect(worker.rows).toBe(1);
+});
+
+test.for(['before-acknowledge', 'after-acknowledge'])('a client killed %s leaves nothing that a resumed run would miss', async (point) => {
+  const { model, client, worker } = await setup({ jobTexts: 10, askAfterMs: 200 });
+  const runId = `run-${randomUUID()}`;
+  const child = fork(new URL('./testing/killed-client.ts', import.meta.url), [], {
+    env: { ...process.env, KILLED_CLIENT: JSON.stringify({ redisUrl: server.url, prefix: PREFIX, model, jobTexts: 10, runId, rows: 500, fault: `${point}:SIGKILL:4` }) },
+    execArgv: ['--conditions=@shoal/source'],
+    stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+  });
+  const [, signal] = await once(child, 'exit');
+  expect(signal).toBe('SIGKILL');
+  const items = [...lines(500)].map(({ text }) => ({ text }));
+  expect(judge(await collect(client.embedStream(items, { runId })), 500)).toBe(EVERY_ROW);
+  expect(worker.rows).toBeLessThan(1_000); // something of the first run was found
+});

@@ -1,0 +1,279 @@
+// The producer and the reader against a real queue server. Jobs are ended by a plain BullMQ worker in here.
+
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { UnrecoverableError, Worker } from 'bullmq';
+import { decodeResultHeader, encodeResult, encodeTexts, isShoalError, keySpace } from '@shoal/core';
+import { closeConnection, openConnection, type Redis } from './connection.ts';
+import { JobProducer, type NewJob } from './job-producer.ts';
+import { ResultReader } from './result-reader.ts';
+import { startTestServer, type TestServer } from './testing.ts';
+
+const PREFIX = '{t-producer}';
+const keys = keySpace(PREFIX);
+const OURS = '00000000000000aa';
+const THEIRS = '00000000000000bb';
+
+let server: TestServer;
+let connection: Redis;
+let queues = 0;
+const closers: (() => Promise<unknown>)[] = [];
+
+beforeAll(async () => {
+  server = await startTestServer();
+  connection = openConnection({ url: server.url, name: 'test' });
+});
+
+afterEach(async () => {
+  for (const close of closers.splice(0).toReversed()) await close();
+});
+
+afterAll(async () => {
+  await closeConnection(connection);
+  await server.stop();
+});
+
+async function setup() {
+  const queue = `embed-p${++queues}`;
+  const producer = await connectProducer(queue);
+  return { queue, producer };
+}
+
+async function connectProducer(queue: string, url = server.url): Promise<JobProducer> {
+  const producer = await JobProducer.connect({ redisUrl: url, prefix: PREFIX, queue });
+  closers.push(() => producer.close());
+  return producer;
+}
+
+function keyed(jobId: string, fingerprint = OURS, text = 'a'): NewJob {
+  return { jobId, data: { v: 1, fingerprint, input: { form: 'texts', rows: 1 } }, input: encodeTexts([text]) };
+}
+
+function inline(jobId: string, fingerprint = OURS): NewJob {
+  return { jobId, data: { v: 1, fingerprint, texts: ['a'] } };
+}
+
+function resultOf(fingerprint: string): Buffer {
+  return encodeResult({ dtype: 'f32', rows: 1, dims: 1, fingerprint, isTruncated: false }, new Uint8Array(4));
+}
+
+/** Ends every waiting job: with a result of `fingerprint`, without one, or by failing. Inputs are deleted as announcing does. */
+async function finish(queue: string, { fingerprint, failure }: { fingerprint?: string; failure?: string } = {}): Promise<void> {
+  const own = openConnection({ url: server.url, name: 'test-worker' });
+  const worker = new Worker(queue, undefined, { prefix: PREFIX, connection: own, autorun: false });
+  for (;;) {
+    const job = await worker.getNextJob('t', { block: false });
+    if (job?.id === undefined) break;
+    if (fingerprint !== undefined) await connection.set(keys.output(queue, job.id), resultOf(fingerprint), 'PX', 60_000);
+    if (failure === undefined) await job.moveToCompleted({ v: 1 }, 't', false);
+    else await job.moveToFailed(new UnrecoverableError(failure), 't', false);
+    await connection.del(keys.input(queue, job.id));
+  }
+  await worker.close(true);
+  await closeConnection(own);
+}
+
+async function waiting(queue: string): Promise<number> {
+  return connection.llen(`${PREFIX}:${queue}:wait`);
+}
+
+describe('add', () => {
+  test('puts input and job on the queue, and a repeated call changes nothing', async () => {
+    const { queue, producer } = await setup();
+    const jobs = [keyed('a-1'), inline('a-2')];
+    expect(await producer.add(jobs)).toEqual([{ jobId: 'a-1', outcome: 'added' }, { jobId: 'a-2', outcome: 'added' }]);
+    expect(await producer.add(jobs)).toEqual([{ jobId: 'a-1', outcome: 'known' }, { jobId: 'a-2', outcome: 'known' }]);
+    expect(await connection.getBuffer(keys.input(queue, 'a-1'))).toEqual(jobs[0]?.input);
+    expect(await waiting(queue)).toBe(2);
+  });
+
+  test('keeps the order of 500 jobs over many transactions', async () => {
+    const { queue, producer } = await setup();
+    const jobs = Array.from({ length: 500 }, (_, i) => keyed(`j-${i}`));
+    expect((await producer.add(jobs)).map(({ outcome }) => outcome)).toEqual(jobs.map(() => 'added'));
+    expect((await connection.lrange(`${PREFIX}:${queue}:wait`, 0, -1)).toReversed()).toEqual(jobs.map(({ jobId }) => jobId));
+    expect(await producer.counts()).toEqual({ waiting: 500, active: 0, delayed: 0, completed: 0, failed: 0 });
+  });
+
+  test('an id of another request is a conflict, and its input is left alone', async () => {
+    const { queue, producer } = await setup();
+    await producer.add([keyed('c-1', THEIRS, 'theirs'), inline('c-2', THEIRS)]);
+    const results = await producer.add([keyed('c-1'), keyed('c-2')]);
+    expect(results.map(({ outcome }) => outcome)).toEqual(['conflict', 'conflict']);
+    expect(results[0]).toMatchObject({ error: { code: 'JOB_ID_CONFLICT', fields: { found: THEIRS, asked: OURS } } });
+    expect(await connection.getBuffer(keys.input(queue, 'c-1'))).toEqual(encodeTexts(['theirs']));
+    expect(await connection.exists(keys.input(queue, 'c-2'))).toBe(0);
+  });
+
+  test('an unread result of another request is a conflict even when its job is gone, and no job stays behind', async () => {
+    const { queue, producer } = await setup();
+    await connection.set(keys.output(queue, 'c-3'), resultOf(THEIRS));
+    expect((await producer.add([keyed('c-3')]))[0]).toMatchObject({ outcome: 'conflict' });
+    expect(await waiting(queue)).toBe(0);
+    expect(await connection.exists(keys.input(queue, 'c-3'))).toBe(0);
+  });
+
+  test('a finished request with an unread result is ready, without an input left behind', async () => {
+    const { queue, producer } = await setup();
+    await producer.add([keyed('r-1')]);
+    await finish(queue, { fingerprint: OURS });
+    expect(await producer.add([keyed('r-1')])).toEqual([{ jobId: 'r-1', outcome: 'ready' }]);
+    expect(await connection.exists(keys.input(queue, 'r-1'))).toBe(0);
+    expect(await waiting(queue)).toBe(0);
+  });
+
+  test.for(['taken', 'expired', 'failed'])('a finished request whose result is used up (%s) is replaced, input and all', async (how) => {
+    const { queue, producer } = await setup();
+    await producer.add([keyed('u-1'), inline('u-2')]);
+    await finish(queue, how === 'failed' ? { failure: 'OUT_OF_VRAM: too wide' } : how === 'taken' ? { fingerprint: OURS } : {});
+    if (how === 'taken') for (const jobId of ['u-1', 'u-2']) await connection.setrange(keys.output(queue, jobId), 6, '\x01');
+    const left = await producer.add([keyed('u-1'), inline('u-2')], { again: 'never' });
+    expect(left).toEqual(['u-1', 'u-2'].map((jobId) => ({ jobId, outcome: 'finished', failedReason: how === 'failed' ? 'OUT_OF_VRAM: too wide' : undefined })));
+    expect((await producer.add([keyed('u-1'), inline('u-2')])).map(({ outcome }) => outcome)).toEqual(['added', 'added']);
+    expect(await waiting(queue)).toBe(2);
+    expect(await connection.exists(keys.input(queue, 'u-1'))).toBe(1);
+    expect(await connection.exists(keys.output(queue, 'u-1'), keys.output(queue, 'u-2'))).toBe(0);
+  });
+
+  test('what an acknowledged result left behind is cleared away in the transaction that adds its job again', async () => {
+    const { queue, producer } = await setup();
+    const taken = resultOf(OURS).subarray(0, 32);
+    taken.writeUInt8(1, 6);
+    await connection.set(keys.output(queue, 't-1'), taken);
+    expect(await producer.add([keyed('t-1')])).toEqual([{ jobId: 't-1', outcome: 'added' }]);
+    expect(await connection.exists(keys.output(queue, 't-1'))).toBe(0);
+  });
+
+  test('asking always replaces a result of our own, but never somebody else’s unread one', async () => {
+    const { queue, producer } = await setup();
+    await producer.add([keyed('w-1'), keyed('w-2', THEIRS)]);
+    await finish(queue, { fingerprint: OURS });
+    await connection.set(keys.output(queue, 'w-2'), resultOf(THEIRS));
+    expect((await producer.add([keyed('w-1'), keyed('w-2')], { again: 'always' })).map(({ outcome }) => outcome)).toEqual(['added', 'conflict']);
+    expect(await connection.exists(keys.output(queue, 'w-1'))).toBe(0);
+    expect(await connection.exists(keys.output(queue, 'w-2'))).toBe(1);
+  });
+
+  test('of producers that replace the same jobs at once one adds each job and the others find it', async () => {
+    const { queue, producer } = await setup();
+    const jobs = Array.from({ length: 120 }, (_, i) => keyed(`s-${i}`));
+    await producer.add(jobs);
+    await finish(queue);
+    const producers = [producer, await connectProducer(queue), await connectProducer(queue)];
+    const answers = await Promise.all(producers.map((one) => one.add(jobs)));
+    for (const [i, { jobId }] of jobs.entries()) {
+      const outcomes = answers.map((answer) => answer[i]?.outcome);
+      expect([jobId, outcomes.filter((outcome) => outcome === 'added').length]).toEqual([jobId, 1]);
+      expect([jobId, outcomes.filter((outcome) => outcome === 'known').length]).toEqual([jobId, 2]);
+    }
+    expect(await waiting(queue)).toBe(120);
+    expect(await connection.exists(...jobs.map(({ jobId }) => keys.input(queue, jobId)))).toBe(120);
+  });
+
+  test('refuses before sending: ids, formats, a missing fingerprint, an input that is or is not there', async () => {
+    const { queue, producer } = await setup();
+    const { input: _, ...withoutInput } = keyed('x-1');
+    for (const job of [keyed('a:b'), keyed('17'), { ...keyed('x-2'), data: { v: 1, texts: ['a'] } }, withoutInput, { ...inline('x-3'), input: encodeTexts(['a']) }, { ...inline('x-4'), priority: 0 }] as NewJob[]) {
+      await expect(producer.add([inline('fine'), job])).rejects.toMatchObject({ code: 'JOB_INVALID' });
+    }
+    expect(await waiting(queue)).toBe(0);
+  });
+
+  test('a full server is QUEUE_FULL, nothing is added by halves, and the same call succeeds later', async () => {
+    const { queue, producer } = await setup();
+    const jobs = [keyed('f-1'), inline('f-2')];
+    await server.command('CONFIG', 'SET', 'maxmemory', '100kb');
+    await expect(producer.add(jobs)).rejects.toMatchObject({ code: 'QUEUE_FULL' });
+    await server.command('CONFIG', 'SET', 'maxmemory', '0');
+    expect(await waiting(queue)).toBe(0);
+    expect(await connection.exists(keys.input(queue, 'f-1'))).toBe(0);
+    expect((await producer.add(jobs)).map(({ outcome }) => outcome)).toEqual(['added', 'added']);
+  });
+
+  test('a connection cut in the middle is repeated without a double', async () => {
+    const { queue, producer } = await setup();
+    const jobs = Array.from({ length: 300 }, (_, i) => keyed(`k-${i}`));
+    const codes = new Set<unknown>();
+    for (let i = 0; i < 12; i++) {
+      const add = producer.add(jobs).then(() => 'added', (error: unknown) => (isShoalError(error) ? error.code : error));
+      await server.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+      codes.add(await add);
+    }
+    expect([...codes].filter((code) => code !== 'added' && code !== 'QUEUE_UNREACHABLE')).toEqual([]);
+    await producer.add(jobs);
+    expect(await waiting(queue)).toBe(300);
+  });
+});
+
+describe('states and remove', () => {
+  test('tell waiting, completed, failed and unknown jobs apart', async () => {
+    const { queue, producer } = await setup();
+    await producer.add([inline('s-1')]);
+    await finish(queue);
+    await producer.add([inline('s-2')]);
+    await finish(queue, { failure: 'DEADLINE_PASSED: too late' });
+    await producer.add([inline('s-3'), { ...inline('s-4'), priority: 5 }]);
+    expect(await producer.states(['s-1', 's-2', 's-3', 's-4', 's-5'])).toEqual([
+      { jobId: 's-1', state: 'completed', failedReason: undefined },
+      { jobId: 's-2', state: 'failed', failedReason: 'DEADLINE_PASSED: too late' },
+      { jobId: 's-3', state: 'waiting', failedReason: undefined },
+      { jobId: 's-4', state: 'waiting', failedReason: undefined },
+      { jobId: 's-5', state: 'unknown', failedReason: undefined },
+    ]);
+  });
+
+  test('remove cancels what waits with its input, and leaves running and finished jobs alone', async () => {
+    const { queue, producer } = await setup();
+    await producer.add([keyed('d-1')]);
+    await finish(queue, { fingerprint: OURS });
+    await producer.add([keyed('d-2')]);
+    const worker = new Worker(queue, undefined, { prefix: PREFIX, connection, autorun: false });
+    await worker.getNextJob('t', { block: false });
+    await producer.add([keyed('d-3')]);
+    expect(await producer.remove(['d-1', 'd-2', 'd-3', 'd-4'])).toEqual(['d-3']);
+    expect(await connection.exists(keys.input(queue, 'd-3'))).toBe(0);
+    expect(await connection.exists(keys.input(queue, 'd-2'))).toBe(1);
+    expect((await producer.states(['d-1', 'd-2', 'd-3'])).map(({ state }) => state)).toEqual(['completed', 'active', 'unknown']);
+    await worker.close(true);
+  });
+});
+
+describe('ResultReader', () => {
+  test('hears of jobs on its own channel only, and of nothing that is not a reply', async () => {
+    const { queue } = await setup();
+    const reader = await ResultReader.connect({ redisUrl: server.url, prefix: PREFIX, queue, replyName: 'one' });
+    closers.push(() => reader.close());
+    const heard: string[] = [];
+    reader.onReply(({ completed, failed }) => heard.push(...completed, ...failed));
+    await connection.publish(keys.reply('two'), JSON.stringify({ v: 1, queue, completed: ['other'] }));
+    for (const noise of ['', '{', '[]', '{"v":2}']) await connection.publish(reader.replyChannel, noise);
+    await connection.publish(reader.replyChannel, JSON.stringify({ v: 1, queue, completed: ['a'], failed: ['b'] }));
+    await expect.poll(() => heard).toEqual(['a', 'b']);
+  });
+
+  test('a result can be read often until it is marked taken, and then only its header is left', async () => {
+    const { queue } = await setup();
+    const reader = await ResultReader.connect({ redisUrl: server.url, prefix: PREFIX, queue, replyName: 'three' });
+    closers.push(() => reader.close());
+    await connection.set(keys.output(queue, 'm-1'), resultOf(OURS), 'PX', 60_000);
+    expect(await reader.peek(['m-1', 'm-2'])).toEqual([resultOf(OURS), undefined]);
+    await reader.markTaken(['m-1', 'm-2']);
+    await reader.markTaken(['m-1']);
+    const [bytes] = await reader.peek(['m-1']);
+    expect(bytes?.length).toBe(32);
+    expect(decodeResultHeader(bytes ?? Buffer.alloc(0))).toMatchObject({ isTaken: true, fingerprint: OURS });
+    expect(await connection.pttl(keys.output(queue, 'm-1'))).toBeGreaterThan(50_000);
+    expect(await reader.acknowledge(['m-1', 'm-2'])).toMatchObject([{ kind: 'taken' }, { kind: 'absent' }]);
+  });
+});
+
+test('closing rejects what is open and leaves no connection', async () => {
+  const own = await startTestServer();
+  closers.push(() => own.stop());
+  const producer = await connectProducer('embed-close', own.url);
+  await producer.add([inline('z-1')]);
+  await producer.close();
+  await producer.close();
+  await expect(producer.add([inline('z-2')])).rejects.toMatchObject({ code: 'QUEUE_UNREACHABLE' });
+  expect(String(await own.command('CLIENT', 'LIST'))).not.toContain('name=shoal-producer');
+  expect(await own.command('LLEN', `${PREFIX}:embed-close:wait`)).toBe(1);
+});
