@@ -1,14 +1,14 @@
 // The claimer's half of the pipeline: claim → dispatch → settle. It holds leases and decides endings; texts and vectors are
 // the executor's business. Core's other half is executor.ts; the messages between the two are in protocol.ts.
 //
-// States of the pipeline: *claiming* (the loop runs), *draining* (no new claims; what has begun is finished, the rest goes
-// back unspent), *stopped*. Whatever happens to the executor meanwhile: its jobs stay claimed, their leases are renewed, and
+// States of the pipeline: *new*; *starting* (the executor opens the model); *claiming* (the loop runs); *draining* (no new
+// claims; what has begun is finished, the rest goes back unspent); *stopped*. It may be stopped in any of them. Whatever happens to the executor meanwhile: its jobs stay claimed, their leases are renewed, and
 // they are dispatched again to the next one. That costs no attempt; only a job that was dispatched to many executors that
 // died is failed, so that nothing runs for ever.
 
 import { ShoalError, toFailure, type Failure } from './errors.ts';
-import { parseJob, type EmbedJob } from './job-schema.ts';
-import { unreachable } from './invariant.ts';
+import { MAX_ROWS_PER_JOB, parseJob, type EmbedJob } from './job-schema.ts';
+import { invariant, unreachable } from './invariant.ts';
 import type { Announcement, Announcer, Clock, ExecutorLink, JobSource, Logger, RawClaim, Settlement } from './ports.ts';
 import type { FaultPoints } from './fault-points.ts';
 import type { FromExecutor, JobOrder, JobOutcome } from './protocol.ts';
@@ -32,16 +32,23 @@ export interface PipelineParts {
   readonly faults: FaultPoints;
 }
 
-export type PipelineState = { readonly name: 'claiming' } | { readonly name: 'draining' } | { readonly name: 'stopped' };
+export type PipelineState = { readonly name: 'new' | 'starting' | 'claiming' | 'draining' | 'stopped' };
 
 /** BullMQ removes a completed job from the active list in time linear to its length: 2,000 claims measured harmless (2026-11). */
 const MAX_CLAIMS = 2_000;
 /** Expected tokens of a row before any has been seen: the mean of the standard length mix. */
 const FIRST_TOKENS_PER_ROW = 64;
+/**
+ * A claim asks for at most so many jobs or for as many as are held. Nobody knows how large a job is before it is claimed:
+ * a worker that has seen jobs of one row would else take the work of minutes in one claim, and keep it from the others.
+ */
+const FIRST_CLAIM = 8;
 /** A job that was with so many executors when they died is failed. */
 const MAX_EXECUTOR_DEATHS = 20;
 /** So many executors in a row that die before one answers: the device does not work, the worker ends. */
 const MAX_FAILED_STARTS = 5;
+/** How long `stop` waits for announcements; a producer that misses one asks for itself after 2 s. */
+const LAST_ANNOUNCEMENTS_MS = 5_000;
 const UNKNOWN_VERSION_RETRY_MS = 5_000;
 const UNKNOWN_VERSION_LIMIT_MS = 600_000;
 
@@ -54,15 +61,20 @@ interface ClaimedJob {
 
 export class Pipeline {
   private readonly parts: PipelineParts;
-  private state: PipelineState = { name: 'stopped' };
+  private state: PipelineState = { name: 'new' };
   private readonly claimed = new Map<string, ClaimedJob>();
   private readonly settling = new Set<Promise<void>>();
   private announcements: Announcement[] = [];
   private announceLoop: Promise<void> | undefined;
   private tokensInFlight = 0;
   private tokensPerRow = FIRST_TOKENS_PER_ROW;
+  /** Of those in flight, or of the last that were; before any was seen, of the largest there can be. */
+  private tokensPerJob = MAX_ROWS_PER_JOB * FIRST_TOKENS_PER_ROW;
   private isExecutorUp = false;
   private loop: Promise<void> = Promise.resolve();
+  private replacing: Promise<void> = Promise.resolve();
+  private stopping: Promise<void> | undefined;
+  private readonly sleepers = new Set<() => void>();
   private wakers: (() => void)[] = [];
   private reportFatal: (error: unknown) => void = () => undefined;
   /** Rejects when the worker cannot go on; never resolves. */
@@ -76,24 +88,39 @@ export class Pipeline {
 
   /** Starts both ends; resolves with the executor's `ready`. Nothing is claimed before the executor can run. */
   async start(): Promise<Extract<FromExecutor, { kind: 'ready' }>> {
+    invariant(this.isIn('new'), 'a pipeline is started once, and not after it was stopped');
     const { source, executor } = this.parts;
+    this.state = { name: 'starting' };
     source.onLeaseLost((jobId) => this.loseLease(jobId));
     executor.onMessage((message) => this.hear(message));
-    executor.onLost((reason) => void this.replaceExecutor(reason));
+    executor.onLost((reason) => (this.replacing = this.replaceExecutor(reason)));
     const ready = await executor.start();
-    this.isExecutorUp = true;
-    await source.start();
+    if (this.isIn('starting')) this.isExecutorUp = true;
+    if (this.isIn('starting')) await source.start();
+    if (!this.isIn('starting')) {
+      await source.stop();
+      throw new ShoalError('INTERRUPTED', 'the worker was stopped while it started');
+    }
     this.state = { name: 'claiming' };
     this.watch();
-    this.loop = this.run();
+    this.loop = this.run().catch((error: unknown) => this.reportFatal(error));
     return ready;
   }
 
-  /** Drains: no new claims, what has begun is finished within the drain timeout, everything else is given back. Safe to call twice. */
-  async stop(): Promise<void> {
-    if (this.state.name !== 'claiming') return;
+  /** Drains: no new claims, what has begun is finished within the drain timeout, everything else is given back. Safe to call early or twice. */
+  stop(): Promise<void> {
+    this.stopping ??= this.isIn('new') ? this.neverStart() : this.drain();
+    return this.stopping;
+  }
+
+  private async neverStart(): Promise<void> {
+    this.state = { name: 'stopped' };
+  }
+
+  private async drain(): Promise<void> {
     this.state = { name: 'draining' };
     this.wake();
+    this.endSleeps();
     await this.parts.source.stopClaiming();
     await this.loop;
     await this.finishOrGiveBack();
@@ -101,8 +128,12 @@ export class Pipeline {
     await this.parts.source.stop();
   }
 
+  private isIn(...names: readonly PipelineState['name'][]): boolean {
+    return names.includes(this.state.name);
+  }
+
   private async run(): Promise<void> {
-    while (this.state.name === 'claiming') {
+    while (this.isIn('claiming')) {
       const limit = this.claimLimit();
       if (limit < 1 || !this.isExecutorUp) {
         await this.change();
@@ -119,48 +150,53 @@ export class Pipeline {
   private claimLimit(): number {
     const room = this.parts.limits.poolTokens - this.tokensInFlight;
     if (room <= 0) return 0;
-    const jobs = Math.ceil(room / (this.tokensPerRow * this.rowsPerJob()));
-    return Math.min(jobs, MAX_CLAIMS - this.claimed.size);
-  }
-
-  private rowsPerJob(): number {
-    if (this.claimed.size === 0) return 1;
-    let rows = 0;
-    for (const { job } of this.claimed.values()) rows += job.rows;
-    return rows / this.claimed.size;
+    if (this.claimed.size > 0) this.tokensPerJob = this.tokensInFlight / this.claimed.size;
+    const jobs = Math.ceil(room / this.tokensPerJob);
+    return Math.min(jobs, Math.max(FIRST_CLAIM, this.claimed.size), MAX_CLAIMS - this.claimed.size - this.settling.size);
   }
 
   // ---- dispatch -------------------------------------------------------------------------------------------------
 
   private dispatch(claims: readonly RawClaim[], isQueueDrained: boolean): void {
     const orders = claims.flatMap((claim) => {
-      const verdict = this.judge(claim);
-      if ('kind' in verdict) {
-        this.settle(claim, verdict, undefined);
-        return [];
-      }
-      const older = this.claimed.get(claim.jobId);
-      if (older !== undefined) this.forget(older); // its lease ran out unnoticed and this worker claimed the job again
-      const tokens = verdict.input.form === 'tokens' ? verdict.input.tokens : verdict.rows * this.tokensPerRow;
-      this.claimed.set(claim.jobId, { claim, job: verdict, tokens, executorDeaths: 0 });
+      this.forgetOlder(claim);
+      const job = this.judge(claim);
+      if (job === undefined) return [];
+      const tokens = job.input.form === 'tokens' ? job.input.tokens : Math.ceil(job.rows * this.tokensPerRow);
+      this.claimed.set(claim.jobId, { claim, job, tokens, executorDeaths: 0 });
       this.tokensInFlight += tokens;
-      return [orderOf(claim, verdict)];
+      return [orderOf(claim, job)];
     });
-    if (orders.length > 0) this.parts.executor.send({ kind: 'run', jobs: orders, isQueueDrained });
+    // Without an executor they wait here: the next one gets everything that is claimed.
+    if (orders.length > 0 && this.isExecutorUp) this.parts.executor.send({ kind: 'run', jobs: orders, isQueueDrained });
   }
 
-  /** A checked job, or the ending it gets without running. */
-  private judge(claim: RawClaim): EmbedJob | Settlement {
-    if (claim.mustFail !== undefined) return { kind: 'fail', failure: { code: 'JOB_INVALID', message: claim.mustFail } };
+  /** For a job whose lease ran out unnoticed and that this very worker claimed again. */
+  private forgetOlder({ jobId }: RawClaim): void {
+    const older = this.claimed.get(jobId);
+    if (older === undefined) return;
+    this.forget(older);
+    this.settle(older.claim, { kind: 'abandon' }, undefined);
+  }
+
+  /** A checked job, or undefined when it got its ending here, without running. */
+  private judge(claim: RawClaim): EmbedJob | undefined {
+    if (claim.mustFail !== undefined) return this.refuse(claim, { code: 'JOB_INVALID', message: claim.mustFail });
     try {
       const job = parseJob(claim.jobId, claim.name, claim.data);
       if (job.deadlineMs === undefined || job.deadlineMs > this.parts.serverNowMs()) return job;
-      return { kind: 'fail', failure: { code: 'DEADLINE_PASSED', message: `the deadline ${new Date(job.deadlineMs).toISOString()} passed before the job was claimed` } };
+      const failure = { code: 'DEADLINE_PASSED', message: `the deadline ${new Date(job.deadlineMs).toISOString()} passed before the job was claimed` } as const;
+      return this.refuse(claim, failure, job);
     } catch (error) {
       if (!(error instanceof ShoalError)) throw error;
-      if (error.code !== 'JOB_VERSION_UNKNOWN' || claim.queuedMs > UNKNOWN_VERSION_LIMIT_MS) return { kind: 'fail', failure: toFailure(error) };
-      return { kind: 'return', delayMs: UNKNOWN_VERSION_RETRY_MS, reason: error.message };
+      if (error.code !== 'JOB_VERSION_UNKNOWN' || claim.queuedMs > UNKNOWN_VERSION_LIMIT_MS) return this.refuse(claim, toFailure(error));
+      this.settle(claim, { kind: 'return', delayMs: UNKNOWN_VERSION_RETRY_MS, reason: error.message }, undefined);
+      return undefined;
     }
+  }
+
+  private refuse(claim: RawClaim, failure: Failure, job?: EmbedJob): undefined {
+    this.settle(claim, { kind: 'fail', failure }, failedAnnouncement(claim, job));
   }
 
   // ---- settle ---------------------------------------------------------------------------------------------------
@@ -208,23 +244,39 @@ export class Pipeline {
       const result = await source.settle(claim, settlement);
       faults.reach('after-complete');
       if (result === 'lease-lost') log.warn({ jobId: claim.jobId, code: 'LEASE_LOST' }, 'job belongs to another worker by now');
-      else if (announcement !== undefined || settlement.kind === 'fail') this.announce(announcement ?? failedAnnouncement(claim));
+      else if (announcement !== undefined) this.announce(announcement);
     })()
       .catch((error: unknown) => this.reportFatal(error))
-      .finally(() => this.settling.delete(settled));
+      .finally(() => {
+        this.settling.delete(settled);
+        this.wake();
+      });
     this.settling.add(settled);
   }
 
   private announce(announcement: Announcement): void {
     this.announcements.push(announcement);
-    this.announceLoop ??= this.announceAll().finally(() => (this.announceLoop = undefined));
+    this.announceRest();
+  }
+
+  /** One loop at a time; looks again when one ends, because an announcement may come between its last look and its end. */
+  private announceRest(): void {
+    if (this.announcements.length === 0) return;
+    this.announceLoop ??= this.announceAll().finally(() => {
+      this.announceLoop = undefined;
+      this.announceRest();
+    });
   }
 
   private async announceAll(): Promise<void> {
     while (this.announcements.length > 0) {
       const batch = this.announcements;
       this.announcements = [];
-      await this.parts.announcer.announce(batch);
+      try {
+        await this.parts.announcer.announce(batch);
+      } catch (error) {
+        this.parts.log.warn({ err: error, jobs: batch.length }, 'announcement lost, producers will ask for their results themselves');
+      }
       this.parts.faults.reach('after-announce');
     }
   }
@@ -241,8 +293,9 @@ export class Pipeline {
   }
 
   private async replaceExecutor(reason: string): Promise<void> {
-    if (this.state.name === 'stopped' || !this.isExecutorUp) return;
+    if (!this.isExecutorUp) return;
     this.isExecutorUp = false;
+    if (!this.isIn('starting', 'claiming')) return; // what it had goes back to the queue
     this.parts.log.error({ code: 'EXECUTOR_LOST', reason, jobs: this.claimed.size }, 'executor lost, starting another');
     this.countDeaths();
     for (let failedStarts = 1; ; failedStarts++) {
@@ -250,11 +303,14 @@ export class Pipeline {
         await this.parts.executor.start();
         break;
       } catch (error) {
+        if (!this.isIn('starting', 'claiming')) return;
         this.parts.log.error({ err: error, failedStarts }, 'executor did not start');
         if (failedStarts >= MAX_FAILED_STARTS) return this.reportFatal(error);
         await this.sleep(Math.min(5_000, 100 * 2 ** failedStarts));
+        if (!this.isIn('starting', 'claiming')) return;
       }
     }
+    if (!this.isIn('starting', 'claiming')) return; // whoever stops the pipeline stops the executor as well
     this.isExecutorUp = true;
     this.lastAnswerMs = this.parts.clock.nowMs();
     const orders = [...this.claimed.values()].map(({ claim, job }) => orderOf(claim, job));
@@ -267,7 +323,7 @@ export class Pipeline {
       if (++open.executorDeaths < MAX_EXECUTOR_DEATHS) continue;
       this.forget(open);
       const failure: Failure = { code: 'EXECUTOR_LOST', message: `${MAX_EXECUTOR_DEATHS} executors died while they had this job` };
-      this.settle(open.claim, { kind: 'fail', failure }, undefined);
+      this.settle(open.claim, { kind: 'fail', failure }, failedAnnouncement(open.claim, open.job));
     }
   }
 
@@ -282,7 +338,7 @@ export class Pipeline {
     const { clock, executor, limits } = this.parts;
     this.lastAnswerMs = clock.nowMs();
     const look = (): void => {
-      if (this.state.name === 'stopped') return;
+      if (this.isIn('stopped')) return;
       const silentMs = clock.nowMs() - this.lastAnswerMs;
       if (this.isExecutorUp && silentMs > limits.executorTimeoutMs) executor.kill(`no answer for ${Math.round(silentMs)} ms`);
       else if (this.isExecutorUp) executor.send({ kind: 'ping', sequence: ++this.pings });
@@ -300,18 +356,27 @@ export class Pipeline {
 
   private async finishOrGiveBack(): Promise<void> {
     const { executor, clock, limits } = this.parts;
-    const deadline = this.sleep(limits.drainTimeoutMs);
-    await Promise.race([this.isExecutorUp ? executor.stop() : Promise.resolve(), deadline]);
+    const exited = this.isExecutorUp ? executor.stop() : undefined;
+    if (exited !== undefined) await Promise.race([exited, this.sleep(limits.drainTimeoutMs)]);
     this.isExecutorUp = false;
     this.cancelWatch();
+    this.endSleeps();
     executor.kill('drained');
+    await (exited ?? executor.stop());
+    await this.replacing;
     for (const open of this.claimed.values()) {
       this.forget(open);
       this.settle(open.claim, { kind: 'return', delayMs: 0, reason: 'worker stopped' }, undefined);
     }
     const startedMs = clock.nowMs();
-    while (this.settling.size > 0 || this.announceLoop !== undefined) await Promise.all([...this.settling, this.announceLoop]);
+    while (this.settling.size > 0) await Promise.all(this.settling);
+    await Promise.race([this.announced(), this.sleep(LAST_ANNOUNCEMENTS_MS)]);
+    this.endSleeps();
     this.parts.log.debug({ durationMs: clock.nowMs() - startedMs }, 'settled the rest');
+  }
+
+  private async announced(): Promise<void> {
+    while (this.announceLoop !== undefined) await this.announceLoop;
   }
 
   // ---- waiting --------------------------------------------------------------------------------------------------
@@ -325,8 +390,21 @@ export class Pipeline {
     for (const waker of this.wakers.splice(0)) waker();
   }
 
+  /** Resolves after `ms`, or at `endSleeps`. */
   private sleep(ms: number): Promise<void> {
-    return new Promise((resolve) => void this.parts.clock.after(ms, resolve));
+    return new Promise((resolve) => {
+      const end = (): void => {
+        this.sleepers.delete(end);
+        cancel();
+        resolve();
+      };
+      const cancel = this.parts.clock.after(ms, end);
+      this.sleepers.add(end);
+    });
+  }
+
+  private endSleeps(): void {
+    for (const end of this.sleepers) end();
   }
 }
 
@@ -356,7 +434,7 @@ function announcementOf(job: EmbedJob, outcome: JobOutcome): Announcement | unde
   }
 }
 
-/** For a job that could not even be read: nobody is known to wait for it, but its input must not stay behind. */
-function failedAnnouncement(claim: RawClaim): Announcement {
-  return { jobId: claim.jobId, outcome: 'failed', reply: undefined, resultTtlMs: 0, wasRepeated: false };
+/** Without a job, because it could not even be read: nobody is known to wait for it, but its input must not stay behind. */
+function failedAnnouncement({ jobId }: RawClaim, job?: EmbedJob): Announcement {
+  return { jobId, outcome: 'failed', reply: job?.reply, resultTtlMs: job?.resultTtlMs ?? 0, wasRepeated: false };
 }

@@ -7,3 +7,5 @@ export { FakeTokenizer } from './fake-tokenizer.ts';
 export { MemoryPayloadStore } from './memory-payload-store.ts';
 export { RecordingAnnouncer, RecordingLogger, type LogLine } from './recorders.ts';
 export { describeInferenceBackend, type BackendUnderTest } from './inference-backend.conformance.ts';
+export { FakeExecutorLink, READY, type Ready } from './fake-executor-link.ts';
+export { InProcessExecutor, type InProcessExecutorOptions } from './in-process-executor.ts';
