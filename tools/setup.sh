@@ -92,7 +92,7 @@ packages_are_current() {
 
 install_packages() {
   step=$(date +%s)
-  say "installing the packages of this folder (npm ci, about 500 MB in node_modules) …"
+  say "installing the packages of this folder (npm ci, about 800 MB in node_modules) …"
   rm -f "$packages_mark" "$build_mark"
   # ONNX Runtime's installer would fetch CUDA libraries that only GPU workers need. Development packages are needed to build.
   if ! (cd "$root" && ONNXRUNTIME_NODE_INSTALL=skip npm ci --include=dev --no-audit --no-fund --loglevel=error </dev/null >"$setup_folder/npm.log" 2>&1); then

@@ -106,8 +106,8 @@ function pipFailure(wheel: Wheel, digest: string, output: string): Error {
   if (/No matching distribution|Could not find a version/i.test(output)) {
     const versions = /from versions: ([^)]*)\)/.exec(output)?.[1] ?? 'none';
     if (versions !== 'none') return fetchFailure('not-found', `pip found ${wheel.project} but not version ${wheel.version} for ${process.platform}-${process.arch} (it offers ${versions.slice(-80)})`);
-    return fetchFailure('unreachable', `pip found no ${nameOf(wheel)}: the package index cannot be reached from here, or has nothing for ${process.platform}-${process.arch}. ` +
-      `Check the network, the proxy and pip's settings (python3 -m pip config list).${quote(output)}`);
+    return fetchFailure('unreachable', `pip cannot find ${nameOf(wheel)}: the package index cannot be reached from here, or has nothing for ${process.platform}-${process.arch}. ` +
+      `Check the network, the proxy and pip's settings (python3 -m pip config list)${quote(output)}`);
   }
   return fetchFailure('failed', `pip could not fetch ${nameOf(wheel)}: ${lastLines(output)}`);
 }
@@ -122,7 +122,7 @@ function nameOf(wheel: Wheel): string {
 
 function quote(output: string): string {
   const warning = /(?:NewConnectionError|ConnectTimeoutError|Name or service|SSL[^\n]*|Connection refused|403[^\n]*)/.exec(output)?.[0];
-  return warning === undefined ? '' : ` (pip met: ${warning.slice(0, 120)})`;
+  return warning === undefined ? '' : `; pip met: ${warning.slice(0, 120)}`;
 }
 
 function lastLines(output: string): string {

@@ -116,7 +116,7 @@ async function fetchProgram(path: string, options: FindOptions, refused: readonl
   } catch (error) {
     if (fetchReason(error) === undefined) throw error;
     const tried = refused.length === 0 ? 'neither valkey-server nor redis-server is on PATH' : refused.join('; ');
-    throw new ShoalError('SETUP_FAILED', `no queue server can be started: ${tried}, and ${(error as Error).message}. Or install one: ${INSTALL_CURE}`, { reason: fetchReason(error) }, error);
+    throw new ShoalError('SETUP_FAILED', `no queue server can be started: ${tried}, and ${(error as Error).message.replace(/\.$/, '')}. Or install one: ${INSTALL_CURE}`, { reason: fetchReason(error) }, error);
   }
 }
 
