@@ -2,4 +2,4 @@
 
 import { workerMain } from '@shoal/worker';
 
-process.exitCode = await workerMain({ fixed: { device: 'cpu' } });
+process.exit(await workerMain({ fixed: { device: 'cpu' } }));

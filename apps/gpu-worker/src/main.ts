@@ -2,4 +2,4 @@
 
 import { workerMain } from '@shoal/worker';
 
-process.exitCode = await workerMain({ fixed: process.env['SHOAL_DEVICE'] === undefined ? { device: 'gpu:0' } : {} });
+process.exit(await workerMain({ fixed: process.env['SHOAL_DEVICE'] === undefined ? { device: 'gpu:0' } : {} }));

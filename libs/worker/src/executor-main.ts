@@ -5,7 +5,7 @@
 import { Executor, faultPointsFrom, invariant, keySpace, systemClock, toFailure, type FromExecutor, type ToExecutor } from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer } from '@shoal/models';
-import { createLogger } from '@shoal/ops';
+import { createLogger } from '@shoal/ops/logger';
 import { RedisPayloadStore } from '@shoal/queue/payload';
 import { EXECUTOR_ENVIRONMENT, type ExecutorSettings } from './executor-settings.ts';
 
@@ -24,6 +24,8 @@ process.on('unhandledRejection', (error) => {
 
 async function open(): Promise<{ executor: Executor; close: () => Promise<void> }> {
   const { redisUrl, prefix, queue, lane, cacheDir, limits } = settings;
+  const connecting = RedisPayloadStore.connect({ redisUrl, prefix, queue, lane, log });
+  connecting.catch(() => undefined); // awaited below, after the slower parts have begun
   const model = await openModel(settings.model, { cacheDir });
   const tokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
   const backend = await OrtBackend.open({
@@ -33,7 +35,7 @@ async function open(): Promise<{ executor: Executor; close: () => Promise<void> 
     slotRows: limits.maxRows,
     slotTokens: Math.max(limits.maxPaddedTokens, Math.ceil(tokenizer.maxTokens / 8) * 8),
   });
-  const store = await RedisPayloadStore.connect({ redisUrl, prefix, queue, lane, log });
+  const store = await connecting;
   const name = `${model.name}@${model.revision}`;
   const faults = faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal));
   const keys = keySpace(prefix);

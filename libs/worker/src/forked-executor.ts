@@ -16,12 +16,25 @@ export class ForkedExecutor implements ExecutorLink {
   private killReason: string | undefined;
   private isStopping = false;
   private starts = 0;
+  private early: Promise<Ready> | undefined;
 
   constructor(settings: ExecutorSettings) {
     this.settings = settings;
   }
 
+  /** Begins what the next `start()` will wait for. */
+  startEarly(): void {
+    this.early = this.launch();
+    this.early.catch(() => undefined); // `start` hands it on
+  }
+
   start(): Promise<Ready> {
+    const started = this.early ?? this.launch();
+    this.early = undefined;
+    return started;
+  }
+
+  private launch(): Promise<Ready> {
     const child = this.spawn();
     this.child = child;
     this.killReason = undefined;

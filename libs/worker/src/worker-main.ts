@@ -6,7 +6,7 @@
 
 import { readFileSync } from 'node:fs';
 import { ShoalError, isShoalError, redactSettings, resolveSettings, toFailure, type Failure, type Precision, type Settings } from '@shoal/core';
-import { createLogger } from '@shoal/ops';
+import { createLogger } from '@shoal/ops/logger';
 import { startWorker } from './worker.ts';
 
 export type WorkerReport =
@@ -25,7 +25,7 @@ export async function workerMain({ fixed = {} }: WorkerMainOptions = {}): Promis
     return await runUntilStopped(withServer(settings));
   } catch (error) {
     const failure = toFailure(error, 'SETUP_FAILED');
-    process.send?.({ kind: 'unfit', failure } satisfies WorkerReport);
+    await report({ kind: 'unfit', failure });
     process.stderr.write(`shoal worker: ${failure.message}\n`);
     if (!isShoalError(error)) process.stderr.write(`${error instanceof Error ? (error.stack ?? '') : ''}\n`);
     return isShoalError(error, 'CONFIG_INVALID') ? 2 : 1;
@@ -38,7 +38,7 @@ async function runUntilStopped(settings: Settings & { readonly redisUrl: string 
   const stopped = stopRequest();
   const worker = await startWorker({ settings, log, faultPoint: process.env['SHOAL_FAULT_POINT'] });
   const { device, precision, model } = worker.facts;
-  process.send?.({ kind: 'ready', device, precision, model, pid: process.pid } satisfies WorkerReport);
+  await report({ kind: 'ready', device, precision, model, pid: process.pid });
   try {
     const reason = await Promise.race([stopped, worker.failed]);
     log.info({ reason }, 'worker draining');
@@ -50,6 +50,14 @@ async function runUntilStopped(settings: Settings & { readonly redisUrl: string 
     await worker.stop();
     if (process.connected) process.disconnect();
   }
+}
+
+/** To the parent, when there is one; resolves when the message is on its way. */
+function report(message: WorkerReport): Promise<void> {
+  return new Promise((resolve) => {
+    if (process.send === undefined) resolve();
+    else process.send(message, undefined, {}, () => resolve());
+  });
 }
 
 function stopRequest(): Promise<string> {

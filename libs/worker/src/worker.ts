@@ -32,33 +32,32 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
   chooseDevice(settings, log);
   const cacheDir = cacheFolder(settings.cacheDir);
   const model = await openModel(settings.model, { cacheDir });
-  const queue = mainQueue(model.name);
-  const source = new BullJobSource({ redisUrl, prefix, queue, leaseMs, stalledCheckMs, log });
-  const announcer = await RedisAnnouncer.connect({ redisUrl, prefix, queue, log });
-  const clock = await serverClock(redisUrl);
-  const executor = new ForkedExecutor({
-    redisUrl, prefix, queue, cacheDir,
-    lane: queue,
-    model: settings.model,
-    maxTokens: settings.maxTokens,
-    threads: settings.threads || availableParallelism(),
-    limits: settings,
-    logLevel: settings.logLevel,
-  });
-  const faults = faultPointsFrom(faultPoint, (signal) => process.kill(process.pid, signal));
-  const pipeline = new Pipeline({ source, announcer, executor, log, faults, clock: systemClock, serverNowMs: clock, limits: settings });
-  const presence = await WorkerPresence.connect({ redisUrl, prefix, queue, log });
-  const stop = async (): Promise<void> => {
-    await pipeline.stop();
-    await Promise.all([presence.stop(), announcer.stop(), source.stop(), executor.stop()]);
+  const threads = settings.threads || availableParallelism();
+  const server = { redisUrl, prefix, queue: mainQueue(model.name), log };
+  const executor = new ForkedExecutor({ ...server, cacheDir, threads, lane: server.queue, model: model.name, maxTokens: settings.maxTokens, limits: settings, logLevel: settings.logLevel });
+  const source = new BullJobSource({ ...server, leaseMs, stalledCheckMs });
+  const opened = [executor, source] as { stop(): Promise<void> }[];
+  const keep = async <Part extends { stop(): Promise<void> }>(part: Promise<Part>): Promise<Part> => {
+    opened.push(await part);
+    return part;
   };
+  const close = async (): Promise<void> => void (await Promise.all(opened.map((part) => part.stop())));
   try {
+    executor.startEarly(); // the slowest part, beside everything else
+    const [announcer, presence, serverNowMs] = await Promise.all([keep(RedisAnnouncer.connect(server)), keep(WorkerPresence.connect(server)), serverClock(redisUrl)]);
+    const faults = faultPointsFrom(faultPoint, (signal) => process.kill(process.pid, signal));
+    const pipeline = new Pipeline({ source, announcer, executor, log, faults, serverNowMs, clock: systemClock, limits: settings });
     const facts = await pipeline.start();
     await presence.start();
-    log.info({ queue, device: facts.device, precision: facts.precision, model: facts.model, threads: settings.threads || availableParallelism() }, 'worker ready');
+    log.info({ queue: server.queue, device: facts.device, precision: facts.precision, model: facts.model, threads }, 'worker ready');
+    const stop = async (): Promise<void> => {
+      await pipeline.stop();
+      await close();
+    };
     return { facts, failed: pipeline.failed, stop };
   } catch (error) {
-    await stop();
+    executor.kill('the worker did not start');
+    await Promise.allSettled(opened.map((part) => part.stop()));
     throw error;
   }
 }
