@@ -13,7 +13,7 @@ export { environmentName, flagName, redactSettings, resolveSettings, settingsSch
 export type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from './protocol.ts';
 export type {
   Announcement, Announcer, Clock, CommitRequest, CommitResult, Encoded, ExecutorLink, InferenceBackend, InputRead, JobSource, Logger,
-  MemoryProbe, PayloadStore, Precision, RawClaim, RunResult, SettleResult, Settlement, Slot, Tokenizer,
+  MemoryProbe, Metrics, PayloadStore, Precision, RawClaim, RunResult, SettleResult, SettledJob, Settlement, Slot, Tokenizer,
 } from './ports.ts';
 export { systemClock } from './clock.ts';
 export { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';

@@ -2,7 +2,7 @@
 // own; each engine's folder implements one of these and translates its library's errors at that edge.
 // Every JobSource and every InferenceBackend, fakes included, passes the conformance suite in testing/.
 
-import type { Failure } from './errors.ts';
+import type { ErrorCode, Failure } from './errors.ts';
 import type { EmbedReturn } from './job-schema.ts';
 import type { FromExecutor, ToExecutor } from './protocol.ts';
 
@@ -20,6 +20,27 @@ export interface Logger {
   info(fields: object, message: string): void;
   warn(fields: object, message: string): void;
   error(fields: object, message: string): void;
+}
+
+/** How a claim ended, for counting. `rows`: texts of a completed job, else 0. */
+export interface SettledJob {
+  readonly outcome: Settlement['kind'];
+  readonly code: ErrorCode | undefined;
+  readonly rows: number;
+}
+
+/** What a worker did, told once at the seam between two stages. Calls are cheap and do not fail. */
+export interface Metrics {
+  /** `queuedMs`: how long the job had waited. */
+  jobClaimed(queuedMs: number): void;
+  /** Claims that are not settled, and their tokens (expected ones until the executor has counted). */
+  inFlight(claims: number, tokens: number): void;
+  jobSettled(job: SettledJob): void;
+  microBatchRan(run: { readonly rows: number; readonly width: number; readonly tokens: number; readonly runMs: number }): void;
+  microBatchSplit(code: ErrorCode): void;
+  leaseLost(): void;
+  executorReady(pid: number): void;
+  executorLost(): void;
 }
 
 // ---- queue side -------------------------------------------------------------------------------------------------

@@ -1,0 +1,69 @@
+// Every metric that Shoal exports: name with unit, type, help, labels and their values, buckets. Dashboards and alerts are
+// written against this page, so a name changes only with a CHANGELOG line. A label has either a closed set of values or,
+// marked FEW, values that this machine or this fleet bounds: a GPU's index, a queue's name, a route's pattern. Ids, texts and
+// addresses are never labels.
+
+import { ERROR_CODES } from '@shoal/core';
+
+/** Values that are not listed here, but are few. */
+export const FEW = 'few';
+
+export interface MetricDefinition {
+  readonly type: 'counter' | 'gauge' | 'histogram';
+  readonly help: string;
+  readonly labels: Readonly<Record<string, readonly string[] | typeof FEW>>;
+  /** Upper bounds of a histogram. */
+  readonly buckets?: readonly number[];
+}
+
+export type MetricCatalogue = Readonly<Record<`shoal_${string}`, MetricDefinition>>;
+
+const RUN_SECONDS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60];
+const WAIT_SECONDS = [0.005, 0.02, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 21_600, 86_400];
+const REQUEST_SECONDS = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60];
+const ROWS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048];
+const RATIO = [0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.96, 0.98, 1];
+
+/** Code of what did not fail. */
+export const NO_CODE = 'NONE';
+const CODES = [NO_CODE, ...Object.keys(ERROR_CODES)];
+
+/** Of a worker process, told by its claimer. */
+export const WORKER_METRICS = {
+  shoal_claims_total: { type: 'counter', help: 'Jobs claimed.', labels: {} },
+  shoal_claim_wait_seconds: { type: 'histogram', help: 'Time a claimed job had waited in the queue.', labels: {}, buckets: WAIT_SECONDS },
+  shoal_claims_in_flight: { type: 'gauge', help: 'Jobs claimed and not settled.', labels: {} },
+  shoal_pool_tokens: { type: 'gauge', help: 'Real tokens of the claims in flight; estimated until the executor has counted them.', labels: {} },
+  shoal_jobs_settled_total: {
+    type: 'counter', help: 'Claims that got their ending, by outcome, and by error code when they failed.',
+    labels: { outcome: ['complete', 'fail', 'return', 'abandon'], code: CODES },
+  },
+  shoal_texts_total: { type: 'counter', help: 'Texts of completed jobs.', labels: {} },
+  shoal_tokens_total: { type: 'counter', help: 'Tokens the device ran: real ones, and rows × width with padding.', labels: { kind: ['real', 'padded'] } },
+  shoal_run_duration_seconds: { type: 'histogram', help: 'Time of one micro-batch at the device.', labels: {}, buckets: RUN_SECONDS },
+  shoal_micro_batch_rows: { type: 'histogram', help: 'Rows of a micro-batch.', labels: {}, buckets: ROWS },
+  shoal_padding_efficiency_ratio: { type: 'histogram', help: 'Real tokens ÷ padded tokens of a micro-batch.', labels: {}, buckets: RATIO },
+  shoal_splits_total: { type: 'counter', help: 'Micro-batches that failed and were halved.', labels: { code: CODES } },
+  shoal_leases_lost_total: { type: 'counter', help: 'Claims whose lease could not be renewed.', labels: {} },
+  shoal_executor_losses_total: { type: 'counter', help: 'Executors that died or were killed and had to be replaced.', labels: {} },
+  shoal_process_resident_bytes: { type: 'gauge', help: 'Resident memory of a process of this worker.', labels: { process: ['claimer', 'executor'] } },
+  shoal_device_memory_bytes: { type: 'gauge', help: 'Device memory as the driver tells it.', labels: { device: FEW, state: ['total', 'used', 'free'] } },
+  shoal_device_utilization_ratio: { type: 'gauge', help: 'Share of the last sample period in which a kernel ran, 0 to 1.', labels: { device: FEW } },
+  shoal_device_power_watts: { type: 'gauge', help: 'Power draw of a device.', labels: { device: FEW } },
+} as const satisfies MetricCatalogue;
+
+/** Of the HTTP producer. */
+export const PRODUCER_METRICS = {
+  shoal_http_requests_total: { type: 'counter', help: 'Requests answered, by route pattern and status.', labels: { route: FEW, status: FEW } },
+  shoal_http_request_duration_seconds: { type: 'histogram', help: 'Time from the first byte of a request to the last of its answer.', labels: { route: FEW }, buckets: REQUEST_SECONDS },
+  shoal_http_requests_open: { type: 'gauge', help: 'Requests for embeddings that are being answered.', labels: {} },
+  shoal_http_texts_total: { type: 'counter', help: 'Inputs of answered requests.', labels: {} },
+  shoal_http_tokens_total: { type: 'counter', help: 'Real tokens of answered requests.', labels: {} },
+  shoal_queue_jobs: {
+    type: 'gauge', help: 'Jobs of a queue by state. Completed and failed ones are kept for a while only.',
+    labels: { queue: FEW, state: ['waiting', 'active', 'delayed', 'completed', 'failed'] },
+  },
+  shoal_queue_oldest_waiting_seconds: { type: 'gauge', help: 'Age of the job that waits longest; 0 when none waits.', labels: { queue: FEW } },
+  shoal_queue_workers: { type: 'gauge', help: 'Workers that serve a queue.', labels: { queue: FEW } },
+  shoal_process_resident_bytes: { type: 'gauge', help: 'Resident memory of this process.', labels: { process: ['producer'] } },
+} as const satisfies MetricCatalogue;

@@ -1,0 +1,101 @@
+// Metrics as a scraper sees them: the text parses, every name is in the catalogue with its unit, and a source that fails or
+// hangs costs its own metrics only.
+
+import { afterEach, expect, test, vi } from 'vitest';
+import { FEW, PRODUCER_METRICS, WORKER_METRICS, type MetricDefinition } from './metric-catalogue.ts';
+import { createMetrics } from './metrics.ts';
+import type { DevicesRead } from './nvidia-smi.ts';
+import { parseMetrics } from './testing/parse-metrics.ts';
+import { createWorkerMetrics } from './worker-metrics.ts';
+
+afterEach(() => void vi.useRealTimers());
+
+const noDevices = async (): Promise<DevicesRead> => ({ ok: false, reason: 'no-tool', message: '' });
+
+const definitions = Object.entries<MetricDefinition>({ ...WORKER_METRICS, ...PRODUCER_METRICS }).map(([name, { type, help }]) => ({ name, type, help }));
+
+test.each(definitions)('$name: a plain sentence, and a name that ends with its unit, or _total when it counts', ({ name, type, help }) => {
+  expect(name).toMatch(/^shoal_[a-z_]+$/);
+  expect(help).toMatch(/^[A-Z].*\.$/);
+  expect(name.endsWith('_total')).toBe(type === 'counter');
+  expect(/Time|Age/.test(help)).toBe(name.endsWith('_seconds'));
+  expect(/memory/i.test(help)).toBe(name.endsWith('_bytes'));
+});
+
+test('counters with one closed label begin at zero, so that their first event can be seen as a rise', async () => {
+  const { registry } = createWorkerMetrics({ readDevices: noDevices });
+  const before = parseMetrics(await registry.text());
+  expect(before.value('shoal_tokens_total', { kind: 'real' })).toBe(0);
+  expect(before.value('shoal_claims_total')).toBe(0);
+  expect(WORKER_METRICS.shoal_device_memory_bytes.labels.device).toBe(FEW);
+});
+
+test('what a worker does is counted once, in the unit that the name says', async () => {
+  const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
+  recorder.jobClaimed(1_500);
+  recorder.inFlight(3, 700);
+  recorder.microBatchRan({ rows: 8, width: 64, tokens: 400, runMs: 25 });
+  recorder.microBatchSplit('OUT_OF_VRAM');
+  recorder.jobSettled({ outcome: 'complete', code: undefined, rows: 64 });
+  recorder.jobSettled({ outcome: 'fail', code: 'INPUT_TOO_LONG', rows: 0 });
+  recorder.leaseLost();
+  recorder.executorLost();
+  const { value } = parseMetrics(await registry.text());
+  expect(value('shoal_claim_wait_seconds_sum')).toBe(1.5);
+  expect([value('shoal_claims_in_flight'), value('shoal_pool_tokens')]).toEqual([3, 700]);
+  expect([value('shoal_tokens_total', { kind: 'real' }), value('shoal_tokens_total', { kind: 'padded' })]).toEqual([400, 512]);
+  expect([value('shoal_run_duration_seconds_sum'), value('shoal_run_duration_seconds_bucket', { le: '0.02' }), value('shoal_run_duration_seconds_bucket', { le: '0.05' })]).toEqual([0.025, 0, 1]);
+  expect(value('shoal_padding_efficiency_ratio_sum')).toBeCloseTo(400 / 512);
+  expect(value('shoal_micro_batch_rows_sum')).toBe(8);
+  expect(value('shoal_texts_total')).toBe(64);
+  expect(value('shoal_jobs_settled_total', { outcome: 'complete', code: 'NONE' })).toBe(1);
+  expect(value('shoal_jobs_settled_total', { outcome: 'fail', code: 'INPUT_TOO_LONG' })).toBe(1);
+  expect([value('shoal_splits_total', { code: 'OUT_OF_VRAM' }), value('shoal_leases_lost_total'), value('shoal_executor_losses_total')]).toEqual([1, 1, 1]);
+});
+
+test('memory of both processes is read at the scrape, of an executor that is gone no more', async () => {
+  const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
+  recorder.executorReady(process.pid); // stands in for an executor
+  const executor = { process: 'executor' };
+  const first = parseMetrics(await registry.text());
+  expect(first.value('shoal_process_resident_bytes', { process: 'claimer' })).toBeGreaterThan(10_000_000);
+  expect((first.value('shoal_process_resident_bytes', executor) ?? Infinity) > 10_000_000).toBe(true);
+  recorder.executorLost();
+  expect(parseMetrics(await registry.text()).value('shoal_process_resident_bytes', executor)).toBeUndefined();
+});
+
+test('devices show what their driver tells, and nothing when it stops telling', async () => {
+  const device = { index: 1, uuid: undefined, name: undefined, driverVersion: undefined, computeCapability: undefined, migMode: undefined, temperatureCelsius: undefined };
+  const answers: DevicesRead[] = [
+    { ok: true, devices: [{ ...device, totalBytes: 100, usedBytes: undefined, freeBytes: 60, utilization: 0.5, powerWatts: undefined }] },
+    { ok: false, reason: 'no-answer', message: 'hangs' },
+  ];
+  const { registry } = createWorkerMetrics({ readDevices: async () => answers.shift()! });
+  const { value, samples } = parseMetrics(await registry.text());
+  expect(value('shoal_device_memory_bytes', { device: '1', state: 'free' })).toBe(60);
+  expect(value('shoal_device_utilization_ratio', { device: '1' })).toBe(0.5);
+  expect(samples.filter(({ name }) => /device/.test(name))).toHaveLength(3);
+  expect(parseMetrics(await registry.text()).samples.filter(({ name }) => /device/.test(name))).toHaveLength(0);
+});
+
+test('a machine without nvidia-smi is asked once', async () => {
+  const readDevices = vi.fn<typeof noDevices>(noDevices);
+  const { registry } = createWorkerMetrics({ readDevices });
+  await registry.text();
+  await registry.text();
+  expect(readDevices).toHaveBeenCalledTimes(1);
+});
+
+test('a source that fails or never answers does not keep the others from being read', async () => {
+  vi.useFakeTimers();
+  const metrics = createMetrics(PRODUCER_METRICS);
+  metrics.onScrape(() => Promise.reject(new Error('queue server lost')));
+  metrics.onScrape(() => {
+    throw new Error('at once');
+  });
+  metrics.onScrape(() => new Promise(() => undefined));
+  metrics.onScrape(() => metrics.set('shoal_queue_workers', { queue: 'embed-"minilm"\\' }, 2));
+  const text = metrics.text();
+  await vi.advanceTimersByTimeAsync(3_000);
+  expect(parseMetrics(await text).value('shoal_queue_workers', { queue: 'embed-"minilm"\\' })).toBe(2);
+});

@@ -1,0 +1,99 @@
+// Metrics in memory and as Prometheus text. The only importer of prom-client. Names, labels and their values are checked by
+// the compiler against a catalogue, so that a misspelt metric cannot be recorded. Values that exist only on request, such as
+// the depth of a queue, are collected at a scrape; a source that fails or hangs costs its own metrics and nothing else.
+
+import { Counter, Gauge, Histogram, Registry } from 'prom-client';
+import { invariant } from '@shoal/core';
+import { FEW, type MetricCatalogue, type MetricDefinition } from './metric-catalogue.ts';
+
+/** A source that has not answered by then is left out of this scrape; Prometheus itself gives up after 10 s. */
+const COLLECT_MS = 3_000;
+
+type NameOf<Catalogue, Type extends MetricDefinition['type']> = {
+  [Name in keyof Catalogue]: Catalogue[Name] extends { readonly type: Type } ? Name : never;
+}[keyof Catalogue] & string;
+
+type LabelsOf<Definition> = Definition extends { readonly labels: infer Labels }
+  ? { readonly [Label in keyof Labels]: Labels[Label] extends readonly (infer Value)[] ? Value : string }
+  : never;
+
+export interface MetricRegistry<Catalogue extends MetricCatalogue> {
+  count<Name extends NameOf<Catalogue, 'counter'>>(name: Name, labels: LabelsOf<Catalogue[Name]>, by?: number): void;
+  set<Name extends NameOf<Catalogue, 'gauge'>>(name: Name, labels: LabelsOf<Catalogue[Name]>, value: number): void;
+  observe<Name extends NameOf<Catalogue, 'histogram'>>(name: Name, labels: LabelsOf<Catalogue[Name]>, value: number): void;
+  /** Forgets every value of a gauge: what it measured is not known any more. */
+  forget(name: NameOf<Catalogue, 'gauge'>): void;
+  /** Called before every text; sets gauges. */
+  onScrape(collect: () => void | Promise<void>): void;
+  readonly contentType: string;
+  /** Prometheus text format 0.0.4. */
+  text(): Promise<string>;
+}
+
+export function createMetrics<Catalogue extends MetricCatalogue>(catalogue: Catalogue): MetricRegistry<Catalogue> {
+  const registry = new Registry();
+  const metrics = new Map(Object.entries(catalogue).map(([name, definition]) => [name, register(registry, name, definition)]));
+  const collectors: (() => void | Promise<void>)[] = [];
+  return {
+    contentType: registry.contentType,
+    count: (name, labels, by = 1) => counterOf(metrics, name).inc(labels, by),
+    set: (name, labels, value) => gaugeOf(metrics, name).set(labels, value),
+    observe: (name, labels, value) => histogramOf(metrics, name).observe(labels, value),
+    forget: (name) => gaugeOf(metrics, name).reset(),
+    onScrape: (collect) => void collectors.push(collect),
+    async text() {
+      await Promise.all(collectors.map(collectInTime));
+      return registry.metrics();
+    },
+  };
+}
+
+type AnyMetric = Counter | Gauge | Histogram;
+
+function register(registry: Registry, name: string, { type, help, labels, buckets }: MetricDefinition): AnyMetric {
+  const common = { name, help, labelNames: Object.keys(labels), registers: [registry] };
+  switch (type) {
+    case 'counter': return startAtZero(new Counter(common), labels);
+    case 'gauge': return new Gauge(common);
+    case 'histogram': return new Histogram({ ...common, ...(buckets === undefined ? {} : { buckets: [...buckets] }) });
+  }
+}
+
+/** A counter that appears with its first event hides that event from rate(). Only where one closed label lists the values. */
+function startAtZero(counter: Counter, labels: MetricDefinition['labels']): Counter {
+  const [only, ...others] = Object.entries(labels);
+  if (only === undefined || others.length > 0) return counter;
+  const [label, values] = only;
+  if (values !== FEW) for (const value of values) counter.inc({ [label]: value }, 0);
+  return counter;
+}
+
+function counterOf(metrics: ReadonlyMap<string, AnyMetric>, name: string): Counter {
+  const metric = metrics.get(name);
+  invariant(metric instanceof Counter, `${name} is a counter of the catalogue`);
+  return metric;
+}
+
+function gaugeOf(metrics: ReadonlyMap<string, AnyMetric>, name: string): Gauge {
+  const metric = metrics.get(name);
+  invariant(metric instanceof Gauge, `${name} is a gauge of the catalogue`);
+  return metric;
+}
+
+function histogramOf(metrics: ReadonlyMap<string, AnyMetric>, name: string): Histogram {
+  const metric = metrics.get(name);
+  invariant(metric instanceof Histogram, `${name} is a histogram of the catalogue`);
+  return metric;
+}
+
+async function collectInTime(collect: () => void | Promise<void>): Promise<void> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<void>((resolve) => (timer = setTimeout(resolve, COLLECT_MS)));
+  try {
+    await Promise.race([collect(), late]);
+  } catch {
+    // its metrics are missing, or keep their last value: that is the report
+  } finally {
+    clearTimeout(timer);
+  }
+}

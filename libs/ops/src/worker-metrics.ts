@@ -1,0 +1,102 @@
+// What a worker tells of itself: core's Metrics, written into the catalogue, and at each scrape the memory of its processes
+// and, where nvidia-smi answers, of its devices. Decides nothing.
+
+import { readFile } from 'node:fs/promises';
+import { invariant, type Metrics } from '@shoal/core';
+import { NO_CODE, WORKER_METRICS } from './metric-catalogue.ts';
+import { createMetrics, type MetricRegistry } from './metrics.ts';
+import { cachedReader, type DeviceReading, type DevicesRead } from './nvidia-smi.ts';
+
+export interface WorkerMetrics {
+  /** For the Pipeline. */
+  readonly recorder: Metrics;
+  /** For the metrics server. */
+  readonly registry: MetricRegistry<typeof WORKER_METRICS>;
+}
+
+export interface WorkerMetricsOptions {
+  /** Default: nvidia-smi, at most every 5 s. */
+  readonly readDevices?: () => Promise<DevicesRead>;
+}
+
+const DEVICES_MAX_AGE_MS = 5_000;
+
+export function createWorkerMetrics({ readDevices = cachedReader({}, DEVICES_MAX_AGE_MS) }: WorkerMetricsOptions = {}): WorkerMetrics {
+  const registry = createMetrics(WORKER_METRICS);
+  const executor: { pid: number | undefined } = { pid: undefined };
+  registry.onScrape(() => collectProcesses(registry, executor.pid));
+  registry.onScrape(collectDevices(registry, readDevices));
+  return { registry, recorder: recorderOf(registry, executor) };
+}
+
+type Registry = MetricRegistry<typeof WORKER_METRICS>;
+
+function recorderOf(registry: Registry, executor: { pid: number | undefined }): Metrics {
+  return {
+    jobClaimed(queuedMs) {
+      registry.count('shoal_claims_total', {});
+      registry.observe('shoal_claim_wait_seconds', {}, queuedMs / 1_000);
+    },
+    inFlight(claims, tokens) {
+      registry.set('shoal_claims_in_flight', {}, claims);
+      registry.set('shoal_pool_tokens', {}, tokens);
+    },
+    jobSettled({ outcome, code, rows }) {
+      registry.count('shoal_jobs_settled_total', { outcome, code: code ?? NO_CODE });
+      if (outcome === 'complete') registry.count('shoal_texts_total', {}, rows);
+    },
+    microBatchRan({ rows, width, tokens, runMs }) {
+      const padded = rows * width;
+      invariant(tokens <= padded, 'a micro-batch has no more real tokens than padded ones');
+      registry.count('shoal_tokens_total', { kind: 'real' }, tokens);
+      registry.count('shoal_tokens_total', { kind: 'padded' }, padded);
+      registry.observe('shoal_run_duration_seconds', {}, runMs / 1_000);
+      registry.observe('shoal_micro_batch_rows', {}, rows);
+      registry.observe('shoal_padding_efficiency_ratio', {}, tokens / padded);
+    },
+    microBatchSplit: (code) => registry.count('shoal_splits_total', { code }),
+    leaseLost: () => registry.count('shoal_leases_lost_total', {}),
+    executorReady(pid) {
+      executor.pid = pid;
+    },
+    executorLost() {
+      executor.pid = undefined;
+      registry.count('shoal_executor_losses_total', {});
+    },
+  };
+}
+
+async function collectProcesses(registry: Registry, executorPid: number | undefined): Promise<void> {
+  const executorBytes = executorPid === undefined ? undefined : await residentBytes(executorPid);
+  registry.forget('shoal_process_resident_bytes');
+  registry.set('shoal_process_resident_bytes', { process: 'claimer' }, process.memoryUsage.rss());
+  if (executorBytes !== undefined) registry.set('shoal_process_resident_bytes', { process: 'executor' }, executorBytes);
+}
+
+/** Of another process, on Linux; elsewhere, and when it is gone, undefined. */
+async function residentBytes(pid: number): Promise<number | undefined> {
+  const status = await readFile(`/proc/${pid}/status`, 'utf8').catch(() => '');
+  const kibibytes = /^VmRSS:\s+(\d+) kB$/m.exec(status)?.[1];
+  return kibibytes === undefined ? undefined : Number(kibibytes) * 1024;
+}
+
+/** A machine without the tool is asked once: drivers do not appear under a running worker. */
+function collectDevices(registry: Registry, readDevices: () => Promise<DevicesRead>): () => Promise<void> {
+  let hasTool = true;
+  return async () => {
+    if (!hasTool) return;
+    const read = await readDevices();
+    hasTool = read.ok || read.reason !== 'no-tool';
+    for (const name of ['shoal_device_memory_bytes', 'shoal_device_utilization_ratio', 'shoal_device_power_watts'] as const) registry.forget(name);
+    if (read.ok) for (const device of read.devices) setDevice(registry, device);
+  };
+}
+
+function setDevice(registry: Registry, { index, totalBytes, usedBytes, freeBytes, utilization, powerWatts }: DeviceReading): void {
+  const device = String(index);
+  for (const [state, bytes] of [['total', totalBytes], ['used', usedBytes], ['free', freeBytes]] as const) {
+    if (bytes !== undefined) registry.set('shoal_device_memory_bytes', { device, state }, bytes);
+  }
+  if (utilization !== undefined) registry.set('shoal_device_utilization_ratio', { device }, utilization);
+  if (powerWatts !== undefined) registry.set('shoal_device_power_watts', { device }, powerWatts);
+}
