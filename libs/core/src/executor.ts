@@ -322,6 +322,7 @@ export class Executor {
     invariant(only !== undefined, 'a batch has at least one row');
     if (batch.rows.length === 1) return this.fail(only.job, failure);
     this.parts.log.warn({ rows: batch.rows.length, paddedTokens: batch.rows.length * batch.width, code: failure.code, reason: failure.message }, 'micro-batch failed, splitting');
+    this.parts.send({ kind: 'split', code: failure.code });
     for (const job of new Set(batch.rows.map((row) => row.job))) job.splits++;
     this.halves.unshift(...halve(batch).flatMap(withoutDropped));
   }

@@ -16,6 +16,7 @@ export type {
   MemoryProbe, Metrics, PayloadStore, Precision, RawClaim, RunResult, SettleResult, SettledJob, Settlement, Slot, Tokenizer,
 } from './ports.ts';
 export { systemClock } from './clock.ts';
+export { noMetrics } from './metrics.ts';
 export { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
 export { encodeBody, toHalf } from './output-encoding.ts';
 export { faultPointsFrom, noFaults, type FaultPoint, type FaultPoints } from './fault-points.ts';

@@ -9,7 +9,8 @@
 import { ShoalError, toFailure, type Failure } from './errors.ts';
 import { MAX_ROWS_PER_JOB, parseJob, type EmbedJob } from './job-schema.ts';
 import { invariant, unreachable } from './invariant.ts';
-import type { Announcement, Announcer, Clock, ExecutorLink, JobSource, Logger, RawClaim, Settlement } from './ports.ts';
+import { noMetrics } from './metrics.ts';
+import type { Announcement, Announcer, Clock, ExecutorLink, JobSource, Logger, Metrics, RawClaim, SettleResult, SettledJob, Settlement } from './ports.ts';
 import type { FaultPoints } from './fault-points.ts';
 import type { FromExecutor, JobOrder, JobOutcome } from './protocol.ts';
 
@@ -30,6 +31,8 @@ export interface PipelineParts {
   readonly log: Logger;
   readonly limits: PipelineLimits;
   readonly faults: FaultPoints;
+  /** Left out: nothing is counted. */
+  readonly metrics?: Metrics;
 }
 
 export type PipelineState = { readonly name: 'new' | 'starting' | 'claiming' | 'draining' | 'stopped' };
@@ -61,6 +64,7 @@ interface ClaimedJob {
 
 export class Pipeline {
   private readonly parts: PipelineParts;
+  private readonly metrics: Metrics;
   private state: PipelineState = { name: 'new' };
   private readonly claimed = new Map<string, ClaimedJob>();
   private readonly settling = new Set<Promise<void>>();
@@ -82,6 +86,7 @@ export class Pipeline {
 
   constructor(parts: PipelineParts) {
     this.parts = parts;
+    this.metrics = parts.metrics ?? noMetrics;
     this.failed = new Promise((_, reject) => (this.reportFatal = reject));
     this.failed.catch(() => undefined); // whoever cares awaits it
   }
@@ -94,7 +99,7 @@ export class Pipeline {
     source.onLeaseLost((jobId) => this.loseLease(jobId));
     executor.onMessage((message) => this.hear(message));
     executor.onLost((reason) => (this.replacing = this.replaceExecutor(reason)));
-    const ready = await executor.start();
+    const ready = await this.startExecutor();
     if (this.isIn('starting')) this.isExecutorUp = true;
     if (this.isIn('starting')) await source.start();
     if (!this.isIn('starting')) {
@@ -104,6 +109,12 @@ export class Pipeline {
     this.state = { name: 'claiming' };
     this.watch();
     this.loop = this.run().catch((error: unknown) => this.reportFatal(error));
+    return ready;
+  }
+
+  private async startExecutor(): Promise<Extract<FromExecutor, { kind: 'ready' }>> {
+    const ready = await this.parts.executor.start();
+    this.metrics.executorReady(ready.pid);
     return ready;
   }
 
@@ -159,12 +170,14 @@ export class Pipeline {
 
   private dispatch(claims: readonly RawClaim[], isQueueDrained: boolean): void {
     const orders = claims.flatMap((claim) => {
+      this.metrics.jobClaimed(claim.queuedMs);
       this.forgetOlder(claim);
       const job = this.judge(claim);
       if (job === undefined) return [];
       const tokens = job.input.form === 'tokens' ? job.input.tokens : Math.ceil(job.rows * this.tokensPerRow);
       this.claimed.set(claim.jobId, { claim, job, tokens, executorDeaths: 0 });
       this.tokensInFlight += tokens;
+      this.countInFlight();
       return [orderOf(claim, job)];
     });
     // Without an executor they wait here: the next one gets everything that is claimed.
@@ -207,7 +220,9 @@ export class Pipeline {
       case 'filled': return message.jobs.forEach(({ jobId, tokens }) => this.learnSize(jobId, tokens));
       case 'pong': return this.answered(message.runningMs);
       case 'ran':
+        this.metrics.microBatchRan(message);
         return this.parts.log.debug({ rows: message.rows, width: message.width, tokens: message.tokens, runMs: message.runMs }, 'micro-batch ran');
+      case 'split': return this.metrics.microBatchSplit(message.code);
       case 'ready':
       case 'unfit':
         return; // the link's own business
@@ -220,6 +235,7 @@ export class Pipeline {
     if (open === undefined) return;
     this.tokensInFlight += tokens - open.tokens;
     open.tokens = tokens;
+    this.countInFlight();
     this.tokensPerRow += 0.05 * (tokens / open.job.rows - this.tokensPerRow);
   }
 
@@ -233,7 +249,12 @@ export class Pipeline {
   private forget(open: ClaimedJob): void {
     this.claimed.delete(open.claim.jobId);
     this.tokensInFlight -= open.tokens;
+    this.countInFlight();
     this.wake();
+  }
+
+  private countInFlight(): void {
+    this.metrics.inFlight(this.claimed.size, this.tokensInFlight);
   }
 
   private settle(claim: RawClaim, settlement: Settlement, announcement: Announcement | undefined): void {
@@ -243,6 +264,7 @@ export class Pipeline {
       faults.reach('before-complete');
       const result = await source.settle(claim, settlement);
       faults.reach('after-complete');
+      this.metrics.jobSettled(toSettledJob(settlement, result));
       if (result === 'lease-lost') log.warn({ jobId: claim.jobId, code: 'LEASE_LOST' }, 'job belongs to another worker by now');
       else if (announcement !== undefined) this.announce(announcement);
     })()
@@ -287,6 +309,7 @@ export class Pipeline {
     const open = this.claimed.get(jobId);
     if (open === undefined) return;
     this.parts.log.warn({ jobId, code: 'LEASE_LOST' }, 'lease lost, dropping the job');
+    this.metrics.leaseLost();
     this.forget(open);
     this.parts.executor.send({ kind: 'drop', jobIds: [jobId] });
     this.settle(open.claim, { kind: 'abandon' }, undefined);
@@ -297,10 +320,11 @@ export class Pipeline {
     this.isExecutorUp = false;
     if (!this.isIn('starting', 'claiming')) return; // what it had goes back to the queue
     this.parts.log.error({ code: 'EXECUTOR_LOST', reason, jobs: this.claimed.size }, 'executor lost, starting another');
+    this.metrics.executorLost();
     this.countDeaths();
     for (let failedStarts = 1; ; failedStarts++) {
       try {
-        await this.parts.executor.start();
+        await this.startExecutor();
         break;
       } catch (error) {
         if (!this.isIn('starting', 'claiming')) return;
@@ -422,6 +446,16 @@ function settlementOf(outcome: JobOutcome): Settlement {
     case 'unstarted': return { kind: 'return', delayMs: 0, reason: 'worker stopped' };
     default: return unreachable(outcome);
   }
+}
+
+/** What was refused because the lease was lost has changed nothing, whatever was meant. */
+function toSettledJob(settlement: Settlement, result: SettleResult): SettledJob {
+  if (result === 'lease-lost') return { outcome: 'abandon', code: 'LEASE_LOST', rows: 0 };
+  return {
+    outcome: settlement.kind,
+    code: settlement.kind === 'fail' ? settlement.failure.code : undefined,
+    rows: settlement.kind === 'complete' ? settlement.value.rows : 0,
+  };
 }
 
 function announcementOf(job: EmbedJob, outcome: JobOutcome): Announcement | undefined {

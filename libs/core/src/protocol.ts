@@ -1,7 +1,7 @@
 // The messages between claimer and executor, both directions, as two unions. Only job ids, options, sizes and outcomes
 // travel, never vectors; inline texts do, because the claim brought them anyway. Values survive structured cloning.
 
-import type { Failure } from './errors.ts';
+import type { ErrorCode, Failure } from './errors.ts';
 import type { EmbedJob, EmbedReturn } from './job-schema.ts';
 import type { Precision } from './ports.ts';
 
@@ -53,6 +53,8 @@ export type FromExecutor =
   /** The sizes of jobs whose rows are now in the pool. */
   | { readonly kind: 'filled'; readonly jobs: readonly { readonly jobId: string; readonly tokens: number }[] }
   | { readonly kind: 'ran'; readonly rows: number; readonly width: number; readonly tokens: number; readonly runMs: number }
+  /** A micro-batch failed with this code and its halves run next. */
+  | { readonly kind: 'split'; readonly code: ErrorCode }
   | { readonly kind: 'outcomes'; readonly outcomes: readonly JobOutcome[] }
   /** `runningMs`: how long the run at the device has been going on. */
   | { readonly kind: 'pong'; readonly sequence: number; readonly runningMs: number };

@@ -1,0 +1,14 @@
+// Where nobody counts: tests and tools. The worker's real counters are in libs/ops.
+
+import type { Metrics } from './ports.ts';
+
+export const noMetrics: Metrics = {
+  jobClaimed: () => undefined,
+  inFlight: () => undefined,
+  jobSettled: () => undefined,
+  microBatchRan: () => undefined,
+  microBatchSplit: () => undefined,
+  leaseLost: () => undefined,
+  executorReady: () => undefined,
+  executorLost: () => undefined,
+};
