@@ -121,6 +121,14 @@ export const SETTING_FLAGS = {
   executorTimeoutMs: ['ms', 'silence after which an executor is killed'],
   drainTimeoutMs: ['ms', 'how long a stopping worker finishes its work'],
   logLevel: ['level', 'silent, error, warn, info or debug'],
+  httpHost: ['host', 'address the HTTP producer listens on'],
+  httpPort: ['port', 'port of the HTTP producer; 0: any free one'],
+  requestTimeoutMs: ['ms', 'how long an HTTP request waits for its vectors'],
+  maxOpenRequests: ['n', 'most HTTP requests at a time'],
+  metricsHost: ['host', 'address a worker’s metrics are served on'],
+  metricsPort: ['port', 'port of a worker’s /metrics; 0: none'],
+  dashboardHost: ['host', 'address the dashboard listens on'],
+  dashboardPort: ['port', 'port of the dashboard; 0: any free one'],
 } as const;
 
 const CONNECTION = ['redisUrl', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;

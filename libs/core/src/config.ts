@@ -7,6 +7,8 @@ import { ShoalError } from './errors.ts';
 
 const count = (min: number, max: number) => z.coerce.number().int().min(min).max(max);
 const durationMs = (min: number, max: number) => count(min, max);
+const host = z.string().regex(/^[A-Za-z0-9_.:%-]{1,255}$/, 'must be a host name or an IP address');
+const port = count(0, 65_535);
 
 export const settingsSchema = z.strictObject({
   redisUrl: z.string().regex(/^(rediss?|unix):\/\//, 'must begin with redis://, rediss:// or unix://').optional()
@@ -31,6 +33,14 @@ export const settingsSchema = z.strictObject({
   executorTimeoutMs: durationMs(1_000, 3_600_000).default(60_000).describe('An executor that does not answer, or one run that lasts, this long is killed and its jobs run again.'),
   drainTimeoutMs: durationMs(0, 3_600_000).default(30_000).describe('How long a stopping worker finishes what it has claimed before it gives the rest back.'),
   logLevel: z.enum(['silent', 'error', 'warn', 'info', 'debug']).default('info').describe('Least severe log line that is written.'),
+  httpHost: host.default('127.0.0.1').describe('Address the HTTP producer listens on. There is no authentication yet: beyond loopback put something in front of it.'),
+  httpPort: port.default(8787).describe('Port of the HTTP producer; 0 means any free one.'),
+  requestTimeoutMs: durationMs(1_000, 3_600_000).default(60_000).describe('How long an HTTP request waits for its vectors before it is answered with 503.'),
+  maxOpenRequests: count(1, 65_536).default(256).describe('Most HTTP requests for embeddings at a time; more are answered with 429.'),
+  metricsHost: host.default('127.0.0.1').describe('Address a worker’s metrics are served on.'),
+  metricsPort: port.default(0).describe('Port of a worker’s /metrics and /healthz; 0 means none. The HTTP producer serves its own on httpPort.'),
+  dashboardHost: host.default('127.0.0.1').describe('Address the dashboard listens on. There is no authentication: beyond loopback put something in front of it.'),
+  dashboardPort: port.default(8788).describe('Port of the dashboard; 0 means any free one.'),
 });
 
 export type Settings = z.infer<typeof settingsSchema>;
