@@ -17,6 +17,7 @@ find_node
 # The sources are run as they are, which takes a newer Node than the build does.
 [ -x node_modules/.bin/node ] && node=$root/node_modules/.bin/node
 results=$setup_folder/results
+all_begun=$(date +%s)
 rm -rf "$results" && mkdir -p "$results"
 passed=0 failed=0 skipped=0
 
@@ -31,6 +32,7 @@ main() {
   summary="$passed passed, $failed failed"
   [ "$skipped" -eq 0 ] || summary="$summary, $skipped skipped"
   echo
+  echo "== all of it: $(seconds_since "$all_begun")"
   echo "$summary"
   [ "$failed" -eq 0 ]
 }
