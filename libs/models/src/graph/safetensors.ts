@@ -34,7 +34,9 @@ export class Safetensors {
 
   /** Opens the file, calls `work` with it and closes it again. */
   static async use<T>(path: string, work: (weights: Safetensors) => Promise<T>): Promise<T> {
-    const file = await open(path, 'r');
+    const file = await open(path, 'r').catch((cause: Error) => {
+      throw new ShoalError('MODEL_CORRUPT', `${path} belongs to the model and cannot be read: ${cause.message}`, { path }, cause);
+    });
     try {
       return await work(new Safetensors(path, file, await readHeader(path, file)));
     } finally {

@@ -1,0 +1,171 @@
+// The built graph against plain loops on tiny models of every supported form, and models that are not what they claim.
+
+import { mkdir, mkdtemp, open, readFile, readdir, rm, truncate, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import type { StoredModel } from '../store/stored-model.ts';
+import { writeTinyModel, type TinyModelOptions } from '../store/tiny-model.ts';
+import { GraphRunner, cosine } from '../testing/onnx-run.ts';
+import { referenceVector } from '../testing/reference-bert.ts';
+import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
+import { parseBertConfig } from './bert-config.ts';
+import { openGraph } from './open-graph.ts';
+import { Safetensors } from './safetensors.ts';
+
+const TEXTS = ['the cat and the dog', 'a', '', 'batch of text through the queue, token after token: most of the work is done before it is asked for', 'Hello [MASK] 中文!'];
+
+let folder: string;
+let cacheDir: string;
+
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'shoal-graph-'));
+  cacheDir = join(folder, 'cache');
+});
+afterEach(() => rm(folder, { recursive: true, force: true }));
+
+const tiny = (options: Partial<TinyModelOptions> = {}): Promise<StoredModel> => writeTinyModel(join(folder, 'model'), { seed: 1, ...options });
+
+async function rowsOf(model: StoredModel): Promise<readonly (readonly number[])[]> {
+  const tokenizer = await openTokenizer(model);
+  return TEXTS.map((text) => [...tokenizer.encode(text).ids]);
+}
+
+/** The weights of a safetensors file under another type. */
+async function narrowWeights(path: string, dtype: 'F16' | 'BF16', narrow: (values: Float32Array) => Uint16Array): Promise<void> {
+  const file = await readFile(path);
+  const headerBytes = Number(file.readBigUInt64LE(0));
+  const header = JSON.parse(file.toString('utf8', 8, 8 + headerBytes)) as Record<string, { dtype: string; data_offsets: [number, number] }>;
+  for (const tensor of Object.values(header)) Object.assign(tensor, { dtype, data_offsets: tensor.data_offsets.map((offset) => offset / 2) });
+  const text = Buffer.from(JSON.stringify(header));
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(text.length));
+  const values = new Float32Array(file.buffer.slice(file.byteOffset + 8 + headerBytes, file.byteOffset + file.length));
+  await writeFile(path, Buffer.concat([length, text, new Uint8Array(narrow(values).buffer)]));
+}
+
+describe('vectors of the graph', () => {
+  test.each<[string, Partial<TinyModelOptions>]>([
+    ['mean pooling', {}],
+    ['the first token', { pooling: 'cls' }],
+    ['one layer of four heads', { layers: 1, heads: 4, hidden: 64 }],
+    ['names that begin with "bert."', { prefix: 'bert.' }],
+    ['names that begin with "model."', { prefix: 'model.', pooling: 'cls' }],
+  ])('are those of the formulas: %s', async (_, options) => {
+    const model = await tiny(options);
+    const runner = await GraphRunner.open(await openGraph(model, { cacheDir }), model);
+    const config = parseBertConfig(await readFile(join(model.folder, 'config.json'), 'utf8'), 'config.json');
+    const rows = await rowsOf(model);
+    const found = await runner.run(rows);
+    await Safetensors.use(join(model.folder, 'model.safetensors'), async (weights) => {
+      for (const [at, ids] of rows.entries()) {
+        const expected = await referenceVector(config, weights, options.prefix ?? '', ids, model.pooling);
+        expect(Math.max(...expected.map((value, k) => Math.abs(value - found[at]![k]!)))).toBeLessThan(2e-6);
+      }
+    });
+    await runner.release();
+  });
+
+  test('do not depend on the other rows of a run', async () => {
+    const model = await tiny();
+    const runner = await GraphRunner.open(await openGraph(model, { cacheDir }), model);
+    const rows = await rowsOf(model);
+    const together = await runner.run(rows);
+    for (const [at, row] of rows.entries()) expect(cosine(together[at]!, (await runner.run([row]))[0]!)).toBeGreaterThan(0.9999999);
+    await runner.release();
+  });
+
+  test.each<['F16' | 'BF16', (values: Float32Array) => Uint16Array, number]>([
+    ['F16', (values) => Uint16Array.from(values, roundToHalf), 0.99999],
+    ['BF16', (values) => Uint16Array.from(new Uint32Array(values.buffer), (bits) => bits >>> 16), 0.999],
+  ])('are nearly the same from weights stored as %s', async (dtype, narrow, least) => {
+    const model = await tiny();
+    const rows = await rowsOf(model);
+    const full = await GraphRunner.open(await openGraph(model, { cacheDir }), model);
+    const expected = await full.run(rows);
+    await narrowWeights(join(model.folder, 'model.safetensors'), dtype, narrow);
+    const narrowed = { ...model, weightsSha256: 'f'.repeat(64) };
+    const runner = await GraphRunner.open(await openGraph(narrowed, { cacheDir }), model);
+    const found = await runner.run(rows);
+    for (const at of rows.keys()) expect(cosine(found[at]!, expected[at]!)).toBeGreaterThan(least);
+    await Promise.all([full.release(), runner.release()]);
+  });
+});
+
+/** Good enough for |x| between 2⁻¹⁴ and 2; smaller values become 0. */
+function roundToHalf(value: number): number {
+  const size = Math.abs(value);
+  if (size < 2 ** -14) return 0;
+  const exponent = Math.floor(Math.log2(size));
+  return ((value < 0 ? 1 : 0) << 15) | (((exponent + 15) << 10) + Math.round((size / 2 ** exponent - 1) * 1024));
+}
+
+describe('the graph file', () => {
+  test('is built once, also by two at a time, and found again', async () => {
+    const model = await tiny();
+    const [first, second] = await Promise.all([openGraph(model, { cacheDir }), openGraph(model, { cacheDir })]);
+    expect(second).toBe(first);
+    const { mtimeMs } = await open(first).then(async (file) => file.stat().finally(() => file.close()));
+    expect(await openGraph(model, { cacheDir })).toBe(first);
+    expect((await open(first).then(async (file) => file.stat().finally(() => file.close()))).mtimeMs).toBe(mtimeMs);
+    expect(await readdir(join(cacheDir, 'graphs'))).toHaveLength(1);
+  });
+
+  test('is another one for other weights, another config, another pooling', async () => {
+    const model = await tiny();
+    const paths = new Set([await openGraph(model, { cacheDir })]);
+    paths.add(await openGraph({ ...model, pooling: 'cls' }, { cacheDir }));
+    paths.add(await openGraph({ ...model, weightsSha256: '0'.repeat(64) }, { cacheDir }));
+    const config = join(model.folder, 'config.json');
+    await writeFile(config, (await readFile(config, 'utf8')).replace('1e-12', '1e-5'));
+    paths.add(await openGraph(model, { cacheDir }));
+    expect(paths.size).toBe(4);
+  });
+});
+
+async function changeConfig(change: (json: Record<string, unknown>) => void): Promise<void> {
+  const path = join(folder, 'model', 'config.json');
+  const json = JSON.parse(await readFile(path, 'utf8')) as Record<string, unknown>;
+  change(json);
+  await writeFile(path, JSON.stringify(json));
+}
+
+async function changeHeader(change: (text: string) => string): Promise<void> {
+  const path = join(folder, 'model', 'model.safetensors');
+  const file = await readFile(path);
+  const end = 8 + Number(file.readBigUInt64LE(0));
+  const text = Buffer.from(change(file.toString('utf8', 8, end)));
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(text.length));
+  await writeFile(path, Buffer.concat([length, text, file.subarray(end)]));
+}
+
+describe('a model that is not what it claims is refused by name, and no graph is kept', () => {
+  test.each<[string, () => Promise<void>, RegExp]>([
+    ['weights cut off', () => truncate(join(folder, 'model', 'model.safetensors'), 120_000), /model\.safetensors: the file is cut off inside tensor encoder\.layer\.0/],
+    ['weights missing', () => rm(join(folder, 'model', 'model.safetensors')), /model\.safetensors belongs to the model and cannot be read/],
+    ['header of 4 GB', async () => {
+      const file = await open(join(folder, 'model', 'model.safetensors'), 'r+');
+      await file.write(Buffer.from([0, 0, 0, 0, 1, 0, 0, 0]), 0, 8, 0);
+      await file.close();
+    }, /header claims 4294967296 bytes/],
+    ['tensor missing', () => changeHeader((text) => text.replace('encoder.layer.1.output.dense.bias', 'encoder.layer.1.output.dense.bios')), /tensor encoder\.layer\.1\.output\.dense\.bias is missing/],
+    ['no word table', () => changeHeader((text) => text.replace('word_embeddings', 'wort_embeddings')), /tensor embeddings\.word_embeddings\.weight is missing/],
+    ['wrong shape', () => changeConfig((json) => { json['intermediate_size'] = 128; }), /tensor encoder\.layer\.0\.intermediate\.dense\.weight should have the shape \[128, 32\] and has \[64, 32\]/],
+    ['more layers than the config says', () => changeConfig((json) => { json['num_hidden_layers'] = 1; }), /tensor encoder\.layer\.1\.\S+ has no place in the model/],
+    ['fewer layers than the config says', () => changeConfig((json) => { json['num_hidden_layers'] = 3; }), /tensor encoder\.layer\.2\.\S+ is missing/],
+    ['another architecture', () => changeConfig((json) => { json['model_type'] = 'xlm-roberta'; }), /config\.json: model_type "xlm-roberta" is not supported, only "bert"/],
+    ['another activation', () => changeConfig((json) => { json['hidden_act'] = 'gelu_new'; }), /hidden_act "gelu_new" is not supported, only "gelu"/],
+    ['relative positions', () => changeConfig((json) => { json['position_embedding_type'] = 'relative_key'; }), /position_embedding_type "relative_key"/],
+    ['a decoder', () => changeConfig((json) => { json['is_decoder'] = true; }), /"is_decoder" is true/],
+    ['heads that do not share', () => changeConfig((json) => { json['num_attention_heads'] = 5; }), /hidden_size 32 cannot be shared by 5 heads/],
+    ['a config without sizes', () => changeConfig((json) => { delete json['hidden_size']; }), /"hidden_size" should be a whole number ≥ 1, found nothing/],
+    ['a config that is not JSON', () => writeFile(join(folder, 'model', 'config.json'), '{'), /config\.json is not JSON/],
+  ])('%s', async (_, damage, message) => {
+    const model = await tiny();
+    await damage();
+    await expect(openGraph(model, { cacheDir })).rejects.toMatchObject({ code: 'MODEL_CORRUPT', message: expect.stringMatching(message) as string });
+    await mkdir(join(cacheDir, 'graphs'), { recursive: true });
+    expect(await readdir(join(cacheDir, 'graphs'))).toEqual([]);
+  });
+});

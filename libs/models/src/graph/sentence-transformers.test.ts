@@ -1,0 +1,64 @@
+// The product's promise about its vectors: those of sentence-transformers on the same weights, text by text, alone and in
+// company. The expected vectors are a fixture (fixtures/README.md says how it was made); no Python runs here.
+
+import { readFile } from 'node:fs/promises';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Tokenizer } from '@shoal/core';
+import { FETCH_TIMEOUT_MS, openMinilm, testCacheDir } from '../testing/minilm.ts';
+import { GraphRunner, cosine } from '../testing/onnx-run.ts';
+import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
+import { openGraph } from './open-graph.ts';
+
+const FIXTURES = new URL('../../fixtures/', import.meta.url);
+const LEAST_COSINE = 0.99999;
+
+let texts: readonly string[];
+let expected: readonly Float32Array[];
+let tokenizer: Tokenizer;
+let runner: GraphRunner;
+
+beforeAll(async () => {
+  texts = JSON.parse(await readFile(new URL('texts.json', FIXTURES), 'utf8')) as string[];
+  const bytes = await readFile(new URL('vectors.f32', FIXTURES));
+  const model = await openMinilm();
+  const values = new Float32Array(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length));
+  expected = texts.map((_, at) => values.subarray(at * model.dims, (at + 1) * model.dims));
+  tokenizer = await openTokenizer(model);
+  runner = await GraphRunner.open(await openGraph(model, { cacheDir: testCacheDir }), model);
+}, FETCH_TIMEOUT_MS);
+afterAll(() => runner?.release());
+
+function expectSameVectors(how: string, found: readonly Float32Array[]): void {
+  const cosines = found.map((vector, at) => cosine(vector, expected[at]!));
+  const least = Math.min(...cosines);
+  console.log(`${found.length} texts ${how}: least cosine ${least}, for ${JSON.stringify(texts[cosines.indexOf(least)]!.slice(0, 40))}`);
+  expect(cosines.map((value, at) => ({ value, text: texts[at] })).filter(({ value }) => !(value >= LEAST_COSINE))).toEqual([]);
+  for (const vector of found) expect(Math.abs(Math.hypot(...vector) - 1)).toBeLessThan(1e-5);
+}
+
+describe('vectors are those of sentence-transformers', () => {
+  test('the fixture covers what it should', () => {
+    expect(texts.length).toBeGreaterThanOrEqual(200);
+    expect(texts).toContain('');
+    expect(texts.some((text) => text.length > 0 && text.trim() === '')).toBe(true);
+    expect(Math.max(...texts.map((text) => text.split(' ').length))).toBeGreaterThanOrEqual(600);
+    expect(texts.filter((text) => tokenizer.encode(text).isTruncated).length).toBeGreaterThanOrEqual(20);
+  });
+
+  test('for each text alone', { timeout: 120_000 }, async () => {
+    const found: Float32Array[] = [];
+    for (const text of texts) found.push(...(await runner.run([[...tokenizer.encode(text).ids]])));
+    expectSameVectors('alone', found);
+  });
+
+  test('for texts of all lengths in one run', { timeout: 120_000 }, async () => {
+    const found: Float32Array[] = Array.from({ length: texts.length });
+    // every seventh text, so that one run has words, pages and the empty text side by side
+    for (let first = 0; first < 32; first++) {
+      const members = texts.map((_, at) => at).filter((at) => (at * 7) % 32 === first);
+      const vectors = await runner.run(members.map((at) => [...tokenizer.encode(texts[at]!).ids]));
+      for (const [place, at] of members.entries()) found[at] = vectors[place]!;
+    }
+    expectSameVectors('in mixed runs', found);
+  });
+});
