@@ -1,6 +1,7 @@
 // ONNX Runtime passes the suite that every backend passes, on a tiny random model; and what is its own: graphs it refuses.
 
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
@@ -38,6 +39,21 @@ test('a token id outside the vocabulary fails that run alone', async () => {
   slot.ids[0] = 1;
   expect(await backend.run(slot, { rows: 1, width: 8 })).toMatchObject({ ok: true });
   await backend.stop();
+});
+
+test('the runtime leaves no device id behind and reports to nobody', async () => {
+  const model = await openModel('tiny-random', { cacheDir });
+  const graphPath = await openGraph(model, { cacheDir });
+  const home = join(cacheDir, 'home');
+  mkdirSync(home);
+  const program = join(cacheDir, 'open-and-stop.mjs');
+  writeFileSync(program, `
+    import { OrtBackend } from '${new URL('./ort-backend.ts', import.meta.url).href}';
+    const backend = await OrtBackend.open({ graphPath: process.argv[2], dims: ${model.dims}, threads: 1, slotRows: 1, slotTokens: 64 });
+    await backend.stop();`);
+  const { ORT_DISABLE_TELEMETRY: _ours, ...environment } = process.env;
+  execFileSync(process.execPath, ['--conditions=@shoal/source', program, graphPath], { env: { ...environment, HOME: home, XDG_CACHE_HOME: join(home, 'cache') } });
+  expect(readdirSync(home, { recursive: true })).toEqual([]);
 });
 
 test('messages of failed runs are told apart: out of memory, device lost, anything else', () => {

@@ -56,6 +56,7 @@ export class OrtBackend implements InferenceBackend {
 
   /** Opens the graph in a thread of its own. Throws INFERENCE_FAILED when the runtime refuses it. */
   static async open(options: OrtBackendOptions): Promise<OrtBackend> {
+    disableTelemetry();
     const { graphPath, threads, dims, slotRows, slotTokens } = options;
     const shared = Array.from({ length: SLOTS }, (): SharedSlot => ({
       ids: new SharedArrayBuffer(slotTokens * 4),
@@ -134,6 +135,15 @@ export class OrtBackend implements InferenceBackend {
     for (const pending of this.pending.values()) pending.reject(lost);
     this.pending.clear();
   }
+}
+
+/**
+ * ONNX Runtime 1.30 on Linux keeps a device id under the user's cache folder and uploads events unless this is set before the
+ * library is loaded. Shoal tells nobody what it runs. (Set here, not in the thread: only the main thread's variables reach
+ * native code.)
+ */
+function disableTelemetry(): void {
+  process.env['ORT_DISABLE_TELEMETRY'] = '1';
 }
 
 function toSlot(shared: SharedSlot, index: number): Slot {
