@@ -21,7 +21,7 @@ export interface ClientOptions {
   readonly tokenizer?: Tokenizer;
   /** Goes before every job id and into every job. Default "default". */
   readonly tenant?: string;
-  /** Most jobs of this client between "added" and "handed to the caller". Bounds memory. Default 64. */
+  /** Most jobs of one call between "added" and "handed to the caller". Bounds its memory. Default 64. */
   readonly maxInFlightJobs?: number;
   /** Texts a job, 1 to 256. Default 64. */
   readonly jobTexts?: number;

@@ -155,7 +155,10 @@ export class OpenJobs {
   }
 
   private async abandonJobs(jobs: readonly OpenJob[], error: ShoalError): Promise<void> {
-    for (const job of jobs) this.reject(job, error);
+    for (const job of jobs) {
+      this.forget(job);
+      job.delivery.reject(error);
+    }
     await this.takeOff(jobs.filter(({ isOurs }) => isOurs).map(({ request }) => request.jobId));
   }
 
@@ -378,16 +381,16 @@ export class OpenJobs {
       for (const job of jobs) job.faultSinceMs = undefined;
       return value;
     } catch (error) {
-      for (const job of jobs) if (job.step.name !== 'gone') this.postpone(job, toShoalError(error));
+      for (const job of jobs) if (job.step.name !== 'gone') this.postpone(job, error);
       return undefined;
     }
   }
 
-  private postpone(job: OpenJob, error: ShoalError): void {
+  private postpone(job: OpenJob, error: unknown): void {
     const nowMs = this.parts.clock.nowMs();
     job.faultSinceMs ??= nowMs;
-    const isPassing = error.code === 'QUEUE_FULL' || error.code === 'QUEUE_UNREACHABLE';
-    if (!isPassing || nowMs - job.faultSinceMs > this.parts.giveUpAfterMs) return this.reject(job, error);
+    const isPassing = isShoalError(error, 'QUEUE_FULL') || isShoalError(error, 'QUEUE_UNREACHABLE');
+    if (!isPassing || nowMs - job.faultSinceMs > this.parts.giveUpAfterMs) return this.reject(job, toShoalError(error));
     const again = job.step.name === 'adding' ? job.step.again : 'never';
     job.step = { name: 'to-add', again, notBeforeMs: nowMs + RETRY_MS };
   }
@@ -430,5 +433,5 @@ function closedError(): ShoalError<'INTERRUPTED'> {
 
 function toShoalError(error: unknown): ShoalError {
   if (error instanceof ShoalError) return error;
-  return new ShoalError('QUEUE_UNREACHABLE', `the queue server could not be asked: ${error instanceof Error ? error.message : String(error)}`, {}, error);
+  return new ShoalError('QUEUE_UNREACHABLE', `the queue server refused: ${error instanceof Error ? error.message : String(error)}`, {}, error);
 }

@@ -5,9 +5,10 @@
 import { DEFAULT_PREFIX, ShoalError, keySpace, parseJob, type EmbedJobData, type KeySpace, type Logger } from '@shoal/core';
 import { Queue } from 'bullmq';
 import { openTransaction, queueAdd, queueRemove, type Transaction } from './bullmq-internals.ts';
-import { closeConnection, isConnectionFault, isPassingRefusal, isServerFull, openConnection, untilReady, type Redis } from './connection.ts';
+import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
 import { judge, toFound, type Again, type Found, type Verdict } from './job-verdict.ts';
 import { runScript, script } from './payload/script.ts';
+import { translated } from './translated.ts';
 
 export interface ProducerOptions {
   readonly redisUrl: string;
@@ -337,24 +338,5 @@ function toState(state: Awaited<ReturnType<Queue['getJobState']>>): JobState['st
     case 'prioritized':
     case 'waiting-children': return 'waiting';
     default: return state;
-  }
-}
-
-/** Errors of the libraries leave this file as Shoal's own. */
-async function translated<Value>(work: () => Promise<Value>): Promise<Value> {
-  try {
-    return await work();
-  } catch (error) {
-    if (error instanceof ShoalError || !(error instanceof Error)) throw error;
-    const previous: unknown = Reflect.get(error, 'previousErrors');
-    const first: unknown = Array.isArray(previous) ? previous[0] : undefined;
-    const fault = first instanceof Error ? first : error;
-    if (isServerFull(fault)) {
-      throw new ShoalError('QUEUE_FULL', 'the queue server refused the jobs because its memory is full; let workers and readers catch up and repeat the call, or raise maxmemory', {}, error);
-    }
-    if (isConnectionFault(fault) || isPassingRefusal(fault)) {
-      throw new ShoalError('QUEUE_UNREACHABLE', `the queue server did not take the call (${fault.message}); repeat it as a whole, jobs that were added are not added twice`, {}, error);
-    }
-    throw error;
   }
 }

@@ -8,6 +8,7 @@ import { watchConnection } from './job-producer.ts';
 import { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
 import { parseReply, type ReplyMessage } from './payload/reply-message.ts';
 import { runScript, script } from './payload/script.ts';
+import { translated } from './translated.ts';
 
 export interface ReaderOptions {
   readonly redisUrl: string;
@@ -76,17 +77,17 @@ export class ResultReader {
   /** Header and body as stored (SHL1), or undefined where there is nothing; results stay as they are. In order. */
   async peek(jobIds: readonly string[]): Promise<(Buffer | undefined)[]> {
     // Single commands, not a pipeline: after a reconnect these are sent again, a broken pipeline is not.
-    return Promise.all(jobIds.map(async (jobId) => (await this.connection.getBuffer(this.keys.output(this.queue, jobId))) ?? undefined));
+    return translated(() => Promise.all(jobIds.map(async (jobId) => (await this.connection.getBuffer(this.keys.output(this.queue, jobId))) ?? undefined)));
   }
 
   /** Each body once; its header stays, marked TAKEN. In order. */
   async acknowledge(jobIds: readonly string[]): Promise<Acknowledged[]> {
-    return acknowledge(this.connection, jobIds.map((jobId) => this.keys.output(this.queue, jobId)));
+    return translated(() => acknowledge(this.connection, jobIds.map((jobId) => this.keys.output(this.queue, jobId))));
   }
 
   /** Acknowledges results whose bodies were peeked at; missing and taken ones are left as they are. */
   async markTaken(jobIds: readonly string[]): Promise<void> {
-    await runScript(this.connection, MARK_TAKEN, jobIds.map((jobId) => [this.keys.output(this.queue, jobId)]));
+    await translated(() => runScript(this.connection, MARK_TAKEN, jobIds.map((jobId) => [this.keys.output(this.queue, jobId)])));
   }
 
   /** Calls that still wait for the server are rejected. Safe to call twice. */
