@@ -11,16 +11,16 @@ test('every setting of core has its flag, under its own name', () => {
   expect(Object.keys(SETTING_FLAGS)).toEqual(Object.keys(settingsSchema.shape));
 });
 
+/** What bash would offer for the words, the last of which is being typed. */
+function offered(...words: string[]): string[] {
+  const script = `${completionScript(program, 'bash')}\nCOMP_WORDS=(shoal ${words.map((word) => `'${word}'`).join(' ')}); COMP_CWORD=${words.length}; _shoal; printf '%s\\n' "\${COMPREPLY[@]}"`;
+  const { stdout, stderr } = spawnSync('bash', ['-c', script], { encoding: 'utf8' });
+  expect(stderr).toBe('');
+  return stdout.split('\n').filter((word) => word !== '');
+}
+
 describe('the completion script for bash', () => {
   const hasBash = spawnSync('bash', ['--version']).status === 0;
-
-  /** What bash would offer for the words, the last of which is being typed. */
-  function offered(...words: string[]): string[] {
-    const script = `${completionScript(program, 'bash')}\nCOMP_WORDS=(shoal ${words.map((word) => `'${word}'`).join(' ')}); COMP_CWORD=${words.length}; _shoal; printf '%s\\n' "\${COMPREPLY[@]}"`;
-    const { stdout, stderr } = spawnSync('bash', ['-c', script], { encoding: 'utf8' });
-    expect(stderr).toBe('');
-    return stdout.split('\n').filter((word) => word !== '');
-  }
 
   test.skipIf(!hasBash)('offers commands, their commands, flags and the values of flags', () => {
     expect(offered('')).toEqual(expect.arrayContaining(['embed', 'try', 'model', 'worker', 'completion', '--version']));

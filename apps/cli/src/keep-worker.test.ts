@@ -75,7 +75,7 @@ describe('the keeper of a worker', () => {
   test('does not try again with a worker that says it is unfit', async () => {
     const starts: number[] = [];
     const keeper = keeperOf('unfit.mjs', async () => 0, (attempt) => starts.push(attempt));
-    expect(await aborted(keeper.failed)).toMatchObject({ code: 'MODEL_CORRUPT', message: 'the weights are damaged' });
+    expect(await aborted(keeper.failed)).toMatchObject({ code: 'MODEL_CORRUPT', message: 'the worker cannot run: the weights are damaged' });
     expect(starts).toEqual([1]);
     await keeper.stop();
   });

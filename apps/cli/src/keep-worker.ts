@@ -78,7 +78,7 @@ export class WorkerKeeper {
     this.#options.onStart(++this.#starts);
     const { failure, lastWords } = await endOf(this.#options.startWorker(), this.#stopping.signal);
     if (this.#stopping.signal.aborted) return;
-    if (failure !== undefined) return this.#fail(new ShoalError(failure.code, failure.message));
+    if (failure !== undefined) return this.#fail(new ShoalError(failure.code, `the worker cannot run: ${failure.message}`));
     if (++this.#deathsInARow >= MOST_DEATHS) return this.#fail(diedTooOften(lastWords));
     await this.#pause((this.#options.firstPauseMs ?? FIRST_PAUSE_MS) * 2 ** (this.#deathsInARow - 1));
   }

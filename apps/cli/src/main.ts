@@ -36,7 +36,7 @@ process.exit(); // whatever a library may have left open: results are written, s
 async function run(): Promise<number> {
   try {
     await buildProgram(terminal, version()).parseAsync(process.argv);
-    return interruption.signal.aborted ? await report(interruption.signal.reason) : 0;
+    return 0; // also after a signal, when the command took it as its regular end: a drained worker
   } catch (error) {
     return report(interruption.signal.aborted ? interruption.signal.reason : error);
   }

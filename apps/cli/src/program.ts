@@ -132,7 +132,7 @@ export const SETTING_FLAGS = {
 } as const;
 
 const CONNECTION = ['redisUrl', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
-const WORKER = ['maxPaddedTokens', 'maxRows', 'poolTokens', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'drainTimeoutMs'] as const;
+const WORKER = ['metricsHost', 'metricsPort', 'maxPaddedTokens', 'maxRows', 'poolTokens', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'drainTimeoutMs'] as const;
 
 function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
   for (const key of keys) {

@@ -282,7 +282,9 @@ function summary({ rows, rowsBefore, truncated, failed }: Done, { skipped }: Rec
   const place = target.kind === 'file' ? ` → ${target.name}` : '';
   if (rows === 0 && failed + skipped === 0) return `the input is empty: 0 rows${place}`;
   const fresh = rows - rowsBefore;
-  const parts = [`${rows.toLocaleString('en')} ${rows === 1 ? 'row' : 'rows'}${place} in ${duration(seconds)} (${Math.round(fresh / Math.max(seconds, 0.001)).toLocaleString('en')} texts/s)`];
+  // A rate of a few rows would be that of starting a worker.
+  const pace = fresh < 256 ? '' : ` (${Math.round(fresh / seconds).toLocaleString('en')} texts/s)`;
+  const parts = [`${rows.toLocaleString('en')} ${rows === 1 ? 'row' : 'rows'}${place} in ${duration(seconds)}${pace}`];
   if (rowsBefore > 0) parts.push(`${rowsBefore.toLocaleString('en')} of them were there before`);
   if (truncated > 0) parts.push(`${truncated.toLocaleString('en')} truncated at the model’s length`);
   if (skipped + failed > 0) parts.push(`${(skipped + failed).toLocaleString('en')} skipped`);

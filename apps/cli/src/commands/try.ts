@@ -102,16 +102,21 @@ async function nearest(session: Session, matrix: Float32Array, query: string, k:
 /** Searches typed in, until an empty line, Ctrl-D or Ctrl-C. */
 async function promptLoop(terminal: Terminal, session: Session, search: (query: string) => Promise<void>): Promise<void> {
   say(terminal, 'type what you look for; an empty line or Ctrl-D ends');
-  const reader = createInterface({ input: terminal.stdin, output: terminal.stderr });
+  const reader = createInterface({ input: terminal.stdin, output: terminal.stderr, prompt: 'search: ' });
+  const end = (): void => reader.close();
+  reader.on('SIGINT', end); // readline has the terminal, so Ctrl-C comes here and not as a signal
+  session.signal.addEventListener('abort', end, { once: true });
   try {
-    for (;;) {
-      const query = await reader.question('search: ', { signal: session.signal }).catch(() => '');
-      if (query.trim() === '') return;
-      await search(query.trim());
+    reader.prompt();
+    for await (const line of reader) {
+      if (line.trim() === '') break;
+      await search(line.trim());
+      reader.prompt();
     }
   } finally {
     reader.close();
   }
+  session.signal.throwIfAborted();
 }
 
 async function answer(terminal: Terminal, passages: readonly CorpusPassage[], hits: readonly Hit[], flags: TryFlags, query: string): Promise<void> {

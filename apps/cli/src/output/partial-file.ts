@@ -100,13 +100,10 @@ export class PartialFile {
     await removeLeftovers(this.#target);
   }
 
-  /** Leaves rows and state for a later run. */
+  /** Leaves rows and state for a later run. Where the last rows cannot be made safe, an older state is still true. */
   async keep(): Promise<void> {
-    try {
-      await this.checkpoint();
-    } finally {
-      await this.#close();
-    }
+    await this.checkpoint().catch(() => undefined);
+    await this.#close();
   }
 
   async #close(): Promise<void> {

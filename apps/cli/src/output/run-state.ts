@@ -1,7 +1,7 @@
 // What an interrupted run needs in order to go on: which request it was and how far its file got. Kept as a small JSON
 // file beside the partial one, replaced as a whole, written after the rows it counts have reached the disk.
 
-import { readFile, rename, stat, writeFile } from 'node:fs/promises';
+import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import type { InputIdentity } from '../input/files.ts';
 
 /** Everything that decides what the rows are. */
@@ -45,9 +45,15 @@ export async function readRunState(path: string): Promise<RunState | undefined> 
   }
 }
 
+/** Replaces the state as a whole; when that fails, the one before stays. */
 export async function writeRunState(path: string, state: RunState): Promise<void> {
-  await writeFile(`${path}.new`, `${JSON.stringify(state, null, 1)}\n`, { flush: true });
-  await rename(`${path}.new`, path);
+  try {
+    await writeFile(`${path}.new`, `${JSON.stringify(state, null, 1)}\n`, { flush: true });
+    await rename(`${path}.new`, path);
+  } catch (error) {
+    await rm(`${path}.new`, { force: true });
+    throw error;
+  }
 }
 
 /** Whether a living process wrote the state moments ago. A number of a process alone proves nothing: they are used again. */

@@ -48,6 +48,6 @@ describe('passages', () => {
   });
 
   test('that say next to nothing are left out', () => {
-    expect(splitPassages('# Title\n\nMIT\n\n---\n')).toEqual([]);
+    expect(splitPassages('# Title\n\nMIT\n\n---\n\n## License\n\nThis package is distributed under the terms of some licence.\n')).toEqual([]);
   });
 });

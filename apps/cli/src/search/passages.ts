@@ -6,7 +6,9 @@ const WORDS = { aim: 60, most: 90 } as const;
 /** Lines of a code block that are kept: the beginning says what it is. */
 const CODE_LINES = 8;
 /** Below so many letters a passage says nothing that could answer a question. */
-const LEAST_LETTERS = 20;
+const LEAST_LETTERS = 24;
+/** Sections that answer no question about the subject. */
+const NO_ANSWERS = /^(licen[sc]e|copyright|contribut|sponsor|backers|authors?\b|credits|changelog|table of contents|contents\b|badges)/i;
 
 export interface Passage {
   /** Headings above it, outermost first. */
@@ -18,6 +20,7 @@ export interface Passage {
 export function splitPassages(markdown: string): readonly Passage[] {
   const passages: Passage[] = [];
   for (const section of sectionsOf(blocksOf(markdown))) {
+    if (section.headings.some((heading) => NO_ANSWERS.test(heading))) continue;
     for (const text of joinBlocks(section.blocks)) {
       if (lettersOf(text) >= LEAST_LETTERS) passages.push({ headings: section.headings, text });
     }

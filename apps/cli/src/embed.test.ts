@@ -1,0 +1,283 @@
+// `shoal embed` as a whole: real files, the real queue server, a real worker with a tiny random model.
+
+import { existsSync, readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { attachServer, type AttachedServer } from '@shoal/queue/server';
+import { SHOAL, Sandbox, says, watch, type Result, type Running } from './testing/shoal-process.ts';
+
+const DIMS = 32;
+const HEADER_BYTES = 128;
+
+interface Row {
+  readonly id?: string | number;
+  readonly index?: number;
+  readonly embedding: readonly number[];
+}
+
+function rowsOf(jsonl: string): Row[] {
+  return jsonl.split('\n').filter((line) => line !== '').map((line): Row => JSON.parse(line));
+}
+
+function vectorsOf(npy: Buffer): Float32Array[] {
+  const values = new Float32Array(Uint8Array.from(npy.subarray(HEADER_BYTES)).buffer);
+  return Array.from({ length: values.length / DIMS }, (_, row) => values.subarray(row * DIMS, (row + 1) * DIMS));
+}
+
+function cosine(a: ArrayLike<number>, b: ArrayLike<number>): number {
+  return Array.from(a).reduce((sum, value, at) => sum + value * b[at]!, 0);
+}
+
+/** Texts that all differ. */
+function texts(count: number): string[] {
+  return Array.from({ length: count }, (_, row) => `row ${row} of a file about ${['herring', 'sardines', 'anchovies', 'sprats', 'mackerel'][row % 5]!.repeat(1 + (row % 3))}`);
+}
+
+describe('with a server and a worker that are there', () => {
+  const box = new Sandbox();
+  let server: AttachedServer;
+  let worker: Running;
+
+  beforeAll(async () => {
+    process.env['PATH'] = box.environment()['PATH']; // where attachServer looks for a server program
+    server = await attachServer({ cacheDir: box.cacheDir });
+    worker = box.start(['worker']);
+    await says(worker, 'serves tiny-random@');
+  });
+  afterAll(async () => {
+    await server.release();
+    box.remove();
+  });
+
+  async function done(args: readonly string[], input?: string | Buffer): Promise<Result> {
+    const result = await box.run(['embed', ...args], input === undefined ? {} : { input });
+    expect(result).toMatchObject({ code: 0 });
+    expect(result.stderr).not.toContain('starting');
+    return result;
+  }
+
+  test('3,000 rows of JSONL come out in their order, with their ids', async () => {
+    const lines = texts(3_000).map((text, row) => ({ id: row % 2 === 0 ? `doc-${row}` : row, text }));
+    writeFileSync(box.path('a.jsonl'), lines.map((line) => `${JSON.stringify(line)}\n`).join(''));
+    writeFileSync(box.path('reversed.jsonl'), lines.toReversed().map((line) => `${JSON.stringify(line)}\n`).join(''));
+    await done(['a.jsonl', '-o', 'a-rows.jsonl']);
+    await done(['reversed.jsonl', '-o', 'reversed.npy']);
+    const rows = rowsOf(readFileSync(box.path('a-rows.jsonl'), 'utf8'));
+    expect(rows.map((row) => row.id)).toEqual(lines.map((line) => line.id));
+    const reversed = vectorsOf(readFileSync(box.path('reversed.npy'))).toReversed();
+    expect(rows.filter((row, at) => !(cosine(row.embedding, reversed[at]!) > 0.999999))).toEqual([]);
+  });
+
+  test('.npy and JSONL hold the same float32 values', async () => {
+    await done(['-', '-o', 'same.npy'], 'one\ntwo\n');
+    const { stdout } = await done(['-'], 'one\ntwo\n');
+    expect(readFileSync(box.path('same.npy')).toString('latin1', 10, HEADER_BYTES)).toContain(`'shape': (2, ${DIMS})`);
+    const fromJson = rowsOf(stdout).map((row) => Float32Array.from(row.embedding));
+    for (const [row, vector] of vectorsOf(readFileSync(box.path('same.npy'))).entries()) expect(cosine(vector, fromJson[row]!)).toBeCloseTo(1, 6);
+  });
+
+  test('.npy into a pipe is spooled: its header counts the rows', async () => {
+    await done(['-', '-o', 'file.npy'], 'one\ntwo\n');
+    const script = '"$@" > piped.npy';
+    const child = spawn('sh', ['-c', `echo one | ${script}`, 'sh', ...SHOAL, 'embed', '--output-format', 'npy', '-q'], { cwd: box.files, env: box.environment(), stdio: ['ignore', 'pipe', 'pipe'] });
+    expect(await watch(child).ended).toMatchObject({ code: 0, stderr: '' });
+    const piped = readFileSync(box.path('piped.npy'));
+    expect([piped.length, piped.toString('latin1', 10, HEADER_BYTES)]).toEqual([HEADER_BYTES + DIMS * 4, expect.stringContaining(`(1, ${DIMS})`)]);
+  });
+
+  test('several files and formats are one run; the index counts over all of them', async () => {
+    writeFileSync(box.path('one.txt'), '\uFEFFalpha\r\n\r\nbeta');
+    writeFileSync(box.path('two.jsonl'), '{"text":"gamma"}\n\n{"id":"d","text":"delta"}\n');
+    const { stdout } = await done(['one.txt', 'two.jsonl']);
+    expect(rowsOf(stdout).map(({ id, index }) => id ?? index)).toEqual([0, 1, 2, 3, 'd']);
+  });
+
+  test('a line of 20 MB is one row, at bounded memory', async () => {
+    writeFileSync(box.path('long.txt'), Buffer.concat([Buffer.from('short\n'), Buffer.alloc(20_000_000, 'many words '), Buffer.from('\nend\n')]));
+    const { stdout, stderr } = await done(['long.txt']);
+    expect(rowsOf(stdout)).toHaveLength(3);
+    expect(stderr).toContain('1 truncated at the model’s length');
+  });
+
+  test('bad lines are skipped by name when asked; the index keeps their place', async () => {
+    writeFileSync(box.path('mixed.jsonl'), Buffer.concat([Buffer.from('{"text":"a"}\n{"text":\n{"text":"c"}\n'), Buffer.from([0xff, 0x0a]), Buffer.from('{"body":1}\n{"text":"f"}\n')]));
+    const { stdout, stderr } = await done(['mixed.jsonl', '--on-error', 'skip']);
+    expect(rowsOf(stdout).map((row) => row.index)).toEqual([0, 2, 5]);
+    expect(stderr).toMatch(/skipped mixed.jsonl, line 2: not valid JSON.*\n.*line 4: not valid UTF-8 at byte 35.*\n.*line 5: .*no field "text".*\n.*3 rows.*; 3 skipped/);
+  });
+
+  test('a bad line in the middle ends the run: no output, nothing beside it', async () => {
+    writeFileSync(box.path('late.jsonl'), `${'{"text":"good"}\n'.repeat(2_000)}oops\n`);
+    const result = await box.run(['embed', 'late.jsonl', '-o', 'late.npy']);
+    expect(result).toMatchObject({ code: 1, stderr: expect.stringContaining('late.jsonl, line 2001: not valid JSON') });
+    expect(readdirSync(box.files).filter((name) => name.includes('late.npy'))).toEqual([]);
+  });
+
+  test('a text that is too long is an error when asked, or left out', async () => {
+    const input = `fits\n${'word '.repeat(2_000)}\nfits too\n`;
+    expect(await box.run(['embed', '-', '--truncate', 'error'], { input })).toMatchObject({ code: 1, stderr: expect.stringMatching(/more tokens|too long|tokens/i) });
+    const skipping = await box.run(['embed', '-', '--truncate', 'error', '--on-error', 'skip'], { input });
+    expect([skipping.code, skipping.stderr]).toEqual([0, expect.stringMatching(/skipped record 0 to record 2|skipped record 1/)]);
+  });
+
+  test('fewer dimensions are the first ones, normalized again', async () => {
+    const full = rowsOf((await done(['-'], 'hello')).stdout)[0]!.embedding;
+    const short = rowsOf((await done(['-', '--dimensions', '8'], 'hello')).stdout)[0]!.embedding;
+    const norm = Math.hypot(...full.slice(0, 8));
+    expect(short).toHaveLength(8);
+    expect(cosine(short, full.slice(0, 8).map((value) => value / norm))).toBeCloseTo(1, 5);
+  });
+
+  test('an empty input is an empty output, with a note', async () => {
+    writeFileSync(box.path('empty.txt'), '');
+    expect((await done(['empty.txt', '-o', 'empty.jsonl'])).stderr).toBe('shoal: the input is empty: 0 rows → empty.jsonl\n');
+    expect(readFileSync(box.path('empty.jsonl'), 'utf8')).toBe('');
+    await done(['empty.txt', '-o', 'empty.npy']);
+    expect(readFileSync(box.path('empty.npy')).toString('latin1', 10)).toContain(`'shape': (0, ${DIMS})`);
+    expect(await done(['-', '-q'], '')).toMatchObject({ stdout: '', stderr: '' });
+  });
+
+  test('a reader that has seen enough ends the run quietly', async () => {
+    writeFileSync(box.path('much.txt'), texts(20_000).join('\n'));
+    const child = spawn('sh', ['-c', '{ "$@"; echo "code $?" >&2; } | head -n 1', 'sh', ...SHOAL, 'embed', 'much.txt', '-q'], { cwd: box.files, env: box.environment(), stdio: ['ignore', 'pipe', 'pipe'] });
+    const { stdout, stderr } = await watch(child).ended;
+    expect([rowsOf(stdout).length, stderr]).toEqual([1, 'code 0\n']);
+  });
+
+  test('a device is written in place', async () => {
+    await done(['-', '-o', '/dev/null', '--output-format', 'npy'], 'x');
+    expect(statSync('/dev/null').isCharacterDevice()).toBe(true);
+  });
+
+  test('no bar and no colour without a terminal', async () => {
+    const { stderr } = await done(['-'], 'x');
+    expect(stderr).toMatch(/^shoal: 1 row in \d+ s\n$/);
+  });
+
+  test('SIGTERM drains the worker, and that is its regular end', async () => {
+    worker.child.kill('SIGTERM');
+    expect(await worker.ended).toMatchObject({ code: 0, stderr: expect.stringContaining('shoal: draining') });
+    expect(box.processes().filter(({ command }) => command.includes('worker'))).toEqual([]);
+  });
+});
+
+describe('from nothing', () => {
+  let box: Sandbox;
+  beforeEach(() => {
+    box = new Sandbox();
+  });
+  afterEach(() => box.remove());
+
+  /** Resolves when so many bytes of an unfinished output are there. */
+  async function written(name: string, bytes: number, running: Running): Promise<void> {
+    const partial = box.path(`.${name}.shoal-partial`);
+    while (!existsSync(partial) || statSync(partial).size < bytes) {
+      if (running.child.exitCode !== null) throw new Error(`the run ended too early:\n${running.stderr()}`);
+      await sleep(10);
+    }
+  }
+
+  /** Nothing of the command, its worker or its server runs any more. `lingerMs`: the server waits that long after a SIGKILL. */
+  async function nothingLeft(timeoutMs = 5_000): Promise<void> {
+    const until = performance.now() + timeoutMs;
+    while (box.processes().length > 0 && performance.now() < until) await sleep(50);
+    expect(box.processes()).toEqual([]);
+  }
+
+  test('hello comes back as a vector; what was started is said and gone afterwards', async () => {
+    const { code, stdout, stderr } = await box.run(['embed', '-'], { input: 'hello\n' });
+    expect(code).toBe(0);
+    expect(rowsOf(stdout)).toEqual([{ index: 0, embedding: expect.any(Array) }]);
+    expect(stderr).toMatch(/starting a private queue server.*\n.*no worker serves embed-tiny-random; starting one/);
+    await nothingLeft(0);
+  });
+
+  test('two at once share a server, and both get their own rows', async () => {
+    for (const name of ['a', 'b']) writeFileSync(box.path(`${name}.txt`), texts(5_000).map((text) => `${name} ${text}`).join('\n'));
+    const results = await Promise.all(['a', 'b'].map((name) => box.run(['embed', `${name}.txt`, '-o', `${name}.npy`])));
+    expect(results.map((result) => result.code)).toEqual([0, 0]);
+    const [a, b] = ['a', 'b'].map((name) => vectorsOf(readFileSync(box.path(`${name}.npy`))));
+    expect([a!.length, b!.length, cosine(a![0]!, b![0]!) < 0.999999]).toEqual([5_000, 5_000, true]);
+    await nothingLeft();
+  });
+
+  test('Ctrl-C: exit code 130, no file, no process, no job left', async () => {
+    writeFileSync(box.path('much.txt'), texts(60_000).join('\n'));
+    const running = box.start(['embed', 'much.txt', '-o', 'much.npy']);
+    await written('much.npy', 20_000, running);
+    running.child.kill('SIGINT');
+    expect(await running.ended).toMatchObject({ code: 130, stderr: expect.stringMatching(/shoal: interrupted\n$/) });
+    expect(readdirSync(box.files)).toEqual(['much.txt']);
+    await nothingLeft();
+    const after = await box.run(['embed', '-', '-q'], { input: 'next' }); // would wait behind jobs that were left
+    expect(after).toMatchObject({ code: 0, stderr: '' });
+  });
+
+  test('a second Ctrl-C does not wait for anything', async () => {
+    writeFileSync(box.path('much.txt'), texts(60_000).join('\n'));
+    const running = box.start(['embed', 'much.txt', '-o', 'much.npy']);
+    await written('much.npy', 20_000, running);
+    running.child.kill('SIGINT');
+    running.child.kill('SIGINT');
+    expect((await running.ended).code).toBe(130);
+  });
+
+  test('Ctrl-C while standard input says nothing ends at once', async () => {
+    const child = spawn(SHOAL[0], [...SHOAL.slice(1), 'embed', '-'], { cwd: box.files, env: box.environment(), stdio: ['pipe', 'pipe', 'pipe'] });
+    const running = watch(child);
+    await sleep(1_500); // nothing is printed before the first line arrives
+    child.kill('SIGINT');
+    expect(await running.ended).toMatchObject({ code: 130, stderr: 'shoal: interrupted\n' });
+  });
+
+  test('SIGKILL, then --resume: the same rows as without it', async () => {
+    writeFileSync(box.path('much.txt'), texts(60_000).join('\n'));
+    const first = box.start(['embed', 'much.txt', '-o', 'much.npy']);
+    await written('much.npy', 30_000 * DIMS * 4, first);
+    first.child.kill('SIGKILL');
+    await first.ended;
+    const state: unknown = JSON.parse(readFileSync(box.path('.much.npy.shoal-partial.json'), 'utf8'));
+    expect(state).toMatchObject({ v: 1, pid: first.child.pid });
+    const resumed = await box.run(['embed', 'much.txt', '-o', 'much.npy', '--resume']);
+    expect(resumed).toMatchObject({ code: 0, stderr: expect.stringMatching(/resuming much\.npy behind row \d+\n[\s\S]*60,000 rows.* of them were there before/) });
+    await box.run(['embed', 'much.txt', '-o', 'quiet.npy']);
+    const [found, quiet] = ['much.npy', 'quiet.npy'].map((name) => vectorsOf(readFileSync(box.path(name))));
+    expect(found).toHaveLength(60_000);
+    expect(found!.filter((vector, row) => !(cosine(vector, quiet![row]!) > 0.999999))).toEqual([]);
+    expect(readdirSync(box.files).sort()).toEqual(['much.npy', 'much.txt', 'quiet.npy']);
+  }, 60_000);
+
+  test('an interrupted run is resumed only with the same input, model and options', async () => {
+    writeFileSync(box.path('much.jsonl'), texts(60_000).map((text, id) => `${JSON.stringify({ id, text })}\n`).join(''));
+    const first = box.start(['embed', 'much.jsonl', '-o', 'rows.jsonl', '--resume']);
+    await written('rows.jsonl', 2_000_000, first);
+    first.child.kill('SIGINT');
+    expect((await first.ended).code).toBe(130);
+    const before = readFileSync(box.path('.rows.jsonl.shoal-partial'));
+    const other = await box.run(['embed', 'much.jsonl', '-o', 'rows.jsonl', '--resume', '--dimensions', '8', '--model', 'tiny-random-b']);
+    expect(other).toMatchObject({ code: 2, stderr: expect.stringMatching(/rows\.jsonl cannot be resumed, because its first \d+ rows come from another request:\n {2}the model was tiny-random@.* and is tiny-random-b@.*\n {2}--dimensions was not given and is 8\n/) });
+    expect(readFileSync(box.path('.rows.jsonl.shoal-partial')).equals(before)).toBe(true);
+    expect(await box.run(['embed', 'much.jsonl', '-o', 'rows.jsonl', '--resume'])).toMatchObject({ code: 0 });
+    expect(rowsOf(readFileSync(box.path('rows.jsonl'), 'utf8')).map((row) => row.id)).toEqual(Array.from({ length: 60_000 }, (_, id) => id));
+  }, 60_000);
+
+  test('a file that another run is writing is left alone', async () => {
+    writeFileSync(box.path('much.txt'), texts(60_000).join('\n'));
+    const first = box.start(['embed', 'much.txt', '-o', 'much.npy']);
+    await written('much.npy', 20_000, first);
+    const second = await box.run(['embed', 'much.txt', '-o', 'much.npy']);
+    expect(second).toMatchObject({ code: 1, stderr: `shoal: cannot write much.npy: another shoal embed (process ${first.child.pid}) is writing it; wait for it, or choose another file\n` });
+    expect((await first.ended).code).toBe(0);
+    expect(vectorsOf(readFileSync(box.path('much.npy')))).toHaveLength(60_000);
+  });
+
+  test('a worker that cannot run is reported with its reason, and not tried again', async () => {
+    writeFileSync(join(box.cacheDir, 'graphs'), 'a file where a folder belongs');
+    const result = await box.run(['embed', '-', '-o', 'rows.npy'], { input: 'x' });
+    expect(result).toMatchObject({ code: 1, stderr: expect.stringMatching(/starting one on the CPU.*\nshoal: the worker cannot run: .*graphs/) });
+    expect(readdirSync(box.files)).toEqual([]);
+    await nothingLeft();
+  });
+});

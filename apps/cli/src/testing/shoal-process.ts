@@ -1,0 +1,123 @@
+// For tests: the command line as its users meet it, a process of its own, run from the sources, in folders of its own.
+
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { delimiter, dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { cacheFolder } from '@shoal/core';
+
+const MAIN = fileURLToPath(new URL('../main.ts', import.meta.url));
+/** The arguments that come before a command's own, for tests that start the process in their own way. */
+export const SHOAL = [process.execPath, '--conditions=@shoal/source', MAIN] as const;
+
+export interface Result {
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+export interface Running {
+  readonly child: ChildProcess;
+  readonly ended: Promise<Result>;
+  readonly stderr: () => string;
+}
+
+export interface RunOptions {
+  readonly input?: string | Buffer;
+  readonly environment?: Readonly<Record<string, string>>;
+  readonly folder?: string;
+  /** A user without rights, for tests that run as root. */
+  readonly uid?: number;
+}
+
+/** A cache folder and a folder for files, removed by `remove`. */
+export class Sandbox {
+  readonly root = mkdtempSync(join(tmpdir(), 'shoal-cli-'));
+  readonly cacheDir = join(this.root, 'cache');
+  readonly files = join(this.root, 'files');
+
+  constructor() {
+    for (const folder of [this.cacheDir, this.files]) mkdirSync(folder);
+  }
+
+  path(name: string): string {
+    return join(this.files, name);
+  }
+
+  /** Models and graphs that the machine has already are used; they are never written to. */
+  shareModels(): void {
+    const shared = cacheFolder(process.env['SHOAL_CACHE_DIR']);
+    for (const part of ['models', 'graphs']) if (existsSync(join(shared, part))) symlinkSync(join(shared, part), join(this.cacheDir, part));
+  }
+
+  environment(): Record<string, string> {
+    const program = process.env['SHOAL_TEST_SERVER'];
+    const path = `${program === undefined ? '' : `${dirname(program)}${delimiter}`}${process.env['PATH'] ?? ''}`;
+    return { PATH: path, HOME: this.root, TMPDIR: tmpdir(), SHOAL_CACHE_DIR: this.cacheDir, SHOAL_MODEL: 'tiny-random', SHOAL_THREADS: '1' };
+  }
+
+  start(args: readonly string[], options: RunOptions = {}): Running {
+    const [node, ...before] = SHOAL;
+    const child = spawn(node, [...before, ...args], {
+      cwd: options.folder ?? this.files,
+      env: { ...this.environment(), ...options.environment },
+      stdio: ['pipe', 'pipe', 'pipe'],
+      ...(options.uid === undefined ? {} : { uid: options.uid, gid: options.uid }),
+    });
+    child.stdin.on('error', () => undefined); // a command that failed has closed it
+    child.stdin.end(options.input ?? '');
+    return watch(child);
+  }
+
+  async run(args: readonly string[], options: RunOptions = {}): Promise<Result> {
+    return this.start(args, options).ended;
+  }
+
+  /** Processes that were started with this cache folder, whoever started them. */
+  processes(): readonly { readonly pid: number; readonly command: string }[] {
+    return readdirSync('/proc').flatMap((entry) => {
+      if (!/^\d+$/.test(entry) || Number(entry) === process.pid) return [];
+      try {
+        const command = readFileSync(`/proc/${entry}/cmdline`, 'utf8').replaceAll('\0', ' ').trim();
+        const isOurs = command.includes(this.cacheDir) || readFileSync(`/proc/${entry}/environ`, 'utf8').includes(`SHOAL_CACHE_DIR=${this.cacheDir}\0`);
+        return isOurs && command !== '' ? [{ pid: Number(entry), command }] : [];
+      } catch {
+        return []; // gone meanwhile, or not ours to read
+      }
+    });
+  }
+
+  remove(): void {
+    for (const { pid } of this.processes()) process.kill(pid, 'SIGKILL');
+    rmSync(this.root, { recursive: true, force: true });
+  }
+}
+
+/** Collects what a process writes and how it ends. */
+export function watch(child: ChildProcess): Running {
+  let stdout = '';
+  let stderr = '';
+  child.stdout?.setEncoding('utf8').on('data', (text: string) => (stdout += text));
+  child.stderr?.setEncoding('utf8').on('data', (text: string) => (stderr += text));
+  const ended = once(child, 'close').then(([code, signal]: unknown[]): Result => ({
+    code: typeof code === 'number' ? code : null, signal: typeof signal === 'string' ? signalNamed(signal) : null, stdout, stderr,
+  }));
+  return { child, ended, stderr: () => stderr };
+}
+
+function signalNamed(name: string): NodeJS.Signals {
+  return name === 'SIGKILL' ? 'SIGKILL' : name === 'SIGINT' ? 'SIGINT' : 'SIGTERM';
+}
+
+/** Resolves when the process has written `text` to stderr; rejects when it ends without. */
+export async function says(running: Running, text: string): Promise<void> {
+  const ended = new AbortController();
+  void running.ended.then(() => ended.abort());
+  while (!running.stderr().includes(text)) {
+    if (ended.signal.aborted || running.child.stderr === null) throw new Error(`it ended without saying "${text}":\n${running.stderr()}`);
+    await once(running.child.stderr, 'data', { signal: ended.signal }).catch(() => undefined);
+  }
+}
