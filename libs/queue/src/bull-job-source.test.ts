@@ -9,8 +9,8 @@ import { closeConnection, openConnection, type Redis } from './connection.ts';
 import { startTestServer, type TestServer } from './testing.ts';
 
 const silent: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
-const LEASE_MS = 600;
-const STALLED_CHECK_MS = 200;
+const LEASE_MS = 900;
+const STALLED_CHECK_MS = 300;
 
 let server: TestServer;
 let connection: Redis;

@@ -161,7 +161,7 @@ export class BullJobSource implements JobSource {
     this.claimingEnd.abort();
     this.leases.stop();
     await this.claimTurn;
-    await within(HAND_BACK_MS, Promise.all(this.handBacks));
+    if (this.connection?.status === 'ready') await within(HAND_BACK_MS, Promise.all(this.handBacks));
     this.end.abort();
     this.claimed.clear();
     await this.worker?.shutDown();

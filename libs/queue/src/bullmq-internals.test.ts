@@ -2,8 +2,9 @@
 
 import { createRequire } from 'node:module';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { Queue } from 'bullmq';
-import { BULLMQ_VERSION, openTransaction, queueAdd } from './bullmq-internals.ts';
+import { Queue, Worker, type Job } from 'bullmq';
+import { keySpace } from '@shoal/core';
+import { BULLMQ_VERSION, isLockLost, limitEvents, openTransaction, queueAdd, wakeIdleWorker } from './bullmq-internals.ts';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
 import { startTestServer, type TestServer } from './testing.ts';
 
@@ -24,8 +25,8 @@ afterAll(async () => {
 });
 
 test('the installed bullmq is the version these contracts were written against', () => {
-  const { version } = createRequire(import.meta.url)('bullmq/package.json') as { version: string };
-  expect(version).toBe(BULLMQ_VERSION);
+  const manifest: unknown = createRequire(import.meta.url)('bullmq/package.json');
+  expect(manifest).toMatchObject({ version: BULLMQ_VERSION });
 });
 
 describe('queueAdd', () => {
@@ -72,5 +73,63 @@ describe('queueAdd', () => {
     const transaction = await openTransaction(queue);
     queueAdd(queue, transaction, { name: 'embed', data: {}, opts: { jobId: 'j-restarted' } });
     expect(await transaction.exec()).toEqual([[null, 'j-restarted']]);
+  });
+});
+
+describe('keys and codes', () => {
+  let worker: Worker;
+
+  beforeAll(async () => {
+    worker = new Worker('embed-x', null, { prefix: '{t-internals}', connection, autorun: false, drainDelay: 1 });
+    worker.on('error', () => undefined);
+    await worker.waitUntilReady();
+  });
+
+  afterAll(() => worker.close(true));
+
+  const take = async (token: string, block = false): Promise<Job | undefined> => worker.getNextJob(token, { block });
+
+  test('a claimed job is locked at <job>:lock by its token, and its hash is <prefix>:<queue>:<id>', async () => {
+    await queue.drain();
+    await queue.add('embed', { n: 1 }, { jobId: 'k-1' });
+    const job = await take('token-1');
+    const keys = keySpace('{t-internals}');
+    expect(await connection.get(keys.lock('embed-x', 'k-1'))).toBe('token-1');
+    await job?.moveToCompleted({ done: true }, 'token-1', false);
+    expect(await connection.hmget(keys.job('embed-x', 'k-1'), 'data', 'returnvalue', 'failedReason')).toEqual(['{"n":1}', '{"done":true}', null]);
+    expect(Number(await connection.hget(keys.job('embed-x', 'k-1'), 'finishedOn'))).toBeGreaterThan(0);
+  });
+
+  const settleAfter = async (jobId: string, spoil: (key: string) => Promise<unknown>): Promise<unknown> => {
+    await queue.add('embed', {}, { jobId });
+    const job = await take(`token-${jobId}`);
+    await spoil(keySpace('{t-internals}').job('embed-x', jobId));
+    return job?.moveToCompleted(1, `token-${jobId}`, false).catch((error: unknown) => error);
+  };
+
+  test('settling without the lock, with another\'s, or a job that is gone throws what isLockLost knows', async () => {
+    expect(await settleAfter('k-none', (key) => connection.del(`${key}:lock`))).toSatisfy(isLockLost);
+    expect(await settleAfter('k-other', (key) => connection.set(`${key}:lock`, 'stranger'))).toSatisfy(isLockLost);
+    expect(await settleAfter('k-gone', (key) => connection.del(key, `${key}:lock`))).toSatisfy(isLockLost);
+    expect(await settleAfter('k-inactive', () => connection.lrem('{t-internals}:embed-x:active', 0, 'k-inactive'))).toSatisfy(isLockLost);
+    expect([new Error('x'), 'x', undefined].some(isLockLost)).toBe(false);
+  });
+
+  test('wakeIdleWorker ends a blocking look', async () => {
+    await connection.del('{t-internals}:embed-x:marker');
+    while ((await take('drain')) !== undefined); // until the worker knows that nothing waits
+    await connection.del('{t-internals}:embed-x:marker');
+    const startedMs = performance.now();
+    const look = take('woken', true);
+    setTimeout(() => void wakeIdleWorker(connection, '{t-internals}', 'embed-x'), 100);
+    await look;
+    expect(performance.now() - startedMs).toBeLessThan(900);
+    expect(performance.now() - startedMs).toBeGreaterThan(90);
+  });
+
+  test('limitEvents bounds the stream of events', async () => {
+    await limitEvents(connection, '{t-internals}', 'embed-x', 10);
+    await queue.addBulk(Array.from({ length: 500 }, (_, index) => ({ name: 'embed', data: {}, opts: { jobId: `e-${index}` } })));
+    expect(await connection.xlen('{t-internals}:embed-x:events')).toBeLessThan(250); // trimmed by whole nodes of 100
   });
 });

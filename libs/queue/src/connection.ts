@@ -18,6 +18,8 @@ export interface ConnectionOptions {
 
 const FIRST_RETRY_MS = 50;
 const LAST_RETRY_MS = 2_000;
+/** A peer that does not answer a goodbye in this time is left without one. */
+const GOODBYE_MS = 500;
 
 /** Begins to connect and returns at once. Throws CONFIG_INVALID for a URL it cannot understand. */
 export function openConnection(options: ConnectionOptions): Redis {
@@ -25,6 +27,7 @@ export function openConnection(options: ConnectionOptions): Redis {
     ...addressOf(options.url),
     replyMapping: 'legacy', // what BullMQ expects of replies
     connectionName: options.name,
+    disconnectTimeout: GOODBYE_MS,
     maxRetriesPerRequest: null, // BullMQ demands it; and a command that waits is what every caller here wants
     retryStrategy: (times) => Math.min(FIRST_RETRY_MS * 2 ** Math.min(times - 1, 10), LAST_RETRY_MS),
   };

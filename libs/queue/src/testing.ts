@@ -107,6 +107,9 @@ async function portAddress(): Promise<Address> {
 /** Resolves once the server answers; rejects with its output when it exits instead. */
 async function launch(program: string, args: readonly string[], url: string): Promise<ChildProcess> {
   const server = spawn(program, args, { stdio: ['ignore', 'pipe', 'pipe'] });
+  const killWithUs = (): void => void server.kill('SIGKILL');
+  process.once('exit', killWithUs);
+  server.once('exit', () => process.off('exit', killWithUs));
   const output: string[] = [];
   server.stdout.on('data', (chunk: Buffer) => output.push(chunk.toString()));
   server.stderr.on('data', (chunk: Buffer) => output.push(chunk.toString()));
