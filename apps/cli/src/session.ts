@@ -114,7 +114,7 @@ function keepWorkerFor(terminal: Terminal, { settings, server, model, isQuiet }:
   const queue = mainQueue(model.name);
   return new WorkerKeeper({
     startWorker: () => forkWorker('cpu-worker', environment, settings.logLevel === 'debug' ? 'inherit' : 'pipe'),
-    countWorkers: async () => (await liveWorkers(connection, queue)).length,
+    countWorkers: async () => (await liveWorkers(connection, queue, settings.prefix)).length,
     onStart: (attempt) => {
       if (!isQuiet) say(terminal, attempt === 1 ? `no worker serves ${queue}; starting one on the CPU for as long as this command runs` : 'the worker is gone; starting another one');
     },
