@@ -76,7 +76,8 @@ function readOffsets(bytes: Buffer, rows: number, elementBytes: number): Uint32A
   const offsets = new Uint32Array(rows + 1);
   for (let row = 0; row <= rows; row++) {
     const offset = bytes.readUInt32LE(HEADER_BYTES + 4 * row);
-    if (offset < (row === 0 ? 0 : offsets[row - 1]!) || (row === 0 && offset !== 0)) throw corrupt(`offset ${row} is ${offset}, less than the one before`);
+    if (row === 0 && offset !== 0) throw corrupt(`offset 0 is ${offset}, not 0`);
+    if (row > 0 && offset < offsets[row - 1]!) throw corrupt(`offset ${row} is ${offset}, less than the one before`);
     offsets[row] = offset;
   }
   const expected = at + offsets[rows]! * elementBytes;

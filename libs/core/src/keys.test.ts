@@ -1,0 +1,31 @@
+// The names of DESIGN §4.1 and §4.2, letter by letter: producers in other languages build the same ones.
+
+import { describe, expect, test } from 'vitest';
+import { REPLY_CHANNEL, checkJobId, cpuQueue, keySpace, mainQueue, modelSlug } from './keys.ts';
+
+test('the queues of a model', () => {
+  expect([mainQueue('minilm'), cpuQueue('minilm')]).toEqual(['embed-minilm', 'embed-minilm-cpu']);
+  expect(modelSlug('BAAI/bge-small-en_v1.5')).toBe('baai--bge-small-en-v1-5');
+});
+
+test('every key of a job', () => {
+  const keys = keySpace();
+  const all = [keys.input('embed-minilm', 'a~1'), keys.output('embed-minilm', 'a~1'), keys.lock('embed-minilm', 'a~1'), keys.job('embed-minilm', 'a~1'), keys.workers('embed-minilm'), keys.reply('me')];
+  expect(all).toEqual(['{shoal}:in:embed-minilm:a~1', '{shoal}:out:embed-minilm:a~1', '{shoal}:embed-minilm:a~1:lock', '{shoal}:embed-minilm:a~1', '{shoal}:workers:embed-minilm', '{shoal}:reply:me']);
+  expect(keySpace('{shoal.1}').reply('me')).toBe('{shoal.1}:reply:me');
+  expect(keySpace('{shoal.1}').reply('me')).toMatch(REPLY_CHANNEL);
+});
+
+describe('job ids', () => {
+  test.each(['a', 'tenant~42', 'x'.repeat(256), '1.5', '1e3', '0x10', 'ü', '12a'])('%s can be used', (jobId) => {
+    expect(checkJobId(jobId)).toBe(jobId);
+  });
+
+  test.each(['', 'x'.repeat(257), 'a:b', ':', '0', '42', '-7', '0042', '123456789012345678901234567890'])('"%s" cannot', (jobId) => {
+    expect(() => checkJobId(jobId)).toThrow(expect.objectContaining({ code: 'JOB_INVALID' }));
+  });
+
+  test('the refusal shows at most 80 characters of it', () => {
+    expect(() => checkJobId('x'.repeat(5_000))).toThrow(/^jobId "x{80}" cannot/);
+  });
+});

@@ -1,0 +1,118 @@
+// Smaller forms of a vector: halves exactly as IEEE 754 says, bytes within half a step, bits by sign, and fewer dimensions
+// that have length 1 again.
+
+import * as fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { encodeBody, toHalf } from './output-encoding.ts';
+import { bodyBytes } from './result-format.ts';
+
+/** The value of a binary16, straight from its definition. */
+function fromHalf(half: number): number {
+  const sign = half & 0x8000 ? -1 : 1;
+  const exponent = (half >> 10) & 0x1f;
+  const mantissa = half & 0x3ff;
+  if (exponent === 0x1f) return mantissa === 0 ? sign * Number.POSITIVE_INFINITY : Number.NaN;
+  return exponent === 0 ? sign * mantissa * 2 ** -24 : sign * (1 + mantissa / 1024) * 2 ** (exponent - 15);
+}
+
+function isNanHalf(half: number): boolean {
+  return (half & 0x7c00) === 0x7c00 && (half & 0x3ff) !== 0;
+}
+
+describe('toHalf', () => {
+  test('gives back every one of the 65,536 halves', () => {
+    const wrong: number[] = [];
+    for (let half = 0; half < 0x1_0000; half++) {
+      const again = toHalf(fromHalf(half));
+      if (isNanHalf(half) ? !isNanHalf(again) : again !== half) wrong.push(half);
+    }
+    expect(wrong).toEqual([]);
+  });
+
+  test('rounds what lies between two halves to the nearer one, and the middle to the even one', () => {
+    const wrong: number[] = [];
+    for (let half = 0; half < 0x7c00; half++) {
+      const [low, high] = [fromHalf(half), half === 0x7bff ? 65_536 : fromHalf(half + 1)];
+      const middle = (low + high) / 2; // exact in f32, and so are the steps to either side of it
+      const step = Math.max(2 ** -149, middle * 2 ** -23);
+      const even = half & 1 ? half + 1 : half;
+      if (toHalf(middle) !== even || toHalf(Math.fround(middle - step)) !== half || toHalf(Math.fround(middle + step)) !== half + 1) wrong.push(half);
+      if (toHalf(-middle) !== (even | 0x8000)) wrong.push(-half);
+    }
+    expect(wrong).toEqual([]);
+  });
+
+  test.each([
+    [0, 0x0000], [-0, 0x8000], [1, 0x3c00], [-2, 0xc000], [65_504, 0x7bff], [65_519.99, 0x7bff], [65_520, 0x7c00], [1e10, 0x7c00], [-1e10, 0xfc00],
+    [Number.POSITIVE_INFINITY, 0x7c00], [2 ** -24, 0x0001], [2 ** -25, 0x0000], [2 ** -25 * 1.0001, 0x0001], [1e-40, 0x0000], [1 / 3, 0x3555],
+  ])('%d is %i', (value, half) => {
+    expect(toHalf(value)).toBe(half);
+  });
+});
+
+const vectors = fc.integer({ min: 1, max: 6 }).chain((rows) =>
+  fc.integer({ min: 1, max: 40 }).chain((dims) =>
+    fc.array(fc.integer({ min: -100_000, max: 100_000 }).map((value) => value / 100_000), { minLength: rows * dims, maxLength: rows * dims }).map((values) => ({ rows, dims, values: Float32Array.from(values) })),
+  ),
+);
+
+function view(body: Uint8Array): DataView {
+  return new DataView(body.buffer, body.byteOffset, body.byteLength);
+}
+
+describe('encodeBody', () => {
+  test('f32 is the vectors themselves, also when they lie inside a larger buffer', () => {
+    const values = new Float32Array([9, 1, 2, 3, 4, 9]).subarray(1, 5);
+    const { dims, body } = encodeBody(values, 2, 2, { dtype: 'f32', dimensions: undefined });
+    expect(dims).toBe(2);
+    expect([0, 4, 8, 12].map((at) => view(body).getFloat32(at, true))).toEqual([1, 2, 3, 4]);
+    expect(body.byteLength).toBe(16);
+  });
+
+  test('f16 is each value rounded', () => {
+    const { body } = encodeBody(new Float32Array([1, 1 / 3, -0.5]), 1, 3, { dtype: 'f16', dimensions: undefined });
+    expect([0, 2, 4].map((at) => view(body).getUint16(at, true))).toEqual([0x3c00, 0x3555, 0xb800]);
+  });
+
+  test('i8 times its row’s scale is within half a step of each value, and the largest becomes ±127', () => {
+    fc.assert(
+      fc.property(vectors, ({ rows, dims, values }) => {
+        const { body } = encodeBody(values, rows, dims, { dtype: 'i8', dimensions: undefined });
+        for (let row = 0; row < rows; row++) {
+          const scale = view(body).getFloat32(rows * dims + row * 4, true);
+          const bytes = Array.from({ length: dims }, (_, i) => view(body).getInt8(row * dims + i));
+          const given = values.subarray(row * dims, (row + 1) * dims);
+          expect(Math.max(...bytes.map((byte, i) => Math.abs(byte * scale - given[i]!)))).toBeLessThanOrEqual(scale * 0.5001);
+          expect(Math.max(...bytes.map(Math.abs))).toBe(given.every((value) => value === 0) ? 0 : 127);
+        }
+      }),
+    );
+  });
+
+  test('binary is one bit per dimension, most significant first, rows padded to bytes', () => {
+    const { body } = encodeBody(new Float32Array([1, -1, 0.5, 0, -2, 3, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1]), 2, 10, { dtype: 'binary', dimensions: undefined });
+    expect([...body]).toEqual([0b1010_0111, 0b1000_0000, 0b0000_0000, 0b0100_0000]);
+  });
+
+  test('fewer dimensions are the first ones with length 1 again; more than there are is all of them', () => {
+    const { dims, body } = encodeBody(new Float32Array([0.6, 0, 0.8, 0, 0.8, 0.6]), 2, 3, { dtype: 'f32', dimensions: 2 });
+    expect(dims).toBe(2);
+    expect([0, 4, 8, 12].map((at) => view(body).getFloat32(at, true))).toEqual([1, 0, 0, 1]);
+    expect(encodeBody(new Float32Array(6), 2, 3, { dtype: 'f32', dimensions: 500 }).dims).toBe(3);
+  });
+
+  test('a row whose kept dimensions are all zero stays zero', () => {
+    const { body } = encodeBody(new Float32Array([0, 0, 1]), 1, 3, { dtype: 'f32', dimensions: 2 });
+    expect([...body]).toEqual([0, 0, 0, 0, 0, 0, 0, 0]);
+  });
+
+  test('every form has the size that its header announces', () => {
+    fc.assert(
+      fc.property(vectors, fc.constantFrom('f32', 'f16', 'i8', 'binary'), fc.option(fc.integer({ min: 1, max: 50 }), { nil: undefined }), ({ rows, dims, values }, dtype, dimensions) => {
+        const encoded = encodeBody(values, rows, dims, { dtype, dimensions });
+        expect(encoded.dims).toBe(Math.min(dims, dimensions ?? dims));
+        expect(encoded.body.byteLength).toBe(bodyBytes(dtype, rows, encoded.dims));
+      }),
+    );
+  });
+});
