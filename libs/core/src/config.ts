@@ -16,7 +16,8 @@ export const settingsSchema = z.strictObject({
   prefix: z.string().regex(/^\{[^{}]{1,64}\}$/, 'must be a hash tag such as {shoal}').default('{shoal}')
     .describe('Prefix of every key; plain BullMQ producers pass the same one.'),
   model: z.string().min(1).max(128).default('minilm').describe('Model of the store that this worker or command uses.'),
-  device: z.string().regex(/^(auto|cpu|gpu:\d+)$/, 'must be auto, cpu or gpu:<index>').default('auto').describe('Device of a worker.'),
+  device: z.string().regex(/^(auto|cpu|gpu:\d+|sim:\d+)$/, 'must be auto, cpu, gpu:<index> or sim:<tokens per ms>').default('auto')
+    .describe('Device of a worker. sim:8000 is a simulated one that computes nothing, at 8,000 tokens a millisecond; it serves its own queue, embed-<model>-sim.'),
   cacheDir: z.string().min(1).optional().describe('Models, graphs and the private queue server. Default: $XDG_CACHE_HOME/shoal or ~/.cache/shoal.'),
   threads: count(0, 1024).default(0).describe('Threads one run uses on the CPU; 0 means one per core that the process may use.'),
   maxTokens: count(8, 8192).optional().describe('Longest row in tokens, special tokens included. Unset: where the model’s authors truncate (256 for minilm).'),

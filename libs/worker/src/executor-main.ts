@@ -2,9 +2,10 @@
 // answer the claimer. It ends with its claimer: a closed channel means SIGKILL, because leaving in any softer way aborts
 // while a run is in flight. Signals from a terminal are the claimer's to handle.
 
-import { Executor, faultPointsFrom, invariant, keySpace, systemClock, toFailure, type FromExecutor, type ToExecutor } from '@shoal/core';
+import { Executor, faultPointsFrom, invariant, keySpace, systemClock, toFailure, type FromExecutor, type InferenceBackend, type ToExecutor } from '@shoal/core';
+import { PacedBackend } from '@shoal/core/sim';
 import { OrtBackend } from '@shoal/inference';
-import { openGraph, openModel, openTokenizer } from '@shoal/models';
+import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { createLogger } from '@shoal/ops/logger';
 import { RedisPayloadStore } from '@shoal/queue/payload';
 import { EXECUTOR_ENVIRONMENT, type ExecutorSettings } from './executor-settings.ts';
@@ -28,15 +29,9 @@ async function open(): Promise<{ executor: Executor; close: () => Promise<void> 
   connecting.catch(() => undefined); // awaited below, after the slower parts have begun
   const model = await openModel(settings.model, { cacheDir });
   const tokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
-  const backend = await OrtBackend.open({
-    graphPath: await openGraph(model, { cacheDir }),
-    dims: model.dims,
-    threads: settings.threads,
-    slotRows: limits.maxRows,
-    slotTokens: Math.max(limits.maxPaddedTokens, Math.ceil(tokenizer.maxTokens / 8) * 8),
-  });
+  const backend = await openBackend(model, tokenizer.maxTokens);
   const store = await connecting;
-  const name = `${model.name}@${model.revision}`;
+  const name = `${settings.served}@${model.revision}`;
   const faults = faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal));
   const keys = keySpace(prefix);
   const executor = new Executor({
@@ -55,6 +50,13 @@ async function open(): Promise<{ executor: Executor; close: () => Promise<void> 
       await store.stop();
     },
   };
+}
+
+async function openBackend(model: StoredModel, maxTokens: number): Promise<InferenceBackend> {
+  const { limits, threads, cacheDir, simulatedTokensPerMs } = settings;
+  const slots = { dims: model.dims, slotRows: limits.maxRows, slotTokens: Math.max(limits.maxPaddedTokens, Math.ceil(maxTokens / 8) * 8) };
+  if (simulatedTokensPerMs !== undefined) return new PacedBackend({ ...slots, tokensPerMs: simulatedTokensPerMs });
+  return OrtBackend.open({ ...slots, threads, graphPath: await openGraph(model, { cacheDir }) });
 }
 
 try {

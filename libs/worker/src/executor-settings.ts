@@ -13,6 +13,10 @@ export interface ExecutorSettings {
   /** The lane that this worker claims from: its locks carry this name. */
   readonly lane: string;
   readonly model: string;
+  /** The name under which its results go: the model's own, unless the device is simulated. */
+  readonly served: string;
+  /** Set for a simulated device: its padded tokens per millisecond. */
+  readonly simulatedTokensPerMs: number | undefined;
   readonly cacheDir: string;
   /** Longest row in tokens; undefined: where the model's authors truncate. */
   readonly maxTokens: number | undefined;

@@ -33,8 +33,10 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
   const cacheDir = cacheFolder(settings.cacheDir);
   const model = await openModel(settings.model, { cacheDir });
   const threads = settings.threads || availableParallelism();
-  const server = { redisUrl, prefix, queue: mainQueue(model.name), log };
-  const executor = new ForkedExecutor({ ...server, cacheDir, threads, lane: server.queue, model: model.name, maxTokens: settings.maxTokens, limits: settings, logLevel: settings.logLevel });
+  const simulatedTokensPerMs = simulatedRate(settings.device);
+  const served = simulatedTokensPerMs === undefined ? model.name : `${model.name}-sim`; // nobody who asks for the model gets simulated vectors
+  const server = { redisUrl, prefix, queue: mainQueue(served), log };
+  const executor = new ForkedExecutor({ ...server, cacheDir, threads, lane: server.queue, model: model.name, served, simulatedTokensPerMs, maxTokens: settings.maxTokens, limits: settings, logLevel: settings.logLevel });
   const source = new BullJobSource({ ...server, leaseMs, stalledCheckMs });
   const opened = [executor, source] as { stop(): Promise<void> }[];
   const keep = async <Part extends { stop(): Promise<void> }>(part: Promise<Part>): Promise<Part> => {
@@ -60,6 +62,11 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
     await Promise.allSettled(opened.map((part) => part.stop()));
     throw error;
   }
+}
+
+/** Tokens per millisecond of `sim:<rate>`; undefined for a device that exists. */
+function simulatedRate(device: string): number | undefined {
+  return device.startsWith('sim:') ? Number(device.slice('sim:'.length)) : undefined;
 }
 
 /** The CPU is all this version can run on; a GPU label is refused rather than served by something else. */

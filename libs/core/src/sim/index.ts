@@ -1,0 +1,1 @@
+export { PacedBackend, pacedAxis, type PacedBackendOptions } from './paced-backend.ts';

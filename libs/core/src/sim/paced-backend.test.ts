@@ -1,0 +1,18 @@
+import { expect, test } from 'vitest';
+import { describeInferenceBackend } from '../testing/inference-backend.conformance.ts';
+import { PacedBackend, pacedAxis } from './paced-backend.ts';
+
+describeInferenceBackend('the paced device', async () => ({
+  backend: new PacedBackend({ tokensPerMs: 4_000, dims: 32, slotRows: 64, slotTokens: 4_096 }), vocabularySize: 1_000, maxTokens: 64,
+}));
+
+test('a row points along the axis of its ids', async () => {
+  const backend = new PacedBackend({ tokensPerMs: 8_000, dims: 384, slotRows: 2, slotTokens: 16 });
+  const slot = backend.lend()!;
+  slot.ids.set([101, 7, 102], 0);
+  slot.ids.set([101, 102], 8);
+  slot.lengths.set([3, 2]);
+  await backend.run(slot, { rows: 2, width: 8 });
+  expect(slot.embeddings[pacedAxis([101, 7, 102], 384)]).toBe(1);
+  expect(slot.embeddings[384 + pacedAxis([101, 102], 384)]).toBe(1);
+});
