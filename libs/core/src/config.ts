@@ -5,7 +5,8 @@
 import { z } from 'zod';
 import { ShoalError } from './errors.ts';
 
-const count = (min: number, max: number) => z.coerce.number().int().min(min).max(max);
+/** Numbers as flags and variables give them: text. Null, true and lists in a file are not numbers, whatever Number() makes of them. */
+const count = (min: number, max: number) => z.preprocess((value) => (typeof value === 'string' ? Number(value.trim() || 'none') : value), z.number().int().min(min).max(max));
 const durationMs = (min: number, max: number) => count(min, max);
 const host = z.string().regex(/^[A-Za-z0-9_.:%-]{1,255}$/, 'must be a host name or an IP address');
 const port = count(0, 65_535);
@@ -92,12 +93,17 @@ function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<str
   const problems = parsed.error.issues.flatMap((issue) => {
     if (issue.code === 'unrecognized_keys') return issue.keys.map((key) => `${origins.get(key) ?? key}: there is no such setting`);
     const key = String(issue.path[0]);
-    return [`${origins.get(key) ?? key} = ${JSON.stringify(values[key])}: ${issue.message}`];
+    return [`${origins.get(key) ?? key} = ${withoutPassword(JSON.stringify(values[key]))}: ${issue.message}`];
   });
   throw new ShoalError('CONFIG_INVALID', `${problems.length === 1 ? 'a setting is' : `${problems.length} settings are`} wrong:\n  ${problems.join('\n  ')}`, { problems });
 }
 
 /** Settings as they may be logged: passwords inside URLs are hidden. */
 export function redactSettings(settings: Settings): Settings {
-  return settings.redisUrl === undefined ? settings : { ...settings, redisUrl: settings.redisUrl.replace(/\/\/[^@/]*@/, '//***@') };
+  return settings.redisUrl === undefined ? settings : { ...settings, redisUrl: withoutPassword(settings.redisUrl) };
+}
+
+/** Up to the last @, because a password that was not percent-encoded may have one itself. */
+function withoutPassword(url: string): string {
+  return url.replace(/\/\/.*@/s, '//***@');
 }

@@ -13,6 +13,9 @@ export const MAX_INLINE_BYTES = 256 * 1024;
 export const LIVE_RESULT_TTL_MS = 300_000;
 export const SUBMITTED_RESULT_TTL_MS = 86_400_000;
 
+/** The queue keeps thousands of failed jobs with their reasons: what a job holds by mistake is not repeated to them in full. */
+const MAX_PROBLEM_CHARACTERS = 2_000;
+
 const hex16 = z.string().regex(/^[0-9a-f]{16}$/, 'must be 16 lower-case hex digits');
 
 const outputOptions = z.strictObject({
@@ -144,7 +147,8 @@ function describeIssue(issue: z.core.$ZodIssue): string {
 }
 
 function invalid(jobId: string, problem: string): ShoalError<'JOB_INVALID'> {
-  return new ShoalError('JOB_INVALID', `job "${jobId.slice(0, 80)}": ${problem}`, { jobId });
+  const told = problem.length > MAX_PROBLEM_CHARACTERS ? `${problem.slice(0, MAX_PROBLEM_CHARACTERS)} … and more` : problem;
+  return new ShoalError('JOB_INVALID', `job "${jobId.slice(0, 80)}": ${told}`, { jobId });
 }
 
 function unknownVersion(jobId: string, version: unknown): ShoalError {

@@ -1,0 +1,113 @@
+// Where a setting comes from, what is said when it is wrong, and what never reaches a log.
+
+import { describe, expect, test } from 'vitest';
+import { environmentName, flagName, redactSettings, resolveSettings, settingsSchema, type SettingSources } from './config.ts';
+import { isShoalError } from './errors.ts';
+
+/** What is said about settings that are wrong. */
+function problemsOf(sources: SettingSources): unknown {
+  try {
+    resolveSettings(sources);
+    return [];
+  } catch (error) {
+    return isShoalError(error, 'CONFIG_INVALID') ? error.fields['problems'] : error;
+  }
+}
+
+test('names follow from keys', () => {
+  expect(environmentName('maxPaddedTokens')).toBe('SHOAL_MAX_PADDED_TOKENS');
+  expect(flagName('maxPaddedTokens')).toBe('--max-padded-tokens');
+  expect([environmentName('model'), flagName('model')]).toEqual(['SHOAL_MODEL', '--model']);
+});
+
+test('without any source every setting has its default', () => {
+  expect(resolveSettings()).toMatchObject({ prefix: '{shoal}', model: 'minilm', device: 'auto', maxPaddedTokens: 1024, leaseMs: 15_000, logLevel: 'info' });
+  expect(resolveSettings().redisUrl).toBeUndefined();
+});
+
+test('every setting says what it is for', () => {
+  for (const type of Object.values(settingsSchema.shape)) expect(type.description).toMatch(/^[A-Z].*\.$/);
+});
+
+describe('precedence', () => {
+  test('flag beats environment beats file beats default', () => {
+    const flags = { maxRows: 4 };
+    const environment = { SHOAL_MAX_ROWS: '3' };
+    const file = { maxRows: 2 };
+    expect(resolveSettings({ flags, environment, file }).maxRows).toBe(4);
+    expect(resolveSettings({ environment, file }).maxRows).toBe(3);
+    expect(resolveSettings({ file }).maxRows).toBe(2);
+    expect(resolveSettings({}).maxRows).toBe(1024);
+  });
+
+  test('REDIS_URL and LOG_LEVEL are honoured: above the file, below the names of Shoal’s own', () => {
+    const known = { REDIS_URL: 'redis://known', LOG_LEVEL: 'debug' };
+    expect(resolveSettings({ environment: known, file: { redisUrl: 'redis://file', logLevel: 'error' } })).toMatchObject({ redisUrl: 'redis://known', logLevel: 'debug' });
+    expect(resolveSettings({ environment: { ...known, SHOAL_REDIS_URL: 'redis://own', SHOAL_LOG_LEVEL: 'warn' } })).toMatchObject({ redisUrl: 'redis://own', logLevel: 'warn' });
+  });
+
+  test('SHOAL_FORCE_CPU=1 beats even the flag, other values of it nothing', () => {
+    expect(resolveSettings({ flags: { device: 'gpu:0' }, environment: { SHOAL_FORCE_CPU: '1' } }).device).toBe('cpu');
+    expect(resolveSettings({ flags: { device: 'gpu:0' }, environment: { SHOAL_FORCE_CPU: '0' } }).device).toBe('gpu:0');
+  });
+
+  test('an empty variable counts as unset', () => {
+    expect(resolveSettings({ environment: { SHOAL_MODEL: '', REDIS_URL: '', SHOAL_THREADS: '' }, file: { model: 'bge' } })).toMatchObject({ model: 'bge', threads: 0 });
+  });
+
+  test('other variables are none of ours', () => {
+    expect(problemsOf({ environment: { PATH: '/bin', SHOAL_FAULT_POINT: 'after-commit', model: 'x' } })).toEqual([]);
+  });
+});
+
+describe('what is wrong', () => {
+  test('all of it is told at once, with where it came from', () => {
+    const problems = problemsOf({
+      flags: { maxRows: '0', colour: 'red' },
+      environment: { SHOAL_LEASE_MS: 'thirty', LOG_LEVEL: 'loud' },
+      file: { prefix: 'shoal', device: 'tpu' },
+    });
+    expect(problems).toHaveLength(6);
+    expect(problems).toEqual(
+      expect.arrayContaining([
+        expect.stringMatching(/^--max-rows = "0": .*>=1/),
+        '--colour: there is no such setting',
+        expect.stringMatching(/^SHOAL_LEASE_MS = "thirty": /),
+        expect.stringMatching(/^LOG_LEVEL = "loud": .*"debug"/),
+        '"prefix" in shoal.config.json = "shoal": must be a hash tag such as {shoal}',
+        expect.stringMatching(/^"device" in shoal\.config\.json = "tpu": must be auto, cpu/),
+      ]),
+    );
+    expect(() => resolveSettings({ flags: { maxRows: '0' } })).toThrow(/^a setting is wrong:\n {2}--max-rows/);
+    expect(() => resolveSettings({ flags: { maxRows: '0', minRows: '0' } })).toThrow(/^2 settings are wrong:/);
+  });
+
+  test.each([null, true, false, [], [5], {}, '', ' ', '5.5', 5.5, '5x', Number.NaN, 'Infinity', -1])('%j in a file is not a count', (value) => {
+    expect(problemsOf({ file: { maxWaitMs: value } })).toHaveLength(value === '' ? 0 : 1);
+  });
+
+  test.each([['12', 12], [' 12 ', 12], [12, 12], ['0', 0]])('%j is a count', (value, expected) => {
+    expect(resolveSettings({ file: { maxWaitMs: value } }).maxWaitMs).toBe(expected);
+  });
+
+  test('a password is not told', () => {
+    expect(JSON.stringify(problemsOf({ environment: { REDIS_URL: 'http://user:secret@host' } }))).not.toContain('secret');
+  });
+});
+
+describe('redaction', () => {
+  test.each([
+    ['redis://user:secret@host:6379/0', 'redis://***@host:6379/0'],
+    ['rediss://:secret@host', 'rediss://***@host'],
+    ['redis://:se/cr@et@host', 'redis://***@host'],
+    ['redis://host:6379', 'redis://host:6379'],
+    ['unix:///run/redis.sock', 'unix:///run/redis.sock'],
+  ])('%s is logged as %s', (redisUrl, shown) => {
+    expect(redactSettings(resolveSettings({ flags: { redisUrl } })).redisUrl).toBe(shown);
+  });
+
+  test('nothing is changed where there is nothing to hide', () => {
+    const settings = resolveSettings();
+    expect(redactSettings(settings)).toBe(settings);
+  });
+});
