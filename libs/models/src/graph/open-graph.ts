@@ -6,6 +6,7 @@ import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { placeAtomically, withLock } from '@shoal/fetch';
 import { readModelFile, type StoredModel } from '../store/stored-model.ts';
+import { storing } from '../store/storing.ts';
 import { parseBertConfig } from './bert-config.ts';
 import { bertGraph } from './bert-graph.ts';
 import { Safetensors } from './safetensors.ts';
@@ -29,12 +30,15 @@ export async function openGraph(model: StoredModel, options: GraphOptions): Prom
   const hash = createHash('sha256').update(facts).update(config).digest('hex').slice(0, 16);
   const path = join(cacheDir, 'graphs', `${model.name}-${kind}-${hash}.onnx`);
   if (await exists(path)) return path;
-  await withLock(`${path}.lock`, async () => {
-    if (await exists(path)) return;
+  const build = async (): Promise<void> => {
+    if (await exists(path)) return; // by whoever had the lock before
     const parsed = parseBertConfig(config.toString(), configPath);
-    const build = (temporary: string): Promise<void> => Safetensors.use(join(model.folder, 'model.safetensors'), (weights) => bertGraph(parsed, weights, model.pooling).write(temporary));
-    await placeAtomically(path, build);
-  });
+    await Safetensors.use(join(model.folder, 'model.safetensors'), async (weights) => {
+      const graph = bertGraph(parsed, weights, model.pooling);
+      await placeAtomically(path, (temporary) => graph.write(temporary));
+    });
+  };
+  await storing(cacheDir, () => withLock(`${path}.lock`, build));
   return path;
 }
 

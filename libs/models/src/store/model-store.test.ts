@@ -101,6 +101,14 @@ describe('opening a model', () => {
     expect(hub.requests).toEqual([]);
   });
 
+  test('into a folder that cannot be one is FILE_UNWRITABLE and names it', async () => {
+    const file = join(cacheDir, 'file');
+    await writeFile(file, '');
+    await expect(openModel('tiny-random', { cacheDir: file })).rejects.toEqual(refusal('FILE_UNWRITABLE', /nothing can be stored in \S+\/file \(\w+\): a part of the path is a file/));
+    const model = await openModel('tiny-random', { cacheDir });
+    await expect(openGraph(model, { cacheDir: file })).rejects.toEqual(refusal('FILE_UNWRITABLE', /a part of the path is a file/));
+  });
+
   test('of an unknown name lists the known ones and the nearest', async () => {
     await expect(openModel('minilmm', { cacheDir })).rejects.toEqual(refusal('MODEL_UNKNOWN', /known are minilm, tiny-random, tiny-random-b\. Did you mean "minilm"\?/));
     await expect(openModel('text-embedding-3-large', { cacheDir })).rejects.toEqual(refusal('MODEL_UNKNOWN', /tiny-random-b\.$/));

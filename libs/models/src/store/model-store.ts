@@ -12,6 +12,7 @@ import { expectFiles, verifyFiles } from './model-files.ts';
 import { fetchModelFiles, type Environment } from './model-sources.ts';
 import { placeFolder } from './place-folder.ts';
 import { describeModel, type StoredModel } from './stored-model.ts';
+import { storing } from './storing.ts';
 
 export interface StoreOptions {
   readonly cacheDir: string;
@@ -74,11 +75,12 @@ export async function pullModel(name: string, options: PullOptions): Promise<Sto
 /** As `pullModel`, for a model outside the list of known ones. */
 export async function pullKnown(known: KnownModel, options: PullOptions): Promise<StoredModel> {
   const folder = folderOf(known, options.cacheDir);
-  return withLock(join(dirname(folder), '.lock'), async () => {
+  const place = async (): Promise<StoredModel> => {
     if (options.force !== true && (await isFolder(folder))) await expectFiles(known.name, folder, pinnedFiles(known));
     else await placeFolder(folder, (temporary) => fillFolder(known, temporary, options));
     return describe(known, folder);
-  });
+  };
+  return storing(options.cacheDir, () => withLock(join(dirname(folder), '.lock'), place));
 }
 
 /** Hashes every file again. MODEL_CORRUPT names those that differ; MODEL_UNAVAILABLE when the model is not stored. */

@@ -1,7 +1,10 @@
 // Stretches of raw text and the ids they become, for the most recent words. Bounded by two generations: when the young
 // one is full it becomes the old one, and words asked for again move back. Refuses long stretches, which hardly repeat.
 
-/** 2 × 50,000 words are about 12 MB; prose of all kinds hits them at 98 % (measured 2026-11-21, bench/tokenizer.ts). */
+/**
+ * 2 × 50,000 words take 9 MB. Beginning empty, 92 % of the words of 0.4 MB of prose, 97 % of 3 MB of Markdown and 99 % of
+ * 200,000 lines of code were found here (2026-11-21).
+ */
 const GENERATION_WORDS = 50_000;
 const MAX_CACHED_CHARS = 48;
 
