@@ -1,0 +1,124 @@
+// How jobs are taken: wait for one, then ask for more in bursts of parallel calls that grow for as long as every call brings
+// a job. Takes and nothing else; whose the jobs are and how they end is bull-job-source.ts.
+//
+// Once the signal says that claiming has ended, nothing is waited for any more. A call that is under way may still bring a
+// job: it goes to `onLate`, which hands it back unspent.
+
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Logger } from '@shoal/core';
+import { isConnectionFault } from './connection.ts';
+import type { TakenJob } from './batch-worker.ts';
+
+export interface ClaimBurstsOptions {
+  /** Waits for a job; undefined when none came in a while. */
+  readonly takeNext: () => Promise<TakenJob | undefined>;
+  /** So many calls at once, in one round trip. */
+  readonly takeNow: (count: number) => Promise<TakenJob | undefined>[];
+  /** Told of each job as it comes: its lease runs from now, though the claim may still be asking for more. */
+  readonly onTaken: (taken: TakenJob) => void;
+  readonly onLate: (taken: TakenJob) => Promise<void>;
+  readonly signal: AbortSignal;
+  readonly log: Logger;
+}
+
+/** Asking for all at once cost the server 54 % of a core on an almost empty queue, growing bursts 10 % (2026-11). */
+const FIRST_BURST = 8;
+const BURST_GROWTH = 4;
+const FIRST_RETRY_MS = 100;
+const LAST_RETRY_MS = 2_000;
+/** A look that came back at once without a job (the queue is paused or limited) is not repeated sooner. */
+const EMPTY_LOOK_MS = 20;
+
+export class ClaimBursts {
+  private readonly options: ClaimBurstsOptions;
+  private readonly late = new Set<Promise<void>>();
+  private mayHaveMore = true;
+  private faults = 0;
+
+  constructor(options: ClaimBurstsOptions) {
+    this.options = options;
+  }
+
+  /** At least one and at most `limit` jobs; none once claiming has ended. One call at a time. */
+  async claim(limit: number): Promise<TakenJob[]> {
+    const jobs: TakenJob[] = [];
+    while (jobs.length === 0 && !this.options.signal.aborted) {
+      if (!this.mayHaveMore) jobs.push(...(await this.waitForOne()));
+      if (jobs.length > 0 || this.mayHaveMore) jobs.push(...(await this.takeBursts(limit - jobs.length)));
+    }
+    return jobs;
+  }
+
+  /** Resolves when no call is under way any more. */
+  async settled(): Promise<void> {
+    await Promise.all(this.late);
+  }
+
+  private async waitForOne(): Promise<TakenJob[]> {
+    const askedMs = performance.now();
+    const jobs = await this.collect([this.options.takeNext()]);
+    if (jobs.length === 0 && performance.now() - askedMs < EMPTY_LOOK_MS) await this.pause(EMPTY_LOOK_MS);
+    return jobs;
+  }
+
+  private async takeBursts(limit: number): Promise<TakenJob[]> {
+    const jobs: TakenJob[] = [];
+    for (let size = FIRST_BURST; jobs.length < limit && !this.options.signal.aborted; size *= BURST_GROWTH) {
+      const wanted = Math.min(size, limit - jobs.length);
+      const got = await this.collect(this.options.takeNow(wanted));
+      jobs.push(...got);
+      this.mayHaveMore = got.length === wanted;
+      if (!this.mayHaveMore) break;
+    }
+    return jobs;
+  }
+
+  private async collect(calls: readonly Promise<TakenJob | undefined>[]): Promise<TakenJob[]> {
+    const outcomes = await unlessAborted(this.options.signal, Promise.allSettled(calls));
+    if (outcomes === undefined) {
+      for (const call of calls) this.handBackLate(call);
+      return [];
+    }
+    const jobs = outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' && outcome.value !== undefined ? [outcome.value] : []));
+    for (const taken of jobs) this.options.onTaken(taken);
+    const faults = outcomes.flatMap((outcome): unknown[] => (outcome.status === 'rejected' ? [outcome.reason] : []));
+    for (const fault of faults) this.report(fault);
+    if (faults.every(isCorruptJob)) this.faults = 0;
+    else if (jobs.length === 0) await this.pause(Math.min(FIRST_RETRY_MS * 2 ** Math.min(this.faults++, 10), LAST_RETRY_MS));
+    return jobs;
+  }
+
+  private handBackLate(call: Promise<TakenJob | undefined>): void {
+    const handedBack = call
+      .then((taken) => (taken === undefined ? undefined : this.options.onLate(taken)))
+      .catch((error: unknown) => this.report(error))
+      .finally(() => this.late.delete(handedBack));
+    this.late.add(handedBack);
+  }
+
+  private async pause(ms: number): Promise<void> {
+    await sleep(ms, undefined, { signal: this.options.signal }).catch(() => undefined);
+  }
+
+  private report(error: unknown): void {
+    const { log } = this.options;
+    if (isConnectionFault(error)) return; // the connection says so itself, once
+    if (isCorruptJob(error)) log.error({ err: error }, 'a job in the queue cannot be read; it is left to its lease');
+    else log.warn({ err: error, faults: this.faults }, 'claiming failed, trying again');
+  }
+}
+
+/** What JSON.parse throws over a job's `opts` or `parent`. The job was taken, so the next look finds another. */
+function isCorruptJob(error: unknown): boolean {
+  return error instanceof SyntaxError;
+}
+
+/** What `work` gives, or undefined as soon as the signal is aborted. Leaves nothing at the signal behind. */
+function unlessAborted<T>(signal: AbortSignal, work: Promise<T>): Promise<T | undefined> {
+  return new Promise((resolve, reject) => {
+    const stopWaiting = (): void => resolve(undefined);
+    if (signal.aborted) stopWaiting();
+    signal.addEventListener('abort', stopWaiting, { once: true });
+    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', stopWaiting));
+  });
+}

@@ -1,0 +1,102 @@
+// How a claim gets its one ending on the server: completed, failed or returned, tried until the server took it or says that
+// the lock is not ours. A fault of the server never turns one ending into another: that is why BullMQ's processJob, which
+// fails a job whose completion could not be written, is not used.
+
+import { setMaxListeners } from 'node:events';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { failedReason, keySpace, unreachable, type Failure, type Logger, type SettleResult, type Settlement } from '@shoal/core';
+import { UnrecoverableError, type Job } from 'bullmq';
+import type { TakenJob } from './batch-worker.ts';
+import { isLockLost, wakeIdleWorker } from './bullmq-internals.ts';
+import { isPassingFault, type Redis } from './connection.ts';
+
+export type Ending = Exclude<Settlement, { kind: 'abandon' }>;
+
+export interface JobEndingsOptions {
+  readonly connection: Redis;
+  readonly prefix: string;
+  readonly queue: string;
+  /** After it nothing is tried again. */
+  readonly signal: AbortSignal;
+  readonly log: Logger;
+}
+
+const FIRST_RETRY_MS = 100;
+const LAST_RETRY_MS = 2_000;
+/** Tries of an ending that the server refuses for a reason nobody foresaw; then the claim is left to its lease. */
+const MAX_ODD_FAULTS = 5;
+
+export class JobEndings {
+  private readonly options: JobEndingsOptions;
+
+  constructor(options: JobEndingsOptions) {
+    this.options = options;
+    setMaxListeners(0, options.signal); // one for each ending that waits between two tries
+  }
+
+  async settle(taken: TakenJob, ending: Ending): Promise<SettleResult> {
+    const { signal, log } = this.options;
+    let oddFaults = 0;
+    for (let attempt = 0; !signal.aborted; attempt++) {
+      try {
+        await this.give(taken, ending);
+        return 'settled';
+      } catch (error) {
+        if (isLockLost(error)) return await this.wasTakenBefore(taken.job, ending);
+        const fields = { jobId: taken.job.id, ending: ending.kind, attempt, err: error };
+        if (!isPassingFault(error) && ++oddFaults >= MAX_ODD_FAULTS) {
+          log.error(fields, 'the queue server refuses to end a job; it is left to its lease');
+          return 'lease-lost';
+        }
+        log.debug(fields, 'ending a job failed, trying again');
+        await sleep(Math.min(FIRST_RETRY_MS * 2 ** Math.min(attempt, 10), LAST_RETRY_MS), undefined, { signal }).catch(() => undefined);
+      }
+    }
+    return 'lease-lost';
+  }
+
+  /** Back to the front of its queue, or into it after the delay. No attempt is charged. */
+  async giveBack({ job, token }: TakenJob, delayMs: number): Promise<void> {
+    if (delayMs > 0) return job.moveToDelayed(Date.now() + delayMs, token);
+    await job.moveToWait(token);
+    if (job.priority > 0) await this.wakeAnother();
+  }
+
+  async wakeAnother(): Promise<void> {
+    const { connection, prefix, queue } = this.options;
+    await wakeIdleWorker(connection, prefix, queue).catch(() => undefined);
+  }
+
+  private async give(taken: TakenJob, ending: Ending): Promise<void> {
+    const { job, token } = taken;
+    switch (ending.kind) {
+      case 'complete': return void (await job.moveToCompleted(ending.value, token, false));
+      case 'fail': return void (await job.moveToFailed(verdict(ending.failure), token, false));
+      case 'return': return this.giveBack(taken, ending.delayMs);
+      default: return unreachable(ending);
+    }
+  }
+
+  /**
+   * A lost lock may be our own doing: when the connection breaks after the server did the work, the same command is sent
+   * again and finds no lock. The job says whether it ended the way we asked.
+   */
+  private async wasTakenBefore(job: Job, ending: Ending): Promise<SettleResult> {
+    if (ending.kind === 'return') return 'lease-lost';
+    const { connection, prefix, queue } = this.options;
+    try {
+      const [finishedOn, returnvalue, reason] = await connection.hmget(keySpace(prefix).job(queue, job.id ?? ''), 'finishedOn', 'returnvalue', 'failedReason');
+      const isOurs = ending.kind === 'complete' ? returnvalue === JSON.stringify(ending.value) : reason === failedReason(ending.failure);
+      return finishedOn && isOurs ? 'settled' : 'lease-lost';
+    } catch {
+      return 'lease-lost';
+    }
+  }
+}
+
+/** A verdict is final whatever `attempts` the producer gave, and where it was thrown says nothing to anybody. */
+function verdict(failure: Failure): UnrecoverableError {
+  const error = new UnrecoverableError(failedReason(failure));
+  error.stack = '';
+  return error;
+}
