@@ -32,6 +32,10 @@ describe('passages', () => {
     expect(textsOf(markdown)).toEqual(['Read the guide and then the reference.']);
   });
 
+  test('join the lines of a paragraph, and keep those of a list', () => {
+    expect(textsOf('A lease that is\nnot renewed\nruns out:\n- first item of\n  the list\n- second item')).toEqual(['A lease that is not renewed runs out:\n- first item of the list\n- second item']);
+  });
+
   test('keep the cells of a table and drop its rules', () => {
     expect(textsOf('| setting | meaning |\n| --- | :-: |\n| leaseMs | how long a claim lasts |')).toEqual(['setting | meaning\nleaseMs | how long a claim lasts']);
   });

@@ -62,7 +62,7 @@ function blocksOf(markdown: string): readonly Block[] {
   const blocks: Block[] = [];
   let prose: string[] = [];
   const endProse = (): void => {
-    const text = plainText(prose.join('\n'));
+    const text = plainText(joinSoftBreaks(prose));
     if (text !== '') blocks.push({ kind: 'prose', text });
     prose = [];
   };
@@ -108,6 +108,14 @@ function headingOf(line: string, next: string | undefined, isFirst: boolean): { 
 
 function withoutComments(markdown: string): string {
   return markdown.replace(/^---\r?\n[\s\S]*?\r?\n---\r?\n/, '').replaceAll(/<!--[\s\S]*?-->/g, '');
+}
+
+/** Lines that an author broke at some column become one again; items, quotes and rows of tables keep theirs. */
+function joinSoftBreaks(lines: readonly string[]): string {
+  return lines.reduce((text, line) => {
+    const isOwnLine = /^\s*([-*+]\s|\d+[.)]\s|\||>|\[[^\]]+\]:)/.test(line) || / {2}$|\\$/.test(text);
+    return text === '' || isOwnLine ? `${text}\n${line}` : `${text.trimEnd()} ${line.trimStart()}`;
+  }, '');
 }
 
 /** What a reader sees of inline Markdown. */
