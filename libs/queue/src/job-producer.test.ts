@@ -1,5 +1,6 @@
 // The producer and the reader against a real queue server. Jobs are ended by a plain BullMQ worker in here.
 
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { UnrecoverableError, Worker } from 'bullmq';
 import { decodeResultHeader, encodeResult, encodeTexts, isShoalError, keySpace } from '@shoal/core';
@@ -248,6 +249,38 @@ describe('ResultReader', () => {
     for (const noise of ['', '{', '[]', '{"v":2}']) await connection.publish(reader.replyChannel, noise);
     await connection.publish(reader.replyChannel, JSON.stringify({ v: 1, queue, completed: ['a'], failed: ['b'] }));
     await expect.poll(() => heard).toEqual(['a', 'b']);
+  });
+
+  test('hears again after its connections were cut, and says when', async () => {
+    const { queue } = await setup();
+    const reader = await ResultReader.connect({ redisUrl: server.url, prefix: PREFIX, queue, replyName: 'cut' });
+    closers.push(() => reader.close());
+    const events: string[] = [];
+    const heard: string[] = [];
+    reader.onConnection((event) => events.push(event));
+    reader.onReply(({ completed }) => heard.push(...completed));
+    for (let i = 1; i <= 3; i++) {
+      await server.command('CLIENT', 'KILL', 'TYPE', 'pubsub');
+      await expect.poll(() => events.length).toBe(2 * i);
+      await connection.publish(reader.replyChannel, JSON.stringify({ v: 1, queue, completed: [`after-${i}`] }));
+      await expect.poll(() => heard.at(-1)).toBe(`after-${i}`);
+    }
+    expect(events).toEqual(['lost', 'back', 'lost', 'back', 'lost', 'back']);
+  });
+
+  test('closing while it subscribes again leaves no rejection that nobody handles', async () => {
+    const { queue } = await setup();
+    const unhandled: unknown[] = [];
+    const note = (error: unknown): unknown => unhandled.push(error);
+    process.on('unhandledRejection', note);
+    closers.push(async () => void process.off('unhandledRejection', note));
+    for (let i = 0; i < 15; i++) {
+      const reader = await ResultReader.connect({ redisUrl: server.url, prefix: PREFIX, queue, replyName: `closed-${i}` });
+      await server.command('CLIENT', 'KILL', 'TYPE', 'pubsub');
+      await sleep(46 + i); // the first reconnect comes after 50 ms
+      await reader.close();
+    }
+    expect(unhandled).toEqual([]);
   });
 
   test('a result can be read often until it is marked taken, and then only its header is left', async () => {

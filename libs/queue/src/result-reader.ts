@@ -36,6 +36,7 @@ export class ResultReader {
   private readonly queue: string;
   private readonly connection: Redis;
   private readonly subscriber: Redis;
+  private readonly connectionListeners: ((event: 'lost' | 'back') => void)[] = [];
 
   private constructor(options: ReaderOptions, connection: Redis, subscriber: Redis) {
     this.keys = keySpace(options.prefix);
@@ -43,6 +44,14 @@ export class ResultReader {
     this.replyChannel = this.keys.reply(options.replyName);
     this.connection = connection;
     this.subscriber = subscriber;
+    // ioredis would subscribe again by itself, but without anybody to catch it when the connection closes meanwhile: an
+    // unhandled rejection ends the process (6.0.0, event_handler.js). So it is done here.
+    subscriber.options.autoResubscribe = false;
+    watchConnection(connection, (event) => this.tell(event));
+    watchConnection(subscriber, (event) => {
+      if (event === 'lost') this.tell(event);
+      else void this.subscribe().then(() => this.tell(event), (error: unknown) => options.log?.warn({ channel: this.replyChannel, err: error }, 'replies are not heard any more'));
+    });
   }
 
   /** Subscribed when it resolves. Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
@@ -52,7 +61,7 @@ export class ResultReader {
     const reader = new ResultReader(options, connection, subscriber);
     try {
       await Promise.all([untilReady(connection, options.redisUrl), untilReady(subscriber, options.redisUrl)]);
-      await subscriber.subscribe(reader.replyChannel);
+      await reader.subscribe();
       return reader;
     } catch (error) {
       await reader.close();
@@ -68,10 +77,17 @@ export class ResultReader {
     });
   }
 
-  /** A connection broke: replies are missed until it is back. */
+  /** A connection broke, and replies are missed; or it is back, and they are heard again. */
   onConnection(listener: (event: 'lost' | 'back') => void): void {
-    watchConnection(this.subscriber, listener);
-    watchConnection(this.connection, listener);
+    this.connectionListeners.push(listener);
+  }
+
+  private tell(event: 'lost' | 'back'): void {
+    for (const listener of this.connectionListeners) listener(event);
+  }
+
+  private async subscribe(): Promise<void> {
+    await this.subscriber.subscribe(this.replyChannel);
   }
 
   /** Header and body as stored (SHL1), or undefined where there is nothing; results stay as they are. In order. */
