@@ -13,7 +13,10 @@ import { EXECUTOR_ENVIRONMENT, type ExecutorSettings } from './executor-settings
 const settings = JSON.parse(process.env[EXECUTOR_ENVIRONMENT] ?? 'null') as ExecutorSettings;
 invariant(settings !== null && process.send !== undefined, 'the executor is started by its worker');
 const log = createLogger({ level: settings.logLevel, name: 'executor' });
-const send = (message: FromExecutor): void => void process.send?.(message, undefined, {}, () => undefined);
+let lastSent: Promise<void> = Promise.resolve();
+const send = (message: FromExecutor): void => {
+  lastSent = new Promise((resolve) => process.send?.(message, undefined, {}, () => resolve()));
+};
 const dieAtOnce = (): void => void process.kill(process.pid, 'SIGKILL');
 
 process.on('disconnect', dieAtOnce);
@@ -67,11 +70,11 @@ try {
   });
 } catch (error) {
   send({ kind: 'unfit', failure: toFailure(error, 'SETUP_FAILED') });
-  leave();
+  await leave();
 }
 
-/** Lets the last messages out before the channel closes. */
-function leave(): void {
-  process.removeListener('disconnect', dieAtOnce);
-  process.disconnect?.();
+/** Ends the process once the last message is on its way. Nothing runs at the device by now; what else is open does not matter. */
+async function leave(): Promise<never> {
+  await lastSent;
+  process.exit(0);
 }

@@ -51,7 +51,8 @@ export class ForkedExecutor implements ExecutorLink {
         }
       });
       child.once('error', reject);
-      child.once('exit', (code, signal) => {
+      // `close`, not `exit`: only then has every message of the channel been read
+      child.once('close', (code, signal) => {
         const reason = this.killReason ?? (signal === null ? `exit code ${code}` : `killed by ${signal}`);
         if (child === this.child) this.child = undefined;
         if (!isReady) reject(new ShoalError('EXECUTOR_LOST', `the executor process ended before it was ready (${reason})`));
@@ -81,10 +82,10 @@ export class ForkedExecutor implements ExecutorLink {
   async stop(): Promise<void> {
     this.isStopping = true;
     const child = this.child;
-    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
-    const exited = new Promise<void>((resolve) => child.once('exit', () => resolve()));
+    if (child === undefined) return;
+    const closed = new Promise<void>((resolve) => child.once('close', () => resolve()));
     this.send({ kind: 'stop' });
-    await exited;
+    await closed;
   }
 
   private spawn(): ChildProcess {
