@@ -229,6 +229,13 @@ async function whyNoSmallDisk(): Promise<string | undefined> {
 }
 
 describe('a full disk', () => {
+  test.skipIf(!existsSync('/dev/full'))('behind standard output, or behind a device, is no bug of ours', async () => {
+    const toStdout = spawn('sh', ['-c', 'echo x | "$@" > /dev/full', 'sh', ...SHOAL, 'embed', '-q'], { cwd: box.files, env: box.environment(), stdio: ['ignore', 'pipe', 'pipe'] });
+    expect(await watch(toStdout).ended).toMatchObject({ code: 1, stderr: 'shoal: cannot write standard output: the disk is full; free some space or write elsewhere\n' });
+    const toDevice = await box.run(['embed', '-', '-q', '-o', '/dev/full', '--output-format', 'jsonl'], { input: 'x' });
+    expect(toDevice).toMatchObject({ code: 1, stderr: expect.stringMatching(/^shoal: cannot write \/dev\/full: the disk is full/) });
+  });
+
   test('ends the run, says so, and holds no part of the output', async ({ skip }) => {
     const reason = await whyNoSmallDisk();
     if (reason !== undefined) skip(reason);

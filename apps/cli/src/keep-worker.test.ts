@@ -53,6 +53,15 @@ describe('the keeper of a worker', () => {
     expect(started.at(-1)).toMatchObject({ signalCode: 'SIGTERM' });
   });
 
+  test('starts one when the worker of somebody else goes away', async () => {
+    const first = Promise.withResolvers<number>();
+    const counts = [1, 0];
+    const keeper = keeperOf('works.mjs', async () => counts.shift() ?? 0, first.resolve);
+    expect(await first.promise).toBe(1);
+    await keeper.stop();
+    expect(counts).toEqual([]);
+  });
+
   test('starts the next one when it dies', async () => {
     const second = Promise.withResolvers<void>();
     const keeper = keeperOf('works.mjs', async () => 0, (attempt) => {

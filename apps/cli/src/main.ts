@@ -23,20 +23,22 @@ for (const [name, exitCode] of [['SIGINT', 130], ['SIGTERM', 143], ['SIGHUP', 12
   });
 }
 for (const stream of [process.stdout, process.stderr]) {
-  stream.on('error', (error: NodeJS.ErrnoException) => {
-    if (error.code === 'EPIPE') interruption.abort(new Interruption('the reader of the output is gone', 0, true));
-    else interruption.abort(error);
+  stream.on('error', ({ code, message }: NodeJS.ErrnoException) => {
+    if (code === 'EPIPE') interruption.abort(new Interruption('the reader of the output is gone', 0, true));
+    else interruption.abort(new Interruption(`cannot write standard output: ${code === 'ENOSPC' ? 'the disk is full; free some space or write elsewhere' : message}`, 1));
   });
 }
 
-process.exitCode = await run();
+const exitCode = await run();
 await drained();
-process.exit(); // whatever a library may have left open: results are written, services released
+process.exit(exitCode); // whatever a library may have left open: results are written, services released
 
 async function run(): Promise<number> {
   try {
     await buildProgram(terminal, version()).parseAsync(process.argv);
-    return 0; // also after a signal, when the command took it as its regular end: a drained worker
+    await drained(); // a last line that cannot be written is a failure as well
+    const { reason } = interruption.signal;
+    return reason instanceof Interruption && reason.exitCode === 1 ? await report(reason) : 0; // a signal may be a command's regular end: a drained worker
   } catch (error) {
     return report(interruption.signal.aborted ? interruption.signal.reason : error);
   }
@@ -63,6 +65,7 @@ async function drained(): Promise<void> {
   for (const stream of [process.stdout, process.stderr]) {
     if (stream.writableLength > 0 && !stream.destroyed) await new Promise((resolve) => stream.write('', resolve));
   }
+  await new Promise((resolve) => setImmediate(resolve)); // errors of a write are told after it
 }
 
 function version(): string {

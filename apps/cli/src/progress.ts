@@ -78,9 +78,9 @@ function canShow(terminal: Terminal, isShown: boolean): boolean {
 function openBar(terminal: Terminal, format: string): SingleBar {
   return new SingleBar({
     format, stream: terminal.stderr, barsize: 24, clearOnComplete: true,
-    hideCursor: false, // a killed command would leave the terminal without one
+    hideCursor: false, linewrap: true, // a killed command would leave the terminal without them
     gracefulExit: false, // signals are main.ts's business
-    fps: 8, linewrap: false, barCompleteChar: '█', barIncompleteChar: '░',
+    fps: 8, barCompleteChar: '█', barIncompleteChar: '░',
   });
 }
 

@@ -14,6 +14,7 @@ import { say, type Terminal } from './terminal.ts';
 
 export interface Session {
   readonly model: StoredModel;
+  readonly tokenizer: Tokenizer;
   readonly client: ShoalClient;
   /** Aborted when the person interrupts, and when no worker can be kept alive; its reason is what to report. */
   readonly signal: AbortSignal;
@@ -95,7 +96,7 @@ async function withWorker<Result>(terminal: Terminal, options: WorkerSessionOpti
     try {
       const client = await ShoalClient.connect({ redisUrl: server.redisUrl, prefix: settings.prefix, model, tokenizer });
       try {
-        return await use({ model, client, signal: AbortSignal.any([terminal.signal, failed]), noteProgress: () => keeper.noteProgress() });
+        return await use({ model, tokenizer, client, signal: AbortSignal.any([terminal.signal, failed]), noteProgress: () => keeper.noteProgress() });
       } catch (error) {
         throw failed.aborted ? failed.reason : error; // whatever the abort made of the client's work
       } finally {
@@ -110,7 +111,7 @@ async function withWorker<Result>(terminal: Terminal, options: WorkerSessionOpti
 }
 
 function keepWorkerFor(terminal: Terminal, { settings, server, model, isQuiet }: WorkerSessionOptions, connection: Redis): WorkerKeeper {
-  const environment = { ...terminal.environment, ...settingsEnvironment({ ...settings, redisUrl: server.redisUrl, device: 'cpu' }) };
+  const environment = { ...terminal.environment, ...settingsEnvironment({ ...settings, redisUrl: server.redisUrl, device: 'cpu', metricsPort: 0 }) };
   const queue = mainQueue(model.name);
   return new WorkerKeeper({
     startWorker: () => forkWorker('cpu-worker', environment, settings.logLevel === 'debug' ? 'inherit' : 'pipe'),

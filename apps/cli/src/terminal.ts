@@ -46,9 +46,9 @@ export async function print(terminal: Terminal, text: string | Uint8Array): Prom
   });
 }
 
-/** Columns to wrap text at: the terminal's, at most 100, and 80 where there is none. */
+/** Columns to wrap text at: the terminal's, at most 100, and 80 where there is none or it does not know. */
 export function columnsOf(terminal: Terminal): number {
-  return Math.max(40, Math.min(100, terminal.stdout.columns ?? 80));
+  return Math.max(40, Math.min(100, terminal.stdout.columns || 80));
 }
 
 /** Whether stdout shows colours: a terminal, and NO_COLOR unset or empty (no-color.org). */

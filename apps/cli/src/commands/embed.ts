@@ -2,7 +2,7 @@
 // read the first record, open the session, stream. Nothing is started for a request that cannot succeed.
 
 import { randomUUID } from 'node:crypto';
-import { ShoalError, type Settings } from '@shoal/core';
+import { ShoalError, type Settings, type Tokenizer } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { checkInputs, readInputs, totalBytes, type Input } from '../input/files.ts';
 import type { BadRecord, TextFormat, TextRecord } from '../input/records.ts';
@@ -103,7 +103,7 @@ async function stream(terminal: Terminal, session: Session, { flags, inputs, tar
   let truncated = 0;
   let failed = 0;
   try {
-    const blocks = session.client.embedStream(records.from(state.position), {
+    const blocks = session.client.embedStream(records.from(state.position, flags.truncate === 'error' ? session.tokenizer : undefined), {
       runId: state.runId,
       startAt: state.position,
       signal: session.signal,
@@ -154,10 +154,14 @@ class RecordReader {
     return this.#firstGood === undefined;
   }
 
-  /** The good records behind the first `position` of them. */
-  async *from(position: number): AsyncGenerator<TextRecord> {
+  /**
+   * The good records behind the first `position` of them. With a tokenizer, texts that it would cut are bad: the client
+   * would refuse them too, but with all the texts of their job and without knowing their lines.
+   */
+  async *from(position: number, tokenizer: Tokenizer | undefined): AsyncGenerator<TextRecord> {
     for (let record = this.#firstGood; record !== undefined; record = await this.#next()) {
-      if (this.#good++ >= position) yield record;
+      if (tokenizer?.encode(record.text).isTruncated === true) this.#refuse(`${record.file}, line ${record.line}: the text has more than the ${tokenizer.maxTokens} tokens of a row; shorten it, or leave out --truncate error`);
+      else if (this.#good++ >= position) yield record;
     }
   }
 
@@ -171,7 +175,7 @@ class RecordReader {
   placeOf(records: readonly TextRecord[]): string {
     const [first, last] = [records[0], records.at(-1)];
     if (first === undefined || last === undefined) return 'no record';
-    return first === last ? nameOf(first) : `${nameOf(first)} to ${nameOf(last)} (${records.length} records)`;
+    return first === last ? nameOf(first) : `${nameOf(first)} to ${nameOf(last)} (${records.length} records of one job)`;
   }
 
   async #next(): Promise<TextRecord | undefined> {
@@ -182,15 +186,19 @@ class RecordReader {
         return undefined;
       }
       if ('text' in value) return value;
-      if (!this.#skips) throw new ShoalError('INPUT_INVALID', `${value.problem}. Nothing was written; --on-error skip leaves such lines out`, { index: value.index });
-      this.skipped++;
-      say(this.#terminal, `skipped ${value.problem}`);
+      this.#refuse(value.problem);
     }
+  }
+
+  #refuse(problem: string): void {
+    if (!this.#skips) throw new ShoalError('INPUT_INVALID', `${problem}. --on-error skip leaves such lines out`);
+    this.skipped++;
+    say(this.#terminal, `skipped ${problem}`);
   }
 }
 
-function nameOf(record: TextRecord): string {
-  return record.id === undefined ? `record ${record.index}` : `id ${JSON.stringify(record.id)}`;
+function nameOf({ file, line, id }: TextRecord): string {
+  return `${file}, line ${line}${id === undefined ? '' : ` (id ${JSON.stringify(id)})`}`;
 }
 
 /** Reading standard input can wait for ever; an interruption must not. */

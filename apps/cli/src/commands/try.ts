@@ -90,8 +90,7 @@ async function embedMissing(terminal: Terminal, session: Session, { missing, pas
   } finally {
     bar.stop();
   }
-  const seconds = (performance.now() - startedMs) / 1_000;
-  if (!isQuiet) say(terminal, `${missing.length.toLocaleString('en')} passages in ${duration(seconds)} (${Math.round(missing.length / seconds).toLocaleString('en')} texts/s)`);
+  if (!isQuiet) say(terminal, `embedded in ${duration((performance.now() - startedMs) / 1_000)}`);
 }
 
 async function nearest(session: Session, matrix: Float32Array, query: string, k: number): Promise<readonly Hit[]> {

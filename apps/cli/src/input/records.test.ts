@@ -26,7 +26,9 @@ const jsonl = (content: string, options: Partial<RecordOptions> = {}) => records
 describe('records of plain text', () => {
   test('are its lines; an empty line is an empty text', async () => {
     expect(await recordsOf('one\n\nthree\r\n')).toEqual([
-      { index: 0, id: undefined, text: 'one' }, { index: 1, id: undefined, text: '' }, { index: 2, id: undefined, text: 'three' },
+      { index: 0, id: undefined, text: 'one', file: 'a.txt', line: 1 },
+      { index: 1, id: undefined, text: '', file: 'a.txt', line: 2 },
+      { index: 2, id: undefined, text: 'three', file: 'a.txt', line: 3 },
     ]);
   });
 
@@ -65,17 +67,17 @@ describe('records of plain text', () => {
 
 describe('records of JSONL', () => {
   test('keep ids of both kinds, and do without', async () => {
-    expect(await jsonl('{"id":"a","text":"x"}\n{"id":7,"text":"y"}\n{"text":"z"}')).toEqual([
+    expect(await jsonl('{"id":"a","text":"x"}\n{"id":7,"text":"y"}\n{"text":"z"}')).toMatchObject([
       { index: 0, id: 'a', text: 'x' }, { index: 1, id: 7, text: 'y' }, { index: 2, id: undefined, text: 'z' },
     ]);
   });
 
   test('take other field names', async () => {
-    expect(await jsonl('{"key":"a","body":"x","id":{}}', { textField: 'body', idField: 'key' })).toEqual([{ index: 0, id: 'a', text: 'x' }]);
+    expect(await jsonl('{"key":"a","body":"x","id":{}}', { textField: 'body', idField: 'key' })).toMatchObject([{ index: 0, id: 'a', text: 'x' }]);
   });
 
   test('skip blank lines', async () => {
-    expect(await jsonl('\n{"text":"x"}\n  \n')).toEqual([{ index: 0, id: undefined, text: 'x' }]);
+    expect(await jsonl('\n{"text":"x"}\n  \n')).toMatchObject([{ index: 0, id: undefined, text: 'x', line: 2 }]);
   });
 
   test.each([

@@ -18,6 +18,9 @@ export interface TextRecord {
   readonly index: number;
   readonly id: RecordId | undefined;
   readonly text: string;
+  /** Name of its file and line in it, for messages. */
+  readonly file: string;
+  readonly line: number;
 }
 
 export interface BadRecord {
@@ -44,7 +47,7 @@ export async function* readRecords(chunks: AsyncIterable<Buffer>, options: Recor
     for (const line of lines) {
       const found = readRecord(line, options);
       if (found === undefined) continue;
-      yield 'text' in found ? { index, ...found } : { index, problem: `${options.name}, line ${line.number}: ${found.problem}` };
+      yield 'text' in found ? { index, ...found, file: options.name, line: line.number } : { index, problem: `${options.name}, line ${line.number}: ${found.problem}` };
       index++;
     }
   }
