@@ -1,0 +1,135 @@
+// The HTTP interface: routes, and around them what holds for all: OpenAI's error bodies, metrics, the OpenAPI page. Fastify
+// checks and serializes nothing here; it parses JSON, bounds bodies and finds routes. Where vectors come from is the
+// Embedder's business.
+
+import swagger from '@fastify/swagger';
+import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
+import type { Logger } from '@shoal/core';
+import type { MetricRegistry, PRODUCER_METRICS } from '@shoal/ops';
+import type { QueueDepth } from '@shoal/queue';
+import type { Embedder } from './embedder.ts';
+import { checkModel, parseEmbeddingsRequest, type ServedModel } from './embeddings-request.ts';
+import { toResponse } from './embeddings-response.ts';
+import { EMBEDDINGS_SCHEMA, HEALTH_SCHEMA, METRICS_SCHEMA, MODELS_SCHEMA, MODEL_SCHEMA, READY_SCHEMA } from './openapi.ts';
+import { invalid, overloaded, toProblem, unavailable } from './problem.ts';
+
+export interface AppParts {
+  readonly model: ServedModel & { readonly maxTokens: number };
+  readonly embedder: Embedder;
+  readonly metrics: MetricRegistry<typeof PRODUCER_METRICS>;
+  /** Rejects when the queue server does not answer; may wait long when it hangs. */
+  readonly depth: () => Promise<QueueDepth>;
+  readonly maxOpenRequests: number;
+  readonly version: string;
+  readonly log: Logger;
+}
+
+/** 2,048 inputs of 512 tokens are about 5 MB of English; what is far above that is a mistake of the caller. */
+const MAX_BODY_BYTES = 16 * 1024 * 1024;
+/** How long a request may take to arrive. */
+const ARRIVAL_MS = 60_000;
+/** An answer on readiness that comes later is of no use to whoever asks. */
+const READY_MS = 2_000;
+const RETRY_BUSY_SECONDS = 1;
+
+export async function createApp(parts: AppParts): Promise<FastifyInstance> {
+  const app = fastify({ bodyLimit: MAX_BODY_BYTES, requestTimeout: ARRIVAL_MS, exposeHeadRoutes: false });
+  app.setValidatorCompiler(() => () => true);
+  app.setSerializerCompiler(() => (data) => JSON.stringify(data));
+  app.setErrorHandler((error, request, reply) => answerProblem(error, request, reply, parts.log));
+  app.setNotFoundHandler((request, reply) => answerProblem(notFound(app, request, reply), request, reply, parts.log));
+  countRequests(app, parts);
+  await app.register(swagger, { openapi: { openapi: '3.1.0', info: { title: 'Shoal', description: 'Embeddings through a durable queue, in the shape of OpenAI’s API.', version: parts.version } } });
+  // Routes are registered after the plugin has loaded, so that it sees them.
+  await app.register(async (routes) => {
+    addEmbeddings(routes, parts);
+    addModels(routes, parts);
+    addOperations(routes, parts);
+  });
+  return app;
+}
+
+// ---- routes -------------------------------------------------------------------------------------------------------
+
+function addEmbeddings(app: FastifyInstance, { model, embedder, metrics, maxOpenRequests }: AppParts): void {
+  let open = 0;
+  app.post('/v1/embeddings', { schema: EMBEDDINGS_SCHEMA }, async (request, reply) => {
+    const asked = parseEmbeddingsRequest(request.body, model);
+    if (open >= maxOpenRequests) throw overloaded('too_many_requests', `${open} requests are being answered, which is the most at a time; try again in a moment`, RETRY_BUSY_SECONDS);
+    metrics.set('shoal_http_requests_open', {}, ++open);
+    try {
+      const { result, tokens } = await embedder.embed(asked, callerGone(reply));
+      metrics.count('shoal_http_texts_total', {}, result.rows);
+      metrics.count('shoal_http_tokens_total', {}, tokens);
+      return toResponse(result, model.name, asked.encoding, tokens);
+    } finally {
+      metrics.set('shoal_http_requests_open', {}, --open);
+    }
+  });
+}
+
+/** Aborted when the connection closes before the answer has been written. */
+function callerGone(reply: FastifyReply): AbortSignal {
+  const gone = new AbortController();
+  reply.raw.once('close', () => {
+    if (!reply.raw.writableFinished) gone.abort();
+  });
+  return gone.signal;
+}
+
+function addModels(app: FastifyInstance, { model }: AppParts): void {
+  const { name: id, revision, dims: dimensions, maxTokens } = model;
+  const shown = { id, object: 'model', created: 0, owned_by: 'shoal', revision, dimensions, max_tokens: maxTokens };
+  app.get('/v1/models', { schema: MODELS_SCHEMA }, async () => ({ object: 'list', data: [shown] }));
+  app.get<{ Params: { id: string } }>('/v1/models/:id', { schema: MODEL_SCHEMA }, async (request) => {
+    checkModel(request.params.id, model);
+    return shown;
+  });
+}
+
+function addOperations(app: FastifyInstance, { metrics, depth }: AppParts): void {
+  app.get('/healthz', { schema: HEALTH_SCHEMA }, async () => ({ status: 'ok' }));
+  // Without workers it is ready all the same: requests wait, and a fleet that scales from zero needs somebody to take them.
+  app.get('/readyz', { schema: READY_SCHEMA }, async () => {
+    const { workers, jobs } = await inTime(depth());
+    return { status: 'ready', workers, waiting: jobs.waiting };
+  });
+  app.get('/metrics', { schema: METRICS_SCHEMA }, async (_request, reply) => reply.type(metrics.contentType).send(await metrics.text()));
+  app.get('/openapi.json', { schema: { hide: true } }, async () => app.swagger());
+}
+
+async function inTime(depth: Promise<QueueDepth>): Promise<QueueDepth> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(unavailable('queue_unreachable', `the queue server has not answered for ${READY_MS / 1_000} s`, RETRY_BUSY_SECONDS)), READY_MS);
+  });
+  return Promise.race([depth, late]).finally(() => clearTimeout(timer));
+}
+
+// ---- around all routes --------------------------------------------------------------------------------------------
+
+function answerProblem(error: unknown, request: FastifyRequest, reply: FastifyReply, log: Logger): FastifyReply {
+  const problem = toProblem(error);
+  const { status, code, retryAfterSeconds } = problem.facts;
+  if (status >= 500) log.warn({ route: request.routeOptions.url, status, code, err: problem.cause ?? problem }, 'request could not be answered');
+  if (retryAfterSeconds !== undefined) void reply.header('retry-after', String(retryAfterSeconds));
+  return reply.status(status).type('application/json; charset=utf-8').send(problem.body);
+}
+
+function notFound(app: FastifyInstance, { method, url }: FastifyRequest, reply: FastifyReply): Error {
+  const [path = ''] = url.split('?');
+  const other = method === 'POST' ? 'GET' : 'POST';
+  if (app.hasRoute({ method: other, url: path })) {
+    void reply.header('allow', other);
+    return invalid('method_not_supported', null, `${method} is not possible on ${path}; use ${other}`, 405);
+  }
+  return invalid('unknown_url', null, `there is nothing at ${method} ${path.slice(0, 200)}; see /openapi.json`, 404);
+}
+
+function countRequests(app: FastifyInstance, { metrics }: AppParts): void {
+  app.addHook('onResponse', async (request, reply) => {
+    const route = request.routeOptions.url ?? 'none';
+    metrics.count('shoal_http_requests_total', { route, status: String(reply.statusCode) });
+    metrics.observe('shoal_http_request_duration_seconds', { route }, reply.elapsedTime / 1_000);
+  });
+}

@@ -1,0 +1,102 @@
+// Between a checked request and the SDK: asks the queue for vectors, waits no longer than a request may last, takes what
+// still waits off the queue when the caller is gone, and says which input was at fault. Knows no HTTP.
+
+import { randomUUID } from 'node:crypto';
+import { ShoalError, isShoalError, type Tokenizer } from '@shoal/core';
+import type { EmbedResult, ShoalClient } from '@shoal/client';
+import type { EmbeddingsRequest } from './embeddings-request.ts';
+import { unavailable } from './problem.ts';
+import { idTokenizer, toTokenTexts, tooLong } from './token-rows.ts';
+
+export interface EmbedderParts {
+  readonly tokenizer: Tokenizer;
+  /** A client that tokenizes with this. */
+  readonly connect: (tokenizer: Tokenizer) => Promise<ShoalClient>;
+  readonly timeoutMs: number;
+  /** How many jobs wait and how many workers there are, as words for a person; undefined when that is not known. */
+  readonly backlog: () => Promise<string | undefined>;
+}
+
+/** Why a request ended early. */
+class Ended extends Error {
+  readonly reason: 'timeout' | 'caller gone';
+
+  constructor(reason: 'timeout' | 'caller gone') {
+    super(reason);
+    this.name = 'Ended';
+    this.reason = reason;
+  }
+}
+
+/** After a whole time-out without an answer: a worker may just be starting. */
+const RETRY_TIMEOUT_SECONDS = 10;
+
+export class Embedder {
+  private readonly parts: EmbedderParts;
+  private readonly textClient: ShoalClient;
+  /** For token ids; most servers never need it. */
+  private idClient: Promise<ShoalClient> | undefined;
+
+  private constructor(parts: EmbedderParts, textClient: ShoalClient) {
+    this.parts = parts;
+    this.textClient = textClient;
+  }
+
+  /** Throws QUEUE_UNREACHABLE. */
+  static async connect(parts: EmbedderParts): Promise<Embedder> {
+    return new Embedder(parts, await parts.connect(parts.tokenizer));
+  }
+
+  /** Vectors and the number of real tokens. `callerGone` is aborted when nobody waits any more. Throws Problem and ShoalError. */
+  async embed({ input, dimensions, truncate }: EmbeddingsRequest, callerGone: AbortSignal): Promise<{ readonly result: EmbedResult; readonly tokens: number }> {
+    const ending = new AbortController();
+    const timer = setTimeout(() => ending.abort(new Ended('timeout')), this.parts.timeoutMs);
+    const leave = (): void => ending.abort(new Ended('caller gone'));
+    callerGone.addEventListener('abort', leave, { once: true });
+    try {
+      const texts = input.kind === 'texts' ? input.texts : toTokenTexts(input.rows, this.parts.tokenizer, truncate);
+      const client = input.kind === 'texts' ? this.textClient : await this.clientForIds();
+      const result = await client.embed(texts, {
+        jobId: randomUUID().replaceAll('-', ''), // several jobs of one request end in "-<first row>"
+        class: 'interactive',
+        truncate,
+        signal: ending.signal,
+        ...(dimensions === undefined ? {} : { output: { dimensions } }),
+      });
+      return { result, tokens: (result.tokens ?? []).reduce((sum, count) => sum + count, 0) };
+    } catch (error) {
+      throw ending.signal.reason instanceof Ended ? await this.explain(ending.signal.reason) : this.withInput(error);
+    } finally {
+      clearTimeout(timer);
+      callerGone.removeEventListener('abort', leave);
+    }
+  }
+
+  /** Requests that are open end with INTERRUPTED. Safe to call twice. */
+  async close(): Promise<void> {
+    await Promise.all([this.textClient.close(), this.idClient?.then((client) => client.close(), () => undefined)]);
+  }
+
+  private clientForIds(): Promise<ShoalClient> {
+    this.idClient ??= this.parts.connect(idTokenizer(this.parts.tokenizer)).catch((error: unknown) => {
+      this.idClient = undefined; // the next request may find the server back
+      throw error;
+    });
+    return this.idClient;
+  }
+
+  private async explain({ reason }: Ended): Promise<Error> {
+    if (reason === 'caller gone') return new ShoalError('INTERRUPTED', 'the caller went away');
+    const backlog = await this.parts.backlog();
+    const waited = `there were no vectors within ${this.parts.timeoutMs / 1_000} s`;
+    return unavailable('timeout', backlog === undefined ? waited : `${waited}: ${backlog}`, RETRY_TIMEOUT_SECONDS);
+  }
+
+  /** The client counts rows by job; a caller counts inputs. */
+  private withInput(error: unknown): unknown {
+    if (!isShoalError(error, 'INPUT_TOO_LONG')) return error;
+    const { jobId, row } = error.fields;
+    if (typeof jobId !== 'string' || typeof row !== 'number') return error;
+    return tooLong(Number(/-(\d+)$/.exec(jobId)?.[1] ?? 0) + row, undefined, this.parts.tokenizer.maxTokens);
+  }
+}

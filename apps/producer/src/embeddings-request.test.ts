@@ -1,0 +1,94 @@
+// Bodies of POST /v1/embeddings: what is taken, and for everything else the field and the reason.
+
+import { describe, expect, test } from 'vitest';
+import { MAX_INPUTS, parseEmbeddingsRequest, type ServedModel } from './embeddings-request.ts';
+import { Problem } from './problem.ts';
+
+const model: ServedModel = { name: 'minilm', revision: 'abc123', dims: 384, vocabularySize: 30_522 };
+
+function refusal(body: unknown): object {
+  try {
+    return { taken: parseEmbeddingsRequest(body, model) };
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
+    const { status, type, code, param } = error.facts;
+    return { status, type, code, param, message: error.message };
+  }
+}
+
+describe('taken', () => {
+  const defaults = { encoding: 'float', dimensions: undefined, truncate: 'error' };
+
+  test.each([
+    ['one text', 'a', { kind: 'texts', texts: ['a'] }],
+    ['several texts', ['a', ' '], { kind: 'texts', texts: ['a', ' '] }],
+    ['token ids of one text', [0, 30_521], { kind: 'tokens', rows: [[0, 30_521]] }],
+    ['token ids of several texts', [[5], [6, 7]], { kind: 'tokens', rows: [[5], [6, 7]] }],
+    ['as many texts as there may be', Array.from({ length: MAX_INPUTS }, () => 'a'), { kind: 'texts', texts: { length: MAX_INPUTS } }],
+  ])('%s', (_, input, expected) => {
+    expect(parseEmbeddingsRequest({ model: 'minilm', input }, model)).toMatchObject({ ...defaults, input: expected });
+  });
+
+  test('every option, and the model with its revision', () => {
+    const body = { model: 'minilm@abc123', input: 'a', encoding_format: 'base64', dimensions: 384, user: 'u', truncate: 'end' };
+    expect(parseEmbeddingsRequest(body, model)).toEqual({ input: { kind: 'texts', texts: ['a'] }, encoding: 'base64', dimensions: 384, truncate: 'end' });
+  });
+
+  test('null for what was left out', () => {
+    expect(parseEmbeddingsRequest({ model: 'minilm', input: 'a', encoding_format: null, dimensions: null, user: null, truncate: null }, model)).toMatchObject(defaults);
+  });
+});
+
+describe('refused, with the field and a code', () => {
+  const ok = { model: 'minilm', input: 'a' };
+
+  test.each([
+    ['no object', null, 'invalid_type', null],
+    ['an array', [], 'invalid_type', null],
+    ['a text', 'a', 'invalid_type', null],
+    ['nothing', undefined, 'invalid_type', null],
+    ['an unknown field', { ...ok, inputs: 'a' }, 'unknown_parameter', 'inputs'],
+    ['no model', { input: 'a' }, 'missing_required_parameter', 'model'],
+    ['a model that is no string', { input: 'a', model: 7 }, 'invalid_type', 'model'],
+    ['no input', { model: 'minilm' }, 'missing_required_parameter', 'input'],
+    ['an object as input', { ...ok, input: {} }, 'invalid_type', 'input'],
+    ['a number as input', { ...ok, input: 7 }, 'invalid_type', 'input'],
+    ['true as input', { ...ok, input: true }, 'invalid_type', 'input'],
+    ['an empty text', { ...ok, input: '' }, 'empty_string', 'input'],
+    ['no texts', { ...ok, input: [] }, 'empty_array', 'input'],
+    ['an empty text among others', { ...ok, input: ['a', ''] }, 'empty_string', 'input[1]'],
+    ['a number among texts', { ...ok, input: ['a', 1] }, 'invalid_type', 'input[1]'],
+    ['null among texts', { ...ok, input: ['a', null] }, 'invalid_type', 'input[1]'],
+    ['null as first text', { ...ok, input: [null] }, 'invalid_type', 'input[0]'],
+    ['too many texts', { ...ok, input: Array.from({ length: MAX_INPUTS + 1 }, () => 'a') }, 'array_above_max_length', 'input'],
+    ['too many token rows', { ...ok, input: Array.from({ length: MAX_INPUTS + 1 }, () => [1]) }, 'array_above_max_length', 'input'],
+    ['an empty row', { ...ok, input: [[1], []] }, 'empty_array', 'input[1]'],
+    ['a text among rows', { ...ok, input: [[1], 'a'] }, 'invalid_type', 'input[1]'],
+    ['a text among ids', { ...ok, input: [1, 'a'] }, 'invalid_type', 'input[1]'],
+    ['half an id', { ...ok, input: [1, 1.5] }, 'invalid_type', 'input[1]'],
+    ['an id outside the vocabulary', { ...ok, input: [1, 30_522] }, 'invalid_token', 'input[1]'],
+    ['an id outside the vocabulary in a row', { ...ok, input: [[1], [2, 100_000]] }, 'invalid_token', 'input[1][1]'],
+    ['a negative id', { ...ok, input: [-1] }, 'invalid_token', 'input[0]'],
+    ['an unknown encoding', { ...ok, encoding_format: 'hex' }, 'invalid_value', 'encoding_format'],
+    ['an encoding that is no string', { ...ok, encoding_format: 1 }, 'invalid_value', 'encoding_format'],
+    ['no dimensions', { ...ok, dimensions: 0 }, 'integer_below_min_value', 'dimensions'],
+    ['more dimensions than there are', { ...ok, dimensions: 385 }, 'integer_above_max_value', 'dimensions'],
+    ['half a dimension', { ...ok, dimensions: 1.5 }, 'invalid_type', 'dimensions'],
+    ['dimensions as text', { ...ok, dimensions: '8' }, 'invalid_type', 'dimensions'],
+    ['a user that is no string', { ...ok, user: 7 }, 'invalid_type', 'user'],
+    ['an unknown way to truncate', { ...ok, truncate: 'start' }, 'invalid_value', 'truncate'],
+    ['a field of the prototype', JSON.parse('{"model":"minilm","input":"a","constructor":1}'), 'unknown_parameter', 'constructor'],
+  ])('%s', (_, body, code, param) => {
+    expect(refusal(body)).toMatchObject({ status: 400, type: 'invalid_request_error', code, param });
+  });
+
+  test('another model: 404, with the name of the one that is here', () => {
+    expect(refusal({ ...ok, model: 'text-embedding-3-small' })).toMatchObject({ status: 404, code: 'model_not_found', param: 'model', message: expect.stringContaining('"minilm"') });
+    expect(refusal({ ...ok, model: 'minilm@other' })).toMatchObject({ status: 404 });
+  });
+
+  test('what a caller sent is repeated in part only', () => {
+    const long = 'x'.repeat(100_000);
+    for (const body of [{ ...ok, model: long }, { ...ok, [long]: 1 }, { ...ok, encoding_format: long }]) expect(JSON.stringify(refusal(body)).length).toBeLessThan(600);
+  });
+});

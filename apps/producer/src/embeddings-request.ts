@@ -1,0 +1,130 @@
+// POST /v1/embeddings: its body, checked field by field, with OpenAI's names and limits. Nothing is coerced and nothing is
+// ignored: a field that is not known is refused by name. Token ids are checked against the model's vocabulary; what they
+// become is token-rows.ts's business.
+
+import { invalid, type Problem } from './problem.ts';
+
+export interface EmbeddingsRequest {
+  readonly input: { readonly kind: 'texts'; readonly texts: readonly string[] } | { readonly kind: 'tokens'; readonly rows: readonly (readonly number[])[] };
+  readonly encoding: 'float' | 'base64';
+  readonly dimensions: number | undefined;
+  /** OpenAI refuses texts that are too long, and so do we unless asked to cut them: `"truncate": "end"` is our own field. */
+  readonly truncate: 'end' | 'error';
+}
+
+/** What there is to check against. */
+export interface ServedModel {
+  /** The store's name, and what requests call it. */
+  readonly name: string;
+  readonly revision: string;
+  readonly dims: number;
+  readonly vocabularySize: number;
+}
+
+/** OpenAI's limit. */
+export const MAX_INPUTS = 2_048;
+
+const FIELDS = ['input', 'model', 'encoding_format', 'dimensions', 'user', 'truncate'] as const;
+
+/** Throws a Problem that names the field. */
+export function parseEmbeddingsRequest(body: unknown, model: ServedModel): EmbeddingsRequest {
+  if (typeof body !== 'object' || body === null || Array.isArray(body)) throw wrongType(null, 'a JSON object', body);
+  const stranger = Object.keys(body).find((name) => !FIELDS.some((field) => field === name));
+  if (stranger !== undefined) throw invalid('unknown_parameter', shortened(stranger), `"${shortened(stranger)}" is not a parameter here; there are ${FIELDS.join(', ')}`);
+  checkModel(fieldOf(body, 'model'), model);
+  checkUser(fieldOf(body, 'user'));
+  return {
+    input: parseInput(fieldOf(body, 'input'), model),
+    encoding: oneOf(body, 'encoding_format', ['float', 'base64']),
+    truncate: oneOf(body, 'truncate', ['error', 'end']),
+    dimensions: parseDimensions(fieldOf(body, 'dimensions'), model),
+  };
+}
+
+/** Undefined and null both mean "not given": some clients send null for what was left out. */
+function fieldOf(body: object, name: (typeof FIELDS)[number]): unknown {
+  const value: unknown = Object.hasOwn(body, name) ? Reflect.get(body, name) : undefined;
+  return value ?? undefined;
+}
+
+export function checkModel(asked: unknown, { name, revision }: ServedModel): void {
+  if (asked === undefined) throw invalid('missing_required_parameter', 'model', `"model" is missing; this server has "${name}"`);
+  if (typeof asked !== 'string') throw wrongType('model', 'a string', asked);
+  if (asked === name || asked === `${name}@${revision}`) return;
+  throw invalid('model_not_found', 'model', `there is no model "${shortened(asked)}" here; this server has "${name}"`, 404);
+}
+
+function checkUser(user: unknown): void {
+  if (user !== undefined && typeof user !== 'string') throw wrongType('user', 'a string', user);
+}
+
+/** The first value is the default. */
+function oneOf<const Value extends string>(body: object, name: 'encoding_format' | 'truncate', values: readonly [Value, ...Value[]]): Value {
+  const asked = fieldOf(body, name);
+  if (asked === undefined) return values[0];
+  const found = values.find((value) => value === asked);
+  if (found === undefined) throw invalid('invalid_value', name, `"${name}" must be ${values.map((value) => `"${value}"`).join(' or ')}, found ${shown(asked)}`);
+  return found;
+}
+
+function parseDimensions(asked: unknown, { name, dims }: ServedModel): number | undefined {
+  if (asked === undefined) return undefined;
+  if (typeof asked !== 'number' || !Number.isInteger(asked)) throw wrongType('dimensions', 'a whole number', asked);
+  if (asked < 1) throw invalid('integer_below_min_value', 'dimensions', `"dimensions" must be 1 to ${dims}, found ${asked}`);
+  if (asked > dims) throw invalid('integer_above_max_value', 'dimensions', `"dimensions" must be 1 to ${dims}, found ${asked}: ${name} has ${dims}`);
+  return asked;
+}
+
+// ---- input --------------------------------------------------------------------------------------------------------
+
+function parseInput(input: unknown, model: ServedModel): EmbeddingsRequest['input'] {
+  if (input === undefined) throw invalid('missing_required_parameter', 'input', '"input" is missing: a text, an array of texts, or token ids');
+  if (typeof input === 'string') return { kind: 'texts', texts: [checkText(input, 'input')] };
+  if (!Array.isArray(input)) throw wrongType('input', 'a string, an array of strings, or token ids', input);
+  const items: readonly unknown[] = input;
+  const [first] = items;
+  if (items.length === 0) throw invalid('empty_array', 'input', '"input" is an empty array; at least one text is needed');
+  if (typeof first === 'number') return { kind: 'tokens', rows: [checkIds(items, 'input', model)] };
+  if (items.length > MAX_INPUTS) throw invalid('array_above_max_length', 'input', `"input" has ${items.length} items; at most ${MAX_INPUTS} go into one request`);
+  if (Array.isArray(first)) return { kind: 'tokens', rows: items.map((row, i) => checkRow(row, `input[${i}]`, model)) };
+  return { kind: 'texts', texts: items.map((text, i) => checkText(text, `input[${i}]`)) };
+}
+
+function checkText(text: unknown, param: string): string {
+  if (typeof text !== 'string') throw wrongType(param, 'a string like the first', text);
+  if (text === '') throw invalid('empty_string', param, `"${param}" is an empty string; a text has at least one character`);
+  return text;
+}
+
+function checkRow(row: unknown, param: string, model: ServedModel): readonly number[] {
+  if (!Array.isArray(row)) throw wrongType(param, 'an array of token ids like the first', row);
+  if (row.length === 0) throw invalid('empty_array', param, `"${param}" is an empty array; a text has at least one token`);
+  return checkIds(row, param, model);
+}
+
+function checkIds(ids: readonly unknown[], param: string, { name, vocabularySize }: ServedModel): readonly number[] {
+  return ids.map((id, i) => {
+    if (typeof id !== 'number' || !Number.isInteger(id)) throw wrongType(`${param}[${i}]`, 'a token id like the first', id);
+    if (id >= 0 && id < vocabularySize) return id;
+    throw invalid(
+      'invalid_token', `${param}[${i}]`,
+      `${id} is no token of ${name}, which has ids from 0 to ${vocabularySize - 1}; were the tokens made for another model? Send texts instead (with LangChain: check_embedding_ctx_length=False)`,
+    );
+  });
+}
+
+// ---- words --------------------------------------------------------------------------------------------------------
+
+function wrongType(param: string | null, wanted: string, found: unknown): Problem {
+  return invalid('invalid_type', param, `${param === null ? 'the body' : `"${param}"`} must be ${wanted}, found ${shown(found)}`);
+}
+
+function shown(value: unknown): string {
+  if (value === null) return 'null';
+  if (Array.isArray(value)) return 'an array';
+  return typeof value === 'object' ? 'an object' : shortened(JSON.stringify(value) ?? typeof value);
+}
+
+function shortened(text: string): string {
+  return text.length > 80 ? `${text.slice(0, 80)}…` : text;
+}

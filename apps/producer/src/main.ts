@@ -1,0 +1,22 @@
+// The HTTP producer as a process. Settings come from the environment (docs/settings.md), requests are in docs/http.md.
+
+import { readFileSync } from 'node:fs';
+import { cacheFolder } from '@shoal/core';
+import { openModel, openTokenizer } from '@shoal/models';
+import { serviceMain } from '@shoal/ops';
+import { createProducer } from './producer.ts';
+
+process.exitCode = await serviceMain({
+  name: 'http',
+  start: async (settings, log) => {
+    const model = await openModel(settings.model, { cacheDir: cacheFolder(settings.cacheDir) });
+    const tokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
+    const { redisUrl, prefix, httpHost: host, httpPort: port, requestTimeoutMs, maxOpenRequests } = settings;
+    return createProducer({ redisUrl, prefix, model, tokenizer, host, port, requestTimeoutMs, maxOpenRequests, version: version(), log });
+  },
+});
+
+function version(): string {
+  const manifest: unknown = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8'));
+  return typeof manifest === 'object' && manifest !== null ? String(Reflect.get(manifest, 'version')) : '';
+}

@@ -1,0 +1,104 @@
+// What /openapi.json says. Schemas describe; they check nothing: bodies are checked by embeddings-request.ts, which says
+// more exactly what is wrong.
+
+import { MAX_INPUTS } from './embeddings-request.ts';
+
+const error = {
+  type: 'object',
+  properties: {
+    error: {
+      type: 'object',
+      properties: {
+        message: { type: 'string' }, type: { type: 'string' },
+        param: { type: ['string', 'null'] }, code: { type: ['string', 'null'] },
+      },
+    },
+  },
+} as const;
+
+const answers = (...statuses: readonly [number, string][]): Record<number, object> =>
+  Object.fromEntries(statuses.map(([status, description]) => [status, { description, ...error }]));
+
+const tokenIds = { type: 'array', items: { type: 'integer', minimum: 0 }, minItems: 1 } as const;
+const text = { type: 'string', minLength: 1 } as const;
+
+export const EMBEDDINGS_SCHEMA = {
+  summary: 'Vectors of texts',
+  tags: ['embeddings'],
+  body: {
+    type: 'object',
+    required: ['input', 'model'],
+    additionalProperties: false,
+    properties: {
+      input: {
+        description: 'A text, texts, or token ids of the model’s own tokenizer, with or without special tokens.',
+        oneOf: [text, { type: 'array', items: text, minItems: 1, maxItems: MAX_INPUTS }, tokenIds, { type: 'array', items: tokenIds, minItems: 1, maxItems: MAX_INPUTS }],
+      },
+      model: { type: 'string', description: 'Name of the model as in /v1/models.' },
+      encoding_format: { type: 'string', enum: ['float', 'base64'], default: 'float', description: 'base64: float32, little-endian.' },
+      dimensions: { type: 'integer', minimum: 1, description: 'Keep only the first so many, normalized again.' },
+      user: { type: 'string', description: 'Accepted for compatibility; not used yet.' },
+      truncate: { type: 'string', enum: ['error', 'end'], default: 'error', description: 'What happens to an input with more tokens than the model takes. Not in OpenAI’s API.' },
+    },
+  },
+  response: {
+    200: {
+      description: 'One vector per input, in order.',
+      type: 'object',
+      properties: {
+        object: { type: 'string', const: 'list' },
+        data: {
+          type: 'array',
+          items: {
+            type: 'object',
+            properties: {
+              object: { type: 'string', const: 'embedding' }, index: { type: 'integer' },
+              embedding: { oneOf: [{ type: 'array', items: { type: 'number' } }, { type: 'string' }] },
+            },
+          },
+        },
+        model: { type: 'string' },
+        usage: { type: 'object', properties: { prompt_tokens: { type: 'integer' }, total_tokens: { type: 'integer' } } },
+      },
+    },
+    ...answers(
+      [400, 'The request is wrong; `param` says where.'], [404, 'There is no such model here.'], [413, 'The body is too large.'],
+      [415, 'The body is not JSON.'], [429, 'Too much at a time; see Retry-After.'], [500, 'The texts could not be embedded.'],
+      [503, 'The queue does not answer, or no worker did in time; see Retry-After.'],
+    ),
+  },
+} as const;
+
+const MODEL = {
+  type: 'object',
+  properties: {
+    id: { type: 'string' }, object: { type: 'string', const: 'model' }, created: { type: 'integer' }, owned_by: { type: 'string' },
+    revision: { type: 'string' }, dimensions: { type: 'integer' }, max_tokens: { type: 'integer' },
+  },
+} as const;
+
+export const MODELS_SCHEMA = {
+  summary: 'Models this server has',
+  tags: ['models'],
+  response: { 200: { description: 'All of them.', type: 'object', properties: { object: { type: 'string', const: 'list' }, data: { type: 'array', items: MODEL } } } },
+} as const;
+
+export const MODEL_SCHEMA = {
+  summary: 'One model',
+  tags: ['models'],
+  params: { type: 'object', properties: { id: { type: 'string' } } },
+  response: { 200: { description: 'It is here.', ...MODEL }, ...answers([404, 'There is no such model here.']) },
+} as const;
+
+export const HEALTH_SCHEMA = { summary: 'Whether this process lives', tags: ['operations'], response: { 200: { description: 'It does.', type: 'object', properties: { status: { type: 'string' } } } } } as const;
+
+export const READY_SCHEMA = {
+  summary: 'Whether requests can be answered',
+  tags: ['operations'],
+  response: {
+    200: { description: 'The queue server answers.', type: 'object', properties: { status: { type: 'string' }, workers: { type: 'integer' }, waiting: { type: 'integer' } } },
+    ...answers([503, 'It does not.']),
+  },
+} as const;
+
+export const METRICS_SCHEMA = { summary: 'Metrics in Prometheus text format', tags: ['operations'], produces: ['text/plain'] } as const;

@@ -1,0 +1,85 @@
+// Everything that can go wrong with a request, as the answer to it: status, OpenAI's error body, Retry-After. The one place
+// that turns failures into answers; whoever finds something wrong throws a Problem or a ShoalError. What is a bug answers
+// 500 without its details, which are for the log.
+
+import { isShoalError, type ErrorCode } from '@shoal/core';
+
+/** OpenAI's own words for these. */
+export type ProblemType = 'invalid_request_error' | 'rate_limit_error' | 'server_error';
+
+export interface ProblemFacts {
+  readonly status: number;
+  readonly type: ProblemType;
+  /** For programs: model_not_found, context_length_exceeded, … */
+  readonly code: string | null;
+  /** What of the request it is about: "input[3]". */
+  readonly param: string | null;
+  readonly retryAfterSeconds?: number | undefined;
+}
+
+export class Problem extends Error {
+  readonly facts: ProblemFacts;
+
+  constructor(message: string, facts: ProblemFacts, cause?: unknown) {
+    super(message, cause === undefined ? undefined : { cause });
+    this.name = 'Problem';
+    this.facts = facts;
+  }
+
+  /** OpenAI's error body. */
+  get body(): { readonly error: { readonly message: string; readonly type: ProblemType; readonly param: string | null; readonly code: string | null } } {
+    const { type, param, code } = this.facts;
+    return { error: { message: this.message, type, param, code } };
+  }
+}
+
+/** The request cannot be answered as it is. */
+export function invalid(code: string, param: string | null, message: string, status = 400): Problem {
+  return new Problem(message, { status, type: 'invalid_request_error', code, param });
+}
+
+/** Asking again later may help. */
+export function unavailable(code: string, message: string, retryAfterSeconds: number, cause?: unknown): Problem {
+  return new Problem(message, { status: 503, type: 'server_error', code, param: null, retryAfterSeconds }, cause);
+}
+
+export function overloaded(code: string, message: string, retryAfterSeconds: number, cause?: unknown): Problem {
+  return new Problem(message, { status: 429, type: 'rate_limit_error', code, param: null, retryAfterSeconds }, cause);
+}
+
+/** A server that restarts is back in two (facts: 1.1 to 2.1 s); longer outages are not ours to guess. */
+const RETRY_LOST_SERVER_SECONDS = 5;
+/** Memory comes back as fast as results are fetched. */
+const RETRY_FULL_SERVER_SECONDS = 10;
+
+/** Any thrown value as an answer. */
+export function toProblem(error: unknown): Problem {
+  if (error instanceof Problem) return error;
+  if (isShoalError(error)) return fromShoalError(error.code, error.message, error);
+  return fromFastify(error) ?? new Problem('something unexpected happened while the request was answered; the log of the server says what', { status: 500, type: 'server_error', code: 'internal_error', param: null }, error);
+}
+
+function fromShoalError(code: ErrorCode, message: string, cause: unknown): Problem {
+  switch (code) {
+    case 'INPUT_TOO_LONG': return invalid('context_length_exceeded', 'input', message);
+    case 'QUEUE_UNREACHABLE':
+    case 'QUEUE_UNSAFE': return unavailable(code.toLowerCase(), message, RETRY_LOST_SERVER_SECONDS, cause);
+    case 'QUEUE_FULL': return overloaded('queue_full', message, RETRY_FULL_SERVER_SECONDS, cause);
+    case 'DEADLINE_PASSED':
+    case 'INTERRUPTED': return unavailable(code.toLowerCase(), message, RETRY_LOST_SERVER_SECONDS, cause);
+    default: return new Problem(message, { status: 500, type: 'server_error', code: code.toLowerCase(), param: null }, cause);
+  }
+}
+
+/** What Fastify refuses before a route sees the request. */
+function fromFastify(error: unknown): Problem | undefined {
+  if (!(error instanceof Error)) return undefined;
+  const status: unknown = Reflect.get(error, 'statusCode');
+  if (typeof status !== 'number' || status < 400 || status > 499) return undefined;
+  switch (Reflect.get(error, 'code')) {
+    case 'FST_ERR_CTP_BODY_TOO_LARGE': return invalid('request_too_large', null, 'the body of the request is too large; send fewer inputs at a time', 413);
+    case 'FST_ERR_CTP_INVALID_MEDIA_TYPE': return invalid('unsupported_media_type', null, 'the body must be JSON: send it with "content-type: application/json"', 415);
+    case 'FST_ERR_CTP_EMPTY_JSON_BODY': return invalid('invalid_json', null, 'the body of the request is empty; it must be a JSON object');
+    default: return invalid(status === 400 ? 'invalid_json' : 'bad_request', null, `the request cannot be read: ${error.message}`, status);
+  }
+}

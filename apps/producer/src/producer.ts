@@ -1,0 +1,97 @@
+// The HTTP producer put together: a client of the queue, metrics, and the HTTP interface in front. Constructs and connects.
+
+import type { AddressInfo } from 'node:net';
+import type { FastifyInstance } from 'fastify';
+import { ShoalClient } from '@shoal/client';
+import { mainQueue, type Logger, type Tokenizer } from '@shoal/core';
+import type { StoredModel } from '@shoal/models';
+import { PRODUCER_METRICS, createMetrics, listenFailure, type MetricRegistry } from '@shoal/ops';
+import { QueueGauge } from '@shoal/queue';
+import { createApp } from './app.ts';
+import { Embedder } from './embedder.ts';
+
+export interface ProducerOptions {
+  readonly redisUrl: string;
+  readonly prefix: string;
+  readonly model: Pick<StoredModel, 'name' | 'revision' | 'dims' | 'prompts'>;
+  readonly tokenizer: Tokenizer;
+  readonly host: string;
+  /** 0: any free port. */
+  readonly port: number;
+  readonly requestTimeoutMs: number;
+  readonly maxOpenRequests: number;
+  readonly version: string;
+  readonly log: Logger;
+}
+
+export interface Producer {
+  /** http://127.0.0.1:8787 */
+  readonly url: string;
+  /** Takes no new requests, answers those that are open, and leaves nothing running. Safe to call twice. */
+  stop(): Promise<void>;
+}
+
+/** A restart of the server takes about two seconds; a request that has waited this long should hear of the outage. */
+const QUEUE_OUTAGE_MS = 10_000;
+/** What a time-out's answer may add is not worth more. */
+const BACKLOG_MS = 500;
+
+/** Listens once the queue server answers. Throws QUEUE_UNREACHABLE, and CONFIG_INVALID when it cannot listen there. */
+export async function createProducer(options: ProducerOptions): Promise<Producer> {
+  const { redisUrl, prefix, model, tokenizer, host, port, requestTimeoutMs, maxOpenRequests, version, log } = options;
+  const gauge = await QueueGauge.connect({ redisUrl, prefix, queue: mainQueue(model.name), log });
+  const metrics = createMetrics(PRODUCER_METRICS);
+  collect(metrics, gauge);
+  const embedder = await Embedder.connect({
+    tokenizer,
+    timeoutMs: requestTimeoutMs,
+    backlog: () => backlogInWords(gauge),
+    connect: (rowTokenizer) => ShoalClient.connect({ redisUrl, prefix, model, tokenizer: rowTokenizer, log, giveUpAfterMs: Math.min(QUEUE_OUTAGE_MS, requestTimeoutMs) }),
+  }).catch((error: unknown) => closeAndThrow(gauge, error));
+  const served = { name: model.name, revision: model.revision, dims: model.dims, vocabularySize: tokenizer.vocabularySize, maxTokens: tokenizer.maxTokens };
+  const app = await createApp({ model: served, embedder, metrics, depth: () => gauge.read(), maxOpenRequests, version, log });
+  let stopping: Promise<void> | undefined;
+  const stop = (): Promise<void> => (stopping ??= stopAll(app, embedder, gauge));
+  try {
+    await app.listen({ host, port });
+  } catch (error) {
+    await stop();
+    throw listenFailure(error, { host, port, what: 'the HTTP producer', setting: 'httpPort' });
+  }
+  return { url: addressOf(app.server.address(), host), stop };
+}
+
+async function closeAndThrow(gauge: QueueGauge, error: unknown): Promise<never> {
+  await gauge.close();
+  throw error;
+}
+
+/** Requests first: they need the client. */
+async function stopAll(app: FastifyInstance, embedder: Embedder, gauge: QueueGauge): Promise<void> {
+  await app.close();
+  await Promise.all([embedder.close(), gauge.close()]);
+}
+
+function addressOf(address: AddressInfo | string | null, host: string): string {
+  const port = typeof address === 'object' && address !== null ? address.port : 0;
+  return `http://${host.includes(':') ? `[${host}]` : host}:${port}`;
+}
+
+function collect(metrics: MetricRegistry<typeof PRODUCER_METRICS>, gauge: QueueGauge): void {
+  metrics.onScrape(() => metrics.set('shoal_process_resident_bytes', { process: 'producer' }, process.memoryUsage.rss()));
+  metrics.onScrape(async () => {
+    for (const name of ['shoal_queue_jobs', 'shoal_queue_oldest_waiting_seconds', 'shoal_queue_workers'] as const) metrics.forget(name);
+    const { queue, jobs, oldestWaitingMs, workers } = await gauge.read();
+    for (const state of ['waiting', 'active', 'delayed', 'completed', 'failed'] as const) metrics.set('shoal_queue_jobs', { queue, state }, jobs[state]);
+    metrics.set('shoal_queue_oldest_waiting_seconds', { queue }, oldestWaitingMs / 1_000);
+    metrics.set('shoal_queue_workers', { queue }, workers);
+  });
+}
+
+async function backlogInWords(gauge: QueueGauge): Promise<string | undefined> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<undefined>((resolve) => (timer = setTimeout(resolve, BACKLOG_MS, undefined)));
+  const depth = await Promise.race([gauge.read().catch(() => undefined), late]).finally(() => clearTimeout(timer));
+  if (depth === undefined) return undefined;
+  return `${depth.jobs.waiting} jobs wait in ${depth.queue}, and ${depth.workers === 0 ? 'no worker serves' : `${depth.workers} workers serve`} it`;
+}
