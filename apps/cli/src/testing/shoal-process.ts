@@ -47,7 +47,7 @@ export class Sandbox {
     return join(this.files, name);
   }
 
-  /** Models and graphs that the machine has already are used; they are never written to. */
+  /** Models and graphs that the machine has already are used; what is missing there is made there, once. */
   shareModels(): void {
     const shared = cacheFolder(process.env['SHOAL_CACHE_DIR']);
     for (const part of ['models', 'graphs']) if (existsSync(join(shared, part))) symlinkSync(join(shared, part), join(this.cacheDir, part));
