@@ -143,7 +143,7 @@ describe('rows', () => {
     bench.run([orderOf('a', ['one two'])]);
     await bench.untilOutcomes(1);
     expect(bench.sent.map((message) => message.kind)).toEqual(['filled', 'ran', 'outcomes']);
-    expect(bench.sent[0]).toEqual({ kind: 'filled', jobs: [{ jobId: 'a', tokens: 4 }] });
+    expect(bench.sent[0]).toEqual({ kind: 'filled', jobs: [{ jobId: 'a', tokens: 4 }], poolTokens: 4 });
   });
 
   test('a prompt goes before each text', async () => {

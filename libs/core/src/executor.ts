@@ -121,7 +121,7 @@ export class Executor {
       const tokens = this.fillOne(order, reads[i]!);
       return tokens === undefined ? [] : [{ jobId: order.jobId, tokens }];
     });
-    if (pooled.length > 0) this.parts.send({ kind: 'filled', jobs: pooled });
+    if (pooled.length > 0) this.parts.send({ kind: 'filled', jobs: pooled, poolTokens: this.pool.tokens });
     this.pump();
   }
 
@@ -312,7 +312,7 @@ export class Executor {
       if (--row.job.left === 0 && !row.job.isDropped) this.done.push(row.job);
     }
     const tokens = batch.rows.reduce((sum, row) => sum + row.tokens, 0);
-    this.parts.send({ kind: 'ran', rows: batch.rows.length, width: batch.width, tokens, runMs });
+    this.parts.send({ kind: 'ran', rows: batch.rows.length, width: batch.width, tokens, runMs, poolTokens: this.pool.tokens });
     this.commitDone();
   }
 

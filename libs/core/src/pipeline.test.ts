@@ -172,9 +172,35 @@ describe('claiming', () => {
     bench.addJobs(1_000);
     await bench.started();
     const before = bench.link.orders().length;
-    bench.link.say({ kind: 'filled', jobs: bench.link.orders().map(({ jobId }) => ({ jobId, tokens: 16 })) });
+    bench.link.say({ kind: 'filled', jobs: bench.link.orders().map(({ jobId }) => ({ jobId, tokens: 16 })), poolTokens: 16 * before });
     await bench.complete(bench.link.orders()[0]!.jobId);
     expect(bench.link.orders().length).toBeGreaterThan(before + 1);
+    await bench.stop();
+  });
+
+  test('rows that have run make room before their jobs are complete, up to four pools of open jobs', async () => {
+    const bench = setup({ poolTokens: 640 });
+    bench.addJobs(1_000);
+    await bench.started();
+    const claimed = (): number => bench.link.orders().length;
+    const said = new Set<string>();
+    const tellSizes = (poolTokens: number): void => {
+      const jobs = bench.link.orders().filter(({ jobId }) => !said.has(jobId)).map(({ jobId }) => ({ jobId, tokens: 16 }));
+      for (const { jobId } of jobs) said.add(jobId);
+      bench.link.say({ kind: 'filled', jobs, poolTokens });
+    };
+    tellSizes(640);
+    await settled();
+    const full = claimed();
+    for (let i = 0; i < 50; i++) {
+      bench.link.say({ kind: 'ran', rows: 8, width: 16, tokens: 128, runMs: 1, poolTokens: 0 });
+      await settled();
+      tellSizes(0);
+      await settled();
+    }
+    expect(claimed()).toBeGreaterThan(full);
+    expect(claimed() * 16).toBeGreaterThanOrEqual(3 * 640);
+    expect(claimed() * 16).toBeLessThanOrEqual(5 * 640);
     await bench.stop();
   });
 

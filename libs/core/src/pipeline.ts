@@ -46,6 +46,11 @@ const FIRST_TOKENS_PER_ROW = 64;
  * a worker that has seen jobs of one row would else take the work of minutes in one claim, and keep it from the others.
  */
 const FIRST_CLAIM = 8;
+/**
+ * A job is open until its last row has run, and most of its rows have run long before; so claims follow what waits in the pool,
+ * and open jobs are bounded only to keep memory in sight.
+ */
+const MAX_OPEN_POOLS = 4;
 /** A job that was with so many executors when they died is failed. */
 const MAX_EXECUTOR_DEATHS = 20;
 /** So many executors in a row that die before one answers: the device does not work, the worker ends. */
@@ -60,6 +65,8 @@ interface ClaimedJob {
   readonly job: EmbedJob;
   tokens: number;
   executorDeaths: number;
+  /** Whether the executor has said that its rows are in the pool. */
+  isFilled: boolean;
 }
 
 export class Pipeline {
@@ -70,7 +77,12 @@ export class Pipeline {
   private readonly settling = new Set<Promise<void>>();
   private announcements: Announcement[] = [];
   private announceLoop: Promise<void> | undefined;
+  /** Of all open jobs, rows that ran already included. */
   private tokensInFlight = 0;
+  /** What the executor said last that waits in its pool. */
+  private pooledTokens = 0;
+  /** Of jobs whose rows are not known to be in the pool yet. */
+  private unfilledTokens = 0;
   private tokensPerRow = FIRST_TOKENS_PER_ROW;
   /** Of those in flight, or of the last that were; before any was seen, of the largest there can be. */
   private tokensPerJob = MAX_ROWS_PER_JOB * FIRST_TOKENS_PER_ROW;
@@ -159,7 +171,8 @@ export class Pipeline {
 
   /** How many jobs fill the pool up to its target, by the sizes seen so far. */
   private claimLimit(): number {
-    const room = this.parts.limits.poolTokens - this.tokensInFlight;
+    const { poolTokens } = this.parts.limits;
+    const room = Math.min(poolTokens - this.pooledTokens - this.unfilledTokens, MAX_OPEN_POOLS * poolTokens - this.tokensInFlight);
     if (room <= 0) return 0;
     if (this.claimed.size > 0) this.tokensPerJob = this.tokensInFlight / this.claimed.size;
     const jobs = Math.ceil(room / this.tokensPerJob);
@@ -175,8 +188,9 @@ export class Pipeline {
       const job = this.judge(claim);
       if (job === undefined) return [];
       const tokens = job.input.form === 'tokens' ? job.input.tokens : Math.ceil(job.rows * this.tokensPerRow);
-      this.claimed.set(claim.jobId, { claim, job, tokens, executorDeaths: 0 });
+      this.claimed.set(claim.jobId, { claim, job, tokens, executorDeaths: 0, isFilled: false });
       this.tokensInFlight += tokens;
+      this.unfilledTokens += tokens;
       this.countInFlight();
       return [orderOf(claim, job)];
     });
@@ -217,10 +231,13 @@ export class Pipeline {
   private hear(message: FromExecutor): void {
     switch (message.kind) {
       case 'outcomes': return message.outcomes.forEach((outcome) => this.conclude(outcome));
-      case 'filled': return message.jobs.forEach(({ jobId, tokens }) => this.learnSize(jobId, tokens));
+      case 'filled':
+        for (const { jobId, tokens } of message.jobs) this.learnSize(jobId, tokens);
+        return this.learnPool(message.poolTokens);
       case 'pong': return this.answered(message.runningMs);
       case 'ran':
         this.metrics.microBatchRan(message);
+        this.learnPool(message.poolTokens);
         return this.parts.log.debug({ rows: message.rows, width: message.width, tokens: message.tokens, runMs: message.runMs }, 'micro-batch ran');
       case 'split': return this.metrics.microBatchSplit(message.code);
       case 'ready':
@@ -234,9 +251,16 @@ export class Pipeline {
     const open = this.claimed.get(jobId);
     if (open === undefined) return;
     this.tokensInFlight += tokens - open.tokens;
+    if (!open.isFilled) this.unfilledTokens -= open.tokens;
+    open.isFilled = true;
     open.tokens = tokens;
     this.countInFlight();
     this.tokensPerRow += 0.05 * (tokens / open.job.rows - this.tokensPerRow);
+  }
+
+  private learnPool(poolTokens: number): void {
+    this.pooledTokens = poolTokens;
+    this.wake();
   }
 
   private conclude(outcome: JobOutcome): void {
@@ -249,6 +273,7 @@ export class Pipeline {
   private forget(open: ClaimedJob): void {
     this.claimed.delete(open.claim.jobId);
     this.tokensInFlight -= open.tokens;
+    if (!open.isFilled) this.unfilledTokens -= open.tokens;
     this.countInFlight();
     this.wake();
   }
@@ -337,9 +362,17 @@ export class Pipeline {
     if (!this.isIn('starting', 'claiming')) return; // whoever stops the pipeline stops the executor as well
     this.isExecutorUp = true;
     this.lastAnswerMs = this.parts.clock.nowMs();
+    this.emptyPool();
     const orders = [...this.claimed.values()].map(({ claim, job }) => orderOf(claim, job));
     if (orders.length > 0) this.parts.executor.send({ kind: 'run', jobs: orders, isQueueDrained: true });
     this.wake();
+  }
+
+  /** The new executor has nothing yet: every claimed job is to be filled again. */
+  private emptyPool(): void {
+    this.pooledTokens = 0;
+    this.unfilledTokens = this.tokensInFlight;
+    for (const open of this.claimed.values()) open.isFilled = false;
   }
 
   private countDeaths(): void {

@@ -50,9 +50,9 @@ export type FromExecutor =
     }
   /** The executor cannot do its work at all; it exits after this. */
   | { readonly kind: 'unfit'; readonly failure: Failure }
-  /** The sizes of jobs whose rows are now in the pool. */
-  | { readonly kind: 'filled'; readonly jobs: readonly { readonly jobId: string; readonly tokens: number }[] }
-  | { readonly kind: 'ran'; readonly rows: number; readonly width: number; readonly tokens: number; readonly runMs: number }
+  /** The sizes of jobs whose rows are now in the pool. `poolTokens`: real tokens that wait there in all. */
+  | { readonly kind: 'filled'; readonly jobs: readonly { readonly jobId: string; readonly tokens: number }[]; readonly poolTokens: number }
+  | { readonly kind: 'ran'; readonly rows: number; readonly width: number; readonly tokens: number; readonly runMs: number; readonly poolTokens: number }
   /** A micro-batch failed with this code and its halves run next. */
   | { readonly kind: 'split'; readonly code: ErrorCode }
   | { readonly kind: 'outcomes'; readonly outcomes: readonly JobOutcome[] }
