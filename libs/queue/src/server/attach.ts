@@ -39,7 +39,8 @@ export interface AttachedServer {
   release(): Promise<void>;
 }
 
-const LINGER_MS = 60_000;
+/** A command that was killed may be resumed within a minute; after that minute nothing of it is left running. */
+const LINGER_MS = 58_000;
 /** Supervisors that may die under our hands while we attach. */
 const MAX_JOINS = 5;
 
