@@ -3,7 +3,7 @@
 # timings mean something. The last line counts tests over all of them; the exit status is 0 only when nothing failed.
 #
 #   npm test                     everything
-#   npm test -- queue launcher   only these (a folder of libs/ or apps/, or "launcher" for the tests in tools/), without lint
+#   npm test -- queue launcher   only these (a folder of libs/ or apps/, "launcher" for the tests in tools/, or "bench" for short forms of all benches), without lint
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
 cd "$root" || exit 1
@@ -39,7 +39,7 @@ main() {
 
 # Folders that hold tests, in the order of the workspace's arrows as far as the alphabet allows.
 suites() {
-  for folder in libs/* apps/* tools; do
+  for folder in libs/* apps/* tools bench; do
     [ -z "$(find "$folder" -name '*.test.ts' ! -path '*/node_modules/*' ! -path '*/dist/*' | head -n 1)" ] || echo "$folder"
   done
 }
@@ -47,6 +47,7 @@ suites() {
 folder_of() {
   case ${1#@shoal/} in
     launcher | tools) echo tools ;;
+    bench) echo bench ;;
     libs/* | apps/*) echo "${1%/}" ;;
     *) if [ -d "apps/${1#@shoal/}" ]; then echo "apps/${1#@shoal/}"; else echo "libs/${1#@shoal/}"; fi ;;
   esac
@@ -79,7 +80,7 @@ run_suite() {
   begun=$(date +%s)
   report=$results/$(echo "$1" | tr / -).json
   directory=$1/src
-  [ "$1" = tools ] && directory=tools
+  case $1 in tools | bench) directory=$1 ;; esac
   echo
   "$node" node_modules/.bin/vitest run --dir "$directory" --reporter=default --reporter=json --outputFile.json="$report" </dev/null
   status=$?

@@ -1,0 +1,24 @@
+// Every bench still runs and still checks its answers: a short form of each. No figure is judged here; figures are rows in
+// bench/results, made on a quiet machine.
+
+import { execFile } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { expect, test } from 'vitest';
+
+async function bench(name: string, ...args: string[]): Promise<Record<string, unknown>> {
+  const path = fileURLToPath(new URL(`./${name}.ts`, import.meta.url));
+  const { stdout } = await promisify(execFile)(process.execPath, ['--conditions=@shoal/source', path, ...args], { timeout: 120_000 });
+  return JSON.parse(stdout) as Record<string, unknown>;
+}
+
+test('queue-ratio: the queue gives the vectors that the bare engine gives', async () => {
+  const { leastCosine, ratio } = await bench('queue-ratio', '--texts', '96', '--rounds', '1');
+  expect(leastCosine).toBeGreaterThanOrEqual(0.999999);
+  expect(ratio).toBeGreaterThan(0);
+}, 130_000);
+
+test('sim-device: every row comes back through the whole path as the simulated device made it', async () => {
+  const { textsPerSecond } = await bench('sim-device', '--seconds', '1', '--warm', '2', '--job-texts', '64');
+  expect(textsPerSecond).toBeGreaterThan(0);
+}, 130_000);
