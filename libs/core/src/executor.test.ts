@@ -10,7 +10,7 @@ import { fingerprintOf } from './fingerprint.ts';
 import { encodeTexts, encodeTokens } from './input-format.ts';
 import { decodeResultHeader, encodeResult, openResult } from './result-format.ts';
 import type { FromExecutor, JobOrder, JobOutcome } from './protocol.ts';
-import { FakeBackend, FakeTokenizer, Gate, ManualClock, MemoryPayloadStore, RecordingLogger, fakeVector, settled, type FakeBackendOptions } from './testing/index.ts';
+import { FakeBackend, FakeTokenizer, Gate, ManualClock, MemoryPayloadStore, RecordingLogger, deliveredVector, settled, type FakeBackendOptions } from './testing/index.ts';
 
 const MODEL = 'fake@0123456789ab';
 const DIMS = 8;
@@ -79,7 +79,7 @@ function textOf(tokens: number, seed: string | number): string {
 }
 
 function expectedVectors(tokenizer: FakeTokenizer, texts: readonly string[]): Float32Array[] {
-  return texts.map((text) => fakeVector(tokenizer.encode(text).ids, DIMS));
+  return texts.map((text) => deliveredVector(tokenizer.encode(text).ids, DIMS));
 }
 
 const jobSizes = fc.array(fc.array(fc.integer({ min: 2, max: 64 }), { minLength: 1, maxLength: 20 }), { minLength: 1, maxLength: 12 });

@@ -303,11 +303,12 @@ export class Executor {
     const { dims } = this.parts.backend;
     for (const [i, row] of batch.rows.entries()) {
       const vector = slot.embeddings.subarray(i * dims, (i + 1) * dims);
-      if (!isUnit(vector)) {
+      const squaredLength = squaredLengthOf(vector);
+      if (!(Math.abs(squaredLength - 1) < MAX_LENGTH_ERROR)) {
         this.fail(row.job, { code: 'INFERENCE_FAILED', message: `row ${row.index} gave a vector that is not of length 1 (${row.tokens} tokens)` });
         continue;
       }
-      row.job.vectors.set(vector, row.index * dims);
+      writeScaled(vector, 1 / Math.sqrt(squaredLength), row.job.vectors, row.index * dims);
       row.job.runMs += runMs / batch.rows.length;
       if (--row.job.left === 0 && !row.job.isDropped) this.done.push(row.job);
     }
@@ -416,11 +417,22 @@ function pack(slot: Slot, batch: MicroBatch<Row>): void {
   }
 }
 
-/** Catches NaN, infinities and zero vectors before anybody can receive one: the squared norm is then not near 1. */
-function isUnit(vector: Float32Array): boolean {
+/** Catches NaN, infinities and zero vectors before anybody can receive one. */
+const MAX_LENGTH_ERROR = 0.01;
+
+/** In f64. NaN when any component is. */
+function squaredLengthOf(vector: Float32Array): number {
   let sum = 0;
   for (let i = 0; i < vector.length; i++) sum += vector[i]! * vector[i]!;
-  return Math.abs(sum - 1) < 0.01;
+  return sum;
+}
+
+/**
+ * The graph's own L2 norm sums 384 squares in f32 and is off by up to 1e-6 (ONNX Runtime 1.30 on the CPU, 2026-11); whoever
+ * takes a dot product for the cosine would see that. One factor in f64 makes the length right to the last bit of f32.
+ */
+function writeScaled(vector: Float32Array, factor: number, target: Float32Array, at: number): void {
+  for (let i = 0; i < vector.length; i++) target[at + i] = vector[i]! * factor;
 }
 
 function failed(order: JobOrder, failure: Failure): JobOutcome {

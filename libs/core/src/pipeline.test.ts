@@ -13,7 +13,7 @@ import type { JobOrder, JobOutcome } from './protocol.ts';
 import { openResult } from './result-format.ts';
 import {
   FakeBackend, FakeExecutorLink, FakeTokenizer, Gate, InProcessExecutor, ManualClock, MemoryJobSource, MemoryPayloadStore, MemoryQueue, READY,
-  RecordingAnnouncer, RecordingLogger, fakeVector, settled,
+  RecordingAnnouncer, RecordingLogger, deliveredVector, settled,
 } from './testing/index.ts';
 
 const LIMITS: PipelineLimits = { poolTokens: 4_096, executorTimeoutMs: 60_000, drainTimeoutMs: 30_000 };
@@ -797,7 +797,7 @@ function vectorsAt(store: MemoryPayloadStore, jobId: string): Float32Array {
 }
 
 function expectedVectors(tokenizer: FakeTokenizer, texts: readonly string[]): Float32Array {
-  return Float32Array.from(texts.flatMap((text) => [...fakeVector(tokenizer.encode(text).ids, 8)]));
+  return Float32Array.from(texts.flatMap((text) => [...deliveredVector(tokenizer.encode(text).ids, 8)]));
 }
 
 describe('claimer and executor together', () => {

@@ -187,6 +187,13 @@ export function fakeVector(ids: ArrayLike<number>, dims: number): Float32Array {
   return Float32Array.from(values, (value) => value / norm);
 }
 
+/** The same as the executor hands it on: its length right to the last bit. */
+export function deliveredVector(ids: ArrayLike<number>, dims: number): Float32Array {
+  const vector = fakeVector(ids, dims);
+  const factor = 1 / Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0));
+  return vector.map((value) => value * factor);
+}
+
 function idsOf(slot: Slot, { rows, width }: RunShape): number[][] {
   return Array.from({ length: rows }, (_, row) => [...slot.ids.subarray(row * width, row * width + slot.lengths[row]!)]);
 }
