@@ -38,6 +38,7 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   app.setSerializerCompiler(() => (data) => JSON.stringify(data));
   app.setErrorHandler((error, request, reply) => answerProblem(error, request, reply, parts.log));
   app.setNotFoundHandler((request, reply) => answerProblem(notFound(app, request, reply), request, reply, parts.log));
+  app.removeContentTypeParser('text/plain');
   countRequests(app, parts);
   await app.register(swagger, { openapi: { openapi: '3.1.0', info: { title: 'Shoal', description: 'Embeddings through a durable queue, in the shape of OpenAI’s API.', version: parts.version } } });
   // Routes are registered after the plugin has loaded, so that it sees them.
@@ -126,10 +127,15 @@ function notFound(app: FastifyInstance, { method, url }: FastifyRequest, reply: 
   return invalid('unknown_url', null, `there is nothing at ${method} ${path.slice(0, 200)}; see /openapi.json`, 404);
 }
 
+/** Status of a request whose caller left before the answer, as nginx calls it. */
+const CALLER_LEFT = '499';
+
 function countRequests(app: FastifyInstance, { metrics }: AppParts): void {
-  app.addHook('onResponse', async (request, reply) => {
+  app.addHook('onRequest', async (request, reply) => {
     const route = request.routeOptions.url ?? 'none';
-    metrics.count('shoal_http_requests_total', { route, status: String(reply.statusCode) });
-    metrics.observe('shoal_http_request_duration_seconds', { route }, reply.elapsedTime / 1_000);
+    reply.raw.once('close', () => {
+      metrics.count('shoal_http_requests_total', { route, status: reply.raw.writableFinished ? String(reply.statusCode) : CALLER_LEFT });
+      metrics.observe('shoal_http_request_duration_seconds', { route }, reply.elapsedTime / 1_000);
+    });
   });
 }

@@ -1,13 +1,13 @@
 // The HTTP producer put together: a client of the queue, metrics, and the HTTP interface in front. Constructs and connects.
 
 import type { AddressInfo } from 'node:net';
-import type { FastifyInstance } from 'fastify';
 import { ShoalClient } from '@shoal/client';
 import { mainQueue, type Logger, type Tokenizer } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { PRODUCER_METRICS, createMetrics, listenFailure, type MetricRegistry } from '@shoal/ops';
 import { QueueGauge } from '@shoal/queue';
 import { createApp } from './app.ts';
+import { closer } from './close-app.ts';
 import { Embedder } from './embedder.ts';
 
 export interface ProducerOptions {
@@ -46,12 +46,13 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
     tokenizer,
     timeoutMs: requestTimeoutMs,
     backlog: () => backlogInWords(gauge),
-    connect: (rowTokenizer) => ShoalClient.connect({ redisUrl, prefix, model, tokenizer: rowTokenizer, log, giveUpAfterMs: Math.min(QUEUE_OUTAGE_MS, requestTimeoutMs) }),
+    connect: (rowTokenizer) => ShoalClient.connect({ redisUrl, prefix, model, tokenizer: rowTokenizer, log, giveUpAfterMs: Math.min(QUEUE_OUTAGE_MS, requestTimeoutMs / 2) }),
   }).catch((error: unknown) => closeAndThrow(gauge, error));
   const served = { name: model.name, revision: model.revision, dims: model.dims, vocabularySize: tokenizer.vocabularySize, maxTokens: tokenizer.maxTokens };
   const app = await createApp({ model: served, embedder, metrics, depth: () => gauge.read(), maxOpenRequests, version, log });
+  const closeApp = closer(app);
   let stopping: Promise<void> | undefined;
-  const stop = (): Promise<void> => (stopping ??= stopAll(app, embedder, gauge));
+  const stop = (): Promise<void> => (stopping ??= stopAll(closeApp, embedder, gauge));
   try {
     await app.listen({ host, port });
   } catch (error) {
@@ -67,8 +68,8 @@ async function closeAndThrow(gauge: QueueGauge, error: unknown): Promise<never> 
 }
 
 /** Requests first: they need the client. */
-async function stopAll(app: FastifyInstance, embedder: Embedder, gauge: QueueGauge): Promise<void> {
-  await app.close();
+async function stopAll(closeApp: () => Promise<void>, embedder: Embedder, gauge: QueueGauge): Promise<void> {
+  await closeApp();
   await Promise.all([embedder.close(), gauge.close()]);
 }
 

@@ -52,6 +52,11 @@ export class BoardQueues {
     return names.map((name) => this.queues.get(name)!);
   }
 
+  /** Whether the server can be asked now; while it cannot, questions wait until it is back. */
+  get isConnected(): boolean {
+    return this.connection.status === 'ready';
+  }
+
   /** Safe to call twice. */
   async close(): Promise<void> {
     await closeConnection(this.connection);

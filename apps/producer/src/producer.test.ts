@@ -1,0 +1,322 @@
+// The HTTP producer as its callers see it: the official OpenAI client, raw requests, a real queue server and a real worker
+// with a tiny random model. Bad requests get OpenAI's errors, outages a status to try again on; whoever leaves, leaves nothing.
+
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { BadRequestError, OpenAI } from 'openai';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
+import type { Logger, Tokenizer } from '@shoal/core';
+import { parseMetrics, type Exposition } from '@shoal/ops/testing';
+import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { createProducer, type Producer, type ProducerOptions } from './producer.ts';
+
+const MODEL = 'tiny-random';
+const noLog: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
+
+let server: TestServer;
+let cacheDir: string;
+let model: StoredModel;
+let tokenizer: Tokenizer;
+let producer: Producer;
+const others: Producer[] = [];
+const workers: ChildProcess[] = [];
+
+beforeAll(async () => {
+  server = await startTestServer();
+  cacheDir = await mkdtemp(join(tmpdir(), 'shoal-http-'));
+  model = await openModel(MODEL, { cacheDir });
+  tokenizer = await openTokenizer(model);
+  await startWorker('{shoal}');
+  producer = await createProducer(options());
+});
+afterEach(async () => void (await Promise.all(others.splice(0).map((other) => other.stop()))));
+afterAll(async () => {
+  await producer?.stop();
+  await Promise.all(workers.map(stopWorker));
+  await server.stop();
+  await rm(cacheDir, { recursive: true, force: true });
+});
+
+function options(change: Partial<ProducerOptions> = {}): ProducerOptions {
+  return {
+    redisUrl: server.url, prefix: '{shoal}', model, tokenizer, host: '127.0.0.1', port: 0, requestTimeoutMs: 20_000, maxOpenRequests: 64, version: '0.0.0', log: noLog, ...change,
+  };
+}
+
+/** Whose queue no worker serves. */
+async function idleProducer(change: Partial<ProducerOptions> = {}): Promise<Producer> {
+  const idle = await createProducer(options({ prefix: '{idle}', ...change }));
+  others.push(idle);
+  return idle;
+}
+
+async function startWorker(prefix: string): Promise<void> {
+  const main = fileURLToPath(new URL('../../cpu-worker/src/main.ts', import.meta.url));
+  const child = fork(main, [], {
+    execArgv: ['--conditions=@shoal/source'],
+    env: { ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_PREFIX: prefix, SHOAL_MODEL: MODEL, SHOAL_CACHE_DIR: cacheDir, SHOAL_THREADS: '1', SHOAL_LOG_LEVEL: 'error' },
+    stdio: ['ignore', 2, 2, 'ipc'],
+  });
+  workers.push(child);
+  const [report]: unknown[] = await once(child, 'message');
+  expect(report).toMatchObject({ kind: 'ready' });
+}
+
+async function stopWorker(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return;
+  const gone = once(child, 'exit');
+  child.kill('SIGTERM');
+  await gone;
+}
+
+function openai({ url }: Producer = producer): OpenAI {
+  return new OpenAI({ baseURL: `${url}/v1`, apiKey: 'none', maxRetries: 0 });
+}
+
+function post(body: unknown, { url }: Producer = producer, init: RequestInit = {}): Promise<Response> {
+  return fetch(`${url}/v1/embeddings`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: typeof body === 'string' ? body : JSON.stringify(body), ...init });
+}
+
+async function vectorOf(input: string | number[]): Promise<readonly number[]> {
+  return (await openai().embeddings.create({ model: MODEL, input, encoding_format: 'float' })).data[0]!.embedding;
+}
+
+function dot(a: readonly number[], b: readonly number[]): number {
+  return a.reduce((sum, value, i) => sum + value * b[i]!, 0);
+}
+
+function cosine(a: readonly number[], b: readonly number[]): number {
+  return dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
+}
+
+async function waiting(prefix: string): Promise<number> {
+  return Number(await server.command('LLEN', `${prefix}:embed-${MODEL}:wait`));
+}
+
+/** The answer to a request that had to be refused: status and OpenAI's error fields. */
+async function refused(response: Promise<Response>): Promise<object> {
+  const answer = await response;
+  expect(answer.headers.get('content-type')).toBe('application/json; charset=utf-8');
+  const body: unknown = await answer.json();
+  expect(body).toEqual({ error: { message: expect.any(String), type: expect.any(String), param: expect.toSatisfy((value) => value === null || typeof value === 'string'), code: expect.any(String) } });
+  return { status: answer.status, ...(body as { error: object }).error };
+}
+
+async function metrics({ url }: Producer = producer): Promise<Exposition> {
+  const response = await fetch(`${url}/metrics`);
+  expect(response.headers.get('content-type')).toMatch(/^text\/plain; version=0\.0\.4/);
+  return parseMetrics(await response.text());
+}
+
+describe('the official openai client', () => {
+  test('gets a vector, the same by its default base64 as by float, of length 1', async () => {
+    const answer = await openai().embeddings.create({ model: MODEL, input: 'a shoal of fish' });
+    const [embedding] = answer.data;
+    expect(embedding?.embedding).toHaveLength(model.dims);
+    expect(embedding?.embedding).toEqual(await vectorOf('a shoal of fish'));
+    expect(Math.hypot(...embedding!.embedding)).toBeCloseTo(1, 4);
+    expect(answer).toMatchObject({ object: 'list', model: MODEL, usage: { prompt_tokens: tokenizer.encode('a shoal of fish').ids.length } });
+  });
+
+  test('gets several jobs’ worth of vectors in the order of its inputs', async () => {
+    const input = Array.from({ length: 150 }, (_, i) => `text number ${i} of many ${'more '.repeat(i % 20)}`);
+    const { data } = await openai().embeddings.create({ model: MODEL, input });
+    expect(data.map(({ index }) => index)).toEqual(input.map((_, i) => i));
+    for (const i of [0, 63, 64, 149]) expect(cosine(data[i]!.embedding, await vectorOf(input[i]!))).toBeGreaterThan(0.999_999);
+  });
+
+  test('gets the vector of a text for its token ids, with and without special tokens', async () => {
+    const ids = [...tokenizer.encode('a shoal of fish').ids];
+    const expected = await vectorOf('a shoal of fish');
+    expect(cosine(await vectorOf(ids), expected)).toBeGreaterThan(0.999_999);
+    expect(cosine(await vectorOf(ids.slice(1, -1)), expected)).toBeGreaterThan(0.999_999);
+    const { data } = await openai().embeddings.create({ model: MODEL, input: [ids, ids.slice(1, -1)] });
+    expect(data.map(({ embedding }) => cosine(embedding, expected) > 0.999_999)).toEqual([true, true]);
+  });
+
+  test('gets fewer dimensions, normalized again', async () => {
+    const { data: [short] } = await openai().embeddings.create({ model: MODEL, input: 'a', dimensions: 8 });
+    expect(short?.embedding).toHaveLength(8);
+    expect(Math.hypot(...short!.embedding)).toBeCloseTo(1, 4);
+  });
+
+  test('gets its own error classes', async () => {
+    await expect(openai().embeddings.create({ model: 'gpt', input: 'a' })).rejects.toMatchObject({ name: 'Error', status: 404, code: 'model_not_found', param: 'model', type: 'invalid_request_error' });
+    await expect(openai().embeddings.create({ model: MODEL, input: '' })).rejects.toBeInstanceOf(BadRequestError);
+  });
+
+  test('lists the models and finds one', async () => {
+    const { data } = await openai().models.list();
+    expect(data).toEqual([expect.objectContaining({ id: MODEL, object: 'model', dimensions: model.dims })]);
+    expect(await openai().models.retrieve(MODEL)).toMatchObject({ id: MODEL });
+    await expect(openai().models.retrieve('other')).rejects.toMatchObject({ status: 404, code: 'model_not_found' });
+  });
+});
+
+describe('a bad request', () => {
+  test.each([
+    ['malformed JSON', '{"model":', 400, 'invalid_json'],
+    ['no JSON at all', 'hello', 400, 'invalid_json'],
+    ['an empty body', '', 400, 'invalid_json'],
+    ['a poisoned prototype', '{"model":"tiny-random","input":"a","__proto__":{"x":1}}', 400, 'invalid_json'],
+    ['wrong types', { model: MODEL, input: { text: 'a' } }, 400, 'invalid_type'],
+    ['an empty input', { model: MODEL, input: [] }, 400, 'empty_array'],
+    ['too many inputs', { model: MODEL, input: Array.from({ length: 2_049 }, () => 'a') }, 400, 'array_above_max_length'],
+    ['an unknown encoding', { model: MODEL, input: 'a', encoding_format: 'hex' }, 400, 'invalid_value'],
+    ['too many dimensions', { model: MODEL, input: 'a', dimensions: 33 }, 400, 'integer_above_max_value'],
+    ['a token of another vocabulary', { model: MODEL, input: [100_257] }, 400, 'invalid_token'],
+    ['an unknown model', { model: 'ada', input: 'a' }, 404, 'model_not_found'],
+    ['a body that is too large', { model: MODEL, input: 'a'.repeat(17 * 1024 * 1024) }, 413, 'request_too_large'],
+  ])('%s', async (_, body, status, code) => {
+    expect(await refused(post(body))).toMatchObject({ status, code, type: 'invalid_request_error' });
+  });
+
+  test.each([['text/plain'], ['application/x-www-form-urlencoded'], ['multipart/form-data; boundary=x'], ['nonsense']])('with content type %s', async (contentType) => {
+    expect(await refused(post('{}', producer, { headers: { 'content-type': contentType } }))).toMatchObject({ status: 415, code: 'unsupported_media_type' });
+  });
+
+  test('to another path, or by another method', async () => {
+    expect(await refused(fetch(`${producer.url}/v1/nothing`))).toMatchObject({ status: 404, code: 'unknown_url' });
+    const wrongMethod = fetch(`${producer.url}/v1/embeddings`);
+    expect((await wrongMethod).headers.get('allow')).toBe('POST');
+    expect(await refused(wrongMethod)).toMatchObject({ status: 405, code: 'method_not_supported' });
+  });
+
+  test('a text that is too long is named by its place, also in a later job, and cut when that is asked for', async () => {
+    const long = 'word '.repeat(400);
+    const input = Array.from({ length: 100 }, (_, i) => (i === 70 ? long : 'short'));
+    expect(await refused(post({ model: MODEL, input }))).toMatchObject({ status: 400, code: 'context_length_exceeded', param: 'input[70]' });
+    expect(await refused(post({ model: MODEL, input: long }))).toMatchObject({ status: 400, code: 'context_length_exceeded', param: 'input[0]' });
+    expect(await refused(post({ model: MODEL, input: [[5], Array.from({ length: 300 }, () => 5)] }))).toMatchObject({ status: 400, code: 'context_length_exceeded', param: 'input[1]' });
+    const cut = await post({ model: MODEL, input: long, truncate: 'end' });
+    expect(await cut.json()).toMatchObject({ usage: { prompt_tokens: tokenizer.maxTokens } });
+  });
+
+  test('leaves the server as it was', async () => {
+    const socket = connect(Number(new URL(producer.url).port), '127.0.0.1');
+    socket.end('POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"mod'); // leaves in the middle
+    await once(socket.resume(), 'close');
+    expect((await post({ model: MODEL, input: 'a' })).status).toBe(200);
+  });
+});
+
+describe('operations', () => {
+  test('/metrics parses, and moves with a request', async () => {
+    const before = await metrics();
+    await post({ model: MODEL, input: ['one', 'two'] });
+    await post({ model: MODEL, input: '' });
+    const after = await metrics();
+    const rise = (name: string, labels?: Record<string, string>): number => (after.value(name, labels) ?? 0) - (before.value(name, labels) ?? 0);
+    expect(rise('shoal_http_requests_total', { route: '/v1/embeddings', status: '200' })).toBe(1);
+    expect(rise('shoal_http_requests_total', { route: '/v1/embeddings', status: '400' })).toBe(1);
+    expect(rise('shoal_http_request_duration_seconds_count', { route: '/v1/embeddings' })).toBe(2);
+    expect(rise('shoal_http_texts_total')).toBe(2);
+    expect(rise('shoal_queue_jobs', { queue: `embed-${MODEL}`, state: 'completed' })).toBeGreaterThan(0);
+    expect(after.value('shoal_queue_workers', { queue: `embed-${MODEL}` })).toBe(1);
+    expect(after.value('shoal_queue_oldest_waiting_seconds', { queue: `embed-${MODEL}` })).toBe(0);
+    expect(after.value('shoal_process_resident_bytes', { process: 'producer' })).toBeGreaterThan(10_000_000);
+  });
+
+  test('unknown paths are one route, whatever they are called', async () => {
+    await Promise.all(['a', 'b', 'c'].map((path) => fetch(`${producer.url}/${path}`)));
+    expect((await metrics()).samples.filter(({ name, labels }) => name === 'shoal_http_requests_total' && labels['status'] === '404' && labels['route'] === 'none')).toHaveLength(1);
+  });
+
+  test('/healthz, /readyz and /openapi.json', async () => {
+    expect(await (await fetch(`${producer.url}/healthz`)).json()).toEqual({ status: 'ok' });
+    expect(await (await fetch(`${producer.url}/readyz`)).json()).toEqual({ status: 'ready', workers: 1, waiting: 0 });
+    expect(await (await fetch(`${producer.url}/openapi.json`)).json()).toMatchObject({
+      openapi: '3.1.0',
+      paths: { '/v1/embeddings': { post: { requestBody: { required: true } } }, '/v1/models': {}, '/v1/models/{id}': {}, '/healthz': {}, '/readyz': {}, '/metrics': {} },
+    });
+  });
+
+  test('a port that is taken is a setting to change', async () => {
+    await expect(createProducer(options({ port: Number(new URL(producer.url).port) }))).rejects.toMatchObject({ code: 'CONFIG_INVALID', message: expect.stringContaining('httpPort') });
+  });
+});
+
+describe('when vectors do not come', () => {
+  test('for want of a worker: 503 with the reason and Retry-After, and nothing stays on the queue', async () => {
+    const idle = await idleProducer({ requestTimeoutMs: 1_000 });
+    const answer = await post({ model: MODEL, input: 'a' }, idle);
+    expect([answer.status, answer.headers.get('retry-after')]).toEqual([503, '10']);
+    expect(await answer.json()).toMatchObject({ error: { code: 'timeout', message: expect.stringMatching(/within 1 s: .*no worker serves/) } });
+    await expect.poll(() => waiting('{idle}')).toBe(0);
+  });
+
+  test('and the caller leaves: what still waits is taken off the queue', async () => {
+    const idle = await idleProducer();
+    const leaving = new AbortController();
+    const asked = post({ model: MODEL, input: 'a' }, idle, { signal: leaving.signal }).catch(() => 'left');
+    await expect.poll(() => waiting('{idle}')).toBe(1);
+    leaving.abort();
+    expect(await asked).toBe('left');
+    await expect.poll(() => waiting('{idle}')).toBe(0);
+    expect((await metrics(idle)).value('shoal_http_requests_total', { route: '/v1/embeddings', status: '499' })).toBe(1);
+  });
+
+  test('and more ask than may: 429 with Retry-After, until one is answered', async () => {
+    const idle = await idleProducer({ maxOpenRequests: 1, requestTimeoutMs: 1_500 });
+    const first = post({ model: MODEL, input: 'a' }, idle);
+    await expect.poll(() => waiting('{idle}')).toBe(1);
+    const second = await post({ model: MODEL, input: 'b' }, idle);
+    expect([second.status, second.headers.get('retry-after'), await second.json()]).toEqual([429, '1', { error: expect.objectContaining({ type: 'rate_limit_error', code: 'too_many_requests' }) }]);
+    expect((await first).status).toBe(503);
+    expect((await post({ model: MODEL, input: '' }, idle)).status).toBe(400);
+  });
+
+  test('because the queue server is full: 429 with Retry-After, and 200 when it has room again', async () => {
+    const quick = await createProducer(options({ requestTimeoutMs: 2_000 }));
+    others.push(quick);
+    await server.command('CONFIG', 'SET', 'maxmemory', '1');
+    const answer = await post({ model: MODEL, input: 'full' }, quick);
+    await server.command('CONFIG', 'SET', 'maxmemory', '0');
+    expect([answer.status, answer.headers.get('retry-after'), await answer.json()]).toEqual([429, '10', { error: expect.objectContaining({ code: 'queue_full' }) }]);
+    await expect.poll(async () => (await post({ model: MODEL, input: 'room' }, quick)).status, { timeout: 10_000 }).toBe(200);
+  });
+
+  test('because the queue server is away: 503 with Retry-After, healthy but not ready, metrics without the queue; then all is back', async () => {
+    const quick = await createProducer(options({ requestTimeoutMs: 2_000 }));
+    others.push(quick);
+    await server.kill9();
+    const answer = await post({ model: MODEL, input: 'away' }, quick);
+    expect([answer.status, answer.headers.get('retry-after'), await answer.json()]).toEqual([503, '5', { error: expect.objectContaining({ type: 'server_error', code: 'queue_unreachable' }) }]);
+    expect((await fetch(`${quick.url}/healthz`)).status).toBe(200);
+    expect((await fetch(`${quick.url}/readyz`)).status).toBe(503);
+    const { samples } = await metrics(quick);
+    expect(samples.some(({ name }) => name.startsWith('shoal_queue'))).toBe(false);
+    await server.restart();
+    await expect.poll(async () => (await post({ model: MODEL, input: 'back' }, quick)).status, { timeout: 20_000 }).toBe(200);
+  });
+});
+
+test('stop does not wait for callers that only keep a connection', async () => {
+  const idle = await idleProducer();
+  const port = Number(new URL(idle.url).port);
+  const silent = connect(port, '127.0.0.1');
+  await once(silent, 'connect');
+  await (await fetch(`${idle.url}/healthz`)).json(); // its connection is kept alive
+  const startedMs = performance.now();
+  const gone = once(silent.resume(), 'close');
+  await Promise.all([idle.stop(), idle.stop()]);
+  await gone;
+  expect(performance.now() - startedMs).toBeLessThan(2_000);
+});
+
+test('stop answers what is open, and then nothing listens', async () => {
+  const idle = await idleProducer({ prefix: '{late}' });
+  const asked = post({ model: MODEL, input: 'a' }, idle);
+  await expect.poll(() => waiting('{late}')).toBe(1);
+  const stopped = idle.stop();
+  await startWorker('{late}');
+  expect((await asked).status).toBe(200);
+  await stopped;
+  await expect(post({ model: MODEL, input: 'b' }, idle)).rejects.toThrow('fetch failed');
+});
