@@ -1,0 +1,121 @@
+// Bull Board over every queue of a prefix, to look at and nothing else: read-only, texts begun and vectors left out. Queues
+// that come later appear by themselves. There is no authentication here: it belongs on loopback, and on loopback it answers
+// only to names of this machine, so that no web page can read it through a name of its own (DNS rebinding).
+
+import type { AddressInfo } from 'node:net';
+import { createBullBoard } from '@bull-board/api';
+import { BullMQAdapter } from '@bull-board/api/bullMQAdapter';
+import { FastifyAdapter } from '@bull-board/fastify';
+import { fastify, type FastifyInstance } from 'fastify';
+import type { Logger } from '@shoal/core';
+import { listenFailure } from '@shoal/ops';
+import { BoardQueues, type BoardQueue } from '@shoal/queue';
+import { shorten } from './shorten.ts';
+
+export interface DashboardOptions {
+  readonly redisUrl: string;
+  readonly prefix: string;
+  readonly host: string;
+  /** 0: any free port. */
+  readonly port: number;
+  readonly log: Logger;
+}
+
+export interface Dashboard {
+  /** http://127.0.0.1:8788 */
+  readonly url: string;
+  /** Safe to call twice. */
+  stop(): Promise<void>;
+}
+
+/** How soon a new queue is seen. Finding them walks over all keys of the server in small steps. */
+const FIND_MS = 10_000;
+
+/** Throws QUEUE_UNREACHABLE, and CONFIG_INVALID when it cannot listen there. */
+export async function createDashboard(options: DashboardOptions): Promise<Dashboard> {
+  const { redisUrl, prefix, host, port, log } = options;
+  const queues = await BoardQueues.connect({ redisUrl, prefix, log });
+  const app = fastify({ forceCloseConnections: true });
+  guardHost(app, host);
+  refuseWhileAway(app, queues);
+  const show = addBoard(app);
+  show(await queues.find());
+  const finding = keepFinding(queues, show, log);
+  let stopping: Promise<void> | undefined;
+  const stop = (): Promise<void> => (stopping ??= stopAll(app, queues, finding));
+  try {
+    await app.listen({ host, port });
+  } catch (error) {
+    await stop();
+    throw listenFailure(error, { host, port, what: 'the dashboard', setting: 'dashboardPort' });
+  }
+  return { url: addressOf(app.server.address(), host), stop };
+}
+
+function addBoard(app: FastifyInstance): (queues: readonly BoardQueue[]) => void {
+  const serverAdapter = new FastifyAdapter();
+  const board = createBullBoard({
+    queues: [],
+    serverAdapter,
+    options: { uiConfig: { boardTitle: 'Shoal', hideDocsLink: true, sortQueues: true, showMetrics: false } },
+  });
+  void app.register(serverAdapter.registerPlugin());
+  const shown = new Map<string, BullMQAdapter>();
+  return (queues) => {
+    for (const queue of queues) if (!shown.has(queue.name)) shown.set(queue.name, adapterOf(queue));
+    board.replaceQueues(queues.map(({ name }) => shown.get(name)!));
+  };
+}
+
+function adapterOf(queue: BoardQueue): BullMQAdapter {
+  const adapter = new BullMQAdapter(queue, { readOnlyMode: true, allowRetries: false });
+  for (const field of ['data', 'returnValue', 'progress'] as const) adapter.setFormatter(field, (value: unknown) => shorten(value));
+  return adapter;
+}
+
+interface Finding {
+  stop(): Promise<void>;
+}
+
+/** One search at a time; one that fails is made up for by the next. */
+function keepFinding(queues: BoardQueues, show: (found: readonly BoardQueue[]) => void, log: Logger): Finding {
+  let search: Promise<void> | undefined;
+  const timer = setInterval(() => {
+    search ??= queues.find()
+      .then(show, (error: unknown) => log.debug({ err: error }, 'queues could not be looked for'))
+      .finally(() => (search = undefined));
+  }, FIND_MS);
+  return {
+    async stop() {
+      clearInterval(timer);
+      await search;
+    },
+  };
+}
+
+/** Questions to a server that is away would wait for it, one more at each look of each browser. */
+function refuseWhileAway(app: FastifyInstance, queues: BoardQueues): void {
+  app.addHook('onRequest', async (request, reply) => {
+    if (!request.url.startsWith('/api/') || queues.isConnected) return;
+    await reply.status(503).header('retry-after', '5').send({ error: 'the queue server is away; this page will be right again when it is back' });
+  });
+}
+
+const LOOPBACK = /^(localhost|127(\.\d{1,3}){3}|\[::1\]|::1)$/;
+
+function guardHost(app: FastifyInstance, host: string): void {
+  if (!LOOPBACK.test(host)) return;
+  app.addHook('onRequest', async (request, reply) => {
+    if (!LOOPBACK.test(request.hostname)) await reply.status(403).type('text/plain').send(`this dashboard answers to localhost only, not to ${request.hostname.slice(0, 100)}\n`);
+  });
+}
+
+async function stopAll(app: FastifyInstance, queues: BoardQueues, finding: Finding): Promise<void> {
+  await app.close();
+  await Promise.all([queues.close(), finding.stop()]);
+}
+
+function addressOf(address: AddressInfo | string | null, host: string): string {
+  const port = typeof address === 'object' && address !== null ? address.port : 0;
+  return `http://${host.includes(':') ? `[${host}]` : host}:${port}`;
+}
