@@ -142,7 +142,7 @@ async function main(): Promise<void> {
   const worker = fork(fileURLToPath(new URL('../apps/gpu-worker/src/main.ts', import.meta.url)), [], {
     env: {
       ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_DEVICE: `sim:${args['tokens-per-ms']}`, SHOAL_MODEL: MODEL, SHOAL_MAX_TOKENS: '512', SHOAL_LOG_LEVEL: 'warn',
-      SHOAL_MAX_PADDED_TOKENS: '65536', SHOAL_MAX_ROWS: '16384', SHOAL_POOL_TOKENS: String(6 * 65_536),
+      SHOAL_MAX_PADDED_TOKENS: '65536', SHOAL_MAX_ROWS: '16384', SHOAL_POOL_TOKENS: String(16_384 * 80),
     },
     stdio: ['ignore', 2, 2, 'ipc'],
   });

@@ -202,7 +202,7 @@ export class Executor {
     }
     for (const [row, ids] of rows.entries()) {
       if (ids.length > tokenizer.maxTokens) throw tooLong(order.jobId, row, tokenizer.maxTokens);
-      const stranger = ids.find((id) => id >= tokenizer.vocabularySize);
+      const stranger = firstAtLeast(tokenizer.vocabularySize, ids);
       if (stranger !== undefined) {
         throw new ShoalError('INPUT_CORRUPT', `job "${order.jobId}", row ${row}: token id ${stranger} is outside the vocabulary of ${tokenizer.vocabularySize}`);
       }
@@ -433,6 +433,12 @@ function squaredLengthOf(vector: Float32Array): number {
  */
 function writeScaled(vector: Float32Array, factor: number, target: Float32Array, at: number): void {
   for (let i = 0; i < vector.length; i++) target[at + i] = vector[i]! * factor;
+}
+
+/** A loop, because this looks at every token that passes. */
+function firstAtLeast(limit: number, ids: TokenIds): number | undefined {
+  for (let i = 0; i < ids.length; i++) if (ids[i]! >= limit) return ids[i];
+  return undefined;
 }
 
 function failed(order: JobOrder, failure: Failure): JobOutcome {

@@ -29,7 +29,7 @@ export interface ResultHeader {
 /** Header and body in one buffer, ready to be committed. `body` must have the length that dtype, rows and dims ask for. */
 export function encodeResult(facts: Pick<ResultHeader, 'dtype' | 'rows' | 'dims' | 'fingerprint' | 'isTruncated'>, body: Uint8Array): Buffer {
   invariant(body.byteLength === bodyBytes(facts.dtype, facts.rows, facts.dims), 'a result body has the size its header announces');
-  const out = Buffer.alloc(RESULT_HEADER_BYTES + body.byteLength);
+  const out = Buffer.allocUnsafeSlow(RESULT_HEADER_BYTES + body.byteLength).fill(0, 0, RESULT_HEADER_BYTES);
   out.writeUInt32LE(MAGIC, 0);
   out.writeUInt8(1, 4);
   out.writeUInt8(DTYPES.indexOf(facts.dtype), 5);
