@@ -73,6 +73,18 @@ describe('the keeper of a worker', () => {
     await keeper.stop();
   });
 
+  test('starts the next one at once though the dead one still counts as alive', async () => {
+    const second = Promise.withResolvers<void>();
+    const counts = [0];
+    const keeper = keeperOf('works.mjs', async () => counts.shift() ?? 1, (attempt) => {
+      if (attempt === 2) second.resolve();
+      else setImmediate(() => started.at(-1)?.kill('SIGKILL'));
+    });
+    await second.promise;
+    await keeper.stop();
+    expect(counts).toEqual([]);
+  });
+
   test('gives up after five deaths in a row, with the last words', async () => {
     const starts: number[] = [];
     const keeper = keeperOf('dies.mjs', async () => 0, (attempt) => starts.push(attempt));

@@ -39,6 +39,7 @@ export class WorkerKeeper {
   readonly #failing = new AbortController();
   #deathsInARow = 0;
   #starts = 0;
+  #hasLostOne = false;
   readonly #running: Promise<void>;
 
   constructor(options: KeepWorkerOptions) {
@@ -64,7 +65,8 @@ export class WorkerKeeper {
 
   async #keep(): Promise<void> {
     while (!this.#stopping.signal.aborted && !this.#failing.signal.aborted) {
-      if (await this.#isServed()) await this.#pause(WATCH_MS);
+      // A worker of ours that just died counts as alive for some seconds more; it is replaced without asking.
+      if (!this.#hasLostOne && (await this.#isServed())) await this.#pause(WATCH_MS);
       else await this.#runOne();
     }
   }
@@ -75,9 +77,11 @@ export class WorkerKeeper {
   }
 
   async #runOne(): Promise<void> {
+    this.#hasLostOne = false;
     this.#options.onStart(++this.#starts);
     const { failure, lastWords } = await endOf(this.#options.startWorker(), this.#stopping.signal);
     if (this.#stopping.signal.aborted) return;
+    this.#hasLostOne = true;
     if (failure !== undefined) return this.#fail(new ShoalError(failure.code, `the worker cannot run: ${failure.message}`));
     if (++this.#deathsInARow >= MOST_DEATHS) return this.#fail(diedTooOften(lastWords));
     await this.#pause((this.#options.firstPauseMs ?? FIRST_PAUSE_MS) * 2 ** (this.#deathsInARow - 1));
