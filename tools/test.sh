@@ -25,6 +25,7 @@ main() {
   if [ $# -eq 0 ]; then
     set -- $(suites)
     check lint "$node" node_modules/.bin/oxlint --deny-warnings
+    check 'types of bench and tools' "$node" node_modules/.bin/tsc -p tsconfig.tools.json
   fi
   check 'queue server' find_server
   check model "$node" apps/cli/dist/main.js model pull minilm
