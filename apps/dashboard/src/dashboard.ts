@@ -37,6 +37,7 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
   const queues = await BoardQueues.connect({ redisUrl, prefix, log });
   const app = fastify({ forceCloseConnections: true });
   guardHost(app, host);
+  keepToItself(app);
   refuseWhileAway(app, queues);
   const show = addBoard(app);
   show(await queues.find());
@@ -107,6 +108,17 @@ function guardHost(app: FastifyInstance, host: string): void {
   if (!LOOPBACK.test(host)) return;
   app.addHook('onRequest', async (request, reply) => {
     if (!LOOPBACK.test(request.hostname)) await reply.status(403).type('text/plain').send(`this dashboard answers to localhost only, not to ${request.hostname.slice(0, 100)}\n`);
+  });
+}
+
+/** Bull Board's page asks a font server of another company; its read-only mode still answers 200 to "pause all" (9.10.1). */
+const POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; frame-ancestors 'none'; base-uri 'self'; form-action 'none'";
+
+/** Nothing is changed, and no browser asks anybody else on behalf of this page or shows it inside another. */
+function keepToItself(app: FastifyInstance): void {
+  app.addHook('onRequest', async ({ method }, reply) => {
+    void reply.headers({ 'content-security-policy': POLICY, 'x-content-type-options': 'nosniff', 'referrer-policy': 'no-referrer' });
+    if (method !== 'GET' && method !== 'HEAD') await reply.status(405).header('allow', 'GET, HEAD').send({ error: 'this dashboard is for looking only' });
   });
 }
 
