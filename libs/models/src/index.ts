@@ -4,6 +4,7 @@ export {
 } from './store/model-store.ts';
 export type { StoredModel } from './store/stored-model.ts';
 export { writeTinyModel, type TinyModelOptions } from './store/tiny-model.ts';
-export { openGraph, type GraphKind, type GraphOptions } from './graph/open-graph.ts';
-export type { Pooling } from './graph/bert-graph.ts';
+export { openGraph, type GraphOptions } from './graph/open-graph.ts';
+export { GRAPH_KINDS, type GraphKind } from './graph/graph-kind.ts';
+export type { Pooling } from './graph/pooling.ts';
 export { openTokenizer, type TokenizerOptions } from './tokenizer/open-tokenizer.ts';

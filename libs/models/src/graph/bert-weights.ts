@@ -3,7 +3,7 @@
 // know, or a part that this graph does not have, would otherwise give plausible and wrong vectors.
 
 import { ShoalError } from '@shoal/core';
-import type { MakeValues } from './onnx-file.ts';
+import type { MakeFloats } from './onnx-file.ts';
 import type { Safetensors } from './safetensors.ts';
 
 const WORD_TABLE = 'embeddings.word_embeddings.weight';
@@ -21,13 +21,13 @@ export class BertWeights {
   }
 
   /** The values of a tensor as they are stored. */
-  tensor(name: string, shape: readonly number[]): MakeValues {
+  tensor(name: string, shape: readonly number[]): MakeFloats {
     const full = this.#take(name, shape);
     return () => this.#file.read(full);
   }
 
   /** A linear layer's weight [outputs, inputs] as the matrix [inputs, outputs] that MatMul takes. */
-  transposed(name: string, outputs: number, inputs: number): MakeValues {
+  transposed(name: string, outputs: number, inputs: number): MakeFloats {
     const full = this.#take(name, [outputs, inputs]);
     return async () => {
       const matrix = new Float32Array(inputs * outputs);
@@ -37,7 +37,7 @@ export class BertWeights {
   }
 
   /** Several weights [outputs, inputs] side by side: [inputs, names × outputs]. */
-  transposedBeside(names: readonly string[], outputs: number, inputs: number): MakeValues {
+  transposedBeside(names: readonly string[], outputs: number, inputs: number): MakeFloats {
     const all = names.map((name) => this.#take(name, [outputs, inputs]));
     return async () => {
       const width = outputs * all.length;
@@ -48,7 +48,7 @@ export class BertWeights {
   }
 
   /** Several vectors one after the other. */
-  joined(names: readonly string[], size: number): MakeValues {
+  joined(names: readonly string[], size: number): MakeFloats {
     const all = names.map((name) => this.#take(name, [size]));
     return async () => {
       const values = new Float32Array(size * all.length);
@@ -58,7 +58,7 @@ export class BertWeights {
   }
 
   /** The rows of `table`, each with the first row of `addend` added. */
-  withFirstRowAdded(table: string, addend: string, shape: readonly [number, number], addendRows: number): MakeValues {
+  withFirstRowAdded(table: string, addend: string, shape: readonly [number, number], addendRows: number): MakeFloats {
     const [fullTable, fullAddend] = [this.#take(table, shape), this.#take(addend, [addendRows, shape[1]])];
     return async () => {
       const [values, row] = [await this.#file.read(fullTable), await this.#file.read(fullAddend)];

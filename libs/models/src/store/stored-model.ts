@@ -3,14 +3,17 @@
 
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { ShoalError, tokenizerHash } from '@shoal/core';
+import { ShoalError, tokenizerHash, type Precision } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
-import type { Pooling } from '../graph/bert-graph.ts';
+import type { GraphKind } from '../graph/graph-kind.ts';
+import type { Pooling } from '../graph/pooling.ts';
 import { parseBertConfig } from '../graph/bert-config.ts';
+
+export const REVISION_DIGITS = 12;
 
 export interface StoredModel {
   readonly name: string;
-  /** First 12 hex digits of sha256 of model.safetensors. */
+  /** 12 hex digits: sha256 of model.safetensors, and for a quantized model of what else makes its vectors. */
   readonly revision: string;
   readonly folder: string;
   /** Length of a vector. */
@@ -29,17 +32,26 @@ export interface StoredModel {
   readonly licence: string;
   /** As it was when the files were verified. */
   readonly weightsSha256: string;
+  /** Which graph its vectors come from: on a CPU, and for int8 on any device. */
+  readonly graphKind: GraphKind;
+  /** What that graph computes in. */
+  readonly precision: Precision;
+  /** File with the maxima that an int8 graph is smoothed with. */
+  readonly calibration?: string;
 }
 
-export async function describeModel(given: Pick<StoredModel, 'name' | 'folder' | 'weightsSha256' | 'licence' | 'prompts'>): Promise<StoredModel> {
-  const { name, folder, weightsSha256, licence, prompts } = given;
+export type ModelGiven = Pick<StoredModel, 'name' | 'folder' | 'weightsSha256' | 'licence' | 'prompts'> & { readonly revision?: string; readonly calibration?: string };
+
+/** With a calibration it is an int8 model. */
+export async function describeModel(given: ModelGiven): Promise<StoredModel> {
+  const { name, folder, weightsSha256, licence, prompts, calibration, revision = weightsSha256.slice(0, REVISION_DIGITS) } = given;
   const read = async (path: string): Promise<Buffer> => readModelFile(join(folder, path));
   const config = parseBertConfig((await read('config.json')).toString(), join(folder, 'config.json'));
   const limits = CheckedJson.parse((await read('sentence_bert_config.json')).toString(), join(folder, 'sentence_bert_config.json'));
   const pooling = CheckedJson.parse((await read('1_Pooling/config.json')).toString(), join(folder, '1_Pooling/config.json'));
   return {
     name,
-    revision: weightsSha256.slice(0, 12),
+    revision,
     folder,
     dims: config.hidden,
     positionLimit: config.positions,
@@ -50,6 +62,9 @@ export async function describeModel(given: Pick<StoredModel, 'name' | 'folder' |
     prompts,
     licence,
     weightsSha256,
+    graphKind: calibration === undefined ? 'fused-fp32' : 'int8',
+    precision: calibration === undefined ? 'fp32' : 'int8',
+    ...(calibration !== undefined && { calibration }),
   };
 }
 

@@ -1,0 +1,98 @@
+// What every form of the encoder is made from: the graph being written, the checked config, the weights by their authors'
+// names, and the type that floats are kept and computed in. Knows where tensors lie, not what is done with them.
+
+import { ShoalError, toHalf } from '@shoal/core';
+import type { BertConfig } from './bert-config.ts';
+import type { BertWeights } from './bert-weights.ts';
+import { TYPE, type ElementType, type MakeFloats, type OnnxFile } from './onnx-file.ts';
+
+export const MICROSOFT = { domain: 'com.microsoft' } as const;
+
+/** `fp16-weights`: matrices are kept as fp16 and widened once, when the runtime loads the graph; it computes in fp32. */
+export type FloatForm = 'fp32' | 'fp16' | 'fp16-weights';
+
+export class BertParts {
+  readonly graph: OnnxFile;
+  readonly config: BertConfig;
+  readonly weights: BertWeights;
+  readonly form: FloatForm;
+  /** What the encoder computes in. */
+  readonly type: ElementType;
+
+  constructor(graph: OnnxFile, config: BertConfig, weights: BertWeights, form: FloatForm) {
+    this.graph = graph;
+    this.config = config;
+    this.weights = weights;
+    this.form = form;
+    this.type = form === 'fp16' ? TYPE.FLOAT16 : TYPE.FLOAT;
+  }
+
+  /** Adds weights in this form; returns the name under which nodes find them. */
+  floats(name: string, shape: readonly number[], make: MakeFloats): string {
+    const isKeptAsHalf = this.form === 'fp16' || (this.form === 'fp16-weights' && shape.length > 1);
+    if (!isKeptAsHalf) return this.graph.initializer(name, TYPE.FLOAT, shape, make);
+    const kept = this.graph.initializer(this.form === 'fp16' ? name : `${name}.half`, TYPE.FLOAT16, shape, async () => toHalves(name, await make()));
+    return this.form === 'fp16' ? kept : this.graph.node('Cast', [kept], name, { integers: { to: TYPE.FLOAT } });
+  }
+
+  /** One number in this form, without a dimension. */
+  float(value: number): string {
+    return this.form === 'fp16' ? this.graph.once(`half_${value}`, (name) => this.floats(name, [], async () => Float32Array.of(value))) : this.graph.float(value);
+  }
+
+  /** Every token is of type 0, so that row is part of the positions; leaving the type input out alone would drop it. */
+  positions(): string {
+    const { positions, hidden, tokenTypes } = this.config;
+    const [table, types] = ['embeddings.position_embeddings.weight', 'embeddings.token_type_embeddings.weight'];
+    return this.floats('positions', [positions, hidden], this.weights.withFirstRowAdded(table, types, [positions, hidden], tokenTypes));
+  }
+
+  layerNorm(name: string): [weight: string, bias: string] {
+    const vector = (part: string): string => this.floats(`${name}.${part}`, [this.config.hidden], this.weights.tensor(`${name}.${part}`, [this.config.hidden]));
+    return [vector('weight'), vector('bias')];
+  }
+
+  bias(name: string, size: number): string {
+    return this.floats(`${name}.bias`, [size], this.weights.tensor(`${name}.bias`, [size]));
+  }
+
+  /**
+   * The end of both halves of a layer: LayerNorm(value + bias + residual). In fp16, which is for GPUs, as the one operator
+   * for it. That operator is slow on the CPU provider (21 % of an int8 run, 8 % of an fp32 run), and the runtime makes it out of
+   * Add and LayerNormalization by itself, but not out of Sum: without it fp32 is 1.12, int8 1.27 times as fast (2026-11-21,
+   * onnxruntime-node 1.30, AMD EPYC with AVX-512, ragged corpus, 1 thread).
+   */
+  addAndNorm(from: string, value: string, residual: string, output: string): string {
+    const { graph, config: { hidden, layerNormEpsilon } } = this;
+    const [norm, bias] = [this.layerNorm(`${from}.LayerNorm`), this.bias(`${from}.dense`, hidden)];
+    const floats = { epsilon: layerNormEpsilon };
+    if (this.form === 'fp16') return graph.node('SkipLayerNormalization', [value, residual, ...norm, bias], output, { ...MICROSOFT, floats });
+    const sum = graph.node('Sum', [graph.node('Add', [value, bias], `${output}.biased`), residual], `${output}.sum`);
+    return graph.node('LayerNormalization', [sum, ...norm], output, { floats });
+  }
+
+  /** Bool [batch, seq]: whether a place holds a token of its row, and not padding. */
+  isToken(): string {
+    return this.graph.once('is_token', (name) => this.#addIsToken(name));
+  }
+
+  #addIsToken(name: string): string {
+    const { graph } = this;
+    const seq = graph.node('Squeeze', [graph.node('Shape', ['input_ids'], 'seq_shape', { integers: { start: 1 } })], 'seq');
+    const places = graph.node('Range', [graph.integer(0), seq, graph.integer(1)], 'places');
+    const lengths = graph.node('Unsqueeze', [graph.node('Cast', ['lengths'], 'lengths64', { integers: { to: TYPE.INT64 } }), graph.integers(1)], 'lengths_column');
+    return graph.node('Less', [places, lengths], name);
+  }
+}
+
+/** The names of the layer's three matrices that are multiplied as one. */
+export function attentionParts(layer: string): readonly string[] {
+  return ['query', 'key', 'value'].map((part) => `${layer}.attention.self.${part}`);
+}
+
+function toHalves(name: string, values: Float32Array): Uint16Array {
+  const halves = Uint16Array.from(values, toHalf);
+  const lost = values.findIndex((value, at) => Number.isFinite(value) && (halves[at]! & 0x7fff) >= 0x7c00);
+  if (lost !== -1) throw new ShoalError('MODEL_CORRUPT', `${name} holds ${values[lost]}, which fp16 cannot say (65,504 at most): use fp32 for this model`, { tensor: name });
+  return halves;
+}

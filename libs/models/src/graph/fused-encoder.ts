@@ -1,0 +1,35 @@
+// The encoder with the operators that ONNX Runtime has fused kernels for; it does not fuse hand-written graphs by itself.
+// For the CPU provider and for CUDA. Returns the last hidden states [batch, seq, hidden].
+
+import { MICROSOFT, attentionParts, type BertParts } from './bert-parts.ts';
+
+export function addFusedEncoder(parts: BertParts): string {
+  let hidden = addEmbeddings(parts);
+  for (let layer = 0; layer < parts.config.layers; layer++) hidden = addLayer(parts, `encoder.layer.${layer}`, hidden);
+  return hidden;
+}
+
+function addEmbeddings(parts: BertParts): string {
+  const { graph, weights, config } = parts;
+  const shape = [config.vocabularySize, config.hidden];
+  const words = parts.floats('words', shape, weights.tensor('embeddings.word_embeddings.weight', shape));
+  return graph.node('EmbedLayerNormalization', ['input_ids', '', words, parts.positions(), '', ...parts.layerNorm('embeddings.LayerNorm')], 'embedded',
+    { ...MICROSOFT, floats: { epsilon: config.layerNormEpsilon }, moreOutputs: ['unused_mask_index'] });
+}
+
+function addLayer(parts: BertParts, from: string, input: string): string {
+  const { graph, weights, config: { hidden, heads, intermediate } } = parts;
+  const matrix = (name: string, outputs: number, inputs: number): string =>
+    parts.floats(`${from}.${name}.weight`, [inputs, outputs], weights.transposed(`${from}.${name}.weight`, outputs, inputs));
+  const three = attentionParts(from);
+  const qkv = parts.floats(`${from}.qkv.weight`, [hidden, 3 * hidden], weights.transposedBeside(three.map((part) => `${part}.weight`), hidden, hidden));
+  const qkvBias = parts.floats(`${from}.qkv.bias`, [3 * hidden], weights.joined(three.map((part) => `${part}.bias`), hidden));
+  // `lengths` as the mask: one number a row instead of one a token, and the form that the CUDA provider is fastest with.
+  const context = graph.node('Attention', [input, qkv, qkvBias, 'lengths'], `${from}.context`, { ...MICROSOFT, integers: { num_heads: heads } });
+  const attended = graph.node('MatMul', [context, matrix('attention.output.dense', hidden, hidden)], `${from}.attended`);
+  const middle = parts.addAndNorm(`${from}.attention.output`, attended, input, `${from}.middle`);
+  const wide = graph.node('MatMul', [middle, matrix('intermediate.dense', intermediate, hidden)], `${from}.wide`);
+  const active = graph.node('BiasGelu', [wide, parts.bias(`${from}.intermediate.dense`, intermediate)], `${from}.active`, MICROSOFT);
+  const narrow = graph.node('MatMul', [active, matrix('output.dense', hidden, intermediate)], `${from}.narrow`);
+  return parts.addAndNorm(`${from}.output`, narrow, middle, `${from}.out`);
+}

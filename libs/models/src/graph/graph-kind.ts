@@ -1,0 +1,22 @@
+// The forms a model's graph comes in. All take the same inputs and give the same output; which one a device likes best is
+// the worker's choice, except for int8, which is a model of its own because its vectors are not the fp32 ones.
+
+import type { FloatForm } from './bert-parts.ts';
+
+export const GRAPH_KINDS = ['fused-fp32', 'fused-fp16', 'fused-fp16-weights', 'plain-fp32', 'plain-fp16', 'int8'] as const;
+export type GraphKind = (typeof GRAPH_KINDS)[number];
+
+export interface BertForm {
+  /** Which operators: the file <encoder>-encoder.ts. */
+  readonly encoder: 'fused' | 'plain' | 'int8';
+  readonly floats: FloatForm;
+}
+
+export const FORMS: Readonly<Record<GraphKind, BertForm>> = {
+  'fused-fp32': { encoder: 'fused', floats: 'fp32' },
+  'fused-fp16': { encoder: 'fused', floats: 'fp16' },
+  'fused-fp16-weights': { encoder: 'fused', floats: 'fp16-weights' },
+  'plain-fp32': { encoder: 'plain', floats: 'fp32' },
+  'plain-fp16': { encoder: 'plain', floats: 'fp16' },
+  int8: { encoder: 'int8', floats: 'fp32' },
+};

@@ -1,0 +1,83 @@
+// A linear layer in whole numbers: rows of activations become codes with one scale each while the graph runs, matrices were
+// codes with one scale per column before; the product of codes is exact, and what a row gives depends on that row alone.
+// ONNX Runtime's own DynamicQuantizeMatMul has one scale for all rows and is not used.
+
+import { MICROSOFT, type BertParts } from './bert-parts.ts';
+import { TYPE, type MakeFloats, type MakeValues } from './onnx-file.ts';
+import { quantizeColumns, type Quantized } from './quantize.ts';
+
+/** Activations as codes. */
+export interface CodedRows {
+  /** uint8 [tokens, channels] */
+  readonly codes: string;
+  /** f32 [tokens, 1]: what the codes of a row, less zero, are multiplied with. */
+  readonly scales: string;
+  /** The code that stands for 0. */
+  readonly zero: string;
+}
+
+/** gelu(x) is never below this. */
+const GELU_LEAST = -0.17;
+/** Codes below zero that GELU's outputs need; the other 239 are for what is above. */
+const GELU_ZERO = 16;
+const SIGNED_ZERO = 128;
+
+/** `input`: f32 [batch, seq, channels]. The largest magnitude of a row becomes the largest code. */
+export function addSignedRows(parts: BertParts, input: string, channels: number, name: string): CodedRows {
+  const { graph } = parts;
+  const rows = flatten(parts, input, channels, name);
+  const lowest = graph.node('Neg', [reduce(parts, 'ReduceMin', rows, `${name}.lowest`)], `${name}.depth`);
+  const most = graph.node('Max', [reduce(parts, 'ReduceMax', rows, `${name}.highest`), lowest, graph.float(1e-9)], `${name}.most`);
+  const scales = graph.node('Mul', [most, graph.float(1 / 127)], `${name}.scale`);
+  return addCodes(parts, rows, scales, SIGNED_ZERO, name);
+}
+
+/** As `addSignedRows`, for what comes out of a GELU: hardly anything lies below 0, so nearly all codes go to what is above. */
+export function addGeluRows(parts: BertParts, input: string, channels: number, name: string): CodedRows {
+  const { graph } = parts;
+  const rows = flatten(parts, input, channels, name);
+  const above = graph.node('Mul', [reduce(parts, 'ReduceMax', rows, `${name}.highest`), graph.float(1 / (255 - GELU_ZERO))], `${name}.above`);
+  const scales = graph.node('Max', [above, graph.float(-GELU_LEAST / GELU_ZERO)], `${name}.scale`);
+  return addCodes(parts, rows, scales, GELU_ZERO, name);
+}
+
+/** Rows times a matrix [inputs, outputs]: f32 [batch, seq, outputs]. */
+export function addProduct(parts: BertParts, rows: CodedRows, inputs: number, outputs: number, matrix: MakeFloats, name: string): string {
+  const { graph } = parts;
+  const [codes, scales] = codesAndScales(async () => quantizeColumns(await matrix(), outputs));
+  const coded = [graph.initializer(`${name}.codes`, TYPE.INT8, [inputs, outputs], codes), graph.float(1), graph.initializer(`${name}.scales`, TYPE.FLOAT, [outputs], scales)];
+  const product = graph.node('MatMulIntegerToFloat', [rows.codes, ...coded, rows.zero], `${name}.product`, MICROSOFT);
+  const scaled = graph.node('Mul', [product, rows.scales], `${name}.rows`);
+  const batchAndSeq = graph.once('batch_and_seq', (shape) => graph.node('Shape', ['input_ids'], shape));
+  const shape = graph.once(`shape_${outputs}`, (whole) => graph.node('Concat', [batchAndSeq, graph.integers(outputs)], whole, { integers: { axis: 0 } }));
+  return graph.node('Reshape', [scaled, shape], name);
+}
+
+/** Both initializers out of one computation, which is forgotten once they are written. */
+export function codesAndScales(quantize: () => Promise<Quantized>): [codes: MakeValues, scales: MakeValues] {
+  let made: Promise<Quantized> | undefined;
+  const codes = async (): Promise<Int8Array> => (await (made = quantize())).codes;
+  const scales = async (): Promise<Float32Array> => {
+    const { scales: values } = await (made ?? quantize());
+    made = undefined;
+    return values;
+  };
+  return [codes, scales];
+}
+
+function addCodes(parts: BertParts, rows: string, scales: string, zeroCode: number, name: string): CodedRows {
+  const { graph } = parts;
+  const zero = graph.once(`zero_${zeroCode}`, (it) => graph.initializer(it, TYPE.UINT8, [], async () => Uint8Array.of(zeroCode)));
+  const scaleByRow = graph.node('Squeeze', [scales, graph.integers(1)], `${name}.scale_by_row`);
+  const tokens = graph.node('Shape', [scaleByRow], `${name}.tokens`);
+  const zeroByRow = graph.node('Expand', [graph.once(`zeros_${zeroCode}`, (it) => graph.initializer(it, TYPE.UINT8, [1], async () => Uint8Array.of(zeroCode))), tokens], `${name}.zero_by_row`);
+  return { codes: graph.node('QuantizeLinear', [rows, scaleByRow, zeroByRow], `${name}.codes`, { integers: { axis: 0 } }), scales, zero };
+}
+
+function flatten(parts: BertParts, input: string, channels: number, name: string): string {
+  return parts.graph.node('Reshape', [input, parts.graph.integers(-1, channels)], `${name}.flat`);
+}
+
+function reduce(parts: BertParts, operator: 'ReduceMax' | 'ReduceMin', rows: string, name: string): string {
+  return parts.graph.node(operator, [rows], name, { integers: { axes: [1], keepdims: 1 } });
+}
