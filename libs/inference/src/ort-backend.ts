@@ -8,6 +8,8 @@ import type { OrtThreadData, OrtThreadMessage, SharedSlot } from './ort-thread-p
 
 export interface OrtBackendOptions {
   readonly graphPath: string;
+  /** What the graph computes in, for the records of what ran. Default fp32. */
+  readonly precision?: Precision;
   readonly dims: number;
   /** Threads of one run. */
   readonly threads: number;
@@ -27,7 +29,7 @@ interface Pending {
 
 export class OrtBackend implements InferenceBackend {
   readonly device = 'cpu';
-  readonly precision: Precision = 'fp32';
+  readonly precision: Precision;
   readonly dims: number;
   readonly slotRows: number;
   readonly slotTokens: number;
@@ -39,6 +41,7 @@ export class OrtBackend implements InferenceBackend {
   private isStopping = false;
 
   private constructor(options: OrtBackendOptions, thread: Worker, shared: readonly SharedSlot[]) {
+    this.precision = options.precision ?? 'fp32';
     this.dims = options.dims;
     this.slotRows = options.slotRows;
     this.slotTokens = options.slotTokens;

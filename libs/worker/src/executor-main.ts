@@ -59,7 +59,7 @@ async function openBackend(model: StoredModel, maxTokens: number): Promise<Infer
   const { limits, threads, cacheDir, simulatedTokensPerMs } = settings;
   const slots = { dims: model.dims, slotRows: limits.maxRows, slotTokens: Math.max(limits.maxPaddedTokens, Math.ceil(maxTokens / 8) * 8) };
   if (simulatedTokensPerMs !== undefined) return new PacedBackend({ ...slots, tokensPerMs: simulatedTokensPerMs });
-  return OrtBackend.open({ ...slots, threads, graphPath: await openGraph(model, { cacheDir }) });
+  return OrtBackend.open({ ...slots, threads, precision: model.precision, graphPath: await openGraph(model, { cacheDir }) });
 }
 
 try {
