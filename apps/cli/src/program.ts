@@ -5,7 +5,9 @@ import { Command, InvalidArgumentError, Option } from 'commander';
 import { completionScript, type Shell } from './completion.ts';
 import type { EmbedFlags } from './commands/embed.ts';
 import type { ModelFlags } from './commands/model.ts';
+import type { ServeFlags } from './commands/serve.ts';
 import type { TryFlags } from './commands/try.ts';
+import type { UpFlags } from './commands/up.ts';
 import type { WorkerFlags } from './commands/worker.ts';
 import { print, type Terminal } from './terminal.ts';
 
@@ -21,6 +23,9 @@ export function buildProgram(terminal: Terminal, version: string): Command {
   addEmbed(program, terminal);
   addTry(program, terminal);
   addModel(program, terminal);
+  addUp(program, terminal);
+  addServe(program, terminal);
+  addDashboard(program, terminal);
   addWorker(program, terminal);
   addCompletion(program, terminal);
   return program;
@@ -85,6 +90,31 @@ function addModel(program: Command, terminal: Terminal): void {
   for (const command of [pull, list, verify]) addSettings(command, ['cacheDir']);
 }
 
+function addUp(program: Command, terminal: Terminal): void {
+  const command = program.command('up')
+    .summary('everything on this machine: queue server, HTTP, worker, dashboard')
+    .description('Starts a private queue server (or uses the one of REDIS_URL), the HTTP producer with OpenAI’s API, a worker on the CPU and the dashboard; starts again what dies. Ctrl-C answers what is open, drains the worker and leaves nothing running.')
+    .option('--json', 'print the addresses as one line of JSON');
+  addSettings(command, ['model', 'maxTokens', ...HTTP, ...DASHBOARD, ...CONNECTION, ...WORKER]);
+  command.action(async (flags: UpFlags) => (await import('./commands/up.ts')).up(terminal, flags));
+}
+
+function addServe(program: Command, terminal: Terminal): void {
+  const command = program.command('serve')
+    .summary('run the HTTP producer in the foreground')
+    .description('Answers POST /v1/embeddings in the shape of OpenAI’s API, through the queue; workers run elsewhere. Prints its address when it listens. SIGTERM or Ctrl-C answers what is open first.');
+  addSettings(command, ['model', 'maxTokens', ...HTTP, ...CONNECTION]);
+  command.action(async (flags: ServeFlags) => (await import('./commands/serve.ts')).serve(terminal, flags));
+}
+
+function addDashboard(program: Command, terminal: Terminal): void {
+  const command = program.command('dashboard')
+    .summary('run the dashboard in the foreground')
+    .description('Shows all queues and their jobs in a browser (Bull Board), for looking only. Prints its address when it listens.');
+  addSettings(command, [...DASHBOARD, ...CONNECTION]);
+  command.action(async (flags: ServeFlags) => (await import('./commands/serve.ts')).dashboard(terminal, flags));
+}
+
 function addWorker(program: Command, terminal: Terminal): void {
   const command = program.command('worker')
     .summary('run one worker in the foreground')
@@ -132,6 +162,8 @@ export const SETTING_FLAGS = {
 } as const;
 
 const CONNECTION = ['redisUrl', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
+const HTTP = ['httpHost', 'httpPort', 'requestTimeoutMs', 'maxOpenRequests'] as const;
+const DASHBOARD = ['dashboardHost', 'dashboardPort'] as const;
 const WORKER = ['metricsHost', 'metricsPort', 'maxPaddedTokens', 'maxRows', 'poolTokens', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'drainTimeoutMs'] as const;
 
 function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
