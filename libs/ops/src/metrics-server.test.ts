@@ -1,6 +1,8 @@
 // The small server of /metrics and /healthz, over real sockets.
 
 import { afterEach, expect, test } from 'vitest';
+import { parseMetrics } from './testing/parse-metrics.ts';
+import { serveWorkerMetrics } from './worker-metrics.ts';
 import { startMetricsServer, type MetricsServer, type MetricsServerOptions } from './metrics-server.ts';
 
 const servers: MetricsServer[] = [];
@@ -52,4 +54,18 @@ test('is gone after stop, also when stopped twice and with a connection open', a
   await fetch(`${server.url}/metrics`); // keeps its connection alive
   await Promise.all([server.stop(), server.stop()]);
   await expect(fetch(`${server.url}/metrics`)).rejects.toThrow('fetch failed');
+});
+
+test('a worker counts and serves with a port, and does neither without', async () => {
+  const probe = await start();
+  await probe.stop(); // its port is free now
+  const served = await serveWorkerMetrics({ host: '127.0.0.1', port: probe.port });
+  served.recorder.jobClaimed(5);
+  const text = await (await fetch(`${served.url}/metrics`)).text();
+  await served.stop();
+  expect(parseMetrics(text).value('shoal_claims_total')).toBe(1);
+  const off = await serveWorkerMetrics({ host: '127.0.0.1', port: 0 });
+  off.recorder.jobClaimed(5);
+  expect(off.url).toBeUndefined();
+  await off.stop();
 });

@@ -2,9 +2,10 @@
 // and, where nvidia-smi answers, of its devices. Decides nothing.
 
 import { readFile } from 'node:fs/promises';
-import { invariant, type Metrics } from '@shoal/core';
+import { invariant, noMetrics, type Metrics } from '@shoal/core';
 import { NO_CODE, WORKER_METRICS } from './metric-catalogue.ts';
 import { createMetrics, type MetricRegistry } from './metrics.ts';
+import { startMetricsServer } from './metrics-server.ts';
 import { cachedReader, type DeviceReading, type DevicesRead } from './nvidia-smi.ts';
 
 export interface WorkerMetrics {
@@ -27,6 +28,22 @@ export function createWorkerMetrics({ readDevices = cachedReader({}, DEVICES_MAX
   registry.onScrape(() => collectProcesses(registry, executor.pid));
   registry.onScrape(collectDevices(registry, readDevices));
   return { registry, recorder: recorderOf(registry, executor) };
+}
+
+export interface ServedMetrics {
+  /** For the Pipeline. */
+  readonly recorder: Metrics;
+  /** http://127.0.0.1:9100, or undefined when nothing is served. */
+  readonly url: string | undefined;
+  stop(): Promise<void>;
+}
+
+/** What a worker counts, and where it is served; with port 0 neither. Throws CONFIG_INVALID when it cannot listen there. */
+export async function serveWorkerMetrics({ host, port }: { readonly host: string; readonly port: number }): Promise<ServedMetrics> {
+  if (port === 0) return { recorder: noMetrics, url: undefined, stop: async () => undefined };
+  const { recorder, registry } = createWorkerMetrics();
+  const { url, stop } = await startMetricsServer({ host, port, metrics: registry });
+  return { recorder, url, stop };
 }
 
 type Registry = MetricRegistry<typeof WORKER_METRICS>;
