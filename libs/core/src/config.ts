@@ -21,6 +21,7 @@ export const settingsSchema = z.strictObject({
     .describe('Device of a worker. sim:8000 is a simulated one that computes nothing, at 8,000 tokens a millisecond; it serves its own queue, embed-<model>-sim.'),
   cacheDir: z.string().min(1).optional().describe('Models, graphs and the private queue server. Default: $XDG_CACHE_HOME/shoal or ~/.cache/shoal.'),
   threads: count(0, 1024).default(0).describe('Threads one run uses on the CPU; 0 means one per core that the process may use.'),
+  tokenizerThreads: count(0, 64).optional().describe('Threads that tokenize jobs which came as text; 0: none. Unset: one for every four cores, at most 8.'),
   maxTokens: count(8, 8192).optional().describe('Longest row in tokens, special tokens included. Unset: where the model’s authors truncate (256 for minilm).'),
   maxPaddedTokens: count(16, 1 << 24).default(1024)
     .describe('Token budget of a micro-batch: rows × width. 1,024 measured best on CPUs: larger batches only add padding.'),

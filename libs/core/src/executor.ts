@@ -13,7 +13,7 @@ import { encodeBody } from './output-encoding.ts';
 import { fingerprintOf } from './fingerprint.ts';
 import { invariant, unreachable } from './invariant.ts';
 import { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
-import type { Clock, CommitResult, InferenceBackend, InputRead, Logger, PayloadStore, Slot, Tokenizer } from './ports.ts';
+import type { BatchTokenizer, Clock, CommitResult, InferenceBackend, InputRead, Logger, PayloadStore, Slot } from './ports.ts';
 import type { EmbedReturn } from './job-schema.ts';
 import type { FaultPoints } from './fault-points.ts';
 import type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from './protocol.ts';
@@ -26,7 +26,7 @@ export interface ExecutorLimits extends CutLimits {
 export interface ExecutorParts {
   readonly store: PayloadStore;
   readonly backend: InferenceBackend;
-  readonly tokenizer: Tokenizer;
+  readonly tokenizer: BatchTokenizer;
   readonly clock: Clock;
   readonly log: Logger;
   readonly limits: ExecutorLimits;
@@ -115,10 +115,11 @@ export class Executor {
 
   private async fill(orders: readonly JobOrder[]): Promise<void> {
     const reads = await this.parts.store.read(orders.map((order) => ({ jobId: order.jobId, hasInput: order.input.form !== 'inline' })));
+    const prepared = await Promise.all(orders.map((order, i) => this.prepared(order, reads[i]!)));
     const pooled = orders.flatMap((order, i) => {
       if (this.wanted.get(order.jobId) !== order) return []; // dropped while its input was read
       this.wanted.delete(order.jobId);
-      const tokens = this.fillOne(order, reads[i]!);
+      const tokens = this.admit(order, prepared[i]!);
       return tokens === undefined ? [] : [{ jobId: order.jobId, tokens }];
     });
     if (pooled.length > 0) this.parts.send({ kind: 'filled', jobs: pooled, poolTokens: this.pool.tokens });
@@ -126,23 +127,27 @@ export class Executor {
   }
 
   /** The real tokens now in the pool for this job, or undefined when it ended here. */
-  private fillOne(order: JobOrder, read: InputRead): number | undefined {
-    try {
-      const known = read.resultHead === undefined ? undefined : decodeResultHeader(read.resultHead);
-      const prepared = this.prepare(order, read, known);
-      if (prepared.kind === 'already') {
-        this.report([{ kind: 'already', jobId: order.jobId, token: order.token, value: this.repeatedValue(order, prepared.header) }]);
-        return undefined;
-      }
-      return this.pour(order, prepared);
-    } catch (error) {
-      if (!(error instanceof ShoalError)) throw error;
-      this.report([failed(order, toFailure(error))]);
-      return undefined;
+  private admit(order: JobOrder, prepared: Prepared): number | undefined {
+    const { jobId, token } = order;
+    switch (prepared.kind) {
+      case 'rows': return this.pour(order, prepared);
+      case 'already': return void this.report([{ kind: 'already', jobId, token, value: this.repeatedValue(order, prepared.header) }]);
+      case 'failed': return void this.report([failed(order, prepared.failure)]);
+      default: return unreachable(prepared);
     }
   }
 
-  private prepare(order: JobOrder, read: InputRead, known: ResultHeader | undefined): Prepared {
+  private async prepared(order: JobOrder, read: InputRead): Promise<Prepared> {
+    try {
+      const known = read.resultHead === undefined ? undefined : decodeResultHeader(read.resultHead);
+      return await this.prepare(order, read, known);
+    } catch (error) {
+      if (!(error instanceof ShoalError)) throw error;
+      return { kind: 'failed', failure: toFailure(error) };
+    }
+  }
+
+  private async prepare(order: JobOrder, read: InputRead, known: ResultHeader | undefined): Promise<Prepared> {
     const bytes = order.input.form === 'inline' ? encodeTexts(order.input.texts) : read.input;
     if (bytes === undefined) {
       if (known !== undefined && (order.fingerprint === undefined || order.fingerprint === known.fingerprint)) return { kind: 'already', header: known };
@@ -154,7 +159,7 @@ export class Executor {
       if (known.fingerprint === fingerprint) return { kind: 'already', header: known };
       throw conflict(order.jobId, known.fingerprint, fingerprint);
     }
-    return { kind: 'rows', fingerprint, ...this.rowsOf(order, order.input.form === 'inline' ? { form: 'texts', texts: order.input.texts } : decodeInput(bytes)) };
+    return { kind: 'rows', fingerprint, ...(await this.rowsOf(order, order.input.form === 'inline' ? { form: 'texts', texts: order.input.texts } : decodeInput(bytes))) };
   }
 
   private checkedFingerprint(order: JobOrder, bytes: Buffer): string {
@@ -171,25 +176,21 @@ export class Executor {
     return fingerprint;
   }
 
-  private rowsOf(order: JobOrder, input: DecodedInput): { ids: ArrayLike<number>[]; truncated: number } {
+  private async rowsOf(order: JobOrder, input: DecodedInput): Promise<{ ids: ArrayLike<number>[]; truncated: number }> {
     const expected = order.input.form === 'inline' ? undefined : order.input;
     if (expected !== undefined && expected.form !== input.form) throw inputMismatch(order.jobId, `says ${expected.form}`, `holds ${input.form}`);
-    const ids = input.form === 'texts' ? this.tokenized(order, input.texts) : { ids: this.checkedIds(order, input.rows), truncated: 0 };
+    const ids = input.form === 'texts' ? await this.tokenized(order, input.texts) : { ids: this.checkedIds(order, input.rows), truncated: 0 };
     if (expected !== undefined && expected.rows !== ids.ids.length) throw inputMismatch(order.jobId, `says ${expected.rows} rows`, `holds ${ids.ids.length}`);
     return ids;
   }
 
-  private tokenized(order: JobOrder, texts: readonly string[]): { ids: ArrayLike<number>[]; truncated: number } {
+  private async tokenized(order: JobOrder, texts: readonly string[]): Promise<{ ids: ArrayLike<number>[]; truncated: number }> {
     const { tokenizer, prompts } = this.parts;
     const prefix = order.prompt === undefined ? '' : prompts[order.prompt];
-    let truncated = 0;
-    const ids = texts.map((text, row) => {
-      const encoded = tokenizer.encode(prefix + text);
-      if (encoded.isTruncated && order.truncate === 'error') throw tooLong(order.jobId, row, tokenizer.maxTokens);
-      if (encoded.isTruncated) truncated++;
-      return encoded.ids;
-    });
-    return { ids, truncated };
+    const rows = await tokenizer.encodeAll(prefix === '' ? texts : texts.map((text) => prefix + text));
+    const firstCut = rows.findIndex((row) => row.isTruncated);
+    if (firstCut >= 0 && order.truncate === 'error') throw tooLong(order.jobId, firstCut, tokenizer.maxTokens);
+    return { ids: rows.map((row) => row.ids), truncated: rows.filter((row) => row.isTruncated).length };
   }
 
   private checkedIds(order: JobOrder, rows: readonly TokenIds[]): ArrayLike<number>[] {
@@ -399,6 +400,7 @@ export class Executor {
 }
 
 type Prepared =
+  | { readonly kind: 'failed'; readonly failure: Failure }
   | { readonly kind: 'already'; readonly header: ResultHeader }
   | { readonly kind: 'rows'; readonly fingerprint: string; readonly ids: ArrayLike<number>[]; readonly truncated: number };
 

@@ -148,6 +148,12 @@ export interface Tokenizer {
   encode(text: string): Encoded;
 }
 
+/** What an executor tokenizes with: many texts at once, on other threads where that pays. */
+export interface BatchTokenizer extends Pick<Tokenizer, 'hash' | 'maxTokens' | 'vocabularySize'> {
+  /** One row per text, in order. */
+  encodeAll(texts: readonly string[]): Promise<readonly Encoded[]>;
+}
+
 export type Precision = 'fp32' | 'fp16' | 'bf16' | 'int8';
 
 /** Buffers shared with the thread that runs the model. Row-major; `ids` is rows × width, padding is 0. */

@@ -9,6 +9,7 @@ import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/mo
 import { createLogger } from '@shoal/ops/logger';
 import { RedisPayloadStore } from '@shoal/queue/payload';
 import { EXECUTOR_ENVIRONMENT, type ExecutorSettings } from './executor-settings.ts';
+import { ThreadedTokenizer } from './threaded-tokenizer.ts';
 
 const settings = JSON.parse(process.env[EXECUTOR_ENVIRONMENT] ?? 'null') as ExecutorSettings;
 invariant(settings !== null && process.send !== undefined, 'the executor is started by its worker');
@@ -31,7 +32,8 @@ async function open(): Promise<{ executor: Executor; close: () => Promise<void> 
   const connecting = RedisPayloadStore.connect({ redisUrl, prefix, queue, lane, log });
   connecting.catch(() => undefined); // awaited below, after the slower parts have begun
   const model = await openModel(settings.model, { cacheDir });
-  const tokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
+  const ownTokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
+  const tokenizer = new ThreadedTokenizer({ tokenizer: ownTokenizer, model: settings.model, cacheDir, maxTokens: ownTokenizer.maxTokens, threads: settings.tokenizerThreads });
   const backend = await openBackend(model, tokenizer.maxTokens);
   const store = await connecting;
   const name = `${settings.served}@${model.revision}`;
@@ -50,7 +52,7 @@ async function open(): Promise<{ executor: Executor; close: () => Promise<void> 
     close: async () => {
       await executor.stop();
       await backend.stop();
-      await store.stop();
+      await Promise.all([tokenizer.stop(), store.stop()]);
     },
   };
 }

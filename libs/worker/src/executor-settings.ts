@@ -21,6 +21,8 @@ export interface ExecutorSettings {
   /** Longest row in tokens; undefined: where the model's authors truncate. */
   readonly maxTokens: number | undefined;
   readonly threads: number;
+  /** Threads that tokenize jobs which came as text. */
+  readonly tokenizerThreads: number;
   readonly limits: Pick<Settings, 'maxPaddedTokens' | 'maxRows' | 'maxWaitMs' | 'minRows' | 'maxRowAgeMs'>;
   readonly logLevel: Settings['logLevel'];
 }

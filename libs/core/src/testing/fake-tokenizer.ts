@@ -1,11 +1,11 @@
 // A tokenizer for tests: a word is a token, between a first and a last special token as in BERT. No vocabulary to load.
 
-import type { Encoded, Tokenizer } from '../ports.ts';
+import type { BatchTokenizer, Encoded, Tokenizer } from '../ports.ts';
 
 const FIRST = 101;
 const LAST = 102;
 
-export class FakeTokenizer implements Tokenizer {
+export class FakeTokenizer implements Tokenizer, BatchTokenizer {
   readonly hash: string;
   readonly maxTokens: number;
   readonly vocabularySize = 30_522;
@@ -13,6 +13,10 @@ export class FakeTokenizer implements Tokenizer {
   constructor({ maxTokens = 64, hash = '0123456789abcdef' }: { readonly maxTokens?: number; readonly hash?: string } = {}) {
     this.maxTokens = maxTokens;
     this.hash = hash;
+  }
+
+  async encodeAll(texts: readonly string[]): Promise<Encoded[]> {
+    return texts.map((text) => this.encode(text));
   }
 
   encode(text: string): Encoded {

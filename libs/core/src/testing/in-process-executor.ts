@@ -5,7 +5,7 @@
 import { Executor, type ExecutorLimits } from '../executor.ts';
 import { isShoalError } from '../errors.ts';
 import { noFaults } from '../fault-points.ts';
-import type { Clock, ExecutorLink, Logger, PayloadStore, Tokenizer } from '../ports.ts';
+import type { Clock, ExecutorLink, Logger, PayloadStore, BatchTokenizer } from '../ports.ts';
 import type { FromExecutor, ToExecutor } from '../protocol.ts';
 import { FakeBackend } from './fake-backend.ts';
 import { READY, type Ready } from './fake-executor-link.ts';
@@ -13,7 +13,7 @@ import { READY, type Ready } from './fake-executor-link.ts';
 export interface InProcessExecutorOptions {
   readonly clock: Clock;
   readonly store: PayloadStore;
-  readonly tokenizer: Tokenizer;
+  readonly tokenizer: BatchTokenizer;
   readonly log: Logger;
   readonly limits: ExecutorLimits;
   /** The device of the `start`-th process, the first being 1. */
