@@ -70,6 +70,12 @@ test('shows both lanes with their counts, read-only', async () => {
   expect(body.queues[0]!.counts).toMatchObject({ completed: 1, failed: 1, waiting: 2 });
 });
 
+test('a queue that comes later is shown soon', async () => {
+  await board();
+  await server.command('HSET', '{shoal}:embed-later:meta', 'opts.maxLenEvents', 100);
+  await expect.poll(async () => (await board()).body.queues.map(({ name }) => name), { timeout: 5_000 }).toContain('embed-later');
+});
+
 test('lists jobs of every state, the damaged one too, in a few kilobytes and without vectors', async () => {
   const { body, text } = await board(`?activeQueue=${QUEUE}&status=latest&page=1&jobsPerPage=10`);
   expect(body.queues[0]!.jobs.map(({ id }) => id).toSorted()).toEqual(['bad-job', 'damaged-job', 'good-job', 'waiting-job']);

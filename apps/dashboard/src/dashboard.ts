@@ -1,6 +1,7 @@
 // Bull Board over every queue of a prefix, to look at and nothing else: read-only, texts begun and vectors left out. Queues
-// that come later appear by themselves. There is no authentication here: it belongs on loopback, and on loopback it answers
-// only to names of this machine, so that no web page can read it through a name of its own (DNS rebinding).
+// that come later appear by themselves, and nothing is asked of the server while nobody looks. There is no authentication
+// here: it belongs on loopback, and on loopback it answers only to names of this machine, so that no web page can read it
+// through a name of its own (DNS rebinding).
 
 import type { AddressInfo } from 'node:net';
 import { createBullBoard } from '@bull-board/api';
@@ -28,8 +29,9 @@ export interface Dashboard {
   stop(): Promise<void>;
 }
 
-/** How soon a new queue is seen. Finding them walks over all keys of the server in small steps. */
-const FIND_MS = 10_000;
+/** Finding queues walks over all keys of the server in small steps: at most once in so long, and a twentieth of the time. */
+const FIND_EVERY_MS = 1_000;
+const FIND_SHARE = 20;
 
 /** Throws QUEUE_UNREACHABLE, and CONFIG_INVALID when it cannot listen there. */
 export async function createDashboard(options: DashboardOptions): Promise<Dashboard> {
@@ -40,10 +42,9 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
   keepToItself(app);
   refuseWhileAway(app, queues);
   const show = addBoard(app);
-  show(await queues.find());
-  const finding = keepFinding(queues, show, log);
+  findWhenAsked(app, queues, show, log);
   let stopping: Promise<void> | undefined;
-  const stop = (): Promise<void> => (stopping ??= stopAll(app, queues, finding));
+  const stop = (): Promise<void> => (stopping ??= stopAll(app, queues));
   try {
     await app.listen({ host, port });
   } catch (error) {
@@ -74,24 +75,20 @@ function adapterOf(queue: BoardQueue): BullMQAdapter {
   return adapter;
 }
 
-interface Finding {
-  stop(): Promise<void>;
-}
-
-/** One search at a time; one that fails is made up for by the next. */
-function keepFinding(queues: BoardQueues, show: (found: readonly BoardQueue[]) => void, log: Logger): Finding {
+/** Looks for queues when somebody looks at them; one search at a time, and one that fails is made up for by the next. */
+function findWhenAsked(app: FastifyInstance, queues: BoardQueues, show: (found: readonly BoardQueue[]) => void, log: Logger): void {
+  let notBeforeMs = 0;
   let search: Promise<void> | undefined;
-  const timer = setInterval(() => {
-    search ??= queues.find()
-      .then(show, (error: unknown) => log.debug({ err: error }, 'queues could not be looked for'))
-      .finally(() => (search = undefined));
-  }, FIND_MS);
-  return {
-    async stop() {
-      clearInterval(timer);
-      await search;
-    },
+  const find = async (): Promise<void> => {
+    const startedMs = performance.now();
+    await queues.find().then(show, (error: unknown) => log.debug({ err: error }, 'queues could not be looked for'));
+    notBeforeMs = performance.now() + Math.max(FIND_EVERY_MS, FIND_SHARE * (performance.now() - startedMs));
+    search = undefined;
   };
+  app.addHook('preHandler', async ({ url }) => {
+    if (!url.startsWith('/api/queues') || performance.now() < notBeforeMs) return;
+    await (search ??= find());
+  });
 }
 
 /** Questions to a server that is away would wait for it, one more at each look of each browser. */
@@ -122,9 +119,9 @@ function keepToItself(app: FastifyInstance): void {
   });
 }
 
-async function stopAll(app: FastifyInstance, queues: BoardQueues, finding: Finding): Promise<void> {
+async function stopAll(app: FastifyInstance, queues: BoardQueues): Promise<void> {
   await app.close();
-  await Promise.all([queues.close(), finding.stop()]);
+  await queues.close();
 }
 
 function addressOf(address: AddressInfo | string | null, host: string): string {
