@@ -11,6 +11,7 @@ export interface Line {
   readonly byteOffset: number;
   /** Without its line end; undefined when it was longer than the limit. */
   readonly bytes: Buffer | undefined;
+  readonly end: '' | '\n' | '\r\n';
 }
 
 /** The lines of a stream of chunks, as many at a time as a chunk completes. What follows the last line end is a line unless it is empty. */
@@ -57,8 +58,10 @@ class OpenLine {
   close(lastPiece: Buffer, lineEndBytes: number): Line {
     this.add(lastPiece);
     const isTooLong = this.#bytes > this.#maxBytes;
-    const bytes = isTooLong ? undefined : withoutCarriageReturn(this.#pieces.length === 1 ? this.#pieces[0]! : Buffer.concat(this.#pieces));
-    const line = { number: this.#number, byteOffset: this.#byteOffset, bytes };
+    const whole = isTooLong ? undefined : this.#pieces.length === 1 ? this.#pieces[0]! : Buffer.concat(this.#pieces);
+    const bytes = whole === undefined ? undefined : withoutCarriageReturn(whole);
+    const end = lineEndBytes === 0 ? '' : bytes === whole ? '\n' : '\r\n';
+    const line = { number: this.#number, byteOffset: this.#byteOffset, bytes, end } as const;
     this.#number++;
     this.#byteOffset += this.#bytes + lineEndBytes;
     this.#pieces = [];

@@ -7,6 +7,8 @@ const WORDS = { aim: 60, most: 90 } as const;
 const CODE_LINES = 8;
 /** Below so many letters a passage says nothing that could answer a question. */
 const LEAST_LETTERS = 24;
+/** A paragraph or line is cut above this: what finds links and tables in it takes time by the square of its length (17 s for 160 kB of spaces, 2026-11-21). */
+const BLOCK_CHARACTERS = 8_000;
 /** Sections that answer no question about the subject. */
 const NO_ANSWERS = /^(licen[sc]e|copyright|contribut|sponsor|backers|authors?\b|credits|changelog|table of contents|contents\b|badges)/i;
 
@@ -16,13 +18,13 @@ export interface Passage {
   readonly text: string;
 }
 
-/** The passages of one document, in order. */
-export function splitPassages(markdown: string): readonly Passage[] {
+/** The passages of one document, in order: those that could answer a question, or `all`, with whole code blocks. */
+export function splitPassages(markdown: string, kept: 'answers' | 'all' = 'answers'): readonly Passage[] {
   const passages: Passage[] = [];
-  for (const section of sectionsOf(blocksOf(markdown))) {
-    if (section.headings.some((heading) => NO_ANSWERS.test(heading))) continue;
+  for (const section of sectionsOf(blocksOf(markdown, kept === 'all' ? Infinity : CODE_LINES))) {
+    if (kept === 'answers' && section.headings.some((heading) => NO_ANSWERS.test(heading))) continue;
     for (const text of joinBlocks(section.blocks)) {
-      if (lettersOf(text) >= LEAST_LETTERS) passages.push({ headings: section.headings, text });
+      if (kept === 'all' ? /[\p{L}\p{N}]/u.test(text) : lettersOf(text) >= LEAST_LETTERS) passages.push({ headings: section.headings, text });
     }
   }
   return passages;
@@ -58,15 +60,17 @@ function sectionsOf(blocks: readonly Block[]): readonly Section[] {
 }
 
 /** Reads line by line: fences first, because nothing inside them is Markdown. */
-function blocksOf(markdown: string): readonly Block[] {
+function blocksOf(markdown: string, codeLines: number): readonly Block[] {
   const blocks: Block[] = [];
   let prose: string[] = [];
+  let characters = 0;
   const endProse = (): void => {
     const text = plainText(joinSoftBreaks(prose));
     if (text !== '') blocks.push({ kind: 'prose', text });
     prose = [];
+    characters = 0;
   };
-  const lines = withoutComments(markdown).split(/\r?\n/);
+  const lines = withoutComments(markdown).split(/\r?\n/).flatMap(cutLine);
   for (let at = 0; at < lines.length; at++) {
     const line = lines[at]!;
     const fence = /^\s*(`{3,}|~{3,})/.exec(line)?.[1]; // any indentation: fences stand inside lists
@@ -74,7 +78,7 @@ function blocksOf(markdown: string): readonly Block[] {
       endProse();
       const end = fenceEnd(lines, at + 1, fence);
       const code = lines.slice(at + 1, end).map((codeLine) => codeLine.trimEnd()).filter((codeLine) => codeLine !== '');
-      if (code.length > 0) blocks.push({ kind: 'code', text: code.slice(0, CODE_LINES).join('\n') });
+      if (code.length > 0) blocks.push({ kind: 'code', text: code.slice(0, codeLines).join('\n') });
       at = end;
       continue;
     }
@@ -84,7 +88,11 @@ function blocksOf(markdown: string): readonly Block[] {
       if (heading.text !== '') blocks.push({ kind: 'heading', level: heading.level, text: heading.text });
       if (heading.isUnderlined) at++;
     } else if (line.trim() === '') endProse();
-    else prose.push(line);
+    else {
+      if (characters + line.length > BLOCK_CHARACTERS) endProse();
+      prose.push(line);
+      characters += line.length;
+    }
   }
   endProse();
   return blocks;
@@ -107,7 +115,28 @@ function headingOf(line: string, next: string | undefined, isFirst: boolean): { 
 }
 
 function withoutComments(markdown: string): string {
-  return markdown.replace(/^---\r?\n[\s\S]*?\r?\n---\r?\n/, '').replaceAll(/<!--[\s\S]*?-->/g, '');
+  const text = markdown.replace(/^---\r?\n[\s\S]*?\r?\n---\r?\n/, '');
+  const kept: string[] = [];
+  let at = 0;
+  for (let start = text.indexOf('<!--'); start !== -1; start = text.indexOf('<!--', at)) {
+    const end = text.indexOf('-->', start);
+    if (end === -1) break;
+    kept.push(text.slice(at, start));
+    at = end + 3;
+  }
+  return kept.join('') + text.slice(at);
+}
+
+function cutLine(line: string): readonly string[] {
+  if (line.length <= BLOCK_CHARACTERS) return [line];
+  const pieces: string[] = [];
+  for (let at = 0; at < line.length; ) {
+    const space = line.lastIndexOf(' ', at + BLOCK_CHARACTERS);
+    const end = space > at ? space : at + BLOCK_CHARACTERS;
+    pieces.push(line.slice(at, end));
+    at = end;
+  }
+  return pieces;
 }
 
 /** Lines that an author broke at some column become one again; items, quotes and rows of tables keep theirs. */
