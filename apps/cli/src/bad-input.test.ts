@@ -70,7 +70,7 @@ describe('an input', () => {
 
   test('with a line that is no JSON, by file and line', async () => {
     writeFileSync(box.path('a.jsonl'), '{"text": "x"\n');
-    await expectRefusal(['a.jsonl', '-o', 'out.jsonl'], { code: 1, message: 'a.jsonl, line 1: not valid JSON: .*--on-error skip leaves such lines out' });
+    await expectRefusal(['a.jsonl', '-o', 'out.jsonl'], { code: 1, message: 'a.jsonl, line 1: not valid JSON: .*--on-error skip leaves such records out' });
   });
 
   test('with a line without the field', async () => {
@@ -83,16 +83,25 @@ describe('an input', () => {
     await expectRefusal(['a.jsonl'], { code: 1, message: 'a.jsonl, line 1: field "text" is an array, not a string' });
   });
 
+  test('of CSV without the field, with a row of another length, or with an open quote', async () => {
+    writeFileSync(box.path('a.csv'), 'id;comment\n1;good\n');
+    await expectRefusal(['a.csv', '-o', 'out.npy'], { code: 1, message: `a.csv, line 1: the header has no field "text" \\(it has "id;comment"\\); its fields look divided by ";": --delimiter ';'` });
+    writeFileSync(box.path('a.csv'), 'id,text\n1,good, but a comma\n');
+    await expectRefusal(['a.csv'], { code: 1, message: 'a.csv, line 2: the row has 3 fields and the first row 2; .*--on-error skip leaves such records out' });
+    writeFileSync(box.path('a.csv'), 'id,text\n1,"never\nclosed\n');
+    await expectRefusal(['a.csv'], { code: 1, message: 'a.csv, line 2: the quote that opens field 2 is never closed' });
+  });
+
   test('of a format that nobody knows', async () => {
     writeFileSync(box.path('a.pdf'), 'x');
-    await expectRefusal(['a.pdf'], { code: 2, message: 'a.pdf has the extension .pdf; Shoal reads .txt \\(a line a text\\) and .jsonl.* --format text' });
+    await expectRefusal(['a.pdf'], { code: 2, message: 'a.pdf has the extension .pdf; Shoal reads .txt \\(a line a text\\), .jsonl, .csv, .tsv and .md.* --format text' });
   });
 
   test('among several that are wrong: all are named at once', async () => {
     mkdirSync(box.path('dir'));
-    const { stderr, code } = await box.run(['embed', 'one.txt', 'dir', 'two.csv']);
+    const { stderr, code } = await box.run(['embed', 'one.txt', 'dir', 'two.pdf']);
     expect([code, stderr.split('\n').length]).toEqual([1, 4]);
-    expect(stderr).toMatch(/one\.txt.*\n.*dir is a folder.*\n.*two\.csv/);
+    expect(stderr).toMatch(/one\.txt.*\n.*dir is a folder.*\n.*two\.pdf/);
   });
 });
 
@@ -120,7 +129,19 @@ describe('an output', () => {
     await expectRefusal(['a.txt', '-o', 'locked/rows.npy'], { code: 1, message: 'cannot write locked/rows.npy: this user may not write there' }, isRoot ? { uid: 65_534 } : {});
   });
 
-  test('of a format that nobody knows', () => expectRefusal(['a.txt', '-o', 'rows.parquet'], { code: 2, message: 'the output rows.parquet has the extension .parquet; Shoal writes .jsonl and .npy' }));
+  test('of a format that nobody knows', () => expectRefusal(['a.txt', '-o', 'rows.parquet'], { code: 2, message: 'the output rows.parquet has the extension .parquet; Shoal writes .jsonl, .npy and .arrow' }));
+
+  test('that the other flags do not fit', async () => {
+    await expectRefusal(['a.txt', '-o', 'out.npy', '--with-text'], { code: 2, message: '--with-text needs .jsonl or .arrow' });
+    await expectRefusal(['a.txt', '--shard-rows', '10'], { code: 2, message: '--shard-rows needs an output file' });
+    await expectRefusal(['a.txt', '-o', 'out.npy', '--delimiter', ';'], { code: 2, message: '--delimiter is about CSV, and no input is that' });
+    await expectRefusal(['a.txt', '-o', 'out.npy', '--delimiter', 'ab'], { code: 2, message: 'It must be one ASCII character other than a quote' });
+  });
+
+  test('among shards of another run', async () => {
+    writeFileSync(box.path('rows-00002.npy'), '');
+    await expectRefusal(['a.txt', '-o', 'rows.npy', '--shard-rows', '10'], { code: 2, message: 'rows-00002.npy is there from an earlier run; remove the shards of that run, or choose another name' });
+  });
 
   test('that cannot be resumed', async () => {
     await expectRefusal(['a.txt', '--resume'], { code: 2, message: '--resume needs an output file' });

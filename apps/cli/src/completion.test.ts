@@ -28,7 +28,8 @@ describe('the completion script for bash', () => {
     expect(offered('model', 'p')).toEqual(['pull']);
     expect(offered('model', 'pull', '--f')).toEqual(['--force']);
     expect(offered('embed', '--output-')).toEqual(['--output-format']);
-    expect(offered('embed', '--output-format', '')).toEqual(['jsonl', 'npy']);
+    expect(offered('embed', '--output-format', '')).toEqual(['jsonl', 'npy', 'arrow']);
+    expect(offered('embed', '--format', '')).toEqual(['text', 'jsonl', 'csv', 'markdown']);
     expect(offered('completion', '')).toEqual(expect.arrayContaining(['bash', 'zsh', 'fish']));
   });
 });
@@ -36,6 +37,6 @@ describe('the completion script for bash', () => {
 test('the scripts for zsh and fish name every command', () => {
   expect(completionScript(program, 'zsh')).toContain('bashcompinit');
   const fish = completionScript(program, 'fish');
-  expect(fish).toContain("complete -c shoal -n '__fish_seen_subcommand_from embed' -l output-format -r -f -a 'jsonl npy'");
+  expect(fish).toContain("complete -c shoal -n '__fish_seen_subcommand_from embed' -l output-format -r -f -a 'jsonl npy arrow'");
   expect(fish).toContain("complete -c shoal -n 'not __fish_seen_subcommand_from embed try model up serve dashboard worker completion' -f -a embed");
 });

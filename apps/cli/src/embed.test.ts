@@ -4,6 +4,7 @@ import { existsSync, readFileSync, readdirSync, statSync, writeFileSync } from '
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { tableFromIPC } from 'apache-arrow';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { attachServer, type AttachedServer } from '@shoal/queue/server';
 import { SHOAL, Sandbox, says, watch, type Result, type Running } from './testing/shoal-process.ts';
@@ -14,6 +15,7 @@ const HEADER_BYTES = 128;
 interface Row {
   readonly id?: string | number;
   readonly index?: number;
+  readonly text?: string;
   readonly embedding: readonly number[];
 }
 
@@ -92,6 +94,60 @@ describe('with a server and a worker that are there', () => {
     writeFileSync(box.path('two.jsonl'), '{"text":"gamma"}\n\n{"id":"d","text":"delta"}\n');
     const { stdout } = await done(['one.txt', 'two.jsonl']);
     expect(rowsOf(stdout).map(({ id, index }) => id ?? index)).toEqual([0, 1, 2, 3, 'd']);
+  });
+
+  test('CSV, JSONL and lines of the same texts are the same rows', async () => {
+    writeFileSync(box.path('t.csv'), '\uFEFFkey;"te""xt"\r\n1;"one\r\ntwo; three"\r\nb;four\r\n');
+    writeFileSync(box.path('t.jsonl'), '{"text":"one\\r\\ntwo; three"}\n{"text":"four"}\n');
+    const csv = rowsOf((await done(['t.csv', '--delimiter', ';', '--text-field', 'te"xt', '--id-field', '1', '--with-text'])).stdout);
+    expect(csv).toMatchObject([{ id: '1', text: 'one\r\ntwo; three' }, { id: 'b', text: 'four' }]);
+    const jsonl = rowsOf((await done(['t.jsonl'])).stdout);
+    expect(csv.map((row, at) => cosine(row.embedding, jsonl[at]!.embedding) > 0.999999)).toEqual([true, true]);
+    const { stdout } = await done(['-', '--format', 'csv', '--no-header', '--text-field', '2'], 'x,four\n');
+    expect(cosine(rowsOf(stdout)[0]!.embedding, csv[1]!.embedding)).toBeCloseTo(1, 5);
+  });
+
+  test('bad rows of CSV are skipped by name when asked', async () => {
+    writeFileSync(box.path('rows.csv'), 'id,text\n1,good\n2,too,many\n3,"bad" quote\n4,good\n5,"open\n6,lost\n');
+    const { stdout, stderr } = await done(['rows.csv', '--on-error', 'skip']);
+    expect(rowsOf(stdout).map((row) => row.id)).toEqual(['1', '4']);
+    expect(stderr).toMatch(/skipped rows\.csv, line 3: the row has 3 fields.*\n.*line 4: field 2 goes on.*\n.*line 6: the quote that opens field 2 is never closed.*\n.*2 rows.*; 3 skipped/);
+  });
+
+  test('passages of Markdown have ids that say where they stand', async () => {
+    writeFileSync(box.path('guide.md'), '# Guide\n\nIntroduction to the guide.\n\n## Leases\n\nHow leases are renewed.\n');
+    const { stdout } = await done(['guide.md', '--with-text']);
+    expect(rowsOf(stdout)).toMatchObject([{ id: 'guide.md#guide/1', text: 'Guide: Introduction to the guide.' }, { id: 'guide.md#guide/leases/1', text: 'Guide › Leases: How leases are renewed.' }]);
+  });
+
+  test('an Arrow file holds the vectors of the .npy, with ids and texts', async () => {
+    const lines = texts(2_000).map((text, row) => `${JSON.stringify({ id: row, text })}\n`).join('');
+    writeFileSync(box.path('b.jsonl'), lines);
+    await done(['b.jsonl', '-o', 'b.npy']);
+    await done(['b.jsonl', '-o', 'b.arrow', '--with-text']);
+    const table = tableFromIPC(readFileSync(box.path('b.arrow')));
+    expect([table.numRows, table.getChild('id')!.get(1_999), table.getChild('text')!.get(3)]).toEqual([2_000, '1999', texts(4)[3]]);
+    const npy = vectorsOf(readFileSync(box.path('b.npy')));
+    expect(npy.filter((vector, row) => !(cosine(vector, table.getChild('embedding')!.get(row).toArray()) > 0.999999))).toEqual([]);
+  });
+
+  test('an Arrow file takes records with ids or without, not both', async () => {
+    const input = '{"id":1,"text":"a"}\n{"text":"b"}\n{"id":2,"text":"c"}\n';
+    const args = ['-', '--format', 'jsonl', '-o', 'mixed.arrow'];
+    expect(await box.run(['embed', ...args], { input })).toMatchObject({ code: 1, stderr: expect.stringContaining('standard input, line 2: the record has no id and the first one an id; an Arrow file has a column of ids or one of indices') });
+    await done([...args, '--on-error', 'skip'], input);
+    expect(tableFromIPC(readFileSync(box.path('mixed.arrow'))).getChild('id')!.toArray()).toEqual(['1', '2']);
+  });
+
+  test('shards hold the rows of one file, and say so', async () => {
+    writeFileSync(box.path('c.txt'), texts(1_000).join('\n'));
+    await done(['c.txt', '-o', 'c.npy']);
+    const { stderr } = await done(['c.txt', '-o', 'c-part.npy', '--shard-rows', '300']);
+    expect(stderr).toContain('1,000 rows → c-part-00000.npy to c-part-00003.npy');
+    expect(JSON.parse(readFileSync(box.path('c-part.index.json'), 'utf8'))).toMatchObject({ rows: 1_000, dims: DIMS, shards: [{ rows: 300 }, { rows: 300 }, { rows: 300 }, { file: 'c-part-00003.npy', rows: 100 }] });
+    const parts = [0, 1, 2, 3].flatMap((shard) => vectorsOf(readFileSync(box.path(`c-part-0000${shard}.npy`))));
+    const whole = vectorsOf(readFileSync(box.path('c.npy')));
+    expect(parts.map((vector, row) => cosine(vector, whole[row]!) > 0.999999)).toEqual(whole.map(() => true));
   });
 
   test('a line of 20 MB is one row, at bounded memory', async () => {
@@ -249,6 +305,33 @@ describe('from nothing', () => {
     expect(found!.filter((vector, row) => !(cosine(vector, quiet![row]!) > 0.999999))).toEqual([]);
     expect(readdirSync(box.files).sort()).toEqual(['much.npy', 'much.txt', 'quiet.npy']);
   }, 60_000);
+
+  test('SIGKILL of a run in shards, then --resume: whole shards are left as they are', async () => {
+    writeFileSync(box.path('much.txt'), texts(60_000).join('\n'));
+    const args = ['embed', 'much.txt', '-o', 'much.arrow', '--shard-rows', '10000'];
+    const first = box.start(args);
+    while (!existsSync(box.path('much-00001.arrow'))) {
+      if (first.child.exitCode !== null) throw new Error(`the run ended too early:\n${first.stderr()}`);
+      await sleep(10);
+    }
+    first.child.kill('SIGKILL');
+    await first.ended;
+    const { ino } = statSync(box.path('much-00001.arrow'));
+    while (await box.run(args).then(({ stderr }) => stderr.includes('is writing it'))) await sleep(500); // killed processes hold a file for a moment
+    expect(await box.run(args)).toMatchObject({ code: 2, stderr: expect.stringMatching(/much-0000\d\.arrow is there from an earlier run; --resume goes on with that run/) });
+    const resumed = await box.run([...args, '--resume']);
+    expect(resumed).toMatchObject({ code: 0, stderr: expect.stringMatching(/resuming much\.arrow behind row \d+\n[\s\S]*60,000 rows → much-00000\.arrow to much-00005\.arrow.* of them were there before/) });
+    expect(statSync(box.path('much-00001.arrow')).ino).toBe(ino);
+    await box.run(['embed', 'much.txt', '-o', 'quiet.npy']);
+    const quiet = vectorsOf(readFileSync(box.path('quiet.npy')));
+    const rows = [0, 1, 2, 3, 4, 5].flatMap((shard) => {
+      const table = tableFromIPC(readFileSync(box.path(`much-0000${shard}.arrow`)));
+      return Array.from(table.getChild('embedding')!, (vector, at) => ({ vector, index: Number(table.getChild('index')!.get(at)) }));
+    });
+    expect(rows.map(({ index }) => index)).toEqual(quiet.map((_, row) => row));
+    expect(rows.filter(({ vector, index }) => !(cosine(vector, quiet[index]!) > 0.999999))).toEqual([]);
+    expect(readdirSync(box.files).filter((name) => name.startsWith('.'))).toEqual([]);
+  }, 90_000);
 
   test('an interrupted run is resumed only with the same input, model and options', async () => {
     writeFileSync(box.path('much.jsonl'), texts(60_000).map((text, id) => `${JSON.stringify({ id, text })}\n`).join(''));

@@ -38,14 +38,18 @@ Exit codes: 0 done, 1 failed, 2 called wrongly, 130 after Ctrl-C.`;
 
 function addEmbed(program: Command, terminal: Terminal): void {
   const command = program.command('embed')
-    .summary('vectors of the lines of files or of standard input')
-    .description('Embeds texts through the queue: every line of a .txt, one field of every line of a .jsonl. Rows come out in input order. Starts a queue server and a worker when there are none, and says so.')
-    .argument('[file...]', '.txt or .jsonl files, or - for standard input; none: standard input')
-    .option('-o, --output <file>', 'write to this file (.jsonl or .npy) instead of standard output; it appears when it is complete')
-    .addOption(new Option('--output-format <format>', 'jsonl: {"id" or "index", "embedding"} a row; npy: float32 [rows, dims]').choices(['jsonl', 'npy']))
-    .addOption(new Option('--format <format>', 'form of the input, whatever the extension says; standard input is text unless told').choices(['text', 'jsonl']))
-    .option('--text-field <name>', 'field of a JSONL line that holds the text', 'text')
-    .option('--id-field <name>', 'field of a JSONL line that holds the id; every line must have it (without this flag: "id" where there is one)')
+    .summary('vectors of the texts in files or standard input')
+    .description('Embeds texts through the queue: every line of a .txt, one field of every line of a .jsonl or row of a .csv, every passage of a .md. Rows come out in input order. Starts a queue server and a worker when there are none, and says so.')
+    .argument('[file...]', '.txt, .jsonl, .csv, .tsv or .md files, or - for standard input; none: standard input')
+    .option('-o, --output <file>', 'write to this file (.jsonl, .npy or .arrow) instead of standard output; it appears when it is complete')
+    .addOption(new Option('--output-format <format>', 'jsonl: {"id" or "index", "embedding"} a row; npy: float32 [rows, dims]; arrow: an IPC file with columns id or index, embedding').choices(['jsonl', 'npy', 'arrow']))
+    .option('--with-text', 'write the texts as well (jsonl and arrow)')
+    .option('--shard-rows <n>', 'a file for each n rows: OUT-00000.npy, OUT-00001.npy …; OUT.index.json names them all when they are complete', positiveInteger)
+    .addOption(new Option('--format <format>', 'form of the input, whatever the extension says; standard input is text unless told').choices(['text', 'jsonl', 'csv', 'markdown']))
+    .option('--text-field <name>', 'field of a JSONL line or CSV row that holds the text, in CSV by name or number (default: "text")')
+    .option('--id-field <name>', 'field that holds the id; every record must have it (without this flag: "id" where there is one)')
+    .option('--delimiter <character>', 'what divides the fields of CSV; "tab" for a tab (default: a comma, in .tsv a tab)', delimiter)
+    .option('--no-header', 'the first row of CSV is a record; fields have numbers')
     .addOption(new Option('--on-error <mode>', 'what a line that cannot be read, or a text that cannot be embedded, does to the run').choices(['fail', 'skip']).default('fail'))
     .addOption(new Option('--prompt <kind>', 'put the model’s prompt for this kind before each text, where it has one').choices(['query', 'passage']))
     .addOption(new Option('--truncate <mode>', 'a text longer than the model takes is cut at its end, or an error').choices(['end', 'error']).default('end'))
@@ -61,10 +65,15 @@ const EMBED_EXAMPLES = `
 Examples:
   echo hello | shoal embed -
   shoal embed docs.jsonl --id-field key -o docs.npy
+  shoal embed table.csv --text-field comment --id-field 1 -o table.arrow --with-text
+  shoal embed docs/*.md -o docs.jsonl
   shoal embed big.txt -o big.jsonl --resume
+  shoal embed huge.jsonl -o huge.npy --shard-rows 1000000 --resume
 
 An interrupted run (Ctrl-C, an error) removes what it has written unless --resume is given; a killed one leaves a hidden
-.OUTPUT.shoal-partial beside the output, from which --resume goes on. "index" counts the records of the input from 0.`;
+.OUTPUT.shoal-partial beside the output, from which --resume goes on. Of a run in shards, whole shards stay, and --resume
+goes on with the next one. "index" counts the records of the input from 0; a passage of Markdown is called
+FILE#HEADING-PATH/N and is embedded with its headings.`;
 
 function addTry(program: Command, terminal: Terminal): void {
   const command = program.command('try')
@@ -171,6 +180,12 @@ function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAG
     const [value, meaning] = SETTING_FLAGS[key];
     command.option(`--${key.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)} <${value}>`, meaning);
   }
+}
+
+function delimiter(text: string): string {
+  const character = text === 'tab' || text === '\\t' ? '\t' : text;
+  if (!/^[\t\x20-\x7e]$/.test(character) || character === '"') throw new InvalidArgumentError('It must be one ASCII character other than a quote, or "tab".');
+  return character;
 }
 
 function positiveInteger(text: string): number {

@@ -5,11 +5,11 @@ import { randomUUID } from 'node:crypto';
 import { ShoalError, type Settings, type Tokenizer } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { checkInputs, readInputs, totalBytes, type Input } from '../input/files.ts';
-import type { BadRecord, TextFormat, TextRecord } from '../input/records.ts';
-import { PartialFile } from '../output/partial-file.ts';
-import { FileWriter, SpooledWriter, StreamWriter, deviceSink, headOf, type ByteSink, type RowWriter } from '../output/row-writer.ts';
+import { placeIn, type BadRecord, type TextFormat, type TextRecord } from '../input/record.ts';
+import { openEncoder, type RowForm } from '../output/row-encoder.ts';
+import { FileWriter, SpooledWriter, StreamWriter, deviceSink, type ByteSink, type RowWriter } from '../output/row-writer.ts';
 import { differences, isHeldByAnother, readRunState, type RunRequest, type RunState } from '../output/run-state.ts';
-import { checkTarget, outputFormat, type FileTarget, type OutputFormat, type Target } from '../output/target.ts';
+import { checkTarget, existingShards, outputFormat, shardTarget, type FileTarget, type OutputFormat, type Target } from '../output/target.ts';
 import { duration, rowProgress } from '../progress.ts';
 import { fetchModel, withSession, type Session } from '../session.ts';
 import { settingsOf } from '../settings.ts';
@@ -19,8 +19,13 @@ export interface EmbedFlags {
   readonly output?: string;
   readonly outputFormat?: OutputFormat;
   readonly format?: TextFormat;
-  readonly textField: string;
+  readonly textField?: string;
   readonly idField?: string;
+  readonly delimiter?: string;
+  /** False: --no-header. */
+  readonly header: boolean;
+  readonly withText?: boolean;
+  readonly shardRows?: number;
   readonly onError: 'fail' | 'skip';
   readonly prompt?: 'query' | 'passage';
   readonly truncate: 'end' | 'error';
@@ -36,8 +41,9 @@ export async function embed(terminal: Terminal, files: readonly string[], flags:
   const format = outputFormat(flags.output, flags.outputFormat);
   const target = await checkTarget(flags.output, inputs);
   refuseBinaryToTerminal(terminal, target, format);
-  const earlier = await findEarlierRun(target, inputs, flags.resume === true);
-  const records = new RecordReader(terminal, inputs, flags);
+  refuseFlagsWithoutEffect(inputs, target, format, flags);
+  const earlier = await findEarlierRun(target, inputs, flags);
+  const records = new RecordReader(terminal, inputs, format, flags);
   const request: Request = { settings, flags, inputs, format, target, earlier, records };
   const options = { settings, isQuiet: flags.quiet === true };
   const isEmpty = await records.isEmpty();
@@ -52,10 +58,10 @@ export async function embed(terminal: Terminal, files: readonly string[], flags:
 
 /** No record, no job: an output without rows needs the model's dimensions and nothing else. */
 async function writeNothing(terminal: Terminal, request: CheckedRequest): Promise<void> {
-  const { flags, target, records } = request;
+  const { flags } = request;
   const { writer } = await openWriter(terminal, { ...request, earlier: undefined });
   await writer.finish();
-  if (flags.quiet !== true) say(terminal, summary({ rows: 0, rowsBefore: 0, truncated: 0, failed: 0 }, records, target, 0));
+  if (flags.quiet !== true) say(terminal, summary({ rows: 0, rowsBefore: 0, truncated: 0, failed: 0 }, request, 0));
 }
 
 interface Request {
@@ -75,15 +81,15 @@ interface CheckedRequest extends Request {
 }
 
 async function run(terminal: Terminal, session: Session, request: CheckedRequest): Promise<void> {
-  const { flags, target, records } = request;
+  const { flags } = request;
   const { writer, state } = await openWriter(terminal, request);
   const startedMs = performance.now();
   try {
     const done = await stream(terminal, session, { ...request, writer, state });
     await writer.finish();
-    if (flags.quiet !== true) say(terminal, summary(done, records, target, (performance.now() - startedMs) / 1_000));
+    if (flags.quiet !== true) say(terminal, summary(done, request, (performance.now() - startedMs) / 1_000));
   } catch (error) {
-    await writer.abandon(flags.resume === true);
+    await writer.abandon(flags.resume === true || flags.shardRows !== undefined); // whole shards stay, so what goes on with them does as well
     throw error;
   }
 }
@@ -135,6 +141,8 @@ async function stream(terminal: Terminal, session: Session, { flags, inputs, tar
 class RecordReader {
   readonly #terminal: Terminal;
   readonly #skips: boolean;
+  /** Arrow has a column for ids or one for indices. */
+  readonly #hasOneColumn: boolean;
   readonly #records: AsyncGenerator<TextRecord | BadRecord>;
   #firstGood: TextRecord | undefined;
   #bytes = 0;
@@ -142,10 +150,16 @@ class RecordReader {
   #isAtEnd = false;
   skipped = 0;
 
-  constructor(terminal: Terminal, inputs: readonly Input[], { textField, idField, onError }: EmbedFlags) {
+  constructor(terminal: Terminal, inputs: readonly Input[], format: OutputFormat, { textField, idField, delimiter, header, onError }: EmbedFlags) {
     this.#terminal = terminal;
     this.#skips = onError === 'skip';
-    this.#records = readInputs(inputs, { stdin: terminal.stdin, textField, idField, onBytes: (bytes) => (this.#bytes += bytes) });
+    this.#hasOneColumn = format === 'arrow';
+    this.#records = readInputs(inputs, { stdin: terminal.stdin, textField, idField, delimiter, hasHeader: header, onBytes: (bytes) => (this.#bytes += bytes) });
+  }
+
+  /** Known once `isEmpty` has looked: whether records have ids, as far as their first one tells. */
+  get hasIds(): boolean {
+    return this.#firstGood?.id !== undefined;
   }
 
   /** Reads up to the first good record, so that an input which is wrong from its first line starts nothing. */
@@ -160,7 +174,7 @@ class RecordReader {
    */
   async *from(position: number, tokenizer: Tokenizer | undefined): AsyncGenerator<TextRecord> {
     for (let record = this.#firstGood; record !== undefined; record = await this.#next()) {
-      if (tokenizer?.encode(record.text).isTruncated === true) this.#refuse(`${record.file}, line ${record.line}: the text has more than the ${tokenizer.maxTokens} tokens of a row; shorten it, or leave out --truncate error`);
+      if (tokenizer?.encode(record.text).isTruncated === true) this.#refuse(`${placeIn(record.file, record.line)}: the text has more than the ${tokenizer.maxTokens} tokens of a row; shorten it, or leave out --truncate error`);
       else if (this.#good++ >= position) yield record;
     }
   }
@@ -185,20 +199,26 @@ class RecordReader {
         this.#isAtEnd = true;
         return undefined;
       }
-      if ('text' in value) return value;
-      this.#refuse(value.problem);
+      if (!('text' in value)) this.#refuse(value.problem);
+      else if (this.#firstGood !== undefined && this.#hasOneColumn && (value.id !== undefined) !== this.hasIds) this.#refuse(otherKind(value, this.#firstGood));
+      else return value;
     }
   }
 
   #refuse(problem: string): void {
-    if (!this.#skips) throw new ShoalError('INPUT_INVALID', `${problem}. --on-error skip leaves such lines out`);
+    if (!this.#skips) throw new ShoalError('INPUT_INVALID', `${problem}. --on-error skip leaves such records out`);
     this.skipped++;
     say(this.#terminal, `skipped ${problem}`);
   }
 }
 
 function nameOf({ file, line, id }: TextRecord): string {
-  return `${file}, line ${line}${id === undefined ? '' : ` (id ${JSON.stringify(id)})`}`;
+  return `${placeIn(file, line)}${id === undefined ? '' : ` (id ${JSON.stringify(id)})`}`;
+}
+
+function otherKind(record: TextRecord, first: TextRecord): string {
+  const [has, had] = [record, first].map(({ id }) => (id === undefined ? 'no id' : 'an id'));
+  return `${nameOf(record)}: the record has ${has} and the first one ${had}; an Arrow file has a column of ids or one of indices. Give all records ids or none, or write .jsonl`;
 }
 
 /** Reading standard input can wait for ever; an interruption must not. */
@@ -221,9 +241,16 @@ function refuseSilentTerminal(terminal: Terminal, files: readonly string[]): voi
 }
 
 function refuseBinaryToTerminal(terminal: Terminal, target: Target, format: OutputFormat): void {
-  if (target.kind === 'stdout' && format === 'npy' && terminal.stdout.isTTY === true) {
-    throw new ShoalError('USAGE', '.npy is binary and standard output is a terminal: write it to a file with -o OUT.npy, or into a pipe');
+  if (target.kind === 'stdout' && format !== 'jsonl' && terminal.stdout.isTTY === true) {
+    throw new ShoalError('USAGE', `.${format} is binary and standard output is a terminal: write it to a file with -o OUT.${format}, or into a pipe`);
   }
+}
+
+function refuseFlagsWithoutEffect(inputs: readonly Input[], target: Target, format: OutputFormat, { withText, shardRows, delimiter, header }: EmbedFlags): void {
+  if (withText === true && format === 'npy') throw new ShoalError('USAGE', '--with-text needs .jsonl or .arrow: .npy holds numbers and nothing else');
+  if (shardRows !== undefined && target.kind !== 'file') throw new ShoalError('USAGE', '--shard-rows needs an output file (-o OUT.npy), from which the shards get their names: OUT-00000.npy');
+  const flag = delimiter !== undefined ? '--delimiter' : header ? undefined : '--no-header';
+  if (flag !== undefined && !inputs.some((input) => input.format === 'csv')) throw new ShoalError('USAGE', `${flag} is about CSV, and no input is that; say --format csv where an extension does not`);
 }
 
 function refuseDimensions(model: StoredModel, dimensions: number | undefined): void {
@@ -231,7 +258,7 @@ function refuseDimensions(model: StoredModel, dimensions: number | undefined): v
 }
 
 /** What an interrupted run left, when it is to be continued. Refuses to work on a file that another process is writing. */
-async function findEarlierRun(target: Target, inputs: readonly Input[], isResumed: boolean): Promise<RunState | undefined> {
+async function findEarlierRun(target: Target, inputs: readonly Input[], { resume: isResumed = false, shardRows }: EmbedFlags): Promise<RunState | undefined> {
   if (target.kind !== 'file') {
     if (isResumed) throw new ShoalError('USAGE', '--resume needs an output file (-o OUT.jsonl): what went to standard output or a device cannot be continued');
     return undefined;
@@ -242,12 +269,27 @@ async function findEarlierRun(target: Target, inputs: readonly Input[], isResume
   if (state !== undefined && await isHeldByAnother(target.state, state)) {
     throw new ShoalError('FILE_UNWRITABLE', `cannot write ${target.name}: another shoal embed (process ${state.pid}) is writing it; wait for it, or choose another file`);
   }
-  return isResumed ? state : undefined;
+  const earlier = isResumed ? state : undefined;
+  if (shardRows !== undefined) await checkShards(target, earlier, state !== undefined);
+  return earlier;
+}
+
+/** Shards of another run would be mixed up with those of this one, and a run cannot go on behind a shard that is gone. */
+async function checkShards(target: FileTarget, earlier: RunState | undefined, isResumable: boolean): Promise<void> {
+  const there = await existingShards(target);
+  const name = (shard: number): string => shardTarget(target, shard).name;
+  const gone = Array.from({ length: earlier?.shard ?? 0 }, (_, shard) => shard).find((shard) => !there.includes(shard));
+  if (gone !== undefined) throw new ShoalError('USAGE', `${name(gone)} is gone, which an interrupted run had finished; put it back, or remove ${name(0)} and the others and leave out --resume`);
+  const strange = there.find((shard) => shard > (earlier?.shard ?? -1));
+  if (strange === undefined) return;
+  const cure = isResumable && earlier === undefined ? '--resume goes on with that run; to begin again remove its shards' : 'remove the shards of that run, or choose another name';
+  throw new ShoalError('USAGE', `${name(strange)} is there from an earlier run; ${cure}`);
 }
 
 function runRequest(model: StoredModel, { settings, flags, inputs, format }: Request): RunRequest {
   const options = {
     '--output-format': format, '--format': inputs.map((input) => input.format).join(', '), '--text-field': flags.textField, '--id-field': flags.idField,
+    '--delimiter': flags.delimiter, '--no-header': flags.header ? undefined : true, '--with-text': flags.withText, '--shard-rows': flags.shardRows,
     '--on-error': flags.onError, '--prompt': flags.prompt, '--truncate': flags.truncate, '--dimensions': flags.dimensions, '--max-tokens': settings.maxTokens,
   };
   const given = Object.entries(options).flatMap(([flag, value]) => (value === undefined ? [] : [[flag, String(value)] as const]));
@@ -265,29 +307,31 @@ function refuseOtherRun(target: Target, earlier: RunState, asked: RunRequest): v
   throw new ShoalError('USAGE', `${name} cannot be resumed, because its first ${earlier.rows} rows come from another request:\n  ${found.join('\n  ')}\nRepeat the first command, or leave out --resume to begin again`);
 }
 
-type WriterRequest = Pick<CheckedRequest, 'target' | 'format' | 'dims' | 'asked' | 'earlier'>;
+type WriterRequest = Pick<CheckedRequest, 'flags' | 'records' | 'target' | 'format' | 'dims' | 'asked' | 'earlier'>;
 
 async function openWriter(terminal: Terminal, request: WriterRequest): Promise<{ writer: RowWriter; state: RunState }> {
-  const { target, format, dims, asked } = request;
-  const fresh: RunState = { v: 1, pid: process.pid, runId: randomUUID(), request: asked, rows: 0, position: 0, bytes: 0 };
-  if (target.kind === 'file') return openFileWriter(terminal, target, request, fresh);
+  const { target, format, dims, asked, flags, records } = request;
+  const form: RowForm = { format, dims, hasIds: records.hasIds, withText: flags.withText === true };
+  const fresh: RunState = { v: 1, pid: process.pid, runId: randomUUID(), request: asked, rows: 0, position: 0, shard: 0, bytes: 0 };
+  if (target.kind === 'file') return openFileWriter(terminal, target, form, request, fresh);
   const sink = target.kind === 'stdout' ? stdoutSink(terminal) : await deviceSink(target.path);
-  return { writer: format === 'npy' ? await SpooledWriter.create(dims, sink) : new StreamWriter(sink), state: fresh };
+  return { writer: format === 'npy' ? await SpooledWriter.create(form, sink) : new StreamWriter(await openEncoder(form), sink), state: fresh };
 }
 
-async function openFileWriter(terminal: Terminal, target: FileTarget, { format, dims, earlier }: WriterRequest, fresh: RunState) {
-  const reopened = earlier === undefined ? undefined : await PartialFile.reopen(target, { ...earlier, pid: process.pid });
+async function openFileWriter(terminal: Terminal, target: FileTarget, form: RowForm, { flags, earlier }: WriterRequest, fresh: RunState) {
+  const options = { target, form, shardRows: flags.shardRows };
+  const reopened = earlier === undefined ? undefined : await FileWriter.reopen(options, { ...earlier, pid: process.pid });
   if (reopened !== undefined) say(terminal, `resuming ${target.name} behind row ${reopened.state.rows}`);
-  const partial = reopened ?? await PartialFile.create(target, fresh, headOf(format, 0, dims));
-  return { writer: new FileWriter(partial, format, dims), state: partial.state };
+  const writer = reopened ?? await FileWriter.create(options, fresh);
+  return { writer, state: writer.state };
 }
 
 function stdoutSink(terminal: Terminal): ByteSink {
   return { write: (bytes) => print(terminal, bytes), close: async () => undefined };
 }
 
-function summary({ rows, rowsBefore, truncated, failed }: Done, { skipped }: RecordReader, target: Target, seconds: number): string {
-  const place = target.kind === 'file' ? ` → ${target.name}` : '';
+function summary({ rows, rowsBefore, truncated, failed }: Done, { records: { skipped }, target, flags }: Request, seconds: number): string {
+  const place = target.kind === 'file' ? ` → ${placeOf(target, flags, rows)}` : '';
   if (rows === 0 && failed + skipped === 0) return `the input is empty: 0 rows${place}`;
   const fresh = rows - rowsBefore;
   // A rate of a few rows would be that of starting a worker.
@@ -297,4 +341,10 @@ function summary({ rows, rowsBefore, truncated, failed }: Done, { skipped }: Rec
   if (truncated > 0) parts.push(`${truncated.toLocaleString('en')} truncated at the model’s length`);
   if (skipped + failed > 0) parts.push(`${(skipped + failed).toLocaleString('en')} skipped`);
   return parts.join('; ');
+}
+
+function placeOf(target: FileTarget, { shardRows }: EmbedFlags, rows: number): string {
+  if (shardRows === undefined) return target.name;
+  const [first, last] = [0, Math.max(0, Math.ceil(rows / shardRows) - 1)].map((shard) => shardTarget(target, shard).name);
+  return first === last ? first! : `${first} to ${last}`;
 }

@@ -6,13 +6,16 @@ import { constants, fstatSync } from 'node:fs';
 import { open, stat, type FileHandle } from 'node:fs/promises';
 import { extname, resolve } from 'node:path';
 import { ShoalError } from '@shoal/core';
-import { readRecords, type BadRecord, type TextFormat, type TextRecord } from './records.ts';
+import { TEXT_FORMATS, type BadRecord, type RecordOptions, type TextFormat, type TextRecord } from './record.ts';
+import { readRecords } from './records.ts';
 
 const HEAD_BYTES = 64 * 1024;
 /** How much of a head is looked at for NUL bytes; text files have none. */
 const BINARY_BYTES = 8 * 1024;
 
-const FORMAT_OF: Readonly<Record<string, TextFormat>> = { '.txt': 'text', '.text': 'text', '.jsonl': 'jsonl', '.ndjson': 'jsonl' };
+const FORMAT_OF: Readonly<Record<string, TextFormat>> = {
+  '.txt': 'text', '.text': 'text', '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.csv': 'csv', '.tsv': 'csv', '.md': 'markdown', '.markdown': 'markdown',
+};
 
 /** How a later run knows that it reads the same bytes. */
 export interface InputIdentity {
@@ -31,8 +34,10 @@ export interface Input {
   readonly format: TextFormat;
   /** Device and inode, to see that an output would overwrite it. */
   readonly inode: string | undefined;
-  /** Undefined for pipes and devices, whose size nobody knows. */
+  /** Undefined for what cannot be read again: pipes, devices, standard input. */
   readonly identity: InputIdentity | undefined;
+  /** Undefined for pipes and devices, whose size nobody knows. */
+  readonly bytes: number | undefined;
 }
 
 /** Every FILE as an input, or one error that names every problem. `-` and an empty list mean standard input. */
@@ -48,18 +53,11 @@ export async function checkInputs(files: readonly string[], format: TextFormat |
 
 /** Bytes of all inputs, or undefined where one of them is a pipe. */
 export function totalBytes(inputs: readonly Input[]): number | undefined {
-  let total = 0;
-  for (const input of inputs) {
-    if (input.identity === undefined) return undefined;
-    total += input.identity.bytes;
-  }
-  return total;
+  return inputs.reduce<number | undefined>((total, { bytes }) => (total === undefined || bytes === undefined ? undefined : total + bytes), 0);
 }
 
-export interface ReadOptions {
+export interface ReadOptions extends Pick<RecordOptions, 'textField' | 'idField' | 'delimiter' | 'hasHeader'> {
   readonly stdin: AsyncIterable<unknown>;
-  readonly textField: string;
-  readonly idField: string | undefined;
   /** Called with the size of each chunk that was read. */
   readonly onBytes: (bytes: number) => void;
 }
@@ -68,8 +66,7 @@ export interface ReadOptions {
 export async function* readInputs(inputs: readonly Input[], options: ReadOptions): AsyncGenerator<TextRecord | BadRecord> {
   let next = 0;
   for (const input of inputs) {
-    const { textField, idField } = options;
-    for await (const record of readRecords(chunksOf(input, options), { format: input.format, name: input.name, firstIndex: next, textField, idField })) {
+    for await (const record of readRecords(chunksOf(input, options), { ...options, format: input.format, name: input.name, firstIndex: next })) {
       next = record.index + 1;
       yield record;
     }
@@ -94,16 +91,15 @@ async function* chunksOf(input: Input, { stdin, onBytes }: ReadOptions): AsyncGe
 type Problem = { readonly code: 'USAGE' | 'FILE_UNREADABLE'; readonly message: string };
 
 function standardInput(format: TextFormat | undefined): Input {
-  const { isFile, inode } = standardInputFacts();
-  return { name: 'standard input', path: undefined, format: format ?? 'text', inode: isFile ? inode : undefined, identity: undefined };
+  return { name: 'standard input', path: undefined, format: format ?? 'text', identity: undefined, ...standardInputFacts() };
 }
 
-function standardInputFacts(): { isFile: boolean; inode: string } {
+function standardInputFacts(): { inode: string | undefined; bytes: number | undefined } {
   try {
     const facts = fstatSync(0);
-    return { isFile: facts.isFile(), inode: `${facts.dev}:${facts.ino}` };
+    return facts.isFile() ? { inode: `${facts.dev}:${facts.ino}`, bytes: facts.size } : { inode: undefined, bytes: undefined };
   } catch {
-    return { isFile: false, inode: '' }; // closed: it reads as empty
+    return { inode: undefined, bytes: undefined }; // closed: it reads as empty
   }
 }
 
@@ -114,11 +110,11 @@ async function checkFile(name: string, given: TextFormat | undefined): Promise<I
     if (facts.isDirectory()) return { code: 'FILE_UNREADABLE', message: `${name} is a folder; name the files in it, for example ${name.replace(/\/$/, '')}/*.txt` };
     if (format === undefined) return { code: 'USAGE', message: unknownFormat(name) };
     const inode = `${facts.dev}:${facts.ino}`;
-    if (!facts.isFile()) return { name, path: name, format, inode, identity: undefined };
+    if (!facts.isFile()) return { name, path: name, format, inode, identity: undefined, bytes: undefined };
     const file = await open(name, constants.O_RDONLY);
     try {
       const head = await readHead(file, name);
-      return { name, path: name, format, inode, identity: { path: resolve(name), bytes: facts.size, modifiedMs: facts.mtimeMs, head } };
+      return { name, path: name, format, inode, identity: { path: resolve(name), bytes: facts.size, modifiedMs: facts.mtimeMs, head }, bytes: facts.size };
     } finally {
       await file.close();
     }
@@ -137,7 +133,7 @@ async function readHead(file: FileHandle, name: string): Promise<string> {
 function unknownFormat(name: string): string {
   const extension = extname(name);
   const found = extension === '' ? 'has no extension' : `has the extension ${extension}`;
-  return `${name} ${found}; Shoal reads .txt (a line a text) and .jsonl. Say which of them it is with --format text or --format jsonl`;
+  return `${name} ${found}; Shoal reads .txt (a line a text), .jsonl, .csv, .tsv and .md. Say which of them it is with --format ${TEXT_FORMATS.join('|')}`;
 }
 
 function refuseBinary(name: string, head: Buffer): void {

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { readRecords, type RecordOptions } from './records.ts';
+import type { RecordOptions } from './record.ts';
+import { readRecords } from './records.ts';
 
 async function* once(bytes: Buffer): AsyncGenerator<Buffer> {
   for (let at = 0; at < bytes.length; at += 3) yield bytes.subarray(at, at + 3);

@@ -1,12 +1,13 @@
-// One JSON object a row: {"id" or "index", "embedding"}. Numbers are the shortest decimals that read back as the same
-// float32; printing them as doubles would cost 21 characters a value instead of 12 and carry no more.
+// One JSON object a row: {"id" or "index", "text" where asked for, "embedding"}. Numbers are the shortest decimals that
+// read back as the same float32; printing them as doubles would cost 21 characters a value instead of 12 and carry no more.
 
-import type { RecordId } from '../input/records.ts';
+import type { RecordId } from '../input/record.ts';
 
 /** A row with its line end. */
-export function jsonlRow(record: { readonly id: RecordId | undefined; readonly index: number }, vector: Float32Array): string {
+export function jsonlRow(record: { readonly id: RecordId | undefined; readonly index: number; readonly text?: string }, vector: Float32Array): string {
   const name = record.id === undefined ? `"index":${record.index}` : `"id":${JSON.stringify(record.id)}`;
-  return `{${name},"embedding":[${Array.from(vector, shortestDecimal).join(',')}]}\n`;
+  const text = record.text === undefined ? '' : `,"text":${JSON.stringify(record.text)}`;
+  return `{${name}${text},"embedding":[${Array.from(vector, shortestDecimal).join(',')}]}\n`;
 }
 
 /**

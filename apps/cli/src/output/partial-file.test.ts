@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { checkInputs } from '../input/files.ts';
-import { PartialFile } from './partial-file.ts';
+import { PartialFile, removeLeftovers } from './partial-file.ts';
 import { differences, isHeldByAnother, readRunState, writeRunState, type RunRequest, type RunState } from './run-state.ts';
 import { checkTarget, outputFormat, type FileTarget } from './target.ts';
 
@@ -14,7 +14,7 @@ beforeEach(async () => {
 afterEach(() => rm(folder, { recursive: true }));
 
 const request: RunRequest = { inputs: [{ path: '/a.txt', bytes: 10, modifiedMs: 1, head: 'x' }], model: 'minilm@1', options: { '--format': 'text' } };
-const state: RunState = { v: 1, pid: process.pid, runId: 'run', request, rows: 0, position: 0, bytes: 0 };
+const state: RunState = { v: 1, pid: process.pid, runId: 'run', request, rows: 0, position: 0, shard: 0, bytes: 0 };
 
 async function fileTarget(name: string): Promise<FileTarget> {
   const target = await checkTarget(join(folder, name), []);
@@ -23,13 +23,16 @@ async function fileTarget(name: string): Promise<FileTarget> {
 }
 
 describe('a partial file', () => {
-  test('becomes the target with its final head, and leaves nothing else', async () => {
-    const partial = await PartialFile.create(await fileTarget('out'), state, Buffer.from('[?]'));
+  test('becomes the target with its final head and tail; its state stays until it is removed', async () => {
+    const target = await fileTarget('out');
+    const partial = await PartialFile.create(target, state, Buffer.from('[?]'));
     await partial.append(Buffer.from('ab'), 2, 2);
     expect(await readdir(folder)).toEqual(['.out.shoal-partial', '.out.shoal-partial.json']);
-    await partial.finish(Buffer.from('[2]'));
+    await partial.finish({ head: Buffer.from('[2]'), tail: Buffer.from('!') });
+    expect(await readRunState(target.state)).toMatchObject({ rows: 2, bytes: 5 });
+    await removeLeftovers(target);
     expect(await readdir(folder)).toEqual(['out']);
-    expect(await readFile(join(folder, 'out'), 'utf8')).toBe('[2]ab');
+    expect(await readFile(join(folder, 'out'), 'utf8')).toBe('[2]ab!');
   });
 
   test('replaces what an earlier run left, and leaves an older target alone until it is finished', async () => {
@@ -38,7 +41,7 @@ describe('a partial file', () => {
     const partial = await PartialFile.create(await fileTarget('out'), state, Buffer.alloc(0));
     await partial.append(Buffer.from('new'), 1, 1);
     expect(await readFile(join(folder, 'out'), 'utf8')).toBe('old');
-    await partial.finish(Buffer.alloc(0));
+    await partial.finish({ head: Buffer.alloc(0), tail: Buffer.alloc(0) });
     expect(await readFile(join(folder, 'out'), 'utf8')).toBe('new');
   });
 
@@ -58,7 +61,7 @@ describe('a partial file', () => {
     expect(found).toMatchObject({ rows: 1, bytes: 5 });
     const second = await PartialFile.reopen(target, found!);
     await second!.append(Buffer.from('row2\n'), 1, 2);
-    await second!.finish(Buffer.alloc(0));
+    await second!.finish({ head: Buffer.alloc(0), tail: Buffer.alloc(0) });
     expect(await readFile(target.path, 'utf8')).toBe('row1\nrow2\n');
   });
 
@@ -134,7 +137,7 @@ describe('a target', () => {
   });
 
   test('has the form that was asked for, or that its extension says', () => {
-    expect([outputFormat('a.jsonl', undefined), outputFormat('a.NPY', undefined), outputFormat(undefined, undefined), outputFormat('a.dat', 'npy')]).toEqual(['jsonl', 'npy', 'jsonl', 'npy']);
-    expect(() => outputFormat('a.parquet', undefined)).toThrow('has the extension .parquet; Shoal writes .jsonl and .npy');
+    expect([outputFormat('a.jsonl', undefined), outputFormat('a.NPY', undefined), outputFormat(undefined, undefined), outputFormat('a.dat', 'npy'), outputFormat('a.arrow', undefined)]).toEqual(['jsonl', 'npy', 'jsonl', 'npy', 'arrow']);
+    expect(() => outputFormat('a.parquet', undefined)).toThrow('has the extension .parquet; Shoal writes .jsonl, .npy and .arrow');
   });
 });

@@ -23,10 +23,11 @@ export class PartialFile {
     this.#heartbeat = setInterval(() => void utimes(target.state, new Date(), new Date()).catch(() => undefined), HEARTBEAT_MS).unref();
   }
 
-  /** An empty partial file with `head` in it; what an earlier run left is removed. */
+  /** A partial file with nothing but `head` in it; what an earlier run left is removed. */
   static async create(target: FileTarget, state: RunState, head: Buffer): Promise<PartialFile> {
-    await removeLeftovers(target);
-    return PartialFile.#open(target, 'wx', { ...state, rows: 0, position: 0, bytes: 0 }, (partial) => partial.append(head, 0, 0));
+    if (state.rows === 0) await removeLeftovers(target); // behind a first shard, the state is the only one that there is
+    else await rm(target.partial, { force: true });
+    return PartialFile.#open(target, 'wx', { ...state, bytes: 0 }, (partial) => partial.append(head, 0, state.position));
   }
 
   /** The partial file of `state`, cut to the rows that the state vouches for. Undefined when the file has fewer. */
@@ -46,7 +47,7 @@ export class PartialFile {
       await partial.checkpoint();
       return partial;
     } catch (error) {
-      if (flags === 'wx') await partial.discard();
+      if (flags === 'wx' && state.rows === 0) await partial.discard();
       else await partial.keep();
       throw writeFailure(target.name, error);
     }
@@ -79,11 +80,27 @@ export class PartialFile {
     }
   }
 
-  /** Replaces the beginning by `head` of the same size, then gives the file its name. */
-  async finish(head: Buffer): Promise<void> {
+  /** Rows that were written before, for formats that have to know where. */
+  async read(position: number, length: number): Promise<Buffer> {
+    try {
+      const { buffer, bytesRead } = await this.#file.read(Buffer.alloc(length), 0, length, position);
+      return buffer.subarray(0, bytesRead);
+    } catch (error) {
+      throw writeFailure(this.#target.name, error);
+    }
+  }
+
+  /**
+   * Replaces the beginning by `head` of the same size, writes `tail` behind the rows, then gives the file its name. The state
+   * counts all rows by then and no byte of the tail, so that a run that dies in here is gone on with from behind the rows; it
+   * stays, until whoever has the run in hand removes it or writes the next file.
+   */
+  async finish({ head, tail }: { readonly head: Buffer; readonly tail: Buffer }): Promise<void> {
     invariant(!this.#isClosed, 'a partial file is finished once');
+    await this.checkpoint();
     try {
       await writeAt(this.#file, head, 0);
+      await writeAt(this.#file, tail, this.#state.bytes);
       await this.#file.sync();
       await this.#close();
       await rename(this.#target.partial, this.#target.path);
@@ -91,7 +108,6 @@ export class PartialFile {
     } catch (error) {
       throw writeFailure(this.#target.name, error);
     }
-    await removeLeftovers(this.#target);
   }
 
   /** Leaves nothing behind. */
@@ -120,7 +136,8 @@ async function writeAt(file: FileHandle, bytes: Buffer, position: number): Promi
   }
 }
 
-async function removeLeftovers(target: FileTarget): Promise<void> {
+/** Hidden files of a run that is over. */
+export async function removeLeftovers(target: FileTarget): Promise<void> {
   for (const path of [target.partial, target.state, `${target.state}.new`]) await rm(path, { force: true });
 }
 

@@ -1,24 +1,15 @@
-// Vectors into a target, in one of two forms. The three writers differ in what a failure leaves: a file target appears
-// whole or not at all, a pipe has what it was given, and .npy into a pipe is spooled, because its header counts the rows.
+// Vectors into a target. The three writers differ in what a failure leaves: a file target appears whole or not at all (or, in
+// shards, one whole file after the other), a pipe has what it was given, and .npy into a pipe is spooled, because its header
+// counts the rows.
 
 import { createReadStream } from 'node:fs';
-import { mkdtemp, open, rm } from 'node:fs/promises';
+import { mkdtemp, open, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import type { TextRecord } from '../input/records.ts';
-import { jsonlRow } from './jsonl.ts';
-import { npyHeader, npyRows } from './npy.ts';
-import { PartialFile } from './partial-file.ts';
-import { writeFailure, type OutputFormat } from './target.ts';
-
-/** Consecutive rows: `vectors` is rows × dims, row-major, one vector for each record. */
-export interface Block {
-  readonly records: readonly Pick<TextRecord, 'id' | 'index'>[];
-  readonly dims: number;
-  readonly vectors: Float32Array;
-  /** Good records of the input that are done with after this block. */
-  readonly position: number;
-}
+import { basename, join } from 'node:path';
+import { PartialFile, removeLeftovers } from './partial-file.ts';
+import { openEncoder, type Block, type EncodedRows, type RowEncoder, type RowForm } from './row-encoder.ts';
+import type { RunState } from './run-state.ts';
+import { existingShards, indexPath, shardTarget, writeFailure, type FileTarget } from './target.ts';
 
 export interface RowWriter {
   /** Resolves when the rows are taken; a slow target slows the run down. */
@@ -28,37 +19,126 @@ export interface RowWriter {
   abandon(isKept: boolean): Promise<void>;
 }
 
-/** The first bytes of a file with so many rows. JSONL has none. */
-export function headOf(format: OutputFormat, rows: number, dims: number): Buffer {
-  return format === 'npy' ? npyHeader(rows, dims) : Buffer.alloc(0);
+export interface FileWriterOptions {
+  readonly target: FileTarget;
+  readonly form: RowForm;
+  /** Rows of each output file; undefined: one file has them all. */
+  readonly shardRows: number | undefined;
 }
 
-export function encodeBlock(format: OutputFormat, { records, dims, vectors }: Block): Buffer {
-  if (format === 'npy') return npyRows(vectors);
-  return Buffer.from(records.map((record, row) => jsonlRow(record, vectors.subarray(row * dims, (row + 1) * dims))).join(''));
+/** One file, or one after the other. A file that is being written is *open*; none is between the last of them and the end. */
+interface OpenFile {
+  readonly partial: PartialFile;
+  readonly encoder: RowEncoder;
+  /** Rows that this file was given, held back ones included. */
+  rows: number;
 }
 
 export class FileWriter implements RowWriter {
-  readonly #partial: PartialFile;
-  readonly #format: OutputFormat;
-  readonly #dims: number;
+  readonly #options: FileWriterOptions;
+  /** As of the last whole file, or as it was found; the open file knows better. */
+  #state: RunState;
+  #open: OpenFile | undefined;
 
-  constructor(partial: PartialFile, format: OutputFormat, dims: number) {
-    this.#partial = partial;
-    this.#format = format;
-    this.#dims = dims;
+  private constructor(options: FileWriterOptions, state: RunState, file: OpenFile | undefined) {
+    this.#options = options;
+    this.#state = state;
+    this.#open = file;
   }
 
-  write(block: Block): Promise<void> {
-    return this.#partial.append(encodeBlock(this.#format, block), block.records.length, block.position);
+  /** Begins: the first file is there, empty. */
+  static async create(options: FileWriterOptions, state: RunState): Promise<FileWriter> {
+    const writer = new FileWriter(options, state, undefined);
+    await writer.#begin(state);
+    return writer;
   }
 
-  finish(): Promise<void> {
-    return this.#partial.finish(headOf(this.#format, this.#partial.state.rows, this.#dims));
+  /** Goes on behind the rows that `state` vouches for; undefined when they are not there any more. */
+  static async reopen(options: FileWriterOptions, state: RunState): Promise<FileWriter | undefined> {
+    const { target, form, shardRows } = options;
+    const isDone = shardRows !== undefined && (await existingShards(target)).includes(state.shard);
+    if (isDone) return new FileWriter(options, state, undefined); // it died between this file's name and the next file
+    const partial = await PartialFile.reopen(fileOf(options, state.shard), state);
+    if (partial === undefined) return undefined;
+    try {
+      const encoder = await openEncoder(form, { read: (at, length) => partial.read(at, length), bytes: state.bytes });
+      return new FileWriter(options, state, { partial, encoder, rows: state.rows - state.shard * (shardRows ?? 0) });
+    } catch (error) {
+      await partial.keep();
+      throw error;
+    }
   }
 
-  abandon(isKept: boolean): Promise<void> {
-    return isKept ? this.#partial.keep() : this.#partial.discard();
+  get state(): RunState {
+    return this.#open?.partial.state ?? this.#state;
+  }
+
+  async write(block: Block): Promise<void> {
+    const limit = this.#options.shardRows ?? Infinity;
+    for (let from = 0; from < block.records.length; ) {
+      if (this.#open === undefined) await this.#begin({ ...this.#state, shard: this.#state.shard + 1 });
+      const file = this.#open!;
+      const to = Math.min(block.records.length, from + limit - file.rows);
+      await append(file.partial, file.encoder.encode(partOf(block, from, to)));
+      file.rows += to - from;
+      from = to;
+      if (file.rows === limit) await this.#end(file);
+    }
+  }
+
+  async finish(): Promise<void> {
+    if (this.#open !== undefined) await this.#end(this.#open);
+    const { target, shardRows } = this.#options;
+    if (shardRows !== undefined) await writeIndex(this.#options, shardRows, this.#state);
+    await removeLeftovers(target);
+  }
+
+  async abandon(isKept: boolean): Promise<void> {
+    await (isKept ? this.#open?.partial.keep() : this.#open?.partial.discard());
+  }
+
+  async #begin(state: RunState): Promise<void> {
+    const encoder = await openEncoder(this.#options.form);
+    const partial = await PartialFile.create(fileOf(this.#options, state.shard), state, encoder.head(0));
+    this.#open = { partial, encoder, rows: 0 };
+  }
+
+  /** Gives the file its name. The state of the run stays, until the next file or the end replaces it. */
+  async #end({ partial, encoder, rows }: OpenFile): Promise<void> {
+    await append(partial, encoder.flush());
+    await partial.finish({ head: encoder.head(rows), tail: encoder.tail() });
+    this.#state = partial.state;
+    this.#open = undefined;
+  }
+}
+
+function fileOf({ target, shardRows }: FileWriterOptions, shard: number): FileTarget {
+  return shardRows === undefined ? target : shardTarget(target, shard);
+}
+
+function partOf(block: Block, from: number, to: number): Block {
+  if (from === 0 && to === block.records.length) return block;
+  return {
+    records: block.records.slice(from, to), dims: block.dims, vectors: block.vectors.subarray(from * block.dims, to * block.dims),
+    position: block.position - (block.records.length - to),
+  };
+}
+
+async function append(partial: PartialFile, encoded: readonly EncodedRows[]): Promise<void> {
+  for (const { bytes, rows, position } of encoded) await partial.append(bytes, rows, position);
+}
+
+/** Shards appear one by one; this file, which names them all, says that there are no more to come. */
+async function writeIndex({ target, form }: FileWriterOptions, shardRows: number, { rows, request }: RunState): Promise<void> {
+  const count = Math.max(1, Math.ceil(rows / shardRows));
+  const shards = Array.from({ length: count }, (_, at) => ({ file: basename(shardTarget(target, at).path), rows: Math.min(shardRows, rows - at * shardRows) }));
+  const path = indexPath(target);
+  try {
+    await writeFile(`${path}.new`, `${JSON.stringify({ model: request.model, rows, dims: form.dims, format: form.format, shards }, null, 1)}\n`, { flush: true });
+    await rename(`${path}.new`, path);
+  } catch (error) {
+    await rm(`${path}.new`, { force: true });
+    throw writeFailure(path, error);
   }
 }
 
@@ -68,24 +148,41 @@ export interface ByteSink {
   close(): Promise<void>;
 }
 
-/** JSONL into a pipe, a terminal or a device. */
+/** JSONL or Arrow into a pipe, a terminal or a device: both are written from the first byte to the last. */
 export class StreamWriter implements RowWriter {
+  readonly #encoder: RowEncoder;
   readonly #sink: ByteSink;
+  #isBegun = false;
 
-  constructor(sink: ByteSink) {
+  constructor(encoder: RowEncoder, sink: ByteSink) {
+    this.#encoder = encoder;
     this.#sink = sink;
   }
 
-  write(block: Block): Promise<void> {
-    return this.#sink.write(encodeBlock('jsonl', block));
+  async write(block: Block): Promise<void> {
+    await this.#begin();
+    for (const { bytes } of this.#encoder.encode(block)) await this.#sink.write(bytes);
   }
 
-  finish(): Promise<void> {
-    return this.#sink.close();
+  async finish(): Promise<void> {
+    await this.#begin();
+    for (const { bytes } of this.#encoder.flush()) await this.#sink.write(bytes);
+    await this.#give(this.#encoder.tail());
+    await this.#sink.close();
   }
 
   abandon(): Promise<void> {
     return this.#sink.close();
+  }
+
+  async #begin(): Promise<void> {
+    if (this.#isBegun) return;
+    this.#isBegun = true;
+    await this.#give(this.#encoder.head(0));
+  }
+
+  async #give(bytes: Buffer): Promise<void> {
+    if (bytes.length > 0) await this.#sink.write(bytes);
   }
 }
 
@@ -101,14 +198,14 @@ export class SpooledWriter implements RowWriter {
     this.#sink = sink;
   }
 
-  static async create(dims: number, sink: ByteSink): Promise<SpooledWriter> {
+  static async create(form: RowForm, sink: ByteSink): Promise<SpooledWriter> {
     const folder = await mkdtemp(join(tmpdir(), 'shoal-spool-')).catch((error: unknown) => {
       throw writeFailure(`a temporary file in ${tmpdir()}`, error);
     });
     const path = join(folder, 'rows.npy');
     const target = { kind: 'file', name: path, path, partial: `${path}.partial`, state: `${path}.state` } as const;
-    const state = { v: 1, pid: process.pid, runId: '', request: { inputs: [], model: '', options: {} }, rows: 0, position: 0, bytes: 0 } as const;
-    return new SpooledWriter(folder, new FileWriter(await PartialFile.create(target, state, npyHeader(0, dims)), 'npy', dims), sink);
+    const state = { v: 1, pid: process.pid, runId: '', request: { inputs: [], model: '', options: {} }, rows: 0, position: 0, shard: 0, bytes: 0 } as const;
+    return new SpooledWriter(folder, await FileWriter.create({ target, form, shardRows: undefined }, state), sink);
   }
 
   write(block: Block): Promise<void> {

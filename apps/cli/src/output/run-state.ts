@@ -23,7 +23,9 @@ export interface RunState {
   readonly rows: number;
   /** Good records of the input that these rows cover; more than rows where some failed and were skipped. */
   readonly position: number;
-  /** Size of the partial file that holds these rows. */
+  /** Which of several output files is being written, from 0; the ones before it are whole and have their names. */
+  readonly shard: number;
+  /** Size of the partial file that holds these rows, or those of the shard. */
   readonly bytes: number;
 }
 
@@ -94,7 +96,7 @@ function isAlive(pid: number): boolean {
 function isRunState(value: unknown): value is RunState {
   if (!isRecord(value) || value['v'] !== 1 || typeof value['runId'] !== 'string' || !isRecord(value['request'])) return false;
   const { inputs, model, options } = value['request'];
-  return ['pid', 'rows', 'position', 'bytes'].every((key) => Number.isSafeInteger(value[key]) && Number(value[key]) >= 0)
+  return ['pid', 'rows', 'position', 'shard', 'bytes'].every((key) => Number.isSafeInteger(value[key]) && Number(value[key]) >= 0)
     && typeof model === 'string' && isRecord(options) && Array.isArray(inputs) && inputs.every(isIdentity);
 }
 

@@ -2,12 +2,13 @@
 // the place of the file, an output that is also an input, a folder that cannot be written. Creates nothing.
 
 import { constants } from 'node:fs';
-import { access, realpath, stat } from 'node:fs/promises';
+import { access, readdir, realpath, stat } from 'node:fs/promises';
 import { basename, dirname, extname, join, resolve } from 'node:path';
 import { ShoalError } from '@shoal/core';
 import type { Input } from '../input/files.ts';
 
-export type OutputFormat = 'jsonl' | 'npy';
+export const OUTPUT_FORMATS = ['jsonl', 'npy', 'arrow'] as const;
+export type OutputFormat = (typeof OUTPUT_FORMATS)[number];
 
 export type Target =
   | { readonly kind: 'stdout' }
@@ -25,7 +26,7 @@ export interface FileTarget {
   readonly state: string;
 }
 
-const FORMAT_OF: Readonly<Record<string, OutputFormat>> = { '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.npy': 'npy' };
+const FORMAT_OF: Readonly<Record<string, OutputFormat>> = { '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.npy': 'npy', '.arrow': 'arrow', '.feather': 'arrow' };
 
 /** The form of the output: what was asked for, else what the file's extension says, else JSONL on stdout. */
 export function outputFormat(output: string | undefined, asked: OutputFormat | undefined): OutputFormat {
@@ -35,7 +36,7 @@ export function outputFormat(output: string | undefined, asked: OutputFormat | u
   const format = FORMAT_OF[extension];
   if (format !== undefined) return format;
   const found = extension === '' ? 'has no extension' : `has the extension ${extension}`;
-  throw new ShoalError('USAGE', `the output ${output} ${found}; Shoal writes .jsonl and .npy. Say which of them it is with --output-format`);
+  throw new ShoalError('USAGE', `the output ${output} ${found}; Shoal writes .jsonl, .npy and .arrow. Say which of them it is with --output-format`);
 }
 
 /** The target of `-o`, or FILE_UNWRITABLE or USAGE saying why it cannot be one. */
@@ -49,6 +50,36 @@ export async function checkTarget(output: string | undefined, inputs: readonly I
   await checkFolder(dirname(path), output);
   const hidden = join(dirname(path), `.${basename(path)}.shoal-partial`);
   return { kind: 'file', name: output, path, partial: hidden, state: `${hidden}.json` };
+}
+
+const SHARD_DIGITS = 5;
+
+/** The file of one shard: OUT.npy → OUT-00000.npy. The state of the run is one for all of them. */
+export function shardTarget({ path, name, state }: FileTarget, shard: number): FileTarget {
+  const numbered = (file: string): string => `${withoutExtension(file)}-${String(shard).padStart(SHARD_DIGITS, '0')}${extname(file)}`;
+  const own = numbered(path);
+  return { kind: 'file', name: numbered(name), path: own, partial: join(dirname(own), `.${basename(own)}.shoal-partial`), state };
+}
+
+/** Names all shards, once they are all there: OUT.npy → OUT.index.json. */
+export function indexPath({ path }: FileTarget): string {
+  return `${withoutExtension(path)}.index.json`;
+}
+
+/** Numbers of the shards that are there, whoever wrote them. */
+export async function existingShards({ path, name }: FileTarget): Promise<readonly number[]> {
+  const before = `${basename(withoutExtension(path))}-`;
+  const files = await readdir(dirname(path)).catch((error: unknown) => {
+    throw writeFailure(name, error);
+  });
+  return files.flatMap((file) => {
+    const digits = file.startsWith(before) && extname(file) === extname(path) ? file.slice(before.length, file.length - extname(path).length) : '';
+    return digits.length >= SHARD_DIGITS && /^\d+$/.test(digits) ? [Number(digits)] : [];
+  });
+}
+
+function withoutExtension(path: string): string {
+  return path.slice(0, path.length - extname(path).length);
 }
 
 /** What the operating system says of a failed write, as one sentence for a person. */

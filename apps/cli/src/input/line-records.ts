@@ -1,0 +1,73 @@
+// Records of plain text and of JSONL, where a line is a record. Decides what a bad line is; an empty line is an empty text
+// in plain text and nothing in JSONL.
+
+import { MAX_LINE_BYTES, readLines, type Line } from './lines.ts';
+import type { Found, RecordId, RecordOptions } from './record.ts';
+import { decodeLine } from './utf8.ts';
+
+export async function* lineRecords(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGenerator<Found> {
+  for await (const lines of readLines(chunks, options.maxLineBytes)) {
+    for (const line of lines) {
+      const found = readRecord(line, options);
+      if (found !== undefined) yield { line: line.number, ...found };
+    }
+  }
+}
+
+type Content = { readonly id: RecordId | undefined; readonly text: string } | { readonly problem: string };
+
+function readRecord(line: Line, options: RecordOptions): Content | undefined {
+  if (line.bytes === undefined) {
+    const limit = (options.maxLineBytes ?? MAX_LINE_BYTES) / 1024 / 1024;
+    return { problem: `the line is longer than ${limit} MiB; split it, a model reads a few hundred words of a text` };
+  }
+  const { text, problem } = decodeLine({ ...line, bytes: line.bytes });
+  if (problem !== undefined) return { problem };
+  return options.format === 'text' ? { id: undefined, text } : readJson(text, options);
+}
+
+function readJson(line: string, { textField = 'text', idField }: RecordOptions): Content | undefined {
+  if (line.trim() === '') return undefined;
+  const parsed = parseJson(line);
+  if ('problem' in parsed) return parsed;
+  const { value } = parsed;
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return { problem: `expected a JSON object, found ${kindOf(value)}` };
+  const text: unknown = ownField(value, textField);
+  if (text === undefined) return { problem: `the object has no field "${textField}"${fieldsOf(value)}; name the field with --text-field` };
+  if (typeof text !== 'string') return { problem: `field "${textField}" is ${kindOf(text)}, not a string` };
+  const id = readId(ownField(value, idField ?? 'id'), idField);
+  return 'problem' in id ? id : { id: id.id, text };
+}
+
+function parseJson(line: string): { readonly value: unknown } | { readonly problem: string } {
+  try {
+    return { value: JSON.parse(line) };
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error);
+    return { problem: `not valid JSON: ${reason.replaceAll(/\s+/g, ' ').slice(0, 160)}` };
+  }
+}
+
+function readId(id: unknown, idField: string | undefined): { readonly id: RecordId | undefined } | { readonly problem: string } {
+  const name = idField ?? 'id';
+  if (id === undefined) return idField === undefined ? { id: undefined } : { problem: `the object has no field "${idField}" (--id-field)` };
+  if (typeof id === 'string') return { id };
+  if (typeof id !== 'number') return { problem: `field "${name}" is ${kindOf(id)}; an id is a string or a number` };
+  if (Number.isInteger(id) && !Number.isSafeInteger(id)) return { problem: `field "${name}" is a number too large to be kept exactly; write it as a string` };
+  return { id };
+}
+
+function ownField(value: object, name: string): unknown {
+  return Object.hasOwn(value, name) ? Reflect.get(value, name) : undefined;
+}
+
+function fieldsOf(value: object): string {
+  const names = Object.keys(value).slice(0, 5).map((name) => `"${name.slice(0, 40)}"`);
+  return names.length === 0 ? '' : ` (it has ${names.join(', ')}${Object.keys(value).length > 5 ? ', …' : ''})`;
+}
+
+function kindOf(value: unknown): string {
+  if (value === null) return 'null';
+  if (Array.isArray(value)) return 'an array';
+  return typeof value === 'object' ? 'an object' : `a ${typeof value}`;
+}

@@ -1,0 +1,47 @@
+// What every input becomes: records of one text each, with an id and a place, good ones and bad ones in their order.
+
+export const TEXT_FORMATS = ['text', 'jsonl', 'csv', 'markdown'] as const;
+export type TextFormat = (typeof TEXT_FORMATS)[number];
+export type RecordId = string | number;
+
+export interface TextRecord {
+  /** Which record of the whole input this is, from 0; bad ones count, so that a skipped line leaves a gap. */
+  readonly index: number;
+  readonly id: RecordId | undefined;
+  readonly text: string;
+  /** Name of its file and line in it, for messages; a passage of Markdown has no line, and its id says where it stands. */
+  readonly file: string;
+  readonly line: number | undefined;
+}
+
+export interface BadRecord {
+  readonly index: number;
+  /** File, line and what is wrong there, for a person. */
+  readonly problem: string;
+}
+
+export interface RecordOptions {
+  readonly format: TextFormat;
+  /** Name of the file as it is called in messages. */
+  readonly name: string;
+  readonly firstIndex: number;
+  /** The field that holds the text, by name or, in CSV, by number from 1. Undefined: `text`. */
+  readonly textField: string | undefined;
+  /** The field that must be there; undefined: `id` where a record has one. */
+  readonly idField: string | undefined;
+  /** Of CSV. Undefined: a comma, or a tab in a file called .tsv. */
+  readonly delimiter?: string | undefined;
+  /** Whether the first row of CSV names the fields. */
+  readonly hasHeader?: boolean;
+  readonly maxLineBytes?: number;
+}
+
+/** One record before it is counted. */
+export type Found =
+  | { readonly line: number | undefined; readonly id: RecordId | undefined; readonly text: string }
+  | { readonly line: number | undefined; readonly problem: string };
+
+/** How a message calls a place. */
+export function placeIn(file: string, line: number | undefined): string {
+  return line === undefined ? file : `${file}, line ${line}`;
+}
