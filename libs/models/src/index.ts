@@ -2,6 +2,7 @@ export {
   listModels, openModel, pullModel, verifyModel,
   type ModelListing, type OpenOptions, type PullOptions, type StoreOptions, type VerifiedModel,
 } from './store/model-store.ts';
+export { importModel, type ImportOptions, type ImportReport } from './store/import-model.ts';
 export type { StoredModel } from './store/stored-model.ts';
 export { writeTinyModel, type TinyModelOptions } from './store/tiny-model.ts';
 export { openGraph, type GraphOptions } from './graph/open-graph.ts';

@@ -31,7 +31,7 @@ export function bertGraph(config: BertConfig, file: Safetensors, { pooling, kind
   graph.input('lengths', TYPE.INT32, ['batch']);
   const hidden = addEncoder(encoder, parts, calibration);
   parts.weights.expectAllTaken();
-  addPooling(parts, hidden, pooling);
+  addPooling(graph, hidden, parts.type, pooling);
   graph.output('embeddings', TYPE.FLOAT, ['batch', config.hidden]);
   return graph;
 }

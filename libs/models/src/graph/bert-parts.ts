@@ -70,19 +70,6 @@ export class BertParts {
     const sum = graph.node('Sum', [graph.node('Add', [value, bias], `${output}.biased`), residual], `${output}.sum`);
     return graph.node('LayerNormalization', [sum, ...norm], output, { floats });
   }
-
-  /** Bool [batch, seq]: whether a place holds a token of its row, and not padding. */
-  isToken(): string {
-    return this.graph.once('is_token', (name) => this.#addIsToken(name));
-  }
-
-  #addIsToken(name: string): string {
-    const { graph } = this;
-    const seq = graph.node('Squeeze', [graph.node('Shape', ['input_ids'], 'seq_shape', { integers: { start: 1 } })], 'seq');
-    const places = graph.node('Range', [graph.integer(0), seq, graph.integer(1)], 'places');
-    const lengths = graph.node('Unsqueeze', [graph.node('Cast', ['lengths'], 'lengths64', { integers: { to: TYPE.INT64 } }), graph.integers(1)], 'lengths_column');
-    return graph.node('Less', [places, lengths], name);
-  }
 }
 
 /** The names of the layer's three matrices that are multiplied as one. */

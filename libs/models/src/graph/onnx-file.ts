@@ -35,6 +35,9 @@ interface Initializer {
 const ELEMENT_BYTES: Readonly<Record<ElementType, number>> = { [TYPE.FLOAT]: 4, [TYPE.UINT8]: 1, [TYPE.INT8]: 1, [TYPE.INT32]: 4, [TYPE.INT64]: 8, [TYPE.FLOAT16]: 2 };
 /** protobuf refuses messages of 2 GiB; larger models would need their weights in a file beside the graph. */
 const MAX_FILE_BYTES = 2 ** 31 - 1;
+/** Field numbers of messages that are also read. */
+export const MODEL = { GRAPH: 7, OPSET: 8 } as const;
+export const GRAPH = { NODE: 1, NAME: 2, INITIALIZER: 5, INPUT: 11, OUTPUT: 12 } as const;
 const ATTRIBUTE = { FLOAT: 1, INT: 2, INTS: 7 } as const;
 
 export class OnnxFile {
@@ -44,12 +47,13 @@ export class OnnxFile {
   readonly #nodes: Message[] = [];
   readonly #initializers: Initializer[] = [];
   readonly #opsets: Readonly<Record<string, number>>;
-  readonly #shared = new Set<string>();
+  readonly #shared: Set<string>;
 
-  /** `opsets`: version by domain; '' is ONNX itself. */
-  constructor(name: string, opsets: Readonly<Record<string, number>>) {
+  /** `opsets`: version by domain; '' is ONNX itself. `shared`: what `once` need not make, because another graph before this one does. */
+  constructor(name: string, opsets: Readonly<Record<string, number>>, shared: readonly string[] = []) {
     this.#name = name;
     this.#opsets = opsets;
+    this.#shared = new Set(shared);
   }
 
   input(name: string, type: ElementType, shape: Shape): string {
@@ -111,13 +115,13 @@ export class OnnxFile {
   /** Writes the model to `path`, which must not exist. */
   async write(path: string): Promise<void> {
     const before = new Message();
-    for (const node of this.#nodes) before.message(1, node);
-    before.text(2, this.#name);
+    for (const node of this.#nodes) before.message(GRAPH.NODE, node);
+    before.text(GRAPH.NAME, this.#name);
     const after = new Message();
-    for (const input of this.#inputs) after.message(11, input);
-    for (const output of this.#outputs) after.message(12, output);
+    for (const input of this.#inputs) after.message(GRAPH.INPUT, input);
+    for (const output of this.#outputs) after.message(GRAPH.OUTPUT, output);
     const [start, end] = [before.finish(), after.finish()];
-    const tensors = this.#initializers.map((tensor) => ({ ...tensor, field: new Message().head(5, tensor.head.length + tensor.valueBytes).finish() }));
+    const tensors = this.#initializers.map((tensor) => ({ ...tensor, field: new Message().head(GRAPH.INITIALIZER, tensor.head.length + tensor.valueBytes).finish() }));
     const graphBytes = tensors.reduce((sum, { field, head, valueBytes }) => sum + field.length + head.length + valueBytes, start.length + end.length);
     const model = this.#modelHead(graphBytes);
     if (model.length + graphBytes > MAX_FILE_BYTES) throw tooLarge(model.length + graphBytes);
@@ -132,10 +136,22 @@ export class OnnxFile {
     }
   }
 
+  /** The fields of the graph in memory: for small graphs that go around another one. */
+  async content(): Promise<Uint8Array> {
+    const pieces: Uint8Array[] = this.#nodes.map((node) => new Message().message(GRAPH.NODE, node).finish());
+    for (const { head, valueBytes, make } of this.#initializers) {
+      const values = await make();
+      pieces.push(new Message().head(GRAPH.INITIALIZER, head.length + valueBytes).finish(), head, new Uint8Array(values.buffer, values.byteOffset, values.byteLength));
+    }
+    for (const input of this.#inputs) pieces.push(new Message().message(GRAPH.INPUT, input).finish());
+    for (const output of this.#outputs) pieces.push(new Message().message(GRAPH.OUTPUT, output).finish());
+    return Buffer.concat(pieces);
+  }
+
   #modelHead(graphBytes: number): Uint8Array {
     const model = new Message().integer(1, 8).text(2, 'shoal');
-    for (const [domain, version] of Object.entries(this.#opsets)) model.message(8, new Message().text(1, domain).integer(2, version));
-    return model.head(7, graphBytes).finish();
+    for (const [domain, version] of Object.entries(this.#opsets)) model.message(MODEL.OPSET, new Message().text(1, domain).integer(2, version));
+    return model.head(MODEL.GRAPH, graphBytes).finish();
   }
 }
 

@@ -4,27 +4,29 @@
 import { createHash } from 'node:crypto';
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { ShoalError } from '@shoal/core';
 import { placeAtomically, withLock } from '@shoal/fetch';
 import { readModelFile, type StoredModel } from '../store/stored-model.ts';
 import { storing } from '../store/storing.ts';
 import { parseBertConfig } from './bert-config.ts';
 import { bertGraph } from './bert-graph.ts';
 import { Calibration } from './calibration.ts';
-import type { GraphKind } from './graph-kind.ts';
 import { Safetensors } from './safetensors.ts';
 
 /** Raised whenever the builder writes other bytes for the same model. */
-const BUILDER_VERSION = 2;
+const BUILDER_VERSION = 3;
 
 export interface GraphOptions {
   readonly cacheDir: string;
   /** Default: the model's own. Anything but that may give other vectors than the model's name promises. */
-  readonly kind?: GraphKind;
+  readonly kind?: StoredModel['graphKind'];
 }
 
 /** Path of the .onnx file. MODEL_CORRUPT, and no file, when the model's files do not add up to the model they claim to be. */
 export async function openGraph(model: StoredModel, options: GraphOptions): Promise<string> {
   const { cacheDir, kind = model.graphKind } = options;
+  if (kind === 'imported') return join(model.folder, 'model.onnx');
+  if (model.graphKind === 'imported') throw new ShoalError('MODEL_UNAVAILABLE', `${model.name} was imported as a graph; it cannot be had as ${kind}`, { name: model.name, kind });
   const configPath = join(model.folder, 'config.json');
   const config = await readModelFile(configPath);
   const calibrationPath = kind === 'int8' ? model.calibration : undefined;

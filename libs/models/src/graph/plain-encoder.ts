@@ -2,6 +2,7 @@
 // of ONNX. Returns the last hidden states [batch, seq, hidden] in the type that the parts compute in.
 
 import type { BertParts } from './bert-parts.ts';
+import { addIsToken } from './pooling.ts';
 
 export function addPlainEncoder(parts: BertParts): string {
   let hidden = addEmbeddings(parts);
@@ -46,7 +47,7 @@ function addAttention(parts: BertParts, from: string, input: string): string {
 
 /** Whether a key is a token: bool [batch, 1, 1, seq]. */
 function addMask(parts: BertParts): string {
-  return parts.graph.once('is_token_key', (name) => parts.graph.node('Unsqueeze', [parts.isToken(), parts.graph.integers(1, 2)], name));
+  return parts.graph.once('is_token_key', (name) => parts.graph.node('Unsqueeze', [addIsToken(parts.graph), parts.graph.integers(1, 2)], name));
 }
 
 function addLinear(parts: BertParts, name: string, input: string, outputs: number, inputs: number): string {

@@ -1,10 +1,11 @@
-// The models that Shoal knows by name: where their files come from and what each file must be. A file with another sha256
+// The models that Shoal knows by itself: where their files come from and what each file must be. A file with another sha256
 // is never used, so a source may be anybody. Two tiny random models are made on the spot: tests need a model in
 // milliseconds, and two of them to show that models never share results.
 
 import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/core';
 import type { Wheel } from '@shoal/fetch';
+import type { ImportedModel } from './imported-models.ts';
 import type { Pins } from './model-files.ts';
 import { tinyModelFiles, type TinyModelFiles, type TinyModelOptions } from './tiny-model.ts';
 
@@ -17,7 +18,7 @@ export interface ModelSources {
   readonly wheelBytes: number;
 }
 
-interface ModelFacts {
+export interface ModelFacts {
   readonly name: string;
   readonly description: string;
   /** SPDX identifier. */
@@ -33,7 +34,7 @@ export type GeneratedModel = ModelFacts & { readonly origin: 'generated'; readon
 /** Another graph of the same files, with other vectors: a model and a queue of its own, so that nobody gets them unasked. */
 export type QuantizedModel = ModelFacts & { readonly origin: 'quantized'; readonly base: DownloadedModel | GeneratedModel; readonly calibration: string };
 
-export type KnownModel = DownloadedModel | GeneratedModel | QuantizedModel;
+export type KnownModel = DownloadedModel | GeneratedModel | QuantizedModel | ImportedModel;
 
 const calibrationFile = (name: string): string => fileURLToPath(new URL(`../../calibration/${name}`, import.meta.url));
 
@@ -89,7 +90,7 @@ function tinyModel(name: string, seed: number): GeneratedModel {
 /** What the files of a model must be. */
 export function pinnedFiles(model: KnownModel): Pins {
   if (model.origin === 'quantized') return pinnedFiles(model.base);
-  return model.origin === 'download' ? model.files : generatedFiles(model).pins;
+  return model.origin === 'generated' ? generatedFiles(model).pins : model.files;
 }
 
 const generated = new Map<string, TinyModelFiles>();
@@ -101,14 +102,11 @@ export function generatedFiles(model: GeneratedModel): TinyModelFiles {
   return files;
 }
 
-/** The model of this name, or MODEL_UNKNOWN with the names there are. */
-export function findModel(name: string, models: readonly KnownModel[] = KNOWN_MODELS): KnownModel {
-  const found = models.find((model) => model.name === name);
-  if (found !== undefined) return found;
-  const names = models.map((model) => model.name);
+/** What to say of a name that no model has. */
+export function unknownModel(name: string, names: readonly string[]): ShoalError {
   const nearest = names.toSorted((a, b) => editDistance(name, a) - editDistance(name, b))[0] ?? '';
   const hint = editDistance(name, nearest) <= 3 ? ` Did you mean ${JSON.stringify(nearest)}?` : '';
-  throw new ShoalError('MODEL_UNKNOWN', `there is no model ${JSON.stringify(name)}; known are ${names.join(', ')}.${hint}`, { name, known: names, nearest });
+  return new ShoalError('MODEL_UNKNOWN', `there is no model ${JSON.stringify(name)}; known are ${names.join(', ')}.${hint}`, { name, known: names, nearest });
 }
 
 /** Insertions, deletions and replacements that make one string the other. */

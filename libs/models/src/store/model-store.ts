@@ -9,7 +9,8 @@ import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/core';
 import { withLock, type OnProgress } from '@shoal/fetch';
 import { QUANTIZER_VERSION } from '../graph/quantize.ts';
-import { KNOWN_MODELS, findModel, generatedFiles, pinnedFiles, type DownloadedModel, type GeneratedModel, type KnownModel } from './known-models.ts';
+import { describeImported, findImported, importedNames } from './imported-models.ts';
+import { KNOWN_MODELS, generatedFiles, pinnedFiles, unknownModel, type DownloadedModel, type GeneratedModel, type KnownModel } from './known-models.ts';
 import { expectFiles, verifyFiles } from './model-files.ts';
 import { fetchModelFiles, type Environment } from './model-sources.ts';
 import { placeFolder } from './place-folder.ts';
@@ -55,7 +56,7 @@ const LICENCE_TEXTS: Readonly<Record<string, string>> = { 'Apache-2.0': fileURLT
 
 /** The model of this name, fetched or generated if it is absent. Cheap when it is present: files are not hashed again. */
 export async function openModel(name: string, options: OpenOptions): Promise<StoredModel> {
-  return openKnown(findModel(name), options);
+  return openKnown(await findModel(name, options.cacheDir), options);
 }
 
 /** As `openModel`, for a model outside the list of known ones. */
@@ -71,13 +72,17 @@ export async function openKnown(known: KnownModel, options: OpenOptions): Promis
 
 /** Fetches the model unless it is stored and whole, or in any case with `force`. */
 export async function pullModel(name: string, options: PullOptions): Promise<StoredModel> {
-  return pullKnown(findModel(name), options);
+  return pullKnown(await findModel(name, options.cacheDir), options);
 }
 
 /** As `pullModel`, for a model outside the list of known ones. */
 export async function pullKnown(known: KnownModel, options: PullOptions): Promise<StoredModel> {
   if (known.origin === 'quantized') return describe(known, (await pullKnown(known.base, options)).folder);
   const folder = folderOf(known, options.cacheDir);
+  if (known.origin === 'imported') {
+    if (options.force === true) throw new ShoalError('MODEL_UNAVAILABLE', `${known.name} was imported and can be fetched from nowhere: shoal model import … --name ${known.name} --force`, { name: known.name });
+    return openKnown(known, options);
+  }
   const place = async (): Promise<StoredModel> => {
     if (options.force !== true && (await isFolder(folder))) await expectFiles(known.name, folder, pinnedFiles(known));
     else await placeFolder(folder, (temporary) => fillFolder(known, temporary, options));
@@ -88,7 +93,7 @@ export async function pullKnown(known: KnownModel, options: PullOptions): Promis
 
 /** Hashes every file again. MODEL_CORRUPT names those that differ; MODEL_UNAVAILABLE when the model is not stored. */
 export async function verifyModel(name: string, options: StoreOptions): Promise<VerifiedModel> {
-  const known = findModel(name);
+  const known = await findModel(name, options.cacheDir);
   const folder = folderOf(known, options.cacheDir);
   if (!(await isFolder(folder))) throw notStored(known, folder);
   const pins = pinnedFiles(known);
@@ -96,9 +101,10 @@ export async function verifyModel(name: string, options: StoreOptions): Promise<
   return { model: await describe(known, folder), files: Object.entries(pins).map(([path, pin]) => ({ path, ...pin })) };
 }
 
-/** Every known model and whether it is stored. */
+/** Every known model and whether it is stored, then those that were imported. */
 export async function listModels(options: StoreOptions): Promise<readonly ModelListing[]> {
-  return Promise.all(KNOWN_MODELS.map(async (known) => {
+  const imported = await Promise.all((await importedNames(options.cacheDir)).map((name) => findModel(name, options.cacheDir)));
+  return Promise.all([...KNOWN_MODELS, ...imported].map(async (known) => {
     const { name, description, licence } = known;
     const pins = pinnedFiles(known);
     return {
@@ -111,6 +117,12 @@ export async function listModels(options: StoreOptions): Promise<readonly ModelL
       isForTests: known.origin === 'generated',
     };
   }));
+}
+
+async function findModel(name: string, cacheDir: string): Promise<KnownModel> {
+  const found = KNOWN_MODELS.find((known) => known.name === name) ?? (await findImported(name, cacheDir));
+  if (found === undefined) throw unknownModel(name, [...KNOWN_MODELS.map((known) => known.name), ...(await importedNames(cacheDir))]);
+  return found;
 }
 
 async function fillFolder(known: DownloadedModel | GeneratedModel, folder: string, options: PullOptions): Promise<void> {
@@ -135,18 +147,21 @@ async function writeLicence(known: KnownModel, folder: string, source: string): 
 }
 
 async function describe(known: KnownModel, folder: string): Promise<StoredModel> {
+  if (known.origin === 'imported') return describeImported(known, folder);
   const { name, licence, prompts } = known;
   const given = { name, folder, licence, prompts, weightsSha256: weightsOf(known), revision: await revisionOf(known) };
   return describeModel(known.origin === 'quantized' ? { ...given, calibration: known.calibration } : given);
 }
 
 function folderOf(known: KnownModel, cacheDir: string): string {
+  if (known.origin === 'imported') return join(cacheDir, 'models', known.name, known.revision);
   const { name } = known.origin === 'quantized' ? known.base : known;
   return join(cacheDir, 'models', name, weightsOf(known).slice(0, REVISION_DIGITS));
 }
 
 /** Results of one revision are taken for results of the same request, so whatever changes vectors changes it. */
 async function revisionOf(known: KnownModel): Promise<string> {
+  if (known.origin === 'imported') return known.revision;
   if (known.origin !== 'quantized') return weightsOf(known).slice(0, REVISION_DIGITS);
   const facts = [weightsOf(known), 'int8', QUANTIZER_VERSION, await readModelFile(known.calibration)].join();
   return createHash('sha256').update(facts).digest('hex').slice(0, REVISION_DIGITS);

@@ -7,7 +7,7 @@ import { ShoalError, tokenizerHash, type Precision } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
 import type { GraphKind } from '../graph/graph-kind.ts';
 import type { Pooling } from '../graph/pooling.ts';
-import { parseBertConfig } from '../graph/bert-config.ts';
+import { parseBertConfig, type BertConfig } from '../graph/bert-config.ts';
 
 export const REVISION_DIGITS = 12;
 
@@ -33,39 +33,60 @@ export interface StoredModel {
   /** As it was when the files were verified. */
   readonly weightsSha256: string;
   /** Which graph its vectors come from: on a CPU, and for int8 on any device. */
-  readonly graphKind: GraphKind;
+  readonly graphKind: GraphKind | 'imported';
   /** What that graph computes in. */
   readonly precision: Precision;
   /** File with the maxima that an int8 graph is smoothed with. */
   readonly calibration?: string;
 }
 
-export type ModelGiven = Pick<StoredModel, 'name' | 'folder' | 'weightsSha256' | 'licence' | 'prompts'> & { readonly revision?: string; readonly calibration?: string };
+export type ModelGiven = Pick<StoredModel, 'name' | 'folder' | 'weightsSha256' | 'licence' | 'prompts'> & {
+  readonly revision?: string;
+  /** It is an int8 model. */
+  readonly calibration?: string;
+  /** It came as a graph, and this is what it takes and gives. */
+  readonly onnx?: OnnxFacts;
+};
 
-/** With a calibration it is an int8 model. */
+/** What an imported graph does not say in the form of a BERT config. */
+export interface OnnxFacts {
+  readonly dims: number;
+  readonly positions: number;
+  readonly vocabularySize: number;
+  readonly precision: Precision;
+}
+
 export async function describeModel(given: ModelGiven): Promise<StoredModel> {
-  const { name, folder, weightsSha256, licence, prompts, calibration, revision = weightsSha256.slice(0, REVISION_DIGITS) } = given;
+  const { name, folder, weightsSha256, licence, prompts, calibration, onnx, revision = weightsSha256.slice(0, REVISION_DIGITS) } = given;
   const read = async (path: string): Promise<Buffer> => readModelFile(join(folder, path));
-  const config = parseBertConfig((await read('config.json')).toString(), join(folder, 'config.json'));
+  const sizes = onnx ?? sizesOf(parseBertConfig((await read('config.json')).toString(), join(folder, 'config.json')));
   const limits = CheckedJson.parse((await read('sentence_bert_config.json')).toString(), join(folder, 'sentence_bert_config.json'));
   const pooling = CheckedJson.parse((await read('1_Pooling/config.json')).toString(), join(folder, '1_Pooling/config.json'));
   return {
     name,
     revision,
     folder,
-    dims: config.hidden,
-    positionLimit: config.positions,
-    defaultMaxTokens: Math.min(limits.integer('max_seq_length', 1), config.positions),
-    vocabularySize: config.vocabularySize,
+    dims: sizes.dims,
+    positionLimit: sizes.positions,
+    defaultMaxTokens: Math.min(limits.integer('max_seq_length', 1), sizes.positions),
+    vocabularySize: sizes.vocabularySize,
     tokenizerHash: tokenizerHash(await read('tokenizer.json')),
     pooling: readPooling(pooling),
     prompts,
     licence,
     weightsSha256,
-    graphKind: calibration === undefined ? 'fused-fp32' : 'int8',
-    precision: calibration === undefined ? 'fp32' : 'int8',
+    ...computation(given),
     ...(calibration !== undefined && { calibration }),
   };
+}
+
+function sizesOf({ hidden, positions, vocabularySize }: BertConfig): Pick<OnnxFacts, 'dims' | 'positions' | 'vocabularySize'> {
+  return { dims: hidden, positions, vocabularySize };
+}
+
+function computation({ calibration, onnx }: ModelGiven): Pick<StoredModel, 'graphKind' | 'precision'> {
+  if (onnx !== undefined) return { graphKind: 'imported', precision: onnx.precision };
+  return calibration === undefined ? { graphKind: 'fused-fp32', precision: 'fp32' } : { graphKind: 'int8', precision: 'int8' };
 }
 
 /** The bytes of a file that a model must have; MODEL_CORRUPT when it cannot be read. */
@@ -77,7 +98,8 @@ export async function readModelFile(path: string): Promise<Buffer> {
   }
 }
 
-function readPooling(json: CheckedJson): Pooling {
+/** Of 1_Pooling/config.json. */
+export function readPooling(json: CheckedJson): Pooling {
   const chosen = json.keys().filter((key) => key.startsWith('pooling_mode_') && json.boolean(key));
   if (chosen.length === 1 && chosen[0] === 'pooling_mode_mean_tokens') return 'mean';
   if (chosen.length === 1 && chosen[0] === 'pooling_mode_cls_token') return 'cls';

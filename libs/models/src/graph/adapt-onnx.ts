@@ -1,0 +1,100 @@
+// An encoder that came as an .onnx file, given the inputs and the output that Shoal's graphs have. Files with our own are
+// taken as they are; around the usual export (input_ids, attention_mask, token_type_ids → last_hidden_state) go a few
+// nodes that make the mask before it and pool and normalize after it. Everything else is refused with what was found.
+
+import { ShoalError, type Precision } from '@shoal/core';
+import { MODEL, OnnxFile, TYPE, type ElementType } from './onnx-file.ts';
+import { readGraph, readOpset, renamedGraph, type OnnxGraph, type OnnxValue } from './onnx-reader.ts';
+import { addIsToken, addNorm, addPooling, type Pooling } from './pooling.ts';
+import { Message } from './protobuf.ts';
+import { readFields } from './protobuf-reader.ts';
+
+export interface AdaptedOnnx {
+  readonly bytes: Uint8Array;
+  /** Length of a vector, where the file says it. */
+  readonly dims: number | undefined;
+  readonly precision: Precision;
+  /** Whether nodes were put around the graph. */
+  readonly isWrapped: boolean;
+}
+
+/** Opsets in which the nodes put around have one form. */
+const [FIRST_OPSET, LAST_OPSET] = [13, 23];
+const HIDDEN_STATES = ['last_hidden_state', 'token_embeddings'];
+const POOLED = 'sentence_embedding';
+/** What both added graphs share, made by the first of them. */
+const MADE_BEFORE = ['is_token', 'integer_0', 'integer_1', 'integers_1'];
+/** Before every name of the graph that came, so that none is one of ours. */
+const PREFIX = 'imported.';
+
+/** `file`: the bytes of the .onnx file; `where` names it in messages. */
+export async function adaptOnnx(file: Uint8Array, where: string, pooling: Pooling): Promise<AdaptedOnnx> {
+  const graph = readGraph(file, where);
+  const { precision } = graph;
+  if (isOurs(graph)) return { bytes: file, dims: lastSize(graph.outputs[0]!), precision, isWrapped: false };
+  const output = graph.outputs.find(({ name }) => HIDDEN_STATES.includes(name)) ?? graph.outputs.find(({ name }) => name === POOLED);
+  if (!canBeWrapped(graph) || output === undefined || (output.type !== TYPE.FLOAT && output.type !== TYPE.FLOAT16)) throw unfit(graph, where);
+  const opset = readOpset(file, where);
+  if (opset < FIRST_OPSET || opset > LAST_OPSET) throw new ShoalError('MODEL_CORRUPT', `${where} uses opset ${opset}; ${FIRST_OPSET} to ${LAST_OPSET} can be adapted: export it again with one of them`, { where, opset });
+  const dims = lastSize(output);
+  const around = [await beforeIt(graph).content(), renamedGraph(graph.bytes, PREFIX, where), await afterIt(output, pooling, dims).content()];
+  return { bytes: replaceGraph(file, around, where), dims, precision, isWrapped: true };
+}
+
+function isOurs({ inputs, outputs }: OnnxGraph): boolean {
+  return inputs.length === 2 && has(inputs, 'input_ids', TYPE.INT32, 2) && has(inputs, 'lengths', TYPE.INT32, 1) && outputs.length === 1 && has(outputs, 'embeddings', TYPE.FLOAT, 2);
+}
+
+function has(values: readonly OnnxValue[], name: string, type: ElementType, rank: number): boolean {
+  return values.some((value) => value.name === name && value.type === type && value.shape.length === rank);
+}
+
+function canBeWrapped({ inputs }: OnnxGraph): boolean {
+  const known = ['input_ids', 'attention_mask', 'token_type_ids'];
+  return inputs.some(({ name }) => name === 'input_ids') && inputs.every(({ name, type, shape }) => known.includes(name) && (type === TYPE.INT64 || type === TYPE.INT32) && shape.length === 2);
+}
+
+/** Our inputs, and out of them those of the graph. */
+function beforeIt({ inputs }: OnnxGraph): OnnxFile {
+  const graph = new OnnxFile('before', {});
+  graph.input('input_ids', TYPE.INT32, ['batch', 'seq']);
+  graph.input('lengths', TYPE.INT32, ['batch']);
+  for (const { name, type } of inputs) {
+    const to = { integers: { to: type } };
+    if (name === 'input_ids') graph.node('Cast', ['input_ids'], PREFIX + name, to);
+    else if (name === 'attention_mask') graph.node('Cast', [addIsToken(graph)], PREFIX + name, to);
+    else graph.node('Cast', [graph.node('Sub', ['input_ids', 'input_ids'], 'no_types')], PREFIX + name, to);
+  }
+  addIsToken(graph); // the mean needs it, too
+  return graph;
+}
+
+/** Its output, pooled unless it already was, and normalized. */
+function afterIt({ name, type, shape }: OnnxValue, pooling: Pooling, dims: number | undefined): OnnxFile {
+  const graph = new OnnxFile('after', {}, MADE_BEFORE);
+  const elements = type === TYPE.FLOAT16 ? TYPE.FLOAT16 : TYPE.FLOAT;
+  if (shape.length === 3) addPooling(graph, PREFIX + name, elements, pooling);
+  else addNorm(graph, elements === TYPE.FLOAT ? PREFIX + name : graph.node('Cast', [PREFIX + name], 'pooled_f32', { integers: { to: TYPE.FLOAT } }));
+  graph.output('embeddings', TYPE.FLOAT, ['batch', dims ?? 'dims']);
+  return graph;
+}
+
+function replaceGraph(file: Uint8Array, content: readonly Uint8Array[], where: string): Uint8Array {
+  const kept = [...readFields(file, where)].filter(({ number }) => number !== MODEL.GRAPH).map(({ raw }) => raw);
+  const bytes = content.reduce((sum, piece) => sum + piece.length, 0);
+  return Buffer.concat([...kept, new Message().head(MODEL.GRAPH, bytes).finish(), ...content]);
+}
+
+function lastSize({ shape }: OnnxValue): number | undefined {
+  return shape.at(-1);
+}
+
+function unfit({ inputs, outputs }: OnnxGraph, where: string): ShoalError {
+  return new ShoalError('MODEL_CORRUPT',
+    `${where} has the inputs ${inWords(inputs)} and the outputs ${inWords(outputs)}. Needed are either input_ids int32 [batch, seq], lengths int32 [batch] → embeddings float32 [batch, dims], ` +
+    'or what exports of encoders have: input_ids, attention_mask and perhaps token_type_ids, int64 [batch, seq] → last_hidden_state, float32 or float16 [batch, seq, dims]', { where });
+}
+
+function inWords(values: readonly OnnxValue[]): string {
+  return values.map(({ name, typeName, shape }) => `${name} ${typeName} [${shape.map((size) => size ?? '?').join(', ')}]`).join(', ') || 'none';
+}

@@ -1,0 +1,78 @@
+// Models that a person brought: read back from their own folders. What they are made of stands in import.json beside the
+// files, with a digest of each, so that opening and verifying them is the same as for models that Shoal knows by itself.
+
+import { readFile, readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { ShoalError } from '@shoal/core';
+import { CheckedJson } from '../checked-json.ts';
+import type { ModelFacts } from './known-models.ts';
+import type { Pins } from './model-files.ts';
+import { describeModel, type OnnxFacts, type StoredModel } from './stored-model.ts';
+
+export interface ImportedModel extends ModelFacts {
+  readonly origin: 'imported';
+  /** From the digests of all files. */
+  readonly revision: string;
+  readonly files: Pins;
+  /** For a model that came as a graph. */
+  readonly onnx?: OnnxFacts;
+}
+
+export const MANIFEST = 'import.json';
+/** The name is a folder and, unchanged, a part of queue names. */
+const NAME = /^[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?$/;
+/** Queues that end so are the CPU lane and the simulated device of another model. */
+const RESERVED_END = /-(?:cpu|sim)$/;
+
+/** Throws USAGE unless a model may be called this. */
+export function checkModelName(name: string): string {
+  if (NAME.test(name) && !RESERVED_END.test(name)) return name;
+  throw new ShoalError('USAGE', `${JSON.stringify(name)} cannot be the name of a model: up to 64 of a-z, 0-9 and "-", beginning and ending with a letter or digit, not ending in "-cpu" or "-sim". Choose one with --name`, { name });
+}
+
+/** The imported model of this name, or undefined. */
+export async function findImported(name: string, cacheDir: string): Promise<ImportedModel | undefined> {
+  if (!NAME.test(name)) return undefined;
+  const parent = join(cacheDir, 'models', name);
+  for (const revision of (await readdir(parent).catch(() => [])).filter((entry) => !entry.startsWith('.'))) {
+    const path = join(parent, revision, MANIFEST);
+    const text = await readFile(path, 'utf8').catch(() => undefined);
+    if (text !== undefined) return parseManifest(text, path, { name, revision });
+  }
+  return undefined;
+}
+
+/** Folders of the cache that hold an imported model. */
+export async function importedNames(cacheDir: string): Promise<readonly string[]> {
+  const names: string[] = [];
+  for (const name of await readdir(join(cacheDir, 'models')).catch(() => [])) {
+    const entries = NAME.test(name) ? await readdir(join(cacheDir, 'models', name), { recursive: true }).catch(() => []) : [];
+    if (entries.some((entry) => /^[^./\\][^/\\]*[/\\]import\.json$/.test(entry))) names.push(name);
+  }
+  return names.sort();
+}
+
+export function describeImported(model: ImportedModel, folder: string): Promise<StoredModel> {
+  const { name, licence, prompts, revision, files, onnx } = model;
+  const weights = files['model.safetensors'] ?? files['model.onnx'];
+  if (weights === undefined) throw new ShoalError('MODEL_CORRUPT', `${join(folder, MANIFEST)} names no weights: import the model again`, { folder });
+  return describeModel({ name, folder, licence, prompts, revision, weightsSha256: weights.sha256, ...(onnx && { onnx }) });
+}
+
+export function manifestText(model: ImportedModel): string {
+  return `${JSON.stringify({ version: 1, ...model }, null, 1)}\n`;
+}
+
+function parseManifest(text: string, path: string, given: { readonly name: string; readonly revision: string }): ImportedModel {
+  const json = CheckedJson.parse(text, path);
+  if (json.integer('version') !== 1) throw new ShoalError('MODEL_CORRUPT', `${path} was written by another version of Shoal: import the model again`, { path });
+  const [files, prompts] = [json.object('files'), json.object('prompts')];
+  const pins = Object.fromEntries(files.keys().map((file) => [file, { bytes: files.object(file).integer('bytes'), sha256: files.object(file).string('sha256') }]));
+  const facts = { description: json.string('description'), licence: json.string('licence'), attribution: json.string('attribution'), prompts: { query: prompts.string('query'), passage: prompts.string('passage') } };
+  return { ...given, ...facts, origin: 'imported', files: pins, ...(json.has('onnx') && { onnx: parseOnnx(json.object('onnx')) }) };
+}
+
+function parseOnnx(json: CheckedJson): OnnxFacts {
+  const precision = (['fp32', 'fp16', 'int8'] as const).find((known) => known === json.string('precision')) ?? 'fp32';
+  return { dims: json.integer('dims', 1), positions: json.integer('positions', 1), vocabularySize: json.integer('vocabularySize', 1), precision };
+}
