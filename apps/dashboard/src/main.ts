@@ -1,9 +1,12 @@
 // The dashboard as a process. Settings come from the environment (docs/settings.md).
 
-import { serviceMain } from '@shoal/ops';
+import { serviceMain } from '@shoal/ops/service';
 import { createDashboard } from './dashboard.ts';
 
-process.exitCode = await serviceMain({
+process.exit(await serviceMain({
   name: 'dashboard',
-  start: async ({ redisUrl, prefix, dashboardHost: host, dashboardPort: port }, log) => createDashboard({ redisUrl, prefix, host, port, log }),
-});
+  start: async ({ redisUrl, prefix, dashboardHost: host, dashboardPort: port }, log) => {
+    const { url, stop } = await createDashboard({ redisUrl, prefix, host, port, log });
+    return { facts: { url }, stop };
+  },
+}));

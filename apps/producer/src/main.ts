@@ -3,18 +3,19 @@
 import { readFileSync } from 'node:fs';
 import { cacheFolder } from '@shoal/core';
 import { openModel, openTokenizer } from '@shoal/models';
-import { serviceMain } from '@shoal/ops';
+import { serviceMain } from '@shoal/ops/service';
 import { createProducer } from './producer.ts';
 
-process.exitCode = await serviceMain({
+process.exit(await serviceMain({
   name: 'http',
   start: async (settings, log) => {
     const model = await openModel(settings.model, { cacheDir: cacheFolder(settings.cacheDir) });
     const tokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
     const { redisUrl, prefix, httpHost: host, httpPort: port, requestTimeoutMs, maxOpenRequests } = settings;
-    return createProducer({ redisUrl, prefix, model, tokenizer, host, port, requestTimeoutMs, maxOpenRequests, version: version(), log });
+    const { url, stop } = await createProducer({ redisUrl, prefix, model, tokenizer, host, port, requestTimeoutMs, maxOpenRequests, version: version(), log });
+    return { facts: { url }, stop };
   },
-});
+}));
 
 function version(): string {
   const manifest: unknown = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8'));

@@ -260,6 +260,7 @@ export class Pipeline {
 
   private learnPool(poolTokens: number): void {
     this.pooledTokens = poolTokens;
+    this.countInFlight();
     this.wake();
   }
 
@@ -279,7 +280,7 @@ export class Pipeline {
   }
 
   private countInFlight(): void {
-    this.metrics.inFlight(this.claimed.size, this.tokensInFlight);
+    this.metrics.inFlight(this.claimed.size, this.pooledTokens);
   }
 
   private settle(claim: RawClaim, settlement: Settlement, announcement: Announcement | undefined): void {

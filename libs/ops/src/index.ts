@@ -1,8 +1,6 @@
-export { createLogger, type LoggerOptions } from './logger.ts';
 export { listenFailure, type ListenAddress } from './listen-failure.ts';
 export { PRODUCER_METRICS, WORKER_METRICS, type MetricCatalogue, type MetricDefinition } from './metric-catalogue.ts';
 export { createMetrics, type MetricRegistry } from './metrics.ts';
 export { startMetricsServer, type MetricsServer, type MetricsServerOptions } from './metrics-server.ts';
 export { cachedReader, nvidiaMemoryProbe, readDevices, type DeviceReading, type DevicesRead, type ReadDevicesOptions } from './nvidia-smi.ts';
 export { createWorkerMetrics, serveWorkerMetrics, type ServedMetrics, type WorkerMetrics, type WorkerMetricsOptions } from './worker-metrics.ts';
-export { serviceMain, type Service, type ServiceMainOptions, type ServiceReport } from './service-main.ts';

@@ -6,7 +6,7 @@ import { Executor, faultPointsFrom, invariant, keySpace, systemClock, toFailure,
 import { PacedBackend } from '@shoal/core/sim';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
-import { createLogger } from '@shoal/ops/logger';
+import { createLogger } from '@shoal/ops/service';
 import { RedisPayloadStore } from '@shoal/queue/payload';
 import { EXECUTOR_ENVIRONMENT, type ExecutorSettings } from './executor-settings.ts';
 import { ThreadedTokenizer } from './threaded-tokenizer.ts';

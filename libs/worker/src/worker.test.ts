@@ -12,6 +12,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import { decodeResultHeader, encodeTexts, encodeTokens, fingerprintOf, keySpace, mainQueue, openResult } from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
+import { parseMetrics } from '@shoal/ops/testing';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 
 const PREFIX = '{shoal}';
@@ -215,6 +216,23 @@ describe('a plain BullMQ producer', () => {
   });
 });
 
+test('a worker serves metrics that parse and move', async () => {
+  const port = await freePort();
+  await startWorker({ SHOAL_METRICS_PORT: String(port) });
+  const scrape = async () => parseMetrics(await (await fetch(`http://127.0.0.1:${port}/metrics`)).text());
+  const before = await scrape();
+  const queue = plainQueue();
+  await queue.add('embed', { v: 1, texts: TEXTS }, { jobId: 'counted' });
+  await finished(queue, 'counted');
+  const after = await until('the job is counted', async () => {
+    const found = await scrape();
+    return found.value('shoal_texts_total') === TEXTS.length ? found : undefined;
+  });
+  expect(before.value('shoal_texts_total') ?? 0).toBe(0);
+  expect(after.value('shoal_jobs_settled_total', { outcome: 'complete', code: 'NONE' })).toBe(1);
+  expect(after.value('shoal_tokens_total', { kind: 'real' })).toBeGreaterThan(TEXTS.length);
+});
+
 describe('whatever dies, one result is visible', () => {
   let model: StoredModel;
   beforeEach(async () => {
@@ -282,6 +300,15 @@ describe('whatever dies, one result is visible', () => {
     await until('the executor is gone', async () => (isAlive(executor!) ? undefined : true), 5_000);
   });
 });
+
+async function freePort(): Promise<number> {
+  const { createServer } = await import('node:net');
+  const probe = createServer().listen(0, '127.0.0.1');
+  await new Promise((resolve) => probe.once('listening', resolve));
+  const address = probe.address();
+  await new Promise((resolve) => probe.close(resolve));
+  return typeof address === 'object' && address !== null ? address.port : 0;
+}
 
 async function childrenOf(pid: number): Promise<number[]> {
   const { readFile } = await import('node:fs/promises');

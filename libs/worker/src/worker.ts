@@ -3,7 +3,7 @@
 
 import { availableParallelism } from 'node:os';
 import {
-  Pipeline, ShoalError, cacheFolder, faultPointsFrom, mainQueue, systemClock, type FromExecutor, type Logger, type Settings,
+  Pipeline, ShoalError, cacheFolder, faultPointsFrom, mainQueue, noMetrics, systemClock, type FromExecutor, type Logger, type Metrics, type Settings,
 } from '@shoal/core';
 import { openModel } from '@shoal/models';
 import { BullJobSource, WorkerPresence, serverClock } from '@shoal/queue';
@@ -46,9 +46,11 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
   const close = async (): Promise<void> => void (await Promise.all(opened.map((part) => part.stop())));
   try {
     executor.startEarly(); // the slowest part, beside everything else
-    const [announcer, presence, serverNowMs] = await Promise.all([keep(RedisAnnouncer.connect(server)), keep(WorkerPresence.connect(server)), serverClock(redisUrl)]);
+    const [announcer, presence, serverNowMs, metrics] = await Promise.all([
+      keep(RedisAnnouncer.connect(server)), keep(WorkerPresence.connect(server)), serverClock(redisUrl), keep(serveMetrics(settings)),
+    ]);
     const faults = faultPointsFrom(faultPoint, (signal) => process.kill(process.pid, signal));
-    const pipeline = new Pipeline({ source, announcer, executor, log, faults, serverNowMs, clock: systemClock, limits: settings });
+    const pipeline = new Pipeline({ source, announcer, executor, log, faults, serverNowMs, clock: systemClock, limits: settings, metrics: metrics.recorder });
     const facts = await pipeline.start();
     await presence.start();
     log.info({ queue: server.queue, device: facts.device, precision: facts.precision, model: facts.model, threads }, 'worker ready');
@@ -62,6 +64,13 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
     await Promise.allSettled(opened.map((part) => part.stop()));
     throw error;
   }
+}
+
+/** Loaded only when they are served: what it takes would delay the start. */
+async function serveMetrics({ metricsHost: host, metricsPort: port }: Settings): Promise<{ readonly recorder: Metrics; stop(): Promise<void> }> {
+  if (port === 0) return { recorder: noMetrics, stop: async () => undefined };
+  const { serveWorkerMetrics } = await import('@shoal/ops');
+  return serveWorkerMetrics({ host, port });
 }
 
 /** One for every four cores: a core tokenizes for about as many texts as a device of the size that comes with four cores runs. */
