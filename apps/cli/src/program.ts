@@ -4,7 +4,7 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { completionScript, type Shell } from './completion.ts';
 import type { EmbedFlags } from './commands/embed.ts';
-import type { ModelFlags } from './commands/model.ts';
+import type { ImportFlags, ModelFlags } from './commands/model.ts';
 import type { ServeFlags } from './commands/serve.ts';
 import type { TryFlags } from './commands/try.ts';
 import type { UpFlags } from './commands/up.ts';
@@ -89,14 +89,22 @@ function addTry(program: Command, terminal: Terminal): void {
 }
 
 function addModel(program: Command, terminal: Terminal): void {
-  const model = program.command('model').description('Models of the cache folder: fetch, list, verify.').helpCommand(false);
+  const model = program.command('model').description('Models of the cache folder: fetch, list, verify, import.').helpCommand(false);
   const pull = model.command('pull').description('Fetches a model and verifies it. Does nothing when it is there.').argument('[name]', 'name of the model', 'minilm').option('--force', 'fetch again and replace what is there').option('-q, --quiet', 'no progress and no notes; errors only').option('--json', 'report as JSON');
   pull.action(async (name: string, flags: ModelFlags) => (await import('./commands/model.ts')).pull(terminal, name, flags));
   const list = model.command('list').description('Shows the models that can be used, and which of them are in the cache.').option('--json', 'report as JSON');
   list.action(async (flags: ModelFlags) => (await import('./commands/model.ts')).list(terminal, flags));
   const verify = model.command('verify').description('Reads every file of a cached model and compares it with its checksum.').argument('[name]', 'name of the model', 'minilm').option('--json', 'report as JSON');
   verify.action(async (name: string, flags: ModelFlags) => (await import('./commands/model.ts')).verify(terminal, name, flags));
-  for (const command of [pull, list, verify]) addSettings(command, ['cacheDir']);
+  const bring = model.command('import')
+    .description('Copies a model of the BERT family into the cache, checks it and gives it a name: a folder with config.json, model.safetensors and tokenizer.json, or an .onnx file with config.json and tokenizer.json beside it.')
+    .argument('<path>', 'the folder or .onnx file')
+    .option('--name <name>', 'what to call it: a-z, 0-9 and "-"; without this flag after the folder or file')
+    .option('--force', 'replace the model that was imported under this name')
+    .option('-q, --quiet', 'no notes; errors only')
+    .option('--json', 'report as JSON');
+  bring.action(async (path: string, flags: ImportFlags) => (await import('./commands/model.ts')).bring(terminal, path, flags));
+  for (const command of [pull, list, verify, bring]) addSettings(command, ['cacheDir']);
 }
 
 function addUp(program: Command, terminal: Terminal): void {

@@ -1,8 +1,8 @@
-// `shoal model`: the store's three verbs, with a progress bar and a report. What a model is and how it is checked is the
+// `shoal model`: the store's verbs, with a progress bar and a report. What a model is and how it is checked is the
 // store's business.
 
 import { cacheFolder, type Settings } from '@shoal/core';
-import { listModels, verifyModel } from '@shoal/models';
+import { importModel, listModels, verifyModel } from '@shoal/models';
 import { fetchModel } from '../session.ts';
 import { settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
@@ -18,6 +18,20 @@ export async function pull(terminal: Terminal, name: string, flags: ModelFlags):
   const model = await fetchModel(terminal, name, { settings, isQuiet: flags.quiet === true, force: flags.force === true });
   if (flags.json === true) await print(terminal, `${JSON.stringify({ name: model.name, revision: model.revision, folder: model.folder })}\n`);
   else if (flags.quiet !== true) say(terminal, `${model.name}@${model.revision} is in ${model.folder}`);
+}
+
+export interface ImportFlags extends ModelFlags {
+  readonly name?: string;
+}
+
+export async function bring(terminal: Terminal, path: string, flags: ImportFlags): Promise<void> {
+  const cacheDir = folderOf(terminal, await settingsOf(terminal, flags));
+  const { model, notes } = await importModel(path, { cacheDir, force: flags.force === true, ...(flags.name !== undefined && { name: flags.name }) });
+  const { name, revision, folder, dims, pooling, defaultMaxTokens, precision } = model;
+  if (flags.json === true) return print(terminal, `${JSON.stringify({ name, revision, folder, dims, pooling, maxTokens: defaultMaxTokens, precision, notes })}\n`);
+  if (flags.quiet === true) return;
+  for (const note of notes) say(terminal, note);
+  say(terminal, `${name}@${revision} is in ${folder}: ${dims} dimensions, ${pooling} pooling, rows of up to ${defaultMaxTokens} tokens; use it with --model ${name}`);
 }
 
 export async function list(terminal: Terminal, flags: ModelFlags): Promise<void> {
