@@ -1,0 +1,122 @@
+// What benches hold against each other: the bare engine on a graph, and the same model through queue and worker. Both cut
+// micro-batches by the worker's own rules. Sides are opened once, run alternately, and closed.
+
+import { fork, type ChildProcess } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { ShoalClient } from '@shoal/client';
+import { Pool, cacheFolder, resolveSettings, type Tokenizer } from '@shoal/core';
+import { OrtBackend } from '@shoal/inference';
+import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
+import { startTestServer } from '@shoal/queue/testing';
+
+export const MAX_TOKENS = 512;
+const settings = resolveSettings({ environment: process.env });
+export const cacheDir = cacheFolder(settings.cacheDir);
+
+export interface Side {
+  readonly name: string;
+  /** Vectors of the texts, rows × dims. */
+  run(texts: readonly string[]): Promise<Float32Array>;
+  close(): Promise<void>;
+}
+
+/** Tokenizes and runs in this process, two micro-batches queued at the device. */
+export async function openBare(name: string, model: StoredModel, threads: number, kind = model.graphKind): Promise<Side> {
+  const tokenizer = await openTokenizer(model, { maxTokens: MAX_TOKENS });
+  const graphPath = await openGraph(model, { cacheDir, kind });
+  const backend = await OrtBackend.open({ graphPath, dims: model.dims, threads, slotRows: settings.maxRows, slotTokens: Math.max(settings.maxPaddedTokens, MAX_TOKENS) });
+  return { name, run: (texts) => runBare(backend, tokenizer, texts), close: () => backend.stop() };
+}
+
+async function runBare(backend: OrtBackend, tokenizer: Tokenizer, texts: readonly string[]): Promise<Float32Array> {
+  const vectors = new Float32Array(texts.length * backend.dims);
+  const pool = new Pool<{ ids: ArrayLike<number>; index: number; tokens: number; enteredMs: number }>();
+  for (const [index, text] of texts.entries()) {
+    const { ids } = tokenizer.encode(text);
+    pool.add({ ids, index, tokens: ids.length, enteredMs: 0 });
+  }
+  const lane = async (): Promise<void> => {
+    for (let batch = pool.cut({ ...settings, maxRowAgeMs: Infinity }, 0); batch !== undefined; batch = pool.cut({ ...settings, maxRowAgeMs: Infinity }, 0)) {
+      const slot = backend.lend()!;
+      const { rows, width } = batch;
+      slot.ids.fill(0, 0, rows.length * width);
+      for (const [at, row] of rows.entries()) {
+        slot.ids.set(row.ids, at * width);
+        slot.lengths[at] = row.tokens;
+      }
+      const result = await backend.run(slot, { rows: rows.length, width });
+      if (!result.ok) throw new Error(result.outOfVram.message);
+      for (const [at, row] of rows.entries()) vectors.set(slot.embeddings.subarray(at * backend.dims, (at + 1) * backend.dims), row.index * backend.dims);
+      backend.giveBack(slot);
+    }
+  };
+  await Promise.all([lane(), lane()]);
+  return vectors;
+}
+
+/** A queue server with an append-only file, a CPU worker and a client: texts in, vectors out. */
+export async function openQueued(name: string, modelName: string, threads: number, jobTexts: number): Promise<Side> {
+  const folder = mkdtempSync(join(tmpdir(), 'shoal-bench-'));
+  const model = await openModel(modelName, { cacheDir });
+  const tokenizer = await openTokenizer(model, { maxTokens: MAX_TOKENS });
+  const server = await startTestServer({ args: ['--appendonly', 'yes', '--appendfsync', 'everysec', '--dir', folder] });
+  const worker = await startWorker(server.url, modelName, threads);
+  const client = await ShoalClient.connect({ redisUrl: server.url, model, tokenizer, jobTexts });
+  const run = async (texts: readonly string[]): Promise<Float32Array> => {
+    const vectors = new Float32Array(texts.length * model.dims);
+    for await (const block of client.embedStream(texts.map((text) => ({ text })))) {
+      if (block.kind === 'skipped') throw block.error;
+      vectors.set(block.vectors, block.first * model.dims);
+    }
+    return vectors;
+  };
+  const close = async (): Promise<void> => {
+    await client.close();
+    const exited = new Promise((resolve) => worker.once('exit', resolve));
+    worker.kill('SIGTERM');
+    await exited;
+    await server.stop();
+    rmSync(folder, { recursive: true, force: true });
+  };
+  return { name, run, close };
+}
+
+function startWorker(redisUrl: string, model: string, threads: number): Promise<ChildProcess> {
+  const main = fileURLToPath(new URL('../apps/cpu-worker/src/main.ts', import.meta.url));
+  const env = { ...process.env, SHOAL_REDIS_URL: redisUrl, REDIS_URL: redisUrl, SHOAL_MODEL: model, SHOAL_MAX_TOKENS: String(MAX_TOKENS), SHOAL_THREADS: String(threads), SHOAL_LOG_LEVEL: 'warn' };
+  const child = fork(main, [], { env, stdio: ['ignore', 2, 2, 'ipc'] });
+  return new Promise((resolve, reject) => {
+    child.once('message', (message: { kind: string; failure?: { message: string } }) => (message.kind === 'ready' ? resolve(child) : reject(new Error(message.failure?.message))));
+    child.once('exit', (code) => reject(new Error(`worker exit ${code}`)));
+  });
+}
+
+export interface Measured {
+  readonly name: string;
+  /** Texts per second of each round. */
+  readonly rates: readonly number[];
+  readonly vectors: Float32Array;
+}
+
+/** One run of each side to warm it, whose vectors `check` may refuse; then rounds in alternating order. */
+export async function alternate(sides: readonly Side[], texts: readonly string[], rounds: number, check: (first: readonly Measured[]) => void): Promise<readonly Measured[]> {
+  const measured: { name: string; rates: number[]; vectors: Float32Array }[] = [];
+  for (const { name, run } of sides) measured.push({ name, rates: [], vectors: await run(texts) });
+  check(measured);
+  for (let round = 0; round < rounds; round++) {
+    const order = sides.map((side, at) => ({ side, at }));
+    for (const { side, at } of round % 2 === 0 ? order : order.toReversed()) {
+      const startedMs = performance.now();
+      await side.run(texts);
+      measured[at]!.rates.push((texts.length * 1000) / (performance.now() - startedMs));
+    }
+  }
+  return measured;
+}
+
+export function median(numbers: readonly number[]): number {
+  return numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length / 2)]!;
+}
