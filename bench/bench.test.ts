@@ -22,3 +22,10 @@ test('sim-device: every row comes back through the whole path as the simulated d
   const { textsPerSecond } = await bench('sim-device', '--seconds', '1', '--warm', '2', '--job-texts', '64');
   expect(textsPerSecond).toBeGreaterThan(0);
 }, 130_000);
+
+test.skipIf(process.platform !== 'linux')('long-file: 20,000 lines, killed half-way and resumed, are the rows of a quiet run', async () => {
+  const { rows, resumedBehind, leastCosine } = await bench('long-file', '--rows', '20000');
+  expect(rows).toBe(20_000);
+  expect(resumedBehind).toBeGreaterThan(0);
+  expect(leastCosine).toBeGreaterThanOrEqual(0.999999);
+}, 130_000);
