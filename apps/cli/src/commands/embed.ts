@@ -2,10 +2,11 @@
 // read the first record, open the session, stream. Nothing is started for a request that cannot succeed.
 
 import { randomUUID } from 'node:crypto';
-import { ShoalError, type Settings, type Tokenizer } from '@shoal/core';
+import { ShoalError, type Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
-import { checkInputs, readInputs, totalBytes, type Input } from '../input/files.ts';
-import { placeIn, type BadRecord, type TextFormat, type TextRecord } from '../input/record.ts';
+import { checkInputs, totalBytes, type Input } from '../input/files.ts';
+import { RecordReader } from '../input/record-reader.ts';
+import type { TextFormat } from '../input/record.ts';
 import { openEncoder, type RowForm } from '../output/row-encoder.ts';
 import { FileWriter, SpooledWriter, StreamWriter, deviceSink, type ByteSink, type RowWriter } from '../output/row-writer.ts';
 import { differences, isHeldByAnother, readRunState, type RunRequest, type RunState } from '../output/run-state.ts';
@@ -43,7 +44,8 @@ export async function embed(terminal: Terminal, files: readonly string[], flags:
   refuseBinaryToTerminal(terminal, target, format);
   refuseFlagsWithoutEffect(inputs, target, format, flags);
   const earlier = await findEarlierRun(target, inputs, flags);
-  const records = new RecordReader(terminal, inputs, format, flags);
+  const { textField, idField, delimiter, header: hasHeader, onError } = flags;
+  const records = new RecordReader(terminal, inputs, { textField, idField, delimiter, hasHeader, skipsBad: onError === 'skip', hasOneColumn: format === 'arrow' });
   const request: Request = { settings, flags, inputs, format, target, earlier, records };
   const options = { settings, isQuiet: flags.quiet === true };
   const isEmpty = await records.isEmpty();
@@ -134,103 +136,6 @@ async function stream(terminal: Terminal, session: Session, { flags, inputs, tar
     return { rows, rowsBefore: state.rows, truncated, failed };
   } finally {
     bar.stop();
-  }
-}
-
-/** The records of all inputs, good ones only; what happens to bad ones is decided here and nowhere else. */
-class RecordReader {
-  readonly #terminal: Terminal;
-  readonly #skips: boolean;
-  /** Arrow has a column for ids or one for indices. */
-  readonly #hasOneColumn: boolean;
-  readonly #records: AsyncGenerator<TextRecord | BadRecord>;
-  #firstGood: TextRecord | undefined;
-  #bytes = 0;
-  #good = 0;
-  #isAtEnd = false;
-  skipped = 0;
-
-  constructor(terminal: Terminal, inputs: readonly Input[], format: OutputFormat, { textField, idField, delimiter, header, onError }: EmbedFlags) {
-    this.#terminal = terminal;
-    this.#skips = onError === 'skip';
-    this.#hasOneColumn = format === 'arrow';
-    this.#records = readInputs(inputs, { stdin: terminal.stdin, textField, idField, delimiter, hasHeader: header, onBytes: (bytes) => (this.#bytes += bytes) });
-  }
-
-  /** Known once `isEmpty` has looked: whether records have ids, as far as their first one tells. */
-  get hasIds(): boolean {
-    return this.#firstGood?.id !== undefined;
-  }
-
-  /** Reads up to the first good record, so that an input which is wrong from its first line starts nothing. */
-  async isEmpty(): Promise<boolean> {
-    this.#firstGood = await this.#next();
-    return this.#firstGood === undefined;
-  }
-
-  /**
-   * The good records behind the first `position` of them. With a tokenizer, texts that it would cut are bad: the client
-   * would refuse them too, but with all the texts of their job and without knowing their lines.
-   */
-  async *from(position: number, tokenizer: Tokenizer | undefined): AsyncGenerator<TextRecord> {
-    for (let record = this.#firstGood; record !== undefined; record = await this.#next()) {
-      if (tokenizer?.encode(record.text).isTruncated === true) this.#refuse(`${placeIn(record.file, record.line)}: the text has more than the ${tokenizer.maxTokens} tokens of a row; shorten it, or leave out --truncate error`);
-      else if (this.#good++ >= position) yield record;
-    }
-  }
-
-  /** Rows of the whole input: known at its end, before that estimated by bytes. */
-  estimateTotal(bytes: number | undefined): number | undefined {
-    if (this.#isAtEnd) return this.#good;
-    return bytes === undefined || this.#bytes === 0 ? undefined : Math.max(this.#good, Math.round((this.#good * bytes) / this.#bytes));
-  }
-
-  /** How to call some records in a message. */
-  placeOf(records: readonly TextRecord[]): string {
-    const [first, last] = [records[0], records.at(-1)];
-    if (first === undefined || last === undefined) return 'no record';
-    return first === last ? nameOf(first) : `${nameOf(first)} to ${nameOf(last)} (${records.length} records of one job)`;
-  }
-
-  async #next(): Promise<TextRecord | undefined> {
-    for (;;) {
-      const { value, done } = await untilAborted(this.#records.next(), this.#terminal.signal);
-      if (done === true) {
-        this.#isAtEnd = true;
-        return undefined;
-      }
-      if (!('text' in value)) this.#refuse(value.problem);
-      else if (this.#firstGood !== undefined && this.#hasOneColumn && (value.id !== undefined) !== this.hasIds) this.#refuse(otherKind(value, this.#firstGood));
-      else return value;
-    }
-  }
-
-  #refuse(problem: string): void {
-    if (!this.#skips) throw new ShoalError('INPUT_INVALID', `${problem}. --on-error skip leaves such records out`);
-    this.skipped++;
-    say(this.#terminal, `skipped ${problem}`);
-  }
-}
-
-function nameOf({ file, line, id }: TextRecord): string {
-  return `${placeIn(file, line)}${id === undefined ? '' : ` (id ${JSON.stringify(id)})`}`;
-}
-
-function otherKind(record: TextRecord, first: TextRecord): string {
-  const [has, had] = [record, first].map(({ id }) => (id === undefined ? 'no id' : 'an id'));
-  return `${nameOf(record)}: the record has ${has} and the first one ${had}; an Arrow file has a column of ids or one of indices. Give all records ids or none, or write .jsonl`;
-}
-
-/** Reading standard input can wait for ever; an interruption must not. */
-async function untilAborted<Value>(promise: Promise<Value>, signal: AbortSignal): Promise<Value> {
-  signal.throwIfAborted();
-  const { promise: aborted, reject } = Promise.withResolvers<never>();
-  const abort = (): void => reject(signal.reason);
-  signal.addEventListener('abort', abort, { once: true });
-  try {
-    return await Promise.race([promise, aborted]);
-  } finally {
-    signal.removeEventListener('abort', abort);
   }
 }
 

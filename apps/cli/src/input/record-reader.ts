@@ -1,0 +1,110 @@
+// The records of all inputs on their way to the queue: what happens to bad ones is decided here and nowhere else, and how far
+// the input has been read is known here. Starts nothing and writes nothing but notes for the person.
+
+import { ShoalError, type Tokenizer } from '@shoal/core';
+import { say, type Terminal } from '../terminal.ts';
+import { readInputs, type Input, type ReadOptions } from './files.ts';
+import { placeIn, type BadRecord, type TextRecord } from './record.ts';
+
+export interface RecordReaderOptions extends Omit<ReadOptions, 'stdin' | 'onBytes'> {
+  /** Bad records are left out, each with a note; else the first one ends the run. */
+  readonly skipsBad: boolean;
+  /** The output has a column for ids or one for indices (Arrow), so that records must all have ids or none. */
+  readonly hasOneColumn: boolean;
+}
+
+/** Good records only. */
+export class RecordReader {
+  readonly #terminal: Terminal;
+  readonly #skips: boolean;
+  readonly #hasOneColumn: boolean;
+  readonly #records: AsyncGenerator<TextRecord | BadRecord>;
+  #firstGood: TextRecord | undefined;
+  #bytes = 0;
+  #good = 0;
+  #isAtEnd = false;
+  skipped = 0;
+
+  constructor(terminal: Terminal, inputs: readonly Input[], { skipsBad, hasOneColumn, ...fields }: RecordReaderOptions) {
+    this.#terminal = terminal;
+    this.#skips = skipsBad;
+    this.#hasOneColumn = hasOneColumn;
+    this.#records = readInputs(inputs, { ...fields, stdin: terminal.stdin, onBytes: (bytes) => (this.#bytes += bytes) });
+  }
+
+  /** Known once `isEmpty` has looked: whether records have ids, as far as their first one tells. */
+  get hasIds(): boolean {
+    return this.#firstGood?.id !== undefined;
+  }
+
+  /** Reads up to the first good record, so that an input which is wrong from its first line starts nothing. */
+  async isEmpty(): Promise<boolean> {
+    this.#firstGood = await this.#next();
+    return this.#firstGood === undefined;
+  }
+
+  /**
+   * The good records behind the first `position` of them. With a tokenizer, texts that it would cut are bad: the client
+   * would refuse them too, but with all the texts of their job and without knowing their lines.
+   */
+  async *from(position: number, tokenizer: Tokenizer | undefined): AsyncGenerator<TextRecord> {
+    for (let record = this.#firstGood; record !== undefined; record = await this.#next()) {
+      if (tokenizer?.encode(record.text).isTruncated === true) this.#refuse(`${nameOf(record)}: the text has more than the ${tokenizer.maxTokens} tokens of a row; shorten it, or leave out --truncate error`);
+      else if (this.#good++ >= position) yield record;
+    }
+  }
+
+  /** Rows of the whole input: known at its end, before that estimated by bytes. */
+  estimateTotal(bytes: number | undefined): number | undefined {
+    if (this.#isAtEnd) return this.#good;
+    return bytes === undefined || this.#bytes === 0 ? undefined : Math.max(this.#good, Math.round((this.#good * bytes) / this.#bytes));
+  }
+
+  /** How to call some records in a message. */
+  placeOf(records: readonly TextRecord[]): string {
+    const [first, last] = [records[0], records.at(-1)];
+    if (first === undefined || last === undefined) return 'no record';
+    return first === last ? nameOf(first) : `${nameOf(first)} to ${nameOf(last)} (${records.length} records of one job)`;
+  }
+
+  async #next(): Promise<TextRecord | undefined> {
+    for (;;) {
+      const { value, done } = await untilAborted(this.#records.next(), this.#terminal.signal);
+      if (done === true) {
+        this.#isAtEnd = true;
+        return undefined;
+      }
+      if (!('text' in value)) this.#refuse(value.problem);
+      else if (this.#firstGood !== undefined && this.#hasOneColumn && (value.id !== undefined) !== this.hasIds) this.#refuse(otherKind(value, this.#firstGood));
+      else return value;
+    }
+  }
+
+  #refuse(problem: string): void {
+    if (!this.#skips) throw new ShoalError('INPUT_INVALID', `${problem}. --on-error skip leaves such records out`);
+    this.skipped++;
+    say(this.#terminal, `skipped ${problem}`);
+  }
+}
+
+function nameOf({ file, line, id }: TextRecord): string {
+  return `${placeIn(file, line)}${id === undefined ? '' : ` (id ${JSON.stringify(id)})`}`;
+}
+
+function otherKind(record: TextRecord, first: TextRecord): string {
+  const [has, had] = [record, first].map(({ id }) => (id === undefined ? 'no id' : 'an id'));
+  return `${nameOf(record)}: the record has ${has} and the first one ${had}; an Arrow file has a column of ids or one of indices. Give all records ids or none, or write .jsonl`;
+}
+
+/** Reading standard input can wait for ever; an interruption must not. */
+async function untilAborted<Value>(promise: Promise<Value>, signal: AbortSignal): Promise<Value> {
+  signal.throwIfAborted();
+  const { promise: aborted, reject } = Promise.withResolvers<never>();
+  const abort = (): void => reject(signal.reason);
+  signal.addEventListener('abort', abort, { once: true });
+  try {
+    return await Promise.race([promise, aborted]);
+  } finally {
+    signal.removeEventListener('abort', abort);
+  }
+}
