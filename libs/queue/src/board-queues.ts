@@ -4,7 +4,7 @@
 
 import { DEFAULT_PREFIX, type Logger } from '@shoal/core';
 import { Job, Queue, type JobType } from 'bullmq';
-import { closeConnection, isPassingFault, openConnection, untilReady, type Redis } from './connection.ts';
+import { closeConnection, connected, isPassingFault, type Redis } from './connection.ts';
 import { translated } from './translated.ts';
 
 export type { Job as BoardJob, Queue as BoardQueue } from 'bullmq';
@@ -35,14 +35,7 @@ export class BoardQueues {
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: BoardQueuesOptions): Promise<BoardQueues> {
-    const connection = openConnection({ url: options.redisUrl, name: 'shoal:board', log: options.log });
-    try {
-      await untilReady(connection, options.redisUrl);
-    } catch (error) {
-      await closeConnection(connection);
-      throw error;
-    }
-    return new BoardQueues(connection, options);
+    return new BoardQueues(await connected({ url: options.redisUrl, name: 'shoal:board', log: options.log }), options);
   }
 
   /** Every queue there is now, by name; one that was found before is the same object. Throws QUEUE_UNREACHABLE. */

@@ -36,6 +36,18 @@ export function openConnection(options: ConnectionOptions): Redis {
   return connection;
 }
 
+/** Opens a connection and resolves once the server answers. Throws CONFIG_INVALID or QUEUE_UNREACHABLE, and then leaves nothing open. */
+export async function connected(options: ConnectionOptions): Promise<Redis> {
+  const connection = openConnection(options);
+  try {
+    await untilReady(connection, options.url);
+    return connection;
+  } catch (error) {
+    await closeConnection(connection);
+    throw error;
+  }
+}
+
 /** Resolves when the server answers; throws QUEUE_UNREACHABLE when it does not within `waitMs` or refuses to talk to us. */
 export async function untilReady(connection: Redis, url: string, waitMs = 5_000): Promise<void> {
   if (connection.status === 'ready') return;

@@ -5,7 +5,7 @@
 import { DEFAULT_PREFIX, ShoalError, keySpace, parseJob, type EmbedJobData, type KeySpace, type Logger } from '@shoal/core';
 import { Queue } from 'bullmq';
 import { openTransaction, queueAdd, queueRemove, type Transaction } from './bullmq-internals.ts';
-import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
+import { closeConnection, connected, openConnection, type Redis } from './connection.ts';
 import { judge, toFound, type Again, type Found, type Verdict } from './job-verdict.ts';
 import { runScript, script } from './payload/script.ts';
 import { translated } from './translated.ts';
@@ -90,14 +90,7 @@ export class JobProducer {
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: ProducerOptions): Promise<JobProducer> {
-    const connection = openConnection({ url: options.redisUrl, name: 'shoal-producer', log: options.log });
-    try {
-      await untilReady(connection, options.redisUrl);
-    } catch (error) {
-      await closeConnection(connection);
-      throw error;
-    }
-    return new JobProducer(options, connection);
+    return new JobProducer(options, await connected({ url: options.redisUrl, name: 'shoal-producer', log: options.log }));
   }
 
   /** The connection broke, or came back: what the server acknowledged last may be lost, so open jobs should be added again. */

@@ -4,7 +4,7 @@
 
 import { DEFAULT_PREFIX, ShoalError, type Logger } from '@shoal/core';
 import { Queue } from 'bullmq';
-import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
+import { closeConnection, connected, type Redis } from './connection.ts';
 import { translated } from './translated.ts';
 import { liveWorkers } from './worker-presence.ts';
 
@@ -40,14 +40,7 @@ export class QueueGauge {
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: QueueGaugeOptions): Promise<QueueGauge> {
-    const connection = openConnection({ url: options.redisUrl, name: `shoal:gauge:${options.queue}`, log: options.log });
-    try {
-      await untilReady(connection, options.redisUrl);
-    } catch (error) {
-      await closeConnection(connection);
-      throw error;
-    }
-    return new QueueGauge(options, connection);
+    return new QueueGauge(options, await connected({ url: options.redisUrl, name: `shoal:gauge:${options.queue}`, log: options.log }));
   }
 
   /** Throws QUEUE_UNREACHABLE at once while the connection is lost; waits on a server that does not answer. */

@@ -3,7 +3,7 @@
 
 import { randomUUID } from 'node:crypto';
 import { DEFAULT_PREFIX, keySpace, type Logger } from '@shoal/core';
-import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
+import { closeConnection, connected, openConnection, untilReady, type Redis } from './connection.ts';
 import { runScript, script } from './payload/script.ts';
 import { within } from './within.ts';
 
@@ -54,14 +54,7 @@ export class WorkerPresence {
 
   /** Throws QUEUE_UNREACHABLE. Shows nothing yet. */
   static async connect(options: PresenceOptions): Promise<WorkerPresence> {
-    const connection = openConnection({ url: options.redisUrl, name: `shoal:presence:${options.queue}`, log: options.log });
-    try {
-      await untilReady(connection, options.redisUrl);
-    } catch (error) {
-      await closeConnection(connection);
-      throw error;
-    }
-    return new WorkerPresence(connection, options);
+    return new WorkerPresence(await connected({ url: options.redisUrl, name: `shoal:presence:${options.queue}`, log: options.log }), options);
   }
 
   /** Resolves once the worker can be seen. */

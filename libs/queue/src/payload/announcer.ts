@@ -3,7 +3,7 @@
 // before it completed could not run again.
 
 import { keySpace, type Announcement, type Announcer, type KeySpace, type Logger } from '@shoal/core';
-import { closeConnection, openConnection, untilReady, type Redis } from '../connection.ts';
+import { closeConnection, connected, type Redis } from '../connection.ts';
 import { askAll, type Argument, type Command } from './pipeline.ts';
 import { encodeReply } from './reply-message.ts';
 import { runScript, script } from './script.ts';
@@ -40,14 +40,7 @@ export class RedisAnnouncer implements Announcer {
 
   /** Throws QUEUE_UNREACHABLE. */
   static async connect(options: AnnouncerOptions): Promise<RedisAnnouncer> {
-    const connection = openConnection({ url: options.redisUrl, name: `shoal:announcer:${options.queue}`, log: options.log });
-    try {
-      await untilReady(connection, options.redisUrl);
-    } catch (error) {
-      await closeConnection(connection);
-      throw error;
-    }
-    return new RedisAnnouncer(connection, options);
+    return new RedisAnnouncer(await connected({ url: options.redisUrl, name: `shoal:announcer:${options.queue}`, log: options.log }), options);
   }
 
   /** Never throws: what could not be announced is found by the producer's own asking, and its input by the janitor. */

@@ -3,7 +3,7 @@
 
 import { setMaxListeners } from 'node:events';
 import { RESULT_HEADER_BYTES, invariant, keySpace, type CommitRequest, type CommitResult, type InputRead, type KeySpace, type Logger, type PayloadStore } from '@shoal/core';
-import { closeConnection, isServerFull, openConnection, untilReady, type Redis } from '../connection.ts';
+import { closeConnection, connected, isServerFull, type Redis } from '../connection.ts';
 import { askAll, type Command, type Reply, type RetryOptions } from './pipeline.ts';
 import { runScript, script } from './script.ts';
 
@@ -51,14 +51,7 @@ export class RedisPayloadStore implements PayloadStore {
 
   /** Throws QUEUE_UNREACHABLE. */
   static async connect(options: PayloadStoreOptions): Promise<RedisPayloadStore> {
-    const connection = openConnection({ url: options.redisUrl, name: `shoal:executor:${options.lane}`, log: options.log });
-    try {
-      await untilReady(connection, options.redisUrl);
-    } catch (error) {
-      await closeConnection(connection);
-      throw error;
-    }
-    return new RedisPayloadStore(connection, options);
+    return new RedisPayloadStore(await connected({ url: options.redisUrl, name: `shoal:executor:${options.lane}`, log: options.log }), options);
   }
 
   async read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]> {
