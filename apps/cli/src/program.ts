@@ -153,9 +153,10 @@ export const SETTING_FLAGS = {
   redisUrl: ['url', 'queue server, e.g. redis://localhost:6379 (REDIS_URL)'],
   prefix: ['tag', 'prefix of every key, a hash tag such as {shoal}'],
   model: ['name', 'model to use (default minilm; see shoal model list)'],
-  device: ['device', 'auto, cpu or gpu:<index>'],
+  device: ['device', 'auto, cpu, gpu:<index> or sim:<tokens per ms>'],
   cacheDir: ['folder', 'models, kept vectors and the private queue server'],
   threads: ['n', 'threads of a run on the CPU; 0: one per core'],
+  tokenizerThreads: ['n', 'threads that tokenize jobs which came as text'],
   maxTokens: ['n', 'longest row in tokens; longer texts are truncated'],
   maxPaddedTokens: ['n', 'token budget of a micro-batch'],
   maxRows: ['n', 'most rows of a micro-batch'],
@@ -181,7 +182,7 @@ export const SETTING_FLAGS = {
 const CONNECTION = ['redisUrl', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
 const HTTP = ['httpHost', 'httpPort', 'requestTimeoutMs', 'maxOpenRequests'] as const;
 const DASHBOARD = ['dashboardHost', 'dashboardPort'] as const;
-const WORKER = ['metricsHost', 'metricsPort', 'maxPaddedTokens', 'maxRows', 'poolTokens', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'drainTimeoutMs'] as const;
+const WORKER = ['metricsHost', 'metricsPort', 'tokenizerThreads', 'maxPaddedTokens', 'maxRows', 'poolTokens', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'drainTimeoutMs'] as const;
 
 function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
   for (const key of keys) {
