@@ -8,6 +8,7 @@ import json
 import os
 import sys
 
+sys.path.pop(0)  # this folder: this file has the package's name
 request = json.loads(sys.stdin.readline())
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(request["threads"])
 os.environ["TOKENIZERS_PARALLELISM"] = "true" if request["threads"] > 1 else "false"
