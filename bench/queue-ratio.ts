@@ -92,6 +92,11 @@ function startWorker(redisUrl: string): Promise<ChildProcess> {
   });
 }
 
+/** The one child of a worker, on Linux. */
+function executorOf(workerPid: number): number {
+  return Number(readFileSync(`/proc/${workerPid}/task/${workerPid}/children`, 'utf8').trim().split(' ')[0]);
+}
+
 /** Peak resident memory of a process, MB; NaN where the system does not tell. */
 function peakMegabytes(pid: number): number {
   try {
@@ -135,7 +140,7 @@ try {
     bench: 'queue-ratio', cpu: cpus()[0]?.model, threads, texts: texts.length, meanTokens: Math.round(tokens / texts.length), jobTexts: Number(args['job-texts']),
     bareTextsPerSecond: bare.map(Math.round), queuedTextsPerSecond: queued.map(Math.round),
     ratio: Number((median(queued) / median(bare)).toFixed(3)), leastCosine: Number(leastCos.toFixed(9)), barePaddingEfficiency: Number(first[0].paddingEfficiency!.toFixed(3)),
-    peakMegabytes: { worker: peakMegabytes(worker.pid!), server: peakMegabytes(server.pid), client: peakMegabytes(process.pid) },
+    peakMegabytes: { claimer: peakMegabytes(worker.pid!), executor: peakMegabytes(executorOf(worker.pid!)), server: peakMegabytes(server.pid), client: peakMegabytes(process.pid) },
   })}\n`);
 } finally {
   await client.close();
