@@ -15,6 +15,7 @@ import { ShoalClient } from '@shoal/client';
 import { Pool, cacheFolder, resolveSettings, type Tokenizer } from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
+import { parseMetrics } from '@shoal/ops/testing';
 import { startTestServer } from '@shoal/queue/testing';
 import { leastCosine } from './cosine.ts';
 import { raggedCorpus } from './ragged-corpus.ts';
@@ -32,6 +33,8 @@ const threads = Number(args.threads);
 const settings = resolveSettings({ environment: process.env });
 const cacheDir = cacheFolder(settings.cacheDir);
 const MAX_TOKENS = 512;
+/** Of the worker's own metrics, on loopback. */
+const METRICS_PORT = 20_000 + (process.pid % 20_000);
 
 interface Side {
   readonly seconds: number;
@@ -83,13 +86,19 @@ async function runQueued(client: ShoalClient, texts: readonly string[], dims: nu
 function startWorker(redisUrl: string): Promise<ChildProcess> {
   const main = fileURLToPath(new URL('../apps/cpu-worker/src/main.ts', import.meta.url));
   const child = fork(main, [], {
-    env: { ...process.env, SHOAL_REDIS_URL: redisUrl, SHOAL_MODEL: args.model, SHOAL_MAX_TOKENS: String(MAX_TOKENS), SHOAL_THREADS: String(threads), SHOAL_LOG_LEVEL: 'warn' },
+    env: { ...process.env, SHOAL_REDIS_URL: redisUrl, SHOAL_MODEL: args.model, SHOAL_MAX_TOKENS: String(MAX_TOKENS), SHOAL_THREADS: String(threads), SHOAL_LOG_LEVEL: 'warn', SHOAL_METRICS_PORT: String(METRICS_PORT) },
     stdio: ['ignore', 2, 2, 'ipc'],
   });
   return new Promise((resolve, reject) => {
     child.once('message', (message: { kind: string; failure?: { message: string } }) => (message.kind === 'ready' ? resolve(child) : reject(new Error(message.failure?.message))));
     child.once('exit', (code) => reject(new Error(`worker exit ${code}`)));
   });
+}
+
+/** Real ÷ padded tokens of everything the worker has run, from its metrics. */
+async function workerPaddingEfficiency(): Promise<number> {
+  const metrics = parseMetrics(await (await fetch(`http://127.0.0.1:${METRICS_PORT}/metrics`)).text());
+  return metrics.value('shoal_tokens_total', { kind: 'real' })! / metrics.value('shoal_tokens_total', { kind: 'padded' })!;
 }
 
 /** The one child of a worker, on Linux. */
@@ -139,7 +148,7 @@ try {
   process.stdout.write(`${JSON.stringify({
     bench: 'queue-ratio', cpu: cpus()[0]?.model, threads, texts: texts.length, meanTokens: Math.round(tokens / texts.length), jobTexts: Number(args['job-texts']),
     bareTextsPerSecond: bare.map(Math.round), queuedTextsPerSecond: queued.map(Math.round),
-    ratio: Number((median(queued) / median(bare)).toFixed(3)), leastCosine: Number(leastCos.toFixed(9)), barePaddingEfficiency: Number(first[0].paddingEfficiency!.toFixed(3)),
+    ratio: Number((median(queued) / median(bare)).toFixed(3)), leastCosine: Number(leastCos.toFixed(9)), barePaddingEfficiency: Number(first[0].paddingEfficiency!.toFixed(3)), queuedPaddingEfficiency: Number((await workerPaddingEfficiency()).toFixed(3)),
     peakMegabytes: { claimer: peakMegabytes(worker.pid!), executor: peakMegabytes(executorOf(worker.pid!)), server: peakMegabytes(server.pid), client: peakMegabytes(process.pid) },
   })}\n`);
 } finally {
