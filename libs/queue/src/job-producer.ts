@@ -48,7 +48,7 @@ export interface JobState {
   readonly failedReason: string | undefined;
 }
 
-/** Larger transactions are not faster, and block the server for longer (facts/bullmq.md §3.2: two of 250 in flight beat one of 500). */
+/** Larger transactions are not faster, and block the server for longer (two bulk adds of 250 in flight beat one of 500, 2026-11). */
 const JOBS_PER_TRANSACTION = 50;
 /** The server does nothing else while it runs a transaction: 8 MB take it about 10 ms. A larger input goes alone. */
 const BYTES_PER_TRANSACTION = 8 << 20;

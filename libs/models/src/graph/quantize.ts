@@ -37,7 +37,7 @@ export function quantizeRows(table: Float32Array, columns: number): Quantized {
   return { codes, scales };
 }
 
-/** How much of the difficulty moves from activations to weights: 0 nothing, 1 all. From the prototype; other values were not tried on this graph. */
+/** How much of the difficulty moves from activations to weights: 0 nothing, 1 all. From an earlier experiment; other values were not tried on this graph. */
 const ALPHA = 0.6;
 
 /**
