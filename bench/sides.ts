@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ShoalClient } from '@shoal/client';
-import { Pool, cacheFolder, resolveSettings, type Tokenizer } from '@shoal/core';
+import { Pool, cacheFolder, resolveSettings } from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { startTestServer } from '@shoal/queue/testing';
@@ -26,18 +26,24 @@ export interface Side {
 /** Tokenizes and runs in this process, two micro-batches queued at the device. */
 export async function openBare(name: string, model: StoredModel, threads: number, kind = model.graphKind): Promise<Side> {
   const tokenizer = await openTokenizer(model, { maxTokens: MAX_TOKENS });
-  const graphPath = await openGraph(model, { cacheDir, kind });
-  const backend = await OrtBackend.open({ graphPath, dims: model.dims, threads, slotRows: settings.maxRows, slotTokens: Math.max(settings.maxPaddedTokens, MAX_TOKENS) });
-  return { name, run: (texts) => runBare(backend, tokenizer, texts), close: () => backend.stop() };
+  const backend = await openBackend(model, threads, kind);
+  const run = async (texts: readonly string[]): Promise<Float32Array> => (await runRows(backend, texts.map((text) => tokenizer.encode(text).ids))).vectors;
+  return { name, run, close: () => backend.stop() };
 }
 
-async function runBare(backend: OrtBackend, tokenizer: Tokenizer, texts: readonly string[]): Promise<Float32Array> {
-  const vectors = new Float32Array(texts.length * backend.dims);
+/** The engine with the worker's own slot sizes. */
+export async function openBackend(model: StoredModel, threads: number, kind = model.graphKind): Promise<OrtBackend> {
+  const graphPath = await openGraph(model, { cacheDir, kind });
+  return OrtBackend.open({ graphPath, dims: model.dims, threads, slotRows: settings.maxRows, slotTokens: Math.max(settings.maxPaddedTokens, MAX_TOKENS) });
+}
+
+/** Runs token ids: all rows in one pool, batches cut by the worker's own rules, two queued at the device. */
+export async function runRows(backend: OrtBackend, ids: readonly ArrayLike<number>[]): Promise<{ readonly vectors: Float32Array; readonly paddingEfficiency: number }> {
+  const vectors = new Float32Array(ids.length * backend.dims);
   const pool = new Pool<{ ids: ArrayLike<number>; index: number; tokens: number; enteredMs: number }>();
-  for (const [index, text] of texts.entries()) {
-    const { ids } = tokenizer.encode(text);
-    pool.add({ ids, index, tokens: ids.length, enteredMs: 0 });
-  }
+  for (const [index, row] of ids.entries()) pool.add({ ids: row, index, tokens: row.length, enteredMs: 0 });
+  const realTokens = pool.tokens;
+  let paddedTokens = 0;
   const lane = async (): Promise<void> => {
     for (let batch = pool.cut({ ...settings, maxRowAgeMs: Infinity }, 0); batch !== undefined; batch = pool.cut({ ...settings, maxRowAgeMs: Infinity }, 0)) {
       const slot = backend.lend()!;
@@ -47,6 +53,7 @@ async function runBare(backend: OrtBackend, tokenizer: Tokenizer, texts: readonl
         slot.ids.set(row.ids, at * width);
         slot.lengths[at] = row.tokens;
       }
+      paddedTokens += rows.length * width;
       const result = await backend.run(slot, { rows: rows.length, width });
       if (!result.ok) throw new Error(result.outOfVram.message);
       for (const [at, row] of rows.entries()) vectors.set(slot.embeddings.subarray(at * backend.dims, (at + 1) * backend.dims), row.index * backend.dims);
@@ -54,7 +61,7 @@ async function runBare(backend: OrtBackend, tokenizer: Tokenizer, texts: readonl
     }
   };
   await Promise.all([lane(), lane()]);
-  return vectors;
+  return { vectors, paddingEfficiency: realTokens / paddedTokens };
 }
 
 /** A queue server with an append-only file, a CPU worker and a client: texts in, vectors out. */
@@ -65,33 +72,44 @@ export async function openQueued(name: string, modelName: string, threads: numbe
   const server = await startTestServer({ args: ['--appendonly', 'yes', '--appendfsync', 'everysec', '--dir', folder] });
   const worker = await startWorker(server.url, modelName, threads);
   const client = await ShoalClient.connect({ redisUrl: server.url, model, tokenizer, jobTexts });
-  const run = async (texts: readonly string[]): Promise<Float32Array> => {
-    const vectors = new Float32Array(texts.length * model.dims);
-    for await (const block of client.embedStream(texts.map((text) => ({ text })))) {
-      if (block.kind === 'skipped') throw block.error;
-      vectors.set(block.vectors, block.first * model.dims);
-    }
-    return vectors;
-  };
+  const run = (texts: readonly string[]): Promise<Float32Array> => runStream(client, texts, model.dims);
   const close = async (): Promise<void> => {
     await client.close();
-    const exited = new Promise((resolve) => worker.once('exit', resolve));
-    worker.kill('SIGTERM');
-    await exited;
+    await stopWorker(worker);
     await server.stop();
     rmSync(folder, { recursive: true, force: true });
   };
   return { name, run, close };
 }
 
-function startWorker(redisUrl: string, model: string, threads: number): Promise<ChildProcess> {
+/** Texts through the queue, vectors in their order. */
+export async function runStream(client: ShoalClient, texts: readonly string[], dims: number): Promise<Float32Array> {
+  const vectors = new Float32Array(texts.length * dims);
+  for await (const block of client.embedStream(texts.map((text) => ({ text })))) {
+    if (block.kind === 'skipped') throw block.error;
+    vectors.set(block.vectors, block.first * dims);
+  }
+  return vectors;
+}
+
+/** A CPU worker that is ready; `environment` adds settings. */
+export function startWorker(redisUrl: string, model: string, threads: number, environment: Readonly<Record<string, string>> = {}): Promise<ChildProcess> {
   const main = fileURLToPath(new URL('../apps/cpu-worker/src/main.ts', import.meta.url));
-  const env = { ...process.env, SHOAL_REDIS_URL: redisUrl, REDIS_URL: redisUrl, SHOAL_MODEL: model, SHOAL_MAX_TOKENS: String(MAX_TOKENS), SHOAL_THREADS: String(threads), SHOAL_LOG_LEVEL: 'warn' };
+  const env = {
+    ...process.env, SHOAL_REDIS_URL: redisUrl, REDIS_URL: redisUrl, SHOAL_MODEL: model, SHOAL_MAX_TOKENS: String(MAX_TOKENS), SHOAL_THREADS: String(threads), SHOAL_LOG_LEVEL: 'warn',
+    ...environment,
+  };
   const child = fork(main, [], { env, stdio: ['ignore', 2, 2, 'ipc'] });
   return new Promise((resolve, reject) => {
     child.once('message', (message: { kind: string; failure?: { message: string } }) => (message.kind === 'ready' ? resolve(child) : reject(new Error(message.failure?.message))));
     child.once('exit', (code) => reject(new Error(`worker exit ${code}`)));
   });
+}
+
+export async function stopWorker(worker: ChildProcess): Promise<void> {
+  const exited = new Promise((resolve) => worker.once('exit', resolve));
+  worker.kill('SIGTERM');
+  await exited;
 }
 
 export interface Measured {
