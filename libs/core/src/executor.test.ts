@@ -69,7 +69,7 @@ function setup({ limits, backend: backendOptions }: SetupOptions = {}) {
 function orderOf(jobId: string, texts: readonly string[], more: Partial<JobOrder> = {}): JobOrder {
   return {
     jobId, token: `${jobId}-token`, queuedMs: 3, class: 'bulk', input: { form: 'inline', texts }, fingerprint: undefined, truncate: 'end', prompt: undefined,
-    output: { dtype: 'f32', dimensions: undefined }, resultTtlMs: 1_000, ...more,
+    output: { dtype: 'f32', dimensions: undefined }, resultTtlMs: 1_000, remainingMs: undefined, ...more,
   };
 }
 
@@ -142,7 +142,7 @@ describe('rows', () => {
     const bench = setup();
     bench.run([orderOf('a', ['one two'])]);
     await bench.untilOutcomes(1);
-    expect(bench.sent.map((message) => message.kind)).toEqual(['filled', 'ran', 'outcomes']);
+    expect(bench.sent.map((message) => message.kind)).toEqual(['filled', 'began', 'ran', 'outcomes']);
     expect(bench.sent[0]).toEqual({ kind: 'filled', jobs: [{ jobId: 'a', tokens: 4 }], poolTokens: 4 });
   });
 

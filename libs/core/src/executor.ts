@@ -72,6 +72,7 @@ export class Executor {
   private done: OpenJob[] = [];
   private commitLoop: Promise<void> | undefined;
   private isQueueDrained = false;
+  private batches = 0;
   private cancelWindow: (() => void) | undefined;
 
   constructor(parts: ExecutorParts) {
@@ -278,29 +279,31 @@ export class Executor {
 
   private launch(slot: Slot, batch: MicroBatch<Row>): void {
     for (const row of batch.rows) row.job.isBegun = true;
-    const ended = this.run(slot, batch).finally(() => {
+    const number = ++this.batches;
+    this.parts.send({ kind: 'began', batch: number, jobIds: [...new Set(batch.rows.map((row) => row.job.order.jobId))] });
+    const ended = this.run(slot, batch, number).finally(() => {
       this.running.delete(ended);
       this.pump();
     });
     this.running.add(ended);
   }
 
-  private async run(slot: Slot, batch: MicroBatch<Row>): Promise<void> {
+  private async run(slot: Slot, batch: MicroBatch<Row>, number: number): Promise<void> {
     const { backend } = this.parts;
     pack(slot, batch);
     try {
       const result = await backend.run(slot, { rows: batch.rows.length, width: batch.width });
-      if (result.ok) this.unpack(slot, batch, result.runMs);
-      else this.split(batch, { code: 'OUT_OF_VRAM', message: result.outOfVram.message });
+      if (result.ok) this.unpack(slot, batch, number, result.runMs);
+      else this.split(batch, number, { code: 'OUT_OF_VRAM', message: result.outOfVram.message });
     } catch (error) {
       if (!(error instanceof ShoalError) || error.code !== 'INFERENCE_FAILED') throw error; // the device itself: the process ends, its jobs run again
-      this.split(batch, toFailure(error));
+      this.split(batch, number, toFailure(error));
     } finally {
       backend.giveBack(slot);
     }
   }
 
-  private unpack(slot: Slot, batch: MicroBatch<Row>, runMs: number): void {
+  private unpack(slot: Slot, batch: MicroBatch<Row>, number: number, runMs: number): void {
     const { dims } = this.parts.backend;
     for (const [i, row] of batch.rows.entries()) {
       const vector = slot.embeddings.subarray(i * dims, (i + 1) * dims);
@@ -314,17 +317,17 @@ export class Executor {
       if (--row.job.left === 0 && !row.job.isDropped) this.done.push(row.job);
     }
     const tokens = batch.rows.reduce((sum, row) => sum + row.tokens, 0);
-    this.parts.send({ kind: 'ran', rows: batch.rows.length, width: batch.width, tokens, runMs, poolTokens: this.pool.tokens });
+    this.parts.send({ kind: 'ran', batch: number, rows: batch.rows.length, width: batch.width, tokens, runMs, poolTokens: this.pool.tokens });
     this.commitDone();
   }
 
   /** Keeps the halves of a batch apart until the row is found that cannot run; only its job fails. */
-  private split(batch: MicroBatch<Row>, failure: Failure): void {
+  private split(batch: MicroBatch<Row>, number: number, failure: Failure): void {
     const [only] = batch.rows;
     invariant(only !== undefined, 'a batch has at least one row');
     if (batch.rows.length === 1) return this.fail(only.job, failure);
     this.parts.log.warn({ rows: batch.rows.length, paddedTokens: batch.rows.length * batch.width, code: failure.code, reason: failure.message }, 'micro-batch failed, splitting');
-    this.parts.send({ kind: 'split', code: failure.code });
+    this.parts.send({ kind: 'split', batch: number, code: failure.code });
     for (const job of new Set(batch.rows.map((row) => row.job))) job.splits++;
     this.halves.unshift(...halve(batch).flatMap(withoutDropped));
   }

@@ -12,7 +12,7 @@ export { cacheFolder } from './cache-folder.ts';
 export { environmentName, flagName, redactSettings, resolveSettings, settingsSchema, type SettingKey, type SettingSources, type Settings } from './config.ts';
 export type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from './protocol.ts';
 export type {
-  Announcement, Announcer, BatchTokenizer, Clock, CommitRequest, CommitResult, Encoded, ExecutorLink, InferenceBackend, InputRead, JobSource, Logger,
+  Announcement, Announcer, BatchTokenizer, Clock, CommitRequest, CommitResult, Encoded, ExecutorLink, InferenceBackend, MemoryReading, RunShape, RunOptions, BatchBudget, BudgetState, HandOver, InputRead, JobSource, Logger,
   MemoryProbe, Metrics, PayloadStore, Precision, RawClaim, RunResult, SettleResult, SettledJob, Settlement, Slot, Tokenizer,
 } from './ports.ts';
 export { systemClock } from './clock.ts';

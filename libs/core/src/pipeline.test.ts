@@ -193,7 +193,7 @@ describe('claiming', () => {
     await settled();
     const full = claimed();
     for (let i = 0; i < 50; i++) {
-      bench.link.say({ kind: 'ran', rows: 8, width: 16, tokens: 128, runMs: 1, poolTokens: 0 });
+      bench.link.say({ kind: 'ran', batch: 1, rows: 8, width: 16, tokens: 128, runMs: 1, poolTokens: 0 });
       await settled();
       tellSizes(0);
       await settled();

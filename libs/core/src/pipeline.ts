@@ -240,6 +240,12 @@ export class Pipeline {
         this.learnPool(message.poolTokens);
         return this.parts.log.debug({ rows: message.rows, width: message.width, tokens: message.tokens, runMs: message.runMs }, 'micro-batch ran');
       case 'split': return this.metrics.microBatchSplit(message.code);
+      case 'began':
+      case 'rerun':
+      case 'budget':
+      case 'memory':
+        return;
+      case 'recycle': return this.parts.executor.kill(message.reason);
       case 'ready':
       case 'unfit':
         return; // the link's own business
@@ -468,7 +474,7 @@ export class Pipeline {
 
 function orderOf(claim: RawClaim, job: EmbedJob): JobOrder {
   const { input, fingerprint, truncate, prompt, output, resultTtlMs } = job;
-  return { jobId: claim.jobId, token: claim.token, queuedMs: claim.queuedMs, class: job.class, input, fingerprint, truncate, prompt, output, resultTtlMs };
+  return { jobId: claim.jobId, token: claim.token, queuedMs: claim.queuedMs, class: job.class, input, fingerprint, truncate, prompt, output, resultTtlMs, remainingMs: undefined };
 }
 
 function settlementOf(outcome: JobOutcome): Settlement {
@@ -476,6 +482,7 @@ function settlementOf(outcome: JobOutcome): Settlement {
     case 'committed':
     case 'already': return { kind: 'complete', value: outcome.value };
     case 'failed': return { kind: 'fail', failure: outcome.failure };
+    case 'hand-over': return { kind: 'hand-over', handOver: outcome.handOver };
     case 'lease-lost': return { kind: 'abandon' };
     case 'unstarted': return { kind: 'return', delayMs: 0, reason: 'worker stopped' };
     default: return unreachable(outcome);

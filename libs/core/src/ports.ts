@@ -60,10 +60,21 @@ export interface RawClaim {
   readonly mustFail: string | undefined;
 }
 
+/** Why a job goes to the CPU lane, kept with it for whoever asks later. */
+export interface HandOver {
+  readonly reason: Failure;
+  /** Memory the run was predicted to need at its peak, bytes; undefined when nothing predicts it. */
+  readonly peakBytes: number | undefined;
+}
+
 /** The one ending of a claim. */
 export type Settlement =
   | { readonly kind: 'complete'; readonly value: EmbedReturn }
   | { readonly kind: 'fail'; readonly failure: Failure }
+  /** To the CPU lane in one transaction. The job itself stays the public handle and completes when its child has. */
+  | { readonly kind: 'hand-over'; readonly handOver: HandOver }
+  /** Failed with QUARANTINED, and a copy with its input kept where a person can look at it. */
+  | { readonly kind: 'quarantine'; readonly failure: Failure }
   /** Back to the queue after `delayMs`, without using up an attempt: nothing was wrong with the job. */
   | { readonly kind: 'return'; readonly delayMs: number; readonly reason: string }
   /** Another worker may own it by now: leave it alone. */
@@ -154,6 +165,35 @@ export interface BatchTokenizer extends Pick<Tokenizer, 'hash' | 'maxTokens' | '
   encodeAll(texts: readonly string[]): Promise<readonly Encoded[]>;
 }
 
+/** A micro-batch as the device sees it. */
+export interface RunShape {
+  readonly rows: number;
+  /** Tokens of each row after padding. */
+  readonly width: number;
+}
+
+/** How large the next micro-batch may be. The executor tells it how each run went; see budget.ts. */
+export interface BatchBudget {
+  /** Most rows of this width that one run may have now; at least 1: whether one row fits is for the device to say. */
+  rowsAt(width: number): number;
+  /** What holds now, for cutting, metrics and logs. */
+  current(): BudgetState;
+  ran(run: RunShape & { readonly runMs: number; readonly memory?: MemoryReading | undefined }): void;
+  ranOutOfMemory(shape: RunShape): void;
+  /** While an interactive row waits, runs are kept short enough for the latency target. */
+  interactiveWaits(isWaiting: boolean): void;
+  /** Predicted peak of a run, bytes; undefined without a memory model. */
+  peakBytes(shape: RunShape): number | undefined;
+}
+
+export interface BudgetState {
+  /** Padded tokens of the largest run, at the width where most fit. */
+  readonly maxPaddedTokens: number;
+  readonly limitedBy: 'memory' | 'knee' | 'latency' | 'integer' | 'setting' | 'unknown-memory';
+  /** Where predictions of memory come from. */
+  readonly source: 'fitted' | 'stored' | 'preset' | 'corrected' | 'learned' | 'none';
+}
+
 export type Precision = 'fp32' | 'fp16' | 'bf16' | 'int8';
 
 /** Buffers shared with the thread that runs the model. Row-major; `ids` is rows × width, padding is 0. */
@@ -165,10 +205,24 @@ export interface Slot {
   readonly embeddings: Float32Array;
 }
 
+/** What a device holds, bytes. `liveBytes`: most that tensors used at once. `footprintBytes`: what is gone from the device, arena and context included. */
+export interface MemoryReading {
+  readonly liveBytes: number | undefined;
+  readonly footprintBytes: number | undefined;
+  /** `process`: resident set of the executor. `arena`: the runtime's own statistics. `driver`: what the driver shows. */
+  readonly source: 'process' | 'arena' | 'driver' | 'simulated';
+}
+
 /** Running out of device memory is a result; everything else that goes wrong is thrown. */
 export type RunResult =
-  | { readonly ok: true; readonly runMs: number }
-  | { readonly ok: false; readonly outOfVram: { readonly message: string } };
+  | { readonly ok: true; readonly runMs: number; /** The peak up to and with this run, where the backend knows it without asking. */ readonly memory?: MemoryReading }
+  /** `needsRecycle`: a library below the arena could not allocate (cuBLAS, cuDNN); the next runs would fail as well. */
+  | { readonly ok: false; readonly outOfVram: { readonly message: string; readonly needsRecycle?: boolean } };
+
+export interface RunOptions {
+  /** Runs before everything that is queued and has not begun. */
+  readonly isUrgent?: boolean;
+}
 
 export interface InferenceBackend {
   /** What really runs: e.g. "cpu", "cuda:0". */
@@ -180,8 +234,12 @@ export interface InferenceBackend {
   readonly slotTokens: number;
   /** A free slot to fill, or undefined while all are queued or running. */
   lend(): Slot | undefined;
-  /** Queues the slot's first rows × width ids. Runs happen in the order of the calls. The slot stays lent. */
-  run(slot: Slot, shape: { readonly rows: number; readonly width: number }): Promise<RunResult>;
+  /** Queues the slot's first rows × width ids. Runs happen in the order of the calls, urgent ones first. The slot stays lent. */
+  run(slot: Slot, shape: RunShape, options?: RunOptions): Promise<RunResult>;
+  /** The same in fp32, for rows that a narrower precision turned into NaN. Absent where `precision` is fp32 already. */
+  runExact?(slot: Slot, shape: RunShape): Promise<RunResult>;
+  /** What the device holds now, or undefined where nothing tells. */
+  memory(): Promise<MemoryReading | undefined>;
   /** The slot may be lent again: its embeddings have been read. */
   giveBack(slot: Slot): void;
   /** How long the run at the device has been going on; 0 when idle. */

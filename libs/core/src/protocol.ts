@@ -3,7 +3,7 @@
 
 import type { ErrorCode, Failure } from './errors.ts';
 import type { EmbedJob, EmbedReturn } from './job-schema.ts';
-import type { Precision } from './ports.ts';
+import type { BudgetState, HandOver, Precision } from './ports.ts';
 
 /** One claimed job as the executor needs it. */
 export interface JobOrder {
@@ -17,6 +17,8 @@ export interface JobOrder {
   readonly prompt: EmbedJob['prompt'];
   readonly output: EmbedJob['output'];
   readonly resultTtlMs: number;
+  /** How long after its arrival at the executor the job may still begin to run; undefined: for ever. */
+  readonly remainingMs: number | undefined;
 }
 
 export type ToExecutor =
@@ -35,6 +37,8 @@ export type JobOutcome =
   | { readonly kind: 'lease-lost'; readonly jobId: string; readonly token: string }
   /** The executor stops and had not begun this job. */
   | { readonly kind: 'unstarted'; readonly jobId: string; readonly token: string }
+  /** A row of it does not fit this device even alone. */
+  | { readonly kind: 'hand-over'; readonly jobId: string; readonly token: string; readonly handOver: HandOver }
   | { readonly kind: 'failed'; readonly jobId: string; readonly token: string; readonly failure: Failure };
 
 export type FromExecutor =
@@ -52,9 +56,19 @@ export type FromExecutor =
   | { readonly kind: 'unfit'; readonly failure: Failure }
   /** The sizes of jobs whose rows are now in the pool. `poolTokens`: real tokens that wait there in all. */
   | { readonly kind: 'filled'; readonly jobs: readonly { readonly jobId: string; readonly tokens: number }[]; readonly poolTokens: number }
-  | { readonly kind: 'ran'; readonly rows: number; readonly width: number; readonly tokens: number; readonly runMs: number; readonly poolTokens: number }
+  /** These jobs' rows are at the device from now on, until `ran` or `split` with the same batch: who is suspect when the executor dies. */
+  | { readonly kind: 'began'; readonly batch: number; readonly jobIds: readonly string[] }
+  | { readonly kind: 'ran'; readonly batch: number; readonly rows: number; readonly width: number; readonly tokens: number; readonly runMs: number; readonly poolTokens: number }
   /** A micro-batch failed with this code and its halves run next. */
-  | { readonly kind: 'split'; readonly code: ErrorCode }
+  | { readonly kind: 'split'; readonly batch: number; readonly code: ErrorCode }
+  /** Rows whose vector was not of length 1 run again in fp32. */
+  | { readonly kind: 'rerun'; readonly rows: number }
+  /** The budget changed; also said once after `ready`. */
+  | { readonly kind: 'budget'; readonly budget: BudgetState }
+  /** Predicted and measured memory of a run, bytes, now and then. */
+  | { readonly kind: 'memory'; readonly predictedBytes: number | undefined; readonly measuredBytes: number; readonly source: string }
+  /** The device works, but not in this process any more: start another executor and give it the open jobs. */
+  | { readonly kind: 'recycle'; readonly reason: string }
   | { readonly kind: 'outcomes'; readonly outcomes: readonly JobOutcome[] }
   /** `runningMs`: how long the run at the device has been going on. */
   | { readonly kind: 'pong'; readonly sequence: number; readonly runningMs: number };

@@ -2,7 +2,7 @@
 // it so that the device never waits for the main thread. Translates the runtime's errors; knows nothing of jobs.
 
 import { Worker } from 'node:worker_threads';
-import { ShoalError, invariant, unreachable, type InferenceBackend, type Precision, type RunResult, type Slot } from '@shoal/core';
+import { ShoalError, invariant, unreachable, type InferenceBackend, type MemoryReading, type Precision, type RunResult, type Slot } from '@shoal/core';
 import { classifyRunFailure } from './run-failure.ts';
 import type { OrtThreadData, OrtThreadMessage, SharedSlot } from './ort-thread-protocol.ts';
 
@@ -93,6 +93,10 @@ export class OrtBackend implements InferenceBackend {
 
   runningMs(): number {
     return this.runStartedMs === undefined ? 0 : performance.now() - this.runStartedMs;
+  }
+
+  async memory(): Promise<MemoryReading | undefined> {
+    return undefined;
   }
 
   async stop(): Promise<void> {

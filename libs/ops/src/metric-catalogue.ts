@@ -36,7 +36,7 @@ export const WORKER_METRICS = {
   shoal_pool_tokens: { type: 'gauge', help: 'Real tokens of the claims in flight; estimated until the executor has counted them.', labels: {} },
   shoal_jobs_settled_total: {
     type: 'counter', help: 'Claims that got their ending, by outcome, and by error code when they failed.',
-    labels: { outcome: ['complete', 'fail', 'return', 'abandon'], code: CODES },
+    labels: { outcome: ['complete', 'fail', 'return', 'hand-over', 'quarantine', 'abandon'], code: CODES },
   },
   shoal_texts_total: { type: 'counter', help: 'Texts of completed jobs.', labels: {} },
   shoal_tokens_total: { type: 'counter', help: 'Tokens the device ran: real ones, and rows × width with padding.', labels: { kind: ['real', 'padded'] } },

@@ -71,7 +71,9 @@ export class JobEndings {
     const { job, token } = taken;
     switch (ending.kind) {
       case 'complete': return void (await job.moveToCompleted(ending.value, token, false));
-      case 'fail': return void (await job.moveToFailed(verdict(ending.failure), token, false));
+      case 'fail':
+      case 'quarantine': return void (await job.moveToFailed(verdict(ending.failure), token, false));
+      case 'hand-over': return void (await job.moveToFailed(verdict(ending.handOver.reason), token, false));
       case 'return': return this.giveBack(taken, ending.delayMs);
       default: return unreachable(ending);
     }
@@ -86,7 +88,8 @@ export class JobEndings {
     const { connection, prefix, queue } = this.options;
     try {
       const [finishedOn, returnvalue, reason] = await connection.hmget(keySpace(prefix).job(queue, job.id ?? ''), 'finishedOn', 'returnvalue', 'failedReason');
-      const isOurs = ending.kind === 'complete' ? returnvalue === JSON.stringify(ending.value) : reason === failedReason(ending.failure);
+      const failure = ending.kind === 'complete' ? undefined : ending.kind === 'hand-over' ? ending.handOver.reason : ending.failure;
+      const isOurs = ending.kind === 'complete' ? returnvalue === JSON.stringify(ending.value) : failure !== undefined && reason === failedReason(failure);
       return finishedOn && isOurs ? 'settled' : 'lease-lost';
     } catch {
       return 'lease-lost';

@@ -2,7 +2,7 @@
 // own to run out of. It measures everything around a device on a machine that has none; `--device sim:8000` starts a worker
 // on it. Its vectors are unit vectors along an axis chosen by the row's ids, so that whoever receives one can check it.
 
-import type { InferenceBackend, Precision, RunResult, Slot } from '../ports.ts';
+import type { InferenceBackend, MemoryReading, Precision, RunResult, Slot } from '../ports.ts';
 import { invariant } from '../invariant.ts';
 
 export interface PacedBackendOptions {
@@ -64,6 +64,10 @@ export class PacedBackend implements InferenceBackend {
 
   runningMs(): number {
     return 0; // it cannot hang
+  }
+
+  async memory(): Promise<MemoryReading | undefined> {
+    return undefined;
   }
 
   async stop(): Promise<void> {

@@ -3,7 +3,7 @@
 
 import { ShoalError } from '../errors.ts';
 import { invariant } from '../invariant.ts';
-import type { Clock, InferenceBackend, Precision, RunResult, Slot } from '../ports.ts';
+import type { Clock, InferenceBackend, MemoryReading, Precision, RunResult, Slot } from '../ports.ts';
 
 export interface RunShape {
   readonly rows: number;
@@ -137,6 +137,10 @@ export class FakeBackend implements InferenceBackend {
 
   runningMs(): number {
     return this.running === undefined ? 0 : this.clock.nowMs() - this.running.startedMs;
+  }
+
+  async memory(): Promise<MemoryReading | undefined> {
+    return undefined;
   }
 
   async stop(): Promise<void> {

@@ -126,6 +126,8 @@ export class MemoryQueue {
     switch (ending.kind) {
       case 'complete': return { state: 'completed', returnValue: structuredClone(ending.value), attempts: claim.attempt + 1 };
       case 'fail': return { state: 'failed', failedReason: failedReason(ending.failure), attempts: claim.attempt + 1 };
+      case 'hand-over': return { state: 'failed', failedReason: failedReason(ending.handOver.reason), attempts: claim.attempt + 1 }; // there is one lane here
+      case 'quarantine': return { state: 'failed', failedReason: failedReason(ending.failure), attempts: claim.attempt + 1 };
       case 'return': return { state: ending.delayMs > 0 ? 'delayed' : 'waiting', readyMs: this.clock.nowMs() + ending.delayMs };
     }
   }
