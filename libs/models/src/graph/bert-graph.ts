@@ -7,6 +7,7 @@ import type { BertConfig } from './bert-config.ts';
 import { BertParts } from './bert-parts.ts';
 import { BertWeights } from './bert-weights.ts';
 import type { Calibration } from './calibration.ts';
+import { addCudaEncoder, addPackedEncoder } from './cuda-encoder.ts';
 import { addFusedEncoder } from './fused-encoder.ts';
 import { FORMS, type BertForm, type GraphKind } from './graph-kind.ts';
 import { addInt8Encoder } from './int8-encoder.ts';
@@ -40,6 +41,8 @@ function addEncoder(encoder: BertForm['encoder'], parts: BertParts, calibration:
   switch (encoder) {
     case 'fused': return addFusedEncoder(parts);
     case 'plain': return addPlainEncoder(parts);
+    case 'cuda': return addCudaEncoder(parts);
+    case 'packed': return addPackedEncoder(parts);
     case 'int8': return addInt8Encoder(parts, calibration);
   }
 }

@@ -9,7 +9,7 @@ import { TYPE, type ElementType, type MakeFloats, type OnnxFile } from './onnx-f
 export const MICROSOFT = { domain: 'com.microsoft' } as const;
 
 /** `fp16-weights`: matrices are kept as fp16 and widened once, when the runtime loads the graph; it computes in fp32. */
-export type FloatForm = 'fp32' | 'fp16' | 'fp16-weights';
+export type FloatForm = 'fp32' | 'fp16' | 'bf16' | 'fp16-weights';
 
 export class BertParts {
   readonly graph: OnnxFile;
@@ -24,11 +24,12 @@ export class BertParts {
     this.config = config;
     this.weights = weights;
     this.form = form;
-    this.type = form === 'fp16' ? TYPE.FLOAT16 : TYPE.FLOAT;
+    this.type = form === 'fp16' ? TYPE.FLOAT16 : form === 'bf16' ? TYPE.BFLOAT16 : TYPE.FLOAT;
   }
 
   /** Adds weights in this form; returns the name under which nodes find them. */
   floats(name: string, shape: readonly number[], make: MakeFloats): string {
+    if (this.form === 'bf16') return this.graph.initializer(name, TYPE.BFLOAT16, shape, async () => Uint16Array.from(new Uint32Array((await make()).buffer), toBfloat));
     const isKeptAsHalf = this.form === 'fp16' || (this.form === 'fp16-weights' && shape.length > 1);
     if (!isKeptAsHalf) return this.graph.initializer(name, TYPE.FLOAT, shape, make);
     const kept = this.graph.initializer(this.form === 'fp16' ? name : `${name}.half`, TYPE.FLOAT16, shape, async () => toHalves(name, await make()));
@@ -63,18 +64,29 @@ export class BertParts {
    * onnxruntime-node 1.30, AMD EPYC with AVX-512, ragged corpus, 1 thread).
    */
   addAndNorm(from: string, value: string, residual: string, output: string): string {
+    if (this.form === 'fp16') return this.skipNorm(from, value, residual, output);
     const { graph, config: { hidden, layerNormEpsilon } } = this;
     const [norm, bias] = [this.layerNorm(`${from}.LayerNorm`), this.bias(`${from}.dense`, hidden)];
-    const floats = { epsilon: layerNormEpsilon };
-    if (this.form === 'fp16') return graph.node('SkipLayerNormalization', [value, residual, ...norm, bias], output, { ...MICROSOFT, floats });
     const sum = graph.node('Sum', [graph.node('Add', [value, bias], `${output}.biased`), residual], `${output}.sum`);
-    return graph.node('LayerNormalization', [sum, ...norm], output, { floats });
+    return graph.node('LayerNormalization', [sum, ...norm], output, { floats: { epsilon: layerNormEpsilon } });
+  }
+
+  /** The same as one operator: one pass over memory on a GPU. */
+  skipNorm(from: string, value: string, residual: string, output: string): string {
+    const { graph, config: { hidden, layerNormEpsilon } } = this;
+    const [norm, bias] = [this.layerNorm(`${from}.LayerNorm`), this.bias(`${from}.dense`, hidden)];
+    return graph.node('SkipLayerNormalization', [value, residual, ...norm, bias], output, { ...MICROSOFT, floats: { epsilon: layerNormEpsilon } });
   }
 }
 
 /** The names of the layer's three matrices that are multiplied as one. */
 export function attentionParts(layer: string): readonly string[] {
   return ['query', 'key', 'value'].map((part) => `${layer}.attention.self.${part}`);
+}
+
+/** The upper half of a float's bits, rounded to nearest, ties to even. */
+function toBfloat(bits: number): number {
+  return (bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16;
 }
 
 function toHalves(name: string, values: Float32Array): Uint16Array {

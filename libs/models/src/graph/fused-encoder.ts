@@ -1,11 +1,29 @@
 // The encoder with the operators that ONNX Runtime has fused kernels for; it does not fuse hand-written graphs by itself.
-// For the CPU provider and for CUDA. Returns the last hidden states [batch, seq, hidden].
+// For the CPU provider; cuda-encoder.ts takes its layers. Returns the last hidden states [batch, seq, hidden].
 
 import { MICROSOFT, attentionParts, type BertParts } from './bert-parts.ts';
 
+/** What a layer does differently from one provider to another. */
+export interface LayerForm {
+  /** `lengths`, or what else says where rows end, is the form's to add. */
+  readonly attend: (input: string, qkv: string, qkvBias: string, output: string) => string;
+  /** LayerNorm(value + bias + residual). */
+  readonly norm: (from: string, value: string, residual: string, output: string) => string;
+}
+
 export function addFusedEncoder(parts: BertParts): string {
-  let hidden = addEmbeddings(parts);
-  for (let layer = 0; layer < parts.config.layers; layer++) hidden = addLayer(parts, `encoder.layer.${layer}`, hidden);
+  const form: LayerForm = { attend: attendByLengths(parts), norm: (...args) => parts.addAndNorm(...args) };
+  return addFusedLayers(parts, addEmbeddings(parts), form);
+}
+
+/** `lengths` as the mask: one number a row instead of one a token, and the form that the CUDA provider is fastest with. */
+export function attendByLengths({ graph, config: { heads } }: BertParts): LayerForm['attend'] {
+  return (input, qkv, qkvBias, output) => graph.node('Attention', [input, qkv, qkvBias, 'lengths'], output, { ...MICROSOFT, integers: { num_heads: heads } });
+}
+
+export function addFusedLayers(parts: BertParts, embedded: string, form: LayerForm): string {
+  let hidden = embedded;
+  for (let layer = 0; layer < parts.config.layers; layer++) hidden = addLayer(parts, `encoder.layer.${layer}`, hidden, form);
   return hidden;
 }
 
@@ -17,19 +35,18 @@ function addEmbeddings(parts: BertParts): string {
     { ...MICROSOFT, floats: { epsilon: config.layerNormEpsilon }, moreOutputs: ['unused_mask_index'] });
 }
 
-function addLayer(parts: BertParts, from: string, input: string): string {
-  const { graph, weights, config: { hidden, heads, intermediate } } = parts;
+function addLayer(parts: BertParts, from: string, input: string, { attend, norm }: LayerForm): string {
+  const { graph, weights, config: { hidden, intermediate } } = parts;
   const matrix = (name: string, outputs: number, inputs: number): string =>
     parts.floats(`${from}.${name}.weight`, [inputs, outputs], weights.transposed(`${from}.${name}.weight`, outputs, inputs));
   const three = attentionParts(from);
   const qkv = parts.floats(`${from}.qkv.weight`, [hidden, 3 * hidden], weights.transposedBeside(three.map((part) => `${part}.weight`), hidden, hidden));
   const qkvBias = parts.floats(`${from}.qkv.bias`, [3 * hidden], weights.joined(three.map((part) => `${part}.bias`), hidden));
-  // `lengths` as the mask: one number a row instead of one a token, and the form that the CUDA provider is fastest with.
-  const context = graph.node('Attention', [input, qkv, qkvBias, 'lengths'], `${from}.context`, { ...MICROSOFT, integers: { num_heads: heads } });
+  const context = attend(input, qkv, qkvBias, `${from}.context`);
   const attended = graph.node('MatMul', [context, matrix('attention.output.dense', hidden, hidden)], `${from}.attended`);
-  const middle = parts.addAndNorm(`${from}.attention.output`, attended, input, `${from}.middle`);
+  const middle = norm(`${from}.attention.output`, attended, input, `${from}.middle`);
   const wide = graph.node('MatMul', [middle, matrix('intermediate.dense', intermediate, hidden)], `${from}.wide`);
   const active = graph.node('BiasGelu', [wide, parts.bias(`${from}.intermediate.dense`, intermediate)], `${from}.active`, MICROSOFT);
   const narrow = graph.node('MatMul', [active, matrix('output.dense', hidden, intermediate)], `${from}.narrow`);
-  return parts.addAndNorm(`${from}.output`, narrow, middle, `${from}.out`);
+  return norm(`${from}.output`, narrow, middle, `${from}.out`);
 }

@@ -3,12 +3,14 @@
 
 import type { FloatForm } from './bert-parts.ts';
 
-export const GRAPH_KINDS = ['fused-fp32', 'fused-fp16', 'fused-fp16-weights', 'plain-fp32', 'plain-fp16', 'int8'] as const;
+export const GRAPH_KINDS = [
+  'fused-fp32', 'fused-fp16', 'fused-fp16-weights', 'plain-fp32', 'plain-fp16', 'int8', 'cuda-fp32', 'cuda-fp16', 'cuda-bf16', 'packed-fp16',
+] as const;
 export type GraphKind = (typeof GRAPH_KINDS)[number];
 
 export interface BertForm {
   /** Which operators: the file <encoder>-encoder.ts. */
-  readonly encoder: 'fused' | 'plain' | 'int8';
+  readonly encoder: 'fused' | 'plain' | 'int8' | 'cuda' | 'packed';
   readonly floats: FloatForm;
 }
 
@@ -19,4 +21,11 @@ export const FORMS: Readonly<Record<GraphKind, BertForm>> = {
   'plain-fp32': { encoder: 'plain', floats: 'fp32' },
   'plain-fp16': { encoder: 'plain', floats: 'fp16' },
   int8: { encoder: 'int8', floats: 'fp32' },
+  'cuda-fp32': { encoder: 'cuda', floats: 'fp32' },
+  'cuda-fp16': { encoder: 'cuda', floats: 'fp16' },
+  'cuda-bf16': { encoder: 'cuda', floats: 'bf16' },
+  'packed-fp16': { encoder: 'packed', floats: 'fp16' },
 };
+
+/** What only the CUDA provider has kernels for. */
+export const CUDA_ONLY_KINDS: readonly GraphKind[] = ['cuda-bf16', 'packed-fp16'];

@@ -6,7 +6,7 @@ import { open, type FileHandle } from 'node:fs/promises';
 import { ShoalError, invariant } from '@shoal/core';
 import { Message } from './protobuf.ts';
 
-export const TYPE = { FLOAT: 1, UINT8: 2, INT8: 3, INT32: 6, INT64: 7, FLOAT16: 10 } as const;
+export const TYPE = { FLOAT: 1, UINT8: 2, INT8: 3, INT32: 6, INT64: 7, FLOAT16: 10, BFLOAT16: 16 } as const;
 export type ElementType = (typeof TYPE)[keyof typeof TYPE];
 
 /** A number is a fixed size, a name one that each run chooses. */
@@ -21,7 +21,7 @@ export interface NodeOptions {
   readonly moreOutputs?: readonly string[];
 }
 
-/** Values in row-major order, made when the file is written. Float16 values travel as their bits in a Uint16Array. */
+/** Values in row-major order, made when the file is written. Float16 and bfloat16 values travel as their bits in a Uint16Array. */
 export type MakeValues = () => Promise<Float32Array | Uint16Array | Int8Array | Uint8Array | Int32Array | BigInt64Array>;
 export type MakeFloats = () => Promise<Float32Array>;
 
@@ -32,7 +32,7 @@ interface Initializer {
   readonly make: MakeValues;
 }
 
-const ELEMENT_BYTES: Readonly<Record<ElementType, number>> = { [TYPE.FLOAT]: 4, [TYPE.UINT8]: 1, [TYPE.INT8]: 1, [TYPE.INT32]: 4, [TYPE.INT64]: 8, [TYPE.FLOAT16]: 2 };
+const ELEMENT_BYTES: Readonly<Record<ElementType, number>> = { [TYPE.FLOAT]: 4, [TYPE.UINT8]: 1, [TYPE.INT8]: 1, [TYPE.INT32]: 4, [TYPE.INT64]: 8, [TYPE.FLOAT16]: 2, [TYPE.BFLOAT16]: 2 };
 /** protobuf refuses messages of 2 GiB; larger models would need their weights in a file beside the graph. */
 const MAX_FILE_BYTES = 2 ** 31 - 1;
 /** Field numbers of messages that are also read. */

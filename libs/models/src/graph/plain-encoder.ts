@@ -5,18 +5,19 @@ import type { BertParts } from './bert-parts.ts';
 import { addIsToken } from './pooling.ts';
 
 export function addPlainEncoder(parts: BertParts): string {
-  let hidden = addEmbeddings(parts);
+  let hidden = addNorm(parts, 'embeddings.LayerNorm', addPlainEmbeddings(parts), 'embedded');
   for (let layer = 0; layer < parts.config.layers; layer++) hidden = addLayer(parts, `encoder.layer.${layer}`, hidden);
   return hidden;
 }
 
-function addEmbeddings(parts: BertParts): string {
+/** Words plus places [batch, seq, hidden], before their norm. */
+export function addPlainEmbeddings(parts: BertParts): string {
   const { graph, weights, config: { vocabularySize, hidden } } = parts;
   const table = parts.floats('words', [vocabularySize, hidden], weights.tensor('embeddings.word_embeddings.weight', [vocabularySize, hidden]));
   const words = graph.node('Gather', [table, 'input_ids'], 'word_rows');
   const width = graph.node('Shape', ['input_ids'], 'row_width', { integers: { start: 1 } });
   const places = graph.node('Slice', [parts.positions(), graph.integers(0), width, graph.integers(0)], 'place_rows');
-  return addNorm(parts, 'embeddings.LayerNorm', graph.node('Add', [words, places], 'embedding_sum'), 'embedded');
+  return graph.node('Add', [words, places], 'embedding_sum');
 }
 
 function addLayer(parts: BertParts, from: string, input: string): string {
