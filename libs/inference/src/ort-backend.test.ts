@@ -4,9 +4,10 @@ import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, expect, test } from 'vitest';
+import { afterAll, describe, expect, test } from 'vitest';
+import type { Slot } from '@shoal/core';
 import { describeInferenceBackend } from '@shoal/core/testing';
-import { openGraph, openModel } from '@shoal/models';
+import { openGraph, openModel, writeTinyModel } from '@shoal/models';
 import { OrtBackend } from './ort-backend.ts';
 import { classifyRunFailure } from './run-failure.ts';
 
@@ -38,6 +39,66 @@ test('a token id outside the vocabulary fails that run alone', async () => {
   await expect(backend.run(slot, { rows: 1, width: 8 })).rejects.toMatchObject({ code: 'INFERENCE_FAILED' });
   slot.ids[0] = 1;
   expect(await backend.run(slot, { rows: 1, width: 8 })).toMatchObject({ ok: true });
+  await backend.stop();
+});
+
+test('an urgent run overtakes what is queued and has not begun', async () => {
+  const model = await openModel('tiny-random', { cacheDir });
+  const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1, slotRows: 64, slotTokens: 1024 });
+  const order: string[] = [];
+  const run = (name: string, isUrgent: boolean): Promise<unknown> => {
+    const slot = backend.lend()!;
+    slot.lengths.fill(16);
+    slot.ids.fill(1);
+    return backend.run(slot, { rows: 64, width: 16 }, { isUrgent }).finally(() => order.push(name));
+  };
+  await Promise.all([run('running', false), run('queued', false), run('urgent', true)]);
+  expect(order.indexOf('urgent')).toBeLessThan(order.indexOf('queued'));
+  await backend.stop();
+});
+
+describe('a model that overflows in fp16', () => {
+  const SHAPE = { rows: 64, width: 16 } as const;
+
+  function fill({ ids, lengths }: Slot): void {
+    for (let row = 0; row < SHAPE.rows; row++) {
+      lengths[row] = 2 + (row % 15);
+      for (let at = 0; at < SHAPE.width; at++) ids[row * SHAPE.width + at] = at < lengths[row]! ? 5 + ((row * 31 + at * 7919) % 150) : 0;
+    }
+  }
+
+  function rowsOfLengthOne({ embeddings }: Slot, dims: number): boolean[] {
+    return Array.from({ length: SHAPE.rows }, (_, row) => Math.abs(embeddings.subarray(row * dims, (row + 1) * dims).reduce((sum, value) => sum + value * value, 0) - 1) < 0.01);
+  }
+
+  test('gives some rows that are no vectors, and all of them in an exact run, which are those of the fp32 graph', async () => {
+    const model = await writeTinyModel(join(cacheDir, 'loud'), { seed: 1, feedForwardScale: 100 });
+    const [graphPath, exactGraphPath] = [await openGraph(model, { cacheDir, kind: 'plain-fp16' }), await openGraph(model, { cacheDir, kind: 'fused-fp32' })];
+    const options = { dims: model.dims, threads: 1, slotRows: SHAPE.rows, slotTokens: 1024 };
+    const [half, full] = [await OrtBackend.open({ ...options, graphPath, exactGraphPath, precision: 'fp16' }), await OrtBackend.open({ ...options, graphPath: exactGraphPath })];
+    const [slot, reference] = [half.lend()!, full.lend()!];
+    fill(slot);
+    fill(reference);
+    expect(full.runExact).toBeUndefined();
+    expect(await half.run(slot, SHAPE)).toMatchObject({ ok: true });
+    const good = rowsOfLengthOne(slot, model.dims);
+    expect(good).toContain(false);
+    expect(good).toContain(true);
+    expect(await half.runExact!(slot, SHAPE)).toMatchObject({ ok: true });
+    await full.run(reference, SHAPE);
+    expect(rowsOfLengthOne(slot, model.dims)).not.toContain(false);
+    expect(slot.embeddings).toEqual(reference.embeddings);
+    await Promise.all([half.stop(), full.stop()]);
+  });
+});
+
+test('memory is what this process holds: now, and at most so far', async () => {
+  const model = await openModel('tiny-random', { cacheDir });
+  const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1, slotRows: 64, slotTokens: 1024 });
+  const { footprintBytes, liveBytes, source } = (await backend.memory())!;
+  expect(source).toBe('process');
+  expect(footprintBytes! / process.memoryUsage.rss()).toBeCloseTo(1, 0);
+  expect(liveBytes).toBeGreaterThanOrEqual(footprintBytes!);
   await backend.stop();
 });
 

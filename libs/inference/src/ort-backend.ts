@@ -2,14 +2,17 @@
 // it so that the device never waits for the main thread. Translates the runtime's errors; knows nothing of jobs.
 
 import { Worker } from 'node:worker_threads';
-import { ShoalError, invariant, unreachable, type InferenceBackend, type MemoryReading, type Precision, type RunResult, type Slot } from '@shoal/core';
+import { ShoalError, invariant, unreachable, type InferenceBackend, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot } from '@shoal/core';
+import { processMemory } from './process-memory.ts';
 import { classifyRunFailure } from './run-failure.ts';
-import type { OrtThreadData, OrtThreadMessage, SharedSlot } from './ort-thread-protocol.ts';
+import type { OrtThreadData, OrtThreadMessage, RunRequest, SharedSlot } from './ort-thread-protocol.ts';
 
 export interface OrtBackendOptions {
   readonly graphPath: string;
   /** What the graph computes in, for the records of what ran. Default fp32. */
   readonly precision?: Precision;
+  /** The same model in fp32: with it `runExact` is there. Left out where the graph computes in fp32 already. */
+  readonly exactGraphPath?: string | undefined;
   readonly dims: number;
   /** Threads of one run. */
   readonly threads: number;
@@ -33,6 +36,7 @@ export class OrtBackend implements InferenceBackend {
   readonly dims: number;
   readonly slotRows: number;
   readonly slotTokens: number;
+  readonly runExact?: (slot: Slot, shape: RunShape) => Promise<RunResult>;
   private readonly thread: Worker;
   private readonly free: Slot[];
   private readonly pending = new Map<number, Pending>();
@@ -46,6 +50,7 @@ export class OrtBackend implements InferenceBackend {
     this.slotRows = options.slotRows;
     this.slotTokens = options.slotTokens;
     this.thread = thread;
+    if (options.exactGraphPath !== undefined) this.runExact = (slot, shape) => this.queue(slot, shape, { isUrgent: false, isExact: true });
     this.free = shared.map(toSlot);
     thread.on('message', (message: OrtThreadMessage) => this.hear(message));
     thread.on('error', (error) => this.failAll(error));
@@ -60,13 +65,13 @@ export class OrtBackend implements InferenceBackend {
   /** Opens the graph in a thread of its own. Throws INFERENCE_FAILED when the runtime refuses it. */
   static async open(options: OrtBackendOptions): Promise<OrtBackend> {
     disableTelemetry();
-    const { graphPath, threads, dims, slotRows, slotTokens } = options;
+    const { graphPath, exactGraphPath, threads, dims, slotRows, slotTokens } = options;
     const shared = Array.from({ length: SLOTS }, (): SharedSlot => ({
       ids: new SharedArrayBuffer(slotTokens * 4),
       lengths: new SharedArrayBuffer(slotRows * 4),
       embeddings: new SharedArrayBuffer(slotRows * dims * 4),
     }));
-    const workerData: OrtThreadData = { graphPath, provider: 'cpu', threads, dims, slots: shared };
+    const workerData: OrtThreadData = { graphPath, exactGraphPath, provider: 'cpu', threads, dims, slots: shared };
     const isSource = import.meta.url.endsWith('.ts');
     const thread = new Worker(new URL(isSource ? './ort-thread.ts' : './ort-thread.js', import.meta.url), { workerData });
     await ready(thread, graphPath);
@@ -82,12 +87,16 @@ export class OrtBackend implements InferenceBackend {
     this.free.push(slot);
   }
 
-  run(slot: Slot, { rows, width }: { readonly rows: number; readonly width: number }): Promise<RunResult> {
+  run(slot: Slot, shape: RunShape, { isUrgent = false }: RunOptions = {}): Promise<RunResult> {
+    return this.queue(slot, shape, { isUrgent, isExact: false });
+  }
+
+  private queue(slot: Slot, { rows, width }: RunShape, how: Pick<RunRequest, 'isUrgent' | 'isExact'>): Promise<RunResult> {
     invariant(rows >= 1 && rows <= this.slotRows && rows * width <= this.slotTokens, 'a micro-batch fits its slot');
     invariant(!this.isStopping, 'nothing runs on a stopped backend');
     return new Promise((resolve, reject) => {
       this.pending.set(slot.index, { slot: slot.index, resolve, reject });
-      this.thread.postMessage({ slot: slot.index, rows, width });
+      this.thread.postMessage({ slot: slot.index, rows, width, ...how } satisfies RunRequest);
     });
   }
 
@@ -96,7 +105,7 @@ export class OrtBackend implements InferenceBackend {
   }
 
   async memory(): Promise<MemoryReading | undefined> {
-    return undefined;
+    return processMemory();
   }
 
   async stop(): Promise<void> {
@@ -112,7 +121,7 @@ export class OrtBackend implements InferenceBackend {
       case 'started':
         this.runStartedMs = performance.now();
         return;
-      case 'ran': return this.take(message.slot).resolve({ ok: true, runMs: message.runMs });
+      case 'ran': return this.take(message.slot).resolve({ ok: true, runMs: message.runMs, ...(message.memory !== undefined && { memory: message.memory }) });
       case 'failed': return this.settleFailure(this.take(message.slot), message.message);
       case 'ready':
       case 'unfit':

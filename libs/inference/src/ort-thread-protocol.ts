@@ -1,7 +1,11 @@
 // What the executor's main thread and its ort thread say to each other. Token ids and vectors lie in shared memory.
 
+import type { MemoryReading } from '@shoal/core';
+
 export interface OrtThreadData {
   readonly graphPath: string;
+  /** The same model in fp32, for rows that the graph's own precision turned into NaN. */
+  readonly exactGraphPath: string | undefined;
   readonly provider: 'cpu';
   /** Threads of one run. */
   readonly threads: number;
@@ -19,11 +23,15 @@ export interface RunRequest {
   readonly slot: number;
   readonly rows: number;
   readonly width: number;
+  /** Before everything that waits. */
+  readonly isUrgent: boolean;
+  /** On the exact graph. */
+  readonly isExact: boolean;
 }
 
 export type OrtThreadMessage =
   | { readonly kind: 'ready' }
   | { readonly kind: 'unfit'; readonly message: string }
   | { readonly kind: 'started'; readonly slot: number }
-  | { readonly kind: 'ran'; readonly slot: number; readonly runMs: number }
+  | { readonly kind: 'ran'; readonly slot: number; readonly runMs: number; readonly memory: MemoryReading | undefined }
   | { readonly kind: 'failed'; readonly slot: number; readonly message: string };

@@ -17,6 +17,8 @@ export interface TinyModelOptions {
   readonly pooling?: 'mean' | 'cls';
   /** Before every tensor name, as "bert." in some checkpoints. */
   readonly prefix?: string;
+  /** Factor on the weights of the feed-forward layers: at 100 some rows have products that fp16 cannot say, at 200 all, while fp32 has room. */
+  readonly feedForwardScale?: number;
 }
 
 export interface TinyModelFiles {
@@ -30,7 +32,7 @@ only other time new some could these two may first then do any like my now over 
 must before back see through way where get much go work world text batch queue model vector token cat dog house water tree red blue`;
 
 export function tinyModelFiles(options: TinyModelOptions): TinyModelFiles {
-  const { layers = 2, hidden = 32, heads = 2, positions = 512, pooling = 'mean', prefix = '', seed } = options;
+  const { layers = 2, hidden = 32, heads = 2, positions = 512, pooling = 'mean', prefix = '', seed, feedForwardScale = 1 } = options;
   const vocabulary = tinyVocabulary();
   const shape = { layers, hidden, intermediate: 2 * hidden, positions, vocabulary: vocabulary.length };
   const contents = new Map<string, Uint8Array>([
@@ -41,7 +43,7 @@ export function tinyModelFiles(options: TinyModelOptions): TinyModelFiles {
     ['1_Pooling/config.json', json({ word_embedding_dimension: hidden, pooling_mode_cls_token: pooling === 'cls', pooling_mode_mean_tokens: pooling === 'mean' })],
     ['sentence_bert_config.json', json({ max_seq_length: Math.min(256, positions), do_lower_case: false })],
     ['tokenizer.json', json(tinyTokenizer(vocabulary))],
-    ['model.safetensors', safetensorsBytes(tinyTensors(shape).map(({ name, dims }) => ({ name: prefix + name, dims })), seed)],
+    ['model.safetensors', safetensorsBytes(tinyTensors(shape).map((tensor) => ({ ...tensor, name: prefix + tensor.name })), { seed, feedForwardScale })],
   ]);
   return { contents, pins: Object.fromEntries([...contents].map(([path, bytes]) => [path, { bytes: bytes.length, sha256: sha256(bytes) }])) };
 }
@@ -123,7 +125,7 @@ function tinyTensors(shape: { layers: number; hidden: number; intermediate: numb
   ];
 }
 
-function safetensorsBytes(tensors: readonly TensorPlan[], seed: number): Uint8Array {
+function safetensorsBytes(tensors: readonly TensorPlan[], values: TinyValues): Uint8Array {
   const header: Record<string, unknown> = {};
   let end = 0;
   for (const { name, dims } of tensors) {
@@ -135,20 +137,26 @@ function safetensorsBytes(tensors: readonly TensorPlan[], seed: number): Uint8Ar
   const head = Buffer.from(text.padEnd(Math.ceil(text.length / 8) * 8)); // the format pads its header with spaces
   const length = Buffer.alloc(8);
   length.writeBigUInt64LE(BigInt(head.length));
-  return Buffer.concat([length, head, tinyValues(tensors, end / 4, seed)]);
+  return Buffer.concat([length, head, tinyValues(tensors, end / 4, values)]);
 }
 
+type TinyValues = Required<Pick<TinyModelOptions, 'seed' | 'feedForwardScale'>>;
+
 /** Positions and token types weigh little, so that a vector follows from the words; LayerNorm begins as the identity. */
-function tinyValues(tensors: readonly TensorPlan[], count: number, seed: number): Uint8Array {
+function tinyValues(tensors: readonly TensorPlan[], count: number, { seed, feedForwardScale }: TinyValues): Uint8Array {
   const values = new Float32Array(count);
   const random = randomNumbers(seed);
   let at = 0;
   for (const { name, dims } of tensors) {
-    const [scale, centre] = name.includes('LayerNorm') ? [0.1, name.endsWith('weight') ? 1 : 0] : /position|token_type/.test(name) ? [0.1, 0] : [0.5, 0];
+    const [scale, centre] = name.includes('LayerNorm') ? [0.1, name.endsWith('weight') ? 1 : 0] : /position|token_type/.test(name) ? [0.1, 0] : [isFeedForward(name) ? 0.5 * feedForwardScale : 0.5, 0];
     const end = at + dims.reduce((product, size) => product * size, 1);
     for (; at < end; at++) values[at] = centre + scale * random();
   }
   return new Uint8Array(values.buffer);
+}
+
+function isFeedForward(name: string): boolean {
+  return /layer\.\d+\.(?:intermediate|output)\.dense\.weight$/.test(name);
 }
 
 /** From -1 to 1, by integer arithmetic alone (mulberry32), so that every machine makes the same model. */
