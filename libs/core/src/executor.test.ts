@@ -5,6 +5,7 @@ import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { Executor, type ExecutorLimits } from './executor.ts';
 import { encodeBody } from './output-encoding.ts';
+import { fixedBudget, type FixedLimits } from './fixed-budget.ts';
 import { noFaults } from './fault-points.ts';
 import { fingerprintOf } from './fingerprint.ts';
 import { encodeTexts, encodeTokens } from './input-format.ts';
@@ -14,16 +15,18 @@ import { FakeBackend, FakeTokenizer, Gate, ManualClock, MemoryPayloadStore, Reco
 
 const MODEL = 'fake@0123456789ab';
 const DIMS = 8;
-const LIMITS: ExecutorLimits = { maxPaddedTokens: 256, maxRows: 16, maxRowAgeMs: 250, maxWaitMs: 10, minRows: 4 };
+const LIMITS: ExecutorLimits = { maxRowAgeMs: 250, maxWaitMs: 10, minRows: 4 };
+const BUDGET: FixedLimits = { maxPaddedTokens: 256, maxRows: 16 };
 
 const NOTHING = { slots: 0, timers: 0, runningMs: 0 };
 
 interface SetupOptions {
   readonly limits?: Partial<ExecutorLimits>;
+  readonly budget?: Partial<FixedLimits>;
   readonly backend?: Omit<FakeBackendOptions, 'clock' | 'dims'>;
 }
 
-function setup({ limits, backend: backendOptions }: SetupOptions = {}) {
+function setup({ limits, budget, backend: backendOptions }: SetupOptions = {}) {
   const clock = new ManualClock();
   const store = new MemoryPayloadStore();
   const backend = new FakeBackend({ clock, dims: DIMS, slotTokens: 1024, ...backendOptions });
@@ -33,6 +36,7 @@ function setup({ limits, backend: backendOptions }: SetupOptions = {}) {
   const executor = new Executor({
     store, backend, tokenizer, clock, log,
     limits: { ...LIMITS, ...limits },
+    budget: fixedBudget({ ...BUDGET, ...budget }),
     model: MODEL,
     prompts: { query: 'query : ', passage: '' },
     resultKey: (jobId) => `out:${jobId}`,
@@ -88,7 +92,7 @@ describe('rows', () => {
   test('every row runs exactly once, and every job gets its own vectors in its own order, whatever the sizes', async () => {
     await fc.assert(
       fc.asyncProperty(jobSizes, fc.integer({ min: 8, max: 1024 }), fc.integer({ min: 1, max: 64 }), fc.boolean(), async (sizes, maxPaddedTokens, maxRows, isDrained) => {
-        const bench = setup({ limits: { maxPaddedTokens, maxRows } });
+        const bench = setup({ budget: { maxPaddedTokens, maxRows } });
         const jobs = sizes.map((rows, job) => orderOf(`job-${job}`, rows.map((tokens, row) => textOf(tokens, `${job}r${row}`))));
         bench.run(jobs, isDrained);
         await bench.untilOutcomes(jobs.length);
@@ -118,7 +122,7 @@ describe('rows', () => {
   });
 
   test('rows of one job are shared out over micro-batches with rows of others', async () => {
-    const bench = setup({ limits: { maxRows: 4 } });
+    const bench = setup({ budget: { maxRows: 4 } });
     bench.run([orderOf('a', [textOf(8, 1), textOf(32, 2)]), orderOf('b', [textOf(8, 3), textOf(32, 4)])]);
     await bench.untilOutcomes(2);
     expect(bench.backend.runs.map((run) => run.ids.map((ids) => ids.length))).toEqual([[32, 32], [8, 8]]);
@@ -175,7 +179,7 @@ describe('running out of device memory', () => {
   test('at every size it splits until each row has run, and the vectors are those of an undisturbed run', async () => {
     await fc.assert(
       fc.asyncProperty(jobSizes, fc.integer({ min: 64, max: 1024 }), async (sizes, vramPaddedTokens) => {
-        const bench = setup({ limits: { maxPaddedTokens: 1024, maxRows: 64 } });
+        const bench = setup({ budget: { maxPaddedTokens: 1024, maxRows: 64 } });
         bench.backend.runsOutOfVramAbove({ paddedTokens: vramPaddedTokens });
         const jobs = sizes.map((rows, job) => orderOf(`job-${job}`, rows.map((tokens, row) => textOf(tokens, `${job}r${row}`))));
         bench.run(jobs);
@@ -378,7 +382,7 @@ describe('the window', () => {
   });
 
   test('no more micro-batches are cut than there are slots', async () => {
-    const bench = setup({ limits: { maxRows: 1 } });
+    const bench = setup({ budget: { maxRows: 1 } });
     bench.run([orderOf('a', ['one', 'two', 'three', 'four', 'five'])]);
     await settled();
     expect(bench.backend.lend()).toBeUndefined();
@@ -389,7 +393,7 @@ describe('the window', () => {
 
 describe('dropping', () => {
   test('rows that wait are forgotten, rows at the device finish, nothing is written', async () => {
-    const bench = setup({ limits: { maxRows: 2 }, backend: { slots: 1 } });
+    const bench = setup({ budget: { maxRows: 2 }, backend: { slots: 1 } });
     bench.run([orderOf('a', ['one', 'two', 'three', 'four'])]);
     await settled();
     bench.executor.handle({ kind: 'drop', jobIds: ['a'] });
@@ -492,7 +496,7 @@ describe('a job that is claimed again', () => {
 
 describe('stopping', () => {
   test('jobs without a row at the device go back, the others finish', async () => {
-    const bench = setup({ limits: { maxRows: 2 }, backend: { slots: 1 } });
+    const bench = setup({ budget: { maxRows: 2 }, backend: { slots: 1 } });
     bench.run([orderOf('begun', [textOf(40, 1), textOf(40, 2), textOf(40, 3)]), orderOf('waiting', [textOf(8, 4)])]);
     await settled();
     const stopped = bench.executor.stop();
@@ -556,7 +560,7 @@ test('a ping is answered with the time of the run at the device', async () => {
 
 test('a job that is done in the very moment in which a commit ends is committed as well', async () => {
   for (let microtasks = 0; microtasks < 12; microtasks++) {
-    const bench = setup({ limits: { maxRows: 1 } });
+    const bench = setup({ budget: { maxRows: 1 } });
     const runGate = new Gate();
     const run = bench.backend.run.bind(bench.backend);
     bench.backend.run = async (slot, shape) => {

@@ -12,13 +12,13 @@ import { decodeResultHeader, encodeResult, type ResultHeader } from './result-fo
 import { encodeBody } from './output-encoding.ts';
 import { fingerprintOf } from './fingerprint.ts';
 import { invariant, unreachable } from './invariant.ts';
-import { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
-import type { BatchTokenizer, Clock, CommitResult, InferenceBackend, InputRead, Logger, PayloadStore, Slot } from './ports.ts';
+import { BUCKET_TOKENS, Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
+import type { BatchBudget, BatchTokenizer, Clock, CommitResult, InferenceBackend, InputRead, Logger, PayloadStore, Slot } from './ports.ts';
 import type { EmbedReturn } from './job-schema.ts';
 import type { FaultPoints } from './fault-points.ts';
 import type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from './protocol.ts';
 
-export interface ExecutorLimits extends CutLimits {
+export interface ExecutorLimits extends Pick<CutLimits, 'maxRowAgeMs'> {
   readonly maxWaitMs: number;
   readonly minRows: number;
 }
@@ -26,6 +26,7 @@ export interface ExecutorLimits extends CutLimits {
 export interface ExecutorParts {
   readonly store: PayloadStore;
   readonly backend: InferenceBackend;
+  readonly budget: BatchBudget;
   readonly tokenizer: BatchTokenizer;
   readonly clock: Clock;
   readonly log: Logger;
@@ -61,6 +62,7 @@ interface Row extends PoolRow {
 
 export class Executor {
   private readonly parts: ExecutorParts;
+  private readonly cutLimits: CutLimits;
   private readonly pool = new Pool<Row>();
   /** Orders whose input is being read. One that is no longer here when it arrives was dropped meanwhile. */
   private readonly wanted = new Map<string, JobOrder>();
@@ -77,6 +79,11 @@ export class Executor {
 
   constructor(parts: ExecutorParts) {
     this.parts = parts;
+    const { backend, budget, limits } = parts;
+    this.cutLimits = {
+      maxRowAgeMs: limits.maxRowAgeMs,
+      rowsAt: (width) => Math.min(budget.rowsAt(width), backend.slotRows, Math.floor(backend.slotTokens / width)),
+    };
   }
 
   handle(message: Exclude<ToExecutor, { kind: 'stop' }>): void {
@@ -256,7 +263,7 @@ export class Executor {
     while (this.halves.length > 0 || this.isBatchDue()) {
       const slot = this.parts.backend.lend();
       if (slot === undefined) return;
-      const batch = this.halves.shift() ?? this.pool.cut(this.parts.limits, this.parts.clock.nowMs());
+      const batch = this.halves.shift() ?? this.pool.cut(this.cutLimits, this.parts.clock.nowMs());
       invariant(batch !== undefined, 'a batch that is due can be cut');
       this.launch(slot, batch);
     }
@@ -264,10 +271,10 @@ export class Executor {
 
   /** The window: at once when the budget is full or nothing else is queued; else after maxWaitMs with minRows, after twice that with any. */
   private isBatchDue(): boolean {
-    const { limits, clock } = this.parts;
+    const { limits, clock, budget } = this.parts;
     const oldestMs = this.pool.oldestMs();
     if (oldestMs === undefined) return false;
-    if (this.isQueueDrained || this.pool.tokens >= limits.maxPaddedTokens || this.pool.rows >= limits.maxRows) return true;
+    if (this.isQueueDrained || this.pool.tokens >= budget.current().maxPaddedTokens || this.pool.rows >= this.cutLimits.rowsAt(BUCKET_TOKENS)) return true;
     const waitMs = this.pool.rows >= limits.minRows ? limits.maxWaitMs : 2 * limits.maxWaitMs;
     const remainingMs = oldestMs + waitMs - clock.nowMs();
     if (remainingMs <= 0) return true;

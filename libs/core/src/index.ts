@@ -20,6 +20,7 @@ export { noMetrics } from './metrics.ts';
 export { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
 export { encodeBody, toHalf } from './output-encoding.ts';
 export { faultPointsFrom, noFaults, type FaultPoint, type FaultPoints } from './fault-points.ts';
+export { fixedBudget, type FixedLimits } from './fixed-budget.ts';
 export { Executor, type ExecutorLimits, type ExecutorParts } from './executor.ts';
 export { Pipeline, type PipelineLimits, type PipelineParts } from './pipeline.ts';
 export { settingsPage } from './settings-page.ts';

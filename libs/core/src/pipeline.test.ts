@@ -4,6 +4,7 @@
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ShoalError } from './errors.ts';
+import { fixedBudget } from './fixed-budget.ts';
 import { noFaults } from './fault-points.ts';
 import { encodeTexts } from './input-format.ts';
 import type { EmbedReturn } from './job-schema.ts';
@@ -768,7 +769,8 @@ function newWorker({ clock, queue, store, tokenizer }: World, { poison, latencyM
   const poisonIds = poison === undefined ? undefined : String(Array.from(tokenizer.encode(poison).ids));
   const link = new InProcessExecutor({
     clock, store, tokenizer, log,
-    limits: { maxPaddedTokens: 256, maxRows: 16, maxRowAgeMs: 250, maxWaitMs: 10, minRows: 4 },
+    limits: { maxRowAgeMs: 250, maxWaitMs: 10, minRows: 4 },
+    newBudget: () => fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }),
     newBackend: (processClock) => {
       const backend = new FakeBackend({ clock: processClock, slotTokens: 512 });
       if (vram !== undefined) backend.runsOutOfVramAbove({ paddedTokens: vram });

@@ -3,13 +3,22 @@
 
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { fixedBudget, type FixedLimits } from './fixed-budget.ts';
 import { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
 
 interface Row extends PoolRow {
   readonly id: number;
 }
 
-const LIMITS: CutLimits = { maxPaddedTokens: 1024, maxRows: 1024, maxRowAgeMs: 250 };
+interface Limits extends FixedLimits {
+  readonly maxRowAgeMs: number;
+}
+
+const LIMITS: Limits = { maxPaddedTokens: 1024, maxRows: 1024, maxRowAgeMs: 250 };
+
+function cutLimits({ maxRowAgeMs, ...fixed }: Limits): CutLimits {
+  return { maxRowAgeMs, rowsAt: (width) => fixedBudget(fixed).rowsAt(width) };
+}
 
 let ids = 0;
 function row(tokens: number, enteredMs = 0): Row {
@@ -22,14 +31,14 @@ function poolOf(rows: readonly Row[]): Pool<Row> {
   return pool;
 }
 
-function cutAll(pool: Pool<Row>, limits: CutLimits, nowMs = 0): MicroBatch<Row>[] {
+function cutAll(pool: Pool<Row>, limits: Limits, nowMs = 0): MicroBatch<Row>[] {
   const batches: MicroBatch<Row>[] = [];
-  for (let batch = pool.cut(limits, nowMs); batch !== undefined; batch = pool.cut(limits, nowMs)) batches.push(batch);
+  for (let batch = pool.cut(cutLimits(limits), nowMs); batch !== undefined; batch = pool.cut(cutLimits(limits), nowMs)) batches.push(batch);
   return batches;
 }
 
 /** Claims about one batch that must hold whatever was in the pool; empty when they do. */
-function faultsOf(batch: MicroBatch<Row>, limits: CutLimits): string[] {
+function faultsOf(batch: MicroBatch<Row>, limits: Limits): string[] {
   const { rows, width } = batch;
   const longest = Math.max(...rows.map((one) => one.tokens));
   return [
@@ -66,7 +75,7 @@ describe('by property', () => {
         let nowMs = 0;
         const take = (): boolean => {
           const oldestMs = Math.min(...[...waiting.values()].map((one) => one.enteredMs));
-          const batch = pool.cut(limits, nowMs);
+          const batch = pool.cut(cutLimits(limits), nowMs);
           if (batch === undefined) return false;
           expect(faultsOf(batch, limits)).toEqual([]);
           const isOverdue = nowMs - oldestMs > limits.maxRowAgeMs;
@@ -131,20 +140,20 @@ describe('by property', () => {
 
 describe('a cut', () => {
   test('of an empty pool is nothing', () => {
-    expect(new Pool<Row>().cut(LIMITS, 0)).toBeUndefined();
+    expect(new Pool<Row>().cut(cutLimits(LIMITS), 0)).toBeUndefined();
     expect(new Pool<Row>().oldestMs()).toBeUndefined();
   });
 
   test('begins in the bucket with the most tokens and goes on below it', () => {
-    const batch = poolOf([row(500), ...Array.from({ length: 20 }, () => row(31)), row(32), row(24), row(24), row(16)]).cut({ ...LIMITS, maxPaddedTokens: 736 }, 0)!;
+    const batch = poolOf([row(500), ...Array.from({ length: 20 }, () => row(31)), row(32), row(24), row(24), row(16)]).cut(cutLimits({ ...LIMITS, maxPaddedTokens: 736 }), 0)!;
     expect(batch.width).toBe(32);
     expect(batch.rows.map((one) => one.tokens)).toEqual([...Array.from({ length: 20 }, () => 31), 32, 24, 24]);
   });
 
   test('begins with the oldest row once that is older than its limit, and takes it first', () => {
     const rows = [row(500, 0), ...Array.from({ length: 40 }, () => row(30, 100))];
-    expect(poolOf(rows).cut(LIMITS, 250)!.width).toBe(32);
-    expect(poolOf(rows).cut(LIMITS, 251)!.rows).toEqual([rows[0]]);
+    expect(poolOf(rows).cut(cutLimits(LIMITS), 250)!.width).toBe(32);
+    expect(poolOf(rows).cut(cutLimits(LIMITS), 251)!.rows).toEqual([rows[0]]);
   });
 
   test('gives a row that is wider than the budget a batch of its own', () => {
@@ -154,11 +163,11 @@ describe('a cut', () => {
 
   test('takes rows of one bucket in the order in which they came', () => {
     const rows = Array.from({ length: 10 }, (_, i) => row(10, i));
-    expect(poolOf(rows).cut({ ...LIMITS, maxRows: 4 }, 0)!.rows).toEqual(rows.slice(0, 4));
+    expect(poolOf(rows).cut(cutLimits({ ...LIMITS, maxRows: 4 }), 0)!.rows).toEqual(rows.slice(0, 4));
   });
 
   test('does not fill up with short rows what is far from full', () => {
-    const batch = poolOf([...Array.from({ length: 10 }, () => row(64)), ...Array.from({ length: 6 }, () => row(8))]).cut(LIMITS, 0)!;
+    const batch = poolOf([...Array.from({ length: 10 }, () => row(64)), ...Array.from({ length: 6 }, () => row(8))]).cut(cutLimits(LIMITS), 0)!;
     expect(batch.rows).toHaveLength(10);
   });
 
@@ -204,7 +213,7 @@ function runBulk({ maxPaddedTokens, maxRows = 1024, poolTokens, totalRows, token
   while (added < totalRows) {
     for (; pool.tokens < poolTokens; added += 64) for (let i = 0; i < 64; i++) pool.add(row(tokens(), nowMs));
     const startedMs = performance.now();
-    const batch = pool.cut({ ...LIMITS, maxPaddedTokens, maxRows }, nowMs)!;
+    const batch = pool.cut(cutLimits({ ...LIMITS, maxPaddedTokens, maxRows }), nowMs)!;
     cutMs.push(performance.now() - startedMs);
     const paddedTokens = batch.rows.length * batch.width;
     padded += paddedTokens;

@@ -4,7 +4,7 @@
 
 import { invariant } from './invariant.ts';
 
-const BUCKET_TOKENS = 8;
+export const BUCKET_TOKENS = 8;
 
 export interface PoolRow {
   /** Real tokens, special tokens included. */
@@ -20,9 +20,8 @@ export interface MicroBatch<Row extends PoolRow> {
 }
 
 export interface CutLimits {
-  /** Token budget: rows × width. A row wider than this travels alone. */
-  readonly maxPaddedTokens: number;
-  readonly maxRows: number;
+  /** Most rows of a batch of this width, at least 1: a row that is wider than the budget travels alone. */
+  rowsAt(width: number): number;
   /** A row older than this is cut next, whatever its length. */
   readonly maxRowAgeMs: number;
 }
@@ -45,6 +44,7 @@ const SMALL_BATCH = 0.1;
 interface OpenBatch<Row extends PoolRow> {
   readonly rows: Row[];
   readonly width: number;
+  readonly maxRows: number;
   tokens: number;
 }
 
@@ -84,9 +84,10 @@ export class Pool<Row extends PoolRow> {
   cut(limits: CutLimits, nowMs: number): MicroBatch<Row> | undefined {
     const seed = this.seedBucket(limits, nowMs);
     if (seed === undefined) return undefined;
-    const open: OpenBatch<Row> = { rows: [], tokens: 0, width: (seed + 1) * BUCKET_TOKENS };
+    const width = (seed + 1) * BUCKET_TOKENS;
+    const open: OpenBatch<Row> = { rows: [], tokens: 0, width, maxRows: Math.max(1, limits.rowsAt(width)) };
     for (let bucket = seed; bucket >= 0; bucket--) {
-      if (!this.take(bucket, open, limits)) break;
+      if (!this.take(bucket, open)) break;
     }
     return { rows: open.rows, width: open.width };
   }
@@ -101,10 +102,10 @@ export class Pool<Row extends PoolRow> {
   }
 
   /** Moves rows of one bucket into the batch, first come first; true when the bucket was emptied and the next may follow. */
-  private take(bucket: number, open: OpenBatch<Row>, limits: CutLimits): boolean {
+  private take(bucket: number, open: OpenBatch<Row>): boolean {
     const waiting = this.buckets[bucket]!;
     let count = 0;
-    for (; count < waiting.length && joins(waiting[count]!, open, limits); count++) {
+    for (; count < waiting.length && joins(waiting[count]!, open); count++) {
       const row = waiting[count]!;
       open.rows.push(row);
       open.tokens += row.tokens;
@@ -155,10 +156,8 @@ function bucketOf(tokens: number): number {
   return Math.ceil(tokens / BUCKET_TOKENS) - 1;
 }
 
-function joins(row: PoolRow, open: OpenBatch<PoolRow>, limits: CutLimits): boolean {
-  if (open.rows.length === 0) return true;
-  const paddedTokens = (open.rows.length + 1) * open.width;
-  if (open.rows.length >= limits.maxRows || paddedTokens > limits.maxPaddedTokens) return false;
-  const isSmall = open.rows.length * open.width < limits.maxPaddedTokens * SMALL_BATCH;
-  return isSmall || row.tokens > open.width - BUCKET_TOKENS || (open.tokens + row.tokens) / paddedTokens >= MIN_PADDING_EFFICIENCY;
+function joins(row: PoolRow, { rows, width, maxRows, tokens }: OpenBatch<PoolRow>): boolean {
+  if (rows.length >= maxRows) return false;
+  const isSmall = rows.length < maxRows * SMALL_BATCH;
+  return isSmall || row.tokens > width - BUCKET_TOKENS || (tokens + row.tokens) / ((rows.length + 1) * width) >= MIN_PADDING_EFFICIENCY;
 }

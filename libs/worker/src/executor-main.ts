@@ -2,7 +2,7 @@
 // answer the claimer. It ends with its claimer: a closed channel means SIGKILL, because leaving in any softer way aborts
 // while a run is in flight. Signals from a terminal are the claimer's to handle.
 
-import { Executor, faultPointsFrom, invariant, keySpace, systemClock, toFailure, type FromExecutor, type InferenceBackend, type ToExecutor } from '@shoal/core';
+import { Executor, faultPointsFrom, fixedBudget, invariant, keySpace, systemClock, toFailure, type FromExecutor, type InferenceBackend, type ToExecutor } from '@shoal/core';
 import { PacedBackend } from '@shoal/core/sim';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
@@ -41,6 +41,7 @@ async function open(): Promise<{ executor: Executor; close: () => Promise<void> 
   const keys = keySpace(prefix);
   const executor = new Executor({
     store, tokenizer, backend, log, limits, send, faults,
+    budget: fixedBudget(limits),
     model: name,
     prompts: model.prompts,
     clock: systemClock,

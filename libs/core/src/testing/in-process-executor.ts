@@ -5,7 +5,7 @@
 import { Executor, type ExecutorLimits } from '../executor.ts';
 import { isShoalError } from '../errors.ts';
 import { noFaults } from '../fault-points.ts';
-import type { Clock, ExecutorLink, Logger, PayloadStore, BatchTokenizer } from '../ports.ts';
+import type { BatchBudget, Clock, ExecutorLink, Logger, PayloadStore, BatchTokenizer } from '../ports.ts';
 import type { FromExecutor, ToExecutor } from '../protocol.ts';
 import { FakeBackend } from './fake-backend.ts';
 import { READY, type Ready } from './fake-executor-link.ts';
@@ -16,6 +16,8 @@ export interface InProcessExecutorOptions {
   readonly tokenizer: BatchTokenizer;
   readonly log: Logger;
   readonly limits: ExecutorLimits;
+  /** Of the `start`-th process. */
+  readonly newBudget: (start: number) => BatchBudget;
   /** The device of the `start`-th process, the first being 1. */
   readonly newBackend: (clock: Clock, start: number) => FakeBackend;
   /** How long a message travels; one never overtakes another. Default 0: until the next microtask. */
@@ -124,6 +126,7 @@ export class InProcessExecutor implements ExecutorLink {
     };
     const executor = new Executor({
       store: mortal, backend, tokenizer, clock, log, limits, send,
+      budget: this.options.newBudget(this.starts),
       model: READY.model,
       prompts: { query: '', passage: '' },
       resultKey: (jobId) => `out:${jobId}`,
