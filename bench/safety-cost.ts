@@ -70,7 +70,7 @@ async function onServer(server: TestServer, work: (call: number) => Promise<unkn
 }
 
 async function commitCosts(server: TestServer, connection: Redis): Promise<object> {
-  const store = await RedisPayloadStore.connect({ redisUrl: server.url, prefix: '{shoal}', queue: QUEUE, lane: QUEUE, log: quiet });
+  const store = await RedisPayloadStore.connect({ redisUrl: server.url, prefix: '{shoal}', queue: QUEUE, log: quiet });
   const plain = await onServer(server, (call) => connection.set(`plain:${call % 8}`, result, 'PX', 60_000));
   await connection.set(keys.lock(QUEUE, 'job'), 'token');
   const scripted = await onServer(server, async () => {

@@ -13,7 +13,7 @@ import { encodeBody } from './output-encoding.ts';
 import { fingerprintOf } from './fingerprint.ts';
 import { invariant, unreachable } from './invariant.ts';
 import { BUCKET_TOKENS, Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
-import type { BatchBudget, BatchTokenizer, Clock, CommitResult, InferenceBackend, InputRead, Logger, PayloadStore, Slot } from './ports.ts';
+import type { BatchBudget, BatchTokenizer, Clock, CommitRequest, CommitResult, InferenceBackend, InputRead, Logger, PayloadStore, Slot } from './ports.ts';
 import type { EmbedReturn } from './job-schema.ts';
 import type { FaultPoints } from './fault-points.ts';
 import type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from './protocol.ts';
@@ -370,11 +370,11 @@ export class Executor {
     }
   }
 
-  private commitRequest(job: OpenJob): { jobId: string; token: string; fingerprint: string; result: Buffer; ttlMs: number } {
+  private commitRequest(job: OpenJob): CommitRequest {
     const { order, fingerprint, rows } = job;
     const { dims, body } = encodeBody(job.vectors, rows, this.parts.backend.dims, order.output);
     const result = encodeResult({ dtype: order.output.dtype, rows, dims, fingerprint, isTruncated: job.truncated > 0 }, body);
-    return { jobId: order.jobId, token: order.token, fingerprint, result, ttlMs: order.resultTtlMs };
+    return { jobId: order.jobId, lane: order.lane, token: order.token, fingerprint, result, ttlMs: order.resultTtlMs };
   }
 
   private outcomeOf(job: OpenJob, result: CommitResult): JobOutcome {

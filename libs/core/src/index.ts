@@ -13,7 +13,7 @@ export { environmentName, flagName, redactSettings, resolveSettings, settingsSch
 export type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from './protocol.ts';
 export type {
   Announcement, Announcer, BatchTokenizer, Clock, CommitRequest, CommitResult, Encoded, ExecutorLink, InferenceBackend, MemoryReading, RunShape, RunOptions, BatchBudget, BudgetState, HandOver, InputRead, JobSource, Logger,
-  MemoryProbe, Metrics, PayloadStore, Precision, RawClaim, RunResult, SettleResult, SettledJob, Settlement, Slot, Tokenizer,
+  KnownEnding, Lane, MemoryProbe, Metrics, PayloadStore, Precision, RawClaim, RunResult, SettleResult, SettledJob, Settlement, Slot, Tokenizer,
 } from './ports.ts';
 export { systemClock } from './clock.ts';
 export { noMetrics } from './metrics.ts';

@@ -3,7 +3,7 @@
 // misspelt option is never silently ignored. Nothing here touches a queue.
 
 import { z } from 'zod';
-import { ShoalError } from './errors.ts';
+import { ShoalError, type ErrorCode } from './errors.ts';
 import { REPLY_CHANNEL, checkJobId } from './keys.ts';
 
 export const MAX_ROWS_PER_JOB = 256;
@@ -94,6 +94,8 @@ export interface EmbedReturn {
   readonly truncated: number;
   /** How often a micro-batch with rows of this job was split for lack of memory. */
   readonly splits: number;
+  /** Set when the job went through the CPU lane: why, and the peak memory predicted for it, bytes, where something predicts it. */
+  readonly handedOver?: { readonly reason: ErrorCode; readonly peakBytes?: number };
   readonly ms: { readonly queued: number; readonly run: number };
 }
 

@@ -896,3 +896,48 @@ describe('claimer and executor together', () => {
     );
   });
 });
+
+describe('jobs that were handed over', () => {
+  /** As claims come from a source that knows more about them. */
+  function claimsWith(bench: ReturnType<typeof setup>, more: Partial<RawClaim>): void {
+    const claim = bench.source.claim.bind(bench.source);
+    bench.source.claim = async (limit) => (await claim(limit)).map((raw) => ({ ...raw, ...more }));
+  }
+
+  test('one whose child has completed is completed and announced without running, even after its deadline', async () => {
+    const bench = setup();
+    const value = { ...valueOf({ jobId: 'job-0' } as JobOrder), handedOver: { reason: 'OUT_OF_VRAM' as const } };
+    claimsWith(bench, { ending: { kind: 'complete', value } });
+    bench.addJobs(1, bulk(1, { reply: '{shoal}:reply:me', resultTtlMs: 7_000, deadline: SERVER_NOW_MS - 1 }));
+    await bench.started();
+    expect(bench.link.orders()).toEqual([]);
+    expect(bench.source.endings).toMatchObject([{ jobId: 'job-0', settlement: { kind: 'complete', value }, result: 'settled' }]);
+    expect(bench.announcer.announced).toEqual([{ jobId: 'job-0', outcome: 'completed', reply: '{shoal}:reply:me', resultTtlMs: 7_000, wasRepeated: false }]);
+    await bench.stop();
+  });
+
+  test('one whose child has failed fails the same way', async () => {
+    const bench = setup();
+    claimsWith(bench, { ending: { kind: 'fail', failure: { code: 'OUT_OF_VRAM', message: 'not here either' } } });
+    bench.addJobs(1);
+    await bench.started();
+    expect(bench.queue.inspect('job-0')).toMatchObject({ state: 'failed', failedReason: 'OUT_OF_VRAM: not here either' });
+    expect(bench.announcer.announced).toMatchObject([{ jobId: 'job-0', outcome: 'failed' }]);
+    await bench.stop();
+  });
+
+  test('a child runs under its lane and ends unannounced: the producer waits for the job in the main lane', async () => {
+    const bench = setup();
+    claimsWith(bench, { lane: 'cpu' });
+    bench.addJobs(2, bulk(1, { reply: '{shoal}:reply:me' }));
+    bench.queue.add('broken', { v: 1, nonsense: true });
+    await bench.started();
+    expect(bench.link.orderOf('job-0')?.lane).toBe('cpu');
+    await bench.complete('job-0');
+    bench.link.sayOutcomes({ kind: 'failed', jobId: 'job-1', token: bench.link.orderOf('job-1')!.token, failure: { code: 'OUT_OF_VRAM', message: 'x' } });
+    await settled();
+    expect(['job-0', 'job-1', 'broken'].map((jobId) => bench.queue.inspect(jobId)?.state)).toEqual(['completed', 'failed', 'failed']);
+    expect(bench.announcer.announced).toEqual([]);
+    await bench.stop();
+  });
+});

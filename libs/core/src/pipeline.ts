@@ -10,7 +10,7 @@ import { ShoalError, toFailure, type Failure } from './errors.ts';
 import { MAX_ROWS_PER_JOB, parseJob, type EmbedJob } from './job-schema.ts';
 import { invariant, unreachable } from './invariant.ts';
 import { noMetrics } from './metrics.ts';
-import type { Announcement, Announcer, Clock, ExecutorLink, JobSource, Logger, Metrics, RawClaim, SettleResult, SettledJob, Settlement } from './ports.ts';
+import type { Announcement, Announcer, Clock, ExecutorLink, JobSource, KnownEnding, Logger, Metrics, RawClaim, SettleResult, SettledJob, Settlement } from './ports.ts';
 import type { FaultPoints } from './fault-points.ts';
 import type { FromExecutor, JobOrder, JobOutcome } from './protocol.ts';
 
@@ -211,6 +211,7 @@ export class Pipeline {
     if (claim.mustFail !== undefined) return this.refuse(claim, { code: 'JOB_INVALID', message: claim.mustFail });
     try {
       const job = parseJob(claim.jobId, claim.name, claim.data);
+      if (claim.ending !== undefined) return this.endAsKnown(claim, claim.ending, job);
       if (job.deadlineMs === undefined || job.deadlineMs > this.parts.serverNowMs()) return job;
       const failure = { code: 'DEADLINE_PASSED', message: `the deadline ${new Date(job.deadlineMs).toISOString()} passed before the job was claimed` } as const;
       return this.refuse(claim, failure, job);
@@ -224,6 +225,12 @@ export class Pipeline {
 
   private refuse(claim: RawClaim, failure: Failure, job?: EmbedJob): undefined {
     this.settle(claim, { kind: 'fail', failure }, failedAnnouncement(claim, job));
+  }
+
+  /** It was handed over, and its child in the CPU lane has ended. */
+  private endAsKnown(claim: RawClaim, ending: KnownEnding, { reply, resultTtlMs }: EmbedJob): undefined {
+    const outcome = ending.kind === 'complete' ? 'completed' : 'failed';
+    this.settle(claim, ending, { jobId: claim.jobId, outcome, reply, resultTtlMs, wasRepeated: false });
   }
 
   // ---- settle ---------------------------------------------------------------------------------------------------
@@ -274,7 +281,7 @@ export class Pipeline {
     const open = this.claimed.get(outcome.jobId);
     if (open === undefined || open.claim.token !== outcome.token) return;
     this.forget(open);
-    this.settle(open.claim, settlementOf(outcome), announcementOf(open.job, outcome));
+    this.settle(open.claim, settlementOf(outcome), announcementOf(open, outcome));
   }
 
   private forget(open: ClaimedJob): void {
@@ -474,7 +481,7 @@ export class Pipeline {
 
 function orderOf(claim: RawClaim, job: EmbedJob): JobOrder {
   const { input, fingerprint, truncate, prompt, output, resultTtlMs } = job;
-  return { jobId: claim.jobId, token: claim.token, queuedMs: claim.queuedMs, class: job.class, input, fingerprint, truncate, prompt, output, resultTtlMs, remainingMs: undefined };
+  return { jobId: claim.jobId, lane: claim.lane, token: claim.token, queuedMs: claim.queuedMs, class: job.class, input, fingerprint, truncate, prompt, output, resultTtlMs, remainingMs: undefined };
 }
 
 function settlementOf(outcome: JobOutcome): Settlement {
@@ -495,11 +502,12 @@ function toSettledJob(settlement: Settlement, result: SettleResult): SettledJob 
   return {
     outcome: settlement.kind,
     code: settlement.kind === 'fail' ? settlement.failure.code : undefined,
-    rows: settlement.kind === 'complete' ? settlement.value.rows : 0,
+    rows: settlement.kind === 'complete' && settlement.value.handedOver === undefined ? settlement.value.rows : 0, // its child was counted
   };
 }
 
-function announcementOf(job: EmbedJob, outcome: JobOutcome): Announcement | undefined {
+function announcementOf({ claim, job }: ClaimedJob, outcome: JobOutcome): Announcement | undefined {
+  if (claim.lane === 'cpu') return undefined; // the job itself is in the main lane, and is announced when it ends there
   const base = { jobId: job.jobId, reply: job.reply, resultTtlMs: job.resultTtlMs };
   switch (outcome.kind) {
     case 'committed': return { ...base, outcome: 'completed', wasRepeated: false };
@@ -510,6 +518,7 @@ function announcementOf(job: EmbedJob, outcome: JobOutcome): Announcement | unde
 }
 
 /** Without a job, because it could not even be read: nobody is known to wait for it, but its input must not stay behind. */
-function failedAnnouncement({ jobId }: RawClaim, job?: EmbedJob): Announcement {
+function failedAnnouncement({ jobId, lane }: RawClaim, job?: EmbedJob): Announcement | undefined {
+  if (lane === 'cpu') return undefined;
   return { jobId, outcome: 'failed', reply: job?.reply, resultTtlMs: job?.resultTtlMs ?? 0, wasRepeated: false };
 }

@@ -45,9 +45,14 @@ export interface Metrics {
 
 // ---- queue side -------------------------------------------------------------------------------------------------
 
+/** Which of a model's two queues: any device may claim from the main lane, only CPU workers from the CPU lane. */
+export type Lane = 'main' | 'cpu';
+
 /** A job under a lock, as it was found: nothing in it has been checked. */
 export interface RawClaim {
   readonly jobId: string;
+  /** Where it was claimed, and so where its lock is. Left out: the main lane. */
+  readonly lane?: Lane | undefined;
   /** This claim's lock token; a result is committed only while the lock still has it. */
   readonly token: string;
   readonly name: string;
@@ -58,7 +63,11 @@ export interface RawClaim {
   readonly queuedMs: number;
   /** Set when the queue already decided that this job must fail. */
   readonly mustFail: string | undefined;
+  /** Set for a job that was handed over and whose child has ended: how. There is nothing left to run. */
+  readonly ending?: KnownEnding | undefined;
 }
+
+export type KnownEnding = Extract<Settlement, { kind: 'complete' | 'fail' }>;
 
 /** Why a job goes to the CPU lane, kept with it for whoever asks later. */
 export interface HandOver {
@@ -125,6 +134,8 @@ export interface InputRead {
 
 export interface CommitRequest {
   readonly jobId: string;
+  /** Whose lock counts. Left out: the main lane's. */
+  readonly lane?: Lane | undefined;
   readonly token: string;
   /** 16 hex digits. */
   readonly fingerprint: string;

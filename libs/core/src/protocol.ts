@@ -3,11 +3,13 @@
 
 import type { ErrorCode, Failure } from './errors.ts';
 import type { EmbedJob, EmbedReturn } from './job-schema.ts';
-import type { BudgetState, HandOver, Precision } from './ports.ts';
+import type { BudgetState, HandOver, Lane, Precision } from './ports.ts';
 
 /** One claimed job as the executor needs it. */
 export interface JobOrder {
   readonly jobId: string;
+  /** Where it was claimed. Left out: the main lane. */
+  readonly lane?: Lane | undefined;
   readonly token: string;
   readonly queuedMs: number;
   readonly input: EmbedJob['input'];

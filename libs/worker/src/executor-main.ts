@@ -28,8 +28,8 @@ process.on('unhandledRejection', (error) => {
 });
 
 async function open(): Promise<{ executor: Executor; close: () => Promise<void> }> {
-  const { redisUrl, prefix, queue, lane, cacheDir, limits } = settings;
-  const connecting = RedisPayloadStore.connect({ redisUrl, prefix, queue, lane, log });
+  const { redisUrl, prefix, queue, cpuQueue, cacheDir, limits } = settings;
+  const connecting = RedisPayloadStore.connect({ redisUrl, prefix, queue, cpuQueue, log });
   connecting.catch(() => undefined); // awaited below, after the slower parts have begun
   const model = await openModel(settings.model, { cacheDir });
   const ownTokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });

@@ -10,8 +10,8 @@ export interface ExecutorSettings {
   readonly prefix: string;
   /** The main lane: inputs and results carry its name. */
   readonly queue: string;
-  /** The lane that this worker claims from: its locks carry this name. */
-  readonly lane: string;
+  /** The CPU lane, whose locks carry its name; undefined where this worker does not claim from it. */
+  readonly cpuQueue: string | undefined;
   readonly model: string;
   /** The name under which its results go: the model's own, unless the device is simulated. */
   readonly served: string;

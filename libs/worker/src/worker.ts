@@ -36,7 +36,7 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
   const simulatedTokensPerMs = simulatedRate(settings.device);
   const served = simulatedTokensPerMs === undefined ? model.name : `${model.name}-sim`; // nobody who asks for the model gets simulated vectors
   const server = { redisUrl, prefix, queue: mainQueue(served), log };
-  const executor = new ForkedExecutor({ ...server, cacheDir, threads, tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(), lane: server.queue, model: model.name, served, simulatedTokensPerMs, maxTokens: settings.maxTokens, limits: settings, logLevel: settings.logLevel });
+  const executor = new ForkedExecutor({ ...server, cacheDir, threads, tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(), cpuQueue: undefined, model: model.name, served, simulatedTokensPerMs, maxTokens: settings.maxTokens, limits: settings, logLevel: settings.logLevel });
   const source = new BullJobSource({ ...server, leaseMs, stalledCheckMs });
   const opened = [executor, source] as { stop(): Promise<void> }[];
   const keep = async <Part extends { stop(): Promise<void> }>(part: Promise<Part>): Promise<Part> => {

@@ -24,7 +24,7 @@ beforeEach(async () => {
   const prefix = `{t-payload-${++prefixes}}`;
   keys = keySpace(prefix);
   log = new RecordingLogger();
-  store = await RedisPayloadStore.connect({ redisUrl: server.url, prefix, queue: QUEUE, lane: QUEUE, log });
+  store = await RedisPayloadStore.connect({ redisUrl: server.url, prefix, queue: QUEUE, cpuQueue: `${QUEUE}-cpu`, log });
 });
 
 afterEach(async () => {
@@ -62,6 +62,15 @@ describe('commit', () => {
     await lock('other', 'theirs');
     expect(await store.commit([request('other', 'mine', 7), request('gone', 'mine', 7)])).toEqual(['lease-lost', 'lease-lost']);
     expect(await connection.exists(keys.output(QUEUE, 'other'), keys.output(QUEUE, 'gone'))).toBe(0);
+  });
+
+  test('for a job of the CPU lane its lock there counts, and the result goes where the main lane\'s goes', async () => {
+    await lock('a', 'main claim');
+    await connection.set(keys.lock(`${QUEUE}-cpu`, 'a'), 'mine');
+    const wanted: CommitRequest = { ...request('a', 'mine', 7), lane: 'cpu' };
+    expect(await store.commit([{ ...wanted, token: 'main claim' }, { ...wanted, lane: 'main' }])).toEqual(['lease-lost', 'lease-lost']);
+    expect(await store.commit([wanted])).toEqual(['committed']);
+    expect(await stored('a')).toEqual(wanted.result);
   });
 
   test('an executor that was stopped past its lease changes nothing after another claim committed', async () => {

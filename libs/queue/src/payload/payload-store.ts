@@ -12,8 +12,8 @@ export interface PayloadStoreOptions {
   readonly prefix: string;
   /** The main queue of the model: inputs and results are named after it. */
   readonly queue: string;
-  /** The queue that the jobs were claimed from, whose locks count: the main queue or its CPU lane. */
-  readonly lane: string;
+  /** The model's CPU lane, for executors that get jobs of it. */
+  readonly cpuQueue?: string | undefined;
   readonly log: Logger;
 }
 
@@ -51,7 +51,7 @@ export class RedisPayloadStore implements PayloadStore {
 
   /** Throws QUEUE_UNREACHABLE. */
   static async connect(options: PayloadStoreOptions): Promise<RedisPayloadStore> {
-    return new RedisPayloadStore(await connected({ url: options.redisUrl, name: `shoal:executor:${options.lane}`, log: options.log }), options);
+    return new RedisPayloadStore(await connected({ url: options.redisUrl, name: `shoal:executor:${options.queue}`, log: options.log }), options);
   }
 
   async read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]> {
@@ -72,10 +72,12 @@ export class RedisPayloadStore implements PayloadStore {
    * message that is allowed to come twice.
    */
   async commit(requests: readonly CommitRequest[]): Promise<readonly CommitResult[]> {
-    const { lane, queue } = this.options;
-    const calls = requests.map(({ jobId, token, result, fingerprint, ttlMs }) => {
+    const { cpuQueue, queue } = this.options;
+    const calls = requests.map(({ jobId, lane, token, result, fingerprint, ttlMs }) => {
+      const claimedFrom = lane === 'cpu' ? cpuQueue : queue;
+      invariant(claimedFrom !== undefined, 'only an executor that knows the CPU lane gets jobs of it');
       invariant(result.toString('hex', 20, 28) === fingerprint, 'a result carries the fingerprint it is committed under');
-      return [this.keys.lock(lane, jobId), this.keys.output(queue, jobId), token, result, ttlMs];
+      return [this.keys.lock(claimedFrom, jobId), this.keys.output(queue, jobId), token, result, ttlMs];
     });
     return (await runScript(this.connection, COMMIT, calls, this.retrying())).map(toCommitResult);
   }
