@@ -5,6 +5,7 @@ import { Worker } from 'node:worker_threads';
 import { ShoalError, invariant, unreachable, type InferenceBackend, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot } from '@shoal/core';
 import { processMemory } from './process-memory.ts';
 import { classifyRunFailure } from './run-failure.ts';
+import type { Provider } from './provider.ts';
 import type { OrtThreadData, OrtThreadMessage, RunRequest, SharedSlot } from './ort-thread-protocol.ts';
 
 export interface OrtBackendOptions {
@@ -14,6 +15,14 @@ export interface OrtBackendOptions {
   /** The same model in fp32: with it `runExact` is there. Left out where the graph computes in fp32 already. */
   readonly exactGraphPath?: string | undefined;
   readonly dims: number;
+  /** Default: the CPU. Any other is proven by the runtime's trace before `open` resolves. */
+  readonly provider?: Provider;
+  /** What to call it in the records of what ran, e.g. "cuda:0". Default: the provider's name. */
+  readonly device?: string;
+  /** Sessions that run side by side, each with its own copy of the weights: one launches while another computes. Default 1. */
+  readonly sessions?: number;
+  /** What the device holds, where this process cannot tell by itself. */
+  readonly readMemory?: () => Promise<MemoryReading | undefined>;
   /** Threads of one run. */
   readonly threads: number;
   readonly slotRows: number;
@@ -21,61 +30,66 @@ export interface OrtBackendOptions {
   readonly slotTokens: number;
 }
 
-/** One batch runs, one is queued behind it, one is being packed or read. */
-const SLOTS = 3;
+/** Beside each batch that runs: one is queued behind it, one is being packed or read. */
+const SPARE_SLOTS = 2;
+
+/** A thread with a session, and how busy it is. */
+interface Lane {
+  readonly thread: Worker;
+  pending: number;
+  runStartedMs: number | undefined;
+}
 
 interface Pending {
-  readonly slot: number;
+  readonly lane: Lane;
   resolve(result: RunResult): void;
   reject(error: Error): void;
 }
 
 export class OrtBackend implements InferenceBackend {
-  readonly device = 'cpu';
+  readonly device: string;
   readonly precision: Precision;
   readonly dims: number;
   readonly slotRows: number;
   readonly slotTokens: number;
   readonly runExact?: (slot: Slot, shape: RunShape) => Promise<RunResult>;
-  private readonly thread: Worker;
+  private readonly lanes: readonly Lane[];
   private readonly free: Slot[];
   private readonly pending = new Map<number, Pending>();
-  private runStartedMs: number | undefined;
-  private readonly exited: Promise<void>;
+  private readonly readMemory: () => Promise<MemoryReading | undefined>;
+  private readonly exited: Promise<unknown>;
   private isStopping = false;
 
-  private constructor(options: OrtBackendOptions, thread: Worker, shared: readonly SharedSlot[]) {
+  private constructor(options: OrtBackendOptions, threads: readonly Worker[], shared: readonly SharedSlot[]) {
+    const { provider = 'cpu', device = provider } = options;
+    this.device = device;
     this.precision = options.precision ?? 'fp32';
     this.dims = options.dims;
     this.slotRows = options.slotRows;
     this.slotTokens = options.slotTokens;
-    this.thread = thread;
+    this.readMemory = options.readMemory ?? (async () => (provider === 'cpu' ? processMemory() : undefined));
     if (options.exactGraphPath !== undefined) this.runExact = (slot, shape) => this.queue(slot, shape, { isUrgent: false, isExact: true });
     this.free = shared.map(toSlot);
-    thread.on('message', (message: OrtThreadMessage) => this.hear(message));
-    thread.on('error', (error) => this.failAll(error));
-    this.exited = new Promise((resolve) => {
-      thread.once('exit', (code) => {
-        this.failAll(new Error(`exit code ${code}`));
-        resolve();
-      });
-    });
+    this.lanes = threads.map((thread) => ({ thread, pending: 0, runStartedMs: undefined }));
+    this.exited = Promise.all(this.lanes.map((lane) => this.listen(lane)));
   }
 
-  /** Opens the graph in a thread of its own. Throws INFERENCE_FAILED when the runtime refuses it. */
+  /** Opens the graph in threads of its own. Throws INFERENCE_FAILED when the runtime refuses it, or does not run it where it was told to. */
   static async open(options: OrtBackendOptions): Promise<OrtBackend> {
-    disableTelemetry();
-    const { graphPath, exactGraphPath, threads, dims, slotRows, slotTokens } = options;
-    const shared = Array.from({ length: SLOTS }, (): SharedSlot => ({
+    prepareEnvironment();
+    const { graphPath, exactGraphPath, provider = 'cpu', sessions = 1, threads, dims, slotRows, slotTokens } = options;
+    const shared = Array.from({ length: sessions + SPARE_SLOTS }, (): SharedSlot => ({
       ids: new SharedArrayBuffer(slotTokens * 4),
       lengths: new SharedArrayBuffer(slotRows * 4),
       embeddings: new SharedArrayBuffer(slotRows * dims * 4),
     }));
-    const workerData: OrtThreadData = { graphPath, exactGraphPath, provider: 'cpu', threads, dims, slots: shared };
-    const isSource = import.meta.url.endsWith('.ts');
-    const thread = new Worker(new URL(isSource ? './ort-thread.ts' : './ort-thread.js', import.meta.url), { workerData });
-    await ready(thread, graphPath);
-    return new OrtBackend(options, thread, shared);
+    const workerData: OrtThreadData = { graphPath, exactGraphPath, provider, threads, dims, slots: shared };
+    const opened = await Promise.allSettled(Array.from({ length: sessions }, () => openThread(workerData)));
+    const running = opened.flatMap((thread) => (thread.status === 'fulfilled' ? [thread.value] : []));
+    const failure = opened.find((thread) => thread.status === 'rejected');
+    if (failure === undefined) return new OrtBackend(options, running, shared);
+    for (const thread of running) thread.postMessage('close');
+    throw failure.reason;
   }
 
   lend(): Slot | undefined {
@@ -94,32 +108,47 @@ export class OrtBackend implements InferenceBackend {
   private queue(slot: Slot, { rows, width }: RunShape, how: Pick<RunRequest, 'isUrgent' | 'isExact'>): Promise<RunResult> {
     invariant(rows >= 1 && rows <= this.slotRows && rows * width <= this.slotTokens, 'a micro-batch fits its slot');
     invariant(!this.isStopping, 'nothing runs on a stopped backend');
+    const lane = this.lanes.reduce((least, other) => (other.pending < least.pending ? other : least));
+    lane.pending++;
     return new Promise((resolve, reject) => {
-      this.pending.set(slot.index, { slot: slot.index, resolve, reject });
-      this.thread.postMessage({ slot: slot.index, rows, width, ...how } satisfies RunRequest);
+      this.pending.set(slot.index, { lane, resolve, reject });
+      lane.thread.postMessage({ slot: slot.index, rows, width, ...how } satisfies RunRequest);
     });
   }
 
   runningMs(): number {
-    return this.runStartedMs === undefined ? 0 : performance.now() - this.runStartedMs;
+    const nowMs = performance.now();
+    return Math.max(...this.lanes.map(({ runStartedMs }) => (runStartedMs === undefined ? 0 : nowMs - runStartedMs)));
   }
 
-  async memory(): Promise<MemoryReading | undefined> {
-    return processMemory();
+  memory(): Promise<MemoryReading | undefined> {
+    return this.readMemory();
   }
 
   async stop(): Promise<void> {
     if (!this.isStopping) {
       this.isStopping = true;
-      this.thread.postMessage('close'); // served after every run before it
+      for (const { thread } of this.lanes) thread.postMessage('close'); // served after every run before it
     }
     await this.exited;
   }
 
-  private hear(message: OrtThreadMessage): void {
+  /** Resolves when the thread is gone. */
+  private listen(lane: Lane): Promise<void> {
+    lane.thread.on('message', (message: OrtThreadMessage) => this.hear(lane, message));
+    lane.thread.on('error', (error) => this.failAll(error));
+    return new Promise((resolve) => {
+      lane.thread.once('exit', (code) => {
+        if (lane.pending > 0) this.failAll(new Error(`exit code ${code}`));
+        resolve();
+      });
+    });
+  }
+
+  private hear(lane: Lane, message: OrtThreadMessage): void {
     switch (message.kind) {
       case 'started':
-        this.runStartedMs = performance.now();
+        lane.runStartedMs = performance.now();
         return;
       case 'ran': return this.take(message.slot).resolve({ ok: true, runMs: message.runMs, ...(message.memory !== undefined && { memory: message.memory }) });
       case 'failed': return this.settleFailure(this.take(message.slot), message.message);
@@ -134,7 +163,8 @@ export class OrtBackend implements InferenceBackend {
     const pending = this.pending.get(slot);
     invariant(pending !== undefined, 'the thread answers only what it was asked');
     this.pending.delete(slot);
-    this.runStartedMs = undefined;
+    pending.lane.pending--;
+    pending.lane.runStartedMs = undefined;
     return pending;
   }
 
@@ -148,18 +178,30 @@ export class OrtBackend implements InferenceBackend {
 
   private failAll(error: unknown): void {
     const lost = new ShoalError('DEVICE_LOST', `the ort thread ended: ${error instanceof Error ? error.message : String(error)}`, {}, error);
-    for (const pending of this.pending.values()) pending.reject(lost);
+    for (const pending of this.pending.values()) {
+      pending.lane.pending--;
+      pending.reject(lost);
+    }
     this.pending.clear();
   }
 }
 
 /**
- * ONNX Runtime 1.30 on Linux keeps a device id under the user's cache folder and uploads events unless this is set before the
- * library is loaded. Shoal tells nobody what it runs. (Set here, not in the thread: only the main thread's variables reach
- * native code.)
+ * Variables that have to be set before the library is loaded. (Here, not in the thread: only the main thread's variables
+ * reach native code.) ONNX Runtime 1.30 on Linux keeps a device id under the user's cache folder and uploads events unless
+ * told not to; Shoal tells nobody what it runs. And CUDA's libraries compute fp32 products in tf32, ten bits of fraction,
+ * because the provider asks for it and the binding cannot say otherwise; what is called fp32 here is fp32.
  */
-function disableTelemetry(): void {
+function prepareEnvironment(): void {
   process.env['ORT_DISABLE_TELEMETRY'] = '1';
+  process.env['NVIDIA_TF32_OVERRIDE'] ??= '0';
+}
+
+async function openThread(workerData: OrtThreadData): Promise<Worker> {
+  const isSource = import.meta.url.endsWith('.ts');
+  const thread = new Worker(new URL(isSource ? './ort-thread.ts' : './ort-thread.js', import.meta.url), { workerData });
+  await ready(thread, workerData.graphPath);
+  return thread;
 }
 
 function toSlot(shared: SharedSlot, index: number): Slot {

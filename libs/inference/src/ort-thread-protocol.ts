@@ -1,12 +1,13 @@
 // What the executor's main thread and its ort thread say to each other. Token ids and vectors lie in shared memory.
 
 import type { MemoryReading } from '@shoal/core';
+import type { Provider } from './provider.ts';
 
 export interface OrtThreadData {
   readonly graphPath: string;
   /** The same model in fp32, for rows that the graph's own precision turned into NaN. */
   readonly exactGraphPath: string | undefined;
-  readonly provider: 'cpu';
+  readonly provider: Provider;
   /** Threads of one run. */
   readonly threads: number;
   readonly dims: number;

@@ -2,9 +2,12 @@
 // terminated, and its process must not exit, while a run is in flight (both abort the process); SIGKILL is the hard way out.
 
 import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads';
-import { InferenceSession, Tensor } from 'onnxruntime-node';
+import { Tensor, type InferenceSession } from 'onnxruntime-node';
 import { invariant } from '@shoal/core';
+import { openSession, openTracedSession } from './ort-session.ts';
+import { strays } from './ort-trace.ts';
 import { processMemory } from './process-memory.ts';
+import { PROVIDER_NAMES } from './provider.ts';
 import type { OrtThreadData, OrtThreadMessage, RunRequest } from './ort-thread-protocol.ts';
 
 invariant(parentPort !== null, 'this file runs as a worker thread');
@@ -24,20 +27,16 @@ let exactSession: InferenceSession | undefined;
 let memoryReadMs = -Infinity;
 
 /**
- * Memory patterns off: they cost 24 to 45 % more peak memory at most large shapes. Spinning off: 39 % less CPU time at equal
- * latency (measured 2026-11 on 2 cores, onnxruntime-node 1.30).
+ * The truth gate: a session under a GPU's label is believed only when the runtime's own trace says that the model's work ran
+ * there. The CPU is where everything lands that could not run elsewhere; it needs no proof.
  */
-function openSession(path: string): Promise<InferenceSession> {
-  return InferenceSession.create(path, {
-    executionProviders: [provider],
-    enableMemPattern: false,
-    enableCpuMemArena: true,
-    interOpNumThreads: 1,
-    intraOpNumThreads: threads,
-    graphOptimizationLevel: 'all',
-    logSeverityLevel: 4, // failed runs are reported by us, with what they meant
-    extra: { session: { intra_op: { allow_spinning: '0' } } },
-  });
+async function openTrueSession(): Promise<InferenceSession> {
+  if (provider === 'cpu') return openSession({ graphPath, provider, threads });
+  const traced = await openTracedSession({ graphPath, provider, threads });
+  const elsewhere = strays(traced.nodes, PROVIDER_NAMES[provider]);
+  if (elsewhere?.length === 0) return traced.session;
+  await traced.session.release();
+  throw new Error(elsewhere === undefined ? 'the trace of a first run shows no work at all' : `parts of the model do not run on ${provider}: ${elsewhere.join(', ')}`);
 }
 
 function firstLine(error: unknown): string {
@@ -95,7 +94,7 @@ async function sessionFor(isExact: boolean): Promise<InferenceSession> {
   invariant(session !== undefined, 'nothing runs before the session is open');
   if (!isExact) return session;
   invariant(exactGraphPath !== undefined, 'an exact run needs an exact graph');
-  return (exactSession ??= await openSession(exactGraphPath));
+  return (exactSession ??= await openSession({ graphPath: exactGraphPath, provider, threads }));
 }
 
 function memoryAt(nowMs: number): ReturnType<typeof processMemory> | undefined {
@@ -105,7 +104,7 @@ function memoryAt(nowMs: number): ReturnType<typeof processMemory> | undefined {
 }
 
 try {
-  session = await openSession(graphPath);
+  session = await openTrueSession();
   port.on('message', (message: RunRequest | 'close') => {
     accept(message);
     void serve();
