@@ -24,3 +24,5 @@ export { fixedBudget, type FixedLimits } from './fixed-budget.ts';
 export { Executor, type ExecutorLimits, type ExecutorParts } from './executor.ts';
 export { Pipeline, type PipelineLimits, type PipelineParts } from './pipeline.ts';
 export { settingsPage } from './settings-page.ts';
+export { fitMemoryModel, fitShapes, footprintBytes, liveBytes, memoryLawSchema, type MemoryLaw, type MemoryMeasurement, type MemoryPoint } from './memory-model.ts';
+export { decodeDeviceProfile, deviceProfileSchema, encodeDeviceProfile, type DeviceProfile, type DeviceProfileKey, type ReadProfile } from './device-profile.ts';

@@ -1,0 +1,136 @@
+// How much memory a run will need on this device with this graph, said before it runs. The law is a table of bytes per token
+// over the width of a batch, because that is what was measured; it knows no provider and reads no memory itself.
+//
+// What a device holds: `loaded` (context, weights and runtime, once the graph is open), then for a batch of T = rows × width
+// padded tokens
+//
+//   live = loaded + floor + max(0, T × bytesPerToken(width) − slack)
+//
+// `floor` is what the first run takes whatever its shape, `slack` what small runs find free in it. Bytes per token stay
+// level while the feed-forward tensors are the largest, then rise with the width once the attention scores are; linear
+// between the measured widths. A law a + b·B·S + c·B·S²·heads draws one line through both and misses the bend: on the CPU
+// provider (ONNX Runtime 1.30, 41 shapes from 8 to 12,288 tokens, each in a fresh process, 2026-11) see memory-model.test.ts.
+
+import { z } from 'zod';
+import { ShoalError } from './errors.ts';
+import { invariant } from './invariant.ts';
+import type { RunShape } from './ports.ts';
+
+const bytes = z.number().nonnegative().finite();
+
+export const memoryLawSchema = z.strictObject({
+  loadedBytes: bytes,
+  floorBytes: bytes,
+  slackBytes: bytes,
+  /** Ascending in width; bytes never fall with it. */
+  perToken: z.array(z.strictObject({ width: z.number().int().positive(), bytes: bytes.positive() })).min(1).max(64),
+  /** How the runtime's arena grows: by what is asked for (CPU), or by doubling (CUDA); it never shrinks before the session closes. */
+  arena: z.enum(['exact', 'doubling']),
+});
+
+export type MemoryLaw = z.infer<typeof memoryLawSchema>;
+
+/** One shape run once or more, and the most memory that was in use meanwhile, what was loaded included. */
+export interface MemoryPoint extends RunShape {
+  readonly peakBytes: number;
+}
+
+export interface MemoryMeasurement {
+  /** In use after the graph was opened and before the first run. */
+  readonly loadedBytes: number;
+  /** 5 to 8 shapes, see `fitShapes`; more do no harm. */
+  readonly points: readonly MemoryPoint[];
+  readonly arena: MemoryLaw['arena'];
+}
+
+/** Most that tensors, weights and context take at once during a run of this shape. */
+export function liveBytes(law: MemoryLaw, shape: RunShape): number {
+  return law.loadedBytes + incrementBytes(law, shape);
+}
+
+/** What is gone from the device after such a run: context, weights and the arena as large as it has grown. */
+export function footprintBytes(law: MemoryLaw, shape: RunShape): number {
+  const increment = incrementBytes(law, shape);
+  return law.loadedBytes + (law.arena === 'exact' ? increment : 2 ** Math.ceil(Math.log2(Math.max(1, increment))));
+}
+
+export function incrementBytes(law: MemoryLaw, { rows, width }: RunShape): number {
+  return law.floorBytes + Math.max(0, rows * width * bytesPerToken(law, width) - law.slackBytes);
+}
+
+/** Level below the first width of the table; beyond the last it goes on as between the last two. */
+export function bytesPerToken({ perToken }: MemoryLaw, width: number): number {
+  const after = perToken.findIndex((knot) => knot.width >= width);
+  const last = perToken.length - 1;
+  if (after === 0 || last === 0) return perToken[0]!.bytes;
+  const [low, high] = after < 0 ? [perToken[last - 1]!, perToken[last]!] : [perToken[after - 1]!, perToken[after]!];
+  return low.bytes + ((high.bytes - low.bytes) * (width - low.width)) / (high.width - low.width);
+}
+
+/**
+ * Shapes worth measuring, each in need of more than those before it: one tiny run for the floor, two short ones for the slack,
+ * then the bends of the table, the widest both alone and at full size, because an arena that grows in steps treats them
+ * differently. `tokens` padded tokens at most, 5 s on two CPU cores.
+ */
+export function fitShapes({ maxWidth, tokens = 4096 }: { readonly maxWidth: number; readonly tokens?: number }): RunShape[] {
+  const shape = (part: number, most: number): RunShape => {
+    const width = Math.max(8, Math.round((maxWidth * part) / 8) * 8);
+    return { rows: Math.max(1, Math.floor(most / width)), width };
+  };
+  const quarter = shape(1 / 4, 0);
+  return [{ rows: 1, width: 8 }, quarter, { ...quarter, rows: 4 }, shape(1, 0), shape(1 / 16, tokens / 4), shape(3 / 4, tokens / 2), shape(1 / 2, tokens), shape(1, tokens)];
+}
+
+/** The law that misses the points least, relative to each one's increment over the loaded state. Throws SETUP_FAILED when they cannot be of one device. */
+export function fitMemoryModel({ loadedBytes, points, arena }: MemoryMeasurement): MemoryLaw {
+  const increments = points.map(({ rows, width, peakBytes }) => ({ width, tokens: rows * width, bytes: peakBytes - loadedBytes }));
+  if (increments.length < 3 || increments.some(({ bytes, tokens }) => !(bytes > 0) || !(tokens > 0))) {
+    throw new ShoalError('SETUP_FAILED', `${points.length} shapes were measured for the memory of this model, at least 3 above the loaded ${loadedBytes} bytes are needed; measure again with nothing else on the device`, { points });
+  }
+  const floorBytes = Math.min(...increments.map((point) => point.bytes));
+  let best: { law: MemoryLaw; misfit: number } | undefined;
+  for (let step = 0; step <= SLACK_STEPS; step++) {
+    const law = lawWithSlack(loadedBytes, floorBytes, (floorBytes * MAX_SLACK * step) / SLACK_STEPS, increments, arena);
+    const misfit = increments.reduce((sum, point) => sum + (incrementBytes(law, { rows: point.tokens / point.width, width: point.width }) / point.bytes - 1) ** 2, 0);
+    if (best === undefined || misfit < best.misfit) best = { law, misfit };
+  }
+  invariant(best !== undefined, 'at least one slack was tried');
+  return best.law;
+}
+
+/** Slack is looked for between none and this many floors: one and a half on the fp32 graph, a third on the int8 one. */
+const MAX_SLACK = 3;
+const SLACK_STEPS = 48;
+
+interface Increment {
+  readonly width: number;
+  readonly tokens: number;
+  readonly bytes: number;
+}
+
+function lawWithSlack(loadedBytes: number, floorBytes: number, slackBytes: number, points: readonly Increment[], arena: MemoryLaw['arena']): MemoryLaw {
+  const above = points.filter((point) => point.bytes > floorBytes);
+  const widths = [...new Set((above.length > 0 ? above : points).map((point) => point.width))].sort((a, b) => a - b);
+  const knots = widths.map((width) => {
+    const here = points.filter((point) => point.width === width);
+    // Relative least squares of floor − slack + x·tokens = bytes, one unknown.
+    const [over, under] = here.reduce(([n, d], { tokens, bytes }) => [n + (tokens / bytes) * ((bytes - floorBytes + slackBytes) / bytes), d + (tokens / bytes) ** 2], [0, 0]);
+    return { width, bytes: Math.max(1, over / under), weight: here.length };
+  });
+  return { loadedBytes, floorBytes, slackBytes, arena, perToken: neverFalling(knots) };
+}
+
+/** Neighbours that fall are drawn to their common mean, so that a wider batch never counts for less. */
+function neverFalling(knots: readonly { readonly width: number; readonly bytes: number; readonly weight: number }[]): MemoryLaw['perToken'] {
+  const levels: { widths: number[]; bytes: number; weight: number }[] = [];
+  for (const knot of knots) {
+    let level = { widths: [knot.width], bytes: knot.bytes, weight: knot.weight };
+    for (let before = levels.at(-1); before !== undefined && before.bytes > level.bytes; before = levels.at(-1)) {
+      levels.pop();
+      const weight = before.weight + level.weight;
+      level = { widths: [...before.widths, ...level.widths], bytes: (before.bytes * before.weight + level.bytes * level.weight) / weight, weight };
+    }
+    levels.push(level);
+  }
+  return levels.flatMap(({ widths, bytes }) => widths.map((width) => ({ width, bytes })));
+}
