@@ -37,6 +37,7 @@ export const settingsSchema = z.strictObject({
   drainTimeoutMs: durationMs(0, 3_600_000).default(30_000).describe('How long a stopping worker finishes what it has claimed before it gives the rest back.'),
   logLevel: z.enum(['silent', 'error', 'warn', 'info', 'debug']).default('info').describe('Least severe log line that is written.'),
   httpHost: host.default('127.0.0.1').describe('Address the HTTP producer listens on. There is no authentication yet: beyond loopback put something in front of it.'),
+  claimTimeoutMs: durationMs(1_000, 3_600_000).default(30_000).describe('A worker that claims nothing for so long while jobs wait and nothing is paused ends with an error, so that its supervisor starts another.'),
   httpPort: port.default(8787).describe('Port of the HTTP producer; 0 means any free one.'),
   requestTimeoutMs: durationMs(1_000, 3_600_000).default(60_000).describe('How long an HTTP request waits for its vectors before it is answered with 503.'),
   maxOpenRequests: count(1, 65_536).default(256).describe('Most HTTP requests for embeddings at a time; more are answered with 429.'),

@@ -13,6 +13,7 @@ export const ERROR_CODES = {
   INPUT_TOO_LONG: 'A text has more tokens than the model takes, and the job asked not to truncate.',
   INPUT_LOST: 'The job has neither an input nor a result.',
   DEADLINE_PASSED: 'The deadline of the job passed before it ran.',
+  CANCELLED: 'Somebody took the job back before it was done.',
   QUARANTINED: 'The job killed its executor when it ran alone.',
   // the result
   RESULT_EXPIRED: 'The job completed, but its result is no longer stored.',
@@ -26,6 +27,7 @@ export const ERROR_CODES = {
   // the queue
   LEASE_LOST: 'Another worker may have the job by now.',
   QUEUE_UNREACHABLE: 'The queue server does not answer.',
+  QUEUE_STUCK: 'Jobs wait in the queue, but claiming brings none.',
   QUEUE_UNSAFE: 'The queue server is configured so that it can lose jobs.',
   QUEUE_FULL: 'The queue server has no memory left.',
   // models and set-up

@@ -17,7 +17,7 @@ import {
   RecordingAnnouncer, RecordingLogger, deliveredVector, settled,
 } from './testing/index.ts';
 
-const LIMITS: PipelineLimits = { poolTokens: 4_096, executorTimeoutMs: 60_000, drainTimeoutMs: 30_000 };
+const LIMITS: PipelineLimits = { poolTokens: 4_096, executorTimeoutMs: 60_000, drainTimeoutMs: 30_000, claimTimeoutMs: 30_000 };
 const SERVER_NOW_MS = 1_800_000_000_000;
 
 /** A MemoryJobSource that writes down what happens and can be held back. */
@@ -26,9 +26,13 @@ class WatchedSource implements JobSource {
   readonly limits: number[] = [];
   readonly settleGate = new Gate();
   readonly startGate = new Gate();
+  private readonly stopped = Promise.withResolvers<readonly RawClaim[]>();
   claimError: Error | undefined;
   startError: Error | undefined;
   isStopped = false;
+  /** Set, jobs wait and claims bring none. */
+  hidesJobs = false;
+  claimableError: Error | undefined;
   private readonly source: JobSource;
   private readonly onClaim: (claim: RawClaim) => void;
 
@@ -46,7 +50,7 @@ class WatchedSource implements JobSource {
   async claim(limit: number): Promise<readonly RawClaim[]> {
     this.limits.push(limit);
     if (this.claimError !== undefined) throw this.claimError;
-    const claims = await this.source.claim(limit);
+    const claims = await (this.hidesJobs ? this.stopped.promise : this.source.claim(limit));
     claims.forEach(this.onClaim);
     return claims;
   }
@@ -62,7 +66,17 @@ class WatchedSource implements JobSource {
     this.source.onLeaseLost(listener);
   }
 
+  onCancelled(listener: (jobIds: readonly string[]) => void): void {
+    this.source.onCancelled(listener);
+  }
+
+  async claimable(): Promise<number> {
+    if (this.claimableError !== undefined) throw this.claimableError;
+    return this.source.claimable();
+  }
+
   stopClaiming(): Promise<void> {
+    this.stopped.resolve([]);
     return this.source.stopClaiming();
   }
 
@@ -111,6 +125,22 @@ function setup(limits: Partial<PipelineLimits> = {}) {
     async complete(...jobIds: readonly string[]): Promise<void> {
       link.sayOutcomes(...jobIds.map((jobId) => committed(link.orderOf(jobId)!)));
       await settled();
+    },
+    /** Ids of the orders sent after the first `count`. */
+    sentSince: (count: number): string[] => link.orders().slice(count).map(({ jobId }) => jobId),
+    /** An executor with one run at a time, of all it has, that dies when one of the `deadly` is in it; until nothing is open. Returns its deaths. */
+    async runDeadly(deadly: ReadonlySet<string>): Promise<number> {
+      let seen = 0;
+      for (let run = 1; run < 1_000; run++) {
+        const jobIds = link.orders().slice(seen).map(({ jobId }) => jobId);
+        seen += jobIds.length;
+        if (jobIds.length === 0) return link.starts - 1;
+        link.say({ kind: 'began', batch: run, jobIds });
+        if (jobIds.some((jobId) => deadly.has(jobId))) link.die();
+        else await bench.complete(...jobIds);
+        await settled();
+      }
+      throw new Error('it never ends');
     },
     stop: (): Promise<void> => clock.advanceUntilSettled(pipeline.stop()),
     leftovers: () => ({ timers: clock.pending, isExecutorUp: link.isUp, isSourceOpen: !source.isStopped }),
@@ -292,6 +322,22 @@ describe('jobs that do not run', () => {
     await bench.stop();
   });
 
+  test('one that may run for a while longer says so; one whose deadline passes before another executor gets it is not run', async () => {
+    const bench = setup();
+    bench.queue.add('soon', bulk(1, { deadline: SERVER_NOW_MS + 5_000 }));
+    bench.queue.add('never', bulk(1));
+    await bench.started();
+    expect(bench.link.orders().map(({ remainingMs }) => remainingMs)).toEqual([5_000, undefined]);
+    bench.link.startGate.hold();
+    bench.link.die();
+    await bench.clock.advance(5_001);
+    bench.link.startGate.release();
+    await settled();
+    expect(bench.sentSince(2)).toEqual(['never']);
+    expect(bench.queue.inspect('soon')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^DEADLINE_PASSED: /) });
+    await bench.stop();
+  });
+
   test('one whose deadline has passed fails, and its producer hears of it', async () => {
     const bench = setup();
     bench.queue.add('late', bulk(1, { deadline: SERVER_NOW_MS, reply: '{shoal}:reply:me' }));
@@ -461,6 +507,8 @@ describe('leases', () => {
       claim: async () => (claims.length > 0 ? [claims.shift()!] : new Promise<never>(() => undefined)),
       settle: async () => 'settled',
       onLeaseLost: () => undefined,
+      onCancelled: () => undefined,
+      claimable: async () => 0,
       stopClaiming: async () => undefined,
       stop: async () => undefined,
     });
@@ -470,6 +518,50 @@ describe('leases', () => {
     bench.link.sayOutcomes(...bench.link.orders().map(committed));
     await settled();
     expect(source.endings.map(({ token, settlement }) => `${token} ${settlement.kind}`)).toEqual(['old abandon', 'new complete']);
+  });
+});
+
+describe('cancelling', () => {
+  test('a claimed job is dropped at the executor and fails, its producer hears of it, and its late outcome changes nothing', async () => {
+    const bench = setup();
+    bench.queue.add('a', bulk(1, { reply: '{shoal}:reply:me' }));
+    bench.queue.add('b', bulk(1));
+    await bench.started();
+    bench.queue.cancel('a');
+    await settled();
+    expect(bench.link.sent).toContainEqual({ kind: 'drop', jobIds: ['a'] });
+    expect(bench.queue.inspect('a')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^CANCELLED: /) });
+    expect(bench.announcer.announced).toMatchObject([{ jobId: 'a', outcome: 'failed', reply: '{shoal}:reply:me' }]);
+    await bench.complete('a', 'b');
+    expect(bench.queue.inspect('a')).toMatchObject({ state: 'failed' });
+    expect(bench.announcer.announced).toHaveLength(2);
+    await bench.stop();
+  });
+});
+
+describe('watching the queue', () => {
+  test('a claim that brings nothing while jobs wait ends the worker; an empty queue never does', async () => {
+    const bench = setup();
+    await bench.started();
+    await bench.clock.advance(600_000);
+    bench.source.hidesJobs = true;
+    bench.addJobs(3);
+    await bench.clock.advance(120_000);
+    await expect(bench.pipeline.failed).rejects.toMatchObject({ code: 'QUEUE_STUCK', message: expect.stringMatching(/^\d jobs wait/) });
+    await bench.stop();
+    expect(bench.leftovers()).toEqual(NOTHING);
+  });
+
+  test('a server that does not tell is reported, and waited for', async () => {
+    const bench = setup();
+    bench.source.claimableError = new ShoalError('QUEUE_UNREACHABLE', 'away');
+    await bench.started();
+    await bench.clock.advance(120_000);
+    expect(bench.log.messages('warn')).toContain('nobody can tell whether jobs wait');
+    bench.addJobs(1);
+    await settled();
+    expect(bench.link.orders()).toHaveLength(1);
+    await bench.stop();
   });
 });
 
@@ -489,7 +581,7 @@ describe('an executor that dies', () => {
     await bench.stop();
   });
 
-  test('a job that was with twenty of them fails, and its producer hears of it', async () => {
+  test('a job that twenty of them were about to read, and ran nothing, fails, and its producer hears of it', async () => {
     const bench = setup();
     bench.queue.add('a', bulk(1, { reply: '{shoal}:reply:me' }));
     await bench.started();
@@ -502,6 +594,133 @@ describe('an executor that dies', () => {
     await settled();
     expect(bench.queue.inspect('a')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^EXECUTOR_LOST: 20 /) });
     expect(bench.announcer.announced).toMatchObject([{ jobId: 'a', outcome: 'failed', reply: '{shoal}:reply:me' }]);
+    await bench.stop();
+  });
+
+  test('a run that was at the device makes suspects: they run alone, everybody else after them', async () => {
+    const bench = setup();
+    bench.addJobs(6);
+    await bench.started();
+    bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-0', 'job-1', 'job-2', 'job-3'] });
+    bench.link.die();
+    await settled();
+    expect(bench.sentSince(6)).toEqual(['job-0', 'job-1']);
+    await bench.complete('job-0', 'job-1');
+    expect(bench.sentSince(8)).toEqual(['job-2', 'job-3']);
+    await bench.complete('job-2', 'job-3');
+    expect(bench.sentSince(10)).toEqual(['job-4', 'job-5']);
+    await bench.stop();
+  });
+
+  test('suspects are halved until the culprit is alone; that one is quarantined, and told; nobody else is charged', async () => {
+    const bench = setup();
+    bench.addJobs(8, bulk(1, { reply: '{shoal}:reply:me' }));
+    await bench.started();
+    const deaths = await bench.runDeadly(new Set(['job-5']));
+    expect(bench.queue.inspect('job-5')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^QUARANTINED: /) });
+    expect(bench.queue.quarantined.get('job-5')).toEqual(bulk(1, { reply: '{shoal}:reply:me' }));
+    expect(bench.announcer.announced.find(({ jobId }) => jobId === 'job-5')).toMatchObject({ outcome: 'failed', reply: '{shoal}:reply:me' });
+    for (const job of [0, 1, 2, 3, 4, 6, 7]) expect(bench.queue.inspect(`job-${job}`)).toMatchObject({ state: 'completed', attempts: 1 });
+    expect(deaths).toBeLessThanOrEqual(1 + 3 + 1); // all eight, halves, and once more alone
+    await bench.stop();
+  });
+
+  test('while suspects run nothing is claimed; after one more death the others go back to the queue', async () => {
+    const bench = setup();
+    bench.addJobs(4);
+    await bench.started();
+    bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-0', 'job-1'] });
+    bench.link.die();
+    await settled();
+    bench.addJobs(1, bulk(1), 'later');
+    await settled();
+    expect(bench.queue.inspect('job-3')).toMatchObject({ state: 'active' });
+    bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-0'] });
+    bench.link.die();
+    await settled();
+    expect(bench.queue.inspect('job-3')).toMatchObject({ state: 'waiting', attempts: 0 });
+    await bench.complete('job-0');
+    await bench.complete('job-1');
+    expect(bench.sentSince(4)).toEqual(['job-0', 'job-0', 'job-1', 'job-2', 'job-3', 'later-0']);
+    await bench.stop();
+  });
+
+  test('a run that has ended, and one of an executor that was recycled or fell silent, makes no suspects', async () => {
+    const bench = setup({ executorTimeoutMs: 4_000 });
+    bench.addJobs(2);
+    await bench.started();
+    bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-0'] });
+    bench.link.say({ kind: 'ran', batch: 1, rows: 1, width: 8, tokens: 8, runMs: 1, poolTokens: 0 });
+    bench.link.die();
+    await settled();
+    bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-0'] });
+    bench.link.say({ kind: 'recycle', reason: 'cuBLAS cannot allocate' });
+    await settled();
+    bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-0'] });
+    bench.link.answersPings = false;
+    await bench.clock.advance(6_000);
+    expect(bench.link.starts).toBe(4);
+    expect(bench.sentSince(0)).toEqual(['job-0', 'job-1', 'job-0', 'job-1', 'job-0', 'job-1', 'job-0', 'job-1']);
+    expect(bench.link.kills).toEqual(['cuBLAS cannot allocate', expect.stringMatching(/^no answer/)]);
+    await bench.stop();
+  });
+
+  test('an executor that asks to be recycled for ever, and gets nothing done, is taken for one that died', async () => {
+    const bench = setup();
+    bench.addJobs(2);
+    await bench.started();
+    for (let i = 0; i < 12; i++) {
+      bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-0'] });
+      bench.link.say({ kind: 'recycle', reason: 'no memory' });
+      await settled();
+    }
+    expect(bench.queue.inspect('job-0')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^QUARANTINED: /) });
+    await bench.complete('job-1');
+    await bench.stop();
+  });
+
+  test('one that is killed because its run hangs leaves suspects', async () => {
+    const bench = setup();
+    bench.addJobs(3);
+    await bench.started();
+    bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-1'] });
+    bench.link.runningMs = 60_001;
+    await bench.clock.advance(15_000);
+    bench.link.runningMs = 0;
+    expect(bench.sentSince(3)).toEqual(['job-1']);
+    await bench.complete('job-1');
+    expect(bench.sentSince(4)).toEqual(['job-0', 'job-2']);
+    await bench.stop();
+  });
+
+  test('suspects whose leases are lost, or that are cancelled, hold up nobody', async () => {
+    const bench = setup();
+    bench.addJobs(4);
+    await bench.started();
+    bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-0', 'job-1'] });
+    bench.link.die();
+    await settled();
+    bench.queue.cancel('job-0');
+    bench.queue.steal('job-1');
+    await bench.clock.advance(6_000);
+    expect(bench.sentSince(5)).toEqual(['job-1', 'job-2', 'job-3']);
+    await bench.stop();
+  });
+
+  test('jobs that stalled twice run alone, in smaller groups the more often, and with nobody else claimed; at eight they are quarantined', async () => {
+    const bench = setup({ poolTokens: 1 << 20 });
+    bench.queue.add('twice', bulk(1), { stalls: 2 });
+    bench.queue.add('fresh', bulk(1));
+    bench.queue.add('thrice', bulk(1), { stalls: 3 });
+    bench.queue.add('once', bulk(1), { stalls: 1 });
+    bench.queue.add('eight', bulk(1), { stalls: 8 });
+    await bench.started();
+    expect(bench.sentSince(0)).toEqual(['twice']);
+    expect(bench.queue.inspect('fresh')).toMatchObject({ state: 'waiting', attempts: 0 });
+    expect(bench.queue.inspect('eight')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^QUARANTINED: 8 workers/) });
+    await bench.complete('twice');
+    await bench.complete('thrice');
+    expect(bench.sentSince(1)).toEqual(['thrice', 'fresh', 'once']);
     await bench.stop();
   });
 
@@ -784,7 +1003,7 @@ function newWorker({ clock, queue, store, tokenizer }: World, { poison, latencyM
     source, announcer, clock, log,
     executor: link,
     serverNowMs: () => SERVER_NOW_MS + clock.nowMs(),
-    limits: { poolTokens: 1_024, executorTimeoutMs: 60_000, drainTimeoutMs: 30_000 },
+    limits: { ...LIMITS, poolTokens: 1_024 },
     faults: noFaults,
   });
   return { source, announcer, log, link, pipeline };
@@ -817,13 +1036,14 @@ describe('claimer and executor together', () => {
     expect(world.clock.pending).toBe(0);
   });
 
-  test('a job that loses the device every time is failed in the end, and the worker lives', async () => {
+  test('a job that loses the device every time is quarantined, and the worker lives', async () => {
     const world = newWorld();
     const worker = newWorker(world, { poison: 'deadly text' });
     world.queue.add('poison', { v: 1, texts: ['deadly text'] });
     await worker.pipeline.start();
     await world.clock.advanceUntil(() => worker.announcer.announced.length === 1);
-    expect(world.queue.inspect('poison')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^EXECUTOR_LOST/) });
+    expect(world.queue.inspect('poison')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^QUARANTINED: .*device lost/) });
+    expect(worker.link.starts).toBe(3);
     world.queue.add('good', { v: 1, texts: ['harmless'] });
     await world.clock.advanceUntil(() => worker.announcer.announced.length === 2);
     expect(world.queue.inspect('good')).toMatchObject({ state: 'completed' });

@@ -2,15 +2,21 @@
 // the executor's business. Core's other half is executor.ts; the messages between the two are in protocol.ts.
 //
 // States of the pipeline: *new*; *starting* (the executor opens the model); *claiming* (the loop runs); *draining* (no new
-// claims; what has begun is finished, the rest goes back unspent); *stopped*. It may be stopped in any of them. Whatever happens to the executor meanwhile: its jobs stay claimed, their leases are renewed, and
-// they are dispatched again to the next one. That costs no attempt; only a job that was dispatched to many executors that
-// died is failed, so that nothing runs for ever.
+// claims; what has begun is finished, the rest goes back unspent); *stopped*. It may be stopped in any of them.
+//
+// Whatever happens to the executor meanwhile: its jobs stay claimed, their leases are renewed, and they are dispatched again
+// to the next one. That costs no attempt. Jobs that were at the device when it died run alone first (suspects.ts); the others
+// are *held* until that is over, and go back to the queue when it takes longer than one more death.
 
+import { Announcements } from './announcements.ts';
+import { ClaimWatch } from './claim-watch.ts';
 import { ShoalError, toFailure, type Failure } from './errors.ts';
+import { ExecutorWatch } from './executor-watch.ts';
 import { MAX_ROWS_PER_JOB, parseJob, type EmbedJob } from './job-schema.ts';
 import { invariant, unreachable } from './invariant.ts';
 import { noMetrics } from './metrics.ts';
 import type { Announcement, Announcer, Clock, ExecutorLink, JobSource, KnownEnding, Logger, Metrics, RawClaim, SettleResult, SettledJob, Settlement } from './ports.ts';
+import { Suspects, isConvictedByStalls } from './suspects.ts';
 import type { FaultPoints } from './fault-points.ts';
 import type { FromExecutor, JobOrder, JobOutcome } from './protocol.ts';
 
@@ -19,6 +25,8 @@ export interface PipelineLimits {
   readonly poolTokens: number;
   readonly executorTimeoutMs: number;
   readonly drainTimeoutMs: number;
+  /** How long a claim may bring nothing while jobs wait, before the worker leaves. */
+  readonly claimTimeoutMs: number;
 }
 
 export interface PipelineParts {
@@ -51,8 +59,10 @@ const FIRST_CLAIM = 8;
  * and open jobs are bounded only to keep memory in sight.
  */
 const MAX_OPEN_POOLS = 4;
-/** A job that was with so many executors when they died is failed. */
+/** A job that so many executors were about to read when they died without running anything is failed. */
 const MAX_EXECUTOR_DEATHS = 20;
+/** So many recycled executors in a row without one job done: the next is taken for a death, and somebody for its cause. */
+const MAX_VAIN_RECYCLES = 5;
 /** So many executors in a row that die before one answers: the device does not work, the worker ends. */
 const MAX_FAILED_STARTS = 5;
 /** How long `stop` waits for announcements; a producer that misses one asks for itself after 2 s. */
@@ -64,7 +74,10 @@ interface ClaimedJob {
   readonly claim: RawClaim;
   readonly job: EmbedJob;
   tokens: number;
-  executorDeaths: number;
+  /** Of executors that ran nothing and were reading this job's input, among others. */
+  unexplainedDeaths: number;
+  /** Whether the executor that is up has it; held otherwise. */
+  isDispatched: boolean;
   /** Whether the executor has said that its rows are in the pool. */
   isFilled: boolean;
 }
@@ -75,8 +88,15 @@ export class Pipeline {
   private state: PipelineState = { name: 'new' };
   private readonly claimed = new Map<string, ClaimedJob>();
   private readonly settling = new Set<Promise<void>>();
-  private announcements: Announcement[] = [];
-  private announceLoop: Promise<void> | undefined;
+  private readonly suspects = new Suspects();
+  private readonly announcements: Announcements;
+  private readonly executorWatch: ExecutorWatch;
+  private readonly claimWatch: ClaimWatch;
+  /** Of claims that the executor has. */
+  private dispatched = 0;
+  /** Set when the executor is killed for what no job of it did. */
+  private blameless: string | undefined;
+  private vainRecycles = 0;
   /** Of all open jobs, rows that ran already included. */
   private tokensInFlight = 0;
   /** What the executor said last that waits in its pool. */
@@ -87,6 +107,8 @@ export class Pipeline {
   /** Of those in flight, or of the last that were; before any was seen, of the largest there can be. */
   private tokensPerJob = MAX_ROWS_PER_JOB * FIRST_TOKENS_PER_ROW;
   private isExecutorUp = false;
+  private isReplacing = false;
+  private hasFailed = false;
   private loop: Promise<void> = Promise.resolve();
   private replacing: Promise<void> = Promise.resolve();
   private stopping: Promise<void> | undefined;
@@ -101,6 +123,22 @@ export class Pipeline {
     this.metrics = parts.metrics ?? noMetrics;
     this.failed = new Promise((_, reject) => (this.reportFatal = reject));
     this.failed.catch(() => undefined); // whoever cares awaits it
+    const { clock, log, limits, source, executor } = parts;
+    this.announcements = new Announcements(parts);
+    this.executorWatch = new ExecutorWatch({
+      clock, log,
+      timeoutMs: limits.executorTimeoutMs,
+      ping: (sequence) => (this.isExecutorUp ? executor.send({ kind: 'ping', sequence }) : undefined),
+      onHung: (reason) => executor.kill(reason),
+      onSilent: (reason) => (this.isExecutorUp ? this.killBlameless(reason) : undefined),
+      openJobs: () => this.dispatched,
+    });
+    this.claimWatch = new ClaimWatch({
+      clock, log,
+      timeoutMs: limits.claimTimeoutMs,
+      claimable: () => source.claimable(),
+      onWedged: (error) => this.reportFatal(error),
+    });
   }
 
   /** Starts both ends; resolves with the executor's `ready`. Nothing is claimed before the executor can run. */
@@ -109,6 +147,7 @@ export class Pipeline {
     const { source, executor } = this.parts;
     this.state = { name: 'starting' };
     source.onLeaseLost((jobId) => this.loseLease(jobId));
+    source.onCancelled((jobIds) => jobIds.forEach((jobId) => this.cancel(jobId)));
     executor.onMessage((message) => this.hear(message));
     executor.onLost((reason) => (this.replacing = this.replaceExecutor(reason)));
     const ready = await this.startExecutor();
@@ -119,7 +158,8 @@ export class Pipeline {
       throw new ShoalError('INTERRUPTED', 'the worker was stopped while it started');
     }
     this.state = { name: 'claiming' };
-    this.watch();
+    this.executorWatch.start();
+    this.claimWatch.start();
     this.loop = this.run().catch((error: unknown) => this.reportFatal(error));
     return ready;
   }
@@ -142,6 +182,7 @@ export class Pipeline {
 
   private async drain(): Promise<void> {
     this.state = { name: 'draining' };
+    this.claimWatch.stop();
     this.wake();
     this.endSleeps();
     await this.parts.source.stopClaiming();
@@ -162,7 +203,7 @@ export class Pipeline {
         await this.change();
         continue;
       }
-      const claims = await this.parts.source.claim(limit);
+      const claims = await this.claimWatch.during(this.parts.source.claim(limit));
       this.dispatch(claims, claims.length < limit);
     }
   }
@@ -171,6 +212,7 @@ export class Pipeline {
 
   /** How many jobs fill the pool up to its target, by the sizes seen so far. */
   private claimLimit(): number {
+    if (this.suspects.isIsolating) return 0;
     const { poolTokens } = this.parts.limits;
     const room = Math.min(poolTokens - this.pooledTokens - this.unfilledTokens, MAX_OPEN_POOLS * poolTokens - this.tokensInFlight);
     if (room <= 0) return 0;
@@ -182,20 +224,64 @@ export class Pipeline {
   // ---- dispatch -------------------------------------------------------------------------------------------------
 
   private dispatch(claims: readonly RawClaim[], isQueueDrained: boolean): void {
-    const orders = claims.flatMap((claim) => {
+    const fresh = claims.flatMap((claim) => {
       this.metrics.jobClaimed(claim.queuedMs);
       this.forgetOlder(claim);
       const job = this.judge(claim);
-      if (job === undefined) return [];
-      const tokens = job.input.form === 'tokens' ? job.input.tokens : Math.ceil(job.rows * this.tokensPerRow);
-      this.claimed.set(claim.jobId, { claim, job, tokens, executorDeaths: 0, isFilled: false });
-      this.tokensInFlight += tokens;
-      this.unfilledTokens += tokens;
-      this.countInFlight();
-      return [orderOf(claim, job)];
+      return job === undefined ? [] : [this.hold(claim, job)];
     });
-    // Without an executor they wait here: the next one gets everything that is claimed.
-    if (orders.length > 0 && this.isExecutorUp) this.parts.executor.send({ kind: 'run', jobs: orders, isQueueDrained });
+    if (this.suspects.claimed(fresh.map(({ claim: { jobId, stalls = 0 } }) => ({ jobId, stalls })))) this.giveBackHeld(); // the worker may die of them, and others with it
+    this.send(fresh, isQueueDrained);
+  }
+
+  private hold(claim: RawClaim, job: EmbedJob): ClaimedJob {
+    const tokens = job.input.form === 'tokens' ? job.input.tokens : Math.ceil(job.rows * this.tokensPerRow);
+    const open: ClaimedJob = { claim, job, tokens, unexplainedDeaths: 0, isDispatched: false, isFilled: false };
+    this.claimed.set(claim.jobId, open);
+    this.tokensInFlight += tokens;
+    this.unfilledTokens += tokens;
+    this.countInFlight();
+    return open;
+  }
+
+  /** To the executor, unless there is none, or suspects are alone there: then they are held, and sent later. */
+  private send(jobs: readonly ClaimedJob[], isQueueDrained: boolean): void {
+    if (!this.isExecutorUp) return;
+    if (this.suspects.isIsolating) return this.sendSuspects();
+    const orders = jobs.flatMap((open) => this.ordered(open));
+    if (orders.length > 0) this.parts.executor.send({ kind: 'run', jobs: orders, isQueueDrained });
+  }
+
+  /** The first group of suspects, once nothing else is at the executor. */
+  private sendSuspects(): void {
+    if (this.dispatched > 0) return;
+    const group = this.suspects.group.flatMap((jobId) => this.claimed.get(jobId) ?? []);
+    const orders = group.flatMap((open) => this.ordered(open));
+    if (orders.length > 0) this.parts.executor.send({ kind: 'run', jobs: orders, isQueueDrained: true });
+  }
+
+  /** Nothing, once its deadline has passed: it was refused. */
+  private ordered(open: ClaimedJob): JobOrder[] {
+    const { claim, job } = open;
+    if (this.claimed.get(claim.jobId) !== open || open.isDispatched) return []; // given back meanwhile
+    const remainingMs = job.deadlineMs === undefined ? undefined : job.deadlineMs - this.parts.serverNowMs();
+    if (remainingMs !== undefined && remainingMs <= 0) {
+      this.forget(open);
+      return this.refuse(claim, deadlinePassed(job), job) ?? [];
+    }
+    open.isDispatched = true;
+    this.dispatched++;
+    return [orderOf(claim, job, remainingMs)];
+  }
+
+  /** What is held goes back to the queue, where other workers find it; suspects stay. */
+  private giveBackHeld(): void {
+    const suspects = new Set(this.suspects.all());
+    for (const open of this.claimed.values()) {
+      if (open.isDispatched || suspects.has(open.claim.jobId)) continue;
+      this.forget(open);
+      this.settle(open.claim, { kind: 'return', delayMs: 0, reason: 'suspects run alone on this worker' }, undefined);
+    }
   }
 
   /** For a job whose lease ran out unnoticed and that this very worker claimed again. */
@@ -208,13 +294,13 @@ export class Pipeline {
 
   /** A checked job, or undefined when it got its ending here, without running. */
   private judge(claim: RawClaim): EmbedJob | undefined {
+    if (isConvictedByStalls(claim.stalls ?? 0)) return this.quarantine(claim, `${claim.stalls} workers died or were cut off while they had this job, the last ones with nothing else at the device`);
     if (claim.mustFail !== undefined) return this.refuse(claim, { code: 'JOB_INVALID', message: claim.mustFail });
     try {
       const job = parseJob(claim.jobId, claim.name, claim.data);
       if (claim.ending !== undefined) return this.endAsKnown(claim, claim.ending, job);
       if (job.deadlineMs === undefined || job.deadlineMs > this.parts.serverNowMs()) return job;
-      const failure = { code: 'DEADLINE_PASSED', message: `the deadline ${new Date(job.deadlineMs).toISOString()} passed before the job was claimed` } as const;
-      return this.refuse(claim, failure, job);
+      return this.refuse(claim, deadlinePassed(job), job);
     } catch (error) {
       if (!(error instanceof ShoalError)) throw error;
       if (error.code !== 'JOB_VERSION_UNKNOWN' || claim.queuedMs > UNKNOWN_VERSION_LIMIT_MS) return this.refuse(claim, toFailure(error));
@@ -233,26 +319,37 @@ export class Pipeline {
     this.settle(claim, ending, { jobId: claim.jobId, outcome, reply, resultTtlMs, wasRepeated: false });
   }
 
+  private quarantine(claim: RawClaim, message: string, job?: EmbedJob): undefined {
+    this.parts.log.error({ jobId: claim.jobId, code: 'QUARANTINED', reason: message }, 'job quarantined');
+    this.settle(claim, { kind: 'quarantine', failure: { code: 'QUARANTINED', message } }, failedAnnouncement(claim, job));
+  }
+
   // ---- settle ---------------------------------------------------------------------------------------------------
 
   private hear(message: FromExecutor): void {
+    if (message.kind !== 'pong') this.executorWatch.progressed();
     switch (message.kind) {
-      case 'outcomes': return message.outcomes.forEach((outcome) => this.conclude(outcome));
+      case 'outcomes':
+        this.vainRecycles = 0;
+        return message.outcomes.forEach((outcome) => this.conclude(outcome));
       case 'filled':
         for (const { jobId, tokens } of message.jobs) this.learnSize(jobId, tokens);
         return this.learnPool(message.poolTokens);
-      case 'pong': return this.answered(message.runningMs);
+      case 'pong': return this.executorWatch.answered(message.runningMs);
       case 'ran':
+        this.suspects.ended(message.batch);
         this.metrics.microBatchRan(message);
         this.learnPool(message.poolTokens);
         return this.parts.log.debug({ rows: message.rows, width: message.width, tokens: message.tokens, runMs: message.runMs }, 'micro-batch ran');
-      case 'split': return this.metrics.microBatchSplit(message.code);
-      case 'began':
+      case 'split':
+        this.suspects.ended(message.batch);
+        return this.metrics.microBatchSplit(message.code);
+      case 'began': return this.suspects.began(message.batch, message.jobIds);
       case 'rerun':
       case 'budget':
       case 'memory':
         return;
-      case 'recycle': return this.parts.executor.kill(message.reason);
+      case 'recycle': return this.recycle(message.reason);
       case 'ready':
       case 'unfit':
         return; // the link's own business
@@ -286,10 +383,22 @@ export class Pipeline {
 
   private forget(open: ClaimedJob): void {
     this.claimed.delete(open.claim.jobId);
+    if (open.isDispatched) this.dispatched--;
+    this.goOnIsolating(open.claim.jobId);
     this.tokensInFlight -= open.tokens;
     if (!open.isFilled) this.unfilledTokens -= open.tokens;
     this.countInFlight();
     this.wake();
+  }
+
+  /** The next group may be due, or everybody again. */
+  private goOnIsolating(ended: string): void {
+    const wasIsolating = this.suspects.isIsolating;
+    this.suspects.forget(ended);
+    if (!wasIsolating || this.isReplacing) return;
+    if (this.suspects.isIsolating) return this.send([], true);
+    this.parts.log.info({ held: this.claimed.size }, 'suspects have run, everybody may again');
+    this.send([...this.claimed.values()], true);
   }
 
   private countInFlight(): void {
@@ -299,13 +408,13 @@ export class Pipeline {
   private settle(claim: RawClaim, settlement: Settlement, announcement: Announcement | undefined): void {
     const { source, log, faults } = this.parts;
     const settled = (async () => {
-      if (settlement.kind === 'fail') log.warn({ jobId: claim.jobId, code: settlement.failure.code, reason: settlement.failure.message }, 'job failed');
+      if (settlement.kind === 'fail' && settlement.failure.code !== 'CANCELLED') log.warn({ jobId: claim.jobId, code: settlement.failure.code, reason: settlement.failure.message }, 'job failed');
       faults.reach('before-complete');
       const result = await source.settle(claim, settlement);
       faults.reach('after-complete');
       this.metrics.jobSettled(toSettledJob(settlement, result));
       if (result === 'lease-lost') log.warn({ jobId: claim.jobId, code: 'LEASE_LOST' }, 'job belongs to another worker by now');
-      else if (announcement !== undefined) this.announce(announcement);
+      else if (announcement !== undefined) this.announcements.add(announcement);
     })()
       .catch((error: unknown) => this.reportFatal(error))
       .finally(() => {
@@ -313,33 +422,6 @@ export class Pipeline {
         this.wake();
       });
     this.settling.add(settled);
-  }
-
-  private announce(announcement: Announcement): void {
-    this.announcements.push(announcement);
-    this.announceRest();
-  }
-
-  /** One loop at a time; looks again when one ends, because an announcement may come between its last look and its end. */
-  private announceRest(): void {
-    if (this.announcements.length === 0) return;
-    this.announceLoop ??= this.announceAll().finally(() => {
-      this.announceLoop = undefined;
-      this.announceRest();
-    });
-  }
-
-  private async announceAll(): Promise<void> {
-    while (this.announcements.length > 0) {
-      const batch = this.announcements;
-      this.announcements = [];
-      try {
-        await this.parts.announcer.announce(batch);
-      } catch (error) {
-        this.parts.log.warn({ err: error, jobs: batch.length }, 'announcement lost, producers will ask for their results themselves');
-      }
-      this.parts.faults.reach('after-announce');
-    }
   }
 
   // ---- faults ---------------------------------------------------------------------------------------------------
@@ -354,13 +436,67 @@ export class Pipeline {
     this.settle(open.claim, { kind: 'abandon' }, undefined);
   }
 
+  /** Its rows at the device go on; nothing is written for the job any more. */
+  private cancel(jobId: string): void {
+    const open = this.claimed.get(jobId);
+    if (open === undefined) return;
+    this.parts.executor.send({ kind: 'drop', jobIds: [jobId] });
+    this.forget(open);
+    this.refuse(open.claim, { code: 'CANCELLED', message: 'the job was cancelled after a worker had claimed it' }, open.job);
+  }
+
+  private recycle(reason: string): void {
+    if (++this.vainRecycles > MAX_VAIN_RECYCLES) return this.parts.executor.kill(reason);
+    this.parts.log.warn({ reason, jobs: this.claimed.size }, 'recycling the executor');
+    this.killBlameless(reason);
+  }
+
+  private killBlameless(reason: string): void {
+    this.blameless = reason;
+    this.parts.executor.kill(reason);
+  }
+
   private async replaceExecutor(reason: string): Promise<void> {
     if (!this.isExecutorUp) return;
     this.isExecutorUp = false;
     if (!this.isIn('starting', 'claiming')) return; // what it had goes back to the queue
-    this.parts.log.error({ code: 'EXECUTOR_LOST', reason, jobs: this.claimed.size }, 'executor lost, starting another');
+    this.isReplacing = true;
+    this.judgeDeath(reason);
+    await this.startAnother();
+    this.isReplacing = false;
+    if (!this.isIn('starting', 'claiming') || this.hasFailed) return; // whoever stops the pipeline stops the executor as well
+    this.isExecutorUp = true;
+    this.executorWatch.renewed();
+    this.emptyPool();
+    this.send([...this.claimed.values()], true);
+    this.wake();
+  }
+
+  /** Who was at the device is suspect, unless the executor was killed for something else. */
+  private judgeDeath(reason: string): void {
+    const { blameless } = this;
+    this.blameless = undefined;
     this.metrics.executorLost();
-    this.countDeaths();
+    const unread = [...this.claimed.values()].filter((open) => open.isDispatched && !open.isFilled);
+    for (const open of this.claimed.values()) open.isDispatched = false;
+    this.dispatched = 0;
+    if (blameless !== undefined) return this.suspects.clearDevice();
+    const wasIsolating = this.suspects.isIsolating;
+    const convicted = this.suspects.executorDied();
+    this.parts.log.error({ code: 'EXECUTOR_LOST', reason, jobs: this.claimed.size, suspects: this.suspects.all().length }, 'executor lost, starting another');
+    for (const jobId of convicted) this.convict(jobId, reason);
+    if (wasIsolating) this.giveBackHeld(); // it is one of them; others need not wait until it is found
+    if (!this.suspects.isIsolating) this.countUnexplained(unread);
+  }
+
+  private convict(jobId: string, reason: string): void {
+    const open = this.claimed.get(jobId);
+    if (open === undefined) return;
+    this.forget(open);
+    this.quarantine(open.claim, `its executor ended each time it was alone at the device (${reason}); its input is kept in quarantine`, open.job);
+  }
+
+  private async startAnother(): Promise<void> {
     for (let failedStarts = 1; ; failedStarts++) {
       try {
         await this.startExecutor();
@@ -368,18 +504,11 @@ export class Pipeline {
       } catch (error) {
         if (!this.isIn('starting', 'claiming')) return;
         this.parts.log.error({ err: error, failedStarts }, 'executor did not start');
-        if (failedStarts >= MAX_FAILED_STARTS) return this.reportFatal(error);
+        if (failedStarts >= MAX_FAILED_STARTS) return this.giveUp(error);
         await this.sleep(Math.min(5_000, 100 * 2 ** failedStarts));
         if (!this.isIn('starting', 'claiming')) return;
       }
     }
-    if (!this.isIn('starting', 'claiming')) return; // whoever stops the pipeline stops the executor as well
-    this.isExecutorUp = true;
-    this.lastAnswerMs = this.parts.clock.nowMs();
-    this.emptyPool();
-    const orders = [...this.claimed.values()].map(({ claim, job }) => orderOf(claim, job));
-    if (orders.length > 0) this.parts.executor.send({ kind: 'run', jobs: orders, isQueueDrained: true });
-    this.wake();
   }
 
   /** The new executor has nothing yet: every claimed job is to be filled again. */
@@ -389,38 +518,19 @@ export class Pipeline {
     for (const open of this.claimed.values()) open.isFilled = false;
   }
 
-  private countDeaths(): void {
-    for (const open of this.claimed.values()) {
-      if (++open.executorDeaths < MAX_EXECUTOR_DEATHS) continue;
+  private giveUp(error: unknown): void {
+    this.hasFailed = true;
+    this.reportFatal(error);
+  }
+
+  /** Nothing was at the device: it died as it opened, or over the input of one of these. Nobody can be tried, so patience is all there is. */
+  private countUnexplained(unread: readonly ClaimedJob[]): void {
+    for (const open of unread) {
+      if (++open.unexplainedDeaths < MAX_EXECUTOR_DEATHS) continue;
       this.forget(open);
-      const failure: Failure = { code: 'EXECUTOR_LOST', message: `${MAX_EXECUTOR_DEATHS} executors died while they had this job` };
+      const failure: Failure = { code: 'EXECUTOR_LOST', message: `${MAX_EXECUTOR_DEATHS} executors died before they had read this job` };
       this.settle(open.claim, { kind: 'fail', failure }, failedAnnouncement(open.claim, open.job));
     }
-  }
-
-  // ---- watching the executor ------------------------------------------------------------------------------------
-
-  private lastAnswerMs = 0;
-  private pings = 0;
-  private cancelWatch: () => void = () => undefined;
-
-  /** Asks the executor a few times per timeout whether it lives; one that is silent, or whose run never ends, is killed. */
-  private watch(): void {
-    const { clock, executor, limits } = this.parts;
-    this.lastAnswerMs = clock.nowMs();
-    const look = (): void => {
-      if (this.isIn('stopped')) return;
-      const silentMs = clock.nowMs() - this.lastAnswerMs;
-      if (this.isExecutorUp && silentMs > limits.executorTimeoutMs) executor.kill(`no answer for ${Math.round(silentMs)} ms`);
-      else if (this.isExecutorUp) executor.send({ kind: 'ping', sequence: ++this.pings });
-      this.cancelWatch = clock.after(limits.executorTimeoutMs / 4, look);
-    };
-    look();
-  }
-
-  private answered(runningMs: number): void {
-    this.lastAnswerMs = this.parts.clock.nowMs();
-    if (runningMs > this.parts.limits.executorTimeoutMs) this.parts.executor.kill(`a run has lasted ${Math.round(runningMs)} ms`);
   }
 
   // ---- drain ----------------------------------------------------------------------------------------------------
@@ -430,7 +540,7 @@ export class Pipeline {
     const exited = this.isExecutorUp ? executor.stop() : undefined;
     if (exited !== undefined) await Promise.race([exited, this.sleep(limits.drainTimeoutMs)]);
     this.isExecutorUp = false;
-    this.cancelWatch();
+    this.executorWatch.stop();
     this.endSleeps();
     executor.kill('drained');
     await (exited ?? executor.stop());
@@ -441,13 +551,9 @@ export class Pipeline {
     }
     const startedMs = clock.nowMs();
     while (this.settling.size > 0) await Promise.all(this.settling);
-    await Promise.race([this.announced(), this.sleep(LAST_ANNOUNCEMENTS_MS)]);
+    await Promise.race([this.announcements.settled(), this.sleep(LAST_ANNOUNCEMENTS_MS)]);
     this.endSleeps();
     this.parts.log.debug({ durationMs: clock.nowMs() - startedMs }, 'settled the rest');
-  }
-
-  private async announced(): Promise<void> {
-    while (this.announceLoop !== undefined) await this.announceLoop;
   }
 
   // ---- waiting --------------------------------------------------------------------------------------------------
@@ -479,9 +585,13 @@ export class Pipeline {
   }
 }
 
-function orderOf(claim: RawClaim, job: EmbedJob): JobOrder {
+function deadlinePassed({ deadlineMs = 0 }: EmbedJob): Failure {
+  return { code: 'DEADLINE_PASSED', message: `the deadline ${new Date(deadlineMs).toISOString()} passed before the job ran` };
+}
+
+function orderOf(claim: RawClaim, job: EmbedJob, remainingMs: number | undefined): JobOrder {
   const { input, fingerprint, truncate, prompt, output, resultTtlMs } = job;
-  return { jobId: claim.jobId, lane: claim.lane, token: claim.token, queuedMs: claim.queuedMs, class: job.class, input, fingerprint, truncate, prompt, output, resultTtlMs, remainingMs: undefined };
+  return { jobId: claim.jobId, lane: claim.lane, token: claim.token, queuedMs: claim.queuedMs, class: job.class, input, fingerprint, truncate, prompt, output, resultTtlMs, remainingMs };
 }
 
 function settlementOf(outcome: JobOutcome): Settlement {
@@ -501,7 +611,7 @@ function toSettledJob(settlement: Settlement, result: SettleResult): SettledJob 
   if (result === 'lease-lost') return { outcome: 'abandon', code: 'LEASE_LOST', rows: 0 };
   return {
     outcome: settlement.kind,
-    code: settlement.kind === 'fail' ? settlement.failure.code : undefined,
+    code: settlement.kind === 'fail' || settlement.kind === 'quarantine' ? settlement.failure.code : undefined,
     rows: settlement.kind === 'complete' && settlement.value.handedOver === undefined ? settlement.value.rows : 0, // its child was counted
   };
 }

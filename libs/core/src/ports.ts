@@ -61,6 +61,8 @@ export interface RawClaim {
   readonly attempt: number;
   /** Milliseconds the job waited in the queue. */
   readonly queuedMs: number;
+  /** How often a worker that had it died or was cut off. */
+  readonly stalls?: number | undefined;
   /** Set when the queue already decided that this job must fail. */
   readonly mustFail: string | undefined;
   /** Set for a job that was handed over and whose child has ended: how. There is nothing left to run. */
@@ -102,6 +104,10 @@ export interface JobSource {
   settle(claim: RawClaim, settlement: Settlement): Promise<SettleResult>;
   /** Called for each claim whose lease could not be renewed. */
   onLeaseLost(listener: (jobId: string) => void): void;
+  /** Called with jobs that somebody cancelled; not all of them need be held here. */
+  onCancelled(listener: (jobIds: readonly string[]) => void): void;
+  /** Jobs that wait and that this source may claim now, asked in another way than claims are. Throws QUEUE_UNREACHABLE while nobody can tell. */
+  claimable(): Promise<number>;
   /** Stops claiming at once: a waiting `claim` resolves empty. Leases are still renewed, claims can still be settled. */
   stopClaiming(): Promise<void>;
   /** Closes everything. Claims not settled by now are left to their leases. Safe to call early or twice. */

@@ -47,6 +47,7 @@ export class BullJobSource implements JobSource {
   private readonly options: BullJobSourceOptions;
   private readonly leases: Leases;
   private readonly lostListeners: ((jobId: string) => void)[] = [];
+  private readonly cancelListeners: ((jobIds: readonly string[]) => void)[] = [];
   /** By token. */
   private readonly claimed = new Map<string, TakenJob>();
   private readonly claimingEnd = new AbortController();
@@ -108,6 +109,14 @@ export class BullJobSource implements JobSource {
 
   onLeaseLost(listener: (jobId: string) => void): void {
     this.lostListeners.push(listener);
+  }
+
+  onCancelled(listener: (jobIds: readonly string[]) => void): void {
+    this.cancelListeners.push(listener);
+  }
+
+  async claimable(): Promise<number> {
+    return 0;
   }
 
   async stopClaiming(): Promise<void> {

@@ -19,6 +19,7 @@ export interface JobRecord {
 export interface MemoryJobOptions {
   readonly name?: string;
   readonly mustFail?: string;
+  readonly stalls?: number;
 }
 
 interface MemoryJob extends JobRecord {
@@ -26,6 +27,7 @@ interface MemoryJob extends JobRecord {
   readonly name: string;
   readonly data: unknown;
   readonly mustFail: string | undefined;
+  readonly stalls: number;
   readonly addedMs: number;
   readonly readyMs: number;
   readonly lock: { readonly token: string; readonly untilMs: number } | undefined;
@@ -38,6 +40,9 @@ export class MemoryQueue {
   readonly leaseMs: number;
   private readonly jobs = new Map<string, MemoryJob>();
   private readonly endings: Ending['kind'][] = [];
+  /** Jobs kept aside, by id. */
+  readonly quarantined = new Map<string, unknown>();
+  private readonly cancelListeners = new Set<(jobIds: readonly string[]) => void>();
   private waiters: (() => void)[] = [];
 
   constructor(clock: Clock, leaseMs = 15_000) {
@@ -50,7 +55,7 @@ export class MemoryQueue {
     if (this.jobs.has(jobId)) return;
     const nowMs = this.clock.nowMs();
     this.jobs.set(jobId, {
-      jobId, data, name: options.name ?? 'embed', mustFail: options.mustFail, addedMs: nowMs, readyMs: nowMs,
+      jobId, data, name: options.name ?? 'embed', mustFail: options.mustFail, stalls: options.stalls ?? 0, addedMs: nowMs, readyMs: nowMs,
       state: 'waiting', attempts: 0, returnValue: undefined, failedReason: undefined, lock: undefined,
     });
     this.tell();
@@ -77,6 +82,22 @@ export class MemoryQueue {
     this.jobs.set(jobId, { ...job, lock: { token: 'a stranger', untilMs: Infinity } });
   }
 
+  /** A job that waits fails at once, one that is claimed is its worker's to end. */
+  cancel(jobId: string): void {
+    const job = this.jobs.get(jobId);
+    if (job?.state === 'waiting' || job?.state === 'delayed') this.jobs.set(jobId, { ...job, state: 'failed', failedReason: 'CANCELLED: the job was cancelled before a worker had claimed it' });
+    else for (const listener of this.cancelListeners) listener([jobId]);
+  }
+
+  onCancelled(listener: (jobIds: readonly string[]) => void): void {
+    this.cancelListeners.add(listener);
+  }
+
+  /** Jobs that anybody could claim now. */
+  claimable(): number {
+    return [...this.jobs.values()].filter((job) => claimableMs(job) <= this.clock.nowMs()).length;
+  }
+
   // ---- what a source does with it -------------------------------------------------------------------------------
 
   take(limit: number, nextToken: () => string): RawClaim[] {
@@ -84,8 +105,9 @@ export class MemoryQueue {
     const free = [...this.jobs.values()].filter((job) => claimableMs(job) <= nowMs).slice(0, limit);
     return free.map((job) => {
       const token = nextToken();
-      this.jobs.set(job.jobId, { ...job, state: 'active', lock: { token, untilMs: nowMs + this.leaseMs } });
-      return { jobId: job.jobId, token, name: job.name, data: structuredClone(job.data), attempt: job.attempts, queuedMs: nowMs - job.addedMs, mustFail: job.mustFail };
+      const stalls = job.state === 'active' ? job.stalls + 1 : job.stalls;
+      this.jobs.set(job.jobId, { ...job, stalls, state: 'active', lock: { token, untilMs: nowMs + this.leaseMs } });
+      return { jobId: job.jobId, token, name: job.name, data: structuredClone(job.data), attempt: job.attempts, queuedMs: nowMs - job.addedMs, stalls, mustFail: job.mustFail };
     });
   }
 
@@ -102,6 +124,7 @@ export class MemoryQueue {
   end(claim: RawClaim, ending: Ending): boolean {
     const isOurs = this.update(claim, { lock: undefined, ...this.outcomeOf(claim, ending) });
     if (isOurs) this.endings.push(ending.kind);
+    if (isOurs && ending.kind === 'quarantine') this.quarantined.set(claim.jobId, claim.data);
     this.tell();
     return isOurs;
   }
@@ -184,6 +207,17 @@ export class MemoryJobSource implements JobSource {
 
   onLeaseLost(listener: (jobId: string) => void): void {
     this.listeners.push(listener);
+  }
+
+  onCancelled(listener: (jobIds: readonly string[]) => void): void {
+    this.queue.onCancelled((jobIds) => {
+      const held = jobIds.filter((jobId) => this.held.has(jobId));
+      if (held.length > 0) listener(held);
+    });
+  }
+
+  async claimable(): Promise<number> {
+    return this.queue.claimable();
   }
 
   async stopClaiming(): Promise<void> {
