@@ -2,7 +2,7 @@ export { invariant, unreachable } from './invariant.ts';
 export { ERROR_CODES, ShoalError, failedReason, isShoalError, parseFailedReason, toFailure, type ErrorCode, type Failure } from './errors.ts';
 export { DEFAULT_PREFIX, REPLY_CHANNEL, checkJobId, cpuQueue, keySpace, mainQueue, modelSlug, type KeySpace } from './keys.ts';
 export {
-  LIVE_RESULT_TTL_MS, MAX_INLINE_BYTES, MAX_ROWS_PER_JOB, SUBMITTED_RESULT_TTL_MS, parseJob,
+  INTERACTIVE_ROWS, LIVE_RESULT_TTL_MS, MAX_INLINE_BYTES, MAX_ROWS_PER_JOB, SUBMITTED_RESULT_TTL_MS, parseJob,
   type EmbedJob, type EmbedJobData, type EmbedReturn, type JobInput, type OutputDtype, type OutputOptions,
 } from './job-schema.ts';
 export { decodeInput, encodeTexts, encodeTokens, type DecodedInput, type TokenIds } from './input-format.ts';
@@ -24,5 +24,5 @@ export { fixedBudget, type FixedLimits } from './fixed-budget.ts';
 export { Executor, type ExecutorLimits, type ExecutorParts } from './executor.ts';
 export { Pipeline, type PipelineLimits, type PipelineParts } from './pipeline.ts';
 export { settingsPage } from './settings-page.ts';
-export { fitMemoryModel, fitShapes, footprintBytes, liveBytes, memoryLawSchema, type MemoryLaw, type MemoryMeasurement, type MemoryPoint } from './memory-model.ts';
+export { fitMemoryModel, fitShapes, footprintBytes, liveBytes, memoryLawSchema, type MemoryLaw, type MemoryPoint } from './memory-model.ts';
 export { decodeDeviceProfile, deviceProfileSchema, encodeDeviceProfile, type DeviceProfile, type DeviceProfileKey, type ReadProfile } from './device-profile.ts';

@@ -30,17 +30,12 @@ export const memoryLawSchema = z.strictObject({
 
 export type MemoryLaw = z.infer<typeof memoryLawSchema>;
 
-/** One shape run once or more, and the most memory that was in use meanwhile, what was loaded included. */
+/** One shape, run once or more by an executor that ran nothing before it. */
 export interface MemoryPoint extends RunShape {
-  readonly peakBytes: number;
-}
-
-export interface MemoryMeasurement {
-  /** In use after the graph was opened and before the first run. */
+  /** Held after the graph was opened and before the first run. */
   readonly loadedBytes: number;
-  /** 5 to 8 shapes, see `fitShapes`; more do no harm. */
-  readonly points: readonly MemoryPoint[];
-  readonly arena: MemoryLaw['arena'];
+  /** Most that was held up to the end of the last run. */
+  readonly peakBytes: number;
 }
 
 /** Most that tensors, weights and context take at once during a run of this shape. */
@@ -81,23 +76,26 @@ export function fitShapes({ maxWidth, tokens = 4096 }: { readonly maxWidth: numb
   return [{ rows: 1, width: 8 }, quarter, { ...quarter, rows: 4 }, shape(1, 0), shape(1 / 16, tokens / 4), shape(3 / 4, tokens / 2), shape(1 / 2, tokens), shape(1, tokens)];
 }
 
-/** The law that misses the points least, relative to each one's increment over the loaded state. Throws SETUP_FAILED when they cannot be of one device. */
-export function fitMemoryModel({ loadedBytes, points, arena }: MemoryMeasurement): MemoryLaw {
-  const increments = points.map(({ rows, width, peakBytes }) => ({ width, tokens: rows * width, bytes: peakBytes - loadedBytes }));
-  if (increments.length < 3 || increments.some(({ bytes, tokens }) => !(bytes > 0) || !(tokens > 0))) {
-    throw new ShoalError('SETUP_FAILED', `${points.length} shapes were measured for the memory of this model, at least 3 above the loaded ${loadedBytes} bytes are needed; measure again with nothing else on the device`, { points });
+/** The law that misses the points least, relative to each one's increment over its loaded state. Throws SETUP_FAILED when they do not add up to one. */
+export function fitMemoryModel(points: readonly MemoryPoint[], arena: MemoryLaw['arena'] = 'exact'): MemoryLaw {
+  const increments = points.map(({ rows, width, peakBytes, loadedBytes }) => ({ width, tokens: rows * width, bytes: peakBytes - loadedBytes }));
+  if (increments.length < MIN_POINTS || increments.some(({ bytes, tokens }) => !(bytes > 0) || !(tokens > 0))) {
+    throw new ShoalError('SETUP_FAILED', `the memory of a model is fitted to at least ${MIN_POINTS} shapes that each took more than the open graph; measured were ${JSON.stringify(points)}`, { points });
   }
+  const loadedBytes = median(points.map((point) => point.loadedBytes));
   const floorBytes = Math.min(...increments.map((point) => point.bytes));
   let best: { law: MemoryLaw; misfit: number } | undefined;
   for (let step = 0; step <= SLACK_STEPS; step++) {
-    const law = lawWithSlack(loadedBytes, floorBytes, (floorBytes * MAX_SLACK * step) / SLACK_STEPS, increments, arena);
-    const misfit = increments.reduce((sum, point) => sum + (incrementBytes(law, { rows: point.tokens / point.width, width: point.width }) / point.bytes - 1) ** 2, 0);
+    const slackBytes = (floorBytes * MAX_SLACK * step) / SLACK_STEPS;
+    const law = { loadedBytes, floorBytes, slackBytes, arena, perToken: perTokenTable(floorBytes, slackBytes, increments) };
+    const misfit = increments.reduce((sum, { tokens, width, bytes }) => sum + (incrementBytes(law, { rows: tokens / width, width }) / bytes - 1) ** 2, 0);
     if (best === undefined || misfit < best.misfit) best = { law, misfit };
   }
   invariant(best !== undefined, 'at least one slack was tried');
   return best.law;
 }
 
+const MIN_POINTS = 3;
 /** Slack is looked for between none and this many floors: one and a half on the fp32 graph, a third on the int8 one. */
 const MAX_SLACK = 3;
 const SLACK_STEPS = 48;
@@ -108,29 +106,33 @@ interface Increment {
   readonly bytes: number;
 }
 
-function lawWithSlack(loadedBytes: number, floorBytes: number, slackBytes: number, points: readonly Increment[], arena: MemoryLaw['arena']): MemoryLaw {
+/** At each width, relative least squares of floor − slack + x·tokens = bytes, with the one unknown x. */
+function perTokenTable(floorBytes: number, slackBytes: number, points: readonly Increment[]): MemoryLaw['perToken'] {
   const above = points.filter((point) => point.bytes > floorBytes);
   const widths = [...new Set((above.length > 0 ? above : points).map((point) => point.width))].sort((a, b) => a - b);
-  const knots = widths.map((width) => {
+  return neverFalling(widths.map((width) => {
     const here = points.filter((point) => point.width === width);
-    // Relative least squares of floor − slack + x·tokens = bytes, one unknown.
-    const [over, under] = here.reduce(([n, d], { tokens, bytes }) => [n + (tokens / bytes) * ((bytes - floorBytes + slackBytes) / bytes), d + (tokens / bytes) ** 2], [0, 0]);
-    return { width, bytes: Math.max(1, over / under), weight: here.length };
-  });
-  return { loadedBytes, floorBytes, slackBytes, arena, perToken: neverFalling(knots) };
+    const over = here.reduce((sum, { tokens, bytes }) => sum + (tokens / bytes) * ((bytes - floorBytes + slackBytes) / bytes), 0);
+    const under = here.reduce((sum, { tokens, bytes }) => sum + (tokens / bytes) ** 2, 0);
+    return { width, bytes: Math.max(1, over / under) };
+  }));
 }
 
 /** Neighbours that fall are drawn to their common mean, so that a wider batch never counts for less. */
-function neverFalling(knots: readonly { readonly width: number; readonly bytes: number; readonly weight: number }[]): MemoryLaw['perToken'] {
-  const levels: { widths: number[]; bytes: number; weight: number }[] = [];
-  for (const knot of knots) {
-    let level = { widths: [knot.width], bytes: knot.bytes, weight: knot.weight };
+export function neverFalling(knots: MemoryLaw['perToken']): MemoryLaw['perToken'] {
+  const levels: { readonly widths: readonly number[]; readonly bytes: number }[] = [];
+  for (const { width, bytes } of knots) {
+    let level = { widths: [width], bytes };
     for (let before = levels.at(-1); before !== undefined && before.bytes > level.bytes; before = levels.at(-1)) {
       levels.pop();
-      const weight = before.weight + level.weight;
-      level = { widths: [...before.widths, ...level.widths], bytes: (before.bytes * before.weight + level.bytes * level.weight) / weight, weight };
+      const widths = [...before.widths, ...level.widths];
+      level = { widths, bytes: (before.bytes * before.widths.length + level.bytes * level.widths.length) / widths.length };
     }
     levels.push(level);
   }
   return levels.flatMap(({ widths, bytes }) => widths.map((width) => ({ width, bytes })));
+}
+
+function median(values: readonly number[]): number {
+  return values.toSorted((a, b) => a - b)[values.length >> 1]!;
 }
