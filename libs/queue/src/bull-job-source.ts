@@ -6,11 +6,12 @@
 // out after that moment goes back unspent.
 
 import { randomUUID } from 'node:crypto';
-import { invariant, type JobSource, type Logger, type RawClaim, type SettleResult, type Settlement } from '@shoal/core';
+import { invariant, noFaults, type FaultPoints, type JobSource, type Logger, type RawClaim, type SettleResult, type Settlement } from '@shoal/core';
 import { BatchWorker, type TakenJob } from './batch-worker.ts';
 import { limitEvents } from './bullmq-internals.ts';
-import { ClaimBursts } from './claim-bursts.ts';
+import { ClaimBursts, unlessAborted } from './claim-bursts.ts';
 import { closeConnection, isServerFull, openConnection, untilReady, type Redis } from './connection.ts';
+import { HandOvers, endingOf, handOverOf } from './hand-over.ts';
 import { JobEndings } from './job-endings.ts';
 import { keepLocks } from './keep-locks.ts';
 import { Leases } from './leases.ts';
@@ -27,6 +28,9 @@ export interface BullJobSourceOptions {
   readonly stalledCheckMs: number;
   /** Shown as `processedBy` of a job. */
   readonly workerId?: string;
+  /** The CPU lane that jobs of this queue may be handed over to; left out, what would go there fails. */
+  readonly handOverTo?: string | undefined;
+  readonly faults?: FaultPoints | undefined;
   readonly log: Logger;
 }
 
@@ -53,6 +57,7 @@ export class BullJobSource implements JobSource {
   private readonly claimingEnd = new AbortController();
   private readonly end = new AbortController();
   private state: State = 'new';
+  private readonly handOvers: HandOvers | undefined;
   private connection: Redis | undefined;
   private parts: Parts | undefined;
   private facts: ServerFacts | undefined;
@@ -62,6 +67,8 @@ export class BullJobSource implements JobSource {
 
   constructor(options: BullJobSourceOptions) {
     this.options = options;
+    const { redisUrl, prefix, queue, handOverTo, faults = noFaults, log } = options;
+    if (handOverTo !== undefined) this.handOvers = new HandOvers({ redisUrl, prefix, queue, cpuQueue: handOverTo, faults, log });
     this.leases = new Leases({
       leaseMs: options.leaseMs,
       extend: (jobIds, tokens, leaseMs) => this.extend(jobIds, tokens, leaseMs),
@@ -89,9 +96,33 @@ export class BullJobSource implements JobSource {
 
   claim(limit: number): Promise<readonly RawClaim[]> {
     invariant(limit >= 1, 'a claim asks for at least one job');
-    const turn = this.claimTurn.then(async () => ((await this.parts?.bursts.claim(limit)) ?? []).map(toClaim));
+    return this.inTurn(async (bursts) => bursts.claim(limit));
+  }
+
+  /** Like `claim`, but does not wait: empty when nothing can be claimed now. For who looks into several lanes. */
+  claimNow(limit: number): Promise<readonly RawClaim[]> {
+    return this.inTurn(async (bursts) => bursts.claimNow(limit));
+  }
+
+  private inTurn(take: (bursts: ClaimBursts) => Promise<TakenJob[]>): Promise<readonly RawClaim[]> {
+    const turn = this.claimTurn.then(async () => {
+      const taken = this.parts === undefined ? [] : await take(this.parts.bursts);
+      return Promise.all(taken.map((one) => this.toClaim(one)));
+    });
     this.claimTurn = turn.catch(() => undefined);
     return turn;
+  }
+
+  /** A job that was handed over comes with its child's ending, when that can be read; else it runs again and finds its result. */
+  private async toClaim(taken: TakenJob): Promise<RawClaim> {
+    const claim = toClaim(taken);
+    if (handOverOf(taken.job) === undefined) return claim;
+    try {
+      return { ...claim, ending: await unlessAborted(this.claimingEnd.signal, endingOf(taken.job)) };
+    } catch (error) {
+      this.options.log.warn({ jobId: claim.jobId, err: error }, 'how a handed-over job ended could not be read, it runs again');
+      return claim;
+    }
   }
 
   async settle(claim: RawClaim, settlement: Settlement): Promise<SettleResult> {
@@ -154,7 +185,7 @@ export class BullJobSource implements JobSource {
 
   private assemble(connection: Redis, worker: BatchWorker): Parts {
     const { prefix, queue, log } = this.options;
-    const endings = new JobEndings({ connection, prefix, queue, log, signal: this.end.signal });
+    const endings = new JobEndings({ connection, prefix, queue, log, handOvers: this.handOvers, signal: this.end.signal });
     const bursts = new ClaimBursts({
       takeNext: () => worker.takeNext(),
       takeNow: (count) => worker.takeNow(count),
@@ -174,7 +205,7 @@ export class BullJobSource implements JobSource {
     if (this.parts !== undefined && this.connection?.status === 'ready') await within(HAND_BACK_MS, this.parts.bursts.settled());
     this.end.abort();
     this.claimed.clear();
-    await this.parts?.worker.shutDown();
+    await Promise.all([this.parts?.worker.shutDown(), this.handOvers?.stop()]);
     if (this.connection !== undefined) await closeConnection(this.connection);
     await within(HAND_BACK_MS, this.opening);
   }

@@ -4,7 +4,9 @@ import { createRequire } from 'node:module';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Queue, Worker, type Job } from 'bullmq';
 import { keySpace } from '@shoal/core';
-import { BULLMQ_VERSION, isLockLost, limitEvents, openTransaction, queueAdd, wakeIdleWorker } from './bullmq-internals.ts';
+import {
+  BULLMQ_VERSION, childEndKeys, isLockLost, limitEvents, lockLost, openTransaction, queueAdd, queueProgress, queueRemove, queueWaitForChild, wakeIdleWorker, type QueuedJob,
+} from './bullmq-internals.ts';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
 import { startTestServer, type TestServer } from './testing.ts';
 
@@ -73,6 +75,93 @@ describe('queueAdd', () => {
     const transaction = await openTransaction(queue);
     queueAdd(queue, transaction, { name: 'embed', data: {}, opts: { jobId: 'j-restarted' } });
     expect(await transaction.exec()).toEqual([[null, 'j-restarted']]);
+  });
+});
+
+function childOf(jobId: string): QueuedJob {
+  return { name: 'embed', data: {}, opts: { jobId, ignoreDependencyOnFailure: true, parent: { id: jobId, queue: queue.qualifiedName } } };
+}
+
+async function endChild(jobId: string, end: 'completed' | 'failed'): Promise<void> {
+  const other = new Worker('embed-x-cpu', null, { prefix: '{t-internals}', connection, autorun: false });
+  await other.waitUntilReady();
+  for (let job: Job | undefined = await other.getNextJob('child'); job !== undefined; job = await other.getNextJob('child', { block: false })) {
+    if (job.id !== jobId) await job.moveToFailed(new Error('left over'), 'child', false);
+    else if (end === 'completed') await job.moveToCompleted({ v: 1 }, 'child', false);
+    else await job.moveToFailed(new Error('CODE: x'), 'child', false);
+  }
+  await other.close(true);
+}
+
+describe('children', () => {
+  let child: Queue;
+  let worker: Worker;
+
+  beforeAll(async () => {
+    child = new Queue('embed-x-cpu', { prefix: '{t-internals}', connection });
+    worker = new Worker('embed-x', null, { prefix: '{t-internals}', connection, autorun: false });
+    worker.on('error', () => undefined);
+    await worker.waitUntilReady();
+    await queue.drain(true);
+  });
+
+  afterAll(() => Promise.all([worker.close(true), child.close()]));
+
+  const claimed = async (jobId: string): Promise<void> => {
+    await queue.add('embed', { n: jobId }, { jobId });
+    await worker.getNextJob('token', { block: false });
+  };
+  const handOver = async (jobId: string, token = 'token'): Promise<unknown> => {
+    const transaction = await openTransaction(child);
+    queueAdd(child, transaction, childOf(jobId));
+    queueProgress(queue, transaction, jobId, { note: 1 });
+    queueWaitForChild(queue, transaction, jobId, token, { queue: child, jobId });
+    return transaction.exec();
+  };
+
+  test('queueAdd with a parent and queueWaitForChild, one reply each: the job waits for its child, and its progress is to be seen', async () => {
+    await claimed('p-1');
+    expect(await handOver('p-1')).toEqual([[null, 'p-1'], [null, 0], [null, 0]]);
+    expect(await queue.getJobState('p-1')).toBe('waiting-children');
+    expect((await queue.getJob('p-1'))?.progress).toEqual({ note: 1 });
+    expect(await connection.smembers('{t-internals}:embed-x:p-1:dependencies')).toEqual([child.toKey('p-1')]);
+  });
+
+  test('queueWaitForChild replies with a code of isLockLost for another token, and with 1 when the child is not pending', async () => {
+    await claimed('p-2');
+    expect(await handOver('p-2', 'a stranger')).toEqual([[null, 'p-2'], [null, 0], [null, -6]]);
+    expect(lockLost('p-2', -6)).toSatisfy(isLockLost);
+    await child.remove('p-2');
+    const transaction = await openTransaction(child);
+    queueWaitForChild(queue, transaction, 'p-2', 'token', { queue: child, jobId: 'p-2' });
+    expect(await transaction.exec()).toEqual([[null, 1]]);
+  });
+
+  test('the end of a child puts its parent back at once and is found beside it, well and badly', async () => {
+    for (const [jobId, end] of [['p-3', 'completed'], ['p-4', 'failed']] as const) {
+      await claimed(jobId);
+      await handOver(jobId);
+      await endChild(jobId, end);
+      expect(await queue.getJobState(jobId)).toBe('waiting');
+      const [processed, failed] = childEndKeys(queue, jobId);
+      expect(await connection.hgetall(processed)).toEqual(end === 'completed' ? { [child.toKey(jobId)]: '{"v":1}' } : {});
+      expect(await connection.hgetall(failed)).toEqual(end === 'failed' ? { [child.toKey(jobId)]: 'CODE: x' } : {});
+      await queue.remove(jobId);
+      expect(await connection.exists(processed, failed)).toBe(0);
+    }
+  });
+
+  test('queueRemove takes away a finished child, so that the same id is a new job; over a finished one queueAdd would bring its old ending', async () => {
+    await claimed('p-5');
+    await handOver('p-5');
+    await endChild('p-5', 'completed');
+    await worker.getNextJob('token', { block: false });
+    expect(await handOver('p-5')).toEqual([[null, 'p-5'], [null, 0], [null, 1]]); // nothing pending: the old ending counted
+    const transaction = await openTransaction(child);
+    queueRemove(child, transaction, 'p-5');
+    queueAdd(child, transaction, childOf('p-5'));
+    queueWaitForChild(queue, transaction, 'p-5', 'token', { queue: child, jobId: 'p-5' });
+    expect(await transaction.exec()).toEqual([[null, 1], [null, 'p-5'], [null, 0]]);
   });
 });
 

@@ -2,10 +2,11 @@
 // names of a few keys. bullmq-internals.test.ts states each of these as a contract and names what broke when an upgrade
 // breaks it. Everything else in this library uses public methods only. Nothing here decides anything about jobs.
 
-import { checkJobId, invariant } from '@shoal/core';
+import { REPLY_CHANNEL, checkJobId, invariant } from '@shoal/core';
 import { Job, type IRedisTransaction, type JobsOptions, type Queue } from 'bullmq';
 import type { ChainableCommander } from 'ioredis';
 import type { Redis } from './connection.ts';
+import { runScript, script } from './payload/script.ts';
 
 /** The version that the contract tests were written against; package.json pins it. */
 export const BULLMQ_VERSION = '6.7.0';
@@ -40,8 +41,9 @@ export function queueAdd(queue: Queue, transaction: Transaction, job: QueuedJob)
   const jobId = checkJobId(job.opts.jobId);
   const json = new Job(queue, job.name, job.data, job.opts, jobId).asJSON();
   const lengthBefore = transaction.length;
+  const { parentKey } = json;
   // The command is appended before the returned promise waits for anything; BullMQ's own addJobs relies on that too.
-  void queue.getBackend().addJobToTransaction(transaction as unknown as IRedisTransaction, json, jobId);
+  void queue.getBackend().addJobToTransaction(transaction as unknown as IRedisTransaction, json, jobId, parentKey === undefined ? {} : { parentKey, parentDependenciesKey: `${parentKey}:dependencies` });
   invariant(transaction.length === lengthBefore + 1, 'addJobToTransaction appends exactly one command at once');
 }
 
@@ -52,6 +54,75 @@ export function queueAdd(queue: Queue, transaction: Transaction, job: QueuedJob)
 export function queueRemove(queue: Queue, transaction: Transaction, jobId: string): void {
   const args = [queue.toKey(jobId), queue.toKey('repeat'), jobId, 0, queue.toKey('')];
   void queue.getBackend().execCommand(transaction as unknown as IRedisTransaction, 'removeJob', args);
+}
+
+/**
+ * Appends "this active job waits for its child": exactly one command. Its reply is 0 when it does, 1 when that child is not
+ * pending, and negative when the lock does not have this token (isLockLost knows these codes).
+ */
+export function queueWaitForChild(queue: Queue, transaction: Transaction, jobId: string, token: string, child: { readonly queue: Queue; readonly jobId: string }): void {
+  const args = queue.getBackend().moveToWaitingChildrenArgs(jobId, token, { child: { id: child.jobId, queue: child.queue.qualifiedName } });
+  void queue.getBackend().execCommand(transaction as unknown as IRedisTransaction, 'moveToWaitingChildren', args);
+}
+
+/** Appends "this is the job's progress": exactly one command, whose reply is 0, or -1 when there is no such job. */
+export function queueProgress(queue: Queue, transaction: Transaction, jobId: string, progress: object): void {
+  const args = [queue.toKey(jobId), queue.toKey('events'), queue.toKey('meta'), jobId, JSON.stringify(progress)];
+  void queue.getBackend().execCommand(transaction as unknown as IRedisTransaction, 'updateProgress', args);
+}
+
+/** Where BullMQ keeps how the children of a job ended: return values, and failures that are the parent's to judge. */
+export function childEndKeys(queue: Queue, jobId: string): [processed: string, failed: string] {
+  return [queue.toKey(`${jobId}:processed`), queue.toKey(`${jobId}:failed`)];
+}
+
+export interface FailedWaiting {
+  /** `failed`: it waited, and has failed now. */
+  readonly state: 'failed' | 'active' | 'waiting-children' | 'finished' | 'unknown';
+  /** Where its producer waits. */
+  readonly reply: string | undefined;
+}
+
+// KEYS[1] job, [2] wait, [3] prioritized, [4] delayed, [5] waiting-children, [6] failed, [7] events. ARGV[1] id, ARGV[2] reason.
+// What moveToFinished does with a claimed job, for one that nobody has claimed. LREM walks the list, which holds only jobs
+// that plain producers added without a priority.
+const FAIL_WAITING = script(7, 'allow-oom', `
+if redis.call('EXISTS', KEYS[1]) == 0 then return {'unknown'} end
+if redis.call('HEXISTS', KEYS[1], 'finishedOn') == 1 then return {'finished'} end
+if redis.call('ZSCORE', KEYS[5], ARGV[1]) then return {'waiting-children'} end
+local waited = redis.call('ZREM', KEYS[3], ARGV[1]) + redis.call('ZREM', KEYS[4], ARGV[1])
+if waited == 0 then waited = redis.call('LREM', KEYS[2], 1, ARGV[1]) end
+if waited == 0 then return {'active'} end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('HSET', KEYS[1], 'failedReason', ARGV[2], 'finishedOn', now)
+redis.call('ZADD', KEYS[6], now, ARGV[1])
+redis.call('XADD', KEYS[7], 'MAXLEN', '~', 1000, '*', 'event', 'failed', 'jobId', ARGV[1], 'failedReason', ARGV[2], 'prev', 'waiting')
+return {'failed', redis.call('HGET', KEYS[1], 'data')}
+`);
+
+/** Fails a job that waits, prioritized and delayed ones included; says where one is that does not. */
+export async function failWaiting(connection: Redis, { prefix, queue, jobId, reason }: { readonly prefix: string; readonly queue: string; readonly jobId: string; readonly reason: string }): Promise<FailedWaiting> {
+  const lists = ['wait', 'prioritized', 'delayed', 'waiting-children', 'failed', 'events'].map((name) => `${prefix}:${queue}:${name}`);
+  const [reply] = await runScript(connection, FAIL_WAITING, [[`${prefix}:${queue}:${jobId}`, ...lists, jobId, reason]]);
+  const [state, data] = (reply as unknown[]).map(String);
+  return { state: state as FailedWaiting['state'], reply: data === undefined ? undefined : replyIn(data) };
+}
+
+/** Data that nobody has checked. */
+function replyIn(data: string): string | undefined {
+  try {
+    const parsed: unknown = JSON.parse(data);
+    const reply: unknown = typeof parsed === 'object' && parsed !== null ? Reflect.get(parsed, 'reply') : undefined;
+    return typeof reply === 'string' && REPLY_CHANNEL.test(reply) ? reply : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** As BullMQ's own check does for each job whose lease ran out. */
+export async function countStall(connection: Redis, jobKey: string): Promise<void> {
+  await connection.hincrby(jobKey, 'stc', 1);
 }
 
 /**
@@ -70,6 +141,11 @@ export async function limitEvents(connection: Redis, prefix: string, queue: stri
 /** Of an error thrown by a settling method of Job: the job is no longer ours to settle (gone, no lock, another's lock, not active). */
 export function isLockLost(error: unknown): boolean {
   return error instanceof Error && LOCK_LOST_CODES.has(Reflect.get(error, 'code'));
+}
+
+/** The same error, for who finds it out without a settling method. */
+export function lockLost(jobId: string, code: number = -6): Error {
+  return Object.assign(new Error(`the lock of job ${jobId} is not ours (${code})`), { code });
 }
 
 /** JobNotExist, JobLockNotExist, JobNotInState and JobLockMismatch of BullMQ's ErrorCode, which it does not export. */

@@ -49,6 +49,11 @@ export class ClaimBursts {
     return jobs;
   }
 
+  /** At most `limit` jobs that can be had at once, or none. One call at a time, counted with `claim`. */
+  async claimNow(limit: number): Promise<TakenJob[]> {
+    return this.takeBursts(limit);
+  }
+
   /** Resolves when no call is under way any more. */
   async settled(): Promise<void> {
     await Promise.all(this.late);
@@ -114,7 +119,7 @@ function isCorruptJob(error: unknown): boolean {
 }
 
 /** What `work` gives, or undefined as soon as the signal is aborted. Leaves nothing at the signal behind. */
-function unlessAborted<T>(signal: AbortSignal, work: Promise<T>): Promise<T | undefined> {
+export function unlessAborted<T>(signal: AbortSignal, work: Promise<T>): Promise<T | undefined> {
   return new Promise((resolve, reject) => {
     const stopWaiting = (): void => resolve(undefined);
     if (signal.aborted) stopWaiting();

@@ -9,6 +9,7 @@ import { UnrecoverableError, type Job } from 'bullmq';
 import type { TakenJob } from './batch-worker.ts';
 import { isLockLost, wakeIdleWorker } from './bullmq-internals.ts';
 import { isPassingFault, type Redis } from './connection.ts';
+import { readMark, type HandOvers } from './hand-over.ts';
 
 export type Ending = Exclude<Settlement, { kind: 'abandon' }>;
 
@@ -16,6 +17,8 @@ export interface JobEndingsOptions {
   readonly connection: Redis;
   readonly prefix: string;
   readonly queue: string;
+  /** The way to the CPU lane; left out, there is none, and what would go there fails. */
+  readonly handOvers?: HandOvers | undefined;
   /** After it nothing is tried again. */
   readonly signal: AbortSignal;
   readonly log: Logger;
@@ -42,7 +45,7 @@ export class JobEndings {
         await this.give(taken, ending);
         return 'settled';
       } catch (error) {
-        if (isLockLost(error)) return await this.wasTakenBefore(taken.job, ending);
+        if (isLockLost(error)) return await this.wasTakenBefore(taken, ending);
         const fields = { jobId: taken.job.id, ending: ending.kind, attempt, err: error };
         if (!isPassingFault(error) && ++oddFaults >= MAX_ODD_FAULTS) {
           log.error(fields, 'the queue server refuses to end a job; it is left to its lease');
@@ -73,7 +76,9 @@ export class JobEndings {
       case 'complete': return void (await job.moveToCompleted(ending.value, token, false));
       case 'fail':
       case 'quarantine': return void (await job.moveToFailed(verdict(ending.failure), token, false));
-      case 'hand-over': return void (await job.moveToFailed(verdict(ending.handOver.reason), token, false));
+      case 'hand-over':
+        if (this.options.handOvers !== undefined) return this.options.handOvers.handOver(taken, ending.handOver);
+        return void (await job.moveToFailed(verdict(ending.handOver.reason), token, false));
       case 'return': return this.giveBack(taken, ending.delayMs);
       default: return unreachable(ending);
     }
@@ -83,10 +88,11 @@ export class JobEndings {
    * A lost lock may be our own doing: when the connection breaks after the server did the work, the same command is sent
    * again and finds no lock. The job says whether it ended the way we asked.
    */
-  private async wasTakenBefore(job: Job, ending: Ending): Promise<SettleResult> {
+  private async wasTakenBefore({ job, token }: TakenJob, ending: Ending): Promise<SettleResult> {
     if (ending.kind === 'return') return 'lease-lost';
     const { connection, prefix, queue } = this.options;
     try {
+      if (ending.kind === 'hand-over' && (await this.wasHandedOver(job, token))) return 'settled';
       const [finishedOn, returnvalue, reason] = await connection.hmget(keySpace(prefix).job(queue, job.id ?? ''), 'finishedOn', 'returnvalue', 'failedReason');
       const failure = ending.kind === 'complete' ? undefined : ending.kind === 'hand-over' ? ending.handOver.reason : ending.failure;
       const isOurs = ending.kind === 'complete' ? returnvalue === JSON.stringify(ending.value) : failure !== undefined && reason === failedReason(failure);
@@ -94,6 +100,12 @@ export class JobEndings {
     } catch {
       return 'lease-lost';
     }
+  }
+
+  private async wasHandedOver(job: Job, token: string): Promise<boolean> {
+    const { connection, prefix, queue } = this.options;
+    const progress = await connection.hget(keySpace(prefix).job(queue, job.id ?? ''), 'progress');
+    return readMark(JSON.parse(progress ?? 'null'))?.by === token;
   }
 }
 
