@@ -26,3 +26,5 @@ export { Pipeline, type PipelineLimits, type PipelineParts } from './pipeline.ts
 export { settingsPage } from './settings-page.ts';
 export { fitMemoryModel, fitShapes, footprintBytes, liveBytes, memoryLawSchema, type MemoryLaw, type MemoryPoint } from './memory-model.ts';
 export { decodeDeviceProfile, deviceProfileSchema, encodeDeviceProfile, type DeviceProfile, type DeviceProfileKey, type ReadProfile } from './device-profile.ts';
+export { createBudget, DEFAULT_LATENCY_TARGET_MS, DEFAULT_MEMORY_FRACTION, type Budget, type BudgetOptions, type LearnedBudget } from './budget.ts';
+export { RunTimeModel, type RunTimeLaw } from './run-time-model.ts';

@@ -16,14 +16,14 @@ import { ShoalError } from './errors.ts';
 import { invariant } from './invariant.ts';
 import type { RunShape } from './ports.ts';
 
-const bytes = z.number().nonnegative().finite();
+const byteCount = z.number().nonnegative().finite();
 
 export const memoryLawSchema = z.strictObject({
-  loadedBytes: bytes,
-  floorBytes: bytes,
-  slackBytes: bytes,
+  loadedBytes: byteCount,
+  floorBytes: byteCount,
+  slackBytes: byteCount,
   /** Ascending in width; bytes never fall with it. */
-  perToken: z.array(z.strictObject({ width: z.number().int().positive(), bytes: bytes.positive() })).min(1).max(64),
+  perToken: z.array(z.strictObject({ width: z.number().int().positive(), bytes: byteCount.positive() })).min(1).max(64),
   /** How the runtime's arena grows: by what is asked for (CPU), or by doubling (CUDA); it never shrinks before the session closes. */
   arena: z.enum(['exact', 'doubling']),
 });
