@@ -1,0 +1,16 @@
+// No flags: SSE2 on x64, NEON on arm64. 6 queries × 2 vectors fit both.
+#define VECTOR_BYTES 16
+#define TILE_VECTORS 2
+#define TILE_QUERIES 6
+#include "kernels.inl"
+
+namespace shoal {
+static bool is_supported() { return true; }
+const Kernels portable_kernels = {
+#if defined(__aarch64__)
+    "neon",
+#else
+    "portable",
+#endif
+    is_supported, TILE_QUERIES, TILE_ROWS, tile<Dot>, tile<L2>, above, pair<Dot>, pair<L2>, exact, axpy, decode_f16, decode_i8, pack_rows};
+}  // namespace shoal

@@ -1,0 +1,228 @@
+// The kernels against an fp64 reference, for every instruction set of this machine: random cases with awkward sizes, and the
+// values that go wrong (zeros, NaN, infinities, denormals, duplicates). Usage: similarity_test [cases] [seed]; exit 1 on the
+// first difference, which is printed with its seed.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+#include "../include/similarity.h"
+
+namespace {
+
+typedef std::mt19937_64 Random;
+
+uint16_t half_of(float value) {
+  _Float16 half = static_cast<_Float16>(value);
+  uint16_t bits;
+  std::memcpy(&bits, &half, 2);
+  return bits;
+}
+
+float float_of(uint16_t bits) {
+  _Float16 half;
+  std::memcpy(&half, &bits, 2);
+  return static_cast<float>(half);
+}
+
+size_t pick(Random &random, std::initializer_list<size_t> of) { return of.begin()[random() % of.size()]; }
+
+struct Case {
+  size_t dims, count, queries, k;
+  int threads;
+  enum shoal_dtype dtype;
+  enum shoal_metric metric;
+  std::vector<char> data;
+  std::vector<float> scales, query, values;  // values: rows as floats, unscaled
+  shoal_rows rows;
+};
+
+/** Values of a row: mostly normal, sometimes zero, tiny, equal to an earlier row, or not a number. */
+void fill(Random &random, Case &c) {
+  std::normal_distribution<float> normal;
+  c.values.resize(c.count * c.dims);
+  for (size_t r = 0; r < c.count; r++) {
+    float *row = c.values.data() + r * c.dims;
+    const size_t kind = random() % 12;
+    if (kind == 0 && r > 0) std::copy_n(c.values.data() + random() % r * c.dims, c.dims, row);
+    else for (size_t d = 0; d < c.dims; d++) row[d] = kind == 1 ? 0.0f : normal(random) * (kind == 4 ? 1e-15f : kind == 2 && d % 2 == 1 ? 1e-40f : 1.0f);
+    if (kind == 3 && random() % 4 == 0) row[random() % c.dims] = std::numeric_limits<float>::quiet_NaN();
+  }
+}
+
+Case random_case(Random &random) {
+  Case c;
+  c.dims = pick(random, {1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 128, 129, 384, 4096});
+  c.count = c.dims > 512 ? pick(random, {1, 7, 31, 33, 65}) : pick(random, {1, 7, 31, 32, 33, 100, 257, 1000, 4097});
+  c.queries = pick(random, {1, 2, 3, 4, 5, 7, 12, 13, 31, 33});
+  c.k = pick(random, {1, 10, 17, c.count, c.count + 5});
+  c.threads = static_cast<int>(pick(random, {1, 2, 3}));
+  c.dtype = static_cast<enum shoal_dtype>(random() % 3);
+  c.metric = static_cast<enum shoal_metric>(random() % 3);
+  fill(random, c);
+  const size_t element = c.dtype == SHOAL_F32 ? 4 : c.dtype == SHOAL_F16 ? 2 : 1;
+  const size_t stride = c.dims * element + random() % 3 * (c.dtype == SHOAL_F32 ? 4 : element);
+  c.data.assign(c.count * stride + 64, 0);
+  std::vector<float> factors(c.count, 1.0f);
+  for (size_t r = 0; r < c.count; r++)
+    for (size_t d = 0; d < c.dims; d++) {
+      float &value = c.values[r * c.dims + d];
+      char *to = c.data.data() + r * stride + d * element;
+      if (c.dtype == SHOAL_F32) std::memcpy(to, &value, 4);
+      if (c.dtype == SHOAL_F16) {
+        const uint16_t bits = half_of(value);
+        std::memcpy(to, &bits, 2);
+        value = float_of(bits);
+      }
+      if (c.dtype == SHOAL_I8) {
+        const int8_t whole = std::isnan(value) ? 0 : static_cast<int8_t>(std::clamp(value * 40, -127.0f, 127.0f));
+        std::memcpy(to, &whole, 1);
+        value = whole;
+      }
+    }
+  if (c.metric == SHOAL_COSINE || c.dtype == SHOAL_I8)
+    for (size_t r = 0; r < c.count; r++) {
+      double square = 0;
+      for (size_t d = 0; d < c.dims; d++) square += static_cast<double>(c.values[r * c.dims + d]) * c.values[r * c.dims + d];
+      c.scales.push_back(c.metric != SHOAL_COSINE ? 0.025f * (1 + r % 3) : square == 0 ? 0 : static_cast<float>(1 / std::sqrt(square)));
+    }
+  std::normal_distribution<float> normal;
+  c.query.resize(c.queries * c.dims);
+  for (float &value : c.query) value = normal(random);
+  if (random() % 8 == 0) std::fill_n(c.query.begin(), c.dims, 0.0f);
+  if (random() % 3 == 0) for (size_t d = 0; d < c.dims; d++) c.query[d] = std::isnan(c.values[d]) ? 1 : c.values[d]; // a row asks for itself
+  c.rows = {c.data.data(), c.count, static_cast<uint32_t>(c.dims), stride, c.dtype, c.scales.empty() ? nullptr : c.scales.data()};
+  return c;
+}
+
+struct Reference {
+  double score, size;  // size: ‖q‖ ‖r‖, what errors are relative to
+};
+
+Reference reference(const Case &c, size_t q, size_t r) {
+  double dot = 0, far = 0, qq = 0, rr = 0;
+  const double scale = c.metric != SHOAL_COSINE && !c.scales.empty() ? c.scales[r] : 1;
+  for (size_t d = 0; d < c.dims; d++) {
+    const double a = c.query[q * c.dims + d], b = c.values[r * c.dims + d] * scale;
+    dot += a * b, far += (a - b) * (a - b), qq += a * a, rr += b * b;
+  }
+  const double size = std::sqrt(qq) * std::sqrt(rr);
+  // An int8 value times its scale is rounded once before the difference is taken; that error does not shrink with the distance.
+  if (c.metric == SHOAL_L2) return {far, far + (c.scales.empty() ? 0 : 0.05 * std::sqrt(far * rr))};
+  if (c.metric == SHOAL_COSINE) return {size == 0 ? 0 : dot / size, std::isnan(dot) ? size : 1};
+  return {dot, size};
+}
+
+int fail(const char *what, const Case &c, int isa, size_t q, size_t i, double found, double expected) {
+  std::printf("%s: isa %s dims %zu rows %zu queries %zu k %zu threads %d dtype %d metric %d; query %zu, place %zu: %.9g, expected %.9g\n", what, shoal_isa_name(isa), c.dims, c.count,
+              c.queries, c.k, c.threads, c.dtype, c.metric, q, i, found, expected);
+  return 1;
+}
+
+bool is_near(const Case &c, float found, Reference expected) {
+  const double allowed = c.metric == SHOAL_L2 ? 1e-5 * expected.size + 1e-30 : 1e-6 * std::max(1.0, expected.size);
+  return (std::isnan(found) && std::isnan(expected.score)) || std::fabs(found - expected.score) <= allowed;
+}
+
+int check(const Case &c, int isa) {
+  std::vector<float> matrix(c.queries * c.count);
+  shoal_matrix(isa, c.threads, c.query.data(), c.queries, &c.rows, c.metric, matrix.data());
+  std::vector<uint64_t> ids(c.queries * c.k), again_ids(ids);
+  std::vector<float> scores(c.queries * c.k), again(scores);
+  std::vector<uint32_t> found(c.queries), again_found(found);
+  shoal_topk(isa, c.threads, c.query.data(), c.queries, &c.rows, c.metric, static_cast<uint32_t>(c.k), ids.data(), scores.data(), found.data());
+  shoal_topk(isa, 1, c.query.data(), c.queries, &c.rows, c.metric, static_cast<uint32_t>(c.k), again_ids.data(), again.data(), again_found.data());
+  if (ids != again_ids || found != again_found || std::memcmp(scores.data(), again.data(), scores.size() * 4) != 0) return fail("threads change the answer", c, isa, 0, 0, 0, 0);
+  for (size_t q = 0; q < c.queries; q++) {
+    std::vector<std::pair<double, uint64_t>> order;
+    for (size_t r = 0; r < c.count; r++) {
+      const Reference expected = reference(c, q, r);
+      if (!is_near(c, matrix[q * c.count + r], expected)) return fail("matrix", c, isa, q, r, matrix[q * c.count + r], expected.score);
+      if (!std::isnan(expected.score)) order.push_back({c.metric == SHOAL_L2 ? expected.score : -expected.score, r});
+    }
+    std::sort(order.begin(), order.end());
+    const size_t count = std::min(c.k, order.size());
+    if (found[q] != count) return fail("number found", c, isa, q, 0, found[q], static_cast<double>(count));
+    for (size_t i = 0; i < count; i++) {
+      const double best = std::fabs(order[i].first), mine = reference(c, q, ids[q * c.k + i]).score;
+      if (!is_near(c, scores[q * c.k + i], reference(c, q, ids[q * c.k + i]))) return fail("score", c, isa, q, i, scores[q * c.k + i], mine);
+      // Another id only where the scores differ by less than 4 units in the last place of fp32.
+      if (ids[q * c.k + i] != order[i].second && std::fabs(std::fabs(mine) - best) > 4 * best * 1.2e-7 + 1e-38) return fail("order", c, isa, q, i, mine, best);
+    }
+  }
+  return 0;
+}
+
+int check_rescore(Random &random, const Case &c) {
+  std::vector<uint64_t> begin{0}, candidates;
+  for (size_t q = 0; q < c.queries; q++) {
+    for (size_t i = random() % 5; i > 0; i--) candidates.push_back(random() % c.count);
+    begin.push_back(candidates.size());
+  }
+  std::vector<float> scores(candidates.size());
+  shoal_rescore(c.threads, c.query.data(), c.queries, &c.rows, c.metric, begin.data(), candidates.data(), scores.data());
+  for (size_t q = 0; q < c.queries; q++)
+    for (size_t i = begin[q]; i < begin[q + 1]; i++)
+      if (!is_near(c, scores[i], reference(c, q, candidates[i]))) return fail("rescore", c, 0, q, i, scores[i], reference(c, q, candidates[i]).score);
+  return 0;
+}
+
+int check_spread(Random &random) {
+  const size_t nodes = pick(random, {1, 2, 7, 33, 200}), lanes = pick(random, {1, 3, 16, 17}), steps = random() % 5;
+  std::vector<uint64_t> begin{0};
+  std::vector<uint32_t> target;
+  std::vector<float> weight;
+  std::uniform_real_distribution<float> uniform;
+  for (size_t n = 0; n < nodes; n++) {
+    for (size_t e = random() % 6; e > 0; e--) target.push_back(static_cast<uint32_t>(random() % nodes)), weight.push_back(uniform(random));
+    begin.push_back(target.size());
+  }
+  std::vector<float> seeds(nodes * lanes, 0.0f);
+  for (size_t i = 0; i < lanes; i++) seeds[random() % nodes * lanes + i] = 1;
+  const float decay = 0.8f, threshold = 0.05f;
+  std::vector<double> total(seeds.begin(), seeds.end()), last(total);
+  for (size_t s = 0; s < steps; s++) {
+    std::vector<double> next(total.size(), 0.0);
+    for (size_t n = 0; n < nodes; n++)
+      for (uint64_t e = begin[n]; e < begin[n + 1]; e++)
+        for (size_t i = 0; i < lanes; i++)
+          // Values a rounding away from the threshold may fire on one side only: the reference asks in fp32 as well.
+          if (static_cast<float>(last[n * lanes + i]) >= threshold) next[target[e] * lanes + i] += decay * weight[e] * last[n * lanes + i];
+    for (size_t i = 0; i < total.size(); i++) total[i] += next[i];
+    last = next;
+  }
+  const shoal_graph graph{nodes, begin.data(), target.data(), weight.data()};
+  for (int isa = 0; isa < shoal_isa_count(); isa++)
+    for (int threads = 1; threads <= 3; threads++) {
+      std::vector<float> activation(seeds), scratch(2 * seeds.size());
+      shoal_spread(isa, threads, &graph, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, activation.data(), scratch.data());
+      for (size_t i = 0; i < total.size(); i++)
+        if (std::fabs(activation[i] - total[i]) > 1e-5 * std::max(1.0, total[i])) {
+          std::printf("spread: isa %s, nodes %zu, lanes %zu, steps %zu: value %zu is %.9g, expected %.9g\n", shoal_isa_name(isa), nodes, lanes, steps, i, activation[i], total[i]);
+          return 1;
+        }
+    }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  const int cases = argc > 1 ? std::atoi(argv[1]) : 2000;
+  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : std::random_device{}();
+  std::printf("%d cases, seed %llu, instruction sets:", cases, static_cast<unsigned long long>(seed));
+  for (int isa = 0; isa < shoal_isa_count(); isa++) std::printf(" %s", shoal_isa_name(isa));
+  std::printf("\n");
+  for (int i = 0; i < cases; i++) {
+    Random random(seed + i);
+    const Case c = random_case(random);
+    for (int isa = 0; isa < shoal_isa_count(); isa++)
+      if (check(c, isa) != 0) return std::printf("case %d\n", i), 1;
+    if (check_rescore(random, c) != 0 || check_spread(random) != 0) return std::printf("case %d\n", i), 1;
+  }
+  std::printf("%d cases passed\n", cases);
+  return 0;
+}
