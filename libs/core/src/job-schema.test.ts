@@ -20,9 +20,14 @@ function refusalOf(data: unknown, jobId = 'a', name = 'embed'): { readonly code:
 describe('what is accepted', () => {
   test('the smallest job, with every default', () => {
     expect(parseJob('a', 'embed', { v: 1, texts: ['one', ''] })).toEqual({
-      jobId: 'a', input: { form: 'inline', texts: ['one', ''] }, rows: 2, fingerprint: undefined, class: 'bulk', tenant: 'default', deadlineMs: undefined, reply: undefined,
+      jobId: 'a', input: { form: 'inline', texts: ['one', ''] }, rows: 2, fingerprint: undefined, class: 'interactive', tenant: 'default', deadlineMs: undefined, reply: undefined,
       resultTtlMs: 86_400_000, truncate: 'end', prompt: undefined, output: { dtype: 'f32', dimensions: undefined },
     });
+  });
+
+  test('few rows are interactive and many are bulk, unless the job says so', () => {
+    const classOf = (rows: number, more: object = {}): string => parseJob('a', 'embed', { v: 1, input: { form: 'texts', rows }, ...more }).class;
+    expect([classOf(8), classOf(9), classOf(8, { class: 'bulk' }), classOf(9, { class: 'interactive' })]).toEqual(['interactive', 'bulk', 'bulk', 'interactive']);
   });
 
   test('every option', () => {

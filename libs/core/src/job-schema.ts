@@ -7,6 +7,8 @@ import { ShoalError, type ErrorCode } from './errors.ts';
 import { REPLY_CHANNEL, checkJobId } from './keys.ts';
 
 export const MAX_ROWS_PER_JOB = 256;
+/** A job of so few rows that does not name its class is interactive: somebody waits for it. */
+export const INTERACTIVE_ROWS = 8;
 /** Inline texts are for people and small jobs; larger input belongs into an input key. Bytes of UTF-8. */
 export const MAX_INLINE_BYTES = 256 * 1024;
 /** How long a result waits for a producer that listens, and for one that comes back later. Milliseconds. */
@@ -119,7 +121,7 @@ function toEmbedJob(jobId: string, data: EmbedJobData): EmbedJob {
     input,
     rows: rowCount,
     fingerprint: data.fingerprint,
-    class: data.class ?? 'bulk',
+    class: data.class ?? (rowCount <= INTERACTIVE_ROWS ? 'interactive' : 'bulk'),
     tenant: data.tenant ?? 'default',
     deadlineMs: data.deadline,
     reply: data.reply,

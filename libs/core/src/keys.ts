@@ -32,6 +32,12 @@ export interface KeySpace {
   job(queue: string, jobId: string): string;
   /** Sorted set of live workers of a queue: member = worker id, score = epoch ms until which it counts as alive. */
   workers(queue: string): string;
+  /** Sorted set of the order of a lane: the end of each flow's last job in virtual time, see fair-order.ts. */
+  order(queue: string): string;
+  /** There while jobs of the lane may carry a mark that they were cancelled. */
+  cancelled(queue: string): string;
+  /** Pub/sub channel on which the workers of a lane hear of cancelled jobs. */
+  cancels(queue: string): string;
   /** Pub/sub channel on which a waiting producer hears of its jobs. */
   reply(name: string): string;
 }
@@ -43,6 +49,9 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     lock: (queue, jobId) => `${prefix}:${queue}:${jobId}:lock`,
     job: (queue, jobId) => `${prefix}:${queue}:${jobId}`,
     workers: (queue) => `${prefix}:workers:${queue}`,
+    order: (queue) => `${prefix}:order:${queue}`,
+    cancelled: (queue) => `${prefix}:cancelled:${queue}`,
+    cancels: (queue) => `${prefix}:cancels:${queue}`,
     reply: (name) => `${prefix}:reply:${name}`,
   };
 }

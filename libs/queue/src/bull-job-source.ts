@@ -13,6 +13,7 @@ import { ClaimBursts, unlessAborted } from './claim-bursts.ts';
 import { closeConnection, isServerFull, openConnection, untilReady, type Redis } from './connection.ts';
 import { HandOvers, endingOf, handOverOf } from './hand-over.ts';
 import { JobEndings } from './job-endings.ts';
+import { orderWaiting } from './fair-order.ts';
 import { keepLocks } from './keep-locks.ts';
 import { Leases } from './leases.ts';
 import { checkServer, type ServerFacts } from './server-check.ts';
@@ -194,7 +195,18 @@ export class BullJobSource implements JobSource {
       signal: this.claimingEnd.signal,
       log,
     });
-    return { worker, bursts, endings };
+    return { worker, bursts, endings, cancels };
+  }
+
+  /** Without an order jobs are claimed as they came, which is better than not at all. */
+  private async order(connection: Redis): Promise<number> {
+    const { prefix, queue, log } = this.options;
+    try {
+      return await orderWaiting(connection, { prefix, queue }, this.end.signal);
+    } catch (error) {
+      if (!this.end.signal.aborted) log.warn({ err: error }, 'waiting jobs could not be put in order');
+      return 0;
+    }
   }
 
   private async close(): Promise<void> {
@@ -211,6 +223,7 @@ export class BullJobSource implements JobSource {
   }
 
   private isStopped(): boolean {
+      order: () => this.order(connection),
     return this.state === 'stopped';
   }
 

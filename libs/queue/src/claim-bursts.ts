@@ -14,6 +14,8 @@ export interface ClaimBurstsOptions {
   readonly takeNext: () => Promise<TakenJob | undefined>;
   /** So many calls at once, in one round trip. */
   readonly takeNow: (count: number) => Promise<TakenJob | undefined>[];
+  /** Gives waiting jobs their place in line and resolves to how many still have none. Travels before the calls that follow it. */
+  readonly order: () => Promise<number>;
   /** Told of each job as it comes: its lease runs from now, though the claim may still be asking for more. */
   readonly onTaken: (taken: TakenJob) => void;
   readonly onLate: (taken: TakenJob) => Promise<void>;
@@ -70,12 +72,19 @@ export class ClaimBursts {
     const jobs: TakenJob[] = [];
     for (let size = FIRST_BURST; jobs.length < limit && !this.options.signal.aborted; size *= BURST_GROWTH) {
       const wanted = Math.min(size, limit - jobs.length);
+      const ordering = this.options.order();
       const got = await this.collect(this.options.takeNow(wanted));
       jobs.push(...got);
       this.mayHaveMore = got.length === wanted;
+      await unlessAborted(this.options.signal, this.orderRest(ordering));
       if (!this.mayHaveMore) break;
     }
     return jobs;
+  }
+
+  /** Jobs without a place would be taken before all others: no further burst while there are some. */
+  private async orderRest(first: Promise<number>): Promise<void> {
+    for (let unplaced = await first; unplaced > 0 && !this.options.signal.aborted; ) unplaced = await this.options.order();
   }
 
   private async collect(calls: readonly Promise<TakenJob | undefined>[]): Promise<TakenJob[]> {

@@ -5,6 +5,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { UnrecoverableError, Worker } from 'bullmq';
 import { decodeResultHeader, encodeResult, encodeTexts, isShoalError, keySpace } from '@shoal/core';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
+import { orderWaiting } from './fair-order.ts';
 import { JobProducer, type NewJob } from './job-producer.ts';
 import { ResultReader } from './result-reader.ts';
 import { startTestServer, type TestServer } from './testing.ts';
@@ -173,7 +174,7 @@ describe('add', () => {
   test('refuses before sending: ids, formats, a missing fingerprint, an input that is or is not there', async () => {
     const { queue, producer } = await setup();
     const { input: _, ...withoutInput } = keyed('x-1');
-    for (const job of [keyed('a:b'), keyed('17'), { ...keyed('x-2'), data: { v: 1, texts: ['a'] } }, withoutInput, { ...inline('x-3'), input: encodeTexts(['a']) }, { ...inline('x-4'), priority: 0 }] as NewJob[]) {
+    for (const job of [keyed('a:b'), keyed('17'), { ...keyed('x-2'), data: { v: 1, texts: ['a'] } }, withoutInput, { ...inline('x-3'), input: encodeTexts(['a']) }] as NewJob[]) {
       await expect(producer.add([inline('fine'), job])).rejects.toMatchObject({ code: 'JOB_INVALID' });
     }
     expect(await waiting(queue)).toBe(0);
@@ -212,7 +213,8 @@ describe('states and remove', () => {
     await finish(queue);
     await producer.add([inline('s-2')]);
     await finish(queue, { failure: 'DEADLINE_PASSED: too late' });
-    await producer.add([inline('s-3'), { ...inline('s-4'), priority: 5 }]);
+    await producer.add([inline('s-3'), inline('s-4')]);
+    await orderWaiting(connection, { prefix: PREFIX, queue, mostJobs: 1 }); // one has its place in line, one has not
     expect(await producer.states(['s-1', 's-2', 's-3', 's-4', 's-5'])).toEqual([
       { jobId: 's-1', state: 'completed', failedReason: undefined },
       { jobId: 's-2', state: 'failed', failedReason: 'DEADLINE_PASSED: too late' },

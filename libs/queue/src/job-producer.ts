@@ -26,8 +26,6 @@ export interface NewJob {
   readonly data: EmbedJobData;
   /** SHI1 bytes; exactly when `data.input` says that there are some. */
   readonly input?: Buffer | undefined;
-  /** 1 (first) to 2,097,151; left out, the job goes before all of these. */
-  readonly priority?: number | undefined;
 }
 
 export interface AddOptions {
@@ -177,7 +175,7 @@ export class JobProducer {
     transaction.hmget(keys[0], 'data', 'finishedOn', 'failedReason');
     transaction.getrangeBuffer(keys[2], 0, 31);
     transaction.eval(PREPARE, 3, ...keys, ...(job.input === undefined ? [] : [job.input]));
-    queueAdd(this.queue, transaction, { name: 'embed', data: job.data, opts: optionsOf(job) });
+    queueAdd(this.queue, transaction, { name: 'embed', data: job.data, opts: { jobId: job.jobId } });
   }
 
   private jobAndInput(jobId: string): [job: string, input: string] {
@@ -240,7 +238,7 @@ export class JobProducer {
     queueRemove(queue, transaction, job.jobId);
     transaction.del(this.keys.output(this.options.queue, job.jobId));
     if (job.input !== undefined) transaction.set(this.keys.input(this.options.queue, job.jobId), job.input);
-    queueAdd(queue, transaction, { name: 'embed', data: job.data, opts: optionsOf(job) });
+    queueAdd(queue, transaction, { name: 'embed', data: job.data, opts: { jobId: job.jobId } });
   }
 
   private openWatcher(): { connection: Redis; queue: Queue } {
@@ -288,18 +286,13 @@ function inGroups(jobs: readonly NewJob[]): NewJob[][] {
   return groups;
 }
 
-function checkNewJob({ jobId, data, input, priority }: NewJob): void {
+function checkNewJob({ jobId, data, input }: NewJob): void {
   const job = parseJob(jobId, 'embed', data);
   const problem =
     job.fingerprint === undefined ? 'its data has no fingerprint; without one a reused id could not be told from a repeated request'
     : (job.input.form === 'inline') !== (input === undefined) ? `its data says ${job.input.form === 'inline' ? 'that the texts are inline, but there is an input' : 'that there is an input, but none was given'}`
-    : priority !== undefined && !(Number.isInteger(priority) && priority >= 1 && priority <= 2_097_151) ? `its priority is ${priority}; 1 to 2,097,151 are possible`
     : undefined;
   if (problem !== undefined) throw new ShoalError('JOB_INVALID', `job "${jobId}": ${problem}`, { jobId });
-}
-
-function optionsOf({ jobId, priority }: NewJob): { jobId: string; priority?: number } {
-  return priority === undefined ? { jobId } : { jobId, priority };
 }
 
 function fingerprintOf({ data }: NewJob): string {
