@@ -19,6 +19,9 @@ export const settingsSchema = z.strictObject({
   model: z.string().min(1).max(128).default('minilm').describe('Model of the store that this worker or command uses.'),
   device: z.string().regex(/^(auto|cpu|gpu:\d+|sim:\d+)$/, 'must be auto, cpu, gpu:<index> or sim:<tokens per ms>').default('auto')
     .describe('Device of a worker. sim:8000 is a simulated one that computes nothing, at 8,000 tokens a millisecond; it serves its own queue, embed-<model>-sim.'),
+  precision: z.enum(['auto', 'fp32', 'fp16', 'bf16']).default('auto')
+    .describe('What a GPU computes in. auto: fp16 where canary texts give the vectors of fp32 (cosine at least 0.9999), else fp32. CPUs compute in fp32.'),
+  deviceSessions: count(1, 4).default(1).describe('Sessions of the runtime side by side on a GPU, each with its own copy of the weights: one launches while another computes.'),
   cacheDir: z.string().min(1).optional().describe('Models, graphs and the private queue server. Default: $XDG_CACHE_HOME/shoal or ~/.cache/shoal.'),
   threads: count(0, 1024).default(0).describe('Threads one run uses on the CPU; 0 means one per core that the process may use.'),
   tokenizerThreads: count(0, 64).optional().describe('Threads that tokenize jobs which came as text; 0: none. Unset: one for every four cores, at most 8.'),

@@ -2,13 +2,13 @@
 // answer the claimer. It ends with its claimer: a closed channel means SIGKILL, because leaving in any softer way aborts
 // while a run is in flight. Signals from a terminal are the claimer's to handle.
 
-import { Executor, faultPointsFrom, fixedBudget, invariant, keySpace, systemClock, toFailure, type FromExecutor, type InferenceBackend, type ToExecutor } from '@shoal/core';
+import { Executor, faultPointsFrom, fixedBudget, invariant, keySpace, systemClock, toFailure, type FromExecutor, type InferenceBackend, type ToExecutor, type Tokenizer } from '@shoal/core';
 import { PacedBackend } from '@shoal/core/sim';
-import { OrtBackend } from '@shoal/inference';
-import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
+import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { createLogger } from '@shoal/ops/service';
 import { RedisPayloadStore } from '@shoal/queue/payload';
 import { EXECUTOR_ENVIRONMENT, type ExecutorSettings } from './executor-settings.ts';
+import { openDevice } from './open-device.ts';
 import { ThreadedTokenizer } from './threaded-tokenizer.ts';
 
 const settings = JSON.parse(process.env[EXECUTOR_ENVIRONMENT] ?? 'null') as ExecutorSettings;
@@ -34,7 +34,7 @@ async function open(): Promise<{ executor: Executor; close: () => Promise<void> 
   const model = await openModel(settings.model, { cacheDir });
   const ownTokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
   const tokenizer = new ThreadedTokenizer({ tokenizer: ownTokenizer, model: settings.model, cacheDir, maxTokens: ownTokenizer.maxTokens, threads: settings.tokenizerThreads });
-  const backend = await openBackend(model, tokenizer.maxTokens);
+  const backend = await openBackend(model, ownTokenizer);
   const store = await connecting;
   const name = `${settings.served}@${model.revision}`;
   const faults = faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal));
@@ -42,6 +42,7 @@ async function open(): Promise<{ executor: Executor; close: () => Promise<void> 
   const executor = new Executor({
     store, tokenizer, backend, log, limits, send, faults,
     budget: fixedBudget(limits),
+    isLastLane: backend.device === 'cpu',
     model: name,
     prompts: model.prompts,
     clock: systemClock,
@@ -58,11 +59,11 @@ async function open(): Promise<{ executor: Executor; close: () => Promise<void> 
   };
 }
 
-async function openBackend(model: StoredModel, maxTokens: number): Promise<InferenceBackend> {
-  const { limits, threads, cacheDir, simulatedTokensPerMs } = settings;
-  const slots = { dims: model.dims, slotRows: limits.maxRows, slotTokens: Math.max(limits.maxPaddedTokens, Math.ceil(maxTokens / 8) * 8) };
+async function openBackend(model: StoredModel, tokenizer: Tokenizer): Promise<InferenceBackend> {
+  const { limits, threads, cacheDir, simulatedTokensPerMs, device, precision, deviceSessions: sessions } = settings;
+  const slots = { dims: model.dims, slotRows: limits.maxRows, slotTokens: Math.max(limits.maxPaddedTokens, Math.ceil(tokenizer.maxTokens / 8) * 8) };
   if (simulatedTokensPerMs !== undefined) return new PacedBackend({ ...slots, tokensPerMs: simulatedTokensPerMs });
-  return OrtBackend.open({ ...slots, threads, precision: model.precision, graphPath: await openGraph(model, { cacheDir }) });
+  return openDevice({ device, precision, sessions, slots, model, tokenizer, cacheDir, threads, log, environment: process.env });
 }
 
 try {

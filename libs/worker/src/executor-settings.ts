@@ -17,12 +17,16 @@ export interface ExecutorSettings {
   readonly served: string;
   /** Set for a simulated device: its padded tokens per millisecond. */
   readonly simulatedTokensPerMs: number | undefined;
+  /** auto, cpu or gpu:<index>; of a simulated device nothing depends on it. */
+  readonly device: Settings['device'];
+  readonly precision: Settings['precision'];
+  readonly deviceSessions: Settings['deviceSessions'];
   readonly cacheDir: string;
   /** Longest row in tokens; undefined: where the model's authors truncate. */
   readonly maxTokens: number | undefined;
   readonly threads: number;
   /** Threads that tokenize jobs which came as text. */
   readonly tokenizerThreads: number;
-  readonly limits: Pick<Settings, 'maxPaddedTokens' | 'maxRows' | 'maxWaitMs' | 'minRows' | 'maxRowAgeMs'>;
+  readonly limits: Pick<Settings, 'maxPaddedTokens' | 'maxRows' | 'windowRows' | 'maxWaitMs' | 'minRows' | 'maxRowAgeMs'>;
   readonly logLevel: Settings['logLevel'];
 }

@@ -3,7 +3,7 @@
 
 import { availableParallelism } from 'node:os';
 import {
-  Pipeline, ShoalError, cacheFolder, faultPointsFrom, mainQueue, noMetrics, systemClock, type FromExecutor, type Logger, type Metrics, type Settings,
+  Pipeline, cacheFolder, faultPointsFrom, mainQueue, noMetrics, systemClock, type FromExecutor, type Logger, type Metrics, type Settings,
 } from '@shoal/core';
 import { openModel } from '@shoal/models';
 import { BullJobSource, WorkerPresence, serverClock } from '@shoal/queue';
@@ -29,14 +29,13 @@ export interface RunningWorker {
 /** Starts claiming. Throws what keeps it from that: CONFIG_INVALID, MODEL_*, QUEUE_UNREACHABLE, QUEUE_UNSAFE, INFERENCE_FAILED. */
 export async function startWorker({ settings, log, faultPoint }: WorkerOptions): Promise<RunningWorker> {
   const { redisUrl, prefix, leaseMs, stalledCheckMs } = settings;
-  chooseDevice(settings, log);
   const cacheDir = cacheFolder(settings.cacheDir);
   const model = await openModel(settings.model, { cacheDir });
   const threads = settings.threads || availableParallelism();
   const simulatedTokensPerMs = simulatedRate(settings.device);
   const served = simulatedTokensPerMs === undefined ? model.name : `${model.name}-sim`; // nobody who asks for the model gets simulated vectors
   const server = { redisUrl, prefix, queue: mainQueue(served), log };
-  const executor = new ForkedExecutor({ ...server, cacheDir, threads, tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(), cpuQueue: undefined, model: model.name, served, simulatedTokensPerMs, maxTokens: settings.maxTokens, limits: settings, logLevel: settings.logLevel });
+  const executor = new ForkedExecutor({ ...server, device: settings.device, precision: settings.precision, deviceSessions: settings.deviceSessions, cacheDir, threads, tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(), cpuQueue: undefined, model: model.name, served, simulatedTokensPerMs, maxTokens: settings.maxTokens, limits: settings, logLevel: settings.logLevel });
   const source = new BullJobSource({ ...server, leaseMs, stalledCheckMs });
   const opened = [executor, source] as { stop(): Promise<void> }[];
   const keep = async <Part extends { stop(): Promise<void> }>(part: Promise<Part>): Promise<Part> => {
@@ -81,12 +80,4 @@ function defaultTokenizerThreads(): number {
 /** Tokens per millisecond of `sim:<rate>`; undefined for a device that exists. */
 function simulatedRate(device: string): number | undefined {
   return device.startsWith('sim:') ? Number(device.slice('sim:'.length)) : undefined;
-}
-
-/** The CPU is all this version can run on; a GPU label is refused rather than served by something else. */
-function chooseDevice({ device }: Settings, log: Logger): void {
-  if (device.startsWith('gpu')) {
-    throw new ShoalError('CONFIG_INVALID', `device ${device} was asked for, but this version of Shoal has no GPU execution provider; start the worker with --device cpu`, { device });
-  }
-  if (device === 'auto') log.info({ device: 'cpu' }, 'no GPU execution provider in this version, using the CPU');
 }
