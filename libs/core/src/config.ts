@@ -31,7 +31,8 @@ export const settingsSchema = z.strictObject({
   maxRows: count(1, 65_536).default(1024).describe('Most rows of a micro-batch.'),
   poolTokens: count(16, 1 << 26).default(24_576)
     .describe('Real tokens that claims keep waiting in the pool, so that rows of like length meet. More raises padding efficiency and latency under load.'),
-  maxWaitMs: durationMs(0, 10_000).default(10).describe('How long a short pool gathers rows before it runs.'),
+  windowRows: count(1, 65_536).default(64).describe('So many rows in a short pool run at once, whatever the token budget would still take.'),
+  maxWaitMs: durationMs(0, 10_000).default(10).describe('How long a short pool gathers rows before it runs at most; less where a run takes less.'),
   minRows: count(1, 4096).default(8).describe('After maxWaitMs a short pool runs with at least so many rows; after twice that with any.'),
   maxRowAgeMs: durationMs(1, 60_000).default(250).describe('A row older than this is in the next micro-batch, whatever its length.'),
   leaseMs: durationMs(1_000, 600_000).default(15_000).describe('How long a claim lasts without renewal. Renewed at a third of this time.'),

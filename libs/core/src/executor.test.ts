@@ -3,88 +3,13 @@
 
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { Executor, type ExecutorLimits } from './executor.ts';
 import { encodeBody } from './output-encoding.ts';
-import { fixedBudget, type FixedLimits } from './fixed-budget.ts';
-import { noFaults } from './fault-points.ts';
 import { fingerprintOf } from './fingerprint.ts';
 import { encodeTexts, encodeTokens } from './input-format.ts';
 import { decodeResultHeader, encodeResult, openResult } from './result-format.ts';
-import type { FromExecutor, JobOrder, JobOutcome } from './protocol.ts';
-import { FakeBackend, FakeTokenizer, Gate, ManualClock, MemoryPayloadStore, RecordingLogger, deliveredVector, settled, type FakeBackendOptions } from './testing/index.ts';
-
-const MODEL = 'fake@0123456789ab';
-const DIMS = 8;
-const LIMITS: ExecutorLimits = { maxRowAgeMs: 250, maxWaitMs: 10, minRows: 4 };
-const BUDGET: FixedLimits = { maxPaddedTokens: 256, maxRows: 16 };
-
-const NOTHING = { slots: 0, timers: 0, runningMs: 0 };
-
-interface SetupOptions {
-  readonly limits?: Partial<ExecutorLimits>;
-  readonly budget?: Partial<FixedLimits>;
-  readonly backend?: Omit<FakeBackendOptions, 'clock' | 'dims'>;
-}
-
-function setup({ limits, budget, backend: backendOptions }: SetupOptions = {}) {
-  const clock = new ManualClock();
-  const store = new MemoryPayloadStore();
-  const backend = new FakeBackend({ clock, dims: DIMS, slotTokens: 1024, ...backendOptions });
-  const tokenizer = new FakeTokenizer();
-  const log = new RecordingLogger();
-  const sent: FromExecutor[] = [];
-  const executor = new Executor({
-    store, backend, tokenizer, clock, log,
-    limits: { ...LIMITS, ...limits },
-    budget: fixedBudget({ ...BUDGET, ...budget }),
-    model: MODEL,
-    prompts: { query: 'query : ', passage: '' },
-    resultKey: (jobId) => `out:${jobId}`,
-    send: (message) => void sent.push(structuredClone(message)),
-    faults: noFaults,
-  });
-  return {
-    clock, store, backend, tokenizer, log, sent, executor,
-    outcomes: (): JobOutcome[] => sent.flatMap((message) => (message.kind === 'outcomes' ? message.outcomes : [])),
-    outcomesOf(jobId: string): JobOutcome[] {
-      return this.outcomes().filter((outcome) => outcome.jobId === jobId);
-    },
-    /** Sends orders as the claimer would, their locks taken. */
-    run(orders: readonly JobOrder[], isQueueDrained = true): void {
-      for (const order of orders) store.locks.set(order.jobId, order.token);
-      executor.handle({ kind: 'run', jobs: orders, isQueueDrained });
-    },
-    untilOutcomes(count: number): Promise<void> {
-      return clock.advanceUntil(() => this.outcomes().length >= count);
-    },
-    vectorsOf(jobId: string): Float32Array[] {
-      const { header, body } = openResult(store.results.get(jobId)!);
-      const values = new Float32Array(Uint8Array.from(body).buffer);
-      return Array.from({ length: header.rows }, (_, row) => values.slice(row * header.dims, (row + 1) * header.dims));
-    },
-    /** What is still held after a stop. */
-    async leftovers(): Promise<object> {
-      await clock.advanceUntilSettled(executor.stop());
-      return { slots: backend.lentSlots, timers: clock.pending, runningMs: backend.runningMs() };
-    },
-  };
-}
-
-function orderOf(jobId: string, texts: readonly string[], more: Partial<JobOrder> = {}): JobOrder {
-  return {
-    jobId, token: `${jobId}-token`, queuedMs: 3, class: 'bulk', input: { form: 'inline', texts }, fingerprint: undefined, truncate: 'end', prompt: undefined,
-    output: { dtype: 'f32', dimensions: undefined }, resultTtlMs: 1_000, remainingMs: undefined, ...more,
-  };
-}
-
-/** A text of so many tokens, special tokens included, unlike that of any other seed. */
-function textOf(tokens: number, seed: string | number): string {
-  return Array.from({ length: tokens - 2 }, (_, i) => `${seed}w${i}`).join(' ');
-}
-
-function expectedVectors(tokenizer: FakeTokenizer, texts: readonly string[]): Float32Array[] {
-  return texts.map((text) => deliveredVector(tokenizer.encode(text).ids, DIMS));
-}
+import type { JobOrder } from './protocol.ts';
+import { DIMS, MODEL, NOTHING, expectedVectors, orderOf, setup, textOf } from './testing/executor-bench.ts';
+import { Gate, settled } from './testing/index.ts';
 
 const jobSizes = fc.array(fc.array(fc.integer({ min: 2, max: 64 }), { minLength: 1, maxLength: 20 }), { minLength: 1, maxLength: 12 });
 
@@ -102,7 +27,7 @@ describe('rows', () => {
           expect(bench.outcomesOf(job.jobId)).toMatchObject([{ kind: 'committed', token: job.token, value: { rows: texts.length, splits: 0 } }]);
         }
         const ran = bench.backend.runs.flatMap((run) => run.ids.map(String));
-        expect(ran.length).toBe(sizes.flat().length);
+        expect(ran.length + bench.said('ran').reduce((sum, { duplicates }) => sum + duplicates, 0)).toBe(sizes.flat().length);
         expect(new Set(ran).size).toBe(new Set(sizes.flatMap((rows, job) => rows.map((tokens, row) => (tokens === 2 ? 2 : `${job}r${row}`)))).size);
         expect(Math.max(0, ...bench.backend.runs.filter((run) => run.rows > 1).map((run) => run.rows * run.width))).toBeLessThanOrEqual(maxPaddedTokens);
         expect(await bench.leftovers()).toEqual(NOTHING);
@@ -146,8 +71,8 @@ describe('rows', () => {
     const bench = setup();
     bench.run([orderOf('a', ['one two'])]);
     await bench.untilOutcomes(1);
-    expect(bench.sent.map((message) => message.kind)).toEqual(['filled', 'began', 'ran', 'outcomes']);
-    expect(bench.sent[0]).toEqual({ kind: 'filled', jobs: [{ jobId: 'a', tokens: 4 }], poolTokens: 4 });
+    expect(bench.sent.map((message) => message.kind)).toEqual(['budget', 'filled', 'began', 'ran', 'outcomes']);
+    expect(bench.sent[1]).toEqual({ kind: 'filled', jobs: [{ jobId: 'a', tokens: 4 }], poolTokens: 4 });
   });
 
   test('a prompt goes before each text', async () => {
@@ -192,8 +117,8 @@ describe('running out of device memory', () => {
     );
   });
 
-  test('a row that does not fit alone fails its own job with OUT_OF_VRAM, and its neighbours complete', async () => {
-    const bench = setup();
+  test('on the last lane a row that does not fit alone fails its own job with OUT_OF_VRAM, and its neighbours complete', async () => {
+    const bench = setup({ isLastLane: true });
     bench.backend.runsOutOfVramAbove({ paddedTokens: 40 });
     bench.run([orderOf('huge', [textOf(8, 1), textOf(64, 2)]), orderOf('small', [textOf(8, 3), textOf(30, 4)])]);
     await bench.untilOutcomes(2);
@@ -563,9 +488,9 @@ test('a job that is done in the very moment in which a commit ends is committed 
     const bench = setup({ budget: { maxRows: 1 } });
     const runGate = new Gate();
     const run = bench.backend.run.bind(bench.backend);
-    bench.backend.run = async (slot, shape) => {
-      const result = await run(slot, shape);
-      if (slot.index === 1) await runGate.pass();
+    bench.backend.run = async (slot, shape, options) => {
+      const result = await run(slot, shape, options);
+      if (slot.index === 2) await runGate.pass();
       return result;
     };
     runGate.hold();

@@ -1,26 +1,33 @@
 // The executor's half of the pipeline: fill → cut → run → commit. Jobs come in as orders; their rows go into one pool and
 // lose touch with each other; micro-batches leave it for the device, and each job is committed when its last row is back.
 // Everything here happens in one process beside the claimer, and knows no Redis, no ONNX Runtime and no clock of its own.
+// Filling is told in fill.ts, committing in commit.ts, how long to gather in window.ts.
 //
 // The life of a job here: *filling* (its input is read and tokenized), *pooled* (some rows wait, some may be running),
-// *done* (all rows are back, its result is being committed), *gone* (its outcome was sent). A job that is dropped in
-// between goes straight to gone: rows at the device finish, and nothing is written for it.
+// *done* (all rows are back, its result is being committed), *gone* (its outcome was sent). A job that is dropped, fails, is
+// handed over or meets its deadline in between goes straight to gone: rows at the device finish, and nothing is written for it.
+//
+// A micro-batch that was too much for the device is halved by its tokens, until its rows have run or one is left that does not
+// fit alone: then that row's job moves to the CPU lane as a whole. Two such rows in a row, or a library that cannot allocate
+// any more, and the process is worn out: *recycled*. It says so once, launches nothing more, and leaves its open jobs to the next.
 
-import { decodeInput, encodeTexts, type DecodedInput, type TokenIds } from './input-format.ts';
+import { Committer, failed } from './commit.ts';
+import { Filler, type Filled } from './fill.ts';
 import { ShoalError, toFailure, type Failure } from './errors.ts';
-import { decodeResultHeader, encodeResult, type ResultHeader } from './result-format.ts';
-import { encodeBody } from './output-encoding.ts';
-import { fingerprintOf } from './fingerprint.ts';
+import { Slots } from './slots.ts';
+import { pack, squaredLengthOf, writeScaled } from './slot-buffers.ts';
 import { invariant, unreachable } from './invariant.ts';
-import { BUCKET_TOKENS, Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
-import type { BatchBudget, BatchTokenizer, Clock, CommitRequest, CommitResult, InferenceBackend, InputRead, Logger, PayloadStore, Slot } from './ports.ts';
-import type { EmbedReturn } from './job-schema.ts';
+import { BUCKET_TOKENS, Pool, batchOf, halve, type CutLimits, type MicroBatch } from './pool.ts';
+import { familyOf, isWanted, jobsOf, type OpenJob, type Row } from './open-job.ts';
+import { mergeTwins } from './twins.ts';
+import { windowMs, type WindowLimits } from './window.ts';
+import type { BatchBudget, BatchTokenizer, BudgetState, Clock, HandOver, InferenceBackend, Logger, PayloadStore, RunResult, RunShape, Slot } from './ports.ts';
 import type { FaultPoints } from './fault-points.ts';
 import type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from './protocol.ts';
 
-export interface ExecutorLimits extends Pick<CutLimits, 'maxRowAgeMs'> {
-  readonly maxWaitMs: number;
-  readonly minRows: number;
+export interface ExecutorLimits extends WindowLimits {
+  /** A row older than this is cut next, whatever its length. */
+  readonly maxRowAgeMs: number;
 }
 
 export interface ExecutorParts {
@@ -31,6 +38,8 @@ export interface ExecutorParts {
   readonly clock: Clock;
   readonly log: Logger;
   readonly limits: ExecutorLimits;
+  /** Nobody else could run what does not fit here, as on a CPU: such a job fails instead of being handed over. */
+  readonly isLastLane: boolean;
   /** name@revision */
   readonly model: string;
   readonly prompts: Readonly<Record<'query' | 'passage', string>>;
@@ -40,79 +49,97 @@ export interface ExecutorParts {
   readonly faults: FaultPoints;
 }
 
-interface OpenJob {
-  readonly order: JobOrder;
-  readonly fingerprint: string;
-  readonly vectors: Float32Array;
-  readonly rows: number;
-  readonly tokens: number;
-  readonly truncated: number;
-  left: number;
-  splits: number;
-  runMs: number;
-  isBegun: boolean;
-  isDropped: boolean;
+/** A micro-batch on its way to the device. */
+interface Attempt {
+  readonly batch: MicroBatch<Row>;
+  /** In fp32, because a narrower precision made nonsense of these rows. */
+  readonly isExact: boolean;
 }
 
-interface Row extends PoolRow {
-  readonly job: OpenJob;
-  readonly index: number;
-  readonly ids: ArrayLike<number>;
-}
+/** So many rows in a row that did not fit alone: it is not the rows. */
+const LONE_FAILURES_TO_RECYCLE = 2;
+/** A run in fp32 takes twice the memory of one in fp16, beside a session of its own. */
+const EXACT_SHARE = 0.5;
+const MEMORY_NEWS_MS = 1_000;
+/** A budget that changed by less than this share is no news. */
+const BUDGET_NEWS = 0.03;
+/** Catches NaN, infinities and zero vectors before anybody can receive one. */
+const MAX_LENGTH_ERROR = 0.01;
 
 export class Executor {
   private readonly parts: ExecutorParts;
+  private readonly filler: Filler;
+  private readonly committer: Committer;
+  private readonly slots: Slots;
   private readonly cutLimits: CutLimits;
   private readonly pool = new Pool<Row>();
   /** Orders whose input is being read. One that is no longer here when it arrives was dropped meanwhile. */
   private readonly wanted = new Map<string, JobOrder>();
   private readonly jobs = new Map<string, OpenJob>();
-  /** Halves of batches that were too much for the device; they go before anything new. */
-  private halves: MicroBatch<Row>[] = [];
+  private readonly withDeadline = new Set<OpenJob>();
+  /** Halves of batches that were too much for the device, and rows to be run again in fp32; they go before anything new. */
+  private again: Attempt[] = [];
   private readonly running = new Set<Promise<void>>();
   private readonly filling = new Set<Promise<void>>();
-  private done: OpenJob[] = [];
-  private commitLoop: Promise<void> | undefined;
+  /** Micro-batches at the device with an interactive row. */
+  private urgentRuns = 0;
+  private loneFailures = 0;
+  private isRecycled = false;
+  private isStopping = false;
   private isQueueDrained = false;
   private batches = 0;
   private cancelWindow: (() => void) | undefined;
+  private toldWaiting = false;
+  private toldBudget: BudgetState | undefined;
+  private toldMemoryMs = Number.NEGATIVE_INFINITY;
 
   constructor(parts: ExecutorParts) {
-    this.parts = parts;
     const { backend, budget, limits } = parts;
+    this.parts = parts;
+    this.filler = new Filler(parts);
+    this.committer = new Committer({ ...parts, onCommitted: (answers) => this.conclude(answers) });
+    this.slots = new Slots(backend);
     this.cutLimits = {
       maxRowAgeMs: limits.maxRowAgeMs,
-      rowsAt: (width) => Math.min(budget.rowsAt(width), backend.slotRows, Math.floor(backend.slotTokens / width)),
+      rowsAt: (width) => Math.max(1, Math.min(budget.rowsAt(width), backend.slotRows, Math.floor(backend.slotTokens / width))),
     };
   }
 
   handle(message: Exclude<ToExecutor, { kind: 'stop' }>): void {
     switch (message.kind) {
-      case 'run': return this.accept(message.jobs, message.isQueueDrained);
+      case 'run':
+        this.tellBudget();
+        return this.accept(message.jobs, message.isQueueDrained);
       case 'drop': return this.drop(message.jobIds);
-      case 'ping': return this.parts.send({ kind: 'pong', sequence: message.sequence, runningMs: this.parts.backend.runningMs() });
+      case 'ping':
+        this.tellBudget();
+        return this.parts.send({ kind: 'pong', sequence: message.sequence, runningMs: this.parts.backend.runningMs() });
       default: return unreachable(message);
     }
   }
 
   /** Gives back what has not begun, finishes the rest, and resolves when every job has had its outcome and nothing runs. */
   async stop(): Promise<void> {
+    this.isStopping = true;
     await Promise.all(this.filling);
-    this.giveBackUnstarted();
+    this.giveBack((job) => !job.isBegun || this.isRecycled);
     this.isQueueDrained = true;
     this.pump();
-    while (this.running.size > 0 || this.commitLoop !== undefined) await Promise.all([...this.running, this.commitLoop]);
-    invariant(this.jobs.size === 0 && this.halves.length === 0, 'nothing is open once nothing runs');
+    while (this.running.size > 0 || this.committer.busy !== undefined) await Promise.all([...this.running, this.committer.busy]);
+    this.giveBack(() => this.isRecycled); // recycled while it stopped
+    invariant(this.jobs.size === 0 && this.again.length === 0, 'nothing is open once nothing runs');
+    this.slots.stop();
   }
 
   // ---- fill -----------------------------------------------------------------------------------------------------
 
   private accept(orders: readonly JobOrder[], isQueueDrained: boolean): void {
-    this.isQueueDrained = isQueueDrained;
     const fresh = orders.filter((order) => !this.holds(order));
+    if (this.isStopping) return this.report(fresh.map(unstarted)); // they crossed the stop on the way
+    this.isQueueDrained = isQueueDrained;
     this.drop(fresh.map((order) => order.jobId)); // older claims of the same jobs on this worker
     for (const order of fresh) this.wanted.set(order.jobId, order);
-    const filled = this.fill(fresh).finally(() => this.filling.delete(filled));
+    const filled = this.fill(fresh, this.parts.clock.nowMs()).finally(() => this.filling.delete(filled));
     this.filling.add(filled);
   }
 
@@ -121,13 +148,12 @@ export class Executor {
     return (this.wanted.get(jobId) ?? this.jobs.get(jobId)?.order)?.token === token;
   }
 
-  private async fill(orders: readonly JobOrder[]): Promise<void> {
-    const reads = await this.parts.store.read(orders.map((order) => ({ jobId: order.jobId, hasInput: order.input.form !== 'inline' })));
-    const prepared = await Promise.all(orders.map((order, i) => this.prepared(order, reads[i]!)));
+  private async fill(orders: readonly JobOrder[], arrivedMs: number): Promise<void> {
+    const filled = await this.filler.fill(orders);
     const pooled = orders.flatMap((order, i) => {
       if (this.wanted.get(order.jobId) !== order) return []; // dropped while its input was read
       this.wanted.delete(order.jobId);
-      const tokens = this.admit(order, prepared[i]!);
+      const tokens = this.admit(order, filled[i]!, arrivedMs);
       return tokens === undefined ? [] : [{ jobId: order.jobId, tokens }];
     });
     if (pooled.length > 0) this.parts.send({ kind: 'filled', jobs: pooled, poolTokens: this.pool.tokens });
@@ -135,101 +161,29 @@ export class Executor {
   }
 
   /** The real tokens now in the pool for this job, or undefined when it ended here. */
-  private admit(order: JobOrder, prepared: Prepared): number | undefined {
+  private admit(order: JobOrder, filled: Filled, arrivedMs: number): number | undefined {
     const { jobId, token } = order;
-    switch (prepared.kind) {
-      case 'rows': return this.pour(order, prepared);
-      case 'already': return void this.report([{ kind: 'already', jobId, token, value: this.repeatedValue(order, prepared.header) }]);
-      case 'failed': return void this.report([failed(order, prepared.failure)]);
-      default: return unreachable(prepared);
+    switch (filled.kind) {
+      case 'rows': return this.pour(order, filled, arrivedMs);
+      case 'already': return void this.report([{ kind: 'already', jobId, token, value: this.committer.repeatedValue(order, filled.header) }]);
+      case 'failed': return void this.report([failed(order, filled.failure)]);
+      default: return unreachable(filled);
     }
   }
 
-  private async prepared(order: JobOrder, read: InputRead): Promise<Prepared> {
-    try {
-      const known = read.resultHead === undefined ? undefined : decodeResultHeader(read.resultHead);
-      return await this.prepare(order, read, known);
-    } catch (error) {
-      if (!(error instanceof ShoalError)) throw error;
-      return { kind: 'failed', failure: toFailure(error) };
-    }
-  }
-
-  private async prepare(order: JobOrder, read: InputRead, known: ResultHeader | undefined): Promise<Prepared> {
-    const bytes = order.input.form === 'inline' ? encodeTexts(order.input.texts) : read.input;
-    if (bytes === undefined) {
-      if (known !== undefined && (order.fingerprint === undefined || order.fingerprint === known.fingerprint)) return { kind: 'already', header: known };
-      if (known !== undefined) throw conflict(order.jobId, known.fingerprint, order.fingerprint ?? 'unknown');
-      throw new ShoalError('INPUT_LOST', `job "${order.jobId}" has neither an input key nor a result; add it again with its input`, { jobId: order.jobId });
-    }
-    const fingerprint = this.checkedFingerprint(order, bytes);
-    if (known !== undefined) {
-      if (known.fingerprint === fingerprint) return { kind: 'already', header: known };
-      throw conflict(order.jobId, known.fingerprint, fingerprint);
-    }
-    return { kind: 'rows', fingerprint, ...(await this.rowsOf(order, order.input.form === 'inline' ? { form: 'texts', texts: order.input.texts } : decodeInput(bytes))) };
-  }
-
-  private checkedFingerprint(order: JobOrder, bytes: Buffer): string {
-    const { prompt, truncate, output } = order;
-    const fingerprint = fingerprintOf({ model: this.parts.model, prompt, truncate, output }, bytes);
-    if (order.fingerprint !== undefined && order.fingerprint !== fingerprint) {
-      throw new ShoalError(
-        'FINGERPRINT_MISMATCH',
-        `job "${order.jobId}" came with fingerprint ${order.fingerprint}, but its input and options for ${this.parts.model} have ${fingerprint}; ` +
-          'the producer uses another revision of the model or makes fingerprints differently',
-        { jobId: order.jobId },
-      );
-    }
-    return fingerprint;
-  }
-
-  private async rowsOf(order: JobOrder, input: DecodedInput): Promise<{ ids: ArrayLike<number>[]; truncated: number }> {
-    const expected = order.input.form === 'inline' ? undefined : order.input;
-    if (expected !== undefined && expected.form !== input.form) throw inputMismatch(order.jobId, `says ${expected.form}`, `holds ${input.form}`);
-    const ids = input.form === 'texts' ? await this.tokenized(order, input.texts) : { ids: this.checkedIds(order, input.rows), truncated: 0 };
-    if (expected !== undefined && expected.rows !== ids.ids.length) throw inputMismatch(order.jobId, `says ${expected.rows} rows`, `holds ${ids.ids.length}`);
-    return ids;
-  }
-
-  private async tokenized(order: JobOrder, texts: readonly string[]): Promise<{ ids: ArrayLike<number>[]; truncated: number }> {
-    const { tokenizer, prompts } = this.parts;
-    const prefix = order.prompt === undefined ? '' : prompts[order.prompt];
-    const rows = await tokenizer.encodeAll(prefix === '' ? texts : texts.map((text) => prefix + text));
-    const firstCut = rows.findIndex((row) => row.isTruncated);
-    if (firstCut >= 0 && order.truncate === 'error') throw tooLong(order.jobId, firstCut, tokenizer.maxTokens);
-    return { ids: rows.map((row) => row.ids), truncated: rows.filter((row) => row.isTruncated).length };
-  }
-
-  private checkedIds(order: JobOrder, rows: readonly TokenIds[]): ArrayLike<number>[] {
-    const { tokenizer } = this.parts;
-    invariant(order.input.form === 'tokens', 'token ids come with the hash of their tokenizer');
-    if (order.input.tokenizer !== tokenizer.hash) {
-      throw new ShoalError('TOKENIZER_MISMATCH', `job "${order.jobId}" has token ids of tokenizer ${order.input.tokenizer}; ${this.parts.model} has ${tokenizer.hash}`, {
-        jobId: order.jobId,
-      });
-    }
-    for (const [row, ids] of rows.entries()) {
-      if (ids.length > tokenizer.maxTokens) throw tooLong(order.jobId, row, tokenizer.maxTokens);
-      const stranger = firstAtLeast(tokenizer.vocabularySize, ids);
-      if (stranger !== undefined) {
-        throw new ShoalError('INPUT_CORRUPT', `job "${order.jobId}", row ${row}: token id ${stranger} is outside the vocabulary of ${tokenizer.vocabularySize}`);
-      }
-    }
-    return [...rows];
-  }
-
-  private pour(order: JobOrder, prepared: Extract<Prepared, { kind: 'rows' }>): number {
-    const { ids, truncated, fingerprint } = prepared;
+  private pour(order: JobOrder, { ids, truncated, fingerprint }: Extract<Filled, { kind: 'rows' }>, arrivedMs: number): number {
     const tokens = ids.reduce((sum, row) => sum + row.length, 0);
     const job: OpenJob = {
-      order, fingerprint, tokens, truncated, rows: ids.length, left: ids.length,
+      order, fingerprint, tokens, truncated, rows: ids.length, left: ids.length, waiting: ids.length,
+      deadlineMs: arrivedMs + (order.remainingMs ?? Number.POSITIVE_INFINITY),
       vectors: new Float32Array(ids.length * this.parts.backend.dims),
       splits: 0, runMs: 0, isBegun: false, isDropped: false,
     };
     this.jobs.set(order.jobId, job);
+    if (order.remainingMs !== undefined) this.withDeadline.add(job);
     const enteredMs = this.parts.clock.nowMs();
-    for (const [index, row] of ids.entries()) this.pool.add({ job, index, ids: row, tokens: row.length, enteredMs });
+    const isInteractive = order.class === 'interactive';
+    for (const [index, row] of ids.entries()) this.pool.add({ job, index, ids: row, tokens: row.length, enteredMs, isInteractive, twins: NO_TWINS });
     return tokens;
   }
 
@@ -240,233 +194,299 @@ export class Executor {
       const job = this.jobs.get(jobId);
       if (job === undefined) continue;
       job.isDropped = true;
-      this.jobs.delete(jobId);
+      this.forget(job);
       hasOpen = true;
     }
     if (!hasOpen) return; // the usual case, and looking through the whole pool is not cheap
     this.pool.remove((row) => row.job.isDropped);
-    this.halves = this.halves.flatMap(withoutDropped);
+    this.again = this.again.flatMap(withoutUnwanted);
   }
 
-  private giveBackUnstarted(): void {
-    const unstarted = [...this.jobs.values()].filter((job) => !job.isBegun);
-    this.drop(unstarted.map((job) => job.order.jobId));
-    if (unstarted.length > 0) this.report(unstarted.map(({ order }) => ({ kind: 'unstarted', jobId: order.jobId, token: order.token })));
+  private forget(job: OpenJob): void {
+    this.withDeadline.delete(job);
+    if (this.jobs.get(job.order.jobId) === job) this.jobs.delete(job.order.jobId);
+  }
+
+  private giveBack(isUnspent: (job: OpenJob) => boolean): void {
+    this.end([...this.jobs.values()].filter(isUnspent), unstarted);
+  }
+
+  /** These jobs end here without a result; their rows that wait are forgotten. */
+  private end(jobs: readonly OpenJob[], outcomeOf: (order: JobOrder) => JobOutcome): void {
+    const open = jobs.filter((job) => !job.isDropped);
+    this.drop(open.map((job) => job.order.jobId));
+    if (open.length > 0) this.report(open.map((job) => outcomeOf(job.order)));
   }
 
   // ---- cut ------------------------------------------------------------------------------------------------------
 
-  /** Keeps every free slot busy as long as the window says that a batch is due. */
+  /** Keeps the device busy as long as something is due and a slot is free for it. */
   private pump(): void {
     this.cancelWindow?.();
     this.cancelWindow = undefined;
-    while (this.halves.length > 0 || this.isBatchDue()) {
-      const slot = this.parts.backend.lend();
-      if (slot === undefined) return;
-      const batch = this.halves.shift() ?? this.pool.cut(this.cutLimits, this.parts.clock.nowMs());
-      invariant(batch !== undefined, 'a batch that is due can be cut');
-      this.launch(slot, batch);
-    }
+    this.failLateJobs();
+    do this.tellWhoWaits();
+    while (!this.isRecycled && this.launchNext());
   }
 
-  /** The window: at once when the budget is full or nothing else is queued; else after maxWaitMs with minRows, after twice that with any. */
-  private isBatchDue(): boolean {
-    const { limits, clock, budget } = this.parts;
+  private launchNext(): boolean {
+    const isUrgent = this.pool.interactiveRows > 0 || this.again.some(({ batch }) => hasInteractive(batch));
+    if (!isUrgent && !this.isBulkDue()) return false;
+    const slot = this.slots.lend(isUrgent);
+    if (slot === undefined) return false;
+    const attempt = this.take(isUrgent);
+    this.launch(slot, attempt);
+    return true;
+  }
+
+  /**
+   * A device with one micro-batch running and one to go on with is given a third only when that is full, because a short pool
+   * loses nothing by gathering on, and none at all while an interactive row waits. Else the window decides.
+   */
+  private isBulkDue(): boolean {
+    if (this.slots.areBusy && this.urgentRuns > 0) return false;
+    if (this.again.length > 0) return true;
+    const { rows, tokens } = this.pool;
+    const { budget, clock, limits } = this.parts;
     const oldestMs = this.pool.oldestMs();
     if (oldestMs === undefined) return false;
-    if (this.isQueueDrained || this.pool.tokens >= budget.current().maxPaddedTokens || this.pool.rows >= this.cutLimits.rowsAt(BUCKET_TOKENS)) return true;
-    const waitMs = this.pool.rows >= limits.minRows ? limits.maxWaitMs : 2 * limits.maxWaitMs;
-    const remainingMs = oldestMs + waitMs - clock.nowMs();
+    const isFull = tokens >= budget.current().maxPaddedTokens || rows >= this.cutLimits.rowsAt(BUCKET_TOKENS);
+    if (this.slots.areBusy) return isFull;
+    const waiting = { rows, tokens, isFull, isQueueDrained: this.isQueueDrained };
+    const remainingMs = oldestMs + windowMs(waiting, limits, budget) - clock.nowMs();
     if (remainingMs <= 0) return true;
     this.cancelWindow ??= clock.after(remainingMs, () => this.pump());
     return false;
   }
 
+  private take(isUrgent: boolean): Attempt {
+    const at = isUrgent ? this.again.findIndex(({ batch }) => hasInteractive(batch)) : 0;
+    if (at >= 0 && at < this.again.length) return this.takeAgain(at);
+    const batch = this.pool.cut(this.cutLimits, this.parts.clock.nowMs());
+    invariant(batch !== undefined, 'a batch that is due can be cut');
+    return { batch: { ...batch, rows: mergeTwins(batch.rows) }, isExact: false };
+  }
+
+  /** The budget may have shrunk since the batch was cut: what is above it now is halved before it runs. */
+  private takeAgain(at: number): Attempt {
+    const attempt = this.again[at]!;
+    const { batch, isExact } = attempt;
+    const most = Math.max(1, Math.floor(this.cutLimits.rowsAt(batch.width) * (isExact ? EXACT_SHARE : 1)));
+    const parts = batch.rows.length > most ? halve(batch).map((half) => ({ batch: half, isExact })) : [];
+    this.again.splice(at, 1, ...parts);
+    return parts.length > 0 ? this.takeAgain(at) : attempt;
+  }
+
+  /** "Before each run": a job whose deadline passed while rows of it still wait has no result in time. */
+  private failLateJobs(): void {
+    if (this.withDeadline.size === 0) return;
+    const nowMs = this.parts.clock.nowMs();
+    const late = [...this.withDeadline].filter((job) => job.deadlineMs <= nowMs && job.waiting > 0);
+    this.end(late, (order) => failed(order, { code: 'DEADLINE_PASSED', message: `the deadline passed ${order.remainingMs} ms after the job reached the device's queue, before all its rows had run` }));
+  }
+
   // ---- run ------------------------------------------------------------------------------------------------------
 
-  private launch(slot: Slot, batch: MicroBatch<Row>): void {
-    for (const row of batch.rows) row.job.isBegun = true;
+  private launch(slot: Slot, attempt: Attempt): void {
+    const { rows } = attempt.batch;
+    const jobs = jobsOf(rows);
+    for (const job of jobs) job.isBegun = true;
+    for (const row of rows) for (const { job } of familyOf(row)) job.waiting--;
     const number = ++this.batches;
-    this.parts.send({ kind: 'began', batch: number, jobIds: [...new Set(batch.rows.map((row) => row.job.order.jobId))] });
-    const ended = this.run(slot, batch, number).finally(() => {
+    const isUrgent = hasInteractive(attempt.batch);
+    if (isUrgent) this.urgentRuns++;
+    this.parts.send({ kind: 'began', batch: number, jobIds: [...jobs].map((job) => job.order.jobId) });
+    const ended = this.run(slot, attempt, isUrgent, number).finally(() => {
+      if (isUrgent) this.urgentRuns--;
       this.running.delete(ended);
       this.pump();
     });
     this.running.add(ended);
   }
 
-  private async run(slot: Slot, batch: MicroBatch<Row>, number: number): Promise<void> {
-    const { backend } = this.parts;
-    pack(slot, batch);
+  private async run(slot: Slot, attempt: Attempt, isUrgent: boolean, number: number): Promise<void> {
+    const shape = shapeOf(attempt.batch);
+    pack(slot, attempt.batch);
     try {
-      const result = await backend.run(slot, { rows: batch.rows.length, width: batch.width });
-      if (result.ok) this.unpack(slot, batch, number, result.runMs);
-      else this.split(batch, number, { code: 'OUT_OF_VRAM', message: result.outOfVram.message });
+      const result = await this.atDevice(slot, shape, attempt.isExact, isUrgent);
+      if (result.ok) this.deliver(slot, attempt, number, result);
+      else this.runOut(attempt, number, result.outOfVram);
     } catch (error) {
       if (!(error instanceof ShoalError) || error.code !== 'INFERENCE_FAILED') throw error; // the device itself: the process ends, its jobs run again
-      this.split(batch, number, toFailure(error));
+      const failure = toFailure(error);
+      this.split(attempt, number, failure, (jobs) => this.end(jobs, (order) => failed(order, failure)));
     } finally {
-      backend.giveBack(slot);
+      this.slots.giveBack(slot);
     }
   }
 
-  private unpack(slot: Slot, batch: MicroBatch<Row>, number: number, runMs: number): void {
+  private atDevice(slot: Slot, shape: RunShape, isExact: boolean, isUrgent: boolean): Promise<RunResult> {
+    const { backend } = this.parts;
+    if (!isExact) return backend.run(slot, shape, { isUrgent });
+    invariant(backend.runExact !== undefined, 'rows run exactly only where the device can');
+    return backend.runExact(slot, shape);
+  }
+
+  private deliver(slot: Slot, attempt: Attempt, number: number, result: Extract<RunResult, { ok: true }>): void {
+    const { batch, isExact } = attempt;
+    const { rows, width } = batch;
+    const { runMs } = result;
+    this.loneFailures = 0;
+    if (!isExact) this.learn(shapeOf(batch), result);
+    const unsound: Row[] = [];
+    const done: OpenJob[] = [];
+    let tokens = 0;
+    let duplicates = 0;
+    for (const [i, row] of rows.entries()) {
+      tokens += row.tokens;
+      duplicates += row.twins.length;
+      if (!this.unpack(slot, i, row, runMs / rows.length, done)) unsound.push(row);
+    }
+    const poolAgeMs = this.parts.clock.nowMs() - (this.pool.oldestMs() ?? this.parts.clock.nowMs());
+    this.parts.send({ kind: 'ran', batch: number, rows: rows.length, width, tokens, runMs, duplicates, poolTokens: this.pool.tokens, poolAgeMs });
+    if (unsound.length > 0) this.refuse(unsound, isExact);
+    this.committer.add(done);
+  }
+
+  /** One row's vector into its job, and its twins'. False when it is not of length 1: nobody may receive that. */
+  private unpack(slot: Slot, at: number, row: Row, runMs: number, done: OpenJob[]): boolean {
     const { dims } = this.parts.backend;
-    for (const [i, row] of batch.rows.entries()) {
-      const vector = slot.embeddings.subarray(i * dims, (i + 1) * dims);
-      const squaredLength = squaredLengthOf(vector);
-      if (!(Math.abs(squaredLength - 1) < MAX_LENGTH_ERROR)) {
-        this.fail(row.job, { code: 'INFERENCE_FAILED', message: `row ${row.index} gave a vector that is not of length 1 (${row.tokens} tokens)` });
-        continue;
-      }
-      writeScaled(vector, 1 / Math.sqrt(squaredLength), row.job.vectors, row.index * dims);
-      row.job.runMs += runMs / batch.rows.length;
-      if (--row.job.left === 0 && !row.job.isDropped) this.done.push(row.job);
+    const vector = slot.embeddings.subarray(at * dims, (at + 1) * dims);
+    const squaredLength = squaredLengthOf(vector);
+    if (!(Math.abs(squaredLength - 1) < MAX_LENGTH_ERROR)) return false;
+    for (const { job, index } of familyOf(row)) {
+      writeScaled(vector, 1 / Math.sqrt(squaredLength), job.vectors, index * dims);
+      job.runMs += runMs;
+      if (--job.left === 0 && !job.isDropped) done.push(job);
     }
-    const tokens = batch.rows.reduce((sum, row) => sum + row.tokens, 0);
-    this.parts.send({ kind: 'ran', batch: number, rows: batch.rows.length, width: batch.width, tokens, runMs, poolTokens: this.pool.tokens });
-    this.commitDone();
+    return true;
   }
 
-  /** Keeps the halves of a batch apart until the row is found that cannot run; only its job fails. */
-  private split(batch: MicroBatch<Row>, number: number, failure: Failure): void {
-    const [only] = batch.rows;
-    invariant(only !== undefined, 'a batch has at least one row');
-    if (batch.rows.length === 1) return this.fail(only.job, failure);
-    this.parts.log.warn({ rows: batch.rows.length, paddedTokens: batch.rows.length * batch.width, code: failure.code, reason: failure.message }, 'micro-batch failed, splitting');
-    this.parts.send({ kind: 'split', batch: number, code: failure.code });
-    for (const job of new Set(batch.rows.map((row) => row.job))) job.splits++;
-    this.halves.unshift(...halve(batch).flatMap(withoutDropped));
-  }
-
-  private fail(job: OpenJob, failure: Failure): void {
-    if (job.isDropped) return;
-    this.drop([job.order.jobId]);
-    this.report([failed(job.order, failure)]);
-  }
-
-  // ---- commit ---------------------------------------------------------------------------------------------------
-
-  /** One loop at a time; looks again when one ends, because a job may be done between its last look and its end. */
-  private commitDone(): void {
-    if (this.done.length === 0) return;
-    this.commitLoop ??= this.commit().finally(() => {
-      this.commitLoop = undefined;
-      this.commitDone();
-    });
-  }
-
-  /** Writes the results of every job that is done, one pipeline at a time, until none is left. */
-  private async commit(): Promise<void> {
-    while (this.done.length > 0) {
-      const jobs = this.done.filter((job) => !job.isDropped);
-      this.done = [];
-      if (jobs.length === 0) return;
-      this.parts.faults.reach('before-commit');
-      const results = await this.parts.store.commit(jobs.map((job) => this.commitRequest(job)));
-      this.parts.faults.reach('after-commit');
-      for (const job of jobs) if (this.jobs.get(job.order.jobId) === job) this.jobs.delete(job.order.jobId);
-      this.report(jobs.map((job, i) => this.outcomeOf(job, results[i]!)));
+  /** Unsound rows run again in fp32 where that is something else; what is unsound even then fails its jobs, and nobody beside them. */
+  private refuse(unsound: readonly Row[], isExact: boolean): void {
+    const rows = unsound.filter(isWanted);
+    if (rows.length === 0) return;
+    if (!isExact && this.parts.backend.runExact !== undefined) {
+      this.parts.log.warn({ rows: rows.length, precision: this.parts.backend.precision }, 'vectors not of length 1, running their rows again in fp32');
+      this.parts.send({ kind: 'rerun', rows: rows.length });
+      return this.repeat({ batch: batchOf(rows), isExact: true });
+    }
+    for (const row of rows) {
+      const message = `row ${row.index} gave a vector that is not of length 1 (${row.tokens} tokens)`;
+      this.end([...jobsOf([row])], (order) => failed(order, { code: 'INFERENCE_FAILED', message }));
     }
   }
 
-  private commitRequest(job: OpenJob): CommitRequest {
-    const { order, fingerprint, rows } = job;
-    const { dims, body } = encodeBody(job.vectors, rows, this.parts.backend.dims, order.output);
-    const result = encodeResult({ dtype: order.output.dtype, rows, dims, fingerprint, isTruncated: job.truncated > 0 }, body);
-    return { jobId: order.jobId, lane: order.lane, token: order.token, fingerprint, result, ttlMs: order.resultTtlMs };
-  }
-
-  private outcomeOf(job: OpenJob, result: CommitResult): JobOutcome {
-    const { jobId, token } = job.order;
-    switch (result) {
-      case 'committed': return { kind: 'committed', jobId, token, value: this.valueOf(job) };
-      case 'already': return { kind: 'already', jobId, token, value: this.valueOf(job) };
-      case 'lease-lost': return { kind: 'lease-lost', jobId, token };
-      case 'conflict': return failed(job.order, toFailure(conflict(jobId, 'something else', job.fingerprint)));
+  private learn(shape: RunShape, { runMs, memory }: Extract<RunResult, { ok: true }>): void {
+    const { budget, clock, send } = this.parts;
+    const measuredBytes = memory?.footprintBytes ?? memory?.liveBytes;
+    if (memory !== undefined && measuredBytes !== undefined && clock.nowMs() - this.toldMemoryMs >= MEMORY_NEWS_MS) {
+      this.toldMemoryMs = clock.nowMs();
+      send({ kind: 'memory', predictedBytes: budget.peakBytes(shape), measuredBytes, source: memory.source }); // before the budget learns from it
     }
+    budget.ran({ ...shape, runMs, memory });
+    this.tellBudget();
   }
 
-  private valueOf(job: OpenJob): EmbedReturn {
-    const { order, rows, tokens, truncated, splits, runMs } = job;
-    const dims = Math.min(order.output.dimensions ?? this.parts.backend.dims, this.parts.backend.dims);
-    return { ...this.commonValue(order), rows, dims, tokens, truncated, splits, ms: { queued: Math.round(order.queuedMs), run: Math.round(runMs) } };
+  // ---- too much for the device -------------------------------------------------------------------------------------
+
+  private runOut(attempt: Attempt, number: number, { message, needsRecycle }: Extract<RunResult, { ok: false }>['outOfVram']): void {
+    const { budget } = this.parts;
+    const shape = shapeOf(attempt.batch);
+    const peakBytes = budget.peakBytes(shape);
+    if (!attempt.isExact) budget.ranOutOfMemory(shape);
+    this.tellBudget();
+    if (needsRecycle === true) this.recycle(message);
+    else if (shape.rows === 1 && ++this.loneFailures >= LONE_FAILURES_TO_RECYCLE) this.recycle(`${this.loneFailures} rows in a row did not fit alone: ${message}`);
+    if (this.isRecycled) return this.repeat(attempt);
+    const reason: Failure = { code: 'OUT_OF_VRAM', message: `a row of ${shape.width} tokens does not fit this device alone: ${message}` };
+    this.split(attempt, number, { code: 'OUT_OF_VRAM', message }, (jobs) => this.end(jobs, (order) => this.isLast(order) ? failed(order, reason) : handedOver(order, { reason, peakBytes })));
   }
 
-  /** For a result that somebody committed before: what its header tells. Tokens and times of that run are not known any more. */
-  private repeatedValue(order: JobOrder, header: ResultHeader): EmbedReturn {
-    const { rows, dims } = header;
-    return { ...this.commonValue(order), rows, dims, tokens: 0, truncated: header.isTruncated ? 1 : 0, splits: 0, ms: { queued: Math.round(order.queuedMs), run: 0 } };
+  private isLast(order: JobOrder): boolean {
+    return this.parts.isLastLane || order.lane === 'cpu';
   }
 
-  private commonValue(order: JobOrder): Pick<EmbedReturn, 'v' | 'key' | 'model' | 'dtype' | 'device' | 'precision'> {
-    const { backend, model, resultKey } = this.parts;
-    return { v: 1, key: resultKey(order.jobId), model, dtype: order.output.dtype, device: backend.device, precision: backend.precision };
+  /** Keeps the halves of a batch apart until the row is found that cannot run; `giveUp` ends the jobs that wait for it. */
+  private split({ batch, isExact }: Attempt, number: number, failure: Failure, giveUp: (jobs: readonly OpenJob[]) => void): void {
+    const { log, send } = this.parts;
+    const jobs = jobsOf(batch.rows);
+    log.warn({ rows: batch.rows.length, width: batch.width, code: failure.code, reason: failure.message }, batch.rows.length === 1 ? 'row cannot run here' : 'micro-batch failed, splitting');
+    if (batch.rows.length === 1) {
+      send({ kind: 'refused', batch: number, code: failure.code });
+      return giveUp([...jobs]);
+    }
+    send({ kind: 'split', batch: number, code: failure.code });
+    for (const job of jobs) job.splits++;
+    const [wide, narrow] = halve(batch);
+    this.repeat({ batch: narrow, isExact });
+    this.repeat({ batch: wide, isExact });
+  }
+
+  /** Before anything else that waits. */
+  private repeat(attempt: Attempt): void {
+    for (const row of attempt.batch.rows) for (const { job } of familyOf(row)) job.waiting++;
+    this.again.unshift(...withoutUnwanted(attempt));
+  }
+
+  private recycle(reason: string): void {
+    if (this.isRecycled) return;
+    this.isRecycled = true;
+    this.parts.log.warn({ reason, jobs: this.jobs.size }, 'executor is worn out, another must go on');
+    this.parts.send({ kind: 'recycle', reason });
+  }
+
+  // ---- tell -----------------------------------------------------------------------------------------------------
+
+  private conclude(answers: readonly { readonly job: OpenJob; readonly outcome: JobOutcome }[]): void {
+    for (const { job } of answers) this.forget(job);
+    this.report(answers.map(({ outcome }) => outcome));
   }
 
   private report(outcomes: readonly JobOutcome[]): void {
     this.parts.send({ kind: 'outcomes', outcomes });
   }
-}
 
-type Prepared =
-  | { readonly kind: 'failed'; readonly failure: Failure }
-  | { readonly kind: 'already'; readonly header: ResultHeader }
-  | { readonly kind: 'rows'; readonly fingerprint: string; readonly ids: ArrayLike<number>[]; readonly truncated: number };
+  private tellWhoWaits(): void {
+    const isWaiting = this.pool.interactiveRows > 0 || this.urgentRuns > 0 || this.again.some(({ batch }) => hasInteractive(batch));
+    if (isWaiting === this.toldWaiting) return;
+    this.toldWaiting = isWaiting;
+    this.parts.budget.interactiveWaits(isWaiting);
+  }
 
-function withoutDropped(batch: MicroBatch<Row>): MicroBatch<Row>[] {
-  const rows = batch.rows.filter((row) => !row.job.isDropped);
-  if (rows.length === batch.rows.length) return [batch];
-  return rows.length === 0 ? [] : [batchOf(rows)];
-}
-
-function pack(slot: Slot, batch: MicroBatch<Row>): void {
-  const { rows, width } = batch;
-  slot.ids.fill(0, 0, rows.length * width);
-  for (const [i, row] of rows.entries()) {
-    slot.ids.set(row.ids, i * width);
-    slot.lengths[i] = row.tokens;
+  private tellBudget(): void {
+    const budget = this.parts.budget.current();
+    if (!isNews(budget, this.toldBudget)) return;
+    this.toldBudget = budget;
+    this.parts.send({ kind: 'budget', budget });
   }
 }
 
-/** Catches NaN, infinities and zero vectors before anybody can receive one. */
-const MAX_LENGTH_ERROR = 0.01;
+const NO_TWINS: Row[] = [];
 
-/** In f64. NaN when any component is. */
-function squaredLengthOf(vector: Float32Array): number {
-  let sum = 0;
-  for (let i = 0; i < vector.length; i++) sum += vector[i]! * vector[i]!;
-  return sum;
+function hasInteractive({ rows }: MicroBatch<Row>): boolean {
+  return rows.some((row) => row.isInteractive || row.twins.some((twin) => twin.isInteractive));
 }
 
-/**
- * The graph's own L2 norm sums 384 squares in f32 and is off by up to 1e-6 (ONNX Runtime 1.30 on the CPU, 2026-11); whoever
- * takes a dot product for the cosine would see that. One factor in f64 makes the length right to the last bit of f32.
- */
-function writeScaled(vector: Float32Array, factor: number, target: Float32Array, at: number): void {
-  for (let i = 0; i < vector.length; i++) target[at + i] = vector[i]! * factor;
+function shapeOf({ rows, width }: MicroBatch<Row>): RunShape {
+  return { rows: rows.length, width };
 }
 
-/** A loop, because this looks at every token that passes. */
-function firstAtLeast(limit: number, ids: TokenIds): number | undefined {
-  for (let i = 0; i < ids.length; i++) if (ids[i]! >= limit) return ids[i];
-  return undefined;
+function withoutUnwanted({ batch, isExact }: Attempt): Attempt[] {
+  const rows = batch.rows.filter(isWanted);
+  if (rows.length === batch.rows.length) return [{ batch, isExact }];
+  return rows.length === 0 ? [] : [{ batch: batchOf(rows), isExact }];
 }
 
-function failed(order: JobOrder, failure: Failure): JobOutcome {
-  return { kind: 'failed', jobId: order.jobId, token: order.token, failure };
+function isNews(now: BudgetState, told: BudgetState | undefined): boolean {
+  if (told === undefined || now.limitedBy !== told.limitedBy || now.source !== told.source) return true;
+  return Math.abs(now.maxPaddedTokens - told.maxPaddedTokens) > BUDGET_NEWS * told.maxPaddedTokens;
 }
 
-function conflict(jobId: string, found: string, asked: string): ShoalError<'JOB_ID_CONFLICT'> {
-  return new ShoalError('JOB_ID_CONFLICT', `job id "${jobId}" already has a result for other input (fingerprint ${found}, asked for ${asked}); use another id`, { jobId });
+function unstarted({ jobId, token }: JobOrder): JobOutcome {
+  return { kind: 'unstarted', jobId, token };
 }
 
-function inputMismatch(jobId: string, says: string, holds: string): ShoalError<'INPUT_CORRUPT'> {
-  return new ShoalError('INPUT_CORRUPT', `job "${jobId}" ${says}, but its input key ${holds}`, { jobId });
-}
-
-function tooLong(jobId: string, row: number, maxTokens: number): ShoalError<'INPUT_TOO_LONG'> {
-  return new ShoalError('INPUT_TOO_LONG', `job "${jobId}", row ${row} has more than the ${maxTokens} tokens this worker takes; shorten it or ask with truncate "end"`, {
-    jobId, row,
-  });
+function handedOver({ jobId, token }: JobOrder, handOver: HandOver): JobOutcome {
+  return { kind: 'hand-over', jobId, token, handOver };
 }

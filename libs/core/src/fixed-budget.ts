@@ -16,5 +16,6 @@ export function fixedBudget({ maxPaddedTokens, maxRows }: FixedLimits): BatchBud
     ranOutOfMemory: () => undefined,
     interactiveWaits: () => undefined,
     peakBytes: () => undefined,
+    predictMs: () => undefined,
   };
 }

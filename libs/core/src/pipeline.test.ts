@@ -224,7 +224,7 @@ describe('claiming', () => {
     await settled();
     const full = claimed();
     for (let i = 0; i < 50; i++) {
-      bench.link.say({ kind: 'ran', batch: 1, rows: 8, width: 16, tokens: 128, runMs: 1, poolTokens: 0 });
+      bench.link.say({ kind: 'ran', batch: 1, rows: 8, width: 16, tokens: 128, runMs: 1, duplicates: 0, poolTokens: 0, poolAgeMs: 0 });
       await settled();
       tellSizes(0);
       await settled();
@@ -650,7 +650,7 @@ describe('an executor that dies', () => {
     bench.addJobs(2);
     await bench.started();
     bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-0'] });
-    bench.link.say({ kind: 'ran', batch: 1, rows: 1, width: 8, tokens: 8, runMs: 1, poolTokens: 0 });
+    bench.link.say({ kind: 'ran', batch: 1, rows: 1, width: 8, tokens: 8, runMs: 1, duplicates: 0, poolTokens: 0, poolAgeMs: 0 });
     bench.link.die();
     await settled();
     bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-0'] });
@@ -988,7 +988,8 @@ function newWorker({ clock, queue, store, tokenizer }: World, { poison, latencyM
   const poisonIds = poison === undefined ? undefined : String(Array.from(tokenizer.encode(poison).ids));
   const link = new InProcessExecutor({
     clock, store, tokenizer, log,
-    limits: { maxRowAgeMs: 250, maxWaitMs: 10, minRows: 4 },
+    limits: { maxRowAgeMs: 250, windowRows: 64, maxWaitMs: 10, minRows: 4 },
+    isLastLane: false,
     newBudget: () => fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }),
     newBackend: (processClock) => {
       const backend = new FakeBackend({ clock: processClock, slotTokens: 512 });

@@ -344,11 +344,11 @@ export class Pipeline {
       case 'split':
         this.suspects.ended(message.batch);
         return this.metrics.microBatchSplit(message.code);
+      case 'refused': return this.suspects.ended(message.batch);
       case 'began': return this.suspects.began(message.batch, message.jobIds);
-      case 'rerun':
-      case 'budget':
-      case 'memory':
-        return;
+      case 'rerun': return this.metrics.rowsRerun(message.rows);
+      case 'budget': return this.metrics.budgetChanged(message.budget);
+      case 'memory': return this.metrics.memoryMeasured(message);
       case 'recycle': return this.recycle(message.reason);
       case 'ready':
       case 'unfit':
@@ -448,6 +448,7 @@ export class Pipeline {
   private recycle(reason: string): void {
     if (++this.vainRecycles > MAX_VAIN_RECYCLES) return this.parts.executor.kill(reason);
     this.parts.log.warn({ reason, jobs: this.claimed.size }, 'recycling the executor');
+    this.metrics.executorRecycled();
     this.killBlameless(reason);
   }
 

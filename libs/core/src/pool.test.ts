@@ -22,7 +22,7 @@ function cutLimits({ maxRowAgeMs, ...fixed }: Limits): CutLimits {
 
 let ids = 0;
 function row(tokens: number, enteredMs = 0): Row {
-  return { id: ++ids, tokens, enteredMs };
+  return { id: ++ids, tokens, enteredMs, isInteractive: false };
 }
 
 function poolOf(rows: readonly Row[]): Pool<Row> {

@@ -1,6 +1,7 @@
 // Rows that wait to run, in length buckets of 8 tokens, and the way a micro-batch is cut out of them. A batch grows from
 // the fullest bucket downwards, so that rows of like length meet without waiting for one big sorted window; a row that has
-// waited its limit is the seed instead, so that no length starves. Pure: no clock, no engine.
+// waited its limit is the seed instead, so that no length starves. Interactive rows have buckets of their own and are always
+// cut first, oldest first, with a little bulk work beside them. Pure: no clock, no engine.
 
 import { invariant } from './invariant.ts';
 
@@ -10,6 +11,8 @@ export interface PoolRow {
   /** Real tokens, special tokens included. */
   readonly tokens: number;
   readonly enteredMs: number;
+  /** Somebody waits for it: it is cut before every bulk row. */
+  readonly isInteractive: boolean;
 }
 
 export interface MicroBatch<Row extends PoolRow> {
@@ -41,30 +44,83 @@ const MIN_PADDING_EFFICIENCY = 0.95;
  */
 const SMALL_BATCH = 0.1;
 
+/**
+ * A batch with interactive rows is filled up with bulk rows to this share of the budget: whoever waits for it has waited for up
+ * to one full batch before, and 1.5 batch times is what they were promised. Without any, a stream of single questions would
+ * starve the bulk work.
+ */
+const COMPANY_SHARE = 0.25;
+
 interface OpenBatch<Row extends PoolRow> {
   readonly rows: Row[];
   readonly width: number;
-  readonly maxRows: number;
+  maxRows: number;
   tokens: number;
 }
 
 export class Pool<Row extends PoolRow> {
-  private readonly buckets: Row[][] = [];
-  private readonly bucketTokens: number[] = [];
-  private rowCount = 0;
-  private tokenCount = 0;
+  private readonly interactive = new Buckets<Row>();
+  private readonly bulk = new Buckets<Row>();
 
   get rows(): number {
-    return this.rowCount;
+    return this.interactive.rowCount + this.bulk.rowCount;
+  }
+
+  get interactiveRows(): number {
+    return this.interactive.rowCount;
   }
 
   /** Real tokens of all rows. */
   get tokens(): number {
-    return this.tokenCount;
+    return this.interactive.tokenCount + this.bulk.tokenCount;
   }
 
   add(row: Row): void {
     invariant(row.tokens >= 1, 'a row has at least one token');
+    (row.isInteractive ? this.interactive : this.bulk).add(row);
+  }
+
+  /** When the longest-waiting row came in, or undefined when the pool is empty. */
+  oldestMs(): number | undefined {
+    const interactiveMs = this.interactive.oldestMs();
+    const bulkMs = this.bulk.oldestMs();
+    return interactiveMs === undefined || bulkMs === undefined ? (interactiveMs ?? bulkMs) : Math.min(interactiveMs, bulkMs);
+  }
+
+  /** Takes one micro-batch out, or undefined when the pool is empty. */
+  cut(limits: CutLimits, nowMs: number): MicroBatch<Row> | undefined {
+    const isUrgent = this.interactive.rowCount > 0;
+    const seed = isUrgent ? this.interactive.oldestBucket() : this.bulk.seedBucket(limits, nowMs);
+    if (seed === undefined) return undefined;
+    const width = widthOf(seed);
+    const open: OpenBatch<Row> = { rows: [], tokens: 0, width, maxRows: Math.max(1, limits.rowsAt(width)) };
+    (isUrgent ? this.interactive : this.bulk).fill(open, seed);
+    if (isUrgent) this.addCompany(open, seed);
+    return { rows: open.rows, width };
+  }
+
+  /** Takes out every row that `isUnwanted`. */
+  remove(isUnwanted: (row: Row) => boolean): void {
+    this.interactive.remove(isUnwanted);
+    this.bulk.remove(isUnwanted);
+  }
+
+  private addCompany(open: OpenBatch<Row>, seed: number): void {
+    const before = open.rows.length;
+    open.maxRows = Math.floor(open.maxRows * COMPANY_SHARE);
+    this.bulk.fill(open, seed);
+    if (open.rows.length > before) open.rows.sort((a, b) => b.tokens - a.tokens);
+  }
+}
+
+/** The rows of one class. */
+class Buckets<Row extends PoolRow> {
+  rowCount = 0;
+  tokenCount = 0;
+  private readonly buckets: Row[][] = [];
+  private readonly bucketTokens: number[] = [];
+
+  add(row: Row): void {
     const bucket = bucketOf(row.tokens);
     while (this.buckets.length <= bucket) {
       this.buckets.push([]);
@@ -74,34 +130,47 @@ export class Pool<Row extends PoolRow> {
     this.account(bucket, row.tokens, 1);
   }
 
-  /** When the longest-waiting row came in, or undefined when the pool is empty. */
   oldestMs(): number | undefined {
     const bucket = this.oldestBucket();
     return bucket === undefined ? undefined : this.buckets[bucket]![0]!.enteredMs;
   }
 
-  /** Takes one micro-batch out, or undefined when the pool is empty. */
-  cut(limits: CutLimits, nowMs: number): MicroBatch<Row> | undefined {
-    const seed = this.seedBucket(limits, nowMs);
-    if (seed === undefined) return undefined;
-    const width = (seed + 1) * BUCKET_TOKENS;
-    const open: OpenBatch<Row> = { rows: [], tokens: 0, width, maxRows: Math.max(1, limits.rowsAt(width)) };
-    for (let bucket = seed; bucket >= 0; bucket--) {
-      if (!this.take(bucket, open)) break;
+  /** Of rows that came together, the longest: the shorter ones may join it. */
+  oldestBucket(): number | undefined {
+    let oldest: number | undefined;
+    for (const [bucket, rows] of this.buckets.entries()) {
+      const first = rows[0];
+      if (first !== undefined && (oldest === undefined || first.enteredMs <= this.buckets[oldest]![0]!.enteredMs)) oldest = bucket;
     }
-    return { rows: open.rows, width: open.width };
+    return oldest;
   }
 
-  /** Takes out every row that `isUnwanted`. */
+  seedBucket(limits: CutLimits, nowMs: number): number | undefined {
+    const oldest = this.oldestBucket();
+    if (oldest === undefined) return undefined;
+    if (nowMs - this.buckets[oldest]![0]!.enteredMs > limits.maxRowAgeMs) return oldest;
+    let fullest = oldest;
+    for (const [bucket, tokens] of this.bucketTokens.entries()) if (tokens > this.bucketTokens[fullest]!) fullest = bucket;
+    return fullest;
+  }
+
+  /** Moves rows of the seed's bucket and of those below it into the batch, as long as each was emptied before. */
+  fill(open: OpenBatch<Row>, seed: number): void {
+    for (let bucket = Math.min(seed, this.buckets.length - 1); bucket >= 0; bucket--) {
+      if (!this.take(bucket, open)) return;
+    }
+  }
+
   remove(isUnwanted: (row: Row) => boolean): void {
     for (const [bucket, rows] of this.buckets.entries()) {
       const kept = rows.filter((row) => !isUnwanted(row));
+      if (kept.length === rows.length) continue;
       for (const row of rows) if (isUnwanted(row)) this.account(bucket, -row.tokens, -1);
       this.buckets[bucket] = kept;
     }
   }
 
-  /** Moves rows of one bucket into the batch, first come first; true when the bucket was emptied and the next may follow. */
+  /** First come first; true when the bucket was emptied and the next may follow. */
   private take(bucket: number, open: OpenBatch<Row>): boolean {
     const waiting = this.buckets[bucket]!;
     let count = 0;
@@ -115,24 +184,6 @@ export class Pool<Row extends PoolRow> {
     return waiting.length === 0;
   }
 
-  private seedBucket(limits: CutLimits, nowMs: number): number | undefined {
-    const oldest = this.oldestBucket();
-    if (oldest === undefined) return undefined;
-    if (nowMs - this.buckets[oldest]![0]!.enteredMs > limits.maxRowAgeMs) return oldest;
-    let fullest = oldest;
-    for (const [bucket, tokens] of this.bucketTokens.entries()) if (tokens > this.bucketTokens[fullest]!) fullest = bucket;
-    return fullest;
-  }
-
-  private oldestBucket(): number | undefined {
-    let oldest: number | undefined;
-    for (const [bucket, rows] of this.buckets.entries()) {
-      const first = rows[0];
-      if (first !== undefined && (oldest === undefined || first.enteredMs < this.buckets[oldest]![0]!.enteredMs)) oldest = bucket;
-    }
-    return oldest;
-  }
-
   private account(bucket: number, tokens: number, rows: number): void {
     this.bucketTokens[bucket]! += tokens;
     this.tokenCount += tokens;
@@ -140,20 +191,29 @@ export class Pool<Row extends PoolRow> {
   }
 }
 
-/** Two halves of a batch that was too much for the device. Rows are longest first: the second half is never wider. */
-export function halve<Row extends PoolRow>(batch: MicroBatch<Row>): [MicroBatch<Row>, MicroBatch<Row>] {
-  const middle = Math.ceil(batch.rows.length / 2);
-  return [batchOf(batch.rows.slice(0, middle)), batchOf(batch.rows.slice(middle))];
+/** Two halves, by padded tokens, of a batch that was too much for the device: few wide rows, and more that are never wider. */
+export function halve<Row extends PoolRow>({ rows }: MicroBatch<Row>): [MicroBatch<Row>, MicroBatch<Row>] {
+  invariant(rows.length >= 2, 'one row cannot be halved');
+  const widest = widthOf(bucketOf(rows[0]!.tokens));
+  const rest = (at: number): number => (rows.length - at) * widthOf(bucketOf(rows[at]!.tokens));
+  let middle = 1;
+  while (middle < rows.length - 1 && middle * widest < rest(middle)) middle++;
+  if (middle > 1 && rest(middle - 1) < middle * widest) middle--; // one row fewer balances better
+  return [batchOf(rows.slice(0, middle)), batchOf(rows.slice(middle))];
 }
 
 /** A batch of exactly these rows, longest first. */
 export function batchOf<Row extends PoolRow>(rows: readonly Row[]): MicroBatch<Row> {
   const longest = rows.reduce((most, row) => Math.max(most, row.tokens), 1);
-  return { rows, width: (bucketOf(longest) + 1) * BUCKET_TOKENS };
+  return { rows, width: widthOf(bucketOf(longest)) };
 }
 
 function bucketOf(tokens: number): number {
   return Math.ceil(tokens / BUCKET_TOKENS) - 1;
+}
+
+function widthOf(bucket: number): number {
+  return (bucket + 1) * BUCKET_TOKENS;
 }
 
 function joins(row: PoolRow, { rows, width, maxRows, tokens }: OpenBatch<PoolRow>): boolean {

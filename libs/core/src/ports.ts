@@ -36,8 +36,14 @@ export interface Metrics {
   /** Claims that are not settled, and their tokens (expected ones until the executor has counted). */
   inFlight(claims: number, tokens: number): void;
   jobSettled(job: SettledJob): void;
-  microBatchRan(run: { readonly rows: number; readonly width: number; readonly tokens: number; readonly runMs: number }): void;
+  /** `duplicates`: rows that got the vector of an equal one. `poolAgeMs`: of the row that waits longest, afterwards. */
+  microBatchRan(run: RunShape & { readonly tokens: number; readonly runMs: number; readonly duplicates: number; readonly poolAgeMs: number }): void;
   microBatchSplit(code: ErrorCode): void;
+  /** Rows that ran again in fp32. */
+  rowsRerun(rows: number): void;
+  budgetChanged(budget: BudgetState): void;
+  memoryMeasured(memory: { readonly predictedBytes: number | undefined; readonly measuredBytes: number }): void;
+  executorRecycled(): void;
   leaseLost(): void;
   executorReady(pid: number): void;
   executorLost(): void;
@@ -201,6 +207,8 @@ export interface BatchBudget {
   interactiveWaits(isWaiting: boolean): void;
   /** Predicted peak of a run, bytes; undefined without a memory model. */
   peakBytes(shape: RunShape): number | undefined;
+  /** What a run will take; undefined while too few were seen. */
+  predictMs(shape: RunShape): number | undefined;
 }
 
 export interface BudgetState {

@@ -58,11 +58,24 @@ export type FromExecutor =
   | { readonly kind: 'unfit'; readonly failure: Failure }
   /** The sizes of jobs whose rows are now in the pool. `poolTokens`: real tokens that wait there in all. */
   | { readonly kind: 'filled'; readonly jobs: readonly { readonly jobId: string; readonly tokens: number }[]; readonly poolTokens: number }
-  /** These jobs' rows are at the device from now on, until `ran` or `split` with the same batch: who is suspect when the executor dies. */
+  /** These jobs' rows are at the device from now on, until `ran`, `split` or `refused` with the same batch: who is suspect when the executor dies. */
   | { readonly kind: 'began'; readonly batch: number; readonly jobIds: readonly string[] }
-  | { readonly kind: 'ran'; readonly batch: number; readonly rows: number; readonly width: number; readonly tokens: number; readonly runMs: number; readonly poolTokens: number }
+  /** `rows` is what the device ran, `duplicates` how many rows more got one of their vectors. `poolAgeMs`: of the row that waits longest. */
+  | {
+      readonly kind: 'ran';
+      readonly batch: number;
+      readonly rows: number;
+      readonly width: number;
+      readonly tokens: number;
+      readonly runMs: number;
+      readonly duplicates: number;
+      readonly poolTokens: number;
+      readonly poolAgeMs: number;
+    }
   /** A micro-batch failed with this code and its halves run next. */
   | { readonly kind: 'split'; readonly batch: number; readonly code: ErrorCode }
+  /** A micro-batch of one row failed with this code; the outcomes of its jobs follow. */
+  | { readonly kind: 'refused'; readonly batch: number; readonly code: ErrorCode }
   /** Rows whose vector was not of length 1 run again in fp32. */
   | { readonly kind: 'rerun'; readonly rows: number }
   /** The budget changed; also said once after `ready`. */

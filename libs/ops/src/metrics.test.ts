@@ -34,7 +34,9 @@ test('what a worker does is counted once, in the unit that the name says', async
   const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
   recorder.jobClaimed(1_500);
   recorder.inFlight(3, 700);
-  recorder.microBatchRan({ rows: 8, width: 64, tokens: 400, runMs: 25 });
+  recorder.microBatchRan({ rows: 8, width: 64, tokens: 400, runMs: 25, duplicates: 2, poolAgeMs: 500 });
+  recorder.rowsRerun(3);
+  recorder.executorRecycled();
   recorder.microBatchSplit('OUT_OF_VRAM');
   recorder.jobSettled({ outcome: 'complete', code: undefined, rows: 64 });
   recorder.jobSettled({ outcome: 'fail', code: 'INPUT_TOO_LONG', rows: 0 });
@@ -47,10 +49,24 @@ test('what a worker does is counted once, in the unit that the name says', async
   expect([value('shoal_run_duration_seconds_sum'), value('shoal_run_duration_seconds_bucket', { le: '0.02' }), value('shoal_run_duration_seconds_bucket', { le: '0.05' })]).toEqual([0.025, 0, 1]);
   expect(value('shoal_padding_efficiency_ratio_sum')).toBeCloseTo(400 / 512);
   expect(value('shoal_micro_batch_rows_sum')).toBe(8);
+  expect([value('shoal_duplicate_rows_total'), value('shoal_pool_age_seconds'), value('shoal_rerun_rows_total'), value('shoal_executor_recycles_total')]).toEqual([2, 0.5, 3, 1]);
   expect(value('shoal_texts_total')).toBe(64);
   expect(value('shoal_jobs_settled_total', { outcome: 'complete', code: 'NONE' })).toBe(1);
   expect(value('shoal_jobs_settled_total', { outcome: 'fail', code: 'INPUT_TOO_LONG' })).toBe(1);
   expect([value('shoal_splits_total', { code: 'OUT_OF_VRAM' }), value('shoal_leases_lost_total'), value('shoal_executor_losses_total')]).toEqual([1, 1, 1]);
+});
+
+test('the budget stands under what limits it now, and a run has no predicted memory where nothing predicts it', async () => {
+  const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
+  recorder.budgetChanged({ maxPaddedTokens: 65_536, limitedBy: 'knee', source: 'fitted' });
+  recorder.budgetChanged({ maxPaddedTokens: 49_152, limitedBy: 'memory', source: 'corrected' });
+  recorder.memoryMeasured({ predictedBytes: 1_000, measuredBytes: 1_100 });
+  const first = parseMetrics(await registry.text());
+  expect([first.value('shoal_budget_tokens', { limited_by: 'memory' }), first.value('shoal_budget_tokens', { limited_by: 'knee' })]).toEqual([49_152, undefined]);
+  expect([first.value('shoal_run_memory_bytes', { kind: 'predicted' }), first.value('shoal_run_memory_bytes', { kind: 'measured' })]).toEqual([1_000, 1_100]);
+  recorder.memoryMeasured({ predictedBytes: undefined, measuredBytes: 1_200 });
+  const second = parseMetrics(await registry.text());
+  expect([second.value('shoal_run_memory_bytes', { kind: 'predicted' }), second.value('shoal_run_memory_bytes', { kind: 'measured' })]).toEqual([undefined, 1_200]);
 });
 
 test('memory of both processes is read at the scrape, of an executor that is gone no more', async () => {

@@ -62,7 +62,7 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
       registry.count('shoal_jobs_settled_total', { outcome, code: code ?? NO_CODE });
       if (outcome === 'complete') registry.count('shoal_texts_total', {}, rows);
     },
-    microBatchRan({ rows, width, tokens, runMs }) {
+    microBatchRan({ rows, width, tokens, runMs, duplicates, poolAgeMs }) {
       const padded = rows * width;
       invariant(tokens <= padded, 'a micro-batch has no more real tokens than padded ones');
       registry.count('shoal_tokens_total', { kind: 'real' }, tokens);
@@ -70,8 +70,21 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
       registry.observe('shoal_run_duration_seconds', {}, runMs / 1_000);
       registry.observe('shoal_micro_batch_rows', {}, rows);
       registry.observe('shoal_padding_efficiency_ratio', {}, tokens / padded);
+      registry.count('shoal_duplicate_rows_total', {}, duplicates);
+      registry.set('shoal_pool_age_seconds', {}, poolAgeMs / 1_000);
     },
     microBatchSplit: (code) => registry.count('shoal_splits_total', { code }),
+    rowsRerun: (rows) => registry.count('shoal_rerun_rows_total', {}, rows),
+    budgetChanged({ maxPaddedTokens, limitedBy }) {
+      registry.forget('shoal_budget_tokens');
+      registry.set('shoal_budget_tokens', { limited_by: limitedBy }, maxPaddedTokens);
+    },
+    memoryMeasured({ predictedBytes, measuredBytes }) {
+      registry.forget('shoal_run_memory_bytes');
+      if (predictedBytes !== undefined) registry.set('shoal_run_memory_bytes', { kind: 'predicted' }, predictedBytes);
+      registry.set('shoal_run_memory_bytes', { kind: 'measured' }, measuredBytes);
+    },
+    executorRecycled: () => registry.count('shoal_executor_recycles_total', {}),
     leaseLost: () => registry.count('shoal_leases_lost_total', {}),
     executorReady(pid) {
       executor.pid = pid;

@@ -27,6 +27,6 @@ export interface ExecutorSettings {
   readonly threads: number;
   /** Threads that tokenize jobs which came as text. */
   readonly tokenizerThreads: number;
-  readonly limits: Pick<Settings, 'maxPaddedTokens' | 'maxRows' | 'windowRows' | 'maxWaitMs' | 'minRows' | 'maxRowAgeMs'>;
+  readonly limits: Pick<Settings, 'maxPaddedTokens' | 'maxRows' | 'windowRows' | 'windowRows' | 'maxWaitMs' | 'minRows' | 'maxRowAgeMs'>;
   readonly logLevel: Settings['logLevel'];
 }

@@ -3,16 +3,14 @@
 
 import { ShoalError } from '../errors.ts';
 import { invariant } from '../invariant.ts';
-import type { Clock, InferenceBackend, MemoryReading, Precision, RunResult, Slot } from '../ports.ts';
-
-export interface RunShape {
-  readonly rows: number;
-  readonly width: number;
-}
+import type { Clock, InferenceBackend, MemoryReading, Precision, RunOptions, RunResult, RunShape, Slot } from '../ports.ts';
 
 export interface RecordedRun extends RunShape {
   /** Token ids of each row, without padding. */
   readonly ids: readonly (readonly number[])[];
+  readonly isUrgent: boolean;
+  /** Whether it ran in fp32 because that was asked for. */
+  readonly isExact: boolean;
 }
 
 export interface FakeBackendOptions {
@@ -24,13 +22,21 @@ export interface FakeBackendOptions {
   readonly slotTokens?: number;
   /** How long a run of this shape takes. Default: 1 ms and 1 ms per 100 padded tokens. */
   readonly runMs?: (shape: RunShape) => number;
+  /** Narrower than fp32, and rows can be run exactly. Default fp32. */
+  readonly precision?: Precision;
+  /** What the device holds after a run of this shape. Default: nobody knows. */
+  readonly memoryAfter?: (shape: RunShape) => MemoryReading;
 }
 
 type RowRule = (ids: readonly number[]) => boolean;
+/** `needs-recycle`: a library below the arena could not allocate. */
+export type VramRule = (run: RecordedRun) => 'fits' | 'too-large' | 'needs-recycle';
 
 interface QueuedRun {
   readonly slot: Slot;
   readonly shape: RunShape;
+  readonly isUrgent: boolean;
+  readonly isExact: boolean;
   resolve(result: RunResult): void;
   reject(error: unknown): void;
 }
@@ -39,7 +45,7 @@ const never: RowRule = () => false;
 
 export class FakeBackend implements InferenceBackend {
   readonly device = 'fake';
-  readonly precision: Precision = 'fp32';
+  readonly precision: Precision;
   readonly dims: number;
   readonly slotRows: number;
   readonly slotTokens: number;
@@ -48,25 +54,33 @@ export class FakeBackend implements InferenceBackend {
   private readonly slots: number;
   private readonly clock: Clock;
   private readonly runMs: (shape: RunShape) => number;
+  private readonly memoryAfter: ((shape: RunShape) => MemoryReading) | undefined;
+  /** Only where `precision` is narrower than fp32. */
+  readonly runExact?: NonNullable<InferenceBackend['runExact']>;
+  private reading: MemoryReading | undefined;
   private readonly free: Slot[];
   private readonly queue: QueuedRun[] = [];
   private running: { readonly run: QueuedRun; readonly startedMs: number } | undefined;
   private idleListeners: (() => void)[] = [];
   private isStopped = false;
   private isHanging = false;
-  private vramPaddedTokens = Number.POSITIVE_INFINITY;
+  private vramRule: VramRule = () => 'fits';
   private failsAt: RowRule = never;
   private losesDeviceAt: RowRule = never;
   private givesNanAt: RowRule = never;
+  private givesNanExactlyAt: RowRule = never;
 
   constructor(options: FakeBackendOptions) {
-    const { clock, dims = 8, slots = 3, slotRows = 64, slotTokens = 1024, runMs = ({ rows, width }) => 1 + (rows * width) / 100 } = options;
+    const { clock, dims = 8, slots = 3, slotRows = 64, slotTokens = 1024, runMs = ({ rows, width }) => 1 + (rows * width) / 100, precision = 'fp32', memoryAfter } = options;
     this.clock = clock;
     this.slots = slots;
     this.dims = dims;
     this.slotRows = slotRows;
     this.slotTokens = slotTokens;
     this.runMs = runMs;
+    this.precision = precision;
+    this.memoryAfter = memoryAfter;
+    if (precision !== 'fp32') this.runExact = (slot, shape) => this.enqueue(slot, shape, { isUrgent: false, isExact: true });
     this.free = Array.from({ length: slots }, (_, index) => ({
       index,
       ids: new Int32Array(slotTokens),
@@ -78,7 +92,11 @@ export class FakeBackend implements InferenceBackend {
   // ---- what a test makes it do ----------------------------------------------------------------------------------
 
   runsOutOfVramAbove({ paddedTokens }: { readonly paddedTokens: number }): void {
-    this.vramPaddedTokens = paddedTokens;
+    this.runsOutOfVramWhen(({ rows, width }) => (rows * width > paddedTokens ? 'too-large' : 'fits'));
+  }
+
+  runsOutOfVramWhen(rule: VramRule): void {
+    this.vramRule = rule;
   }
 
   /** Runs with such a row throw INFERENCE_FAILED. */
@@ -91,9 +109,14 @@ export class FakeBackend implements InferenceBackend {
     this.losesDeviceAt = rule;
   }
 
-  /** Such rows come back as NaN. */
+  /** Such rows come back as NaN, unless they run exactly. */
   givesNanAtRows(rule: RowRule): void {
     this.givesNanAt = rule;
+  }
+
+  /** Such rows come back as NaN even from a run in fp32. */
+  givesNanExactlyAtRows(rule: RowRule): void {
+    this.givesNanExactlyAt = rule;
   }
 
   /** No run ends any more. */
@@ -118,7 +141,11 @@ export class FakeBackend implements InferenceBackend {
     this.free.push(slot);
   }
 
-  run(slot: Slot, shape: RunShape): Promise<RunResult> {
+  run(slot: Slot, shape: RunShape, { isUrgent = false }: RunOptions = {}): Promise<RunResult> {
+    return this.enqueue(slot, shape, { isUrgent, isExact: false });
+  }
+
+  private enqueue(slot: Slot, shape: RunShape, { isUrgent, isExact }: { readonly isUrgent: boolean; readonly isExact: boolean }): Promise<RunResult> {
     const { rows, width } = shape;
     invariant(!this.isStopped, 'nothing runs on a stopped backend');
     invariant(!this.free.includes(slot), 'only a lent slot runs');
@@ -130,7 +157,8 @@ export class FakeBackend implements InferenceBackend {
       for (let i = length; i < width; i++) invariant(slot.ids[row * width + i] === 0, 'padding is 0');
     }
     return new Promise((resolve, reject) => {
-      this.queue.push({ slot, shape, resolve, reject });
+      const firstBulk = this.queue.findIndex((run) => !run.isUrgent);
+      this.queue.splice(isUrgent && firstBulk >= 0 ? firstBulk : this.queue.length, 0, { slot, shape, isUrgent, isExact, resolve, reject });
       this.next();
     });
   }
@@ -140,7 +168,7 @@ export class FakeBackend implements InferenceBackend {
   }
 
   async memory(): Promise<MemoryReading | undefined> {
-    return undefined;
+    return this.reading;
   }
 
   async stop(): Promise<void> {
@@ -156,22 +184,26 @@ export class FakeBackend implements InferenceBackend {
       return;
     }
     this.running = { run, startedMs: this.clock.nowMs() };
-    const recorded = { ...run.shape, ids: idsOf(run.slot, run.shape) };
+    const { shape, isUrgent, isExact } = run;
+    const recorded = { ...shape, isUrgent, isExact, ids: idsOf(run.slot, shape) };
     this.runs.push(recorded);
     if (this.isHanging) return;
     this.clock.after(this.runMs(run.shape), () => this.finish(run, recorded));
   }
 
-  private finish(run: QueuedRun, { rows, width, ids }: RecordedRun): void {
+  private finish(run: QueuedRun, recorded: RecordedRun): void {
     if (this.isHanging) return;
     this.running = undefined;
-    const paddedTokens = rows * width;
-    if (paddedTokens > this.vramPaddedTokens) run.resolve({ ok: false, outOfVram: { message: `${paddedTokens} padded tokens, ${this.vramPaddedTokens} fit` } });
+    const { rows, width, ids, isExact } = recorded;
+    const verdict = this.vramRule(recorded);
+    const isNan = (row: readonly number[]): boolean => (!isExact && this.givesNanAt(row)) || this.givesNanExactlyAt(row);
+    if (verdict !== 'fits') run.resolve({ ok: false, outOfVram: { message: `${rows * width} padded tokens do not fit`, needsRecycle: verdict === 'needs-recycle' } });
     else if (ids.some(this.losesDeviceAt)) run.reject(new ShoalError('DEVICE_LOST', 'the simulated device stopped working'));
     else if (ids.some(this.failsAt)) run.reject(new ShoalError('INFERENCE_FAILED', 'the simulated model cannot run this batch'));
     else {
-      for (const [row, rowIds] of ids.entries()) run.slot.embeddings.set(this.givesNanAt(rowIds) ? nan(this.dims) : fakeVector(rowIds, this.dims), row * this.dims);
-      run.resolve({ ok: true, runMs: this.runMs(run.shape) });
+      for (const [row, rowIds] of ids.entries()) run.slot.embeddings.set(isNan(rowIds) ? nan(this.dims) : fakeVector(rowIds, this.dims), row * this.dims);
+      this.reading = this.memoryAfter?.(run.shape);
+      run.resolve({ ok: true, runMs: this.runMs(run.shape), ...(this.reading === undefined ? {} : { memory: this.reading }) });
     }
     this.next();
   }

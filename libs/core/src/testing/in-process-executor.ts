@@ -16,6 +16,7 @@ export interface InProcessExecutorOptions {
   readonly tokenizer: BatchTokenizer;
   readonly log: Logger;
   readonly limits: ExecutorLimits;
+  readonly isLastLane: boolean;
   /** Of the `start`-th process. */
   readonly newBudget: (start: number) => BatchBudget;
   /** The device of the `start`-th process, the first being 1. */
@@ -114,7 +115,7 @@ export class InProcessExecutor implements ExecutorLink {
   }
 
   private spawn(): Process {
-    const { store, tokenizer, log, limits } = this.options;
+    const { store, tokenizer, log, limits, isLastLane } = this.options;
     const clock = new MortalClock(this.options.clock);
     const backend = this.options.newBackend(clock, ++this.starts);
     this.crashWhenDeviceIsLost(backend);
@@ -125,7 +126,7 @@ export class InProcessExecutor implements ExecutorLink {
       this.deliver(() => this.messageListeners.forEach((listener) => listener(copy)));
     };
     const executor = new Executor({
-      store: mortal, backend, tokenizer, clock, log, limits, send,
+      store: mortal, backend, tokenizer, clock, log, limits, isLastLane, send,
       budget: this.options.newBudget(this.starts),
       model: READY.model,
       prompts: { query: '', passage: '' },
@@ -139,9 +140,9 @@ export class InProcessExecutor implements ExecutorLink {
   /** A lost device is nothing an executor survives: there its process would end. */
   private crashWhenDeviceIsLost(backend: FakeBackend): void {
     const run = backend.run.bind(backend);
-    backend.run = async (slot, shape) => {
+    backend.run = async (slot, shape, options) => {
       try {
-        return await run(slot, shape);
+        return await run(slot, shape, options);
       } catch (error) {
         if (!isShoalError(error, 'DEVICE_LOST')) throw error;
         if (this.process?.backend === backend) this.die('device lost');

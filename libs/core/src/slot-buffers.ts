@@ -1,0 +1,29 @@
+// Rows into a slot, vectors out of it: loops over every token and every number that passes, so they are kept plain.
+
+import type { MicroBatch } from './pool.ts';
+import type { Row } from './open-job.ts';
+import type { Slot } from './ports.ts';
+
+export function pack(slot: Slot, batch: MicroBatch<Row>): void {
+  const { rows, width } = batch;
+  slot.ids.fill(0, 0, rows.length * width);
+  for (const [i, row] of rows.entries()) {
+    slot.ids.set(row.ids, i * width);
+    slot.lengths[i] = row.tokens;
+  }
+}
+
+/** In f64. NaN when any component is. */
+export function squaredLengthOf(vector: Float32Array): number {
+  let sum = 0;
+  for (let i = 0; i < vector.length; i++) sum += vector[i]! * vector[i]!;
+  return sum;
+}
+
+/**
+ * The graph's own L2 norm sums 384 squares in f32 and is off by up to 1e-6 (ONNX Runtime 1.30 on the CPU, 2026-11); whoever
+ * takes a dot product for the cosine would see that. One factor in f64 makes the length right to the last bit of f32.
+ */
+export function writeScaled(vector: Float32Array, factor: number, target: Float32Array, at: number): void {
+  for (let i = 0; i < vector.length; i++) target[at + i] = vector[i]! * factor;
+}
