@@ -87,7 +87,7 @@ interface WorkerSessionOptions extends SessionOptions {
 
 async function withWorker<Result>(terminal: Terminal, options: WorkerSessionOptions, use: (session: Session) => Promise<Result>): Promise<Result> {
   const { settings, server, model, tokenizer } = options;
-  const connection = openConnection({ url: server.redisUrl, name: 'shoal-cli' });
+  const connection = openConnection({ url: server.redisUrl, prefix: settings.prefix, name: 'shoal-cli' });
   try {
     await untilReady(connection, server.redisUrl);
     for (const warning of (await checkServer(connection)).warnings) if (!options.isQuiet) say(terminal, warning);

@@ -12,8 +12,8 @@ const host = z.string().regex(/^[A-Za-z0-9_.:%-]{1,255}$/, 'must be a host name 
 const port = count(0, 65_535);
 
 export const settingsSchema = z.strictObject({
-  redisUrl: z.string().regex(/^(rediss?|unix):\/\//, 'must begin with redis://, rediss:// or unix://').optional()
-    .describe('Queue server, e.g. redis://localhost:6379. Unset: a private server of this user is used, and started when there is none.'),
+  redisUrl: z.string().regex(/^(rediss?(\+(sentinel|cluster))?|unix):\/\//, 'must begin with redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://').optional()
+    .describe('Queue server, e.g. redis://localhost:6379, redis+sentinel://host:26379,host:26379/mymaster or redis+cluster://host:6379,host:6379. Unset: a private server of this user is used, and started when there is none.'),
   prefix: z.string().regex(/^\{[^{}]{1,64}\}$/, 'must be a hash tag such as {shoal}').default('{shoal}')
     .describe('Prefix of every key; plain BullMQ producers pass the same one.'),
   model: z.string().min(1).max(128).default('minilm').describe('Model of the store that this worker or command uses.'),
@@ -111,5 +111,5 @@ export function redactSettings(settings: Settings): Settings {
 
 /** Up to the last @, because a password that was not percent-encoded may have one itself. */
 function withoutPassword(url: string): string {
-  return url.replace(/\/\/.*@/s, '//***@');
+  return url.replace(/\/\/.*@/s, '//***@').replace(/(sentinelPassword=)[^&"]*/i, '$1***');
 }

@@ -35,7 +35,7 @@ export class BoardQueues {
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: BoardQueuesOptions): Promise<BoardQueues> {
-    return new BoardQueues(await connected({ url: options.redisUrl, name: 'shoal:board', log: options.log }), options);
+    return new BoardQueues(await connected({ url: options.redisUrl, prefix: options.prefix, name: 'shoal:board', log: options.log }), options);
   }
 
   /** Every queue there is now, by name; one that was found before is the same object. Throws QUEUE_UNREACHABLE. */

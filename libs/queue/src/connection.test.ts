@@ -18,7 +18,7 @@ test('a unix socket that is gone for a while is reached again, one line when it 
   const connection = openConnection({ url: server.url, name: 'test', log });
   await untilReady(connection, server.url);
   await connection.set('a', '1');
-  await connection.call('WAITAOF', 1, 0, 2_000);
+  await server.durable();
   await server.kill9();
   await vi.waitUntil(() => log.messages('warn').length > 0);
   const answer = connection.get('a');

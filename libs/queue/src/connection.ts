@@ -5,12 +5,16 @@
 
 import { ShoalError, type Logger } from '@shoal/core';
 import { Redis, type RedisOptions } from 'ioredis';
+import { addressOf, redactUrl } from './server-address.ts';
 
 export type { Redis } from 'ioredis';
+export { redactUrl } from './server-address.ts';
 
 export interface ConnectionOptions {
-  /** redis://, rediss:// or unix:///path/of/the.sock; user, password and database as in any Redis URL. */
+  /** redis://, rediss://, unix:///path/of/the.sock, redis+sentinel:// or redis+cluster://; see server-address.ts. */
   readonly url: string;
+  /** Hash tag of the keys that will be used; in a cluster it decides on the node. Default {shoal}. */
+  readonly prefix?: string | undefined;
   /** Shown by CLIENT LIST. */
   readonly name: string;
   readonly log?: Logger | undefined;
@@ -18,16 +22,22 @@ export interface ConnectionOptions {
 
 const FIRST_RETRY_MS = 50;
 const LAST_RETRY_MS = 2_000;
+/**
+ * A command that got no answer for so long waits on a dead connection (a proxy that swallows replies, a peer that vanished
+ * without a word): it is connected anew and what was open is sent again. The longest wait that is meant is 2 s (BZPOPMIN).
+ */
+const DEAF_MS = 20_000;
 /** A peer that does not answer a goodbye in this time is left without one. */
 const GOODBYE_MS = 500;
 
 /** Begins to connect and returns at once. Throws CONFIG_INVALID for a URL it cannot understand. */
 export function openConnection(options: ConnectionOptions): Redis {
   const redisOptions: RedisOptions & { replyMapping: 'legacy' } = {
-    ...addressOf(options.url),
+    ...addressOf(options.url, options.prefix),
     replyMapping: 'legacy', // what BullMQ expects of replies
     connectionName: options.name,
     disconnectTimeout: GOODBYE_MS,
+    socketTimeout: DEAF_MS,
     maxRetriesPerRequest: null, // BullMQ demands it; and a command that waits is what every caller here wants
     retryStrategy: (times) => Math.min(FIRST_RETRY_MS * 2 ** Math.min(times - 1, 10), LAST_RETRY_MS),
   };
@@ -98,11 +108,6 @@ export async function closeConnection(connection: Closable): Promise<void> {
   });
 }
 
-/** The URL as it may be logged. */
-export function redactUrl(url: string): string {
-  return url.replace(/\/\/[^@/]*@/, '//***@');
-}
-
 /** The connection broke, or was closed by us, before the reply came: the command may or may not have been executed. */
 export function isConnectionFault(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
@@ -120,41 +125,12 @@ export function isServerFull(error: unknown): boolean {
 
 /** The server cannot serve now and says that this will pass: loading, failing over, its disk full, busy in a script. */
 export function isPassingRefusal(error: unknown): boolean {
-  return error instanceof Error && /^(LOADING|READONLY|MASTERDOWN|MISCONF|BUSY|TRYAGAIN|CLUSTERDOWN|NOREPLICAS|UNBLOCKED)\b/.test(error.message);
+  return error instanceof Error && /^(LOADING|READONLY|MASTERDOWN|MISCONF|BUSY|TRYAGAIN|CLUSTERDOWN|NOREPLICAS|UNBLOCKED|MOVED|ASK)\b/.test(error.message);
 }
 
 /** Worth trying again after a pause. */
 export function isPassingFault(error: unknown): boolean {
   return isConnectionFault(error) || isServerFull(error) || isPassingRefusal(error);
-}
-
-function addressOf(url: string): RedisOptions {
-  // A path has no host before it, which URL demands where there are credentials.
-  const unix = /^unix:\/\/([^@/]*@)?(\/.+)$/.exec(url);
-  const text = unix === null ? url : `unix://${unix[1] ?? ''}localhost${unix[2]}`;
-  const parsed = URL.canParse(text) ? new URL(text) : undefined;
-  switch (parsed?.protocol) {
-    case 'unix:': return { path: decodeURIComponent(parsed.pathname), ...credentialsOf(parsed), ...databaseOf(parsed.searchParams.get('db')) };
-    case 'redis:': return { ...hostOf(parsed), ...credentialsOf(parsed), ...databaseOf(parsed.pathname.slice(1)) };
-    case 'rediss:': return { ...hostOf(parsed), ...credentialsOf(parsed), ...databaseOf(parsed.pathname.slice(1)), tls: {} };
-    default:
-      throw new ShoalError('CONFIG_INVALID', `"${redactUrl(url)}" is not the URL of a queue server; use redis://host:port, rediss://host:port or unix:///path/to.sock`);
-  }
-}
-
-function hostOf(url: URL): RedisOptions {
-  return { host: url.hostname.replace(/^\[|\]$/g, '') || 'localhost', port: url.port === '' ? 6379 : Number(url.port) };
-}
-
-function credentialsOf(url: URL): RedisOptions {
-  return {
-    ...(url.username === '' ? {} : { username: decodeURIComponent(url.username) }),
-    ...(url.password === '' ? {} : { password: decodeURIComponent(url.password) }),
-  };
-}
-
-function databaseOf(text: string | null): RedisOptions {
-  return text !== null && /^\d+$/.test(text) ? { db: Number(text) } : {};
 }
 
 /** One line when the server is lost and one when it is back, whatever the number of attempts between them. */

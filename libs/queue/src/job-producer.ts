@@ -88,7 +88,7 @@ export class JobProducer {
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: ProducerOptions): Promise<JobProducer> {
-    return new JobProducer(options, await connected({ url: options.redisUrl, name: 'shoal-producer', log: options.log }));
+    return new JobProducer(options, await connected({ url: options.redisUrl, prefix: options.prefix, name: 'shoal-producer', log: options.log }));
   }
 
   /** The connection broke, or came back: what the server acknowledged last may be lost, so open jobs should be added again. */
@@ -242,7 +242,7 @@ export class JobProducer {
   }
 
   private openWatcher(): { connection: Redis; queue: Queue } {
-    const connection = openConnection({ url: this.options.redisUrl, name: 'shoal-producer-watch', log: this.options.log });
+    const connection = openConnection({ url: this.options.redisUrl, prefix: this.options.prefix, name: 'shoal-producer-watch', log: this.options.log });
     return { connection, queue: openQueue(this.options, connection) };
   }
 }

@@ -40,7 +40,7 @@ export class QueueGauge {
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: QueueGaugeOptions): Promise<QueueGauge> {
-    return new QueueGauge(options, await connected({ url: options.redisUrl, name: `shoal:gauge:${options.queue}`, log: options.log }));
+    return new QueueGauge(options, await connected({ url: options.redisUrl, prefix: options.prefix, name: `shoal:gauge:${options.queue}`, log: options.log }));
   }
 
   /** Throws QUEUE_UNREACHABLE at once while the connection is lost; waits on a server that does not answer. */

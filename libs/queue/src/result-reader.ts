@@ -56,8 +56,8 @@ export class ResultReader {
 
   /** Subscribed when it resolves. Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: ReaderOptions): Promise<ResultReader> {
-    const connection = openConnection({ url: options.redisUrl, name: 'shoal-reader', log: options.log });
-    const subscriber = openConnection({ url: options.redisUrl, name: 'shoal-replies', log: options.log });
+    const connection = openConnection({ url: options.redisUrl, prefix: options.prefix, name: 'shoal-reader', log: options.log });
+    const subscriber = openConnection({ url: options.redisUrl, prefix: options.prefix, name: 'shoal-replies', log: options.log });
     const reader = new ResultReader(options, connection, subscriber);
     try {
       await Promise.all([untilReady(connection, options.redisUrl), untilReady(subscriber, options.redisUrl)]);

@@ -1,15 +1,17 @@
 // @shoal/queue/testing: a real queue server for tests, on a free port or a unix socket, with its data in a folder of its
-// own. It can be killed and started again in place. For tests only; the private server of a user lives in server.ts.
+// own. It can be killed and started again in place. SHOAL_TEST_SERVER names the program, SHOAL_TEST_TOPOLOGY makes every
+// server of a run a Sentinel-managed pair or a cluster. For tests only; the private server of a user lives in server.ts.
 
-import { spawn, type ChildProcess } from 'node:child_process';
-import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { cacheFolder } from '@shoal/core';
-import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
+import { closeConnection, connected } from './connection.ts';
 import { findServerProgram } from './server.ts';
+import { ServerProcess, freePort } from './testing/server-process.ts';
+import { startCluster, startSentinels, type Topology } from './testing/topologies.ts';
+
+export type { ServerProcess } from './testing/server-process.ts';
 
 export interface TestServerOptions {
   /** Executable; default SHOAL_TEST_SERVER, else the one that a private server would use. */
@@ -18,8 +20,10 @@ export interface TestServerOptions {
   readonly args?: readonly string[];
   /** "everysec" or "always" keep data over `kill9`. Default "everysec"; "no" is without AOF. */
   readonly appendFsync?: 'everysec' | 'always' | 'no';
-  /** Listens on a unix socket instead of a port of 127.0.0.1. */
+  /** Listens on a unix socket instead of a port of 127.0.0.1. Always a single server. */
   readonly unixSocket?: boolean;
+  /** Default SHOAL_TEST_TOPOLOGY, else a single server. */
+  readonly topology?: 'single' | 'sentinel' | 'cluster';
 }
 
 export interface TestServer {
@@ -29,6 +33,8 @@ export interface TestServer {
   readonly folder: string;
   /** A command on a connection of the server's own, e.g. command("CONFIG", "SET", "maxmemory", "8mb"). */
   command(name: string, ...values: (string | number | Buffer)[]): Promise<unknown>;
+  /** Resolves when all that was acknowledged so far survives a `kill9`. */
+  durable(): Promise<void>;
   /** SIGKILL; resolves when the process is gone. */
   kill9(): Promise<void>;
   /** Starts it again on the same address with the same data, after kill9 or instead of it (then SIGKILL first). */
@@ -39,35 +45,81 @@ export interface TestServer {
 
 export async function startTestServer(options: TestServerOptions = {}): Promise<TestServer> {
   const folder = await mkdtemp(join(tmpdir(), 'shoal-server-'));
-  const address = options.unixSocket === true ? unixAddress(folder) : await portAddress();
-  const args = [...address.args, '--dir', folder, '--save', '', '--maxmemory-policy', 'noeviction', ...durability(options.appendFsync ?? 'everysec'), ...options.args ?? []];
-  const program = await findProgram(options);
-  let server = await launch(program, args, address.url);
-  const control = await openControl(address.url);
-  const kill9 = async (): Promise<void> => {
-    if (server.exitCode !== null || server.signalCode !== null) return;
-    const gone = once(server, 'exit');
-    server.kill('SIGKILL');
-    await gone;
-  };
+  const args = ['--save', '', '--maxmemory-policy', 'noeviction', ...durability(options.appendFsync ?? 'everysec'), ...options.args ?? []];
+  const topology = await startTopology(options, folder, args);
   return {
-    url: address.url,
     folder,
+    url: topology.url,
     get pid() {
-      return server.pid ?? 0;
+      return topology.pid;
     },
-    command: (name, ...values) => control.call(name, ...values),
-    kill9,
-    async restart() {
-      await kill9();
-      server = await launch(program, args, address.url);
-    },
+    command: (name, ...values) => topology.command(name, ...values),
+    durable: () => durable(topology),
+    kill9: () => topology.kill9(),
+    restart: () => topology.restart(),
     async stop() {
-      await closeConnection(control);
-      await kill9();
+      await topology.stop();
       await rm(folder, { recursive: true, force: true });
     },
   };
+}
+
+/** Several servers that take over from each other, whatever SHOAL_TEST_TOPOLOGY says. The cluster has a replica for each master unless told otherwise. */
+export async function startTestTopology(topology: 'sentinel' | 'cluster', { prefix, replicas = 1, ...options }: TestServerOptions & { readonly prefix?: string; readonly replicas?: 0 | 1 } = {}): Promise<Topology & { durable(): Promise<void> }> {
+  const folder = await mkdtemp(join(tmpdir(), 'shoal-servers-'));
+  const args = ['--save', '', '--maxmemory-policy', 'noeviction', ...durability(options.appendFsync ?? 'everysec'), ...options.args ?? []];
+  const parts = { program: await findProgram(options), folder, args, replicas, ...(prefix === undefined ? {} : { prefix }) };
+  const started = await (topology === 'sentinel' ? startSentinels(parts) : startCluster(parts));
+  const stop = async (): Promise<void> => {
+    await started.stop();
+    await rm(folder, { recursive: true, force: true });
+  };
+  return Object.defineProperties({ ...started, stop, durable: () => durable(started) }, { pid: { get: () => started.pid } });
+}
+
+async function startTopology(options: TestServerOptions, folder: string, args: readonly string[]): Promise<Pick<Topology, 'url' | 'pid' | 'command' | 'kill9' | 'restart' | 'stop'>> {
+  const program = await findProgram(options);
+  const topology = options.unixSocket === true ? 'single' : options.topology ?? process.env['SHOAL_TEST_TOPOLOGY'] ?? 'single';
+  switch (topology) {
+    case 'single': return startSingle(program, await (options.unixSocket === true ? unixAddress(folder) : portAddress()), ['--dir', folder, ...args]);
+    case 'sentinel': return startSentinels({ program, folder, args });
+    // Tests use many prefixes on connections that know of none, and each would lie on another node.
+    case 'cluster': return startCluster({ program, folder, args, slots: 'one-node' });
+    default: throw new Error(`SHOAL_TEST_TOPOLOGY is "${topology}"; it can be single, sentinel or cluster`);
+  }
+}
+
+async function startSingle(program: string, address: Address, args: readonly string[]): Promise<Omit<Topology, 'switchOver' | 'servers'>> {
+  const server = new ServerProcess(program, [...address.args, ...args], 0, undefined, address.url);
+  await server.start();
+  const control = await connected({ url: address.url, name: 'test-server-control' });
+  return {
+    url: address.url,
+    get pid() {
+      return server.pid;
+    },
+    command: (name, ...values) => control.call(name, ...values),
+    kill9: () => server.kill9(),
+    async restart() {
+      await server.kill9();
+      await server.start();
+    },
+    async stop() {
+      await closeConnection(control);
+      await server.kill9();
+    },
+  };
+}
+
+/** On disk, and with the replica where there is one. WAITAOF came with Redis 7.2; before it, what is written waits in no buffer. */
+async function durable({ command }: Pick<Topology, 'command'>): Promise<void> {
+  const replicas = Number(/connected_slaves:(\d+)/.exec(String(await command('INFO', 'replication')))?.[1] ?? 0);
+  if (replicas > 0) await command('WAIT', 1, 5_000);
+  const isAppendOnly = String(await command('INFO', 'persistence')).includes('aof_enabled:1');
+  if (!isAppendOnly) return;
+  const hasWaitAof = Array.isArray(await command('COMMAND', 'INFO', 'WAITAOF').then((reply) => (reply as unknown[])[0]));
+  if (hasWaitAof) return void (await command('WAITAOF', 1, 0, 5_000));
+  while (!/aof_buffer_length:0\b/.test(String(await command('INFO', 'persistence')))) await command('PING');
 }
 
 let found: Promise<string> | undefined;
@@ -93,42 +145,7 @@ function unixAddress(folder: string): Address {
   return { url: `unix://${path}`, args: ['--port', '0', '--unixsocket', path, '--unixsocketperm', '700'] };
 }
 
-/** A port that was free a moment ago. */
 async function portAddress(): Promise<Address> {
-  const probe = createServer().listen(0, '127.0.0.1');
-  await once(probe, 'listening');
-  const address = probe.address();
-  const port = typeof address === 'object' && address !== null ? address.port : 0;
-  probe.close();
-  await once(probe, 'close');
+  const port = await freePort();
   return { url: `redis://127.0.0.1:${port}`, args: ['--bind', '127.0.0.1', '--port', String(port)] };
-}
-
-/** Resolves once the server answers; rejects with its output when it exits instead. */
-async function launch(program: string, args: readonly string[], url: string): Promise<ChildProcess> {
-  const server = spawn(program, args, { stdio: ['ignore', 'pipe', 'pipe'] });
-  const killWithUs = (): void => void server.kill('SIGKILL');
-  process.once('exit', killWithUs);
-  server.once('exit', () => process.off('exit', killWithUs));
-  const output: string[] = [];
-  server.stdout.on('data', (chunk: Buffer) => output.push(chunk.toString()));
-  server.stderr.on('data', (chunk: Buffer) => output.push(chunk.toString()));
-  const died = new Promise<never>((_, reject) => {
-    server.once('error', (error) => reject(new Error(`the test server ${program} could not be started: ${error.message}`)));
-    server.once('exit', (code, signal) => reject(new Error(`the test server ${program} ended (${code ?? signal}):\n${output.join('').slice(-2_000)}`)));
-  });
-  died.catch(() => undefined);
-  const control = openConnection({ url, name: 'test-server-start' });
-  try {
-    await Promise.race([untilReady(control, url, 20_000), died]);
-  } finally {
-    await closeConnection(control);
-  }
-  return server;
-}
-
-async function openControl(url: string): Promise<Redis> {
-  const control = openConnection({ url, name: 'test-server-control' });
-  await untilReady(control, url);
-  return control;
 }

@@ -54,7 +54,7 @@ export class WorkerPresence {
 
   /** Throws QUEUE_UNREACHABLE. Shows nothing yet. */
   static async connect(options: PresenceOptions): Promise<WorkerPresence> {
-    return new WorkerPresence(await connected({ url: options.redisUrl, name: `shoal:presence:${options.queue}`, log: options.log }), options);
+    return new WorkerPresence(await connected({ url: options.redisUrl, prefix: options.prefix, name: `shoal:presence:${options.queue}`, log: options.log }), options);
   }
 
   /** Resolves once the worker can be seen. */

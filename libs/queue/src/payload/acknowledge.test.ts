@@ -53,7 +53,7 @@ test('works when the memory of the server is full, and after its scripts were fo
 
 test('waits for a server that is down', async () => {
   await connection.set('{t}:out:d', result);
-  await connection.call('WAITAOF', 1, 0, 2_000);
+  await server.durable();
   await server.kill9();
   const answer = acknowledge(connection, ['{t}:out:d']);
   await server.restart();

@@ -40,7 +40,12 @@ export class RedisAnnouncer implements Announcer {
 
   /** Throws QUEUE_UNREACHABLE. */
   static async connect(options: AnnouncerOptions): Promise<RedisAnnouncer> {
-    return new RedisAnnouncer(await connected({ url: options.redisUrl, name: `shoal:announcer:${options.queue}`, log: options.log }), options);
+    return new RedisAnnouncer(await connected({ url: options.redisUrl, prefix: options.prefix, name: `shoal:announcer:${options.queue}`, log: options.log }), options);
+  }
+
+  /** Dimensions of this queue's results, so that room for them is reserved rightly. */
+  async tellDims(dims: number): Promise<void> {
+    await tellDims(this.connection, this.options, dims);
   }
 
   /** Never throws: what could not be announced is found by the producer's own asking, and its input by the janitor. */

@@ -51,7 +51,7 @@ export class RedisPayloadStore implements PayloadStore {
 
   /** Throws QUEUE_UNREACHABLE. */
   static async connect(options: PayloadStoreOptions): Promise<RedisPayloadStore> {
-    return new RedisPayloadStore(await connected({ url: options.redisUrl, name: `shoal:executor:${options.queue}`, log: options.log }), options);
+    return new RedisPayloadStore(await connected({ url: options.redisUrl, prefix: options.prefix, name: `shoal:executor:${options.queue}`, log: options.log }), options);
   }
 
   async read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]> {

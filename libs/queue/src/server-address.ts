@@ -1,0 +1,84 @@
+// What the URL of a queue server says: one server, a master that Sentinels name, or the node of a cluster that holds our
+// keys. Pure: connects to nothing. A connection is always one socket to one server, whatever stands behind the URL:
+//   redis://host:port/db, rediss://…, unix:///path/of/the.sock?db=1
+//   redis+sentinel://host:port,host:port/master?db=1     host:port are Sentinels
+//   redis+cluster://host:port,host:port                  host:port are any nodes
+// User and password before the @ are the server's own; ?sentinelUsername= and ?sentinelPassword= are the Sentinels'.
+
+import { DEFAULT_PREFIX, ShoalError } from '@shoal/core';
+import type { RedisOptions } from 'ioredis';
+import { WatchingSentinelConnector } from './sentinel-connector.ts';
+import { slotOwnerConnector, type Node } from './slot-owner-connector.ts';
+
+/** What makes a connection leave a server that can no longer be written to and look for the one that can. */
+const SUCCEEDED = /^(READONLY|NOREPLICAS|MOVED)\b/;
+
+/** Where to connect, as ioredis wants it. `prefix` is the hash tag whose slot decides on the node of a cluster. Throws CONFIG_INVALID. */
+export function addressOf(url: string, prefix: string = DEFAULT_PREFIX): RedisOptions {
+  const many = /^(rediss?)\+(sentinel|cluster):\/\/(?:([^@/]*)@)?([^@/?]+)(?:\/([^?]*))?(?:\?(.*))?$/.exec(url);
+  if (many === null) return oneServer(url);
+  const [, scheme, kind, credentials = '', hosts = '', path = '', query = ''] = many;
+  const nodes = hosts.split(',').map((host) => nodeOf(url, host, kind === 'sentinel' ? 26_379 : 6_379));
+  const parameters = new URLSearchParams(query);
+  const common = { ...credentialsOf(...(credentials.split(/:(.*)/s) as [string, string?])), ...(scheme === 'rediss' ? { tls: {} } : {}), reconnectOnError: (error: Error) => SUCCEEDED.test(error.message) };
+  if (kind === 'cluster') return { ...common, Connector: slotOwnerConnector(nodes, prefix) };
+  if (path === '') throw notAnAddress(url, 'the name of the master is missing: redis+sentinel://host:port,host:port/mymaster');
+  return {
+    ...common,
+    ...databaseOf(parameters.get('db')),
+    ...sentinelCredentials(parameters),
+    Connector: WatchingSentinelConnector,
+    sentinels: nodes,
+    name: decodeURIComponent(path),
+    enableTLSForSentinelMode: scheme === 'rediss',
+  };
+}
+
+/** The URL as it may be logged. */
+export function redactUrl(url: string): string {
+  return url.replace(/\/\/[^@/]*@/, '//***@').replace(/(sentinelPassword=)[^&]*/i, '$1***');
+}
+
+function oneServer(url: string): RedisOptions {
+  // A path has no host before it, which URL demands where there are credentials.
+  const unix = /^unix:\/\/([^@/]*@)?(\/.+)$/.exec(url);
+  const text = unix === null ? url : `unix://${unix[1] ?? ''}localhost${unix[2]}`;
+  const parsed = URL.canParse(text) ? new URL(text) : undefined;
+  switch (parsed?.protocol) {
+    case 'unix:': return { path: decodeURIComponent(parsed.pathname), ...credentialsIn(parsed), ...databaseOf(parsed.searchParams.get('db')) };
+    case 'redis:': return { ...hostOf(parsed), ...credentialsIn(parsed), ...databaseOf(parsed.pathname.slice(1)) };
+    case 'rediss:': return { ...hostOf(parsed), ...credentialsIn(parsed), ...databaseOf(parsed.pathname.slice(1)), tls: {} };
+    default: throw notAnAddress(url, 'use redis://host:port, rediss://host:port, unix:///path/to.sock, redis+sentinel://host:port,host:port/master or redis+cluster://host:port,host:port');
+  }
+}
+
+function hostOf(url: URL): { host: string; port: number } {
+  return { host: url.hostname.replace(/^\[|\]$/g, '') || 'localhost', port: url.port === '' ? 6379 : Number(url.port) };
+}
+
+function nodeOf(url: string, text: string, defaultPort: number): Node {
+  const match = /^(\[[0-9a-fA-F:.%]+\]|[^[\]:]+)(?::(\d{1,5}))?$/.exec(text.trim());
+  if (match === null) throw notAnAddress(url, `"${text}" is not host:port`);
+  return { host: match[1]!.replace(/^\[|\]$/g, ''), port: match[2] === undefined ? defaultPort : Number(match[2]) };
+}
+
+function credentialsIn(url: URL): RedisOptions {
+  return credentialsOf(url.username, url.password);
+}
+
+function credentialsOf(username: string, password = ''): RedisOptions {
+  return { ...(username === '' ? {} : { username: decodeURIComponent(username) }), ...(password === '' ? {} : { password: decodeURIComponent(password) }) };
+}
+
+function sentinelCredentials(parameters: URLSearchParams): RedisOptions {
+  const [sentinelUsername, sentinelPassword] = [parameters.get('sentinelUsername'), parameters.get('sentinelPassword')];
+  return { ...(sentinelUsername === null ? {} : { sentinelUsername }), ...(sentinelPassword === null ? {} : { sentinelPassword }) };
+}
+
+function databaseOf(text: string | null): RedisOptions {
+  return text !== null && /^\d+$/.test(text) ? { db: Number(text) } : {};
+}
+
+function notAnAddress(url: string, cure: string): ShoalError<'CONFIG_INVALID'> {
+  return new ShoalError('CONFIG_INVALID', `"${redactUrl(url)}" is not the URL of a queue server; ${cure}`);
+}
