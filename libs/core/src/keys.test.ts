@@ -21,7 +21,7 @@ describe('job ids', () => {
     expect(checkJobId(jobId)).toBe(jobId);
   });
 
-  test.each(['', 'x'.repeat(257), 'a:b', ':', '0', '42', '-7', '0042', '123456789012345678901234567890'])('"%s" cannot', (jobId) => {
+  test.each(['', 'x'.repeat(257), 'a:b', ':', '0', '42', '-7', '0042', 'marker', 'wait', '123456789012345678901234567890'])('"%s" cannot', (jobId) => {
     expect(() => checkJobId(jobId)).toThrow(expect.objectContaining({ code: 'JOB_INVALID' }));
   });
 

@@ -60,13 +60,19 @@ export const REPLY_CHANNEL = /^\{[^{}]{1,64}\}:reply:[A-Za-z0-9_-]{1,64}$/;
 
 /** Refuses ids that BullMQ or the key names cannot carry. Returns the id. */
 export function checkJobId(jobId: string): string {
-  if (jobId.length === 0 || jobId.length > 256 || jobId.includes(':') || /^-?\d+$/.test(jobId)) {
+  if (QUEUE_KEYS.has(jobId) || jobId.length === 0 || jobId.length > 256 || jobId.includes(':') || /^-?\d+$/.test(jobId)) {
     throw new ShoalError(
       'JOB_INVALID',
-      `jobId "${jobId.slice(0, 80)}" cannot be used: choose 1 to 256 characters without ":" that are not a whole number, ` +
+      `jobId "${jobId.slice(0, 80)}" cannot be used: choose 1 to 256 characters without ":" that are not a whole number or a name the queue keeps for itself, ` +
         'for example "docs-2026-11-21-0001". The id is what makes adding a job twice safe.',
       { jobId },
     );
   }
   return jobId;
 }
+/** What BullMQ keeps beside the jobs of a queue, under the same names as jobs: a job "marker" would stop the whole queue. */
+const QUEUE_KEYS: ReadonlySet<string> = new Set([
+  'wait', 'paused', 'active', 'prioritized', 'delayed', 'completed', 'failed', 'waiting-children', 'stalled', 'stalled-check',
+  'marker', 'meta', 'events', 'limiter', 'id', 'pc', 'repeat', 'de', 'metrics', 'priority', 'relay',
+]);
+

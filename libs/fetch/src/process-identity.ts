@@ -2,7 +2,8 @@
 // Refuses nothing and signals nobody; a zombie counts as dead, because it will never release what it holds.
 
 import { spawnSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { readFileSync, readlinkSync } from 'node:fs';
+import { hostname } from 'node:os';
 
 export interface ProcessIdentity {
   readonly pid: number;
@@ -23,6 +24,30 @@ export function identityOf(pid: number): ProcessIdentity | undefined {
 
 export function isAlive(identity: ProcessIdentity): boolean {
   return startTimeOf(identity.pid) === identity.startTime;
+}
+
+let place: string | undefined;
+
+/** Where a pid means something: equal texts are the same boot of the same machine and the same pid namespace. */
+export function placeOfPids(): string {
+  place ??= process.platform === 'linux' ? `${bootId()}.${pidNamespace()}` : hostname().replaceAll('~', '-');
+  return place;
+}
+
+function bootId(): string {
+  try {
+    return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim().slice(0, 8);
+  } catch {
+    return hostname();
+  }
+}
+
+function pidNamespace(): string {
+  try {
+    return /\d+/.exec(readlinkSync('/proc/self/ns/pid'))?.[0] ?? 'unknown';
+  } catch {
+    return 'unknown';
+  }
 }
 
 function startTimeOf(pid: number): string | undefined {

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Queue, Worker, type Job } from 'bullmq';
 import { keySpace } from '@shoal/core';
 import {
-  BULLMQ_VERSION, childEndKeys, isLockLost, limitEvents, lockLost, openTransaction, queueAdd, queueProgress, queueRemove, queueWaitForChild, wakeIdleWorker, type QueuedJob,
+  BULLMQ_VERSION, childEndKeys, countStall, failWaiting, isLockLost, limitEvents, lockLost, openTransaction, queueAdd, queueProgress, queueRemove, queueWaitForChild, wakeIdleWorker, type QueuedJob,
 } from './bullmq-internals.ts';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
 import { startTestServer, type TestServer } from './testing.ts';
@@ -29,6 +29,26 @@ afterAll(async () => {
 test('the installed bullmq is the version these contracts were written against', () => {
   const manifest: unknown = createRequire(import.meta.url)('bullmq/package.json');
   expect(manifest).toMatchObject({ version: BULLMQ_VERSION });
+});
+
+describe('failWaiting', () => {
+  test.each([{}, { priority: 3 }, { delay: 60_000 }])('fails a job added with %j as a worker would, and is seen by the public listings', async (opts) => {
+    const jobId = `j-fail-${JSON.stringify(opts).length}`;
+    await queue.add('embed', { reply: '{t-internals}:reply:me' }, { jobId, ...opts });
+    const call = { prefix: '{t-internals}', queue: 'embed-x', jobId, reason: 'CANCELLED: x' };
+    expect(await failWaiting(connection, call)).toEqual({ state: 'failed', reply: '{t-internals}:reply:me' });
+    expect(await failWaiting(connection, call)).toEqual({ state: 'finished', reply: undefined });
+    expect((await queue.getFailed()).find((job) => job.id === jobId)).toMatchObject({ failedReason: 'CANCELLED: x', attemptsMade: 0 });
+    expect((await queue.getJobs(['wait', 'prioritized', 'delayed'])).map((job) => job.id)).not.toContain(jobId);
+    await queue.remove(jobId);
+  });
+});
+
+test('countStall: the count that a claimed job comes with', async () => {
+  const job = await queue.add('embed', {}, { jobId: 'j-stall', delay: 60_000 });
+  await countStall(connection, '{t-internals}:embed-x:j-stall');
+  expect((await queue.getJob(job.id!))?.stalledCounter).toBe(1);
+  await job.remove();
 });
 
 describe('queueAdd', () => {

@@ -10,6 +10,7 @@ import type { TakenJob } from './batch-worker.ts';
 import { isLockLost, wakeIdleWorker } from './bullmq-internals.ts';
 import { isPassingFault, type Redis } from './connection.ts';
 import { readMark, type HandOvers } from './hand-over.ts';
+import type { Quarantine } from './quarantine.ts';
 
 export type Ending = Exclude<Settlement, { kind: 'abandon' }>;
 
@@ -19,6 +20,8 @@ export interface JobEndingsOptions {
   readonly queue: string;
   /** The way to the CPU lane; left out, there is none, and what would go there fails. */
   readonly handOvers?: HandOvers | undefined;
+  /** Left out: what would go there only fails. */
+  readonly quarantine?: Quarantine | undefined;
   /** After it nothing is tried again. */
   readonly signal: AbortSignal;
   readonly log: Logger;
@@ -74,8 +77,10 @@ export class JobEndings {
     const { job, token } = taken;
     switch (ending.kind) {
       case 'complete': return void (await job.moveToCompleted(ending.value, token, false));
-      case 'fail':
-      case 'quarantine': return void (await job.moveToFailed(verdict(ending.failure), token, false));
+      case 'quarantine':
+        await this.options.quarantine?.put(this.options.queue, job, ending.failure);
+        return void (await job.moveToFailed(verdict(ending.failure), token, false));
+      case 'fail': return void (await job.moveToFailed(verdict(ending.failure), token, false));
       case 'hand-over':
         if (this.options.handOvers !== undefined) return this.options.handOvers.handOver(taken, ending.handOver);
         return void (await job.moveToFailed(verdict(ending.handOver.reason), token, false));

@@ -15,6 +15,10 @@ export interface JobSourceHarness {
   inspect(jobId: string): Promise<JobRecord | undefined>;
   /** As when the job's lease ran out and another worker claimed it. */
   steal(jobId: string): Promise<void>;
+  /** As somebody in another process takes it back. */
+  cancel(jobId: string): Promise<void>;
+  /** Ids of the jobs in quarantine. */
+  quarantined(): Promise<readonly string[]>;
   passTime(ms: number): Promise<void>;
   /** Fails when a worker, timer or connection is left behind. */
   close(): Promise<void>;
@@ -162,6 +166,50 @@ export function describeJobSource(name: string, make: () => Promise<JobSourceHar
       await harness.passTime(harness.leaseMs * 2);
       expect(await next).toMatchObject({ jobId: 'a', attempt: 0 });
       expect(await one.settle(claim, { kind: 'complete', value: RETURN })).toBe('lease-lost');
+    });
+
+    test('a cancelled job that waits has failed; of one that is claimed its holder hears, and ends it', async () => {
+      await add('held', 'waits');
+      const source = await open();
+      const cancelled = vi.fn<(jobIds: readonly string[]) => void>();
+      source.onCancelled(cancelled);
+      const claim = await claimOne(source);
+      const other = claim.jobId === 'held' ? 'waits' : 'held';
+      await harness.cancel(other);
+      expect(await harness.inspect(other)).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^CANCELLED: /), attempts: 0 });
+      await harness.cancel(claim.jobId);
+      await vi.waitFor(() => expect(cancelled).toHaveBeenCalledWith([claim.jobId]));
+      expect(await source.settle(claim, { kind: 'fail', failure: { code: 'CANCELLED', message: 'taken back' } })).toBe('settled');
+      expect(await harness.inspect(claim.jobId)).toMatchObject({ state: 'failed', failedReason: 'CANCELLED: taken back' });
+    });
+
+    test('a quarantined job has failed, and is in quarantine', async () => {
+      await add('a');
+      const source = await open();
+      expect(await source.settle(await claimOne(source), { kind: 'quarantine', failure: { code: 'QUARANTINED', message: 'it kills' } })).toBe('settled');
+      expect(await harness.inspect('a')).toMatchObject({ state: 'failed', failedReason: 'QUARANTINED: it kills' });
+      expect(await harness.quarantined()).toEqual(['a']);
+    });
+
+    test('a job whose worker died has stalled once more each time', async () => {
+      await add('a');
+      for (const stalls of [0, 1, 2]) {
+        const source = await open();
+        const claim = claimOne(source);
+        await harness.passTime(stalls === 0 ? 0 : harness.leaseMs * 2);
+        expect((await claim).stalls ?? 0).toBe(stalls);
+        await source.stop();
+      }
+    });
+
+    test('claimable counts what waits, not what is claimed or delayed', async () => {
+      await add('a', 'b', 'c', 'd');
+      const source = await open();
+      expect(await source.claimable()).toBe(4);
+      const [first] = await claimAll(source, 2);
+      expect(await source.claimable()).toBe(2);
+      await source.settle(first!, { kind: 'return', delayMs: 60_000, reason: 'test' });
+      expect(await source.claimable()).toBe(2);
     });
 
     test('stopClaiming: the waiting claim and every later one resolve empty; claims held are still renewed and settled', async () => {

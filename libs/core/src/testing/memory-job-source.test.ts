@@ -12,6 +12,8 @@ describeJobSource('MemoryJobSource', async () => {
     add: async (jobId, data) => queue.add(jobId, data),
     inspect: async (jobId) => queue.inspect(jobId),
     steal: async (jobId) => queue.steal(jobId),
+    cancel: async (jobId) => queue.cancel(jobId),
+    quarantined: async () => [...queue.quarantined.keys()],
     passTime: (ms) => clock.advance(ms),
     close: async () => {
       await clock.advance(0);

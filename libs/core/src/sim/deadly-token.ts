@@ -1,0 +1,26 @@
+// Makes any device deadly for one token, so that what becomes of poison can be tried with real processes. For tests and
+// benches only: an executor uses it when SHOAL_FAULT_TOKEN is set.
+
+import type { InferenceBackend } from '../ports.ts';
+
+/** What happens once a run with the token in it was at the device. */
+export type Fate = 'die' | 'hang';
+
+/** `spec`: "<token id>" or "<token id>:hang". The backend itself, its `run` replaced. */
+export function withDeadlyToken<Backend extends InferenceBackend>(backend: Backend, spec: string | undefined, die: () => void): Backend {
+  if (spec === undefined || spec === '') return backend;
+  const [token, fate = 'die'] = spec.split(':');
+  const run = backend.run.bind(backend);
+  const runningMs = backend.runningMs.bind(backend);
+  let hungSinceMs: number | undefined;
+  backend.runningMs = () => (hungSinceMs === undefined ? runningMs() : performance.now() - hungSinceMs);
+  backend.run = async (slot, shape, options) => {
+    const isDeadly = slot.ids.subarray(0, shape.rows * shape.width).includes(Number(token));
+    const result = await run(slot, shape, options);
+    if (!isDeadly) return result;
+    if (fate === 'die') die();
+    hungSinceMs ??= performance.now();
+    return new Promise(() => undefined);
+  };
+  return backend;
+}
