@@ -94,7 +94,7 @@ export class Pool<Row extends PoolRow> {
     if (seed === undefined) return undefined;
     const width = widthOf(seed);
     const open: OpenBatch<Row> = { rows: [], tokens: 0, width, maxRows: Math.max(1, limits.rowsAt(width)) };
-    (isUrgent ? this.interactive : this.bulk).fill(open, seed);
+    (isUrgent ? this.interactive : this.bulk).takeInto(open, seed);
     if (isUrgent) this.addCompany(open, seed);
     return { rows: open.rows, width };
   }
@@ -108,7 +108,7 @@ export class Pool<Row extends PoolRow> {
   private addCompany(open: OpenBatch<Row>, seed: number): void {
     const before = open.rows.length;
     open.maxRows = Math.floor(open.maxRows * COMPANY_SHARE);
-    this.bulk.fill(open, seed);
+    this.bulk.takeInto(open, seed);
     if (open.rows.length > before) open.rows.sort((a, b) => b.tokens - a.tokens);
   }
 }
@@ -155,7 +155,7 @@ class Buckets<Row extends PoolRow> {
   }
 
   /** Moves rows of the seed's bucket and of those below it into the batch, as long as each was emptied before. */
-  fill(open: OpenBatch<Row>, seed: number): void {
+  takeInto(open: OpenBatch<Row>, seed: number): void {
     for (let bucket = Math.min(seed, this.buckets.length - 1); bucket >= 0; bucket--) {
       if (!this.take(bucket, open)) return;
     }
@@ -198,7 +198,7 @@ export function halve<Row extends PoolRow>({ rows }: MicroBatch<Row>): [MicroBat
   const rest = (at: number): number => (rows.length - at) * widthOf(bucketOf(rows[at]!.tokens));
   let middle = 1;
   while (middle < rows.length - 1 && middle * widest < rest(middle)) middle++;
-  if (middle > 1 && rest(middle - 1) < middle * widest) middle--; // one row fewer balances better
+  if (middle > 1 && rest(middle - 1) <= middle * widest) middle--; // one wide row fewer balances better
   return [batchOf(rows.slice(0, middle)), batchOf(rows.slice(middle))];
 }
 

@@ -3,7 +3,7 @@ import { describeInferenceBackend } from '../testing/inference-backend.conforman
 import { PacedBackend, pacedAxis } from './paced-backend.ts';
 
 describeInferenceBackend('the paced device', async () => ({
-  backend: new PacedBackend({ tokensPerMs: 4_000, dims: 32, slotRows: 64, slotTokens: 4_096 }), vocabularySize: 1_000, maxTokens: 64,
+  backend: new PacedBackend({ tokensPerMs: 400, dims: 32, slotRows: 64, slotTokens: 4_096 }), vocabularySize: 1_000, maxTokens: 64,
 }));
 
 test('a row points along the axis of its ids', async () => {

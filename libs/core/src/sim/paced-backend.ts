@@ -2,7 +2,7 @@
 // own to run out of. It measures everything around a device on a machine that has none; `--device sim:8000` starts a worker
 // on it. Its vectors are unit vectors along an axis chosen by the row's ids, so that whoever receives one can check it.
 
-import type { InferenceBackend, MemoryReading, Precision, RunResult, Slot } from '../ports.ts';
+import type { InferenceBackend, MemoryReading, Precision, RunOptions, RunResult, RunShape, Slot } from '../ports.ts';
 import { invariant } from '../invariant.ts';
 
 export interface PacedBackendOptions {
@@ -14,7 +14,16 @@ export interface PacedBackendOptions {
   readonly slotTokens: number;
 }
 
-const SLOTS = 3;
+/** One micro-batch runs, two wait, one slot is kept back for interactive rows. */
+const SLOTS = 4;
+
+interface QueuedRun {
+  readonly slot: Slot;
+  readonly shape: RunShape;
+  readonly isUrgent: boolean;
+  readonly queuedMs: number;
+  resolve(result: RunResult): void;
+}
 
 export class PacedBackend implements InferenceBackend {
   readonly device: string;
@@ -24,9 +33,11 @@ export class PacedBackend implements InferenceBackend {
   readonly slotTokens: number;
   private readonly tokensPerMs: number;
   private readonly free: Slot[];
-  /** When the device will have finished everything it was given. */
-  private busyUntilMs = 0;
-  private readonly running = new Set<Promise<RunResult>>();
+  private readonly queue: QueuedRun[] = [];
+  private isRunning = false;
+  /** When the run before ended. Timers fire late, and the device must not stand still for that. */
+  private freeFromMs = 0;
+  private idleListeners: (() => void)[] = [];
 
   constructor({ tokensPerMs, dims, slotRows, slotTokens }: PacedBackendOptions) {
     this.device = `sim:${tokensPerMs}`;
@@ -47,19 +58,13 @@ export class PacedBackend implements InferenceBackend {
     this.free.push(slot);
   }
 
-  run(slot: Slot, { rows, width }: { readonly rows: number; readonly width: number }): Promise<RunResult> {
+  run(slot: Slot, shape: RunShape, { isUrgent = false }: RunOptions = {}): Promise<RunResult> {
+    const { rows, width } = shape;
     invariant(rows >= 1 && rows <= this.slotRows && rows * width <= this.slotTokens, 'a micro-batch fits its slot');
-    const runMs = (rows * width) / this.tokensPerMs;
-    this.busyUntilMs = Math.max(this.busyUntilMs, performance.now()) + runMs;
-    const run = new Promise<RunResult>((resolve) => {
-      setTimeout(() => {
-        this.write(slot, rows, width);
-        resolve({ ok: true, runMs });
-      }, this.busyUntilMs - performance.now());
+    return new Promise((resolve) => {
+      this.queue.push({ slot, shape, isUrgent, queuedMs: performance.now(), resolve });
+      if (!this.isRunning) this.next();
     });
-    this.running.add(run);
-    void run.finally(() => this.running.delete(run));
-    return run;
   }
 
   runningMs(): number {
@@ -71,10 +76,26 @@ export class PacedBackend implements InferenceBackend {
   }
 
   async stop(): Promise<void> {
-    await Promise.all(this.running);
+    if (this.isRunning) await new Promise<void>((resolve) => this.idleListeners.push(resolve));
   }
 
-  private write(slot: Slot, rows: number, width: number): void {
+  private next(): void {
+    const [first] = this.queue;
+    this.isRunning = first !== undefined;
+    if (first === undefined) return this.idleListeners.splice(0).forEach((listener) => listener());
+    const startedMs = Math.max(this.freeFromMs, first.queuedMs);
+    const urgent = this.queue.findIndex((run) => run.isUrgent && run.queuedMs <= startedMs);
+    const run = this.queue.splice(Math.max(0, urgent), 1)[0]!;
+    const runMs = (run.shape.rows * run.shape.width) / this.tokensPerMs;
+    this.freeFromMs = startedMs + runMs;
+    setTimeout(() => {
+      this.write(run.slot, run.shape);
+      run.resolve({ ok: true, runMs });
+      this.next();
+    }, this.freeFromMs - performance.now());
+  }
+
+  private write(slot: Slot, { rows, width }: RunShape): void {
     slot.embeddings.fill(0, 0, rows * this.dims);
     for (let row = 0; row < rows; row++) {
       const ids = slot.ids.subarray(row * width, row * width + slot.lengths[row]!);

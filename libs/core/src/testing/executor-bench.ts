@@ -41,6 +41,7 @@ export function setup(options: SetupOptions = {}) {
   const log = new RecordingLogger();
   const sent: FromExecutor[] = [];
   const open = new Map<string, JobOrder>();
+  const never = new Promise<never>(() => undefined);
 
   const hear = (message: FromExecutor): void => {
     sent.push(structuredClone(message));
@@ -54,13 +55,16 @@ export function setup(options: SetupOptions = {}) {
     const backend = new FakeBackend({ clock, dims: DIMS, slotTokens: 1024, ...options.backend });
     const budget = options.newBudget?.() ?? fixedBudget({ ...BUDGET, ...options.budget });
     prepare(backend, budget);
+    /** One that was replaced was killed: it writes nothing and is not heard any more. */
+    const isAlive = (): boolean => now.backend === backend;
     const executor = new Executor({
-      store, backend, budget, tokenizer, clock, log, isLastLane,
+      store: { read: (jobs) => store.read(jobs), stop: async () => undefined, commit: (requests) => (isAlive() ? store.commit(requests) : never) },
+      backend, budget, tokenizer, clock, log, isLastLane,
       limits: { ...LIMITS, ...options.limits },
       model: MODEL,
       prompts: { query: 'query : ', passage: '' },
       resultKey: (jobId) => `out:${jobId}`,
-      send: (message) => (now.backend === backend ? hear(message) : undefined), // one that was replaced is not heard any more
+      send: (message) => (isAlive() ? hear(message) : undefined),
       faults: noFaults,
     });
     return { backend, executor };

@@ -3,7 +3,7 @@
 
 import { afterEach, describe, expect, test } from 'vitest';
 import { invariant } from '../invariant.ts';
-import type { InferenceBackend, RunResult, Slot } from '../ports.ts';
+import type { InferenceBackend, RunOptions, RunResult, Slot } from '../ports.ts';
 
 export interface BackendUnderTest {
   readonly backend: InferenceBackend;
@@ -13,6 +13,8 @@ export interface BackendUnderTest {
   readonly maxTokens: number;
   /** Least cosine between two runs of one row; lower than 0.999999 only where the device computes in less than fp32. */
   readonly minCosine?: number;
+  /** Whether an urgent run overtakes queued ones. Default true. */
+  readonly supportsUrgent?: boolean;
   /** Waits for what the device does. A simulated one needs its clock turned; by default a plain await. */
   readonly wait?: <T>(promise: Promise<T>) => Promise<T>;
 }
@@ -71,6 +73,47 @@ export function describeInferenceBackend(name: string, make: () => Promise<Backe
       for (const [i, row] of rows.entries()) expect(cosine(together[i]!, await bench.embedAlone(row))).toBeGreaterThanOrEqual(bench.minCosine);
     });
 
+    test('runs urgent rows before those that are queued and have not begun, and urgent ones in the order of the calls', async (context) => {
+      const bench = await setup();
+      const slots = lendAll(bench.backend);
+      if (!bench.supportsUrgent) context.skip('this backend knows no urgent runs');
+      const order: number[] = [];
+      const rows = slots.map((_, i) => bench.row(i + 3, i));
+      // The first takes as long as it can, so that the others meet in the queue; whether it has begun by then is its own affair.
+      const long = Array.from({ length: bench.mostRows() }, () => bench.row(bench.maxTokens, 0));
+      const isUrgent = (i: number): boolean => i > 0 && i >= slots.length - 2;
+      const runs = slots.map((slot, i) => bench.run(slot, i === 0 ? [rows[0]!, ...long.slice(1)] : [rows[i]!], undefined, { isUrgent: isUrgent(i) }).finally(() => order.push(i)));
+      for (const run of runs) expect(await bench.wait(run)).toMatchObject({ ok: true });
+      const queued = slots.map((_, i) => i).slice(1);
+      expect(order.filter((i) => i !== 0)).toEqual([...queued.filter(isUrgent), ...queued.filter((i) => !isUrgent(i))]);
+      for (const [i, slot] of slots.entries()) {
+        const vector = slot.embeddings.slice(0, bench.backend.dims);
+        bench.backend.giveBack(slot);
+        expect(cosine(vector, await bench.embedAlone(rows[i]!))).toBeGreaterThanOrEqual(bench.minCosine);
+      }
+    });
+
+    test('tells what its memory holds in whole bytes, or that nobody knows', async () => {
+      const bench = await setup();
+      await bench.embedAlone(bench.row(5, 1));
+      const reading = await bench.backend.memory();
+      for (const bytes of [reading?.liveBytes, reading?.footprintBytes]) expect(bytes === undefined || (Number.isSafeInteger(bytes) && bytes > 0)).toBe(true);
+      expect(reading === undefined || reading.liveBytes !== undefined || reading.footprintBytes !== undefined).toBe(true);
+    });
+
+    test('runs rows exactly where its precision is narrower than fp32, and gives the vectors of the same rows', async (context) => {
+      const bench = await setup();
+      const { backend } = bench;
+      if (backend.precision === 'fp32') return expect(backend.runExact).toBeUndefined();
+      if (backend.runExact === undefined) context.skip(`this backend computes in ${backend.precision} and has nothing more exact`);
+      const rows = [bench.row(7, 1), bench.row(5, 2)];
+      const exact = await bench.embed(rows, 8, (slot, shape) => backend.runExact!(slot, shape));
+      for (const [i, row] of rows.entries()) {
+        expect(normOf(exact[i]!)).toBeCloseTo(1, 2);
+        expect(cosine(exact[i]!, await bench.embedAlone(row))).toBeGreaterThanOrEqual(Math.min(bench.minCosine, 0.999));
+      }
+    });
+
     test('gives every row a vector of length 1, at odd row counts and at every width that is a multiple of 8', async () => {
       const bench = await setup();
       for (let width = 8; width <= bench.maxTokens; width += 8) {
@@ -119,7 +162,7 @@ export function describeInferenceBackend(name: string, make: () => Promise<Backe
       const bench = await setup();
       const { slotRows, slotTokens } = bench.backend;
       const manyRows = Array.from({ length: Math.min(slotRows, Math.floor(slotTokens / 8)) }, (_, i) => bench.row(1 + (i % 8), i));
-      const wideRows = Array.from({ length: Math.min(slotRows, Math.floor(slotTokens / bench.maxTokens)) }, (_, i) => bench.row(bench.maxTokens - (i % 3), i));
+      const wideRows = Array.from({ length: bench.mostRows() }, (_, i) => bench.row(bench.maxTokens - (i % 3), i));
       for (const [rows, width] of [[manyRows, 8], [wideRows, bench.maxTokens]] as const) {
         const vectors = await bench.embed(rows, width);
         for (const i of new Set([0, rows.length >> 1, rows.length - 1])) expect(cosine(vectors[i]!, await bench.embedAlone(rows[i]!))).toBeGreaterThanOrEqual(bench.minCosine);
@@ -156,8 +199,10 @@ class Bench {
   readonly maxTokens: number;
   readonly wait: <T>(promise: Promise<T>) => Promise<T>;
   readonly minCosine: number;
+  readonly supportsUrgent: boolean;
 
-  constructor({ backend, vocabularySize, maxTokens, minCosine = 0.999_999, wait = (promise) => promise }: BackendUnderTest) {
+  constructor({ backend, vocabularySize, maxTokens, minCosine = 0.999_999, supportsUrgent = true, wait = (promise) => promise }: BackendUnderTest) {
+    this.supportsUrgent = supportsUrgent;
     this.backend = backend;
     this.vocabularySize = vocabularySize;
     this.maxTokens = maxTokens;
@@ -170,24 +215,34 @@ class Bench {
     return Array.from({ length: tokens }, (_, i) => 1 + ((seed * 7919 + i * 104_729 + 13) % (this.vocabularySize - 1)));
   }
 
+  /** Of the greatest width. */
+  mostRows(): number {
+    return Math.min(this.backend.slotRows, Math.floor(this.backend.slotTokens / this.maxTokens));
+  }
+
   fits(rows: number, width: number): boolean {
     return rows <= this.backend.slotRows && rows * width <= this.backend.slotTokens;
   }
 
-  run(slot: Slot, rows: readonly (readonly number[])[], width = widthOf(rows)): Promise<RunResult> {
+  run(slot: Slot, rows: readonly (readonly number[])[], width = widthOf(rows), options: RunOptions = {}): Promise<RunResult> {
+    this.fill(slot, rows, width);
+    return this.backend.run(slot, { rows: rows.length, width }, options);
+  }
+
+  private fill(slot: Slot, rows: readonly (readonly number[])[], width: number): void {
     slot.ids.fill(0, 0, rows.length * width);
     for (const [i, ids] of rows.entries()) {
       slot.ids.set(ids, i * width);
       slot.lengths[i] = ids.length;
     }
-    return this.backend.run(slot, { rows: rows.length, width });
   }
 
-  async embed(rows: readonly (readonly number[])[], width: number): Promise<Float32Array[]> {
+  async embed(rows: readonly (readonly number[])[], width: number, runSlot: InferenceBackend['run'] = (slot, shape) => this.backend.run(slot, shape)): Promise<Float32Array[]> {
     const slot = this.backend.lend();
     invariant(slot !== undefined, 'a slot is free while nothing runs');
     const { dims } = this.backend;
-    const result = await this.wait(this.run(slot, rows, width));
+    this.fill(slot, rows, width);
+    const result = await this.wait(runSlot(slot, { rows: rows.length, width }));
     invariant(result.ok, 'a batch within the slot has room on the device');
     const vectors = rows.map((_, i) => slot.embeddings.slice(i * dims, (i + 1) * dims));
     this.backend.giveBack(slot);
