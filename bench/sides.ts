@@ -7,12 +7,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ShoalClient } from '@shoal/client';
-import { Pool, cacheFolder, resolveSettings } from '@shoal/core';
+import { Pool, cacheFolder, fixedBudget, resolveSettings } from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { startTestServer } from '@shoal/queue/testing';
 
 export const MAX_TOKENS = 512;
+/** The preset of a worker on the CPU. */
+export const MAX_PADDED_TOKENS = 1_024;
 const settings = resolveSettings({ environment: process.env });
 export const cacheDir = cacheFolder(settings.cacheDir);
 
@@ -31,21 +33,22 @@ export async function openBare(name: string, model: StoredModel, threads: number
   return { name, run, close: () => backend.stop() };
 }
 
-/** The engine with the worker's own slot sizes. */
-export async function openBackend(model: StoredModel, threads: number, kind = model.graphKind): Promise<OrtBackend> {
+/** The engine with slots for runs of so many padded tokens. */
+export async function openBackend(model: StoredModel, threads: number, kind = model.graphKind, slotTokens = MAX_PADDED_TOKENS): Promise<OrtBackend> {
   const graphPath = await openGraph(model, { cacheDir, kind });
-  return OrtBackend.open({ graphPath, dims: model.dims, threads, slotRows: settings.maxRows, slotTokens: Math.max(settings.maxPaddedTokens, MAX_TOKENS) });
+  return OrtBackend.open({ graphPath, dims: model.dims, threads, slotRows: settings.maxRows, slotTokens: Math.max(slotTokens, MAX_TOKENS) });
 }
 
 /** Runs token ids: all rows in one pool, batches cut by the worker's own rules, two queued at the device. */
-export async function runRows(backend: OrtBackend, ids: readonly ArrayLike<number>[]): Promise<{ readonly vectors: Float32Array; readonly paddingEfficiency: number }> {
+export async function runRows(backend: OrtBackend, ids: readonly ArrayLike<number>[], { maxPaddedTokens, maxRows } = { maxPaddedTokens: MAX_PADDED_TOKENS, maxRows: settings.maxRows }): Promise<{ readonly vectors: Float32Array; readonly paddingEfficiency: number }> {
   const vectors = new Float32Array(ids.length * backend.dims);
-  const pool = new Pool<{ ids: ArrayLike<number>; index: number; tokens: number; enteredMs: number }>();
-  for (const [index, row] of ids.entries()) pool.add({ ids: row, index, tokens: row.length, enteredMs: 0 });
+  const pool = new Pool<{ ids: ArrayLike<number>; index: number; tokens: number; enteredMs: number; isInteractive: boolean }>();
+  const { rowsAt } = fixedBudget({ maxPaddedTokens, maxRows });
+  for (const [index, row] of ids.entries()) pool.add({ ids: row, index, tokens: row.length, enteredMs: 0, isInteractive: false });
   const realTokens = pool.tokens;
   let paddedTokens = 0;
   const lane = async (): Promise<void> => {
-    for (let batch = pool.cut({ ...settings, maxRowAgeMs: Infinity }, 0); batch !== undefined; batch = pool.cut({ ...settings, maxRowAgeMs: Infinity }, 0)) {
+    for (let batch = pool.cut({ rowsAt, maxRowAgeMs: Infinity }, 0); batch !== undefined; batch = pool.cut({ rowsAt, maxRowAgeMs: Infinity }, 0)) {
       const slot = backend.lend()!;
       const { rows, width } = batch;
       slot.ids.fill(0, 0, rows.length * width);

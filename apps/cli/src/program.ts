@@ -158,12 +158,17 @@ export const SETTING_FLAGS = {
   threads: ['n', 'threads of a run on the CPU; 0: one per core'],
   tokenizerThreads: ['n', 'threads that tokenize jobs which came as text'],
   maxTokens: ['n', 'longest row in tokens; longer texts are truncated'],
-  maxPaddedTokens: ['n', 'token budget of a micro-batch'],
+  maxPaddedTokens: ['n', 'most padded tokens of a micro-batch; unset: as measured'],
+  memoryFraction: ['share', 'share of the device’s memory that may be used, 0.05 to 1'],
+  maxDeviceBytes: ['bytes', 'most memory of its device that a worker counts on'],
+  latencyTargetMs: ['ms', 'longest micro-batch while an interactive row waits'],
   maxRows: ['n', 'most rows of a micro-batch'],
   poolTokens: ['n', 'tokens that wait in the pool'],
   maxWaitMs: ['ms', 'how long a short pool gathers rows'],
   minRows: ['n', 'fewest rows that a short pool runs with'],
   maxRowAgeMs: ['ms', 'age at which a row goes into the next micro-batch'],
+  hybrid: ['mode', 'auto, never or always: what a CPU worker takes beside GPU workers'],
+  hybridAgeMs: ['ms', 'age of the backlog at which a CPU worker helps out'],
   leaseMs: ['ms', 'how long a claim lasts without renewal'],
   stalledCheckMs: ['ms', 'how often stalled jobs are looked for'],
   executorTimeoutMs: ['ms', 'silence after which an executor is killed'],
@@ -182,7 +187,7 @@ export const SETTING_FLAGS = {
 const CONNECTION = ['redisUrl', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
 const HTTP = ['httpHost', 'httpPort', 'requestTimeoutMs', 'maxOpenRequests'] as const;
 const DASHBOARD = ['dashboardHost', 'dashboardPort'] as const;
-const WORKER = ['metricsHost', 'metricsPort', 'tokenizerThreads', 'maxPaddedTokens', 'maxRows', 'poolTokens', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'drainTimeoutMs'] as const;
+const WORKER = ['metricsHost', 'metricsPort', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'drainTimeoutMs'] as const;
 
 function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
   for (const key of keys) {

@@ -7,6 +7,7 @@ import { ShoalError } from './errors.ts';
 
 /** Numbers as flags and variables give them: text. Null, true and lists in a file are not numbers, whatever Number() makes of them. */
 const count = (min: number, max: number) => z.preprocess((value) => (typeof value === 'string' ? Number(value.trim() || 'none') : value), z.number().int().min(min).max(max));
+const share = (min: number) => z.preprocess((value) => (typeof value === 'string' ? Number(value.trim() || 'none') : value), z.number().min(min).max(1));
 const durationMs = (min: number, max: number) => count(min, max);
 const host = z.string().regex(/^[A-Za-z0-9_.:%-]{1,255}$/, 'must be a host name or an IP address');
 const port = count(0, 65_535);
@@ -22,26 +23,41 @@ export const settingsSchema = z.strictObject({
   precision: z.enum(['auto', 'fp32', 'fp16', 'bf16']).default('auto')
     .describe('What a GPU computes in. auto: fp16 where canary texts give the vectors of fp32 (cosine at least 0.9999), else fp32. CPUs compute in fp32.'),
   deviceSessions: count(1, 4).default(1).describe('Sessions of the runtime side by side on a GPU, each with its own copy of the weights: one launches while another computes.'),
+  workerName: z.string().regex(/^[A-Za-z0-9_.-]{1,64}$/, 'must be 1 to 64 letters, digits, "_", "." and "-"').optional()
+    .describe('What a worker is called over all its lives: one that starts under the name of one that died takes back what that one had claimed. Default: host name and device.'),
   cacheDir: z.string().min(1).optional().describe('Models, graphs and the private queue server. Default: $XDG_CACHE_HOME/shoal or ~/.cache/shoal.'),
   threads: count(0, 1024).default(0).describe('Threads one run uses on the CPU; 0 means one per core that the process may use.'),
   tokenizerThreads: count(0, 64).optional().describe('Threads that tokenize jobs which came as text; 0: none. Unset: one for every four cores, at most 8.'),
   maxTokens: count(8, 8192).optional().describe('Longest row in tokens, special tokens included. Unset: where the model’s authors truncate (256 for minilm).'),
-  maxPaddedTokens: count(16, 1 << 24).default(1024)
-    .describe('Token budget of a micro-batch: rows × width. 1,024 measured best on CPUs: larger batches only add padding.'),
+  maxPaddedTokens: count(16, 1 << 24).optional()
+    .describe('Most padded tokens of a micro-batch: rows × width. Unset: what was measured of the device decides (shoal tune), or its preset.'),
   maxRows: count(1, 65_536).default(1024).describe('Most rows of a micro-batch.'),
+  memoryFraction: share(0.05).default(0.8)
+    .describe('Share of the device’s memory, or of the process’s limit on a CPU, that this worker and all others may use together.'),
+  maxDeviceBytes: count(1 << 26, Number.MAX_SAFE_INTEGER).optional().describe('Most memory of its device that this worker counts on, bytes. Unset: all there is.'),
+  latencyTargetMs: durationMs(1, 60_000).default(100).describe('While an interactive row waits, a micro-batch is to take no longer.'),
   poolTokens: count(16, 1 << 26).default(24_576)
     .describe('Real tokens that claims keep waiting in the pool, so that rows of like length meet. More raises padding efficiency and latency under load.'),
   windowRows: count(1, 65_536).default(64).describe('So many rows in a short pool run at once, whatever the token budget would still take.'),
   maxWaitMs: durationMs(0, 10_000).default(10).describe('How long a short pool gathers rows before it runs at most; less where a run takes less.'),
   minRows: count(1, 4096).default(8).describe('After maxWaitMs a short pool runs with at least so many rows; after twice that with any.'),
   maxRowAgeMs: durationMs(1, 60_000).default(250).describe('A row older than this is in the next micro-batch, whatever its length.'),
+  maxQueuedRows: count(1, Number.MAX_SAFE_INTEGER).default(4_000_000).describe('Rows of a queue that may wait or run; producers wait for room above it, HTTP answers 429.'),
+  maxQueuedBytes: count(1 << 20, Number.MAX_SAFE_INTEGER).optional()
+    .describe('Bytes of inputs and results, unread ones included, that all queues of a server may hold. Unset: 60 % of its maxmemory, or 30 % of its machine’s memory.'),
+  maxTenantShare: share(0.01).default(0.8).describe('Most of maxQueuedRows and maxQueuedBytes that one tenant may fill.'),
+  maxMemoryShare: share(0.1).default(0.8).describe('Share of the queue server’s memory above which workers claim only one job after another.'),
+  maxUnreadShare: share(0.05).default(0.5).describe('Share of the queue server’s memory that unread results may fill before workers stop claiming.'),
   leaseMs: durationMs(1_000, 600_000).default(15_000).describe('How long a claim lasts without renewal. Renewed at a third of this time.'),
   stalledCheckMs: durationMs(200, 600_000).default(5_000).describe('How often jobs whose lease ran out are looked for.'),
   executorTimeoutMs: durationMs(1_000, 3_600_000).default(60_000).describe('An executor that does not answer, or one run that lasts, this long is killed and its jobs run again.'),
+  hybrid: z.enum(['auto', 'never', 'always']).default('auto')
+    .describe('What a CPU worker takes from the main lane beside GPU workers. auto: what shortens the total time, everything while no GPU worker is alive, and some when the backlog is older than hybridAgeMs.'),
+  hybridAgeMs: durationMs(0, 86_400_000).default(60_000).describe('Age of the job next in line from which a CPU worker helps out whatever the rates.'),
+  claimTimeoutMs: durationMs(1_000, 3_600_000).default(30_000).describe('A worker that claims nothing for so long while jobs wait and nothing is paused ends with an error, so that its supervisor starts another.'),
   drainTimeoutMs: durationMs(0, 3_600_000).default(30_000).describe('How long a stopping worker finishes what it has claimed before it gives the rest back.'),
   logLevel: z.enum(['silent', 'error', 'warn', 'info', 'debug']).default('info').describe('Least severe log line that is written.'),
   httpHost: host.default('127.0.0.1').describe('Address the HTTP producer listens on. There is no authentication yet: beyond loopback put something in front of it.'),
-  claimTimeoutMs: durationMs(1_000, 3_600_000).default(30_000).describe('A worker that claims nothing for so long while jobs wait and nothing is paused ends with an error, so that its supervisor starts another.'),
   httpPort: port.default(8787).describe('Port of the HTTP producer; 0 means any free one.'),
   requestTimeoutMs: durationMs(1_000, 3_600_000).default(60_000).describe('How long an HTTP request waits for its vectors before it is answered with 503.'),
   maxOpenRequests: count(1, 65_536).default(256).describe('Most HTTP requests for embeddings at a time; more are answered with 429.'),

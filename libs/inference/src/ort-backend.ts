@@ -47,6 +47,8 @@ interface Pending {
 }
 
 export class OrtBackend implements InferenceBackend {
+  /** What it was opened with: enough to open another like it elsewhere. */
+  readonly options: OrtBackendOptions;
   readonly device: string;
   readonly precision: Precision;
   readonly dims: number;
@@ -62,6 +64,7 @@ export class OrtBackend implements InferenceBackend {
 
   private constructor(options: OrtBackendOptions, threads: readonly Worker[], shared: readonly SharedSlot[]) {
     const { provider = 'cpu', device = provider } = options;
+    this.options = options;
     this.device = device;
     this.precision = options.precision ?? 'fp32';
     this.dims = options.dims;

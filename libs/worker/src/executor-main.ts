@@ -2,12 +2,14 @@
 // answer the claimer. It ends with its claimer: a closed channel means SIGKILL, because leaving in any softer way aborts
 // while a run is in flight. Signals from a terminal are the claimer's to handle.
 
-import { Executor, faultPointsFrom, fixedBudget, invariant, keySpace, systemClock, toFailure, type FromExecutor, type InferenceBackend, type ToExecutor, type Tokenizer } from '@shoal/core';
-import { PacedBackend } from '@shoal/core/sim';
+import { Executor, faultPointsFrom, invariant, keySpace, systemClock, toFailure, type FromExecutor, type InferenceBackend, type ToExecutor, type Tokenizer } from '@shoal/core';
+import { PacedBackend, withDeadlyToken } from '@shoal/core/sim';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { createLogger } from '@shoal/ops/service';
 import { RedisPayloadStore } from '@shoal/queue/payload';
+import { openDeviceBudget, type DeviceBudget } from './device-budget.ts';
 import { EXECUTOR_ENVIRONMENT, type ExecutorSettings } from './executor-settings.ts';
+import type { FromExecutorProcess } from './forked-executor.ts';
 import { openDevice } from './open-device.ts';
 import { ThreadedTokenizer } from './threaded-tokenizer.ts';
 
@@ -15,8 +17,14 @@ const settings = JSON.parse(process.env[EXECUTOR_ENVIRONMENT] ?? 'null') as Exec
 invariant(settings !== null && process.send !== undefined, 'the executor is started by its worker');
 const log = createLogger({ level: settings.logLevel, name: 'executor' });
 let lastSent: Promise<void> = Promise.resolve();
-const send = (message: FromExecutor): void => {
+const tell = (message: FromExecutorProcess): void => {
   lastSent = new Promise((resolve) => process.send?.(message, undefined, {}, () => resolve()));
+};
+let deviceBudget: DeviceBudget | undefined;
+const send = (message: FromExecutor): void => {
+  tell(message);
+  deviceBudget?.hear(message);
+  if (message.kind === 'budget' && deviceBudget !== undefined) tell({ kind: 'learned', learned: deviceBudget.budget.learned() });
 };
 const dieAtOnce = (): void => void process.kill(process.pid, 'SIGKILL');
 
@@ -34,14 +42,15 @@ async function open(): Promise<{ executor: Executor; close: () => Promise<void> 
   const model = await openModel(settings.model, { cacheDir });
   const ownTokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
   const tokenizer = new ThreadedTokenizer({ tokenizer: ownTokenizer, model: settings.model, cacheDir, maxTokens: ownTokenizer.maxTokens, threads: settings.tokenizerThreads });
-  const backend = await openBackend(model, ownTokenizer);
+  const backend = withDeadlyToken(await openBackend(model, ownTokenizer), process.env['SHOAL_FAULT_TOKEN'], () => process.abort());
+  deviceBudget = await openDeviceBudget({ backend, model, maxTokens: tokenizer.maxTokens, settings, clock: systemClock, log });
+  const { budget, stop: stopMeasuring } = deviceBudget;
   const store = await connecting;
   const name = `${settings.served}@${model.revision}`;
   const faults = faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal));
   const keys = keySpace(prefix);
   const executor = new Executor({
-    store, tokenizer, backend, log, limits, send, faults,
-    budget: fixedBudget(limits),
+    store, tokenizer, backend, budget, log, limits, send, faults,
     isLastLane: backend.device === 'cpu',
     model: name,
     prompts: model.prompts,
@@ -52,6 +61,7 @@ async function open(): Promise<{ executor: Executor; close: () => Promise<void> 
   return {
     executor,
     close: async () => {
+      stopMeasuring();
       await executor.stop();
       await backend.stop();
       await Promise.all([tokenizer.stop(), store.stop()]);
@@ -59,9 +69,12 @@ async function open(): Promise<{ executor: Executor; close: () => Promise<void> 
   };
 }
 
+/** More than any budget measured so far. Buffers of shared memory cost what is written to them: 1 MB for ids of so many tokens. */
+const SLOT_TOKENS = 262_144;
+
 async function openBackend(model: StoredModel, tokenizer: Tokenizer): Promise<InferenceBackend> {
   const { limits, threads, cacheDir, simulatedTokensPerMs, device, precision, deviceSessions: sessions } = settings;
-  const slots = { dims: model.dims, slotRows: limits.maxRows, slotTokens: Math.max(limits.maxPaddedTokens, Math.ceil(tokenizer.maxTokens / 8) * 8) };
+  const slots = { dims: model.dims, slotRows: limits.maxRows, slotTokens: Math.max(limits.maxPaddedTokens ?? SLOT_TOKENS, Math.ceil(tokenizer.maxTokens / 8) * 8) };
   if (simulatedTokensPerMs !== undefined) return new PacedBackend({ ...slots, tokensPerMs: simulatedTokensPerMs });
   return openDevice({ device, precision, sessions, slots, model, tokenizer, cacheDir, threads, log, environment: process.env });
 }

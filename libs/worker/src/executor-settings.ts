@@ -1,7 +1,7 @@
 // What a worker tells its executor at start. It travels in the environment, not in the arguments: the URL may hold a
 // password, and arguments are visible to every user of the machine.
 
-import type { Settings } from '@shoal/core';
+import type { LearnedBudget, Settings } from '@shoal/core';
 
 export const EXECUTOR_ENVIRONMENT = 'SHOAL_EXECUTOR_SETTINGS';
 
@@ -27,6 +27,8 @@ export interface ExecutorSettings {
   readonly threads: number;
   /** Threads that tokenize jobs which came as text. */
   readonly tokenizerThreads: number;
-  readonly limits: Pick<Settings, 'maxPaddedTokens' | 'maxRows' | 'windowRows' | 'windowRows' | 'maxWaitMs' | 'minRows' | 'maxRowAgeMs'>;
+  readonly limits: Pick<Settings, 'maxPaddedTokens' | 'maxRows' | 'memoryFraction' | 'maxDeviceBytes' | 'latencyTargetMs' | 'windowRows' | 'maxWaitMs' | 'minRows' | 'maxRowAgeMs'>;
   readonly logLevel: Settings['logLevel'];
+  /** What the executor before this one had learned. */
+  readonly learned?: LearnedBudget | undefined;
 }

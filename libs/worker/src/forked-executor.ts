@@ -3,10 +3,13 @@
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { ShoalError, type ExecutorLink, type FromExecutor, type ToExecutor } from '@shoal/core';
+import { ShoalError, type ExecutorLink, type FromExecutor, type LearnedBudget, type ToExecutor } from '@shoal/core';
 import { EXECUTOR_ENVIRONMENT, type ExecutorSettings } from './executor-settings.ts';
 
 type Ready = Extract<FromExecutor, { kind: 'ready' }>;
+
+/** What the claimer hears, and what only the next executor is told. */
+export type FromExecutorProcess = FromExecutor | { readonly kind: 'learned'; readonly learned: LearnedBudget };
 
 export class ForkedExecutor implements ExecutorLink {
   private readonly settings: ExecutorSettings;
@@ -15,6 +18,7 @@ export class ForkedExecutor implements ExecutorLink {
   private readonly lostListeners: ((reason: string) => void)[] = [];
   private killReason: string | undefined;
   private isStopping = false;
+  private learned: LearnedBudget | undefined;
   private starts = 0;
   private early: Promise<Ready> | undefined;
 
@@ -40,8 +44,9 @@ export class ForkedExecutor implements ExecutorLink {
     this.killReason = undefined;
     return new Promise((resolve, reject) => {
       let isReady = false;
-      child.on('message', (message: FromExecutor) => {
-        if (message.kind === 'ready') {
+      child.on('message', (message: FromExecutorProcess) => {
+        if (message.kind === 'learned') this.learned = message.learned;
+        else if (message.kind === 'ready') {
           isReady = true;
           resolve(message);
         } else if (message.kind === 'unfit') {
@@ -96,7 +101,7 @@ export class ForkedExecutor implements ExecutorLink {
       serialization: 'advanced',
       env: {
         ...environment,
-        [EXECUTOR_ENVIRONMENT]: JSON.stringify(this.settings),
+        [EXECUTOR_ENVIRONMENT]: JSON.stringify({ ...this.settings, learned: this.learned } satisfies ExecutorSettings),
         // a test's fault happens once: not again in the executor that replaces the one it killed
         ...(this.starts++ === 0 && faultPoint !== undefined ? { SHOAL_FAULT_POINT: faultPoint } : {}),
       },

@@ -1,0 +1,114 @@
+// The token budget of the device this executor runs on: begins with what is stored of this graph on this device, else with the
+// preset, and has the memory law measured once that may be. Tells the budget what the device has left, every few seconds.
+
+import {
+  createBudget, type Budget, type Clock, type DeviceProfileKey, type FromExecutor, type InferenceBackend, type LearnedBudget, type Logger, type MemoryProbe,
+} from '@shoal/core';
+import { PacedBackend } from '@shoal/core/sim';
+import { OrtBackend } from '@shoal/inference';
+import type { StoredModel } from '@shoal/models';
+import type { ExecutorSettings } from './executor-settings.ts';
+import { hostMemory } from './host-memory.ts';
+import { MemoryFit } from './memory-fit.ts';
+import { cpuKind, profileKey, readProfile, storeProfile } from './profile-store.ts';
+
+export interface DeviceBudgetOptions {
+  readonly backend: InferenceBackend;
+  readonly model: StoredModel;
+  /** Longest row, tokens. */
+  readonly maxTokens: number;
+  readonly settings: Pick<ExecutorSettings, 'limits' | 'threads' | 'cacheDir'> & { readonly learned?: LearnedBudget | undefined };
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+export interface DeviceBudget {
+  readonly budget: Budget;
+  /** Everything the executor says, so that nothing is measured before its first batch. */
+  hear(message: FromExecutor): void;
+  stop(): void;
+}
+
+/** Larger batches only add padding on a CPU: of 512 to 8,192 tokens 1,024 gave most texts per second in fp32 and in int8 (2 cores, 2026-11). */
+export const CPU_KNEE_TOKENS = 1_024;
+const READ_MEMORY_EVERY_MS = 5_000;
+
+/** Throws CONFIG_INVALID when the memory this worker may use holds no single row. */
+export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<DeviceBudget> {
+  const { backend, settings, maxTokens, clock, log } = options;
+  const { limits } = settings;
+  const common = { maxPaddedTokens: limits.maxPaddedTokens ?? backend.slotTokens, maxRows: limits.maxRows, maxTokens, memoryFraction: limits.memoryFraction, latencyTargetMs: limits.latencyTargetMs, learned: settings.learned };
+  if (backend instanceof PacedBackend) return withoutMemory(createBudget({ ...common, kneeTokens: CPU_KNEE_TOKENS }));
+  if (!isCpu(backend)) return withoutMemory(createBudget(common));
+
+  const host = capped(hostMemory(), limits.maxDeviceBytes);
+  const key = keyOf(options, backend);
+  const profile = await readProfile(settings.cacheDir, key, log);
+  const loadedBytes = (await backend.memory())?.footprintBytes ?? 0;
+  const budget = createBudget({
+    ...common,
+    kneeTokens: profile?.kneeTokens ?? CPU_KNEE_TOKENS,
+    totalBytes: (await host.read())?.totalBytes,
+    memory: profile?.memory && { law: { ...profile.memory, loadedBytes }, source: 'stored' },
+  });
+  if (profile !== undefined) log.info({ ...budget.current(), measuredAt: profile.measuredAt }, 'what was measured of this model on this device is used');
+  const stopReading = readEvery(READ_MEMORY_EVERY_MS, clock, async () => budget.deviceMemory(await host.read(), (await backend.memory())?.footprintBytes));
+  const fit = profile?.memory === undefined ? fitMemory(options, backend, { budget, host, key, loadedBytes }) : undefined;
+  return {
+    budget,
+    hear: (message) => fit?.hear(message),
+    stop: () => {
+      stopReading();
+      fit?.stop();
+    },
+  };
+}
+
+/** Grows by trial, and shrinks when the device runs out of memory. */
+function withoutMemory(budget: Budget): DeviceBudget {
+  return { budget, hear: () => undefined, stop: () => undefined };
+}
+
+function isCpu(backend: InferenceBackend): backend is OrtBackend {
+  return backend instanceof OrtBackend && backend.device === 'cpu';
+}
+
+function keyOf({ model, settings }: DeviceBudgetOptions, backend: OrtBackend): DeviceProfileKey {
+  return profileKey({ model, graphPath: backend.options.graphPath, provider: 'cpu', precision: backend.precision, deviceKind: cpuKind(settings.threads) });
+}
+
+interface FitParts {
+  readonly budget: Budget;
+  readonly host: MemoryProbe;
+  readonly key: DeviceProfileKey;
+  readonly loadedBytes: number;
+}
+
+function fitMemory({ settings, maxTokens, clock, log }: DeviceBudgetOptions, backend: OrtBackend, { budget, host, key, loadedBytes }: FitParts): MemoryFit {
+  return new MemoryFit({
+    backend: backend.options, maxWidth: maxTokens, clock, log, host, loadedBytes,
+    onLaw: async (law) => {
+      budget.useMemoryLaw({ ...law, loadedBytes }, 'fitted');
+      await storeProfile(settings.cacheDir, key, { memory: law }, log);
+    },
+  });
+}
+
+function capped(host: MemoryProbe, maxBytes: number | undefined): MemoryProbe {
+  if (maxBytes === undefined) return host;
+  return {
+    read: async () => {
+      const found = await host.read();
+      return found && { totalBytes: Math.min(found.totalBytes, maxBytes), freeBytes: Math.min(found.freeBytes, maxBytes) };
+    },
+  };
+}
+
+function readEvery(periodMs: number, clock: Clock, read: () => Promise<void>): () => void {
+  let cancel = clock.after(periodMs, again);
+  function again(): void {
+    void read();
+    cancel = clock.after(periodMs, again);
+  }
+  return () => cancel();
+}
