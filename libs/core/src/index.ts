@@ -16,6 +16,8 @@ export type {
   KnownEnding, Lane, MemoryProbe, Metrics, PayloadStore, Precision, RawClaim, RunResult, SettleResult, SettledJob, Settlement, Slot, Tokenizer,
 } from './ports.ts';
 export { systemClock } from './clock.ts';
+export { LANE_REASONS, chooseLane, type Hybrid, type LaneChoice, type LaneReason, type LaneView } from './lane-choice.ts';
+export { LENGTH_CLASSES, LoadMeter, type ByLength, type LengthClass, type WorkerFacts, type WorkerLoad } from './worker-facts.ts';
 export { noMetrics } from './metrics.ts';
 export { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
 export { encodeBody, toHalf } from './output-encoding.ts';

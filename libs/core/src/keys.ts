@@ -32,6 +32,10 @@ export interface KeySpace {
   job(queue: string, jobId: string): string;
   /** Sorted set of live workers of a queue: member = worker id, score = epoch ms until which it counts as alive. */
   workers(queue: string): string;
+  /** Hash of what live workers of a queue tell of themselves, JSON by worker id. */
+  facts(queue: string): string;
+  /** Set of the ids of drained workers of a model, under its main queue; "*" stands for all, later ones too. */
+  drained(queue: string): string;
   /** Sorted set of the order of a lane: the end of each flow's last job in virtual time, see fair-order.ts. */
   order(queue: string): string;
   /** There while jobs of the lane may carry a mark that they were cancelled. */
@@ -49,6 +53,8 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     lock: (queue, jobId) => `${prefix}:${queue}:${jobId}:lock`,
     job: (queue, jobId) => `${prefix}:${queue}:${jobId}`,
     workers: (queue) => `${prefix}:workers:${queue}`,
+    facts: (queue) => `${prefix}:facts:${queue}`,
+    drained: (queue) => `${prefix}:drained:${queue}`,
     order: (queue) => `${prefix}:order:${queue}`,
     cancelled: (queue) => `${prefix}:cancelled:${queue}`,
     cancels: (queue) => `${prefix}:cancels:${queue}`,

@@ -13,6 +13,8 @@ export const noMetrics: Metrics = {
   memoryMeasured: () => undefined,
   executorRecycled: () => undefined,
   leaseLost: () => undefined,
+  handedOverWaiting: () => undefined,
+  laneChosen: () => undefined,
   executorReady: () => undefined,
   executorLost: () => undefined,
 };

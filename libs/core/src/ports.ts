@@ -4,6 +4,7 @@
 
 import type { ErrorCode, Failure } from './errors.ts';
 import type { EmbedReturn } from './job-schema.ts';
+import type { LaneChoice } from './lane-choice.ts';
 import type { FromExecutor, ToExecutor } from './protocol.ts';
 
 /** Monotonic time and timers. Fakes turn the hands by hand. */
@@ -45,6 +46,10 @@ export interface Metrics {
   memoryMeasured(memory: { readonly predictedBytes: number | undefined; readonly measuredBytes: number }): void;
   executorRecycled(): void;
   leaseLost(): void;
+  /** Jobs that wait in the CPU lane, and the workers that serve it. */
+  handedOverWaiting(jobs: number, cpuWorkers: number): void;
+  /** What a CPU worker takes from the main lane now. */
+  laneChosen(choice: LaneChoice): void;
   executorReady(pid: number): void;
   executorLost(): void;
 }

@@ -3,7 +3,7 @@
 // marked FEW, values that this machine or this fleet bounds: a GPU's index, a queue's name, a route's pattern. Ids, texts and
 // addresses are never labels.
 
-import { ERROR_CODES } from '@shoal/core';
+import { ERROR_CODES, LANE_REASONS, LENGTH_CLASSES } from '@shoal/core';
 
 /** Values that are not listed here, but are few. */
 export const FEW = 'few';
@@ -55,6 +55,10 @@ export const WORKER_METRICS = {
   shoal_leases_lost_total: { type: 'counter', help: 'Claims whose lease could not be renewed.', labels: {} },
   shoal_executor_losses_total: { type: 'counter', help: 'Executors that died or were killed and had to be replaced.', labels: {} },
   shoal_executor_recycles_total: { type: 'counter', help: 'Executors that were replaced because nothing could be allocated in them any more.', labels: {} },
+  shoal_handed_over_waiting: { type: 'gauge', help: 'Jobs that wait in the CPU lane. Above 0 while shoal_cpu_lane_workers is 0: start a CPU worker.', labels: {} },
+  shoal_cpu_lane_workers: { type: 'gauge', help: 'Live workers that serve the CPU lane and are not drained.', labels: {} },
+  shoal_main_lane_choice: { type: 'gauge', help: 'Of a CPU worker: 1 for why it takes from the main lane, or does not.', labels: { reason: LANE_REASONS } },
+  shoal_break_even_tokens: { type: 'gauge', help: 'Of a CPU worker: backlog of the main lane from which on one job more here shortens the total time, by length of rows.', labels: { length: LENGTH_CLASSES } },
   shoal_process_resident_bytes: { type: 'gauge', help: 'Resident memory of a process of this worker.', labels: { process: ['claimer', 'executor'] } },
   shoal_device_memory_bytes: { type: 'gauge', help: 'Device memory as the driver tells it.', labels: { device: FEW, state: ['total', 'used', 'free'] } },
   shoal_device_utilization_ratio: { type: 'gauge', help: 'Share of the last sample period in which a kernel ran, 0 to 1.', labels: { device: FEW } },

@@ -2,7 +2,7 @@
 // and, where nvidia-smi answers, of its devices. Decides nothing.
 
 import { readFile } from 'node:fs/promises';
-import { invariant, noMetrics, type Metrics } from '@shoal/core';
+import { LANE_REASONS, LENGTH_CLASSES, invariant, noMetrics, type Metrics } from '@shoal/core';
 import { NO_CODE, WORKER_METRICS } from './metric-catalogue.ts';
 import { createMetrics, type MetricRegistry } from './metrics.ts';
 import { startMetricsServer } from './metrics-server.ts';
@@ -86,6 +86,15 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
     },
     executorRecycled: () => registry.count('shoal_executor_recycles_total', {}),
     leaseLost: () => registry.count('shoal_leases_lost_total', {}),
+    handedOverWaiting(jobs, cpuWorkers) {
+      registry.set('shoal_handed_over_waiting', {}, jobs);
+      registry.set('shoal_cpu_lane_workers', {}, cpuWorkers);
+    },
+    laneChosen({ reason, breakEven }) {
+      for (const known of LANE_REASONS) registry.set('shoal_main_lane_choice', { reason: known }, reason === known ? 1 : 0);
+      registry.forget('shoal_break_even_tokens');
+      for (const length of LENGTH_CLASSES) if (breakEven[length] !== undefined) registry.set('shoal_break_even_tokens', { length }, breakEven[length]);
+    },
     executorReady(pid) {
       executor.pid = pid;
     },

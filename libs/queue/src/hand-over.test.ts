@@ -73,7 +73,7 @@ async function handedOver(jobId = 'a', data: object = DATA): Promise<BullJobSour
 describe('handing a job over', () => {
   test('puts a child with the same id and data into the CPU lane, and the job waits for it, with the reason to be seen at both', async () => {
     await handedOver();
-    expect(await whereIs('a')).toEqual(['waiting-children', 'prioritized']);
+    expect(await whereIs('a')).toEqual(['waiting-children', 'waiting']);
     const [job, child] = await Promise.all([main.getJob('a'), cpu.getJob('a')]);
     expect(child?.data).toEqual(DATA);
     expect(parseJob('a', child?.name ?? '', child?.data).input).toEqual({ form: 'inline', texts: ['one', 'two'] }); // every row moves
@@ -114,9 +114,11 @@ describe('handing a job over', () => {
   });
 
   test('interactive jobs stand before bulk ones in the CPU lane, whatever came first', async () => {
-    for (const [jobId, data] of [['bulk-1', DATA], ['bulk-2', DATA], ['fast', { ...DATA, class: 'interactive' }]] as const) await main.add('embed', data, { jobId });
+    for (const [jobId, data] of [['bulk-1', { ...DATA, class: 'bulk' }], ['bulk-2', { ...DATA, class: 'bulk' }], ['fast', { ...DATA, class: 'interactive' }]] as const) await main.add('embed', data, { jobId });
     const gpu = await open(MAIN);
-    for (let i = 0; i < 3; i++) await gpu.settle(await claimOne(gpu), { kind: 'hand-over', handOver: WHY });
+    const claims = new Map<string, RawClaim>();
+    for (const claim of [await claimOne(gpu), await claimOne(gpu), await claimOne(gpu)]) claims.set(claim.jobId, claim);
+    for (const jobId of ['bulk-1', 'bulk-2', 'fast']) await gpu.settle(claims.get(jobId)!, { kind: 'hand-over', handOver: WHY });
     const worker = await open(CPU);
     const order = [];
     for (let i = 0; i < 3; i++) order.push((await claimOne(worker)).jobId);
@@ -154,7 +156,7 @@ describe('handing a job over', () => {
     const source = await open(MAIN, { reach: () => renewals-- > 0 && void connection.pexpire(keySpace(prefix).lock(MAIN, 'a'), 900) });
     expect(await source.settle(await claimOne(source), { kind: 'hand-over', handOver: WHY })).toBe('settled');
     expect(renewals).toBeLessThan(0);
-    expect(await whereIs('a')).toEqual(['waiting-children', 'prioritized']);
+    expect(await whereIs('a')).toEqual(['waiting-children', 'waiting']);
   });
 
   test('a connection that is cut at any moment of it leaves the job in one place, and the ending is told rightly', async () => {
@@ -163,7 +165,7 @@ describe('handing a job over', () => {
       await main.add('embed', DATA, { jobId });
       const source = await open(MAIN, { reach: () => void cutHandOvers(round % 4) });
       const result = await source.settle(await claimOne(source), { kind: 'hand-over', handOver: WHY });
-      expect([result, ...(await whereIs(jobId))]).toEqual(['settled', 'waiting-children', 'prioritized']);
+      expect([result, ...(await whereIs(jobId))]).toEqual(['settled', 'waiting-children', 'waiting']);
       await source.stop();
     }
   });
@@ -178,7 +180,7 @@ describe('handing a job over', () => {
     const later = { ...DATA, texts: ['three'] };
     await main.add('embed', later, { jobId: 'a' });
     await gpu.settle(await claimOne(gpu), { kind: 'hand-over', handOver: WHY });
-    expect(await whereIs('a')).toEqual(['waiting-children', 'prioritized']);
+    expect(await whereIs('a')).toEqual(['waiting-children', 'waiting']);
     expect((await claimOne(worker)).data).toEqual(later);
   });
 
@@ -189,7 +191,7 @@ describe('handing a job over', () => {
     await main.add('embed', later, { jobId: 'a' });
     await gpu.settle(await claimOne(gpu), { kind: 'hand-over', handOver: WHY });
     expect((await (await cpu.getJob('a'))?.data)).toEqual(later);
-    expect(await whereIs('a')).toEqual(['waiting-children', 'prioritized']);
+    expect(await whereIs('a')).toEqual(['waiting-children', 'waiting']);
   });
 
   test('a job that a person retries after its child failed runs again', async () => {
@@ -216,7 +218,7 @@ describe('handing a job over', () => {
     expect(await whereIs('a')).toEqual(['active', 'unknown']);
     await server.command('CONFIG', 'SET', 'maxmemory', '0');
     expect(await settling).toBe('settled');
-    expect(await whereIs('a')).toEqual(['waiting-children', 'prioritized']);
+    expect(await whereIs('a')).toEqual(['waiting-children', 'waiting']);
   });
 
   test('without a CPU lane what would go there fails', async () => {

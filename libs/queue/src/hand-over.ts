@@ -39,8 +39,6 @@ export interface HandOverMark {
   };
 }
 
-/** A bulkhead inside the CPU lane: interactive jobs never stand behind bulk ones. BullMQ takes the lower number first. */
-const PRIORITY = { interactive: 1, bulk: 2 } as const;
 /** The child is a record of what happened; the job itself is kept like every other. */
 const KEEP_COMPLETED_CHILDREN = 100;
 const KEEP_FAILED_CHILDREN = 1_000;
@@ -143,7 +141,7 @@ export class HandOvers {
     const connection = openConnection({ url: redisUrl, prefix, name: `shoal:worker:hand-over:${queue}`, log });
     this.connection = connection;
     // What is sent again after a cut would run on a connection that watches nothing: it fails instead, and is begun anew.
-    connection.options.autoResendUnfulfilledCommands = false;
+    connection.options.maxRetriesPerRequest = 0;
     try {
       await untilReady(connection, redisUrl);
       connection.options.enableOfflineQueue = false;
@@ -161,19 +159,13 @@ export class HandOvers {
 function childOptions(main: Queue, job: Job, jobId: string): Parameters<typeof queueAdd>[2]['opts'] {
   return {
     jobId,
-    timestamp: job.timestamp, // it has been waiting since then
-    priority: isInteractive(job.data) ? PRIORITY.interactive : PRIORITY.bulk,
+    timestamp: job.timestamp, // it has been waiting since then; its place in the lane is fair-order.ts's business, as in every lane
     parent: { id: jobId, queue: main.qualifiedName },
     // Of BullMQ's four ways to treat a child that failed, the one that puts the parent back at once and keeps the reason.
     ignoreDependencyOnFailure: true,
     removeOnComplete: { count: KEEP_COMPLETED_CHILDREN },
     removeOnFail: { count: KEEP_FAILED_CHILDREN },
   };
-}
-
-/** Data that nobody has checked: the child will be. */
-function isInteractive(data: unknown): boolean {
-  return typeof data === 'object' && data !== null && Reflect.get(data, 'class') === 'interactive';
 }
 
 function markOf({ reason, peakBytes }: HandOver, by: string, attempt: number): HandOverMark {

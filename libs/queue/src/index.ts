@@ -8,3 +8,7 @@ export type { Again } from './job-verdict.ts';
 export { QueueGauge, type QueueDepth, type QueueGaugeOptions } from './queue-depth.ts';
 export { ResultReader, type ReaderOptions } from './result-reader.ts';
 export { WorkerPresence, liveWorkers, serverClock, type PresenceOptions } from './worker-presence.ts';
+export { DrainableSource } from './drainable-source.ts';
+export { Fleet, type FleetOptions, type FleetView, type LaneDepth, type LiveWorker } from './fleet.ts';
+export { FleetWatch, HybridGate, alarmOfCpuLane } from './hybrid-gate.ts';
+export { LanesSource, type LaneSource, type MainLaneGate } from './lanes-source.ts';

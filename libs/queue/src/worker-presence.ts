@@ -1,8 +1,9 @@
 // Which workers serve a queue, known to everybody who looks: each writes until when it is alive, by the server's clock, and
-// says so again long before. One that dies without a word is gone when its time is up. Also tells the server's clock.
+// says so again long before, with facts about itself (core's WorkerFacts). One that dies without a word is gone when its time
+// is up. On the same occasion a worker hears whether it is drained. Also tells the server's clock.
 
 import { randomUUID } from 'node:crypto';
-import { DEFAULT_PREFIX, keySpace, type Logger } from '@shoal/core';
+import { DEFAULT_PREFIX, keySpace, type Logger, type WorkerFacts } from '@shoal/core';
 import { closeConnection, connected, openConnection, untilReady, type Redis } from './connection.ts';
 import { runScript, script } from './payload/script.ts';
 import { within } from './within.ts';
@@ -11,22 +12,37 @@ export interface PresenceOptions {
   readonly redisUrl: string;
   readonly prefix: string;
   readonly queue: string;
+  /** Where it is seen; left out: in `queue` alone. */
+  readonly lanes?: readonly string[] | undefined;
   readonly workerId?: string | undefined;
+  readonly facts?: (() => WorkerFacts) | undefined;
+  /** Told each time, whether it has changed or not. */
+  readonly onDrained?: ((isDrained: boolean) => void) | undefined;
   readonly log: Logger;
 }
+
+/** In the set of drained workers: all of them, later ones too. */
+export const ALL_WORKERS = '*';
 
 const LIFE_MS = 6_000;
 const RENEWAL_MS = 2_000;
 /** A server that is away is left without a word; the worker's time runs out there. */
 const GOODBYE_MS = 500;
 
-// KEYS[1] the sorted set of workers. ARGV[1] the worker, ARGV[2] how long it lives from now, in ms.
-// Those whose time is up leave on this occasion; there is no other sweep.
-const SHOW = script(1, 'allow-oom', `
+// KEYS[1] the sorted set of workers, [2] their facts, [3] the drained ones. ARGV[1] the worker, ARGV[2] how long it lives from
+// now, in ms, ARGV[3] its facts or nothing. Returns whether it is drained. Those whose time is up leave on this occasion;
+// there is no other sweep.
+const SHOW = script(3, 'allow-oom', `
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)) do
+  redis.call('HDEL', KEYS[2], gone)
+  redis.call('SREM', KEYS[3], gone)
+end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+if ARGV[3] ~= '' then redis.call('HSET', KEYS[2], ARGV[1], ARGV[3]) end
+return redis.call('SISMEMBER', KEYS[3], ARGV[1]) + redis.call('SISMEMBER', KEYS[3], '${ALL_WORKERS}')
 `);
 
 // KEYS[1] the sorted set of workers. Returns those alive.
@@ -38,18 +54,18 @@ return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. (time[1] * 1000 + math.floor(
 export class WorkerPresence {
   readonly workerId: string;
   private readonly connection: Redis;
-  private readonly key: string;
-  private readonly log: Logger;
+  private readonly options: PresenceOptions;
+  private readonly lanes: readonly string[];
   private readonly end = new AbortController();
   private timer: NodeJS.Timeout | undefined;
   private showing: Promise<void> | undefined;
   private stopping: Promise<void> | undefined;
 
-  private constructor(connection: Redis, { prefix, queue, workerId, log }: PresenceOptions) {
+  private constructor(connection: Redis, options: PresenceOptions) {
     this.connection = connection;
-    this.key = keySpace(prefix).workers(queue);
-    this.workerId = workerId ?? randomUUID();
-    this.log = log;
+    this.options = options;
+    this.lanes = options.lanes ?? [options.queue];
+    this.workerId = options.workerId ?? randomUUID();
   }
 
   /** Throws QUEUE_UNREACHABLE. Shows nothing yet. */
@@ -64,6 +80,12 @@ export class WorkerPresence {
     await this.show();
   }
 
+  /** Without waiting for the next time: something about it has changed. */
+  async showNow(): Promise<void> {
+    await this.showing;
+    if (this.stopping === undefined) await this.show();
+  }
+
   /** The worker is not seen any more. Safe to call early or twice. */
   stop(): Promise<void> {
     this.stopping ??= this.leave();
@@ -72,22 +94,32 @@ export class WorkerPresence {
 
   /** One at a time: while the server is away a single call waits for it. */
   private show(): Promise<void> {
-    this.showing ??= runScript(this.connection, SHOW, [[this.key, this.workerId, LIFE_MS]], { signal: this.end.signal })
-      .then(() => undefined, (error: unknown) => this.reportFault(error))
+    this.showing ??= runScript(this.connection, SHOW, this.lanes.map((lane) => this.callFor(lane)), { signal: this.end.signal })
+      .then(([drained]) => this.options.onDrained?.(Number(drained) > 0), (error: unknown) => this.reportFault(error))
       .finally(() => (this.showing = undefined));
     return this.showing;
   }
 
+  private callFor(lane: string): (string | number)[] {
+    const { prefix, queue, facts } = this.options;
+    const keys = keySpace(prefix);
+    return [keys.workers(lane), keys.facts(lane), keys.drained(queue), this.workerId, LIFE_MS, facts === undefined ? '' : JSON.stringify(facts())];
+  }
+
   private async leave(): Promise<void> {
+    const keys = keySpace(this.options.prefix);
     clearInterval(this.timer);
     this.end.abort();
-    await within(GOODBYE_MS, this.connection.zrem(this.key, this.workerId));
+    await within(GOODBYE_MS, Promise.all([
+      ...this.lanes.flatMap((lane) => [this.connection.zrem(keys.workers(lane), this.workerId), this.connection.hdel(keys.facts(lane), this.workerId)]),
+      this.connection.srem(keys.drained(this.options.queue), this.workerId),
+    ]));
     await closeConnection(this.connection);
     await this.showing;
   }
 
   private reportFault(error: unknown): void {
-    if (this.stopping === undefined) this.log.warn({ err: error }, 'this worker could not be shown to others, trying again');
+    if (this.stopping === undefined) this.options.log.warn({ err: error }, 'this worker could not be shown to others, trying again');
   }
 }
 

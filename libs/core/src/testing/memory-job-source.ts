@@ -191,11 +191,16 @@ export class MemoryJobSource implements JobSource {
 
   async claim(limit: number): Promise<readonly RawClaim[]> {
     while (this.state === 'claiming') {
-      const claims = this.queue.take(limit, () => `${this.id}:${++this.tokens}`);
-      if (claims.length > 0) return claims.map((claim) => this.hold(claim));
+      const claims = this.takeUpTo(limit);
+      if (claims.length > 0) return claims;
       await this.untilClaimable();
     }
     return [];
+  }
+
+  /** Like `claim`, but does not wait. */
+  async claimNow(limit: number): Promise<readonly RawClaim[]> {
+    return this.state === 'claiming' ? this.takeUpTo(limit) : [];
   }
 
   async settle(claim: RawClaim, settlement: Settlement): Promise<SettleResult> {
@@ -230,6 +235,10 @@ export class MemoryJobSource implements JobSource {
     this.cancelRenewal();
     this.held.clear();
     this.queue.tell();
+  }
+
+  private takeUpTo(limit: number): RawClaim[] {
+    return this.queue.take(limit, () => `${this.id}:${++this.tokens}`).map((claim) => this.hold(claim));
   }
 
   private hold(claim: RawClaim): RawClaim {
