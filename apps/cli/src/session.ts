@@ -94,7 +94,7 @@ async function withWorker<Result>(terminal: Terminal, options: WorkerSessionOpti
     const keeper = keepWorkerFor(terminal, options, connection);
     const failed = AbortSignal.any([keeper.failed, server.lost]);
     try {
-      const client = await ShoalClient.connect({ redisUrl: server.redisUrl, prefix: settings.prefix, model, tokenizer });
+      const client = await ShoalClient.connect({ redisUrl: server.redisUrl, prefix: settings.prefix, model, tokenizer, limits: settings, onHeldBack: holdBackNotice(terminal, options) });
       try {
         return await use({ model, tokenizer, client, signal: AbortSignal.any([terminal.signal, failed]), noteProgress: () => keeper.noteProgress() });
       } catch (error) {
@@ -108,6 +108,16 @@ async function withWorker<Result>(terminal: Terminal, options: WorkerSessionOpti
   } finally {
     await closeConnection(connection);
   }
+}
+
+/** Says once that the queue is full: what is slow for a reason should not look stuck. */
+function holdBackNotice(terminal: Terminal, { isQuiet }: SessionOptions): (retryAfterMs: number | undefined) => void {
+  let isSaid = isQuiet;
+  return (retryAfterMs) => {
+    if (isSaid || retryAfterMs === undefined) return;
+    isSaid = true;
+    say(terminal, 'the queue is full; this goes on at the speed of its workers');
+  };
 }
 
 function keepWorkerFor(terminal: Terminal, { settings, server, model, isQuiet }: WorkerSessionOptions, connection: Redis): WorkerKeeper {

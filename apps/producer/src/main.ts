@@ -12,7 +12,7 @@ process.exit(await serviceMain({
     const model = await openModel(settings.model, { cacheDir: cacheFolder(settings.cacheDir) });
     const tokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
     const { redisUrl, prefix, httpHost: host, httpPort: port, requestTimeoutMs, maxOpenRequests } = settings;
-    const { url, stop } = await createProducer({ redisUrl, prefix, model, tokenizer, host, port, requestTimeoutMs, maxOpenRequests, version: version(), log });
+    const { url, stop } = await createProducer({ redisUrl, prefix, model, tokenizer, host, port, requestTimeoutMs, maxOpenRequests, limits: settings, version: version(), log });
     return { facts: { url }, stop };
   },
 }));

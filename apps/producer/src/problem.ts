@@ -2,7 +2,7 @@
 // that turns failures into answers; whoever finds something wrong throws a Problem or a ShoalError. What is a bug answers
 // 500 without its details, which are for the log.
 
-import { isShoalError, type ErrorCode } from '@shoal/core';
+import { isShoalError, type ErrorCode, type ShoalError } from '@shoal/core';
 
 /** OpenAI's own words for these. */
 export type ProblemType = 'invalid_request_error' | 'rate_limit_error' | 'server_error';
@@ -55,15 +55,17 @@ const RETRY_FULL_SERVER_SECONDS = 10;
 /** Any thrown value as an answer. */
 export function toProblem(error: unknown): Problem {
   if (error instanceof Problem) return error;
-  if (isShoalError(error)) return fromShoalError(error.code, error.message, error);
+  if (isShoalError(error)) return fromShoalError(error);
   return fromFastify(error) ?? new Problem('something unexpected happened while the request was answered; the log of the server says what', { status: 500, type: 'server_error', code: 'internal_error', param: null }, error);
 }
 
-function fromShoalError(code: ErrorCode, message: string, cause: unknown): Problem {
+function fromShoalError(cause: ShoalError): Problem {
+  const { code, message, fields }: { code: ErrorCode; message: string; fields: Readonly<Record<string, unknown>> } = cause;
   switch (code) {
     case 'INPUT_TOO_LONG': return invalid('context_length_exceeded', 'input', message);
     case 'QUEUE_UNREACHABLE':
     case 'QUEUE_UNSAFE': return unavailable(code.toLowerCase(), message, RETRY_LOST_SERVER_SECONDS, cause);
+    case 'ADMISSION_REFUSED': return overloaded('queue_full', message, Math.ceil(Number(fields['retryAfterMs']) / 1_000), cause);
     case 'QUEUE_FULL': return overloaded('queue_full', message, RETRY_FULL_SERVER_SECONDS, cause);
     case 'DEADLINE_PASSED':
     case 'INTERRUPTED': return unavailable(code.toLowerCase(), message, RETRY_LOST_SERVER_SECONDS, cause);

@@ -272,6 +272,15 @@ describe('when vectors do not come', () => {
     expect((await post({ model: MODEL, input: '' }, idle)).status).toBe(400);
   });
 
+  test('because the queue takes no more: 429 with the time that it takes to have room again', async () => {
+    const idle = await idleProducer({ requestTimeoutMs: 1_000, limits: { maxQueuedRows: 2, maxTenantShare: 1 } });
+    const first = post({ model: MODEL, input: ['a', 'b'] }, idle);
+    await expect.poll(() => waiting('{idle}')).toBe(1);
+    const second = await post({ model: MODEL, input: 'c' }, idle);
+    expect([second.status, second.headers.get('retry-after'), await second.json()]).toEqual([429, expect.stringMatching(/^\d+$/), { error: expect.objectContaining({ type: 'rate_limit_error', code: 'queue_full', message: expect.stringContaining('maxQueuedRows') }) }]);
+    expect((await first).status).toBe(503);
+  });
+
   test('because the queue server is full: 429 with Retry-After, and 200 when it has room again', async () => {
     const quick = await createProducer(options({ requestTimeoutMs: 2_000 }));
     others.push(quick);

@@ -5,7 +5,7 @@ import { ShoalClient } from '@shoal/client';
 import { mainQueue, type Logger, type Tokenizer } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { PRODUCER_METRICS, createMetrics, listenFailure, type MetricRegistry } from '@shoal/ops';
-import { QueueGauge } from '@shoal/queue';
+import { QueueGauge, type AdmissionLimits } from '@shoal/queue';
 import { createApp } from './app.ts';
 import { closer } from './close-app.ts';
 import { Embedder } from './embedder.ts';
@@ -20,6 +20,8 @@ export interface ProducerOptions {
   readonly port: number;
   readonly requestTimeoutMs: number;
   readonly maxOpenRequests: number;
+  /** How much the queue takes; requests beyond are answered with 429 and the time to come back. */
+  readonly limits?: Partial<AdmissionLimits>;
   readonly version: string;
   readonly log: Logger;
 }
@@ -38,7 +40,7 @@ const BACKLOG_MS = 500;
 
 /** Listens once the queue server answers. Throws QUEUE_UNREACHABLE, and CONFIG_INVALID when it cannot listen there. */
 export async function createProducer(options: ProducerOptions): Promise<Producer> {
-  const { redisUrl, prefix, model, tokenizer, host, port, requestTimeoutMs, maxOpenRequests, version, log } = options;
+  const { redisUrl, prefix, model, tokenizer, host, port, requestTimeoutMs, maxOpenRequests, limits = {}, version, log } = options;
   const gauge = await QueueGauge.connect({ redisUrl, prefix, queue: mainQueue(model.name), log });
   const metrics = createMetrics(PRODUCER_METRICS);
   collect(metrics, gauge);
@@ -46,7 +48,7 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
     tokenizer,
     timeoutMs: requestTimeoutMs,
     backlog: () => backlogInWords(gauge),
-    connect: (rowTokenizer) => ShoalClient.connect({ redisUrl, prefix, model, tokenizer: rowTokenizer, log, giveUpAfterMs: Math.min(QUEUE_OUTAGE_MS, requestTimeoutMs / 2) }),
+    connect: (rowTokenizer) => ShoalClient.connect({ redisUrl, prefix, model, tokenizer: rowTokenizer, log, limits, whenFull: 'fail', giveUpAfterMs: Math.min(QUEUE_OUTAGE_MS, requestTimeoutMs / 2) }),
   }).catch((error: unknown) => closeAndThrow(gauge, error));
   const served = { name: model.name, revision: model.revision, dims: model.dims, vocabularySize: tokenizer.vocabularySize, maxTokens: tokenizer.maxTokens };
   const app = await createApp({ model: served, embedder, metrics, depth: () => gauge.read(), maxOpenRequests, version, log });

@@ -22,7 +22,7 @@ export interface StreamTerms extends RequestTerms {
 const MAX_WINDOW_CHARS = 1 << 26;
 
 /** Failures that are not about one job: the next job would meet them too, so they are never skipped. */
-const FATAL = new Set(['QUEUE_UNREACHABLE', 'QUEUE_FULL', 'QUEUE_UNSAFE', 'INTERRUPTED', 'TOKENIZER_MISMATCH', 'FINGERPRINT_MISMATCH']);
+const FATAL = new Set(['QUEUE_UNREACHABLE', 'QUEUE_FULL', 'ADMISSION_REFUSED', 'QUEUE_UNSAFE', 'INTERRUPTED', 'TOKENIZER_MISMATCH', 'FINGERPRINT_MISMATCH']);
 
 interface Entry<Item> {
   readonly chunk: Chunk<Item>;

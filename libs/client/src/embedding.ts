@@ -1,6 +1,7 @@
 // What goes into the client and what comes out of it, as types. Nothing here does anything.
 
 import type { FaultPoints, Logger, OutputDtype, ShoalError, Tokenizer } from '@shoal/core';
+import type { AdmissionLimits } from '@shoal/queue';
 
 export interface ClientModel {
   /** The store's name, e.g. "minilm"; it names the queue. */
@@ -30,6 +31,12 @@ export interface ClientOptions {
   readonly askAfterMs?: number;
   /** How long a server that cannot be reached, or is full, is waited for. Milliseconds, default 60,000. */
   readonly giveUpAfterMs?: number;
+  /** What becomes of a job for which the queue has no room: 'wait' (default) until there is some, or 'fail' with ADMISSION_REFUSED and `retryAfterMs`. */
+  readonly whenFull?: 'wait' | 'fail';
+  /** Told when the queue takes no more, with the time until it is asked again, and with undefined once it goes on. */
+  readonly onHeldBack?: (retryAfterMs: number | undefined) => void;
+  /** How much the queue takes; the same for all its producers. Default: that of the settings. */
+  readonly limits?: Partial<AdmissionLimits>;
   /** For tests: where this process should die. */
   readonly faults?: FaultPoints;
 }

@@ -3,7 +3,8 @@
 // the rows of a job are for, keeps no order between jobs, and never looks into the vectors.
 //
 // The life of a job here:
-//   *to add*     to be put on the queue (again), at once or after a pause when the server was full or away
+//   *to add*     to be put on the queue (again), at once or after a pause when the server was full or away, or the queue took no more.
+//                A queue that is full holds back every first add of this client, so that none passes an earlier one
 //   *adding*     the transaction is under way
 //   *waiting*    the queue has it. A reply on our channel, or a lookup after `askAfterMs` of silence, moves it on. A job that
 //                somebody else had added will not be announced to us: it is looked up sooner, and less often with time
@@ -33,6 +34,9 @@ export interface OpenJobsParts {
   readonly giveUpAfterMs: number;
 }
 
+  readonly whenFull: 'wait' | 'fail';
+  /** Told when the queue takes no more, with the time until it is asked again, and with undefined once it takes jobs again. */
+  readonly onHeldBack: ((retryAfterMs: number | undefined) => void) | undefined;
 export interface Delivery {
   readonly header: ResultHeader;
   /** As `openResult` returned it; checksum verified. */
@@ -64,6 +68,8 @@ interface OpenJob {
   announced: 'completed' | 'failed' | undefined;
   /** It was on the queue before, and gone. */
   isLost: boolean;
+  /** It has been on the queue: what was let in once is not refused again. */
+  wasLetIn: boolean;
   askedAgain: number;
   /** Since when the server refuses or does not answer for this job. */
   faultSinceMs: number | undefined;
@@ -75,6 +81,8 @@ const FOREIGN_PATIENCE_MS = 250;
 const RETRY_MS = 250;
 /** Results read in one go: 32 jobs of 64 × 384 f32 are 3 MB. */
 const FETCHED_AT_ONCE = 32;
+/** Jobs that ask for room together while the queue is full. */
+const ENTER_AT_ONCE = 16;
 /** How long an abandoned run waits for its waiting jobs to be taken off the queue. */
 const REMOVAL_PATIENCE_MS = 2_000;
 
@@ -88,6 +96,8 @@ export class OpenJobs {
   private lostConnections = 0;
   private isPumpDue = false;
   private isClosed = false;
+  /** Nothing is added for the first time before: the queue took no more. Undefined while it does. */
+  private heldBackUntilMs: number | undefined;
   private readonly tally = { added: 0, known: 0, ready: 0, delivered: 0, failed: 0, askedAgain: 0, addedAgain: 0, lookedUp: 0 };
 
   constructor(parts: OpenJobsParts) {
@@ -145,7 +155,7 @@ export class OpenJobs {
   private open(request: EmbedRequest): OpenJob {
     const job: OpenJob = {
       request, delivery: Promise.withResolvers(), step: { name: 'to-add', again: 'when-used-up', notBeforeMs: 0 },
-      holders: new Set(), isOurs: false, announced: undefined, isLost: false, askedAgain: 0, faultSinceMs: undefined,
+      holders: new Set(), isOurs: false, announced: undefined, wasLetIn: false, isLost: false, askedAgain: 0, faultSinceMs: undefined,
     };
     if (this.isClosed) this.reject(job, closedError());
     else this.jobs.set(request.jobId, job);
@@ -184,8 +194,9 @@ export class OpenJobs {
     let nextMs = Infinity;
     for (const job of this.jobs.values()) {
       const { step } = job;
-      const dueMs = step.name === 'to-add' ? step.notBeforeMs : step.name === 'waiting' ? step.askAtMs : Infinity;
+      const dueMs = step.name === 'to-add' ? Math.max(step.notBeforeMs, job.wasLetIn ? 0 : this.heldBackUntilMs ?? 0) : step.name === 'waiting' ? step.askAtMs : Infinity;
       if (step.name === 'to-fetch') toFetch.push(job);
+    const toEnter: OpenJob[] = [];
       else if (dueMs > nowMs) nextMs = Math.min(nextMs, dueMs);
       else if (step.name === 'to-add') toAdd[step.again].push(job);
       else if (step.name === 'waiting') toAsk.push(job);
@@ -194,9 +205,11 @@ export class OpenJobs {
     if (toAsk.length > 0) this.track(this.lookUp(toAsk));
     for (let at = 0; at < toFetch.length; at += FETCHED_AT_ONCE) this.track(this.fetch(toFetch.slice(at, at + FETCHED_AT_ONCE)));
     if (this.toAcknowledge.length > 0) this.track(this.acknowledge());
+      else if (step.name === 'to-add' && !job.wasLetIn && step.again === 'when-used-up') toEnter.push(job);
     this.setTimer(nextMs - nowMs);
   }
 
+    if (toEnter.length > 0) this.track(this.enter(toEnter));
   private setTimer(delayMs: number): void {
     this.cancelTimer?.();
     this.cancelTimer = delayMs === Infinity ? undefined : this.parts.clock.after(Math.max(1, delayMs), () => this.pump());
@@ -219,22 +232,31 @@ export class OpenJobs {
       job.step = { name: 'adding', again };
       job.announced = undefined;
     }
-    const results = await this.attempt(jobs, () => this.parts.producer.add(jobs.map(({ request }) => request.job), { again }));
+    const results = await this.attempt(jobs, () => this.parts.producer.add(jobs.map(({ request }) => request.job), { again, isKnown }));
     if (results === undefined) return;
+  /** One call at a time while the queue takes no more: only the oldest jobs ask, so that room is not asked for by thousands. */
+  private async enter(jobs: readonly OpenJob[]): Promise<void> {
+    await this.add(this.heldBackUntilMs === undefined ? jobs : jobs.slice(0, ENTER_AT_ONCE), 'when-used-up');
+  }
+
     for (const [i, job] of jobs.entries()) if (job.step.name === 'adding') this.added(job, results[i]!);
+    const isKnown = jobs.every(({ wasLetIn }) => wasLetIn);
     // Abandoned while the transaction was under way: abandoning could not take off what was not there yet.
     await this.takeOff(jobs.filter((job, i) => job.step.name === 'gone' && results[i]!.outcome === 'added').map(({ request }) => request.jobId));
   }
 
   private added(job: OpenJob, result: AddResult): void {
     const wasLost = job.isLost;
+    this.holdBack(results);
     job.isLost = false;
     switch (result.outcome) {
       case 'added':
         this.tally[wasLost ? 'addedAgain' : 'added']++;
         job.isOurs = true;
         return this.wait(job, this.parts.askAfterMs);
+    if (result.outcome === 'refused') return this.refused(job, result.error);
       case 'known':
+    job.wasLetIn = true;
         if (!job.isOurs) this.tally.known++;
         return this.wait(job, job.isOurs ? this.parts.askAfterMs : Math.min(FOREIGN_PATIENCE_MS, this.parts.askAfterMs));
       case 'ready':
@@ -253,6 +275,22 @@ export class OpenJobs {
     job.announced = undefined;
     if (announced === 'completed') job.step = { name: 'to-fetch' };
     else job.step = { name: 'waiting', askAtMs: announced === 'failed' ? 0 : this.parts.clock.nowMs() + patienceMs, patienceMs };
+  }
+
+  private holdBack(results: readonly AddResult[]): void {
+    const refused = results.find((result) => result.outcome === 'refused');
+    const retryAfterMs = refused === undefined ? undefined : Number(refused.error.fields['retryAfterMs']);
+    const wasHeldBack = this.heldBackUntilMs !== undefined;
+    if (refused === undefined && (this.heldBackUntilMs ?? 0) > this.parts.clock.nowMs()) return; // it was on its way before
+    this.heldBackUntilMs = retryAfterMs === undefined || this.parts.whenFull === 'fail' ? undefined : this.parts.clock.nowMs() + retryAfterMs;
+    if (retryAfterMs !== undefined || wasHeldBack) this.parts.onHeldBack?.(retryAfterMs);
+    if (retryAfterMs !== undefined && !wasHeldBack) this.parts.log?.info({ retryAfterMs, reason: refused?.error.fields['reason'] }, 'the queue takes no more for now, going on at the speed of the workers');
+  }
+
+  /** Waiting is no fault: however long it takes, it ends. */
+  private refused(job: OpenJob, error: ShoalError<'ADMISSION_REFUSED'>): void {
+    if (this.parts.whenFull === 'fail') this.reject(job, error);
+    else job.step = { name: 'to-add', again: 'when-used-up', notBeforeMs: 0 };
   }
 
   // ---- hearing and looking up -----------------------------------------------------------------------------------

@@ -459,7 +459,7 @@ test('tokenizing does not keep the event loop from turning', async () => {
   await client.embed(Array.from({ length: 256 }, (_, i) => `t${i}`));
   clearInterval(timer);
   expect(longest).toBeLessThan(150);
-});
+}, 90_000);
 
 // ---- deaths ---------------------------------------------------------------------------------------------------------
 
@@ -554,6 +554,37 @@ test('the plain BullMQ example gets its vectors, and those of a repeated id at o
   const worker = new StandIn(mainQueue(model.name));
   const example = new URL('../../../examples/plain-bullmq.mjs', import.meta.url).pathname;
   const environment = { ...process.env, REDIS_URL: server.url, SHOAL_PREFIX: PREFIX, SHOAL_MODEL: model.name };
+test('a queue that takes no more is waited for: every row comes, in order, and no more than fits is ever on the queue', async () => {
+  const notices: (number | undefined)[] = [];
+  const { client, queue } = await setup({ jobTexts: 10, limits: { maxQueuedRows: 50, maxTenantShare: 1 }, onHeldBack: (retryAfterMs) => notices.push(retryAfterMs) }, { delayMs: () => 5 });
+  let most = 0;
+  const timer = setInterval(() => void redis.hget(keys.load(), `rows ${queue}`).then((rows) => (most = Math.max(most, Number(rows)))), 5);
+  closers.push(async () => clearInterval(timer));
+  const blocks = await collect(client.embedStream(lines(1_000)));
+  clearInterval(timer);
+  expect(judge(blocks, 1_000)).toBe(EVERY_ROW);
+  expect(most).toBeLessThanOrEqual(50);
+  expect(notices.filter((notice) => notice !== undefined).length).toBeGreaterThan(0);
+  expect(notices.at(-1)).toBeUndefined();
+});
+
+test('two clients share what fits, and both get through', async () => {
+  const limits = { maxQueuedRows: 40, maxTenantShare: 1 };
+  const { model, client } = await setup({ jobTexts: 10, limits }, { delayMs: () => 2 });
+  const other = await connect({ model, jobTexts: 10, limits });
+  const both = await Promise.all([collect(client.embedStream(lines(400))), collect(other.embedStream(lines(400)))]);
+  for (const blocks of both) expect(judge(blocks, 400)).toBe(EVERY_ROW);
+});
+
+test('who does not want to wait is told when to come back', async () => {
+  const model = newModel(); // which nobody serves
+  const client = await connect({ model, whenFull: 'fail', limits: { maxQueuedRows: 10 } });
+  const first = client.embed(['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j']);
+  first.catch(() => undefined);
+  await expect.poll(() => client.counts().added).toBe(1);
+  await expect(client.embed(['k'])).rejects.toMatchObject({ code: 'ADMISSION_REFUSED', fields: { reason: 'rows', retryAfterMs: expect.any(Number) } });
+});
+
   for (let i = 0; i < 2; i++) {
     const { stdout } = await promisify(execFile)(process.execPath, [example, 'example-1'], { env: environment });
     expect(stdout).toContain('3 rows of 8 dimensions');

@@ -19,19 +19,19 @@ export class ShoalClient {
   private closing: Promise<void> | undefined;
 
   private constructor(options: ClientOptions, producer: JobProducer, reader: ResultReader) {
-    const { log, faults = noFaults, askAfterMs = 2_000, giveUpAfterMs = 60_000 } = options;
+    const { log, faults = noFaults, askAfterMs = 2_000, giveUpAfterMs = 60_000, whenFull = 'wait', onHeldBack } = options;
     this.options = options;
     this.producer = producer;
     this.reader = reader;
-    this.jobs = new OpenJobs({ producer, reader, clock: systemClock, log, faults, askAfterMs, giveUpAfterMs });
+    this.jobs = new OpenJobs({ producer, reader, cancel: (jobIds) => this.cancelJobs(jobIds), clock: systemClock, log, faults, askAfterMs, giveUpAfterMs, whenFull, onHeldBack });
   }
 
   /** Connects and checks that the server answers. Throws QUEUE_UNREACHABLE or CONFIG_INVALID. */
   static async connect(options: ClientOptions): Promise<ShoalClient> {
     checkOptions(options);
-    const { redisUrl, prefix, log } = options;
+    const { redisUrl, prefix, limits, log } = options;
     const queue = mainQueue(options.model.name);
-    const producer = await JobProducer.connect({ redisUrl, prefix, queue, log });
+    const producer = await JobProducer.connect({ redisUrl, prefix, queue, limits, log });
     try {
       const reader = await ResultReader.connect({ redisUrl, prefix, queue, log, replyName: `client-${randomUUID()}` });
       return new ShoalClient(options, producer, reader);
@@ -48,6 +48,7 @@ export class ShoalClient {
    * RESULT_EXPIRED, RESULT_TAKEN or RESULT_CORRUPT when asking again did not help, INTERRUPTED by the signal or `close`.
    */
   async embed(texts: readonly string[], options: EmbedOptions = {}): Promise<EmbedResult> {
+   * ADMISSION_REFUSED with `whenFull: 'fail'`,
     const { jobId = randomUUID(), signal, ...rest } = options;
     const isOneJob = texts.length <= this.jobTexts;
     const terms = this.terms({ class: texts.length <= INTERACTIVE_TEXTS ? 'interactive' : 'bulk', ...rest }, (first) => (isOneJob ? jobId : `${jobId}-${first}`));

@@ -29,6 +29,7 @@ export const ERROR_CODES = {
   QUEUE_UNREACHABLE: 'The queue server does not answer.',
   QUEUE_STUCK: 'Jobs wait in the queue, but claiming brings none.',
   QUEUE_UNSAFE: 'The queue server is configured so that it can lose jobs.',
+  ADMISSION_REFUSED: 'The queue takes no more for the moment; the error says when to come back.',
   QUEUE_FULL: 'The queue server has no memory left.',
   // models and set-up
   MODEL_UNKNOWN: 'No model of this name is known.',

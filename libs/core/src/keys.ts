@@ -42,6 +42,14 @@ export interface KeySpace {
   cancelled(queue: string): string;
   /** Pub/sub channel on which the workers of a lane hear of cancelled jobs. */
   cancels(queue: string): string;
+  /** Hash of reservations of a queue by job id, see admission.ts. */
+  admitted(queue: string): string;
+  /** Hash of what is reserved, over all queues. */
+  load(): string;
+  /** Hash of what has left a queue, and how fast. */
+  drain(queue: string): string;
+  /** Sorted set of producers that wait for room in a queue, by when their turn is. */
+  door(queue: string): string;
   /** Pub/sub channel on which a waiting producer hears of its jobs. */
   reply(name: string): string;
 }
@@ -58,6 +66,10 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     order: (queue) => `${prefix}:order:${queue}`,
     cancelled: (queue) => `${prefix}:cancelled:${queue}`,
     cancels: (queue) => `${prefix}:cancels:${queue}`,
+    admitted: (queue) => `${prefix}:admitted:${queue}`,
+    load: () => `${prefix}:load`,
+    drain: (queue) => `${prefix}:drain:${queue}`,
+    door: (queue) => `${prefix}:door:${queue}`,
     reply: (name) => `${prefix}:reply:${name}`,
   };
 }

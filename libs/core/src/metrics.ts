@@ -13,6 +13,7 @@ export const noMetrics: Metrics = {
   memoryMeasured: () => undefined,
   executorRecycled: () => undefined,
   leaseLost: () => undefined,
+  claimingBraked: () => undefined,
   handedOverWaiting: () => undefined,
   laneChosen: () => undefined,
   executorReady: () => undefined,

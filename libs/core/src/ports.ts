@@ -46,6 +46,8 @@ export interface Metrics {
   memoryMeasured(memory: { readonly predictedBytes: number | undefined; readonly measuredBytes: number }): void;
   executorRecycled(): void;
   leaseLost(): void;
+  /** Claiming is held back because the queue server has no room for results, or goes on. */
+  claimingBraked(reason: 'memory' | 'unread' | undefined): void;
   /** Jobs that wait in the CPU lane, and the workers that serve it. */
   handedOverWaiting(jobs: number, cpuWorkers: number): void;
   /** What a CPU worker takes from the main lane now. */

@@ -52,6 +52,7 @@ export const WORKER_METRICS = {
   },
   shoal_run_memory_bytes: { type: 'gauge', help: 'Peak memory of a run, as predicted before it and as measured after it.', labels: { kind: ['predicted', 'measured'] } },
   shoal_splits_total: { type: 'counter', help: 'Micro-batches that failed and were halved.', labels: { code: CODES } },
+  shoal_claiming_braked: { type: 'gauge', help: 'Whether claiming is held back for lack of room on the queue server, 1 or 0: it is almost full, or results that nobody reads fill their share.', labels: { reason: ['memory', 'unread'] } },
   shoal_leases_lost_total: { type: 'counter', help: 'Claims whose lease could not be renewed.', labels: {} },
   shoal_executor_losses_total: { type: 'counter', help: 'Executors that died or were killed and had to be replaced.', labels: {} },
   shoal_executor_recycles_total: { type: 'counter', help: 'Executors that were replaced because nothing could be allocated in them any more.', labels: {} },

@@ -85,6 +85,9 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
       registry.set('shoal_run_memory_bytes', { kind: 'measured' }, measuredBytes);
     },
     executorRecycled: () => registry.count('shoal_executor_recycles_total', {}),
+    claimingBraked(reason) {
+      for (const known of ['memory', 'unread'] as const) registry.set('shoal_claiming_braked', { reason: known }, reason === known ? 1 : 0);
+    },
     leaseLost: () => registry.count('shoal_leases_lost_total', {}),
     handedOverWaiting(jobs, cpuWorkers) {
       registry.set('shoal_handed_over_waiting', {}, jobs);

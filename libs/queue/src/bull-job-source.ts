@@ -9,15 +9,20 @@ import { randomUUID } from 'node:crypto';
 import { invariant, noFaults, type FaultPoints, type JobSource, type Logger, type RawClaim, type SettleResult, type Settlement } from '@shoal/core';
 import { BatchWorker, type TakenJob } from './batch-worker.ts';
 import { limitEvents } from './bullmq-internals.ts';
+import { CancelListener } from './cancel.ts';
+import { ClaimBrake, DEFAULT_BRAKE, type BrakeLimits, type BrakeReason } from './claim-brake.ts';
 import { ClaimBursts, unlessAborted } from './claim-bursts.ts';
+import { countClaimable } from './claimable.ts';
 import { closeConnection, isServerFull, openConnection, untilReady, type Redis } from './connection.ts';
+import { orderWaiting } from './fair-order.ts';
 import { HandOvers, endingOf, handOverOf } from './hand-over.ts';
 import { JobEndings } from './job-endings.ts';
-import { orderWaiting } from './fair-order.ts';
 import { keepLocks } from './keep-locks.ts';
 import { Leases } from './leases.ts';
+import { Quarantine } from './quarantine.ts';
 import { checkServer, type ServerFacts } from './server-check.ts';
 import { within } from './within.ts';
+import { giveBackPredecessors, tokenPrefixOf } from './worker-identity.ts';
 
 export interface BullJobSourceOptions {
   readonly redisUrl: string;
@@ -29,9 +34,16 @@ export interface BullJobSourceOptions {
   readonly stalledCheckMs: number;
   /** Shown as `processedBy` of a job. */
   readonly workerId?: string;
+  /** What this worker is called over all its lives: what a dead one of this name had claimed goes back at the start. */
+  readonly workerName?: string | undefined;
+  /** The main lane, under whose name jobs are quarantined; left out, they only fail. */
+  readonly quarantineOf?: string | undefined;
   /** The CPU lane that jobs of this queue may be handed over to; left out, what would go there fails. */
   readonly handOverTo?: string | undefined;
   readonly faults?: FaultPoints | undefined;
+  /** When to stop claiming because the server has no room for results; see claim-brake.ts. */
+  readonly brake?: BrakeLimits | undefined;
+  readonly onBrake?: ((reason: BrakeReason | undefined) => void) | undefined;
   readonly log: Logger;
 }
 
@@ -41,7 +53,9 @@ type State = 'new' | 'claiming' | 'draining' | 'stopped';
 interface Parts {
   readonly worker: BatchWorker;
   readonly bursts: ClaimBursts;
+  readonly brake: ClaimBrake;
   readonly endings: JobEndings;
+  readonly cancels: CancelListener;
 }
 
 const MAX_EVENTS = 1_000;
@@ -59,6 +73,7 @@ export class BullJobSource implements JobSource {
   private readonly end = new AbortController();
   private state: State = 'new';
   private readonly handOvers: HandOvers | undefined;
+  private readonly quarantine: Quarantine | undefined;
   private connection: Redis | undefined;
   private parts: Parts | undefined;
   private facts: ServerFacts | undefined;
@@ -70,6 +85,7 @@ export class BullJobSource implements JobSource {
     this.options = options;
     const { redisUrl, prefix, queue, handOverTo, faults = noFaults, log } = options;
     if (handOverTo !== undefined) this.handOvers = new HandOvers({ redisUrl, prefix, queue, cpuQueue: handOverTo, faults, log });
+    if (options.quarantineOf !== undefined) this.quarantine = new Quarantine({ redisUrl, prefix, queue: options.quarantineOf, log });
     this.leases = new Leases({
       leaseMs: options.leaseMs,
       extend: (jobIds, tokens, leaseMs) => this.extend(jobIds, tokens, leaseMs),
@@ -97,17 +113,24 @@ export class BullJobSource implements JobSource {
 
   claim(limit: number): Promise<readonly RawClaim[]> {
     invariant(limit >= 1, 'a claim asks for at least one job');
-    return this.inTurn(async (bursts) => bursts.claim(limit));
+    return this.inTurn(async ({ bursts, brake }) => {
+      const allowed = await brake.untilAllowed(limit);
+      return allowed === 0 ? [] : bursts.claim(allowed);
+    });
   }
 
   /** Like `claim`, but does not wait: empty when nothing can be claimed now. For who looks into several lanes. */
   claimNow(limit: number): Promise<readonly RawClaim[]> {
-    return this.inTurn(async (bursts) => bursts.claimNow(limit));
+    return this.inTurn(async ({ bursts, brake }) => {
+      const allowed = await brake.allowed(limit);
+      return allowed === 0 ? [] : bursts.claimNow(allowed);
+    });
   }
 
-  private inTurn(take: (bursts: ClaimBursts) => Promise<TakenJob[]>): Promise<readonly RawClaim[]> {
+  private inTurn(take: (parts: Parts) => Promise<TakenJob[]>): Promise<readonly RawClaim[]> {
     const turn = this.claimTurn.then(async () => {
-      const taken = this.parts === undefined ? [] : await take(this.parts.bursts);
+      const taken = this.parts === undefined ? [] : await take(this.parts);
+      void this.parts?.cancels.look(taken.map(({ job }) => job.id ?? ''));
       return Promise.all(taken.map((one) => this.toClaim(one)));
     });
     this.claimTurn = turn.catch(() => undefined);
@@ -135,6 +158,7 @@ export class BullJobSource implements JobSource {
     const taken = this.claimed.get(token);
     if (this.parts === undefined || taken === undefined || !this.leases.beginSettling(jobId, token)) return 'lease-lost';
     const result = await this.parts.endings.settle(taken, settlement);
+    if (settlement.kind === 'fail' && settlement.failure.code === 'CANCELLED') void this.parts.cancels.forget(jobId);
     this.forget(jobId, token);
     return result;
   }
@@ -148,7 +172,9 @@ export class BullJobSource implements JobSource {
   }
 
   async claimable(): Promise<number> {
-    return 0;
+    if (this.parts?.brake.isOn === true) return 0; // which it says aloud
+    const { redisUrl, prefix, queue, log } = this.options;
+    return countClaimable({ redisUrl, prefix, queue, log });
   }
 
   async stopClaiming(): Promise<void> {
@@ -166,8 +192,8 @@ export class BullJobSource implements JobSource {
   }
 
   private async open(): Promise<void> {
-    const { redisUrl, prefix, queue, log, leaseMs, stalledCheckMs, workerId = randomUUID() } = this.options;
-    const connection = openConnection({ url: redisUrl, name: `shoal:worker:${queue}`, log });
+    const { redisUrl, prefix, queue, log, leaseMs, stalledCheckMs, workerName = '', workerId = workerName || randomUUID() } = this.options;
+    const connection = openConnection({ url: redisUrl, prefix, name: `shoal:worker:${queue}`, log });
     this.connection = connection;
     await untilReady(connection, redisUrl);
     const { facts, warnings } = await checkServer(connection);
@@ -175,27 +201,43 @@ export class BullJobSource implements JobSource {
     this.facts = facts;
     await limitEvents(connection, prefix, queue, MAX_EVENTS).catch((error: unknown) => log.debug({ err: error }, 'the stream of events was not bounded'));
     if (this.isStopped()) return;
-    const worker = new BatchWorker({ connection, prefix, queue, workerId, leaseMs, stalledCheckMs });
+    const worker = new BatchWorker({ connection, prefix, queue, workerId, leaseMs, stalledCheckMs, tokenPrefix: tokenPrefixOf(workerName) });
     worker.on('error', (error) => log.debug({ err: error }, 'queue client reported an error'));
     worker.on('stalled', (jobId) => log.warn({ jobId }, 'job stalled, its worker is gone; it waits again'));
     this.parts = this.assemble(connection, worker);
-    await worker.untilReady();
+    await Promise.all([worker.untilReady(), this.parts.cancels.start()]);
+    if (workerName !== '') await giveBackPredecessors({ connection, worker, prefix, queue, name: workerName, log });
     await worker.startStalledCheckTimer();
     if (!this.isStopped()) this.leases.start();
   }
 
   private assemble(connection: Redis, worker: BatchWorker): Parts {
-    const { prefix, queue, log } = this.options;
-    const endings = new JobEndings({ connection, prefix, queue, log, handOvers: this.handOvers, signal: this.end.signal });
+    const { redisUrl, prefix, queue, leaseMs, log } = this.options;
+    const endings = new JobEndings({ connection, prefix, queue, log, handOvers: this.handOvers, quarantine: this.quarantine, signal: this.end.signal });
+    const cancels = new CancelListener({
+      redisUrl, prefix, connection, log,
+      lane: queue,
+      everyMs: leaseMs / 3,
+      held: () => [...this.claimed.values()].map(({ job }) => job.id ?? ''),
+      onCancelled: (jobIds) => this.cancelListeners.forEach((listener) => listener(jobIds)),
+    });
     const bursts = new ClaimBursts({
       takeNext: () => worker.takeNext(),
       takeNow: (count) => worker.takeNow(count),
+      order: () => this.order(connection),
       onTaken: (taken) => this.hold(taken),
       onLate: (taken) => endings.giveBack(taken, 0),
       signal: this.claimingEnd.signal,
       log,
     });
-    return { worker, bursts, endings, cancels };
+    const brake = new ClaimBrake({
+      connection, prefix, queue, log,
+      limits: this.options.brake ?? DEFAULT_BRAKE,
+      inFlight: () => this.claimed.size,
+      onChange: this.options.onBrake,
+      signal: this.claimingEnd.signal,
+    });
+    return { worker, bursts, brake, endings, cancels };
   }
 
   /** Without an order jobs are claimed as they came, which is better than not at all. */
@@ -217,13 +259,12 @@ export class BullJobSource implements JobSource {
     if (this.parts !== undefined && this.connection?.status === 'ready') await within(HAND_BACK_MS, this.parts.bursts.settled());
     this.end.abort();
     this.claimed.clear();
-    await Promise.all([this.parts?.worker.shutDown(), this.handOvers?.stop()]);
+    await Promise.all([this.parts?.worker.shutDown(), this.parts?.cancels.stop(), this.handOvers?.stop(), this.quarantine?.close()]);
     if (this.connection !== undefined) await closeConnection(this.connection);
     await within(HAND_BACK_MS, this.opening);
   }
 
   private isStopped(): boolean {
-      order: () => this.order(connection),
     return this.state === 'stopped';
   }
 
@@ -263,5 +304,6 @@ function toClaim({ job, token }: TakenJob): RawClaim {
     attempt: job.attemptsMade,
     queuedMs: Number.isFinite(job.timestamp) ? Math.max(0, Date.now() - job.timestamp) : 0,
     mustFail: job.deferredFailure,
+    stalls: job.stalledCounter,
   };
 }

@@ -136,7 +136,7 @@ describe('fair order', () => {
     const key = keySpace(prefix).order('embed-x');
     await queue.addBulk(many('A', 4));
     await order();
-    await connection.zadd(key, Number(await connection.zscore(key, '')) + 1, 'i:I'); // as if 2^27 tokens had gone before
+    await connection.zadd(key, String(Number(await connection.zscore(key, '')) + 1), 'i:I'); // as if 2^27 tokens had gone before
     await queue.addBulk(many('I', 600, { class: 'interactive' }));
     await order();
     const ids = tenantsOf(await claim(600));
@@ -185,10 +185,10 @@ describe('fair order', () => {
     const key = keySpace(prefix).order('embed-x');
     await queue.addBulk(many('A', 2));
     await order();
-    await connection.zadd(key, -500_000, '', -500_000, 'b:A');
+    await connection.zadd(key, '-500000', '', '-500000', 'b:A');
     await queue.addBulk(many('A', 20, {}, 100));
     await order();
-    expect(Number((await connection.zrange(queue.toKey('prioritized'), -1, -1, 'WITHSCORES'))[1])).toBe(-1);
+    expect(Number((await connection.zrange(queue.toKey('prioritized'), '-1', '-1', 'WITHSCORES'))[1])).toBe(-1);
     expect(await claim(22)).toEqual([...many('A', 2), ...many('A', 20, {}, 100)].map(({ opts }) => opts.jobId));
   });
 
@@ -203,7 +203,7 @@ describe('fair order', () => {
     await order();
     expect(await connection.zscore(keySpace(prefix).order('embed-x'), 'i:B')).not.toBeNull();
     expect(await connection.exists(queue.toKey('gone'))).toBe(0);
-    expect((await connection.zrange(queue.toKey('prioritized'), 0, -1)).toSorted()).toEqual(['broken', 'gone', 'long', 'odd']);
+    expect((await connection.zrange(queue.toKey('prioritized'), '0', '-1')).toSorted()).toEqual(['broken', 'gone', 'long', 'odd']);
   });
 
   test('states, removal and listings of BullMQ see ordered jobs as waiting ones', async () => {

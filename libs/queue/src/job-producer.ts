@@ -2,8 +2,10 @@
 // under its id. Every call may be repeated as a whole after any fault, because a job that is there already is only reported.
 // It does not wait for results (result-reader.ts reads them, @shoal/client waits) and it never computes a fingerprint.
 
-import { DEFAULT_PREFIX, ShoalError, keySpace, parseJob, type EmbedJobData, type KeySpace, type Logger } from '@shoal/core';
+import { randomUUID } from 'node:crypto';
+import { DEFAULT_PREFIX, ShoalError, keySpace, parseJob, type EmbedJob, type EmbedJobData, type KeySpace, type Logger } from '@shoal/core';
 import { Queue } from 'bullmq';
+import { Admission, admissionRefused, type AdmissionLimits } from './admission.ts';
 import { openTransaction, queueAdd, queueRemove, type Transaction } from './bullmq-internals.ts';
 import { closeConnection, connected, openConnection, type Redis } from './connection.ts';
 import { judge, toFound, type Again, type Found, type Verdict } from './job-verdict.ts';
@@ -16,6 +18,8 @@ export interface ProducerOptions {
   readonly prefix?: string | undefined;
   /** The main lane of a model, e.g. embed-minilm. */
   readonly queue: string;
+  /** How much the queue takes; see admission.ts. */
+  readonly limits?: Partial<AdmissionLimits> | undefined;
   readonly log?: Logger | undefined;
 }
 
@@ -30,6 +34,8 @@ export interface NewJob {
 
 export interface AddOptions {
   readonly again?: Again;
+  /** These jobs were let in before, so limits do not hold for them: what was taken must be finished. */
+  readonly isKnown?: boolean;
 }
 
 export type AddResult =
@@ -37,6 +43,8 @@ export type AddResult =
   | { readonly jobId: string; readonly outcome: 'added' | 'known' | 'ready' }
   /** Only with again 'never': it ended, and left nothing to fetch. */
   | { readonly jobId: string; readonly outcome: 'finished'; readonly failedReason: string | undefined }
+  /** There is no room for it now: `error.fields.retryAfterMs` says when to come back. */
+  | { readonly jobId: string; readonly outcome: 'refused'; readonly error: ShoalError<'ADMISSION_REFUSED'> }
   | { readonly jobId: string; readonly outcome: 'conflict'; readonly error: ShoalError<'JOB_ID_CONFLICT'> };
 
 export interface JobState {
@@ -75,6 +83,7 @@ export class JobProducer {
   private readonly keys: KeySpace;
   private readonly connection: Redis;
   private readonly queue: Queue;
+  private readonly admission: Admission;
   /** A connection of its own for WATCH, which holds for all that is sent on a connection. Opened when first needed. */
   private watcher: { readonly connection: Redis; readonly queue: Queue } | undefined;
   private replacing: Promise<unknown> = Promise.resolve();
@@ -84,6 +93,7 @@ export class JobProducer {
     this.keys = keySpace(options.prefix);
     this.connection = connection;
     this.queue = openQueue(options, connection);
+    this.admission = new Admission(connection, { prefix: options.prefix, queue: options.queue, caller: randomUUID(), limits: options.limits });
   }
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
@@ -97,12 +107,18 @@ export class JobProducer {
   }
 
   /**
-   * Adds jobs with their inputs, up to 50 a transaction, all transactions in flight at once; one result per job, in order. Throws
-   * JOB_INVALID before anything is sent, QUEUE_FULL and QUEUE_UNREACHABLE: then some may have been added, and the whole
+   * Adds jobs with their inputs, up to 50 a transaction, all transactions in flight at once; one result per job, in order. As soon
+   * as there is no room for one, it and all after it are refused. Throws JOB_INVALID before anything is sent, QUEUE_FULL and QUEUE_UNREACHABLE: then some may have been added, and the whole
    * call should be repeated.
    */
-  async add(jobs: readonly NewJob[], { again = 'when-used-up' }: AddOptions = {}): Promise<AddResult[]> {
-    for (const job of jobs) checkNewJob(job);
+  async add(jobs: readonly NewJob[], { again = 'when-used-up', isKnown = false }: AddOptions = {}): Promise<AddResult[]> {
+    const wanted = jobs.map((job) => ({ job: checkNewJob(job), inputBytes: job.input?.length ?? 0 }));
+    const { admitted, refused } = await translated(() => this.admission.admit(wanted, isKnown));
+    const added = await this.addAdmitted(jobs.slice(0, admitted), again);
+    return refused === undefined ? added : [...added, ...jobs.slice(admitted).map(({ jobId }): AddResult => ({ jobId, outcome: 'refused', error: admissionRefused(refused) }))];
+  }
+
+  private async addAdmitted(jobs: readonly NewJob[], again: Again): Promise<AddResult[]> {
     if (again === 'always') return this.replace(jobs, again);
     return (await Promise.all(inGroups(jobs).map((group) => this.addGroup(group, again)))).flat();
   }
@@ -125,6 +141,7 @@ export class JobProducer {
       const waiting = (await this.states(jobIds)).filter(({ state }) => state === 'waiting' || state === 'delayed');
       const removed = await Promise.all(waiting.map(async ({ jobId }) => ((await this.queue.remove(jobId)) === 1 ? [jobId] : [])));
       await runScript(this.connection, DISCARD_INPUT, removed.flat().map((jobId) => this.jobAndInput(jobId)));
+      await this.admission.release(removed.flat());
       return removed.flat();
     });
   }
@@ -286,13 +303,14 @@ function inGroups(jobs: readonly NewJob[]): NewJob[][] {
   return groups;
 }
 
-function checkNewJob({ jobId, data, input }: NewJob): void {
+function checkNewJob({ jobId, data, input }: NewJob): EmbedJob {
   const job = parseJob(jobId, 'embed', data);
   const problem =
     job.fingerprint === undefined ? 'its data has no fingerprint; without one a reused id could not be told from a repeated request'
     : (job.input.form === 'inline') !== (input === undefined) ? `its data says ${job.input.form === 'inline' ? 'that the texts are inline, but there is an input' : 'that there is an input, but none was given'}`
     : undefined;
   if (problem !== undefined) throw new ShoalError('JOB_INVALID', `job "${jobId}": ${problem}`, { jobId });
+  return job;
 }
 
 function fingerprintOf({ data }: NewJob): string {

@@ -3,6 +3,7 @@
 // make vectors durable in between. It keeps no list of open jobs and checks no checksum; @shoal/client does both.
 
 import { keySpace, type KeySpace, type Logger } from '@shoal/core';
+import { releaseAdmission } from './admission.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
 import { watchConnection } from './job-producer.ts';
 import { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
@@ -33,6 +34,7 @@ export class ResultReader {
   /** What goes into a job as `reply`. */
   readonly replyChannel: string;
   private readonly keys: KeySpace;
+  private readonly prefix: string | undefined;
   private readonly queue: string;
   private readonly connection: Redis;
   private readonly subscriber: Redis;
@@ -40,6 +42,7 @@ export class ResultReader {
 
   private constructor(options: ReaderOptions, connection: Redis, subscriber: Redis) {
     this.keys = keySpace(options.prefix);
+    this.prefix = options.prefix;
     this.queue = options.queue;
     this.replyChannel = this.keys.reply(options.replyName);
     this.connection = connection;
@@ -98,12 +101,21 @@ export class ResultReader {
 
   /** Each body once; its header stays, marked TAKEN. In order. */
   async acknowledge(jobIds: readonly string[]): Promise<Acknowledged[]> {
-    return translated(() => acknowledge(this.connection, jobIds.map((jobId) => this.keys.output(this.queue, jobId))));
+    return translated(async () => {
+      const taken = acknowledge(this.connection, jobIds.map((jobId) => this.keys.output(this.queue, jobId)));
+      const [results] = await Promise.all([taken, this.releaseRoom(jobIds)]);
+      return results;
+    });
   }
 
   /** Acknowledges results whose bodies were peeked at; missing and taken ones are left as they are. */
   async markTaken(jobIds: readonly string[]): Promise<void> {
-    await translated(() => runScript(this.connection, MARK_TAKEN, jobIds.map((jobId) => [this.keys.output(this.queue, jobId)])));
+    await translated(() => Promise.all([runScript(this.connection, MARK_TAKEN, jobIds.map((jobId) => [this.keys.output(this.queue, jobId)])), this.releaseRoom(jobIds)]));
+  }
+
+  /** In the same round trip. */
+  private releaseRoom(jobIds: readonly string[]): Promise<void> {
+    return releaseAdmission(this.connection, { prefix: this.prefix, queue: this.queue }, jobIds, 'all');
   }
 
   /** Calls that still wait for the server are rejected. Safe to call twice. */

@@ -3,6 +3,7 @@
 // before it completed could not run again.
 
 import { keySpace, type Announcement, type Announcer, type KeySpace, type Logger } from '@shoal/core';
+import { releaseAdmission, tellDims } from '../admission.ts';
 import { closeConnection, connected, type Redis } from '../connection.ts';
 import { askAll, type Argument, type Command } from './pipeline.ts';
 import { encodeReply } from './reply-message.ts';
@@ -57,6 +58,8 @@ export class RedisAnnouncer implements Announcer {
       // Written back to back on one connection: one round trip, the messages last.
       await Promise.all([
         runScript(this.connection, CLEAN, announcements.map((announcement) => this.cleaningAfter(announcement)), options),
+        this.releaseRoom(announcements, 'completed'),
+        this.releaseRoom(announcements, 'failed'),
         askAll(this.connection, messages, options),
       ]);
     } catch (error) {
@@ -67,6 +70,12 @@ export class RedisAnnouncer implements Announcer {
   async stop(): Promise<void> {
     this.end.abort();
     await closeConnection(this.connection);
+  }
+
+  /** Of those that completed the result is still owed. */
+  private releaseRoom(announcements: readonly Announcement[], outcome: Announcement['outcome']): Promise<void> {
+    const jobIds = announcements.flatMap((announcement) => (announcement.outcome === outcome ? [announcement.jobId] : []));
+    return releaseAdmission(this.connection, this.options, jobIds, outcome === 'completed' ? 'queued' : 'all', this.end.signal);
   }
 
   /** A repeated result keeps the time it has left: it may have been taken long ago. */
