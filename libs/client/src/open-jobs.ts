@@ -27,16 +27,18 @@ import type { EmbedRequest } from './embed-request.ts';
 export interface OpenJobsParts {
   readonly producer: Pick<JobProducer, 'add' | 'states' | 'remove' | 'onConnection'>;
   readonly reader: Pick<ResultReader, 'peek' | 'markTaken' | 'onReply' | 'onConnection'>;
+  /** Takes running jobs back from their workers. Left out: they run to their end, and their results wait for whoever asks again. */
+  readonly cancel?: ((jobIds: readonly string[]) => Promise<unknown>) | undefined;
   readonly clock: Clock;
   readonly log: Logger | undefined;
   readonly faults: FaultPoints;
   readonly askAfterMs: number;
   readonly giveUpAfterMs: number;
-}
-
   readonly whenFull: 'wait' | 'fail';
   /** Told when the queue takes no more, with the time until it is asked again, and with undefined once it takes jobs again. */
   readonly onHeldBack: ((retryAfterMs: number | undefined) => void) | undefined;
+}
+
 export interface Delivery {
   readonly header: ResultHeader;
   /** As `openResult` returned it; checksum verified. */
@@ -66,10 +68,10 @@ interface OpenJob {
   isOurs: boolean;
   /** A reply that came while the job was being added or looked up. */
   announced: 'completed' | 'failed' | undefined;
-  /** It was on the queue before, and gone. */
-  isLost: boolean;
   /** It has been on the queue: what was let in once is not refused again. */
   wasLetIn: boolean;
+  /** It was on the queue before, and gone. */
+  isLost: boolean;
   askedAgain: number;
   /** Since when the server refuses or does not answer for this job. */
   faultSinceMs: number | undefined;
@@ -79,10 +81,10 @@ const MAX_ASKED_AGAIN = 3;
 /** First lookup of a job that somebody else added. */
 const FOREIGN_PATIENCE_MS = 250;
 const RETRY_MS = 250;
-/** Results read in one go: 32 jobs of 64 × 384 f32 are 3 MB. */
-const FETCHED_AT_ONCE = 32;
 /** Jobs that ask for room together while the queue is full. */
 const ENTER_AT_ONCE = 16;
+/** Results read in one go: 32 jobs of 64 × 384 f32 are 3 MB. */
+const FETCHED_AT_ONCE = 32;
 /** How long an abandoned run waits for its waiting jobs to be taken off the queue. */
 const REMOVAL_PATIENCE_MS = 2_000;
 
@@ -94,10 +96,10 @@ export class OpenJobs {
   private cancelTimer: (() => void) | undefined;
   private cancelGiveUp: (() => void) | undefined;
   private lostConnections = 0;
-  private isPumpDue = false;
-  private isClosed = false;
   /** Nothing is added for the first time before: the queue took no more. Undefined while it does. */
   private heldBackUntilMs: number | undefined;
+  private isPumpDue = false;
+  private isClosed = false;
   private readonly tally = { added: 0, known: 0, ready: 0, delivered: 0, failed: 0, askedAgain: 0, addedAgain: 0, lookedUp: 0 };
 
   constructor(parts: OpenJobsParts) {
@@ -112,6 +114,11 @@ export class OpenJobs {
 
   counts(): ClientCounts {
     return { ...this.tally };
+  }
+
+  /** Ids of the open jobs that belong to a request: the request's own, and those of its parts. */
+  idsOf(requestId: string): string[] {
+    return [...this.jobs.keys()].filter((jobId) => jobId === requestId || jobId.startsWith(`${requestId}-`));
   }
 
   /** `delivery` resolves with the request's result, whoever computes it. Call `release` once the vectors are safe. */
@@ -129,13 +136,13 @@ export class OpenJobs {
     this.schedule();
   }
 
-  /** A job that nobody waits for any more is taken off the queue, if we added it and it has not begun. */
+  /** A job that nobody waits for any more is taken off the queue, or back from its worker, if we added it. */
   async abandon(asked: readonly Asked[], error: ShoalError): Promise<void> {
     const left = asked.flatMap((one) => {
       const job = this.jobs.get(one.request.jobId);
       return job?.holders.delete(one) === true && job.holders.size === 0 ? [job] : [];
     });
-    await this.abandonJobs(left, error);
+    await this.abandonJobs(left, error, this.parts.cancel);
   }
 
   /** Abandons everything open and acknowledges what is still to be acknowledged. Safe to call twice. */
@@ -164,12 +171,12 @@ export class OpenJobs {
     return job;
   }
 
-  private async abandonJobs(jobs: readonly OpenJob[], error: ShoalError): Promise<void> {
+  private async abandonJobs(jobs: readonly OpenJob[], error: ShoalError, cancelRunning?: OpenJobsParts['cancel']): Promise<void> {
     for (const job of jobs) {
       this.forget(job);
       job.delivery.reject(error);
     }
-    await this.takeOff(jobs.filter(({ isOurs }) => isOurs).map(({ request }) => request.jobId));
+    await this.takeOff(jobs.filter(({ isOurs }) => isOurs).map(({ request }) => request.jobId), cancelRunning);
   }
 
   // ---- the pump -------------------------------------------------------------------------------------------------
@@ -189,6 +196,7 @@ export class OpenJobs {
     if (this.isClosed) return;
     const nowMs = this.parts.clock.nowMs();
     const toAdd: Record<Again, OpenJob[]> = { 'when-used-up': [], always: [], never: [] };
+    const toEnter: OpenJob[] = [];
     const toAsk: OpenJob[] = [];
     const toFetch: OpenJob[] = [];
     let nextMs = Infinity;
@@ -196,20 +204,19 @@ export class OpenJobs {
       const { step } = job;
       const dueMs = step.name === 'to-add' ? Math.max(step.notBeforeMs, job.wasLetIn ? 0 : this.heldBackUntilMs ?? 0) : step.name === 'waiting' ? step.askAtMs : Infinity;
       if (step.name === 'to-fetch') toFetch.push(job);
-    const toEnter: OpenJob[] = [];
       else if (dueMs > nowMs) nextMs = Math.min(nextMs, dueMs);
+      else if (step.name === 'to-add' && !job.wasLetIn && step.again === 'when-used-up') toEnter.push(job);
       else if (step.name === 'to-add') toAdd[step.again].push(job);
       else if (step.name === 'waiting') toAsk.push(job);
     }
+    if (toEnter.length > 0) this.track(this.enter(toEnter));
     for (const again of ['when-used-up', 'always', 'never'] as const) if (toAdd[again].length > 0) this.track(this.add(toAdd[again], again));
     if (toAsk.length > 0) this.track(this.lookUp(toAsk));
     for (let at = 0; at < toFetch.length; at += FETCHED_AT_ONCE) this.track(this.fetch(toFetch.slice(at, at + FETCHED_AT_ONCE)));
     if (this.toAcknowledge.length > 0) this.track(this.acknowledge());
-      else if (step.name === 'to-add' && !job.wasLetIn && step.again === 'when-used-up') toEnter.push(job);
     this.setTimer(nextMs - nowMs);
   }
 
-    if (toEnter.length > 0) this.track(this.enter(toEnter));
   private setTimer(delayMs: number): void {
     this.cancelTimer?.();
     this.cancelTimer = delayMs === Infinity ? undefined : this.parts.clock.after(Math.max(1, delayMs), () => this.pump());
@@ -227,36 +234,36 @@ export class OpenJobs {
 
   // ---- adding ---------------------------------------------------------------------------------------------------
 
+  /** One call at a time while the queue takes no more: only the oldest jobs ask, so that room is not asked for by thousands. */
+  private async enter(jobs: readonly OpenJob[]): Promise<void> {
+    await this.add(this.heldBackUntilMs === undefined ? jobs : jobs.slice(0, ENTER_AT_ONCE), 'when-used-up');
+  }
+
   private async add(jobs: readonly OpenJob[], again: Again): Promise<void> {
+    const isKnown = jobs.every(({ wasLetIn }) => wasLetIn);
     for (const job of jobs) {
       job.step = { name: 'adding', again };
       job.announced = undefined;
     }
     const results = await this.attempt(jobs, () => this.parts.producer.add(jobs.map(({ request }) => request.job), { again, isKnown }));
     if (results === undefined) return;
-  /** One call at a time while the queue takes no more: only the oldest jobs ask, so that room is not asked for by thousands. */
-  private async enter(jobs: readonly OpenJob[]): Promise<void> {
-    await this.add(this.heldBackUntilMs === undefined ? jobs : jobs.slice(0, ENTER_AT_ONCE), 'when-used-up');
-  }
-
+    this.holdBack(results);
     for (const [i, job] of jobs.entries()) if (job.step.name === 'adding') this.added(job, results[i]!);
-    const isKnown = jobs.every(({ wasLetIn }) => wasLetIn);
     // Abandoned while the transaction was under way: abandoning could not take off what was not there yet.
     await this.takeOff(jobs.filter((job, i) => job.step.name === 'gone' && results[i]!.outcome === 'added').map(({ request }) => request.jobId));
   }
 
   private added(job: OpenJob, result: AddResult): void {
+    if (result.outcome === 'refused') return this.refused(job, result.error);
     const wasLost = job.isLost;
-    this.holdBack(results);
+    job.wasLetIn = true;
     job.isLost = false;
     switch (result.outcome) {
       case 'added':
         this.tally[wasLost ? 'addedAgain' : 'added']++;
         job.isOurs = true;
         return this.wait(job, this.parts.askAfterMs);
-    if (result.outcome === 'refused') return this.refused(job, result.error);
       case 'known':
-    job.wasLetIn = true;
         if (!job.isOurs) this.tally.known++;
         return this.wait(job, job.isOurs ? this.parts.askAfterMs : Math.min(FOREIGN_PATIENCE_MS, this.parts.askAfterMs));
       case 'ready':
@@ -268,13 +275,6 @@ export class OpenJobs {
       case 'conflict':
         return this.reject(job, result.error);
     }
-  }
-
-  private wait(job: OpenJob, patienceMs: number): void {
-    const { announced } = job;
-    job.announced = undefined;
-    if (announced === 'completed') job.step = { name: 'to-fetch' };
-    else job.step = { name: 'waiting', askAtMs: announced === 'failed' ? 0 : this.parts.clock.nowMs() + patienceMs, patienceMs };
   }
 
   private holdBack(results: readonly AddResult[]): void {
@@ -291,6 +291,13 @@ export class OpenJobs {
   private refused(job: OpenJob, error: ShoalError<'ADMISSION_REFUSED'>): void {
     if (this.parts.whenFull === 'fail') this.reject(job, error);
     else job.step = { name: 'to-add', again: 'when-used-up', notBeforeMs: 0 };
+  }
+
+  private wait(job: OpenJob, patienceMs: number): void {
+    const { announced } = job;
+    job.announced = undefined;
+    if (announced === 'completed') job.step = { name: 'to-fetch' };
+    else job.step = { name: 'waiting', askAtMs: announced === 'failed' ? 0 : this.parts.clock.nowMs() + patienceMs, patienceMs };
   }
 
   // ---- hearing and looking up -----------------------------------------------------------------------------------
@@ -396,9 +403,13 @@ export class OpenJobs {
     this.jobs.delete(job.request.jobId);
   }
 
-  private async takeOff(jobIds: readonly string[]): Promise<void> {
+  private async takeOff(jobIds: readonly string[], cancelRunning?: OpenJobsParts['cancel']): Promise<void> {
     if (jobIds.length === 0) return;
-    await this.patiently(this.parts.producer.remove(jobIds));
+    await this.patiently((async () => {
+      const removed = new Set(await this.parts.producer.remove(jobIds));
+      const running = jobIds.filter((jobId) => !removed.has(jobId));
+      if (running.length > 0) await cancelRunning?.(running);
+    })());
   }
 
   /** Best effort: waits for a while, not at all when the server is away, and takes no for an answer. */

@@ -393,6 +393,26 @@ test('an aborted run rejects with INTERRUPTED and takes what waits off the queue
   expect(await redis.llen(`${PREFIX}:embed-m${models}:wait`)).toBe(0);
 });
 
+test('cancel takes a request back while it waits, with all its parts, and whoever waits for it hears at once', async () => {
+  const client = await connect({ jobTexts: 10, askAfterMs: 60_000 });
+  const run = client.embed([...lines(35)].map(({ text }) => text), { jobId: 'mine' });
+  run.catch(() => undefined);
+  await expect.poll(() => client.counts().added).toBe(4);
+  expect((await client.cancel(['mine', 'nobodys'])).map(({ outcome }) => outcome)).toEqual(['cancelled', 'cancelled', 'cancelled', 'cancelled']);
+  expect(await codeOf(run)).toBe('CANCELLED');
+});
+
+test('an aborted run marks what a worker has, so that it is dropped there', async () => {
+  const { client, queue } = await setup({ jobTexts: 10, maxInFlightJobs: 2 }, { delayMs: () => 2_000 });
+  const abort = new AbortController();
+  const run = collect(client.embedStream(lines(20), { runId: 'run', signal: abort.signal }));
+  run.catch(() => undefined);
+  await expect.poll(() => redis.llen(`${PREFIX}:${queue}:active`), { timeout: 10_000 }).toBe(2);
+  abort.abort();
+  expect(await codeOf(run)).toBe('INTERRUPTED');
+  for (const first of [0, 10]) expect(await redis.hexists(`${PREFIX}:${queue}:default~run-${first}`, 'shoalCancelled')).toBe(1);
+});
+
 test('a signal that was aborted before stops a run before it begins', async () => {
   const client = await connect();
   expect(await codeOf(client.embed(['a'], { signal: AbortSignal.abort() }))).toBe('INTERRUPTED');
@@ -448,7 +468,7 @@ test('neither a slow caller nor a long input makes memory grow', async () => {
   expect(rows).toBe(200_000);
   expect(ahead).toBeLessThanOrEqual(16 * 64);
   expect(most).toBeLessThan(300e6);
-});
+}, 90_000);
 
 test('tokenizing does not keep the event loop from turning', async () => {
   const slow: Tokenizer = { ...tokenizer, encode: (text) => { const end = performance.now() + 1; while (performance.now() < end); return tokenizer.encode(text); } };
@@ -459,7 +479,7 @@ test('tokenizing does not keep the event loop from turning', async () => {
   await client.embed(Array.from({ length: 256 }, (_, i) => `t${i}`));
   clearInterval(timer);
   expect(longest).toBeLessThan(150);
-}, 90_000);
+});
 
 // ---- deaths ---------------------------------------------------------------------------------------------------------
 
@@ -534,26 +554,6 @@ test('a full server is waited for, and ends in QUEUE_FULL when it stays full', a
   expect(worker.rows).toBe(1);
 });
 
-test.for(['before-acknowledge', 'after-acknowledge'])('a client killed %s leaves nothing that a resumed run would miss', async (point) => {
-  const { model, client, worker } = await setup({ jobTexts: 10, askAfterMs: 200 }, { delayMs: () => 2 });
-  const runId = `run-${randomUUID()}`;
-  const child = fork(new URL('./testing/killed-client.ts', import.meta.url), [], {
-    env: { ...process.env, KILLED_CLIENT: JSON.stringify({ redisUrl: server.url, prefix: PREFIX, model, jobTexts: 10, maxInFlightJobs: 8, runId, rows: 500, fault: `${point}:SIGKILL:2` }) },
-    execArgv: ['--conditions=@shoal/source'],
-    stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
-  });
-  const [, signal] = await once(child, 'exit');
-  expect(signal).toBe('SIGKILL');
-  const items = [...lines(500)].map(({ text }) => ({ text }));
-  expect(judge(await collect(client.embedStream(items, { runId })), 500)).toBe(EVERY_ROW);
-  expect(worker.rows).toBeLessThan(1_000); // the first run was killed in the middle
-});
-
-test('the plain BullMQ example gets its vectors, and those of a repeated id at once', async () => {
-  const model = newModel();
-  const worker = new StandIn(mainQueue(model.name));
-  const example = new URL('../../../examples/plain-bullmq.mjs', import.meta.url).pathname;
-  const environment = { ...process.env, REDIS_URL: server.url, SHOAL_PREFIX: PREFIX, SHOAL_MODEL: model.name };
 test('a queue that takes no more is waited for: every row comes, in order, and no more than fits is ever on the queue', async () => {
   const notices: (number | undefined)[] = [];
   const { client, queue } = await setup({ jobTexts: 10, limits: { maxQueuedRows: 50, maxTenantShare: 1 }, onHeldBack: (retryAfterMs) => notices.push(retryAfterMs) }, { delayMs: () => 5 });
@@ -585,6 +585,26 @@ test('who does not want to wait is told when to come back', async () => {
   await expect(client.embed(['k'])).rejects.toMatchObject({ code: 'ADMISSION_REFUSED', fields: { reason: 'rows', retryAfterMs: expect.any(Number) } });
 });
 
+test.for(['before-acknowledge', 'after-acknowledge'])('a client killed %s leaves nothing that a resumed run would miss', async (point) => {
+  const { model, client, worker } = await setup({ jobTexts: 10, askAfterMs: 200 }, { delayMs: () => 2 });
+  const runId = `run-${randomUUID()}`;
+  const child = fork(new URL('./testing/killed-client.ts', import.meta.url), [], {
+    env: { ...process.env, KILLED_CLIENT: JSON.stringify({ redisUrl: server.url, prefix: PREFIX, model, jobTexts: 10, maxInFlightJobs: 8, runId, rows: 500, fault: `${point}:SIGKILL:2` }) },
+    execArgv: ['--conditions=@shoal/source'],
+    stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+  });
+  const [, signal] = await once(child, 'exit');
+  expect(signal).toBe('SIGKILL');
+  const items = [...lines(500)].map(({ text }) => ({ text }));
+  expect(judge(await collect(client.embedStream(items, { runId })), 500)).toBe(EVERY_ROW);
+  expect(worker.rows).toBeLessThan(1_000); // the first run was killed in the middle
+});
+
+test('the plain BullMQ example gets its vectors, and those of a repeated id at once', async () => {
+  const model = newModel();
+  const worker = new StandIn(mainQueue(model.name));
+  const example = new URL('../../../examples/plain-bullmq.mjs', import.meta.url).pathname;
+  const environment = { ...process.env, REDIS_URL: server.url, SHOAL_PREFIX: PREFIX, SHOAL_MODEL: model.name };
   for (let i = 0; i < 2; i++) {
     const { stdout } = await promisify(execFile)(process.execPath, [example, 'example-1'], { env: environment });
     expect(stdout).toContain('3 rows of 8 dimensions');

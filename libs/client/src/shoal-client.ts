@@ -2,8 +2,8 @@
 // one array. What a call asked for is computed by workers; this process only tokenizes, waits and checks.
 
 import { randomUUID } from 'node:crypto';
-import { MAX_ROWS_PER_JOB, ShoalError, mainQueue, noFaults, systemClock } from '@shoal/core';
-import { JobProducer, ResultReader } from '@shoal/queue';
+import { DEFAULT_PREFIX, MAX_ROWS_PER_JOB, ShoalError, mainQueue, noFaults, systemClock, type Logger } from '@shoal/core';
+import { Canceller, JobProducer, ResultReader, type CancelResult } from '@shoal/queue';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type { ClientCounts, ClientOptions, EmbedOptions, EmbedResult, EmbeddedBlock, StreamBlock, StreamOptions } from './embedding.ts';
 import { OpenJobs } from './open-jobs.ts';
@@ -11,11 +11,14 @@ import { OpenJobs } from './open-jobs.ts';
 /** Requests of up to so many texts are somebody waiting at a prompt, unless they say otherwise. */
 const INTERACTIVE_TEXTS = 8;
 
+const noLog: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
+
 export class ShoalClient {
   private readonly options: ClientOptions;
   private readonly producer: JobProducer;
   private readonly reader: ResultReader;
   private readonly jobs: OpenJobs;
+  private canceller: Promise<Canceller> | undefined;
   private closing: Promise<void> | undefined;
 
   private constructor(options: ClientOptions, producer: JobProducer, reader: ResultReader) {
@@ -45,10 +48,10 @@ export class ShoalClient {
    * Vectors of `texts`, in order, as one array of rows × dims. More than `jobTexts` texts become several jobs, at most
    * `maxInFlightJobs` of them at a time. Survives restarts of workers and server. Rejects with a ShoalError: the failure of a
    * job (INPUT_TOO_LONG, QUARANTINED, …), JOB_ID_CONFLICT, QUEUE_FULL or QUEUE_UNREACHABLE after `giveUpAfterMs`,
+   * ADMISSION_REFUSED with `whenFull: 'fail'`,
    * RESULT_EXPIRED, RESULT_TAKEN or RESULT_CORRUPT when asking again did not help, INTERRUPTED by the signal or `close`.
    */
   async embed(texts: readonly string[], options: EmbedOptions = {}): Promise<EmbedResult> {
-   * ADMISSION_REFUSED with `whenFull: 'fail'`,
     const { jobId = randomUUID(), signal, ...rest } = options;
     const isOneJob = texts.length <= this.jobTexts;
     const terms = this.terms({ class: texts.length <= INTERACTIVE_TEXTS ? 'interactive' : 'bulk', ...rest }, (first) => (isOneJob ? jobId : `${jobId}-${first}`));
@@ -68,6 +71,26 @@ export class ShoalClient {
     return embedStream(texts, this.terms({ class: 'bulk', ...rest }, (first) => `${runId}-${first}`), rest);
   }
 
+  /**
+   * Takes requests back, whoever made them and wherever they are: those that wait have failed with CANCELLED when this
+   * resolves, running ones are dropped by their workers in less than a batch. `ids` as given to `embed` (`jobId`) or
+   * `embedStream` (`runId`); of what this client has not open itself, only requests of a single job are found. One result per
+   * job that was found.
+   */
+  async cancel(ids: readonly string[]): Promise<CancelResult[]> {
+    const { tenant = 'default' } = this.options;
+    const jobIds = ids.flatMap((id) => [...new Set([`${tenant}~${id}`, ...this.jobs.idsOf(`${tenant}~${id}`)])]);
+    const results = await this.cancelJobs(jobIds);
+    return results.filter(({ outcome }) => outcome !== 'unknown');
+  }
+
+  private async cancelJobs(jobIds: readonly string[]): Promise<CancelResult[]> {
+    const { redisUrl, prefix = DEFAULT_PREFIX, model, log = noLog } = this.options;
+    this.canceller ??= Canceller.connect({ redisUrl, prefix, queue: mainQueue(model.name), log });
+    this.canceller.catch(() => (this.canceller = undefined));
+    return (await this.canceller).cancel(jobIds);
+  }
+
   /** What happened to this client's jobs since it connected. */
   counts(): ClientCounts {
     return this.jobs.counts();
@@ -80,7 +103,8 @@ export class ShoalClient {
 
   private async closeAll(): Promise<void> {
     await this.jobs.close();
-    await Promise.all([this.producer.close(), this.reader.close()]);
+    const canceller = await this.canceller?.catch(() => undefined);
+    await Promise.all([this.producer.close(), this.reader.close(), canceller?.close()]);
     await this.jobs.idle();
   }
 

@@ -2,15 +2,18 @@
 // stalled ones. It processes nothing, renews nothing and settles nothing; bull-job-source.ts does. Only public and
 // protected methods of Worker are used.
 
-import { Worker, type Job, type JobJson } from 'bullmq';
+import { Job, Worker, type JobJson } from 'bullmq';
 import { setImmediate } from 'node:timers/promises';
 import { closeConnection, type Closable, type Redis } from './connection.ts';
+import { claimedBy, mendJob } from './mend.ts';
 
 export interface BatchWorkerOptions {
   readonly connection: Redis;
   readonly prefix: string;
   readonly queue: string;
   readonly workerId: string;
+  /** What the lock tokens of this process begin with. */
+  readonly tokenPrefix: string;
   readonly leaseMs: number;
   readonly stalledCheckMs: number;
 }
@@ -30,6 +33,8 @@ const MAX_STALLED_COUNT = 1_000_000_000;
 const IDLE_LOOK_SECONDS = 2;
 
 export class BatchWorker extends Worker {
+  private readonly tokenPrefix: string;
+  private readonly place: Pick<BatchWorkerOptions, 'connection' | 'prefix' | 'queue'>;
   private tokens = 0;
   private blocking: Closable | undefined;
 
@@ -46,6 +51,8 @@ export class BatchWorker extends Worker {
       removeOnComplete: { count: KEEP_COMPLETED },
       removeOnFail: { count: KEEP_FAILED },
     });
+    this.tokenPrefix = options.tokenPrefix;
+    this.place = options;
   }
 
   /** Waits for a job; undefined when none came in a while. */
@@ -56,6 +63,11 @@ export class BatchWorker extends Worker {
   /** As many calls in flight at once, written to the socket back to back: one round trip. One outcome per call. */
   takeNow(count: number): Promise<TakenJob | undefined>[] {
     return Array.from({ length: count }, () => this.take(false));
+  }
+
+  /** A claim by its token, whoever made it: back to the front of the queue, without an attempt charged. */
+  async giveBack(jobId: string, token: string): Promise<void> {
+    await new Job(this, '', {}, {}, jobId).moveToWait(token);
   }
 
   async untilReady(): Promise<void> {
@@ -82,18 +94,38 @@ export class BatchWorker extends Worker {
   }
 
   private async take(block: boolean): Promise<TakenJob | undefined> {
-    const token = `${this.id}:${this.tokens++}`;
-    // Typed as Job by BullMQ, undefined when there is none.
-    const job: Job | undefined = await this.getNextJob(token, { block });
-    return job === undefined ? undefined : { job, token };
-  }
-
-  /** `data` that is not JSON becomes null, so that the job can be failed by its schema instead of stalling for ever. */
-  protected override createJob(json: JobJson, jobId: string): Job {
+    const token = `${this.tokenPrefix}~${this.id}:${this.tokens++}`;
     try {
-      return super.createJob(json, jobId);
-    } catch {
-      return super.createJob({ ...json, data: 'null' }, jobId);
+      // Typed as Job by BullMQ, undefined when there is none.
+      const job: Job | undefined = await this.getNextJob(token, { block });
+      if (job === undefined) return undefined;
+      return { job: isWhole(job) ? job : await this.readDamaged(job.id ?? '', token), token };
+    } catch (error) {
+      if (!isUnreadable(error)) throw error;
+      const jobId = await claimedBy(this.place.connection, this.place, token);
+      return jobId === undefined ? undefined : { job: await this.readDamaged(jobId, token), token };
     }
   }
+
+  /** A job whose hash is damaged is claimed all the same, with a reason why it must fail: nobody else would ever end it. */
+  private async readDamaged(jobId: string, token: string): Promise<Job> {
+    await mendJob(this.place.connection, { ...this.place, jobId });
+    const job = await Job.fromId(this, jobId) ?? new Job(this, '', {}, {}, jobId);
+    job.token = token;
+    return job;
+  }
+
+  /** A hash may say that it is another job's; whose it is, its key says. */
+  protected override createJob(json: JobJson, jobId: string): Job {
+    return super.createJob(json.id === undefined ? json : { ...json, id: jobId }, jobId);
+  }
+}
+
+function isWhole({ name, attemptsMade, attemptsStarted, stalledCounter }: Job): boolean {
+  return typeof name === 'string' && !Number.isNaN(attemptsMade + attemptsStarted + stalledCounter);
+}
+
+/** What parsing throws over a hash, or the server when it counts in one. The job was taken, under the token of that call. */
+function isUnreadable(error: unknown): boolean {
+  return error instanceof SyntaxError || error instanceof TypeError || (error instanceof Error && error.message.includes('hash value is not an integer'));
 }

@@ -5,7 +5,9 @@ import { keySpace, type EmbedReturn, type Logger, type RawClaim } from '@shoal/c
 import { RecordingLogger, describeJobSource } from '@shoal/core/testing';
 import { Queue, QueueEvents } from 'bullmq';
 import { BullJobSource } from './bull-job-source.ts';
+import { Canceller } from './cancel.ts';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
+import { Quarantine } from './quarantine.ts';
 import { startTestServer, type TestServer } from './testing.ts';
 
 const silent: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
@@ -44,7 +46,7 @@ function setScene(url = server.url): Scene {
     prefix,
     queue,
     open: ({ leaseMs = LEASE_MS, log = silent } = {}) => {
-      const source = new BullJobSource({ redisUrl: url, prefix, queue: 'embed-x', leaseMs, stalledCheckMs: STALLED_CHECK_MS, workerId: `worker-${opened.length}`, log });
+      const source = new BullJobSource({ redisUrl: url, prefix, queue: 'embed-x', leaseMs, stalledCheckMs: STALLED_CHECK_MS, quarantineOf: 'embed-x', workerId: `worker-${opened.length}`, log });
       opened.push(source);
       return source;
     },
@@ -71,6 +73,19 @@ async function steal(prefix: string, jobId: string): Promise<void> {
 }
 
 
+async function cancel(prefix: string, jobId: string): Promise<void> {
+  const canceller = await Canceller.connect({ redisUrl: server.url, prefix, queue: 'embed-x', log: silent });
+  await canceller.cancel([jobId]);
+  await canceller.close();
+}
+
+async function quarantined(prefix: string): Promise<string[]> {
+  const quarantine = new Quarantine({ redisUrl: server.url, prefix, queue: 'embed-x' });
+  const jobs = await quarantine.list();
+  await quarantine.close();
+  return jobs.map(({ jobId }) => jobId);
+}
+
 describeJobSource('BullJobSource', async () => {
   const scene = setScene();
   return {
@@ -84,6 +99,8 @@ describeJobSource('BullJobSource', async () => {
       return { state, attempts: job.attemptsMade, returnValue: job.returnvalue ?? undefined, failedReason: job.failedReason };
     },
     steal: (jobId) => steal(scene.prefix, jobId),
+    cancel: (jobId) => cancel(scene.prefix, jobId),
+    quarantined: () => quarantined(scene.prefix),
     passTime: (ms) => sleep(ms),
     close: () => scene.close(),
   };

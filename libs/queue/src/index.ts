@@ -3,6 +3,9 @@ export { BoardQueues, UNREADABLE_JOB, type BoardJob, type BoardQueue, type Board
 export { BullJobSource, type BullJobSourceOptions } from './bull-job-source.ts';
 export { BULLMQ_VERSION, openTransaction, queueAdd, type QueuedJob, type Transaction } from './bullmq-internals.ts';
 export { closeConnection, isConnectionFault, isPassingFault, isServerFull, openConnection, redactUrl, untilReady, type ConnectionOptions, type Redis } from './connection.ts';
+export { Canceller, type CancelOptions, type CancelResult } from './cancel.ts';
+export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJob } from './quarantine.ts';
+export { defaultWorkerName } from './worker-identity.ts';
 export { checkServer, type ServerFacts, type ServerReport } from './server-check.ts';
 export { JobProducer, type AddOptions, type AddResult, type JobState, type NewJob, type ProducerOptions } from './job-producer.ts';
 export type { Again } from './job-verdict.ts';

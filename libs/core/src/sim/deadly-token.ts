@@ -4,10 +4,10 @@
 import type { InferenceBackend } from '../ports.ts';
 
 /** What happens once a run with the token in it was at the device. */
-export type Fate = 'die' | 'hang';
+export type Fate = 'die' | 'hang' | 'worker';
 
-/** `spec`: "<token id>" or "<token id>:hang". The backend itself, its `run` replaced. */
-export function withDeadlyToken<Backend extends InferenceBackend>(backend: Backend, spec: string | undefined, die: () => void): Backend {
+/** `spec`: "<token id>" or "<token id>:<fate>"; `worker`: the whole worker dies with it. The backend itself, its `run` replaced. */
+export function withDeadlyToken<Backend extends InferenceBackend>(backend: Backend, spec: string | undefined, die: (whole: boolean) => void): Backend {
   if (spec === undefined || spec === '') return backend;
   const [token, fate = 'die'] = spec.split(':');
   const run = backend.run.bind(backend);
@@ -18,7 +18,7 @@ export function withDeadlyToken<Backend extends InferenceBackend>(backend: Backe
     const isDeadly = slot.ids.subarray(0, shape.rows * shape.width).includes(Number(token));
     const result = await run(slot, shape, options);
     if (!isDeadly) return result;
-    if (fate === 'die') die();
+    if (fate !== 'hang') die(fate === 'worker');
     hungSinceMs ??= performance.now();
     return new Promise(() => undefined);
   };
