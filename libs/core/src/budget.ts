@@ -71,6 +71,8 @@ interface Ceiling {
 export const DEFAULT_MEMORY_FRACTION = 0.8;
 export const DEFAULT_LATENCY_TARGET_MS = 100;
 const WIDTH_STEP = 8;
+/** Needs of one shape differ by 8 % from run to run: one that went well says little about the next. */
+const TESTS = 16;
 /** The bar is one OOM in 10,000 runs; so a limit that failed is not tested again any sooner. */
 const HOLD_RUNS = 10_000;
 const MAX_HOLD_RUNS = 160_000;
@@ -115,6 +117,8 @@ class LearningBudget implements Budget {
   private largestRun: RunShape | undefined;
   /** Highest reading so far. */
   private peakReading = 0;
+  /** Runs near the budget that have to go well after an OOM before two are in flight again. */
+  private testsLeft = 0;
   private isInteractive = false;
   private state: BudgetState | undefined;
 
@@ -149,23 +153,24 @@ class LearningBudget implements Budget {
     if (memory !== undefined) this.correct({ rows, width }, memory);
     const increment = this.increment(rows, width);
     if (this.largestRun === undefined || increment > this.increment(this.largestRun.rows, this.largestRun.width)) this.largestRun = { rows, width };
+    if (increment > this.mostIncrement() * SHRINK) this.testsLeft = Math.max(0, this.testsLeft - 1);
     if (this.ceiling !== undefined) this.ceiling = increment > this.ceiling.bytes * MOST_SHRINK ? this.regained(this.ceiling) : this.ceiling;
     else if (this.trialBytes !== undefined && increment > this.trialBytes * SHRINK) this.trialBytes *= 2;
   }
 
   /**
-   * A quarter less than the run that failed, in all that it held, because what is missing may have been taken by others. A
-   * small run that fails where larger ones went well says little about how much there is: then half of the budget at most.
+   * A quarter less than the run that failed, or than is allowed now where that is less: the run may have been cut before an
+   * earlier failure was known. A small run that fails where larger ones went well says little about how much there is: then
+   * half of the budget at most.
    */
   ranOutOfMemory({ rows, width }: RunShape): void {
-    const before = this.largestIncrement();
+    const allowed = this.largestIncrement();
     const failed = this.increment(rows, width);
-    const { loadedBytes } = this.law;
-    const lower = Math.min(SHRINK * failed, Math.max(MOST_SHRINK * failed, SHRINK * (loadedBytes + failed) - loadedBytes));
-    const bytes = Math.min(SHRINK * before, Math.max(lower, MOST_SHRINK * before));
+    const bytes = Math.min(this.lowered(allowed), Math.max(this.lowered(failed), MOST_SHRINK * allowed));
     const patienceRuns = Math.min(MAX_HOLD_RUNS, 2 * (this.ceiling?.patienceRuns ?? HOLD_RUNS / 2));
     this.ceiling = { bytes, holdRuns: patienceRuns, patienceRuns, othersBytes: this.othersBytes };
     if (this.source === 'none') this.source = 'learned';
+    this.testsLeft = TESTS;
     this.state = undefined;
   }
 
@@ -271,7 +276,7 @@ class LearningBudget implements Budget {
       const { rows, by } = this.limitAt(width);
       if (rows * width > most.maxPaddedTokens) most = { maxPaddedTokens: rows * width, limitedBy: by };
     }
-    return { ...most, source: this.source };
+    return { ...most, source: this.source, isTesting: this.testsLeft > 0 };
   }
 
   private widths(): number[] {
@@ -284,6 +289,12 @@ class LearningBudget implements Budget {
   }
 
   // ---- what was learned -----------------------------------------------------------------------------------------
+
+  /** A quarter off all that was held, weights included, because what is missing may have been taken by others; of the increment a quarter at least and half at most. */
+  private lowered(increment: number): number {
+    const { loadedBytes } = this.law;
+    return Math.min(SHRINK * increment, Math.max(MOST_SHRINK * increment, SHRINK * (loadedBytes + increment) - loadedBytes));
+  }
 
   private regained(ceiling: Ceiling): Ceiling | undefined {
     if (ceiling.holdRuns > 0) return { ...ceiling, holdRuns: ceiling.holdRuns - 1 };

@@ -230,6 +230,7 @@ export class Executor {
   }
 
   private launchNext(): boolean {
+    if (this.running.size > 0 && this.parts.budget.current().isTesting === true) return false; // what is sent behind a run that fails would fail as well
     const isUrgent = this.pool.interactiveRows > 0 || this.again.some(({ batch }) => hasInteractive(batch));
     if (!isUrgent && !this.isBulkDue()) return false;
     const slot = this.slots.lend(isUrgent);

@@ -224,6 +224,8 @@ export interface BudgetState {
   readonly limitedBy: 'memory' | 'knee' | 'latency' | 'integer' | 'setting' | 'unknown-memory';
   /** Where predictions of memory come from. */
   readonly source: 'fitted' | 'stored' | 'preset' | 'corrected' | 'learned' | 'none';
+  /** The device ran out of memory, and no run near the budget has gone well since: what is sent behind one that fails would fail as well. */
+  readonly isTesting?: boolean;
 }
 
 export type Precision = 'fp32' | 'fp16' | 'bf16' | 'int8';

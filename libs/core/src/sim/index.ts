@@ -1,2 +1,5 @@
+export { REFUSAL_MS, h200Law, runMs, seededRandom, tensorBytes, type DeviceLaw, type MemoryForm } from './device-law.ts';
+export { SimulatedMemory, type MemoryVerdict } from './simulated-memory.ts';
+export { SimulatedDevice, type DeviceFaults, type SimulatedDeviceOptions } from './simulated-device.ts';
 export { withDeadlyToken, type Fate } from './deadly-token.ts';
 export { PacedBackend, pacedAxis, type PacedBackendOptions } from './paced-backend.ts';
