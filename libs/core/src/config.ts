@@ -55,6 +55,7 @@ export const settingsSchema = z.strictObject({
     .describe('What a CPU worker takes from the main lane beside GPU workers. auto: what shortens the total time, everything while no GPU worker is alive, and some when the backlog is older than hybridAgeMs.'),
   hybridAgeMs: durationMs(0, 86_400_000).default(60_000).describe('Age of the job next in line from which a CPU worker helps out whatever the rates.'),
   claimTimeoutMs: durationMs(1_000, 3_600_000).default(30_000).describe('A worker that claims nothing for so long while jobs wait and nothing is paused ends with an error, so that its supervisor starts another.'),
+  janitorEveryMs: durationMs(10_000, 86_400_000).default(600_000).describe('How often one of a queue’s workers takes away what nobody needs: inputs that had no job at two sweeps so far apart, results without a time to live, reservations of nobody; and puts damaged jobs right.'),
   drainTimeoutMs: durationMs(0, 3_600_000).default(30_000).describe('How long a stopping worker finishes what it has claimed before it gives the rest back.'),
   logLevel: z.enum(['silent', 'error', 'warn', 'info', 'debug']).default('info').describe('Least severe log line that is written.'),
   httpHost: host.default('127.0.0.1').describe('Address the HTTP producer listens on. There is no authentication yet: beyond loopback put something in front of it.'),

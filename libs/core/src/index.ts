@@ -13,7 +13,7 @@ export { environmentName, flagName, redactSettings, resolveSettings, settingsSch
 export type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from './protocol.ts';
 export type {
   Announcement, Announcer, BatchTokenizer, Clock, CommitRequest, CommitResult, Encoded, ExecutorLink, InferenceBackend, MemoryReading, RunShape, RunOptions, BatchBudget, BudgetState, HandOver, InputRead, JobSource, Logger,
-  KnownEnding, Lane, MemoryProbe, Metrics, PayloadStore, Precision, RawClaim, RunResult, SettleResult, SettledJob, Settlement, Slot, Tokenizer,
+  KnownEnding, Lane, MemoryProbe, Metrics, PayloadStore, Precision, RawClaim, RunResult, SettleResult, SettledJob, Settlement, Slot, SweepFindings, Tokenizer,
 } from './ports.ts';
 export { systemClock } from './clock.ts';
 export { LANE_REASONS, chooseLane, type Hybrid, type LaneChoice, type LaneReason, type LaneView } from './lane-choice.ts';

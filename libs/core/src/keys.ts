@@ -50,6 +50,10 @@ export interface KeySpace {
   drain(queue: string): string;
   /** Sorted set of producers that wait for room in a queue, by when their turn is. */
   door(queue: string): string;
+  /** Lock of the janitor that sweeps a queue now; its value is that sweep's token. */
+  janitor(queue: string): string;
+  /** Sorted set of inputs without a job by when a sweep first saw them so, see janitor.ts. */
+  jobless(queue: string): string;
   /** Pub/sub channel on which a waiting producer hears of its jobs. */
   reply(name: string): string;
 }
@@ -70,6 +74,8 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     load: () => `${prefix}:load`,
     drain: (queue) => `${prefix}:drain:${queue}`,
     door: (queue) => `${prefix}:door:${queue}`,
+    janitor: (queue) => `${prefix}:janitor:${queue}`,
+    jobless: (queue) => `${prefix}:jobless:${queue}`,
     reply: (name) => `${prefix}:reply:${name}`,
   };
 }

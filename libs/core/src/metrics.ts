@@ -16,6 +16,7 @@ export const noMetrics: Metrics = {
   claimingBraked: () => undefined,
   handedOverWaiting: () => undefined,
   laneChosen: () => undefined,
+  janitorSwept: () => undefined,
   executorReady: () => undefined,
   executorLost: () => undefined,
 };

@@ -58,8 +58,11 @@ export function damageSentence(damage: readonly DamagedField[]): string | undefi
   return `its record cannot be read: ${told}. What was found is kept in the job's field${fatal.length > 1 ? 's' : ''} ${fatal.map(({ field }) => `"${KEPT}${field}"`).join(', ')}. Add the job again`;
 }
 
+function missing(field: string, standIn: string): DamagedField {
+  return { field, was: undefined, standIn, problem: 'is missing' };
+}
+
 function ghost({ opts, timestamp }: JobFields): DamagedField[] {
-  const missing = (field: string, standIn: string): DamagedField => ({ field, was: undefined, standIn, problem: 'is missing' });
   return [missing('name', 'gone'), missing('data', '{}'), ...(opts ? [] : [missing('opts', '{}')]), ...(timestamp ? [] : [missing('timestamp', String(Date.now()))])];
 }
 

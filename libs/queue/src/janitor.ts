@@ -1,0 +1,259 @@
+// Takes away what nobody needs any more, and puts right what nobody else does: inputs without a job, results that would stay
+// for ever, reservations of jobs that are gone, damaged jobs (repair.ts). Every worker has a janitor; one of them sweeps at a
+// time, in turn. A sweep looks at every key of its queue once, in steps of a millisecond or two of the server's time, with a
+// rest after each; it is never in anybody's way, and may be cut short at any step.
+//
+// An input is taken only after two sweeps, a whole interval apart, found no unfinished job for it in any lane or in
+// quarantine. When it was first seen so is kept on the server: the second sweep may be another worker's.
+//
+// States: *new* → *waiting* (for the next sweep) ⇄ *sweeping* → *stopped*.
+
+import { randomUUID } from 'node:crypto';
+import { keySpace, type Clock, type KeySpace, type Logger, type SweepFindings } from '@shoal/core';
+import { recountAdmission } from './admission.ts';
+import { closeConnection, connected, type Redis } from './connection.ts';
+import { runScript, script } from './payload/script.ts';
+import { quarantineQueue } from './quarantine.ts';
+import { repairQueue } from './repair.ts';
+
+export interface JanitorOptions {
+  readonly redisUrl: string;
+  readonly prefix: string;
+  /** The main lane of the model; its CPU lane and its quarantine are swept with it. */
+  readonly queue: string;
+  readonly cpuQueue: string;
+  /** From one sweep to the next, and how long an input must have been without a job. */
+  readonly everyMs: number;
+  readonly clock: Clock;
+  /** Epoch milliseconds by the server's clock. */
+  readonly serverNowMs: () => number;
+  /** After each step of a sweep; 0 rests not at all. */
+  readonly restMs?: number;
+  readonly onSwept?: ((findings: SweepFindings) => void) | undefined;
+  readonly log: Logger;
+}
+
+/** A worker that has just started has other things to do. */
+const FIRST_SWEEP_MS = 30_000;
+const REST_MS = 10;
+/** A janitor that died with the broom in its hand is missed for so long; renewed with every step. */
+const LOCK_MS = 30_000;
+/** So many inputs take the server 1 to 2 ms a step; 500 took 8 (Valkey 9.1 on a busy machine, 2026-11). */
+const SCAN_STEP = 100;
+/** What a result gets that has no time to live: nobody of ours wrote it. */
+const STRAY_RESULT_MS = 86_400_000;
+
+// KEYS[1] the lock, KEYS[2] what was seen. ARGV[1] token, [2] life of the lock, [3] now, [4] interval. Not before nine tenths of the
+// interval have passed since the last sweep, whoever did it.
+const BEGIN = script(2, 'allow-oom', `
+local last = redis.call('ZSCORE', KEYS[2], '')
+if last and tonumber(ARGV[3]) - tonumber(last) < 0.9 * tonumber(ARGV[4]) then return 0 end
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
+return 0
+`);
+
+// KEYS[1] the lock. ARGV[1] token, [2] life in ms.
+const KEEP = script(1, 'allow-oom', `
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+`);
+
+// KEYS[1] the lock, KEYS[2] what was seen: id of an input by when it was first seen without a job; under the empty id the last whole
+// sweep. ARGV[1] token, [2] now, [3] interval. What was not seen again for long is gone.
+const END = script(2, 'allow-oom', `
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', ARGV[2] - 5 * ARGV[3])
+redis.call('ZADD', KEYS[2], ARGV[2], '')
+return redis.call('DEL', KEYS[1])
+`);
+
+// KEYS[1] what was seen. ARGV[1] now, [2] interval, [3] what the inputs' keys begin with, [4] how many beginnings of job keys
+// follow, these, then ids. Returns inputs taken and their bytes.
+const TAKE_JOBLESS = script(1, 'allow-oom', `
+local now, interval, base, lanes = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local taken, bytes = 0, 0
+for i = 5 + lanes, #ARGV do
+  local id, hasJob = ARGV[i], false
+  for lane = 5, 4 + lanes do
+    local key = ARGV[lane] .. id
+    if redis.call('EXISTS', key) == 1 and not (redis.call('TYPE', key).ok == 'hash' and redis.call('HEXISTS', key, 'finishedOn') == 1) then hasJob = true end
+  end
+  local member = base .. id
+  local seen = tonumber(redis.call('ZSCORE', KEYS[1], member))
+  if hasJob then
+    if seen then redis.call('ZREM', KEYS[1], member) end
+  elseif not seen or now < seen then
+    redis.call('ZADD', KEYS[1], now, member)
+  elseif now - seen >= interval then
+    bytes = bytes + redis.call('MEMORY', 'USAGE', base .. id, 'SAMPLES', 1)
+    redis.call('UNLINK', base .. id)
+    redis.call('ZREM', KEYS[1], member)
+    taken = taken + 1
+  end
+end
+return {taken, bytes}
+`);
+
+// KEYS[1] anything of the queue. ARGV[1] time to live, then keys of results. Returns how many had none.
+const AGE_STRAYS = script(1, 'allow-oom', `
+local strays = 0
+for i = 2, #ARGV do
+  if redis.call('PTTL', ARGV[i]) == -1 then strays = strays + redis.call('PEXPIRE', ARGV[i], ARGV[1]) end
+end
+return strays
+`);
+
+export class Janitor {
+  private readonly options: JanitorOptions;
+  private readonly keys: KeySpace;
+  private readonly connection: Redis;
+  private readonly end = new AbortController();
+  private cancelTimer: () => void = () => undefined;
+  private endRest: () => void = () => undefined;
+  private sweeping: Promise<unknown> = Promise.resolve();
+  private stopping: Promise<void> | undefined;
+
+  private constructor(options: JanitorOptions, connection: Redis) {
+    this.options = options;
+    this.keys = keySpace(options.prefix);
+    this.connection = connection;
+  }
+
+  /** Throws QUEUE_UNREACHABLE. Sweeps nothing yet. */
+  static async connect(options: JanitorOptions): Promise<Janitor> {
+    const { redisUrl, prefix, queue, log } = options;
+    return new Janitor(options, await connected({ url: redisUrl, prefix, name: `shoal:janitor:${queue}`, log }));
+  }
+
+  start(): void {
+    this.schedule(Math.min(FIRST_SWEEP_MS, this.options.everyMs));
+  }
+
+  /** Safe to call early or twice. */
+  stop(): Promise<void> {
+    this.stopping ??= this.close();
+    return this.stopping;
+  }
+
+  /** One sweep now, if it is time for one and nobody else is at it; undefined when not. Never throws: the next one may succeed. */
+  async sweep(): Promise<SweepFindings | undefined> {
+    const { clock, log, onSwept } = this.options;
+    const token = randomUUID();
+    const startedMs = clock.nowMs();
+    try {
+      if (!(await this.begin(token))) return undefined;
+      const findings = await this.sweepAll(token);
+      if (findings === undefined) return undefined;
+      const swept = { ...findings, durationMs: clock.nowMs() - startedMs };
+      if (Object.entries(findings).some(([, count]) => count > 0)) log.info({ queue: this.options.queue, ...swept }, 'janitor found something to do');
+      onSwept?.(swept);
+      return swept;
+    } catch (error) {
+      if (!this.isOver) log.warn({ queue: this.options.queue, err: error }, 'janitor was interrupted, it will sweep again');
+      return undefined;
+    }
+  }
+
+  private schedule(delayMs: number): void {
+    this.cancelTimer = this.options.clock.after(delayMs, () => {
+      this.sweeping = this.sweep().finally(() => {
+        if (!this.isOver) this.schedule(this.options.everyMs);
+      });
+    });
+  }
+
+  private async close(): Promise<void> {
+    this.end.abort();
+    this.cancelTimer();
+    this.endRest();
+    await closeConnection(this.connection);
+    await this.sweeping;
+  }
+
+  private async begin(token: string): Promise<boolean> {
+    const { queue, everyMs, serverNowMs } = this.options;
+    const [began] = await this.run(BEGIN, [this.keys.janitor(queue), this.keys.jobless(queue), token, LOCK_MS, serverNowMs(), everyMs]);
+    return began === 1;
+  }
+
+  /** Undefined when it had to stop half-way. */
+  private async sweepAll(token: string): Promise<Omit<SweepFindings, 'durationMs'> | undefined> {
+    const { queue, cpuQueue: cpu, prefix, everyMs, serverNowMs } = this.options;
+    const step = (): Promise<void> => this.stepped(token);
+    const inputs = await this.takeInputs(step);
+    const strayResults = await this.ageResults(step);
+    const reservations = await recountAdmission(this.connection, { prefix, queue }, this.end.signal);
+    const repaired = { mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
+    for (const lane of [queue, cpu]) {
+      const report = await repairQueue({ connection: this.connection, prefix, queue: lane, onStep: step, signal: this.end.signal });
+      for (const kind of ['mended', 'failed', 'requeued', 'released', 'removed'] as const) repaired[kind] += report[kind];
+    }
+    if (this.isOver) return undefined;
+    await this.run(END, [this.keys.janitor(queue), this.keys.jobless(queue), token, serverNowMs(), everyMs]);
+    return {
+      inputs: inputs.taken, inputBytes: inputs.bytes, strayResults, reservations,
+      jobsMended: repaired.mended, jobsFailed: repaired.failed, jobsRequeued: repaired.requeued, parentsReleased: repaired.released, idsRemoved: repaired.removed,
+    };
+  }
+
+  private async takeInputs(step: () => Promise<void>): Promise<{ taken: number; bytes: number }> {
+    const { queue, cpuQueue: cpu, everyMs, serverNowMs } = this.options;
+    const total = { taken: 0, bytes: 0 };
+    const quarantine = quarantineQueue(queue);
+    const lanesOf = { [queue]: [queue, cpu], [quarantine]: [quarantine] };
+    for (const [owner, lanes] of Object.entries(lanesOf)) {
+      const base = this.keys.input(owner, '');
+      for await (const inputs of this.scan(base, step)) {
+        const ids = inputs.map((key) => key.slice(base.length));
+        const [counts] = await this.run(TAKE_JOBLESS, [this.keys.jobless(queue), serverNowMs(), everyMs, base, lanes.length, ...lanes.map((lane) => this.keys.job(lane, '')), ...ids]);
+        const [taken, bytes] = Array.isArray(counts) ? counts.map(Number) : [];
+        total.taken += taken ?? 0;
+        total.bytes += bytes ?? 0;
+      }
+    }
+    return total;
+  }
+
+  private async ageResults(step: () => Promise<void>): Promise<number> {
+    let strays = 0;
+    for await (const results of this.scan(this.keys.output(this.options.queue, ''), step)) {
+      const [aged] = await this.run(AGE_STRAYS, [this.keys.output(this.options.queue, ''), STRAY_RESULT_MS, ...results]);
+      strays += Number(aged);
+    }
+    return strays;
+  }
+
+  /** Keys that begin with `base`, a handful at a time. */
+  private async *scan(base: string, step: () => Promise<void>): AsyncGenerator<string[]> {
+    let cursor = '0';
+    do {
+      const [next, keys] = await this.connection.scan(cursor, 'MATCH', `${base.replaceAll(/[*?[\]\\]/g, '\\$&')}*`, 'COUNT', SCAN_STEP);
+      cursor = next;
+      if (keys.length > 0) yield keys;
+      await step();
+    } while (cursor !== '0' && !this.isOver);
+  }
+
+  /** Between two steps. Throws when the broom was taken from us: we were too slow, and somebody else sweeps. */
+  private async stepped(token: string): Promise<void> {
+    const { clock, restMs = REST_MS, queue } = this.options;
+    const [isOurs] = await this.run(KEEP, [this.keys.janitor(queue), token, LOCK_MS]);
+    if (isOurs !== 1) throw new Error('another janitor sweeps');
+    if (restMs === 0 || this.isOver) return;
+    await new Promise<void>((resolve) => {
+      const cancel = clock.after(restMs, resolve);
+      this.endRest = () => {
+        cancel();
+        resolve();
+      };
+    });
+  }
+
+  private run(called: Parameters<typeof runScript>[1], values: Parameters<typeof runScript>[2][number]): Promise<unknown[]> {
+    return runScript(this.connection, called, [values], { signal: this.end.signal });
+  }
+
+  private get isOver(): boolean {
+    return this.end.signal.aborted;
+  }
+}
