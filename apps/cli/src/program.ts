@@ -187,7 +187,7 @@ export const SETTING_FLAGS = {
 const CONNECTION = ['redisUrl', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
 const HTTP = ['httpHost', 'httpPort', 'requestTimeoutMs', 'maxOpenRequests'] as const;
 const DASHBOARD = ['dashboardHost', 'dashboardPort'] as const;
-const WORKER = ['metricsHost', 'metricsPort', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'drainTimeoutMs'] as const;
+const WORKER = ['metricsHost', 'metricsPort', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'janitorEveryMs', 'drainTimeoutMs'] as const;
 
 function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
   for (const key of keys) {
@@ -201,6 +201,7 @@ function delimiter(text: string): string {
   if (!/^[\t\x20-\x7e]$/.test(character) || character === '"') throw new InvalidArgumentError('It must be one ASCII character other than a quote, or "tab".');
   return character;
 }
+  janitorEveryMs: ['ms', 'how often what nobody needs is taken away'],
 
 function positiveInteger(text: string): number {
   if (!/^[1-9]\d{0,8}$/.test(text)) throw new InvalidArgumentError('It must be a whole number from 1.');

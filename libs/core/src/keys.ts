@@ -82,6 +82,12 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
 
 export const REPLY_CHANNEL = /^\{[^{}]{1,64}\}:reply:[A-Za-z0-9_-]{1,64}$/;
 
+/** What BullMQ keeps beside the jobs of a queue, under the same names as jobs: a job "marker" would stop the whole queue. */
+const QUEUE_KEYS: ReadonlySet<string> = new Set([
+  'wait', 'paused', 'active', 'prioritized', 'delayed', 'completed', 'failed', 'waiting-children', 'stalled', 'stalled-check',
+  'marker', 'meta', 'events', 'limiter', 'id', 'pc', 'repeat', 'de', 'metrics', 'priority', 'relay',
+]);
+
 /** Refuses ids that BullMQ or the key names cannot carry. Returns the id. */
 export function checkJobId(jobId: string): string {
   if (QUEUE_KEYS.has(jobId) || jobId.length === 0 || jobId.length > 256 || jobId.includes(':') || /^-?\d+$/.test(jobId)) {
@@ -94,9 +100,3 @@ export function checkJobId(jobId: string): string {
   }
   return jobId;
 }
-/** What BullMQ keeps beside the jobs of a queue, under the same names as jobs: a job "marker" would stop the whole queue. */
-const QUEUE_KEYS: ReadonlySet<string> = new Set([
-  'wait', 'paused', 'active', 'prioritized', 'delayed', 'completed', 'failed', 'waiting-children', 'stalled', 'stalled-check',
-  'marker', 'meta', 'events', 'limiter', 'id', 'pc', 'repeat', 'de', 'metrics', 'priority', 'relay',
-]);
-

@@ -30,6 +30,23 @@ export interface SettledJob {
   readonly rows: number;
 }
 
+/** What a sweep of the janitor took away or put right. */
+export interface SweepFindings {
+  /** Inputs without a job, and their bytes. */
+  readonly inputs: number;
+  readonly inputBytes: number;
+  /** Results without a time to live; they have one now. */
+  readonly strayResults: number;
+  /** Room that was reserved for nobody. */
+  readonly reservations: number;
+  readonly jobsMended: number;
+  readonly jobsFailed: number;
+  readonly jobsRequeued: number;
+  readonly parentsReleased: number;
+  readonly idsRemoved: number;
+  readonly durationMs: number;
+}
+
 /** What a worker did, told once at the seam between two stages. Calls are cheap and do not fail. */
 export interface Metrics {
   /** `queuedMs`: how long the job had waited. */
@@ -52,6 +69,8 @@ export interface Metrics {
   handedOverWaiting(jobs: number, cpuWorkers: number): void;
   /** What a CPU worker takes from the main lane now. */
   laneChosen(choice: LaneChoice): void;
+  /** The janitor of this worker has swept its queue. */
+  janitorSwept(findings: SweepFindings): void;
   executorReady(pid: number): void;
   executorLost(): void;
 }

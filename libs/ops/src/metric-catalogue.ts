@@ -53,6 +53,13 @@ export const WORKER_METRICS = {
   shoal_run_memory_bytes: { type: 'gauge', help: 'Peak memory of a run, as predicted before it and as measured after it.', labels: { kind: ['predicted', 'measured'] } },
   shoal_splits_total: { type: 'counter', help: 'Micro-batches that failed and were halved.', labels: { code: CODES } },
   shoal_claiming_braked: { type: 'gauge', help: 'Whether claiming is held back for lack of room on the queue server, 1 or 0: it is almost full, or results that nobody reads fill their share.', labels: { reason: ['memory', 'unread'] } },
+  shoal_janitor_sweeps_total: { type: 'counter', help: 'Sweeps of the queue that this worker’s janitor finished.', labels: {} },
+  shoal_janitor_last_sweep_seconds: { type: 'gauge', help: 'How long the last of them took, rests included.', labels: {} },
+  shoal_janitor_findings_total: {
+    type: 'counter', help: 'What sweeps took away or put right: inputs without a job, results without a time to live, reservations of nobody, jobs with damaged records, without a list entry or without their child, ids without a job.',
+    labels: { finding: ['inputs', 'strayResults', 'reservations', 'jobsMended', 'jobsFailed', 'jobsRequeued', 'parentsReleased', 'idsRemoved'] },
+  },
+  shoal_janitor_input_bytes_total: { type: 'counter', help: 'Memory of the inputs that sweeps took away.', labels: {} },
   shoal_leases_lost_total: { type: 'counter', help: 'Claims whose lease could not be renewed.', labels: {} },
   shoal_executor_losses_total: { type: 'counter', help: 'Executors that died or were killed and had to be replaced.', labels: {} },
   shoal_executor_recycles_total: { type: 'counter', help: 'Executors that were replaced because nothing could be allocated in them any more.', labels: {} },

@@ -88,6 +88,12 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
     claimingBraked(reason) {
       for (const known of ['memory', 'unread'] as const) registry.set('shoal_claiming_braked', { reason: known }, reason === known ? 1 : 0);
     },
+    janitorSwept({ durationMs, inputBytes, ...findings }) {
+      for (const finding of WORKER_METRICS.shoal_janitor_findings_total.labels.finding) registry.count('shoal_janitor_findings_total', { finding }, findings[finding]);
+      registry.count('shoal_janitor_input_bytes_total', {}, inputBytes);
+      registry.count('shoal_janitor_sweeps_total', {});
+      registry.set('shoal_janitor_last_sweep_seconds', {}, durationMs / 1_000);
+    },
     leaseLost: () => registry.count('shoal_leases_lost_total', {}),
     handedOverWaiting(jobs, cpuWorkers) {
       registry.set('shoal_handed_over_waiting', {}, jobs);

@@ -4,6 +4,8 @@ export { BullJobSource, type BullJobSourceOptions } from './bull-job-source.ts';
 export { BULLMQ_VERSION, openTransaction, queueAdd, type QueuedJob, type Transaction } from './bullmq-internals.ts';
 export { closeConnection, isConnectionFault, isPassingFault, isServerFull, openConnection, redactUrl, untilReady, type ConnectionOptions, type Redis } from './connection.ts';
 export { Canceller, type CancelOptions, type CancelResult } from './cancel.ts';
+export { Janitor, type JanitorOptions } from './janitor.ts';
+export { repairQueue, type RepairOptions, type RepairReport } from './repair.ts';
 export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJob } from './quarantine.ts';
 export { defaultWorkerName } from './worker-identity.ts';
 export { checkServer, type ServerFacts, type ServerReport } from './server-check.ts';
