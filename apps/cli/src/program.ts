@@ -181,10 +181,11 @@ export const SETTING_FLAGS = {
   metricsHost: ['host', 'address a worker’s metrics are served on'],
   metricsPort: ['port', 'port of a worker’s /metrics; 0: none'],
   dashboardHost: ['host', 'address the dashboard listens on'],
+  unsafeServer: ['mode', 'refuse or warn: a queue server that may lose jobs'],
   dashboardPort: ['port', 'port of the dashboard; 0: any free one'],
 } as const;
 
-const CONNECTION = ['redisUrl', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
+const CONNECTION = ['redisUrl', 'unsafeServer', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
 const HTTP = ['httpHost', 'httpPort', 'requestTimeoutMs', 'maxOpenRequests'] as const;
 const DASHBOARD = ['dashboardHost', 'dashboardPort'] as const;
 const WORKER = ['metricsHost', 'metricsPort', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'janitorEveryMs', 'drainTimeoutMs'] as const;

@@ -90,7 +90,7 @@ async function withWorker<Result>(terminal: Terminal, options: WorkerSessionOpti
   const connection = openConnection({ url: server.redisUrl, prefix: settings.prefix, name: 'shoal-cli' });
   try {
     await untilReady(connection, server.redisUrl);
-    for (const warning of (await checkServer(connection)).warnings) if (!options.isQuiet) say(terminal, warning);
+    for (const warning of (await checkServer(connection, { isUnsafeAllowed: settings.unsafeServer === 'warn' })).warnings) if (!options.isQuiet) say(terminal, warning);
     const keeper = keepWorkerFor(terminal, options, connection);
     const failed = AbortSignal.any([keeper.failed, server.lost]);
     try {

@@ -15,6 +15,8 @@ const port = count(0, 65_535);
 export const settingsSchema = z.strictObject({
   redisUrl: z.string().regex(/^(rediss?(\+(sentinel|cluster))?|unix):\/\//, 'must begin with redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://').optional()
     .describe('Queue server, e.g. redis://localhost:6379, redis+sentinel://host:26379,host:26379/mymaster or redis+cluster://host:6379,host:6379. Unset: a private server of this user is used, and started when there is none.'),
+  unsafeServer: z.enum(['refuse', 'warn']).default('refuse')
+    .describe('What becomes of a queue server on which jobs can be lost unnoticed: one that evicts keys, or is too old.'),
   prefix: z.string().regex(/^\{[^{}]{1,64}\}$/, 'must be a hash tag such as {shoal}').default('{shoal}')
     .describe('Prefix of every key; plain BullMQ producers pass the same one.'),
   model: z.string().min(1).max(128).default('minilm').describe('Model of the store that this worker or command uses.'),

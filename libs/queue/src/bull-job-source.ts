@@ -43,6 +43,8 @@ export interface BullJobSourceOptions {
   readonly faults?: FaultPoints | undefined;
   /** When to stop claiming because the server has no room for results; see claim-brake.ts. */
   readonly brake?: BrakeLimits | undefined;
+  /** See checkServer. */
+  readonly isUnsafeAllowed?: boolean | undefined;
   readonly onBrake?: ((reason: BrakeReason | undefined) => void) | undefined;
   readonly log: Logger;
 }
@@ -196,7 +198,7 @@ export class BullJobSource implements JobSource {
     const connection = openConnection({ url: redisUrl, prefix, name: `shoal:worker:${queue}`, log });
     this.connection = connection;
     await untilReady(connection, redisUrl);
-    const { facts, warnings } = await checkServer(connection);
+    const { facts, warnings } = await checkServer(connection, { isUnsafeAllowed: this.options.isUnsafeAllowed });
     for (const warning of warnings) log.warn({ server: facts.version }, warning);
     this.facts = facts;
     await limitEvents(connection, prefix, queue, MAX_EVENTS).catch((error: unknown) => log.debug({ err: error }, 'the stream of events was not bounded'));

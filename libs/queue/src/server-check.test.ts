@@ -1,18 +1,18 @@
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
 import { checkServer } from './server-check.ts';
-import { startTestServer, type TestServer } from './testing.ts';
+import { startTestServer, startTestTopology, type TestServer } from './testing.ts';
 
 let server: TestServer;
 let connection: Redis;
 
 beforeAll(async () => {
-  server = await startTestServer();
+  server = await startTestServer({ topology: 'single', args: ['--maxmemory', '256mb'] });
   connection = openConnection({ url: server.url, name: 'test' });
 });
 
 afterEach(async () => {
-  await server.command('CONFIG', 'SET', 'maxmemory-policy', 'noeviction', 'appendonly', 'yes');
+  await server.command('CONFIG', 'SET', 'maxmemory-policy', 'noeviction', 'appendonly', 'yes', 'appendfsync', 'everysec', 'maxmemory', '256mb');
 });
 
 afterAll(async () => {
@@ -23,7 +23,7 @@ afterAll(async () => {
 test('a sound server has no warnings, and its facts are told', async () => {
   const { facts, warnings } = await checkServer(connection);
   expect(warnings).toEqual([]);
-  expect(facts).toMatchObject({ evictionPolicy: 'noeviction', isAppendOnly: true, maxMemoryBytes: 0 });
+  expect(facts).toMatchObject({ evictionPolicy: 'noeviction', isAppendOnly: true, maxMemoryBytes: 256 << 20, replicaOf: undefined, replicas: 0, minReplicas: 0, isPrivate: false });
   expect(facts.version).toMatch(/^\d+\.\d+/);
   expect(Math.abs(facts.clockOffsetMs)).toBeLessThan(50);
 });
@@ -36,6 +36,49 @@ test('a server that evicts is refused with the policy found and the command that
 test('a server without an append-only file is warned of', async () => {
   await server.command('CONFIG', 'SET', 'appendonly', 'no');
   expect((await checkServer(connection)).warnings).toEqual([expect.stringMatching(/append-only.*CONFIG SET appendonly yes/)]);
+});
+
+test('a refusal can be turned into a warning by whoever knows better', async () => {
+  await server.command('CONFIG', 'SET', 'maxmemory-policy', 'volatile-lru');
+  await expect(checkServer(connection)).rejects.toMatchObject({ message: expect.stringContaining('set unsafeServer to "warn" (SHOAL_UNSAFE_SERVER)') });
+  expect((await checkServer(connection, { isUnsafeAllowed: true })).warnings).toEqual([expect.stringMatching(/evicts keys.*volatile-lru/)]);
+});
+
+test('an append-only file that nobody syncs is warned of', async () => {
+  await server.command('CONFIG', 'SET', 'appendfsync', 'no');
+  expect((await checkServer(connection)).warnings).toEqual([expect.stringMatching(/appendfsync is no.*CONFIG SET appendfsync everysec/)]);
+});
+
+test('no memory limit, a small one, and one that is larger than the machine, each with a limit that fits', async () => {
+  const warningsAt = async (maxMemory: string): Promise<readonly string[]> => {
+    await server.command('CONFIG', 'SET', 'maxmemory', maxMemory);
+    return (await checkServer(connection)).warnings;
+  };
+  expect(await warningsAt('0')).toEqual([expect.stringMatching(/no memory limit.*CONFIG SET maxmemory \d+mb/)]);
+  expect(await warningsAt('32mb')).toEqual([expect.stringMatching(/may use 32mb only.*CONFIG SET maxmemory \d+mb/)]);
+  expect(await warningsAt('9000gb')).toEqual([expect.stringMatching(/may use 9216000mb of its machine's \d+mb.*CONFIG SET maxmemory/)]);
+});
+
+test('a private server has no memory limit, and nobody is told so', async () => {
+  const own = await startTestServer({ unixSocket: true });
+  const at = openConnection({ url: own.url, name: 'test' });
+  expect((await checkServer(at)).warnings).toEqual([]);
+  await closeConnection(at);
+  await own.stop();
+});
+
+test('a master that takes writes without its replica is warned of; the replica itself is refused, whoever knows better', async () => {
+  const servers = await startTestTopology('sentinel', { args: ['--maxmemory', '256mb'] });
+  const through = openConnection({ url: servers.url, name: 'test' });
+  expect((await checkServer(through)).warnings).toEqual([expect.stringMatching(/1 replica and takes writes without.*CONFIG SET min-replicas-to-write 1/)]);
+  await servers.command('CONFIG', 'SET', 'min-replicas-to-write', '1');
+  expect((await checkServer(through)).warnings).toEqual([]);
+  const master = Number(/tcp_port:(\d+)/.exec(await through.info('server'))?.[1]);
+  const replica = servers.servers.find(({ port }) => port !== master)!;
+  const direct = openConnection({ url: replica.url, name: 'test' });
+  await expect(checkServer(direct, { isUnsafeAllowed: true })).rejects.toMatchObject({ code: 'QUEUE_UNSAFE', message: expect.stringMatching(new RegExp(`replica of 127.0.0.1:${master} and takes no writes.*redis\\+sentinel`)) });
+  await Promise.all([closeConnection(direct), closeConnection(through)]);
+  await servers.stop();
 });
 
 test('a managed server that forbids CONFIG is warned of, not refused; eviction is still seen', async () => {
