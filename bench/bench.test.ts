@@ -23,6 +23,16 @@ test('sim-device: every row comes back through the whole path as the simulated d
   expect(textsPerSecond).toBeGreaterThan(0);
 }, 130_000);
 
+test('interactive-wait: in simulated time an interactive text waits 1.5 batch times at most, and bulk work keeps 0.9', async () => {
+  expect(await bench('interactive-wait', '--batches', '300')).toMatchObject({ device: 'fake', isKept: true });
+}, 130_000);
+
+test('interactive-wait: the same engine runs on ONNX Runtime', async () => {
+  const { device, interactiveJobs } = await bench('interactive-wait', '--device', 'tiny', '--batches', '60', '--report');
+  expect(device).toBe('cpu');
+  expect(interactiveJobs).toBeGreaterThan(0);
+}, 130_000);
+
 test.skipIf(process.platform !== 'linux')('long-file: 20,000 lines, killed half-way and resumed, are the rows of a quiet run', async () => {
   const { rows, resumedBehind, leastCosine } = await bench('long-file', '--rows', '20000');
   expect(rows).toBe(20_000);

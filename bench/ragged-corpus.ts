@@ -11,9 +11,9 @@ export interface RaggedText {
 
 export function raggedCorpus(tokenizerJsonPath: string, count: number, seed = 1): RaggedText[] {
   const words = wholeWords(tokenizerJsonPath);
-  const random = generator(seed);
+  const random = randomFrom(seed);
   return Array.from({ length: count }, () => {
-    const tokens = Math.max(8, Math.min(512, Math.round(Math.exp(Math.log(52) + 0.98 * normal(random)))));
+    const tokens = Math.max(8, Math.min(512, Math.round(Math.exp(Math.log(52) + 0.98 * normalFrom(random)))));
     const text = Array.from({ length: tokens - 2 }, () => words[Math.floor(random() * words.length)]!).join(' ');
     return { text, tokens };
   });
@@ -25,7 +25,7 @@ function wholeWords(path: string): string[] {
 }
 
 /** mulberry32 */
-function generator(seed: number): () => number {
+export function randomFrom(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
     state = (state + 0x6d2b79f5) >>> 0;
@@ -35,6 +35,6 @@ function generator(seed: number): () => number {
   };
 }
 
-function normal(random: () => number): number {
+export function normalFrom(random: () => number): number {
   return Math.sqrt(-2 * Math.log(random() + 1e-12)) * Math.cos(2 * Math.PI * random());
 }

@@ -25,6 +25,10 @@ function row(tokens: number, enteredMs = 0): Row {
   return { id: ++ids, tokens, enteredMs, isInteractive: false };
 }
 
+function interactive(tokens: number, enteredMs: number): Row {
+  return { ...row(tokens, enteredMs), isInteractive: true };
+}
+
 function poolOf(rows: readonly Row[]): Pool<Row> {
   const pool = new Pool<Row>();
   for (const one of rows) pool.add(one);
@@ -129,6 +133,8 @@ describe('by property', () => {
           expect(wide.width).toBeLessThanOrEqual(part.width);
           expect(wide.rows.length + narrow.rows.length).toBe(part.rows.length);
           expect([...faultsOf(wide, { ...LIMITS, maxPaddedTokens: 1 << 20 }), ...faultsOf(narrow, { ...LIMITS, maxPaddedTokens: 1 << 20 })]).toEqual([]);
+          const [most, all] = [Math.max(wide.rows.length * wide.width, narrow.rows.length * narrow.width), part.rows.length * part.width];
+          expect(most).toBeLessThanOrEqual(all / 2 + part.width); // halves by tokens, to the nearest row
           parts.push(wide, narrow);
         }
         expect(singles.toSorted((a, b) => a.id - b.id)).toEqual([...whole!.rows].toSorted((a, b) => a.id - b.id));
@@ -171,8 +177,22 @@ describe('a cut', () => {
     expect(batch.rows).toHaveLength(10);
   });
 
+  test('takes interactive rows first, oldest first, and no bulk rows beside them', () => {
+    const [late, early, long] = [interactive(20, 5), interactive(9, 3), interactive(100, 3)];
+    const pool = poolOf([...Array.from({ length: 40 }, () => row(30)), late, early, long]);
+    expect(pool.interactiveRows).toBe(3);
+    const batches = cutAll(pool, LIMITS);
+    expect(batches.slice(0, 3).map((batch) => batch.rows)).toEqual([[long], [early], [late]]);
+    expect(batches.slice(3).flatMap((batch) => batch.rows).filter((one) => one.isInteractive)).toEqual([]);
+  });
+
   test('refuses rows without a token', () => {
     expect(() => new Pool<Row>().add(row(0))).toThrow('at least one token');
+  });
+
+  test('one wide row is kept apart from the many that it was cut with', () => {
+    const batch = batchOf([row(200), ...Array.from({ length: 20 }, () => row(16))]);
+    expect(halve(batch).map(({ rows, width }) => [rows.length, width])).toEqual([[1, 200], [20, 16]]);
   });
 
   test('a batch of given rows is as wide as the longest needs', () => {

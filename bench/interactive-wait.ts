@@ -1,0 +1,204 @@
+// How long somebody who waits is kept waiting by bulk work, in batch times: an executor with its pool kept full by bulk jobs of
+// the standard length mix, and small interactive jobs that arrive at random. Counted from the order's arrival at the executor to
+// the outcome after its commit. The budget is a fixed one, so nothing but the order of work helps: no batch is made shorter.
+//
+//   node --conditions=@shoal/source bench/interactive-wait.ts [--device sim|tiny] [--batches 2000] [--every 4] [--report]
+//
+// sim: a device of 0.5 ms a run and 1 ms per 1,000 padded tokens, in simulated time; the same figures on every machine.
+// tiny: ONNX Runtime with the tiny random model in real time; wants a quiet machine. `--every`: batch times between two
+// interactive jobs, on average. Prints one JSON line. Exit 1 when a wait is above 1.5 batch times or bulk work keeps less
+// than 0.9 of its throughput; with --report it only reports.
+
+import { cpus } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { parseArgs } from 'node:util';
+import { Executor, encodeTokens, fixedBudget, noFaults, openResult, systemClock, type Clock, type FromExecutor, type InferenceBackend, type JobOrder, type JobOutcome } from '@shoal/core';
+import { FakeBackend, FakeTokenizer, ManualClock, MemoryPayloadStore, deliveredVector } from '@shoal/core/testing';
+import { openModel } from '@shoal/models';
+import { normalFrom, randomFrom } from './ragged-corpus.ts';
+import { cacheDir, openBackend } from './sides.ts';
+
+const { values: args } = parseArgs({
+  options: { device: { type: 'string', default: 'sim' }, batches: { type: 'string', default: '2000' }, every: { type: 'string', default: '4' }, report: { type: 'boolean', default: false } },
+});
+const MOST_BATCH_TIMES = 1.5;
+const LEAST_BULK_SHARE = 0.9;
+const MAX_PADDED_TOKENS = 4_096;
+const MAX_ROWS = 512;
+const BULK_ROWS = 64;
+/** Real tokens that bulk jobs keep in the pool, and tokens of a text at most. */
+const POOL_TOKENS = 65_536;
+const MAX_TOKENS = 256;
+const quiet = { debug() {}, info() {}, warn() {}, error() {} };
+
+interface Bench {
+  readonly backend: InferenceBackend;
+  readonly clock: Clock;
+  /** Lets so much time pass. */
+  readonly pass: (ms: number) => Promise<void>;
+  /** Throws when a row's vector is not what the device gives; of a real one only its length is known. */
+  readonly check: (ids: readonly number[], vector: Float32Array) => void;
+}
+
+interface Phase {
+  readonly bulkTokensPerMs: number;
+  /** Times of micro-batches without an interactive row. */
+  readonly batchMs: readonly number[];
+  /** Of each interactive job, from its arrival to its outcome. */
+  readonly waitsMs: readonly number[];
+}
+
+/** An executor, and whoever keeps it busy. */
+class Stream {
+  private readonly bench: Bench;
+  private readonly store = new MemoryPayloadStore();
+  private readonly tokenizer = new FakeTokenizer({ maxTokens: MAX_TOKENS });
+  private readonly executor: Executor;
+  private readonly random = randomFrom(7);
+  private readonly rows = new Map<string, readonly (readonly number[])[]>();
+  private readonly arrivedMs = new Map<string, number>();
+  private pooledTokens = 0;
+  private made = 0;
+  private isFlowing = true;
+  private ran: Extract<FromExecutor, { kind: 'ran' }>[] = [];
+  private waitsMs: number[] = [];
+  private interactiveTokens = 0;
+
+  constructor(bench: Bench) {
+    const { backend, clock } = bench;
+    this.bench = bench;
+    this.executor = new Executor({
+      store: this.store, backend, clock, log: quiet, tokenizer: this.tokenizer, faults: noFaults, isLastLane: true,
+      budget: fixedBudget({ maxPaddedTokens: MAX_PADDED_TOKENS, maxRows: MAX_ROWS }),
+      limits: { maxRowAgeMs: 250, windowRows: 64, maxWaitMs: 10, minRows: 8 },
+      model: 'bench@0', prompts: { query: '', passage: '' }, resultKey: (jobId) => jobId,
+      send: (message) => this.hear(message),
+    });
+  }
+
+  /** Bulk work alone, or with an interactive job every `everyMs` on average. */
+  async phase(ms: number, everyMs: number | undefined): Promise<Phase> {
+    this.fillUp();
+    await this.bench.pass(ms / 20);
+    this.ran = [];
+    this.waitsMs = [];
+    this.interactiveTokens = 0;
+    const startedMs = this.bench.clock.nowMs();
+    if (everyMs === undefined) await this.bench.pass(ms);
+    else {
+      while (this.bench.clock.nowMs() < startedMs + ms) {
+        await this.bench.pass(-Math.log(1 - this.random()) * everyMs);
+        this.order('interactive', 1 + Math.floor(this.random() * 8), () => 8 + Math.floor(this.random() * 17));
+      }
+    }
+    const tokens = this.ran.reduce((sum, run) => sum + run.tokens, 0) - this.interactiveTokens;
+    const full = this.ran.filter((run) => run.rows * run.width > MAX_PADDED_TOKENS / 2);
+    return { bulkTokensPerMs: tokens / (this.bench.clock.nowMs() - startedMs), batchMs: full.map((run) => run.runMs), waitsMs: this.waitsMs };
+  }
+
+  async stop(): Promise<void> {
+    this.isFlowing = false;
+    await this.executor.stop();
+  }
+
+  private fillUp(): void {
+    while (this.isFlowing && this.pooledTokens < POOL_TOKENS) this.order('bulk', BULK_ROWS, () => Math.max(8, Math.min(MAX_TOKENS, Math.round(52 * Math.exp(0.98 * normalFrom(this.random))))));
+  }
+
+  private order(jobClass: JobOrder['class'], rows: number, tokensOf: () => number): void {
+    const jobId = `${jobClass}-${this.made++}`;
+    const ids = Array.from({ length: rows }, () => Array.from({ length: tokensOf() }, () => 1 + Math.floor(this.random() * 100)));
+    const tokens = ids.reduce((sum, row) => sum + row.length, 0);
+    this.rows.set(jobId, ids);
+    this.store.inputs.set(jobId, encodeTokens(ids));
+    this.store.locks.set(jobId, 'token');
+    if (jobClass === 'interactive') this.arrivedMs.set(jobId, this.bench.clock.nowMs());
+    else this.pooledTokens += tokens;
+    this.executor.handle({
+      kind: 'run', isQueueDrained: false,
+      jobs: [{
+        jobId, token: 'token', queuedMs: 0, class: jobClass, input: { form: 'tokens', rows, tokens, tokenizer: this.tokenizer.hash }, fingerprint: undefined, truncate: 'end',
+        prompt: undefined, output: { dtype: 'f32', dimensions: undefined }, resultTtlMs: 1_000, remainingMs: undefined,
+      }],
+    });
+  }
+
+  private hear(message: FromExecutor): void {
+    if (message.kind === 'outcomes') return message.outcomes.forEach((outcome) => this.end(outcome));
+    if (message.kind !== 'ran') return;
+    this.ran.push(message);
+    this.pooledTokens = message.poolTokens;
+    this.fillUp();
+  }
+
+  private end(outcome: JobOutcome): void {
+    const { jobId, kind } = outcome;
+    if (kind === 'unstarted' && !this.isFlowing) return;
+    if (kind !== 'committed') throw new Error(`${jobId}: ${JSON.stringify(outcome)}`);
+    const ids = this.rows.get(jobId)!;
+    const arrivedMs = this.arrivedMs.get(jobId);
+    if (arrivedMs !== undefined) {
+      this.waitsMs.push(this.bench.clock.nowMs() - arrivedMs);
+      this.interactiveTokens += ids.reduce((sum, row) => sum + row.length, 0);
+    }
+    const { header, body } = openResult(this.store.results.get(jobId)!);
+    const values = new Float32Array(Uint8Array.from(body).buffer);
+    for (const row of [0, ids.length - 1]) this.bench.check(ids[row]!, values.subarray(row * header.dims, (row + 1) * header.dims));
+    for (const map of [this.rows, this.arrivedMs, this.store.inputs, this.store.locks, this.store.results]) map.delete(jobId);
+    this.store.commits.length = 0;
+  }
+}
+
+function simulated(): Bench {
+  const clock = new ManualClock();
+  const backend = new FakeBackend({ clock, slotRows: MAX_ROWS, slotTokens: MAX_PADDED_TOKENS, runMs: ({ rows, width }) => 0.5 + (rows * width) / 1_000 });
+  const check = (ids: readonly number[], vector: Float32Array): void => {
+    if (String(vector) !== String(deliveredVector(ids, backend.dims))) throw new Error('a row is not what the device gave');
+  };
+  return { backend, clock, check, pass: async (ms) => {
+    await clock.advance(ms);
+    backend.runs.length = 0; // what ran is not kept
+  } };
+}
+
+async function tiny(): Promise<Bench> {
+  const backend = await openBackend(await openModel('tiny-random', { cacheDir }), 1, undefined, MAX_PADDED_TOKENS);
+  return { backend, clock: systemClock, check: (_, vector) => checkLength(vector), pass: (ms) => sleep(ms) };
+}
+
+function checkLength(vector: Float32Array): void {
+  if (!(Math.abs(Math.hypot(...vector) - 1) < 1e-5)) throw new Error('a vector is not of length 1');
+}
+
+const quantile = (numbers: readonly number[], share: number): number => numbers.toSorted((a, b) => a - b)[Math.min(numbers.length - 1, Math.floor(share * numbers.length))]!;
+const median = (numbers: readonly number[]): number => quantile(numbers, 0.5);
+const round = (number: number): number => Math.round(number * 1_000) / 1_000;
+
+async function main(): Promise<boolean> {
+  const bench = args.device === 'tiny' ? await tiny() : simulated();
+  const stream = new Stream(bench);
+  const warm = await stream.phase(args.device === 'tiny' ? 500 : 100, undefined);
+  const batchMs = median(warm.batchMs);
+  const phaseMs = (Number(args.batches) * batchMs) / 6;
+  const [alone, together]: [Phase[], Phase[]] = [[], []];
+  for (let i = 0; i < 3; i++) { // alternating: a real machine is not the same from one second to the next
+    alone.push(await stream.phase(phaseMs, undefined));
+    together.push(await stream.phase(phaseMs, Number(args.every) * batchMs));
+  }
+  const stopped = stream.stop();
+  while ((await Promise.race([stopped.then(() => true), bench.pass(batchMs).then(() => false)])) === false);
+  await Promise.all([bench.backend.stop(), bench.pass(batchMs)]);
+  const unitMs = median(alone.flatMap((phase) => phase.batchMs));
+  const waits = together.flatMap((phase) => phase.waitsMs.map((ms) => ms / unitMs));
+  const bulkShare = median(together.map((phase, i) => phase.bulkTokensPerMs / alone[i]!.bulkTokensPerMs));
+  const mostBatchTimes = Math.max(...waits);
+  const isKept = mostBatchTimes <= MOST_BATCH_TIMES && bulkShare >= LEAST_BULK_SHARE;
+  process.stdout.write(`${JSON.stringify({
+    bench: 'interactive-wait', device: bench.backend.device, cpu: cpus()[0]?.model, batchMs: { median: round(unitMs), most: round(Math.max(...[...alone, ...together].flatMap((phase) => phase.batchMs))) }, interactiveJobs: waits.length, everyBatchTimes: Number(args.every),
+    waitBatchTimes: { median: round(median(waits)), p95: round(quantile(waits, 0.95)), p99: round(quantile(waits, 0.99)), most: round(mostBatchTimes) },
+    bulkShare: round(bulkShare), isKept,
+  })}\n`);
+  return isKept;
+}
+
+if (!(await main()) && !args.report) process.exitCode = 1;
