@@ -4,18 +4,20 @@
 import type { InferenceBackend } from '../ports.ts';
 
 /** What happens once a run with the token in it was at the device. */
-export type Fate = 'die' | 'hang' | 'worker';
+export type Fate = 'die' | 'hang' | 'worker' | 'refuse';
 
-/** `spec`: "<token id>" or "<token id>:<fate>"; `worker`: the whole worker dies with it. The backend itself, its `run` replaced. */
+/** `spec`: "<token id>" or "<token id>:<fate>"; `worker`: the whole worker dies with it; `refuse`: the device has no memory for it. The backend itself, its `run` replaced. */
 export function withDeadlyToken<Backend extends InferenceBackend>(backend: Backend, spec: string | undefined, die: (whole: boolean) => void): Backend {
   if (spec === undefined || spec === '') return backend;
   const [token, fate = 'die'] = spec.split(':');
   const run = backend.run.bind(backend);
   const runningMs = backend.runningMs.bind(backend);
+  if (fate === 'refuse') Object.defineProperty(backend, 'device', { value: 'small' }); // not the last one there is
   let hungSinceMs: number | undefined;
   backend.runningMs = () => (hungSinceMs === undefined ? runningMs() : performance.now() - hungSinceMs);
   backend.run = async (slot, shape, options) => {
     const isDeadly = slot.ids.subarray(0, shape.rows * shape.width).includes(Number(token));
+    if (isDeadly && fate === 'refuse') return { ok: false, outOfVram: { message: `no room for token ${token}` } };
     const result = await run(slot, shape, options);
     if (!isDeadly) return result;
     if (fate !== 'hang') die(fate === 'worker');

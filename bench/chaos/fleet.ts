@@ -1,0 +1,82 @@
+// The workers of the chaos bench, each under a supervisor that starts another under the same name as soon as one is gone.
+// What a worker's end was is remembered: killed by us, or left by itself.
+
+import { fork, type ChildProcess } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+
+export interface FleetOptions {
+  readonly redisUrl: string;
+  /** Settings of each worker. */
+  readonly workers: readonly Readonly<Record<string, string>>[];
+}
+
+/** A worker that cannot start is not started again sooner. */
+const RESTART_MS = 200;
+
+export class SupervisedFleet {
+  private readonly options: FleetOptions;
+  private readonly children: (ChildProcess | undefined)[] = [];
+  private readonly killed = new WeakSet<ChildProcess>();
+  private isStopping = false;
+  /** Exit codes of workers that ended without being killed. */
+  readonly leftByThemselves: string[] = [];
+  starts = 0;
+
+  constructor(options: FleetOptions) {
+    this.options = options;
+  }
+
+  /** Resolves when all are ready. */
+  async start(): Promise<void> {
+    await Promise.all(this.options.workers.map((_, index) => this.launch(index)));
+  }
+
+  killWorker(index: number): void {
+    const child = this.children[index];
+    if (child === undefined) return;
+    this.killed.add(child);
+    child.kill('SIGKILL');
+  }
+
+  killExecutor(index: number): void {
+    const pid = this.children[index]?.pid;
+    const [executor] = pid === undefined ? [] : childrenOf(pid);
+    if (executor !== undefined) process.kill(executor, 'SIGKILL');
+  }
+
+  /** SIGTERM to all; resolves with their exit codes. */
+  async stop(): Promise<(number | null)[]> {
+    this.isStopping = true;
+    return Promise.all(this.children.flatMap((child) => {
+      if (child === undefined || child.exitCode !== null || child.signalCode !== null) return [];
+      const code = new Promise<number | null>((resolve) => child.once('exit', resolve));
+      child.kill('SIGTERM');
+      return [code];
+    }));
+  }
+
+  private launch(index: number): Promise<void> {
+    this.starts++;
+    const child = fork(fileURLToPath(new URL('../../apps/cpu-worker/src/main.ts', import.meta.url)), [], {
+      env: { ...process.env, SHOAL_REDIS_URL: this.options.redisUrl, SHOAL_WORKER_NAME: `chaos-${index}`, ...this.options.workers[index] },
+      stdio: ['ignore', 2, 2, 'ipc'],
+    });
+    this.children[index] = child;
+    child.once('exit', (code, signal) => {
+      this.children[index] = undefined;
+      if (this.isStopping) return;
+      if (!this.killed.has(child)) this.leftByThemselves.push(String(code ?? signal));
+      setTimeout(() => (this.isStopping ? undefined : void this.launch(index)), RESTART_MS);
+    });
+    return new Promise((resolve) => child.on('message', (message: { readonly kind: string }) => (message.kind === 'ready' ? resolve() : undefined)));
+  }
+}
+
+function childrenOf(pid: number): number[] {
+  try {
+    return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number);
+  } catch {
+    return [];
+  }
+}

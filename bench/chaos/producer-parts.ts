@@ -1,0 +1,16 @@
+// What a chaos producer takes from the queue library, and a plain connection for the number of claims of a job.
+
+import { closeConnection, openConnection, untilReady, type Redis } from '@shoal/queue';
+
+export { JobProducer, ResultReader, type NewJob, type Redis } from '@shoal/queue';
+
+export async function connectRaw(url: string): Promise<Redis> {
+  const connection = openConnection({ url, name: 'chaos' });
+  try {
+    await untilReady(connection, url);
+    return connection;
+  } catch (error) {
+    await closeConnection(connection);
+    throw error;
+  }
+}

@@ -1,0 +1,245 @@
+// One producer of the chaos bench, a process of its own: keeps a window of jobs open, holds itself to what the server
+// acknowledged, and compares every row of every answer with the undisturbed one. `again` adds a job anew when the server no
+// longer knows it, as the SDK does; `once` never does, so that whatever is lost is seen.
+
+import { readFileSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { encodeTokens, fingerprintOf, isShoalError, mainQueue, openResult, parseFailedReason, systemClock, type EmbedJobData } from '@shoal/core';
+import { JobProducer, ResultReader, connectRaw, type NewJob, type Redis } from './producer-parts.ts';
+import { randomFrom } from './random.ts';
+
+export interface ProducerOrder {
+  readonly redisUrl: string;
+  readonly index: number;
+  readonly seed: number;
+  readonly mode: 'again' | 'once';
+  readonly window: number;
+  /** name@revision */
+  readonly model: string;
+  readonly slug: string;
+  readonly tokenizer: string;
+  readonly dims: number;
+  readonly rows: readonly (readonly number[])[];
+  /** Rows that the small device refuses; in every `refusedEvery`-th job. */
+  readonly refusedRows: readonly number[];
+  readonly refusedEvery: number;
+  /** File with rows × dims f32: what an undisturbed run gave. */
+  readonly expectedPath: string;
+}
+
+export interface ProducerReport {
+  readonly acknowledged: number;
+  readonly texts: number;
+  readonly completed: number;
+  readonly failed: Readonly<Record<string, number>>;
+  readonly open: number;
+  readonly lost: number;
+  readonly wrong: number;
+  readonly visibleTwice: number;
+  readonly addedAgain: number;
+  readonly handedOver: number;
+  /** Claims of each job beyond its first, over all whose count could still be read. */
+  readonly claimedAgain: number;
+  readonly claimsKnown: number;
+}
+
+interface OpenJob {
+  readonly job: NewJob;
+  readonly rows: readonly number[];
+  isAcknowledged: boolean;
+  isHeard: boolean;
+  lookAtMs: number;
+}
+
+const LOOK_AFTER_MS = 2_000;
+const MIN_COSINE = 0.999999;
+/** Delivered results that are asked for once more at the end. */
+const ASKED_TWICE = 20_000;
+
+class ChaosProducer {
+  private readonly order: ProducerOrder;
+  private readonly producer: JobProducer;
+  private readonly reader: ResultReader;
+  private readonly raw: Redis;
+  private readonly expected: Float32Array;
+  private readonly random: () => number;
+  private readonly open = new Map<string, OpenJob>();
+  private readonly delivered: string[] = [];
+  private made = 0;
+  private isAdding = true;
+  private readonly tally = { acknowledged: 0, texts: 0, completed: 0, lost: 0, wrong: 0, visibleTwice: 0, addedAgain: 0, handedOver: 0, claimedAgain: 0, claimsKnown: 0 };
+  private readonly failed: Record<string, number> = {};
+
+  constructor(order: ProducerOrder, producer: JobProducer, reader: ResultReader, raw: Redis) {
+    this.order = order;
+    this.producer = producer;
+    this.reader = reader;
+    this.raw = raw;
+    const bytes = readFileSync(order.expectedPath);
+    this.expected = new Float32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4);
+    this.random = randomFrom(order.seed * 1_000 + order.index);
+    reader.onReply(({ completed, failed }) => {
+      for (const jobId of [...completed, ...failed]) {
+        const open = this.open.get(jobId);
+        if (open !== undefined) open.isHeard = true;
+      }
+    });
+  }
+
+  report(): ProducerReport {
+    return { ...this.tally, failed: { ...this.failed }, open: this.open.size };
+  }
+
+  /** No more new jobs; resolves when every acknowledged one has had its ending. */
+  async finish(): Promise<ProducerReport> {
+    this.isAdding = false;
+    while (this.open.size > 0) await sleep(50);
+    for (let from = Math.max(0, this.delivered.length - ASKED_TWICE); from < this.delivered.length; from += 100) {
+      const answers = await this.reader.acknowledge(this.delivered.slice(from, from + 100));
+      this.tally.visibleTwice += answers.filter(({ kind }) => kind === 'body').length;
+    }
+    return this.report();
+  }
+
+  async run(): Promise<never> {
+    for (;;) {
+      try {
+        await this.add();
+        await this.look();
+      } catch (error) {
+        if (!isShoalError(error)) throw error; // QUEUE_UNREACHABLE, QUEUE_FULL: the whole turn is repeated
+        await sleep(100);
+      }
+      await sleep(5);
+    }
+  }
+
+  private async add(): Promise<void> {
+    while (this.isAdding && this.open.size < this.order.window) this.make();
+    const waiting = [...this.open.values()].filter(({ isAcknowledged }) => !isAcknowledged).slice(0, 32);
+    if (waiting.length === 0) return;
+    const results = await this.producer.add(waiting.map(({ job }) => job));
+    for (const [at, { outcome }] of results.entries()) {
+      const open = waiting[at]!;
+      if (outcome === 'refused') continue; // no room: it was never acknowledged
+      if (outcome === 'conflict') throw new Error(`${open.job.jobId}: a conflict over an id that only we use`);
+      open.isAcknowledged = true;
+      open.lookAtMs = systemClock.nowMs() + LOOK_AFTER_MS;
+      this.tally.acknowledged++;
+      this.tally.texts += open.rows.length;
+    }
+    if (results.some(({ outcome }) => outcome === 'refused')) await sleep(50);
+  }
+
+  private make(): void {
+    const { index, rows, refusedRows, refusedEvery, model, tokenizer } = this.order;
+    const number = this.made++;
+    const isInteractive = this.random() < 0.1;
+    const picked = Array.from({ length: isInteractive ? 1 + Math.floor(this.random() * 4) : 64 }, () => Math.floor(this.random() * (rows.length - refusedRows.length)));
+    if (number % refusedEvery === 0) picked[0] = refusedRows[Math.floor(this.random() * refusedRows.length)]!;
+    const ids = picked.map((row) => rows[row]!);
+    const input = encodeTokens(ids);
+    const facts = { model, prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } } as const;
+    const data: EmbedJobData = {
+      v: 1, fingerprint: fingerprintOf(facts, input), reply: this.reader.replyChannel, tenant: `tenant-${number % 5}`, class: isInteractive ? 'interactive' : 'bulk',
+      input: { form: 'tokens', rows: ids.length, tokens: ids.reduce((sum, row) => sum + row.length, 0), tokenizer },
+    };
+    const jobId = `c${index}~${number}`;
+    this.open.set(jobId, { job: { jobId, data, input }, rows: picked, isAcknowledged: false, isHeard: false, lookAtMs: Infinity });
+  }
+
+  private async look(): Promise<void> {
+    const nowMs = systemClock.nowMs();
+    const due = [...this.open.values()].filter((open) => open.isAcknowledged && (open.isHeard || open.lookAtMs <= nowMs)).slice(0, 64);
+    if (due.length === 0) return;
+    const jobIds = due.map(({ job }) => job.jobId);
+    const [states, bodies, claims] = await Promise.all([
+      this.producer.states(jobIds), this.reader.peek(jobIds), Promise.all(jobIds.map((jobId) => this.raw.hmget(`{shoal}:${mainQueue(this.order.slug)}:${jobId}`, 'ats', 'returnvalue'))),
+    ]);
+    const taken: string[] = [];
+    for (const [at, open] of due.entries()) {
+      open.isHeard = false;
+      open.lookAtMs = nowMs + LOOK_AFTER_MS;
+      if (this.judge(open, states[at]!, bodies[at])) {
+        taken.push(open.job.jobId);
+        this.countClaims(claims[at] ?? []);
+      }
+    }
+    if (taken.length > 0) await this.reader.markTaken(taken);
+  }
+
+  /** True when its result was delivered now. */
+  private judge(open: OpenJob, { state, failedReason }: { readonly state: string; readonly failedReason: string | undefined }, body: Buffer | undefined): boolean {
+    const { jobId } = open.job;
+    if (state === 'failed') {
+      const { code } = parseFailedReason(failedReason ?? '');
+      if (code === 'INPUT_LOST' && this.order.mode === 'again') return this.addAgain(open);
+      this.failed[code] = (this.failed[code] ?? 0) + 1;
+      return !this.open.delete(jobId);
+    }
+    if (state !== 'completed' && state !== 'unknown') return false;
+    if (body === undefined) {
+      if (this.order.mode === 'again') return this.addAgain(open);
+      this.tally.lost++;
+      process.stderr.write(`lost: ${jobId} is ${state} and has no result\n`);
+      return !this.open.delete(jobId);
+    }
+    if (state === 'unknown' && openResult(body).header.isTaken) return this.addAgain(open);
+    this.check(jobId, body, open.rows);
+    this.tally.completed++;
+    this.open.delete(jobId);
+    this.delivered.push(jobId);
+    return true;
+  }
+
+  private addAgain(open: OpenJob): false {
+    open.isAcknowledged = false;
+    this.tally.acknowledged--;
+    this.tally.texts -= open.rows.length;
+    this.tally.addedAgain++;
+    return false;
+  }
+
+  private check(jobId: string, bytes: Buffer, rows: readonly number[]): void {
+    const { dims } = this.order;
+    const { header, body } = openResult(bytes);
+    const values = new Float32Array(Uint8Array.from(body).buffer);
+    const isRight = header.rows === rows.length && header.dims === dims && rows.every((row, at) => this.cosine(values, at * dims, row * dims) >= MIN_COSINE);
+    if (isRight) return;
+    this.tally.wrong++;
+    process.stderr.write(`wrong: ${jobId}\n`);
+  }
+
+  private cosine(values: Float32Array, at: number, expectedAt: number): number {
+    let [dot, a, b] = [0, 0, 0];
+    for (let i = 0; i < this.order.dims; i++) {
+      const [x, y] = [values[at + i]!, this.expected[expectedAt + i]!];
+      dot += x * y;
+      a += x * x;
+      b += y * y;
+    }
+    return dot / Math.sqrt(a * b);
+  }
+
+  private countClaims([count, value]: readonly (string | null)[]): void {
+    if (value?.includes('"handedOver"') === true) this.tally.handedOver++;
+    if (count === null || count === undefined) return;
+    this.tally.claimsKnown++;
+    this.tally.claimedAgain += Math.max(0, Number(count) - 1);
+  }
+}
+
+async function main(): Promise<void> {
+  const order = await new Promise<ProducerOrder>((resolve) => process.once('message', resolve));
+  const common = { redisUrl: order.redisUrl, queue: mainQueue(order.slug) };
+  const reader = await ResultReader.connect({ ...common, replyName: `chaos${order.index}` });
+  const producer = new ChaosProducer(order, await JobProducer.connect(common), reader, await connectRaw(order.redisUrl));
+  process.on('message', (message: 'report' | 'finish') => {
+    if (message === 'report') process.send?.(producer.report());
+    else void producer.finish().then((report) => process.send?.({ ...report, isFinal: true }));
+  });
+  process.on('disconnect', () => process.exit(1));
+  await producer.run();
+}
+
+await main();
