@@ -5,9 +5,8 @@ import { keySpace, type EmbedReturn, type Logger, type RawClaim } from '@shoal/c
 import { RecordingLogger, describeJobSource } from '@shoal/core/testing';
 import { Queue, QueueEvents } from 'bullmq';
 import { BullJobSource } from './bull-job-source.ts';
-import { Canceller } from './cancel.ts';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
-import { Quarantine } from './quarantine.ts';
+import { jobSourceHarness } from './testing/job-source-harness.ts';
 import { startTestServer, type TestServer } from './testing.ts';
 
 const silent: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
@@ -67,43 +66,9 @@ async function expectNoConnections(): Promise<void> {
   });
 }
 
-/** A key with a stranger's token and a long life. */
-async function steal(prefix: string, jobId: string): Promise<void> {
-  await connection.set(keySpace(prefix).lock('embed-x', jobId), 'a stranger', 'PX', 60_000);
-}
-
-
-async function cancel(prefix: string, jobId: string): Promise<void> {
-  const canceller = await Canceller.connect({ redisUrl: server.url, prefix, queue: 'embed-x', log: silent });
-  await canceller.cancel([jobId]);
-  await canceller.close();
-}
-
-async function quarantined(prefix: string): Promise<string[]> {
-  const quarantine = new Quarantine({ redisUrl: server.url, prefix, queue: 'embed-x' });
-  const jobs = await quarantine.list();
-  await quarantine.close();
-  return jobs.map(({ jobId }) => jobId);
-}
-
 describeJobSource('BullJobSource', async () => {
   const scene = setScene();
-  return {
-    leaseMs: LEASE_MS,
-    open: () => scene.open(),
-    add: async (jobId, data) => void (await scene.queue.add('embed', data, { jobId, attempts: 3 })),
-    inspect: async (jobId) => {
-      const job = await scene.queue.getJob(jobId);
-      const state = await job?.getState();
-      if (job === undefined || state === undefined || state === 'unknown' || state === 'waiting-children' || state === 'prioritized') return undefined;
-      return { state, attempts: job.attemptsMade, returnValue: job.returnvalue ?? undefined, failedReason: job.failedReason };
-    },
-    steal: (jobId) => steal(scene.prefix, jobId),
-    cancel: (jobId) => cancel(scene.prefix, jobId),
-    quarantined: () => quarantined(scene.prefix),
-    passTime: (ms) => sleep(ms),
-    close: () => scene.close(),
-  };
+  return jobSourceHarness({ redisUrl: server.url, prefix: scene.prefix, queue: 'embed-x', leaseMs: LEASE_MS, open: () => scene.open(), onClosed: () => scene.close() });
 });
 
 const RETURN: EmbedReturn = {
@@ -191,7 +156,7 @@ describe('BullJobSource and BullMQ', () => {
     expect(await scene.queue.getJob('gone')).toBeUndefined();
   });
 
-  test('jobs whose hash is corrupt or gone do not stop the others, and those that can be failed are claimed', async () => {
+  test('jobs whose hash is corrupt or gone are claimed like the others, with a reason to fail them', async () => {
     const jobIds = ['data', 'opts', 'gone', 'good', 'empty'];
     await scene.queue.addBulk(jobIds.map((jobId) => ({ name: 'embed', data: { jobId }, opts: { jobId } })));
     const keys = keySpace(scene.prefix);
@@ -201,11 +166,14 @@ describe('BullJobSource and BullMQ', () => {
     await connection.hset(keys.job('embed-x', 'empty'), 'data', '');
     const log = new RecordingLogger();
     const source = await started({ log });
-    const claims = await claimAll(source, 4);
-    expect(claims.map(({ jobId, data }) => [jobId, data])).toEqual([['data', null], ['gone', {}], ['good', { jobId: 'good' }], ['empty', {}]]);
-    expect(log.messages('error')).toEqual(['a job in the queue cannot be read; it is left to its lease']);
+    const claims = await claimAll(source, 5);
+    expect(claims.map(({ jobId, data, mustFail }) => [jobId, data, mustFail?.slice(0, 40)])).toEqual([
+      ['data', {}, 'its record cannot be read: "data" is not'], ['opts', { jobId: 'opts' }, 'its record cannot be read: "opts" is not'], ['gone', {}, 'its record is gone; only its id was left'],
+      ['good', { jobId: 'good' }, undefined], ['empty', {}, undefined],
+    ]);
+    expect(log.messages('error')).toEqual([]);
     for (const claim of claims) expect(await source.settle(claim, { kind: 'fail', failure: { code: 'JOB_INVALID', message: 'x' } })).toBe('settled');
-    expect(await scene.queue.getFailedCount()).toBe(4);
+    expect(await scene.queue.getFailedCount()).toBe(5);
   });
 
   test('a job that the queue decided must fail says so', async () => {
