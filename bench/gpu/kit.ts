@@ -1,0 +1,95 @@
+// What every part of this bench shares: its arguments, the model, the corpus as token ids, and a line of JSON per result. A part
+// runs in a process of its own, so that a device it wrecked, or memory it keeps, is not the next part's.
+
+import { execFileSync } from 'node:child_process';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { cacheFolder } from '@shoal/core';
+import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
+import { raggedCorpus } from '../ragged-corpus.ts';
+
+const { values } = parseArgs({
+  strict: false,
+  options: {
+    device: { type: 'string', default: 'gpu:0' },
+    /** Sizes for a machine without a GPU: the paths are walked, the figures mean nothing. */
+    small: { type: 'boolean', default: false },
+    model: { type: 'string', default: 'minilm' },
+    /** Where torch_loops.py and others find the corpus. */
+    scratch: { type: 'string', default: '/tmp' },
+  },
+});
+export const device = String(values.device);
+export const isSmall = values.small === true;
+export const scratch = String(values.scratch);
+export const provider = device === 'cpu' ? 'cpu' : 'cuda';
+export const cacheDir = cacheFolder(process.env['SHOAL_CACHE_DIR']);
+export const MAX_TOKENS = 512;
+/** Texts of the corpus: 2.7 M tokens. */
+export const CORPUS_TEXTS = isSmall ? 96 : 32_768;
+export const CORPUS_SEED = 1;
+
+export interface Corpus {
+  readonly model: StoredModel;
+  readonly texts: readonly string[];
+  readonly rows: readonly ArrayLike<number>[];
+  readonly tokens: number;
+}
+
+export async function openCorpus(count = CORPUS_TEXTS, seed = CORPUS_SEED): Promise<Corpus> {
+  const model = await openModel(String(values.model), { cacheDir });
+  const tokenizer = await openTokenizer(model, { maxTokens: MAX_TOKENS });
+  const texts = raggedCorpus(join(model.folder, 'tokenizer.json'), count, seed).map(({ text }) => text);
+  const rows = texts.map((text) => tokenizer.encode(text).ids);
+  return { model, texts, rows, tokens: rows.reduce((sum, row) => sum + row.length, 0) };
+}
+
+export interface Batch {
+  readonly rows: readonly number[];
+  readonly width: number;
+}
+
+/** Indices of rows, sorted by length and cut by a budget of padded tokens; widths are multiples of 8. */
+export function sortedBatches(rows: readonly ArrayLike<number>[], budget: number): Batch[] {
+  const order = rows.map((_, index) => index).sort((a, b) => rows[b]!.length - rows[a]!.length);
+  const batches: Batch[] = [];
+  for (let at = 0; at < order.length; ) {
+    const width = widthOf(rows[order[at]!]!.length);
+    const count = Math.max(1, Math.floor(budget / width));
+    batches.push({ rows: order.slice(at, at + count), width });
+    at += count;
+  }
+  return batches;
+}
+
+export function widthOf(tokens: number): number {
+  return Math.ceil(tokens / 8) * 8;
+}
+
+export function median(values: readonly number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted[Math.floor(sorted.length / 2)] ?? Number.NaN;
+}
+
+export function quantile(values: readonly number[], share: number): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN;
+}
+
+export function round(value: number, digits = 0): number {
+  return Number(value.toFixed(digits));
+}
+
+/** Device memory in use as the driver tells it, MiB; NaN without a driver. */
+export function usedMebibytes(index = 0): number {
+  try {
+    return Number(execFileSync('nvidia-smi', ['--query-gpu=memory.used', '--format=csv,noheader,nounits', `--id=${index}`], { encoding: 'utf8', timeout: 10_000 }).trim());
+  } catch {
+    return Number.NaN;
+  }
+}
+
+/** A result. */
+export function row(facts: object): void {
+  process.stdout.write(`${JSON.stringify(facts)}\n`);
+}
