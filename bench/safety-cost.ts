@@ -10,6 +10,7 @@ import { parseArgs } from 'node:util';
 import { decodeInput, encodeResult, encodeTokens, fingerprintOf, keySpace, openResult } from '@shoal/core';
 import { openConnection, closeConnection, RedisPayloadStore, type Redis } from '@shoal/queue/payload';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { mergeTwins } from '../libs/core/src/twins.ts';
 
 const { values: args } = parseArgs({ options: { rounds: { type: 'string', default: '300' } } });
 const ROUNDS = Number(args.rounds);
@@ -42,6 +43,13 @@ function rangeCheck(): number {
   let most = 0;
   if (decoded.form === 'tokens') for (const row of decoded.rows) for (let i = 0; i < row.length; i++) if (row[i]! > most) most = row[i]!;
   return most;
+}
+
+/** Decoded once: as the pool holds them. Fresh rows each time, because merging marks them. */
+const decoded = decodeInput(input);
+function searchForEqualRows(): number {
+  if (decoded.form !== 'tokens') throw new Error('the input has token ids');
+  return mergeTwins(decoded.rows.map((ids) => ({ ids, twins: [] }))).length;
 }
 
 function lengthCheck(): Float32Array {
@@ -93,6 +101,7 @@ try {
     executorMicroseconds: {
       fingerprintOfInput: microseconds(() => fingerprintOf(facts, input)),
       decodeAndRangeOfIds: microseconds(rangeCheck),
+      searchForEqualRows: microseconds(searchForEqualRows),
       lengthOfEveryVector: microseconds(lengthCheck),
       checksumAndHeader: microseconds(() => encodeResult({ dtype: 'f32', rows: ROWS, dims: DIMS, fingerprint, isTruncated: false }, body)),
     },
