@@ -4,7 +4,7 @@
 // outage, memory that is full, fsyncs that take 300 ms. Every row of every answer is compared with an undisturbed run's.
 //
 //   node --conditions=@shoal/source bench/chaos.ts [--seconds 600] [--texts 1000000] [--mode everysec|always] [--seed N]
-//        [--workers 3] [--producers 2] [--window 150] [--outage 20] [--slow 20] [--lease-ms 5000]
+//        [--workers 3] [--producers 2] [--window 150] [--outage 20] [--slow 20] [--every 4] [--lease-ms 5000]
 //
 // `everysec`: producers add again what the server forgot. `always`: they do not, and nothing may be forgotten. Prints one
 // JSON line and ends with 1 when anything was lost, wrong or visible twice. --seconds 20 --texts 0 --outage 3 --slow 3 is the form for CI.
@@ -38,7 +38,7 @@ const { values: args } = parseArgs({
     outage: { type: 'string', default: '20' },
     slow: { type: 'string', default: '20' },
     'lease-ms': { type: 'string', default: '5000' },
-    every: { type: 'string', default: '2' },
+    every: { type: 'string', default: '4' },
   },
 });
 const MODEL = 'tiny-random';

@@ -24,6 +24,8 @@ afterAll(async () => {
   await server.stop();
 });
 
+const claimOne = async (source: BullJobSource): Promise<RawClaim> => (await source.claim(1))[0]!;
+
 describe('a canceller', () => {
   let prefix: string;
   let main: Queue;
@@ -52,7 +54,6 @@ describe('a canceller', () => {
     return { source, heard };
   }
 
-  const claimOne = async (source: BullJobSource): Promise<RawClaim> => (await source.claim(1))[0]!;
   const outcomeOf = async (jobId: string): Promise<string> => (await canceller.cancel([jobId]))[0]!.outcome;
 
   test('fails what waits, in line, by priority or delayed; deletes its input, and tells who waits for it', async () => {

@@ -91,6 +91,28 @@ describe('a worker that waits for jobs', () => {
     await source.stop();
   });
 
+  test('in a numbered database goes on through many cuts, and no rejection is left that nobody handles', async () => {
+    const unhandled: unknown[] = [];
+    const note = (error: unknown): void => void unhandled.push(error);
+    process.on('unhandledRejection', note);
+    const own = openConnection({ url: `${server.url}/2`, name: 'test-2' });
+    const second = new Queue('embed-x', { prefix, connection: own });
+    second.on('error', () => undefined);
+    const { source, claimed } = await waiting(`${server.url}/2`);
+    for (let cut = 0; cut < 15; cut++) {
+      await server.command('CLIENT', 'KILL', 'TYPE', 'pubsub');
+      await server.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+      await new Promise((resolve) => setTimeout(resolve, 20 * (cut % 5))); // cuts during connecting, selecting and subscribing
+    }
+    await second.add('embed', {}, { jobId: 'a' });
+    expect(await claimed).toEqual(['a']);
+    await source.stop();
+    await second.close();
+    await closeConnection(own);
+    process.off('unhandledRejection', note);
+    expect(unhandled).toEqual([]);
+  });
+
   test('goes on after a pause of the whole server', async () => {
     const { source, claimed } = await waiting();
     await server.command('CLIENT', 'PAUSE', 1_500, 'ALL');

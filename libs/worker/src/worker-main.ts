@@ -1,7 +1,8 @@
 // What the worker apps' main.ts call: a process that runs one worker until it is told to stop.
 
-import type { Precision, Settings } from '@shoal/core';
+import type { Logger, Precision, Settings } from '@shoal/core';
 import { serviceMain, type ServiceReport } from '@shoal/ops/service';
+import { isConnectionFault } from '@shoal/queue';
 import { startWorker } from './worker.ts';
 
 /** What a forked worker tells its parent. */
@@ -18,9 +19,19 @@ export async function workerMain({ fixed = {} }: WorkerMainOptions = {}): Promis
     name: 'worker',
     fixed,
     start: async (settings, log) => {
+      process.on('unhandledRejection', (error) => survive(error, log));
       const { facts, failed, stop } = await startWorker({ settings, log, faultPoint: process.env['SHOAL_FAULT_POINT'] });
       const { device, precision, model } = facts;
       return { facts: { device, precision, model }, failed, stop };
     },
   });
+}
+
+/**
+ * ioredis selects a database and subscribes again by itself after a cut, and lets nobody catch that the next cut came first
+ * (6.0.0); the connection after that does it anew. Anything else is a bug: the process ends, aloud.
+ */
+function survive(error: unknown, log: Logger): void {
+  if (!isConnectionFault(error)) throw error;
+  log.warn({ err: error }, 'a connection broke while it was being restored, trying again');
 }
