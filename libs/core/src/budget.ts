@@ -76,13 +76,19 @@ const TESTS = 16;
 /** The bar is one OOM in 10,000 runs; so a limit that failed is not tested again any sooner. */
 const HOLD_RUNS = 10_000;
 const MAX_HOLD_RUNS = 160_000;
+/** It rises in steps of so many runs. */
+const STEP_RUNS = 100;
 /** An OOM lowers the budget by this factor; for a run that was far smaller than the budget by no more than half, see ranOutOfMemory. */
 const SHRINK = 0.75;
 const MOST_SHRINK = 0.5;
 /** Runtimes count elements of a tensor in 32 bits with a sign: 4,096 × 512 tokens of MiniLM failed on CUDA as "out of memory" that it was not (2026-11). */
 const MAX_ELEMENTS = 2 ** 31 - 1;
-/** How far one reading draws the law towards it: at once half-way where it said too little, gently where it said too much. */
-const CORRECTION_UP = 0.5;
+/**
+ * How far one reading draws the law towards it. Where it said too little all the way at once: the next runs are smaller then, and
+ * peaks of smaller runs show nothing. A process holds other things than tensors: half-way. Where it said too much, gently.
+ */
+const CORRECTION_UP = 1;
+const CORRECTION_UP_BY_PROCESS = 0.5;
 const CORRECTION_DOWN = 0.1;
 /** Readings that differ by less change nothing. */
 const TOLERANCE = 0.02;
@@ -298,16 +304,16 @@ class LearningBudget implements Budget {
 
   private regained(ceiling: Ceiling): Ceiling | undefined {
     if (ceiling.holdRuns > 0) return { ...ceiling, holdRuns: ceiling.holdRuns - 1 };
-    const bytes = ceiling.bytes * (1 / SHRINK) ** (1 / ceiling.patienceRuns);
+    const bytes = ceiling.bytes * (1 / SHRINK) ** (STEP_RUNS / ceiling.patienceRuns);
     this.ceiling = undefined; // what else would limit?
-    return bytes >= this.largestIncrement() ? undefined : { ...ceiling, bytes };
+    return bytes >= this.largestIncrement() ? undefined : { ...ceiling, bytes, holdRuns: STEP_RUNS - 1 };
   }
 
   /**
    * A reading is the peak of all runs so far. When it rose, this run needed that much: exactly, or where the arena doubles, more
    * than it held before. When it did not, this run needed no more than that. What the law says is drawn into this interval.
    */
-  private correct(shape: RunShape, { liveBytes: live, footprintBytes: footprint }: MemoryReading): void {
+  private correct(shape: RunShape, { liveBytes: live, footprintBytes: footprint, source }: MemoryReading): void {
     const reading = live ?? footprint;
     if (reading === undefined || this.memoryLaw() === undefined) return;
     const isExact = live !== undefined || this.law.arena === 'exact';
@@ -318,7 +324,8 @@ class LearningBudget implements Budget {
     if (Math.abs(found - predicted) < TOLERANCE * predicted) return;
     const { loadedBytes, floorBytes, slackBytes } = this.law;
     const perToken = Math.max(1, found - loadedBytes - floorBytes + slackBytes) / (shape.rows * shape.width);
-    this.law = drawn(this.law, shape.width, perToken);
+    const pull = found < predicted ? CORRECTION_DOWN : source === 'process' ? CORRECTION_UP_BY_PROCESS : CORRECTION_UP;
+    this.law = drawn(this.law, shape.width, perToken, pull);
     this.source = 'corrected';
   }
 
@@ -342,9 +349,8 @@ class LearningBudget implements Budget {
 }
 
 /** The law with the table's entries beside `width` drawn towards `perToken`, each by its share in that width; others only so far that none falls with the width. */
-function drawn(law: MemoryLaw, width: number, perToken: number): MemoryLaw {
+function drawn(law: MemoryLaw, width: number, perToken: number, pull: number): MemoryLaw {
   const ratio = perToken / bytesPerToken(law, width);
-  const pull = ratio > 1 ? CORRECTION_UP : CORRECTION_DOWN;
   const knots = law.perToken.map((knot, i) => ({ ...knot, bytes: knot.bytes * ratio ** (pull * shareOf(law.perToken, i, width)) }));
   if (ratio > 1) for (let i = 1; i < knots.length; i++) knots[i]!.bytes = Math.max(knots[i]!.bytes, knots[i - 1]!.bytes);
   else for (let i = knots.length - 2; i >= 0; i--) knots[i]!.bytes = Math.min(knots[i]!.bytes, knots[i + 1]!.bytes);

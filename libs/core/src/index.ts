@@ -30,3 +30,4 @@ export { fitMemoryModel, fitShapes, footprintBytes, liveBytes, memoryLawSchema, 
 export { decodeDeviceProfile, deviceProfileSchema, encodeDeviceProfile, type DeviceProfile, type DeviceProfileKey, type ReadProfile } from './device-profile.ts';
 export { createBudget, DEFAULT_LATENCY_TARGET_MS, DEFAULT_MEMORY_FRACTION, type Budget, type BudgetOptions, type LearnedBudget } from './budget.ts';
 export { RunTimeModel, type RunTimeLaw } from './run-time-model.ts';
+export { presetFor, type ModelSizes, type Preset, type PresetQuestion } from './presets.ts';

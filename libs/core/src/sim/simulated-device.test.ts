@@ -12,7 +12,7 @@ const quiet = h200Law({ noise: 0 });
 function open(change: Partial<SimulatedDeviceOptions> = {}) {
   const clock = new ManualClock();
   const device = new SimulatedDevice({ law: quiet, clock, dims: 8, slotRows: 64, slotTokens: 4096, ...change });
-  const fill = ({ rows, width }: RunShape): Slot => {
+  const filled = ({ rows, width }: RunShape): Slot => {
     const slot = device.lend()!;
     for (let row = 0; row < rows; row++) {
       slot.ids.fill(row + 1, row * width, (row + 1) * width);
@@ -21,13 +21,13 @@ function open(change: Partial<SimulatedDeviceOptions> = {}) {
     return slot;
   };
   const run = async (shape: RunShape) => {
-    const slot = fill(shape);
+    const slot = filled(shape);
     const result = await clock.advanceUntilSettled(device.run(slot, shape));
     const vectors = Array.from({ length: shape.rows }, (_, row) => slot.embeddings.slice(row * 8, row * 8 + 8));
     device.giveBack(slot);
     return { result, vectors };
   };
-  return { clock, device, fill, run };
+  return { clock, device, filled, run };
 }
 
 describeInferenceBackend('the simulated device', async () => {
@@ -87,15 +87,16 @@ test('the driver shows a co-tenant only where it can be seen, and the run fails 
   }
 });
 
+const isMarked = (ids: ArrayLike<number>): boolean => ids[0] === 3;
+
 test('every fault happens where it was put and nowhere else', async () => {
-  const isMarked = (ids: ArrayLike<number>): boolean => ids[0] === 3;
   const three = { rows: 3, width: 8 };
   const two = { rows: 2, width: 8 };
 
   const nan = open({ faults: { givesNanAtRow: isMarked } });
   const { vectors } = await nan.run(three);
   expect(vectors.map((vector) => Number.isNaN(vector[0]))).toEqual([false, false, true]);
-  const slot = nan.fill(three);
+  const slot = nan.filled(three);
   await nan.clock.advanceUntilSettled(nan.device.runExact!(slot, three));
   expect(slot.embeddings.slice(16, 24)).toEqual(fakeVector(slot.ids.subarray(16, 24), 8));
 
@@ -105,7 +106,7 @@ test('every fault happens where it was put and nowhere else', async () => {
   const lost = open({ faults: { losesDeviceAtRow: isMarked } });
   expect((await lost.run(two)).result.ok).toBe(true);
   await expect(lost.run(three)).rejects.toMatchObject({ code: 'DEVICE_LOST' });
-  const after = lost.fill(two); // the failed run's slot was never given back; this is another
+  const after = lost.filled(two); // the failed run's slot was never given back; this is another
   await expect(lost.clock.advanceUntilSettled(lost.device.run(after, two))).rejects.toMatchObject({ code: 'DEVICE_LOST' });
 
   const oom = open({ faults: { outOfMemoryAt: ({ rows }) => rows === 3 } });
@@ -114,25 +115,27 @@ test('every fault happens where it was put and nowhere else', async () => {
 
   let aborts = 0;
   const aborting = open({ faults: { abortsAtRow: isMarked, abort: () => void aborts++ } });
-  void aborting.device.run(aborting.fill(three), three);
+  void aborting.device.run(aborting.filled(three), three);
   await aborting.clock.advance(1_000);
   expect(aborts).toBe(1);
 
   const hanging = open({ faults: { hangsAt: ({ rows }) => rows === 3 } });
-  void hanging.device.run(hanging.fill(three), three);
+  void hanging.device.run(hanging.filled(three), three);
   await hanging.clock.advance(10_000);
   expect(hanging.device.runningMs()).toBe(10_000);
 });
 
 test('a share of all runs runs out of memory, the same ones for the same seed', async () => {
-  const failures = async (): Promise<number[]> => {
-    const { run } = open({ faults: { outOfMemoryShare: 0.2 }, seed: 5 });
-    const failed: number[] = [];
-    for (let i = 0; i < 200; i++) if (!(await run({ rows: 1, width: 8 })).result.ok) failed.push(i);
-    return failed;
-  };
-  const first = await failures();
+  const first = await failuresOf(5);
   expect(first.length).toBeGreaterThan(20);
   expect(first.length).toBeLessThan(60);
-  expect(await failures()).toEqual(first);
+  expect(await failuresOf(5)).toEqual(first);
+  expect(await failuresOf(6)).not.toEqual(first);
 });
+
+async function failuresOf(seed: number): Promise<number[]> {
+  const { run } = open({ faults: { outOfMemoryShare: 0.2 }, seed });
+  const failed: number[] = [];
+  for (let i = 0; i < 200; i++) if (!(await run({ rows: 1, width: 8 })).result.ok) failed.push(i);
+  return failed;
+}
