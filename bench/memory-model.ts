@@ -43,7 +43,7 @@ try {
   rmSync(folder, { recursive: true, force: true });
 }
 
-async function judge(graph: string, model: StoredModel): Promise<{ graph: string; total: Errors; increment: Errors; incrementFrom1024: Errors }> {
+async function judge(graph: string, model: StoredModel): Promise<{ graph: string; fitSeconds: number; total: Errors; increment: Errors; incrementFrom1024: Errors }> {
   const graphPath = await openGraph(model, { cacheDir: folder });
   const backend = { graphPath, dims: model.dims, threads: THREADS, slotRows: 1024, slotTokens: 65_536 };
   const startedMs = performance.now();
@@ -57,7 +57,7 @@ async function judge(graph: string, model: StoredModel): Promise<{ graph: string
   const increments = held.map((point) => ({ point, error: Math.abs(predictedIncrement(law, point) / (point.peakBytes - point.loadedBytes) - 1) }));
   return {
     graph,
-    ...{ shapes: held.length, fitSeconds: Number(fitSeconds.toFixed(1)) },
+    fitSeconds: Number(fitSeconds.toFixed(1)),
     total: errorsOf(held.map((point) => Math.abs((point.loadedBytes + predictedIncrement(law, point)) / point.peakBytes - 1))),
     increment: errorsOf(increments.map(({ error }) => error)),
     incrementFrom1024: errorsOf(increments.filter(({ point }) => point.rows * point.width >= 1024).map(({ error }) => error)),

@@ -6,6 +6,7 @@ import { completionScript, type Shell } from './completion.ts';
 import type { EmbedFlags } from './commands/embed.ts';
 import type { ImportFlags, ModelFlags } from './commands/model.ts';
 import type { ServeFlags } from './commands/serve.ts';
+import type { TuneFlags } from './commands/tune.ts';
 import type { TryFlags } from './commands/try.ts';
 import type { UpFlags } from './commands/up.ts';
 import type { WorkerFlags } from './commands/worker.ts';
@@ -27,6 +28,7 @@ export function buildProgram(terminal: Terminal, version: string): Command {
   addServe(program, terminal);
   addDashboard(program, terminal);
   addWorker(program, terminal);
+  addTune(program, terminal);
   addCompletion(program, terminal);
   return program;
 }
@@ -138,6 +140,16 @@ function addWorker(program: Command, terminal: Terminal): void {
     .description('Runs one worker for one model on one device until it is told to stop. SIGTERM or Ctrl-C drains: what is in flight is finished, the rest goes back to the queue.');
   addSettings(command, ['device', 'model', 'maxTokens', ...CONNECTION, ...WORKER]);
   command.action(async (flags: WorkerFlags) => (await import('./commands/worker.ts')).worker(terminal, flags));
+}
+
+function addTune(program: Command, terminal: Terminal): void {
+  const command = program.command('tune')
+    .summary('measure this device with one model, in under two minutes')
+    .description('Measures how much memory runs of a model need on a device and which token budget gives most texts per second, prints both beside the preset, and keeps them: workers use them from their next start. Nothing else should run on the device meanwhile.')
+    .option('--json', 'report as JSON')
+    .option('-q, --quiet', 'no progress and no notes; errors only');
+  addSettings(command, ['device', 'model', 'maxTokens', 'threads', 'maxRows', 'poolTokens', 'cacheDir']);
+  command.action(async (flags: TuneFlags) => (await import('./commands/tune.ts')).tune(terminal, flags));
 }
 
 function addCompletion(program: Command, terminal: Terminal): void {

@@ -59,6 +59,21 @@ export function downloadProgress(terminal: Terminal, label: string, isShown: boo
   };
 }
 
+/** Something whose end is known: what share is done, and time left. */
+export function shareProgress(terminal: Terminal, label: string, isShown: boolean): Progress {
+  if (!canShow(terminal, isShown)) return SILENT;
+  const pace = new Pace();
+  const bar = openBar(terminal, `${label} {bar} {percentage} % | {left}`);
+  bar.start(1, 0, { left: '' });
+  return {
+    update: (done, total = 1) => {
+      pace.note(done);
+      bar.update(done / total, { left: pace.perSecond === 0 ? '' : `${duration((total - done) / pace.perSecond)} left` });
+    },
+    stop: () => bar.stop(),
+  };
+}
+
 function megabytes(bytes: number): string {
   return (bytes / 1e6).toFixed(1);
 }

@@ -2,13 +2,15 @@
 // preset, and has the memory law measured once that may be. Tells the budget what the device has left, every few seconds.
 
 import {
-  createBudget, type Budget, type Clock, type DeviceProfileKey, type FromExecutor, type InferenceBackend, type LearnedBudget, type Logger, type MemoryProbe,
+  createBudget, presetFor, type Budget, type BudgetOptions, type Clock, type DeviceProfileKey, type FromExecutor, type InferenceBackend, type LearnedBudget, type Logger, type MemoryProbe,
 } from '@shoal/core';
-import { PacedBackend } from '@shoal/core/sim';
+import { PacedBackend, SimulatedDevice } from '@shoal/core/sim';
 import { OrtBackend } from '@shoal/inference';
 import type { StoredModel } from '@shoal/models';
 import type { ExecutorSettings } from './executor-settings.ts';
+import { gpuPreset } from './gpu-preset.ts';
 import { hostMemory } from './host-memory.ts';
+import { measureMemory } from './measure-memory.ts';
 import { MemoryFit } from './memory-fit.ts';
 import { cpuKind, profileKey, readProfile, storeProfile } from './profile-store.ts';
 
@@ -32,6 +34,8 @@ export interface DeviceBudget {
 /** Larger batches only add padding on a CPU: of 512 to 8,192 tokens 1,024 gave most texts per second in fp32 and in int8 (2 cores, 2026-11). */
 export const CPU_KNEE_TOKENS = 1_024;
 const READ_MEMORY_EVERY_MS = 5_000;
+/** On a busy machine a probe of low priority gets a tenth of a core. */
+const PROBE_TIMEOUT_MS = 120_000;
 
 /** Throws CONFIG_INVALID when the memory this worker may use holds no single row. */
 export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<DeviceBudget> {
@@ -39,6 +43,8 @@ export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<De
   const { limits } = settings;
   const common = { maxPaddedTokens: limits.maxPaddedTokens ?? backend.slotTokens, maxRows: limits.maxRows, maxTokens, memoryFraction: limits.memoryFraction, latencyTargetMs: limits.latencyTargetMs, learned: settings.learned };
   if (backend instanceof PacedBackend) return withoutMemory(createBudget({ ...common, kneeTokens: CPU_KNEE_TOKENS }));
+  if (backend instanceof SimulatedDevice) return simulatedBudget(options, backend, common);
+  if (backend instanceof OrtBackend && !isCpu(backend)) return gpuBudget(options, backend, common);
   if (!isCpu(backend)) return withoutMemory(createBudget(common));
 
   const host = capped(hostMemory(), limits.maxDeviceBytes);
@@ -64,6 +70,33 @@ export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<De
   };
 }
 
+/**
+ * The knee is the preset's until `shoal tune` has measured it: on a large card it lies far below what memory would allow. What
+ * others use is read from the driver; without a measured law of memory the budget learns from running out of it.
+ */
+async function gpuBudget({ settings, model, clock, log }: DeviceBudgetOptions, backend: OrtBackend, common: BudgetOptions): Promise<DeviceBudget> {
+  const { graphPath, provider = 'cuda', deviceKind, probe } = backend.options;
+  const memory = await probe?.read();
+  const key = deviceKind === undefined ? undefined : profileKey({ model, graphPath, provider, precision: backend.precision, deviceKind });
+  const profile = key === undefined ? undefined : await readProfile(settings.cacheDir, key, log);
+  const kneeTokens = profile?.kneeTokens ?? gpuPreset(memory?.totalBytes).kneeTokens;
+  const budget = createBudget({ ...common, kneeTokens, totalBytes: profile?.memory && memory?.totalBytes, memory: profile?.memory && { law: profile.memory, source: 'stored' } });
+  if (profile?.memory === undefined || probe === undefined) return withoutMemory(budget);
+  const stop = readEvery(READ_MEMORY_EVERY_MS, clock, async () => budget.deviceMemory(await probe.read(), (await backend.memory())?.footprintBytes));
+  return { budget, hear: () => undefined, stop };
+}
+
+/** As on a GPU that nobody measured: the preset for an unknown card, corrected by what every run tells. */
+async function simulatedBudget({ clock, log }: DeviceBudgetOptions, backend: SimulatedDevice, common: BudgetOptions): Promise<DeviceBudget> {
+  const { totalBytes } = await backend.read();
+  const model = { hiddenSize: backend.dims, intermediateSize: 4 * backend.dims, heads: Math.ceil(backend.dims / 32), weightsBytes: 0, maxTokens: common.maxTokens };
+  const preset = presetFor({ deviceName: backend.device, totalBytes, model, precision: backend.precision, keepsScores: false });
+  log.info({ device: backend.device, startTokens: preset.startTokens }, preset.line);
+  const budget = createBudget({ ...common, totalBytes, startTokens: preset.startTokens, memory: { law: preset.law, source: 'preset' } });
+  const stop = readEvery(READ_MEMORY_EVERY_MS, clock, async () => budget.deviceMemory(await backend.read(), (await backend.memory())?.footprintBytes));
+  return { budget, hear: () => undefined, stop };
+}
+
 /** Grows by trial, and shrinks when the device runs out of memory. */
 function withoutMemory(budget: Budget): DeviceBudget {
   return { budget, hear: () => undefined, stop: () => undefined };
@@ -86,7 +119,8 @@ interface FitParts {
 
 function fitMemory({ settings, maxTokens, clock, log }: DeviceBudgetOptions, backend: OrtBackend, { budget, host, key, loadedBytes }: FitParts): MemoryFit {
   return new MemoryFit({
-    backend: backend.options, maxWidth: maxTokens, clock, log, host, loadedBytes,
+    clock, log, host, loadedBytes,
+    measure: (signal) => measureMemory({ backend: backend.options, maxWidth: maxTokens, isBackground: true, timeoutMs: PROBE_TIMEOUT_MS, signal }),
     onLaw: async (law) => {
       budget.useMemoryLaw({ ...law, loadedBytes }, 'fitted');
       await storeProfile(settings.cacheDir, key, { memory: law }, log);

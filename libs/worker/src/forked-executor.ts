@@ -11,6 +11,9 @@ type Ready = Extract<FromExecutor, { kind: 'ready' }>;
 /** What the claimer hears, and what only the next executor is told. */
 export type FromExecutorProcess = FromExecutor | { readonly kind: 'learned'; readonly learned: LearnedBudget };
 
+/** Opening a graph takes under a second, building it first a few, a GPU's context and kernels up to twenty (2026-11). */
+const START_TIMEOUT_MS = 180_000;
+
 export class ForkedExecutor implements ExecutorLink {
   private readonly settings: ExecutorSettings;
   private child: ChildProcess | undefined;
@@ -19,17 +22,21 @@ export class ForkedExecutor implements ExecutorLink {
   private killReason: string | undefined;
   private isStopping = false;
   private learned: LearnedBudget | undefined;
+  private readonly startTimeoutMs: number;
   private starts = 0;
   private early: Promise<Ready> | undefined;
 
-  constructor(settings: ExecutorSettings) {
+  /** `startTimeoutMs`: an executor that is not ready by then is killed, and `start` throws EXECUTOR_LOST. */
+  constructor(settings: ExecutorSettings, { startTimeoutMs = START_TIMEOUT_MS } = {}) {
     this.settings = settings;
+    this.startTimeoutMs = startTimeoutMs;
   }
 
   /** Begins what the next `start()` will wait for. */
-  startEarly(): void {
+  startEarly(): Promise<Ready> {
     this.early = this.launch();
     this.early.catch(() => undefined); // `start` hands it on
+    return this.early;
   }
 
   start(): Promise<Ready> {
@@ -42,7 +49,8 @@ export class ForkedExecutor implements ExecutorLink {
     const child = this.spawn();
     this.child = child;
     this.killReason = undefined;
-    return new Promise((resolve, reject) => {
+    const limit = setTimeout(() => child === this.child && this.kill(`it was not ready ${this.startTimeoutMs} ms after its start`), this.startTimeoutMs);
+    return new Promise<Ready>((resolve, reject) => {
       let isReady = false;
       child.on('message', (message: FromExecutorProcess) => {
         if (message.kind === 'learned') this.learned = message.learned;
@@ -63,7 +71,7 @@ export class ForkedExecutor implements ExecutorLink {
         if (!isReady) reject(new ShoalError('EXECUTOR_LOST', `the executor process ended before it was ready (${reason})`));
         else if (!this.isStopping) for (const listener of this.lostListeners) listener(reason);
       });
-    });
+    }).finally(() => clearTimeout(limit));
   }
 
   send(message: ToExecutor): void {

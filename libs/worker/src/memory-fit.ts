@@ -4,14 +4,15 @@
 // *waiting* for the device to be idle, or to have ended a first run; *measuring* in processes of their own; *over*.
 
 import { toFailure, type Clock, type FromExecutor, type Logger, type MemoryLaw, type MemoryProbe } from '@shoal/core';
-import { measureMemory, type MeasureMemoryOptions } from './measure-memory.ts';
 
-export interface MemoryFitOptions extends Pick<MeasureMemoryOptions, 'backend' | 'maxWidth'> {
+export interface MemoryFitOptions {
   readonly clock: Clock;
   readonly log: Logger;
   readonly host: MemoryProbe;
   /** What this process holds with the open graph. */
   readonly loadedBytes: number;
+  /** Ends early when the signal is aborted. */
+  readonly measure: (signal: AbortSignal) => Promise<MemoryLaw>;
   readonly onLaw: (law: MemoryLaw) => Promise<void>;
 }
 
@@ -20,8 +21,6 @@ const FIRST_LOOK_MS = 2_000;
 const LOOK_EVERY_MS = 250;
 /** The probes open the graph once more and run it: 2.4 times what is loaded for the widest shape of minilm. */
 const NEEDED = 3;
-/** On a busy machine a probe of low priority gets a tenth of a core. */
-const PROBE_TIMEOUT_MS = 120_000;
 
 export class MemoryFit {
   private readonly options: MemoryFitOptions;
@@ -53,12 +52,12 @@ export class MemoryFit {
   }
 
   private async measure(): Promise<void> {
-    const { backend, maxWidth, clock, log, host, loadedBytes, onLaw } = this.options;
+    const { clock, log, host, loadedBytes, measure, onLaw } = this.options;
     const memory = await host.read();
     if (memory === undefined || memory.freeBytes < NEEDED * loadedBytes) return log.info({ freeBytes: memory?.freeBytes, loadedBytes }, 'too little memory is free to measure this model, going on with the preset');
     const startedMs = clock.nowMs();
     try {
-      await onLaw(await measureMemory({ backend, maxWidth, isBackground: true, timeoutMs: PROBE_TIMEOUT_MS, signal: this.abort.signal }));
+      await onLaw(await measure(this.abort.signal));
       log.info({ durationMs: Math.round(clock.nowMs() - startedMs) }, 'memory of this model measured');
     } catch (error) {
       if (!this.abort.signal.aborted) log.warn({ code: toFailure(error).code, reason: toFailure(error).message }, 'memory of this model could not be measured, going on with the preset');

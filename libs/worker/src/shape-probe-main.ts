@@ -1,11 +1,11 @@
 // The process behind shape-probe.ts: opens a backend, runs shapes, says what each held and took, and waits to be killed.
 
+import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
 import { invariant, toFailure, type InferenceBackend, type RunShape } from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
-import type { FromProbe, ProbeOptions } from './shape-probe.ts';
+import type { FromProbe, ToProbe } from './shape-probe.ts';
 
-const { backend: options, shapes, repeats } = JSON.parse(process.argv[2] ?? 'null') as ProbeOptions;
 const send = (message: FromProbe): void => void process.send?.(message);
 
 process.on('disconnect', () => process.kill(process.pid, 'SIGKILL'));
@@ -34,7 +34,7 @@ async function heldBytes(backend: InferenceBackend): Promise<{ readonly now: num
   return { now: footprintBytes, peak: liveBytes };
 }
 
-async function probe(backend: InferenceBackend, shape: RunShape, loadedBytes: number): Promise<FromProbe> {
+async function probe(backend: InferenceBackend, shape: RunShape, repeats: number, loadedBytes: number): Promise<FromProbe> {
   const { rows, width } = shape;
   const slot = backend.lend();
   invariant(slot !== undefined, 'a slot is free while nothing runs');
@@ -53,11 +53,12 @@ async function probe(backend: InferenceBackend, shape: RunShape, loadedBytes: nu
 
 try {
   dieFirst();
+  const [{ backend: options, shapes, repeats }] = (await once(process, 'message')) as [ToProbe];
   const backend = await OrtBackend.open(options);
   forgetPeak();
   const { now: loadedBytes } = await heldBytes(backend);
   for (const shape of shapes) {
-    const found = await probe(backend, shape, loadedBytes);
+    const found = await probe(backend, shape, repeats, loadedBytes);
     send(found);
     if (found.kind === 'out-of-memory') break;
   }

@@ -29,6 +29,8 @@ export interface ProbeOptions {
   readonly signal?: AbortSignal;
 }
 
+export type ToProbe = Pick<ProbeOptions, 'backend' | 'shapes' | 'repeats'>;
+
 export type FromProbe =
   | { readonly kind: 'shape'; readonly shape: ProbedShape }
   /** No memory for this shape; wider or longer ones were not tried. */
@@ -69,5 +71,7 @@ export async function probeShapes(options: ProbeOptions): Promise<readonly Probe
 function startProbe({ backend, shapes, repeats }: ProbeOptions): ChildProcess {
   const isSource = import.meta.url.endsWith('.ts');
   const main = fileURLToPath(new URL(isSource ? './shape-probe-main.ts' : './shape-probe-main.js', import.meta.url));
-  return fork(main, [JSON.stringify({ backend, shapes, repeats })], { serialization: 'advanced', stdio: ['ignore', 2, 2, 'ipc'] });
+  const child = fork(main, [], { stdio: ['ignore', 2, 2, 'ipc'] });
+  child.send({ backend, shapes, repeats } satisfies ToProbe); // as JSON: what it cannot say, the probe does not need
+  return child;
 }

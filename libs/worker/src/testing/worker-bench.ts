@@ -137,16 +137,10 @@ export function limitAddressSpace(pid: number, moreBytes: number): void {
   execFileSync('prlimit', ['--pid', String(pid), `--as=${statusBytes(pid, 'VmSize') + moreBytes}`]);
 }
 
-/** Waits until the process computes: a tick of CPU time in each of three steps of 20 ms. */
+/** Waits until the process has computed for a fifth of a second: it is in the middle of the work it just got. */
 export function untilBusy(pid: number): Promise<true> {
-  return until('the executor computes', async () => {
-    for (let step = 0; step < 3; step++) {
-      const before = cpuTicks(pid);
-      await new Promise((resolve) => setTimeout(resolve, 20));
-      if (cpuTicks(pid) === before) return undefined;
-    }
-    return true;
-  });
+  const before = cpuTicks(pid);
+  return until('the executor computes', async () => (cpuTicks(pid) >= before + 20 ? true : undefined));
 }
 
 function cpuTicks(pid: number): number {

@@ -1,0 +1,70 @@
+// `shoal tune`: measures this device with one model and keeps what it found; workers that start here afterwards use it. Prints a
+// table of what was tried, with the preset beside the choice.
+
+import { availableParallelism } from 'node:os';
+import { ShoalError, cacheFolder, liveBytes, type MemoryLaw } from '@shoal/core';
+import { openTokenizer } from '@shoal/models';
+import { createLogger } from '@shoal/ops/service';
+import { tune as tuneDevice, type TuneReport } from '@shoal/worker';
+import { shareProgress } from '../progress.ts';
+import { fetchModel } from '../session.ts';
+import { settingsOf } from '../settings.ts';
+import { print, say, type Terminal } from '../terminal.ts';
+
+export interface TuneFlags {
+  readonly json?: boolean;
+  readonly quiet?: boolean;
+}
+
+export async function tune(terminal: Terminal, flags: TuneFlags): Promise<void> {
+  const settings = await settingsOf(terminal, flags);
+  if (settings.device.startsWith('sim')) throw new ShoalError('CONFIG_INVALID', `device ${settings.device} is simulated and has nothing to measure; tune cpu or gpu:<index>`);
+  const isQuiet = flags.quiet === true || flags.json === true;
+  const model = await fetchModel(terminal, settings.model, { settings, isQuiet });
+  const tokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
+  const progress = shareProgress(terminal, `measuring ${model.name}`, !isQuiet);
+  try {
+    const report = await tuneDevice({
+      model, tokenizer, device: settings.device, cacheDir: cacheFolder(settings.cacheDir, terminal.environment), threads: settings.threads || availableParallelism(),
+      maxRows: settings.maxRows, poolTokens: settings.poolTokens, log: createLogger({ level: 'error', name: 'tune' }), onProgress: (done) => progress.update(done, 1), signal: terminal.signal,
+    });
+    progress.stop();
+    await print(terminal, flags.json === true ? `${JSON.stringify(report)}\n` : tableOf(model.name, report));
+    if (!isQuiet) say(terminal, `kept in ${report.path}; workers of ${model.name} on this device use it from their next start`);
+  } finally {
+    progress.stop();
+  }
+}
+
+export function tableOf(modelName: string, report: TuneReport): string {
+  const { device, key, tried, kneeTokens, presetTokens, seconds } = report;
+  const best = Math.max(...tried.map(({ textsPerSecond }) => textsPerSecond));
+  const lines = tried.map(({ maxPaddedTokens, textsPerSecond }) => {
+    const marks = [maxPaddedTokens === kneeTokens ? '← chosen' : '', maxPaddedTokens === presetTokens ? '(preset)' : ''].filter(Boolean).join(' ');
+    return `${String(maxPaddedTokens).padStart(13)}  ${rate(textsPerSecond).padStart(9)}  ${`${Math.round((100 * textsPerSecond) / best)} %`.padStart(6)}  ${marks}`.trimEnd();
+  });
+  return [
+    `${modelName} on ${device} (${key.deviceKind}, ${key.precision}), measured in ${Math.round(seconds)} s`, '',
+    'padded tokens    texts/s  of best', ...lines, '', ...memoryLines(report), '',
+  ].join('\n');
+}
+
+/** Smallest and largest widths that a batch of the chosen budget can have. */
+function memoryLines({ memory, memoryReason, kneeTokens }: TuneReport): string[] {
+  if (memory === undefined) return [`memory: not measured (${memoryReason ?? 'nothing tells'})`];
+  const widest = memory.perToken.at(-1)!.width;
+  const peak = (width: number): string => `${megabytes(liveBytes(memory, { rows: Math.max(1, Math.floor(kneeTokens / width)), width }))} MB at width ${width}`;
+  return [`memory: ${megabytes(memory.loadedBytes)} MB loaded; with a batch of the chosen budget ${peak(32)}, ${peak(widest)}`, `per token: ${perToken(memory)}`];
+}
+
+function perToken({ perToken: knots }: MemoryLaw): string {
+  return knots.map(({ width, bytes }) => `${(bytes / 1024).toFixed(1)} KB at width ${width}`).join(', ');
+}
+
+function rate(textsPerSecond: number): string {
+  return textsPerSecond < 1000 ? textsPerSecond.toFixed(1) : Math.round(textsPerSecond).toLocaleString('en');
+}
+
+function megabytes(bytes: number): string {
+  return (bytes / 1e6).toFixed(0);
+}

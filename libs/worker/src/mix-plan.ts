@@ -1,0 +1,38 @@
+// The micro-batches that a token budget makes out of the standard length mix, as a worker in full swing cuts them: claims keep
+// so many tokens in the pool, and a batch is taken from it again and again. Pure; the same plan for the same seed.
+
+import { Pool, fixedBudget, type RunShape } from '@shoal/core';
+import { seededRandom } from '@shoal/core/sim';
+
+export interface MixOptions {
+  readonly rows: number;
+  /** Longest row, tokens. */
+  readonly maxTokens: number;
+  readonly maxPaddedTokens: number;
+  readonly maxRows: number;
+  /** Real tokens that wait in the pool. */
+  readonly poolTokens: number;
+}
+
+export function planMix({ rows, maxTokens, maxPaddedTokens, maxRows, poolTokens }: MixOptions): readonly RunShape[] {
+  const lengths = standardLengths(rows, maxTokens);
+  const { rowsAt } = fixedBudget({ maxPaddedTokens, maxRows });
+  const pool = new Pool<{ tokens: number; enteredMs: number; isInteractive: boolean }>();
+  const plan: RunShape[] = [];
+  for (;;) {
+    while (pool.tokens < poolTokens && lengths.length > 0) pool.add({ tokens: lengths.pop()!, enteredMs: 0, isInteractive: false });
+    const batch = pool.cut({ rowsAt, maxRowAgeMs: Number.POSITIVE_INFINITY }, 0);
+    if (batch === undefined) return plan;
+    plan.push({ rows: batch.rows.length, width: batch.width });
+  }
+}
+
+/** Log-normal, median 52 tokens, σ 0.98, 8 at least. */
+export function standardLengths(rows: number, maxTokens: number): number[] {
+  const random = seededRandom(1);
+  return Array.from({ length: rows }, () => Math.max(8, Math.min(maxTokens, Math.round(52 * Math.exp(0.98 * normal(random))))));
+}
+
+function normal(random: () => number): number {
+  return Math.sqrt(-2 * Math.log(random() + 1e-12)) * Math.cos(2 * Math.PI * random());
+}
