@@ -39,3 +39,19 @@ test.skipIf(process.platform !== 'linux')('long-file: 20,000 lines, killed half-
   expect(resumedBehind).toBeGreaterThan(0);
   expect(leastCosine).toBeGreaterThanOrEqual(0.999999);
 }, 130_000);
+
+test.skipIf(process.platform !== 'linux')('memory-model: an executor runs exactly the shape that was asked for, and what it holds is near what was said', async () => {
+  const { graphs } = await bench('memory-model', '--graphs', 'int8', '--shapes', '2');
+  expect(graphs).toMatchObject([{ graph: 'int8', total: { count: 2 } }]);
+}, 130_000);
+
+test.skipIf(process.platform !== 'linux')('long-shapes: jobs of mixed shapes commit, and their memory is read', async () => {
+  const { rows, readings } = await bench('long-shapes', '--minutes', '0.1', '--model', 'tiny-random');
+  expect(rows).toBeGreaterThan(0);
+  expect(readings).toBeGreaterThan(0);
+}, 130_000);
+
+test('tune-grid: every cell gives the same vectors, and the pick is one of them', async () => {
+  const { share } = await bench('tune-grid', '--model', 'tiny-random', '--texts', '32', '--rounds', '1', '--budgets', '512', '--rows', '64');
+  expect(share).toBeGreaterThan(0);
+}, 130_000);

@@ -1,7 +1,7 @@
 // Whether `shoal tune` picks well: its token budget against every budget and row limit of a grid, by the throughput of the bare
 // engine on the ragged corpus. Cells run in alternating order, each one's rate is its median; the pick is a cell among them.
 //   node --conditions=@shoal/source bench/tune-grid.ts [--model minilm] [--texts 300] [--rounds 3] [--threads 2] [--budgets 256,512,…] [--rows 16,…]
-// Exit 1 when the pick gives less than 0.95 of the best cell.
+// Exit 1 when the pick gives less than 0.95 of the best cell. A single round is not judged: one slow moment would decide.
 
 import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
@@ -25,6 +25,7 @@ const { values: args } = parseArgs({
 });
 const LEAST_SHARE = 0.95;
 const threads = Number(args.threads);
+const isJudged = Number(args.rounds) > 1;
 const { maxRows, poolTokens } = resolveSettings({});
 const noLog: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
 
@@ -45,9 +46,9 @@ try {
   const share = pick.textsPerSecond / best.textsPerSecond;
   process.stdout.write(`${JSON.stringify({
     bench: 'tune-grid', cpu: cpus()[0]?.model, model: model.name, threads, texts: texts.length, loadBefore: Number(loadBefore.toFixed(2)), tuneSeconds: Math.round(seconds), path,
-    pick: pick.name, best: best.name, share: Number(share.toFixed(3)), cells: rates,
+    pick: pick.name, best: best.name, share: Number(share.toFixed(3)), isJudged, cells: rates,
   })}\n`);
-  if (share < LEAST_SHARE) process.exitCode = 1;
+  if (isJudged && share < LEAST_SHARE) process.exitCode = 1;
 } finally {
   await backend.stop();
 }
