@@ -4,6 +4,7 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { completionScript, type Shell } from './completion.ts';
 import type { EmbedFlags } from './commands/embed.ts';
+import type { FleetFlags } from './commands/fleet.ts';
 import type { ImportFlags, ModelFlags } from './commands/model.ts';
 import type { ServeFlags } from './commands/serve.ts';
 import type { TuneFlags } from './commands/tune.ts';
@@ -28,6 +29,7 @@ export function buildProgram(terminal: Terminal, version: string): Command {
   addServe(program, terminal);
   addDashboard(program, terminal);
   addWorker(program, terminal);
+  addFleet(program, terminal);
   addTune(program, terminal);
   addCompletion(program, terminal);
   return program;
@@ -150,6 +152,21 @@ function addTune(program: Command, terminal: Terminal): void {
     .option('-q, --quiet', 'no progress and no notes; errors only');
   addSettings(command, ['device', 'model', 'maxTokens', 'threads', 'maxRows', 'poolTokens', 'cacheDir']);
   command.action(async (flags: TuneFlags) => (await import('./commands/tune.ts')).tune(terminal, flags));
+}
+
+function addFleet(program: Command, terminal: Terminal): void {
+  const fleet = program.command('fleet').description('The workers of a model: who is alive, how fast, what waits; pause their claiming and let it go on.').helpCommand(false);
+  const which = 'a worker’s id, the beginning of one, or all';
+  const status = fleet.command('status').description('Shows live workers (device, rates by length of rows, claims, token budget, memory), both lanes with what waits, from which backlog on a CPU worker helps out, and what stands in the way.');
+  status.action(async (flags: FleetFlags) => (await import('./commands/fleet.ts')).status(terminal, flags));
+  const drain = fleet.command('drain').description('Tells workers to claim nothing more; they finish what they have and stay up. With all, workers that start later are drained too.').argument('<worker>', which);
+  drain.action(async (id: string, flags: FleetFlags) => (await import('./commands/fleet.ts')).drain(terminal, id, flags));
+  const resume = fleet.command('resume').description('Lets drained workers claim again.').argument('<worker>', which);
+  resume.action(async (id: string, flags: FleetFlags) => (await import('./commands/fleet.ts')).resume(terminal, id, flags));
+  for (const command of [status, drain, resume]) {
+    command.option('--json', 'report as JSON').option('-q, --quiet', 'no notes; errors only');
+    addSettings(command, ['model', 'redisUrl', 'prefix', 'cacheDir']);
+  }
 }
 
 function addCompletion(program: Command, terminal: Terminal): void {

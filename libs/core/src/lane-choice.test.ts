@@ -96,6 +96,22 @@ test('a mix of lengths takes the time of its parts; a length never measured coun
   expect(rateOn({ short: 1 }, {})).toBeUndefined();
 });
 
+interface Totals {
+  readonly rate: number;
+  readonly tokens: number;
+  readonly perJob: number;
+  readonly ownRate: number;
+}
+
+function totals({ others, backlog, own }: LaneView): Totals {
+  return {
+    rate: others.reduce((sum, one) => sum + one.rates.medium!, 0),
+    tokens: others.reduce((sum, one) => sum + one.poolTokens, backlog.jobs * own.tokensPerJob!),
+    perJob: own.tokensPerJob!,
+    ownRate: own.rates.medium!,
+  };
+}
+
 describe('by property', () => {
   const rate = fc.double({ min: 10, max: 1e8, noNaN: true });
   const tokens = fc.integer({ min: 0, max: 10_000_000 });
@@ -107,12 +123,6 @@ describe('by property', () => {
       others: gpus.map((one) => gpu(one.rate, { poolTokens: one.poolTokens, tokensPerJob })),
       own: load(own, { poolTokens: ownPool, claims: 1, tokensPerJob }),
     }));
-  const totals = ({ others, backlog, own }: LaneView): { rate: number; tokens: number; perJob: number; ownRate: number } => ({
-    rate: others.reduce((sum, one) => sum + one.rates.medium!, 0),
-    tokens: others.reduce((sum, one) => sum + one.poolTokens, backlog.jobs * own.tokensPerJob!),
-    perJob: own.tokensPerJob!, ownRate: own.rates.medium!,
-  });
-
   test('what is taken shortens the total time, and is never more than there is', () => {
     fc.assert(fc.property(views, (seen) => {
       const { jobs } = chooseLane(seen);

@@ -44,7 +44,7 @@ export interface WorkerFacts extends WorkerLoad {
   readonly budget?: BudgetState | undefined;
   /** What its executor or device holds, bytes. */
   readonly memoryBytes?: number | undefined;
-  /** Of a CPU worker: what it takes from the main lane now, and from which backlog on, in tokens, that shortens the total time. */
+  /** Of a CPU worker: why it takes from the main lane or does not, and from which backlog on, in tokens, that shortens the total time. */
   readonly mainLane?: { readonly reason: string; readonly breakEven: ByLength } | undefined;
 }
 

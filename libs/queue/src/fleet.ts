@@ -1,6 +1,6 @@
 // The fleet of one model as anybody sees it: live workers with what they tell of themselves, and how full both lanes are.
 // Also where workers are told to claim nothing (drain) and to go on (resume). Reads, and writes that one set; the workers
-// follow within two seconds, when they next show themselves.
+// follow within a second, when they next look at the fleet.
 
 import { DEFAULT_PREFIX, ShoalError, cpuQueue, keySpace, mainQueue, type KeySpace, type Lane, type Logger, type WorkerFacts } from '@shoal/core';
 import { Queue } from 'bullmq';

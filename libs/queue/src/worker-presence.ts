@@ -1,6 +1,6 @@
 // Which workers serve a queue, known to everybody who looks: each writes until when it is alive, by the server's clock, and
 // says so again long before, with facts about itself (core's WorkerFacts). One that dies without a word is gone when its time
-// is up. On the same occasion a worker hears whether it is drained. Also tells the server's clock.
+// is up. Also tells the server's clock.
 
 import { randomUUID } from 'node:crypto';
 import { DEFAULT_PREFIX, keySpace, type Logger, type WorkerFacts } from '@shoal/core';
@@ -16,8 +16,6 @@ export interface PresenceOptions {
   readonly lanes?: readonly string[] | undefined;
   readonly workerId?: string | undefined;
   readonly facts?: (() => WorkerFacts) | undefined;
-  /** Told each time, whether it has changed or not. */
-  readonly onDrained?: ((isDrained: boolean) => void) | undefined;
   readonly log: Logger;
 }
 
@@ -30,8 +28,7 @@ const RENEWAL_MS = 2_000;
 const GOODBYE_MS = 500;
 
 // KEYS[1] the sorted set of workers, [2] their facts, [3] the drained ones. ARGV[1] the worker, ARGV[2] how long it lives from
-// now, in ms, ARGV[3] its facts or nothing. Returns whether it is drained. Those whose time is up leave on this occasion;
-// there is no other sweep.
+// now, in ms, ARGV[3] its facts or nothing. Those whose time is up leave on this occasion; there is no other sweep.
 const SHOW = script(3, 'allow-oom', `
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -42,7 +39,6 @@ end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
 if ARGV[3] ~= '' then redis.call('HSET', KEYS[2], ARGV[1], ARGV[3]) end
-return redis.call('SISMEMBER', KEYS[3], ARGV[1]) + redis.call('SISMEMBER', KEYS[3], '${ALL_WORKERS}')
 `);
 
 // KEYS[1] the sorted set of workers. Returns those alive.
@@ -80,12 +76,6 @@ export class WorkerPresence {
     await this.show();
   }
 
-  /** Without waiting for the next time: something about it has changed. */
-  async showNow(): Promise<void> {
-    await this.showing;
-    if (this.stopping === undefined) await this.show();
-  }
-
   /** The worker is not seen any more. Safe to call early or twice. */
   stop(): Promise<void> {
     this.stopping ??= this.leave();
@@ -95,7 +85,7 @@ export class WorkerPresence {
   /** One at a time: while the server is away a single call waits for it. */
   private show(): Promise<void> {
     this.showing ??= runScript(this.connection, SHOW, this.lanes.map((lane) => this.callFor(lane)), { signal: this.end.signal })
-      .then(([drained]) => this.options.onDrained?.(Number(drained) > 0), (error: unknown) => this.reportFault(error))
+      .then(() => undefined, (error: unknown) => this.reportFault(error))
       .finally(() => (this.showing = undefined));
     return this.showing;
   }

@@ -288,7 +288,7 @@ describe('whatever dies, one result is visible', () => {
     await until('work has begun', async () => ((await queue.getCompletedCount()) > 0 ? true : undefined));
     expect(await stopWorker(worker)).toBe(0);
     expect(await queue.getActiveCount()).toBe(0);
-    const waiting = await queue.getWaiting();
+    const waiting = await queue.getJobs(['waiting', 'prioritized'], 0, -1);
     expect(waiting.every((job) => job.attemptsMade === 0)).toBe(true);
     expect((await queue.getCompletedCount()) + waiting.length).toBe(300);
   });

@@ -1,14 +1,17 @@
 // One worker put together: the claimer's parts in this process, the executor beside it. Constructs and connects; the story
 // itself is core's Pipeline. A worker serves one model on one device.
 
+import { randomUUID } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import {
-  Pipeline, cacheFolder, faultPointsFrom, mainQueue, noMetrics, systemClock, type FromExecutor, type Logger, type Metrics, type Settings,
+  LoadMeter, Pipeline, cacheFolder, cpuQueue, faultPointsFrom, mainQueue, noMetrics, systemClock, type FromExecutor, type Logger, type Metrics, type Settings,
 } from '@shoal/core';
 import { openModel } from '@shoal/models';
-import { BullJobSource, WorkerPresence, serverClock } from '@shoal/queue';
+import { Janitor, defaultWorkerName, serverClock } from '@shoal/queue';
 import { RedisAnnouncer } from '@shoal/queue/payload';
+import { ExecutorNotes } from './executor-notes.ts';
 import { ForkedExecutor } from './forked-executor.ts';
+import { openLanes } from './worker-lanes.ts';
 
 export interface WorkerOptions {
   /** `redisUrl` is settled by now: a worker does not start servers. */
@@ -35,23 +38,35 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
   const simulatedTokensPerMs = simulatedRate(settings.device);
   const served = simulatedTokensPerMs === undefined ? model.name : `${model.name}-sim`; // nobody who asks for the model gets simulated vectors
   const server = { redisUrl, prefix, queue: mainQueue(served), log };
-  const executor = new ForkedExecutor({ ...server, device: settings.device, precision: settings.precision, deviceSessions: settings.deviceSessions, cacheDir, threads, tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(), cpuQueue: undefined, model: model.name, served, simulatedTokensPerMs, maxTokens: settings.maxTokens, limits: settings, logLevel: settings.logLevel });
-  const source = new BullJobSource({ ...server, leaseMs, stalledCheckMs });
-  const opened = [executor, source] as { stop(): Promise<void> }[];
+  const cpuLane = cpuQueue(served);
+  const executor = new ForkedExecutor({ ...server, device: settings.device, precision: settings.precision, deviceSessions: settings.deviceSessions, cacheDir, threads, tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(), cpuQueue: cpuLane, model: model.name, served, simulatedTokensPerMs, maxTokens: settings.maxTokens, limits: settings, logLevel: settings.logLevel });
+  const workerName = settings.workerName ?? defaultWorkerName(settings.device);
+  const notes = new ExecutorNotes({ cacheDir, name: workerName, log });
+  const opened = [executor, notes] as { stop(): Promise<void> }[];
   const keep = async <Part extends { stop(): Promise<void> }>(part: Promise<Part>): Promise<Part> => {
     opened.push(await part);
     return part;
   };
   const close = async (): Promise<void> => void (await Promise.all(opened.map((part) => part.stop())));
   try {
-    executor.startEarly(); // the slowest part, beside everything else
-    const [announcer, presence, serverNowMs, metrics] = await Promise.all([
-      keep(RedisAnnouncer.connect(server)), keep(WorkerPresence.connect(server)), serverClock(redisUrl), keep(serveMetrics(settings)),
-    ]);
+    await notes.untilPredecessorsLeft();
+    const early = executor.startEarly(); // the slowest part, beside everything else
+    const [announcer, serverNowMs, { recorder }] = await Promise.all([keep(RedisAnnouncer.connect(server)), serverClock(redisUrl), keep(serveMetrics(settings))]);
     const faults = faultPointsFrom(faultPoint, (signal) => process.kill(process.pid, signal));
-    const pipeline = new Pipeline({ source, announcer, executor, log, faults, serverNowMs, clock: systemClock, limits: settings, metrics: metrics.recorder });
+    const meter = new LoadMeter();
+    const lanes = await keep(openLanes({
+      source: { ...server, leaseMs, stalledCheckMs, workerName, quarantineOf: server.queue, isUnsafeAllowed: settings.unsafeServer === 'warn', brake: settings, onBrake: (reason) => recorder.claimingBraked(reason) },
+      served, settings, meter, faults, log,
+      cpuQueue: cpuLane, workerId: `${workerName}-${randomUUID().slice(0, 8)}`, ready: await early, metrics: recorder,
+    }));
+    const { source } = lanes;
+    opened.push(source);
+    const pipeline = new Pipeline({ source, announcer, executor, log, faults, serverNowMs, clock: systemClock, limits: settings, metrics: meter.tap(noting(recorder, notes, log)) });
     const facts = await pipeline.start();
-    await presence.start();
+    await announcer.tellDims(facts.dims);
+    await lanes.show();
+    const janitor = await keep(Janitor.connect({ ...server, cpuQueue: cpuLane, everyMs: settings.janitorEveryMs, clock: systemClock, serverNowMs, onSwept: (findings) => recorder.janitorSwept(findings) }));
+    janitor.start();
     log.info({ queue: server.queue, device: facts.device, precision: facts.precision, model: facts.model, threads }, 'worker ready');
     const stop = async (): Promise<void> => {
       await pipeline.stop();
@@ -63,6 +78,17 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
     await Promise.allSettled(opened.map((part) => part.stop()));
     throw error;
   }
+}
+
+/** The pid of each executor is known where it is counted. */
+function noting(metrics: Metrics, notes: ExecutorNotes, log: Logger): Metrics {
+  return {
+    ...metrics,
+    executorReady: (pid) => {
+      metrics.executorReady(pid);
+      notes.note(pid).catch((error: unknown) => log.warn({ err: error }, 'which executor is ours could not be noted'));
+    },
+  };
 }
 
 /** Loaded only when they are served: what it takes would delay the start. */

@@ -1,0 +1,115 @@
+// `shoal fleet`: who serves a model, how full its lanes are, what stands in the way; and workers told to claim nothing or to
+// go on. Everything goes through the queue server, so it works from any machine that reaches it.
+
+import { LENGTH_CLASSES, type ByLength, type Settings } from '@shoal/core';
+import { Fleet, type FleetView, type LiveWorker } from '@shoal/queue';
+import { withServer } from '../session.ts';
+import { settingsOf } from '../settings.ts';
+import { print, say, type Terminal } from '../terminal.ts';
+
+export interface FleetFlags {
+  readonly json?: boolean;
+  readonly quiet?: boolean;
+}
+
+export async function status(terminal: Terminal, flags: FleetFlags): Promise<void> {
+  await withFleet(terminal, flags, async (fleet) => {
+    const view = await fleet.read();
+    const warnings = warningsOf(view);
+    if (flags.json === true) return print(terminal, `${JSON.stringify({ ...view, warnings }, null, 1)}\n`);
+    await print(terminal, `${describe(view)}${warnings.map((warning) => `! ${warning}\n`).join('')}`);
+  });
+}
+
+export async function drain(terminal: Terminal, which: string, flags: FleetFlags): Promise<void> {
+  await withFleet(terminal, flags, async (fleet) => {
+    const workerIds = await fleet.drain(which);
+    await report(terminal, flags, workerIds, `${told(workerIds)} to claim nothing more; what they have they finish. shoal fleet resume ${which} lets them go on`);
+  });
+}
+
+export async function resume(terminal: Terminal, which: string, flags: FleetFlags): Promise<void> {
+  await withFleet(terminal, flags, async (fleet) => {
+    const workerIds = await fleet.resume(which);
+    await report(terminal, flags, workerIds, `${told(workerIds)} to claim again`);
+  });
+}
+
+async function withFleet(terminal: Terminal, flags: FleetFlags, use: (fleet: Fleet) => Promise<void>): Promise<void> {
+  const settings: Settings = await settingsOf(terminal, flags);
+  await withServer(terminal, { settings, isQuiet: flags.quiet === true || flags.json === true }, async ({ redisUrl }) => {
+    const fleet = await Fleet.connect({ redisUrl, prefix: settings.prefix, model: settings.model });
+    try {
+      await use(fleet);
+    } finally {
+      await fleet.close();
+    }
+  });
+}
+
+async function report(terminal: Terminal, flags: FleetFlags, workerIds: readonly string[], message: string): Promise<void> {
+  if (flags.json === true) await print(terminal, `${JSON.stringify({ workers: workerIds })}\n`);
+  else if (flags.quiet !== true) say(terminal, message);
+}
+
+function told(workerIds: readonly string[]): string {
+  if (workerIds.length === 0) return 'no worker is alive now; those that start later are told';
+  return `${workerIds.length} worker${workerIds.length === 1 ? ' is' : 's are'} told (${workerIds.join(', ')})`;
+}
+
+/** What a person should know who only looked at numbers. */
+export function warningsOf({ lanes: { main, cpu }, workers, isAllDrained }: FleetView): string[] {
+  const serving = (lane: 'main' | 'cpu'): LiveWorker[] => workers.filter((worker) => worker.lanes.includes(lane) && !worker.isDrained);
+  const drained = workers.filter(({ isDrained }) => isDrained);
+  const lost = main.handedOver - (cpu.waiting + cpu.active + cpu.delayed);
+  return [
+    ...(cpu.waiting > 0 && serving('cpu').length === 0 ? [`the CPU lane has ${jobs(cpu.waiting)} and no CPU worker; start one with shoal worker --device cpu`] : []),
+    ...(main.waiting > 0 && serving('main').length === 0 ? [`the main lane has ${jobs(main.waiting)} and no worker serves it`] : []),
+    ...(isAllDrained ? ['all workers are drained, those that start later too; shoal fleet resume all'] : []),
+    ...(!isAllDrained && drained.length > 0 ? [`drained: ${drained.map(({ workerId }) => workerId).join(', ')}`] : []),
+    ...(lost > 0 ? [`${jobs(lost)} handed over without a child in the CPU lane; if this stays so, shoal queue repair brings them back`] : []),
+  ];
+}
+
+function jobs(count: number): string {
+  return `${count.toLocaleString('en')} job${count === 1 ? '' : 's'}`;
+}
+
+export function describe({ lanes, workers }: FleetView): string {
+  const depths = Object.values(lanes).map((lane) => [
+    lane.queue, ...[lane.waiting, lane.active, lane.delayed, lane.handedOver, lane.failed].map((count) => count.toLocaleString('en')), lane.waiting > 0 ? seconds(lane.oldestMs) : '-',
+  ]);
+  const lines = workers.map(({ workerId, lanes: served, facts, isDrained }) => [
+    workerId, facts?.device ?? '?', facts?.precision ?? '?', served.join('+'), isDrained ? 'drained' : 'claiming', short(facts?.claims), short(facts?.poolTokens),
+    byLength(facts?.rates), facts?.budget === undefined ? '-' : `${short(facts.budget.maxPaddedTokens)} by ${facts.budget.limitedBy}`, bytes(facts?.memoryBytes),
+  ]);
+  const takers = workers.flatMap(({ workerId, facts }) => (facts?.mainLane === undefined ? [] : [[workerId, facts.mainLane.reason, byLength(facts.mainLane.breakEven)]]));
+  return [
+    table(['LANE', 'WAITING', 'ACTIVE', 'DELAYED', 'HANDED OVER', 'FAILED', 'NEXT WAITS'], depths),
+    workers.length === 0 ? 'no worker is alive\n' : table(['WORKER', 'DEVICE', 'PRECISION', 'LANES', 'STATE', 'CLAIMS', 'POOL TOKENS', 'TOKENS/S SHORT/MEDIUM/LONG', 'TOKEN BUDGET', 'MEMORY'], lines),
+    takers.length === 0 ? '' : table(['CPU WORKER', 'TAKES FROM THE MAIN LANE', 'BREAK-EVEN BACKLOG, TOKENS SHORT/MEDIUM/LONG'], takers),
+  ].filter((part) => part !== '').join('\n');
+}
+
+function byLength(values: ByLength | undefined): string {
+  return LENGTH_CLASSES.map((length) => short(values?.[length])).join(' / ');
+}
+
+/** Three digits are enough to compare by eye. */
+function short(value: number | undefined): string {
+  if (value === undefined) return '-';
+  return Intl.NumberFormat('en', { notation: 'compact', maximumSignificantDigits: 3 }).format(value);
+}
+
+function bytes(value: number | undefined): string {
+  return value === undefined ? '-' : `${(value / 1e9).toPrecision(3)} GB`;
+}
+
+function seconds(ms: number): string {
+  return `${(ms / 1_000).toLocaleString('en', { maximumFractionDigits: 1 })} s`;
+}
+
+function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  const widths = head.map((title, column) => Math.max(title.length, ...rows.map((row) => row[column]?.length ?? 0)));
+  return [head, ...rows].map((row) => `${row.map((cell, column) => cell.padEnd(widths[column] ?? 0)).join('  ').trimEnd()}\n`).join('');
+}

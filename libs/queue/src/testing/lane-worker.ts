@@ -1,0 +1,98 @@
+// For tests and benches: a whole worker without a model, as a process that can be killed. Core's pipeline and executor, a
+// simulated device, the real queue server. `gpu` has no memory for a row of more than 16 tokens and hands such jobs over;
+// `cpu` serves the CPU lane alone. Says "ready" to its parent and dies with it.
+
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { fileURLToPath } from 'node:url';
+import { Pipeline, faultPointsFrom, fixedBudget, noMetrics, systemClock, type FaultPoints, type Logger, type PayloadStore } from '@shoal/core';
+import { FakeBackend, FakeTokenizer, InProcessExecutor } from '@shoal/core/testing';
+import { BullJobSource } from '../bull-job-source.ts';
+import { LanesSource, type MainLaneGate } from '../lanes-source.ts';
+import { RedisAnnouncer, RedisPayloadStore } from '../payload.ts';
+
+export const LANE_QUEUE = 'embed-x';
+export const LANE_CPU_QUEUE = 'embed-x-cpu';
+/** Widest row that fits the simulated GPU. */
+export const GPU_WIDTH = 16;
+
+export interface LaneWorkerOptions {
+  readonly redisUrl: string;
+  readonly prefix: string;
+  readonly role: 'gpu' | 'cpu';
+  readonly leaseMs: number;
+  /** See core's FaultPoints. */
+  readonly faultPoint?: string | undefined;
+}
+
+const closedGate: MainLaneGate = { allows: () => 0, took: () => undefined, onChange: () => undefined };
+
+const ENVIRONMENT = 'SHOAL_LANE_WORKER';
+
+/** Claims when it resolves. */
+export async function startLaneWorker(options: LaneWorkerOptions): Promise<ChildProcess> {
+  const child = fork(fileURLToPath(import.meta.url), [], {
+    env: { ...process.env, [ENVIRONMENT]: JSON.stringify(options) },
+    execArgv: ['--conditions=@shoal/source'],
+    stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+  });
+  const failed = once(child, 'exit').then(([code, signal]: unknown[]) => {
+    throw new Error(`a lane worker ended before it was ready (${String(code ?? signal)})`);
+  });
+  failed.catch(() => undefined);
+  await Promise.race([once(child, 'message'), failed]);
+  return child;
+}
+
+async function run({ redisUrl, prefix, role, leaseMs, faultPoint }: LaneWorkerOptions): Promise<void> {
+  const log: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
+  const faults = faultPointsFrom(faultPoint, (signal) => process.kill(process.pid, signal));
+  const server = { redisUrl, prefix, queue: LANE_QUEUE, log };
+  const common = { ...server, leaseMs, stalledCheckMs: Math.ceil(leaseMs / 3) };
+  const source = role === 'gpu'
+    ? new BullJobSource({ ...common, handOverTo: LANE_CPU_QUEUE, faults })
+    : new LanesSource({ cpu: new BullJobSource({ ...common, queue: LANE_CPU_QUEUE }), main: new BullJobSource(common), gate: closedGate });
+  const [announcer, store] = await Promise.all([RedisAnnouncer.connect(server), RedisPayloadStore.connect({ ...server, cpuQueue: LANE_CPU_QUEUE })]);
+  const executor = new InProcessExecutor({
+    log, clock: systemClock,
+    store: withFaults(store, faults),
+    tokenizer: new FakeTokenizer(),
+    limits: { maxRowAgeMs: 50, windowRows: 8, maxWaitMs: 1, minRows: 1 },
+    isLastLane: role === 'cpu',
+    newBudget: () => fixedBudget({ maxPaddedTokens: 1_024, maxRows: 64 }),
+    newBackend: (clock) => deviceOf(role, new FakeBackend({ clock, runMs: () => 2 })),
+  });
+  const pipeline = new Pipeline({
+    source, announcer, executor, log, faults,
+    metrics: noMetrics, clock: systemClock, serverNowMs: Date.now,
+    limits: { poolTokens: 512, executorTimeoutMs: 10_000, drainTimeoutMs: 5_000, claimTimeoutMs: 60_000 },
+  });
+  await pipeline.start();
+  process.send?.('ready');
+  await pipeline.failed;
+}
+
+function deviceOf(role: LaneWorkerOptions['role'], backend: FakeBackend): FakeBackend {
+  if (role === 'gpu') backend.runsOutOfVramWhen(({ width }) => (width > GPU_WIDTH ? 'too-large' : 'fits'));
+  return backend;
+}
+
+/** Where core's executor has them in a process of its own. */
+function withFaults(store: RedisPayloadStore, faults: FaultPoints): PayloadStore {
+  return {
+    read: (jobs) => store.read(jobs),
+    stop: () => store.stop(),
+    async commit(requests) {
+      faults.reach('before-commit');
+      const results = await store.commit(requests);
+      faults.reach('after-commit');
+      return results;
+    },
+  };
+}
+
+const given = process.env[ENVIRONMENT];
+if (given !== undefined && process.argv[1] === fileURLToPath(import.meta.url)) {
+  process.on('disconnect', () => process.kill(process.pid, 'SIGKILL'));
+  await run(JSON.parse(given) as LaneWorkerOptions);
+}
