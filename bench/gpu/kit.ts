@@ -41,7 +41,7 @@ export async function openCorpus(count = CORPUS_TEXTS, seed = CORPUS_SEED): Prom
   const tokenizer = await openTokenizer(model, { maxTokens: MAX_TOKENS });
   const texts = raggedCorpus(join(model.folder, 'tokenizer.json'), count, seed).map(({ text }) => text);
   const rows = texts.map((text) => tokenizer.encode(text).ids);
-  return { model, texts, rows, tokens: rows.reduce((sum, row) => sum + row.length, 0) };
+  return { model, texts, rows, tokens: rows.reduce((sum, ids) => sum + ids.length, 0) };
 }
 
 export interface Batch {
@@ -66,13 +66,13 @@ export function widthOf(tokens: number): number {
   return Math.ceil(tokens / 8) * 8;
 }
 
-export function median(values: readonly number[]): number {
-  const sorted = [...values].sort((a, b) => a - b);
+export function median(figures: readonly number[]): number {
+  const sorted = [...figures].sort((a, b) => a - b);
   return sorted[Math.floor(sorted.length / 2)] ?? Number.NaN;
 }
 
-export function quantile(values: readonly number[], share: number): number {
-  const sorted = [...values].sort((a, b) => a - b);
+export function quantile(figures: readonly number[], share: number): number {
+  const sorted = [...figures].sort((a, b) => a - b);
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN;
 }
 

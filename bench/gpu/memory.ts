@@ -61,6 +61,6 @@ function inRuns(all: readonly TracedNode[]): TracedNode[][] {
   return found;
 }
 
-function most(nodes: readonly TracedNode[], field: 'inUseBytes' | 'inUsePeakBytes' | 'heldBytes'): number {
-  return nodes.reduce((largest, node) => Math.max(largest, node[field]), 0);
+function most(ofRun: readonly TracedNode[], field: 'inUseBytes' | 'inUsePeakBytes' | 'heldBytes'): number {
+  return ofRun.reduce((largest, node) => Math.max(largest, node[field]), 0);
 }

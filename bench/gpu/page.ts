@@ -13,11 +13,14 @@ export function page(lines: string): string {
 
 function section(part: string, rows: readonly Row[]): string {
   const columns = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((name) => !WITHOUT.has(name));
-  const line = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`;
   const head = [line(columns), line(columns.map(() => '---'))];
   const body = rows.map((row) => line(columns.map((name) => cell(row[name]))));
   const tables = rows.flatMap((row) => (Array.isArray(row['table']) ? [`\n\n${section(`${String(row['kind'])} ${String(row['shape'])}`, row['table'] as Row[])}`] : []));
   return `## ${part}\n\n${[...head, ...body].join('\n')}${tables.join('')}`;
+}
+
+function line(cells: readonly string[]): string {
+  return `| ${cells.join(' | ')} |`;
 }
 
 function cell(value: unknown): string {

@@ -2,7 +2,7 @@
 // it so that the device never waits for the main thread. Translates the runtime's errors; knows nothing of jobs.
 
 import { Worker } from 'node:worker_threads';
-import { ShoalError, invariant, unreachable, type InferenceBackend, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot } from '@shoal/core';
+import { ShoalError, invariant, unreachable, type InferenceBackend, type MemoryProbe, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot } from '@shoal/core';
 import { processMemory } from './process-memory.ts';
 import { classifyRunFailure } from './run-failure.ts';
 import type { Provider } from './provider.ts';
@@ -21,8 +21,12 @@ export interface OrtBackendOptions {
   readonly device?: string;
   /** Sessions that run side by side, each with its own copy of the weights: one launches while another computes. Default 1. */
   readonly sessions?: number;
-  /** What the device holds, where this process cannot tell by itself. */
+  /** The device's own name, e.g. "NVIDIA H200": what is measured on one is no use on another. */
+  readonly deviceKind?: string | undefined;
+  /** What the device holds for this process, where it cannot tell by itself. */
   readonly readMemory?: () => Promise<MemoryReading | undefined>;
+  /** What the device has in all, and what is left for anybody. */
+  readonly probe?: MemoryProbe;
   /** Threads of one run. */
   readonly threads: number;
   readonly slotRows: number;

@@ -1,14 +1,14 @@
 // The token budget of the device this executor runs on: begins with what is stored of this graph on this device, else with the
 // preset, and has the memory law measured once that may be. Tells the budget what the device has left, every few seconds.
 
+import { stat } from 'node:fs/promises';
 import {
-  createBudget, presetFor, type Budget, type BudgetOptions, type Clock, type DeviceProfileKey, type FromExecutor, type InferenceBackend, type LearnedBudget, type Logger, type MemoryProbe,
+  createBudget, presetFor, type Budget, type BudgetOptions, type Clock, type DeviceProfileKey, type FromExecutor, type InferenceBackend, type LearnedBudget, type Logger, type MemoryProbe, type ModelSizes,
 } from '@shoal/core';
 import { PacedBackend, SimulatedDevice } from '@shoal/core/sim';
 import { OrtBackend } from '@shoal/inference';
 import type { StoredModel } from '@shoal/models';
 import type { ExecutorSettings } from './executor-settings.ts';
-import { gpuPreset } from './gpu-preset.ts';
 import { hostMemory } from './host-memory.ts';
 import { measureMemory } from './measure-memory.ts';
 import { MemoryFit } from './memory-fit.ts';
@@ -71,19 +71,28 @@ export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<De
 }
 
 /**
- * The knee is the preset's until `shoal tune` has measured it: on a large card it lies far below what memory would allow. What
- * others use is read from the driver; without a measured law of memory the budget learns from running out of it.
+ * Begins with what is stored of this card, else with the preset for its name; what others use of it is asked of the driver.
+ * Memory is not measured beside the work here: a second process on the card would take what the first is about to need.
  */
-async function gpuBudget({ settings, model, clock, log }: DeviceBudgetOptions, backend: OrtBackend, common: BudgetOptions): Promise<DeviceBudget> {
+async function gpuBudget({ settings, model, maxTokens, clock, log }: DeviceBudgetOptions, backend: OrtBackend, common: BudgetOptions): Promise<DeviceBudget> {
   const { graphPath, provider = 'cuda', deviceKind, probe } = backend.options;
-  const memory = await probe?.read();
-  const key = deviceKind === undefined ? undefined : profileKey({ model, graphPath, provider, precision: backend.precision, deviceKind });
-  const profile = key === undefined ? undefined : await readProfile(settings.cacheDir, key, log);
-  const kneeTokens = profile?.kneeTokens ?? gpuPreset(memory?.totalBytes).kneeTokens;
-  const budget = createBudget({ ...common, kneeTokens, totalBytes: profile?.memory && memory?.totalBytes, memory: profile?.memory && { law: profile.memory, source: 'stored' } });
-  if (profile?.memory === undefined || probe === undefined) return withoutMemory(budget);
+  if (deviceKind === undefined || probe === undefined) return withoutMemory(createBudget(common));
+  const totalBytes = (await probe.read())?.totalBytes;
+  const profile = await readProfile(settings.cacheDir, profileKey({ model, graphPath, provider, precision: backend.precision, deviceKind }), log);
+  const preset = presetFor({ deviceName: deviceKind, totalBytes, model: await sizesOf(model, graphPath, maxTokens), precision: backend.precision, keepsScores: false });
+  if (profile === undefined) log.info({ device: backend.device, totalBytes }, preset.line);
+  const loadedBytes = (await backend.memory())?.footprintBytes ?? preset.law.loadedBytes;
+  const budget = createBudget({
+    ...common, totalBytes, startTokens: preset.startTokens, kneeTokens: profile?.kneeTokens,
+    memory: { law: { ...(profile?.memory ?? preset.law), loadedBytes }, source: profile?.memory === undefined ? 'preset' : 'stored' },
+  });
   const stop = readEvery(READ_MEMORY_EVERY_MS, clock, async () => budget.deviceMemory(await probe.read(), (await backend.memory())?.footprintBytes));
   return { budget, hear: () => undefined, stop };
+}
+
+/** The usual proportions of the family: a starting point needs no more. */
+async function sizesOf({ dims }: StoredModel, graphPath: string, maxTokens: number): Promise<ModelSizes> {
+  return { hiddenSize: dims, intermediateSize: 4 * dims, heads: Math.max(1, Math.round(dims / 32)), weightsBytes: (await stat(graphPath)).size, maxTokens };
 }
 
 /** As on a GPU that nobody measured: the preset for an unknown card, corrected by what every run tells. */

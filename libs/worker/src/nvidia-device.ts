@@ -2,13 +2,14 @@
 // tool is missing, but the driver is not, is let through: the first run will tell.
 
 import { access } from 'node:fs/promises';
-import type { MemoryReading } from '@shoal/core';
+import type { MemoryProbe, MemoryReading } from '@shoal/core';
 import type { DeviceReading, DevicesRead } from '@shoal/ops';
 
 export interface NvidiaDevice {
   readonly reading: DeviceReading | undefined;
   /** What this process took from the device, if the others stayed as they were. */
   readonly readMemory: () => Promise<MemoryReading | undefined>;
+  readonly probe: MemoryProbe;
 }
 
 export type NvidiaDeviceFound = { readonly ok: true; readonly device: NvidiaDevice } | { readonly ok: false; readonly reason: string; readonly isAbsence: boolean };
@@ -29,12 +30,24 @@ export async function nvidiaDevice(id: string): Promise<NvidiaDeviceFound> {
   const reading = read.ok && !isSlice ? read.devices[0] : undefined;
   const before = reading?.usedBytes;
   const again = cachedReader({ device: id }, MEMORY_MAX_AGE_MS);
-  return { ok: true, device: { reading, readMemory: async () => (before === undefined ? undefined : takenSince(before, await again())) } };
+  return {
+    ok: true,
+    device: {
+      reading,
+      readMemory: async () => (before === undefined ? undefined : takenSince(before, await again())),
+      probe: { read: async () => leftOf(await again()) },
+    },
+  };
 }
 
 function takenSince(before: number, read: DevicesRead): MemoryReading | undefined {
   const used = read.ok ? read.devices[0]?.usedBytes : undefined;
   return used === undefined ? undefined : { liveBytes: undefined, footprintBytes: Math.max(0, used - before), source: 'driver' };
+}
+
+function leftOf(read: DevicesRead): Awaited<ReturnType<MemoryProbe['read']>> {
+  const { freeBytes, totalBytes } = (read.ok ? read.devices[0] : undefined) ?? {};
+  return freeBytes === undefined || totalBytes === undefined ? undefined : { freeBytes, totalBytes };
 }
 
 async function refusalOf(read: DevicesRead, id: string): Promise<{ reason: string; isAbsence: boolean } | undefined> {

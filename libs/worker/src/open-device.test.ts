@@ -76,16 +76,16 @@ describe('a GPU that the driver has is refused', () => {
   });
 });
 
-describe('the canary', () => {
-  async function cosineOf(kind: GraphKind): Promise<number> {
-    const { model, tokenizer } = await options('cpu');
-    const canary = await openCanary({ model, tokenizer, cacheDir, threads: 1 });
-    const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir, kind }), dims: model.dims, threads: 1, slotRows: 4, slotTokens: 512 });
-    const cosine = await canary(backend);
-    await backend.stop();
-    return cosine;
-  }
+async function cosineOf(kind: GraphKind): Promise<number> {
+  const { model, tokenizer } = await options('cpu');
+  const canary = await openCanary({ model, tokenizer, cacheDir, threads: 1 });
+  const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir, kind }), dims: model.dims, threads: 1, slotRows: 4, slotTokens: 512 });
+  const cosine = await canary(backend);
+  await backend.stop();
+  return cosine;
+}
 
+describe('the canary', () => {
   test('finds fp16 to give the vectors of fp32', async () => {
     expect(await cosineOf('cuda-fp16')).toBeGreaterThan(0.9999);
     expect(readdirSync(join(cacheDir, 'graphs')).filter((name) => name.includes('.canary-'))).toHaveLength(1); // kept for the next start

@@ -95,7 +95,7 @@ async function openCuda(options: DeviceOptions): Promise<InferenceBackend> {
   if (problem !== undefined) throw new Refused(problem);
   environment['CUDA_DEVICE_ORDER'] ??= 'PCI_BUS_ID'; // or index 0 of CUDA is not index 0 of the driver
   environment['CUDA_VISIBLE_DEVICES'] = visibility.devices;
-  return firstPrecise(options, CUDA_KINDS, { provider: 'cuda', device: `cuda:${index}`, readMemory: found.device.readMemory });
+  return firstPrecise(options, CUDA_KINDS, { provider: 'cuda', device: `cuda:${index}`, deviceKind: found.device.reading?.name, readMemory: found.device.readMemory, probe: found.device.probe });
 }
 
 function indexOf(device: string): number {
@@ -129,7 +129,7 @@ type Kinds = Readonly<Partial<Record<Precision, GraphKind>>>;
 const CUDA_KINDS: Kinds = { fp16: 'cuda-fp16', fp32: 'cuda-fp32', bf16: 'cuda-bf16' };
 const WEBGPU_KINDS: Kinds = { fp16: 'plain-fp16', fp32: 'plain-fp32' };
 
-type Place = Pick<OrtBackendOptions, 'provider' | 'device' | 'readMemory'>;
+type Place = Pick<OrtBackendOptions, 'provider' | 'device' | 'deviceKind' | 'readMemory' | 'probe'>;
 
 /** fp16 where it gives the vectors of fp32, else fp32; or what was asked for, if the device can do it at all. */
 async function firstPrecise(options: DeviceOptions, kinds: Kinds, place: Place): Promise<InferenceBackend> {
@@ -138,15 +138,15 @@ async function firstPrecise(options: DeviceOptions, kinds: Kinds, place: Place):
   if (model.graphKind === 'imported') return accepted(await openIn(options, model.precision, 'imported', kinds, place), canary, LEAST_COSINE_CHOSEN, log);
   const chosen = precision === 'auto' ? undefined : precision;
   const wanted: readonly Precision[] = chosen === undefined ? ['fp16', 'fp32'] : [chosen];
-  for (const [attempt, precision] of wanted.entries()) {
-    const kind = kinds[precision];
-    if (kind === undefined) throw new Refused(`${String(place.provider)} has no graph in ${precision}`);
+  for (const [attempt, tried] of wanted.entries()) {
+    const kind = kinds[tried];
+    if (kind === undefined) throw new Refused(`${String(place.provider)} has no graph in ${tried}`);
     const isLast = attempt === wanted.length - 1;
     try {
-      return await accepted(await openIn(options, precision, kind, kinds, place), canary, chosen === undefined ? LEAST_COSINE : LEAST_COSINE_CHOSEN, log);
+      return await accepted(await openIn(options, tried, kind, kinds, place), canary, chosen === undefined ? LEAST_COSINE : LEAST_COSINE_CHOSEN, log);
     } catch (error) {
       if (isLast) throw error;
-      log.warn({ device: place.device, precision, reason: error instanceof Error ? error.message : String(error) }, 'precision refused, trying the next');
+      log.warn({ device: place.device, precision: tried, reason: error instanceof Error ? error.message : String(error) }, 'precision refused, trying the next');
     }
   }
   throw new Refused('no precision was left to try');

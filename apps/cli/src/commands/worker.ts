@@ -22,7 +22,7 @@ export async function worker(terminal: Terminal, flags: WorkerFlags): Promise<vo
 
 async function runWorker(terminal: Terminal, settings: Settings): Promise<void> {
   terminal.signal.throwIfAborted();
-  const app = settings.device.startsWith('gpu') ? 'gpu-worker' : 'cpu-worker';
+  const app = settings.device === 'cpu' ? 'cpu-worker' : 'gpu-worker';
   const child = forkWorker(app, { ...terminal.environment, ...settingsEnvironment(settings) }, 'inherit');
   let reported: string | undefined;
   child.on('message', (message) => {
