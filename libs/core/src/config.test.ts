@@ -40,6 +40,12 @@ describe('precedence', () => {
     expect(resolveSettings({}).maxRows).toBe(1024);
   });
 
+  test('sizes that are not given are those of the device asked for', () => {
+    expect(resolveSettings({ flags: { device: 'gpu:1' } })).toMatchObject({ maxRows: 16_384, poolTokens: 1_310_720 });
+    expect(resolveSettings({ flags: { device: 'gpu:1' }, environment: { SHOAL_FORCE_CPU: '1' } })).toMatchObject({ maxRows: 1_024, poolTokens: 24_576 });
+    expect(resolveSettings({ flags: { device: 'gpu:1', maxRows: 7 } })).toMatchObject({ maxRows: 7, poolTokens: 1_310_720 });
+  });
+
   test('REDIS_URL and LOG_LEVEL are honoured: above the file, below the names of Shoal’s own', () => {
     const known = { REDIS_URL: 'redis://known', LOG_LEVEL: 'debug' };
     expect(resolveSettings({ environment: known, file: { redisUrl: 'redis://file', logLevel: 'error' } })).toMatchObject({ redisUrl: 'redis://known', logLevel: 'debug' });
