@@ -153,8 +153,9 @@ class ChaosProducer {
     const due = [...this.open.values()].filter((open) => open.isAcknowledged && (open.isHeard || open.lookAtMs <= nowMs)).slice(0, 64);
     if (due.length === 0) return;
     const jobIds = due.map(({ job }) => job.jobId);
-    const [states, bodies, claims] = await Promise.all([
-      this.producer.states(jobIds), this.reader.peek(jobIds), Promise.all(jobIds.map((jobId) => this.raw.hmget(`{shoal}:${mainQueue(this.order.slug)}:${jobId}`, 'ats', 'returnvalue'))),
+    const states = await this.producer.states(jobIds); // first: a result is there before its job is completed, not the other way round
+    const [bodies, claims] = await Promise.all([
+      this.reader.peek(jobIds), Promise.all(jobIds.map((jobId) => this.raw.hmget(`{shoal}:${mainQueue(this.order.slug)}:${jobId}`, 'ats', 'returnvalue'))),
     ]);
     const taken: string[] = [];
     for (const [at, open] of due.entries()) {

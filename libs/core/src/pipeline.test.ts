@@ -270,7 +270,7 @@ describe('claiming', () => {
     bench.queue.add('a', { v: 1, texts: ['one', 'two'], truncate: 'error', prompt: 'query', reply: '{shoal}:reply:me', output: { dtype: 'i8', dimensions: 4 } });
     await bench.started();
     expect(bench.link.orders()).toMatchObject([
-      { jobId: 'a', input: { form: 'inline', texts: ['one', 'two'] }, truncate: 'error', prompt: 'query', output: { dtype: 'i8', dimensions: 4 }, resultTtlMs: 300_000, class: 'bulk' },
+      { jobId: 'a', input: { form: 'inline', texts: ['one', 'two'] }, truncate: 'error', prompt: 'query', output: { dtype: 'i8', dimensions: 4 }, resultTtlMs: 300_000, class: 'interactive' },
     ]);
     await bench.complete('a');
     expect(bench.source.endings[0]?.token).toBe(bench.link.orders()[0]?.token);

@@ -3,7 +3,7 @@
 
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { openModel, openTokenizer } from '@shoal/models';
-import { Quarantine } from '@shoal/queue';
+import { Canceller, Quarantine } from '@shoal/queue';
 import { keySpace, mainQueue } from '@shoal/core';
 import type { Queue } from 'bullmq';
 import { WorkerBench, until, type WorkerProcess } from './testing/worker-bench.ts';
@@ -22,6 +22,7 @@ afterEach(() => bench.clear());
 afterAll(() => bench.stop());
 
 const DEADLY = 77;
+const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
 
 function jobsOf(count: number, rowOf: (job: number) => readonly number[], rows = 1): Map<string, readonly (readonly number[])[]> {
   return new Map(Array.from({ length: count }, (_, job) => [`job-${job}`, Array.from({ length: rows }, () => rowOf(job))]));
@@ -76,6 +77,20 @@ test('a job that takes its whole worker down is found by how often it stalled; i
   expect(await queue.getCompletedCount()).toBe(39);
   process.stdout.write(`a worker that dies: ${JSON.stringify({ workerDeaths: lives - 1, jobs: 40, poison: 1 })}\n`);
 }, 240_000);
+
+test('a job that is cancelled ends while its run is still at the device, and what waited behind that run is not run', async () => {
+  await bench.startWorker(MODEL, { SHOAL_FAULT_TOKEN: `${DEADLY}:hang`, SHOAL_EXECUTOR_TIMEOUT_MS: '600000', SHOAL_DRAIN_TIMEOUT_MS: '0' });
+  const queue = await bench.addJobs(MODEL, tokenizerHash, jobsOf(3, () => [2, DEADLY, 3]));
+  await until('all are claimed', async () => ((await queue.getActiveCount()) === 3 ? true : undefined));
+  const canceller = await Canceller.connect({ redisUrl: bench.url, prefix: '{shoal}', queue: queue.name, log: silent });
+  const startedMs = performance.now();
+  expect((await canceller.cancel(['job-0', 'job-1', 'job-2'])).map(({ outcome }) => outcome)).toEqual(['asked', 'asked', 'asked']);
+  await untilAllEnded(queue, 3);
+  const endedMs = performance.now() - startedMs;
+  await canceller.close();
+  expect((await queue.getFailed()).every(({ failedReason }) => failedReason.startsWith('CANCELLED: '))).toBe(true);
+  process.stdout.write(`cancel of running jobs: ${JSON.stringify({ endedMs: Math.round(endedMs), runMs: 'for ever' })}\n`);
+}, 120_000);
 
 test('SIGTERM under load: exit 0, nothing active, nothing charged, and the wait is printed', async () => {
   const worker = await bench.startWorker(MODEL, { SHOAL_MAX_PADDED_TOKENS: '512', SHOAL_LOG_LEVEL: 'debug' });
