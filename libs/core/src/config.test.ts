@@ -29,6 +29,12 @@ test('every setting says what it is for', () => {
   for (const type of Object.values(settingsSchema.shape)) expect(type.description).toMatch(/^[A-Z].*\.$/);
 });
 
+test('sizes of batches that make no sense are refused all at once, by name', () => {
+  const problems = problemsOf({ flags: { maxWaitMs: -1, memoryFraction: 1.2, maxPaddedTokens: 128, maxTokens: 512, windowRows: 0, latencyTargetMs: 0, device: 'sim:0GB' } });
+  expect((problems as string[]).map((problem) => problem.split(' = ')[0])).toEqual(['--device', '--memory-fraction', '--latency-target-ms', '--window-rows', '--max-wait-ms', '--max-padded-tokens']);
+  expect((problems as string[]).at(-1)).toBe('--max-padded-tokens = 128: one row of maxTokens (512 padded tokens) does not fit; raise it or lower maxTokens');
+});
+
 describe('precedence', () => {
   test('flag beats environment beats file beats default', () => {
     const flags = { maxRows: 4 };

@@ -20,8 +20,8 @@ export const settingsSchema = z.strictObject({
   prefix: z.string().regex(/^\{[^{}]{1,64}\}$/, 'must be a hash tag such as {shoal}').default('{shoal}')
     .describe('Prefix of every key; plain BullMQ producers pass the same one.'),
   model: z.string().min(1).max(128).default('minilm').describe('Model of the store that this worker or command uses.'),
-  device: z.string().regex(/^(auto|cpu|gpu:\d+|sim:\d+)$/, 'must be auto, cpu, gpu:<index> or sim:<tokens per ms>').default('auto')
-    .describe('Device of a worker. sim:8000 is a simulated one that computes nothing, at 8,000 tokens a millisecond; it serves its own queue, embed-<model>-sim.'),
+  device: z.string().regex(/^(auto|cpu|gpu:\d+|sim:\d+|sim:[1-9]\d{0,3}GB)$/, 'must be auto, cpu, gpu:<index>, sim:<tokens per ms> or sim:<memory>GB').default('auto')
+    .describe('Device of a worker. sim:8000 is a simulated one that computes nothing, at 8,000 tokens a millisecond; sim:24GB has the speed of an H200 and 24 GB of memory to run out of; it serves its own queue, embed-<model>-sim.'),
   precision: z.enum(['auto', 'fp32', 'fp16', 'bf16']).default('auto')
     .describe('What a GPU computes in. auto: fp16 where canary texts give the vectors of fp32 (cosine at least 0.9999), else fp32. CPUs compute in fp32.'),
   deviceSessions: count(1, 4).default(1).describe('Sessions of the runtime side by side on a GPU, each with its own copy of the weights: one launches while another computes.'),
@@ -121,17 +121,26 @@ export function resolveSettings(sources: SettingSources = {}): Settings {
 
 function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<string, string>): Settings {
   const parsed = settingsSchema.safeParse(values);
-  if (parsed.success) return withSizes(parsed.data);
-  const problems = parsed.error.issues.flatMap((issue) => {
+  const between = problemsBetween(values, origins);
+  if (parsed.success && between.length === 0) return withSizes(parsed.data);
+  const problems = (parsed.error?.issues ?? []).flatMap((issue) => {
     if (issue.code === 'unrecognized_keys') return issue.keys.map((key) => `${origins.get(key) ?? key}: there is no such setting`);
     const key = String(issue.path[0]);
     return [`${origins.get(key) ?? key} = ${withoutPassword(JSON.stringify(values[key]))}: ${issue.message}`];
   });
+  problems.push(...between);
   throw new ShoalError('CONFIG_INVALID', `${problems.length === 1 ? 'a setting is' : `${problems.length} settings are`} wrong:\n  ${problems.join('\n  ')}`, { problems });
 }
 
+/** Settings that are fine alone and make no sense together. What is no number is complained of elsewhere. */
+function problemsBetween({ maxPaddedTokens, maxTokens }: Record<string, unknown>, origins: ReadonlyMap<string, string>): string[] {
+  const row = Math.ceil(Number(maxTokens ?? Number.NaN) / 8) * 8;
+  if (!(Number(maxPaddedTokens ?? Number.NaN) < row)) return [];
+  return [`${origins.get('maxPaddedTokens')} = ${JSON.stringify(maxPaddedTokens)}: one row of maxTokens (${row} padded tokens) does not fit; raise it or lower maxTokens`];
+}
+
 function withSizes(given: Given): Settings {
-  const { maxRows, poolTokens } = SIZES[given.device.startsWith('gpu') ? 'gpu' : 'cpu'];
+  const { maxRows, poolTokens } = SIZES[/^gpu:|GB$/.test(given.device) ? 'gpu' : 'cpu'];
   return { ...given, maxRows: given.maxRows ?? maxRows, poolTokens: given.poolTokens ?? poolTokens };
 }
 

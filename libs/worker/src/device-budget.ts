@@ -98,7 +98,7 @@ async function sizesOf({ dims }: StoredModel, graphPath: string, maxTokens: numb
 /** As on a GPU that nobody measured: the preset for an unknown card, corrected by what every run tells. */
 async function simulatedBudget({ clock, log }: DeviceBudgetOptions, backend: SimulatedDevice, common: BudgetOptions): Promise<DeviceBudget> {
   const { totalBytes } = await backend.read();
-  const model = { hiddenSize: backend.dims, intermediateSize: 4 * backend.dims, heads: Math.ceil(backend.dims / 32), weightsBytes: 0, maxTokens: common.maxTokens };
+  const model = { hiddenSize: 384, intermediateSize: 1536, heads: 12, weightsBytes: 0, maxTokens: common.maxTokens }; // the simulated law is MiniLM's, whatever the model
   const preset = presetFor({ deviceName: backend.device, totalBytes, model, precision: backend.precision, keepsScores: false });
   log.info({ device: backend.device, startTokens: preset.startTokens }, preset.line);
   const budget = createBudget({ ...common, totalBytes, startTokens: preset.startTokens, memory: { law: preset.law, source: 'preset' } });

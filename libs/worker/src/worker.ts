@@ -36,7 +36,7 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
   const model = await openModel(settings.model, { cacheDir });
   const threads = settings.threads || availableParallelism();
   const simulatedTokensPerMs = simulatedRate(settings.device);
-  const served = simulatedTokensPerMs === undefined ? model.name : `${model.name}-sim`; // nobody who asks for the model gets simulated vectors
+  const served = settings.device.startsWith('sim:') ? `${model.name}-sim` : model.name; // nobody who asks for the model gets simulated vectors
   const server = { redisUrl, prefix, queue: mainQueue(served), log };
   const cpuLane = cpuQueue(served);
   const executor = new ForkedExecutor({ ...server, device: settings.device, precision: settings.precision, deviceSessions: settings.deviceSessions, cacheDir, threads, tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(), cpuQueue: cpuLane, model: model.name, served, simulatedTokensPerMs, maxTokens: settings.maxTokens, limits: settings, logLevel: settings.logLevel });

@@ -61,6 +61,12 @@ export function h200Law(change: Partial<DeviceLaw> = {}): DeviceLaw {
   };
 }
 
+/** Of `sim:24GB`: a device as fast as an H200, with so much memory. Undefined for any other. */
+export function simulatedLaw(device: string): DeviceLaw | undefined {
+  const gigabytes = /^sim:(\d+)GB$/.exec(device)?.[1];
+  return gigabytes === undefined ? undefined : h200Law({ totalBytes: Number(gigabytes) * 1e9 });
+}
+
 /** Bytes that the tensors of one run take, without noise. */
 export function tensorBytes({ form, memoryScale }: DeviceLaw, { rows, width }: RunShape): number {
   const table = TABLES[form];
