@@ -6,6 +6,7 @@ import { completionScript, type Shell } from './completion.ts';
 import type { EmbedFlags } from './commands/embed.ts';
 import type { FleetFlags } from './commands/fleet.ts';
 import type { ImportFlags, ModelFlags } from './commands/model.ts';
+import type { CleanFlags, QueueFlags, RetryFlags } from './commands/queue.ts';
 import type { ServeFlags } from './commands/serve.ts';
 import type { TuneFlags } from './commands/tune.ts';
 import type { TryFlags } from './commands/try.ts';
@@ -29,8 +30,9 @@ export function buildProgram(terminal: Terminal, version: string): Command {
   addServe(program, terminal);
   addDashboard(program, terminal);
   addWorker(program, terminal);
-  addFleet(program, terminal);
   addTune(program, terminal);
+  addFleet(program, terminal);
+  addQueue(program, terminal);
   addCompletion(program, terminal);
   return program;
 }
@@ -144,16 +146,6 @@ function addWorker(program: Command, terminal: Terminal): void {
   command.action(async (flags: WorkerFlags) => (await import('./commands/worker.ts')).worker(terminal, flags));
 }
 
-function addTune(program: Command, terminal: Terminal): void {
-  const command = program.command('tune')
-    .summary('measure this device with one model, in under two minutes')
-    .description('Measures how much memory runs of a model need on a device and which token budget gives most texts per second, prints both beside the preset, and keeps them: workers use them from their next start. Nothing else should run on the device meanwhile.')
-    .option('--json', 'report as JSON')
-    .option('-q, --quiet', 'no progress and no notes; errors only');
-  addSettings(command, ['device', 'model', 'maxTokens', 'threads', 'maxRows', 'poolTokens', 'cacheDir']);
-  command.action(async (flags: TuneFlags) => (await import('./commands/tune.ts')).tune(terminal, flags));
-}
-
 function addFleet(program: Command, terminal: Terminal): void {
   const fleet = program.command('fleet').description('The workers of a model: who is alive, how fast, what waits; pause their claiming and let it go on.').helpCommand(false);
   const which = 'a worker’s id, the beginning of one, or all';
@@ -165,6 +157,48 @@ function addFleet(program: Command, terminal: Terminal): void {
   resume.action(async (id: string, flags: FleetFlags) => (await import('./commands/fleet.ts')).resume(terminal, id, flags));
   for (const command of [status, drain, resume]) {
     command.option('--json', 'report as JSON').option('-q, --quiet', 'no notes; errors only');
+    addSettings(command, ['model', 'redisUrl', 'prefix', 'cacheDir']);
+  }
+}
+
+function addTune(program: Command, terminal: Terminal): void {
+  const command = program.command('tune')
+    .summary('measure this device with one model, in under two minutes')
+    .description('Measures how much memory runs of a model need on a device and which token budget gives most texts per second, prints both beside the preset, and keeps them: workers use them from their next start. Nothing else should run on the device meanwhile.')
+    .option('--json', 'report as JSON')
+    .option('-q, --quiet', 'no progress and no notes; errors only');
+  addSettings(command, ['device', 'model', 'maxTokens', 'threads', 'maxRows', 'poolTokens', 'cacheDir']);
+  command.action(async (flags: TuneFlags) => (await import('./commands/tune.ts')).tune(terminal, flags));
+}
+
+function addQueue(program: Command, terminal: Terminal): void {
+  const queue = program.command('queue').description('The queue of a model, both lanes and the quarantine: look at it, pause it, run jobs again, take them away, put it right. Works through the queue server that runs; none is started.').helpCommand(false);
+  const counts = queue.command('counts').description('Jobs of both lanes by state, workers, quarantine, reserved room.');
+  counts.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).counts(terminal, flags));
+  const pause = queue.command('pause').description('Nothing is claimed any more, in both lanes; what is claimed is finished, new jobs are taken.');
+  pause.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).pause(terminal, flags));
+  const resume = queue.command('resume').description('Lets a paused queue go on.');
+  resume.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).resume(terminal, flags));
+  const retry = queue.command('retry').description('Failed jobs wait again: those named, all, or all with one error code. A job whose input went with its failure has to be added anew.')
+    .argument('[job...]', 'ids of jobs').option('--all', 'every job that failed').option('--code <code>', 'every job that failed with this code, e.g. OUT_OF_VRAM');
+  retry.action(async (jobIds: string[], flags: RetryFlags) => (await import('./commands/queue.ts')).retry(terminal, jobIds, flags));
+  const cancel = queue.command('cancel').description('Takes jobs back: those that wait fail with CANCELLED at once, those that run as soon as their worker has heard.').argument('<job...>', 'ids of jobs');
+  cancel.action(async (jobIds: string[], flags: QueueFlags) => (await import('./commands/queue.ts')).cancel(terminal, jobIds, flags));
+  const clean = queue.command('clean').description('Takes the records of finished jobs away. Results stay until their time to live is over.')
+    .addOption(new Option('--state <state>', 'which jobs').choices(['completed', 'failed']).default('completed'))
+    .option('--older-than <time>', 'only those that ended so long ago, e.g. 30s, 10m, 6h, 7d', span, 0);
+  clean.action(async (flags: CleanFlags) => (await import('./commands/queue.ts')).clean(terminal, flags));
+  const repair = queue.command('repair').description('Looks at every job of both lanes and puts right what is damaged: records that cannot be read, ids without a record, jobs that are in no list or wait for a child that is gone. Workers do the same every ten minutes, less thoroughly.');
+  repair.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).repair(terminal, flags));
+  const quarantine = queue.command('quarantine').description('Jobs that killed their executor, with their inputs: look, give back, drop.').helpCommand(false);
+  const list = quarantine.command('list').description('Shows up to 1,000 quarantined jobs, the newest first, and why they are here.');
+  list.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).quarantineList(terminal, flags));
+  const giveBack = quarantine.command('return').description('Jobs wait again in the main lane, under their ids.').argument('<job...>', 'ids of jobs');
+  giveBack.action(async (jobIds: string[], flags: QueueFlags) => (await import('./commands/queue.ts')).quarantineReturn(terminal, jobIds, flags));
+  const drop = quarantine.command('drop').description('Takes jobs and their inputs away for good.').argument('<job...>', 'ids of jobs');
+  drop.action(async (jobIds: string[], flags: QueueFlags) => (await import('./commands/queue.ts')).quarantineDrop(terminal, jobIds, flags));
+  for (const command of [counts, pause, resume, retry, cancel, clean, repair, list, giveBack, drop]) {
+    command.option('--queue <name>', 'a queue by its name instead of a model’s, e.g. embed-minilm-sim').option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
     addSettings(command, ['model', 'redisUrl', 'prefix', 'cacheDir']);
   }
 }
@@ -181,6 +215,7 @@ function addCompletion(program: Command, terminal: Terminal): void {
 export const SETTING_FLAGS = {
   redisUrl: ['url', 'queue server, e.g. redis://localhost:6379 (REDIS_URL)'],
   prefix: ['tag', 'prefix of every key, a hash tag such as {shoal}'],
+  unsafeServer: ['mode', 'refuse or warn: a queue server that may lose jobs'],
   model: ['name', 'model to use (default minilm; see shoal model list)'],
   device: ['device', 'auto, cpu, gpu:<index> or sim:<tokens per ms>'],
   cacheDir: ['folder', 'models, kept vectors and the private queue server'],
@@ -201,6 +236,7 @@ export const SETTING_FLAGS = {
   leaseMs: ['ms', 'how long a claim lasts without renewal'],
   stalledCheckMs: ['ms', 'how often stalled jobs are looked for'],
   executorTimeoutMs: ['ms', 'silence after which an executor is killed'],
+  janitorEveryMs: ['ms', 'how often what nobody needs is taken away'],
   drainTimeoutMs: ['ms', 'how long a stopping worker finishes its work'],
   logLevel: ['level', 'silent, error, warn, info or debug'],
   httpHost: ['host', 'address the HTTP producer listens on'],
@@ -210,7 +246,6 @@ export const SETTING_FLAGS = {
   metricsHost: ['host', 'address a worker’s metrics are served on'],
   metricsPort: ['port', 'port of a worker’s /metrics; 0: none'],
   dashboardHost: ['host', 'address the dashboard listens on'],
-  unsafeServer: ['mode', 'refuse or warn: a queue server that may lose jobs'],
   dashboardPort: ['port', 'port of the dashboard; 0: any free one'],
 } as const;
 
@@ -231,7 +266,15 @@ function delimiter(text: string): string {
   if (!/^[\t\x20-\x7e]$/.test(character) || character === '"') throw new InvalidArgumentError('It must be one ASCII character other than a quote, or "tab".');
   return character;
 }
-  janitorEveryMs: ['ms', 'how often what nobody needs is taken away'],
+
+const SPAN_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
+
+/** "10m" in milliseconds. */
+function span(text: string): number {
+  const [, count, unit] = /^(\d{1,9})(ms|s|m|h|d)$/.exec(text) ?? [];
+  if (count === undefined) throw new InvalidArgumentError('It must be a number with a unit: 30s, 10m, 6h or 7d.');
+  return Number(count) * SPAN_MS[unit as keyof typeof SPAN_MS];
+}
 
 function positiveInteger(text: string): number {
   if (!/^[1-9]\d{0,8}$/.test(text)) throw new InvalidArgumentError('It must be a whole number from 1.');

@@ -5,6 +5,7 @@ export { BULLMQ_VERSION, openTransaction, queueAdd, type QueuedJob, type Transac
 export { closeConnection, isConnectionFault, isPassingFault, isServerFull, openConnection, redactUrl, untilReady, type ConnectionOptions, type Redis } from './connection.ts';
 export { Canceller, type CancelOptions, type CancelResult } from './cancel.ts';
 export { Janitor, type JanitorOptions } from './janitor.ts';
+export { QueueAdmin, type CleanOptions, type LaneCounts, type QueueAdminOptions, type QueueCounts, type RetriedJob } from './queue-admin.ts';
 export { repairQueue, type RepairOptions, type RepairReport } from './repair.ts';
 export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJob } from './quarantine.ts';
 export { defaultWorkerName } from './worker-identity.ts';

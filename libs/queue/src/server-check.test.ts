@@ -49,11 +49,12 @@ test('an append-only file that nobody syncs is warned of', async () => {
   expect((await checkServer(connection)).warnings).toEqual([expect.stringMatching(/appendfsync is no.*CONFIG SET appendfsync everysec/)]);
 });
 
+async function warningsAt(maxMemory: string): Promise<readonly string[]> {
+  await server.command('CONFIG', 'SET', 'maxmemory', maxMemory);
+  return (await checkServer(connection)).warnings;
+}
+
 test('no memory limit, a small one, and one that is larger than the machine, each with a limit that fits', async () => {
-  const warningsAt = async (maxMemory: string): Promise<readonly string[]> => {
-    await server.command('CONFIG', 'SET', 'maxmemory', maxMemory);
-    return (await checkServer(connection)).warnings;
-  };
   expect(await warningsAt('0')).toEqual([expect.stringMatching(/no memory limit.*CONFIG SET maxmemory \d+mb/)]);
   expect(await warningsAt('32mb')).toEqual([expect.stringMatching(/may use 32mb only.*CONFIG SET maxmemory \d+mb/)]);
   expect(await warningsAt('9000gb')).toEqual([expect.stringMatching(/may use 9216000mb of its machine's \d+mb.*CONFIG SET maxmemory/)]);

@@ -1,5 +1,5 @@
 // The private queue server: found, started, shared between the commands of one user, stopped behind the last of them.
 // An entry point of its own, because it needs neither bullmq nor ioredis.
 
-export { attachServer, type AttachedServer, type AttachOptions } from './server/attach.ts';
+export { attachRunningServer, attachServer, type AttachedServer, type AttachOptions } from './server/attach.ts';
 export { findServerProgram, type FindOptions, type ServerProgram } from './server/program.ts';

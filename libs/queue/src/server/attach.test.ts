@@ -9,7 +9,7 @@ import { tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { cacheFolder } from '@shoal/core';
-import { attachServer, type AttachedServer } from './attach.ts';
+import { attachRunningServer, attachServer, type AttachedServer } from './attach.ts';
 import { findServerProgram } from './program.ts';
 import { readRunFile, writeRunFile } from './run-file.ts';
 import { ask, probe } from './socket-probe.ts';
@@ -66,6 +66,19 @@ async function otherCommand(lingerMs = 200): Promise<{ child: ChildProcess; supe
   const [printed] = (await once(child.stdout!, 'data')) as [Buffer];
   return { child, supervisor: Number(String(printed)) };
 }
+
+test('who only looks attaches to a server that runs, and starts and creates nothing when there is none', async () => {
+  expect(await attachRunningServer({ cacheDir })).toBeUndefined();
+  expect(readdirSync(cacheDir)).toEqual([]);
+  const first = await attach();
+  const looking = await attachRunningServer({ cacheDir });
+  expect(looking?.url).toBe(first.url);
+  await looking?.release();
+  expect(await say(first, 'PING')).toBe('+PONG');
+  await first.release();
+  expect(await attachRunningServer({ cacheDir })).toBeUndefined();
+  expect((await attachRunningServer({ cacheDir, redisUrl: 'redis://elsewhere' }))?.url).toBe('redis://elsewhere');
+});
 
 test('the first command starts a server, the last one out stops it, and the data are there the next time', async () => {
   const first = await attach();

@@ -16,7 +16,7 @@ import { ControlLine, waitUntilGone } from './control-line.ts';
 import type { Launched } from './control-protocol.ts';
 import { findServerProgram } from './program.ts';
 import { readRunFile, RUN_VERSION, whereabouts, type RunFile } from './run-file.ts';
-import { privateSite, type Site } from './site.ts';
+import { privateSite, runFileOf, type Site } from './site.ts';
 import type { SupervisorOptions } from './supervisor.ts';
 
 export interface AttachOptions {
@@ -49,6 +49,15 @@ export async function attachServer(options: AttachOptions): Promise<AttachedServ
   if (options.redisUrl !== undefined) return { url: options.redisUrl, isPrivate: false, release: async () => undefined };
   const attachment = new Attachment(options, await join(options));
   return { url: attachment.url, isPrivate: true, release: () => attachment.release() };
+}
+
+/** The queue server to use, if there is one: undefined when no private server runs. Starts nothing and creates nothing. */
+export async function attachRunningServer(options: AttachOptions): Promise<AttachedServer | undefined> {
+  if (options.redisUrl !== undefined) return attachServer(options);
+  const runFile = runFileOf(options.cacheDir);
+  const run = readRunFile(runFile);
+  if (run === undefined || whereabouts(runFile, run) === 'gone') return undefined;
+  return attachServer(options);
 }
 
 interface Joined {

@@ -22,6 +22,11 @@ export interface Site {
 /** Addresses of unix sockets end at 104 bytes on macOS and 108 on Linux, the final zero included. */
 const MAX_SOCKET_BYTES = 100;
 
+/** Where the run file of a site is, without making the site. */
+export function runFileOf(cacheDir: string): string {
+  return join(resolve(cacheDir), 'server', 'run.json');
+}
+
 /** The site under `cacheDir`, its folders made and checked. */
 export function privateSite(cacheDir: string): Site {
   const folder = join(resolve(cacheDir), 'server');
@@ -31,7 +36,7 @@ export function privateSite(cacheDir: string): Site {
   return {
     folder,
     data: join(folder, 'data'),
-    runFile: join(folder, 'run.json'),
+    runFile: runFileOf(cacheDir),
     runLock: join(folder, 'run.lock'),
     log: join(folder, 'supervisor.log'),
     socket: join(sockets, 'queue.sock'),
