@@ -69,5 +69,5 @@ describe('the command', () => {
     expect(await run('resume', 'gpu-1', '--json')).toMatchObject({ code: 0, stdout: '{"workers":["gpu-1"]}\n' });
     expect(await run('drain', 'nobody')).toMatchObject({ code: 2, stderr: expect.stringContaining('no live worker has an id that begins with "nobody"; alive: gpu-1') });
     await presence.stop();
-  });
+  }, 180_000);
 });

@@ -1,9 +1,10 @@
 // Claims for a CPU worker, which serves two lanes: its own first, and the main lane as far as a gate lets it. Every claim
 // keeps its lane, and its ending goes there. Decides nothing about when the main lane is open: see hybrid-gate.ts.
 //
-// Jobs are looked for without waiting, lane after lane. When there is nothing, one question for a single job waits in each
-// lane that may be claimed from; a lane whose question still waits is known to be empty. What such a question brings when
-// nobody claims any more, or after the gate has closed, goes back unspent: another worker may take it at once.
+// Jobs are looked for without waiting, lane after lane. Where there is nothing, a question for a single job waits: in the CPU
+// lane from then on, in the main lane when there is nothing anywhere. A lane whose question still waits is known to be empty.
+// What such a question brings when nobody claims any more, or after the gate has closed, goes back unspent: another worker
+// may take it at once.
 
 import { invariant, type JobSource, type Lane, type RawClaim, type SettleResult, type Settlement } from '@shoal/core';
 
@@ -137,7 +138,9 @@ export class LanesSource implements JobSource {
     for (const lane of this.lanes()) {
       const room = lane === this.main ? this.gate.allows(limit - claims.length) : limit - claims.length;
       if (room < 1 || lane.isAsking || this.isEnding) continue;
-      claims.push(...this.received(lane, await lane.source.claimNow(room)));
+      const got = await lane.source.claimNow(room);
+      claims.push(...this.received(lane, got));
+      if (lane === this.cpu && got.length < room) this.ask(lane); // mostly empty: not to be looked into with every claim
     }
     return claims;
   }
