@@ -1118,13 +1118,13 @@ describe('claimer and executor together', () => {
   });
 });
 
-describe('jobs that were handed over', () => {
-  /** As claims come from a source that knows more about them. */
-  function claimsWith(bench: ReturnType<typeof setup>, more: Partial<RawClaim>): void {
-    const claim = bench.source.claim.bind(bench.source);
-    bench.source.claim = async (limit) => (await claim(limit)).map((raw) => ({ ...raw, ...more }));
-  }
+/** As claims come from a source that knows more about them. */
+function claimsWith(bench: ReturnType<typeof setup>, more: Partial<RawClaim>): void {
+  const claim = bench.source.claim.bind(bench.source);
+  bench.source.claim = async (limit) => (await claim(limit)).map((raw) => ({ ...raw, ...more }));
+}
 
+describe('jobs that were handed over', () => {
   test('one whose child has completed is completed and announced without running, even after its deadline', async () => {
     const bench = setup();
     const value = { ...valueOf({ jobId: 'job-0' } as JobOrder), handedOver: { reason: 'OUT_OF_VRAM' as const } };
