@@ -130,7 +130,11 @@ export class Pipeline {
       timeoutMs: limits.executorTimeoutMs,
       ping: (sequence) => (this.isExecutorUp ? executor.send({ kind: 'ping', sequence }) : undefined),
       onHung: (reason) => executor.kill(reason),
-      onSilent: (reason) => (this.isExecutorUp ? this.killBlameless(reason) : undefined),
+      onSilent: (reason) => {
+        if (!this.isExecutorUp) return;
+        log.error({ code: 'EXECUTOR_LOST', reason, jobs: this.claimed.size }, 'executor silent, starting another');
+        this.killBlameless(reason);
+      },
       openJobs: () => this.dispatched,
     });
     this.claimWatch = new ClaimWatch({
