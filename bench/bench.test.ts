@@ -51,6 +51,11 @@ test.skipIf(process.platform !== 'linux')('long-shapes: jobs of mixed shapes com
   expect(readings).toBeGreaterThan(0);
 }, 130_000);
 
+test('batch-budget: every length mix and every co-tenant has a row', async () => {
+  const { cases } = await bench('batch-budget', '--batches', '400', '--oracle-batches', '60', '--devices', '8');
+  expect(cases).toHaveLength(12);
+}, 130_000);
+
 test('tune-grid: every cell gives the same vectors, and the pick is one of them', async () => {
   const { share } = await bench('tune-grid', '--model', 'tiny-random', '--texts', '32', '--rounds', '1', '--budgets', '512', '--rows', '64');
   expect(share).toBeGreaterThan(0);
