@@ -277,6 +277,16 @@ describe('claiming', () => {
     await bench.stop();
   });
 
+  test('a source that somebody else has stopped is not asked in a tight loop', async () => {
+    const bench = setup();
+    await bench.started();
+    await bench.source.stopClaiming();
+    await bench.clock.advance(1_000);
+    expect(bench.source.limits.length).toBeLessThan(15);
+    await bench.stop();
+    expect(bench.leftovers()).toEqual(NOTHING);
+  });
+
   test('a queue that cannot be claimed from ends the worker, and is no unhandled rejection', async () => {
     const bench = setup();
     bench.source.claimError = new ShoalError('QUEUE_UNREACHABLE', 'gone');

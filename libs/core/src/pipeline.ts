@@ -67,6 +67,8 @@ const MAX_VAIN_RECYCLES = 5;
 const MAX_FAILED_STARTS = 5;
 /** How long `stop` waits for announcements; a producer that misses one asks for itself after 2 s. */
 const LAST_ANNOUNCEMENTS_MS = 5_000;
+/** A source that was stopped by somebody else resolves empty at once; asked without a pause it would keep the process from hearing anything. */
+const EMPTY_CLAIM_MS = 100;
 const UNKNOWN_VERSION_RETRY_MS = 5_000;
 const UNKNOWN_VERSION_LIMIT_MS = 600_000;
 
@@ -208,7 +210,8 @@ export class Pipeline {
         continue;
       }
       const claims = await this.claimWatch.during(this.parts.source.claim(limit));
-      this.dispatch(claims, claims.length < limit);
+      if (claims.length > 0) this.dispatch(claims, claims.length < limit);
+      else if (this.isIn('claiming')) await this.sleep(EMPTY_CLAIM_MS);
     }
   }
 
