@@ -115,3 +115,18 @@ test('a source that fails or never answers does not keep the others from being r
   await vi.advanceTimersByTimeAsync(3_000);
   expect(parseMetrics(await text).value('shoal_queue_workers', { queue: 'embed-"minilm"\\' })).toBe(2);
 });
+
+test('what waits in the CPU lane, who serves it, and what a CPU worker takes from the main lane and from which backlog on', async () => {
+  const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
+  recorder.handedOverWaiting(12, 0);
+  recorder.laneChosen({ jobs: 8, reason: 'shortens', breakEven: { short: 125_000 } });
+  recorder.laneChosen({ jobs: 0, reason: 'gpu-is-sooner', breakEven: { long: 250_000 } });
+  const { value, has } = parsed(await registry.text());
+  expect([value('shoal_handed_over_waiting'), value('shoal_cpu_lane_workers')]).toEqual([12, 0]);
+  expect([value('shoal_main_lane_choice', { reason: 'shortens' }), value('shoal_main_lane_choice', { reason: 'gpu-is-sooner' })]).toEqual([0, 1]);
+  expect([value('shoal_break_even_tokens', { length: 'long' }), has('short')]).toEqual([250_000, false]);
+});
+
+function parsed(text: string) {
+  return { value: parseMetrics(text).value, has: (length: string) => text.includes(`shoal_break_even_tokens{length="${length}"}`) };
+}
