@@ -6,7 +6,7 @@ const WITHOUT = new Set(['part', 'step', 'table', 'raw', 'curve']);
 
 /** `lines`: rows.jsonl. */
 export function page(lines: string): string {
-  const rows = lines.split('\n').filter(Boolean).map((line) => JSON.parse(line) as Row);
+  const rows = lines.split('\n').filter(Boolean).map((one) => JSON.parse(one) as Row);
   const parts = [...new Set(rows.map((row) => String(row['part'])))];
   return `# GPU bench\n\n${parts.map((part) => section(part, rows.filter((row) => row['part'] === part))).join('\n\n')}\n`;
 }

@@ -3,7 +3,9 @@
 
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { completionScript, type Shell } from './completion.ts';
+import type { DoctorFlags } from './commands/doctor.ts';
 import type { EmbedFlags } from './commands/embed.ts';
+import type { GpuFlags } from './commands/gpu.ts';
 import type { FleetFlags } from './commands/fleet.ts';
 import type { ImportFlags, ModelFlags } from './commands/model.ts';
 import type { CleanFlags, QueueFlags, RetryFlags } from './commands/queue.ts';
@@ -31,6 +33,8 @@ export function buildProgram(terminal: Terminal, version: string): Command {
   addDashboard(program, terminal);
   addWorker(program, terminal);
   addTune(program, terminal);
+  addGpu(program, terminal);
+  addDoctor(program, terminal, version);
   addFleet(program, terminal);
   addQueue(program, terminal);
   addCompletion(program, terminal);
@@ -161,6 +165,24 @@ function addFleet(program: Command, terminal: Terminal): void {
   }
 }
 
+function addGpu(program: Command, terminal: Terminal): void {
+  const gpu = program.command('gpu').description('What NVIDIA GPUs need beside the driver.').helpCommand(false);
+  const install = gpu.command('install')
+    .description('Fetches ONNX Runtime’s CUDA provider (a pinned wheel of the same version, 250 MB, once), puts it beside the runtime and says what its loader still misses. Does nothing when it is there.')
+    .option('--force', 'fetch again and replace what is there').option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
+  addSettings(install, ['cacheDir']);
+  install.action(async (flags: GpuFlags) => (await import('./commands/gpu.ts')).install(terminal, flags));
+}
+
+function addDoctor(program: Command, terminal: Terminal, version: string): void {
+  const command = program.command('doctor')
+    .summary('what works here and what does not, each failure with its cure')
+    .description('Looks at versions, cache folder, GPUs (driver, memory, ECC, MIG, permission), the CUDA provider, the model on its device and the queue server. Changes nothing. Exit code 1 when something is broken that the settings in force need.')
+    .option('--json', 'report as JSON');
+  addSettings(command, ['device', 'precision', 'model', 'redisUrl', 'cacheDir']);
+  command.action(async (flags: DoctorFlags) => (await import('./commands/doctor.ts')).doctor(terminal, flags, version));
+}
+
 function addTune(program: Command, terminal: Terminal): void {
   const command = program.command('tune')
     .summary('measure this device with one model, in under two minutes')
@@ -218,6 +240,8 @@ export const SETTING_FLAGS = {
   unsafeServer: ['mode', 'refuse or warn: a queue server that may lose jobs'],
   model: ['name', 'model to use (default minilm; see shoal model list)'],
   device: ['device', 'auto, cpu, gpu:<index> or sim:<tokens per ms>'],
+  precision: ['precision', 'what a GPU computes in: auto, fp32, fp16 or bf16'],
+  deviceSessions: ['n', 'sessions side by side on a GPU'],
   cacheDir: ['folder', 'models, kept vectors and the private queue server'],
   threads: ['n', 'threads of a run on the CPU; 0: one per core'],
   tokenizerThreads: ['n', 'threads that tokenize jobs which came as text'],
@@ -252,7 +276,7 @@ export const SETTING_FLAGS = {
 const CONNECTION = ['redisUrl', 'unsafeServer', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
 const HTTP = ['httpHost', 'httpPort', 'requestTimeoutMs', 'maxOpenRequests'] as const;
 const DASHBOARD = ['dashboardHost', 'dashboardPort'] as const;
-const WORKER = ['metricsHost', 'metricsPort', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'janitorEveryMs', 'drainTimeoutMs'] as const;
+const WORKER = ['metricsHost', 'metricsPort', 'precision', 'deviceSessions', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'janitorEveryMs', 'drainTimeoutMs'] as const;
 
 function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
   for (const key of keys) {

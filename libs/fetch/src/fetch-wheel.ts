@@ -17,6 +17,8 @@ export interface Wheel {
   readonly version: string;
   /** One digest, or one per platform for wheels with native code. */
   readonly sha256: string | Readonly<Partial<Record<Platform, string>>>;
+  /** Which build, where it is not the one for the Python that fetches it: that of another Python holds the same libraries. */
+  readonly build?: { readonly python: string; readonly platform: string };
 }
 
 export interface WheelOptions {
@@ -59,13 +61,17 @@ async function download(wheel: Wheel, digest: string, folder: string, options: W
   const watching = watchBytes(working, options.onProgress);
   // TMPDIR: pip collects the bytes there, which is how progress is seen.
   const pip = await runPython(['-m', 'pip', 'download', '--no-deps', '--require-hashes', '--only-binary', ':all:', '--no-input',
-    '--progress-bar', 'off', '--disable-pip-version-check', '--dest', arrived, '--requirement', requirements],
+    '--progress-bar', 'off', '--disable-pip-version-check', ...buildOf(wheel), '--dest', arrived, '--requirement', requirements],
   { ...(options.environment ?? process.env), TMPDIR: working });
   clearInterval(watching);
   if (pip.exitCode !== 0) throw pipFailure(wheel, digest, pip.output);
   const [file] = await readdir(arrived);
   if (file === undefined) throw fetchFailure('failed', `pip said that it fetched ${nameOf(wheel)}, but left no file. Its last words: ${lastLines(pip.output)}`);
   return join(arrived, file);
+}
+
+function buildOf({ build }: Wheel): string[] {
+  return build === undefined ? [] : ['--implementation', 'cp', '--python-version', build.python, '--platform', build.platform];
 }
 
 async function unpack(wheel: Wheel, file: string, into: string, options: WheelOptions): Promise<void> {

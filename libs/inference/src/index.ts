@@ -1,5 +1,5 @@
 export { OrtBackend, type OrtBackendOptions } from './ort-backend.ts';
 export { openSession, type SessionOptions } from './ort-session.ts';
 export { readTrace, type TracedNode } from './ort-trace.ts';
-export { CUDA_PROVIDER_FILES, cudaProviderProblem, installedRuntime, missingLibraries, type InstalledRuntime, type Provider } from './provider.ts';
+export { CUDA_PROVIDER_FILES, cudaProviderProblem, findsCudnn, installedRuntime, missingLibraries, type InstalledRuntime, type Provider } from './provider.ts';
 export { classifyRunFailure, type RunFailureKind } from './run-failure.ts';

@@ -3,9 +3,9 @@
 // "Failed to load shared library"; here each missing thing has its name.
 
 import { execFile } from 'node:child_process';
-import { access } from 'node:fs/promises';
+import { access, readdir } from 'node:fs/promises';
 import { createRequire } from 'node:module';
-import { dirname, join } from 'node:path';
+import { delimiter, dirname, join } from 'node:path';
 import { arch, platform } from 'node:process';
 import { promisify } from 'node:util';
 
@@ -47,8 +47,16 @@ export async function missingLibraries(path: string): Promise<readonly string[]>
   return [...stdout.matchAll(/^\s*(\S+) => not found/gm)].map(([, name]) => name!);
 }
 
+/** Whether the loader will find cuDNN, which the provider opens only when it runs: its absence shows in no list of needs. */
+export async function findsCudnn(environment: Readonly<Record<string, string | undefined>> = process.env): Promise<boolean> {
+  const folders = (environment['LD_LIBRARY_PATH'] ?? '').split(delimiter).filter((folder) => folder !== '');
+  const names = (await Promise.all(folders.map((folder) => readdir(folder).catch(() => [])))).flat();
+  if (names.some((name) => name.startsWith('libcudnn.so'))) return true;
+  const { stdout } = await promisify(execFile)('ldconfig', ['-p'], { timeout: 20_000, env: { ...process.env, PATH: `${process.env['PATH'] ?? ''}:/sbin:/usr/sbin` } }).catch(() => ({ stdout: '' }));
+  return stdout.includes('libcudnn.so');
+}
+
 function originOf(library: string): string {
-  if (library.startsWith('libcudnn')) return 'cuDNN 9';
   if (library === 'libcuda.so.1') return 'the NVIDIA driver';
   return /^lib(?:cu|nv)/.test(library) ? 'CUDA 13' : 'a package of the system';
 }

@@ -84,13 +84,23 @@ export function cachedReader(options: ReadDevicesOptions, maxAgeMs: number): () 
 
 // ---- the tool -----------------------------------------------------------------------------------------------------
 
-async function ask(fields: readonly Field[], { device, programs = PROGRAMS, timeoutMs = TIMEOUT_MS }: ReadDevicesOptions): Promise<DevicesRead> {
+async function ask(fields: readonly Field[], options: ReadDevicesOptions): Promise<DevicesRead> {
+  const { device } = options;
   const args = [`--query-gpu=${fields.join(',')}`, '--format=csv,noheader,nounits', ...(device === undefined ? [] : [`--id=${device}`])];
+  const answer = await askTool(args, options);
+  return answer.ok ? understand(fields, answer.ended, device) : answer;
+}
+
+type Ended = Extract<ToolEnd, { kind: 'ended' }>;
+type ToolAnswer = { readonly ok: true; readonly ended: Ended } | Extract<DevicesRead, { ok: false }>;
+
+/** What the first of the programs that exists says to these arguments, whatever its exit code. */
+export async function askTool(args: readonly string[], { programs = PROGRAMS, timeoutMs = TIMEOUT_MS }: ReadDevicesOptions): Promise<ToolAnswer> {
   for (const program of programs) {
     const ended = await runTool(program, args, timeoutMs);
     if (ended.kind === 'absent') continue;
     if (ended.kind === 'hung') return { ok: false, reason: 'no-answer', message: `${program} did not answer within ${timeoutMs} ms; the driver may hang (see dmesg)` };
-    return understand(fields, ended, device);
+    return { ok: true, ended };
   }
   return { ok: false, reason: 'no-tool', message: 'there is no nvidia-smi on this machine: no NVIDIA driver is installed, or it is not on PATH' };
 }
@@ -123,7 +133,7 @@ function letGo(child: ChildProcess): void {
   child.stderr?.destroy();
 }
 
-function understand(fields: readonly Field[], { exitCode, output, words }: Extract<ToolEnd, { kind: 'ended' }>, device: string | undefined): DevicesRead {
+function understand(fields: readonly Field[], { exitCode, output, words }: Ended, device: string | undefined): DevicesRead {
   if (/^No devices were found/m.test(words)) {
     return device === undefined ? { ok: true, devices: [] } : { ok: false, reason: 'no-device', message: `the driver knows no device ${device}` };
   }
@@ -171,12 +181,12 @@ function parseLine(line: string, fields: readonly Field[]): DeviceReading | unde
 }
 
 /** "[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[GPU requires reset]", "": the driver does not tell. */
-function textIn(cell: string | undefined): string | undefined {
+export function textIn(cell: string | undefined): string | undefined {
   return cell === undefined || cell === '' || cell === 'N/A' || /^\[.*\]$/.test(cell) ? undefined : cell;
 }
 
 /** "nounits" is not honoured for every field by every driver. */
-function numberIn(cell: string | undefined): number | undefined {
+export function numberIn(cell: string | undefined): number | undefined {
   const number = /^(\d+(?:\.\d+)?)(?: (?:MiB|%|W|C))?$/.exec(textIn(cell) ?? '')?.[1];
   return number === undefined ? undefined : Number(number);
 }

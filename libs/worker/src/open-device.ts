@@ -7,6 +7,7 @@ import { ShoalError, type InferenceBackend, type Logger, type Precision } from '
 import { OrtBackend, cudaProviderProblem, type OrtBackendOptions, type Provider } from '@shoal/inference';
 import { openGraph, type GraphKind, type StoredModel } from '@shoal/models';
 import { openCanary, type Canary, type CanaryOptions } from './canary.ts';
+import { linkKeptProvider } from './cuda-provider.ts';
 import { nvidiaDevice } from './nvidia-device.ts';
 import { visibleDevice } from './cuda-visibility.ts';
 
@@ -91,6 +92,7 @@ async function openCuda(options: DeviceOptions): Promise<InferenceBackend> {
   if ('refusal' in visibility) throw new Refused(visibility.refusal);
   const found = await nvidiaDevice(visibility.devices);
   if (!found.ok) throw new Refused(found.reason, { isAbsence: found.isAbsence });
+  await linkKeptProvider(options.cacheDir);
   const problem = await cudaProviderProblem();
   if (problem !== undefined) throw new Refused(problem);
   environment['CUDA_DEVICE_ORDER'] ??= 'PCI_BUS_ID'; // or index 0 of CUDA is not index 0 of the driver
