@@ -73,8 +73,8 @@ export async function hostExecutors(cacheDir: string): Promise<ExecutorHost> {
 }
 
 /** Ids that differ from row to row; only their number matters. */
-export function rowOf(tokens: number, seed: number): number[] {
-  return Array.from({ length: tokens }, (_, i) => 1_000 + ((seed * 31 + i * 7) % 20_000));
+export function rowOf(tokens: number, seed: number, { vocabularySize }: StoredModel): number[] {
+  return Array.from({ length: tokens }, (_, i) => (seed * 31 + i * 7) % vocabularySize);
 }
 
 /** What a process holds (VmRSS), or held at most (VmHWM). */

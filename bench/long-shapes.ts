@@ -39,11 +39,12 @@ const model = await openModel(args.model, { cacheDir });
 const host = await hostExecutors(cacheDir);
 const shapes = new Set<string>();
 const samples: { readonly minute: number; readonly bytes: number }[] = [];
-const startedMs = performance.now();
+let startedMs = 0; // when the executor was ready
 const minutesSoFar = (): number => (performance.now() - startedMs) / 60_000;
 let rows = 0;
 try {
   const executor = await host.start(model, { threads: Number(args.threads), limits: {} });
+  startedMs = performance.now();
   executor.onMessage((message) => {
     if (message.kind === 'ran') shapes.add(`${message.rows}×${message.width}`);
   });
@@ -61,7 +62,7 @@ try {
 async function feed(executor: LoneExecutor, lane: number): Promise<void> {
   for (let n = 0; minutesSoFar() < MINUTES; n++) {
     const mix = MIXES[Math.floor(minutesSoFar()) % MIXES.length]!;
-    const job = Array.from({ length: 1 + Math.floor(64 * random()) }, (_, row) => rowOf(Math.max(8, Math.min(MAX_TOKENS, Math.round(mix.length()))), n * 64 + row));
+    const job = Array.from({ length: 1 + Math.floor(64 * random()) }, (_, row) => rowOf(Math.max(8, Math.min(MAX_TOKENS, Math.round(mix.length()))), n * 64 + row, model));
     const outcome = await executor.run(`job-${lane}-${n}`, job);
     if (outcome.kind !== 'committed') throw new Error(`a job ended as ${JSON.stringify(outcome)}`);
     rows += job.length;

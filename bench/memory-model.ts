@@ -96,7 +96,7 @@ async function runInExecutor(model: StoredModel, { rows, width }: RunShape): Pro
   });
   const loadedBytes = heldBytes(executor.pid, 'VmRSS');
   forgetPeak(executor.pid); // opening the graph takes more than small runs do
-  for (const jobId of ['first', 'second']) await executor.run(jobId, Array.from({ length: rows }, (_, row) => rowOf(width, row)));
+  for (const jobId of ['first', 'second']) await executor.run(jobId, Array.from({ length: rows }, (_, row) => rowOf(width, row, model)));
   const peakBytes = heldBytes(executor.pid, 'VmHWM');
   await executor.stop();
   if (shapes.join() !== `${rows}×${width},${rows}×${width}`) throw new Error(`asked for two runs of ${rows}×${width}, the executor ran ${shapes.join(', ')}`);

@@ -61,6 +61,8 @@ const ROUNDS = 3;
 /** The smallest budget within this share of the best: it waits less and holds less. */
 const GOOD_ENOUGH = 0.98;
 const SILENCE_MS = 120_000;
+/** On a slow or busy device: from then on no larger budget is tried, and no further round begins. */
+const LATE_MS = 60_000;
 
 export async function tune(options: TuneOptions): Promise<TuneReport> {
   const { cacheDir, threads, log, model, onProgress = () => undefined } = options;
@@ -71,7 +73,7 @@ export async function tune(options: TuneOptions): Promise<TuneReport> {
   onProgress(0.02);
   const memory = await measuredMemory(options, backend);
   onProgress(0.2);
-  const bench = new BudgetBench(options, backend);
+  const bench = new BudgetBench(options, backend, startedMs);
   const coarse = await bench.climb((share) => onProgress(0.2 + 0.3 * share));
   const tried = await bench.refine(coarse, (share) => onProgress(0.5 + 0.5 * share));
   const kneeTokens = pick(tried);
@@ -97,22 +99,30 @@ async function measuredMemory({ tokenizer, signal }: TuneOptions, backend: OrtBa
   }
 }
 
+interface Plan {
+  readonly maxPaddedTokens: number;
+  readonly rows: number;
+  readonly shapes: readonly RunShape[];
+}
+
 /** Runs the micro-batches that budgets make of the standard mix. */
 class BudgetBench {
   private readonly options: TuneOptions;
   private readonly backend: OrtBackendOptions;
+  private readonly startedMs: number;
   private textsPerMs = 0.05;
 
-  constructor(options: TuneOptions, backend: OrtBackendOptions) {
+  constructor(options: TuneOptions, backend: OrtBackendOptions, startedMs: number) {
     this.options = options;
     this.backend = backend;
+    this.startedMs = startedMs;
   }
 
   async climb(onProgress: (share: number) => void): Promise<readonly TriedBudget[]> {
     const tried: TriedBudget[] = [];
     let best = 0;
     let worse = 0;
-    for (let budget = FIRST_TOKENS; budget <= MOST_TOKENS && worse < WORSE_IN_A_ROW; budget *= 2) {
+    for (let budget = FIRST_TOKENS; budget <= MOST_TOKENS && worse < WORSE_IN_A_ROW && !(tried.length > 0 && this.isLate()); budget *= 2) {
       const [found] = await this.measure([budget], 1);
       if (found === undefined) break; // no memory for it
       tried.push(found);
@@ -137,22 +147,33 @@ class BudgetBench {
   /** Budgets in the order given, then in the reverse, and so on; each one's rate is the median of its rounds. */
   private async measure(budgets: readonly number[], rounds: number, onProgress: (share: number) => void = () => undefined): Promise<readonly TriedBudget[]> {
     const plans = budgets.map((budget) => this.plan(budget));
-    const order = Array.from({ length: rounds }, (_, round) => (round % 2 === 0 ? plans : plans.toReversed())).flat();
-    const shapes = order.flatMap((plan) => plan.shapes);
-    const run = await this.probe([...warmUp(plans), ...shapes], onProgress);
-    const ran = run.slice(run.length - Math.min(run.length, shapes.length));
-    if (run.length < shapes.length) return [];
-    let at = 0;
     const rates = new Map<number, number[]>();
-    for (const { maxPaddedTokens, shapes: planned, rows } of order) {
-      const ms = ran.slice(at, at + planned.length).reduce((sum, { runMs }) => sum + runMs[0]!, 0);
-      rates.set(maxPaddedTokens, [...(rates.get(maxPaddedTokens) ?? []), (rows * 1000) / ms]);
-      at += planned.length;
+    for (let round = 0; round < rounds && !(round > 0 && this.isLate()); round++) {
+      const found = await this.runOnce(round % 2 === 0 ? plans : plans.toReversed(), (share) => onProgress((round + share) / rounds));
+      for (const { maxPaddedTokens, textsPerSecond } of found) rates.set(maxPaddedTokens, [...(rates.get(maxPaddedTokens) ?? []), textsPerSecond]);
     }
     return [...rates].map(([maxPaddedTokens, found]) => ({ maxPaddedTokens, textsPerSecond: found.toSorted((a, b) => a - b)[found.length >> 1]! }));
   }
 
-  private plan(maxPaddedTokens: number): { readonly maxPaddedTokens: number; readonly rows: number; readonly shapes: readonly RunShape[] } {
+  /** One process, every plan once. Nothing when memory ran out on the way. */
+  private async runOnce(plans: readonly Plan[], onProgress: (share: number) => void): Promise<readonly TriedBudget[]> {
+    const warm = warmUp(plans);
+    const shapes = [...warm, ...plans.flatMap((plan) => plan.shapes)];
+    const ran = await this.probe(shapes, onProgress);
+    if (ran.length < shapes.length) return [];
+    let at = warm.length;
+    return plans.map(({ maxPaddedTokens, rows, shapes: planned }) => {
+      const ms = ran.slice(at, at + planned.length).reduce((sum, { runMs }) => sum + runMs[0]!, 0);
+      at += planned.length;
+      return { maxPaddedTokens, textsPerSecond: (rows * 1000) / ms };
+    });
+  }
+
+  private isLate(): boolean {
+    return performance.now() - this.startedMs > LATE_MS;
+  }
+
+  private plan(maxPaddedTokens: number): Plan {
     const { maxRows, poolTokens, tokenizer: { maxTokens } } = this.options;
     const rows = Math.round(Math.max(LEAST_SAMPLE_ROWS, (LEAST_BATCHES * maxPaddedTokens) / 80, Math.min(MOST_SAMPLE_ROWS, SAMPLE_MS * this.textsPerMs)));
     return { maxPaddedTokens, rows, shapes: planMix({ rows, maxTokens, maxPaddedTokens, maxRows, poolTokens: Math.max(poolTokens, 4 * maxPaddedTokens) }) };
@@ -166,7 +187,7 @@ class BudgetBench {
 }
 
 /** The first runs of a process are slow: the largest batch of each plan once, uncounted. */
-function warmUp(plans: readonly { readonly shapes: readonly RunShape[] }[]): readonly RunShape[] {
+function warmUp(plans: readonly Plan[]): readonly RunShape[] {
   return plans.map(({ shapes }) => shapes.reduce((most, shape) => (shape.rows * shape.width > most.rows * most.width ? shape : most)));
 }
 
