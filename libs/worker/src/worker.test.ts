@@ -93,8 +93,8 @@ async function until<T>(what: string, look: () => Promise<T | undefined>, timeou
 
 async function finished(queue: Queue, jobId: string): Promise<{ state: string; failedReason: string; value: { key: string; dims: number; rows: number } }> {
   return until(`${jobId} is finished`, async () => {
+    const state = await queue.getJobState(jobId); // first: a job read before it ended has no return value
     const job = await queue.getJob(jobId);
-    const state = await job?.getState();
     return state === 'completed' || state === 'failed' ? { state, failedReason: job?.failedReason ?? '', value: job?.returnvalue as never } : undefined;
   });
 }
