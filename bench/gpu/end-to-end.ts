@@ -194,7 +194,7 @@ async function startWorker(url: string, label: string, index: number): Promise<S
   const child = fork(fileURLToPath(new URL('../../apps/gpu-worker/src/main.ts', import.meta.url)), [], {
     env: {
       ...process.env, SHOAL_REDIS_URL: url, SHOAL_DEVICE: label, SHOAL_MODEL: 'minilm', SHOAL_MAX_TOKENS: String(MAX_TOKENS), SHOAL_LOG_LEVEL: 'warn', SHOAL_METRICS_PORT: String(metricsPort),
-      ...(isSmall ? {} : { SHOAL_MAX_PADDED_TOKENS: '65536', SHOAL_MAX_ROWS: '16384', SHOAL_POOL_TOKENS: String(16_384 * 80) }), ...JSON.parse(String(values.settings)) as Record<string, string>,
+      ...JSON.parse(String(values.settings)) as Record<string, string>,
     },
     stdio: ['ignore', 2, 2, 'ipc'],
   });

@@ -53,7 +53,7 @@ async function run({ name, file, args: own = [], environment = {} }: Step, secon
   const common = ['--device', args.device, '--scratch', tmpdir(), ...(args.small ? ['--small'] : [])];
   const [program, programArgs] = file.endsWith('.py') ? ['python3', [path]] : [process.execPath, ['--conditions=@shoal/source', '--disable-warning=ExperimentalWarning', path]];
   // a later --device wins: a step may name its own. What co_tenant.py starts is told the rest by it.
-  const child = spawn(program!, [...(programArgs as string[]), ...common, ...own], { env: { ...process.env, ...environment }, stdio: ['ignore', 'pipe', 'pipe'], detached: true });
+  const child = spawn(program!, [...(programArgs as string[]), ...common, ...own], { env: { ...process.env, NODE: process.execPath, ...environment }, stdio: ['ignore', 'pipe', 'pipe'], detached: true });
   let unfinished = '';
   child.stdout.setEncoding('utf8').on('data', (chunk: string) => {
     const lines = (unfinished + chunk).split('\n');
