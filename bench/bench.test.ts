@@ -60,3 +60,33 @@ test('tune-grid: every cell gives the same vectors, and the pick is one of them'
   const { share } = await bench('tune-grid', '--model', 'tiny-random', '--texts', '32', '--rounds', '1', '--budgets', '512', '--rows', '64');
   expect(share).toBeGreaterThan(0);
 }, 130_000);
+
+test('queue-rates: every job of a short run comes back right, near and far from the server', async () => {
+  for (const distance of ['0', '2.4']) {
+    const { rows } = await bench('queue-rates', '--rates', '40x64', '--seconds', '1', '--rtt', distance, '--report');
+    expect(rows).toEqual([expect.objectContaining({ rate: '40x64', textsPerSecond: expect.any(Number) })]);
+  }
+}, 250_000);
+
+test('fairness: a newcomer is not kept behind a backlog, and every situation can be measured', async () => {
+  const { tenants, plain, classes, poison } = await bench('fairness', '--backlog', '400', '--plain', '200', '--seconds', '1', '--rounds', '1', '--report');
+  expect(tenants).toMatchObject({ ratio: expect.any(Number) });
+  expect(plain).toMatchObject({ plainJobsLeftThen: expect.any(Number) });
+  expect(classes).toMatchObject({ p99: expect.any(Number) });
+  expect(poison).toMatchObject({ nan: { failed: expect.any(Number) } });
+}, 130_000);
+
+test('fairness in a soak: the queue is never empty, and the newcomer gets its turns', async () => {
+  const { soak } = await bench('fairness', '--soak', '--jobs', '6000', '--report');
+  expect(soak).toMatchObject({ rebased: 0, ratio: expect.any(Number) });
+}, 130_000);
+
+test('admission: at an overload everything accepted is delivered and no write is refused, though nobody reads for a while', async () => {
+  const report = await bench('admission', '--seconds', '3', '--maxmemory', '48', '--clients', '2', '--report');
+  expect(report).toMatchObject({ refusedWrites: 0, failed: 0, delivered: report['accepted'] });
+}, 130_000);
+
+test('order-cost: what the steps cost the server can be told apart', async () => {
+  const { microsPerJob } = await bench('order-cost', '--jobs', '500', '--rounds', '1');
+  expect(microsPerJob).toMatchObject({ order: expect.any(Number), reserve: expect.any(Number) });
+}, 130_000);

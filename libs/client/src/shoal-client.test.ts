@@ -554,6 +554,29 @@ test('a full server is waited for, and ends in QUEUE_FULL when it stays full', a
   expect(worker.rows).toBe(1);
 });
 
+test('a server that was away for longer than results live: what expired is computed again, late and right', async () => {
+  const own = await startTestServer();
+  closers.push(() => own.stop());
+  const model = newModel();
+  const queue = mainQueue(model.name);
+  const worker = new StandIn(queue, { isSilent: true }, own.url); // so that nobody fetches before the server goes
+  const client = await connect({ redisUrl: own.url, model, jobTexts: 10, askAfterMs: 60_000 });
+  const run = collect(client.embedStream(lines(50)));
+  await expect.poll(() => worker.rows).toBe(50);
+  const results = (await own.command('KEYS', `${PREFIX}:out:${queue}:*`)) as string[];
+  await expect.poll(() => own.command('LLEN', `${PREFIX}:${queue}:active`)).toBe(0);
+  for (const key of results) await own.command('PEXPIRE', key, 400);
+  await own.command('WAITAOF', 1, 0, 2_000);
+  await own.kill9();
+  await sleep(500);
+  await own.restart();
+  await expect.poll(() => worker.rows, { timeout: 20_000 }).toBe(100);
+  await own.command('PUBLISH', 'nobody', ''); // the stand-in announces nothing: the client is told by its own asking
+  await own.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+  expect(judge(await run, 50)).toBe(EVERY_ROW);
+  expect(client.counts().askedAgain).toBe(5);
+}, 60_000);
+
 test('a queue that takes no more is waited for: every row comes, in order, and no more than fits is ever on the queue', async () => {
   const notices: (number | undefined)[] = [];
   const { client, queue } = await setup({ jobTexts: 10, limits: { maxQueuedRows: 50, maxTenantShare: 1 }, onHeldBack: (retryAfterMs) => notices.push(retryAfterMs) }, { delayMs: () => 5 });

@@ -20,8 +20,8 @@ export const settingsSchema = z.strictObject({
   prefix: z.string().regex(/^\{[^{}]{1,64}\}$/, 'must be a hash tag such as {shoal}').default('{shoal}')
     .describe('Prefix of every key; plain BullMQ producers pass the same one.'),
   model: z.string().min(1).max(128).default('minilm').describe('Model of the store that this worker or command uses.'),
-  device: z.string().regex(/^(auto|cpu|gpu:\d+|sim:\d+|sim:[1-9]\d{0,3}GB)$/, 'must be auto, cpu, gpu:<index>, sim:<tokens per ms> or sim:<memory>GB').default('auto')
-    .describe('Device of a worker. sim:8000 is a simulated one that computes nothing, at 8,000 tokens a millisecond; sim:24GB has the speed of an H200 and 24 GB of memory to run out of; it serves its own queue, embed-<model>-sim.'),
+  device: z.string().regex(/^(auto|cpu|gpu:\d+|sim:\d+(\+\d+)?|sim:[1-9]\d{0,3}GB)$/, 'must be auto, cpu, gpu:<index>, sim:<tokens per ms> or sim:<memory>GB').default('auto')
+    .describe('Device of a worker. sim:8000 is a simulated one that computes nothing, at 8,000 tokens a millisecond (sim:8000+15: and 15 ms more for each run); sim:24GB has the speed of an H200 and 24 GB of memory to run out of; it serves its own queue, embed-<model>-sim.'),
   precision: z.enum(['auto', 'fp32', 'fp16', 'bf16']).default('auto')
     .describe('What a GPU computes in. auto: fp16 where canary texts give the vectors of fp32 (cosine at least 0.9999), else fp32. CPUs compute in fp32.'),
   deviceSessions: count(1, 4).default(1).describe('Sessions of the runtime side by side on a GPU, each with its own copy of the weights: one launches while another computes.'),

@@ -107,6 +107,8 @@ describe('admission', () => {
     const second = (await door(limits, 'second').admit(rooms('c', 1))).refused!;
     expect(second.retryAfterMs).toBeGreaterThan(190);
     expect(second.retryAfterMs).toBeLessThanOrEqual(200);
+    const again = (await door(limits, 'second').admit(rooms('c', 1))).refused!; // too early: its turn is when it was
+    expect(again.retryAfterMs).toBeLessThanOrEqual(second.retryAfterMs);
   });
 
   test('room that nobody gives back is found by the recount, and nothing else is touched', async () => {

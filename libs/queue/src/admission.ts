@@ -122,12 +122,26 @@ local function loadOf(tenant)
   return tenants[tenant]
 end
 
+local function owedFor(at)
+  local cut = tonumber(ARGV[at + 6])
+  return math.ceil(tonumber(ARGV[at + 3]) * (cut > 0 and math.min(cut, dims) or dims) * tonumber(ARGV[at + 5])) + 96
+end
+
+-- What the job and those after it ask for together, up to a tenth of the room: told for one job at a time, everybody would come back for crumbs.
+local function askedFrom(from)
+  local askedRows, askedBytes = 0, 0
+  for at = from, #ARGV, 7 do
+    askedRows, askedBytes = askedRows + tonumber(ARGV[at + 3]), askedBytes + tonumber(ARGV[at + 4]) + owedFor(at)
+    if askedRows > mostRows / 10 or askedBytes > mostBytes / 10 then break end
+  end
+  return askedRows, askedBytes
+end
+
 local admitted, addedRows, addedBytes, wait, reason = 0, 0, 0, 0, ''
 for at = 9, #ARGV, 7 do
   local id, tenant, class, wanted, queued = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
   if redis.call('HEXISTS', KEYS[1], id) == 0 then
-    local cut = tonumber(ARGV[at + 6])
-    local owed = math.ceil(wanted * (cut > 0 and math.min(cut, dims) or dims) * tonumber(ARGV[at + 5])) + 96
+    local owed = owedFor(at)
     local own = loadOf(tenant)
     local share = class == 'i' and 1 or 1 - kept
     local overRows, overBytes = rows + addedRows + wanted - mostRows * share, bytes + addedBytes + queued + owed - mostBytes * share
@@ -139,12 +153,17 @@ for at = 9, #ARGV, 7 do
     if not isForced and not isAlone and (isFull or isGreedy or (isPassed and class == 'b')) then
       reason = isGreedy and not isFull and 'tenant' or overRows > 0 and 'rows' or overBytes > 0 and 'bytes' or 'line'
       local function timeFor(amount, rate) return amount <= 0 and 0 or rate > 0 and amount / rate or ${UNKNOWN_RATE_MS} end
-      wait = math.max(timeFor(math.max(overRows, overTenantRows), rowRate), timeFor(math.max(overBytes, overTenantBytes), byteRate))
+      local askedRows, askedBytes = askedFrom(at)
+      local moreRows, moreBytes = math.max(askedRows - wanted, 0), math.max(askedBytes - queued - owed, 0)
+      wait = math.max(timeFor(math.max(overRows, overTenantRows) + moreRows, rowRate), timeFor(math.max(overBytes, overTenantBytes) + moreBytes, byteRate))
       if class == 'b' and reason ~= 'tenant' then
         local last = redis.call('ZREVRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2]
-        local own = math.max(timeFor(overRows > 0 and wanted or 0, rowRate), timeFor(overBytes > 0 and queued + owed or 0, byteRate))
+        -- of rows and bytes only what is short counts
+        local own = math.max(timeFor(overRows + moreRows > 0 and askedRows or 0, rowRate), timeFor(overBytes + moreBytes > 0 and askedBytes or 0, byteRate))
         wait = math.max(wait, last and last - now + own or 0)
       end
+      -- whoever comes back before its turn keeps it
+      if turn and tonumber(turn) > now then wait = tonumber(turn) - now end
       wait = math.min(math.max(math.ceil(wait), 20), 60000)
       if class == 'b' and reason ~= 'tenant' then redis.call('ZADD', KEYS[4], now + wait, caller) end
       redis.call('PEXPIRE', KEYS[4], 120000)
@@ -289,13 +308,14 @@ export async function recountAdmission(connection: Redis, { prefix = DEFAULT_PRE
   let released = 0;
   let cursor = '0';
   do {
+    if (signal?.aborted === true) break;
     const [next, found] = await connection.hscan(keys.admitted(queue), cursor, 'COUNT', 100);
     cursor = next;
     const jobIds = found.filter((_, at) => at % 2 === 0);
     if (jobIds.length === 0) continue;
     const [count] = await runScript(connection, RECOUNT, [[...keysOf(prefix, queue), queue, keys.job(queue, ''), keys.output(queue, ''), graceMs, ...jobIds]], { signal });
     released += Number(count);
-  } while (cursor !== '0' && signal?.aborted !== true);
+  } while (cursor !== '0');
   return released;
 }
 

@@ -3,7 +3,7 @@
 // while a run is in flight. Signals from a terminal are the claimer's to handle.
 
 import { Executor, faultPointsFrom, invariant, keySpace, systemClock, toFailure, type FromExecutor, type InferenceBackend, type ToExecutor, type Tokenizer } from '@shoal/core';
-import { PacedBackend, SimulatedDevice, simulatedLaw, withDeadlyToken } from '@shoal/core/sim';
+import { PacedBackend, SimulatedDevice, paceOf, simulatedLaw, withDeadlyToken } from '@shoal/core/sim';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { createLogger } from '@shoal/ops/service';
 import { RedisPayloadStore } from '@shoal/queue/payload';
@@ -77,7 +77,7 @@ async function openBackend(model: StoredModel, tokenizer: Tokenizer): Promise<In
   const slots = { dims: model.dims, slotRows: limits.maxRows, slotTokens: Math.max(limits.maxPaddedTokens ?? SLOT_TOKENS, Math.ceil(tokenizer.maxTokens / 8) * 8) };
   const law = simulatedLaw(device);
   if (law !== undefined) return new SimulatedDevice({ ...slots, law, clock: systemClock });
-  if (simulatedTokensPerMs !== undefined) return new PacedBackend({ ...slots, tokensPerMs: simulatedTokensPerMs });
+  if (simulatedTokensPerMs !== undefined) return new PacedBackend({ ...slots, tokensPerMs: simulatedTokensPerMs, fixedMs: paceOf(device)?.fixedMs ?? 0 });
   return openDevice({ device, precision, sessions, slots, model, tokenizer, cacheDir, threads, log, environment: process.env });
 }
 

@@ -6,6 +6,7 @@ import { availableParallelism } from 'node:os';
 import {
   LoadMeter, Pipeline, cacheFolder, cpuQueue, faultPointsFrom, mainQueue, noMetrics, systemClock, type FromExecutor, type Logger, type Metrics, type Settings,
 } from '@shoal/core';
+import { paceOf } from '@shoal/core/sim';
 import { openModel } from '@shoal/models';
 import { Janitor, defaultWorkerName, serverClock } from '@shoal/queue';
 import { RedisAnnouncer } from '@shoal/queue/payload';
@@ -106,5 +107,5 @@ function defaultTokenizerThreads(): number {
 
 /** Tokens per millisecond of `sim:<rate>`; undefined for a device that exists. */
 function simulatedRate(device: string): number | undefined {
-  return device.startsWith('sim:') ? Number(device.slice('sim:'.length)) : undefined;
+  return paceOf(device)?.tokensPerMs;
 }

@@ -2,4 +2,4 @@ export { REFUSAL_MS, h200Law, runMs, seededRandom, simulatedLaw, tensorBytes, ty
 export { SimulatedMemory, type MemoryVerdict } from './simulated-memory.ts';
 export { SimulatedDevice, type DeviceFaults, type SimulatedDeviceOptions } from './simulated-device.ts';
 export { withDeadlyToken, type Fate } from './deadly-token.ts';
-export { PacedBackend, pacedAxis, type PacedBackendOptions } from './paced-backend.ts';
+export { PacedBackend, paceOf, pacedAxis, type PacedBackendOptions } from './paced-backend.ts';

@@ -1,10 +1,14 @@
 import { expect, test } from 'vitest';
 import { describeInferenceBackend } from '../testing/inference-backend.conformance.ts';
-import { PacedBackend, pacedAxis } from './paced-backend.ts';
+import { PacedBackend, paceOf, pacedAxis } from './paced-backend.ts';
 
 describeInferenceBackend('the paced device', async () => ({
   backend: new PacedBackend({ tokensPerMs: 400, dims: 32, slotRows: 64, slotTokens: 4_096 }), vocabularySize: 1_000, maxTokens: 64,
 }));
+
+test('a device is named by its pace', () => {
+  expect([paceOf('sim:8000'), paceOf('sim:8000+15'), paceOf('cpu'), paceOf('sim:8000+')]).toEqual([{ tokensPerMs: 8_000, fixedMs: 0 }, { tokensPerMs: 8_000, fixedMs: 15 }, undefined, undefined]);
+});
 
 test('a row points along the axis of its ids', async () => {
   const backend = new PacedBackend({ tokensPerMs: 8_000, dims: 384, slotRows: 2, slotTokens: 16 });

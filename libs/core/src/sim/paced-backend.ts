@@ -8,6 +8,8 @@ import { invariant } from '../invariant.ts';
 export interface PacedBackendOptions {
   /** Padded tokens per millisecond. */
   readonly tokensPerMs: number;
+  /** What a run takes however small it is. Default 0. */
+  readonly fixedMs?: number;
   readonly dims: number;
   readonly slotRows: number;
   /** Padded tokens. */
@@ -32,6 +34,7 @@ export class PacedBackend implements InferenceBackend {
   readonly slotRows: number;
   readonly slotTokens: number;
   private readonly tokensPerMs: number;
+  private readonly fixedMs: number;
   private readonly free: Slot[];
   private readonly queue: QueuedRun[] = [];
   private isRunning = false;
@@ -39,9 +42,10 @@ export class PacedBackend implements InferenceBackend {
   private freeFromMs = 0;
   private idleListeners: (() => void)[] = [];
 
-  constructor({ tokensPerMs, dims, slotRows, slotTokens }: PacedBackendOptions) {
+  constructor({ tokensPerMs, fixedMs = 0, dims, slotRows, slotTokens }: PacedBackendOptions) {
     this.device = `sim:${tokensPerMs}`;
     this.tokensPerMs = tokensPerMs;
+    this.fixedMs = fixedMs;
     this.dims = dims;
     this.slotRows = slotRows;
     this.slotTokens = slotTokens;
@@ -86,7 +90,7 @@ export class PacedBackend implements InferenceBackend {
     const startedMs = Math.max(this.freeFromMs, first.queuedMs);
     const urgent = this.queue.findIndex((run) => run.isUrgent && run.queuedMs <= startedMs);
     const run = this.queue.splice(Math.max(0, urgent), 1)[0]!;
-    const runMs = (run.shape.rows * run.shape.width) / this.tokensPerMs;
+    const runMs = this.fixedMs + (run.shape.rows * run.shape.width) / this.tokensPerMs;
     this.freeFromMs = startedMs + runMs;
     setTimeout(() => {
       this.write(run.slot, run.shape);
@@ -102,6 +106,12 @@ export class PacedBackend implements InferenceBackend {
       slot.embeddings[row * this.dims + pacedAxis(ids, this.dims)] = 1;
     }
   }
+}
+
+/** Of `sim:8000` and `sim:8000+15`: tokens a millisecond, and milliseconds that every run takes besides. Undefined for a device that exists. */
+export function paceOf(device: string): { readonly tokensPerMs: number; readonly fixedMs: number } | undefined {
+  const [, rate, fixed = '0'] = /^sim:(\d+)(?:\+(\d+))?$/.exec(device) ?? [];
+  return rate === undefined ? undefined : { tokensPerMs: Number(rate), fixedMs: Number(fixed) };
 }
 
 /** Which axis the vector of a row points along. FNV-1a over its ids. */

@@ -1,0 +1,222 @@
+// Who waits how long when others want much: the real worker on a device that takes 15 ms a run, a real queue server, jobs of
+// 64 rows unless it says so. Each situation is held against the same tenant alone on the same worker, in the same run.
+//
+//   node --conditions=@shoal/source bench/fairness.ts [--backlog 10000] [--plain 2000] [--seconds 10] [--rounds 3] [--report]
+//   … --soak --jobs 3000000      jobs of one row, the queue never empty; a second tenant adds 40 now and then
+//
+// tenant: A has a backlog, B adds 40 jobs; plain: the backlog is of plain BullMQ jobs. Bar: B within twice its time alone.
+// classes: bulk saturates the device, small interactive jobs arrive at random. Bars: p99 of these ≤ 3 batch times + 10 ms, and
+// bulk keeps 70 % of its throughput. poison: every job of one tenant has a row for which the device has no memory, or that
+// comes back as NaN; bar: the other tenant's p99 ≤ twice its own before, on a device that takes 4,400 tokens a millisecond.
+// One JSON line, exit 1 when a bar is missed. The full form takes about two minutes, the soak about fifteen. Wants a quiet machine.
+
+import { availableParallelism, cpus } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { parseArgs } from 'node:util';
+import { Queue } from 'bullmq';
+import { keySpace } from '@shoal/core';
+import { openConnection, closeConnection } from '@shoal/queue';
+import { FIXED_DEVICE, Load, QUEUE, openRig, percentile, type Rig } from './rig.ts';
+import { median } from './sides.ts';
+
+const { values: args } = parseArgs({
+  options: {
+    backlog: { type: 'string', default: '10000' },
+    plain: { type: 'string', default: '2000' },
+    seconds: { type: 'string', default: '10' },
+    rounds: { type: 'string', default: '3' },
+    soak: { type: 'boolean', default: false },
+    jobs: { type: 'string', default: '3000000' },
+    report: { type: 'boolean', default: false },
+  },
+});
+const B_JOBS = 40;
+const POISON = 25_000;
+const BATCH_MS = 15;
+const rounds = Number(args.rounds);
+/** One batch in the pool beside the two that are queued at the device: a deeper pool only makes newcomers wait. */
+const DEVICE = { ...FIXED_DEVICE, SHOAL_POOL_TOKENS: '30000', SHOAL_MAX_QUEUED_BYTES: String(64e9) };
+const NO_LIMITS = { maxQueuedRows: 1e9, maxQueuedBytes: 1e12, maxTenantShare: 1 };
+const missed: string[] = [];
+
+/** How long 40 jobs of this client take from now. */
+async function timeOf(load: Load): Promise<number> {
+  const startedMs = performance.now();
+  await load.add(B_JOBS);
+  await load.allEnded();
+  return performance.now() - startedMs;
+}
+
+function expectAtMost(what: string, value: number, bar: number): number {
+  const rounded = Math.round(value * 100) / 100;
+  if (!(value <= bar)) missed.push(`${what} is ${rounded}, above ${Math.round(bar * 100) / 100}`);
+  return rounded;
+}
+
+async function tenants(rig: Rig): Promise<object> {
+  const b = await Load.connect({ url: rig.url, name: 'B', rows: 64, class: 'bulk', limits: NO_LIMITS });
+  const a = await Load.connect({ url: rig.url, name: 'A', rows: 64, class: 'bulk', limits: NO_LIMITS });
+  await timeOf(b); // warms, and checks the answers
+  const alone: number[] = [];
+  for (let round = 0; round < rounds; round++) alone.push(await timeOf(b));
+  const backlog = Number(args.backlog);
+  const beside: number[] = [];
+  const adding = addAll(a, backlog);
+  await adding;
+  for (let round = 0; round < rounds; round++) {
+    const served = a.ended.length;
+    beside.push(await timeOf(b));
+    while (a.waiting > 0 && a.ended.length < served + 150) await sleep(5); // what B may have before others again
+  }
+  const stillWaiting = a.waiting;
+  await a.allEnded();
+  await Promise.all([a.close(), b.close()]);
+  if (stillWaiting === 0) missed.push('the backlog was gone before B was measured; make it larger');
+  return { aloneMs: alone.map(Math.round), besideMs: beside.map(Math.round), ratio: expectAtMost('tenant B, times its time alone', median(beside) / median(alone), 2) };
+}
+
+async function addAll(load: Load, jobs: number): Promise<void> {
+  for (let added = 0; added < jobs; added += 250) await load.add(Math.min(250, jobs - added));
+}
+
+async function plain(rig: Rig): Promise<object> {
+  const b = await Load.connect({ url: rig.url, name: 'C', rows: 64, class: 'bulk', limits: NO_LIMITS });
+  const connection = openConnection({ url: rig.url, name: 'bench-plain' });
+  const queue = new Queue(QUEUE, { prefix: '{shoal}', connection });
+  const alone: number[] = [];
+  for (let round = 0; round < rounds; round++) alone.push(await timeOf(b));
+  const texts = Array.from({ length: 64 }, (_, i) => `plain text number ${i} of somebody who has never heard of fairness`);
+  const count = Number(args.plain);
+  for (let at = 0; at < count; at += 500) await queue.addBulk(Array.from({ length: Math.min(500, count - at) }, (_, i) => ({ name: 'embed', data: { v: 1, texts }, opts: { jobId: `plain-${at + i}`, ...(i % 2 === 0 ? { priority: 1 } : {}) } })));
+  const beside = await timeOf(b);
+  const left = await queue.getJobCountByTypes('wait', 'prioritized');
+  while ((await queue.getJobCountByTypes('wait', 'prioritized', 'active')) > 0) await sleep(50);
+  const { failed = 0, completed = 0 } = await queue.getJobCounts('failed', 'completed');
+  await Promise.all([b.close(), queue.close()]);
+  await closeConnection(connection);
+  if (failed > 0 || completed === 0) throw new Error(`${failed} plain jobs failed`);
+  return { aloneMs: alone.map(Math.round), besideMs: Math.round(beside), plainJobsLeftThen: left, ratio: expectAtMost('B beside plain jobs, times its time alone', beside / median(alone), 2) };
+}
+
+async function classes(rig: Rig): Promise<object> {
+  const seconds = Number(args.seconds);
+  const bulk = await Load.connect({ url: rig.url, name: 'bulk', rows: 64, class: 'bulk', limits: NO_LIMITS });
+  const hurried = await Load.connect({ url: rig.url, name: 'hurried', rows: 4, limits: NO_LIMITS });
+  const keep = keepWaiting(bulk, 400);
+  const rate = async (work: Promise<unknown>): Promise<number> => {
+    const [from, startedMs] = [bulk.ended.length, performance.now()];
+    await work;
+    return ((bulk.ended.length - from) * 64_000) / (performance.now() - startedMs);
+  };
+  await sleep(2_000);
+  const before = await rate(sleep(seconds * 500));
+  const beside = await rate(hurried.offer(30, seconds));
+  const after = await rate(sleep(seconds * 500));
+  await keep.stop();
+  const latencies = hurried.ended.map(({ ms }) => ms);
+  await Promise.all([bulk.close(), hurried.close()]);
+  const share = beside / Math.max(before, after);
+  if (!(share >= 0.7)) missed.push(`bulk keeps ${Math.round(100 * share)} % of its throughput, less than 70`);
+  return {
+    bulkTextsPerSecond: [before, beside, after].map(Math.round), bulkShare: Math.round(100 * share) / 100, interactive: latencies.length,
+    p50: Math.round(percentile(latencies, 0.5) * 10) / 10, p99: expectAtMost('p99 of interactive jobs, ms', percentile(latencies, 0.99), 3 * BATCH_MS + 10),
+  };
+}
+
+/** Keeps so many jobs open until it is stopped; they all end. */
+function keepWaiting(load: Load, open: number): { stop(): Promise<void> } {
+  const adding = { isOn: true };
+  const loop = (async () => {
+    while (adding.isOn) {
+      if (load.waiting < open) await load.add(Math.max(1, open - load.waiting));
+      else await sleep(2);
+    }
+    await load.allEnded();
+  })();
+  return {
+    stop: () => {
+      adding.isOn = false;
+      return loop;
+    },
+  };
+}
+
+async function soak(rig: Rig): Promise<object> {
+  const wanted = Number(args.jobs);
+  const a = await Load.connect({ url: rig.url, name: 'A', rows: 1, class: 'bulk', limits: NO_LIMITS });
+  const b = await Load.connect({ url: rig.url, name: 'B', rows: 1, class: 'bulk', limits: NO_LIMITS });
+  await timeOf(b);
+  const alone: number[] = [];
+  for (let round = 0; round < 9; round++) alone.push(await timeOf(b));
+  const connection = openConnection({ url: rig.url, name: 'bench-soak' });
+  const order = keySpace('{shoal}').order(QUEUE);
+  const keep = keepWaiting(a, 6_000);
+  await sleep(1_000);
+  const first = Number(await connection.zscore(order, ''));
+  const beside: number[] = [];
+  let leastWaiting = Infinity;
+  let nextAt = 0;
+  while (a.ended.length < wanted) {
+    leastWaiting = Math.min(leastWaiting, await connection.zcard('{shoal}:' + QUEUE + ':prioritized') + await connection.llen('{shoal}:' + QUEUE + ':wait'));
+    if (a.ended.length >= nextAt) {
+      beside.push(await timeOf(b));
+      nextAt = a.ended.length + Math.max(2_000, wanted / 200);
+      process.stderr.write(`${a.ended.length} jobs, B ${Math.round(beside.at(-1)!)} ms (alone ${Math.round(median(alone))})\n`);
+    }
+    await sleep(100);
+  }
+  const last = Number(await connection.zscore(order, ''));
+  await keep.stop();
+  await Promise.all([a.close(), b.close()]);
+  await closeConnection(connection);
+  if (leastWaiting === 0) missed.push('the queue was empty in between, so the order began anew');
+  return {
+    jobs: a.ended.length, leastWaiting, aloneMs: Math.round(median(alone)), besideMs: { median: Math.round(median(beside)), worst: Math.round(Math.max(...beside)) }, rounds: beside.length,
+    // Scores of Shoal's own have 53 bits, so nothing is rebased; this is how much of them was used.
+    rebased: 0, virtualTimeUsed: `${(((last - first) / 2 ** 53) * 100).toExponential(2)} %`,
+    ratio: expectAtMost('B in the soak, times its time alone', median(beside) / median(alone), 2),
+  };
+}
+
+/** What a tenant whose jobs cannot be run does to another's latency. */
+async function poison(fate: 'refuse' | 'nan'): Promise<object> {
+  const rig = await openRig({ ...DEVICE, SHOAL_DEVICE: 'sim:4400', SHOAL_FAULT_TOKEN: `${POISON}:${fate}`, SHOAL_LOG_LEVEL: 'error' });
+  try {
+    const seconds = Number(args.seconds);
+    const good = await Load.connect({ url: rig.url, name: 'good', rows: 16, class: 'bulk', limits: NO_LIMITS });
+    const bad = await Load.connect({ url: rig.url, name: 'bad', rows: 16, class: 'bulk', limits: NO_LIMITS, poison: POISON });
+    const p99 = async (): Promise<number> => {
+      const from = good.ended.length;
+      await good.offer(150, seconds);
+      return percentile(good.ended.slice(from).map(({ ms }) => ms), 0.99);
+    };
+    await good.offer(50, 1);
+    const before = await p99();
+    const state = { isOn: true };
+    const adding = (async () => {
+      for (; state.isOn; await sleep(200)) await bad.add(1);
+    })();
+    const beside = await p99();
+    state.isOn = false;
+    await adding;
+    await sleep(500);
+    if (bad.ended.length > 0) throw new Error('a job that cannot be run came back');
+    const failed = bad.failed;
+    if (fate === 'nan' && failed === 0) throw new Error('jobs with NaN were not failed');
+    await Promise.all([good.close(), bad.close()]);
+    return { p99Before: Math.round(before), p99Beside: Math.round(beside), poisoned: bad.waiting + failed, failed, ratio: expectAtMost(`p99 beside jobs that meet ${fate}, times before`, beside / before, 2) };
+  } finally {
+    await rig.stop();
+  }
+}
+
+const rig = await openRig(DEVICE);
+let report: object;
+try {
+  report = args.soak ? { soak: await soak(rig) } : { tenants: await tenants(rig), plain: await plain(rig), classes: await classes(rig) };
+} finally {
+  await rig.stop();
+}
+if (!args.soak) report = { ...report, poison: { outOfMemory: await poison('refuse'), nan: await poison('nan') } };
+process.stdout.write(`${JSON.stringify({ bench: 'fairness', cpu: cpus()[0]?.model, cores: availableParallelism(), ...report, missed })}\n`);
+if (missed.length > 0 && !args.report) process.exitCode = 1;

@@ -1,0 +1,298 @@
+// What the benches of the queue share: a queue server with an append-only file, the real worker on a simulated device, and a
+// client that adds jobs, hears of their ends, fetches each result once and checks every row of it. Linux only: CPU times are
+// read from /proc.
+
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
+import { connect as connectSocket, createServer, type AddressInfo, type Socket } from 'node:net';
+import { fileURLToPath } from 'node:url';
+import { cacheFolder, encodeTokens, fingerprintOf, mainQueue, openResult, type EmbedJobData } from '@shoal/core';
+import { pacedAxis } from '@shoal/core/sim';
+import { openModel, openTokenizer } from '@shoal/models';
+import { JobProducer, ResultReader, type AddResult, type AdmissionLimits } from '@shoal/queue';
+import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { randomFrom } from './ragged-corpus.ts';
+
+const MODEL = 'minilm';
+export const QUEUE = mainQueue(`${MODEL}-sim`);
+const cacheDir = cacheFolder(process.env['SHOAL_CACHE_DIR']);
+
+/** A device that takes 15 ms for whatever it runs, up to 1,024 rows. */
+export const FIXED_DEVICE = {
+  SHOAL_DEVICE: 'sim:1000000+15', SHOAL_MAX_PADDED_TOKENS: '65536', SHOAL_MAX_ROWS: '1024', SHOAL_POOL_TOKENS: '90000',
+} as const;
+
+export interface Cpu {
+  readonly server: number;
+  readonly claimer: number;
+  readonly executor: number;
+  readonly client: number;
+}
+
+export interface Rig {
+  readonly server: TestServer;
+  /** Where the worker reaches the server, and clients should. */
+  readonly url: string;
+  readonly worker: ChildProcess;
+  /** CPU so far, ms. */
+  cpuMs(): Cpu;
+  stop(): Promise<void>;
+}
+
+export interface RigOptions {
+  readonly serverArgs?: readonly string[];
+  /** Round trip between the server and everybody else, ms. Default 0: they share the machine. */
+  readonly roundTripMs?: number;
+}
+
+export async function openRig(environment: Readonly<Record<string, string>>, { serverArgs = [], roundTripMs = 0 }: RigOptions = {}): Promise<Rig> {
+  const server = await startTestServer({ appendFsync: 'everysec', args: serverArgs });
+  const delay = roundTripMs > 0 ? await openDelay(server.url, roundTripMs) : undefined;
+  const url = delay?.url ?? server.url;
+  const worker = fork(fileURLToPath(new URL('../apps/gpu-worker/src/main.ts', import.meta.url)), [], {
+    env: { ...process.env, REDIS_URL: url, SHOAL_REDIS_URL: url, SHOAL_MODEL: MODEL, SHOAL_MAX_TOKENS: '512', SHOAL_LOG_LEVEL: 'warn', ...environment },
+    stdio: ['ignore', 2, 2, 'ipc'],
+  });
+  const killWithUs = (): void => void worker.kill('SIGKILL');
+  process.once('exit', killWithUs);
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(1));
+  const [message] = (await once(worker, 'message')) as [{ kind: string; failure?: { message: string } }];
+  if (message.kind !== 'ready') throw new Error(message.failure?.message ?? 'the worker did not start');
+  return {
+    server, url, worker,
+    cpuMs: () => {
+      const [executor] = childrenOf(worker.pid!);
+      const { user, system } = process.cpuUsage();
+      return { server: processCpuMs(server.pid), claimer: processCpuMs(worker.pid!), executor: executor === undefined ? 0 : processCpuMs(executor), client: (user + system) / 1_000 };
+    },
+    stop: async () => {
+      const gone = once(worker, 'exit');
+      worker.kill('SIGTERM');
+      await gone;
+      process.off('exit', killWithUs);
+      await delay?.close();
+      await server.stop();
+    },
+  };
+}
+
+export function processCpuMs(pid: number): number {
+  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]!.split(' ');
+  return (Number(fields[11]) + Number(fields[12])) * 10;
+}
+
+export function residentMegabytes(pid: number): number {
+  return Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0) / 1_024;
+}
+
+export function childrenOf(pid: number): number[] {
+  return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number);
+}
+
+export interface Payload {
+  readonly data: EmbedJobData;
+  readonly input: Buffer;
+  readonly axes: readonly number[];
+}
+
+/** Jobs of `rows` texts of 8 to 48 tokens; every row's vector is known beforehand. */
+export async function makePayloads(rows: number, count: number, more: Partial<EmbedJobData>, poison?: number): Promise<Payload[]> {
+  const model = await openModel(MODEL, { cacheDir });
+  const tokenizer = await openTokenizer(model, { maxTokens: 512 });
+  const random = randomFrom(rows);
+  return Array.from({ length: count }, () => {
+    const ids = Array.from({ length: rows }, () => [101, ...Array.from({ length: 6 + Math.floor(40 * random()) }, () => 1_000 + Math.floor(20_000 * random())), 102]);
+    if (poison !== undefined) ids[0]![1] = poison;
+    const input = encodeTokens(ids);
+    const facts = { model: `${MODEL}-sim@${model.revision}`, prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } } as const;
+    const tokens = ids.reduce((sum, row) => sum + row.length, 0);
+    return { data: { v: 1, input: { form: 'tokens', rows, tokens, tokenizer: tokenizer.hash }, fingerprint: fingerprintOf(facts, input), ...more }, input, axes: ids.map((row) => pacedAxis(row, model.dims)) };
+  });
+}
+
+export interface Ended {
+  readonly jobId: string;
+  /** From when it was due to when its rows were checked. */
+  readonly ms: number;
+  readonly rows: number;
+}
+
+export interface LoadOptions {
+  readonly url: string;
+  readonly name: string;
+  readonly rows: number;
+  readonly tenant?: string;
+  readonly class?: 'interactive' | 'bulk';
+  readonly limits?: Partial<AdmissionLimits>;
+  /** A token in the first row of each job; see SHOAL_FAULT_TOKEN. */
+  readonly poison?: number;
+  /** Reads results only while it is true. Default: always. */
+  readonly isReading?: () => boolean;
+  readonly onEnded?: (ended: Ended) => void;
+}
+
+/** One client: adds jobs and takes their results, each checked row by row. */
+export class Load {
+  readonly ended: Ended[] = [];
+  failed = 0;
+  private readonly producer: JobProducer;
+  private readonly reader: ResultReader;
+  private readonly payloads: readonly Payload[];
+  private readonly options: LoadOptions;
+  private readonly open = new Map<string, { readonly payload: Payload; readonly dueMs: number }>();
+  private arrived: string[] = [];
+  private fetching: Promise<void> | undefined;
+  private made = 0;
+  private wake: () => void = () => undefined;
+
+  private constructor(producer: JobProducer, reader: ResultReader, payloads: readonly Payload[], options: LoadOptions) {
+    this.producer = producer;
+    this.reader = reader;
+    this.payloads = payloads;
+    this.options = options;
+    reader.onReply(({ completed, failed }) => {
+      this.failed += failed.length;
+      for (const jobId of failed) this.open.delete(jobId);
+      this.arrived.push(...completed);
+      this.fetch();
+    });
+  }
+
+  static async connect(options: LoadOptions): Promise<Load> {
+    const { url: redisUrl, name, rows, tenant = name, class: kind, limits } = options;
+    const reader = await ResultReader.connect({ redisUrl, queue: QUEUE, replyName: `bench-${name}` });
+    const producer = await JobProducer.connect({ redisUrl, queue: QUEUE, limits });
+    const payloads = await makePayloads(rows, Math.max(4, Math.min(200, Math.ceil(4_000 / rows))), { reply: reader.replyChannel, tenant, ...(kind === undefined ? {} : { class: kind }) }, options.poison);
+    return new Load(producer, reader, payloads, options);
+  }
+
+  get waiting(): number {
+    return this.open.size;
+  }
+
+  /** Adds so many jobs that were due at `dueMs`; gives the answers of those that were not let in. */
+  async add(count: number, dueMs = performance.now()): Promise<Extract<AddResult, { outcome: 'refused' }>[]> {
+    const fresh = Array.from({ length: count }, () => {
+      const payload = this.payloads[this.made % this.payloads.length]!;
+      const jobId = `${this.options.name}-${this.made++}`;
+      this.open.set(jobId, { payload, dueMs });
+      return { jobId, data: payload.data, input: payload.input };
+    });
+    const results = await this.producer.add(fresh);
+    const refused = results.filter((result) => result.outcome === 'refused');
+    for (const { jobId } of refused) this.open.delete(jobId);
+    return refused;
+  }
+
+  /** Jobs arrive at random moments, so many a second on average, whatever becomes of them; resolves when all have ended. */
+  async offer(jobsPerSecond: number, seconds: number): Promise<void> {
+    const random = randomFrom(7);
+    const startMs = performance.now();
+    const adding = new Set<Promise<unknown>>();
+    let dueMs = startMs;
+    while (dueMs < startMs + seconds * 1_000) {
+      const nowMs = performance.now();
+      let count = 0;
+      const firstDueMs = dueMs;
+      while (dueMs <= nowMs) {
+        count++;
+        dueMs -= (Math.log(1 - random()) * 1_000) / jobsPerSecond;
+      }
+      if (count > 0) {
+        const added = this.add(count, firstDueMs).finally(() => adding.delete(added));
+        adding.add(added);
+      }
+      await new Promise((resolve) => setTimeout(resolve, 1));
+    }
+    await Promise.all(adding);
+    await this.allEnded();
+  }
+
+  /** Resolves when no job is open. A message may be lost: what is silent for 2 s is asked for. */
+  async allEnded(): Promise<void> {
+    while (this.open.size > 0) {
+      const heard = this.ended.length;
+      await Promise.race([new Promise<void>((resolve) => (this.wake = resolve)), new Promise((resolve) => setTimeout(resolve, 2_000))]);
+      if (this.ended.length === heard && this.fetching === undefined) await this.ask();
+    }
+  }
+
+  async ask(): Promise<void> {
+    const states = await this.producer.states([...this.open.keys()]);
+    this.arrived.push(...states.filter(({ state }) => state === 'completed').map(({ jobId }) => jobId));
+    this.fetch();
+  }
+
+  async close(): Promise<void> {
+    await this.fetching;
+    await Promise.all([this.producer.close(), this.reader.close()]);
+  }
+
+  private fetch(): void {
+    if (this.options.isReading?.() === false) return;
+    this.fetching ??= this.fetchAll().finally(() => {
+      this.fetching = undefined;
+      if (this.arrived.length > 0) this.fetch();
+    });
+  }
+
+  private async fetchAll(): Promise<void> {
+    while (this.arrived.length > 0) {
+      const jobIds = [...new Set(this.arrived.splice(0, 64))].filter((jobId) => this.open.has(jobId));
+      const answers = await this.reader.acknowledge(jobIds);
+      for (const [i, answer] of answers.entries()) {
+        const jobId = jobIds[i]!;
+        if (answer.kind !== 'body') throw new Error(`${jobId}: its result is ${answer.kind}`);
+        const { payload, dueMs } = this.open.get(jobId)!;
+        this.open.delete(jobId);
+        const ended = { jobId, ms: performance.now() - dueMs, rows: check(jobId, answer.bytes, payload) };
+        this.ended.push(ended);
+        this.options.onEnded?.(ended);
+      }
+      this.wake();
+    }
+  }
+}
+
+function check(jobId: string, bytes: Buffer, payload: Payload): number {
+  const { header, body } = openResult(bytes);
+  const aligned = body.byteOffset % 4 === 0 ? body : Buffer.from(body);
+  const values = new Float32Array(aligned.buffer, aligned.byteOffset, header.rows * header.dims);
+  if (header.rows !== payload.axes.length) throw new Error(`${jobId} has ${header.rows} rows`);
+  for (const [row, axis] of payload.axes.entries()) if (values[row * header.dims + axis] !== 1) throw new Error(`${jobId}: row ${row} is not what the device gave`);
+  return header.rows;
+}
+
+export function percentile(values: readonly number[], share: number): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN;
+}
+
+/** A proxy that holds every byte back for half of `roundTripMs` in each direction, as a network would. */
+async function openDelay(target: string, roundTripMs: number): Promise<{ readonly url: string; close(): Promise<void> }> {
+  const { hostname, port } = new URL(target);
+  const sockets = new Set<Socket>();
+  const server = createServer((near) => {
+    const far = connectSocket(Number(port), hostname);
+    for (const [from, to] of [[near, far], [far, near]] as const) {
+      sockets.add(from);
+      from.setNoDelay(true);
+      from.on('data', (chunk: Buffer) => setTimeout(() => to.destroyed || to.write(chunk), roundTripMs / 2));
+      from.on('error', () => to.destroy());
+      from.on('close', () => {
+        sockets.delete(from);
+        to.destroy();
+      });
+    }
+  }).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  return {
+    url: `redis://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    close: async () => {
+      for (const socket of sockets) socket.destroy();
+      server.close();
+      await once(server, 'close');
+    },
+  };
+}
