@@ -4,6 +4,7 @@
 import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { BoardQueues, UNREADABLE_JOB } from './board-queues.ts';
+import { closeConnection, openConnection } from './connection.ts';
 import { startTestServer, type TestServer } from './testing.ts';
 
 let server: TestServer;
@@ -19,8 +20,9 @@ afterEach(async () => {
 afterAll(() => server.stop());
 
 function plainQueue(name: string, prefix = '{shoal}'): Queue {
-  const queue = new Queue(name, { prefix, connection: { url: server.url } });
-  open.push(queue);
+  const connection = openConnection({ url: server.url, prefix, name: 'test' });
+  const queue = new Queue(name, { prefix, connection });
+  open.push(queue, { close: () => closeConnection(connection) });
   return queue;
 }
 

@@ -2,6 +2,7 @@
 
 import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
+import { closeConnection, openConnection } from './connection.ts';
 import { QueueGauge } from './queue-depth.ts';
 import { startTestServer, type TestServer } from './testing.ts';
 
@@ -16,10 +17,11 @@ afterAll(() => server.stop());
 
 async function setup(): Promise<{ plain: Queue; gauge: QueueGauge }> {
   await server.command('FLUSHALL');
-  const plain = new Queue('embed-minilm', { prefix: '{shoal}', connection: { url: server.url } });
+  const connection = openConnection({ url: server.url, name: 'test' });
+  const plain = new Queue('embed-minilm', { prefix: '{shoal}', connection });
   plain.on('error', () => undefined);
   const gauge = await QueueGauge.connect({ redisUrl: server.url, queue: 'embed-minilm' });
-  open.push(plain, gauge);
+  open.push(plain, gauge, { close: () => closeConnection(connection) });
   return { plain, gauge };
 }
 

@@ -89,7 +89,7 @@ async function startTopology(options: TestServerOptions, folder: string, args: r
   }
 }
 
-async function startSingle(program: string, address: Address, args: readonly string[]): Promise<Omit<Topology, 'switchOver' | 'servers'>> {
+async function startSingle(program: string, address: Address, args: readonly string[]): Promise<Omit<Topology, 'switchOver' | 'succeeded' | 'servers'>> {
   const server = new ServerProcess(program, [...address.args, ...args], 0, undefined, address.url);
   await server.start();
   const control = await connected({ url: address.url, name: 'test-server-control' });

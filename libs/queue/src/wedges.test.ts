@@ -16,7 +16,7 @@ let connection: Redis;
 let scenes = 0;
 
 beforeAll(async () => {
-  server = await startTestServer();
+  server = await startTestServer({ topology: 'single' }); // its replies go through a proxy for one socket
   connection = openConnection({ url: server.url, name: 'test' });
 });
 

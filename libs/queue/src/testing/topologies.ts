@@ -19,6 +19,8 @@ export interface Topology {
   kill9(): Promise<void>;
   /** Starts again what is dead and waits until all is as it was at the start, whoever is written to now. */
   restart(): Promise<void>;
+  /** After kill9: resolves when another server has taken over. */
+  succeeded(): Promise<void>;
   /** Another server takes over while the one that was written to lives: a switch by hand. */
   switchOver(): Promise<void>;
   readonly servers: readonly ServerProcess[];
@@ -180,6 +182,11 @@ async function assemble(parts: Parts): Promise<Topology> {
       if (servers.every(({ isRunning }) => isRunning)) await (await findOwner()).kill9();
       for (const server of servers) if (!server.isRunning) await server.start();
       await healthy();
+      await moveControl();
+    },
+    async succeeded() {
+      const before = owner;
+      await until('another server took over', async () => (await findOwner().catch(() => before)) !== before);
       await moveControl();
     },
     async switchOver() {
