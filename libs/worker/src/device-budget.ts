@@ -42,7 +42,8 @@ export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<De
   const { backend, settings, maxTokens, clock, log } = options;
   const { limits } = settings;
   const common = { maxPaddedTokens: limits.maxPaddedTokens ?? backend.slotTokens, maxRows: limits.maxRows, maxTokens, memoryFraction: limits.memoryFraction, latencyTargetMs: limits.latencyTargetMs, learned: settings.learned };
-  if (backend instanceof PacedBackend) return withoutMemory(createBudget({ ...common, kneeTokens: CPU_KNEE_TOKENS }));
+  // its rate is the same at every size: what it is capped at is where it is best
+  if (backend instanceof PacedBackend) return withoutMemory(createBudget({ ...common, kneeTokens: limits.maxPaddedTokens ?? CPU_KNEE_TOKENS }));
   if (backend instanceof SimulatedDevice) return simulatedBudget(options, backend, common);
   if (backend instanceof OrtBackend && !isCpu(backend)) return gpuBudget(options, backend, common);
   if (!isCpu(backend)) return withoutMemory(createBudget(common));
@@ -82,8 +83,10 @@ async function gpuBudget({ settings, model, maxTokens, clock, log }: DeviceBudge
   const preset = presetFor({ deviceName: deviceKind, totalBytes, model: await sizesOf(model, graphPath, maxTokens), precision: backend.precision, keepsScores: false });
   if (profile === undefined) log.info({ device: backend.device, totalBytes }, preset.line);
   const loadedBytes = (await backend.memory())?.footprintBytes ?? preset.law.loadedBytes;
+  // A card that is known keeps its knee until `shoal tune` has measured it: bulk runs are all of one size, and teach nothing of others.
+  const kneeTokens = profile?.kneeTokens ?? (preset.isKnown ? preset.startTokens : undefined);
   const budget = createBudget({
-    ...common, totalBytes, startTokens: preset.startTokens, kneeTokens: profile?.kneeTokens,
+    ...common, totalBytes, startTokens: preset.startTokens, kneeTokens,
     memory: { law: { ...(profile?.memory ?? preset.law), loadedBytes }, source: profile?.memory === undefined ? 'preset' : 'stored' },
   });
   const stop = readEvery(READ_MEMORY_EVERY_MS, clock, async () => budget.deviceMemory(await probe.read(), (await backend.memory())?.footprintBytes));
