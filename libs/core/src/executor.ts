@@ -17,6 +17,7 @@ import { ShoalError, toFailure, type Failure } from './errors.ts';
 import { Slots } from './slots.ts';
 import { pack, squaredLengthOf, writeScaled } from './slot-buffers.ts';
 import { invariant, unreachable } from './invariant.ts';
+import { fewRowsAtLeast, fewWidth } from './run-shapes.ts';
 import { BUCKET_TOKENS, Pool, batchOf, halve, type CutLimits, type MicroBatch } from './pool.ts';
 import { familyOf, isWanted, jobsOf, type OpenJob, type Row } from './open-job.ts';
 import { mergeTwins } from './twins.ts';
@@ -101,6 +102,7 @@ export class Executor {
     this.slots = new Slots(backend);
     this.cutLimits = {
       maxRowAgeMs: limits.maxRowAgeMs,
+      prefersFewShapes: backend.prefersFewShapes,
       rowsAt: (width) => Math.max(1, Math.min(budget.rowsAt(width), backend.slotRows, Math.floor(backend.slotTokens / width))),
     };
   }
@@ -306,8 +308,8 @@ export class Executor {
   }
 
   private async run(slot: Slot, attempt: Attempt, isUrgent: boolean, number: number): Promise<void> {
-    const shape = shapeOf(attempt.batch);
-    pack(slot, attempt.batch);
+    const shape = this.shapeOf(attempt.batch);
+    pack(slot, attempt.batch, shape);
     try {
       const result = await this.atDevice(slot, shape, attempt.isExact, isUrgent);
       if (result.ok) this.deliver(slot, attempt, number, result);
@@ -321,6 +323,15 @@ export class Executor {
     }
   }
 
+  /** What runs: for a device that prefers few shapes, empty rows are added up to the next one. */
+  private shapeOf({ rows: { length }, width: exact }: MicroBatch<Row>): RunShape {
+    const { backend } = this.parts;
+    if (backend.prefersFewShapes !== true) return { rows: length, width: exact };
+    const width = fewWidth(exact); // halves were cut to their own width
+    const rows = Math.min(fewRowsAtLeast(length, width), backend.slotRows, Math.floor(backend.slotTokens / width));
+    return rows < length ? { rows: length, width: exact } : { rows, width };
+  }
+
   private atDevice(slot: Slot, shape: RunShape, isExact: boolean, isUrgent: boolean): Promise<RunResult> {
     const { backend } = this.parts;
     if (!isExact) return backend.run(slot, shape, { isUrgent });
@@ -330,10 +341,11 @@ export class Executor {
 
   private deliver(slot: Slot, attempt: Attempt, number: number, result: Extract<RunResult, { ok: true }>): void {
     const { batch, isExact } = attempt;
-    const { rows, width } = batch;
+    const { rows } = batch;
     const { runMs } = result;
+    const shape = this.shapeOf(batch);
     this.loneFailures = 0;
-    if (!isExact) this.learn(shapeOf(batch), result);
+    if (!isExact) this.learn(shape, result);
     const unsound: Row[] = [];
     const done: OpenJob[] = [];
     let tokens = 0;
@@ -344,7 +356,7 @@ export class Executor {
       if (!this.unpack(slot, i, row, runMs / rows.length, done)) unsound.push(row);
     }
     const poolAgeMs = this.parts.clock.nowMs() - (this.pool.oldestMs() ?? this.parts.clock.nowMs());
-    this.parts.send({ kind: 'ran', batch: number, rows: rows.length, width, tokens, runMs, duplicates, poolTokens: this.pool.tokens, poolAgeMs });
+    this.parts.send({ kind: 'ran', batch: number, ...shape, tokens, runMs, duplicates, poolTokens: this.pool.tokens, poolAgeMs });
     if (unsound.length > 0) this.refuse(unsound, isExact);
     this.committer.add(done);
   }
@@ -393,7 +405,7 @@ export class Executor {
 
   private runOut(attempt: Attempt, number: number, { message, needsRecycle }: Extract<RunResult, { ok: false }>['outOfVram']): void {
     const { budget } = this.parts;
-    const shape = shapeOf(attempt.batch);
+    const shape = this.shapeOf(attempt.batch);
     const peakBytes = budget.peakBytes(shape);
     if (!attempt.isExact) budget.ranOutOfMemory(shape);
     this.tellBudget();
@@ -467,10 +479,6 @@ const NO_TWINS: Row[] = [];
 
 function hasInteractive({ rows }: MicroBatch<Row>): boolean {
   return rows.some((row) => row.isInteractive || row.twins.some((twin) => twin.isInteractive));
-}
-
-function shapeOf({ rows, width }: MicroBatch<Row>): RunShape {
-  return { rows: rows.length, width };
 }
 
 function withoutUnwanted({ batch, isExact }: Attempt): Attempt[] {

@@ -4,6 +4,7 @@
 // cut first, oldest first, and alone. Pure: no clock, no engine.
 
 import { invariant } from './invariant.ts';
+import { fewRowsAtMost, fewWidth } from './run-shapes.ts';
 
 export const BUCKET_TOKENS = 8;
 
@@ -18,7 +19,7 @@ export interface PoolRow {
 export interface MicroBatch<Row extends PoolRow> {
   /** Longest first. */
   readonly rows: readonly Row[];
-  /** Tokens of the longest row, rounded up to 8. */
+  /** Tokens of the longest row, rounded up to 8, or to one of few widths. */
   readonly width: number;
 }
 
@@ -27,6 +28,8 @@ export interface CutLimits {
   rowsAt(width: number): number;
   /** A row older than this is cut next, whatever its length. */
   readonly maxRowAgeMs: number;
+  /** Batches come in few shapes, see run-shapes.ts: what is beyond the last full one stays in the pool while other rows do. */
+  readonly prefersFewShapes?: boolean | undefined;
 }
 
 /**
@@ -89,9 +92,11 @@ export class Pool<Row extends PoolRow> {
     const isUrgent = this.interactive.rowCount > 0;
     const seed = isUrgent ? this.interactive.oldestBucket() : this.bulk.seedBucket(limits, nowMs);
     if (seed === undefined) return undefined;
-    const width = widthOf(seed);
-    const open: OpenBatch<Row> = { rows: [], tokens: 0, width, maxRows: Math.max(1, limits.rowsAt(width)) };
+    const width = limits.prefersFewShapes === true ? fewWidth(widthOf(seed)) : widthOf(seed);
+    const most = Math.max(1, limits.rowsAt(width));
+    const open: OpenBatch<Row> = { rows: [], tokens: 0, width, maxRows: limits.prefersFewShapes === true ? fewRowsAtMost(most, width) : most };
     (isUrgent ? this.interactive : this.bulk).takeInto(open, seed);
+    if (limits.prefersFewShapes === true && this.bulk.rowCount > 0 && !isUrgent) this.bulk.putBack(open.rows.splice(fewRowsAtMost(open.rows.length, width)));
     return { rows: open.rows, width };
   }
 
@@ -147,6 +152,15 @@ class Buckets<Row extends PoolRow> {
   takeInto(open: OpenBatch<Row>, seed: number): void {
     for (let bucket = Math.min(seed, this.buckets.length - 1); bucket >= 0; bucket--) {
       if (!this.take(bucket, open)) return;
+    }
+  }
+
+  /** Rows that were just taken, in the order they were. */
+  putBack(rows: readonly Row[]): void {
+    for (const row of rows.toReversed()) {
+      const bucket = bucketOf(row.tokens);
+      this.buckets[bucket]!.unshift(row);
+      this.account(bucket, row.tokens, 1);
     }
   }
 

@@ -285,6 +285,8 @@ export interface InferenceBackend {
   /** Most rows and most padded tokens that a slot's buffers hold. */
   readonly slotRows: number;
   readonly slotTokens: number;
+  /** A shape that it has not seen before costs it many times its run: it is given few of them, see run-shapes.ts. */
+  readonly prefersFewShapes?: boolean;
   /** A free slot to fill, or undefined while all are queued or running. */
   lend(): Slot | undefined;
   /** Queues the slot's first rows × width ids. Runs happen in the order of the calls, urgent ones first. The slot stays lent. */

@@ -2,11 +2,12 @@
 
 import type { MicroBatch } from './pool.ts';
 import type { Row } from './open-job.ts';
-import type { Slot } from './ports.ts';
+import type { RunShape, Slot } from './ports.ts';
 
-export function pack(slot: Slot, batch: MicroBatch<Row>): void {
-  const { rows, width } = batch;
-  slot.ids.fill(0, 0, rows.length * width);
+/** A shape may have more rows than the batch: those are one token of padding each. */
+export function pack(slot: Slot, { rows }: MicroBatch<Row>, { rows: count, width }: RunShape): void {
+  slot.ids.fill(0, 0, count * width);
+  slot.lengths.fill(1, rows.length, count);
   for (const [i, row] of rows.entries()) {
     slot.ids.set(row.ids, i * width);
     slot.lengths[i] = row.tokens;

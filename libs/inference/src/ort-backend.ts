@@ -34,8 +34,8 @@ export interface OrtBackendOptions {
   readonly slotTokens: number;
 }
 
-/** Beside each batch that runs: one is queued behind it, one is being packed or read. */
-const SPARE_SLOTS = 2;
+/** Beside each batch that runs: one is queued behind it, one is being packed or read, one is kept for urgent rows. */
+const SPARE_SLOTS = 3;
 
 /** A thread with a session, and how busy it is. */
 interface Lane {
@@ -58,6 +58,7 @@ export class OrtBackend implements InferenceBackend {
   readonly dims: number;
   readonly slotRows: number;
   readonly slotTokens: number;
+  readonly prefersFewShapes: boolean;
   readonly runExact?: (slot: Slot, shape: RunShape) => Promise<RunResult>;
   private readonly lanes: readonly Lane[];
   private readonly free: Slot[];
@@ -71,6 +72,7 @@ export class OrtBackend implements InferenceBackend {
     this.options = options;
     this.device = device;
     this.precision = options.precision ?? 'fp32';
+    this.prefersFewShapes = provider === 'webgpu' || (provider === 'cuda' && this.precision !== 'fp32'); // in fp32 CUDA does not mind
     this.dims = options.dims;
     this.slotRows = options.slotRows;
     this.slotTokens = options.slotTokens;

@@ -12,6 +12,7 @@ import { EXECUTOR_ENVIRONMENT, type ExecutorSettings } from './executor-settings
 import type { FromExecutorProcess } from './forked-executor.ts';
 import { openDevice } from './open-device.ts';
 import { ThreadedTokenizer } from './threaded-tokenizer.ts';
+import { warmShapes } from './warm-shapes.ts';
 
 const settings = JSON.parse(process.env[EXECUTOR_ENVIRONMENT] ?? 'null') as ExecutorSettings;
 invariant(settings !== null && process.send !== undefined, 'the executor is started by its worker');
@@ -42,9 +43,10 @@ async function open(): Promise<{ executor: Executor; close: () => Promise<void> 
   const model = await openModel(settings.model, { cacheDir });
   const ownTokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
   const tokenizer = new ThreadedTokenizer({ tokenizer: ownTokenizer, model: settings.model, cacheDir, maxTokens: ownTokenizer.maxTokens, threads: settings.tokenizerThreads });
-  const backend = withDeadlyToken(await openBackend(model, ownTokenizer), process.env['SHOAL_FAULT_TOKEN'], () => process.abort());
+  const backend = withDeadlyToken(await openBackend(model, ownTokenizer), process.env['SHOAL_FAULT_TOKEN'], (whole) => (whole ? process.kill(process.ppid, 'SIGKILL') : process.abort()));
   deviceBudget = await openDeviceBudget({ backend, model, maxTokens: tokenizer.maxTokens, settings, clock: systemClock, log });
   const { budget, stop: stopMeasuring } = deviceBudget;
+  await warmShapes(backend, budget, tokenizer.maxTokens, log);
   const store = await connecting;
   const name = `${settings.served}@${model.revision}`;
   const faults = faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal));
