@@ -34,7 +34,7 @@ export const STEPS: readonly Step[] = [
   { name: 'memory: fp32', group: 'limits', file: 'memory.ts', args: ['--kind', 'cuda-fp32'], seconds: 30 },
   { name: 'memory: plain', group: 'limits', file: 'memory.ts', args: ['--kind', 'plain-fp16'], seconds: 30 },
   { name: 'labels', group: 'limits', file: 'labels.ts', seconds: 40 },
-  { name: 'out-of-memory: engine', group: 'limits', file: 'out-of-memory.ts', seconds: 60 },
+  { name: 'out-of-memory: engine', group: 'limits', file: 'co_tenant.py', args: ['--leave-mebibytes', '12000', '--', 'out-of-memory.ts'], seconds: 60 },
   // beside somebody who leaves little: told by the driver, the worker stays within it; blind, it runs out of memory and has to learn
   { name: 'co-tenant', group: 'limits', file: 'co_tenant.py', args: ['--leave-mebibytes', '2600', '--', 'end-to-end.ts', '--label', 'co-tenant', '--total', '262144', '--settings', '{"SHOAL_MAX_PADDED_TOKENS":"1048576"}'], seconds: 60 },
   { name: 'co-tenant: blind', group: 'limits', file: 'co_tenant.py', args: ['--leave-mebibytes', '2600', '--blind', '--', 'end-to-end.ts', '--label', 'co-tenant, blind', '--total', '262144', '--settings', '{"SHOAL_MAX_PADDED_TOKENS":"1048576"}'], seconds: 90 },

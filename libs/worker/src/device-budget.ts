@@ -80,13 +80,14 @@ async function gpuBudget({ settings, model, maxTokens, clock, log }: DeviceBudge
   if (deviceKind === undefined || probe === undefined) return withoutMemory(createBudget(common));
   const totalBytes = (await probe.read())?.totalBytes;
   const profile = await readProfile(settings.cacheDir, profileKey({ model, graphPath, provider, precision: backend.precision, deviceKind }), log);
-  const preset = presetFor({ deviceName: deviceKind, totalBytes, model: await sizesOf(model, graphPath, maxTokens), precision: backend.precision, keepsScores: false });
+  const sizes = await sizesOf(model, graphPath, maxTokens);
+  const preset = presetFor({ deviceName: deviceKind, totalBytes, model: sizes, precision: backend.precision, keepsScores: false });
   if (profile === undefined) log.info({ device: backend.device, totalBytes }, preset.line);
   const loadedBytes = (await backend.memory())?.footprintBytes ?? preset.law.loadedBytes;
   // A card that is known keeps its knee until `shoal tune` has measured it: bulk runs are all of one size, and teach nothing of others.
   const kneeTokens = profile?.kneeTokens ?? (preset.isKnown ? preset.startTokens : undefined);
   const budget = createBudget({
-    ...common, totalBytes, startTokens: preset.startTokens, kneeTokens,
+    ...common, totalBytes, startTokens: preset.startTokens, kneeTokens, model: sizes,
     memory: { law: { ...(profile?.memory ?? preset.law), loadedBytes }, source: profile?.memory === undefined ? 'preset' : 'stored' },
   });
   const stop = readEvery(READ_MEMORY_EVERY_MS, clock, async () => budget.deviceMemory(await probe.read(), (await backend.memory())?.footprintBytes));

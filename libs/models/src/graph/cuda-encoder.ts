@@ -15,11 +15,11 @@ export function addCudaEncoder(parts: BertParts): string {
 /** Only the CUDA provider can run it, and only in fp16. */
 export function addPackedEncoder(parts: BertParts): string {
   const { graph, config: { heads } } = parts;
-  const packed = graph.node('RemovePadding', [addPlainEmbeddings(parts), 'lengths'], 'packed', { ...MICROSOFT, moreOutputs: ['places', 'starts', 'longest'] });
+  const packed = graph.node('RemovePadding', [addPlainEmbeddings(parts), 'lengths'], 'packed', { ...MICROSOFT, moreOutputs: ['token_places', 'starts', 'longest'] });
   const attend: LayerForm['attend'] = (input, qkv, qkvBias, output) =>
-    graph.node('PackedAttention', [input, qkv, qkvBias, 'places', 'starts'], output, { ...MICROSOFT, integers: { num_heads: heads } });
+    graph.node('PackedAttention', [input, qkv, qkvBias, 'token_places', 'starts'], output, { ...MICROSOFT, integers: { num_heads: heads } });
   const hidden = addFusedLayers(parts, addNorm(parts, packed), { attend, norm: skipNorm(parts) });
-  return graph.node('RestorePadding', [hidden, 'places'], 'unpacked', MICROSOFT);
+  return graph.node('RestorePadding', [hidden, 'token_places'], 'unpacked', MICROSOFT);
 }
 
 /** Not EmbedLayerNormalization: its CUDA kernel sums in the type of the weights, LayerNormalization in fp32. */
