@@ -63,8 +63,8 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
     const { source } = lanes;
     opened.push(source);
     const pipeline = new Pipeline({ source, announcer, executor, log, faults, serverNowMs, clock: systemClock, limits: settings, metrics: meter.tap(noting(recorder, notes, log)) });
-    const facts = await pipeline.start();
     opened.push(pipeline);
+    const facts = await pipeline.start();
     await announcer.tellDims(facts.dims);
     await lanes.show();
     const janitor = await keep(Janitor.connect({ ...server, cpuQueue: cpuLane, everyMs: settings.janitorEveryMs, clock: systemClock, serverNowMs, onSwept: (findings) => recorder.janitorSwept(findings) }));
