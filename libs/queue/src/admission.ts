@@ -343,7 +343,8 @@ export interface ServerMemory {
 export async function readServerMemory(connection: Redis): Promise<ServerMemory> {
   const info = await connection.info('memory');
   const field = (name: string): number => Number(new RegExp(`^${name}:(\\d+)`, 'm').exec(info)?.[1] ?? 0);
-  return { usedBytes: field('used_memory'), maxBytes: field('maxmemory'), machineBytes: field('total_system_memory') };
+  // Buffers for replicas and for the append-only file pass, and do not count against maxmemory.
+  return { usedBytes: field('used_memory') - field('mem_not_counted_for_evict'), maxBytes: field('maxmemory'), machineBytes: field('total_system_memory') };
 }
 
 export function admissionRefused({ retryAfterMs, reason }: NonNullable<AdmissionAnswer['refused']>): ShoalError<'ADMISSION_REFUSED'> {

@@ -82,9 +82,9 @@ async function startTopology(options: TestServerOptions, folder: string, args: r
   const topology = options.unixSocket === true ? 'single' : options.topology ?? process.env['SHOAL_TEST_TOPOLOGY'] ?? 'single';
   switch (topology) {
     case 'single': return startSingle(program, await (options.unixSocket === true ? unixAddress(folder) : portAddress()), ['--dir', folder, ...args]);
-    case 'sentinel': return startSentinels({ program, folder, args });
+    case 'sentinel': return startSentinels({ program, folder, args, downAfterMs: PATIENT_MS });
     // Tests use many prefixes on connections that know of none, and each would lie on another node.
-    case 'cluster': return startCluster({ program, folder, args, slots: 'one-node' });
+    case 'cluster': return startCluster({ program, folder, args, slots: 'one-node', downAfterMs: PATIENT_MS });
     default: throw new Error(`SHOAL_TEST_TOPOLOGY is "${topology}"; it can be single, sentinel or cluster`);
   }
 }
@@ -121,6 +121,9 @@ async function durable({ command }: Pick<Topology, 'command'>): Promise<void> {
   if (hasWaitAof) return void (await command('WAITAOF', 1, 0, 5_000));
   while (!/aof_buffer_length:0\b/.test(String(await command('INFO', 'persistence')))) await command('PING');
 }
+
+/** Where a failover is not what is tested, a busy machine must not bring one about. */
+const PATIENT_MS = 4_000;
 
 let found: Promise<string> | undefined;
 

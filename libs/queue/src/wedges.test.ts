@@ -148,7 +148,7 @@ describe('a worker that waits for jobs', () => {
   });
 
   test('learns nothing from a server that is away, and says so', async () => {
-    const away = await startTestServer();
+    const away = await startTestServer({ topology: 'single' }); // nobody succeeds it
     const source = new BullJobSource({ redisUrl: away.url, prefix, queue: 'embed-x', leaseMs: 2_000, stalledCheckMs: 60_000, log: new RecordingLogger() });
     await source.start();
     await away.kill9();

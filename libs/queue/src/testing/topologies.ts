@@ -38,31 +38,33 @@ export interface TopologyOptions {
   readonly replicas?: 0 | 1;
   /** Hash tag that decides on the node of a cluster. */
   readonly prefix?: string;
+  /** A master that says nothing for so long is down. */
+  readonly downAfterMs?: number;
 }
 
 const MASTER_NAME = 'shoal';
 const SENTINELS = 3;
-/** A master that says nothing for so long is down. Short, so that tests are; production has 5,000 and more. */
+/** Short, so that tests of a failover are; production has 5,000 and more. */
 const DOWN_AFTER_MS = 700;
 const HEALTHY_WITHIN_MS = 30_000;
 
 export async function startSentinels(options: TopologyOptions): Promise<Topology> {
-  const { program, folder } = options;
+  const { program, folder, downAfterMs = DOWN_AFTER_MS } = options;
   const ports = await Promise.all(Array.from({ length: 2 }, freePort));
   const servers = ports.map((port, index) => new ServerProcess(program, [
     '--bind', '127.0.0.1', '--port', String(port), '--dir', folder, ...options.args, '--appenddirname', `aof-${port}`, '--dbfilename', `${port}.rdb`,
     '--repl-diskless-sync-delay', '0', ...(index === 0 ? [] : ['--replicaof', `127.0.0.1 ${ports[0]}`]),
   ], port));
   for (const server of servers) await server.start();
-  const sentinels = await Promise.all(Array.from({ length: SENTINELS }, () => startSentinel(program, folder, ports[0]!)));
+  const sentinels = await Promise.all(Array.from({ length: SENTINELS }, () => startSentinel(program, folder, ports[0]!, downAfterMs)));
   const url = `redis+sentinel://${sentinels.map(({ port }) => `127.0.0.1:${port}`).join(',')}/${MASTER_NAME}`;
   return assemble({ ...options, url, servers, others: sentinels, isHealthy: () => demoteReturned(sentinels, servers).then(() => sentinelsAgree(sentinels)), switchOver: () => ask(sentinels[0]!, ['SENTINEL', 'FAILOVER', MASTER_NAME]) });
 }
 
-async function startSentinel(program: string, folder: string, masterPort: number): Promise<ServerProcess> {
+async function startSentinel(program: string, folder: string, masterPort: number, downAfterMs: number): Promise<ServerProcess> {
   const port = await freePort();
   const file = join(folder, `sentinel-${port}.conf`);
-  const monitor = [`monitor ${MASTER_NAME} 127.0.0.1 ${masterPort} 2`, `down-after-milliseconds ${MASTER_NAME} ${DOWN_AFTER_MS}`, `failover-timeout ${MASTER_NAME} 4000`];
+  const monitor = [`monitor ${MASTER_NAME} 127.0.0.1 ${masterPort} 2`, `down-after-milliseconds ${MASTER_NAME} ${downAfterMs}`, `failover-timeout ${MASTER_NAME} 4000`];
   await writeFile(file, [`port ${port}`, 'bind 127.0.0.1', `dir ${folder}`, ...monitor.map((line) => `sentinel ${line}`), ''].join('\n'));
   const sentinel = new ServerProcess(program, [file, '--sentinel'], port);
   await sentinel.start();
@@ -94,13 +96,13 @@ async function sentinelsAgree(sentinels: readonly ServerProcess[]): Promise<bool
 }
 
 export async function startCluster(options: TopologyOptions): Promise<Topology> {
-  const { program, folder, slots = 'even', replicas = 0 } = options;
+  const { program, folder, slots = 'even', replicas = 0, downAfterMs = DOWN_AFTER_MS } = options;
   const servers = await Promise.all(Array.from({ length: 3 * (1 + replicas) }, async () => {
     const [port, busPort] = [await freePort(), await freePort()];
     return new ServerProcess(program, [
       '--bind', '127.0.0.1', '--port', String(port), '--dir', folder, ...options.args, '--appenddirname', `aof-${port}`, '--dbfilename', `${port}.rdb`,
       '--cluster-enabled', 'yes', '--cluster-port', String(busPort), '--cluster-config-file', join(folder, `nodes-${port}.conf`),
-      '--cluster-node-timeout', String(DOWN_AFTER_MS), '--cluster-replica-validity-factor', '0', '--repl-diskless-sync-delay', '0',
+      '--cluster-node-timeout', String(downAfterMs), '--cluster-replica-validity-factor', '0', '--repl-diskless-sync-delay', '0',
     ], port, busPort);
   }));
   for (const server of servers) await server.start();
