@@ -5,7 +5,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { cacheFolder } from '@shoal/core';
+import { DEFAULT_PREFIX, cacheFolder } from '@shoal/core';
 import { closeConnection, connected } from './connection.ts';
 import { findServerProgram } from './server.ts';
 import { ServerProcess, freePort } from './testing/server-process.ts';
@@ -113,6 +113,7 @@ async function startSingle(program: string, address: Address, args: readonly str
 
 /** On disk, and with the replica where there is one. WAITAOF came with Redis 7.2; before it, what is written waits in no buffer. */
 async function durable({ command }: Pick<Topology, 'command'>): Promise<void> {
+  await command('SET', `${DEFAULT_PREFIX}:durable`, 1); // both waits are about what this connection wrote, and all before it
   const replicas = Number(/connected_slaves:(\d+)/.exec(String(await command('INFO', 'replication')))?.[1] ?? 0);
   if (replicas > 0) await command('WAIT', 1, 5_000);
   const isAppendOnly = String(await command('INFO', 'persistence')).includes('aof_enabled:1');
