@@ -7,12 +7,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Queue } from 'bullmq';
-import { Redis } from 'ioredis';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { decodeResultHeader, encodeTexts, encodeTokens, fingerprintOf, keySpace, mainQueue, openResult } from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { parseMetrics } from '@shoal/ops/testing';
+import { openConnection, type Redis } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 
 const PREFIX = '{shoal}';
@@ -27,7 +27,7 @@ const children = new Set<ChildProcess>();
 
 beforeAll(async () => {
   server = await startTestServer();
-  redis = new Redis(server.url);
+  redis = openConnection({ url: server.url, name: 'test' });
 });
 
 afterEach(async () => {
