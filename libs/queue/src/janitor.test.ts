@@ -35,8 +35,8 @@ afterAll(async () => {
   await server.stop();
 });
 
-async function open(onSwept?: (findings: SweepFindings) => void): Promise<Janitor> {
-  const janitor = await Janitor.connect({
+function open(onSwept?: (findings: SweepFindings) => void): Janitor {
+  const janitor = new Janitor({
     redisUrl: server.url, prefix: PREFIX, queue: QUEUE, cpuQueue: `${QUEUE}-cpu`, everyMs: TEN_MINUTES, clock, serverNowMs: () => 1_000_000_000_000 + clock.nowMs(), restMs: 0, onSwept, log,
   });
   opened.push(janitor);
@@ -61,7 +61,7 @@ test('an input that had no job at two sweeps, ten minutes apart, is taken away; 
   await connection.hset(keys.job(QUEUE, 'done'), 'finishedOn', '1', 'name', 'embed', 'data', '{}', 'opts', '{}');
   await connection.zadd(keys.job(QUEUE, 'completed'), 1, 'done');
   await connection.hset(keys.job(`${QUEUE}-quarantine`, 'held'), 'name', 'embed');
-  const janitor = await open();
+  const janitor = open();
   expect(await janitor.sweep()).toMatchObject(NOTHING);
   await clock.advance(TEN_MINUTES - 1_000);
   expect(await janitor.sweep()).toMatchObject(NOTHING); // nine tenths have passed, not all of it
@@ -79,21 +79,21 @@ test('an input that had no job at two sweeps, ten minutes apart, is taken away; 
 test('the second sweep may be another worker\'s, and an input whose job came and went in between begins anew', async () => {
   await leaveInput('orphan');
   await leaveInput('again');
-  await (await open()).sweep();
+  await open().sweep();
   await clock.advance(TEN_MINUTES);
   await connection.hset(keys.job(QUEUE, 'again'), 'name', 'embed', 'data', '{}', 'opts', '{}');
   await connection.zadd(keys.job(QUEUE, 'prioritized'), 1, 'again');
-  expect(await (await open()).sweep()).toMatchObject({ inputs: 1 });
+  expect(await open().sweep()).toMatchObject({ inputs: 1 });
   await connection.del(keys.job(QUEUE, 'again'), keys.job(QUEUE, 'prioritized'));
   await clock.advance(TEN_MINUTES);
-  expect(await (await open()).sweep()).toMatchObject({ inputs: 0 });
+  expect(await open().sweep()).toMatchObject({ inputs: 0 });
   expect(await hasInput('again')).toBe(1);
 });
 
 test('inputs of other models are somebody else\'s, however alike their names', async () => {
   await leaveInput('a', 'embed-x-int8');
   await leaveInput('a', 'embed-xy');
-  const janitor = await open();
+  const janitor = open();
   await janitor.sweep();
   await clock.advance(TEN_MINUTES);
   expect(await janitor.sweep()).toMatchObject(NOTHING);
@@ -104,7 +104,7 @@ test('a result without a time to live gets one; others keep theirs', async () =>
   await connection.set(keys.output(QUEUE, 'stray'), result);
   await connection.lpush(keys.output(QUEUE, 'list'), 'x');
   await connection.set(keys.output(QUEUE, 'ours'), result, 'PX', 5_000_000);
-  expect(await (await open()).sweep()).toMatchObject({ ...NOTHING, strayResults: 2 });
+  expect(await open().sweep()).toMatchObject({ ...NOTHING, strayResults: 2 });
   expect(await connection.pttl(keys.output(QUEUE, 'stray'))).toBeGreaterThan(86_000_000);
   expect(await connection.pttl(keys.output(QUEUE, 'ours'))).toBeLessThanOrEqual(5_000_000);
 });
@@ -116,12 +116,12 @@ test('damaged jobs of both lanes are put right on the way', async () => {
     await connection.hset(keys.job(lane, 'a'), 'opts', 'nonsense');
     await queue.close();
   }
-  expect(await (await open()).sweep()).toMatchObject({ ...NOTHING, jobsMended: 2, jobsFailed: 2 });
+  expect(await open().sweep()).toMatchObject({ ...NOTHING, jobsMended: 2, jobsFailed: 2 });
   expect(log.messages('info')).toEqual(['janitor found something to do']);
 });
 
 test('one sweeps at a time: who comes meanwhile, or too early, does nothing', async () => {
-  const [one, other] = [await open(), await open()];
+  const [one, other] = [open(), open()];
   const swept = await Promise.all([one.sweep(), other.sweep()]);
   expect(swept.filter((findings) => findings !== undefined).length).toBe(1);
   expect(await other.sweep()).toBeUndefined();
@@ -135,7 +135,7 @@ test('one sweeps at a time: who comes meanwhile, or too early, does nothing', as
 test('started, it sweeps by itself and tells; stopped, it leaves no timer, no connection and no lock', async () => {
   const swept: SweepFindings[] = [];
   const { promise: first, resolve } = Promise.withResolvers<void>();
-  const janitor = await open((findings) => {
+  const janitor = open((findings) => {
     swept.push(findings);
     resolve();
   });
@@ -155,7 +155,7 @@ test('started, it sweeps by itself and tells; stopped, it leaves no timer, no co
 test('many inputs are looked at in small steps', async () => {
   const inputs = 20_000;
   for (let i = 0; i < inputs / 1_000; i++) await connection.mset(...Array.from({ length: 1_000 }, (_, at) => [keys.input(QUEUE, `${i}-${at}`), 'x']).flat());
-  const janitor = await open();
+  const janitor = open();
   await janitor.sweep();
   await clock.advance(TEN_MINUTES);
   await server.command('CONFIG', 'RESETSTAT');

@@ -9,9 +9,9 @@
 // States: *new* → *waiting* (for the next sweep) ⇄ *sweeping* → *stopped*.
 
 import { randomUUID } from 'node:crypto';
-import { keySpace, type Clock, type KeySpace, type Logger, type SweepFindings } from '@shoal/core';
+import { invariant, keySpace, type Clock, type KeySpace, type Logger, type SweepFindings } from '@shoal/core';
 import { recountAdmission } from './admission.ts';
-import { closeConnection, connected, type Redis } from './connection.ts';
+import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
 import { runScript, script } from './payload/script.ts';
 import { quarantineQueue } from './quarantine.ts';
 import { repairQueue } from './repair.ts';
@@ -106,23 +106,17 @@ return strays
 export class Janitor {
   private readonly options: JanitorOptions;
   private readonly keys: KeySpace;
-  private readonly connection: Redis;
+  /** While it sweeps: between two sweeps nothing is held open. */
+  private sweeper: Redis | undefined;
   private readonly end = new AbortController();
   private cancelTimer: () => void = () => undefined;
   private endRest: () => void = () => undefined;
   private sweeping: Promise<unknown> = Promise.resolve();
   private stopping: Promise<void> | undefined;
 
-  private constructor(options: JanitorOptions, connection: Redis) {
+  constructor(options: JanitorOptions) {
     this.options = options;
     this.keys = keySpace(options.prefix);
-    this.connection = connection;
-  }
-
-  /** Throws QUEUE_UNREACHABLE. Sweeps nothing yet. */
-  static async connect(options: JanitorOptions): Promise<Janitor> {
-    const { redisUrl, prefix, queue, log } = options;
-    return new Janitor(options, await connected({ url: redisUrl, prefix, name: `shoal:janitor:${queue}`, log }));
   }
 
   start(): void {
@@ -137,20 +131,25 @@ export class Janitor {
 
   /** One sweep now, if it is time for one and nobody else is at it; undefined when not. Never throws: the next one may succeed. */
   async sweep(): Promise<SweepFindings | undefined> {
-    const { clock, log, onSwept } = this.options;
+    const { redisUrl, prefix, queue, clock, log, onSwept } = this.options;
     const token = randomUUID();
     const startedMs = clock.nowMs();
+    const connection = openConnection({ url: redisUrl, prefix, name: `shoal:janitor:${queue}` });
+    this.sweeper = connection;
     try {
+      await untilReady(connection, redisUrl);
       if (!(await this.begin(token))) return undefined;
       const findings = await this.sweepAll(token);
       if (findings === undefined) return undefined;
       const swept = { ...findings, durationMs: clock.nowMs() - startedMs };
-      if (Object.entries(findings).some(([, count]) => count > 0)) log.info({ queue: this.options.queue, ...swept }, 'janitor found something to do');
+      if (Object.entries(findings).some(([, count]) => count > 0)) log.info({ queue, ...swept }, 'janitor found something to do');
       onSwept?.(swept);
       return swept;
     } catch (error) {
-      if (!this.isOver) log.warn({ queue: this.options.queue, err: error }, 'janitor was interrupted, it will sweep again');
+      if (!this.isOver) log.warn({ queue, err: error }, 'janitor was interrupted, it will sweep again');
       return undefined;
+    } finally {
+      await closeConnection(connection);
     }
   }
 
@@ -166,8 +165,13 @@ export class Janitor {
     this.end.abort();
     this.cancelTimer();
     this.endRest();
-    await closeConnection(this.connection);
+    if (this.sweeper !== undefined) await closeConnection(this.sweeper);
     await this.sweeping;
+  }
+
+  private get connection(): Redis {
+    invariant(this.sweeper !== undefined, 'only a sweep asks the server');
+    return this.sweeper;
   }
 
   private async begin(token: string): Promise<boolean> {

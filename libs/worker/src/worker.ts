@@ -67,7 +67,8 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
     const facts = await pipeline.start();
     await announcer.tellDims(facts.dims);
     await lanes.show();
-    const janitor = await keep(Janitor.connect({ ...server, cpuQueue: cpuLane, everyMs: settings.janitorEveryMs, clock: systemClock, serverNowMs, onSwept: (findings) => recorder.janitorSwept(findings) }));
+    const janitor = new Janitor({ ...server, cpuQueue: cpuLane, everyMs: settings.janitorEveryMs, clock: systemClock, serverNowMs, onSwept: (findings) => recorder.janitorSwept(findings) });
+    opened.push(janitor);
     janitor.start();
     log.info({ queue: server.queue, device: facts.device, precision: facts.precision, model: facts.model, threads }, 'worker ready');
     const stop = async (): Promise<void> => {
