@@ -35,10 +35,7 @@ beforeAll(async () => {
 
 /** Whatever a test did: what is healthy still completes, and nothing is left behind. */
 afterEach(async () => {
-  const jobId = `neighbour-${++neighbours}`;
-  await queue.add('embed', { v: 1, texts: ['hello'] }, { jobId });
-  expect(await ending(jobId)).toMatchObject({ state: 'completed' });
-  await expectListings();
+  await expectHealthyQueue();
   await redis.flushall();
 });
 
@@ -51,6 +48,13 @@ afterAll(async () => {
   await server.stop();
   rmSync(cacheDir, { recursive: true, force: true });
 });
+
+async function expectHealthyQueue(): Promise<void> {
+  const jobId = `neighbour-${++neighbours}`;
+  await queue.add('embed', { v: 1, texts: ['hello'] }, { jobId });
+  expect(await ending(jobId)).toMatchObject({ state: 'completed' });
+  await expectListings();
+}
 
 function startWorker(): Promise<ChildProcess> {
   const child = fork(fileURLToPath(new URL('../../../apps/cpu-worker/src/main.ts', import.meta.url)), [], {
@@ -198,14 +202,17 @@ describe('a job that is not what the format says', () => {
   });
 });
 
+function tokensJob(): object {
+  return { v: 1, input: { form: 'tokens', rows: 2, tokens: 6, tokenizer } };
+}
+
+async function withInput(jobId: string, bytes: Buffer, jobData: object = tokensJob()): Promise<void> {
+  await redis.set(keys.input(QUEUE, jobId), bytes);
+  await putByHand(jobId, hashOf(jobData));
+}
+
 describe('an input key', () => {
   const tokens = encodeTokens([[2, 5, 3], [2, 6, 3]]);
-  const data = (): object => ({ v: 1, input: { form: 'tokens', rows: 2, tokens: 6, tokenizer } });
-  const withInput = async (jobId: string, bytes: Buffer, jobData: object = data()): Promise<void> => {
-    await redis.set(keys.input(QUEUE, jobId), bytes);
-    await putByHand(jobId, hashOf(jobData));
-  };
-
   test('that is as it should be completes', async () => {
     await withInput('a', tokens);
     expect(await ending('a')).toMatchObject({ state: 'completed' });
@@ -231,13 +238,13 @@ describe('an input key', () => {
   });
 
   test('that is missing', async () => {
-    await putByHand('a', hashOf(data()));
+    await putByHand('a', hashOf(tokensJob()));
     await expectFailure('a', 'INPUT_LOST', /./);
   });
 
   test('of another kind than a string', async () => {
     await redis.lpush(keys.input(QUEUE, 'a'), 'x');
-    await putByHand('a', hashOf(data()));
+    await putByHand('a', hashOf(tokensJob()));
     await expectFailure('a', 'INPUT_LOST', /./);
   });
 });
