@@ -236,30 +236,38 @@ function addCompletion(program: Command, terminal: Terminal): void {
 /** Settings as flags: what they stand for on the command line, and a short meaning. docs/settings.md has the long one. */
 export const SETTING_FLAGS = {
   redisUrl: ['url', 'queue server, e.g. redis://localhost:6379 (REDIS_URL)'],
-  prefix: ['tag', 'prefix of every key, a hash tag such as {shoal}'],
   unsafeServer: ['mode', 'refuse or warn: a queue server that may lose jobs'],
+  prefix: ['tag', 'prefix of every key, a hash tag such as {shoal}'],
   model: ['name', 'model to use (default minilm; see shoal model list)'],
   device: ['device', 'auto, cpu, gpu:<index> or sim:<tokens per ms>'],
   precision: ['precision', 'what a GPU computes in: auto, fp32, fp16 or bf16'],
   deviceSessions: ['n', 'sessions side by side on a GPU'],
+  workerName: ['name', 'what this worker is called over all its lives'],
   cacheDir: ['folder', 'models, kept vectors and the private queue server'],
   threads: ['n', 'threads of a run on the CPU; 0: one per core'],
   tokenizerThreads: ['n', 'threads that tokenize jobs which came as text'],
   maxTokens: ['n', 'longest row in tokens; longer texts are truncated'],
   maxPaddedTokens: ['n', 'most padded tokens of a micro-batch; unset: as measured'],
+  maxRows: ['n', 'most rows of a micro-batch'],
   memoryFraction: ['share', 'share of the device’s memory that may be used, 0.05 to 1'],
   maxDeviceBytes: ['bytes', 'most memory of its device that a worker counts on'],
   latencyTargetMs: ['ms', 'longest micro-batch while an interactive row waits'],
-  maxRows: ['n', 'most rows of a micro-batch'],
   poolTokens: ['n', 'tokens that wait in the pool'],
+  windowRows: ['n', 'rows that end the gathering of a short pool'],
   maxWaitMs: ['ms', 'how long a short pool gathers rows'],
   minRows: ['n', 'fewest rows that a short pool runs with'],
   maxRowAgeMs: ['ms', 'age at which a row goes into the next micro-batch'],
-  hybrid: ['mode', 'auto, never or always: what a CPU worker takes beside GPU workers'],
-  hybridAgeMs: ['ms', 'age of the backlog at which a CPU worker helps out'],
+  maxQueuedRows: ['n', 'rows that may wait in the queue'],
+  maxQueuedBytes: ['n', 'bytes of inputs and results that may be held'],
+  maxTenantShare: ['share', 'most of both that one tenant may have, 0 to 1'],
+  maxMemoryShare: ['share', 'of the queue server’s memory, above which claiming stops'],
+  maxUnreadShare: ['share', 'of it that unread results may fill'],
   leaseMs: ['ms', 'how long a claim lasts without renewal'],
   stalledCheckMs: ['ms', 'how often stalled jobs are looked for'],
   executorTimeoutMs: ['ms', 'silence after which an executor is killed'],
+  hybrid: ['mode', 'auto, never or always: what a CPU worker takes beside GPU workers'],
+  hybridAgeMs: ['ms', 'age of the backlog at which a CPU worker helps out'],
+  claimTimeoutMs: ['ms', 'after which a worker that claims nothing while jobs wait leaves'],
   janitorEveryMs: ['ms', 'how often what nobody needs is taken away'],
   drainTimeoutMs: ['ms', 'how long a stopping worker finishes its work'],
   logLevel: ['level', 'silent, error, warn, info or debug'],
@@ -274,9 +282,9 @@ export const SETTING_FLAGS = {
 } as const;
 
 const CONNECTION = ['redisUrl', 'unsafeServer', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
-const HTTP = ['httpHost', 'httpPort', 'requestTimeoutMs', 'maxOpenRequests'] as const;
+const HTTP = ['httpHost', 'httpPort', 'requestTimeoutMs', 'maxOpenRequests', 'maxQueuedRows', 'maxQueuedBytes', 'maxTenantShare'] as const;
 const DASHBOARD = ['dashboardHost', 'dashboardPort'] as const;
-const WORKER = ['metricsHost', 'metricsPort', 'precision', 'deviceSessions', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'janitorEveryMs', 'drainTimeoutMs'] as const;
+const WORKER = ['metricsHost', 'metricsPort', 'precision', 'deviceSessions', 'workerName', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'windowRows', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'maxMemoryShare', 'maxUnreadShare', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'claimTimeoutMs', 'janitorEveryMs', 'drainTimeoutMs'] as const;
 
 function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
   for (const key of keys) {
