@@ -21,8 +21,9 @@ test('names follow from keys', () => {
 });
 
 test('without any source every setting has its default', () => {
-  expect(resolveSettings()).toMatchObject({ prefix: '{shoal}', model: 'minilm', device: 'auto', maxPaddedTokens: 1024, leaseMs: 15_000, logLevel: 'info' });
+  expect(resolveSettings()).toMatchObject({ prefix: '{shoal}', model: 'minilm', device: 'auto', leaseMs: 15_000, logLevel: 'info' });
   expect(resolveSettings().redisUrl).toBeUndefined();
+  expect(resolveSettings().maxPaddedTokens).toBeUndefined(); // measured, or the preset's
 });
 
 test('every setting says what it is for', () => {

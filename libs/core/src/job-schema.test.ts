@@ -26,7 +26,6 @@ describe('what is accepted', () => {
   });
 
   test('few rows are interactive and many are bulk, unless the job says so', () => {
-    const classOf = (rows: number, more: object = {}): string => parseJob('a', 'embed', { v: 1, input: { form: 'texts', rows }, ...more }).class;
     expect([classOf(8), classOf(9), classOf(8, { class: 'bulk' }), classOf(9, { class: 'interactive' })]).toEqual(['interactive', 'bulk', 'bulk', 'interactive']);
   });
 
@@ -126,3 +125,7 @@ test('a higher version is for a newer worker, whatever else is in the job', () =
   expect(refusalOf({ v: 2 })).toEqual({ code: 'JOB_VERSION_UNKNOWN', message: expect.stringMatching(/version 2; this worker knows version 1/) });
   expect(refusalOf({ v: 2, anything: true, texts: 'new' }).code).toBe('JOB_VERSION_UNKNOWN');
 });
+
+function classOf(rows: number, more: object = {}): string {
+  return parseJob('a', 'embed', { v: 1, input: { form: 'texts', rows }, ...more }).class;
+}

@@ -1,11 +1,11 @@
-import fc from 'fast-check';
+import { assert, integer, property } from 'fast-check';
 import { expect, test } from 'vitest';
 import { fewRowsAtLeast, fewRowsAtMost, fewWidth, largestShapes } from './run-shapes.ts';
 
-const widths = fc.integer({ min: 1, max: 64 }).map((step) => fewWidth(step * 8));
+const widths = integer({ min: 1, max: 64 }).map((step) => fewWidth(step * 8));
 
 test('what is rounded down is a shape and what is rounded up is one, and neither moves again', () => {
-  fc.assert(fc.property(fc.integer({ min: 1, max: 20_000 }), widths, (rows, width) => {
+  assert(property(integer({ min: 1, max: 20_000 }), widths, (rows, width) => {
     const less = fewRowsAtMost(rows, width);
     const more = fewRowsAtLeast(rows, width);
     expect(less).toBeLessThanOrEqual(rows);
@@ -18,7 +18,7 @@ test('what is rounded down is a shape and what is rounded up is one, and neither
 });
 
 test('rounding up adds less than half as much again, from two rows on', () => {
-  fc.assert(fc.property(fc.integer({ min: 2, max: 20_000 }), widths, (rows, width) => {
+  assert(property(integer({ min: 2, max: 20_000 }), widths, (rows, width) => {
     expect(fewRowsAtLeast(rows, width)).toBeLessThan(1.5 * rows + 1);
   }), { numRuns: 2_000 });
 });

@@ -25,7 +25,6 @@ beforeAll(() => {
   const wheel = join(folder, 'tiny-1.0-cp312-cp312-manylinux_2_28_x86_64.whl');
   const zipped = spawnSync('python3', ['-m', 'zipfile', '-c', wheel, 'onnxruntime/', 'tiny-1.0.dist-info/'], { cwd: content, encoding: 'utf8' });
   if (zipped.status !== 0) throw new Error(`the test wheel could not be made: ${zipped.stderr}`);
-  const sha = (path: string): string => createHash('sha256').update(readFileSync(path)).digest('hex');
   provider = {
     wheel: { project: 'tiny', version: '1.0', sha256: sha(wheel), build: CUDA_PROVIDER.wheel.build! },
     folderInWheel: CUDA_PROVIDER.folderInWheel,
@@ -89,3 +88,7 @@ describe.runIf(process.platform === 'linux' && process.arch === 'x64')('the CUDA
     expect(Object.keys(CUDA_PROVIDER.files)).toEqual([...CUDA_PROVIDER_FILES]);
   });
 });
+
+function sha(path: string): string {
+  return createHash('sha256').update(readFileSync(path)).digest('hex');
+}
