@@ -41,7 +41,7 @@ const clients = number('clients', 3, 1);
 const inFlight = number('in-flight', isInline ? 256 : 96, 8);
 const windows = number('windows', 3, 1);
 const seconds = number('seconds', 6, 2);
-const warm = number('warm', 5, 1);
+const warm = number('warm', 15, 1); // shapes are met for the first time: 45 to 80 ms each
 const total = values.total === undefined ? undefined : Number(values.total);
 const PAYLOADS = isSmall ? 4 : isInline ? 200 : 100;
 const devices = device.split(',');

@@ -287,6 +287,8 @@ export interface InferenceBackend {
   readonly slotTokens: number;
   /** A shape that it has not seen before costs it many times its run: it is given few of them, see run-shapes.ts. */
   readonly prefersFewShapes?: boolean;
+  /** Runs that go on side by side. Default 1. */
+  readonly sessions?: number;
   /** A free slot to fill, or undefined while all are queued or running. */
   lend(): Slot | undefined;
   /** Queues the slot's first rows × width ids. Runs happen in the order of the calls, urgent ones first. The slot stays lent. */

@@ -59,6 +59,7 @@ export class OrtBackend implements InferenceBackend {
   readonly slotRows: number;
   readonly slotTokens: number;
   readonly prefersFewShapes: boolean;
+  readonly sessions: number;
   readonly runExact?: (slot: Slot, shape: RunShape) => Promise<RunResult>;
   private readonly lanes: readonly Lane[];
   private readonly free: Slot[];
@@ -73,6 +74,7 @@ export class OrtBackend implements InferenceBackend {
     this.device = device;
     this.precision = options.precision ?? 'fp32';
     this.prefersFewShapes = provider === 'webgpu' || (provider === 'cuda' && this.precision !== 'fp32'); // in fp32 CUDA does not mind
+    this.sessions = options.sessions ?? 1;
     this.dims = options.dims;
     this.slotRows = options.slotRows;
     this.slotTokens = options.slotTokens;
