@@ -5,15 +5,17 @@
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { encodeTexts, keySpace, openResult, type EmbedReturn } from '@shoal/core';
+import { encodeTexts, keySpace, openResult, systemClock, type EmbedReturn } from '@shoal/core';
 import { FakeTokenizer, deliveredVector } from '@shoal/core/testing';
 import { Queue } from 'bullmq';
 import { openTransaction, queueAdd } from '../bullmq-internals.ts';
 import { closeConnection, openConnection, type Redis } from '../connection.ts';
+import { Janitor } from '../janitor.ts';
 import { acknowledge } from '../payload.ts';
 import { GPU_WIDTH, LANE_CPU_QUEUE, LANE_QUEUE, startLaneWorker, type LaneWorkerOptions } from './lane-worker.ts';
 
 const LEASE_MS = 900;
+const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
 const DIMS = 8;
 
 /** Everywhere a job is found, in both lanes, at one moment of the server. */
@@ -136,6 +138,7 @@ export async function crashHandOvers({ redisUrl, prefix, jobs, seed, mostChanges
   }
   await Promise.all(Object.values(workers).map(kill));
   const stalled = await stalledOf(connection, prefix, jobIds);
+  await sweepTwice(redisUrl, prefix);
   const report = {
     jobs, kills, stalled,
     handedOver: jobIds.filter((_, index) => isHandedOver(index)).length,
@@ -144,6 +147,19 @@ export async function crashHandOvers({ redisUrl, prefix, jobs, seed, mostChanges
   };
   await closeConnection(connection);
   return report;
+}
+
+/** A worker killed between completing a job and announcing it leaves the job's input; that is a janitor's to take. */
+async function sweepTwice(redisUrl: string, prefix: string): Promise<void> {
+  const everyMs = 600_000;
+  for (const sweep of [1, 2]) {
+    const janitor = new Janitor({
+      redisUrl, prefix, queue: LANE_QUEUE, cpuQueue: LANE_CPU_QUEUE, everyMs, clock: systemClock, restMs: 0, log: silent,
+      serverNowMs: () => 1_000_000_000_000 + sweep * 2 * everyMs,
+    });
+    await janitor.sweep();
+    await janitor.stop();
+  }
 }
 
 export async function kill(worker: ChildProcess): Promise<void> {
