@@ -601,7 +601,7 @@ test('two clients share what fits, and both get through', async () => {
 
 test('who does not want to wait is told when to come back', async () => {
   const model = newModel(); // which nobody serves
-  const client = await connect({ model, whenFull: 'fail', limits: { maxQueuedRows: 8 } });
+  const client = await connect({ model, prefix: '{full}', whenFull: 'fail', limits: { maxQueuedRows: 8 } }); // room is counted by prefix
   const first = client.embed(['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h']); // interactive: of a bulk job's room a tenth is kept free
   first.catch(() => undefined);
   await expect.poll(() => client.counts().added).toBe(1);
