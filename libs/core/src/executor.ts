@@ -18,7 +18,7 @@ import { Slots } from './slots.ts';
 import { pack, squaredLengthOf, writeScaled } from './slot-buffers.ts';
 import { invariant, unreachable } from './invariant.ts';
 import { fewRowsAtLeast, fewWidth } from './run-shapes.ts';
-import { BUCKET_TOKENS, Pool, batchOf, halve, type CutLimits, type MicroBatch } from './pool.ts';
+import { BUCKET_TOKENS, SMALL_BATCH, Pool, batchOf, halve, type CutLimits, type MicroBatch } from './pool.ts';
 import { familyOf, isWanted, jobsOf, type OpenJob, type Row } from './open-job.ts';
 import { mergeTwins } from './twins.ts';
 import { windowMs, type WindowLimits } from './window.ts';
@@ -265,9 +265,17 @@ export class Executor {
   private take(isUrgent: boolean): Attempt {
     const at = isUrgent ? this.again.findIndex(({ batch }) => hasInteractive(batch)) : 0;
     if (at >= 0 && at < this.again.length) return this.takeAgain(at);
-    const batch = this.pool.cut(this.cutLimits, this.parts.clock.nowMs());
+    const batch = this.pool.cut({ ...this.cutLimits, smallShare: this.smallShare() }, this.parts.clock.nowMs());
     invariant(batch !== undefined, 'a batch that is due can be cut');
     return { batch: { ...batch, rows: mergeTwins(batch.rows) }, isExact: false };
+  }
+
+  /** On a device whose runs take much the same time whatever their size, a run more costs more than padding does. */
+  private smallShare(): number | undefined {
+    const { budget } = this.parts;
+    const least = budget.predictMs({ rows: 1, width: BUCKET_TOKENS });
+    const full = budget.predictMs({ rows: this.cutLimits.rowsAt(BUCKET_TOKENS), width: BUCKET_TOKENS });
+    return least === undefined || full === undefined || full <= 0 ? undefined : Math.min(1, Math.max(SMALL_BATCH, least / full));
   }
 
   /** The budget may have shrunk since the batch was cut: what is above it now is halved before it runs. */

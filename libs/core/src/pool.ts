@@ -30,6 +30,8 @@ export interface CutLimits {
   readonly maxRowAgeMs: number;
   /** Batches come in few shapes, see run-shapes.ts: what is beyond the last full one stays in the pool while other rows do. */
   readonly prefersFewShapes?: boolean | undefined;
+  /** Share of a full batch below which it is filled whatever the padding, where the fixed cost of a run is known. Default SMALL_BATCH. */
+  readonly smallShare?: number | undefined;
 }
 
 /**
@@ -47,13 +49,14 @@ const MIN_EFFICIENCY_OF_FEW = 0.9;
  * Below this share of the budget a batch is filled whatever the padding: the fixed cost of a run would weigh more. 160 texts
  * at 1,024 tokens: 0.941 with a quarter, 0.953 with a tenth, for 6 % more runs; in bulk no difference.
  */
-const SMALL_BATCH = 0.1;
+export const SMALL_BATCH = 0.1;
 
 interface OpenBatch<Row extends PoolRow> {
   readonly rows: Row[];
   readonly width: number;
   readonly maxRows: number;
   readonly minPaddingEfficiency: number;
+  readonly smallShare: number;
   tokens: number;
 }
 
@@ -97,7 +100,7 @@ export class Pool<Row extends PoolRow> {
     if (seed === undefined) return undefined;
     const width = limits.prefersFewShapes === true ? fewWidth(widthOf(seed)) : widthOf(seed);
     const most = Math.max(1, limits.rowsAt(width));
-    const open: OpenBatch<Row> = { rows: [], tokens: 0, width, maxRows: limits.prefersFewShapes === true ? fewRowsAtMost(most, width) : most, minPaddingEfficiency: limits.prefersFewShapes === true ? MIN_EFFICIENCY_OF_FEW : MIN_PADDING_EFFICIENCY };
+    const open: OpenBatch<Row> = { rows: [], tokens: 0, width, smallShare: limits.smallShare ?? SMALL_BATCH, maxRows: limits.prefersFewShapes === true ? fewRowsAtMost(most, width) : most, minPaddingEfficiency: limits.prefersFewShapes === true ? MIN_EFFICIENCY_OF_FEW : MIN_PADDING_EFFICIENCY };
     (isUrgent ? this.interactive : this.bulk).takeInto(open, seed);
     if (limits.prefersFewShapes === true && this.bulk.rowCount > 0 && !isUrgent) this.bulk.putBack(open.rows.splice(fewRowsAtMost(open.rows.length, width)));
     return { rows: open.rows, width };
@@ -222,8 +225,8 @@ function widthOf(bucket: number): number {
   return (bucket + 1) * BUCKET_TOKENS;
 }
 
-function joins(row: PoolRow, { rows, width, maxRows, minPaddingEfficiency, tokens }: OpenBatch<PoolRow>): boolean {
+function joins(row: PoolRow, { rows, width, maxRows, minPaddingEfficiency, smallShare, tokens }: OpenBatch<PoolRow>): boolean {
   if (rows.length >= maxRows) return false;
-  const isSmall = rows.length < maxRows * SMALL_BATCH;
+  const isSmall = rows.length < maxRows * smallShare;
   return isSmall || row.tokens > width - BUCKET_TOKENS || (tokens + row.tokens) / ((rows.length + 1) * width) >= minPaddingEfficiency;
 }
