@@ -14,7 +14,7 @@
 import { Committer, failed } from './commit.ts';
 import { Filler, type Filled } from './fill.ts';
 import { ShoalError, toFailure, type Failure } from './errors.ts';
-import { Slots } from './slots.ts';
+import { Slots, rowsWithin } from './slots.ts';
 import { pack, squaredLengthOf, writeScaled } from './slot-buffers.ts';
 import { invariant, unreachable } from './invariant.ts';
 import { fewRowsAtLeast, fewWidth } from './run-shapes.ts';
@@ -103,7 +103,7 @@ export class Executor {
     this.cutLimits = {
       maxRowAgeMs: limits.maxRowAgeMs,
       prefersFewShapes: backend.prefersFewShapes,
-      rowsAt: (width) => Math.max(1, Math.min(budget.rowsAt(width), backend.slotRows, Math.floor(backend.slotTokens / width))),
+      rowsAt: (width) => rowsWithin(backend, budget, width),
     };
   }
 
@@ -320,8 +320,8 @@ export class Executor {
     pack(slot, attempt.batch, shape);
     try {
       const result = await this.atDevice(slot, shape, attempt.isExact, isUrgent);
-      if (result.ok) this.deliver(slot, attempt, number, result);
-      else this.runOut(attempt, number, result.outOfVram);
+      if (result.ok) this.deliver(slot, attempt, shape, number, result);
+      else this.runOut(attempt, shape, number, result.outOfVram);
     } catch (error) {
       if (!(error instanceof ShoalError) || error.code !== 'INFERENCE_FAILED') throw error; // the device itself: the process ends, its jobs run again
       const failure = toFailure(error);
@@ -336,7 +336,7 @@ export class Executor {
     const { backend } = this.parts;
     if (backend.prefersFewShapes !== true) return { rows: length, width: exact };
     const width = fewWidth(exact); // halves were cut to their own width
-    const rows = Math.min(fewRowsAtLeast(length, width), backend.slotRows, Math.floor(backend.slotTokens / width));
+    const rows = Math.min(fewRowsAtLeast(length, width), this.cutLimits.rowsAt(width)); // a half is rounded up within the budget only
     return rows < length ? { rows: length, width: exact } : { rows, width };
   }
 
@@ -347,11 +347,10 @@ export class Executor {
     return backend.runExact(slot, shape);
   }
 
-  private deliver(slot: Slot, attempt: Attempt, number: number, result: Extract<RunResult, { ok: true }>): void {
+  private deliver(slot: Slot, attempt: Attempt, shape: RunShape, number: number, result: Extract<RunResult, { ok: true }>): void {
     const { batch, isExact } = attempt;
     const { rows } = batch;
     const { runMs } = result;
-    const shape = this.shapeOf(batch);
     this.loneFailures = 0;
     if (!isExact) this.learn(shape, result);
     const unsound: Row[] = [];
@@ -411,9 +410,8 @@ export class Executor {
 
   // ---- too much for the device -------------------------------------------------------------------------------------
 
-  private runOut(attempt: Attempt, number: number, { message, needsRecycle }: Extract<RunResult, { ok: false }>['outOfVram']): void {
+  private runOut(attempt: Attempt, shape: RunShape, number: number, { message, needsRecycle }: Extract<RunResult, { ok: false }>['outOfVram']): void {
     const { budget } = this.parts;
-    const shape = this.shapeOf(attempt.batch);
     const peakBytes = budget.peakBytes(shape);
     if (!attempt.isExact) budget.ranOutOfMemory(shape);
     this.tellBudget();

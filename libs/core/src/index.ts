@@ -18,8 +18,10 @@ export type {
 export { systemClock } from './clock.ts';
 export { LANE_REASONS, chooseLane, type Hybrid, type LaneChoice, type LaneReason, type LaneView } from './lane-choice.ts';
 export { LENGTH_CLASSES, LoadMeter, type ByLength, type LengthClass, type WorkerFacts, type WorkerLoad } from './worker-facts.ts';
+export { noLog } from './no-log.ts';
 export { noMetrics } from './metrics.ts';
-export { fewRowsAtLeast, fewRowsAtMost, fewWidth, largestShapes } from './run-shapes.ts';
+export { largestShapes } from './run-shapes.ts';
+export { rowsWithin } from './slots.ts';
 export { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
 export { encodeBody, toHalf } from './output-encoding.ts';
 export { faultPointsFrom, noFaults, type FaultPoint, type FaultPoints } from './fault-points.ts';

@@ -98,11 +98,17 @@ export class Pool<Row extends PoolRow> {
     const isUrgent = this.interactive.rowCount > 0;
     const seed = isUrgent ? this.interactive.oldestBucket() : this.bulk.seedBucket(limits, nowMs);
     if (seed === undefined) return undefined;
-    const width = limits.prefersFewShapes === true ? fewWidth(widthOf(seed)) : widthOf(seed);
+    const isFew = limits.prefersFewShapes === true;
+    const width = isFew ? fewWidth(widthOf(seed)) : widthOf(seed);
     const most = Math.max(1, limits.rowsAt(width));
-    const open: OpenBatch<Row> = { rows: [], tokens: 0, width, smallShare: limits.smallShare ?? SMALL_BATCH, maxRows: limits.prefersFewShapes === true ? fewRowsAtMost(most, width) : most, minPaddingEfficiency: limits.prefersFewShapes === true ? MIN_EFFICIENCY_OF_FEW : MIN_PADDING_EFFICIENCY };
+    const open: OpenBatch<Row> = {
+      rows: [], tokens: 0, width,
+      maxRows: isFew ? fewRowsAtMost(most, width) : most,
+      minPaddingEfficiency: isFew ? MIN_EFFICIENCY_OF_FEW : MIN_PADDING_EFFICIENCY,
+      smallShare: limits.smallShare ?? SMALL_BATCH,
+    };
     (isUrgent ? this.interactive : this.bulk).takeInto(open, seed);
-    if (limits.prefersFewShapes === true && this.bulk.rowCount > 0 && !isUrgent) this.bulk.putBack(open.rows.splice(fewRowsAtMost(open.rows.length, width)));
+    if (isFew && !isUrgent && this.bulk.rowCount > 0) this.bulk.putBack(open.rows.splice(fewRowsAtMost(open.rows.length, width)));
     return { rows: open.rows, width };
   }
 

@@ -1,7 +1,7 @@
 // The slots of a backend as the executor lends them: one is kept back, so that an interactive row never waits for a slot behind
 // queued bulk work.
 
-import type { InferenceBackend, Slot } from './ports.ts';
+import type { BatchBudget, InferenceBackend, Slot } from './ports.ts';
 
 /** One micro-batch runs and one waits behind it: fewer, and the device would idle while the next is packed. */
 const BUSY_SLOTS = 2;
@@ -45,4 +45,9 @@ export class Slots {
     this.reserve = undefined;
     return reserve;
   }
+}
+
+/** Most rows of this width that the budget allows and a slot's buffers hold; at least 1. */
+export function rowsWithin({ slotRows, slotTokens }: Pick<InferenceBackend, 'slotRows' | 'slotTokens'>, budget: Pick<BatchBudget, 'rowsAt'>, width: number): number {
+  return Math.max(1, Math.min(budget.rowsAt(width), slotRows, Math.floor(slotTokens / width)));
 }

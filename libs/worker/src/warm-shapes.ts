@@ -1,13 +1,12 @@
 // The warm-up of a device that prefers few shapes: the largest of each width once, before anything is claimed. What a run teaches
 // about memory and time is not learned here: a first run says nothing about either.
 
-import { invariant, largestShapes, type BatchBudget, type InferenceBackend, type Logger, type RunShape } from '@shoal/core';
+import { invariant, largestShapes, rowsWithin, type BatchBudget, type InferenceBackend, type Logger, type RunShape } from '@shoal/core';
 
 export async function warmShapes(backend: InferenceBackend, budget: BatchBudget, maxTokens: number, log: Logger): Promise<void> {
   if (backend.prefersFewShapes !== true) return;
   const startedMs = performance.now();
-  const rowsAt = (width: number): number => Math.max(1, Math.min(budget.rowsAt(width), backend.slotRows, Math.floor(backend.slotTokens / width)));
-  const shapes = largestShapes(maxTokens, rowsAt);
+  const shapes = largestShapes(maxTokens, (width) => rowsWithin(backend, budget, width));
   for (const shape of shapes) await Promise.all(Array.from({ length: backend.sessions ?? 1 }, () => runOnce(backend, budget, shape))); // each session once
   log.info({ shapes: shapes.length, durationMs: Math.round(performance.now() - startedMs) }, 'shapes warmed up');
 }
