@@ -23,7 +23,7 @@ import { startTestServer } from '@shoal/queue/testing';
 import { Faults, canSlowDisk } from './chaos/faults.ts';
 import { SupervisedFleet } from './chaos/fleet.ts';
 import type { ProducerOrder, ProducerReport } from './chaos/producer.ts';
-import { randomFrom } from './chaos/random.ts';
+import { randomFrom } from './ragged-corpus.ts';
 import { openBackend, runRows } from './sides.ts';
 
 const { values: args } = parseArgs({

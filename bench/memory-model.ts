@@ -10,7 +10,7 @@ import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { liveBytes, type Logger, type MemoryLaw, type RunShape } from '@shoal/core';
+import { liveBytes, noLog, type MemoryLaw, type RunShape } from '@shoal/core';
 import { importModel, openGraph, openModel, type StoredModel } from '@shoal/models';
 import { measureMemory } from '../libs/worker/src/measure-memory.ts';
 import { cpuKind, profileKey, storeProfile } from '../libs/worker/src/profile-store.ts';
@@ -26,7 +26,6 @@ const MAX_INCREMENT_ERROR = 0.15;
 const LEAST_SHAPES = 30;
 /** How often the smallest shape runs, each time in a fresh process, to see how far equal runs differ. */
 const EQUAL_RUNS = 5;
-const noLog: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
 /** 1 to 64 rows, 8 to 512 tokens: every pair, the largest of 32,768 tokens. */
 const GRID: readonly RunShape[] = [1, 2, 5, 10, 20, 30, 40, 50, 64].flatMap((rows) => [16, 40, 96, 160, 320, 512].map((width) => ({ rows, width })));
 

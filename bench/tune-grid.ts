@@ -6,7 +6,7 @@
 import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { resolveSettings, type Logger } from '@shoal/core';
+import { noLog, resolveSettings } from '@shoal/core';
 import { openModel, openTokenizer } from '@shoal/models';
 import { tune } from '@shoal/worker';
 import { leastCosine } from './cosine.ts';
@@ -27,7 +27,6 @@ const LEAST_SHARE = 0.95;
 const threads = Number(args.threads);
 const isJudged = Number(args.rounds) > 1;
 const { maxRows, poolTokens } = resolveSettings({});
-const noLog: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
 
 const model = await openModel(args.model, { cacheDir });
 const tokenizer = await openTokenizer(model, { maxTokens: MAX_TOKENS });

@@ -6,7 +6,7 @@ import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { encodeTokens, fingerprintOf, isShoalError, mainQueue, openResult, parseFailedReason, systemClock, type EmbedJobData } from '@shoal/core';
 import { JobProducer, ResultReader, connectRaw, type NewJob, type Redis } from './producer-parts.ts';
-import { randomFrom } from './random.ts';
+import { randomFrom } from '../ragged-corpus.ts';
 
 export interface ProducerOrder {
   readonly redisUrl: string;

@@ -8,14 +8,13 @@ import { delimiter, join } from 'node:path';
 import { Queue, Worker } from 'bullmq';
 import { chromium, type BrowserContext } from 'playwright-core';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import type { Logger } from '@shoal/core';
+import { noLog } from '@shoal/core';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createDashboard, type Dashboard } from './dashboard.ts';
 
 const QUEUE = 'embed-minilm';
 const TEXTS = Array.from({ length: 64 }, (_, i) => `text ${i} about the sea and ${'everything in it, '.repeat(50)}`);
 const VECTOR = Array.from({ length: 384 }, (_, i) => i / 1_000);
-const noLog: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
 
 let server: TestServer;
 let dashboard: Dashboard;

@@ -11,13 +11,12 @@ import { fileURLToPath } from 'node:url';
 import { BadRequestError, OpenAI } from 'openai';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
-import type { Logger, Tokenizer } from '@shoal/core';
+import { noLog, type Tokenizer } from '@shoal/core';
 import { parseMetrics, type Exposition } from '@shoal/ops/testing';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createProducer, type Producer, type ProducerOptions } from './producer.ts';
 
 const MODEL = 'tiny-random';
-const noLog: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
 
 let server: TestServer;
 let cacheDir: string;

@@ -2,7 +2,7 @@
 // one array. What a call asked for is computed by workers; this process only tokenizes, waits and checks.
 
 import { randomUUID } from 'node:crypto';
-import { DEFAULT_PREFIX, MAX_ROWS_PER_JOB, ShoalError, mainQueue, noFaults, systemClock, type Logger } from '@shoal/core';
+import { DEFAULT_PREFIX, MAX_ROWS_PER_JOB, ShoalError, mainQueue, noFaults, noLog, systemClock } from '@shoal/core';
 import { Canceller, JobProducer, ResultReader, type CancelResult } from '@shoal/queue';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type { ClientCounts, ClientOptions, EmbedOptions, EmbedResult, EmbeddedBlock, StreamBlock, StreamOptions } from './embedding.ts';
@@ -11,7 +11,6 @@ import { OpenJobs } from './open-jobs.ts';
 /** Requests of up to so many texts are somebody waiting at a prompt, unless they say otherwise. */
 const INTERACTIVE_TEXTS = 8;
 
-const noLog: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
 
 export class ShoalClient {
   private readonly options: ClientOptions;

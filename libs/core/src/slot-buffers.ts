@@ -2,7 +2,14 @@
 
 import type { MicroBatch } from './pool.ts';
 import type { Row } from './open-job.ts';
-import type { RunShape, Slot } from './ports.ts';
+import type { InferenceBackend, RunShape, Slot } from './ports.ts';
+
+/** Buffers of this process's own memory. */
+export function newSlots(count: number, { slotRows, slotTokens, dims }: Pick<InferenceBackend, 'slotRows' | 'slotTokens' | 'dims'>): Slot[] {
+  return Array.from({ length: count }, (_, index) => ({
+    index, ids: new Int32Array(slotTokens), lengths: new Int32Array(slotRows), embeddings: new Float32Array(slotRows * dims),
+  }));
+}
 
 /** A shape may have more rows than the batch: those are one token of padding each. */
 export function pack(slot: Slot, { rows }: MicroBatch<Row>, { rows: count, width }: RunShape): void {

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { keySpace, type EmbedReturn, type Logger, type RawClaim } from '@shoal/core';
+import { keySpace, noLog, type EmbedReturn, type Logger, type RawClaim } from '@shoal/core';
 import { RecordingLogger, describeJobSource } from '@shoal/core/testing';
 import { Queue, QueueEvents } from 'bullmq';
 import { BullJobSource } from './bull-job-source.ts';
@@ -9,7 +9,6 @@ import { closeConnection, openConnection, type Redis } from './connection.ts';
 import { jobSourceHarness } from './testing/job-source-harness.ts';
 import { startTestServer, type TestServer } from './testing.ts';
 
-const silent: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
 const LEASE_MS = 900;
 const STALLED_CHECK_MS = 300;
 
@@ -44,7 +43,7 @@ function setScene(url = server.url): Scene {
   return {
     prefix,
     queue,
-    open: ({ leaseMs = LEASE_MS, log = silent } = {}) => {
+    open: ({ leaseMs = LEASE_MS, log = noLog } = {}) => {
       const source = new BullJobSource({ redisUrl: url, prefix, queue: 'embed-x', leaseMs, stalledCheckMs: STALLED_CHECK_MS, quarantineOf: 'embed-x', workerId: `worker-${opened.length}`, log });
       opened.push(source);
       return source;
@@ -329,7 +328,7 @@ describe('BullJobSource and a server that dies', () => {
     await own.command('CONFIG', 'SET', 'maxmemory-policy', 'allkeys-lru');
     await expect(scene.open().start()).rejects.toMatchObject({ code: 'QUEUE_UNSAFE' });
     await own.command('CONFIG', 'SET', 'maxmemory-policy', 'noeviction');
-    const nowhere = new BullJobSource({ redisUrl: 'redis://127.0.0.1:1', prefix: '{t}', queue: 'embed-x', leaseMs: 1_000, stalledCheckMs: 500, log: silent });
+    const nowhere = new BullJobSource({ redisUrl: 'redis://127.0.0.1:1', prefix: '{t}', queue: 'embed-x', leaseMs: 1_000, stalledCheckMs: 500, log: noLog });
     await expect(nowhere.start()).rejects.toMatchObject({ code: 'QUEUE_UNREACHABLE' });
   });
 });

@@ -4,6 +4,7 @@
 
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
+import { noLog } from '@shoal/core';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { OrtBackend } from '@shoal/inference';
 import { importModel, openGraph, writeTinyModel, type StoredModel } from '@shoal/models';
@@ -16,7 +17,6 @@ const JOBS = 3;
 /** A job alone makes a micro-batch of 24,576 tokens. */
 const ROWS = 96;
 const MAX_TOKENS = 256;
-const quiet = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
 /** Says far too little: running out of memory is how the truth comes out. */
 const NAIVE_LAW = { loadedBytes: 1, floorBytes: 1, slackBytes: 0, perToken: [{ width: 8, bytes: 1 }], arena: 'exact' } as const;
 
@@ -37,7 +37,7 @@ beforeAll(async () => {
   rmSync(given, { recursive: true });
   const graphPath = await openGraph(model, { cacheDir: bench.cacheDir });
   const key = profileKey({ model, graphPath, provider: 'cpu', precision: 'fp32', deviceKind: cpuKind(1) });
-  await storeProfile(bench.cacheDir, key, { memory: { ...NAIVE_LAW, perToken: [...NAIVE_LAW.perToken] }, kneeTokens: 32_768 }, quiet);
+  await storeProfile(bench.cacheDir, key, { memory: { ...NAIVE_LAW, perToken: [...NAIVE_LAW.perToken] }, kneeTokens: 32_768 }, noLog);
   await embedUndisturbed(graphPath);
 }, 120_000);
 

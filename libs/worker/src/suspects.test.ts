@@ -4,7 +4,7 @@
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { openModel, openTokenizer } from '@shoal/models';
 import { Canceller, Quarantine } from '@shoal/queue';
-import { keySpace, mainQueue } from '@shoal/core';
+import { keySpace, mainQueue, noLog } from '@shoal/core';
 import type { Queue } from 'bullmq';
 import { WorkerBench, until, type WorkerProcess } from './testing/worker-bench.ts';
 
@@ -22,7 +22,6 @@ afterEach(() => bench.clear());
 afterAll(() => bench.stop());
 
 const DEADLY = 77;
-const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
 
 function jobsOf(count: number, rowOf: (job: number) => readonly number[], rows = 1): Map<string, readonly (readonly number[])[]> {
   return new Map(Array.from({ length: count }, (_, job) => [`job-${job}`, Array.from({ length: rows }, () => rowOf(job))]));
@@ -82,7 +81,7 @@ test('a job that is cancelled ends while its run is still at the device, and wha
   await bench.startWorker(MODEL, { SHOAL_FAULT_TOKEN: `${DEADLY}:hang`, SHOAL_EXECUTOR_TIMEOUT_MS: '600000', SHOAL_DRAIN_TIMEOUT_MS: '0' });
   const queue = await bench.addJobs(MODEL, tokenizerHash, jobsOf(3, () => [2, DEADLY, 3]));
   await until('all are claimed', async () => ((await queue.getActiveCount()) === 3 ? true : undefined));
-  const canceller = await Canceller.connect({ redisUrl: bench.url, prefix: '{shoal}', queue: queue.name, log: silent });
+  const canceller = await Canceller.connect({ redisUrl: bench.url, prefix: '{shoal}', queue: queue.name, log: noLog });
   const startedMs = performance.now();
   expect((await canceller.cancel(['job-0', 'job-1', 'job-2'])).map(({ outcome }) => outcome)).toEqual(['asked', 'asked', 'asked']);
   await untilAllEnded(queue, 3);

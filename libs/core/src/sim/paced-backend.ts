@@ -4,6 +4,7 @@
 
 import type { InferenceBackend, MemoryReading, Precision, RunOptions, RunResult, RunShape, Slot } from '../ports.ts';
 import { invariant } from '../invariant.ts';
+import { newSlots } from '../slot-buffers.ts';
 
 export interface PacedBackendOptions {
   /** Padded tokens per millisecond. */
@@ -49,9 +50,7 @@ export class PacedBackend implements InferenceBackend {
     this.dims = dims;
     this.slotRows = slotRows;
     this.slotTokens = slotTokens;
-    this.free = Array.from({ length: SLOTS }, (_, index) => ({
-      index, ids: new Int32Array(slotTokens), lengths: new Int32Array(slotRows), embeddings: new Float32Array(slotRows * dims),
-    }));
+    this.free = newSlots(SLOTS, this);
   }
 
   lend(): Slot | undefined {

@@ -4,6 +4,7 @@
 
 import { ShoalError } from '../errors.ts';
 import { invariant } from '../invariant.ts';
+import { newSlots } from '../slot-buffers.ts';
 import { fakeVector } from '../testing/fake-backend.ts';
 import type { Clock, InferenceBackend, MemoryProbe, MemoryReading, Precision, RunOptions, RunResult, RunShape, Slot } from '../ports.ts';
 import { REFUSAL_MS, runMs, seededRandom, type DeviceLaw } from './device-law.ts';
@@ -84,9 +85,7 @@ export class SimulatedDevice implements InferenceBackend, MemoryProbe {
     if (precision !== 'fp32') this.runExact = (slot, shape) => this.enqueue(slot, shape, false, true);
     this.random = seededRandom(seed);
     this.simulated = new SimulatedMemory(law, this.random);
-    this.free = Array.from({ length: SLOTS }, (_, index) => ({
-      index, ids: new Int32Array(slotTokens), lengths: new Int32Array(slotRows), embeddings: new Float32Array(slotRows * dims),
-    }));
+    this.free = newSlots(SLOTS, this);
   }
 
   /** Another process takes memory, or gives it back. Unseen: the driver does not show it. */

@@ -3,6 +3,7 @@
 
 import { ShoalError } from '../errors.ts';
 import { invariant } from '../invariant.ts';
+import { newSlots } from '../slot-buffers.ts';
 import type { Clock, InferenceBackend, MemoryReading, Precision, RunOptions, RunResult, RunShape, Slot } from '../ports.ts';
 
 export interface RecordedRun extends RunShape {
@@ -81,12 +82,7 @@ export class FakeBackend implements InferenceBackend {
     this.precision = precision;
     this.memoryAfter = memoryAfter;
     if (precision !== 'fp32') this.runExact = (slot, shape) => this.enqueue(slot, shape, { isUrgent: false, isExact: true });
-    this.free = Array.from({ length: slots }, (_, index) => ({
-      index,
-      ids: new Int32Array(slotTokens),
-      lengths: new Int32Array(slotRows),
-      embeddings: new Float32Array(slotRows * dims),
-    }));
+    this.free = newSlots(slots, this);
   }
 
   // ---- what a test makes it do ----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { encodeTexts, keySpace, openResult, systemClock, type EmbedReturn } from '@shoal/core';
+import { encodeTexts, keySpace, noLog, openResult, systemClock, type EmbedReturn } from '@shoal/core';
 import { FakeTokenizer, deliveredVector } from '@shoal/core/testing';
 import { Queue } from 'bullmq';
 import { openTransaction, queueAdd } from '../bullmq-internals.ts';
@@ -15,7 +15,6 @@ import { acknowledge } from '../payload.ts';
 import { GPU_WIDTH, LANE_CPU_QUEUE, LANE_QUEUE, startLaneWorker, type LaneWorkerOptions } from './lane-worker.ts';
 
 const LEASE_MS = 900;
-const silent = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
 const DIMS = 8;
 
 /** Everywhere a job is found, in both lanes, at one moment of the server. */
@@ -154,7 +153,7 @@ async function sweepTwice(redisUrl: string, prefix: string): Promise<void> {
   const everyMs = 600_000;
   for (const sweep of [1, 2]) {
     const janitor = new Janitor({
-      redisUrl, prefix, queue: LANE_QUEUE, cpuQueue: LANE_CPU_QUEUE, everyMs, clock: systemClock, restMs: 0, log: silent,
+      redisUrl, prefix, queue: LANE_QUEUE, cpuQueue: LANE_CPU_QUEUE, everyMs, clock: systemClock, restMs: 0, log: noLog,
       serverNowMs: () => 1_000_000_000_000 + sweep * 2 * everyMs,
     });
     await janitor.sweep();

@@ -1,14 +1,13 @@
 // For tests: a queue on any server as the conformance suite of job sources wants to see it.
 
 import { setTimeout as sleep } from 'node:timers/promises';
-import { keySpace, type JobSource, type Logger } from '@shoal/core';
+import { keySpace, noLog, type JobSource } from '@shoal/core';
 import type { JobSourceHarness } from '@shoal/core/testing';
 import { Queue } from 'bullmq';
 import { Canceller } from '../cancel.ts';
 import { closeConnection, connected } from '../connection.ts';
 import { Quarantine } from '../quarantine.ts';
 
-const silent: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
 
 export interface HarnessOptions {
   readonly redisUrl: string;
@@ -35,7 +34,7 @@ export async function jobSourceHarness({ redisUrl, prefix, queue: name, leaseMs,
     },
     steal: async (jobId) => void (await connection.set(keySpace(prefix).lock(name, jobId), 'a stranger', 'PX', 60_000)),
     cancel: async (jobId) => {
-      const canceller = await Canceller.connect({ redisUrl, prefix, queue: name, log: silent });
+      const canceller = await Canceller.connect({ redisUrl, prefix, queue: name, log: noLog });
       await canceller.cancel([jobId]);
       await canceller.close();
     },

@@ -5,7 +5,7 @@
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
-import { Pipeline, faultPointsFrom, fixedBudget, noMetrics, systemClock, type FaultPoints, type Logger, type PayloadStore } from '@shoal/core';
+import { Pipeline, faultPointsFrom, fixedBudget, noLog, noMetrics, systemClock, type FaultPoints, type PayloadStore } from '@shoal/core';
 import { FakeBackend, FakeTokenizer, InProcessExecutor } from '@shoal/core/testing';
 import { BullJobSource } from '../bull-job-source.ts';
 import { LanesSource, type MainLaneGate } from '../lanes-source.ts';
@@ -45,16 +45,15 @@ export async function startLaneWorker(options: LaneWorkerOptions): Promise<Child
 }
 
 async function run({ redisUrl, prefix, role, leaseMs, faultPoint }: LaneWorkerOptions): Promise<void> {
-  const log: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
   const faults = faultPointsFrom(faultPoint, (signal) => process.kill(process.pid, signal));
-  const server = { redisUrl, prefix, queue: LANE_QUEUE, log };
+  const server = { redisUrl, prefix, queue: LANE_QUEUE, log: noLog };
   const common = { ...server, leaseMs, stalledCheckMs: Math.ceil(leaseMs / 3) };
   const source = role === 'gpu'
     ? new BullJobSource({ ...common, handOverTo: LANE_CPU_QUEUE, faults })
     : new LanesSource({ cpu: new BullJobSource({ ...common, queue: LANE_CPU_QUEUE }), main: new BullJobSource(common), gate: closedGate });
   const [announcer, store] = await Promise.all([RedisAnnouncer.connect(server), RedisPayloadStore.connect({ ...server, cpuQueue: LANE_CPU_QUEUE })]);
   const executor = new InProcessExecutor({
-    log, clock: systemClock,
+    log: noLog, clock: systemClock,
     store: withFaults(store, faults),
     tokenizer: new FakeTokenizer(),
     limits: { maxRowAgeMs: 50, windowRows: 8, maxWaitMs: 1, minRows: 1 },
@@ -63,7 +62,7 @@ async function run({ redisUrl, prefix, role, leaseMs, faultPoint }: LaneWorkerOp
     newBackend: (clock) => deviceOf(role, new FakeBackend({ clock, runMs: () => 2 })),
   });
   const pipeline = new Pipeline({
-    source, announcer, executor, log, faults,
+    source, announcer, executor, log: noLog, faults,
     metrics: noMetrics, clock: systemClock, serverNowMs: Date.now,
     limits: { poolTokens: 512, executorTimeoutMs: 10_000, drainTimeoutMs: 5_000, claimTimeoutMs: 60_000 },
   });
