@@ -94,8 +94,9 @@ install_packages() {
   step=$(date +%s)
   say "installing the packages of this folder (npm ci, about 800 MB in node_modules) …"
   rm -f "$packages_mark" "$build_mark"
-  # ONNX Runtime's installer would fetch CUDA libraries that only GPU workers need. Development packages are needed to build.
-  if ! (cd "$root" && ONNXRUNTIME_NODE_INSTALL=skip npm ci --include=dev --no-audit --no-fund --loglevel=error </dev/null >"$setup_folder/npm.log" 2>&1); then
+  # ONNX Runtime's installer would fetch CUDA libraries that only GPU workers need; usearch's would compile where its prebuilt
+  # library does not load, and is not needed then. Development packages are needed to build.
+  if ! (cd "$root" && ONNXRUNTIME_NODE_INSTALL=skip USEARCH=prebuilt npm ci --include=dev --no-audit --no-fund --loglevel=error </dev/null >"$setup_folder/npm.log" 2>&1); then
     cat "$setup_folder/npm.log" >&2
     die "the packages could not be installed; what npm said is above. Check the network and the registry that npm is set to (npm config get registry), then run this again"
   fi
