@@ -1,2 +1,15 @@
-// Similarity: collections of vectors, cosine, exact top-k, re-scoring and activation spreading.
-export {};
+// Similarity: collections of vectors, exact top-k, cosine, re-scoring and activation spreading, on native code or plain code.
+
+export {
+  hitsOf, ISAS, openKernels, type Isa, type KernelOptions, type Kernels, type MatrixOptions, type SearchOptions, type Seeds, type SpreadOptions, type Stoppable, type TopK,
+} from './kernels.ts';
+export {
+  checkDims, checkValues, idOfRow, matrixOf, METRICS, ROW_TYPES, rowOfId, rowsOf, sliceRows, type Matrix, type Metric, type RowBlock, type RowType,
+} from './vectors.ts';
+export {
+  appendToCollection, checkCollection, collectionInfo, collectionsFolder, createCollection, listCollections, openCollection, removeCollection,
+  type CollectionAbout, type CollectionInfo, type CreateOptions, type DamagedCollection, type RowBatch, type RowSource, type WriteOptions,
+} from './collections.ts';
+export { residentBytes, type Collection, type OpenOptions } from './open-collection.ts';
+export { workBytes, type SearchSize } from './work-bytes.ts';
+export { checkGraph, graphFromEdges, type Edges, type Graph } from './graph.ts';
