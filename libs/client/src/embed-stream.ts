@@ -8,7 +8,7 @@ import { cutChunks, type Chunk } from './chunks.ts';
 import { makeRequest, type EmbedRequest, type RequestTerms } from './embed-request.ts';
 import type { EmbeddedBlock, StreamBlock, StreamOptions, StreamProgress } from './embedding.ts';
 import type { Asked, Delivery, OpenJobs } from './open-jobs.ts';
-import { widen } from './widen.ts';
+import { vectorsDtype, widen } from './widen.ts';
 
 export interface StreamTerms extends RequestTerms {
   readonly jobs: OpenJobs;
@@ -161,8 +161,8 @@ async function outcomeOf(asked: Asked | ShoalError): Promise<Outcome> {
 }
 
 function toBlock<Item>({ first, items }: Chunk<Item>, { request, delivery: { header, body } }: Extract<Outcome, { ok: true }>): EmbeddedBlock<Item> {
-  const { rows, dims, dtype } = header;
-  return { kind: 'embedded', first, items, rows, dims, dtype, vectors: widen(header, body), tokens: request.tokens, truncated: request.truncated ?? header.isTruncated };
+  const { rows, dims } = header;
+  return { kind: 'embedded', first, items, rows, dims, dtype: vectorsDtype(header), vectors: widen(header, body), tokens: request.tokens, truncated: request.truncated ?? header.isTruncated };
 }
 
 function interrupted(reason: unknown): ShoalError<'INTERRUPTED'> {

@@ -1,10 +1,11 @@
 // From the stored form of a result to one Float32Array, row-major, in memory of its own. The reverse of core's encodeBody,
 // up to what the smaller types have lost.
 
-import type { ResultHeader } from '@shoal/core';
+import { ShoalError, type OutputDtype, type ResultHeader } from '@shoal/core';
 
 /** `body`: what `openResult` returned. rows × dims values; set bits of the binary form become 1, clear bits −1. */
-export function widen({ dtype, rows, dims }: Pick<ResultHeader, 'dtype' | 'rows' | 'dims'>, body: Buffer): Float32Array {
+export function widen({ rows, dims, ...header }: Pick<ResultHeader, 'dtype' | 'rows' | 'dims'>, body: Buffer): Float32Array {
+  const dtype = vectorsDtype(header);
   const own = new Uint8Array(body).buffer; // a copy: aligned, and it lets go of the network's buffer
   switch (dtype) {
     case 'f32': return new Float32Array(own);
@@ -12,6 +13,12 @@ export function widen({ dtype, rows, dims }: Pick<ResultHeader, 'dtype' | 'rows'
     case 'i8': return fromInt8(body, rows, dims);
     case 'binary': return fromBits(body, rows, dims);
   }
+}
+
+/** Throws RESULT_CORRUPT where there are no vectors in the result. */
+export function vectorsDtype({ dtype }: Pick<ResultHeader, 'dtype'>): OutputDtype {
+  if (dtype === 'ranking') throw new ShoalError('RESULT_CORRUPT', 'the result holds a ranking where vectors were asked for');
+  return dtype;
 }
 
 function fromInt8(body: Buffer, rows: number, dims: number): Float32Array {

@@ -2,7 +2,10 @@
 // is a conflict. Made alike by producers and workers, so that either side can tell.
 
 import { createHash } from 'node:crypto';
+import { invariant } from './invariant.ts';
 import type { OutputOptions } from './job-schema.ts';
+import { encodeComparands, type Comparands } from './similarity-input.ts';
+import type { SimilarityRequest } from './similarity-schema.ts';
 
 export interface FingerprintFacts {
   /** name@revision of the model. */
@@ -20,6 +23,22 @@ export function fingerprintOf(facts: FingerprintFacts, input: Uint8Array): strin
   const { model, prompt, truncate, output } = facts;
   const head = JSON.stringify([model, prompt ?? null, truncate, output.dtype, output.dimensions ?? null]);
   return createHash('sha256').update(`${head}\n`).update(input).digest('hex').slice(0, 16);
+}
+
+/**
+ * The same of a similarity job: sha256 over one line of JSON and what is compared, as SHQ1 bytes:
+ * `["topk","docs@3","cosine",10]\n` ‖ SHQ1. Of a spread: `["spread","graph@1",3,0.5,0,10,[[7],[1,2]]]\n`, seeds at the end.
+ */
+export function similarityFingerprint(request: SimilarityRequest, compared: Comparands | readonly (readonly number[])[]): string {
+  const hash = createHash('sha256');
+  if (request.kind === 'spread') {
+    const { kind, graph, steps, decay, threshold, k } = request;
+    return hash.update(`${JSON.stringify([kind, graph, steps, decay, threshold, k, compared])}\n`).digest('hex').slice(0, 16);
+  }
+  invariant('queries' in compared, 'only a spread begins at seeds');
+  const { kind, collection = null, metric } = request;
+  const head = JSON.stringify([kind, collection, metric, ...('k' in request ? [request.k] : [compared.queries.rows])]);
+  return hash.update(`${head}\n`).update(encodeComparands(compared)).digest('hex').slice(0, 16);
 }
 
 /** `tokenizer` of a job with token ids: first 16 hex digits of sha256 of the bytes of tokenizer.json. */

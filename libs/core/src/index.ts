@@ -1,16 +1,22 @@
 export { invariant, unreachable } from './invariant.ts';
 export { ERROR_CODES, ShoalError, failedReason, isShoalError, parseFailedReason, toFailure, type ErrorCode, type Failure } from './errors.ts';
-export { DEFAULT_PREFIX, REPLY_CHANNEL, checkJobId, cpuQueue, keySpace, mainQueue, modelSlug, type KeySpace } from './keys.ts';
-export {
-  INTERACTIVE_ROWS, LIVE_RESULT_TTL_MS, MAX_INLINE_BYTES, MAX_ROWS_PER_JOB, SUBMITTED_RESULT_TTL_MS, parseJob,
-  type EmbedJob, type EmbedJobData, type EmbedReturn, type JobInput, type OutputDtype, type OutputOptions,
-} from './job-schema.ts';
+export { DEFAULT_PREFIX, REPLY_CHANNEL, SIMILARITY_QUEUE, checkJobId, cpuQueue, keySpace, mainQueue, modelSlug, type KeySpace } from './keys.ts';
+export { INTERACTIVE_ROWS, LIVE_RESULT_TTL_MS, MAX_INLINE_BYTES, MAX_ROWS_PER_JOB, SUBMITTED_RESULT_TTL_MS, type JobTerms } from './job-terms.ts';
+export { parseJob, type EmbedJob, type EmbedJobData, type EmbedReturn, type JobInput, type OutputDtype, type OutputOptions } from './job-schema.ts';
 export { decodeInput, encodeTexts, encodeTokens, type DecodedInput, type TokenIds } from './input-format.ts';
-export { RESULT_FLAG, RESULT_HEADER_BYTES, bodyBytes, decodeResultHeader, encodeResult, openResult, type ResultHeader } from './result-format.ts';
-export { fingerprintOf, tokenizerHash, type FingerprintFacts } from './fingerprint.ts';
+export {
+  RESULT_FLAG, RESULT_HEADER_BYTES, bodyBytes, decodeRankings, decodeResultHeader, encodeRankings, encodeResult, openResult, type Ranking, type ResultDtype, type ResultHeader,
+} from './result-format.ts';
+export { fingerprintOf, similarityFingerprint, tokenizerHash, type FingerprintFacts } from './fingerprint.ts';
 export { cacheFolder } from './cache-folder.ts';
 export { environmentName, flagName, redactSettings, resolveSettings, settingsSchema, type SettingKey, type SettingSources, type Settings } from './config.ts';
-export type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from './protocol.ts';
+export type { AnyOrder, FromExecutor, JobOrder, JobOutcome, JobReturn, SimilarityOrder, ToExecutor } from './protocol.ts';
+export { readEmbedJob, readSimilarityJob, type QueuedJob, type ReadJob } from './queued-job.ts';
+export {
+  MAX_RESULT_BYTES, SIMILARITY_KINDS, isSimilarityKind, parseSimilarityJob,
+  type SimilarityInput, type SimilarityJob, type SimilarityJobData, type SimilarityKind, type SimilarityMetric, type SimilarityRequest, type SimilarityReturn, type VectorInput,
+} from './similarity-schema.ts';
+export { decodeComparands, encodeComparands, type Comparands, type Matrix } from './similarity-input.ts';
 export type {
   Announcement, Announcer, BatchTokenizer, Clock, CommitRequest, CommitResult, Encoded, ExecutorLink, InferenceBackend, MemoryReading, RunShape, RunOptions, BatchBudget, BudgetState, HandOver, InputRead, JobSource, Logger,
   KnownEnding, Lane, MemoryProbe, Metrics, PayloadStore, Precision, RawClaim, RunResult, SettleResult, SettledJob, Settlement, Slot, SweepFindings, Tokenizer,

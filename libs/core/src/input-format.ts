@@ -4,7 +4,7 @@
 // Ids are exactly what the model takes: special tokens in, truncated. Decoding never trusts a length it has not checked.
 
 import { ShoalError } from './errors.ts';
-import { MAX_ROWS_PER_JOB } from './job-schema.ts';
+import { MAX_ROWS_PER_JOB } from './job-terms.ts';
 
 const MAGIC = 0x3149_4853; // "SHI1" read as a little-endian u32
 const HEADER_BYTES = 12;

@@ -2,7 +2,8 @@
 
 import { describe, expect, test } from 'vitest';
 import { isShoalError } from './errors.ts';
-import { MAX_INLINE_BYTES, parseJob } from './job-schema.ts';
+import { MAX_INLINE_BYTES } from './job-terms.ts';
+import { parseJob } from './job-schema.ts';
 
 const HASH = '0123456789abcdef';
 const KEYED = { v: 1, input: { form: 'texts', rows: 3 } };

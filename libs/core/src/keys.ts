@@ -21,6 +21,9 @@ export function cpuQueue(modelName: string): string {
   return `${mainQueue(modelName)}-cpu`;
 }
 
+/** Similarity jobs, of whatever collection. */
+export const SIMILARITY_QUEUE = 'similarity';
+
 export interface KeySpace {
   /** Where the job's input waits when it does not travel inside the job (SHI1). */
   input(queue: string, jobId: string): string;

@@ -12,13 +12,14 @@ import { Announcements } from './announcements.ts';
 import { ClaimWatch } from './claim-watch.ts';
 import { ShoalError, toFailure, type Failure } from './errors.ts';
 import { ExecutorWatch } from './executor-watch.ts';
-import { MAX_ROWS_PER_JOB, parseJob, type EmbedJob } from './job-schema.ts';
+import { MAX_ROWS_PER_JOB } from './job-terms.ts';
 import { invariant, unreachable } from './invariant.ts';
 import { noMetrics } from './metrics.ts';
 import type { Announcement, Announcer, Clock, ExecutorLink, JobSource, KnownEnding, Logger, Metrics, RawClaim, SettleResult, SettledJob, Settlement } from './ports.ts';
 import { Suspects, isConvictedByStalls } from './suspects.ts';
 import type { FaultPoints } from './fault-points.ts';
-import type { FromExecutor, JobOrder, JobOutcome } from './protocol.ts';
+import { readEmbedJob, type QueuedJob, type ReadJob } from './queued-job.ts';
+import type { AnyOrder, FromExecutor, JobOutcome, JobReturn } from './protocol.ts';
 
 export interface PipelineLimits {
   /** Real tokens that claims keep waiting at the executor. */
@@ -41,6 +42,8 @@ export interface PipelineParts {
   readonly faults: FaultPoints;
   /** Left out: nothing is counted. */
   readonly metrics?: Metrics;
+  /** What the jobs of this queue are. Default: embeddings. */
+  readonly readJob?: ReadJob;
 }
 
 export type PipelineState = { readonly name: 'new' | 'starting' | 'claiming' | 'draining' | 'stopped' };
@@ -74,7 +77,7 @@ const UNKNOWN_VERSION_LIMIT_MS = 600_000;
 
 interface ClaimedJob {
   readonly claim: RawClaim;
-  readonly job: EmbedJob;
+  readonly job: QueuedJob;
   tokens: number;
   /** Of executors that ran nothing and were reading this job's input, among others. */
   unexplainedDeaths: number;
@@ -87,6 +90,7 @@ interface ClaimedJob {
 export class Pipeline {
   private readonly parts: PipelineParts;
   private readonly metrics: Metrics;
+  private readonly readJob: ReadJob;
   private state: PipelineState = { name: 'new' };
   private readonly claimed = new Map<string, ClaimedJob>();
   private readonly settling = new Set<Promise<void>>();
@@ -123,6 +127,7 @@ export class Pipeline {
   constructor(parts: PipelineParts) {
     this.parts = parts;
     this.metrics = parts.metrics ?? noMetrics;
+    this.readJob = parts.readJob ?? readEmbedJob;
     this.failed = new Promise((_, reject) => (this.reportFatal = reject));
     this.failed.catch(() => undefined); // whoever cares awaits it
     const { clock, log, limits, source, executor } = parts;
@@ -241,8 +246,8 @@ export class Pipeline {
     this.send(fresh, isQueueDrained);
   }
 
-  private hold(claim: RawClaim, job: EmbedJob): ClaimedJob {
-    const tokens = job.input.form === 'tokens' ? job.input.tokens : Math.ceil(job.rows * this.tokensPerRow);
+  private hold(claim: RawClaim, job: QueuedJob): ClaimedJob {
+    const tokens = job.tokens ?? Math.ceil(job.rows * this.tokensPerRow);
     const open: ClaimedJob = { claim, job, tokens, unexplainedDeaths: 0, isDispatched: false, isFilled: false };
     this.claimed.set(claim.jobId, open);
     this.tokensInFlight += tokens;
@@ -268,7 +273,7 @@ export class Pipeline {
   }
 
   /** Nothing, once its deadline has passed: it was refused. */
-  private ordered(open: ClaimedJob): JobOrder[] {
+  private ordered(open: ClaimedJob): AnyOrder[] {
     const { claim, job } = open;
     if (this.claimed.get(claim.jobId) !== open || open.isDispatched) return []; // given back meanwhile
     const remainingMs = job.deadlineMs === undefined ? undefined : job.deadlineMs - this.parts.serverNowMs();
@@ -278,7 +283,7 @@ export class Pipeline {
     }
     open.isDispatched = true;
     this.dispatched++;
-    return [orderOf(claim, job, remainingMs)];
+    return [job.order(remainingMs)];
   }
 
   /** What is held goes back to the queue, where other workers find it; suspects stay. */
@@ -300,11 +305,11 @@ export class Pipeline {
   }
 
   /** A checked job, or undefined when it got its ending here, without running. */
-  private judge(claim: RawClaim): EmbedJob | undefined {
+  private judge(claim: RawClaim): QueuedJob | undefined {
     if (isConvictedByStalls(claim.stalls ?? 0)) return this.quarantine(claim, `${claim.stalls} workers died or were cut off while they had this job, the last ones with nothing else at the device`);
     if (claim.mustFail !== undefined) return this.refuse(claim, { code: 'JOB_INVALID', message: claim.mustFail });
     try {
-      const job = parseJob(claim.jobId, claim.name, claim.data);
+      const job = this.readJob(claim);
       if (claim.ending !== undefined) return this.endAsKnown(claim, claim.ending, job);
       if (job.deadlineMs === undefined || job.deadlineMs > this.parts.serverNowMs()) return job;
       return this.refuse(claim, deadlinePassed(job), job);
@@ -316,17 +321,17 @@ export class Pipeline {
     }
   }
 
-  private refuse(claim: RawClaim, failure: Failure, job?: EmbedJob): undefined {
+  private refuse(claim: RawClaim, failure: Failure, job?: QueuedJob): undefined {
     this.settle(claim, { kind: 'fail', failure }, failedAnnouncement(claim, job));
   }
 
   /** It was handed over, and its child in the CPU lane has ended. */
-  private endAsKnown(claim: RawClaim, ending: KnownEnding, { reply, resultTtlMs }: EmbedJob): undefined {
+  private endAsKnown(claim: RawClaim, ending: KnownEnding, { reply, resultTtlMs }: QueuedJob): undefined {
     const outcome = ending.kind === 'complete' ? 'completed' : 'failed';
     this.settle(claim, ending, { jobId: claim.jobId, outcome, reply, resultTtlMs, wasRepeated: false });
   }
 
-  private quarantine(claim: RawClaim, message: string, job?: EmbedJob): undefined {
+  private quarantine(claim: RawClaim, message: string, job?: QueuedJob): undefined {
     this.parts.log.error({ jobId: claim.jobId, code: 'QUARANTINED', reason: message }, 'job quarantined');
     this.settle(claim, { kind: 'quarantine', failure: { code: 'QUARANTINED', message } }, failedAnnouncement(claim, job));
   }
@@ -593,13 +598,8 @@ export class Pipeline {
   }
 }
 
-function deadlinePassed({ deadlineMs = 0 }: EmbedJob): Failure {
+function deadlinePassed({ deadlineMs = 0 }: QueuedJob): Failure {
   return { code: 'DEADLINE_PASSED', message: `the deadline ${new Date(deadlineMs).toISOString()} passed before the job ran` };
-}
-
-function orderOf(claim: RawClaim, job: EmbedJob, remainingMs: number | undefined): JobOrder {
-  const { input, fingerprint, truncate, prompt, output, resultTtlMs } = job;
-  return { jobId: claim.jobId, lane: claim.lane, token: claim.token, queuedMs: claim.queuedMs, class: job.class, input, fingerprint, truncate, prompt, output, resultTtlMs, remainingMs };
 }
 
 function settlementOf(outcome: JobOutcome): Settlement {
@@ -620,8 +620,12 @@ function toSettledJob(settlement: Settlement, result: SettleResult): SettledJob 
   return {
     outcome: settlement.kind,
     code: settlement.kind === 'fail' || settlement.kind === 'quarantine' ? settlement.failure.code : undefined,
-    rows: settlement.kind === 'complete' && settlement.value.handedOver === undefined ? settlement.value.rows : 0, // its child was counted
+    rows: settlement.kind === 'complete' && !wasHandedOver(settlement.value) ? settlement.value.rows : 0, // its child was counted
   };
+}
+
+function wasHandedOver(value: JobReturn): boolean {
+  return 'handedOver' in value && value.handedOver !== undefined;
 }
 
 function announcementOf({ claim, job }: ClaimedJob, outcome: JobOutcome): Announcement | undefined {
@@ -636,7 +640,7 @@ function announcementOf({ claim, job }: ClaimedJob, outcome: JobOutcome): Announ
 }
 
 /** Without a job, because it could not even be read: nobody is known to wait for it, but its input must not stay behind. */
-function failedAnnouncement({ jobId, lane }: RawClaim, job?: EmbedJob): Announcement | undefined {
+function failedAnnouncement({ jobId, lane }: RawClaim, job?: QueuedJob): Announcement | undefined {
   if (lane === 'cpu') return undefined;
   return { jobId, outcome: 'failed', reply: job?.reply, resultTtlMs: job?.resultTtlMs ?? 0, wasRepeated: false };
 }

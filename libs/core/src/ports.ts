@@ -3,9 +3,8 @@
 // Every JobSource and every InferenceBackend, fakes included, passes the conformance suite in testing/.
 
 import type { ErrorCode, Failure } from './errors.ts';
-import type { EmbedReturn } from './job-schema.ts';
 import type { LaneChoice } from './lane-choice.ts';
-import type { FromExecutor, ToExecutor } from './protocol.ts';
+import type { AnyOrder, FromExecutor, JobReturn, ToExecutor } from './protocol.ts';
 
 /** Monotonic time and timers. Fakes turn the hands by hand. */
 export interface Clock {
@@ -112,7 +111,7 @@ export interface HandOver {
 
 /** The one ending of a claim. */
 export type Settlement =
-  | { readonly kind: 'complete'; readonly value: EmbedReturn }
+  | { readonly kind: 'complete'; readonly value: JobReturn }
   | { readonly kind: 'fail'; readonly failure: Failure }
   /** To the CPU lane in one transaction. The job itself stays the public handle and completes when its child has. */
   | { readonly kind: 'hand-over'; readonly handOver: HandOver }
@@ -316,7 +315,7 @@ export interface MemoryProbe {
 export interface ExecutorLink {
   /** Starts an executor and resolves with its `ready`; throws when the model cannot be opened. */
   start(): Promise<Extract<FromExecutor, { kind: 'ready' }>>;
-  send(message: ToExecutor): void;
+  send(message: ToExecutor<AnyOrder>): void;
   onMessage(listener: (message: FromExecutor) => void): void;
   /** The executor died or was killed. */
   onLost(listener: (reason: string) => void): void;

@@ -3,29 +3,44 @@
 
 import type { ErrorCode, Failure } from './errors.ts';
 import type { EmbedJob, EmbedReturn } from './job-schema.ts';
+import type { SimilarityInput, SimilarityRequest, SimilarityReturn } from './similarity-schema.ts';
 import type { BudgetState, HandOver, Lane, Precision } from './ports.ts';
 
-/** One claimed job as the executor needs it. */
-export interface JobOrder {
+/** What an executor needs of a claimed job of any kind. */
+export interface OrderTerms {
   readonly jobId: string;
   /** Where it was claimed. Left out: the main lane. */
   readonly lane?: Lane | undefined;
   readonly token: string;
   readonly queuedMs: number;
-  readonly input: EmbedJob['input'];
   readonly fingerprint: string | undefined;
   readonly class: EmbedJob['class'];
-  readonly truncate: EmbedJob['truncate'];
-  readonly prompt: EmbedJob['prompt'];
-  readonly output: EmbedJob['output'];
   readonly resultTtlMs: number;
   /** How long after its arrival at the executor the job may still begin to run; undefined: for ever. */
   readonly remainingMs: number | undefined;
 }
 
-export type ToExecutor =
+/** One claimed job for an executor that embeds. */
+export interface JobOrder extends OrderTerms {
+  readonly input: EmbedJob['input'];
+  readonly truncate: EmbedJob['truncate'];
+  readonly prompt: EmbedJob['prompt'];
+  readonly output: EmbedJob['output'];
+}
+
+/** One claimed job for an executor that compares. */
+export interface SimilarityOrder extends OrderTerms {
+  readonly rows: number;
+  readonly request: SimilarityRequest;
+  readonly input: SimilarityInput;
+}
+
+export type AnyOrder = JobOrder | SimilarityOrder;
+export type JobReturn = EmbedReturn | SimilarityReturn;
+
+export type ToExecutor<Order extends AnyOrder = JobOrder> =
   /** `isQueueDrained`: nothing else waits in the queue, so a short pool need not wait for company. */
-  | { readonly kind: 'run'; readonly jobs: readonly JobOrder[]; readonly isQueueDrained: boolean }
+  | { readonly kind: 'run'; readonly jobs: readonly Order[]; readonly isQueueDrained: boolean }
   /** These leases are lost or the jobs were cancelled: forget their rows that are not at the device yet. */
   | { readonly kind: 'drop'; readonly jobIds: readonly string[] }
   | { readonly kind: 'ping'; readonly sequence: number }
@@ -33,9 +48,9 @@ export type ToExecutor =
   | { readonly kind: 'stop' };
 
 export type JobOutcome =
-  | { readonly kind: 'committed'; readonly jobId: string; readonly token: string; readonly value: EmbedReturn }
+  | { readonly kind: 'committed'; readonly jobId: string; readonly token: string; readonly value: JobReturn }
   /** A result with this fingerprint was there before: complete the job without announcing it again. */
-  | { readonly kind: 'already'; readonly jobId: string; readonly token: string; readonly value: EmbedReturn }
+  | { readonly kind: 'already'; readonly jobId: string; readonly token: string; readonly value: JobReturn }
   | { readonly kind: 'lease-lost'; readonly jobId: string; readonly token: string }
   /** The executor stops and had not begun this job. */
   | { readonly kind: 'unstarted'; readonly jobId: string; readonly token: string }

@@ -2,6 +2,7 @@
 //   "SHL1" | version u8 = 1 | dtype u8 | flags u16 | rows u32 | dims u32 | crc32 u32 of the body | fingerprint 8 bytes | 4 zero
 // then the rows. f32 and f16: rows × dims values; i8: rows × dims bytes, then one f32 scale per row (value = byte × scale);
 // binary: one bit per dimension, most significant first, each row padded to whole bytes.
+// ranking, of a similarity job: per query u32 n, n × u64 row id, n × f32 score, best first; dims is the k that was asked for.
 // Flag 1 (TAKEN): acknowledged, the body is gone. Flag 2: some rows were truncated.
 
 import { crc32 } from 'node:zlib';
@@ -13,10 +14,19 @@ export const RESULT_HEADER_BYTES = 32;
 export const RESULT_FLAG = { taken: 1, truncated: 2 } as const;
 
 const MAGIC = 0x314c_4853; // "SHL1" read as a little-endian u32
-const DTYPES: readonly OutputDtype[] = ['f32', 'f16', 'i8', 'binary'];
+/** Vectors and matrices in one of the forms a job may ask for, or the rankings of a similarity job. */
+export type ResultDtype = OutputDtype | 'ranking';
+
+const DTYPES: readonly ResultDtype[] = ['f32', 'f16', 'i8', 'binary', 'ranking'];
+
+/** The best rows for one query, best first. */
+export interface Ranking {
+  readonly ids: BigUint64Array;
+  readonly scores: Float32Array;
+}
 
 export interface ResultHeader {
-  readonly dtype: OutputDtype;
+  readonly dtype: ResultDtype;
   readonly rows: number;
   readonly dims: number;
   readonly crc32: number;
@@ -28,7 +38,7 @@ export interface ResultHeader {
 
 /** Header and body in one buffer, ready to be committed. `body` must have the length that dtype, rows and dims ask for. */
 export function encodeResult(facts: Pick<ResultHeader, 'dtype' | 'rows' | 'dims' | 'fingerprint' | 'isTruncated'>, body: Uint8Array): Buffer {
-  invariant(body.byteLength === bodyBytes(facts.dtype, facts.rows, facts.dims), 'a result body has the size its header announces');
+  invariant(isBodyOf(facts, body), 'a result body has the size its header announces');
   const out = Buffer.allocUnsafeSlow(RESULT_HEADER_BYTES + body.byteLength).fill(0, 0, RESULT_HEADER_BYTES);
   out.writeUInt32LE(MAGIC, 0);
   out.writeUInt8(1, 4);
@@ -65,13 +75,12 @@ export function openResult(bytes: Buffer): { header: ResultHeader; body: Buffer 
   if (header === undefined) throw corrupt(`it does not begin with a SHL1 header (${bytes.length} bytes)`);
   if (header.isTaken) throw new ShoalError('RESULT_TAKEN', 'the result was acknowledged before; ask for the job again to have it computed anew');
   const body = bytes.subarray(RESULT_HEADER_BYTES);
-  const expected = bodyBytes(header.dtype, header.rows, header.dims);
-  if (body.length !== expected) throw corrupt(`its body has ${body.length} bytes where ${header.rows} × ${header.dims} ${header.dtype} need ${expected}`);
+  if (!isBodyOf(header, body)) throw corrupt(`its body has ${body.length} bytes, which are not ${header.rows} × ${header.dims} ${header.dtype}`);
   if (crc32(body) !== header.crc32) throw corrupt('its checksum does not match');
   return { header, body };
 }
 
-/** Bytes of the body of a result. */
+/** Bytes of the body of a result of vectors. */
 export function bodyBytes(dtype: OutputDtype, rows: number, dims: number): number {
   switch (dtype) {
     case 'f32': return rows * dims * 4;
@@ -79,6 +88,48 @@ export function bodyBytes(dtype: OutputDtype, rows: number, dims: number): numbe
     case 'i8': return rows * dims + rows * 4;
     case 'binary': return rows * Math.ceil(dims / 8);
   }
+}
+
+/** Bytes of the body of a ranking of so many queries with so many hits in all. */
+export function rankingBytes(queries: number, hits: number): number {
+  return 4 * queries + 12 * hits;
+}
+
+export function encodeRankings(rankings: readonly Ranking[]): Buffer {
+  const body = Buffer.allocUnsafeSlow(rankingBytes(rankings.length, rankings.reduce((sum, { ids }) => sum + ids.length, 0)));
+  let at = 0;
+  for (const { ids, scores } of rankings) {
+    at = body.writeUInt32LE(ids.length, at);
+    body.set(new Uint8Array(ids.buffer, ids.byteOffset, ids.byteLength), at);
+    body.set(new Uint8Array(scores.buffer, scores.byteOffset, scores.byteLength), at + ids.byteLength);
+    at += 12 * ids.length;
+  }
+  return body;
+}
+
+/** `body`: as `openResult` returned it. In memory of their own, because bodies are not aligned for u64. */
+export function decodeRankings({ rows }: Pick<ResultHeader, 'rows'>, body: Buffer): Ranking[] {
+  let at = 0;
+  return Array.from({ length: rows }, () => {
+    const count = body.readUInt32LE(at);
+    const ids = new BigUint64Array(Uint8Array.from(body.subarray(at + 4, at + 4 + 8 * count)).buffer);
+    const scores = new Float32Array(Uint8Array.from(body.subarray(at + 4 + 8 * count, at + 4 + 12 * count)).buffer);
+    at += 4 + 12 * count;
+    return { ids, scores };
+  });
+}
+
+function isBodyOf({ dtype, rows, dims }: Pick<ResultHeader, 'dtype' | 'rows' | 'dims'>, body: Uint8Array): boolean {
+  if (dtype !== 'ranking') return body.byteLength === bodyBytes(dtype, rows, dims);
+  const view = new DataView(body.buffer, body.byteOffset, body.byteLength);
+  let at = 0;
+  for (let query = 0; query < rows; query++) {
+    if (at + 4 > body.byteLength) return false;
+    const count = view.getUint32(at, true);
+    if (count > dims) return false;
+    at += 4 + 12 * count;
+  }
+  return at === body.byteLength;
 }
 
 function corrupt(found: string): ShoalError<'RESULT_CORRUPT'> {
