@@ -109,7 +109,7 @@ install_packages() {
 # Folders count as well as files, so that a deleted source is noticed.
 build_is_current() {
   [ -f "$build_mark" ] && [ -f "$root/apps/cli/dist/main.js" ] &&
-    [ -z "$(find "$root"/libs/*/src "$root"/apps/*/src "$root"/libs/*/*.json "$root"/apps/*/*.json "$root"/tsconfig*.json "$packages_mark" \
+    [ -z "$(find "$root"/libs/*/src "$root"/apps/*/src "$root"/libs/*/*.json "$root"/apps/*/*.json "$root"/tsconfig*.json "$root"/native/similarity "$packages_mark" \
       ! -name '*.tsbuildinfo' -newer "$build_mark" 2>/dev/null | head -n 1)" ]
 }
 
@@ -120,13 +120,27 @@ build() {
   : >"$build_mark.begun"
   how=
   [ -f "$root/apps/cli/dist/main.js" ] || how=--force # someone deleted dist, which the compiler's own marks do not show
+  build_native & # a few seconds beside the compiler of the rest
+  native=$!
   if ! (cd "$root" && "$node" node_modules/.bin/tsc -b $how </dev/null >"$setup_folder/build.log" 2>&1); then
     cat "$setup_folder/build.log" >&2
     die 'the build failed; what the compiler said is above'
   fi
   [ -f "$root/apps/cli/dist/main.js" ] || die 'the build made no apps/cli/dist/main.js'
+  wait "$native" || :
   mv "$build_mark.begun" "$build_mark"
   say "built in $(seconds_since "$step")"
+}
+
+# What the kernels of similarity are without native code is slow and otherwise the same, so nothing of this is fatal.
+build_native() {
+  status=0
+  sh "$root/native/similarity/build.sh" addon </dev/null >"$setup_folder/native.log" 2>&1 || status=$?
+  case $status in
+    0) ;;
+    3) say 'note: there is no C++ compiler, so similarity runs in plain code, some fifty times slower (apt install g++ | dnf install gcc-c++ | xcode-select --install)' ;;
+    *) say "note: the native code of similarity could not be built, so it runs in plain code, some fifty times slower; the compiler's words are in $setup_folder/native.log" ;;
+  esac
 }
 
 # ---- one at a time ------------------------------------------------------------------------------------------------

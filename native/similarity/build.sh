@@ -1,30 +1,55 @@
 #!/bin/sh
-# Builds the CPU kernels by themselves, without Node: sh build.sh [test [cases [seed]] | bench [rows [queries [dims [k]]]]].
-# Objects and programs go to dist/native below the project's root. CXX chooses the compiler (g++ 10 or clang 12 and later).
+# Builds the CPU kernels: sh build.sh [addon | test [cases [seed]] | bench [rows [queries [dims [k]]]]].
+# Without a command only the objects; `addon` makes the library that Node loads, `test` and `bench` need no Node. Everything
+# goes to dist/native/similarity below the project's root; what is newer than all sources is not made again. CXX chooses the
+# compiler (g++ 10 or clang 12 and later). Exit status 3: there is none.
 set -eu
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
-out=$here/../../dist/native/similarity
+root=$here/../..
+out=${SHOAL_NATIVE_OUT:-$root/dist/native/similarity}
 cxx=${CXX:-c++}
+command -v "$cxx" >/dev/null 2>&1 || { echo "build.sh: no C++ compiler ($cxx)" >&2; exit 3; }
 mkdir -p "$out"
+objects=
+
+# Several may build at the same time: a file appears by a rename.
+make() { # target, command that takes -o…
+  target=$out/$1; shift
+  if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/include" "$here/src" ${program_source:-} -type f -newer "$target" | head -n 1)" ]; then return; fi
+  "$@" -o "$target.$$"
+  mv "$target.$$" "$target"
+}
 
 compile() { # name, flags…
   name=$1; shift
-  "$cxx" -O3 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -ffp-contract=fast "$@" -c "$here/src/$name.cc" -o "$out/$name.o"
-  objects="${objects:-} $out/$name.o"
+  make "$name.o" "$cxx" -O3 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -ffp-contract=fast "$@" -c "$here/src/$name.cc" &
+  running="${running:-} $!"
+  objects="$objects $out/$name.o"
 }
 
 case $(uname -m) in x86_64 | amd64)
-  compile kernels_avx512 -mavx512f -mavx512dq -mfma
+  compile kernels_avx512 -mavx512f -mavx512dq -mfma -Wno-maybe-uninitialized # GCC 12 warns of its own intrinsics
   compile kernels_avx2 -mavx2 -mfma ;;
 esac
-for name in kernels_portable isa topk matrix spread; do compile "$name"; done
+for name in kernels_portable isa topk matrix spread mapped_file; do compile "$name"; done
+for process in $running; do wait "$process"; done
+
+addon() {
+  case $(uname -s) in Darwin) flags='-undefined dynamic_lookup' ;; *) flags='-static-libstdc++ -static-libgcc' ;; esac
+  # shellcheck disable=SC2086
+  make similarity.node "$cxx" -shared -O2 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -I"$root/node_modules/node-api-headers/include" "$here/src/addon.cc" $objects $flags -lpthread
+}
 
 program() { # name
-  "$cxx" -O3 -std=c++17 -Wall -Wextra -ffp-contract=fast "$here/test/$1.cc" $objects -o "$out/$1" -lpthread
+  program_source=$here/test/$1.cc
+  # shellcheck disable=SC2086
+  make "$1" "$cxx" -O3 -std=c++17 -Wall -Wextra -ffp-contract=fast "$here/test/$1.cc" $objects -lpthread
 }
+
 case ${1:-} in
   '') ;;
+  addon) addon ;;
   test) shift; program similarity_test; "$out/similarity_test" "$@" ;;
   bench) shift; program similarity_bench; "$out/similarity_bench" "$@" ;;
-  *) echo "build.sh: unknown command '$1' (test, bench)" >&2; exit 2 ;;
+  *) echo "build.sh: unknown command '$1' (addon, test, bench)" >&2; exit 2 ;;
 esac

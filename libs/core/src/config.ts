@@ -20,6 +20,8 @@ export const settingsSchema = z.strictObject({
   prefix: z.string().regex(/^\{[^{}]{1,64}\}$/, 'must be a hash tag such as {shoal}').default('{shoal}')
     .describe('Prefix of every key; plain BullMQ producers pass the same one.'),
   model: z.string().min(1).max(128).default('minilm').describe('Model of the store that this worker or command uses.'),
+  kind: z.enum(['embed', 'similarity']).default('embed')
+    .describe('Jobs that a worker serves: embed those of its model, similarity those of the queue similarity, on the collections of this machine.'),
   device: z.string().regex(/^(auto|cpu|gpu:\d+|sim:\d+(\+\d+)?|sim:[1-9]\d{0,3}GB)$/, 'must be auto, cpu, gpu:<index>, sim:<tokens per ms> or sim:<memory>GB').default('auto')
     .describe('Device of a worker. sim:8000 is a simulated one that computes nothing, at 8,000 tokens a millisecond (sim:8000+15: and 15 ms more for each run); sim:24GB has the speed of an H200 and 24 GB of memory to run out of; it serves its own queue, embed-<model>-sim.'),
   precision: z.enum(['auto', 'fp32', 'fp16', 'bf16']).default('auto')
@@ -28,6 +30,9 @@ export const settingsSchema = z.strictObject({
   workerName: z.string().regex(/^[A-Za-z0-9_.-]{1,64}$/, 'must be 1 to 64 letters, digits, "_", "." and "-"').optional()
     .describe('What a worker is called over all its lives: one that starts under the name of one that died takes back what that one had claimed. Default: host name and device.'),
   cacheDir: z.string().min(1).optional().describe('Models, graphs and the private queue server. Default: $XDG_CACHE_HOME/shoal or ~/.cache/shoal.'),
+  collectionsDir: z.string().min(1).optional().describe('Collections of vectors, a folder each. Default: collections in cacheDir.'),
+  kernels: z.enum(['auto', 'avx512', 'avx2', 'neon', 'portable', 'plain']).default('auto')
+    .describe('What computes similarity. auto: native code for the best instruction set of this machine, plain code where none was built. The answers are the same.'),
   threads: count(0, 1024).default(0).describe('Threads one run uses on the CPU; 0 means one per core that the process may use.'),
   tokenizerThreads: count(0, 64).optional().describe('Threads that tokenize jobs which came as text; 0: none. Unset: one for every four cores, at most 8.'),
   maxTokens: count(8, 8192).optional().describe('Longest row in tokens, special tokens included. Unset: where the model’s authors truncate (256 for minilm).'),

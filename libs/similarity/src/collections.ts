@@ -89,16 +89,13 @@ export async function appendToCollection(folder: string, name: string, source: R
   checkName(name);
   return withLock(lockPath(folder, name), async () => {
     const base = await openCollection(folder, name);
-    try {
-      return await withDraft(folder, name, async (file) => {
-        const writer = new RowsWriter(file, base.dtype, base.dims);
-        await writer.addCollection(base);
-        await writer.addAll(source, options);
-        return publish(folder, name, writer, { ...options, about: { ...base.about, ...options.about } });
-      });
-    } finally {
-      base.close();
-    }
+    return withDraft(folder, name, async (file) => {
+      const writer = new RowsWriter(file, base.dtype, base.dims);
+      await writer.addCollection(base);
+      base.checkIntact();
+      await writer.addAll(source, options);
+      return publish(folder, name, writer, { ...options, about: { ...base.about, ...options.about } });
+    });
   });
 }
 
@@ -162,10 +159,9 @@ export async function removeCollection(folder: string, nameAndVersion: string): 
   });
 }
 
-/** Reads every byte of a version and compares it with its checksum; then looks at every value. */
+/** Reads every byte of a version and compares it with its checksum. */
 export async function checkCollection(folder: string, nameAndVersion: string): Promise<CollectionInfo> {
   const collection = await openCollection(folder, nameAndVersion, { verify: true, map: false });
-  collection.close();
   return collectionInfo(folder, `${collection.name}@${collection.version}`);
 }
 

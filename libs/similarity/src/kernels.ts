@@ -6,6 +6,8 @@ import { availableParallelism } from 'node:os';
 import { ShoalError } from '@shoal/core';
 import type { Graph } from './graph.ts';
 import { BestHeap } from './best-heap.ts';
+import { nativeAddon, nativeProblem } from './native-addon.ts';
+import { nativeEngine } from './native-engine.ts';
 import { plainEngine } from './plain-engine.ts';
 import { checkDims, checkValues, idOfRow, METRICS, rowOfId, rowsOf, sliceRows, type Matrix, type Metric, type RowBlock } from './vectors.ts';
 
@@ -93,14 +95,16 @@ export interface KernelOptions {
 }
 
 /** Native code when its addon is there, else plain code. */
-export function openKernels(options: KernelOptions = {}): Kernels {
-  const threads = options.threads ?? availableParallelism();
-  return new CheckedKernels(openEngine(options.isa, threads));
-}
-
-function openEngine(isa: Isa | undefined, _threads: number): Engine {
-  if (isa === undefined || isa === 'plain') return plainEngine();
-  throw new ShoalError('SETUP_FAILED', `the kernels for ${isa} are not here`, { isa });
+export function openKernels({ isa, threads = availableParallelism() }: KernelOptions = {}): Kernels {
+  const addon = isa === 'plain' ? undefined : nativeAddon();
+  const there = addon?.isas() ?? [];
+  const chosen = isa ?? (there[0] as Isa | undefined) ?? 'plain';
+  if (chosen === 'plain') return new CheckedKernels(plainEngine());
+  if (addon === undefined || !there.includes(chosen)) {
+    const why = addon === undefined ? `the native code is not here (${nativeProblem()}); npm run build makes it where there is a C++ compiler` : `this machine has ${there.join(', ')}`;
+    throw new ShoalError('SETUP_FAILED', `the kernels for ${chosen} cannot be used: ${why}`, { isa: chosen });
+  }
+  return new CheckedKernels(nativeEngine(addon, chosen, threads));
 }
 
 /** Lanes that spread side by side: 16 floats are one cache line, and more would only need more memory. */
@@ -133,6 +137,7 @@ class CheckedKernels implements Kernels {
       const found = await this.#engine.topK(queries, tile, metric, Math.min(k, last - first), signal);
       best = best === undefined && last === rows.rows ? found : merged(best, found, { queries: queries.rows, kept, first, tile: Math.min(k, last - first), metric });
     }
+    refuseCut(rows);
     return answer(best!, queries.rows, kept, (row) => idOfRow(rows, row), rows.ids === undefined);
   }
 
@@ -144,7 +149,9 @@ class CheckedKernels implements Kernels {
     if ('values' in b) checkValues(b, 'vector');
     signal?.throwIfAborted();
     if (a.rows === 0 || rows.rows === 0) return new Float32Array();
-    return this.#engine.matrix(a, rows, metric, signal);
+    const scores = await this.#engine.matrix(a, rows, metric, signal);
+    refuseCut(rows);
+    return scores;
   }
 
   async rescore(queries: Matrix, rows: RowBlock, candidates: readonly BigUint64Array[], { k, metric, signal }: SearchOptions): Promise<TopK> {
@@ -157,6 +164,7 @@ class CheckedKernels implements Kernels {
     lists.forEach((list, query) => flat.set(list, begin[query]));
     const scores = await this.#engine.rescore(queries, rows, metric, begin, flat, signal);
     const kept = Math.min(k, Math.max(0, ...lists.map((list) => list.length)));
+    refuseCut(rows);
     const sign = metric === 'l2' ? -1 : 1;
     const best: BestRows = { found: new Uint32Array(queries.rows), rows: new Uint32Array(queries.rows * kept), scores: new Float64Array(queries.rows * kept) };
     for (const [query, list] of lists.entries()) {
@@ -185,6 +193,11 @@ class CheckedKernels implements Kernels {
     }
     return answer(best, seeds.length, kept, (node) => BigInt(node), true);
   }
+}
+
+/** A mapped file that somebody cut reads as zeros: then there is no answer. */
+function refuseCut({ data }: RowBlock): void {
+  if (nativeAddon()?.isCut(data) === true) throw new ShoalError('COLLECTION_CORRUPT', 'the file of the collection was cut while it was searched: build it again', {});
 }
 
 function checkMetric(metric: Metric): void {

@@ -1,8 +1,10 @@
 // Which instruction sets this machine runs, best first.
 #include <cassert>
+#include <chrono>
 #include <vector>
 #include "../include/similarity.h"
 #include "kernels.h"
+#include "threads.h"
 
 namespace shoal {
 
@@ -29,3 +31,20 @@ const Kernels &kernels_of(int isa) {
 
 int shoal_isa_count(void) { return static_cast<int>(shoal::supported().size()); }
 const char *shoal_isa_name(int isa) { return shoal::kernels_of(isa).name; }
+
+double shoal_peak(int isa, int threads) {
+  const auto &kernels = shoal::kernels_of(isa);
+  constexpr long STEPS = 2'000'000;
+  long flops = 0;
+  volatile float sink = 0;
+  const auto begun = std::chrono::steady_clock::now();
+  shoal::in_blocks(threads, static_cast<uint64_t>(threads), [&](auto next) {
+    for (uint64_t block; next(&block);) {
+      long each;
+      sink = kernels.peak(STEPS, &each);
+      if (block == 0) flops = each;
+    }
+  });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  return static_cast<double>(flops) * STEPS * threads / seconds / 1e9;
+}

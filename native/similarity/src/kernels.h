@@ -6,28 +6,36 @@
 
 namespace shoal {
 
+/** Sums run over so many dimensions at a time; see kernels.inl. */
+constexpr size_t CHUNK_DIMS = 512;
+
 struct Kernels {
   const char *name;
   bool (*is_supported)();
   /** A tile has so many queries and so many rows. */
   size_t tile_queries, tile_rows;
-  /** tile[q][r] = Σ_d queries[d][q] · rows[d][r]; both packed by dimension, `dims` of them. */
-  void (*dot_tile)(const float *queries, const float *rows, size_t dims, float *tile);
+  /**
+   * tile[q][r] = Σ_d queries[d][q] · rows[d][r]; both packed by dimension, `dims` of them. Bit q of what comes back is set
+   * where a row of query q is above limits[q].
+   */
+  uint32_t (*dot_tile)(const float *queries, const float *rows, size_t dims, const float *limits, float *tile);
   /** tile[q][r] = −Σ_d (queries[d][q] − rows[d][r])²: the larger the better, as with dot. */
-  void (*l2_tile)(const float *queries, const float *rows, size_t dims, float *tile);
-  /** Bit r is set where tile row value r > limit; of `tile_rows` values. */
+  uint32_t (*l2_tile)(const float *queries, const float *rows, size_t dims, const float *limits, float *tile);
+  /** Bit r is set where values[r] > limit; of `tile_rows` values. */
   uint64_t (*above)(const float *values, float limit);
   /** The same for one pair that is not packed. */
   float (*dot)(const float *a, const float *b, size_t dims);
   float (*l2)(const float *a, const float *b, size_t dims);
   /** In fp64, with r = scale · row: Σ q·r or Σ (q − r)² to *score, Σ r² to *square. */
   void (*exact)(const float *query, const float *row, size_t dims, double scale, bool is_l2, double *score, double *square);
-  /** y[i] += f · x[i] */
-  void (*axpy)(float f, const float *x, float *y, size_t n);
   void (*decode_f16)(const uint16_t *from, float *to, size_t n);
   void (*decode_i8)(const int8_t *from, float *to, size_t n);
-  /** `count` (≤ tile_rows) rows of `dims` floats, `stride` floats apart → packed[d][tile_rows], missing rows 0. */
-  void (*pack_rows)(const float *rows, size_t count, size_t stride, size_t dims, float *packed);
+  /** `count` (≤ tile_rows) rows of `dims` floats, `stride` floats apart, times their scale (null: 1) → packed[d][tile_rows], missing rows 0. */
+  void (*pack_rows)(const float *rows, size_t count, size_t stride, size_t dims, const float *scales, float *packed);
+  /** What arrives at nodes [first, last) from `given`, into `arriving` and added to `activation`; `lanes` values a node. */
+  void (*gather)(const uint32_t *begin, const uint32_t *source, const float *weight, uint64_t first, uint64_t last, size_t lanes, const float *given, float *arriving, float *activation);
+  /** `steps` × *flops multiply-adds' worth of operations, independent enough to keep the machine busy. */
+  float (*peak)(long steps, long *flops);
 };
 
 extern const Kernels avx512_kernels, avx2_kernels, portable_kernels;

@@ -3,8 +3,8 @@
 //
 // A tile is the inner loop of a matrix product: rows and queries are packed by dimension, so that one step loads
 // TILE_VECTORS vectors of rows, broadcasts TILE_QUERIES values and does their product in registers; nothing is reduced
-// across lanes. Sums run over chunks of 128 dimensions: one long chain of fp32 additions over 4,096 equal signs would be off
-// by 2e-6, chunks of 128 keep it at 2e-7 (standard deviation).
+// across lanes. Sums run over chunks of 512 dimensions: one long chain of fp32 additions over 4,096 equal signs would be off
+// by 2e-6, chunks of 512 keep it below 5e-7.
 #include <cstring>
 #include "kernels.h"
 
@@ -13,7 +13,6 @@ namespace {
 
 constexpr size_t LANES = VECTOR_BYTES / 4;
 constexpr size_t TILE_ROWS = TILE_VECTORS * LANES;
-constexpr size_t CHUNK_DIMS = 128;
 typedef float Vector __attribute__((vector_size(VECTOR_BYTES)));
 typedef int32_t Mask __attribute__((vector_size(VECTOR_BYTES)));
 
@@ -24,6 +23,16 @@ inline Vector load(const float *from) {
 }
 
 inline void store(float *to, Vector v) { std::memcpy(to, &v, sizeof v); }
+
+#ifndef OWN_MASKS
+/** Bit i is set where a[i] > b[i]. */
+inline uint32_t above_bits(Vector a, Vector b) {
+  const Mask mask = a > b;
+  uint32_t bits = 0;
+  for (size_t i = 0; i < LANES; i++) bits |= (mask[i] & 1u) << i;
+  return bits;
+}
+#endif
 
 struct Dot {
   template <class S, class A, class B>
@@ -38,47 +47,56 @@ struct L2 {
   }
 };
 
-template <class Metric, bool IsFirst>
-inline void tile_chunk(const float *queries, const float *rows, size_t dims, float *tile) {
+template <class Metric, bool IsFirst, bool IsLast>
+inline uint32_t tile_chunk(const float *queries, const float *rows, size_t dims, const float *limits, float *tile) {
   Vector sum[TILE_QUERIES][TILE_VECTORS];
 #pragma GCC unroll 16
   for (size_t q = 0; q < TILE_QUERIES; q++)
-    for (size_t v = 0; v < TILE_VECTORS; v++) sum[q][v] = Vector{};
+    for (size_t v = 0; v < TILE_VECTORS; v++) sum[q][v] = IsFirst ? Vector{} : load(tile + q * TILE_ROWS + v * LANES);
   for (size_t d = 0; d < dims; d++) {
     Vector row[TILE_VECTORS];
-    for (size_t v = 0; v < TILE_VECTORS; v++) row[v] = load(rows + d * TILE_ROWS + v * LANES);
+    for (size_t v = 0; v < TILE_VECTORS; v++) {
+      row[v] = load(rows + d * TILE_ROWS + v * LANES);
+      __builtin_prefetch(rows + (d + PREFETCH_STEPS) * TILE_ROWS + v * LANES); // rows come from the second-level cache
+    }
 #pragma GCC unroll 16
     for (size_t q = 0; q < TILE_QUERIES; q++)
 #pragma GCC unroll 4
       for (size_t v = 0; v < TILE_VECTORS; v++) sum[q][v] = Metric::add(sum[q][v], row[v], queries[d * TILE_QUERIES + q]);
   }
+  uint32_t hot = 0;
 #pragma GCC unroll 16
-  for (size_t q = 0; q < TILE_QUERIES; q++)
+  for (size_t q = 0; q < TILE_QUERIES; q++) {
+    uint32_t bits = 0;
 #pragma GCC unroll 4
     for (size_t v = 0; v < TILE_VECTORS; v++) {
-      float *to = tile + q * TILE_ROWS + v * LANES;
-      store(to, IsFirst ? sum[q][v] : load(to) + sum[q][v]);
+      store(tile + q * TILE_ROWS + v * LANES, sum[q][v]);
+      if (IsLast) bits |= above_bits(sum[q][v], Vector{} + limits[q]);
     }
+    hot |= (bits != 0 ? 1u : 0u) << q;
+  }
+  return hot;
 }
 
 template <class Metric>
-void tile(const float *queries, const float *rows, size_t dims, float *out) {
-  const size_t first = dims < CHUNK_DIMS ? dims : CHUNK_DIMS;
-  tile_chunk<Metric, true>(queries, rows, first, out);
-  for (size_t d = first; d < dims; d += CHUNK_DIMS) {
-    const size_t chunk = dims - d < CHUNK_DIMS ? dims - d : CHUNK_DIMS;
-    tile_chunk<Metric, false>(queries + d * TILE_QUERIES, rows + d * TILE_ROWS, chunk, out);
+uint32_t tile(const float *queries, const float *rows, size_t dims, const float *limits, float *out) {
+  if (dims <= CHUNK_DIMS) return tile_chunk<Metric, true, true>(queries, rows, dims, limits, out);
+  // Each chunk is summed by itself; the last one is added to what was there, so its sums are compared.
+  float part[TILE_QUERIES * TILE_ROWS];
+  tile_chunk<Metric, true, false>(queries, rows, CHUNK_DIMS, limits, out);
+  for (size_t d = CHUNK_DIMS; d < dims; d += CHUNK_DIMS) {
+    tile_chunk<Metric, true, false>(queries + d * TILE_QUERIES, rows + d * TILE_ROWS, dims - d < CHUNK_DIMS ? dims - d : CHUNK_DIMS, limits, part);
+    for (size_t i = 0; i < TILE_QUERIES * TILE_ROWS; i += LANES) store(out + i, load(out + i) + load(part + i));
   }
+  uint32_t hot = 0;
+  for (size_t q = 0; q < TILE_QUERIES; q++)
+    for (size_t v = 0; v < TILE_VECTORS; v++) hot |= (above_bits(load(out + q * TILE_ROWS + v * LANES), Vector{} + limits[q]) != 0 ? 1u : 0u) << q;
+  return hot;
 }
 
 uint64_t above(const float *values, float limit) {
-  Mask any{};
-  for (size_t v = 0; v < TILE_VECTORS; v++) any |= load(values + v * LANES) > limit;
-  int32_t found = 0;
-  for (size_t i = 0; i < LANES; i++) found |= any[i];
-  if (__builtin_expect(found == 0, 1)) return 0; // nearly always, once the first rows have been seen
   uint64_t bits = 0;
-  for (size_t i = 0; i < TILE_ROWS; i++) bits |= static_cast<uint64_t>(values[i] > limit) << i;
+  for (size_t v = 0; v < TILE_VECTORS; v++) bits |= static_cast<uint64_t>(above_bits(load(values + v * LANES), Vector{} + limit)) << (v * LANES);
   return bits;
 }
 
@@ -113,26 +131,33 @@ float pair(const float *a, const float *b, size_t dims) {
   return total;
 }
 
-void exact(const float *query, const float *row, size_t dims, double scale, bool is_l2, double *score, double *square) {
-  double sum[16] = {}, norm[16] = {};
-  const auto step = [&](size_t d, size_t n) {
-    for (size_t i = 0; i < n; i++) {
+template <bool IsL2>
+void exact_of(const float *query, const float *row, size_t dims, double scale, double *score, double *square) {
+  constexpr size_t STEP = 32;
+  double sum[STEP] = {}, norm[STEP] = {};
+  size_t d = 0;
+  for (; d + STEP <= dims; d += STEP)
+    for (size_t i = 0; i < STEP; i++) {
       const double r = row[d + i] * scale, q = query[d + i];
-      sum[i] += is_l2 ? (q - r) * (q - r) : q * r;
+      sum[i] += IsL2 ? (q - r) * (q - r) : q * r;
       norm[i] += r * r;
     }
-  };
-  size_t d = 0;
-  for (; d + 16 <= dims; d += 16) step(d, 16);
-  step(d, dims - d);
-  *score = *square = 0;
-  for (int i = 0; i < 16; i++) *score += sum[i], *square += norm[i];
+  for (size_t i = 0; d + i < dims; i++) {
+    const double r = row[d + i] * scale, q = query[d + i];
+    sum[i] += IsL2 ? (q - r) * (q - r) : q * r;
+    norm[i] += r * r;
+  }
+  for (size_t half = STEP / 2; half > 0; half /= 2)
+    for (size_t i = 0; i < half; i++) sum[i] += sum[i + half], norm[i] += norm[i + half];
+  *score = sum[0], *square = norm[0];
 }
 
-void axpy(float f, const float *x, float *y, size_t n) {
-  for (size_t i = 0; i < n; i++) y[i] += f * x[i];
+void exact(const float *query, const float *row, size_t dims, double scale, bool is_l2, double *score, double *square) {
+  if (is_l2) exact_of<true>(query, row, dims, scale, score, square);
+  else exact_of<false>(query, row, dims, scale, score, square);
 }
 
+#ifndef OWN_DECODE
 /**
  * The bits of a half, moved into place, are a float 2^112 times too small; the product makes denormals right as well. What had
  * the largest exponent (infinities, NaN) gets it back.
@@ -150,19 +175,66 @@ void decode_f16(const uint16_t *from, float *to, size_t n) {
     std::memcpy(to + i, &bits, 4);
   }
 }
+#endif
 
 void decode_i8(const int8_t *from, float *to, size_t n) {
   for (size_t i = 0; i < n; i++) to[i] = from[i];
 }
 
+#ifndef OWN_PACK
 /** By blocks of 16 dimensions, so that each row gives whole cache lines. */
-void pack_rows(const float *rows, size_t count, size_t stride, size_t dims, float *packed) {
+void pack_rows(const float *rows, size_t count, size_t stride, size_t dims, const float *scales, float *packed) {
   for (size_t d0 = 0; d0 < dims; d0 += 16) {
     const size_t d1 = d0 + 16 < dims ? d0 + 16 : dims;
-    for (size_t r = 0; r < TILE_ROWS; r++)
-      for (size_t d = d0; d < d1; d++) packed[d * TILE_ROWS + r] = r < count ? rows[r * stride + d] : 0;
+    for (size_t r = 0; r < TILE_ROWS; r++) {
+      const float scale = r < count && scales != nullptr ? scales[r] : 1.0f;
+      for (size_t d = d0; d < d1; d++) packed[d * TILE_ROWS + r] = r < count ? rows[r * stride + d] * scale : 0;
+    }
   }
+}
+#endif
+
+/** `WIDTH` lanes lie in registers while the edges of a node pass. */
+template <size_t WIDTH>
+void gather_lanes(const uint32_t *begin, const uint32_t *source, const float *weight, uint64_t first, uint64_t last, size_t lanes, size_t lane, const float *given, float *arriving, float *activation) {
+  for (uint64_t node = first; node < last; node++) {
+    float sum[WIDTH] = {};
+    for (uint32_t e = begin[node]; e < begin[node + 1]; e++) {
+      if (e + 16 < begin[last]) __builtin_prefetch(given + static_cast<uint64_t>(source[e + 16]) * lanes + lane);
+      const float *from = given + static_cast<uint64_t>(source[e]) * lanes + lane;
+      for (size_t i = 0; i < WIDTH; i++) sum[i] += weight[e] * from[i];
+    }
+    for (size_t i = 0; i < WIDTH; i++) {
+      arriving[node * lanes + lane + i] = sum[i];
+      activation[node * lanes + lane + i] += sum[i];
+    }
+  }
+}
+
+void gather(const uint32_t *begin, const uint32_t *source, const float *weight, uint64_t first, uint64_t last, size_t lanes, const float *given, float *arriving, float *activation) {
+  size_t lane = 0;
+  for (; lane + 16 <= lanes; lane += 16) gather_lanes<16>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
+  for (; lane + 4 <= lanes; lane += 4) gather_lanes<4>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
+  for (; lane < lanes; lane++) gather_lanes<1>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
+}
+
+float peak(long steps, long *flops) {
+  constexpr int CHAINS = TILE_QUERIES * TILE_VECTORS;
+  Vector sum[CHAINS], a = Vector{} + 0.999f, b = Vector{} + 0.001f;
+  for (int i = 0; i < CHAINS; i++) sum[i] = Vector{} + static_cast<float>(i);
+  for (long s = 0; s < steps; s++)
+#pragma GCC unroll 24
+    for (int i = 0; i < CHAINS; i++) sum[i] = sum[i] * a + b;
+  *flops = CHAINS * LANES * 2;
+  Vector total{};
+  for (int i = 0; i < CHAINS; i++) total += sum[i];
+  return Lanes<VECTOR_BYTES>::sum(total);
 }
 
 }  // namespace
 }  // namespace shoal
+
+#define SHOAL_KERNELS(NAME, IS_SUPPORTED)                                                                                                          \
+  {                                                                                                                                               \
+    NAME, IS_SUPPORTED, TILE_QUERIES, TILE_ROWS, tile<Dot>, tile<L2>, above, pair<Dot>, pair<L2>, exact, decode_f16, decode_i8, pack_rows, gather, peak \
+  }

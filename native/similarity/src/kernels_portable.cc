@@ -2,15 +2,16 @@
 #define VECTOR_BYTES 16
 #define TILE_VECTORS 2
 #define TILE_QUERIES 6
+#define PREFETCH_STEPS 64
 #include "kernels.inl"
 
 namespace shoal {
 static bool is_supported() { return true; }
-const Kernels portable_kernels = {
+const Kernels portable_kernels = SHOAL_KERNELS(
 #if defined(__aarch64__)
     "neon",
 #else
     "portable",
 #endif
-    is_supported, TILE_QUERIES, TILE_ROWS, tile<Dot>, tile<L2>, above, pair<Dot>, pair<L2>, exact, axpy, decode_f16, decode_i8, pack_rows};
+    is_supported);
 }  // namespace shoal

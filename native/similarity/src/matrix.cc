@@ -1,30 +1,24 @@
-// Every score of queries × rows, and scores of chosen rows.
-#include <algorithm>
+// Every score of queries × rows, scores of chosen rows, lengths of rows.
 #include "rows.h"
 #include "threads.h"
 
-namespace shoal {
-const Kernels &kernels_of(int isa);
-}
-
-void shoal_matrix(int isa, int threads, const float *queries, uint64_t query_count, const shoal_rows *rows, enum shoal_metric metric, float *scores) {
+void shoal_matrix(int isa, int threads, const float *queries, uint64_t query_count, const shoal_rows *rows, enum shoal_metric metric, float *scores, shoal_stop stop) {
   using namespace shoal;
   const Kernels &kernels = kernels_of(isa);
   const uint32_t dims = rows->dims;
   const size_t tile_rows = kernels.tile_rows, panel = kernels.tile_queries;
-  const std::vector<float> scales = query_scales(queries, query_count, dims, metric);
-  const std::vector<float> packed_queries = pack_queries(kernels, queries, query_count, dims, scales.empty() ? nullptr : scales.data());
+  const std::vector<float> packed_queries = pack_queries(kernels, queries, query_count, dims, query_scales(query_norms(queries, query_count, dims), metric));
   const auto tile = metric == SHOAL_L2 ? kernels.l2_tile : kernels.dot_tile;
   const float sign = metric == SHOAL_L2 ? -1.0f : 1.0f;
-  const uint64_t tiles = (rows->count + tile_rows - 1) / tile_rows;
-  in_parallel(threads, [&](int part) {
+  const std::vector<float> limits(panel, 0.0f); // nobody looks at what is above
+  in_blocks(threads, (rows->count + tile_rows - 1) / tile_rows, [&](auto next) {
     std::vector<float> packed(tile_rows * dims), scratch(tile_rows * dims), out(panel * tile_rows);
-    for (uint64_t t = tiles * part / threads; t < tiles * (part + 1) / threads; t++) {
+    for (uint64_t t; next(&t) && !is_stopped(stop);) {
       const uint64_t row = t * tile_rows;
       const size_t count = std::min<uint64_t>(tile_rows, rows->count - row);
       pack_block(kernels, *rows, row, row + count, packed.data(), scratch.data());
       for (uint64_t q0 = 0; q0 < query_count; q0 += panel) {
-        tile(packed_queries.data() + q0 * dims, packed.data(), dims, out.data());
+        tile(packed_queries.data() + q0 * dims, packed.data(), dims, limits.data(), out.data());
         for (size_t q = 0; q < std::min<uint64_t>(panel, query_count - q0); q++)
           for (size_t r = 0; r < count; r++) scores[(q0 + q) * rows->count + row + r] = sign * out[q * tile_rows + r];
       }
@@ -32,22 +26,40 @@ void shoal_matrix(int isa, int threads, const float *queries, uint64_t query_cou
   });
 }
 
-void shoal_rescore(int threads, const float *queries, uint64_t query_count, const shoal_rows *rows, enum shoal_metric metric, const uint64_t *begin,
-                   const uint64_t *candidates, float *scores) {
+void shoal_rescore(int isa, int threads, const float *queries, uint64_t query_count, const shoal_rows *rows, enum shoal_metric metric, const uint32_t *begin,
+                   const uint32_t *candidates, double *scores, shoal_stop stop) {
   using namespace shoal;
-  const Kernels &kernels = kernels_of(0);
+  const Kernels &kernels = kernels_of(isa);
+  const std::vector<double> norms = query_norms(queries, query_count, rows->dims);
   // By candidates, not by queries: one query may have nearly all of them.
-  const uint64_t total = begin[query_count];
-  in_parallel(threads, [&](int part) {
+  constexpr uint32_t BLOCK = 1024;
+  const uint32_t total = begin[query_count];
+  in_blocks(threads, (total + BLOCK - 1) / BLOCK, [&](auto next) {
     std::vector<float> scratch(rows->dims);
-    const uint64_t first = total * part / threads, last = total * (part + 1) / threads;
-    uint64_t query = std::upper_bound(begin, begin + query_count + 1, first) - begin - 1;
-    double norm = -1;
-    for (uint64_t i = first; i < last; i++) {
-      while (begin[query + 1] <= i) query++, norm = -1;
-      const float *values = queries + query * rows->dims;
-      if (norm < 0) norm = norm_of(values, rows->dims);
-      scores[i] = static_cast<float>(exact_score(kernels, *rows, metric, values, norm, stored_row(kernels, *rows, candidates[i], scratch.data()), candidates[i]));
+    for (uint64_t block; next(&block) && !is_stopped(stop);) {
+      const uint32_t first = static_cast<uint32_t>(block) * BLOCK, last = std::min(total, first + BLOCK);
+      uint64_t query = std::upper_bound(begin, begin + query_count + 1, first) - begin - 1;
+      for (uint32_t i = first; i < last; i++) {
+        while (begin[query + 1] <= i) query++;
+        if (i + 8 < last) __builtin_prefetch(row_at(*rows, candidates[i + 8])); // rows lie anywhere
+        scores[i] = exact_score(kernels, *rows, metric, queries + query * rows->dims, norms[query], stored_row(kernels, *rows, candidates[i], scratch.data()), candidates[i]);
+      }
     }
+  });
+}
+
+void shoal_lengths(int isa, int threads, const shoal_rows *rows, double *lengths) {
+  using namespace shoal;
+  const Kernels &kernels = kernels_of(isa);
+  constexpr uint64_t BLOCK = 1024;
+  in_blocks(threads, (rows->count + BLOCK - 1) / BLOCK, [&](auto next) {
+    std::vector<float> scratch(rows->dims);
+    for (uint64_t block; next(&block);)
+      for (uint64_t id = block * BLOCK; id < std::min(rows->count, (block + 1) * BLOCK); id++) {
+        const float *stored = stored_row(kernels, *rows, id, scratch.data());
+        double score, square;
+        kernels.exact(stored, stored, rows->dims, 1, false, &score, &square);
+        lengths[id] = std::sqrt(square);
+      }
   });
 }

@@ -1,11 +1,16 @@
 // Stored rows of any element type as fp32, a few at a time, in the form a tile wants; and one pair in fp64.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <vector>
 #include "../include/similarity.h"
 #include "kernels.h"
 
 namespace shoal {
+
+const Kernels &kernels_of(int isa);
+
+inline bool is_stopped(shoal_stop stop) { return stop != nullptr && *stop != 0; }
 
 inline const char *row_at(const shoal_rows &rows, uint64_t id) { return static_cast<const char *>(rows.data) + id * rows.stride; }
 
@@ -28,44 +33,30 @@ inline const float *scaled_row(const Kernels &kernels, const shoal_rows &rows, u
   return scratch;
 }
 
-/** Rows [first, last) as consecutive packed tiles. `scratch` holds the rows of one tile. */
+/** Rows [first, last) as consecutive packed tiles, times their scales. `scratch` holds the rows of one tile. */
 inline void pack_block(const Kernels &kernels, const shoal_rows &rows, uint64_t first, uint64_t last, float *packed, float *scratch) {
   const size_t tile_rows = kernels.tile_rows;
-  const bool in_place = rows.dtype == SHOAL_F32 && rows.scales == nullptr && rows.stride % sizeof(float) == 0;
   for (uint64_t begin = first; begin < last; begin += tile_rows, packed += tile_rows * rows.dims) {
-    const size_t count = last - begin < tile_rows ? last - begin : tile_rows;
-    if (in_place) {
-      kernels.pack_rows(reinterpret_cast<const float *>(row_at(rows, begin)), count, rows.stride / sizeof(float), rows.dims, packed);
+    const size_t count = std::min<uint64_t>(tile_rows, last - begin);
+    const float *scales = rows.scales == nullptr ? nullptr : rows.scales + begin;
+    if (rows.dtype == SHOAL_F32) {
+      kernels.pack_rows(reinterpret_cast<const float *>(row_at(rows, begin)), count, rows.stride / sizeof(float), rows.dims, scales, packed);
       continue;
     }
-    for (size_t i = 0; i < count; i++) {
-      float *to = scratch + i * rows.dims;
-      const float *row = scaled_row(kernels, rows, begin + i, to);
-      if (row != to) for (uint32_t d = 0; d < rows.dims; d++) to[d] = row[d];
-    }
-    kernels.pack_rows(scratch, count, rows.dims, rows.dims, packed);
+    for (size_t i = 0; i < count; i++) stored_row(kernels, rows, begin + i, scratch + i * rows.dims);
+    kernels.pack_rows(scratch, count, rows.dims, rows.dims, scales, packed);
   }
 }
 
 /** Queries packed by dimension in panels of `tile_queries`, missing ones 0. */
-inline std::vector<float> pack_queries(const Kernels &kernels, const float *queries, uint64_t count, uint32_t dims, const float *scales) {
+inline std::vector<float> pack_queries(const Kernels &kernels, const float *queries, uint64_t count, uint32_t dims, const std::vector<float> &scales) {
   const size_t panel = kernels.tile_queries;
   std::vector<float> packed((count + panel - 1) / panel * panel * dims, 0.0f);
   for (uint64_t q = 0; q < count; q++) {
     float *to = packed.data() + q / panel * panel * dims + q % panel;
-    for (uint32_t d = 0; d < dims; d++) to[d * panel] = queries[q * dims + d] * (scales == nullptr ? 1.0f : scales[q]);
+    for (uint32_t d = 0; d < dims; d++) to[d * panel] = queries[q * dims + d] * (scales.empty() ? 1.0f : scales[q]);
   }
   return packed;
-}
-
-/** The score of one pair in fp64, as it is given to people: a distance for l2. */
-inline double exact_score(const Kernels &kernels, const shoal_rows &rows, enum shoal_metric metric, const float *query, double query_norm, const float *stored, uint64_t id) {
-  const double scale = metric != SHOAL_COSINE && rows.scales != nullptr ? rows.scales[id] : 1.0;
-  double score, square;
-  kernels.exact(query, stored, rows.dims, scale, metric == SHOAL_L2, &score, &square);
-  if (metric != SHOAL_COSINE) return score;
-  const double lengths = query_norm * std::sqrt(square);
-  return lengths == 0 ? 0.0 : score / lengths;
 }
 
 inline double norm_of(const float *values, uint32_t dims) {
@@ -74,14 +65,28 @@ inline double norm_of(const float *values, uint32_t dims) {
   return std::sqrt(sum);
 }
 
+/** ‖q‖ of each query. */
+inline std::vector<double> query_norms(const float *queries, uint64_t count, uint32_t dims) {
+  std::vector<double> norms(count);
+  for (uint64_t q = 0; q < count; q++) norms[q] = norm_of(queries + q * dims, dims);
+  return norms;
+}
+
 /** 1/‖q‖ of each query for cosine, 0 for a query of length 0; empty for the other metrics. */
-inline std::vector<float> query_scales(const float *queries, uint64_t count, uint32_t dims, enum shoal_metric metric) {
-  std::vector<float> scales(metric == SHOAL_COSINE ? count : 0);
-  for (size_t q = 0; q < scales.size(); q++) {
-    const double norm = norm_of(queries + q * dims, dims);
-    scales[q] = norm == 0 ? 0.0f : static_cast<float>(1 / norm);
-  }
+inline std::vector<float> query_scales(const std::vector<double> &norms, enum shoal_metric metric) {
+  std::vector<float> scales(metric == SHOAL_COSINE ? norms.size() : 0);
+  for (size_t q = 0; q < scales.size(); q++) scales[q] = norms[q] < SHOAL_MIN_LENGTH ? 0.0f : static_cast<float>(1 / norms[q]);
   return scales;
+}
+
+/** The score of one pair in fp64, as it is given to people: a distance for l2. */
+inline double exact_score(const Kernels &kernels, const shoal_rows &rows, enum shoal_metric metric, const float *query, double query_norm, const float *stored, uint64_t id) {
+  const double scale = metric != SHOAL_COSINE && rows.scales != nullptr ? rows.scales[id] : 1.0;
+  double score, square;
+  kernels.exact(query, stored, rows.dims, scale, metric == SHOAL_L2, &score, &square);
+  if (metric != SHOAL_COSINE) return score;
+  if (rows.scales[id] == 0 || query_norm < SHOAL_MIN_LENGTH) return 0 * square; // NaN stays NaN
+  return score / (query_norm * std::sqrt(square));
 }
 
 }  // namespace shoal

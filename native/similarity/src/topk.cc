@@ -1,13 +1,11 @@
-// Exact top-k: fp32 candidates by tiles of a matrix product, fused with their selection so that no score is written to
-// memory; then the last k in fp64.
-#include <algorithm>
+// Exact top-k: scores in fp32 by tiles of a matrix product, fused with their selection so that no score is written to memory.
+// Whatever fp32 cannot prove to be worse than the k-th best is scored in fp64 at once; the k best of those are the answer, so
+// it is the fp64 order, proven and not likely.
 #include <limits>
 #include "rows.h"
 #include "threads.h"
 
 namespace shoal {
-const Kernels &kernels_of(int isa);
-
 namespace {
 
 /** Packed rows of a block lie in the second-level cache while every query passes over them. */
@@ -15,39 +13,63 @@ constexpr size_t BLOCK_BYTES = 384 * 1024;
 /** Below this the packing of a row costs more than it saves: each row is compared in place. */
 constexpr uint64_t MIN_PACKED_QUERIES = 4;
 
-struct Candidate {
-  float score;
-  uint64_t id;
+struct Scored {
+  double score; // the larger the better: a distance is negative here
+  uint32_t row;
 };
 
-bool is_better(const Candidate &a, const Candidate &b) { return a.score > b.score || (a.score == b.score && a.id < b.id); }
+bool is_better(const Scored &a, const Scored &b) { return a.score > b.score || (a.score == b.score && a.row < b.row); }
+
+/** How far a score in fp32 may be from the one in fp64: `relative` × the k-th score, or what makes up `fixed`. */
+struct Error {
+  double fixed = 0, relative = 0, root = 0;
+
+  /** A row whose score in fp32 is not above this is worse than `score`. */
+  float limit_below(double score) const {
+    const double slack = fixed + relative * std::fabs(score) + root * std::sqrt(std::fabs(score));
+    return static_cast<float>(score - slack);
+  }
+};
 
 /**
- * The best candidates of one query among the rows of one thread, worst on top. Rows come by rising id, and one that only
- * equals the worst is not taken: so ties go to the lower id.
+ * One rounding (2^-24 of the term's size) for each addition of a chain, a few for scales and the last conversion; sizes by
+ * Cauchy and Schwarz. 1e-35: products that leave the normal numbers of fp32.
  */
+Error error_of(const shoal_rows &rows, enum shoal_metric metric, double query_norm) {
+  const double chain = std::min<double>(rows.dims, CHUNK_DIMS) + static_cast<double>(rows.dims) / CHUNK_DIMS + 12;
+  const double roundings = chain / (1 << 24);
+  if (metric == SHOAL_COSINE) return {roundings + 1e-35, 1.0 / (1 << 23), 0};
+  if (metric == SHOAL_DOT) return {roundings * query_norm * rows.longest + 1e-35, 1.0 / (1 << 23), 0};
+  // A scaled value is rounded once before the difference is taken.
+  const double rounded = rows.scales == nullptr ? 0 : rows.longest / (1 << 23);
+  return {rounded * rounded + 1e-35, roundings, 2 * rounded};
+}
+
+/** The best rows of one query among those that one thread has seen; they come by rising number. */
 class Best {
  public:
-  explicit Best(size_t size) : size_(size) {}
-  float limit() const { return limit_; }
-  const std::vector<Candidate> &found() const { return heap_; }
+  Best(size_t k, Error error) : k_(k), error_(error) {}
+  const std::vector<Scored> &found() const { return heap_; }
 
-  void offer(float score, uint64_t id) {
-    if (!(score > limit_)) return;
-    if (heap_.size() == size_) {
-      std::pop_heap(heap_.begin(), heap_.end(), is_better);
-      heap_.back() = {score, id};
-    } else {
-      heap_.push_back({score, id});
+  /** What a row has to be above in fp32. */
+  float offer(double score, uint32_t row) {
+    const Scored scored{score, row};
+    if (!std::isnan(score) && (heap_.size() < k_ || is_better(scored, heap_.front()))) {
+      if (heap_.size() == k_) {
+        std::pop_heap(heap_.begin(), heap_.end(), is_better);
+        heap_.back() = scored;
+      } else {
+        heap_.push_back(scored);
+      }
+      std::push_heap(heap_.begin(), heap_.end(), is_better); // worst on top
     }
-    std::push_heap(heap_.begin(), heap_.end(), is_better);
-    if (heap_.size() == size_) limit_ = heap_.front().score;
+    return heap_.size() < k_ ? -std::numeric_limits<float>::infinity() : error_.limit_below(heap_.front().score);
   }
 
  private:
-  size_t size_;
-  float limit_ = -std::numeric_limits<float>::infinity();
-  std::vector<Candidate> heap_;
+  size_t k_;
+  Error error_;
+  std::vector<Scored> heap_;
 };
 
 struct Search {
@@ -56,102 +78,95 @@ struct Search {
   uint64_t query_count;
   const shoal_rows &rows;
   enum shoal_metric metric;
+  std::vector<double> norms;
+  std::vector<float> scales;
+
+  double exact(uint64_t query, uint64_t row, float *scratch) const {
+    const float *stored = stored_row(kernels, rows, row, scratch);
+    const double score = exact_score(kernels, rows, metric, queries + query * rows.dims, norms[query], stored, row);
+    return metric == SHOAL_L2 ? -score : score;
+  }
 };
 
-void search_packed(const Search &search, const std::vector<float> &packed_queries, uint64_t first, uint64_t last, std::vector<Best> &best) {
+void search_packed(const Search &search, const float *packed_queries, uint64_t first, uint64_t last, float *packed, float *scratch, float *scores, float *limits, std::vector<Best> &best) {
   const Kernels &kernels = search.kernels;
   const uint32_t dims = search.rows.dims;
   const size_t tile_rows = kernels.tile_rows, panel = kernels.tile_queries;
-  const size_t tiles = std::max<size_t>(1, BLOCK_BYTES / (tile_rows * dims * sizeof(float)));
   const auto tile = search.metric == SHOAL_L2 ? kernels.l2_tile : kernels.dot_tile;
-  std::vector<float> packed(tiles * tile_rows * dims), scratch(tile_rows * dims), scores(panel * tile_rows);
-  for (uint64_t block = first; block < last; block += tiles * tile_rows) {
-    const uint64_t end = std::min<uint64_t>(last, block + tiles * tile_rows);
-    pack_block(kernels, search.rows, block, end, packed.data(), scratch.data());
-    for (uint64_t q0 = 0; q0 < search.query_count; q0 += panel) {
-      const size_t count = std::min<uint64_t>(panel, search.query_count - q0);
-      for (uint64_t row = block; row < end; row += tile_rows) {
-        tile(packed_queries.data() + q0 * dims, packed.data() + (row - block) * dims, dims, scores.data());
-        for (size_t q = 0; q < count; q++) {
-          Best &of_query = best[q0 + q];
-          const float *values = scores.data() + q * tile_rows;
-          for (uint64_t bits = kernels.above(values, of_query.limit()); bits != 0; bits &= bits - 1) {
-            const size_t r = __builtin_ctzll(bits);
-            if (row + r < end) of_query.offer(values[r], row + r); // rows beyond the end are zeros that packing added
-          }
+  pack_block(kernels, search.rows, first, last, packed, scratch);
+  for (uint64_t q0 = 0; q0 < search.query_count; q0 += panel)
+    for (uint64_t row = first; row < last; row += tile_rows) {
+      uint32_t hot = tile(packed_queries + q0 * dims, packed + (row - first) * dims, dims, limits + q0, scores);
+      for (; __builtin_expect(hot != 0, 0); hot &= hot - 1) { // rare, once the first rows have been seen
+        const uint64_t q = __builtin_ctz(hot);
+        const float *values = scores + q * tile_rows;
+        for (uint64_t bits = kernels.above(values, limits[q0 + q]); bits != 0; bits &= bits - 1) {
+          const uint64_t r = __builtin_ctzll(bits);
+          // Rows beyond the end are zeros that packing added; the limit may have risen meanwhile.
+          if (row + r < last && values[r] > limits[q0 + q]) limits[q0 + q] = best[q0 + q].offer(search.exact(q0 + q, row + r, scratch), static_cast<uint32_t>(row + r));
         }
       }
     }
-  }
 }
 
-void search_in_place(const Search &search, const std::vector<float> &scales, uint64_t first, uint64_t last, std::vector<Best> &best) {
+void search_in_place(const Search &search, const float *scaled_queries, uint64_t first, uint64_t last, float *scratch, float *limits, std::vector<Best> &best) {
   const uint32_t dims = search.rows.dims;
   const auto pair = search.metric == SHOAL_L2 ? search.kernels.l2 : search.kernels.dot;
-  std::vector<float> scratch(dims), query(search.queries, search.queries + search.query_count * dims);
-  for (size_t i = 0; i < query.size() && !scales.empty(); i++) query[i] *= scales[i / dims];
   // A dot product takes the row's scale afterwards; a distance needs the scaled row.
   const bool scale_after = search.metric != SHOAL_L2 && search.rows.scales != nullptr;
   for (uint64_t id = first; id < last; id++) {
-    const float *row = scale_after ? stored_row(search.kernels, search.rows, id, scratch.data()) : scaled_row(search.kernels, search.rows, id, scratch.data());
+    const float *row = scale_after ? stored_row(search.kernels, search.rows, id, scratch) : scaled_row(search.kernels, search.rows, id, scratch);
     const float factor = scale_after ? search.rows.scales[id] : 1.0f;
-    for (uint64_t q = 0; q < search.query_count; q++) best[q].offer(factor * pair(query.data() + q * dims, row, dims), id);
+    for (uint64_t q = 0; q < search.query_count; q++)
+      if (factor * pair(scaled_queries + q * dims, row, dims) > limits[q]) limits[q] = best[q].offer(search.exact(q, id, scratch + dims), static_cast<uint32_t>(id));
   }
 }
 
-/** The best `size` of all threads' candidates of one query. */
-std::vector<Candidate> merged(const std::vector<std::vector<Best>> &parts, uint64_t query, size_t size) {
-  std::vector<Candidate> all;
-  for (const auto &part : parts) all.insert(all.end(), part[query].found().begin(), part[query].found().end());
+/** The best k of what all threads found. */
+uint32_t finish(const std::vector<std::vector<Best>> &parts, uint64_t query, enum shoal_metric metric, uint32_t k, uint32_t *best, double *scores) {
+  std::vector<Scored> all;
+  for (const auto &part : parts)
+    if (!part.empty()) all.insert(all.end(), part[query].found().begin(), part[query].found().end());
   std::sort(all.begin(), all.end(), is_better);
-  if (all.size() > size) all.resize(size);
-  return all;
-}
-
-struct Scored {
-  double score;
-  uint64_t id;
-};
-
-/** Scores `candidates` in fp64 and writes the first k. */
-uint32_t finish(const Search &search, uint64_t query, const std::vector<Candidate> &candidates, uint32_t k, uint64_t *ids, float *scores) {
-  const float *values = search.queries + query * search.rows.dims;
-  const double norm = norm_of(values, search.rows.dims);
-  std::vector<float> scratch(search.rows.dims);
-  std::vector<Scored> scored;
-  for (const Candidate &candidate : candidates) {
-    const float *stored = stored_row(search.kernels, search.rows, candidate.id, scratch.data());
-    scored.push_back({exact_score(search.kernels, search.rows, search.metric, values, norm, stored, candidate.id), candidate.id});
-  }
-  const double sign = search.metric == SHOAL_L2 ? -1 : 1;
-  std::sort(scored.begin(), scored.end(), [sign](const Scored &a, const Scored &b) { return sign * a.score > sign * b.score || (a.score == b.score && a.id < b.id); });
-  const uint32_t found = static_cast<uint32_t>(std::min<size_t>(k, scored.size()));
-  for (uint32_t i = 0; i < found; i++) ids[i] = scored[i].id, scores[i] = static_cast<float>(scored[i].score);
+  const uint32_t found = static_cast<uint32_t>(std::min<size_t>(k, all.size()));
+  for (uint32_t i = 0; i < found; i++) best[i] = all[i].row, scores[i] = (metric == SHOAL_L2 ? -all[i].score : all[i].score) + 0.0;
   return found;
 }
 
 }  // namespace
 }  // namespace shoal
 
-void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count, const shoal_rows *rows, enum shoal_metric metric, uint32_t k, uint64_t *ids,
-                float *scores, uint32_t *found) {
+void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count, const shoal_rows *rows, enum shoal_metric metric, uint32_t k, uint32_t *best_rows,
+                double *scores, uint32_t *found, shoal_stop stop) {
   using namespace shoal;
-  const Search search{kernels_of(isa), queries, query_count, *rows, metric};
-  // fp32 orders what differs by more than its rounding; the margin is for what does not.
-  const size_t size = std::min<uint64_t>(rows->count, static_cast<uint64_t>(k) + std::max<uint32_t>(16, k / 8));
-  const std::vector<float> scales = query_scales(queries, query_count, rows->dims, metric);
+  const Kernels &kernels = kernels_of(isa);
+  const uint32_t dims = rows->dims;
+  Search search{kernels, queries, query_count, *rows, metric, query_norms(queries, query_count, dims), {}};
+  search.scales = query_scales(search.norms, metric);
   const bool is_packed = query_count >= MIN_PACKED_QUERIES;
-  const std::vector<float> packed = is_packed ? pack_queries(search.kernels, queries, query_count, rows->dims, scales.empty() ? nullptr : scales.data()) : std::vector<float>{};
-  std::vector<std::vector<Best>> parts(threads, std::vector<Best>(query_count, Best(size)));
-  const uint64_t tiles = (rows->count + search.kernels.tile_rows - 1) / search.kernels.tile_rows;
-  in_parallel(threads, [&](int part) {
-    const uint64_t first = tiles * part / threads * search.kernels.tile_rows;
-    const uint64_t last = std::min<uint64_t>(rows->count, tiles * (part + 1) / threads * search.kernels.tile_rows);
-    if (is_packed) search_packed(search, packed, first, last, parts[part]);
-    else search_in_place(search, scales, first, last, parts[part]);
+  const size_t panel = kernels.tile_queries, padded = (query_count + panel - 1) / panel * panel;
+  std::vector<float> prepared;
+  if (is_packed) prepared = pack_queries(kernels, queries, query_count, dims, search.scales);
+  else prepared.assign(queries, queries + query_count * dims);
+  if (!is_packed && metric == SHOAL_COSINE)
+    for (size_t i = 0; i < prepared.size(); i++) prepared[i] *= search.scales[i / dims];
+  const uint64_t tiles = std::max<uint64_t>(1, BLOCK_BYTES / (kernels.tile_rows * dims * sizeof(float)));
+  const uint64_t block_rows = tiles * kernels.tile_rows, blocks = (rows->count + block_rows - 1) / block_rows;
+  const size_t kept = std::min<uint64_t>(k, rows->count);
+  std::vector<std::vector<Best>> parts(threads);
+  std::atomic<int> part{0};
+  in_blocks(threads, blocks, [&](auto next) {
+    std::vector<Best> &best = parts[part.fetch_add(1)];
+    for (uint64_t q = 0; q < query_count; q++) best.emplace_back(kept, error_of(*rows, metric, search.norms[q]));
+    std::vector<float> limits(padded, -std::numeric_limits<float>::infinity());
+    std::fill(limits.begin() + query_count, limits.end(), std::numeric_limits<float>::infinity()); // queries that packing added
+    std::vector<float> packed(is_packed ? block_rows * dims : 0), scratch(std::max<size_t>(2, kernels.tile_rows) * dims), tile(panel * kernels.tile_rows);
+    for (uint64_t block; next(&block) && !is_stopped(stop);) {
+      const uint64_t first = block * block_rows, last = std::min<uint64_t>(rows->count, first + block_rows);
+      if (is_packed) search_packed(search, prepared.data(), first, last, packed.data(), scratch.data(), tile.data(), limits.data(), best);
+      else search_in_place(search, prepared.data(), first, last, scratch.data(), limits.data(), best);
+    }
   });
-  in_parallel(threads, [&](int part) {
-    for (uint64_t q = query_count * part / threads; q < query_count * (part + 1) / threads; q++)
-      found[q] = finish(search, q, merged(parts, q, size), k, ids + q * k, scores + q * k);
-  });
+  if (is_stopped(stop)) return;
+  for (uint64_t q = 0; q < query_count; q++) found[q] = finish(parts, q, metric, k, best_rows + q * k, scores + q * k);
 }

@@ -1,0 +1,122 @@
+// The kernels in native code, on libuv's threads: the event loop only waits. What the library wants beside the rows (1/‖row‖ for
+// cosine, the longest row for the bounds of its proof) is worked out once for each block of rows.
+
+import { invariant, ShoalError } from '@shoal/core';
+import type { Engine, Isa } from './kernels.ts';
+import type { NativeAddon, NativeRows } from './native-addon.ts';
+import { BYTES_OF, METRICS, MIN_LENGTH, ROW_TYPES, type Metric, type RowBlock } from './vectors.ts';
+
+/** Less is done by one thread: starting another costs 20 to 40 µs, in which a core does some 4 million products. */
+const MIN_THREADED_PRODUCTS = 8_000_000;
+
+export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number): Engine {
+  const index = addon.isas().indexOf(isa);
+  const threadsFor = (products: number): number => (products < MIN_THREADED_PRODUCTS ? 1 : threads);
+  const prepare = new RowsPreparer(addon, index, threads);
+  return {
+    isa, threads,
+    async topK(queries, rows, metric, k, signal) {
+      const prepared = await prepare.rows(rows, metric);
+      const found = new Uint32Array(queries.rows * (k + 1));
+      const scores = new Float64Array(queries.rows * k);
+      await withStop(signal, (stop) => addon.topK(index, threadsFor(queries.rows * rows.rows * rows.dims), ...prepared, unshared(queries.values), queries.rows, METRICS.indexOf(metric), k, found, scores, stop));
+      return { found: found.subarray(0, queries.rows), rows: found.subarray(queries.rows), scores };
+    },
+    async matrix(queries, rows, metric, signal) {
+      const prepared = await prepare.rows(rows, metric);
+      const scores = new Float32Array(queries.rows * rows.rows);
+      await withStop(signal, (stop) => addon.matrix(index, threadsFor(scores.length * rows.dims), ...prepared, unshared(queries.values), queries.rows, METRICS.indexOf(metric), scores, stop));
+      return scores;
+    },
+    async rescore(queries, rows, metric, begin, candidates, signal) {
+      const prepared = await prepare.rows(rows, metric);
+      const scores = new Float64Array(candidates.length);
+      await withStop(signal, (stop) => addon.rescore(index, threadsFor(candidates.length * rows.dims), ...prepared, unshared(queries.values), queries.rows, METRICS.indexOf(metric), begin, candidates, scores, stop));
+      return scores;
+    },
+    async spread(graph, lanes, activation, { steps, decay, threshold, signal }) {
+      const { nodes, begin, source, weight } = graph;
+      const scratch = new Float32Array(2 * activation.length);
+      await withStop(signal, (stop) => addon.spread(index, threadsFor(steps * lanes * (source.length + nodes)), nodes, begin, source, weight, lanes, steps, decay, threshold, activation, scratch, stop));
+    },
+  };
+}
+
+/** Runs `work` with a byte that an abort sets; then the reason is thrown, whatever the work has left. */
+async function withStop(signal: AbortSignal | undefined, work: (stop: Uint8Array) => Promise<void>): Promise<void> {
+  signal?.throwIfAborted();
+  const stop = new Uint8Array(1);
+  const onAbort = (): void => {
+    stop[0] = 1;
+  };
+  signal?.addEventListener('abort', onAbort, { once: true });
+  try {
+    await work(stop);
+  } catch (error) {
+    if (error instanceof Error && error.message === 'out of memory') throw new ShoalError('OUT_OF_VRAM', 'there is not enough memory for this search: take fewer rows or queries at a time (tileRows)', {}, error);
+    throw error;
+  } finally {
+    signal?.removeEventListener('abort', onAbort);
+  }
+  signal?.throwIfAborted();
+}
+
+/** N-API hands out pointers into memory that only this process changes. */
+function unshared(values: Float32Array): Float32Array {
+  return values.buffer instanceof SharedArrayBuffer ? values.slice() : values;
+}
+
+interface Prepared {
+  readonly lengths: Float32Array | Float64Array;
+  readonly longest: number;
+  inverse?: Float32Array;
+}
+
+class RowsPreparer {
+  readonly #addon: NativeAddon;
+  readonly #isa: number;
+  readonly #threads: number;
+  /** Blocks are never changed: a collection's are read-only, and a matrix gets a new one with each call. */
+  readonly #known = new WeakMap<RowBlock, Prepared>();
+
+  constructor(addon: NativeAddon, isa: number, threads: number) {
+    this.#addon = addon;
+    this.#isa = isa;
+    this.#threads = threads;
+  }
+
+  async rows(block: RowBlock, metric: Metric): Promise<NativeRows> {
+    const { dtype, rows, dims, strideBytes, scales } = block;
+    invariant(strideBytes % BYTES_OF[dtype] === 0 && block.data.length >= (rows - 1) * strideBytes + dims * BYTES_OF[dtype], 'rows lie within their bytes, each on a multiple of its element');
+    const data = block.data.buffer instanceof SharedArrayBuffer ? block.data.slice() : block.data;
+    const described = (factors: Float32Array | null, longest: number): NativeRows => [data, rows, dims, strideBytes, ROW_TYPES.indexOf(dtype), factors, longest];
+    let prepared = this.#known.get(block);
+    if (prepared === undefined) {
+      const lengths = block.lengths ?? (await this.#lengths(described(null, 0), scales));
+      prepared = { lengths, longest: longestOf(lengths) };
+      this.#known.set(block, prepared);
+    }
+    if (metric !== 'cosine') return described(scales ?? null, prepared.longest);
+    return described((prepared.inverse ??= inverseOf(prepared.lengths, scales)), prepared.longest);
+  }
+
+  async #lengths(rows: NativeRows, scales: Float32Array | undefined): Promise<Float64Array> {
+    const lengths = new Float64Array(rows[1]);
+    await this.#addon.lengths(this.#isa, rows[1] * rows[2] < MIN_THREADED_PRODUCTS ? 1 : this.#threads, ...rows, lengths);
+    if (scales !== undefined) for (let row = 0; row < lengths.length; row++) lengths[row]! *= scales[row]!;
+    return lengths;
+  }
+}
+
+function longestOf(lengths: Float32Array | Float64Array): number {
+  let longest = 0;
+  for (const length of lengths) if (length > longest) longest = length; // false for NaN
+  return longest * (1 + 1e-6); // lengths may have been rounded
+}
+
+/** 1/‖row‖ in units of the stored values; 0 for rows of length 0. */
+function inverseOf(lengths: Float32Array | Float64Array, scales: Float32Array | undefined): Float32Array {
+  const inverse = new Float32Array(lengths.length);
+  for (let row = 0; row < inverse.length; row++) inverse[row] = lengths[row]! < MIN_LENGTH ? 0 : (scales?.[row] ?? 1) / lengths[row]!;
+  return inverse;
+}

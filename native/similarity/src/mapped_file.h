@@ -1,0 +1,14 @@
+// Files mapped into memory that may be cut by somebody else while they are. Reading behind the new end raises SIGBUS, which would
+// end the process: the handler puts zeros there instead and remembers it, so that whoever asked learns of it afterwards.
+#pragma once
+#include <cstddef>
+
+namespace shoal {
+
+/** The bytes of a file, copied where they are written to; null with errno set when it cannot be mapped. Its size goes to *size. */
+char *map_file(const char *path, size_t *size);
+void unmap_file(char *data);
+/** True when something behind the end of the file was read since it was mapped. False for memory that is no mapping. */
+bool is_cut(const char *data);
+
+}  // namespace shoal
