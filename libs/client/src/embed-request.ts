@@ -7,6 +7,7 @@ import {
   type EmbedJobData, type Encoded, type OutputDtype, type OutputOptions, type Tokenizer,
 } from '@shoal/core';
 import type { NewJob } from '@shoal/queue';
+import type { JobRequest } from './open-jobs.ts';
 
 /** What all jobs of one call have in common. */
 export interface RequestTerms {
@@ -22,11 +23,8 @@ export interface RequestTerms {
   readonly class: 'interactive' | 'bulk' | undefined;
 }
 
-export interface EmbedRequest {
-  readonly jobId: string;
+export interface EmbedRequest extends JobRequest {
   readonly rows: number;
-  readonly fingerprint: string;
-  readonly job: NewJob;
   /** Known when the client tokenized: tokens of each row, and the rows that were cut. */
   readonly tokens: readonly number[] | undefined;
   readonly truncated: readonly number[] | undefined;

@@ -27,7 +27,7 @@ const FATAL = new Set(['QUEUE_UNREACHABLE', 'QUEUE_FULL', 'ADMISSION_REFUSED', '
 interface Entry<Item> {
   readonly chunk: Chunk<Item>;
   /** Undefined when no job could be made of the chunk. */
-  readonly asked: Asked | undefined;
+  readonly asked: Asked<EmbedRequest> | undefined;
   /** Never rejects. */
   readonly outcome: Promise<Outcome>;
 }
@@ -151,7 +151,7 @@ class StreamRun<Item extends { readonly text: string }> {
   }
 }
 
-async function outcomeOf(asked: Asked | ShoalError): Promise<Outcome> {
+async function outcomeOf(asked: Asked<EmbedRequest> | ShoalError): Promise<Outcome> {
   try {
     if (asked instanceof ShoalError) throw asked;
     return { ok: true, request: asked.request, delivery: await asked.delivery };

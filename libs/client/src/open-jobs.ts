@@ -20,9 +20,15 @@ import {
   ShoalError, decodeResultHeader, isShoalError, openResult, parseFailedReason,
   type Clock, type ErrorCode, type FaultPoints, type Logger, type ResultHeader,
 } from '@shoal/core';
-import type { AddResult, Again, JobProducer, ResultReader } from '@shoal/queue';
+import type { AddResult, Again, JobProducer, NewJob, ResultReader } from '@shoal/queue';
 import type { ClientCounts } from './embedding.ts';
-import type { EmbedRequest } from './embed-request.ts';
+
+/** One job to be put on the queue, whatever it asks for. */
+export interface JobRequest {
+  readonly jobId: string;
+  readonly fingerprint: string;
+  readonly job: NewJob;
+}
 
 export interface OpenJobsParts {
   readonly producer: Pick<JobProducer, 'add' | 'states' | 'remove' | 'onConnection'>;
@@ -46,8 +52,8 @@ export interface Delivery {
 }
 
 /** One caller's interest in one job. */
-export interface Asked {
-  readonly request: EmbedRequest;
+export interface Asked<Request extends JobRequest = JobRequest> {
+  readonly request: Request;
   readonly delivery: Promise<Delivery>;
 }
 
@@ -59,7 +65,7 @@ type Step =
   | { readonly name: 'to-fetch' | 'fetching' | 'gone' };
 
 interface OpenJob {
-  readonly request: EmbedRequest;
+  readonly request: JobRequest;
   readonly delivery: PromiseWithResolvers<Delivery>;
   step: Step;
   /** Who waits for it: the same request may be made twice at once. */
@@ -122,10 +128,10 @@ export class OpenJobs {
   }
 
   /** `delivery` resolves with the request's result, whoever computes it. Call `release` once the vectors are safe. */
-  ask(request: EmbedRequest): Asked {
+  ask<Request extends JobRequest>(request: Request): Asked<Request> {
     const job = this.jobs.get(request.jobId) ?? this.open(request);
     const isOther = job.request.fingerprint !== request.fingerprint;
-    const asked: Asked = { request, delivery: isOther ? Promise.reject(conflict(request, job.request.fingerprint)) : job.delivery.promise };
+    const asked: Asked<Request> = { request, delivery: isOther ? Promise.reject(conflict(request, job.request.fingerprint)) : job.delivery.promise };
     if (!isOther) job.holders.add(asked);
     return asked;
   }
@@ -159,7 +165,7 @@ export class OpenJobs {
     while (this.work.size > 0) await Promise.all(this.work);
   }
 
-  private open(request: EmbedRequest): OpenJob {
+  private open(request: JobRequest): OpenJob {
     const job: OpenJob = {
       request, delivery: Promise.withResolvers(), step: { name: 'to-add', again: 'when-used-up', notBeforeMs: 0 },
       holders: new Set(), isOurs: false, announced: undefined, wasLetIn: false, isLost: false, askedAgain: 0, faultSinceMs: undefined,
@@ -470,7 +476,7 @@ export class OpenJobs {
   }
 }
 
-function conflict({ jobId, fingerprint }: EmbedRequest, found: string): ShoalError<'JOB_ID_CONFLICT'> {
+function conflict({ jobId, fingerprint }: JobRequest, found: string): ShoalError<'JOB_ID_CONFLICT'> {
   return new ShoalError('JOB_ID_CONFLICT', `job id "${jobId}" is in use for another request (its fingerprint is ${found}, this one's ${fingerprint}); choose another id`, {
     jobId, found, asked: fingerprint,
   });

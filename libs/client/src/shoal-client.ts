@@ -2,11 +2,12 @@
 // one array. What a call asked for is computed by workers; this process only tokenizes, waits and checks.
 
 import { randomUUID } from 'node:crypto';
-import { DEFAULT_PREFIX, MAX_ROWS_PER_JOB, ShoalError, mainQueue, noFaults, noLog, systemClock } from '@shoal/core';
+import { DEFAULT_PREFIX, MAX_ROWS_PER_JOB, ShoalError, mainQueue, noFaults, noLog, systemClock, type Matrix, type Ranking } from '@shoal/core';
 import { Canceller, JobProducer, ResultReader, type CancelResult } from '@shoal/queue';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type { ClientCounts, ClientOptions, EmbedOptions, EmbedResult, EmbeddedBlock, StreamBlock, StreamOptions } from './embedding.ts';
 import { OpenJobs } from './open-jobs.ts';
+import { SimilarityCalls, type CosineOptions, type Queries, type RankingOptions, type Scores, type SpreadOptions } from './similarity-calls.ts';
 
 /** Requests of up to so many texts are somebody waiting at a prompt, unless they say otherwise. */
 const INTERACTIVE_TEXTS = 8;
@@ -17,6 +18,7 @@ export class ShoalClient {
   private readonly producer: JobProducer;
   private readonly reader: ResultReader;
   private readonly jobs: OpenJobs;
+  private readonly similarity: SimilarityCalls;
   private canceller: Promise<Canceller> | undefined;
   private closing: Promise<void> | undefined;
 
@@ -25,6 +27,7 @@ export class ShoalClient {
     this.options = options;
     this.producer = producer;
     this.reader = reader;
+    this.similarity = new SimilarityCalls(options);
     this.jobs = new OpenJobs({ producer, reader, cancel: (jobIds) => this.cancelJobs(jobIds), clock: systemClock, log, faults, askAfterMs, giveUpAfterMs, whenFull, onHeldBack });
   }
 
@@ -71,6 +74,32 @@ export class ShoalClient {
   }
 
   /**
+   * The k best rows of a collection ("docs@3") for each query, best first, by exact search; one ranking per query, in order.
+   * Texts as queries are embedded by this client's model first. Rejects as `embed` does, and with COLLECTION_UNKNOWN,
+   * COLLECTION_GONE, COLLECTION_CORRUPT, COLLECTION_EMPTY, DIMENSIONS_MISMATCH, VECTOR_INVALID, RESULT_TOO_LARGE or OUT_OF_VRAM.
+   */
+  async topK(collection: string, queries: Queries, { k, metric, ...options }: RankingOptions): Promise<Ranking[]> {
+    return this.similarity.rankings({ kind: 'topk', collection, k, metric }, await this.vectorsOf(queries, options.signal), options);
+  }
+
+  /** The same among chosen rows: `candidates` has a list of row ids for each query. Also rejects with SEARCH_INVALID where an id is no row. */
+  async rescore(collection: string, queries: Queries, candidates: readonly BigUint64Array[], { k, metric, ...options }: RankingOptions): Promise<Ranking[]> {
+    return this.similarity.rankings({ kind: 'rescore', collection, k, metric, candidates }, await this.vectorsOf(queries, options.signal), options);
+  }
+
+  /** Every score of the queries against a collection, or against other vectors or texts. Rejects as `topK` does. */
+  async cosine(queries: Queries, others: { readonly collection: string } | Queries, { metric, ...options }: CosineOptions = {}): Promise<Scores> {
+    const matrix = await this.vectorsOf(queries, options.signal);
+    if ('collection' in others) return this.similarity.scores({ kind: 'cosine', collection: others.collection, metric }, matrix, options);
+    return this.similarity.scores({ kind: 'cosine', against: await this.vectorsOf(others, options.signal), metric }, matrix, options);
+  }
+
+  /** The k nodes of a graph ("links") that activation spreading from each set of seeds reaches most; one ranking per set. Also rejects with GRAPH_INVALID. */
+  async spread(graph: string, seeds: readonly (readonly number[])[], options: SpreadOptions): Promise<Ranking[]> {
+    return this.similarity.spread({ graph, ...options }, seeds);
+  }
+
+  /**
    * Takes requests back, whoever made them and wherever they are: those that wait have failed with CANCELLED when this
    * resolves, running ones are dropped by their workers in less than a batch. `ids` as given to `embed` (`jobId`) or
    * `embedStream` (`runId`); of what this client has not open itself, only requests of a single job are found. One result per
@@ -101,10 +130,16 @@ export class ShoalClient {
   }
 
   private async closeAll(): Promise<void> {
-    await this.jobs.close();
+    await Promise.all([this.jobs.close(), this.similarity.close()]);
     const canceller = await this.canceller?.catch(() => undefined);
     await Promise.all([this.producer.close(), this.reader.close(), canceller?.close()]);
     await this.jobs.idle();
+  }
+
+  private async vectorsOf(queries: Queries, signal: AbortSignal | undefined): Promise<Matrix> {
+    if ('dims' in queries) return { values: queries.values, rows: queries.values.length / queries.dims, dims: queries.dims };
+    const { vectors: values, rows, dims } = await this.embed(queries, { ...(this.options.model.prompts === undefined ? {} : { prompt: 'query' as const }), ...(signal === undefined ? {} : { signal }) });
+    return { values, rows, dims };
   }
 
   private get jobTexts(): number {

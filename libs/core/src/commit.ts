@@ -1,34 +1,34 @@
-// The executor's last verb: a job whose rows are all back gets its result written, if its lease still holds. One pipeline at a
-// time; whatever is done meanwhile goes with the next. Knows nothing of pools and devices.
+// The executor's last verb: a job that is done gets its result written, if its lease still holds. One pipeline at a time;
+// whatever is done meanwhile goes with the next. Knows nothing of pools and devices, nor of what is in a result.
 
 import { toFailure, type Failure } from './errors.ts';
 import { conflict } from './fill.ts';
-import { encodeBody } from './output-encoding.ts';
-import { encodeResult, type ResultHeader } from './result-format.ts';
-import type { CommitRequest, CommitResult, InferenceBackend, PayloadStore } from './ports.ts';
-import type { EmbedReturn } from './job-schema.ts';
+import type { CommitRequest, CommitResult, PayloadStore } from './ports.ts';
 import type { FaultPoints } from './fault-points.ts';
-import type { JobOrder, JobOutcome } from './protocol.ts';
-import type { OpenJob } from './open-job.ts';
+import type { JobOutcome, JobReturn, OrderTerms } from './protocol.ts';
 
-export interface CommitterParts {
-  readonly store: PayloadStore;
-  readonly backend: Pick<InferenceBackend, 'dims' | 'device' | 'precision'>;
-  /** name@revision */
-  readonly model: string;
-  /** Key of a job's result, for its return value. */
-  readonly resultKey: (jobId: string) => string;
-  readonly faults: FaultPoints;
-  /** Called once for each commit that was answered. */
-  readonly onCommitted: (answers: readonly { readonly job: OpenJob; readonly outcome: JobOutcome }[]) => void;
+export interface CommittedJob {
+  readonly order: OrderTerms;
+  readonly fingerprint: string;
+  readonly isDropped: boolean;
 }
 
-export class Committer {
-  private readonly parts: CommitterParts;
-  private done: OpenJob[] = [];
+export interface CommitterParts<Job extends CommittedJob> {
+  readonly store: PayloadStore;
+  readonly faults: FaultPoints;
+  /** Header and body (SHL1). */
+  readonly resultOf: (job: Job) => Buffer;
+  readonly valueOf: (job: Job) => JobReturn;
+  /** Called once for each commit that was answered. */
+  readonly onCommitted: (answers: readonly { readonly job: Job; readonly outcome: JobOutcome }[]) => void;
+}
+
+export class Committer<Job extends CommittedJob> {
+  private readonly parts: CommitterParts<Job>;
+  private done: Job[] = [];
   private loop: Promise<void> | undefined;
 
-  constructor(parts: CommitterParts) {
+  constructor(parts: CommitterParts<Job>) {
     this.parts = parts;
   }
 
@@ -37,15 +37,9 @@ export class Committer {
     return this.loop;
   }
 
-  add(jobs: readonly OpenJob[]): void {
+  add(jobs: readonly Job[]): void {
     this.done.push(...jobs);
     this.commitDone();
-  }
-
-  /** For a result that somebody committed before: what its header tells. Tokens and times of that run are not known any more. */
-  repeatedValue(order: JobOrder, header: ResultHeader): EmbedReturn {
-    const { rows, dims } = header;
-    return { ...this.commonValue(order), rows, dims, tokens: 0, truncated: header.isTruncated ? 1 : 0, splits: 0, ms: { queued: Math.round(order.queuedMs), run: 0 } };
   }
 
   /** One loop at a time; looks again when one ends, because a job may be done between its last look and its end. */
@@ -70,35 +64,22 @@ export class Committer {
     }
   }
 
-  private commitRequest(job: OpenJob): CommitRequest {
-    const { order, fingerprint, rows } = job;
-    const { dims, body } = encodeBody(job.vectors, rows, this.parts.backend.dims, order.output);
-    const result = encodeResult({ dtype: order.output.dtype, rows, dims, fingerprint, isTruncated: job.truncated > 0 }, body);
-    return { jobId: order.jobId, lane: order.lane, token: order.token, fingerprint, result, ttlMs: order.resultTtlMs };
+  private commitRequest(job: Job): CommitRequest {
+    const { order, fingerprint } = job;
+    return { jobId: order.jobId, lane: order.lane, token: order.token, fingerprint, result: this.parts.resultOf(job), ttlMs: order.resultTtlMs };
   }
 
-  private outcomeOf(job: OpenJob, result: CommitResult): JobOutcome {
+  private outcomeOf(job: Job, result: CommitResult): JobOutcome {
     const { jobId, token } = job.order;
     switch (result) {
-      case 'committed': return { kind: 'committed', jobId, token, value: this.valueOf(job) };
-      case 'already': return { kind: 'already', jobId, token, value: this.valueOf(job) };
+      case 'committed': return { kind: 'committed', jobId, token, value: this.parts.valueOf(job) };
+      case 'already': return { kind: 'already', jobId, token, value: this.parts.valueOf(job) };
       case 'lease-lost': return { kind: 'lease-lost', jobId, token };
       case 'conflict': return failed(job.order, toFailure(conflict(jobId, 'something else', job.fingerprint)));
     }
   }
-
-  private valueOf(job: OpenJob): EmbedReturn {
-    const { order, rows, tokens, truncated, splits, runMs } = job;
-    const dims = Math.min(order.output.dimensions ?? this.parts.backend.dims, this.parts.backend.dims);
-    return { ...this.commonValue(order), rows, dims, tokens, truncated, splits, ms: { queued: Math.round(order.queuedMs), run: Math.round(runMs) } };
-  }
-
-  private commonValue(order: JobOrder): Pick<EmbedReturn, 'v' | 'key' | 'model' | 'dtype' | 'device' | 'precision'> {
-    const { backend, model, resultKey } = this.parts;
-    return { v: 1, key: resultKey(order.jobId), model, dtype: order.output.dtype, device: backend.device, precision: backend.precision };
-  }
 }
 
-export function failed(order: JobOrder, failure: Failure): JobOutcome {
+export function failed(order: OrderTerms, failure: Failure): JobOutcome {
   return { kind: 'failed', jobId: order.jobId, token: order.token, failure };
 }

@@ -12,6 +12,7 @@
 // any more, and the process is worn out: *recycled*. It says so once, launches nothing more, and leaves its open jobs to the next.
 
 import { Committer, failed } from './commit.ts';
+import { embedResult, embedValue, repeatedValue } from './embed-result.ts';
 import { Filler, type Filled } from './fill.ts';
 import { ShoalError, toFailure, type Failure } from './errors.ts';
 import { Slots, rowsWithin } from './slots.ts';
@@ -70,7 +71,7 @@ const MAX_LENGTH_ERROR = 0.01;
 export class Executor {
   private readonly parts: ExecutorParts;
   private readonly filler: Filler;
-  private readonly committer: Committer;
+  private readonly committer: Committer<OpenJob>;
   private readonly slots: Slots;
   private readonly cutLimits: CutLimits;
   private readonly pool = new Pool<Row>();
@@ -98,7 +99,7 @@ export class Executor {
     const { backend, budget, limits } = parts;
     this.parts = parts;
     this.filler = new Filler(parts);
-    this.committer = new Committer({ ...parts, onCommitted: (answers) => this.conclude(answers) });
+    this.committer = new Committer({ ...parts, resultOf: (job) => embedResult(parts, job), valueOf: (job) => embedValue(parts, job), onCommitted: (answers) => this.conclude(answers) });
     this.slots = new Slots(backend);
     this.cutLimits = {
       maxRowAgeMs: limits.maxRowAgeMs,
@@ -167,7 +168,7 @@ export class Executor {
     const { jobId, token } = order;
     switch (filled.kind) {
       case 'rows': return this.pour(order, filled, arrivedMs);
-      case 'already': return void this.report([{ kind: 'already', jobId, token, value: this.committer.repeatedValue(order, filled.header) }]);
+      case 'already': return void this.report([{ kind: 'already', jobId, token, value: repeatedValue(this.parts, order, filled.header) }]);
       case 'failed': return void this.report([failed(order, filled.failure)]);
       default: return unreachable(filled);
     }

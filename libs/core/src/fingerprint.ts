@@ -27,7 +27,7 @@ export function fingerprintOf(facts: FingerprintFacts, input: Uint8Array): strin
 
 /**
  * The same of a similarity job: sha256 over one line of JSON and what is compared, as SHQ1 bytes:
- * `["topk","docs@3","cosine",10]\n` ‖ SHQ1. Of a spread: `["spread","graph@1",3,0.5,0,10,[[7],[1,2]]]\n`, seeds at the end.
+ * `["topk","docs@3","cosine",10]\n` ‖ SHQ1. Of a spread: `["spread","links",3,0.5,0,10,[[7],[1,2]]]\n`, seeds at the end.
  */
 export function similarityFingerprint(request: SimilarityRequest, compared: Comparands | readonly (readonly number[])[]): string {
   const hash = createHash('sha256');

@@ -1,6 +1,6 @@
 export { invariant, unreachable } from './invariant.ts';
 export { ERROR_CODES, ShoalError, failedReason, isShoalError, parseFailedReason, toFailure, type ErrorCode, type Failure } from './errors.ts';
-export { DEFAULT_PREFIX, REPLY_CHANNEL, SIMILARITY_QUEUE, checkJobId, cpuQueue, keySpace, mainQueue, modelSlug, type KeySpace } from './keys.ts';
+export { DEFAULT_PREFIX, REPLY_CHANNEL, SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE, checkJobId, cpuQueue, keySpace, mainQueue, modelSlug, type KeySpace } from './keys.ts';
 export { INTERACTIVE_ROWS, LIVE_RESULT_TTL_MS, MAX_INLINE_BYTES, MAX_ROWS_PER_JOB, SUBMITTED_RESULT_TTL_MS, type JobTerms } from './job-terms.ts';
 export { parseJob, type EmbedJob, type EmbedJobData, type EmbedReturn, type JobInput, type OutputDtype, type OutputOptions } from './job-schema.ts';
 export { decodeInput, encodeTexts, encodeTokens, type DecodedInput, type TokenIds } from './input-format.ts';
@@ -33,6 +33,9 @@ export { encodeBody, toHalf } from './output-encoding.ts';
 export { faultPointsFrom, noFaults, type FaultPoint, type FaultPoints } from './fault-points.ts';
 export { fixedBudget, type FixedLimits } from './fixed-budget.ts';
 export { Executor, type ExecutorLimits, type ExecutorParts } from './executor.ts';
+export { SimilarityExecutor, type SimilarityExecutorParts } from './similarity-executor.ts';
+export { Residents } from './residents.ts';
+export type { Fitted, GraphSource, Held, HeldGraph, HeldRows, RankOptions, RowSource, SimilarityDevice, SpreadTerms } from './similarity-device.ts';
 export { Pipeline, type PipelineLimits, type PipelineParts } from './pipeline.ts';
 export { settingsPage } from './settings-page.ts';
 export { fitMemoryModel, fitShapes, footprintBytes, liveBytes, memoryLawSchema, type MemoryLaw, type MemoryPoint } from './memory-model.ts';

@@ -23,6 +23,8 @@ export function cpuQueue(modelName: string): string {
 
 /** Similarity jobs, of whatever collection. */
 export const SIMILARITY_QUEUE = 'similarity';
+/** Where similarity jobs that fit no device would go; nobody fills it while the kernels run on the CPU. */
+export const SIMILARITY_CPU_QUEUE = 'similarity-cpu';
 
 export interface KeySpace {
   /** Where the job's input waits when it does not travel inside the job (SHI1). */

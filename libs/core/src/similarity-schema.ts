@@ -20,6 +20,7 @@ const MAX_STEPS = 64;
 
 const dims = z.int().min(1).max(MAX_DIMS);
 const named = z.string().regex(/^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}@[1-9][0-9]{0,8}$/, 'must be name@version, e.g. docs@3');
+const graph = z.string().regex(/^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/, 'must be the name of a graph: up to 64 of A-Z a-z 0-9 _ . -');
 const metric = z.enum(['cosine', 'dot', 'l2']).optional();
 const k = z.int().min(1, 'must be at least 1').max(1_000_000);
 const rowId = z.int().min(0);
@@ -34,7 +35,7 @@ const schemas = {
   topk: z.strictObject({ ...termFields, collection: named, queries, k, metric }),
   rescore: z.strictObject({ ...termFields, collection: named, queries, candidates, k, metric }),
   spread: z.strictObject({
-    ...termFields, graph: named, k,
+    ...termFields, graph, k,
     seeds: z.array(z.array(rowId).min(1)).min(1).max(MAX_ROWS_PER_JOB),
     steps: z.int().min(1).max(MAX_STEPS).optional(),
     decay: z.number().gt(0).max(1).optional(),
@@ -77,7 +78,7 @@ export interface SimilarityReturn {
   readonly v: 1;
   readonly key: string;
   readonly kind: SimilarityKind;
-  /** name@version of the collection or graph; absent where the job brought all vectors itself. */
+  /** name@version of the collection, or name of the graph; absent where the job brought all vectors itself. */
   readonly collection?: string;
   readonly rows: number;
   /** Columns of the matrix, or the `k` that was asked for. */
@@ -129,8 +130,8 @@ function rescoreJob(jobId: string, data: Given<'rescore'>): SimilarityJob {
 }
 
 function spreadJob(jobId: string, data: Given<'spread'>): SimilarityJob {
-  const { graph, seeds, steps = 3, decay = 0.5, threshold = 0 } = data;
-  return { ...ranked(jobId, data, seeds.length), request: { kind: 'spread', graph, steps, decay, threshold, k: data.k }, input: { form: 'seeds', seeds } };
+  const { graph: name, seeds, steps = 3, decay = 0.5, threshold = 0 } = data;
+  return { ...ranked(jobId, data, seeds.length), request: { kind: 'spread', graph: name, steps, decay, threshold, k: data.k }, input: { form: 'seeds', seeds } };
 }
 
 function ranked(jobId: string, data: Given<'topk' | 'rescore' | 'spread'>, rows: number): Pick<SimilarityJob, 'jobId' | 'rows' | keyof JobTerms> {

@@ -25,7 +25,7 @@ export interface AdmissionLimits {
 export const DEFAULT_LIMITS: AdmissionLimits = { maxQueuedRows: 4_000_000, maxQueuedBytes: undefined, maxTenantShare: 0.8 };
 
 export interface WantedRoom {
-  readonly job: EmbedJob;
+  readonly job: Pick<EmbedJob, 'jobId' | 'tenant' | 'class' | 'rows' | 'input' | 'output'>;
   readonly inputBytes: number;
 }
 

@@ -3,9 +3,12 @@
 // It does not wait for results (result-reader.ts reads them, @shoal/client waits) and it never computes a fingerprint.
 
 import { randomUUID } from 'node:crypto';
-import { DEFAULT_PREFIX, ShoalError, keySpace, parseJob, type EmbedJob, type EmbedJobData, type KeySpace, type Logger } from '@shoal/core';
+import {
+  DEFAULT_PREFIX, ShoalError, keySpace, parseJob, parseSimilarityJob,
+  type EmbedJobData, type KeySpace, type Logger, type SimilarityJob, type SimilarityJobData, type SimilarityKind,
+} from '@shoal/core';
 import { Queue } from 'bullmq';
-import { Admission, admissionRefused, type AdmissionLimits } from './admission.ts';
+import { Admission, admissionRefused, type AdmissionLimits, type WantedRoom } from './admission.ts';
 import { openTransaction, queueAdd, queueRemove, type Transaction } from './bullmq-internals.ts';
 import { closeConnection, connected, openConnection, type Redis } from './connection.ts';
 import { judge, toFound, type Again, type Found, type Verdict } from './job-verdict.ts';
@@ -26,9 +29,11 @@ export interface ProducerOptions {
 export interface NewJob {
   /** Stable and chosen by the caller: it is what makes adding twice safe. */
   readonly jobId: string;
+  /** Default "embed". */
+  readonly name?: 'embed' | SimilarityKind | undefined;
   /** Must carry its fingerprint, or a conflict could not be seen. */
-  readonly data: EmbedJobData;
-  /** SHI1 bytes; exactly when `data.input` says that there are some. */
+  readonly data: EmbedJobData | SimilarityJobData;
+  /** SHI1 or SHQ1 bytes; exactly when `data` says that there are some. */
   readonly input?: Buffer | undefined;
 }
 
@@ -112,7 +117,7 @@ export class JobProducer {
    * call should be repeated.
    */
   async add(jobs: readonly NewJob[], { again = 'when-used-up', isKnown = false }: AddOptions = {}): Promise<AddResult[]> {
-    const wanted = jobs.map((job) => ({ job: checkNewJob(job), inputBytes: job.input?.length ?? 0 }));
+    const wanted = jobs.map(roomFor);
     const { admitted, refused } = await translated(() => this.admission.admit(wanted, isKnown));
     const added = await this.addAdmitted(jobs.slice(0, admitted), again);
     return refused === undefined ? added : [...added, ...jobs.slice(admitted).map(({ jobId }): AddResult => ({ jobId, outcome: 'refused', error: admissionRefused(refused) }))];
@@ -192,7 +197,7 @@ export class JobProducer {
     transaction.hmget(keys[0], 'data', 'finishedOn', 'failedReason');
     transaction.getrangeBuffer(keys[2], 0, 31);
     transaction.eval(PREPARE, 3, ...keys, ...(job.input === undefined ? [] : [job.input]));
-    queueAdd(this.queue, transaction, { name: 'embed', data: job.data, opts: { jobId: job.jobId } });
+    queueAdd(this.queue, transaction, { name: job.name ?? 'embed', data: job.data, opts: { jobId: job.jobId } });
   }
 
   private jobAndInput(jobId: string): [job: string, input: string] {
@@ -255,7 +260,7 @@ export class JobProducer {
     queueRemove(queue, transaction, job.jobId);
     transaction.del(this.keys.output(this.options.queue, job.jobId));
     if (job.input !== undefined) transaction.set(this.keys.input(this.options.queue, job.jobId), job.input);
-    queueAdd(queue, transaction, { name: 'embed', data: job.data, opts: { jobId: job.jobId } });
+    queueAdd(queue, transaction, { name: job.name ?? 'embed', data: job.data, opts: { jobId: job.jobId } });
   }
 
   private openWatcher(): { connection: Redis; queue: Queue } {
@@ -303,14 +308,36 @@ function inGroups(jobs: readonly NewJob[]): NewJob[][] {
   return groups;
 }
 
-function checkNewJob({ jobId, data, input }: NewJob): EmbedJob {
-  const job = parseJob(jobId, 'embed', data);
+/** Columns that a matrix of scores is expected to have while nobody here knows its collection. */
+const UNKNOWN_COLUMNS = 16_384;
+
+/** Checks a job, and says what room it needs. */
+function roomFor(newJob: NewJob): WantedRoom {
+  const { jobId, name = 'embed', data, input } = newJob;
+  if (name === 'embed') {
+    const job = parseJob(jobId, name, data);
+    checkWhole(newJob, job.fingerprint, job.input.form === 'inline');
+    return { job, inputBytes: input?.length ?? 0 };
+  }
+  const job = parseSimilarityJob(jobId, name, data);
+  checkWhole(newJob, job.fingerprint, !(job.input.form === 'vectors' && job.input.queries.form === 'key'));
+  return { job: { ...job, input: { form: 'texts', rows: job.rows }, output: { dtype: 'f32', dimensions: valuesPerRow(job) } }, inputBytes: input?.length ?? JSON.stringify(data).length };
+}
+
+/** Of a result, as f32 values for each query. */
+function valuesPerRow({ request, input }: SimilarityJob): number {
+  if (request.kind !== 'cosine') return 1 + 3 * request.k;
+  const against = input.form === 'vectors' ? input.against : undefined;
+  if (against === undefined) return UNKNOWN_COLUMNS;
+  return against.form === 'inline' ? against.matrix.rows : against.rows;
+}
+
+function checkWhole({ jobId, input }: NewJob, fingerprint: string | undefined, isInline: boolean): void {
   const problem =
-    job.fingerprint === undefined ? 'its data has no fingerprint; without one a reused id could not be told from a repeated request'
-    : (job.input.form === 'inline') !== (input === undefined) ? `its data says ${job.input.form === 'inline' ? 'that the texts are inline, but there is an input' : 'that there is an input, but none was given'}`
+    fingerprint === undefined ? 'its data has no fingerprint; without one a reused id could not be told from a repeated request'
+    : isInline !== (input === undefined) ? `its data says ${isInline ? 'that its input is inline, but there is an input' : 'that there is an input, but none was given'}`
     : undefined;
   if (problem !== undefined) throw new ShoalError('JOB_INVALID', `job "${jobId}": ${problem}`, { jobId });
-  return job;
 }
 
 function fingerprintOf({ data }: NewJob): string {

@@ -1,0 +1,154 @@
+// Questions about similarity, asked of the queue and answered as arrays. Owns the line to the queue `similarity`, which is
+// opened with the first question. What became of a job on the queue is open-jobs.ts's business, as for embeddings.
+
+import { randomUUID } from 'node:crypto';
+import { DEFAULT_PREFIX, SIMILARITY_QUEUE, ShoalError, decodeRankings, noFaults, noLog, systemClock, type Matrix, type Ranking, type SimilarityMetric } from '@shoal/core';
+import { Canceller, JobProducer, ResultReader } from '@shoal/queue';
+import type { ClientOptions } from './embedding.ts';
+import { OpenJobs, type Asked, type Delivery, type JobRequest } from './open-jobs.ts';
+import { compareRequests, spreadRequests, type SimilarityQuestion, type SimilarityTerms } from './similarity-request.ts';
+import { widen } from './widen.ts';
+
+/** Texts are embedded by the client's model first; `values` are rows × dims, row-major. */
+export type Queries = readonly string[] | { readonly values: Float32Array; readonly dims: number };
+
+interface CallOptions {
+  readonly signal?: AbortSignal;
+  /** Stable id of this request: asking again with the same id and question never computes twice. Default: a random one. */
+  readonly jobId?: string;
+  readonly class?: 'interactive' | 'bulk';
+}
+
+export interface RankingOptions extends CallOptions {
+  readonly k: number;
+  /** Default cosine. */
+  readonly metric?: SimilarityMetric;
+}
+
+export interface CosineOptions extends CallOptions {
+  readonly metric?: SimilarityMetric;
+}
+
+export interface SpreadOptions extends CallOptions {
+  readonly k: number;
+  /** Edges that activation goes along. Default 3. */
+  readonly steps?: number;
+  /** What is left of it after each edge of weight 1. Default 0.5. */
+  readonly decay?: number;
+  /** Nodes with less give nothing on. Default 0. */
+  readonly threshold?: number;
+}
+
+/** rows × columns scores, row-major: a row for each query. */
+export interface Scores {
+  readonly rows: number;
+  readonly columns: number;
+  readonly scores: Float32Array;
+}
+
+interface Line {
+  readonly producer: JobProducer;
+  readonly reader: ResultReader;
+  readonly jobs: OpenJobs;
+}
+
+export class SimilarityCalls {
+  private readonly options: ClientOptions;
+  private line: Promise<Line> | undefined;
+  private canceller: Promise<Canceller> | undefined;
+
+  constructor(options: ClientOptions) {
+    this.options = options;
+  }
+
+  async rankings(question: Extract<SimilarityQuestion, { kind: 'topk' | 'rescore' }>, queries: Matrix, options: CallOptions): Promise<Ranking[]> {
+    const deliveries = await this.ask(options, (terms) => compareRequests(question, queries, terms));
+    return deliveries.flatMap(({ header, body }) => decodeRankings(header, body));
+  }
+
+  async spread(question: { readonly graph: string } & SpreadOptions, seeds: readonly (readonly number[])[]): Promise<Ranking[]> {
+    const { graph, k, steps, decay, threshold } = question;
+    const deliveries = await this.ask(question, (terms) => spreadRequests({ graph, k, steps, decay, threshold }, seeds, terms));
+    return deliveries.flatMap(({ header, body }) => decodeRankings(header, body));
+  }
+
+  async scores(question: Extract<SimilarityQuestion, { kind: 'cosine' }>, queries: Matrix, options: CallOptions): Promise<Scores> {
+    const deliveries = await this.ask(options, (terms) => compareRequests(question, queries, terms));
+    const columns = deliveries[0]?.header.dims ?? 0;
+    const scores = new Float32Array(queries.rows * columns);
+    let at = 0;
+    for (const { header, body } of deliveries) {
+      const part = widen(header, body);
+      scores.set(part, at);
+      at += part.length;
+    }
+    return { rows: queries.rows, columns, scores };
+  }
+
+  /** Gives up what is open and closes the line, if there is one. */
+  async close(): Promise<void> {
+    const line = await this.line?.catch(() => undefined);
+    await line?.jobs.close();
+    const canceller = await this.canceller?.catch(() => undefined);
+    await Promise.all([line?.producer.close(), line?.reader.close(), canceller?.close()]);
+    await line?.jobs.idle();
+  }
+
+  private async ask({ jobId = randomUUID(), signal, class: kind }: CallOptions, toRequests: (terms: SimilarityTerms) => readonly JobRequest[]): Promise<Delivery[]> {
+    signal?.throwIfAborted();
+    const { jobs, reader } = await this.opened();
+    const { tenant = 'default' } = this.options;
+    const jobIdOf = (first: number): string => (first === 0 ? `${tenant}~${jobId}` : `${tenant}~${jobId}-${first}`);
+    const requests = toRequests({ tenant, reply: reader.replyChannel, class: kind, jobIdOf });
+    const asked = requests.map((request) => jobs.ask(request));
+    const stop = (): void => void jobs.abandon(asked, interrupted(signal?.reason));
+    signal?.addEventListener('abort', stop, { once: true });
+    try {
+      const deliveries = await this.delivered(asked);
+      jobs.release(requests.map((request) => request.jobId));
+      return deliveries;
+    } catch (error) {
+      await jobs.abandon(asked, interrupted(error));
+      throw error;
+    } finally {
+      signal?.removeEventListener('abort', stop);
+    }
+  }
+
+  /** All of them, or the first failure; the others are not left to reject unheard. */
+  private async delivered(asked: readonly Asked[]): Promise<Delivery[]> {
+    const deliveries = asked.map(({ delivery }) => delivery);
+    for (const delivery of deliveries) delivery.catch(() => undefined);
+    return Promise.all(deliveries);
+  }
+
+  private opened(): Promise<Line> {
+    this.line ??= this.open();
+    this.line.catch(() => (this.line = undefined));
+    return this.line;
+  }
+
+  private async open(): Promise<Line> {
+    const { redisUrl, prefix, limits, log, faults = noFaults, askAfterMs = 2_000, giveUpAfterMs = 60_000, whenFull = 'wait', onHeldBack } = this.options;
+    const producer = await JobProducer.connect({ redisUrl, prefix, queue: SIMILARITY_QUEUE, limits, log });
+    try {
+      const reader = await ResultReader.connect({ redisUrl, prefix, queue: SIMILARITY_QUEUE, log, replyName: `similarity-${randomUUID()}` });
+      const jobs = new OpenJobs({ producer, reader, cancel: (jobIds) => this.cancel(jobIds), clock: systemClock, log, faults, askAfterMs, giveUpAfterMs, whenFull, onHeldBack });
+      return { producer, reader, jobs };
+    } catch (error) {
+      await producer.close();
+      throw error;
+    }
+  }
+
+  private async cancel(jobIds: readonly string[]): Promise<void> {
+    const { redisUrl, prefix = DEFAULT_PREFIX, log = noLog } = this.options;
+    this.canceller ??= Canceller.connect({ redisUrl, prefix, queue: SIMILARITY_QUEUE, log });
+    this.canceller.catch(() => (this.canceller = undefined));
+    await (await this.canceller).cancel(jobIds);
+  }
+}
+
+function interrupted(reason: unknown): ShoalError<'INTERRUPTED'> {
+  return new ShoalError('INTERRUPTED', 'the request was stopped before its answer came', {}, reason);
+}
