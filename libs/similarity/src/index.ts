@@ -11,5 +11,9 @@ export {
   type CollectionAbout, type CollectionInfo, type CreateOptions, type DamagedCollection, type RowBatch, type RowSource, type WriteOptions,
 } from './collections.ts';
 export { residentBytes, type Collection, type OpenOptions } from './open-collection.ts';
+export { openCollectionRows, type CollectionRows } from './collection-rows.ts';
 export { workBytes, type SearchSize } from './work-bytes.ts';
 export { checkGraph, graphFromEdges, type Edges, type Graph } from './graph.ts';
+export { graphInfo, listGraphs, openGraph, readEdgeList, removeGraph, saveGraph, type GraphInfo } from './graph-file.ts';
+export { readVectors, VECTOR_FORMATS, vectorFormat, type VectorFormat } from './vector-files.ts';
+export { nativeProblem } from './native-addon.ts';

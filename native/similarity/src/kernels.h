@@ -6,8 +6,11 @@
 
 namespace shoal {
 
-/** Sums run over so many dimensions at a time; see kernels.inl. */
-constexpr size_t CHUNK_DIMS = 512;
+/**
+ * So many dimensions are summed in one chain. One chain of 512 terms of equal sign was off by 1.1e-6 (2026-11-22), so scores that
+ * are given to people are summed in chains of 192. What only chooses candidates has a bound that knows the chain's length.
+ */
+constexpr size_t FINE_CHAIN = 192, COARSE_CHAIN = 1024;
 
 struct Kernels {
   const char *name;
@@ -15,13 +18,13 @@ struct Kernels {
   /** A tile has so many queries and so many rows. */
   size_t tile_queries, tile_rows;
   /**
-   * tile[q][r] = Σ_d queries[d][q] · rows[d][r]; both packed by dimension, `dims` of them. Bit q of what comes back is set
-   * where a row of query q is above limits[q].
+   * tile[q][r] = Σ_d queries[d][q] · rows[d][r]; both packed by dimension, `dims` of them, summed in chains of `chain`. Bit q of what comes back is set
+   * where a row of query q is not at most limits[q].
    */
-  uint32_t (*dot_tile)(const float *queries, const float *rows, size_t dims, const float *limits, float *tile);
+  uint32_t (*dot_tile)(const float *queries, const float *rows, size_t dims, size_t chain, const float *limits, float *tile);
   /** tile[q][r] = −Σ_d (queries[d][q] − rows[d][r])²: the larger the better, as with dot. */
-  uint32_t (*l2_tile)(const float *queries, const float *rows, size_t dims, const float *limits, float *tile);
-  /** Bit r is set where values[r] > limit; of `tile_rows` values. */
+  uint32_t (*l2_tile)(const float *queries, const float *rows, size_t dims, size_t chain, const float *limits, float *tile);
+  /** Bit r is set where values[r] is not at most limit, of `tile_rows` values: above it, or one of the two is no number. */
   uint64_t (*above)(const float *values, float limit);
   /** The same for one pair that is not packed. */
   float (*dot)(const float *a, const float *b, size_t dims);

@@ -3,8 +3,7 @@
 //
 // A tile is the inner loop of a matrix product: rows and queries are packed by dimension, so that one step loads
 // TILE_VECTORS vectors of rows, broadcasts TILE_QUERIES values and does their product in registers; nothing is reduced
-// across lanes. Sums run over chunks of 512 dimensions: one long chain of fp32 additions over 4,096 equal signs would be off
-// by 2e-6, chunks of 512 keep it below 5e-7.
+// across lanes.
 #include <cstring>
 #include "kernels.h"
 
@@ -25,9 +24,9 @@ inline Vector load(const float *from) {
 inline void store(float *to, Vector v) { std::memcpy(to, &v, sizeof v); }
 
 #ifndef OWN_MASKS
-/** Bit i is set where a[i] > b[i]. */
+/** Bit i is set where a[i] is not at most b[i]: also where one of them is no number. */
 inline uint32_t above_bits(Vector a, Vector b) {
-  const Mask mask = a > b;
+  const Mask mask = ~(a <= b);
   uint32_t bits = 0;
   for (size_t i = 0; i < LANES; i++) bits |= (mask[i] & 1u) << i;
   return bits;
@@ -47,12 +46,12 @@ struct L2 {
   }
 };
 
-template <class Metric, bool IsFirst, bool IsLast>
-inline uint32_t tile_chunk(const float *queries, const float *rows, size_t dims, const float *limits, float *tile) {
+template <class Metric, bool IsLast>
+inline uint32_t tile_chain(const float *queries, const float *rows, size_t dims, const float *limits, float *tile) {
   Vector sum[TILE_QUERIES][TILE_VECTORS];
 #pragma GCC unroll 16
   for (size_t q = 0; q < TILE_QUERIES; q++)
-    for (size_t v = 0; v < TILE_VECTORS; v++) sum[q][v] = IsFirst ? Vector{} : load(tile + q * TILE_ROWS + v * LANES);
+    for (size_t v = 0; v < TILE_VECTORS; v++) sum[q][v] = Vector{};
   for (size_t d = 0; d < dims; d++) {
     Vector row[TILE_VECTORS];
     for (size_t v = 0; v < TILE_VECTORS; v++) {
@@ -79,13 +78,13 @@ inline uint32_t tile_chunk(const float *queries, const float *rows, size_t dims,
 }
 
 template <class Metric>
-uint32_t tile(const float *queries, const float *rows, size_t dims, const float *limits, float *out) {
-  if (dims <= CHUNK_DIMS) return tile_chunk<Metric, true, true>(queries, rows, dims, limits, out);
-  // Each chunk is summed by itself; the last one is added to what was there, so its sums are compared.
+uint32_t tile(const float *queries, const float *rows, size_t dims, size_t chain, const float *limits, float *out) {
+  if (dims <= chain) return tile_chain<Metric, true>(queries, rows, dims, limits, out);
+  // Each chain is summed by itself.
   float part[TILE_QUERIES * TILE_ROWS];
-  tile_chunk<Metric, true, false>(queries, rows, CHUNK_DIMS, limits, out);
-  for (size_t d = CHUNK_DIMS; d < dims; d += CHUNK_DIMS) {
-    tile_chunk<Metric, true, false>(queries + d * TILE_QUERIES, rows + d * TILE_ROWS, dims - d < CHUNK_DIMS ? dims - d : CHUNK_DIMS, limits, part);
+  tile_chain<Metric, false>(queries, rows, chain, limits, out);
+  for (size_t d = chain; d < dims; d += chain) {
+    tile_chain<Metric, false>(queries + d * TILE_QUERIES, rows + d * TILE_ROWS, dims - d < chain ? dims - d : chain, limits, part);
     for (size_t i = 0; i < TILE_QUERIES * TILE_ROWS; i += LANES) store(out + i, load(out + i) + load(part + i));
   }
   uint32_t hot = 0;

@@ -9,7 +9,7 @@
 
 namespace shoal {
 namespace {
-inline uint32_t above_bits(__m256 a, __m256 b) { return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ))); }
+inline uint32_t above_bits(__m256 a, __m256 b) { return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NLE_UQ))); }
 }  // namespace
 }  // namespace shoal
 

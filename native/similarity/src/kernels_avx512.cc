@@ -13,7 +13,7 @@
 namespace shoal {
 namespace {
 
-inline uint32_t above_bits(__m512 a, __m512 b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+inline uint32_t above_bits(__m512 a, __m512 b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
 
 void decode_f16(const uint16_t *from, float *to, size_t n) {
   size_t i = 0;

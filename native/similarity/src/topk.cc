@@ -36,7 +36,7 @@ struct Error {
  * Cauchy and Schwarz. 1e-35: products that leave the normal numbers of fp32.
  */
 Error error_of(const shoal_rows &rows, enum shoal_metric metric, double query_norm) {
-  const double chain = std::min<double>(rows.dims, CHUNK_DIMS) + static_cast<double>(rows.dims) / CHUNK_DIMS + 12;
+  const double chain = std::min<double>(rows.dims, COARSE_CHAIN) + static_cast<double>(rows.dims) / COARSE_CHAIN + 12;
   const double roundings = chain / (1 << 24);
   if (metric == SHOAL_COSINE) return {roundings + 1e-35, 1.0 / (1 << 23), 0};
   if (metric == SHOAL_DOT) return {roundings * query_norm * rows.longest + 1e-35, 1.0 / (1 << 23), 0};
@@ -51,7 +51,7 @@ class Best {
   Best(size_t k, Error error) : k_(k), error_(error) {}
   const std::vector<Scored> &found() const { return heap_; }
 
-  /** What a row has to be above in fp32. */
+  /** What a row must not be at most in fp32; NaN until there are k, so that every row is looked at. */
   float offer(double score, uint32_t row) {
     const Scored scored{score, row};
     if (!std::isnan(score) && (heap_.size() < k_ || is_better(scored, heap_.front()))) {
@@ -63,7 +63,7 @@ class Best {
       }
       std::push_heap(heap_.begin(), heap_.end(), is_better); // worst on top
     }
-    return heap_.size() < k_ ? -std::numeric_limits<float>::infinity() : error_.limit_below(heap_.front().score);
+    return heap_.size() < k_ ? std::numeric_limits<float>::quiet_NaN() : error_.limit_below(heap_.front().score);
   }
 
  private:
@@ -96,14 +96,15 @@ void search_packed(const Search &search, const float *packed_queries, uint64_t f
   pack_block(kernels, search.rows, first, last, packed, scratch);
   for (uint64_t q0 = 0; q0 < search.query_count; q0 += panel)
     for (uint64_t row = first; row < last; row += tile_rows) {
-      uint32_t hot = tile(packed_queries + q0 * dims, packed + (row - first) * dims, dims, limits + q0, scores);
+      uint32_t hot = tile(packed_queries + q0 * dims, packed + (row - first) * dims, dims, COARSE_CHAIN, limits + q0, scores);
+      if (q0 + panel > search.query_count) hot &= (1u << (search.query_count - q0)) - 1; // queries that packing added
       for (; __builtin_expect(hot != 0, 0); hot &= hot - 1) { // rare, once the first rows have been seen
         const uint64_t q = __builtin_ctz(hot);
         const float *values = scores + q * tile_rows;
         for (uint64_t bits = kernels.above(values, limits[q0 + q]); bits != 0; bits &= bits - 1) {
           const uint64_t r = __builtin_ctzll(bits);
           // Rows beyond the end are zeros that packing added; the limit may have risen meanwhile.
-          if (row + r < last && values[r] > limits[q0 + q]) limits[q0 + q] = best[q0 + q].offer(search.exact(q0 + q, row + r, scratch), static_cast<uint32_t>(row + r));
+          if (row + r < last && !(values[r] <= limits[q0 + q])) limits[q0 + q] = best[q0 + q].offer(search.exact(q0 + q, row + r, scratch), static_cast<uint32_t>(row + r));
         }
       }
     }
@@ -118,7 +119,7 @@ void search_in_place(const Search &search, const float *scaled_queries, uint64_t
     const float *row = scale_after ? stored_row(search.kernels, search.rows, id, scratch) : scaled_row(search.kernels, search.rows, id, scratch);
     const float factor = scale_after ? search.rows.scales[id] : 1.0f;
     for (uint64_t q = 0; q < search.query_count; q++)
-      if (factor * pair(scaled_queries + q * dims, row, dims) > limits[q]) limits[q] = best[q].offer(search.exact(q, id, scratch + dims), static_cast<uint32_t>(id));
+      if (!(factor * pair(scaled_queries + q * dims, row, dims) <= limits[q])) limits[q] = best[q].offer(search.exact(q, id, scratch + dims), static_cast<uint32_t>(id));
   }
 }
 
@@ -158,8 +159,7 @@ void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count
   in_blocks(threads, blocks, [&](auto next) {
     std::vector<Best> &best = parts[part.fetch_add(1)];
     for (uint64_t q = 0; q < query_count; q++) best.emplace_back(kept, error_of(*rows, metric, search.norms[q]));
-    std::vector<float> limits(padded, -std::numeric_limits<float>::infinity());
-    std::fill(limits.begin() + query_count, limits.end(), std::numeric_limits<float>::infinity()); // queries that packing added
+    std::vector<float> limits(padded, std::numeric_limits<float>::quiet_NaN());
     std::vector<float> packed(is_packed ? block_rows * dims : 0), scratch(std::max<size_t>(2, kernels.tile_rows) * dims), tile(panel * kernels.tile_rows);
     for (uint64_t block; next(&block) && !is_stopped(stop);) {
       const uint64_t first = block * block_rows, last = std::min<uint64_t>(rows->count, first + block_rows);
