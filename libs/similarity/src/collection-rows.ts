@@ -2,9 +2,10 @@
 // holds. Pieces are read into memory of their own, never mapped: a file that is cut meanwhile is an error, not a signal.
 
 import { open, type FileHandle } from 'node:fs/promises';
+import { isShoalError } from '@shoal/core';
 import { crc32 } from 'node:zlib';
 import { corrupt, HEADER_BYTES, type CollectionHeader } from './collection-file.ts';
-import { collectionInfo } from './collections.ts';
+import { collectionInfo, type CollectionInfo } from './collections.ts';
 import { readHeader } from './open-collection.ts';
 import type { RowBlock } from './vectors.ts';
 
@@ -26,7 +27,7 @@ const CHUNK_BYTES = 1 << 22;
 
 /** Opens "docs@3" and reads every byte once, for its checksum. COLLECTION_UNKNOWN, COLLECTION_GONE or COLLECTION_CORRUPT when it cannot. */
 export async function openCollectionRows(folder: string, nameAndVersion: string): Promise<CollectionRows> {
-  const info = await collectionInfo(folder, nameAndVersion);
+  const info = await infoOf(folder, nameAndVersion);
   const { path } = info;
   const name = `${info.name}@${info.version}`;
   const header = await readHeader(path);
@@ -45,6 +46,16 @@ export async function openCollectionRows(folder: string, nameAndVersion: string)
     isCurrent: async () => (await collectionInfo(folder, name)).createdMs === header.createdMs,
     close: () => file.close(),
   };
+}
+
+/** Of a collection that never had a version, none is gone. */
+async function infoOf(folder: string, nameAndVersion: string): Promise<CollectionInfo> {
+  try {
+    return await collectionInfo(folder, nameAndVersion);
+  } catch (error) {
+    if (isShoalError(error, 'COLLECTION_GONE')) await collectionInfo(folder, nameAndVersion.split('@')[0]!);
+    throw error;
+  }
 }
 
 async function verify(file: FileHandle, path: string, { fileBytes, crc: expected }: CollectionHeader): Promise<void> {

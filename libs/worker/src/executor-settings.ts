@@ -6,6 +6,7 @@ import type { LearnedBudget, Settings } from '@shoal/core';
 export const EXECUTOR_ENVIRONMENT = 'SHOAL_EXECUTOR_SETTINGS';
 
 export interface ExecutorSettings {
+  readonly kind?: 'embed';
   readonly redisUrl: string;
   readonly prefix: string;
   /** The main lane: inputs and results carry its name. */
@@ -31,4 +32,20 @@ export interface ExecutorSettings {
   readonly logLevel: Settings['logLevel'];
   /** What the executor before this one had learned. */
   readonly learned?: LearnedBudget | undefined;
+}
+
+/** Of an executor that compares. */
+export interface SimilarityExecutorSettings {
+  readonly kind: 'similarity';
+  readonly redisUrl: string;
+  readonly prefix: string;
+  readonly queue: string;
+  /** Where collections and graphs are. */
+  readonly folder: string;
+  readonly threads: number;
+  /** Most queries of one run. */
+  readonly maxRows: number;
+  /** For what is held of collections and graphs. */
+  readonly budgetBytes: number;
+  readonly logLevel: Settings['logLevel'];
 }

@@ -3,8 +3,8 @@
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { ShoalError, type ExecutorLink, type FromExecutor, type LearnedBudget, type ToExecutor } from '@shoal/core';
-import { EXECUTOR_ENVIRONMENT, type ExecutorSettings } from './executor-settings.ts';
+import { ShoalError, type AnyOrder, type ExecutorLink, type FromExecutor, type LearnedBudget, type ToExecutor } from '@shoal/core';
+import { EXECUTOR_ENVIRONMENT, type ExecutorSettings, type SimilarityExecutorSettings } from './executor-settings.ts';
 
 type Ready = Extract<FromExecutor, { kind: 'ready' }>;
 
@@ -15,7 +15,7 @@ export type FromExecutorProcess = FromExecutor | { readonly kind: 'learned'; rea
 const START_TIMEOUT_MS = 180_000;
 
 export class ForkedExecutor implements ExecutorLink {
-  private readonly settings: ExecutorSettings;
+  private readonly settings: ExecutorSettings | SimilarityExecutorSettings;
   private child: ChildProcess | undefined;
   private readonly messageListeners: ((message: FromExecutor) => void)[] = [];
   private readonly lostListeners: ((reason: string) => void)[] = [];
@@ -27,7 +27,7 @@ export class ForkedExecutor implements ExecutorLink {
   private early: Promise<Ready> | undefined;
 
   /** `startTimeoutMs`: an executor that is not ready by then is killed, and `start` throws EXECUTOR_LOST. */
-  constructor(settings: ExecutorSettings, { startTimeoutMs = START_TIMEOUT_MS } = {}) {
+  constructor(settings: ExecutorSettings | SimilarityExecutorSettings, { startTimeoutMs = START_TIMEOUT_MS } = {}) {
     this.settings = settings;
     this.startTimeoutMs = startTimeoutMs;
   }
@@ -74,7 +74,7 @@ export class ForkedExecutor implements ExecutorLink {
     }).finally(() => clearTimeout(limit));
   }
 
-  send(message: ToExecutor): void {
+  send(message: ToExecutor<AnyOrder>): void {
     // A child that is dying cannot be written to; its exit tells the listeners, and its jobs are dispatched again.
     if (this.child?.connected) this.child.send(message, () => undefined);
   }
@@ -103,13 +103,14 @@ export class ForkedExecutor implements ExecutorLink {
 
   private spawn(): ChildProcess {
     const isSource = import.meta.url.endsWith('.ts');
-    const main = fileURLToPath(new URL(isSource ? './executor-main.ts' : './executor-main.js', import.meta.url));
+    const program = this.settings.kind === 'similarity' ? './similarity-executor-main' : './executor-main';
+    const main = fileURLToPath(new URL(`${program}.${isSource ? 'ts' : 'js'}`, import.meta.url));
     const { SHOAL_FAULT_POINT: faultPoint, ...environment } = process.env;
     return fork(main, [], {
       serialization: 'advanced',
       env: {
         ...environment,
-        [EXECUTOR_ENVIRONMENT]: JSON.stringify({ ...this.settings, learned: this.learned } satisfies ExecutorSettings),
+        [EXECUTOR_ENVIRONMENT]: JSON.stringify({ ...this.settings, learned: this.learned }),
         // a test's fault happens once: not again in the executor that replaces the one it killed
         ...(this.starts++ === 0 && faultPoint !== undefined ? { SHOAL_FAULT_POINT: faultPoint } : {}),
       },

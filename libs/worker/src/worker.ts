@@ -1,5 +1,5 @@
 // One worker put together: the claimer's parts in this process, the executor beside it. Constructs and connects; the story
-// itself is core's Pipeline. A worker serves one model on one device.
+// itself is core's Pipeline. A worker serves one model on one device; one for similarity jobs is similarity-worker.ts.
 
 import { randomUUID } from 'node:crypto';
 import { availableParallelism } from 'node:os';
@@ -84,7 +84,7 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
 }
 
 /** The pid of each executor is known where it is counted. */
-function noting(metrics: Metrics, notes: ExecutorNotes, log: Logger): Metrics {
+export function noting(metrics: Metrics, notes: ExecutorNotes, log: Logger): Metrics {
   return {
     ...metrics,
     executorReady: (pid) => {
@@ -95,7 +95,7 @@ function noting(metrics: Metrics, notes: ExecutorNotes, log: Logger): Metrics {
 }
 
 /** Loaded only when they are served: what it takes would delay the start. */
-async function serveMetrics({ metricsHost: host, metricsPort: port }: Settings): Promise<{ readonly recorder: Metrics; stop(): Promise<void> }> {
+export async function serveMetrics({ metricsHost: host, metricsPort: port }: Settings): Promise<{ readonly recorder: Metrics; stop(): Promise<void> }> {
   if (port === 0) return { recorder: noMetrics, stop: async () => undefined };
   const { serveWorkerMetrics } = await import('@shoal/ops');
   return serveWorkerMetrics({ host, port });
