@@ -38,5 +38,5 @@ test('the scripts for zsh and fish name every command', () => {
   expect(completionScript(program, 'zsh')).toContain('bashcompinit');
   const fish = completionScript(program, 'fish');
   expect(fish).toContain("complete -c shoal -n '__fish_seen_subcommand_from embed' -l output-format -r -f -a 'jsonl npy arrow'");
-  expect(fish).toContain("complete -c shoal -n 'not __fish_seen_subcommand_from embed try model up serve dashboard worker tune gpu doctor fleet queue completion' -f -a embed");
+  expect(fish).toContain("complete -c shoal -n 'not __fish_seen_subcommand_from embed try index search similarity spread model up serve dashboard worker tune gpu doctor fleet queue completion' -f -a embed");
 });

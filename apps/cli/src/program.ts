@@ -3,12 +3,14 @@
 
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { completionScript, type Shell } from './completion.ts';
+import type { BuildFlags, CheckFlags, IndexFlags } from './commands/collections.ts';
 import type { DoctorFlags } from './commands/doctor.ts';
 import type { EmbedFlags } from './commands/embed.ts';
 import type { GpuFlags } from './commands/gpu.ts';
 import type { FleetFlags } from './commands/fleet.ts';
 import type { ImportFlags, ModelFlags } from './commands/model.ts';
 import type { CleanFlags, QueueFlags, RetryFlags } from './commands/queue.ts';
+import type { SearchFlags, SimilarityFlags, SpreadFlags } from './commands/search.ts';
 import type { ServeFlags } from './commands/serve.ts';
 import type { TuneFlags } from './commands/tune.ts';
 import type { TryFlags } from './commands/try.ts';
@@ -27,6 +29,8 @@ export function buildProgram(terminal: Terminal, version: string): Command {
     .addHelpText('after', AFTER_HELP);
   addEmbed(program, terminal);
   addTry(program, terminal);
+  addIndex(program, terminal);
+  addSearch(program, terminal);
   addModel(program, terminal);
   addUp(program, terminal);
   addServe(program, terminal);
@@ -96,6 +100,81 @@ function addTry(program: Command, terminal: Terminal): void {
     .option('-q, --quiet', 'no progress and no notes; errors only');
   addSettings(command, ['model', ...CONNECTION]);
   command.action(async (query: string[], flags: TryFlags) => (await import('./commands/try.ts')).tryOut(terminal, query, flags));
+}
+
+const SIMILARITY = ['collectionsDir', 'kernels', 'cacheDir', 'threads'] as const;
+
+function metricOption(): Option {
+  return new Option('--metric <metric>', 'cosine, dot product, or squared distance (l2: the smallest is best)').choices(['cosine', 'dot', 'l2']).default('cosine');
+}
+
+function addIndex(program: Command, terminal: Terminal): void {
+  const index = program.command('index').description('Collections: named, versioned rows of vectors to search in.').helpCommand(false);
+  const build = index.command('build')
+    .description('Makes a collection, or its next version: from texts (.txt, .jsonl, .csv, .md), which are embedded through the queue, or from vectors (.npy, .arrow, .jsonl with "embedding"). Starts a queue server and a worker when texts need them. The version appears when it is complete; searches go on with the one before.')
+    .argument('<name>', 'name of the collection').argument('[file...]', 'files of texts, or of vectors')
+    .option('--append', 'behind the rows that are there, instead of in their place')
+    .addOption(new Option('--dtype <type>', 'what rows are stored as: f32 exact, f16 half the size, i8 a quarter').choices(['f32', 'f16', 'i8']).default('f32'))
+    .option('--ann', 'also an index of candidates for approximate search, with its recall as measured on these rows')
+    .addOption(metricOption())
+    .option('--keep <n>', 'versions that stay, the new one included', positiveInteger, 2)
+    .addOption(new Option('--format <format>', 'form of texts, whatever the extension says').choices(['text', 'jsonl', 'csv', 'markdown']))
+    .option('--text-field <name>', 'field of a JSONL line or CSV row that holds the text (default: "text")')
+    .option('--id-field <name>', 'field that holds the id, which names the row')
+    .addOption(new Option('--on-error <mode>', 'what a line that cannot be read does to the build').choices(['fail', 'skip']).default('fail'));
+  addSettings(build, ['model', 'maxTokens', ...CONNECTION, 'collectionsDir', 'kernels']);
+  build.addHelpText('after', INDEX_EXAMPLES);
+  build.action(async (name: string, files: string[], flags: BuildFlags) => (await import('./commands/collections.ts')).build(terminal, name, files, flags));
+  const list = index.command('list').description('Shows the collections of this machine, each with its newest version.');
+  list.action(async (flags: IndexFlags) => (await import('./commands/collections.ts')).list(terminal, flags));
+  const show = index.command('show').description('Shows one collection: versions, rows, model, file.').argument('<name>', 'NAME, or NAME@VERSION');
+  show.action(async (name: string, flags: IndexFlags) => (await import('./commands/collections.ts')).show(terminal, name, flags));
+  const check = index.command('check').description('Reads every byte of a version and compares it with its checksum; with --ann measures how much of the exact answer approximate search finds.').argument('<name>', 'NAME, or NAME@VERSION')
+    .option('--ann', 'measure approximate search on rows of the collection; builds its index when there is none').addOption(metricOption());
+  check.action(async (name: string, flags: CheckFlags) => (await import('./commands/collections.ts')).check(terminal, name, flags));
+  const rm = index.command('rm').description('Takes away collections, or single versions. Who has one open keeps it until he is done.').argument('<name...>', 'NAME, or NAME@VERSION');
+  rm.action(async (names: string[], flags: IndexFlags) => (await import('./commands/collections.ts')).remove(terminal, names, flags));
+  for (const command of [build, list, show, check, rm]) command.option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
+  for (const command of [list, show, check, rm]) addSettings(command, SIMILARITY);
+}
+
+const INDEX_EXAMPLES = `
+Examples:
+  shoal index build docs *.md && shoal search docs "how are stalled jobs recovered"
+  shoal index build docs *.md --ann && shoal search docs "…" --ann
+  shoal index build products vectors.npy --dtype f16
+  shoal index build docs new.md --append`;
+
+function addSearch(program: Command, terminal: Terminal): void {
+  const search = program.command('search')
+    .summary('the rows of a collection nearest to a text')
+    .description('Embeds the query by the model of the collection and shows the nearest rows, by exact search over all of them or, with --ann, among candidates that are scored exactly.')
+    .argument('<name>', 'the collection: NAME, or NAME@VERSION').argument('<query...>', 'what to look for')
+    .option('-k, --k <n>', 'rows to show', positiveInteger, 10)
+    .option('--ann', 'approximate: candidates from the collection’s index; its recall is shown')
+    .addOption(metricOption());
+  search.action(async (name: string, query: string[], flags: SearchFlags) => (await import('./commands/search.ts')).search(terminal, name, query, flags));
+  const similarity = program.command('similarity')
+    .summary('how alike two texts, or two files of vectors, are')
+    .description('Every vector of A against every one of B: files of vectors (.npy, .arrow, .jsonl), or texts, which are embedded through the queue. Prints a line for each vector of A, or writes float32 [A, B].')
+    .argument('<a>', 'a file of vectors, or a text').argument('<b>', 'a file of vectors, or a text')
+    .option('-o, --output <file>', 'write the matrix to this .npy file')
+    .addOption(metricOption());
+  similarity.action(async (a: string, b: string, flags: SimilarityFlags) => (await import('./commands/search.ts')).similarity(terminal, a, b, flags));
+  for (const command of [search, similarity]) addSettings(command, ['model', 'maxTokens', ...CONNECTION, 'collectionsDir', 'kernels']);
+  const spread = program.command('spread')
+    .summary('spread activation over a graph')
+    .description('Activation spreads from the seeds along weighted edges; prints the most activated nodes. Cycles are fine.')
+    .argument('<graph>', 'an edge list (.jsonl with from, to, weight; .csv; .tsv; .npy), or the name of a graph that was saved')
+    .option('--seed <node[=value]>', 'a node to begin with, and its activation (1); as often as you like', (seed: string, before: string[]) => [...before, seed], [])
+    .option('-k, --k <n>', 'nodes to show', positiveInteger, 10)
+    .option('--steps <n>', 'edges that activation goes along', positiveInteger, 3)
+    .option('--decay <share>', 'what is left after an edge of weight 1, 0 to 1', Number, 0.5)
+    .option('--threshold <value>', 'a node with less gives nothing on', Number, 0)
+    .option('--save <name>', 'keep the graph under this name');
+  addSettings(spread, SIMILARITY);
+  spread.action(async (graph: string, flags: SpreadFlags) => (await import('./commands/search.ts')).spread(terminal, graph, flags));
+  for (const command of [search, similarity, spread]) command.option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
 }
 
 function addModel(program: Command, terminal: Terminal): void {
@@ -239,11 +318,14 @@ export const SETTING_FLAGS = {
   unsafeServer: ['mode', 'refuse or warn: a queue server that may lose jobs'],
   prefix: ['tag', 'prefix of every key, a hash tag such as {shoal}'],
   model: ['name', 'model to use (default minilm; see shoal model list)'],
+  kind: ['kind', 'embed or similarity: the jobs that a worker serves'],
   device: ['device', 'auto, cpu, gpu:<index> or sim:<tokens per ms>'],
   precision: ['precision', 'what a GPU computes in: auto, fp32, fp16 or bf16'],
   deviceSessions: ['n', 'sessions side by side on a GPU'],
   workerName: ['name', 'what this worker is called over all its lives'],
   cacheDir: ['folder', 'models, kept vectors and the private queue server'],
+  collectionsDir: ['folder', 'collections of vectors'],
+  kernels: ['set', 'auto, plain, or an instruction set: what computes similarity'],
   threads: ['n', 'threads of a run on the CPU; 0: one per core'],
   tokenizerThreads: ['n', 'threads that tokenize jobs which came as text'],
   maxTokens: ['n', 'longest row in tokens; longer texts are truncated'],

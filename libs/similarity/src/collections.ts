@@ -68,8 +68,8 @@ export interface DamagedCollection {
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
 
 /** Where collections are, given the settings `collectionsDir` and `cacheDir`. */
-export function collectionsFolder(settings: { readonly collectionsDir?: string | undefined; readonly cacheDir?: string | undefined }): string {
-  return settings.collectionsDir ?? join(cacheFolder(settings.cacheDir), 'collections');
+export function collectionsFolder(settings: { readonly collectionsDir?: string | undefined; readonly cacheDir?: string | undefined }, environment?: Readonly<Record<string, string | undefined>>): string {
+  return settings.collectionsDir ?? join(cacheFolder(settings.cacheDir, environment), 'collections');
 }
 
 /** A new version with the rows of `source` and nothing else; the first one when there is no such collection. */

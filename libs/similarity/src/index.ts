@@ -17,3 +17,4 @@ export { checkGraph, graphFromEdges, type Edges, type Graph } from './graph.ts';
 export { graphInfo, listGraphs, openGraph, readEdgeList, removeGraph, saveGraph, type GraphInfo } from './graph-file.ts';
 export { readVectors, VECTOR_FORMATS, vectorFormat, type VectorFormat } from './vector-files.ts';
 export { nativeProblem } from './native-addon.ts';
+export { buildCandidates, canFindCandidates, checkRecall, openCandidates, searchCandidates, type BuildOptions, type Candidates, type Recall } from './candidates.ts';

@@ -1,5 +1,5 @@
 // Exact nearest rows by cosine over one matrix of unit vectors, in plain code: some thousand rows take a few milliseconds.
-// Larger collections are the business of libs/similarity, once it exists.
+// Larger collections are the business of libs/similarity.
 
 export interface Hit {
   readonly row: number;

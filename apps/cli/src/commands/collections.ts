@@ -1,0 +1,205 @@
+// `shoal index`: collections out of texts (embedded through the queue) or files of vectors, and what there is of them. A build
+// makes a version that appears when it is complete; who searches the one before goes on.
+
+import { open } from 'node:fs/promises';
+import { ShoalError, type Settings } from '@shoal/core';
+import {
+  appendToCollection, checkCollection, collectionInfo, collectionsFolder, createCollection, listCollections, openCollection, readVectors, removeCollection, vectorFormat,
+  type CollectionInfo, type Metric, type Recall, type RowBatch, type RowSource, type RowType,
+} from '@shoal/similarity';
+import { checkInputs, totalBytes } from '../input/files.ts';
+import { RecordReader } from '../input/record-reader.ts';
+import type { TextFormat, TextRecord } from '../input/record.ts';
+import { duration, rowProgress } from '../progress.ts';
+import { measureCandidates, openNamed, recallText } from '../search/search-collection.ts';
+import { fetchModel, withSession, type Session } from '../session.ts';
+import { settingsOf } from '../settings.ts';
+import { print, say, type Terminal } from '../terminal.ts';
+
+export interface IndexFlags {
+  readonly json?: boolean;
+  readonly quiet?: boolean;
+}
+
+export interface BuildFlags extends IndexFlags {
+  readonly append?: boolean;
+  readonly dtype: RowType;
+  readonly ann?: boolean;
+  readonly metric: Metric;
+  readonly keep: number;
+  readonly format?: TextFormat;
+  readonly textField?: string;
+  readonly idField?: string;
+  readonly onError: 'fail' | 'skip';
+}
+
+export interface CheckFlags extends IndexFlags {
+  readonly ann?: boolean;
+  readonly metric: Metric;
+}
+
+export async function build(terminal: Terminal, name: string, files: readonly string[], flags: BuildFlags): Promise<void> {
+  const settings = await settingsOf(terminal, flags);
+  const folder = folderOf(terminal, settings);
+  const startedMs = performance.now();
+  const info = await areVectors(files, flags)
+    ? await write({ terminal, settings, folder, name, flags }, chained(files), { about: {} })
+    : await buildFromTexts(terminal, settings, name, files, flags);
+  const recall = flags.ann === true ? await measure(terminal, settings, info, flags) : undefined;
+  if (flags.json === true) return print(terminal, `${JSON.stringify({ ...info, ...(recall === undefined ? {} : { ann: { metric: flags.metric, ...recall } }) }, null, 1)}\n`);
+  if (flags.quiet === true) return;
+  const { version, rows, dims, dtype, bytes } = info;
+  say(terminal, `${name}@${version}: ${rows.toLocaleString('en')} rows of ${dims} dimensions (${dtype}, ${megabytes(bytes)} MB) in ${duration((performance.now() - startedMs) / 1_000)}${recall === undefined ? '' : `; candidates: ${recallText(recall)}`}`);
+}
+
+interface Target {
+  readonly terminal: Terminal;
+  readonly settings: Settings;
+  readonly folder: string;
+  readonly name: string;
+  readonly flags: BuildFlags;
+}
+
+function write({ terminal, folder, name, flags }: Target, source: RowSource, { about, dims, signal = terminal.signal }: { readonly about: Readonly<Record<string, unknown>>; readonly dims?: number; readonly signal?: AbortSignal }): Promise<CollectionInfo> {
+  const options = { signal, about, keepVersions: flags.keep };
+  if (flags.append === true) return appendToCollection(folder, name, source, options);
+  return createCollection(folder, name, source, { ...options, dtype: flags.dtype, ...(dims === undefined ? {} : { dims }) });
+}
+
+async function buildFromTexts(terminal: Terminal, settings: Settings, name: string, files: readonly string[], flags: BuildFlags): Promise<CollectionInfo> {
+  const inputs = await checkInputs(files, flags.format);
+  const { textField, idField, onError } = flags;
+  const records = new RecordReader(terminal, inputs, { textField, idField, delimiter: undefined, hasHeader: true, skipsBad: onError === 'skip', hasOneColumn: false });
+  const options = { settings, isQuiet: flags.quiet === true };
+  if (await records.isEmpty()) throw new ShoalError('COLLECTION_EMPTY', 'the input holds no texts, so there is nothing to make a collection of', {});
+  const folder = folderOf(terminal, settings);
+  const model = await fetchModel(terminal, await modelFor(folder, name, settings, flags), options);
+  const about = { model: `${model.name}@${model.revision}` };
+  if (flags.append === true) await refuseOtherModel(folder, name, about.model);
+  return withSession(terminal, { ...options, settings: { ...settings, model: model.name }, model }, async (session) => {
+    const bar = rowProgress(terminal, flags.quiet !== true);
+    try {
+      const source = embedded(terminal, session, records, (rows) => bar.update(rows, records.estimateTotal(totalBytes(inputs))));
+      return await write({ terminal, settings, folder, name, flags }, source, { about, dims: model.dims, signal: session.signal });
+    } finally {
+      bar.stop();
+    }
+  });
+}
+
+/** What is appended comes from the model of what is there. */
+async function modelFor(folder: string, name: string, settings: Settings, { append }: BuildFlags): Promise<string> {
+  if (append !== true) return settings.model;
+  const { about } = await openCollection(folder, name, { verify: false });
+  return about.model?.split('@')[0] ?? settings.model;
+}
+
+async function refuseOtherModel(folder: string, name: string, model: string): Promise<void> {
+  const { about } = await openCollection(folder, name, { verify: false });
+  if (about.model !== undefined && about.model !== model) throw new ShoalError('DIMENSIONS_MISMATCH', `${name} was embedded by ${about.model} and this is ${model}: vectors of two models cannot be compared; build it anew without --append`, {});
+}
+
+async function* embedded(terminal: Terminal, session: Session, records: RecordReader, onRows: (rows: number) => void): AsyncGenerator<RowBatch> {
+  let rows = 0;
+  for await (const block of session.client.embedStream(records.from(0, undefined), { signal: session.signal, prompt: 'passage', truncate: 'end' })) {
+    session.noteProgress();
+    if (block.kind === 'skipped') {
+      say(terminal, `skipped ${records.placeOf(block.items)}: ${block.error.message}`);
+      continue;
+    }
+    yield { dims: block.dims, vectors: block.vectors, names: block.items.map(nameOf) };
+    onRows((rows += block.rows));
+  }
+  session.signal.throwIfAborted();
+}
+
+/** Its id, else its place: a search shows it. */
+function nameOf({ id, file, line }: TextRecord): string {
+  if (id !== undefined) return String(id);
+  return line === undefined ? file : `${file}:${line}`;
+}
+
+async function* chained(files: readonly string[]): AsyncGenerator<RowBatch> {
+  for (const file of files) yield* readVectors(file);
+}
+
+/** Files of vectors by extension; JSONL is one when its first line holds a vector. */
+async function areVectors(files: readonly string[], { format }: BuildFlags): Promise<boolean> {
+  if (files.length === 0) throw new ShoalError('USAGE', 'name files to make the collection of: texts (.md, .txt, .csv, .jsonl) or vectors (.npy, .arrow, .jsonl)');
+  if (format !== undefined) return false;
+  const kinds = await Promise.all(files.map(async (file) => {
+    const found = vectorFormat(file);
+    return found === 'jsonl' ? holdsVectors(file) : found !== undefined;
+  }));
+  if (kinds.some((isVectors) => isVectors !== kinds[0])) throw new ShoalError('USAGE', 'some of the files hold vectors and some texts: build from one kind, and append the other');
+  return kinds[0]!;
+}
+
+async function holdsVectors(path: string): Promise<boolean> {
+  const file = await open(path, 'r').catch(() => undefined); // who cannot be read is reported with all others
+  if (file === undefined) return false;
+  try {
+    const { buffer, bytesRead } = await file.read(Buffer.alloc(4_096), 0, 4_096, 0);
+    return /^\s*(\[|\{[^[]*"(embedding|vector)"\s*:\s*\[)/.test(buffer.toString('utf8', 0, bytesRead));
+  } finally {
+    await file.close();
+  }
+}
+
+async function measure(terminal: Terminal, settings: Settings, { name, version, rows }: CollectionInfo, { metric, quiet }: CheckFlags): Promise<Recall> {
+  const collection = await openNamed(settingsHere(terminal, settings), `${name}@${version}`);
+  const bar = rowProgress(terminal, quiet !== true);
+  try {
+    return await measureCandidates(settingsHere(terminal, settings), collection, { metric, signal: terminal.signal, onRows: (done) => bar.update(done, rows) });
+  } finally {
+    bar.stop();
+  }
+}
+
+export async function list(terminal: Terminal, flags: IndexFlags): Promise<void> {
+  const found = await listCollections(folderOf(terminal, await settingsOf(terminal, flags)));
+  if (flags.json === true) return print(terminal, `${JSON.stringify(found.map((one) => ('error' in one ? { name: one.name, error: { code: one.error.code, message: one.error.message } } : one)), null, 1)}\n`);
+  if (found.length === 0 && flags.quiet !== true) say(terminal, 'there are no collections yet: shoal index build NAME FILE… makes one');
+  await print(terminal, found.map((one) => ('error' in one ? `${one.name}  damaged: ${one.error.message}\n` : lineOf(one))).join(''));
+}
+
+function lineOf({ name, version, rows, dims, dtype, bytes, createdMs }: CollectionInfo): string {
+  return `${name}@${version}  ${rows.toLocaleString('en')} rows × ${dims} ${dtype}  ${megabytes(bytes)} MB  ${new Date(createdMs).toISOString().slice(0, 19)}Z\n`;
+}
+
+export async function show(terminal: Terminal, name: string, flags: IndexFlags): Promise<void> {
+  const folder = folderOf(terminal, await settingsOf(terminal, flags));
+  const info = await collectionInfo(folder, name);
+  const { about } = await openCollection(folder, name, { verify: false });
+  if (flags.json === true) return print(terminal, `${JSON.stringify({ ...info, about }, null, 1)}\n`);
+  await print(terminal, `${lineOf(info)}versions  ${info.versions.map((version) => `${info.name}@${version}`).join(', ')}\nmodel     ${about.model ?? 'not known: it was built from vectors'}\nfile      ${info.path}\n`);
+}
+
+export async function check(terminal: Terminal, name: string, flags: CheckFlags): Promise<void> {
+  const settings = await settingsOf(terminal, flags);
+  const info = await checkCollection(folderOf(terminal, settings), name);
+  const recall = flags.ann === true ? await measure(terminal, settings, info, flags) : undefined;
+  if (flags.json === true) return print(terminal, `${JSON.stringify({ ...info, isWhole: true, ...(recall === undefined ? {} : { ann: { metric: flags.metric, ...recall } }) }, null, 1)}\n`);
+  await print(terminal, `${info.name}@${info.version} is whole: ${info.rows.toLocaleString('en')} rows, checksum as written\n${recall === undefined ? '' : `candidates: ${recallText(recall)}\n`}`);
+}
+
+export async function remove(terminal: Terminal, names: readonly string[], flags: IndexFlags): Promise<void> {
+  const folder = folderOf(terminal, await settingsOf(terminal, flags));
+  const removed: string[] = [];
+  for (const name of names) removed.push(...(await removeCollection(folder, name)).map((version) => `${name.split('@')[0]}@${version}`));
+  if (flags.json === true) await print(terminal, `${JSON.stringify({ removed })}\n`);
+  else if (flags.quiet !== true) say(terminal, `removed ${removed.join(', ')}`);
+}
+
+/** The cache folder of the terminal's environment and not of this process's. */
+function settingsHere(terminal: Terminal, settings: Settings): Settings {
+  return { ...settings, collectionsDir: folderOf(terminal, settings) };
+}
+
+function folderOf(terminal: Terminal, settings: Settings): string {
+  return collectionsFolder(settings, terminal.environment);
+}
+
+function megabytes(bytes: number): string {
+  return (bytes / 1e6).toLocaleString('en', { maximumFractionDigits: bytes < 1e7 ? 1 : 0 });
+}
