@@ -1,6 +1,6 @@
 // Graphs as files, written once and replaced by a rename, beside the collections. Edge lists come in as JSONL, CSV or .npy.
 //
-//   "SHG1"  u32 flags (1 names)  u64 nodes  u64 edges  u32 crc32 of all behind the header  28 zero          (64 bytes)
+//   "SHG1"  u32 flags (1 names)  u64 nodes  u64 edges  u32 crc32 of what is before it and behind the header   (64 bytes)
 //   begin u32[nodes + 1]   source u32[edges]   weight f32[edges]   names: JSON                      little-endian
 
 import { createReadStream } from 'node:fs';
@@ -16,6 +16,8 @@ import { unreadable, wrongFile } from './vector-file-errors.ts';
 
 const MAGIC = 0x3147_4853; // "SHG1"
 const HEADER_BYTES = 64;
+/** Of the header: what stands before the checksum. */
+const CHECKED_BYTES = 24;
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
 
 export interface GraphInfo {
@@ -34,7 +36,7 @@ export async function saveGraph(folder: string, name: string, graph: Graph): Pro
   header.writeUInt32LE(graph.names === undefined ? 0 : 1, 4);
   header.writeBigUInt64LE(BigInt(graph.nodes), 8);
   header.writeBigUInt64LE(BigInt(graph.source.length), 16);
-  header.writeUInt32LE(parts.reduce((crc, part) => crc32(part, crc), 0), 24);
+  header.writeUInt32LE([header.subarray(0, CHECKED_BYTES), ...parts].reduce((crc, part) => crc32(part, crc), 0), CHECKED_BYTES);
   await placeAtomically(pathOf(folder, name), async (temporary) => {
     const file = await open(temporary, 'w');
     try {
@@ -54,7 +56,7 @@ export async function openGraph(folder: string, name: string): Promise<Graph> {
   });
   const { nodes, edges, hasNames, crc } = decodeHeader(bytes, path, bytes.length);
   const body = new Uint8Array(bytes.buffer, bytes.byteOffset + HEADER_BYTES, bytes.length - HEADER_BYTES);
-  if (crc32(body) !== crc) throw corrupt(path, 'its bytes have another checksum than was written');
+  if (crc32(body, crc32(bytes.subarray(0, CHECKED_BYTES))) !== crc) throw corrupt(path, 'its bytes have another checksum than was written');
   const aligned = body.slice().buffer; // a buffer of readFile may begin anywhere
   const at = (nodes + 1) * 4;
   const graph: Graph = {
@@ -105,7 +107,7 @@ function decodeHeader(bytes: Buffer, path: string, size: number): { nodes: numbe
   const hasNames = (bytes.readUInt32LE(4) & 1) === 1;
   const wanted = HEADER_BYTES + (nodes + 1) * 4 + edges * 8;
   if (hasNames ? size < wanted : size !== wanted) throw corrupt(path, `it should have ${wanted} bytes and has ${size}`);
-  return { nodes, edges, hasNames, crc: bytes.readUInt32LE(24) };
+  return { nodes, edges, hasNames, crc: bytes.readUInt32LE(CHECKED_BYTES) };
 }
 
 function corrupt(path: string, found: string): ShoalError<'COLLECTION_CORRUPT'> {

@@ -86,9 +86,7 @@ async function* readArrowRows(path: string): AsyncGenerator<RowBatch> {
     throw unreadable(path, error);
   });
   try {
-    const reader = await RecordBatchReader.from(handle).catch(() => {
-      throw wrongFile(path, 'it is no Arrow IPC file');
-    });
+    const reader = await RecordBatchReader.from(handle);
     for await (const records of reader) {
       const column = records.schema.fields.findIndex(({ type }) => type.typeId === Type.FixedSizeList);
       const vectors = column === -1 ? null : records.getChildAt(column);
@@ -103,6 +101,8 @@ async function* readArrowRows(path: string): AsyncGenerator<RowBatch> {
       const ids = records.getChild('id');
       yield { dims, vectors: values, ...(ids === null ? {} : { names: Array.from({ length: records.numRows }, (_, row) => String(ids.get(row) ?? '')) }) };
     }
+  } catch (error) {
+    throw error instanceof ShoalError ? error : wrongFile(path, `it is no whole Arrow IPC file (${error instanceof Error ? error.message : String(error)})`);
   } finally {
     await handle.close().catch(() => undefined); // the reader may have closed it
   }

@@ -1,0 +1,42 @@
+import { spawnSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+
+const root = fileURLToPath(new URL('../../../', import.meta.url));
+const script = join(root, 'native/similarity/build.sh');
+const hasCompiler = spawnSync('sh', ['-c', 'command -v "${CXX:-c++}"']).status === 0;
+if (!hasCompiler) console.warn('there is no C++ compiler: the kernels are not tested by themselves');
+
+let folder: string;
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'shoal-native-'));
+});
+afterAll(() => rmSync(folder, { recursive: true }));
+
+test.skipIf(!hasCompiler)('the kernels pass their own test, without Node', () => {
+  const { stdout, stderr, status } = spawnSync('sh', [script, 'test', '40'], { encoding: 'utf8' });
+  expect([stdout, stderr, status]).toEqual([expect.stringMatching(/^40 cases, seed \d+, instruction sets: .*\n40 cases passed\n$/), '', 0]);
+}, 120_000);
+
+test('where there is no compiler, the build says so and nothing else', () => {
+  const bin = join(folder, 'bin');
+  mkdirSync(bin);
+  for (const tool of ['sh', 'dirname', 'pwd', 'mkdir', 'uname', 'find', 'head']) symlinkSync(spawnSync('sh', ['-c', `command -v ${tool}`], { encoding: 'utf8' }).stdout.trim() || '/bin/true', join(bin, tool));
+  const environment = { PATH: bin };
+  expect(spawnSync(join(bin, 'sh'), [script, 'addon'], { encoding: 'utf8', env: environment })).toMatchObject({ status: 3, stderr: 'build.sh: no C++ compiler (c++)\n' });
+});
+
+test('without the native code every test passes in plain code', () => {
+  // Loading the addon is what fails where it was not built, or was built for another system.
+  const hide = join(folder, 'hide.mjs');
+  writeFileSync(hide, `const load = process.dlopen; process.dlopen = (module, path, ...rest) => { if (path.endsWith('similarity.node')) throw new Error('hidden'); return load(module, path, ...rest); };`);
+  const { stdout, stderr, status } = spawnSync(process.execPath, ['--conditions=@shoal/source', join(root, 'node_modules/vitest/vitest.mjs'), 'run', '--dir', join(root, 'libs/similarity/src'), 'kernels', 'collections'], {
+    cwd: root, encoding: 'utf8', env: { ...process.env, NODE_OPTIONS: `--import=${hide}`, SHOAL_TEST_CASES: '100', NO_COLOR: '1' },
+  });
+  expect(`${stdout}${stderr}`).toContain('hidden');
+  expect(`${stdout}${stderr}`).toMatch(/plain: 100 cases/);
+  expect(status, `${stdout}${stderr}`).toBe(0);
+}, 120_000);
