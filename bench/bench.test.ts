@@ -18,6 +18,11 @@ test('queue-ratio: the queue gives the vectors that the bare engine gives', asyn
   expect(ratio).toBeGreaterThan(0);
 }, 130_000);
 
+test('similarity-queue: the queue gives the rankings that the kernels give', async () => {
+  const { ratio } = await bench('similarity-queue', '--jobs', '16', '--rounds', '1', '--rows', '2000', '--dims', '32');
+  expect(ratio).toBeGreaterThan(0);
+}, 130_000);
+
 test('sim-device: every row comes back through the whole path as the simulated device made it', async () => {
   const { textsPerSecond } = await bench('sim-device', '--seconds', '1', '--warm', '2', '--job-texts', '64');
   expect(textsPerSecond).toBeGreaterThan(0);

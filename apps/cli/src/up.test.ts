@@ -12,7 +12,7 @@ interface Addresses {
   readonly http: string;
   readonly dashboard: string;
   readonly redisUrl: string;
-  readonly pids: Readonly<Record<'http' | 'worker' | 'dashboard', number>>;
+  readonly pids: Readonly<Record<'http' | 'worker' | 'dashboard' | 'similarity', number>>;
 }
 
 let sandbox: Sandbox;
@@ -80,8 +80,8 @@ test('up: the openai client gets a vector, the dashboard shows its job, metrics 
 
 test('up: whatever is killed comes back at the same address', async () => {
   const { one, at } = await startAll({ SHOAL_REDIS_URL: server.url });
-  for (const name of ['http', 'worker', 'dashboard'] as const) process.kill(at.pids[name], 'SIGKILL');
-  await expect.poll(() => one.stderr().match(/is up again/g)?.length, { timeout: 20_000 }).toBe(3);
+  for (const name of ['http', 'worker', 'dashboard', 'similarity'] as const) process.kill(at.pids[name], 'SIGKILL');
+  await expect.poll(() => one.stderr().match(/is up again/g)?.length, { timeout: 20_000 }).toBe(4);
   expect(at.redisUrl).toBe(server.url);
   expect(await dimensionsOf(at.http)).toBe(32);
   expect((await fetch(`${at.dashboard}/api/queues`)).status).toBe(200);

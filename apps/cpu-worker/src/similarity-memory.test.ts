@@ -14,7 +14,7 @@ import { BullJobSource } from '@shoal/queue';
 import { RedisAnnouncer, RedisPayloadStore } from '@shoal/queue/payload';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createCollection, openCollectionRows, openKernels } from '@shoal/similarity';
-import { kernelDevice } from '@shoal/worker';
+import { kernelDevice } from '@shoal/worker/similarity';
 import { exactRanking, expectSame, randomVectors } from './testing/exact.ts';
 
 const DIMS = 16;

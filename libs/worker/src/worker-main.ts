@@ -3,7 +3,6 @@
 import type { Logger, Precision, Settings } from '@shoal/core';
 import { serviceMain, type ServiceReport } from '@shoal/ops/service';
 import { isConnectionFault } from '@shoal/queue';
-import { startSimilarityWorker } from './similarity-worker.ts';
 import { startWorker } from './worker.ts';
 
 /** What a forked worker tells its parent. */
@@ -21,7 +20,7 @@ export async function workerMain({ fixed = {} }: WorkerMainOptions = {}): Promis
     fixed,
     start: async (settings, log) => {
       process.on('unhandledRejection', (error) => survive(error, log));
-      const start = settings.kind === 'similarity' ? startSimilarityWorker : startWorker;
+      const start = settings.kind === 'similarity' ? (await import('./similarity.ts')).startSimilarityWorker : startWorker;
       const { facts, failed, stop } = await start({ settings, log, faultPoint: process.env['SHOAL_FAULT_POINT'] });
       const { device, precision, model } = facts;
       return { facts: { device, precision, model }, failed, stop };

@@ -1,9 +1,9 @@
-// `shoal up`: everything on this machine in one command: queue server, HTTP, a worker on the CPU, dashboard. Each is a
-// process of its own, started again when it dies. Ctrl-C first stops taking requests, answers those that are open, then
-// drains the worker, then lets go of the queue server; nothing is left running.
+// `shoal up`: everything on this machine in one command: queue server, HTTP, two workers on the CPU (one embeds, one
+// compares), dashboard. Each is a process of its own, started again when it dies. Ctrl-C first stops taking requests, answers
+// those that are open, then drains the workers, then lets go of the queue server; nothing is left running.
 
 import { once } from 'node:events';
-import type { Settings } from '@shoal/core';
+import { environmentName, type Settings } from '@shoal/core';
 import { Part, forkApp, samePort, type App, type ReadyReport } from '../part.ts';
 import { fetchModel, withServer, type QueueServer } from '../session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
@@ -23,6 +23,7 @@ export async function up(terminal: Terminal, flags: UpFlags): Promise<void> {
 interface Parts {
   readonly http: Part;
   readonly worker: Part;
+  readonly similarity: Part;
   readonly dashboard: Part;
 }
 
@@ -32,13 +33,13 @@ async function runAll(terminal: Terminal, settings: Settings, server: QueueServe
   const ended = once(ending, 'abort').then(() => undefined);
   const parts = startParts(terminal, { ...settings, redisUrl: server.redisUrl });
   try {
-    const reports = await Promise.race([Promise.all([parts.http.ready, parts.worker.ready, parts.dashboard.ready]), ended]);
+    const reports = await Promise.race([Promise.all([parts.http.ready, parts.worker.ready, parts.dashboard.ready, parts.similarity.ready]), ended]);
     if (reports !== undefined) await print(terminal, isJson ? asJson(reports, server.redisUrl) : asText(reports, settings));
     await ended;
-    say(terminal, 'stopping: requests first, then the worker; a second Ctrl-C does not wait');
+    say(terminal, 'stopping: requests first, then the workers; a second Ctrl-C does not wait');
   } finally {
     await Promise.all([parts.http.stop(), parts.dashboard.stop()]);
-    await parts.worker.stop();
+    await Promise.all([parts.worker.stop(), parts.similarity.stop()]);
   }
   if (server.lost.aborted) throw server.lost.reason;
 }
@@ -46,29 +47,32 @@ async function runAll(terminal: Terminal, settings: Settings, server: QueueServe
 function startParts(terminal: Terminal, settings: Settings): Parts {
   // Every line of three processes would bury what a person wants to see; whoever asks for another level gets it.
   const logLevel = settings.logLevel === 'info' ? 'warn' : settings.logLevel;
-  const environment = { ...terminal.environment, ...settingsEnvironment({ ...settings, logLevel, device: 'cpu' }) };
-  const part = (app: App, name: string, stopMs: number, port?: 'httpPort' | 'dashboardPort'): Part => new Part({
+  const environment = { ...terminal.environment, ...settingsEnvironment({ ...settings, logLevel, device: 'cpu', kind: 'embed' }) };
+  // its metrics would be at the address of the other worker's
+  const similar = { [environmentName('kind')]: 'similarity', [environmentName('metricsPort')]: '0' };
+  const part = (app: App, name: string, stopMs: number, port?: 'httpPort' | 'dashboardPort', more?: Readonly<Record<string, string>>): Part => new Part({
     name,
     stopMs: stopMs + BEYOND_STOP_MS,
-    start: (first) => forkApp(app, { ...environment, ...(port === undefined ? {} : samePort(port, first)) }),
+    start: (first) => forkApp(app, { ...environment, ...more, ...(port === undefined ? {} : samePort(port, first)) }),
     onDeath: (reason) => say(terminal, `${name} ended (${reason}); starting it again`),
     onReturn: () => say(terminal, `${name} is up again`),
   });
   return {
     http: part('producer', 'HTTP', settings.requestTimeoutMs, 'httpPort'),
     worker: part('cpu-worker', 'the worker', settings.drainTimeoutMs),
+    similarity: part('cpu-worker', 'the similarity worker', settings.drainTimeoutMs, undefined, similar),
     dashboard: part('dashboard', 'the dashboard', 0, 'dashboardPort'),
   };
 }
 
-type Reports = readonly [http: ReadyReport, worker: ReadyReport, dashboard: ReadyReport];
+type Reports = readonly [http: ReadyReport, worker: ReadyReport, dashboard: ReadyReport, similarity: ReadyReport];
 
-function asText([http, worker, dashboard]: Reports, { model }: Settings): string {
+function asText([http, worker, dashboard, similarity]: Reports, { model }: Settings): string {
   const url = String(http['url']);
   return `
   HTTP       ${url}/v1/embeddings   OpenAI's API; also /v1/models, /openapi.json, /metrics
   dashboard  ${String(dashboard['url'])}
-  worker     ${String(worker['model'])} on ${String(worker['device'])} (${String(worker['precision'])})
+  worker     ${String(worker['model'])} on ${String(worker['device'])} (${String(worker['precision'])}), similarity on ${String(similarity['device'])}
 
   curl ${url}/v1/embeddings -H 'content-type: application/json' -d '{"model": "${model}", "input": "hello"}'
 
@@ -76,6 +80,6 @@ Ctrl-C drains and stops all of it.
 `;
 }
 
-function asJson([http, worker, dashboard]: Reports, redisUrl: string): string {
-  return `${JSON.stringify({ http: http['url'], dashboard: dashboard['url'], redisUrl, pids: { http: http['pid'], worker: worker['pid'], dashboard: dashboard['pid'] } })}\n`;
+function asJson([http, worker, dashboard, similarity]: Reports, redisUrl: string): string {
+  return `${JSON.stringify({ http: http['url'], dashboard: dashboard['url'], redisUrl, pids: { http: http['pid'], worker: worker['pid'], dashboard: dashboard['pid'], similarity: similarity['pid'] } })}\n`;
 }

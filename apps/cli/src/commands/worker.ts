@@ -16,7 +16,7 @@ const BEYOND_DRAIN_MS = 5_000;
 
 export async function worker(terminal: Terminal, flags: WorkerFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
-  await fetchModel(terminal, settings.model, { settings, isQuiet: false });
+  if (settings.kind === 'embed') await fetchModel(terminal, settings.model, { settings, isQuiet: false });
   await withServer(terminal, { settings, isQuiet: false }, ({ redisUrl }) => runWorker(terminal, { ...settings, redisUrl }));
 }
 

@@ -1,0 +1,148 @@
+// How much of the kernels' speed is left when every query goes through the queue: top-k jobs of 8 queries on one collection,
+// against the same queries given to the same kernels directly, in the very batches that the worker made of them. Answers are
+// compared with the kernels' before anything is timed; both sides run alternately, the same number of threads.
+//
+//   node --conditions=@shoal/source bench/similarity-queue.ts [--jobs 1024] [--rounds 3] [--rows 100000] [--dims 384] [--k 10] [--threads N]
+//
+// Prints one JSON line: queries/s of each round and side, median ratio, mean queries of a batch.
+
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { availableParallelism, cpus, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { ShoalClient } from '@shoal/client';
+import type { Ranking } from '@shoal/core';
+import { startTestServer } from '@shoal/queue/testing';
+import { createCollection, hitsOf, openCollectionRows, openKernels } from '@shoal/similarity';
+import { randomFrom } from './ragged-corpus.ts';
+import { median } from './sides.ts';
+
+const { values: args } = parseArgs({
+  options: {
+    jobs: { type: 'string', default: '1024' },
+    rounds: { type: 'string', default: '3' },
+    rows: { type: 'string', default: '100000' },
+    dims: { type: 'string', default: '384' },
+    k: { type: 'string', default: '10' },
+    threads: { type: 'string', default: String(availableParallelism()) },
+  },
+});
+const [jobs, rows, dims, k, threads] = [Number(args.jobs), Number(args.rows), Number(args.dims), Number(args.k), Number(args.threads)];
+const JOB_QUERIES = 8;
+/** Jobs between asked and answered: enough that the worker always has more than one batch before it. */
+const JOBS_IN_FLIGHT = 512;
+/** f32 sums in another order for another batch; the ids may not differ at all. */
+const MOST_SCORE_ERROR = 1e-6;
+
+function randomVectors(count: number, seed: number): Float32Array {
+  const random = randomFrom(seed);
+  return Float32Array.from({ length: count * dims }, () => 2 * random() - 1);
+}
+
+/** Queries of each batch that the worker ran since the last look, from its log. */
+const batches: number[] = [];
+
+function startWorker(url: string, folder: string): ChildProcess {
+  const worker = fork(fileURLToPath(new URL('../apps/cpu-worker/src/main.ts', import.meta.url)), [], {
+    env: { ...process.env, SHOAL_REDIS_URL: url, SHOAL_KIND: 'similarity', SHOAL_CACHE_DIR: folder, SHOAL_THREADS: String(threads), SHOAL_LOG_LEVEL: 'debug' },
+    stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+  });
+  createInterface({ input: worker.stderr! }).on('line', (line) => {
+    const { msg, rows: queries } = parsed(line);
+    if (msg === 'micro-batch ran') batches.push(Number(queries));
+  });
+  return worker;
+}
+
+function parsed(line: string): Record<string, unknown> {
+  try {
+    return JSON.parse(line) as Record<string, unknown>;
+  } catch {
+    return {};
+  }
+}
+
+/** Every job's answer, in order; no more than JOBS_IN_FLIGHT are open. */
+async function throughQueue(client: ShoalClient, queries: Float32Array): Promise<Ranking[]> {
+  const answers: Ranking[][] = [];
+  let next = 0;
+  const line = async (): Promise<void> => {
+    while (next < jobs) {
+      const job = next++;
+      const size = JOB_QUERIES * dims;
+      answers[job] = await client.topK('bench@1', { values: queries.subarray(job * size, (job + 1) * size), dims }, { k, class: 'bulk' });
+    }
+  };
+  await Promise.all(Array.from({ length: Math.min(jobs, JOBS_IN_FLIGHT) }, line));
+  return answers.flat();
+}
+
+async function secondsOf(work: () => Promise<unknown>): Promise<number> {
+  const startedMs = performance.now();
+  await work();
+  return (performance.now() - startedMs) / 1_000;
+}
+
+function checkAnswers(found: readonly Ranking[], expected: readonly Ranking[]): void {
+  for (const [query, { ids, scores }] of found.entries()) {
+    const exact = expected[query]!;
+    const isSame = ids.length === exact.ids.length && ids.every((id, i) => id === exact.ids[i] && Math.abs(scores[i]! - exact.scores[i]!) <= MOST_SCORE_ERROR);
+    if (!isSame) throw new Error(`query ${query}: the queue answers ${String(ids)}, the kernels ${String(exact.ids)}`);
+  }
+}
+
+const folder = mkdtempSync(join(tmpdir(), 'shoal-bench-'));
+const server = await startTestServer();
+await createCollection(join(folder, 'collections'), 'bench', [{ dims, vectors: randomVectors(rows, 1) }]);
+const source = await openCollectionRows(join(folder, 'collections'), 'bench@1');
+const block = await source.read(0, rows);
+const kernels = openKernels({ threads });
+const queries = randomVectors(jobs * JOB_QUERIES, 2);
+const total = jobs * JOB_QUERIES;
+const worker = startWorker(server.url, folder);
+const [ready] = (await once(worker, 'message')) as [{ readonly kind: string; readonly failure?: { readonly message: string } }];
+if (ready.kind !== 'ready') throw new Error(ready.failure?.message ?? 'the worker did not start');
+const client = await ShoalClient.connect({ redisUrl: server.url, model: { name: 'none', revision: '0' } });
+
+/** The same queries in order, in batches of these sizes. */
+async function direct(sizes: readonly number[]): Promise<Ranking[]> {
+  const answers: Ranking[] = [];
+  for (const size of sizes) {
+    const from = answers.length;
+    const found = await kernels.topK({ values: queries.subarray(from * dims, (from + size) * dims), rows: size, dims }, block, { k, metric: 'cosine' });
+    for (let query = 0; query < size; query++) answers.push(hitsOf(found, query));
+  }
+  return answers;
+}
+
+try {
+  const found = await throughQueue(client, queries); // warms both sides
+  checkAnswers(found, await direct(batches.splice(0)));
+  const bare: number[] = [];
+  const queued: number[] = [];
+  const sizes: number[] = [];
+  for (let round = 0; round < Number(args.rounds); round++) {
+    queued.push(total / (await secondsOf(() => throughQueue(client, queries))));
+    const made = batches.splice(0);
+    sizes.push(...made);
+    if (made.reduce((sum, size) => sum + size, 0) !== total) throw new Error(`the worker says that it ran ${String(made)} queries, not ${total}`);
+    bare.push(total / (await secondsOf(() => direct(made))));
+  }
+  process.stdout.write(`${JSON.stringify({
+    bench: 'similarity-queue', cpu: cpus()[0]?.model, threads, isa: kernels.isa, rows, dims, k, jobs, jobQueries: JOB_QUERIES,
+    bareQueriesPerSecond: bare.map(Math.round), queuedQueriesPerSecond: queued.map(Math.round), meanBatch: Math.round(sizes.reduce((sum, size) => sum + size, 0) / sizes.length),
+    ratio: Number((median(queued) / median(bare)).toFixed(3)), ratios: queued.map((rate, i) => Number((rate / bare[i]!).toFixed(3))),
+  })}\n`);
+} finally {
+  await client.close();
+  await source.close();
+  const gone = once(worker, 'exit');
+  worker.kill('SIGTERM');
+  await gone;
+  await server.stop();
+  rmSync(folder, { recursive: true, force: true });
+}
