@@ -5,6 +5,7 @@ import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { encodeBody } from './output-encoding.ts';
 import { fingerprintOf } from './fingerprint.ts';
+import { fixedBudget } from './fixed-budget.ts';
 import { encodeTexts, encodeTokens } from './input-format.ts';
 import { decodeResultHeader, encodeResult, openResult } from './result-format.ts';
 import type { JobOrder } from './protocol.ts';
@@ -304,6 +305,26 @@ describe('the window', () => {
     bench.run([orderOf('b', ['two'])], true);
     await settled();
     expect(bench.backend.runs).toHaveLength(1);
+  });
+
+  test('what would run behind another gathers until that is nearly over, or is full', async () => {
+    const twentyMs = { newBudget: () => ({ ...fixedBudget({ maxPaddedTokens: 1024, maxRows: 8 }), predictMs: () => 20 }), backend: { runMs: () => 20 } };
+    const bench = setup(twentyMs);
+    bench.run([orderOf('a', ['one'])], true);
+    await bench.clock.advance(3);
+    bench.run([orderOf('b', ['two'])], true);
+    await bench.clock.advance(10);
+    bench.run([orderOf('c', ['three'])], true);
+    await bench.clock.advance(3);
+    expect(bench.said('began')).toHaveLength(1);
+    await bench.clock.advance(1); // 1 ms and a tenth of its time before the first is over
+    expect(bench.said('began')).toMatchObject([{ jobIds: ['a'] }, { jobIds: ['b', 'c'] }]);
+    const full = setup(twentyMs);
+    full.run([orderOf('a', ['one'])], true);
+    await full.clock.advance(1);
+    full.run([orderOf('b', Array.from({ length: 8 }, (_, i) => textOf(8, i)))], true);
+    await settled();
+    expect(full.said('began')).toHaveLength(2);
   });
 
   test('no more micro-batches are cut than there are slots', async () => {

@@ -62,6 +62,9 @@ interface Attempt {
 const LONE_FAILURES_TO_RECYCLE = 2;
 /** A run in fp32 takes twice the memory of one in fp16, beside a session of its own. */
 const EXACT_SHARE = 0.5;
+/** Packing a micro-batch and waking the device's thread take about a millisecond; what a run takes is foreseen within a tenth. */
+const GO_ON_MS = 1;
+const GO_ON_SHARE = 0.1;
 const MEMORY_NEWS_MS = 1_000;
 /** A budget that changed by less than this share is no news. */
 const BUDGET_NEWS = 0.03;
@@ -85,6 +88,10 @@ export class Executor {
   private readonly filling = new Set<Promise<void>>();
   /** Micro-batches at the device with an interactive row. */
   private urgentRuns = 0;
+  /** When the run began that goes on now. */
+  private runBeganMs = 0;
+  /** What is at the device takes, by what runs took before. */
+  private expectedMs = 0;
   private loneFailures = 0;
   private isRecycled = false;
   private isStopping = false;
@@ -245,7 +252,8 @@ export class Executor {
 
   /**
    * A device with one micro-batch running and one to go on with is given a third only when that is full, because a short pool
-   * loses nothing by gathering on, and none at all while an interactive row waits. Else the window decides.
+   * loses nothing by gathering on, and none at all while an interactive row waits. What would run behind another gathers until
+   * that is nearly over. Else the window decides.
    */
   private isBulkDue(): boolean {
     if (this.slots.areBusy && this.urgentRuns > 0) return false;
@@ -257,10 +265,21 @@ export class Executor {
     const isFull = tokens >= budget.current().maxPaddedTokens || rows >= this.cutLimits.rowsAt(BUCKET_TOKENS);
     if (this.slots.areBusy) return isFull;
     const waiting = { rows, tokens, isFull, isQueueDrained: this.isQueueDrained };
-    const remainingMs = oldestMs + windowMs(waiting, limits, budget) - clock.nowMs();
+    const windowEndMs = oldestMs + windowMs(waiting, limits, budget);
+    const remainingMs = (isFull ? windowEndMs : Math.max(windowEndMs, this.goOnMs())) - clock.nowMs();
     if (remainingMs <= 0) return true;
     this.cancelWindow ??= clock.after(remainingMs, () => this.pump());
     return false;
+  }
+
+  /**
+   * When the device has to be given what comes next. Cut any earlier, a batch would wait behind the run that goes on with fewer
+   * rows than it could have. Devices that run several at once are never kept waiting for company.
+   */
+  private goOnMs(): number {
+    const { sessions = 1 } = this.parts.backend;
+    if (sessions > 1 || this.running.size === 0) return Number.NEGATIVE_INFINITY;
+    return this.runBeganMs + this.expectedMs * (1 - GO_ON_SHARE) - GO_ON_MS;
   }
 
   private take(isUrgent: boolean): Attempt {
@@ -308,16 +327,21 @@ export class Executor {
     const isUrgent = hasInteractive(attempt.batch);
     if (isUrgent) this.urgentRuns++;
     this.parts.send({ kind: 'began', batch: number, jobIds: [...jobs].map((job) => job.order.jobId) });
-    const ended = this.run(slot, attempt, isUrgent, number).finally(() => {
+    const shape = this.shapeOf(attempt.batch);
+    const expectedMs = this.parts.budget.predictMs(shape) ?? 0;
+    if (this.running.size === 0) this.runBeganMs = this.parts.clock.nowMs();
+    this.expectedMs += expectedMs;
+    const ended = this.run(slot, attempt, shape, isUrgent, number).finally(() => {
       if (isUrgent) this.urgentRuns--;
+      this.expectedMs -= expectedMs;
+      this.runBeganMs = this.parts.clock.nowMs();
       this.running.delete(ended);
       this.pump();
     });
     this.running.add(ended);
   }
 
-  private async run(slot: Slot, attempt: Attempt, isUrgent: boolean, number: number): Promise<void> {
-    const shape = this.shapeOf(attempt.batch);
+  private async run(slot: Slot, attempt: Attempt, shape: RunShape, isUrgent: boolean, number: number): Promise<void> {
     pack(slot, attempt.batch, shape);
     try {
       const result = await this.atDevice(slot, shape, attempt.isExact, isUrgent);
@@ -372,11 +396,10 @@ export class Executor {
   /** One row's vector into its job, and its twins'. False when it is not of length 1: nobody may receive that. */
   private unpack(slot: Slot, at: number, row: Row, runMs: number, done: OpenJob[]): boolean {
     const { dims } = this.parts.backend;
-    const vector = slot.embeddings.subarray(at * dims, (at + 1) * dims);
-    const squaredLength = squaredLengthOf(vector);
+    const squaredLength = squaredLengthOf(slot.embeddings, at * dims, dims);
     if (!(Math.abs(squaredLength - 1) < MAX_LENGTH_ERROR)) return false;
     for (const { job, index } of familyOf(row)) {
-      writeScaled(vector, 1 / Math.sqrt(squaredLength), job.vectors, index * dims);
+      writeScaled(slot.embeddings, at * dims, dims, 1 / Math.sqrt(squaredLength), job.vectors, index * dims);
       job.runMs += runMs;
       if (--job.left === 0 && !job.isDropped) done.push(job);
     }

@@ -145,6 +145,13 @@ describe('by property', () => {
 });
 
 describe('a cut', () => {
+  test('takes everything when all of it is one small batch, and else begins with the fullest bucket', () => {
+    const rows = [row(40), row(8), row(8), row(8), row(8), row(8), row(8)];
+    const limits = cutLimits({ maxPaddedTokens: 400, maxRows: 100, maxRowAgeMs: 250 });
+    expect(poolOf(rows).cut({ ...limits, smallShare: 0.7 }, 0)).toMatchObject({ width: 40, rows: { length: 7 } });
+    expect(poolOf(rows).cut({ ...limits, smallShare: 0.6 }, 0)).toMatchObject({ width: 8, rows: { length: 6 } });
+  });
+
   test('of an empty pool is nothing', () => {
     expect(new Pool<Row>().cut(cutLimits(LIMITS), 0)).toBeUndefined();
     expect(new Pool<Row>().oldestMs()).toBeUndefined();

@@ -151,9 +151,12 @@ class Buckets<Row extends PoolRow> {
     return oldest;
   }
 
+  /** Where a batch begins: with the longest rows when all rows are one small batch, else with those that wait too long or with the fullest bucket. */
   seedBucket(limits: CutLimits, nowMs: number): number | undefined {
     const oldest = this.oldestBucket();
     if (oldest === undefined) return undefined;
+    const longest = this.buckets.findLastIndex((rows) => rows.length > 0);
+    if (this.rowCount <= limits.rowsAt(widthOf(longest)) * (limits.smallShare ?? SMALL_BATCH)) return longest;
     if (nowMs - this.buckets[oldest]![0]!.enteredMs > limits.maxRowAgeMs) return oldest;
     let fullest = oldest;
     for (const [bucket, tokens] of this.bucketTokens.entries()) if (tokens > this.bucketTokens[fullest]!) fullest = bucket;

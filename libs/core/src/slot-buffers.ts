@@ -1,4 +1,5 @@
-// Rows into a slot, vectors out of it: loops over every token and every number that passes, so they are kept plain.
+// Rows into a slot, vectors out of it: loops over every token and every number that passes, so they are kept plain and work on
+// places in whole buffers, without a view for each row.
 
 import type { MicroBatch } from './pool.ts';
 import type { Row } from './open-job.ts';
@@ -21,10 +22,10 @@ export function pack(slot: Slot, { rows }: MicroBatch<Row>, { rows: count, width
   }
 }
 
-/** In f64. NaN when any component is. */
-export function squaredLengthOf(vector: Float32Array): number {
+/** Of `length` components from `at` on, in f64. NaN when any of them is. */
+export function squaredLengthOf(vectors: Float32Array, at: number, length: number): number {
   let sum = 0;
-  for (let i = 0; i < vector.length; i++) sum += vector[i]! * vector[i]!;
+  for (let i = at; i < at + length; i++) sum += vectors[i]! * vectors[i]!;
   return sum;
 }
 
@@ -32,6 +33,6 @@ export function squaredLengthOf(vector: Float32Array): number {
  * The graph's own L2 norm sums 384 squares in f32 and is off by up to 1e-6 (ONNX Runtime 1.30 on the CPU, 2026-11); whoever
  * takes a dot product for the cosine would see that. One factor in f64 makes the length right to the last bit of f32.
  */
-export function writeScaled(vector: Float32Array, factor: number, target: Float32Array, at: number): void {
-  for (let i = 0; i < vector.length; i++) target[at + i] = vector[i]! * factor;
+export function writeScaled(vectors: Float32Array, from: number, length: number, factor: number, target: Float32Array, at: number): void {
+  for (let i = 0; i < length; i++) target[at + i] = vectors[from + i]! * factor;
 }
