@@ -299,6 +299,25 @@ describe('ResultReader', () => {
     expect(await connection.pttl(keys.output(queue, 'm-1'))).toBeGreaterThan(50_000);
     expect(await reader.acknowledge(['m-1', 'm-2'])).toMatchObject([{ kind: 'taken' }, { kind: 'absent' }]);
   });
+
+  test('a server that died and forgot what was taken is told again, and a later result under the same id is left alone', async () => {
+    const { queue } = await setup();
+    const reader = await ResultReader.connect({ redisUrl: server.url, prefix: PREFIX, queue, replyName: 'four' });
+    closers.push(() => reader.close());
+    const ids = ['f-1', 'f-2', 'f-3', 'f-4'];
+    const outputs = ids.map((id) => keys.output(queue, id));
+    for (const key of outputs) await connection.set(key, resultOf(OURS), 'PX', 60_000);
+    await reader.markTaken(ids.slice(0, 3));
+    await reader.acknowledge(ids.slice(3));
+    const back = new Promise<void>((resolve) => reader.onConnection((event) => (event === 'back' ? resolve() : undefined)));
+    await connection.set(outputs[0]!, resultOf(OURS), 'PX', 60_000); // the mark was forgotten,
+    await connection.del(outputs[1]!); // the result as well,
+    await connection.set(outputs[2]!, resultOf(THEIRS), 'PX', 60_000); // and here is somebody else's
+    await connection.set(outputs[3]!, resultOf(OURS), 'PX', 60_000);
+    await server.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+    await back;
+    expect(await reader.acknowledge(ids)).toMatchObject([{ kind: 'taken' }, { kind: 'taken' }, { kind: 'body' }, { kind: 'taken' }]);
+  });
 });
 
 test('closing rejects what is open and leaves no connection', async () => {

@@ -2,13 +2,14 @@
 // at once (`acknowledge`: its body comes once) or read first and marked afterwards (`peek`, `markTaken`), for readers that
 // make vectors durable in between. It keeps no list of open jobs and checks no checksum; @shoal/client does both.
 
-import { keySpace, type KeySpace, type Logger } from '@shoal/core';
+import { RESULT_FLAG, RESULT_HEADER_BYTES, decodeResultHeader, keySpace, type KeySpace, type Logger } from '@shoal/core';
 import { releaseAdmission } from './admission.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
 import { watchConnection } from './job-producer.ts';
 import { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
 import { parseReply, type ReplyMessage } from './payload/reply-message.ts';
 import { runScript, script } from './payload/script.ts';
+import { TakenMarks } from './taken-marks.ts';
 import { translated } from './translated.ts';
 
 export interface ReaderOptions {
@@ -22,12 +23,14 @@ export interface ReaderOptions {
   readonly log?: Logger | undefined;
 }
 
-// KEYS[1] the result. Leaves the header, marked TAKEN, as acknowledging does, but hands nothing out: the body was read before.
+// KEYS[1] the result. Leaves the header, marked TAKEN, as acknowledging does, and hands out nothing else: the body was read before.
 const MARK_TAKEN = script(1, 'allow-oom', `
   local head = redis.call('GETRANGE', KEYS[1], 0, 31)
-  if string.len(head) < 32 or string.sub(head, 1, 4) ~= 'SHL1' or string.byte(head, 7) % 2 == 1 then return 0 end
-  redis.call('SET', KEYS[1], string.sub(head, 1, 6) .. string.char(string.byte(head, 7) + 1) .. string.sub(head, 8, 32), 'KEEPTTL')
-  return 1
+  if string.len(head) < 32 or string.sub(head, 1, 4) ~= 'SHL1' then return false end
+  if string.byte(head, 7) % 2 == 1 then return head end
+  head = string.sub(head, 1, 6) .. string.char(string.byte(head, 7) + 1) .. string.sub(head, 8, 32)
+  redis.call('SET', KEYS[1], head, 'KEEPTTL')
+  return head
 `);
 
 export class ResultReader {
@@ -39,6 +42,7 @@ export class ResultReader {
   private readonly connection: Redis;
   private readonly subscriber: Redis;
   private readonly connectionListeners: ((event: 'lost' | 'back') => void)[] = [];
+  private readonly marks = new TakenMarks(() => performance.now());
 
   private constructor(options: ReaderOptions, connection: Redis, subscriber: Redis) {
     this.keys = keySpace(options.prefix);
@@ -50,7 +54,10 @@ export class ResultReader {
     // ioredis would subscribe again by itself, but without anybody to catch it when the connection closes meanwhile: an
     // unhandled rejection ends the process (6.0.0, event_handler.js). So it is done here.
     subscriber.options.autoResubscribe = false;
-    watchConnection(connection, (event) => this.tell(event));
+    watchConnection(connection, (event) => {
+      if (event === 'lost') this.tell(event);
+      else void this.marks.repeat(connection).catch(() => undefined).then(() => this.tell(event)); // a failure: it is lost again
+    });
     watchConnection(subscriber, (event) => {
       if (event === 'lost') this.tell(event);
       else void this.subscribe().then(() => this.tell(event), (error: unknown) => options.log?.warn({ channel: this.replyChannel, err: error }, 'replies are not heard any more'));
@@ -96,21 +103,30 @@ export class ResultReader {
   /** Header and body as stored (SHL1), or undefined where there is nothing; results stay as they are. In order. */
   async peek(jobIds: readonly string[]): Promise<(Buffer | undefined)[]> {
     // Single commands, not a pipeline: after a reconnect these are sent again, a broken pipeline is not.
-    return translated(() => Promise.all(jobIds.map(async (jobId) => (await this.connection.getBuffer(this.keys.output(this.queue, jobId))) ?? undefined)));
+    return translated(() => Promise.all(this.keysOf(jobIds).map(async (key) => (await this.connection.getBuffer(key)) ?? undefined)));
   }
 
   /** Each body once; its header stays, marked TAKEN. In order. */
   async acknowledge(jobIds: readonly string[]): Promise<Acknowledged[]> {
     return translated(async () => {
-      const taken = acknowledge(this.connection, jobIds.map((jobId) => this.keys.output(this.queue, jobId)));
-      const [results] = await Promise.all([taken, this.releaseRoom(jobIds)]);
+      const keys = this.keysOf(jobIds);
+      const [results] = await Promise.all([acknowledge(this.connection, keys), this.releaseRoom(jobIds)]);
+      this.marks.add(keys, results.map((result) => (result.kind === 'body' ? takenHeader(result.bytes) : undefined)));
       return results;
     });
   }
 
   /** Acknowledges results whose bodies were peeked at; missing and taken ones are left as they are. */
   async markTaken(jobIds: readonly string[]): Promise<void> {
-    await translated(() => Promise.all([runScript(this.connection, MARK_TAKEN, jobIds.map((jobId) => [this.keys.output(this.queue, jobId)])), this.releaseRoom(jobIds)]));
+    await translated(async () => {
+      const keys = this.keysOf(jobIds);
+      const [heads] = await Promise.all([runScript(this.connection, MARK_TAKEN, keys.map((key) => [key])), this.releaseRoom(jobIds)]);
+      this.marks.add(keys, heads);
+    });
+  }
+
+  private keysOf(jobIds: readonly string[]): string[] {
+    return jobIds.map((jobId) => this.keys.output(this.queue, jobId));
   }
 
   /** In the same round trip. */
@@ -122,4 +138,12 @@ export class ResultReader {
   async close(): Promise<void> {
     await Promise.all([closeConnection(this.subscriber), closeConnection(this.connection)]);
   }
+}
+
+/** What the server keeps of a result that was handed out; undefined for what is no result. */
+function takenHeader(bytes: Buffer): Buffer | undefined {
+  if (decodeResultHeader(bytes) === undefined) return undefined;
+  const head = Buffer.from(bytes.subarray(0, RESULT_HEADER_BYTES));
+  head.writeUInt16LE(head.readUInt16LE(6) | RESULT_FLAG.taken, 6);
+  return head;
 }
