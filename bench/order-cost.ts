@@ -56,7 +56,7 @@ async function round(): Promise<Record<string, number>> {
     for (const part of inParts(jobs, 50)) await producer.add(part);
   });
   cost['order'] = await costOf(async () => {
-    while ((await orderWaiting(connection, { prefix: PREFIX, queue: QUEUE, mostJobs: 32 })) > 0);
+    while ((await orderWaiting(connection, { prefix: PREFIX, queue: QUEUE, mostJobs: 32 })).unplaced > 0);
   });
   const source = new BullJobSource({ redisUrl: server.url, prefix: PREFIX, queue: QUEUE, leaseMs: 600_000, stalledCheckMs: 600_000, log: quiet });
   await source.start();

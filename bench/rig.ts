@@ -143,6 +143,7 @@ export class Load {
   private readonly open = new Map<string, { readonly payload: Payload; readonly dueMs: number }>();
   private arrived: string[] = [];
   private fetching: Promise<void> | undefined;
+  private marking: Promise<void> = Promise.resolve();
   private made = 0;
   private wake: () => void = () => undefined;
 
@@ -203,7 +204,7 @@ export class Load {
         const added = this.add(count, firstDueMs).finally(() => adding.delete(added));
         adding.add(added);
       }
-      await new Promise((resolve) => setTimeout(resolve, 1));
+      await new Promise((resolve) => setTimeout(resolve, 4));
     }
     await Promise.all(adding);
     await this.allEnded();
@@ -226,6 +227,7 @@ export class Load {
 
   async close(): Promise<void> {
     await this.fetching;
+    await this.marking;
     await Promise.all([this.producer.close(), this.reader.close()]);
   }
 
@@ -240,13 +242,15 @@ export class Load {
   private async fetchAll(): Promise<void> {
     while (this.arrived.length > 0) {
       const jobIds = [...new Set(this.arrived.splice(0, 64))].filter((jobId) => this.open.has(jobId));
-      const answers = await this.reader.acknowledge(jobIds);
-      for (const [i, answer] of answers.entries()) {
+      const bodies = await this.reader.peek(jobIds);
+      await this.marking; // as the SDK does: in the steady state in the round trip of the next look
+      this.marking = this.reader.markTaken(jobIds);
+      for (const [i, bytes] of bodies.entries()) {
         const jobId = jobIds[i]!;
-        if (answer.kind !== 'body') throw new Error(`${jobId}: its result is ${answer.kind}`);
+        if (bytes === undefined) throw new Error(`${jobId} has no result`);
         const { payload, dueMs } = this.open.get(jobId)!;
         this.open.delete(jobId);
-        const ended = { jobId, ms: performance.now() - dueMs, rows: check(jobId, answer.bytes, payload) };
+        const ended = { jobId, ms: performance.now() - dueMs, rows: check(jobId, bytes, payload) };
         this.ended.push(ended);
         this.options.onEnded?.(ended);
       }

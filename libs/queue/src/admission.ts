@@ -57,9 +57,8 @@ const JOBS_PER_CALL = 500;
 // A reservation: "<q|o> <rows> <queued bytes> <owed bytes> <ms> <tenant>", q while the job waits or runs, o when only its result is owed.
 // KEYS of all three scripts: [1] reservations of the queue, [2] load of all queues, [3] drain of the queue.
 const RELEASE_FUNCTION = `
-local function less(field, by)
-  if by ~= 0 and redis.call('HINCRBY', KEYS[2], field, -by) <= 0 then redis.call('HDEL', KEYS[2], field) end
-end
+local sums = {}
+local function less(field, by) sums[field] = (sums[field] or 0) + by end
 local function release(queue, id, isAll)
   local held = redis.call('HGET', KEYS[1], id)
   if not held then return 0, 0 end
@@ -74,8 +73,14 @@ local function release(queue, id, isAll)
   less('rows ' .. queue .. ' ' .. tenant, rows)
   less('bytes ' .. tenant, gone)
   if isAll and state == 'o' then less('unread', owed) end
-  if not isAll then redis.call('HINCRBY', KEYS[2], 'unread', owed) end
+  if not isAll then less('unread', -owed) end
   return rows, gone
+end
+-- Once for all that was released.
+local function settle()
+  for field, by in pairs(sums) do
+    if by ~= 0 and redis.call('HINCRBY', KEYS[2], field, -by) <= 0 then redis.call('HDEL', KEYS[2], field) end
+  end
 end
 `;
 
@@ -197,6 +202,7 @@ for at = 3, #ARGV do
   local goneRows, goneBytes = release(ARGV[1], ARGV[at], ARGV[2] == '1')
   rows, bytes = rows + goneRows, bytes + goneBytes
 end
+settle()
 if rows > 0 then redis.call('HINCRBY', KEYS[3], 'rows', rows) end
 if bytes > 0 then redis.call('HINCRBY', KEYS[3], 'bytes', bytes) end
 return rows
@@ -222,6 +228,7 @@ for at = 5, #ARGV do
     end
   end
 end
+settle()
 return released
 `);
 

@@ -14,7 +14,7 @@ import { ClaimBrake, DEFAULT_BRAKE, type BrakeLimits, type BrakeReason } from '.
 import { ClaimBursts, unlessAborted } from './claim-bursts.ts';
 import { countClaimable } from './claimable.ts';
 import { closeConnection, isServerFull, openConnection, untilReady, type Redis } from './connection.ts';
-import { orderWaiting } from './fair-order.ts';
+import { orderWaiting, type Line } from './fair-order.ts';
 import { HandOvers, endingOf, handOverOf } from './hand-over.ts';
 import { JobEndings } from './job-endings.ts';
 import { keepLocks } from './keep-locks.ts';
@@ -242,14 +242,14 @@ export class BullJobSource implements JobSource {
     return { worker, bursts, brake, endings, cancels };
   }
 
-  /** Without an order jobs are claimed as they came, which is better than not at all. */
-  private async order(connection: Redis): Promise<number> {
+  /** Undefined when that failed: without an order jobs are claimed as they came, which is better than not at all. */
+  private async order(connection: Redis): Promise<Line | undefined> {
     const { prefix, queue, log } = this.options;
     try {
       return await orderWaiting(connection, { prefix, queue }, this.end.signal);
     } catch (error) {
       if (!this.end.signal.aborted) log.warn({ err: error }, 'waiting jobs could not be put in order');
-      return 0;
+      return undefined;
     }
   }
 

@@ -60,11 +60,11 @@ describe('the brake', () => {
     await fill(0.95);
     await source.start();
     const waiting = source.claim(20);
-    await vi.waitFor(() => expect(changes).toEqual(['memory']));
+    await vi.waitFor(() => expect(changes).toEqual(['memory']), { timeout: 10_000 });
     const { maxBytes } = await readServerMemory(connection);
     await connection.hset(keySpace('{t}').load(), 'unread', String(maxBytes));
     await fill(0.6);
-    await vi.waitFor(() => expect(changes).toEqual(['memory', 'unread']));
+    await vi.waitFor(() => expect(changes).toEqual(['memory', 'unread']), { timeout: 10_000 });
     await connection.hdel(keySpace('{t}').load(), 'unread');
     expect((await waiting).length).toBeGreaterThan(0);
     expect(changes).toEqual(['memory', 'unread', undefined]);
@@ -74,7 +74,7 @@ describe('the brake', () => {
     await fill(0.95);
     await source.start();
     const waiting = source.claim(20);
-    await vi.waitFor(() => expect(changes).toEqual(['memory']));
+    await vi.waitFor(() => expect(changes).toEqual(['memory']), { timeout: 10_000 });
     await source.stopClaiming();
     expect(await waiting).toEqual([]);
   });

@@ -43,7 +43,7 @@ function many(tenant: string, count: number, more: object = {}, from = 0): Retur
 }
 
 async function order(mostJobs?: number): Promise<void> {
-  while ((await orderWaiting(connection, { prefix, queue: 'embed-x', ...(mostJobs === undefined ? {} : { mostJobs }) })) > 0);
+  while ((await orderWaiting(connection, { prefix, queue: 'embed-x', ...(mostJobs === undefined ? {} : { mostJobs }) })).unplaced > 0);
 }
 
 /** Claims as a worker does; the ids in their order. */

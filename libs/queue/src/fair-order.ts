@@ -39,7 +39,7 @@ const PLACE_FIELD = 'shoalPlace';
 
 // KEYS[1] wait, KEYS[2] prioritized, KEYS[3] the order: a sorted set with the end of each flow's last job, and under the empty
 // name the virtual time. ARGV[1] prefix of job keys, ARGV[2] prefix of input keys, ARGV[3] most jobs. Returns how many in
-// `wait` still have no place.
+// `wait` still have no place, and how many jobs have one.
 //
 // A job that was in line before (handed back, stalled, delayed, released by its child) keeps its place in its hash and is not
 // charged again. Larger inline jobs are not decoded (256 KiB of JSON would take a millisecond): a quote inside a JSON string
@@ -49,7 +49,7 @@ local UNITS, CHEAPER, BULK_LEAD, INTERACTIVE_LEAD, FIRST, LAST = 16, 256, ${BULK
 local most = tonumber(ARGV[3])
 local listed = redis.call('LRANGE', KEYS[1], -most, -1)
 local foreign = #listed < most and redis.call('ZRANGEBYSCORE', KEYS[2], 0, '+inf', 'LIMIT', 0, most - #listed) or {}
-if #listed == 0 and #foreign == 0 then return 0 end
+if #listed == 0 and #foreign == 0 then return { 0, redis.call('ZCARD', KEYS[2]) } end
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -116,13 +116,19 @@ for _, id in ipairs(foreign) do enter(id) end
 redis.call('ZADD', KEYS[2], unpack(line))
 if #listed > 0 then redis.call('LTRIM', KEYS[1], 0, -#listed - 1) end
 for flow, place in pairs(ends) do redis.call('ZADD', KEYS[3], text(place), flow) end
-return redis.call('LLEN', KEYS[1])
+return { redis.call('LLEN', KEYS[1]), redis.call('ZCARD', KEYS[2]) }
 `);
 
-/** Gives jobs their places; resolves to how many still have none, because one call orders no more than `mostJobs`. */
-export async function orderWaiting(connection: Redis, { prefix, queue, mostJobs = MOST_JOBS }: FairOrderOptions, signal?: AbortSignal): Promise<number> {
+/** How many jobs wait: in line, and without a place in it. */
+export interface Line {
+  readonly placed: number;
+  readonly unplaced: number;
+}
+
+/** Gives jobs their places. Some may have none afterwards, because one call orders no more than `mostJobs`. */
+export async function orderWaiting(connection: Redis, { prefix, queue, mostJobs = MOST_JOBS }: FairOrderOptions, signal?: AbortSignal): Promise<Line> {
   const keys = keySpace(prefix);
-  const [left] = await runScript(connection, ORDER, [[`${prefix}:${queue}:wait`, `${prefix}:${queue}:prioritized`, keys.order(queue), keys.job(queue, ''), keys.input(queue, ''), mostJobs]], { signal });
-  invariant(typeof left === 'number', 'the order script answers with a number');
-  return left;
+  const [reply] = await runScript(connection, ORDER, [[`${prefix}:${queue}:wait`, `${prefix}:${queue}:prioritized`, keys.order(queue), keys.job(queue, ''), keys.input(queue, ''), mostJobs]], { signal });
+  invariant(Array.isArray(reply), 'the order script answers with two numbers');
+  return { unplaced: Number(reply[0]), placed: Number(reply[1]) };
 }

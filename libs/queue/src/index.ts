@@ -1,6 +1,6 @@
 export { Admission, DEFAULT_LIMITS, admissionRefused, readAdmission, recountAdmission, releaseAdmission, type AdmissionLimits, type AdmissionLoad, type RecountOptions } from './admission.ts';
 export { BoardQueues, UNREADABLE_JOB, type BoardJob, type BoardQueue, type BoardQueuesOptions } from './board-queues.ts';
-export { orderWaiting, type FairOrderOptions } from './fair-order.ts';
+export { orderWaiting, type FairOrderOptions, type Line } from './fair-order.ts';
 export { BullJobSource, type BullJobSourceOptions } from './bull-job-source.ts';
 export { BULLMQ_VERSION, openTransaction, queueAdd, type QueuedJob, type Transaction } from './bullmq-internals.ts';
 export { closeConnection, isConnectionFault, isPassingFault, isServerFull, openConnection, redactUrl, untilReady, type ConnectionOptions, type Redis } from './connection.ts';
