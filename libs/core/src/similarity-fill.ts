@@ -11,7 +11,7 @@ import type { Residents } from './residents.ts';
 import { RESULT_HEADER_BYTES, decodeResultHeader, type ResultHeader } from './result-format.ts';
 import type { GraphSource, HeldGraph, HeldRows, RowSource, SimilarityDevice } from './similarity-device.ts';
 import { decodeComparands, type Comparands, type Matrix } from './similarity-input.ts';
-import { MAX_RESULT_BYTES, checkFinite, dimensionsMismatch, dimsOf, resultTooLarge, rowsOf, type SimilarityInput } from './similarity-schema.ts';
+import { MAX_RESULT_BYTES, checkValues, dimensionsMismatch, dimsOf, resultTooLarge, rowsOf, type SimilarityInput } from './similarity-schema.ts';
 import { Sources, type OpenSource } from './similarity-sources.ts';
 
 export type OpenCollection = OpenSource<RowSource, HeldRows>;
@@ -135,8 +135,8 @@ function comparedIn({ jobId, input }: SimilarityOrder, bytes: Buffer | undefined
   invariant(bytes !== undefined, 'an input that is missing was noticed before');
   const expected = { queries: rowsOf(queries), against: against === undefined ? 0 : rowsOf(against), dims: dimsOf(queries), hasCandidates: candidates === 'key' };
   const compared = decodeComparands(bytes, expected);
-  checkFinite(jobId, 'queries', compared.queries);
-  if (compared.against !== undefined) checkFinite(jobId, 'against', compared.against);
+  checkValues(jobId, 'queries', compared.queries);
+  if (compared.against !== undefined) checkValues(jobId, 'against', compared.against);
   return { ...compared, candidates: candidates === 'key' ? compared.candidates : candidates };
 }
 

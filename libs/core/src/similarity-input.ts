@@ -76,9 +76,12 @@ export function decodeComparands(bytes: Buffer, { queries, against, dims, hasCan
   };
 }
 
-/** The index of the first value that is no finite number, or undefined. A loop, because this looks at every value that passes. */
-export function firstNotFinite(values: Float32Array): number | undefined {
-  for (let i = 0; i < values.length; i++) if (!Number.isFinite(values[i])) return i;
+/** Sums of products of larger values would leave fp32; the kernels refuse them for a whole call (libs/similarity, vectors.ts). */
+export const MAX_VALUE = 1e16;
+
+/** The index of the first value that cannot be compared, NaN among them, or undefined. A loop, because this looks at every value that passes. */
+export function firstIncomparable(values: Float32Array): number | undefined {
+  for (let i = 0; i < values.length; i++) if (!(Math.abs(values[i]!) <= MAX_VALUE)) return i;
   return undefined;
 }
 

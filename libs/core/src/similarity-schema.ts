@@ -6,7 +6,7 @@ import { z } from 'zod';
 import { ShoalError } from './errors.ts';
 import { MAX_INLINE_BYTES, MAX_ROWS_PER_JOB, checkFields, checkVersion, invalid, rowCount, termFields, termsOf, type JobTerms } from './job-terms.ts';
 import { RESULT_HEADER_BYTES, rankingBytes } from './result-format.ts';
-import { firstNotFinite, type Matrix } from './similarity-input.ts';
+import { MAX_VALUE, firstIncomparable, type Matrix } from './similarity-input.ts';
 
 export const SIMILARITY_KINDS = ['cosine', 'topk', 'rescore', 'spread'] as const;
 export type SimilarityKind = (typeof SIMILARITY_KINDS)[number];
@@ -162,14 +162,14 @@ function vectorInput(jobId: string, field: string, given: z.infer<typeof vectors
   const rows = bytes.length / (4 * given.dims);
   if (!Number.isInteger(rows) || rows < 1) throw dimensionsMismatch(`job "${jobId}": ${field} has ${bytes.length} bytes, which are no whole rows of ${given.dims} f32 values`);
   const matrix = { values: new Float32Array(bytes.buffer), rows, dims: given.dims };
-  checkFinite(jobId, field, matrix);
+  checkValues(jobId, field, matrix);
   return { form: 'inline', matrix };
 }
 
-/** Throws VECTOR_INVALID where a value is NaN or infinite. */
-export function checkFinite(jobId: string, field: string, { values, dims: width }: Matrix): void {
-  const at = firstNotFinite(values);
-  if (at !== undefined) throw new ShoalError('VECTOR_INVALID', `job "${jobId}": row ${Math.floor(at / width)} of ${field} holds ${String(values[at])} at dimension ${at % width}; vectors have finite values`, { jobId });
+/** Throws VECTOR_INVALID where a value is NaN, infinite or beyond what can be compared. */
+export function checkValues(jobId: string, field: string, { values, dims: width }: Matrix): void {
+  const at = firstIncomparable(values);
+  if (at !== undefined) throw new ShoalError('VECTOR_INVALID', `job "${jobId}": row ${Math.floor(at / width)} of ${field} holds ${String(values[at])} at dimension ${at % width}; only numbers between ±${MAX_VALUE.toExponential(0)} can be compared`, { jobId });
 }
 
 export function rowsOf(input: VectorInput): number {
