@@ -4,6 +4,7 @@
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+import { nativeProblem } from '@shoal/similarity';
 import { expect, test } from 'vitest';
 
 async function bench(name: string, ...args: string[]): Promise<Record<string, unknown>> {
@@ -21,6 +22,12 @@ test('queue-ratio: the queue gives the vectors that the bare engine gives', asyn
 test('similarity-queue: the queue gives the rankings that the kernels give', async () => {
   const { ratio } = await bench('similarity-queue', '--jobs', '16', '--rounds', '1', '--rows', '2000', '--dims', '32');
   expect(ratio).toBeGreaterThan(0);
+}, 130_000);
+
+if (nativeProblem() !== undefined) console.warn(`similarity is not run: ${nativeProblem()}`);
+test.skipIf(nativeProblem() !== undefined)('similarity: every instruction set and every peer gives the rows of fp64', async () => {
+  const { single } = await bench('similarity', '--rows', '3000', '--queries', '50', '--dims', '64', '--rounds', '1');
+  expect(single).toHaveLength(4);
 }, 130_000);
 
 test('sim-device: every row comes back through the whole path as the simulated device made it', async () => {
