@@ -53,6 +53,8 @@ const UNKNOWN_DIMS = 1_024;
 /** The wait while nobody knows how fast room comes back: nothing has left the queue yet. */
 const UNKNOWN_RATE_MS = 1_000;
 const JOBS_PER_CALL = 500;
+/** Of those who stand in line, so many are looked at: whoever is behind them is told too short a wait, and comes back too early. */
+const MOST_IN_LINE = 200;
 
 // A reservation: "<q|o> <rows> <queued bytes> <owed bytes> <ms> <tenant>", q while the job waits or runs, o when only its result is owed.
 // KEYS of all three scripts: [1] reservations of the queue, [2] load of all queues, [3] drain of the queue.
@@ -113,10 +115,20 @@ end
 local rowRate, byteRate = drainRates()
 local load = redis.call('HMGET', KEYS[2], 'rows ' .. queue, 'bytes', 'dims ' .. queue)
 local rows, bytes, dims = tonumber(load[1]) or 0, tonumber(load[2]) or 0, tonumber(load[3]) or tonumber(ARGV[7])
-redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', now - 2000)
-local turn = redis.call('ZSCORE', KEYS[4], caller)
-redis.call('ZREM', KEYS[4], caller)
-local isPassed = redis.call('ZCOUNT', KEYS[4], '-inf', turn and '(' .. turn or '+inf') > 0
+
+-- In line: "<caller> <rows> <bytes> <ms at which it was to come back>", by when it came. Who does not come back loses its place.
+local since
+local aheadRows, aheadBytes, isPassed = 0, 0, false
+local line = redis.call('ZRANGE', KEYS[4], 0, ${MOST_IN_LINE - 1}, 'WITHSCORES')
+for at = 1, #line, 2 do
+  local who, itsRows, itsBytes, backMs = string.match(line[at], '^(%S+) (%d+) (%d+) (%d+)$')
+  if who == caller or tonumber(backMs) < now - 2000 then
+    redis.call('ZREM', KEYS[4], line[at])
+    if who == caller then since = tonumber(line[at + 1]) end
+  elseif not since then
+    aheadRows, aheadBytes, isPassed = aheadRows + itsRows, aheadBytes + itsBytes, true
+  end
+end
 
 local tenants = {}
 local function loadOf(tenant)
@@ -159,18 +171,12 @@ for at = 9, #ARGV, 7 do
       reason = isGreedy and not isFull and 'tenant' or overRows > 0 and 'rows' or overBytes > 0 and 'bytes' or 'line'
       local function timeFor(amount, rate) return amount <= 0 and 0 or rate > 0 and amount / rate or ${UNKNOWN_RATE_MS} end
       local askedRows, askedBytes = askedFrom(at)
-      local moreRows, moreBytes = math.max(askedRows - wanted, 0), math.max(askedBytes - queued - owed, 0)
+      local moreRows, moreBytes = askedRows - wanted, askedBytes - queued - owed
+      local isInLine = class == 'b' and reason ~= 'tenant'
+      if isInLine then moreRows, moreBytes = moreRows + aheadRows, moreBytes + aheadBytes end
       wait = math.max(timeFor(math.max(overRows, overTenantRows) + moreRows, rowRate), timeFor(math.max(overBytes, overTenantBytes) + moreBytes, byteRate))
-      if class == 'b' and reason ~= 'tenant' then
-        local last = redis.call('ZREVRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2]
-        -- of rows and bytes only what is short counts
-        local own = math.max(timeFor(overRows + moreRows > 0 and askedRows or 0, rowRate), timeFor(overBytes + moreBytes > 0 and askedBytes or 0, byteRate))
-        wait = math.max(wait, last and last - now + own or 0)
-      end
-      -- whoever comes back before its turn keeps it
-      if turn and tonumber(turn) > now then wait = tonumber(turn) - now end
       wait = math.min(math.max(math.ceil(wait), 20), 60000)
-      if class == 'b' and reason ~= 'tenant' then redis.call('ZADD', KEYS[4], now + wait, caller) end
+      if isInLine then redis.call('ZADD', KEYS[4], since or now, string.format('%s %d %d %d', caller, askedRows, askedBytes, now + wait)) end
       redis.call('PEXPIRE', KEYS[4], 120000)
       break
     end
