@@ -10,7 +10,7 @@
 // not, costs at most two OOMs.
 
 import { parseArgs } from 'node:util';
-import { Pool, createBudget, fitMemoryModel, fitShapes, halve, type Budget, type CutLimits, type MemoryPoint, type MicroBatch, type PoolRow } from '@shoal/core';
+import { Pool, createBudget, fitMemoryModel, halve, type Budget, type CutLimits, type MemoryPoint, type MicroBatch, type PoolRow, type RunShape } from '@shoal/core';
 import { REFUSAL_MS, SimulatedMemory, h200Law, runMs, seededRandom, tensorBytes, type DeviceLaw, type MemoryForm } from '@shoal/core/sim';
 
 const { values: args } = parseArgs({
@@ -27,6 +27,8 @@ const ORACLE_BATCHES = Number(args['oracle-batches']);
 const SEED = Number(args.seed);
 const IN_FLIGHT = Number(args['in-flight']);
 const MAX_WIDTH = 512;
+/** A tiny run for the floor, short ones for the slack, then the bends of the table; the widest both alone and with others, which an arena that doubles treats differently. */
+const FIT_SHAPES: readonly RunShape[] = [[1, 8], [1, 128], [4, 128], [1, MAX_WIDTH], [16, 32], [2, 384], [8, 256], [4, MAX_WIDTH]].map(([rows, width]) => ({ rows: rows!, width: width! }));
 const MAX_ROWS = 16_384;
 const MAX_ROW_AGE_MS = 250;
 const LEAST_RATIO = 0.95;
@@ -160,14 +162,14 @@ function warm(law: DeviceLaw, random: () => number): SimulatedMemory {
 /** As a worker starts: the memory measured with a few shapes, the knee unknown. */
 function startBudget({ law }: Device, seed: number): Budget {
   const random = seededRandom(seed);
-  const points = fitShapes({ maxWidth: MAX_WIDTH, tokens: 2_048 }).flatMap((shape): MemoryPoint[] => {
+  const points = FIT_SHAPES.flatMap((shape): MemoryPoint[] => {
     const memory = new SimulatedMemory(law, random); // a fresh process for each shape
     const loadedBytes = law.contextBytes + law.weightsBytes;
     return memory.take(shape) === 'fits' ? [{ ...shape, loadedBytes, peakBytes: memory.reading().liveBytes! }] : [];
   });
   return createBudget({
     maxPaddedTokens: 1 << 20, maxRows: MAX_ROWS, maxTokens: MAX_WIDTH, model: { hiddenSize: 384, intermediateSize: law.elementsPerToken, heads: 12 },
-    memory: { law: fitMemoryModel(points, 'doubling'), source: 'fitted' }, totalBytes: law.totalBytes,
+    memory: { law: fitMemoryModel(points, { arena: 'doubling' }), source: 'fitted' }, totalBytes: law.totalBytes,
   });
 }
 

@@ -33,7 +33,7 @@ const tokenizer = await openTokenizer(model, { maxTokens: MAX_TOKENS });
 const loadBefore = loadavg()[0]!;
 const { kneeTokens, presetTokens, seconds, path } = await tune({ model, tokenizer, device: 'cpu', cacheDir, threads, maxRows, poolTokens, log: noLog });
 
-const budgets = [...new Set([...args.budgets.split(',').map(Number), presetTokens, kneeTokens])].sort((a, b) => a - b);
+const budgets = [...new Set([...args.budgets.split(',').map(Number), presetTokens ?? kneeTokens, kneeTokens])].sort((a, b) => a - b);
 const cells = budgets.flatMap((maxPaddedTokens) => [...new Set([...args.rows.split(',').map(Number), maxRows])].map((rows) => ({ maxPaddedTokens, maxRows: rows })));
 const backend = await openBackend(model, threads, model.graphKind, Math.max(...budgets));
 try {

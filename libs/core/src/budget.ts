@@ -113,6 +113,8 @@ class LearningBudget implements Budget {
   private readonly options: BudgetOptions;
   private readonly widest: number;
   private readonly runTimes = new RunTimeModel();
+  /** By what runs have taught so far; asked for at each of 64 widths, and worked out once a run. */
+  private knee: number | undefined;
   private law: MemoryLaw;
   private source: BudgetState['source'];
   private totalBytes: number | undefined;
@@ -156,6 +158,7 @@ class LearningBudget implements Budget {
   ran({ rows, width, runMs, memory }: RunShape & { readonly runMs: number; readonly memory?: MemoryReading | undefined }): void {
     this.state = undefined;
     this.runTimes.add({ rows, width }, runMs);
+    this.knee = undefined;
     if (memory !== undefined) this.correct({ rows, width }, memory);
     const increment = this.increment(rows, width);
     if (this.largestRun === undefined || increment > this.increment(this.largestRun.rows, this.largestRun.width)) this.largestRun = { rows, width };
@@ -239,7 +242,7 @@ class LearningBudget implements Budget {
   }
 
   private learnedKnee(): number {
-    return Math.max(LEAST_KNEE, this.runTimes.kneeTokens(this.options.startTokens ?? START_TOKENS));
+    return (this.knee ??= Math.max(LEAST_KNEE, this.runTimes.kneeTokens(this.options.startTokens ?? START_TOKENS)));
   }
 
   /** Least of room, ceiling and trial. */

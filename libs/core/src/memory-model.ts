@@ -63,27 +63,31 @@ export function bytesPerToken({ perToken }: MemoryLaw, width: number): number {
 }
 
 /**
- * Shapes worth measuring, each in need of more than those before it: one tiny run for the floor, two short ones for the slack,
- * then the bends of the table, the widest both alone and at full size, because an arena that grows in steps treats them
- * differently. `tokens` padded tokens at most, 5 s on two CPU cores.
+ * Shapes worth measuring, each in need of more than those before it: narrow rows few and many, for the slack, and one shape at
+ * each bend of the table. `tokens` padded tokens, or one row; 2 s of runs on two CPU cores.
  */
-export function fitShapes({ maxWidth, tokens = 4096 }: { readonly maxWidth: number; readonly tokens?: number }): RunShape[] {
+export function fitShapes({ maxWidth, tokens = 2048 }: { readonly maxWidth: number; readonly tokens?: number }): RunShape[] {
   const shape = (part: number, most: number): RunShape => {
     const width = Math.max(8, Math.round((maxWidth * part) / 8) * 8);
     return { rows: Math.max(1, Math.floor(most / width)), width };
   };
-  const quarter = shape(1 / 4, 0);
-  return [{ rows: 1, width: 8 }, quarter, { ...quarter, rows: 4 }, shape(1, 0), shape(1 / 16, tokens / 4), shape(3 / 4, tokens / 2), shape(1 / 2, tokens), shape(1, tokens)];
+  return [shape(1 / 16, tokens / 4), shape(1 / 4, tokens / 2), shape(1 / 16, tokens), shape(1 / 2, tokens), shape(3 / 4, tokens), shape(1, tokens)];
+}
+
+export interface FitOptions {
+  readonly arena?: MemoryLaw['arena'];
+  /** Default: the least increment of all points. */
+  readonly floorBytes?: number;
 }
 
 /** The law that misses the points least, relative to each one's increment over its loaded state. Throws SETUP_FAILED when they do not add up to one. */
-export function fitMemoryModel(points: readonly MemoryPoint[], arena: MemoryLaw['arena'] = 'exact'): MemoryLaw {
+export function fitMemoryModel(points: readonly MemoryPoint[], { arena = 'exact', ...given }: FitOptions = {}): MemoryLaw {
   const increments = points.map(({ rows, width, peakBytes, loadedBytes }) => ({ width, tokens: rows * width, bytes: peakBytes - loadedBytes }));
   if (increments.length < MIN_POINTS || increments.some(({ bytes, tokens }) => !(bytes > 0) || !(tokens > 0))) {
     throw new ShoalError('SETUP_FAILED', `the memory of a model is fitted to at least ${MIN_POINTS} shapes that each took more than the open graph; measured were ${JSON.stringify(points)}`, { points });
   }
   const loadedBytes = median(points.map((point) => point.loadedBytes));
-  const floorBytes = Math.min(...increments.map((point) => point.bytes));
+  const { floorBytes = Math.min(...increments.map((point) => point.bytes)) } = given;
   let best: { law: MemoryLaw; misfit: number } | undefined;
   for (let step = 0; step <= SLACK_STEPS; step++) {
     const slackBytes = (floorBytes * MAX_SLACK * step) / SLACK_STEPS;

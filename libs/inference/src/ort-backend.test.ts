@@ -42,6 +42,23 @@ test('a token id outside the vocabulary fails that run alone', async () => {
   await backend.stop();
 });
 
+test('a backend that was prepared gives the same vectors, also where there is no address space for what was asked', async () => {
+  const model = await openModel('tiny-random', { cacheDir });
+  const graphPath = await openGraph(model, { cacheDir });
+  const vectors: string[] = [];
+  for (const paddedTokens of [undefined, 1024, Number.MAX_SAFE_INTEGER]) {
+    const backend = await OrtBackend.open({ graphPath, dims: model.dims, threads: 1, slotRows: 4, slotTokens: 64 });
+    if (paddedTokens !== undefined) await backend.prepare(paddedTokens);
+    const slot = backend.lend()!;
+    slot.ids.set([2, 7, 9, 3, 0, 0, 0, 0]);
+    slot.lengths[0] = 4;
+    expect(await backend.run(slot, { rows: 1, width: 8 })).toMatchObject({ ok: true });
+    vectors.push(String(slot.embeddings.subarray(0, model.dims)));
+    await backend.stop();
+  }
+  expect(new Set(vectors).size).toBe(1);
+});
+
 test('an urgent run overtakes what is queued and has not begun', async () => {
   const model = await openModel('tiny-random', { cacheDir });
   const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1, slotRows: 64, slotTokens: 1024 });

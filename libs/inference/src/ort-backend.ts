@@ -6,7 +6,7 @@ import { ShoalError, invariant, unreachable, type InferenceBackend, type MemoryP
 import { processMemory } from './process-memory.ts';
 import { classifyRunFailure } from './run-failure.ts';
 import type { Provider } from './provider.ts';
-import type { OrtThreadData, OrtThreadMessage, RunRequest, SharedSlot } from './ort-thread-protocol.ts';
+import type { OrtThreadData, OrtThreadMessage, PrepareRequest, RunRequest, SharedSlot } from './ort-thread-protocol.ts';
 
 export interface OrtBackendOptions {
   readonly graphPath: string;
@@ -36,6 +36,16 @@ export interface OrtBackendOptions {
 
 /** Beside each batch that runs: one is queued behind it, one is being packed or read, one is kept for urgent rows. */
 const SPARE_SLOTS = 3;
+
+/**
+ * Vectors of the hidden size, in fp32, that the region has for each token. A run needs 52 at most with plain operators and 512
+ * tokens, 32 in the fused graph (minilm, 2026-11-22); in a region 1.27 times as large as what it needs, tensors still came to lie
+ * badly, and it took 1.3 times as much.
+ */
+const VECTORS_PER_TOKEN = 80;
+/** Their ids are 16 MB. */
+const MOST_RESERVED_TOKENS = 2 ** 22;
+const ELEMENT_BYTES: Readonly<Record<Precision, number>> = { fp32: 4, fp16: 2, bf16: 2, int8: 1 };
 
 /** A thread with a session, and how busy it is. */
 interface Lane {
@@ -112,6 +122,22 @@ export class OrtBackend implements InferenceBackend {
     this.free.push(slot);
   }
 
+  /**
+   * Before the first run, on the CPU: lets the provider's arena begin with one region for runs of up to so many padded tokens, so that
+   * what a run takes follows its size (see ort-thread.ts), and runs one short row. Costs address space, not memory, and no more of it
+   * than `mostBytes`; on other devices it would be memory, and nothing happens.
+   */
+  async prepare(paddedTokens: number, mostBytes = Number.POSITIVE_INFINITY): Promise<void> {
+    if ((this.options.provider ?? 'cpu') !== 'cpu') return;
+    const vectorBytes = this.dims * ELEMENT_BYTES[this.precision];
+    const wantedBytes = VECTORS_PER_TOKEN * paddedTokens * this.dims * ELEMENT_BYTES.fp32;
+    const powerBelow = 2 ** Math.floor(Math.log2(mostBytes)); // regions are powers of two
+    const reserveTokens = Math.min(MOST_RESERVED_TOKENS, Math.floor(Math.min(wantedBytes, powerBelow) / vectorBytes));
+    invariant(this.pending.size === 0, 'the arena is laid out before anything runs');
+    for (const { thread } of this.lanes) thread.postMessage({ reserveTokens } satisfies PrepareRequest);
+    await Promise.all(this.lanes.map(({ thread }) => prepared(thread)));
+  }
+
   run(slot: Slot, shape: RunShape, { isUrgent = false }: RunOptions = {}): Promise<RunResult> {
     return this.queue(slot, shape, { isUrgent, isExact: false });
   }
@@ -165,7 +191,8 @@ export class OrtBackend implements InferenceBackend {
       case 'failed': return this.settleFailure(this.take(message.slot), message.message);
       case 'ready':
       case 'unfit':
-        return; // heard by `ready` below
+      case 'prepared':
+        return; // heard where they were asked for
       default: return unreachable(message);
     }
   }
@@ -217,6 +244,18 @@ async function openThread(workerData: OrtThreadData): Promise<Worker> {
 
 function toSlot(shared: SharedSlot, index: number): Slot {
   return { index, ids: new Int32Array(shared.ids), lengths: new Int32Array(shared.lengths), embeddings: new Float32Array(shared.embeddings) };
+}
+
+/** Or the thread is gone, which whoever runs something is going to hear. */
+function prepared(thread: Worker): Promise<void> {
+  return new Promise((resolve) => {
+    thread.once('exit', () => resolve());
+    thread.on('message', function hear(message: OrtThreadMessage) {
+      if (message.kind !== 'prepared') return;
+      thread.off('message', hear);
+      resolve();
+    });
+  });
 }
 
 function ready(thread: Worker, graphPath: string): Promise<void> {

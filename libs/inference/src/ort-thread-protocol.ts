@@ -30,8 +30,16 @@ export interface RunRequest {
   readonly isExact: boolean;
 }
 
+/** Before the first run: the arena begins with room for a tensor of one vector for each of so many tokens, and one short row runs. */
+export interface PrepareRequest {
+  readonly reserveTokens: number;
+}
+
+export type ToOrtThread = RunRequest | PrepareRequest | 'close';
+
 export type OrtThreadMessage =
   | { readonly kind: 'ready' }
+  | { readonly kind: 'prepared' }
   | { readonly kind: 'unfit'; readonly message: string }
   | { readonly kind: 'started'; readonly slot: number }
   | { readonly kind: 'ran'; readonly slot: number; readonly runMs: number; readonly memory: MemoryReading | undefined }

@@ -3,10 +3,10 @@
 
 import { stat } from 'node:fs/promises';
 import {
-  createBudget, presetFor, type Budget, type BudgetOptions, type Clock, type DeviceProfileKey, type FromExecutor, type InferenceBackend, type LearnedBudget, type Logger, type MemoryProbe, type ModelSizes,
+  createBudget, presetFor, type Budget, type BudgetOptions, type Clock, type DeviceProfileKey, type FromExecutor, type InferenceBackend, type LearnedBudget, type Logger, type MemoryProbe, type ModelSizes, type Preset,
 } from '@shoal/core';
 import { PacedBackend, SimulatedDevice } from '@shoal/core/sim';
-import { OrtBackend } from '@shoal/inference';
+import { OrtBackend, type OrtBackendOptions } from '@shoal/inference';
 import type { StoredModel } from '@shoal/models';
 import type { ExecutorSettings } from './executor-settings.ts';
 import { hostMemory } from './host-memory.ts';
@@ -39,9 +39,10 @@ const PROBE_TIMEOUT_MS = 120_000;
 
 /** Throws CONFIG_INVALID when the memory this worker may use holds no single row. */
 export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<DeviceBudget> {
-  const { backend, settings, maxTokens, clock, log } = options;
+  const { backend, model, settings, maxTokens, clock, log } = options;
   const { limits } = settings;
-  const common = { maxPaddedTokens: limits.maxPaddedTokens ?? backend.slotTokens, maxRows: limits.maxRows, maxTokens, memoryFraction: limits.memoryFraction, latencyTargetMs: limits.latencyTargetMs, learned: settings.learned };
+  const sizes = backend instanceof OrtBackend ? await sizesOf(model, backend.options.graphPath, maxTokens) : undefined;
+  const common = { model: sizes, maxPaddedTokens: limits.maxPaddedTokens ?? backend.slotTokens, maxRows: limits.maxRows, maxTokens, memoryFraction: limits.memoryFraction, latencyTargetMs: limits.latencyTargetMs, learned: settings.learned };
   // its rate is the same at every size: what it is capped at is where it is best
   if (backend instanceof PacedBackend) return withoutMemory(createBudget({ ...common, kneeTokens: limits.maxPaddedTokens ?? CPU_KNEE_TOKENS }));
   if (backend instanceof SimulatedDevice) return simulatedBudget(options, backend, common);
@@ -51,11 +52,12 @@ export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<De
   const host = capped(hostMemory(), limits.maxDeviceBytes);
   const key = keyOf(options, backend);
   const profile = await readProfile(settings.cacheDir, key, log);
+  const kneeTokens = profile?.kneeTokens ?? CPU_KNEE_TOKENS;
+  const totalBytes = (await host.read())?.totalBytes;
+  await backend.prepare(Math.max(maxTokens, Math.min(kneeTokens, common.maxPaddedTokens)), totalBytes);
   const loadedBytes = (await backend.memory())?.footprintBytes ?? 0;
   const budget = createBudget({
-    ...common,
-    kneeTokens: profile?.kneeTokens ?? CPU_KNEE_TOKENS,
-    totalBytes: (await host.read())?.totalBytes,
+    ...common, kneeTokens, totalBytes,
     memory: profile?.memory && { law: { ...profile.memory, loadedBytes }, source: 'stored' },
   });
   if (profile !== undefined) log.info({ ...budget.current(), measuredAt: profile.measuredAt }, 'what was measured of this model on this device is used');
@@ -80,18 +82,22 @@ async function gpuBudget({ settings, model, maxTokens, clock, log }: DeviceBudge
   if (deviceKind === undefined || probe === undefined) return withoutMemory(createBudget(common));
   const totalBytes = (await probe.read())?.totalBytes;
   const profile = await readProfile(settings.cacheDir, profileKey({ model, graphPath, provider, precision: backend.precision, deviceKind }), log);
-  const sizes = await sizesOf(model, graphPath, maxTokens);
-  const preset = presetFor({ deviceName: deviceKind, totalBytes, model: sizes, precision: backend.precision, keepsScores: false });
+  const preset = await gpuPreset({ ...backend.options, deviceKind }, model, maxTokens, totalBytes);
   if (profile === undefined) log.info({ device: backend.device, totalBytes }, preset.line);
   const loadedBytes = (await backend.memory())?.footprintBytes ?? preset.law.loadedBytes;
   // A card that is known keeps its knee until `shoal tune` has measured it: bulk runs are all of one size, and teach nothing of others.
   const kneeTokens = profile?.kneeTokens ?? (preset.isKnown ? preset.startTokens : undefined);
   const budget = createBudget({
-    ...common, totalBytes, startTokens: preset.startTokens, kneeTokens, model: sizes,
+    ...common, totalBytes, startTokens: preset.startTokens, kneeTokens,
     memory: { law: { ...(profile?.memory ?? preset.law), loadedBytes }, source: profile?.memory === undefined ? 'preset' : 'stored' },
   });
   const stop = readEvery(READ_MEMORY_EVERY_MS, clock, async () => budget.deviceMemory(await probe.read(), (await backend.memory())?.footprintBytes));
   return { budget, hear: () => undefined, stop };
+}
+
+/** For a card of this name. */
+export async function gpuPreset({ deviceKind, graphPath, precision = 'fp32' }: Pick<OrtBackendOptions, 'graphPath' | 'precision'> & { readonly deviceKind: string }, model: StoredModel, maxTokens: number, totalBytes: number | undefined): Promise<Preset> {
+  return presetFor({ deviceName: deviceKind, totalBytes, model: await sizesOf(model, graphPath, maxTokens), precision, keepsScores: false });
 }
 
 /** The usual proportions of the family: a starting point needs no more. */
@@ -105,7 +111,7 @@ async function simulatedBudget({ clock, log }: DeviceBudgetOptions, backend: Sim
   const model = { hiddenSize: 384, intermediateSize: 1536, heads: 12, weightsBytes: 0, maxTokens: common.maxTokens }; // the simulated law is MiniLM's, whatever the model
   const preset = presetFor({ deviceName: backend.device, totalBytes, model, precision: backend.precision, keepsScores: false });
   log.info({ device: backend.device, startTokens: preset.startTokens }, preset.line);
-  const budget = createBudget({ ...common, totalBytes, startTokens: preset.startTokens, memory: { law: preset.law, source: 'preset' } });
+  const budget = createBudget({ ...common, totalBytes, startTokens: preset.startTokens, model, memory: { law: preset.law, source: 'preset' } });
   const stop = readEvery(READ_MEMORY_EVERY_MS, clock, async () => budget.deviceMemory(await backend.read(), (await backend.memory())?.footprintBytes));
   return { budget, hear: () => undefined, stop };
 }

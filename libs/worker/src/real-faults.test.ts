@@ -14,8 +14,8 @@ import { WorkerBench, childrenOf, limitAddressSpace, statusBytes, until, untilBu
 /** Wide enough that a large micro-batch takes hundreds of megabytes. */
 const SHAPE = { hidden: 256, heads: 8, layers: 2, seed: 11 };
 const JOBS = 3;
-/** A job alone makes a micro-batch of 24,576 tokens. */
-const ROWS = 96;
+/** A job alone makes a micro-batch of 32,768 tokens, and needs 0.7 GB. */
+const ROWS = 128;
 const MAX_TOKENS = 256;
 /** Says far too little: running out of memory is how the truth comes out. */
 const NAIVE_LAW = { loadedBytes: 1, floorBytes: 1, slackBytes: 0, perToken: [{ width: 8, bytes: 1 }], arena: 'exact' } as const;
@@ -110,10 +110,13 @@ function report(fault: string, facts: object): void {
 
 const LARGE_BATCHES = { SHOAL_POOL_TOKENS: '131072', SHOAL_MAX_TOKENS: String(MAX_TOKENS), SHOAL_MAX_WAIT_MS: '200', SHOAL_WINDOW_ROWS: '512' };
 
+/** The arena's first region is no larger than the device, so 256 MB; what is more has to come out of the address space. */
+const SMALL_DEVICE = { SHOAL_MAX_DEVICE_BYTES: String(500e6) };
+
 test.skipIf(process.platform !== 'linux')('running out of address space splits micro-batches in the same executor, and nothing is lost', async () => {
-  const worker = await bench.startWorker('wide', LARGE_BATCHES);
+  const worker = await bench.startWorker('wide', { ...LARGE_BATCHES, ...SMALL_DEVICE });
   const executorPid = await worker.executorPid();
-  limitAddressSpace(executorPid, 96 << 20);
+  limitAddressSpace(executorPid, 64 << 20); // less than the largest tensor, 134 MB
   const { seconds, splits } = await survive(worker, () => undefined);
   expect(splits).toBeGreaterThan(0);
   expect(jobsOfLostExecutors(worker)).toEqual([]);

@@ -53,8 +53,9 @@ async function probe(backend: InferenceBackend, shape: RunShape, repeats: number
 
 try {
   dieFirst();
-  const [{ backend: options, shapes, repeats }] = (await once(process, 'message')) as [ToProbe];
+  const [{ backend: options, shapes, repeats, arenaTokens }] = (await once(process, 'message')) as [ToProbe];
   const backend = await OrtBackend.open(options);
+  await backend.prepare(arenaTokens);
   forgetPeak();
   const { now: loadedBytes } = await heldBytes(backend);
   for (const shape of shapes) {

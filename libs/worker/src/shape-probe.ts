@@ -1,6 +1,5 @@
-// Measures runs of given shapes in a process of its own: what they hold in memory and how long they take. A fresh process,
-// because an arena never gives back what it took: a shape measured after others shows what they left, 25 % more or less for
-// the widest rows of minilm (2026-11). It is the first that the kernel kills when memory runs out, and it may be killed.
+// Measures runs of given shapes in a process of its own: what they hold in memory and how long they take. A process of its own,
+// because an arena never gives back what it took: a shape measured after others shows the most that any of them needed. It is the first that the kernel kills when memory runs out, and it may be killed.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { setPriority } from 'node:os';
@@ -22,6 +21,8 @@ export interface ProbeOptions {
   /** Run one after the other, each `repeats` times. */
   readonly shapes: readonly RunShape[];
   readonly repeats: number;
+  /** What the arena is laid out for, padded tokens: as an executor with this budget would. */
+  readonly arenaTokens: number;
   /** Leaves the cores to whoever else wants them: for a probe beside an executor at work. */
   readonly isBackground?: boolean;
   readonly timeoutMs: number;
@@ -29,7 +30,7 @@ export interface ProbeOptions {
   readonly signal?: AbortSignal;
 }
 
-export type ToProbe = Pick<ProbeOptions, 'backend' | 'shapes' | 'repeats'>;
+export type ToProbe = Pick<ProbeOptions, 'backend' | 'shapes' | 'repeats' | 'arenaTokens'>;
 
 export type FromProbe =
   | { readonly kind: 'shape'; readonly shape: ProbedShape }
@@ -68,10 +69,10 @@ export async function probeShapes(options: ProbeOptions): Promise<readonly Probe
   }
 }
 
-function startProbe({ backend, shapes, repeats }: ProbeOptions): ChildProcess {
+function startProbe({ backend, shapes, repeats, arenaTokens }: ProbeOptions): ChildProcess {
   const isSource = import.meta.url.endsWith('.ts');
   const main = fileURLToPath(new URL(isSource ? './shape-probe-main.ts' : './shape-probe-main.js', import.meta.url));
   const child = fork(main, [], { stdio: ['ignore', 2, 2, 'ipc'] });
-  child.send({ backend, shapes, repeats } satisfies ToProbe); // as JSON: what it cannot say, the probe does not need
+  child.send({ backend, shapes, repeats, arenaTokens } satisfies ToProbe); // as JSON: what it cannot say, the probe does not need
   return child;
 }

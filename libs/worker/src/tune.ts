@@ -1,11 +1,12 @@
 // Measures what a model can do on a device: how much memory runs need, and the token budget at which the standard length mix
 // gives most texts per second. Budgets are tried by running the very micro-batches that a worker would cut, in a process of its own:
-// first doubling until larger ones only lose, then the best and its neighbours again, in alternating order. Stores what it found.
+// first doubling until larger ones only lose, then those near the best again and again, in alternating order. What each micro-batch
+// takes is the median of its rounds: a moment in which somebody else wanted the machine slows single runs, not a budget. Stores what it found.
 
 import { toFailure, type DeviceProfileKey, type Logger, type MemoryLaw, type RunShape, type Tokenizer } from '@shoal/core';
 import { OrtBackend, type OrtBackendOptions } from '@shoal/inference';
 import type { StoredModel } from '@shoal/models';
-import { CPU_KNEE_TOKENS } from './device-budget.ts';
+import { CPU_KNEE_TOKENS, gpuPreset } from './device-budget.ts';
 import { measureMemory } from './measure-memory.ts';
 import { planMix } from './mix-plan.ts';
 import { openDevice } from './open-device.ts';
@@ -37,7 +38,8 @@ export interface TuneReport {
   /** Ascending. */
   readonly tried: readonly TriedBudget[];
   readonly kneeTokens: number;
-  readonly presetTokens: number;
+  /** Where a worker would begin without this; undefined where nothing is known of the device. */
+  readonly presetTokens: number | undefined;
   /** Undefined where nothing tells what a run holds; then the reason is in `memoryReason`. */
   readonly memory: MemoryLaw | undefined;
   readonly memoryReason: string | undefined;
@@ -52,24 +54,24 @@ const MOST_TOKENS = 262_144;
 const WORSE = 0.97;
 const WORSE_IN_A_ROW = 2;
 /** A sample of one budget takes about so long. */
-const SAMPLE_MS = 2_000;
+const SAMPLE_MS = 1_500;
 const LEAST_SAMPLE_ROWS = 96;
 const MOST_SAMPLE_ROWS = 200_000;
-/** Few batches would say more about the last one, which is not full. */
-const LEAST_BATCHES = 8;
-const ROUNDS = 3;
+const ROUNDS = 5;
+/** A single round is off by so much now and then: what came as near as this is tried again. */
+const NEAR_THE_BEST = 0.9;
 /** The smallest budget within this share of the best: it waits less and holds less. */
 const GOOD_ENOUGH = 0.98;
 const SILENCE_MS = 120_000;
 /** On a slow or busy device: from then on no larger budget is tried, and no further round begins. */
-const LATE_MS = 60_000;
+const LATE_MS = 75_000;
 
 export async function tune(options: TuneOptions): Promise<TuneReport> {
   const { cacheDir, threads, log, model, onProgress = () => undefined } = options;
   const startedMs = performance.now();
   const backend = await chosenBackend(options);
   const { graphPath, provider = 'cpu', device = provider, precision = 'fp32' } = backend;
-  const key = profileKey({ model, graphPath, provider, precision, deviceKind: provider === 'cpu' ? cpuKind(threads) : device });
+  const key = profileKey({ model, graphPath, provider, precision, deviceKind: provider === 'cpu' ? cpuKind(threads) : (backend.deviceKind ?? device) });
   onProgress(0.02);
   const memory = await measuredMemory(options, backend);
   onProgress(0.2);
@@ -78,7 +80,7 @@ export async function tune(options: TuneOptions): Promise<TuneReport> {
   const tried = await bench.refine(coarse, (share) => onProgress(0.5 + 0.5 * share));
   const kneeTokens = pick(tried);
   const path = await storeProfile(cacheDir, key, { kneeTokens, ...(memory.law !== undefined && { memory: memory.law }) }, log);
-  return { device, key, tried, kneeTokens, presetTokens: CPU_KNEE_TOKENS, memory: memory.law, memoryReason: memory.reason, seconds: (performance.now() - startedMs) / 1000, path };
+  return { device, key, tried, kneeTokens, presetTokens: await presetTokens(options, backend), memory: memory.law, memoryReason: memory.reason, seconds: (performance.now() - startedMs) / 1000, path };
 }
 
 /** The device a worker would choose, closed again: probes open it anew. */
@@ -88,6 +90,11 @@ async function chosenBackend({ model, tokenizer, device, cacheDir, threads, maxR
   await backend.stop();
   if (backend instanceof OrtBackend) return backend.options;
   throw new TypeError('openDevice opens backends of ONNX Runtime alone');
+}
+
+async function presetTokens({ model, tokenizer }: TuneOptions, { provider = 'cpu', deviceKind, probe, ...backend }: OrtBackendOptions): Promise<number | undefined> {
+  if (provider === 'cpu') return CPU_KNEE_TOKENS;
+  return deviceKind === undefined ? undefined : (await gpuPreset({ ...backend, deviceKind }, model, tokenizer.maxTokens, (await probe?.read())?.totalBytes)).startTokens;
 }
 
 async function measuredMemory({ tokenizer, signal }: TuneOptions, backend: OrtBackendOptions): Promise<{ readonly law: MemoryLaw | undefined; readonly reason: string | undefined }> {
@@ -103,6 +110,8 @@ interface Plan {
   readonly maxPaddedTokens: number;
   readonly rows: number;
   readonly shapes: readonly RunShape[];
+  /** Of each shape, in each round. */
+  readonly runMs: readonly number[][];
 }
 
 /** Runs the micro-batches that budgets make of the standard mix. */
@@ -134,39 +143,36 @@ class BudgetBench {
     return tried;
   }
 
-  /** The best again with its neighbours, half a step and a step away, several rounds in one process. */
+  /** What came near the best again, and what lies half a step from the best. */
   async refine(coarse: readonly TriedBudget[], onProgress: (share: number) => void): Promise<readonly TriedBudget[]> {
     const best = coarse.reduce((most, other) => (other.textsPerSecond > most.textsPerSecond ? other : most)).maxPaddedTokens;
     const largest = coarse.at(-1)!.maxPaddedTokens;
-    const budgets = [best / 2, best * 0.75, best, best * 1.5, best * 2].filter((budget) => budget >= FIRST_TOKENS && budget <= largest);
+    const near = coarse.filter(({ textsPerSecond }) => textsPerSecond >= NEAR_THE_BEST * Math.max(...coarse.map((other) => other.textsPerSecond))).map(({ maxPaddedTokens }) => maxPaddedTokens);
+    const budgets = [...near, best * 0.75, best * 1.5].filter((budget) => budget >= FIRST_TOKENS && budget <= largest).sort((a, b) => a - b);
     const fine = await this.measure(budgets, ROUNDS, onProgress);
     const rest = coarse.filter(({ maxPaddedTokens }) => fine.every((other) => other.maxPaddedTokens !== maxPaddedTokens));
     return [...rest, ...fine].sort((a, b) => a.maxPaddedTokens - b.maxPaddedTokens);
   }
 
-  /** Budgets in the order given, then in the reverse, and so on; each one's rate is the median of its rounds. */
+  /** Budgets in the order given, then in the reverse, and so on, over the same rows. Those that there was memory for. */
   private async measure(budgets: readonly number[], rounds: number, onProgress: (share: number) => void = () => undefined): Promise<readonly TriedBudget[]> {
     const plans = budgets.map((budget) => this.plan(budget));
-    const rates = new Map<number, number[]>();
     for (let round = 0; round < rounds && !(round > 0 && this.isLate()); round++) {
-      const found = await this.runOnce(round % 2 === 0 ? plans : plans.toReversed(), (share) => onProgress((round + share) / rounds));
-      for (const { maxPaddedTokens, textsPerSecond } of found) rates.set(maxPaddedTokens, [...(rates.get(maxPaddedTokens) ?? []), textsPerSecond]);
+      await this.runOnce(round % 2 === 0 ? plans : plans.toReversed(), (share) => onProgress((round + share) / rounds));
     }
-    return [...rates].map(([maxPaddedTokens, found]) => ({ maxPaddedTokens, textsPerSecond: found.toSorted((a, b) => a - b)[found.length >> 1]! }));
+    return plans.filter(({ runMs }) => runMs.every((found) => found.length > 0)).map(({ maxPaddedTokens, rows, runMs }) => ({
+      maxPaddedTokens, textsPerSecond: (rows * 1000) / runMs.reduce((sum, found) => sum + median(found), 0),
+    }));
   }
 
-  /** One process, every plan once. Nothing when memory ran out on the way. */
-  private async runOnce(plans: readonly Plan[], onProgress: (share: number) => void): Promise<readonly TriedBudget[]> {
+  /** One process, every plan once. Counts for nothing when memory ran out on the way. */
+  private async runOnce(plans: readonly Plan[], onProgress: (share: number) => void): Promise<void> {
     const warm = warmUp(plans);
     const shapes = [...warm, ...plans.flatMap((plan) => plan.shapes)];
     const ran = await this.probe(shapes, onProgress);
-    if (ran.length < shapes.length) return [];
-    let at = warm.length;
-    return plans.map(({ maxPaddedTokens, rows, shapes: planned }) => {
-      const ms = ran.slice(at, at + planned.length).reduce((sum, { runMs }) => sum + runMs[0]!, 0);
-      at += planned.length;
-      return { maxPaddedTokens, textsPerSecond: (rows * 1000) / ms };
-    });
+    if (ran.length < shapes.length) return;
+    const counted = ran.slice(warm.length).values();
+    for (const plan of plans) for (const found of plan.runMs) found.push(counted.next().value!.runMs[0]!);
   }
 
   private isLate(): boolean {
@@ -175,14 +181,16 @@ class BudgetBench {
 
   private plan(maxPaddedTokens: number): Plan {
     const { maxRows, poolTokens, tokenizer: { maxTokens } } = this.options;
-    const rows = Math.round(Math.max(LEAST_SAMPLE_ROWS, (LEAST_BATCHES * maxPaddedTokens) / 80, Math.min(MOST_SAMPLE_ROWS, SAMPLE_MS * this.textsPerMs)));
-    return { maxPaddedTokens, rows, shapes: planMix({ rows, maxTokens, maxPaddedTokens, maxRows, poolTokens: Math.max(poolTokens, 4 * maxPaddedTokens) }) };
+    const rows = Math.round(Math.max(LEAST_SAMPLE_ROWS, Math.min(MOST_SAMPLE_ROWS, SAMPLE_MS * this.textsPerMs)));
+    const shapes = planMix({ rows, maxTokens, maxPaddedTokens, maxRows, poolTokens: Math.max(poolTokens, 4 * maxPaddedTokens) });
+    return { maxPaddedTokens, rows, shapes, runMs: shapes.map(() => []) };
   }
 
   private probe(shapes: readonly RunShape[], onProgress: (share: number) => void): Promise<readonly ProbedShape[]> {
     const { signal } = this.options;
     let done = 0;
-    return probeShapes({ backend: this.backend, shapes, repeats: 1, timeoutMs: SILENCE_MS, onShape: () => onProgress(++done / shapes.length), ...(signal !== undefined && { signal }) });
+    const arenaTokens = Math.max(...shapes.map(({ rows, width }) => rows * width));
+    return probeShapes({ backend: this.backend, shapes, repeats: 1, arenaTokens, timeoutMs: SILENCE_MS, onShape: () => onProgress(++done / shapes.length), ...(signal !== undefined && { signal }) });
   }
 }
 
@@ -194,4 +202,8 @@ function warmUp(plans: readonly Plan[]): readonly RunShape[] {
 function pick(tried: readonly TriedBudget[]): number {
   const best = Math.max(...tried.map(({ textsPerSecond }) => textsPerSecond));
   return tried.find(({ textsPerSecond }) => textsPerSecond >= GOOD_ENOUGH * best)!.maxPaddedTokens;
+}
+
+function median(values: readonly number[]): number {
+  return values.toSorted((a, b) => a - b)[values.length >> 1]!;
 }
