@@ -145,6 +145,13 @@ describe('by property', () => {
 });
 
 describe('a cut', () => {
+  test('sends interactive rows alone, unless a run costs much the same at every size', () => {
+    const rows = [row(8), row(24), row(24), interactive(16, 0)];
+    const limits = cutLimits({ maxPaddedTokens: 400, maxRows: 100, maxRowAgeMs: 250 });
+    expect(poolOf(rows).cut({ ...limits, smallShare: 0.4 }, 0)).toMatchObject({ width: 16, rows: [{ isInteractive: true }] });
+    expect(poolOf(rows).cut({ ...limits, smallShare: 1 }, 0)).toMatchObject({ width: 24, rows: [{ tokens: 24 }, { tokens: 24 }, { isInteractive: true }, { tokens: 8 }] });
+  });
+
   test('takes everything when all of it is one small batch, and else begins with the fullest bucket', () => {
     const rows = [row(40), row(8), row(8), row(8), row(8), row(8), row(8)];
     const limits = cutLimits({ maxPaddedTokens: 400, maxRows: 100, maxRowAgeMs: 250 });

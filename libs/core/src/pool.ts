@@ -51,10 +51,13 @@ const MIN_EFFICIENCY_OF_FEW = 0.9;
  */
 export const SMALL_BATCH = 0.1;
 
+/** Where a run of one row takes at least this share of a full one, interactive rows are not sent alone: it would cost bulk work as much as a full run. */
+const FILLED_SHARE = 0.5;
+
 interface OpenBatch<Row extends PoolRow> {
   readonly rows: Row[];
   readonly width: number;
-  readonly maxRows: number;
+  maxRows: number;
   readonly minPaddingEfficiency: number;
   readonly smallShare: number;
   tokens: number;
@@ -90,14 +93,17 @@ export class Pool<Row extends PoolRow> {
   }
 
   /**
-   * Takes one micro-batch out, or undefined when the pool is empty. Interactive rows get no bulk rows beside them: filled up to a
-   * quarter of the budget, bulk work gained 1 % at most, and the longest wait rose from 1.23 to 1.65 batch times (an
-   * interactive job each batch time, 2026-11; bench/interactive-wait.ts).
+   * Takes one micro-batch out, or undefined when the pool is empty. Interactive rows get bulk rows beside them only where a run
+   * costs much the same at every size: elsewhere, filled up to a quarter of the budget, bulk work gained 1 % at most, and the
+   * longest wait rose from 1.23 to 1.65 batch times (an interactive job each batch time, 2026-11; bench/interactive-wait.ts).
    */
   cut(limits: CutLimits, nowMs: number): MicroBatch<Row> | undefined {
+    const { smallShare = SMALL_BATCH } = limits;
     const isUrgent = this.interactive.rowCount > 0;
-    const seed = isUrgent ? this.interactive.oldestBucket() : this.bulk.seedBucket(limits, nowMs);
-    if (seed === undefined) return undefined;
+    const bulkSeed = isUrgent && smallShare < FILLED_SHARE ? undefined : this.bulk.seedBucket(limits, nowMs);
+    const urgentSeed = this.interactive.oldestBucket();
+    if (bulkSeed === undefined && urgentSeed === undefined) return undefined;
+    const seed = Math.max(bulkSeed ?? 0, urgentSeed ?? 0);
     const isFew = limits.prefersFewShapes === true;
     const width = isFew ? fewWidth(widthOf(seed)) : widthOf(seed);
     const most = Math.max(1, limits.rowsAt(width));
@@ -105,9 +111,12 @@ export class Pool<Row extends PoolRow> {
       rows: [], tokens: 0, width,
       maxRows: isFew ? fewRowsAtMost(most, width) : most,
       minPaddingEfficiency: isFew ? MIN_EFFICIENCY_OF_FEW : MIN_PADDING_EFFICIENCY,
-      smallShare: limits.smallShare ?? SMALL_BATCH,
+      smallShare,
     };
-    (isUrgent ? this.interactive : this.bulk).takeInto(open, seed);
+    if (isUrgent) this.interactive.takeInto(open, seed);
+    if (isUrgent && bulkSeed !== undefined) open.maxRows = Math.max(open.rows.length, Math.floor(open.maxRows * smallShare));
+    if (bulkSeed !== undefined) this.bulk.takeInto(open, seed);
+    if (isUrgent && bulkSeed !== undefined) open.rows.sort((a, b) => b.tokens - a.tokens);
     if (isFew && !isUrgent && this.bulk.rowCount > 0) this.bulk.putBack(open.rows.splice(fewRowsAtMost(open.rows.length, width)));
     return { rows: open.rows, width };
   }
