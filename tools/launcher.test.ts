@@ -71,6 +71,14 @@ test('the first run installs and builds and says so, later runs say nothing', ()
   expect([linesOf('installed.log'), linesOf('built.log')]).toEqual([1, 1]);
 });
 
+test('without a C++ compiler it says once what is slower, and goes on', () => {
+  mkdirSync(join(root, 'native', 'similarity'), { recursive: true });
+  copyFileSync(join(PROJECT, 'native', 'similarity', 'build.sh'), join(root, 'native', 'similarity', 'build.sh'));
+  const first = shoal(['x']);
+  expect(first).toMatchObject({ status: 0, stdout: 'ran x\n', stderr: expect.stringMatching(/note: there is no C\+\+ compiler, so similarity runs in plain code/) });
+  expect(shoal(['x'])).toEqual({ status: 0, stdout: 'ran x\n', stderr: '' });
+});
+
 test('it runs from any folder and through a chain of symlinks', () => {
   shoal();
   symlinkSync(join(root, 'shoal'), join(folder, 'absolute'));

@@ -134,6 +134,7 @@ build() {
 
 # What the kernels of similarity are without native code is slow and otherwise the same, so nothing of this is fatal.
 build_native() {
+  [ -f "$root/native/similarity/build.sh" ] || return 0
   status=0
   sh "$root/native/similarity/build.sh" addon </dev/null >"$setup_folder/native.log" 2>&1 || status=$?
   case $status in
