@@ -80,6 +80,11 @@ test('queue-rates: every job of a short run comes back right, near and far from 
   }
 }, 250_000);
 
+test('bare-bullmq: what BullMQ alone carries can be measured', async () => {
+  const { rows } = await bench('bare-bullmq', '--rates', '40x64', '--seconds', '1', '--warm', '0');
+  expect(rows).toEqual([expect.objectContaining({ rate: '40x64', textsPerSecond: expect.any(Number) })]);
+}, 130_000);
+
 test('fairness: a newcomer is not kept behind a backlog, and every situation can be measured', async () => {
   const { tenants, plain, classes, poison } = await bench('fairness', '--backlog', '400', '--plain', '200', '--seconds', '1', '--rounds', '1', '--report');
   expect(tenants).toMatchObject({ ratio: expect.any(Number) });
