@@ -131,7 +131,7 @@ describe('answers', () => {
   });
 
   test('spread goes round cycles as the direct computation does', async () => {
-    const found = await client.spread('links', [[0], [3, 40]], { k: 50, steps: 4, decay: 0.8, threshold: 0.05 });
+    const found = await client.spread('links', [[0], [3, [40, 1]]], { k: 50, steps: 4, decay: 0.8, threshold: 0.05 });
     for (const [i, seeds] of [[0], [3, 40]].entries()) {
       const expected = expectedSpread(seeds, 4, 0.8, 0.05);
       expect(found[i]!.ids.length).toBe([...expected.values()].filter((value) => value > 0).length);

@@ -2,7 +2,7 @@
 // one array. What a call asked for is computed by workers; this process only tokenizes, waits and checks.
 
 import { randomUUID } from 'node:crypto';
-import { DEFAULT_PREFIX, MAX_ROWS_PER_JOB, ShoalError, mainQueue, noFaults, noLog, systemClock, type Matrix, type Ranking } from '@shoal/core';
+import { DEFAULT_PREFIX, MAX_ROWS_PER_JOB, ShoalError, mainQueue, noFaults, noLog, systemClock, type Matrix, type Ranking, type SeedSet } from '@shoal/core';
 import { Canceller, JobProducer, ResultReader, type CancelResult } from '@shoal/queue';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type { ClientCounts, ClientOptions, EmbedOptions, EmbedResult, EmbeddedBlock, StreamBlock, StreamOptions } from './embedding.ts';
@@ -94,8 +94,8 @@ export class ShoalClient {
     return this.similarity.scores({ kind: 'cosine', against: await this.vectorsOf(others, options.signal), metric }, matrix, options);
   }
 
-  /** The k nodes of a graph ("links") that activation spreading from each set of seeds reaches most; one ranking per set. Also rejects with GRAPH_INVALID. */
-  async spread(graph: string, seeds: readonly (readonly number[])[], options: SpreadOptions): Promise<Ranking[]> {
+  /** The k nodes of a graph ("links") that activation spreading from each set of seeds reaches most; one ranking per set. A seed is a node, or a node and its activation. Also rejects with GRAPH_INVALID. */
+  async spread(graph: string, seeds: readonly SeedSet[], options: SpreadOptions): Promise<Ranking[]> {
     return this.similarity.spread({ graph, ...options }, seeds);
   }
 

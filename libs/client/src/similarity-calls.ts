@@ -2,7 +2,7 @@
 // opened with the first question. What became of a job on the queue is open-jobs.ts's business, as for embeddings.
 
 import { randomUUID } from 'node:crypto';
-import { DEFAULT_PREFIX, SIMILARITY_QUEUE, ShoalError, decodeRankings, noFaults, noLog, systemClock, type Matrix, type Ranking, type SimilarityMetric } from '@shoal/core';
+import { DEFAULT_PREFIX, SIMILARITY_QUEUE, ShoalError, decodeRankings, noFaults, noLog, systemClock, type Matrix, type Ranking, type SeedSet, type SimilarityMetric } from '@shoal/core';
 import { Canceller, JobProducer, ResultReader } from '@shoal/queue';
 import type { ClientOptions } from './embedding.ts';
 import { OpenJobs, type Asked, type Delivery, type JobRequest } from './open-jobs.ts';
@@ -66,7 +66,7 @@ export class SimilarityCalls {
     return deliveries.flatMap(({ header, body }) => decodeRankings(header, body));
   }
 
-  async spread(question: { readonly graph: string } & SpreadOptions, seeds: readonly (readonly number[])[]): Promise<Ranking[]> {
+  async spread(question: { readonly graph: string } & SpreadOptions, seeds: readonly SeedSet[]): Promise<Ranking[]> {
     const { graph, k, steps, decay, threshold } = question;
     const deliveries = await this.ask(question, (terms) => spreadRequests({ graph, k, steps, decay, threshold }, seeds, terms));
     return deliveries.flatMap(({ header, body }) => decodeRankings(header, body));

@@ -3,7 +3,7 @@
 
 import {
   INTERACTIVE_ROWS, encodeComparands, parseSimilarityJob, similarityFingerprint,
-  type Comparands, type Matrix, type SimilarityJobData, type SimilarityKind, type SimilarityMetric,
+  type Comparands, type Matrix, type SeedSet, type SimilarityJobData, type SimilarityKind, type SimilarityMetric,
 } from '@shoal/core';
 import type { JobRequest } from './open-jobs.ts';
 
@@ -43,9 +43,9 @@ export function compareRequests(question: SimilarityQuestion, queries: Matrix, t
   });
 }
 
-export function spreadRequests({ graph, k, ...options }: SpreadQuestion, seeds: readonly (readonly number[])[], terms: SimilarityTerms): JobRequest[] {
+export function spreadRequests({ graph, k, ...options }: SpreadQuestion, seeds: readonly SeedSet[], terms: SimilarityTerms): JobRequest[] {
   return chunks(seeds.length).map(({ first, count }) => {
-    const sets = seeds.slice(first, first + count).map((set) => [...set]);
+    const sets = seeds.slice(first, first + count).map((set) => set.map((seed): number | [number, number] => (typeof seed === 'number' ? seed : [...seed])));
     const jobId = terms.jobIdOf(first);
     return finished(jobId, 'spread', { ...common(terms, count), graph, k, seeds: sets, ...given(options) }, (request) => similarityFingerprint(request, sets), undefined);
   });

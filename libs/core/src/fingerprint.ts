@@ -5,7 +5,7 @@ import { createHash } from 'node:crypto';
 import { invariant } from './invariant.ts';
 import type { OutputOptions } from './job-schema.ts';
 import { encodeComparands, type Comparands } from './similarity-input.ts';
-import type { SimilarityRequest } from './similarity-schema.ts';
+import type { SeedSet, SimilarityRequest } from './similarity-schema.ts';
 
 export interface FingerprintFacts {
   /** name@revision of the model. */
@@ -29,7 +29,7 @@ export function fingerprintOf(facts: FingerprintFacts, input: Uint8Array): strin
  * The same of a similarity job: sha256 over one line of JSON and what is compared, as SHQ1 bytes:
  * `["topk","docs@3","cosine",10]\n` ‖ SHQ1. Of a spread: `["spread","links",3,0.5,0,10,[[7],[1,2]]]\n`, seeds at the end.
  */
-export function similarityFingerprint(request: SimilarityRequest, compared: Comparands | readonly (readonly number[])[]): string {
+export function similarityFingerprint(request: SimilarityRequest, compared: Comparands | readonly SeedSet[]): string {
   const hash = createHash('sha256');
   if (request.kind === 'spread') {
     const { kind, graph, steps, decay, threshold, k } = request;

@@ -13,8 +13,8 @@ export { environmentName, flagName, redactSettings, resolveSettings, settingsSch
 export type { AnyOrder, FromExecutor, JobOrder, JobOutcome, JobReturn, SimilarityOrder, ToExecutor } from './protocol.ts';
 export { readEmbedJob, readSimilarityJob, type QueuedJob, type ReadJob } from './queued-job.ts';
 export {
-  MAX_RESULT_BYTES, SIMILARITY_KINDS, isSimilarityKind, parseSimilarityJob,
-  type SimilarityInput, type SimilarityJob, type SimilarityJobData, type SimilarityKind, type SimilarityMetric, type SimilarityRequest, type SimilarityReturn, type VectorInput,
+  MAX_RESULT_BYTES, SIMILARITY_KINDS, activationOf, isSimilarityKind, nodeOf, parseSimilarityJob,
+  type Seed, type SeedSet, type SimilarityInput, type SimilarityJob, type SimilarityJobData, type SimilarityKind, type SimilarityMetric, type SimilarityRequest, type SimilarityReturn, type VectorInput,
 } from './similarity-schema.ts';
 export { decodeComparands, encodeComparands, type Comparands, type Matrix } from './similarity-input.ts';
 export type {

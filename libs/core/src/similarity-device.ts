@@ -4,7 +4,7 @@
 
 import type { Ranking } from './result-format.ts';
 import type { Matrix } from './similarity-input.ts';
-import type { SimilarityMetric } from './similarity-schema.ts';
+import type { SeedSet, SimilarityMetric } from './similarity-schema.ts';
 
 export type Fitted<Value> = { readonly fits: true; readonly value: Value } | { readonly fits: false; readonly message: string };
 
@@ -80,6 +80,6 @@ export interface SpreadTerms {
 }
 
 export interface HeldGraph extends Held {
-  /** The k most activated nodes for each set of seeds, each of which begins with an activation of 1. */
-  spread(seeds: readonly (readonly number[])[], terms: SpreadTerms): Promise<Fitted<readonly Ranking[]>>;
+  /** The k most activated nodes for each set of seeds. */
+  spread(seeds: readonly SeedSet[], terms: SpreadTerms): Promise<Fitted<readonly Ranking[]>>;
 }

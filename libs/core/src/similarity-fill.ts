@@ -11,7 +11,7 @@ import type { Residents } from './residents.ts';
 import { RESULT_HEADER_BYTES, decodeResultHeader, type ResultHeader } from './result-format.ts';
 import type { GraphSource, HeldGraph, HeldRows, RowSource, SimilarityDevice } from './similarity-device.ts';
 import { decodeComparands, type Comparands, type Matrix } from './similarity-input.ts';
-import { MAX_RESULT_BYTES, checkValues, dimensionsMismatch, dimsOf, resultTooLarge, rowsOf, type SimilarityInput } from './similarity-schema.ts';
+import { MAX_RESULT_BYTES, checkValues, dimensionsMismatch, dimsOf, nodeOf, resultTooLarge, rowsOf, type SeedSet, type SimilarityInput } from './similarity-schema.ts';
 import { Sources, type OpenSource } from './similarity-sources.ts';
 
 export type OpenCollection = OpenSource<RowSource, HeldRows>;
@@ -21,7 +21,7 @@ export type OpenGraph = OpenSource<GraphSource, HeldGraph>;
 export type Work =
   | { readonly kind: 'rows'; readonly collection: OpenCollection; readonly queries: Matrix; readonly candidates: readonly BigUint64Array[] | undefined }
   | { readonly kind: 'matrix'; readonly queries: Matrix; readonly against: Matrix }
-  | { readonly kind: 'graph'; readonly graph: OpenGraph; readonly seeds: readonly (readonly number[])[] };
+  | { readonly kind: 'graph'; readonly graph: OpenGraph; readonly seeds: readonly SeedSet[] };
 
 export type FilledWork =
   | { readonly kind: 'failed'; readonly failure: Failure }
@@ -102,17 +102,17 @@ export class SimilarityFiller {
     throw problem;
   }
 
-  private async graphWork(name: string, seeds: readonly (readonly number[])[]): Promise<Work> {
+  private async graphWork(name: string, seeds: readonly SeedSet[]): Promise<Work> {
     const graph = await this.graphs.take(name);
     const { nodes } = graph.source;
-    const at = seeds.findIndex((set) => set.some((node) => node >= nodes));
+    const at = seeds.findIndex((set) => set.some((seed) => nodeOf(seed) >= nodes));
     if (at < 0) return { kind: 'graph', graph, seeds };
     await this.graphs.giveBack(graph);
-    throw new ShoalError('GRAPH_INVALID', `seeds ${at}: there is no node ${String(seeds[at]!.find((node) => node >= nodes))} in ${name}; it has ${nodes} nodes, counted from 0`);
+    throw new ShoalError('GRAPH_INVALID', `seeds ${at}: there is no node ${String(seeds[at]!.map(nodeOf).find((node) => node >= nodes))} in ${name}; it has ${nodes} nodes, counted from 0`);
   }
 }
 
-type Compared = Comparands | readonly (readonly number[])[];
+type Compared = Comparands | readonly SeedSet[];
 
 function hasInput(input: SimilarityInput): boolean {
   return input.form === 'vectors' && input.queries.form === 'key';

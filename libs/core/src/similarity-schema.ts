@@ -24,6 +24,7 @@ const graph = z.string().regex(/^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/, 'must be the
 const metric = z.enum(['cosine', 'dot', 'l2']).optional();
 const k = z.int().min(1, 'must be at least 1').max(1_000_000);
 const rowId = z.int().min(0);
+const seedField = z.union([rowId, z.tuple([rowId, z.number().gt(0).max(MAX_VALUE)])]);
 
 const inlineVectors = z.strictObject({ vectors: z.base64(), dims });
 const vectors = z.union([inlineVectors, z.strictObject({ key: z.strictObject({ rows: rowCount, dims }) })]);
@@ -36,7 +37,7 @@ const schemas = {
   rescore: z.strictObject({ ...termFields, collection: named, queries, candidates, k, metric }),
   spread: z.strictObject({
     ...termFields, graph, k,
-    seeds: z.array(z.array(rowId).min(1)).min(1).max(MAX_ROWS_PER_JOB),
+    seeds: z.array(z.array(seedField).min(1)).min(1).max(MAX_ROWS_PER_JOB),
     steps: z.int().min(1).max(MAX_STEPS).optional(),
     decay: z.number().gt(0).max(1).optional(),
     threshold: z.number().min(0).optional(),
@@ -49,6 +50,19 @@ type Given<Kind extends SimilarityKind> = z.infer<(typeof schemas)[Kind]>;
 
 /** Vectors that came with the job, or that its input key has. */
 export type VectorInput = { readonly form: 'inline'; readonly matrix: Matrix } | { readonly form: 'key'; readonly rows: number; readonly dims: number };
+
+/** A node that begins with an activation of 1, or of what is said. */
+export type Seed = number | readonly [node: number, activation: number];
+/** Where one spread begins. */
+export type SeedSet = readonly Seed[];
+
+export function nodeOf(seed: Seed): number {
+  return typeof seed === 'number' ? seed : seed[0];
+}
+
+export function activationOf(seed: Seed): number {
+  return typeof seed === 'number' ? 1 : seed[1];
+}
 
 interface Ranked {
   readonly k: number;
@@ -63,7 +77,7 @@ export type SimilarityRequest =
 /** What it is computed from. Inputs with the form "key" lie together in the job's one input key. */
 export type SimilarityInput =
   | { readonly form: 'vectors'; readonly queries: VectorInput; readonly against: VectorInput | undefined; readonly candidates: readonly BigUint64Array[] | 'key' | undefined }
-  | { readonly form: 'seeds'; readonly seeds: readonly (readonly number[])[] };
+  | { readonly form: 'seeds'; readonly seeds: readonly SeedSet[] };
 
 /** A checked job. Made by `parseSimilarityJob` only. `rows`: its queries, or sets of seeds. */
 export interface SimilarityJob extends JobTerms {

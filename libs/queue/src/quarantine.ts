@@ -2,7 +2,10 @@
 // Bull Board shows. A quarantined job keeps its id, its data, why it is here, and its input under that queue's name, so that
 // a person can look at it, give it back or drop it. Judges nobody: that is core's suspects.ts.
 
-import { ShoalError, invariant, keySpace, parseJob, type EmbedJobData, type Failure, type KeySpace, type Logger } from '@shoal/core';
+import {
+  ShoalError, invariant, isSimilarityKind, keySpace, parseJob, parseSimilarityJob,
+  type EmbedJobData, type Failure, type KeySpace, type Logger, type SimilarityJobData, type SimilarityKind,
+} from '@shoal/core';
 import { Queue, type Job } from 'bullmq';
 import { openTransaction, queueAdd } from './bullmq-internals.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
@@ -110,13 +113,13 @@ export class Quarantine {
   private async giveBackOne(producer: JobProducer, jobId: string): Promise<AddResult | undefined> {
     const found = await this.translated(async ({ connection, queue }) => {
       const job = await queue.getJob(jobId);
-      return job === undefined ? undefined : { record: recordOf(job), input: await connection.getBuffer(this.keys.input(queue.name, jobId)) };
+      return job === undefined ? undefined : { name: job.name, record: recordOf(job), input: await connection.getBuffer(this.keys.input(queue.name, jobId)) };
     });
     if (found === undefined) return undefined;
-    parseJob(jobId, 'embed', found.record?.job); // throws what a worker would fail it with
-    const data = found.record?.job as EmbedJobData;
-    if ('input' in data && found.input === null) throw new ShoalError('INPUT_LOST', `the input of job "${jobId}" is not in quarantine any more; drop the job and add it anew`, { jobId });
-    const [result] = await producer.add([{ jobId, data, ...(found.input === null ? {} : { input: found.input }) }]);
+    const name = isSimilarityKind(found.name) ? found.name : 'embed';
+    const { data, hasInput } = checkedData(jobId, name, found.record?.job);
+    if (hasInput && found.input === null) throw new ShoalError('INPUT_LOST', `the input of job "${jobId}" is not in quarantine any more; drop the job and add it anew`, { jobId });
+    const [result] = await producer.add([{ jobId, name, data, ...(found.input === null ? {} : { input: found.input }) }]);
     if (result?.outcome !== 'conflict') await this.drop([jobId]);
     return result;
   }
@@ -146,6 +149,13 @@ export class Quarantine {
     queue.on('error', (error) => log?.debug({ err: error }, 'queue client reported an error'));
     return { connection, queue };
   }
+}
+
+/** Throws what a worker would fail it with. */
+function checkedData(jobId: string, name: 'embed' | SimilarityKind, data: unknown): { readonly data: EmbedJobData | SimilarityJobData; readonly hasInput: boolean } {
+  if (name === 'embed') return { data: data as EmbedJobData, hasInput: parseJob(jobId, name, data).input.form !== 'inline' };
+  const { input } = parseSimilarityJob(jobId, name, data);
+  return { data: data as SimilarityJobData, hasInput: input.form === 'vectors' && input.queries.form === 'key' };
 }
 
 function recordOf(job: Job): Record | undefined {

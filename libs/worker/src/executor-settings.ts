@@ -42,6 +42,7 @@ export interface SimilarityExecutorSettings {
   readonly queue: string;
   /** Where collections and graphs are. */
   readonly folder: string;
+  readonly kernels: Settings['kernels'];
   readonly threads: number;
   /** Most queries of one run. */
   readonly maxRows: number;

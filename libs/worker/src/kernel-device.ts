@@ -1,8 +1,8 @@
 // The CPU as core's SimilarityDevice: collections and graphs read from their folder into memory of this process, computed on
 // by whatever `Kernels` are there. Translates shapes, and running out of memory into a value; chooses nothing.
 
-import { isShoalError, type Fitted, type GraphSource, type HeldGraph, type HeldRows, type Ranking, type RowSource, type SimilarityDevice } from '@shoal/core';
-import { graphInfo, hitsOf, openCollectionRows, openGraph, rowOfId, rowsOf, sliceRows, type Graph, type Kernels, type RowBlock, type TopK } from '@shoal/similarity';
+import { activationOf, isShoalError, nodeOf, type Fitted, type GraphSource, type HeldGraph, type HeldRows, type Ranking, type RowSource, type SeedSet, type SimilarityDevice } from '@shoal/core';
+import { graphInfo, hitsOf, openCollectionRows, openGraph, rowOfId, rowsOf, sliceRows, type Graph, type Kernels, type RowBlock, type Seeds, type TopK } from '@shoal/similarity';
 
 export interface KernelDeviceOptions {
   readonly kernels: Kernels;
@@ -61,12 +61,12 @@ function heldGraph(kernels: Kernels, graph: Graph, bytes: number): HeldGraph {
   return {
     bytes,
     free: () => undefined,
-    spread: (seeds, terms) => fitted(async () => rankingsOf(await kernels.spread(graph, seeds.map(activated), terms))),
+    spread: (seeds, terms) => fitted(async () => rankingsOf(await kernels.spread(graph, seeds.map(lane), terms))),
   };
 }
 
-function activated(nodes: readonly number[]): { readonly nodes: Uint32Array; readonly values: Float32Array } {
-  return { nodes: Uint32Array.from(nodes), values: new Float32Array(nodes.length).fill(1) };
+function lane(seeds: SeedSet): Seeds {
+  return { nodes: Uint32Array.from(seeds, nodeOf), values: Float32Array.from(seeds, activationOf) };
 }
 
 function rankingsOf(topK: TopK): Ranking[] {

@@ -9,8 +9,8 @@ import type { SimilarityExecutorSettings } from './executor-settings.ts';
 import { kernelDevice } from './kernel-device.ts';
 
 await executorProcess<SimilarityExecutorSettings, SimilarityOrder>(async ({ settings, log, tell: send }) => {
-  const { redisUrl, prefix, queue, folder, threads, maxRows, budgetBytes } = settings;
-  const device = kernelDevice({ kernels: openKernels({ threads }), folder });
+  const { redisUrl, prefix, queue, folder, kernels: isa, threads, maxRows, budgetBytes } = settings;
+  const device = kernelDevice({ kernels: openKernels({ threads, ...(isa === 'auto' ? {} : { isa }) }), folder });
   const store = await RedisPayloadStore.connect({ redisUrl, prefix, queue, log });
   const keys = keySpace(prefix);
   const executor = new SimilarityExecutor({

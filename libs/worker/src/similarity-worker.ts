@@ -25,7 +25,7 @@ export async function startSimilarityWorker({ settings, log, faultPoint }: Worke
   const queue = SIMILARITY_QUEUE;
   const server = { redisUrl, prefix, queue, log };
   const budgetBytes = await memoryBudget(settings);
-  const executor = new ForkedExecutor({ kind: 'similarity', ...server, folder: collectionsFolder({ ...settings, cacheDir }), threads: settings.threads || availableParallelism(), maxRows, budgetBytes, logLevel: settings.logLevel });
+  const executor = new ForkedExecutor({ kind: 'similarity', ...server, folder: collectionsFolder({ ...settings, cacheDir }), kernels: settings.kernels, threads: settings.threads || availableParallelism(), maxRows, budgetBytes, logLevel: settings.logLevel });
   const workerName = settings.workerName ?? defaultWorkerName(queue);
   const workerId = `${workerName}-${randomUUID().slice(0, 8)}`;
   const notes = new ExecutorNotes({ cacheDir, name: workerName, log });

@@ -5,7 +5,7 @@ import { ShoalError } from '../errors.ts';
 import type { Ranking } from '../result-format.ts';
 import type { Fitted, GraphSource, HeldGraph, HeldRows, RowSource, SimilarityDevice } from '../similarity-device.ts';
 import type { Matrix } from '../similarity-input.ts';
-import type { SimilarityMetric } from '../similarity-schema.ts';
+import { activationOf, nodeOf, type SeedSet, type SimilarityMetric } from '../similarity-schema.ts';
 import { Gate } from './gate.ts';
 
 export const ROW_BYTES = 16;
@@ -131,8 +131,8 @@ function ranked(scored: readonly { readonly id: number; readonly score: number }
   return { ids: BigUint64Array.from(best, ({ id }) => BigInt(id)), scores: Float32Array.from(best, ({ score }) => score) };
 }
 
-function spread(graph: readonly (readonly number[])[], seeds: readonly number[], steps: number, decay: number, threshold: number, k: number): Ranking {
-  const total: number[] = graph.map((_, node) => (seeds.includes(node) ? 1 : 0));
+function spread(graph: readonly (readonly number[])[], seeds: SeedSet, steps: number, decay: number, threshold: number, k: number): Ranking {
+  const total: number[] = graph.map((_, node) => seeds.filter((seed) => nodeOf(seed) === node).reduce((sum: number, seed) => sum + activationOf(seed), 0));
   let last = [...total];
   for (let step = 0; step < steps; step++) {
     const next: number[] = graph.map(() => 0);
