@@ -58,10 +58,13 @@ async function judge(graph: string, model: StoredModel): Promise<{ graph: string
   const key = profileKey({ model, graphPath, provider: 'cpu', precision: model.precision, deviceKind: cpuKind(THREADS) });
   await storeProfile(folder, key, { memory: law, kneeTokens: 65_536 }, noLog); // or the executor would stay below the knee, and measure for itself
   const held: Held[] = [];
-  for (const shape of someOf(GRID, Number(args.shapes))) held.push(await runInExecutor(model, shape));
+  for (const shape of someOf(GRID, Number(args.shapes))) {
+    const point = await runInExecutor(model, shape);
+    held.push(point);
+    process.stderr.write(`${lineOf(graph, law, point)}\n`);
+  }
   let noiseBytes = 0;
   for (const shape of EQUAL_SHAPES) noiseBytes = Math.max(noiseBytes, await equalRunsDifferBy(model, shape));
-  for (const point of held) process.stderr.write(`${lineOf(graph, law, point)}\n`);
   const errorOf = (point: Held): number => Math.abs(predictedIncrement(law, point) / incrementOf(point) - 1);
   return {
     graph,
