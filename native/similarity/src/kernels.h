@@ -7,10 +7,10 @@
 namespace shoal {
 
 /**
- * So many dimensions are summed in one chain. One chain of 512 terms of equal sign was off by 1.1e-6 (2026-11-22), so scores that
- * are given to people are summed in chains of 192. What only chooses candidates has a bound that knows the chain's length.
+ * At most so many dimensions are summed in one chain of fp32 additions; the chains' sums are added. One chain of 512 terms of equal
+ * sign was off by 1.1e-6 (2026-11-22). A tile's rows over so many dimensions, 24 KB, stay in the first-level cache while queries pass.
  */
-constexpr size_t FINE_CHAIN = 192, COARSE_CHAIN = 1024;
+constexpr size_t CHAIN_DIMS = 192;
 
 struct Kernels {
   const char *name;
@@ -18,12 +18,12 @@ struct Kernels {
   /** A tile has so many queries and so many rows. */
   size_t tile_queries, tile_rows;
   /**
-   * tile[q][r] = Σ_d queries[d][q] · rows[d][r]; both packed by dimension, `dims` of them, summed in chains of `chain`. Bit q of what comes back is set
-   * where a row of query q is not at most limits[q].
+   * tile[q][r] = Σ_d queries[d][q] · rows[d][r]; both packed by dimension, `dims` of them, at most CHAIN_DIMS; `adds`: added to what
+   * is in the tile. Bit q of what comes back is set where a row of query q is not at most limits[q]; 0 where limits is null.
    */
-  uint32_t (*dot_tile)(const float *queries, const float *rows, size_t dims, size_t chain, const float *limits, float *tile);
+  uint32_t (*dot_tile)(const float *queries, const float *rows, size_t dims, bool adds, const float *limits, float *tile);
   /** tile[q][r] = −Σ_d (queries[d][q] − rows[d][r])²: the larger the better, as with dot. */
-  uint32_t (*l2_tile)(const float *queries, const float *rows, size_t dims, size_t chain, const float *limits, float *tile);
+  uint32_t (*l2_tile)(const float *queries, const float *rows, size_t dims, bool adds, const float *limits, float *tile);
   /** Bit r is set where values[r] is not at most limit, of `tile_rows` values: above it, or one of the two is no number. */
   uint64_t (*above)(const float *values, float limit);
   /** The same for one pair that is not packed. */

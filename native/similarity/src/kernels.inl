@@ -46,50 +46,40 @@ struct L2 {
   }
 };
 
-template <class Metric, bool IsLast>
-inline uint32_t tile_chain(const float *queries, const float *rows, size_t dims, const float *limits, float *tile) {
+template <class Metric>
+uint32_t tile(const float *queries, const float *rows, size_t dims, bool adds, const float *limits, float *tile) {
   Vector sum[TILE_QUERIES][TILE_VECTORS];
 #pragma GCC unroll 16
   for (size_t q = 0; q < TILE_QUERIES; q++)
     for (size_t v = 0; v < TILE_VECTORS; v++) sum[q][v] = Vector{};
   for (size_t d = 0; d < dims; d++) {
+    __builtin_prefetch(queries + (d + PREFETCH_STEPS) * TILE_QUERIES); // queries come from the second-level cache
     Vector row[TILE_VECTORS];
-    for (size_t v = 0; v < TILE_VECTORS; v++) {
-      row[v] = load(rows + d * TILE_ROWS + v * LANES);
-      __builtin_prefetch(rows + (d + PREFETCH_STEPS) * TILE_ROWS + v * LANES); // rows come from the second-level cache
-    }
+    for (size_t v = 0; v < TILE_VECTORS; v++) row[v] = load(rows + d * TILE_ROWS + v * LANES);
 #pragma GCC unroll 16
     for (size_t q = 0; q < TILE_QUERIES; q++)
 #pragma GCC unroll 4
       for (size_t v = 0; v < TILE_VECTORS; v++) sum[q][v] = Metric::add(sum[q][v], row[v], queries[d * TILE_QUERIES + q]);
   }
+  if (adds) {
+#pragma GCC unroll 16
+    for (size_t q = 0; q < TILE_QUERIES; q++)
+#pragma GCC unroll 4
+      for (size_t v = 0; v < TILE_VECTORS; v++) sum[q][v] += load(tile + q * TILE_ROWS + v * LANES);
+  }
+#pragma GCC unroll 16
+  for (size_t q = 0; q < TILE_QUERIES; q++)
+#pragma GCC unroll 4
+    for (size_t v = 0; v < TILE_VECTORS; v++) store(tile + q * TILE_ROWS + v * LANES, sum[q][v]);
+  if (limits == nullptr) return 0;
   uint32_t hot = 0;
 #pragma GCC unroll 16
   for (size_t q = 0; q < TILE_QUERIES; q++) {
     uint32_t bits = 0;
 #pragma GCC unroll 4
-    for (size_t v = 0; v < TILE_VECTORS; v++) {
-      store(tile + q * TILE_ROWS + v * LANES, sum[q][v]);
-      if (IsLast) bits |= above_bits(sum[q][v], Vector{} + limits[q]);
-    }
+    for (size_t v = 0; v < TILE_VECTORS; v++) bits |= above_bits(sum[q][v], Vector{} + limits[q]);
     hot |= (bits != 0 ? 1u : 0u) << q;
   }
-  return hot;
-}
-
-template <class Metric>
-uint32_t tile(const float *queries, const float *rows, size_t dims, size_t chain, const float *limits, float *out) {
-  if (dims <= chain) return tile_chain<Metric, true>(queries, rows, dims, limits, out);
-  // Each chain is summed by itself.
-  float part[TILE_QUERIES * TILE_ROWS];
-  tile_chain<Metric, false>(queries, rows, chain, limits, out);
-  for (size_t d = chain; d < dims; d += chain) {
-    tile_chain<Metric, false>(queries + d * TILE_QUERIES, rows + d * TILE_ROWS, dims - d < chain ? dims - d : chain, limits, part);
-    for (size_t i = 0; i < TILE_QUERIES * TILE_ROWS; i += LANES) store(out + i, load(out + i) + load(part + i));
-  }
-  uint32_t hot = 0;
-  for (size_t q = 0; q < TILE_QUERIES; q++)
-    for (size_t v = 0; v < TILE_VECTORS; v++) hot |= (above_bits(load(out + q * TILE_ROWS + v * LANES), Vector{} + limits[q]) != 0 ? 1u : 0u) << q;
   return hot;
 }
 

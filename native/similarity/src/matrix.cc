@@ -10,7 +10,6 @@ void shoal_matrix(int isa, int threads, const float *queries, uint64_t query_cou
   const std::vector<float> packed_queries = pack_queries(kernels, queries, query_count, dims, query_scales(query_norms(queries, query_count, dims), metric));
   const auto tile = metric == SHOAL_L2 ? kernels.l2_tile : kernels.dot_tile;
   const float sign = metric == SHOAL_L2 ? -1.0f : 1.0f;
-  const std::vector<float> limits(panel, 0.0f); // nobody looks at what is above
   in_blocks(threads, (rows->count + tile_rows - 1) / tile_rows, [&](auto next) {
     std::vector<float> packed(tile_rows * dims), scratch(tile_rows * dims), out(panel * tile_rows);
     for (uint64_t t; next(&t) && !is_stopped(stop);) {
@@ -18,7 +17,7 @@ void shoal_matrix(int isa, int threads, const float *queries, uint64_t query_cou
       const size_t count = std::min<uint64_t>(tile_rows, rows->count - row);
       pack_block(kernels, *rows, row, row + count, packed.data(), scratch.data());
       for (uint64_t q0 = 0; q0 < query_count; q0 += panel) {
-        tile(packed_queries.data() + q0 * dims, packed.data(), dims, FINE_CHAIN, limits.data(), out.data());
+        each_chain(dims, [&](size_t d, size_t count) { tile(packed_queries.data() + q0 * dims + d * panel, packed.data() + d * tile_rows, count, d > 0, nullptr, out.data()); });
         for (size_t q = 0; q < std::min<uint64_t>(panel, query_count - q0); q++)
           for (size_t r = 0; r < count; r++) scores[(q0 + q) * rows->count + row + r] = sign * out[q * tile_rows + r];
       }

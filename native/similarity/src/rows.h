@@ -48,6 +48,13 @@ inline void pack_block(const Kernels &kernels, const shoal_rows &rows, uint64_t 
   }
 }
 
+/** Calls work(first dimension, how many) for chains of nearly the same length. */
+template <class Work>
+inline void each_chain(size_t dims, const Work &work) {
+  const size_t chains = (dims + CHAIN_DIMS - 1) / CHAIN_DIMS;
+  for (size_t i = 0; i < chains; i++) work(dims * i / chains, dims * (i + 1) / chains - dims * i / chains);
+}
+
 /** Queries packed by dimension in panels of `tile_queries`, missing ones 0. */
 inline std::vector<float> pack_queries(const Kernels &kernels, const float *queries, uint64_t count, uint32_t dims, const std::vector<float> &scales) {
   const size_t panel = kernels.tile_queries;

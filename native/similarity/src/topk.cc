@@ -12,6 +12,8 @@ namespace {
 constexpr size_t BLOCK_BYTES = 384 * 1024;
 /** Below this the packing of a row costs more than it saves: each row is compared in place. */
 constexpr uint64_t MIN_PACKED_QUERIES = 4;
+/** So many panels of queries (300 KB of 384 dimensions) pass over a block at a time; their scores lie in between. */
+constexpr size_t GROUP_PANELS = 16;
 
 struct Scored {
   double score; // the larger the better: a distance is negative here
@@ -36,7 +38,7 @@ struct Error {
  * Cauchy and Schwarz. 1e-35: products that leave the normal numbers of fp32.
  */
 Error error_of(const shoal_rows &rows, enum shoal_metric metric, double query_norm) {
-  const double chain = std::min<double>(rows.dims, COARSE_CHAIN) + static_cast<double>(rows.dims) / COARSE_CHAIN + 12;
+  const double chain = std::min<double>(rows.dims, CHAIN_DIMS) + static_cast<double>(rows.dims) / CHAIN_DIMS + 12;
   const double roundings = chain / (1 << 24);
   if (metric == SHOAL_COSINE) return {roundings + 1e-35, 1.0 / (1 << 23), 0};
   if (metric == SHOAL_DOT) return {roundings * query_norm * rows.longest + 1e-35, 1.0 / (1 << 23), 0};
@@ -88,26 +90,58 @@ struct Search {
   }
 };
 
-void search_packed(const Search &search, const float *packed_queries, uint64_t first, uint64_t last, float *packed, float *scratch, float *scores, float *limits, std::vector<Best> &best) {
+/** Scores in fp64 those rows of a tile that may be among the best of the queries in `hot`. */
+void take_hot(const Search &search, uint32_t hot, uint64_t q0, uint64_t row, uint64_t last, const float *scores, float *scratch, float *limits, std::vector<Best> &best) {
+  const Kernels &kernels = search.kernels;
+  if (q0 + kernels.tile_queries > search.query_count) hot &= (1u << (search.query_count - q0)) - 1; // queries that packing added
+  for (; hot != 0; hot &= hot - 1) {
+    const uint64_t q = __builtin_ctz(hot);
+    const float *values = scores + q * kernels.tile_rows;
+    for (uint64_t bits = kernels.above(values, limits[q0 + q]); bits != 0; bits &= bits - 1) {
+      const uint64_t r = __builtin_ctzll(bits);
+      // Rows beyond the end are zeros that packing added; the limit may have risen meanwhile.
+      if (row + r < last && !(values[r] <= limits[q0 + q])) limits[q0 + q] = best[q0 + q].offer(search.exact(q0 + q, row + r, scratch), static_cast<uint32_t>(row + r));
+    }
+  }
+}
+
+/** Brings rows into the second-level cache a few lines at a time, while something else is computed. */
+class Ahead {
+ public:
+  Ahead(const shoal_rows &rows, uint64_t first, uint64_t last, uint64_t calls)
+      : at_(row_at(rows, std::min(first, rows.count))), end_(row_at(rows, std::min(last, rows.count))), step_((end_ - at_) / (64 * calls) + 1) {}
+
+  void some() {
+    for (int64_t i = 0; i < step_ && at_ < end_; i++, at_ += 64) __builtin_prefetch(at_, 0, 2);
+  }
+
+ private:
+  const char *at_, *end_;
+  int64_t step_;
+};
+
+/** `next`: the first row of the block that this thread will likely have next; without it packing waits for memory, 1 ns a value. */
+void search_packed(const Search &search, const float *packed_queries, uint64_t first, uint64_t last, uint64_t next, float *packed, float *scratch, float *scores, float *limits, std::vector<Best> &best) {
   const Kernels &kernels = search.kernels;
   const uint32_t dims = search.rows.dims;
   const size_t tile_rows = kernels.tile_rows, panel = kernels.tile_queries;
   const auto tile = search.metric == SHOAL_L2 ? kernels.l2_tile : kernels.dot_tile;
   pack_block(kernels, search.rows, first, last, packed, scratch);
-  for (uint64_t q0 = 0; q0 < search.query_count; q0 += panel)
-    for (uint64_t row = first; row < last; row += tile_rows) {
-      uint32_t hot = tile(packed_queries + q0 * dims, packed + (row - first) * dims, dims, COARSE_CHAIN, limits + q0, scores);
-      if (q0 + panel > search.query_count) hot &= (1u << (search.query_count - q0)) - 1; // queries that packing added
-      for (; __builtin_expect(hot != 0, 0); hot &= hot - 1) { // rare, once the first rows have been seen
-        const uint64_t q = __builtin_ctz(hot);
-        const float *values = scores + q * tile_rows;
-        for (uint64_t bits = kernels.above(values, limits[q0 + q]); bits != 0; bits &= bits - 1) {
-          const uint64_t r = __builtin_ctzll(bits);
-          // Rows beyond the end are zeros that packing added; the limit may have risen meanwhile.
-          if (row + r < last && !(values[r] <= limits[q0 + q])) limits[q0 + q] = best[q0 + q].offer(search.exact(q0 + q, row + r, scratch), static_cast<uint32_t>(row + r));
+  const uint64_t calls = (search.query_count + panel - 1) / panel * ((last - first + tile_rows - 1) / tile_rows);
+  Ahead ahead(search.rows, next, next + (last - first), calls);
+  for (uint64_t group = 0; group < search.query_count; group += GROUP_PANELS * panel) {
+    const uint64_t group_end = std::min<uint64_t>(search.query_count, group + GROUP_PANELS * panel);
+    for (uint64_t row = first; row < last; row += tile_rows)
+      each_chain(dims, [&](size_t d, size_t count) {
+        const bool is_last = d + count == dims;
+        for (uint64_t q0 = group; q0 < group_end; q0 += panel) {
+          float *values = scores + (q0 - group) * tile_rows;
+          ahead.some();
+          const uint32_t hot = tile(packed_queries + q0 * dims + d * panel, packed + (row - first) * dims + d * tile_rows, count, d > 0, is_last ? limits + q0 : nullptr, values);
+          if (__builtin_expect(hot != 0, 0)) take_hot(search, hot, q0, row, last, values, scratch, limits, best); // rare, once the first rows have been seen
         }
-      }
-    }
+      });
+  }
 }
 
 void search_in_place(const Search &search, const float *scaled_queries, uint64_t first, uint64_t last, float *scratch, float *limits, std::vector<Best> &best) {
@@ -160,10 +194,10 @@ void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count
     std::vector<Best> &best = parts[part.fetch_add(1)];
     for (uint64_t q = 0; q < query_count; q++) best.emplace_back(kept, error_of(*rows, metric, search.norms[q]));
     std::vector<float> limits(padded, std::numeric_limits<float>::quiet_NaN());
-    std::vector<float> packed(is_packed ? block_rows * dims : 0), scratch(std::max<size_t>(2, kernels.tile_rows) * dims), tile(panel * kernels.tile_rows);
+    std::vector<float> packed(is_packed ? block_rows * dims : 0), scratch(std::max<size_t>(2, kernels.tile_rows) * dims), tile(GROUP_PANELS * panel * kernels.tile_rows);
     for (uint64_t block; next(&block) && !is_stopped(stop);) {
       const uint64_t first = block * block_rows, last = std::min<uint64_t>(rows->count, first + block_rows);
-      if (is_packed) search_packed(search, prepared.data(), first, last, packed.data(), scratch.data(), tile.data(), limits.data(), best);
+      if (is_packed) search_packed(search, prepared.data(), first, last, first + threads * block_rows, packed.data(), scratch.data(), tile.data(), limits.data(), best);
       else search_in_place(search, prepared.data(), first, last, scratch.data(), limits.data(), best);
     }
   });
