@@ -1,6 +1,7 @@
 // Exact top-k: scores in fp32 by tiles of a matrix product, fused with their selection so that no score is written to memory.
-// Whatever fp32 cannot prove to be worse than the k-th best is scored in fp64 at once; the k best of those are the answer, so
-// it is the fp64 order, proven and not likely.
+// Whatever fp32 cannot prove to be worse than the k-th best is kept and scored in fp64; the k best of those are the answer, so it
+// is the fp64 order, proven and not likely.
+#include <functional>
 #include <limits>
 #include "rows.h"
 #include "threads.h"
@@ -39,7 +40,7 @@ struct Error {
  */
 Error error_of(const shoal_rows &rows, enum shoal_metric metric, double query_norm) {
   const double chain = std::min<double>(rows.dims, CHAIN_DIMS) + static_cast<double>(rows.dims) / CHAIN_DIMS + 12;
-  const double roundings = chain / (1 << 24);
+  const double roundings = 1.01 * chain / (1 << 24);
   if (metric == SHOAL_COSINE) return {roundings + 1e-35, 1.0 / (1 << 23), 0};
   if (metric == SHOAL_DOT) return {roundings * query_norm * rows.longest + 1e-35, 1.0 / (1 << 23), 0};
   // A scaled value is rounded once before the difference is taken.
@@ -47,30 +48,80 @@ Error error_of(const shoal_rows &rows, enum shoal_metric metric, double query_no
   return {rounded * rounded + 1e-35, roundings, 2 * rounded};
 }
 
-/** The best rows of one query among those that one thread has seen; they come by rising number. */
+/**
+ * The best rows of one query among those that one thread has seen. Rows wait with their fp32 scores, so that hardly more than k of
+ * them are scored in fp64 (0.6 µs each, most of it waiting for memory): k rows are at least `floor_` in fp32, so the k-th best
+ * is at least that less one error, and a row below by two errors is not among the best. Where too many are as near as that
+ * (thousands of duplicates), those that wait are scored, and the k-th of them is the limit.
+ */
 class Best {
  public:
-  Best(size_t k, Error error) : k_(k), error_(error) {}
+  Best(size_t k, Error error) : k_(k), most_waiting_(std::max<size_t>(256, 4 * k)), error_(error) {}
   const std::vector<Scored> &found() const { return heap_; }
 
-  /** What a row must not be at most in fp32; NaN until there are k, so that every row is looked at. */
-  float offer(double score, uint32_t row) {
-    const Scored scored{score, row};
-    if (!std::isnan(score) && (heap_.size() < k_ || is_better(scored, heap_.front()))) {
+  /** Returns the new limit: what a row must not be at most in fp32; NaN until there are k, so that every row is looked at. */
+  template <class Exact>
+  float offer(float score, uint32_t row, const Exact &exact) {
+    // What left fp32 has no bound: fp64 decides.
+    const bool is_finite = std::isfinite(score);
+    waiting_.push_back({is_finite ? score : std::numeric_limits<float>::infinity(), row});
+    if (is_finite) raise_floor(score);
+    if (waiting_.size() >= most_waiting_) {
+      forget_worse();
+      if (waiting_.size() > most_waiting_ / 2) settle(exact);
+    }
+    return limit_;
+  }
+
+  /** Scores all that wait and may still be among the best. */
+  template <class Exact>
+  void settle(const Exact &exact) {
+    forget_worse();
+    for (const Waiting &waiting : waiting_) {
+      const Scored scored{exact(waiting.row), waiting.row};
+      if (std::isnan(scored.score) || (heap_.size() == k_ && !is_better(scored, heap_.front()))) continue;
       if (heap_.size() == k_) {
         std::pop_heap(heap_.begin(), heap_.end(), is_better);
-        heap_.back() = scored;
-      } else {
-        heap_.push_back(scored);
+        heap_.pop_back();
       }
+      heap_.push_back(scored);
       std::push_heap(heap_.begin(), heap_.end(), is_better); // worst on top
     }
-    return heap_.size() < k_ ? std::numeric_limits<float>::quiet_NaN() : error_.limit_below(heap_.front().score);
+    waiting_.clear();
+    if (heap_.size() == k_) raise_limit(error_.limit_below(heap_.front().score));
   }
 
  private:
-  size_t k_;
+  struct Waiting {
+    float score;
+    uint32_t row;
+  };
+
+  void raise_floor(float score) {
+    if (floor_.size() == k_) {
+      if (!(score > floor_.front())) return;
+      std::pop_heap(floor_.begin(), floor_.end(), std::greater<float>());
+      floor_.pop_back();
+    }
+    floor_.push_back(score);
+    std::push_heap(floor_.begin(), floor_.end(), std::greater<float>()); // smallest on top
+    if (floor_.size() == k_) raise_limit(error_.limit_below(error_.limit_below(floor_.front())));
+  }
+
+  void raise_limit(float limit) {
+    if (!(limit <= limit_)) limit_ = limit;
+  }
+
+  void forget_worse() {
+    waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), [this](const Waiting &waiting) { return waiting.score <= limit_; }), waiting_.end());
+  }
+
+  size_t k_, most_waiting_;
   Error error_;
+  float limit_ = std::numeric_limits<float>::quiet_NaN();
+  /** The k largest scores in fp32, rows that wait, and the best of those that were scored in fp64. */
+  std::vector<float> floor_;
+  std::vector<Waiting> waiting_;
   std::vector<Scored> heap_;
 };
 
@@ -90,7 +141,7 @@ struct Search {
   }
 };
 
-/** Scores in fp64 those rows of a tile that may be among the best of the queries in `hot`. */
+/** Keeps those rows of a tile that may be among the best of the queries in `hot`. */
 void take_hot(const Search &search, uint32_t hot, uint64_t q0, uint64_t row, uint64_t last, const float *scores, float *scratch, float *limits, std::vector<Best> &best) {
   const Kernels &kernels = search.kernels;
   if (q0 + kernels.tile_queries > search.query_count) hot &= (1u << (search.query_count - q0)) - 1; // queries that packing added
@@ -100,7 +151,7 @@ void take_hot(const Search &search, uint32_t hot, uint64_t q0, uint64_t row, uin
     for (uint64_t bits = kernels.above(values, limits[q0 + q]); bits != 0; bits &= bits - 1) {
       const uint64_t r = __builtin_ctzll(bits);
       // Rows beyond the end are zeros that packing added; the limit may have risen meanwhile.
-      if (row + r < last && !(values[r] <= limits[q0 + q])) limits[q0 + q] = best[q0 + q].offer(search.exact(q0 + q, row + r, scratch), static_cast<uint32_t>(row + r));
+      if (row + r < last && !(values[r] <= limits[q0 + q])) limits[q0 + q] = best[q0 + q].offer(values[r], static_cast<uint32_t>(row + r), [&](uint64_t id) { return search.exact(q0 + q, id, scratch); });
     }
   }
 }
@@ -152,8 +203,10 @@ void search_in_place(const Search &search, const float *scaled_queries, uint64_t
   for (uint64_t id = first; id < last; id++) {
     const float *row = scale_after ? stored_row(search.kernels, search.rows, id, scratch) : scaled_row(search.kernels, search.rows, id, scratch);
     const float factor = scale_after ? search.rows.scales[id] : 1.0f;
-    for (uint64_t q = 0; q < search.query_count; q++)
-      if (!(factor * pair(scaled_queries + q * dims, row, dims) <= limits[q])) limits[q] = best[q].offer(search.exact(q, id, scratch + dims), static_cast<uint32_t>(id));
+    for (uint64_t q = 0; q < search.query_count; q++) {
+      const float score = factor * pair(scaled_queries + q * dims, row, dims);
+      if (!(score <= limits[q])) limits[q] = best[q].offer(score, static_cast<uint32_t>(id), [&](uint64_t other) { return search.exact(q, other, scratch + dims); });
+    }
   }
 }
 
@@ -200,6 +253,7 @@ void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count
       if (is_packed) search_packed(search, prepared.data(), first, last, first + threads * block_rows, packed.data(), scratch.data(), tile.data(), limits.data(), best);
       else search_in_place(search, prepared.data(), first, last, scratch.data(), limits.data(), best);
     }
+    for (uint64_t q = 0; q < query_count && !is_stopped(stop); q++) best[q].settle([&](uint64_t row) { return search.exact(q, row, scratch.data()); });
   });
   if (is_stopped(stop)) return;
   for (uint64_t q = 0; q < query_count; q++) found[q] = finish(parts, q, metric, k, best_rows + q * k, scores + q * k);
