@@ -4,7 +4,8 @@
 //
 //   node --conditions=@shoal/source bench/similarity-queue.ts [--jobs 1024] [--rounds 3] [--rows 100000] [--dims 384] [--k 10] [--threads N]
 //
-// Prints one JSON line: queries/s of each round and side, median ratio, mean queries of a batch.
+// Prints one JSON line: queries/s of each round and side, median ratio, mean queries of a batch; and how much CPU time the kernels
+// take alone ÷ what everybody takes with the queue (Linux), which says the same where others use the machine as well.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -19,6 +20,7 @@ import type { Ranking } from '@shoal/core';
 import { startTestServer } from '@shoal/queue/testing';
 import { createCollection, hitsOf, openCollectionRows, openKernels } from '@shoal/similarity';
 import { randomFrom } from './ragged-corpus.ts';
+import { childrenOf, processCpuMs } from './rig.ts';
 import { median } from './sides.ts';
 
 const { values: args } = parseArgs({
@@ -81,6 +83,22 @@ async function throughQueue(client: ShoalClient, queries: Float32Array): Promise
   return answers.flat();
 }
 
+type Cpu = Readonly<Record<'server' | 'claimer' | 'executor' | 'client', number>>;
+
+/** So far, ms. The kernels run in the client's process when they are asked directly. */
+function cpuMs(): Cpu {
+  const { user, system } = process.cpuUsage();
+  return { server: processCpuMs(server.pid), claimer: processCpuMs(worker.pid!), executor: processCpuMs(childrenOf(worker.pid!)[0]!), client: (user + system) / 1_000 };
+}
+
+function sumOf({ server: a, claimer, executor, client: b }: Cpu): number {
+  return a + claimer + executor + b;
+}
+
+function since(now: Cpu, before: Cpu): Cpu {
+  return { server: now.server - before.server, claimer: now.claimer - before.claimer, executor: now.executor - before.executor, client: now.client - before.client };
+}
+
 async function secondsOf(work: () => Promise<unknown>): Promise<number> {
   const startedMs = performance.now();
   await work();
@@ -125,17 +143,21 @@ try {
   const bare: number[] = [];
   const queued: number[] = [];
   const sizes: number[] = [];
+  const cpu: { readonly queued: Cpu; readonly bare: number }[] = [];
   for (let round = 0; round < Number(args.rounds); round++) {
+    const before = cpuMs();
     queued.push(total / (await secondsOf(() => throughQueue(client, queries))));
+    const between = cpuMs();
     const made = batches.splice(0);
     sizes.push(...made);
     if (made.reduce((sum, size) => sum + size, 0) !== total) throw new Error(`the worker says that it ran ${String(made)} queries, not ${total}`);
     bare.push(total / (await secondsOf(() => direct(made))));
+    cpu.push({ queued: since(between, before), bare: sumOf(since(cpuMs(), between)) });
   }
   process.stdout.write(`${JSON.stringify({
     bench: 'similarity-queue', cpu: cpus()[0]?.model, threads, isa: kernels.isa, rows, dims, k, jobs, jobQueries: JOB_QUERIES,
     bareQueriesPerSecond: bare.map(Math.round), queuedQueriesPerSecond: queued.map(Math.round), meanBatch: Math.round(sizes.reduce((sum, size) => sum + size, 0) / sizes.length),
-    ratio: Number((median(queued) / median(bare)).toFixed(3)), ratios: queued.map((rate, i) => Number((rate / bare[i]!).toFixed(3))),
+    ratio: Number((median(queued) / median(bare)).toFixed(3)), cpuRatio: Number((median(cpu.map(({ bare: alone, queued: all }) => alone / sumOf(all)))).toFixed(3)), cpuMs: cpu, ratios: queued.map((rate, i) => Number((rate / bare[i]!).toFixed(3))),
   })}\n`);
 } finally {
   await client.close();

@@ -66,7 +66,8 @@ function compareRequest(jobId: string, question: SimilarityQuestion, queries: Ma
     ...(against === undefined ? {} : { against: vectorsField(against, isInline) }),
     ...(candidates === undefined ? {} : { candidates: isInline ? candidates.map((ids) => Array.from(ids, Number)) : 'key' }),
   } as SimilarityJobData;
-  return finished(jobId, kind, data, (request) => similarityFingerprint(request, compared), isInline ? undefined : encodeComparands(compared));
+  const encoded = encodeComparands(compared);
+  return finished(jobId, kind, data, (request) => similarityFingerprint(request, compared, encoded), isInline ? undefined : encoded);
 }
 
 function finished(jobId: string, name: SimilarityKind, data: SimilarityJobData, fingerprintOf: (request: ReturnType<typeof parseSimilarityJob>['request']) => string, input: Buffer | undefined): JobRequest {

@@ -176,6 +176,33 @@ describe('memory', () => {
     expect(new Set(Object.values(bench.kinds()))).toEqual(new Set(['committed']));
   });
 
+  test('files that nobody uses are closed when others are opened, and come back when they are asked for', async () => {
+    const bench = setup();
+    for (let i = 1; i <= 70; i++) bench.device.collections.set(`docs@${i}`, collection(2, i));
+    for (let round = 0; round < 2; round++) bench.run(...Array.from({ length: 70 }, (_, i) => topK(`job-${round}-${i}`, matrix([1, 0, 0]), { collection: `docs@${i + 1}` })));
+    await bench.untilOutcomes(140);
+    for (let i = 0; i < 70; i++) {
+      bench.run(topK(`one-${i}`, matrix([1, 0, 0]), { collection: `docs@${i + 1}` }));
+      await bench.untilOutcomes(141 + i);
+    }
+    expect(new Set(Object.values(bench.kinds()))).toEqual(new Set(['committed']));
+    expect(bench.device.openSources).toBe(64);
+  });
+
+  test('a graph that was replaced is read anew', async () => {
+    const bench = setup();
+    bench.device.graphs.set('links', [[1], [], []]);
+    const ask = (jobId: string): void => bench.run(orderOf(jobId, 'spread', { graph: 'links', seeds: [[0]], k: 3, steps: 1 }));
+    ask('before');
+    await bench.untilOutcomes(1);
+    bench.device.graphs.set('links', [[2], [], []]);
+    bench.device.replaced.add('links');
+    ask('after');
+    await bench.untilOutcomes(2);
+    expect([bench.ids('before'), bench.ids('after')]).toEqual([[[0, 1]], [[0, 2]]]);
+    expect([bench.device.openSources, bench.residents.bytes]).toEqual([1, 3 * ROW_BYTES]);
+  });
+
   test('what does not fit even as one row fails, and says how often it was halved before', async () => {
     const bench = setup();
     bench.device.collections.set('docs@1', rows);

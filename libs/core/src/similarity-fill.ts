@@ -67,7 +67,7 @@ export class SimilarityFiller {
       const known = resultHead === undefined ? undefined : decodeResultHeader(resultHead);
       if (hasInput(order.input) && input === undefined) return withoutInput(order, known);
       const compared = comparedIn(order, input);
-      const fingerprint = checkedFingerprint(order, compared);
+      const fingerprint = checkedFingerprint(order, compared, input);
       if (known !== undefined && known.fingerprint !== fingerprint) throw conflict(order.jobId, known.fingerprint, fingerprint);
       return known === undefined ? { kind: 'work', fingerprint, work: await this.workOf(order, compared) } : { kind: 'already', header: known };
     } catch (error) {
@@ -140,8 +140,9 @@ function comparedIn({ jobId, input }: SimilarityOrder, bytes: Buffer | undefined
   return { ...compared, candidates: candidates === 'key' ? compared.candidates : candidates };
 }
 
-function checkedFingerprint({ jobId, request, fingerprint: given }: SimilarityOrder, compared: Compared): string {
-  const fingerprint = similarityFingerprint(request, compared);
+function checkedFingerprint({ jobId, request, input, fingerprint: given }: SimilarityOrder, compared: Compared, bytes: Buffer | undefined): string {
+  const isWhole = input.form === 'vectors' && (input.candidates === undefined || input.candidates === 'key');
+  const fingerprint = similarityFingerprint(request, compared, isWhole && hasInput(input) ? bytes : undefined);
   if (given === undefined || given === fingerprint) return fingerprint;
   throw new ShoalError('FINGERPRINT_MISMATCH', `job "${jobId}" came with fingerprint ${given}, but its input and options have ${fingerprint}; the producer makes fingerprints differently`, { jobId });
 }

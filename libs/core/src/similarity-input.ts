@@ -60,6 +60,7 @@ export interface ExpectedComparands {
 export function decodeComparands(bytes: Buffer, { queries, against, dims, hasCandidates }: ExpectedComparands): Comparands {
   if (bytes.length < HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC) throw corrupt(`it does not begin with a SHQ1 header (${bytes.length} bytes)`);
   if (bytes.readUInt8(4) !== 1) throw corrupt(`its version is ${bytes.readUInt8(4)}, this worker reads version 1`);
+  if (bytes.readUIntLE(5, 3) !== 0 || bytes.readUInt32LE(20) !== 0) throw corrupt('bytes that are zero in version 1 are not'); // or one request had two fingerprints
   const found = { rows: bytes.readUInt32LE(8), dims: bytes.readUInt32LE(12) };
   if (found.rows !== queries + against || found.dims !== dims) throw corrupt(`it holds ${found.rows} × ${found.dims} values where the job says ${queries + against} × ${dims}`);
   const body = bytes.subarray(HEADER_BYTES);

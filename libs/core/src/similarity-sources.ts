@@ -21,12 +21,18 @@ export class OpenSource<Source extends Openable, Whole extends Held> {
   users = 0;
   /** Another is opened for the next job. */
   isStale = false;
+  private looking: Promise<boolean> | undefined;
   private readonly residents: Residents;
   private resident: (Resident & { readonly whole: Whole }) | undefined;
 
   constructor(source: Source, residents: Residents) {
     this.source = source;
     this.residents = residents;
+  }
+
+  /** One look serves all who ask while it goes on: jobs come by the dozen, and each look opens a file. */
+  isCurrent(): Promise<boolean> {
+    return (this.looking ??= this.source.isCurrent().finally(() => (this.looking = undefined)));
   }
 
   /** What is held; it counts as used now. */
@@ -71,14 +77,13 @@ export class Sources<Source extends Openable, Whole extends Held> {
   /** To be given back. Throws what opening and checking throw. */
   async take(name: string): Promise<OpenSource<Source, Whole>> {
     const known = this.sources.get(name);
-    const source = (known === undefined ? undefined : await this.current(name, known)) ?? await this.openNew(name);
-    source.users++;
-    return source;
+    return (known === undefined ? undefined : await this.takeKnown(name, known)) ?? this.takeNew(name);
   }
 
   async giveBack(source: OpenSource<Source, Whole>): Promise<void> {
     source.users--;
     if (source.isStale && source.users === 0) await source.close();
+    await this.closeIdle();
   }
 
   async close(): Promise<void> {
@@ -87,11 +92,12 @@ export class Sources<Source extends Openable, Whole extends Held> {
     await Promise.all(sources.map((found) => (found.status === 'fulfilled' ? found.value.close() : undefined)));
   }
 
-  private async openNew(name: string): Promise<OpenSource<Source, Whole>> {
+  private async takeNew(name: string): Promise<OpenSource<Source, Whole>> {
     const opening = this.open(name).then((source) => new OpenSource<Source, Whole>(source, this.residents));
     this.sources.set(name, opening);
     try {
       const source = await opening;
+      source.users++; // at once: whoever looks for idle ones may be next
       await this.closeIdle();
       return source;
     } catch (error) {
@@ -101,14 +107,15 @@ export class Sources<Source extends Openable, Whole extends Held> {
   }
 
   /** A file may be gone, cut or replaced since it was opened: nobody gets it from then on. */
-  private async current(name: string, known: Promise<OpenSource<Source, Whole>>): Promise<OpenSource<Source, Whole> | undefined> {
+  private async takeKnown(name: string, known: Promise<OpenSource<Source, Whole>>): Promise<OpenSource<Source, Whole> | undefined> {
     const source = await known;
-    const isCurrent = await source.source.isCurrent().catch(async (error: unknown) => {
+    const isCurrent = await source.isCurrent().catch(async (error: unknown) => {
       await this.retire(name, source);
       throw error;
     });
     if (!isCurrent) return void (await this.retire(name, source));
-    if (this.sources.get(name) !== known) return source; // retired meanwhile by somebody else's look
+    if (source.isStale) return undefined; // retired while we looked: it may be closed
+    source.users++;
     this.sources.delete(name);
     this.sources.set(name, known);
     return source;
