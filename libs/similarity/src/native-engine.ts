@@ -6,8 +6,8 @@ import type { Engine, Isa } from './kernels.ts';
 import type { NativeAddon, NativeRows } from './native-addon.ts';
 import { BYTES_OF, METRICS, MIN_LENGTH, ROW_TYPES, type Metric, type RowBlock } from './vectors.ts';
 
-/** Less is done by one thread: starting another costs 20 to 40 µs, in which a core does some 4 million products. */
-const MIN_THREADED_PRODUCTS = 8_000_000;
+/** Less is done by one thread: starting another costs 20 to 40 µs, and one query waits for memory, a millisecond for 4 million products. */
+const MIN_THREADED_PRODUCTS = 2_000_000;
 
 export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number): Engine {
   const index = addon.isas().indexOf(isa);
