@@ -3,7 +3,7 @@
 
 import { setMaxListeners } from 'node:events';
 import { RESULT_HEADER_BYTES, invariant, keySpace, type CommitRequest, type CommitResult, type InputRead, type KeySpace, type Logger, type PayloadStore } from '@shoal/core';
-import { closeConnection, connected, isServerFull, type Redis } from '../connection.ts';
+import { closeConnection, connected, isServerFull, openConnection, type ConnectionOptions, type Redis } from '../connection.ts';
 import { askAll, type Command, type Reply, type RetryOptions } from './pipeline.ts';
 import { runScript, script } from './script.ts';
 
@@ -34,16 +34,25 @@ if string.sub(header, 1, 4) == 'SHL1' and string.sub(header, 21, 28) == string.s
 return 'conflict'
 `);
 
+/**
+ * The server takes one large argument from a connection in each turn of its loop, two in three of them in two turns: over one
+ * connection 64 rows of 384 dimensions took 2.3 ms each, while it had half a core to spare (800 jobs a second, 2-core Xeon, 2026-11).
+ */
+const WRITERS = 4;
+
 const COMMIT_RESULTS: readonly CommitResult[] = ['committed', 'already', 'conflict', 'lease-lost'];
 
 export class RedisPayloadStore implements PayloadStore {
   private readonly connection: Redis;
+  /** For commits alone, so that inputs are not read behind results that are written. */
+  private readonly writers: readonly Redis[];
   private readonly options: PayloadStoreOptions;
   private readonly keys: KeySpace;
   private readonly end = new AbortController();
 
   private constructor(connection: Redis, options: PayloadStoreOptions) {
     this.connection = connection;
+    this.writers = Array.from({ length: WRITERS }, () => openConnection(connectionOf(options)));
     this.options = options;
     this.keys = keySpace(options.prefix);
     setMaxListeners(0, this.end.signal);
@@ -51,7 +60,7 @@ export class RedisPayloadStore implements PayloadStore {
 
   /** Throws QUEUE_UNREACHABLE. */
   static async connect(options: PayloadStoreOptions): Promise<RedisPayloadStore> {
-    return new RedisPayloadStore(await connected({ url: options.redisUrl, prefix: options.prefix, name: `shoal:executor:${options.queue}`, log: options.log }), options);
+    return new RedisPayloadStore(await connected(connectionOf(options)), options);
   }
 
   async read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]> {
@@ -79,12 +88,14 @@ export class RedisPayloadStore implements PayloadStore {
       invariant(result.toString('hex', 20, 28) === fingerprint, 'a result carries the fingerprint it is committed under');
       return [this.keys.lock(claimedFrom, jobId), this.keys.output(queue, jobId), token, result, ttlMs];
     });
-    return (await runScript(this.connection, COMMIT, calls, this.retrying())).map(toCommitResult);
+    const most = Math.ceil(calls.length / this.writers.length);
+    const replies = await Promise.all(this.writers.map((writer, at) => runScript(writer, COMMIT, calls.slice(at * most, (at + 1) * most), this.retrying())));
+    return replies.flat().map(toCommitResult);
   }
 
   async stop(): Promise<void> {
     this.end.abort();
-    await closeConnection(this.connection);
+    await Promise.all([this.connection, ...this.writers].map((connection) => closeConnection(connection)));
   }
 
   private retrying(): RetryOptions {
@@ -96,6 +107,10 @@ export class RedisPayloadStore implements PayloadStore {
       },
     };
   }
+}
+
+function connectionOf({ redisUrl, prefix, queue, log }: PayloadStoreOptions): ConnectionOptions {
+  return { url: redisUrl, prefix, name: `shoal:executor:${queue}`, log };
 }
 
 /** Nothing where there is nothing, or something that is no string: that concerns this job alone. */
