@@ -89,7 +89,7 @@ export class ClaimBursts {
       jobs.push(...got);
       const line = await unlessAborted(this.options.signal, ordering);
       await unlessAborted(this.options.signal, this.orderRest(line));
-      this.known = line === undefined ? size * BURST_GROWTH : Math.max(0, line.placed + line.unplaced - got.length);
+      this.known = line === undefined ? size * BURST_GROWTH : restOf(line, got.length);
       this.mayHaveMore = got.length === wanted && this.known > 0;
       if (!this.mayHaveMore) break;
     }
@@ -134,6 +134,12 @@ export class ClaimBursts {
     if (isCorruptJob(error)) log.error({ err: error }, 'a job in the queue cannot be read; it is left to its lease');
     else log.warn({ err: error, faults: this.faults }, 'claiming failed, trying again');
   }
+}
+
+/** Jobs of a line that was counted before so many were taken; when it was counted later (the server had to load the script first), all of it. */
+function restOf({ placed, unplaced }: Line, taken: number): number {
+  const waiting = placed + unplaced;
+  return waiting < taken ? waiting : waiting - taken;
 }
 
 /** What JSON.parse throws over a job's `opts` or `parent`. The job was taken, so the next look finds another. */
