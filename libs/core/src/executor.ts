@@ -21,6 +21,7 @@ import { invariant, unreachable } from './invariant.ts';
 import { fewRowsAtLeast, fewWidth } from './run-shapes.ts';
 import { BUCKET_TOKENS, SMALL_BATCH, Pool, batchOf, halve, type CutLimits, type MicroBatch } from './pool.ts';
 import { familyOf, isWanted, jobsOf, type OpenJob, type Row } from './open-job.ts';
+import { OpenOrders, unstarted } from './open-orders.ts';
 import { mergeTwins } from './twins.ts';
 import { windowMs, type WindowLimits } from './window.ts';
 import type { BatchBudget, BatchTokenizer, BudgetState, Clock, HandOver, InferenceBackend, Logger, PayloadStore, RunResult, RunShape, Slot } from './ports.ts';
@@ -78,10 +79,7 @@ export class Executor {
   private readonly slots: Slots;
   private readonly cutLimits: CutLimits;
   private readonly pool = new Pool<Row>();
-  /** Orders whose input is being read. One that is no longer here when it arrives was dropped meanwhile. */
-  private readonly wanted = new Map<string, JobOrder>();
-  private readonly jobs = new Map<string, OpenJob>();
-  private readonly withDeadline = new Set<OpenJob>();
+  private readonly orders: OpenOrders<JobOrder, OpenJob>;
   /** Halves of batches that were too much for the device, and rows to be run again in fp32; they go before anything new. */
   private again: Attempt[] = [];
   private readonly running = new Set<Promise<void>>();
@@ -106,6 +104,7 @@ export class Executor {
     const { backend, budget, limits } = parts;
     this.parts = parts;
     this.filler = new Filler(parts);
+    this.orders = new OpenOrders((outcomes) => this.report(outcomes));
     this.committer = new Committer({ ...parts, resultOf: (job) => embedResult(parts, job), valueOf: (job) => embedValue(parts, job), onCommitted: (answers) => this.conclude(answers) });
     this.slots = new Slots(backend);
     this.cutLimits = {
@@ -137,32 +136,26 @@ export class Executor {
     this.pump();
     while (this.running.size > 0 || this.committer.busy !== undefined) await Promise.all([...this.running, this.committer.busy]);
     this.giveBack(() => this.isRecycled); // recycled while it stopped
-    invariant(this.jobs.size === 0 && this.again.length === 0, 'nothing is open once nothing runs');
+    invariant(this.orders.size === 0 && this.again.length === 0, 'nothing is open once nothing runs');
     this.slots.stop();
   }
 
   // ---- fill -----------------------------------------------------------------------------------------------------
 
   private accept(orders: readonly JobOrder[], isQueueDrained: boolean): void {
-    const fresh = orders.filter((order) => !this.holds(order));
+    const fresh = orders.filter((order) => !this.orders.has(order));
     if (this.isStopping) return this.report(fresh.map(unstarted)); // they crossed the stop on the way
     this.isQueueDrained = isQueueDrained;
     this.drop(fresh.map((order) => order.jobId)); // older claims of the same jobs on this worker
-    for (const order of fresh) this.wanted.set(order.jobId, order);
+    this.orders.want(fresh);
     const filled = this.fill(fresh, this.parts.clock.nowMs()).finally(() => this.filling.delete(filled));
     this.filling.add(filled);
-  }
-
-  /** Whether this very claim is here already: a claimer that is not sure whether an order arrived sends it again. */
-  private holds({ jobId, token }: JobOrder): boolean {
-    return (this.wanted.get(jobId) ?? this.jobs.get(jobId)?.order)?.token === token;
   }
 
   private async fill(orders: readonly JobOrder[], arrivedMs: number): Promise<void> {
     const filled = await this.filler.fill(orders);
     const pooled = orders.flatMap((order, i) => {
-      if (this.wanted.get(order.jobId) !== order) return []; // dropped while its input was read
-      this.wanted.delete(order.jobId);
+      if (!this.orders.arrived(order)) return []; // dropped while its input was read
       const tokens = this.admit(order, filled[i]!, arrivedMs);
       return tokens === undefined ? [] : [{ jobId: order.jobId, tokens }];
     });
@@ -189,8 +182,7 @@ export class Executor {
       vectors: new Float32Array(ids.length * this.parts.backend.dims),
       splits: 0, runMs: 0, isBegun: false, isDropped: false,
     };
-    this.jobs.set(order.jobId, job);
-    if (order.remainingMs !== undefined) this.withDeadline.add(job);
+    this.orders.open(job);
     const enteredMs = this.parts.clock.nowMs();
     const isInteractive = order.class === 'interactive';
     for (const [index, row] of ids.entries()) this.pool.add({ job, index, ids: row, tokens: row.length, enteredMs, isInteractive, twins: NO_TWINS });
@@ -198,34 +190,23 @@ export class Executor {
   }
 
   private drop(jobIds: readonly string[]): void {
-    let hasOpen = false;
-    for (const jobId of jobIds) {
-      this.wanted.delete(jobId);
-      const job = this.jobs.get(jobId);
-      if (job === undefined) continue;
-      job.isDropped = true;
-      this.forget(job);
-      hasOpen = true;
-    }
-    if (!hasOpen) return; // the usual case, and looking through the whole pool is not cheap
+    this.letGo(this.orders.drop(jobIds));
+  }
+
+  /** Rows of theirs that wait are forgotten. */
+  private letGo(jobs: readonly OpenJob[]): void {
+    if (jobs.length === 0) return; // the usual case, and looking through the whole pool is not cheap
     this.pool.remove((row) => row.job.isDropped);
     this.again = this.again.flatMap(withoutUnwanted);
   }
 
-  private forget(job: OpenJob): void {
-    this.withDeadline.delete(job);
-    if (this.jobs.get(job.order.jobId) === job) this.jobs.delete(job.order.jobId);
-  }
-
   private giveBack(isUnspent: (job: OpenJob) => boolean): void {
-    this.end([...this.jobs.values()].filter(isUnspent), unstarted);
+    this.end(this.orders.all().filter(isUnspent), unstarted);
   }
 
-  /** These jobs end here without a result; their rows that wait are forgotten. */
+  /** These jobs end here without a result. */
   private end(jobs: readonly OpenJob[], outcomeOf: (order: JobOrder) => JobOutcome): void {
-    const open = jobs.filter((job) => !job.isDropped);
-    this.drop(open.map((job) => job.order.jobId));
-    if (open.length > 0) this.report(open.map((job) => outcomeOf(job.order)));
+    this.letGo(this.orders.end(jobs, outcomeOf));
   }
 
   // ---- cut ------------------------------------------------------------------------------------------------------
@@ -310,9 +291,7 @@ export class Executor {
 
   /** "Before each run": a job whose deadline passed while rows of it still wait has no result in time. */
   private failLateJobs(): void {
-    if (this.withDeadline.size === 0) return;
-    const nowMs = this.parts.clock.nowMs();
-    const late = [...this.withDeadline].filter((job) => job.deadlineMs <= nowMs && job.waiting > 0);
+    const late = this.orders.late(this.parts.clock.nowMs()).filter((job) => job.waiting > 0);
     this.end(late, (order) => failed(order, { code: 'DEADLINE_PASSED', message: `the deadline passed ${order.remainingMs} ms after the job reached the device's queue, before all its rows had run` }));
   }
 
@@ -475,14 +454,14 @@ export class Executor {
   private recycle(reason: string): void {
     if (this.isRecycled) return;
     this.isRecycled = true;
-    this.parts.log.warn({ reason, jobs: this.jobs.size }, 'executor is worn out, another must go on');
+    this.parts.log.warn({ reason, jobs: this.orders.size }, 'executor is worn out, another must go on');
     this.parts.send({ kind: 'recycle', reason });
   }
 
   // ---- tell -----------------------------------------------------------------------------------------------------
 
   private conclude(answers: readonly { readonly job: OpenJob; readonly outcome: JobOutcome }[]): void {
-    for (const { job } of answers) this.forget(job);
+    for (const { job } of answers) this.orders.forget(job);
     this.report(answers.map(({ outcome }) => outcome));
   }
 
@@ -520,10 +499,6 @@ function withoutUnwanted({ batch, isExact }: Attempt): Attempt[] {
 function isNews(now: BudgetState, told: BudgetState | undefined): boolean {
   if (told === undefined || now.limitedBy !== told.limitedBy || now.source !== told.source) return true;
   return Math.abs(now.maxPaddedTokens - told.maxPaddedTokens) > BUDGET_NEWS * told.maxPaddedTokens;
-}
-
-function unstarted({ jobId, token }: JobOrder): JobOutcome {
-  return { kind: 'unstarted', jobId, token };
 }
 
 function handedOver({ jobId, token }: JobOrder, handOver: HandOver): JobOutcome {

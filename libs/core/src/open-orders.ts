@@ -14,6 +14,7 @@ export class OpenOrders<Order extends OrderTerms, Job extends OrderedJob<Order>>
   private readonly report: (outcomes: readonly JobOutcome[]) => void;
   private readonly wanted = new Map<string, Order>();
   private readonly jobs = new Map<string, Job>();
+  private readonly withDeadline = new Set<Job>();
 
   constructor(report: (outcomes: readonly JobOutcome[]) => void) {
     this.report = report;
@@ -43,6 +44,12 @@ export class OpenOrders<Order extends OrderTerms, Job extends OrderedJob<Order>>
 
   open(job: Job): void {
     this.jobs.set(job.order.jobId, job);
+    if (job.deadlineMs < Number.POSITIVE_INFINITY) this.withDeadline.add(job);
+  }
+
+  /** Open jobs whose deadline has passed. */
+  late(nowMs: number): Job[] {
+    return [...this.withDeadline].filter((job) => job.deadlineMs <= nowMs);
   }
 
   /** Nothing is said of these any more. Returns those that were open. */
@@ -59,6 +66,7 @@ export class OpenOrders<Order extends OrderTerms, Job extends OrderedJob<Order>>
 
   /** Its outcome is on its way. */
   forget(job: Job): void {
+    this.withDeadline.delete(job);
     if (this.jobs.get(job.order.jobId) === job) this.jobs.delete(job.order.jobId);
   }
 

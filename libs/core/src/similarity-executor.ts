@@ -252,8 +252,7 @@ export class SimilarityExecutor {
   }
 
   private failLateJobs(): void {
-    const nowMs = this.parts.clock.nowMs();
-    const late = this.orders.all().filter((job) => job.deadlineMs <= nowMs && !job.isBegun);
+    const late = this.orders.late(this.parts.clock.nowMs()).filter((job) => !job.isBegun);
     this.letGo(this.orders.end(late, (order) => failed(order, { code: 'DEADLINE_PASSED', message: `the deadline passed ${order.remainingMs} ms after the job reached the device's queue, before it had run` })));
   }
 
