@@ -82,7 +82,8 @@ export class ClaimBursts {
 
   private async takeBursts(limit: number): Promise<TakenJob[]> {
     const jobs: TakenJob[] = [];
-    for (let size = Math.max(FIRST_BURST, this.known); jobs.length < limit && !this.options.signal.aborted; size = Math.max(FIRST_BURST, this.known)) {
+    while (jobs.length < limit && !this.options.signal.aborted) {
+      const size = Math.max(FIRST_BURST, this.known);
       const wanted = Math.min(size, limit - jobs.length);
       const ordering = this.options.order();
       const got = await this.collect(this.options.takeNow(wanted));
