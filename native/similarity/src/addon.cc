@@ -134,6 +134,19 @@ napi_value isas(napi_env env, napi_callback_info) {
   return names;
 }
 
+/** What top-k, matrix and re-scoring begin with: isa, threads, …rows, queries, count, metric. Their own arguments follow from 12 on. */
+struct Comparison {
+  int isa, threads;
+  shoal_rows rows;
+  const float *queries;
+  uint64_t count;
+  enum shoal_metric metric;
+
+  explicit Comparison(Call &call)
+      : isa(static_cast<int>(call.number(0))), threads(static_cast<int>(call.number(1))), rows(call.rows(2)), queries(call.array<float>(9)),
+        count(static_cast<uint64_t>(call.number(10))), metric(static_cast<enum shoal_metric>(call.number(11))) {}
+};
+
 /** lengths(isa, threads, …rows, lengths) */
 napi_value lengths(napi_env env, napi_callback_info info) {
   Call call(env, info);
@@ -146,44 +159,32 @@ napi_value lengths(napi_env env, napi_callback_info info) {
 /** topK(isa, threads, …rows, queries, count, metric, k, found and best, scores, stop) */
 napi_value top_k(napi_env env, napi_callback_info info) {
   Call call(env, info);
-  const int isa = static_cast<int>(call.number(0)), threads = static_cast<int>(call.number(1));
-  const shoal_rows rows = call.rows(2);
-  const float *queries = call.array<float>(9);
-  const uint64_t count = static_cast<uint64_t>(call.number(10));
-  const auto metric = static_cast<enum shoal_metric>(call.number(11));
+  const Comparison c(call);
   const uint32_t k = static_cast<uint32_t>(call.number(12));
   // One array: how many were found of each query, then their rows.
-  uint32_t *found = call.array<uint32_t>(13), *best = found + count;
+  uint32_t *found = call.array<uint32_t>(13), *best = found + c.count;
   double *scores = call.array<double>(14);
   const uint8_t *stop = call.array<uint8_t>(15);
-  return call.promise([=] { shoal_topk(isa, threads, queries, count, &rows, metric, k, best, scores, found, stop); });
+  return call.promise([=] { shoal_topk(c.isa, c.threads, c.queries, c.count, &c.rows, c.metric, k, best, scores, found, stop); });
 }
 
 /** matrix(isa, threads, …rows, queries, count, metric, scores, stop) */
 napi_value matrix(napi_env env, napi_callback_info info) {
   Call call(env, info);
-  const int isa = static_cast<int>(call.number(0)), threads = static_cast<int>(call.number(1));
-  const shoal_rows rows = call.rows(2);
-  const float *queries = call.array<float>(9);
-  const uint64_t count = static_cast<uint64_t>(call.number(10));
-  const auto metric = static_cast<enum shoal_metric>(call.number(11));
+  const Comparison c(call);
   float *scores = call.array<float>(12);
   const uint8_t *stop = call.array<uint8_t>(13);
-  return call.promise([=] { shoal_matrix(isa, threads, queries, count, &rows, metric, scores, stop); });
+  return call.promise([=] { shoal_matrix(c.isa, c.threads, c.queries, c.count, &c.rows, c.metric, scores, stop); });
 }
 
 /** rescore(isa, threads, …rows, queries, count, metric, begin, candidates, scores, stop) */
 napi_value rescore(napi_env env, napi_callback_info info) {
   Call call(env, info);
-  const int isa = static_cast<int>(call.number(0)), threads = static_cast<int>(call.number(1));
-  const shoal_rows rows = call.rows(2);
-  const float *queries = call.array<float>(9);
-  const uint64_t count = static_cast<uint64_t>(call.number(10));
-  const auto metric = static_cast<enum shoal_metric>(call.number(11));
+  const Comparison c(call);
   const uint32_t *begin = call.array<uint32_t>(12), *candidates = call.array<uint32_t>(13);
   double *scores = call.array<double>(14);
   const uint8_t *stop = call.array<uint8_t>(15);
-  return call.promise([=] { shoal_rescore(isa, threads, queries, count, &rows, metric, begin, candidates, scores, stop); });
+  return call.promise([=] { shoal_rescore(c.isa, c.threads, c.queries, c.count, &c.rows, c.metric, begin, candidates, scores, stop); });
 }
 
 /** spread(isa, threads, nodes, begin, source, weight, lanes, steps, decay, threshold, activation, scratch, stop) */
