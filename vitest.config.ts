@@ -11,6 +11,7 @@ export default defineConfig({
     testTimeout: 30_000,
     hookTimeout: 60_000,
     pool: 'forks',
+    expect: { poll: { timeout: 10_000 } },
     env: { ORT_DISABLE_TELEMETRY: '1' }, // some tests open ONNX Runtime by themselves
     execArgv: ['--conditions=@shoal/source'],
   },

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Everything that `npm test` proves: set-up, lint, build, then each package's tests, one package after the other so that
-# timings mean something. The last line counts tests over all of them; the exit status is 0 only when nothing failed.
+# Everything that `npm test` proves: set-up, lint, build, then each package's tests, one package after the other, two files at
+# a time because they wait more than they reckon; benches one by one, because they take times. The last line counts tests over
+# all of them; the exit status is 0 only when nothing failed.
 #
 #   npm test                     everything
 #   npm test -- queue launcher   only these (a folder of libs/ or apps/, "launcher" for the tests in tools/, or "bench" for short forms of all benches), without lint
@@ -80,10 +81,10 @@ check() {
 run_suite() {
   begun=$(date +%s)
   report=$results/$(echo "$1" | tr / -).json
-  directory=$1/src
-  case $1 in tools | bench) directory=$1 ;; esac
+  directory=$1/src files_at_once=2
+  case $1 in tools | bench) directory=$1 files_at_once=1 ;; esac
   echo
-  "$node" node_modules/.bin/vitest run --dir "$directory" --reporter=default --reporter=json --outputFile.json="$report" </dev/null
+  "$node" node_modules/.bin/vitest run --dir "$directory" --maxWorkers="$files_at_once" --reporter=default --reporter=json --outputFile.json="$report" </dev/null
   status=$?
   # A file that cannot be loaded, or an error outside every test, fails without a failed test: it counts as one.
   counts=$("$node" -p "

@@ -72,7 +72,7 @@ test('shows both lanes with their counts, read-only', async () => {
 test('a queue that comes later is shown soon', async () => {
   await board();
   await server.command('HSET', '{shoal}:embed-later:meta', 'opts.maxLenEvents', 100);
-  await expect.poll(async () => (await board()).body.queues.map(({ name }) => name), { timeout: 5_000 }).toContain('embed-later');
+  await expect.poll(async () => (await board()).body.queues.map(({ name }) => name), { timeout: 10_000 }).toContain('embed-later');
 });
 
 test('lists jobs of every state, the damaged one too, in a few kilobytes and without vectors', async () => {

@@ -315,7 +315,7 @@ test('stop does not wait for callers that only keep a connection', async () => {
   const gone = once(silent.resume(), 'close');
   await Promise.all([idle.stop(), idle.stop()]);
   await gone;
-  expect(performance.now() - startedMs).toBeLessThan(2_000);
+  expect(performance.now() - startedMs).toBeLessThan(4_000); // a kept connection lasts 5 s
 });
 
 test('stop answers what is open, and then nothing listens', async () => {

@@ -95,7 +95,7 @@ describe('the tool', () => {
     const programs = await tool(`echo $$ > '${pidFile}'; sleep 60 & wait`);
     const startedMs = performance.now();
     expect(await readDevices({ programs, timeoutMs: 300 })).toMatchObject({ ok: false, reason: 'no-answer' });
-    expect(performance.now() - startedMs).toBeLessThan(3_000);
+    expect(performance.now() - startedMs).toBeLessThan(15_000);
     const pid = Number(await readFile(pidFile, 'utf8'));
     await expect.poll(() => isAlive(pid)).toBe(false);
   });

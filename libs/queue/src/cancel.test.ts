@@ -75,7 +75,7 @@ describe('a canceller', () => {
     }
     expect(await main.getJobCounts('wait', 'prioritized', 'delayed', 'failed')).toEqual({ wait: 0, prioritized: 0, delayed: 0, failed: 3 });
     expect(await connection.exists(keySpace(prefix).input('embed-x', 'a'))).toBe(0);
-    await vi.waitFor(() => expect(messages.flatMap((message) => (JSON.parse(message) as { failed: string[] }).failed).toSorted()).toEqual(['a', 'b', 'c']));
+    await vi.waitFor(() => expect(messages.flatMap((message) => (JSON.parse(message) as { failed: string[] }).failed).toSorted()).toEqual(['a', 'b', 'c']), { timeout: 10_000 });
     expect(await outcomeOf('a')).toBe('finished');
     await closeConnection(subscriber);
   });
@@ -85,11 +85,11 @@ describe('a canceller', () => {
     const { source, heard } = await started();
     const [a, b] = [await claimOne(source), await claimOne(source)];
     expect(await outcomeOf('a')).toBe('asked');
-    await vi.waitFor(() => expect(heard).toContain('a'));
+    await vi.waitFor(() => expect(heard).toContain('a'), { timeout: 10_000 });
     await source.settle(a, { kind: 'fail', failure: { code: 'CANCELLED', message: 'x' } });
     await source.settle(b, { kind: 'fail', failure: { code: 'INPUT_LOST', message: 'x' } });
     expect(await outcomeOf('b')).toBe('finished');
-    await vi.waitFor(async () => expect(await connection.hexists(`${prefix}:embed-x:a`, 'shoalCancelled')).toBe(0)); // a retry by hand runs
+    await vi.waitFor(async () => expect(await connection.hexists(`${prefix}:embed-x:a`, 'shoalCancelled')).toBe(0), { timeout: 10_000 }); // a retry by hand runs
   });
 
   test('is heard by a worker whose ear was cut off meanwhile', async () => {
@@ -101,10 +101,10 @@ describe('a canceller', () => {
     const clients = String(await server.command('CLIENT', 'LIST'));
     const [, id] = /id=(\d+) .*name=shoal:cancels:embed-x/.exec(clients)!;
     await server.command('CLIENT', 'KILL', 'ID', id!);
-    await vi.waitFor(() => expect(heard).toContain('a'));
+    await vi.waitFor(() => expect(heard).toContain('a'), { timeout: 10_000 });
     heard.length = 0;
     expect(await outcomeOf('a')).toBe('asked');
-    await vi.waitFor(() => expect(heard).toContain('a'), { timeout: 5_000 });
+    await vi.waitFor(() => expect(heard).toContain('a'), { timeout: 15_000 });
   });
 
   test('is heard by whoever claims the job next, when its worker gives it back at that moment', async () => {
@@ -115,7 +115,7 @@ describe('a canceller', () => {
     await first.source.settle(claim, { kind: 'return', delayMs: 0, reason: 'draining' });
     const second = await started();
     await claimOne(second.source);
-    await vi.waitFor(() => expect(second.heard).toEqual(['a']));
+    await vi.waitFor(() => expect(second.heard).toEqual(['a']), { timeout: 10_000 });
   });
 
   test('does not touch a later job of the same id', async () => {
@@ -123,7 +123,7 @@ describe('a canceller', () => {
     const { source, heard } = await started();
     const claim = await claimOne(source);
     await outcomeOf('a');
-    await vi.waitFor(() => expect(heard).toContain('a'));
+    await vi.waitFor(() => expect(heard).toContain('a'), { timeout: 10_000 });
     await source.settle(claim, { kind: 'fail', failure: { code: 'CANCELLED', message: 'x' } });
     await main.remove('a');
     heard.length = 0;
@@ -149,7 +149,7 @@ describe('a canceller', () => {
     const claim = await claimOne(cpuWorker.source);
     expect(claim.jobId).toBe('runs');
     expect(await outcomeOf('runs')).toBe('asked');
-    await vi.waitFor(() => expect(cpuWorker.heard).toEqual(['runs']));
+    await vi.waitFor(() => expect(cpuWorker.heard).toEqual(['runs']), { timeout: 10_000 });
     await cpuWorker.source.settle(claim, { kind: 'fail', failure: { code: 'CANCELLED', message: 'x' } });
     expect(await main.getJobState('runs')).toBe('waiting'); // whoever claims it finds its child's failure
   });

@@ -20,7 +20,7 @@ test('a unix socket that is gone for a while is reached again, one line when it 
   await connection.set('a', '1');
   await server.durable();
   await server.kill9();
-  await vi.waitUntil(() => log.messages('warn').length > 0);
+  await vi.waitUntil(() => log.messages('warn').length > 0, { timeout: 10_000 });
   const answer = connection.get('a');
   await server.restart();
   expect(await answer).toBe('1');
@@ -32,7 +32,7 @@ test('a unix socket that is gone for a while is reached again, one line when it 
 
 test('closing in the middle of an outage rejects what waits and leaves nothing', async () => {
   const away = openConnection({ url: 'redis://127.0.0.1:1', name: 'test' });
-  await vi.waitUntil(() => away.status === 'reconnecting');
+  await vi.waitUntil(() => away.status === 'reconnecting', { timeout: 10_000 });
   const waiting = away.get('a').catch((error: unknown) => error);
   await closeConnection(away);
   expect(await waiting).toSatisfy(isPassingFault);

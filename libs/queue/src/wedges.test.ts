@@ -76,7 +76,7 @@ describe('a worker that waits for jobs', () => {
     const source = new BullJobSource({ redisUrl, prefix, queue: 'embed-x', leaseMs: 2_000, stalledCheckMs: 60_000, log: new RecordingLogger() });
     await source.start();
     const claimed = source.claim(1).then((claims) => claims.map(({ jobId }) => jobId));
-    await vi.waitFor(async () => expect(String(await server.command('CLIENT', 'LIST'))).toMatch(/cmd=bzpopmin/));
+    await vi.waitFor(async () => expect(String(await server.command('CLIENT', 'LIST'))).toMatch(/cmd=bzpopmin/), { timeout: 10_000 });
     return { source, claimed };
   }
 

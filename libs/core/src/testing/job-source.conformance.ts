@@ -178,7 +178,7 @@ export function describeJobSource(name: string, make: () => Promise<JobSourceHar
       await harness.cancel(other);
       expect(await harness.inspect(other)).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^CANCELLED: /), attempts: 0 });
       await harness.cancel(claim.jobId);
-      await vi.waitFor(() => expect(cancelled).toHaveBeenCalledWith([claim.jobId]));
+      await vi.waitFor(() => expect(cancelled).toHaveBeenCalledWith([claim.jobId]), { timeout: 10_000 });
       expect(await source.settle(claim, { kind: 'fail', failure: { code: 'CANCELLED', message: 'taken back' } })).toBe('settled');
       expect(await harness.inspect(claim.jobId)).toMatchObject({ state: 'failed', failedReason: 'CANCELLED: taken back' });
     });

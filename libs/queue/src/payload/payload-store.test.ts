@@ -112,7 +112,7 @@ describe('commit', () => {
     await lock('lost', 'theirs');
     await connection.config('SET', 'maxmemory', '1');
     const committed = store.commit([request('a', 'mine', 1), request('lost', 'mine', 1)]);
-    await vi.waitUntil(() => log.messages('warn').includes('the memory of the queue server is full, holding results back until there is room'));
+    await vi.waitUntil(() => log.messages('warn').includes('the memory of the queue server is full, holding results back until there is room'), { timeout: 10_000 });
     expect(await stored('a')).toBeNull();
     await connection.config('SET', 'maxmemory', '0');
     expect(await committed).toEqual(['committed', 'lease-lost']);

@@ -29,7 +29,7 @@ beforeEach(() => {
 
 afterEach(async () => {
   for (const child of children) child.kill('SIGKILL');
-  await vi.waitUntil(() => processesLeft().length === 0, { timeout: 8_000 });
+  await vi.waitUntil(() => processesLeft().length === 0, { timeout: 20_000 });
   rmSync(cacheDir, { recursive: true, force: true });
 });
 
@@ -159,7 +159,7 @@ test('a command that is killed detaches, and after the linger time the server st
   child.kill('SIGKILL');
   await once(child, 'exit');
   expect(running()?.supervisor.pid).toBe(supervisor);
-  await expect.poll(processesLeft, { timeout: 5_000 }).toEqual([]);
+  await expect.poll(processesLeft, { timeout: 15_000 }).toEqual([]);
 });
 
 test('a command that comes within the linger time keeps the server', async () => {
@@ -187,7 +187,7 @@ test('no server outlives a supervisor that is killed while nobody is attached', 
   const { child, supervisor } = await otherCommand();
   child.kill('SIGKILL');
   process.kill(supervisor, 'SIGKILL');
-  await expect.poll(processesLeft, { timeout: 5_000 }).toEqual([]);
+  await expect.poll(processesLeft, { timeout: 15_000 }).toEqual([]);
   const server = await attach();
   expect(await say(server, 'PING')).toBe('+PONG');
   await server.release();
@@ -273,14 +273,14 @@ test('a server whose cache folder is deleted ends, however long it would have li
   const { child } = await otherCommand(60_000);
   child.kill('SIGKILL');
   rmSync(cacheDir, { recursive: true });
-  await expect.poll(processesLeft, { timeout: 8_000 }).toEqual([]);
+  await expect.poll(processesLeft, { timeout: 20_000 }).toEqual([]);
 });
 
 test('a command whose cache folder is deleted gets a new server at the same address', async () => {
   const server = await attach();
   await say(server, 'SET kept yes');
   rmSync(cacheDir, { recursive: true });
-  await expect.poll(() => running()?.server, { timeout: 8_000 }).toBeDefined();
+  await expect.poll(() => running()?.server, { timeout: 20_000 }).toBeDefined();
   await expect.poll(() => say(server, 'EXISTS kept'), { interval: 5 }).toBe(':0');
   await server.release();
 });
