@@ -178,7 +178,7 @@ class Stream {
 
 function simulated(): Bench {
   const clock = new ManualClock();
-  const backend = new FakeBackend({ clock, slotRows: MAX_ROWS, slotTokens: MAX_PADDED_TOKENS, runMs: ({ rows, width }) => 0.5 + (rows * width) / 1_000 });
+  const backend = new FakeBackend({ clock, slots: 6, slotRows: MAX_ROWS, slotTokens: MAX_PADDED_TOKENS, runMs: ({ rows, width }) => 0.5 + (rows * width) / 1_000 });
   const check = (ids: readonly number[], vector: Float32Array): void => {
     if (String(vector) !== String(deliveredVector(ids, backend.dims))) throw new Error('a row is not what the device gave');
   };

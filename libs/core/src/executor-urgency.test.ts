@@ -22,13 +22,27 @@ function learnedBudget(): BatchBudget {
 }
 
 describe('interactive rows', () => {
-  test('run next, whatever is queued at the device: a slot is kept back for them', async () => {
-    const bench = setup({ backend: { slots: 4 } });
+  test('run next, whatever is queued at the device: slots are kept back for them', async () => {
+    const bench = setup({ backend: { slots: 6 } });
     bench.run(['a', 'b', 'c', 'd', 'e'].map(fullBatch), false);
     await bench.clock.advance(1); // a runs, b and c are queued
     bench.run([question('q')], false);
     await bench.untilOutcomes(6);
     expect(bench.backend.runs.map(({ rows, isUrgent }) => [rows, isUrgent])).toEqual([[16, false], [1, true], [16, false], [16, false], [16, false], [16, false]]);
+    expect(await bench.leftovers()).toEqual(NOTHING);
+  });
+
+  test('that come while others are queued at the device run behind those, before every bulk row', async () => {
+    const bench = setup({ backend: { slots: 6 } });
+    bench.run(['a', 'b', 'c', 'd'].map(fullBatch), false);
+    await bench.clock.advance(1); // a runs, b and c are queued
+    bench.run([question('q')], false);
+    await settled();
+    bench.run([question('r')], false);
+    await settled();
+    expect(bench.said('began').map(({ jobIds }) => jobIds)).toEqual([['a'], ['b'], ['c'], ['q'], ['r']]);
+    await bench.untilOutcomes(6);
+    expect(bench.backend.runs.map(({ rows, isUrgent }) => [rows, isUrgent])).toEqual([[16, false], [1, true], [1, true], [16, false], [16, false], [16, false]]);
     expect(await bench.leftovers()).toEqual(NOTHING);
   });
 
@@ -41,7 +55,7 @@ describe('interactive rows', () => {
   });
 
   test('while one is at the device only one bulk micro-batch is queued behind it', async () => {
-    const bench = setup({ backend: { slots: 4 }, limits: { minRows: 1 } });
+    const bench = setup({ backend: { slots: 6 }, limits: { minRows: 1 } });
     bench.run([question('q')], false);
     await settled();
     bench.run(['a', 'b', 'c', 'd'].map(fullBatch), false);
@@ -104,7 +118,7 @@ describe('the window', () => {
   });
 
   test('a short pool gathers on while the device has a run and another to go on with', async () => {
-    const bench = setup({ backend: { slots: 4 }, limits: { windowRows: 4 } });
+    const bench = setup({ backend: { slots: 6 }, limits: { windowRows: 4 } });
     for (const job of ['a', 'b', 'c']) {
       bench.run([orderOf(job, Array.from({ length: 4 }, (_, i) => textOf(8, `${job}${i}`)))], true);
       await settled();

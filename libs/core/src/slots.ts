@@ -1,14 +1,21 @@
-// The slots of a backend as the executor lends them: one is kept back, so that an interactive row never waits for a slot behind
-// queued bulk work.
+// The slots of a backend as the executor lends them: some are kept back, so that an interactive row never waits for a slot behind
+// queued bulk work, nor behind the interactive rows that came just before it.
 
 import type { BatchBudget, InferenceBackend, Slot } from './ports.ts';
 
 /** One micro-batch runs and one waits behind it: fewer, and the device would idle while the next is packed. */
 const BUSY_SLOTS = 2;
+/**
+ * For urgent micro-batches. With one, rows that came while another urgent run was queued got a slot when the running bulk one ended:
+ * the device was through with the urgent run before they were packed, and went on with bulk work. With an interactive job every three
+ * batch times 8 to 24 of 110 waited for a bulk run that began after they had come; with two slots 2 or 3, each of them the third
+ * within one batch time (bench/interactive-wait.ts on a busy machine, 2026-11-22).
+ */
+const KEPT_SLOTS = 3;
 
 export class Slots {
   private readonly backend: Pick<InferenceBackend, 'lend' | 'giveBack'>;
-  private reserve: Slot | undefined;
+  private readonly kept: Slot[] = [];
   private lent = 0;
 
   constructor(backend: Pick<InferenceBackend, 'lend' | 'giveBack'>) {
@@ -20,30 +27,30 @@ export class Slots {
     return this.lent >= BUSY_SLOTS;
   }
 
-  /** The reserve goes to urgent work, or to anybody as long as the device would idle. */
+  /** What is kept goes to urgent work, or to anybody as long as the device would idle. */
   lend(isUrgent: boolean): Slot | undefined {
-    this.reserve ??= this.backend.lend();
-    const slot = this.backend.lend() ?? (isUrgent || !this.areBusy ? this.takeReserve() : undefined);
+    this.keep();
+    const slot = this.backend.lend() ?? (isUrgent || !this.areBusy ? this.kept.pop() : undefined);
     if (slot !== undefined) this.lent++;
     return slot;
   }
 
   giveBack(slot: Slot): void {
     this.lent--;
-    if (this.reserve === undefined) this.reserve = slot;
-    else this.backend.giveBack(slot);
+    this.backend.giveBack(slot);
   }
 
-  /** Gives the reserve back as well. */
+  /** Gives what is kept back as well. */
   stop(): void {
-    const slot = this.takeReserve();
-    if (slot !== undefined) this.backend.giveBack(slot);
+    for (const slot of this.kept.splice(0)) this.backend.giveBack(slot);
   }
 
-  private takeReserve(): Slot | undefined {
-    const { reserve } = this;
-    this.reserve = undefined;
-    return reserve;
+  private keep(): void {
+    while (this.kept.length < KEPT_SLOTS) {
+      const slot = this.backend.lend();
+      if (slot === undefined) return;
+      this.kept.push(slot);
+    }
   }
 }
 

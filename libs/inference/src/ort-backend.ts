@@ -34,8 +34,8 @@ export interface OrtBackendOptions {
   readonly slotTokens: number;
 }
 
-/** Beside each batch that runs: one is queued behind it, one is being packed or read, one is kept for urgent rows. */
-const SPARE_SLOTS = 3;
+/** Beside each batch that runs: one is queued behind it, one is being packed or read, three are kept for urgent rows. */
+const SPARE_SLOTS = 5;
 
 /**
  * Vectors of the hidden size, in fp32, that the region has for each token. A run needs 52 at most with plain operators and 512

@@ -17,8 +17,8 @@ export interface PacedBackendOptions {
   readonly slotTokens: number;
 }
 
-/** One micro-batch runs, two wait, one slot is kept back for interactive rows. */
-const SLOTS = 4;
+/** One micro-batch runs, two wait, three slots are kept back for interactive rows. */
+const SLOTS = 6;
 
 interface QueuedRun {
   readonly slot: Slot;

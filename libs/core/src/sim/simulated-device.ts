@@ -44,7 +44,8 @@ export interface DeviceFaults {
   readonly givesNanAtRow?: (ids: ArrayLike<number>) => boolean;
 }
 
-const SLOTS = 3;
+/** One micro-batch runs, one waits, three slots are kept back for interactive rows. */
+const SLOTS = 5;
 const never = (): boolean => false;
 
 interface QueuedRun {

@@ -72,7 +72,7 @@ export class FakeBackend implements InferenceBackend {
   private givesNanExactlyAt: RowRule = never;
 
   constructor(options: FakeBackendOptions) {
-    const { clock, dims = 8, slots = 3, slotRows = 64, slotTokens = 1024, runMs = ({ rows, width }) => 1 + (rows * width) / 100, precision = 'fp32', memoryAfter } = options;
+    const { clock, dims = 8, slots = 5, slotRows = 64, slotTokens = 1024, runMs = ({ rows, width }) => 1 + (rows * width) / 100, precision = 'fp32', memoryAfter } = options;
     this.clock = clock;
     this.slots = slots;
     this.dims = dims;
