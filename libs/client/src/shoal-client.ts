@@ -2,48 +2,32 @@
 // one array. What a call asked for is computed by workers; this process only tokenizes, waits and checks.
 
 import { randomUUID } from 'node:crypto';
-import { DEFAULT_PREFIX, MAX_ROWS_PER_JOB, ShoalError, mainQueue, noFaults, noLog, systemClock, type Matrix, type Ranking, type SeedSet } from '@shoal/core';
-import { Canceller, JobProducer, ResultReader, type CancelResult } from '@shoal/queue';
+import { MAX_ROWS_PER_JOB, ShoalError, mainQueue, type Matrix, type Ranking, type SeedSet } from '@shoal/core';
+import type { CancelResult } from '@shoal/queue';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type { ClientCounts, ClientOptions, EmbedOptions, EmbedResult, EmbeddedBlock, StreamBlock, StreamOptions } from './embedding.ts';
-import { OpenJobs } from './open-jobs.ts';
+import { QueueLine } from './queue-line.ts';
 import { SimilarityCalls, type CosineOptions, type Queries, type RankingOptions, type Scores, type SpreadOptions } from './similarity-calls.ts';
 
 /** Requests of up to so many texts are somebody waiting at a prompt, unless they say otherwise. */
 const INTERACTIVE_TEXTS = 8;
 
-
 export class ShoalClient {
   private readonly options: ClientOptions;
-  private readonly producer: JobProducer;
-  private readonly reader: ResultReader;
-  private readonly jobs: OpenJobs;
+  private readonly line: QueueLine;
   private readonly similarity: SimilarityCalls;
-  private canceller: Promise<Canceller> | undefined;
   private closing: Promise<void> | undefined;
 
-  private constructor(options: ClientOptions, producer: JobProducer, reader: ResultReader) {
-    const { log, faults = noFaults, askAfterMs = 2_000, giveUpAfterMs = 60_000, whenFull = 'wait', onHeldBack } = options;
+  private constructor(options: ClientOptions, line: QueueLine) {
     this.options = options;
-    this.producer = producer;
-    this.reader = reader;
+    this.line = line;
     this.similarity = new SimilarityCalls(options);
-    this.jobs = new OpenJobs({ producer, reader, cancel: (jobIds) => this.cancelJobs(jobIds), clock: systemClock, log, faults, askAfterMs, giveUpAfterMs, whenFull, onHeldBack });
   }
 
   /** Connects and checks that the server answers. Throws QUEUE_UNREACHABLE or CONFIG_INVALID. */
   static async connect(options: ClientOptions): Promise<ShoalClient> {
     checkOptions(options);
-    const { redisUrl, prefix, limits, log } = options;
-    const queue = mainQueue(options.model.name);
-    const producer = await JobProducer.connect({ redisUrl, prefix, queue, limits, log });
-    try {
-      const reader = await ResultReader.connect({ redisUrl, prefix, queue, log, replyName: `client-${randomUUID()}` });
-      return new ShoalClient(options, producer, reader);
-    } catch (error) {
-      await producer.close();
-      throw error;
-    }
+    return new ShoalClient(options, await QueueLine.open(options, { queue: mainQueue(options.model.name), name: 'client' }));
   }
 
   /**
@@ -107,33 +91,19 @@ export class ShoalClient {
    */
   async cancel(ids: readonly string[]): Promise<CancelResult[]> {
     const { tenant = 'default' } = this.options;
-    const jobIds = ids.flatMap((id) => [...new Set([`${tenant}~${id}`, ...this.jobs.idsOf(`${tenant}~${id}`)])]);
-    const results = await this.cancelJobs(jobIds);
+    const jobIds = ids.flatMap((id) => [...new Set([`${tenant}~${id}`, ...this.line.jobs.idsOf(`${tenant}~${id}`)])]);
+    const results = await this.line.cancel(jobIds);
     return results.filter(({ outcome }) => outcome !== 'unknown');
-  }
-
-  private async cancelJobs(jobIds: readonly string[]): Promise<CancelResult[]> {
-    const { redisUrl, prefix = DEFAULT_PREFIX, model, log = noLog } = this.options;
-    this.canceller ??= Canceller.connect({ redisUrl, prefix, queue: mainQueue(model.name), log });
-    this.canceller.catch(() => (this.canceller = undefined));
-    return (await this.canceller).cancel(jobIds);
   }
 
   /** What happened to this client's jobs since it connected. */
   counts(): ClientCounts {
-    return this.jobs.counts();
+    return this.line.jobs.counts();
   }
 
   /** Gives up whatever is open (INTERRUPTED), acknowledges what was delivered, closes the connections. Safe to call twice. */
   close(): Promise<void> {
-    return (this.closing ??= this.closeAll());
-  }
-
-  private async closeAll(): Promise<void> {
-    await Promise.all([this.jobs.close(), this.similarity.close()]);
-    const canceller = await this.canceller?.catch(() => undefined);
-    await Promise.all([this.producer.close(), this.reader.close(), canceller?.close()]);
-    await this.jobs.idle();
+    return (this.closing ??= Promise.all([this.line.close(), this.similarity.close()]).then(() => undefined));
   }
 
   private async vectorsOf(queries: Queries, signal: AbortSignal | undefined): Promise<Matrix> {
@@ -149,9 +119,9 @@ export class ShoalClient {
   private terms({ truncate = 'end', prompt, output, class: kind }: EmbedOptions, idOf: (first: number) => string): StreamTerms {
     const { model, tokenizer, tenant = 'default', maxInFlightJobs = 64 } = this.options;
     return {
-      model: `${model.name}@${model.revision}`, prompts: model.prompts, tokenizer, tenant, reply: this.reader.replyChannel,
+      model: `${model.name}@${model.revision}`, prompts: model.prompts, tokenizer, tenant, reply: this.line.replyChannel,
       truncate, prompt, output, class: kind,
-      jobs: this.jobs, maxInFlightJobs, jobTexts: this.jobTexts, jobIdOf: (first) => `${tenant}~${idOf(first)}`,
+      jobs: this.line.jobs, maxInFlightJobs, jobTexts: this.jobTexts, jobIdOf: (first) => `${tenant}~${idOf(first)}`,
     };
   }
 }

@@ -2,10 +2,10 @@
 // opened with the first question. What became of a job on the queue is open-jobs.ts's business, as for embeddings.
 
 import { randomUUID } from 'node:crypto';
-import { DEFAULT_PREFIX, SIMILARITY_QUEUE, ShoalError, decodeRankings, noFaults, noLog, systemClock, type Matrix, type Ranking, type SeedSet, type SimilarityMetric } from '@shoal/core';
-import { Canceller, JobProducer, ResultReader } from '@shoal/queue';
+import { SIMILARITY_QUEUE, ShoalError, decodeRankings, type Matrix, type Ranking, type SeedSet, type SimilarityMetric } from '@shoal/core';
 import type { ClientOptions } from './embedding.ts';
-import { OpenJobs, type Asked, type Delivery, type JobRequest } from './open-jobs.ts';
+import type { Asked, Delivery, JobRequest } from './open-jobs.ts';
+import { QueueLine } from './queue-line.ts';
 import { compareRequests, spreadRequests, type SimilarityQuestion, type SimilarityTerms } from './similarity-request.ts';
 import { widen } from './widen.ts';
 
@@ -46,16 +46,9 @@ export interface Scores {
   readonly scores: Float32Array;
 }
 
-interface Line {
-  readonly producer: JobProducer;
-  readonly reader: ResultReader;
-  readonly jobs: OpenJobs;
-}
-
 export class SimilarityCalls {
   private readonly options: ClientOptions;
-  private line: Promise<Line> | undefined;
-  private canceller: Promise<Canceller> | undefined;
+  private line: Promise<QueueLine> | undefined;
 
   constructor(options: ClientOptions) {
     this.options = options;
@@ -87,19 +80,15 @@ export class SimilarityCalls {
 
   /** Gives up what is open and closes the line, if there is one. */
   async close(): Promise<void> {
-    const line = await this.line?.catch(() => undefined);
-    await line?.jobs.close();
-    const canceller = await this.canceller?.catch(() => undefined);
-    await Promise.all([line?.producer.close(), line?.reader.close(), canceller?.close()]);
-    await line?.jobs.idle();
+    await (await this.line?.catch(() => undefined))?.close();
   }
 
   private async ask({ jobId = randomUUID(), signal, class: kind }: CallOptions, toRequests: (terms: SimilarityTerms) => readonly JobRequest[]): Promise<Delivery[]> {
     signal?.throwIfAborted();
-    const { jobs, reader } = await this.opened();
+    const { jobs, replyChannel } = await this.opened();
     const { tenant = 'default' } = this.options;
     const jobIdOf = (first: number): string => (first === 0 ? `${tenant}~${jobId}` : `${tenant}~${jobId}-${first}`);
-    const requests = toRequests({ tenant, reply: reader.replyChannel, class: kind, jobIdOf });
+    const requests = toRequests({ tenant, reply: replyChannel, class: kind, jobIdOf });
     const asked = requests.map((request) => jobs.ask(request));
     const stop = (): void => void jobs.abandon(asked, interrupted(signal?.reason));
     signal?.addEventListener('abort', stop, { once: true });
@@ -122,30 +111,10 @@ export class SimilarityCalls {
     return Promise.all(deliveries);
   }
 
-  private opened(): Promise<Line> {
-    this.line ??= this.open();
+  private opened(): Promise<QueueLine> {
+    this.line ??= QueueLine.open(this.options, { queue: SIMILARITY_QUEUE, name: 'similarity' });
     this.line.catch(() => (this.line = undefined));
     return this.line;
-  }
-
-  private async open(): Promise<Line> {
-    const { redisUrl, prefix, limits, log, faults = noFaults, askAfterMs = 2_000, giveUpAfterMs = 60_000, whenFull = 'wait', onHeldBack } = this.options;
-    const producer = await JobProducer.connect({ redisUrl, prefix, queue: SIMILARITY_QUEUE, limits, log });
-    try {
-      const reader = await ResultReader.connect({ redisUrl, prefix, queue: SIMILARITY_QUEUE, log, replyName: `similarity-${randomUUID()}` });
-      const jobs = new OpenJobs({ producer, reader, cancel: (jobIds) => this.cancel(jobIds), clock: systemClock, log, faults, askAfterMs, giveUpAfterMs, whenFull, onHeldBack });
-      return { producer, reader, jobs };
-    } catch (error) {
-      await producer.close();
-      throw error;
-    }
-  }
-
-  private async cancel(jobIds: readonly string[]): Promise<void> {
-    const { redisUrl, prefix = DEFAULT_PREFIX, log = noLog } = this.options;
-    this.canceller ??= Canceller.connect({ redisUrl, prefix, queue: SIMILARITY_QUEUE, log });
-    this.canceller.catch(() => (this.canceller = undefined));
-    await (await this.canceller).cancel(jobIds);
   }
 }
 

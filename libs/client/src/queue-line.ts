@@ -1,0 +1,64 @@
+// What a client has open towards one queue: who adds its jobs, who reads their results, the jobs between the two, and who takes
+// jobs back, which is opened when the first one is.
+
+import { randomUUID } from 'node:crypto';
+import { DEFAULT_PREFIX, noFaults, noLog, systemClock } from '@shoal/core';
+import { Canceller, JobProducer, ResultReader, type CancelResult } from '@shoal/queue';
+import type { ClientOptions } from './embedding.ts';
+import { OpenJobs } from './open-jobs.ts';
+
+interface LineTerms {
+  readonly queue: string;
+  /** Begins the name of the channel that answers come by. */
+  readonly name: string;
+}
+
+export class QueueLine {
+  readonly jobs: OpenJobs;
+  private readonly options: ClientOptions;
+  private readonly queue: string;
+  private readonly producer: JobProducer;
+  private readonly reader: ResultReader;
+  private canceller: Promise<Canceller> | undefined;
+
+  private constructor(options: ClientOptions, queue: string, producer: JobProducer, reader: ResultReader) {
+    const { log, faults = noFaults, askAfterMs = 2_000, giveUpAfterMs = 60_000, whenFull = 'wait', onHeldBack } = options;
+    this.options = options;
+    this.queue = queue;
+    this.producer = producer;
+    this.reader = reader;
+    this.jobs = new OpenJobs({ producer, reader, cancel: (jobIds) => this.cancel(jobIds), clock: systemClock, log, faults, askAfterMs, giveUpAfterMs, whenFull, onHeldBack });
+  }
+
+  /** Connects and checks that the server answers. Throws QUEUE_UNREACHABLE or CONFIG_INVALID. */
+  static async open(options: ClientOptions, { queue, name }: LineTerms): Promise<QueueLine> {
+    const { redisUrl, prefix, limits, log } = options;
+    const producer = await JobProducer.connect({ redisUrl, prefix, queue, limits, log });
+    try {
+      return new QueueLine(options, queue, producer, await ResultReader.connect({ redisUrl, prefix, queue, log, replyName: `${name}-${randomUUID()}` }));
+    } catch (error) {
+      await producer.close();
+      throw error;
+    }
+  }
+
+  /** Where answers to this client are announced: every job's `reply`. */
+  get replyChannel(): string {
+    return this.reader.replyChannel;
+  }
+
+  async cancel(jobIds: readonly string[]): Promise<CancelResult[]> {
+    const { redisUrl, prefix = DEFAULT_PREFIX, log = noLog } = this.options;
+    this.canceller ??= Canceller.connect({ redisUrl, prefix, queue: this.queue, log });
+    this.canceller.catch(() => (this.canceller = undefined));
+    return (await this.canceller).cancel(jobIds);
+  }
+
+  /** Gives up what is open (INTERRUPTED), acknowledges what was delivered, closes the connections. */
+  async close(): Promise<void> {
+    await this.jobs.close();
+    const canceller = await this.canceller?.catch(() => undefined);
+    await Promise.all([this.producer.close(), this.reader.close(), canceller?.close()]);
+    await this.jobs.idle();
+  }
+}
