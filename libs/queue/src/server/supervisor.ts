@@ -33,6 +33,8 @@ type State =
 
 /** How often the run file is looked at: when it is gone, somebody deleted the cache below our feet. */
 const RUN_FILE_CHECK_MS = 2_000;
+/** The command that started us attaches at once, but on a machine with much to do that may be seconds later. */
+const LEAST_FIRST_LINGER_MS = 10_000;
 
 export class Supervisor {
   readonly #options: SupervisorOptions;
@@ -46,7 +48,7 @@ export class Supervisor {
 
   constructor(options: SupervisorOptions) {
     this.#options = options;
-    this.#state = this.#linger();
+    this.#state = this.#linger(Math.max(options.lingerMs, LEAST_FIRST_LINGER_MS));
     this.#server = new QueueServer({
       program: options.program,
       socket: options.site.socket,
@@ -128,8 +130,8 @@ export class Supervisor {
     this.#state = this.#linger();
   }
 
-  #linger(): State {
-    return { name: 'lingering', timer: setTimeout(() => void this.stop('nobody came back'), this.#options.lingerMs) };
+  #linger(forMs = this.#options.lingerMs): State {
+    return { name: 'lingering', timer: setTimeout(() => void this.stop('nobody came back'), forMs) };
   }
 
   #ready(): void {
