@@ -91,7 +91,7 @@ test('whatever the sizes, classes and faults: every row ends once, vectors are t
   const seen = { handedOver: 0, recycled: 0, rerun: 0, split: 0, failed: 0, duplicates: 0, committed: 0 };
   await fc.assert(
     fc.asyncProperty(
-      fc.array(anyJob, { minLength: 1, maxLength: 8 }), fc.integer({ min: 64, max: 1024 }), fc.integer({ min: 1, max: 64 }), anyMemory, fc.boolean(), fc.integer({ min: 1, max: 4 }),
+      fc.array(anyJob, { minLength: 1, maxLength: 8 }), fc.integer({ min: 64, max: 1024 }), fc.integer({ min: 1, max: 64 }), anyMemory, fc.boolean(), fc.integer({ min: 1, max: 6 }),
       async (jobs, maxPaddedTokens, maxRows, memory, isNarrow, slots) => {
         const rule = vramRule(memory);
         const marked = new Map<string, (typeof MARKS)[number]>(); // by ids
