@@ -1,11 +1,13 @@
 // The executor's last verb: a job that is done gets its result written, if its lease still holds. One pipeline at a time;
-// whatever is done meanwhile goes with the next. Knows nothing of pools and devices, nor of what is in a result.
+// whatever is done meanwhile goes with the next, and interactive jobs do not wait for the results of others. Knows nothing of pools
+// and devices, nor of what is in a result.
 
 import { toFailure, type Failure } from './errors.ts';
 import { conflict } from './fill.ts';
 import type { CommitRequest, CommitResult, PayloadStore } from './ports.ts';
 import type { FaultPoints } from './fault-points.ts';
 import type { JobOutcome, JobReturn, OrderTerms } from './protocol.ts';
+import { Turns } from './turns.ts';
 
 export interface CommittedJob {
   readonly order: OrderTerms;
@@ -25,43 +27,29 @@ export interface CommitterParts<Job extends CommittedJob> {
 
 export class Committer<Job extends CommittedJob> {
   private readonly parts: CommitterParts<Job>;
-  private done: Job[] = [];
-  private loop: Promise<void> | undefined;
+  private readonly turns: Turns<Job>;
 
   constructor(parts: CommitterParts<Job>) {
     this.parts = parts;
+    this.turns = new Turns((jobs, isUrgent) => this.commit(jobs, isUrgent));
   }
 
   /** The commits that are under way, or undefined when there are none. */
-  get busy(): Promise<void> | undefined {
-    return this.loop;
+  get busy(): Promise<unknown> | undefined {
+    return this.turns.busy;
   }
 
   add(jobs: readonly Job[]): void {
-    this.done.push(...jobs);
-    this.commitDone();
+    this.turns.add(jobs, ({ order }) => order.class === 'interactive');
   }
 
-  /** One loop at a time; looks again when one ends, because a job may be done between its last look and its end. */
-  private commitDone(): void {
-    if (this.done.length === 0) return;
-    this.loop ??= this.commit().finally(() => {
-      this.loop = undefined;
-      this.commitDone();
-    });
-  }
-
-  /** Writes the results of every job that is done, one pipeline at a time, until none is left. */
-  private async commit(): Promise<void> {
-    while (this.done.length > 0) {
-      const jobs = this.done.filter((job) => !job.isDropped);
-      this.done = [];
-      if (jobs.length === 0) return;
-      this.parts.faults.reach('before-commit');
-      const results = await this.parts.store.commit(jobs.map((job) => this.commitRequest(job)));
-      this.parts.faults.reach('after-commit');
-      this.parts.onCommitted(jobs.map((job, i) => ({ job, outcome: this.outcomeOf(job, results[i]!) })));
-    }
+  private async commit(done: readonly Job[], isUrgent: boolean): Promise<void> {
+    const jobs = done.filter((job) => !job.isDropped);
+    if (jobs.length === 0) return;
+    this.parts.faults.reach('before-commit');
+    const results = await this.parts.store.commit(jobs.map((job) => this.commitRequest(job)), { isUrgent });
+    this.parts.faults.reach('after-commit');
+    this.parts.onCommitted(jobs.map((job, i) => ({ job, outcome: this.outcomeOf(job, results[i]!) })));
   }
 
   private commitRequest(job: Job): CommitRequest {

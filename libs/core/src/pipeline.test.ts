@@ -55,6 +55,10 @@ class WatchedSource implements JobSource {
     return claims;
   }
 
+  async claimUrgent(limit: number): Promise<readonly RawClaim[]> {
+    return this.hidesJobs ? [] : this.source.claimUrgent(limit);
+  }
+
   async settle(claim: RawClaim, settlement: Settlement): Promise<SettleResult> {
     await this.settleGate.pass();
     const result = await this.source.settle(claim, settlement);
@@ -235,6 +239,45 @@ describe('claiming', () => {
     await bench.stop();
   });
 
+  test('an interactive job that is next in line is claimed though the pool is full, and bulk jobs are not', async () => {
+    const bench = setup({ poolTokens: 6_400 });
+    bench.addJobs(1, bulk(100));
+    await bench.started();
+    expect(bench.link.orders()).toHaveLength(1);
+    bench.queue.add('hurried', bulk(4, { class: 'interactive' }));
+    bench.addJobs(5, bulk(100), 'later');
+    await bench.clock.advance(100);
+    expect(bench.sentSince(1)).toEqual(['hurried']);
+    await bench.clock.advance(1_000);
+    expect(bench.sentSince(2)).toEqual([]);
+    await bench.stop();
+    expect(bench.leftovers()).toEqual(NOTHING);
+  });
+
+  test('there is room again for as much interactive work, not for more', async () => {
+    const bench = setup({ poolTokens: 6_400 });
+    bench.addJobs(200, bulk(4, { class: 'interactive' }));
+    await bench.started();
+    await bench.clock.advance(5_000);
+    const tokens = bench.link.orders().length * 4 * 64;
+    expect(tokens).toBeGreaterThanOrEqual(2 * 6_400);
+    expect(tokens).toBeLessThanOrEqual(2 * 6_400 + 16 * 4 * 64);
+    await bench.stop();
+  });
+
+  test('interactive jobs are sent by themselves, before bulk jobs of the same claim', async () => {
+    const bench = setup({ poolTokens: 65_536 });
+    bench.link.startGate.hold();
+    const started = bench.pipeline.start();
+    bench.queue.add('slow', bulk(64, { class: 'bulk' }));
+    bench.queue.add('hurried', bulk(4, { class: 'interactive' }));
+    bench.link.startGate.release();
+    await started;
+    await settled();
+    expect(bench.link.orders().map(({ jobId }) => jobId)).toEqual(['hurried', 'slow']);
+    await bench.stop();
+  });
+
   test('jobs that tell their tokens are counted by them', async () => {
     const bench = setup({ poolTokens: 6_400 });
     bench.addJobs(20, { v: 1, input: { form: 'tokens', rows: 1, tokens: 3_200, tokenizer: '0123456789abcdef' } });
@@ -371,7 +414,7 @@ describe('settling and announcing', () => {
     bench.source.settleGate.release();
     await settled();
     expect(bench.queue.inspect('a')).toMatchObject({ state: 'completed', returnValue: { key: 'out:a' } });
-    expect(bench.announcer.announced).toEqual([{ jobId: 'a', outcome: 'completed', reply: '{shoal}:reply:me', resultTtlMs: 300_000, wasRepeated: false }]);
+    expect(bench.announcer.announced).toEqual([{ jobId: 'a', outcome: 'completed', reply: '{shoal}:reply:me', resultTtlMs: 300_000, isUrgent: true, wasRepeated: false }]);
     await bench.stop();
   });
 
@@ -515,6 +558,7 @@ describe('leases', () => {
     const source = new WatchedSource({
       start: async () => undefined,
       claim: async () => (claims.length > 0 ? [claims.shift()!] : new Promise<never>(() => undefined)),
+      claimUrgent: async () => [],
       settle: async () => 'settled',
       onLeaseLost: () => undefined,
       onCancelled: () => undefined,
@@ -1143,7 +1187,7 @@ describe('jobs that were handed over', () => {
     await bench.started();
     expect(bench.link.orders()).toEqual([]);
     expect(bench.source.endings).toMatchObject([{ jobId: 'job-0', settlement: { kind: 'complete', value }, result: 'settled' }]);
-    expect(bench.announcer.announced).toEqual([{ jobId: 'job-0', outcome: 'completed', reply: '{shoal}:reply:me', resultTtlMs: 7_000, wasRepeated: false }]);
+    expect(bench.announcer.announced).toEqual([{ jobId: 'job-0', outcome: 'completed', reply: '{shoal}:reply:me', resultTtlMs: 7_000, isUrgent: true, wasRepeated: false }]);
     await bench.stop();
   });
 

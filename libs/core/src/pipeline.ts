@@ -62,6 +62,15 @@ const FIRST_CLAIM = 8;
  * and open jobs are bounded only to keep memory in sight.
  */
 const MAX_OPEN_POOLS = 4;
+/** An interactive job does not wait for the pool to have room: so many more may be claimed at a look, into as much room again. */
+const URGENT_CLAIMS = 16;
+/**
+ * How often a worker whose pool is full looks for interactive jobs, while there are some and while none came lately. A look takes the
+ * server about 40 µs; a pool that is full for longer than a run is looked after with each run as well.
+ */
+const URGENT_LOOK_MS = 5;
+const IDLE_LOOK_MS = 50;
+const URGENT_LATELY_MS = 1_000;
 /** A job that so many executors were about to read when they died without running anything is failed. */
 const MAX_EXECUTOR_DEATHS = 20;
 /** So many recycled executors in a row without one job done: the next is taken for a death, and somebody for its cause. */
@@ -112,6 +121,8 @@ export class Pipeline {
   private tokensPerRow = FIRST_TOKENS_PER_ROW;
   /** Of those in flight, or of the last that were; before any was seen, of the largest there can be. */
   private tokensPerJob = MAX_ROWS_PER_JOB * FIRST_TOKENS_PER_ROW;
+  private lastUrgentMs = Number.NEGATIVE_INFINITY;
+  private lastLookMs = Number.NEGATIVE_INFINITY;
   private isExecutorUp = false;
   private isReplacing = false;
   private hasFailed = false;
@@ -209,9 +220,9 @@ export class Pipeline {
 
   private async run(): Promise<void> {
     while (this.isIn('claiming')) {
-      const limit = this.claimLimit();
-      if (limit < 1 || !this.isExecutorUp) {
-        await this.change();
+      const limit = this.isExecutorUp ? this.claimLimit() : 0;
+      if (limit < 1) {
+        await this.claimUrgent();
         continue;
       }
       const claims = await this.claimWatch.during(this.parts.source.claim(limit));
@@ -233,6 +244,26 @@ export class Pipeline {
     return Math.min(jobs, Math.max(FIRST_CLAIM, this.claimed.size), MAX_CLAIMS - this.claimed.size - this.settling.size);
   }
 
+  /** What is done while there is no room: looks for interactive jobs now and then, and waits for a change in between. */
+  private async claimUrgent(): Promise<void> {
+    const { clock, source } = this.parts;
+    const limit = this.urgentLimit();
+    if (limit < 1) return this.change();
+    const isLately = clock.nowMs() - this.lastUrgentMs < URGENT_LATELY_MS;
+    const waitMs = this.lastLookMs + (isLately ? URGENT_LOOK_MS : IDLE_LOOK_MS) - clock.nowMs();
+    if (waitMs > 0) return this.changeWithin(waitMs);
+    this.lastLookMs = clock.nowMs();
+    const claims = await source.claimUrgent(limit);
+    if (claims.length > 0) this.dispatch(claims, false);
+  }
+
+  private urgentLimit(): number {
+    if (!this.isExecutorUp || this.suspects.isIsolating) return 0;
+    const { poolTokens } = this.parts.limits;
+    const isFull = this.pooledTokens + this.unfilledTokens >= 2 * poolTokens || this.tokensInFlight >= (MAX_OPEN_POOLS + 1) * poolTokens;
+    return isFull ? 0 : Math.min(URGENT_CLAIMS, MAX_CLAIMS - this.claimed.size - this.settling.size);
+  }
+
   // ---- dispatch -------------------------------------------------------------------------------------------------
 
   private dispatch(claims: readonly RawClaim[], isQueueDrained: boolean): void {
@@ -243,7 +274,11 @@ export class Pipeline {
       return job === undefined ? [] : [this.hold(claim, job)];
     });
     if (this.suspects.claimed(fresh.map(({ claim: { jobId, stalls = 0 } }) => ({ jobId, stalls })))) this.giveBackHeld(); // the worker may die of them, and others with it
-    this.send(fresh, isQueueDrained);
+    // By themselves, so that their inputs are not read behind those of others.
+    const [urgent, rest] = [fresh.filter(({ job }) => isUrgent(job)), fresh.filter(({ job }) => !isUrgent(job))];
+    if (urgent.length > 0) this.lastUrgentMs = this.parts.clock.nowMs();
+    this.send(urgent, isQueueDrained && rest.length === 0);
+    this.send(rest, isQueueDrained);
   }
 
   private hold(claim: RawClaim, job: QueuedJob): ClaimedJob {
@@ -326,9 +361,10 @@ export class Pipeline {
   }
 
   /** It was handed over, and its child in the CPU lane has ended. */
-  private endAsKnown(claim: RawClaim, ending: KnownEnding, { reply, resultTtlMs }: QueuedJob): undefined {
+  private endAsKnown(claim: RawClaim, ending: KnownEnding, job: QueuedJob): undefined {
+    const { reply, resultTtlMs } = job;
     const outcome = ending.kind === 'complete' ? 'completed' : 'failed';
-    this.settle(claim, ending, { jobId: claim.jobId, outcome, reply, resultTtlMs, wasRepeated: false });
+    this.settle(claim, ending, { jobId: claim.jobId, outcome, reply, resultTtlMs, isUrgent: isUrgent(job), wasRepeated: false });
   }
 
   private quarantine(claim: RawClaim, message: string, job?: QueuedJob): undefined {
@@ -576,6 +612,21 @@ export class Pipeline {
     return new Promise((resolve) => this.wakers.push(resolve));
   }
 
+  /** The same, or after `ms`. */
+  private changeWithin(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const waker = (): void => {
+        cancel();
+        resolve();
+      };
+      const cancel = this.parts.clock.after(ms, () => {
+        this.wakers = this.wakers.filter((other) => other !== waker);
+        resolve();
+      });
+      this.wakers.push(waker);
+    });
+  }
+
   private wake(): void {
     for (const waker of this.wakers.splice(0)) waker();
   }
@@ -596,6 +647,10 @@ export class Pipeline {
   private endSleeps(): void {
     for (const end of this.sleepers) end();
   }
+}
+
+function isUrgent(job: QueuedJob): boolean {
+  return job.class === 'interactive';
 }
 
 function deadlinePassed({ deadlineMs = 0 }: QueuedJob): Failure {
@@ -630,7 +685,7 @@ function wasHandedOver(value: JobReturn): boolean {
 
 function announcementOf({ claim, job }: ClaimedJob, outcome: JobOutcome): Announcement | undefined {
   if (claim.lane === 'cpu') return undefined; // the job itself is in the main lane, and is announced when it ends there
-  const base = { jobId: job.jobId, reply: job.reply, resultTtlMs: job.resultTtlMs };
+  const base = { jobId: job.jobId, reply: job.reply, resultTtlMs: job.resultTtlMs, isUrgent: isUrgent(job) };
   switch (outcome.kind) {
     case 'committed': return { ...base, outcome: 'completed', wasRepeated: false };
     case 'already': return { ...base, outcome: 'completed', wasRepeated: true };
@@ -642,5 +697,5 @@ function announcementOf({ claim, job }: ClaimedJob, outcome: JobOutcome): Announ
 /** Without a job, because it could not even be read: nobody is known to wait for it, but its input must not stay behind. */
 function failedAnnouncement({ jobId, lane }: RawClaim, job?: QueuedJob): Announcement | undefined {
   if (lane === 'cpu') return undefined;
-  return { jobId, outcome: 'failed', reply: job?.reply, resultTtlMs: job?.resultTtlMs ?? 0, wasRepeated: false };
+  return { jobId, outcome: 'failed', reply: job?.reply, resultTtlMs: job?.resultTtlMs ?? 0, isUrgent: job !== undefined && isUrgent(job), wasRepeated: false };
 }

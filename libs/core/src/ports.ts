@@ -131,6 +131,8 @@ export interface JobSource {
   start(): Promise<void>;
   /** Up to `limit` jobs in as few round trips as possible; waits until there is at least one. Empty only while stopping. */
   claim(limit: number): Promise<readonly RawClaim[]>;
+  /** Of the jobs that are next in line, up to `limit` interactive ones; none when another is next. Does not wait. */
+  claimUrgent(limit: number): Promise<readonly RawClaim[]>;
   /** Gives a claim its ending. Faults of the server are retried inside until the lease is lost. */
   settle(claim: RawClaim, settlement: Settlement): Promise<SettleResult>;
   /** Called for each claim whose lease could not be renewed. */
@@ -151,6 +153,8 @@ export interface Announcement {
   readonly outcome: 'completed' | 'failed';
   readonly reply: string | undefined;
   readonly resultTtlMs: number;
+  /** An interactive job: told without waiting for what is being told of others. */
+  readonly isUrgent: boolean;
   /** Whether somebody else's commit made the result: then it may have been announced and taken already. */
   readonly wasRepeated: boolean;
 }
@@ -188,7 +192,8 @@ export type CommitResult = 'committed' | 'already' | 'conflict' | 'lease-lost';
 export interface PayloadStore {
   /** `hasInput` false: only the result's head is looked for (inline jobs have no input key). */
   read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]>;
-  commit(requests: readonly CommitRequest[]): Promise<readonly CommitResult[]>;
+  /** `isUrgent`: not behind other results that are being written. */
+  commit(requests: readonly CommitRequest[], options?: { readonly isUrgent?: boolean }): Promise<readonly CommitResult[]>;
   stop(): Promise<void>;
 }
 

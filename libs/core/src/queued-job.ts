@@ -7,7 +7,7 @@ import type { RawClaim } from './ports.ts';
 import type { AnyOrder } from './protocol.ts';
 import { parseSimilarityJob } from './similarity-schema.ts';
 
-export interface QueuedJob extends Pick<JobTerms, 'deadlineMs' | 'reply' | 'resultTtlMs'> {
+export interface QueuedJob extends Pick<JobTerms, 'class' | 'deadlineMs' | 'reply' | 'resultTtlMs'> {
   readonly jobId: string;
   readonly rows: number;
   /** What it takes of the pool, where the job says so. */

@@ -130,7 +130,7 @@ describe('admission', () => {
   test('the announcer gives back what ended jobs had: all of a failed one, all but the result of a completed one', async () => {
     await door({}).admit(rooms('a', 2));
     const announcer = await RedisAnnouncer.connect({ redisUrl: server.url, prefix, queue: QUEUE, log: new RecordingLogger() });
-    const ended = { reply: undefined, resultTtlMs: LIVE_RESULT_TTL_MS, wasRepeated: false };
+    const ended = { reply: undefined, resultTtlMs: LIVE_RESULT_TTL_MS, isUrgent: false, wasRepeated: false };
     await announcer.announce([{ ...ended, jobId: 'a-0', outcome: 'completed' }, { ...ended, jobId: 'a-1', outcome: 'failed' }]);
     await announcer.stop();
     expect(await load()).toEqual({ rows: 0, bytes: OWED_BYTES, unreadBytes: OWED_BYTES });

@@ -129,6 +129,13 @@ export class BullJobSource implements JobSource {
     });
   }
 
+  claimUrgent(limit: number): Promise<readonly RawClaim[]> {
+    return this.inTurn(async ({ bursts, brake }) => {
+      const allowed = await brake.allowed(limit);
+      return allowed === 0 ? [] : bursts.claimUrgent(allowed);
+    });
+  }
+
   private inTurn(take: (parts: Parts) => Promise<TakenJob[]>): Promise<readonly RawClaim[]> {
     const turn = this.claimTurn.then(async () => {
       const taken = this.parts === undefined ? [] : await take(this.parts);

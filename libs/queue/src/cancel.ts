@@ -101,7 +101,7 @@ export class Canceller {
   }
 
   private async announce(jobId: string, { reply }: FailedWaiting): Promise<'cancelled'> {
-    await this.announcer.announce([{ jobId, outcome: 'failed', reply, resultTtlMs: 0, wasRepeated: false }]);
+    await this.announcer.announce([{ jobId, outcome: 'failed', reply, resultTtlMs: 0, isUrgent: true, wasRepeated: false }]);
     return 'cancelled';
   }
 

@@ -66,6 +66,13 @@ export class ClaimBursts {
     return this.takeBursts(limit);
   }
 
+  /** Of the jobs that are next in line, at most `limit` interactive ones, or none. One call at a time, counted with `claim`. */
+  async claimUrgent(limit: number): Promise<TakenJob[]> {
+    const line = await unlessAborted(this.options.signal, this.orderAll());
+    const count = Math.min(limit, line?.urgent ?? 0);
+    return count === 0 ? [] : this.collect(this.options.takeNow(count));
+  }
+
   /** Resolves when no call is under way any more. */
   async settled(): Promise<void> {
     await Promise.all(this.late);
@@ -98,8 +105,14 @@ export class ClaimBursts {
   }
 
   /** Jobs without a place would be taken before all others: no further burst while there are some. */
-  private async orderRest(line: Line | undefined): Promise<void> {
-    for (let rest = line; rest !== undefined && rest.unplaced > 0 && !this.options.signal.aborted; ) rest = await this.options.order();
+  private async orderRest(line: Line | undefined): Promise<Line | undefined> {
+    let rest = line;
+    while (rest !== undefined && rest.unplaced > 0 && !this.options.signal.aborted) rest = await this.options.order();
+    return rest;
+  }
+
+  private async orderAll(): Promise<Line | undefined> {
+    return this.orderRest(await this.options.order());
   }
 
   private async collect(calls: readonly Promise<TakenJob | undefined>[]): Promise<TakenJob[]> {

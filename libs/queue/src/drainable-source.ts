@@ -39,6 +39,10 @@ export class DrainableSource implements JobSource {
     }
   }
 
+  async claimUrgent(limit: number): Promise<readonly RawClaim[]> {
+    return this.isPaused ? [] : this.inner.claimUrgent(limit);
+  }
+
   settle(claim: RawClaim, settlement: Settlement): Promise<SettleResult> {
     return this.inner.settle(claim, settlement);
   }

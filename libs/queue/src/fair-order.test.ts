@@ -46,6 +46,10 @@ async function order(mostJobs?: number): Promise<void> {
   while ((await orderWaiting(connection, { prefix, queue: 'embed-x', ...(mostJobs === undefined ? {} : { mostJobs }) })).unplaced > 0);
 }
 
+async function urgent(): Promise<number> {
+  return (await orderWaiting(connection, { prefix, queue: 'embed-x' })).urgent;
+}
+
 /** Claims as a worker does; the ids in their order. */
 async function claim(count: number): Promise<string[]> {
   const ids: string[] = [];
@@ -77,6 +81,20 @@ describe('fair order', () => {
     await queue.addBulk([...many('A', 6), ...many('B', 6)]);
     await order();
     expect(tenantsOf(await claim(12))).toMatch(/^(AB|BA){6}$/);
+  });
+
+  test('it is known how many of those next in line are interactive, whatever was handed back or came with a priority', async () => {
+    expect(await urgent()).toBe(0);
+    await queue.addBulk([...many('A', 3), { ...job('plain', 'P'), opts: { jobId: 'plain', priority: 1 } }]);
+    await order();
+    await queue.addBulk([...many('B', 3), ...many('I', 5, { class: 'interactive' })]);
+    expect(await urgent()).toBe(5);
+    const [first] = await claim(1);
+    expect(await urgent()).toBe(4);
+    await (await queue.getJob(first!))?.moveToWait('token-0');
+    expect(await urgent()).toBe(5);
+    expect((await claim(5)).every((id) => id.startsWith('I'))).toBe(true);
+    expect(await urgent()).toBe(0);
   });
 
   test('shares are of tokens, not of jobs', async () => {
@@ -188,7 +206,7 @@ describe('fair order', () => {
     await connection.zadd(key, '-500000', '', '-500000', 'b:A');
     await queue.addBulk(many('A', 20, {}, 100));
     await order();
-    expect(Number((await connection.zrange(queue.toKey('prioritized'), '-1', '-1', 'WITHSCORES'))[1])).toBe(-1);
+    expect(Number((await connection.zrange(queue.toKey('prioritized'), '-1', '-1', 'WITHSCORES'))[1])).toBe(-2);
     expect(await claim(22)).toEqual([...many('A', 2), ...many('A', 20, {}, 100)].map(({ opts }) => opts.jobId));
   });
 

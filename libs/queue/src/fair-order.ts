@@ -10,7 +10,8 @@
 // those of another. An interactive token is as long as 1/256 of a bulk token and its lead is larger: interactive jobs
 // go before bulk ones without ever stopping them (a tenant that never ceases uses its lead up, and then shares 256 : 1).
 //
-// Places lie between −2^53 and 0. BullMQ's own scores are 2^32 and above (a priority that a producer chose), so
+// Places of interactive jobs are odd, those of bulk jobs even: so whoever has room for interactive ones alone sees how many of
+// them are next. Places lie between −2^53 and 0. BullMQ's own scores are 2^32 and above (a priority that a producer chose), so
 // those are told apart, come last until they are given a place, and its 21 bits of priority are no limit here: 2^53 units are
 // two years of a device that runs 8 million tokens a second without one moment of an empty line, which begins anew.
 
@@ -27,6 +28,7 @@ export interface FairOrderOptions {
 
 /** 256 keyed jobs of 64 rows take the server about 1.7 ms (Valkey 9.1, 2026-11). */
 const MOST_JOBS = 256;
+const MOST_URGENT = 16;
 /** Where an empty line begins: close to −2^53, with room for leads. */
 const FIRST_PLACE = -(2 ** 53) + 2 ** 26;
 /** 2^18 tokens, about 5,000 short texts: what somebody who asked for nothing lately may put before those who wait for long. */
@@ -39,7 +41,7 @@ const PLACE_FIELD = 'shoalPlace';
 
 // KEYS[1] wait, KEYS[2] prioritized, KEYS[3] the order: a sorted set with the end of each flow's last job, and under the empty
 // name the virtual time. ARGV[1] prefix of job keys, ARGV[2] prefix of input keys, ARGV[3] most jobs. Returns how many in
-// `wait` still have no place, and how many jobs have one.
+// `wait` still have no place, how many jobs have one, and how many of those that are next are interactive.
 //
 // A job that was in line before (handed back, stalled, delayed, released by its child) keeps its place in its hash and is not
 // charged again. Larger inline jobs are not decoded (256 KiB of JSON would take a millisecond): a quote inside a JSON string
@@ -49,7 +51,12 @@ local UNITS, CHEAPER, BULK_LEAD, INTERACTIVE_LEAD, FIRST, LAST = 16, 256, ${BULK
 local most = tonumber(ARGV[3])
 local listed = redis.call('LRANGE', KEYS[1], -most, -1)
 local foreign = #listed < most and redis.call('ZRANGEBYSCORE', KEYS[2], 0, '+inf', 'LIMIT', 0, most - #listed) or {}
-if #listed == 0 and #foreign == 0 then return { 0, redis.call('ZCARD', KEYS[2]) } end
+local function told()
+  local first, urgent = redis.call('ZRANGE', KEYS[2], 0, ${MOST_URGENT - 1}, 'WITHSCORES'), 0
+  while first[2 * urgent + 2] and tonumber(first[2 * urgent + 2]) < 0 and tonumber(first[2 * urgent + 2]) % 2 == 1 do urgent = urgent + 1 end
+  return { redis.call('LLEN', KEYS[1]), redis.call('ZCARD', KEYS[2]), urgent }
+end
+if #listed == 0 and #foreign == 0 then return told() end
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -100,11 +107,12 @@ local function enter(id)
   local found = redis.call('HMGET', key, 'data', '${PLACE_FIELD}')
   local place = tonumber(found[2])
   if place then
-    place = math.min(place, now)
+    if place > now then place = now - now % 2 + place % 2 end
   else
     local isInteractive, flow, length = weigh(id, found[1] or '')
     local lead = isInteractive and INTERACTIVE_LEAD or (isEmpty and 0 or BULK_LEAD)
     place = math.min(math.max(now - lead, ends[flow] or tonumber(redis.call('ZSCORE', KEYS[3], flow) or -math.huge)), LAST)
+    place = place - place % 2 + (isInteractive and 1 or 0)
     ends[flow] = place + length
     if found[1] then redis.call('HSET', key, '${PLACE_FIELD}', text(place)) end
   end
@@ -116,19 +124,21 @@ for _, id in ipairs(foreign) do enter(id) end
 redis.call('ZADD', KEYS[2], unpack(line))
 if #listed > 0 then redis.call('LTRIM', KEYS[1], 0, -#listed - 1) end
 for flow, place in pairs(ends) do redis.call('ZADD', KEYS[3], text(place), flow) end
-return { redis.call('LLEN', KEYS[1]), redis.call('ZCARD', KEYS[2]) }
+return told()
 `);
 
 /** How many jobs wait: in line, and without a place in it. */
 export interface Line {
   readonly placed: number;
   readonly unplaced: number;
+  /** Interactive ones that are next in line; counted up to MOST_URGENT. */
+  readonly urgent: number;
 }
 
 /** Gives jobs their places. Some may have none afterwards, because one call orders no more than `mostJobs`. */
 export async function orderWaiting(connection: Redis, { prefix, queue, mostJobs = MOST_JOBS }: FairOrderOptions, signal?: AbortSignal): Promise<Line> {
   const keys = keySpace(prefix);
   const [reply] = await runScript(connection, ORDER, [[`${prefix}:${queue}:wait`, `${prefix}:${queue}:prioritized`, keys.order(queue), keys.job(queue, ''), keys.input(queue, ''), mostJobs]], { signal });
-  invariant(Array.isArray(reply), 'the order script answers with two numbers');
-  return { unplaced: Number(reply[0]), placed: Number(reply[1]) };
+  invariant(Array.isArray(reply), 'the order script answers with three numbers');
+  return { unplaced: Number(reply[0]), placed: Number(reply[1]), urgent: Number(reply[2]) };
 }

@@ -73,6 +73,12 @@ export class LanesSource implements JobSource {
     return turn;
   }
 
+  claimUrgent(limit: number): Promise<readonly RawClaim[]> {
+    const turn = this.turn.then(() => this.lookForUrgent(limit));
+    this.turn = turn.catch(() => undefined);
+    return turn;
+  }
+
   async settle(claim: RawClaim, settlement: Settlement): Promise<SettleResult> {
     return this.laneOf(claim).source.settle(claim, settlement);
   }
@@ -131,6 +137,15 @@ export class LanesSource implements JobSource {
       this.isClaiming = false;
       this.handBack(this.arrived.splice(0), 'more than was asked for');
     }
+  }
+
+  private async lookForUrgent(limit: number): Promise<RawClaim[]> {
+    const claims: RawClaim[] = [];
+    for (const lane of this.lanes()) {
+      const room = lane === this.main ? this.gate.allows(limit - claims.length) : limit - claims.length;
+      if (room >= 1 && !lane.isAsking && !this.isEnding) claims.push(...this.received(lane, await lane.source.claimUrgent(room)));
+    }
+    return claims;
   }
 
   private async look(limit: number): Promise<RawClaim[]> {

@@ -69,6 +69,19 @@ export function describeJobSource(name: string, make: () => Promise<JobSourceHar
       expect((await claim).map(({ jobId }) => jobId)).toEqual(['late']);
     });
 
+    test('of jobs that are next in line only interactive ones are claimed as urgent, without waiting', async () => {
+      const source = await open();
+      expect(await source.claimUrgent(8)).toEqual([]);
+      for (const jobId of ['one', 'two', 'three']) await harness.add(jobId, { v: 1, texts: [jobId], class: 'interactive' });
+      await harness.add('slow', { v: 1, texts: ['slow'], class: 'bulk' });
+      const claims = [...(await source.claimUrgent(2))];
+      expect(claims).toHaveLength(2);
+      claims.push(...(await source.claimUrgent(8)));
+      expect(claims.map(({ jobId }) => jobId).toSorted()).toEqual(['one', 'three', 'two']);
+      expect(await source.claimUrgent(8)).toEqual([]);
+      expect((await source.claim(1)).map(({ jobId }) => jobId)).toEqual(['slow']);
+    });
+
     test('a completed job has its return value, a failed one its code and message', async () => {
       await add('good', 'bad');
       const source = await open();

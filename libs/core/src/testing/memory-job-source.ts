@@ -98,6 +98,13 @@ export class MemoryQueue {
     return [...this.jobs.values()].filter((job) => claimableMs(job) <= this.clock.nowMs()).length;
   }
 
+  /** How many of those that come next say that they are interactive. */
+  urgentNext(): number {
+    const free = [...this.jobs.values()].filter((job) => claimableMs(job) <= this.clock.nowMs());
+    const others = free.findIndex(({ data }) => (data as { class?: unknown } | undefined)?.class !== 'interactive');
+    return others < 0 ? free.length : others;
+  }
+
   // ---- what a source does with it -------------------------------------------------------------------------------
 
   take(limit: number, nextToken: () => string): RawClaim[] {
@@ -196,6 +203,12 @@ export class MemoryJobSource implements JobSource {
       await this.untilClaimable();
     }
     return [];
+  }
+
+  /** Jobs are in the order in which they came: what is next may be interactive or not. */
+  async claimUrgent(limit: number): Promise<readonly RawClaim[]> {
+    const urgent = this.state === 'claiming' ? this.queue.urgentNext() : 0;
+    return urgent === 0 ? [] : this.takeUpTo(Math.min(limit, urgent));
   }
 
   /** Like `claim`, but does not wait. */

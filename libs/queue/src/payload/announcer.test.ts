@@ -34,7 +34,7 @@ afterAll(async () => {
 });
 
 function announcement(jobId: string, more: Partial<Announcement> = {}): Announcement {
-  return { jobId, outcome: 'completed', reply: keys.reply('me'), resultTtlMs: 50_000, wasRepeated: false, ...more };
+  return { jobId, outcome: 'completed', reply: keys.reply('me'), resultTtlMs: 50_000, isUrgent: false, wasRepeated: false, ...more };
 }
 
 async function leave(jobId: string): Promise<void> {

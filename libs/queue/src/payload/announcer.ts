@@ -55,12 +55,13 @@ export class RedisAnnouncer implements Announcer {
     const messages = [...byChannel(announcements)].map(([channel, ended]): Command => ['PUBLISH', channel, encodeReply({ queue, ...ended })]);
     try {
       const options = { signal: this.end.signal };
-      // Written back to back on one connection: one round trip, the messages last.
+      // Written back to back on one connection: one round trip. The messages go first, because their readers wait; a reader that
+      // takes its result before the rest was done finds it whole, and what follows does not undo that.
       await Promise.all([
+        askAll(this.connection, messages, options),
         runScript(this.connection, CLEAN, announcements.map((announcement) => this.cleaningAfter(announcement)), options),
         this.releaseRoom(announcements, 'completed'),
         this.releaseRoom(announcements, 'failed'),
-        askAll(this.connection, messages, options),
       ]);
     } catch (error) {
       log.warn({ jobs: announcements.length, err: error }, 'finished jobs could not be announced');

@@ -46,6 +46,8 @@ export class RedisPayloadStore implements PayloadStore {
   private readonly connection: Redis;
   /** For commits alone, so that inputs are not read behind results that are written. */
   private readonly writers: readonly Redis[];
+  /** For results that somebody waits for: not behind others, nor in one of the server's turns with them. */
+  private readonly urgentWriter: Redis;
   private readonly options: PayloadStoreOptions;
   private readonly keys: KeySpace;
   private readonly end = new AbortController();
@@ -53,6 +55,7 @@ export class RedisPayloadStore implements PayloadStore {
   private constructor(connection: Redis, options: PayloadStoreOptions) {
     this.connection = connection;
     this.writers = Array.from({ length: WRITERS }, () => openConnection(connectionOf(options)));
+    this.urgentWriter = openConnection(connectionOf(options));
     this.options = options;
     this.keys = keySpace(options.prefix);
     setMaxListeners(0, this.end.signal);
@@ -80,7 +83,7 @@ export class RedisPayloadStore implements PayloadStore {
    * it died. Nobody needs to tell these apart: the job is completed in both cases, and announcing it again only repeats a
    * message that is allowed to come twice.
    */
-  async commit(requests: readonly CommitRequest[]): Promise<readonly CommitResult[]> {
+  async commit(requests: readonly CommitRequest[], { isUrgent = false } = {}): Promise<readonly CommitResult[]> {
     const { cpuQueue, queue } = this.options;
     const calls = requests.map(({ jobId, lane, token, result, fingerprint, ttlMs }) => {
       const claimedFrom = lane === 'cpu' ? cpuQueue : queue;
@@ -88,14 +91,15 @@ export class RedisPayloadStore implements PayloadStore {
       invariant(result.toString('hex', 20, 28) === fingerprint, 'a result carries the fingerprint it is committed under');
       return [this.keys.lock(claimedFrom, jobId), this.keys.output(queue, jobId), token, result, ttlMs];
     });
-    const most = Math.ceil(calls.length / this.writers.length);
-    const replies = await Promise.all(this.writers.map((writer, at) => runScript(writer, COMMIT, calls.slice(at * most, (at + 1) * most), this.retrying())));
+    const writers = isUrgent ? [this.urgentWriter] : this.writers;
+    const most = Math.ceil(calls.length / writers.length);
+    const replies = await Promise.all(writers.map((writer, at) => runScript(writer, COMMIT, calls.slice(at * most, (at + 1) * most), this.retrying())));
     return replies.flat().map(toCommitResult);
   }
 
   async stop(): Promise<void> {
     this.end.abort();
-    await Promise.all([this.connection, ...this.writers].map((connection) => closeConnection(connection)));
+    await Promise.all([this.connection, this.urgentWriter, ...this.writers].map((connection) => closeConnection(connection)));
   }
 
   private retrying(): RetryOptions {
