@@ -8,7 +8,7 @@ export default defineConfig({
   test: {
     include: ['**/*.test.ts'],
     exclude: ['**/node_modules/**', '**/dist/**'],
-    testTimeout: 30_000,
+    testTimeout: 60_000, // starting all of `shoal up` takes 3 s, and 15 s on a machine with much else to do
     hookTimeout: 60_000,
     pool: 'forks',
     expect: { poll: { timeout: 10_000 } },

@@ -6,7 +6,8 @@
 // up:       it said `ready`.
 // pausing:  it died. The next one starts after a pause that doubles from a quarter of a second up to ten, and is short again
 //           once a process has been up for half a minute.
-// failed:   it could not be started even once. Final.
+// failed:   it could not be started even once. Final, unless it is one of several that do the same (`others`): then this is said
+//           and it goes on pausing, because a device that is taken or ill may come back.
 // stopped:  it was told to stop and is gone. Final.
 //
 // A part leaves by itself when the channel to this process closes, so that even a SIGKILL leaves nothing behind.
@@ -18,7 +19,7 @@ import { fileURLToPath } from 'node:url';
 import { ShoalError, environmentName } from '@shoal/core';
 import { stopWorker, unfitReport } from './keep-worker.ts';
 
-export type App = 'cpu-worker' | 'producer' | 'dashboard';
+export type App = 'cpu-worker' | 'gpu-worker' | 'producer' | 'dashboard';
 
 /** What a process says when it is up: its pid, and its url or device and model. */
 export type ReadyReport = Readonly<Record<string, unknown>>;
@@ -34,6 +35,8 @@ export interface PartOptions {
   readonly onReturn: (report: ReadyReport) => void;
   /** How long it may take to stop before it is killed. */
   readonly stopMs: number;
+  /** Others do the same work, so that one which cannot be started is tried again for as long as they run. */
+  readonly hasOthers?: boolean;
 }
 
 const FIRST_PAUSE_MS = 250;
@@ -48,6 +51,7 @@ export class Part {
   readonly #first = Promise.withResolvers<ReadyReport>();
   readonly #running: Promise<void>;
   #firstReport: ReadyReport | undefined;
+  #hasDied = false;
 
   constructor(options: PartOptions) {
     this.#options = options;
@@ -72,10 +76,14 @@ export class Part {
       const startedMs = performance.now();
       const { reason, failure } = await this.#runOne();
       if (signal.aborted) return;
-      if (this.#firstReport === undefined && (failure !== undefined || deaths >= MOST_FAILED_STARTS)) return this.#first.reject(failure ?? neverUp(this.#options.name, reason));
+      const isUnfit = this.#firstReport === undefined && (failure !== undefined || deaths >= MOST_FAILED_STARTS);
+      if (isUnfit) this.#first.reject(failure ?? neverUp(this.#options.name, reason));
+      if (isUnfit && this.#options.hasOthers !== true) return;
+      this.#hasDied = true;
       this.#options.onDeath(reason);
       if (performance.now() - startedMs > STEADY_MS) deaths = 1;
-      await delay(Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** (deaths - 1)), undefined, { signal }).catch(() => undefined);
+      const pauseMs = isUnfit ? LONGEST_PAUSE_MS : Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** (deaths - 1));
+      await delay(pauseMs, undefined, { signal }).catch(() => undefined);
     }
   }
 
@@ -101,9 +109,10 @@ export class Part {
   }
 
   #isUp(report: ReadyReport): void {
-    if (this.#firstReport !== undefined) return this.#options.onReturn(report);
-    this.#firstReport = report;
+    const isReturn = this.#hasDied;
+    this.#firstReport ??= report;
     this.#first.resolve(report);
+    if (isReturn) this.#options.onReturn(report);
   }
 }
 

@@ -198,10 +198,10 @@ function addModel(program: Command, terminal: Terminal): void {
 
 function addUp(program: Command, terminal: Terminal): void {
   const command = program.command('up')
-    .summary('everything on this machine: queue server, HTTP, worker, dashboard')
-    .description('Starts a private queue server (or uses the one of REDIS_URL), the HTTP producer with OpenAI’s API, a worker on the CPU and the dashboard; starts again what dies. Ctrl-C answers what is open, drains the worker and leaves nothing running.')
+    .summary('everything on this machine: queue server, HTTP, workers, dashboard')
+    .description('Starts a private queue server (or uses the one of REDIS_URL), the HTTP producer with OpenAI’s API, a worker for each GPU that can be used and one on the CPU, a worker for similarity, and the dashboard; starts again what dies. With --device only that device and the CPU work. Ctrl-C answers what is open, drains the workers and leaves nothing running.')
     .option('--json', 'print the addresses as one line of JSON');
-  addSettings(command, ['model', 'maxTokens', ...HTTP, ...DASHBOARD, ...CONNECTION, ...WORKER]);
+  addSettings(command, ['device', 'model', 'maxTokens', ...HTTP, ...DASHBOARD, ...CONNECTION, ...WORKER]);
   command.action(async (flags: UpFlags) => (await import('./commands/up.ts')).up(terminal, flags));
 }
 

@@ -12,7 +12,7 @@ interface Addresses {
   readonly http: string;
   readonly dashboard: string;
   readonly redisUrl: string;
-  readonly pids: Readonly<Record<'http' | 'worker' | 'dashboard' | 'similarity', number>>;
+  readonly pids: Readonly<Record<'http' | 'dashboard' | 'similarity', number>> & { readonly workers: readonly number[] };
 }
 
 let sandbox: Sandbox;
@@ -54,8 +54,8 @@ async function firstOutput({ child, ended }: Running, matching: RegExp): Promise
   return Promise.race([found, ended.then(({ stderr }) => Promise.reject(new Error(`the command ended: ${stderr}`)))]);
 }
 
-async function startAll(environment: Readonly<Record<string, string>> = {}): Promise<{ readonly one: Running; readonly at: Addresses }> {
-  const one = start(['up', '--json', ...FREE_PORTS], environment);
+async function startAll(environment: Readonly<Record<string, string>> = {}, args: readonly string[] = []): Promise<{ readonly one: Running; readonly at: Addresses }> {
+  const one = start(['up', '--json', ...FREE_PORTS, ...args], environment);
   const at: Addresses = JSON.parse(await firstOutput(one, /\n/));
   return { one, at };
 }
@@ -80,7 +80,7 @@ test('up: the openai client gets a vector, the dashboard shows its job, metrics 
 
 test('up: whatever is killed comes back at the same address', async () => {
   const { one, at } = await startAll({ SHOAL_REDIS_URL: server.url });
-  for (const name of ['http', 'worker', 'dashboard', 'similarity'] as const) process.kill(at.pids[name], 'SIGKILL');
+  for (const pid of [at.pids.http, ...at.pids.workers, at.pids.dashboard, at.pids.similarity]) process.kill(pid, 'SIGKILL');
   await expect.poll(() => one.stderr().match(/is up again/g)?.length, { timeout: 20_000 }).toBe(4);
   expect(at.redisUrl).toBe(server.url);
   expect(await dimensionsOf(at.http)).toBe(32);
@@ -97,6 +97,15 @@ test('up: a port that is taken ends the command with the setting to change, and 
   const { code, stderr } = await start(['up', '--http-port', String(port), '--dashboard-port', '0'], { SHOAL_REDIS_URL: server.url }).ended;
   taken.close();
   expect([code, stderr]).toEqual([2, expect.stringMatching(/cannot listen on 127\.0\.0\.1:\d+.*httpPort/)]);
+});
+
+test('up: a device that is refused leaves the CPU at work, and is said once', async () => {
+  const { one, at } = await startAll({ SHOAL_REDIS_URL: server.url }, ['--device', 'gpu:7']);
+  expect(at.pids.workers).toHaveLength(1);
+  expect(await dimensionsOf(at.http)).toBe(32);
+  expect(one.stderr().match(/the worker on gpu:7 ended \(device gpu:7 was asked for and cannot be used/g)).toHaveLength(1);
+  one.child.kill('SIGTERM');
+  expect(await one.ended).toMatchObject({ code: 0 });
 });
 
 test('up: killed, it takes everything with it', async () => {

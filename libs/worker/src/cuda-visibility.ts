@@ -6,7 +6,7 @@ export type Visibility = { readonly devices: string } | { readonly refusal: stri
 /** `given`: CUDA_VISIBLE_DEVICES as it was found. The result's `devices` is what to set it to: an index, a UUID or a MIG id. */
 export function visibleDevice(index: number, given: string | undefined): Visibility {
   if (given === undefined) return { devices: String(index) };
-  const listed = beforeFirstInvalid(given.split(',').map((entry) => entry.trim()));
+  const listed = listedDevices(given);
   const chosen = listed[index];
   if (chosen !== undefined) return { devices: chosen };
   if (listed.length === 0) return { refusal: `CUDA_VISIBLE_DEVICES is ${JSON.stringify(given)}, which hides every GPU from CUDA; unset it, or name the GPU there` };
@@ -14,7 +14,8 @@ export function visibleDevice(index: number, given: string | undefined): Visibil
 }
 
 /** As the driver reads the list: an entry that is no device ends it. */
-function beforeFirstInvalid(entries: readonly string[]): readonly string[] {
+export function listedDevices(given: string): readonly string[] {
+  const entries = given.split(',').map((entry) => entry.trim());
   const invalid = entries.findIndex((entry) => !/^(\d+|GPU-.+|MIG-.+)$/.test(entry));
   return invalid === -1 ? entries : entries.slice(0, invalid);
 }

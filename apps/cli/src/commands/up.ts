@@ -1,10 +1,13 @@
-// `shoal up`: everything on this machine in one command: queue server, HTTP, two workers on the CPU (one embeds, one
-// compares), dashboard. Each is a process of its own, started again when it dies. Ctrl-C first stops taking requests, answers
-// those that are open, then drains the workers, then lets go of the queue server; nothing is left running.
+// `shoal up`: everything on this machine in one command: queue server, HTTP, dashboard, and workers: one for each GPU and one
+// on the CPU to embed, one to compare. Each is a process of its own, started again when it dies; a GPU that fails leaves the
+// others at work. Ctrl-C first stops taking requests, answers those that are open, then drains the workers, then lets go of
+// the queue server; nothing is left running.
 
 import { once } from 'node:events';
-import { environmentName, type Settings } from '@shoal/core';
-import { Part, forkApp, samePort, type App, type ReadyReport } from '../part.ts';
+import { cacheFolder, environmentName, type Settings } from '@shoal/core';
+import type { StoredModel } from '@shoal/models';
+import { localGpus } from '@shoal/worker';
+import { Part, forkApp, samePort, type App, type PartOptions, type ReadyReport } from '../part.ts';
 import { fetchModel, withServer, type QueueServer } from '../session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
@@ -16,63 +19,121 @@ const BEYOND_STOP_MS = 5_000;
 
 export async function up(terminal: Terminal, flags: UpFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
-  await fetchModel(terminal, settings.model, { settings, isQuiet: false });
-  await withServer(terminal, { settings, isQuiet: false }, (server) => runAll(terminal, settings, server, flags.json === true));
+  const model = await fetchModel(terminal, settings.model, { settings, isQuiet: false });
+  const devices = await devicesOf(terminal, settings, model);
+  await withServer(terminal, { settings, isQuiet: false }, (server) => runAll(terminal, { settings, devices, server, isJson: flags.json === true }));
 }
 
 interface Parts {
   readonly http: Part;
-  readonly worker: Part;
+  /** One for each device. */
+  readonly workers: readonly Part[];
   readonly similarity: Part;
   readonly dashboard: Part;
 }
 
-async function runAll(terminal: Terminal, settings: Settings, server: QueueServer, isJson: boolean): Promise<void> {
+interface RunTerms {
+  readonly settings: Settings;
+  readonly devices: readonly Device[];
+  readonly server: QueueServer;
+  readonly isJson: boolean;
+}
+
+async function runAll(terminal: Terminal, { settings, devices, server, isJson }: RunTerms): Promise<void> {
   const ending = AbortSignal.any([terminal.signal, server.lost]);
   ending.throwIfAborted();
   const ended = once(ending, 'abort').then(() => undefined);
-  const parts = startParts(terminal, { ...settings, redisUrl: server.redisUrl });
+  const parts = startParts(terminal, { ...settings, redisUrl: server.redisUrl }, devices);
   try {
-    const reports = await Promise.race([Promise.all([parts.http.ready, parts.worker.ready, parts.dashboard.ready, parts.similarity.ready]), ended]);
+    const reports = await Promise.race([Promise.all([parts.http.ready, someOf(parts.workers), parts.dashboard.ready, parts.similarity.ready]), ended]);
     if (reports !== undefined) await print(terminal, isJson ? asJson(reports, server.redisUrl) : asText(reports, settings));
     await ended;
     say(terminal, 'stopping: requests first, then the workers; a second Ctrl-C does not wait');
   } finally {
     await Promise.all([parts.http.stop(), parts.dashboard.stop()]);
-    await Promise.all([parts.worker.stop(), parts.similarity.stop()]);
+    await Promise.all([...parts.workers, parts.similarity].map((part) => part.stop()));
   }
   if (server.lost.aborted) throw server.lost.reason;
 }
 
-function startParts(terminal: Terminal, settings: Settings): Parts {
+/** What those said that could be started; where none could, why the first could not. */
+async function someOf(workers: readonly Part[]): Promise<ReadyReport[]> {
+  const found = await Promise.allSettled(workers.map((worker) => worker.ready));
+  const reports = found.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
+  if (reports.length === 0) await workers[0]?.ready;
+  return reports;
+}
+
+interface Device {
+  readonly device: string;
+  readonly environment: Readonly<Record<string, string>>;
+}
+
+const CPU: Device = { device: 'cpu', environment: {} };
+
+/** What was named, else every GPU that can be used. The CPU beside them takes what fits none of them. */
+async function devicesOf(terminal: Terminal, settings: Settings, model: StoredModel): Promise<readonly Device[]> {
+  if (settings.device === 'cpu' || (settings.device === 'auto' && model.graphKind === 'int8')) return [CPU];
+  if (settings.device !== 'auto') return [{ device: settings.device, environment: {} }, CPU];
+  const { ids, refusals } = await localGpus({ cacheDir: cacheFolder(settings.cacheDir, terminal.environment), environment: terminal.environment });
+  if (refusals.length > 0) say(terminal, `${ids.length === 0 ? 'no GPU is used' : 'not every GPU is used'}: ${refusals.join('; ')}. "shoal doctor" looks closer`);
+  const environment = { CUDA_VISIBLE_DEVICES: ids.join(',') };
+  return [...ids.map((_, index) => ({ device: `gpu:${index}`, environment })), CPU];
+}
+
+function startParts(terminal: Terminal, settings: Settings, devices: readonly Device[]): Parts {
   // Every line of three processes would bury what a person wants to see; whoever asks for another level gets it.
   const logLevel = settings.logLevel === 'info' ? 'warn' : settings.logLevel;
   const environment = { ...terminal.environment, ...settingsEnvironment({ ...settings, logLevel, device: 'cpu', kind: 'embed' }) };
-  // its metrics would be at the address of the other worker's
-  const similar = { [environmentName('kind')]: 'similarity', [environmentName('metricsPort')]: '0' };
-  const part = (app: App, name: string, stopMs: number, port?: 'httpPort' | 'dashboardPort', more?: Readonly<Record<string, string>>): Part => new Part({
-    name,
+  type More = Pick<PartOptions, 'hasOthers'> & { readonly port?: 'httpPort' | 'dashboardPort'; readonly environment?: Readonly<Record<string, string>> };
+  const part = (app: App, name: string, stopMs: number, { port, hasOthers = false, environment: more }: More = {}): Part => new Part({
+    name, hasOthers,
     stopMs: stopMs + BEYOND_STOP_MS,
     start: (first) => forkApp(app, { ...environment, ...more, ...(port === undefined ? {} : samePort(port, first)) }),
-    onDeath: (reason) => say(terminal, `${name} ended (${reason}); starting it again`),
-    onReturn: () => say(terminal, `${name} is up again`),
+    ...told(terminal, name),
+  });
+  const hasOthers = devices.length > 1;
+  const worker = ({ device, environment: more }: Device, at: number): Part => part(device === 'cpu' ? 'cpu-worker' : 'gpu-worker', hasOthers ? `the worker on ${device}` : 'the worker', settings.drainTimeoutMs, {
+    hasOthers,
+    environment: { ...more, [environmentName('device')]: device, [environmentName('metricsPort')]: String(portOf(settings.metricsPort, at)) },
   });
   return {
-    http: part('producer', 'HTTP', settings.requestTimeoutMs, 'httpPort'),
-    worker: part('cpu-worker', 'the worker', settings.drainTimeoutMs),
-    similarity: part('cpu-worker', 'the similarity worker', settings.drainTimeoutMs, undefined, similar),
-    dashboard: part('dashboard', 'the dashboard', 0, 'dashboardPort'),
+    http: part('producer', 'HTTP', settings.requestTimeoutMs, { port: 'httpPort' }),
+    workers: devices.map(worker),
+    similarity: part('cpu-worker', 'the similarity worker', settings.drainTimeoutMs, { environment: { [environmentName('kind')]: 'similarity', [environmentName('metricsPort')]: String(portOf(settings.metricsPort, devices.length)) } }),
+    dashboard: part('dashboard', 'the dashboard', 0, { port: 'dashboardPort' }),
   };
 }
 
-type Reports = readonly [http: ReadyReport, worker: ReadyReport, dashboard: ReadyReport, similarity: ReadyReport];
+/** What befalls a part, once: a device that stays away is tried again every ten seconds. */
+function told(terminal: Terminal, name: string): Pick<PartOptions, 'onDeath' | 'onReturn'> {
+  let saidLast: string | undefined;
+  return {
+    onDeath: (reason) => {
+      if (reason !== saidLast) say(terminal, `${name} ended (${reason}); starting it again`);
+      saidLast = reason;
+    },
+    onReturn: () => {
+      say(terminal, `${name} is up again`);
+      saidLast = undefined;
+    },
+  };
+}
 
-function asText([http, worker, dashboard, similarity]: Reports, { model }: Settings): string {
+/** Workers' metrics are at one port after the other; 0 stays none. */
+function portOf(first: number, at: number): number {
+  return first === 0 ? 0 : first + at;
+}
+
+type Reports = readonly [http: ReadyReport, workers: readonly ReadyReport[], dashboard: ReadyReport, similarity: ReadyReport];
+
+function asText([http, workers, dashboard, similarity]: Reports, { model }: Settings): string {
   const url = String(http['url']);
+  const places = workers.map(({ device, precision }) => `${String(device)} (${String(precision)})`);
   return `
   HTTP       ${url}/v1/embeddings   OpenAI's API; also /v1/models, /openapi.json, /metrics
   dashboard  ${String(dashboard['url'])}
-  worker     ${String(worker['model'])} on ${String(worker['device'])} (${String(worker['precision'])}), similarity on ${String(similarity['device'])}
+  ${workers.length === 1 ? 'worker ' : 'workers'}    ${String(workers[0]?.['model'])} on ${places.join(', ')}, similarity on ${String(similarity['device'])}
 
   curl ${url}/v1/embeddings -H 'content-type: application/json' -d '{"model": "${model}", "input": "hello"}'
 
@@ -80,6 +141,7 @@ Ctrl-C drains and stops all of it.
 `;
 }
 
-function asJson([http, worker, dashboard, similarity]: Reports, redisUrl: string): string {
-  return `${JSON.stringify({ http: http['url'], dashboard: dashboard['url'], redisUrl, pids: { http: http['pid'], worker: worker['pid'], dashboard: dashboard['pid'], similarity: similarity['pid'] } })}\n`;
+function asJson([http, workers, dashboard, similarity]: Reports, redisUrl: string): string {
+  const pids = { http: http['pid'], workers: workers.map(({ pid }) => pid), dashboard: dashboard['pid'], similarity: similarity['pid'] };
+  return `${JSON.stringify({ http: http['url'], dashboard: dashboard['url'], redisUrl, pids })}\n`;
 }

@@ -1,0 +1,60 @@
+// The GPUs of this machine that a worker each could run on, for whoever starts them all. Looks; opens nothing, so that a GPU
+// named here may still refuse its worker.
+
+import { cudaProviderProblem } from '@shoal/inference';
+import { readDevices, readSlices, type DeviceReading, type ReadDevicesOptions } from '@shoal/ops';
+import { linkKeptProvider } from './cuda-provider.ts';
+import { listedDevices } from './cuda-visibility.ts';
+import { unusable } from './nvidia-device.ts';
+
+export interface LocalGpus {
+  /** Indexes, UUIDs and MIG ids: as CUDA_VISIBLE_DEVICES they make gpu:0, gpu:1, … of themselves. */
+  readonly ids: readonly string[];
+  /** Why GPUs that are here stay idle, a sentence each. */
+  readonly refusals: readonly string[];
+}
+
+export interface LocalGpusOptions {
+  readonly cacheDir: string;
+  /** Its CUDA_VISIBLE_DEVICES says which there are, where it is set. */
+  readonly environment: Readonly<Record<string, string | undefined>>;
+  readonly tool?: ReadDevicesOptions;
+  /** Why the CUDA provider cannot be loaded. */
+  readonly providerProblem?: () => Promise<string | undefined>;
+}
+
+export async function localGpus({ cacheDir, environment, tool = {}, providerProblem = cudaProviderProblem }: LocalGpusOptions): Promise<LocalGpus> {
+  const read = await readDevices(tool);
+  if (!read.ok) return { ids: [], refusals: read.reason === 'no-tool' || read.reason === 'no-device' ? [] : [read.message] };
+  const { fit, refusals } = sorted(read.devices);
+  const given = environment['CUDA_VISIBLE_DEVICES'];
+  const ids = given === undefined ? await withSlices(fit, tool) : listedDevices(given).filter((id) => !isRefused(id, read.devices, fit));
+  if (ids.length === 0) return { ids, refusals };
+  await linkKeptProvider(cacheDir);
+  const problem = await providerProblem();
+  return problem === undefined ? { ids, refusals } : { ids: [], refusals: [...refusals, problem] };
+}
+
+function sorted(devices: readonly DeviceReading[]): { readonly fit: readonly DeviceReading[]; readonly refusals: readonly string[] } {
+  const checked = devices.map((device) => ({ device, refusal: unusable(device)?.reason }));
+  return {
+    fit: checked.flatMap(({ device, refusal }) => (refusal === undefined ? [device] : [])),
+    refusals: [...new Set(checked.flatMap(({ refusal }) => refusal ?? []))],
+  };
+}
+
+/** A GPU cut into slices is as many devices, and none as a whole. */
+async function withSlices(devices: readonly DeviceReading[], tool: ReadDevicesOptions): Promise<string[]> {
+  const slices = devices.some(isCut) ? await readSlices(tool) : [];
+  return devices.flatMap((device) => (isCut(device) ? slices.filter(({ deviceIndex }) => deviceIndex === device.index).map(({ id }) => id) : [String(device.index)]));
+}
+
+function isCut({ migMode }: DeviceReading): boolean {
+  return migMode === 'Enabled';
+}
+
+/** Slices are not looked up: the driver lists them elsewhere, and their GPU's worker will tell. */
+function isRefused(id: string, all: readonly DeviceReading[], fit: readonly DeviceReading[]): boolean {
+  const names = (device: DeviceReading): boolean => String(device.index) === id || (device.uuid !== undefined && id.startsWith('GPU-') && device.uuid.startsWith(id));
+  return !id.startsWith('MIG-') && all.some(names) && !fit.some(names);
+}
