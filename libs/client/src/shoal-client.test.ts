@@ -530,11 +530,15 @@ test('a server that stays away ends in QUEUE_UNREACHABLE', async () => {
   await own.restart();
 });
 
+/** Every connection but the one that says so. */
+function cutConnections(): void {
+  void redis.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes').then(() => redis.call('CLIENT', 'KILL', 'TYPE', 'pubsub')).catch(() => undefined);
+}
+
 test('connections that break again and again cost no row', async () => {
   const { client } = await setup({ jobTexts: 10, maxInFlightJobs: 16 }, { delayMs: () => 3 });
-  const cut = (): void => void redis.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes').then(() => redis.call('CLIENT', 'KILL', 'TYPE', 'pubsub')).catch(() => undefined);
   const blocks: StreamBlock<{ text: string }>[] = [];
-  for await (const block of client.embedStream(lines(3_000))) if (blocks.push(block) % 15 === 0) setTimeout(cut, 20 * Math.random());
+  for await (const block of client.embedStream(lines(3_000))) if (blocks.push(block) % 15 === 0) setTimeout(cutConnections, 20 * Math.random());
   expect(judge(blocks, 3_000)).toBe(EVERY_ROW);
 });
 
