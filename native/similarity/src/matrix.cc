@@ -7,11 +7,11 @@ void shoal_matrix(int isa, int threads, const float *queries, uint64_t query_cou
   const Kernels &kernels = kernels_of(isa);
   const uint32_t dims = rows->dims;
   const size_t tile_rows = kernels.tile_rows, panel = kernels.tile_queries;
-  const std::vector<float> packed_queries = pack_queries(kernels, queries, query_count, dims, query_scales(query_norms(queries, query_count, dims), metric));
+  const Packed packed_queries = pack_queries(kernels, queries, query_count, dims, query_scales(query_norms(queries, query_count, dims), metric));
   const auto tile = metric == SHOAL_L2 ? kernels.l2_tile : kernels.dot_tile;
   const float sign = metric == SHOAL_L2 ? -1.0f : 1.0f;
   in_blocks(threads, (rows->count + tile_rows - 1) / tile_rows, [&](auto next) {
-    std::vector<float> packed(tile_rows * dims), scratch(tile_rows * dims), out(panel * tile_rows);
+    Packed packed(tile_rows * dims), scratch(tile_rows * dims), out(panel * tile_rows);
     for (uint64_t t; next(&t) && !is_stopped(stop);) {
       const uint64_t row = t * tile_rows;
       const size_t count = std::min<uint64_t>(tile_rows, rows->count - row);

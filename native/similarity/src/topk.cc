@@ -233,7 +233,7 @@ void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count
   search.scales = query_scales(search.norms, metric);
   const bool is_packed = query_count >= MIN_PACKED_QUERIES;
   const size_t panel = kernels.tile_queries, padded = (query_count + panel - 1) / panel * panel;
-  std::vector<float> prepared;
+  Packed prepared;
   if (is_packed) prepared = pack_queries(kernels, queries, query_count, dims, search.scales);
   else prepared.assign(queries, queries + query_count * dims);
   if (!is_packed && metric == SHOAL_COSINE)
@@ -247,7 +247,7 @@ void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count
     std::vector<Best> &best = parts[part.fetch_add(1)];
     for (uint64_t q = 0; q < query_count; q++) best.emplace_back(kept, error_of(*rows, metric, search.norms[q]));
     std::vector<float> limits(padded, std::numeric_limits<float>::quiet_NaN());
-    std::vector<float> packed(is_packed ? block_rows * dims : 0), scratch(std::max<size_t>(2, kernels.tile_rows) * dims), tile(GROUP_PANELS * panel * kernels.tile_rows);
+    Packed packed(is_packed ? block_rows * dims : 0), scratch(std::max<size_t>(2, kernels.tile_rows) * dims), tile(GROUP_PANELS * panel * kernels.tile_rows);
     for (uint64_t block; next(&block) && !is_stopped(stop);) {
       const uint64_t first = block * block_rows, last = std::min<uint64_t>(rows->count, first + block_rows);
       if (is_packed) search_packed(search, prepared.data(), first, last, first + threads * block_rows, packed.data(), scratch.data(), tile.data(), limits.data(), best);
