@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ShoalClient } from '@shoal/client';
-import { Pool, cacheFolder, fixedBudget, resolveSettings } from '@shoal/core';
+import { Pool, cacheFolder, fixedBudget, resolveSettings, type MicroBatch } from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { startTestServer } from '@shoal/queue/testing';
@@ -39,32 +39,55 @@ export async function openBackend(model: StoredModel, threads: number, kind = mo
   return OrtBackend.open({ graphPath, dims: model.dims, threads, slotRows: settings.maxRows, slotTokens: Math.max(slotTokens, MAX_TOKENS) });
 }
 
-/** Runs token ids: all rows in one pool, batches cut by the worker's own rules, two queued at the device. */
-export async function runRows(backend: OrtBackend, ids: readonly ArrayLike<number>[], { maxPaddedTokens, maxRows } = { maxPaddedTokens: MAX_PADDED_TOKENS, maxRows: settings.maxRows }): Promise<{ readonly vectors: Float32Array; readonly paddingEfficiency: number }> {
-  const vectors = new Float32Array(ids.length * backend.dims);
-  const pool = new Pool<{ ids: ArrayLike<number>; index: number; tokens: number; enteredMs: number; isInteractive: boolean }>();
+interface IdRow {
+  readonly ids: ArrayLike<number>;
+  readonly index: number;
+  readonly tokens: number;
+  readonly enteredMs: number;
+  readonly isInteractive: boolean;
+}
+
+export interface Limits {
+  readonly maxPaddedTokens: number;
+  readonly maxRows: number;
+}
+
+/** The micro-batches of these rows when all of them wait at once, by the worker's own rules. */
+export function cutRows(ids: readonly ArrayLike<number>[], { maxPaddedTokens, maxRows }: Limits): readonly MicroBatch<IdRow>[] {
+  const pool = new Pool<IdRow>();
   const { rowsAt } = fixedBudget({ maxPaddedTokens, maxRows });
   for (const [index, row] of ids.entries()) pool.add({ ids: row, index, tokens: row.length, enteredMs: 0, isInteractive: false });
-  const realTokens = pool.tokens;
-  let paddedTokens = 0;
+  const cut = (): MicroBatch<IdRow> | undefined => pool.cut({ rowsAt, maxRowAgeMs: Infinity }, 0);
+  const batches: MicroBatch<IdRow>[] = [];
+  for (let batch = cut(); batch !== undefined; batch = cut()) batches.push(batch);
+  return batches;
+}
+
+/** One micro-batch; its rows' vectors go to their places. */
+export async function runBatch(backend: OrtBackend, { rows, width }: MicroBatch<IdRow>, vectors: Float32Array): Promise<void> {
+  const slot = backend.lend()!;
+  slot.ids.fill(0, 0, rows.length * width);
+  for (const [at, row] of rows.entries()) {
+    slot.ids.set(row.ids, at * width);
+    slot.lengths[at] = row.tokens;
+  }
+  const result = await backend.run(slot, { rows: rows.length, width });
+  if (!result.ok) throw new Error(result.outOfVram.message);
+  for (const [at, row] of rows.entries()) vectors.set(slot.embeddings.subarray(at * backend.dims, (at + 1) * backend.dims), row.index * backend.dims);
+  backend.giveBack(slot);
+}
+
+/** Runs token ids, two micro-batches queued at the device. */
+export async function runRows(backend: OrtBackend, ids: readonly ArrayLike<number>[], limits: Limits = { maxPaddedTokens: MAX_PADDED_TOKENS, maxRows: settings.maxRows }): Promise<{ readonly vectors: Float32Array; readonly paddingEfficiency: number }> {
+  const vectors = new Float32Array(ids.length * backend.dims);
+  const batches = cutRows(ids, limits);
+  const waiting = batches.values();
   const lane = async (): Promise<void> => {
-    for (let batch = pool.cut({ rowsAt, maxRowAgeMs: Infinity }, 0); batch !== undefined; batch = pool.cut({ rowsAt, maxRowAgeMs: Infinity }, 0)) {
-      const slot = backend.lend()!;
-      const { rows, width } = batch;
-      slot.ids.fill(0, 0, rows.length * width);
-      for (const [at, row] of rows.entries()) {
-        slot.ids.set(row.ids, at * width);
-        slot.lengths[at] = row.tokens;
-      }
-      paddedTokens += rows.length * width;
-      const result = await backend.run(slot, { rows: rows.length, width });
-      if (!result.ok) throw new Error(result.outOfVram.message);
-      for (const [at, row] of rows.entries()) vectors.set(slot.embeddings.subarray(at * backend.dims, (at + 1) * backend.dims), row.index * backend.dims);
-      backend.giveBack(slot);
-    }
+    for (const batch of waiting) await runBatch(backend, batch, vectors);
   };
   await Promise.all([lane(), lane()]);
-  return { vectors, paddingEfficiency: realTokens / paddedTokens };
+  const paddedTokens = batches.reduce((sum, { rows, width }) => sum + rows.length * width, 0);
+  return { vectors, paddingEfficiency: ids.reduce((sum, row) => sum + row.length, 0) / paddedTokens };
 }
 
 /** A queue server with an append-only file, a CPU worker and a client: texts in, vectors out. */

@@ -1,9 +1,10 @@
 // Measures what a model can do on a device: how much memory runs need, and the token budget at which the standard length mix
 // gives most texts per second. Budgets are tried by running the very micro-batches that a worker would cut, in a process of its own:
-// first doubling until larger ones only lose, then those near the best again and again, in alternating order. What each micro-batch
-// takes is the median of its rounds: a moment in which somebody else wanted the machine slows single runs, not a budget. Stores what it found.
+// first doubling until larger ones only lose, then those near the best again and again, their micro-batches in turns, and the choice is
+// among these. What each micro-batch takes is the median of its rounds: a moment in which somebody else wanted the machine slows single
+// runs, not a budget. Ends within two minutes, with fewer rounds where the device is slow. Stores what it found.
 
-import { toFailure, type DeviceProfileKey, type Logger, type MemoryLaw, type RunShape, type Tokenizer } from '@shoal/core';
+import { ShoalError, toFailure, type DeviceProfileKey, type Logger, type MemoryLaw, type RunShape, type Tokenizer } from '@shoal/core';
 import { OrtBackend, type OrtBackendOptions } from '@shoal/inference';
 import type { StoredModel } from '@shoal/models';
 import { CPU_KNEE_TOKENS, gpuPreset } from './device-budget.ts';
@@ -59,12 +60,16 @@ const LEAST_SAMPLE_ROWS = 96;
 const MOST_SAMPLE_ROWS = 200_000;
 const ROUNDS = 5;
 /** A single round is off by so much now and then: what came as near as this is tried again. */
-const NEAR_THE_BEST = 0.9;
+const NEAR_THE_BEST = 0.8;
 /** The smallest budget within this share of the best: it waits less and holds less. */
 const GOOD_ENOUGH = 0.98;
 const SILENCE_MS = 120_000;
-/** On a slow or busy device: from then on no larger budget is tried, and no further round begins. */
-const LATE_MS = 75_000;
+/** On a slow or busy device no larger budget is tried from then on, so that time is left for a second look. */
+const CLIMB_END_MS = 50_000;
+/** Two minutes are promised: no round begins that would end later. */
+const END_MS = 105_000;
+/** A process opens its graph and warms up beside what it measures. */
+const ROUND_OVERHEAD = 1.5;
 
 export async function tune(options: TuneOptions): Promise<TuneReport> {
   const { cacheDir, threads, log, model, onProgress = () => undefined } = options;
@@ -77,10 +82,10 @@ export async function tune(options: TuneOptions): Promise<TuneReport> {
   onProgress(0.2);
   const bench = new BudgetBench(options, backend, startedMs);
   const coarse = await bench.climb((share) => onProgress(0.2 + 0.3 * share));
-  const tried = await bench.refine(coarse, (share) => onProgress(0.5 + 0.5 * share));
-  const kneeTokens = pick(tried);
+  const fine = await bench.refine(coarse, (share) => onProgress(0.5 + 0.5 * share));
+  const kneeTokens = pick(fine.length > 0 ? fine : coarse); // what was tried at another moment says little beside it
   const path = await storeProfile(cacheDir, key, { kneeTokens, ...(memory.law !== undefined && { memory: memory.law }) }, log);
-  return { device, key, tried, kneeTokens, presetTokens: await presetTokens(options, backend), memory: memory.law, memoryReason: memory.reason, seconds: (performance.now() - startedMs) / 1000, path };
+  return { device, key, tried: together(coarse, fine), kneeTokens, presetTokens: await presetTokens(options, backend), memory: memory.law, memoryReason: memory.reason, seconds: (performance.now() - startedMs) / 1000, path };
 }
 
 /** The device a worker would choose, closed again: probes open it anew. */
@@ -131,34 +136,36 @@ class BudgetBench {
     const tried: TriedBudget[] = [];
     let best = 0;
     let worse = 0;
-    for (let budget = FIRST_TOKENS; budget <= MOST_TOKENS && worse < WORSE_IN_A_ROW && !(tried.length > 0 && this.isLate()); budget *= 2) {
+    for (let budget = FIRST_TOKENS; budget <= MOST_TOKENS && worse < WORSE_IN_A_ROW && (tried.length === 0 || this.elapsedMs() < CLIMB_END_MS); budget *= 2) {
       const [found] = await this.measure([budget], 1);
-      if (found === undefined) break; // no memory for it
+      if (found === undefined) break; // no memory for it, or no time
       tried.push(found);
       this.textsPerMs = found.textsPerSecond / 1000;
       worse = found.textsPerSecond < WORSE * best ? worse + 1 : 0;
       best = Math.max(best, found.textsPerSecond);
       onProgress(Math.min(1, tried.length / 8));
     }
+    if (tried.length === 0) throw new ShoalError('OUT_OF_VRAM', `not even a batch of ${FIRST_TOKENS} padded tokens runs on this device; free some of its memory or use a smaller model`);
     return tried;
   }
 
-  /** What came near the best again, and what lies half a step from the best. */
+  /** What came near the best again, and what lies half a step from the best. None where there was no time for it. */
   async refine(coarse: readonly TriedBudget[], onProgress: (share: number) => void): Promise<readonly TriedBudget[]> {
-    const best = coarse.reduce((most, other) => (other.textsPerSecond > most.textsPerSecond ? other : most)).maxPaddedTokens;
+    const best = bestOf(coarse);
     const largest = coarse.at(-1)!.maxPaddedTokens;
-    const near = coarse.filter(({ textsPerSecond }) => textsPerSecond >= NEAR_THE_BEST * Math.max(...coarse.map((other) => other.textsPerSecond))).map(({ maxPaddedTokens }) => maxPaddedTokens);
-    const budgets = [...near, best * 0.75, best * 1.5].filter((budget) => budget >= FIRST_TOKENS && budget <= largest).sort((a, b) => a - b);
-    const fine = await this.measure(budgets, ROUNDS, onProgress);
-    const rest = coarse.filter(({ maxPaddedTokens }) => fine.every((other) => other.maxPaddedTokens !== maxPaddedTokens));
-    return [...rest, ...fine].sort((a, b) => a.maxPaddedTokens - b.maxPaddedTokens);
+    const near = coarse.filter(({ textsPerSecond }) => textsPerSecond >= NEAR_THE_BEST * best.textsPerSecond).map(({ maxPaddedTokens }) => maxPaddedTokens);
+    const budgets = [...near, best.maxPaddedTokens * 0.75, best.maxPaddedTokens * 1.5].filter((budget) => budget >= FIRST_TOKENS && budget <= largest).sort((a, b) => a - b);
+    return this.measure(budgets, ROUNDS, onProgress);
   }
 
   /** Budgets in the order given, then in the reverse, and so on, over the same rows. Those that there was memory for. */
   private async measure(budgets: readonly number[], rounds: number, onProgress: (share: number) => void = () => undefined): Promise<readonly TriedBudget[]> {
     const plans = budgets.map((budget) => this.plan(budget));
-    for (let round = 0; round < rounds && !(round > 0 && this.isLate()); round++) {
+    let roundMs = plans.reduce((sum, { rows }) => sum + rows / this.textsPerMs, 0) * ROUND_OVERHEAD;
+    for (let round = 0; round < rounds && this.elapsedMs() + roundMs < END_MS; round++) {
+      const beganMs = this.elapsedMs();
       await this.runOnce(round % 2 === 0 ? plans : plans.toReversed(), (share) => onProgress((round + share) / rounds));
+      roundMs = this.elapsedMs() - beganMs;
     }
     return plans.filter(({ runMs }) => runMs.every((found) => found.length > 0)).map(({ maxPaddedTokens, rows, runMs }) => ({
       maxPaddedTokens, textsPerSecond: (rows * 1000) / runMs.reduce((sum, found) => sum + median(found), 0),
@@ -168,15 +175,15 @@ class BudgetBench {
   /** One process, every plan once. Counts for nothing when memory ran out on the way. */
   private async runOnce(plans: readonly Plan[], onProgress: (share: number) => void): Promise<void> {
     const warm = warmUp(plans);
-    const shapes = [...warm, ...plans.flatMap((plan) => plan.shapes)];
+    const turns = inTurns(plans);
+    const shapes = [...warm, ...turns.map(({ shape }) => shape)];
     const ran = await this.probe(shapes, onProgress);
     if (ran.length < shapes.length) return;
-    const counted = ran.slice(warm.length).values();
-    for (const plan of plans) for (const found of plan.runMs) found.push(counted.next().value!.runMs[0]!);
+    for (const [i, { runMs }] of turns.entries()) runMs.push(ran[warm.length + i]!.runMs[0]!);
   }
 
-  private isLate(): boolean {
-    return performance.now() - this.startedMs > LATE_MS;
+  private elapsedMs(): number {
+    return performance.now() - this.startedMs;
   }
 
   private plan(maxPaddedTokens: number): Plan {
@@ -199,9 +206,29 @@ function warmUp(plans: readonly Plan[]): readonly RunShape[] {
   return plans.map(({ shapes }) => shapes.reduce((most, shape) => (shape.rows * shape.width > most.rows * most.width ? shape : most)));
 }
 
+/** The runs of all plans, each plan's spread evenly: a moment in which somebody else wants the machine slows all of them alike. */
+function inTurns(plans: readonly Plan[]): readonly { readonly shape: RunShape; readonly runMs: number[] }[] {
+  return plans
+    .flatMap(({ shapes, runMs }, place) => shapes.map((shape, i) => ({ shape, runMs: runMs[i]!, at: (i + (place + 0.5) / plans.length) / shapes.length })))
+    .sort((a, b) => a.at - b.at);
+}
+
 function pick(tried: readonly TriedBudget[]): number {
-  const best = Math.max(...tried.map(({ textsPerSecond }) => textsPerSecond));
-  return tried.find(({ textsPerSecond }) => textsPerSecond >= GOOD_ENOUGH * best)!.maxPaddedTokens;
+  const best = bestOf(tried);
+  return tried.find(({ textsPerSecond }) => textsPerSecond >= GOOD_ENOUGH * best.textsPerSecond)!.maxPaddedTokens;
+}
+
+function bestOf(tried: readonly TriedBudget[]): TriedBudget {
+  return tried.reduce((most, other) => (other.textsPerSecond > most.textsPerSecond ? other : most));
+}
+
+/** All that was tried, ascending. The machine may have been faster or slower in the first pass: its rates are told on the scale of the later rounds. */
+function together(coarse: readonly TriedBudget[], fine: readonly TriedBudget[]): readonly TriedBudget[] {
+  const again = new Map(fine.map((budget) => [budget.maxPaddedTokens, budget.textsPerSecond]));
+  const ratios = coarse.flatMap(({ maxPaddedTokens, textsPerSecond }) => (again.has(maxPaddedTokens) ? [again.get(maxPaddedTokens)! / textsPerSecond] : []));
+  const scale = ratios.length === 0 ? 1 : median(ratios);
+  const once = coarse.filter(({ maxPaddedTokens }) => !again.has(maxPaddedTokens)).map((budget) => ({ ...budget, textsPerSecond: budget.textsPerSecond * scale }));
+  return [...once, ...fine].sort((a, b) => a.maxPaddedTokens - b.maxPaddedTokens);
 }
 
 function median(values: readonly number[]): number {
