@@ -10,12 +10,17 @@ import type { QueueDepth } from '@shoal/queue';
 import type { Embedder } from './embedder.ts';
 import { checkModel, parseEmbeddingsRequest, type ServedModel } from './embeddings-request.ts';
 import { toResponse } from './embeddings-response.ts';
-import { EMBEDDINGS_SCHEMA, HEALTH_SCHEMA, METRICS_SCHEMA, MODELS_SCHEMA, MODEL_SCHEMA, READY_SCHEMA } from './openapi.ts';
+import { COSINE_SCHEMA, EMBEDDINGS_SCHEMA, HEALTH_SCHEMA, METRICS_SCHEMA, MODELS_SCHEMA, MODEL_SCHEMA, READY_SCHEMA, RESCORE_SCHEMA, SPREAD_SCHEMA, TOPK_SCHEMA } from './openapi.ts';
+import { withPatience, type PatienceTerms } from './patience.ts';
 import { invalid, overloaded, toProblem, unavailable } from './problem.ts';
+import { parseCosine, parseRescore, parseSpread, parseTopK } from './similarity-request.ts';
+import { toRankings, toScores } from './similarity-response.ts';
 
 export interface AppParts {
   readonly model: ServedModel & { readonly maxTokens: number };
   readonly embedder: Embedder;
+  /** How long answers of the queue `similarity` are waited for. */
+  readonly similarity: Omit<PatienceTerms, 'what'>;
   readonly metrics: MetricRegistry<typeof PRODUCER_METRICS>;
   /** Rejects when the queue server does not answer; may wait long when it hangs. */
   readonly depth: () => Promise<QueueDepth>;
@@ -40,10 +45,12 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   app.setNotFoundHandler((request, reply) => answerProblem(notFound(app, request, reply), request, reply, parts.log));
   app.removeContentTypeParser('text/plain');
   countRequests(app, parts);
-  await app.register(swagger, { openapi: { openapi: '3.1.0', info: { title: 'Shoal', description: 'Embeddings through a durable queue, in the shape of OpenAI’s API.', version: parts.version } } });
+  await app.register(swagger, { openapi: { openapi: '3.1.0', info: { title: 'Shoal', description: 'Embeddings through a durable queue, in the shape of OpenAI’s API, and questions about similarity.', version: parts.version } } });
   // Routes are registered after the plugin has loaded, so that it sees them.
   await app.register(async (routes) => {
-    addEmbeddings(routes, parts);
+    const inTurn = turns(parts);
+    addEmbeddings(routes, parts, inTurn);
+    addSimilarity(routes, parts, inTurn);
     addModels(routes, parts);
     addOperations(routes, parts);
   });
@@ -52,21 +59,55 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
 
 // ---- routes -------------------------------------------------------------------------------------------------------
 
-function addEmbeddings(app: FastifyInstance, { model, embedder, metrics, maxOpenRequests }: AppParts): void {
-  let open = 0;
+function addEmbeddings(app: FastifyInstance, { model, embedder, metrics }: AppParts, inTurn: InTurn): void {
   app.post('/v1/embeddings', { schema: EMBEDDINGS_SCHEMA }, async (request, reply) => {
     const asked = parseEmbeddingsRequest(request.body, model);
-    if (open >= maxOpenRequests) throw overloaded('too_many_requests', `${open} requests are being answered, which is the most at a time; try again in a moment`, RETRY_BUSY_SECONDS);
-    metrics.set('shoal_http_requests_open', {}, ++open);
-    try {
+    return inTurn(async () => {
       const { result, tokens } = await embedder.embed(asked, callerGone(reply));
       metrics.count('shoal_http_texts_total', {}, result.rows);
       metrics.count('shoal_http_tokens_total', {}, tokens);
       return toResponse(result, model.name, asked.encoding, tokens);
+    });
+  });
+}
+
+/** Texts among the queries are embedded on the way, by the model that is served. */
+function addSimilarity(app: FastifyInstance, { embedder, similarity }: AppParts, inTurn: InTurn): void {
+  const { textClient: client } = embedder;
+  const ask = <Answer>(reply: FastifyReply, call: (signal: AbortSignal) => Promise<Answer>): Promise<Answer> =>
+    inTurn(() => withPatience({ ...similarity, what: 'no answer' }, callerGone(reply), call));
+  app.post('/v1/similarity/topk', { schema: TOPK_SCHEMA }, async (request, reply) => {
+    const { collection, queries, ...options } = parseTopK(request.body);
+    return toRankings(await ask(reply, (signal) => client.topK(collection, queries, { ...options, signal })));
+  });
+  app.post('/v1/similarity/rescore', { schema: RESCORE_SCHEMA }, async (request, reply) => {
+    const { collection, queries, candidates, ...options } = parseRescore(request.body);
+    return toRankings(await ask(reply, (signal) => client.rescore(collection, queries, candidates, { ...options, signal })));
+  });
+  app.post('/v1/similarity/cosine', { schema: COSINE_SCHEMA }, async (request, reply) => {
+    const { queries, others, ...options } = parseCosine(request.body);
+    return toScores(await ask(reply, (signal) => client.cosine(queries, others, { ...options, signal })));
+  });
+  app.post('/v1/similarity/spread', { schema: SPREAD_SCHEMA }, async (request, reply) => {
+    const { graph, seeds, options } = parseSpread(request.body);
+    return toRankings(await ask(reply, (signal) => client.spread(graph, seeds, { ...options, signal })));
+  });
+}
+
+type InTurn = <Answer>(answer: () => Promise<Answer>) => Promise<Answer>;
+
+/** Answers so many requests at a time, whatever they ask for; those beyond are refused. */
+function turns({ metrics, maxOpenRequests }: AppParts): InTurn {
+  let open = 0;
+  return async (answer) => {
+    if (open >= maxOpenRequests) throw overloaded('too_many_requests', `${open} requests are being answered, which is the most at a time; try again in a moment`, RETRY_BUSY_SECONDS);
+    metrics.set('shoal_http_requests_open', {}, ++open);
+    try {
+      return await answer();
     } finally {
       metrics.set('shoal_http_requests_open', {}, --open);
     }
-  });
+  };
 }
 
 /** Aborted when the connection closes before the answer has been written. */

@@ -1,11 +1,11 @@
-// Between a checked request and the SDK: asks the queue for vectors, waits no longer than a request may last, takes what
-// still waits off the queue when the caller is gone, and says which input was at fault. Knows no HTTP.
+// Between a checked request and the SDK: asks the queue for vectors, as long as patience.ts lets it, and says which input was at
+// fault. Knows no HTTP.
 
 import { randomUUID } from 'node:crypto';
-import { ShoalError, isShoalError, type Tokenizer } from '@shoal/core';
+import { isShoalError, type Tokenizer } from '@shoal/core';
 import type { EmbedResult, ShoalClient } from '@shoal/client';
 import type { EmbeddingsRequest } from './embeddings-request.ts';
-import { unavailable } from './problem.ts';
+import { withPatience } from './patience.ts';
 import { idTokenizer, toTokenTexts, tooLong } from './token-rows.ts';
 
 export interface EmbedderParts {
@@ -17,23 +17,10 @@ export interface EmbedderParts {
   readonly backlog: () => Promise<string | undefined>;
 }
 
-/** Why a request ended early. */
-class Ended extends Error {
-  readonly reason: 'timeout' | 'caller gone';
-
-  constructor(reason: 'timeout' | 'caller gone') {
-    super(reason);
-    this.name = 'Ended';
-    this.reason = reason;
-  }
-}
-
-/** After a whole time-out without an answer: a worker may just be starting. */
-const RETRY_TIMEOUT_SECONDS = 10;
-
 export class Embedder {
   private readonly parts: EmbedderParts;
-  private readonly textClient: ShoalClient;
+  /** Embeds texts; other questions about texts go by it as well. */
+  readonly textClient: ShoalClient;
   /** For token ids; most servers never need it. */
   private idClient: Promise<ShoalClient> | undefined;
 
@@ -49,27 +36,18 @@ export class Embedder {
 
   /** Vectors and the number of real tokens. `callerGone` is aborted when nobody waits any more. Throws Problem and ShoalError. */
   async embed({ input, dimensions, truncate }: EmbeddingsRequest, callerGone: AbortSignal): Promise<{ readonly result: EmbedResult; readonly tokens: number }> {
-    const ending = new AbortController();
-    const timer = setTimeout(() => ending.abort(new Ended('timeout')), this.parts.timeoutMs);
-    const leave = (): void => ending.abort(new Ended('caller gone'));
-    callerGone.addEventListener('abort', leave, { once: true });
-    try {
+    return withPatience({ ...this.parts, what: 'no vectors' }, callerGone, async (signal) => {
       const texts = input.kind === 'texts' ? input.texts : toTokenTexts(input.rows, this.parts.tokenizer, truncate);
       const client = input.kind === 'texts' ? this.textClient : await this.clientForIds();
       const result = await client.embed(texts, {
         jobId: randomUUID().replaceAll('-', ''), // several jobs of one request end in "-<first row>"
         class: 'interactive',
         truncate,
-        signal: ending.signal,
+        signal,
         ...(dimensions === undefined ? {} : { output: { dimensions } }),
-      });
+      }).catch((error: unknown) => Promise.reject(this.withInput(error)));
       return { result, tokens: (result.tokens ?? []).reduce((sum, count) => sum + count, 0) };
-    } catch (error) {
-      throw ending.signal.reason instanceof Ended ? await this.explain(ending.signal.reason) : this.withInput(error);
-    } finally {
-      clearTimeout(timer);
-      callerGone.removeEventListener('abort', leave);
-    }
+    });
   }
 
   /** Requests that are open end with INTERRUPTED. Safe to call twice. */
@@ -83,13 +61,6 @@ export class Embedder {
       throw error;
     });
     return this.idClient;
-  }
-
-  private async explain({ reason }: Ended): Promise<Error> {
-    if (reason === 'caller gone') return new ShoalError('INTERRUPTED', 'the caller went away');
-    const backlog = await this.parts.backlog();
-    const waited = `there were no vectors within ${this.parts.timeoutMs / 1_000} s`;
-    return unavailable('timeout', backlog === undefined ? waited : `${waited}: ${backlog}`, RETRY_TIMEOUT_SECONDS);
   }
 
   /** The client counts rows by job; a caller counts inputs. */

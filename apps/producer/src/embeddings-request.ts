@@ -2,7 +2,8 @@
 // ignored: a field that is not known is refused by name. Token ids are checked against the model's vocabulary; what they
 // become is token-rows.ts's business.
 
-import { invalid, type Problem } from './problem.ts';
+import { checkedBody, oneOf, shortened, wholeNumber, wrongType } from './body-fields.ts';
+import { invalid } from './problem.ts';
 
 export interface EmbeddingsRequest {
   readonly input: { readonly kind: 'texts'; readonly texts: readonly string[] } | { readonly kind: 'tokens'; readonly rows: readonly (readonly number[])[] };
@@ -28,23 +29,15 @@ const FIELDS = ['input', 'model', 'encoding_format', 'dimensions', 'user', 'trun
 
 /** Throws a Problem that names the field. */
 export function parseEmbeddingsRequest(body: unknown, model: ServedModel): EmbeddingsRequest {
-  if (typeof body !== 'object' || body === null || Array.isArray(body)) throw wrongType(null, 'a JSON object', body);
-  const stranger = Object.keys(body).find((name) => !FIELDS.some((field) => field === name));
-  if (stranger !== undefined) throw invalid('unknown_parameter', shortened(stranger), `"${shortened(stranger)}" is not a parameter here; there are ${FIELDS.join(', ')}`);
-  checkModel(fieldOf(body, 'model'), model);
-  checkUser(fieldOf(body, 'user'));
+  const fields = checkedBody(body, FIELDS);
+  checkModel(fields.model, model);
+  checkUser(fields.user);
   return {
-    input: parseInput(fieldOf(body, 'input'), model),
-    encoding: oneOf(body, 'encoding_format', ['float', 'base64']),
-    truncate: oneOf(body, 'truncate', ['error', 'end']),
-    dimensions: parseDimensions(fieldOf(body, 'dimensions'), model),
+    input: parseInput(fields.input, model),
+    encoding: oneOf('encoding_format', fields.encoding_format, ['float', 'base64']),
+    truncate: oneOf('truncate', fields.truncate, ['error', 'end']),
+    dimensions: parseDimensions(fields.dimensions, model),
   };
-}
-
-/** Undefined and null both mean "not given": some clients send null for what was left out. */
-function fieldOf(body: object, name: (typeof FIELDS)[number]): unknown {
-  const value: unknown = Object.hasOwn(body, name) ? Reflect.get(body, name) : undefined;
-  return value ?? undefined;
 }
 
 export function checkModel(asked: unknown, { name, revision }: ServedModel): void {
@@ -58,21 +51,8 @@ function checkUser(user: unknown): void {
   if (user !== undefined && typeof user !== 'string') throw wrongType('user', 'a string', user);
 }
 
-/** The first value is the default. */
-function oneOf<const Value extends string>(body: object, name: 'encoding_format' | 'truncate', values: readonly [Value, ...Value[]]): Value {
-  const asked = fieldOf(body, name);
-  if (asked === undefined) return values[0];
-  const found = values.find((value) => value === asked);
-  if (found === undefined) throw invalid('invalid_value', name, `"${name}" must be ${values.map((value) => `"${value}"`).join(' or ')}, found ${shown(asked)}`);
-  return found;
-}
-
-function parseDimensions(asked: unknown, { name, dims }: ServedModel): number | undefined {
-  if (asked === undefined) return undefined;
-  if (typeof asked !== 'number' || !Number.isInteger(asked)) throw wrongType('dimensions', 'a whole number', asked);
-  if (asked < 1) throw invalid('integer_below_min_value', 'dimensions', `"dimensions" must be 1 to ${dims}, found ${asked}`);
-  if (asked > dims) throw invalid('integer_above_max_value', 'dimensions', `"dimensions" must be 1 to ${dims}, found ${asked}: ${name} has ${dims}`);
-  return asked;
+function parseDimensions(asked: unknown, { dims }: ServedModel): number | undefined {
+  return asked === undefined ? undefined : wholeNumber('dimensions', asked, { from: 1, to: dims });
 }
 
 // ---- input --------------------------------------------------------------------------------------------------------
@@ -90,7 +70,7 @@ function parseInput(input: unknown, model: ServedModel): EmbeddingsRequest['inpu
   return { kind: 'texts', texts: items.map((text, i) => checkText(text, `input[${i}]`)) };
 }
 
-function checkText(text: unknown, param: string): string {
+export function checkText(text: unknown, param: string): string {
   if (typeof text !== 'string') throw wrongType(param, 'a string like the first', text);
   if (text === '') throw invalid('empty_string', param, `"${param}" is an empty string; a text has at least one character`);
   return text;
@@ -111,20 +91,4 @@ function checkIds(ids: readonly unknown[], param: string, { name, vocabularySize
       `${id} is no token of ${name}, which has ids from 0 to ${vocabularySize - 1}; were the tokens made for another model? Send texts instead (with LangChain: check_embedding_ctx_length=False)`,
     );
   });
-}
-
-// ---- words --------------------------------------------------------------------------------------------------------
-
-function wrongType(param: string | null, wanted: string, found: unknown): Problem {
-  return invalid('invalid_type', param, `${param === null ? 'the body' : `"${param}"`} must be ${wanted}, found ${shown(found)}`);
-}
-
-function shown(value: unknown): string {
-  if (value === null) return 'null';
-  if (Array.isArray(value)) return 'an array';
-  return typeof value === 'object' ? 'an object' : shortened(JSON.stringify(value) ?? typeof value);
-}
-
-function shortened(text: string): string {
-  return text.length > 80 ? `${text.slice(0, 80)}…` : text;
 }

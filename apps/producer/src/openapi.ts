@@ -1,7 +1,8 @@
-// What /openapi.json says. Schemas describe; they check nothing: bodies are checked by embeddings-request.ts, which says
-// more exactly what is wrong.
+// What /openapi.json says. Schemas describe; they check nothing: bodies are checked by embeddings-request.ts and
+// similarity-request.ts, which say more exactly what is wrong.
 
 import { MAX_INPUTS } from './embeddings-request.ts';
+import { MAX_COSINE_QUERIES, MAX_QUERIES } from './similarity-request.ts';
 
 const error = {
   type: 'object',
@@ -68,6 +69,53 @@ export const EMBEDDINGS_SCHEMA = {
     ),
   },
 } as const;
+
+// ---- similarity ---------------------------------------------------------------------------------------------------
+
+const vector = { type: 'array', items: { type: 'number' }, minItems: 1 } as const;
+const queriesOf = (most: number) => ({ description: 'Texts, which the served model embeds, or vectors.', oneOf: [text, { type: 'array', items: text, minItems: 1, maxItems: most }, { type: 'array', items: vector, minItems: 1, maxItems: most }] });
+const collection = { type: 'string', description: 'Name and version: docs@3.' } as const;
+const metric = { type: 'string', enum: ['cosine', 'dot', 'l2'], default: 'cosine' } as const;
+const k = { type: 'integer', minimum: 1, description: 'How many for each; with all queries together at most 1,000,000.' } as const;
+
+const scoresOf = { type: 'array', items: { type: 'number' } } as const;
+const rankingItem = {
+  object: { type: 'string', const: 'ranking' }, index: { type: 'integer' }, scores: scoresOf,
+  ids: { type: 'array', items: { oneOf: [{ type: 'integer' }, { type: 'string' }] }, description: 'Row ids or nodes, best first; text where a number would not be exact.' },
+} as const;
+const scoresItem = { object: { type: 'string', const: 'scores' }, index: { type: 'integer' }, scores: scoresOf } as const;
+
+const similaritySchema = <Properties extends object>(summary: string, required: readonly string[], properties: Properties, item: object) => ({
+  summary,
+  tags: ['similarity'],
+  body: { type: 'object', required, additionalProperties: false, properties },
+  response: {
+    200: { description: 'One item for each query or set of seeds, in order.', type: 'object', properties: { object: { type: 'string', const: 'list' }, data: { type: 'array', items: { type: 'object', properties: item } } } },
+    ...answers(
+      [400, 'The request is wrong; `param` says where.'], [404, 'No worker has this collection, version or graph.'], [413, 'The body is too large.'], [415, 'The body is not JSON.'],
+      [429, 'Too much at a time; see Retry-After.'], [500, 'It could not be computed.'], [503, 'The queue does not answer, or no worker did in time; see Retry-After.'],
+    ),
+  },
+});
+
+export const TOPK_SCHEMA = similaritySchema('The k best rows of a collection', ['collection', 'queries', 'k'], { collection, queries: queriesOf(MAX_QUERIES), k, metric }, rankingItem);
+
+export const RESCORE_SCHEMA = similaritySchema('The k best of chosen rows', ['collection', 'queries', 'candidates', 'k'], {
+  collection, queries: queriesOf(MAX_QUERIES), k, metric,
+  candidates: { description: 'A list of row ids for each query.', type: 'array', items: { type: 'array', items: { type: 'integer', minimum: 0 }, minItems: 1 } },
+}, rankingItem);
+
+export const COSINE_SCHEMA = similaritySchema('Every score of queries against a collection or other vectors', ['queries'], {
+  queries: queriesOf(MAX_COSINE_QUERIES), collection, against: queriesOf(MAX_QUERIES), metric,
+}, scoresItem);
+
+export const SPREAD_SCHEMA = similaritySchema('The k nodes that spreading activation reaches most', ['graph', 'seeds', 'k'], {
+  graph: { type: 'string' }, k,
+  seeds: { description: 'Sets of nodes, each a number or [number, activation].', type: 'array', items: { type: 'array', minItems: 1 }, minItems: 1, maxItems: MAX_QUERIES },
+  steps: { type: 'integer', minimum: 1, default: 3 }, decay: { type: 'number', exclusiveMinimum: 0, maximum: 1, default: 0.5 }, threshold: { type: 'number', minimum: 0, default: 0 },
+}, rankingItem);
+
+// ---- models and operations ----------------------------------------------------------------------------------------
 
 const MODEL = {
   type: 'object',

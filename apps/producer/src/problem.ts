@@ -67,6 +67,14 @@ function fromShoalError(cause: ShoalError): Problem {
     case 'QUEUE_UNSAFE': return unavailable(code.toLowerCase(), message, RETRY_LOST_SERVER_SECONDS, cause);
     case 'ADMISSION_REFUSED': return overloaded('queue_full', message, Math.ceil(Number(fields['retryAfterMs']) / 1_000), cause);
     case 'QUEUE_FULL': return overloaded('queue_full', message, RETRY_FULL_SERVER_SECONDS, cause);
+    case 'COLLECTION_UNKNOWN':
+    case 'COLLECTION_GONE': return invalid(code.toLowerCase(), null, message, 404);
+    case 'COLLECTION_EMPTY':
+    case 'DIMENSIONS_MISMATCH':
+    case 'VECTOR_INVALID':
+    case 'SEARCH_INVALID':
+    case 'GRAPH_INVALID':
+    case 'RESULT_TOO_LARGE': return invalid(code.toLowerCase(), null, message);
     case 'DEADLINE_PASSED':
     case 'INTERRUPTED': return unavailable(code.toLowerCase(), message, RETRY_LOST_SERVER_SECONDS, cause);
     default: return new Problem(message, { status: 500, type: 'server_error', code: code.toLowerCase(), param: null }, cause);

@@ -2,7 +2,7 @@
 
 import type { AddressInfo } from 'node:net';
 import { ShoalClient } from '@shoal/client';
-import { mainQueue, type Logger, type Tokenizer } from '@shoal/core';
+import { SIMILARITY_QUEUE, mainQueue, type Logger, type Tokenizer } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { PRODUCER_METRICS, createMetrics, listenFailure, type MetricRegistry } from '@shoal/ops';
 import { QueueGauge, type AdmissionLimits } from '@shoal/queue';
@@ -42,19 +42,23 @@ const BACKLOG_MS = 500;
 export async function createProducer(options: ProducerOptions): Promise<Producer> {
   const { redisUrl, prefix, model, tokenizer, host, port, requestTimeoutMs, maxOpenRequests, limits = {}, version, log } = options;
   const gauge = await QueueGauge.connect({ redisUrl, prefix, queue: mainQueue(model.name), log });
+  const similarityGauge = await QueueGauge.connect({ redisUrl, prefix, queue: SIMILARITY_QUEUE, log }).catch((error: unknown) => closeAndThrow([gauge], error));
+  const gauges = [gauge, similarityGauge];
   const metrics = createMetrics(PRODUCER_METRICS);
-  collect(metrics, gauge);
+  collect(metrics, gauges);
   const embedder = await Embedder.connect({
     tokenizer,
     timeoutMs: requestTimeoutMs,
     backlog: () => backlogInWords(gauge),
     connect: (rowTokenizer) => ShoalClient.connect({ redisUrl, prefix, model, tokenizer: rowTokenizer, log, limits, whenFull: 'fail', giveUpAfterMs: Math.min(QUEUE_OUTAGE_MS, requestTimeoutMs / 2) }),
-  }).catch((error: unknown) => closeAndThrow(gauge, error));
+  }).catch((error: unknown) => closeAndThrow(gauges, error));
   const served = { name: model.name, revision: model.revision, dims: model.dims, vocabularySize: tokenizer.vocabularySize, maxTokens: tokenizer.maxTokens };
-  const app = await createApp({ model: served, embedder, metrics, depth: () => gauge.read(), maxOpenRequests, version, log });
+  const app = await createApp({
+    model: served, embedder, similarity: { timeoutMs: requestTimeoutMs, backlog: () => backlogInWords(similarityGauge) }, metrics, depth: () => gauge.read(), maxOpenRequests, version, log,
+  });
   const closeApp = closer(app);
   let stopping: Promise<void> | undefined;
-  const stop = (): Promise<void> => (stopping ??= stopAll(closeApp, embedder, gauge));
+  const stop = (): Promise<void> => (stopping ??= stopAll(closeApp, embedder, gauges));
   try {
     await app.listen({ host, port });
   } catch (error) {
@@ -64,15 +68,15 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
   return { url: addressOf(app.server.address(), host), stop };
 }
 
-async function closeAndThrow(gauge: QueueGauge, error: unknown): Promise<never> {
-  await gauge.close();
+async function closeAndThrow(gauges: readonly QueueGauge[], error: unknown): Promise<never> {
+  await Promise.all(gauges.map((gauge) => gauge.close()));
   throw error;
 }
 
 /** Requests first: they need the client. */
-async function stopAll(closeApp: () => Promise<void>, embedder: Embedder, gauge: QueueGauge): Promise<void> {
+async function stopAll(closeApp: () => Promise<void>, embedder: Embedder, gauges: readonly QueueGauge[]): Promise<void> {
   await closeApp();
-  await Promise.all([embedder.close(), gauge.close()]);
+  await Promise.all([embedder.close(), ...gauges.map((gauge) => gauge.close())]);
 }
 
 function addressOf(address: AddressInfo | string | null, host: string): string {
@@ -80,14 +84,15 @@ function addressOf(address: AddressInfo | string | null, host: string): string {
   return `http://${host.includes(':') ? `[${host}]` : host}:${port}`;
 }
 
-function collect(metrics: MetricRegistry<typeof PRODUCER_METRICS>, gauge: QueueGauge): void {
+function collect(metrics: MetricRegistry<typeof PRODUCER_METRICS>, gauges: readonly QueueGauge[]): void {
   metrics.onScrape(() => metrics.set('shoal_process_resident_bytes', { process: 'producer' }, process.memoryUsage.rss()));
   metrics.onScrape(async () => {
     for (const name of ['shoal_queue_jobs', 'shoal_queue_oldest_waiting_seconds', 'shoal_queue_workers'] as const) metrics.forget(name);
-    const { queue, jobs, oldestWaitingMs, workers } = await gauge.read();
-    for (const state of ['waiting', 'active', 'delayed', 'completed', 'failed'] as const) metrics.set('shoal_queue_jobs', { queue, state }, jobs[state]);
-    metrics.set('shoal_queue_oldest_waiting_seconds', { queue }, oldestWaitingMs / 1_000);
-    metrics.set('shoal_queue_workers', { queue }, workers);
+    for (const { queue, jobs, oldestWaitingMs, workers } of await Promise.all(gauges.map((gauge) => gauge.read()))) {
+      for (const state of ['waiting', 'active', 'delayed', 'completed', 'failed'] as const) metrics.set('shoal_queue_jobs', { queue, state }, jobs[state]);
+      metrics.set('shoal_queue_oldest_waiting_seconds', { queue }, oldestWaitingMs / 1_000);
+      metrics.set('shoal_queue_workers', { queue }, workers);
+    }
   });
 }
 

@@ -1,0 +1,31 @@
+// How long a request waits for the queue: until the answer, its time-out, or its caller's leaving, whichever is first. What still
+// waits on the queue is taken off it by the signal. Knows no HTTP.
+
+import { ShoalError } from '@shoal/core';
+import { unavailable } from './problem.ts';
+
+export interface PatienceTerms {
+  readonly timeoutMs: number;
+  /** What did not come: "no vectors". */
+  readonly what: string;
+  /** How many jobs wait and how many workers there are, as words for a person; undefined when that is not known. */
+  readonly backlog: () => Promise<string | undefined>;
+}
+
+/** After a whole time-out without an answer: a worker may just be starting. */
+const RETRY_TIMEOUT_SECONDS = 10;
+
+/** What `ask` gives, or a Problem that says why nothing came. `callerGone` is aborted when nobody waits any more. */
+export async function withPatience<Answer>({ timeoutMs, what, backlog }: PatienceTerms, callerGone: AbortSignal, ask: (signal: AbortSignal) => Promise<Answer>): Promise<Answer> {
+  const late = AbortSignal.timeout(timeoutMs);
+  const ending = AbortSignal.any([late, callerGone]);
+  try {
+    return await ask(ending);
+  } catch (error) {
+    if (!ending.aborted) throw error;
+    if (callerGone.aborted) throw new ShoalError('INTERRUPTED', 'the caller went away');
+    const known = await backlog();
+    const waited = `there were ${what} within ${timeoutMs / 1_000} s`;
+    throw unavailable('timeout', known === undefined ? waited : `${waited}: ${known}`, RETRY_TIMEOUT_SECONDS);
+  }
+}
