@@ -70,7 +70,7 @@ async function round(): Promise<Record<string, number>> {
   });
   const announcer = await RedisAnnouncer.connect({ redisUrl: server.url, prefix: PREFIX, queue: QUEUE, log: quiet });
   cost['announce, with giving room back'] = await costOf(async () => {
-    for (const part of inParts(jobs, 16)) await announcer.announce(part.map(({ jobId }) => ({ jobId, outcome: 'completed', reply: '{shoal}:reply:bench', resultTtlMs: 300_000, wasRepeated: false })));
+    for (const part of inParts(jobs, 16)) await announcer.announce(part.map(({ jobId }) => ({ jobId, outcome: 'completed', reply: '{shoal}:reply:bench', resultTtlMs: 300_000, isUrgent: false, wasRepeated: false })));
   });
   cost['room given back by the reader'] = await costOf(async () => {
     for (const part of inParts(jobs, 16)) await releaseAdmission(connection, { prefix: PREFIX, queue: QUEUE }, part.map(({ jobId }) => jobId), 'all');

@@ -46,6 +46,26 @@ describe('interactive rows', () => {
     expect(await bench.leftovers()).toEqual(NOTHING);
   });
 
+  test('gather where a run takes the same whatever its size: until the one that goes on is nearly over, and while others are queued', async () => {
+    const newBudget = (): BatchBudget => ({ ...fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }), predictMs: () => 10 });
+    const bench = setup({ newBudget, backend: { slots: 6, runMs: () => 10 } });
+    bench.run(['a', 'b', 'c', 'd'].map(fullBatch), false);
+    await bench.clock.advance(1); // a runs, b and c are queued
+    for (const jobId of ['q', 'r']) {
+      bench.run([question(jobId)], false);
+      await bench.clock.advance(2);
+    }
+    expect(bench.said('began').map(({ jobIds }) => jobIds)).toEqual([['a'], ['b'], ['c']]);
+    await bench.clock.advance(3);
+    expect(bench.said('began').at(-1)?.jobIds).toEqual(expect.arrayContaining(['q', 'r']));
+    bench.run([question('s')], false); // these are queued: it would not run any sooner
+    await bench.clock.advance(1);
+    expect(bench.said('began')).toHaveLength(4);
+    await bench.untilOutcomes(7);
+    expect(bench.backend.runs.map(({ isUrgent }) => isUrgent).slice(0, 3)).toEqual([false, true, true]);
+    expect(await bench.leftovers()).toEqual(NOTHING);
+  });
+
   test('run at once, without a window, and without bulk rows beside them', async () => {
     const bench = setup();
     bench.run([orderOf('bulk', [textOf(8, 1)])], false);

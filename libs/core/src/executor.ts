@@ -19,7 +19,7 @@ import { Slots, rowsWithin } from './slots.ts';
 import { pack, squaredLengthOf, writeScaled } from './slot-buffers.ts';
 import { invariant, unreachable } from './invariant.ts';
 import { fewRowsAtLeast, fewWidth } from './run-shapes.ts';
-import { BUCKET_TOKENS, SMALL_BATCH, Pool, batchOf, halve, type CutLimits, type MicroBatch } from './pool.ts';
+import { BUCKET_TOKENS, FILLED_SHARE, SMALL_BATCH, Pool, batchOf, halve, type CutLimits, type MicroBatch } from './pool.ts';
 import { familyOf, isWanted, jobsOf, type OpenJob, type Row } from './open-job.ts';
 import { OpenOrders, unstarted } from './open-orders.ts';
 import { mergeTwins } from './twins.ts';
@@ -66,6 +66,8 @@ const EXACT_SHARE = 0.5;
 /** Packing a micro-batch and waking the device's thread take about a millisecond; what a run takes is foreseen within a tenth. */
 const GO_ON_MS = 1;
 const GO_ON_SHARE = 0.1;
+/** Of a run, after which interactive rows are sent to run next; late enough to gather, early enough for a timer that fires late. */
+const URGENT_SHARE = 0.7;
 const MEMORY_NEWS_MS = 1_000;
 /** A budget that changed by less than this share is no news. */
 const BUDGET_NEWS = 0.03;
@@ -86,6 +88,8 @@ export class Executor {
   private readonly filling = new Set<Promise<void>>();
   /** Micro-batches at the device with an interactive row. */
   private urgentRuns = 0;
+  /** Of these, runs that have not begun: they are the next. */
+  private urgentQueued = 0;
   /** When the run began that goes on now. */
   private runBeganMs = 0;
   /** What is at the device takes, by what runs took before. */
@@ -223,7 +227,7 @@ export class Executor {
   private launchNext(): boolean {
     if (this.running.size > 0 && this.parts.budget.current().isTesting === true) return false; // what is sent behind a run that fails would fail as well
     const isUrgent = this.pool.interactiveRows > 0 || this.again.some(({ batch }) => hasInteractive(batch));
-    if (!isUrgent && !this.isBulkDue()) return false;
+    if (isUrgent ? this.gathersUrgent() : !this.isBulkDue()) return false;
     const slot = this.slots.lend(isUrgent);
     if (slot === undefined) return false;
     const attempt = this.take(isUrgent);
@@ -251,6 +255,23 @@ export class Executor {
     if (remainingMs <= 0) return true;
     this.cancelWindow ??= clock.after(remainingMs, () => this.pump());
     return false;
+  }
+
+  /**
+   * Where a run takes much the same time whatever its size, interactive rows gather until the run that goes on is nearly over, and
+   * while others are queued: they would not run any sooner, and each few of them would take a run of their own from bulk work and
+   * from those that come after them (with a job every 33 ms beside runs of 60 ms bulk kept 0.5 of its throughput, and the median
+   * was 310 ms instead of 200; bench/fairness.ts, 2-core Xeon, 2026-11).
+   */
+  private gathersUrgent(): boolean {
+    const { backend: { sessions = 1 }, budget, clock } = this.parts;
+    if (this.running.size < sessions || (this.smallShare() ?? 0) < FILLED_SHARE) return false;
+    if (this.urgentQueued > 0) return true;
+    const fullMs = budget.predictMs({ rows: this.cutLimits.rowsAt(BUCKET_TOKENS), width: BUCKET_TOKENS }) ?? 0;
+    const remainingMs = this.runBeganMs + URGENT_SHARE * fullMs - clock.nowMs();
+    if (remainingMs <= 0) return false;
+    this.cancelWindow ??= clock.after(remainingMs, () => this.pump());
+    return true;
   }
 
   /**
@@ -309,9 +330,11 @@ export class Executor {
     const shape = this.shapeOf(attempt.batch);
     const expectedMs = this.parts.budget.predictMs(shape) ?? 0;
     if (this.running.size === 0) this.runBeganMs = this.parts.clock.nowMs();
+    if (isUrgent && this.running.size >= (this.parts.backend.sessions ?? 1)) this.urgentQueued++;
     this.expectedMs += expectedMs;
     const ended = this.run(slot, attempt, shape, isUrgent, number).finally(() => {
       if (isUrgent) this.urgentRuns--;
+      if (this.urgentQueued > 0) this.urgentQueued--;
       this.expectedMs -= expectedMs;
       this.runBeganMs = this.parts.clock.nowMs();
       this.running.delete(ended);

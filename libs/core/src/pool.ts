@@ -52,7 +52,7 @@ const MIN_EFFICIENCY_OF_FEW = 0.9;
 export const SMALL_BATCH = 0.1;
 
 /** Where a run of one row takes at least this share of a full one, interactive rows are not sent alone: it would cost bulk work as much as a full run. */
-const FILLED_SHARE = 0.5;
+export const FILLED_SHARE = 0.5;
 
 interface OpenBatch<Row extends PoolRow> {
   readonly rows: Row[];
