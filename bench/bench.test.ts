@@ -9,7 +9,7 @@ import { expect, test } from 'vitest';
 
 async function bench(name: string, ...args: string[]): Promise<Record<string, unknown>> {
   const path = fileURLToPath(new URL(`./${name}.ts`, import.meta.url));
-  const { stdout } = await promisify(execFile)(process.execPath, ['--conditions=@shoal/source', path, ...args], { timeout: 120_000 });
+  const { stdout } = await promisify(execFile)(process.execPath, ['--conditions=@shoal/source', path, ...args], { timeout: 170_000 });
   return JSON.parse(stdout) as Record<string, unknown>;
 }
 
@@ -69,9 +69,9 @@ test('batch-budget: every length mix and every co-tenant has a row', async () =>
 }, 130_000);
 
 test('tune-grid: every cell gives the same vectors, and the pick is one of them', async () => {
-  const { share } = await bench('tune-grid', '--model', 'tiny-random', '--texts', '32', '--rounds', '1', '--budgets', '512', '--rows', '64');
+  const { share } = await bench('tune-grid', '--model', 'tiny-random', '--texts', '32', '--rounds', '1', '--final', '1', '--budgets', '512', '--rows', '64');
   expect(share).toBeGreaterThan(0);
-}, 130_000);
+}, 180_000);
 
 test('queue-rates: every job of a short run comes back right, near and far from the server', async () => {
   for (const distance of ['0', '2.4']) {

@@ -155,6 +155,7 @@ class BudgetBench {
     const largest = coarse.at(-1)!.maxPaddedTokens;
     const near = coarse.filter(({ textsPerSecond }) => textsPerSecond >= NEAR_THE_BEST * best.textsPerSecond).map(({ maxPaddedTokens }) => maxPaddedTokens);
     const budgets = [...near, best.maxPaddedTokens * 0.75, best.maxPaddedTokens * 1.5].filter((budget) => budget >= FIRST_TOKENS && budget <= largest).sort((a, b) => a - b);
+    this.textsPerMs = best.textsPerSecond / 1000;
     return this.measure(budgets, ROUNDS, onProgress);
   }
 
