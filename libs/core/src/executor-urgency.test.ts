@@ -21,6 +21,11 @@ function learnedBudget(): BatchBudget {
   return { ...fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }), predictMs: ({ rows, width }) => 2 + rows * width * 0.1 };
 }
 
+/** Of a device whose runs take 10 ms, whatever is in them. */
+function fixedCostBudget(): BatchBudget {
+  return { ...fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }), predictMs: () => 10 };
+}
+
 describe('interactive rows', () => {
   test('run next, whatever is queued at the device: slots are kept back for them', async () => {
     const bench = setup({ backend: { slots: 6 } });
@@ -47,8 +52,7 @@ describe('interactive rows', () => {
   });
 
   test('gather where a run takes the same whatever its size: until the one that goes on is nearly over, and while others are queued', async () => {
-    const newBudget = (): BatchBudget => ({ ...fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }), predictMs: () => 10 });
-    const bench = setup({ newBudget, backend: { slots: 6, runMs: () => 10 } });
+    const bench = setup({ newBudget: fixedCostBudget, backend: { slots: 6, runMs: () => 10 } });
     bench.run(['a', 'b', 'c', 'd'].map(fullBatch), false);
     await bench.clock.advance(1); // a runs, b and c are queued
     for (const jobId of ['q', 'r']) {
