@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { cpuQueue, mainQueue, type Lane, type WorkerFacts } from '@shoal/core';
+import { SIMILARITY_QUEUE, cpuQueue, mainQueue, type Lane, type WorkerFacts } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
 import { WorkerPresence, type FleetView, type LaneDepth, type LiveWorker } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
@@ -68,6 +68,16 @@ describe('the command', () => {
     expect((await run('status')).stdout).toContain('! drained: gpu-1');
     expect(await run('resume', 'gpu-1', '--json')).toMatchObject({ code: 0, stdout: '{"workers":["gpu-1"]}\n' });
     expect(await run('drain', 'nobody')).toMatchObject({ code: 2, stderr: expect.stringContaining('no live worker has an id that begins with "nobody"; alive: gpu-1') });
+    await presence.stop();
+  }, 180_000);
+
+  test('knows the queue of similarity jobs by its name', async () => {
+    const presence = await WorkerPresence.connect({ redisUrl: server.url, prefix: '{shoal}', queue: SIMILARITY_QUEUE, lanes: [SIMILARITY_QUEUE], workerId: 'simd-1', facts: () => ({ ...FACTS, device: 'cpu:avx512', model: 'similarity' }), log: new RecordingLogger() });
+    await presence.start();
+    await server.command('RPUSH', `{shoal}:${SIMILARITY_QUEUE}:wait`, 'a');
+    expect((await run('status', '--queue', 'similarity')).stdout).toMatch(/^similarity +1 .*^simd-1 +cpu:avx512 .*claiming/ms);
+    expect(await run('drain', 'simd', '--queue', 'similarity', '--json')).toMatchObject({ code: 0, stdout: '{"workers":["simd-1"]}\n' });
+    expect((await run('status', '--queue', 'similarity')).stdout).toContain('! drained: simd-1');
     await presence.stop();
   }, 180_000);
 });

@@ -148,7 +148,7 @@ Examples:
 function addSearch(program: Command, terminal: Terminal): void {
   const search = program.command('search')
     .summary('the rows of a collection nearest to a text')
-    .description('Embeds the query by the model of the collection and shows the nearest rows, by exact search over all of them or, with --ann, among candidates that are scored exactly.')
+    .description('Embeds the query by the model of the collection and shows the nearest rows, by exact search over all of them or, with --ann, among candidates that are scored exactly. Only the query goes through the queue: the rows are compared in this process, since their files are here. To ask the workers of another machine use the HTTP interface or the SDK.')
     .argument('<name>', 'the collection: NAME, or NAME@VERSION').argument('<query...>', 'what to look for')
     .option('-k, --k <n>', 'rows to show', positiveInteger, 10)
     .option('--ann', 'approximate: candidates from the collection’s index; its recall is shown')
@@ -239,7 +239,7 @@ function addFleet(program: Command, terminal: Terminal): void {
   const resume = fleet.command('resume').description('Lets drained workers claim again.').argument('<worker>', which);
   resume.action(async (id: string, flags: FleetFlags) => (await import('./commands/fleet.ts')).resume(terminal, id, flags));
   for (const command of [status, drain, resume]) {
-    command.option('--json', 'report as JSON').option('-q, --quiet', 'no notes; errors only');
+    command.option('--queue <name>', 'a queue by its name instead of a model’s, e.g. similarity').option('--json', 'report as JSON').option('-q, --quiet', 'no notes; errors only');
     addSettings(command, ['model', 'redisUrl', 'prefix', 'cacheDir']);
   }
 }

@@ -10,7 +10,7 @@ import { Queue } from 'bullmq';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ShoalClient } from '@shoal/client';
 import { DEFAULT_PREFIX, SIMILARITY_QUEUE, isShoalError } from '@shoal/core';
-import { openConnection, type Redis } from '@shoal/queue';
+import { Fleet, openConnection, type Redis } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { collectionInfo, createCollection, graphFromEdges, removeCollection, saveGraph } from '@shoal/similarity';
 import { exactRanking, expectSame, randomVectors, scoreOf } from './testing/exact.ts';
@@ -93,6 +93,20 @@ let plainJobs = 0;
 const base64 = (values: Float32Array): string => Buffer.from(values.buffer, values.byteOffset, values.byteLength).toString('base64');
 const queries = { values: randomVectors(5, DIMS, 2), dims: DIMS };
 const query = (index: number): Float32Array => queries.values.subarray(index * DIMS, (index + 1) * DIMS);
+
+test('a drained worker claims nothing, says so, and answers when it is resumed', async () => {
+  const fleet = await Fleet.connect({ redisUrl: server.url, of: { queue: SIMILARITY_QUEUE } });
+  const isDrained = async (): Promise<boolean | undefined> => (await fleet.read()).workers[0]?.facts?.isDrained;
+  expect(await fleet.drain('all')).toHaveLength(1);
+  await expect.poll(isDrained, { timeout: 10_000 }).toBe(true);
+  let isAnswered = false;
+  const asked = client.topK('docs@1', queries, { k: 1 }).finally(() => (isAnswered = true));
+  await expect.poll(async () => (await fleet.read()).lanes.main.waiting).toBe(1);
+  expect(isAnswered).toBe(false);
+  await fleet.resume('all');
+  expect(await asked).toHaveLength(5);
+  await fleet.close();
+});
 
 describe('answers', () => {
   test.each(['cosine', 'dot', 'l2'] as const)('topk by %s is the exact one', async (metric) => {

@@ -4,12 +4,13 @@
 import { randomUUID } from 'node:crypto';
 import { availableParallelism, hostname } from 'node:os';
 import { LoadMeter, Pipeline, SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE, cacheFolder, faultPointsFrom, readSimilarityJob, systemClock, type Settings } from '@shoal/core';
-import { BullJobSource, Janitor, WorkerPresence, defaultWorkerName, serverClock } from '@shoal/queue';
+import { BullJobSource, DrainableSource, Fleet, FleetWatch, Janitor, WorkerPresence, defaultWorkerName, serverClock } from '@shoal/queue';
 import { RedisAnnouncer } from '@shoal/queue/payload';
 import { collectionsFolder } from '@shoal/similarity';
 import { ExecutorNotes } from './executor-notes.ts';
 import { ForkedExecutor } from './forked-executor.ts';
 import { hostMemory } from './host-memory.ts';
+import { followDrain } from './worker-lanes.ts';
 import { noting, serveMetrics, type RunningWorker, type WorkerOptions } from './worker.ts';
 
 /** Claims keep the queries of so many runs waiting: one runs, one is to go on with, the rest are on their way. */
@@ -40,14 +41,18 @@ export async function startSimilarityWorker({ settings, log, faultPoint }: Worke
     const [announcer, serverNowMs, { recorder }] = await Promise.all([keep(RedisAnnouncer.connect(server)), serverClock(redisUrl), keep(serveMetrics(settings))]);
     const faults = faultPointsFrom(faultPoint, (signal) => process.kill(process.pid, signal));
     const meter = new LoadMeter();
-    const source = await keep(new BullJobSource({
+    const source = new DrainableSource(await keep(new BullJobSource({
       ...server, leaseMs, stalledCheckMs, workerName, workerId, faults, quarantineOf: queue, isUnsafeAllowed: settings.unsafeServer === 'warn', brake: settings, onBrake: (reason) => recorder.claimingBraked(reason),
-    }));
+    })));
     const { device, precision, model } = await early;
     const presence = await keep(WorkerPresence.connect({
       ...server, workerId,
-      facts: () => ({ ...meter.load(), device, precision, model, lanes: ['main'], isDrained: false, host: hostname(), pid: process.pid, memoryBytes: meter.memoryBytes }),
+      facts: () => ({ ...meter.load(), device, precision, model, lanes: ['main'], isDrained: source.isDrained, host: hostname(), pid: process.pid, memoryBytes: meter.memoryBytes }),
     }));
+    const fleet = await Fleet.connect({ redisUrl, prefix, of: { queue }, log });
+    const watch = new FleetWatch({ read: () => fleet.read(), onView: (view) => followDrain(view, { workerId, source, log }), clock: systemClock, log });
+    await keep({ stop: () => watch.stop().then(() => fleet.close()) });
+    await watch.start();
     const pipeline = await keep(new Pipeline({
       source, announcer, executor, log, faults, serverNowMs, clock: systemClock, readJob: readSimilarityJob,
       limits: { ...settings, poolTokens: RUNS_IN_POOL * maxRows }, metrics: meter.tap(noting(recorder, notes, log)),

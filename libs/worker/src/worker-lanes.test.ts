@@ -93,13 +93,13 @@ test('with hybrid never a CPU worker is not there for the main lane, and is not 
   const cpu = await open('cpu', 100_000, { settings: { hybrid: 'never', hybridAgeMs: 0 } });
   await lane.add('embed', {}, { jobId: 'c' });
   expect(lanesOf(await cpu.source.claim(8))).toEqual({ cpu: 1, main: 0 });
-  const fleet = await Fleet.connect({ redisUrl: server.url, prefix, model: MODEL });
+  const fleet = await Fleet.connect({ redisUrl: server.url, prefix, of: { model: MODEL } });
   expect((await fleet.read()).workers).toMatchObject([{ workerId: 'cpu-1', lanes: ['cpu'], facts: { lanes: ['cpu'] } }]);
   await fleet.close();
 });
 
 test('a drained worker claims nothing until it is resumed, and shows that; one that starts into a drained fleet claims nothing at all', async () => {
-  const fleet = await Fleet.connect({ redisUrl: server.url, prefix, model: MODEL });
+  const fleet = await Fleet.connect({ redisUrl: server.url, prefix, of: { model: MODEL } });
   await fleet.drain('all');
   const gpu = await open('cuda:0', 1_000_000);
   const claim = gpu.source.claim(8);

@@ -37,7 +37,7 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
   const gate = gateOf(options);
   const lanes = lanesOf(options);
   const source = new DrainableSource(sourceOf(options, gate));
-  const fleet = await Fleet.connect({ redisUrl, prefix, model: served, log });
+  const fleet = await Fleet.connect({ redisUrl, prefix, of: { model: served }, log });
   try {
     const presence = await WorkerPresence.connect({
       redisUrl, prefix, queue, workerId, log,
@@ -81,15 +81,20 @@ function sourceOf({ source, cpuQueue, faults }: WorkerLanesOptions, gate: Hybrid
 function follow({ workerId, metrics, log }: WorkerLanesOptions, source: DrainableSource, gate: HybridGate | undefined): (view: FleetView) => void {
   const soundAlarm = gate === undefined ? alarmOfCpuLane(log) : () => undefined;
   return (view) => {
-    const isDrained = view.isAllDrained || view.workers.some((worker) => worker.workerId === workerId && worker.isDrained);
-    if (isDrained !== source.isDrained) log.info({ workerId }, isDrained ? 'drained: nothing is claimed until this worker is resumed' : 'resumed, claiming again');
-    if (isDrained) source.drain();
-    else source.resume();
+    followDrain(view, { workerId, source, log });
     soundAlarm(view);
     metrics.handedOverWaiting(view.lanes.cpu.waiting, view.workers.filter((worker) => worker.lanes.includes('cpu') && !worker.isDrained).length);
     gate?.see(view);
     if (gate?.choice !== undefined) metrics.laneChosen(gate.choice);
   };
+}
+
+/** Claims nothing while the fleet says that this worker, or every one, is drained. */
+export function followDrain(view: FleetView, { workerId, source, log }: { readonly workerId: string; readonly source: DrainableSource; readonly log: Logger }): void {
+  const isDrained = view.isAllDrained || view.workers.some((worker) => worker.workerId === workerId && worker.isDrained);
+  if (isDrained !== source.isDrained) log.info({ workerId }, isDrained ? 'drained: nothing is claimed until this worker is resumed' : 'resumed, claiming again');
+  if (isDrained) source.drain();
+  else source.resume();
 }
 
 function factsOf({ ready, meter }: WorkerLanesOptions, lanes: readonly Lane[], { isDrained }: DrainableSource, gate: HybridGate | undefined): WorkerFacts {

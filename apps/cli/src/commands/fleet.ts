@@ -10,6 +10,8 @@ import { print, say, type Terminal } from '../terminal.ts';
 export interface FleetFlags {
   readonly json?: boolean;
   readonly quiet?: boolean;
+  /** A queue by its name, instead of a model's. */
+  readonly queue?: string;
 }
 
 export async function status(terminal: Terminal, flags: FleetFlags): Promise<void> {
@@ -38,7 +40,7 @@ export async function resume(terminal: Terminal, which: string, flags: FleetFlag
 async function withFleet(terminal: Terminal, flags: FleetFlags, use: (fleet: Fleet) => Promise<void>): Promise<void> {
   const settings: Settings = await settingsOf(terminal, flags);
   await withServer(terminal, { settings, isQuiet: flags.quiet === true || flags.json === true }, async ({ redisUrl }) => {
-    const fleet = await Fleet.connect({ redisUrl, prefix: settings.prefix, model: settings.model });
+    const fleet = await Fleet.connect({ redisUrl, prefix: settings.prefix, of: flags.queue === undefined ? { model: settings.model } : { queue: flags.queue } });
     try {
       await use(fleet);
     } finally {
