@@ -4,7 +4,7 @@
 // the queue server; nothing is left running.
 
 import { once } from 'node:events';
-import { cacheFolder, environmentName, type Settings } from '@shoal/core';
+import { cacheFolder, type Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { localGpus } from '@shoal/worker';
 import { Part, forkApp, samePort, type App, type PartOptions, type ReadyReport } from '../part.ts';
@@ -20,7 +20,7 @@ const BEYOND_STOP_MS = 5_000;
 export async function up(terminal: Terminal, flags: UpFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
   const model = await fetchModel(terminal, settings.model, { settings, isQuiet: false });
-  const devices = await devicesOf(terminal, settings, model);
+  const devices = await devicesOf(terminal, flags, settings, model);
   await withServer(terminal, { settings, isQuiet: false }, (server) => runAll(terminal, { settings, devices, server, isJson: flags.json === true }));
 }
 
@@ -64,43 +64,44 @@ async function someOf(workers: readonly Part[]): Promise<ReadyReport[]> {
   return reports;
 }
 
+/** A device and what is in force for its worker: sizes differ between GPUs and CPUs. */
 interface Device {
-  readonly device: string;
+  readonly settings: Settings;
   readonly environment: Readonly<Record<string, string>>;
 }
 
-const CPU: Device = { device: 'cpu', environment: {} };
-
 /** What was named, else every GPU that can be used. The CPU beside them takes what fits none of them. */
-async function devicesOf(terminal: Terminal, settings: Settings, model: StoredModel): Promise<readonly Device[]> {
-  if (settings.device === 'cpu' || (settings.device === 'auto' && model.graphKind === 'int8')) return [CPU];
-  if (settings.device !== 'auto') return [{ device: settings.device, environment: {} }, CPU];
-  const { ids, refusals } = await localGpus({ cacheDir: cacheFolder(settings.cacheDir, terminal.environment), environment: terminal.environment });
+async function devicesOf(terminal: Terminal, flags: UpFlags, { device, cacheDir }: Settings, model: StoredModel): Promise<readonly Device[]> {
+  const on = async (name: string, environment = {}): Promise<Device> => ({ settings: await settingsOf(terminal, { ...flags, device: name }), environment });
+  const cpu = await on('cpu');
+  if (device === 'cpu' || (device === 'auto' && model.graphKind === 'int8')) return [cpu];
+  if (device !== 'auto') return [await on(device), cpu];
+  const { ids, refusals } = await localGpus({ cacheDir: cacheFolder(cacheDir, terminal.environment), environment: terminal.environment });
   if (refusals.length > 0) say(terminal, `${ids.length === 0 ? 'no GPU is used' : 'not every GPU is used'}: ${refusals.join('; ')}. "shoal doctor" looks closer`);
   const environment = { CUDA_VISIBLE_DEVICES: ids.join(',') };
-  return [...ids.map((_, index) => ({ device: `gpu:${index}`, environment })), CPU];
+  return [...(await Promise.all(ids.map((_, index) => on(`gpu:${index}`, environment)))), cpu];
 }
 
 function startParts(terminal: Terminal, settings: Settings, devices: readonly Device[]): Parts {
   // Every line of three processes would bury what a person wants to see; whoever asks for another level gets it.
   const logLevel = settings.logLevel === 'info' ? 'warn' : settings.logLevel;
-  const environment = { ...terminal.environment, ...settingsEnvironment({ ...settings, logLevel, device: 'cpu', kind: 'embed' }) };
-  type More = Pick<PartOptions, 'hasOthers'> & { readonly port?: 'httpPort' | 'dashboardPort'; readonly environment?: Readonly<Record<string, string>> };
-  const part = (app: App, name: string, stopMs: number, { port, hasOthers = false, environment: more }: More = {}): Part => new Part({
+  const environmentOf = (own: Settings): Record<string, string | undefined> => ({ ...terminal.environment, ...settingsEnvironment({ ...own, redisUrl: settings.redisUrl, logLevel }) });
+  type More = Pick<PartOptions, 'hasOthers'> & { readonly port?: 'httpPort' | 'dashboardPort'; readonly environment?: Readonly<Record<string, string | undefined>> };
+  const part = (app: App, name: string, stopMs: number, { port, hasOthers = false, environment = environmentOf(settings) }: More = {}): Part => new Part({
     name, hasOthers,
     stopMs: stopMs + BEYOND_STOP_MS,
-    start: (first) => forkApp(app, { ...environment, ...more, ...(port === undefined ? {} : samePort(port, first)) }),
+    start: (first) => forkApp(app, { ...environment, ...(port === undefined ? {} : samePort(port, first)) }),
     ...told(terminal, name),
   });
   const hasOthers = devices.length > 1;
-  const worker = ({ device, environment: more }: Device, at: number): Part => part(device === 'cpu' ? 'cpu-worker' : 'gpu-worker', hasOthers ? `the worker on ${device}` : 'the worker', settings.drainTimeoutMs, {
-    hasOthers,
-    environment: { ...more, [environmentName('device')]: device, [environmentName('metricsPort')]: String(portOf(settings.metricsPort, at)) },
-  });
+  const worker = ({ settings: own, environment }: Device, at: number): Part => {
+    const name = hasOthers ? `the worker on ${own.device}` : 'the worker';
+    return part(own.device === 'cpu' ? 'cpu-worker' : 'gpu-worker', name, settings.drainTimeoutMs, { hasOthers, environment: { ...environmentOf({ ...own, kind: 'embed', metricsPort: portOf(settings.metricsPort, at) }), ...environment } });
+  };
   return {
     http: part('producer', 'HTTP', settings.requestTimeoutMs, { port: 'httpPort' }),
     workers: devices.map(worker),
-    similarity: part('cpu-worker', 'the similarity worker', settings.drainTimeoutMs, { environment: { [environmentName('kind')]: 'similarity', [environmentName('metricsPort')]: String(portOf(settings.metricsPort, devices.length)) } }),
+    similarity: part('cpu-worker', 'the similarity worker', settings.drainTimeoutMs, { environment: environmentOf({ ...settings, kind: 'similarity', metricsPort: portOf(settings.metricsPort, devices.length) }) }),
     dashboard: part('dashboard', 'the dashboard', 0, { port: 'dashboardPort' }),
   };
 }
