@@ -4,7 +4,8 @@
 //
 //   node --conditions=@shoal/source bench/similarity-queue.ts [--jobs 1024] [--rounds 3] [--rows 100000] [--dims 384] [--k 10] [--threads N]
 //
-// Prints one JSON line: queries/s of each round and side, median ratio, mean queries of a batch; and how much CPU time the kernels
+// Prints one JSON line: queries/s of each round and side, median ratio, mean queries of a batch; the share of each queued round in
+// which kernels ran (`busy`: what is missing to 1 is the first jobs' way in, the last answers' way out and what lies between runs); and how much CPU time the kernels
 // take alone ÷ what everybody takes with the queue (Linux), which says the same where others use the machine as well.
 
 import { fork, type ChildProcess } from 'node:child_process';
@@ -45,8 +46,9 @@ function randomVectors(count: number, seed: number): Float32Array {
   return Float32Array.from({ length: count * dims }, () => 2 * random() - 1);
 }
 
-/** Queries of each batch that the worker ran since the last look, from its log. */
+/** Queries of each batch that the worker ran since the last look, from its log, and how long all of them ran. */
 const batches: number[] = [];
+let ranMs = 0;
 
 function startWorker(url: string, folder: string): ChildProcess {
   const worker = fork(fileURLToPath(new URL('../apps/cpu-worker/src/main.ts', import.meta.url)), [], {
@@ -54,8 +56,10 @@ function startWorker(url: string, folder: string): ChildProcess {
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
   });
   createInterface({ input: worker.stderr! }).on('line', (line) => {
-    const { msg, rows: queries } = parsed(line);
-    if (msg === 'micro-batch ran') batches.push(Number(queries));
+    const { msg, rows: queries, runMs } = parsed(line);
+    if (msg !== 'micro-batch ran') return;
+    batches.push(Number(queries));
+    ranMs += Number(runMs);
   });
   return worker;
 }
@@ -142,11 +146,15 @@ try {
   checkAnswers(found, await direct(batches.splice(0)));
   const bare: number[] = [];
   const queued: number[] = [];
+  const busy: number[] = [];
   const sizes: number[] = [];
   const cpu: { readonly queued: Cpu; readonly bare: number }[] = [];
   for (let round = 0; round < Number(args.rounds); round++) {
     const before = cpuMs();
-    queued.push(total / (await secondsOf(() => throughQueue(client, queries))));
+    ranMs = 0;
+    const seconds = await secondsOf(() => throughQueue(client, queries));
+    queued.push(total / seconds);
+    busy.push(Number((ranMs / 1e3 / seconds).toFixed(3)));
     const between = cpuMs();
     const made = batches.splice(0);
     sizes.push(...made);
@@ -157,7 +165,7 @@ try {
   process.stdout.write(`${JSON.stringify({
     bench: 'similarity-queue', cpu: cpus()[0]?.model, threads, isa: kernels.isa, rows, dims, k, jobs, jobQueries: JOB_QUERIES,
     bareQueriesPerSecond: bare.map(Math.round), queuedQueriesPerSecond: queued.map(Math.round), meanBatch: Math.round(sizes.reduce((sum, size) => sum + size, 0) / sizes.length),
-    ratio: Number((median(queued) / median(bare)).toFixed(3)), cpuRatio: Number((median(cpu.map(({ bare: alone, queued: all }) => alone / sumOf(all)))).toFixed(3)), cpuMs: cpu, ratios: queued.map((rate, i) => Number((rate / bare[i]!).toFixed(3))),
+    ratio: Number((median(queued) / median(bare)).toFixed(3)), cpuRatio: Number((median(cpu.map(({ bare: alone, queued: all }) => alone / sumOf(all)))).toFixed(3)), cpuMs: cpu, busy, ratios: queued.map((rate, i) => Number((rate / bare[i]!).toFixed(3))),
   })}\n`);
 } finally {
   await client.close();
