@@ -3,7 +3,7 @@
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { isShoalError } from './errors.ts';
-import { RESULT_HEADER_BYTES, bodyBytes, decodeResultHeader, encodeResult, openResult } from './result-format.ts';
+import { RESULT_HEADER_BYTES, bodyBytes, decodeResultHeader, encodeResult, openResult, roomForBody } from './result-format.ts';
 
 /** Bytes as pairs of digits, fields apart. */
 function hex(...fields: readonly string[]): Buffer {
@@ -32,6 +32,14 @@ function changed(at: number, value: number): Buffer {
   copy[at] = value;
   return copy;
 }
+
+test('a body that was made with room for its header is not copied', () => {
+  const body = roomForBody(GOLDEN.length - 32);
+  body.set(GOLDEN.subarray(32));
+  const result = encodeResult(FACTS, body);
+  expect(result.toString('hex')).toBe(GOLDEN.toString('hex'));
+  expect(result.buffer).toBe(body.buffer);
+});
 
 test('golden bytes', () => {
   expect(encodeResult(FACTS, GOLDEN.subarray(32)).toString('hex')).toBe(GOLDEN.toString('hex'));
