@@ -4,16 +4,16 @@
 import { open } from 'node:fs/promises';
 import { ShoalError, type Settings } from '@shoal/core';
 import {
-  appendToCollection, checkCollection, collectionInfo, collectionsFolder, createCollection, listCollections, openCollection, readVectors, removeCollection, vectorFormat,
+  appendToCollection, checkCollection, collectionInfo, createCollection, listCollections, openCollection, readVectors, removeCollection, vectorFormat,
   type CollectionInfo, type Metric, type Recall, type RowBatch, type RowSource, type RowType,
 } from '@shoal/similarity';
 import { checkInputs, totalBytes } from '../input/files.ts';
 import { RecordReader } from '../input/record-reader.ts';
 import type { TextFormat, TextRecord } from '../input/record.ts';
 import { duration, rowProgress } from '../progress.ts';
+import { collectionSettings, type CollectionSettings } from '../search/collection-settings.ts';
 import { measureCandidates, openNamed, recallText } from '../search/search-collection.ts';
 import { fetchModel, withSession, type Session } from '../session.ts';
-import { settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
 export interface IndexFlags {
@@ -39,8 +39,8 @@ export interface CheckFlags extends IndexFlags {
 }
 
 export async function build(terminal: Terminal, name: string, files: readonly string[], flags: BuildFlags): Promise<void> {
-  const settings = await settingsOf(terminal, flags);
-  const folder = folderOf(terminal, settings);
+  const settings = await collectionSettings(terminal, flags);
+  const { collectionsDir: folder } = settings;
   const startedMs = performance.now();
   const info = await areVectors(files, flags)
     ? await write({ terminal, settings, folder, name, flags }, chained(files), { about: {} })
@@ -66,13 +66,13 @@ function write({ terminal, folder, name, flags }: Target, source: RowSource, { a
   return createCollection(folder, name, source, { ...options, dtype: flags.dtype, ...(dims === undefined ? {} : { dims }) });
 }
 
-async function buildFromTexts(terminal: Terminal, settings: Settings, name: string, files: readonly string[], flags: BuildFlags): Promise<CollectionInfo> {
+async function buildFromTexts(terminal: Terminal, settings: CollectionSettings, name: string, files: readonly string[], flags: BuildFlags): Promise<CollectionInfo> {
   const inputs = await checkInputs(files, flags.format);
   const { textField, idField, onError } = flags;
   const records = new RecordReader(terminal, inputs, { textField, idField, delimiter: undefined, hasHeader: true, skipsBad: onError === 'skip', hasOneColumn: false });
   const options = { settings, isQuiet: flags.quiet === true };
   if (await records.isEmpty()) throw new ShoalError('COLLECTION_EMPTY', 'the input holds no texts, so there is nothing to make a collection of', {});
-  const folder = folderOf(terminal, settings);
+  const { collectionsDir: folder } = settings;
   const model = await fetchModel(terminal, await modelFor(folder, name, settings, flags), options);
   const about = { model: `${model.name}@${model.revision}` };
   if (flags.append === true) await refuseOtherModel(folder, name, about.model);
@@ -146,18 +146,18 @@ async function holdsVectors(path: string): Promise<boolean> {
   }
 }
 
-async function measure(terminal: Terminal, settings: Settings, { name, version, rows }: CollectionInfo, { metric, quiet }: CheckFlags): Promise<Recall> {
-  const collection = await openNamed(settingsHere(terminal, settings), `${name}@${version}`);
+async function measure(terminal: Terminal, settings: CollectionSettings, { name, version, rows }: CollectionInfo, { metric, quiet }: CheckFlags): Promise<Recall> {
+  const collection = await openNamed(settings, `${name}@${version}`);
   const bar = rowProgress(terminal, quiet !== true);
   try {
-    return await measureCandidates(settingsHere(terminal, settings), collection, { metric, signal: terminal.signal, onRows: (done) => bar.update(done, rows) });
+    return await measureCandidates(settings, collection, { metric, signal: terminal.signal, onRows: (done) => bar.update(done, rows) });
   } finally {
     bar.stop();
   }
 }
 
 export async function list(terminal: Terminal, flags: IndexFlags): Promise<void> {
-  const found = await listCollections(folderOf(terminal, await settingsOf(terminal, flags)));
+  const found = await listCollections((await collectionSettings(terminal, flags)).collectionsDir);
   if (flags.json === true) return print(terminal, `${JSON.stringify(found.map((one) => ('error' in one ? { name: one.name, error: { code: one.error.code, message: one.error.message } } : one)), null, 1)}\n`);
   if (found.length === 0 && flags.quiet !== true) say(terminal, 'there are no collections yet: shoal index build NAME FILE… makes one');
   await print(terminal, found.map((one) => ('error' in one ? `${one.name}  damaged: ${one.error.message}\n` : lineOf(one))).join(''));
@@ -168,7 +168,7 @@ function lineOf({ name, version, rows, dims, dtype, bytes, createdMs }: Collecti
 }
 
 export async function show(terminal: Terminal, name: string, flags: IndexFlags): Promise<void> {
-  const folder = folderOf(terminal, await settingsOf(terminal, flags));
+  const { collectionsDir: folder } = await collectionSettings(terminal, flags);
   const info = await collectionInfo(folder, name);
   const { about } = await openCollection(folder, name, { verify: false });
   if (flags.json === true) return print(terminal, `${JSON.stringify({ ...info, about }, null, 1)}\n`);
@@ -176,28 +176,19 @@ export async function show(terminal: Terminal, name: string, flags: IndexFlags):
 }
 
 export async function check(terminal: Terminal, name: string, flags: CheckFlags): Promise<void> {
-  const settings = await settingsOf(terminal, flags);
-  const info = await checkCollection(folderOf(terminal, settings), name);
+  const settings = await collectionSettings(terminal, flags);
+  const info = await checkCollection(settings.collectionsDir, name);
   const recall = flags.ann === true ? await measure(terminal, settings, info, flags) : undefined;
   if (flags.json === true) return print(terminal, `${JSON.stringify({ ...info, isWhole: true, ...(recall === undefined ? {} : { ann: { metric: flags.metric, ...recall } }) }, null, 1)}\n`);
   await print(terminal, `${info.name}@${info.version} is whole: ${info.rows.toLocaleString('en')} rows, checksum as written\n${recall === undefined ? '' : `candidates: ${recallText(recall)}\n`}`);
 }
 
 export async function remove(terminal: Terminal, names: readonly string[], flags: IndexFlags): Promise<void> {
-  const folder = folderOf(terminal, await settingsOf(terminal, flags));
+  const { collectionsDir: folder } = await collectionSettings(terminal, flags);
   const removed: string[] = [];
   for (const name of names) removed.push(...(await removeCollection(folder, name)).map((version) => `${name.split('@')[0]}@${version}`));
   if (flags.json === true) await print(terminal, `${JSON.stringify({ removed })}\n`);
   else if (flags.quiet !== true) say(terminal, `removed ${removed.join(', ')}`);
-}
-
-/** The cache folder of the terminal's environment and not of this process's. */
-function settingsHere(terminal: Terminal, settings: Settings): Settings {
-  return { ...settings, collectionsDir: folderOf(terminal, settings) };
-}
-
-function folderOf(terminal: Terminal, settings: Settings): string {
-  return collectionsFolder(settings, terminal.environment);
 }
 
 function megabytes(bytes: number): string {

@@ -8,9 +8,9 @@ import {
   collectionsFolder, graphInfo, hitsOf, matrixOf, openGraph, readEdgeList, readVectors, saveGraph, vectorFormat, type Collection, type Graph, type Matrix, type Metric, type Seeds,
 } from '@shoal/similarity';
 import { npyHeader, npyRows } from '../output/npy.ts';
+import { collectionSettings } from '../search/collection-settings.ts';
 import { kernelsOf, openNamed, recallText, searchCollection, type FoundRow } from '../search/search-collection.ts';
 import { fetchModel, withSession } from '../session.ts';
-import { settingsOf } from '../settings.ts';
 import { hasColor, print, say, type Terminal } from '../terminal.ts';
 
 export interface SearchFlags {
@@ -22,7 +22,7 @@ export interface SearchFlags {
 }
 
 export async function search(terminal: Terminal, name: string, words: readonly string[], flags: SearchFlags): Promise<void> {
-  const settings = await settingsHere(terminal, flags);
+  const settings = await collectionSettings(terminal, flags);
   const text = words.join(' ').trim();
   if (text === '') throw new ShoalError('USAGE', 'nothing to look for: give a query, for example: shoal search docs "how are stalled jobs recovered"');
   const collection = await openNamed(settings, name);
@@ -51,7 +51,7 @@ export interface SimilarityFlags {
 
 /** Each side is a file of vectors, or a text. */
 export async function similarity(terminal: Terminal, a: string, b: string, flags: SimilarityFlags): Promise<void> {
-  const settings = await settingsHere(terminal, flags);
+  const settings = await collectionSettings(terminal, flags);
   const given = await Promise.all([a, b].map(async (side) => (await isVectorFile(side) ? readMatrix(side) : side)));
   const texts = given.filter((side) => typeof side === 'string');
   const vectors = texts.length === 0 ? undefined : await embedded(terminal, settings, texts, { isQuiet: flags.quiet === true });
@@ -131,7 +131,7 @@ export interface SpreadFlags {
 
 /** `graph`: an edge list, or the name of a graph that was saved. */
 export async function spread(terminal: Terminal, graphOrFile: string, flags: SpreadFlags): Promise<void> {
-  const settings = await settingsHere(terminal, flags);
+  const settings = await collectionSettings(terminal, flags);
   const folder = collectionsFolder(settings);
   const isFile = (await stat(graphOrFile).catch(() => undefined))?.isFile() === true;
   const graph = isFile || graphOrFile.includes('.') ? await readEdgeList(graphOrFile) : await openGraph(folder, graphOrFile);
@@ -160,10 +160,4 @@ function seedsOf(graph: Graph, given: readonly string[]): Seeds {
     return { node: number, value: Number(value) };
   });
   return { nodes: Uint32Array.from(seeds, ({ node }) => node), values: Float32Array.from(seeds, ({ value }) => value) };
-}
-
-/** The cache folder is that of the terminal's environment and not of this process's. */
-async function settingsHere(terminal: Terminal, flags: object): Promise<Settings> {
-  const settings = await settingsOf(terminal, flags);
-  return { ...settings, collectionsDir: collectionsFolder(settings, terminal.environment) };
 }
