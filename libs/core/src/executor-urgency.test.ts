@@ -51,20 +51,20 @@ describe('interactive rows', () => {
     expect(await bench.leftovers()).toEqual(NOTHING);
   });
 
-  test('gather where a run takes the same whatever its size: until the one that goes on is nearly over, and while others are queued', async () => {
+  test('gather while others are queued where a run takes the same whatever its size: they would not run any sooner', async () => {
     const bench = setup({ newBudget: fixedCostBudget, backend: { slots: 6, runMs: () => 10 } });
     bench.run(['a', 'b', 'c', 'd'].map(fullBatch), false);
     await bench.clock.advance(1); // a runs, b and c are queued
-    for (const jobId of ['q', 'r']) {
+    bench.run([question('q')], false);
+    await bench.clock.advance(1);
+    expect(bench.said('began').at(-1)?.jobIds).toEqual(expect.arrayContaining(['q']));
+    for (const jobId of ['r', 's']) {
       bench.run([question(jobId)], false);
       await bench.clock.advance(2);
     }
-    expect(bench.said('began').map(({ jobIds }) => jobIds)).toEqual([['a'], ['b'], ['c']]);
-    await bench.clock.advance(3);
-    expect(bench.said('began').at(-1)?.jobIds).toEqual(expect.arrayContaining(['q', 'r']));
-    bench.run([question('s')], false); // these are queued: it would not run any sooner
-    await bench.clock.advance(1);
     expect(bench.said('began')).toHaveLength(4);
+    await bench.clock.advance(6); // a is over and q runs
+    expect(bench.said('began').at(-1)?.jobIds).toEqual(expect.arrayContaining(['r', 's']));
     await bench.untilOutcomes(7);
     expect(bench.backend.runs.map(({ isUrgent }) => isUrgent).slice(0, 3)).toEqual([false, true, true]);
     expect(await bench.leftovers()).toEqual(NOTHING);

@@ -67,8 +67,6 @@ const EXACT_SHARE = 0.5;
 /** Packing a micro-batch and waking the device's thread take about a millisecond; what a run takes is foreseen within a tenth. */
 const GO_ON_MS = 1;
 const GO_ON_SHARE = 0.1;
-/** Of a run, after which interactive rows are sent to run next; late enough to gather, early enough for a timer that fires late. */
-const URGENT_SHARE = 0.7;
 const MEMORY_NEWS_MS = 1_000;
 /** A budget that changed by less than this share is no news. */
 const BUDGET_NEWS = 0.03;
@@ -259,20 +257,12 @@ export class Executor {
   }
 
   /**
-   * Where a run takes much the same time whatever its size, interactive rows gather until the run that goes on is nearly over, and
-   * while others are queued: they would not run any sooner, and each few of them would take a run of their own from bulk work and
-   * from those that come after them (with a job every 33 ms beside runs of 60 ms bulk kept 0.5 of its throughput, and the median
-   * was 310 ms instead of 200; bench/fairness.ts, 2-core Xeon, 2026-11).
+   * Where a run takes much the same time whatever its size, interactive rows gather while others are queued: they would not run any
+   * sooner, and each few of them would take a run of their own from bulk work and from those that come after them.
    */
   private gathersUrgent(): boolean {
-    const { backend: { sessions = 1 }, budget, clock } = this.parts;
-    if (this.running.size < sessions || (this.smallShare() ?? 0) < FILLED_SHARE) return false;
-    if (this.urgentQueued > 0) return true;
-    const fullMs = budget.predictMs({ rows: this.cutLimits.rowsAt(BUCKET_TOKENS), width: BUCKET_TOKENS }) ?? 0;
-    const remainingMs = this.runBeganMs + URGENT_SHARE * fullMs - clock.nowMs();
-    if (remainingMs <= 0) return false;
-    this.cancelWindow ??= clock.after(remainingMs, () => this.pump());
-    return true;
+    const { sessions = 1 } = this.parts.backend;
+    return this.urgentQueued > 0 && this.running.size >= sessions && (this.smallShare() ?? 0) >= FILLED_SHARE;
   }
 
   /**
