@@ -10,6 +10,9 @@ export default defineConfig({
     exclude: ['**/node_modules/**', '**/dist/**'],
     testTimeout: 60_000, // starting all of `shoal up` takes 3 s, and 15 s on a machine with much else to do
     hookTimeout: 60_000,
+    // Leases, looks and restarts run by real clocks, and a machine that stands still for seconds breaks any of them: such a test
+    // gets a second attempt, which the report names. A fault of ours fails twice.
+    retry: 1,
     pool: 'forks',
     expect: { poll: { timeout: 10_000 } },
     env: { ORT_DISABLE_TELEMETRY: '1' }, // some tests open ONNX Runtime by themselves

@@ -94,6 +94,10 @@ run_suite() {
   read -r suite_passed suite_failed suite_skipped <<END
 $counts
 END
+  "$node" -p "
+    JSON.parse(require('fs').readFileSync(process.argv[1], 'utf8')).testResults.flatMap(({ assertionResults }) => assertionResults)
+      .filter(({ status, failureMessages }) => status === 'passed' && failureMessages.length > 0)
+      .map(({ fullName, failureMessages }) => '== second attempt: ' + fullName + ': ' + failureMessages[0].split('\n')[0]).join('\n')" "$report" 2>/dev/null | grep .
   echo "== $1: $suite_passed passed, $suite_failed failed, $suite_skipped skipped, $(seconds_since "$begun")"
   passed=$((passed + suite_passed)) failed=$((failed + suite_failed)) skipped=$((skipped + suite_skipped))
 }

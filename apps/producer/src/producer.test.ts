@@ -311,11 +311,10 @@ test('stop does not wait for callers that only keep a connection', async () => {
   const silent = connect(port, '127.0.0.1');
   await once(silent, 'connect');
   await (await fetch(`${idle.url}/healthz`)).json(); // its connection is kept alive
-  const startedMs = performance.now();
   const gone = once(silent.resume(), 'close');
-  await Promise.all([idle.stop(), idle.stop()]);
+  await Promise.all([idle.stop(), idle.stop()]); // a kept connection lasts 72 s, longer than this test may take
   await gone;
-  expect(performance.now() - startedMs).toBeLessThan(4_000); // a kept connection lasts 5 s
+  expect(silent.destroyed).toBe(true);
 });
 
 test('stop answers what is open, and then nothing listens', async () => {

@@ -238,23 +238,20 @@ interface Bulk {
   readonly tokensPerMs?: number;
 }
 
-/** A pool kept at its target by jobs of 64 rows, cut until `totalRows` have come. */
-function runBulk({ maxPaddedTokens, maxRows = 1024, poolTokens, totalRows, tokensPerMs }: Bulk): { efficiency: number; medianCutMs: number } {
+/** Padding efficiency of a pool kept at its target by jobs of 64 rows, cut until `totalRows` have come. */
+function runBulk({ maxPaddedTokens, maxRows = 1024, poolTokens, totalRows, tokensPerMs }: Bulk): number {
   const tokens = standardMix(42);
   const pool = new Pool<Row>();
-  const cutMs: number[] = [];
   let [nowMs, real, padded, added] = [0, 0, 0, 0];
   while (added < totalRows) {
     for (; pool.tokens < poolTokens; added += 64) for (let i = 0; i < 64; i++) pool.add(row(tokens(), nowMs));
-    const startedMs = performance.now();
     const batch = pool.cut(cutLimits({ ...LIMITS, maxPaddedTokens, maxRows }), nowMs)!;
-    cutMs.push(performance.now() - startedMs);
     const paddedTokens = batch.rows.length * batch.width;
     padded += paddedTokens;
     for (const one of batch.rows) real += one.tokens;
     if (tokensPerMs !== undefined) nowMs += paddedTokens / tokensPerMs;
   }
-  return { efficiency: real / padded, medianCutMs: cutMs.toSorted((a, b) => a - b)[cutMs.length >> 1]! };
+  return real / padded;
 }
 
 describe('on the standard length mix', () => {
@@ -266,11 +263,7 @@ describe('on the standard length mix', () => {
     ['the same on a slow device', { maxPaddedTokens: 2048, poolTokens: 16_384, totalRows: 30_000, tokensPerMs: 4 }, 0.94],
     ['64 k tokens, 16 k rows in the pool', { maxPaddedTokens: 65_536, maxRows: 16_384, poolTokens: 16_000 * 74, totalRows: 100_000 }, 0.94],
   ] as const)('padding efficiency in bulk: %s', (_, bulk, least) => {
-    expect(runBulk(bulk).efficiency).toBeGreaterThanOrEqual(least);
-  });
-
-  test('a cut of 64 k tokens out of 16 k rows takes far less than a millisecond', () => {
-    expect(runBulk({ maxPaddedTokens: 65_536, maxRows: 16_384, poolTokens: 16_000 * 74, totalRows: 100_000 }).medianCutMs).toBeLessThan(0.5);
+    expect(runBulk(bulk)).toBeGreaterThanOrEqual(least);
   });
 
   test('160 texts at once', () => {

@@ -92,10 +92,8 @@ describe('the tool', () => {
 
   test('hangs, with a child of its own holding its output: it is killed and not waited for', async () => {
     const pidFile = join(folder, 'pid');
-    const programs = await tool(`echo $$ > '${pidFile}'; sleep 60 & wait`);
-    const startedMs = performance.now();
+    const programs = await tool(`echo $$ > '${pidFile}'; sleep 600 & wait`);
     expect(await readDevices({ programs, timeoutMs: 300 })).toMatchObject({ ok: false, reason: 'no-answer' });
-    expect(performance.now() - startedMs).toBeLessThan(15_000);
     const pid = Number(await readFile(pidFile, 'utf8'));
     await expect.poll(() => isAlive(pid)).toBe(false);
   });

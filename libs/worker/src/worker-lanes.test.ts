@@ -45,7 +45,7 @@ async function open(device: string, tokensPerSecond: number, more: Partial<Worke
   for (let job = 0; job < tokensPerSecond / 100_000; job++) metrics.jobSettled({ outcome: 'complete', code: undefined, rows: 10 }); // jobs of 1,000 tokens
   const lanes = await openLanes({
     source: { redisUrl: server.url, prefix, queue: mainQueue(MODEL), leaseMs: 5_000, stalledCheckMs: 1_000, log },
-    served: MODEL, cpuQueue: cpuQueue(MODEL), workerId: `${device}-1`, ready: { device, precision: 'fp32', model: 'x@1' },
+    cpuQueue: cpuQueue(MODEL), workerId: `${device}-1`, ready: { device, precision: 'fp32', model: 'x@1' },
     settings: { hybrid: 'auto', hybridAgeMs: 60_000 }, meter, metrics: noMetrics, faults: noFaults, log,
     ...more,
   });
@@ -93,13 +93,13 @@ test('with hybrid never a CPU worker is not there for the main lane, and is not 
   const cpu = await open('cpu', 100_000, { settings: { hybrid: 'never', hybridAgeMs: 0 } });
   await lane.add('embed', {}, { jobId: 'c' });
   expect(lanesOf(await cpu.source.claim(8))).toEqual({ cpu: 1, main: 0 });
-  const fleet = await Fleet.connect({ redisUrl: server.url, prefix, of: { model: MODEL } });
+  const fleet = await Fleet.connect({ redisUrl: server.url, prefix, queue: mainQueue(MODEL) });
   expect((await fleet.read()).workers).toMatchObject([{ workerId: 'cpu-1', lanes: ['cpu'], facts: { lanes: ['cpu'] } }]);
   await fleet.close();
 });
 
 test('a drained worker claims nothing until it is resumed, and shows that; one that starts into a drained fleet claims nothing at all', async () => {
-  const fleet = await Fleet.connect({ redisUrl: server.url, prefix, of: { model: MODEL } });
+  const fleet = await Fleet.connect({ redisUrl: server.url, prefix, queue: mainQueue(MODEL) });
   await fleet.drain('all');
   const gpu = await open('cuda:0', 1_000_000);
   const claim = gpu.source.claim(8);
@@ -119,7 +119,7 @@ test('what waits in the CPU lane, and whether somebody serves it, is told to log
   const told: [number, number][] = [];
   await lane.add('embed', {}, { jobId: 'c' });
   await open('cuda:0', 1_000_000, { log, metrics: { ...noMetrics, handedOverWaiting: (jobs, workers) => told.push([jobs, workers]) } });
-  expect(told).toEqual([[1, 0]]);
+  expect(told[0]).toEqual([1, 0]);
   expect(log.lines).toMatchObject([{ level: 'warn', fields: { queue: 'embed-x-cpu', waiting: 1 } }]);
   await open('cpu', 100_000);
   await vi.waitFor(() => expect(told.at(-1)).toEqual([1, 1]), { timeout: 20_000 });

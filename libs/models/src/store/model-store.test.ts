@@ -164,13 +164,13 @@ describe('sources that fail', () => {
   });
 
   test('a hub that does not answer is waited for once', async () => {
-    const silent = createServer(() => undefined);
+    let asked = 0;
+    const silent = createServer(() => asked++);
     await once(silent.listen(0, '127.0.0.1'), 'listening');
     const address = silent.address();
     const HF_ENDPOINT = `http://127.0.0.1:${typeof address === 'object' ? address?.port : ''}`;
-    const start = performance.now();
     await expect(openKnown(SMALL, { cacheDir, environment: { ...environment, HF_ENDPOINT, PATH: '/nonexistent' } })).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /no answer within 4000 ms/));
-    expect(performance.now() - start).toBeLessThan(7_500); // twice would be 8 s
+    expect(asked).toBe(1);
     silent.closeAllConnections();
     silent.close();
   });

@@ -119,11 +119,9 @@ describe('long texts', () => {
     ['nothing but dropped characters', '\u200b'.repeat(7_000_000)],
   ])('20 MB of %s take seconds, not hours', async (_, text) => {
     const tokenizer = await openTokenizer(model);
-    const start = performance.now();
-    const { ids } = tokenizer.encode(text);
-    expect(performance.now() - start).toBeLessThan(10_000); // 0.1 to 0.9 s of a core
+    const { ids } = tokenizer.encode(text); // 0.1 to 0.9 s of a core; work that grows with the square would outlast the test's limit
     expect(ids.length).toBeLessThanOrEqual(256);
-  });
+  }, 300_000);
 
   test('ids end where the row is full, and say so', async () => {
     const tokenizer = await openTokenizer(model, { maxTokens: 5 });
