@@ -14,11 +14,10 @@ import { availableParallelism, cpus } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { Queue } from 'bullmq';
-import { keySpace } from '@shoal/core';
+import { keySpace, median } from '@shoal/core';
 import { openConnection, closeConnection } from '@shoal/queue';
 import { startClient } from './client-process.ts';
 import { FIXED_DEVICE, Load, QUEUE, openRig, percentile, type Rig } from './rig.ts';
-import { median } from './sides.ts';
 
 const { values: args } = parseArgs({
   options: {

@@ -5,10 +5,11 @@
 import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { median } from '@shoal/core';
 import { openModel, type GraphKind } from '@shoal/models';
 import { leastCosine } from './cosine.ts';
 import { raggedCorpus } from './ragged-corpus.ts';
-import { alternate, cacheDir, median, openBare, type Measured, type Side } from './sides.ts';
+import { alternate, cacheDir, openBare, type Measured, type Side } from './sides.ts';
 
 const { values: args } = parseArgs({
   options: {

@@ -8,11 +8,10 @@
 
 import { cpus } from 'node:os';
 import { parseArgs } from 'node:util';
-import { encodeTokens, keySpace, parseJob } from '@shoal/core';
+import { encodeTokens, keySpace, median, parseJob } from '@shoal/core';
 import { Admission, BullJobSource, JobProducer, closeConnection, openConnection, orderWaiting, releaseAdmission, type NewJob } from '@shoal/queue';
 import { RedisAnnouncer } from '@shoal/queue/payload';
 import { startTestServer } from '@shoal/queue/testing';
-import { median } from './sides.ts';
 
 const { values: args } = parseArgs({ options: { jobs: { type: 'string', default: '20000' }, rounds: { type: 'string', default: '3' } } });
 const count = Number(args.jobs);

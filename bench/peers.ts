@@ -11,10 +11,11 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { median } from '@shoal/core';
 import { openModel } from '@shoal/models';
 import { leastCosine } from './cosine.ts';
 import { raggedCorpus } from './ragged-corpus.ts';
-import { MAX_TOKENS, alternate, cacheDir, median, openBare, openQueued, type Measured, type Side } from './sides.ts';
+import { MAX_TOKENS, alternate, cacheDir, openBare, openQueued, type Measured, type Side } from './sides.ts';
 
 const { values: args } = parseArgs({
   options: {

@@ -9,13 +9,14 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { availableParallelism, cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { median } from '@shoal/core';
 import { ShoalClient } from '@shoal/client';
 import { openModel, openTokenizer } from '@shoal/models';
 import { parseMetrics } from '@shoal/ops/testing';
 import { startTestServer } from '@shoal/queue/testing';
 import { leastCosine } from './cosine.ts';
 import { raggedCorpus } from './ragged-corpus.ts';
-import { MAX_TOKENS, cacheDir, median, openBackend, runRows, runStream, startWorker, stopWorker } from './sides.ts';
+import { MAX_TOKENS, cacheDir, openBackend, runRows, runStream, startWorker, stopWorker } from './sides.ts';
 
 const { values: args } = parseArgs({
   options: {

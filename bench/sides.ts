@@ -160,7 +160,3 @@ export async function alternate(sides: readonly Side[], texts: readonly string[]
   }
   return measured;
 }
-
-export function median(numbers: readonly number[]): number {
-  return numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length / 2)]!;
-}

@@ -16,13 +16,13 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { median } from '@shoal/core';
 import { ShoalClient } from '@shoal/client';
 import type { Ranking } from '@shoal/core';
 import { startTestServer } from '@shoal/queue/testing';
 import { createCollection, hitsOf, openCollectionRows, openKernels } from '@shoal/similarity';
 import { randomFrom } from './ragged-corpus.ts';
 import { childrenOf, processCpuMs } from './rig.ts';
-import { median } from './sides.ts';
 
 const { values: args } = parseArgs({
   options: {

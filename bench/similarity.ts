@@ -13,11 +13,11 @@ import { cpus, loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { median } from '@shoal/core';
 import { hitsOf, matrixOf, openKernels, rowsOf, type Isa, type Kernels, type Matrix, type TopK } from '@shoal/similarity';
 import { npyHeader, npyRows } from '../apps/cli/src/output/npy.ts';
 import { nativeAddon } from '../libs/similarity/src/native-addon.ts';
 import { seededRandom } from '../libs/core/src/sim/device-law.ts';
-import { median } from './sides.ts';
 
 const { values: args } = parseArgs({
   options: {

@@ -14,12 +14,12 @@
 import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { noLog, resolveSettings } from '@shoal/core';
+import { median, noLog, resolveSettings } from '@shoal/core';
 import { openModel, openTokenizer } from '@shoal/models';
-import { tune } from '@shoal/worker';
+import { inTurns, tune } from '@shoal/worker';
 import { leastCosine } from './cosine.ts';
 import { raggedCorpus } from './ragged-corpus.ts';
-import { cacheDir, cutRows, median, MAX_TOKENS, openBackend, runBatch, runRows, type Limits } from './sides.ts';
+import { cacheDir, cutRows, MAX_TOKENS, openBackend, runBatch, runRows, type Limits } from './sides.ts';
 
 const { values: args } = parseArgs({
   options: {
@@ -102,10 +102,10 @@ async function race(expected: Float32Array): Promise<readonly Cell[]> {
 
 /** Every micro-batch of these cells once, spread evenly over the round. Whatever the batches, the vectors are the same. */
 async function runRound(racing: readonly Cell[], expected: Float32Array): Promise<void> {
-  const turns = racing.flatMap(({ batches, batchMs }, place) => {
+  const turns = inTurns(racing.map(({ batches, batchMs }) => {
     const vectors = new Float32Array(expected.length);
-    return batches.map((batch, i) => ({ batch, vectors, took: batchMs[i]!, at: (i + (place + 0.5) / racing.length) / batches.length }));
-  }).sort((a, b) => a.at - b.at);
+    return batches.map((batch, i) => ({ batch, vectors, took: batchMs[i]! }));
+  }));
   const waiting = turns.values();
   let lastEndMs = performance.now();
   const lane = async (): Promise<void> => {

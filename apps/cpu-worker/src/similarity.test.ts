@@ -95,7 +95,7 @@ const queries = { values: randomVectors(5, DIMS, 2), dims: DIMS };
 const query = (index: number): Float32Array => queries.values.subarray(index * DIMS, (index + 1) * DIMS);
 
 test('a drained worker claims nothing, says so, and answers when it is resumed', async () => {
-  const fleet = await Fleet.connect({ redisUrl: server.url, of: { queue: SIMILARITY_QUEUE } });
+  const fleet = await Fleet.connect({ redisUrl: server.url, queue: SIMILARITY_QUEUE });
   const isDrained = async (): Promise<boolean | undefined> => (await fleet.read()).workers[0]?.facts?.isDrained;
   expect(await fleet.drain('all')).toHaveLength(1);
   await expect.poll(isDrained, { timeout: 10_000 }).toBe(true);

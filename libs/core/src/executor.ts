@@ -17,7 +17,7 @@ import { Filler, type Filled } from './fill.ts';
 import { ShoalError, toFailure, type Failure } from './errors.ts';
 import { Slots, rowsWithin } from './slots.ts';
 import { pack, squaredLengthOf, writeScaled } from './slot-buffers.ts';
-import { RESULT_HEADER_BYTES, roomForBody } from './result-format.ts';
+import { roomForBody } from './result-format.ts';
 import { invariant, unreachable } from './invariant.ts';
 import { fewRowsAtLeast, fewWidth } from './run-shapes.ts';
 import { BUCKET_TOKENS, FILLED_SHARE, SMALL_BATCH, Pool, batchOf, halve, type CutLimits, type MicroBatch } from './pool.ts';
@@ -179,10 +179,11 @@ export class Executor {
 
   private pour(order: JobOrder, { ids, truncated, fingerprint }: Extract<Filled, { kind: 'rows' }>, arrivedMs: number): number {
     const tokens = ids.reduce((sum, row) => sum + row.length, 0);
+    const body = roomForBody(4 * ids.length * this.parts.backend.dims); // what is sent, where nothing is to be cut off
     const job: OpenJob = {
       order, fingerprint, tokens, truncated, rows: ids.length, left: ids.length, waiting: ids.length,
       deadlineMs: arrivedMs + (order.remainingMs ?? Number.POSITIVE_INFINITY),
-      vectors: new Float32Array(roomForBody(4 * ids.length * this.parts.backend.dims).buffer, RESULT_HEADER_BYTES), // what is sent, where nothing is to be cut off
+      vectors: new Float32Array(body.buffer, body.byteOffset),
       splits: 0, runMs: 0, isBegun: false, isDropped: false,
     };
     this.orders.open(job);

@@ -1,6 +1,6 @@
 export { invariant, unreachable } from './invariant.ts';
 export { ERROR_CODES, ShoalError, failedReason, isShoalError, parseFailedReason, toFailure, type ErrorCode, type Failure } from './errors.ts';
-export { DEFAULT_PREFIX, REPLY_CHANNEL, SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE, checkJobId, cpuQueue, keySpace, mainQueue, modelSlug, type KeySpace } from './keys.ts';
+export { DEFAULT_PREFIX, REPLY_CHANNEL, SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE, checkJobId, cpuLaneOf, cpuQueue, keySpace, mainQueue, modelSlug, type KeySpace } from './keys.ts';
 export { INTERACTIVE_ROWS, LIVE_RESULT_TTL_MS, MAX_INLINE_BYTES, MAX_ROWS_PER_JOB, SUBMITTED_RESULT_TTL_MS, type JobTerms } from './job-terms.ts';
 export { parseJob, type EmbedJob, type EmbedJobData, type EmbedReturn, type JobInput, type OutputDtype, type OutputOptions } from './job-schema.ts';
 export { decodeInput, encodeTexts, encodeTokens, type DecodedInput, type TokenIds } from './input-format.ts';
@@ -27,7 +27,7 @@ export { LENGTH_CLASSES, LoadMeter, type ByLength, type LengthClass, type Worker
 export { noLog } from './no-log.ts';
 export { noMetrics } from './metrics.ts';
 export { largestShapes } from './run-shapes.ts';
-export { rowsWithin } from './slots.ts';
+export { KEPT_SLOTS, rowsWithin } from './slots.ts';
 export { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
 export { encodeBody, toHalf } from './output-encoding.ts';
 export { faultPointsFrom, noFaults, type FaultPoint, type FaultPoints } from './fault-points.ts';
@@ -38,6 +38,7 @@ export { Residents } from './residents.ts';
 export type { Fitted, GraphSource, Held, HeldGraph, HeldRows, RankOptions, RowSource, SimilarityDevice, SpreadTerms } from './similarity-device.ts';
 export { Pipeline, type PipelineLimits, type PipelineParts } from './pipeline.ts';
 export { settingsPage } from './settings-page.ts';
+export { median } from './median.ts';
 export { fitMemoryModel, fitShapes, footprintBytes, liveBytes, memoryLawSchema, type MemoryLaw, type MemoryPoint } from './memory-model.ts';
 export { decodeDeviceProfile, deviceProfileSchema, encodeDeviceProfile, type DeviceProfile, type DeviceProfileKey, type ReadProfile } from './device-profile.ts';
 export { createBudget, DEFAULT_LATENCY_TARGET_MS, DEFAULT_MEMORY_FRACTION, type Budget, type BudgetOptions, type LearnedBudget } from './budget.ts';

@@ -18,13 +18,18 @@ export function mainQueue(modelName: string): string {
 
 /** The CPU lane: only CPU workers claim from it. */
 export function cpuQueue(modelName: string): string {
-  return `${mainQueue(modelName)}-cpu`;
+  return cpuLaneOf(mainQueue(modelName));
+}
+
+/** The CPU lane that belongs to a main lane. */
+export function cpuLaneOf(queue: string): string {
+  return `${queue}-cpu`;
 }
 
 /** Similarity jobs, of whatever collection. */
 export const SIMILARITY_QUEUE = 'similarity';
 /** Where similarity jobs that fit no device would go; nobody fills it while the kernels run on the CPU. */
-export const SIMILARITY_CPU_QUEUE = 'similarity-cpu';
+export const SIMILARITY_CPU_QUEUE = cpuLaneOf(SIMILARITY_QUEUE);
 
 export interface KeySpace {
   /** Where the job's input waits when it does not travel inside the job (SHI1). */

@@ -12,6 +12,7 @@
 // provider (ONNX Runtime 1.30, 41 shapes from 8 to 12,288 tokens, each in a fresh process, 2026-11) see memory-model.test.ts.
 
 import { z } from 'zod';
+import { median } from './median.ts';
 import { ShoalError } from './errors.ts';
 import { invariant } from './invariant.ts';
 import type { RunShape } from './ports.ts';
@@ -135,8 +136,4 @@ export function neverFalling(knots: MemoryLaw['perToken']): MemoryLaw['perToken'
     levels.push(level);
   }
   return levels.flatMap(({ widths, bytes }) => widths.map((width) => ({ width, bytes })));
-}
-
-function median(values: readonly number[]): number {
-  return values.toSorted((a, b) => a - b)[values.length >> 1]!;
 }

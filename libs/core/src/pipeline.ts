@@ -130,7 +130,7 @@ export class Pipeline {
   private replacing: Promise<void> = Promise.resolve();
   private stopping: Promise<void> | undefined;
   private readonly sleepers = new Set<() => void>();
-  private wakers: (() => void)[] = [];
+  private readonly wakers = new Set<() => void>();
   private reportFatal: (error: unknown) => void = () => undefined;
   /** Rejects when the worker cannot go on; never resolves. */
   readonly failed: Promise<never>;
@@ -251,7 +251,7 @@ export class Pipeline {
     if (limit < 1) return this.change();
     const isLately = clock.nowMs() - this.lastUrgentMs < URGENT_LATELY_MS;
     const waitMs = this.lastLookMs + (isLately ? URGENT_LOOK_MS : IDLE_LOOK_MS) - clock.nowMs();
-    if (waitMs > 0) return this.changeWithin(waitMs);
+    if (waitMs > 0) return this.change(waitMs);
     this.lastLookMs = clock.nowMs();
     const claims = await source.claimUrgent(limit);
     if (claims.length > 0) this.dispatch(claims, false);
@@ -607,45 +607,34 @@ export class Pipeline {
 
   // ---- waiting --------------------------------------------------------------------------------------------------
 
-  /** Resolves at the next `wake`. */
-  private change(): Promise<void> {
-    return new Promise((resolve) => this.wakers.push(resolve));
-  }
-
-  /** The same, or after `ms`. */
-  private changeWithin(ms: number): Promise<void> {
-    return new Promise((resolve) => {
-      const waker = (): void => {
-        cancel();
-        resolve();
-      };
-      const cancel = this.parts.clock.after(ms, () => {
-        this.wakers = this.wakers.filter((other) => other !== waker);
-        resolve();
-      });
-      this.wakers.push(waker);
-    });
+  /** Resolves at the next `wake`, or after `ms`. */
+  private change(ms?: number): Promise<void> {
+    return this.waitAmong(this.wakers, ms);
   }
 
   private wake(): void {
-    for (const waker of this.wakers.splice(0)) waker();
+    for (const end of this.wakers) end();
   }
 
   /** Resolves after `ms`, or at `endSleeps`. */
   private sleep(ms: number): Promise<void> {
-    return new Promise((resolve) => {
-      const end = (): void => {
-        this.sleepers.delete(end);
-        cancel();
-        resolve();
-      };
-      const cancel = this.parts.clock.after(ms, end);
-      this.sleepers.add(end);
-    });
+    return this.waitAmong(this.sleepers, ms);
   }
 
   private endSleeps(): void {
     for (const end of this.sleepers) end();
+  }
+
+  private waitAmong(waiting: Set<() => void>, ms: number | undefined): Promise<void> {
+    return new Promise((resolve) => {
+      const end = (): void => {
+        waiting.delete(end);
+        cancel?.();
+        resolve();
+      };
+      const cancel = ms === undefined ? undefined : this.parts.clock.after(ms, end);
+      waiting.add(end);
+    });
   }
 }
 

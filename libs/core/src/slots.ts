@@ -11,7 +11,7 @@ const BUSY_SLOTS = 2;
  * batch times 8 to 24 of 110 waited for a bulk run that began after they had come; with two slots 2 or 3, each of them the third
  * within one batch time (bench/interactive-wait.ts on a busy machine, 2026-11-22).
  */
-const KEPT_SLOTS = 3;
+export const KEPT_SLOTS = 3;
 
 export class Slots {
   private readonly backend: Pick<InferenceBackend, 'lend' | 'giveBack'>;

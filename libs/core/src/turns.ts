@@ -5,22 +5,23 @@
 export type TakeTurn<Item> = (items: readonly Item[], isUrgent: boolean) => Promise<void>;
 
 export class Turns<Item> {
-  private readonly lines: readonly Line<Item>[];
+  private readonly urgent: Line<Item>;
+  private readonly rest: Line<Item>;
 
   constructor(take: TakeTurn<Item>) {
-    this.lines = [true, false].map((isUrgent) => new Line((items) => take(items, isUrgent)));
+    this.urgent = new Line((items) => take(items, true));
+    this.rest = new Line((items) => take(items, false));
   }
 
   add(items: readonly Item[], isUrgent: (item: Item) => boolean): void {
-    const [urgent, rest] = this.lines;
-    urgent!.add(items.filter((item) => isUrgent(item)));
-    rest!.add(items.filter((item) => !isUrgent(item)));
+    this.urgent.add(items.filter((item) => isUrgent(item)));
+    this.rest.add(items.filter((item) => !isUrgent(item)));
   }
 
   /** The calls that are under way, or undefined when there are none. */
   get busy(): Promise<unknown> | undefined {
-    const busy = this.lines.flatMap(({ loop }) => loop ?? []);
-    return busy.length === 0 ? undefined : Promise.all(busy);
+    const { urgent, rest } = this;
+    return urgent.loop === undefined && rest.loop === undefined ? undefined : Promise.all([urgent.loop, rest.loop]);
   }
 }
 

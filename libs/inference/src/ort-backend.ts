@@ -2,7 +2,7 @@
 // it so that the device never waits for the main thread. Translates the runtime's errors; knows nothing of jobs.
 
 import { Worker } from 'node:worker_threads';
-import { ShoalError, invariant, unreachable, type InferenceBackend, type MemoryProbe, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot } from '@shoal/core';
+import { KEPT_SLOTS, ShoalError, invariant, unreachable, type InferenceBackend, type MemoryProbe, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot } from '@shoal/core';
 import { processMemory } from './process-memory.ts';
 import { classifyRunFailure } from './run-failure.ts';
 import type { Provider } from './provider.ts';
@@ -34,8 +34,8 @@ export interface OrtBackendOptions {
   readonly slotTokens: number;
 }
 
-/** Beside each batch that runs: one is queued behind it, one is being packed or read, three are kept for urgent rows. */
-const SPARE_SLOTS = 5;
+/** Beside each batch that runs: one is queued behind it, one is being packed or read, and some are kept for urgent rows. */
+const SPARE_SLOTS = 2 + KEPT_SLOTS;
 
 /**
  * Vectors of the hidden size, in fp32, that the region has for each token. A run needs 52 at most with plain operators and 512

@@ -123,16 +123,17 @@ export class BullJobSource implements JobSource {
 
   /** Like `claim`, but does not wait: empty when nothing can be claimed now. For who looks into several lanes. */
   claimNow(limit: number): Promise<readonly RawClaim[]> {
-    return this.inTurn(async ({ bursts, brake }) => {
-      const allowed = await brake.allowed(limit);
-      return allowed === 0 ? [] : bursts.claimNow(allowed);
-    });
+    return this.whereAllowed(limit, (bursts, allowed) => bursts.claimNow(allowed));
   }
 
   claimUrgent(limit: number): Promise<readonly RawClaim[]> {
+    return this.whereAllowed(limit, (bursts, allowed) => bursts.claimUrgent(allowed));
+  }
+
+  private whereAllowed(limit: number, take: (bursts: ClaimBursts, allowed: number) => Promise<TakenJob[]>): Promise<readonly RawClaim[]> {
     return this.inTurn(async ({ bursts, brake }) => {
       const allowed = await brake.allowed(limit);
-      return allowed === 0 ? [] : bursts.claimUrgent(allowed);
+      return allowed === 0 ? [] : take(bursts, allowed);
     });
   }
 

@@ -4,7 +4,7 @@
 // now and then; and since the mark is part of the job, it is gone with it when the id is used again.
 // A job that completes before the worker has heard stays completed.
 
-import { failedReason, keySpace, type Failure, type KeySpace, type Logger } from '@shoal/core';
+import { cpuLaneOf, failedReason, keySpace, type Failure, type KeySpace, type Logger } from '@shoal/core';
 import { Queue } from 'bullmq';
 import { failWaiting, type FailedWaiting } from './bullmq-internals.ts';
 import { closeConnection, connected, openConnection, untilReady, type Redis } from './connection.ts';
@@ -122,7 +122,7 @@ export class Canceller {
   }
 
   private get cpuQueue(): string {
-    return `${this.options.queue}-cpu`;
+    return cpuLaneOf(this.options.queue);
   }
 }
 

@@ -26,7 +26,7 @@ beforeAll(async () => {
 
 beforeEach(async () => {
   prefix = `{t-fleet-${++prefixes}}`;
-  fleet = await Fleet.connect({ redisUrl: server.url, prefix, of: { model: 'x' } });
+  fleet = await Fleet.connect({ redisUrl: server.url, prefix, queue: 'embed-x' });
 });
 
 afterEach(async () => {

@@ -1,8 +1,9 @@
-// The fleet of one model, or of the queue of another kind of job, as anybody sees it: live workers with what they tell of themselves, and how full both lanes are.
+// The fleet of one queue, a model's or that of another kind of job, as anybody sees it: live workers with what they tell of
+// themselves, and how full both lanes are.
 // Also where workers are told to claim nothing (drain) and to go on (resume). Reads, and writes that one set; the workers
 // follow within a second, when they next look at the fleet.
 
-import { DEFAULT_PREFIX, ShoalError, keySpace, mainQueue, type KeySpace, type Lane, type Logger, type WorkerFacts } from '@shoal/core';
+import { DEFAULT_PREFIX, ShoalError, cpuLaneOf, keySpace, type KeySpace, type Lane, type Logger, type WorkerFacts } from '@shoal/core';
 import { Queue } from 'bullmq';
 import { closeConnection, connected, type Redis } from './connection.ts';
 import { translated } from './translated.ts';
@@ -12,8 +13,8 @@ export interface FleetOptions {
   readonly redisUrl: string;
   /** Default {shoal}. */
   readonly prefix?: string | undefined;
-  /** The model as its queues are called, or the main queue itself. */
-  readonly of: { readonly model: string } | { readonly queue: string };
+  /** The main lane. */
+  readonly queue: string;
   readonly log?: Logger | undefined;
 }
 
@@ -52,19 +53,18 @@ export class Fleet {
   private readonly prefix: string;
   private readonly queues: Readonly<Record<Lane, Queue>>;
 
-  private constructor({ prefix = DEFAULT_PREFIX, of, log }: FleetOptions, connection: Redis) {
+  private constructor({ prefix = DEFAULT_PREFIX, queue: main, log }: FleetOptions, connection: Redis) {
     this.connection = connection;
     this.prefix = prefix;
     this.keys = keySpace(prefix);
     const open = (name: string): Queue => new Queue(name, { prefix, connection, skipMetasUpdate: true });
-    const main = queueOf(of);
-    this.queues = { main: open(main), cpu: open(`${main}-cpu`) };
+    this.queues = { main: open(main), cpu: open(cpuLaneOf(main)) };
     for (const queue of Object.values(this.queues)) queue.on('error', (error) => log?.debug({ queue: queue.name, reason: error.message }, 'queue reported an error'));
   }
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: FleetOptions): Promise<Fleet> {
-    const connection = await connected({ url: options.redisUrl, prefix: options.prefix, name: `shoal:fleet:${queueOf(options.of)}`, log: options.log });
+    const connection = await connected({ url: options.redisUrl, prefix: options.prefix, name: `shoal:fleet:${options.queue}`, log: options.log });
     return new Fleet(options, connection);
   }
 
@@ -142,10 +142,6 @@ export class Fleet {
     const [alive, facts] = await Promise.all([liveWorkers(this.connection, queue, this.prefix), this.connection.hgetall(this.keys.facts(queue))]);
     return new Map(alive.map((workerId) => [workerId, parseFacts(facts[workerId])]));
   }
-}
-
-function queueOf(of: FleetOptions['of']): string {
-  return 'queue' in of ? of.queue : mainQueue(of.model);
 }
 
 /** Written by a worker of this or another version. */

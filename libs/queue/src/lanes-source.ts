@@ -139,11 +139,17 @@ export class LanesSource implements JobSource {
     }
   }
 
+  /** Of `most` jobs, how many this lane may be asked for now. */
+  private roomIn(lane: ServedLane, most: number): number {
+    if (lane.isAsking || this.isEnding) return 0;
+    return lane === this.main ? this.gate.allows(most) : most;
+  }
+
   private async lookForUrgent(limit: number): Promise<RawClaim[]> {
     const claims: RawClaim[] = [];
     for (const lane of this.lanes()) {
-      const room = lane === this.main ? this.gate.allows(limit - claims.length) : limit - claims.length;
-      if (room >= 1 && !lane.isAsking && !this.isEnding) claims.push(...this.received(lane, await lane.source.claimUrgent(room)));
+      const room = this.roomIn(lane, limit - claims.length);
+      if (room >= 1) claims.push(...this.received(lane, await lane.source.claimUrgent(room)));
     }
     return claims;
   }
@@ -151,8 +157,8 @@ export class LanesSource implements JobSource {
   private async look(limit: number): Promise<RawClaim[]> {
     const claims = this.isEnding ? [] : this.arrived.splice(0, limit);
     for (const lane of this.lanes()) {
-      const room = lane === this.main ? this.gate.allows(limit - claims.length) : limit - claims.length;
-      if (room < 1 || lane.isAsking || this.isEnding) continue;
+      const room = this.roomIn(lane, limit - claims.length);
+      if (room < 1) continue;
       const got = await lane.source.claimNow(room);
       claims.push(...this.received(lane, got));
       if (lane === this.cpu && got.length < room) this.ask(lane); // mostly empty: not to be looked into with every claim

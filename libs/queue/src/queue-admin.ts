@@ -2,7 +2,7 @@
 // have it put right. Both lanes and the quarantine are meant wherever that makes sense. Cancelling is cancel.ts, quarantine
 // quarantine.ts. Starts nothing and waits for no worker.
 
-import { DEFAULT_PREFIX, keySpace, parseFailedReason, type KeySpace, type Logger } from '@shoal/core';
+import { DEFAULT_PREFIX, cpuLaneOf, keySpace, parseFailedReason, type KeySpace, type Logger } from '@shoal/core';
 import { Job, Queue } from 'bullmq';
 import { readAdmission } from './admission.ts';
 import { closeConnection, connected, type Redis } from './connection.ts';
@@ -78,7 +78,7 @@ export class QueueAdmin {
       opened.on('error', (error) => log?.debug({ queue: name, reason: error.message }, 'queue reported an error'));
       return opened;
     };
-    [this.queue, this.cpu, this.quarantine] = [open(queue), open(`${queue}-cpu`), open(quarantineQueue(queue))];
+    [this.queue, this.cpu, this.quarantine] = [open(queue), open(cpuLaneOf(queue)), open(quarantineQueue(queue))];
   }
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */

@@ -49,7 +49,7 @@ export async function startSimilarityWorker({ settings, log, faultPoint }: Worke
       ...server, workerId,
       facts: () => ({ ...meter.load(), device, precision, model, lanes: ['main'], isDrained: source.isDrained, host: hostname(), pid: process.pid, memoryBytes: meter.memoryBytes }),
     }));
-    const fleet = await Fleet.connect({ redisUrl, prefix, of: { queue }, log });
+    const fleet = await Fleet.connect({ redisUrl, prefix, queue, log });
     const watch = new FleetWatch({ read: () => fleet.read(), onView: (view) => followDrain(view, { workerId, source, log }), clock: systemClock, log });
     await keep({ stop: () => watch.stop().then(() => fleet.close()) });
     await watch.start();

@@ -4,10 +4,11 @@
 // among these. What each micro-batch takes is the median of its rounds: a moment in which somebody else wanted the machine slows single
 // runs, not a budget. Ends within two minutes, with fewer rounds where the device is slow. Stores what it found.
 
-import { ShoalError, toFailure, type DeviceProfileKey, type Logger, type MemoryLaw, type RunShape, type Tokenizer } from '@shoal/core';
+import { ShoalError, median, toFailure, type DeviceProfileKey, type Logger, type MemoryLaw, type RunShape, type Tokenizer } from '@shoal/core';
 import { OrtBackend, type OrtBackendOptions } from '@shoal/inference';
 import type { StoredModel } from '@shoal/models';
 import { CPU_KNEE_TOKENS, gpuPreset } from './device-budget.ts';
+import { inTurns } from './in-turns.ts';
 import { measureMemory } from './measure-memory.ts';
 import { planMix } from './mix-plan.ts';
 import { openDevice } from './open-device.ts';
@@ -176,7 +177,7 @@ class BudgetBench {
   /** One process, every plan once. Counts for nothing when memory ran out on the way. */
   private async runOnce(plans: readonly Plan[], onProgress: (share: number) => void): Promise<void> {
     const warm = warmUp(plans);
-    const turns = inTurns(plans);
+    const turns = inTurns(plans.map(({ shapes, runMs }) => shapes.map((shape, i) => ({ shape, runMs: runMs[i]! }))));
     const shapes = [...warm, ...turns.map(({ shape }) => shape)];
     const ran = await this.probe(shapes, onProgress);
     if (ran.length < shapes.length) return;
@@ -207,13 +208,6 @@ function warmUp(plans: readonly Plan[]): readonly RunShape[] {
   return plans.map(({ shapes }) => shapes.reduce((most, shape) => (shape.rows * shape.width > most.rows * most.width ? shape : most)));
 }
 
-/** The runs of all plans, each plan's spread evenly: a moment in which somebody else wants the machine slows all of them alike. */
-function inTurns(plans: readonly Plan[]): readonly { readonly shape: RunShape; readonly runMs: number[] }[] {
-  return plans
-    .flatMap(({ shapes, runMs }, place) => shapes.map((shape, i) => ({ shape, runMs: runMs[i]!, at: (i + (place + 0.5) / plans.length) / shapes.length })))
-    .sort((a, b) => a.at - b.at);
-}
-
 function pick(tried: readonly TriedBudget[]): number {
   const best = bestOf(tried);
   return tried.find(({ textsPerSecond }) => textsPerSecond >= GOOD_ENOUGH * best.textsPerSecond)!.maxPaddedTokens;
@@ -230,8 +224,4 @@ function together(coarse: readonly TriedBudget[], fine: readonly TriedBudget[]):
   const scale = ratios.length === 0 ? 1 : median(ratios);
   const once = coarse.filter(({ maxPaddedTokens }) => !again.has(maxPaddedTokens)).map((budget) => ({ ...budget, textsPerSecond: budget.textsPerSecond * scale }));
   return [...once, ...fine].sort((a, b) => a.maxPaddedTokens - b.maxPaddedTokens);
-}
-
-function median(values: readonly number[]): number {
-  return values.toSorted((a, b) => a - b)[values.length >> 1]!;
 }

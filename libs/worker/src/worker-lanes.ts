@@ -9,8 +9,6 @@ import { BullJobSource, DrainableSource, Fleet, FleetWatch, HybridGate, LanesSou
 export interface WorkerLanesOptions {
   /** Of the main lane. */
   readonly source: Omit<BullJobSourceOptions, 'handOverTo' | 'faults' | 'workerId'>;
-  /** The model as its queues are called. */
-  readonly served: string;
   readonly cpuQueue: string;
   /** Seen by others under this id. */
   readonly workerId: string;
@@ -32,12 +30,12 @@ export interface WorkerLanes {
 
 /** Has looked at the fleet when it resolves. Throws QUEUE_UNREACHABLE. */
 export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLanes> {
-  const { cpuQueue, workerId, served, log } = options;
+  const { cpuQueue, workerId, log } = options;
   const { redisUrl, prefix, queue } = options.source;
   const gate = gateOf(options);
   const lanes = lanesOf(options);
   const source = new DrainableSource(sourceOf(options, gate));
-  const fleet = await Fleet.connect({ redisUrl, prefix, of: { model: served }, log });
+  const fleet = await Fleet.connect({ redisUrl, prefix, queue, log });
   try {
     const presence = await WorkerPresence.connect({
       redisUrl, prefix, queue, workerId, log,

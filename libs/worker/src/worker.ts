@@ -57,7 +57,7 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
     const meter = new LoadMeter();
     const lanes = await keep(openLanes({
       source: { ...server, leaseMs, stalledCheckMs, workerName, quarantineOf: server.queue, isUnsafeAllowed: settings.unsafeServer === 'warn', brake: settings, onBrake: (reason) => recorder.claimingBraked(reason) },
-      served, settings, meter, faults, log,
+      settings, meter, faults, log,
       cpuQueue: cpuLane, workerId: `${workerName}-${randomUUID().slice(0, 8)}`, ready: await early, metrics: recorder,
     }));
     const { source } = lanes;

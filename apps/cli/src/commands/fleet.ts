@@ -1,7 +1,7 @@
 // `shoal fleet`: who serves a model, how full its lanes are, what stands in the way; and workers told to claim nothing or to
 // go on. Everything goes through the queue server, so it works from any machine that reaches it.
 
-import { LENGTH_CLASSES, type ByLength, type Settings } from '@shoal/core';
+import { LENGTH_CLASSES, mainQueue, type ByLength, type Settings } from '@shoal/core';
 import { Fleet, type FleetView, type LiveWorker } from '@shoal/queue';
 import { withServer } from '../session.ts';
 import { settingsOf } from '../settings.ts';
@@ -40,7 +40,7 @@ export async function resume(terminal: Terminal, which: string, flags: FleetFlag
 async function withFleet(terminal: Terminal, flags: FleetFlags, use: (fleet: Fleet) => Promise<void>): Promise<void> {
   const settings: Settings = await settingsOf(terminal, flags);
   await withServer(terminal, { settings, isQuiet: flags.quiet === true || flags.json === true }, async ({ redisUrl }) => {
-    const fleet = await Fleet.connect({ redisUrl, prefix: settings.prefix, of: flags.queue === undefined ? { model: settings.model } : { queue: flags.queue } });
+    const fleet = await Fleet.connect({ redisUrl, prefix: settings.prefix, queue: flags.queue ?? mainQueue(settings.model) });
     try {
       await use(fleet);
     } finally {

@@ -5,7 +5,7 @@ import { ShoalError, type Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { stat } from 'node:fs/promises';
 import {
-  collectionsFolder, graphInfo, hitsOf, matrixOf, openGraph, readEdgeList, readVectors, saveGraph, vectorFormat, type Collection, type Graph, type Matrix, type Metric, type Seeds,
+  graphInfo, hitsOf, matrixOf, openGraph, readEdgeList, readVectors, saveGraph, vectorFormat, type Collection, type Graph, type Matrix, type Metric, type Seeds,
 } from '@shoal/similarity';
 import { npyHeader, npyRows } from '../output/npy.ts';
 import { collectionSettings } from '../search/collection-settings.ts';
@@ -132,7 +132,7 @@ export interface SpreadFlags {
 /** `graph`: an edge list, or the name of a graph that was saved. */
 export async function spread(terminal: Terminal, graphOrFile: string, flags: SpreadFlags): Promise<void> {
   const settings = await collectionSettings(terminal, flags);
-  const folder = collectionsFolder(settings);
+  const { collectionsDir: folder } = settings;
   const isFile = (await stat(graphOrFile).catch(() => undefined))?.isFile() === true;
   const graph = isFile || graphOrFile.includes('.') ? await readEdgeList(graphOrFile) : await openGraph(folder, graphOrFile);
   if (flags.save !== undefined) {

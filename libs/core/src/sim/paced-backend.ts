@@ -5,6 +5,7 @@
 import type { InferenceBackend, MemoryReading, Precision, RunOptions, RunResult, RunShape, Slot } from '../ports.ts';
 import { invariant } from '../invariant.ts';
 import { newSlots } from '../slot-buffers.ts';
+import { KEPT_SLOTS } from '../slots.ts';
 
 export interface PacedBackendOptions {
   /** Padded tokens per millisecond. */
@@ -17,8 +18,8 @@ export interface PacedBackendOptions {
   readonly slotTokens: number;
 }
 
-/** One micro-batch runs, two wait, three slots are kept back for interactive rows. */
-const SLOTS = 6;
+/** One micro-batch runs, two wait, and there is what is kept back for interactive rows. */
+const SLOTS = 3 + KEPT_SLOTS;
 
 interface QueuedRun {
   readonly slot: Slot;

@@ -5,6 +5,7 @@
 import { ShoalError } from '../errors.ts';
 import { invariant } from '../invariant.ts';
 import { newSlots } from '../slot-buffers.ts';
+import { KEPT_SLOTS } from '../slots.ts';
 import { fakeVector } from '../testing/fake-backend.ts';
 import type { Clock, InferenceBackend, MemoryProbe, MemoryReading, Precision, RunOptions, RunResult, RunShape, Slot } from '../ports.ts';
 import { REFUSAL_MS, runMs, seededRandom, type DeviceLaw } from './device-law.ts';
@@ -44,8 +45,8 @@ export interface DeviceFaults {
   readonly givesNanAtRow?: (ids: ArrayLike<number>) => boolean;
 }
 
-/** One micro-batch runs, one waits, three slots are kept back for interactive rows. */
-const SLOTS = 5;
+/** One micro-batch runs, one waits, and there is what is kept back for interactive rows. */
+const SLOTS = 2 + KEPT_SLOTS;
 const never = (): boolean => false;
 
 interface QueuedRun {

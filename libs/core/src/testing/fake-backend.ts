@@ -4,6 +4,7 @@
 import { ShoalError } from '../errors.ts';
 import { invariant } from '../invariant.ts';
 import { newSlots } from '../slot-buffers.ts';
+import { KEPT_SLOTS } from '../slots.ts';
 import type { Clock, InferenceBackend, MemoryReading, Precision, RunOptions, RunResult, RunShape, Slot } from '../ports.ts';
 
 export interface RecordedRun extends RunShape {
@@ -72,7 +73,7 @@ export class FakeBackend implements InferenceBackend {
   private givesNanExactlyAt: RowRule = never;
 
   constructor(options: FakeBackendOptions) {
-    const { clock, dims = 8, slots = 5, slotRows = 64, slotTokens = 1024, runMs = ({ rows, width }) => 1 + (rows * width) / 100, precision = 'fp32', memoryAfter } = options;
+    const { clock, dims = 8, slots = 2 + KEPT_SLOTS, slotRows = 64, slotTokens = 1024, runMs = ({ rows, width }) => 1 + (rows * width) / 100, precision = 'fp32', memoryAfter } = options;
     this.clock = clock;
     this.slots = slots;
     this.dims = dims;

@@ -1,0 +1,4 @@
+/** The upper one of two in the middle. At least one value. */
+export function median(values: readonly number[]): number {
+  return values.toSorted((a, b) => a - b)[values.length >> 1]!;
+}
