@@ -109,7 +109,7 @@ install_packages() {
 # Folders count as well as files, so that a deleted source is noticed.
 build_is_current() {
   [ -f "$build_mark" ] && [ -f "$root/apps/cli/dist/main.js" ] &&
-    [ -z "$(find "$root"/libs/*/src "$root"/apps/*/src "$root"/libs/*/*.json "$root"/apps/*/*.json "$root"/tsconfig*.json "$root"/native/similarity "$packages_mark" \
+    [ -z "$(find "$root"/libs/*/src "$root"/apps/*/src "$root"/libs/*/*.json "$root"/apps/*/*.json "$root"/tsconfig*.json "$root"/native "$packages_mark" \
       ! -name '*.tsbuildinfo' -newer "$build_mark" 2>/dev/null | head -n 1)" ]
 }
 
@@ -132,15 +132,20 @@ build() {
   say "built in $(seconds_since "$step")"
 }
 
-# What the kernels of similarity are without native code is slow and otherwise the same, so nothing of this is fatal.
+# What runs without native code is slower and otherwise the same, so nothing of this is fatal.
 build_native() {
-  [ -f "$root/native/similarity/build.sh" ] || return 0
+  build_native_part similarity addon 'similarity runs in plain code, some fifty times slower'
+  build_native_part ort-session '' "models run through the runtime's own binding, which cannot limit or give back memory"
+}
+
+build_native_part() { # folder, command, what is so without it
+  [ -f "$root/native/$1/build.sh" ] || return 0
   status=0
-  sh "$root/native/similarity/build.sh" addon </dev/null >"$setup_folder/native.log" 2>&1 || status=$?
+  sh "$root/native/$1/build.sh" $2 </dev/null >"$setup_folder/native-$1.log" 2>&1 || status=$?
   case $status in
     0) ;;
-    3) say 'note: there is no C++ compiler, so similarity runs in plain code, some fifty times slower (apt install g++ | dnf install gcc-c++ | xcode-select --install)' ;;
-    *) say "note: the native code of similarity could not be built, so it runs in plain code, some fifty times slower; the compiler's words are in $setup_folder/native.log" ;;
+    3) say "note: there is no C++ compiler, so $3 (apt install g++ | dnf install gcc-c++ | xcode-select --install)" ;;
+    *) say "note: the native code of $1 could not be built, so $3; the compiler's words are in $setup_folder/native-$1.log" ;;
   esac
 }
 

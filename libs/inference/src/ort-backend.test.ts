@@ -8,115 +8,123 @@ import { afterAll, describe, expect, test } from 'vitest';
 import type { Slot } from '@shoal/core';
 import { describeInferenceBackend } from '@shoal/core/testing';
 import { openGraph, openModel, writeTinyModel } from '@shoal/models';
+import { nativeOrt, nativeOrtProblem } from './native-ort.ts';
 import { OrtBackend } from './ort-backend.ts';
+import type { Binding } from './ort-line.ts';
 import { classifyRunFailure } from './run-failure.ts';
 
 const cacheDir = mkdtempSync(join(tmpdir(), 'shoal-inference-'));
 afterAll(() => rmSync(cacheDir, { recursive: true, force: true }));
 
-describeInferenceBackend('ONNX Runtime on the CPU', async () => {
-  const model = await openModel('tiny-random', { cacheDir });
-  const graphPath = await openGraph(model, { cacheDir });
-  const maxTokens = Math.floor(model.positionLimit / 8) * 8;
-  const backend = await OrtBackend.open({ graphPath, dims: model.dims, threads: 1, slotRows: 64, slotTokens: Math.max(1024, maxTokens) });
-  return { backend, vocabularySize: model.vocabularySize, maxTokens };
-});
+const BINDINGS: readonly Binding[] = nativeOrt() === undefined ? ['stock'] : ['stock', 'native'];
+if (nativeOrt() === undefined) console.warn(`only the package's own binding is tested: ${nativeOrtProblem()}`);
 
-test('a graph that the runtime cannot read is named, and nothing is left running', async () => {
-  const graphPath = join(cacheDir, 'broken.onnx');
-  writeFileSync(graphPath, 'not a graph');
-  await expect(OrtBackend.open({ graphPath, dims: 8, threads: 1, slotRows: 1, slotTokens: 8 })).rejects.toMatchObject({
-    code: 'INFERENCE_FAILED', message: expect.stringContaining('broken.onnx'),
+describe.each(BINDINGS)('%s binding', (binding) => {
+  describeInferenceBackend(`ONNX Runtime on the CPU, ${binding} binding,`, async () => {
+    const model = await openModel('tiny-random', { cacheDir });
+    const graphPath = await openGraph(model, { cacheDir });
+    const maxTokens = Math.floor(model.positionLimit / 8) * 8;
+    const backend = await OrtBackend.open({ binding, graphPath, dims: model.dims, threads: 1, slotRows: 64, slotTokens: Math.max(1024, maxTokens) });
+    return { backend, vocabularySize: model.vocabularySize, maxTokens };
   });
-});
 
-test('a token id outside the vocabulary fails that run alone', async () => {
-  const model = await openModel('tiny-random', { cacheDir });
-  const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1, slotRows: 4, slotTokens: 64 });
-  const slot = backend.lend()!;
-  slot.ids[0] = model.vocabularySize + 5;
-  slot.lengths[0] = 1;
-  await expect(backend.run(slot, { rows: 1, width: 8 })).rejects.toMatchObject({ code: 'INFERENCE_FAILED' });
-  slot.ids[0] = 1;
-  expect(await backend.run(slot, { rows: 1, width: 8 })).toMatchObject({ ok: true });
-  await backend.stop();
-});
 
-test('a backend that was prepared gives the same vectors, also where there is no address space for what was asked', async () => {
-  const model = await openModel('tiny-random', { cacheDir });
-  const graphPath = await openGraph(model, { cacheDir });
-  const vectors: string[] = [];
-  for (const paddedTokens of [undefined, 1024, Number.MAX_SAFE_INTEGER]) {
-    const backend = await OrtBackend.open({ graphPath, dims: model.dims, threads: 1, slotRows: 4, slotTokens: 64 });
-    if (paddedTokens !== undefined) await backend.prepare(paddedTokens);
+  test('a graph that the runtime cannot read is named, and nothing is left running', async () => {
+    const graphPath = join(cacheDir, 'broken.onnx');
+    writeFileSync(graphPath, 'not a graph');
+    await expect(OrtBackend.open({ binding, graphPath, dims: 8, threads: 1, slotRows: 1, slotTokens: 8 })).rejects.toMatchObject({
+      code: 'INFERENCE_FAILED', message: expect.stringContaining('broken.onnx'),
+    });
+  });
+
+  test('a token id outside the vocabulary fails that run alone', async () => {
+    const model = await openModel('tiny-random', { cacheDir });
+    const backend = await OrtBackend.open({ binding, graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1, slotRows: 4, slotTokens: 64 });
     const slot = backend.lend()!;
-    slot.ids.set([2, 7, 9, 3, 0, 0, 0, 0]);
-    slot.lengths[0] = 4;
+    slot.ids[0] = model.vocabularySize + 5;
+    slot.lengths[0] = 1;
+    await expect(backend.run(slot, { rows: 1, width: 8 })).rejects.toMatchObject({ code: 'INFERENCE_FAILED' });
+    slot.ids[0] = 1;
     expect(await backend.run(slot, { rows: 1, width: 8 })).toMatchObject({ ok: true });
-    vectors.push(String(slot.embeddings.subarray(0, model.dims)));
     await backend.stop();
-  }
-  expect(new Set(vectors).size).toBe(1);
-});
-
-test('an urgent run overtakes what is queued and has not begun', async () => {
-  const model = await openModel('tiny-random', { cacheDir });
-  const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1, slotRows: 64, slotTokens: 1024 });
-  const order: string[] = [];
-  const run = (name: string, isUrgent: boolean): Promise<unknown> => {
-    const slot = backend.lend()!;
-    slot.lengths.fill(16);
-    slot.ids.fill(1);
-    return backend.run(slot, { rows: 64, width: 16 }, { isUrgent }).finally(() => order.push(name));
-  };
-  await Promise.all([run('running', false), run('queued', false), run('urgent', true)]);
-  expect(order.indexOf('urgent')).toBeLessThan(order.indexOf('queued'));
-  await backend.stop();
-});
-
-describe('a model that overflows in fp16', () => {
-  const SHAPE = { rows: 64, width: 16 } as const;
-
-  function fill({ ids, lengths }: Slot): void {
-    for (let row = 0; row < SHAPE.rows; row++) {
-      lengths[row] = 2 + (row % 15);
-      for (let at = 0; at < SHAPE.width; at++) ids[row * SHAPE.width + at] = at < lengths[row]! ? 5 + ((row * 31 + at * 7919) % 150) : 0;
-    }
-  }
-
-  function rowsOfLengthOne({ embeddings }: Slot, dims: number): boolean[] {
-    return Array.from({ length: SHAPE.rows }, (_, row) => Math.abs(embeddings.subarray(row * dims, (row + 1) * dims).reduce((sum, value) => sum + value * value, 0) - 1) < 0.01);
-  }
-
-  test('gives some rows that are no vectors, and all of them in an exact run, which are those of the fp32 graph', async () => {
-    const model = await writeTinyModel(join(cacheDir, 'loud'), { seed: 1, feedForwardScale: 100 });
-    const [graphPath, exactGraphPath] = [await openGraph(model, { cacheDir, kind: 'plain-fp16' }), await openGraph(model, { cacheDir, kind: 'fused-fp32' })];
-    const options = { dims: model.dims, threads: 1, slotRows: SHAPE.rows, slotTokens: 1024 };
-    const [half, full] = [await OrtBackend.open({ ...options, graphPath, exactGraphPath, precision: 'fp16' }), await OrtBackend.open({ ...options, graphPath: exactGraphPath })];
-    const [slot, reference] = [half.lend()!, full.lend()!];
-    fill(slot);
-    fill(reference);
-    expect(full.runExact).toBeUndefined();
-    expect(await half.run(slot, SHAPE)).toMatchObject({ ok: true });
-    const good = rowsOfLengthOne(slot, model.dims);
-    expect(good).toContain(false);
-    expect(good).toContain(true);
-    expect(await half.runExact!(slot, SHAPE)).toMatchObject({ ok: true });
-    await full.run(reference, SHAPE);
-    expect(rowsOfLengthOne(slot, model.dims)).not.toContain(false);
-    expect(slot.embeddings).toEqual(reference.embeddings);
-    await Promise.all([half.stop(), full.stop()]);
   });
-});
 
-test('memory is what this process holds: now, and at most so far', async () => {
-  const model = await openModel('tiny-random', { cacheDir });
-  const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1, slotRows: 64, slotTokens: 1024 });
-  const { footprintBytes, liveBytes, source } = (await backend.memory())!;
-  expect(source).toBe('process');
-  expect(footprintBytes! / process.memoryUsage.rss()).toBeCloseTo(1, 0);
-  expect(liveBytes).toBeGreaterThanOrEqual(footprintBytes!);
-  await backend.stop();
+  test('a backend that was prepared gives the same vectors, also where there is no address space for what was asked', async () => {
+    const model = await openModel('tiny-random', { cacheDir });
+    const graphPath = await openGraph(model, { cacheDir });
+    const vectors: string[] = [];
+    for (const paddedTokens of [undefined, 1024, Number.MAX_SAFE_INTEGER]) {
+      const backend = await OrtBackend.open({ binding, graphPath, dims: model.dims, threads: 1, slotRows: 4, slotTokens: 64 });
+      if (paddedTokens !== undefined) await backend.prepare(paddedTokens);
+      const slot = backend.lend()!;
+      slot.ids.set([2, 7, 9, 3, 0, 0, 0, 0]);
+      slot.lengths[0] = 4;
+      expect(await backend.run(slot, { rows: 1, width: 8 })).toMatchObject({ ok: true });
+      vectors.push(String(slot.embeddings.subarray(0, model.dims)));
+      await backend.stop();
+    }
+    expect(new Set(vectors).size).toBe(1);
+  });
+
+  test('an urgent run overtakes what is queued and has not begun', async () => {
+    const model = await openModel('tiny-random', { cacheDir });
+    const backend = await OrtBackend.open({ binding, graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1, slotRows: 64, slotTokens: 1024 });
+    const order: string[] = [];
+    const run = (name: string, isUrgent: boolean): Promise<unknown> => {
+      const slot = backend.lend()!;
+      slot.lengths.fill(16);
+      slot.ids.fill(1);
+      return backend.run(slot, { rows: 64, width: 16 }, { isUrgent }).finally(() => order.push(name));
+    };
+    await Promise.all([run('running', false), run('queued', false), run('urgent', true)]);
+    expect(order.indexOf('urgent')).toBeLessThan(order.indexOf('queued'));
+    await backend.stop();
+  });
+
+  describe('a model that overflows in fp16', () => {
+    const SHAPE = { rows: 64, width: 16 } as const;
+
+    function fill({ ids, lengths }: Slot): void {
+      for (let row = 0; row < SHAPE.rows; row++) {
+        lengths[row] = 2 + (row % 15);
+        for (let at = 0; at < SHAPE.width; at++) ids[row * SHAPE.width + at] = at < lengths[row]! ? 5 + ((row * 31 + at * 7919) % 150) : 0;
+      }
+    }
+
+    function rowsOfLengthOne({ embeddings }: Slot, dims: number): boolean[] {
+      return Array.from({ length: SHAPE.rows }, (_, row) => Math.abs(embeddings.subarray(row * dims, (row + 1) * dims).reduce((sum, value) => sum + value * value, 0) - 1) < 0.01);
+    }
+
+    test('gives some rows that are no vectors, and all of them in an exact run, which are those of the fp32 graph', async () => {
+      const model = await writeTinyModel(join(cacheDir, 'loud'), { seed: 1, feedForwardScale: 100 });
+      const [graphPath, exactGraphPath] = [await openGraph(model, { cacheDir, kind: 'plain-fp16' }), await openGraph(model, { cacheDir, kind: 'fused-fp32' })];
+      const options = { binding, dims: model.dims, threads: 1, slotRows: SHAPE.rows, slotTokens: 1024 };
+      const [half, full] = [await OrtBackend.open({ ...options, graphPath, exactGraphPath, precision: 'fp16' }), await OrtBackend.open({ ...options, graphPath: exactGraphPath })];
+      const [slot, reference] = [half.lend()!, full.lend()!];
+      fill(slot);
+      fill(reference);
+      expect(full.runExact).toBeUndefined();
+      expect(await half.run(slot, SHAPE)).toMatchObject({ ok: true });
+      const good = rowsOfLengthOne(slot, model.dims);
+      expect(good).toContain(false);
+      expect(good).toContain(true);
+      expect(await half.runExact!(slot, SHAPE)).toMatchObject({ ok: true });
+      await full.run(reference, SHAPE);
+      expect(rowsOfLengthOne(slot, model.dims)).not.toContain(false);
+      expect(slot.embeddings).toEqual(reference.embeddings);
+      await Promise.all([half.stop(), full.stop()]);
+    });
+  });
+
+  test('memory is what this process holds: now, and at most so far', async () => {
+    const model = await openModel('tiny-random', { cacheDir });
+    const backend = await OrtBackend.open({ binding, graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1, slotRows: 64, slotTokens: 1024 });
+    const { footprintBytes, liveBytes, source } = (await backend.memory())!;
+    expect(source).toBe('process');
+    expect(footprintBytes! / process.memoryUsage.rss()).toBeCloseTo(1, 0);
+    expect(liveBytes).toBeGreaterThanOrEqual(footprintBytes!);
+    await backend.stop();
+  });
 });
 
 test('the runtime leaves no device id behind and reports to nobody', async () => {

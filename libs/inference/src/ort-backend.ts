@@ -1,12 +1,14 @@
-// InferenceBackend over onnxruntime-node: buffers in shared memory, one thread that runs the model, micro-batches queued at
-// it so that the device never waits for the main thread. Translates the runtime's errors; knows nothing of jobs.
+// InferenceBackend over ONNX Runtime: buffers in shared memory, lines that run the model, micro-batches queued at them so that the
+// device never waits for the main thread. Translates the runtime's errors; knows nothing of jobs.
 
-import { Worker } from 'node:worker_threads';
-import { KEPT_SLOTS, ShoalError, invariant, unreachable, type InferenceBackend, type MemoryProbe, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot } from '@shoal/core';
+import { KEPT_SLOTS, ShoalError, invariant, type InferenceBackend, type MemoryProbe, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot } from '@shoal/core';
+import { openNativeLine } from './native-line.ts';
+import { disableTelemetry, nativeOrt } from './native-ort.ts';
+import type { ArenaUse, Binding, LineOptions, OrtLine, RunAnswer, RunRequest, SharedSlot } from './ort-line.ts';
 import { processMemory } from './process-memory.ts';
-import { classifyRunFailure } from './run-failure.ts';
 import type { Provider } from './provider.ts';
-import type { OrtThreadData, OrtThreadMessage, PrepareRequest, RunRequest, SharedSlot } from './ort-thread-protocol.ts';
+import { classifyRunFailure } from './run-failure.ts';
+import { openThreadLine } from './thread-line.ts';
 
 export interface OrtBackendOptions {
   readonly graphPath: string;
@@ -27,6 +29,10 @@ export interface OrtBackendOptions {
   readonly readMemory?: () => Promise<MemoryReading | undefined>;
   /** What the device has in all, and what is left for anybody. */
   readonly probe?: MemoryProbe;
+  /** What carries the sessions. Default auto: native where it was built and measured better, else the package's own. */
+  readonly binding?: 'auto' | Binding | undefined;
+  /** Most that the arenas of all sessions may hold; the native binding's alone. Default: what the device has. */
+  readonly arenaBytes?: number | undefined;
   /** Threads of one run. */
   readonly threads: number;
   readonly slotRows: number;
@@ -47,19 +53,6 @@ const VECTORS_PER_TOKEN = 80;
 const MOST_RESERVED_TOKENS = 2 ** 22;
 const ELEMENT_BYTES: Readonly<Record<Precision, number>> = { fp32: 4, fp16: 2, bf16: 2, int8: 1 };
 
-/** A thread with a session, and how busy it is. */
-interface Lane {
-  readonly thread: Worker;
-  pending: number;
-  runStartedMs: number | undefined;
-}
-
-interface Pending {
-  readonly lane: Lane;
-  resolve(result: RunResult): void;
-  reject(error: Error): void;
-}
-
 export class OrtBackend implements InferenceBackend {
   /** What it was opened with: enough to open another like it elsewhere. */
   readonly options: OrtBackendOptions;
@@ -70,15 +63,16 @@ export class OrtBackend implements InferenceBackend {
   readonly slotTokens: number;
   readonly prefersFewShapes: boolean;
   readonly sessions: number;
+  readonly binding: Binding;
   readonly runExact?: (slot: Slot, shape: RunShape) => Promise<RunResult>;
-  private readonly lanes: readonly Lane[];
+  private readonly lines: readonly OrtLine[];
   private readonly free: Slot[];
-  private readonly pending = new Map<number, Pending>();
   private readonly readMemory: () => Promise<MemoryReading | undefined>;
-  private readonly exited: Promise<unknown>;
+  /** Of the device, beside the arenas of the open graphs: context, kernels, workspaces of libraries. Where a driver tells. */
+  private besideArenasBytes: number | undefined;
   private isStopping = false;
 
-  private constructor(options: OrtBackendOptions, threads: readonly Worker[], shared: readonly SharedSlot[]) {
+  private constructor(options: OrtBackendOptions, binding: Binding, lines: readonly OrtLine[], shared: readonly SharedSlot[]) {
     const { provider = 'cpu', device = provider } = options;
     this.options = options;
     this.device = device;
@@ -91,26 +85,31 @@ export class OrtBackend implements InferenceBackend {
     this.readMemory = options.readMemory ?? (async () => (provider === 'cpu' ? processMemory() : undefined));
     if (options.exactGraphPath !== undefined) this.runExact = (slot, shape) => this.queue(slot, shape, { isUrgent: false, isExact: true });
     this.free = shared.map(toSlot);
-    this.lanes = threads.map((thread) => ({ thread, pending: 0, runStartedMs: undefined }));
-    this.exited = Promise.all(this.lanes.map((lane) => this.listen(lane)));
+    this.binding = binding;
+    this.lines = lines;
   }
 
-  /** Opens the graph in threads of its own. Throws INFERENCE_FAILED when the runtime refuses it, or does not run it where it was told to. */
+  /** Opens the graph once for each session. Throws INFERENCE_FAILED when the runtime refuses it, or does not run it where it was told to. */
   static async open(options: OrtBackendOptions): Promise<OrtBackend> {
-    prepareEnvironment();
+    const binding = chosenBinding(options);
+    prepareEnvironment(binding);
     const { graphPath, exactGraphPath, provider = 'cpu', sessions = 1, threads, dims, slotRows, slotTokens } = options;
-    const shared = Array.from({ length: sessions + SPARE_SLOTS }, (): SharedSlot => ({
+    const slots = Array.from({ length: sessions + SPARE_SLOTS }, (): SharedSlot => ({
       ids: new SharedArrayBuffer(slotTokens * 4),
       lengths: new SharedArrayBuffer(slotRows * 4),
       embeddings: new SharedArrayBuffer(slotRows * dims * 4),
     }));
-    const workerData: OrtThreadData = { graphPath, exactGraphPath, provider, threads, dims, slots: shared };
-    const opened = await Promise.allSettled(Array.from({ length: sessions }, () => openThread(workerData)));
-    const running = opened.flatMap((thread) => (thread.status === 'fulfilled' ? [thread.value] : []));
-    const failure = opened.find((thread) => thread.status === 'rejected');
-    if (failure === undefined) return new OrtBackend(options, running, shared);
-    for (const thread of running) thread.postMessage('close');
-    throw failure.reason;
+    const line: LineOptions = { graphPath, exactGraphPath, provider, threads, dims, slots, arenaBytes: options.arenaBytes && options.arenaBytes / sessions };
+    const opened = await Promise.allSettled(Array.from({ length: sessions }, () => LINES[binding](line)));
+    const open = opened.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
+    const failure = opened.find((one) => one.status === 'rejected');
+    if (failure !== undefined) {
+      await Promise.all(open.map((one) => one.stop()));
+      throw refused(graphPath, failure.reason);
+    }
+    const backend = new OrtBackend(options, binding, open, slots);
+    await backend.lookBesideArenas();
+    return backend;
   }
 
   lend(): Slot | undefined {
@@ -133,135 +132,101 @@ export class OrtBackend implements InferenceBackend {
     const wantedBytes = VECTORS_PER_TOKEN * paddedTokens * this.dims * ELEMENT_BYTES.fp32;
     const powerBelow = 2 ** Math.floor(Math.log2(mostBytes)); // regions are powers of two
     const reserveTokens = Math.min(MOST_RESERVED_TOKENS, Math.floor(Math.min(wantedBytes, powerBelow) / vectorBytes));
-    invariant(this.pending.size === 0, 'the arena is laid out before anything runs');
-    for (const { thread } of this.lanes) thread.postMessage({ reserveTokens } satisfies PrepareRequest);
-    await Promise.all(this.lanes.map(({ thread }) => prepared(thread)));
+    invariant(this.lines.every((line) => line.pending === 0), 'the arena is laid out before anything runs');
+    await Promise.all(this.lines.map((line) => line.prepare(reserveTokens)));
   }
 
   run(slot: Slot, shape: RunShape, { isUrgent = false }: RunOptions = {}): Promise<RunResult> {
     return this.queue(slot, shape, { isUrgent, isExact: false });
   }
 
-  private queue(slot: Slot, { rows, width }: RunShape, how: Pick<RunRequest, 'isUrgent' | 'isExact'>): Promise<RunResult> {
+  private async queue(slot: Slot, { rows, width }: RunShape, how: Pick<RunRequest, 'isUrgent' | 'isExact'>): Promise<RunResult> {
     invariant(rows >= 1 && rows <= this.slotRows && rows * width <= this.slotTokens, 'a micro-batch fits its slot');
     invariant(!this.isStopping, 'nothing runs on a stopped backend');
-    const lane = this.lanes.reduce((least, other) => (other.pending < least.pending ? other : least));
-    lane.pending++;
-    return new Promise((resolve, reject) => {
-      this.pending.set(slot.index, { lane, resolve, reject });
-      lane.thread.postMessage({ slot: slot.index, rows, width, ...how } satisfies RunRequest);
-    });
+    const line = this.lines.reduce((least, other) => (other.pending < least.pending ? other : least));
+    return this.resultOf(await line.run({ slot: slot.index, rows, width, ...how }));
   }
 
   runningMs(): number {
-    const nowMs = performance.now();
-    return Math.max(...this.lanes.map(({ runStartedMs }) => (runStartedMs === undefined ? 0 : nowMs - runStartedMs)));
+    return Math.max(...this.lines.map((line) => line.runningMs()));
   }
 
   memory(): Promise<MemoryReading | undefined> {
     return this.readMemory();
   }
 
+  /** Gives what the arenas hold and no tensor lies in back to the device; the next run asks for it again. False where the binding cannot, or there is nothing to give. */
+  async shrink(): Promise<boolean> {
+    const given = await Promise.all(this.lines.map((line) => line.shrink()));
+    return given.includes(true);
+  }
+
+  /** Ends the runs that go on, which are rejected with CANCELLED; those that wait still run. False where the binding cannot, or nothing goes on. */
+  cancel(): boolean {
+    return this.lines.map((line) => line.cancel()).includes(true);
+  }
+
   async stop(): Promise<void> {
-    if (!this.isStopping) {
-      this.isStopping = true;
-      for (const { thread } of this.lanes) thread.postMessage('close'); // served after every run before it
+    this.isStopping = true;
+    await Promise.all(this.lines.map((line) => line.stop()));
+  }
+
+  private async lookBesideArenas(): Promise<void> {
+    const held = this.heldByArenas();
+    const shown = held === undefined ? undefined : (await this.readMemory())?.footprintBytes;
+    if (held !== undefined && shown !== undefined) this.besideArenasBytes = Math.max(0, shown - held);
+  }
+
+  private heldByArenas(): number | undefined {
+    const uses = this.lines.map((line) => line.arena());
+    return uses.includes(undefined) ? undefined : uses.reduce((sum, use) => sum + use!.held, 0);
+  }
+
+  private resultOf(answer: RunAnswer): RunResult {
+    if (answer.ok) {
+      const memory = answer.arena === undefined ? answer.memory : this.peakWith(answer.arena);
+      return { ok: true, runMs: answer.runMs, ...(memory !== undefined && { memory }) };
     }
-    await this.exited;
-  }
-
-  /** Resolves when the thread is gone. */
-  private listen(lane: Lane): Promise<void> {
-    lane.thread.on('message', (message: OrtThreadMessage) => this.hear(lane, message));
-    lane.thread.on('error', (error) => this.failAll(error));
-    return new Promise((resolve) => {
-      lane.thread.once('exit', (code) => {
-        if (lane.pending > 0) this.failAll(new Error(`exit code ${code}`));
-        resolve();
-      });
-    });
-  }
-
-  private hear(lane: Lane, message: OrtThreadMessage): void {
-    switch (message.kind) {
-      case 'started':
-        lane.runStartedMs = performance.now();
-        return;
-      case 'ran': return this.take(message.slot).resolve({ ok: true, runMs: message.runMs, ...(message.memory !== undefined && { memory: message.memory }) });
-      case 'failed': return this.settleFailure(this.take(message.slot), message.message);
-      case 'ready':
-      case 'unfit':
-      case 'prepared':
-        return; // heard where they were asked for
-      default: return unreachable(message);
-    }
-  }
-
-  private take(slot: number): Pending {
-    const pending = this.pending.get(slot);
-    invariant(pending !== undefined, 'the thread answers only what it was asked');
-    this.pending.delete(slot);
-    pending.lane.pending--;
-    pending.lane.runStartedMs = undefined;
-    return pending;
-  }
-
-  private settleFailure(pending: Pending, message: string): void {
+    const { message } = answer;
     switch (classifyRunFailure(message)) {
-      case 'out-of-vram': return pending.resolve({ ok: false, outOfVram: { message } });
-      case 'device-lost': return pending.reject(new ShoalError('DEVICE_LOST', `the device stopped working: ${message}`));
-      case 'failed': return pending.reject(new ShoalError('INFERENCE_FAILED', `ONNX Runtime could not run the model: ${message}`));
+      case 'out-of-vram': return { ok: false, outOfVram: { message } };
+      case 'cancelled': throw new ShoalError('CANCELLED', 'the run was cut off');
+      case 'device-lost': throw new ShoalError('DEVICE_LOST', `the device stopped working: ${message}`);
+      case 'failed': throw new ShoalError('INFERENCE_FAILED', `ONNX Runtime could not run the model: ${message}`);
     }
   }
 
-  private failAll(error: unknown): void {
-    const lost = new ShoalError('DEVICE_LOST', `the ort thread ended: ${error instanceof Error ? error.message : String(error)}`, {}, error);
-    for (const pending of this.pending.values()) {
-      pending.lane.pending--;
-      pending.reject(lost);
-    }
-    this.pending.clear();
+  /** What lives on the device at most while this session runs and the others rest. */
+  private peakWith({ inUse, mostInUse }: ArenaUse): MemoryReading | undefined {
+    if (this.besideArenasBytes === undefined) return undefined;
+    const atRest = inUse * (this.sessions - 1); // their graphs; between runs nothing else is in use
+    return { liveBytes: Math.round(this.besideArenasBytes + atRest + mostInUse), footprintBytes: undefined, source: 'arena' };
   }
+}
+
+const LINES: Readonly<Record<Binding, (options: LineOptions) => Promise<OrtLine>>> = { native: openNativeLine, stock: openThreadLine };
+
+/** WebGPU was not measured with ours. */
+function chosenBinding({ binding = 'auto', provider = 'cpu' }: OrtBackendOptions): Binding {
+  if (binding !== 'auto') return provider === 'webgpu' ? 'stock' : binding;
+  return provider !== 'webgpu' && nativeOrt() !== undefined ? 'native' : 'stock';
+}
+
+function refused(graphPath: string, reason: unknown): ShoalError {
+  if (reason instanceof ShoalError) return reason;
+  return new ShoalError('INFERENCE_FAILED', `ONNX Runtime does not open ${graphPath}: ${(reason instanceof Error ? reason.message : String(reason)).split('\n', 1)[0]}`, { graphPath });
 }
 
 /**
  * Variables that have to be set before the library is loaded. (Here, not in the thread: only the main thread's variables
- * reach native code.) ONNX Runtime 1.30 on Linux keeps a device id under the user's cache folder and uploads events unless
- * told not to; Shoal tells nobody what it runs. And CUDA's libraries compute fp32 products in tf32, ten bits of fraction,
- * because the provider asks for it and the binding cannot say otherwise; what is called fp32 here is fp32.
+ * reach native code.) CUDA's libraries compute fp32 products in tf32, ten bits of fraction, because the provider asks for it;
+ * our binding tells it not to, the package's cannot. What is called fp32 here is fp32.
  */
-function prepareEnvironment(): void {
-  process.env['ORT_DISABLE_TELEMETRY'] = '1';
-  process.env['NVIDIA_TF32_OVERRIDE'] ??= '0';
-}
-
-async function openThread(workerData: OrtThreadData): Promise<Worker> {
-  const isSource = import.meta.url.endsWith('.ts');
-  const thread = new Worker(new URL(isSource ? './ort-thread.ts' : './ort-thread.js', import.meta.url), { workerData });
-  await ready(thread, workerData.graphPath);
-  return thread;
+function prepareEnvironment(binding: Binding): void {
+  disableTelemetry();
+  if (binding === 'stock') process.env['NVIDIA_TF32_OVERRIDE'] ??= '0';
 }
 
 function toSlot(shared: SharedSlot, index: number): Slot {
   return { index, ids: new Int32Array(shared.ids), lengths: new Int32Array(shared.lengths), embeddings: new Float32Array(shared.embeddings) };
-}
-
-/** Or the thread is gone, which whoever runs something is going to hear. */
-function prepared(thread: Worker): Promise<void> {
-  return new Promise((resolve) => {
-    thread.once('exit', () => resolve());
-    thread.on('message', function hear(message: OrtThreadMessage) {
-      if (message.kind !== 'prepared') return;
-      thread.off('message', hear);
-      resolve();
-    });
-  });
-}
-
-function ready(thread: Worker, graphPath: string): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const refuse = (found: string): void => reject(new ShoalError('INFERENCE_FAILED', `ONNX Runtime does not open ${graphPath}: ${found}`, { graphPath }));
-    thread.once('message', (message: OrtThreadMessage) => (message.kind === 'ready' ? resolve() : refuse(message.kind === 'unfit' ? message.message : message.kind)));
-    thread.once('error', (error) => refuse(error instanceof Error ? error.message : String(error)));
-  });
 }

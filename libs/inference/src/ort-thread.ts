@@ -4,11 +4,12 @@
 import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads';
 import { Tensor, type InferenceSession } from 'onnxruntime-node';
 import { invariant } from '@shoal/core';
+import { SHORT_WIDTH, layOutArena } from './arena-region.ts';
+import type { RunRequest } from './ort-line.ts';
 import { openSession, openTracedSession } from './ort-session.ts';
-import { strays } from './ort-trace.ts';
+import { refuseStrays } from './ort-trace.ts';
 import { processMemory } from './process-memory.ts';
-import { PROVIDER_NAMES } from './provider.ts';
-import type { OrtThreadData, OrtThreadMessage, RunRequest, ToOrtThread } from './ort-thread-protocol.ts';
+import type { OrtThreadData, OrtThreadMessage, ToOrtThread } from './ort-thread-protocol.ts';
 
 invariant(parentPort !== null, 'this file runs as a worker thread');
 const port = parentPort;
@@ -17,10 +18,6 @@ const say = (message: OrtThreadMessage): void => port.postMessage(message);
 
 /** A reading costs 0.04 ms and says little new after each of many short runs. */
 const READ_MEMORY_EVERY_MS = 20;
-/** Not −1: that is the last word of a vocabulary. */
-const NO_WORD = 2 ** 31 - 1;
-/** Any that a model takes. */
-const SHORT_WIDTH = 8;
 
 /** What was asked for and has not begun. */
 const waiting: RunRequest[] = [];
@@ -37,10 +34,13 @@ let memoryReadMs = -Infinity;
 async function openTrueSession(): Promise<InferenceSession> {
   if (provider === 'cpu') return openSession({ graphPath, provider, threads });
   const traced = await openTracedSession({ graphPath, provider, threads });
-  const elsewhere = strays(traced.nodes, PROVIDER_NAMES[provider]);
-  if (elsewhere?.length === 0) return traced.session;
-  await traced.session.release();
-  throw new Error(elsewhere === undefined ? 'the trace of a first run shows no work at all' : `parts of the model do not run on ${provider}: ${elsewhere.join(', ')}`);
+  try {
+    refuseStrays(traced.nodes, provider);
+    return traced.session;
+  } catch (error) {
+    await traced.session.release();
+    throw error;
+  }
 }
 
 function firstLine(error: unknown): string {
@@ -49,27 +49,8 @@ function firstLine(error: unknown): string {
 
 function accept(message: ToOrtThread): void {
   if (message === 'close') isClosing = true;
-  else if ('reserveTokens' in message) void prepare(message.reserveTokens).then(() => say({ kind: 'prepared' }));
+  else if ('reserveTokens' in message) void layOutArena(message.reserveTokens, canRun).then(() => say({ kind: 'prepared' }));
   else waiting.push(message);
-}
-
-/**
- * The CPU provider's arena grows region by region, each twice as large as the last. Where tensors come to lie then depends on
- * which of them just fits a region's rest, and one width took 40 KB a token with 8 rows and 52 KB with 10. In one region that holds
- * all of them a run takes the same for each token, and up to a quarter less: rows × 512 tokens of minilm 45 to 48 KB instead of 51 to
- * 62 (2026-11-22; bench/memory-model.ts). The binding cannot ask for a region, but a run can: the first thing a graph makes is a
- * vector for each token, and the runtime refuses ids that are no words before it has written any of it. What nobody writes to
- * costs address space, and 1/32 of it for the arena's own books. Where there is no room for it all stays as it was.
- */
-async function reserveArena(tokens: number): Promise<void> {
-  if (await canRun(1, NO_WORD)) return; // a graph that takes any number for a word would really compute all this
-  await canRun(Math.ceil(tokens / SHORT_WIDTH), NO_WORD);
-}
-
-/** What the first run takes whatever its shape is taken by a short row, before anybody asks what the open graph holds. */
-async function prepare(reserveTokens: number): Promise<void> {
-  await reserveArena(reserveTokens);
-  await canRun(1, 0);
 }
 
 /** One length whatever the rows: where nothing is computed, masks for them would be left over in the arena. */

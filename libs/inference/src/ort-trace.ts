@@ -1,6 +1,8 @@
 // What ONNX Runtime's profiler wrote of each node that ran: where it ran, how long, and what the arena of its device held
 // by then. Reads the Chrome trace of 1.30; ignores everything in it that is not a node.
 
+import { PROVIDER_NAMES, type Provider } from './provider.ts';
+
 export interface TracedNode {
   readonly operator: string;
   readonly name: string;
@@ -41,4 +43,11 @@ export function strays(nodes: readonly TracedNode[], provider: string): readonly
   const work = nodes.filter(({ operator }) => WORK.test(operator));
   if (work.length === 0) return undefined;
   return [...new Set(work.filter((node) => node.provider !== provider).map((node) => `${node.operator} on ${node.provider}`))];
+}
+
+/** Throws when the nodes of a first run do not prove that the model's work ran on this provider. */
+export function refuseStrays(nodes: readonly TracedNode[], provider: Exclude<Provider, 'cpu'>): void {
+  const elsewhere = strays(nodes, PROVIDER_NAMES[provider]);
+  if (elsewhere === undefined) throw new Error('the trace of a first run shows no work at all');
+  if (elsewhere.length > 0) throw new Error(`parts of the model do not run on ${provider}: ${elsewhere.join(', ')}`);
 }

@@ -1,7 +1,7 @@
 // What the text of a failed run means. onnxruntime-node 1.30 gives plain Errors without a code, so the message is all there
 // is; the patterns come from messages seen on the CPU provider and an H200 (2026-11) and from the runtime's source.
 
-export type RunFailureKind = 'out-of-vram' | 'device-lost' | 'failed';
+export type RunFailureKind = 'out-of-vram' | 'device-lost' | 'cancelled' | 'failed';
 
 const OUT_OF_VRAM =
   /std::bad_alloc|Failed to allocate memory for requested buffer|Available memory of \d+ is smaller|CUDA failure 2\b|CUDA_ERROR_OUT_OF_MEMORY|out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_(?:INTERNAL_ERROR_.*ALLOC|ALLOC_FAILED)/i;
@@ -9,7 +9,11 @@ const OUT_OF_VRAM =
 /** After one of these every later call of the process fails as well: the process has to die. */
 const DEVICE_LOST = /CUDA failure (?:46|70[0-9]|71\d|719|999)\b|device lost|uncorrectable ECC/i;
 
+/** By whoever asked for it: the native binding's runs can be cut off. */
+const CANCELLED = /Exiting due to terminate flag/;
+
 export function classifyRunFailure(message: string): RunFailureKind {
   if (DEVICE_LOST.test(message)) return 'device-lost';
+  if (CANCELLED.test(message)) return 'cancelled';
   return OUT_OF_VRAM.test(message) ? 'out-of-vram' : 'failed';
 }

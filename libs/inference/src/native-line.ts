@@ -1,0 +1,196 @@
+// A line over the addon of native/ort-session: runs wait and go on a thread of its own, whose arena can be limited, asked and
+// told to give back what it does not use. On CUDA the arena grows by what is asked for, not by doubling, fp32 is fp32, and the
+// slots' memory is locked, so that copies go straight. A run that finds no room is tried once more after giving back: the arena
+// keeps regions of the sizes that were asked for before, and what lies free in them fits nothing larger.
+
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { ShoalError, invariant, type MemoryReading } from '@shoal/core';
+import { SHORT_WIDTH, layOutArena } from './arena-region.ts';
+import { nativeOrt, nativeOrtProblem, type ArenaFigures, type NativeLine as AddonLine, type NativeOrt } from './native-ort.ts';
+import type { ArenaUse, LineOptions, OrtLine, RunAnswer, RunRequest, SharedSlot } from './ort-line.ts';
+import { readTrace, refuseStrays, type TracedNode } from './ort-trace.ts';
+import { processMemory } from './process-memory.ts';
+import { classifyRunFailure } from './run-failure.ts';
+
+/** Of slots, locked for the device; by their buffers, because several lines share them. */
+const pinnedSlots = new WeakSet<SharedSlot>();
+/** A reading of the process costs 0.04 ms and says little new after each of many short runs. */
+const READ_MEMORY_EVERY_MS = 20;
+/** Giving back for less would cost more than it brings: a region is asked for again at the next run. */
+const WORTH_GIVING_BACK_BYTES = 2 ** 20;
+
+export interface NativeSessionOptions extends Pick<LineOptions, 'graphPath' | 'provider' | 'threads' | 'arenaBytes'> {
+  /** Further options of the CUDA provider, by its own names. */
+  readonly cuda?: Readonly<Record<string, string>>;
+}
+
+/** Throws SETUP_FAILED where there is no addon, and what the runtime said when it does not open the graph or does not run it where it was told to. */
+export async function openNativeLine(options: LineOptions): Promise<OrtLine> {
+  const addon = nativeOrt();
+  if (addon === undefined) throw new ShoalError('SETUP_FAILED', `the native binding was asked for and is not here (${nativeOrtProblem()}); npm run build makes it where there is a C++ compiler, SHOAL_RUNTIME_BINDING=stock does without`);
+  const line = addon.line();
+  try {
+    await openTrue(addon, line, options);
+    const use = useOf(await addon.statistics(line, 0));
+    if (options.provider === 'cuda') await pinSlots(addon, line, options.slots);
+    return new NativeLine(addon, line, options, use);
+  } catch (error) {
+    await addon.close(line);
+    throw error;
+  }
+}
+
+/** For benches: a session by itself, with the nodes of a first run where they are asked for. */
+export function openGraphOn(addon: NativeOrt, line: AddonLine, { graphPath, provider, threads, arenaBytes = 0, cuda = {} }: NativeSessionOptions, trace = ''): Promise<readonly [graph: number]> {
+  const isCuda = provider === 'cuda';
+  const given = { device_id: '0', arena_extend_strategy: 'kSameAsRequested', use_tf32: process.env['NVIDIA_TF32_OVERRIDE'] === '1' ? '1' : '0', ...(arenaBytes > 0 && { gpu_mem_limit: String(Math.floor(arenaBytes)) }), ...cuda };
+  return addon.open(line, graphPath, isCuda, threads, trace, isCuda ? Object.entries(given).flat() : [], isCuda ? 0 : Math.floor(arenaBytes));
+}
+
+/** The truth gate, as in ort-thread.ts. */
+async function openTrue(addon: NativeOrt, line: AddonLine, options: LineOptions): Promise<void> {
+  if (options.provider === 'cpu') return void (await openGraphOn(addon, line, options));
+  const folder = await mkdtemp(join(tmpdir(), 'shoal-trace-'));
+  try {
+    const [graph] = await openGraphOn(addon, line, options, join(folder, 'trace'));
+    refuseStrays(await firstNodes(addon, line, graph, options.dims), options.provider);
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+}
+
+/** Of two short rows under the runtime's profiler, which costs nothing afterwards. */
+export async function firstNodes(addon: NativeOrt, line: AddonLine, graph: number, dims: number): Promise<readonly TracedNode[]> {
+  await addon.run(line, graph, new Int32Array(16).fill(1), Int32Array.of(8, 5), new Float32Array(2 * dims), 2, 8, dims, false, false);
+  return readTrace(await readFile(await addon.endTrace(line, graph), 'utf8'));
+}
+
+/** Where that cannot be had, copies go through a stage of the driver's as they do without it. */
+async function pinSlots(addon: NativeOrt, line: AddonLine, slots: readonly SharedSlot[]): Promise<void> {
+  for (const slot of slots) {
+    if (pinnedSlots.has(slot)) continue;
+    const locked: Int32Array[] = [];
+    for (const buffer of [slot.ids, slot.lengths, slot.embeddings]) {
+      const memory = new Int32Array(buffer);
+      if ((await addon.pin(line, memory, true))[0] === 1) locked.push(memory);
+    }
+    if (locked.length === 3) pinnedSlots.add(slot);
+    else for (const memory of locked) await addon.pin(line, memory, false);
+  }
+}
+
+function useOf([inUse, mostInUse, held]: ArenaFigures): ArenaUse {
+  return { inUse, mostInUse, held };
+}
+
+class NativeLine implements OrtLine {
+  pending = 0;
+  private readonly addon: NativeOrt;
+  private readonly line: AddonLine;
+  private readonly options: LineOptions;
+  private use: ArenaUse;
+  private exactGraph: Promise<number> | undefined;
+  private memoryReadMs = Number.NEGATIVE_INFINITY;
+  private stopped: Promise<unknown> | undefined;
+
+  constructor(addon: NativeOrt, line: AddonLine, options: LineOptions, use: ArenaUse) {
+    this.addon = addon;
+    this.line = line;
+    this.options = options;
+    this.use = use;
+  }
+
+  async run(request: RunRequest): Promise<RunAnswer> {
+    this.pending++;
+    try {
+      const first = await this.attempt(request, request.isUrgent);
+      const canRetry = !first.ok && classifyRunFailure(first.message) === 'out-of-vram' && (await this.shrink());
+      return canRetry ? await this.attempt(request, true) : first; // its turn was before all that wait
+    } finally {
+      this.pending--;
+    }
+  }
+
+  runningMs(): number {
+    return this.addon.runningMs(this.line);
+  }
+
+  /** With a limit the arena grows as it is asked, and a region for all would be most of the limit. */
+  prepare(reserveTokens: number): Promise<void> {
+    return layOutArena(this.options.arenaBytes === undefined ? reserveTokens : 1, (rows, id) => this.canRunShort(rows, id, false));
+  }
+
+  arena(): ArenaUse {
+    return this.use;
+  }
+
+  async shrink(): Promise<boolean> {
+    this.use = useOf(await this.addon.statistics(this.line, 0));
+    if (this.use.held - this.use.inUse < WORTH_GIVING_BACK_BYTES) return false;
+    const heldBefore = this.use.held;
+    await this.canRunShort(1, 0, true);
+    return this.use.held < heldBefore;
+  }
+
+  cancel(): boolean {
+    const isRunning = this.runningMs() > 0;
+    if (isRunning) this.addon.cancel(this.line);
+    return isRunning;
+  }
+
+  async stop(): Promise<void> {
+    await (this.stopped ??= this.close());
+  }
+
+  private async close(): Promise<void> {
+    for (const slot of this.options.slots) {
+      if (pinnedSlots.delete(slot)) for (const buffer of [slot.ids, slot.lengths, slot.embeddings]) void this.addon.pin(this.line, new Int32Array(buffer), false);
+    }
+    await this.addon.close(this.line); // served after everything before it
+  }
+
+  private async attempt({ slot, rows, width, isExact }: RunRequest, isUrgent: boolean): Promise<RunAnswer> {
+    const shared = this.options.slots[slot]!;
+    const { dims } = this.options;
+    try {
+      const graph = isExact ? await this.openExact() : 0;
+      const [runMs, ...figures] = await this.addon.run(
+        this.line, graph, new Int32Array(shared.ids), new Int32Array(shared.lengths), new Float32Array(shared.embeddings), rows, width, dims, pinnedSlots.has(shared), isUrgent,
+      );
+      if (!isExact) this.use = useOf(figures);
+      return this.options.provider === 'cpu' ? { ok: true, runMs, memory: this.processMemory() } : { ok: true, runMs, ...(!isExact && { arena: this.use }) };
+    } catch (error) {
+      return { ok: false, message: firstLine(error) };
+    }
+  }
+
+  /** Opened when a row needs it for the first time, and stays: a model that overflows does so again. */
+  private openExact(): Promise<number> {
+    const { exactGraphPath: graphPath } = this.options;
+    invariant(graphPath !== undefined, 'an exact run needs an exact graph');
+    return (this.exactGraph ??= openGraphOn(this.addon, this.line, { ...this.options, graphPath }).then(([graph]) => graph));
+  }
+
+  private canRunShort(rows: number, id: number, shrinks: boolean): Promise<boolean> {
+    return this.addon.runPlain(this.line, 0, rows, SHORT_WIDTH, id, shrinks).then(
+      (figures) => {
+        this.use = useOf(figures);
+        return true;
+      },
+      () => false,
+    );
+  }
+
+  private processMemory(): MemoryReading | undefined {
+    const nowMs = performance.now();
+    if (nowMs - this.memoryReadMs < READ_MEMORY_EVERY_MS) return undefined;
+    this.memoryReadMs = nowMs;
+    return processMemory();
+  }
+}
+
+function firstLine(error: unknown): string {
+  return (error instanceof Error ? error.message : String(error)).split('\n', 1)[0] ?? '';
+}

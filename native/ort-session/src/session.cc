@@ -1,0 +1,227 @@
+#include "session.h"
+#include <dlfcn.h>
+#include <cstdlib>
+#include <mutex>
+#include "ort_api.h"
+
+namespace shoal::ort {
+namespace {
+
+OrtApi api;
+OrtEnv *env = nullptr;
+std::mutex loading;
+
+void check(OrtStatus *status) {
+  if (status == nullptr) return;
+  const std::string message = api.GetErrorMessage(status);
+  api.ReleaseStatus(status);
+  throw Error(message);
+}
+
+/** Owns what the runtime made, and gives it back by the runtime's own function. */
+template <class T>
+struct Owned {
+  T *value = nullptr;
+  void (*release)(T *);
+
+  explicit Owned(void (*release)(T *)) : release(release) {}
+  ~Owned() { reset(); }
+  Owned(const Owned &) = delete;
+  void reset() {
+    if (value != nullptr) release(value);
+    value = nullptr;
+  }
+  operator T *() const { return value; }
+};
+
+void describe_memory(Owned<OrtMemoryInfo> &info, const char *name, AllocatorType type, MemoryType memory) { check(api.CreateMemoryInfo(name, type, 0, memory, &info.value)); }
+
+/** The arena that graphs with a limit share. Registered again when another limit is asked for: graphs that are open keep theirs. */
+void register_cpu_arena(uint64_t bytes) {
+  static uint64_t registered = 0;
+  const std::lock_guard<std::mutex> lock(loading);
+  if (registered == bytes) return;
+  Owned<OrtMemoryInfo> info(api.ReleaseMemoryInfo);
+  describe_memory(info, "Cpu", kArenaAllocator, kMemoryDefault);
+  if (registered != 0) check(api.UnregisterAllocator(env, info));
+  const char *keys[] = {"max_mem", "arena_extend_strategy"};
+  const size_t values[] = {static_cast<size_t>(bytes), 1 /* as requested */};
+  Owned<OrtArenaCfg> config(api.ReleaseArenaCfg);
+  check(api.CreateArenaCfgV2(keys, values, 2, &config.value));
+  check(api.CreateAndRegisterAllocator(env, info, config));
+  registered = bytes;
+}
+
+/** CUDA's own library for programs, which the provider needs anyway; not linked, so that nothing of CUDA is needed elsewhere. */
+struct CudaRuntime {
+  int (*host_register)(void *, size_t, unsigned) = nullptr;
+  int (*host_unregister)(void *) = nullptr;
+  int (*last_error)() = nullptr;
+
+  CudaRuntime() {
+    void *library = dlopen("libcudart.so.13", RTLD_LAZY | RTLD_LOCAL);
+    if (library == nullptr) return;
+    host_register = reinterpret_cast<decltype(host_register)>(dlsym(library, "cudaHostRegister"));
+    host_unregister = reinterpret_cast<decltype(host_unregister)>(dlsym(library, "cudaHostUnregister"));
+    last_error = reinterpret_cast<decltype(last_error)>(dlsym(library, "cudaGetLastError"));
+  }
+};
+
+const CudaRuntime &cuda_runtime() {
+  static const CudaRuntime runtime;
+  return runtime;
+}
+
+}  // namespace
+
+std::string load(const std::string &library) {
+  const std::lock_guard<std::mutex> lock(loading);
+  static std::string version;
+  if (!version.empty()) return version;
+  void *handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL); // never closed: it lives as long as the process
+  if (handle == nullptr) throw Error(dlerror());
+  const auto get_base = reinterpret_cast<const OrtApiBase *(*)()>(dlsym(handle, "OrtGetApiBase"));
+  if (get_base == nullptr) throw Error(library + " has no OrtGetApiBase");
+  const OrtApiBase *base = get_base();
+  const void *const *table = base->get_api(kApiVersion);
+  if (table == nullptr || !read_table(table, &api)) throw Error(library + " is ONNX Runtime " + base->version() + ", whose C API is older than version " + std::to_string(kApiVersion));
+  check(api.CreateEnv(kLogFatal, "shoal", &env)); // failed runs are reported by us, with what they meant
+  check(api.DisableTelemetryEvents(env));
+  return version = base->version();
+}
+
+struct Graph::State {
+  Owned<OrtMemoryInfo> host{api.ReleaseMemoryInfo}, pinned{api.ReleaseMemoryInfo}, device{api.ReleaseMemoryInfo};
+  Owned<OrtSession> session{api.ReleaseSession};
+  Owned<OrtAllocator> arena{api.ReleaseAllocator};
+  const char *shrinkage;
+  std::mutex running_mutex;
+  OrtRunOptions *running = nullptr;
+
+  void run(const OrtValue *ids, const OrtValue *lengths, OrtValue **embeddings, bool shrinks);
+  void tell(OrtRunOptions *now) {
+    const std::lock_guard<std::mutex> lock(running_mutex);
+    running = now;
+  }
+};
+
+void Graph::State::run(const OrtValue *ids, const OrtValue *lengths, OrtValue **embeddings, bool shrinks) {
+  Owned<OrtRunOptions> options(api.ReleaseRunOptions);
+  check(api.CreateRunOptions(&options.value));
+  if (shrinks) check(api.AddRunConfigEntry(options, "memory.enable_memory_arena_shrinkage", shrinkage));
+  const char *const input_names[] = {"input_ids", "lengths"}, *const output_names[] = {"embeddings"};
+  const OrtValue *const inputs[] = {ids, lengths};
+  tell(options);
+  OrtStatus *status = api.Run(session, options, input_names, inputs, 2, output_names, 1, embeddings);
+  tell(nullptr);
+  check(status);
+}
+
+Graph::Graph(const GraphOptions &options) : state_(new State) {
+  if (env == nullptr) throw Error("the runtime is not loaded");
+  Owned<OrtSessionOptions> so(api.ReleaseSessionOptions);
+  check(api.CreateSessionOptions(&so.value));
+  check(api.SetIntraOpNumThreads(so, options.threads));
+  check(api.SetInterOpNumThreads(so, 1));
+  check(api.DisableMemPattern(so));
+  check(api.SetSessionGraphOptimizationLevel(so, kOptimizeAll));
+  check(api.SetSessionLogSeverityLevel(so, kLogFatal));
+  check(api.AddSessionConfigEntry(so, "session.intra_op.allow_spinning", "0"));
+  if (!options.trace.empty()) check(api.EnableProfiling(so, options.trace.c_str()));
+  if (options.cpu_arena_bytes > 0) {
+    register_cpu_arena(options.cpu_arena_bytes);
+    check(api.AddSessionConfigEntry(so, "session.use_env_allocators", "1"));
+  }
+  if (options.is_cuda) {
+    Owned<OrtCudaOptions> cuda(api.ReleaseCUDAProviderOptions);
+    check(api.CreateCUDAProviderOptions(&cuda.value));
+    std::vector<const char *> keys, values;
+    for (const auto &[key, value] : options.provider_options) keys.push_back(key.c_str()), values.push_back(value.c_str());
+    check(api.UpdateCUDAProviderOptions(cuda, keys.data(), values.data(), keys.size()));
+    check(api.SessionOptionsAppendExecutionProvider_CUDA_V2(so, cuda));
+  }
+  check(api.CreateSession(env, options.path.c_str(), so, &state_->session.value));
+  describe_memory(state_->host, "Cpu", kDeviceAllocator, kMemoryDefault);
+  if (options.is_cuda) {
+    describe_memory(state_->pinned, "CudaPinned", kDeviceAllocator, kMemoryHost);
+    describe_memory(state_->device, "Cuda", kArenaAllocator, kMemoryDefault);
+  } else {
+    describe_memory(state_->device, "Cpu", kArenaAllocator, kMemoryDefault);
+  }
+  state_->shrinkage = options.is_cuda ? "gpu:0" : "cpu:0";
+  check(api.CreateAllocator(state_->session, state_->device, &state_->arena.value));
+}
+
+Graph::~Graph() {
+  // in this order: the arena belongs to the session
+  state_->arena.reset();
+  state_->session.reset();
+}
+
+namespace {
+
+void wrap(Owned<OrtValue> &value, const OrtMemoryInfo *memory, void *data, ElementType type, std::initializer_list<int64_t> shape) {
+  size_t bytes = 4; // of either type
+  for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
+  check(api.CreateTensorWithDataAsOrtValue(memory, data, bytes, shape.begin(), shape.size(), type, &value.value));
+}
+
+}  // namespace
+
+void Graph::run(const Batch &batch) {
+  const OrtMemoryInfo *memory = batch.is_pinned ? state_->pinned : state_->host;
+  Owned<OrtValue> ids(api.ReleaseValue), lengths(api.ReleaseValue), embeddings(api.ReleaseValue);
+  wrap(ids, memory, batch.ids, kInt32, {batch.rows, batch.width});
+  wrap(lengths, memory, batch.lengths, kInt32, {batch.rows});
+  wrap(embeddings, memory, batch.embeddings, kFloat, {batch.rows, batch.dims});
+  OrtValue *output = embeddings; // given, so that the runtime writes into it
+  state_->run(ids, lengths, &output, false);
+}
+
+void Graph::run_plain(int64_t rows, int64_t width, int32_t id, bool shrinks) {
+  std::vector<int32_t> all(static_cast<size_t>(rows * width), id);
+  int32_t length = static_cast<int32_t>(width);
+  Owned<OrtValue> ids(api.ReleaseValue), lengths(api.ReleaseValue), embeddings(api.ReleaseValue);
+  wrap(ids, state_->host, all.data(), kInt32, {rows, width});
+  wrap(lengths, state_->host, &length, kInt32, {1}); // one for all: where nothing is computed, masks for them would be left over in the arena
+  state_->run(ids, lengths, &embeddings.value, shrinks);
+}
+
+void Graph::cancel() {
+  const std::lock_guard<std::mutex> lock(state_->running_mutex);
+  if (state_->running != nullptr) check(api.RunOptionsSetTerminate(state_->running));
+}
+
+ArenaStatistics Graph::statistics() const {
+  Owned<OrtKeyValuePairs> pairs(api.ReleaseKeyValuePairs);
+  check(api.AllocatorGetStats(state_->arena, &pairs.value));
+  const auto figure = [&](const char *key) {
+    const char *text = api.GetKeyValue(pairs, key);
+    return text == nullptr ? 0.0 : std::strtod(text, nullptr);
+  };
+  return {figure("InUse"), figure("MaxInUse"), figure("TotalAllocated"), figure("Limit")};
+}
+
+std::string Graph::end_trace() {
+  OrtAllocator *allocator = nullptr; // the runtime's, not ours to release
+  check(api.GetAllocatorWithDefaultOptions(&allocator));
+  char *path = nullptr;
+  check(api.SessionEndProfiling(state_->session, allocator, &path));
+  const std::string found = path;
+  check(api.AllocatorFree(allocator, path));
+  return found;
+}
+
+bool pin(void *data, size_t bytes) {
+  const CudaRuntime &cuda = cuda_runtime();
+  if (cuda.host_register == nullptr || cuda.host_unregister == nullptr) return false;
+  const bool is_pinned = cuda.host_register(data, bytes, 0) == 0;
+  if (!is_pinned && cuda.last_error != nullptr) cuda.last_error(); // or whoever asks next is told of it
+  return is_pinned;
+}
+
+void unpin(void *data) {
+  if (cuda_runtime().host_unregister != nullptr) cuda_runtime().host_unregister(data);
+}
+
+}  // namespace shoal::ort
