@@ -1,6 +1,7 @@
 #!/bin/sh
-# Builds the CPU kernels: sh build.sh [addon | test [cases [seed]] | bench [rows [queries [dims [k]]]]].
-# Without a command only the objects; `addon` makes the library that Node loads, `test` and `bench` need no Node. Everything
+# Builds the CPU kernels: sh build.sh [addon | stand-in | test [cases [seed]] | bench [rows [queries [dims [k]]]]].
+# Without a command only the objects; `addon` makes the library that Node loads, `stand-in` one with the CUDA library's interface
+# for tests without a GPU (its path is printed), `test` and `bench` need no Node. Everything
 # goes to dist/native/similarity below the project's root; what is newer than all sources is not made again. CXX chooses the
 # compiler (g++ 10 or clang 12 and later). Exit status 3: there is none.
 set -eu
@@ -37,7 +38,14 @@ for process in $running; do wait "$process"; done
 addon() {
   case $(uname -s) in Darwin) flags='-undefined dynamic_lookup' ;; *) flags='-static-libstdc++ -static-libgcc' ;; esac
   # shellcheck disable=SC2086
-  make similarity.node "$cxx" -shared -O2 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -I"$root/node_modules/node-api-headers/include" "$here/src/addon.cc" $objects $flags -lpthread
+  make similarity.node "$cxx" -shared -O2 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -I"$root/node_modules/node-api-headers/include" "$here/src/addon.cc" "$here/src/cuda_addon.cc" $objects $flags -lpthread -ldl
+}
+
+stand_in() {
+  program_source=$here/test/stand_in_cuda.cc
+  # shellcheck disable=SC2086
+  make stand_in_cuda.so "$cxx" -shared -O2 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden "$here/test/stand_in_cuda.cc" $objects -lpthread
+  echo "$out/stand_in_cuda.so"
 }
 
 program() { # name
@@ -49,7 +57,8 @@ program() { # name
 case ${1:-} in
   '') ;;
   addon) addon ;;
+  stand-in) stand_in ;;
   test) shift; program similarity_test; "$out/similarity_test" "$@" ;;
   bench) shift; program similarity_bench; "$out/similarity_bench" "$@" ;;
-  *) echo "build.sh: unknown command '$1' (addon, test, bench)" >&2; exit 2 ;;
+  *) echo "build.sh: unknown command '$1' (addon, stand-in, test, bench)" >&2; exit 2 ;;
 esac

@@ -25,6 +25,10 @@ export class Residents {
     return this.usedBytes;
   }
 
+  get count(): number {
+    return this.residents.size;
+  }
+
   /** How many have left to make room for others. */
   get evictions(): number {
     return this.evicted;
@@ -33,11 +37,7 @@ export class Residents {
   /** Lets residents leave until so many bytes more are within the budget; false when that cannot be. */
   makeRoom(bytes: number): boolean {
     if (bytes > this.budgetBytes) return false;
-    for (const resident of this.residents) {
-      if (this.usedBytes + bytes <= this.budgetBytes) break;
-      this.remove(resident);
-      this.evicted++;
-    }
+    while (this.usedBytes + bytes > this.budgetBytes) this.evictOldest();
     return true;
   }
 
@@ -59,7 +59,17 @@ export class Residents {
     resident.leave();
   }
 
-  clear(): void {
-    for (const resident of this.residents) this.remove(resident);
+  /** Whoever was used least recently leaves; false when nobody is here. */
+  evictOldest(): boolean {
+    const [oldest] = this.residents;
+    if (oldest === undefined) return false;
+    this.remove(oldest);
+    this.evicted++;
+    return true;
+  }
+
+  /** All leave, but for one. */
+  clear(except?: Resident): void {
+    for (const resident of this.residents) if (resident !== except) this.remove(resident);
   }
 }

@@ -1,17 +1,41 @@
 import { expect, test, describe } from 'vitest';
+import type { CudaEngine } from './cuda-engine.ts';
 import { encodeRows } from './encode-rows.ts';
 import { strideOf } from './collection-file.ts';
-import { graphFromEdges } from './graph.ts';
-import { hitsOf, ISAS, openKernels, type Kernels, type TopK } from './kernels.ts';
+import { graphFromEdges, type Graph } from './graph.ts';
+import { hitsOf, ISAS, kernelsOn, openKernels, type Engine, type Isa, type Kernels, type TopK } from './kernels.ts';
 import { nativeAddon, nativeProblem } from './native-addon.ts';
+import { openStandIn, standInEngine } from './testing/stand-in.ts';
 import { idOfRow, matrixOf, METRICS, ROW_TYPES, rowReader, rowsOf, type Matrix, type Metric, type RowBlock, type RowType } from './vectors.ts';
 
 // Every engine of this machine against sums in fp64, on random cases of awkward sizes: SHOAL_TEST_CASES=50000 SHOAL_TEST_SEED=7
 // for more, or for the same again; the full form is 10,000 cases. The seed is in the name of the tests.
 const CASES = Number(process.env['SHOAL_TEST_CASES'] ?? 1_000);
 const SEED = Number(process.env['SHOAL_TEST_SEED'] ?? Math.floor(Math.random() * 2 ** 31));
-const engines: readonly Kernels[] = ISAS.filter((isa) => isa === 'plain' || nativeAddon()?.isas().includes(isa) === true).map((isa) => openKernels({ isa, threads: 2 }));
+type Open = (threads: number) => Kernels;
+const standIn = openStandIn();
+/** What passes by and what stays on the device are other calls of the CUDA library: both are tried. */
+const opens: readonly Open[] = [
+  ...ISAS.filter((isa) => isa === 'plain' || nativeAddon()?.isas().includes(isa) === true).map((isa: Isa): Open => (threads) => openKernels({ isa, threads })),
+  ...(standIn === undefined ? [] : [() => kernelsOn(standInEngine(standIn)), () => kernelsOn(keeping(standInEngine(standIn))), () => kernelsOn(standInEngine(standIn, { workBytes: 1 << 16 }))]),
+];
+const engines = opens.map((open) => open(2));
 if (nativeAddon() === undefined) console.warn(`only the plain kernels are tested: ${nativeProblem()}`);
+
+/** Everything it is given stays on the device, until the ledger is full. */
+function keeping(engine: CudaEngine): Engine {
+  const kept = <What extends RowBlock | Graph>(what: What): What => {
+    engine.keep(what);
+    return what;
+  };
+  return {
+    isa: engine.isa, threads: 1,
+    topK: (queries, rows, ...rest) => engine.topK(queries, kept(rows), ...rest),
+    matrix: (queries, rows, ...rest) => engine.matrix(queries, kept(rows), ...rest),
+    rescore: (queries, rows, ...rest) => engine.rescore(queries, kept(rows), ...rest),
+    spread: (graph, ...rest) => engine.spread(kept(graph), ...rest),
+  };
+}
 
 /** Mulberry32: small, seeded, the same everywhere. */
 class Random {
@@ -193,9 +217,9 @@ describe(`${engines.map(({ isa }) => isa).join(', ')}: ${CASES} cases from seed 
   test('an answer is the same bits from run to run, whatever the threads', async () => {
     for (let i = 0; i < 100; i++) {
       const { queries, rows, metric, k, what } = randomCase(SEED + i);
-      for (const { isa } of engines) {
+      for (const [at, { isa }] of engines.entries()) {
         const answers = await Promise.all([1, 2, 3, 2].map(async (threads) => {
-          const kernels = openKernels({ isa, threads });
+          const kernels = opens[at]!(threads);
           return { best: await kernels.topK(queries, rows, { k, metric }), scores: await kernels.cosine(queries, rows, { metric }) };
         }));
         const same = answers.every(({ best, scores }) => isSame(best, answers[0]!.best) && Buffer.compare(bytes(scores), bytes(answers[0]!.scores)) === 0);
@@ -247,7 +271,7 @@ function spreadInDoubles({ from, to, weight }: { from: Uint32Array; to: Uint32Ar
 
 const codeOf = (work: Promise<unknown>) => work.then(() => 'no error', (error: { code?: string }) => error.code);
 
-describe.each(engines.map((kernels) => ({ isa: kernels.isa, kernels })))('$isa', ({ kernels }) => {
+describe.each(engines.map((kernels, at) => ({ name: `${kernels.isa} (${at})`, kernels })))('$name', ({ kernels }) => {
   const rows = rowsOf(matrixOf(Float32Array.of(1, 0, 0, 1, 0, 0, 1, 0), 2));
   const query = matrixOf(Float32Array.of(1, 0), 2);
 

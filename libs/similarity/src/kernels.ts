@@ -14,6 +14,8 @@ import { checkDims, checkValues, idOfRow, METRICS, rowOfId, rowsOf, sliceRows, t
 /** Instruction sets of the native code, best first, and `plain`: no native code at all. */
 export const ISAS = ['avx512', 'avx2', 'neon', 'portable', 'plain'] as const;
 export type Isa = (typeof ISAS)[number];
+/** What computes: an instruction set, the GPU, or whichever of a CPU and a GPU is faster. */
+export type EngineName = Isa | 'cuda' | 'hybrid';
 
 export interface Stoppable {
   /** The call ends early with the signal's reason; checked every few milliseconds of work. */
@@ -57,7 +59,7 @@ export interface TopK {
 }
 
 export interface Kernels {
-  readonly isa: Isa;
+  readonly isa: EngineName;
   readonly threads: number;
   /** The k best rows of each query, by exact search. Rows that hold NaN are never found. */
   topK(queries: Matrix, rows: RowBlock, options: SearchOptions): Promise<TopK>;
@@ -78,7 +80,7 @@ export interface BestRows {
 
 /** What computes. Everything it is given was checked; it may not look at `ids`. */
 export interface Engine {
-  readonly isa: Isa;
+  readonly isa: EngineName;
   readonly threads: number;
   topK(queries: Matrix, rows: RowBlock, metric: Metric, k: number, signal?: AbortSignal): Promise<BestRows>;
   matrix(queries: Matrix, rows: RowBlock, metric: Metric, signal?: AbortSignal): Promise<Float32Array>;
@@ -95,16 +97,26 @@ export interface KernelOptions {
 }
 
 /** Native code when its addon is there, else plain code. */
-export function openKernels({ isa, threads = availableParallelism() }: KernelOptions = {}): Kernels {
+export function openKernels(options: KernelOptions = {}): Kernels {
+  return kernelsOn(cpuEngine(options));
+}
+
+/** The checks in front of an engine. */
+export function kernelsOn(engine: Engine): Kernels {
+  return new CheckedKernels(engine);
+}
+
+/** As `openKernels`, without the checks. */
+export function cpuEngine({ isa, threads = availableParallelism() }: KernelOptions = {}): Engine {
   const addon = isa === 'plain' ? undefined : nativeAddon();
   const there = addon?.isas() ?? [];
   const chosen = isa ?? (there[0] as Isa | undefined) ?? 'plain';
-  if (chosen === 'plain') return new CheckedKernels(plainEngine());
+  if (chosen === 'plain') return plainEngine();
   if (addon === undefined || !there.includes(chosen)) {
     const why = addon === undefined ? `the native code is not here (${nativeProblem()}); npm run build makes it where there is a C++ compiler` : `this machine has ${there.join(', ')}`;
     throw new ShoalError('SETUP_FAILED', `the kernels for ${chosen} cannot be used: ${why}`, { isa: chosen });
   }
-  return new CheckedKernels(nativeEngine(addon, chosen, threads));
+  return nativeEngine(addon, chosen, threads);
 }
 
 /** Lanes that spread side by side: 16 floats are one cache line, and more would only need more memory. */
@@ -117,7 +129,7 @@ class CheckedKernels implements Kernels {
     this.#engine = engine;
   }
 
-  get isa(): Isa {
+  get isa(): EngineName {
     return this.#engine.isa;
   }
 

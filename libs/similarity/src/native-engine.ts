@@ -43,7 +43,7 @@ export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number): Eng
 }
 
 /** Runs `work` with a byte that an abort sets; then the reason is thrown, whatever the work has left. */
-async function withStop(signal: AbortSignal | undefined, work: (stop: Uint8Array) => Promise<void>): Promise<void> {
+export async function withStop<Value>(signal: AbortSignal | undefined, work: (stop: Uint8Array) => Promise<Value>): Promise<Value> {
   signal?.throwIfAborted();
   const stop = new Uint8Array(1);
   const onAbort = (): void => {
@@ -51,18 +51,20 @@ async function withStop(signal: AbortSignal | undefined, work: (stop: Uint8Array
   };
   signal?.addEventListener('abort', onAbort, { once: true });
   try {
-    await work(stop);
+    const value = await work(stop);
+    signal?.throwIfAborted();
+    return value;
   } catch (error) {
+    signal?.throwIfAborted();
     if (error instanceof Error && error.message === 'out of memory') throw new ShoalError('OUT_OF_VRAM', 'there is not enough memory for this search: take fewer rows or queries at a time (tileRows)', {}, error);
     throw error;
   } finally {
     signal?.removeEventListener('abort', onAbort);
   }
-  signal?.throwIfAborted();
 }
 
 /** N-API hands out pointers into memory that only this process changes. */
-function unshared(values: Float32Array): Float32Array {
+export function unshared(values: Float32Array): Float32Array {
   return values.buffer instanceof SharedArrayBuffer ? values.slice() : values;
 }
 
@@ -86,10 +88,8 @@ class RowsPreparer {
   }
 
   async rows(block: RowBlock, metric: Metric): Promise<NativeRows> {
-    const { dtype, rows, dims, strideBytes, scales } = block;
-    invariant(strideBytes % BYTES_OF[dtype] === 0 && block.data.length >= (rows - 1) * strideBytes + dims * BYTES_OF[dtype], 'rows lie within their bytes, each on a multiple of its element');
-    const data = block.data.buffer instanceof SharedArrayBuffer ? block.data.slice() : block.data;
-    const described = (factors: Float32Array | null, longest: number): NativeRows => [data, rows, dims, strideBytes, ROW_TYPES.indexOf(dtype), factors, longest];
+    const { scales } = block;
+    const described = (factors: Float32Array | null, longest: number): NativeRows => describedRows(block, factors, longest);
     let prepared = this.#known.get(block);
     if (prepared === undefined) {
       const lengths = block.lengths ?? (await this.#lengths(described(null, 0), scales));
@@ -106,6 +106,12 @@ class RowsPreparer {
     if (scales !== undefined) for (let row = 0; row < lengths.length; row++) lengths[row]! *= scales[row]!;
     return lengths;
   }
+}
+
+/** `factors`: what similarity.h calls scales. */
+export function describedRows({ dtype, data, rows, dims, strideBytes }: RowBlock, factors: Float32Array | null, longest: number): NativeRows {
+  invariant(strideBytes % BYTES_OF[dtype] === 0 && data.length >= (rows - 1) * strideBytes + dims * BYTES_OF[dtype], 'rows lie within their bytes, each on a multiple of its element');
+  return [data.buffer instanceof SharedArrayBuffer ? data.slice() : data, rows, dims, strideBytes, ROW_TYPES.indexOf(dtype), factors, longest];
 }
 
 function longestOf(lengths: Float32Array | Float64Array): number {

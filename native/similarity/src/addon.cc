@@ -1,127 +1,15 @@
 // The kernels as a Node addon, in plain N-API: one binary for every Node from 18 on. What is exported is declared and checked in
-// libs/similarity/src/native-addon.ts; here shapes are trusted and only types are looked at. Work runs on libuv's threads;
-// arrays are the caller's, are held until the work is done, and results are written into them.
-#include <node_api.h>
+// libs/similarity/src/native-addon.ts; here shapes are trusted and only types are looked at.
 #include <cerrno>
 #include <cstring>
-#include <functional>
-#include <new>
 #include <string>
-#include "../include/similarity.h"
+#include "binding.h"
+#include "cuda_addon.h"
 #include "mapped_file.h"
 
 namespace {
 
-struct Job {
-  napi_async_work work = nullptr;
-  napi_deferred deferred = nullptr;
-  napi_ref held = nullptr;
-  std::function<void()> run;
-  std::string failure;
-};
-
-constexpr size_t MOST_ARGUMENTS = 16;
-
-/** The arguments of one call; the first one that is not what it should be throws in JavaScript and makes `is_bad`. */
-class Call {
- public:
-  bool is_bad = false;
-
-  Call(napi_env env, napi_callback_info info) : env_(env) { napi_get_cb_info(env, info, &count_, values_, nullptr, nullptr); }
-
-  double number(size_t i) {
-    double value = 0;
-    if (i >= count_ || napi_get_value_double(env_, values_[i], &value) != napi_ok) refuse(i, "a number");
-    return value;
-  }
-
-  /** Null for null and undefined. */
-  template <class T>
-  T *array(size_t i) {
-    napi_valuetype type = napi_undefined;
-    if (i < count_) napi_typeof(env_, values_[i], &type);
-    if (type == napi_null || type == napi_undefined) return nullptr;
-    bool is_array = false;
-    void *data = nullptr;
-    napi_is_typedarray(env_, values_[i], &is_array);
-    if (!is_array || napi_get_typedarray_info(env_, values_[i], nullptr, nullptr, &data, nullptr, nullptr) != napi_ok) refuse(i, "a typed array");
-    return static_cast<T *>(data);
-  }
-
-  std::string text(size_t i) {
-    size_t length = 0;
-    if (i >= count_ || napi_get_value_string_utf8(env_, values_[i], nullptr, 0, &length) != napi_ok) return refuse(i, "a string"), "";
-    std::string value(length, '\0');
-    napi_get_value_string_utf8(env_, values_[i], &value[0], length + 1, &length);
-    return value;
-  }
-
-  /** Seven arguments from `i` on: data, count, dims, stride, type, scales, longest. */
-  shoal_rows rows(size_t i) {
-    shoal_rows rows{};
-    rows.data = array<char>(i);
-    rows.count = static_cast<uint64_t>(number(i + 1));
-    rows.dims = static_cast<uint32_t>(number(i + 2));
-    rows.stride = static_cast<uint64_t>(number(i + 3));
-    rows.dtype = static_cast<enum shoal_dtype>(number(i + 4));
-    rows.scales = array<float>(i + 5);
-    rows.longest = number(i + 6);
-    return rows;
-  }
-
-  /** A promise of undefined that `run` fulfils on another thread. */
-  napi_value promise(std::function<void()> run) {
-    if (is_bad) return nullptr;
-    Job *job = new Job;
-    job->run = std::move(run);
-    napi_value promise, name, held;
-    napi_create_promise(env_, &job->deferred, &promise);
-    napi_create_array_with_length(env_, count_, &held);
-    for (size_t i = 0; i < count_; i++) napi_set_element(env_, held, static_cast<uint32_t>(i), values_[i]);
-    napi_create_reference(env_, held, 1, &job->held);
-    napi_create_string_utf8(env_, "shoal:similarity", NAPI_AUTO_LENGTH, &name);
-    napi_create_async_work(env_, nullptr, name, execute, complete, job, &job->work);
-    napi_queue_async_work(env_, job->work);
-    return promise;
-  }
-
- private:
-  static void execute(napi_env, void *data) {
-    Job *job = static_cast<Job *>(data);
-    try {
-      job->run();
-    } catch (const std::bad_alloc &) {
-      job->failure = "out of memory";
-    } catch (const std::exception &error) {
-      job->failure = error.what();
-    }
-  }
-
-  static void complete(napi_env env, napi_status status, void *data) {
-    Job *job = static_cast<Job *>(data);
-    napi_value value, message;
-    napi_get_undefined(env, &value);
-    if (status == napi_ok && job->failure.empty()) {
-      napi_resolve_deferred(env, job->deferred, value);
-    } else {
-      napi_create_string_utf8(env, status == napi_ok ? job->failure.c_str() : "cancelled", NAPI_AUTO_LENGTH, &message);
-      napi_create_error(env, nullptr, message, &value);
-      napi_reject_deferred(env, job->deferred, value);
-    }
-    napi_delete_reference(env, job->held);
-    napi_delete_async_work(env, job->work);
-    delete job;
-  }
-
-  void refuse(size_t i, const char *wanted) {
-    if (!is_bad) napi_throw_type_error(env_, nullptr, ("argument " + std::to_string(i) + " is not " + wanted).c_str());
-    is_bad = true;
-  }
-
-  napi_env env_;
-  size_t count_ = MOST_ARGUMENTS;
-  napi_value values_[MOST_ARGUMENTS];
-};
+using shoal::Call;
 
 /** isas(): names of the instruction sets, best first. */
 napi_value isas(napi_env env, napi_callback_info) {
@@ -241,5 +129,6 @@ NAPI_MODULE_INIT() {
       SHOAL_EXPORT("spread", spread), SHOAL_EXPORT("peak", peak), SHOAL_EXPORT("mapFile", map_file), SHOAL_EXPORT("isCut", is_cut),
   };
   napi_define_properties(env, exports, sizeof functions / sizeof *functions, functions);
+  shoal::export_cuda(env, exports);
   return exports;
 }

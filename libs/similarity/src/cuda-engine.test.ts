@@ -1,0 +1,162 @@
+// What the GPU's engine does about memory and failures, on the CUDA library's stand-in; that its answers are right is kernels.test.ts's
+// business. Every call here is compared with the same call on the CPU.
+
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { cudaLibraryProblem, openCuda } from './cuda-library.ts';
+import { graphFromEdges } from './graph.ts';
+import { cpuEngine, type BestRows } from './kernels.ts';
+import { nativeAddon } from './native-addon.ts';
+import { openStandIn, standInEngine, withStandIn } from './testing/stand-in.ts';
+import { matrixOf, rowsOf, type RowBlock } from './vectors.ts';
+
+const standIn = openStandIn();
+const DIMS = 16;
+const ROWS = 64;
+const cpu = cpuEngine({ isa: 'plain' });
+
+function block(seed: number, rows = ROWS): RowBlock {
+  return rowsOf(matrixOf(Float32Array.from({ length: rows * DIMS }, (_, i) => Math.sin(seed * 12.9898 + i * 78.233)), DIMS));
+}
+
+const queries = matrixOf(Float32Array.from({ length: 3 * DIMS }, (_, i) => Math.cos(i)), DIMS);
+
+async function expectRight(found: BestRows, rows: RowBlock): Promise<void> {
+  expect([...found.rows]).toEqual([...(await cpu.topK(queries, rows, 'cosine', 5)).rows]);
+}
+
+async function codeOf(work: Promise<unknown>): Promise<string | undefined> {
+  return work.then(() => 'answered', (error: { code?: string }) => error.code);
+}
+
+test('a library that is not there, or is something else, is a reason in words', async () => {
+  expect(await cudaLibraryProblem('/nowhere/similarity_cuda.so')).toContain('build.sh cuda');
+  const missing = openCuda('/nowhere/similarity_cuda.so');
+  expect(missing).toMatchObject({ ok: false, isAbsence: nativeAddon() === undefined });
+  if (standIn === undefined) return;
+  const other = openCuda(standIn.path.replace('stand_in_cuda.so', 'similarity.node'));
+  expect(other).toMatchObject({ ok: false, reason: expect.stringContaining('has no function shoal_cuda_abi') });
+  await withStandIn({ SHOAL_STAND_IN_DEVICES: 0 }, async () => expect(openCuda(standIn.path)).toMatchObject({ ok: false, reason: expect.stringContaining('told to have no device') }));
+});
+
+/** Of a block on the device, with its fp16 form. */
+const bytes = (): number => standInEngine(standIn!).bytesOf(block(0));
+
+describe.skipIf(standIn === undefined)('on the stand-in', () => {
+  test('what is kept comes to the device once, the one used least recently leaves, and the ledger holds', async () => {
+    const blocks = [0, 1, 2, 3, 4, 5].map((seed) => block(seed));
+    const engine = standInEngine(standIn!, { residentBytes: 2 * bytes() });
+    for (const rows of blocks) engine.keep(rows);
+    for (let round = 0; round < 2; round++) {
+      for (const rows of blocks) {
+        await expectRight(await engine.topK(queries, rows, 'cosine', 5), rows);
+        expect(engine.residents.bytes).toBeLessThanOrEqual(2 * bytes());
+      }
+    }
+    expect([engine.residents.count, engine.residents.evictions]).toEqual([2, 10]);
+    await engine.topK(queries, blocks[4]!, 'cosine', 5);
+    await engine.topK(queries, blocks[0]!, 'cosine', 5); // 5 was used less recently than 4
+    expect(blocks.map((rows) => engine.isHeld(rows))).toEqual([true, false, false, false, true, false]);
+    engine.letGo(blocks[4]!);
+    expect([engine.residents.count, engine.heldBytes]).toEqual([1, bytes()]);
+    engine.close();
+    expect(engine.heldBytes).toBe(0);
+  });
+
+  test('what is larger than the ledger, or was not to be kept, passes by and leaves nothing behind', async () => {
+    const engine = standInEngine(standIn!, { residentBytes: ROWS * DIMS * 4, workBytes: 1 << 16 });
+    const rows = block(1);
+    for (const keeps of [false, true]) {
+      if (keeps) engine.keep(rows);
+      await expectRight(await engine.topK(queries, rows, 'cosine', 5), rows);
+      expect([...(await engine.matrix(queries, rows, 'dot'))].map((score) => score.toFixed(4))).toEqual([...(await cpu.matrix(queries, rows, 'dot'))].map((score) => score.toFixed(4)));
+      expect(engine.heldBytes).toBe(0);
+    }
+  });
+
+  test('memory runs out at every number of rows, and every answer is right', async () => {
+    const rows = block(2);
+    const [begin, candidates] = [Uint32Array.of(0, 2, 2, 5), Uint32Array.of(63, 1, 0, 40, 63)];
+    const wanted = [await cpu.topK(queries, rows, 'l2', 70), await cpu.rescore(queries, rows, 'dot', begin, candidates)] as const;
+    for (let most = ROWS; most >= 1; most--) {
+      const engine = standInEngine(standIn!);
+      engine.keep(rows);
+      await withStandIn({ SHOAL_STAND_IN_MOST_ROWS: most }, async () => {
+        // Where not even the smallest work fits, the engine's caller takes smaller tiles: then there is no answer, and never another one.
+        const found = await engine.topK(queries, rows, 'l2', 70).then(({ rows: best }) => best.join(), (error: { code: string }) => error.code);
+        expect([wanted[0].rows.join(), 'OUT_OF_VRAM']).toContain(found);
+        const scores = await engine.rescore(queries, rows, 'dot', begin, candidates);
+        scores.forEach((score, at) => expect(score).toBeCloseTo(wanted[1][at]!, 10));
+      });
+      engine.close();
+      expect(engine.heldBytes).toBe(0);
+    }
+  });
+
+  test('a call is given less and less memory for its work, then the device to itself, and regains it slowly', async () => {
+    const [rows, other] = [block(3), block(4)];
+    const engine = standInEngine(standIn!, { workBytes: 1 << 22 });
+    for (const kept of [rows, other]) {
+      engine.keep(kept);
+      await engine.topK(queries, kept, 'cosine', 5);
+    }
+    await withStandIn({ SHOAL_STAND_IN_MOST_WORK: 1 << 16 }, async () => {
+      await expectRight(await engine.topK(queries, rows, 'cosine', 5), rows);
+      expect(engine.residents.count).toBe(2);
+    });
+    await withStandIn({ SHOAL_STAND_IN_MOST_WORK: 1 }, async () => {
+      expect(await codeOf(engine.topK(queries, rows, 'cosine', 5))).toBe('OUT_OF_VRAM');
+      expect([engine.isHeld(rows), engine.isHeld(other)]).toEqual([true, false]);
+    });
+    await expectRight(await engine.topK(queries, rows, 'cosine', 5), rows);
+    engine.close();
+  });
+
+  test('where the driver has less than the ledger thinks, residents leave until an upload fits; one that never does passes by', async () => {
+    const engine = standInEngine(standIn!, { residentBytes: 10 * bytes(), workBytes: 1 << 16 });
+    const blocks = [5, 6, 7].map((seed) => block(seed));
+    const work = 1 << 17;
+    await withStandIn({ SHOAL_STAND_IN_BYTES: 2 * bytes() + work }, async () => {
+      for (const rows of blocks) {
+        engine.keep(rows);
+        await expectRight(await engine.topK(queries, rows, 'cosine', 5), rows);
+      }
+    });
+    await withStandIn({ SHOAL_STAND_IN_BYTES: work }, async () => {
+      const large = block(8, 4_000);
+      engine.keep(large);
+      const found = await engine.topK(queries, large, 'cosine', 5);
+      expect([...found.rows]).toEqual([...(await cpu.topK(queries, large, 'cosine', 5)).rows]);
+      expect(engine.isHeld(large)).toBe(false);
+    });
+    engine.close();
+  });
+
+  test('a graph that fits is kept, and spreads the same when memory is short', async () => {
+    const graph = graphFromEdges({ from: Uint32Array.of(0, 1, 2, 3), to: Uint32Array.of(1, 2, 3, 0) });
+    const options = { steps: 3, decay: 0.5, threshold: 0, k: 4 };
+    const engine = standInEngine(standIn!);
+    for (const keeps of [false, true]) {
+      if (keeps) engine.keep(graph);
+      const activation = Float32Array.of(1, 0, 0, 0);
+      await engine.spread(graph, 1, activation, options);
+      expect([...activation]).toEqual([1, 0.5, 0.25, 0.125]);
+      expect(engine.isHeld(graph)).toBe(keeps);
+    }
+    engine.close();
+    expect(engine.heldBytes).toBe(0);
+  });
+
+  // Last: what is lost stays lost in this process.
+  test('a device that failed is lost for every later call, and for every engine of the process', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'shoal-cuda-'));
+    writeFileSync(join(folder, 'lost'), '');
+    const engine = standInEngine(standIn!);
+    await withStandIn({ SHOAL_STAND_IN_LOST: join(folder, 'lost') }, async () => expect(await codeOf(engine.topK(queries, block(1), 'dot', 1))).toBe('DEVICE_LOST'));
+    expect(await codeOf(engine.topK(queries, block(1), 'dot', 1))).toBe('DEVICE_LOST');
+    expect(await codeOf(standInEngine(standIn!).topK(queries, block(1), 'dot', 1))).toBe('DEVICE_LOST');
+    rmSync(folder, { recursive: true });
+  });
+});

@@ -1,0 +1,149 @@
+// What both halves of the addon (addon.cc, cuda_addon.cc) are made of, in plain N-API: the arguments of a call with their types
+// checked, and work on libuv's threads that ends in a promise. Arrays are the caller's, are held until the work is done, and
+// results are written into them.
+#pragma once
+#include <node_api.h>
+#include <functional>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include "../include/similarity.h"
+
+namespace shoal {
+
+/** Thrown by work: becomes an error in JavaScript with this `code`. */
+struct Failure : std::runtime_error {
+  std::string code;
+  Failure(std::string code, const std::string &words) : std::runtime_error(words), code(std::move(code)) {}
+};
+
+/** What a promise is fulfilled with, made in JavaScript's thread once the work is done; without it undefined. */
+typedef std::function<napi_value(napi_env)> Value;
+
+struct Job {
+  napi_async_work work = nullptr;
+  napi_deferred deferred = nullptr;
+  napi_ref held = nullptr;
+  std::function<void()> run;
+  Value value;
+  std::string failure, code;
+};
+
+constexpr size_t MOST_ARGUMENTS = 20;
+
+/** The arguments of one call; the first one that is not what it should be throws in JavaScript and makes `is_bad`. */
+class Call {
+ public:
+  bool is_bad = false;
+
+  Call(napi_env env, napi_callback_info info) : env_(env) { napi_get_cb_info(env, info, &count_, values_, nullptr, nullptr); }
+
+  double number(size_t i) {
+    double value = 0;
+    if (i >= count_ || napi_get_value_double(env_, values_[i], &value) != napi_ok) refuse(i, "a number");
+    return value;
+  }
+
+  /** Null for null and undefined. */
+  template <class T>
+  T *array(size_t i) {
+    napi_valuetype type = napi_undefined;
+    if (i < count_) napi_typeof(env_, values_[i], &type);
+    if (type == napi_null || type == napi_undefined) return nullptr;
+    bool is_array = false;
+    void *data = nullptr;
+    napi_is_typedarray(env_, values_[i], &is_array);
+    if (!is_array || napi_get_typedarray_info(env_, values_[i], nullptr, nullptr, &data, nullptr, nullptr) != napi_ok) refuse(i, "a typed array");
+    return static_cast<T *>(data);
+  }
+
+  std::string text(size_t i) {
+    size_t length = 0;
+    if (i >= count_ || napi_get_value_string_utf8(env_, values_[i], nullptr, 0, &length) != napi_ok) return refuse(i, "a string"), "";
+    std::string value(length, '\0');
+    napi_get_value_string_utf8(env_, values_[i], &value[0], length + 1, &length);
+    return value;
+  }
+
+  /** Seven arguments from `i` on: data, count, dims, stride, type, scales, longest. */
+  shoal_rows rows(size_t i) {
+    shoal_rows rows{};
+    rows.data = array<char>(i);
+    rows.count = static_cast<uint64_t>(number(i + 1));
+    rows.dims = static_cast<uint32_t>(number(i + 2));
+    rows.stride = static_cast<uint64_t>(number(i + 3));
+    rows.dtype = static_cast<enum shoal_dtype>(number(i + 4));
+    rows.scales = array<float>(i + 5);
+    rows.longest = number(i + 6);
+    return rows;
+  }
+
+  /** The argument as it is, for those who read it themselves; undefined when it is missing. */
+  napi_value raw(size_t i) {
+    napi_value value;
+    if (i < count_) return values_[i];
+    napi_get_undefined(env_, &value);
+    return value;
+  }
+
+  /** Throws in JavaScript, once. */
+  void refuse(size_t i, const char *wanted) {
+    if (!is_bad) napi_throw_type_error(env_, nullptr, ("argument " + std::to_string(i) + " is not " + wanted).c_str());
+    is_bad = true;
+  }
+
+  /** A promise that `run` fulfils on another thread. */
+  napi_value promise(std::function<void()> run, Value value = nullptr) {
+    if (is_bad) return nullptr;
+    Job *job = new Job;
+    job->run = std::move(run);
+    job->value = std::move(value);
+    napi_value promise, name, held;
+    napi_create_promise(env_, &job->deferred, &promise);
+    napi_create_array_with_length(env_, count_, &held);
+    for (size_t i = 0; i < count_; i++) napi_set_element(env_, held, static_cast<uint32_t>(i), values_[i]);
+    napi_create_reference(env_, held, 1, &job->held);
+    napi_create_string_utf8(env_, "shoal:similarity", NAPI_AUTO_LENGTH, &name);
+    napi_create_async_work(env_, nullptr, name, execute, complete, job, &job->work);
+    napi_queue_async_work(env_, job->work);
+    return promise;
+  }
+
+ private:
+  static void execute(napi_env, void *data) {
+    Job *job = static_cast<Job *>(data);
+    try {
+      job->run();
+    } catch (const std::bad_alloc &) {
+      job->failure = "out of memory";
+    } catch (const Failure &failure) {
+      job->failure = failure.what();
+      job->code = failure.code;
+    } catch (const std::exception &error) {
+      job->failure = error.what();
+    }
+  }
+
+  static void complete(napi_env env, napi_status status, void *data) {
+    Job *job = static_cast<Job *>(data);
+    napi_value value, message, code = nullptr;
+    napi_get_undefined(env, &value);
+    if (status == napi_ok && job->failure.empty()) {
+      napi_resolve_deferred(env, job->deferred, job->value ? job->value(env) : value);
+    } else {
+      napi_create_string_utf8(env, status == napi_ok ? job->failure.c_str() : "cancelled", NAPI_AUTO_LENGTH, &message);
+      if (!job->code.empty()) napi_create_string_utf8(env, job->code.c_str(), NAPI_AUTO_LENGTH, &code);
+      napi_create_error(env, code, message, &value);
+      napi_reject_deferred(env, job->deferred, value);
+    }
+    napi_delete_reference(env, job->held);
+    napi_delete_async_work(env, job->work);
+    delete job;
+  }
+
+  napi_env env_;
+  size_t count_ = MOST_ARGUMENTS;
+  napi_value values_[MOST_ARGUMENTS];
+};
+
+}  // namespace shoal
