@@ -1,0 +1,72 @@
+#!/bin/sh
+# Builds the encoder of Shoal: sh build.sh [reference | cuda | addon | test [check | time | all [seed]]].
+#   reference  the encoder in plain C++, which needs nothing but a compiler
+#   cuda       the same for NVIDIA GPUs: nvcc in $CUDA_HOME/bin or on PATH. ARCH=90a for one architecture, else all from 7.5 on
+#   addon      what Node loads; it opens either library
+#   test       both libraries against each other; the reference against itself where there is no nvcc
+# Everything goes to dist/native/encoder below the project's root; what is newer than all sources is not made again. CXX chooses the
+# compiler (g++ 10 or clang 12 and later). Exit status 3: what is asked for needs a compiler that is not here.
+set -eu
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
+root=$here/../..
+out=${SHOAL_ENCODER_OUT:-$root/dist/native/encoder}
+cxx=${CXX:-c++}
+mkdir -p "$out"
+
+# Several may build at the same time: a file appears by a rename.
+make() { # target, command that takes -o…
+  target=$out/$1; shift
+  if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/include" "$here/src" "$here/test" -type f -newer "$target" | head -n 1)" ]; then return; fi
+  "$@" -o "$target.$$"
+  mv "$target.$$" "$target"
+}
+
+need_cxx() {
+  command -v "$cxx" >/dev/null 2>&1 || { echo "build.sh: no C++ compiler ($cxx)" >&2; exit 3; }
+}
+
+find_nvcc() {
+  if [ -n "${CUDA_HOME:-}" ] && [ -x "$CUDA_HOME/bin/nvcc" ]; then echo "$CUDA_HOME/bin/nvcc"; else command -v nvcc || true; fi
+}
+
+reference() {
+  need_cxx
+  make libshoal_encoder_reference.so "$cxx" -shared -O3 -march=native -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -ffp-contract=fast "$here/src/reference.cc" -lpthread
+}
+
+# Machine code for what there is, and PTX that a driver turns into code for what comes later.
+architectures() {
+  for arch in ${ARCH:-75 80 86 89 90 100 120}; do printf ' -gencode=arch=compute_%s,code=sm_%s' "$arch" "$arch"; done
+  [ -n "${ARCH:-}" ] || printf ' -gencode=arch=compute_120,code=compute_120'
+}
+
+cuda() {
+  nvcc=$(find_nvcc)
+  [ -n "$nvcc" ] || { echo 'build.sh: no CUDA compiler (nvcc in $CUDA_HOME/bin or on PATH)' >&2; exit 3; }
+  need_cxx
+  lib=$(dirname "$(dirname "$nvcc")")/lib
+  # shellcheck disable=SC2046
+  make libshoal_encoder.so "$nvcc" -std=c++17 -O3 -shared -cudart static $([ ! -f "$lib/libcudart_static.a" ] || printf ' -L%s' "$lib") -ccbin "$cxx" --threads 0 $(architectures) \
+    ${NVCCFLAGS:-} -Xcompiler -fPIC,-fvisibility=hidden,-Wall "$here/src/encoder.cu" -ldl -lpthread
+}
+
+addon() {
+  need_cxx
+  case $(uname -s) in Darwin) flags='-undefined dynamic_lookup' ;; *) flags='-static-libstdc++ -static-libgcc -ldl' ;; esac
+  # shellcheck disable=SC2086
+  make encoder.node "$cxx" -shared -O2 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -I"$root/node_modules/node-api-headers/include" "$here/src/addon.cc" $flags -lpthread
+}
+
+case ${1:-} in
+  reference) reference ;;
+  cuda) cuda ;;
+  addon) addon ;;
+  test)
+    shift
+    reference
+    library=libshoal_encoder_reference.so
+    if [ -n "$(find_nvcc)" ]; then cuda; library=libshoal_encoder.so; else echo 'build.sh: no nvcc; the reference is compared with itself'; fi
+    make encoder_test "$cxx" -O2 -std=c++17 -Wall -Wextra "$here/test/encoder_test.cc" -ldl -lpthread
+    "$out/encoder_test" "$out/libshoal_encoder_reference.so" "$out/$library" "$@" ;;
+  *) echo "build.sh: unknown command '${1:-}' (reference, cuda, addon, test)" >&2; exit 2 ;;
+esac

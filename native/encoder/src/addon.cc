@@ -1,0 +1,438 @@
+// An encoder library as a Node addon, in plain N-API. What is exported is declared in libs/inference/src/encoder-addon.ts; here shapes
+// are trusted and only types are looked at. An encoder is one queue, urgent runs first, and a thread for each lane that takes from it:
+// the device gets its next run without waiting for JavaScript, and no thread of Node or libuv blocks. Buffers are the caller's,
+// are held until their run has ended, and results are written into them.
+#include <node_api.h>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+#include "library.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/** What one promise stands for. `status` and `message` of what failed; else the answer is `figures`. */
+struct Job {
+  std::function<void(Job &, int32_t lane)> work;
+  napi_deferred deferred = nullptr;
+  napi_ref held = nullptr;
+  int status = SHOAL_ENCODER_OK;
+  std::string message;
+  std::vector<double> figures;
+};
+
+struct Sizes {
+  shoal_encoder_model model;
+  shoal_encoder_options options;
+};
+
+void settle(napi_env env, napi_value, void *encoder, void *data);
+
+class Encoder {
+ public:
+  const shoal::Library library;
+  shoal_encoder *encoder = nullptr; // from the end of `open` on
+
+  Encoder(napi_env env, const std::string &path) : library(path), env_(env) {
+    napi_value name;
+    napi_create_string_utf8(env, "shoal:encoder", NAPI_AUTO_LENGTH, &name);
+    napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, this, settle, &settled_);
+    napi_unref_threadsafe_function(env, settled_); // only what is asked for keeps the process alive
+    napi_add_env_cleanup_hook(env, at_exit, this);
+    add_lane();
+  }
+
+  ~Encoder() {
+    end();
+    if (env_ == nullptr) return; // the process exits, and has taken the rest away
+    napi_remove_env_cleanup_hook(env_, at_exit, this);
+    napi_release_threadsafe_function(settled_, napi_tsfn_abort);
+  }
+
+  void ask(Job *job, bool is_urgent) {
+    if (asked_++ == 0) napi_ref_threadsafe_function(env_, settled_);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      (is_urgent ? urgent_ : waiting_).push_back(job);
+    }
+    wake_.notify_one();
+  }
+
+  void answered() {
+    if (--asked_ == 0) napi_unref_threadsafe_function(env_, settled_);
+  }
+
+  /** By the first lane's thread. */
+  int open(const Sizes &sizes, const std::vector<const float *> &weights, uint64_t prepared_tokens) {
+    int status = library.open(&sizes.model, weights.data(), &sizes.options, &encoder);
+    if (status == SHOAL_ENCODER_OK && prepared_tokens > 0) status = library.prepare(encoder, prepared_tokens);
+    for (int32_t lane = 1; status == SHOAL_ENCODER_OK && lane < sizes.options.lanes; lane++) add_lane();
+    return status;
+  }
+
+  void run(Job &job, int32_t lane, const int32_t *ids, const int32_t *lengths, int32_t rows, int32_t width, float *embeddings) {
+    const Clock::time_point began = Clock::now();
+    show(lane, began);
+    job.status = library.run(encoder, lane, ids, lengths, rows, width, embeddings);
+    if (job.status != SHOAL_ENCODER_OK) job.message = library.error();
+    show(lane, Clock::time_point());
+    job.figures.push_back(std::chrono::duration<double, std::milli>(Clock::now() - began).count());
+    tell_memory(job);
+  }
+
+  void tell_memory(Job &job) const {
+    shoal_encoder_memory_use use{};
+    if (encoder != nullptr) library.memory(encoder, &use);
+    for (const uint64_t bytes : {use.weights, use.lanes, use.most_lanes}) job.figures.push_back(static_cast<double>(bytes));
+  }
+
+  /** Of the run that goes on for longest; 0 when idle. */
+  double running_ms() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    double longest = 0;
+    for (const Clock::time_point began : began_)
+      if (began != Clock::time_point()) longest = std::max(longest, std::chrono::duration<double, std::milli>(Clock::now() - began).count());
+    return longest;
+  }
+
+  /** What was asked before still runs; then the last lane closes the encoder and answers. */
+  void close(Job *job) {
+    if (asked_++ == 0) napi_ref_threadsafe_function(env_, settled_);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      farewell_ = job;
+      is_ending_ = true;
+    }
+    wake_.notify_all();
+  }
+
+ private:
+  void add_lane() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const int32_t lane = static_cast<int32_t>(threads_.size());
+    began_.emplace_back();
+    living_++;
+    threads_.emplace_back([this, lane] { serve(lane); });
+  }
+
+  void show(int32_t lane, Clock::time_point began) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    began_[static_cast<size_t>(lane)] = began;
+  }
+
+  void serve(int32_t lane) {
+    for (Job *job = next(); job != nullptr; job = next()) {
+      job->work(*job, lane);
+      job->work = nullptr;
+      napi_call_threadsafe_function(settled_, job, napi_tsfn_blocking);
+    }
+    bool is_last = false;
+    Job *farewell = nullptr;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      is_last = --living_ == 0;
+      if (is_last) farewell = farewell_;
+    }
+    if (!is_last) return;
+    library.close(encoder);
+    encoder = nullptr;
+    if (farewell != nullptr) napi_call_threadsafe_function(settled_, farewell, napi_tsfn_blocking);
+  }
+
+  Job *next() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    wake_.wait(lock, [this] { return is_ending_ || !urgent_.empty() || !waiting_.empty(); });
+    std::deque<Job *> &queue = urgent_.empty() ? waiting_ : urgent_;
+    if (queue.empty() || is_dropping_) return nullptr;
+    Job *job = queue.front();
+    queue.pop_front();
+    return job;
+  }
+
+  static void at_exit(void *encoder) {
+    static_cast<Encoder *>(encoder)->env_ = nullptr;
+    static_cast<Encoder *>(encoder)->end();
+  }
+
+  /** The runs that go on are waited for, the others dropped. */
+  void end() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      is_ending_ = is_dropping_ = true;
+      wake_.notify_all();
+    }
+    for (size_t i = 0; i < threads_.size(); i++)
+      if (threads_[i].joinable()) threads_[i].join();
+  }
+
+  napi_env env_;
+  napi_threadsafe_function settled_ = nullptr;
+  size_t asked_ = 0; // by JavaScript's thread alone
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Job *> urgent_, waiting_;
+  std::deque<Clock::time_point> began_;
+  std::deque<std::thread> threads_; // grows while it is walked over
+  size_t living_ = 0;
+  bool is_ending_ = false, is_dropping_ = false;
+  Job *farewell_ = nullptr;
+};
+
+void settle(napi_env env, napi_value, void *encoder, void *data) {
+  std::unique_ptr<Job> job(static_cast<Job *>(data));
+  if (env == nullptr) return; // the process exits
+  napi_value value = nullptr, message, status;
+  if (job->status != SHOAL_ENCODER_OK) {
+    napi_create_string_utf8(env, job->message.c_str(), NAPI_AUTO_LENGTH, &message);
+    napi_create_error(env, nullptr, message, &value);
+    napi_create_int32(env, job->status, &status);
+    napi_set_named_property(env, value, "status", status);
+    napi_reject_deferred(env, job->deferred, value);
+  } else {
+    napi_create_array(env, &value);
+    for (size_t i = 0; i < job->figures.size(); i++) {
+      napi_value figure;
+      napi_create_double(env, job->figures[i], &figure);
+      napi_set_element(env, value, static_cast<uint32_t>(i), figure);
+    }
+    napi_resolve_deferred(env, job->deferred, value);
+  }
+  if (job->held != nullptr) napi_delete_reference(env, job->held);
+  static_cast<Encoder *>(encoder)->answered();
+}
+
+constexpr size_t MOST_ARGUMENTS = 8;
+
+/** The arguments of one call; the first one that is not what it should be throws in JavaScript and makes `is_bad`. */
+class Call {
+ public:
+  bool is_bad = false;
+
+  Call(napi_env env, napi_callback_info info) : env_(env) { napi_get_cb_info(env, info, &count_, values_, nullptr, nullptr); }
+
+  double number(size_t i) {
+    double value = 0;
+    if (i >= count_ || napi_get_value_double(env_, values_[i], &value) != napi_ok) refuse(i, "a number");
+    return value;
+  }
+
+  bool truth(size_t i) {
+    bool value = false;
+    if (i >= count_ || napi_get_value_bool(env_, values_[i], &value) != napi_ok) refuse(i, "true or false");
+    return value;
+  }
+
+  std::string text(size_t i) {
+    size_t length = 0;
+    if (i >= count_ || napi_get_value_string_utf8(env_, values_[i], nullptr, 0, &length) != napi_ok) return refuse(i, "a string"), "";
+    std::string value(length, '\0');
+    napi_get_value_string_utf8(env_, values_[i], &value[0], length + 1, &length);
+    return value;
+  }
+
+  template <class T>
+  T *array(size_t i, size_t least = 0) {
+    return i < count_ ? array_of<T>(values_[i], i, least) : (refuse(i, "a typed array"), nullptr);
+  }
+
+  std::vector<const float *> arrays(size_t i) {
+    uint32_t length = 0;
+    std::vector<const float *> found;
+    if (i >= count_ || napi_get_array_length(env_, values_[i], &length) != napi_ok) return refuse(i, "an array of arrays"), found;
+    for (uint32_t at = 0; at < length; at++) {
+      napi_value element;
+      napi_get_element(env_, values_[i], at, &element);
+      found.push_back(array_of<float>(element, i, 1));
+    }
+    return found;
+  }
+
+  /** Ten sizes of the model and three of the encoder, in the order of encoder.h. */
+  Sizes sizes(size_t i) {
+    Sizes sizes{};
+    const double *v = array<double>(i, 13);
+    if (is_bad) return sizes;
+    const auto whole = [v](int at) { return static_cast<int32_t>(v[at]); };
+    sizes.model = {whole(0), whole(1), whole(2), whole(3), whole(4), whole(5), static_cast<float>(v[6]), whole(7), whole(8), whole(9)};
+    sizes.options = {whole(10), whole(11), static_cast<uint64_t>(v[12])};
+    return sizes;
+  }
+
+  std::shared_ptr<Encoder> encoder(size_t i) {
+    napi_valuetype type = napi_undefined;
+    void *data = nullptr;
+    if (i < count_) napi_typeof(env_, values_[i], &type);
+    if (type != napi_external || napi_get_value_external(env_, values_[i], &data) != napi_ok) return refuse(i, "an encoder"), nullptr;
+    return *static_cast<std::shared_ptr<Encoder> *>(data);
+  }
+
+  /** A job whose promise is returned; the arguments are held until it is settled. */
+  Job *job(napi_value *promise) {
+    Job *job = new Job;
+    napi_value held;
+    napi_create_promise(env_, &job->deferred, promise);
+    napi_create_array_with_length(env_, count_, &held);
+    for (size_t i = 0; i < count_; i++) napi_set_element(env_, held, static_cast<uint32_t>(i), values_[i]);
+    napi_create_reference(env_, held, 1, &job->held);
+    return job;
+  }
+
+ private:
+  template <class T>
+  T *array_of(napi_value value, size_t i, size_t least) {
+    bool is_array = false;
+    size_t length = 0;
+    void *data = nullptr;
+    napi_is_typedarray(env_, value, &is_array);
+    if (!is_array || napi_get_typedarray_info(env_, value, nullptr, &length, &data, nullptr, nullptr) != napi_ok || length < least) refuse(i, "a typed array of that length");
+    return static_cast<T *>(data);
+  }
+
+  void refuse(size_t i, const char *wanted) {
+    if (!is_bad) napi_throw_type_error(env_, nullptr, ("argument " + std::to_string(i) + " is not " + wanted).c_str());
+    is_bad = true;
+  }
+
+  napi_env env_;
+  size_t count_ = MOST_ARGUMENTS;
+  napi_value values_[MOST_ARGUMENTS];
+};
+
+/** encoder(library): throws where the library cannot be opened. */
+napi_value make_encoder(napi_env env, napi_callback_info info) {
+  Call call(env, info);
+  const std::string path = call.text(0);
+  if (call.is_bad) return nullptr;
+  try {
+    napi_value external;
+    auto *shared = new std::shared_ptr<Encoder>(new Encoder(env, path));
+    napi_create_external(env, shared, [](napi_env, void *data, void *) { delete static_cast<std::shared_ptr<Encoder> *>(data); }, nullptr, &external);
+    return external;
+  } catch (const std::exception &error) {
+    return napi_throw_error(env, nullptr, error.what()), nullptr;
+  }
+}
+
+/** devices(library): how many can be used, and why there are none; throws where the library cannot be opened. */
+napi_value devices(napi_env env, napi_callback_info info) {
+  Call call(env, info);
+  const std::string path = call.text(0);
+  if (call.is_bad) return nullptr;
+  try {
+    const shoal::Library library(path);
+    const int count = library.devices();
+    napi_value found, number, reason;
+    napi_create_array(env, &found);
+    napi_create_int32(env, count, &number);
+    napi_create_string_utf8(env, count > 0 ? "" : library.error(), NAPI_AUTO_LENGTH, &reason);
+    napi_set_element(env, found, 0, number);
+    napi_set_element(env, found, 1, reason);
+    return found;
+  } catch (const std::exception &error) {
+    return napi_throw_error(env, nullptr, error.what()), nullptr;
+  }
+}
+
+/** open(encoder, sizes, weights, preparedTokens) */
+napi_value open(napi_env env, napi_callback_info info) {
+  Call call(env, info);
+  const auto encoder = call.encoder(0);
+  const Sizes sizes = call.sizes(1);
+  const std::vector<const float *> weights = call.arrays(2);
+  const uint64_t tokens = static_cast<uint64_t>(call.number(3));
+  if (call.is_bad) return nullptr;
+  napi_value promise;
+  Job *job = call.job(&promise);
+  job->work = [encoder = encoder.get(), sizes, weights, tokens](Job &self, int32_t) {
+    self.status = encoder->open(sizes, weights, tokens);
+    if (self.status != SHOAL_ENCODER_OK) self.message = encoder->library.error();
+    encoder->tell_memory(self);
+  };
+  encoder->ask(job, false);
+  return promise;
+}
+
+/** run(encoder, ids, lengths, embeddings, rows, width, isUrgent): [milliseconds, weights, lanes, most of lanes] */
+napi_value run(napi_env env, napi_callback_info info) {
+  Call call(env, info);
+  const auto encoder = call.encoder(0);
+  const int32_t rows = static_cast<int32_t>(call.number(4)), width = static_cast<int32_t>(call.number(5));
+  const bool is_urgent = call.truth(6);
+  const int32_t *ids = call.array<int32_t>(1, static_cast<size_t>(rows) * static_cast<size_t>(width)), *lengths = call.array<int32_t>(2, static_cast<size_t>(rows));
+  float *embeddings = call.array<float>(3, static_cast<size_t>(rows));
+  if (call.is_bad) return nullptr;
+  napi_value promise;
+  Job *job = call.job(&promise);
+  job->work = [=, encoder = encoder.get()](Job &self, int32_t lane) { encoder->run(self, lane, ids, lengths, rows, width, embeddings); };
+  encoder->ask(job, is_urgent);
+  return promise;
+}
+
+/** shrink(encoder): [weights, lanes, most of lanes] */
+napi_value shrink(napi_env env, napi_callback_info info) {
+  Call call(env, info);
+  const auto encoder = call.encoder(0);
+  if (call.is_bad) return nullptr;
+  napi_value promise;
+  Job *job = call.job(&promise);
+  job->work = [encoder = encoder.get()](Job &self, int32_t) {
+    self.status = encoder->library.shrink(encoder->encoder);
+    if (self.status != SHOAL_ENCODER_OK) self.message = encoder->library.error();
+    encoder->tell_memory(self);
+  };
+  encoder->ask(job, true);
+  return promise;
+}
+
+/** close(encoder): after everything that was asked before. */
+napi_value close(napi_env env, napi_callback_info info) {
+  Call call(env, info);
+  const auto encoder = call.encoder(0);
+  if (call.is_bad) return nullptr;
+  napi_value promise;
+  encoder->close(call.job(&promise));
+  return promise;
+}
+
+napi_value number_of(napi_env env, double value) {
+  napi_value number;
+  napi_create_double(env, value, &number);
+  return number;
+}
+
+/** bytes(encoder, sizes, tokens, rows): of a lane; of the weights where tokens is 0. */
+napi_value bytes(napi_env env, napi_callback_info info) {
+  Call call(env, info);
+  const auto encoder = call.encoder(0);
+  const Sizes sizes = call.sizes(1);
+  const double tokens = call.number(2), rows = call.number(3);
+  if (call.is_bad) return nullptr;
+  const shoal::Library &library = encoder->library;
+  return number_of(env, static_cast<double>(tokens == 0 ? library.weight_bytes(&sizes.model) : library.lane_bytes(&sizes.model, static_cast<uint64_t>(tokens), static_cast<uint64_t>(rows))));
+}
+
+napi_value running_ms(napi_env env, napi_callback_info info) {
+  Call call(env, info);
+  const auto encoder = call.encoder(0);
+  return call.is_bad ? nullptr : number_of(env, encoder->running_ms());
+}
+
+} // namespace
+
+NAPI_MODULE_INIT() {
+  const napi_property_descriptor functions[] = {
+      {"encoder", nullptr, make_encoder, nullptr, nullptr, nullptr, napi_enumerable, nullptr}, {"devices", nullptr, devices, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"open", nullptr, open, nullptr, nullptr, nullptr, napi_enumerable, nullptr},            {"run", nullptr, run, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"shrink", nullptr, shrink, nullptr, nullptr, nullptr, napi_enumerable, nullptr},        {"close", nullptr, close, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"bytes", nullptr, bytes, nullptr, nullptr, nullptr, napi_enumerable, nullptr},          {"runningMs", nullptr, running_ms, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+  };
+  napi_define_properties(env, exports, sizeof functions / sizeof *functions, functions);
+  return exports;
+}
