@@ -95,6 +95,35 @@ describe('running out of memory', () => {
     expect(budget.rowsAt(512) / before).toBeLessThan(0.52);
   });
 
+  test('a row that asks for too much costs the others nothing: once a larger run went well, all is as before', () => {
+    const budget = withMemory();
+    const before = budget.rowsAt(512);
+    const fails = (rows: number, siblingWaits = false): void => budget.ranOutOfMemory({ rows, width: 512 }, { siblingWaits });
+    const half = before >> 1;
+    fails(before);
+    expect(budget.rowsAt(512)).toBeLessThan(before);
+    fails(half, true);
+    expect(budget.rowsAt(512), 'room for its sibling').toBeGreaterThanOrEqual(half);
+    budget.ran({ rows: half, width: 512, runMs: 1 });
+    expect(budget.rowsAt(512), 'two of one size, one well and one not: no proof').toBeLessThan(before);
+    fails(half >> 1, true); // smaller than what went well
+    expect(budget.rowsAt(512)).toBe(before);
+    expect(budget.current().isTesting).toBe(false);
+    for (let rows = half >> 2; rows >= 1; rows >>= 1) fails(rows);
+    expect(budget.rowsAt(512)).toBe(before);
+    fails(before);
+    expect(budget.rowsAt(512), 'what is larger than that is another matter').toBeLessThan(before);
+  });
+
+  test('where both halves of a batch fail it is lowered below them', () => {
+    const budget = withMemory();
+    const rows = budget.rowsAt(512);
+    budget.ranOutOfMemory({ rows, width: 512 });
+    for (const siblingWaits of [true, false]) budget.ranOutOfMemory({ rows: rows >> 1, width: 512 }, { siblingWaits });
+    expect(budget.rowsAt(512)).toBeLessThan(rows >> 1);
+    expect(budget.current().isTesting).toBe(true);
+  });
+
   test('one micro-batch at a time is asked for until sixteen near the budget went well', () => {
     const budget = withMemory();
     budget.ranOutOfMemory({ rows: budget.rowsAt(512), width: 512 });
@@ -212,21 +241,24 @@ describe('whatever happens to it', () => {
     maxPaddedTokens: fc.integer({ min: 16, max: 1 << 20 }), maxRows: fc.integer({ min: 1, max: 1 << 14 }),
   });
 
-  test('at least one row, never above its caps, never more in wider rows, and less after running out of memory (1,000 runs)', () => {
+  test('at least one row, never above its caps, never more in wider rows, and less after running out of memory unless something ran since the first time (1,000 runs)', () => {
     fc.assert(fc.property(device, fc.array(event, { maxLength: 24 }), ({ hasMemory, total, knee, maxPaddedTokens, maxRows }, events) => {
       const budget = createBudget({
         maxPaddedTokens, maxRows, maxTokens: 512, kneeTokens: knee, model: { hiddenSize: 384, intermediateSize: 1536, heads: 12 },
         ...(hasMemory ? { memory: { law, source: 'fitted' as const }, totalBytes: total * GB } : {}),
       });
-      let hasNotShrunk = false;
+      let [hasNotShrunk, hasFailed, hasRunSince] = [false, false, false];
       for (const one of events) {
         const before = budget.rowsAt(512);
-        if (one.kind === 'ran') budget.ran({ ...one.shape, runMs: one.runMs, memory: one.memory });
-        else if (one.kind === 'interactive') budget.interactiveWaits(one.isWaiting);
+        if (one.kind === 'ran') {
+          budget.ran({ ...one.shape, runMs: one.runMs, memory: one.memory });
+          hasRunSince ||= hasFailed;
+        } else if (one.kind === 'interactive') budget.interactiveWaits(one.isWaiting);
         else if (one.kind === 'device') budget.deviceMemory(one.isSilent ? undefined : { totalBytes: total * GB, freeBytes: one.freeShare * total * GB });
         else {
           budget.ranOutOfMemory(one.shape ?? { rows: before, width: 512 });
-          hasNotShrunk ||= budget.rowsAt(512) > (one.shape === undefined && before > 4 ? before - 1 : before);
+          hasFailed = true;
+          hasNotShrunk ||= !hasRunSince && budget.rowsAt(512) > (one.shape === undefined && before > 4 ? before - 1 : before);
         }
         const rows = widths.map((width) => budget.rowsAt(width));
         // Looked at without `expect`, which would take most of the time.

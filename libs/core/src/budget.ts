@@ -6,7 +6,8 @@
 //   *room*     a fraction of the device, less what is loaded, less what other processes use (where a source of memory is known)
 //   *ceiling*  what running out of memory has taught. It falls by a quarter each time, is held for HOLD_RUNS runs, doubled with
 //              each further OOM, then rises by a quarter in as many runs; so at most about one run in HOLD_RUNS tests a limit
-//              that failed before. It is forgotten once something else limits.
+//              that failed before. It is forgotten once something else limits. When a run goes well that is larger than one that
+//              failed, there is memory and the rows were to blame: then it is as before the first of them.
 //   *trial*    where no source of memory is known: starts small and doubles with each full run that went well.
 
 import { ShoalError } from './errors.ts';
@@ -68,6 +69,17 @@ interface Ceiling {
   readonly othersBytes: number;
 }
 
+/** From a first OOM on, until it is known whether memory was short or some rows ask for too much. */
+interface Shortage {
+  readonly ceilingBefore: Ceiling | undefined;
+  readonly sourceBefore: BudgetState['source'];
+  /** Least increment that failed, and most that went well since. */
+  leastFailed: number;
+  mostRan: number;
+  /** Set once rows were found to be to blame: so many runs more, smaller ones that fail are taken for theirs. */
+  runsLeft?: number;
+}
+
 export const DEFAULT_MEMORY_FRACTION = 0.8;
 export const DEFAULT_LATENCY_TARGET_MS = 100;
 const WIDTH_STEP = 8;
@@ -81,6 +93,8 @@ const STEP_RUNS = 100;
 /** An OOM lowers the budget by this factor; for a run that was far smaller than the budget by no more than half, see ranOutOfMemory. */
 const SHRINK = 0.75;
 const MOST_SHRINK = 0.5;
+/** A run that went well shows that one smaller by so much failed for its rows, not for want of memory: runs of one shape differ by 8 %. */
+const PROOF = 1.25;
 /** Runtimes count elements of a tensor in 32 bits with a sign: 4,096 × 512 tokens of MiniLM failed on CUDA as "out of memory" that it was not (2026-11). */
 const MAX_ELEMENTS = 2 ** 31 - 1;
 /**
@@ -127,6 +141,7 @@ class LearningBudget implements Budget {
   private peakReading = 0;
   /** Runs near the budget that have to go well after an OOM before two are in flight again. */
   private testsLeft = 0;
+  private shortage: Shortage | undefined;
   private isInteractive = false;
   private state: BudgetState | undefined;
 
@@ -165,22 +180,51 @@ class LearningBudget implements Budget {
     if (increment > this.mostIncrement() * SHRINK) this.testsLeft = Math.max(0, this.testsLeft - 1);
     if (this.ceiling !== undefined) this.ceiling = increment > this.ceiling.bytes * MOST_SHRINK ? this.regained(this.ceiling) : this.ceiling;
     else if (this.trialBytes !== undefined && increment > this.trialBytes * SHRINK) this.trialBytes *= 2;
+    if (this.shortage !== undefined) this.shortage = this.after(this.shortage, increment);
   }
 
   /**
    * A quarter less than the run that failed, or than is allowed now where that is less: the run may have been cut before an
    * earlier failure was known. A small run that fails where larger ones went well says little about how much there is: then
-   * half of the budget at most.
+   * half of the budget at most. Its sibling, of the same size, is to run before anything is lowered below it.
    */
-  ranOutOfMemory({ rows, width }: RunShape): void {
+  ranOutOfMemory({ rows, width }: RunShape, { siblingWaits } = { siblingWaits: false }): void {
     const allowed = this.largestIncrement();
     const failed = this.increment(rows, width);
-    const bytes = Math.min(this.lowered(allowed), Math.max(this.lowered(failed), MOST_SHRINK * allowed));
+    if (this.areRowsToBlame(failed)) return;
+    const bytes = Math.min(siblingWaits ? allowed : this.lowered(allowed), Math.max(siblingWaits ? failed : this.lowered(failed), MOST_SHRINK * allowed));
     const patienceRuns = Math.min(MAX_HOLD_RUNS, 2 * (this.ceiling?.patienceRuns ?? HOLD_RUNS / 2));
     this.ceiling = { bytes, holdRuns: patienceRuns, patienceRuns, othersBytes: this.othersBytes };
     if (this.source === 'none') this.source = 'learned';
     this.testsLeft = TESTS;
     this.state = undefined;
+  }
+
+  /** Whether a failed run was smaller than what went well since the first that failed. */
+  private areRowsToBlame(failed: number): boolean {
+    const known = this.shortage;
+    if (known?.runsLeft !== undefined && failed * PROOF > known.mostRan) this.shortage = undefined; // those rows are not all of it
+    this.shortage ??= { ceilingBefore: this.ceiling, sourceBefore: this.source, leastFailed: failed, mostRan: 0 };
+    this.shortage.leastFailed = Math.min(this.shortage.leastFailed, failed);
+    return this.isProvenWrong(this.shortage);
+  }
+
+  private after(shortage: Shortage, increment: number): Shortage | undefined {
+    shortage.mostRan = Math.max(shortage.mostRan, increment);
+    if (!this.isProvenWrong(shortage)) return this.testsLeft > 0 ? shortage : undefined;
+    return --shortage.runsLeft! > 0 ? shortage : undefined;
+  }
+
+  /** Then there is no shortage, and what it has lowered is as before. */
+  private isProvenWrong(shortage: Shortage): boolean {
+    if (shortage.runsLeft !== undefined) return true;
+    if (shortage.mostRan < PROOF * shortage.leastFailed) return false;
+    shortage.runsLeft = TESTS;
+    this.ceiling = shortage.ceilingBefore;
+    if (this.source === 'learned') this.source = shortage.sourceBefore;
+    this.testsLeft = 0;
+    this.state = undefined;
+    return true;
   }
 
   interactiveWaits(isWaiting: boolean): void {

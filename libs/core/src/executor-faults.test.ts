@@ -3,6 +3,7 @@
 
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { createBudget } from './budget.ts';
 import { fixedBudget } from './fixed-budget.ts';
 import type { BatchBudget, RunShape } from './ports.ts';
 import type { JobOrder } from './protocol.ts';
@@ -199,6 +200,21 @@ describe('a row that does not fit alone', () => {
     const ended = [...bench.said('ran'), ...bench.said('split'), ...bench.said('refused')].map(({ batch }) => batch);
     expect(ended.toSorted((a, b) => a - b)).toEqual(bench.said('began').map(({ batch }) => batch));
   });
+});
+
+test('rows that ask for too much cost the others nothing: beside runs that go well, neither the budget nor the process is doubted', async () => {
+  const isPoison = (ids: readonly number[]): boolean => ids.length === 40;
+  const budget = createBudget({ maxPaddedTokens: 2_560, maxRows: 64, maxTokens: 64, kneeTokens: 2_560, memory: { law: { loadedBytes: 1e6, floorBytes: 0, slackBytes: 0, arena: 'exact', perToken: [{ width: 8, bytes: 1_000 }] }, source: 'fitted' }, totalBytes: 1e9 });
+  const before = budget.rowsAt(40);
+  const bench = setup({ newBudget: () => budget, prepare: (backend) => backend.runsOutOfVramWhen(({ ids }) => (ids.some(isPoison) ? 'too-large' : 'fits')) });
+  const jobs = Array.from({ length: 64 }, (_, i) => orderOf(`job-${i}`, [textOf(i === 3 || i === 4 ? 40 : 39, i)]));
+  bench.run(jobs);
+  await bench.untilOutcomes(jobs.length);
+  expect(bench.outcomes().filter(({ kind }) => kind === 'hand-over').map(({ jobId }) => jobId).toSorted()).toEqual(['job-3', 'job-4']);
+  expect(bench.outcomes().filter(({ kind }) => kind === 'committed')).toHaveLength(62);
+  expect(budget.rowsAt(40)).toBe(before);
+  expect(bench.said('recycle')).toEqual([]);
+  expect(bench.backend.runs.length).toBeLessThan(2 * 2 * Math.log2(64)); // two a level and culprit at most
 });
 
 describe('recycling', () => {

@@ -58,6 +58,8 @@ interface Attempt {
   readonly batch: MicroBatch<Row>;
   /** In fp32, because a narrower precision made nonsense of these rows. */
   readonly isExact: boolean;
+  /** Half of the micro-batch of this number, which was too much. */
+  readonly halfOf?: number;
 }
 
 /** So many rows in a row that did not fit alone: it is not the rows. */
@@ -431,10 +433,10 @@ export class Executor {
   private runOut(attempt: Attempt, shape: RunShape, number: number, { message, needsRecycle }: Extract<RunResult, { ok: false }>['outOfVram']): void {
     const { budget } = this.parts;
     const peakBytes = budget.peakBytes(shape);
-    if (!attempt.isExact) budget.ranOutOfMemory(shape);
+    if (!attempt.isExact) budget.ranOutOfMemory(shape, { siblingWaits: this.siblingOf(attempt) >= 0 });
     this.tellBudget();
     if (needsRecycle === true) this.recycle(message);
-    else if (shape.rows === 1 && ++this.loneFailures >= LONE_FAILURES_TO_RECYCLE) this.recycle(`${this.loneFailures} rows in a row did not fit alone: ${message}`);
+    else if (shape.rows === 1 && budget.current().isTesting !== false && ++this.loneFailures >= LONE_FAILURES_TO_RECYCLE) this.recycle(`${this.loneFailures} rows in a row did not fit alone: ${message}`);
     if (this.isRecycled) return this.repeat(attempt);
     const reason: Failure = { code: 'OUT_OF_VRAM', message: `a row of ${shape.width} tokens does not fit this device alone: ${message}` };
     this.split(attempt, number, { code: 'OUT_OF_VRAM', message }, (jobs) => this.end(jobs, (order) => this.isLast(order) ? failed(order, reason) : handedOver(order, { reason, peakBytes })));
@@ -444,8 +446,9 @@ export class Executor {
     return this.parts.isLastLane || order.lane === 'cpu';
   }
 
-  /** Keeps the halves of a batch apart until the row is found that cannot run; `giveUp` ends the jobs that wait for it. */
-  private split({ batch, isExact }: Attempt, number: number, failure: Failure, giveUp: (jobs: readonly OpenJob[]) => void): void {
+  /** Keeps the halves of a batch apart until the row is found that cannot run; `giveUp` ends the jobs that wait for it. The other half of the same batch goes first. */
+  private split(attempt: Attempt, number: number, failure: Failure, giveUp: (jobs: readonly OpenJob[]) => void): void {
+    const { batch, isExact } = attempt;
     const { log, send } = this.parts;
     const jobs = jobsOf(batch.rows);
     log.warn({ rows: batch.rows.length, width: batch.width, code: failure.code, reason: failure.message }, batch.rows.length === 1 ? 'row cannot run here' : 'micro-batch failed, splitting');
@@ -455,15 +458,19 @@ export class Executor {
     }
     send({ kind: 'split', batch: number, code: failure.code });
     for (const job of jobs) job.splits++;
-    const [wide, narrow] = halve(batch);
-    this.repeat({ batch: narrow, isExact });
-    this.repeat({ batch: wide, isExact });
+    const behindSibling = this.siblingOf(attempt) + 1;
+    for (const half of halve(batch).toReversed()) this.repeat({ batch: half, isExact, halfOf: number }, behindSibling);
   }
 
-  /** Before anything else that waits. */
-  private repeat(attempt: Attempt): void {
+  /** Where the other half of the same micro-batch waits; -1 when it does not. */
+  private siblingOf({ halfOf }: Attempt): number {
+    return halfOf === undefined ? -1 : this.again.findIndex((other) => other.halfOf === halfOf);
+  }
+
+  /** Before anything else that waits, or where it is told to. */
+  private repeat(attempt: Attempt, at = 0): void {
     for (const row of attempt.batch.rows) for (const { job } of familyOf(row)) job.waiting++;
-    this.again.unshift(...withoutUnwanted(attempt));
+    this.again.splice(at, 0, ...withoutUnwanted(attempt));
   }
 
   private recycle(reason: string): void {
@@ -505,10 +512,10 @@ function hasInteractive({ rows }: MicroBatch<Row>): boolean {
   return rows.some((row) => row.isInteractive || row.twins.some((twin) => twin.isInteractive));
 }
 
-function withoutUnwanted({ batch, isExact }: Attempt): Attempt[] {
-  const rows = batch.rows.filter(isWanted);
-  if (rows.length === batch.rows.length) return [{ batch, isExact }];
-  return rows.length === 0 ? [] : [{ batch: batchOf(rows), isExact }];
+function withoutUnwanted(attempt: Attempt): Attempt[] {
+  const rows = attempt.batch.rows.filter(isWanted);
+  if (rows.length === attempt.batch.rows.length) return [attempt];
+  return rows.length === 0 ? [] : [{ ...attempt, batch: batchOf(rows) }];
 }
 
 function isNews(now: BudgetState, told: BudgetState | undefined): boolean {

@@ -34,12 +34,13 @@ export { faultPointsFrom, noFaults, type FaultPoint, type FaultPoints } from './
 export { fixedBudget, type FixedLimits } from './fixed-budget.ts';
 export { Executor, type ExecutorLimits, type ExecutorParts } from './executor.ts';
 export { SimilarityExecutor, type SimilarityExecutorParts } from './similarity-executor.ts';
-export { Residents } from './residents.ts';
+export { RunTimes, SIDES, decodeBreakEvenProfile, encodeBreakEvenProfile, type BreakEven, type BreakEvenProfile, type Side, type TimeTables, type TimedSize } from './break-even.ts';
+export { Residents, type Resident } from './residents.ts';
 export type { Fitted, GraphSource, Held, HeldGraph, HeldRows, RankOptions, RowSource, SimilarityDevice, SpreadTerms } from './similarity-device.ts';
 export { Pipeline, type PipelineLimits, type PipelineParts } from './pipeline.ts';
 export { settingsPage } from './settings-page.ts';
 export { median } from './median.ts';
-export { fitMemoryModel, fitShapes, footprintBytes, liveBytes, memoryLawSchema, type MemoryLaw, type MemoryPoint } from './memory-model.ts';
+export { fitMemoryModel, fitShapes, footprintBytes, lawOfSessions, liveBytes, memoryLawSchema, type MemoryLaw, type MemoryPoint } from './memory-model.ts';
 export { decodeDeviceProfile, deviceProfileSchema, encodeDeviceProfile, type DeviceProfile, type DeviceProfileKey, type ReadProfile } from './device-profile.ts';
 export { createBudget, DEFAULT_LATENCY_TARGET_MS, DEFAULT_MEMORY_FRACTION, type Budget, type BudgetOptions, type LearnedBudget } from './budget.ts';
 export { RunTimeModel, type RunTimeLaw } from './run-time-model.ts';

@@ -17,6 +17,9 @@ import { ShoalError } from './errors.ts';
 import { invariant } from './invariant.ts';
 import type { RunShape } from './ports.ts';
 
+/** Regions fit what was asked for when they were made, and later tensors lie in them with gaps. */
+const REGIONS = 1.5;
+
 const byteCount = z.number().nonnegative().finite();
 
 export const memoryLawSchema = z.strictObject({
@@ -25,8 +28,11 @@ export const memoryLawSchema = z.strictObject({
   slackBytes: byteCount,
   /** Ascending in width; bytes never fall with it. */
   perToken: z.array(z.strictObject({ width: z.number().int().positive(), bytes: byteCount.positive() })).min(1).max(64),
-  /** How the runtime's arena grows: by what is asked for (CPU), or by doubling (CUDA); it never shrinks before the session closes. */
-  arena: z.enum(['exact', 'doubling']),
+  /**
+   * How the runtime's arena grows: in one region laid out before (CPU), by regions of what is asked for (our own binding), or by
+   * doubling (the package's binding on CUDA); the last never shrinks before the session closes.
+   */
+  arena: z.enum(['exact', 'requested', 'doubling']),
 });
 
 export type MemoryLaw = z.infer<typeof memoryLawSchema>;
@@ -47,7 +53,17 @@ export function liveBytes(law: MemoryLaw, shape: RunShape): number {
 /** What is gone from the device after such a run: context, weights and the arena as large as it has grown. */
 export function footprintBytes(law: MemoryLaw, shape: RunShape): number {
   const increment = incrementBytes(law, shape);
-  return law.loadedBytes + (law.arena === 'exact' ? increment : 2 ** Math.ceil(Math.log2(Math.max(1, increment))));
+  switch (law.arena) {
+    case 'exact': return law.loadedBytes + increment;
+    case 'requested': return law.loadedBytes + REGIONS * increment;
+    case 'doubling': return law.loadedBytes + 2 ** Math.ceil(Math.log2(Math.max(1, increment)));
+  }
+}
+
+/** The law of so many sessions side by side, each at its largest run at once: what one of them is not using, another may. `loadedBytes` stay: they are seen, not predicted. */
+export function lawOfSessions(law: MemoryLaw, sessions: number): MemoryLaw {
+  const perToken = law.perToken.map((knot) => ({ ...knot, bytes: sessions * knot.bytes }));
+  return { ...law, floorBytes: sessions * law.floorBytes, slackBytes: sessions * law.slackBytes, perToken };
 }
 
 export function incrementBytes(law: MemoryLaw, { rows, width }: RunShape): number {

@@ -232,7 +232,8 @@ export interface BatchBudget {
   /** What holds now, for cutting, metrics and logs. */
   current(): BudgetState;
   ran(run: RunShape & { readonly runMs: number; readonly memory?: MemoryReading | undefined }): void;
-  ranOutOfMemory(shape: RunShape): void;
+  /** `siblingWaits`: it is half of a batch that failed, and the other half has yet to run, which shows whether it was the size or the rows. */
+  ranOutOfMemory(shape: RunShape, half?: { readonly siblingWaits: boolean }): void;
   /** While an interactive row waits, runs are kept short enough for the latency target. */
   interactiveWaits(isWaiting: boolean): void;
   /** Predicted peak of a run, bytes; undefined without a memory model. */
