@@ -1,20 +1,26 @@
-// Running out of device memory for real, beside a co-tenant that holds most of the card: a run that finds no room is a result and not an exception, the session gives the same
-// vectors afterwards, bit by bit, and half the batch runs. fp32 with plain operators needs the most.
+// Running out of device memory for real, beside a co-tenant that holds most of the card or by a limit of the arena (--arena-mebibytes; of our binding alone): a run that finds
+// no room is a result and not an exception, the session gives the same vectors afterwards, bit by bit, half the batch runs, what was taken is given back where the binding
+// can, and a batch of usual size takes as long as before. fp32 with plain operators needs the most.
 //
-//   out-of-memory.ts [--device gpu:0] [--small]
+//   out-of-memory.ts [--device gpu:0] [--small] [--binding auto|native|stock] [--arena-mebibytes N]
 
+import { parseArgs } from 'node:util';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, type GraphKind } from '@shoal/models';
-import { cacheDir, isSmall, provider, round, row, usedMebibytes } from './kit.ts';
+import { cacheDir, isSmall, median, provider, round, row, usedMebibytes } from './kit.ts';
 
+const { values } = parseArgs({ strict: false, options: { binding: { type: 'string', default: 'auto' }, 'arena-mebibytes': { type: 'string' } } });
+const arenaBytes = values['arena-mebibytes'] === undefined ? undefined : Number(values['arena-mebibytes']) * 2 ** 20;
 const model = await openModel('minilm', { cacheDir });
 const WIDTH = 512;
 /** 2^31 attention scores would be an overflow of integers, not a lack of memory: 682 rows × 12 heads × 512². 1,344 rows were an illegal access (ONNX Runtime 1.30). */
 const MOST_ROWS = isSmall ? 4 : 672;
 
 for (const kind of (isSmall ? ['plain-fp32'] : ['plain-fp32', 'cuda-fp16']) as readonly GraphKind[]) {
-  const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir, kind }), provider, dims: model.dims, threads: 1, slotRows: MOST_ROWS, slotTokens: MOST_ROWS * WIDTH });
+  const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir, kind }), provider, binding: values.binding as 'auto', arenaBytes, dims: model.dims, threads: 1, slotRows: Math.max(8, MOST_ROWS), slotTokens: MOST_ROWS * WIDTH });
   const before = await vectors(8, 64);
+  const usualMs = await usualRunMs();
+  const beforeMebibytes = usedMebibytes();
   const steps: object[] = [];
   for (let rows = isSmall ? 2 : 84; rows <= MOST_ROWS; rows *= 2) {
     const startedMs = performance.now();
@@ -31,9 +37,24 @@ for (const kind of (isSmall ? ['plain-fp32'] : ['plain-fp32', 'cuda-fp16']) as r
       break;
     }
   }
-  row({ part: 'out-of-memory', kind, table: steps, shape: `×${WIDTH}`, usedMebibytes: usedMebibytes() });
+  const mostMebibytes = usedMebibytes();
+  const gaveBack = await backend.shrink();
+  const facts = { usualMs, usualMsAfter: await usualRunMs(), beforeMebibytes, mostMebibytes, shrunkMebibytes: gaveBack ? usedMebibytes() : undefined };
+  row({ part: 'out-of-memory', kind, binding: backend.binding, arenaMebibytes: values['arena-mebibytes'], table: steps, shape: `×${WIDTH}`, ...facts });
   await backend.stop();
   row({ part: 'out-of-memory', kind, releasedMebibytes: usedMebibytes() });
+
+  /** A batch as bulk work has them. */
+  async function usualRunMs(): Promise<number> {
+    const times: number[] = [];
+    for (let at = 0; at < 12; at++) {
+      const slot = fill(isSmall ? 4 : 40, WIDTH);
+      const result = await backend.run(slot, { rows: isSmall ? 4 : 40, width: WIDTH });
+      backend.giveBack(slot);
+      if (result.ok && at >= 2) times.push(result.runMs);
+    }
+    return round(median(times), 2);
+  }
 
   function fill(rows: number, width: number) {
     const slot = backend.lend()!;

@@ -1,4 +1,6 @@
 export { OrtBackend, type OrtBackendOptions } from './ort-backend.ts';
+export { probeArena, type ArenaPoint } from './arena-probe.ts';
+export { openGraphOn } from './native-line.ts';
 export { nativeOrt, nativeOrtProblem } from './native-ort.ts';
 export type { Binding } from './ort-line.ts';
 export { openSession, type SessionOptions } from './ort-session.ts';

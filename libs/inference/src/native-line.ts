@@ -18,12 +18,16 @@ import { classifyRunFailure } from './run-failure.ts';
 const pinnedSlots = new WeakSet<SharedSlot>();
 /** A reading of the process costs 0.04 ms and says little new after each of many short runs. */
 const READ_MEMORY_EVERY_MS = 20;
+/** The arena holds so many times what its largest run used: what lies in regions that fit no run any more is given back. */
+const MOST_SPARE = 1.5;
 /** Giving back for less would cost more than it brings: a region is asked for again at the next run. */
 const WORTH_GIVING_BACK_BYTES = 2 ** 20;
 
-export interface NativeSessionOptions extends Pick<LineOptions, 'graphPath' | 'provider' | 'threads' | 'arenaBytes'> {
+export interface NativeSessionOptions extends Pick<LineOptions, 'graphPath' | 'provider' | 'threads'> {
+  readonly arenaBytes?: number | undefined;
   /** Further options of the CUDA provider, by its own names. */
   readonly cuda?: Readonly<Record<string, string>>;
+  readonly ownsStream?: boolean;
 }
 
 /** Throws SETUP_FAILED where there is no addon, and what the runtime said when it does not open the graph or does not run it where it was told to. */
@@ -34,7 +38,7 @@ export async function openNativeLine(options: LineOptions): Promise<OrtLine> {
   try {
     await openTrue(addon, line, options);
     const use = useOf(await addon.statistics(line, 0));
-    if (options.provider === 'cuda') await pinSlots(addon, line, options.slots);
+    if (options.provider === 'cuda' && options.pinsSlots) await pinSlots(addon, line, options.slots);
     return new NativeLine(addon, line, options, use);
   } catch (error) {
     await addon.close(line);
@@ -43,10 +47,10 @@ export async function openNativeLine(options: LineOptions): Promise<OrtLine> {
 }
 
 /** For benches: a session by itself, with the nodes of a first run where they are asked for. */
-export function openGraphOn(addon: NativeOrt, line: AddonLine, { graphPath, provider, threads, arenaBytes = 0, cuda = {} }: NativeSessionOptions, trace = ''): Promise<readonly [graph: number]> {
+export function openGraphOn(addon: NativeOrt, line: AddonLine, { graphPath, provider, threads, arenaBytes = 0, cuda = {}, ownsStream = false }: NativeSessionOptions, trace = ''): Promise<readonly [graph: number]> {
   const isCuda = provider === 'cuda';
   const given = { device_id: '0', arena_extend_strategy: 'kSameAsRequested', use_tf32: process.env['NVIDIA_TF32_OVERRIDE'] === '1' ? '1' : '0', ...(arenaBytes > 0 && { gpu_mem_limit: String(Math.floor(arenaBytes)) }), ...cuda };
-  return addon.open(line, graphPath, isCuda, threads, trace, isCuda ? Object.entries(given).flat() : [], isCuda ? 0 : Math.floor(arenaBytes));
+  return addon.open(line, graphPath, isCuda, threads, trace, isCuda ? Object.entries(given).flat() : [], isCuda ? 0 : Math.floor(arenaBytes), ownsStream);
 }
 
 /** The truth gate, as in ort-thread.ts. */
@@ -63,7 +67,7 @@ async function openTrue(addon: NativeOrt, line: AddonLine, options: LineOptions)
 
 /** Of two short rows under the runtime's profiler, which costs nothing afterwards. */
 export async function firstNodes(addon: NativeOrt, line: AddonLine, graph: number, dims: number): Promise<readonly TracedNode[]> {
-  await addon.run(line, graph, new Int32Array(16).fill(1), Int32Array.of(8, 5), new Float32Array(2 * dims), 2, 8, dims, false, false);
+  await addon.run(line, graph, new Int32Array(16).fill(1), Int32Array.of(8, 5), new Float32Array(2 * dims), 2, 8, dims, false, false, false);
   return readTrace(await readFile(await addon.endTrace(line, graph), 'utf8'));
 }
 
@@ -157,13 +161,24 @@ class NativeLine implements OrtLine {
     try {
       const graph = isExact ? await this.openExact() : 0;
       const [runMs, ...figures] = await this.addon.run(
-        this.line, graph, new Int32Array(shared.ids), new Int32Array(shared.lengths), new Float32Array(shared.embeddings), rows, width, dims, pinnedSlots.has(shared), isUrgent,
+        this.line, graph, new Int32Array(shared.ids), new Int32Array(shared.lengths), new Float32Array(shared.embeddings), rows, width, dims, pinnedSlots.has(shared), isUrgent, false,
       );
       if (!isExact) this.use = useOf(figures);
+      if (this.holdsTooMuch()) void this.shrink();
       return this.options.provider === 'cpu' ? { ok: true, runMs, memory: this.processMemory() } : { ok: true, runMs, ...(!isExact && { arena: this.use }) };
     } catch (error) {
       return { ok: false, message: firstLine(error) };
     }
+  }
+
+  private holdsTooMuch(): boolean {
+    const { inUse, mostInUse, held } = this.use;
+    return this.growsAsAsked && held - inUse > MOST_SPARE * (mostInUse - inUse) + WORTH_GIVING_BACK_BYTES;
+  }
+
+  /** The CPU's arena without a limit is laid out beforehand, see prepare(). */
+  private get growsAsAsked(): boolean {
+    return this.options.provider === 'cuda' || this.options.arenaBytes !== undefined;
   }
 
   /** Opened when a row needs it for the first time, and stays: a model that overflows does so again. */

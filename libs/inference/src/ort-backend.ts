@@ -33,6 +33,8 @@ export interface OrtBackendOptions {
   readonly binding?: 'auto' | Binding | undefined;
   /** Most that the arenas of all sessions may hold; the native binding's alone. Default: what the device has. */
   readonly arenaBytes?: number | undefined;
+  /** Whether slots are locked for CUDA. Default true; the native binding's alone. */
+  readonly pinsSlots?: boolean;
   /** Threads of one run. */
   readonly threads: number;
   readonly slotRows: number;
@@ -99,7 +101,7 @@ export class OrtBackend implements InferenceBackend {
       lengths: new SharedArrayBuffer(slotRows * 4),
       embeddings: new SharedArrayBuffer(slotRows * dims * 4),
     }));
-    const line: LineOptions = { graphPath, exactGraphPath, provider, threads, dims, slots, arenaBytes: options.arenaBytes && options.arenaBytes / sessions };
+    const line: LineOptions = { graphPath, exactGraphPath, provider, threads, dims, slots, arenaBytes: options.arenaBytes && options.arenaBytes / sessions, pinsSlots: options.pinsSlots ?? true };
     const opened = await Promise.allSettled(Array.from({ length: sessions }, () => LINES[binding](line)));
     const open = opened.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
     const failure = opened.find((one) => one.status === 'rejected');

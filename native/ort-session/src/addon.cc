@@ -308,7 +308,7 @@ napi_value line(napi_env env, napi_callback_info) {
   return external;
 }
 
-/** open(line, path, isCuda, threads, trace, providerOptions, cpuArenaBytes): [index of the graph] */
+/** open(line, path, isCuda, threads, trace, providerOptions, cpuArenaBytes, ownsStream): [index of the graph] */
 napi_value open(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto line = call.line(0);
@@ -320,13 +320,14 @@ napi_value open(napi_env env, napi_callback_info info) {
   const std::vector<std::string> pairs = call.texts(5); // key, value, key, value …
   for (size_t i = 0; i + 1 < pairs.size(); i += 2) options.provider_options.emplace_back(pairs[i], pairs[i + 1]);
   options.cpu_arena_bytes = static_cast<uint64_t>(call.number(6));
+  options.owns_stream = call.truth(7);
   return call.promise(line, [line = line.get(), options](Job &job) {
     line->graphs.push_back(std::make_unique<Graph>(options));
     job.figures = {static_cast<double>(line->graphs.size() - 1)};
   });
 }
 
-/** run(line, graph, ids, lengths, embeddings, rows, width, dims, isPinned, isUrgent): [milliseconds, in use, most in use, held, limit] */
+/** run(line, graph, ids, lengths, embeddings, rows, width, dims, isPinned, isUrgent, isReplayed): [milliseconds, in use, most in use, held, limit] */
 napi_value run(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto line = call.line(0);
@@ -340,13 +341,13 @@ napi_value run(napi_env env, napi_callback_info info) {
   batch.width = static_cast<int64_t>(call.number(6));
   batch.dims = static_cast<int64_t>(call.number(7));
   batch.is_pinned = call.truth(8);
-  const bool is_urgent = call.truth(9);
+  const bool is_urgent = call.truth(9), is_replayed = call.truth(10);
   if (!call.is_bad && (ids < static_cast<size_t>(batch.rows * batch.width) || lengths < static_cast<size_t>(batch.rows) || embeddings < static_cast<size_t>(batch.rows * batch.dims))) {
     return napi_throw_range_error(env, nullptr, "the batch is larger than its buffers"), nullptr;
   }
-  return call.promise(line, [line = line.get(), index, batch](Job &job) {
+  return call.promise(line, [line = line.get(), index, batch, is_replayed](Job &job) {
     Graph &graph = graph_of(*line, index);
-    job.figures.push_back(line->timed(graph, [&] { graph.run(batch); }));
+    job.figures.push_back(line->timed(graph, [&] { is_replayed ? graph.replay(batch) : graph.run(batch); }));
     tell_statistics(job, graph);
   }, is_urgent);
 }

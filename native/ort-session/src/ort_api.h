@@ -52,6 +52,7 @@ enum { kOptimizeAll = 99, kLogFatal = 4 };
   F(46, OrtStatus *, RunOptionsSetTerminate, (OrtRunOptions *))                                                                             \
   F(49, OrtStatus *, CreateTensorWithDataAsOrtValue, (const OrtMemoryInfo *, void *, size_t bytes, const int64_t *shape, size_t dims, int type, OrtValue **)) \
   F(68, OrtStatus *, CreateMemoryInfo, (const char *name, int allocator_type, int device, int memory_type, OrtMemoryInfo **))               \
+  F(75, OrtStatus *, AllocatorAlloc, (OrtAllocator *, size_t, void **))                                                                     \
   F(76, OrtStatus *, AllocatorFree, (OrtAllocator *, void *))                                                                               \
   F(78, OrtStatus *, GetAllocatorWithDefaultOptions, (OrtAllocator **))                                                                     \
   F(93, void, ReleaseStatus, (OrtStatus *))                                                                                                 \

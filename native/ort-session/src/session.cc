@@ -1,6 +1,8 @@
 #include "session.h"
 #include <dlfcn.h>
 #include <cstdlib>
+#include <initializer_list>
+#include <map>
 #include <mutex>
 #include "ort_api.h"
 
@@ -54,22 +56,43 @@ void register_cpu_arena(uint64_t bytes) {
 
 /** CUDA's own library for programs, which the provider needs anyway; not linked, so that nothing of CUDA is needed elsewhere. */
 struct CudaRuntime {
+  enum Direction { kToDevice = 1, kToHost = 2 };
   int (*host_register)(void *, size_t, unsigned) = nullptr;
   int (*host_unregister)(void *) = nullptr;
   int (*last_error)() = nullptr;
+  int (*create_stream)(void **, unsigned flags) = nullptr;
+  int (*destroy_stream)(void *) = nullptr;
+  int (*synchronize)(void *stream) = nullptr;
+  int (*copy)(void *to, const void *from, size_t, int direction, void *stream) = nullptr;
 
   CudaRuntime() {
     void *library = dlopen("libcudart.so.13", RTLD_LAZY | RTLD_LOCAL);
     if (library == nullptr) return;
-    host_register = reinterpret_cast<decltype(host_register)>(dlsym(library, "cudaHostRegister"));
-    host_unregister = reinterpret_cast<decltype(host_unregister)>(dlsym(library, "cudaHostUnregister"));
-    last_error = reinterpret_cast<decltype(last_error)>(dlsym(library, "cudaGetLastError"));
+    find(library, "cudaHostRegister", host_register);
+    find(library, "cudaHostUnregister", host_unregister);
+    find(library, "cudaGetLastError", last_error);
+    find(library, "cudaStreamCreateWithFlags", create_stream);
+    find(library, "cudaStreamDestroy", destroy_stream);
+    find(library, "cudaStreamSynchronize", synchronize);
+    find(library, "cudaMemcpyAsync", copy);
+  }
+
+  bool can_stream() const { return create_stream != nullptr && destroy_stream != nullptr && synchronize != nullptr && copy != nullptr; }
+
+ private:
+  template <class T>
+  static void find(void *library, const char *name, T &function) {
+    function = reinterpret_cast<T>(dlsym(library, name));
   }
 };
 
 const CudaRuntime &cuda_runtime() {
   static const CudaRuntime runtime;
   return runtime;
+}
+
+void check_cuda(int error, const char *what) {
+  if (error != 0) throw Error("CUDA failure " + std::to_string(error) + ": " + what); // in the words of the provider
 }
 
 }  // namespace
@@ -90,6 +113,22 @@ std::string load(const std::string &library) {
   return version = base->version();
 }
 
+namespace {
+
+/** Buffers on the device whose addresses stay, for one shape. */
+struct Recorded {
+  OrtAllocator *arena;
+  void *ids = nullptr, *lengths = nullptr, *embeddings = nullptr;
+  Owned<OrtValue> ids_value{api.ReleaseValue}, lengths_value{api.ReleaseValue}, embeddings_value{api.ReleaseValue};
+
+  explicit Recorded(OrtAllocator *arena) : arena(arena) {}
+  ~Recorded() {
+    for (void *buffer : {ids, lengths, embeddings}) if (buffer != nullptr) api.ReleaseStatus(api.AllocatorFree(arena, buffer));
+  }
+};
+
+}  // namespace
+
 struct Graph::State {
   Owned<OrtMemoryInfo> host{api.ReleaseMemoryInfo}, pinned{api.ReleaseMemoryInfo}, device{api.ReleaseMemoryInfo};
   Owned<OrtSession> session{api.ReleaseSession};
@@ -97,18 +136,20 @@ struct Graph::State {
   const char *shrinkage;
   std::mutex running_mutex;
   OrtRunOptions *running = nullptr;
+  void *stream = nullptr;
+  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Recorded>> recorded;
 
-  void run(const OrtValue *ids, const OrtValue *lengths, OrtValue **embeddings, bool shrinks);
+  void run(const OrtValue *ids, const OrtValue *lengths, OrtValue **embeddings, std::initializer_list<std::pair<const char *, const char *>> settings);
   void tell(OrtRunOptions *now) {
     const std::lock_guard<std::mutex> lock(running_mutex);
     running = now;
   }
 };
 
-void Graph::State::run(const OrtValue *ids, const OrtValue *lengths, OrtValue **embeddings, bool shrinks) {
+void Graph::State::run(const OrtValue *ids, const OrtValue *lengths, OrtValue **embeddings, std::initializer_list<std::pair<const char *, const char *>> settings) {
   Owned<OrtRunOptions> options(api.ReleaseRunOptions);
   check(api.CreateRunOptions(&options.value));
-  if (shrinks) check(api.AddRunConfigEntry(options, "memory.enable_memory_arena_shrinkage", shrinkage));
+  for (const auto &[key, value] : settings) check(api.AddRunConfigEntry(options, key, value));
   const char *const input_names[] = {"input_ids", "lengths"}, *const output_names[] = {"embeddings"};
   const OrtValue *const inputs[] = {ids, lengths};
   tell(options);
@@ -136,6 +177,13 @@ Graph::Graph(const GraphOptions &options) : state_(new State) {
     Owned<OrtCudaOptions> cuda(api.ReleaseCUDAProviderOptions);
     check(api.CreateCUDAProviderOptions(&cuda.value));
     std::vector<const char *> keys, values;
+    std::string stream;
+    if (options.owns_stream) {
+      if (!cuda_runtime().can_stream()) throw Error("libcudart.so.13 is not found, and a stream of one's own needs it");
+      check_cuda(cuda_runtime().create_stream(&state_->stream, 1 /* does not wait for the default stream */), "no stream");
+      stream = std::to_string(reinterpret_cast<uintptr_t>(state_->stream));
+      keys.push_back("user_compute_stream"), values.push_back(stream.c_str());
+    }
     for (const auto &[key, value] : options.provider_options) keys.push_back(key.c_str()), values.push_back(value.c_str());
     check(api.UpdateCUDAProviderOptions(cuda, keys.data(), values.data(), keys.size()));
     check(api.SessionOptionsAppendExecutionProvider_CUDA_V2(so, cuda));
@@ -153,9 +201,11 @@ Graph::Graph(const GraphOptions &options) : state_(new State) {
 }
 
 Graph::~Graph() {
-  // in this order: the arena belongs to the session
+  // in this order: buffers are the arena's, the arena is the session's, and the session may still wait for its stream
+  state_->recorded.clear();
   state_->arena.reset();
   state_->session.reset();
+  if (state_->stream != nullptr) cuda_runtime().destroy_stream(state_->stream);
 }
 
 namespace {
@@ -175,7 +225,31 @@ void Graph::run(const Batch &batch) {
   wrap(lengths, memory, batch.lengths, kInt32, {batch.rows});
   wrap(embeddings, memory, batch.embeddings, kFloat, {batch.rows, batch.dims});
   OrtValue *output = embeddings; // given, so that the runtime writes into it
-  state_->run(ids, lengths, &output, false);
+  state_->run(ids, lengths, &output, {});
+}
+
+void Graph::replay(const Batch &batch) {
+  if (state_->stream == nullptr) throw Error("a graph without a stream of its own replays nothing");
+  const CudaRuntime &cuda = cuda_runtime();
+  const size_t ids_bytes = static_cast<size_t>(batch.rows * batch.width) * 4, lengths_bytes = static_cast<size_t>(batch.rows) * 4, embeddings_bytes = static_cast<size_t>(batch.rows * batch.dims) * 4;
+  std::unique_ptr<Recorded> &recorded = state_->recorded[{batch.rows, batch.width}];
+  if (recorded == nullptr) {
+    auto made = std::make_unique<Recorded>(state_->arena);
+    check(api.AllocatorAlloc(state_->arena, ids_bytes, &made->ids));
+    check(api.AllocatorAlloc(state_->arena, lengths_bytes, &made->lengths));
+    check(api.AllocatorAlloc(state_->arena, embeddings_bytes, &made->embeddings));
+    wrap(made->ids_value, state_->device, made->ids, kInt32, {batch.rows, batch.width});
+    wrap(made->lengths_value, state_->device, made->lengths, kInt32, {batch.rows});
+    wrap(made->embeddings_value, state_->device, made->embeddings, kFloat, {batch.rows, batch.dims});
+    recorded = std::move(made);
+  }
+  check_cuda(cuda.copy(recorded->ids, batch.ids, ids_bytes, CudaRuntime::kToDevice, state_->stream), "ids were not copied");
+  check_cuda(cuda.copy(recorded->lengths, batch.lengths, lengths_bytes, CudaRuntime::kToDevice, state_->stream), "lengths were not copied");
+  const std::string number = std::to_string(batch.rows * 65536 + batch.width);
+  OrtValue *output = recorded->embeddings_value;
+  state_->run(recorded->ids_value, recorded->lengths_value, &output, {{"gpu_graph_id", number.c_str()}});
+  check_cuda(cuda.copy(batch.embeddings, recorded->embeddings, embeddings_bytes, CudaRuntime::kToHost, state_->stream), "embeddings were not copied");
+  check_cuda(cuda.synchronize(state_->stream), "the run did not end well");
 }
 
 void Graph::run_plain(int64_t rows, int64_t width, int32_t id, bool shrinks) {
@@ -184,7 +258,8 @@ void Graph::run_plain(int64_t rows, int64_t width, int32_t id, bool shrinks) {
   Owned<OrtValue> ids(api.ReleaseValue), lengths(api.ReleaseValue), embeddings(api.ReleaseValue);
   wrap(ids, state_->host, all.data(), kInt32, {rows, width});
   wrap(lengths, state_->host, &length, kInt32, {1}); // one for all: where nothing is computed, masks for them would be left over in the arena
-  state_->run(ids, lengths, &embeddings.value, shrinks);
+  if (shrinks) state_->run(ids, lengths, &embeddings.value, {{"memory.enable_memory_arena_shrinkage", state_->shrinkage}});
+  else state_->run(ids, lengths, &embeddings.value, {});
 }
 
 void Graph::cancel() {

@@ -27,6 +27,8 @@ struct GraphOptions {
   std::string trace;
   /** Of the CUDA provider, by its own names. */
   std::vector<std::pair<std::string, std::string>> provider_options;
+  /** CUDA alone: work is launched on a stream of the graph's own, which replay() needs. */
+  bool owns_stream = false;
   /** CPU alone: most that the arena may hold (0: no limit). A graph with a limit takes its arena from the process: there is one, with the limit that was named last. */
   uint64_t cpu_arena_bytes = 0;
 };
@@ -52,6 +54,11 @@ class Graph {
 
   /** Reads ids [rows, width] and lengths [rows], writes embeddings [rows, dims]. */
   void run(const Batch &batch);
+  /**
+   * The same for few shapes that come again and again: the provider records what it launches for a shape the second time, and replays it afterwards.
+   * For a graph that was opened with enable_cuda_graph and a stream of its own; each shape keeps buffers on the device.
+   */
+  void replay(const Batch &batch);
   /** Rows that are all of this one id and of this length; what comes out is thrown away. `shrinks`: afterwards the arena gives back what no tensor lies in. (The allocator has a function for it; in 1.30 it is empty.) */
   void run_plain(int64_t rows, int64_t width, int32_t id, bool shrinks);
   /** From any thread: the run that is going on ends with an Error before its next node. */
