@@ -1,3 +1,5 @@
+export { EncoderBackend, type EncoderBackendOptions } from './encoder-backend.ts';
+export { ENCODER_LIBRARIES, nativeEncoderProblem } from './encoder-addon.ts';
 export { OrtBackend, type OrtBackendOptions } from './ort-backend.ts';
 export { probeArena, type ArenaPoint } from './arena-probe.ts';
 export { openGraphOn } from './native-line.ts';

@@ -6,6 +6,7 @@ export { importModel, type ImportOptions, type ImportReport } from './store/impo
 export type { StoredModel } from './store/stored-model.ts';
 export { writeTinyModel, type TinyModelOptions } from './store/tiny-model.ts';
 export { openGraph, type GraphOptions } from './graph/open-graph.ts';
+export { readEncoder, type EncoderModel } from './graph/encoder-weights.ts';
 export { GRAPH_KINDS, type GraphKind } from './graph/graph-kind.ts';
 export type { Pooling } from './graph/pooling.ts';
 export { openTokenizer, type TokenizerOptions } from './tokenizer/open-tokenizer.ts';

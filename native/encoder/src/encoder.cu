@@ -623,6 +623,7 @@ void prepare(shoal_encoder &e, uint64_t most_tokens) {
     if (size == LARGEST_CHOICE) break;
   }
   check(cudaStreamSynchronize(lane.stream), "timing of products");
+  release(e, lane); // what is held from now on is what runs need
 }
 
 } // namespace
