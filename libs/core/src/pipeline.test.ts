@@ -56,7 +56,7 @@ class WatchedSource implements JobSource {
   }
 
   async claimUrgent(limit: number): Promise<readonly RawClaim[]> {
-    return this.hidesJobs ? [] : this.source.claimUrgent(limit);
+    return this.hidesJobs ? this.stopped.promise : this.source.claimUrgent(limit);
   }
 
   async settle(claim: RawClaim, settlement: Settlement): Promise<SettleResult> {
@@ -604,6 +604,16 @@ describe('watching the queue', () => {
     await expect(bench.pipeline.failed).rejects.toMatchObject({ code: 'QUEUE_STUCK', message: expect.stringMatching(/^\d jobs wait/) });
     await bench.stop();
     expect(bench.leftovers()).toEqual(NOTHING);
+  });
+
+  test('so does a look for interactive jobs that never ends, while the pool is full', async () => {
+    const bench = setup({ poolTokens: 128 });
+    bench.addJobs(50);
+    await bench.started();
+    bench.source.hidesJobs = true;
+    await bench.clock.advance(120_000);
+    await expect(bench.pipeline.failed).rejects.toMatchObject({ code: 'QUEUE_STUCK' });
+    await bench.stop();
   });
 
   test('a server that does not tell is reported, and waited for', async () => {

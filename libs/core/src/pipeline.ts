@@ -253,7 +253,7 @@ export class Pipeline {
     const waitMs = this.lastLookMs + (isLately ? URGENT_LOOK_MS : IDLE_LOOK_MS) - clock.nowMs();
     if (waitMs > 0) return this.change(waitMs);
     this.lastLookMs = clock.nowMs();
-    const claims = await source.claimUrgent(limit);
+    const claims = await this.claimWatch.during(source.claimUrgent(limit));
     if (claims.length > 0) this.dispatch(claims, false);
   }
 
@@ -397,6 +397,7 @@ export class Pipeline {
       case 'rerun': return this.metrics.rowsRerun(message.rows);
       case 'budget': return this.metrics.budgetChanged(message.budget);
       case 'memory': return this.metrics.memoryMeasured(message);
+      case 'similarity': return this.metrics.similarityTold(message.facts);
       case 'recycle': return this.recycle(message.reason);
       case 'ready':
       case 'unfit':
