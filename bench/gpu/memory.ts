@@ -89,7 +89,7 @@ async function walk(kind: GraphKind, law: MemoryLaw, sessions: number, options: 
   const backend = await OrtBackend.open({ ...options, binding: 'native', slotRows: most, slotTokens: most, readMemory });
   await step(backend, { rows: 10, width: 512 }, sessions); // the canary's run, which a worker makes before it looks
   await backend.shrink();
-  const loadedBytes = (await readMemory()).footprintBytes;
+  const loadedBytes = (await backend.memory())?.footprintBytes ?? 0;
   const both = { ...lawOfSessions(law, sessions), loadedBytes };
   let predictedBytes = 0;
   const steps: { rows: number; width: number; shownMebibytes: number; predictedMebibytes: number; liveMebibytes: number; ratio: number }[] = [];

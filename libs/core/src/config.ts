@@ -27,6 +27,8 @@ export const settingsSchema = z.strictObject({
   precision: z.enum(['auto', 'fp32', 'fp16', 'bf16']).default('auto')
     .describe('What a GPU computes in. auto: fp16 where canary texts give the vectors of fp32 (cosine at least 0.9999), else fp32. CPUs compute in fp32.'),
   deviceSessions: count(1, 4).optional().describe('Sessions of the runtime side by side on a GPU, each with its own copy of the weights: one launches while another computes. Unset: 2 on cards of 40 GB and more, else 1.'),
+  runtimeBinding: z.enum(['auto', 'native', 'stock']).default('auto')
+    .describe('What ONNX Runtime is called through. native: the addon of native/ort-session, which can limit, ask and give back the memory of a session. stock: the binding of the npm package. auto: the native one where it was built. The vectors are the same.'),
   workerName: z.string().regex(/^[A-Za-z0-9_.-]{1,64}$/, 'must be 1 to 64 letters, digits, "_", "." and "-"').optional()
     .describe('What a worker is called over all its lives: one that starts under the name of one that died takes back what that one had claimed. Default: host name and device.'),
   cacheDir: z.string().min(1).optional().describe('Models, graphs and the private queue server. Default: $XDG_CACHE_HOME/shoal or ~/.cache/shoal.'),

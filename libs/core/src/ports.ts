@@ -59,7 +59,8 @@ export interface Metrics {
   /** Rows that ran again in fp32. */
   rowsRerun(rows: number): void;
   budgetChanged(budget: BudgetState): void;
-  memoryMeasured(memory: { readonly predictedBytes: number | undefined; readonly measuredBytes: number }): void;
+  /** `source`: what the prediction is corrected from. */
+  memoryMeasured(memory: { readonly predictedBytes: number | undefined; readonly measuredBytes: number; readonly source: MemoryReading['source'] }): void;
   executorRecycled(): void;
   leaseLost(): void;
   /** Claiming is held back because the queue server has no room for results, or goes on. */

@@ -4,7 +4,7 @@
 import type { ErrorCode, Failure } from './errors.ts';
 import type { EmbedJob, EmbedReturn } from './job-schema.ts';
 import type { SimilarityInput, SimilarityRequest, SimilarityReturn } from './similarity-schema.ts';
-import type { BudgetState, HandOver, Lane, Precision } from './ports.ts';
+import type { BudgetState, HandOver, Lane, MemoryReading, Precision } from './ports.ts';
 
 /** What an executor needs of a claimed job of any kind. */
 export interface OrderTerms {
@@ -96,7 +96,7 @@ export type FromExecutor =
   /** The budget changed; also said once after `ready`. */
   | { readonly kind: 'budget'; readonly budget: BudgetState }
   /** Predicted and measured memory of a run, bytes, now and then. */
-  | { readonly kind: 'memory'; readonly predictedBytes: number | undefined; readonly measuredBytes: number; readonly source: string }
+  | { readonly kind: 'memory'; readonly predictedBytes: number | undefined; readonly measuredBytes: number; readonly source: MemoryReading['source'] }
   /** The device works, but not in this process any more: start another executor and give it the open jobs. */
   | { readonly kind: 'recycle'; readonly reason: string }
   | { readonly kind: 'outcomes'; readonly outcomes: readonly JobOutcome[] }

@@ -109,9 +109,7 @@ export class OrtBackend implements InferenceBackend {
       await Promise.all(open.map((one) => one.stop()));
       throw refused(graphPath, failure.reason);
     }
-    const backend = new OrtBackend(options, binding, open, slots);
-    await backend.lookBesideArenas();
-    return backend;
+    return new OrtBackend(options, binding, open, slots);
   }
 
   lend(): Slot | undefined {
@@ -153,8 +151,12 @@ export class OrtBackend implements InferenceBackend {
     return Math.max(...this.lines.map((line) => line.runningMs()));
   }
 
-  memory(): Promise<MemoryReading | undefined> {
-    return this.readMemory();
+  /** The first reading also tells what of the device lies beside the arenas; runs tell what lived at most from then on. */
+  async memory(): Promise<MemoryReading | undefined> {
+    const reading = await this.readMemory();
+    const held = this.heldByArenas();
+    if (held !== undefined && reading?.footprintBytes !== undefined) this.besideArenasBytes ??= Math.max(0, reading.footprintBytes - held);
+    return reading;
   }
 
   /** Gives what the arenas hold and no tensor lies in back to the device; the next run asks for it again. False where the binding cannot, or there is nothing to give. */
@@ -171,12 +173,6 @@ export class OrtBackend implements InferenceBackend {
   async stop(): Promise<void> {
     this.isStopping = true;
     await Promise.all(this.lines.map((line) => line.stop()));
-  }
-
-  private async lookBesideArenas(): Promise<void> {
-    const held = this.heldByArenas();
-    const shown = held === undefined ? undefined : (await this.readMemory())?.footprintBytes;
-    if (held !== undefined && shown !== undefined) this.besideArenasBytes = Math.max(0, shown - held);
   }
 
   private heldByArenas(): number | undefined {

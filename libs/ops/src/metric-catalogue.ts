@@ -51,6 +51,7 @@ export const WORKER_METRICS = {
     labels: { limited_by: ['memory', 'knee', 'latency', 'integer', 'setting', 'unknown-memory'] },
   },
   shoal_run_memory_bytes: { type: 'gauge', help: 'Peak memory of a run, as predicted before it and as measured after it.', labels: { kind: ['predicted', 'measured'] } },
+  shoal_run_memory_source: { type: 'gauge', help: 'What measured that peak, from which predictions are corrected: 1 for the process, the arena of the runtime, the driver, or a simulated device.', labels: { source: ['process', 'arena', 'driver', 'simulated'] } },
   shoal_splits_total: { type: 'counter', help: 'Micro-batches that failed and were halved.', labels: { code: CODES } },
   shoal_claiming_braked: { type: 'gauge', help: 'Whether claiming is held back for lack of room on the queue server, 1 or 0: it is almost full, or results that nobody reads fill their share.', labels: { reason: ['memory', 'unread'] } },
   shoal_janitor_sweeps_total: { type: 'counter', help: 'Sweeps of the queue that this worker’s janitor finished.', labels: {} },

@@ -60,13 +60,14 @@ test('the budget stands under what limits it now, and a run has no predicted mem
   const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
   recorder.budgetChanged({ maxPaddedTokens: 65_536, limitedBy: 'knee', source: 'fitted' });
   recorder.budgetChanged({ maxPaddedTokens: 49_152, limitedBy: 'memory', source: 'corrected' });
-  recorder.memoryMeasured({ predictedBytes: 1_000, measuredBytes: 1_100 });
+  recorder.memoryMeasured({ predictedBytes: 1_000, measuredBytes: 1_100, source: 'process' });
   const first = parseMetrics(await registry.text());
   expect([first.value('shoal_budget_tokens', { limited_by: 'memory' }), first.value('shoal_budget_tokens', { limited_by: 'knee' })]).toEqual([49_152, undefined]);
   expect([first.value('shoal_run_memory_bytes', { kind: 'predicted' }), first.value('shoal_run_memory_bytes', { kind: 'measured' })]).toEqual([1_000, 1_100]);
-  recorder.memoryMeasured({ predictedBytes: undefined, measuredBytes: 1_200 });
+  recorder.memoryMeasured({ predictedBytes: undefined, measuredBytes: 1_200, source: 'arena' });
   const second = parseMetrics(await registry.text());
   expect([second.value('shoal_run_memory_bytes', { kind: 'predicted' }), second.value('shoal_run_memory_bytes', { kind: 'measured' })]).toEqual([undefined, 1_200]);
+  expect([second.value('shoal_run_memory_source', { source: 'process' }), second.value('shoal_run_memory_source', { source: 'arena' })]).toEqual([undefined, 1]);
 });
 
 test('memory of both processes is read at the scrape, of an executor that is gone no more', async () => {

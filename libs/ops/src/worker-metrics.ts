@@ -79,10 +79,12 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
       registry.forget('shoal_budget_tokens');
       registry.set('shoal_budget_tokens', { limited_by: limitedBy }, maxPaddedTokens);
     },
-    memoryMeasured({ predictedBytes, measuredBytes }) {
+    memoryMeasured({ predictedBytes, measuredBytes, source }) {
       registry.forget('shoal_run_memory_bytes');
       if (predictedBytes !== undefined) registry.set('shoal_run_memory_bytes', { kind: 'predicted' }, predictedBytes);
       registry.set('shoal_run_memory_bytes', { kind: 'measured' }, measuredBytes);
+      registry.forget('shoal_run_memory_source');
+      registry.set('shoal_run_memory_source', { source }, 1);
     },
     executorRecycled: () => registry.count('shoal_executor_recycles_total', {}),
     claimingBraked(reason) {

@@ -22,6 +22,8 @@ export interface ExecutorSettings {
   readonly device: Settings['device'];
   readonly precision: Settings['precision'];
   readonly deviceSessions: Settings['deviceSessions'];
+  /** Default: auto. */
+  readonly runtimeBinding?: Settings['runtimeBinding'];
   readonly cacheDir: string;
   /** Longest row in tokens; undefined: where the model's authors truncate. */
   readonly maxTokens: number | undefined;

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { ManualClock, RecordingLogger } from '@shoal/core/testing';
-import { OrtBackend } from '@shoal/inference';
+import { OrtBackend, nativeOrtProblem, type Binding } from '@shoal/inference';
 import { openGraph, openModel } from '@shoal/models';
 import { openDeviceBudget } from './device-budget.ts';
 
@@ -17,11 +17,11 @@ beforeAll(async () => {
 });
 afterAll(() => rm(cacheDir, { recursive: true, force: true }));
 
-async function budgetOf(deviceKind: string, totalGib: number, free = { bytes: totalGib * GIB }) {
+async function budgetOf(deviceKind: string, totalGib: number, free = { bytes: totalGib * GIB }, binding: Binding = 'stock') {
   const model = await openModel('tiny-random', { cacheDir });
   const totalBytes = totalGib * GIB;
   const backend = await OrtBackend.open({
-    graphPath: await openGraph(model, { cacheDir, kind: 'cuda-fp16' }), precision: 'fp16', dims: model.dims, threads: 1, slotRows: 16_384, slotTokens: 262_144, device: 'cuda:0', deviceKind,
+    binding, graphPath: await openGraph(model, { cacheDir, kind: 'cuda-fp16' }), precision: 'fp16', dims: model.dims, threads: 1, slotRows: 16_384, slotTokens: 262_144, device: 'cuda:0', deviceKind,
     probe: { read: async () => ({ freeBytes: free.bytes, totalBytes }) }, readMemory: async () => ({ liveBytes: undefined, footprintBytes: GIB, source: 'driver' }),
   });
   const clock = new ManualClock();
@@ -36,6 +36,19 @@ test('a large card begins with its preset, which is far below its memory, and sa
   expect(budget.current()).toMatchObject({ maxPaddedTokens: 65_536, source: 'preset' });
   expect(log.messages('info')).toEqual([expect.stringMatching(/preset for "NVIDIA H200"/)]);
   await close();
+});
+
+const native = nativeOrtProblem();
+if (native !== undefined) console.warn(`no arena is asked: ${native}`);
+test.skipIf(native !== undefined)('where the arena can be asked, memory is measured before the first claim, and stored for the next start', async () => {
+  const first = await budgetOf('NVIDIA asked', 140, undefined, 'native');
+  expect(first.budget.current().source).toBe('fitted');
+  expect(first.log.messages('info')).toContain('memory of this model measured');
+  await first.close();
+  const second = await budgetOf('NVIDIA asked', 140, undefined, 'native');
+  expect(second.budget.current().source).toBe('stored');
+  expect(second.log.messages('info')).not.toContain('memory of this model measured');
+  await second.close();
 });
 
 test('what others take of the card leaves less for runs', async () => {

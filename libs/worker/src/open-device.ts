@@ -19,6 +19,8 @@ export interface DeviceOptions extends CanaryOptions {
   readonly slots: Pick<OrtBackendOptions, 'dims' | 'slotRows' | 'slotTokens'>;
   /** Sessions side by side on a GPU; undefined: as many as its memory allows without a thought. */
   readonly sessions?: number | undefined;
+  /** What ONNX Runtime is called through. Default: auto. */
+  readonly binding?: OrtBackendOptions['binding'];
   /** Of this process: CUDA_VISIBLE_DEVICES is set in it. */
   readonly environment: Record<string, string | undefined>;
   readonly log: Logger;
@@ -125,8 +127,13 @@ function exists(path: string): Promise<boolean> {
 
 // ---- cpu --------------------------------------------------------------------------------------------------------
 
-async function openCpu({ model, slots, threads, cacheDir }: DeviceOptions): Promise<InferenceBackend> {
-  return OrtBackend.open({ ...slots, threads, precision: model.precision, graphPath: await openGraph(model, { cacheDir }) });
+async function openCpu({ model, slots, threads, cacheDir, binding, environment }: DeviceOptions): Promise<InferenceBackend> {
+  return OrtBackend.open({ ...slots, binding, arenaBytes: faultyArenaBytes(environment), threads, precision: model.precision, graphPath: await openGraph(model, { cacheDir }) });
+}
+
+/** For tests and benches: an arena that is smaller than anybody is told, so that runs find no room. */
+function faultyArenaBytes({ SHOAL_FAULT_ARENA_BYTES: bytes }: DeviceOptions['environment']): number | undefined {
+  return bytes === undefined ? undefined : Number(bytes);
 }
 
 // ---- precision --------------------------------------------------------------------------------------------------
@@ -160,10 +167,10 @@ async function firstPrecise(options: DeviceOptions, kinds: Kinds, place: Place):
   throw new Refused('no precision was left to try');
 }
 
-async function openIn({ model, slots, cacheDir, sessions }: DeviceOptions, precision: Precision, kind: StoredModel['graphKind'], kinds: Kinds, place: Place): Promise<OrtBackend> {
+async function openIn({ model, slots, cacheDir, sessions, binding, environment }: DeviceOptions, precision: Precision, kind: StoredModel['graphKind'], kinds: Kinds, place: Place): Promise<OrtBackend> {
   const graphPath = await openGraph(model, { cacheDir, kind });
   const exactGraphPath = precision === 'fp32' || kind === 'imported' || kinds.fp32 === undefined ? undefined : await openGraph(model, { cacheDir, kind: kinds.fp32 });
-  return OrtBackend.open({ ...slots, ...place, threads: 1, precision, graphPath, exactGraphPath, ...(sessions !== undefined && { sessions }) });
+  return OrtBackend.open({ ...slots, ...place, binding, arenaBytes: faultyArenaBytes(environment), threads: 1, precision, graphPath, exactGraphPath, ...(sessions !== undefined && { sessions }) });
 }
 
 /** The backend, if it gives the vectors that the CPU gives in fp32; else it is closed again. */
