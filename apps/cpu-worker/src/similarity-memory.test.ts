@@ -6,23 +6,16 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { ShoalClient } from '@shoal/client';
-import {
-  DEFAULT_PREFIX, Pipeline, Residents, SIMILARITY_QUEUE, SimilarityExecutor, noFaults, noLog, readSimilarityJob, systemClock,
-  type ExecutorLink, type FromExecutor, type HeldRows, type SimilarityDevice, type SimilarityOrder, type ToExecutor,
-} from '@shoal/core';
-import { BullJobSource } from '@shoal/queue';
-import { RedisAnnouncer, RedisPayloadStore } from '@shoal/queue/payload';
+import type { HeldRows, SimilarityDevice } from '@shoal/core';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createCollection, openCollectionRows, openKernels } from '@shoal/similarity';
 import { kernelDevice } from '@shoal/worker/similarity';
-import { exactRanking, expectSame, randomVectors } from './testing/exact.ts';
+import { DIMS, ROWS, askEverything as askAll, rowsOf } from './testing/ask-everything.ts';
+import { startLocalWorker, type LocalExecutor } from './testing/local-worker.ts';
 
-const DIMS = 16;
-const ROWS = 40;
 const folder = mkdtempSync(join(tmpdir(), 'shoal-similarity-memory-'));
 const kernels = openKernels();
-const queries = { values: randomVectors(3, DIMS, 99), dims: DIMS };
-const rowsOf = (seed: number): Float32Array => randomVectors(ROWS, DIMS, seed);
+const askEverything = (name: string, rows: Float32Array): Promise<void> => askAll(client, name, rows);
 
 let server: TestServer;
 let client: ShoalClient;
@@ -48,70 +41,9 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-/** An executor in this process; `renew` puts another in its place, which has learned nothing. */
-class LocalExecutor implements ExecutorLink {
-  residents: Residents;
-  private readonly device: SimilarityDevice;
-  private readonly store: RedisPayloadStore;
-  private readonly listeners: ((message: FromExecutor) => void)[] = [];
-  private executor: SimilarityExecutor;
-  private readonly budgetBytes: number;
-
-  constructor(device: SimilarityDevice, store: RedisPayloadStore, budgetBytes: number) {
-    this.device = device;
-    this.store = store;
-    this.budgetBytes = budgetBytes;
-    this.residents = new Residents(budgetBytes);
-    this.executor = this.newExecutor();
-  }
-
-  async renew(): Promise<void> {
-    await this.executor.stop();
-    this.residents = new Residents(this.budgetBytes);
-    this.executor = this.newExecutor();
-  }
-
-  async start(): Promise<Extract<FromExecutor, { kind: 'ready' }>> {
-    return { kind: 'ready', model: 'similarity', dims: 0, maxTokens: 0, device: this.device.device, precision: 'fp32', pid: process.pid };
-  }
-
-  send(message: ToExecutor<SimilarityOrder>): void {
-    if (message.kind !== 'stop') this.executor.handle(message);
-  }
-
-  onMessage(listener: (message: FromExecutor) => void): void {
-    this.listeners.push(listener);
-  }
-
-  onLost(): void {}
-
-  kill(): void {}
-
-  stop(): Promise<void> {
-    return this.executor.stop();
-  }
-
-  private newExecutor(): SimilarityExecutor {
-    return new SimilarityExecutor({
-      store: this.store, device: this.device, residents: this.residents, clock: systemClock, log: noLog, maxRows: 64, resultKey: (jobId) => jobId, faults: noFaults,
-      send: (message) => queueMicrotask(() => this.listeners.forEach((listener) => listener(message))),
-    });
-  }
-}
-
 async function startWorker(device: SimilarityDevice, budgetBytes: number): Promise<LocalExecutor> {
-  const options = { redisUrl: server.url, prefix: DEFAULT_PREFIX, queue: SIMILARITY_QUEUE, log: noLog };
-  const [store, announcer] = await Promise.all([RedisPayloadStore.connect(options), RedisAnnouncer.connect(options)]);
-  const executor = new LocalExecutor(device, store, budgetBytes);
-  const pipeline = new Pipeline({
-    announcer, executor, source: new BullJobSource({ ...options, leaseMs: 5_000, stalledCheckMs: 1_000 }), clock: systemClock, serverNowMs: Date.now, log: noLog, faults: noFaults, readJob: readSimilarityJob,
-    limits: { poolTokens: 256, executorTimeoutMs: 60_000, drainTimeoutMs: 5_000, claimTimeoutMs: 60_000 },
-  });
-  await pipeline.start();
-  closers.push(async () => {
-    await pipeline.stop();
-    await Promise.all([store.stop(), announcer.stop()]);
-  });
+  const { executor, stop } = await startLocalWorker({ redisUrl: server.url, device, budgetBytes });
+  closers.push(stop);
   return executor;
 }
 
@@ -146,21 +78,6 @@ function shortOfMemory(device: SimilarityDevice, at: 'load' | 'run', mostRows: (
       };
     },
   };
-}
-
-async function askEverything(name: string, rows: Float32Array): Promise<void> {
-  const query = (index: number): Float32Array => queries.values.subarray(index * DIMS, (index + 1) * DIMS);
-  const candidates = [[1, 30, 20], [39], [7, 8, 9]];
-  const [top, near, matrix, again] = await Promise.all([
-    client.topK(name, queries, { k: 5 }), client.topK(name, queries, { k: 200, metric: 'l2' }), client.cosine(queries, { collection: name }, { metric: 'dot' }),
-    client.rescore(name, queries, candidates.map((ids) => BigUint64Array.from(ids, BigInt)), { k: 2 }),
-  ]);
-  for (let i = 0; i < 3; i++) {
-    expectSame(top[i], exactRanking(rows, query(i), 'cosine', 5));
-    expectSame(near[i], exactRanking(rows, query(i), 'l2', ROWS));
-    expectSame(again[i], exactRanking(rows, query(i), 'cosine', 2, candidates[i]));
-    for (const { id, score } of exactRanking(rows, query(i), 'dot', ROWS)) expect(matrix.scores[i * ROWS + id]).toBeCloseTo(score, 4);
-  }
 }
 
 test('collections of three times the budget take turns in it, and every answer is right', async () => {

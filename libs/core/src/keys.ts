@@ -28,7 +28,7 @@ export function cpuLaneOf(queue: string): string {
 
 /** Similarity jobs, of whatever collection. */
 export const SIMILARITY_QUEUE = 'similarity';
-/** Where similarity jobs that fit no device would go; nobody fills it while the kernels run on the CPU. */
+/** Where similarity jobs go that do not fit a GPU. */
 export const SIMILARITY_CPU_QUEUE = cpuLaneOf(SIMILARITY_QUEUE);
 
 export interface KeySpace {

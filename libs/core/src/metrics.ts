@@ -11,6 +11,7 @@ export const noMetrics: Metrics = {
   rowsRerun: () => undefined,
   budgetChanged: () => undefined,
   memoryMeasured: () => undefined,
+  similarityTold: () => undefined,
   executorRecycled: () => undefined,
   leaseLost: () => undefined,
   claimingBraked: () => undefined,

@@ -2,6 +2,7 @@
 // whole or in part, and the four computations on what is held. A library of kernels (SIMD on the CPU, CUDA) joins by
 // implementing these; core knows no files and no kernels. Running out of memory is a value here, as everywhere.
 
+import type { ErrorCode } from './errors.ts';
 import type { Ranking } from './result-format.ts';
 import type { Matrix } from './similarity-input.ts';
 import type { SeedSet, SimilarityMetric } from './similarity-schema.ts';
@@ -17,6 +18,15 @@ export interface SimilarityDevice {
   openGraph(name: string): Promise<GraphSource>;
   /** Vectors that came with a job, as rows to compare with. */
   rowsOf(matrix: Matrix): HeldRows;
+  /** What computed since this was last asked; absent where that is always `device`. */
+  takeUse?(): DeviceUse;
+}
+
+export interface DeviceUse {
+  /** e.g. "cuda:0", "cpu:avx512", or both with a plus between them. */
+  readonly device: string;
+  /** Set when another device was to compute and could not. */
+  readonly fellBack?: ErrorCode | undefined;
 }
 
 /** Somewhere that rows come from. */

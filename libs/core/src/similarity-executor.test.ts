@@ -16,13 +16,13 @@ import { RecordingLogger } from './testing/recorders.ts';
 
 const DIMS = 3;
 
-function setup({ budgetRows = 1_000, maxRows = 64 } = {}) {
+function setup({ budgetRows = 1_000, maxRows = 64, isLastLane = true } = {}) {
   const clock = new ManualClock();
   const store = new MemoryPayloadStore();
   const device = new FakeSimilarityDevice();
   const residents = new Residents(budgetRows * ROW_BYTES);
   const sent: FromExecutor[] = [];
-  const executor = new SimilarityExecutor({ store, device, residents, clock, maxRows, log: new RecordingLogger(), resultKey: (jobId) => `out:${jobId}`, send: (message) => sent.push(structuredClone(message)), faults: noFaults });
+  const executor = new SimilarityExecutor({ store, device, residents, clock, maxRows, isLastLane, log: new RecordingLogger(), resultKey: (jobId) => `out:${jobId}`, send: (message) => sent.push(structuredClone(message)), faults: noFaults });
   const outcomes = (): JobOutcome[] => sent.flatMap((message) => (message.kind === 'outcomes' ? message.outcomes : []));
   return {
     clock, store, device, residents, sent, executor, outcomes,
@@ -211,6 +211,33 @@ describe('memory', () => {
     await bench.untilOutcomes(1);
     expect(bench.kinds()).toEqual({ a: 'OUT_OF_VRAM' });
     expect(bench.device.calls.map(({ rows: count }) => count)).toEqual([100, 50, 25, 12, 6, 3, 1]);
+  });
+
+  test('where a CPU lane comes after this device, what does not fit alone goes there with its reason, and its neighbours are answered', async () => {
+    const bench = setup({ isLastLane: false });
+    bench.device.collections.set('docs@1', rows);
+    bench.device.graphs.set('large', Array.from({ length: 1_001 }, () => []));
+    bench.device.mostCallRows = 0;
+    bench.run(topK('a', matrix([1, 0, 0])), topK('b', matrix([0, 1, 0])), topK('from the CPU lane', matrix([1, 0, 0]), {}, { lane: 'cpu' }), orderOf('graph', 'spread', { graph: 'large', seeds: [[0]], k: 2 }));
+    await bench.untilOutcomes(4);
+    expect(bench.kinds()).toEqual({ a: 'hand-over', b: 'hand-over', 'from the CPU lane': 'OUT_OF_VRAM', graph: 'hand-over' });
+    const [first] = bench.outcomes().filter(({ jobId }) => jobId === 'a');
+    expect(first).toMatchObject({ kind: 'hand-over', handOver: { reason: { code: 'OUT_OF_VRAM', message: expect.stringContaining('not even one row') }, peakBytes: undefined } });
+    expect(bench.residents.bytes).toBeLessThanOrEqual(bench.residents.budgetBytes);
+  });
+
+  test('a result says what computed it, and why another device did not', async () => {
+    const bench = setup();
+    bench.device.collections.set('docs@1', rows);
+    const uses = [{ device: 'cuda:0' }, { device: 'cpu:fake', fellBack: 'DEVICE_LOST' as const }];
+    Object.assign(bench.device, { takeUse: () => uses.shift() });
+    for (const jobId of ['there', 'here']) {
+      bench.run(topK(jobId, matrix([1, 0, 0])));
+      await bench.untilOutcomes(jobId === 'there' ? 1 : 2);
+    }
+    const values = bench.outcomes().map((outcome) => (outcome.kind === 'committed' ? outcome.value : undefined));
+    expect(values).toMatchObject([{ device: 'cuda:0' }, { device: 'cpu:fake', fellBack: 'DEVICE_LOST' }]);
+    expect(values[0]).not.toHaveProperty('fellBack');
   });
 
   test('tiles grow again after many that went well', async () => {

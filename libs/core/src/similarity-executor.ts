@@ -4,18 +4,19 @@
 //
 // The life of a job here: *filling*, *pooled*, *running*, *done* (its result is being committed), *gone* (its outcome was
 // sent). One run at a time: the kernels use the whole device, and what comes meanwhile gathers by itself, so there is no window.
-// A run that fails for a reason of its own is run again job by job, so that the reason stays with the job that has it.
+// A run that fails for a reason of its own is run again job by job, so that the reason stays with the job that has it. A job that does
+// not fit this device even alone is handed over to the CPU lane, unless it comes from there or this device is a CPU.
 
 import { Committer, failed } from './commit.ts';
-import { ShoalError, toFailure } from './errors.ts';
+import { ShoalError, toFailure, type Failure } from './errors.ts';
 import type { FaultPoints } from './fault-points.ts';
 import { invariant, unreachable } from './invariant.ts';
 import { OpenOrders, unstarted } from './open-orders.ts';
 import type { Clock, Logger, PayloadStore } from './ports.ts';
-import type { FromExecutor, SimilarityOrder, ToExecutor } from './protocol.ts';
+import type { FromExecutor, JobOutcome, SimilarityOrder, ToExecutor } from './protocol.ts';
 import type { Residents } from './residents.ts';
 import { encodeResult, type ResultHeader } from './result-format.ts';
-import type { SimilarityDevice } from './similarity-device.ts';
+import type { DeviceUse, SimilarityDevice } from './similarity-device.ts';
 import { SimilarityFiller, type FilledWork, type Work } from './similarity-fill.ts';
 import { SimilarityPool } from './similarity-pool.ts';
 import { SimilarityRun, type Computed } from './similarity-run.ts';
@@ -28,6 +29,8 @@ export interface SimilarityExecutorParts {
   readonly residents: Residents;
   readonly clock: Clock;
   readonly log: Logger;
+  /** There is no other device after this one: what does not fit it fails. */
+  readonly isLastLane: boolean;
   /** Most queries of one run, whoever asks. */
   readonly maxRows: number;
   /** Key of a job's result, for its return value. */
@@ -49,6 +52,7 @@ interface OpenJob {
   splits: number;
   runMs: number;
   result: Extract<Computed, { ok: true }> | undefined;
+  use: DeviceUse | undefined;
 }
 
 interface Running {
@@ -138,13 +142,13 @@ export class SimilarityExecutor {
   private admit(order: SimilarityOrder, filled: FilledWork, arrivedMs: number): boolean {
     const { jobId, token, rows } = order;
     if (filled.kind === 'failed') this.parts.send({ kind: 'outcomes', outcomes: [failed(order, filled.failure)] });
-    if (filled.kind === 'already') this.parts.send({ kind: 'outcomes', outcomes: [{ kind: 'already', jobId, token, value: this.valueOf(order, filled.header, { splits: 0, runMs: 0 }) }] });
+    if (filled.kind === 'already') this.parts.send({ kind: 'outcomes', outcomes: [{ kind: 'already', jobId, token, value: this.valueOf(order, filled.header, { splits: 0, runMs: 0, use: undefined }) }] });
     if (filled.kind !== 'work') return false;
     const { fingerprint, work } = filled;
     const job: OpenJob = {
       order, fingerprint, work, rows,
       enteredMs: this.parts.clock.nowMs(), deadlineMs: arrivedMs + (order.remainingMs ?? Number.POSITIVE_INFINITY),
-      isAlone: false, isDropped: false, isBegun: false, splits: 0, runMs: 0, result: undefined,
+      isAlone: false, isDropped: false, isBegun: false, splits: 0, runMs: 0, result: undefined, use: undefined,
     };
     this.orders.open(job);
     this.pool.add(job);
@@ -202,7 +206,8 @@ export class SimilarityExecutor {
       const computed = await this.runs.compute(jobs[0]!.order.request, jobs.map(({ work }) => work), abort.signal);
       const runMs = this.parts.clock.nowMs() - startedMs;
       this.tellRan(running, runMs);
-      jobs.forEach((job, i) => this.keepResult(job, computed[i]!, runMs));
+      const use = this.parts.device.takeUse?.();
+      jobs.forEach((job, i) => this.keepResult(job, computed[i]!, runMs, use));
       this.committer.add(jobs.filter((job) => job.result !== undefined));
     } catch (error) {
       if (abort.signal.aborted) return this.tellRan(running, this.parts.clock.nowMs() - startedMs);
@@ -211,10 +216,11 @@ export class SimilarityExecutor {
     }
   }
 
-  private keepResult(job: OpenJob, computed: Computed, runMs: number): void {
+  private keepResult(job: OpenJob, computed: Computed, runMs: number, use: DeviceUse | undefined): void {
     if (!computed.ok) return void this.orders.end([job], (order) => failed(order, computed.failure));
     job.result = computed;
     job.runMs = runMs;
+    job.use = use;
   }
 
   /** What ran together runs alone next; what was alone has failed. */
@@ -222,12 +228,16 @@ export class SimilarityExecutor {
     const failure = toFailure(error);
     this.parts.log.warn({ jobs: jobs.length, code: failure.code, reason: failure.message }, jobs.length === 1 ? 'job cannot run here' : 'run failed, its jobs run one by one');
     this.parts.send({ kind: 'refused', batch, code: failure.code });
-    if (jobs.length === 1) return void this.orders.end(jobs, (order) => failed(order, failure));
+    if (jobs.length === 1) return void this.orders.end(jobs, (order) => (failure.code === 'OUT_OF_VRAM' && !this.isLast(order) ? handedOver(order, failure) : failed(order, failure)));
     for (const job of jobs) {
       if (job.isDropped) continue;
       job.isAlone = true;
       this.pool.add(job);
     }
+  }
+
+  private isLast({ lane }: SimilarityOrder): boolean {
+    return this.parts.isLastLane || lane === 'cpu';
   }
 
   private split(rows: number, message: string): void {
@@ -258,13 +268,17 @@ export class SimilarityExecutor {
 
   // ---- tell -----------------------------------------------------------------------------------------------------
 
-  private valueOf({ jobId, queuedMs, rows, request }: SimilarityOrder, { dtype, dims }: Pick<ResultHeader, 'dtype' | 'dims'>, { splits, runMs }: { readonly splits: number; readonly runMs: number }): SimilarityReturn {
+  private valueOf({ jobId, queuedMs, rows, request }: SimilarityOrder, { dtype, dims }: Pick<ResultHeader, 'dtype' | 'dims'>, { splits, runMs, use }: Pick<OpenJob, 'splits' | 'runMs' | 'use'>): SimilarityReturn {
     const collection = request.kind === 'spread' ? request.graph : request.collection;
     return {
       v: 1, key: this.parts.resultKey(jobId), kind: request.kind, ...(collection === undefined ? {} : { collection }),
-      rows, dims, dtype: dtype === 'ranking' ? 'ranking' : 'f32', device: this.parts.device.device, splits, ms: { queued: Math.round(queuedMs), run: Math.round(runMs) },
+      rows, dims, dtype: dtype === 'ranking' ? 'ranking' : 'f32', device: use?.device ?? this.parts.device.device, ...(use?.fellBack === undefined ? {} : { fellBack: use.fellBack }), splits, ms: { queued: Math.round(queuedMs), run: Math.round(runMs) },
     };
   }
+}
+
+function handedOver({ jobId, token }: SimilarityOrder, reason: Failure): JobOutcome {
+  return { kind: 'hand-over', jobId, token, handOver: { reason, peakBytes: undefined } };
 }
 
 /** Header and body (SHL1). */

@@ -3,7 +3,7 @@
 // (`parseSimilarityJob`). Everything that can be seen without the collection is refused here, by the producer already.
 
 import { z } from 'zod';
-import { ShoalError } from './errors.ts';
+import { ShoalError, type ErrorCode } from './errors.ts';
 import { MAX_INLINE_BYTES, MAX_ROWS_PER_JOB, checkFields, checkVersion, invalid, rowCount, termFields, termsOf, type JobTerms } from './job-terms.ts';
 import { RESULT_HEADER_BYTES, rankingBytes } from './result-format.ts';
 import { MAX_VALUE, firstIncomparable, type Matrix } from './similarity-input.ts';
@@ -98,7 +98,12 @@ export interface SimilarityReturn {
   /** Columns of the matrix, or the `k` that was asked for. */
   readonly dims: number;
   readonly dtype: 'f32' | 'ranking';
+  /** What computed it. */
   readonly device: string;
+  /** Set when the worker's GPU could not and its CPU did: why. */
+  readonly fellBack?: ErrorCode;
+  /** Set when the job went through the CPU lane: why. */
+  readonly handedOver?: { readonly reason: ErrorCode; readonly peakBytes?: number };
   /** How often a tile was halved for lack of memory while this job ran. */
   readonly splits: number;
   readonly ms: { readonly queued: number; readonly run: number };

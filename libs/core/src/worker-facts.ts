@@ -3,6 +3,7 @@
 // lengths than on others. Decides nothing; lane-choice.ts does.
 
 import type { BudgetState, Lane, Metrics, Precision } from './ports.ts';
+import type { SimilarityFacts } from './similarity-facts.ts';
 
 /** By the width of the micro-batch. */
 export type LengthClass = 'short' | 'medium' | 'long';
@@ -44,6 +45,8 @@ export interface WorkerFacts extends WorkerLoad {
   readonly budget?: BudgetState | undefined;
   /** What its executor or device holds, bytes. */
   readonly memoryBytes?: number | undefined;
+  /** Of a worker that compares. */
+  readonly similarity?: SimilarityFacts | undefined;
   /** Of a CPU worker: why it takes from the main lane or does not, and from which backlog on, in tokens, that shortens the total time. */
   readonly mainLane?: { readonly reason: string; readonly breakEven: ByLength } | undefined;
 }
@@ -67,6 +70,7 @@ export class LoadMeter {
   private jobs = 0;
   budget: BudgetState | undefined;
   memoryBytes: number | undefined;
+  similarity: SimilarityFacts | undefined;
 
   /** The same metrics, counted here as well. */
   tap(metrics: Metrics): Metrics {
@@ -88,6 +92,10 @@ export class LoadMeter {
       budgetChanged: (budget) => {
         this.budget = budget;
         metrics.budgetChanged(budget);
+      },
+      similarityTold: (facts) => {
+        this.similarity = facts;
+        metrics.similarityTold(facts);
       },
       memoryMeasured: (memory) => {
         this.memoryBytes = memory.measuredBytes;

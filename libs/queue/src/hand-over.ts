@@ -9,7 +9,7 @@
 // it along at no cost, and its `by` tells a repeated call that the first one did happen.
 
 import {
-  ERROR_CODES, invariant, parseFailedReason, type EmbedReturn, type ErrorCode, type Failure, type FaultPoints, type HandOver, type KnownEnding, type Logger,
+  ERROR_CODES, invariant, parseFailedReason, type ErrorCode, type Failure, type FaultPoints, type HandOver, type JobReturn, type KnownEnding, type Logger,
 } from '@shoal/core';
 import { Queue, type Job } from 'bullmq';
 import type { TakenJob } from './batch-worker.ts';
@@ -196,7 +196,7 @@ export async function endingOf(job: Job): Promise<KnownEnding | undefined> {
   const mark = handOverOf(job);
   if (mark === undefined) return undefined;
   const [values, failures] = await Promise.all([job.getChildrenValues(), job.getIgnoredChildrenFailures()]);
-  const value = Object.values(values ?? {}).find(isEmbedReturn);
+  const value = Object.values(values ?? {}).find(isJobReturn);
   if (value !== undefined) {
     const { code: reason, peakBytes } = mark;
     return { kind: 'complete', value: { ...value, handedOver: { reason, ...(peakBytes === undefined ? {} : { peakBytes }) } } };
@@ -211,7 +211,7 @@ function failureAfter(mark: HandOverMark['handedOver'], reason: string): Failure
   return { code, message: `${message} (in the CPU lane, after ${mark.code}: ${mark.message})` };
 }
 
-function isEmbedReturn(value: unknown): value is EmbedReturn {
+function isJobReturn(value: unknown): value is JobReturn {
   return typeof value === 'object' && value !== null && Reflect.get(value, 'v') === 1 && typeof Reflect.get(value, 'key') === 'string';
 }
 

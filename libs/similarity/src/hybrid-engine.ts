@@ -52,6 +52,7 @@ export class HybridEngine implements Engine {
   /** Milliseconds that rows would have saved on the device, were they there. */
   readonly #credit = new WeakMap<RowBlock | Graph, number>();
   #usage: { cpu: number; gpu: number; fellBack: ShoalError['code'] | undefined } = { cpu: 0, gpu: 0, fellBack: undefined };
+  readonly #calls = { cpu: 0, gpu: 0 };
   #isLost = false;
 
   constructor({ cpu, gpu, times, chooses = 'auto', nowMs = () => performance.now(), onFellBack = () => undefined }: HybridEngineOptions) {
@@ -62,6 +63,11 @@ export class HybridEngine implements Engine {
     this.#chooses = chooses === 'auto';
     this.#nowMs = nowMs;
     this.#onFellBack = onFellBack;
+  }
+
+  /** Since it was made. */
+  get calls(): { readonly cpu: number; readonly gpu: number } {
+    return { ...this.#calls };
   }
 
   get isLost(): boolean {
@@ -103,6 +109,7 @@ export class HybridEngine implements Engine {
     try {
       const value = await call(this.gpu);
       this.#usage.gpu++;
+      this.#calls.gpu++;
       if (wasHeld) this.times.ran('gpu', size.kind, size.queries, size.work, this.#nowMs() - startedMs); // else the way there is in it
       return value;
     } catch (error) {
@@ -118,6 +125,7 @@ export class HybridEngine implements Engine {
     const startedMs = this.#nowMs();
     const value = await call(this.cpu);
     this.#usage.cpu++;
+    this.#calls.cpu++;
     this.times.ran('cpu', size.kind, size.queries, size.work, this.#nowMs() - startedMs);
     return value;
   }

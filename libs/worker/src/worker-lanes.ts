@@ -55,9 +55,9 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
   }
 }
 
-/** What an executor calls the device after which there is no other: whoever runs on it is a CPU worker. */
+/** What an executor calls the device after which there is no other ("cpu", "cpu:avx512"): whoever runs on it is a CPU worker. */
 function isCpuWorker({ ready }: WorkerLanesOptions): boolean {
-  return ready.device === 'cpu';
+  return ready.device.split(':')[0] === 'cpu';
 }
 
 function lanesOf(options: WorkerLanesOptions): Lane[] {
@@ -99,6 +99,6 @@ function factsOf({ ready, meter }: WorkerLanesOptions, lanes: readonly Lane[], {
   const { device, precision, model } = ready;
   return {
     ...meter.load(), device, precision, model, lanes, isDrained,
-    host: hostname(), pid: process.pid, budget: meter.budget, memoryBytes: meter.memoryBytes, mainLane: gate?.choice,
+    host: hostname(), pid: process.pid, budget: meter.budget, memoryBytes: meter.memoryBytes, similarity: meter.similarity, mainLane: gate?.choice,
   };
 }

@@ -1,0 +1,30 @@
+// What the executor of a similarity worker tells of itself now and then: what it holds, where it computed, and from which sizes on its
+// GPU is faster. For metrics and the fleet; nothing is decided by it.
+
+import type { BreakEven } from './break-even.ts';
+
+/** What stays in one memory between runs. */
+export interface LedgerFacts {
+  /** Collections and graphs. */
+  readonly residents: number;
+  readonly bytes: number;
+  readonly budgetBytes: number;
+  /** How many have left to make room for others. */
+  readonly evictions: number;
+}
+
+export interface SimilarityFacts {
+  readonly host: LedgerFacts;
+  /** Of a worker on a GPU. */
+  readonly gpu?: LedgerFacts | undefined;
+  /** Calls of kernels, by where they ran. */
+  readonly calls: { readonly cpu: number; readonly gpu: number };
+  /** Calls that the GPU could not do and the CPU did. */
+  readonly fallbacks: number;
+  /** It failed and everything runs on the CPU; tried again now and then. */
+  readonly isGpuLost: boolean;
+  /** Of a worker that chooses. */
+  readonly breakEvens?: readonly BreakEven[] | undefined;
+  /** Median of |predicted ÷ measured − 1| over the last calls. */
+  readonly predictionError?: number | undefined;
+}
