@@ -35,6 +35,10 @@ export const settingsSchema = z.strictObject({
   collectionsDir: z.string().min(1).optional().describe('Collections of vectors, a folder each. Default: collections in cacheDir.'),
   kernels: z.enum(['auto', 'avx512', 'avx2', 'neon', 'portable', 'plain']).default('auto')
     .describe('What computes similarity. auto: native code for the best instruction set of this machine, plain code where none was built. The answers are the same.'),
+  smallOnCpu: z.enum(['auto', 'never']).default('auto')
+    .describe('What a similarity worker on a GPU compares on its CPU. auto: what is sooner done there, by times measured on this machine (shoal tune --kind similarity). never: only what the GPU could not do.'),
+  cudaLibrary: z.string().min(1).optional().describe('The CUDA kernels for similarity, a path. Unset: beside the native code, where native/similarity/build.sh cuda puts them.'),
+  gpuRetryMs: durationMs(100, 3_600_000).default(30_000).describe('How long after the GPU of a similarity worker failed it is tried again, in a process of its own; each later time after twice as long.'),
   threads: count(0, 1024).default(0).describe('Threads one run uses on the CPU; 0 means one per core that the process may use.'),
   tokenizerThreads: count(0, 64).optional().describe('Threads that tokenize jobs which came as text; 0: none. Unset: one for every four cores, at most 8.'),
   maxTokens: count(8, 8192).optional().describe('Longest row in tokens, special tokens included. Unset: where the model’s authors truncate (256 for minilm).'),

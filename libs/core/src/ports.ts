@@ -5,6 +5,7 @@
 import type { ErrorCode, Failure } from './errors.ts';
 import type { LaneChoice } from './lane-choice.ts';
 import type { AnyOrder, FromExecutor, JobReturn, ToExecutor } from './protocol.ts';
+import type { SimilarityFacts } from './similarity-facts.ts';
 
 /** Monotonic time and timers. Fakes turn the hands by hand. */
 export interface Clock {
@@ -61,6 +62,7 @@ export interface Metrics {
   budgetChanged(budget: BudgetState): void;
   /** `source`: what the prediction is corrected from. */
   memoryMeasured(memory: { readonly predictedBytes: number | undefined; readonly measuredBytes: number; readonly source: MemoryReading['source'] }): void;
+  similarityTold(facts: SimilarityFacts): void;
   executorRecycled(): void;
   leaseLost(): void;
   /** Claiming is held back because the queue server has no room for results, or goes on. */

@@ -3,6 +3,7 @@
 
 import type { ErrorCode, Failure } from './errors.ts';
 import type { EmbedJob, EmbedReturn } from './job-schema.ts';
+import type { SimilarityFacts } from './similarity-facts.ts';
 import type { SimilarityInput, SimilarityRequest, SimilarityReturn } from './similarity-schema.ts';
 import type { BudgetState, HandOver, Lane, MemoryReading, Precision } from './ports.ts';
 
@@ -97,6 +98,8 @@ export type FromExecutor =
   | { readonly kind: 'budget'; readonly budget: BudgetState }
   /** Predicted and measured memory of a run, bytes, now and then. */
   | { readonly kind: 'memory'; readonly predictedBytes: number | undefined; readonly measuredBytes: number; readonly source: MemoryReading['source'] }
+  /** Of an executor that compares: what it holds and where it computes, when that has changed. */
+  | { readonly kind: 'similarity'; readonly facts: SimilarityFacts }
   /** The device works, but not in this process any more: start another executor and give it the open jobs. */
   | { readonly kind: 'recycle'; readonly reason: string }
   | { readonly kind: 'outcomes'; readonly outcomes: readonly JobOutcome[] }

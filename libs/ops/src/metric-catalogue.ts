@@ -3,7 +3,7 @@
 // marked FEW, values that this machine or this fleet bounds: a GPU's index, a queue's name, a route's pattern. Ids, texts and
 // addresses are never labels.
 
-import { ERROR_CODES, LANE_REASONS, LENGTH_CLASSES } from '@shoal/core';
+import { ERROR_CODES, LANE_REASONS, LENGTH_CLASSES, SIDES } from '@shoal/core';
 
 /** Values that are not listed here, but are few. */
 export const FEW = 'few';
@@ -68,6 +68,15 @@ export const WORKER_METRICS = {
   shoal_cpu_lane_workers: { type: 'gauge', help: 'Live workers that serve the CPU lane and are not drained.', labels: {} },
   shoal_main_lane_choice: { type: 'gauge', help: 'Of a CPU worker: 1 for why it takes from the main lane, or does not.', labels: { reason: LANE_REASONS } },
   shoal_break_even_tokens: { type: 'gauge', help: 'Of a CPU worker: backlog of the main lane from which on one job more here shortens the total time, by length of rows.', labels: { length: LENGTH_CLASSES } },
+  shoal_similarity_residents: { type: 'gauge', help: 'Of a similarity worker: collections and graphs that it holds between runs, and those of them on its GPU.', labels: { memory: ['host', 'gpu'] } },
+  shoal_similarity_resident_bytes: { type: 'gauge', help: 'Memory of collections and graphs that a similarity worker holds between runs.', labels: { memory: ['host', 'gpu'] } },
+  shoal_similarity_budget_bytes: { type: 'gauge', help: 'Most memory that they may have.', labels: { memory: ['host', 'gpu'] } },
+  shoal_similarity_evictions_total: { type: 'counter', help: 'Collections and graphs that left to make room for others.', labels: { memory: ['host', 'gpu'] } },
+  shoal_similarity_calls_total: { type: 'counter', help: 'Of a similarity worker on a GPU: calls of kernels, by where they ran.', labels: { side: SIDES } },
+  shoal_similarity_fallbacks_total: { type: 'counter', help: 'Calls that the GPU could not do and the CPU did.', labels: {} },
+  shoal_similarity_gpu_lost: { type: 'gauge', help: 'Whether the GPU of this worker has failed and everything runs on its CPU, 1 or 0.', labels: {} },
+  shoal_similarity_break_even_values: { type: 'gauge', help: 'Values that each query is compared with from which on the GPU is faster, by what is computed and how many queries come together.', labels: { kind: FEW, queries: FEW } },
+  shoal_similarity_prediction_error_ratio: { type: 'gauge', help: 'Median of |predicted ÷ measured − 1| over the last calls.', labels: {} },
   shoal_process_resident_bytes: { type: 'gauge', help: 'Resident memory of a process of this worker.', labels: { process: ['claimer', 'executor'] } },
   shoal_device_memory_bytes: { type: 'gauge', help: 'Device memory as the driver tells it.', labels: { device: FEW, state: ['total', 'used', 'free'] } },
   shoal_device_utilization_ratio: { type: 'gauge', help: 'Share of the last sample period in which a kernel ran, 0 to 1.', labels: { device: FEW } },

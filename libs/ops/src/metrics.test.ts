@@ -56,6 +56,22 @@ test('what a worker does is counted once, in the unit that the name says', async
   expect([value('shoal_splits_total', { code: 'OUT_OF_VRAM' }), value('shoal_leases_lost_total'), value('shoal_executor_losses_total')]).toEqual([1, 1, 1]);
 });
 
+test('a similarity worker counts on over the lives of its executors, and its GPU has lines only where there is one', async () => {
+  const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
+  const ledger = { residents: 2, bytes: 300, budgetBytes: 1_000, evictions: 5 };
+  const facts = { host: ledger, gpu: { ...ledger, evictions: 1 }, calls: { cpu: 3, gpu: 7 }, fallbacks: 1, isGpuLost: true, breakEvens: [{ kind: 'topk/f32', queries: 8, work: 40_000 }, { kind: 'spread', queries: 1, work: undefined }], predictionError: 0.25 };
+  recorder.similarityTold({ host: ledger, calls: { cpu: 0, gpu: 0 }, fallbacks: 0, isGpuLost: false });
+  expect(parseMetrics(await registry.text()).value('shoal_similarity_residents', { memory: 'gpu' })).toBeUndefined();
+  recorder.executorReady(1);
+  recorder.similarityTold(facts);
+  recorder.similarityTold({ ...facts, calls: { cpu: 3, gpu: 9 } });
+  const { value } = parseMetrics(await registry.text());
+  expect([value('shoal_similarity_evictions_total', { memory: 'host' }), value('shoal_similarity_evictions_total', { memory: 'gpu' })]).toEqual([10, 1]);
+  expect([value('shoal_similarity_calls_total', { side: 'cpu' }), value('shoal_similarity_calls_total', { side: 'gpu' }), value('shoal_similarity_fallbacks_total')]).toEqual([3, 9, 1]);
+  expect([value('shoal_similarity_resident_bytes', { memory: 'gpu' }), value('shoal_similarity_budget_bytes', { memory: 'gpu' }), value('shoal_similarity_gpu_lost')]).toEqual([300, 1_000, 1]);
+  expect([value('shoal_similarity_break_even_values', { kind: 'topk/f32', queries: '8' }), value('shoal_similarity_break_even_values', { kind: 'spread', queries: '1' }), value('shoal_similarity_prediction_error_ratio')]).toEqual([40_000, undefined, 0.25]);
+});
+
 test('the budget stands under what limits it now, and a run has no predicted memory where nothing predicts it', async () => {
   const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
   recorder.budgetChanged({ maxPaddedTokens: 65_536, limitedBy: 'knee', source: 'fitted' });

@@ -2,7 +2,7 @@
 // and, where nvidia-smi answers, of its devices. Decides nothing.
 
 import { readFile } from 'node:fs/promises';
-import { LANE_REASONS, LENGTH_CLASSES, invariant, noMetrics, type Metrics } from '@shoal/core';
+import { LANE_REASONS, LENGTH_CLASSES, SIDES, invariant, noMetrics, type LedgerFacts, type Metrics, type SimilarityFacts } from '@shoal/core';
 import { NO_CODE, WORKER_METRICS } from './metric-catalogue.ts';
 import { createMetrics, type MetricRegistry } from './metrics.ts';
 import { startMetricsServer } from './metrics-server.ts';
@@ -49,7 +49,12 @@ export async function serveWorkerMetrics({ host, port }: { readonly host: string
 type Registry = MetricRegistry<typeof WORKER_METRICS>;
 
 function recorderOf(registry: Registry, executor: { pid: number | undefined }): Metrics {
+  let told: SimilarityFacts | undefined;
   return {
+    similarityTold(facts) {
+      recordSimilarity(registry, facts, told);
+      told = facts;
+    },
     jobClaimed(queuedMs) {
       registry.count('shoal_claims_total', {});
       registry.observe('shoal_claim_wait_seconds', {}, queuedMs / 1_000);
@@ -108,12 +113,34 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
     },
     executorReady(pid) {
       executor.pid = pid;
+      told = undefined; // it counts from nothing
     },
     executorLost() {
       executor.pid = undefined;
       registry.count('shoal_executor_losses_total', {});
     },
   };
+}
+
+/** What an executor has counted since it last told. */
+function recordSimilarity(registry: Registry, facts: SimilarityFacts, before: SimilarityFacts | undefined): void {
+  const { host, gpu, calls, fallbacks, isGpuLost, breakEvens = [], predictionError } = facts;
+  recordLedger(registry, 'host', host, before?.host);
+  if (gpu === undefined) return;
+  recordLedger(registry, 'gpu', gpu, before?.gpu);
+  for (const side of SIDES) registry.count('shoal_similarity_calls_total', { side }, calls[side] - (before?.calls[side] ?? 0));
+  registry.count('shoal_similarity_fallbacks_total', {}, fallbacks - (before?.fallbacks ?? 0));
+  registry.set('shoal_similarity_gpu_lost', {}, isGpuLost ? 1 : 0);
+  registry.forget('shoal_similarity_break_even_values');
+  for (const { kind, queries, work } of breakEvens) if (work !== undefined) registry.set('shoal_similarity_break_even_values', { kind, queries: String(queries) }, work);
+  if (predictionError !== undefined) registry.set('shoal_similarity_prediction_error_ratio', {}, predictionError);
+}
+
+function recordLedger(registry: Registry, memory: 'host' | 'gpu', { residents, bytes, budgetBytes, evictions }: LedgerFacts, before: LedgerFacts | undefined): void {
+  registry.set('shoal_similarity_residents', { memory }, residents);
+  registry.set('shoal_similarity_resident_bytes', { memory }, bytes);
+  registry.set('shoal_similarity_budget_bytes', { memory }, budgetBytes);
+  registry.count('shoal_similarity_evictions_total', { memory }, evictions - (before?.evictions ?? 0));
 }
 
 async function collectProcesses(registry: Registry, executorPid: number | undefined): Promise<void> {

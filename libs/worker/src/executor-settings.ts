@@ -42,13 +42,24 @@ export interface SimilarityExecutorSettings {
   readonly redisUrl: string;
   readonly prefix: string;
   readonly queue: string;
+  /** The CPU lane, whose locks carry its name. */
+  readonly cpuQueue: string;
   /** Where collections and graphs are. */
   readonly folder: string;
+  readonly cacheDir: string;
+  /** auto, cpu or gpu:<index> */
+  readonly device: Settings['device'];
   readonly kernels: Settings['kernels'];
+  readonly smallOnCpu: Settings['smallOnCpu'];
+  readonly cudaLibrary: string | undefined;
+  readonly gpuRetryMs: number;
+  readonly memoryFraction: number;
+  /** Of the GPU's memory. */
+  readonly maxDeviceBytes: number | undefined;
   readonly threads: number;
   /** Most queries of one run. */
   readonly maxRows: number;
-  /** For what is held of collections and graphs. */
+  /** For what is held of collections and graphs in memory of the process. */
   readonly budgetBytes: number;
   readonly logLevel: Settings['logLevel'];
 }
