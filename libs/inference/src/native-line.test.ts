@@ -1,0 +1,165 @@
+// What the native binding adds: an arena with a limit, runs that find room after giving back, memory given back, runs cut off,
+// and a process that may exit while a run goes on. On the CPU provider; the same calls serve CUDA (bench/gpu/out-of-memory.ts).
+
+import { spawnSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { RunShape } from '@shoal/core';
+import { openGraph, writeTinyModel } from '@shoal/models';
+import { probeArena } from './arena-probe.ts';
+import { openGraphOn } from './native-line.ts';
+import { nativeOrt, nativeOrtProblem } from './native-ort.ts';
+import { OrtBackend } from './ort-backend.ts';
+
+const cacheDir = mkdtempSync(join(tmpdir(), 'shoal-native-line-'));
+afterAll(() => rmSync(cacheDir, { recursive: true, force: true }));
+
+/** Wide enough that a micro-batch takes megabytes. */
+const MODEL = { hidden: 256, heads: 8, layers: 2, seed: 11 };
+const SLOTS = { slotRows: 256, slotTokens: 16_384 };
+/** On the CPU only an arena with a limit grows as it is asked. */
+const UNLIMITED = 2 ** 40;
+const MIB = 2 ** 20;
+const problem = nativeOrtProblem();
+if (problem !== undefined) console.warn(`the native binding is not tested: ${problem}`);
+
+let graph: { readonly graphPath: string; readonly dims: number; readonly threads: number };
+beforeAll(async () => {
+  const model = await writeTinyModel(join(cacheDir, 'wide'), MODEL);
+  graph = { graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1 };
+});
+
+const open = (arenaBytes?: number): Promise<OrtBackend> => OrtBackend.open({ ...graph, ...SLOTS, binding: 'native', arenaBytes });
+
+/** Whether there was room, and the vectors. */
+async function run(backend: OrtBackend, { rows, width }: RunShape): Promise<{ ok: boolean; message: string; vectors: Float32Array }> {
+  const slot = backend.lend()!;
+  for (let at = 0; at < rows * width; at++) slot.ids[at] = 5 + ((at * 7919) % 150);
+  for (let row = 0; row < rows; row++) slot.lengths[row] = width - (row % 5);
+  const result = await backend.run(slot, { rows, width });
+  const vectors = slot.embeddings.slice(0, rows * graph.dims);
+  backend.giveBack(slot);
+  return { ok: result.ok, message: result.ok ? '' : result.outOfVram.message, vectors };
+}
+
+/** The addon by itself, which gives nothing back and tries nothing twice. */
+async function openBare(arenaBytes = 0) {
+  const addon = nativeOrt()!;
+  const line = addon.line();
+  const [index] = await openGraphOn(addon, line, { ...graph, provider: 'cpu', arenaBytes });
+  return {
+    run: ({ rows, width }: RunShape) => addon.run(line, index, new Int32Array(rows * width).fill(7), new Int32Array(rows).fill(width), new Float32Array(rows * graph.dims), rows, width, graph.dims, false, false, false)
+      .then(() => 'ran', (error: Error) => error.message),
+    statistics: () => addon.statistics(line, index),
+    shrink: () => addon.runPlain(line, index, 1, 8, 5, true),
+    close: () => addon.close(line),
+  };
+}
+
+function cosine(a: Float32Array, b: Float32Array): number {
+  const dot = (x: Float32Array, y: Float32Array): number => x.reduce((sum, value, at) => sum + value * y[at]!, 0);
+  return dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
+}
+
+describe.skipIf(problem !== undefined)('the native binding', () => {
+  test('refuses a run that its arena has no room for, runs half of it, and gives the same vectors as before', async () => {
+    const large = { rows: 16, width: 256 };
+    const { loadedBytes, peakBytes } = await probeArena({ ...graph, provider: 'cpu' }, large);
+    const backend = await open(loadedBytes + 0.75 * (peakBytes - loadedBytes));
+    const before = await run(backend, { rows: 3, width: 64 });
+    const refused = await run(backend, large);
+    expect(refused).toMatchObject({ ok: false, message: expect.stringMatching(/Available memory of \d+ is smaller than requested bytes of \d+|Failed to allocate memory/) });
+    expect((await run(backend, { rows: 3, width: 64 })).vectors).toEqual(before.vectors);
+    expect(await run(backend, { rows: 8, width: 256 })).toMatchObject({ ok: true });
+    await backend.stop();
+  });
+
+  test('a run that finds no room between the regions of earlier ones finds it after these are given back', async () => {
+    const [narrow, wide] = [{ rows: 150, width: 16 }, { rows: 10, width: 256 }];
+    const { loadedBytes, heldBytes } = await probeArena({ ...graph, provider: 'cpu', arenaBytes: UNLIMITED }, wide);
+    const arenaBytes = Math.floor(loadedBytes + 1.15 * (heldBytes - loadedBytes));
+    const bare = await openBare(arenaBytes);
+    expect(await bare.run(narrow)).toBe('ran');
+    expect(await bare.run(wide)).toMatch(/Available memory|Failed to allocate/); // or this test shows nothing
+    await bare.close();
+
+    const backend = await open(arenaBytes + 1); // an arena of its own: graphs of one limit share theirs
+    expect(await run(backend, narrow)).toMatchObject({ ok: true });
+    const second = await run(backend, wide);
+    expect(second).toMatchObject({ ok: true });
+    await backend.stop();
+    const unlimited = await open();
+    expect(cosine(second.vectors, (await run(unlimited, wide)).vectors)).toBeGreaterThan(0.999_999);
+    await unlimited.stop();
+  });
+
+  test('gives back what a large run took, keeps its graph, and takes it again', async () => {
+    const bare = await openBare();
+    const [weights] = await bare.statistics();
+    await bare.run({ rows: 16, width: 256 });
+    const [, peak, held] = await bare.statistics();
+    expect(held).toBeGreaterThanOrEqual(peak);
+    expect(peak).toBeGreaterThan(weights + 10 * MIB);
+    const [inUse, , heldAfter] = await bare.shrink();
+    expect(inUse).toBe(weights);
+    expect(heldAfter).toBeLessThan(weights + 4 * MIB);
+    await bare.run({ rows: 16, width: 256 });
+    expect((await bare.statistics())[2]).toBeGreaterThanOrEqual(peak);
+    await bare.close();
+  });
+
+  test('cuts off the run that goes on, which says so, and runs what waits behind it', async () => {
+    const backend = await open();
+    const before = await run(backend, { rows: 3, width: 64 });
+    const cut = run(backend, { rows: 64, width: 256 }).then(() => 'ran', (error: { code: string }) => error.code);
+    const waiting = run(backend, { rows: 3, width: 64 });
+    while (backend.runningMs() === 0) await new Promise(setImmediate);
+    expect(backend.cancel()).toBe(true);
+    expect(await cut).toBe('CANCELLED');
+    expect((await waiting).vectors).toEqual(before.vectors);
+    expect(backend.cancel()).toBe(false); // nothing goes on
+    await backend.stop();
+  });
+
+  test('lets the process exit while a run goes on', () => {
+    const program = join(cacheDir, 'exit.mjs');
+    writeFileSync(program, `
+      import { OrtBackend } from '${new URL('./ort-backend.ts', import.meta.url).href}';
+      const backend = await OrtBackend.open({ ...${JSON.stringify({ ...graph, ...SLOTS })}, binding: 'native' });
+      const slot = backend.lend();
+      slot.lengths.fill(256);
+      backend.run(slot, { rows: 64, width: 256 }).catch(() => undefined);
+      while (backend.runningMs() === 0) await new Promise(setImmediate);
+      process.stdout.write('running');
+      process.exit(7);`);
+    const { status, signal, stdout, stderr } = spawnSync(process.execPath, ['--conditions=@shoal/source', program], { encoding: 'utf8' });
+    expect({ status, signal, stdout }, stderr).toEqual({ status: 7, signal: null, stdout: 'running' });
+  });
+
+  test('is refused by name when it was asked for and is not there; the package’s own serves when nobody asked', () => {
+    // Loading the addon is what fails where it was not built, or was built for another system.
+    const hide = join(cacheDir, 'hide.mjs');
+    writeFileSync(hide, `const load = process.dlopen; process.dlopen = (module, path, ...rest) => { if (path.endsWith('ort-session.node')) throw new Error('hidden'); return load(module, path, ...rest); };`);
+    const program = join(cacheDir, 'hidden.mjs');
+    writeFileSync(program, `
+      import { OrtBackend } from '${new URL('./ort-backend.ts', import.meta.url).href}';
+      const options = ${JSON.stringify({ ...graph, ...SLOTS })};
+      const asked = await OrtBackend.open({ ...options, binding: 'native' }).catch((error) => error.code + ': ' + error.message);
+      const backend = await OrtBackend.open(options);
+      process.stdout.write(JSON.stringify({ asked, binding: backend.binding }));
+      await backend.stop();`);
+    const { stdout } = spawnSync(process.execPath, ['--conditions=@shoal/source', `--import=${hide}`, program], { encoding: 'utf8' });
+    expect(JSON.parse(stdout)).toEqual({ asked: expect.stringMatching(/^SETUP_FAILED: .*hidden.*npm run build/), binding: 'stock' });
+  });
+});
+
+test('where there is no compiler, the build says so and nothing else', () => {
+  const bin = join(cacheDir, 'bin');
+  mkdirSync(bin);
+  for (const tool of ['sh', 'dirname', 'pwd', 'mkdir', 'uname', 'find', 'head']) symlinkSync(spawnSync('sh', ['-c', `command -v ${tool}`], { encoding: 'utf8' }).stdout.trim() || '/bin/true', join(bin, tool));
+  const script = fileURLToPath(new URL('../../../native/ort-session/build.sh', import.meta.url));
+  expect(spawnSync(join(bin, 'sh'), [script], { encoding: 'utf8', env: { PATH: bin } })).toMatchObject({ status: 3, stderr: 'build.sh: no C++ compiler (c++)\n' });
+});
