@@ -135,6 +135,7 @@ build() {
 # What runs without native code is slower and otherwise the same, so nothing of this is fatal.
 build_native() {
   build_native_part similarity addon 'similarity runs in plain code, some fifty times slower'
+  build_native_part encoder addon 'models on NVIDIA GPUs run through ONNX Runtime, at about half the rate'
   build_native_part ort-session '' "models run through the runtime's own binding, which cannot limit or give back memory"
 }
 

@@ -1,14 +1,13 @@
-// The bare engine: what the provider gives when nothing else is in the way. The ragged corpus, sorted and cut by budgets from
+// The bare engine: what the provider, or the native encoder, gives when nothing else is in the way. The ragged corpus, sorted and cut by budgets from
 // 8 k to 256 k padded tokens, through the product's own backend (buffers in shared memory, one batch queued behind each that
 // runs); then single shapes. Kinds of graphs, one session and two. Vectors are checked against the first kind before the clock.
 //
-//   engine.ts [--device gpu:0] [--only cuda-fp16] [--small]
+//   engine.ts [--device gpu:0] [--only cuda-fp16,native] [--small]
 
 import { parseArgs } from 'node:util';
-import { OrtBackend } from '@shoal/inference';
-import { openGraph, type GraphKind } from '@shoal/models';
+import type { InferenceBackend } from '@shoal/core';
 import { leastCosine } from '../cosine.ts';
-import { MAX_TOKENS, cacheDir, isSmall, median, openCorpus, provider, round, row, sortedBatches, type Batch } from './kit.ts';
+import { MAX_TOKENS, isSmall, median, openCorpus, openSide, round, row, sortedBatches, type Batch, type Side } from './kit.ts';
 
 const { values } = parseArgs({ strict: false, options: { only: { type: 'string' } } });
 const { model, rows, tokens } = await openCorpus();
@@ -16,13 +15,13 @@ const BUDGETS = isSmall ? [2048] : [8192, 16_384, 32_768, 65_536, 131_072, 262_1
 const SHAPES = isSmall ? [[1, 16], [4, 32]] as const : [[1, 16], [32, 128], [256, 128], [1024, 128], [4096, 16], [128, 512], [256, 512]] as const;
 const REPEATS = isSmall ? 1 : 3;
 /** kind, sessions, budgets */
-const SIDES: readonly (readonly [GraphKind, number, readonly number[]])[] = isSmall
-  ? [['cuda-fp16', 1, BUDGETS], ['cuda-fp16', 2, BUDGETS]]
-  : [['cuda-fp16', 1, BUDGETS], ['cuda-fp16', 2, BUDGETS], ['packed-fp16', 1, BUDGETS.slice(2)], ['packed-fp16', 2, BUDGETS.slice(2)], ['fused-fp16', 1, [65_536]], ['cuda-fp32', 1, [65_536]], ['cuda-bf16', 1, [65_536]], ['plain-fp16', 1, [65_536]]];
+const SIDES: readonly (readonly [Side, number, readonly number[]])[] = isSmall
+  ? [['cuda-fp16', 1, BUDGETS], ['cuda-fp16', 2, BUDGETS], ['native', 1, BUDGETS], ['native', 2, BUDGETS]]
+  : [['cuda-fp16', 1, BUDGETS], ['cuda-fp16', 2, BUDGETS], ['packed-fp16', 1, BUDGETS.slice(2)], ['packed-fp16', 2, BUDGETS.slice(2)], ['fused-fp16', 1, [65_536]], ['cuda-fp32', 1, [65_536]], ['cuda-bf16', 1, [65_536]], ['plain-fp16', 1, [65_536]], ['native', 1, BUDGETS], ['native', 2, BUDGETS], ['native-erf', 1, [65_536]]];
 let reference: Float32Array | undefined;
 
 for (const [kind, sessions, budgets] of SIDES) {
-  if (values.only !== undefined && (values.only !== kind || sessions > 1)) continue;
+  if (values.only !== undefined && !String(values.only).split(',').includes(kind)) continue;
   try {
     await measure(kind, sessions, budgets);
   } catch (error) {
@@ -30,9 +29,9 @@ for (const [kind, sessions, budgets] of SIDES) {
   }
 }
 
-async function measure(kind: GraphKind, sessions: number, budgets: readonly number[]): Promise<void> {
+async function measure(kind: Side, sessions: number, budgets: readonly number[]): Promise<void> {
   const openedMs = performance.now();
-  const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir, kind }), provider, sessions, dims: model.dims, threads: 1, slotRows: 32_768, slotTokens: Math.max(...BUDGETS, MAX_TOKENS * 256) });
+  const backend = await openSide(model, kind, { sessions, slotRows: 32_768, slotTokens: Math.max(...BUDGETS, MAX_TOKENS * 256) });
   const openMs = round(performance.now() - openedMs);
   for (const budget of budgets) {
     const batches = sortedBatches(rows, budget);
@@ -53,7 +52,7 @@ async function measure(kind: GraphKind, sessions: number, budgets: readonly numb
   await backend.stop();
 }
 
-async function measureShape(backend: OrtBackend, kind: GraphKind, count: number, width: number): Promise<void> {
+async function measureShape(backend: InferenceBackend, kind: Side, count: number, width: number): Promise<void> {
   const slot = backend.lend()!;
   for (let at = 0; at < count; at++) {
     slot.lengths[at] = width;
@@ -70,7 +69,7 @@ async function measureShape(backend: OrtBackend, kind: GraphKind, count: number,
 }
 
 /** Every batch once, `sessions` running and one queued behind each; vectors in the order of the rows. */
-async function runAll(backend: OrtBackend, sessions: number, batches: readonly Batch[]): Promise<Float32Array> {
+async function runAll(backend: InferenceBackend, sessions: number, batches: readonly Batch[]): Promise<Float32Array> {
   const { dims } = backend;
   const vectors = new Float32Array(rows.length * dims);
   let next = 0;

@@ -4,8 +4,9 @@
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { cacheFolder } from '@shoal/core';
-import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
+import { cacheFolder, type InferenceBackend } from '@shoal/core';
+import { ENCODER_LIBRARIES, EncoderBackend, OrtBackend } from '@shoal/inference';
+import { openGraph, openModel, openTokenizer, readEncoder, type GraphKind, type StoredModel } from '@shoal/models';
 import { raggedCorpus } from '../ragged-corpus.ts';
 
 const { values } = parseArgs({
@@ -42,6 +43,22 @@ export async function openCorpus(count = CORPUS_TEXTS, seed = CORPUS_SEED): Prom
   const texts = raggedCorpus(join(model.folder, 'tokenizer.json'), count, seed).map(({ text }) => text);
   const rows = texts.map((text) => tokenizer.encode(text).ids);
   return { model, texts, rows, tokens: rows.reduce((sum, ids) => sum + ids.length, 0) };
+}
+
+/** What computes: a graph in ONNX Runtime, or the native encoder (`native-erf`: with GELU by the error function). */
+export type Side = GraphKind | 'native' | 'native-erf';
+
+export interface SideOptions {
+  readonly sessions?: number;
+  readonly slotRows: number;
+  readonly slotTokens: number;
+}
+
+/** Without a GPU the native encoder is its reference, which is slow. */
+export async function openSide(model: StoredModel, side: Side, { sessions = 1, ...slots }: SideOptions): Promise<InferenceBackend> {
+  if (side !== 'native' && side !== 'native-erf') return OrtBackend.open({ ...slots, graphPath: await openGraph(model, { cacheDir, kind: side }), provider, sessions, dims: model.dims, threads: 1 });
+  const library = provider === 'cpu' ? ENCODER_LIBRARIES.reference : ENCODER_LIBRARIES.cuda;
+  return EncoderBackend.open({ ...slots, model: await readEncoder(model), library, device, lanes: sessions, hasExactGelu: side === 'native-erf' });
 }
 
 export interface Batch {

@@ -1,4 +1,4 @@
-// One text at a time, warm: the provider's run alone for each kind of graph, then the way through queue and worker and back,
+// One text at a time, warm: the run alone for each kind of graph and for the native encoder, then the way through queue and worker and back,
 // as a person waiting at a prompt has it.
 //
 //   one-text.ts [--device gpu:0] [--small]
@@ -7,15 +7,14 @@ import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { ShoalClient } from '@shoal/client';
-import { OrtBackend } from '@shoal/inference';
-import { openGraph, openModel, openTokenizer, type GraphKind } from '@shoal/models';
+import { openModel, openTokenizer } from '@shoal/models';
 import { startTestServer } from '@shoal/queue/testing';
-import { MAX_TOKENS, cacheDir, device, isSmall, median, provider, quantile, round, row } from './kit.ts';
+import { MAX_TOKENS, cacheDir, device, isSmall, median, openSide, quantile, round, row, type Side } from './kit.ts';
 
 const TEXT = 'How long does a claim last when nobody renews it?'; // 13 tokens
 const model = await openModel('minilm', { cacheDir });
 const tokenizer = await openTokenizer(model, { maxTokens: MAX_TOKENS });
-for (const kind of (isSmall ? ['cuda-fp16'] : ['cuda-fp16', 'packed-fp16', 'fused-fp16', 'cuda-fp32']) as readonly GraphKind[]) {
+for (const kind of (isSmall ? ['cuda-fp16', 'native'] : ['cuda-fp16', 'packed-fp16', 'fused-fp16', 'cuda-fp32', 'native']) as readonly Side[]) {
   try {
     row({ part: 'one-text', kind, ...(await bareRun(kind)) });
   } catch (error) {
@@ -25,8 +24,8 @@ for (const kind of (isSmall ? ['cuda-fp16'] : ['cuda-fp16', 'packed-fp16', 'fuse
 row({ part: 'one-text', through: 'queue', ...(await throughQueue()) });
 process.exit(0);
 
-async function bareRun(kind: GraphKind): Promise<object> {
-  const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir, kind }), provider, dims: model.dims, threads: 1, slotRows: 64, slotTokens: 8192 });
+async function bareRun(kind: Side): Promise<object> {
+  const backend = await openSide(model, kind, { slotRows: 64, slotTokens: 8192 });
   const { ids } = tokenizer.encode(TEXT);
   const times: number[] = [];
   for (let at = 0; at < (isSmall ? 5 : 500); at++) {

@@ -5,21 +5,23 @@
 
 import { availableParallelism } from 'node:os';
 import { OrtBackend } from '@shoal/inference';
-import { openGraph, type GraphKind } from '@shoal/models';
+import type { InferenceBackend } from '@shoal/core';
+import { openGraph } from '@shoal/models';
 import { leastCosine } from '../cosine.ts';
-import { cacheDir, isSmall, openCorpus, provider, round, row, sortedBatches, widthOf } from './kit.ts';
+import { cacheDir, isSmall, openCorpus, openSide, round, row, sortedBatches, widthOf, type Side } from './kit.ts';
 
 const { model, rows } = await openCorpus(isSmall ? 24 : 1024, 7);
 const isTf32 = process.env['NVIDIA_TF32_OVERRIDE'] === '1';
-const KINDS: readonly GraphKind[] = isTf32 ? ['cuda-fp32'] : isSmall ? ['cuda-fp32', 'cuda-fp16'] : ['cuda-fp32', 'cuda-fp16', 'packed-fp16', 'cuda-bf16', 'fused-fp16', 'plain-fp16'];
+const SLOTS = { slotRows: 8192, slotTokens: 65_536 };
+const KINDS: readonly Side[] = isTf32 ? ['cuda-fp32'] : isSmall ? ['cuda-fp32', 'cuda-fp16', 'native'] : ['native', 'native-erf', 'cuda-fp32', 'cuda-fp16', 'packed-fp16', 'cuda-bf16', 'fused-fp16', 'plain-fp16'];
 const ALONE = isSmall ? 4 : 256;
 
-const cpu = await openBackend('fused-fp32', 'cpu', availableParallelism());
+const cpu = await OrtBackend.open({ ...SLOTS, graphPath: await openGraph(model, { cacheDir, kind: 'fused-fp32' }), dims: model.dims, threads: availableParallelism() });
 const reference = await embed(cpu, 8192);
 await cpu.stop();
 for (const kind of KINDS) {
   try {
-    const backend = await openBackend(kind, provider, 1);
+    const backend = await openSide(model, kind, SLOTS);
     const batched = await embed(backend, 65_536);
     const alone = await embedAlone(backend, ALONE);
     row({
@@ -33,11 +35,7 @@ for (const kind of KINDS) {
   }
 }
 
-async function openBackend(kind: GraphKind, on: 'cpu' | 'cuda', threads: number): Promise<OrtBackend> {
-  return OrtBackend.open({ graphPath: await openGraph(model, { cacheDir, kind }), provider: on, dims: model.dims, threads, slotRows: 8192, slotTokens: 65_536 });
-}
-
-async function embed(backend: OrtBackend, budget: number): Promise<Float32Array> {
+async function embed(backend: InferenceBackend, budget: number): Promise<Float32Array> {
   const vectors = new Float32Array(rows.length * model.dims);
   for (const batch of sortedBatches(rows, budget)) {
     const found = await run(backend, batch.rows.map((index) => rows[index]!), batch.width);
@@ -46,13 +44,13 @@ async function embed(backend: OrtBackend, budget: number): Promise<Float32Array>
   return vectors;
 }
 
-async function embedAlone(backend: OrtBackend, count: number): Promise<Float32Array> {
+async function embedAlone(backend: InferenceBackend, count: number): Promise<Float32Array> {
   const vectors = new Float32Array(count * model.dims);
   for (let index = 0; index < count; index++) vectors.set(await run(backend, [rows[index]!], widthOf(rows[index]!.length)), index * model.dims);
   return vectors;
 }
 
-async function run(backend: OrtBackend, batch: readonly ArrayLike<number>[], width: number): Promise<Float32Array> {
+async function run(backend: InferenceBackend, batch: readonly ArrayLike<number>[], width: number): Promise<Float32Array> {
   const slot = backend.lend()!;
   slot.ids.fill(0, 0, batch.length * width);
   for (const [at, ids] of batch.entries()) {

@@ -3,7 +3,7 @@
 export interface Step {
   readonly name: string;
   /** Steps that are usually asked for together. */
-  readonly group: 'speed' | 'limits' | 'two';
+  readonly group: 'speed' | 'limits' | 'similarity' | 'two';
   readonly file: string;
   readonly args?: readonly string[];
   readonly environment?: Readonly<Record<string, string>>;
@@ -17,6 +17,8 @@ export const STEPS: readonly Step[] = [
   // first what everything else is about
   { ...endToEnd('tokens'), group: 'speed', seconds: 50 },
   { ...endToEnd('tokens: one session', ...ONE_SESSION), group: 'speed', seconds: 50 },
+  // the same with ONNX Runtime: the first row's encoder is the native one where it was built
+  { ...endToEnd('tokens: ort', '--settings', '{"SHOAL_ENCODER":"ort"}'), group: 'speed', seconds: 50 },
   { name: 'corpus', group: 'speed', file: 'corpus.ts', seconds: 10 },
   { name: 'torch', group: 'speed', file: 'torch_loops.py', seconds: 120 },
   { ...endToEnd('inline', '--form', 'inline', '--clients', '4', '--settings', '{"SHOAL_TOKENIZER_THREADS":"6"}'), group: 'speed', seconds: 50 },
@@ -39,9 +41,14 @@ export const STEPS: readonly Step[] = [
   { name: 'co-tenant', group: 'limits', file: 'co_tenant.py', args: ['--leave-mebibytes', '2600', '--', 'end-to-end.ts', '--label', 'co-tenant', '--total', '262144', '--settings', '{"SHOAL_MAX_PADDED_TOKENS":"1048576"}'], seconds: 60 },
   { name: 'co-tenant: blind', group: 'limits', file: 'co_tenant.py', args: ['--leave-mebibytes', '2600', '--blind', '--', 'end-to-end.ts', '--label', 'co-tenant, blind', '--total', '262144', '--settings', '{"SHOAL_MAX_PADDED_TOKENS":"1048576"}'], seconds: 90 },
   { name: 'engine', group: 'limits', file: 'engine.ts', seconds: 120 },
+  { name: 'engine: native', group: 'speed', file: 'engine.ts', args: ['--only', 'native,native-erf'], seconds: 40 },
   // attention by other kernels
   { name: 'engine: without fused attention', group: 'limits', file: 'engine.ts', args: ['--only', 'cuda-fp16'], environment: { ORT_DISABLE_FUSED_ATTENTION: '1' }, seconds: 25 },
   { name: 'engine: without memory-efficient attention', group: 'limits', file: 'engine.ts', args: ['--only', 'cuda-fp16'], environment: { ORT_DISABLE_MEMORY_EFFICIENT_ATTENTION: '1' }, seconds: 25 },
+  // similarity
+  { name: 'similarity', group: 'similarity', file: 'similarity.ts', seconds: 110 },
+  { name: 'similarity: queue', group: 'similarity', file: '../similarity-queue.ts', args: ['--jobs', '2048'], seconds: 60 },
+  { name: 'similarity: memory', group: 'similarity', file: 'similarity-memory.ts', seconds: 60 },
   // several GPUs
   { ...endToEnd('two: one of them', '--clients', '6'), group: 'two', seconds: 60 },
   { ...endToEnd('two: both', '--device', 'gpu:0,gpu:1', '--clients', '6'), group: 'two', seconds: 60 },

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds the encoder of Shoal: sh build.sh [reference | cuda | addon | test [check | time | all [seed]]].
+# Builds the encoder of Shoal: sh build.sh [reference | cuda | addon | test [brief | check | time | counters | all [seed]]].
 #   reference  the encoder in plain C++, which needs nothing but a compiler
-#   cuda       the same for NVIDIA GPUs: nvcc in $CUDA_HOME/bin or on PATH. ARCH=90a for one architecture, else all from 7.5 on
+#   cuda       the same for NVIDIA GPUs, by tools/nvcc.sh: ARCH=90a for one architecture, else all from 7.5 on
 #   addon      what Node loads; it opens either library
 #   test       both libraries against each other; the reference against itself where there is no nvcc
 # Everything goes to dist/native/encoder below the project's root; what is newer than all sources is not made again. CXX chooses the
@@ -25,29 +25,15 @@ need_cxx() {
   command -v "$cxx" >/dev/null 2>&1 || { echo "build.sh: no C++ compiler ($cxx)" >&2; exit 3; }
 }
 
-find_nvcc() {
-  if [ -n "${CUDA_HOME:-}" ] && [ -x "$CUDA_HOME/bin/nvcc" ]; then echo "$CUDA_HOME/bin/nvcc"; else command -v nvcc || true; fi
-}
-
 reference() {
   need_cxx
   make libshoal_encoder_reference.so "$cxx" -shared -O3 -march=native -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -ffp-contract=fast "$here/src/reference.cc" -lpthread
 }
 
-# Machine code for what there is, and PTX that a driver turns into code for what comes later.
-architectures() {
-  for arch in ${ARCH:-75 80 86 89 90 100 120}; do printf ' -gencode=arch=compute_%s,code=sm_%s' "$arch" "$arch"; done
-  [ -n "${ARCH:-}" ] || printf ' -gencode=arch=compute_120,code=compute_120'
-}
-
 cuda() {
-  nvcc=$(find_nvcc)
-  [ -n "$nvcc" ] || { echo 'build.sh: no CUDA compiler (nvcc in $CUDA_HOME/bin or on PATH)' >&2; exit 3; }
+  sh "$root/tools/nvcc.sh" --where >/dev/null || exit 3
   need_cxx
-  lib=$(dirname "$(dirname "$nvcc")")/lib
-  # shellcheck disable=SC2046
-  make libshoal_encoder.so "$nvcc" -std=c++17 -O3 -shared -cudart static $([ ! -f "$lib/libcudart_static.a" ] || printf ' -L%s' "$lib") -ccbin "$cxx" --threads 0 $(architectures) \
-    ${NVCCFLAGS:-} -Xcompiler -fPIC,-fvisibility=hidden,-Wall "$here/src/encoder.cu" -ldl -lpthread
+  make libshoal_encoder.so sh "$root/tools/nvcc.sh" "$here/src/encoder.cu" -ccbin "$cxx" ${NVCCFLAGS:-} -ldl -lpthread
 }
 
 addon() {
@@ -65,7 +51,7 @@ case ${1:-} in
     shift
     reference
     library=libshoal_encoder_reference.so
-    if [ -n "$(find_nvcc)" ]; then cuda; library=libshoal_encoder.so; else echo 'build.sh: no nvcc; the reference is compared with itself'; fi
+    if sh "$root/tools/nvcc.sh" --where >/dev/null 2>&1; then cuda; library=libshoal_encoder.so; else echo 'build.sh: no nvcc; the reference is compared with itself'; fi
     make encoder_test "$cxx" -O2 -std=c++17 -Wall -Wextra "$here/test/encoder_test.cc" -ldl -lpthread
     "$out/encoder_test" "$out/libshoal_encoder_reference.so" "$out/$library" "$@" ;;
   *) echo "build.sh: unknown command '${1:-}' (reference, cuda, addon, test)" >&2; exit 2 ;;

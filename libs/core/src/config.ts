@@ -26,7 +26,9 @@ export const settingsSchema = z.strictObject({
     .describe('Device of a worker. sim:8000 is a simulated one that computes nothing, at 8,000 tokens a millisecond (sim:8000+15: and 15 ms more for each run); sim:24GB has the speed of an H200 and 24 GB of memory to run out of; it serves its own queue, embed-<model>-sim.'),
   precision: z.enum(['auto', 'fp32', 'fp16', 'bf16']).default('auto')
     .describe('What a GPU computes in. auto: fp16 where canary texts give the vectors of fp32 (cosine at least 0.9999), else fp32. CPUs compute in fp32.'),
-  deviceSessions: count(1, 4).optional().describe('Sessions of the runtime side by side on a GPU, each with its own copy of the weights: one launches while another computes. Unset: 2 on cards of 40 GB and more, else 1.'),
+  encoder: z.enum(['auto', 'native', 'ort']).default('auto')
+    .describe('What computes on an NVIDIA GPU: native is Shoal\'s own encoder (fp16, BERT models; "shoal gpu install" builds it), ort is ONNX Runtime. auto: the native one where it was built and gives the vectors of fp32, else ONNX Runtime.'),
+  deviceSessions: count(1, 4).optional().describe('Runs side by side on a GPU: one launches while another computes. Sessions of ONNX Runtime have a copy of the weights each, lanes of the native encoder share them. Unset: 2 on cards of 40 GB and more, else 1.'),
   runtimeBinding: z.enum(['auto', 'native', 'stock']).default('auto')
     .describe('What ONNX Runtime is called through. native: the addon of native/ort-session, which can limit, ask and give back the memory of a session. stock: the binding of the npm package. auto: the native one where it was built. The vectors are the same.'),
   workerName: z.string().regex(/^[A-Za-z0-9_.-]{1,64}$/, 'must be 1 to 64 letters, digits, "_", "." and "-"').optional()

@@ -6,7 +6,7 @@ import {
   createBudget, lawOfSessions, presetFor, toFailure, type Budget, type BudgetOptions, type Clock, type DeviceProfileKey, type FromExecutor, type InferenceBackend, type LearnedBudget, type Logger, type MemoryLaw, type MemoryProbe, type ModelSizes, type Preset,
 } from '@shoal/core';
 import { PacedBackend, SimulatedDevice } from '@shoal/core/sim';
-import { OrtBackend, type OrtBackendOptions } from '@shoal/inference';
+import { EncoderBackend, OrtBackend, type OrtBackendOptions } from '@shoal/inference';
 import type { StoredModel } from '@shoal/models';
 import type { ExecutorSettings } from './executor-settings.ts';
 import { hostMemory } from './host-memory.ts';
@@ -50,6 +50,7 @@ export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<De
   // its rate is the same at every size: what it is capped at is where it is best
   if (backend instanceof PacedBackend) return withoutMemory(createBudget({ ...common, kneeTokens: limits.maxPaddedTokens ?? CPU_KNEE_TOKENS }));
   if (backend instanceof SimulatedDevice) return simulatedBudget(options, backend, common);
+  if (backend instanceof EncoderBackend) return encoderBudget(options, backend, common);
   if (backend instanceof OrtBackend && !isCpu(backend)) return gpuBudget(options, backend, common);
   if (!isCpu(backend)) return withoutMemory(createBudget(common));
 
@@ -123,6 +124,25 @@ async function fitArena({ binding, options }: OrtBackend, shapes: Parameters<typ
     log.warn({ code: toFailure(error).code, reason: toFailure(error).message }, 'memory of this model could not be measured, going on with the preset');
     return undefined;
   }
+}
+
+/** What the native encoder holds is known before it runs, so that nothing is measured or corrected; where it is fastest, the preset says. */
+async function encoderBudget({ clock, log }: DeviceBudgetOptions, backend: EncoderBackend, common: BudgetOptions): Promise<DeviceBudget> {
+  const { deviceKind, probe, model: { config } } = backend.options;
+  const loadedBytes = (await backend.memory())?.footprintBytes ?? 0;
+  const totalBytes = (await probe?.read())?.totalBytes;
+  const preset = presetFor({
+    deviceName: deviceKind ?? backend.device, totalBytes, precision: backend.precision, keepsScores: false,
+    model: { hiddenSize: config.hidden, intermediateSize: config.intermediate, heads: config.heads, weightsBytes: 0, maxTokens: common.maxTokens },
+  });
+  log.info({ device: backend.device, totalBytes }, preset.line);
+  const budget = createBudget({ ...common, totalBytes, startTokens: preset.startTokens, kneeTokens: preset.isKnown ? preset.startTokens : undefined, memory: { law: backend.memoryLaw(loadedBytes), source: 'fitted' } });
+  const idle = new IdleShrink(backend, clock);
+  const stop = readEvery(READ_MEMORY_EVERY_MS, clock, async () => {
+    await idle.look();
+    budget.deviceMemory(await probe?.read(), (await backend.memory())?.footprintBytes);
+  });
+  return { budget, hear: (message) => idle.hear(message), stop };
 }
 
 /** For a card of this name. */

@@ -5,7 +5,7 @@ import { access, constants, readdir } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import type { Logger, Precision } from '@shoal/core';
-import { cudaProviderProblem, findsCudnn, installedRuntime } from '@shoal/inference';
+import { cudaProviderProblem, findsCudnn, installedRuntime, nativeEncoderProblem } from '@shoal/inference';
 import { openTokenizer, type StoredModel } from '@shoal/models';
 import { readDetails, readDevices, readProcesses, readSlices, type DeviceDetails, type DeviceReading, type ReadDevicesOptions } from '@shoal/ops';
 import { visibleDevice } from './cuda-visibility.ts';
@@ -29,6 +29,8 @@ export interface ExamineGpusOptions extends ReadDevicesOptions {
   readonly mayOpen?: (path: string) => Promise<boolean>;
   /** For tests: why the provider cannot be loaded. */
   readonly providerProblem?: () => Promise<string | undefined>;
+  /** For tests: why the native encoder cannot be used. */
+  readonly encoderProblem?: () => string | undefined;
 }
 
 const SLOW_WITHOUT_PERSISTENCE = 'sudo nvidia-smi -pm 1 keeps the driver loaded between processes, so that workers start faster';
@@ -46,7 +48,7 @@ export async function examineGpus(options: ExamineGpusOptions): Promise<readonly
   });
   return [
     { about: 'driver', state: 'ok', found: `NVIDIA driver ${read.devices[0]?.driverVersion ?? 'of unknown version'}, ${read.devices.length === 1 ? 'one GPU' : `${read.devices.length} GPUs`}` },
-    ...cards, ...(await permissionFindings(options)), ...visibilityFindings(options), ...(await providerFindings(options, true)),
+    ...cards, ...(await permissionFindings(options)), ...visibilityFindings(options), encoderFinding(options), ...(await providerFindings(options, true)),
   ];
 }
 
@@ -112,6 +114,13 @@ async function providerFindings({ providerProblem = cudaProviderProblem, environ
   if (!hasGpu) return [];
   if (problem === undefined) return [{ about: 'CUDA provider', state: 'ok', found: `of ONNX Runtime ${installedRuntime().version}, and everything its loader needs` }, ...(await cudnnFindings(environment))];
   return [{ about: 'CUDA provider', state: 'broken', found: problem, cure: problem.includes('not installed') ? 'shoal gpu install' : 'install CUDA 13 and cuDNN 9 (the packages nvidia-cublas, nvidia-cuda-runtime, nvidia-cudnn-cu13 … of pip hold them too)' }];
+}
+
+/** Workers run without it, at about half the rate. */
+function encoderFinding({ encoderProblem = nativeEncoderProblem }: ExamineGpusOptions): Finding {
+  const problem = encoderProblem();
+  if (problem === undefined) return { about: 'native encoder', state: 'ok', found: 'built, and finds a device' };
+  return { about: 'native encoder', state: 'absent', found: `${problem}; ONNX Runtime serves`, cure: '"shoal gpu install" builds it where there are CUDA\'s compiler (nvcc) and a C++ compiler' };
 }
 
 async function cudnnFindings(environment: ExamineGpusOptions['environment']): Promise<Finding[]> {

@@ -55,10 +55,10 @@ await executorProcess<ExecutorSettings, JobOrder>(async ({ settings, log, tell }
   };
 });
 
-async function openBackend({ limits, threads, cacheDir, simulatedTokensPerMs, device, precision, deviceSessions: sessions, runtimeBinding: binding }: ExecutorSettings, log: Logger, model: StoredModel, tokenizer: Tokenizer): Promise<InferenceBackend> {
+async function openBackend({ limits, threads, cacheDir, simulatedTokensPerMs, device, precision, encoder, deviceSessions: sessions, runtimeBinding: binding }: ExecutorSettings, log: Logger, model: StoredModel, tokenizer: Tokenizer): Promise<InferenceBackend> {
   const slots = { dims: model.dims, slotRows: limits.maxRows, slotTokens: Math.max(limits.maxPaddedTokens ?? SLOT_TOKENS, Math.ceil(tokenizer.maxTokens / 8) * 8) };
   const law = simulatedLaw(device);
   if (law !== undefined) return new SimulatedDevice({ ...slots, law, clock: systemClock });
   if (simulatedTokensPerMs !== undefined) return new PacedBackend({ ...slots, tokensPerMs: simulatedTokensPerMs, fixedMs: paceOf(device)?.fixedMs ?? 0 });
-  return openDevice({ device, precision, sessions, binding, slots, model, tokenizer, cacheDir, threads, log, environment: process.env });
+  return openDevice({ device, precision, encoder, sessions, binding, slots, model, tokenizer, cacheDir, threads, log, environment: process.env });
 }

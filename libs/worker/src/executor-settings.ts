@@ -21,6 +21,8 @@ export interface ExecutorSettings {
   /** auto, cpu or gpu:<index>; of a simulated device nothing depends on it. */
   readonly device: Settings['device'];
   readonly precision: Settings['precision'];
+  /** Default: auto. */
+  readonly encoder?: Settings['encoder'];
   readonly deviceSessions: Settings['deviceSessions'];
   /** Default: auto. */
   readonly runtimeBinding?: Settings['runtimeBinding'];

@@ -1,7 +1,7 @@
 // The GPUs of this machine that a worker each could run on, for whoever starts them all. Looks; opens nothing, so that a GPU
 // named here may still refuse its worker.
 
-import { cudaProviderProblem } from '@shoal/inference';
+import { cudaProviderProblem, nativeEncoderProblem } from '@shoal/inference';
 import { readDevices, readSlices, type DeviceReading, type ReadDevicesOptions } from '@shoal/ops';
 import { linkKeptProvider } from './cuda-provider.ts';
 import { listedDevices } from './cuda-visibility.ts';
@@ -31,7 +31,8 @@ export async function localGpus({ cacheDir, environment, tool = {}, providerProb
   const ids = given === undefined ? await withSlices(fit, tool) : listedDevices(given).filter((id) => !isRefused(id, read.devices, fit));
   if (ids.length === 0) return { ids, refusals };
   await linkKeptProvider(cacheDir);
-  const problem = await providerProblem();
+  const missing = await providerProblem();
+  const problem = missing !== undefined && nativeEncoderProblem() === undefined ? undefined : missing; // either of the two is enough
   return problem === undefined ? { ids, refusals } : { ids: [], refusals: [...refusals, problem] };
 }
 

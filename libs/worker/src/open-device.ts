@@ -3,21 +3,26 @@
 // the next. Nothing is claimed before this has answered.
 
 import { access } from 'node:fs/promises';
-import { ShoalError, type InferenceBackend, type Logger, type Precision } from '@shoal/core';
+import type { InferenceBackend, Logger, Precision, Settings } from '@shoal/core';
 import { OrtBackend, cudaProviderProblem, type OrtBackendOptions, type Provider } from '@shoal/inference';
 import { openGraph, type GraphKind, type StoredModel } from '@shoal/models';
-import { openCanary, type Canary, type CanaryOptions } from './canary.ts';
+import { openCanary, type CanaryOptions } from './canary.ts';
 import { linkKeptProvider } from './cuda-provider.ts';
+import { Refused, indexOf, noDevice, refusalOf, tellForcedCpu, tellRefusals, type Refusal } from './device-refusals.ts';
 import { nvidiaDevice } from './nvidia-device.ts';
+import { nativeEncoder } from './open-native-encoder.ts';
+import { LEAST_COSINE, accepted } from './truth-gate.ts';
 import { visibleDevice } from './cuda-visibility.ts';
 
 export interface DeviceOptions extends CanaryOptions {
   /** auto, cpu or gpu:<index> */
   readonly device: string;
   readonly precision: 'auto' | Precision;
+  /** What computes on CUDA. Default auto: the native encoder where it was built and gives the vectors, else ONNX Runtime. */
+  readonly encoder?: Settings['encoder'] | undefined;
   /** Sizes of the slots. */
   readonly slots: Pick<OrtBackendOptions, 'dims' | 'slotRows' | 'slotTokens'>;
-  /** Sessions side by side on a GPU; undefined: as many as its memory allows without a thought. */
+  /** Sessions or lanes side by side on a GPU; undefined: as many as its memory allows without a thought. */
   readonly sessions?: number | undefined;
   /** What ONNX Runtime is called through. Default: auto. */
   readonly binding?: OrtBackendOptions['binding'];
@@ -26,41 +31,24 @@ export interface DeviceOptions extends CanaryOptions {
   readonly log: Logger;
 }
 
-/** Below this a precision is not what was asked for: the vectors of one job would depend on who ran it. */
-const LEAST_COSINE = 0.9999;
 /** Of a precision that somebody chose knowingly. Below, the device computes nonsense. */
 const LEAST_COSINE_CHOSEN = 0.99;
 
-interface Refusal {
-  readonly provider: Provider;
-  readonly reason: string;
-  /** There is nothing of the kind here, which is no news to anybody. */
-  readonly isAbsence: boolean;
-}
-
-class Refused extends Error {
-  readonly isAbsence: boolean;
-  constructor(reason: string, { isAbsence = false } = {}) {
-    super(reason);
-    this.isAbsence = isAbsence;
-  }
-}
-
 export async function openDevice(options: DeviceOptions): Promise<InferenceBackend> {
   const { device, environment, log } = options;
-  if (environment['SHOAL_FORCE_CPU'] === '1') log.warn({ device: 'cpu' }, 'SHOAL_FORCE_CPU=1: running on the CPU, whatever else is here');
+  tellForcedCpu(log, environment);
   const refusals: Refusal[] = [];
   for (const provider of providersFor(device)) {
     try {
       const backend = await openers[provider](options);
-      tell(log, refusals, backend.device);
+      tellRefusals(log, refusals, backend.device);
       return backend;
     } catch (error) {
-      refusals.push({ provider, reason: error instanceof Error ? error.message : String(error), isAbsence: error instanceof Refused && error.isAbsence });
+      refusals.push(refusalOf(provider, error));
       if (provider === 'cpu') throw error;
     }
   }
-  throw new ShoalError('SETUP_FAILED', `device ${device} was asked for and cannot be used; ${inWords(refusals)}. "shoal doctor" looks closer; --device cpu runs on the CPU`, { device });
+  throw noDevice(device, refusals);
 }
 
 /** WebGPU has no choice of adapter, so that it can only be the first GPU. */
@@ -71,18 +59,6 @@ function providersFor(device: string): readonly Provider[] {
 }
 
 const openers: Readonly<Record<Provider, (options: DeviceOptions) => Promise<InferenceBackend>>> = { cuda: openCuda, webgpu: openWebGpu, cpu: openCpu };
-
-/** One line: a warning when a GPU is here and does not serve, else what everybody expects. */
-function tell(log: Logger, refusals: readonly Refusal[], device: string): void {
-  if (refusals.length === 0) return;
-  const facts = { device, tried: Object.fromEntries(refusals.map(({ provider, reason }) => [provider, reason])) };
-  if (refusals.every(({ isAbsence }) => isAbsence)) log.info(facts, 'there is no GPU here that could be used');
-  else log.warn(facts, 'a GPU is not used; "shoal doctor" says what to do');
-}
-
-function inWords(refusals: readonly Refusal[]): string {
-  return refusals.map(({ provider, reason }) => `${provider}: ${reason}`).join('; ');
-}
 
 /** From here on a second session is worth its copy of weights and arena: 5 % more texts per second on an H200. */
 const LARGE_CARD_BYTES = 40e9;
@@ -97,18 +73,17 @@ async function openCuda(options: DeviceOptions): Promise<InferenceBackend> {
   if ('refusal' in visibility) throw new Refused(visibility.refusal);
   const found = await nvidiaDevice(visibility.devices);
   if (!found.ok) throw new Refused(found.reason, { isAbsence: found.isAbsence });
-  await linkKeptProvider(options.cacheDir);
-  const problem = await cudaProviderProblem();
-  if (problem !== undefined) throw new Refused(problem);
   environment['CUDA_DEVICE_ORDER'] ??= 'PCI_BUS_ID'; // or index 0 of CUDA is not index 0 of the driver
   environment['CUDA_VISIBLE_DEVICES'] = visibility.devices;
   const totalBytes = found.device.reading?.totalBytes ?? 0;
   const sessions = options.sessions ?? (totalBytes >= LARGE_CARD_BYTES ? 2 : 1);
-  return firstPrecise({ ...options, sessions }, CUDA_KINDS, { provider: 'cuda', device: `cuda:${index}`, deviceKind: found.device.reading?.name, readMemory: found.device.readMemory, probe: found.device.probe });
-}
-
-function indexOf(device: string): number {
-  return device === 'auto' ? 0 : Number(device.slice('gpu:'.length));
+  const place = { device: `cuda:${index}`, deviceKind: found.device.reading?.name, readMemory: found.device.readMemory, probe: found.device.probe };
+  const native = await nativeEncoder({ ...options, sessions }, place);
+  if (native !== undefined) return native;
+  await linkKeptProvider(options.cacheDir);
+  const problem = await cudaProviderProblem();
+  if (problem !== undefined) throw new Refused(problem);
+  return firstPrecise({ ...options, sessions }, CUDA_KINDS, { ...place, provider: 'cuda' });
 }
 
 // ---- webgpu -----------------------------------------------------------------------------------------------------
@@ -171,18 +146,4 @@ async function openIn({ model, slots, cacheDir, sessions, binding, environment }
   const graphPath = await openGraph(model, { cacheDir, kind });
   const exactGraphPath = precision === 'fp32' || kind === 'imported' || kinds.fp32 === undefined ? undefined : await openGraph(model, { cacheDir, kind: kinds.fp32 });
   return OrtBackend.open({ ...slots, ...place, binding, arenaBytes: faultyArenaBytes(environment), threads: 1, precision, graphPath, exactGraphPath, ...(sessions !== undefined && { sessions }) });
-}
-
-/** The backend, if it gives the vectors that the CPU gives in fp32; else it is closed again. */
-async function accepted(backend: OrtBackend, canary: Canary, least: number, log: Logger): Promise<OrtBackend> {
-  const cosine = await canary(backend).catch(async (error: unknown) => {
-    await backend.stop();
-    throw error;
-  });
-  if (cosine >= least) {
-    log.info({ device: backend.device, precision: backend.precision, leastCosine: cosine }, 'device gives the vectors of fp32');
-    return backend;
-  }
-  await backend.stop();
-  throw new Refused(`its vectors in ${backend.precision} are not those of fp32: least cosine ${cosine.toFixed(6)} where ${least} is asked for`);
 }

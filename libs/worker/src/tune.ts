@@ -89,10 +89,10 @@ export async function tune(options: TuneOptions): Promise<TuneReport> {
   return { device, key, tried: together(coarse, fine), kneeTokens, presetTokens: await presetTokens(options, backend), memory: memory.law, memoryReason: memory.reason, seconds: (performance.now() - startedMs) / 1000, path };
 }
 
-/** The device a worker would choose, closed again: probes open it anew. */
+/** The device a worker would choose, closed again: probes open it anew. Of the native encoder nothing is measured: its memory is known, and its knee is the card's preset. */
 async function chosenBackend({ model, tokenizer, device, cacheDir, threads, maxRows, log }: TuneOptions): Promise<OrtBackendOptions> {
   const slots = { dims: model.dims, slotRows: maxRows, slotTokens: MOST_TOKENS };
-  const backend = await openDevice({ device, precision: 'auto', slots, model, tokenizer, cacheDir, threads, log, environment: process.env });
+  const backend = await openDevice({ device, precision: 'auto', encoder: 'ort', slots, model, tokenizer, cacheDir, threads, log, environment: process.env });
   await backend.stop();
   if (backend instanceof OrtBackend) return backend.options;
   throw new TypeError('openDevice opens backends of ONNX Runtime alone');

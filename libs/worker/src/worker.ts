@@ -40,7 +40,7 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
   const served = settings.device.startsWith('sim:') ? `${model.name}-sim` : model.name; // nobody who asks for the model gets simulated vectors
   const server = { redisUrl, prefix, queue: mainQueue(served), log };
   const cpuLane = cpuQueue(served);
-  const executor = new ForkedExecutor({ ...server, device: settings.device, precision: settings.precision, deviceSessions: settings.deviceSessions, runtimeBinding: settings.runtimeBinding, cacheDir, threads, tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(), cpuQueue: cpuLane, model: model.name, served, simulatedTokensPerMs, maxTokens: settings.maxTokens, limits: settings, logLevel: settings.logLevel });
+  const executor = new ForkedExecutor({ ...server, device: settings.device, precision: settings.precision, encoder: settings.encoder, deviceSessions: settings.deviceSessions, runtimeBinding: settings.runtimeBinding, cacheDir, threads, tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(), cpuQueue: cpuLane, model: model.name, served, simulatedTokensPerMs, maxTokens: settings.maxTokens, limits: settings, logLevel: settings.logLevel });
   const workerName = settings.workerName ?? defaultWorkerName(settings.device);
   const notes = new ExecutorNotes({ cacheDir, name: workerName, log });
   const opened = [executor, notes] as { stop(): Promise<void> }[];
