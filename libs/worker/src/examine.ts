@@ -5,7 +5,7 @@ import { access, constants, readdir } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import type { Logger, Precision } from '@shoal/core';
-import { cudaProviderProblem, findsCudnn, installedRuntime, nativeEncoderProblem } from '@shoal/inference';
+import { cudaProviderProblem, findsCudnn, installedRuntime, nativeEncoderProblem, nativeOrtProblem } from '@shoal/inference';
 import { openTokenizer, type StoredModel } from '@shoal/models';
 import { readDetails, readDevices, readProcesses, readSlices, type DeviceDetails, type DeviceReading, type ReadDevicesOptions } from '@shoal/ops';
 import { visibleDevice } from './cuda-visibility.ts';
@@ -112,7 +112,7 @@ function visibilityFindings({ environment }: ExamineGpusOptions): Finding[] {
 async function providerFindings({ providerProblem = cudaProviderProblem, environment }: ExamineGpusOptions, hasGpu: boolean): Promise<Finding[]> {
   const problem = await providerProblem();
   if (!hasGpu) return [];
-  if (problem === undefined) return [{ about: 'CUDA provider', state: 'ok', found: `of ONNX Runtime ${installedRuntime().version}, and everything its loader needs` }, ...(await cudnnFindings(environment))];
+  if (problem === undefined) return [{ about: 'CUDA provider', state: 'ok', found: `of ONNX Runtime ${installedRuntime().version}, and everything its loader needs` }, bindingFinding(), ...(await cudnnFindings(environment))];
   return [{ about: 'CUDA provider', state: 'broken', found: problem, cure: problem.includes('not installed') ? 'shoal gpu install' : 'install CUDA 13 and cuDNN 9 (the packages nvidia-cublas, nvidia-cuda-runtime, nvidia-cudnn-cu13 … of pip hold them too)' }];
 }
 
@@ -121,6 +121,13 @@ function encoderFinding({ encoderProblem = nativeEncoderProblem }: ExamineGpusOp
   const problem = encoderProblem();
   if (problem === undefined) return { about: 'native encoder', state: 'ok', found: 'built, and finds a device' };
   return { about: 'native encoder', state: 'absent', found: `${problem}; ONNX Runtime serves`, cure: '"shoal gpu install" builds it where there are CUDA\'s compiler (nvcc) and a C++ compiler' };
+}
+
+/** Workers run without it, but their memory on the device is only known by the driver's figures and never given back. */
+function bindingFinding(): Finding {
+  const problem = nativeOrtProblem();
+  if (problem === undefined) return { about: 'runtime binding', state: 'ok', found: 'the native one' };
+  return { about: 'runtime binding', state: 'absent', found: `${problem}; the package's own serves`, cure: 'npm run build makes it where there is a C++ compiler' };
 }
 
 async function cudnnFindings(environment: ExamineGpusOptions['environment']): Promise<Finding[]> {
