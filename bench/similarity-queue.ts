@@ -2,7 +2,7 @@
 // against the same queries given to the same kernels directly, in the very batches that the worker made of them. Answers are
 // compared with the kernels' before anything is timed; both sides run alternately, the same number of threads.
 //
-//   node --conditions=@shoal/source bench/similarity-queue.ts [--jobs 1024] [--rounds 3] [--rows 100000] [--dims 384] [--k 10] [--threads N]
+//   node --conditions=@shoal/source bench/similarity-queue.ts [--jobs 1024] [--rounds 3] [--rows 100000] [--dims 384] [--k 10] [--threads N] [--device gpu:0]
 //
 // Prints one JSON line: queries/s of each round and side, median ratio, mean queries of a batch; the share of each queued round in
 // which kernels ran (`busy`: what is missing to 1 is the first jobs' way in, the last answers' way out and what lies between runs); and how much CPU time the kernels
@@ -20,7 +20,7 @@ import { median } from '@shoal/core';
 import { ShoalClient } from '@shoal/client';
 import type { Ranking } from '@shoal/core';
 import { startTestServer } from '@shoal/queue/testing';
-import { createCollection, hitsOf, openCollectionRows, openKernels } from '@shoal/similarity';
+import { CudaEngine, createCollection, hitsOf, kernelsOn, openCollectionRows, openCuda, openKernels, type Kernels, type RowBlock } from '@shoal/similarity';
 import { randomFrom } from './ragged-corpus.ts';
 import { childrenOf, processCpuMs } from './rig.ts';
 
@@ -31,10 +31,13 @@ const { values: args } = parseArgs({
     rows: { type: 'string', default: '100000' },
     dims: { type: 'string', default: '384' },
     k: { type: 'string', default: '10' },
-    threads: { type: 'string', default: String(availableParallelism()) },
+    threads: { type: 'string', default: String(availableParallelism()) }, device: { type: 'string', default: 'cpu' },
+    // of bench/gpu/main.ts, for every step
+    scratch: { type: 'string' }, small: { type: 'boolean', default: false },
   },
 });
-const [jobs, rows, dims, k, threads] = [Number(args.jobs), Number(args.rows), Number(args.dims), Number(args.k), Number(args.threads)];
+const [jobs, rows, dims, k, threads] = [args.small ? 64 : Number(args.jobs), args.small ? 2_000 : Number(args.rows), Number(args.dims), Number(args.k), Number(args.threads)];
+const isGpu = args.device !== 'cpu';
 const JOB_QUERIES = 8;
 /** Jobs between asked and answered: enough that the worker always has more than one batch before it. */
 const JOBS_IN_FLIGHT = 512;
@@ -51,8 +54,8 @@ const batches: number[] = [];
 let ranMs = 0;
 
 function startWorker(url: string, folder: string): ChildProcess {
-  const worker = fork(fileURLToPath(new URL('../apps/cpu-worker/src/main.ts', import.meta.url)), [], {
-    env: { ...process.env, SHOAL_REDIS_URL: url, SHOAL_KIND: 'similarity', SHOAL_CACHE_DIR: folder, SHOAL_THREADS: String(threads), SHOAL_LOG_LEVEL: 'debug' },
+  const worker = fork(fileURLToPath(new URL(`../apps/${isGpu ? 'gpu' : 'cpu'}-worker/src/main.ts`, import.meta.url)), [], {
+    env: { ...process.env, SHOAL_REDIS_URL: url, SHOAL_KIND: 'similarity', SHOAL_DEVICE: args.device, SHOAL_CACHE_DIR: folder, SHOAL_THREADS: String(threads), SHOAL_LOG_LEVEL: 'debug' },
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
   });
   createInterface({ input: worker.stderr! }).on('line', (line) => {
@@ -117,12 +120,21 @@ function checkAnswers(found: readonly Ranking[], expected: readonly Ranking[]): 
   }
 }
 
+/** The GPU alone, with the rows staying there. */
+function gpuKernels(held: RowBlock): Kernels {
+  const found = openCuda(process.env['SHOAL_CUDA_LIBRARY']);
+  if (!found.ok) throw new Error(found.reason);
+  const engine = new CudaEngine({ cuda: found.cuda, device: 0, residentBytes: 2 ** 32, workBytes: 2 ** 30 });
+  engine.keep(held);
+  return kernelsOn(engine);
+}
+
 const folder = mkdtempSync(join(tmpdir(), 'shoal-bench-'));
 const server = await startTestServer();
 await createCollection(join(folder, 'collections'), 'bench', [{ dims, vectors: randomVectors(rows, 1) }]);
 const source = await openCollectionRows(join(folder, 'collections'), 'bench@1');
 const block = await source.read(0, rows);
-const kernels = openKernels({ threads });
+const kernels = isGpu ? gpuKernels(block) : openKernels({ threads });
 const queries = randomVectors(jobs * JOB_QUERIES, 2);
 const total = jobs * JOB_QUERIES;
 const worker = startWorker(server.url, folder);
@@ -163,7 +175,7 @@ try {
     cpu.push({ queued: since(between, before), bare: sumOf(since(cpuMs(), between)) });
   }
   process.stdout.write(`${JSON.stringify({
-    bench: 'similarity-queue', cpu: cpus()[0]?.model, threads, isa: kernels.isa, rows, dims, k, jobs, jobQueries: JOB_QUERIES,
+    part: 'similarity: queue', bench: 'similarity-queue', device: args.device, cpu: cpus()[0]?.model, threads, isa: kernels.isa, rows, dims, k, jobs, jobQueries: JOB_QUERIES,
     bareQueriesPerSecond: bare.map(Math.round), queuedQueriesPerSecond: queued.map(Math.round), meanBatch: Math.round(sizes.reduce((sum, size) => sum + size, 0) / sizes.length),
     ratio: Number((median(queued) / median(bare)).toFixed(3)), cpuRatio: Number((median(cpu.map(({ bare: alone, queued: all }) => alone / sumOf(all)))).toFixed(3)), cpuMs: cpu, busy, ratios: queued.map((rate, i) => Number((rate / bare[i]!).toFixed(3))),
   })}\n`);

@@ -1,5 +1,5 @@
 // How long a CPU engine and a GPU engine take for each kind of computation, at a few numbers of queries and at sizes from where the
-// CPU is surely faster to where the GPU is: what the choice between them begins with. Some seconds, of random rows.
+// CPU is surely faster to where the GPU is: what the choice between them begins with. Some ten seconds at most, of random rows.
 
 import { median, type Side, type TimeTables, type TimedSize } from '@shoal/core';
 import type { CudaEngine } from './cuda-engine.ts';
@@ -29,7 +29,9 @@ const REPEATS = 5;
 /** Sizes grow until the GPU is so many times faster; beyond, both go on in a line. */
 const CLEARLY = 4;
 /** One run of the CPU above this is long enough to know. */
-const LONG_MS = 60;
+const LONG_MS = 30;
+/** All of it, about: each kind has its share, and takes at least two sizes. */
+const LIMIT_MS = 8_000;
 const STEPS = 3;
 const DEGREE = 8;
 
@@ -45,8 +47,11 @@ export async function measureEngines(options: MeasureOptions): Promise<TimeTable
   const tables: Record<string, Partial<Record<Side, TimedSize[]>>> = {};
   const all = [...ROW_TYPES.flatMap((dtype) => rowMeasurements(randomRows(dtype, mostRows))), ...graphMeasurements(mostRows)];
   tables['upload'] = { gpu: await uploads(options, randomRows('f32', mostRows)) };
+  const { nowMs = () => performance.now() } = options;
+  const startedMs = nowMs();
   for (const [at, measured] of all.entries()) {
     const { kind, queries, sizes } = measured;
+    const endMs = startedMs + (LIMIT_MS * (at + 1)) / all.length;
     const table = (tables[kind] ??= { cpu: [], gpu: [] });
     for (const { work, what, run } of sizes) {
       gpu.keep(what);
@@ -55,7 +60,7 @@ export async function measureEngines(options: MeasureOptions): Promise<TimeTable
       gpu.letGo(what);
       table.gpu!.push({ queries, work, ms: gpuMs });
       table.cpu!.push({ queries, work, ms: cpuMs });
-      if (cpuMs > CLEARLY * gpuMs || cpuMs > LONG_MS) break;
+      if (cpuMs > CLEARLY * gpuMs || cpuMs > LONG_MS || (nowMs() > endMs && table.cpu!.filter((point) => point.queries === queries).length > 1)) break;
     }
     onProgress((at + 1) / all.length);
   }
@@ -145,8 +150,14 @@ function randomRows(dtype: RowType, rows: number): RowBlock {
   const data = new Uint8Array(rows * strideBytes);
   let state = 1;
   const next = (): number => (state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0);
-  if (dtype === 'f32') new Float32Array(data.buffer).forEach((_, i, values) => (values[i] = next() / 2 ** 31 - 1));
-  else if (dtype === 'f16') new Uint16Array(data.buffer).forEach((_, i, values) => (values[i] = 0x3400 + ((next() >>> 16) & 0x8bff)));
-  else data.forEach((_, i) => (data[i] = next() >>> 24));
+  if (dtype === 'f32') {
+    const values = new Float32Array(data.buffer);
+    for (let i = 0; i < values.length; i++) values[i] = next() / 2 ** 31 - 1;
+  } else if (dtype === 'f16') {
+    const halves = new Uint16Array(data.buffer);
+    for (let i = 0; i < halves.length; i++) halves[i] = 0x3400 + ((next() >>> 16) & 0x8bff);
+  } else {
+    for (let i = 0; i < data.length; i++) data[i] = next() >>> 24;
+  }
   return { dtype, data, rows, dims: DIMS, strideBytes, ...(dtype === 'i8' ? { scales: new Float32Array(rows).fill(1 / 127) } : {}) };
 }

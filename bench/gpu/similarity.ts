@@ -1,0 +1,258 @@
+// Similarity on a GPU through the product's own engines: answers compared with the CPU's first; then both engines over sizes from far below
+// the break-even to far above it: where it was predicted, where it is, and how many times faster the GPU is beyond. Times
+// are from the call to its promise, copies and everything included.
+//
+//   similarity.ts [--device gpu:0] [--small]
+//
+// Needs the CUDA library beside the native code (sh native/similarity/build.sh addon cuda), or SHOAL_CUDA_LIBRARY. With --small on a machine
+// without a GPU its stand-in is measured, which says nothing.
+
+import { availableParallelism } from 'node:os';
+import { RunTimes } from '@shoal/core';
+import { CudaEngine, cpuEngine, kernelsOn, matrixOf, measureEngines, openCuda, rowsOf, type Engine, type Matrix, type RowBlock } from '@shoal/similarity';
+import { standInLibrary } from '@shoal/similarity/testing';
+import { encodeRows } from '../../libs/similarity/src/encode-rows.ts';
+import { graphFromEdges, type Graph } from '../../libs/similarity/src/graph.ts';
+import { strideOf } from '../../libs/similarity/src/collection-file.ts';
+import { METRICS, ROW_TYPES, type RowType } from '../../libs/similarity/src/vectors.ts';
+import { randomFrom } from '../ragged-corpus.ts';
+import { device, isSmall, median, round, row } from './kit.ts';
+
+const DIMS = 384;
+const K = 10;
+const MOST_ROWS = isSmall ? 4_096 : 1_000_000;
+/** So many times the break-even the ratio is taken. */
+const MULTIPLES = [1, 2, 4, 8, 16, 32, 64, 256] as const;
+/** One run of the CPU is to take no longer. */
+const MOST_CPU_MS = isSmall ? 100 : 300;
+const REPEATS = isSmall ? 3 : 7;
+/** Turns of both sides end after so long. */
+const TURNS_MS = 700;
+const graphs = new Map<number, Graph>();
+
+const found = openCuda(isSmall && device === 'cpu' ? standInLibrary() : process.env['SHOAL_CUDA_LIBRARY']);
+if (!found.ok) throw new Error(found.reason);
+const cpu = cpuEngine();
+const gpu = new CudaEngine({ cuda: found.cuda, device: 0, residentBytes: Math.floor(found.cuda.devices[0]!.freeBytes / 2), workBytes: isSmall ? 1 << 24 : 1 << 31 });
+row({ part: 'similarity: machine', gpu: found.cuda.devices[0]!.name, library: found.cuda.path, cpu: cpu.isa, threads: availableParallelism() });
+
+await compareAnswers();
+const warmUpMs = performance.now();
+const times = new RunTimes(await measureEngines({ cpu, gpu, mostRows: isSmall ? 1_024 : 65_536 }));
+row({ part: 'similarity: warm-up', seconds: round((performance.now() - warmUpMs) / 1000, 2), breakEvens: Object.fromEntries(times.breakEvens().map(({ kind, queries, work }) => [`${kind}, ${queries}`, work === undefined ? null : Math.round(work)])) });
+const rows = { f32: randomRows('f32', MOST_ROWS), f16: randomRows('f16', MOST_ROWS) };
+for (const dtype of ['f32', 'f16'] as const) {
+  for (const count of [1, 8, 64, 1_000]) await breakEven(`topk/${dtype}`, count, MOST_ROWS, (size) => topK(count, slice(rows[dtype], size)));
+}
+for (const count of [1, 8, 64]) await breakEven('cosine/f32', count, Math.floor(Math.min(MOST_ROWS, 2 ** 24 / count)), (size) => matrix(count, slice(rows.f32, size)));
+for (const count of [1, 8, 64]) await breakEven('rescore/f32', count, Math.floor(MOST_ROWS / 8), (size) => rescore(count, rows.f32, size));
+for (const lanes of [1, 16]) await breakEven('spread', lanes, isSmall ? 1_024 : 1 << 20, (size) => spread(lanes, size));
+await streamed();
+
+// ---- what is run ------------------------------------------------------------------------------------------------------
+
+interface Work {
+  /** Values that each query is compared with, as predictions count them. */
+  readonly values: number;
+  readonly what: RowBlock | Graph;
+  readonly run: (engine: Engine) => Promise<unknown>;
+}
+
+function topK(count: number, what: RowBlock): Work {
+  const queries = randomQueries(count);
+  return { values: what.rows * DIMS, what, run: (engine) => engine.topK(queries, what, 'cosine', Math.min(K, what.rows)) };
+}
+
+function matrix(count: number, what: RowBlock): Work {
+  const queries = randomQueries(count);
+  return { values: what.rows * DIMS, what, run: (engine) => engine.matrix(queries, what, 'cosine') };
+}
+
+function rescore(count: number, what: RowBlock, size: number): Work {
+  const queries = randomQueries(count);
+  const begin = Uint32Array.from({ length: count + 1 }, (_, query) => query * size);
+  const candidates = Uint32Array.from({ length: count * size }, (_, i) => (Math.imul(i, 0x9e3779b1) >>> 0) % what.rows);
+  return { values: size * DIMS, what, run: (engine) => engine.rescore(queries, what, 'cosine', begin, candidates) };
+}
+
+function spread(lanes: number, nodes: number): Work {
+  const edges = nodes * 20;
+  const graph = graphs.get(nodes) ?? graphFromEdges({ from: Uint32Array.from({ length: edges }, (_, i) => (Math.imul(i, 0x9e3779b1) >>> 0) % nodes), to: Uint32Array.from({ length: edges }, (_, i) => i % nodes) }, nodes);
+  graphs.set(nodes, graph);
+  return { values: 3 * (nodes + edges), what: graph, run: (engine) => engine.spread(graph, lanes, new Float32Array(nodes * lanes).fill(1), { steps: 3, decay: 0.05, threshold: 0, k: 1 }) };
+}
+
+// ---- break-even -------------------------------------------------------------------------------------------------------
+
+/** `at`: the work of a size: rows, candidates of each query, or nodes. */
+async function breakEven(kind: string, queries: number, most: number, at: (size: number) => Work): Promise<void> {
+  const perSize = at(512).values / 512;
+  const predicted = crossingOf((size) => times.predictMs('cpu', kind, queries, size * perSize)! / times.predictMs('gpu', kind, queries, size * perSize)!, 1, most);
+  const measured = await measuredCrossing(at, most, predicted ?? 1_000);
+  const ratios: Record<string, number> = {};
+  if (measured !== undefined) {
+    for (const multiple of MULTIPLES) {
+      const size = Math.round(measured * multiple);
+      if (size > most) break;
+      const { cpuMs, gpuMs } = await both(at(size));
+      ratios[`×${multiple}`] = round(cpuMs / gpuMs, 2);
+      if (cpuMs > MOST_CPU_MS) break;
+    }
+  }
+  const largest = await largestOf(at, most);
+  row({
+    part: 'similarity: break-even', kind, queries, predicted: predicted === undefined ? null : Math.round(predicted), measured: measured === undefined ? null : Math.round(measured),
+    error: predicted === undefined || measured === undefined ? null : round(predicted / measured - 1, 3), ratios, ...largest,
+  });
+}
+
+/** At the largest size that the CPU does in time: the GPU's advantage far above the break-even. */
+async function largestOf(at: (size: number) => Work, most: number): Promise<object> {
+  const probe = Math.min(most, 2_000);
+  const probed = await both(at(probe), 1);
+  const size = Math.min(most, Math.max(probe, Math.floor((probe * MOST_CPU_MS) / Math.max(probed.cpuMs, 0.01))));
+  const { cpuMs, gpuMs } = await both(at(size), 3);
+  return { largest: size, cpuMs: round(cpuMs, 3), gpuMs: round(gpuMs, 3), timesFaster: round(cpuMs / gpuMs, 2) };
+}
+
+/** Where CPU ÷ GPU passes 1: a line through its logarithm over sizes around, all measured in turns. Undefined: one side always wins. */
+async function measuredCrossing(at: (size: number) => Work, most: number, guess: number): Promise<number | undefined> {
+  let center = Math.min(most, Math.max(2, guess));
+  for (let attempt = 0; attempt < 8; attempt++) {
+    const sizes = [0.5, 0.7, 1, 1.4, 2].map((factor) => Math.max(1, Math.round(center * factor))).filter((size) => size <= most);
+    const points: [number, number][] = [];
+    for (const size of sizes) {
+      const { cpuMs, gpuMs } = await both(at(size));
+      points.push([Math.log(size), Math.log(cpuMs / gpuMs)]);
+    }
+    if (points.every(([, ratio]) => ratio > 0)) {
+      if (center <= 2) return undefined;
+      center = Math.max(2, center / 3);
+    } else if (points.every(([, ratio]) => ratio < 0)) {
+      if (center >= most) return undefined;
+      center = Math.min(most, center * 3);
+    } else {
+      return Math.exp(zeroOf(points));
+    }
+  }
+  return undefined;
+}
+
+/** Of the least-squares line; where it does not rise, the middle. */
+function zeroOf(points: readonly (readonly [number, number])[]): number {
+  const mean = (of: (point: readonly [number, number]) => number): number => points.reduce((sum, point) => sum + of(point), 0) / points.length;
+  const [x, y] = [mean(([a]) => a), mean(([, b]) => b)];
+  const slope = mean(([a, b]) => (a - x) * (b - y)) / mean(([a]) => (a - x) ** 2);
+  const zero = slope > 0 ? x - y / slope : x;
+  return Math.min(points.at(-1)![0], Math.max(points[0]![0], zero));
+}
+
+function crossingOf(ratio: (size: number) => number, least: number, most: number): number | undefined {
+  if (ratio(most) <= 1 || ratio(least) >= 1) return undefined;
+  let [low, high] = [least, most];
+  while (high > low * 1.001) {
+    const middle = Math.sqrt(low * high);
+    if (ratio(middle) < 1) low = middle;
+    else high = middle;
+  }
+  return high;
+}
+
+/** In turns, rows on the device already. */
+async function both({ what, run }: Work, repeats = REPEATS): Promise<{ readonly cpuMs: number; readonly gpuMs: number }> {
+  gpu.keep(what);
+  await run(gpu);
+  await run(cpu);
+  const ms: Record<'cpu' | 'gpu', number[]> = { cpu: [], gpu: [] };
+  const startedMs = performance.now();
+  for (let turn = 0; turn < repeats && (turn === 0 || performance.now() - startedMs < TURNS_MS); turn++) {
+    for (const [name, engine] of [['gpu', gpu], ['cpu', cpu]] as const) {
+      const begunMs = performance.now();
+      await run(engine);
+      ms[name].push(performance.now() - begunMs);
+    }
+  }
+  gpu.letGo(what);
+  return { cpuMs: median(ms.cpu), gpuMs: median(ms.gpu) };
+}
+
+// ---- answers ------------------------------------------------------------------------------------------------------------
+
+/** Rows and their order are those of the CPU: staying on the device, passing by, and with little memory for the work. */
+async function compareAnswers(): Promise<void> {
+  const random = randomFrom(11);
+  const pick = <Value>(of: readonly Value[]): Value => of[Math.floor(random() * of.length)]!;
+  const tight = new CudaEngine({ cuda: found.ok ? found.cuda : undefined!, device: 0, residentBytes: 1 << 28, workBytes: 1 << 20 });
+  const exact = kernelsOn(cpu);
+  let cases = 0;
+  const wrong: string[] = [];
+  const endMs = performance.now() + (isSmall ? 4_000 : 15_000);
+  while (performance.now() < endMs && wrong.length < 5) {
+    const [dims, count, dtype, metric] = [pick([1, 7, 31, 33, 384, 768, 1_024]), pick([1, 7, 31, 33, 257, 4_097, 20_000]), pick(ROW_TYPES), pick(METRICS)];
+    const queries = matrixOf(Float32Array.from({ length: pick([1, 3, 8, 33, 130]) * dims }, () => 2 * random() - 1), dims);
+    const values = Float32Array.from({ length: count * dims }, () => 2 * random() - 1);
+    for (let copies = 0; copies < count / 16; copies++) values.copyWithin(Math.floor(random() * count) * dims, 0, dims);
+    const encoded = encodeRows(matrixOf(values, dims), dtype);
+    const block: RowBlock = { dtype, rows: count, dims, strideBytes: strideOf(dtype, dims), data: encoded.data, ...(dtype === 'i8' ? { scales: encoded.scales } : {}) };
+    const k = pick([1, 10, 100, count]);
+    const wanted = await exact.topK(queries, block, { k, metric });
+    const matrixWanted = count * queries.rows <= 1 << 20 ? await exact.cosine(queries, block, { metric }) : undefined;
+    for (const [name, engine, keeps] of [['kept', gpu, true], ['passing by', gpu, false], ['little memory', tight, true]] as const) {
+      if (keeps) engine.keep(block);
+      const label = `${dtype} ${metric} ${queries.rows} × ${count} × ${dims}, k ${k}, ${name}`;
+      const got = await kernelsOn(engine).topK(queries, block, { k, metric });
+      if (got.ids.join() !== wanted.ids.join()) wrong.push(`${label}: other rows`);
+      else if (got.scores.some((score, i) => Math.abs(score - wanted.scores[i]!) > 1e-6 * Math.max(1, Math.abs(wanted.scores[i]!)))) wrong.push(`${label}: other scores`);
+      const scores = matrixWanted === undefined ? undefined : await kernelsOn(engine).cosine(queries, block, { metric });
+      if (scores?.some((score, i) => Math.abs(score - matrixWanted![i]!) > 2e-5 * Math.max(1, Math.abs(matrixWanted![i]!))) === true) wrong.push(`${label}: another matrix`);
+      engine.letGo(block);
+    }
+    cases++;
+  }
+  tight.close();
+  row({ part: 'similarity: answers', cases, wrong: wrong.length, first: wrong[0] });
+  if (wrong.length > 0) throw new Error(wrong.join('; '));
+}
+
+/** A collection that may not stay: how much of the link its way takes. */
+async function streamed(): Promise<void> {
+  const what = slice(rows.f16, MOST_ROWS);
+  const queries = randomQueries(64);
+  await gpu.topK(queries, what, 'cosine', K);
+  const ms: number[] = [];
+  for (let turn = 0; turn < 3; turn++) {
+    const begunMs = performance.now();
+    await gpu.topK(queries, what, 'cosine', K);
+    ms.push(performance.now() - begunMs);
+  }
+  const { deviceUs, copyUs, kernelUs, copiedBytes } = gpu.lastTimes;
+  row({
+    part: 'similarity: streamed', rows: MOST_ROWS, queries: 64, dtype: 'f16', ms: round(median(ms), 2), deviceMs: round(deviceUs / 1e3, 2), gigabytesPerSecond: round((what.rows * what.strideBytes) / median(ms) / 1e6, 2),
+    copyShare: round(copyUs / deviceUs, 3), kernelShare: round(kernelUs / deviceUs, 3), overlap: round(Math.max(0, copyUs + kernelUs - deviceUs) / Math.min(copyUs, kernelUs), 3), copiedBytes,
+  });
+}
+
+// ---- data ---------------------------------------------------------------------------------------------------------------
+
+function randomQueries(count: number): Matrix {
+  const random = randomFrom(3);
+  return matrixOf(Float32Array.from({ length: count * DIMS }, () => 2 * random() - 1), DIMS);
+}
+
+/** The same numbers in both types, near enough: halves between 0.25 and 2 with both signs. */
+function randomRows(dtype: Exclude<RowType, 'i8'>, count: number): RowBlock {
+  let state = 7;
+  const next = (): number => (state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0);
+  if (dtype === 'f32') {
+    const values = new Float32Array(count * DIMS);
+    for (let i = 0; i < values.length; i++) values[i] = next() / 2 ** 31 - 1;
+    return rowsOf(matrixOf(values, DIMS));
+  }
+  const halves = new Uint16Array(count * DIMS);
+  for (let i = 0; i < halves.length; i++) halves[i] = 0x3400 + ((next() >>> 16) & 0x8bff);
+  return { dtype, rows: count, dims: DIMS, strideBytes: DIMS * 2, data: new Uint8Array(halves.buffer) };
+}
+
+function slice(block: RowBlock, count: number): RowBlock {
+  return { ...block, rows: count, data: block.data.subarray(0, count * block.strideBytes) };
+}
