@@ -5,7 +5,8 @@
 //   end-to-end.ts [--device gpu:0[,gpu:1…]] [--form tokens|inline] [--corpus ragged|128|512] [--job-texts 256] [--clients 3] [--in-flight 96]
 //                 [--windows 3] [--seconds 6] [--warm 5] [--settings '{"SHOAL_DEVICE_SESSIONS":"2"}'] [--total N] [--kill gpu:1] [--label text] [--small]
 //
-// --total N: not a window of time but N texts, each of which must come back: for out of memory and deaths.
+// --total N: not a window of time but N texts, each of which must come back: for out of memory and deaths. With --idle S nothing is asked for S seconds
+// then, what the device holds is noted, and the same texts come once more.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -29,7 +30,7 @@ const { values } = parseArgs({
     role: { type: 'string', default: 'main' }, url: { type: 'string', default: '' }, client: { type: 'string', default: '0' },
     form: { type: 'string', default: 'tokens' }, corpus: { type: 'string', default: 'ragged' }, label: { type: 'string', default: '' },
     'job-texts': { type: 'string' }, clients: { type: 'string' }, 'in-flight': { type: 'string' },
-    windows: { type: 'string' }, seconds: { type: 'string' }, warm: { type: 'string' }, settings: { type: 'string', default: '{}' }, total: { type: 'string' }, kill: { type: 'string' },
+    windows: { type: 'string' }, seconds: { type: 'string' }, warm: { type: 'string' }, settings: { type: 'string', default: '{}' }, total: { type: 'string' }, idle: { type: 'string' }, kill: { type: 'string' },
   },
 });
 const text = (name: keyof typeof values, normal: number | string, small = normal): string => String(values[name] ?? (isSmall ? small : normal));
@@ -90,7 +91,7 @@ async function runClient(): Promise<void> {
   const jobs = await payloads(model, reader.replyChannel, Number(values.client) + 1);
   if (values.client === '0') jobs[0]!.vectors = new Float32Array(new Uint8Array(readFileSync(join(scratch, 'reference.f32'))).buffer);
   const open = new Map<string, Payload>();
-  const limit = total === undefined ? Infinity : Math.ceil(total / clients / jobTexts);
+  let limit = total === undefined ? Infinity : Math.ceil(total / clients / jobTexts);
   let [made, texts, leastCosine, failures] = [0, 0, 1, 0];
   let arrived: string[] = [];
   let fetching: Promise<void> | undefined;
@@ -130,7 +131,8 @@ async function runClient(): Promise<void> {
     await producer.add(fresh);
   };
   process.on('message', (message) => {
-    if (message === 'go') void fill();
+    if (message === 'again') limit *= 2;
+    if (message === 'go' || message === 'again') void fill();
     else process.send?.({ texts, leastCosine, failures, open: open.size, isDone: made >= limit && open.size === 0, cpuMs: cpuMs() });
   });
   process.send?.('ready');
@@ -307,12 +309,30 @@ async function main(): Promise<void> {
         }
       }
     } while (!last.clients.every((client) => client.isDone) && performance.now() < deadlineMs);
+    const idle = values.idle === undefined ? undefined : await idleAndAgain(Number(values.idle));
     const texts = last.clients.reduce((sum, client) => sum + client.texts, 0);
     row({
       ...facts, total, texts, lost: last.clients.reduce((sum, client) => sum + client.open * jobTexts, 0), failures: last.clients.reduce((sum, client) => sum + client.failures, 0), isDone: last.clients.every((client) => client.isDone),
-      ...between(first, last), executorLosses: last.metrics.map((one) => one['executorLosses']), textsPerSecondEachHalfSecond: curve, killedAtMs, leastCosine: leastCosine(last), usedMebibytes: usedMebibytes(), idleMebibytes,
+      ...between(first, last), executorLosses: last.metrics.map((one) => one['executorLosses']), textsPerSecondEachHalfSecond: curve, killedAtMs, leastCosine: leastCosine(last), usedMebibytes: usedMebibytes(), idleMebibytes, ...idle,
     });
   }
+
+  /** After a burst: what the device holds at its end and when nothing was asked for a while, and the rate of the same burst afterwards. */
+  async function idleAndAgain(idleSeconds: number): Promise<object> {
+    const burstMebibytes = usedMebibytes();
+    await Promise.race([sleep(idleSeconds * 1000), died]);
+    const givenBackMebibytes = usedMebibytes();
+    const first = await snapshot();
+    for (const child of children) child.send('again');
+    let last = first;
+    const deadlineMs = performance.now() + 120_000;
+    do {
+      await Promise.race([sleep(250), died]);
+      last = await snapshot();
+    } while (!last.clients.every((client) => client.isDone) && performance.now() < deadlineMs);
+    return { burstMebibytes, givenBackMebibytes, again: { ...between(first, last), lost: last.clients.reduce((sum, client) => sum + client.open * jobTexts, 0), leastCosine: leastCosine(last) } };
+  }
+
   for (const child of children) child.removeAllListeners('exit').kill('SIGKILL');
   for (const worker of workers) {
     if (worker.process.exitCode !== null || worker.process.signalCode !== null) continue;
