@@ -131,23 +131,27 @@ describe.skipIf(library === undefined)('on the stand-in', () => {
 
   test('a GPU that was asked for and cannot be used is refused with the reason; auto goes on on the CPU', async () => {
     const refused = { kind: 'unfit', failure: { code: 'SETUP_FAILED', message: expect.stringContaining('device gpu:0 was asked for and cannot be used; cuda: ') } };
-    for (const [settings, reason] of [
+    const cases = [
       [{ SHOAL_CUDA_LIBRARY: '/nowhere/similarity_cuda.so' }, '"sh native/similarity/build.sh cuda" builds them where there is nvcc'],
       [{ CUDA_VISIBLE_DEVICES: '' }, 'hides every GPU from CUDA'],
       [{ SHOAL_STAND_IN_DEVICES: '0' }, 'find no device'],
       [{ SHOAL_STAND_IN_BYTES: String(700 * MEBIBYTE), SHOAL_MEMORY_FRACTION: '0.1' }, 'others use it'],
-    ] as const) {
-      const { said } = await startWorker({ SHOAL_DEVICE: 'gpu:0', ...settings });
+    ] as const;
+    const [fallen, forced, ...refusals] = await Promise.all([
+      startWorker({ SHOAL_DEVICE: 'auto', SHOAL_CUDA_LIBRARY: '/nowhere/similarity_cuda.so', SHOAL_WORKER_NAME: 'on-the-cpu' }),
+      startWorker({ SHOAL_DEVICE: 'gpu:0', SHOAL_FORCE_CPU: '1', SHOAL_WORKER_NAME: 'forced' }),
+      ...cases.map(([settings], at) => startWorker({ SHOAL_DEVICE: 'gpu:0', SHOAL_WORKER_NAME: `refused-${at}`, ...settings })),
+    ]);
+    for (const [at, { said }] of refusals.entries()) {
       expect(said).toMatchObject(refused);
-      expect(said).toMatchObject({ failure: { message: expect.stringContaining(reason) } });
+      expect(said).toMatchObject({ failure: { message: expect.stringContaining(cases[at]![1]) } });
     }
-    const { said, log } = await startWorker({ SHOAL_DEVICE: 'auto', SHOAL_CUDA_LIBRARY: '/nowhere/similarity_cuda.so', SHOAL_WORKER_NAME: 'on-the-cpu' });
+    const { said, log } = fallen;
     expect(said).toMatchObject({ kind: 'ready', device: expect.stringMatching(/^cpu:/) });
     expect(log.join('')).toContain('a GPU is not used');
-    const forced = await startWorker({ SHOAL_DEVICE: 'gpu:0', SHOAL_FORCE_CPU: '1', SHOAL_WORKER_NAME: 'forced' });
     expect(forced.said).toMatchObject({ kind: 'ready', device: expect.stringMatching(/^cpu:/) });
     expect(forced.log.join('')).toContain('SHOAL_FORCE_CPU=1');
-  });
+  }, 120_000);
 });
 
 async function fleetPids(): Promise<number[]> {
