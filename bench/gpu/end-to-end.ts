@@ -20,6 +20,7 @@ import { encodeTexts, encodeTokens, fingerprintOf, mainQueue, openResult, type E
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { JobProducer, ResultReader } from '@shoal/queue';
+import { ioThreads } from '@shoal/queue/server';
 import { startTestServer } from '@shoal/queue/testing';
 import { raggedCorpus } from '../ragged-corpus.ts';
 import { MAX_TOKENS, cacheDir, device, isSmall, median, round, row, scratch, usedMebibytes, widthOf } from './kit.ts';
@@ -30,7 +31,7 @@ const { values } = parseArgs({
     role: { type: 'string', default: 'main' }, url: { type: 'string', default: '' }, client: { type: 'string', default: '0' },
     form: { type: 'string', default: 'tokens' }, corpus: { type: 'string', default: 'ragged' }, label: { type: 'string', default: '' },
     'job-texts': { type: 'string' }, clients: { type: 'string' }, 'in-flight': { type: 'string' },
-    windows: { type: 'string' }, seconds: { type: 'string' }, warm: { type: 'string' }, settings: { type: 'string', default: '{}' }, total: { type: 'string' }, idle: { type: 'string' }, kill: { type: 'string' },
+    windows: { type: 'string' }, seconds: { type: 'string' }, warm: { type: 'string' }, settings: { type: 'string', default: '{}' }, total: { type: 'string' }, idle: { type: 'string' }, kill: { type: 'string' }, 'io-threads': { type: 'string' },
   },
 });
 const text = (name: keyof typeof values, normal: number | string, small = normal): string => String(values[name] ?? (isSmall ? small : normal));
@@ -43,6 +44,8 @@ const inFlight = number('in-flight', isInline ? 256 : 96, 8);
 const windows = number('windows', 3, 1);
 const seconds = number('seconds', 6, 2);
 const warm = number('warm', 15, 1); // shapes are met for the first time: 45 to 80 ms each
+/** Of the queue server, as the product starts it. */
+const serverThreads = number('io-threads', ioThreads(availableParallelism()));
 const total = values.total === undefined ? undefined : Number(values.total);
 const PAYLOADS = isSmall ? 4 : isInline ? 200 : 100;
 const devices = device.split(',');
@@ -242,7 +245,7 @@ function childrenOf(pid: number): number[] {
 
 async function main(): Promise<void> {
   await writeReference();
-  const server = await startTestServer({ appendFsync: 'everysec' });
+  const server = await startTestServer({ appendFsync: 'everysec', args: ['--io-threads', String(serverThreads)] });
   const idleMebibytes = usedMebibytes();
   const startedMs = performance.now();
   const workers = await Promise.all(devices.map((label, index) => startWorker(server.url, label, index)));
@@ -255,7 +258,7 @@ async function main(): Promise<void> {
   died.catch(() => undefined);
   await Promise.race([Promise.all(children.map((child) => once(child, 'message'))), died]);
   for (const child of children) child.send('go');
-  const facts = { part: 'end-to-end', label: values.label, devices, ran: workers.map((worker) => worker.facts), form, corpus: values.corpus, jobTexts, inFlightJobs: inFlight * clients, clients, settings: JSON.parse(String(values.settings)) as object, startMs };
+  const facts = { part: 'end-to-end', label: values.label, devices, ran: workers.map((worker) => worker.facts), form, corpus: values.corpus, jobTexts, inFlightJobs: inFlight * clients, clients, serverThreads, settings: JSON.parse(String(values.settings)) as object, startMs };
   const snapshot = async () => ({
     atMs: performance.now(), clients: await Promise.all(children.map(ask)), metrics: await Promise.all(workers.map(metricsOf)),
     server: processCpuMs(server.pid), claimers: workers.map((worker) => processCpuMs(worker.process.pid!)), executors: workers.map((worker) => processCpuMs(worker.executorPid)),

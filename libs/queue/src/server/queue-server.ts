@@ -5,6 +5,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
 import { ask, probe } from './socket-probe.ts';
 
@@ -106,8 +107,13 @@ export class QueueServer {
 function serverArguments({ socket, data }: QueueServerOptions): string[] {
   return [
     '--port', '0', '--unixsocket', socket, '--unixsocketperm', '700', '--daemonize', 'no', '--maxmemory-policy', 'noeviction',
-    '--appendonly', 'yes', '--appendfsync', 'everysec', '--auto-aof-rewrite-min-size', '1gb', '--save', '', '--dir', data,
+    '--appendonly', 'yes', '--appendfsync', 'everysec', '--auto-aof-rewrite-min-size', '1gb', '--save', '', '--dir', data, '--io-threads', String(ioThreads(availableParallelism())),
   ];
+}
+
+/** Threads that read and write sockets. Where a GPU fills the queue, one thread is full with copying results; where cores are few, the others need them more. */
+export function ioThreads(cores: number): number {
+  return Math.max(1, Math.min(4, Math.floor(cores / 4)));
 }
 
 async function becomesReady(socket: string, exited: Promise<string>): Promise<boolean> {
