@@ -1,5 +1,5 @@
 // The memory law on a GPU, held against the runtime's own statistics and the driver's: a process for each graph.
-//   live       the law, fitted from a few shapes (libs/worker/src/measure-arena.ts), against MaxInUse of the arena, for each of 36 other
+//   live       the law, fitted from a few shapes (libs/worker/src/measure-arena.ts), against MaxInUse of the arena, for each of 30 other
 //              shapes in a session to itself. Bar: 95 % within 10 %.
 //   footprint  one backend walks through all shapes, in ascending order and then in no order; after each step what the law predicts of
 //              the largest run so far against what nvidia-smi shows. Bar: never less, and at most 2.2 times. With one session, and with two.
@@ -24,7 +24,7 @@ const MOST_HALF = 0.6;
 const LARGE_TOKENS = isSmall ? 256 : 16_384;
 const FIT_TOKENS = isSmall ? 1024 : 16_384;
 /** Of a GPU's run; the widest and largest of plain operators in fp32 takes 16 GB. */
-const WIDTHS = isSmall ? [24, 64] : [24, 48, 96, 192, 320, 448];
+const WIDTHS = isSmall ? [24, 64] : [24, 48, 128, 320, 448];
 const TOKENS = isSmall ? [256, 1024] : [1000, 4000, 16_384, 33_000, 65_536, 131_072];
 const SHAPES: readonly RunShape[] = TOKENS.flatMap((tokens) => WIDTHS.map((width) => ({ rows: Math.max(1, Math.floor(tokens / width)), width })));
 

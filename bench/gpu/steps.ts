@@ -37,7 +37,7 @@ export const STEPS: readonly Step[] = [
   { name: 'bindings: two sessions', group: 'limits', file: '../ort-session.ts', args: ['--texts', '16384', '--budget', '65536', '--sessions', '2'], seconds: 90 },
   { name: 'out-of-memory: limit', group: 'limits', file: 'out-of-memory.ts', args: ['--binding', 'native', '--arena-mebibytes', '6000'], seconds: 30 },
   // arenas that are smaller than anybody is told: a quarter of what the largest runs need
-  { name: 'limited', group: 'limits', file: 'end-to-end.ts', args: ['--label', 'limited arena', '--total', '262144', '--idle', '30', '--settings', '{"SHOAL_ENCODER":"ort","SHOAL_FAULT_ARENA_BYTES":"400000000"}'], seconds: 90 },
+  { name: 'limited', group: 'limits', file: 'end-to-end.ts', args: ['--label', 'limited arena', '--total', '262144', '--idle', '30', '--settings', '{"SHOAL_ENCODER":"ort","SHOAL_RUNTIME_BINDING":"native","SHOAL_FAULT_ARENA_BYTES":"400000000"}'], seconds: 90 },
   { name: 'labels', group: 'limits', file: 'labels.ts', seconds: 40 },
   { name: 'out-of-memory: engine', group: 'limits', file: 'co_tenant.py', args: ['--leave-mebibytes', '12000', '--', 'out-of-memory.ts'], seconds: 60 },
   // beside somebody who leaves little: told by the driver, the worker stays within it; blind, it runs out of memory and has to learn

@@ -23,7 +23,7 @@ export async function probeArena({ dims, ...session }: NativeSessionOptions & { 
     const [graph] = await openGraphOn(addon, line, session);
     const [loadedBytes] = await addon.statistics(line, graph);
     const [ids, lengths, embeddings] = [new Int32Array(rows * width), new Int32Array(rows).fill(width), new Float32Array(rows * dims)];
-    for (let run = 0; run < runs; run++) await addon.run(line, graph, ids, lengths, embeddings, rows, width, dims, false, false, false);
+    for (let run = 0; run < runs; run++) await addon.run(line, graph, ids, lengths, embeddings, rows, width, dims, false, false);
     const [, peakBytes, heldBytes] = await addon.statistics(line, graph);
     return { rows, width, loadedBytes, peakBytes, heldBytes };
   } finally {

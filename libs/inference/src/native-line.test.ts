@@ -51,7 +51,7 @@ async function openBare(arenaBytes = 0) {
   const line = addon.line();
   const [index] = await openGraphOn(addon, line, { ...graph, provider: 'cpu', arenaBytes });
   return {
-    run: ({ rows, width }: RunShape) => addon.run(line, index, new Int32Array(rows * width).fill(7), new Int32Array(rows).fill(width), new Float32Array(rows * graph.dims), rows, width, graph.dims, false, false, false)
+    run: ({ rows, width }: RunShape) => addon.run(line, index, new Int32Array(rows * width).fill(7), new Int32Array(rows).fill(width), new Float32Array(rows * graph.dims), rows, width, graph.dims, false, false)
       .then(() => 'ran', (error: Error) => error.message),
     statistics: () => addon.statistics(line, index),
     shrink: () => addon.runPlain(line, index, 1, 8, 5, true),

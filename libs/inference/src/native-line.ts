@@ -1,6 +1,5 @@
 // A line over the addon of native/ort-session: runs wait and go on a thread of its own, whose arena can be limited, asked and
-// told to give back what it does not use. On CUDA the arena grows by what is asked for, not by doubling, fp32 is fp32, and the
-// slots' memory is locked, so that copies go straight. A run that finds no room is tried once more after giving back: the arena
+// told to give back what it does not use. On CUDA the arena grows by what is asked for, not by doubling, and fp32 is fp32. A run that finds no room is tried once more after giving back: the arena
 // keeps regions of the sizes that were asked for before, and what lies free in them fits nothing larger.
 
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
@@ -67,7 +66,7 @@ async function openTrue(addon: NativeOrt, line: AddonLine, options: LineOptions)
 
 /** Of two short rows under the runtime's profiler, which costs nothing afterwards. */
 export async function firstNodes(addon: NativeOrt, line: AddonLine, graph: number, dims: number): Promise<readonly TracedNode[]> {
-  await addon.run(line, graph, new Int32Array(16).fill(1), Int32Array.of(8, 5), new Float32Array(2 * dims), 2, 8, dims, false, false, false);
+  await addon.run(line, graph, new Int32Array(16).fill(1), Int32Array.of(8, 5), new Float32Array(2 * dims), 2, 8, dims, false, false);
   return readTrace(await readFile(await addon.endTrace(line, graph), 'utf8'));
 }
 
@@ -91,6 +90,8 @@ function useOf([inUse, mostInUse, held]: ArenaFigures): ArenaUse {
 
 class NativeLine implements OrtLine {
   pending = 0;
+  /** Runs, with their second tries, and givings back: the line is closed behind the last. */
+  private readonly open = new Set<Promise<unknown>>();
   private readonly addon: NativeOrt;
   private readonly line: AddonLine;
   private readonly options: LineOptions;
@@ -106,15 +107,9 @@ class NativeLine implements OrtLine {
     this.use = use;
   }
 
-  async run(request: RunRequest): Promise<RunAnswer> {
+  run(request: RunRequest): Promise<RunAnswer> {
     this.pending++;
-    try {
-      const first = await this.attempt(request, request.isUrgent);
-      const canRetry = !first.ok && classifyRunFailure(first.message) === 'out-of-vram' && (await this.shrink());
-      return canRetry ? await this.attempt(request, true) : first; // its turn was before all that wait
-    } finally {
-      this.pending--;
-    }
+    return this.tracked(this.tryTwice(request)).finally(() => this.pending--);
   }
 
   runningMs(): number {
@@ -131,11 +126,7 @@ class NativeLine implements OrtLine {
   }
 
   async shrink(): Promise<boolean> {
-    this.use = useOf(await this.addon.statistics(this.line, 0));
-    if (this.use.held - this.use.inUse < WORTH_GIVING_BACK_BYTES) return false;
-    const heldBefore = this.use.held;
-    await this.canRunShort(1, 0, true);
-    return this.use.held < heldBefore;
+    return this.stopped === undefined && this.tracked(this.giveBack());
   }
 
   cancel(): boolean {
@@ -149,10 +140,30 @@ class NativeLine implements OrtLine {
   }
 
   private async close(): Promise<void> {
+    while (this.open.size > 0) await Promise.allSettled(this.open);
     for (const slot of this.options.slots) {
       if (pinnedSlots.delete(slot)) for (const buffer of [slot.ids, slot.lengths, slot.embeddings]) void this.addon.pin(this.line, new Int32Array(buffer), false);
     }
     await this.addon.close(this.line); // served after everything before it
+  }
+
+  private tracked<T>(work: Promise<T>): Promise<T> {
+    this.open.add(work);
+    return work.finally(() => this.open.delete(work));
+  }
+
+  private async tryTwice(request: RunRequest): Promise<RunAnswer> {
+    const first = await this.attempt(request, request.isUrgent);
+    const canRetry = !first.ok && classifyRunFailure(first.message) === 'out-of-vram' && (await this.giveBack());
+    return canRetry ? await this.attempt(request, true) : first; // its turn was before all that wait
+  }
+
+  private async giveBack(): Promise<boolean> {
+    this.use = useOf(await this.addon.statistics(this.line, 0));
+    if (this.use.held - this.use.inUse < WORTH_GIVING_BACK_BYTES) return false;
+    const heldBefore = this.use.held;
+    await this.canRunShort(1, 0, true);
+    return this.use.held < heldBefore;
   }
 
   private async attempt({ slot, rows, width, isExact }: RunRequest, isUrgent: boolean): Promise<RunAnswer> {
@@ -161,10 +172,10 @@ class NativeLine implements OrtLine {
     try {
       const graph = isExact ? await this.openExact() : 0;
       const [runMs, ...figures] = await this.addon.run(
-        this.line, graph, new Int32Array(shared.ids), new Int32Array(shared.lengths), new Float32Array(shared.embeddings), rows, width, dims, pinnedSlots.has(shared), isUrgent, false,
+        this.line, graph, new Int32Array(shared.ids), new Int32Array(shared.lengths), new Float32Array(shared.embeddings), rows, width, dims, isUrgent, false,
       );
       if (!isExact) this.use = useOf(figures);
-      if (this.holdsTooMuch()) void this.shrink();
+      if (this.holdsTooMuch()) void this.tracked(this.giveBack()).catch(() => undefined);
       return this.options.provider === 'cpu' ? { ok: true, runMs, memory: this.processMemory() } : { ok: true, runMs, ...(!isExact && { arena: this.use }) };
     } catch (error) {
       return { ok: false, message: firstLine(error) };

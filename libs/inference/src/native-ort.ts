@@ -21,7 +21,7 @@ export interface NativeOrt {
   /** `trace`: prefix of the file with the runtime's trace, or ''. `providerOptions`: key, value, key, value … of CUDA. `cpuArenaBytes`: 0 for no limit. `ownsStream`: what is replayed needs it. */
   open(line: NativeLine, path: string, isCuda: boolean, threads: number, trace: string, providerOptions: readonly string[], cpuArenaBytes: number, ownsStream: boolean): Promise<readonly [graph: number]>;
   /** `isReplayed`: what the device is given to do was recorded, see session.h; for a graph that was opened with enable_cuda_graph. */
-  run(line: NativeLine, graph: number, ids: Int32Array, lengths: Int32Array, embeddings: Float32Array, rows: number, width: number, dims: number, isPinned: boolean, isUrgent: boolean, isReplayed: boolean): Promise<readonly [runMs: number, ...ArenaFigures]>;
+  run(line: NativeLine, graph: number, ids: Int32Array, lengths: Int32Array, embeddings: Float32Array, rows: number, width: number, dims: number, isUrgent: boolean, isReplayed: boolean): Promise<readonly [runMs: number, ...ArenaFigures]>;
   /** Rows that are all of one id, before all that waits; what comes out is thrown away. `shrinks`: afterwards the arena gives back what no tensor lies in. */
   runPlain(line: NativeLine, graph: number, rows: number, width: number, id: number, shrinks: boolean): Promise<ArenaFigures>;
   statistics(line: NativeLine, graph: number): Promise<ArenaFigures>;

@@ -33,7 +33,7 @@ export interface OrtBackendOptions {
   readonly binding?: 'auto' | Binding | undefined;
   /** Most that the arenas of all sessions may hold; the native binding's alone. Default: what the device has. */
   readonly arenaBytes?: number | undefined;
-  /** Whether slots are locked for CUDA. Default true; the native binding's alone. */
+  /** Whether slots are locked for CUDA. Default false; the native binding's alone. */
   readonly pinsSlots?: boolean;
   /** Threads of one run. */
   readonly threads: number;
@@ -101,7 +101,7 @@ export class OrtBackend implements InferenceBackend {
       lengths: new SharedArrayBuffer(slotRows * 4),
       embeddings: new SharedArrayBuffer(slotRows * dims * 4),
     }));
-    const line: LineOptions = { graphPath, exactGraphPath, provider, threads, dims, slots, arenaBytes: options.arenaBytes && options.arenaBytes / sessions, pinsSlots: options.pinsSlots ?? true };
+    const line: LineOptions = { graphPath, exactGraphPath, provider, threads, dims, slots, arenaBytes: options.arenaBytes && options.arenaBytes / sessions, pinsSlots: options.pinsSlots ?? false };
     const opened = await Promise.allSettled(Array.from({ length: sessions }, () => LINES[binding](line)));
     const open = opened.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
     const failure = opened.find((one) => one.status === 'rejected');
@@ -204,10 +204,10 @@ export class OrtBackend implements InferenceBackend {
 
 const LINES: Readonly<Record<Binding, (options: LineOptions) => Promise<OrtLine>>> = { native: openNativeLine, stock: openThreadLine };
 
-/** WebGPU was not measured with ours. */
+/** By itself ours serves the CPU alone: on CUDA it has yet to be measured, WebGPU it does not open. */
 function chosenBinding({ binding = 'auto', provider = 'cpu' }: OrtBackendOptions): Binding {
   if (binding !== 'auto') return provider === 'webgpu' ? 'stock' : binding;
-  return provider !== 'webgpu' && nativeOrt() !== undefined ? 'native' : 'stock';
+  return provider === 'cpu' && nativeOrt() !== undefined ? 'native' : 'stock';
 }
 
 function refused(graphPath: string, reason: unknown): ShoalError {

@@ -62,6 +62,7 @@ class Line {
     if (asked_++ == 0) napi_ref_threadsafe_function(env_, settled_);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
+      if (is_over_) return refuse(job);
       (job->is_urgent ? urgent_ : waiting_).push_back(job);
     }
     wake_.notify_one();
@@ -121,6 +122,22 @@ class Line {
       napi_call_threadsafe_function(settled_, job, napi_tsfn_blocking);
     }
     graphs.clear();
+    refuse_rest();
+  }
+
+  /** What was asked after the end. */
+  void refuse_rest() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_over_ = true;
+    for (std::deque<Job *> *queue : {&urgent_, &waiting_}) {
+      for (Job *job : *queue) refuse(job);
+      queue->clear();
+    }
+  }
+
+  void refuse(Job *job) {
+    job->failure = "this line is closed";
+    napi_call_threadsafe_function(settled_, job, napi_tsfn_blocking);
   }
 
   Job *next() {
@@ -158,7 +175,7 @@ class Line {
   std::deque<Job *> urgent_, waiting_;
   Graph *current_ = nullptr;
   Clock::time_point began_;
-  bool is_ending_ = false;
+  bool is_ending_ = false, is_over_ = false;
   std::thread thread_;
 };
 
@@ -327,7 +344,7 @@ napi_value open(napi_env env, napi_callback_info info) {
   });
 }
 
-/** run(line, graph, ids, lengths, embeddings, rows, width, dims, isPinned, isUrgent, isReplayed): [milliseconds, in use, most in use, held, limit] */
+/** run(line, graph, ids, lengths, embeddings, rows, width, dims, isUrgent, isReplayed): [milliseconds, in use, most in use, held, limit] */
 napi_value run(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto line = call.line(0);
@@ -340,8 +357,7 @@ napi_value run(napi_env env, napi_callback_info info) {
   batch.rows = static_cast<int64_t>(call.number(5));
   batch.width = static_cast<int64_t>(call.number(6));
   batch.dims = static_cast<int64_t>(call.number(7));
-  batch.is_pinned = call.truth(8);
-  const bool is_urgent = call.truth(9), is_replayed = call.truth(10);
+  const bool is_urgent = call.truth(8), is_replayed = call.truth(9);
   if (!call.is_bad && (ids < static_cast<size_t>(batch.rows * batch.width) || lengths < static_cast<size_t>(batch.rows) || embeddings < static_cast<size_t>(batch.rows * batch.dims))) {
     return napi_throw_range_error(env, nullptr, "the batch is larger than its buffers"), nullptr;
   }
@@ -367,12 +383,12 @@ napi_value run_plain(napi_env env, napi_callback_info info) {
   }, true);
 }
 
-/** statistics(line, graph): [in use, most in use, held, limit] */
+/** statistics(line, graph): [in use, most in use, held, limit], before all that waits */
 napi_value statistics(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto line = call.line(0);
   const size_t index = static_cast<size_t>(call.number(1));
-  return call.promise(line, [line = line.get(), index](Job &job) { tell_statistics(job, graph_of(*line, index)); });
+  return call.promise(line, [line = line.get(), index](Job &job) { tell_statistics(job, graph_of(*line, index)); }, true);
 }
 
 /** endTrace(line, graph): path of the trace */
@@ -383,7 +399,7 @@ napi_value end_trace(napi_env env, napi_callback_info info) {
   return call.promise(line, [line = line.get(), index](Job &job) { job.text = graph_of(*line, index).end_trace(); });
 }
 
-/** close(line): after everything that was asked before, its graphs and its thread are gone; nothing may be asked of it any more */
+/** close(line): after everything that was asked before, its graphs and its thread are gone; what is asked later is refused */
 napi_value close(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto line = call.line(0);

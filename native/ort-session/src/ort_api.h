@@ -30,8 +30,7 @@ struct OrtApiBase {
 
 enum ElementType { kFloat = 1, kInt32 = 6 };
 enum AllocatorType { kDeviceAllocator = 0, kArenaAllocator = 1 };
-/** Of memory that the host can read: kMemoryHost; of the device itself: kMemoryDefault. */
-enum MemoryType { kMemoryHost = -1, kMemoryDefault = 0 };
+enum { kMemoryDefault = 0 };
 enum { kOptimizeAll = 99, kLogFatal = 4 };
 
 // slot, result, name, arguments

@@ -36,7 +36,7 @@ struct Owned {
   operator T *() const { return value; }
 };
 
-void describe_memory(Owned<OrtMemoryInfo> &info, const char *name, AllocatorType type, MemoryType memory) { check(api.CreateMemoryInfo(name, type, 0, memory, &info.value)); }
+void describe_memory(Owned<OrtMemoryInfo> &info, const char *name, AllocatorType type) { check(api.CreateMemoryInfo(name, type, 0, kMemoryDefault, &info.value)); }
 
 /** The arena that graphs with a limit share. Registered again when another limit is asked for: graphs that are open keep theirs. */
 void register_cpu_arena(uint64_t bytes) {
@@ -44,7 +44,7 @@ void register_cpu_arena(uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(loading);
   if (registered == bytes) return;
   Owned<OrtMemoryInfo> info(api.ReleaseMemoryInfo);
-  describe_memory(info, "Cpu", kArenaAllocator, kMemoryDefault);
+  describe_memory(info, "Cpu", kArenaAllocator);
   if (registered != 0) check(api.UnregisterAllocator(env, info));
   const char *keys[] = {"max_mem", "arena_extend_strategy"};
   const size_t values[] = {static_cast<size_t>(bytes), 1 /* as requested */};
@@ -130,7 +130,7 @@ struct Recorded {
 }  // namespace
 
 struct Graph::State {
-  Owned<OrtMemoryInfo> host{api.ReleaseMemoryInfo}, pinned{api.ReleaseMemoryInfo}, device{api.ReleaseMemoryInfo};
+  Owned<OrtMemoryInfo> host{api.ReleaseMemoryInfo}, device{api.ReleaseMemoryInfo};
   Owned<OrtSession> session{api.ReleaseSession};
   Owned<OrtAllocator> arena{api.ReleaseAllocator};
   const char *shrinkage;
@@ -189,13 +189,8 @@ Graph::Graph(const GraphOptions &options) : state_(new State) {
     check(api.SessionOptionsAppendExecutionProvider_CUDA_V2(so, cuda));
   }
   check(api.CreateSession(env, options.path.c_str(), so, &state_->session.value));
-  describe_memory(state_->host, "Cpu", kDeviceAllocator, kMemoryDefault);
-  if (options.is_cuda) {
-    describe_memory(state_->pinned, "CudaPinned", kDeviceAllocator, kMemoryHost);
-    describe_memory(state_->device, "Cuda", kArenaAllocator, kMemoryDefault);
-  } else {
-    describe_memory(state_->device, "Cpu", kArenaAllocator, kMemoryDefault);
-  }
+  describe_memory(state_->host, "Cpu", kDeviceAllocator);
+  describe_memory(state_->device, options.is_cuda ? "Cuda" : "Cpu", kArenaAllocator);
   state_->shrinkage = options.is_cuda ? "gpu:0" : "cpu:0";
   check(api.CreateAllocator(state_->session, state_->device, &state_->arena.value));
 }
@@ -219,7 +214,8 @@ void wrap(Owned<OrtValue> &value, const OrtMemoryInfo *memory, void *data, Eleme
 }  // namespace
 
 void Graph::run(const Batch &batch) {
-  const OrtMemoryInfo *memory = batch.is_pinned ? state_->pinned : state_->host;
+  // as memory of the host even where it is locked: what is called "CudaPinned" counts as the device's, kernels work on it in place, and the copy out of it is refused (1.30, H200)
+  const OrtMemoryInfo *memory = state_->host;
   Owned<OrtValue> ids(api.ReleaseValue), lengths(api.ReleaseValue), embeddings(api.ReleaseValue);
   wrap(ids, memory, batch.ids, kInt32, {batch.rows, batch.width});
   wrap(lengths, memory, batch.lengths, kInt32, {batch.rows});

@@ -42,8 +42,6 @@ struct Batch {
   int32_t *ids, *lengths;
   float *embeddings;
   int64_t rows, width, dims;
-  /** The memory of all three was registered with pin(). */
-  bool is_pinned = false;
 };
 
 class Graph {
