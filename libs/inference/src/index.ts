@@ -1,6 +1,6 @@
 export { EncoderBackend, type EncoderBackendOptions } from './encoder-backend.ts';
 export { ENCODER_LIBRARIES, nativeEncoderProblem } from './encoder-addon.ts';
-export { OrtBackend, type OrtBackendOptions } from './ort-backend.ts';
+export { OrtBackend, bindingFor, type OrtBackendOptions } from './ort-backend.ts';
 export { probeArena, type ArenaPoint } from './arena-probe.ts';
 export { openGraphOn } from './native-line.ts';
 export { nativeOrt, nativeOrtProblem } from './native-ort.ts';

@@ -93,7 +93,7 @@ export class OrtBackend implements InferenceBackend {
 
   /** Opens the graph once for each session. Throws INFERENCE_FAILED when the runtime refuses it, or does not run it where it was told to. */
   static async open(options: OrtBackendOptions): Promise<OrtBackend> {
-    const binding = chosenBinding(options);
+    const binding = bindingFor(options);
     prepareEnvironment(binding);
     const { graphPath, exactGraphPath, provider = 'cpu', sessions = 1, threads, dims, slotRows, slotTokens } = options;
     const slots = Array.from({ length: sessions + SPARE_SLOTS }, (): SharedSlot => ({
@@ -204,8 +204,8 @@ export class OrtBackend implements InferenceBackend {
 
 const LINES: Readonly<Record<Binding, (options: LineOptions) => Promise<OrtLine>>> = { native: openNativeLine, stock: openThreadLine };
 
-/** By itself ours serves the CPU alone: on CUDA it has yet to be measured, WebGPU it does not open. */
-function chosenBinding({ binding = 'auto', provider = 'cpu' }: OrtBackendOptions): Binding {
+/** What carries it. By itself ours serves the CPU alone: on CUDA it has yet to be measured, WebGPU it does not open. */
+export function bindingFor({ binding = 'auto', provider = 'cpu' }: Pick<OrtBackendOptions, 'binding' | 'provider'>): Binding {
   if (binding !== 'auto') return provider === 'webgpu' ? 'stock' : binding;
   return provider === 'cpu' && nativeOrt() !== undefined ? 'native' : 'stock';
 }

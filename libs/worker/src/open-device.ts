@@ -4,9 +4,9 @@
 
 import { access } from 'node:fs/promises';
 import type { InferenceBackend, Logger, Precision, Settings } from '@shoal/core';
-import { OrtBackend, cudaProviderProblem, type OrtBackendOptions, type Provider } from '@shoal/inference';
+import { OrtBackend, bindingFor, cudaProviderProblem, type OrtBackendOptions, type Provider } from '@shoal/inference';
 import { openGraph, type GraphKind, type StoredModel } from '@shoal/models';
-import { openCanary, type CanaryOptions } from './canary.ts';
+import { openCanary, type Canary, type CanaryOptions } from './canary.ts';
 import { linkKeptProvider } from './cuda-provider.ts';
 import { Refused, indexOf, noDevice, refusalOf, tellForcedCpu, tellRefusals, type Refusal } from './device-refusals.ts';
 import { nvidiaDevice } from './nvidia-device.ts';
@@ -125,7 +125,7 @@ type Place = Pick<OrtBackendOptions, 'provider' | 'device' | 'deviceKind' | 'rea
 async function firstPrecise(options: DeviceOptions, kinds: Kinds, place: Place): Promise<InferenceBackend> {
   const { model, precision, log } = options;
   const canary = await openCanary(options);
-  if (model.graphKind === 'imported') return accepted(await openIn(options, model.precision, 'imported', kinds, place), canary, LEAST_COSINE_CHOSEN, log);
+  if (model.graphKind === 'imported') return openProven(options, { precision: model.precision, kind: 'imported', kinds, place, canary, least: LEAST_COSINE_CHOSEN });
   const chosen = precision === 'auto' ? undefined : precision;
   const wanted: readonly Precision[] = chosen === undefined ? ['fp16', 'fp32'] : [chosen];
   for (const [attempt, tried] of wanted.entries()) {
@@ -133,7 +133,7 @@ async function firstPrecise(options: DeviceOptions, kinds: Kinds, place: Place):
     if (kind === undefined) throw new Refused(`${String(place.provider)} has no graph in ${tried}`);
     const isLast = attempt === wanted.length - 1;
     try {
-      return await accepted(await openIn(options, tried, kind, kinds, place), canary, chosen === undefined ? LEAST_COSINE : LEAST_COSINE_CHOSEN, log);
+      return await openProven(options, { precision: tried, kind, kinds, place, canary, least: chosen === undefined ? LEAST_COSINE : LEAST_COSINE_CHOSEN });
     } catch (error) {
       if (isLast) throw error;
       log.warn({ device: place.device, precision: tried, reason: error instanceof Error ? error.message : String(error) }, 'precision refused, trying the next');
@@ -142,7 +142,29 @@ async function firstPrecise(options: DeviceOptions, kinds: Kinds, place: Place):
   throw new Refused('no precision was left to try');
 }
 
-async function openIn({ model, slots, cacheDir, sessions, binding, environment }: DeviceOptions, precision: Precision, kind: StoredModel['graphKind'], kinds: Kinds, place: Place): Promise<OrtBackend> {
+interface Attempt {
+  readonly precision: Precision;
+  readonly kind: StoredModel['graphKind'];
+  readonly kinds: Kinds;
+  readonly place: Place;
+  readonly canary: Canary;
+  readonly least: number;
+}
+
+/** Through our own binding where it serves by itself; where that does not open, or gives other vectors, through the package's, and says so. */
+async function openProven(options: DeviceOptions, attempt: Attempt): Promise<OrtBackend> {
+  const { binding = 'auto', log } = options;
+  const openWith = async (chosen: typeof binding): Promise<OrtBackend> => accepted(await openIn({ ...options, binding: chosen }, attempt), attempt.canary, attempt.least, log);
+  if (binding !== 'auto' || bindingFor(attempt.place) === 'stock') return openWith(binding);
+  try {
+    return await openWith('native');
+  } catch (error) {
+    log.warn({ device: attempt.place.device, reason: error instanceof Error ? error.message : String(error) }, 'the native binding of the runtime is refused, going on with the package’s own');
+    return openWith('stock');
+  }
+}
+
+async function openIn({ model, slots, cacheDir, sessions, binding, environment }: DeviceOptions, { precision, kind, kinds, place }: Attempt): Promise<OrtBackend> {
   const graphPath = await openGraph(model, { cacheDir, kind });
   const exactGraphPath = precision === 'fp32' || kind === 'imported' || kinds.fp32 === undefined ? undefined : await openGraph(model, { cacheDir, kind: kinds.fp32 });
   return OrtBackend.open({ ...slots, ...place, binding, arenaBytes: faultyArenaBytes(environment), threads: 1, precision, graphPath, exactGraphPath, ...(sessions !== undefined && { sessions }) });
