@@ -203,10 +203,9 @@ describe('a row that does not fit alone', () => {
 });
 
 test('rows that ask for too much cost the others nothing: beside runs that go well, neither the budget nor the process is doubted', async () => {
-  const isPoison = (ids: readonly number[]): boolean => ids.length === 40;
   const budget = createBudget({ maxPaddedTokens: 2_560, maxRows: 64, maxTokens: 64, kneeTokens: 2_560, memory: { law: { loadedBytes: 1e6, floorBytes: 0, slackBytes: 0, arena: 'exact', perToken: [{ width: 8, bytes: 1_000 }] }, source: 'fitted' }, totalBytes: 1e9 });
   const before = budget.rowsAt(40);
-  const bench = setup({ newBudget: () => budget, prepare: (backend) => backend.runsOutOfVramWhen(({ ids }) => (ids.some(isPoison) ? 'too-large' : 'fits')) });
+  const bench = setup({ newBudget: () => budget, prepare: (backend) => backend.runsOutOfVramWhen(({ ids }) => (ids.some((row) => row.length === 40) ? 'too-large' : 'fits')) });
   const jobs = Array.from({ length: 64 }, (_, i) => orderOf(`job-${i}`, [textOf(i === 3 || i === 4 ? 40 : 39, i)]));
   bench.run(jobs);
   await bench.untilOutcomes(jobs.length);
