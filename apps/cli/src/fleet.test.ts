@@ -6,6 +6,9 @@ import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { describe as describeFleet, warningsOf } from './commands/fleet.ts';
 import { Sandbox } from './testing/shoal-process.ts';
 
+const SIMILARITY = {
+  host: { residents: 3, bytes: 1.5e9, budgetBytes: 8e9, evictions: 0 }, gpu: { residents: 2, bytes: 1e9, budgetBytes: 4e9, evictions: 7 }, calls: { cpu: 10, gpu: 90 }, fallbacks: 1, isGpuLost: true, predictionError: 0.12,
+};
 const FACTS: WorkerFacts = {
   device: 'cuda:0', precision: 'fp16', model: 'x@1', host: 'h', pid: 7, lanes: ['main'], isDrained: false, claims: 12, poolTokens: 24_000, tokensPerJob: 640,
   rates: { short: 8_123_456, long: 1_000_000 }, mix: { short: 1 }, budget: { maxPaddedTokens: 65_536, limitedBy: 'knee', source: 'stored' }, memoryBytes: 2_100_000_000,
@@ -72,10 +75,13 @@ describe('the command', () => {
   }, 180_000);
 
   test('knows the queue of similarity jobs by its name', async () => {
-    const presence = await WorkerPresence.connect({ redisUrl: server.url, prefix: '{shoal}', queue: SIMILARITY_QUEUE, lanes: [SIMILARITY_QUEUE], workerId: 'simd-1', facts: () => ({ ...FACTS, device: 'cpu:avx512', model: 'similarity' }), log: new RecordingLogger() });
+    const presence = await WorkerPresence.connect({ redisUrl: server.url, prefix: '{shoal}', queue: SIMILARITY_QUEUE, lanes: [SIMILARITY_QUEUE], workerId: 'simd-1', facts: () => ({ ...FACTS, device: 'cpu:avx512', model: 'similarity', similarity: SIMILARITY }), log: new RecordingLogger() });
     await presence.start();
     await server.command('RPUSH', `{shoal}:${SIMILARITY_QUEUE}:wait`, 'a');
-    expect((await run('status', '--queue', 'similarity')).stdout).toMatch(/^similarity +1 .*^simd-1 +cpu:avx512 .*claiming/ms);
+    const shown = (await run('status', '--queue', 'similarity')).stdout;
+    expect(shown).toMatch(/^similarity +1 .*^simd-1 +cpu:avx512 .*claiming/ms);
+    expect(shown).toMatch(/^simd-1 +3 +1.50 GB +8.00 GB +0 +2 +1.00 GB +4.00 GB +7 +90 \/ 10, GPU LOST +12 %$/m);
+    expect(shown).toContain('! simd-1: its GPU failed');
     expect(await run('drain', 'simd', '--queue', 'similarity', '--json')).toMatchObject({ code: 0, stdout: '{"workers":["simd-1"]}\n' });
     expect((await run('status', '--queue', 'similarity')).stdout).toContain('! drained: simd-1');
     await presence.stop();

@@ -265,10 +265,10 @@ function addDoctor(program: Command, terminal: Terminal, version: string): void 
 function addTune(program: Command, terminal: Terminal): void {
   const command = program.command('tune')
     .summary('measure this device with one model, in under two minutes')
-    .description('Measures how much memory runs of a model need on a device and which token budget gives most texts per second, prints both beside the preset, and keeps them: workers use them from their next start. Nothing else should run on the device meanwhile.')
+    .description('Measures how much memory runs of a model need on a device and which token budget gives most texts per second, prints both beside the preset, and keeps them: workers use them from their next start. With --kind similarity: from which sizes on the GPU is faster than the CPU at comparing. Nothing else should run on the device meanwhile.')
     .option('--json', 'report as JSON')
     .option('-q, --quiet', 'no progress and no notes; errors only');
-  addSettings(command, ['device', 'model', 'maxTokens', 'threads', 'maxRows', 'poolTokens', 'cacheDir']);
+  addSettings(command, ['kind', 'device', 'model', 'maxTokens', 'threads', 'maxRows', 'poolTokens', 'cacheDir', 'kernels', 'cudaLibrary']);
   command.action(async (flags: TuneFlags) => (await import('./commands/tune.ts')).tune(terminal, flags));
 }
 
@@ -326,6 +326,9 @@ export const SETTING_FLAGS = {
   cacheDir: ['folder', 'models, kept vectors and the private queue server'],
   collectionsDir: ['folder', 'collections of vectors'],
   kernels: ['set', 'auto, plain, or an instruction set: what computes similarity'],
+  smallOnCpu: ['choice', 'auto or never: what a similarity worker on a GPU compares on its CPU'],
+  cudaLibrary: ['file', 'the CUDA kernels for similarity'],
+  gpuRetryMs: ['ms', 'after which a similarity worker’s GPU that failed is tried again'],
   threads: ['n', 'threads of a run on the CPU; 0: one per core'],
   tokenizerThreads: ['n', 'threads that tokenize jobs which came as text'],
   maxTokens: ['n', 'longest row in tokens; longer texts are truncated'],
@@ -366,7 +369,7 @@ export const SETTING_FLAGS = {
 const CONNECTION = ['redisUrl', 'unsafeServer', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
 const HTTP = ['httpHost', 'httpPort', 'requestTimeoutMs', 'maxOpenRequests', 'maxQueuedRows', 'maxQueuedBytes', 'maxTenantShare'] as const;
 const DASHBOARD = ['dashboardHost', 'dashboardPort'] as const;
-const WORKER = ['metricsHost', 'metricsPort', 'precision', 'deviceSessions', 'workerName', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'windowRows', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'maxMemoryShare', 'maxUnreadShare', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'claimTimeoutMs', 'janitorEveryMs', 'drainTimeoutMs'] as const;
+const WORKER = ['smallOnCpu', 'cudaLibrary', 'gpuRetryMs', 'metricsHost', 'metricsPort', 'precision', 'deviceSessions', 'workerName', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'windowRows', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'maxMemoryShare', 'maxUnreadShare', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'claimTimeoutMs', 'janitorEveryMs', 'drainTimeoutMs'] as const;
 
 function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
   for (const key of keys) {

@@ -12,7 +12,7 @@ interface Addresses {
   readonly http: string;
   readonly dashboard: string;
   readonly redisUrl: string;
-  readonly pids: Readonly<Record<'http' | 'dashboard' | 'similarity', number>> & { readonly workers: readonly number[] };
+  readonly pids: Readonly<Record<'http' | 'dashboard', number>> & Readonly<Record<'workers' | 'similarity', readonly number[]>>;
 }
 
 let sandbox: Sandbox;
@@ -80,7 +80,7 @@ test('up: the openai client gets a vector, the dashboard shows its job, metrics 
 
 test('up: whatever is killed comes back at the same address', async () => {
   const { one, at } = await startAll({ SHOAL_REDIS_URL: server.url });
-  for (const pid of [at.pids.http, ...at.pids.workers, at.pids.dashboard, at.pids.similarity]) process.kill(pid, 'SIGKILL');
+  for (const pid of [at.pids.http, ...at.pids.workers, at.pids.dashboard, ...at.pids.similarity]) process.kill(pid, 'SIGKILL');
   await expect.poll(() => one.stderr().match(/is up again/g)?.length, { timeout: 20_000 }).toBe(4);
   expect(at.redisUrl).toBe(server.url);
   expect(await dimensionsOf(at.http)).toBe(32);

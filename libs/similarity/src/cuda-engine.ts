@@ -129,7 +129,7 @@ export class CudaEngine implements Engine {
     const values = unshared(queries.values);
     const scoresOf = async (on: Uploaded, count: number): Promise<Float32Array> => {
       const scores = new Float32Array(queries.rows * count);
-      await this.#withinMemory(on, scores.byteLength + values.byteLength + LEAST_WORK_BYTES, signal, (workBytes, stop) => this.#addon.cudaMatrix(on.handle, values, queries.rows, METRICS.indexOf(metric), scores, workBytes, this.#times, stop));
+      await this.#withinMemory(on, this.workBytes, signal, (workBytes, stop) => this.#addon.cudaMatrix(on.handle, values, queries.rows, METRICS.indexOf(metric), scores, workBytes, this.#times, stop));
       return scores;
     };
     const held = await this.#held(rows, signal);
@@ -147,7 +147,7 @@ export class CudaEngine implements Engine {
     const scoresOf = async (on: Uploaded, from: Uint32Array, chosen: Uint32Array): Promise<Float64Array> => {
       const scores = new Float64Array(chosen.length);
       if (chosen.length === 0) return scores;
-      await this.#withinMemory(on, 12 * chosen.length + values.byteLength + LEAST_WORK_BYTES, signal, (workBytes, stop) => this.#addon.cudaRescore(on.handle, values, queries.rows, METRICS.indexOf(metric), from, chosen, scores, workBytes, this.#times, stop));
+      await this.#withinMemory(on, this.workBytes, signal, (workBytes, stop) => this.#addon.cudaRescore(on.handle, values, queries.rows, METRICS.indexOf(metric), from, chosen, scores, workBytes, this.#times, stop));
       return scores;
     };
     const held = await this.#held(rows, signal);
@@ -171,7 +171,7 @@ export class CudaEngine implements Engine {
     const seeds = activation.slice(); // what a call that ran out of memory has left there means nothing
     const held = (await this.#held(graph, signal)) ?? (await this.#withRoom(() => this.#uploadGraph(graph, signal)));
     try {
-      await this.#withinMemory(held, 3 * activation.byteLength + LEAST_WORK_BYTES, signal, (workBytes, stop) => {
+      await this.#withinMemory(held, this.workBytes, signal, (workBytes, stop) => {
         activation.set(seeds);
         return this.#addon.cudaSpread(held.handle, lanes, steps, decay, threshold, activation, workBytes, this.#times, stop);
       });

@@ -1,7 +1,7 @@
 // `shoal fleet`: who serves a model, how full its lanes are, what stands in the way; and workers told to claim nothing or to
 // go on. Everything goes through the queue server, so it works from any machine that reaches it.
 
-import { LENGTH_CLASSES, mainQueue, type ByLength, type Settings } from '@shoal/core';
+import { LENGTH_CLASSES, mainQueue, type ByLength, type LedgerFacts, type Settings, type SimilarityFacts } from '@shoal/core';
 import { Fleet, type FleetView, type LiveWorker } from '@shoal/queue';
 import { withServer } from '../session.ts';
 import { settingsOf } from '../settings.ts';
@@ -69,6 +69,7 @@ export function warningsOf({ lanes: { main, cpu }, workers, isAllDrained }: Flee
     ...(main.waiting > 0 && serving('main').length === 0 ? [`the main lane has ${jobs(main.waiting)} and no worker serves it`] : []),
     ...(isAllDrained ? ['all workers are drained, those that start later too; shoal fleet resume all'] : []),
     ...(!isAllDrained && drained.length > 0 ? [`drained: ${drained.map(({ workerId }) => workerId).join(', ')}`] : []),
+    ...workers.flatMap(({ workerId, facts }) => (facts?.similarity?.isGpuLost === true ? [`${workerId}: its GPU failed, everything runs on its CPU; the GPU is tried again now and then`] : [])),
     ...(lost > 0 ? [`${jobs(lost)} handed over without a child in the CPU lane; if this stays so, shoal queue repair brings them back`] : []),
   ];
 }
@@ -86,11 +87,22 @@ export function describe({ lanes, workers }: FleetView): string {
     byLength(facts?.rates), facts?.budget === undefined ? '-' : `${short(facts.budget.maxPaddedTokens)} by ${facts.budget.limitedBy}`, bytes(facts?.memoryBytes),
   ]);
   const takers = workers.flatMap(({ workerId, facts }) => (facts?.mainLane === undefined ? [] : [[workerId, facts.mainLane.reason, byLength(facts.mainLane.breakEven)]]));
+  const comparers = workers.flatMap(({ workerId, facts }) => (facts?.similarity === undefined ? [] : [[workerId, ...ledgerCells(facts.similarity.host), ...ledgerCells(facts.similarity.gpu), ...callCells(facts.similarity)]]));
   return [
     table(['LANE', 'WAITING', 'ACTIVE', 'DELAYED', 'HANDED OVER', 'FAILED', 'NEXT WAITS'], depths),
     workers.length === 0 ? 'no worker is alive\n' : table(['WORKER', 'DEVICE', 'PRECISION', 'LANES', 'STATE', 'CLAIMS', 'POOL TOKENS', 'TOKENS/S SHORT/MEDIUM/LONG', 'TOKEN BUDGET', 'MEMORY'], lines),
+    comparers.length === 0 ? '' : table(['SIMILARITY WORKER', 'HELD', 'BYTES', 'OF', 'LEFT FOR OTHERS', 'ON THE GPU', 'BYTES', 'OF', 'LEFT FOR OTHERS', 'CALLS GPU/CPU', 'PREDICTED TIMES OFF BY'], comparers),
     takers.length === 0 ? '' : table(['CPU WORKER', 'TAKES FROM THE MAIN LANE', 'BREAK-EVEN BACKLOG, TOKENS SHORT/MEDIUM/LONG'], takers),
   ].filter((part) => part !== '').join('\n');
+}
+
+function ledgerCells(ledger: LedgerFacts | undefined): string[] {
+  return ledger === undefined ? ['-', '-', '-', '-'] : [String(ledger.residents), bytes(ledger.bytes), bytes(ledger.budgetBytes), short(ledger.evictions)];
+}
+
+function callCells({ gpu, calls, isGpuLost, predictionError }: SimilarityFacts): string[] {
+  if (gpu === undefined) return ['-', '-'];
+  return [`${short(calls.gpu)} / ${short(calls.cpu)}${isGpuLost ? ', GPU LOST' : ''}`, predictionError === undefined ? '-' : `${Math.round(100 * predictionError)} %`];
 }
 
 function byLength(values: ByLength | undefined): string {

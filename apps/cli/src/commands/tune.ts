@@ -1,11 +1,12 @@
-// `shoal tune`: measures this device with one model and keeps what it found; workers that start here afterwards use it. Prints a
-// table of what was tried, with the preset beside the choice.
+// `shoal tune`: measures this device with one model, or with --kind similarity from which sizes on a GPU is faster at comparing, and
+// keeps what it found; workers that start here afterwards use it. Prints a table of what was tried, with the preset beside the choice.
 
 import { availableParallelism } from 'node:os';
-import { ShoalError, cacheFolder, liveBytes, type MemoryLaw } from '@shoal/core';
+import { ShoalError, cacheFolder, liveBytes, type MemoryLaw, type Settings } from '@shoal/core';
 import { openTokenizer } from '@shoal/models';
 import { createLogger } from '@shoal/ops/service';
 import { tune as tuneDevice, type TuneReport } from '@shoal/worker';
+import type { ComparingReport } from '@shoal/worker/similarity';
 import { shareProgress } from '../progress.ts';
 import { fetchModel } from '../session.ts';
 import { settingsOf } from '../settings.ts';
@@ -20,6 +21,7 @@ export async function tune(terminal: Terminal, flags: TuneFlags): Promise<void> 
   const settings = await settingsOf(terminal, flags);
   if (settings.device.startsWith('sim')) throw new ShoalError('CONFIG_INVALID', `device ${settings.device} is simulated and has nothing to measure; tune cpu or gpu:<index>`);
   const isQuiet = flags.quiet === true || flags.json === true;
+  if (settings.kind === 'similarity') return tuneSimilarity(terminal, flags, settings, isQuiet);
   const model = await fetchModel(terminal, settings.model, { settings, isQuiet });
   const tokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
   const progress = shareProgress(terminal, `measuring ${model.name}`, !isQuiet);
@@ -34,6 +36,38 @@ export async function tune(terminal: Terminal, flags: TuneFlags): Promise<void> 
   } finally {
     progress.stop();
   }
+}
+
+/** From which sizes on the GPU is faster at comparing. */
+async function tuneSimilarity(terminal: Terminal, flags: TuneFlags, settings: Settings, isQuiet: boolean): Promise<void> {
+  const { tuneComparing } = await import('@shoal/worker/similarity');
+  const progress = shareProgress(terminal, 'measuring CPU and GPU', !isQuiet);
+  try {
+    const report = await tuneComparing({
+      ...settings, cacheDir: cacheFolder(settings.cacheDir, terminal.environment), threads: settings.threads || availableParallelism(),
+      log: createLogger({ level: 'error', name: 'tune' }), onProgress: (done) => progress.update(done, 1), signal: terminal.signal,
+    });
+    progress.stop();
+    await print(terminal, flags.json === true ? `${JSON.stringify(report)}\n` : breakEvenTable(report));
+    if (!isQuiet && report.path !== undefined) say(terminal, `kept in ${report.path}; similarity workers on this GPU use it from their next start`);
+  } finally {
+    progress.stop();
+  }
+}
+
+/** Dimensions for which values are also told as rows. */
+const USUAL_DIMS = 384;
+
+export function breakEvenTable({ device, key, breakEvens, seconds }: ComparingReport): string {
+  if (breakEvens.length === 0) return `comparing on ${device}: there is one device and nothing to choose, so nothing was measured\n`;
+  const lines = breakEvens.map(({ kind, queries, work }) => {
+    const found = work === undefined ? ['never', ''] : [Math.round(work).toLocaleString('en'), kind === 'spread' ? '' : Math.ceil(work / USUAL_DIMS).toLocaleString('en')];
+    return `${kind.padEnd(14)}  ${String(queries).padStart(7)}  ${found[0]!.padStart(16)}  ${found[1]!.padStart(10)}`.trimEnd();
+  });
+  return [
+    `comparing on ${device} (${key}), measured in ${Math.round(seconds)} s: the GPU is sooner from so many values for each query on`, '',
+    `what            queries            values  rows of ${USUAL_DIMS}`, ...lines, '',
+  ].join('\n');
 }
 
 export function tableOf(modelName: string, report: TuneReport): string {

@@ -1,11 +1,12 @@
 // `shoal up`: everything on this machine in one command: queue server, HTTP, dashboard, and workers: one for each GPU and one
-// on the CPU to embed, one to compare. Each is a process of its own, started again when it dies; a GPU that fails leaves the
+// on the CPU to embed, and as many to compare where the CUDA kernels for that were built. Each is a process of its own, started again when it dies; a GPU that fails leaves the
 // others at work. Ctrl-C first stops taking requests, answers those that are open, then drains the workers, then lets go of
 // the queue server; nothing is left running.
 
 import { once } from 'node:events';
 import { cacheFolder, type Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
+import { cudaLibraryProblem } from '@shoal/similarity';
 import { localGpus } from '@shoal/worker';
 import { Part, forkApp, samePort, type App, type PartOptions, type ReadyReport } from '../part.ts';
 import { fetchModel, withServer, type QueueServer } from '../session.ts';
@@ -21,37 +22,40 @@ export async function up(terminal: Terminal, flags: UpFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
   const model = await fetchModel(terminal, settings.model, { settings, isQuiet: false });
   const devices = await devicesOf(terminal, flags, settings, model);
-  await withServer(terminal, { settings, isQuiet: false }, (server) => runAll(terminal, { settings, devices, server, isJson: flags.json === true }));
+  const comparers = await comparersOf(terminal, flags, settings);
+  await withServer(terminal, { settings, isQuiet: false }, (server) => runAll(terminal, { settings, devices, comparers, server, isJson: flags.json === true }));
 }
 
 interface Parts {
   readonly http: Part;
   /** One for each device. */
   readonly workers: readonly Part[];
-  readonly similarity: Part;
+  readonly similarity: readonly Part[];
   readonly dashboard: Part;
 }
 
 interface RunTerms {
   readonly settings: Settings;
   readonly devices: readonly Device[];
+  /** For similarity. */
+  readonly comparers: readonly Device[];
   readonly server: QueueServer;
   readonly isJson: boolean;
 }
 
-async function runAll(terminal: Terminal, { settings, devices, server, isJson }: RunTerms): Promise<void> {
+async function runAll(terminal: Terminal, { settings, devices, comparers, server, isJson }: RunTerms): Promise<void> {
   const ending = AbortSignal.any([terminal.signal, server.lost]);
   ending.throwIfAborted();
   const ended = once(ending, 'abort').then(() => undefined);
-  const parts = startParts(terminal, { ...settings, redisUrl: server.redisUrl }, devices);
+  const parts = startParts(terminal, { ...settings, redisUrl: server.redisUrl }, devices, comparers);
   try {
-    const reports = await Promise.race([Promise.all([parts.http.ready, someOf(parts.workers), parts.dashboard.ready, parts.similarity.ready]), ended]);
+    const reports = await Promise.race([Promise.all([parts.http.ready, someOf(parts.workers), parts.dashboard.ready, someOf(parts.similarity)]), ended]);
     if (reports !== undefined) await print(terminal, isJson ? asJson(reports, server.redisUrl) : asText(reports, settings));
     await ended;
     say(terminal, 'stopping: requests first, then the workers; a second Ctrl-C does not wait');
   } finally {
     await Promise.all([parts.http.stop(), parts.dashboard.stop()]);
-    await Promise.all([...parts.workers, parts.similarity].map((part) => part.stop()));
+    await Promise.all([...parts.workers, ...parts.similarity].map((part) => part.stop()));
   }
   if (server.lost.aborted) throw server.lost.reason;
 }
@@ -82,7 +86,19 @@ async function devicesOf(terminal: Terminal, flags: UpFlags, { device, cacheDir 
   return [...(await Promise.all(ids.map((_, index) => on(`gpu:${index}`, environment)))), cpu];
 }
 
-function startParts(terminal: Terminal, settings: Settings, devices: readonly Device[]): Parts {
+/** The same for comparing, where the CUDA kernels for it were built; else the CPU. */
+async function comparersOf(terminal: Terminal, flags: UpFlags, { device, cacheDir, cudaLibrary }: Settings): Promise<readonly Device[]> {
+  const on = async (name: string, environment = {}): Promise<Device> => ({ settings: await settingsOf(terminal, { ...flags, device: name }), environment });
+  const cpu = await on('cpu');
+  const isGpu = device === 'auto' || device.startsWith('gpu:');
+  if (!isGpu || (await cudaLibraryProblem(cudaLibrary)) !== undefined) return [cpu];
+  if (device !== 'auto') return [await on(device), cpu];
+  const { ids } = await localGpus({ cacheDir: cacheFolder(cacheDir, terminal.environment), environment: terminal.environment, providerProblem: async () => undefined });
+  const environment = { CUDA_VISIBLE_DEVICES: ids.join(',') };
+  return [...(await Promise.all(ids.map((_, index) => on(`gpu:${index}`, environment)))), cpu];
+}
+
+function startParts(terminal: Terminal, settings: Settings, devices: readonly Device[], comparers: readonly Device[]): Parts {
   // Every line of three processes would bury what a person wants to see; whoever asks for another level gets it.
   const logLevel = settings.logLevel === 'info' ? 'warn' : settings.logLevel;
   const environmentOf = (own: Settings): Record<string, string | undefined> => ({ ...terminal.environment, ...settingsEnvironment({ ...own, redisUrl: settings.redisUrl, logLevel }) });
@@ -93,15 +109,15 @@ function startParts(terminal: Terminal, settings: Settings, devices: readonly De
     start: (first) => forkApp(app, { ...environment, ...(port === undefined ? {} : samePort(port, first)) }),
     ...told(terminal, name),
   });
-  const hasOthers = devices.length > 1;
-  const worker = ({ settings: own, environment }: Device, at: number): Part => {
-    const name = hasOthers ? `the worker on ${own.device}` : 'the worker';
-    return part(own.device === 'cpu' ? 'cpu-worker' : 'gpu-worker', name, settings.drainTimeoutMs, { hasOthers, environment: { ...environmentOf({ ...own, kind: 'embed', metricsPort: portOf(settings.metricsPort, at) }), ...environment } });
-  };
+  const workersFor = (kind: Settings['kind'], called: string, on: readonly Device[], firstPort: number): Part[] => on.map(({ settings: own, environment }, at) => {
+    const hasOthers = on.length > 1;
+    const name = hasOthers ? `${called} on ${own.device}` : called;
+    return part(own.device === 'cpu' ? 'cpu-worker' : 'gpu-worker', name, settings.drainTimeoutMs, { hasOthers, environment: { ...environmentOf({ ...own, kind, metricsPort: portOf(settings.metricsPort, firstPort + at) }), ...environment } });
+  });
   return {
     http: part('producer', 'HTTP', settings.requestTimeoutMs, { port: 'httpPort' }),
-    workers: devices.map(worker),
-    similarity: part('cpu-worker', 'the similarity worker', settings.drainTimeoutMs, { environment: environmentOf({ ...settings, kind: 'similarity', metricsPort: portOf(settings.metricsPort, devices.length) }) }),
+    workers: workersFor('embed', 'the worker', devices, 0),
+    similarity: workersFor('similarity', 'the similarity worker', comparers, devices.length),
     dashboard: part('dashboard', 'the dashboard', 0, { port: 'dashboardPort' }),
   };
 }
@@ -126,7 +142,7 @@ function portOf(first: number, at: number): number {
   return first === 0 ? 0 : first + at;
 }
 
-type Reports = readonly [http: ReadyReport, workers: readonly ReadyReport[], dashboard: ReadyReport, similarity: ReadyReport];
+type Reports = readonly [http: ReadyReport, workers: readonly ReadyReport[], dashboard: ReadyReport, similarity: readonly ReadyReport[]];
 
 function asText([http, workers, dashboard, similarity]: Reports, { model }: Settings): string {
   const url = String(http['url']);
@@ -134,7 +150,7 @@ function asText([http, workers, dashboard, similarity]: Reports, { model }: Sett
   return `
   HTTP       ${url}/v1/embeddings   OpenAI's API; also /v1/models, /openapi.json, /metrics
   dashboard  ${String(dashboard['url'])}
-  ${workers.length === 1 ? 'worker ' : 'workers'}    ${String(workers[0]?.['model'])} on ${places.join(', ')}, similarity on ${String(similarity['device'])}
+  ${workers.length === 1 ? 'worker ' : 'workers'}    ${String(workers[0]?.['model'])} on ${places.join(', ')}, similarity on ${similarity.map(({ device }) => String(device)).join(', ')}
 
   curl ${url}/v1/embeddings -H 'content-type: application/json' -d '{"model": "${model}", "input": "hello"}'
 
@@ -143,6 +159,6 @@ Ctrl-C drains and stops all of it.
 }
 
 function asJson([http, workers, dashboard, similarity]: Reports, redisUrl: string): string {
-  const pids = { http: http['pid'], workers: workers.map(({ pid }) => pid), dashboard: dashboard['pid'], similarity: similarity['pid'] };
+  const pids = { http: http['pid'], workers: workers.map(({ pid }) => pid), dashboard: dashboard['pid'], similarity: similarity.map(({ pid }) => pid) };
   return `${JSON.stringify({ http: http['url'], dashboard: dashboard['url'], redisUrl, pids })}\n`;
 }
