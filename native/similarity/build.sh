@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the CPU kernels: sh build.sh [addon | stand-in | test [cases [seed]] | bench [rows [queries [dims [k]]]]].
+# Builds the kernels: sh build.sh [addon | stand-in | test [cases [seed]] | bench [rows [queries [dims [k]]]] | cuda |
+# cuda-test [cases [seed]] | cuda-bench [parts…]]. `cuda…` take the nvcc that tools/nvcc.sh finds (ARCH=90a: for one architecture).
 # Without a command only the objects; `addon` makes the library that Node loads, `stand-in` one with the CUDA library's interface
 # for tests without a GPU (its path is printed), `test` and `bench` need no Node. Everything
 # goes to dist/native/similarity below the project's root; what is newer than all sources is not made again. CXX chooses the
@@ -16,7 +17,7 @@ objects=
 # Several may build at the same time: a file appears by a rename.
 make() { # target, command that takes -o…
   target=$out/$1; shift
-  if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/include" "$here/src" ${program_source:-} -type f -newer "$target" | head -n 1)" ]; then return; fi
+  if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/include" "${sources:-$here/src}" ${program_source:-} -type f -newer "$target" | head -n 1)" ]; then return; fi
   "$@" -o "$target.$$"
   mv "$target.$$" "$target"
 }
@@ -54,11 +55,37 @@ program() { # name
   make "$1" "$cxx" -O3 -std=c++17 -Wall -Wextra -ffp-contract=fast "$here/test/$1.cc" $objects -lpthread
 }
 
+cuda() {
+  sh "$root/tools/nvcc.sh" --where >/dev/null || exit $?
+  sources=$here/cuda objects= running=
+  # What was compiled for one architecture is not taken for the library of all.
+  for source in "$here"/cuda/*.cu; do
+    object=cuda${ARCH:+-$ARCH}-$(basename "$source" .cu).o
+    make "$object" sh "$root/tools/nvcc.sh" -c "$source" &
+    running="$running $!" objects="$objects $out/$object"
+  done
+  for process in $running; do wait "$process" || exit 1; done
+  library=cuda${ARCH:+-$ARCH}.so
+  # shellcheck disable=SC2086
+  make "$library" sh "$root/tools/nvcc.sh" $objects -Xlinker -soname -Xlinker "$library"
+  cp "$out/$library" "$out/similarity_cuda.so.$$" && mv "$out/similarity_cuda.so.$$" "$out/similarity_cuda.so"
+}
+
+cuda_program() { # source
+  cuda
+  program_source=$here/test/$1
+  name=${1%.*}${ARCH:+-$ARCH}
+  make "$name" sh "$root/tools/nvcc.sh" --program "$program_source" "$out/$library" -Xlinker -rpath -Xlinker "\$ORIGIN" -lpthread
+}
+
 case ${1:-} in
   '') ;;
+  cuda) cuda; echo "$out/similarity_cuda.so" ;;
+  cuda-test) shift; cuda_program cuda_test.cc; "$out/$name" "$@" ;;
+  cuda-bench) shift; cuda_program cuda_bench.cu; "$out/$name" "$@" ;;
   addon) addon ;;
   stand-in) stand_in ;;
   test) shift; program similarity_test; "$out/similarity_test" "$@" ;;
   bench) shift; program similarity_bench; "$out/similarity_bench" "$@" ;;
-  *) echo "build.sh: unknown command '$1' (addon, stand-in, test, bench)" >&2; exit 2 ;;
+  *) echo "build.sh: unknown command '$1' (addon, stand-in, test, bench, cuda, cuda-test, cuda-bench)" >&2; exit 2 ;;
 esac

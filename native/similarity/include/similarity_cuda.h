@@ -10,6 +10,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /** Raised with every change of this file that callers notice; `shoal_cuda_abi()` must be equal. */
 #define SHOAL_CUDA_ABI 1
@@ -125,6 +126,7 @@ void shoal_cuda_free_graph(shoal_cuda_graph *graph);
 /** shoal_spread: `activation` (nodes × lanes, host memory) holds the seeds on entry and the totals on return. */
 int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t steps, float decay, float threshold, float *activation, const shoal_cuda_terms *terms);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

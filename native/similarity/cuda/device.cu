@@ -1,0 +1,338 @@
+// Devices, memory, slots and copies: see device.h. And those calls of the interface that compute nothing.
+#include "device.h"
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+#include "../src/threads.h"
+
+namespace shoal_cuda {
+namespace {
+
+thread_local std::string last_words;
+std::atomic<size_t> held[MAX_DEVICES];
+
+struct Device {
+  std::mutex lock;
+  std::vector<std::unique_ptr<Slot>> idle;
+  bool is_known = false;
+  Facts facts{};
+};
+
+/** Never destroyed: at exit the driver may be gone before this is. */
+Device &device_of(int device) {
+  static Device *const devices = new Device[MAX_DEVICES];
+  return devices[device];
+}
+
+size_t class_of(size_t bytes) {
+  size_t size = 1 << 16;
+  while (size < bytes) size *= 2;
+  return size;
+}
+
+}  // namespace
+
+void fail(int status, const char *format, ...) {
+  char words[512];
+  va_list rest;
+  va_start(rest, format);
+  vsnprintf(words, sizeof words, format, rest);
+  va_end(rest);
+  throw Failure{status, words};
+}
+
+void check(cudaError_t error, const char *what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError(); // what is no longer pending does not fail the next call
+  const char *words = cudaGetErrorString(error);
+  switch (error) {
+    case cudaErrorMemoryAllocation: fail(SHOAL_CUDA_OUT_OF_MEMORY, "%s: %s", what, words);
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorInvalidDevice:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice:
+    case cudaErrorStubLibrary:
+    case cudaErrorSystemNotReady:
+    case cudaErrorDevicesUnavailable: fail(SHOAL_CUDA_NO_DEVICE, "%s: %s", what, words);
+    default: fail(SHOAL_CUDA_LOST, "%s: %s (%s)", what, words, cudaGetErrorName(error));
+  }
+}
+
+int remember(const Failure &failure) {
+  last_words = failure.words;
+  return failure.status;
+}
+
+Memory::Memory(int device, size_t bytes) : device_(device), bytes_(std::max<size_t>(bytes, 256)) {
+  void *at;
+  char what[64];
+  snprintf(what, sizeof what, "%zu bytes on device %d", bytes_, device);
+  check(cudaMalloc(&at, bytes_), what);
+  at_ = static_cast<char *>(at);
+  held[device] += bytes_;
+}
+
+Memory &Memory::operator=(Memory &&other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(at_, other.at_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Memory::~Memory() {
+  if (at_ == nullptr) return;
+  cudaFree(at_);
+  held[device_] -= bytes_;
+}
+
+Pinned::Pinned(size_t bytes) : bytes_(bytes) {
+  void *at;
+  check(cudaHostAlloc(&at, bytes, cudaHostAllocPortable), "page-locked host memory");
+  at_ = static_cast<char *>(at);
+}
+
+Pinned &Pinned::operator=(Pinned &&other) noexcept {
+  std::swap(at_, other.at_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Pinned::~Pinned() {
+  if (at_ != nullptr) cudaFreeHost(at_);
+}
+
+Event::Event() { check(cudaEventCreate(&handle), "an event"); }
+Event::~Event() { cudaEventDestroy(handle); }
+
+double microseconds(const Event &from, const Event &to) {
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, from.handle, to.handle), "the time between events");
+  return milliseconds * 1e3;
+}
+
+Slot::Slot(int number) : device(number) {
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
+  check(cudaStreamCreateWithFlags(&copies, cudaStreamNonBlocking), "a stream");
+}
+
+Slot::~Slot() {
+  if (stream != nullptr) cudaStreamDestroy(stream);
+  if (copies != nullptr) cudaStreamDestroy(copies);
+}
+
+char *Slot::work(size_t bytes, size_t most) {
+  if (most != 0 && bytes > most) fail(SHOAL_CUDA_OUT_OF_MEMORY, "the smallest piece of this work takes %zu bytes, and %zu are allowed", bytes, most);
+  if (work_.bytes() >= bytes && (most == 0 || work_.bytes() <= most)) return work_.at();
+  work_ = Memory();
+  const size_t size = most == 0 ? class_of(bytes) : std::min(class_of(bytes), most);
+  try {
+    work_ = Memory(device, size);
+  } catch (const Failure &failure) {
+    if (failure.status != SHOAL_CUDA_OUT_OF_MEMORY || size == bytes) throw;
+    work_ = Memory(device, bytes);
+  }
+  return work_.at();
+}
+
+char *Slot::host(size_t bytes) {
+  if (host_.bytes() < bytes) {
+    host_ = Pinned();
+    host_ = Pinned(class_of(bytes));
+  }
+  return host_.at();
+}
+
+void Slot::wait(const Event &event, shoal_stop stop) {
+  for (int spins = 0;; spins++) {
+    const cudaError_t state = cudaEventQuery(event.handle);
+    if (state == cudaSuccess) return;
+    if (state != cudaErrorNotReady) check(state, "work on the device");
+    if (is_stopped(stop)) break;
+    // Short work is waited for at once; for long work the core is left to others.
+    if (spins > 2000) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  finish();
+  refuse_stopped(stop);
+}
+
+void Slot::finish() noexcept {
+  cudaStreamSynchronize(copies);
+  cudaStreamSynchronize(stream);
+}
+
+Lease::Lease(int number) {
+  use_device(number);
+  Device &device = device_of(number);
+  {
+    const std::lock_guard<std::mutex> guard(device.lock);
+    if (!device.idle.empty()) {
+      slot_ = std::move(device.idle.back());
+      device.idle.pop_back();
+    }
+  }
+  if (!slot_) slot_.reset(new Slot(number));
+}
+
+Lease::~Lease() {
+  slot_->finish();
+  Device &device = device_of(slot_->device);
+  const std::lock_guard<std::mutex> guard(device.lock);
+  device.idle.push_back(std::move(slot_));
+}
+
+void trim(int number) {
+  Device &device = device_of(number);
+  const std::lock_guard<std::mutex> guard(device.lock);
+  for (auto &slot : device.idle) slot->work_ = Memory();
+}
+
+size_t held_bytes(int device) { return held[device]; }
+
+void use_device(int device) {
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "the devices");
+  if (device < 0 || device >= std::min(count, MAX_DEVICES)) fail(SHOAL_CUDA_NO_DEVICE, "there is no device %d: this process sees %d", device, count);
+  check(cudaSetDevice(device), "the device");
+}
+
+const Facts &facts_of(int number) {
+  Device &device = device_of(number);
+  const std::lock_guard<std::mutex> guard(device.lock);
+  if (device.is_known) return device.facts;
+  const auto ask = [&](cudaDeviceAttr what) {
+    int value = 0;
+    check(cudaDeviceGetAttribute(&value, what, number), "facts of the device");
+    return value;
+  };
+  device.facts = {ask(cudaDevAttrComputeCapabilityMajor) * 10 + ask(cudaDevAttrComputeCapabilityMinor), ask(cudaDevAttrMultiProcessorCount), static_cast<size_t>(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin))};
+  device.is_known = true;
+  return device.facts;
+}
+
+namespace {
+
+bool is_pinned(const void *at) {
+  cudaPointerAttributes attributes;
+  if (cudaPointerGetAttributes(&attributes, at) != cudaSuccess) return cudaGetLastError(), false;
+  return attributes.type == cudaMemoryTypeHost;
+}
+
+void copy_rows(char *to, size_t to_stride, const char *from, size_t from_stride, size_t bytes, size_t count) {
+  if (to_stride == from_stride) std::memcpy(to, from, (count - 1) * to_stride + bytes);
+  else for (size_t i = 0; i < count; i++) std::memcpy(to + i * to_stride, from + i * from_stride, bytes);
+}
+
+/**
+ * Each thread has two pinned buffers and fills (or empties) one while the other is copied; each takes the next chunk that nobody
+ * has. `work(next, buffers, events)` does them; next(&first, &rows) is false when there are no more.
+ */
+template <class Work>
+void in_chunks(Slot &slot, size_t chunk_bytes, size_t row_bytes, size_t count, const Work &work) {
+  const size_t rows = std::max<size_t>(1, chunk_bytes / row_bytes), chunks = divided_up(count, rows);
+  const int threads = static_cast<int>(std::min<size_t>({COPY_THREADS, chunks, std::max(1u, std::thread::hardware_concurrency())}));
+  const size_t buffer_bytes = std::max(std::min(rows, count) * row_bytes, COPY_BYTES);
+  for (int i = 0; i < 2 * threads; i++) {
+    if (slot.staging[i].bytes() < buffer_bytes) slot.staging[i] = Pinned(buffer_bytes);
+    if (!slot.staged[i]) slot.staged[i].reset(new Event);
+  }
+  std::atomic<int> thread{0};
+  shoal::in_blocks(threads, chunks, [&](auto next) {
+    check(cudaSetDevice(slot.device), "the device");
+    const int mine = 2 * thread.fetch_add(1);
+    work([&](size_t *first, size_t *some) {
+      uint64_t block;
+      if (!next(&block)) return false;
+      *first = block * rows, *some = std::min(rows, count - block * rows);
+      return true;
+    }, slot.staging + mine, slot.staged + mine);
+    for (int i = 0; i < 2; i++) check(cudaEventSynchronize(slot.staged[mine + i]->handle), "a copy");
+  });
+}
+
+}  // namespace
+
+void copy_in(Slot &slot, cudaStream_t stream, char *to, size_t device_stride, const char *from, size_t host_stride, size_t bytes, size_t count, shoal_stop stop) {
+  if (count == 0) return;
+  const bool is_dense = device_stride == bytes;
+  if (is_pinned(from)) {
+    check(cudaMemcpy2DAsync(to, device_stride, from, host_stride, bytes, count, cudaMemcpyHostToDevice, stream), "a copy to the device");
+    return check(cudaStreamSynchronize(stream), "a copy to the device");
+  }
+  in_chunks(slot, COPY_BYTES, bytes, count, [&](auto next, const Pinned *buffers, const std::unique_ptr<Event> *events) {
+    size_t first, rows;
+    for (int turn = 0; next(&first, &rows); turn ^= 1) {
+      refuse_stopped(stop);
+      char *const buffer = buffers[turn].at(), *const target = to + first * device_stride;
+      check(cudaEventSynchronize(events[turn]->handle), "a copy to the device");
+      copy_rows(buffer, bytes, from + first * host_stride, host_stride, bytes, rows);
+      if (is_dense) check(cudaMemcpyAsync(target, buffer, rows * bytes, cudaMemcpyHostToDevice, stream), "a copy to the device");
+      else check(cudaMemcpy2DAsync(target, device_stride, buffer, bytes, bytes, rows, cudaMemcpyHostToDevice, stream), "a copy to the device");
+      check(cudaEventRecord(events[turn]->handle, stream), "a copy to the device");
+    }
+  });
+}
+
+void copy_out(Slot &slot, cudaStream_t stream, char *to, size_t host_stride, const char *from, size_t device_stride, size_t bytes, size_t count, shoal_stop stop) {
+  if (count == 0) return;
+  in_chunks(slot, COPY_OUT_BYTES, bytes, count, [&](auto next, const Pinned *buffers, const std::unique_ptr<Event> *events) {
+    size_t first[2], rows[2];
+    const auto ask = [&](int turn) {
+      if (!next(&first[turn], &rows[turn])) return false;
+      refuse_stopped(stop);
+      check(cudaMemcpy2DAsync(buffers[turn].at(), bytes, from + first[turn] * device_stride, device_stride, bytes, rows[turn], cudaMemcpyDeviceToHost, stream), "a copy from the device");
+      check(cudaEventRecord(events[turn]->handle, stream), "a copy from the device");
+      return true;
+    };
+    bool is_asked = ask(0);
+    for (int turn = 0; is_asked; turn ^= 1) {
+      is_asked = ask(turn ^ 1); // the next one is on its way while this one is put in place
+      check(cudaEventSynchronize(events[turn]->handle), "a copy from the device");
+      copy_rows(to + first[turn] * host_stride, host_stride, buffers[turn].at(), bytes, bytes, rows[turn]);
+    }
+  });
+}
+
+}  // namespace shoal_cuda
+
+using namespace shoal_cuda;
+
+extern "C" {
+
+int shoal_cuda_abi(void) { return SHOAL_CUDA_ABI; }
+
+const char *shoal_cuda_error(void) { return last_words.c_str(); }
+
+int shoal_cuda_device_count(int *count) {
+  *count = 0;
+  return answer([&] {
+    check(cudaGetDeviceCount(count), "the devices");
+    if (*count == 0) fail(SHOAL_CUDA_NO_DEVICE, "there is no device");
+    *count = std::min(*count, MAX_DEVICES);
+  });
+}
+
+int shoal_cuda_describe(int device, shoal_cuda_device *facts) {
+  return answer([&] {
+    use_device(device);
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, device), "facts of the device");
+    size_t free_bytes, total_bytes;
+    check(cudaMemGetInfo(&free_bytes, &total_bytes), "free memory");
+    std::memset(facts, 0, sizeof *facts);
+    std::memcpy(facts->name, properties.name, sizeof facts->name - 1);
+    facts->compute = properties.major * 10 + properties.minor;
+    facts->multiprocessors = properties.multiProcessorCount;
+    facts->total_bytes = total_bytes, facts->free_bytes = free_bytes;
+  });
+}
+
+uint64_t shoal_cuda_held_bytes(int device) { return device < 0 || device >= MAX_DEVICES ? 0 : held_bytes(device); }
+
+void shoal_cuda_trim(int device) {
+  if (device >= 0 && device < MAX_DEVICES) trim(device);
+}
+
+}  // extern "C"

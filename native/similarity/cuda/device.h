@@ -1,0 +1,182 @@
+// What a call holds on a device, and how it ends: memory that is counted, a stream and work memory for each call that is under
+// way, copies through pinned memory, and failures as exceptions that become a status at the edge (`answer`). Knows no kernel.
+#pragma once
+#include <cuda_runtime.h>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+#include "../include/similarity_cuda.h"
+
+namespace shoal_cuda {
+
+struct Failure {
+  int status;
+  std::string words;
+};
+
+[[noreturn]] void fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** Throws what a call of the runtime reports: out of memory, no device, else lost. */
+void check(cudaError_t error, const char *what);
+/** Keeps the words for `shoal_cuda_error`. */
+int remember(const Failure &failure);
+
+/** Runs `work` and gives back its status. */
+template <class Work>
+int answer(const Work &work) {
+  try {
+    work();
+    return SHOAL_CUDA_OK;
+  } catch (const Failure &failure) {
+    return remember(failure);
+  } catch (const std::bad_alloc &) {
+    return remember({SHOAL_CUDA_OUT_OF_MEMORY, "the memory of this process is used up"});
+  } catch (const std::exception &error) {
+    return remember({SHOAL_CUDA_OUT_OF_MEMORY, error.what()});
+  }
+}
+
+constexpr int MAX_DEVICES = 64;
+
+/** Device memory, counted in `shoal_cuda_held_bytes`. */
+class Memory {
+ public:
+  Memory() = default;
+  Memory(int device, size_t bytes);
+  Memory(Memory &&other) noexcept { *this = std::move(other); }
+  Memory &operator=(Memory &&other) noexcept;
+  ~Memory();
+  char *at() const { return at_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  int device_ = 0;
+  char *at_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/** Page-locked host memory, which devices copy from and to at the link's full rate. */
+class Pinned {
+ public:
+  Pinned() = default;
+  explicit Pinned(size_t bytes);
+  Pinned(Pinned &&other) noexcept { *this = std::move(other); }
+  Pinned &operator=(Pinned &&other) noexcept;
+  ~Pinned();
+  char *at() const { return at_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  char *at_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/** Parts of one piece of memory, each on a multiple of 256 bytes. Over null it only counts. */
+class Parts {
+ public:
+  explicit Parts(char *base = nullptr) : base_(base) {}
+  template <class T>
+  T *take(size_t count) {
+    T *part = reinterpret_cast<T *>(base_ + used_);
+    used_ += (count * sizeof(T) + 255) / 256 * 256;
+    return part;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  char *base_;
+  size_t used_ = 0;
+};
+
+struct Event {
+  Event();
+  ~Event();
+  Event(const Event &) = delete;
+  cudaEvent_t handle;
+};
+
+/** Microseconds between two events that have passed. */
+double microseconds(const Event &from, const Event &to);
+
+/** Copies between ordinary memory and a device by so many threads: one thread's memcpy is slower than the link. */
+constexpr int COPY_THREADS = 8;
+constexpr size_t COPY_BYTES = 4 << 20, COPY_OUT_BYTES = 1 << 20;
+/** What is smaller goes through the slot's own pinned memory: starting threads would take longer. */
+constexpr size_t FEW_BYTES = 2 << 20;
+
+/**
+ * What one call under way uses: streams of its own, work memory and pinned memory that stay for the next call. Taken by `Lease`,
+ * by one call at a time.
+ */
+class Slot {
+ public:
+  explicit Slot(int device);
+  ~Slot();
+  /** At least so many bytes, in size classes (powers of two) as far as `most` allows (0: no bound). What was in them is lost. */
+  char *work(size_t bytes, size_t most);
+  char *host(size_t bytes);
+  /** Waits for `event`; throws STOPPED once everything that this slot has under way has ended. */
+  void wait(const Event &event, shoal_stop stop);
+  void finish() noexcept;
+  const int device;
+  cudaStream_t stream = nullptr, copies = nullptr;
+  Event begun, loaded, computed, ended, launched[2];
+  /** Two for each thread that copies. */
+  Pinned staging[2 * COPY_THREADS];
+  std::unique_ptr<Event> staged[2 * COPY_THREADS];
+
+ private:
+  friend void trim(int device);
+  Memory work_;
+  Pinned host_;
+};
+
+class Lease {
+ public:
+  explicit Lease(int device);
+  ~Lease();
+  Slot *operator->() const { return slot_.get(); }
+  Slot &operator*() const { return *slot_; }
+
+ private:
+  std::unique_ptr<Slot> slot_;
+};
+
+void trim(int device);
+size_t held_bytes(int device);
+struct Facts {
+  int compute, multiprocessors;
+  size_t shared_bytes;
+};
+/** Lets a kernel use so many bytes of dynamic shared memory: asked once for each device, because asking takes as long as a launch. */
+template <auto KERNEL>
+void allow_shared(int device, size_t bytes) {
+  static std::atomic<size_t> allowed[MAX_DEVICES];
+  if (allowed[device].load() >= bytes) return;
+  check(cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "shared memory of a kernel");
+  allowed[device] = bytes;
+}
+
+const Facts &facts_of(int device);
+/** Throws NO_DEVICE when there is none with this number; makes it the thread's device. */
+void use_device(int device);
+
+/**
+ * Copies `count` rows of `bytes` each between host memory (`host_stride` bytes apart) and device memory (`device_stride` apart),
+ * ordered in `stream`. To the device it returns once the host memory may change; from it, once all is there.
+ */
+void copy_in(Slot &slot, cudaStream_t stream, char *to, size_t device_stride, const char *from, size_t host_stride, size_t bytes, size_t count, shoal_stop stop);
+void copy_out(Slot &slot, cudaStream_t stream, char *to, size_t host_stride, const char *from, size_t device_stride, size_t bytes, size_t count, shoal_stop stop);
+
+inline bool is_stopped(shoal_stop stop) { return stop != nullptr && *stop != 0; }
+inline void refuse_stopped(shoal_stop stop) {
+  if (is_stopped(stop)) fail(SHOAL_CUDA_STOPPED, "stopped by the caller");
+}
+
+template <class T>
+__host__ __device__ constexpr T divided_up(T a, T b) { return (a + b - 1) / b; }
+
+}  // namespace shoal_cuda

@@ -1,0 +1,55 @@
+// The CUDA library of native/similarity, compiled for every architecture with the compiler that is here or fetched, linked to its
+// test, and asked for devices: without a driver it has to say so, and with a GPU the test has to pass. Needs a C++ compiler, and
+// prints why where there is none.
+
+import { spawnSync } from 'node:child_process';
+import { accessSync, constants } from 'node:fs';
+import { delimiter, join } from 'node:path';
+import { test, expect } from 'vitest';
+import { cacheFolder } from '@shoal/core';
+import { fetchReason } from '@shoal/fetch';
+import { fetchNvcc } from './fetch-nvcc.ts';
+
+const PROJECT = join(import.meta.dirname, '..');
+const MINUTES = 60_000;
+
+function isOnPath(tool: string): boolean {
+  return (process.env['PATH'] ?? '').split(delimiter).some((folder) => {
+    try {
+      accessSync(join(folder, tool), constants.X_OK);
+      return true;
+    } catch {
+      return false;
+    }
+  });
+}
+
+function sh(...args: string[]): { readonly status: number | null; readonly stdout: string; readonly stderr: string } {
+  return spawnSync('sh', args, { cwd: PROJECT, encoding: 'utf8', env: { ...process.env, SHOAL_CACHE_DIR: cacheFolder(process.env['SHOAL_CACHE_DIR']) } });
+}
+
+test('the CUDA library compiles for sm_75 to sm_120, needs no CUDA to run, and says when there is no device', async ({ skip }) => {
+  const compiler = process.env['CXX'] ?? 'c++';
+  if (!isOnPath(compiler) && !compiler.startsWith('/')) skip(`there is no C++ compiler (${compiler})`);
+  if (process.platform !== 'linux') skip(`CUDA libraries are built on Linux, and this is ${process.platform}`);
+  if (sh('tools/nvcc.sh', '--where').status === 3) {
+    try {
+      await fetchNvcc(cacheFolder(process.env['SHOAL_CACHE_DIR']), console.log);
+    } catch (error) {
+      if (fetchReason(error) === undefined || fetchReason(error) === 'mismatch') throw error;
+      skip(`there is no CUDA compiler, and none can be fetched: ${(error as Error).message}`);
+    }
+  }
+  const built = sh('native/similarity/build.sh', 'cuda');
+  expect(built).toMatchObject({ status: 0, stdout: expect.stringMatching(/similarity_cuda\.so\n$/) as string });
+  const linked = spawnSync('ldd', [built.stdout.trim()], { encoding: 'utf8' });
+  if (linked.status === 0) expect(linked.stdout).not.toMatch(/cuda(rt)?\.so|cublas|nvrtc/); // ldd lists the library's own path on no line
+  const tested = sh('native/similarity/build.sh', 'cuda-test', '50');
+  expect(tested).toMatchObject({ status: 0, stdout: expect.stringMatching(/^no device: .+|\nOK\n$/) as string });
+}, 15 * MINUTES);
+
+test('without a CUDA compiler, building the library is refused with what to do', () => {
+  const nowhere = spawnSync('/bin/sh', ['tools/nvcc.sh', '--where'], { cwd: PROJECT, encoding: 'utf8', env: { PATH: '/nonexistent', SHOAL_CACHE_DIR: '/nonexistent' } });
+  expect(nowhere).toMatchObject({ status: 3, stdout: '' });
+  expect(nowhere.stderr).toContain('npm run fetch-nvcc');
+});
