@@ -4,7 +4,7 @@
 //
 //   similarity.ts [--device gpu:0] [--small]
 //
-// Needs the CUDA library beside the native code (sh native/similarity/build.sh addon cuda), or SHOAL_CUDA_LIBRARY. With --small on a machine
+// Needs the CUDA library beside the native code (sh native/similarity/build.sh cuda), or SHOAL_CUDA_LIBRARY. With --small on a machine
 // without a GPU its stand-in is measured, which says nothing.
 
 import { availableParallelism } from 'node:os';

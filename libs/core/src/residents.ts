@@ -68,8 +68,10 @@ export class Residents {
     return true;
   }
 
-  /** All leave, but for one. */
-  clear(except?: Resident): void {
-    for (const resident of this.residents) if (resident !== except) this.remove(resident);
+  /** All leave, but for one; false when nobody had to. */
+  clear(except?: Resident): boolean {
+    const leaving = [...this.residents].filter((resident) => resident !== except);
+    for (const resident of leaving) this.remove(resident);
+    return leaving.length > 0;
   }
 }

@@ -285,10 +285,10 @@ export class CudaEngine implements Engine {
         await this.#call(signal, (stop) => call(workBytes, stop));
         return this.#wentWell();
       } catch (error) {
-        if (!isShoalCode(error, 'OUT_OF_VRAM') || (hasCleared && workBytes <= LEAST_WORK_BYTES)) throw error;
+        if (!isShoalCode(error, 'OUT_OF_VRAM')) throw error;
         if (workBytes <= LEAST_WORK_BYTES) {
+          if (hasCleared || !this.residents.clear(on)) throw error; // alone already: less would not help
           hasCleared = true;
-          this.residents.clear(on);
           workBytes = Math.max(LEAST_WORK_BYTES, Math.min(likedBytes, this.workBytes));
         } else {
           workBytes = Math.max(LEAST_WORK_BYTES, Math.floor(workBytes / 2));

@@ -139,8 +139,9 @@ export class HybridEngine implements Engine {
     const [cpuMs, gpuMs] = [this.times.predictMs('cpu', kind, queries, work), this.times.predictMs('gpu', kind, queries, work)];
     if (cpuMs === undefined || gpuMs === undefined) return true;
     const credit = (this.#credit.get(what) ?? 0) + Math.max(0, cpuMs - gpuMs);
-    this.#credit.set(what, credit);
-    return gpuMs < cpuMs && credit >= uploadMs;
+    const isDue = gpuMs < cpuMs && credit >= uploadMs;
+    this.#credit.set(what, isDue ? credit - uploadMs : credit); // what leaves has to earn its way again
+    return isDue;
   }
 }
 
