@@ -253,8 +253,8 @@ describe('recycling', () => {
 });
 
 describe('rows that a narrow precision turned into nonsense', () => {
-  test('run again in fp32, are counted, and get their vector; their neighbours run once', async () => {
-    const bench = setup({ backend: { precision: 'fp16' }, prepare: (backend) => backend.givesNanAtRows(isOverflowing) });
+  test.each([false, true])('run again in fp32, are counted, and get their vector; their neighbours run once (rows of length 1 by the device itself: %s)', async (givesUnitRows) => {
+    const bench = setup({ backend: { precision: 'fp16', givesUnitRows }, prepare: (backend) => backend.givesNanAtRows(isOverflowing) });
     const texts = [textOf(10, 1), textOf(12, 2), textOf(12, 3), textOf(11, 4)];
     bench.run([orderOf('a', texts)]);
     await bench.untilOutcomes(1);

@@ -381,7 +381,7 @@ export class Executor {
     for (const [i, row] of rows.entries()) {
       tokens += row.tokens;
       duplicates += row.twins.length;
-      if (!this.unpack(slot, i, row, runMs / rows.length, done)) unsound.push(row);
+      if (!this.unpack(slot, i, row, runMs / rows.length, isExact, done)) unsound.push(row);
     }
     const poolAgeMs = this.parts.clock.nowMs() - (this.pool.oldestMs() ?? this.parts.clock.nowMs());
     this.parts.send({ kind: 'ran', batch: number, ...shape, tokens, runMs, duplicates, poolTokens: this.pool.tokens, poolAgeMs });
@@ -390,12 +390,14 @@ export class Executor {
   }
 
   /** One row's vector into its job, and its twins'. False when it is not of length 1: nobody may receive that. */
-  private unpack(slot: Slot, at: number, row: Row, runMs: number, done: OpenJob[]): boolean {
-    const { dims } = this.parts.backend;
-    const squaredLength = squaredLengthOf(slot.embeddings, at * dims, dims);
-    if (!(Math.abs(squaredLength - 1) < MAX_LENGTH_ERROR)) return false;
+  private unpack(slot: Slot, at: number, row: Row, runMs: number, isExact: boolean, done: OpenJob[]): boolean {
+    const { dims, givesUnitRows = false } = this.parts.backend;
+    const isUnit = givesUnitRows && !isExact;
+    const squaredLength = isUnit ? 1 : squaredLengthOf(slot.embeddings, at * dims, dims);
+    if (!(Math.abs(squaredLength - 1) < MAX_LENGTH_ERROR) || (isUnit && Number.isNaN(slot.embeddings[at * dims]))) return false;
     for (const { job, index } of familyOf(row)) {
-      writeScaled(slot.embeddings, at * dims, dims, 1 / Math.sqrt(squaredLength), job.vectors, index * dims);
+      if (isUnit) job.vectors.set(slot.embeddings.subarray(at * dims, (at + 1) * dims), index * dims);
+      else writeScaled(slot.embeddings, at * dims, dims, 1 / Math.sqrt(squaredLength), job.vectors, index * dims);
       job.runMs += runMs;
       if (--job.left === 0 && !job.isDropped) done.push(job);
     }

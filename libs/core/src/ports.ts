@@ -295,6 +295,11 @@ export interface InferenceBackend {
   readonly slotTokens: number;
   /** A shape that it has not seen before costs it many times its run: it is given few of them, see run-shapes.ts. */
   readonly prefersFewShapes?: boolean;
+  /**
+   * Rows of `run` are of length 1 to the last bit of f32, or NaN from their first value on: nobody has to look at every number of
+   * them again. Not those of `runExact`.
+   */
+  readonly givesUnitRows?: boolean;
   /** Runs that go on side by side. Default 1. */
   readonly sessions?: number;
   /** A free slot to fill, or undefined while all are queued or running. */

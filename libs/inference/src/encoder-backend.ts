@@ -49,6 +49,7 @@ export class EncoderBackend implements InferenceBackend {
   readonly slotRows: number;
   readonly slotTokens: number;
   readonly prefersFewShapes = false;
+  readonly givesUnitRows = true;
   readonly sessions: number;
   readonly runExact?: (slot: Slot, shape: RunShape) => Promise<RunResult>;
   private readonly addon: EncoderAddon;

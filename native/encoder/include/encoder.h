@@ -69,7 +69,7 @@ int shoal_encoder_prepare(shoal_encoder *encoder, uint64_t tokens);
 
 /**
  * `ids` is rows × width, `lengths` says how many of each row are tokens (1 to width), `embeddings` is rows × hidden. Returns when
- * the vectors are there. One call at a time in each lane; lanes may run at the same time, from any threads.
+ * the vectors are there: where `normalize` is set, of length 1 to the last bit of fp32, or NaN in all values. One call at a time in each lane; lanes may run at the same time, from any threads.
  */
 int shoal_encoder_run(shoal_encoder *encoder, int32_t lane, const int32_t *ids, const int32_t *lengths, int32_t rows, int32_t width, float *embeddings);
 

@@ -127,7 +127,7 @@ struct Lane {
 
 /** How a run is launched: sizes of products and grids. What really is there, kernels read from Counts. */
 struct Extent {
-  uint64_t tokens, product_tokens, rows, tiles;
+  uint64_t tokens, product_tokens, rows, tiles, blocks;
 };
 
 class Steps {
@@ -418,7 +418,9 @@ Counts pack(const shoal_encoder_model &model, const int32_t *ids, const int32_t 
   uint16_t *places = reinterpret_cast<uint16_t *>(input + to.places);
   Tile *tiles = reinterpret_cast<Tile *>(input + to.tiles);
   std::vector<int32_t> first_of_length(static_cast<size_t>(std::min(width, model.positions)) + 2, 0);
-  const auto tiles_of = [](int32_t length) { return (length + static_cast<int32_t>(TILE_QUERIES) - 1) / static_cast<int32_t>(TILE_QUERIES); };
+  const int32_t step = tuning.attention >= 10 ? 128 : 32;
+  const auto tiles_of = [step](int32_t length) { return (length + step - 1) / step; };
+  int32_t classes[3] = {};
   int32_t token = 0;
   for (int32_t row = 0; row < rows; row++) {
     const int32_t length = lengths[row];
@@ -427,6 +429,7 @@ Counts pack(const shoal_encoder_model &model, const int32_t *ids, const int32_t 
     for (int32_t at = 0; at < length; at++) places[token + at] = static_cast<uint16_t>(at);
     token += length;
     first_of_length[static_cast<size_t>(length)] += tiles_of(length);
+    classes[length > 64 ? 0 : length > 32 ? 1 : 2] += tiles_of(length);
   }
   starts[rows] = token;
   int32_t next = 0;
@@ -438,14 +441,16 @@ Counts pack(const shoal_encoder_model &model, const int32_t *ids, const int32_t 
   for (int32_t row = 0; row < rows; row++) {
     const int32_t length = lengths[row];
     int32_t &at = first_of_length[static_cast<size_t>(length)];
-    for (int32_t query = 0; query < length; query += static_cast<int32_t>(TILE_QUERIES)) tiles[at++] = {starts[row], length, query, 0};
+    for (int32_t query = 0; query < length; query += step) tiles[at++] = {starts[row], length, query, 0};
   }
-  const Counts counts{token, rows, next, 0};
+  const Counts counts{token, rows, next, classes[0], classes[1], classes[2], {}};
   std::memcpy(input, &counts, sizeof counts);
   return counts;
 }
 
 unsigned blocks(uint64_t count, uint64_t per_block) { return static_cast<unsigned>(std::max<uint64_t>((count + per_block - 1) / per_block, 1)); }
+
+uint64_t attention_blocks(int32_t heads, const Counts &c) { return static_cast<uint64_t>(c.long_tiles) * heads + static_cast<uint64_t>(c.middle_tiles) * ((heads + 1) / 2) + static_cast<uint64_t>(c.short_tiles) * ((heads + 3) / 4); }
 
 /** Embeddings where `ids` is given, else the norm in place. */
 void launch_norm(const shoal_encoder &e, const Lane &lane, const Extent &extent, const int32_t *ids, const uint16_t *places, uint64_t weight, uint64_t bias, __half *hidden, const Counts *counts) {
@@ -472,6 +477,12 @@ void launch_norm(const shoal_encoder &e, const Lane &lane, const Extent &extent,
 void launch_attention(const shoal_encoder &e, const Lane &lane, const Extent &extent, const __half *qkv, __half *context, const Tile *tiles, const Counts *counts) {
   const int size = e.model.hidden / e.model.heads;
   const float scale = 1.44269504f / std::sqrt(static_cast<float>(size));
+  if (tuning.attention >= 10) {
+    const auto staged = size == 64 ? (tuning.attention == 10 ? staged_attention_kernel<64, 2, 3> : staged_attention_kernel<64, 1, 4>)
+                        : tuning.attention == 10 ? staged_attention_kernel<32, 2, 4> : tuning.attention == 11 ? staged_attention_kernel<32, 1, 5> : tuning.attention == 12 ? staged_attention_kernel<32, 2, 3> : staged_attention_kernel<32, 4, 3>;
+    staged<<<static_cast<unsigned>(extent.blocks), ATTENTION_WARPS * WARP, 0, lane.stream>>>(qkv, context, tiles, e.model.heads, scale, counts);
+    return check(cudaGetLastError(), "attention");
+  }
   const unsigned grid = blocks(extent.tiles, ATTENTION_WARPS) * static_cast<unsigned>(e.model.heads);
   const auto kernel32 = [] {
     switch (tuning.attention) {
@@ -562,7 +573,7 @@ cudaGraphExec_t record(shoal_encoder &e, Lane &lane, const LaneLayout &place, co
 /** Recorded when a size is met for the second time: by then all code is loaded, and what comes once is not worth it. */
 void replay(shoal_encoder &e, Lane &lane, const LaneLayout &place, const InputLayout &input, const Capacity &room, uint64_t tokens) {
   const RecordKey key{product_tokens(tokens), room.tokens, room.rows};
-  const Extent extent{key.tokens, key.tokens, room.rows, room.tiles};
+  const Extent extent{key.tokens, key.tokens, room.rows, room.tiles, room.tiles * static_cast<uint64_t>(e.model.heads)};
   const auto known = lane.records.find(key);
   if (known == lane.records.end()) {
     if (lane.records.size() >= MOST_RECORDS) lane.forget_records();
@@ -598,10 +609,13 @@ void run(shoal_encoder &e, int32_t index, const int32_t *ids, const int32_t *len
   if (is_recorded) {
     replay(e, lane, place, input, room, tokens);
   } else {
-    launch_all(e, lane, place, input, {tokens, product_tokens(tokens), static_cast<uint64_t>(rows), static_cast<uint64_t>(counts.tiles)}, steps);
+    launch_all(e, lane, place, input, {tokens, product_tokens(tokens), static_cast<uint64_t>(rows), static_cast<uint64_t>(counts.tiles), attention_blocks(e.model.heads, counts)}, steps);
   }
   wait(lane, tokens);
-  std::memcpy(embeddings, lane.output.data, static_cast<size_t>(rows) * static_cast<size_t>(e.model.hidden) * 4);
+  const float *found = reinterpret_cast<const float *>(lane.output.data);
+  const size_t size = static_cast<size_t>(e.model.hidden);
+  if (!e.model.normalize) std::memcpy(embeddings, found, static_cast<size_t>(rows) * size * 4);
+  else for (int32_t row = 0; row < rows; row++) write_unit(found + row * size, embeddings + row * size, e.model.hidden);
 }
 
 void prepare(shoal_encoder &e, uint64_t most_tokens) {

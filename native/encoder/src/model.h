@@ -1,6 +1,7 @@
 // What both libraries say of a model and a run before anything is computed: whether they can, and what memory it takes.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdint>
 #include <string>
@@ -41,6 +42,15 @@ inline int check_run(const shoal_encoder_model &model, const int32_t *ids, const
   }
   *tokens = sum;
   return SHOAL_ENCODER_OK;
+}
+
+/** A row on its way out: of length 1 by its length in fp64 (sums in fp32 are off by up to 1e-6), or NaN where it is no vector. `from` may be `to`. */
+inline void write_unit(const float *from, float *to, int32_t size) {
+  double squares = 0;
+  for (int32_t i = 0; i < size; i++) squares += static_cast<double>(from[i]) * from[i];
+  const bool is_vector = squares > 0.9 && squares < 1.1; // what is not of length 1 by now was no number on the way
+  const double factor = is_vector ? 1 / std::sqrt(squares) : NAN;
+  for (int32_t i = 0; i < size; i++) to[i] = static_cast<float>(from[i] * factor);
 }
 
 // ---- the memory law: what the CUDA library allocates, byte for byte ----------------------------------------------

@@ -160,15 +160,17 @@ void encode(const shoal_encoder &e, const int32_t *ids, int length, Scratch &s, 
     layer.end.apply(s.hidden.data(), length);
   }
   const int tokens = m.pooling == SHOAL_ENCODER_CLS ? 1 : length;
-  double squares = 0;
   for (size_t i = 0; i < h; i++) {
     double sum = 0;
     for (int t = 0; t < tokens; t++) sum += s.hidden[static_cast<size_t>(t) * h + i];
     embedding[i] = static_cast<float>(sum / tokens);
-    squares += static_cast<double>(embedding[i]) * embedding[i];
   }
-  const double factor = m.normalize ? 1 / std::fmax(std::sqrt(squares), 1e-12) : 1;
+  if (!m.normalize) return;
+  double squares = 0;
+  for (size_t i = 0; i < h; i++) squares += static_cast<double>(embedding[i]) * embedding[i];
+  const double factor = 1 / std::fmax(std::sqrt(squares), 1e-12);
   for (size_t i = 0; i < h; i++) embedding[i] = static_cast<float>(embedding[i] * factor);
+  write_unit(embedding, embedding, m.hidden);
 }
 
 /** As on CUDA: a lane keeps the largest it was given until `shrink`. */

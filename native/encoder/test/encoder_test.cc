@@ -1,5 +1,5 @@
 // Every answer of an encoder library against the reference, on random weights and awkward sizes, then its times.
-//   encoder_test <reference library> <library> [brief | check | time | counters | all] [seed]
+//   encoder_test <reference library> <library> [tiny | brief | check | time | counters | all] [seed]
 // A case prints OK with the least cosine to the reference, or WRONG and goes on; the exit status says whether any was wrong.
 // Nothing is timed on answers that were not checked. Without a device the checks run the reference against itself.
 #include <algorithm>
@@ -139,6 +139,9 @@ void compare(const std::string &name, const Subject &reference, const Subject &s
     const float *a = &found[static_cast<size_t>(chosen[at]) * static_cast<size_t>(size)], *e = &expected[at * static_cast<size_t>(size)];
     const double c = cosine(a, e, size);
     if (!(c >= least)) least = std::isnan(c) ? -1 : c, worst = chosen[at];
+    double squares = 0;
+    for (int i = 0; i < size; i++) squares += static_cast<double>(a[i]) * a[i];
+    if (subject.model.normalize && !(std::fabs(std::sqrt(squares) - 1) < 1e-7)) say(false, name, text("row %d has the length %.9f", chosen[at], std::sqrt(squares)));
     for (int i = 0; i < size; i++) largest = std::max(largest, std::fabs(static_cast<double>(a[i]) - e[i]));
   }
   const bool is_whole = std::all_of(found.begin(), found.end(), [](float value) { return std::isfinite(value); });
@@ -150,12 +153,12 @@ constexpr shoal_encoder_model MINILM{384, 6, 12, 1536, 30522, 512, 1e-12f, SHOAL
 
 // ---- checks -----------------------------------------------------------------------------------------------------
 
-void check_shapes(const Library &reference, const Library &library) {
+void check_shapes(const Library &reference, const Library &library, size_t most = 100) {
   struct Shape { const char *name; shoal_encoder_model model; };
   const Shape shapes[] = {
       {"384, 12 heads of 32", {384, 2, 12, 1536, 1000, 512, 1e-12f, SHOAL_ENCODER_MEAN, 1, 0}},
-      {"384, 12 heads of 32, exact GELU", {384, 2, 12, 1536, 1000, 512, 1e-12f, SHOAL_ENCODER_MEAN, 1, 1}},
       {"768, 12 heads of 64", {768, 1, 12, 3072, 1000, 512, 1e-12f, SHOAL_ENCODER_MEAN, 1, 0}},
+      {"384, 12 heads of 32, exact GELU", {384, 2, 12, 1536, 1000, 512, 1e-12f, SHOAL_ENCODER_MEAN, 1, 1}},
       {"384, 6 heads of 64, first token", {384, 1, 6, 1536, 1000, 512, 1e-12f, SHOAL_ENCODER_CLS, 1, 0}},
       {"1024, 16 heads of 64", {1024, 1, 16, 4096, 500, 512, 1e-12f, SHOAL_ENCODER_MEAN, 1, 0}},
       {"64, 2 heads of 32, not normalised", {64, 2, 2, 128, 300, 512, 1e-5f, SHOAL_ENCODER_MEAN, 0, 1}},
@@ -165,12 +168,15 @@ void check_shapes(const Library &reference, const Library &library) {
       {"512, 8 heads of 64", {512, 1, 8, 2048, 300, 512, 1e-12f, SHOAL_ENCODER_MEAN, 1, 1}},
   };
   for (const Shape &shape : shapes) {
+    if (most-- == 0) break;
     const Weights weights(shape.model);
     const Subject expected(reference, shape.model, weights), subject(library, shape.model, weights);
     if (subject.status != 0) continue;
-    std::vector<int32_t> awkward;
+    std::vector<int32_t> awkward, up_to_80(80);
+    std::iota(up_to_80.begin(), up_to_80.end(), 1);
     for (int32_t length : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 79, 80, 81, 96, 97, 127, 128, 129, 191, 200, 255, 256, 257, 383, 400, 500, 511, 512}) awkward.push_back(length);
     compare(std::string(shape.name) + ", awkward lengths", expected, subject, batch(awkward, shape.model.vocabulary));
+    compare(std::string(shape.name) + ", rows of 1 to 80", expected, subject, batch(up_to_80, shape.model.vocabulary), 30);
     compare(std::string(shape.name) + ", short rows, wide padding", expected, subject, batch(std::vector<int32_t>(67, 5), shape.model.vocabulary, 91), 20);
   }
 }
@@ -231,7 +237,7 @@ void check_faults(const Library &library) {
   Batch poisoned = b;
   for (int32_t at = 0; at < 9; at++) poisoned.ids[static_cast<size_t>(b.width + at)] = 299;
   const std::vector<float> after = subject.run(poisoned);
-  const bool is_apart = std::memcmp(before.data(), after.data(), 64 * 4) == 0 && std::memcmp(&before[128], &after[128], 64 * 4) == 0 && std::isnan(after[64]);
+  const bool is_apart = std::memcmp(before.data(), after.data(), 64 * 4) == 0 && std::memcmp(&before[128], &after[128], 64 * 4) == 0 && std::all_of(after.begin() + 64, after.begin() + 128, [](float value) { return std::isnan(value); });
   say(is_apart, "a row of NaN", "stays NaN, and its neighbours keep their bits");
 
   const auto refused = [&](const char *what, Batch bad, int lane, int expected) {
@@ -395,12 +401,13 @@ void time_all(const Library &library) {
   std::sort(sorted.begin(), sorted.end());
   const Batch like = batch(std::vector<int32_t>(sorted.begin() + 16000, sorted.begin() + 16000 + 1170), MINILM.vocabulary);
   const Batch shorts = batch(std::vector<int32_t>(4096, 16), MINILM.vocabulary), middles = batch(std::vector<int32_t>(512, 128), MINILM.vocabulary), longs = batch(std::vector<int32_t>(128, 512), MINILM.vocabulary);
-  for (int variant = 0; library.tune != nullptr && variant < 5; variant++) {
+  for (int variant : {3, 0, 10, 11, 12, 13}) {
+    if (library.tune == nullptr) break;
     library.tune("attention", variant);
     std::printf("attention %d, us a layer: ragged %.1f, about 56 %.1f, 16 %.1f, 128 %.1f, 512 %.1f\n", variant, profile(subject, mixed).sum("attention") / 6, profile(subject, like).sum("attention") / 6,
                 profile(subject, shorts).sum("attention") / 6, profile(subject, middles).sum("attention") / 6, profile(subject, longs).sum("attention") / 6);
   }
-  if (library.tune != nullptr) library.tune("attention", 3);
+  if (library.tune != nullptr) library.tune("attention", 10);
   print_profile("exact GELU, ragged, 65 k tokens, a layer", profile(by_erf, mixed), mixed.tokens(), 6);
   print_profile("ragged, 65 k tokens, a layer", profile(subject, mixed), mixed.tokens(), 6);
   const Batch eighth = batch(ragged(99), MINILM.vocabulary);
@@ -419,13 +426,22 @@ void time_all(const Library &library) {
     std::printf("one text of 14 tokens, %s: p50 %.0f us, p99 %.0f us\n", graphs ? "recorded" : "launched", times[250], times[495]);
   }
   const std::vector<int32_t> lengths = ragged(32768);
-  for (int chunk : {0, 8192, 16384}) {
-    if (library.tune == nullptr && chunk > 0) break;
-    if (library.tune != nullptr) library.tune("chunk", chunk);
+  for (int variant : {3, 10, 11, 12, 13}) {
+    if (library.tune == nullptr) break;
+    library.tune("attention", variant);
     const Corpus c = corpus(lengths, 65536);
-    std::printf("feed-forward in chunks of %d: %.1f k texts/s with one lane, %.1f k with two\n", chunk, speed(subject, c, 1) / 1e3, speed(subject, c, 2) / 1e3);
+    std::printf("attention %d: %.1f k texts/s with one lane, %.1f k with two\n", variant, speed(subject, c, 1) / 1e3, speed(subject, c, 2) / 1e3);
   }
-  if (library.tune != nullptr) library.tune("chunk", 0);
+  if (library.tune != nullptr) {
+    library.tune("attention", 10), library.tune("candidates", 32);
+    const Subject wider(library, MINILM, weights);
+    begin = Clock::now();
+    library.prepare(wider.encoder, 65536);
+    std::printf("prepare with 32 candidates %.3f s\n", seconds_since(begin));
+    print_profile("32 candidates, ragged, 65 k tokens, a layer", profile(wider, mixed), mixed.tokens(), 6);
+    print_profile("32 candidates, one of 14 tokens, a layer", profile(wider, one), 14, 6);
+    library.tune("candidates", 8);
+  }
   std::printf("exact GELU, 65536 tokens: %.1f k texts/s with one lane\n", speed(by_erf, corpus(lengths, 65536), 1) / 1e3);
   std::printf("arrival order, 65536 tokens: %.1f k texts/s with one lane\n", speed(subject, corpus(lengths, 65536, false), 1) / 1e3);
   for (int64_t budget : {4096, 8192, 16384, 32768, 65536, 131072, 262144}) {
@@ -438,7 +454,7 @@ void time_all(const Library &library) {
 } // namespace
 
 int main(int count, char **arguments) {
-  if (count < 3) return std::fprintf(stderr, "encoder_test <reference library> <library> [brief | check | time | counters | all] [seed]\n"), 2;
+  if (count < 3) return std::fprintf(stderr, "encoder_test <reference library> <library> [tiny | brief | check | time | counters | all] [seed]\n"), 2;
   const std::string what = count > 3 ? arguments[3] : "all";
   const uint64_t seed = count > 4 ? std::strtoull(arguments[4], nullptr, 10) : std::random_device{}();
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
@@ -447,10 +463,19 @@ int main(int count, char **arguments) {
   if (library.abi() != SHOAL_ENCODER_ABI) return std::printf("WRONG abi %d\n", library.abi()), 1;
   if (library.devices() == 0) return std::printf("no device: %s; nothing was checked\n", library.error()), 3;
   if (what == "counters") return run_for_counters(library), 0;
+  if (library.tune != nullptr) library.tune("attention", 10);
   if (what != "time") {
     check_faults(library);
-    check_shapes(reference, library);
+    check_shapes(reference, library, what == "tiny" ? 2 : 100);
+    if (what == "tiny") return std::printf("%d wrong\n", wrong), wrong == 0 ? 0 : 1;
     if (what != "brief") check_minilm(reference, library);
+    for (int variant : {3, 11, 12, 13}) {
+      if (library.tune == nullptr) break;
+      library.tune("attention", variant);
+      std::printf("attention %d\n", variant);
+      check_shapes(reference, library, 2);
+    }
+    if (library.tune != nullptr) library.tune("attention", 10);
     std::printf("%d wrong\n", wrong);
   }
   if (what != "check" && what != "brief" && wrong == 0) time_all(library);

@@ -26,6 +26,8 @@ export interface FakeBackendOptions {
   readonly runMs?: (shape: RunShape) => number;
   /** Narrower than fp32, and rows can be run exactly. Default fp32. */
   readonly precision?: Precision;
+  /** Rows come out as `InferenceBackend.givesUnitRows` says. Default false. */
+  readonly givesUnitRows?: boolean;
   /** What the device holds after a run of this shape. Default: nobody knows. */
   readonly memoryAfter?: (shape: RunShape) => MemoryReading;
 }
@@ -48,6 +50,7 @@ const never: RowRule = () => false;
 export class FakeBackend implements InferenceBackend {
   readonly device = 'fake';
   readonly precision: Precision;
+  readonly givesUnitRows: boolean;
   readonly dims: number;
   readonly slotRows: number;
   readonly slotTokens: number;
@@ -73,7 +76,7 @@ export class FakeBackend implements InferenceBackend {
   private givesNanExactlyAt: RowRule = never;
 
   constructor(options: FakeBackendOptions) {
-    const { clock, dims = 8, slots = 2 + KEPT_SLOTS, slotRows = 64, slotTokens = 1024, runMs = ({ rows, width }) => 1 + (rows * width) / 100, precision = 'fp32', memoryAfter } = options;
+    const { clock, dims = 8, slots = 2 + KEPT_SLOTS, slotRows = 64, slotTokens = 1024, runMs = ({ rows, width }) => 1 + (rows * width) / 100, precision = 'fp32', givesUnitRows = false, memoryAfter } = options;
     this.clock = clock;
     this.slots = slots;
     this.dims = dims;
@@ -81,6 +84,7 @@ export class FakeBackend implements InferenceBackend {
     this.slotTokens = slotTokens;
     this.runMs = runMs;
     this.precision = precision;
+    this.givesUnitRows = givesUnitRows;
     this.memoryAfter = memoryAfter;
     if (precision !== 'fp32') this.runExact = (slot, shape) => this.enqueue(slot, shape, { isUrgent: false, isExact: true });
     this.free = newSlots(slots, this);
@@ -173,6 +177,10 @@ export class FakeBackend implements InferenceBackend {
     if (this.running !== undefined) await new Promise<void>((resolve) => this.idleListeners.push(resolve));
   }
 
+  private vectorOf(ids: readonly number[], isExact: boolean): Float32Array {
+    return this.givesUnitRows && !isExact ? deliveredVector(ids, this.dims) : fakeVector(ids, this.dims);
+  }
+
   private next(): void {
     if (this.running !== undefined) return;
     const run = this.queue.shift();
@@ -198,7 +206,7 @@ export class FakeBackend implements InferenceBackend {
     else if (ids.some(this.losesDeviceAt)) run.reject(new ShoalError('DEVICE_LOST', 'the simulated device stopped working'));
     else if (ids.some(this.failsAt)) run.reject(new ShoalError('INFERENCE_FAILED', 'the simulated model cannot run this batch'));
     else {
-      for (const [row, rowIds] of ids.entries()) run.slot.embeddings.set(isNan(rowIds) ? nan(this.dims) : fakeVector(rowIds, this.dims), row * this.dims);
+      for (const [row, rowIds] of ids.entries()) run.slot.embeddings.set(isNan(rowIds) ? nan(this.dims) : this.vectorOf(rowIds, isExact), row * this.dims);
       this.reading = this.memoryAfter?.(run.shape);
       run.resolve({ ok: true, runMs: this.runMs(run.shape), ...(this.reading === undefined ? {} : { memory: this.reading }) });
     }
