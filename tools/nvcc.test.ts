@@ -11,6 +11,7 @@ import { fetchReason } from '@shoal/fetch';
 import { fetchNvcc } from './fetch-nvcc.ts';
 
 const PROJECT = join(import.meta.dirname, '..');
+/** Compiling for seven architectures takes 6.3 minutes of CPU; it took eleven on two busy cores (2026-11-22). */
 const MINUTES = 60_000;
 
 function isOnPath(tool: string): boolean {
@@ -43,10 +44,10 @@ test('the CUDA library compiles for sm_75 to sm_120, needs no CUDA to run, and s
   const built = sh('native/similarity/build.sh', 'cuda');
   expect(built).toMatchObject({ status: 0, stdout: expect.stringMatching(/similarity_cuda\.so\n$/) as string });
   const linked = spawnSync('ldd', [built.stdout.trim()], { encoding: 'utf8' });
-  if (linked.status === 0) expect(linked.stdout).not.toMatch(/cuda(rt)?\.so|cublas|nvrtc/); // ldd lists the library's own path on no line
+  expect(linked.stdout ?? '').not.toMatch(/cuda(rt)?\.so|cublas|nvrtc/); // there may be no ldd
   const tested = sh('native/similarity/build.sh', 'cuda-test', '50');
   expect(tested).toMatchObject({ status: 0, stdout: expect.stringMatching(/^no device: .+|\nOK\n$/) as string });
-}, 15 * MINUTES);
+}, 20 * MINUTES);
 
 test('without a CUDA compiler, building the library is refused with what to do', () => {
   const nowhere = spawnSync('/bin/sh', ['tools/nvcc.sh', '--where'], { cwd: PROJECT, encoding: 'utf8', env: { PATH: '/nonexistent', SHOAL_CACHE_DIR: '/nonexistent' } });

@@ -1,0 +1,270 @@
+// Exact top-k in five steps, none of which writes all scores to memory:
+//   prepare    queries in fp16, and how far a coarse score may be from the true one (`margin` is twice that)
+//   sample     coarse scores of some 16,384 rows spread over the collection; the j-th best of them, less the margin, is a threshold that
+//              a few times k rows should pass
+//   filter     coarse scores of all rows; those at the threshold or above are listed (coarse.cuh)
+//   finish     one block a query: the k-th best coarse score t of the list; rows below t − margin are proven to be worse than k others;
+//              the rest is scored in fp64 and sorted, ties to the lower row
+//   host       queries whose list was too short or too long for that proof are scored in fp64 against every row and selected here
+// The proof: k rows have coarse scores of at least t, so true ones of at least t − margin/2; a row whose coarse score is below
+// t − margin is truly below t − margin/2. It needs all rows above t − margin in the list: t − margin must reach the threshold.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include "pairs.cuh"
+#include "search.h"
+#include "topk_steps.cuh"
+
+namespace shoal_cuda {
+namespace {
+
+constexpr uint64_t MAX_QUERIES = 1024, DEFAULT_BYTES = 1ull << 30;
+/** Fewer rows are all scored exactly: that is done before five kernels have started. */
+constexpr uint32_t FEW_ROWS = 2048;
+
+/** How one top-k is done. */
+struct Plan {
+  uint32_t chunk, padded, kept, sort_size;
+  /** Every row is scored exactly, by one block; or by all, and selected by the host. */
+  bool is_all, is_host;
+  /** 0: no threshold is known beforehand, and there is room for every row. */
+  uint32_t sampled, step, groups, rank;
+  uint32_t room;
+  /** Rows whose fp16 form is made at a time; 0: it is there. */
+  uint32_t tile_rows;
+  /** Scores for the host's selection. */
+  uint32_t exact_rows;
+};
+
+struct Work {
+  float *raw;
+  Prepared prepared;
+  float *maxima;
+  Candidate *list;
+  char *tile;
+  /** Exact scores: of every row for each query of the chunk, or of some rows for the host. */
+  double *exact;
+  /** One after the other, as the host gets them: scores, best, found. */
+  double *scores;
+  uint32_t *best;
+};
+
+Work lay_out_work(Parts &parts, const Plan &plan, uint32_t dims) {
+  const uint64_t padded = padded_dims(dims), chunk = plan.chunk;
+  Work work{};
+  work.raw = parts.take<float>(chunk * dims);
+  work.prepared.padded = parts.take<float>(chunk * padded);
+  work.prepared.norms = parts.take<double>(chunk);
+  work.prepared.half = parts.take<char>(plan.padded * padded * 2);
+  work.prepared.bias_scale = parts.take<float>(plan.padded);
+  work.prepared.threshold = parts.take<float>(plan.padded);
+  work.prepared.margin = parts.take<float>(plan.padded);
+  work.scores = parts.take<double>(chunk * plan.kept + divided_up(chunk * plan.kept, uint64_t{2}) + divided_up(chunk, uint64_t{2}));
+  work.best = reinterpret_cast<uint32_t *>(work.scores + chunk * plan.kept);
+  work.prepared.found = work.best + chunk * plan.kept;
+  work.maxima = parts.take<float>(plan.sampled == 0 ? 0 : static_cast<uint64_t>(plan.padded) * plan.groups);
+  work.list = parts.take<Candidate>(plan.is_all || plan.is_host ? 0 : chunk * plan.room);
+  work.tile = parts.take<char>(plan.tile_rows * half_stride_of(dims) + 256);
+  work.exact = parts.take<double>(plan.is_all ? chunk * plan.exact_rows : plan.exact_rows);
+  return work;
+}
+
+size_t work_bytes(const Plan &plan, uint32_t dims) {
+  Parts parts;
+  lay_out_work(parts, plan, dims);
+  return parts.used();
+}
+
+uint32_t sort_places(size_t shared_bytes) {
+  uint32_t places = 256;
+  while ((places * 2) * 12 + 1024 <= shared_bytes) places *= 2;
+  return places;
+}
+
+/** The plan that needs at most `limit` bytes, if there is one; fewer queries at a time otherwise, down to one. */
+Plan plan_for(uint32_t count, uint32_t dims, bool has_half, uint64_t queries, uint32_t k, size_t shared_bytes, uint64_t limit) {
+  Plan plan{};
+  plan.kept = std::min(k, count);
+  const uint32_t most = sort_places(shared_bytes), wanted = plan.kept + std::max(64u, plan.kept / 4);
+  plan.is_all = count <= std::min(FEW_ROWS, most) || (count <= most && static_cast<uint64_t>(plan.kept) * 16 > count);
+  plan.is_host = !plan.is_all && wanted > most;
+  plan.exact_rows = plan.is_all ? count : std::min<uint32_t>(count, limit == 0 ? 1 << 20 : static_cast<uint32_t>(std::min<uint64_t>(1 << 20, limit / 64 + 1024)));
+  plan.sort_size = 256;
+  while (plan.sort_size < (plan.is_all ? count : std::min(wanted, most))) plan.sort_size *= 2;
+  const uint64_t bytes = limit == 0 ? DEFAULT_BYTES : limit;
+  if (!plan.is_all && !plan.is_host) {
+    plan.room = count;
+    if (static_cast<uint64_t>(plan.kept) * 64 <= count) {
+      const uint32_t about = std::min(count, std::max(8192u, std::min(count / 64, 32768u)));
+      plan.step = count / about;
+      plan.sampled = divided_up(count, plan.step);
+      plan.groups = groups_for(plan.sampled);
+      const double share = static_cast<double>(plan.sampled) / count, expected = plan.kept * share;
+      // So many of the sample that among all rows k are above, but for one query in 10,000.
+      plan.rank = static_cast<uint32_t>(std::ceil(expected + 4 * std::sqrt(expected) + 4));
+      // Twice what is expected, and what chance may add: the margin lets more rows in.
+      plan.room = static_cast<uint32_t>(std::min<double>(count, 2 * plan.rank / share * (1 + 6 / std::sqrt(plan.rank)) + 256));
+    }
+    if (!has_half) {
+      const uint64_t rows = std::max<uint64_t>(plan.sampled, std::min<uint64_t>(bytes / 4, 256 << 20) / half_stride_of(dims) / 256 * 256);
+      plan.tile_rows = static_cast<uint32_t>(std::min<uint64_t>(count, std::max<uint64_t>(rows, 256)));
+    }
+  }
+  plan.chunk = static_cast<uint32_t>(std::min(queries, MAX_QUERIES));
+  for (;; plan.chunk = divided_up(plan.chunk, 2u)) {
+    plan.padded = divided_up(plan.chunk, QUERY_TILE) * QUERY_TILE;
+    if (plan.chunk == 1 || work_bytes(plan, dims) <= bytes) return plan;
+  }
+}
+
+class Search {
+ public:
+  Search(Slot &slot, const Rows &rows, const Summary *summary, const Query &query, const shoal_cuda_terms &terms, const Best &best)
+      : slot_(slot), rows_(rows), summary_(summary), query_(query), terms_(terms), best_(best), facts_(facts_of(slot.device)),
+        plan_(plan_for(rows.count, rows.dims, rows.half != nullptr, query.count, query.k, facts_.shared_bytes, terms.work_bytes)) {}
+
+  void run(shoal_cuda_times &times) {
+    Parts parts(slot_.work(work_bytes(plan_, rows_.dims), terms_.work_bytes));
+    work_ = lay_out_work(parts, plan_, rows_.dims);
+    const size_t result_bytes = plan_.chunk * (static_cast<size_t>(plan_.kept) * 12 + 4) + 16, query_bytes = static_cast<size_t>(plan_.chunk) * rows_.dims * 4;
+    host_ = slot_.host(result_bytes + query_bytes + plan_.exact_rows * 8ull + 64);
+    for (uint64_t first = 0; first < query_.count; first += plan_.chunk) {
+      refuse_stopped(terms_.stop);
+      const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(plan_.chunk, query_.count - first));
+      float *const queries = reinterpret_cast<float *>(host_ + (result_bytes + 15) / 16 * 16);
+      exact_ = reinterpret_cast<double *>(host_ + (result_bytes + 15) / 16 * 16 + (query_bytes + 15) / 16 * 16);
+      std::memcpy(queries, query_.values + first * rows_.dims, count * rows_.dims * 4ull);
+      check(cudaEventRecord(slot_.begun.handle, slot_.stream), "an event");
+      check(cudaMemcpyAsync(work_.raw, queries, count * rows_.dims * 4ull, cudaMemcpyHostToDevice, slot_.stream), "queries");
+      check(cudaEventRecord(slot_.loaded.handle, slot_.stream), "an event");
+      find(count);
+      check(cudaEventRecord(slot_.computed.handle, slot_.stream), "an event");
+      check(cudaMemcpyAsync(host_, work_.scores, plan_.chunk * (plan_.kept * 12ull + 4), cudaMemcpyDeviceToHost, slot_.stream), "results");
+      check(cudaEventRecord(slot_.ended.handle, slot_.stream), "an event");
+      slot_.wait(slot_.ended, terms_.stop);
+      times.device_us += microseconds(slot_.begun, slot_.ended);
+      times.copy_us += microseconds(slot_.begun, slot_.loaded) + microseconds(slot_.computed, slot_.ended);
+      times.kernel_us += microseconds(slot_.loaded, slot_.computed);
+      times.copied_bytes += count * rows_.dims * 4ull + plan_.chunk * (plan_.kept * 12ull + 4);
+      take(first, count, times);
+    }
+  }
+
+ private:
+  /** Everything that the device does for one chunk of queries; nothing is waited for but every other launch of a long filter. */
+  void find(uint32_t count) {
+    prepare_queries(work_.raw, count, plan_.padded, rows_.dims, query_.metric, summary_, work_.prepared, slot_.stream);
+    if (plan_.is_host) return check(cudaMemsetAsync(work_.prepared.found, 0xff, count * 4ull, slot_.stream), "results");
+    if (plan_.is_all) {
+      score_pairs(rows_, query_.metric, {work_.prepared.padded, work_.prepared.norms, nullptr, nullptr, count, 0, rows_.count, static_cast<uint64_t>(count) * rows_.count}, work_.exact, slot_.device, slot_.stream);
+    } else {
+      if (plan_.sampled != 0) sample(count);
+      filter(count);
+    }
+    finish_queries({rows_, summary_, work_.prepared, work_.list, plan_.room, plan_.kept, plan_.sort_size, plan_.is_all ? work_.exact : nullptr, work_.best, work_.scores}, query_.metric, count, slot_.device, slot_.stream);
+  }
+
+  CoarseQueries queries(uint32_t count) const {
+    return {work_.prepared.half, count, plan_.padded, padded_dims(rows_.dims), work_.prepared.bias_scale, work_.prepared.threshold};
+  }
+
+  CoarseRows coarse_rows(const char *half, uint64_t stride, uint32_t first, uint32_t step, uint32_t count) const {
+    return {half, stride, static_cast<uint32_t>(half_stride_of(rows_.dims)), count, first, step, query_.metric == SHOAL_COSINE ? rows_.cosine_factor : rows_.dot_factor,
+            query_.metric == SHOAL_L2 ? rows_.l2_bias : nullptr};
+  }
+
+  void sample(uint32_t count) {
+    const char *half = rows_.half;
+    uint64_t stride = rows_.half_stride * plan_.step;
+    if (half == nullptr) {
+      convert(rows_, 0, plan_.step, plan_.sampled, work_.tile, rows_.half_stride, slot_.stream);
+      half = work_.tile, stride = rows_.half_stride;
+    }
+    coarse(coarse_rows(half, stride, 0, plan_.step, plan_.sampled), queries(count), {work_.maxima, plan_.groups, nullptr, nullptr, 0}, slot_.device, slot_.stream);
+    find_thresholds(work_.maxima, plan_.groups, plan_.rank, count, work_.prepared, slot_.stream);
+  }
+
+  /** In launches of some milliseconds, the next one under way while one is waited for: the caller may stop between them. */
+  void filter(uint32_t count) {
+    const uint64_t piece = std::max<uint64_t>(1 << 18, 1'000'000'000'000 / (static_cast<uint64_t>(plan_.padded) * padded_dims(rows_.dims)) / 256 * 256);
+    const uint32_t most = static_cast<uint32_t>(std::min<uint64_t>(plan_.tile_rows == 0 ? rows_.count : plan_.tile_rows, piece));
+    const CoarseOut out{nullptr, 0, work_.prepared.found, work_.list, plan_.room};
+    uint32_t launches = 0;
+    for (uint64_t first = 0; first < rows_.count; first += most, launches++) {
+      if (launches >= 2) slot_.wait(slot_.launched[launches % 2], terms_.stop);
+      const uint32_t rows = static_cast<uint32_t>(std::min<uint64_t>(most, rows_.count - first));
+      const char *half = rows_.half == nullptr ? work_.tile : rows_.half + first * rows_.half_stride;
+      if (rows_.half == nullptr) convert(rows_, static_cast<uint32_t>(first), 1, rows, work_.tile, rows_.half_stride, slot_.stream);
+      coarse(coarse_rows(half, rows_.half_stride, static_cast<uint32_t>(first), 1, rows), queries(count), out, slot_.device, slot_.stream);
+      if (first + most < rows_.count) check(cudaEventRecord(slot_.launched[launches % 2].handle, slot_.stream), "an event");
+    }
+  }
+
+  void take(uint64_t first, uint32_t count, shoal_cuda_times &times) {
+    const double *const scores = reinterpret_cast<const double *>(host_);
+    const uint32_t *const rows = reinterpret_cast<const uint32_t *>(scores + static_cast<size_t>(plan_.chunk) * plan_.kept), *const found = rows + static_cast<size_t>(plan_.chunk) * plan_.kept;
+    for (uint32_t q = 0; q < count; q++) {
+      const uint64_t to = (first + q) * query_.k;
+      if (found[q] == NOT_PROVEN) {
+        by_host(q, first + q);
+        times.redone++;
+        continue;
+      }
+      best_.found[first + q] = found[q];
+      std::memcpy(best_.rows + to, rows + static_cast<size_t>(q) * plan_.kept, found[q] * 4ull);
+      std::memcpy(best_.scores + to, scores + static_cast<size_t>(q) * plan_.kept, found[q] * 8ull);
+    }
+  }
+
+  /** Every row of one query in fp64, selected here. */
+  void by_host(uint32_t q, uint64_t query) {
+    struct Scored {
+      double score;
+      uint32_t row;
+    };
+    const auto is_better = [](const Scored &a, const Scored &b) { return a.score > b.score || (a.score == b.score && a.row < b.row); };
+    std::vector<Scored> all;
+    const uint32_t stride = padded_dims(rows_.dims);
+    for (uint32_t first = 0; first < rows_.count; first += plan_.exact_rows) {
+      refuse_stopped(terms_.stop);
+      const uint32_t rows = std::min(plan_.exact_rows, rows_.count - first);
+      score_pairs(rows_, query_.metric, {work_.prepared.padded + static_cast<uint64_t>(q) * stride, work_.prepared.norms + q, nullptr, nullptr, 1, first, rows, rows}, work_.exact, slot_.device, slot_.stream);
+      check(cudaMemcpyAsync(exact_, work_.exact, rows * 8ull, cudaMemcpyDeviceToHost, slot_.stream), "scores");
+      check(cudaStreamSynchronize(slot_.stream), "scores");
+      for (uint32_t i = 0; i < rows; i++)
+        if (!std::isnan(exact_[i])) all.push_back({query_.metric == SHOAL_L2 ? -exact_[i] : exact_[i], first + i});
+      if (all.size() > plan_.kept) {
+        std::nth_element(all.begin(), all.begin() + plan_.kept - 1, all.end(), is_better);
+        all.resize(plan_.kept);
+      }
+    }
+    std::sort(all.begin(), all.end(), is_better);
+    best_.found[query] = static_cast<uint32_t>(all.size());
+    for (size_t i = 0; i < all.size(); i++) {
+      best_.rows[query * query_.k + i] = all[i].row;
+      best_.scores[query * query_.k + i] = (query_.metric == SHOAL_L2 ? -all[i].score : all[i].score) + 0.0;
+    }
+  }
+
+  Slot &slot_;
+  const Rows &rows_;
+  const Summary *summary_;
+  const Query &query_;
+  const shoal_cuda_terms &terms_;
+  Best best_;
+  const Facts &facts_;
+  Plan plan_;
+  Work work_{};
+  char *host_ = nullptr;
+  double *exact_ = nullptr;
+};
+
+}  // namespace
+
+size_t search_bytes(uint32_t rows, uint32_t dims, uint64_t queries, uint32_t k) { return work_bytes(plan_for(rows, dims, true, queries, k, 99 * 1024, 0), dims); }
+
+void search(Slot &slot, const Rows &rows, const Summary *summary, const Query &query, const shoal_cuda_terms &terms, const Best &best, shoal_cuda_times &times) {
+  Search(slot, rows, summary, query, terms, best).run(times);
+}
+
+}  // namespace shoal_cuda
