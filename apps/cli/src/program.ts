@@ -321,7 +321,9 @@ export const SETTING_FLAGS = {
   kind: ['kind', 'embed or similarity: the jobs that a worker serves'],
   device: ['device', 'auto, cpu, gpu:<index> or sim:<tokens per ms>'],
   precision: ['precision', 'what a GPU computes in: auto, fp32, fp16 or bf16'],
+  encoder: ['which', 'auto, native or ort: what runs models on an NVIDIA GPU'],
   deviceSessions: ['n', 'sessions side by side on a GPU'],
+  runtimeBinding: ['which', 'auto, native or stock: what ONNX Runtime is called through'],
   workerName: ['name', 'what this worker is called over all its lives'],
   cacheDir: ['folder', 'models, kept vectors and the private queue server'],
   collectionsDir: ['folder', 'collections of vectors'],
@@ -369,7 +371,7 @@ export const SETTING_FLAGS = {
 const CONNECTION = ['redisUrl', 'unsafeServer', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
 const HTTP = ['httpHost', 'httpPort', 'requestTimeoutMs', 'maxOpenRequests', 'maxQueuedRows', 'maxQueuedBytes', 'maxTenantShare'] as const;
 const DASHBOARD = ['dashboardHost', 'dashboardPort'] as const;
-const WORKER = ['smallOnCpu', 'cudaLibrary', 'gpuRetryMs', 'metricsHost', 'metricsPort', 'precision', 'deviceSessions', 'workerName', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'windowRows', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'maxMemoryShare', 'maxUnreadShare', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'claimTimeoutMs', 'janitorEveryMs', 'drainTimeoutMs'] as const;
+const WORKER = ['smallOnCpu', 'cudaLibrary', 'gpuRetryMs', 'metricsHost', 'metricsPort', 'precision', 'encoder', 'deviceSessions', 'runtimeBinding', 'workerName', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'windowRows', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'maxMemoryShare', 'maxUnreadShare', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'claimTimeoutMs', 'janitorEveryMs', 'drainTimeoutMs'] as const;
 
 function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
   for (const key of keys) {
