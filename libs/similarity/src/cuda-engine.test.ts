@@ -114,6 +114,20 @@ describe.skipIf(standIn === undefined)('on the stand-in', () => {
     engine.close();
   });
 
+  test('work whose smallest piece is larger than a call may use gets what that takes, and nobody leaves for it', async () => {
+    const [rows, other] = [block(3), block(4)];
+    const engine = standInEngine(standIn!, { workBytes: 1 << 16 });
+    engine.keep(other);
+    await engine.topK(queries, other, 'cosine', 5);
+    await withStandIn({ SHOAL_STAND_IN_LEAST_WORK: 1 << 18 }, async () => {
+      await expectRight(await engine.topK(queries, rows, 'cosine', 5), rows);
+      await engine.matrix(queries, other, 'dot');
+      expect([engine.residents.count, engine.isHeld(other)]).toEqual([1, true]);
+    });
+    await withStandIn({ SHOAL_STAND_IN_LEAST_WORK: 1 << 24 }, async () => expect(await codeOf(engine.topK(queries, rows, 'cosine', 5))).toBe('OUT_OF_VRAM'));
+    engine.close();
+  });
+
   test('where the driver has less than the ledger thinks, residents leave until an upload fits; one that never does passes by', async () => {
     const engine = standInEngine(standIn!, { residentBytes: 10 * bytes(), workBytes: 1 << 16 });
     const blocks = [5, 6, 7].map((seed) => block(seed));

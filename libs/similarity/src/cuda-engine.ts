@@ -38,6 +38,8 @@ type Uploaded = Resident & { readonly handle: CudaHandle };
 
 /** A call that is given less than this is not worth its launches. */
 const LEAST_WORK_BYTES = 1 << 16;
+/** The smallest piece of some work is larger than what a call may use: so many times that it may have all the same, out of the reserve. */
+const MOST_GROWTH = 16;
 /** So many calls that went well before one is given twice as much again. */
 const CALLS_TO_REGAIN = 64;
 /** The fp16 form, by which searches choose what they score exactly, is kept beside wider rows where all of it takes no more of the ledger. */
@@ -116,11 +118,10 @@ export class CudaEngine implements Engine {
     const ask = [unshared(queries.values), queries.rows, METRICS.indexOf(metric), k, found, scores] as const;
     const held = await this.#held(rows, signal);
     if (held !== undefined) {
-      const liked = this.#addon.cudaTopKBytes(this.#library, rows.rows, rows.dims, queries.rows, k);
-      await this.#withinMemory(held, liked, signal, (workBytes, stop) => this.#addon.cudaTopK(held.handle, ...ask, workBytes, this.#times, stop));
+      await this.#withinMemory(held, signal, (workBytes, stop) => this.#addon.cudaTopK(held.handle, ...ask, workBytes, this.#times, stop));
     } else {
       const described = describedRows(rows, rows.scales ?? null, 0);
-      await this.#withinMemory(undefined, this.workBytes, signal, (workBytes, stop) => this.#addon.cudaTopKStreamed(this.#library, this.#device, ...described, ...ask, workBytes, this.#times, stop));
+      await this.#withinMemory(undefined, signal, (workBytes, stop) => this.#addon.cudaTopKStreamed(this.#library, this.#device, ...described, ...ask, workBytes, this.#times, stop));
     }
     return { found: found.subarray(0, queries.rows), rows: found.subarray(queries.rows), scores };
   }
@@ -129,7 +130,7 @@ export class CudaEngine implements Engine {
     const values = unshared(queries.values);
     const scoresOf = async (on: Uploaded, count: number): Promise<Float32Array> => {
       const scores = new Float32Array(queries.rows * count);
-      await this.#withinMemory(on, this.workBytes, signal, (workBytes, stop) => this.#addon.cudaMatrix(on.handle, values, queries.rows, METRICS.indexOf(metric), scores, workBytes, this.#times, stop));
+      await this.#withinMemory(on, signal, (workBytes, stop) => this.#addon.cudaMatrix(on.handle, values, queries.rows, METRICS.indexOf(metric), scores, workBytes, this.#times, stop));
       return scores;
     };
     const held = await this.#held(rows, signal);
@@ -147,7 +148,7 @@ export class CudaEngine implements Engine {
     const scoresOf = async (on: Uploaded, from: Uint32Array, chosen: Uint32Array): Promise<Float64Array> => {
       const scores = new Float64Array(chosen.length);
       if (chosen.length === 0) return scores;
-      await this.#withinMemory(on, this.workBytes, signal, (workBytes, stop) => this.#addon.cudaRescore(on.handle, values, queries.rows, METRICS.indexOf(metric), from, chosen, scores, workBytes, this.#times, stop));
+      await this.#withinMemory(on, signal, (workBytes, stop) => this.#addon.cudaRescore(on.handle, values, queries.rows, METRICS.indexOf(metric), from, chosen, scores, workBytes, this.#times, stop));
       return scores;
     };
     const held = await this.#held(rows, signal);
@@ -171,7 +172,7 @@ export class CudaEngine implements Engine {
     const seeds = activation.slice(); // what a call that ran out of memory has left there means nothing
     const held = (await this.#held(graph, signal)) ?? (await this.#withRoom(() => this.#uploadGraph(graph, signal)));
     try {
-      await this.#withinMemory(held, this.workBytes, signal, (workBytes, stop) => {
+      await this.#withinMemory(held, signal, (workBytes, stop) => {
         activation.set(seeds);
         return this.#addon.cudaSpread(held.handle, lanes, steps, decay, threshold, activation, workBytes, this.#times, stop);
       });
@@ -279,21 +280,28 @@ export class CudaEngine implements Engine {
   // ---- calls ----------------------------------------------------------------------------------------------------------
 
   /** Tries with less and less work memory, then with nothing else on the device. */
-  async #withinMemory(on: Uploaded | undefined, likedBytes: number, signal: AbortSignal | undefined, call: (workBytes: number, stop: Uint8Array) => Promise<void>): Promise<void> {
-    for (let workBytes = Math.max(LEAST_WORK_BYTES, Math.min(likedBytes, this.#mostWorkBytes)), hasCleared = false; ; ) {
+  async #withinMemory(on: Uploaded | undefined, signal: AbortSignal | undefined, call: (workBytes: number, stop: Uint8Array) => Promise<void>): Promise<void> {
+    let workBytes = this.#mostWorkBytes;
+    for (let hasCleared = false, hasGrown = false; ; ) {
       try {
         await this.#call(signal, (stop) => call(workBytes, stop));
         return this.#wentWell();
       } catch (error) {
         if (!isShoalCode(error, 'OUT_OF_VRAM')) throw error;
-        if (workBytes <= LEAST_WORK_BYTES) {
+        const neededBytes = neededFor(error, workBytes);
+        if (neededBytes !== undefined && !hasGrown && neededBytes <= MOST_GROWTH * this.workBytes) {
+          hasGrown = true;
+          workBytes = neededBytes;
+          continue; // it was not memory that was short
+        }
+        if (neededBytes !== undefined || workBytes <= LEAST_WORK_BYTES) {
           if (hasCleared || !this.residents.clear(on)) throw error; // alone already: less would not help
-          hasCleared = true;
-          workBytes = Math.max(LEAST_WORK_BYTES, Math.min(likedBytes, this.workBytes));
+          [hasCleared, hasGrown] = [true, false];
+          workBytes = this.workBytes;
         } else {
           workBytes = Math.max(LEAST_WORK_BYTES, Math.floor(workBytes / 2));
         }
-        this.#mostWorkBytes = workBytes;
+        this.#mostWorkBytes = Math.min(workBytes, this.workBytes);
         this.#goodCalls = 0;
         await this.#addon.cudaTrim(this.#library, this.#device);
       }
@@ -331,6 +339,12 @@ export class CudaEngine implements Engine {
       default: return error;
     }
   }
+}
+
+/** What the library says that its smallest piece takes, as what the call as a whole has to be allowed; undefined where memory itself was short. */
+function neededFor(error: unknown, workBytes: number): number | undefined {
+  const [, takes, allowed] = /smallest piece of this work takes (\d+) bytes, and (\d+) are allowed/.exec(error instanceof Error ? error.message : '') ?? [];
+  return takes === undefined ? undefined : Math.ceil((1.01 * workBytes * Number(takes)) / Number(allowed));
 }
 
 function isShoalCode(error: unknown, code: ShoalError['code']): boolean {

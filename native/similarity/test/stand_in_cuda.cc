@@ -6,6 +6,7 @@
 //   SHOAL_STAND_IN_BYTES       memory of the device (default 1 GiB)
 //   SHOAL_STAND_IN_MOST_ROWS   uploading more rows, or computing on more of them at once, is out of memory
 //   SHOAL_STAND_IN_MOST_WORK   so is being allowed more bytes of work than this
+//   SHOAL_STAND_IN_LEAST_WORK  a call that may use less bytes of work (default 1,024) is refused, with the library's words
 //   SHOAL_STAND_IN_LOST        a path: while there is a file the device fails, and stays failed in this process
 //   SHOAL_STAND_IN_DEVICES     how many devices there are (default 1)
 //   SHOAL_STAND_IN_MIB_PER_S   speed of copies to the device
@@ -27,8 +28,6 @@
 namespace {
 
 constexpr uint64_t GIB = 1u << 30;
-/** Of the kernels' own, whatever the rows are. */
-constexpr uint64_t LEAST_WORK = 1024;
 std::atomic<uint64_t> held{0};
 std::atomic<bool> is_lost{false};
 thread_local std::string words;
@@ -38,12 +37,19 @@ uint64_t told(const char *name, uint64_t otherwise) {
   return value == nullptr || *value == '\0' ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
+/** Of the kernels' own, whatever the rows are. */
+uint64_t least_work() { return told("SHOAL_STAND_IN_LEAST_WORK", 1024); }
+
 int fail(int status, const std::string &why) {
   words = why;
   return status;
 }
 
 int out_of_memory(uint64_t bytes) { return fail(SHOAL_CUDA_OUT_OF_MEMORY, "the stand-in has no room for " + std::to_string(bytes) + " bytes"); }
+
+int too_little(uint64_t least, const shoal_cuda_terms *terms) {
+  return fail(SHOAL_CUDA_OUT_OF_MEMORY, "the smallest piece of this work takes " + std::to_string(least) + " bytes, and " + std::to_string(terms == nullptr ? 0 : terms->work_bytes) + " are allowed");
+}
 
 /** What every call begins with. */
 int ready(int device, shoal_stop stop) {
@@ -133,7 +139,7 @@ namespace {
 uint64_t rows_within(uint64_t count, uint64_t row_bytes, const shoal_cuda_terms *terms) {
   const uint64_t allowed = terms == nullptr ? 0 : terms->work_bytes;
   if (allowed == 0) return std::min(count, told("SHOAL_STAND_IN_MOST_ROWS", count));
-  return allowed < LEAST_WORK ? 0 : std::min(count, (allowed - LEAST_WORK) / std::max<uint64_t>(1, row_bytes));
+  return allowed < least_work() ? 0 : std::min(count, (allowed - least_work()) / std::max<uint64_t>(1, row_bytes));
 }
 
 /** OUT_OF_MEMORY where the test asked for it. */
@@ -230,7 +236,7 @@ EXPORT int shoal_cuda_upload(int device, const shoal_rows *rows, int has_half, s
 
 EXPORT void shoal_cuda_free_rows(shoal_cuda_rows *rows) { delete rows; }
 
-EXPORT uint64_t shoal_cuda_topk_bytes(uint64_t rows, uint32_t, uint64_t query_count, uint32_t k) { return LEAST_WORK + rows * 4 + query_count * std::min<uint64_t>(k, rows) * 12; }
+EXPORT uint64_t shoal_cuda_topk_bytes(uint64_t rows, uint32_t, uint64_t query_count, uint32_t k) { return least_work() + rows * 4 + query_count * std::min<uint64_t>(k, rows) * 12; }
 
 EXPORT int shoal_cuda_topk(const shoal_cuda_rows *const *parts, uint32_t part_count, const float *queries, uint64_t query_count, enum shoal_metric metric, uint32_t k, uint32_t *best,
                            double *scores, uint32_t *found, const shoal_cuda_terms *terms) {
@@ -240,10 +246,10 @@ EXPORT int shoal_cuda_topk(const shoal_cuda_rows *const *parts, uint32_t part_co
   for (uint32_t p = 0; p < part_count; p++) {
     if (const int status = ready(0, stop_of(terms))) return status;
     const uint64_t count = parts[p]->rows.count, step = rows_within(count, 4, terms);
-    if (step == 0) return out_of_memory(LEAST_WORK);
+    if (step == 0) return too_little(least_work(), terms);
     if (const int status = check_limits(step, terms)) return status;
-    const Memory work(LEAST_WORK + step * 4);
-    if (!work.fits()) return out_of_memory(LEAST_WORK + step * 4);
+    const Memory work(least_work() + step * 4);
+    if (!work.fits()) return out_of_memory(least_work() + step * 4);
     for (uint64_t at = 0; at < count; at += step) {
       merger.add(parts[p]->part(at, std::min(step, count - at), metric), first + at, queries, metric, stop_of(terms));
       if (const int status = stopped(stop_of(terms))) return status;
@@ -261,10 +267,10 @@ EXPORT int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const fl
   const Clock clock;
   const uint64_t row_bytes = bytes_of(1, rows->dims, rows->dtype, 0) + 4;
   const uint64_t step = rows_within(rows->count, 2 * row_bytes, terms); // while one piece is searched, the next is copied
-  if (step == 0) return out_of_memory(LEAST_WORK + 2 * row_bytes);
+  if (step == 0) return too_little(least_work() + 2 * row_bytes, terms);
   if (const int status = check_limits(step, terms)) return status;
-  const Memory work(LEAST_WORK + 2 * step * row_bytes);
-  if (!work.fits()) return out_of_memory(LEAST_WORK + 2 * step * row_bytes);
+  const Memory work(least_work() + 2 * step * row_bytes);
+  if (!work.fits()) return out_of_memory(least_work() + 2 * step * row_bytes);
   Merger merger(query_count, k, metric);
   for (uint64_t at = 0; at < rows->count; at += step) {
     shoal_rows piece = *rows;
@@ -286,7 +292,7 @@ EXPORT int shoal_cuda_rescore(const shoal_cuda_rows *rows, const float *queries,
                               const shoal_cuda_terms *terms) {
   if (const int status = ready(0, stop_of(terms))) return status;
   const Clock clock;
-  if (rows_within(1, 12, terms) == 0) return out_of_memory(LEAST_WORK + 12);
+  if (rows_within(1, 12, terms) == 0) return too_little(least_work() + 12, terms);
   if (const int status = check_limits(0, terms)) return status;
   const shoal_rows all = rows->part(0, rows->rows.count, metric);
   shoal_rescore(0, 1, queries, query_count, &all, metric, begin, candidates, scores, stop_of(terms));
@@ -298,10 +304,10 @@ EXPORT int shoal_cuda_matrix(const shoal_cuda_rows *rows, const float *queries, 
   if (const int status = ready(0, stop_of(terms))) return status;
   const Clock clock;
   const uint64_t step = rows_within(rows->rows.count, 4 * query_count, terms);
-  if (step == 0) return out_of_memory(LEAST_WORK + 4 * query_count);
+  if (step == 0) return too_little(least_work() + 4 * query_count, terms);
   if (const int status = check_limits(step, terms)) return status;
-  const Memory work(LEAST_WORK + 4 * query_count * step);
-  if (!work.fits()) return out_of_memory(LEAST_WORK + 4 * query_count * step);
+  const Memory work(least_work() + 4 * query_count * step);
+  if (!work.fits()) return out_of_memory(least_work() + 4 * query_count * step);
   const shoal_rows all = rows->part(0, rows->rows.count, metric);
   shoal_matrix(0, 1, queries, query_count, &all, metric, scores, stop_of(terms));
   clock.write(terms, 0);
