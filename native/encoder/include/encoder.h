@@ -14,7 +14,8 @@
 extern "C" {
 #endif
 
-#define SHOAL_ENCODER_ABI 1
+/** 2: rows are of length 1 to the last bit, or NaN in all values. */
+#define SHOAL_ENCODER_ABI 2
 
 enum shoal_encoder_status {
   SHOAL_ENCODER_OK = 0,

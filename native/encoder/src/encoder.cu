@@ -60,11 +60,6 @@ int guarded(Work work) {
   }
 }
 
-struct Tuning {
-  int attention = 3, chunk = 0, graphs = 1, candidates = 8;
-};
-Tuning tuning;
-
 /** Runs of so few tokens are recorded: launching 44 kernels one by one takes longer than they do. */
 constexpr uint64_t MOST_RECORDED_TOKENS = 512;
 constexpr size_t MOST_RECORDS = 64;
@@ -72,6 +67,8 @@ constexpr size_t MOST_RECORDS = 64;
 constexpr uint64_t SLEEPS_FROM_TOKENS = 4096;
 /** Products are chosen for sizes up to this; larger ones take the same. */
 constexpr uint64_t LARGEST_CHOICE = 65536;
+/** Of those that cuBLASLt proposes for a product, best first by its own guess; 32 gave nothing faster than 8 (H200, 2026-11-22). */
+constexpr int CANDIDATES = 8;
 
 enum Product { QKV, OUTPUT, WIDE, NARROW, PRODUCTS };
 
@@ -127,7 +124,7 @@ struct Lane {
 
 /** How a run is launched: sizes of products and grids. What really is there, kernels read from Counts. */
 struct Extent {
-  uint64_t tokens, product_tokens, rows, tiles, blocks;
+  uint64_t tokens, product_tokens, rows, tiles;
 };
 
 class Steps {
@@ -346,15 +343,11 @@ void set_columns(const Lane &lane, uint64_t tokens) {
   for (lt::Layout layout : {lane.hidden, lane.triple, lane.wide}) check_product(CublasLt::get().set_layout(layout, lt::LAYOUT_COLUMNS, &tokens, sizeof tokens), "columns");
 }
 
-int multiply(const shoal_encoder &e, const Lane &lane, const LaneLayout &place, int layer, int product, const lt::Algorithm &algorithm, uint64_t first = 0) {
+int multiply(const shoal_encoder &e, const Lane &lane, const LaneLayout &place, int layer, int product, const lt::Algorithm &algorithm) {
   const Operands o = operands(e, lane, place, layer, product);
-  const uint64_t h = static_cast<uint64_t>(e.model.hidden), i = static_cast<uint64_t>(e.model.intermediate);
-  const uint64_t inputs[PRODUCTS] = {h, h, h, i}, outputs[PRODUCTS] = {3 * h, h, i, h};
-  const char *from = o.from + first * inputs[product] * 2;
-  char *to = o.to + first * outputs[product] * 2;
   const float alpha = 1;
-  return CublasLt::get().matmul(e.handle, e.descriptions[static_cast<size_t>(layer) * PRODUCTS + static_cast<size_t>(product)], &alpha, o.matrix, e.matrices[product], from, o.from_layout, &o.beta, to,
-                                o.to_layout, to, o.to_layout, &algorithm, lane.memory + place.workspace, PRODUCT_WORKSPACE, lane.stream);
+  return CublasLt::get().matmul(e.handle, e.descriptions[static_cast<size_t>(layer) * PRODUCTS + static_cast<size_t>(product)], &alpha, o.matrix, e.matrices[product], o.from, o.from_layout, &o.beta, o.to,
+                                o.to_layout, o.to, o.to_layout, &algorithm, lane.memory + place.workspace, PRODUCT_WORKSPACE, lane.stream);
 }
 
 std::vector<lt::Heuristic> candidates(const shoal_encoder &e, const Lane &lane, const LaneLayout &place, int product, int wanted) {
@@ -404,10 +397,10 @@ lt::Algorithm choice(shoal_encoder &e, const Lane &lane, const LaneLayout &place
   return e.choices.emplace(key, candidates(e, lane, place, product, 1)[0].algorithm).first->second;
 }
 
-void run_product(shoal_encoder &e, const Lane &lane, const LaneLayout &place, int layer, int product, uint64_t tokens, uint64_t first = 0) {
-  if (multiply(e, lane, place, layer, product, choice(e, lane, place, product, tokens), first) == lt::SUCCESS) return;
+void run_product(shoal_encoder &e, const Lane &lane, const LaneLayout &place, int layer, int product, uint64_t tokens) {
+  if (multiply(e, lane, place, layer, product, choice(e, lane, place, product, tokens)) == lt::SUCCESS) return;
   // an algorithm that was chosen for a neighbouring size may refuse this one
-  check_product(multiply(e, lane, place, layer, product, candidates(e, lane, place, product, 1)[0].algorithm, first), "cublasLtMatmul");
+  check_product(multiply(e, lane, place, layer, product, candidates(e, lane, place, product, 1)[0].algorithm), "cublasLtMatmul");
 }
 
 // ---- a run ------------------------------------------------------------------------------------------------------
@@ -418,9 +411,8 @@ Counts pack(const shoal_encoder_model &model, const int32_t *ids, const int32_t 
   uint16_t *places = reinterpret_cast<uint16_t *>(input + to.places);
   Tile *tiles = reinterpret_cast<Tile *>(input + to.tiles);
   std::vector<int32_t> first_of_length(static_cast<size_t>(std::min(width, model.positions)) + 2, 0);
-  const int32_t step = tuning.attention >= 10 ? 128 : 32;
-  const auto tiles_of = [step](int32_t length) { return (length + step - 1) / step; };
-  int32_t classes[3] = {};
+  constexpr int32_t STEP = static_cast<int32_t>(TILE_QUERIES);
+  const auto tiles_of = [](int32_t length) { return (length + STEP - 1) / STEP; };
   int32_t token = 0;
   for (int32_t row = 0; row < rows; row++) {
     const int32_t length = lengths[row];
@@ -429,7 +421,6 @@ Counts pack(const shoal_encoder_model &model, const int32_t *ids, const int32_t 
     for (int32_t at = 0; at < length; at++) places[token + at] = static_cast<uint16_t>(at);
     token += length;
     first_of_length[static_cast<size_t>(length)] += tiles_of(length);
-    classes[length > 64 ? 0 : length > 32 ? 1 : 2] += tiles_of(length);
   }
   starts[rows] = token;
   int32_t next = 0;
@@ -441,16 +432,14 @@ Counts pack(const shoal_encoder_model &model, const int32_t *ids, const int32_t 
   for (int32_t row = 0; row < rows; row++) {
     const int32_t length = lengths[row];
     int32_t &at = first_of_length[static_cast<size_t>(length)];
-    for (int32_t query = 0; query < length; query += step) tiles[at++] = {starts[row], length, query, 0};
+    for (int32_t query = 0; query < length; query += STEP) tiles[at++] = {starts[row], length, query, 0};
   }
-  const Counts counts{token, rows, next, classes[0], classes[1], classes[2], {}};
+  const Counts counts{token, rows, next, 0};
   std::memcpy(input, &counts, sizeof counts);
   return counts;
 }
 
 unsigned blocks(uint64_t count, uint64_t per_block) { return static_cast<unsigned>(std::max<uint64_t>((count + per_block - 1) / per_block, 1)); }
-
-uint64_t attention_blocks(int32_t heads, const Counts &c) { return static_cast<uint64_t>(c.long_tiles) * heads + static_cast<uint64_t>(c.middle_tiles) * ((heads + 1) / 2) + static_cast<uint64_t>(c.short_tiles) * ((heads + 3) / 4); }
 
 /** Embeddings where `ids` is given, else the norm in place. */
 void launch_norm(const shoal_encoder &e, const Lane &lane, const Extent &extent, const int32_t *ids, const uint16_t *places, uint64_t weight, uint64_t bias, __half *hidden, const Counts *counts) {
@@ -477,23 +466,8 @@ void launch_norm(const shoal_encoder &e, const Lane &lane, const Extent &extent,
 void launch_attention(const shoal_encoder &e, const Lane &lane, const Extent &extent, const __half *qkv, __half *context, const Tile *tiles, const Counts *counts) {
   const int size = e.model.hidden / e.model.heads;
   const float scale = 1.44269504f / std::sqrt(static_cast<float>(size));
-  if (tuning.attention >= 10) {
-    const auto staged = size == 64 ? (tuning.attention == 10 ? staged_attention_kernel<64, 2, 3> : staged_attention_kernel<64, 1, 4>)
-                        : tuning.attention == 10 ? staged_attention_kernel<32, 2, 4> : tuning.attention == 11 ? staged_attention_kernel<32, 1, 5> : tuning.attention == 12 ? staged_attention_kernel<32, 2, 3> : staged_attention_kernel<32, 4, 3>;
-    staged<<<static_cast<unsigned>(extent.blocks), ATTENTION_WARPS * WARP, 0, lane.stream>>>(qkv, context, tiles, e.model.heads, scale, counts);
-    return check(cudaGetLastError(), "attention");
-  }
   const unsigned grid = blocks(extent.tiles, ATTENTION_WARPS) * static_cast<unsigned>(e.model.heads);
-  const auto kernel32 = [] {
-    switch (tuning.attention) {
-      case 0: return attention_kernel<32, 1, 4>;
-      case 1: return attention_kernel<32, 1, 5>;
-      case 2: return attention_kernel<32, 2, 3>;
-      case 3: return attention_kernel<32, 2, 4>;
-      default: return attention_kernel<32, 4, 2>;
-    }
-  };
-  const auto kernel = size == 32 ? kernel32() : tuning.attention == 1 ? attention_kernel<64, 1, 3> : attention_kernel<64, 1, 2>;
+  const auto kernel = size == 32 ? attention_kernel<32, 2, 4> : attention_kernel<64, 1, 2>;
   kernel<<<grid, ATTENTION_WARPS * WARP, 0, lane.stream>>>(qkv, context, tiles, e.model.heads, scale, counts);
   check(cudaGetLastError(), "attention");
 }
@@ -519,21 +493,15 @@ void launch(shoal_encoder &e, Lane &lane, const LaneLayout &place, const InputLa
     mark("output");
     launch_norm(e, lane, extent, nullptr, nullptr, at + e.layout.output_norm, at + e.layout.output_norm_bias, hidden, counts);
     mark("norm");
-    const uint64_t chunk = tuning.chunk > 0 && !e.model.exact_gelu && steps == nullptr ? static_cast<uint64_t>(tuning.chunk) : tokens;
-    for (uint64_t first = 0; first < tokens; first += chunk) {
-      const uint64_t count = std::min(chunk, tokens - first);
-      if (count != tokens) set_columns(lane, count);
-      run_product(e, lane, place, layer, WIDE, count, first);
-      mark("wide");
-      if (e.model.exact_gelu) {
-        exact_gelu_kernel<<<static_cast<unsigned>(e.processors) * 8, 256, 0, lane.stream>>>(wide, static_cast<size_t>(e.model.intermediate), counts);
-        check(cudaGetLastError(), "exact_gelu_kernel");
-        mark("gelu");
-      }
-      run_product(e, lane, place, layer, NARROW, count, first);
-      mark("narrow");
+    run_product(e, lane, place, layer, WIDE, tokens);
+    mark("wide");
+    if (e.model.exact_gelu) {
+      exact_gelu_kernel<<<static_cast<unsigned>(e.processors) * 8, 256, 0, lane.stream>>>(wide, static_cast<size_t>(e.model.intermediate), counts);
+      check(cudaGetLastError(), "exact_gelu_kernel");
+      mark("gelu");
     }
-    if (chunk != tokens) set_columns(lane, tokens);
+    run_product(e, lane, place, layer, NARROW, tokens);
+    mark("narrow");
     launch_norm(e, lane, extent, nullptr, nullptr, at + e.layout.narrow_norm, at + e.layout.narrow_norm_bias, hidden, counts);
     mark("norm");
   }
@@ -573,7 +541,7 @@ cudaGraphExec_t record(shoal_encoder &e, Lane &lane, const LaneLayout &place, co
 /** Recorded when a size is met for the second time: by then all code is loaded, and what comes once is not worth it. */
 void replay(shoal_encoder &e, Lane &lane, const LaneLayout &place, const InputLayout &input, const Capacity &room, uint64_t tokens) {
   const RecordKey key{product_tokens(tokens), room.tokens, room.rows};
-  const Extent extent{key.tokens, key.tokens, room.rows, room.tiles, room.tiles * static_cast<uint64_t>(e.model.heads)};
+  const Extent extent{key.tokens, key.tokens, room.rows, room.tiles};
   const auto known = lane.records.find(key);
   if (known == lane.records.end()) {
     if (lane.records.size() >= MOST_RECORDS) lane.forget_records();
@@ -600,7 +568,7 @@ void run(shoal_encoder &e, int32_t index, const int32_t *ids, const int32_t *len
   const Capacity room(tokens, static_cast<uint64_t>(rows));
   const InputLayout input(room);
   ensure(e, lane, room);
-  const bool is_recorded = steps == nullptr && tuning.graphs != 0 && tokens <= MOST_RECORDED_TOKENS;
+  const bool is_recorded = steps == nullptr && tokens <= MOST_RECORDED_TOKENS;
   const size_t output_bytes = (is_recorded ? room.rows : static_cast<uint64_t>(rows)) * static_cast<uint64_t>(e.model.hidden) * 4;
   if (input.bytes > lane.input.bytes || output_bytes > lane.output.bytes) lane.forget_records(); // they copy from where these lie
   lane.input.grow(input.bytes), lane.output.grow(output_bytes);
@@ -609,7 +577,7 @@ void run(shoal_encoder &e, int32_t index, const int32_t *ids, const int32_t *len
   if (is_recorded) {
     replay(e, lane, place, input, room, tokens);
   } else {
-    launch_all(e, lane, place, input, {tokens, product_tokens(tokens), static_cast<uint64_t>(rows), static_cast<uint64_t>(counts.tiles), attention_blocks(e.model.heads, counts)}, steps);
+    launch_all(e, lane, place, input, {tokens, product_tokens(tokens), static_cast<uint64_t>(rows), static_cast<uint64_t>(counts.tiles)}, steps);
   }
   wait(lane, tokens);
   const float *found = reinterpret_cast<const float *>(lane.output.data);
@@ -630,7 +598,7 @@ void prepare(shoal_encoder &e, uint64_t most_tokens) {
   for (uint64_t size = 16; size <= largest; size = choice_size(size + 1)) {
     set_columns(lane, size);
     for (int product = 0; product < PRODUCTS; product++) {
-      const lt::Algorithm best = fastest(e, lane, place, product, candidates(e, lane, place, product, tuning.candidates), size);
+      const lt::Algorithm best = fastest(e, lane, place, product, candidates(e, lane, place, product, CANDIDATES), size);
       std::lock_guard<std::mutex> choosing(e.choosing);
       e.choices[{product, size}] = best;
     }
@@ -731,14 +699,6 @@ SHOAL_EXPORT int shoal_encoder_profile(shoal_encoder *encoder, const int32_t *id
     }
     *count = found;
   });
-}
-
-SHOAL_EXPORT int shoal_encoder_tune(const char *name, int value) {
-  const std::string key = name;
-  int *which = key == "attention" ? &tuning.attention : key == "chunk" ? &tuning.chunk : key == "graphs" ? &tuning.graphs : key == "candidates" ? &tuning.candidates : nullptr;
-  if (which == nullptr) return SHOAL_ENCODER_BAD_ARGUMENT;
-  *which = value;
-  return SHOAL_ENCODER_OK;
 }
 
 namespace {
