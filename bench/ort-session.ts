@@ -31,8 +31,8 @@ const [texts, budget, sessions, threads, rounds] = [args.texts, args.budget, arg
 const ONE_TEXT_RUNS = 300;
 const ONE_TEXT_TOKENS = 16;
 
-type Side = Binding | 'pinned';
-const SIDES: readonly Side[] = isGpu ? ['stock', 'native', 'pinned'] : ['stock', 'native'];
+type Side = Binding;
+const SIDES: readonly Side[] = ['stock', 'native'];
 
 interface Found {
   readonly side: Side;
@@ -85,7 +85,7 @@ async function measure(side: Side): Promise<void> {
   const batches = sortedBatches(rows, budget);
   const graphPath = await openGraph(model, { cacheDir, kind });
   const beganMs = performance.now();
-  const backend = await OrtBackend.open({ binding: side === 'pinned' ? 'native' : side, pinsSlots: side === 'pinned', graphPath, provider, dims: model.dims, threads, sessions, slotRows: Math.min(texts, 32_768), slotTokens: Math.max(budget, MAX_TOKENS) });
+  const backend = await OrtBackend.open({ binding: side, graphPath, provider, dims: model.dims, threads, sessions, slotRows: Math.min(texts, 32_768), slotTokens: Math.max(budget, MAX_TOKENS) });
   await backend.prepare(budget);
   const openMs = performance.now() - beganMs;
   const { dims } = backend;

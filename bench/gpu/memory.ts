@@ -2,7 +2,7 @@
 //   live       the law, fitted from a few shapes (libs/worker/src/measure-arena.ts), against MaxInUse of the arena, for each of 30 other
 //              shapes in a session to itself. Bar: 95 % within 10 %.
 //   footprint  one backend walks through all shapes, in ascending order and then in no order; after each step what the law predicts of
-//              the largest run so far against what nvidia-smi shows. Bar: never less, and at most 2.2 times. With one session, and with two.
+//              the largest run since the arena was given back last against what nvidia-smi shows. Bar: never less, and at most 2.2 times. With one session, and with two.
 //   half       live memory in fp16 ÷ in fp32, over shapes of 16 k tokens and more. Bar: 0.6.
 // Exit 1 when a bar is missed. On a CPU (--device cpu) the same paths; without a driver the footprint is not judged.
 //
@@ -11,7 +11,7 @@
 import { execFileSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { footprintBytes, lawOfSessions, liveBytes, type MemoryLaw, type RunShape } from '@shoal/core';
+import { footprintBytes, liveBytes, type MemoryLaw, type RunShape } from '@shoal/core';
 import { OrtBackend, probeArena } from '@shoal/inference';
 import { openGraph, openModel, type GraphKind } from '@shoal/models';
 import { arenaShapes, measureArena } from '../../libs/worker/src/measure-arena.ts';
@@ -90,12 +90,13 @@ async function walk(kind: GraphKind, law: MemoryLaw, sessions: number, options: 
   await step(backend, { rows: 10, width: 512 }, sessions); // the canary's run, which a worker makes before it looks
   await backend.shrink();
   const loadedBytes = (await backend.memory())?.footprintBytes ?? 0;
-  const both = { ...lawOfSessions(law, sessions), loadedBytes };
-  let predictedBytes = 0;
+  // of each session, since its arena was given back last; then it holds its graph alone
+  const largestBytes = Array.from({ length: sessions }, () => 0);
   const steps: { rows: number; width: number; shownMebibytes: number; predictedMebibytes: number; liveMebibytes: number; ratio: number }[] = [];
   for (const shape of [...SHAPES, ...inNoOrder(SHAPES)]) {
     const liveMebibytes = Math.round((await step(backend, shape, sessions)) / MIB);
-    predictedBytes = Math.max(predictedBytes, footprintBytes(both, shape));
+    for (const [at, use] of backend.arenas().entries()) largestBytes[at] = use!.held - use!.inUse < MIB ? 0 : Math.max(largestBytes[at]!, footprintBytes({ ...law, loadedBytes: 0 }, shape));
+    const predictedBytes = loadedBytes + largestBytes.reduce((sum, bytes) => sum + bytes, 2 * MIB);
     const shown = (await readMemory()).footprintBytes;
     steps.push({ ...shape, shownMebibytes: Math.round(shown / MIB), predictedMebibytes: Math.round(predictedBytes / MIB), liveMebibytes, ratio: round(predictedBytes / shown, 3) });
   }

@@ -8,13 +8,11 @@ import { join } from 'node:path';
 import { ShoalError, invariant, type MemoryReading } from '@shoal/core';
 import { SHORT_WIDTH, layOutArena } from './arena-region.ts';
 import { nativeOrt, nativeOrtProblem, type ArenaFigures, type NativeLine as AddonLine, type NativeOrt } from './native-ort.ts';
-import type { ArenaUse, LineOptions, OrtLine, RunAnswer, RunRequest, SharedSlot } from './ort-line.ts';
+import type { ArenaUse, LineOptions, OrtLine, RunAnswer, RunRequest } from './ort-line.ts';
 import { readTrace, refuseStrays, type TracedNode } from './ort-trace.ts';
 import { processMemory } from './process-memory.ts';
 import { classifyRunFailure } from './run-failure.ts';
 
-/** Of slots, locked for the device; by their buffers, because several lines share them. */
-const pinnedSlots = new WeakSet<SharedSlot>();
 /** A reading of the process costs 0.04 ms and says little new after each of many short runs. */
 const READ_MEMORY_EVERY_MS = 20;
 /** The arena holds so many times what its largest run used: what lies in regions that fit no run any more is given back. */
@@ -37,7 +35,6 @@ export async function openNativeLine(options: LineOptions): Promise<OrtLine> {
   try {
     await openTrue(addon, line, options);
     const use = useOf(await addon.statistics(line, 0));
-    if (options.provider === 'cuda' && options.pinsSlots) await pinSlots(addon, line, options.slots);
     return new NativeLine(addon, line, options, use);
   } catch (error) {
     await addon.close(line);
@@ -68,20 +65,6 @@ async function openTrue(addon: NativeOrt, line: AddonLine, options: LineOptions)
 export async function firstNodes(addon: NativeOrt, line: AddonLine, graph: number, dims: number): Promise<readonly TracedNode[]> {
   await addon.run(line, graph, new Int32Array(16).fill(1), Int32Array.of(8, 5), new Float32Array(2 * dims), 2, 8, dims, false, false);
   return readTrace(await readFile(await addon.endTrace(line, graph), 'utf8'));
-}
-
-/** Where that cannot be had, copies go through a stage of the driver's as they do without it. */
-async function pinSlots(addon: NativeOrt, line: AddonLine, slots: readonly SharedSlot[]): Promise<void> {
-  for (const slot of slots) {
-    if (pinnedSlots.has(slot)) continue;
-    const locked: Int32Array[] = [];
-    for (const buffer of [slot.ids, slot.lengths, slot.embeddings]) {
-      const memory = new Int32Array(buffer);
-      if ((await addon.pin(line, memory, true))[0] === 1) locked.push(memory);
-    }
-    if (locked.length === 3) pinnedSlots.add(slot);
-    else for (const memory of locked) await addon.pin(line, memory, false);
-  }
 }
 
 function useOf([inUse, mostInUse, held]: ArenaFigures): ArenaUse {
@@ -141,9 +124,6 @@ class NativeLine implements OrtLine {
 
   private async close(): Promise<void> {
     while (this.open.size > 0) await Promise.allSettled(this.open);
-    for (const slot of this.options.slots) {
-      if (pinnedSlots.delete(slot)) for (const buffer of [slot.ids, slot.lengths, slot.embeddings]) void this.addon.pin(this.line, new Int32Array(buffer), false);
-    }
     await this.addon.close(this.line); // served after everything before it
   }
 
@@ -175,7 +155,7 @@ class NativeLine implements OrtLine {
         this.line, graph, new Int32Array(shared.ids), new Int32Array(shared.lengths), new Float32Array(shared.embeddings), rows, width, dims, isUrgent, false,
       );
       if (!isExact) this.use = useOf(figures);
-      if (this.holdsTooMuch()) void this.tracked(this.giveBack()).catch(() => undefined);
+      if (this.holdsTooMuch()) await this.giveBack(); // before the answer, so that nobody sees more than this
       return this.options.provider === 'cpu' ? { ok: true, runMs, memory: this.processMemory() } : { ok: true, runMs, ...(!isExact && { arena: this.use }) };
     } catch (error) {
       return { ok: false, message: firstLine(error) };

@@ -27,8 +27,6 @@ export interface NativeOrt {
   statistics(line: NativeLine, graph: number): Promise<ArenaFigures>;
   /** Path of the trace. */
   endTrace(line: NativeLine, graph: number): Promise<string>;
-  /** Locks memory for the device, or lets go of it: whether it is locked now. */
-  pin(line: NativeLine, memory: Int32Array | Float32Array, isPinned: boolean): Promise<readonly [isPinned: 0 | 1]>;
   /** The run that goes on is rejected; those that wait stay. */
   cancel(line: NativeLine): void;
   /** Of the run that goes on; 0 when idle. */

@@ -19,8 +19,6 @@ export interface LineOptions {
   readonly slots: readonly SharedSlot[];
   /** Most that the arena may hold. The native binding's alone. */
   readonly arenaBytes: number | undefined;
-  /** Whether the slots' memory is locked for the device, so that copies go straight. The native binding's alone. */
-  readonly pinsSlots: boolean;
 }
 
 export interface SharedSlot {

@@ -3,7 +3,7 @@
 import type { MemoryReading } from '@shoal/core';
 import type { LineOptions, RunRequest } from './ort-line.ts';
 
-export type OrtThreadData = Omit<LineOptions, 'arenaBytes' | 'pinsSlots'>;
+export type OrtThreadData = Omit<LineOptions, 'arenaBytes'>;
 
 /** Before the first run: the arena begins with room for a tensor of one vector for each of so many tokens, and one short row runs. */
 export interface PrepareRequest {

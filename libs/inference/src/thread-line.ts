@@ -12,7 +12,7 @@ interface Pending {
 }
 
 /** Throws what the runtime said when it does not open the graph, or does not run it where it was told to. */
-export async function openThreadLine({ arenaBytes: _limit, pinsSlots: _locks, ...workerData }: LineOptions): Promise<OrtLine> {
+export async function openThreadLine({ arenaBytes: _cannot, ...workerData }: LineOptions): Promise<OrtLine> {
   const isSource = import.meta.url.endsWith('.ts');
   const thread = new Worker(new URL(isSource ? './ort-thread.ts' : './ort-thread.js', import.meta.url), { workerData: workerData satisfies OrtThreadData });
   await ready(thread);

@@ -406,19 +406,6 @@ napi_value close(napi_env env, napi_callback_info info) {
   return call.promise(line, [line = line.get()](Job &) { line->close(); });
 }
 
-/** pin(line, array, isPinned): [1] when it is now locked for the device, else [0] */
-napi_value pin(napi_env env, napi_callback_info info) {
-  Call call(env, info);
-  const auto line = call.line(0);
-  size_t bytes = 0;
-  uint8_t *data = call.array<uint8_t>(1, &bytes);
-  const bool wanted = call.truth(2);
-  return call.promise(line, [data, bytes, wanted](Job &job) {
-    if (!wanted) shoal::ort::unpin(data);
-    job.figures = {wanted && shoal::ort::pin(data, bytes) ? 1.0 : 0.0};
-  });
-}
-
 /** cancel(line) */
 napi_value cancel(napi_env env, napi_callback_info info) {
   Call call(env, info);
@@ -443,7 +430,7 @@ NAPI_MODULE_INIT() {
   const napi_property_descriptor functions[] = {
 #define SHOAL_EXPORT(NAME, FUNCTION) {NAME, nullptr, FUNCTION, nullptr, nullptr, nullptr, napi_enumerable, nullptr}
       SHOAL_EXPORT("load", load), SHOAL_EXPORT("line", line), SHOAL_EXPORT("open", open), SHOAL_EXPORT("run", run), SHOAL_EXPORT("runPlain", run_plain), SHOAL_EXPORT("statistics", statistics),
-      SHOAL_EXPORT("endTrace", end_trace), SHOAL_EXPORT("close", close), SHOAL_EXPORT("pin", pin), SHOAL_EXPORT("cancel", cancel), SHOAL_EXPORT("runningMs", running_ms),
+      SHOAL_EXPORT("endTrace", end_trace), SHOAL_EXPORT("close", close), SHOAL_EXPORT("cancel", cancel), SHOAL_EXPORT("runningMs", running_ms),
   };
   napi_define_properties(env, exports, sizeof functions / sizeof *functions, functions);
   return exports;

@@ -57,9 +57,6 @@ void register_cpu_arena(uint64_t bytes) {
 /** CUDA's own library for programs, which the provider needs anyway; not linked, so that nothing of CUDA is needed elsewhere. */
 struct CudaRuntime {
   enum Direction { kToDevice = 1, kToHost = 2 };
-  int (*host_register)(void *, size_t, unsigned) = nullptr;
-  int (*host_unregister)(void *) = nullptr;
-  int (*last_error)() = nullptr;
   int (*create_stream)(void **, unsigned flags) = nullptr;
   int (*destroy_stream)(void *) = nullptr;
   int (*synchronize)(void *stream) = nullptr;
@@ -68,9 +65,6 @@ struct CudaRuntime {
   CudaRuntime() {
     void *library = dlopen("libcudart.so.13", RTLD_LAZY | RTLD_LOCAL);
     if (library == nullptr) return;
-    find(library, "cudaHostRegister", host_register);
-    find(library, "cudaHostUnregister", host_unregister);
-    find(library, "cudaGetLastError", last_error);
     find(library, "cudaStreamCreateWithFlags", create_stream);
     find(library, "cudaStreamDestroy", destroy_stream);
     find(library, "cudaStreamSynchronize", synchronize);
@@ -214,7 +208,7 @@ void wrap(Owned<OrtValue> &value, const OrtMemoryInfo *memory, void *data, Eleme
 }  // namespace
 
 void Graph::run(const Batch &batch) {
-  // as memory of the host even where it is locked: what is called "CudaPinned" counts as the device's, kernels work on it in place, and the copy out of it is refused (1.30, H200)
+  // as memory of the host: what is called "CudaPinned" counts as the device's, kernels work on it in place, and the copy out of it is refused (1.30, H200)
   const OrtMemoryInfo *memory = state_->host;
   Owned<OrtValue> ids(api.ReleaseValue), lengths(api.ReleaseValue), embeddings(api.ReleaseValue);
   wrap(ids, memory, batch.ids, kInt32, {batch.rows, batch.width});
@@ -281,18 +275,6 @@ std::string Graph::end_trace() {
   const std::string found = path;
   check(api.AllocatorFree(allocator, path));
   return found;
-}
-
-bool pin(void *data, size_t bytes) {
-  const CudaRuntime &cuda = cuda_runtime();
-  if (cuda.host_register == nullptr || cuda.host_unregister == nullptr) return false;
-  const bool is_pinned = cuda.host_register(data, bytes, 0) == 0;
-  if (!is_pinned && cuda.last_error != nullptr) cuda.last_error(); // or whoever asks next is told of it
-  return is_pinned;
-}
-
-void unpin(void *data) {
-  if (cuda_runtime().host_unregister != nullptr) cuda_runtime().host_unregister(data);
 }
 
 }  // namespace shoal::ort

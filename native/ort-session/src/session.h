@@ -70,8 +70,4 @@ class Graph {
   std::unique_ptr<State> state_;
 };
 
-/** Locks host memory for the device, so that copies need no stage in between; false where that cannot be had. */
-bool pin(void *data, size_t bytes);
-void unpin(void *data);
-
 }  // namespace shoal::ort
