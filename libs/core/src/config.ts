@@ -30,7 +30,7 @@ export const settingsSchema = z.strictObject({
     .describe('What computes on an NVIDIA GPU: native is Shoal\'s own encoder (fp16, BERT models; "shoal gpu install" builds it), ort is ONNX Runtime. auto: the native one where it was built and gives the vectors of fp32, else ONNX Runtime.'),
   deviceSessions: count(1, 4).optional().describe('Runs side by side on a GPU: one launches while another computes. Sessions of ONNX Runtime have a copy of the weights each, lanes of the native encoder share them. Unset: 2 on cards of 40 GB and more, else 1.'),
   runtimeBinding: z.enum(['auto', 'native', 'stock']).default('auto')
-    .describe('What ONNX Runtime is called through. native: the addon of native/ort-session, which can limit, ask and give back the memory of a session. stock: the binding of the npm package. auto: the native one where it was built. The vectors are the same.'),
+    .describe('What ONNX Runtime is called through. native: the addon of native/ort-session, which can limit, ask and give back the memory of a session. stock: the binding of the npm package. auto: the package’s, which measured faster (bench/results/gpu.md). The vectors are the same.'),
   workerName: z.string().regex(/^[A-Za-z0-9_.-]{1,64}$/, 'must be 1 to 64 letters, digits, "_", "." and "-"').optional()
     .describe('What a worker is called over all its lives: one that starts under the name of one that died takes back what that one had claimed. Default: host name and device.'),
   cacheDir: z.string().min(1).optional().describe('Models, graphs and the private queue server. Default: $XDG_CACHE_HOME/shoal or ~/.cache/shoal.'),
