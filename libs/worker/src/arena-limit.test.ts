@@ -48,8 +48,8 @@ test.skipIf(problem !== undefined)('runs that find no room are split, what fits 
   expect([...outcomes].filter(([jobId]) => jobId !== 'wide').every(([, { kind }]) => kind === 'committed')).toBe(true);
   expect(outcomes.size).toBe(JOBS + 1);
   expect(splits).toBeGreaterThan(0);
-  for (const [jobId, rows] of jobs) {
-    if (jobId !== 'wide') expect(await leastCosine(unlimited, rows, results.get(jobId)!)).toBeGreaterThan(0.999_999);
+  for (const [jobId, rows] of [...jobs].filter(([id]) => id !== 'wide')) {
+    expect(await leastCosine(unlimited, rows, results.get(jobId)!)).toBeGreaterThan(0.999_999);
   }
   await Promise.all([backend.stop(), unlimited.stop()]);
   process.stdout.write(`arena with room for half of a row of ${MAX_TOKENS} tokens: ${JOBS * ROWS} texts, ${splits} splits, 0 lost, 1 of 1 job handed over that fits nowhere\n`);
