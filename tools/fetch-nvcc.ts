@@ -2,12 +2,13 @@
 // for it. For machines that build the CUDA libraries and have no toolkit: CI above all. Runs nothing of what it fetched, and is
 // needed neither to build nor to run anything else. NVIDIA's licence (its text lies beside) allows use, not redistribution.
 
+import { spawnSync } from 'node:child_process';
 import { chmod, cp, mkdir, readdir, rename, rm } from 'node:fs/promises';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { cacheFolder } from '@shoal/core';
-import { fetchWheel, withLock, type Wheel } from '@shoal/fetch';
+import { fetchReason, fetchWheel, withLock, type Wheel } from '@shoal/fetch';
 
 const VERSION = '13.0.88';
 
@@ -28,6 +29,20 @@ export async function fetchNvcc(cacheDir: string, onProgress: (step: string) => 
     if (!existsSync(home)) await assemble(home, onProgress);
   }, { onWait: () => onProgress('waiting for another command that fetches the CUDA compiler') });
   return home;
+}
+
+/** Why there is no CUDA compiler, fetched ones included; undefined where there is one. Throws when what was fetched is not what was pinned. */
+export async function nvccProblem(cacheDir: string): Promise<string | undefined> {
+  const found = spawnSync('sh', [join(import.meta.dirname, 'nvcc.sh'), '--where'], { env: { ...process.env, SHOAL_CACHE_DIR: cacheDir } });
+  if (found.status !== 3) return undefined;
+  if (process.platform !== 'linux') return `there is no CUDA compiler for ${process.platform}`;
+  try {
+    await fetchNvcc(cacheDir, console.log);
+    return undefined;
+  } catch (error) {
+    if (fetchReason(error) === undefined || fetchReason(error) === 'mismatch') throw error;
+    return `there is no CUDA compiler, and none can be fetched: ${(error as Error).message}`;
+  }
 }
 
 async function assemble(home: string, onProgress: (step: string) => void): Promise<void> {

@@ -1,5 +1,5 @@
-// The CUDA library of native/encoder, compiled for one architecture with the compiler that is here or was fetched (tools/nvcc.test.ts
-// fetches one), opened through the addon and asked for devices: without a driver it has to say so in a line.
+// The CUDA library of native/encoder, compiled for one architecture with the compiler that is here or fetched,
+// opened through the addon and asked for devices: without a driver it has to say so in a line.
 
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { cacheFolder } from '@shoal/core';
 import { nativeEncoderProblem } from '@shoal/inference';
+import { nvccProblem } from './fetch-nvcc.ts';
 
 const PROJECT = join(import.meta.dirname, '..');
 /** 30 s of CPU; several times that on two busy cores. */
@@ -17,7 +18,9 @@ function build(part: string, environment = {}): ReturnType<typeof spawnSync> {
   return spawnSync('sh', ['native/encoder/build.sh', part], { cwd: PROJECT, encoding: 'utf8', env: { ...process.env, ARCH: '80', SHOAL_CACHE_DIR: cacheFolder(process.env['SHOAL_CACHE_DIR']), ...environment } });
 }
 
-test('the native encoder compiles without cuBLAS, opens without a driver, and says when there is no device', ({ skip }) => {
+test('the native encoder compiles without cuBLAS, opens without a driver, and says when there is no device', async ({ skip }) => {
+  const absence = await nvccProblem(cacheFolder(process.env['SHOAL_CACHE_DIR']));
+  if (absence !== undefined) skip(absence);
   const out = mkdtempSync(join(tmpdir(), 'shoal-encoder-cuda-'));
   try {
     const [addon, cuda] = [build('addon'), build('cuda', { SHOAL_ENCODER_OUT: out })];

@@ -2,7 +2,7 @@
 # Compiles CUDA sources into a library, without knowing what they compute: sh tools/nvcc.sh SOURCE.cu… -o OUT [nvcc's flags]; with -c among
 # the flags into an object, with --program into a program.
 # nvcc comes from $CUDA_HOME, from PATH, or from what `npm run fetch-nvcc` left below the cache; --where prints which. ARCH=90a compiles
-# for one architecture (while developing: a tenth of the time); else for all, with PTX for those that come. The library has the runtime
+# for one architecture (while developing: a tenth of the time), ARCHES="75 90a" for some; else for all, with PTX for those that come. The library has the runtime
 # inside and needs the driver alone. Exit status 3: there is no nvcc.
 set -eu
 cache=${SHOAL_CACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/shoal}
@@ -18,7 +18,7 @@ if [ -n "${ARCH:-}" ]; then
   flags=$(code "$ARCH")
 else
   # 90a has Hopper's own instructions and runs nowhere else; the PTX of 80 and 120 is compiled by the driver where no code fits.
-  flags="$(for arch in 75 80 86 89 90a 100 120; do code "$arch"; done)$(code 80 compute_80)$(code 120 compute_120)"
+  flags=$(for arch in ${ARCHES:-75 80 86 89 90a 100 120}; do code "$arch"; case $arch in 80 | 120) code "$arch" "compute_$arch" ;; esac; done)
 fi
 case $flags in *sm_90a*) flags="$flags -DSHOAL_HOPPER" ;; esac
 home=$(dirname -- "$(dirname -- "$nvcc")")
