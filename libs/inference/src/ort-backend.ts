@@ -209,7 +209,7 @@ const LINES: Readonly<Record<Binding, (options: LineOptions) => Promise<OrtLine>
 
 /**
  * What carries it. Auto is the package's own, because it measured better: on an H200 43.0 k texts/s against 39.2 k in bulk and 0.68 ms against 0.78 for one
- * text, on two busy CPU cores 24.6 against 19.6 (bench/ort-session.ts, 2026-11-22). Only ours has an arena with a limit. It does not open WebGPU.
+ * text, on two CPU cores 57.2 against 55.1, ours with 9 % less memory (bench/ort-session.ts, 2026-11-22). Only ours has an arena with a limit. It does not open WebGPU.
  */
 export function bindingFor({ binding = 'auto', provider = 'cpu', arenaBytes }: Pick<OrtBackendOptions, 'binding' | 'provider' | 'arenaBytes'>): Binding {
   if (binding !== 'auto') return provider === 'webgpu' ? 'stock' : binding;
