@@ -10,7 +10,7 @@ cxx=${CXX:-c++}
 command -v "$cxx" >/dev/null 2>&1 || { echo "build.sh: no C++ compiler ($cxx)" >&2; exit 3; }
 mkdir -p "$out"
 target=$out/ort-session.node
-if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/src" -type f -newer "$target" | head -n 1)" ]; then exit; fi
+if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/../arguments.h" "$here/src" -type f -newer "$target" | head -n 1)" ]; then exit; fi
 case $(uname -s) in Darwin) flags='-undefined dynamic_lookup' ;; *) flags='-static-libstdc++ -static-libgcc -ldl' ;; esac
 # Several may build at the same time: the file appears by a rename.
 # shellcheck disable=SC2086

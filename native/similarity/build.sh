@@ -17,7 +17,7 @@ objects=
 # Several may build at the same time: a file appears by a rename.
 make() { # target, command that takes -o…
   target=$out/$1; shift
-  if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/include" "${sources:-$here/src}" ${program_source:-} -type f -newer "$target" | head -n 1)" ]; then return; fi
+  if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/../arguments.h" "$here/include" "${sources:-$here/src}" ${program_source:-} -type f -newer "$target" | head -n 1)" ]; then return; fi
   "$@" -o "$target.$$"
   mv "$target.$$" "$target"
 }
@@ -50,7 +50,7 @@ stand_in() {
 }
 
 program() { # name
-  program_source=$here/test/$1.cc
+  program_source="$here/test/$1.cc $here/test/row_values.h"
   # shellcheck disable=SC2086
   make "$1" "$cxx" -O3 -std=c++17 -Wall -Wextra -ffp-contract=fast "$here/test/$1.cc" $objects -lpthread
 }
@@ -73,9 +73,9 @@ cuda() {
 
 cuda_program() { # source
   cuda
-  program_source=$here/test/$1
+  program_source="$here/test/$1 $here/test/row_values.h"
   name=${1%.*}${ARCH:+-$ARCH}
-  make "$name" sh "$root/tools/nvcc.sh" --program "$program_source" "$out/$library" -Xlinker -rpath -Xlinker "\$ORIGIN" -lpthread
+  make "$name" sh "$root/tools/nvcc.sh" --program "$here/test/$1" "$out/$library" -Xlinker -rpath -Xlinker "\$ORIGIN" -lpthread
 }
 
 case ${1:-} in

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 #include <vector>
+#include "../../arguments.h"
 #include "library.h"
 
 namespace {
@@ -80,11 +81,16 @@ class Encoder {
   void run(Job &job, int32_t lane, const int32_t *ids, const int32_t *lengths, int32_t rows, int32_t width, float *embeddings) {
     const Clock::time_point began = Clock::now();
     show(lane, began);
-    job.status = library.run(encoder, lane, ids, lengths, rows, width, embeddings);
-    if (job.status != SHOAL_ENCODER_OK) job.message = library.error();
+    note(job, library.run(encoder, lane, ids, lengths, rows, width, embeddings));
     show(lane, Clock::time_point());
     job.figures.push_back(std::chrono::duration<double, std::milli>(Clock::now() - began).count());
     tell_memory(job);
+  }
+
+  /** On the thread that made the call, whose error it tells. */
+  void note(Job &job, int status) const {
+    job.status = status;
+    if (status != SHOAL_ENCODER_OK) job.message = library.error();
   }
 
   void tell_memory(Job &job) const {
@@ -208,51 +214,9 @@ void settle(napi_env env, napi_value, void *encoder, void *data) {
   static_cast<Encoder *>(encoder)->answered();
 }
 
-constexpr size_t MOST_ARGUMENTS = 8;
-
-/** The arguments of one call; the first one that is not what it should be throws in JavaScript and makes `is_bad`. */
-class Call {
+class Call : public shoal::Arguments {
  public:
-  bool is_bad = false;
-
-  Call(napi_env env, napi_callback_info info) : env_(env) { napi_get_cb_info(env, info, &count_, values_, nullptr, nullptr); }
-
-  double number(size_t i) {
-    double value = 0;
-    if (i >= count_ || napi_get_value_double(env_, values_[i], &value) != napi_ok) refuse(i, "a number");
-    return value;
-  }
-
-  bool truth(size_t i) {
-    bool value = false;
-    if (i >= count_ || napi_get_value_bool(env_, values_[i], &value) != napi_ok) refuse(i, "true or false");
-    return value;
-  }
-
-  std::string text(size_t i) {
-    size_t length = 0;
-    if (i >= count_ || napi_get_value_string_utf8(env_, values_[i], nullptr, 0, &length) != napi_ok) return refuse(i, "a string"), "";
-    std::string value(length, '\0');
-    napi_get_value_string_utf8(env_, values_[i], &value[0], length + 1, &length);
-    return value;
-  }
-
-  template <class T>
-  T *array(size_t i, size_t least = 0) {
-    return i < count_ ? array_of<T>(values_[i], i, least) : (refuse(i, "a typed array"), nullptr);
-  }
-
-  std::vector<const float *> arrays(size_t i) {
-    uint32_t length = 0;
-    std::vector<const float *> found;
-    if (i >= count_ || napi_get_array_length(env_, values_[i], &length) != napi_ok) return refuse(i, "an array of arrays"), found;
-    for (uint32_t at = 0; at < length; at++) {
-      napi_value element;
-      napi_get_element(env_, values_[i], at, &element);
-      found.push_back(array_of<float>(element, i, 1));
-    }
-    return found;
-  }
+  using Arguments::Arguments;
 
   /** Ten sizes of the model and three of the encoder, in the order of encoder.h. */
   Sizes sizes(size_t i) {
@@ -266,43 +230,27 @@ class Call {
   }
 
   std::shared_ptr<Encoder> encoder(size_t i) {
-    napi_valuetype type = napi_undefined;
-    void *data = nullptr;
-    if (i < count_) napi_typeof(env_, values_[i], &type);
-    if (type != napi_external || napi_get_value_external(env_, values_[i], &data) != napi_ok) return refuse(i, "an encoder"), nullptr;
-    return *static_cast<std::shared_ptr<Encoder> *>(data);
+    const auto *shared = external<std::shared_ptr<Encoder>>(i, "an encoder");
+    return shared == nullptr ? nullptr : *shared;
   }
 
   /** A job whose promise is returned; the arguments are held until it is settled. */
   Job *job(napi_value *promise) {
     Job *job = new Job;
-    napi_value held;
     napi_create_promise(env_, &job->deferred, promise);
-    napi_create_array_with_length(env_, count_, &held);
-    for (size_t i = 0; i < count_; i++) napi_set_element(env_, held, static_cast<uint32_t>(i), values_[i]);
-    napi_create_reference(env_, held, 1, &job->held);
+    job->held = hold();
     return job;
   }
 
- private:
-  template <class T>
-  T *array_of(napi_value value, size_t i, size_t least) {
-    bool is_array = false;
-    size_t length = 0;
-    void *data = nullptr;
-    napi_is_typedarray(env_, value, &is_array);
-    if (!is_array || napi_get_typedarray_info(env_, value, nullptr, &length, &data, nullptr, nullptr) != napi_ok || length < least) refuse(i, "a typed array of that length");
-    return static_cast<T *>(data);
+  /** A promise that `work` fulfils in one of the encoder's lanes. */
+  napi_value promise(const std::shared_ptr<Encoder> &encoder, std::function<void(Job &, int32_t lane)> work, bool is_urgent = false) {
+    if (is_bad) return nullptr;
+    napi_value promise;
+    Job *job = this->job(&promise);
+    job->work = std::move(work);
+    encoder->ask(job, is_urgent);
+    return promise;
   }
-
-  void refuse(size_t i, const char *wanted) {
-    if (!is_bad) napi_throw_type_error(env_, nullptr, ("argument " + std::to_string(i) + " is not " + wanted).c_str());
-    is_bad = true;
-  }
-
-  napi_env env_;
-  size_t count_ = MOST_ARGUMENTS;
-  napi_value values_[MOST_ARGUMENTS];
 };
 
 /** encoder(library): throws where the library cannot be opened. */
@@ -345,18 +293,12 @@ napi_value open(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto encoder = call.encoder(0);
   const Sizes sizes = call.sizes(1);
-  const std::vector<const float *> weights = call.arrays(2);
+  const std::vector<const float *> weights = call.arrays<float>(2, 1);
   const uint64_t tokens = static_cast<uint64_t>(call.number(3));
-  if (call.is_bad) return nullptr;
-  napi_value promise;
-  Job *job = call.job(&promise);
-  job->work = [encoder = encoder.get(), sizes, weights, tokens](Job &self, int32_t) {
-    self.status = encoder->open(sizes, weights, tokens);
-    if (self.status != SHOAL_ENCODER_OK) self.message = encoder->library.error();
+  return call.promise(encoder, [encoder = encoder.get(), sizes, weights, tokens](Job &self, int32_t) {
+    encoder->note(self, encoder->open(sizes, weights, tokens));
     encoder->tell_memory(self);
-  };
-  encoder->ask(job, false);
-  return promise;
+  });
 }
 
 /** run(encoder, ids, lengths, embeddings, rows, width, isUrgent): [milliseconds, weights, lanes, most of lanes] */
@@ -367,28 +309,17 @@ napi_value run(napi_env env, napi_callback_info info) {
   const bool is_urgent = call.truth(6);
   const int32_t *ids = call.array<int32_t>(1, static_cast<size_t>(rows) * static_cast<size_t>(width)), *lengths = call.array<int32_t>(2, static_cast<size_t>(rows));
   float *embeddings = call.array<float>(3, static_cast<size_t>(rows));
-  if (call.is_bad) return nullptr;
-  napi_value promise;
-  Job *job = call.job(&promise);
-  job->work = [=, encoder = encoder.get()](Job &self, int32_t lane) { encoder->run(self, lane, ids, lengths, rows, width, embeddings); };
-  encoder->ask(job, is_urgent);
-  return promise;
+  return call.promise(encoder, [=, encoder = encoder.get()](Job &self, int32_t lane) { encoder->run(self, lane, ids, lengths, rows, width, embeddings); }, is_urgent);
 }
 
 /** shrink(encoder): [weights, lanes, most of lanes] */
 napi_value shrink(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto encoder = call.encoder(0);
-  if (call.is_bad) return nullptr;
-  napi_value promise;
-  Job *job = call.job(&promise);
-  job->work = [encoder = encoder.get()](Job &self, int32_t) {
-    self.status = encoder->library.shrink(encoder->encoder);
-    if (self.status != SHOAL_ENCODER_OK) self.message = encoder->library.error();
+  return call.promise(encoder, [encoder = encoder.get()](Job &self, int32_t) {
+    encoder->note(self, encoder->library.shrink(encoder->encoder));
     encoder->tell_memory(self);
-  };
-  encoder->ask(job, true);
-  return promise;
+  }, true);
 }
 
 /** close(encoder): after everything that was asked before. */

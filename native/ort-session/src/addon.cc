@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 #include <vector>
+#include "../../arguments.h"
 #include "session.h"
 
 namespace {
@@ -204,59 +205,13 @@ void settle(napi_env env, napi_value, void *line, void *data) {
   static_cast<Line *>(line)->answered();
 }
 
-constexpr size_t kMostArguments = 12;
-
-/** The arguments of one call; the first one that is not what it should be throws in JavaScript and makes `is_bad`. */
-class Call {
+class Call : public shoal::Arguments {
  public:
-  bool is_bad = false;
-
-  Call(napi_env env, napi_callback_info info) : env_(env) { napi_get_cb_info(env, info, &count_, values_, nullptr, nullptr); }
-
-  double number(size_t i) {
-    double value = 0;
-    if (i >= count_ || napi_get_value_double(env_, values_[i], &value) != napi_ok) refuse(i, "a number");
-    return value;
-  }
-
-  bool truth(size_t i) {
-    bool value = false;
-    if (i >= count_ || napi_get_value_bool(env_, values_[i], &value) != napi_ok) refuse(i, "true or false");
-    return value;
-  }
-
-  template <class T>
-  T *array(size_t i, size_t *length = nullptr) {
-    bool is_array = false;
-    void *data = nullptr;
-    if (i < count_) napi_is_typedarray(env_, values_[i], &is_array);
-    if (!is_array || napi_get_typedarray_info(env_, values_[i], nullptr, length, &data, nullptr, nullptr) != napi_ok) refuse(i, "a typed array");
-    return static_cast<T *>(data);
-  }
-
-  std::string text(size_t i) {
-    if (i >= count_) return refuse(i, "a string"), "";
-    return text_of(values_[i], i);
-  }
-
-  std::vector<std::string> texts(size_t i) {
-    uint32_t length = 0;
-    std::vector<std::string> found;
-    if (i >= count_ || napi_get_array_length(env_, values_[i], &length) != napi_ok) return refuse(i, "an array of strings"), found;
-    for (uint32_t at = 0; at < length; at++) {
-      napi_value element;
-      napi_get_element(env_, values_[i], at, &element);
-      found.push_back(text_of(element, i));
-    }
-    return found;
-  }
+  using Arguments::Arguments;
 
   std::shared_ptr<Line> line(size_t i) {
-    napi_valuetype type = napi_undefined;
-    void *data = nullptr;
-    if (i < count_) napi_typeof(env_, values_[i], &type);
-    if (type != napi_external || napi_get_value_external(env_, values_[i], &data) != napi_ok) return refuse(i, "a line"), nullptr;
-    return *static_cast<std::shared_ptr<Line> *>(data);
+    const auto *shared = external<std::shared_ptr<Line>>(i, "a line");
+    return shared == nullptr ? nullptr : *shared;
   }
 
   /** A promise that `work` fulfils on the line's thread. */
@@ -265,32 +220,12 @@ class Call {
     Job *job = new Job;
     job->work = std::move(work);
     job->is_urgent = is_urgent;
-    napi_value promise, held;
+    napi_value promise;
     napi_create_promise(env_, &job->deferred, &promise);
-    napi_create_array_with_length(env_, count_, &held);
-    for (size_t i = 0; i < count_; i++) napi_set_element(env_, held, static_cast<uint32_t>(i), values_[i]);
-    napi_create_reference(env_, held, 1, &job->held);
+    job->held = hold();
     line->ask(job);
     return promise;
   }
-
- private:
-  std::string text_of(napi_value value, size_t i) {
-    size_t length = 0;
-    if (napi_get_value_string_utf8(env_, value, nullptr, 0, &length) != napi_ok) return refuse(i, "a string"), "";
-    std::string found(length, '\0');
-    napi_get_value_string_utf8(env_, value, &found[0], length + 1, &length);
-    return found;
-  }
-
-  void refuse(size_t i, const char *wanted) {
-    if (!is_bad) napi_throw_type_error(env_, nullptr, ("argument " + std::to_string(i) + " is not " + wanted).c_str());
-    is_bad = true;
-  }
-
-  napi_env env_;
-  size_t count_ = kMostArguments;
-  napi_value values_[kMostArguments];
 };
 
 Graph &graph_of(Line &line, size_t index) {
@@ -351,9 +286,9 @@ napi_value run(napi_env env, napi_callback_info info) {
   const size_t index = static_cast<size_t>(call.number(1));
   size_t ids = 0, lengths = 0, embeddings = 0;
   Batch batch{};
-  batch.ids = call.array<int32_t>(2, &ids);
-  batch.lengths = call.array<int32_t>(3, &lengths);
-  batch.embeddings = call.array<float>(4, &embeddings);
+  batch.ids = call.array<int32_t>(2, 0, &ids);
+  batch.lengths = call.array<int32_t>(3, 0, &lengths);
+  batch.embeddings = call.array<float>(4, 0, &embeddings);
   batch.rows = static_cast<int64_t>(call.number(5));
   batch.width = static_cast<int64_t>(call.number(6));
   batch.dims = static_cast<int64_t>(call.number(7));

@@ -1,12 +1,12 @@
-// What both halves of the addon (addon.cc, cuda_addon.cc) are made of, in plain N-API: the arguments of a call with their types
-// checked, and work on libuv's threads that ends in a promise. Arrays are the caller's, are held until the work is done, and
-// results are written into them.
+// What both halves of the addon (addon.cc, cuda_addon.cc) are made of: the arguments of a call, rows among them, and work on libuv's
+// threads that ends in a promise. Arrays are the caller's, are held until the work is done, and results are written into them.
 #pragma once
 #include <node_api.h>
 #include <functional>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include "../../arguments.h"
 #include "../include/similarity.h"
 
 namespace shoal {
@@ -29,40 +29,14 @@ struct Job {
   std::string failure, code;
 };
 
-constexpr size_t MOST_ARGUMENTS = 20;
-
-/** The arguments of one call; the first one that is not what it should be throws in JavaScript and makes `is_bad`. */
-class Call {
+class Call : public Arguments {
  public:
-  bool is_bad = false;
-
-  Call(napi_env env, napi_callback_info info) : env_(env) { napi_get_cb_info(env, info, &count_, values_, nullptr, nullptr); }
-
-  double number(size_t i) {
-    double value = 0;
-    if (i >= count_ || napi_get_value_double(env_, values_[i], &value) != napi_ok) refuse(i, "a number");
-    return value;
-  }
+  using Arguments::Arguments;
 
   /** Null for null and undefined. */
   template <class T>
   T *array(size_t i) {
-    napi_valuetype type = napi_undefined;
-    if (i < count_) napi_typeof(env_, values_[i], &type);
-    if (type == napi_null || type == napi_undefined) return nullptr;
-    bool is_array = false;
-    void *data = nullptr;
-    napi_is_typedarray(env_, values_[i], &is_array);
-    if (!is_array || napi_get_typedarray_info(env_, values_[i], nullptr, nullptr, &data, nullptr, nullptr) != napi_ok) refuse(i, "a typed array");
-    return static_cast<T *>(data);
-  }
-
-  std::string text(size_t i) {
-    size_t length = 0;
-    if (i >= count_ || napi_get_value_string_utf8(env_, values_[i], nullptr, 0, &length) != napi_ok) return refuse(i, "a string"), "";
-    std::string value(length, '\0');
-    napi_get_value_string_utf8(env_, values_[i], &value[0], length + 1, &length);
-    return value;
+    return array_or_null<T>(i);
   }
 
   /** Seven arguments from `i` on: data, count, dims, stride, type, scales, longest. */
@@ -78,31 +52,15 @@ class Call {
     return rows;
   }
 
-  /** The argument as it is, for those who read it themselves; undefined when it is missing. */
-  napi_value raw(size_t i) {
-    napi_value value;
-    if (i < count_) return values_[i];
-    napi_get_undefined(env_, &value);
-    return value;
-  }
-
-  /** Throws in JavaScript, once. */
-  void refuse(size_t i, const char *wanted) {
-    if (!is_bad) napi_throw_type_error(env_, nullptr, ("argument " + std::to_string(i) + " is not " + wanted).c_str());
-    is_bad = true;
-  }
-
   /** A promise that `run` fulfils on another thread. */
   napi_value promise(std::function<void()> run, Value value = nullptr) {
     if (is_bad) return nullptr;
     Job *job = new Job;
     job->run = std::move(run);
     job->value = std::move(value);
-    napi_value promise, name, held;
+    napi_value promise, name;
     napi_create_promise(env_, &job->deferred, &promise);
-    napi_create_array_with_length(env_, count_, &held);
-    for (size_t i = 0; i < count_; i++) napi_set_element(env_, held, static_cast<uint32_t>(i), values_[i]);
-    napi_create_reference(env_, held, 1, &job->held);
+    job->held = hold();
     napi_create_string_utf8(env_, "shoal:similarity", NAPI_AUTO_LENGTH, &name);
     napi_create_async_work(env_, nullptr, name, execute, complete, job, &job->work);
     napi_queue_async_work(env_, job->work);
@@ -140,10 +98,6 @@ class Call {
     napi_delete_async_work(env, job->work);
     delete job;
   }
-
-  napi_env env_;
-  size_t count_ = MOST_ARGUMENTS;
-  napi_value values_[MOST_ARGUMENTS];
 };
 
 }  // namespace shoal

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 #include "../include/similarity_cuda.h"
+#include "row_values.h"
 
 namespace {
 
@@ -57,18 +58,6 @@ struct Fast {
     return state;
   }
 };
-
-uint16_t half_of(float value) {
-  _Float16 half = static_cast<_Float16>(value);
-  uint16_t bits;
-  std::memcpy(&bits, &half, 2);
-  return bits;
-}
-float float_of(uint16_t bits) {
-  _Float16 half;
-  std::memcpy(&half, &bits, 2);
-  return static_cast<float>(half);
-}
 
 /** Normal values by table: a sixteenth of the time that drawing them takes. */
 std::vector<float> table() {

@@ -10,23 +10,11 @@
 #include <random>
 #include <vector>
 #include "../include/similarity.h"
+#include "row_values.h"
 
 namespace {
 
 typedef std::mt19937_64 Random;
-
-uint16_t half_of(float value) {
-  _Float16 half = static_cast<_Float16>(value);
-  uint16_t bits;
-  std::memcpy(&bits, &half, 2);
-  return bits;
-}
-
-float float_of(uint16_t bits) {
-  _Float16 half;
-  std::memcpy(&half, &bits, 2);
-  return static_cast<float>(half);
-}
 
 size_t pick(Random &random, std::initializer_list<size_t> of) { return of.begin()[random() % of.size()]; }
 
@@ -70,18 +58,7 @@ Case random_case(Random &random) {
   for (size_t r = 0; r < c.count; r++)
     for (size_t d = 0; d < c.dims; d++) {
       float &value = c.values[r * c.dims + d];
-      char *to = c.data.data() + r * stride + d * element;
-      if (c.dtype == SHOAL_F32) std::memcpy(to, &value, 4);
-      if (c.dtype == SHOAL_F16) {
-        const uint16_t bits = half_of(value);
-        std::memcpy(to, &bits, 2);
-        value = float_of(bits);
-      }
-      if (c.dtype == SHOAL_I8) {
-        const int8_t whole = std::isnan(value) ? 0 : static_cast<int8_t>(std::clamp(value * 40, -127.0f, 127.0f));
-        std::memcpy(to, &whole, 1);
-        value = whole;
-      }
+      value = store(c.dtype, value, c.data.data() + r * stride + d * element);
     }
   if (c.metric == SHOAL_COSINE || c.dtype == SHOAL_I8)
     for (size_t r = 0; r < c.count; r++) {
