@@ -4,9 +4,8 @@
 import { RunTimes, type Logger, type ShoalError, type TimeTables } from '@shoal/core';
 import { CudaEngine, HybridEngine, cpuEngine, kernelsOn, measureEngines, openCuda, type Engine, type Isa, type Kernels, type OpenedCuda } from '@shoal/similarity';
 import { readBreakEven, storeBreakEven } from './break-even-store.ts';
-import { visibleDevice } from './cuda-visibility.ts';
-import { Refused, indexOf, noDevice, refusalOf, tellForcedCpu, tellRefusals } from './device-refusals.ts';
-import { nvidiaDevice } from './nvidia-device.ts';
+import { onlyGpu } from './only-gpu.ts';
+import { Refused, noDevice, refusalOf, tellForcedCpu, tellRefusals } from './device-refusals.ts';
 import { cpuKind } from './profile-store.ts';
 
 export interface ComparerOptions {
@@ -68,24 +67,18 @@ export async function openComparer(options: ComparerOptions): Promise<Comparer> 
 }
 
 async function openGpu(options: ComparerOptions, cpu: Engine): Promise<Comparer> {
-  const { device, environment, cudaLibrary, log, smallOnCpu: chooses, onFellBack, threads } = options;
-  const index = indexOf(device);
-  const visibility = visibleDevice(index, environment['CUDA_VISIBLE_DEVICES']);
-  if ('refusal' in visibility) throw new Refused(visibility.refusal);
-  const found = await nvidiaDevice(visibility.devices);
-  if (!found.ok) throw new Refused(found.reason, { isAbsence: found.isAbsence });
-  environment['CUDA_DEVICE_ORDER'] ??= 'PCI_BUS_ID'; // or index 0 of CUDA is not index 0 of the driver
-  environment['CUDA_VISIBLE_DEVICES'] = visibility.devices;
+  const { cudaLibrary, log, smallOnCpu: chooses, onFellBack, threads } = options;
+  const { device, found } = await onlyGpu(options.device, options.environment);
   const opened = openCuda(cudaLibrary);
   if (!opened.ok) throw new Refused(opened.reason, { isAbsence: opened.isAbsence });
   const { cuda } = opened;
   const [{ name } = { name: 'GPU' }] = cuda.devices;
-  const engine = new CudaEngine({ cuda, device: 0, ...budgetOf(options, found.device.reading ?? {}, cuda) });
+  const engine = new CudaEngine({ cuda, device: 0, ...budgetOf(options, found.reading ?? {}, cuda) });
   const key = `${name}, ${cpuKind(threads)}, ${cpu.isa}`;
   const tables = chooses === 'auto' ? await measuredTimes(options, key, cpu, engine) : {};
   const hybrid = new HybridEngine({ cpu, gpu: engine, chooses, times: new RunTimes(tables), ...(onFellBack === undefined ? {} : { onFellBack }) });
-  log.info({ device: `cuda:${index}`, name, residentBytes: engine.residents.budgetBytes, workBytes: engine.workBytes }, 'GPU compares');
-  return { kernels: kernelsOn(hybrid), device: `cuda:${index}`, cpu, gpu: { engine, hybrid, name, key } };
+  log.info({ device, name, residentBytes: engine.residents.budgetBytes, workBytes: engine.workBytes }, 'GPU compares');
+  return { kernels: kernelsOn(hybrid), device, cpu, gpu: { engine, hybrid, name, key } };
 }
 
 /** What is left for this worker of the share that it and all others may use together; the library's own word where the driver's tool says nothing. */

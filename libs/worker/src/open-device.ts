@@ -6,10 +6,10 @@ import { access } from 'node:fs/promises';
 import type { InferenceBackend, Logger, Precision, Settings } from '@shoal/core';
 import { OrtBackend, bindingFor, cudaProviderProblem, type OrtBackendOptions, type Provider } from '@shoal/inference';
 import { openGraph, type GraphKind, type StoredModel } from '@shoal/models';
+import { onlyGpu } from './only-gpu.ts';
 import { openCanary, type Canary, type CanaryOptions } from './canary.ts';
 import { linkKeptProvider } from './cuda-provider.ts';
-import { Refused, indexOf, noDevice, refusalOf, tellForcedCpu, tellRefusals, type Refusal } from './device-refusals.ts';
-import { nvidiaDevice } from './nvidia-device.ts';
+import { Refused, noDevice, refusalOf, tellForcedCpu, tellRefusals, type Refusal } from './device-refusals.ts';
 import { nativeEncoder } from './open-native-encoder.ts';
 import { LEAST_COSINE, accepted } from './truth-gate.ts';
 import { visibleDevice } from './cuda-visibility.ts';
@@ -67,17 +67,11 @@ const LARGE_CARD_BYTES = 40e9;
 
 async function openCuda(options: DeviceOptions): Promise<InferenceBackend> {
   const { environment, model } = options;
-  const index = indexOf(options.device);
   if (model.graphKind === 'int8') throw new Refused(`${model.name} is an int8 model, and those run on CPUs alone`, { isAbsence: true });
-  const visibility = visibleDevice(index, environment['CUDA_VISIBLE_DEVICES']);
-  if ('refusal' in visibility) throw new Refused(visibility.refusal);
-  const found = await nvidiaDevice(visibility.devices);
-  if (!found.ok) throw new Refused(found.reason, { isAbsence: found.isAbsence });
-  environment['CUDA_DEVICE_ORDER'] ??= 'PCI_BUS_ID'; // or index 0 of CUDA is not index 0 of the driver
-  environment['CUDA_VISIBLE_DEVICES'] = visibility.devices;
-  const totalBytes = found.device.reading?.totalBytes ?? 0;
+  const { device, found } = await onlyGpu(options.device, environment);
+  const totalBytes = found.reading?.totalBytes ?? 0;
   const sessions = options.sessions ?? (totalBytes >= LARGE_CARD_BYTES ? 2 : 1);
-  const place = { device: `cuda:${index}`, deviceKind: found.device.reading?.name, readMemory: found.device.readMemory, probe: found.device.probe };
+  const place = { device, deviceKind: found.reading?.name, readMemory: found.readMemory, probe: found.probe };
   const native = await nativeEncoder({ ...options, sessions }, place);
   if (native !== undefined) return native;
   await linkKeptProvider(options.cacheDir);
