@@ -10,8 +10,8 @@ test('the queues of a model', () => {
 
 test('every key of a job', () => {
   const keys = keySpace();
-  const all = [keys.input('embed-minilm', 'a~1'), keys.output('embed-minilm', 'a~1'), keys.lock('embed-minilm', 'a~1'), keys.job('embed-minilm', 'a~1'), keys.workers('embed-minilm'), keys.reply('me')];
-  expect(all).toEqual(['{shoal}:in:embed-minilm:a~1', '{shoal}:out:embed-minilm:a~1', '{shoal}:embed-minilm:a~1:lock', '{shoal}:embed-minilm:a~1', '{shoal}:workers:embed-minilm', '{shoal}:reply:me']);
+  const all = [keys.input('embed-minilm', 'a~1'), keys.output('embed-minilm', 'a~1'), keys.staged('embed-minilm', 'a~1', 'w:7'), keys.lock('embed-minilm', 'a~1'), keys.job('embed-minilm', 'a~1'), keys.workers('embed-minilm'), keys.reply('me')];
+  expect(all).toEqual(['{shoal}:in:embed-minilm:a~1', '{shoal}:out:embed-minilm:a~1', '{shoal}:staged:embed-minilm:a~1:w:7', '{shoal}:embed-minilm:a~1:lock', '{shoal}:embed-minilm:a~1', '{shoal}:workers:embed-minilm', '{shoal}:reply:me']);
   expect(keySpace('{shoal.1}').reply('me')).toBe('{shoal.1}:reply:me');
   expect(keySpace('{shoal.1}').reply('me')).toMatch(REPLY_CHANNEL);
 });

@@ -36,6 +36,8 @@ export interface KeySpace {
   input(queue: string, jobId: string): string;
   /** Where the job's result is committed (SHL1). Both lanes of a model share it: `queue` is always the main one. */
   output(queue: string, jobId: string): string;
+  /** Where a large result lies until the commit renames it; named after the claim, so that no other claim of the job writes there. */
+  staged(queue: string, jobId: string, token: string): string;
   /** The lock BullMQ keeps for a claimed job; its value is the claim's token. */
   lock(queue: string, jobId: string): string;
   /** The job hash as BullMQ keeps it. */
@@ -72,6 +74,7 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
   return {
     input: (queue, jobId) => `${prefix}:in:${queue}:${jobId}`,
     output: (queue, jobId) => `${prefix}:out:${queue}:${jobId}`,
+    staged: (queue, jobId, token) => `${prefix}:staged:${queue}:${jobId}:${token}`,
     lock: (queue, jobId) => `${prefix}:${queue}:${jobId}:lock`,
     job: (queue, jobId) => `${prefix}:${queue}:${jobId}`,
     workers: (queue) => `${prefix}:workers:${queue}`,

@@ -23,6 +23,7 @@ beforeAll(async () => {
 beforeEach(async () => {
   const prefix = `{t-payload-${++prefixes}}`;
   keys = keySpace(prefix);
+  dims = 4;
   log = new RecordingLogger();
   store = await RedisPayloadStore.connect({ redisUrl: server.url, prefix, queue: QUEUE, cpuQueue: `${QUEUE}-cpu`, log });
 });
@@ -37,19 +38,29 @@ afterAll(async () => {
   await server.stop();
 });
 
+let dims = 4;
 function request(jobId: string, token: string, fill: number, fingerprint = FINGERPRINT): CommitRequest {
-  return { jobId, token, fingerprint, ttlMs: 60_000, result: encodeResult({ dtype: 'f32', rows: 1, dims: 4, fingerprint, isTruncated: false }, Buffer.alloc(16, fill)) };
+  return { jobId, token, fingerprint, ttlMs: 60_000, result: encodeResult({ dtype: 'f32', rows: 1, dims, fingerprint, isTruncated: false }, Buffer.alloc(dims * 4, fill)) };
 }
 
 function lock(jobId: string, token: string): Promise<unknown> {
   return connection.set(keys.lock(QUEUE, jobId), token);
 }
 
+/** Names under which large results lie until they are committed. */
+function staged(): Promise<string[]> {
+  return connection.keys(keys.staged(QUEUE, '*', '*'));
+}
+
 function stored(jobId: string): Promise<Buffer | null> {
   return connection.getBuffer(keys.output(QUEUE, jobId));
 }
 
-describe('commit', () => {
+describe.each([['small results, which travel in the script', 4], ['large results, which are staged', 8_192]])('commit of %s', (_form, wide) => {
+  beforeEach(() => {
+    dims = wide;
+  });
+
   test('writes the result with its time to live while the lock is ours', async () => {
     await lock('a', 'mine');
     const wanted = request('a', 'mine', 7);
@@ -62,6 +73,7 @@ describe('commit', () => {
     await lock('other', 'theirs');
     expect(await store.commit([request('other', 'mine', 7), request('gone', 'mine', 7)])).toEqual(['lease-lost', 'lease-lost']);
     expect(await connection.exists(keys.output(QUEUE, 'other'), keys.output(QUEUE, 'gone'))).toBe(0);
+    expect(await staged()).toEqual([]);
   });
 
   test('for a job of the CPU lane its lock there counts, and the result goes where the main lane\'s goes', async () => {
@@ -93,6 +105,7 @@ describe('commit', () => {
     expect(answers).toEqual(['already', 'conflict', 'conflict', 'conflict']);
     expect(await stored('same')).toEqual(first.result);
     expect(await stored('noise')).toEqual(Buffer.from('noise'));
+    expect(await staged()).toEqual([]);
   });
 
   test('a result that was taken counts as already there and keeps the time it has left', async () => {
@@ -116,6 +129,7 @@ describe('commit', () => {
     expect(await stored('a')).toBeNull();
     await connection.config('SET', 'maxmemory', '0');
     expect(await committed).toEqual(['committed', 'lease-lost']);
+    expect(await stored('a')).toEqual(request('a', 'mine', 1).result);
   });
 
   test('is sent again after its connection was cut and after the server was killed', async () => {
@@ -139,6 +153,23 @@ describe('commit', () => {
     await stopped;
     await server.restart();
   });
+});
+
+test('a large result that the server forgot before it was committed is staged again', async () => {
+  dims = 8_192;
+  await lock('a', 'mine');
+  const writer = store['writers'][0]!;
+  const pipeline = writer.pipeline.bind(writer);
+  const forgetful = vi.spyOn(writer, 'pipeline').mockImplementationOnce(() => {
+    const commands = pipeline();
+    const send = commands.callBuffer.bind(commands);
+    return Object.assign(commands, { callBuffer: (name: string) => send('ECHO', name) });
+  });
+  expect(await store.commit([request('a', 'mine', 5)])).toEqual(['committed']);
+  expect(forgetful.mock.calls.length).toBeGreaterThan(2);
+  expect(await stored('a')).toEqual(request('a', 'mine', 5).result);
+  expect(await connection.pttl(keys.output(QUEUE, 'a'))).toBeGreaterThan(55_000);
+  expect(await staged()).toEqual([]);
 });
 
 describe('read', () => {
