@@ -6,10 +6,10 @@ import { once } from 'node:events';
 import { chmodSync, copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 const PROJECT = join(import.meta.dirname, '..');
-const POSIX_TOOLS = ['cat', 'cksum', 'cut', 'date', 'dirname', 'find', 'head', 'mkdir', 'mv', 'readlink', 'rm', 'sh', 'sleep', 'uname'];
+const POSIX_TOOLS = ['cat', 'cksum', 'cut', 'date', 'dirname', 'find', 'head', 'mkdir', 'mv', 'readlink', 'rm', 'sed', 'sh', 'sleep', 'touch', 'tr', 'uname'];
 const SHELL = existsSync('/bin/dash') ? '/bin/dash' : '/bin/sh';
 
 let folder: string;
@@ -71,12 +71,70 @@ test('the first run installs and builds and says so, later runs say nothing', ()
   expect([linesOf('installed.log'), linesOf('built.log')]).toEqual([1, 1]);
 });
 
-test('without a C++ compiler it says once what is slower, and goes on', () => {
-  mkdirSync(join(root, 'native', 'similarity'), { recursive: true });
-  copyFileSync(join(PROJECT, 'native', 'similarity', 'build.sh'), join(root, 'native', 'similarity', 'build.sh'));
-  const first = shoal(['x']);
-  expect(first).toMatchObject({ status: 0, stdout: 'ran x\n', stderr: expect.stringMatching(/note: there is no C\+\+ compiler, so similarity runs in plain code/) });
-  expect(shoal(['x'])).toEqual({ status: 0, stdout: 'ran x\n', stderr: '' });
+/** Native code of which each build is a line in compiled.log; ends with this status. */
+function provideNative(status = 0, ...more: string[]): void {
+  for (const part of ['similarity', 'encoder', 'ort-session']) {
+    mkdirSync(join(root, 'native', part), { recursive: true });
+    writeFileSync(join(root, 'native', part, 'build.sh'), [`echo ${part} >> "${root}/compiled.log"`, ...more, `mkdir -p "${root}/dist/native/${part}" && : > "${root}/dist/native/${part}/${part}.node"; exit ${status}`].join('\n'));
+  }
+}
+
+const compiled = (): string[] => (existsSync(join(root, 'compiled.log')) ? readFileSync(join(root, 'compiled.log'), 'utf8').trim().split('\n').toSorted() : []);
+
+describe('native code', () => {
+  test('is compiled when a command that profits runs first, in one line; the others do not wait for it', () => {
+    provideNative();
+    for (const args of [['try', 'words'], ['embed', '-'], ['index', 'list'], ['up', '--help'], ['--version'], []]) expect(shoal(args).stderr).not.toContain('compil');
+    expect(compiled()).toEqual([]);
+    expect(shoal(['search', 'x']).stderr).toMatch(/^shoal: compiling native code \(similarity\), once …\nshoal: compiled in \d+ s\n$/);
+    expect(compiled()).toEqual(['similarity']);
+    expect(shoal(['worker']).stderr).toContain('(encoder, ort-session)');
+    expect(shoal(['up'])).toEqual({ status: 0, stdout: 'ran up\n', stderr: '' });
+    expect(compiled()).toEqual(['encoder', 'ort-session', 'similarity']);
+  });
+
+  test('that was compiled before is kept as new as its sources, whatever the command', () => {
+    provideNative();
+    shoal(['search', 'x']);
+    makeNewer(join(root, 'native', 'similarity', 'build.sh'));
+    makeNewer(join(root, 'native', 'encoder', 'build.sh'));
+    expect(shoal(['try']).stderr).toContain('(similarity)');
+    expect(compiled()).toEqual(['similarity', 'similarity']);
+  });
+
+  test('that needs a compiler which is not here is told once, and tried again when there is one', () => {
+    provideNative();
+    copyFileSync(join(PROJECT, 'native', 'similarity', 'build.sh'), join(root, 'native', 'similarity', 'build.sh'));
+    expect(shoal(['search'])).toMatchObject({ status: 0, stdout: 'ran search\n', stderr: expect.stringMatching(/note: there is no C\+\+ compiler, so similarity runs in plain code/) });
+    expect(shoal(['search'])).toEqual({ status: 0, stdout: 'ran search\n', stderr: '' });
+    provide('c++', 'exit 1');
+    expect(shoal(['search'])).toMatchObject({ status: 0, stdout: 'ran search\n', stderr: expect.stringContaining('the native code of similarity could not be built, so similarity runs in plain code') });
+    expect(shoal(['search'])).toEqual({ status: 0, stdout: 'ran search\n', stderr: '' });
+  });
+
+  test('is compiled once by three commands at once, and again after one that was killed', async () => {
+    shoal();
+    provideNative(0, 'sleep 1');
+    const runs = [1, 2, 3].map(() => spawn(SHELL, [join(root, 'shoal'), 'search'], { env: environment(), stdio: 'ignore' }));
+    expect(await Promise.all(runs.map(async (run) => ((await once(run, 'exit')) as [number])[0]))).toEqual([0, 0, 0]);
+    expect(compiled()).toEqual(['similarity']);
+    provideNative(0, 'sleep 60');
+    makeNewer(join(root, 'native', 'similarity', 'build.sh'));
+    const killed = spawn(SHELL, [join(root, 'shoal'), 'search'], { env: environment(), stdio: ['ignore', 'ignore', 'pipe'], detached: true });
+    await once(killed.stderr, 'data');
+    process.kill(-killed.pid!, 'SIGKILL');
+    await once(killed, 'exit');
+    provideNative();
+    expect(shoal(['search'])).toMatchObject({ status: 0, stdout: 'ran search\n', stderr: expect.stringContaining('compiling native code (similarity)') });
+  });
+
+  test('cannot be compiled in a folder that is not writable: one line, and the command runs', () => {
+    shoal();
+    provideNative();
+    remove('mkdir');
+    provide('mkdir', 'exit 1');
+    expect(shoal(['search'])).toMatchObject({ status: 0, stdout: 'ran search\n', stderr: expect.stringMatching(/^shoal: note: .* not writable .*\n$/) });
+  });
 });
 
 test('it runs from any folder and through a chain of symlinks', () => {

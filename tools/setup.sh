@@ -1,9 +1,11 @@
-# Sourced by ./shoal, tools/test.sh and .ci/run with $root set: makes sure of Node, packages and build, and leaves the node
-# to use in $node. Does nothing and says nothing when all is current (a few milliseconds); otherwise says each step on
-# stderr with its time. Refuses to go on half set up: what marks a step as done is removed before it and written after it.
+# Sourced by ./shoal and tools/test.sh with $root set: makes sure of Node, packages and build, and leaves the node to use in
+# $node. Does nothing and says nothing when all is current (a few milliseconds); otherwise says each step on stderr with its
+# time. Refuses to go on half set up: what marks a step as done is removed before it and written after it. Native code comes
+# with the first command that profits from it, and holds nobody up.
 #
 #   node_modules/.shoal-packages   checksum of the package-lock.json that was installed, and the system it was for
 #   dist/setup/built               as old as the newest source that was built
+#   dist/setup/native-<part>       the same of native/<part>, with the status that its build.sh ended with
 #   dist/setup/lock/               held while setting up; names the process, so that a killed one does not block the next
 
 minimum_node=22.12
@@ -109,10 +111,11 @@ install_packages() {
 # Folders count as well as files, so that a deleted source is noticed.
 build_is_current() {
   [ -f "$build_mark" ] && [ -f "$root/apps/cli/dist/main.js" ] &&
-    [ -z "$(find "$root"/libs/*/src "$root"/apps/*/src "$root"/libs/*/*.json "$root"/apps/*/*.json "$root"/tsconfig*.json "$root"/native "$packages_mark" \
+    [ -z "$(find "$root"/libs/*/src "$root"/apps/*/src "$root"/libs/*/*.json "$root"/apps/*/*.json "$root"/tsconfig*.json "$packages_mark" \
       ! -name '*.tsbuildinfo' -newer "$build_mark" 2>/dev/null | head -n 1)" ]
 }
 
+# Types are not looked at here, which takes four times as long (19 s of CPU against 5, 2026-11-22): npm run build and npm test do.
 build() {
   step=$(date +%s)
   say 'building …'
@@ -120,34 +123,95 @@ build() {
   : >"$build_mark.begun"
   how=
   [ -f "$root/apps/cli/dist/main.js" ] || how=--force # someone deleted dist, which the compiler's own marks do not show
-  build_native & # a few seconds beside the compiler of the rest
-  native=$!
-  if ! (cd "$root" && "$node" node_modules/.bin/tsc -b $how </dev/null >"$setup_folder/build.log" 2>&1); then
+  if ! (cd "$root" && "$node" node_modules/.bin/tsc -b --noCheck $how </dev/null >"$setup_folder/build.log" 2>&1); then
     cat "$setup_folder/build.log" >&2
     die 'the build failed; what the compiler said is above'
   fi
   [ -f "$root/apps/cli/dist/main.js" ] || die 'the build made no apps/cli/dist/main.js'
-  wait "$native" || :
   mv "$build_mark.begun" "$build_mark"
   say "built in $(seconds_since "$step")"
 }
 
-# What runs without native code is slower and otherwise the same, so nothing of this is fatal.
-build_native() {
-  build_native_part similarity addon 'similarity runs in plain code, some fifty times slower'
-  build_native_part encoder addon 'models on NVIDIA GPUs run through ONNX Runtime, at about half the rate'
-  build_native_part ort-session '' "models run through the runtime's own binding, which cannot limit or give back memory"
+# ---- native code --------------------------------------------------------------------------------------------------
+
+# A first `shoal try` does not wait for it (24 s of CPU, 2026-11-22). What runs without it is slower and otherwise the same, so
+# nothing of this is fatal.
+native_parts='similarity encoder ort-session'
+
+# What the command with these arguments profits from.
+native_parts_for() {
+  case " $* " in *' --help '* | *' -h '*) return ;; esac
+  case "${1:-} ${2:-}" in
+    'index build' | 'index check' | search\ * | similarity\ * | spread\ *) echo similarity ;;
+    up\ * | worker\ * | tune\ *) echo "$native_parts" ;;
+  esac
 }
 
-build_native_part() { # folder, command, what is so without it
+# Of the parts named, and of those that were built before, what is not as new as its sources.
+native_parts_to_build() {
+  for part in $native_parts; do
+    case " $* " in *" $part "*) ;; *) was_built "$part" || continue ;; esac
+    native_is_current "$part" || echo "$part"
+  done
+}
+
+set_up_native() { # parts
+  [ -n "$(native_parts_to_build "$@")" ] || return 0
+  if ! mkdir -p "$setup_folder" 2>/dev/null || ! [ -w "$setup_folder" ]; then
+    say "note: native code is not built and cannot be in a folder that is not writable ($root); going on without it"
+    return 0
+  fi
+  take_lock
+  parts=$(native_parts_to_build "$@" | tr '\n' ' ') # another run may have built them meanwhile
+  [ -z "$parts" ] || build_native $parts
+  release_lock
+}
+
+build_native() { # parts
+  step=$(date +%s)
+  say "compiling native code ($(echo $* | sed 's/ /, /g')), once …"
+  building=
+  for part in "$@"; do
+    build_native_part "$part" &
+    building="$building $!"
+  done
+  wait $building || :
+  say "compiled in $(seconds_since "$step")"
+}
+
+was_built() {
+  for library in "$root/dist/native/$1"/*.node; do [ -f "$library" ] && return 0; done
+  return 1
+}
+
+# Where there was no compiler and there is one now, it is tried again.
+native_is_current() {
   [ -f "$root/native/$1/build.sh" ] || return 0
+  mark=$setup_folder/native-$1 status=
+  [ -f "$mark" ] && read -r status <"$mark"
+  case $status in 3) has "${CXX:-c++}" && return 1 ;; '') return 1 ;; esac
+  [ -z "$(find "$root/native/$1" "$root"/native/*.h "$packages_mark" -newer "$mark" 2>/dev/null | head -n 1)" ]
+}
+
+build_native_part() {
+  mark=$setup_folder/native-$1
+  rm -f "$mark"
+  : >"$mark.begun"
+  case $1 in
+    similarity) command=addon without='similarity runs in plain code, some fifty times slower' ;;
+    encoder) command=addon without='models on NVIDIA GPUs run through ONNX Runtime, at about half the rate' ;;
+    *) command= without="models run through the runtime's own binding, which cannot limit or give back memory" ;;
+  esac
   status=0
-  sh "$root/native/$1/build.sh" $2 </dev/null >"$setup_folder/native-$1.log" 2>&1 || status=$?
+  sh "$root/native/$1/build.sh" $command </dev/null >"$setup_folder/native-$1.log" 2>&1 || status=$?
   case $status in
     0) ;;
-    3) say "note: there is no C++ compiler, so $3 (apt install g++ | dnf install gcc-c++ | xcode-select --install)" ;;
-    *) say "note: the native code of $1 could not be built, so $3; the compiler's words are in $setup_folder/native-$1.log" ;;
+    3) say "note: there is no C++ compiler, so $without (apt install g++ | dnf install gcc-c++ | xcode-select --install)" ;;
+    *) say "note: the native code of $1 could not be built, so $without; the compiler's words are in $setup_folder/native-$1.log" ;;
   esac
+  # Written whole, and no younger than when the sources were read.
+  echo "$status" >"$mark.status" && touch -r "$mark.begun" "$mark.status" && mv "$mark.status" "$mark"
+  rm -f "$mark.begun"
 }
 
 # ---- one at a time ------------------------------------------------------------------------------------------------

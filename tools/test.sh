@@ -14,6 +14,7 @@ export CI="${CI:-true}"
 
 . "$root/tools/setup.sh"
 (set_up_if_needed) || { echo '0 passed, 1 failed'; exit 1; }
+(set_up_native $native_parts)
 find_node
 # The sources are run as they are, which takes a newer Node than the build does.
 [ -x node_modules/.bin/node ] && node=$root/node_modules/.bin/node
@@ -28,6 +29,7 @@ main() {
     check lint "$node" node_modules/.bin/oxlint --deny-warnings
     check 'types of bench and tools' "$node" node_modules/.bin/tsc -p tsconfig.tools.json
   fi
+  check types "$node" node_modules/.bin/tsc -b
   check 'queue server' find_server
   check model "$node" apps/cli/dist/main.js model pull minilm
   for suite in "$@"; do run_suite "$(folder_of "$suite")"; done

@@ -12,6 +12,8 @@ root=$here/../..
 out=${SHOAL_ENCODER_OUT:-$root/dist/native/encoder}
 cxx=${CXX:-c++}
 mkdir -p "$out"
+trap 'rm -f "$out"/*."$$"' EXIT # what an interrupted compiler left
+trap 'exit 130' HUP INT TERM
 
 # Several may build at the same time: a file appears by a rename.
 make() { # target, command that takes -o…

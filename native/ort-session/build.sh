@@ -9,6 +9,8 @@ out=${SHOAL_NATIVE_OUT:-$root/dist/native/ort-session}
 cxx=${CXX:-c++}
 command -v "$cxx" >/dev/null 2>&1 || { echo "build.sh: no C++ compiler ($cxx)" >&2; exit 3; }
 mkdir -p "$out"
+trap 'rm -f "$out"/*."$$"' EXIT # what an interrupted compiler left
+trap 'exit 130' HUP INT TERM
 target=$out/ort-session.node
 if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/../arguments.h" "$here/src" -type f -newer "$target" | head -n 1)" ]; then exit; fi
 case $(uname -s) in Darwin) flags='-undefined dynamic_lookup' ;; *) flags='-static-libstdc++ -static-libgcc -ldl' ;; esac

@@ -12,6 +12,8 @@ out=${SHOAL_NATIVE_OUT:-$root/dist/native/similarity}
 cxx=${CXX:-c++}
 command -v "$cxx" >/dev/null 2>&1 || { echo "build.sh: no C++ compiler ($cxx)" >&2; exit 3; }
 mkdir -p "$out"
+trap 'rm -f "$out"/*."$$"' EXIT # what an interrupted compiler left
+trap 'exit 130' HUP INT TERM
 objects=
 
 # Several may build at the same time: a file appears by a rename.
@@ -29,6 +31,9 @@ compile() { # name, flags…
   objects="$objects $out/$name.o"
 }
 
+# The largest first: there are more of them than cores.
+case ${1:-} in addon) for name in addon cuda_addon; do compile "$name" -O2 -I"$root/node_modules/node-api-headers/include"; done ;; esac
+
 case $(uname -m) in x86_64 | amd64)
   compile kernels_avx512 -mavx512f -mavx512dq -mfma -Wno-maybe-uninitialized # GCC 12 warns of its own intrinsics
   compile kernels_avx2 -mavx2 -mfma ;;
@@ -39,7 +44,7 @@ for process in $running; do wait "$process"; done
 addon() {
   case $(uname -s) in Darwin) flags='-undefined dynamic_lookup' ;; *) flags='-static-libstdc++ -static-libgcc' ;; esac
   # shellcheck disable=SC2086
-  make similarity.node "$cxx" -shared -O2 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -I"$root/node_modules/node-api-headers/include" "$here/src/addon.cc" "$here/src/cuda_addon.cc" $objects $flags -lpthread -ldl
+  make similarity.node "$cxx" -shared $objects $flags -lpthread -ldl
 }
 
 stand_in() {
