@@ -2,17 +2,19 @@
 // moments at fixed rates, through the real worker, a real queue server with AOF everysec, and one client that checks every row.
 //
 //   node --conditions=@shoal/source bench/queue-rates.ts [--rates 160x64,800x64,1250x8,5000x1] [--seconds 15] [--report]
-//   … --minutes 10 --rates 160x64      sustained: texts a second and the memory of every process, minute by minute
+//   … --minutes 10 --rates 160x64      sustained: texts a second and the memory of every process, minute by minute. Five minutes go before
+//                                      them: the header of a taken result stays for so long, and until then the server must grow
 //   … --rtt 2.4 --rates 1250x8         the worker and the client 2.4 ms of round trip away from the server
 //
 // Prints a table beside facts of an earlier prototype (2026-11, another kind of machine, its loop without checks, admission and
 // order; bare-bullmq.ts measures the like of it here), then one JSON line. Exit 1 when a bar is missed: 800x64 p50 30 ms and p99 80 ms; --minutes 10,000 texts/s and
-// memory within 5 %; --rtt p50 60 ms. The full form takes two minutes; --minutes as long as it says. Wants a quiet machine.
+// memory within 5 %; --rtt p50 60 ms. The full form takes two minutes; --minutes five more than it says. Wants a quiet machine.
 
 import { availableParallelism, cpus } from 'node:os';
+import { createHistogram, type RecordableHistogram } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
-import { FIXED_DEVICE, Load, childrenOf, openRig, percentile, residentMegabytes, type Rig } from './rig.ts';
+import { FIXED_DEVICE, Load, childrenOf, openRig, residentMegabytes, type Ended, type Rig } from './rig.ts';
 
 const { values: args } = parseArgs({
   options: {
@@ -41,14 +43,47 @@ function barsOf(rate: string, offered: number): Partial<Bars> {
   return rate === '800x64' ? { p50: 30, p99: 80, textsPerSecond: 0.97 * offered } : { textsPerSecond: 0.97 * offered };
 }
 
+/** What ended since the last `reset`, however much: a list of it would be what grows in ten minutes. */
+class Tally {
+  jobs = 0;
+  texts = 0;
+  private readonly micros: RecordableHistogram = createHistogram();
+
+  add({ ms, rows }: Ended): void {
+    this.jobs++;
+    this.texts += rows;
+    this.micros.record(Math.max(1, Math.round(ms * 1_000)));
+  }
+
+  /** ms. */
+  percentile(part: number): number {
+    return Math.round(this.micros.percentile(100 * part) / 100) / 10;
+  }
+
+  reset(): void {
+    this.jobs = this.texts = 0;
+    this.micros.reset();
+  }
+}
+
+/** The header of a taken result stays in the server for so long. */
+const SETTLING_SECONDS = 300;
+
 async function measure(rig: Rig, rate: string): Promise<Row> {
   const [jobs = 0, rows = 0] = rate.split('x').map(Number);
-  const load = await Load.connect({ url: rig.url, name: `rate-${rate}-${process.pid}`, rows, class: 'bulk' });
+  const [all, lastMinute] = [new Tally(), new Tally()];
+  const load = await Load.connect({
+    url: rig.url, name: `rate-${rate}-${process.pid}`, rows, class: 'bulk', isKeeping: false,
+    onEnded: (ended) => {
+      all.add(ended);
+      lastMinute.add(ended);
+    },
+  });
   await load.offer(Math.min(jobs, 200), 2); // checks the answers before the clock starts
-  await load.offer(jobs, Number(args.seconds) / 2); // code that runs for the first time takes three times as long
-  load.ended.length = 0;
+  await load.offer(jobs, minutes > 0 ? SETTLING_SECONDS : Number(args.seconds) / 2); // code that runs for the first time takes three times as long
+  for (const tally of [all, lastMinute]) tally.reset();
   const seconds = minutes > 0 ? minutes * 60 : Number(args.seconds);
-  const watch = minutes > 0 ? watchMemory(rig, load) : undefined;
+  const watch = minutes > 0 ? watchMemory(rig, lastMinute) : undefined;
   const before = rig.cpuMs();
   const startedMs = performance.now();
   await load.offer(jobs, seconds);
@@ -56,14 +91,12 @@ async function measure(rig: Rig, rate: string): Promise<Row> {
   const after = rig.cpuMs();
   const memory = watch?.stop();
   if (load.failed > 0) throw new Error(`${load.failed} jobs failed`);
-  const texts = load.ended.reduce((sum, ended) => sum + ended.rows, 0);
   const percent = (part: keyof typeof after): number => Math.round((100 * (after[part] - before[part])) / ms);
   await load.close();
-  const latencies = load.ended.map((ended) => ended.ms);
   const result = {
-    rate, textsPerSecond: Math.round((texts * 1_000) / ms), p50: Math.round(percentile(latencies, 0.5) * 10) / 10, p99: Math.round(percentile(latencies, 0.99) * 10) / 10,
+    rate, textsPerSecond: Math.round((all.texts * 1_000) / ms), p50: all.percentile(0.5), p99: all.percentile(0.99),
     cpu: { server: percent('server'), claimer: percent('claimer'), executor: percent('executor'), client: percent('client') },
-    serverMicrosPerJob: Math.round((1_000 * (after.server - before.server)) / load.ended.length), ...(memory === undefined ? {} : { memory }),
+    serverMicrosPerJob: Math.round((1_000 * (after.server - before.server)) / all.jobs), ...(memory === undefined ? {} : { memory }),
   };
   return { ...result, missed: missedOf(result, barsOf(rate, jobs * rows)) };
 }
@@ -83,26 +116,25 @@ function missedOf({ textsPerSecond, p50, p99, memory }: Figures, bars: Partial<B
 interface Memory {
   /** MB at each minute. */
   readonly minutes: Readonly<Record<string, readonly number[]>>;
-  /** Mean of the last third against the mean of the middle third: the first fills pools and retained jobs. */
+  /** Mean of the last third of the minutes against the mean of the first. */
   readonly driftPercent: Readonly<Record<string, number>>;
 }
 
-function watchMemory(rig: Rig, load: Load): { stop(): Memory } {
+function watchMemory(rig: Rig, lastMinute: Tally): { stop(): Memory } {
   const seen: Record<string, number[]> = { server: [], claimer: [], executor: [], client: [] };
-  let done = 0;
   const look = (): void => {
     const [executor] = childrenOf(rig.worker.pid!);
     const now = { server: rig.server.pid, claimer: rig.worker.pid!, executor: executor!, client: process.pid };
-    for (const [name, pid] of Object.entries(now)) seen[name]!.push(Math.round(residentMegabytes(pid)));
-    process.stderr.write(`${JSON.stringify({ jobs: load.ended.length - done, p99: Math.round(percentile(load.ended.slice(done).map(({ ms }) => ms), 0.99)), megabytes: Object.fromEntries(Object.entries(seen).map(([name, values]) => [name, values.at(-1)])) })}\n`);
-    done = load.ended.length;
+    for (const [name, pid] of Object.entries(now)) seen[name]!.push(Math.round(residentMegabytes(pid) * 10) / 10);
+    process.stderr.write(`${JSON.stringify({ jobs: lastMinute.jobs, p99: lastMinute.percentile(0.99), megabytes: Object.fromEntries(Object.entries(seen).map(([name, values]) => [name, values.at(-1)])) })}\n`);
+    lastMinute.reset();
   };
   const timer = setInterval(look, Math.min(60_000, (minutes * 60_000) / 10));
   return {
     stop: () => {
       clearInterval(timer);
       const third = Math.floor(seen['server']!.length / 3);
-      const drift = Object.entries(seen).map(([name, values]) => [name, Math.round((1_000 * mean(values.slice(-third))) / mean(values.slice(third, 2 * third)) - 1_000) / 10] as const);
+      const drift = Object.entries(seen).map(([name, values]) => [name, Math.round((1_000 * mean(values.slice(-third))) / mean(values.slice(0, third)) - 1_000) / 10] as const);
       return { minutes: seen, driftPercent: Object.fromEntries(drift) };
     },
   };
