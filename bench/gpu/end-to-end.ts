@@ -21,7 +21,7 @@ import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { JobProducer, ResultReader } from '@shoal/queue';
 import { ioThreads } from '@shoal/queue/server';
-import { startTestServer } from '@shoal/queue/testing';
+import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { raggedCorpus } from '../ragged-corpus.ts';
 import { MAX_TOKENS, cacheDir, device, isSmall, median, round, row, scratch, usedMebibytes, widthOf } from './kit.ts';
 
@@ -239,6 +239,13 @@ function processCpuMs(pid: number): number {
   }
 }
 
+/** CPU of the one thread that runs commands, and how often a write to the append-only file had to wait for its disk. */
+async function serverFigures(server: TestServer): Promise<{ mainThreadMs: number; delayedFsyncs: number }> {
+  const info = String(await server.command('INFO', 'everything'));
+  const figure = (name: string): number => Number(new RegExp(`^${name}:(\\S+)`, 'm').exec(info)?.[1] ?? NaN);
+  return { mainThreadMs: 1_000 * (figure('used_cpu_user_main_thread') + figure('used_cpu_sys_main_thread')), delayedFsyncs: figure('aof_delayed_fsync') };
+}
+
 function childrenOf(pid: number): number[] {
   return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number);
 }
@@ -261,7 +268,7 @@ async function main(): Promise<void> {
   const facts = { part: 'end-to-end', label: values.label, devices, ran: workers.map((worker) => worker.facts), form, corpus: values.corpus, jobTexts, inFlightJobs: inFlight * clients, clients, serverThreads, settings: JSON.parse(String(values.settings)) as object, startMs };
   const snapshot = async () => ({
     atMs: performance.now(), clients: await Promise.all(children.map(ask)), metrics: await Promise.all(workers.map(metricsOf)),
-    server: processCpuMs(server.pid), claimers: workers.map((worker) => processCpuMs(worker.process.pid!)), executors: workers.map((worker) => processCpuMs(worker.executorPid)),
+    server: processCpuMs(server.pid), ...(await serverFigures(server)), claimers: workers.map((worker) => processCpuMs(worker.process.pid!)), executors: workers.map((worker) => processCpuMs(worker.executorPid)),
   });
   type Snapshot = Awaited<ReturnType<typeof snapshot>>;
   const between = (a: Snapshot, b: Snapshot) => {
@@ -274,7 +281,8 @@ async function main(): Promise<void> {
       paddingEfficiency: round((sum(b, 'real') - sum(a, 'real')) / (sum(b, 'padded') - sum(a, 'padded')), 3),
       runs: sum(b, 'runs') - sum(a, 'runs'), meanPaddedTokens: round((sum(b, 'padded') - sum(a, 'padded')) / (sum(b, 'runs') - sum(a, 'runs'))), meanRunMs: round((1000 * (sum(b, 'runSeconds') - sum(a, 'runSeconds'))) / (sum(b, 'runs') - sum(a, 'runs')), 2),
       deviceBusy: round((1000 * (sum(b, 'runSeconds') - sum(a, 'runSeconds'))) / ms / workers.length, 3), splits: sum(b, 'splits') - sum(a, 'splits'),
-      cpuPercent: { server: percent(b.server, a.server), claimers: b.claimers.map((cpu, i) => percent(cpu, a.claimers[i]!)), executors: b.executors.map((cpu, i) => percent(cpu, a.executors[i]!)), clients: b.clients.map((client, i) => percent(client.cpuMs, a.clients[i]!.cpuMs)) },
+      delayedFsyncs: b.delayedFsyncs - a.delayedFsyncs,
+      cpuPercent: { server: percent(b.server, a.server), serverMainThread: percent(b.mainThreadMs, a.mainThreadMs), claimers: b.claimers.map((cpu, i) => percent(cpu, a.claimers[i]!)), executors: b.executors.map((cpu, i) => percent(cpu, a.executors[i]!)), clients: b.clients.map((client, i) => percent(client.cpuMs, a.clients[i]!.cpuMs)) },
     };
   };
   const leastCosine = (s: Snapshot): number => round(Math.min(...s.clients.map((client) => client.leastCosine)), 7);
