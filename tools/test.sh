@@ -4,7 +4,8 @@
 # all of them; the exit status is 0 only when nothing failed.
 #
 #   npm test                     everything
-#   npm test -- queue launcher   only these (a folder of libs/ or apps/, "launcher" for the tests in tools/, or "bench" for short forms of all benches), without lint
+#   npm test -- queue launcher   only these (a folder of libs/ or apps/, "launcher" for the tests in tools/, "bench" for short forms of all benches,
+#                                or "webgpu" for WebGPU on the software driver in SHOAL_TEST_VULKAN), without lint
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
 cd "$root" || exit 1
@@ -46,12 +47,13 @@ suites() {
   for folder in libs/* apps/* tools bench; do
     [ -z "$(find "$folder" -name '*.test.ts' ! -path '*/node_modules/*' ! -path '*/dist/*' | head -n 1)" ] || echo "$folder"
   done
+  [ -z "${SHOAL_TEST_VULKAN:-}" ] || echo webgpu
 }
 
 folder_of() {
   case ${1#@shoal/} in
     launcher | tools) echo tools ;;
-    bench) echo bench ;;
+    bench | webgpu) echo "$1" ;;
     libs/* | apps/*) echo "${1%/}" ;;
     *) if [ -d "apps/${1#@shoal/}" ]; then echo "apps/${1#@shoal/}"; else echo "libs/${1#@shoal/}"; fi ;;
   esac
@@ -83,10 +85,15 @@ check() {
 run_suite() {
   begun=$(date +%s)
   report=$results/$(echo "$1" | tr / -).json
-  directory=$1/src files_at_once=2
-  case $1 in tools | bench) directory=$1 files_at_once=1 ;; esac
+  directory=$1/src files_at_once=2 files='' driver=''
+  case $1 in
+    tools | bench) directory=$1 files_at_once=1 ;;
+    webgpu) directory=libs/worker/src files=webgpu.test.ts driver=$(find "${SHOAL_TEST_VULKAN:-/nowhere}" -name 'lvp_icd*.json' 2>/dev/null | head -n 1) ;;
+    *) [ -z "${SHOAL_TEST_VULKAN:-}" ] || files='--exclude **/webgpu.test.ts' ;; # a suite of its own, in whose processes alone there is the driver
+  esac
   echo
-  "$node" node_modules/.bin/vitest run --dir "$directory" --maxWorkers="$files_at_once" --reporter=default --reporter=json --outputFile.json="$report" </dev/null
+  # shellcheck disable=SC2086
+  env ${driver:+"VK_DRIVER_FILES=$driver" "LD_LIBRARY_PATH=$(dirname "$(find "$SHOAL_TEST_VULKAN" -name libvulkan_lvp.so | head -n 1)")"} "$node" node_modules/.bin/vitest run --dir "$directory" --maxWorkers="$files_at_once" --reporter=default --reporter=json --outputFile.json="$report" $files </dev/null
   status=$?
   # A file that cannot be loaded, or an error outside every test, fails without a failed test: it counts as one.
   counts=$("$node" -p "

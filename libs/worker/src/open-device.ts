@@ -86,7 +86,8 @@ async function openWebGpu(options: DeviceOptions): Promise<InferenceBackend> {
   const visibility = visibleDevice(0, options.environment['CUDA_VISIBLE_DEVICES']);
   if ('refusal' in visibility) throw new Refused(visibility.refusal); // WebGPU would see the GPU that somebody hid
   if (options.model.graphKind === 'int8') throw new Refused('int8 models run on CPUs alone', { isAbsence: true });
-  if (process.platform === 'linux' && !(await exists('/dev/dri')) && !(await exists('/dev/dxg'))) throw new Refused('no graphics device in /dev/dri', { isAbsence: true });
+  const isNamed = options.environment['VK_DRIVER_FILES'] !== undefined; // a driver that somebody chose may need no device, such as Mesa's in software
+  if (process.platform === 'linux' && !isNamed && !(await exists('/dev/dri')) && !(await exists('/dev/dxg'))) throw new Refused('no graphics device in /dev/dri', { isAbsence: true });
   return firstPrecise(options, WEBGPU_KINDS, { provider: 'webgpu', device: 'webgpu:0' });
 }
 
