@@ -22,6 +22,12 @@ afterAll(() => rmSync(cacheDir, { recursive: true, force: true }));
 
 const GRAPHS: readonly (readonly [GraphKind, Precision, number])[] = [['plain-fp32', 'fp32', 0.999_999], ['plain-fp16', 'fp16', 0.9999]];
 
+async function options(device: string, more: Partial<DeviceOptions> = {}): Promise<DeviceOptions & { log: RecordingLogger }> {
+  const model = await openModel('tiny-random', { cacheDir });
+  const environment = { ...process.env };
+  return { device, precision: 'auto', slots: { dims: model.dims, slotRows: 16, slotTokens: 2048 }, model, tokenizer: await openTokenizer(model), cacheDir, threads: 1, environment, ...more, log: new RecordingLogger() };
+}
+
 describe.runIf(isHere)('WebGPU', () => {
   for (const [kind, precision, minCosine] of GRAPHS) {
     describeInferenceBackend(`ONNX Runtime on WebGPU in ${precision}`, async () => {
@@ -30,12 +36,6 @@ describe.runIf(isHere)('WebGPU', () => {
       const backend = await OrtBackend.open({ graphPath, precision, provider: 'webgpu', device: 'webgpu:0', dims: model.dims, threads: 1, slotRows: 8, slotTokens: 256 });
       return { backend, vocabularySize: model.vocabularySize, maxTokens: 32, minCosine };
     });
-  }
-
-  async function options(device: string, more: Partial<DeviceOptions> = {}): Promise<DeviceOptions & { log: RecordingLogger }> {
-    const model = await openModel('tiny-random', { cacheDir });
-    const environment = { ...process.env };
-    return { device, precision: 'auto', slots: { dims: model.dims, slotRows: 16, slotTokens: 2048 }, model, tokenizer: await openTokenizer(model), cacheDir, threads: 1, environment, ...more, log: new RecordingLogger() };
   }
 
   test.runIf(!hasGpu).each(['auto', 'gpu:0'])('%s runs on it, in fp16 and with the vectors of fp32, where there is no CUDA', async (device) => {
