@@ -338,7 +338,7 @@ class LearningBudget implements Budget {
 
   /** What of the device is this worker's own, by prediction. */
   private heldBytes(): number {
-    return this.largestRun === undefined ? this.law.loadedBytes : footprintBytes(this.law, this.largestRun);
+    return footprintBytes(this.law, this.largestRun);
   }
 
   // ---- what was learned -----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ export {
 } from './result-format.ts';
 export { fingerprintOf, similarityFingerprint, tokenizerHash, type FingerprintFacts } from './fingerprint.ts';
 export { cacheFolder } from './cache-folder.ts';
-export { environmentName, flagName, redactSettings, resolveSettings, settingsSchema, type SettingKey, type SettingSources, type Settings } from './config.ts';
+export { environmentName, flagName, redactSettings, resolveSettings, settingsSchema, sizesOf, type SettingKey, type SettingSources, type Settings, type Sizes } from './config.ts';
 export type { AnyOrder, FromExecutor, JobOrder, JobOutcome, JobReturn, SimilarityOrder, ToExecutor } from './protocol.ts';
 export { readEmbedJob, readSimilarityJob, type QueuedJob, type ReadJob } from './queued-job.ts';
 export {
@@ -41,7 +41,7 @@ export type { DeviceUse, Fitted, GraphSource, Held, HeldGraph, HeldRows, RankOpt
 export { Pipeline, type PipelineLimits, type PipelineParts } from './pipeline.ts';
 export { settingsPage } from './settings-page.ts';
 export { median } from './median.ts';
-export { fitMemoryModel, fitShapes, footprintBytes, lawOfSessions, liveBytes, memoryLawSchema, type MemoryLaw, type MemoryPoint } from './memory-model.ts';
+export { MOST_HELD, fitMemoryModel, fitShapes, footprintBytes, lawOfSessions, liveBytes, memoryLawSchema, type MemoryLaw, type MemoryPoint } from './memory-model.ts';
 export { decodeDeviceProfile, deviceProfileSchema, encodeDeviceProfile, type DeviceProfile, type DeviceProfileKey, type ReadProfile } from './device-profile.ts';
 export { createBudget, DEFAULT_LATENCY_TARGET_MS, DEFAULT_MEMORY_FRACTION, type Budget, type BudgetOptions, type LearnedBudget } from './budget.ts';
 export { RunTimeModel, type RunTimeLaw } from './run-time-model.ts';

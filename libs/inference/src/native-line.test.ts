@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import type { RunShape } from '@shoal/core';
+import { MOST_HELD, type RunShape } from '@shoal/core';
 import { openGraph, writeTinyModel } from '@shoal/models';
 import { probeArena } from './arena-probe.ts';
 import { openGraphOn } from './native-line.ts';
@@ -112,6 +112,32 @@ describe.skipIf(problem !== undefined)('the native binding', () => {
     await bare.run({ rows: 16, width: 256 });
     expect((await bare.statistics())[2]).toBeGreaterThanOrEqual(peak);
     await bare.close();
+  });
+
+  test('an arena that grows as it is asked never holds more than half again of what a fresh one takes for the largest run since it was given back, whatever ran before', async () => {
+    const shapes = [[20, 24], [10, 48], [4, 128], [2, 256], [80, 24], [40, 48], [15, 128], [8, 256], [160, 24], [80, 48], [32, 128], [16, 256]].map(([rows, width]) => ({ rows: rows!, width: width! }));
+    let arenas = 1; // graphs of one limit share an arena, and what it had in use at most never falls
+    const fresh = new Map<RunShape, number>();
+    for (const shape of shapes) {
+      const { heldBytes, loadedBytes } = await probeArena({ ...graph, provider: 'cpu', arenaBytes: UNLIMITED - arenas++ }, shape, 2);
+      fresh.set(shape, heldBytes - loadedBytes);
+    }
+    const backend = await open(UNLIMITED - arenas);
+    await run(backend, { rows: 32, width: 256 });
+    await backend.shrink();
+    let [mostBytes, givenBack, kept] = [0, 0, 0];
+    for (const shape of [...shapes, ...shapes.toReversed()]) {
+      expect(await run(backend, shape)).toMatchObject({ ok: true });
+      const { held, inUse } = backend.arenas()[0]!;
+      const isGivenBack = held - inUse < 0.25 * MIB;
+      mostBytes = isGivenBack ? 0 : Math.max(mostBytes, fresh.get(shape)!);
+      if (isGivenBack) givenBack++;
+      else kept++;
+      expect(held - inUse).toBeLessThanOrEqual(MOST_HELD * mostBytes + 1.25 * MIB); // 1 MiB is not worth giving back
+    }
+    expect(givenBack).toBeGreaterThan(0); // or nothing was shown of the bound
+    expect(kept).toBeGreaterThan(2 * givenBack);
+    await backend.stop();
   });
 
   test('cuts off the run that goes on, which says so, and runs what waits behind it', async () => {

@@ -5,7 +5,7 @@
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { ShoalError, invariant, type MemoryReading } from '@shoal/core';
+import { MOST_HELD, ShoalError, invariant, type MemoryReading } from '@shoal/core';
 import { SHORT_WIDTH, layOutArena } from './arena-region.ts';
 import { nativeOrt, nativeOrtProblem, type ArenaFigures, type NativeLine as AddonLine, type NativeOrt } from './native-ort.ts';
 import type { ArenaUse, LineOptions, OrtLine, RunAnswer, RunRequest } from './ort-line.ts';
@@ -15,8 +15,6 @@ import { classifyRunFailure } from './run-failure.ts';
 
 /** A reading of the process costs 0.04 ms and says little new after each of many short runs. */
 const READ_MEMORY_EVERY_MS = 20;
-/** The arena holds so many times what its largest run used: what lies in regions that fit no run any more is given back. */
-const MOST_SPARE = 1.5;
 /** Giving back for less would cost more than it brings: a region is asked for again at the next run. */
 const WORTH_GIVING_BACK_BYTES = 2 ** 20;
 
@@ -79,6 +77,8 @@ class NativeLine implements OrtLine {
   private readonly line: AddonLine;
   private readonly options: LineOptions;
   private use: ArenaUse;
+  /** Most that one run made the arena grow by since it was given back last. */
+  private mostGrown = 0;
   private exactGraph: Promise<number> | undefined;
   private memoryReadMs = Number.NEGATIVE_INFINITY;
   private stopped: Promise<unknown> | undefined;
@@ -154,7 +154,7 @@ class NativeLine implements OrtLine {
       const [runMs, ...figures] = await this.addon.run(
         this.line, graph, new Int32Array(shared.ids), new Int32Array(shared.lengths), new Float32Array(shared.embeddings), rows, width, dims, isUrgent, false,
       );
-      if (!isExact) this.use = useOf(figures);
+      if (!isExact) this.grewTo(useOf(figures));
       if (this.holdsTooMuch()) await this.giveBack(); // before the answer, so that nobody sees more than this
       return this.options.provider === 'cpu' ? { ok: true, runMs, memory: this.processMemory() } : { ok: true, runMs, ...(!isExact && { arena: this.use }) };
     } catch (error) {
@@ -162,9 +162,18 @@ class NativeLine implements OrtLine {
     }
   }
 
+  private grewTo(use: ArenaUse): void {
+    this.mostGrown = Math.max(this.mostGrown, use.held - this.use.held);
+    this.use = use;
+  }
+
+  /**
+   * Not by what was in use at most: that figure never falls again, so that one wide run would excuse everything after it; and a fresh arena
+   * takes up to 1.86 times what is in use (two workspaces of attention, with a small tensor in the first), which would be given back after every run.
+   */
   private holdsTooMuch(): boolean {
-    const { inUse, mostInUse, held } = this.use;
-    return this.growsAsAsked && held - inUse > MOST_SPARE * (mostInUse - inUse) + WORTH_GIVING_BACK_BYTES;
+    const { inUse, held } = this.use;
+    return this.growsAsAsked && held - inUse > MOST_HELD * this.mostGrown + WORTH_GIVING_BACK_BYTES;
   }
 
   /** The CPU's arena without a limit is laid out beforehand, see prepare(). */
@@ -183,6 +192,7 @@ class NativeLine implements OrtLine {
     return this.addon.runPlain(this.line, 0, rows, SHORT_WIDTH, id, shrinks).then(
       (figures) => {
         this.use = useOf(figures);
+        if (shrinks) this.mostGrown = 0;
         return true;
       },
       () => false,

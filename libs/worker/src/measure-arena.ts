@@ -7,6 +7,8 @@ import { probeArena, type OrtBackendOptions } from '@shoal/inference';
 /** Bends of bytes per token over the width; at the narrowest and the widest also few rows, for what a run takes whatever its shape. */
 const PARTS = [1 / 32, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1] as const;
 const FEW = 1 / 16;
+/** In a second run tensors come to lie in the regions of the first, and may need another. */
+const RUNS = 2;
 
 /** `tokens`: of the larger shapes. */
 export function arenaShapes({ maxWidth, tokens }: { readonly maxWidth: number; readonly tokens: number }): RunShape[] {
@@ -21,6 +23,6 @@ export function arenaShapes({ maxWidth, tokens }: { readonly maxWidth: number; r
 export async function measureArena(backend: Pick<OrtBackendOptions, 'graphPath' | 'provider' | 'threads' | 'dims'>, shapes: readonly RunShape[]): Promise<MemoryLaw> {
   const { graphPath, provider = 'cpu', threads, dims } = backend;
   const points = [];
-  for (const shape of shapes) points.push(await probeArena({ graphPath, provider, threads, dims }, shape));
+  for (const shape of shapes) points.push(await probeArena({ graphPath, provider, threads, dims }, shape, RUNS));
   return fitMemoryModel(points, { arena: 'requested' });
 }
