@@ -2,12 +2,13 @@
 // the break-even to far above it: where it was predicted, where it is, and how many times faster the GPU is beyond. Times
 // are from the call to its promise, copies and everything included.
 //
-//   similarity.ts [--device gpu:0] [--small]
+//   similarity.ts [--device gpu:0] [--small] [--seconds 80]
 //
 // Needs the CUDA library beside the native code (sh native/similarity/build.sh cuda), or SHOAL_CUDA_LIBRARY. With --small on a machine
 // without a GPU its stand-in is measured, which says nothing.
 
 import { availableParallelism } from 'node:os';
+import { parseArgs } from 'node:util';
 import { RunTimes, isShoalError } from '@shoal/core';
 import { CudaEngine, cpuEngine, kernelsOn, matrixOf, measureEngines, openCuda, rowsOf, type Engine, type Matrix, type RowBlock } from '@shoal/similarity';
 import { standInLibrary } from '@shoal/similarity/testing';
@@ -27,10 +28,12 @@ const MULTIPLES = [1, 2, 4, 8, 16, 32, 64, 256] as const;
 const MOST_CPU_MS = isSmall ? 100 : 300;
 const REPEATS = isSmall ? 3 : 7;
 /** Turns of both sides end after so long. */
-const TURNS_MS = 700;
+const TURNS_MS = 300;
+/** Turns at the sizes that decide where both are as fast. */
+const CLOSE_REPEATS = isSmall ? 3 : 25;
 const graphs = new Map<number, Graph>();
 /** What has not begun by then is left out, and said so. */
-const LAST_START_MS = performance.now() + 80_000;
+const LAST_START_MS = performance.now() + 1_000 * Number(parseArgs({ strict: false, options: { seconds: { type: 'string', default: '80' } } }).values.seconds);
 
 const found = openCuda(isSmall && device === 'cpu' ? standInLibrary() : process.env['SHOAL_CUDA_LIBRARY']);
 if (!found.ok) throw new Error(found.reason);
@@ -118,16 +121,11 @@ async function largestOf(at: (size: number) => Work, most: number): Promise<obje
   return { largest: size, cpuMs: round(cpuMs, 3), gpuMs: round(gpuMs, 3), timesFaster: round(cpuMs / gpuMs, 2) };
 }
 
-/** Where CPU ÷ GPU passes 1: a line through its logarithm over sizes around, all measured in turns. Undefined: one side always wins. */
+/** Where CPU ÷ GPU passes 1: looked for in sizes far apart, then twice closer around it. Undefined: one side always wins. */
 async function measuredCrossing(at: (size: number) => Work, most: number, guess: number): Promise<number | undefined> {
   let center = Math.min(most, Math.max(2, guess));
   for (let attempt = 0; attempt < 8; attempt++) {
-    const sizes = [0.5, 0.7, 1, 1.4, 2].map((factor) => Math.max(1, Math.round(center * factor))).filter((size) => size <= most);
-    const points: [number, number][] = [];
-    for (const size of sizes) {
-      const { cpuMs, gpuMs } = await both(at(size));
-      points.push([Math.log(size), Math.log(cpuMs / gpuMs)]);
-    }
+    const points = await ratiosAround(at, most, center, [0.5, 0.7, 1, 1.4, 2], REPEATS);
     if (points.every(([, ratio]) => ratio > 0)) {
       if (center <= 2) return undefined;
       center = Math.max(2, center / 3);
@@ -135,10 +133,22 @@ async function measuredCrossing(at: (size: number) => Work, most: number, guess:
       if (center >= most) return undefined;
       center = Math.min(most, center * 3);
     } else {
-      return Math.exp(zeroOf(points));
+      const near = Math.exp(zeroOf(points));
+      return Math.exp(zeroOf(await ratiosAround(at, most, near, [0.75, 0.85, 0.95, 1.05, 1.18, 1.33], CLOSE_REPEATS)));
     }
   }
   return undefined;
+}
+
+/** [logarithm of a size, logarithm of CPU ÷ GPU there] */
+async function ratiosAround(at: (size: number) => Work, most: number, center: number, factors: readonly number[], repeats: number): Promise<[number, number][]> {
+  const sizes = [...new Set(factors.map((factor) => Math.max(1, Math.round(center * factor))))].filter((size) => size <= most);
+  const points: [number, number][] = [];
+  for (const size of sizes) {
+    const { cpuMs, gpuMs } = await both(at(size), repeats);
+    points.push([Math.log(size), Math.log(cpuMs / gpuMs)]);
+  }
+  return points;
 }
 
 /** Of the least-squares line; where it does not rise, the middle. */

@@ -7,7 +7,8 @@ import { describe, expect, test } from 'vitest';
 import { RunTimes, type Side, type TimeTables, type TimedSize } from '@shoal/core';
 import { HybridEngine, bytesOf } from './hybrid-engine.ts';
 import { graphFromEdges } from './graph.ts';
-import { cpuEngine } from './kernels.ts';
+import type { CudaEngine } from './cuda-engine.ts';
+import { cpuEngine, type Engine } from './kernels.ts';
 import { measureEngines } from './measure-engines.ts';
 import { openStandIn, standInEngine, withStandIn } from './testing/stand-in.ts';
 import { matrixOf, rowsOf, type RowBlock } from './vectors.ts';
@@ -30,11 +31,41 @@ function madeUp(): TimeTables {
   return { 'topk/f32': both, 'cosine/f32': both, 'rescore/f32': both, spread: both, upload: { gpu: [{ queries: 1, work: 1, ms: 10 }, { queries: 1, work: 1e9, ms: 10 }] } };
 }
 
+/** A CPU that starts threads above 100,000 values, and a GPU that works in parts above 250,000. */
+const steppedCpuMs = (values: number): number => (values < 100_000 ? 0.01 + values / 4e6 : 0.03 + values / 2e7);
+const steppedGpuMs = (values: number): number => 0.045 + values / 1e9 + (values < 250_000 ? 0 : 0.02);
+
+/** Engines that compute nothing and take as long as the laws say, by a clock of their own. */
+function madeUpEngines(cpuMs: (values: number) => number, gpuMs: (values: number) => number) {
+  let clockMs = 0;
+  const engineOf = (lawMs: (values: number) => number): Engine => {
+    const takes = async (values: number): Promise<never> => void (clockMs += lawMs(values)) as never;
+    return {
+      isa: 'plain', threads: 1,
+      topK: (asked, rows) => takes(asked.rows * rows.rows * rows.dims),
+      matrix: (asked, rows) => takes(asked.rows * rows.rows * rows.dims),
+      rescore: (_asked, rows, _metric, _begin, candidates) => takes(candidates.length * rows.dims),
+      spread: (graph, lanes, _activation, { steps }) => takes(lanes * steps * (graph.nodes + graph.source.length)),
+    };
+  };
+  const gpu = Object.assign(engineOf(gpuMs), { keep: () => undefined, letGo: () => undefined }) as unknown as CudaEngine;
+  return { cpu: engineOf(cpuMs), gpu, nowMs: () => clockMs };
+}
+
 function setup(chooses: 'auto' | 'never' = 'auto') {
   const fellBack: string[] = [];
   const [cpu, gpu] = [cpuEngine({ isa: 'plain' }), standInEngine(standIn!)];
   return { fellBack, cpu, gpu, hybrid: new HybridEngine({ cpu, gpu, chooses, times: new RunTimes(madeUp()), onFellBack: ({ code }) => fellBack.push(code), nowMs: () => 0 }) };
 }
+
+test('where both are as fast is found within a tenth, also where a side takes a step between two sizes that were tried first', async () => {
+  let truth = 4e6;
+  while (steppedCpuMs(truth) > steppedGpuMs(truth)) truth *= 0.999;
+  const tables = await measureEngines({ ...madeUpEngines(steppedCpuMs, steppedGpuMs), mostRows: 4_096 });
+  const found = new RunTimes(tables).breakEvens().filter(({ kind, queries: count }) => tables[kind]!.gpu!.some((point) => point.queries === count && point.work > truth / count));
+  expect(found).toHaveLength(3 * 3 + 3 + 2 + 1); // one query with few candidates, and one lane of a small graph, end before
+  for (const { kind, queries: count, work } of found) expect(Math.abs((work! * count) / truth - 1), `${kind}, ${count}`).toBeLessThan(0.1);
+});
 
 describe.skipIf(standIn === undefined)('on the stand-in', () => {
   test('what is on the device runs where it is sooner done: little on the CPU, much on the GPU', async () => {

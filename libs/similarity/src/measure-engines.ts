@@ -1,5 +1,6 @@
-// How long a CPU engine and a GPU engine take for each kind of computation, at a few numbers of queries and at sizes from where the
-// CPU is surely faster to where the GPU is: what the choice between them begins with. Some ten seconds at most, of random rows.
+// How long a CPU engine and a GPU engine take for each kind of computation, at a few numbers of queries: at sizes from where the
+// CPU is surely faster to where the GPU is, and then closer and closer to where they are as fast, because between two sizes four
+// times apart neither is a line. What the choice between them begins with. Some ten seconds at most, of random rows.
 
 import { median, type Side, type TimeTables, type TimedSize } from '@shoal/core';
 import type { CudaEngine } from './cuda-engine.ts';
@@ -20,12 +21,16 @@ export interface MeasureOptions {
 
 const DIMS = 384;
 const QUERIES = [1, 8, 64] as const;
-const LEAST_ROWS = 64;
+const FIRST_ROWS = 64;
 const MOST_ROWS = 1 << 16;
 /** From one size to the next. */
 const GROWTH = 4;
+/** The size at which both are as fast is known to lie between two that are so far apart. */
+const CLOSE = 1.08;
 const K = 10;
-const REPEATS = 5;
+/** Turns of both sides at a size, and of one that decides where they are as fast: medians of 5 were off by up to a half (H200, 2026-11-22). */
+const TURNS = 5;
+const CLOSE_TURNS = 21;
 /** Sizes grow until the GPU is so many times faster; beyond, both go on in a line. */
 const CLEARLY = 4;
 /** One run of the CPU above this is long enough to know. */
@@ -35,43 +40,95 @@ const LIMIT_MS = 8_000;
 const STEPS = 3;
 const DEGREE = 8;
 
+interface Run {
+  readonly work: number;
+  readonly what: Parameters<CudaEngine['keep']>[0];
+  readonly run: (engine: Engine) => Promise<unknown>;
+}
+
 interface Measured {
   readonly kind: string;
   readonly queries: number;
-  /** The run at each size, smallest first. */
-  readonly sizes: readonly { readonly work: number; readonly what: Parameters<CudaEngine['keep']>[0]; readonly run: (engine: Engine) => Promise<unknown> }[];
+  readonly mostRows: number;
+  /** Rows, candidates of each query, or nodes. */
+  readonly at: (size: number) => Run;
 }
 
+type Both = Readonly<Record<Side, number>>;
+
 export async function measureEngines(options: MeasureOptions): Promise<TimeTables> {
-  const { gpu, onProgress = () => undefined, mostRows = MOST_ROWS } = options;
+  const { onProgress = () => undefined, mostRows = MOST_ROWS, nowMs = () => performance.now() } = options;
   const tables: Record<string, Partial<Record<Side, TimedSize[]>>> = {};
   const all = [...ROW_TYPES.flatMap((dtype) => rowMeasurements(randomRows(dtype, mostRows))), ...graphMeasurements(mostRows)];
   tables['upload'] = { gpu: await uploads(options, randomRows('f32', mostRows)) };
-  const { nowMs = () => performance.now() } = options;
   const startedMs = nowMs();
   for (const [at, measured] of all.entries()) {
-    const { kind, queries, sizes } = measured;
     const endMs = startedMs + (LIMIT_MS * (at + 1)) / all.length;
-    const table = (tables[kind] ??= { cpu: [], gpu: [] });
-    for (const { work, what, run } of sizes) {
-      gpu.keep(what);
-      const gpuMs = await timed(options, () => run(gpu));
-      const cpuMs = await timed(options, () => run(options.cpu));
-      gpu.letGo(what);
-      table.gpu!.push({ queries, work, ms: gpuMs });
-      table.cpu!.push({ queries, work, ms: cpuMs });
-      if (cpuMs > CLEARLY * gpuMs || cpuMs > LONG_MS || (nowMs() > endMs && table.cpu!.filter((point) => point.queries === queries).length > 1)) break;
+    const table = (tables[measured.kind] ??= { cpu: [], gpu: [] });
+    for (const { work, cpu, gpu } of await timedSizes(options, measured, () => nowMs() > endMs)) {
+      table.cpu!.push({ queries: measured.queries, work, ms: cpu });
+      table.gpu!.push({ queries: measured.queries, work, ms: gpu });
     }
     onProgress((at + 1) / all.length);
   }
   return tables;
 }
 
-/** Median of a few, after one that does not count. */
+/** Sizes that grow to where the GPU is clearly faster, or shrink to where the CPU is; then halves of what lies between the last two that disagree. */
+async function timedSizes(options: MeasureOptions, { mostRows, at }: Measured, isLate: () => boolean): Promise<(Both & { readonly work: number })[]> {
+  const bySize = new Map<number, Both & { readonly work: number }>();
+  const time = async (size: number, turns: number): Promise<Both> => {
+    const run = at(size);
+    const both = await inTurns(options, run, turns);
+    bySize.set(size, { ...both, work: run.work });
+    return both;
+  };
+  for (let size = FIRST_ROWS; size <= mostRows; size *= GROWTH) {
+    const { cpu, gpu } = await time(size, TURNS);
+    if (cpu > CLEARLY * gpu || cpu > LONG_MS || (isLate() && bySize.size > 1)) break;
+  }
+  for (let size = FIRST_ROWS / GROWTH; size >= 1 && isGpuFaster(bySize.get(size * GROWTH)!) && !isLate(); size /= GROWTH) await time(size, TURNS);
+  for (let gap = lastGap(bySize); gap !== undefined && gap.high > gap.low * CLOSE && gap.high - gap.low > 1 && !isLate(); ) {
+    const middle = Math.round(Math.sqrt(gap.low * gap.high));
+    gap = isGpuFaster(await time(middle, CLOSE_TURNS)) ? { low: gap.low, high: middle } : { low: middle, high: gap.high };
+  }
+  return [...bySize.values()];
+}
+
+/** Two sizes next to each other, at the smaller of which the CPU is faster and at the larger the GPU. */
+function lastGap(bySize: ReadonlyMap<number, Both>): { low: number; high: number } | undefined {
+  const sizes = [...bySize.keys()].sort((a, b) => a - b);
+  const at = sizes.findLastIndex((size, i) => i > 0 && isGpuFaster(bySize.get(size)!) && !isGpuFaster(bySize.get(sizes[i - 1]!)!));
+  return at === -1 ? undefined : { low: sizes[at - 1]!, high: sizes[at]! };
+}
+
+function isGpuFaster({ cpu, gpu }: Both): boolean {
+  return gpu < cpu;
+}
+
+/** Medians of both sides in turns, so that what disturbs one disturbs the other; after a run of each that does not count. */
+async function inTurns({ cpu, gpu, signal, nowMs = () => performance.now() }: MeasureOptions, { what, run }: Run, turns: number): Promise<Both> {
+  gpu.keep(what);
+  await run(gpu);
+  await run(cpu);
+  const ms: Record<Side, number[]> = { cpu: [], gpu: [] };
+  for (let turn = 0; turn < turns && (turn === 0 || ms.cpu[0]! < LONG_MS); turn++) {
+    signal?.throwIfAborted();
+    for (const [side, engine] of [['gpu', gpu], ['cpu', cpu]] as const) {
+      const startedMs = nowMs();
+      await run(engine);
+      ms[side].push(Math.max(1e-6, nowMs() - startedMs));
+    }
+  }
+  gpu.letGo(what);
+  return { cpu: median(ms.cpu), gpu: median(ms.gpu) };
+}
+
+/** Median of a few of one side, after one that does not count. */
 async function timed({ signal, nowMs = () => performance.now() }: MeasureOptions, run: () => Promise<unknown>): Promise<number> {
   await run();
   const times: number[] = [];
-  for (let i = 0; i < REPEATS && (times.length === 0 || times[0]! < LONG_MS); i++) {
+  for (let i = 0; i < TURNS && (times.length === 0 || times[0]! < LONG_MS); i++) {
     signal?.throwIfAborted();
     const startedMs = nowMs();
     await run();
@@ -81,44 +138,48 @@ async function timed({ signal, nowMs = () => performance.now() }: MeasureOptions
 }
 
 function rowMeasurements(rows: RowBlock): Measured[] {
-  const counts = sizesUpTo(rows.rows);
   return QUERIES.flatMap((count): Measured[] => {
     const queries = randomQueries(count);
-    const blocks = counts.map((size) => sliceRows(rows, 0, size));
-    const topK = blocks.map((what) => ({ work: what.rows * DIMS, what, run: (engine: Engine) => engine.topK(queries, what, 'cosine', Math.min(K, what.rows)) }));
-    if (rows.dtype !== 'f32') return [{ kind: `topk/${rows.dtype}`, queries: count, sizes: topK }];
-    const matrices = blocks.filter((what) => what.rows * count <= 1 << 20).map((what) => ({ work: what.rows * DIMS, what, run: (engine: Engine) => engine.matrix(queries, what, 'cosine') }));
-    const rescores = counts.filter((size) => size <= rows.rows / GROWTH).map((size) => rescore(rows, queries, size));
-    return [{ kind: 'topk/f32', queries: count, sizes: topK }, { kind: 'cosine/f32', queries: count, sizes: matrices }, { kind: 'rescore/f32', queries: count, sizes: rescores }];
+    const topK: Measured = {
+      kind: `topk/${rows.dtype}`, queries: count, mostRows: rows.rows,
+      at: (size) => ofRows(rows, size, (engine, what) => engine.topK(queries, what, 'cosine', Math.min(K, size))),
+    };
+    if (rows.dtype !== 'f32') return [topK];
+    const matrix: Measured = { kind: 'cosine/f32', queries: count, mostRows: Math.min(rows.rows, (1 << 20) / count), at: (size) => ofRows(rows, size, (engine, what) => engine.matrix(queries, what, 'cosine')) };
+    return [topK, matrix, { kind: 'rescore/f32', queries: count, mostRows: rows.rows / GROWTH, at: (size) => rescore(rows, queries, size) }];
   });
 }
 
+function ofRows(rows: RowBlock, size: number, run: (engine: Engine, what: RowBlock) => Promise<unknown>): Run {
+  const what = sliceRows(rows, 0, size);
+  return { work: size * DIMS, what, run: (engine) => run(engine, what) };
+}
+
 /** So many candidates for each query, anywhere among the rows. */
-function rescore(what: RowBlock, queries: Matrix, size: number): Measured['sizes'][number] {
+function rescore(what: RowBlock, queries: Matrix, size: number): Run {
   const begin = Uint32Array.from({ length: queries.rows + 1 }, (_, query) => query * size);
   const candidates = Uint32Array.from({ length: queries.rows * size }, (_, i) => Math.imul(i, 0x9e3779b1) >>> 0).map((at) => at % what.rows);
   return { work: size * DIMS, what, run: (engine) => engine.rescore(queries, what, 'cosine', begin, candidates) };
 }
 
 function graphMeasurements(mostRows: number): Measured[] {
-  const graphs = sizesUpTo(mostRows).map((nodes) => {
-    const edges = nodes * DEGREE;
-    return graphFromEdges({ from: Uint32Array.from({ length: edges }, (_, i) => (Math.imul(i, 0x9e3779b1) >>> 0) % nodes), to: Uint32Array.from({ length: edges }, (_, i) => i % nodes) }, nodes);
-  });
-  return [1, 16].map((lanes) => ({
-    kind: 'spread', queries: lanes,
-    sizes: graphs.map((graph) => ({
-      work: STEPS * (graph.nodes + graph.source.length), what: graph,
-      run: (engine: Engine) => engine.spread(graph, lanes, new Float32Array(graph.nodes * lanes).fill(1), { steps: STEPS, decay: 0.1, threshold: 0, k: 1 }),
-    })),
-  }));
+  return [1, 16].map((lanes) => ({ kind: 'spread', queries: lanes, mostRows, at: (size) => spread(lanes, size) }));
+}
+
+function spread(lanes: number, nodes: number): Run {
+  const edges = nodes * DEGREE;
+  const graph = graphFromEdges({ from: Uint32Array.from({ length: edges }, (_, i) => (Math.imul(i, 0x9e3779b1) >>> 0) % nodes), to: Uint32Array.from({ length: edges }, (_, i) => i % nodes) }, nodes);
+  return {
+    work: STEPS * (nodes + edges), what: graph,
+    run: (engine) => engine.spread(graph, lanes, new Float32Array(nodes * lanes).fill(1), { steps: STEPS, decay: 0.1, threshold: 0, k: 1 }),
+  };
 }
 
 /** The way to the device, by bytes. */
 async function uploads(options: MeasureOptions, rows: RowBlock): Promise<TimedSize[]> {
   const { gpu } = options;
   const table: TimedSize[] = [];
-  for (const size of sizesUpTo(rows.rows)) {
+  for (let size = FIRST_ROWS; size <= rows.rows; size *= GROWTH) {
     const what = sliceRows(rows, 0, size);
     const query = randomQueries(1);
     gpu.keep(what);
@@ -132,12 +193,6 @@ async function uploads(options: MeasureOptions, rows: RowBlock): Promise<TimedSi
     table.push({ queries: 1, work: bytesOf(what), ms: Math.max(1e-3, wayMs - thereMs) });
   }
   return table;
-}
-
-function sizesUpTo(most: number): number[] {
-  const sizes: number[] = [];
-  for (let size = LEAST_ROWS; size <= most; size *= GROWTH) sizes.push(size);
-  return sizes;
 }
 
 function randomQueries(count: number): Matrix {
