@@ -107,3 +107,13 @@ test('order-cost: what the steps cost the server can be told apart', async () =>
   const { microsPerJob } = await bench('order-cost', '--jobs', '500', '--rounds', '1');
   expect(microsPerJob).toMatchObject({ order: expect.any(Number), reserve: expect.any(Number) });
 }, 130_000);
+
+test('start-up: a graph that the runtime optimised before gives the same vectors, and a worker starts a second time', async () => {
+  const { sessions, workers } = await bench('start-up', '--rounds', '1');
+  expect(Object.keys(sessions as object)).toEqual(['built', 'optimised', 'ort']);
+  expect(workers).toEqual([expect.objectContaining({ device: 'cpu', firstMs: expect.any(Number), secondMs: expect.any(Number) })]);
+}, 130_000);
+
+test.skipIf(process.platform !== 'linux')('gpu/up: the walk without a GPU serves over HTTP and queue, gets its killed worker back, and leaves nothing', async () => {
+  expect(await bench('gpu/up', '--device', 'cpu', '--small')).toMatchObject({ what: 'up', devices: ['cpu'], rows: 400, exitCode: 0, isHeld: true });
+}, 170_000);

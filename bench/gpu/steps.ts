@@ -3,7 +3,7 @@
 export interface Step {
   readonly name: string;
   /** Steps that are usually asked for together. */
-  readonly group: 'speed' | 'limits' | 'similarity' | 'two';
+  readonly group: 'speed' | 'limits' | 'similarity' | 'two' | 'up';
   readonly file: string;
   readonly args?: readonly string[];
   readonly environment?: Readonly<Record<string, string>>;
@@ -33,6 +33,7 @@ export const STEPS: readonly Step[] = [
   { name: 'profile: 128', group: 'limits', file: 'profile.ts', args: ['--rows', '512', '--width', '128'], environment: { CUDA_LAUNCH_BLOCKING: '1' }, seconds: 15 },
   { name: 'profile: one', group: 'limits', file: 'profile.ts', args: ['--rows', '1', '--width', '16'], environment: { CUDA_LAUNCH_BLOCKING: '1' }, seconds: 15 },
   { name: 'memory', group: 'limits', file: 'memory.ts', seconds: 150 },
+  { name: 'start-up', group: 'limits', file: '../start-up.ts', args: ['--rounds', '3'], seconds: 60 },
   { name: 'bindings', group: 'limits', file: '../ort-session.ts', args: ['--texts', '16384', '--budget', '65536'], seconds: 90 },
   { name: 'bindings: two sessions', group: 'limits', file: '../ort-session.ts', args: ['--texts', '16384', '--budget', '65536', '--sessions', '2'], seconds: 90 },
   { name: 'out-of-memory: limit', group: 'limits', file: 'out-of-memory.ts', args: ['--binding', 'native', '--arena-mebibytes', '6000'], seconds: 30 },
@@ -56,4 +57,5 @@ export const STEPS: readonly Step[] = [
   { ...endToEnd('two: one of them', '--clients', '6'), group: 'two', seconds: 60 },
   { ...endToEnd('two: both', '--device', 'gpu:0,gpu:1', '--clients', '6'), group: 'two', seconds: 60 },
   { ...endToEnd('two: one killed', '--device', 'gpu:0,gpu:1', '--clients', '6', '--total', '2000000', '--kill', 'gpu:1'), group: 'two', seconds: 90 },
+  { name: 'up', group: 'up', file: 'up.ts', seconds: 60 },
 ];
