@@ -5,7 +5,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { openModel } from '@shoal/models';
-import { examineGpus, examineModel, type ExamineGpusOptions } from './examine.ts';
+import { standInLibrary, withStandIn } from '@shoal/similarity/testing';
+import { examineGpus, examineModel, type ExamineGpusOptions, type Finding } from './examine.ts';
+
+const standIn = standInLibrary(); // says why where it cannot be built
 
 let folder: string;
 beforeAll(async () => {
@@ -34,12 +37,25 @@ async function broken(options: ExamineGpusOptions): Promise<readonly string[]> {
   return (await examineGpus(options)).filter(({ state }) => state === 'broken').map(({ about, found, cure }) => `${about}: ${found} → ${cure ?? ''}`);
 }
 
+async function lineOf(cudaLibrary: string): Promise<Finding | undefined> {
+  return (await examineGpus({ ...(await machine()), cudaLibrary })).find(({ about }) => about === 'CUDA similarity');
+}
+
 describe('a machine with a GPU', () => {
   test('that is well is said to be so, with who else is on it', async () => {
     const findings = await examineGpus(await machine());
     expect(findings.filter(({ state }) => state === 'broken')).toEqual([]);
     expect(findings.map(({ about }) => about)).toEqual(expect.arrayContaining(['driver', 'gpu:0', 'gpu:0 memory', 'gpu:0 ECC', 'CUDA provider']));
     expect(findings.find(({ about }) => about === 'gpu:0 memory')?.found).toMatch(/150\.1 of 150\.8 GB free, 1 other process on it/);
+  });
+
+  test('is told whether there are CUDA kernels for similarity, and which devices they see', async () => {
+    expect(await lineOf(join(folder, 'absent.so'))).toMatchObject({ state: 'absent', found: expect.stringMatching(/not here \(.*absent\.so\).*the CPU compares/), cure: expect.stringContaining('build.sh cuda') });
+    await writeFile(join(folder, 'broken.so'), 'no library');
+    expect(await lineOf(join(folder, 'broken.so'))).toMatchObject({ state: 'warning', found: expect.stringMatching(/broken\.so|native code/), cure: expect.any(String) });
+    if (standIn === undefined) return;
+    expect(await lineOf(standIn)).toMatchObject({ state: 'ok', found: expect.stringMatching(/stand_in_cuda\.so has the interface asked for and sees stand-in \(9\.0, 1\.1 GB\)/) });
+    expect(await withStandIn({ SHOAL_STAND_IN_DEVICES: 0 }, () => lineOf(standIn))).toMatchObject({ state: 'warning', found: expect.stringContaining('find no device: the stand-in was told to have no device') });
   });
 
   test.each<[string, Told, RegExp]>([

@@ -31,6 +31,8 @@ export interface ExamineGpusOptions extends ReadDevicesOptions {
   readonly providerProblem?: () => Promise<string | undefined>;
   /** For tests: why the native encoder cannot be used. */
   readonly encoderProblem?: () => string | undefined;
+  /** The CUDA kernels for similarity. Unset: beside the native code. */
+  readonly cudaLibrary?: string | undefined;
 }
 
 const SLOW_WITHOUT_PERSISTENCE = 'sudo nvidia-smi -pm 1 keeps the driver loaded between processes, so that workers start faster';
@@ -48,7 +50,7 @@ export async function examineGpus(options: ExamineGpusOptions): Promise<readonly
   });
   return [
     { about: 'driver', state: 'ok', found: `NVIDIA driver ${read.devices[0]?.driverVersion ?? 'of unknown version'}, ${read.devices.length === 1 ? 'one GPU' : `${read.devices.length} GPUs`}` },
-    ...cards, ...(await permissionFindings(options)), ...visibilityFindings(options), encoderFinding(options), ...(await providerFindings(options, true)),
+    ...cards, ...(await permissionFindings(options)), ...visibilityFindings(options), encoderFinding(options), await similarityFinding(options), ...(await providerFindings(options, true)),
   ];
 }
 
@@ -121,6 +123,19 @@ function encoderFinding({ encoderProblem = nativeEncoderProblem }: ExamineGpusOp
   const problem = encoderProblem();
   if (problem === undefined) return { about: 'native encoder', state: 'ok', found: 'built, and finds a device' };
   return { about: 'native encoder', state: 'absent', found: `${problem}; ONNX Runtime serves`, cure: '"shoal gpu install" builds it where there are CUDA\'s compiler (nvcc) and a C++ compiler' };
+}
+
+/** Similarity workers run without it, on the CPU. Opens the library, which refuses another version of its interface, and the driver. */
+async function similarityFinding({ cudaLibrary }: ExamineGpusOptions): Promise<Finding> {
+  const about = 'CUDA similarity';
+  const { cudaLibraryProblem, openCuda } = await import('@shoal/similarity'); // not before a GPU is looked at: it takes a while to load
+  const absence = await cudaLibraryProblem(cudaLibrary);
+  if (absence !== undefined) return { about, state: 'absent', found: `${absence}; the CPU compares`, cure: '"sh native/similarity/build.sh cuda" builds it where there are CUDA\'s compiler (nvcc) and a C++ compiler; "npm run fetch-nvcc" fetches the former' };
+  const opened = openCuda(cudaLibrary);
+  if (!opened.ok) return { about, state: 'warning', found: `${opened.reason}; the CPU compares`, cure: 'build it again ("sh native/similarity/build.sh cuda"), or see the lines above for driver and GPUs' };
+  const { path, devices } = opened.cuda;
+  const cards = devices.map(({ name, compute, totalBytes }) => `${name} (${(compute / 10).toFixed(1)}, ${gigabytes(totalBytes)} GB)`);
+  return { about, state: 'ok', found: `${path} has the interface asked for and sees ${cards.join(', ')}` };
 }
 
 /** Workers run without it, but their memory on the device is only known by the driver's figures and never given back. */

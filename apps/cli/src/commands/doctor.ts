@@ -24,7 +24,7 @@ export async function doctor(terminal: Terminal, flags: DoctorFlags, version: st
   const findings: Finding[] = [
     { about: 'versions', state: 'ok', found: `shoal ${version}, Node ${process.version}, ${process.platform}-${process.arch}, ${(totalmem() / 1e9).toFixed(0)} GB of memory` },
     await cacheFinding(cacheDir),
-    ...(settings.device === 'cpu' ? [] : await examineGpus({ environment: terminal.environment })),
+    ...(settings.device === 'cpu' ? [] : await examineGpus({ environment: terminal.environment, cudaLibrary: settings.cudaLibrary })),
     await modelFinding(settings, cacheDir, terminal),
     ...(await queueFindings(settings, cacheDir)),
   ];
