@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ShoalClient } from '@shoal/client';
-import { Pool, cacheFolder, fixedBudget, resolveSettings, type MicroBatch } from '@shoal/core';
+import { Pool, cacheFolder, fixedBudget, resolveSettings, sizesOf, type MicroBatch } from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { startTestServer } from '@shoal/queue/testing';
@@ -17,6 +17,7 @@ export const MAX_TOKENS = 512;
 export const MAX_PADDED_TOKENS = 1_024;
 const settings = resolveSettings({ environment: process.env });
 export const cacheDir = cacheFolder(settings.cacheDir);
+const sizes = sizesOf(settings, 'cpu');
 
 export interface Side {
   readonly name: string;
@@ -36,7 +37,7 @@ export async function openBare(name: string, model: StoredModel, threads: number
 /** The engine with slots for runs of so many padded tokens. */
 export async function openBackend(model: StoredModel, threads: number, kind = model.graphKind, slotTokens = MAX_PADDED_TOKENS): Promise<OrtBackend> {
   const graphPath = await openGraph(model, { cacheDir, kind });
-  return OrtBackend.open({ graphPath, dims: model.dims, threads, slotRows: settings.maxRows, slotTokens: Math.max(slotTokens, MAX_TOKENS) });
+  return OrtBackend.open({ graphPath, dims: model.dims, threads, slotRows: sizes.maxRows, slotTokens: Math.max(slotTokens, MAX_TOKENS) });
 }
 
 interface IdRow {
@@ -78,7 +79,7 @@ export async function runBatch(backend: OrtBackend, { rows, width }: MicroBatch<
 }
 
 /** Runs token ids, two micro-batches queued at the device. */
-export async function runRows(backend: OrtBackend, ids: readonly ArrayLike<number>[], limits: Limits = { maxPaddedTokens: MAX_PADDED_TOKENS, maxRows: settings.maxRows }): Promise<{ readonly vectors: Float32Array; readonly paddingEfficiency: number }> {
+export async function runRows(backend: OrtBackend, ids: readonly ArrayLike<number>[], limits: Limits = { maxPaddedTokens: MAX_PADDED_TOKENS, maxRows: sizes.maxRows }): Promise<{ readonly vectors: Float32Array; readonly paddingEfficiency: number }> {
   const vectors = new Float32Array(ids.length * backend.dims);
   const batches = cutRows(ids, limits);
   const waiting = batches.values();

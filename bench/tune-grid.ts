@@ -14,7 +14,7 @@
 import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { median, noLog, resolveSettings } from '@shoal/core';
+import { median, noLog, sizesOf } from '@shoal/core';
 import { openModel, openTokenizer } from '@shoal/models';
 import { inTurns, tune } from '@shoal/worker';
 import { leastCosine } from './cosine.ts';
@@ -42,7 +42,7 @@ const finalRounds = Number(args.final);
 const STAYS_ABOVE = [0.7, 0.85];
 const startedMs = performance.now();
 const threads = Number(args.threads);
-const { maxRows, poolTokens } = resolveSettings({});
+const { maxRows, poolTokens } = sizesOf({}, 'cpu');
 
 /** A pair of limits, its micro-batches, and what each took in each round the cell was in. */
 interface Cell extends Limits {

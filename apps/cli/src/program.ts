@@ -268,7 +268,7 @@ function addTune(program: Command, terminal: Terminal): void {
     .description('Measures how much memory runs of a model need on a device and which token budget gives most texts per second, prints both beside the preset, and keeps them: workers use them from their next start. With --kind similarity: from which sizes on the GPU is faster than the CPU at comparing. Nothing else should run on the device meanwhile.')
     .option('--json', 'report as JSON')
     .option('-q, --quiet', 'no progress and no notes; errors only');
-  addSettings(command, ['kind', 'device', 'model', 'maxTokens', 'threads', 'maxRows', 'poolTokens', 'cacheDir', 'kernels', 'cudaLibrary']);
+  addSettings(command, ['kind', 'device', 'precision', 'encoder', 'deviceSessions', 'model', 'maxTokens', 'threads', 'maxRows', 'poolTokens', 'cacheDir', 'kernels', 'cudaLibrary']);
   command.action(async (flags: TuneFlags) => (await import('./commands/tune.ts')).tune(terminal, flags));
 }
 

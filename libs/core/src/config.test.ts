@@ -1,7 +1,7 @@
 // Where a setting comes from, what is said when it is wrong, and what never reaches a log.
 
 import { describe, expect, test } from 'vitest';
-import { environmentName, flagName, redactSettings, resolveSettings, settingsSchema, type SettingSources } from './config.ts';
+import { environmentName, flagName, redactSettings, resolveSettings, settingsSchema, sizesOf, type SettingSources } from './config.ts';
 import { isShoalError } from './errors.ts';
 
 /** What is said about settings that are wrong. */
@@ -44,13 +44,15 @@ describe('precedence', () => {
     expect(resolveSettings({ flags, environment, file }).maxRows).toBe(4);
     expect(resolveSettings({ environment, file }).maxRows).toBe(3);
     expect(resolveSettings({ file }).maxRows).toBe(2);
-    expect(resolveSettings({}).maxRows).toBe(1024);
+    expect(resolveSettings({}).leaseMs).toBe(15_000);
   });
 
-  test('sizes that are not given are those of the device asked for', () => {
-    expect(resolveSettings({ flags: { device: 'gpu:1' } })).toMatchObject({ maxRows: 16_384, poolTokens: 1_310_720 });
-    expect(resolveSettings({ flags: { device: 'gpu:1' }, environment: { SHOAL_FORCE_CPU: '1' } })).toMatchObject({ maxRows: 1_024, poolTokens: 24_576 });
-    expect(resolveSettings({ flags: { device: 'gpu:1', maxRows: 7 } })).toMatchObject({ maxRows: 7, poolTokens: 1_310_720 });
+  test('sizes that are not given are those of the device that was found, whatever was asked for', () => {
+    const auto = resolveSettings({ flags: { device: 'auto' } });
+    for (const device of ['cuda:1', 'webgpu:0', 'sim:24GB']) expect(sizesOf(auto, device)).toEqual({ maxRows: 16_384, poolTokens: 1_310_720 });
+    for (const device of ['cpu', 'cpu:avx512', 'sim:8000']) expect(sizesOf(resolveSettings({ flags: { device: 'gpu:1' } }), device)).toEqual({ maxRows: 1_024, poolTokens: 24_576 });
+    expect(sizesOf(resolveSettings({ flags: { maxRows: 7 } }), 'cuda:0')).toEqual({ maxRows: 7, poolTokens: 1_310_720 });
+    expect(sizesOf(resolveSettings({ flags: { poolTokens: 99 } }), 'cpu')).toEqual({ maxRows: 1_024, poolTokens: 99 });
   });
 
   test('REDIS_URL and LOG_LEVEL are honoured: above the file, below the names of Shoal’s own', () => {

@@ -28,7 +28,7 @@ export const settingsSchema = z.strictObject({
     .describe('What a GPU computes in. auto: fp16 where canary texts give the vectors of fp32 (cosine at least 0.9999), else fp32. CPUs compute in fp32.'),
   encoder: z.enum(['auto', 'native', 'ort']).default('auto')
     .describe('What computes on an NVIDIA GPU: native is Shoal\'s own encoder (fp16, BERT models; "shoal gpu install" builds it), ort is ONNX Runtime. auto: the native one where it was built and gives the vectors of fp32, else ONNX Runtime.'),
-  deviceSessions: count(1, 4).optional().describe('Runs side by side on a GPU: one launches while another computes. Sessions of ONNX Runtime have a copy of the weights each, lanes of the native encoder share them. Unset: 2 on cards of 40 GB and more, else 1.'),
+  deviceSessions: count(1, 4).optional().describe('Runs side by side on a GPU: one launches while another computes. Sessions of ONNX Runtime have a copy of the weights each, lanes of the native encoder share them. Unset: what shoal tune measured (native encoder), else 2 on cards of 40 GB and more, else 1.'),
   runtimeBinding: z.enum(['auto', 'native', 'stock']).default('auto')
     .describe('What ONNX Runtime is called through. native: the addon of native/ort-session, which can limit, ask and give back the memory of a session. stock: the binding of the npm package. auto: the package’s, which measured faster (bench/results/gpu.md). The vectors are the same.'),
   workerName: z.string().regex(/^[A-Za-z0-9_.-]{1,64}$/, 'must be 1 to 64 letters, digits, "_", "." and "-"').optional()
@@ -46,13 +46,13 @@ export const settingsSchema = z.strictObject({
   maxTokens: count(8, 8192).optional().describe('Longest row in tokens, special tokens included. Unset: where the model’s authors truncate (256 for minilm).'),
   maxPaddedTokens: count(16, 1 << 24).optional()
     .describe('Most padded tokens of a micro-batch: rows × width. Unset: what was measured of the device decides (shoal tune), or its preset.'),
-  maxRows: count(1, 65_536).optional().describe('Most rows of a micro-batch. Unset: 1,024, and 16,384 under a GPU’s label.'),
+  maxRows: count(1, 65_536).optional().describe('Most rows of a micro-batch. Unset: 1,024 on a CPU, 16,384 on a GPU.'),
   memoryFraction: share(0.05).default(0.8)
     .describe('Share of the device’s memory, or of the process’s limit on a CPU, that this worker and all others may use together.'),
   maxDeviceBytes: count(1 << 26, Number.MAX_SAFE_INTEGER).optional().describe('Most memory of its device that this worker counts on, bytes. Unset: all there is.'),
   latencyTargetMs: durationMs(1, 60_000).default(100).describe('While an interactive row waits, a micro-batch is to take no longer.'),
   poolTokens: count(16, 1 << 26).optional()
-    .describe('Real tokens that claims keep waiting in the pool, so that rows of like length meet. More raises padding efficiency and latency under load. Unset: 24,576, and 1,310,720 under a GPU’s label.'),
+    .describe('Real tokens that claims keep waiting in the pool, so that rows of like length meet. More raises padding efficiency and latency under load. Unset: 24,576 on a CPU, 1,310,720 on a GPU.'),
   windowRows: count(1, 65_536).default(64).describe('So many rows in a short pool run at once, whatever the token budget would still take.'),
   maxWaitMs: durationMs(0, 10_000).default(10).describe('How long a short pool gathers rows before it runs at most; less where a run takes less.'),
   minRows: count(1, 4096).default(8).describe('After maxWaitMs a short pool runs with at least so many rows; after twice that with any.'),
@@ -83,15 +83,17 @@ export const settingsSchema = z.strictObject({
   dashboardPort: port.default(8788).describe('Port of the dashboard; 0 means any free one.'),
 });
 
-type Given = z.infer<typeof settingsSchema>;
-export type Settings = Given & Readonly<Record<keyof typeof SIZES.cpu, number>>;
+export type Settings = z.infer<typeof settingsSchema>;
 export type SettingKey = keyof Settings;
+
+/** What depends on the device that was found, and is not known before. */
+export type Sizes = Readonly<Record<'maxRows' | 'poolTokens', number>>;
 
 /**
  * What depends on the kind of device. A GPU's batches are some sixty times larger: 16 k rows waiting gave a padding efficiency of
  * 0.95 at 64 k tokens a batch (one H200, 2026-11).
  */
-const SIZES = { cpu: { maxRows: 1_024, poolTokens: 24_576 }, gpu: { maxRows: 16_384, poolTokens: 1_310_720 } } as const;
+const SIZES = { cpu: { maxRows: 1_024, poolTokens: 24_576 }, gpu: { maxRows: 16_384, poolTokens: 1_310_720 } } as const satisfies Record<string, Sizes>;
 
 /** Variables that other software established, honoured under their own names. SHOAL_* wins over them. */
 const WELL_KNOWN: Readonly<Record<string, SettingKey>> = { REDIS_URL: 'redisUrl', LOG_LEVEL: 'logLevel' };
@@ -135,7 +137,7 @@ export function resolveSettings(sources: SettingSources = {}): Settings {
 function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<string, string>): Settings {
   const parsed = settingsSchema.safeParse(values);
   const between = problemsBetween(values, origins);
-  if (parsed.success && between.length === 0) return withSizes(parsed.data);
+  if (parsed.success && between.length === 0) return parsed.data;
   const problems = (parsed.error?.issues ?? []).flatMap((issue) => {
     if (issue.code === 'unrecognized_keys') return issue.keys.map((key) => `${origins.get(key) ?? key}: there is no such setting`);
     const key = String(issue.path[0]);
@@ -152,9 +154,10 @@ function problemsBetween({ maxPaddedTokens, maxTokens }: Record<string, unknown>
   return [`${origins.get('maxPaddedTokens')} = ${JSON.stringify(maxPaddedTokens)}: one row of maxTokens (${row} padded tokens) does not fit; raise it or lower maxTokens`];
 }
 
-function withSizes(given: Given): Settings {
-  const { maxRows, poolTokens } = SIZES[/^gpu:|GB$/.test(given.device) ? 'gpu' : 'cpu'];
-  return { ...given, maxRows: given.maxRows ?? maxRows, poolTokens: given.poolTokens ?? poolTokens };
+/** The sizes in force on a device, as executors name them: "cpu", "cpu:avx512", "cuda:0", "webgpu:0", "sim:24GB". What was asked for under `auto` may be either. */
+export function sizesOf(given: { readonly [Key in keyof Sizes]?: number | undefined }, device: string): Sizes {
+  const { maxRows, poolTokens } = SIZES[/^(cuda|webgpu)\b|GB$/.test(device) ? 'gpu' : 'cpu'];
+  return { maxRows: given.maxRows ?? maxRows, poolTokens: given.poolTokens ?? poolTokens };
 }
 
 /** Settings as they may be logged: passwords inside URLs are hidden. */

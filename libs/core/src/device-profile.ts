@@ -22,6 +22,8 @@ export const deviceProfileSchema = z.strictObject({
   memory: memoryLawSchema.optional(),
   /** Padded tokens beyond which a larger batch is no faster. */
   kneeTokens: z.number().int().positive().optional(),
+  /** Runs side by side of the native encoder, with which that knee was measured. */
+  lanes: z.number().int().min(1).max(4).optional(),
   measuredAt: z.iso.datetime().optional(),
 });
 

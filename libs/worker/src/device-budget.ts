@@ -6,7 +6,7 @@ import {
   createBudget, lawOfSessions, presetFor, toFailure, type Budget, type BudgetOptions, type Clock, type DeviceProfileKey, type FromExecutor, type InferenceBackend, type LearnedBudget, type Logger, type MemoryLaw, type MemoryProbe, type ModelSizes, type Preset,
 } from '@shoal/core';
 import { PacedBackend, SimulatedDevice } from '@shoal/core/sim';
-import { EncoderBackend, OrtBackend, type OrtBackendOptions } from '@shoal/inference';
+import { EncoderBackend, OrtBackend, type EncoderBackendOptions, type OrtBackendOptions } from '@shoal/inference';
 import type { StoredModel } from '@shoal/models';
 import type { ExecutorSettings } from './executor-settings.ts';
 import { hostMemory } from './host-memory.ts';
@@ -14,7 +14,7 @@ import { arenaShapes, measureArena } from './measure-arena.ts';
 import { measureMemory } from './measure-memory.ts';
 import { IdleShrink } from './idle-shrink.ts';
 import { MemoryFit } from './memory-fit.ts';
-import { cpuKind, profileKey, readProfile, storeProfile } from './profile-store.ts';
+import { cpuKind, encoderKey, profileKey, readProfile, storeProfile } from './profile-store.ts';
 
 export interface DeviceBudgetOptions {
   readonly backend: InferenceBackend;
@@ -46,7 +46,7 @@ export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<De
   const { backend, model, settings, maxTokens, clock, log } = options;
   const { limits } = settings;
   const sizes = backend instanceof OrtBackend ? await sizesOf(model, backend.options.graphPath, maxTokens) : undefined;
-  const common = { model: sizes, maxPaddedTokens: limits.maxPaddedTokens ?? backend.slotTokens, maxRows: limits.maxRows, maxTokens, memoryFraction: limits.memoryFraction, latencyTargetMs: limits.latencyTargetMs, learned: settings.learned };
+  const common = { model: sizes, maxPaddedTokens: limits.maxPaddedTokens ?? backend.slotTokens, maxRows: limits.maxRows ?? backend.slotRows, maxTokens, memoryFraction: limits.memoryFraction, latencyTargetMs: limits.latencyTargetMs, learned: settings.learned };
   // its rate is the same at every size: what it is capped at is where it is best
   if (backend instanceof PacedBackend) return withoutMemory(createBudget({ ...common, kneeTokens: limits.maxPaddedTokens ?? CPU_KNEE_TOKENS }));
   if (backend instanceof SimulatedDevice) return simulatedBudget(options, backend, common);
@@ -126,23 +126,27 @@ async function fitArena({ binding, options }: OrtBackend, shapes: Parameters<typ
   }
 }
 
-/** What the native encoder holds is known before it runs, so that nothing is measured or corrected; where it is fastest, the preset says. */
-async function encoderBudget({ clock, log }: DeviceBudgetOptions, backend: EncoderBackend, common: BudgetOptions): Promise<DeviceBudget> {
-  const { deviceKind, probe, model: { config } } = backend.options;
+/** What the native encoder holds is known before it runs, so that nothing of it is measured or corrected; where it is fastest, `shoal tune` found out or the preset says. */
+async function encoderBudget({ model, settings, clock, log }: DeviceBudgetOptions, backend: EncoderBackend, common: BudgetOptions): Promise<DeviceBudget> {
+  const { probe } = backend.options;
   const loadedBytes = (await backend.memory())?.footprintBytes ?? 0;
   const totalBytes = (await probe?.read())?.totalBytes;
-  const preset = presetFor({
-    deviceName: deviceKind ?? backend.device, totalBytes, precision: backend.precision, keepsScores: false,
-    model: { hiddenSize: config.hidden, intermediateSize: config.intermediate, heads: config.heads, weightsBytes: 0, maxTokens: common.maxTokens },
-  });
+  const preset = encoderPreset(backend.options, common.maxTokens, totalBytes);
+  const profile = await readProfile(settings.cacheDir, encoderKey(model, backend.options), log);
+  const kneeTokens = profile?.kneeTokens ?? (preset.isKnown ? preset.startTokens : undefined);
   log.info({ device: backend.device, totalBytes }, preset.line);
-  const budget = createBudget({ ...common, totalBytes, startTokens: preset.startTokens, kneeTokens: preset.isKnown ? preset.startTokens : undefined, memory: { law: backend.memoryLaw(loadedBytes), source: 'fitted' } });
+  const budget = createBudget({ ...common, totalBytes, startTokens: preset.startTokens, kneeTokens, memory: { law: backend.memoryLaw(loadedBytes), source: 'fitted' } });
   const idle = new IdleShrink(backend, clock);
   const stop = readEvery(READ_MEMORY_EVERY_MS, clock, async () => {
     await idle.look();
     budget.deviceMemory(await probe?.read(), (await backend.memory())?.footprintBytes);
   });
   return { budget, hear: (message) => idle.hear(message), stop };
+}
+
+export function encoderPreset({ device, deviceKind = device, precision = 'fp16', model: { config } }: EncoderBackendOptions, maxTokens: number, totalBytes: number | undefined): Preset {
+  const model = { hiddenSize: config.hidden, intermediateSize: config.intermediate, heads: config.heads, weightsBytes: 0, maxTokens };
+  return presetFor({ deviceName: deviceKind, totalBytes, precision, keepsScores: false, model });
 }
 
 /** For a card of this name. */

@@ -1,14 +1,14 @@
 // The executor process of a worker that embeds: opens model, tokenizer, runtime and its own connection to the queue server,
 // then lets core's Executor answer the claimer. How it lives and ends is executor-process.ts.
 
-import { Executor, faultPointsFrom, keySpace, systemClock, type FromExecutor, type InferenceBackend, type JobOrder, type Logger, type Tokenizer } from '@shoal/core';
+import { Executor, faultPointsFrom, keySpace, sizesOf, systemClock, type FromExecutor, type InferenceBackend, type JobOrder, type Logger, type Tokenizer } from '@shoal/core';
 import { PacedBackend, SimulatedDevice, paceOf, simulatedLaw, withDeadlyToken } from '@shoal/core/sim';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { RedisPayloadStore } from '@shoal/queue/payload';
 import { openDeviceBudget } from './device-budget.ts';
 import { executorProcess } from './executor-process.ts';
 import type { ExecutorSettings } from './executor-settings.ts';
-import { openDevice } from './open-device.ts';
+import { openDevice, type SlotSizes } from './open-device.ts';
 import { ThreadedTokenizer } from './threaded-tokenizer.ts';
 import { warmShapes } from './warm-shapes.ts';
 
@@ -56,9 +56,10 @@ await executorProcess<ExecutorSettings, JobOrder>(async ({ settings, log, tell }
 });
 
 async function openBackend({ limits, threads, cacheDir, simulatedTokensPerMs, device, precision, encoder, deviceSessions: sessions, runtimeBinding: binding }: ExecutorSettings, log: Logger, model: StoredModel, tokenizer: Tokenizer): Promise<InferenceBackend> {
-  const slots = { dims: model.dims, slotRows: limits.maxRows, slotTokens: Math.max(limits.maxPaddedTokens ?? SLOT_TOKENS, Math.ceil(tokenizer.maxTokens / 8) * 8) };
+  const slotTokens = Math.max(limits.maxPaddedTokens ?? SLOT_TOKENS, Math.ceil(tokenizer.maxTokens / 8) * 8);
+  const slots = (found: string): SlotSizes => ({ dims: model.dims, slotRows: sizesOf(limits, found).maxRows, slotTokens });
   const law = simulatedLaw(device);
-  if (law !== undefined) return new SimulatedDevice({ ...slots, law, clock: systemClock });
-  if (simulatedTokensPerMs !== undefined) return new PacedBackend({ ...slots, tokensPerMs: simulatedTokensPerMs, fixedMs: paceOf(device)?.fixedMs ?? 0 });
+  if (law !== undefined) return new SimulatedDevice({ ...slots(device), law, clock: systemClock });
+  if (simulatedTokensPerMs !== undefined) return new PacedBackend({ ...slots(device), tokensPerMs: simulatedTokensPerMs, fixedMs: paceOf(device)?.fixedMs ?? 0 });
   return openDevice({ device, precision, encoder, sessions, binding, slots, model, tokenizer, cacheDir, threads, log, environment: process.env });
 }

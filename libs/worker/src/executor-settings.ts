@@ -59,8 +59,8 @@ export interface SimilarityExecutorSettings {
   /** Of the GPU's memory. */
   readonly maxDeviceBytes: number | undefined;
   readonly threads: number;
-  /** Most queries of one run. */
-  readonly maxRows: number;
+  /** Most queries of one run; undefined: as the device that is found. */
+  readonly maxRows: Settings['maxRows'];
   /** For what is held of collections and graphs in memory of the process. */
   readonly budgetBytes: number;
   readonly logLevel: Settings['logLevel'];

@@ -4,5 +4,6 @@ export { buildNativeEncoder, type NativeEncoderBuildOptions, type NativeEncoderR
 export { inTurns } from './in-turns.ts';
 export { localGpus, type LocalGpus, type LocalGpusOptions } from './local-gpus.ts';
 export { startWorker, type RunningWorker, type WorkerOptions } from './worker.ts';
-export { tune, type TriedBudget, type TuneOptions, type TuneReport } from './tune.ts';
+export type { TriedBudget } from './tried-budgets.ts';
+export { tune, type TuneOptions, type TuneReport } from './tune.ts';
 export { workerMain, type WorkerMainOptions, type WorkerReport } from './worker-main.ts';

@@ -14,16 +14,27 @@ export interface MixOptions {
   readonly poolTokens: number;
 }
 
-export function planMix({ rows, maxTokens, maxPaddedTokens, maxRows, poolTokens }: MixOptions): readonly RunShape[] {
+export function planMix(options: MixOptions): readonly RunShape[] {
+  return cutMix(options).map(({ tokens, width }) => ({ rows: tokens.length, width }));
+}
+
+export interface MixBatch {
+  /** Of each row. */
+  readonly tokens: readonly number[];
+  readonly width: number;
+}
+
+/** For a device on which a row costs its own tokens and not its batch's width. */
+export function cutMix({ rows, maxTokens, maxPaddedTokens, maxRows, poolTokens }: MixOptions): readonly MixBatch[] {
   const lengths = standardLengths(rows, maxTokens);
   const { rowsAt } = fixedBudget({ maxPaddedTokens, maxRows });
   const pool = new Pool<{ tokens: number; enteredMs: number; isInteractive: boolean }>();
-  const plan: RunShape[] = [];
+  const plan: MixBatch[] = [];
   for (;;) {
     while (pool.tokens < poolTokens && lengths.length > 0) pool.add({ tokens: lengths.pop()!, enteredMs: 0, isInteractive: false });
     const batch = pool.cut({ rowsAt, maxRowAgeMs: Number.POSITIVE_INFINITY }, 0);
     if (batch === undefined) return plan;
-    plan.push({ rows: batch.rows.length, width: batch.width });
+    plan.push({ tokens: batch.rows.map(({ tokens }) => tokens), width: batch.width });
   }
 }
 

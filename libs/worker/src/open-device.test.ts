@@ -47,6 +47,14 @@ test('with CUDA hidden a GPU label is refused with the reason, whatever is here'
   await expect(openDevice(await options('gpu:3', { CUDA_VISIBLE_DEVICES: '0,1' }))).rejects.toMatchObject({ message: expect.stringMatching(/gpu:3 is none of them/) });
 });
 
+test.runIf(!hasGpu)('slots are as large as the device that was found asks for, not the one that was asked for', async () => {
+  const asked = await options('auto');
+  const sizes = { cuda: 99, webgpu: 98, cpu: 3 };
+  const backend = await openDevice({ ...asked, slots: (provider) => ({ ...asked.slots, slotRows: sizes[provider] }) });
+  expect(backend).toMatchObject({ device: 'cpu', slotRows: 3 });
+  await backend.stop();
+});
+
 test('with CUDA hidden auto runs on the CPU with one warning', async () => {
   const asked = await options('auto', { CUDA_VISIBLE_DEVICES: '-1' });
   const backend = await openDevice(asked);

@@ -14,15 +14,16 @@ import { nativeEncoder } from './open-native-encoder.ts';
 import { LEAST_COSINE, accepted } from './truth-gate.ts';
 import { visibleDevice } from './cuda-visibility.ts';
 
+export type SlotSizes = Pick<OrtBackendOptions, 'dims' | 'slotRows' | 'slotTokens'>;
+
 export interface DeviceOptions extends CanaryOptions {
   /** auto, cpu or gpu:<index> */
   readonly device: string;
   readonly precision: 'auto' | Precision;
   /** What computes on CUDA. Default auto: the native encoder where it was built and gives the vectors, else ONNX Runtime. */
   readonly encoder?: Settings['encoder'] | undefined;
-  /** Sizes of the slots. */
-  readonly slots: Pick<OrtBackendOptions, 'dims' | 'slotRows' | 'slotTokens'>;
-  /** Sessions or lanes side by side on a GPU; undefined: as many as its memory allows without a thought. */
+  readonly slots: SlotSizes;
+  /** Sessions or lanes side by side on a GPU; undefined: what was measured, else as many as its memory allows without a thought. */
   readonly sessions?: number | undefined;
   /** What ONNX Runtime is called through. Default: auto. */
   readonly binding?: OrtBackendOptions['binding'];
@@ -34,13 +35,14 @@ export interface DeviceOptions extends CanaryOptions {
 /** Of a precision that somebody chose knowingly. Below, the device computes nonsense. */
 const LEAST_COSINE_CHOSEN = 0.99;
 
-export async function openDevice(options: DeviceOptions): Promise<InferenceBackend> {
+/** `slots` may depend on what is found: called with "cuda", "webgpu" or "cpu". */
+export async function openDevice({ slots, ...options }: Omit<DeviceOptions, 'slots'> & { readonly slots: SlotSizes | ((provider: Provider) => SlotSizes) }): Promise<InferenceBackend> {
   const { device, environment, log } = options;
   tellForcedCpu(log, environment);
   const refusals: Refusal[] = [];
   for (const provider of providersFor(device)) {
     try {
-      const backend = await openers[provider](options);
+      const backend = await openers[provider]({ ...options, slots: typeof slots === 'function' ? slots(provider) : slots });
       tellRefusals(log, refusals, backend.device);
       return backend;
     } catch (error) {
@@ -70,14 +72,14 @@ async function openCuda(options: DeviceOptions): Promise<InferenceBackend> {
   if (model.graphKind === 'int8') throw new Refused(`${model.name} is an int8 model, and those run on CPUs alone`, { isAbsence: true });
   const { device, found } = await onlyGpu(options.device, environment);
   const totalBytes = found.reading?.totalBytes ?? 0;
-  const sessions = options.sessions ?? (totalBytes >= LARGE_CARD_BYTES ? 2 : 1);
+  const usualLanes = totalBytes >= LARGE_CARD_BYTES ? 2 : 1;
   const place = { device, deviceKind: found.reading?.name, readMemory: found.readMemory, probe: found.probe };
-  const native = await nativeEncoder({ ...options, sessions }, place);
+  const native = await nativeEncoder(options, { ...place, usualLanes });
   if (native !== undefined) return native;
   await linkKeptProvider(options.cacheDir);
   const problem = await cudaProviderProblem();
   if (problem !== undefined) throw new Refused(problem);
-  return firstPrecise({ ...options, sessions }, CUDA_KINDS, { ...place, provider: 'cuda' });
+  return firstPrecise({ ...options, sessions: options.sessions ?? usualLanes }, CUDA_KINDS, { ...place, provider: 'cuda' });
 }
 
 // ---- webgpu -----------------------------------------------------------------------------------------------------

@@ -8,9 +8,13 @@ import { openCanary } from './canary.ts';
 import { linkKeptProvider } from './cuda-provider.ts';
 import { Refused } from './device-refusals.ts';
 import type { DeviceOptions } from './open-device.ts';
+import { encoderKey, readProfile } from './profile-store.ts';
 import { LEAST_COSINE, accepted } from './truth-gate.ts';
 
-export type NativePlace = Pick<EncoderBackendOptions, 'device' | 'deviceKind' | 'readMemory' | 'probe' | 'library'>;
+export interface NativePlace extends Pick<EncoderBackendOptions, 'device' | 'deviceKind' | 'readMemory' | 'probe' | 'library'> {
+  /** Lanes where neither a setting nor `shoal tune` says how many. Default 1. */
+  readonly usualLanes?: number;
+}
 
 /** Undefined, and a line in the log, where ONNX Runtime is to be tried next. */
 export async function nativeEncoder(options: DeviceOptions, place: NativePlace): Promise<InferenceBackend | undefined> {
@@ -26,14 +30,15 @@ export async function nativeEncoder(options: DeviceOptions, place: NativePlace):
   }
 }
 
-async function open(options: DeviceOptions, place: NativePlace): Promise<EncoderBackend> {
-  const { model, precision, slots: { slotRows, slotTokens }, sessions = 1, log } = options;
+async function open(options: DeviceOptions, { usualLanes = 1, ...place }: NativePlace): Promise<EncoderBackend> {
+  const { model, precision, slots: { slotRows, slotTokens }, cacheDir, log } = options;
   if (precision !== 'auto' && precision !== 'fp16') throw new Refused(`it computes in fp16, and ${precision} was asked for`);
   const problem = nativeEncoderProblem(place.library);
   if (problem !== undefined) throw new Refused(problem);
-  const backend = await EncoderBackend.open({ ...place, model: await readEncoder(model), lanes: sessions, slotRows, slotTokens, openExact: () => openExact(options, place) });
+  const lanes = options.sessions ?? (await readProfile(cacheDir, encoderKey(model, place), log))?.lanes ?? usualLanes;
+  const backend = await EncoderBackend.open({ ...place, model: await readEncoder(model), lanes, slotRows, slotTokens, openExact: () => openExact(options, place) });
   const served = await accepted(backend, await openCanary(options), LEAST_COSINE, log);
-  log.info({ device: place.device, lanes: sessions }, 'the native encoder serves');
+  log.info({ device: place.device, lanes }, 'the native encoder serves');
   return served;
 }
 

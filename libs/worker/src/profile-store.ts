@@ -6,6 +6,7 @@ import { basename, join } from 'node:path';
 import { cpus } from 'node:os';
 import { decodeDeviceProfile, encodeDeviceProfile, type DeviceProfile, type DeviceProfileKey, type Logger, type Precision } from '@shoal/core';
 import { placeAtomically } from '@shoal/fetch';
+import type { EncoderBackendOptions } from '@shoal/inference';
 import type { StoredModel } from '@shoal/models';
 
 /** Undefined when there is none that fits. */
@@ -23,7 +24,7 @@ export async function readProfile(cacheDir: string, key: DeviceProfileKey, log: 
 }
 
 /** Puts what is new beside what was known: the warm-up measures memory alone, `shoal tune` the knee as well. */
-export async function storeProfile(cacheDir: string, key: DeviceProfileKey, found: Pick<DeviceProfile, 'memory' | 'kneeTokens'>, log: Logger): Promise<string> {
+export async function storeProfile(cacheDir: string, key: DeviceProfileKey, found: Pick<DeviceProfile, 'memory' | 'kneeTokens' | 'lanes'>, log: Logger): Promise<string> {
   const known = await readProfile(cacheDir, key, log);
   const path = profilePath(cacheDir, key);
   const profile: DeviceProfile = { ...known, ...found, v: 1, key, measuredAt: new Date().toISOString() };
@@ -37,6 +38,11 @@ export function profileKey({ model, graphPath, provider, precision, deviceKind }
 }): DeviceProfileKey {
   const graphHash = model.graphKind === 'imported' ? model.revision : basename(graphPath, '.onnx').split('-').at(-1)!;
   return { graphHash, provider, precision, deviceKind };
+}
+
+/** Of the native encoder, which has no graph: its weights are the model's. */
+export function encoderKey({ revision }: StoredModel, { device, deviceKind = device, precision = 'fp16' }: Pick<EncoderBackendOptions, 'device' | 'deviceKind' | 'precision'>): DeviceProfileKey {
+  return { graphHash: revision, provider: 'native-encoder', precision, deviceKind };
 }
 
 /** Threads are a part of it: each has buffers of its own, and they decide how long a run takes. */

@@ -2,7 +2,7 @@
 // core's SimilarityExecutor answer the claimer. It ends with its claimer, as executor-main.ts does. A GPU that failed stays lost
 // in this process: it is tried in another one now and then, and once it works again this process asks to be replaced.
 
-import { Residents, SimilarityExecutor, faultPointsFrom, keySpace, systemClock, type LedgerFacts, type SimilarityFacts, type SimilarityOrder } from '@shoal/core';
+import { Residents, SimilarityExecutor, faultPointsFrom, keySpace, sizesOf, systemClock, type LedgerFacts, type SimilarityFacts, type SimilarityOrder } from '@shoal/core';
 import { RedisPayloadStore } from '@shoal/queue/payload';
 import { executorProcess } from './executor-process.ts';
 import type { SimilarityExecutorSettings } from './executor-settings.ts';
@@ -13,7 +13,7 @@ import { openComparer, type OpenGpu } from './open-comparer.ts';
 const TELL_EVERY_MS = 1_000;
 
 await executorProcess<SimilarityExecutorSettings, SimilarityOrder>(async ({ settings, log, tell: send }) => {
-  const { redisUrl, prefix, queue, cpuQueue, folder, maxRows, budgetBytes, cudaLibrary } = settings;
+  const { redisUrl, prefix, queue, cpuQueue, folder, budgetBytes, cudaLibrary } = settings;
   let fallbacks = 0;
   const retry = new GpuRetry({ cudaLibrary, log, firstMs: settings.gpuRetryMs, onBack: () => send({ kind: 'recycle', reason: 'the GPU works again' }) });
   const { kernels, device: label, cpu, gpu } = await openComparer({
@@ -30,7 +30,8 @@ await executorProcess<SimilarityExecutorSettings, SimilarityOrder>(async ({ sett
   const keys = keySpace(prefix);
   const residents = new Residents(budgetBytes);
   const executor = new SimilarityExecutor({
-    store, device, maxRows, log, send, residents,
+    store, device, log, send, residents,
+    maxRows: sizesOf(settings, label).maxRows,
     isLastLane: gpu === undefined,
     clock: systemClock,
     resultKey: (jobId) => keys.output(queue, jobId),

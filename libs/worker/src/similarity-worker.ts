@@ -3,7 +3,7 @@
 
 import { randomUUID } from 'node:crypto';
 import { availableParallelism } from 'node:os';
-import { LoadMeter, Pipeline, SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE, cacheFolder, faultPointsFrom, readSimilarityJob, systemClock, type Settings } from '@shoal/core';
+import { LoadMeter, Pipeline, SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE, cacheFolder, faultPointsFrom, readSimilarityJob, sizesOf, systemClock, type Settings } from '@shoal/core';
 import { Janitor, defaultWorkerName, serverClock } from '@shoal/queue';
 import { RedisAnnouncer } from '@shoal/queue/payload';
 import { collectionsFolder } from '@shoal/similarity';
@@ -50,7 +50,7 @@ export async function startSimilarityWorker({ settings, log, faultPoint }: Worke
     opened.push(source);
     const pipeline = await keep(new Pipeline({
       source, announcer, executor, log, faults, serverNowMs, clock: systemClock, readJob: readSimilarityJob,
-      limits: { ...settings, poolTokens: RUNS_IN_POOL * maxRows }, metrics: meter.tap(noting(recorder, notes, log)),
+      limits: { ...settings, poolTokens: RUNS_IN_POOL * sizesOf(settings, ready.device).maxRows }, metrics: meter.tap(noting(recorder, notes, log)),
     }));
     const facts = await pipeline.start();
     await announcer.tellDims(WIDEST_RESULT);

@@ -2,44 +2,51 @@
 // gives most texts per second. Budgets are tried by running the very micro-batches that a worker would cut, in a process of its own:
 // first doubling until larger ones only lose, then those near the best again and again, their micro-batches in turns, and the choice is
 // among these. What each micro-batch takes is the median of its rounds: a moment in which somebody else wanted the machine slows single
-// runs, not a budget. Ends within two minutes, with fewer rounds where the device is slow. Stores what it found.
+// runs, not a budget. Ends within two minutes, with fewer rounds where the device is slow. Stores what it found. Where the native
+// encoder serves, that is measured instead (tune-encoder.ts).
 
-import { ShoalError, median, toFailure, type DeviceProfileKey, type Logger, type MemoryLaw, type RunShape, type Tokenizer } from '@shoal/core';
-import { OrtBackend, type OrtBackendOptions } from '@shoal/inference';
-import type { StoredModel } from '@shoal/models';
-import { CPU_KNEE_TOKENS, gpuPreset } from './device-budget.ts';
+import { ShoalError, median, sizesOf, toFailure, type DeviceProfileKey, type Logger, type MemoryLaw, type RunShape, type Settings, type Sizes, type Tokenizer } from '@shoal/core';
+import { EncoderBackend, OrtBackend, type OrtBackendOptions } from '@shoal/inference';
+import { readEncoder, type StoredModel } from '@shoal/models';
+import { CPU_KNEE_TOKENS, encoderPreset, gpuPreset } from './device-budget.ts';
 import { inTurns } from './in-turns.ts';
 import { measureMemory } from './measure-memory.ts';
 import { planMix } from './mix-plan.ts';
-import { openDevice } from './open-device.ts';
-import { cpuKind, profileKey, storeProfile } from './profile-store.ts';
+import { openDevice, type SlotSizes } from './open-device.ts';
+import { cpuKind, encoderKey, profileKey, storeProfile } from './profile-store.ts';
 import { probeShapes, type ProbedShape } from './shape-probe.ts';
+import { bestOf, pick, together, type TriedBudget } from './tried-budgets.ts';
+import { tuneEncoder } from './tune-encoder.ts';
 
 export interface TuneOptions {
   readonly model: StoredModel;
   readonly tokenizer: Tokenizer;
   readonly device: string;
+  /** Default: auto. */
+  readonly precision?: Settings['precision'];
+  /** Default: auto. */
+  readonly encoder?: Settings['encoder'];
+  /** Lanes of the native encoder. Unset: what is best. */
+  readonly sessions?: Settings['deviceSessions'];
   readonly cacheDir: string;
   readonly threads: number;
-  readonly maxRows: number;
-  readonly poolTokens: number;
+  /** Unset: as the device that is found. */
+  readonly maxRows?: number | undefined;
+  readonly poolTokens?: number | undefined;
   readonly log: Logger;
   /** From 0 to 1. */
   readonly onProgress?: (done: number) => void;
   readonly signal?: AbortSignal;
 }
 
-export interface TriedBudget {
-  readonly maxPaddedTokens: number;
-  readonly textsPerSecond: number;
-}
-
 export interface TuneReport {
   readonly device: string;
   readonly key: DeviceProfileKey;
-  /** Ascending. */
+  /** Few lanes first, then small budgets. */
   readonly tried: readonly TriedBudget[];
   readonly kneeTokens: number;
+  /** Of the native encoder, where that serves. */
+  readonly lanes?: number;
   /** Where a worker would begin without this; undefined where nothing is known of the device. */
   readonly presetTokens: number | undefined;
   /** Undefined where nothing tells what a run holds; then the reason is in `memoryReason`. */
@@ -62,40 +69,62 @@ const MOST_SAMPLE_ROWS = 200_000;
 const ROUNDS = 5;
 /** A single round is off by so much now and then: what came as near as this is tried again. */
 const NEAR_THE_BEST = 0.8;
-/** The smallest budget within this share of the best: it waits less and holds less. */
-const GOOD_ENOUGH = 0.98;
 const SILENCE_MS = 120_000;
 /** On a slow or busy device no larger budget is tried from then on, so that time is left for a second look. */
 const CLIMB_END_MS = 50_000;
 /** Two minutes are promised: no round begins that would end later. */
 const END_MS = 105_000;
+/** Of the native encoder. One more than two only divides the device further. */
+const LANES = [1, 2];
 /** A process opens its graph and warms up beside what it measures. */
 const ROUND_OVERHEAD = 1.5;
 
 export async function tune(options: TuneOptions): Promise<TuneReport> {
-  const { cacheDir, threads, log, model, onProgress = () => undefined } = options;
   const startedMs = performance.now();
   const backend = await chosenBackend(options);
-  const { graphPath, provider = 'cpu', device = provider, precision = 'fp32' } = backend;
-  const key = profileKey({ model, graphPath, provider, precision, deviceKind: provider === 'cpu' ? cpuKind(threads) : (backend.deviceKind ?? device) });
-  onProgress(0.02);
-  const memory = await measuredMemory(options, backend);
-  onProgress(0.2);
-  const bench = new BudgetBench(options, backend, startedMs);
-  const coarse = await bench.climb((share) => onProgress(0.2 + 0.3 * share));
-  const fine = await bench.refine(coarse, (share) => onProgress(0.5 + 0.5 * share));
-  const kneeTokens = pick(fine.length > 0 ? fine : coarse); // what was tried at another moment says little beside it
-  const path = await storeProfile(cacheDir, key, { kneeTokens, ...(memory.law !== undefined && { memory: memory.law }) }, log);
-  return { device, key, tried: together(coarse, fine), kneeTokens, presetTokens: await presetTokens(options, backend), memory: memory.law, memoryReason: memory.reason, seconds: (performance.now() - startedMs) / 1000, path };
+  options.onProgress?.(0.02);
+  const found = backend instanceof EncoderBackend ? await tuneNative(options, backend) : await tuneRuntime(options, backend.options, startedMs);
+  return { ...found, seconds: (performance.now() - startedMs) / 1000 };
 }
 
-/** The device a worker would choose, closed again: probes open it anew. Of the native encoder nothing is measured: its memory is known, and its knee is the card's preset. */
-async function chosenBackend({ model, tokenizer, device, cacheDir, threads, maxRows, log }: TuneOptions): Promise<OrtBackendOptions> {
-  const slots = { dims: model.dims, slotRows: maxRows, slotTokens: MOST_TOKENS };
-  const backend = await openDevice({ device, precision: 'auto', encoder: 'ort', slots, model, tokenizer, cacheDir, threads, log, environment: process.env });
+type Found = Omit<TuneReport, 'seconds'>;
+
+async function tuneRuntime(options: TuneOptions, backend: OrtBackendOptions, startedMs: number): Promise<Found> {
+  const { cacheDir, threads, log, model, onProgress = () => undefined } = options;
+  const { graphPath, provider = 'cpu', device = provider, precision = 'fp32' } = backend;
+  const key = profileKey({ model, graphPath, provider, precision, deviceKind: provider === 'cpu' ? cpuKind(threads) : (backend.deviceKind ?? device) });
+  const memory = await measuredMemory(options, backend);
+  onProgress(0.2);
+  const bench = new BudgetBench({ ...options, ...sizesOf(options, provider) }, backend, startedMs);
+  const coarse = await bench.climb((share) => onProgress(0.2 + 0.3 * share));
+  const fine = await bench.refine(coarse, (share) => onProgress(0.5 + 0.5 * share));
+  const { maxPaddedTokens: kneeTokens } = pick(fine.length > 0 ? fine : coarse); // what was tried at another moment says little beside it
+  const path = await storeProfile(cacheDir, key, { kneeTokens, ...(memory.law !== undefined && { memory: memory.law }) }, log);
+  return { device, key, tried: together(coarse, fine), kneeTokens, presetTokens: await presetTokens(options, backend), memory: memory.law, memoryReason: memory.reason, path };
+}
+
+/** Of its memory nothing is measured: it is known. */
+async function tuneNative(options: TuneOptions, { options: backend, device }: EncoderBackend): Promise<Found> {
+  const { cacheDir, log, model, tokenizer, sessions, signal, onProgress } = options;
+  const key = encoderKey(model, backend);
+  const { tried, chosen: { lanes, maxPaddedTokens: kneeTokens }, memory } = await tuneEncoder({
+    ...sizesOf(options, device), signal, ...(onProgress !== undefined && { onProgress }),
+    open: async (wanted) => EncoderBackend.open({ ...backend, model: await readEncoder(model), lanes: wanted }),
+    lanes: sessions === undefined ? LANES : [sessions],
+    vocabularySize: model.vocabularySize, maxTokens: tokenizer.maxTokens,
+  });
+  const path = await storeProfile(cacheDir, key, { kneeTokens, lanes }, log);
+  const { startTokens } = encoderPreset(backend, tokenizer.maxTokens, (await backend.probe?.read())?.totalBytes);
+  return { device, key, tried, kneeTokens, lanes, presetTokens: startTokens, memory, memoryReason: undefined, path };
+}
+
+/** What a worker would choose, closed again: it is opened anew to be measured. */
+async function chosenBackend({ model, tokenizer, device, precision = 'auto', encoder = 'auto', sessions, cacheDir, threads, log, ...sizes }: TuneOptions): Promise<OrtBackend | EncoderBackend> {
+  const slots = (found: string): SlotSizes => ({ dims: model.dims, slotRows: sizesOf(sizes, found).maxRows, slotTokens: MOST_TOKENS });
+  const backend = await openDevice({ device, precision, encoder, sessions, slots, model, tokenizer, cacheDir, threads, log, environment: process.env });
   await backend.stop();
-  if (backend instanceof OrtBackend) return backend.options;
-  throw new TypeError('openDevice opens backends of ONNX Runtime alone');
+  if (backend instanceof OrtBackend || backend instanceof EncoderBackend) return backend;
+  throw new TypeError('openDevice opens what is of ONNX Runtime or the native encoder');
 }
 
 async function presetTokens({ model, tokenizer }: TuneOptions, { provider = 'cpu', deviceKind, probe, ...backend }: OrtBackendOptions): Promise<number | undefined> {
@@ -122,12 +151,12 @@ interface Plan {
 
 /** Runs the micro-batches that budgets make of the standard mix. */
 class BudgetBench {
-  private readonly options: TuneOptions;
+  private readonly options: TuneOptions & Sizes;
   private readonly backend: OrtBackendOptions;
   private readonly startedMs: number;
   private textsPerMs = 0.05;
 
-  constructor(options: TuneOptions, backend: OrtBackendOptions, startedMs: number) {
+  constructor(options: TuneOptions & Sizes, backend: OrtBackendOptions, startedMs: number) {
     this.options = options;
     this.backend = backend;
     this.startedMs = startedMs;
@@ -206,22 +235,4 @@ class BudgetBench {
 /** The first runs of a process are slow: the largest batch of each plan once, uncounted. */
 function warmUp(plans: readonly Plan[]): readonly RunShape[] {
   return plans.map(({ shapes }) => shapes.reduce((most, shape) => (shape.rows * shape.width > most.rows * most.width ? shape : most)));
-}
-
-function pick(tried: readonly TriedBudget[]): number {
-  const best = bestOf(tried);
-  return tried.find(({ textsPerSecond }) => textsPerSecond >= GOOD_ENOUGH * best.textsPerSecond)!.maxPaddedTokens;
-}
-
-function bestOf(tried: readonly TriedBudget[]): TriedBudget {
-  return tried.reduce((most, other) => (other.textsPerSecond > most.textsPerSecond ? other : most));
-}
-
-/** All that was tried, ascending. The machine may have been faster or slower in the first pass: its rates are told on the scale of the later rounds. */
-function together(coarse: readonly TriedBudget[], fine: readonly TriedBudget[]): readonly TriedBudget[] {
-  const again = new Map(fine.map((budget) => [budget.maxPaddedTokens, budget.textsPerSecond]));
-  const ratios = coarse.flatMap(({ maxPaddedTokens, textsPerSecond }) => (again.has(maxPaddedTokens) ? [again.get(maxPaddedTokens)! / textsPerSecond] : []));
-  const scale = ratios.length === 0 ? 1 : median(ratios);
-  const once = coarse.filter(({ maxPaddedTokens }) => !again.has(maxPaddedTokens)).map((budget) => ({ ...budget, textsPerSecond: budget.textsPerSecond * scale }));
-  return [...once, ...fine].sort((a, b) => a.maxPaddedTokens - b.maxPaddedTokens);
 }

@@ -4,7 +4,7 @@
 import { randomUUID } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import {
-  LoadMeter, Pipeline, cacheFolder, cpuQueue, faultPointsFrom, mainQueue, noMetrics, systemClock, type FromExecutor, type Logger, type Metrics, type Settings,
+  LoadMeter, Pipeline, cacheFolder, cpuQueue, faultPointsFrom, mainQueue, noMetrics, sizesOf, systemClock, type FromExecutor, type Logger, type Metrics, type Settings,
 } from '@shoal/core';
 import { paceOf } from '@shoal/core/sim';
 import { openModel } from '@shoal/models';
@@ -55,14 +55,15 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
     const [announcer, serverNowMs, { recorder }] = await Promise.all([keep(RedisAnnouncer.connect(server)), serverClock(redisUrl), keep(serveMetrics(settings))]);
     const faults = faultPointsFrom(faultPoint, (signal) => process.kill(process.pid, signal));
     const meter = new LoadMeter();
+    const ready = await early;
     const lanes = await keep(openLanes({
       source: { ...server, leaseMs, stalledCheckMs, workerName, quarantineOf: server.queue, isUnsafeAllowed: settings.unsafeServer === 'warn', brake: settings, onBrake: (reason) => recorder.claimingBraked(reason) },
       settings, meter, faults, log,
-      cpuQueue: cpuLane, workerId: `${workerName}-${randomUUID().slice(0, 8)}`, ready: await early, metrics: recorder,
+      cpuQueue: cpuLane, workerId: `${workerName}-${randomUUID().slice(0, 8)}`, ready, metrics: recorder,
     }));
     const { source } = lanes;
     opened.push(source);
-    const pipeline = new Pipeline({ source, announcer, executor, log, faults, serverNowMs, clock: systemClock, limits: settings, metrics: meter.tap(noting(recorder, notes, log)) });
+    const pipeline = new Pipeline({ source, announcer, executor, log, faults, serverNowMs, clock: systemClock, limits: { ...settings, ...sizesOf(settings, ready.device) }, metrics: meter.tap(noting(recorder, notes, log)) });
     opened.push(pipeline);
     const facts = await pipeline.start();
     await announcer.tellDims(facts.dims);

@@ -27,7 +27,7 @@ export async function tune(terminal: Terminal, flags: TuneFlags): Promise<void> 
   const progress = shareProgress(terminal, `measuring ${model.name}`, !isQuiet);
   try {
     const report = await tuneDevice({
-      model, tokenizer, device: settings.device, cacheDir: cacheFolder(settings.cacheDir, terminal.environment), threads: settings.threads || availableParallelism(),
+      model, tokenizer, device: settings.device, precision: settings.precision, encoder: settings.encoder, sessions: settings.deviceSessions, cacheDir: cacheFolder(settings.cacheDir, terminal.environment), threads: settings.threads || availableParallelism(),
       maxRows: settings.maxRows, poolTokens: settings.poolTokens, log: createLogger({ level: 'error', name: 'tune' }), onProgress: (done) => progress.update(done, 1), signal: terminal.signal,
     });
     progress.stop();
@@ -71,24 +71,29 @@ export function breakEvenTable({ device, key, breakEvens, seconds }: ComparingRe
 }
 
 export function tableOf(modelName: string, report: TuneReport): string {
-  const { device, key, tried, kneeTokens, presetTokens, seconds } = report;
+  const { device, key, tried, kneeTokens, lanes: chosenLanes, presetTokens, seconds } = report;
   const best = Math.max(...tried.map(({ textsPerSecond }) => textsPerSecond));
-  const lines = tried.map(({ maxPaddedTokens, textsPerSecond }) => {
-    const marks = [maxPaddedTokens === kneeTokens ? '← chosen' : '', maxPaddedTokens === presetTokens ? '(preset)' : ''].filter(Boolean).join(' ');
-    return `${String(maxPaddedTokens).padStart(13)}  ${rate(textsPerSecond).padStart(9)}  ${`${Math.round((100 * textsPerSecond) / best)} %`.padStart(6)}  ${marks}`.trimEnd();
+  const lines = tried.map(({ maxPaddedTokens, lanes, textsPerSecond }) => {
+    const isChosen = maxPaddedTokens === kneeTokens && lanes === chosenLanes;
+    const marks = [isChosen ? '← chosen' : '', maxPaddedTokens === presetTokens ? '(preset)' : ''].filter(Boolean).join(' ');
+    return `${laneColumn(lanes)}${String(maxPaddedTokens).padStart(13)}  ${rate(textsPerSecond).padStart(9)}  ${`${Math.round((100 * textsPerSecond) / best)} %`.padStart(6)}  ${marks}`.trimEnd();
   });
   return [
-    `${modelName} on ${device} (${key.deviceKind}, ${key.precision}), measured in ${Math.round(seconds)} s`, '',
-    'padded tokens    texts/s  of best', ...lines, '', ...memoryLines(report), '',
+    `${modelName} on ${device} (${key.deviceKind}, ${key.precision}${chosenLanes === undefined ? '' : ', native encoder'}), measured in ${Math.round(seconds)} s`, '',
+    `${chosenLanes === undefined ? '' : 'lanes  '}padded tokens    texts/s  of best`, ...lines, '', ...memoryLines(report), '',
   ].join('\n');
 }
 
-/** Smallest and largest widths that a batch of the chosen budget can have. */
+function laneColumn(lanes: number | undefined): string {
+  return lanes === undefined ? '' : `${String(lanes).padStart(5)}  `;
+}
+
+/** Smallest and largest widths that a batch of the chosen budget can have; the native encoder's tokens cost the same in all of them. */
 function memoryLines({ memory, memoryReason, kneeTokens }: TuneReport): string[] {
   if (memory === undefined) return [`memory: not measured (${memoryReason ?? 'nothing tells'})`];
-  const widest = memory.perToken.at(-1)!.width;
-  const peak = (width: number): string => `${megabytes(liveBytes(memory, { rows: Math.max(1, Math.floor(kneeTokens / width)), width }))} MB at width ${width}`;
-  return [`memory: ${megabytes(memory.loadedBytes)} MB loaded; with a batch of the chosen budget ${peak(32)}, ${peak(widest)}`, `per token: ${perToken(memory)}`];
+  const widths = memory.perToken.length === 1 ? [32] : [32, memory.perToken.at(-1)!.width];
+  const peaks = widths.map((width) => `${megabytes(liveBytes(memory, { rows: Math.max(1, Math.floor(kneeTokens / width)), width }))} MB at width ${width}`);
+  return [`memory: ${megabytes(memory.loadedBytes)} MB loaded; with a batch of the chosen budget ${peaks.join(', ')}`, `per token: ${perToken(memory)}`];
 }
 
 function perToken({ perToken: knots }: MemoryLaw): string {
