@@ -86,7 +86,7 @@ describe('native code', () => {
     provideNative();
     for (const args of [['try', 'words'], ['embed', '-'], ['index', 'list'], ['up', '--help'], ['--version'], []]) expect(shoal(args).stderr).not.toContain('compil');
     expect(compiled()).toEqual([]);
-    expect(shoal(['search', 'x']).stderr).toMatch(/^shoal: compiling native code \(similarity\), once …\nshoal: compiled in \d+ s\n$/);
+    expect(shoal(['search', 'x']).stderr).toMatch(/^shoal: compiling native code \(similarity\), once …\nshoal: done in \d+ s\n$/);
     expect(compiled()).toEqual(['similarity']);
     expect(shoal(['worker']).stderr).toContain('(encoder, ort-session)');
     expect(shoal(['up'])).toEqual({ status: 0, stdout: 'ran up\n', stderr: '' });

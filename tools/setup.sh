@@ -176,7 +176,7 @@ build_native() { # parts
     building="$building $!"
   done
   wait $building || :
-  say "compiled in $(seconds_since "$step")"
+  say "done in $(seconds_since "$step")"
 }
 
 was_built() {
