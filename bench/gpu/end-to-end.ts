@@ -239,11 +239,26 @@ function processCpuMs(pid: number): number {
   }
 }
 
-/** CPU of the one thread that runs commands, and how often a write to the append-only file had to wait for its disk. */
-async function serverFigures(server: TestServer): Promise<{ mainThreadMs: number; delayedFsyncs: number }> {
+interface ServerFigures {
+  /** CPU of the one thread that runs commands. */
+  readonly mainThreadMs: number;
+  /** How often a write to the append-only file had to wait for its disk. */
+  readonly delayedFsyncs: number;
+  /** Time in each command so far, µs; what a script or transaction does counts for itself as well. */
+  readonly commands: Readonly<Record<string, number>>;
+}
+
+async function serverFigures(server: TestServer): Promise<ServerFigures> {
   const info = String(await server.command('INFO', 'everything'));
   const figure = (name: string): number => Number(new RegExp(`^${name}:(\\S+)`, 'm').exec(info)?.[1] ?? NaN);
-  return { mainThreadMs: 1_000 * (figure('used_cpu_user_main_thread') + figure('used_cpu_sys_main_thread')), delayedFsyncs: figure('aof_delayed_fsync') };
+  const commands = Object.fromEntries([...info.matchAll(/^cmdstat_([^:|]+):calls=\d+,usec=(\d+)/gm)].map(([, name, micros]) => [name!, Number(micros)]));
+  return { commands, mainThreadMs: 1_000 * (figure('used_cpu_user_main_thread') + figure('used_cpu_sys_main_thread')), delayedFsyncs: figure('aof_delayed_fsync') };
+}
+
+/** µs a job of the commands that took most. */
+function slowest(before: ServerFigures['commands'], after: ServerFigures['commands'], jobs: number): Readonly<Record<string, number>> {
+  const spent = Object.entries(after).map(([name, micros]) => [name, round((micros - (before[name] ?? 0)) / jobs)] as const);
+  return Object.fromEntries(spent.toSorted(([, a], [, b]) => b - a).slice(0, 10));
 }
 
 function childrenOf(pid: number): number[] {
@@ -281,7 +296,7 @@ async function main(): Promise<void> {
       paddingEfficiency: round((sum(b, 'real') - sum(a, 'real')) / (sum(b, 'padded') - sum(a, 'padded')), 3),
       runs: sum(b, 'runs') - sum(a, 'runs'), meanPaddedTokens: round((sum(b, 'padded') - sum(a, 'padded')) / (sum(b, 'runs') - sum(a, 'runs'))), meanRunMs: round((1000 * (sum(b, 'runSeconds') - sum(a, 'runSeconds'))) / (sum(b, 'runs') - sum(a, 'runs')), 2),
       deviceBusy: round((1000 * (sum(b, 'runSeconds') - sum(a, 'runSeconds'))) / ms / workers.length, 3), splits: sum(b, 'splits') - sum(a, 'splits'),
-      delayedFsyncs: b.delayedFsyncs - a.delayedFsyncs,
+      delayedFsyncs: b.delayedFsyncs - a.delayedFsyncs, serverMicrosPerJob: slowest(a.commands, b.commands, (texts(b) - texts(a)) / jobTexts),
       cpuPercent: { server: percent(b.server, a.server), serverMainThread: percent(b.mainThreadMs, a.mainThreadMs), claimers: b.claimers.map((cpu, i) => percent(cpu, a.claimers[i]!)), executors: b.executors.map((cpu, i) => percent(cpu, a.executors[i]!)), clients: b.clients.map((client, i) => percent(client.cpuMs, a.clients[i]!.cpuMs)) },
     };
   };
