@@ -92,7 +92,7 @@ FILE#HEADING-PATH/N and is embedded with its headings.`;
 function addTry(program: Command, terminal: Terminal): void {
   const command = program.command('try')
     .summary('search the Markdown of this checkout and its dependencies by meaning')
-    .description('Embeds the Markdown of this checkout and the READMEs of its dependencies through the queue, up to 75,000 words, and answers searches. Vectors are kept: the next time only what has changed is embedded.')
+    .description('Embeds the Markdown of this checkout and the READMEs of its dependencies through the queue, up to 3,000 passages, and answers searches. Vectors are kept: the next time only what has changed is embedded.')
     .argument('[query...]', 'what to look for; without it, on a terminal, searches are typed in')
     .option('-k, --top <n>', 'answers to show', positiveInteger, 3)
     .option('--all', 'every passage, without the limit')
