@@ -40,6 +40,7 @@ async function measure(): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), 'shoal-start-up-'));
   try {
     const sessions = await measureSessions(folder);
+    process.stderr.write(`${JSON.stringify({ device, sessions })}\n`); // where time runs out before the end
     const workers = await measureWorkers(folder);
     const second = Math.min(...workers.map(({ secondMs }) => secondMs));
     const saved = round((sessions['built']!.createMs - Math.min(...Object.values(sessions).map(({ createMs }) => createMs))) / second, 3);
@@ -111,6 +112,7 @@ async function measureWorkers(folder: string): Promise<Worker[]> {
     for (let at = 0; at < 1 + rounds; at++) starts.push(await startOnce({ SHOAL_REDIS_URL: server.url, SHOAL_CACHE_DIR: own, SHOAL_ENCODER: encoder }));
     const [first, ...seconds] = starts.map(({ ms }) => round(ms));
     workers.push({ encoder, device: starts[0]!.device, firstMs: first!, secondMs: median(seconds), raw: seconds });
+    process.stderr.write(`${JSON.stringify(workers.at(-1))}\n`);
   }
   await server.stop();
   return workers;

@@ -4,10 +4,10 @@
 //   footprint  one backend walks through all shapes, in ascending order and then in no order; after each step what the law predicts of
 //              the largest run since the arena was given back last against what nvidia-smi shows. Bar: never less, and at most 2.2 times. With one session, and with two.
 //   half       live memory in fp16 ÷ in fp32, over shapes of 16 k tokens and more: of the same operators in both (cuda-fp16), and of the graph that serves (fused-fp16). Bar: 0.6.
-//   peaks      not judged: the operators of one run of 64 k tokens at which more lives than ever before (--peaks: these alone).
+//   peaks      not judged: the operators of one run of 64 k tokens at which more lives than ever before (--peaks: these alone; --live: without the footprint).
 // Exit 1 when a bar is missed. On a CPU (--device cpu) the same paths; without a driver the footprint is not judged.
 //
-//   memory.ts [--device gpu:0] [--kinds fused-fp16,cuda-fp32,plain-fp16,cuda-fp16] [--peaks cuda-fp16] [--small]
+//   memory.ts [--device gpu:0] [--kinds fused-fp16,cuda-fp32,plain-fp16,cuda-fp16] [--live] [--peaks cuda-fp16] [--small]
 
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -32,7 +32,7 @@ const WIDTHS = isSmall ? [24, 64] : [24, 48, 128, 320, 448];
 const TOKENS = isSmall ? [256, 1024] : [1000, 4000, 16_384, 33_000, 65_536, 131_072];
 const SHAPES: readonly RunShape[] = TOKENS.flatMap((tokens) => WIDTHS.map((width) => ({ rows: Math.max(1, Math.floor(tokens / width)), width })));
 
-const { values } = parseArgs({ strict: false, options: { kinds: { type: 'string', default: isSmall ? 'fused-fp32,plain-fp32' : 'fused-fp16,cuda-fp32,plain-fp16,cuda-fp16' }, kind: { type: 'string' }, peaks: { type: 'string' } } });
+const { values } = parseArgs({ strict: false, options: { kinds: { type: 'string', default: isSmall ? 'fused-fp32,plain-fp32' : 'fused-fp16,cuda-fp32,plain-fp16,cuda-fp16' }, kind: { type: 'string' }, peaks: { type: 'string' }, live: { type: 'boolean', default: false } } });
 
 interface Live extends RunShape {
   readonly peakBytes: number;
@@ -63,7 +63,7 @@ function judgeHalf(kind: string, half: readonly Live[], full: readonly Live[]): 
 
 /** Its rows are passed on. */
 function inProcess(kind: string): readonly Live[] {
-  const args = ['--conditions=@shoal/source', '--disable-warning=ExperimentalWarning', fileURLToPath(import.meta.url), '--device', device, ...(isSmall ? ['--small'] : []), '--kind', kind];
+  const args = ['--conditions=@shoal/source', '--disable-warning=ExperimentalWarning', fileURLToPath(import.meta.url), '--device', device, ...(isSmall ? ['--small'] : []), ...(values.live === true ? ['--live'] : []), '--kind', kind];
   let output = '';
   try {
     output = execFileSync(process.execPath, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'inherit'], maxBuffer: 64 * MIB });
@@ -100,6 +100,7 @@ async function measureKind(kind: GraphKind): Promise<void> {
   row({ part: 'memory', kind, lives: points.map(({ rows, width, peakBytes, heldBytes }) => ({ rows, width, peakBytes, heldBytes })), errors: errors.map((error) => round(error, 3)) });
   if (p95 > LIVE_P95) process.exitCode = 1;
   await tellPeaks(kind, options);
+  if (values.live === true) return;
   for (const sessions of [1, 2]) await walk(kind, law, sessions, { ...options, sessions });
 }
 

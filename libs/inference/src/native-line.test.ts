@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { MOST_HELD, type RunShape } from '@shoal/core';
-import { openGraph, writeTinyModel } from '@shoal/models';
+import { openGraph, writeTinyModel, type StoredModel } from '@shoal/models';
 import { probeArena } from './arena-probe.ts';
 import { openGraphOn } from './native-line.ts';
 import { nativeOrt, nativeOrtProblem } from './native-ort.ts';
@@ -26,9 +26,10 @@ const MIB = 2 ** 20;
 const problem = nativeOrtProblem();
 if (problem !== undefined) console.warn(`the native binding is not tested: ${problem}`);
 
+let model: StoredModel;
 let graph: { readonly graphPath: string; readonly dims: number; readonly threads: number };
 beforeAll(async () => {
-  const model = await writeTinyModel(join(cacheDir, 'wide'), MODEL);
+  model = await writeTinyModel(join(cacheDir, 'wide'), MODEL);
   graph = { graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1 };
 });
 
@@ -138,6 +139,15 @@ describe.skipIf(problem !== undefined)('the native binding', () => {
     expect(givenBack).toBeGreaterThan(0); // or nothing was shown of the bound
     expect(kept).toBeGreaterThan(2 * givenBack);
     await backend.stop();
+  });
+
+  test('the fused graph in fp16, whose sizes have no names, keeps no buffer alive for the next layer: it lives on less than the one in fp32, even where it is computed in fp32', async () => {
+    const shape = { rows: 32, width: 64 };
+    const [half, full] = await Promise.all((['fused-fp16', 'fused-fp32'] as const).map(async (kind, at) => {
+      const { peakBytes, loadedBytes } = await probeArena({ ...graph, graphPath: await openGraph(model, { cacheDir, kind }), provider: 'cpu', arenaBytes: UNLIMITED - 50 - at }, shape);
+      return peakBytes - loadedBytes;
+    }));
+    expect(half! / full!).toBeLessThan(0.85);
   });
 
   test('cuts off the run that goes on, which says so, and runs what waits behind it', async () => {

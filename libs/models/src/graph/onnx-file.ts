@@ -9,8 +9,8 @@ import { Message } from './protobuf.ts';
 export const TYPE = { FLOAT: 1, UINT8: 2, INT8: 3, INT32: 6, INT64: 7, FLOAT16: 10, BFLOAT16: 16 } as const;
 export type ElementType = (typeof TYPE)[keyof typeof TYPE];
 
-/** A number is a fixed size, a name one that each run chooses. */
-export type Shape = readonly (number | string)[];
+/** A number is a fixed size, a name one that each run chooses; undefined one that the runtime is not to compare with others. */
+export type Shape = readonly (number | string | undefined)[];
 
 export interface NodeOptions {
   /** Operators outside ONNX itself name their set, e.g. com.microsoft. */
@@ -165,9 +165,14 @@ async function writeTensor(file: FileHandle, tensor: Initializer & { readonly fi
 
 function valueInfo(name: string, type: ElementType, shape: Shape): Message {
   const dims = new Message();
-  for (const size of shape) dims.message(1, typeof size === 'number' ? new Message().integer(1, size) : new Message().text(2, size));
+  for (const size of shape) dims.message(1, dimension(size));
   const tensorType = new Message().integer(1, type).message(2, dims);
   return new Message().text(1, name).message(2, new Message().message(1, tensorType));
+}
+
+function dimension(size: Shape[number]): Message {
+  if (size === undefined) return new Message();
+  return typeof size === 'number' ? new Message().integer(1, size) : new Message().text(2, size);
 }
 
 function integerAttribute(name: string, value: number | readonly number[]): Message {

@@ -14,7 +14,7 @@ import { Calibration } from './calibration.ts';
 import { Safetensors } from './safetensors.ts';
 
 /** Raised whenever the builder writes other bytes for the same model. */
-const BUILDER_VERSION = 4;
+const BUILDER_VERSION = 5;
 
 export interface GraphOptions {
   readonly cacheDir: string;
