@@ -61,7 +61,8 @@ void coarse_wide(const CoarseRows &rows, const CoarseQueries &queries, const Coa
 bool has_hopper(int device);
 void coarse_hopper(const CoarseRows &rows, const CoarseQueries &queries, const CoarseOut &out, int device, cudaStream_t stream);
 
-/** Whichever is best; SHOAL_CUDA_COARSE=thin|wide|hopper asks for one where it can be used (tests and benches). */
+/** Whichever is best; SHOAL_CUDA_COARSE=thin|wide|hopper asks for one where it can be used (tests and benches): its first letter, or 0. */
+char coarse_asked();
 void coarse(const CoarseRows &rows, const CoarseQueries &queries, const CoarseOut &out, int device, cudaStream_t stream);
 
 __device__ __forceinline__ void keep(const CoarseOut &out, uint32_t query, float score, uint32_t row) {

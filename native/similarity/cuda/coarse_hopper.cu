@@ -3,6 +3,7 @@
 // and select, so that one multiplies while the other selects. A block keeps its queries in shared memory where there is room (up to
 // 512 dimensions) and walks over rows; blocks of one row tile run at the same time, so that it is read from memory once.
 #include "coarse.cuh"
+#include "launch.cuh"
 #include <cuda.h>
 #include <cstring>
 
@@ -100,8 +101,8 @@ __device__ __forceinline__ void select(float *sum, const float *factors, const f
   float threshold[2], bias_scale[2];
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    threshold[h] = out.maxima != nullptr ? 0.0f : __ldg(queries.threshold + query0 + 8 * h);
-    bias_scale[h] = has_bias ? __ldg(queries.bias_scale + query0 + 8 * h) : 0.0f;
+    threshold[h] = out.maxima != nullptr ? 0.0f : queries.threshold[query0 + 8 * h];
+    bias_scale[h] = has_bias ? queries.bias_scale[query0 + 8 * h] : 0.0f;
   }
   // 16 rows of each query at a time: 8 blocks of 8 rows, of which a thread has two.
 #pragma unroll
@@ -190,6 +191,7 @@ __global__ void __launch_bounds__(THREADS, 1) hopper(const __grid_constant__ CUt
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async;" ::: "memory");
   }
+  after_previous();
   __syncthreads();
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
@@ -256,8 +258,7 @@ void coarse_hopper(const CoarseRows &rows, const CoarseQueries &queries, const C
   uint32_t walkers = static_cast<uint32_t>(facts.multiprocessors) / plan.query_tiles; // blocks of one query tile
   if (walkers == 0) walkers = 1;
   if (walkers > plan.row_tiles) walkers = plan.row_tiles;
-  hopper<<<walkers * plan.query_tiles, THREADS, bytes, stream>>>(row_map, query_map, rows, queries, out, plan);
-  check(cudaGetLastError(), "the Hopper kernel of coarse scores");
+  launch_overlapping("the Hopper kernel of coarse scores", device, hopper, walkers * plan.query_tiles, THREADS, bytes, stream, row_map, query_map, rows, queries, out, plan);
 }
 
 }  // namespace shoal_cuda

@@ -2,6 +2,7 @@
 // into the registers of the product. The product's order of dimensions is its own affair as long as rows and queries agree, so no
 // byte passes through shared memory but those of the queries, which stay there.
 #include "coarse.cuh"
+#include "launch.cuh"
 #include <algorithm>
 
 namespace shoal_cuda {
@@ -17,13 +18,18 @@ __host__ __device__ __forceinline__ uint32_t query_stride(uint32_t dims) { retur
 template <int BLOCKS>
 __global__ void __launch_bounds__(THREADS) thin(CoarseRows rows, CoarseQueries queries, CoarseOut out) {
   extern __shared__ __align__(16) char shared[];
-  const uint32_t stride = query_stride(queries.dims);
+  const uint32_t stride = query_stride(queries.dims), lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const uint32_t tiles = divided_up(rows.count, 16u), first_tile = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+  next_may_begin();
+  // The first rows are on their way while thresholds are found: a thirtieth of a million rows.
+  const uint64_t near = static_cast<uint64_t>(first_tile) * 16 + lane;
+  if (lane < 16 && near < rows.count) bring_near(rows.half + near * rows.stride, rows.bytes);
+  after_previous();
   for (uint32_t i = threadIdx.x; i < BLOCKS * 8 * queries.dims / 8; i += THREADS) {
     const uint32_t query = i / (queries.dims / 8), chunk = i % (queries.dims / 8);
     *reinterpret_cast<uint4 *>(shared + query * stride + chunk * 16) = *reinterpret_cast<const uint4 *>(queries.half + static_cast<uint64_t>(query) * queries.dims * 2 + chunk * 16);
   }
   __syncthreads();
-  const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const char *const query_at = shared + g * stride + t * 16;
   const uint32_t steps = divided_up(rows.bytes, 64u);
   // Of each block of 8 queries a lane has the scores of two.
@@ -33,8 +39,7 @@ __global__ void __launch_bounds__(THREADS) thin(CoarseRows rows, CoarseQueries q
 #pragma unroll
     for (int i = 0; i < 2; i++) threshold[n][i] = queries.threshold[n * 8 + 2 * t + i], bias_scale[n][i] = rows.bias == nullptr ? 0 : queries.bias_scale[n * 8 + 2 * t + i];
 
-  const uint32_t tiles = divided_up(rows.count, 16u);
-  for (uint32_t tile = blockIdx.x * (THREADS / 32) + threadIdx.x / 32; tile < tiles; tile += gridDim.x * (THREADS / 32)) {
+  for (uint32_t tile = first_tile; tile < tiles; tile += gridDim.x * (THREADS / 32)) {
     // Rows behind the end are read as the last one and dropped below.
     uint32_t row[2];
     const char *from[2];
@@ -89,8 +94,7 @@ void launch(const CoarseRows &rows, const CoarseQueries &queries, const CoarseOu
   allow_shared<thin<BLOCKS>>(device, bytes);
   // By its registers, two blocks run on a multiprocessor.
   const uint32_t most = 2 * static_cast<uint32_t>(facts_of(device).multiprocessors), wanted = divided_up(rows.count, 16u * (THREADS / 32));
-  thin<BLOCKS><<<most < wanted ? most : wanted, THREADS, bytes, stream>>>(rows, queries, out);
-  check(cudaGetLastError(), "the thin kernel of coarse scores");
+  launch_overlapping("the thin kernel of coarse scores", device, thin<BLOCKS>, most < wanted ? most : wanted, THREADS, bytes, stream, rows, queries, out);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 // selects while the other multiplies. Blocks of one row tile are neighbours, so that it is read from memory once.
 #include "coarse.cuh"
 #include <cstdlib>
-#include <cstring>
 
 namespace shoal_cuda {
 namespace {
@@ -167,11 +166,16 @@ void coarse_wide(const CoarseRows &rows, const CoarseQueries &queries, const Coa
   else launch<2>(rows, queries, out, device, stream); // 64 KB of shared memory on sm_75
 }
 
+char coarse_asked() {
+  const char *const asked = std::getenv("SHOAL_CUDA_COARSE");
+  return asked == nullptr ? '\0' : asked[0];
+}
+
 void coarse(const CoarseRows &rows, const CoarseQueries &queries, const CoarseOut &out, int device, cudaStream_t stream) {
-  const char *asked = std::getenv("SHOAL_CUDA_COARSE");
-  const auto is_asked = [&](const char *name) { return asked == nullptr || asked[0] == 0 || std::strcmp(asked, name) == 0; };
-  if (out.maxima == nullptr && fits_thin(queries, device) && is_asked("thin")) coarse_thin(rows, queries, out, device, stream);
-  else if (has_hopper(device) && is_asked("hopper")) coarse_hopper(rows, queries, out, device, stream);
+  const char asked = coarse_asked();
+  const auto is_asked = [&](char name) { return asked == 0 || asked == name; };
+  if (out.maxima == nullptr && fits_thin(queries, device) && is_asked('t')) coarse_thin(rows, queries, out, device, stream);
+  else if (has_hopper(device) && is_asked('h')) coarse_hopper(rows, queries, out, device, stream);
   else coarse_wide(rows, queries, out, device, stream);
 }
 

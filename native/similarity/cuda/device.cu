@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include "../src/threads.h"
@@ -25,6 +26,8 @@ Device &device_of(int device) {
   static Device *const devices = new Device[MAX_DEVICES];
   return devices[device];
 }
+
+__global__ void nothing() {}
 
 size_t class_of(size_t bytes) {
   size_t size = 1 << 16;
@@ -145,6 +148,42 @@ char *Slot::host(size_t bytes) {
   return host_.at();
 }
 
+Slot::Recording::~Recording() {
+  if (graph != nullptr) cudaGraphExecDestroy(graph);
+}
+
+void Slot::record(Recording &recording, const std::function<void()> &launches) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "a recording");
+  try {
+    launches();
+  } catch (...) {
+    cudaStreamEndCapture(stream, &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    throw;
+  }
+  check(cudaStreamEndCapture(stream, &graph), "a recording");
+  const cudaError_t made = cudaGraphInstantiate(&recording.graph, graph, 0);
+  cudaGraphDestroy(graph);
+  check(made, "a recording");
+}
+
+void Slot::replay(const std::string &key, const std::function<void()> &launches) {
+  constexpr size_t MOST_RECORDINGS = 16;
+  if (!facts_of(device).can_record) return launches();
+  const auto found = std::find_if(recordings_.begin(), recordings_.end(), [&](const auto &one) { return one->key == key; });
+  if (found == recordings_.end()) {
+    if (recordings_.size() == MOST_RECORDINGS) recordings_.erase(std::min_element(recordings_.begin(), recordings_.end(), [](const auto &a, const auto &b) { return a->last_used < b->last_used; }));
+    recordings_.emplace_back(new Recording);
+    recordings_.back()->key = key, recordings_.back()->last_used = ++replays_;
+    return launches();
+  }
+  Recording &recording = **found;
+  recording.last_used = ++replays_;
+  if (recording.graph == nullptr) record(recording, launches);
+  check(cudaGraphLaunch(recording.graph, stream), "recorded kernels");
+}
+
 void Slot::wait(const Event &event, shoal_stop stop) {
   for (int spins = 0;; spins++) {
     const cudaError_t state = cudaEventQuery(event.handle);
@@ -186,7 +225,7 @@ Lease::~Lease() {
 void trim(int number) {
   Device &device = device_of(number);
   const std::lock_guard<std::mutex> guard(device.lock);
-  for (auto &slot : device.idle) slot->work_ = Memory();
+  for (auto &slot : device.idle) slot->work_ = Memory(), slot->recordings_.clear();
 }
 
 size_t held_bytes(int device) { return held[device]; }
@@ -207,7 +246,11 @@ const Facts &facts_of(int number) {
     check(cudaDeviceGetAttribute(&value, what, number), "facts of the device");
     return value;
   };
-  device.facts = {ask(cudaDevAttrComputeCapabilityMajor) * 10 + ask(cudaDevAttrComputeCapabilityMinor), ask(cudaDevAttrMultiProcessorCount), static_cast<size_t>(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin))};
+  cudaFuncAttributes code;
+  check(cudaFuncGetAttributes(&code, nothing), "facts of the device");
+  const char *const launches = std::getenv("SHOAL_CUDA_LAUNCHES");
+  const bool is_in_order = launches != nullptr && launches[0] == 'i', is_single = is_in_order || (launches != nullptr && launches[0] == 's');
+  device.facts = {ask(cudaDevAttrComputeCapabilityMajor) * 10 + ask(cudaDevAttrComputeCapabilityMinor), ask(cudaDevAttrMultiProcessorCount), static_cast<size_t>(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin)), code.ptxVersion >= 90 && !is_in_order, !is_single};
   device.is_known = true;
   return device.facts;
 }
@@ -227,16 +270,19 @@ void copy_rows(char *to, size_t to_stride, const char *from, size_t from_stride,
 
 /**
  * Each thread has two pinned buffers and fills (or empties) one while the other is copied; each takes the next chunk that nobody
- * has. `work(next, buffers, events)` does them; next(&first, &rows) is false when there are no more.
+ * has. A buffer is touched only when its event says that the copy before has ended, of this call or an earlier one.
+ * `work(next, buffers, events)` does them; next(&first, &rows) is false when there are no more.
  */
 template <class Work>
-void in_chunks(Slot &slot, size_t chunk_bytes, size_t row_bytes, size_t count, const Work &work) {
+void in_chunks(Slot &slot, int most_threads, size_t chunk_bytes, size_t row_bytes, size_t count, const Work &work) {
   const size_t rows = std::max<size_t>(1, chunk_bytes / row_bytes), chunks = divided_up(count, rows);
-  const int threads = static_cast<int>(std::min<size_t>({COPY_THREADS, chunks, std::max(1u, std::thread::hardware_concurrency())}));
-  const size_t buffer_bytes = std::max(std::min(rows, count) * row_bytes, COPY_BYTES);
+  const int threads = static_cast<int>(std::min<size_t>({static_cast<size_t>(most_threads), chunks, std::max(1u, std::thread::hardware_concurrency())}));
+  const size_t buffer_bytes = std::max(rows * row_bytes, chunk_bytes);
   for (int i = 0; i < 2 * threads; i++) {
-    if (slot.staging[i].bytes() < buffer_bytes) slot.staging[i] = Pinned(buffer_bytes);
     if (!slot.staged[i]) slot.staged[i].reset(new Event);
+    if (slot.staging[i].bytes() >= buffer_bytes) continue;
+    check(cudaEventSynchronize(slot.staged[i]->handle), "a copy");
+    slot.staging[i] = Pinned(buffer_bytes);
   }
   std::atomic<int> thread{0};
   shoal::in_blocks(threads, chunks, [&](auto next) {
@@ -248,7 +294,6 @@ void in_chunks(Slot &slot, size_t chunk_bytes, size_t row_bytes, size_t count, c
       *first = block * rows, *some = std::min(rows, count - block * rows);
       return true;
     }, slot.staging + mine, slot.staged + mine);
-    for (int i = 0; i < 2; i++) check(cudaEventSynchronize(slot.staged[mine + i]->handle), "a copy");
   });
 }
 
@@ -261,7 +306,7 @@ void copy_in(Slot &slot, cudaStream_t stream, char *to, size_t device_stride, co
     check(cudaMemcpy2DAsync(to, device_stride, from, host_stride, bytes, count, cudaMemcpyHostToDevice, stream), "a copy to the device");
     return check(cudaStreamSynchronize(stream), "a copy to the device");
   }
-  in_chunks(slot, COPY_BYTES, bytes, count, [&](auto next, const Pinned *buffers, const std::unique_ptr<Event> *events) {
+  in_chunks(slot, IN_THREADS, IN_BYTES, bytes, count, [&](auto next, const Pinned *buffers, const std::unique_ptr<Event> *events) {
     size_t first, rows;
     for (int turn = 0; next(&first, &rows); turn ^= 1) {
       refuse_stopped(stop);
@@ -277,12 +322,15 @@ void copy_in(Slot &slot, cudaStream_t stream, char *to, size_t device_stride, co
 
 void copy_out(Slot &slot, cudaStream_t stream, char *to, size_t host_stride, const char *from, size_t device_stride, size_t bytes, size_t count, shoal_stop stop) {
   if (count == 0) return;
-  in_chunks(slot, COPY_OUT_BYTES, bytes, count, [&](auto next, const Pinned *buffers, const std::unique_ptr<Event> *events) {
+  in_chunks(slot, OUT_THREADS, OUT_BYTES, bytes, count, [&](auto next, const Pinned *buffers, const std::unique_ptr<Event> *events) {
     size_t first[2], rows[2];
     const auto ask = [&](int turn) {
       if (!next(&first[turn], &rows[turn])) return false;
       refuse_stopped(stop);
-      check(cudaMemcpy2DAsync(buffers[turn].at(), bytes, from + first[turn] * device_stride, device_stride, bytes, rows[turn], cudaMemcpyDeviceToHost, stream), "a copy from the device");
+      check(cudaEventSynchronize(events[turn]->handle), "a copy from the device");
+      const char *const source = from + first[turn] * device_stride;
+      if (device_stride == bytes) check(cudaMemcpyAsync(buffers[turn].at(), source, bytes * rows[turn], cudaMemcpyDeviceToHost, stream), "a copy from the device");
+      else check(cudaMemcpy2DAsync(buffers[turn].at(), bytes, source, device_stride, bytes, rows[turn], cudaMemcpyDeviceToHost, stream), "a copy from the device");
       check(cudaEventRecord(events[turn]->handle, stream), "a copy from the device");
       return true;
     };

@@ -101,11 +101,16 @@ struct Event {
 /** Microseconds between two events that have passed. */
 double microseconds(const Event &from, const Event &to);
 
-/** Copies between ordinary memory and a device by so many threads: one thread's memcpy is slower than the link. */
-constexpr int COPY_THREADS = 8;
-constexpr size_t COPY_BYTES = 4 << 20, COPY_OUT_BYTES = 1 << 20;
+/**
+ * Copies between ordinary memory and a device by so many threads: one thread's memcpy is slower than the link. H200, 2026-11-22: in, 8 or 16
+ * threads 41 GB/s, pieces of 2 MB 39; out, 16 threads and 2 MB 33 GB/s, 8 and 1 MB 28. Stores past the caches were slower (25).
+ */
+constexpr int IN_THREADS = 8, OUT_THREADS = 16;
+constexpr size_t IN_BYTES = 4 << 20, OUT_BYTES = 2 << 20;
 /** What is smaller goes through the slot's own pinned memory: starting threads would take longer. */
 constexpr size_t FEW_BYTES = 2 << 20;
+/** So little is read again, or written, by kernels where it lies in pinned memory: each copy of its own took 6 to 7 µs (H200, 2026-11-22). */
+constexpr size_t DIRECT_BYTES = 64 << 10;
 
 /**
  * What one call under way uses: streams of its own, work memory and pinned memory that stay for the next call. Taken by `Lease`,
@@ -118,6 +123,11 @@ class Slot {
   /** At least so many bytes, in size classes (powers of two) as far as `most` allows (0: no bound). What was in them is lost. */
   char *work(size_t bytes, size_t most);
   char *host(size_t bytes);
+  /**
+   * Does `launches` (kernels on `stream`), which put the same kernels with the same arguments there whenever `key` is the same: from the
+   * second time on as one recorded graph: one query × 1,000 to 100,000 rows take 32 to 54 µs instead of 36 to 59 (H200, 2026-11-22).
+   */
+  void replay(const std::string &key, const std::function<void()> &launches);
   /** Waits for `event`; throws STOPPED once everything that this slot has under way has ended. */
   void wait(const Event &event, shoal_stop stop);
   void finish() noexcept;
@@ -125,14 +135,32 @@ class Slot {
   cudaStream_t stream = nullptr, copies = nullptr;
   Event begun, loaded, computed, ended, launched[2];
   /** Two for each thread that copies. */
-  Pinned staging[2 * COPY_THREADS];
-  std::unique_ptr<Event> staged[2 * COPY_THREADS];
+  Pinned staging[2 * OUT_THREADS];
+  std::unique_ptr<Event> staged[2 * OUT_THREADS];
 
  private:
   friend void trim(int device);
+  struct Recording {
+    std::string key;
+    /** Null: asked for once. */
+    cudaGraphExec_t graph = nullptr;
+    uint64_t last_used = 0;
+    ~Recording();
+  };
+  void record(Recording &recording, const std::function<void()> &launches);
   Memory work_;
   Pinned host_;
+  std::vector<std::unique_ptr<Recording>> recordings_;
+  uint64_t replays_ = 0;
 };
+
+/** Bytes of plain values one after the other: a key of `Slot::replay`. */
+template <class... Values>
+std::string key_of(const Values &...values) {
+  std::string key;
+  (key.append(reinterpret_cast<const char *>(&values), sizeof values), ...);
+  return key;
+}
 
 class Lease {
  public:
@@ -150,6 +178,11 @@ size_t held_bytes(int device);
 struct Facts {
   int compute, multiprocessors;
   size_t shared_bytes;
+  /**
+   * The code that this device runs knows `after_previous` (launch.cuh). SHOAL_CUDA_LAUNCHES=in-order does without, and without recordings;
+   * =single without those alone (tests and benches).
+   */
+  bool can_overlap, can_record;
 };
 /** Lets a kernel use so many bytes of dynamic shared memory: asked once for each device, because asking takes as long as a launch. */
 template <auto KERNEL>
@@ -166,7 +199,8 @@ void use_device(int device);
 
 /**
  * Copies `count` rows of `bytes` each between host memory (`host_stride` bytes apart) and device memory (`device_stride` apart),
- * ordered in `stream`. To the device it returns once the host memory may change; from it, once all is there.
+ * ordered in `stream`. To the device it returns once the host memory may change, with copies from pinned memory under way; from it, once
+ * all is there.
  */
 void copy_in(Slot &slot, cudaStream_t stream, char *to, size_t device_stride, const char *from, size_t host_stride, size_t bytes, size_t count, shoal_stop stop);
 void copy_out(Slot &slot, cudaStream_t stream, char *to, size_t host_stride, const char *from, size_t device_stride, size_t bytes, size_t count, shoal_stop stop);

@@ -2,7 +2,7 @@
 // Plain multiply-adds, not tensor cores: tf32 and fp16 would lose digits that the answer has, and the result leaves the device at
 // 4 bytes a score, slower than this makes it. At most 16 dimensions are summed
 // in one chain, and the chains' sums are added with what each addition loses (Kahan): chains of 128 were off by 1.1e-6 on an H200 where
-// all terms have one sign (2026-11-22).
+// all terms have one sign (2026-11-22). For few queries a tile is mostly empty: their scores are those of pairs.cu, rounded.
 #include <algorithm>
 #include "pairs.cuh"
 
@@ -10,6 +10,8 @@ namespace shoal_cuda {
 namespace {
 
 constexpr uint32_t TILE = 128, DEPTH = 16, THREADS = 256, LINE = TILE + 4;
+/** Up to so many queries. A tile takes 24 steps of 1 to 2 µs for 384 dimensions, whether it has one query or 128. */
+constexpr uint64_t FEW_QUERIES = 8;
 
 /** 8 values of a row, times `scale`; zeros behind its end. */
 template <enum shoal_dtype TYPE>
@@ -108,45 +110,57 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
     if (rows.count == 0 || query_count == 0) return;
     const uint32_t stride = padded_dims(rows.dims);
     const uint64_t bytes = limits.work_bytes == 0 ? 512ull << 20 : limits.work_bytes;
-    uint64_t chunk = std::min<uint64_t>(query_count, 4096), tile = std::min<uint64_t>(rows.count, std::max<uint64_t>(1 << 12, (16 << 20) / chunk / TILE * TILE));
-    const auto bytes_for = [&] { return chunk * (static_cast<uint64_t>(rows.dims + stride) * 4 + 8) + 2 * chunk * tile * 4 + 2048; };
+    uint64_t chunk = std::min<uint64_t>(query_count, 4096), tile = std::min<uint64_t>(rows.count, std::max<uint64_t>(1 << 12, (32 << 20) / chunk / TILE * TILE));
+    const auto bytes_for = [&] { return chunk * (static_cast<uint64_t>(stride) * 4 + 8) + 2 * chunk * tile * 4 + 2048; };
     while (bytes_for() > bytes && tile > TILE) tile = std::max<uint64_t>(TILE, tile / 2);
     while (bytes_for() > bytes && chunk > 1) chunk /= 2;
     while (bytes_for() > bytes && tile > 1) tile /= 2;
     Parts parts(slot->work(bytes_for(), limits.work_bytes));
-    float *const raw = parts.take<float>(chunk * rows.dims), *const padded = parts.take<float>(chunk * stride);
+    float *const padded = parts.take<float>(chunk * stride);
     double *const norms = parts.take<double>(chunk);
-    float *const out[2] = {parts.take<float>(chunk * tile), parts.take<float>(chunk * tile)};
-    char *const host = slot->host(chunk * rows.dims * 4);
+    float *out[2] = {parts.take<float>(chunk * tile), parts.take<float>(chunk * tile)};
+    const uint64_t query_bytes = chunk * rows.dims * 4, all_bytes = query_count * rows.count * 4;
+    // Few scores are written where the host reads them.
+    const bool is_written_there = all_bytes <= DIRECT_BYTES && chunk == query_count && tile == rows.count;
+    char *const host = slot->host(query_bytes + 256 + (is_written_there ? all_bytes : 0));
+    if (is_written_there) out[0] = reinterpret_cast<float *>(host + divided_up<uint64_t>(query_bytes, 256) * 256);
     for (uint64_t q0 = 0; q0 < query_count; q0 += chunk) {
       const uint32_t count = static_cast<uint32_t>(std::min(chunk, query_count - q0));
       std::copy_n(queries + q0 * rows.dims, static_cast<uint64_t>(count) * rows.dims, reinterpret_cast<float *>(host));
       check(cudaEventRecord(slot->begun.handle, slot->stream), "an event");
-      check(cudaMemcpyAsync(raw, host, static_cast<uint64_t>(count) * rows.dims * 4, cudaMemcpyHostToDevice, slot->stream), "queries");
-      pad_queries(raw, count, rows.dims, padded, norms, slot->stream);
-      Event made[2];
+      pad_queries(reinterpret_cast<const float *>(host), count, rows.dims, padded, norms, slot->stream);
+      const auto wide_at = [&](uint64_t first) { return static_cast<uint32_t>(std::min(tile, rows.count - first)); };
       const auto make = [&](uint64_t first, int turn) {
-        const uint32_t wide = static_cast<uint32_t>(std::min(tile, rows.count - first));
-        const dim3 grid(divided_up(wide, TILE), divided_up(count, TILE));
-        with_kind(rows.dtype, metric, [&](auto type, auto known) {
-          matrix_kernel<decltype(type)::value, decltype(known)::value><<<grid, THREADS, 0, slot->stream>>>(rows, padded, norms, count, static_cast<uint32_t>(first), wide, out[turn], tile);
-        });
-        check(cudaGetLastError(), "the kernel of a matrix");
-        check(cudaEventRecord(made[turn].handle, slot->stream), "an event");
+        const uint32_t wide = wide_at(first);
+        if (query_count <= FEW_QUERIES) {
+          score_pairs(rows, metric, {padded, norms, nullptr, nullptr, nullptr, static_cast<uint32_t>(first), wide, static_cast<uint64_t>(count) * wide}, {nullptr, out[turn]}, of->device, slot->stream);
+        } else {
+          with_kind(rows.dtype, metric, [&](auto type, auto known) {
+            const dim3 grid(divided_up(wide, TILE), divided_up(count, TILE));
+            matrix_kernel<decltype(type)::value, decltype(known)::value><<<grid, THREADS, 0, slot->stream>>>(rows, padded, norms, count, static_cast<uint32_t>(first), wide, out[turn], wide);
+          });
+          check(cudaGetLastError(), "the kernel of a matrix");
+        }
+        check(cudaEventRecord(slot->launched[turn].handle, slot->stream), "an event");
       };
       make(0, 0);
-      for (uint64_t first = 0, turn = 0; first < rows.count; first += tile, turn ^= 1) {
-        // While this tile is copied, the next one is made.
-        if (first + tile < rows.count) make(first + tile, static_cast<int>(turn ^ 1));
-        slot->wait(made[turn], limits.stop);
-        const uint64_t wide = std::min<uint64_t>(tile, rows.count - first);
-        Event from, to;
-        check(cudaEventRecord(from.handle, slot->copies), "an event");
-        copy_out(*slot, slot->copies, reinterpret_cast<char *>(scores + q0 * rows.count + first), rows.count * 4ull, reinterpret_cast<const char *>(out[turn]), tile * 4, wide * 4, count, limits.stop);
-        check(cudaEventRecord(to.handle, slot->copies), "an event");
-        check(cudaEventSynchronize(to.handle), "a copy");
-        times.copy_us += microseconds(from, to);
-        times.copied_bytes += wide * 4 * count;
+      if (is_written_there) {
+        slot->wait(slot->launched[0], limits.stop);
+        std::copy_n(out[0], query_count * rows.count, scores);
+        times.copied_bytes += all_bytes;
+      } else {
+        for (uint64_t first = 0, turn = 0; first < rows.count; first += tile, turn ^= 1) {
+          // While this tile is copied, the next one is made.
+          if (first + tile < rows.count) make(first + tile, static_cast<int>(turn ^ 1));
+          slot->wait(slot->launched[turn], limits.stop);
+          const uint64_t wide = wide_at(first);
+          check(cudaEventRecord(slot->loaded.handle, slot->copies), "an event");
+          copy_out(*slot, slot->copies, reinterpret_cast<char *>(scores + q0 * rows.count + first), rows.count * 4ull, reinterpret_cast<const char *>(out[turn]), wide * 4, wide * 4, count, limits.stop);
+          check(cudaEventRecord(slot->ended.handle, slot->copies), "an event");
+          check(cudaEventSynchronize(slot->ended.handle), "a copy");
+          times.copy_us += microseconds(slot->loaded, slot->ended);
+          times.copied_bytes += wide * 4 * count;
+        }
       }
       check(cudaEventRecord(slot->computed.handle, slot->stream), "an event");
       slot->wait(slot->computed, limits.stop);

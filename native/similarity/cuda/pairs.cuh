@@ -5,21 +5,33 @@
 
 namespace shoal_cuda {
 
+/** So many pairs are scored together, each of them by PAIR_LANES lanes. */
+constexpr uint32_t TOGETHER = 4;
+/** In `Pairs::query_of`: the pairs belong to several queries. */
+constexpr uint32_t SEVERAL = 0x80000000u;
+
 /**
- * scores[i] of pair i: row candidates[i] and the query whose range [begin[q], begin[q + 1]) holds i. Without candidates: query i / each
- * and row first + i % each. Queries are padded_dims(…) floats apart.
+ * scores[i] of pair i: row candidates[i] and the query whose range [begin[q], begin[q + 1]) holds i; query_of[i / TOGETHER] is that of
+ * the first of TOGETHER pairs, with SEVERAL where the others have not the same. Without candidates: query i / each and row
+ * first + i % each. Queries are padded_dims(…) floats apart.
  */
 struct Pairs {
   const float *queries;
   const double *norms;
-  const uint32_t *begin, *candidates;
-  uint32_t query_count, first, each;
+  const uint32_t *begin, *candidates, *query_of;
+  uint32_t first, each;
   uint64_t count;
 };
 
-void score_pairs(const Rows &rows, enum shoal_metric metric, const Pairs &pairs, double *scores, int device, cudaStream_t stream);
+/** In memory of the device or pinned: as they are, or rounded. */
+struct PairScores {
+  double *exact;
+  float *rounded;
+};
 
-/** Queries as floats, padded with zeros, and ‖q‖ of each. */
+void score_pairs(const Rows &rows, enum shoal_metric metric, const Pairs &pairs, const PairScores &scores, int device, cudaStream_t stream);
+
+/** Queries (in device memory or pinned) as floats, padded with zeros, and ‖q‖ of each. */
 void pad_queries(const float *raw, uint32_t count, uint32_t dims, float *padded, double *norms, cudaStream_t stream);
 
 /** Calls work(type, metric) with both as compile-time constants. */

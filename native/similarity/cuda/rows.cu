@@ -1,6 +1,6 @@
 // Uploading rows. Kernel `measure_rows`: one warp a row reads it twice (the second time from cache) and writes its factors; the
 // longest row and the largest error of an fp16 form are maxima, so the order does not matter. Kernel `convert_rows`: 8 values a
-// thread. Memory of a collection: data (rows on multiples of 16 bytes, padded with zeros), scales, fp16 form, three floats a row.
+// thread. Memory of a collection: data (rows on multiples of 16 bytes, padded with zeros), scales, fp16 form, three floats and a double a row.
 #include "rows.cuh"
 #include <cmath>
 
@@ -23,7 +23,7 @@ __device__ __forceinline__ float value_at(const Rows &rows, uint32_t row, uint32
   }
 }
 
-__global__ void __launch_bounds__(256) measure_rows(Rows rows, float *dot_factor, float *cosine_factor, float *l2_bias, Summary *summary) {
+__global__ void __launch_bounds__(256) measure_rows(Rows rows, float *dot_factor, float *cosine_factor, float *l2_bias, double *length_of, Summary *summary) {
   const uint32_t row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (row >= rows.count) return;
   double square = 0;
@@ -58,6 +58,7 @@ __global__ void __launch_bounds__(256) measure_rows(Rows rows, float *dot_factor
   const float nothing = __int_as_float(0x7fc00000);
   dot_factor[row] = has_nan || is_strange ? nothing : static_cast<float>(factor * scale);
   cosine_factor[row] = has_nan || is_strange ? nothing : length < SHOAL_MIN_LENGTH ? 0.0f : static_cast<float>(factor / stored);
+  length_of[row] = length < SHOAL_MIN_LENGTH ? 0.0 : stored; // NaN where a value is none
   l2_bias[row] = has_nan ? 0.0f : static_cast<float>(-length * length);
 }
 
@@ -100,6 +101,7 @@ Rows lay_out(char *memory, const shoal_rows &of, bool has_half, Summary **summar
   rows.dot_factor = parts.take<float>(of.count);
   rows.cosine_factor = parts.take<float>(of.count);
   rows.l2_bias = parts.take<float>(of.count);
+  rows.length = parts.take<double>(of.count);
   *summary = parts.take<Summary>(1);
   if (memory == nullptr) rows.count = 0, *summary = reinterpret_cast<Summary *>(parts.used());
   return rows;
@@ -113,7 +115,7 @@ size_t bytes_for(const shoal_rows &rows, bool has_half) {
 
 void measure(const Rows &rows, Summary *summary, cudaStream_t stream) {
   check(cudaMemsetAsync(summary, 0, sizeof *summary, stream), "lengths");
-  measure_rows<<<divided_up(rows.count, 8u), 256, 0, stream>>>(rows, const_cast<float *>(rows.dot_factor), const_cast<float *>(rows.cosine_factor), const_cast<float *>(rows.l2_bias), summary);
+  measure_rows<<<divided_up(rows.count, 8u), 256, 0, stream>>>(rows, const_cast<float *>(rows.dot_factor), const_cast<float *>(rows.cosine_factor), const_cast<float *>(rows.l2_bias), const_cast<double *>(rows.length), summary);
   check(cudaGetLastError(), "the kernel of lengths");
   if (rows.half != nullptr && rows.half != rows.data) convert(rows, 0, 1, rows.count, const_cast<char *>(rows.half), rows.half_stride, stream);
 }

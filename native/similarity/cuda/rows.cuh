@@ -24,6 +24,8 @@ struct Rows {
    * with l2 (−‖row‖²). NaN for rows that hold no numbers: they are above no threshold.
    */
   const float *dot_factor, *cosine_factor, *l2_bias;
+  /** ‖row‖ as stored, without its scale; 0 where the row is shorter than SHOAL_MIN_LENGTH. */
+  const double *length;
   uint32_t count, dims;
   enum shoal_dtype dtype;
 };
@@ -87,14 +89,13 @@ __device__ __forceinline__ void exact_scores(const Rows &rows, const uint32_t (&
   constexpr int VALUES = Chunk<TYPE>::VALUES, LOADS = N == 1 ? 4 : TYPE == SHOAL_I8 ? 2 : 3; // 384 dimensions of fp16 in one go
   const int chunks = static_cast<int>((rows.dims + VALUES - 1) / VALUES);
   const uint4 *from[N];
-  double scale[N], sum[N], square[N];
-  float factor[N];
+  double scale[N], sum[N], length[N];
 #pragma unroll
   for (int n = 0; n < N; n++) {
     from[n] = reinterpret_cast<const uint4 *>(rows.data + numbers[n] * rows.stride);
     scale[n] = METRIC != SHOAL_COSINE && TYPE == SHOAL_I8 && rows.scales != nullptr ? rows.scales[numbers[n]] : 1.0;
-    factor[n] = METRIC == SHOAL_COSINE ? __ldg(rows.cosine_factor + numbers[n]) : 0.0f;
-    sum[n] = square[n] = 0;
+    length[n] = METRIC == SHOAL_COSINE ? __ldg(rows.length + numbers[n]) : 1.0;
+    sum[n] = 0;
   }
   for (int c = lane; c < chunks; c += PAIR_LANES * LOADS) {
     uint4 bits[LOADS][N];
@@ -123,7 +124,6 @@ __device__ __forceinline__ void exact_scores(const Rows &rows, const uint32_t (&
             const double r = METRIC != SHOAL_COSINE && TYPE == SHOAL_I8 ? values[n][d + j] * scale[n] : static_cast<double>(values[n][d + j]);
             if (METRIC == SHOAL_L2) sum[n] = fma(q - r, q - r, sum[n]);
             else sum[n] = fma(q, r, sum[n]);
-            if (METRIC == SHOAL_COSINE) square[n] = fma(r, r, square[n]);
           }
         }
       }
@@ -133,8 +133,7 @@ __device__ __forceinline__ void exact_scores(const Rows &rows, const uint32_t (&
   for (int n = 0; n < N; n++) {
     scores[n] = sum_of_pair(sum[n]);
     if (METRIC != SHOAL_COSINE) continue;
-    square[n] = sum_of_pair(square[n]);
-    scores[n] = factor[n] == 0.0f || query_norm < SHOAL_MIN_LENGTH ? 0 * square[n] : scores[n] / (query_norm * sqrt(square[n])); // NaN stays NaN
+    scores[n] = length[n] == 0 || query_norm < SHOAL_MIN_LENGTH ? 0 * length[n] : scores[n] / (query_norm * length[n]); // NaN stays NaN
   }
 }
 

@@ -37,7 +37,6 @@ struct Plan {
 };
 
 struct Work {
-  float *raw;
   Prepared prepared;
   float *maxima;
   Candidate *list;
@@ -46,13 +45,17 @@ struct Work {
   double *exact;
   /** One after the other, as the host gets them: scores, best, found. */
   double *scores;
-  uint32_t *best;
+  uint32_t *best, *found;
 };
+
+void put_results(Work &work, double *at, const Plan &plan) {
+  const uint64_t places = static_cast<uint64_t>(plan.chunk) * plan.kept;
+  work.scores = at, work.best = reinterpret_cast<uint32_t *>(at + places), work.found = work.best + places;
+}
 
 Work lay_out_work(Parts &parts, const Plan &plan, uint32_t dims) {
   const uint64_t padded = padded_dims(dims), chunk = plan.chunk;
   Work work{};
-  work.raw = parts.take<float>(chunk * dims);
   work.prepared.padded = parts.take<float>(chunk * padded);
   work.prepared.norms = parts.take<double>(chunk);
   work.prepared.half = parts.take<char>(plan.padded * padded * 2);
@@ -60,8 +63,8 @@ Work lay_out_work(Parts &parts, const Plan &plan, uint32_t dims) {
   work.prepared.threshold = parts.take<float>(plan.padded);
   work.prepared.margin = parts.take<float>(plan.padded);
   work.scores = parts.take<double>(chunk * plan.kept + divided_up(chunk * plan.kept, uint64_t{2}) + divided_up(chunk, uint64_t{2}));
-  work.best = reinterpret_cast<uint32_t *>(work.scores + chunk * plan.kept);
-  work.prepared.found = work.best + chunk * plan.kept;
+  put_results(work, work.scores, plan);
+  work.prepared.found = parts.take<uint32_t>(chunk);
   work.maxima = parts.take<float>(plan.sampled == 0 ? 0 : static_cast<uint64_t>(plan.padded) * plan.groups);
   work.list = parts.take<Candidate>(plan.is_all || plan.is_host ? 0 : chunk * plan.room);
   work.tile = parts.take<char>(plan.tile_rows * half_stride_of(dims) + 256);
@@ -128,40 +131,48 @@ class Search {
     work_ = lay_out_work(parts, plan_, rows_.dims);
     const size_t result_bytes = plan_.chunk * (static_cast<size_t>(plan_.kept) * 12 + 4) + 16, query_bytes = static_cast<size_t>(plan_.chunk) * rows_.dims * 4;
     host_ = slot_.host(result_bytes + query_bytes + plan_.exact_rows * 8ull + 64);
+    // The first kernel reads queries where they lie, in pinned memory, each value once: a copy would wait behind those of rows that
+    // stream past. Few results are written there by the last kernel.
+    const bool is_written_there = result_bytes <= DIRECT_BYTES;
+    if (is_written_there) put_results(work_, reinterpret_cast<double *>(host_), plan_);
+    const uint64_t copied_results = is_written_there ? 0 : plan_.chunk * (plan_.kept * 12ull + 4);
     for (uint64_t first = 0; first < query_.count; first += plan_.chunk) {
       refuse_stopped(terms_.stop);
       const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(plan_.chunk, query_.count - first));
       float *const queries = reinterpret_cast<float *>(host_ + (result_bytes + 15) / 16 * 16);
       exact_ = reinterpret_cast<double *>(host_ + (result_bytes + 15) / 16 * 16 + (query_bytes + 15) / 16 * 16);
       std::memcpy(queries, query_.values + first * rows_.dims, count * rows_.dims * 4ull);
+      const uint64_t asked_bytes = count * rows_.dims * 4ull;
       check(cudaEventRecord(slot_.begun.handle, slot_.stream), "an event");
-      check(cudaMemcpyAsync(work_.raw, queries, count * rows_.dims * 4ull, cudaMemcpyHostToDevice, slot_.stream), "queries");
-      check(cudaEventRecord(slot_.loaded.handle, slot_.stream), "an event");
-      find(count);
-      check(cudaEventRecord(slot_.computed.handle, slot_.stream), "an event");
-      check(cudaMemcpyAsync(host_, work_.scores, plan_.chunk * (plan_.kept * 12ull + 4), cudaMemcpyDeviceToHost, slot_.stream), "results");
+      if (piece_rows() < rows_.count) find(queries, count);
+      else slot_.replay(key_of(rows_, summary_, query_.metric, query_.k, query_.count, terms_.work_bytes, count, work_, queries, coarse_asked()), [&] { find(queries, count); });
+      if (copied_results != 0) {
+        check(cudaEventRecord(slot_.computed.handle, slot_.stream), "an event");
+        check(cudaMemcpyAsync(host_, work_.scores, copied_results, cudaMemcpyDeviceToHost, slot_.stream), "results");
+      }
       check(cudaEventRecord(slot_.ended.handle, slot_.stream), "an event");
       slot_.wait(slot_.ended, terms_.stop);
-      times.device_us += microseconds(slot_.begun, slot_.ended);
-      times.copy_us += microseconds(slot_.begun, slot_.loaded) + microseconds(slot_.computed, slot_.ended);
-      times.kernel_us += microseconds(slot_.loaded, slot_.computed);
-      times.copied_bytes += count * rows_.dims * 4ull + plan_.chunk * (plan_.kept * 12ull + 4);
+      const double device_us = microseconds(slot_.begun, slot_.ended);
+      const double copy_us = copied_results == 0 ? 0 : microseconds(slot_.computed, slot_.ended);
+      times.device_us += device_us, times.copy_us += copy_us, times.kernel_us += device_us - copy_us;
+      times.copied_bytes += asked_bytes + count * (plan_.kept * 12ull + 4);
       take(first, count, times);
     }
   }
 
  private:
   /** Everything that the device does for one chunk of queries; nothing is waited for but every other launch of a long filter. */
-  void find(uint32_t count) {
-    prepare_queries(work_.raw, count, plan_.padded, rows_.dims, query_.metric, summary_, work_.prepared, slot_.stream);
-    if (plan_.is_host) return check(cudaMemsetAsync(work_.prepared.found, 0xff, count * 4ull, slot_.stream), "results");
+  void find(const float *raw, uint32_t count) {
+    if (plan_.is_all) pad_queries(raw, count, rows_.dims, work_.prepared.padded, work_.prepared.norms, slot_.stream);
+    else prepare_queries(raw, count, plan_.padded, rows_.dims, query_.metric, summary_, work_.prepared, slot_.stream);
+    if (plan_.is_host) return;
     if (plan_.is_all) {
-      score_pairs(rows_, query_.metric, {work_.prepared.padded, work_.prepared.norms, nullptr, nullptr, count, 0, rows_.count, static_cast<uint64_t>(count) * rows_.count}, work_.exact, slot_.device, slot_.stream);
+      score_pairs(rows_, query_.metric, {work_.prepared.padded, work_.prepared.norms, nullptr, nullptr, nullptr, 0, rows_.count, static_cast<uint64_t>(count) * rows_.count}, {work_.exact, nullptr}, slot_.device, slot_.stream);
     } else {
       if (plan_.sampled != 0) sample(count);
       filter(count);
     }
-    finish_queries({rows_, summary_, work_.prepared, work_.list, plan_.room, plan_.kept, plan_.sort_size, plan_.is_all ? work_.exact : nullptr, work_.best, work_.scores}, query_.metric, count, slot_.device, slot_.stream);
+    finish_queries({rows_, summary_, work_.prepared, work_.list, plan_.room, plan_.kept, plan_.sort_size, plan_.is_all ? work_.exact : nullptr, work_.best, work_.scores, work_.found}, query_.metric, count, slot_.device, slot_.stream);
   }
 
   CoarseQueries queries(uint32_t count) const {
@@ -181,13 +192,18 @@ class Search {
       half = work_.tile, stride = rows_.half_stride;
     }
     coarse(coarse_rows(half, stride, 0, plan_.step, plan_.sampled), queries(count), {work_.maxima, plan_.groups, nullptr, nullptr, 0}, slot_.device, slot_.stream);
-    find_thresholds(work_.maxima, plan_.groups, plan_.rank, count, work_.prepared, slot_.stream);
+    find_thresholds(work_.maxima, plan_.groups, plan_.rank, count, work_.prepared, slot_.device, slot_.stream);
+  }
+
+  /** Rows of one launch of the filter. */
+  uint32_t piece_rows() const {
+    const uint64_t piece = std::max<uint64_t>(1 << 18, 1'000'000'000'000 / (static_cast<uint64_t>(plan_.padded) * padded_dims(rows_.dims)) / 256 * 256);
+    return static_cast<uint32_t>(std::min<uint64_t>(plan_.tile_rows == 0 ? rows_.count : plan_.tile_rows, piece));
   }
 
   /** In launches of some milliseconds, the next one under way while one is waited for: the caller may stop between them. */
   void filter(uint32_t count) {
-    const uint64_t piece = std::max<uint64_t>(1 << 18, 1'000'000'000'000 / (static_cast<uint64_t>(plan_.padded) * padded_dims(rows_.dims)) / 256 * 256);
-    const uint32_t most = static_cast<uint32_t>(std::min<uint64_t>(plan_.tile_rows == 0 ? rows_.count : plan_.tile_rows, piece));
+    const uint32_t most = piece_rows();
     const CoarseOut out{nullptr, 0, work_.prepared.found, work_.list, plan_.room};
     uint32_t launches = 0;
     for (uint64_t first = 0; first < rows_.count; first += most, launches++) {
@@ -205,7 +221,7 @@ class Search {
     const uint32_t *const rows = reinterpret_cast<const uint32_t *>(scores + static_cast<size_t>(plan_.chunk) * plan_.kept), *const found = rows + static_cast<size_t>(plan_.chunk) * plan_.kept;
     for (uint32_t q = 0; q < count; q++) {
       const uint64_t to = (first + q) * query_.k;
-      if (found[q] == NOT_PROVEN) {
+      if (plan_.is_host || found[q] == NOT_PROVEN) {
         by_host(q, first + q);
         times.redone++;
         continue;
@@ -228,7 +244,7 @@ class Search {
     for (uint32_t first = 0; first < rows_.count; first += plan_.exact_rows) {
       refuse_stopped(terms_.stop);
       const uint32_t rows = std::min(plan_.exact_rows, rows_.count - first);
-      score_pairs(rows_, query_.metric, {work_.prepared.padded + static_cast<uint64_t>(q) * stride, work_.prepared.norms + q, nullptr, nullptr, 1, first, rows, rows}, work_.exact, slot_.device, slot_.stream);
+      score_pairs(rows_, query_.metric, {work_.prepared.padded + static_cast<uint64_t>(q) * stride, work_.prepared.norms + q, nullptr, nullptr, nullptr, first, rows, rows}, {work_.exact, nullptr}, slot_.device, slot_.stream);
       check(cudaMemcpyAsync(exact_, work_.exact, rows * 8ull, cudaMemcpyDeviceToHost, slot_.stream), "scores");
       check(cudaStreamSynchronize(slot_.stream), "scores");
       for (uint32_t i = 0; i < rows; i++)

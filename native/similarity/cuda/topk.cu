@@ -156,44 +156,45 @@ int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *qu
     const size_t piece_bytes = bytes_for(piece, false);
     if (2 * piece_bytes > allowed) fail(SHOAL_CUDA_OUT_OF_MEMORY, "two pieces of one row each take %zu bytes, and %llu are allowed", 2 * piece_bytes, static_cast<unsigned long long>(allowed));
     Memory memory[2] = {Memory(device, piece_bytes), Memory(device, piece_bytes)};
-    Event copied[2], began, all_copied;
+    Event began[2], copied[2];
     Merge merge(query, best, scores, found);
     Held held(query);
-    shoal_cuda_times times{};
-    std::unique_ptr<Aside> searching;
+    shoal_cuda_times times{}, taken{};
     Rows there[2];
     Summary *summary[2];
     uint64_t searched = 0;
+    int searched_turn = 0;
+    double copy_us = 0;
+    std::unique_ptr<Aside> searching;
     const auto finish = [&] {
       if (!searching) return;
       searching->join();
       searching.reset();
+      copy_us += microseconds(began[searched_turn], copied[searched_turn]);
+      add_times(times, taken, false);
       merge.add(held.best(), searched);
     };
     const size_t row_bytes = rows->dims * element_bytes(rows->dtype);
     const auto begun = std::chrono::steady_clock::now();
-    double copy_us = 0;
     for (uint64_t first = 0, turn = 0; first < rows->count; first += piece_rows, turn ^= 1) {
       piece.count = std::min(piece_rows, rows->count - first);
       Rows &now = there[turn];
       now = lay_out(memory[turn].at(), piece, false, &summary[turn]);
-      check(cudaEventRecord(began.handle, slot->copies), "an event");
+      check(cudaEventRecord(began[turn].handle, slot->copies), "an event");
       if (now.stride != row_bytes) check(cudaMemsetAsync(memory[turn].at(), 0, piece.count * now.stride, slot->copies), "padding");
       copy_in(*slot, slot->copies, memory[turn].at(), now.stride, static_cast<const char *>(rows->data) + first * rows->stride, rows->stride, row_bytes, piece.count, limits.stop);
       if (rows->scales != nullptr) copy_in(*slot, slot->copies, reinterpret_cast<char *>(const_cast<float *>(now.scales)), 4, reinterpret_cast<const char *>(rows->scales + first), 4, 4, piece.count, limits.stop);
-      check(cudaEventRecord(all_copied.handle, slot->copies), "an event");
-      measure(now, summary[turn], slot->copies);
       check(cudaEventRecord(copied[turn].handle, slot->copies), "an event");
-      slot->wait(copied[turn], limits.stop);
-      copy_us += microseconds(began, all_copied);
       times.copied_bytes += piece.count * (row_bytes + (rows->scales == nullptr ? 0 : 4));
+      // The next piece's copy goes on behind the last bytes of this one: it is searched, once it is all there, by a thread of its own.
       finish();
-      searched = first;
+      searched = first, searched_turn = static_cast<int>(turn);
       searching.reset(new Aside([&, turn] {
         Lease other(device);
-        shoal_cuda_times mine{};
-        search(*other, there[turn], summary[turn], query, inner, held.best(), mine);
-        add_times(times, mine, false);
+        taken = {};
+        check(cudaStreamWaitEvent(other->stream, copied[turn].handle, 0), "a copy");
+        measure(there[turn], summary[turn], other->stream);
+        search(*other, there[turn], summary[turn], query, inner, held.best(), taken);
       }));
     }
     finish();

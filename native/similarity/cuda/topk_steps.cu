@@ -1,4 +1,5 @@
 // Kernels of topk_steps.cuh. All have one block a query, and results that do not depend on the order in which rows were listed.
+#include "launch.cuh"
 #include "pairs.cuh"
 #include "topk_steps.cuh"
 
@@ -79,16 +80,18 @@ __device__ float largest(uint32_t rank, uint32_t count, const Score &score, uint
 __global__ void __launch_bounds__(128) prepare_kernel(const float *raw, uint32_t count, uint32_t dims, enum shoal_metric metric, const Summary *summary, Prepared to) {
   const uint32_t query = blockIdx.x, padded = divided_up(dims, K_STEP) * K_STEP;
   __half *const half = reinterpret_cast<__half *>(to.half) + static_cast<uint64_t>(query) * padded;
+  next_may_begin();
   if (query >= count) {
     for (uint32_t d = threadIdx.x; d < padded; d += blockDim.x) half[d] = __float2half_rn(0.0f);
     if (threadIdx.x == 0) to.threshold[query] = INFINITY, to.bias_scale[query] = 0;
     return;
   }
-  const float *from = raw + static_cast<uint64_t>(query) * dims;
+  const float *const from = raw + static_cast<uint64_t>(query) * dims;
+  float *const plain = to.padded + static_cast<uint64_t>(query) * padded; // read again instead of `from`, which may be across the link
   double square = 0;
   for (uint32_t d = threadIdx.x; d < padded; d += blockDim.x) {
     const float value = d < dims ? from[d] : 0.0f;
-    to.padded[static_cast<uint64_t>(query) * padded + d] = value;
+    plain[d] = value;
     square += static_cast<double>(value) * value;
   }
   const double norm = sqrt(block_sum(square));
@@ -98,7 +101,7 @@ __global__ void __launch_bounds__(128) prepare_kernel(const float *raw, uint32_t
   const double scale = is_plain ? HALF_LENGTH / norm : 0;
   double difference = 0;
   for (uint32_t d = threadIdx.x; d < padded; d += blockDim.x) {
-    const double value = d < dims ? from[d] * scale : 0;
+    const double value = plain[d] * scale;
     const __half rounded = __float2half_rn(static_cast<float>(value));
     half[d] = rounded;
     const double error = value - static_cast<double>(__half2float(rounded));
@@ -122,6 +125,8 @@ __global__ void __launch_bounds__(128) prepare_kernel(const float *raw, uint32_t
 __global__ void __launch_bounds__(256) threshold_kernel(const float *maxima, uint32_t groups, uint32_t rank, Prepared prepared) {
   __shared__ uint32_t sums[2][32];
   const uint32_t query = blockIdx.x;
+  next_may_begin();
+  after_previous();
   // A query that is not plain lists nothing.
   const float least = largest(rank, groups, [&](uint32_t i) { return maxima[static_cast<uint64_t>(query) * groups + i]; }, sums);
   if (threadIdx.x == 0) prepared.threshold[query] = prepared.found[query] == NOT_PROVEN ? INFINITY : least - prepared.margin[query];
@@ -134,15 +139,14 @@ __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(Finish f) {
   uint64_t *const keys = reinterpret_cast<uint64_t *>(shared);
   uint32_t *const numbers = reinterpret_cast<uint32_t *>(keys + f.sort_size);
   __shared__ uint32_t sums[2][32], candidates;
+  after_previous();
   const uint32_t query = blockIdx.x, kept = min(f.kept, f.rows.count - f.summary->nan_rows);
-  uint32_t *const found = f.prepared.found + query;
   uint32_t count = f.rows.count;
   if (f.all != nullptr) {
     for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) numbers[i] = i;
   } else {
-    const uint32_t listed = *found; // NOT_PROVEN is more than there is room for
+    const uint32_t listed = f.prepared.found[query]; // NOT_PROVEN is more than there is room for
     const Candidate *const list = f.list + static_cast<uint64_t>(query) * f.room;
-    __syncthreads();
     bool is_proven = listed <= f.room && listed >= kept && kept > 0;
     float least = 0;
     if (is_proven) {
@@ -161,7 +165,7 @@ __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(Finish f) {
     __syncthreads();
     count = candidates;
     if (!is_proven || count > f.sort_size) {
-      if (threadIdx.x == 0) *found = kept == 0 ? 0 : NOT_PROVEN;
+      if (threadIdx.x == 0) f.found[query] = kept == 0 ? 0 : NOT_PROVEN;
       return;
     }
   }
@@ -186,7 +190,7 @@ __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(Finish f) {
   }
   for (uint32_t i = count + threadIdx.x; i < size; i += blockDim.x) keys[i] = ~0ull, numbers[i] = 0xffffffffu;
   __syncthreads();
-  // Bitonic sort by key, then by row.
+  // Bitonic sort by key, then by row. Pairs up to 32 apart are of 64 places that one warp has from step to step.
   for (uint32_t run = 2; run <= size; run *= 2)
     for (uint32_t apart = run / 2; apart > 0; apart /= 2) {
       for (uint32_t i = threadIdx.x; i < size / 2; i += blockDim.x) {
@@ -198,7 +202,9 @@ __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(Finish f) {
           keys[a] = keys[b], numbers[a] = numbers[b], keys[b] = key, numbers[b] = number;
         }
       }
-      __syncthreads();
+      const uint32_t next_apart = apart > 1 ? apart / 2 : run;
+      if (apart > 32 || next_apart > 32 || next_apart == size) __syncthreads();
+      else __syncwarp();
     }
   uint32_t mine = 0;
   for (uint32_t i = threadIdx.x; i < min(kept, count); i += blockDim.x) {
@@ -210,7 +216,7 @@ __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(Finish f) {
   }
   __syncthreads();
   const uint32_t filled = block_count(mine, sums, 0);
-  if (threadIdx.x == 0) *found = filled;
+  if (threadIdx.x == 0) f.found[query] = filled;
 }
 
 }  // namespace
@@ -220,18 +226,16 @@ void prepare_queries(const float *raw, uint32_t count, uint32_t padded, uint32_t
   check(cudaGetLastError(), "the kernel of queries");
 }
 
-void find_thresholds(const float *maxima, uint32_t groups, uint32_t rank, uint32_t count, const Prepared &prepared, cudaStream_t stream) {
-  threshold_kernel<<<count, 256, 0, stream>>>(maxima, groups, rank, prepared);
-  check(cudaGetLastError(), "the kernel of thresholds");
+void find_thresholds(const float *maxima, uint32_t groups, uint32_t rank, uint32_t count, const Prepared &prepared, int device, cudaStream_t stream) {
+  launch_overlapping("the kernel of thresholds", device, threshold_kernel, count, 256, 0, stream, maxima, groups, rank, prepared);
 }
 
 void finish_queries(const Finish &finish, enum shoal_metric metric, uint32_t count, int device, cudaStream_t stream) {
   const size_t bytes = finish.sort_size * 12;
   with_kind(finish.rows.dtype, metric, [&](auto type, auto known) {
     allow_shared<finish_kernel<decltype(type)::value, decltype(known)::value>>(device, bytes);
-    finish_kernel<decltype(type)::value, decltype(known)::value><<<count, FINISH_THREADS, bytes, stream>>>(finish);
+    launch_overlapping("the kernel of the last step", device, finish_kernel<decltype(type)::value, decltype(known)::value>, count, FINISH_THREADS, bytes, stream, finish);
   });
-  check(cudaGetLastError(), "the kernel of the last step");
 }
 
 }  // namespace shoal_cuda
