@@ -288,7 +288,8 @@ void topk() {
   }
 }
 
-void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double target) {
+/** `seeds_each`: of each lane; 0: every node is one. */
+void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double target, size_t seeds_each = 10) {
   Fast random{nodes + lanes};
   for (int i = 0; i < 20; i++) random();
   std::vector<uint32_t> begin(nodes + 1), source;
@@ -305,7 +306,8 @@ void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double 
   shoal_cuda_graph *there;
   must(shoal_cuda_upload_graph(0, &graph, &there, nullptr), "upload of a graph");
   std::vector<float> seeds(nodes * lanes, 0.0f), activation(seeds), expected, scratch(2 * seeds.size());
-  for (size_t lane = 0; lane < lanes; lane++) for (int i = 0; i < 10; i++) seeds[random() % nodes * lanes + lane] = 1;
+  for (size_t lane = 0; lane < lanes; lane++) for (size_t i = 0; i < seeds_each; i++) seeds[random() % nodes * lanes + lane] = 1;
+  if (seeds_each == 0) std::fill(seeds.begin(), seeds.end(), 1.0f);
   shoal_cuda_times taken{}, none{};
   shoal_cuda_terms terms{0, nullptr, &taken}, empty{0, nullptr, &none};
   std::vector<double> times, walls, idle;
@@ -341,7 +343,7 @@ void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double 
   const double edges = static_cast<double>(source.size()), cells = static_cast<double>(nodes * lanes) * 4;
   const double moved = static_cast<double>(steps) * (edges * (8.0 + 4 * static_cast<double>(lanes)) + static_cast<double>(nodes) * 4 + 3 * cells);
   const double bar = 1.5 * moved / copy_bandwidth + 10;
-  std::printf("spread %zu nodes %zu edges %zu lanes %zu steps: kernels %.1f us (%.1f with no step at all), bar %.1f: %s; %.2f TB/s; wall %.1f%s\n", nodes, source.size(), lanes, steps, times[4], idle[4], bar,
+  std::printf("spread %zu nodes %zu edges %zu lanes %zu steps, %s: kernels %.1f us (%.1f with no step at all), bar %.1f: %s; %.2f TB/s; wall %.1f%s\n", nodes, source.size(), lanes, steps, seeds_each == 0 ? "all give" : "10 seeds", times[4], idle[4], bar,
               times[4] <= bar ? "met" : "MISSED", moved / times[4] / 1e6, walls[4], target > 0 ? ", target 450" : "");
   shoal_cuda_free_graph(there);
 }
@@ -390,6 +392,9 @@ int main(int argc, char **argv) {
     spread_one(10'000, 20, 16, 3, 450);
     spread_one(1'000'000, 20, 1, 3, 0);
     spread_one(1'000'000, 20, 16, 3, 0);
+    spread_one(10'000, 20, 1, 3, 450, 0);
+    spread_one(1'000'000, 20, 1, 3, 0, 0);
+    spread_one(1'000'000, 20, 16, 3, 0, 0);
   }
   if (is_wanted("big")) big();
   return 0;

@@ -197,6 +197,11 @@ void check_rows(Random &random, const Case &c, int devices) {
   Answer first(c), second(c), parted(c), streamed(c);
   if (is_ok(c, shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), first.best.data(), first.scores.data(), first.found.data(), &terms), "topk")) check_topk(c, expected, first, "topk");
   queries_asked += c.queries, queries_redone += times.redone;
+  // What is asked for again is recorded, and then replayed.
+  for (int turn = 0; turn < 2; turn++) {
+    Answer again(c);
+    if (is_ok(c, shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), again.best.data(), again.scores.data(), again.found.data(), &terms), "topk again") && !is_equal(c, first, again)) wrong(c, "topk again", 0, 0, turn, 0);
+  }
   const int status = shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), second.best.data(), second.scores.data(), second.found.data(), &tight);
   // What a piece takes at least may be more than the bound: then it says so.
   if (status != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, status, "topk in pieces") && !is_equal(c, first, second)) wrong(c, "topk in pieces", 0, 0, 1, 0);
@@ -248,6 +253,10 @@ void check_rows(Random &random, const Case &c, int devices) {
     for (size_t q = 0; q < c.queries; q++)
       for (size_t i = begin[q]; i < begin[q + 1]; i++)
         if (!is_near(c, scores[i], expected[q * c.count + candidates[i]])) wrong(c, "rescore", q, i, scores[i], expected[q * c.count + candidates[i]].score), i = begin[q + 1];
+    for (int turn = 0; turn < 2; turn++) {
+      std::vector<double> more(candidates.size() + 1, -1e300);
+      if (is_ok(c, shoal_cuda_rescore(rows, c.query.data(), c.queries, c.metric, begin.data(), candidates.data(), more.data(), nullptr), "rescore again") && std::memcmp(scores.data(), more.data(), candidates.size() * 8) != 0) wrong(c, "rescore again", 0, 0, turn, 0);
+    }
     const int outcome = shoal_cuda_rescore(rows, c.query.data(), c.queries, c.metric, begin.data(), candidates.data(), scores_again.data(), &tight);
     if (outcome != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, outcome, "rescore in pieces") && std::memcmp(scores.data(), scores_again.data(), candidates.size() * 8) != 0) wrong(c, "rescore in pieces", 0, 0, 1, 0);
   }
@@ -257,18 +266,20 @@ void check_rows(Random &random, const Case &c, int devices) {
 void check_spread(Random &random, uint64_t number, int devices) {
   Case c{}; // for the words of a failure
   c.number = number, c.shape = 100;
-  const size_t nodes = pick(random, {1, 2, 7, 33, 200, 5000}), lanes = pick(random, {1, 2, 3, 4, 5, 8, 12, 16, 17, 20, 33}), steps = random() % 5;
+  // The largest has enough edges for bits of who gives.
+  const size_t nodes = pick(random, {1, 2, 7, 33, 200, 5000, 20011}), lanes = pick(random, {1, 2, 3, 4, 5, 8, 12, 16, 17, 20, 33}), steps = random() % 5;
   c.count = nodes, c.queries = lanes, c.k = steps;
   std::vector<uint32_t> begin{0}, source;
   std::vector<float> weight;
   std::uniform_real_distribution<float> uniform;
   const size_t hub = random() % 3 == 0 ? random() % nodes : nodes;
   for (size_t n = 0; n < nodes; n++) {
-    for (size_t e = n == hub ? 1000 + random() % 9000 : random() % 30; e > 0; e--) source.push_back(static_cast<uint32_t>(random() % nodes)), weight.push_back(uniform(random) * (n == hub ? 0.01f : 0.2f));
+    for (size_t e = n == hub ? 1000 + random() % 9000 : random() % 30 * (n % 64 < 60); e > 0; e--) source.push_back(static_cast<uint32_t>(random() % nodes)), weight.push_back(uniform(random) * (n == hub ? 0.01f : 0.2f));
     begin.push_back(static_cast<uint32_t>(source.size()));
   }
   std::vector<float> seeds(nodes * lanes, 0.0f);
-  for (size_t i = 0; i < lanes; i++) seeds[random() % nodes * lanes + i] = 1;
+  const size_t seeds_each = random() % 4 == 0 ? nodes / 3 + 1 : random() % 12 + 1; // few give at first, or many
+  for (size_t i = 0; i < lanes; i++) for (size_t s = 0; s < seeds_each; s++) seeds[random() % nodes * lanes + i] = random() % 9 == 0 ? -0.5f : 1;
   // A threshold that no value comes near: which side of it a rounding falls would decide otherwise.
   const float decay = 0.8f, threshold = random() % 2 ? 0.0f : 1e-30f;
   std::vector<double> total(seeds.begin(), seeds.end()), last(total);
@@ -293,8 +304,11 @@ void check_spread(Random &random, uint64_t number, int devices) {
         wrong(c, "spread", i % lanes, i / lanes, activation[i], total[i]);
         break;
       }
-    shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, again.data(), nullptr);
-    if (std::memcmp(activation.data(), again.data(), again.size() * 4) != 0) wrong(c, "spread again", 0, 0, 1, 0);
+    for (int turn = 0; turn < 2; turn++) {
+      again = seeds;
+      shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, again.data(), nullptr);
+      if (std::memcmp(activation.data(), again.data(), again.size() * 4) != 0) wrong(c, "spread again", 0, 0, turn, 0);
+    }
     const int outcome = shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, pieces.data(), &tight);
     if (outcome != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, outcome, "spread in pieces"))
       for (size_t i = 0; i < total.size(); i++)
