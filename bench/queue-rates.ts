@@ -94,7 +94,7 @@ async function measure(rig: Rig, rate: string): Promise<Row> {
   const percent = (part: keyof typeof after): number => Math.round((100 * (after[part] - before[part])) / ms);
   await load.close();
   const result = {
-    rate, textsPerSecond: Math.round((all.texts * 1_000) / ms), p50: all.percentile(0.5), p99: all.percentile(0.99),
+    rate, ...(rig.roundTripMs === undefined ? {} : { roundTripMs: rig.roundTripMs }), textsPerSecond: Math.round((all.texts * 1_000) / ms), p50: all.percentile(0.5), p99: all.percentile(0.99),
     cpu: { server: percent('server'), claimer: percent('claimer'), executor: percent('executor'), client: percent('client') },
     serverMicrosPerJob: Math.round((1_000 * (after.server - before.server)) / all.jobs), ...(memory === undefined ? {} : { memory }),
   };

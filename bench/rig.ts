@@ -5,7 +5,6 @@
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
-import { connect as connectSocket, createServer, type AddressInfo, type Socket } from 'node:net';
 import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { cacheFolder, encodeTokens, fingerprintOf, mainQueue, openResult, type EmbedJobData } from '@shoal/core';
@@ -14,6 +13,7 @@ import { openModel, openTokenizer } from '@shoal/models';
 import { JobProducer, ResultReader, type AddResult, type AdmissionLimits } from '@shoal/queue';
 import { ioThreads } from '@shoal/queue/server';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { openDelay } from './delay-process.ts';
 import { randomFrom } from './ragged-corpus.ts';
 
 const MODEL = 'minilm';
@@ -37,6 +37,8 @@ export interface Rig {
   /** Where the worker reaches the server, and clients should. */
   readonly url: string;
   readonly worker: ChildProcess;
+  /** Of a PING from everybody else to the server, ms; undefined where nothing was put between them. */
+  readonly roundTripMs: number | undefined;
   /** CPU so far, ms. */
   cpuMs(): Cpu;
   stop(): Promise<void>;
@@ -63,6 +65,7 @@ export async function openRig(environment: Readonly<Record<string, string>>, { s
   if (message.kind !== 'ready') throw new Error(message.failure?.message ?? 'the worker did not start');
   return {
     server, url, worker,
+    roundTripMs: delay?.roundTripMs,
     cpuMs: () => {
       const [executor] = childrenOf(worker.pid!);
       const { user, system } = process.cpuUsage();
@@ -277,32 +280,4 @@ function check(jobId: string, bytes: Buffer, payload: Payload): number {
 export function percentile(values: readonly number[], share: number): number {
   const sorted = values.toSorted((a, b) => a - b);
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN;
-}
-
-/** A proxy that holds every byte back for half of `roundTripMs` in each direction, as a network would. */
-async function openDelay(target: string, roundTripMs: number): Promise<{ readonly url: string; close(): Promise<void> }> {
-  const { hostname, port } = new URL(target);
-  const sockets = new Set<Socket>();
-  const server = createServer((near) => {
-    const far = connectSocket(Number(port), hostname);
-    for (const [from, to] of [[near, far], [far, near]] as const) {
-      sockets.add(from);
-      from.setNoDelay(true);
-      from.on('data', (chunk: Buffer) => setTimeout(() => to.destroyed || to.write(chunk), roundTripMs / 2));
-      from.on('error', () => to.destroy());
-      from.on('close', () => {
-        sockets.delete(from);
-        to.destroy();
-      });
-    }
-  }).listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  return {
-    url: `redis://127.0.0.1:${(server.address() as AddressInfo).port}`,
-    close: async () => {
-      for (const socket of sockets) socket.destroy();
-      server.close();
-      await once(server, 'close');
-    },
-  };
 }
