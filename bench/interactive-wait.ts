@@ -4,9 +4,10 @@
 // A real device takes longer for one batch than for another, so each wait is also held against what it really met: the longest run
 // during the wait where that took longer than the median batch; and waits are counted in which a bulk run began after the job had come.
 //
-//   node --conditions=@shoal/source bench/interactive-wait.ts [--device sim|tiny|minilm] [--batches 2000] [--every 4] [--report]
+//   node --conditions=@shoal/source bench/interactive-wait.ts [--device sim|fixed|tiny|minilm] [--batches 2000] [--every 4] [--report]
 //
-// sim: a device of 0.5 ms a run and 1 ms per 1,000 padded tokens, in simulated time; the same figures on every machine.
+// sim: a device of 0.5 ms a run and 1 ms per 1,000 padded tokens, fixed: one of 15 ms for whatever it runs, in simulated time; the
+// same figures on every machine.
 // tiny, minilm: ONNX Runtime with that model in real time; wants a quiet machine. `--every`: batch times between two
 // interactive jobs, on average. Prints one JSON line. Exit 1 when a wait is above 1.5 batch times or bulk work keeps less
 // than 0.9 of its throughput; with --report it only reports.
@@ -14,7 +15,7 @@
 import { cpus } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
-import { Executor, encodeTokens, fixedBudget, noFaults, openResult, systemClock, type Clock, type FromExecutor, type InferenceBackend, type JobOrder, type JobOutcome } from '@shoal/core';
+import { Executor, encodeTokens, fixedBudget, noFaults, openResult, systemClock, type BatchBudget, type Clock, type FromExecutor, type InferenceBackend, type JobOrder, type JobOutcome, type RunShape } from '@shoal/core';
 import { FakeBackend, FakeTokenizer, ManualClock, MemoryPayloadStore, deliveredVector } from '@shoal/core/testing';
 import { openModel } from '@shoal/models';
 import { normalFrom, randomFrom } from './ragged-corpus.ts';
@@ -36,6 +37,8 @@ const quiet = { debug() {}, info() {}, warn() {}, error() {} };
 interface Bench {
   readonly backend: InferenceBackend;
   readonly clock: Clock;
+  /** Where the executor is to know what a run takes. */
+  readonly predictMs: BatchBudget['predictMs'] | undefined;
   /** Lets so much time pass. */
   readonly pass: (ms: number) => Promise<void>;
   /** Throws when a row's vector is not what the device gives; of a real one only its length is known. */
@@ -84,7 +87,7 @@ class Stream {
     this.bench = bench;
     this.executor = new Executor({
       store: this.store, backend, clock, log: quiet, tokenizer: this.tokenizer, faults: noFaults, isLastLane: true,
-      budget: fixedBudget({ maxPaddedTokens: MAX_PADDED_TOKENS, maxRows: MAX_ROWS }),
+      budget: { ...fixedBudget({ maxPaddedTokens: MAX_PADDED_TOKENS, maxRows: MAX_ROWS }), ...(bench.predictMs === undefined ? {} : { predictMs: bench.predictMs }) },
       limits: { maxRowAgeMs: 250, windowRows: 64, maxWaitMs: 10, minRows: 8 },
       model: 'bench@0', prompts: { query: '', passage: '' }, resultKey: (jobId) => jobId,
       send: (message) => this.hear(message),
@@ -176,13 +179,15 @@ class Stream {
   }
 }
 
-function simulated(): Bench {
+/** In simulated time: `fixed` takes 15 ms for whatever it runs. */
+function simulated(kind: 'sim' | 'fixed'): Bench {
   const clock = new ManualClock();
-  const backend = new FakeBackend({ clock, slots: 6, slotRows: MAX_ROWS, slotTokens: MAX_PADDED_TOKENS, runMs: ({ rows, width }) => 0.5 + (rows * width) / 1_000 });
+  const runMs = kind === 'fixed' ? () => 15 : ({ rows, width }: RunShape) => 0.5 + (rows * width) / 1_000;
+  const backend = new FakeBackend({ clock, slots: 6, slotRows: MAX_ROWS, slotTokens: MAX_PADDED_TOKENS, runMs });
   const check = (ids: readonly number[], vector: Float32Array): void => {
     if (String(vector) !== String(deliveredVector(ids, backend.dims))) throw new Error('a row is not what the device gave');
   };
-  return { backend, clock, check, pass: async (ms) => {
+  return { backend, clock, check, predictMs: kind === 'fixed' ? runMs : undefined, pass: async (ms) => {
     await clock.advance(ms);
     backend.runs.length = 0; // what ran is not kept
   } };
@@ -190,7 +195,7 @@ function simulated(): Bench {
 
 async function real(model: string): Promise<Bench> {
   const backend = await openBackend(await openModel(model, { cacheDir }), 1, undefined, MAX_PADDED_TOKENS);
-  return { backend, clock: systemClock, check: (_, vector) => checkLength(vector), pass: (ms) => sleep(ms) };
+  return { backend, clock: systemClock, check: (_, vector) => checkLength(vector), predictMs: undefined, pass: (ms) => sleep(ms) };
 }
 
 function checkLength(vector: Float32Array): void {
@@ -204,9 +209,9 @@ const round = (number: number): number => Math.round(number * 1_000) / 1_000;
 const summaryOf = (waits: readonly number[]): object => ({ median: round(median(waits)), p95: round(quantile(waits, 0.95)), p99: round(quantile(waits, 0.99)), most: round(Math.max(...waits)) });
 
 async function main(): Promise<boolean> {
-  const bench = args.device === 'sim' ? simulated() : await real(args.device === 'tiny' ? 'tiny-random' : args.device);
+  const bench = args.device === 'sim' || args.device === 'fixed' ? simulated(args.device) : await real(args.device === 'tiny' ? 'tiny-random' : args.device);
   const stream = new Stream(bench);
-  const warm = await stream.phase(args.device === 'sim' ? 100 : args.device === 'tiny' ? 500 : 20_000, undefined);
+  const warm = await stream.phase(bench.clock instanceof ManualClock ? 100 : args.device === 'tiny' ? 500 : 20_000, undefined);
   const batchMs = median(warm.batchMs);
   const phaseMs = (Number(args.batches) * batchMs) / 6;
   const [alone, together]: [Phase[], Phase[]] = [[], []];

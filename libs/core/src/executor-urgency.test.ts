@@ -51,23 +51,36 @@ describe('interactive rows', () => {
     expect(await bench.leftovers()).toEqual(NOTHING);
   });
 
-  test('gather while others are queued where a run takes the same whatever its size: they would not run any sooner', async () => {
+  test('gather, where a run takes the same whatever its size, until the one that goes on is nearly over, and while others are queued', async () => {
     const bench = setup({ newBudget: fixedCostBudget, backend: { slots: 6, runMs: () => 10 } });
     bench.run(['a', 'b', 'c', 'd'].map(fullBatch), false);
     await bench.clock.advance(1); // a runs, b and c are queued
-    bench.run([question('q')], false);
-    await bench.clock.advance(1);
-    expect(bench.said('began').at(-1)?.jobIds).toEqual(expect.arrayContaining(['q']));
-    for (const jobId of ['r', 's']) {
+    for (const jobId of ['q', 'r', 's']) {
       bench.run([question(jobId)], false);
-      await bench.clock.advance(2);
+      await bench.clock.advance(1);
     }
+    expect(bench.said('began').map(({ jobIds }) => jobIds)).toEqual([['a'], ['b'], ['c']]);
+    await bench.clock.advance(2); // six of ten milliseconds of a are over
+    expect(bench.said('began').at(-1)?.jobIds).toEqual(expect.arrayContaining(['q', 'r', 's']));
+    bench.run([question('t')], false);
+    await bench.clock.advance(2);
+    bench.run([question('u')], false);
+    await bench.clock.advance(7); // q runs since two milliseconds after u came
     expect(bench.said('began')).toHaveLength(4);
-    await bench.clock.advance(6); // a is over and q runs
-    expect(bench.said('began').at(-1)?.jobIds).toEqual(expect.arrayContaining(['r', 's']));
-    await bench.untilOutcomes(7);
+    await bench.clock.advance(1);
+    expect(bench.said('began').at(-1)?.jobIds).toEqual(expect.arrayContaining(['t', 'u']));
+    await bench.untilOutcomes(9);
     expect(bench.backend.runs.map(({ isUrgent }) => isUrgent).slice(0, 3)).toEqual([false, true, true]);
     expect(await bench.leftovers()).toEqual(NOTHING);
+  });
+
+  test('gather no longer than the run that goes on, when that ends sooner than was foreseen', async () => {
+    const bench = setup({ newBudget: () => ({ ...fixedCostBudget(), predictMs: () => 1_000 }), backend: { slots: 6, runMs: () => 10 } });
+    bench.run(['a', 'b', 'c', 'd'].map(fullBatch), false);
+    await bench.clock.advance(1);
+    bench.run([question('q')], false);
+    await bench.untilOutcomes(5);
+    expect(bench.backend.runs.map(({ isUrgent }) => isUrgent)).toEqual([false, false, true, false, false]);
   });
 
   test('run at once, without a window, and without bulk rows beside them', async () => {
