@@ -62,6 +62,13 @@ interface Attempt {
   readonly halfOf?: number;
 }
 
+/** A micro-batch that was given to the device. */
+interface SentRun {
+  /** What it takes, by what runs took before. */
+  readonly expectedMs: number;
+  readonly isUrgent: boolean;
+}
+
 /** So many rows in a row that did not fit alone: it is not the rows. */
 const LONE_FAILURES_TO_RECYCLE = 2;
 /** A run in fp32 takes twice the memory of one in fp16, beside a session of its own. */
@@ -87,16 +94,13 @@ export class Executor {
   private readonly orders: OpenOrders<JobOrder, OpenJob>;
   /** Halves of batches that were too much for the device, and rows to be run again in fp32; they go before anything new. */
   private again: Attempt[] = [];
-  private readonly running = new Set<Promise<void>>();
+  /** What is at the device, in the order in which it came there, by when it ends. */
+  private readonly running = new Map<Promise<void>, SentRun>();
   private readonly filling = new Set<Promise<void>>();
-  /** Micro-batches at the device with an interactive row. */
-  private urgentRuns = 0;
-  /** Of these, runs that have not begun: they are the next. */
+  /** Micro-batches at the device with an interactive row that have not begun: they are the next. */
   private urgentQueued = 0;
   /** When the run began that goes on now. */
   private runBeganMs = 0;
-  /** What is at the device, in the order in which it came there, with what it takes by what runs took before. */
-  private readonly atDeviceNow: { readonly expectedMs: number; readonly isUrgent: boolean }[] = [];
   /** Since when interactive rows wait for the run that goes on to be nearly over. */
   private gatheringSinceMs: number | undefined;
   private loneFailures = 0;
@@ -143,7 +147,7 @@ export class Executor {
     this.giveBack((job) => !job.isBegun || this.isRecycled);
     this.isQueueDrained = true;
     this.pump();
-    while (this.running.size > 0 || this.committer.busy !== undefined) await Promise.all([...this.running, this.committer.busy]);
+    while (this.running.size > 0 || this.committer.busy !== undefined) await Promise.all([...this.running.keys(), this.committer.busy]);
     this.giveBack(() => this.isRecycled); // recycled while it stopped
     invariant(this.orders.size === 0 && this.again.length === 0, 'nothing is open once nothing runs');
     this.slots.stop();
@@ -247,7 +251,7 @@ export class Executor {
    * that is nearly over. Else the window decides.
    */
   private isBulkDue(): boolean {
-    if (this.slots.areBusy && this.urgentRuns > 0) return false;
+    if (this.slots.areBusy && this.urgentRun() !== undefined) return false;
     if (this.again.length > 0) return true;
     const { rows, tokens } = this.pool;
     const { budget, clock, limits } = this.parts;
@@ -284,7 +288,7 @@ export class Executor {
   /** When the device has to be given interactive rows for them to be next. What runs now is what came first, or is urgent itself. */
   private urgentGoOnMs(): number {
     const { sessions = 1 } = this.parts.backend;
-    const current = this.atDeviceNow.find(({ isUrgent }) => isUrgent) ?? this.atDeviceNow[0];
+    const current = this.urgentRun() ?? [...this.running.values()][0];
     if (sessions > 1 || current === undefined) return Number.NEGATIVE_INFINITY;
     return this.runBeganMs + current.expectedMs * (1 - URGENT_GO_ON_SHARE);
   }
@@ -296,8 +300,13 @@ export class Executor {
   private goOnMs(): number {
     const { sessions = 1 } = this.parts.backend;
     if (sessions > 1 || this.running.size === 0) return Number.NEGATIVE_INFINITY;
-    const expectedMs = this.atDeviceNow.reduce((sum, run) => sum + run.expectedMs, 0);
+    const expectedMs = [...this.running.values()].reduce((sum, run) => sum + run.expectedMs, 0);
     return this.runBeganMs + expectedMs * (1 - GO_ON_SHARE) - GO_ON_MS;
+  }
+
+  /** The first at the device with an interactive row. */
+  private urgentRun(): SentRun | undefined {
+    return [...this.running.values()].find(({ isUrgent }) => isUrgent);
   }
 
   private take(isUrgent: boolean): Attempt {
@@ -341,25 +350,19 @@ export class Executor {
     for (const row of rows) for (const { job } of familyOf(row)) job.waiting--;
     const number = ++this.batches;
     const isUrgent = hasInteractive(attempt.batch);
-    if (isUrgent) {
-      this.urgentRuns++;
-      this.gatheringSinceMs = undefined;
-    }
+    if (isUrgent) this.gatheringSinceMs = undefined;
     this.parts.send({ kind: 'began', batch: number, jobIds: [...jobs].map((job) => job.order.jobId) });
     const shape = this.shapeOf(attempt.batch);
-    const sent = { expectedMs: this.parts.budget.predictMs(shape) ?? 0, isUrgent };
+    const expectedMs = this.parts.budget.predictMs(shape) ?? 0;
     if (this.running.size === 0) this.runBeganMs = this.parts.clock.nowMs();
     if (isUrgent && this.running.size >= (this.parts.backend.sessions ?? 1)) this.urgentQueued++;
-    this.atDeviceNow.push(sent);
     const ended = this.run(slot, attempt, shape, isUrgent, number).finally(() => {
-      if (isUrgent) this.urgentRuns--;
       if (this.urgentQueued > 0) this.urgentQueued--;
-      this.atDeviceNow.splice(this.atDeviceNow.indexOf(sent), 1);
       this.runBeganMs = this.parts.clock.nowMs();
       this.running.delete(ended);
       this.pump();
     });
-    this.running.add(ended);
+    this.running.set(ended, { expectedMs, isUrgent });
   }
 
   private async run(slot: Slot, attempt: Attempt, shape: RunShape, isUrgent: boolean, number: number): Promise<void> {
@@ -519,7 +522,7 @@ export class Executor {
   }
 
   private tellWhoWaits(): void {
-    const isWaiting = this.pool.interactiveRows > 0 || this.urgentRuns > 0 || this.again.some(({ batch }) => hasInteractive(batch));
+    const isWaiting = this.pool.interactiveRows > 0 || this.urgentRun() !== undefined || this.again.some(({ batch }) => hasInteractive(batch));
     if (isWaiting === this.toldWaiting) return;
     this.toldWaiting = isWaiting;
     this.parts.budget.interactiveWaits(isWaiting);
