@@ -14,6 +14,7 @@ import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { Queue, Worker, type Job } from 'bullmq';
 import { openConnection } from '@shoal/queue';
+import { tuning } from '@shoal/queue/server';
 import { startTestServer } from '@shoal/queue/testing';
 import { percentile, processCpuMs } from './rig.ts';
 import { randomFrom } from './ragged-corpus.ts';
@@ -116,7 +117,7 @@ async function endedOf(worker: ChildProcess, count: number): Promise<number[]> {
 
 async function measure(rate: string): Promise<object> {
   const [jobs = 0, rows = 0] = rate.split('x').map(Number);
-  const server = await startTestServer({ appendFsync: 'everysec' });
+  const server = await startTestServer({ appendFsync: 'everysec', args: tuning() });
   const worker = fork(fileURLToPath(import.meta.url), ['--role', 'worker', '--url', server.url], { stdio: ['ignore', 2, 2, 'ipc'] });
   try {
     await once(worker, 'message');

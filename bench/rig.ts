@@ -5,13 +5,12 @@
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
-import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { cacheFolder, encodeTokens, fingerprintOf, mainQueue, openResult, type EmbedJobData } from '@shoal/core';
 import { pacedAxis } from '@shoal/core/sim';
 import { openModel, openTokenizer } from '@shoal/models';
 import { JobProducer, ResultReader, type AddResult, type AdmissionLimits } from '@shoal/queue';
-import { ioThreads } from '@shoal/queue/server';
+import { tuning } from '@shoal/queue/server';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { openDelay } from './delay-process.ts';
 import { randomFrom } from './ragged-corpus.ts';
@@ -51,7 +50,7 @@ export interface RigOptions {
 }
 
 export async function openRig(environment: Readonly<Record<string, string>>, { serverArgs = [], roundTripMs = 0 }: RigOptions = {}): Promise<Rig> {
-  const server = await startTestServer({ appendFsync: 'everysec', args: ['--io-threads', String(ioThreads(availableParallelism())), ...serverArgs] });
+  const server = await startTestServer({ appendFsync: 'everysec', args: [...tuning(), ...serverArgs] });
   const delay = roundTripMs > 0 ? await openDelay(server.url, roundTripMs) : undefined;
   const url = delay?.url ?? server.url;
   const worker = fork(fileURLToPath(new URL('../apps/gpu-worker/src/main.ts', import.meta.url)), [], {

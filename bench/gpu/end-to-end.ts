@@ -3,7 +3,7 @@
 // result once and check every row. Several windows are measured in one go, after a warm-up.
 //
 //   end-to-end.ts [--device gpu:0[,gpu:1…]] [--form tokens|inline] [--corpus ragged|128|512] [--job-texts 256] [--clients 3] [--in-flight 96]
-//                 [--windows 3] [--seconds 6] [--warm 5] [--settings '{"SHOAL_DEVICE_SESSIONS":"2"}'] [--total N] [--kill gpu:1] [--label text] [--small]
+//                 [--windows 3] [--seconds 6] [--warm 5] [--settings '{"SHOAL_DEVICE_SESSIONS":"2"}'] [--total N] [--kill gpu:1] [--label text] [--server-args '--io-threads 1'] [--small]
 //
 // --total N: not a window of time but N texts, each of which must come back: for out of memory and deaths. With --idle S nothing is asked for S seconds
 // then, what the device holds is noted, and the same texts come once more.
@@ -20,7 +20,7 @@ import { encodeTexts, encodeTokens, fingerprintOf, mainQueue, openResult, type E
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { JobProducer, ResultReader } from '@shoal/queue';
-import { ioThreads } from '@shoal/queue/server';
+import { tuning } from '@shoal/queue/server';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { raggedCorpus } from '../ragged-corpus.ts';
 import { MAX_TOKENS, cacheDir, device, isSmall, median, round, row, scratch, usedMebibytes, widthOf } from './kit.ts';
@@ -31,7 +31,7 @@ const { values } = parseArgs({
     role: { type: 'string', default: 'main' }, url: { type: 'string', default: '' }, client: { type: 'string', default: '0' },
     form: { type: 'string', default: 'tokens' }, corpus: { type: 'string', default: 'ragged' }, label: { type: 'string', default: '' },
     'job-texts': { type: 'string' }, clients: { type: 'string' }, 'in-flight': { type: 'string' },
-    windows: { type: 'string' }, seconds: { type: 'string' }, warm: { type: 'string' }, settings: { type: 'string', default: '{}' }, total: { type: 'string' }, idle: { type: 'string' }, kill: { type: 'string' }, 'io-threads': { type: 'string' },
+    windows: { type: 'string' }, seconds: { type: 'string' }, warm: { type: 'string' }, settings: { type: 'string', default: '{}' }, total: { type: 'string' }, idle: { type: 'string' }, kill: { type: 'string' }, 'server-args': { type: 'string', default: '' },
   },
 });
 const text = (name: keyof typeof values, normal: number | string, small = normal): string => String(values[name] ?? (isSmall ? small : normal));
@@ -45,7 +45,7 @@ const windows = number('windows', 3, 1);
 const seconds = number('seconds', 6, 2);
 const warm = number('warm', 15, 1); // shapes are met for the first time: 45 to 80 ms each
 /** Of the queue server, as the product starts it. */
-const serverThreads = number('io-threads', ioThreads(availableParallelism()));
+const serverArgs = [...tuning(), ...String(values['server-args']).split(' ').filter((word) => word !== '')];
 const total = values.total === undefined ? undefined : Number(values.total);
 const PAYLOADS = isSmall ? 4 : isInline ? 200 : 100;
 const devices = device.split(',');
@@ -267,7 +267,7 @@ function childrenOf(pid: number): number[] {
 
 async function main(): Promise<void> {
   await writeReference();
-  const server = await startTestServer({ appendFsync: 'everysec', args: ['--io-threads', String(serverThreads)] });
+  const server = await startTestServer({ appendFsync: 'everysec', args: serverArgs });
   const idleMebibytes = usedMebibytes();
   const startedMs = performance.now();
   const workers = await Promise.all(devices.map((label, index) => startWorker(server.url, label, index)));
@@ -280,7 +280,7 @@ async function main(): Promise<void> {
   died.catch(() => undefined);
   await Promise.race([Promise.all(children.map((child) => once(child, 'message'))), died]);
   for (const child of children) child.send('go');
-  const facts = { part: 'end-to-end', label: values.label, devices, ran: workers.map((worker) => worker.facts), form, corpus: values.corpus, jobTexts, inFlightJobs: inFlight * clients, clients, serverThreads, settings: JSON.parse(String(values.settings)) as object, startMs };
+  const facts = { part: 'end-to-end', label: values.label, devices, ran: workers.map((worker) => worker.facts), form, corpus: values.corpus, jobTexts, inFlightJobs: inFlight * clients, clients, serverArgs, settings: JSON.parse(String(values.settings)) as object, startMs };
   const snapshot = async () => ({
     atMs: performance.now(), clients: await Promise.all(children.map(ask)), metrics: await Promise.all(workers.map(metricsOf)),
     server: processCpuMs(server.pid), ...(await serverFigures(server)), claimers: workers.map((worker) => processCpuMs(worker.process.pid!)), executors: workers.map((worker) => processCpuMs(worker.executorPid)),
