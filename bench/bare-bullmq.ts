@@ -16,7 +16,8 @@ import { Queue, Worker, type Job } from 'bullmq';
 import { openConnection } from '@shoal/queue';
 import { tuning } from '@shoal/queue/server';
 import { startTestServer } from '@shoal/queue/testing';
-import { percentile, processCpuMs } from './rig.ts';
+import { processCpuMs } from './processes.ts';
+import { percentile } from './rig.ts';
 import { randomFrom } from './ragged-corpus.ts';
 
 const { values: args } = parseArgs({

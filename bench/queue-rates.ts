@@ -14,7 +14,8 @@ import { availableParallelism, cpus } from 'node:os';
 import { createHistogram, type RecordableHistogram } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
-import { FIXED_DEVICE, Load, childrenOf, openRig, residentMegabytes, type Ended, type Rig } from './rig.ts';
+import { childrenOf, residentMegabytes } from './processes.ts';
+import { FIXED_DEVICE, Load, openRig, type Ended, type Rig } from './rig.ts';
 
 const { values: args } = parseArgs({
   options: {

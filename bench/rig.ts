@@ -4,7 +4,6 @@
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { cacheFolder, encodeTokens, fingerprintOf, mainQueue, openResult, type EmbedJobData } from '@shoal/core';
 import { pacedAxis } from '@shoal/core/sim';
@@ -13,6 +12,7 @@ import { JobProducer, ResultReader, type AddResult, type AdmissionLimits } from 
 import { tuning } from '@shoal/queue/server';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { openDelay } from './delay-process.ts';
+import { childrenOf, processCpuMs } from './processes.ts';
 import { randomFrom } from './ragged-corpus.ts';
 
 const MODEL = 'minilm';
@@ -79,19 +79,6 @@ export async function openRig(environment: Readonly<Record<string, string>>, { s
       await server.stop();
     },
   };
-}
-
-export function processCpuMs(pid: number): number {
-  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]!.split(' ');
-  return (Number(fields[11]) + Number(fields[12])) * 10;
-}
-
-export function residentMegabytes(pid: number): number {
-  return Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0) / 1_024;
-}
-
-export function childrenOf(pid: number): number[] {
-  return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number);
 }
 
 export interface Payload {

@@ -9,7 +9,6 @@
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
 import { availableParallelism, cpus } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -20,6 +19,7 @@ import { pacedAxis } from '@shoal/core/sim';
 import { openModel, openTokenizer } from '@shoal/models';
 import { JobProducer, ResultReader } from '@shoal/queue';
 import { startTestServer } from '@shoal/queue/testing';
+import { childrenOf, processCpuMs } from './processes.ts';
 import { raggedCorpus } from './ragged-corpus.ts';
 
 const { values: args } = parseArgs({
@@ -120,16 +120,6 @@ const cpuMs = (): number => {
   const { user, system } = process.cpuUsage();
   return (user + system) / 1000;
 };
-
-/** CPU time of a process and its living children, ms (Linux). */
-function processCpuMs(pid: number): number {
-  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]!.split(' ');
-  return (Number(fields[11]) + Number(fields[12])) * 10;
-}
-
-function childrenOf(pid: number): number[] {
-  return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number);
-}
 
 async function ask(child: ChildProcess): Promise<{ texts: number; cpuMs: number }> {
   child.send('snapshot');

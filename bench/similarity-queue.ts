@@ -22,7 +22,7 @@ import type { Ranking } from '@shoal/core';
 import { startTestServer } from '@shoal/queue/testing';
 import { CudaEngine, createCollection, hitsOf, kernelsOn, openCollectionRows, openCuda, openKernels, type Kernels, type RowBlock } from '@shoal/similarity';
 import { randomFrom } from './ragged-corpus.ts';
-import { childrenOf, processCpuMs } from './rig.ts';
+import { childrenOf, processCpuMs } from './processes.ts';
 
 const { values: args } = parseArgs({
   options: {

@@ -2,8 +2,8 @@
 // What a worker's end was is remembered: killed by us, or left by itself.
 
 import { fork, type ChildProcess } from 'node:child_process';
-import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
+import { childrenOf } from '../processes.ts';
 
 export interface FleetOptions {
   readonly redisUrl: string;
@@ -70,13 +70,5 @@ export class SupervisedFleet {
       setTimeout(() => (this.isStopping ? undefined : void this.launch(index)), RESTART_MS);
     });
     return new Promise((resolve) => child.on('message', (message: { readonly kind: string }) => (message.kind === 'ready' ? resolve() : undefined)));
-  }
-}
-
-function childrenOf(pid: number): number[] {
-  try {
-    return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number);
-  } catch {
-    return [];
   }
 }

@@ -22,6 +22,7 @@ import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/mo
 import { JobProducer, ResultReader } from '@shoal/queue';
 import { tuning } from '@shoal/queue/server';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { childrenOf, processCpuMs } from '../processes.ts';
 import { raggedCorpus } from '../ragged-corpus.ts';
 import { MAX_TOKENS, cacheDir, device, isSmall, median, round, row, scratch, usedMebibytes, widthOf } from './kit.ts';
 
@@ -229,16 +230,6 @@ async function metricsOf(worker: StartedWorker): Promise<Readonly<Record<string,
   };
 }
 
-/** CPU time of a process, ms (Linux); 0 when it is gone. */
-function processCpuMs(pid: number): number {
-  try {
-    const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]!.split(' ');
-    return (Number(fields[11]) + Number(fields[12])) * 10;
-  } catch {
-    return 0;
-  }
-}
-
 interface ServerFigures {
   /** CPU of the one thread that runs commands. */
   readonly mainThreadMs: number;
@@ -259,10 +250,6 @@ async function serverFigures(server: TestServer): Promise<ServerFigures> {
 function slowest(before: ServerFigures['commands'], after: ServerFigures['commands'], jobs: number): Readonly<Record<string, number>> {
   const spent = Object.entries(after).map(([name, micros]) => [name, round((micros - (before[name] ?? 0)) / jobs)] as const);
   return Object.fromEntries(spent.toSorted(([, a], [, b]) => b - a).slice(0, 10));
-}
-
-function childrenOf(pid: number): number[] {
-  return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number);
 }
 
 async function main(): Promise<void> {

@@ -14,6 +14,7 @@ import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/mo
 import { parseMetrics } from '@shoal/ops/testing';
 import { openConnection, type Redis } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { childrenOf } from './testing/worker-bench.ts';
 
 const PREFIX = '{shoal}';
 const keys = keySpace(PREFIX);
@@ -275,7 +276,7 @@ describe('whatever dies, one result is visible', () => {
     await redis.set('probe', written!); // what the second worker wrote, to compare with after the first one went on
     await redis.del(value.key);
     frozen.kill('SIGCONT');
-    for (const pid of await childrenOf(frozen.pid!)) process.kill(pid, 'SIGCONT');
+    for (const pid of childrenOf(frozen.pid!)) process.kill(pid, 'SIGCONT');
     await stopWorker(frozen);
     expect(await redis.exists(value.key), 'the late commit must be refused').toBe(0);
     expect(await redis.get(keys.lock(queue.name, 'stopped'))).not.toBe(token);
@@ -295,7 +296,7 @@ describe('whatever dies, one result is visible', () => {
 
   test('SIGKILL of the worker takes its executor with it', async () => {
     const worker = await startWorker();
-    const [executor] = await childrenOf(worker.pid!);
+    const [executor] = childrenOf(worker.pid!);
     worker.kill('SIGKILL');
     await until('the executor is gone', async () => (isAlive(executor!) ? undefined : true), 5_000);
   });
@@ -310,14 +311,9 @@ async function freePort(): Promise<number> {
   return typeof address === 'object' && address !== null ? address.port : 0;
 }
 
-async function childrenOf(pid: number): Promise<number[]> {
-  const { readFile } = await import('node:fs/promises');
-  return (await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8')).trim().split(' ').filter(Boolean).map(Number);
-}
-
 async function stoppedChildOf(pid: number): Promise<boolean> {
   const { readFile } = await import('node:fs/promises');
-  for (const child of await childrenOf(pid)) if (/^State:\s+T/m.test(await readFile(`/proc/${child}/status`, 'utf8'))) return true;
+  for (const child of childrenOf(pid)) if (/^State:\s+T/m.test(await readFile(`/proc/${child}/status`, 'utf8'))) return true;
   return false;
 }
 

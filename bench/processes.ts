@@ -1,0 +1,27 @@
+// What /proc tells of a process that a bench started. Linux only.
+
+import { readFileSync } from 'node:fs';
+
+/** ms of CPU so far, user and system, without its children; 0 when it is gone. */
+export function processCpuMs(pid: number): number {
+  const fields = told(pid, 'stat').split(') ')[1]?.split(' ');
+  return fields === undefined ? 0 : (Number(fields[11]) + Number(fields[12])) * 10;
+}
+
+/** MiB of memory that it occupies; 0 when it is gone. */
+export function residentMegabytes(pid: number): number {
+  return Number(/VmRSS:\s+(\d+)/.exec(told(pid, 'status'))?.[1] ?? 0) / 1_024;
+}
+
+/** Process ids; none when it is gone. */
+export function childrenOf(pid: number): number[] {
+  return told(pid, `task/${pid}/children`).trim().split(' ').filter(Boolean).map(Number);
+}
+
+function told(pid: number, file: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/${file}`, 'utf8');
+  } catch {
+    return '';
+  }
+}
