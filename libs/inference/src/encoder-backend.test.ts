@@ -5,7 +5,6 @@ import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, test } from 'vitest';
 import type { Slot } from '@shoal/core';
 import { describeInferenceBackend } from '@shoal/core/testing';
@@ -13,13 +12,12 @@ import { openGraph, openModel, readEncoder, writeTinyModel, type StoredModel } f
 import { ENCODER_LIBRARIES, nativeEncoderProblem } from './encoder-addon.ts';
 import { EncoderBackend, type EncoderBackendOptions } from './encoder-backend.ts';
 import { OrtBackend } from './ort-backend.ts';
+import { buildReferenceEncoder } from './testing.ts';
 
 const cacheDir = mkdtempSync(join(tmpdir(), 'shoal-encoder-'));
 afterAll(() => rmSync(cacheDir, { recursive: true, force: true }));
 
-const built = ['addon', 'reference'].map((part) => spawnSync('sh', [fileURLToPath(new URL('../../../native/encoder/build.sh', import.meta.url)), part], { encoding: 'utf8' }));
-const hasCompiler = built.every(({ status }) => status === 0);
-if (!hasCompiler) console.warn(`the native encoder is not tested: ${built.map(({ stderr }) => stderr.trim()).join(' ')}`);
+const hasCompiler = buildReferenceEncoder('the native encoder');
 
 async function open(model: StoredModel, options: Partial<EncoderBackendOptions> = {}): Promise<EncoderBackend> {
   return EncoderBackend.open({ model: await readEncoder(model), library: ENCODER_LIBRARIES.reference, precision: 'fp32', device: 'cpu:reference', slotRows: 64, slotTokens: 1024, ...options });

@@ -1,15 +1,14 @@
 // Which encoder a GPU's worker ends up with, and what it says on the way. The reference library stands in for the one for CUDA: it
 // has the same interface, and a canary that passes it passes what lies between.
 
-import { spawnSync } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { systemClock } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
 import { ENCODER_LIBRARIES, EncoderBackend } from '@shoal/inference';
+import { buildReferenceEncoder } from '@shoal/inference/testing';
 import { openModel, openTokenizer } from '@shoal/models';
 import { openDeviceBudget } from './device-budget.ts';
 import type { DeviceOptions } from './open-device.ts';
@@ -21,9 +20,7 @@ beforeAll(async () => {
 });
 afterAll(() => rm(cacheDir, { recursive: true, force: true }));
 
-const built = ['addon', 'reference'].map((part) => spawnSync('sh', [fileURLToPath(new URL('../../../native/encoder/build.sh', import.meta.url)), part], { encoding: 'utf8' }));
-const hasCompiler = built.every(({ status }) => status === 0);
-if (!hasCompiler) console.warn(`the native encoder is not opened: ${built.map(({ stderr }) => stderr.trim()).join(' ')}`);
+const hasCompiler = buildReferenceEncoder('opening the native encoder');
 
 const REFERENCE = { device: 'cuda:0', library: ENCODER_LIBRARIES.reference };
 const MISSING = { device: 'cuda:0', library: '/nowhere/libshoal_encoder.so' };

@@ -1,15 +1,14 @@
 // `shoal tune` of the native encoder, by the reference library in the place of the one for CUDA; and that a worker that starts
 // afterwards takes what was found.
 
-import { spawnSync } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { systemClock, type RunResult } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
 import { ENCODER_LIBRARIES, EncoderBackend, type EncoderBackendOptions } from '@shoal/inference';
+import { buildReferenceEncoder } from '@shoal/inference/testing';
 import { openModel, openTokenizer, readEncoder } from '@shoal/models';
 import { openDeviceBudget } from './device-budget.ts';
 import { nativeEncoder } from './open-native-encoder.ts';
@@ -22,9 +21,7 @@ beforeAll(async () => {
 });
 afterAll(() => rm(cacheDir, { recursive: true, force: true }));
 
-const built = ['addon', 'reference'].map((part) => spawnSync('sh', [fileURLToPath(new URL('../../../native/encoder/build.sh', import.meta.url)), part], { encoding: 'utf8' }));
-const hasCompiler = built.every(({ status }) => status === 0);
-if (!hasCompiler) console.warn(`tuning the native encoder is not tested: ${built.map(({ stderr }) => stderr.trim()).join(' ')}`);
+const hasCompiler = buildReferenceEncoder('tuning the native encoder');
 
 const CARD = { device: 'cuda:0', deviceKind: 'NVIDIA H200', library: ENCODER_LIBRARIES.reference };
 
