@@ -459,10 +459,11 @@ export class Pipeline {
     const settled = (async () => {
       if (settlement.kind === 'fail' && settlement.failure.code !== 'CANCELLED') log.warn({ jobId: claim.jobId, code: settlement.failure.code, reason: settlement.failure.message }, 'job failed');
       faults.reach('before-complete');
-      const result = await source.settle(claim, settlement);
+      const result = await source.settle(claim, settlement, announcement);
       faults.reach('after-complete');
       this.metrics.jobSettled(toSettledJob(settlement, result));
       if (result === 'lease-lost') log.warn({ jobId: claim.jobId, code: 'LEASE_LOST' }, 'job belongs to another worker by now');
+      else if (result === 'announced') faults.reach('after-announce');
       else if (announcement !== undefined) this.announcements.add(announcement);
     })()
       .catch((error: unknown) => this.reportFatal(error))

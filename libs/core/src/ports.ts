@@ -125,8 +125,11 @@ export type Settlement =
   /** Another worker may own it by now: leave it alone. */
   | { readonly kind: 'abandon' };
 
-/** `settled`: the queue took the ending. `lease-lost`: it belongs to somebody else by now and nothing was changed. */
-export type SettleResult = 'settled' | 'lease-lost';
+/**
+ * `settled`: the queue took the ending. `announced`: it did, and what follows is done. `lease-lost`: the job belongs to somebody else
+ * by now and nothing was changed.
+ */
+export type SettleResult = 'settled' | 'announced' | 'lease-lost';
 
 /** Where jobs are claimed from: one lane of one model. */
 export interface JobSource {
@@ -136,8 +139,11 @@ export interface JobSource {
   claim(limit: number): Promise<readonly RawClaim[]>;
   /** Of the jobs that are next in line, up to `limit` interactive ones; none when another is next. Does not wait. */
   claimUrgent(limit: number): Promise<readonly RawClaim[]>;
-  /** Gives a claim its ending. Faults of the server are retried inside until the lease is lost. */
-  settle(claim: RawClaim, settlement: Settlement): Promise<SettleResult>;
+  /**
+   * Gives a claim its ending. Faults of the server are retried inside until the lease is lost. A source that can announces the job as
+   * part of it; else whoever asked does, afterwards.
+   */
+  settle(claim: RawClaim, settlement: Settlement, announcement?: Announcement): Promise<SettleResult>;
   /** Called for each claim whose lease could not be renewed. */
   onLeaseLost(listener: (jobId: string) => void): void;
   /** Called with jobs that somebody cancelled; not all of them need be held here. */

@@ -32,6 +32,9 @@ const MAX_STALLED_COUNT = 1_000_000_000;
 /** An idle worker looks by itself so often, should a marker ever be lost; also bounds how long a broken wait goes unnoticed. */
 const IDLE_LOOK_SECONDS = 2;
 
+/** In place of a token. */
+const ONLY_WAITING = 'waits';
+
 export class BatchWorker extends Worker {
   private readonly tokenPrefix: string;
   private readonly place: Pick<BatchWorkerOptions, 'connection' | 'prefix' | 'queue'>;
@@ -55,14 +58,14 @@ export class BatchWorker extends Worker {
     this.place = options;
   }
 
-  /** Waits for a job; undefined when none came in a while. */
-  takeNext(): Promise<TakenJob | undefined> {
-    return this.take(true);
+  /** Resolves when a job may be there, or after a while. Takes none: whoever waits for a sign takes as many as there are. */
+  async untilSign(): Promise<void> {
+    await this.getNextJob(ONLY_WAITING, { block: true });
   }
 
   /** As many calls in flight at once, written to the socket back to back: one round trip. One outcome per call. */
   takeNow(count: number): Promise<TakenJob | undefined>[] {
-    return Array.from({ length: count }, () => this.take(false));
+    return Array.from({ length: count }, () => this.take());
   }
 
   /** A claim by its token, whoever made it: back to the front of the queue, without an attempt charged. */
@@ -75,7 +78,7 @@ export class BatchWorker extends Worker {
     this.blocking = await this.getBackend().blockingClient;
   }
 
-  /** Ends a `takeNext` that waits: it resolves without a job, unless the server has just given it one. */
+  /** Ends an `untilSign` that waits. */
   async interruptWait(): Promise<void> {
     // While it has no socket there is nothing to interrupt, and `disconnect` would only lose its retry timer.
     if (this.blocking?.status === 'ready') await this.getBackend().disconnectBlocking(false);
@@ -93,11 +96,16 @@ export class BatchWorker extends Worker {
     await closed;
   }
 
-  private async take(block: boolean): Promise<TakenJob | undefined> {
+  /** What BullMQ calls once its wait is over. */
+  protected override async moveToActive(token: string, name?: string): ReturnType<Worker['moveToActive']> {
+    return token === ONLY_WAITING ? (undefined as unknown as Job) : super.moveToActive(token, name);
+  }
+
+  private async take(): Promise<TakenJob | undefined> {
     const token = `${this.tokenPrefix}~${this.id}:${this.tokens++}`;
     try {
       // Typed as Job by BullMQ, undefined when there is none.
-      const job: Job | undefined = await this.getNextJob(token, { block });
+      const job: Job | undefined = await this.getNextJob(token, { block: false });
       if (job === undefined) return undefined;
       return { job: isWhole(job) ? job : await this.readDamaged(job.id ?? '', token), token };
     } catch (error) {

@@ -6,7 +6,7 @@
 // out after that moment goes back unspent.
 
 import { randomUUID } from 'node:crypto';
-import { invariant, noFaults, type FaultPoints, type JobSource, type Logger, type RawClaim, type SettleResult, type Settlement } from '@shoal/core';
+import { invariant, noFaults, type Announcement, type FaultPoints, type JobSource, type Logger, type RawClaim, type SettleResult, type Settlement } from '@shoal/core';
 import { BatchWorker, type TakenJob } from './batch-worker.ts';
 import { limitEvents } from './bullmq-internals.ts';
 import { CancelListener } from './cancel.ts';
@@ -19,6 +19,7 @@ import { HandOvers, endingOf, handOverOf } from './hand-over.ts';
 import { JobEndings } from './job-endings.ts';
 import { keepLocks } from './keep-locks.ts';
 import { Leases } from './leases.ts';
+import { PromptAnnouncer } from './prompt-announcer.ts';
 import { Quarantine } from './quarantine.ts';
 import { checkServer, type ServerFacts } from './server-check.ts';
 import { within } from './within.ts';
@@ -159,7 +160,7 @@ export class BullJobSource implements JobSource {
     }
   }
 
-  async settle(claim: RawClaim, settlement: Settlement): Promise<SettleResult> {
+  async settle(claim: RawClaim, settlement: Settlement, announcement?: Announcement): Promise<SettleResult> {
     const { jobId, token } = claim;
     if (settlement.kind === 'abandon') {
       this.forget(jobId, token);
@@ -167,7 +168,7 @@ export class BullJobSource implements JobSource {
     }
     const taken = this.claimed.get(token);
     if (this.parts === undefined || taken === undefined || !this.leases.beginSettling(jobId, token)) return 'lease-lost';
-    const result = await this.parts.endings.settle(taken, settlement);
+    const result = await this.parts.endings.settle(taken, settlement, announcement);
     if (settlement.kind === 'fail' && settlement.failure.code === 'CANCELLED') void this.parts.cancels.forget(jobId);
     this.forget(jobId, token);
     return result;
@@ -223,7 +224,8 @@ export class BullJobSource implements JobSource {
 
   private assemble(connection: Redis, worker: BatchWorker): Parts {
     const { redisUrl, prefix, queue, leaseMs, log } = this.options;
-    const endings = new JobEndings({ connection, prefix, queue, log, handOvers: this.handOvers, quarantine: this.quarantine, signal: this.end.signal });
+    const announcer = new PromptAnnouncer({ connection, prefix, queue, signal: this.end.signal, log });
+    const endings = new JobEndings({ connection, prefix, queue, log, announcer, handOvers: this.handOvers, quarantine: this.quarantine, signal: this.end.signal });
     const cancels = new CancelListener({
       redisUrl, prefix, connection, log,
       lane: queue,
@@ -232,7 +234,7 @@ export class BullJobSource implements JobSource {
       onCancelled: (jobIds) => this.cancelListeners.forEach((listener) => listener(jobIds)),
     });
     const bursts = new ClaimBursts({
-      takeNext: () => worker.takeNext(),
+      untilSign: () => worker.untilSign(),
       takeNow: (count) => worker.takeNow(count),
       order: () => this.order(connection),
       onTaken: (taken) => this.hold(taken),

@@ -1,5 +1,6 @@
-// How jobs are taken: wait for one, then ask for more in bursts of parallel calls, as many as are known to wait. Takes and
-// nothing else; whose the jobs are and how they end is bull-job-source.ts.
+// How jobs are taken: in bursts of parallel calls, one round trip each, as many calls as jobs are known to wait or will have come
+// by then. Only where nothing is known does it wait for a sign first. Takes and nothing else; whose the jobs are and how they end
+// is bull-job-source.ts.
 //
 // Once the signal says that claiming has ended, nothing is waited for any more. A call that is under way may still bring a
 // job: it goes to `onLate`, which hands it back unspent.
@@ -11,8 +12,8 @@ import type { TakenJob } from './batch-worker.ts';
 import type { Line } from './fair-order.ts';
 
 export interface ClaimBurstsOptions {
-  /** Waits for a job; undefined when none came in a while. */
-  readonly takeNext: () => Promise<TakenJob | undefined>;
+  /** Resolves when a job may be there, or after a while. */
+  readonly untilSign: () => Promise<void>;
   /** So many calls at once, in one round trip. */
   readonly takeNow: (count: number) => Promise<TakenJob | undefined>[];
   /** Gives waiting jobs their place in line and tells how many wait; undefined when that is not known. Travels before the calls that follow it. */
@@ -33,7 +34,7 @@ const BURST_GROWTH = 4;
 const FIRST_RETRY_MS = 100;
 const LAST_RETRY_MS = 2_000;
 /**
- * Looks that come back at once without a job: one is a marker that was left over, and the next look waits; when they go on, the
+ * Signs that come at once and bring no job: one was left over, and the next look waits; when they go on, the
  * queue is paused or limited, and they come ever later up to this. (20 ms at once cost a lone text 20 of its 22 ms; 2026-11.)
  */
 const EMPTY_LOOK_MS = 20;
@@ -44,6 +45,10 @@ export class ClaimBursts {
   private mayHaveMore = true;
   /** Jobs that waited, by the last look; others may have taken them. */
   private known = 0;
+  /** Jobs that came between two bursts, the last time and the time before. */
+  private arrivals: readonly [last: number, before: number] = [0, 0];
+  /** Of the last burst. */
+  private roundTripMs = 0;
   private faults = 0;
   private emptyLooks = 0;
 
@@ -53,12 +58,13 @@ export class ClaimBursts {
 
   /** At least one and at most `limit` jobs; none once claiming has ended. One call at a time. */
   async claim(limit: number): Promise<TakenJob[]> {
-    const jobs: TakenJob[] = [];
-    while (jobs.length === 0 && !this.options.signal.aborted) {
-      if (!this.mayHaveMore) jobs.push(...(await this.waitForOne()));
-      if (jobs.length > 0 || this.mayHaveMore) jobs.push(...(await this.takeBursts(limit - jobs.length)));
+    while (!this.options.signal.aborted) {
+      const waitedMs = this.mayHaveMore ? undefined : await this.waitForSign();
+      const jobs = await this.takeBursts(limit);
+      if (jobs.length > 0) return jobs;
+      if (waitedMs !== undefined) await this.restAfterEmptyLook(waitedMs);
     }
-    return jobs;
+    return [];
   }
 
   /** At most `limit` jobs that can be had at once, or none. One call at a time, counted with `claim`. */
@@ -78,30 +84,51 @@ export class ClaimBursts {
     await Promise.all(this.late);
   }
 
-  private async waitForOne(): Promise<TakenJob[]> {
+  /** How long that took, ms. */
+  private async waitForSign(): Promise<number> {
     const askedMs = performance.now();
-    const jobs = await this.collect([this.options.takeNext()]);
-    const cameAtOnce = jobs.length === 0 && performance.now() - askedMs < EMPTY_LOOK_MS;
-    this.emptyLooks = cameAtOnce ? this.emptyLooks + 1 : 0;
+    try {
+      await unlessAborted(this.options.signal, this.options.untilSign());
+    } catch (error) {
+      this.report(error);
+      await this.restAfterFault();
+    }
+    return performance.now() - askedMs;
+  }
+
+  private async restAfterEmptyLook(waitedMs: number): Promise<void> {
+    this.emptyLooks = waitedMs < EMPTY_LOOK_MS + this.roundTripMs ? this.emptyLooks + 1 : 0;
     if (this.emptyLooks > 1) await this.pause(Math.min(EMPTY_LOOK_MS, 2 ** (this.emptyLooks - 2)));
+  }
+
+  /** Jobs are handed over at once, unless another round trip is sure to bring more than there are already. */
+  private async takeBursts(limit: number): Promise<TakenJob[]> {
+    const jobs: TakenJob[] = [];
+    do jobs.push(...(await this.takeBurst(limit - jobs.length)));
+    while (this.mayHaveMore && this.known > jobs.length && jobs.length < limit && !this.options.signal.aborted);
     return jobs;
   }
 
-  private async takeBursts(limit: number): Promise<TakenJob[]> {
-    const jobs: TakenJob[] = [];
-    while (jobs.length < limit && !this.options.signal.aborted) {
-      const size = Math.max(FIRST_BURST, this.known);
-      const wanted = Math.min(size, limit - jobs.length);
-      const ordering = this.options.order();
-      const got = await this.collect(this.options.takeNow(wanted));
-      jobs.push(...got);
-      const line = await unlessAborted(this.options.signal, ordering);
-      await unlessAborted(this.options.signal, this.orderRest(line));
-      this.known = line === undefined ? size * BURST_GROWTH : restOf(line, got.length);
-      this.mayHaveMore = got.length === wanted && this.known > 0;
-      if (!this.mayHaveMore) break;
-    }
-    return jobs;
+  private async takeBurst(limit: number): Promise<TakenJob[]> {
+    const sentMs = performance.now();
+    const size = Math.max(FIRST_BURST, this.known + this.arriving());
+    const wanted = Math.min(size, limit);
+    const ordering = this.options.order();
+    const got = await this.collect(this.options.takeNow(wanted));
+    const line = await unlessAborted(this.options.signal, ordering);
+    await unlessAborted(this.options.signal, this.orderRest(line));
+    this.roundTripMs = performance.now() - sentMs;
+    if (line !== undefined) this.arrivals = [Math.max(0, line.placed + line.unplaced - this.known), this.arrivals[0]];
+    if (got.length > 0) this.emptyLooks = 0;
+    const rest = line === undefined ? size * BURST_GROWTH : restOf(line, got.length);
+    this.known = got.length === wanted ? rest : 0;
+    this.mayHaveMore = this.known > 0 || (got.length > 0 && this.arriving() > 0);
+    return got;
+  }
+
+  /** So many jobs come, as it seems, while a burst is under way: the smaller count, because what one producer adds at once comes once. */
+  private arriving(): number {
+    return Math.min(...this.arrivals);
   }
 
   /** Jobs without a place would be taken before all others: no further burst while there are some. */
@@ -126,7 +153,7 @@ export class ClaimBursts {
     const faults = outcomes.flatMap((outcome): unknown[] => (outcome.status === 'rejected' ? [outcome.reason] : []));
     for (const fault of faults) this.report(fault);
     if (faults.every(isCorruptJob)) this.faults = 0;
-    else if (jobs.length === 0) await this.pause(Math.min(FIRST_RETRY_MS * 2 ** Math.min(this.faults++, 10), LAST_RETRY_MS));
+    else if (jobs.length === 0) await this.restAfterFault();
     return jobs;
   }
 
@@ -136,6 +163,10 @@ export class ClaimBursts {
       .catch((error: unknown) => this.report(error))
       .finally(() => this.late.delete(handedBack));
     this.late.add(handedBack);
+  }
+
+  private async restAfterFault(): Promise<void> {
+    await this.pause(Math.min(FIRST_RETRY_MS * 2 ** Math.min(this.faults++, 10), LAST_RETRY_MS));
   }
 
   private async pause(ms: number): Promise<void> {

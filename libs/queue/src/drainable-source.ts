@@ -1,7 +1,7 @@
 // A JobSource whose claiming somebody else may pause: `shoal fleet drain`. A drained worker stays up, renews its leases and
 // finishes what it has; it claims nothing until it is resumed. What the inner source brings after that goes back unspent.
 
-import type { JobSource, RawClaim, SettleResult, Settlement } from '@shoal/core';
+import type { Announcement, JobSource, RawClaim, SettleResult, Settlement } from '@shoal/core';
 
 export class DrainableSource implements JobSource {
   private readonly inner: JobSource;
@@ -43,8 +43,8 @@ export class DrainableSource implements JobSource {
     return this.isPaused ? [] : this.inner.claimUrgent(limit);
   }
 
-  settle(claim: RawClaim, settlement: Settlement): Promise<SettleResult> {
-    return this.inner.settle(claim, settlement);
+  settle(claim: RawClaim, settlement: Settlement, announcement?: Announcement): Promise<SettleResult> {
+    return this.inner.settle(claim, settlement, announcement);
   }
 
   onLeaseLost(listener: (jobId: string) => void): void {

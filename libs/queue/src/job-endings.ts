@@ -4,12 +4,13 @@
 
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { failedReason, keySpace, unreachable, type Failure, type Logger, type SettleResult, type Settlement } from '@shoal/core';
+import { failedReason, keySpace, unreachable, type Announcement, type Failure, type Logger, type SettleResult, type Settlement } from '@shoal/core';
 import { UnrecoverableError, type Job } from 'bullmq';
 import type { TakenJob } from './batch-worker.ts';
 import { isLockLost, wakeIdleWorker } from './bullmq-internals.ts';
 import { isPassingFault, type Redis } from './connection.ts';
 import { readMark, type HandOvers } from './hand-over.ts';
+import type { PromptAnnouncer } from './prompt-announcer.ts';
 import type { Quarantine } from './quarantine.ts';
 
 export type Ending = Exclude<Settlement, { kind: 'abandon' }>;
@@ -18,6 +19,7 @@ export interface JobEndingsOptions {
   readonly connection: Redis;
   readonly prefix: string;
   readonly queue: string;
+  readonly announcer: PromptAnnouncer;
   /** The way to the CPU lane; left out, there is none, and what would go there fails. */
   readonly handOvers?: HandOvers | undefined;
   /** Left out: what would go there only fails. */
@@ -40,7 +42,15 @@ export class JobEndings {
     setMaxListeners(0, options.signal); // one for each ending that waits between two tries
   }
 
-  async settle(taken: TakenJob, ending: Ending): Promise<SettleResult> {
+  /** The announcement is only given a try, behind the first attempt. */
+  async settle(taken: TakenJob, ending: Ending, announcement?: Announcement): Promise<SettleResult> {
+    const isOneCommand = ending.kind === 'complete' || ending.kind === 'fail';
+    const announced = announcement !== undefined && isOneCommand ? this.options.announcer.announceBehind(announcement) : undefined;
+    const result = await this.end(taken, ending);
+    return result === 'settled' && (await announced) === true ? 'announced' : result;
+  }
+
+  private async end(taken: TakenJob, ending: Ending): Promise<SettleResult> {
     const { signal, log } = this.options;
     let oddFaults = 0;
     for (let attempt = 0; !signal.aborted; attempt++) {

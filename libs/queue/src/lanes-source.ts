@@ -6,7 +6,7 @@
 // What such a question brings when nobody claims any more, or after the gate has closed, goes back unspent: another worker
 // may take it at once.
 
-import { invariant, type JobSource, type Lane, type RawClaim, type SettleResult, type Settlement } from '@shoal/core';
+import { invariant, type Announcement, type JobSource, type Lane, type RawClaim, type SettleResult, type Settlement } from '@shoal/core';
 
 /** A source that can also be asked without waiting. */
 export interface LaneSource extends JobSource {
@@ -79,8 +79,8 @@ export class LanesSource implements JobSource {
     return turn;
   }
 
-  async settle(claim: RawClaim, settlement: Settlement): Promise<SettleResult> {
-    return this.laneOf(claim).source.settle(claim, settlement);
+  async settle(claim: RawClaim, settlement: Settlement, announcement?: Announcement): Promise<SettleResult> {
+    return this.laneOf(claim).source.settle(claim, settlement, announcement);
   }
 
   onLeaseLost(listener: (jobId: string) => void): void {
