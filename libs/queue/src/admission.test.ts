@@ -67,6 +67,34 @@ describe('admission', () => {
     expect((await load()).rows).toBe(90);
   });
 
+  test('while room is ample the reservation is made without being asked for first: after an answer, for little, until half is used', async () => {
+    const roomy = door({ maxQueuedRows: 10_000 });
+    expect(roomy.admitMeanwhile(rooms('a', 1))).toBeUndefined(); // nothing is known yet
+    await roomy.admit(rooms('b', 1));
+    await roomy.admitMeanwhile(rooms('a', 10));
+    expect((await load()).rows).toBe(110);
+    expect(roomy.admitMeanwhile(rooms('c', 11))).toBeUndefined(); // more than a hundredth
+    expect(roomy.admitMeanwhile(rooms('d', 1, { tenant: 'unknown' }))).toBeUndefined();
+    await door({ maxQueuedRows: 10_000 }, 'other').admit(rooms('e', 489));
+    await roomy.admitMeanwhile(rooms('f', 1)); // which says so
+    expect(roomy.admitMeanwhile(rooms('g', 1))).toBeUndefined();
+    expect((await load()).rows).toBe(5_010);
+  });
+
+  test('no room is ample beside somebody who stands in line, nor for a tenant whose share is half used', async () => {
+    const limits = { maxQueuedRows: 1_000, maxTenantShare: 0.4 };
+    const roomy = door(limits);
+    await roomy.admit(rooms('a', 20, { tenant: 'A' }));
+    await roomy.admit(rooms('b', 1, { tenant: 'B' }));
+    await roomy.admit(rooms('a', 20, { tenant: 'A' })); // known, and half of its share
+    expect(roomy.admitMeanwhile(rooms('c', 1, { tenant: 'A' }))).toBeUndefined();
+    await roomy.admit(rooms('b', 1, { tenant: 'B' }));
+    expect(roomy.admitMeanwhile(rooms('d', 1, { tenant: 'B' }))).toBeDefined();
+    await connection.zadd(keySpace(prefix).door(QUEUE), 1, `somebody 10 10 ${Date.now() + 60_000}`);
+    await roomy.admit(rooms('e', 1, { tenant: 'B', class: 'interactive' }));
+    expect(roomy.admitMeanwhile(rooms('f', 1, { tenant: 'B' }))).toBeUndefined();
+  });
+
   test('lets in as many as there is room for, and says why no more', async () => {
     const answer = await door({ maxQueuedRows: 100 }).admit(rooms('a', 20));
     expect(answer.admitted).toBe(9); // a tenth is for interactive jobs

@@ -8,8 +8,11 @@
 //
 // Who waits for room stands in line at the door: it was told when its turn will be, and nobody who comes later passes it.
 // A tenth of the room is kept for interactive jobs, which pass the door while there is any.
+//
+// While room is ample (ample-room.ts) nobody asks first: the reservation travels with the jobs.
 
 import { DEFAULT_PREFIX, ShoalError, invariant, keySpace, type EmbedJob, type OutputDtype } from '@shoal/core';
+import { AmpleRoom } from './ample-room.ts';
 import type { Redis } from './connection.ts';
 import { runScript, script } from './payload/script.ts';
 
@@ -44,6 +47,8 @@ const MOST_MEMORY_SHARE = 0.75;
 const MACHINE_SHARE = 0.5;
 /** INFO takes the server about 50 µs, so it is not asked with every job. */
 const MEMORY_READ_MS = 500;
+/** Where room is ample an older reading will do, while a new one is under way. */
+const MEMORY_KNOWN_MS = 5_000;
 const INTERACTIVE_RESERVE = 0.1;
 /** Of a job's hash, list entries and events, beside data, input and result (measured 0.9 KB a waiting job, 2026-11). */
 const JOB_BYTES = 1_024;
@@ -88,7 +93,7 @@ end
 
 // KEYS also [4] the line at the door. ARGV: queue, caller, maxQueuedRows, maxQueuedBytes, maxTenantShare, interactive share kept, unknown
 // dims, 1 if limits do not hold, then for each job: id, tenant, i or b, rows, bytes, bytes of one result row's dimension,
-// dimensions or 0. Returns jobs admitted, ms to wait, why.
+// dimensions or 0. Returns jobs admitted, ms to wait, why, and thousandths of what is fullest: the queue, the server's share, one of these tenants (all, when somebody stands in line).
 const ADMIT = script(4, 'allow-oom', `
 local queue, caller = ARGV[1], ARGV[2]
 local mostRows, mostBytes, tenantShare, kept, isForced = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[8] == '1'
@@ -157,9 +162,9 @@ end
 local admitted, addedRows, addedBytes, wait, reason = 0, 0, 0, 0, ''
 for at = 9, #ARGV, 7 do
   local id, tenant, class, wanted, queued = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  local own = loadOf(tenant)
   if redis.call('HEXISTS', KEYS[1], id) == 0 then
     local owed = owedFor(at)
-    local own = loadOf(tenant)
     local share = class == 'i' and 1 or 1 - kept
     local overRows, overBytes = rows + addedRows + wanted - mostRows * share, bytes + addedBytes + queued + owed - mostBytes * share
     local overTenantRows, overTenantBytes = own.rows + own.addedRows + wanted - mostRows * tenantShare, own.bytes + own.addedBytes + queued + owed - mostBytes * tenantShare
@@ -196,7 +201,11 @@ if addedRows > 0 then
     end
   end
 end
-return { admitted, wait, reason }
+local full = #line > 0 and 1 or math.max((rows + addedRows) / mostRows, (bytes + addedBytes) / mostBytes)
+for _, own in pairs(tenants) do
+  full = math.max(full, (own.rows + own.addedRows) / (mostRows * tenantShare), (own.bytes + own.addedBytes) / (mostBytes * tenantShare))
+end
+return { admitted, wait, reason, math.ceil(1000 * math.min(full, 1)) }
 `);
 
 // ARGV: queue, 1 to release all of it or 0 for what is queued, then ids. A job of the same id that was added again meanwhile
@@ -252,11 +261,27 @@ export class Admission {
   private readonly options: AdmissionOptions;
   private readonly limits: AdmissionLimits;
   private memory: { readonly readMs: number; readonly limitBytes: number; readonly isFull: boolean } | undefined;
+  private memoryIsRead: Promise<unknown> | undefined;
+  private readonly ample = new AmpleRoom(() => performance.now());
 
   constructor(connection: Redis, options: AdmissionOptions) {
     this.connection = connection;
     this.options = options;
     this.limits = { ...DEFAULT_LIMITS, ...options.limits };
+  }
+
+  /**
+   * Where room is ample: reserves it for all of the jobs, and whoever calls may add them meanwhile. Undefined where it has to be asked
+   * for first.
+   */
+  admitMeanwhile(jobs: readonly WantedRoom[]): Promise<unknown> | undefined {
+    const { memory } = this;
+    const ageMs = memory === undefined ? Infinity : performance.now() - memory.readMs;
+    if (memory === undefined || memory.isFull || ageMs > MEMORY_KNOWN_MS || jobs.length > JOBS_PER_CALL) return undefined;
+    if (ageMs > MEMORY_READ_MS) this.memoryIsRead ??= this.askMemory().catch(() => undefined).finally(() => (this.memoryIsRead = undefined));
+    const { maxQueuedRows, maxQueuedBytes = memory.limitBytes } = this.limits;
+    const wanted = { tenants: jobs.map(({ job }) => job.tenant), share: Math.max(sum(jobs.map(({ job }) => job.rows)) / maxQueuedRows, sum(jobs.map(mostBytesOf)) / maxQueuedBytes) };
+    return this.ample.whileAmple(wanted, () => this.ask(jobs, memory.limitBytes, true));
   }
 
   /**
@@ -285,12 +310,18 @@ export class Admission {
     const [reply] = await runScript(this.connection, ADMIT, [[...keysOf(prefix, queue), keySpace(prefix).door(queue), ...head, ...jobs.flatMap(toArguments)]]);
     invariant(Array.isArray(reply), 'the admission script answers with a list');
     const [admitted, retryAfterMs, reason] = [Number(reply[0]), Number(reply[1]), String(reply[2])];
+    this.ample.learn(jobs.map(({ job }) => job.tenant), Number(reply[3]) / 1_000);
     return { admitted, refused: admitted === jobs.length ? undefined : { retryAfterMs, reason: reason as NonNullable<AdmissionAnswer['refused']>['reason'] } };
   }
 
   private async readMemory(): Promise<{ readonly limitBytes: number; readonly isFull: boolean }> {
     const nowMs = performance.now();
     if (this.memory?.isFull === false && nowMs - this.memory.readMs < MEMORY_READ_MS) return this.memory;
+    return this.askMemory();
+  }
+
+  private async askMemory(): Promise<{ readonly limitBytes: number; readonly isFull: boolean }> {
+    const nowMs = performance.now();
     const { usedBytes, maxBytes, machineBytes } = await readServerMemory(this.connection);
     const mayUse = maxBytes > 0 ? maxBytes : machineBytes * MACHINE_SHARE;
     this.memory = { readMs: nowMs, limitBytes: Math.floor(mayUse * BYTES_SHARE), isFull: usedBytes > mayUse * MOST_MEMORY_SHARE };
@@ -368,6 +399,15 @@ export function admissionRefused({ retryAfterMs, reason }: NonNullable<Admission
     line: 'others wait for room in the queue as well',
   }[reason];
   return new ShoalError('ADMISSION_REFUSED', `${why}; try again in ${(retryAfterMs / 1_000).toFixed(1)} s`, { retryAfterMs, reason });
+}
+
+/** Whatever the result will have: its dimensions may not be known yet. */
+function mostBytesOf({ job, inputBytes }: WantedRoom): number {
+  return inputBytes + JOB_BYTES + job.rows * BYTES_PER_DIM.f32 * (job.output.dimensions ?? UNKNOWN_DIMS);
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
 }
 
 function serverFull(): ShoalError<'QUEUE_FULL'> {

@@ -118,6 +118,8 @@ export class JobProducer {
    */
   async add(jobs: readonly NewJob[], { again = 'when-used-up', isKnown = false }: AddOptions = {}): Promise<AddResult[]> {
     const wanted = jobs.map(roomFor);
+    const admitting = this.admission.admitMeanwhile(wanted);
+    if (admitting !== undefined) return (await Promise.all([this.addAdmitted(jobs, again), translated(() => admitting)]))[0];
     const { admitted, refused } = await translated(() => this.admission.admit(wanted, isKnown));
     const added = await this.addAdmitted(jobs.slice(0, admitted), again);
     return refused === undefined ? added : [...added, ...jobs.slice(admitted).map(({ jobId }): AddResult => ({ jobId, outcome: 'refused', error: admissionRefused(refused) }))];
