@@ -24,8 +24,7 @@ export function fewRowsAtLeast(rows: number, width: number): number {
   return Math.floor((tokens <= 0.75 * power ? 0.75 * power : power) / width);
 }
 
-/** One shape of each width at its largest, for the warm-up. */
-export function largestShapes(maxTokens: number, rowsAt: (width: number) => number): { readonly rows: number; readonly width: number }[] {
-  const widths = new Set(Array.from({ length: Math.ceil(maxTokens / 8) }, (_, i) => fewWidth((i + 1) * 8)));
-  return [...widths].map((width) => ({ width, rows: fewRowsAtMost(rowsAt(width), width) }));
+/** All widths that occur, for the warm-up. */
+export function fewWidths(maxTokens: number): number[] {
+  return [...new Set(Array.from({ length: Math.ceil(maxTokens / 8) }, (_, i) => fewWidth((i + 1) * 8)))];
 }
