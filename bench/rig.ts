@@ -125,6 +125,9 @@ export interface LoadOptions {
   readonly isKeeping?: boolean;
 }
 
+/** Results that the SDK reads in one go. */
+const FETCHED_AT_ONCE = 32;
+
 /** One client: adds jobs and takes their results, each checked row by row. */
 export class Load {
   readonly ended: Ended[] = [];
@@ -135,8 +138,10 @@ export class Load {
   private readonly options: LoadOptions;
   private readonly open = new Map<string, { readonly payload: Payload; readonly dueMs: number }>();
   private arrived: string[] = [];
-  private fetching: Promise<void> | undefined;
-  private marking: Promise<void> = Promise.resolve();
+  private toMark: string[] = [];
+  private readonly fetching = new Set<string>();
+  private readonly work = new Set<Promise<void>>();
+  private isPumpDue = false;
   private made = 0;
   private heard = 0;
   private wake: () => void = () => undefined;
@@ -209,7 +214,7 @@ export class Load {
     while (this.open.size > 0) {
       const heardBefore = this.heard;
       await Promise.race([new Promise<void>((resolve) => (this.wake = resolve)), new Promise((resolve) => setTimeout(resolve, 2_000))]);
-      if (this.heard === heardBefore && this.fetching === undefined) await this.ask();
+      if (this.heard === heardBefore && this.fetching.size === 0) await this.ask();
     }
   }
 
@@ -220,37 +225,51 @@ export class Load {
   }
 
   async close(): Promise<void> {
-    await this.fetching;
-    await this.marking;
+    this.pump();
+    while (this.work.size > 0) await Promise.all(this.work);
     await Promise.all([this.producer.close(), this.reader.close()]);
   }
 
+  /** As the SDK does: what came in one turn of the event loop is fetched together, beside what is under way; results are marked taken in the next. */
   private fetch(): void {
-    if (this.options.isReading?.() === false) return;
-    this.fetching ??= this.fetchAll().finally(() => {
-      this.fetching = undefined;
-      if (this.arrived.length > 0) this.fetch();
+    if (this.isPumpDue || this.options.isReading?.() === false) return;
+    this.isPumpDue = true;
+    setImmediate(() => {
+      this.isPumpDue = false;
+      this.pump();
     });
   }
 
-  private async fetchAll(): Promise<void> {
-    while (this.arrived.length > 0) {
-      const jobIds = [...new Set(this.arrived.splice(0, 64))].filter((jobId) => this.open.has(jobId));
-      const bodies = await this.reader.peek(jobIds);
-      await this.marking; // as the SDK does: in the steady state in the round trip of the next look
-      this.marking = this.reader.markTaken(jobIds);
-      for (const [i, bytes] of bodies.entries()) {
-        const jobId = jobIds[i]!;
-        if (bytes === undefined) throw new Error(`${jobId} has no result`);
-        const { payload, dueMs } = this.open.get(jobId)!;
-        this.open.delete(jobId);
-        const ended = { jobId, ms: performance.now() - dueMs, rows: check(jobId, bytes, payload) };
-        this.heard++;
-        if (this.options.isKeeping !== false) this.ended.push(ended);
-        this.options.onEnded?.(ended);
-      }
-      this.wake();
+  private pump(): void {
+    const fresh = [...new Set(this.arrived.splice(0))].filter((jobId) => this.open.has(jobId) && !this.fetching.has(jobId));
+    for (let at = 0; at < fresh.length; at += FETCHED_AT_ONCE) this.track(this.fetchSome(fresh.slice(at, at + FETCHED_AT_ONCE)));
+    if (this.toMark.length > 0) this.track(this.reader.markTaken(this.toMark.splice(0)));
+  }
+
+  private track(work: Promise<void>): void {
+    const ended = work.finally(() => {
+      this.work.delete(ended);
+      if (this.toMark.length > 0) this.fetch();
+    });
+    this.work.add(ended);
+  }
+
+  private async fetchSome(jobIds: readonly string[]): Promise<void> {
+    for (const jobId of jobIds) this.fetching.add(jobId);
+    const bodies = await this.reader.peek(jobIds);
+    for (const [i, bytes] of bodies.entries()) {
+      const jobId = jobIds[i]!;
+      if (bytes === undefined) throw new Error(`${jobId} has no result`);
+      const { payload, dueMs } = this.open.get(jobId)!;
+      this.open.delete(jobId);
+      this.fetching.delete(jobId);
+      this.toMark.push(jobId);
+      const ended = { jobId, ms: performance.now() - dueMs, rows: check(jobId, bytes, payload) };
+      this.heard++;
+      if (this.options.isKeeping !== false) this.ended.push(ended);
+      this.options.onEnded?.(ended);
     }
+    this.wake();
   }
 }
 

@@ -402,8 +402,14 @@ export function admissionRefused({ retryAfterMs, reason }: NonNullable<Admission
 }
 
 /** Whatever the result will have: its dimensions may not be known yet. */
-function mostBytesOf({ job, inputBytes }: WantedRoom): number {
-  return inputBytes + JOB_BYTES + job.rows * BYTES_PER_DIM.f32 * (job.output.dimensions ?? UNKNOWN_DIMS);
+function mostBytesOf(wanted: WantedRoom): number {
+  const { rows, output } = wanted.job;
+  return queuedBytesOf(wanted) + rows * BYTES_PER_DIM.f32 * (output.dimensions ?? UNKNOWN_DIMS);
+}
+
+function queuedBytesOf({ job: { input }, inputBytes }: WantedRoom): number {
+  const inlineBytes = input.form === 'inline' ? sum(input.texts.map((text) => Buffer.byteLength(text))) : 0;
+  return inputBytes + inlineBytes + JOB_BYTES;
 }
 
 function sum(values: readonly number[]): number {
@@ -419,7 +425,7 @@ function keysOf(prefix: string | undefined, queue: string): [admitted: string, l
   return [keys.admitted(queue), keys.load(), keys.drain(queue)];
 }
 
-function toArguments({ job: { jobId, tenant, class: kind, rows, input, output }, inputBytes }: WantedRoom): (string | number)[] {
-  const inlineBytes = input.form === 'inline' ? input.texts.reduce((sum, text) => sum + Buffer.byteLength(text), 0) : 0;
-  return [jobId, tenant, kind === 'interactive' ? 'i' : 'b', rows, inputBytes + inlineBytes + JOB_BYTES, BYTES_PER_DIM[output.dtype], output.dimensions ?? 0];
+function toArguments(wanted: WantedRoom): (string | number)[] {
+  const { jobId, tenant, class: kind, rows, output } = wanted.job;
+  return [jobId, tenant, kind === 'interactive' ? 'i' : 'b', rows, queuedBytesOf(wanted), BYTES_PER_DIM[output.dtype], output.dimensions ?? 0];
 }

@@ -7,7 +7,7 @@ const asked = (share: number, ...tenants: string[]) => ({ tenants, share });
 
 test('room is ample for tenants of whom an answer said so, for a while', async () => {
   const ample = new AmpleRoom(() => nowMs);
-  const never = vi.fn(reserve);
+  const never = vi.fn<() => Promise<string>>(reserve);
   expect(ample.whileAmple(asked(0.001, 'a'), never)).toBeUndefined();
   ample.learn(['a', 'b'], 0.49);
   expect(await ample.whileAmple(asked(0.001, 'a', 'b'), reserve)).toBe('reserved');
