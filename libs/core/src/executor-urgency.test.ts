@@ -21,6 +21,10 @@ function learnedBudget(): BatchBudget {
   return { ...fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }), predictMs: ({ rows, width }) => 2 + rows * width * 0.1 };
 }
 
+function slowBudget(): BatchBudget {
+  return { ...fixedCostBudget(), predictMs: () => 100 };
+}
+
 /** Of a device whose runs take 10 ms, whatever is in them. */
 function fixedCostBudget(): BatchBudget {
   return { ...fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }), predictMs: () => 10 };
@@ -75,9 +79,9 @@ describe('interactive rows', () => {
   });
 
   test('gather no longer than the run that goes on, when that ends sooner than was foreseen', async () => {
-    const bench = setup({ newBudget: () => ({ ...fixedCostBudget(), predictMs: () => 1_000 }), backend: { slots: 6, runMs: () => 10 } });
+    const bench = setup({ newBudget: () => ({ ...fixedCostBudget(), predictMs: () => 25 }), backend: { slots: 6, runMs: () => 10 } });
     bench.run(['a', 'b', 'c', 'd'].map(fullBatch), false);
-    await bench.clock.advance(1);
+    await bench.clock.advance(3); // a runs, b is queued
     bench.run([question('q')], false);
     await bench.untilOutcomes(5);
     expect(bench.backend.runs.map(({ isUrgent }) => isUrgent)).toEqual([false, false, true, false, false]);
@@ -118,6 +122,40 @@ describe('interactive rows', () => {
     bench.run([fullBatch('a'), fullBatch('b')], false);
     await bench.untilOutcomes(3);
     expect(bench.backend.runs.map(({ rows, isUrgent }) => [rows, isUrgent])).toEqual([[2, true], [16, false], [1, true], [1, true], [16, false]]);
+  });
+});
+
+describe('bulk rows', () => {
+  test('are cut when the device has 20 ms and a tenth of the run left, so that who comes meanwhile is not behind what is queued', async () => {
+    const bench = setup({ newBudget: slowBudget, backend: { slots: 6, runMs: () => 100 } });
+    bench.run(['a', 'b', 'c'].map(fullBatch), false);
+    await bench.clock.advance(69);
+    expect(bench.said('began').map(({ jobIds }) => jobIds)).toEqual([['a']]);
+    await bench.clock.advance(1);
+    expect(bench.said('began').map(({ jobIds }) => jobIds)).toEqual([['a'], ['b']]);
+    expect(await bench.leftovers()).toEqual(NOTHING);
+  });
+
+  test('are cut sooner after the device stood still, because a run was over before it was foreseen', async () => {
+    const bench = setup({ newBudget: slowBudget, backend: { slots: 6, runMs: () => 60 } });
+    bench.run(['a', 'b', 'c', 'd'].map(fullBatch), false);
+    await bench.clock.advance(60); // a is over, and nothing was queued: b begins
+    expect(bench.said('began')).toHaveLength(2);
+    await bench.clock.advance(51); // 100 ms less a tenth less 40 ms
+    expect(bench.said('began').map(({ jobIds }) => jobIds)).toEqual([['a'], ['b'], ['c']]);
+    expect(await bench.leftovers()).toEqual(NOTHING);
+  });
+
+  test('of a tenant that asked for little run before those of another that were claimed earlier', async () => {
+    const bench = setup({ newBudget: slowBudget, backend: { slots: 6, runMs: () => 100 } });
+    const much = Array.from({ length: 16 }, (_, i) => fullBatch(`much-${i}`));
+    bench.run(much.map((order) => ({ ...order, tenant: 'A' })), false);
+    await bench.clock.advance(1);
+    bench.run([{ ...fullBatch('little'), tenant: 'B' }], false);
+    await bench.untilOutcomes(2);
+    expect(bench.said('began').map(({ jobIds }) => jobIds)[1]).toEqual(['little']);
+    await bench.untilOutcomes(17);
+    expect(await bench.leftovers()).toEqual(NOTHING);
   });
 });
 

@@ -14,11 +14,13 @@
 import { Committer, failed } from './commit.ts';
 import { embedResult, embedValue, repeatedValue } from './embed-result.ts';
 import { Filler, type Filled } from './fill.ts';
+import { Flows } from './flows.ts';
 import { ShoalError, toFailure, type Failure } from './errors.ts';
 import { Slots, rowsWithin } from './slots.ts';
 import { pack, squaredLengthOf, writeScaled } from './slot-buffers.ts';
 import { roomForBody } from './result-format.ts';
 import { invariant, unreachable } from './invariant.ts';
+import { DEFAULT_TENANT } from './job-terms.ts';
 import { fewRowsAtLeast, fewWidth } from './run-shapes.ts';
 import { BUCKET_TOKENS, FILLED_SHARE, SMALL_BATCH, Pool, batchOf, halve, type CutLimits, type MicroBatch } from './pool.ts';
 import { familyOf, isWanted, jobsOf, type OpenJob, type Row } from './open-job.ts';
@@ -73,6 +75,15 @@ interface SentRun {
 const LONE_FAILURES_TO_RECYCLE = 2;
 /** A run in fp32 takes twice the memory of one in fp16, beside a session of its own. */
 const EXACT_SHARE = 0.5;
+/**
+ * How long before the device is through it is given a full micro-batch to go on with. A thread that reads inputs is late now and then, and
+ * two runs of a GPU take about 20 ms: as much as was queued always. What nobody knows beforehand is learned: a device that stood still
+ * doubles it, and each run takes a hundredth off. What is queued cannot be overtaken, and a tenant with little waits for it.
+ */
+const FIRST_IN_HAND_MS = 20;
+const LEAST_IN_HAND_MS = 5;
+const MOST_IN_HAND_MS = 160;
+const LESS_IN_HAND = 0.99;
 /** Packing a micro-batch and waking the device's thread take about a millisecond; what a run takes is foreseen within a tenth. */
 const GO_ON_MS = 1;
 const GO_ON_SHARE = 0.1;
@@ -91,6 +102,7 @@ export class Executor {
   private readonly slots: Slots;
   private readonly cutLimits: CutLimits;
   private readonly pool = new Pool<Row>();
+  private readonly flows = new Flows();
   private readonly orders: OpenOrders<JobOrder, OpenJob>;
   /** Halves of batches that were too much for the device, and rows to be run again in fp32; they go before anything new. */
   private again: Attempt[] = [];
@@ -103,6 +115,7 @@ export class Executor {
   private runBeganMs = 0;
   /** Since when interactive rows wait for the run that goes on to be nearly over. */
   private gatheringSinceMs: number | undefined;
+  private inHandMs = FIRST_IN_HAND_MS;
   private loneFailures = 0;
   private isRecycled = false;
   private isStopping = false;
@@ -199,7 +212,8 @@ export class Executor {
     this.orders.open(job);
     const enteredMs = this.parts.clock.nowMs();
     const isInteractive = order.class === 'interactive';
-    for (const [index, row] of ids.entries()) this.pool.add({ job, index, ids: row, tokens: row.length, enteredMs, isInteractive, twins: NO_TWINS });
+    const hasLead = !isInteractive && this.flows.enter(order.tenant ?? DEFAULT_TENANT, tokens);
+    for (const [index, row] of ids.entries()) this.pool.add({ job, index, ids: row, tokens: row.length, enteredMs, isInteractive, hasLead, twins: NO_TWINS });
     return tokens;
   }
 
@@ -257,11 +271,11 @@ export class Executor {
     const { budget, clock, limits } = this.parts;
     const oldestMs = this.pool.oldestMs();
     if (oldestMs === undefined) return false;
-    const isFull = tokens >= budget.current().maxPaddedTokens || rows >= this.cutLimits.rowsAt(BUCKET_TOKENS);
-    if (this.slots.areBusy) return isFull;
+    const isFull = this.isPoolFull();
+    if (this.slots.areBusy && !isFull) return false;
     const waiting = { rows, tokens, isFull, isQueueDrained: this.isQueueDrained };
     const windowEndMs = oldestMs + windowMs(waiting, limits, budget);
-    const remainingMs = (isFull ? windowEndMs : Math.max(windowEndMs, this.goOnMs())) - clock.nowMs();
+    const remainingMs = Math.max(windowEndMs, this.goOnMs(isFull ? this.inHandMs : GO_ON_MS)) - clock.nowMs();
     if (remainingMs <= 0) return true;
     this.cancelWindow ??= clock.after(remainingMs, () => this.pump());
     return false;
@@ -297,11 +311,23 @@ export class Executor {
    * When the device has to be given what comes next. Cut any earlier, a batch would wait behind the run that goes on with fewer
    * rows than it could have. Devices that run several at once are never kept waiting for company.
    */
-  private goOnMs(): number {
+  private goOnMs(inHandMs: number): number {
     const { sessions = 1 } = this.parts.backend;
     if (sessions > 1 || this.running.size === 0) return Number.NEGATIVE_INFINITY;
     const expectedMs = [...this.running.values()].reduce((sum, run) => sum + run.expectedMs, 0);
-    return this.runBeganMs + expectedMs * (1 - GO_ON_SHARE) - GO_ON_MS;
+    return this.runBeganMs + expectedMs * (1 - GO_ON_SHARE) - inHandMs;
+  }
+
+  /** Whether one run could take no more than what waits. */
+  private isPoolFull(): boolean {
+    const { rows, tokens } = this.pool;
+    return tokens >= this.parts.budget.current().maxPaddedTokens || rows >= this.cutLimits.rowsAt(BUCKET_TOKENS);
+  }
+
+  /** Told of each end of a run. */
+  private learnInHand(): void {
+    const stoodStill = this.running.size === 0 && this.isPoolFull();
+    this.inHandMs = stoodStill ? Math.min(MOST_IN_HAND_MS, 2 * this.inHandMs) : Math.max(LEAST_IN_HAND_MS, LESS_IN_HAND * this.inHandMs);
   }
 
   /** The first at the device with an interactive row. */
@@ -360,6 +386,7 @@ export class Executor {
       if (this.urgentQueued > 0) this.urgentQueued--;
       this.runBeganMs = this.parts.clock.nowMs();
       this.running.delete(ended);
+      this.learnInHand();
       this.pump();
     });
     this.running.set(ended, { expectedMs, isUrgent });

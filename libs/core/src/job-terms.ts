@@ -9,6 +9,8 @@ import { REPLY_CHANNEL, checkJobId } from './keys.ts';
 export const MAX_ROWS_PER_JOB = 256;
 /** A job of so few rows that does not name its class is interactive: somebody waits for it. */
 export const INTERACTIVE_ROWS = 8;
+/** Of jobs that name none. */
+export const DEFAULT_TENANT = 'default';
 /** What travels inside a job is for people and small jobs; larger input belongs into an input key. Bytes. */
 export const MAX_INLINE_BYTES = 256 * 1024;
 /** How long a result waits for a producer that listens, and for one that comes back later. Milliseconds. */
@@ -48,7 +50,7 @@ export function termsOf(data: TermFields, rows: number): JobTerms {
   return {
     fingerprint: data.fingerprint,
     class: data.class ?? (rows <= INTERACTIVE_ROWS ? 'interactive' : 'bulk'),
-    tenant: data.tenant ?? 'default',
+    tenant: data.tenant ?? DEFAULT_TENANT,
     deadlineMs: data.deadline,
     reply: data.reply,
     resultTtlMs: data.resultTtlMs ?? (data.reply === undefined ? SUBMITTED_RESULT_TTL_MS : LIVE_RESULT_TTL_MS),

@@ -29,6 +29,10 @@ function interactive(tokens: number, enteredMs: number): Row {
   return { ...row(tokens, enteredMs), isInteractive: true };
 }
 
+function leading(tokens: number, enteredMs = 0): Row {
+  return { ...row(tokens, enteredMs), hasLead: true };
+}
+
 function poolOf(rows: readonly Row[]): Pool<Row> {
   const pool = new Pool<Row>();
   for (const one of rows) pool.add(one);
@@ -156,7 +160,7 @@ describe('a cut', () => {
     const rows = [row(40), row(8), row(8), row(8), row(8), row(8), row(8)];
     const limits = cutLimits({ maxPaddedTokens: 400, maxRows: 100, maxRowAgeMs: 250 });
     expect(poolOf(rows).cut({ ...limits, smallShare: 0.7 }, 0)).toMatchObject({ width: 40, rows: { length: 7 } });
-    expect(poolOf(rows).cut({ ...limits, smallShare: 0.6 }, 0)).toMatchObject({ width: 8, rows: { length: 6 } });
+    expect(poolOf(rows).cut({ ...limits, smallShare: 0.4 }, 0)).toMatchObject({ width: 8, rows: { length: 6 } });
   });
 
   test('of an empty pool is nothing', () => {
@@ -211,6 +215,99 @@ describe('a cut', () => {
 
   test('a batch of given rows is as wide as the longest needs', () => {
     expect([1, 8, 9, 16].map((tokens) => batchOf([row(tokens), row(1)]).width)).toEqual([8, 8, 16, 16]);
+  });
+});
+
+const SIZES = [8, 12, 20, 28, 36, 44];
+
+/** Rows of six lengths in turn. */
+function many(count: number, make: (tokens: number, enteredMs?: number) => Row, enteredMs = 0): Row[] {
+  return Array.from({ length: count }, (_, i) => make(SIZES[i % 6]!, enteredMs));
+}
+
+function leadsOf(batch: MicroBatch<Row> | undefined): number {
+  return batch!.rows.filter(({ hasLead }) => hasLead).length;
+}
+
+describe('rows with a lead', () => {
+  const free: CutLimits = { ...cutLimits({ maxPaddedTokens: 48 * 36, maxRows: 36, maxRowAgeMs: 250 }), smallShare: 1 };
+  test('run before all others where padding costs nothing, in as few runs as they fill, which are filled up', () => {
+    const pool = poolOf([...many(80, row), ...many(40, leading, 10)]);
+    const batches = [pool.cut(free, 20), pool.cut(free, 20)];
+    expect(batches.map(leadsOf).reduce((sum, count) => sum + count)).toBe(40);
+    expect(batches.map((batch) => batch!.rows.length)).toEqual([36, 36]);
+    for (const { rows } of batches as MicroBatch<Row>[]) expect(rows.map(({ tokens }) => tokens)).toEqual(rows.map(({ tokens }) => tokens).toSorted((a, b) => b - a));
+  });
+
+  test('come to a halt there while others wait too long: four batches in a row, then one in eight', () => {
+    const pool = poolOf(many(36 * 40, row));
+    const isLed = Array.from({ length: 28 }, () => {
+      for (const one of many(40, leading, 300)) pool.add(one);
+      return leadsOf(pool.cut({ ...free, rowsAt: () => 30 }, 300)) === 30;
+    });
+    const others = isLed.flatMap((led, at) => (led ? [] : [at]));
+    expect(others[0]).toBeGreaterThanOrEqual(4);
+    expect(others.length).toBeGreaterThan(0);
+  });
+
+  test('elsewhere are filled in at once by who comes rarely, and first of their length by who always has some', () => {
+    const limits = cutLimits({ maxPaddedTokens: 4_096, maxRows: 512, maxRowAgeMs: 1e9 });
+    const pool = poolOf(many(1_200, row));
+    for (const one of many(24, leading)) pool.add(one);
+    expect(leadsOf(pool.cut(limits, 0))).toBe(24);
+    const led = Array.from({ length: 40 }, () => {
+      for (const one of [...many(12, leading), ...many(60, row)]) pool.add(one);
+      const { rows, width } = pool.cut(limits, 0)!;
+      const ofLength = rows.filter(({ tokens }) => tokens > width - 8);
+      expect(ofLength.slice(0, ofLength.filter(({ hasLead }) => hasLead).length).every(({ hasLead }) => hasLead)).toBe(true);
+      return rows.some(({ hasLead, tokens }) => hasLead && tokens <= width - 24);
+    });
+    expect(led.filter(Boolean).length).toBeLessThanOrEqual(3 + 40 / 8);
+  });
+
+  test('and those without all leave once, in full batches where padding costs nothing, and who waits too long within five', () => {
+    const someRows = fc.array(fc.record({ tokens: fc.integer({ min: 1, max: 200 }), hasLead: fc.boolean() }), { minLength: 1, maxLength: 40 });
+    fc.assert(
+      fc.property(fc.array(someRows, { minLength: 1, maxLength: 30 }), anyLimits, fc.constantFrom(0.1, 1), (arrivals, limits, smallShare) => {
+        const pool = new Pool<Row>();
+        const waiting = new Map<number, Row>();
+        let nowMs = 0;
+        let overdueCuts = 0;
+        const take = (): boolean => {
+          const oldestMs = Math.min(...[...waiting.values()].map((one) => one.enteredMs));
+          const cut = { ...cutLimits(limits), smallShare };
+          const batch = pool.cut(cut, nowMs);
+          if (batch === undefined) return false;
+          expect(faultsOf(batch, limits)).toEqual([]);
+          const hasOldest = batch.rows.some((one) => one.enteredMs === oldestMs);
+          overdueCuts = hasOldest || nowMs - oldestMs <= limits.maxRowAgeMs ? 0 : overdueCuts + 1;
+          expect(overdueCuts).toBeLessThanOrEqual(5);
+          for (const one of batch.rows) expect(waiting.delete(one.id)).toBe(true);
+          const couldJoin = [...waiting.values()].filter(({ tokens }) => smallShare === 1 && batch.rows.length < cut.rowsAt(Math.max(batch.width, Math.ceil(tokens / 8) * 8)));
+          expect(couldJoin).toEqual([]);
+          return true;
+        };
+        for (const rows of arrivals) {
+          for (const { tokens, hasLead } of rows) {
+            const one = { ...row(tokens, nowMs), hasLead };
+            waiting.set(one.id, one);
+            pool.add(one);
+          }
+          nowMs += 40;
+          take();
+        }
+        while (take());
+        expect([waiting.size, pool.rows, pool.tokens, pool.oldestMs()]).toEqual([0, 0, 0, undefined]);
+      }),
+      { numRuns: 500 },
+    );
+  });
+
+  test('are cut like all others when there are no others', () => {
+    const limits = cutLimits(LIMITS);
+    const [some, all] = [many(90, row), many(90, leading)].map((rows) => cutAll(poolOf(rows), LIMITS).map(({ rows: { length }, width }) => [length, width]));
+    expect(all).toEqual(some);
+    expect(limits.rowsAt(8)).toBe(128);
   });
 });
 

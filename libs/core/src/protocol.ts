@@ -16,6 +16,8 @@ export interface OrderTerms {
   readonly queuedMs: number;
   readonly fingerprint: string | undefined;
   readonly class: EmbedJob['class'];
+  /** Left out: the tenant of those who name none. */
+  readonly tenant?: string | undefined;
   readonly resultTtlMs: number;
   /** How long after its arrival at the executor the job may still begin to run; undefined: for ever. */
   readonly remainingMs: number | undefined;

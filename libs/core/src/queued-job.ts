@@ -25,7 +25,7 @@ export function readEmbedJob(claim: RawClaim): QueuedJob {
   return {
     ...job,
     tokens: input.form === 'tokens' ? input.tokens : undefined,
-    order: (remainingMs) => ({ jobId: claim.jobId, lane: claim.lane, token: claim.token, queuedMs: claim.queuedMs, class: job.class, input, fingerprint, truncate, prompt, output, resultTtlMs, remainingMs }),
+    order: (remainingMs) => ({ jobId: claim.jobId, lane: claim.lane, token: claim.token, queuedMs: claim.queuedMs, class: job.class, tenant: job.tenant, input, fingerprint, truncate, prompt, output, resultTtlMs, remainingMs }),
   };
 }
 

@@ -1,0 +1,53 @@
+// What a lead is: who asked for little lately goes first, for a bounded number of tokens, and nobody who comes evenly does.
+
+import { expect, test } from 'vitest';
+import { Flows } from './flows.ts';
+
+const LEAD = 2 ** 18;
+
+/** Whether each of so many jobs of 1,024 tokens has a lead. */
+function enter(flows: Flows, tenant: string, jobs: number): boolean[] {
+  return Array.from({ length: jobs }, () => flows.enter(tenant, 1_024));
+}
+
+test('one tenant alone never has a lead', () => {
+  expect(enter(new Flows(), 'A', 2_000)).not.toContain(true);
+});
+
+test('who comes late with little has a lead over who has had much, until half of it is used', () => {
+  const flows = new Flows();
+  enter(flows, 'A', 300);
+  const leads = enter(flows, 'B', 300);
+  expect(leads.lastIndexOf(true)).toBe(leads.indexOf(false) - 1);
+  expect(leads.indexOf(false)).toBe(LEAD / 2 / 1_024 + 1);
+  expect(enter(flows, 'A', 1)).toEqual([false]);
+});
+
+test('a lead comes back as others are served', () => {
+  const flows = new Flows();
+  enter(flows, 'A', 1_000);
+  for (let round = 0; round < 5; round++) {
+    expect(enter(flows, 'B', 40)).not.toContain(false);
+    enter(flows, 'A', 60);
+  }
+});
+
+test('tenants that come evenly have none, however their jobs are cut', () => {
+  const flows = new Flows();
+  enter(flows, 'A', 1);
+  enter(flows, 'B', LEAD / 1_024); // the lead of who came second
+  for (let round = 0; round < 200; round++) {
+    expect(flows.enter('A', 16 * 1_024)).toBe(false);
+    expect(enter(flows, 'B', 16)).not.toContain(true);
+  }
+});
+
+test('tenants that were served long ago are forgotten, and come back as new ones', () => {
+  const flows = new Flows();
+  for (let i = 0; i < 5_000; i++) {
+    flows.enter(`tenant ${i}`, 1_024);
+    flows.enter('A', 4_096);
+  }
+  expect(flows.size).toBeLessThan(200);
+  expect(flows.enter('tenant 1', 1_024)).toBe(true);
+});
