@@ -236,6 +236,26 @@ describe('keys and codes', () => {
     expect(performance.now() - startedMs).toBeGreaterThan(90);
   });
 
+  test('a wait for a job ends in moveToActive, and where that takes nothing neither does the wait', async () => {
+    class Waiting extends Worker {
+      readonly asked: string[] = [];
+
+      protected override async moveToActive(token: string, name?: string): Promise<Job> {
+        this.asked.push(token);
+        return token === 'waits' ? (undefined as unknown as Job) : super.moveToActive(token, name);
+      }
+    }
+    const waiting = new Waiting('embed-x', null, { prefix: '{t-internals}', connection, autorun: false, drainDelay: 1 });
+    await queue.drain();
+    await waiting.getNextJob('drained', { block: false });
+    const wait = waiting.getNextJob('waits', { block: true });
+    await queue.add('embed', {}, { jobId: 'w-1' });
+    expect(await wait).toBeUndefined();
+    expect(waiting.asked).toEqual(['drained', 'waits']);
+    expect((await waiting.getNextJob('takes', { block: false }))?.id).toBe('w-1');
+    await waiting.close(true);
+  });
+
   test('limitEvents bounds the stream of events', async () => {
     await limitEvents(connection, '{t-internals}', 'embed-x', 10);
     await queue.addBulk(Array.from({ length: 500 }, (_, index) => ({ name: 'embed', data: {}, opts: { jobId: `e-${index}` } })));
