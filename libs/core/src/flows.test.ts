@@ -10,13 +10,30 @@ function enter(flows: Flows, tenant: string, jobs: number): boolean[] {
   return Array.from({ length: jobs }, () => flows.enter(tenant, 1_024));
 }
 
-test('one tenant alone never has a lead', () => {
-  expect(enter(new Flows(), 'A', 2_000)).not.toContain(true);
+/** Where everybody's first lead is long used. */
+function served(...tenants: readonly string[]): Flows {
+  const flows = new Flows();
+  for (const tenant of tenants) enter(flows, tenant, 300);
+  return flows;
+}
+
+test('one tenant alone has no lead over itself, but for what comes first', () => {
+  const leads = enter(new Flows(), 'A', 2_000);
+  expect(leads.indexOf(false)).toBe(LEAD / 2 / 1_024 + 1);
+  expect(leads.lastIndexOf(true)).toBe(LEAD / 2 / 1_024);
+});
+
+test('tenants begin alike, whoever comes first', () => {
+  const flows = new Flows();
+  expect(enter(flows, 'A', 60)).not.toContain(false);
+  expect(enter(flows, 'B', 100)).not.toContain(false);
+  enter(flows, 'B', 400);
+  expect(enter(flows, 'B', 1)).toEqual([false]);
+  expect(enter(flows, 'A', 1)).toEqual([true]);
 });
 
 test('who comes late with little has a lead over who has had much, until half of it is used', () => {
-  const flows = new Flows();
-  enter(flows, 'A', 300);
+  const flows = served('A');
   const leads = enter(flows, 'B', 300);
   expect(leads.lastIndexOf(true)).toBe(leads.indexOf(false) - 1);
   expect(leads.indexOf(false)).toBe(LEAD / 2 / 1_024 + 1);
@@ -33,9 +50,7 @@ test('a lead comes back as others are served', () => {
 });
 
 test('tenants that come evenly have none, however their jobs are cut', () => {
-  const flows = new Flows();
-  enter(flows, 'A', 1);
-  enter(flows, 'B', LEAD / 1_024); // the lead of who came second
+  const flows = served('A', 'B');
   for (let round = 0; round < 200; round++) {
     expect(flows.enter('A', 16 * 1_024)).toBe(false);
     expect(enter(flows, 'B', 16)).not.toContain(true);

@@ -11,7 +11,7 @@ const LEAST_FLOWS = 64;
 export class Flows {
   /** Where the last job of each tenant ends, in virtual time. */
   private readonly ends = new Map<string, number>();
-  /** The farthest beginning of a job. */
+  /** The farthest beginning of a job, or a lead beyond where everybody begins. */
   private now = 0;
   private mostFlows = LEAST_FLOWS;
 
@@ -22,8 +22,7 @@ export class Flows {
 
   /** A job of so many tokens comes; true when it goes before jobs that have no lead. */
   enter(tenant: string, tokens: number): boolean {
-    const lead = this.ends.size === 0 ? 0 : LEAD_TOKENS;
-    const begin = Math.max(this.now - lead, this.ends.get(tenant) ?? Number.NEGATIVE_INFINITY);
+    const begin = Math.max(this.now - LEAD_TOKENS, this.ends.get(tenant) ?? Number.NEGATIVE_INFINITY);
     this.now = Math.max(this.now, begin);
     this.ends.set(tenant, begin + tokens);
     if (this.ends.size > this.mostFlows) this.forgetServed();

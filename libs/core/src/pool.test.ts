@@ -229,6 +229,13 @@ function leadsOf(batch: MicroBatch<Row> | undefined): number {
   return batch!.rows.filter(({ hasLead }) => hasLead).length;
 }
 
+test('where padding costs nothing a batch is filled from above, after what it began with', () => {
+  const pool = poolOf([row(8, 0), ...Array.from({ length: 200 }, () => row(20, 100)), ...Array.from({ length: 200 }, () => row(40, 100))]);
+  const limits: CutLimits = { ...cutLimits({ maxPaddedTokens: 48 * 36, maxRows: 36, maxRowAgeMs: 250 }), smallShare: 1 };
+  const { rows, width } = pool.cut(limits, 300)!;
+  expect([rows.length, width, rows.at(-1)!.tokens]).toEqual([36, 24, 8]);
+});
+
 describe('rows with a lead', () => {
   const free: CutLimits = { ...cutLimits({ maxPaddedTokens: 48 * 36, maxRows: 36, maxRowAgeMs: 250 }), smallShare: 1 };
   test('run before all others where padding costs nothing, in as few runs as they fill, which are filled up', () => {

@@ -123,7 +123,8 @@ export class Pool<Row extends PoolRow> {
     const bulkSeed = isBulkToo ? this.bulkSeed(isLed, limits, nowMs) : undefined;
     const urgentSeed = this.interactive.oldestBucket();
     if (bulkSeed === undefined && urgentSeed === undefined) return undefined;
-    const seed = Math.max(bulkSeed ?? 0, urgentSeed ?? 0);
+    const begin = Math.max(bulkSeed ?? 0, urgentSeed ?? 0);
+    const seed = !isUrgent && smallShare >= FILLED_SHARE ? this.filledFrom(begin, limits.rowsAt, smallShare) : begin;
     const width = isFew ? fewWidth(widthOf(seed)) : widthOf(seed);
     const most = Math.max(1, limits.rowsAt(width));
     const open: OpenBatch<Row> = {
@@ -135,9 +136,10 @@ export class Pool<Row extends PoolRow> {
     if (isUrgent) takeInto(open, seed, [this.interactive]);
     if (isUrgent && bulkSeed !== undefined) open.maxRows = Math.max(open.rows.length, Math.floor(open.maxRows * smallShare));
     if (isLed) takeInto(open, seed, [this.leading], Math.max(smallShare, LED_SHARE));
+    if (seed > begin) takeInto(open, begin, [this.leading, this.bulk]); // before what is taken only to fill it up
     if (bulkSeed !== undefined) takeInto(open, seed, [this.leading, this.bulk]);
     if (isFew && !isUrgent && this.rows > 0) this.putBack(open.rows.splice(fewRowsAtMost(open.rows.length, width)));
-    if (isLed || (isUrgent && isBulkToo)) open.rows.sort((a, b) => b.tokens - a.tokens);
+    if (isLed || seed > begin || (isUrgent && isBulkToo)) open.rows.sort((a, b) => b.tokens - a.tokens);
     const needed = widthOf(bucketOf(open.rows[0]!.tokens)); // short rows with a lead may have filled what began above them
     return { rows: open.rows, width: isFew ? fewWidth(needed) : needed };
   }
@@ -154,16 +156,15 @@ export class Pool<Row extends PoolRow> {
   /** Where a batch of bulk rows begins. */
   private bulkSeed(isLed: boolean, limits: CutLimits, nowMs: number): number | undefined {
     const { smallShare = SMALL_BATCH, maxRowAgeMs } = limits;
-    if (isLed) return this.filledFrom(this.leading.seedBucket({ ...limits, smallShare: Math.max(smallShare, LED_SHARE) }, nowMs), limits);
+    if (isLed) return this.leading.seedBucket({ ...limits, smallShare: Math.max(smallShare, LED_SHARE) }, nowMs);
     const [leadMs, bulkMs] = [this.leading.oldestMs() ?? Number.POSITIVE_INFINITY, this.bulk.oldestMs() ?? Number.POSITIVE_INFINITY];
     const isOverdue = nowMs - Math.min(leadMs, bulkMs) > maxRowAgeMs;
     const isAmongLeading = isOverdue ? leadMs < bulkMs : this.leading.tokenCount > this.bulk.tokenCount;
-    return this.filledFrom((isAmongLeading ? this.leading : this.bulk).seedBucket(limits, nowMs), limits);
+    return (isAmongLeading ? this.leading : this.bulk).seedBucket(limits, nowMs);
   }
 
   /** This bucket or one above it: where padding costs nothing, a batch is not cut short because there are too few rows below its seed. */
-  private filledFrom(seed: number | undefined, { rowsAt, smallShare = SMALL_BATCH }: CutLimits): number | undefined {
-    if (seed === undefined || smallShare < FILLED_SHARE) return seed;
+  private filledFrom(seed: number, rowsAt: CutLimits['rowsAt'], smallShare: number): number {
     const longest = Math.max(this.leading.longestBucket(), this.bulk.longestBucket());
     let filled = seed;
     while (filled < longest && this.leading.rowsUpTo(filled) + this.bulk.rowsUpTo(filled) < Math.floor(rowsAt(widthOf(filled + 1)) * smallShare)) filled++;
