@@ -68,6 +68,10 @@ test('batch-budget: every length mix and every co-tenant has a row', async () =>
   expect(cases).toHaveLength(12);
 }, 130_000);
 
+test('tenant-wait: in simulated time a tenant with little takes less than twice as long beside one with much', async () => {
+  expect(await bench('tenant-wait', '--looks', '12')).toMatchObject({ rateOfA: { rowsPerRun: expect.any(Number) as number } });
+}, 130_000);
+
 test('tune-grid: every cell gives the same vectors, and the pick is one of them', async () => {
   const { share } = await bench('tune-grid', '--model', 'tiny-random', '--texts', '32', '--rounds', '1', '--final', '1', '--budgets', '512', '--rows', '64');
   expect(share).toBeGreaterThan(0);

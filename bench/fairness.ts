@@ -3,7 +3,8 @@
 //
 //   node --conditions=@shoal/source bench/fairness.ts [--only tenants,plain,classes,poison] [--backlog 10000] [--plain 2000] [--seconds 10] [--rounds 3] [--report]
 //   … --soak --jobs 3000000 [--run-rows 36] [--run-ms 32]      jobs of one row, the queue never empty; a second tenant adds 40 now and then.
-//                                               1,125 rows a second leave room on two cores; 15 ms a run on sixteen
+//                                               1,125 rows a second leave room on two cores; 15 ms a run on sixteen.
+//                                               What there is to expect without processes and a server: bench/tenant-wait.ts
 //
 // tenants: A has a backlog, B adds 40 jobs; plain: the backlog is of plain BullMQ jobs. Bar: B within twice its time alone, median of the rounds.
 // classes: bulk saturates the device, small interactive jobs of another process arrive at random. Bars, median of the rounds: p99 of these ≤ 3 batch times + 10 ms, and
