@@ -147,7 +147,7 @@ describe('bulk rows', () => {
   });
 
   test('of a tenant that asked for little run before those of another that were claimed earlier', async () => {
-    const bench = setup({ newBudget: slowBudget, backend: { slots: 6, runMs: () => 100 } });
+    const bench = setup({ newBudget: slowBudget, limits: { maxRowAgeMs: 1e9 }, backend: { slots: 6, runMs: () => 100 } });
     const much = Array.from({ length: 540 }, (_, i) => ({ ...fullBatch(`much-${i}`), tenant: 'A' })); // 512 use up its own lead
     bench.run(much, false);
     await bench.untilOutcomes(520);

@@ -236,6 +236,13 @@ test('where padding costs nothing a batch is filled from above, after what it be
   expect([rows.length, width, rows.at(-1)!.tokens]).toEqual([36, 24, 8]);
 });
 
+test('where padding costs little all that fits into one batch goes, and of more than that the oldest first', () => {
+  const limits: CutLimits = { ...cutLimits({ maxPaddedTokens: 48 * 36, maxRows: 36, maxRowAgeMs: 250 }), smallShare: 0.9 };
+  expect(poolOf(many(35, row)).cut(limits, 0)!.rows).toHaveLength(35);
+  const { rows } = poolOf([row(44, 0), ...Array.from({ length: 60 }, () => row(12, 1))]).cut(limits, 2)!;
+  expect([rows.length, rows[0]!.tokens]).toEqual([36, 44]);
+});
+
 describe('rows with a lead', () => {
   const free: CutLimits = { ...cutLimits({ maxPaddedTokens: 48 * 36, maxRows: 36, maxRowAgeMs: 250 }), smallShare: 1 };
   test('run before all others where padding costs nothing, in as few runs as they fill, which are filled up', () => {

@@ -57,8 +57,8 @@ export const SMALL_BATCH = 0.1;
 /**
  * Rows with a lead are first of their length in every batch. Sooner than that they run in batches that begin with them, whatever the
  * padding up to this share of a batch. Where padding costs nothing every batch does; else, and while other rows wait longer than they
- * should, four in a row and one in eight after that. Beside one tenant who fills the pool, 40 texts of another take 2.9 times as long
- * as alone at 4,096 tokens a run, and 10 jobs of 64 at 64 k tokens 2.1 times; 12.5 and 12.4 times by length alone (bench/tenant-wait.ts, 2026-11-22).
+ * should, four in a row and one in eight after that. Beside one tenant who fills the pool, 40 texts of another take 3.4 times as long
+ * as alone at 4,096 tokens a run, and 10 jobs of 64 at 64 k tokens 1.8 times; 12.5 and 12.4 times by length alone (bench/tenant-wait.ts, 2026-11-22).
  * Where a tenth of all rows has a lead all the time, padding efficiency is 0.90 and 0.93 instead of 0.94 and 0.95.
  */
 const LED_SHARE = 0.5;
@@ -113,31 +113,36 @@ export class Pool<Row extends PoolRow> {
   /**
    * Takes one micro-batch out, or undefined when the pool is empty. Interactive rows get bulk rows beside them only where a run
    * costs much the same at every size: elsewhere, filled up to a quarter of the budget, bulk work gained 1 % at most, and the
-   * longest wait rose from 1.23 to 1.65 batch times (an interactive job each batch time, 2026-11; bench/interactive-wait.ts).
+   * longest wait rose from 1.23 to 1.65 batch times (an interactive job each batch time, 2026-11; bench/interactive-wait.ts). There
+   * a batch of bulk rows takes all that fit and begins with the oldest: lengths are nothing that could be saved.
    */
   cut(limits: CutLimits, nowMs: number): MicroBatch<Row> | undefined {
     const { smallShare = SMALL_BATCH, prefersFewShapes: isFew = false } = limits;
     const isUrgent = this.interactive.rowCount > 0;
     const isBulkToo = !isUrgent || smallShare >= FILLED_SHARE;
     const isLed = isBulkToo && this.isLed(limits, nowMs);
-    const bulkSeed = isBulkToo ? this.bulkSeed(isLed, limits, nowMs) : undefined;
+    const isFree = !isUrgent && smallShare >= FILLED_SHARE;
+    const share = isFree ? 1 : smallShare;
+    const bulkSeed = isBulkToo ? this.bulkSeed(isLed, isFree ? { ...limits, smallShare: 1, maxRowAgeMs: Number.NEGATIVE_INFINITY } : limits, nowMs) : undefined;
     const urgentSeed = this.interactive.oldestBucket();
     if (bulkSeed === undefined && urgentSeed === undefined) return undefined;
     const begin = Math.max(bulkSeed ?? 0, urgentSeed ?? 0);
-    const seed = !isUrgent && smallShare >= FILLED_SHARE ? this.filledFrom(begin, limits.rowsAt, smallShare) : begin;
+    const seed = isFree ? this.filledFrom(begin, limits.rowsAt) : begin;
     const width = isFew ? fewWidth(widthOf(seed)) : widthOf(seed);
     const most = Math.max(1, limits.rowsAt(width));
     const open: OpenBatch<Row> = {
       rows: [], tokens: 0, width,
       maxRows: isFew ? fewRowsAtMost(most, width) : most,
       minPaddingEfficiency: isFew ? MIN_EFFICIENCY_OF_FEW : MIN_PADDING_EFFICIENCY,
-      smallShare,
+      smallShare: share,
     };
+    const isBulkLate = nowMs - (this.bulk.oldestMs() ?? nowMs) > limits.maxRowAgeMs;
+    const inTurn = isBulkLate && !isLed ? [this.bulk, this.leading] : [this.leading, this.bulk];
     if (isUrgent) takeInto(open, seed, [this.interactive]);
     if (isUrgent && bulkSeed !== undefined) open.maxRows = Math.max(open.rows.length, Math.floor(open.maxRows * smallShare));
     if (isLed) takeInto(open, seed, [this.leading], Math.max(smallShare, LED_SHARE));
-    if (seed > begin) takeInto(open, begin, [this.leading, this.bulk]); // before what is taken only to fill it up
-    if (bulkSeed !== undefined) takeInto(open, seed, [this.leading, this.bulk]);
+    if (seed > begin) takeInto(open, begin, inTurn); // before what is taken only to fill it up
+    if (bulkSeed !== undefined) takeInto(open, seed, inTurn);
     if (isFew && !isUrgent && this.rows > 0) this.putBack(open.rows.splice(fewRowsAtMost(open.rows.length, width)));
     if (isLed || seed > begin || (isUrgent && isBulkToo)) open.rows.sort((a, b) => b.tokens - a.tokens);
     const needed = widthOf(bucketOf(open.rows[0]!.tokens)); // short rows with a lead may have filled what began above them
@@ -164,10 +169,10 @@ export class Pool<Row extends PoolRow> {
   }
 
   /** This bucket or one above it: where padding costs nothing, a batch is not cut short because there are too few rows below its seed. */
-  private filledFrom(seed: number, rowsAt: CutLimits['rowsAt'], smallShare: number): number {
+  private filledFrom(seed: number, rowsAt: CutLimits['rowsAt']): number {
     const longest = Math.max(this.leading.longestBucket(), this.bulk.longestBucket());
     let filled = seed;
-    while (filled < longest && this.leading.rowsUpTo(filled) + this.bulk.rowsUpTo(filled) < Math.floor(rowsAt(widthOf(filled + 1)) * smallShare)) filled++;
+    while (filled < longest && this.leading.rowsUpTo(filled) + this.bulk.rowsUpTo(filled) < rowsAt(widthOf(filled + 1))) filled++;
     return filled;
   }
 
