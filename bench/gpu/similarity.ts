@@ -2,7 +2,9 @@
 // the break-even to far above it: where it was predicted, where it is, and how many times faster the GPU is beyond. Times
 // are from the call to its promise, copies and everything included.
 //
-//   similarity.ts [--device gpu:0] [--small] [--seconds 80]
+//   similarity.ts [--device gpu:0] [--small] [--seconds 80] [--answers 10] [--kinds topk,cosine,rescore,spread]
+//
+// --answers: seconds of comparing them.
 //
 // Needs the CUDA library beside the native code (sh native/similarity/build.sh cuda), or SHOAL_CUDA_LIBRARY. With --small on a machine
 // without a GPU its stand-in is measured, which says nothing.
@@ -32,8 +34,10 @@ const TURNS_MS = 300;
 /** Turns at the sizes that decide where both are as fast. */
 const CLOSE_REPEATS = isSmall ? 3 : 25;
 const graphs = new Map<number, Graph>();
+const { values: asked } = parseArgs({ strict: false, options: { seconds: { type: 'string', default: '80' }, answers: { type: 'string', default: isSmall ? '4' : '10' }, kinds: { type: 'string', default: 'topk,cosine,rescore,spread' } } });
 /** What has not begun by then is left out, and said so. */
-const LAST_START_MS = performance.now() + 1_000 * Number(parseArgs({ strict: false, options: { seconds: { type: 'string', default: '80' } } }).values.seconds);
+const LAST_START_MS = performance.now() + 1_000 * Number(asked.seconds);
+const kinds = String(asked.kinds).split(',');
 
 const found = openCuda(isSmall && device === 'cpu' ? standInLibrary() : process.env['SHOAL_CUDA_LIBRARY']);
 if (!found.ok) throw new Error(found.reason);
@@ -61,6 +65,8 @@ interface Work {
   readonly values: number;
   readonly what: RowBlock | Graph;
   readonly run: (engine: Engine) => Promise<unknown>;
+  /** Off the clock. */
+  readonly prepare?: () => unknown;
 }
 
 function topK(count: number, what: RowBlock): Work {
@@ -84,13 +90,15 @@ function spread(lanes: number, nodes: number): Work {
   const edges = nodes * 20;
   const graph = graphs.get(nodes) ?? graphFromEdges({ from: Uint32Array.from({ length: edges }, (_, i) => (Math.imul(i, 0x9e3779b1) >>> 0) % nodes), to: Uint32Array.from({ length: edges }, (_, i) => i % nodes) }, nodes);
   graphs.set(nodes, graph);
-  return { values: 3 * (nodes + edges), what: graph, run: (engine) => engine.spread(graph, lanes, new Float32Array(nodes * lanes).fill(1), { steps: 3, decay: 0.05, threshold: 0, k: 1 }) };
+  const seeds = new Float32Array(nodes * lanes);
+  return { values: 3 * (nodes + edges), what: graph, prepare: () => seeds.fill(1), run: (engine) => engine.spread(graph, lanes, seeds, { steps: 3, decay: 0.05, threshold: 0, k: 1 }) };
 }
 
 // ---- break-even -------------------------------------------------------------------------------------------------------
 
 /** `at`: the work of a size: rows, candidates of each query, or nodes. */
 async function breakEven(kind: string, queries: number, most: number, at: (size: number) => Work): Promise<void> {
+  if (!kinds.includes(kind.split('/')[0]!)) return;
   if (performance.now() > LAST_START_MS) return row({ part: 'similarity: break-even', kind, queries, skipped: 'no time was left' });
   const perSize = at(512).values / 512;
   const predicted = crossingOf((size) => times.predictMs('cpu', kind, queries, size * perSize)! / times.predictMs('gpu', kind, queries, size * perSize)!, 1, most);
@@ -172,14 +180,16 @@ function crossingOf(ratio: (size: number) => number, least: number, most: number
 }
 
 /** In turns, rows on the device already. */
-async function both({ what, run }: Work, repeats = REPEATS): Promise<{ readonly cpuMs: number; readonly gpuMs: number }> {
+async function both({ what, run, prepare = () => undefined }: Work, repeats = REPEATS): Promise<{ readonly cpuMs: number; readonly gpuMs: number }> {
   gpu.keep(what);
+  prepare();
   await run(gpu);
   await run(cpu);
   const ms: Record<'cpu' | 'gpu', number[]> = { cpu: [], gpu: [] };
   const startedMs = performance.now();
   for (let turn = 0; turn < repeats && (turn === 0 || performance.now() - startedMs < TURNS_MS); turn++) {
     for (const [name, engine] of [['gpu', gpu], ['cpu', cpu]] as const) {
+      prepare();
       const begunMs = performance.now();
       await run(engine);
       ms[name].push(performance.now() - begunMs);
@@ -199,7 +209,7 @@ async function compareAnswers(): Promise<void> {
   const exact = kernelsOn(cpu);
   let [cases, refused] = [0, 0];
   const wrong: string[] = [];
-  const endMs = performance.now() + (isSmall ? 4_000 : 10_000);
+  const endMs = performance.now() + 1_000 * Number(asked.answers);
   while (performance.now() < endMs && wrong.length < 5) {
     const [dims, count, dtype, metric] = [pick([1, 7, 31, 33, 384, 768, 1_024]), pick([1, 7, 31, 33, 257, 4_097, 20_000]), pick(ROW_TYPES), pick(METRICS)];
     const queries = matrixOf(Float32Array.from({ length: pick([1, 3, 8, 33, 130]) * dims }, () => 2 * random() - 1), dims);

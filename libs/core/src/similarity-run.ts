@@ -90,8 +90,9 @@ export class SimilarityRun {
     const queries = joined(works.map((work) => work.queries));
     const { collection } = works[0]!;
     const columns = collection.source.rows;
-    const matrix = new Float32Array(queries.rows * columns);
-    await this.eachTile(collection, signal, (rows) => rows.scores(queries, { metric, signal }), (part, first, count) => paste(part, count, matrix, columns, first));
+    const all = new ScoresOfParts(queries.rows, columns);
+    await this.eachTile(collection, signal, (rows) => rows.scores(queries, { metric, signal }), (part, first, count) => all.add(part, first, count));
+    const matrix = all.whole();
     return works.map((work, i) => {
       const from = rowsBefore(works, i) * columns;
       return matrixOf(matrix.subarray(from, from + work.queries.rows * columns), columns);
@@ -99,10 +100,10 @@ export class SimilarityRun {
   }
 
   private async matrix(metric: RankingRequest['metric'], { queries, against }: Extract<Work, { kind: 'matrix' }>, signal: AbortSignal): Promise<Computed> {
-    const matrix = new Float32Array(queries.rows * against.rows);
+    const all = new ScoresOfParts(queries.rows, against.rows);
     const rows = this.parts.device.rowsOf(against);
-    await this.eachPart(rows, 0, 4 * against.dims, signal, (part) => part.scores(queries, { metric, signal }), (part, first, count) => paste(part, count, matrix, against.rows, first));
-    return matrixOf(matrix, against.rows);
+    await this.eachPart(rows, 0, 4 * against.dims, signal, (part) => part.scores(queries, { metric, signal }), (part, first, count) => all.add(part, first, count));
+    return matrixOf(all.whole(), against.rows);
   }
 
   private async spread({ k, steps, decay, threshold }: Extract<SimilarityRequest, { kind: 'spread' }>, works: readonly Extract<Work, { kind: 'graph' }>[], signal: AbortSignal): Promise<Computed[]> {
@@ -248,9 +249,30 @@ function matrixOf(scores: Float32Array, columns: number): Computed {
   return { ok: true, dtype: 'f32', dims: columns, body: new Uint8Array(scores.buffer, scores.byteOffset, scores.byteLength) };
 }
 
-/** `part`, of `count` columns, into the columns from `first` on. */
-function paste(part: Float32Array, count: number, matrix: Float32Array, columns: number, first: number): void {
-  for (let row = 0; row * count < part.length; row++) matrix.set(part.subarray(row * count, (row + 1) * count), row * columns + first);
+/** A matrix of parts that have all rows and some columns each. The part that has all of them is the matrix: copying 400 MB takes longer than a GPU with them. */
+class ScoresOfParts {
+  private readonly rows: number;
+  private readonly columns: number;
+  private matrix: Float32Array | undefined;
+
+  constructor(rows: number, columns: number) {
+    this.rows = rows;
+    this.columns = columns;
+  }
+
+  /** `count` columns from `first` on. */
+  add(part: Float32Array, first: number, count: number): void {
+    if (count === this.columns) {
+      this.matrix = part;
+      return;
+    }
+    this.matrix ??= new Float32Array(this.rows * this.columns);
+    for (let row = 0; row < this.rows; row++) this.matrix.set(part.subarray(row * count, (row + 1) * count), row * this.columns + first);
+  }
+
+  whole(): Float32Array {
+    return this.matrix ?? new Float32Array(this.rows * this.columns);
+  }
 }
 
 function rowsBefore(works: readonly RowsWork[], index: number): number {

@@ -1,9 +1,12 @@
 // What the GPU's engine does about memory and failures, on the CUDA library's stand-in; that its answers are right is kernels.test.ts's
 // business. Every call here is compared with the same call on the CPU.
 
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setImmediate } from 'node:timers/promises';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { describe, expect, test } from 'vitest';
 import { cudaLibraryProblem, openCuda } from './cuda-library.ts';
 import { graphFromEdges } from './graph.ts';
@@ -74,6 +77,34 @@ describe.skipIf(standIn === undefined)('on the stand-in', () => {
       expect([...(await engine.matrix(queries, rows, 'dot'))].map((score) => score.toFixed(4))).toEqual([...(await cpu.matrix(queries, rows, 'dot'))].map((score) => score.toFixed(4)));
       expect(engine.heldBytes).toBe(0);
     }
+  });
+
+  test('many scores lie in pinned memory while there is some, else in ordinary memory, and it is given back when they are forgotten', async () => {
+    const rows = block(7, 8192);
+    const bytesOfScores = 3 * 8192 * 4;
+    const folder = mkdtempSync(join(tmpdir(), 'shoal-pinned-'));
+    const told = join(folder, 'taken');
+    const taken = (): number => Number(readFileSync(told, 'utf8'));
+    setFlagsFromString('--expose-gc');
+    const collect = runInNewContext('gc') as () => void;
+    const engine = standInEngine(standIn!);
+    engine.keep(rows);
+    const wanted = await cpu.matrix(queries, rows, 'dot');
+    await withStandIn({ SHOAL_STAND_IN_PINNED: bytesOfScores, SHOAL_STAND_IN_TAKEN: told }, async () => {
+      const both = [await engine.matrix(queries, rows, 'dot'), await engine.matrix(queries, rows, 'dot')];
+      expect(taken()).toBe(bytesOfScores);
+      for (const scores of both) scores.forEach((score, at) => expect(score).toBeCloseTo(wanted[at]!, 4));
+      both.length = 0;
+      for (let turn = 0; turn < 1000 && taken() > 0; turn++) {
+        collect();
+        await setImmediate();
+      }
+      expect(taken()).toBe(0);
+      await withStandIn({ SHOAL_STAND_IN_MOST_ROWS: 1 }, async () => expect(await codeOf(engine.matrix(queries, rows, 'dot'))).toBe('OUT_OF_VRAM'));
+      expect(taken()).toBe(0);
+    });
+    engine.close();
+    rmSync(folder, { recursive: true });
   });
 
   test('memory runs out at every number of rows, and every answer is right', async () => {
@@ -154,9 +185,7 @@ describe.skipIf(standIn === undefined)('on the stand-in', () => {
     const engine = standInEngine(standIn!);
     for (const keeps of [false, true]) {
       if (keeps) engine.keep(graph);
-      const activation = Float32Array.of(1, 0, 0, 0);
-      await engine.spread(graph, 1, activation, options);
-      expect([...activation]).toEqual([1, 0.5, 0.25, 0.125]);
+      expect([...(await engine.spread(graph, 1, Float32Array.of(1, 0, 0, 0), options))]).toEqual([1, 0.5, 0.25, 0.125]);
       expect(engine.isHeld(graph)).toBe(keeps);
     }
     engine.close();

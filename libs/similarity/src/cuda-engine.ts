@@ -128,11 +128,8 @@ export class CudaEngine implements Engine {
 
   async matrix(queries: Matrix, rows: RowBlock, metric: Metric, signal?: AbortSignal): Promise<Float32Array> {
     const values = unshared(queries.values);
-    const scoresOf = async (on: Uploaded, count: number): Promise<Float32Array> => {
-      const scores = new Float32Array(queries.rows * count);
-      await this.#withinMemory(on, signal, (workBytes, stop) => this.#addon.cudaMatrix(on.handle, values, queries.rows, METRICS.indexOf(metric), scores, workBytes, this.#times, stop));
-      return scores;
-    };
+    const scoresOf = (on: Uploaded, count: number): Promise<Float32Array> =>
+      this.#withinMemory(on, signal, (workBytes, stop) => this.#addon.cudaMatrix(on.handle, values, queries.rows, METRICS.indexOf(metric), count, workBytes, this.#times, stop));
     const held = await this.#held(rows, signal);
     if (held !== undefined) return scoresOf(held, rows.rows);
     const all = new Float32Array(queries.rows * rows.rows);
@@ -168,14 +165,10 @@ export class CudaEngine implements Engine {
     return all;
   }
 
-  async spread(graph: Graph, lanes: number, activation: Float32Array, { steps, decay, threshold, signal }: Parameters<Engine['spread']>[3]): Promise<void> {
-    const seeds = activation.slice(); // what a call that ran out of memory has left there means nothing
+  async spread(graph: Graph, lanes: number, activation: Float32Array, { steps, decay, threshold, signal }: Parameters<Engine['spread']>[3]): Promise<Float32Array> {
     const held = (await this.#held(graph, signal)) ?? (await this.#withRoom(() => this.#uploadGraph(graph, signal)));
     try {
-      await this.#withinMemory(held, signal, (workBytes, stop) => {
-        activation.set(seeds);
-        return this.#addon.cudaSpread(held.handle, lanes, steps, decay, threshold, activation, workBytes, this.#times, stop);
-      });
+      return await this.#withinMemory(held, signal, (workBytes, stop) => this.#addon.cudaSpread(held.handle, lanes, steps, decay, threshold, unshared(activation), workBytes, this.#times, stop));
     } finally {
       if (this.#uploaded.get(graph) !== held) this.#addon.cudaFree(held.handle);
     }
@@ -280,12 +273,13 @@ export class CudaEngine implements Engine {
   // ---- calls ----------------------------------------------------------------------------------------------------------
 
   /** Tries with less and less work memory, then with nothing else on the device. */
-  async #withinMemory(on: Uploaded | undefined, signal: AbortSignal | undefined, call: (workBytes: number, stop: Uint8Array) => Promise<void>): Promise<void> {
+  async #withinMemory<Value>(on: Uploaded | undefined, signal: AbortSignal | undefined, call: (workBytes: number, stop: Uint8Array) => Promise<Value>): Promise<Value> {
     let workBytes = this.#mostWorkBytes;
     for (let hasCleared = false, hasGrown = false; ; ) {
       try {
-        await this.#call(signal, (stop) => call(workBytes, stop));
-        return this.#wentWell();
+        const value = await this.#call(signal, (stop) => call(workBytes, stop));
+        this.#wentWell();
+        return value;
       } catch (error) {
         if (!isShoalCode(error, 'OUT_OF_VRAM')) throw error;
         const neededBytes = neededFor(error, workBytes);

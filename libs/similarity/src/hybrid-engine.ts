@@ -95,11 +95,7 @@ export class HybridEngine implements Engine {
   }
 
   spread(...[graph, lanes, activation, options]: Parameters<Engine['spread']>): ReturnType<Engine['spread']> {
-    const seeds = activation.slice(); // a call that failed may have written there
-    return this.#run(graph, { kind: 'spread', queries: lanes, work: Math.max(1, options.steps) * (graph.nodes + graph.source.length) }, (engine) => {
-      activation.set(seeds);
-      return engine.spread(graph, lanes, activation, options);
-    });
+    return this.#run(graph, { kind: 'spread', queries: lanes, work: Math.max(1, options.steps) * (graph.nodes + graph.source.length) }, (engine) => engine.spread(graph, lanes, activation, options));
   }
 
   async #run<Value>(what: RowBlock | Graph, size: Size, call: (engine: Engine) => Promise<Value>): Promise<Value> {

@@ -86,8 +86,8 @@ export interface Engine {
   matrix(queries: Matrix, rows: RowBlock, metric: Metric, signal?: AbortSignal): Promise<Float32Array>;
   /** Scores in fp64 of the rows `candidates[begin[q]] … candidates[begin[q + 1] − 1]`. */
   rescore(queries: Matrix, rows: RowBlock, metric: Metric, begin: Uint32Array, candidates: Uint32Array, signal?: AbortSignal): Promise<Float64Array>;
-  /** `activation` is nodes × lanes and holds the seeds; the totals are written into it. */
-  spread(graph: Graph, lanes: number, activation: Float32Array, options: SpreadOptions): Promise<void>;
+  /** The totals. `activation` is nodes × lanes and holds the seeds; where the device failed it still does, otherwise it may hold the totals. */
+  spread(graph: Graph, lanes: number, activation: Float32Array, options: SpreadOptions): Promise<Float32Array>;
 }
 
 export interface KernelOptions {
@@ -200,8 +200,8 @@ class CheckedKernels implements Kernels {
       const lanes = seeds.slice(first, first + SPREAD_LANES);
       const activation = new Float32Array(graph.nodes * lanes.length);
       for (const [lane, { nodes, values }] of lanes.entries()) nodes.forEach((node, i) => (activation[node * lanes.length + lane]! += values[i]!));
-      await this.#engine.spread(graph, lanes.length, activation, options);
-      lanes.forEach((_, lane) => mostActivated(activation, lanes.length, lane, kept, best, first + lane));
+      const totals = await this.#engine.spread(graph, lanes.length, activation, options);
+      lanes.forEach((_, lane) => mostActivated(totals, lanes.length, lane, kept, best, first + lane));
     }
     return answer(best, seeds.length, kept, (node) => BigInt(node), true);
   }

@@ -46,8 +46,8 @@ export interface CudaAddon {
   cudaTopK(handle: CudaHandle, queries: Float32Array, count: number, metric: number, k: number, foundAndBest: Uint32Array, scores: Float64Array, ...terms: CudaTerms): Promise<void>;
   cudaTopKStreamed(library: CudaLibrary, device: number, ...rest: [...NativeRows, queries: Float32Array, count: number, metric: number, k: number, foundAndBest: Uint32Array, scores: Float64Array, ...terms: CudaTerms]): Promise<void>;
   cudaRescore(handle: CudaHandle, queries: Float32Array, count: number, metric: number, begin: Uint32Array, candidates: Uint32Array, scores: Float64Array, ...terms: CudaTerms): Promise<void>;
-  cudaMatrix(handle: CudaHandle, queries: Float32Array, count: number, metric: number, scores: Float32Array, ...terms: CudaTerms): Promise<void>;
-  cudaSpread(handle: CudaHandle, lanes: number, steps: number, decay: number, threshold: number, activation: Float32Array, ...terms: CudaTerms): Promise<void>;
+  cudaMatrix(handle: CudaHandle, queries: Float32Array, count: number, metric: number, rows: number, ...terms: CudaTerms): Promise<Float32Array>;
+  cudaSpread(handle: CudaHandle, lanes: number, steps: number, decay: number, threshold: number, seeds: Float32Array, ...terms: CudaTerms): Promise<Float32Array>;
 }
 
 /** `isa` is an index of `isas()`; types and metrics are numbered as in similarity.h. Arrays must not be touched before the promise is fulfilled, except `stop`, whose first byte ends the work early. */

@@ -38,6 +38,7 @@ export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number): Eng
       const { nodes, begin, source, weight } = graph;
       const scratch = new Float32Array(2 * activation.length);
       await withStop(signal, (stop) => addon.spread(index, threadsFor(steps * lanes * (source.length + nodes)), nodes, begin, source, weight, lanes, steps, decay, threshold, activation, scratch, stop));
+      return activation;
     },
   };
 }

@@ -107,6 +107,7 @@ const spread: Engine['spread'] = async (graph, lanes, activation, { steps, decay
     }
     [given, arriving] = [arriving, given];
   }
+  return activation;
 };
 
 /** Four chains, because one would wait for its own additions. */

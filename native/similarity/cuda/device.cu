@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sys/mman.h>
 #include <thread>
 #include "../src/threads.h"
 
@@ -28,6 +29,130 @@ Device &device_of(int device) {
 }
 
 __global__ void nothing() {}
+
+/** Memory is locked once so many times as much was missed. 1 GB in large pages took 28 ms to touch and 18 to 24 to lock, 1 MB 0.65; a result of 400 MB elsewhere 4 to 29 ms longer, one of 3 MB 0.3 (H200, 2026-11-22). */
+constexpr uint64_t PINNING_COSTS = 4;
+
+/** Page-locked memory. Much of it in large pages that are locked afterwards: cudaHostAlloc took 130 ms for 400 MB. */
+class Locked {
+ public:
+  explicit Locked(size_t bytes) : bytes_(bytes) {
+    if (bytes < PAGE) {
+      small_ = Pinned(bytes);
+      at_ = small_.at();
+      return;
+    }
+    bytes_ = divided_up(bytes, PAGE) * PAGE;
+    void *const at = mmap(nullptr, bytes_ + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) throw std::bad_alloc();
+    mapped_ = static_cast<char *>(at);
+    at_ = mapped_ + (PAGE - reinterpret_cast<uintptr_t>(mapped_) % PAGE) % PAGE;
+    madvise(at_, bytes_, MADV_HUGEPAGE);
+    shoal::in_blocks(COPY_THREADS, bytes_ / PAGE, [&](auto next) {
+      for (uint64_t page; next(&page);)
+        for (size_t byte = 0; byte < PAGE; byte += 4096) static_cast<volatile char *>(at_)[page * PAGE + byte] = 0;
+    });
+    const cudaError_t error = cudaHostRegister(at_, bytes_, cudaHostRegisterPortable);
+    if (error == cudaSuccess) return;
+    cudaGetLastError();
+    munmap(mapped_, bytes_ + PAGE);
+    fail(SHOAL_CUDA_OUT_OF_MEMORY, "locking %zu bytes: %s", bytes_, cudaGetErrorString(error));
+  }
+  Locked(const Locked &) = delete;
+  ~Locked() {
+    if (small_.at() != nullptr) return;
+    cudaHostUnregister(at_);
+    munmap(mapped_, bytes_ + PAGE);
+  }
+  char *at() const { return at_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr size_t PAGE = 2 << 20;
+  size_t bytes_;
+  Pinned small_;
+  char *mapped_ = nullptr, *at_;
+};
+
+/** Page-locked memory for results, one pool for all devices. Never destroyed, as devices. */
+class PinnedPool {
+ public:
+  void *take(uint64_t bytes) {
+    std::unique_lock<std::mutex> guard(lock_);
+    const uint64_t size = size_for(bytes);
+    Block *best = nullptr;
+    for (Block &block : blocks_)
+      if (!block.is_taken && block.memory->bytes() >= size && block.memory->bytes() <= 2 * size && (best == nullptr || block.memory->bytes() < best->memory->bytes())) best = &block;
+    if (best != nullptr) return best->is_taken = true, best->memory->at();
+    make_room(size);
+    coming_ += size;
+    guard.unlock(); // nobody waits for the locking of what somebody else wants
+    std::unique_ptr<Locked> made;
+    std::exception_ptr failure;
+    try {
+      made.reset(new Locked(size));
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    guard.lock();
+    coming_ -= size;
+    if (failure) std::rethrow_exception(failure);
+    blocks_.push_back({std::move(made), true});
+    return blocks_.back().memory->at();
+  }
+
+  void give(void *memory) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    for (Block &block : blocks_) if (block.memory->at() == memory) block.is_taken = false;
+  }
+
+  void trim() {
+    const std::lock_guard<std::mutex> guard(lock_);
+    drop(0);
+  }
+
+ private:
+  struct Block {
+    std::unique_ptr<Locked> memory;
+    bool is_taken;
+  };
+
+  /** At most a quarter more, or 16 KB. */
+  static uint64_t size_for(uint64_t bytes) {
+    uint64_t step = 1 << 14;
+    while (step * 8 < bytes) step *= 2;
+    return divided_up(bytes, step) * step;
+  }
+
+  void make_room(uint64_t size) {
+    if (size > SHOAL_CUDA_MOST_PINNED_BYTES) fail(SHOAL_CUDA_OUT_OF_MEMORY, "%llu bytes of pinned memory are more than all that there may be", static_cast<unsigned long long>(size));
+    missed_ += size;
+    if (missed_ < PINNING_COSTS * size) fail(SHOAL_CUDA_OUT_OF_MEMORY, "pinned memory is not worth it yet");
+    if (drop(SHOAL_CUDA_MOST_PINNED_BYTES - size) > SHOAL_CUDA_MOST_PINNED_BYTES - size) fail(SHOAL_CUDA_OUT_OF_MEMORY, "all pinned memory is taken");
+    missed_ = 0;
+  }
+
+  /** Frees what nobody has, until no more than `most` bytes are held; how many are. */
+  uint64_t drop(uint64_t most) {
+    uint64_t held = coming_;
+    for (const Block &block : blocks_) held += block.memory->bytes();
+    for (size_t i = 0; i < blocks_.size() && held > most;) {
+      if (blocks_[i].is_taken) { i++; continue; }
+      held -= blocks_[i].memory->bytes();
+      blocks_.erase(blocks_.begin() + static_cast<long>(i));
+    }
+    return held;
+  }
+
+  std::mutex lock_;
+  std::vector<Block> blocks_;
+  uint64_t missed_ = 0, coming_ = 0;
+};
+
+PinnedPool &pinned_pool() {
+  static PinnedPool *const pool = new PinnedPool;
+  return *pool;
+}
 
 size_t class_of(size_t bytes) {
   size_t size = 1 << 16;
@@ -255,13 +380,13 @@ const Facts &facts_of(int number) {
   return device.facts;
 }
 
-namespace {
-
 bool is_pinned(const void *at) {
   cudaPointerAttributes attributes;
   if (cudaPointerGetAttributes(&attributes, at) != cudaSuccess) return cudaGetLastError(), false;
   return attributes.type == cudaMemoryTypeHost;
 }
+
+namespace {
 
 void copy_rows(char *to, size_t to_stride, const char *from, size_t from_stride, size_t bytes, size_t count) {
   if (to_stride == from_stride) std::memcpy(to, from, (count - 1) * to_stride + bytes);
@@ -274,10 +399,10 @@ void copy_rows(char *to, size_t to_stride, const char *from, size_t from_stride,
  * `work(next, buffers, events)` does them; next(&first, &rows) is false when there are no more.
  */
 template <class Work>
-void in_chunks(Slot &slot, int most_threads, size_t chunk_bytes, size_t row_bytes, size_t count, const Work &work) {
-  const size_t rows = std::max<size_t>(1, chunk_bytes / row_bytes), chunks = divided_up(count, rows);
-  const int threads = static_cast<int>(std::min<size_t>({static_cast<size_t>(most_threads), chunks, std::max(1u, std::thread::hardware_concurrency())}));
-  const size_t buffer_bytes = std::max(rows * row_bytes, chunk_bytes);
+void in_chunks(Slot &slot, size_t rows, size_t row_bytes, size_t count, const Work &work) {
+  const size_t chunks = divided_up(count, rows);
+  const int threads = static_cast<int>(std::min<size_t>({static_cast<size_t>(COPY_THREADS), chunks, std::max(1u, std::thread::hardware_concurrency())}));
+  const size_t buffer_bytes = std::max(rows * row_bytes, COPY_BYTES);
   for (int i = 0; i < 2 * threads; i++) {
     if (!slot.staged[i]) slot.staged[i].reset(new Event);
     if (slot.staging[i].bytes() >= buffer_bytes) continue;
@@ -299,30 +424,46 @@ void in_chunks(Slot &slot, int most_threads, size_t chunk_bytes, size_t row_byte
 
 }  // namespace
 
-void copy_in(Slot &slot, cudaStream_t stream, char *to, size_t device_stride, const char *from, size_t host_stride, size_t bytes, size_t count, shoal_stop stop) {
-  if (count == 0) return;
-  const bool is_dense = device_stride == bytes;
+size_t chunk_rows_of(size_t bytes, size_t count) { return std::max<size_t>(1, std::min(COPY_BYTES, std::max(LEAST_COPY_BYTES, bytes * count / COPY_THREADS)) / bytes); }
+
+void copy_in(Slot &slot, cudaStream_t stream, const Places &places, const char *from, size_t host_stride, size_t bytes, size_t count, shoal_stop stop) {
+  const auto copy = [&](size_t first, size_t rows, const char *source, size_t apart) {
+    char *const target = places.place(first, rows);
+    if (places.device_stride == bytes && apart == bytes) check(cudaMemcpyAsync(target, source, rows * bytes, cudaMemcpyHostToDevice, stream), "a copy to the device");
+    else check(cudaMemcpy2DAsync(target, places.device_stride, source, apart, bytes, rows, cudaMemcpyHostToDevice, stream), "a copy to the device");
+    places.placed(first, rows);
+  };
   if (is_pinned(from)) {
-    check(cudaMemcpy2DAsync(to, device_stride, from, host_stride, bytes, count, cudaMemcpyHostToDevice, stream), "a copy to the device");
+    for (size_t first = 0; first < count; first += places.chunk_rows) {
+      refuse_stopped(stop);
+      copy(first, std::min(places.chunk_rows, count - first), from + first * host_stride, host_stride);
+    }
     return check(cudaStreamSynchronize(stream), "a copy to the device");
   }
-  in_chunks(slot, IN_THREADS, IN_BYTES, bytes, count, [&](auto next, const Pinned *buffers, const std::unique_ptr<Event> *events) {
+  in_chunks(slot, places.chunk_rows, bytes, count, [&](auto next, const Pinned *buffers, const std::unique_ptr<Event> *events) {
     size_t first, rows;
     for (int turn = 0; next(&first, &rows); turn ^= 1) {
       refuse_stopped(stop);
-      char *const buffer = buffers[turn].at(), *const target = to + first * device_stride;
       check(cudaEventSynchronize(events[turn]->handle), "a copy to the device");
-      copy_rows(buffer, bytes, from + first * host_stride, host_stride, bytes, rows);
-      if (is_dense) check(cudaMemcpyAsync(target, buffer, rows * bytes, cudaMemcpyHostToDevice, stream), "a copy to the device");
-      else check(cudaMemcpy2DAsync(target, device_stride, buffer, bytes, bytes, rows, cudaMemcpyHostToDevice, stream), "a copy to the device");
+      copy_rows(buffers[turn].at(), bytes, from + first * host_stride, host_stride, bytes, rows);
+      copy(first, rows, buffers[turn].at(), bytes);
       check(cudaEventRecord(events[turn]->handle, stream), "a copy to the device");
     }
   });
 }
 
+void copy_in(Slot &slot, cudaStream_t stream, char *to, size_t device_stride, const char *from, size_t host_stride, size_t bytes, size_t count, shoal_stop stop) {
+  const Places places{chunk_rows_of(bytes, count), device_stride, [=](size_t first, size_t) { return to + first * device_stride; }, [](size_t, size_t) {}};
+  if (count > 0) copy_in(slot, stream, places, from, host_stride, bytes, count, stop);
+}
+
 void copy_out(Slot &slot, cudaStream_t stream, char *to, size_t host_stride, const char *from, size_t device_stride, size_t bytes, size_t count, shoal_stop stop) {
   if (count == 0) return;
-  in_chunks(slot, OUT_THREADS, OUT_BYTES, bytes, count, [&](auto next, const Pinned *buffers, const std::unique_ptr<Event> *events) {
+  if (is_pinned(to)) {
+    check(cudaMemcpy2DAsync(to, host_stride, from, device_stride, bytes, count, cudaMemcpyDeviceToHost, stream), "a copy from the device");
+    return check(cudaStreamSynchronize(stream), "a copy from the device");
+  }
+  in_chunks(slot, chunk_rows_of(bytes, count), bytes, count, [&](auto next, const Pinned *buffers, const std::unique_ptr<Event> *events) {
     size_t first[2], rows[2];
     const auto ask = [&](int turn) {
       if (!next(&first[turn], &rows[turn])) return false;
@@ -380,7 +521,19 @@ int shoal_cuda_describe(int device, shoal_cuda_device *facts) {
 uint64_t shoal_cuda_held_bytes(int device) { return device < 0 || device >= MAX_DEVICES ? 0 : held_bytes(device); }
 
 void shoal_cuda_trim(int device) {
-  if (device >= 0 && device < MAX_DEVICES) trim(device);
+  if (device < 0 || device >= MAX_DEVICES) return;
+  trim(device);
+  pinned_pool().trim();
 }
+
+int shoal_cuda_take_pinned(int device, uint64_t bytes, void **memory) {
+  *memory = nullptr;
+  return answer([&] {
+    use_device(device);
+    *memory = pinned_pool().take(bytes);
+  });
+}
+
+void shoal_cuda_give_pinned(void *memory) { pinned_pool().give(memory); }
 
 }  // extern "C"

@@ -1,99 +1,179 @@
-// Every score in fp32: a block has 128 queries × 128 rows, each thread 8 × 8 of them, 16 dimensions at a time through shared memory.
-// Plain multiply-adds, not tensor cores: tf32 and fp16 would lose digits that the answer has, and the result leaves the device at
-// 4 bytes a score, slower than this makes it. At most 16 dimensions are summed
-// in one chain, and the chains' sums are added with what each addition loses (Kahan): chains of 128 were off by 1.1e-6 on an H200 where
-// all terms have one sign (2026-11-22). For few queries a tile is mostly empty: their scores are those of pairs.cu, rounded.
+// Every score in fp32: a block has a tile of queries × rows, each thread 8 queries × 4 rows of them (or 1), some dimensions at a time through shared memory
+// while the next ones are on their way. Plain multiply-adds, not tensor cores: tf32 and fp16 would lose digits that the answer has.
+// At most 32 dimensions are summed in one chain, and the chains' sums are added with what each addition loses (Kahan): chains of 128 were off by
+// 1.1e-6 on an H200 where all terms have one sign (2026-11-22). Scores of one or two queries are those of pairs.cu, rounded.
+// Which kernel it is depends on the number of queries alone, so that a score has the same bits whatever rows are scored beside it.
 #include <algorithm>
 #include "pairs.cuh"
 
 namespace shoal_cuda {
 namespace {
 
-constexpr uint32_t TILE = 128, DEPTH = 16, THREADS = 256, LINE = TILE + 4;
-/** Up to so many queries. A tile takes 24 steps of 1 to 2 µs for 384 dimensions, whether it has one query or 128. */
-constexpr uint64_t FEW_QUERIES = 8;
+constexpr uint32_t THREADS = 128, CHAIN = 32;
+/** Tiles of the matrix are whole tiles of blocks. */
+constexpr uint64_t ROUND = 128;
+/** Up to so many queries by pairs: these are done before a tile has come through. */
+constexpr uint64_t PAIRED_QUERIES = 2;
+/** Tiles on their way into pinned memory. */
+constexpr uint32_t PLACES = 3;
 
-/** 8 values of a row, times `scale`; zeros behind its end. */
+/** How a block divides its tile: each thread has QUERIES × ROWS scores, `ACROSS` threads lie side by side along the rows, and DEPTH dimensions are there at a time. */
+template <uint32_t QUERIES, uint32_t ROWS, uint32_t ACROSS, uint32_t DEPTH, uint32_t BLOCKS>
+struct Tiling {
+  static constexpr uint32_t queries = QUERIES, rows = ROWS, across = ACROSS, depth = DEPTH, blocks = BLOCKS, query_tile = QUERIES * (THREADS / ACROSS), row_tile = ROWS * ACROSS;
+};
+/** 64 × 64 scores; and 8 × 128. */
+typedef Tiling<8, 4, 16, 16, 3> Wide;
+typedef Tiling<8, 1, 128, 32, 5> Thin;
+
+/** 8 values of a row as they lie there; zeros behind its end. */
 template <enum shoal_dtype TYPE>
-__device__ __forceinline__ void load8(const char *row, uint64_t stride, uint32_t dim, float scale, float *to) {
-  const uint64_t at = static_cast<uint64_t>(dim) * (TYPE == SHOAL_F32 ? 4 : TYPE == SHOAL_F16 ? 2 : 1);
-#pragma unroll
-  for (int i = 0; i < 8; i++) to[i] = 0;
-  if (TYPE == SHOAL_F32) {
-    if (at < stride) Chunk<SHOAL_F32>::floats(__ldg(reinterpret_cast<const uint4 *>(row + at)), to);
-    if (at + 16 < stride) Chunk<SHOAL_F32>::floats(__ldg(reinterpret_cast<const uint4 *>(row + at + 16)), to + 4);
-  } else if (TYPE == SHOAL_F16) {
-    if (at < stride) Chunk<SHOAL_F16>::floats(__ldg(reinterpret_cast<const uint4 *>(row + at)), to);
-  } else if (at < stride) {
-    const uint2 bits = __ldg(reinterpret_cast<const uint2 *>(row + at));
-#pragma unroll
-    for (int i = 0; i < 8; i++) to[i] = static_cast<int8_t>((i < 4 ? bits.x : bits.y) >> (8 * (i % 4)));
+struct Eight {
+  uint4 bits[TYPE == SHOAL_F32 ? 2 : 1];
+
+  __device__ __forceinline__ void load(const char *row, uint64_t stride, uint32_t dim) {
+    const uint64_t at = static_cast<uint64_t>(dim) * (TYPE == SHOAL_F32 ? 4 : TYPE == SHOAL_F16 ? 2 : 1);
+    bits[0] = make_uint4(0, 0, 0, 0);
+    if (TYPE == SHOAL_I8) {
+      if (at >= stride) return;
+      const uint2 half = __ldg(reinterpret_cast<const uint2 *>(row + at));
+      bits[0].x = half.x, bits[0].y = half.y;
+    } else if (at < stride) {
+      bits[0] = __ldg(reinterpret_cast<const uint4 *>(row + at));
+    }
+    if (TYPE != SHOAL_F32) return;
+    constexpr int LAST = TYPE == SHOAL_F32 ? 1 : 0;
+    bits[LAST] = at + 16 < stride ? __ldg(reinterpret_cast<const uint4 *>(row + at + 16)) : make_uint4(0, 0, 0, 0);
   }
+
+  __device__ __forceinline__ void values(float *to) const {
+    if (TYPE == SHOAL_F32) {
+      Chunk<SHOAL_F32>::floats(bits[0], to), Chunk<SHOAL_F32>::floats(bits[TYPE == SHOAL_F32 ? 1 : 0], to + 4);
+    } else if (TYPE == SHOAL_F16) {
+      Chunk<SHOAL_F16>::floats(bits[0], to);
+    } else {
 #pragma unroll
-  for (int i = 0; i < 8; i++) to[i] *= scale;
-}
+      for (int i = 0; i < 8; i++) to[i] = static_cast<int8_t>((i < 4 ? bits[0].x : bits[0].y) >> (8 * (i % 4)));
+    }
+  }
+};
 
 /** `scores` is queries × `line` floats; rows [first, first + count) of all. */
-template <enum shoal_dtype TYPE, enum shoal_metric METRIC>
-__global__ void __launch_bounds__(THREADS) matrix_kernel(Rows rows, const float *queries, const double *norms, uint32_t query_count, uint32_t first, uint32_t count, float *scores, uint64_t line) {
-  __shared__ __align__(16) float asked[DEPTH][LINE], stored[DEPTH][LINE];
-  const uint32_t stride = divided_up(rows.dims, K_STEP) * K_STEP, query0 = blockIdx.y * TILE, row0 = blockIdx.x * TILE;
-  // Each thread brings 8 values of one query and of one row.
-  const uint32_t mine = threadIdx.x / 2, part = threadIdx.x % 2 * 8;
-  const uint32_t query = min(query0 + mine, query_count - 1), row = first + min(row0 + mine, count - 1);
-  float query_scale = 1, row_scale = 1;
-  if (METRIC == SHOAL_COSINE) {
-    query_scale = norms[query] < SHOAL_MIN_LENGTH ? 0.0f : static_cast<float>(1 / norms[query]);
-    row_scale = TYPE == SHOAL_F32 ? rows.cosine_factor[row] / rows.dot_factor[row] : rows.cosine_factor[row];
-  } else if (TYPE == SHOAL_I8 && rows.scales != nullptr) {
-    row_scale = rows.scales[row];
+template <enum shoal_dtype TYPE, enum shoal_metric METRIC, class T>
+__global__ void __launch_bounds__(THREADS, T::blocks) matrix_kernel(Rows rows, const float *queries, const double *norms, uint32_t query_count, uint32_t first, uint32_t count, float *scores, uint64_t line) {
+  constexpr uint32_t EIGHTS = T::depth / 8, ROW_EIGHTS = T::row_tile * EIGHTS / THREADS, QUERY_EIGHTS = (T::query_tile * EIGHTS + THREADS - 1) / THREADS;
+  constexpr int Q = T::queries, R = T::rows;
+  __shared__ __align__(16) float asked[2][T::depth][T::query_tile + 4], stored[2][T::depth][T::row_tile + 4];
+  const uint32_t stride = divided_up(rows.dims, K_STEP) * K_STEP, query0 = blockIdx.y * T::query_tile, row0 = blockIdx.x * T::row_tile;
+  // What this thread brings: 8 values each of some rows and queries.
+  const char *row_at[ROW_EIGHTS];
+  float row_scale[ROW_EIGHTS], query_scale[QUERY_EIGHTS];
+  const float *query_at[QUERY_EIGHTS];
+#pragma unroll
+  for (uint32_t i = 0; i < ROW_EIGHTS; i++) {
+    const uint32_t row = first + min(row0 + (threadIdx.x + i * THREADS) / EIGHTS, count - 1);
+    row_at[i] = rows.data + row * rows.stride;
+    row_scale[i] = 1;
+    if (METRIC == SHOAL_COSINE) row_scale[i] = TYPE == SHOAL_F32 ? rows.cosine_factor[row] / rows.dot_factor[row] : rows.cosine_factor[row];
+    else if (TYPE == SHOAL_I8 && rows.scales != nullptr) row_scale[i] = rows.scales[row];
   }
-  const char *const row_at = rows.data + row * rows.stride;
-  const uint32_t tx = threadIdx.x % 16, ty = threadIdx.x / 16;
-  float total[8][8] = {}, lost[8][8] = {};
-  const uint32_t steps = divided_up(rows.dims, DEPTH);
-  for (uint32_t step = 0; step < steps; step++) {
+#pragma unroll
+  for (uint32_t i = 0; i < QUERY_EIGHTS; i++) {
+    const uint32_t query = min(query0 + (threadIdx.x + i * THREADS) / EIGHTS, query_count - 1);
+    query_at[i] = queries + static_cast<uint64_t>(query) * stride;
+    query_scale[i] = METRIC != SHOAL_COSINE ? 1.0f : norms[query] < SHOAL_MIN_LENGTH ? 0.0f : static_cast<float>(1 / norms[query]);
+  }
+  Eight<TYPE> row_next[ROW_EIGHTS];
+  Eight<SHOAL_F32> query_next[QUERY_EIGHTS];
+  const auto load = [&](uint32_t dim) {
+#pragma unroll
+    for (uint32_t i = 0; i < ROW_EIGHTS; i++) row_next[i].load(row_at[i], rows.stride, dim + (threadIdx.x + i * THREADS) % EIGHTS * 8);
+#pragma unroll
+    for (uint32_t i = 0; i < QUERY_EIGHTS; i++)
+      if (threadIdx.x + i * THREADS < T::query_tile * EIGHTS) query_next[i].load(reinterpret_cast<const char *>(query_at[i]), stride * 4ull, dim + (threadIdx.x + i * THREADS) % EIGHTS * 8);
+  };
+  const auto put = [&](uint32_t turn) {
     float values[8];
-    load8<TYPE>(row_at, rows.stride, step * DEPTH + part, row_scale, values);
-    const float *const from = queries + static_cast<uint64_t>(query) * stride + step * DEPTH + part;
-    __syncthreads();
 #pragma unroll
-    for (int i = 0; i < 8; i++) stored[part + i][mine] = values[i], asked[part + i][mine] = from[i] * query_scale;
-    __syncthreads();
-    float chain[8][8] = {};
+    for (uint32_t i = 0; i < ROW_EIGHTS; i++) {
+      const uint32_t mine = threadIdx.x + i * THREADS;
+      row_next[i].values(values);
 #pragma unroll
-    for (uint32_t d = 0; d < DEPTH; d++) {
-      float q[8], r[8];
+      for (int v = 0; v < 8; v++) stored[turn][mine % EIGHTS * 8 + v][mine / EIGHTS] = values[v] * row_scale[i];
+    }
 #pragma unroll
-      for (int i = 0; i < 8; i += 4) {
-        *reinterpret_cast<float4 *>(q + i) = *reinterpret_cast<const float4 *>(&asked[d][ty * 8 + i]);
-        *reinterpret_cast<float4 *>(r + i) = *reinterpret_cast<const float4 *>(&stored[d][tx * 8 + i]);
-      }
+    for (uint32_t i = 0; i < QUERY_EIGHTS; i++) {
+      const uint32_t mine = threadIdx.x + i * THREADS;
+      if (mine >= T::query_tile * EIGHTS) break;
+      query_next[i].values(values);
 #pragma unroll
-      for (int i = 0; i < 8; i++)
+      for (int v = 0; v < 8; v++) asked[turn][mine % EIGHTS * 8 + v][mine / EIGHTS] = values[v] * query_scale[i];
+    }
+  };
+  const uint32_t tx = threadIdx.x % T::across, ty = threadIdx.x / T::across;
+  float total[Q][R] = {}, lost[Q][R] = {}, chain[Q][R] = {};
+  load(0);
+  const uint32_t steps = divided_up(rows.dims, T::depth);
+  for (uint32_t step = 0; step < steps; step++) {
+    const uint32_t turn = step % 2;
+    put(turn);
+    if (step + 1 < steps) load((step + 1) * T::depth);
+    __syncthreads(); // of the values before these, nobody reads any more: everybody has come here since
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
+    for (uint32_t d = 0; d < T::depth; d++) {
+      float q[Q], r[R];
+#pragma unroll
+      for (int i = 0; i < Q; i += 4) *reinterpret_cast<float4 *>(q + i) = *reinterpret_cast<const float4 *>(&asked[turn][d][ty * Q + i]);
+      if (R % 4 == 0) *reinterpret_cast<float4 *>(r) = *reinterpret_cast<const float4 *>(&stored[turn][d][tx * R]);
+      else r[0] = stored[turn][d][tx];
+#pragma unroll
+      for (int i = 0; i < Q; i++)
+#pragma unroll
+        for (int j = 0; j < R; j++) {
           if (METRIC == SHOAL_L2) chain[i][j] = fmaf(q[i] - r[j], q[i] - r[j], chain[i][j]);
           else chain[i][j] = fmaf(q[i], r[j], chain[i][j]);
         }
     }
+    if ((step + 1) * T::depth % CHAIN != 0 && step + 1 < steps) continue;
 #pragma unroll
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < Q; i++)
 #pragma unroll
-      for (int j = 0; j < 8; j++) {
+      for (int j = 0; j < R; j++) {
         const float term = chain[i][j] - lost[i][j], sum = total[i][j] + term;
         // Where the sum has left fp32, nothing is known to be lost.
         lost[i][j] = isfinite(sum) ? (sum - total[i][j]) - term : 0.0f;
         total[i][j] = sum;
+        chain[i][j] = 0;
       }
   }
 #pragma unroll
-  for (int i = 0; i < 8; i++)
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-      const uint32_t q = query0 + ty * 8 + i, r = row0 + tx * 8 + j;
-      if (q < query_count && r < count) scores[q * line + r] = total[i][j];
+  for (int i = 0; i < Q; i++) {
+    const uint32_t q = query0 + ty * Q + i, r = row0 + tx * R;
+    float *const to = scores + q * line + r;
+    if (q >= query_count || r >= count) continue;
+    if (R == 4 && line % 4 == 0 && r + R <= count) {
+      *reinterpret_cast<float4 *>(to) = make_float4(total[i][0], total[i][1 % R], total[i][2 % R], total[i][3 % R]);
+      continue;
     }
+#pragma unroll
+    for (int j = 0; j < R; j++)
+      if (r + j < count) to[j] = total[i][j];
+  }
+}
+
+/** Scores that are made at a time: `deep` queries from `query` on, `wide` rows from `first` on. */
+struct Tile {
+  uint64_t query, first;
+  uint32_t deep, wide;
+};
+
+template <class T>
+void score_tiles(const Rows &rows, enum shoal_metric metric, const float *queries, const double *norms, uint32_t count, uint32_t first, uint32_t wide, float *scores, cudaStream_t stream) {
+  with_kind(rows.dtype, metric, [&](auto type, auto known) {
+    const dim3 grid(divided_up(wide, T::row_tile), divided_up(count, T::query_tile));
+    matrix_kernel<decltype(type)::value, decltype(known)::value, T><<<grid, THREADS, 0, stream>>>(rows, queries, norms, count, first, wide, scores, wide);
+  });
+  check(cudaGetLastError(), "the kernel of a matrix");
 }
 
 }  // namespace
@@ -110,16 +190,24 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
     if (rows.count == 0 || query_count == 0) return;
     const uint32_t stride = padded_dims(rows.dims);
     const uint64_t bytes = limits.work_bytes == 0 ? 512ull << 20 : limits.work_bytes;
-    uint64_t chunk = std::min<uint64_t>(query_count, 4096), tile = std::min<uint64_t>(rows.count, std::max<uint64_t>(1 << 12, (32 << 20) / chunk / TILE * TILE));
-    const auto bytes_for = [&] { return chunk * (static_cast<uint64_t>(stride) * 4 + 8) + 2 * chunk * tile * 4 + 2048; };
-    while (bytes_for() > bytes && tile > TILE) tile = std::max<uint64_t>(TILE, tile / 2);
+    const uint64_t all_bytes = query_count * rows.count * 4;
+    // Into pinned memory the device writes by itself: smaller tiles then, because of all but one what is made is hidden behind what is copied, and more of them on their way,
+    // because the host looks at them late. Whole rows of the matrix lie together there.
+    const bool is_direct = all_bytes > DIRECT_BYTES && is_pinned(scores);
+    const uint64_t places = is_direct ? PLACES : 2, wanted = is_direct ? std::min<uint64_t>(8 << 20, std::max<uint64_t>(1 << 20, all_bytes / 4 / 4)) : 32 << 20;
+    const bool is_deep = is_direct && rows.count * Wide::query_tile <= wanted;
+    uint64_t chunk = std::min<uint64_t>(query_count, 4096), tile = is_deep ? rows.count : std::min<uint64_t>(rows.count, std::max<uint64_t>(1 << 12, wanted / chunk / ROUND * ROUND));
+    const auto deep = [&] { return is_deep ? std::min(chunk, wanted / rows.count / Wide::query_tile * Wide::query_tile) : chunk; };
+    const auto bytes_for = [&] { return chunk * (static_cast<uint64_t>(stride) * 4 + 8) + places * deep() * tile * 4 + 2048; };
+    while (bytes_for() > bytes && tile > ROUND) tile = std::max<uint64_t>(ROUND, tile / 2);
     while (bytes_for() > bytes && chunk > 1) chunk /= 2;
     while (bytes_for() > bytes && tile > 1) tile /= 2;
     Parts parts(slot->work(bytes_for(), limits.work_bytes));
     float *const padded = parts.take<float>(chunk * stride);
     double *const norms = parts.take<double>(chunk);
-    float *out[2] = {parts.take<float>(chunk * tile), parts.take<float>(chunk * tile)};
-    const uint64_t query_bytes = chunk * rows.dims * 4, all_bytes = query_count * rows.count * 4;
+    float *out[PLACES];
+    for (uint64_t i = 0; i < places; i++) out[i] = parts.take<float>(deep() * tile);
+    const uint64_t query_bytes = chunk * rows.dims * 4;
     // Few scores are written where the host reads them.
     const bool is_written_there = all_bytes <= DIRECT_BYTES && chunk == query_count && tile == rows.count;
     char *const host = slot->host(query_bytes + 256 + (is_written_there ? all_bytes : 0));
@@ -129,37 +217,57 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
       std::copy_n(queries + q0 * rows.dims, static_cast<uint64_t>(count) * rows.dims, reinterpret_cast<float *>(host));
       check(cudaEventRecord(slot->begun.handle, slot->stream), "an event");
       pad_queries(reinterpret_cast<const float *>(host), count, rows.dims, padded, norms, slot->stream);
-      const auto wide_at = [&](uint64_t first) { return static_cast<uint32_t>(std::min(tile, rows.count - first)); };
-      const auto make = [&](uint64_t first, int turn) {
-        const uint32_t wide = wide_at(first);
-        if (query_count <= FEW_QUERIES) {
-          score_pairs(rows, metric, {padded, norms, nullptr, nullptr, nullptr, static_cast<uint32_t>(first), wide, static_cast<uint64_t>(count) * wide}, {nullptr, out[turn]}, of->device, slot->stream);
-        } else {
-          with_kind(rows.dtype, metric, [&](auto type, auto known) {
-            const dim3 grid(divided_up(wide, TILE), divided_up(count, TILE));
-            matrix_kernel<decltype(type)::value, decltype(known)::value><<<grid, THREADS, 0, slot->stream>>>(rows, padded, norms, count, static_cast<uint32_t>(first), wide, out[turn], wide);
-          });
-          check(cudaGetLastError(), "the kernel of a matrix");
-        }
-        check(cudaEventRecord(slot->launched[turn].handle, slot->stream), "an event");
+      const uint64_t across = divided_up<uint64_t>(rows.count, tile), tiles = across * divided_up<uint64_t>(count, deep());
+      const auto tile_at = [&](uint64_t i) {
+        const uint64_t query = i / across * deep(), first = i % across * tile;
+        return Tile{query, first, static_cast<uint32_t>(std::min(deep(), count - query)), static_cast<uint32_t>(std::min(tile, rows.count - first))};
       };
-      make(0, 0);
-      if (is_written_there) {
+      const auto make = [&](uint64_t i) {
+        const Tile now = tile_at(i);
+        const uint32_t from = static_cast<uint32_t>(now.first);
+        const float *const asked = padded + now.query * stride;
+        const double *const lengths = norms + now.query;
+        float *const to = out[i % places];
+        if (query_count <= PAIRED_QUERIES) score_pairs(rows, metric, {asked, lengths, nullptr, nullptr, nullptr, from, now.wide, static_cast<uint64_t>(now.deep) * now.wide}, {nullptr, to}, of->device, slot->stream);
+        else if (query_count <= Thin::query_tile) score_tiles<Thin>(rows, metric, asked, lengths, now.deep, from, now.wide, to, slot->stream);
+        else score_tiles<Wide>(rows, metric, asked, lengths, now.deep, from, now.wide, to, slot->stream);
+        check(cudaEventRecord(slot->launched[i % places].handle, slot->stream), "an event");
+      };
+      const auto place_of = [&](const Tile &of) { return scores + (q0 + of.query) * rows.count + of.first; };
+      if (is_direct) {
+        for (uint64_t i = 0; i < tiles; i++) {
+          if (i >= places) slot->wait(slot->copied[i % places], limits.stop); // what was in this place has left it
+          make(i);
+          check(cudaStreamWaitEvent(slot->copies, slot->launched[i % places].handle, 0), "scores");
+          if (i == 0) check(cudaEventRecord(slot->loaded.handle, slot->copies), "an event");
+          const Tile now = tile_at(i);
+          if (now.wide == rows.count) check(cudaMemcpyAsync(place_of(now), out[i % places], 4ull * now.deep * now.wide, cudaMemcpyDeviceToHost, slot->copies), "scores");
+          else check(cudaMemcpy2DAsync(place_of(now), rows.count * 4ull, out[i % places], now.wide * 4ull, now.wide * 4ull, now.deep, cudaMemcpyDeviceToHost, slot->copies), "scores");
+          check(cudaEventRecord(slot->copied[i % places].handle, slot->copies), "an event");
+        }
+        check(cudaEventRecord(slot->ended.handle, slot->copies), "an event");
+        check(cudaStreamWaitEvent(slot->stream, slot->ended.handle, 0), "scores");
+        slot->wait(slot->ended, limits.stop);
+        times.copy_us += microseconds(slot->loaded, slot->ended);
+        times.copied_bytes += 4ull * count * rows.count;
+      } else if (is_written_there) {
+        make(0);
         slot->wait(slot->launched[0], limits.stop);
         std::copy_n(out[0], query_count * rows.count, scores);
         times.copied_bytes += all_bytes;
       } else {
-        for (uint64_t first = 0, turn = 0; first < rows.count; first += tile, turn ^= 1) {
+        make(0);
+        for (uint64_t i = 0; i < tiles; i++) {
           // While this tile is copied, the next one is made.
-          if (first + tile < rows.count) make(first + tile, static_cast<int>(turn ^ 1));
-          slot->wait(slot->launched[turn], limits.stop);
-          const uint64_t wide = wide_at(first);
+          if (i + 1 < tiles) make(i + 1);
+          slot->wait(slot->launched[i % places], limits.stop);
+          const Tile now = tile_at(i);
           check(cudaEventRecord(slot->loaded.handle, slot->copies), "an event");
-          copy_out(*slot, slot->copies, reinterpret_cast<char *>(scores + q0 * rows.count + first), rows.count * 4ull, reinterpret_cast<const char *>(out[turn]), wide * 4, wide * 4, count, limits.stop);
+          copy_out(*slot, slot->copies, reinterpret_cast<char *>(place_of(now)), rows.count * 4ull, reinterpret_cast<const char *>(out[i % places]), now.wide * 4ull, now.wide * 4ull, now.deep, limits.stop);
           check(cudaEventRecord(slot->ended.handle, slot->copies), "an event");
           check(cudaEventSynchronize(slot->ended.handle), "a copy");
           times.copy_us += microseconds(slot->loaded, slot->ended);
-          times.copied_bytes += wide * 4 * count;
+          times.copied_bytes += 4ull * now.wide * now.deep;
         }
       }
       check(cudaEventRecord(slot->computed.handle, slot->stream), "an event");

@@ -226,6 +226,7 @@ class Search {
         times.redone++;
         continue;
       }
+      if (found[q] > plan_.kept) fail(SHOAL_CUDA_LOST, "the device says that it found %u of %u rows", found[q], plan_.kept);
       best_.found[first + q] = found[q];
       std::memcpy(best_.rows + to, rows + static_cast<size_t>(q) * plan_.kept, found[q] * 4ull);
       std::memcpy(best_.scores + to, scores + static_cast<size_t>(q) * plan_.kept, found[q] * 8ull);

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <vector>
 #include "launch.cuh"
+#include "spread.cuh"
 
 struct shoal_cuda_graph {
   int device;
@@ -23,6 +24,8 @@ struct shoal_cuda_graph {
   shoal_cuda::Memory heavy_memory;
   const uint32_t *segments, *heavy;
   uint32_t segment_count, heavy_count;
+  shoal_cuda::Memory sliced_memory;
+  shoal_cuda::Sliced sliced;
 };
 
 namespace shoal_cuda {
@@ -35,28 +38,6 @@ constexpr uint32_t SPARSE_THREADS = 1024;
 constexpr int LOADS = 4;
 /** Graphs of fewer edges are done before a second kernel has begun. */
 constexpr uint64_t SPARSE_EDGES = 1 << 18;
-
-/** Which nodes give something, of one step: a bit for each, for every BLOCK_LANES lanes, and how many are set. */
-struct Active {
-  uint32_t *bits, *count;
-};
-
-struct Step {
-  const uint32_t *begin, *source;
-  const float *weight;
-  const uint32_t *segments, *heavy;
-  uint32_t nodes, lanes;
-  float decay, threshold;
-  /** What nodes had before: the activation, or the seeds in the first step. */
-  const float *given, *before;
-  float *arriving, *activation, *partial;
-  /** Null bits: none are kept. `spare` is that of the step after next. */
-  Active active, next, spare;
-  /** For every BLOCK_LANES lanes; and the number of giving nodes above which looking at bits saves nothing. */
-  uint32_t words, most_active;
-};
-
-__device__ __forceinline__ bool gives(const Step &step, float value) { return value >= step.threshold && value != 0; }
 
 template <int VALUES>
 struct Lanes {
@@ -385,7 +366,8 @@ void with_lanes(uint32_t all, const Work &work) {
   else chosen(one, std::integral_constant<int, 16>{});
 }
 
-void spread_once(int device, const Step &step, uint32_t segments, uint32_t heavy, cudaStream_t stream) {
+/** `sliced`: with room for what it needs, or null. */
+void spread_once(int device, const Step &step, uint32_t segments, uint32_t heavy, const Sliced *sliced, float *slices, cudaStream_t stream) {
   const uint32_t blocks = divided_up(step.lanes, BLOCK_LANES), multiprocessors = static_cast<uint32_t>(facts_of(device).multiprocessors);
   const char *const what = "the kernels of spreading";
   with_lanes(step.lanes, [&](auto values, auto columns, auto team) {
@@ -395,11 +377,17 @@ void spread_once(int device, const Step &step, uint32_t segments, uint32_t heavy
       allow_shared<sparse_kernel<VALUES, COLUMNS, TEAM>>(device, step.words * 4);
       launch_overlapping(what, device, sparse_kernel<VALUES, COLUMNS, TEAM>, dim3(multiprocessors, blocks), SPARSE_THREADS, step.words * 4, stream, step);
     }
+    if (sliced != nullptr) return spread_sliced(step, *sliced, slices, device, stream);
     launch_overlapping(what, device, gather_kernel<VALUES, COLUMNS, TEAM>, dim3(std::min(wanted, 32 * multiprocessors), blocks), THREADS, 0, stream, step);
     if (heavy > 0) launch_overlapping(what, device, segment_kernel<VALUES, COLUMNS>, dim3(segments, blocks), THREADS, 0, stream, step);
   });
   if (heavy > 0) launch_overlapping(what, device, join_kernel, heavy, THREADS, 0, stream, step);
 }
+
+/** Whole words of 16 bytes, as they are copied into shared memory. */
+uint32_t words_for(uint64_t nodes) { return static_cast<uint32_t>(divided_up<uint64_t>(nodes, 128) * 4); }
+
+bool can_keep_bits(int device, uint64_t nodes, uint64_t edges) { return edges >= SPARSE_EDGES && words_for(nodes) * 4ull + 1024 <= facts_of(device).shared_bytes; }
 
 /** `wide` lanes of each node. */
 void copy_lanes(float *to, uint64_t to_apart, const float *from, uint64_t from_apart, uint32_t wide, uint64_t nodes) {
@@ -419,7 +407,7 @@ uint64_t shoal_cuda_graph_bytes(uint64_t nodes, uint64_t edges) {
   parts.take<uint32_t>(nodes + 1), parts.take<uint32_t>(edges), parts.take<float>(edges);
   // Heavy nodes: 8 bytes for each and for each of their segments.
   parts.take<uint32_t>(2 * (edges / HEAVY_EDGES + 2) + 2 * (edges / SEGMENT_EDGES + edges / HEAVY_EDGES + 1));
-  return parts.used();
+  return parts.used() + sliced_bytes(nodes, edges);
 }
 
 int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_cuda_graph **uploaded, shoal_stop stop) {
@@ -430,7 +418,7 @@ int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_cuda_gra
     const uint64_t edges = graph->begin[graph->nodes];
     Parts count;
     count.take<uint32_t>(graph->nodes + 1), count.take<uint32_t>(edges), count.take<float>(edges);
-    std::unique_ptr<shoal_cuda_graph> made(new shoal_cuda_graph{device, Memory(device, count.used()), graph->nodes, edges, nullptr, nullptr, nullptr, Memory(), nullptr, nullptr, 0, 0});
+    std::unique_ptr<shoal_cuda_graph> made(new shoal_cuda_graph{device, Memory(device, count.used()), graph->nodes, edges, nullptr, nullptr, nullptr, Memory(), nullptr, nullptr, 0, 0, Memory(), {}});
     Parts parts(made->memory.at());
     uint32_t *const begin = parts.take<uint32_t>(graph->nodes + 1), *const source = parts.take<uint32_t>(edges);
     float *const weight = parts.take<float>(edges);
@@ -456,6 +444,11 @@ int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_cuda_gra
       copy(to_heavy, heavy.data(), heavy.size());
       made->segments = to_segments, made->heavy = to_heavy;
     }
+    if (const uint64_t bytes = made->heavy_count == 0 && can_keep_bits(device, graph->nodes, edges) ? sliced_bytes(graph->nodes, edges) : 0; bytes > 0) {
+      made->sliced_memory = Memory(device, bytes);
+      made->sliced = slice(made->sliced_memory.at(), begin, source, weight, graph->nodes, edges, device, slot->stream);
+      if (made->sliced.edges == nullptr) made->sliced_memory = Memory();
+    }
     check(cudaStreamSynchronize(slot->stream), "an upload");
     *uploaded = made.release();
   });
@@ -463,36 +456,37 @@ int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_cuda_gra
 
 void shoal_cuda_free_graph(shoal_cuda_graph *graph) { delete graph; }
 
-int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t steps, float decay, float threshold, float *activation, const shoal_cuda_terms *terms) {
+int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t steps, float decay, float threshold, const float *seeds, float *totals, const shoal_cuda_terms *terms) {
   return answer([&] {
     const shoal_cuda_terms none{}, &limits = terms == nullptr ? none : *terms;
     if (graph->nodes == 0 || lanes == 0) return;
     Lease slot(graph->device);
     shoal_cuda_times times{};
     const uint64_t nodes = graph->nodes;
-    // Whole words of 16 bytes, as they are copied into shared memory.
-    const uint32_t words = static_cast<uint32_t>(divided_up<uint64_t>(nodes, 128) * 4);
-    const bool keeps_bits = graph->edges >= SPARSE_EDGES && words * 4ull + 1024 <= facts_of(graph->device).shared_bytes;
+    const uint32_t words = words_for(nodes);
+    const bool keeps_bits = can_keep_bits(graph->device, nodes, graph->edges);
     const auto bit_words = [&](uint64_t wide) { return keeps_bits ? divided_up<uint64_t>(wide, BLOCK_LANES) * words : 0; };
     const auto counts = [&](uint64_t wide) { return 3 * divided_up<uint64_t>(wide, BLOCK_LANES); };
     const auto bytes_for = [&](uint64_t wide) { return (3 * nodes + graph->segment_count) * wide * 4 + (2 * bit_words(wide) + counts(wide)) * 4 + 4096; };
     uint32_t wide = lanes;
     while (wide > 1 && limits.work_bytes != 0 && bytes_for(wide) > limits.work_bytes) wide = wide > 8 ? wide / 2 / 4 * 4 : wide > 4 ? 4 : wide / 2;
-    Parts parts(slot->work(bytes_for(wide), limits.work_bytes));
+    const uint64_t slice_bytes = sliced_floats(graph->sliced) * 4;
+    const bool is_sliced = lanes == 1 && graph->sliced.edges != nullptr && keeps_bits && (limits.work_bytes == 0 || bytes_for(1) + slice_bytes <= limits.work_bytes);
+    Parts parts(slot->work(bytes_for(wide) + (is_sliced ? slice_bytes : 0), limits.work_bytes));
     float *const total = parts.take<float>(nodes * wide), *const buffers[2] = {parts.take<float>(nodes * wide), parts.take<float>(nodes * wide)}, *const partial = parts.take<float>(graph->segment_count * static_cast<uint64_t>(wide));
     uint32_t *const bits[2] = {parts.take<uint32_t>(bit_words(wide)), parts.take<uint32_t>(bit_words(wide))}, *const count = parts.take<uint32_t>(counts(wide));
+    float *const slices = parts.take<float>(is_sliced ? slice_bytes / 4 : 0);
     for (uint32_t first = 0; first < lanes; first += wide) {
       const uint32_t now = std::min(wide, lanes - first);
-      char *const host = reinterpret_cast<char *>(activation + first);
       check(cudaEventRecord(slot->begun.handle, slot->stream), "an event");
       char *const to = reinterpret_cast<char *>(steps == 0 ? total : buffers[0]);
       const bool is_small = nodes * now * 4 <= FEW_BYTES; // then the steps are under way before the seeds have arrived
       float *const pinned = is_small ? reinterpret_cast<float *>(slot->host(nodes * now * 4)) : nullptr;
       if (is_small) {
-        copy_lanes(pinned, now, activation + first, lanes, now, nodes);
+        copy_lanes(pinned, now, seeds + first, lanes, now, nodes);
         check(cudaMemcpyAsync(to, pinned, nodes * now * 4, cudaMemcpyHostToDevice, slot->stream), "seeds");
       } else {
-        copy_in(*slot, slot->stream, to, now * 4, host, lanes * 4ull, now * 4ull, nodes, limits.stop);
+        copy_in(*slot, slot->stream, to, now * 4, reinterpret_cast<const char *>(seeds + first), lanes * 4ull, now * 4ull, nodes, limits.stop);
       }
       check(cudaEventRecord(slot->loaded.handle, slot->stream), "an event");
       Step step{graph->begin, graph->source, graph->weight, graph->segments, graph->heavy, static_cast<uint32_t>(nodes), now, decay, threshold, buffers[0], buffers[0], buffers[1], total, partial, {}, {}, {}, words, static_cast<uint32_t>(nodes / 8)};
@@ -508,7 +502,7 @@ int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t st
         // Eight steps under way while eight are waited for: the caller may stop between.
         if (i % 8 == 0 && i >= 16) slot->wait(slot->launched[i / 8 % 2], limits.stop);
         step.active = active(i), step.next = active(i + 1), step.spare = active(i + 2);
-        spread_once(graph->device, step, graph->segment_count, graph->heavy_count, slot->stream);
+        spread_once(graph->device, step, graph->segment_count, graph->heavy_count, is_sliced ? &graph->sliced : nullptr, slices, slot->stream);
         if (i % 8 == 7) check(cudaEventRecord(slot->launched[i / 8 % 2].handle, slot->stream), "an event");
         step.given = buffers[(i + 1) % 2], step.before = total, step.arriving = buffers[i % 2];
       }
@@ -517,11 +511,11 @@ int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t st
         check(cudaMemcpyAsync(pinned, total, nodes * now * 4, cudaMemcpyDeviceToHost, slot->stream), "activation");
       } else {
         slot->wait(slot->computed, limits.stop);
-        copy_out(*slot, slot->stream, host, lanes * 4ull, reinterpret_cast<const char *>(total), now * 4, now * 4ull, nodes, limits.stop);
+        copy_out(*slot, slot->stream, reinterpret_cast<char *>(totals + first), lanes * 4ull, reinterpret_cast<const char *>(total), now * 4, now * 4ull, nodes, limits.stop);
       }
       check(cudaEventRecord(slot->ended.handle, slot->stream), "an event");
       slot->wait(slot->ended, limits.stop);
-      if (is_small) copy_lanes(activation + first, lanes, pinned, now, now, nodes);
+      if (is_small) copy_lanes(totals + first, lanes, pinned, now, now, nodes);
       times.device_us += microseconds(slot->begun, slot->ended);
       times.copy_us += microseconds(slot->begun, slot->loaded) + microseconds(slot->computed, slot->ended);
       times.kernel_us += microseconds(slot->loaded, slot->computed);

@@ -2,6 +2,7 @@
 // its own (search.h), and what they find is merged here, in order and with ties to the lower row.
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <thread>
 #include "search.h"
 
@@ -86,6 +87,95 @@ class Aside {
   std::thread thread_;
 };
 
+struct Piece {
+  uint64_t first, count;
+};
+
+/** Most and fewest bytes of a piece. */
+constexpr uint64_t MOST_PIECE_BYTES = 1ull << 30, LEAST_PIECE_BYTES = 64ull << 20;
+
+/**
+ * Whole chunks, two of the largest in 3/4 of `allowed`; and none larger than half of what is left, so that what is searched when the last copy has ended is little:
+ * a third of 3 GB took 2 of the 70 ms that 1,000 queries had (H200, 2026-11-22).
+ */
+std::vector<Piece> pieces_of(const shoal_rows &rows, uint64_t allowed) {
+  shoal_rows some = rows;
+  some.count = 1 << 10;
+  const uint64_t per_row = std::max<uint64_t>(1, bytes_for(some, false) / some.count);
+  const uint64_t most = std::max<uint64_t>(1, std::min({rows.count, allowed * 3 / 8 / per_row, MOST_PIECE_BYTES / per_row})), chunk = std::min<uint64_t>(most, chunk_rows_of(rows.dims * element_bytes(rows.dtype), rows.count));
+  const uint64_t least = std::max<uint64_t>(chunk, LEAST_PIECE_BYTES / per_row);
+  std::vector<Piece> pieces;
+  for (uint64_t first = 0; first < rows.count; first += pieces.back().count) {
+    const uint64_t left = rows.count - first, wanted = std::min(most, std::max(least, left / 2));
+    pieces.push_back({first, std::min(left, wanted / chunk * chunk)});
+  }
+  return pieces;
+}
+
+/** Whose turn it is: pieces are copied into two places in turn, by several threads, and searched by one. Over: nobody waits any more. */
+class Turns {
+ public:
+  explicit Turns(const std::vector<Piece> &pieces) : pieces_(pieces), arrived_(pieces.size()) {}
+
+  size_t piece_of(uint64_t row) const {
+    return static_cast<size_t>(std::upper_bound(pieces_.begin(), pieces_.end(), row, [](uint64_t of, const Piece &piece) { return of < piece.first; }) - pieces_.begin()) - 1;
+  }
+
+  void wait_for_room(size_t piece) {
+    std::unique_lock<std::mutex> guard(lock_);
+    changed_.wait(guard, [&] { return is_over_ || piece < searched_ + 2; });
+    if (is_over_) fail(SHOAL_CUDA_STOPPED, "the search of an earlier piece has ended the call");
+  }
+
+  /** `all()` is called once all rows of a piece are on their way, before it is searched. */
+  template <class All>
+  void arrived(size_t piece, uint64_t count, const All &all) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    arrived_[piece] += count;
+    if (arrived_[piece] < pieces_[piece].count) return;
+    all();
+    changed_.notify_all();
+  }
+
+  /** False: they will not come. */
+  bool wait_for_rows(size_t piece) {
+    std::unique_lock<std::mutex> guard(lock_);
+    const auto is_there = [&] { return arrived_[piece] == pieces_[piece].count; };
+    changed_.wait(guard, [&] { return is_over_ || is_there(); });
+    return is_there();
+  }
+
+  void searched(size_t piece) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    searched_ = piece + 1;
+    changed_.notify_all();
+  }
+
+  void end() {
+    const std::lock_guard<std::mutex> guard(lock_);
+    is_over_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  const std::vector<Piece> &pieces_;
+  std::mutex lock_;
+  std::condition_variable changed_;
+  std::vector<uint64_t> arrived_;
+  size_t searched_ = 0;
+  bool is_over_ = false;
+};
+
+/** Ends the turns when it goes. */
+class Over {
+ public:
+  explicit Over(Turns &turns) : turns_(turns) {}
+  ~Over() { turns_.end(); }
+
+ private:
+  Turns &turns_;
+};
+
 }  // namespace
 }  // namespace shoal_cuda
 
@@ -144,61 +234,73 @@ int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *qu
     check_shape(*rows);
     shoal_cuda_terms limits = terms == nullptr ? shoal_cuda_terms{} : *terms;
     Lease slot(device);
-    // Two pieces and the work of a search share what is allowed; pieces of 1 GB keep the link busy (0.75 of it with 256 MB).
+    // Two pieces and the work of a search share what is allowed.
     const uint64_t allowed = limits.work_bytes == 0 ? 4ull << 30 : limits.work_bytes;
     shoal_cuda_terms inner = limits;
     inner.work_bytes = allowed / 4;
+    shoal_cuda_times times{};
+    if (limits.times != nullptr) *limits.times = times;
+    if (rows->count == 0) return static_cast<void>(std::fill_n(found, query_count, 0u));
+    const std::vector<Piece> pieces = pieces_of(*rows, allowed);
     shoal_rows piece = *rows;
-    piece.count = 1 << 10;
-    const uint64_t per_row = std::max<uint64_t>(1, bytes_for(piece, false) / piece.count);
-    const uint64_t piece_rows = std::max<uint64_t>(1, std::min({rows->count, allowed * 3 / 8 / per_row, std::max<uint64_t>(1, (1ull << 30) / per_row)}));
-    piece.count = piece_rows;
+    piece.count = pieces[0].count;
     const size_t piece_bytes = bytes_for(piece, false);
     if (2 * piece_bytes > allowed) fail(SHOAL_CUDA_OUT_OF_MEMORY, "two pieces of one row each take %zu bytes, and %llu are allowed", 2 * piece_bytes, static_cast<unsigned long long>(allowed));
-    Memory memory[2] = {Memory(device, piece_bytes), Memory(device, piece_bytes)};
-    Event began[2], copied[2];
+    char *const memory = slot->work(2 * piece_bytes, std::max<uint64_t>(2 * piece_bytes, allowed / 4 * 3));
     Merge merge(query, best, scores, found);
     Held held(query);
-    shoal_cuda_times times{}, taken{};
-    Rows there[2];
-    Summary *summary[2];
-    uint64_t searched = 0;
-    int searched_turn = 0;
-    double copy_us = 0;
-    std::unique_ptr<Aside> searching;
-    const auto finish = [&] {
-      if (!searching) return;
-      searching->join();
-      searching.reset();
-      copy_us += microseconds(began[searched_turn], copied[searched_turn]);
-      add_times(times, taken, false);
-      merge.add(held.best(), searched);
+    Turns turns(pieces);
+    const auto rows_of = [&](size_t p, Summary **summary) {
+      shoal_rows now = *rows;
+      now.count = pieces[p].count;
+      return lay_out(memory + p % 2 * piece_bytes, now, false, summary);
     };
-    const size_t row_bytes = rows->dims * element_bytes(rows->dtype);
+    Aside searching([&] {
+      const Over over(turns); // whatever ends this, nobody waits for it any more
+      Lease other(device);
+      for (size_t p = 0; p < pieces.size() && turns.wait_for_rows(p); p++) {
+        Summary *summary;
+        const Rows there = rows_of(p, &summary);
+        shoal_cuda_times taken{};
+        check(cudaStreamWaitEvent(other->stream, slot->copied[p % 2].handle, 0), "a copy");
+        measure(there, summary, other->stream);
+        search(*other, there, summary, query, inner, held.best(), taken);
+        add_times(times, taken, false);
+        turns.searched(p); // the next copy but one may begin
+        merge.add(held.best(), pieces[p].first);
+      }
+    });
     const auto begun = std::chrono::steady_clock::now();
-    for (uint64_t first = 0, turn = 0; first < rows->count; first += piece_rows, turn ^= 1) {
-      piece.count = std::min(piece_rows, rows->count - first);
-      Rows &now = there[turn];
-      now = lay_out(memory[turn].at(), piece, false, &summary[turn]);
-      check(cudaEventRecord(began[turn].handle, slot->copies), "an event");
-      if (now.stride != row_bytes) check(cudaMemsetAsync(memory[turn].at(), 0, piece.count * now.stride, slot->copies), "padding");
-      copy_in(*slot, slot->copies, memory[turn].at(), now.stride, static_cast<const char *>(rows->data) + first * rows->stride, rows->stride, row_bytes, piece.count, limits.stop);
-      if (rows->scales != nullptr) copy_in(*slot, slot->copies, reinterpret_cast<char *>(const_cast<float *>(now.scales)), 4, reinterpret_cast<const char *>(rows->scales + first), 4, 4, piece.count, limits.stop);
-      check(cudaEventRecord(copied[turn].handle, slot->copies), "an event");
-      times.copied_bytes += piece.count * (row_bytes + (rows->scales == nullptr ? 0 : 4));
-      // The next piece's copy goes on behind the last bytes of this one: it is searched, once it is all there, by a thread of its own.
-      finish();
-      searched = first, searched_turn = static_cast<int>(turn);
-      searching.reset(new Aside([&, turn] {
-        Lease other(device);
-        taken = {};
-        check(cudaStreamWaitEvent(other->stream, copied[turn].handle, 0), "a copy");
-        measure(there[turn], summary[turn], other->stream);
-        search(*other, there[turn], summary[turn], query, inner, held.best(), taken);
-      }));
+    std::exception_ptr failure;
+    try {
+      const Over over(turns);
+      const size_t row_bytes = rows->dims * element_bytes(rows->dtype);
+      Summary *unused;
+      const size_t stride = rows_of(0, &unused).stride;
+      const Places places{std::min<size_t>(chunk_rows_of(row_bytes, rows->count), pieces[0].count), stride, [&](size_t first, size_t count) {
+        const size_t p = turns.piece_of(first), at = first - pieces[p].first;
+        turns.wait_for_room(p);
+        Summary *summary;
+        const Rows now = rows_of(p, &summary);
+        char *const to = const_cast<char *>(now.data) + at * stride;
+        if (stride != row_bytes) check(cudaMemsetAsync(to, 0, count * stride, slot->copies), "padding");
+        if (rows->scales != nullptr) check(cudaMemcpyAsync(const_cast<float *>(now.scales) + at, rows->scales + first, count * 4, cudaMemcpyHostToDevice, slot->copies), "scales");
+        return to;
+      }, [&](size_t first, size_t count) {
+        const size_t p = turns.piece_of(first);
+        turns.arrived(p, count, [&] { check(cudaEventRecord(slot->copied[p % 2].handle, slot->copies), "an event"); });
+      }};
+      check(cudaEventRecord(slot->begun.handle, slot->copies), "an event");
+      copy_in(*slot, slot->copies, places, static_cast<const char *>(rows->data), rows->stride, row_bytes, rows->count, limits.stop);
+      check(cudaEventRecord(slot->loaded.handle, slot->copies), "an event");
+    } catch (...) {
+      failure = std::current_exception();
     }
-    finish();
-    times.copy_us += copy_us;
+    searching.join(); // why a search ended says more than that it did
+    if (failure) std::rethrow_exception(failure);
+    check(cudaEventSynchronize(slot->loaded.handle), "a copy");
+    times.copy_us += microseconds(slot->begun, slot->loaded);
+    times.copied_bytes += rows->count * (rows->dims * element_bytes(rows->dtype) + (rows->scales == nullptr ? 0 : 4));
     times.device_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begun).count();
     if (limits.times != nullptr) *limits.times = times;
   });

@@ -13,7 +13,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /** Raised with every change of this file that callers notice; `shoal_cuda_abi()` must be equal. */
-#define SHOAL_CUDA_ABI 1
+#define SHOAL_CUDA_ABI 2
 
 /** What every call gives back. Except for OK, outputs mean nothing and the call holds nothing; `shoal_cuda_error()` has the words. */
 enum shoal_cuda_status {
@@ -51,8 +51,17 @@ int shoal_cuda_describe(int device, shoal_cuda_device *facts);
 
 /** Bytes of the device's memory that this library has allocated: collections, graphs, and work memory kept between calls. */
 uint64_t shoal_cuda_held_bytes(int device);
-/** Gives back work memory that no running call uses. */
+/** Gives back work memory that no running call uses, and pinned memory that nobody has taken. */
 void shoal_cuda_trim(int device);
+
+/**
+ * Page-locked host memory for results: a device writes into it as it is, and what lies elsewhere is copied there by the processor (33 GB/s instead of
+ * 51, or 11 where the memory was never touched; H200, 2026-11-22). Locking takes longer than one such copy, so there is some once it has been asked for often enough, and not more than
+ * SHOAL_CUDA_MOST_PINNED_BYTES in a process: OUT_OF_MEMORY, and null, until then and above. What was taken is kept for the next one when it is given back.
+ */
+int shoal_cuda_take_pinned(int device, uint64_t bytes, void **memory);
+void shoal_cuda_give_pinned(void *memory);
+#define SHOAL_CUDA_MOST_PINNED_BYTES (1ull << 30)
 
 /** Rows on one device, for every metric. Never changed after upload; any number of calls may use one at the same time. */
 typedef struct shoal_cuda_rows shoal_cuda_rows;
@@ -112,7 +121,7 @@ int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *qu
 int shoal_cuda_rescore(const shoal_cuda_rows *rows, const float *queries, uint64_t query_count, enum shoal_metric metric, const uint32_t *begin, const uint32_t *candidates,
                        double *scores, const shoal_cuda_terms *terms);
 
-/** shoal_matrix: every score in fp32, `scores` is query_count × rows in host memory. */
+/** shoal_matrix: every score in fp32, `scores` is query_count × rows in host memory, best of all in pinned memory. */
 int shoal_cuda_matrix(const shoal_cuda_rows *rows, const float *queries, uint64_t query_count, enum shoal_metric metric, float *scores, const shoal_cuda_terms *terms);
 
 /** A graph on one device; never changed after upload. */
@@ -123,8 +132,8 @@ uint64_t shoal_cuda_graph_bytes(uint64_t nodes, uint64_t edges);
 int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_cuda_graph **uploaded, shoal_stop stop);
 void shoal_cuda_free_graph(shoal_cuda_graph *graph);
 
-/** shoal_spread: `activation` (nodes × lanes, host memory) holds the seeds on entry and the totals on return. */
-int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t steps, float decay, float threshold, float *activation, const shoal_cuda_terms *terms);
+/** shoal_spread: `seeds` and `totals` are nodes × lanes in host memory, the same or apart; totals best of all in pinned memory. */
+int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t steps, float decay, float threshold, const float *seeds, float *totals, const shoal_cuda_terms *terms);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

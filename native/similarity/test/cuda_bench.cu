@@ -1,6 +1,6 @@
 // The CUDA library on the clock: every bar with its bytes or operations, beside what this card copies. Answers are checked before
 // the clock starts. Times are the device's own (events), medians of the runs; inputs are larger than the second-level cache or pass
-// through it in turn. Usage: cuda_bench [link topk one large-k f32 rescore spread big matrix cpu two]…; all of them when none is named.
+// through it in turn. Usage: cuda_bench [link topk one large-k f32 rescore spread small-spread big matrix cpu two]…; all of them when none is named.
 #include <cuda_runtime.h>
 #include <algorithm>
 #include <atomic>
@@ -257,15 +257,30 @@ void topk() {
   if (is_wanted("matrix")) {
     const size_t few = 100'000;
     shoal_cuda_rows *some = upload(data.data(), few, dims, SHOAL_F16, false);
-    std::vector<float> scores(1000 * few);
-    shoal_cuda_times taken{};
-    shoal_cuda_terms terms{0, nullptr, &taken};
-    const double wall = median_of(5, [&] {
-      const double begun = seconds();
-      must(shoal_cuda_matrix(some, queries.data(), 1000, SHOAL_COSINE, scores.data(), &terms), "matrix");
-      return (seconds() - begun) * 1e6;
-    });
-    std::printf("matrix 1000 x 100K x 384: wall %.1f us, kernels %.1f, copies %.1f: %.1f GB/s out of the device\n", wall, taken.kernel_us, taken.copy_us, static_cast<double>(taken.copied_bytes) / wall / 1e3);
+    for (size_t count : {size_t{8}, size_t{64}, size_t{1000}}) {
+      const size_t bytes = count * few * 4;
+      std::vector<float> scores(count * few);
+      void *pinned = nullptr;
+      for (int i = 0; i < 100 && pinned == nullptr; i++) shoal_cuda_take_pinned(0, bytes, &pinned);
+      for (const char *into : {"memory that was used", "fresh memory", "pinned memory"}) {
+        shoal_cuda_times taken{};
+        shoal_cuda_terms terms{0, nullptr, &taken};
+        std::vector<double> device;
+        const double wall = median_of(9, [&] {
+          float *const fresh = into[0] == 'f' ? static_cast<float *>(std::malloc(bytes)) : nullptr, *const to = into[0] == 'p' ? static_cast<float *>(pinned) : fresh != nullptr ? fresh : scores.data();
+          const double begun = seconds();
+          must(shoal_cuda_matrix(some, queries.data(), count, SHOAL_COSINE, to, &terms), "matrix");
+          const double us = (seconds() - begun) * 1e6;
+          device.push_back(taken.device_us);
+          if (fresh != nullptr || into[0] == 'p') { if (std::memcmp(to, scores.data(), bytes) != 0) std::printf("WRONG matrix into %s\n", into); }
+          std::free(fresh);
+          return us;
+        });
+        std::sort(device.begin(), device.end());
+        std::printf("matrix %zu x 100K x 384 into %s: wall %.1f us, device %.1f, copies %.1f: %.1f GB/s out of the device\n", count, into, wall, device[device.size() / 2], taken.copy_us, static_cast<double>(bytes) / wall / 1e3);
+      }
+      shoal_cuda_give_pinned(pinned);
+    }
     shoal_cuda_free_rows(some);
   }
   if (is_wanted("cpu")) {
@@ -310,14 +325,14 @@ void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double 
   if (seeds_each == 0) std::fill(seeds.begin(), seeds.end(), 1.0f);
   shoal_cuda_times taken{}, none{};
   shoal_cuda_terms terms{0, nullptr, &taken}, empty{0, nullptr, &none};
-  std::vector<double> times, walls, idle;
-  for (int i = 0; i < 9; i++) {
+  std::vector<double> times, walls, idle, device;
+  for (int i = 0; i < 25; i++) {
     activation = seeds;
-    must(shoal_cuda_spread(there, static_cast<uint32_t>(lanes), 0, 0.8f, 1e-6f, activation.data(), &empty), "spread"); // copies the seeds alone
+    must(shoal_cuda_spread(there, static_cast<uint32_t>(lanes), 0, 0.8f, 1e-6f, activation.data(), activation.data(), &empty), "spread"); // copies the seeds alone
     activation = seeds;
     const double begun = seconds();
-    must(shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), 0.8f, 1e-6f, activation.data(), &terms), "spread");
-    walls.push_back((seconds() - begun) * 1e6), times.push_back(taken.kernel_us), idle.push_back(none.kernel_us);
+    must(shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), 0.8f, 1e-6f, seeds.data(), activation.data(), &terms), "spread");
+    walls.push_back((seconds() - begun) * 1e6), times.push_back(taken.kernel_us), idle.push_back(none.kernel_us), device.push_back(taken.device_us);
   }
   std::vector<double> total(seeds.begin(), seeds.end());
   std::vector<float> last = seeds, next(seeds.size());
@@ -338,14 +353,50 @@ void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double 
   size_t wrong = 0;
   for (size_t i = 0; i < total.size(); i++) wrong += !(std::fabs(activation[i] - total[i]) <= 1e-5 * std::max(1.0, total[i]));
   if (wrong > total.size() / 10000) std::printf("WRONG spread: %zu of %zu values\n", wrong, total.size()); // a value beside the threshold may fall on either side
-  std::sort(times.begin(), times.end()), std::sort(walls.begin(), walls.end()), std::sort(idle.begin(), idle.end());
+  std::sort(times.begin(), times.end()), std::sort(walls.begin(), walls.end()), std::sort(idle.begin(), idle.end()), std::sort(device.begin(), device.end());
+  const double us = times[times.size() / 2];
   // Each edge once (source, weight, the lanes it brings), each node's lanes written, read and written.
   const double edges = static_cast<double>(source.size()), cells = static_cast<double>(nodes * lanes) * 4;
   const double moved = static_cast<double>(steps) * (edges * (8.0 + 4 * static_cast<double>(lanes)) + static_cast<double>(nodes) * 4 + 3 * cells);
   const double bar = 1.5 * moved / copy_bandwidth + 10;
-  std::printf("spread %zu nodes %zu edges %zu lanes %zu steps, %s: kernels %.1f us (%.1f with no step at all), bar %.1f: %s; %.2f TB/s; wall %.1f%s\n", nodes, source.size(), lanes, steps, seeds_each == 0 ? "all give" : "10 seeds", times[4], idle[4], bar,
-              times[4] <= bar ? "met" : "MISSED", moved / times[4] / 1e6, walls[4], target > 0 ? ", target 450" : "");
+  std::printf("spread %zu nodes %zu edges %zu lanes %zu steps, %s: kernels %.1f us (%.1f with no step at all), bar %.1f: %s; %.2f TB/s; device %.1f, wall %.1f%s\n", nodes, source.size(), lanes, steps, seeds_each == 0 ? "all give" : "10 seeds", us, idle[idle.size() / 2], bar,
+              us <= bar ? "met" : "MISSED", moved / us / 1e6, device[device.size() / 2], walls[walls.size() / 2], target > 0 ? ", target 450" : "");
   shoal_cuda_free_graph(there);
+}
+
+/** Rows that pass through: from memory of any kind, and from pinned memory. */
+void stream() {
+  const size_t dims = 768, k = 10;
+  for (size_t rows : {size_t{500'000}, size_t{2'000'000}}) {
+    const std::vector<uint16_t> data = random_halves(rows * dims, 3);
+    const std::vector<float> queries = random_floats(1000 * dims, 4);
+    const double bytes = static_cast<double>(rows * dims * 2);
+    const shoal_rows described{data.data(), rows, dims, dims * 2, SHOAL_F16, nullptr, 0};
+    double us;
+    shoal_cuda_rows *there = upload(data.data(), rows, dims, SHOAL_F16, false, &us);
+    std::printf("upload of %.1f GB: %.1f GB/s\n", bytes / 1e9, bytes / us / 1e3);
+    Result resident(1000, k);
+    search({there}, queries, 1000, SHOAL_COSINE, k, resident);
+    shoal_cuda_free_rows(there);
+    for (bool is_pinned : {false, true}) {
+      const double begun = seconds();
+      if (is_pinned) must(cudaHostRegister(const_cast<uint16_t *>(data.data()), static_cast<size_t>(bytes), cudaHostRegisterPortable), "locking");
+      if (is_pinned) std::printf("locking %.1f GB took %.1f ms\n", bytes / 1e9, (seconds() - begun) * 1e3);
+      for (size_t count : {size_t{1000}, size_t{64}, size_t{1}}) {
+        Result streamed(count, k);
+        shoal_cuda_terms terms{6ull << 30, nullptr, &streamed.times};
+        const double wall = median_of(7, [&] {
+          const double from = seconds();
+          must(shoal_cuda_topk_streamed(0, &described, queries.data(), count, SHOAL_COSINE, k, streamed.best.data(), streamed.scores.data(), streamed.found.data(), &terms), "streamed");
+          return (seconds() - from) * 1e6;
+        });
+        if (!std::equal(streamed.best.begin(), streamed.best.end(), resident.best.begin())) std::printf("WRONG streamed: other rows than resident\n");
+        std::printf("streamed %zu x %.1fM x 768 f16 from %s memory: %.2f ms, link %.1f GB/s; copies %.2f ms, kernels %.2f ms, %.3f of the time without a copy\n", count, static_cast<double>(rows) / 1e6, is_pinned ? "pinned" : "ordinary", wall / 1e3,
+                    bytes / wall / 1e3, streamed.times.copy_us / 1e3, streamed.times.kernel_us / 1e3, std::max(0.0, wall - streamed.times.copy_us) / wall);
+      }
+      if (is_pinned) cudaHostUnregister(const_cast<uint16_t *>(data.data()));
+    }
+  }
 }
 
 void big() {
@@ -386,16 +437,23 @@ int main(int argc, char **argv) {
   must(shoal_cuda_describe(0, &facts), "device 0");
   std::printf("%s, compute capability %d, %d threads of this machine\n", facts.name, facts.compute, THREADS);
   link();
-  topk();
-  if (is_wanted("spread")) {
+  for (const char *part : {"topk", "one", "large-k", "rescore", "f32", "matrix", "cpu", "two"})
+    if (is_wanted(part)) {
+      topk();
+      break;
+    }
+  if (is_wanted("spread") || is_wanted("small-spread")) {
     spread_one(10'000, 20, 1, 3, 450);
     spread_one(10'000, 20, 16, 3, 450);
+  }
+  if (is_wanted("spread")) {
     spread_one(1'000'000, 20, 1, 3, 0);
     spread_one(1'000'000, 20, 16, 3, 0);
     spread_one(10'000, 20, 1, 3, 450, 0);
     spread_one(1'000'000, 20, 1, 3, 0, 0);
     spread_one(1'000'000, 20, 16, 3, 0, 0);
   }
+  if (is_wanted("stream")) stream();
   if (is_wanted("big")) big();
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <execinfo.h>
 #include <thread>
 #include <vector>
 #include "../include/similarity_cuda.h"
@@ -23,7 +25,7 @@ namespace {
 
 typedef std::mt19937_64 Random;
 
-std::atomic<int> failures{0}, checks{0};
+std::atomic<int> failures{0}, checks{0}, pinned_matrices{0};
 std::atomic<uint64_t> queries_asked{0}, queries_redone{0};
 std::mutex printing;
 std::set<std::string> printed;
@@ -237,6 +239,18 @@ void check_rows(Random &random, const Case &c, int devices) {
         break;
       }
     }
+    void *pinned = nullptr;
+    for (int turn = 0; turn < 20 && pinned == nullptr; turn++) shoal_cuda_take_pinned(device, matrix.size() * 4, &pinned);
+    if (pinned != nullptr) {
+      pinned_matrices++;
+      std::memset(pinned, 0x7f, matrix.size() * 4);
+      for (const shoal_cuda_terms *within : {static_cast<const shoal_cuda_terms *>(nullptr), static_cast<const shoal_cuda_terms *>(&tight)}) {
+        const int status = shoal_cuda_matrix(rows, c.query.data(), c.queries, c.metric, static_cast<float *>(pinned), within);
+        if (status != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, status, "matrix in pinned memory") && std::memcmp(matrix.data(), pinned, matrix.size() * 4) != 0) wrong(c, "matrix in pinned memory", 0, 0, within != nullptr, 0);
+        std::memset(pinned, 0x7f, matrix.size() * 4);
+      }
+      shoal_cuda_give_pinned(pinned);
+    }
     const int outcome = shoal_cuda_matrix(rows, c.query.data(), c.queries, c.metric, again.data(), &tight);
     if (outcome != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, outcome, "matrix in pieces") && std::memcmp(matrix.data(), again.data(), matrix.size() * 4) != 0) wrong(c, "matrix in pieces", 0, 0, 1, 0);
   }
@@ -267,14 +281,15 @@ void check_spread(Random &random, uint64_t number, int devices) {
   Case c{}; // for the words of a failure
   c.number = number, c.shape = 100;
   // The largest has enough edges for bits of who gives.
-  const size_t nodes = pick(random, {1, 2, 7, 33, 200, 5000, 20011}), lanes = pick(random, {1, 2, 3, 4, 5, 8, 12, 16, 17, 20, 33}), steps = random() % 5;
+  size_t nodes = pick(random, {1, 2, 7, 33, 200, 5000, 20011}), lanes = pick(random, {1, 2, 3, 4, 5, 8, 12, 16, 17, 20, 33}), steps = random() % 5;
+  if (std::getenv("SHOAL_CUDA_SPREAD") != nullptr && random() % 2 == 0) nodes = 20011, lanes = 1; // these are sliced
   c.count = nodes, c.queries = lanes, c.k = steps;
   std::vector<uint32_t> begin{0}, source;
   std::vector<float> weight;
   std::uniform_real_distribution<float> uniform;
-  const size_t hub = random() % 3 == 0 ? random() % nodes : nodes;
+  const size_t hub = random() % 3 == 0 ? random() % nodes : nodes, likely = random() % 3 == 0 ? 700 : nodes; // some have most of their edges from few nodes
   for (size_t n = 0; n < nodes; n++) {
-    for (size_t e = n == hub ? 1000 + random() % 9000 : random() % 30 * (n % 64 < 60); e > 0; e--) source.push_back(static_cast<uint32_t>(random() % nodes)), weight.push_back(uniform(random) * (n == hub ? 0.01f : 0.2f));
+    for (size_t e = n == hub ? 1000 + random() % 9000 : random() % 30 * (n % 64 < 60); e > 0; e--) source.push_back(static_cast<uint32_t>(random() % (random() % 4 == 0 ? nodes : std::min(likely, nodes)))), weight.push_back(uniform(random) * (n == hub ? 0.01f : 0.2f));
     begin.push_back(static_cast<uint32_t>(source.size()));
   }
   std::vector<float> seeds(nodes * lanes, 0.0f);
@@ -297,7 +312,7 @@ void check_spread(Random &random, uint64_t number, int devices) {
   if (!is_ok(c, shoal_cuda_upload_graph(static_cast<int>(random() % static_cast<uint64_t>(devices)), &graph, &there, nullptr), "upload of a graph")) return;
   std::vector<float> activation(seeds), again(seeds), pieces(seeds);
   const shoal_cuda_terms tight{nodes * 12 * 4 + 8192 + 4 * source.size() / 100, nullptr, nullptr};
-  if (is_ok(c, shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, activation.data(), nullptr), "spread")) {
+  if (is_ok(c, shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, seeds.data(), activation.data(), nullptr), "spread")) {
     checks++;
     for (size_t i = 0; i < total.size(); i++)
       if (!(std::fabs(activation[i] - total[i]) <= 1e-5 * std::max(1.0, total[i]))) {
@@ -306,10 +321,17 @@ void check_spread(Random &random, uint64_t number, int devices) {
       }
     for (int turn = 0; turn < 2; turn++) {
       again = seeds;
-      shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, again.data(), nullptr);
+      shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, again.data(), again.data(), nullptr);
       if (std::memcmp(activation.data(), again.data(), again.size() * 4) != 0) wrong(c, "spread again", 0, 0, turn, 0);
     }
-    const int outcome = shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, pieces.data(), &tight);
+    void *pinned = nullptr;
+    for (int turn = 0; turn < 6 && pinned == nullptr; turn++) shoal_cuda_take_pinned(0, seeds.size() * 4, &pinned);
+    if (pinned != nullptr) {
+      std::memset(pinned, 0x7f, seeds.size() * 4);
+      if (is_ok(c, shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, seeds.data(), static_cast<float *>(pinned), nullptr), "spread into pinned memory") && std::memcmp(activation.data(), pinned, seeds.size() * 4) != 0) wrong(c, "spread into pinned memory", 0, 0, 0, 0);
+      shoal_cuda_give_pinned(pinned);
+    }
+    const int outcome = shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, seeds.data(), pieces.data(), &tight);
     if (outcome != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, outcome, "spread in pieces"))
       for (size_t i = 0; i < total.size(); i++)
         if (!(std::fabs(pieces[i] - total[i]) <= 1e-5 * std::max(1.0, total[i]))) {
@@ -388,7 +410,18 @@ void check_promises() {
 
 }  // namespace
 
+/** Where it was: a line for each frame, to be read with addr2line. */
+void tell_where(int signal) {
+  void *frames[40];
+  const int count = backtrace(frames, 40);
+  std::fprintf(stderr, "signal %d\n", signal);
+  backtrace_symbols_fd(frames, count, 2);
+  std::_Exit(3);
+}
+
 int main(int argc, char **argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0); // what is known is told before a signal ends it
+  std::signal(SIGSEGV, tell_where), std::signal(SIGABRT, tell_where);
   const int cases = argc > 1 ? std::atoi(argv[1]) : 2000;
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : std::random_device{}();
   int devices = 0;
@@ -413,7 +446,7 @@ int main(int argc, char **argv) {
       }
     });
   for (auto &thread : threads) thread.join();
-  std::printf("%d failures in %d checks; %llu of %llu queries were scored against every row\n%s\n", failures.load(), checks.load(), static_cast<unsigned long long>(queries_redone.load()),
-              static_cast<unsigned long long>(queries_asked.load()), failures == 0 ? "OK" : "FAILED");
+  std::printf("%d failures in %d checks; %llu of %llu queries were scored against every row; %d matrices in pinned memory\n%s\n", failures.load(), checks.load(), static_cast<unsigned long long>(queries_redone.load()),
+              static_cast<unsigned long long>(queries_asked.load()), pinned_matrices.load(), failures == 0 ? "OK" : "FAILED");
   return failures == 0 ? 0 : 1;
 }

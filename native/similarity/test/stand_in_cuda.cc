@@ -9,10 +9,12 @@
 //   SHOAL_STAND_IN_LEAST_WORK  a call that may use less bytes of work (default 1,024) is refused, with the library's words
 //   SHOAL_STAND_IN_LOST        a path: while there is a file the device fails, and stays failed in this process
 //   SHOAL_STAND_IN_DEVICES     how many devices there are (default 1)
+//   SHOAL_STAND_IN_PINNED      how many bytes of pinned memory may be taken (default 0); those taken are written into the file of SHOAL_STAND_IN_TAKEN
 //   SHOAL_STAND_IN_MIB_PER_S   speed of copies to the device
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -35,6 +37,16 @@ thread_local std::string words;
 uint64_t told(const char *name, uint64_t otherwise) {
   const char *value = std::getenv(name);
   return value == nullptr || *value == '\0' ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+std::atomic<uint64_t> pinned{0};
+/** Beside what is taken, how much that is. */
+constexpr size_t PINNED_HEAD = 64;
+
+void tell_pinned() {
+  const char *path = std::getenv("SHOAL_STAND_IN_TAKEN");
+  if (path == nullptr || *path == '\0') return;
+  if (FILE *const file = std::fopen(path, "w")) std::fprintf(file, "%llu", static_cast<unsigned long long>(pinned.load())), std::fclose(file);
 }
 
 /** Of the kernels' own, whatever the rows are. */
@@ -219,6 +231,23 @@ EXPORT int shoal_cuda_describe(int device, shoal_cuda_device *facts) {
 
 EXPORT uint64_t shoal_cuda_held_bytes(int) { return held; }
 EXPORT void shoal_cuda_trim(int) {}
+
+EXPORT int shoal_cuda_take_pinned(int device, uint64_t bytes, void **memory) {
+  *memory = nullptr;
+  if (const int status = ready(device, nullptr)) return status;
+  if (pinned.fetch_add(bytes) + bytes > told("SHOAL_STAND_IN_PINNED", 0)) return pinned -= bytes, out_of_memory(bytes);
+  uint64_t *const taken = static_cast<uint64_t *>(std::malloc(bytes + PINNED_HEAD));
+  *taken = bytes, tell_pinned();
+  *memory = reinterpret_cast<char *>(taken) + PINNED_HEAD;
+  return SHOAL_CUDA_OK;
+}
+
+EXPORT void shoal_cuda_give_pinned(void *memory) {
+  uint64_t *const taken = reinterpret_cast<uint64_t *>(static_cast<char *>(memory) - PINNED_HEAD);
+  pinned -= *taken, tell_pinned();
+  std::free(taken);
+}
+
 EXPORT uint64_t shoal_cuda_rows_bytes(const shoal_rows *rows, int has_half) { return bytes_of(rows->count, rows->dims, rows->dtype, has_half); }
 
 EXPORT int shoal_cuda_upload(int device, const shoal_rows *rows, int has_half, shoal_cuda_rows **uploaded, shoal_stop stop) {
@@ -331,7 +360,7 @@ EXPORT int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_c
 
 EXPORT void shoal_cuda_free_graph(shoal_cuda_graph *graph) { delete graph; }
 
-EXPORT int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t steps, float decay, float threshold, float *activation, const shoal_cuda_terms *terms) {
+EXPORT int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t steps, float decay, float threshold, const float *seeds, float *totals, const shoal_cuda_terms *terms) {
   if (const int status = ready(0, stop_of(terms))) return status;
   const Clock clock;
   const uint64_t nodes = graph->begin.size() - 1, bytes = 3 * nodes * lanes * sizeof(float);
@@ -341,7 +370,8 @@ EXPORT int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint
   if (!work.fits()) return out_of_memory(bytes);
   const shoal_graph whole{nodes, graph->begin.data(), graph->source.data(), graph->weight.data()};
   std::vector<float> scratch(2 * nodes * lanes);
-  shoal_spread(0, 1, &whole, lanes, steps, decay, threshold, activation, scratch.data(), stop_of(terms));
+  std::memmove(totals, seeds, nodes * lanes * sizeof(float));
+  shoal_spread(0, 1, &whole, lanes, steps, decay, threshold, totals, scratch.data(), stop_of(terms));
   clock.write(terms, 0);
   return stopped(stop_of(terms));
 }
