@@ -320,6 +320,19 @@ describe('ResultReader', () => {
   });
 });
 
+test('what was seen and then forgotten by a server that died, before it was marked, is not delivered again when it is computed anew', async () => {
+  const { queue } = await setup();
+  const reader = await ResultReader.connect({ redisUrl: server.url, prefix: PREFIX, queue, replyName: 'five' });
+  closers.push(() => reader.close());
+  const [forgotten, anew, theirs] = ['s-1', 's-2', 's-3'].map((id) => keys.output(queue, id)) as [string, string, string];
+  for (const key of [forgotten, anew, theirs]) await connection.set(key, resultOf(OURS), 'PX', 60_000);
+  await reader.peek(['s-1', 's-2', 's-3']);
+  await connection.del(forgotten);
+  await connection.set(theirs, resultOf(THEIRS), 'PX', 60_000);
+  await reader.markTaken(['s-1', 's-2', 's-3']);
+  expect(await reader.acknowledge(['s-1', 's-2', 's-3'])).toMatchObject([{ kind: 'taken' }, { kind: 'taken' }, { kind: 'body' }]);
+});
+
 test('closing rejects what is open and leaves no connection', async () => {
   const own = await startTestServer();
   closers.push(() => own.stop());

@@ -2,14 +2,13 @@
 // at once (`acknowledge`: its body comes once) or read first and marked afterwards (`peek`, `markTaken`), for readers that
 // make vectors durable in between. It keeps no list of open jobs and checks no checksum; @shoal/client does both.
 
-import { RESULT_FLAG, RESULT_HEADER_BYTES, decodeResultHeader, keySpace, type KeySpace, type Logger } from '@shoal/core';
+import { keySpace, type KeySpace, type Logger } from '@shoal/core';
 import { releaseAdmission } from './admission.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
 import { watchConnection } from './job-producer.ts';
 import { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
 import { parseReply, type ReplyMessage } from './payload/reply-message.ts';
-import { runScript, script } from './payload/script.ts';
-import { TakenMarks } from './taken-marks.ts';
+import { TakenMarks, takenHeader } from './taken-marks.ts';
 import { translated } from './translated.ts';
 
 export interface ReaderOptions {
@@ -22,16 +21,6 @@ export interface ReaderOptions {
   readonly replyName: string;
   readonly log?: Logger | undefined;
 }
-
-// KEYS[1] the result. Leaves the header, marked TAKEN, as acknowledging does, and hands out nothing else: the body was read before.
-const MARK_TAKEN = script(1, 'allow-oom', `
-  local head = redis.call('GETRANGE', KEYS[1], 0, 31)
-  if string.len(head) < 32 or string.sub(head, 1, 4) ~= 'SHL1' then return false end
-  if string.byte(head, 7) % 2 == 1 then return head end
-  head = string.sub(head, 1, 6) .. string.char(string.byte(head, 7) + 1) .. string.sub(head, 8, 32)
-  redis.call('SET', KEYS[1], head, 'KEEPTTL')
-  return head
-`);
 
 export class ResultReader {
   /** What goes into a job as `reply`. */
@@ -103,7 +92,12 @@ export class ResultReader {
   /** Header and body as stored (SHL1), or undefined where there is nothing; results stay as they are. In order. */
   async peek(jobIds: readonly string[]): Promise<(Buffer | undefined)[]> {
     // Single commands, not a pipeline: after a reconnect these are sent again, a broken pipeline is not.
-    return translated(() => Promise.all(this.keysOf(jobIds).map(async (key) => (await this.connection.getBuffer(key)) ?? undefined)));
+    return translated(async () => {
+      const keys = this.keysOf(jobIds);
+      const bodies = await Promise.all(keys.map(async (key) => (await this.connection.getBuffer(key)) ?? undefined));
+      this.marks.saw(keys, bodies);
+      return bodies;
+    });
   }
 
   /** Each body once; its header stays, marked TAKEN. In order. */
@@ -116,12 +110,10 @@ export class ResultReader {
     });
   }
 
-  /** Acknowledges results whose bodies were peeked at; missing and taken ones are left as they are. */
+  /** Acknowledges results whose bodies were peeked at; taken ones are left as they are, as are missing ones that this reader has not seen. */
   async markTaken(jobIds: readonly string[]): Promise<void> {
     await translated(async () => {
-      const keys = this.keysOf(jobIds);
-      const [heads] = await Promise.all([runScript(this.connection, MARK_TAKEN, keys.map((key) => [key])), this.releaseRoom(jobIds)]);
-      this.marks.add(keys, heads);
+      await Promise.all([this.marks.mark(this.connection, this.keysOf(jobIds)), this.releaseRoom(jobIds)]);
     });
   }
 
@@ -138,12 +130,4 @@ export class ResultReader {
   async close(): Promise<void> {
     await Promise.all([closeConnection(this.subscriber), closeConnection(this.connection)]);
   }
-}
-
-/** What the server keeps of a result that was handed out; undefined for what is no result. */
-function takenHeader(bytes: Buffer): Buffer | undefined {
-  if (decodeResultHeader(bytes) === undefined) return undefined;
-  const head = Buffer.from(bytes.subarray(0, RESULT_HEADER_BYTES));
-  head.writeUInt16LE(head.readUInt16LE(6) | RESULT_FLAG.taken, 6);
-  return head;
 }

@@ -1,8 +1,8 @@
 // What a reader has taken in the last seconds, so that a server which died and forgot it can be told again: under AOF `everysec`
 // up to 2 s of what was acknowledged may be lost with the process, and a result that was delivered would lie there once more,
-// or be computed and delivered anew. Remembers headers, never bodies.
+// or be computed and delivered anew. The same before it is marked at all, from when its body was seen. Remembers headers, never bodies.
 
-import { RESULT_HEADER_BYTES } from '@shoal/core';
+import { RESULT_FLAG, RESULT_HEADER_BYTES, decodeResultHeader } from '@shoal/core';
 import type { Redis } from './connection.ts';
 import { runScript, script } from './payload/script.ts';
 
@@ -10,6 +10,19 @@ import { runScript, script } from './payload/script.ts';
 const REMEMBERED_MS = 5_000;
 /** As long as a result with a live waiter is kept. */
 const TTL_MS = 300_000;
+
+/** Results that were seen and are not marked yet; of those beyond, the oldest are forgotten. */
+const MOST_SEEN = 50_000;
+
+// KEYS[1] the result. Leaves the header, marked TAKEN, as acknowledging does, and hands out nothing else: the body was read before.
+const MARK_TAKEN = script(1, 'allow-oom', `
+  local head = redis.call('GETRANGE', KEYS[1], 0, ${RESULT_HEADER_BYTES - 1})
+  if string.len(head) < ${RESULT_HEADER_BYTES} or string.sub(head, 1, 4) ~= 'SHL1' then return false end
+  if string.byte(head, 7) % 2 == 1 then return head end
+  head = string.sub(head, 1, 6) .. string.char(string.byte(head, 7) + 1) .. string.sub(head, 8, ${RESULT_HEADER_BYTES})
+  redis.call('SET', KEYS[1], head, 'KEEPTTL')
+  return head
+`);
 
 // KEYS[1] the result, ARGV[1] its header, marked TAKEN, ARGV[2] its time to live where nothing is left of it. Another result under
 // the same key belongs to a later request.
@@ -22,9 +35,36 @@ elseif string.sub(head, 21, 28) == string.sub(ARGV[1], 21, 28) then redis.call('
 export class TakenMarks {
   private readonly nowMs: () => number;
   private marks: { readonly key: string; readonly head: Buffer; readonly atMs: number }[] = [];
+  private readonly seen = new Map<string, Buffer>();
 
   constructor(nowMs: () => number) {
     this.nowMs = nowMs;
+  }
+
+  /** Bodies that somebody has now: a server that dies before they are marked may forget them, and have them computed once more. */
+  saw(keys: readonly string[], bodies: readonly (Buffer | undefined)[]): void {
+    for (const [at, bytes] of bodies.entries()) {
+      const head = bytes === undefined ? undefined : takenHeader(bytes);
+      if (head !== undefined) this.seen.set(keys[at]!, head);
+    }
+    for (const key of this.seen.keys()) {
+      if (this.seen.size <= MOST_SEEN) break;
+      this.seen.delete(key);
+    }
+  }
+
+  /** Marks them on the server, there or forgotten where they were seen; what was not seen only where it is there. */
+  async mark(connection: Redis, keys: readonly string[]): Promise<void> {
+    const isSeen = (key: string): boolean => this.seen.has(key);
+    const [seen, others] = [keys.filter(isSeen), keys.filter((key) => !isSeen(key))];
+    const heads = seen.map((key) => this.seen.get(key)!);
+    for (const key of seen) this.seen.delete(key);
+    this.add(seen, heads); // before the server has them: whatever it forgets from here on is told again
+    const [found] = await Promise.all([
+      others.length === 0 ? [] : runScript(connection, MARK_TAKEN, others.map((key) => [key])),
+      heads.length === 0 ? [] : runScript(connection, MARK_AGAIN, seen.map((key, at) => [key, heads[at]!, TTL_MS])),
+    ]);
+    this.add(others, found);
   }
 
   /** Headers as the server has them now; what is none is passed over. */
@@ -39,4 +79,12 @@ export class TakenMarks {
     const { marks } = this;
     if (marks.length > 0) await runScript(connection, MARK_AGAIN, marks.map(({ key, head }) => [key, head, TTL_MS]));
   }
+}
+
+/** What the server keeps of a result that was handed out; undefined for what is no result. */
+export function takenHeader(bytes: Buffer): Buffer | undefined {
+  if (decodeResultHeader(bytes) === undefined) return undefined;
+  const head = Buffer.from(bytes.subarray(0, RESULT_HEADER_BYTES));
+  head.writeUInt16LE(head.readUInt16LE(6) | RESULT_FLAG.taken, 6);
+  return head;
 }
