@@ -3,8 +3,8 @@
 // tenant's job begins where its last one ended, or a lead before the virtual time, and has a lead when it begins half of that
 // before it or more. Tenants that come evenly never do, so their rows still meet by length alone. Bulk jobs only; knows no rows.
 
-/** As in the line: about 5,000 short texts that somebody may put before others who asked for nothing lately. */
-const LEAD_TOKENS = 2 ** 18;
+/** About 5,000 short texts: what somebody who asked for nothing lately may put before those who wait for long, here and in the line. */
+export const LEAD_TOKENS = 2 ** 18;
 /** Tenants are looked through for those that are long served when there are twice as many as after the last time, and so many. */
 const LEAST_FLOWS = 64;
 

@@ -26,6 +26,7 @@ export { LANE_REASONS, chooseLane, type Hybrid, type LaneChoice, type LaneReason
 export { LENGTH_CLASSES, LoadMeter, type ByLength, type LengthClass, type WorkerFacts, type WorkerLoad } from './worker-facts.ts';
 export { noLog } from './no-log.ts';
 export { noMetrics } from './metrics.ts';
+export { LEAD_TOKENS } from './flows.ts';
 export { fewRowsAtMost, fewWidths } from './run-shapes.ts';
 export { KEPT_SLOTS, rowsWithin } from './slots.ts';
 export { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';

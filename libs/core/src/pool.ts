@@ -119,10 +119,10 @@ export class Pool<Row extends PoolRow> {
   cut(limits: CutLimits, nowMs: number): MicroBatch<Row> | undefined {
     const { smallShare = SMALL_BATCH, prefersFewShapes: isFew = false } = limits;
     const isUrgent = this.interactive.rowCount > 0;
-    const isBulkToo = !isUrgent || smallShare >= FILLED_SHARE;
-    const isLed = isBulkToo && this.isLed(limits, nowMs);
-    const isFree = !isUrgent && smallShare >= FILLED_SHARE;
-    const share = isFree ? 1 : smallShare;
+    const isPaddingFree = smallShare >= FILLED_SHARE;
+    const isBulkToo = !isUrgent || isPaddingFree;
+    const isLed = isBulkToo && this.takeLead(limits, nowMs);
+    const isFree = !isUrgent && isPaddingFree;
     const bulkSeed = isBulkToo ? this.bulkSeed(isLed, isFree ? { ...limits, smallShare: 1, maxRowAgeMs: Number.NEGATIVE_INFINITY } : limits, nowMs) : undefined;
     const urgentSeed = this.interactive.oldestBucket();
     if (bulkSeed === undefined && urgentSeed === undefined) return undefined;
@@ -134,7 +134,7 @@ export class Pool<Row extends PoolRow> {
       rows: [], tokens: 0, width,
       maxRows: isFew ? fewRowsAtMost(most, width) : most,
       minPaddingEfficiency: isFew ? MIN_EFFICIENCY_OF_FEW : MIN_PADDING_EFFICIENCY,
-      smallShare: share,
+      smallShare: isFree ? 1 : smallShare,
     };
     const isBulkLate = nowMs - (this.bulk.oldestMs() ?? nowMs) > limits.maxRowAgeMs;
     const inTurn = isBulkLate && !isLed ? [this.bulk, this.leading] : [this.leading, this.bulk];
@@ -181,8 +181,8 @@ export class Pool<Row extends PoolRow> {
     for (const row of rows.toReversed()) this.bucketsOf(row).putBack(row);
   }
 
-  /** Whether the next batch of bulk rows begins with those that have a lead, before others. */
-  private isLed({ smallShare = SMALL_BATCH, maxRowAgeMs }: CutLimits, nowMs: number): boolean {
+  /** Whether the next batch of bulk rows begins with those that have a lead, before others; where that is not free it is paid for. */
+  private takeLead({ smallShare = SMALL_BATCH, maxRowAgeMs }: CutLimits, nowMs: number): boolean {
     this.ledCredit = Math.min(MOST_LED, this.ledCredit + 1 / BATCHES_PER_LED);
     if (this.leading.rowCount === 0 || this.bulk.rowCount === 0) return false;
     const isFree = smallShare >= FILLED_SHARE && nowMs - this.bulk.oldestMs()! <= maxRowAgeMs;

@@ -15,7 +15,7 @@
 // those are told apart, come last until they are given a place, and its 21 bits of priority are no limit here: 2^53 units are
 // two years of a device that runs 8 million tokens a second without one moment of an empty line, which begins anew.
 
-import { INTERACTIVE_ROWS, invariant, keySpace } from '@shoal/core';
+import { INTERACTIVE_ROWS, LEAD_TOKENS, invariant, keySpace } from '@shoal/core';
 import type { Redis } from './connection.ts';
 import { runScript, script } from './payload/script.ts';
 
@@ -31,8 +31,7 @@ const MOST_JOBS = 256;
 const MOST_URGENT = 16;
 /** Where an empty line begins: close to −2^53, with room for leads. */
 const FIRST_PLACE = -(2 ** 53) + 2 ** 26;
-/** 2^18 tokens, about 5,000 short texts: what somebody who asked for nothing lately may put before those who wait for long. */
-const BULK_LEAD = 16 * 2 ** 18;
+const BULK_LEAD = 16 * LEAD_TOKENS;
 /** Twice that, so that interactive jobs go before a fresh bulk tenant too; at 1/256 they last for 134 million tokens. */
 const INTERACTIVE_LEAD = 2 * BULK_LEAD;
 const MOST_DECODED_BYTES = 4_096;

@@ -3,8 +3,8 @@
 // ended when the script looks is left alone, and announced by RedisAnnouncer once its ending was taken.
 
 import { keySpace, type Announcement, type Logger } from '@shoal/core';
-import { releaseAdmission } from './admission.ts';
 import type { Redis } from './connection.ts';
+import { keysAfter, releaseEnded, ttlAfter } from './payload/announcer.ts';
 import { runScript, script } from './payload/script.ts';
 
 export interface PromptAnnouncerOptions {
@@ -74,11 +74,7 @@ export class PromptAnnouncer {
       const [reply] = await runScript(connection, { ...ANNOUNCE_ENDED, keyCount: 3 * batch.length }, [this.argumentsFor(batch)], { signal });
       const told = batch.filter((_, at) => Array.isArray(reply) && reply[at] === 1);
       for (const one of batch) one.answer(told.includes(one));
-      const idsOf = (outcome: Announcement['outcome']): string[] => told.flatMap(({ announcement }) => (announcement.outcome === outcome ? [announcement.jobId] : []));
-      await Promise.all([
-        releaseAdmission(connection, { prefix, queue }, idsOf('completed'), 'queued', signal), // the result is still owed
-        releaseAdmission(connection, { prefix, queue }, idsOf('failed'), 'all', signal),
-      ]);
+      await releaseEnded(connection, { prefix, queue }, told.map(({ announcement }) => announcement), signal);
     } catch (error) {
       for (const { answer } of batch) answer(false);
       if (!signal.aborted) log.warn({ jobs: batch.length, err: error }, 'finished jobs could not be announced at once');
@@ -88,11 +84,8 @@ export class PromptAnnouncer {
   private argumentsFor(batch: readonly Waiting[]): (string | number)[] {
     const { prefix, queue } = this.options;
     const keys = keySpace(prefix);
-    const jobKeys = batch.flatMap(({ announcement: { jobId } }) => [keys.job(queue, jobId), keys.input(queue, jobId), keys.output(queue, jobId)]);
-    const facts = batch.flatMap(({ announcement: { jobId, outcome, reply, resultTtlMs, wasRepeated } }) => {
-      const isFresh = outcome === 'completed' && !wasRepeated;
-      return [outcome, jobId, reply ?? '', isFresh ? resultTtlMs : 0];
-    });
+    const jobKeys = batch.flatMap(({ announcement }) => keysAfter(keys, queue, announcement));
+    const facts = batch.flatMap(({ announcement }) => [announcement.outcome, announcement.jobId, announcement.reply ?? '', ttlAfter(announcement)]);
     return [...jobKeys, queue, ...facts];
   }
 }

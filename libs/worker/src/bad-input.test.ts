@@ -97,7 +97,7 @@ async function ending(jobId: string): Promise<{ state: 'completed' | 'failed'; c
   }
 }
 
-/** Bull Board's own way of listing, on the queue as any BullMQ program opens it, and on the dashboard's. */
+/** Bull Board's own way of listing, on the queue that a BullMQ program opens, and on the dashboard's. */
 async function expectListings(): Promise<void> {
   const board = await BoardQueues.connect({ redisUrl: server.url });
   const found = (await board.find()).find(({ name }) => name === QUEUE);

@@ -5,7 +5,7 @@
 import { keySpace, type Announcement, type Announcer, type KeySpace, type Logger } from '@shoal/core';
 import { releaseAdmission, tellDims } from '../admission.ts';
 import { closeConnection, connected, type Redis } from '../connection.ts';
-import { askAll, type Argument, type Command } from './pipeline.ts';
+import { askAll, type Command } from './pipeline.ts';
 import { encodeReply } from './reply-message.ts';
 import { runScript, script } from './script.ts';
 
@@ -59,9 +59,8 @@ export class RedisAnnouncer implements Announcer {
       // takes its result before the rest was done finds it whole, and what follows does not undo that.
       await Promise.all([
         askAll(this.connection, messages, options),
-        runScript(this.connection, CLEAN, announcements.map((announcement) => this.cleaningAfter(announcement)), options),
-        this.releaseRoom(announcements, 'completed'),
-        this.releaseRoom(announcements, 'failed'),
+        runScript(this.connection, CLEAN, announcements.map((announcement) => [...keysAfter(this.keys, queue, announcement), ttlAfter(announcement)]), options),
+        releaseEnded(this.connection, this.options, announcements, this.end.signal),
       ]);
     } catch (error) {
       log.warn({ jobs: announcements.length, err: error }, 'finished jobs could not be announced');
@@ -72,19 +71,22 @@ export class RedisAnnouncer implements Announcer {
     this.end.abort();
     await closeConnection(this.connection);
   }
+}
 
-  /** Of those that completed the result is still owed. */
-  private releaseRoom(announcements: readonly Announcement[], outcome: Announcement['outcome']): Promise<void> {
-    const jobIds = announcements.flatMap((announcement) => (announcement.outcome === outcome ? [announcement.jobId] : []));
-    return releaseAdmission(this.connection, this.options, jobIds, outcome === 'completed' ? 'queued' : 'all', this.end.signal);
-  }
+/** The record, the input and the result of a job that ended. */
+export function keysAfter(keys: KeySpace, queue: string, { jobId }: Announcement): [job: string, input: string, output: string] {
+  return [keys.job(queue, jobId), keys.input(queue, jobId), keys.output(queue, jobId)];
+}
 
-  /** A repeated result keeps the time it has left: it may have been taken long ago. */
-  private cleaningAfter({ jobId, outcome, wasRepeated, resultTtlMs }: Announcement): Argument[] {
-    const { queue } = this.options;
-    const isFresh = outcome === 'completed' && !wasRepeated;
-    return [this.keys.job(queue, jobId), this.keys.input(queue, jobId), this.keys.output(queue, jobId), isFresh ? resultTtlMs : 0];
-  }
+/** ms, 0 to leave it as it is: a repeated result keeps the time it has left, it may have been taken long ago. */
+export function ttlAfter({ outcome, wasRepeated, resultTtlMs }: Announcement): number {
+  return outcome === 'completed' && !wasRepeated ? resultTtlMs : 0;
+}
+
+/** Of those that completed the result is still owed. */
+export async function releaseEnded(connection: Redis, place: Pick<AnnouncerOptions, 'prefix' | 'queue'>, announcements: readonly Announcement[], signal: AbortSignal): Promise<void> {
+  const idsOf = (wanted: Announcement['outcome']): string[] => announcements.flatMap(({ jobId, outcome }) => (outcome === wanted ? [jobId] : []));
+  await Promise.all([releaseAdmission(connection, place, idsOf('completed'), 'queued', signal), releaseAdmission(connection, place, idsOf('failed'), 'all', signal)]);
 }
 
 /** One message per channel, with all the ids that concern it. */
