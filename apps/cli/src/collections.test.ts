@@ -21,7 +21,7 @@ test('texts become a collection, are searched exactly and by candidates, and go 
   expect((await box.run(['index', 'check', 'docs'])).stdout).toContain('docs@1 is whole: 2 rows');
   expect(await box.run(['index', 'rm', 'docs', '-q'])).toMatchObject({ code: 0 });
   expect(await box.run(['search', 'docs', 'x'])).toMatchObject({ code: 1, stderr: expect.stringContaining('no collection is called docs') });
-}, 120_000);
+});
 
 test('vectors and edges need no queue', async () => {
   writeFileSync(box.path('v.jsonl'), '{"id":"x","embedding":[1,0]}\n{"id":"y","embedding":[0,1]}\n');
@@ -30,4 +30,4 @@ test('vectors and edges need no queue', async () => {
   expect((await box.run(['similarity', 'v.jsonl', 'v.jsonl'])).stdout).toBe('1.000000\t0.000000\n0.000000\t1.000000\n');
   expect((await box.run(['spread', 'g.csv', '--seed', 'a', '--steps', '2'])).stdout).toBe('1.000000  a\n0.500000  b\n0.250000  c\n');
   expect(await box.run(['spread', 'g.csv', '--seed', 'z'])).toMatchObject({ code: 1, stderr: expect.stringContaining('there is no node "z"') });
-}, 60_000);
+});

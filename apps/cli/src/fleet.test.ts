@@ -72,7 +72,7 @@ describe('the command', () => {
     expect(await run('resume', 'gpu-1', '--json')).toMatchObject({ code: 0, stdout: '{"workers":["gpu-1"]}\n' });
     expect(await run('drain', 'nobody')).toMatchObject({ code: 2, stderr: expect.stringContaining('no live worker has an id that begins with "nobody"; alive: gpu-1') });
     await presence.stop();
-  }, 180_000);
+  });
 
   test('knows the queue of similarity jobs by its name', async () => {
     const presence = await WorkerPresence.connect({ redisUrl: server.url, prefix: '{shoal}', queue: SIMILARITY_QUEUE, lanes: [SIMILARITY_QUEUE], workerId: 'simd-1', facts: () => ({ ...FACTS, device: 'cpu:avx512', model: 'similarity', similarity: SIMILARITY }), log: new RecordingLogger() });
@@ -85,5 +85,5 @@ describe('the command', () => {
     expect(await run('drain', 'simd', '--queue', 'similarity', '--json')).toMatchObject({ code: 0, stdout: '{"workers":["simd-1"]}\n' });
     expect((await run('status', '--queue', 'similarity')).stdout).toContain('! drained: simd-1');
     await presence.stop();
-  }, 180_000);
+  });
 });

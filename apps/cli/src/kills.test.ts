@@ -134,7 +134,7 @@ beforeAll(async () => {
   if (code !== 0) throw new Error(`the quiet run failed:\n${run.stderr()}`);
   quietMs = ms;
   quiet = rows(join(folder, 'quiet.npy'));
-}, 180_000);
+});
 
 afterEach(() => {
   for (const { pid } of processes()) process.kill(pid, 'SIGKILL');
@@ -153,7 +153,7 @@ describe('SIGKILL in the middle of 3,000 texts', () => {
     expectQuietRows(output);
     const goneMs = await nothingLeft(NOTHING_LEFT_MS);
     console.log(`SIGKILL of the ${role}: run ${seconds(ms)} (quiet ${seconds(quietMs)}, pause ${seconds(ms - quietMs)}), nothing left after ${seconds(goneMs)}`);
-  }, 150_000);
+  });
 
   test('of the command: --resume finishes with the same rows, and nothing outlives it', async () => {
     const output = join(folder, 'command.npy');
@@ -168,7 +168,7 @@ describe('SIGKILL in the middle of 3,000 texts', () => {
     expectQuietRows(output);
     await nothingLeft(NOTHING_LEFT_MS);
     console.log(`SIGKILL of the command: the resumed run took ${seconds(ms)} (a quiet one ${seconds(quietMs)})`);
-  }, 150_000);
+  });
 
   test('of the command, never resumed: worker, executor and private server are gone within 60 s', async () => {
     const output = join(folder, 'orphan.npy');
@@ -179,7 +179,7 @@ describe('SIGKILL in the middle of 3,000 texts', () => {
     const goneMs = await nothingLeft(NOTHING_LEFT_MS);
     console.log(`SIGKILL of the command without resuming: nothing left after ${seconds(goneMs)}`);
     expect(existsSync(output)).toBe(false);
-  }, 150_000);
+  });
 });
 
 test('two commands at once share server and worker and both get the same rows', async () => {
@@ -188,4 +188,4 @@ test('two commands at once share server and worker and both get the same rows', 
   for (const run of runs) expect([(await run.ended).code, run.stderr()]).toEqual([0, expect.any(String)]);
   for (const output of outputs) expectQuietRows(output);
   await nothingLeft(NOTHING_LEFT_MS);
-}, 150_000);
+});

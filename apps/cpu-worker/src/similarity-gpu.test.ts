@@ -127,7 +127,7 @@ describe.skipIf(library === undefined)('on the stand-in', () => {
     await expect.poll(async () => (await facts())?.similarity?.breakEvens?.length).toBeGreaterThan(10);
     const again = await startWorker({ SHOAL_DEVICE: 'auto', SHOAL_WORKER_NAME: 'another' });
     expect(again.log.join('')).not.toContain('measured from which sizes');
-  }, 120_000);
+  });
 
   test('a GPU that was asked for and cannot be used is refused with the reason; auto goes on on the CPU', async () => {
     const refused = { kind: 'unfit', failure: { code: 'SETUP_FAILED', message: expect.stringContaining('device gpu:0 was asked for and cannot be used; cuda: ') } };
@@ -151,7 +151,7 @@ describe.skipIf(library === undefined)('on the stand-in', () => {
     expect(log.join('')).toContain('a GPU is not used');
     expect(forced.said).toMatchObject({ kind: 'ready', device: expect.stringMatching(/^cpu:/) });
     expect(forced.log.join('')).toContain('SHOAL_FORCE_CPU=1');
-  }, 120_000);
+  });
 });
 
 async function fleetPids(): Promise<number[]> {

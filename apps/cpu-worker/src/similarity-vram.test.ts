@@ -109,7 +109,7 @@ describe.skipIf(standIn === undefined)('on the stand-in', () => {
       expect(engine.heldBytes).toBe(0);
     }
     expect(await states()).toEqual({});
-  }, 120_000);
+  });
 
   test('memory for the work of a call runs out at every size down to the least, and nothing is lost', async () => {
     await startGpuWorker(10 * ON_DEVICE);

@@ -149,7 +149,7 @@ test('whatever the sizes, classes and faults: every row ends once, vectors are t
     { numRuns: 1_000 },
   );
   expect(Object.entries(seen).filter(([, count]) => count < 50)).toEqual([]); // each of these was tried often enough to mean something
-}, 60_000);
+});
 
 test('out of memory above every size from one row to all: the vectors are those of a quiet run', async () => {
   const sizes = Array.from({ length: 40 }, (_, i) => 3 + ((i * 29) % 62));
@@ -162,7 +162,7 @@ test('out of memory above every size from one row to all: the vectors are those 
     expect(jobs.map((job) => bench.outcomesOf(job.jobId).map(({ kind }) => kind))).toEqual(jobs.map((_, i) => [fits(i) ? 'committed' : 'hand-over']));
     for (const job of jobs.filter((_, i) => fits(i))) expect(bench.vectorsOf(job.jobId)).toEqual(expectedVectors(bench.tokenizer, textsOf(job)));
   }
-}, 60_000);
+});
 
 describe('a row that does not fit alone', () => {
   const handOver = { reason: { code: 'OUT_OF_VRAM' }, peakBytes: 64_000 };

@@ -19,7 +19,7 @@ afterAll(() => rmSync(folder, { recursive: true }));
 test.skipIf(!hasCompiler)('the kernels pass their own test, without Node', () => {
   const { stdout, stderr, status } = spawnSync('sh', [script, 'test', '40'], { encoding: 'utf8' });
   expect([stdout, stderr, status]).toEqual([expect.stringMatching(/^40 cases, seed \d+, instruction sets: .*\n40 cases passed\n$/), '', 0]);
-}, 120_000);
+});
 
 test('where there is no compiler, the build says so and nothing else', () => {
   const bin = join(folder, 'bin');
@@ -39,4 +39,4 @@ test('without the native code every test passes in plain code', () => {
   expect(`${stdout}${stderr}`).toContain('hidden');
   expect(`${stdout}${stderr}`).toMatch(/plain: 100 cases/);
   expect(status, `${stdout}${stderr}`).toBe(0);
-}, 120_000);
+});

@@ -53,7 +53,7 @@ test.skipIf(problem !== undefined)('runs that find no room are split, what fits 
   }
   await Promise.all([backend.stop(), unlimited.stop()]);
   process.stdout.write(`arena with room for half of a row of ${MAX_TOKENS} tokens: ${JOBS * ROWS} texts, ${splits} splits, 0 lost, 1 of 1 job handed over that fits nowhere\n`);
-}, 120_000);
+});
 
 interface Ran {
   readonly outcomes: ReadonlyMap<string, JobOutcome>;

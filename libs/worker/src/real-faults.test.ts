@@ -39,7 +39,7 @@ beforeAll(async () => {
   const key = profileKey({ model, graphPath, provider: 'cpu', precision: 'fp32', deviceKind: cpuKind(1) });
   await storeProfile(bench.cacheDir, key, { memory: { ...NAIVE_LAW, perToken: [...NAIVE_LAW.perToken] }, kneeTokens: 32_768 }, noLog);
   await embedUndisturbed(graphPath);
-}, 120_000);
+});
 
 afterEach(() => bench.clear());
 afterAll(() => bench.stop());
@@ -123,7 +123,7 @@ test.skipIf(process.platform !== 'linux')('running out of address space splits m
   expect(childrenOf(worker.pid)).toContain(executorPid);
   expect(worker.log.some((line) => line['msg'] === 'what was measured of this model on this device is used')).toBe(true);
   report('out of address space', { seconds, splits, jobs: JOBS, batchesSplit: worker.log.filter((line) => line['code'] === 'OUT_OF_VRAM').length });
-}, 180_000);
+});
 
 test.skipIf(process.platform !== 'linux')('a native abort inside a run costs one executor and the work that was with it', async () => {
   const worker = await bench.startWorker('wide', LARGE_BATCHES);
@@ -134,7 +134,7 @@ test.skipIf(process.platform !== 'linux')('a native abort inside a run costs one
   const lost = await until('the loss is logged', async () => nonEmpty(jobsOfLostExecutors(worker)));
   expect(lost).toHaveLength(1);
   report('native abort', { seconds, jobsRunAgain: lost[0], jobs: JOBS });
-}, 180_000);
+});
 
 test.skipIf(process.platform !== 'linux')('an executor that hangs in a run is killed after its deadline, and its jobs run again', async () => {
   const deadlineMs = 8_000;
@@ -149,4 +149,4 @@ test.skipIf(process.platform !== 'linux')('an executor that hangs in a run is ki
   const lost = await until('the loss is logged', async () => nonEmpty(jobsOfLostExecutors(worker)));
   expect(lost).toHaveLength(1);
   report('hang', { seconds, jobsRunAgain: lost[0], jobs: JOBS, deadlineMs });
-}, 180_000);
+});

@@ -36,4 +36,4 @@ test('a worker on a simulated device serves a queue of its own and gives every r
   } finally {
     await worker.stop();
   }
-}, 120_000);
+});

@@ -16,7 +16,7 @@ beforeAll(async () => {
   bench = await WorkerBench.start();
   const model = await openModel(MODEL, { cacheDir: bench.cacheDir });
   tokenizerHash = (await openTokenizer(model)).hash;
-}, 120_000);
+});
 
 afterEach(() => bench.clear());
 afterAll(() => bench.stop());
@@ -53,7 +53,7 @@ test('two poison jobs among 200: those two are quarantined with their inputs, 19
   expect(kept.map(({ jobId }) => jobId).toSorted()).toEqual(poison);
   expect(kept.every(({ inputBytes }) => inputBytes > 0)).toBe(true);
   process.stdout.write(`poison: ${JSON.stringify({ executorDeaths: deathsOf(worker), jobs: 200, poison: 2 })}\n`);
-}, 180_000);
+});
 
 test('a job whose run hangs is found like one that kills', async () => {
   const worker = await bench.startWorker(MODEL, { SHOAL_FAULT_TOKEN: `${DEADLY}:hang`, SHOAL_EXECUTOR_TIMEOUT_MS: '1000' });
@@ -61,7 +61,7 @@ test('a job whose run hangs is found like one that kills', async () => {
   await untilAllEnded(queue, 8);
   expect((await queue.getFailed()).map(({ id, failedReason }) => `${id} ${failedReason.slice(0, 11)}`)).toEqual(['job-5 QUARANTINED']);
   process.stdout.write(`hang: ${JSON.stringify({ executorDeaths: deathsOf(worker), jobs: 8, poison: 1 })}\n`);
-}, 180_000);
+});
 
 test('a job that takes its whole worker down is found by how often it stalled; its neighbours complete elsewhere', async () => {
   const queue = await bench.addJobs(MODEL, tokenizerHash, jobsOf(40, (job) => [2, job === 17 ? DEADLY : 9, 3]));
@@ -89,7 +89,7 @@ test('a job that is cancelled ends while its run is still at the device, and wha
   await canceller.close();
   expect((await queue.getFailed()).every(({ failedReason }) => failedReason.startsWith('CANCELLED: '))).toBe(true);
   process.stdout.write(`cancel of running jobs: ${JSON.stringify({ endedMs: Math.round(endedMs), runMs: 'for ever' })}\n`);
-}, 120_000);
+});
 
 test('SIGTERM under load: exit 0, nothing active, nothing charged, and the wait is printed', async () => {
   const worker = await bench.startWorker(MODEL, { SHOAL_MAX_PADDED_TOKENS: '512', SHOAL_LOG_LEVEL: 'debug' });
@@ -104,7 +104,7 @@ test('SIGTERM under load: exit 0, nothing active, nothing charged, and the wait 
   expect(waiting.every(({ attemptsMade }) => attemptsMade === 0)).toBe(true);
   const runsMs = worker.log.flatMap((line) => (line['msg'] === 'micro-batch ran' ? [Number(line['runMs'])] : []));
   process.stdout.write(`drain: ${JSON.stringify({ stoppedMs: Math.round(stoppedMs), longestRunMs: Math.round(Math.max(...runsMs)), waiting: waiting.length })}\n`);
-}, 120_000);
+});
 
 test('a worker under the name of one that was killed takes its claims back at once, and runs beside a living one of the same name', async () => {
   const first = await bench.startWorker(MODEL, { SHOAL_WORKER_NAME: 'twin', SHOAL_FAULT_TOKEN: `${DEADLY}:hang`, SHOAL_EXECUTOR_TIMEOUT_MS: '600000' });
@@ -124,7 +124,7 @@ test('a worker under the name of one that was killed takes its claims back at on
   expect([second, third].flatMap(({ log }) => log.filter((line) => String(line['msg']).startsWith('gave back')).map((line) => line['jobs']))).toEqual([20]);
   expect(await bench.redis.exists(keySpace('{shoal}').lock(queue.name, 'job-0'))).toBe(0);
   process.stdout.write(`recovery under a supervisor: ${JSON.stringify({ startedMs: Math.round(startedMs), recoveredMs: Math.round(recoveredMs), jobs: 20, leaseMs: 15_000 })}\n`);
-}, 120_000);
+});
 
 function isRunning(pid: number): boolean {
   try {

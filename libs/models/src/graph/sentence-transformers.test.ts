@@ -45,13 +45,13 @@ describe('vectors are those of sentence-transformers', () => {
     expect(texts.filter((text) => tokenizer.encode(text).isTruncated).length).toBeGreaterThanOrEqual(20);
   });
 
-  test('for each text alone', { timeout: 120_000 }, async () => {
+  test('for each text alone', async () => {
     const found: Float32Array[] = [];
     for (const text of texts) found.push(...(await runner.run([[...tokenizer.encode(text).ids]])));
     expectSameVectors('alone', found);
   });
 
-  test('for texts of all lengths in one run', { timeout: 120_000 }, async () => {
+  test('for texts of all lengths in one run', async () => {
     const found: Float32Array[] = Array.from({ length: texts.length });
     // every seventh text, so that one run has words, pages and the empty text side by side
     for (let first = 0; first < 32; first++) {

@@ -55,20 +55,20 @@ describe('token ids are those of the official package', () => {
     await expectSameIds(whole, new ReferenceTokenizer(json), [text]);
   });
 
-  test('on 25,000 real lines', { timeout: 120_000 }, async () => {
+  test('on 25,000 real lines', async () => {
     const lines = realLines(PACKAGES, 25_000);
     expect(lines.length).toBeGreaterThanOrEqual(20_000);
     const compared = await expectSameIds(whole, new ReferenceTokenizer(json), lines);
     console.log(`${lines.length} real lines, ${compared} token ids compared`);
   });
 
-  test('on 20,000 random Unicode strings', { timeout: 120_000 }, async () => {
+  test('on 20,000 random Unicode strings', async () => {
     const strings = randomStrings(20_000, 3);
     const compared = await expectSameIds(whole, new ReferenceTokenizer(json), strings);
     console.log(`${strings.length} random strings, ${compared} token ids compared`);
   });
 
-  test.each([3, 8, 16, 256])('truncated at %i tokens', { timeout: 120_000 }, async (maxTokens) => {
+  test.each([3, 8, 16, 256])('truncated at %i tokens', async (maxTokens) => {
     const ours = await openTokenizer(model, { maxTokens });
     const theirs = new ReferenceTokenizer(json, { maxTokens });
     const lines = realLines(PACKAGES, 4_000);
