@@ -1,7 +1,7 @@
 // The producer and the reader against a real queue server. Jobs are ended by a plain BullMQ worker in here.
 
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { UnrecoverableError, Worker } from 'bullmq';
 import { decodeResultHeader, encodeResult, encodeTexts, isShoalError, keySpace } from '@shoal/core';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
@@ -46,8 +46,10 @@ async function connectProducer(queue: string, url = server.url): Promise<JobProd
   return producer;
 }
 
+/** At the end of every text. */
+let padding = '';
 function keyed(jobId: string, fingerprint = OURS, text = 'a'): NewJob {
-  return { jobId, data: { v: 1, fingerprint, input: { form: 'texts', rows: 1 } }, input: encodeTexts([text]) };
+  return { jobId, data: { v: 1, fingerprint, input: { form: 'texts', rows: 1 } }, input: encodeTexts([text + padding]) };
 }
 
 function inline(jobId: string, fingerprint = OURS): NewJob {
@@ -78,7 +80,16 @@ async function waiting(queue: string): Promise<number> {
   return connection.llen(`${PREFIX}:${queue}:wait`);
 }
 
-describe('add', () => {
+describe.each([['small inputs, which travel in the script', ''], ['large inputs, which are staged', 'b'.repeat(20_000)]])('add of %s', (_form, end) => {
+  beforeEach(() => {
+    padding = end;
+  });
+  afterEach(async () => {
+    padding = '';
+    const left = await connection.keys(keys.staged('*', '*', '*'));
+    if (left.length > 0) throw new Error(`inputs were left staged: ${left.join(', ')}`);
+  });
+
   test('puts input and job on the queue, and a repeated call changes nothing', async () => {
     const { queue, producer } = await setup();
     const jobs = [keyed('a-1'), inline('a-2')];
@@ -102,7 +113,7 @@ describe('add', () => {
     const results = await producer.add([keyed('c-1'), keyed('c-2')]);
     expect(results.map(({ outcome }) => outcome)).toEqual(['conflict', 'conflict']);
     expect(results[0]).toMatchObject({ error: { code: 'JOB_ID_CONFLICT', fields: { found: THEIRS, asked: OURS } } });
-    expect(await connection.getBuffer(keys.input(queue, 'c-1'))).toEqual(encodeTexts(['theirs']));
+    expect(await connection.getBuffer(keys.input(queue, 'c-1'))).toEqual(keyed('c-1', THEIRS, 'theirs').input);
     expect(await connection.exists(keys.input(queue, 'c-2'))).toBe(0);
   });
 

@@ -13,6 +13,7 @@ import { openTransaction, queueAdd, queueRemove, type Transaction } from './bull
 import { closeConnection, connected, openConnection, type Redis } from './connection.ts';
 import { judge, toFound, type Again, type Found, type Verdict } from './job-verdict.ts';
 import { runScript, script } from './payload/script.ts';
+import { STAGED_FROM_BYTES, STAGED_TTL_MS } from './payload/staging.ts';
 import { translated } from './translated.ts';
 
 export interface ProducerOptions {
@@ -70,15 +71,20 @@ const EVENTS_KEPT = 100;
 const MAX_REPLACE_ROUNDS = 5;
 
 /**
- * KEYS job, input, result; ARGV the input, if there is one. Only for a job that does not exist: writes the input (SET NX would
- * leave one behind for every job that had completed already, and keep a stale one), and clears away what an acknowledged
- * result left behind, which a worker would take for an answer. EVAL, not EVALSHA: a script that the server has forgotten
- * would fail alone inside the transaction, and the job be added without its input.
+ * KEYS job, input, result and where a large input was staged; ARGV a small input, if there is one. Only for a job that does not
+ * exist: writes the input (SET NX would leave one behind for every job that had completed already, and keep a stale one), and clears
+ * away what an acknowledged result left behind, which a worker would take for an answer. EVAL, not EVALSHA: a script that the server
+ * has forgotten would fail alone inside the transaction, and the job be added without its input.
  */
-const PREPARE = `if redis.call('EXISTS',KEYS[1])==1 then return end
+const PREPARE = `if redis.call('EXISTS',KEYS[1])==1 then
+if KEYS[4] then redis.call('UNLINK',KEYS[4]) end
+return end
 local flags=redis.call('GETRANGE',KEYS[3],6,6)
 if flags~='' and string.byte(flags)%2==1 then redis.call('DEL',KEYS[3]) end
-if ARGV[1] then redis.call('SET',KEYS[2],ARGV[1]) end`;
+if KEYS[4] then
+redis.call('RENAME',KEYS[4],KEYS[2])
+redis.call('PERSIST',KEYS[2])
+elseif ARGV[1] then redis.call('SET',KEYS[2],ARGV[1]) end`;
 
 /** KEYS job, input: an input whose job is gone belongs to nobody. */
 const DISCARD_INPUT = script(2, 'allow-oom', "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('DEL', KEYS[2]) end");
@@ -183,9 +189,11 @@ export class JobProducer {
   /** Looks under each id and adds the job where there is none. What is returned is what was there before. */
   private async addAndLook(jobs: readonly NewJob[]): Promise<Found[]> {
     const transaction = await openTransaction(this.queue);
+    const staged = jobs.filter(isStaged);
+    for (const { jobId, input } of staged) transaction.set(this.stagedInput(jobId), input, 'PX', STAGED_TTL_MS);
     for (const job of jobs) this.appendAdd(transaction, job);
     const replies = (await transaction.exec()) ?? [];
-    const found = jobs.map((_, i) => foundIn(replies, i * COMMANDS_PER_JOB));
+    const found = jobs.map((_, i) => foundIn(replies, staged.length + i * COMMANDS_PER_JOB));
     const fault = replies.find(([error]) => error !== null)?.[0];
     if (fault === undefined || fault === null) return found;
     // A transaction keeps what succeeded in it: no job may stay whose input was refused.
@@ -193,17 +201,22 @@ export class JobProducer {
     throw fault;
   }
 
-  /** Four commands: what is under the id (HMGET, GETRANGE), then its input, then the job. */
+  /** Four commands: what is under the id (HMGET, GETRANGE), then its input, staged before where it is large, then the job. */
   private appendAdd(transaction: Transaction, job: NewJob): void {
     const keys = [...this.jobAndInput(job.jobId), this.keys.output(this.options.queue, job.jobId)] as const;
     transaction.hmget(keys[0], 'data', 'finishedOn', 'failedReason');
     transaction.getrangeBuffer(keys[2], 0, 31);
-    transaction.eval(PREPARE, 3, ...keys, ...(job.input === undefined ? [] : [job.input]));
+    if (isStaged(job)) transaction.eval(PREPARE, 4, ...keys, this.stagedInput(job.jobId));
+    else transaction.eval(PREPARE, 3, ...keys, ...(job.input === undefined ? [] : [job.input]));
     queueAdd(this.queue, transaction, { name: job.name ?? 'embed', data: job.data, opts: { jobId: job.jobId } });
   }
 
   private jobAndInput(jobId: string): [job: string, input: string] {
     return [this.keys.job(this.options.queue, jobId), this.keys.input(this.options.queue, jobId)];
+  }
+
+  private stagedInput(jobId: string): string {
+    return this.keys.staged(this.options.queue, jobId, 'input');
   }
 
   // ---- asking for a finished id again ---------------------------------------------------------------------------
@@ -340,6 +353,10 @@ function checkWhole({ jobId, input }: NewJob, fingerprint: string | undefined, i
     : isInline !== (input === undefined) ? `its data says ${isInline ? 'that its input is inline, but there is an input' : 'that there is an input, but none was given'}`
     : undefined;
   if (problem !== undefined) throw new ShoalError('JOB_INVALID', `job "${jobId}": ${problem}`, { jobId });
+}
+
+function isStaged(job: NewJob): job is NewJob & { readonly input: Buffer } {
+  return job.input !== undefined && job.input.length >= STAGED_FROM_BYTES;
 }
 
 function fingerprintOf({ data }: NewJob): string {

@@ -6,6 +6,7 @@ import { RESULT_HEADER_BYTES, invariant, keySpace, type CommitRequest, type Comm
 import { closeConnection, connected, isServerFull, openConnection, type ConnectionOptions, type Redis } from '../connection.ts';
 import { askAll, valueOf, type Argument, type Command, type Reply, type RetryOptions } from './pipeline.ts';
 import { runScript, script } from './script.ts';
+import { STAGED_FROM_BYTES, STAGED_TTL_MS } from './staging.ts';
 
 export interface PayloadStoreOptions {
   readonly redisUrl: string;
@@ -43,15 +44,6 @@ local answer = decide()
 if not ARGV[4] and answer ~= 'committed' then redis.call('UNLINK', KEYS[3]) end
 return answer
 `);
-
-/**
- * Results from this size on are not passed through the script, which copies its arguments twice: they are SET under a name of
- * their own, and the script only renames that. CPU of the server with an append-only file, one way and the other (2-core Xeon,
- * 2026-11): 12 KB 50 and 56 µs a result, 24 KB 76 and 74, 98 KB 215 and 152, 393 KB 684 and 370.
- */
-const STAGED_FROM_BYTES = 16 * 1024;
-/** A staged result is renamed in the next command of its connection; what a fault left there is gone by then. */
-const STAGED_TTL_MS = 60_000;
 
 /**
  * The server takes one large argument from a connection in each turn of its loop, two in three of them in two turns: over one

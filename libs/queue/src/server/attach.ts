@@ -39,8 +39,8 @@ export interface AttachedServer {
   release(): Promise<void>;
 }
 
-/** A command that was killed may be resumed within a minute; after that minute nothing of it is left running. */
-const LINGER_MS = 58_000;
+/** A command that was killed may be resumed for the better part of a minute; after the minute nothing of it is left running. */
+const LINGER_MS = 50_000;
 /** Supervisors that may die under our hands while we attach. */
 const MAX_JOINS = 5;
 
