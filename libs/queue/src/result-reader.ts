@@ -103,9 +103,8 @@ export class ResultReader {
   /** Each body once; its header stays, marked TAKEN. In order. */
   async acknowledge(jobIds: readonly string[]): Promise<Acknowledged[]> {
     return translated(async () => {
-      const keys = this.keysOf(jobIds);
-      const [results] = await Promise.all([acknowledge(this.connection, keys), this.releaseRoom(jobIds)]);
-      this.marks.add(keys, results.map((result) => (result.kind === 'body' ? takenHeader(result.bytes) : undefined)));
+      const [results] = await Promise.all([acknowledge(this.connection, this.keys, this.queue, jobIds), this.releaseRoom(jobIds)]);
+      this.marks.add(this.keysOf(jobIds), results.map((result) => (result.kind === 'body' ? takenHeader(result.bytes) : undefined)));
       return results;
     });
   }

@@ -112,7 +112,7 @@ describe.each([['small results, which travel in the script', 4], ['large results
     await lock('a', 'mine');
     await store.commit([request('a', 'mine', 1)]);
     await connection.pexpire(keys.output(QUEUE, 'a'), 30_000);
-    await acknowledge(connection, [keys.output(QUEUE, 'a')]);
+    await acknowledge(connection, keys, QUEUE, ['a']);
     expect(await store.commit([request('a', 'mine', 1)])).toEqual(['already']);
     expect(await connection.strlen(keys.output(QUEUE, 'a'))).toBe(32);
     const leftMs = await connection.pttl(keys.output(QUEUE, 'a'));

@@ -84,8 +84,8 @@ export async function wrongs(connection: Redis, prefix: string, jobIds: readonly
     const job = await queue.getJob(jobId);
     const value = job?.returnvalue as EmbedReturn | null | undefined;
     if ((await job?.getState()) !== 'completed' || value === null || value === undefined) return [`${jobId} is ${await job?.getState()}: ${job?.failedReason}`];
-    const [first] = await acknowledge(connection, [keys.output(LANE_QUEUE, jobId)]);
-    const [again] = await acknowledge(connection, [keys.output(LANE_QUEUE, jobId)]);
+    const [first] = await acknowledge(connection, keys, LANE_QUEUE, [jobId]);
+    const [again] = await acknowledge(connection, keys, LANE_QUEUE, [jobId]);
     const expected = Buffer.concat(textsOf(index).map((text) => Buffer.from(deliveredVector(tokenizer.encode(text).ids, DIMS).buffer)));
     return [
       ...(first?.kind === 'body' && openResult(first.bytes).body.equals(expected) ? [] : [`${jobId} has no result, or another one (${first?.kind})`]),
