@@ -32,7 +32,7 @@ local leftMs = redis.call('PTTL', KEYS[1])
 redis.call('RENAME', KEYS[1], KEYS[2])
 redis.call('PEXPIRE', KEYS[2], ARGV[1])
 head = string.sub(head, 1, 6) .. string.char(flags + 1) .. string.sub(head, 8)
-if leftMs > 0 then redis.call('SET', KEYS[1], head, 'PX', leftMs) else redis.call('SET', KEYS[1], head) end
+if leftMs < 0 then redis.call('SET', KEYS[1], head) else redis.call('SET', KEYS[1], head, 'PX', math.max(leftMs, 1)) end
 return 'body'
 `);
 
