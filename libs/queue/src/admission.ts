@@ -334,9 +334,12 @@ export async function releaseAdmission(connection: Redis, { prefix, queue }: Pic
   if (jobIds.length > 0) await runScript(connection, RELEASE, [[...keysOf(prefix, queue), queue, part === 'all' ? 1 : 0, ...jobIds]], { signal });
 }
 
-/** What a result of this queue has; told by its workers, so that reservations are right. */
-export async function tellDims(connection: Redis, { prefix, queue }: Pick<AdmissionOptions, 'prefix' | 'queue'>, dims: number): Promise<void> {
-  await connection.hset(keySpace(prefix).load(), `dims ${queue}`, dims);
+// KEYS[1] the load of all queues, ARGV a field and its value. A worker starts where the memory is full as well: it is needed there.
+const TELL = script(1, 'allow-oom', "redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])");
+
+/** What a result of this queue has; told by its workers, so that reservations are right. Waits for a server that is away; throws QUEUE_UNREACHABLE. */
+export async function tellDims(connection: Redis, { prefix, queue }: Pick<AdmissionOptions, 'prefix' | 'queue'>, dims: number, signal?: AbortSignal): Promise<void> {
+  await runScript(connection, TELL, [[keySpace(prefix).load(), `dims ${queue}`, dims]], { signal });
 }
 
 export interface RecountOptions {

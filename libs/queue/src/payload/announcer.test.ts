@@ -57,6 +57,13 @@ test('one message per channel names all ids that concern it, after inputs are go
   expect(b).toBeGreaterThan(900_000);
 });
 
+test('dimensions are told where the memory of the server is full, because a worker starts there as well', async () => {
+  await connection.config('SET', 'maxmemory', '1');
+  await announcer.tellDims(384);
+  await connection.config('SET', 'maxmemory', '0');
+  expect(await connection.hget(keys.load(), `dims ${QUEUE}`)).toBe('384');
+});
+
 test('the input and result of a job that was added again meanwhile are left alone', async () => {
   await leave('a');
   await connection.hdel(keys.job(QUEUE, 'a'), 'finishedOn');

@@ -46,7 +46,7 @@ export class RedisAnnouncer implements Announcer {
 
   /** Dimensions of this queue's results, so that room for them is reserved rightly. */
   async tellDims(dims: number): Promise<void> {
-    await tellDims(this.connection, this.options, dims);
+    await tellDims(this.connection, this.options, dims, this.end.signal);
   }
 
   /** Never throws: what could not be announced is found by the producer's own asking, and its input by the janitor. */
