@@ -8,7 +8,7 @@
 import { randomUUID } from 'node:crypto';
 import { RESULT_HEADER_BYTES, type KeySpace } from '@shoal/core';
 import type { Redis } from '../connection.ts';
-import { askAll, valueOf, type Command, type Reply } from './pipeline.ts';
+import { askAll, bytesOf, type Command } from './pipeline.ts';
 import { runScript, script } from './script.ts';
 import { STAGED_TTL_MS } from './staging.ts';
 
@@ -56,7 +56,7 @@ export async function acknowledge(connection: Redis, keys: KeySpace, queue: stri
       case 'foreign': return { kind: 'body', bytes: await read(connection, output) ?? Buffer.alloc(0) };
       default: {
         // Not there yet when the script had to be loaded first; not any more when the server was away for longer than a minute.
-        const bytes = bytesOf(bodies[at]!) ?? await read(connection, body);
+        const bytes = bytesOf(bodies[at]) ?? await read(connection, body);
         return bytes === undefined ? { kind: 'taken' } : { kind: 'body', bytes };
       }
     }
@@ -67,11 +67,5 @@ export async function acknowledge(connection: Redis, keys: KeySpace, queue: stri
 
 async function read(connection: Redis, key: string): Promise<Buffer | undefined> {
   const [reply] = await askAll(connection, [['GET', key]]);
-  return reply === undefined ? undefined : bytesOf(reply);
-}
-
-function bytesOf(reply: Reply): Buffer | undefined {
-  if (!reply.ok && reply.error.message.startsWith('WRONGTYPE')) return undefined;
-  const value = valueOf(reply);
-  return Buffer.isBuffer(value) ? value : undefined;
+  return bytesOf(reply);
 }

@@ -4,7 +4,7 @@
 import { setMaxListeners } from 'node:events';
 import { RESULT_HEADER_BYTES, invariant, keySpace, type CommitRequest, type CommitResult, type InputRead, type KeySpace, type Logger, type PayloadStore } from '@shoal/core';
 import { closeConnection, connected, isServerFull, openConnection, type ConnectionOptions, type Redis } from '../connection.ts';
-import { askAll, valueOf, type Argument, type Command, type Reply, type RetryOptions } from './pipeline.ts';
+import { askAll, bytesOf, valueOf, type Argument, type Command, type RetryOptions } from './pipeline.ts';
 import { runScript, script } from './script.ts';
 import { STAGED_FROM_BYTES, STAGED_TTL_MS } from './staging.ts';
 
@@ -160,13 +160,6 @@ export class RedisPayloadStore implements PayloadStore {
 
 function connectionOf({ redisUrl, prefix, queue, log }: PayloadStoreOptions): ConnectionOptions {
   return { url: redisUrl, prefix, name: `shoal:executor:${queue}`, log };
-}
-
-/** Nothing where there is nothing, or something that is no string: that concerns this job alone. */
-function bytesOf(reply: Reply | undefined): Buffer | undefined {
-  if (reply === undefined || (!reply.ok && reply.error.message.startsWith('WRONGTYPE'))) return undefined;
-  if (!reply.ok) throw reply.error;
-  return Buffer.isBuffer(reply.value) ? reply.value : undefined;
 }
 
 function nonEmpty(bytes: Buffer | undefined): Buffer | undefined {

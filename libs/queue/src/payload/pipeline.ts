@@ -49,6 +49,13 @@ export function valueOf(reply: Reply): unknown {
   return reply.value;
 }
 
+/** The string that was read. Undefined where there is nothing, or something that is no string: that concerns its own reader alone. */
+export function bytesOf(reply: Reply | undefined): Buffer | undefined {
+  if (reply === undefined || (!reply.ok && reply.error.message.startsWith('WRONGTYPE'))) return undefined;
+  const value = valueOf(reply);
+  return Buffer.isBuffer(value) ? value : undefined;
+}
+
 async function askOnce(connection: Redis, commands: readonly Command[]): Promise<Reply[]> {
   const pipeline = connection.pipeline();
   for (const [name, ...values] of commands) pipeline.callBuffer(name, ...values);
