@@ -1,4 +1,4 @@
-// `shoal embed` of 1,200 texts, and SIGKILL in the middle of it: of the executor, the worker, the private queue server and the
+// `shoal embed` of 3,000 texts, and SIGKILL in the middle of it: of the executor, the worker, the private queue server and the
 // command itself. Every time the run is finished or resumed with the same rows in the same order as a quiet one, and nothing
 // is left running afterwards. How long each death held the run up is printed.
 
@@ -13,7 +13,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { cacheFolder } from '@shoal/core';
 import { openGraph, openModel } from '@shoal/models';
 
-const TEXTS = 1_200;
+const TEXTS = 3_000;
 const DIMS = 384;
 /** After a command that was killed the private server waits a while for another; a minute later nothing may be left. */
 const NOTHING_LEFT_MS = 60_000;
@@ -142,7 +142,7 @@ afterEach(() => {
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-describe('SIGKILL in the middle of 1,200 texts', () => {
+describe('SIGKILL in the middle of 3,000 texts', () => {
   test.each(['executor', 'worker', 'server'] as const)('of the %s: the run is finished with the same rows', async (role) => {
     const output = join(folder, `${role}.npy`);
     const run = embed(output);
