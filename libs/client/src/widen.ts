@@ -1,7 +1,7 @@
 // From the stored form of a result to one Float32Array, row-major, in memory of its own. The reverse of core's encodeBody,
 // up to what the smaller types have lost.
 
-import { ShoalError, type OutputDtype, type ResultHeader } from '@shoal/core';
+import { ShoalError, fromHalves, type OutputDtype, type ResultHeader } from '@shoal/core';
 
 /** `body`: what `openResult` returned. rows × dims values; set bits of the binary form become 1, clear bits −1. */
 export function widen({ rows, dims, ...header }: Pick<ResultHeader, 'dtype' | 'rows' | 'dims'>, body: Buffer): Float32Array {
@@ -9,7 +9,7 @@ export function widen({ rows, dims, ...header }: Pick<ResultHeader, 'dtype' | 'r
   const own = new Uint8Array(body).buffer; // a copy: aligned, and it lets go of the network's buffer
   switch (dtype) {
     case 'f32': return new Float32Array(own);
-    case 'f16': return Float32Array.from(new Uint16Array(own), fromHalf);
+    case 'f16': return fromHalves(new Uint16Array(own));
     case 'i8': return fromInt8(body, rows, dims);
     case 'binary': return fromBits(body, rows, dims);
   }
@@ -37,14 +37,4 @@ function fromBits(body: Buffer, rows: number, dims: number): Float32Array {
     for (let i = 0; i < dims; i++) out[row * dims + i] = (body[row * rowBytes + (i >> 3)]! & (0x80 >> (i & 7))) === 0 ? -1 : 1;
   }
   return out;
-}
-
-/** IEEE 754 binary16. */
-function fromHalf(half: number): number {
-  const sign = (half & 0x8000) === 0 ? 1 : -1;
-  const exponent = (half >> 10) & 31;
-  const mantissa = half & 0x3ff;
-  if (exponent === 0) return sign * mantissa * 2 ** -24;
-  if (exponent === 31) return mantissa === 0 ? sign * Infinity : NaN;
-  return sign * (1 + mantissa / 1024) * 2 ** (exponent - 15);
 }

@@ -1,6 +1,6 @@
 // Rows of fp32 into what a collection stores, with their scales and lengths. Refuses what cannot be compared (VECTOR_INVALID).
 
-import { ShoalError, toHalf } from '@shoal/core';
+import { ShoalError, toHalves } from '@shoal/core';
 import { strideOf } from './collection-file.ts';
 import { checkValues, lengthOf, rowReader, type Matrix, type RowType } from './vectors.ts';
 
@@ -33,7 +33,7 @@ export function encodeRows(matrix: Matrix, dtype: RowType): EncodedRows {
 function encodeHalves(from: Float32Array, to: Uint16Array, row: number): void {
   const large = from.find((value) => Math.abs(value) > MAX_HALF);
   if (large !== undefined) throw new ShoalError('VECTOR_INVALID', `row ${row} holds ${large}, which is no half (at most ${MAX_HALF}): store these rows as f32 or i8`, { row });
-  for (let d = 0; d < from.length; d++) to[d] = toHalf(from[d]!);
+  toHalves(from, to);
 }
 
 /** Whole numbers from −127 to 127, the largest value of the row at the end of them. */

@@ -1,7 +1,7 @@
 // What every form of the encoder is made from: the graph being written, the checked config, the weights by their authors'
 // names, and the type that floats are kept and computed in. Knows where tensors lie, not what is done with them.
 
-import { ShoalError, toHalf } from '@shoal/core';
+import { ShoalError, toHalves } from '@shoal/core';
 import type { BertConfig } from './bert-config.ts';
 import type { BertWeights } from './bert-weights.ts';
 import { TYPE, type ElementType, type MakeFloats, type OnnxFile } from './onnx-file.ts';
@@ -32,7 +32,7 @@ export class BertParts {
     if (this.form === 'bf16') return this.graph.initializer(name, TYPE.BFLOAT16, shape, async () => Uint16Array.from(new Uint32Array((await make()).buffer), toBfloat));
     const isKeptAsHalf = this.form === 'fp16' || (this.form === 'fp16-weights' && shape.length > 1);
     if (!isKeptAsHalf) return this.graph.initializer(name, TYPE.FLOAT, shape, make);
-    const kept = this.graph.initializer(this.form === 'fp16' ? name : `${name}.half`, TYPE.FLOAT16, shape, async () => toHalves(name, await make()));
+    const kept = this.graph.initializer(this.form === 'fp16' ? name : `${name}.half`, TYPE.FLOAT16, shape, async () => halvesOf(name, await make()));
     return this.form === 'fp16' ? kept : this.graph.node('Cast', [kept], name, { integers: { to: TYPE.FLOAT } });
   }
 
@@ -89,8 +89,8 @@ function toBfloat(bits: number): number {
   return (bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16;
 }
 
-function toHalves(name: string, values: Float32Array): Uint16Array {
-  const halves = Uint16Array.from(values, toHalf);
+function halvesOf(name: string, values: Float32Array): Uint16Array {
+  const halves = toHalves(values);
   const lost = values.findIndex((value, at) => Number.isFinite(value) && (halves[at]! & 0x7fff) >= 0x7c00);
   if (lost !== -1) throw new ShoalError('MODEL_CORRUPT', `${name} holds ${values[lost]}, which fp16 cannot say (65,504 at most): use fp32 for this model`, { tensor: name });
   return halves;

@@ -3,7 +3,7 @@
 // for, into memory of its own, so that no model is ever in memory twice. Refuses with MODEL_CORRUPT, naming the tensor.
 
 import { open, type FileHandle } from 'node:fs/promises';
-import { ShoalError } from '@shoal/core';
+import { ShoalError, fromHalves } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
 
 /** The limit of the reference implementation; minilm's header has 11 kB. */
@@ -65,8 +65,8 @@ export class Safetensors {
     const stored = new ArrayBuffer(bytes);
     await readFully(this.#file, new Uint8Array(stored), start);
     if (dtype === 'F32') return new Float32Array(stored);
-    const widen = dtype === 'F16' ? fromHalf : fromBfloat;
-    return Float32Array.from(new Uint16Array(stored), widen);
+    const halves = new Uint16Array(stored);
+    return dtype === 'F16' ? fromHalves(halves) : Float32Array.from(halves, fromBfloat);
   }
 
   #entry(name: string): TensorEntry {
@@ -134,15 +134,6 @@ const asFloat = new Float32Array(bits.buffer);
 function fromBfloat(half: number): number {
   bits[0] = half << 16;
   return asFloat[0]!;
-}
-
-/** IEEE 754 binary16: 1 sign, 5 exponent and 10 fraction bits. */
-function fromHalf(half: number): number {
-  const sign = half >> 15 === 0 ? 1 : -1;
-  const exponent = (half >> 10) & 31;
-  const fraction = half & 1023;
-  if (exponent === 31) return fraction === 0 ? sign * Infinity : NaN;
-  return sign * (exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25));
 }
 
 function corrupt(path: string, problem: string, fields: Readonly<Record<string, unknown>> = {}): ShoalError {
