@@ -53,6 +53,7 @@ function addEncoder(encoder: BertForm['encoder'], parts: BertParts, calibration:
     case 'plain': return addPlainEncoder(parts);
     case 'cuda': return addCudaEncoder(parts);
     case 'packed': return addPackedEncoder(parts);
-    case 'int8': return addInt8Encoder(parts, calibration);
+    case 'int8': return addInt8Encoder(parts, calibration, 'signed');
+    case 'int8-unsigned': return addInt8Encoder(parts, calibration, 'unsigned');
   }
 }

@@ -5,14 +5,14 @@
 
 import { MICROSOFT, attentionParts, type BertParts } from './bert-parts.ts';
 import type { Calibration, SmoothedLinear } from './calibration.ts';
-import { addGeluRows, addProduct, addSignedRows, codesAndScales, type CodedRows } from './int8-linear.ts';
+import { addGeluRows, addProduct, addSignedRows, codesAndScales, type CodeForm, type CodedRows } from './int8-linear.ts';
 import { TYPE, type MakeFloats } from './onnx-file.ts';
 import { divideColumns, quantizeRows, scaleRows, smoothingDivisors } from './quantize.ts';
 
 /** Returns the last hidden states f32 [batch, seq, hidden]. */
-export function addInt8Encoder(parts: BertParts, calibration: Calibration | undefined): string {
+export function addInt8Encoder(parts: BertParts, calibration: Calibration | undefined, form: CodeForm): string {
   let hidden = addEmbeddings(parts);
-  for (let layer = 0; layer < parts.config.layers; layer++) hidden = addLayer(parts, calibration, layer, hidden);
+  for (let layer = 0; layer < parts.config.layers; layer++) hidden = addLayer(parts, calibration, form, layer, hidden);
   return hidden;
 }
 
@@ -29,7 +29,7 @@ function addEmbeddings(parts: BertParts): string {
   return graph.node('LayerNormalization', [sum, ...parts.layerNorm('embeddings.LayerNorm')], 'embedded', { floats: { epsilon: layerNormEpsilon } });
 }
 
-function addLayer(parts: BertParts, calibration: Calibration | undefined, layer: number, input: string): string {
+function addLayer(parts: BertParts, calibration: Calibration | undefined, form: CodeForm, layer: number, input: string): string {
   const { graph, weights, config: { heads, hidden, intermediate } } = parts;
   const from = `encoder.layer.${layer}`;
   const divisorsOf = (linear: SmoothedLinear, matrix: MakeFloats): Divisors => calibration && (async () => smoothingDivisors(calibration.maxima(layer, linear, hidden), await matrix()));
@@ -37,13 +37,13 @@ function addLayer(parts: BertParts, calibration: Calibration | undefined, layer:
 
   const [out, wide, narrow] = [matrix('attention.output.dense', hidden, hidden), matrix('intermediate.dense', intermediate, hidden), matrix('output.dense', hidden, intermediate)];
   const outDivisors = divisorsOf('out', out);
-  const context = graph.node('MultiHeadAttention', [...addProjections(parts, from, input, outDivisors, (joined) => divisorsOf('qkv', joined)), 'lengths'], `${from}.context`, { ...MICROSOFT, integers: { num_heads: heads } });
-  const attended = addProduct(parts, addSignedRows(parts, context, hidden, `${from}.context`), hidden, hidden, smoothed(out, outDivisors), `${from}.attended`);
+  const context = graph.node('MultiHeadAttention', [...addProjections(parts, form, from, input, outDivisors, (joined) => divisorsOf('qkv', joined)), 'lengths'], `${from}.context`, { ...MICROSOFT, integers: { num_heads: heads } });
+  const attended = addProduct(parts, form, addSignedRows(parts, context, hidden, `${from}.context`), hidden, hidden, smoothed(out, outDivisors), `${from}.attended`);
   const middle = parts.addAndNorm(`${from}.attention.output`, attended, input, `${from}.middle`);
   const wideDivisors = divisorsOf('ff1', wide);
-  const expanded = addProduct(parts, addSmoothRows(parts, middle, hidden, wideDivisors, `${from}.middle`), hidden, intermediate, smoothed(wide, wideDivisors), `${from}.wide`);
+  const expanded = addProduct(parts, form, addSmoothRows(parts, middle, hidden, wideDivisors, `${from}.middle`), hidden, intermediate, smoothed(wide, wideDivisors), `${from}.wide`);
   const active = graph.node('BiasGelu', [expanded, parts.bias(`${from}.intermediate.dense`, intermediate)], `${from}.active`, MICROSOFT);
-  const shrunk = addProduct(parts, addGeluRows(parts, active, intermediate, `${from}.active`), intermediate, hidden, narrow, `${from}.narrow`);
+  const shrunk = addProduct(parts, form, addGeluRows(parts, active, intermediate, `${from}.active`), intermediate, hidden, narrow, `${from}.narrow`);
   return parts.addAndNorm(`${from}.output`, shrunk, middle, `${from}.out`);
 }
 
@@ -54,7 +54,7 @@ type Divisors = MakeFloats | undefined;
  * Queries, keys, values and their joined bias. What comes out of attention is a weighted mean of values, so its divisors go
  * into the projection that makes values, and cost no node.
  */
-function addProjections(parts: BertParts, from: string, input: string, valueDivisors: Divisors, divisorsOf: (joined: MakeFloats) => Divisors): string[] {
+function addProjections(parts: BertParts, form: CodeForm, from: string, input: string, valueDivisors: Divisors, divisorsOf: (joined: MakeFloats) => Divisors): string[] {
   const { graph, weights, config: { hidden } } = parts;
   const names = attentionParts(from);
   const divideValues = async (values: Float32Array): Promise<Float32Array> => (valueDivisors === undefined ? values : divideColumns(values, await valueDivisors()));
@@ -63,7 +63,7 @@ function addProjections(parts: BertParts, from: string, input: string, valueDivi
   const projected = names.map((name, at) => {
     const matrix = weights.transposed(`${name}.weight`, hidden, hidden);
     const divided: MakeFloats = at === 2 ? async () => divideValues(await matrix()) : matrix;
-    return addProduct(parts, rows, hidden, hidden, smoothed(divided, inputDivisors), name);
+    return addProduct(parts, form, rows, hidden, hidden, smoothed(divided, inputDivisors), name);
   });
   const joined = weights.joined(names.map((name) => `${name}.bias`), hidden);
   const bias = graph.initializer(`${from}.qkv.bias`, TYPE.FLOAT, [3 * hidden], async () => {

@@ -41,12 +41,17 @@ export function addGeluRows(parts: BertParts, input: string, channels: number, n
   return addCodes(parts, rows, scales, GELU_ZERO, name);
 }
 
+/** How the codes of matrices are stored: from -127 to 127, or 128 more, which are the same numbers once their zero is taken off. */
+export type CodeForm = 'signed' | 'unsigned';
+
 /** Rows times a matrix [inputs, outputs]: f32 [batch, seq, outputs]. */
-export function addProduct(parts: BertParts, rows: CodedRows, inputs: number, outputs: number, matrix: MakeFloats, name: string): string {
+export function addProduct(parts: BertParts, form: CodeForm, rows: CodedRows, inputs: number, outputs: number, matrix: MakeFloats, name: string): string {
   const { graph } = parts;
   const [codes, scales] = codesAndScales(async () => quantizeColumns(await matrix(), outputs));
-  const coded = [graph.initializer(`${name}.codes`, TYPE.INT8, [inputs, outputs], codes), graph.float(1), graph.initializer(`${name}.scales`, TYPE.FLOAT, [outputs], scales)];
-  const product = graph.node('MatMulIntegerToFloat', [rows.codes, ...coded, rows.zero], `${name}.product`, MICROSOFT);
+  const coded = form === 'signed' ? graph.initializer(`${name}.codes`, TYPE.INT8, [inputs, outputs], codes) : graph.initializer(`${name}.codes`, TYPE.UINT8, [inputs, outputs], async () => unsigned(await codes()));
+  const factors = [graph.float(1), graph.initializer(`${name}.scales`, TYPE.FLOAT, [outputs], scales)];
+  const zeros = form === 'signed' ? [rows.zero] : [rows.zero, zeroCode(parts, SIGNED_ZERO)];
+  const product = graph.node('MatMulIntegerToFloat', [rows.codes, coded, ...factors, ...zeros], `${name}.product`, MICROSOFT);
   const scaled = graph.node('Mul', [product, rows.scales], `${name}.rows`);
   const batchAndSeq = graph.once('batch_and_seq', (shape) => graph.node('Shape', ['input_ids'], shape));
   const shape = graph.once(`shape_${outputs}`, (whole) => graph.node('Concat', [batchAndSeq, graph.integers(outputs)], whole, { integers: { axis: 0 } }));
@@ -54,7 +59,7 @@ export function addProduct(parts: BertParts, rows: CodedRows, inputs: number, ou
 }
 
 /** Both initializers out of one computation, which is forgotten once they are written. */
-export function codesAndScales(quantize: () => Promise<Quantized>): [codes: MakeValues, scales: MakeValues] {
+export function codesAndScales(quantize: () => Promise<Quantized>): [codes: () => Promise<Int8Array>, scales: MakeValues] {
   let made: Promise<Quantized> | undefined;
   const codes = async (): Promise<Int8Array> => (await (made = quantize())).codes;
   const scales = async (): Promise<Float32Array> => {
@@ -65,13 +70,20 @@ export function codesAndScales(quantize: () => Promise<Quantized>): [codes: Make
   return [codes, scales];
 }
 
-function addCodes(parts: BertParts, rows: string, scales: string, zeroCode: number, name: string): CodedRows {
+function unsigned(codes: Int8Array): Uint8Array {
+  return Uint8Array.from(codes, (code) => code + SIGNED_ZERO);
+}
+
+function zeroCode({ graph }: BertParts, code: number): string {
+  return graph.once(`zero_${code}`, (it) => graph.initializer(it, TYPE.UINT8, [], async () => Uint8Array.of(code)));
+}
+
+function addCodes(parts: BertParts, rows: string, scales: string, code: number, name: string): CodedRows {
   const { graph } = parts;
-  const zero = graph.once(`zero_${zeroCode}`, (it) => graph.initializer(it, TYPE.UINT8, [], async () => Uint8Array.of(zeroCode)));
   const scaleByRow = graph.node('Squeeze', [scales, graph.integers(1)], `${name}.scale_by_row`);
   const tokens = graph.node('Shape', [scaleByRow], `${name}.tokens`);
-  const zeroByRow = graph.node('Expand', [graph.once(`zeros_${zeroCode}`, (it) => graph.initializer(it, TYPE.UINT8, [1], async () => Uint8Array.of(zeroCode))), tokens], `${name}.zero_by_row`);
-  return { codes: graph.node('QuantizeLinear', [rows, scaleByRow, zeroByRow], `${name}.codes`, { integers: { axis: 0 } }), scales, zero };
+  const zeroByRow = graph.node('Expand', [graph.once(`zeros_${code}`, (it) => graph.initializer(it, TYPE.UINT8, [1], async () => Uint8Array.of(code))), tokens], `${name}.zero_by_row`);
+  return { codes: graph.node('QuantizeLinear', [rows, scaleByRow, zeroByRow], `${name}.codes`, { integers: { axis: 0 } }), scales, zero: zeroCode(parts, code) };
 }
 
 function flatten(parts: BertParts, input: string, channels: number, name: string): string {

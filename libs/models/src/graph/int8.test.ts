@@ -26,7 +26,7 @@ beforeAll(async () => {
   texts = passages.map(({ text }) => text);
   const [minilm, quantized] = [await openMinilm(), await openModel('minilm-int8', { cacheDir: testCacheDir })];
   tokenizer = await openTokenizer(quantized);
-  const open = async (kind: GraphKind): Promise<GraphRunner> => GraphRunner.open(await openGraph(kind === 'int8' ? quantized : minilm, { cacheDir: testCacheDir, kind }), minilm);
+  const open = async (kind: GraphKind): Promise<GraphRunner> => GraphRunner.open(await (kind === 'int8' ? openGraph(quantized, { cacheDir: testCacheDir }) : openGraph(minilm, { cacheDir: testCacheDir, kind })), minilm);
   runners = { fp32: await open('fused-fp32'), int8: await open('int8'), fp16: await open('fused-fp16-weights') };
 }, FETCH_TIMEOUT_MS);
 afterAll(async () => {

@@ -11,6 +11,8 @@ import { storing } from '../store/storing.ts';
 import { parseBertConfig } from './bert-config.ts';
 import { bertGraph } from './bert-graph.ts';
 import { Calibration } from './calibration.ts';
+import { INT8_KINDS } from './graph-kind.ts';
+import { int8KindHere } from './int8-kind.ts';
 import { Safetensors } from './safetensors.ts';
 
 /** Raised whenever the builder writes other bytes for the same model. */
@@ -24,12 +26,12 @@ export interface GraphOptions {
 
 /** Path of the .onnx file. MODEL_CORRUPT, and no file, when the model's files do not add up to the model they claim to be. */
 export async function openGraph(model: StoredModel, options: GraphOptions): Promise<string> {
-  const { cacheDir, kind = model.graphKind } = options;
+  const { cacheDir, kind = await ownKind(model) } = options;
   if (kind === 'imported') return join(model.folder, 'model.onnx');
   if (model.graphKind === 'imported') throw new ShoalError('MODEL_UNAVAILABLE', `${model.name} was imported as a graph; it cannot be had as ${kind}`, { name: model.name, kind });
   const configPath = join(model.folder, 'config.json');
   const config = await readModelFile(configPath);
-  const calibrationPath = kind === 'int8' ? model.calibration : undefined;
+  const calibrationPath = INT8_KINDS.some((known) => known === kind) ? model.calibration : undefined;
   const maxima = calibrationPath === undefined ? Buffer.alloc(0) : await readModelFile(calibrationPath);
   const facts = JSON.stringify([BUILDER_VERSION, kind, model.weightsSha256, model.pooling]);
   const hash = createHash('sha256').update(facts).update(config).update(maxima).digest('hex').slice(0, 16);
@@ -46,6 +48,11 @@ export async function openGraph(model: StoredModel, options: GraphOptions): Prom
   };
   await storing(cacheDir, () => withLock(`${path}.lock`, build));
   return path;
+}
+
+/** In the form that this processor computes rightly. */
+async function ownKind({ graphKind }: StoredModel): Promise<StoredModel['graphKind']> {
+  return graphKind === 'int8' ? int8KindHere() : graphKind;
 }
 
 async function exists(path: string): Promise<boolean> {
