@@ -3,7 +3,7 @@
 // result once and check every row. Several windows are measured in one go, after a warm-up.
 //
 //   end-to-end.ts [--device gpu:0[,gpu:1…]] [--form tokens|inline] [--corpus ragged|128|512] [--job-texts 256] [--clients 3] [--in-flight 96]
-//                 [--windows 3] [--seconds 6] [--warm 5] [--settings '{"SHOAL_DEVICE_SESSIONS":"2"}'] [--total N] [--kill gpu:1] [--label text] [--server-args '--io-threads 1'] [--small]
+//                 [--dtype f32|f16] [--windows 3] [--seconds 6] [--warm 5] [--settings '{"SHOAL_DEVICE_SESSIONS":"2"}'] [--total N] [--kill gpu:1] [--label text] [--server-args '--io-threads 1'] [--small]
 //
 // --total N: not a window of time but N texts, each of which must come back: for out of memory and deaths. With --idle S nothing is asked for S seconds
 // then, what the device holds is noted, and the same texts come once more.
@@ -16,7 +16,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { encodeTexts, encodeTokens, fingerprintOf, mainQueue, openResult, type EmbedJobData } from '@shoal/core';
+import { encodeTexts, encodeTokens, fingerprintOf, fromHalves, mainQueue, openResult, type EmbedJobData } from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { JobProducer, ResultReader } from '@shoal/queue';
@@ -30,7 +30,7 @@ const { values } = parseArgs({
   strict: false,
   options: {
     role: { type: 'string', default: 'main' }, url: { type: 'string', default: '' }, client: { type: 'string', default: '0' },
-    form: { type: 'string', default: 'tokens' }, corpus: { type: 'string', default: 'ragged' }, label: { type: 'string', default: '' },
+    form: { type: 'string', default: 'tokens' }, dtype: { type: 'string', default: 'f32' }, corpus: { type: 'string', default: 'ragged' }, label: { type: 'string', default: '' },
     'job-texts': { type: 'string' }, clients: { type: 'string' }, 'in-flight': { type: 'string' },
     windows: { type: 'string' }, seconds: { type: 'string' }, warm: { type: 'string' }, settings: { type: 'string', default: '{}' }, total: { type: 'string' }, idle: { type: 'string' }, kill: { type: 'string' }, 'server-args': { type: 'string', default: '' },
   },
@@ -39,6 +39,8 @@ const text = (name: keyof typeof values, normal: number | string, small = normal
 const number = (name: keyof typeof values, normal: number, small = normal): number => Number(text(name, normal, small));
 const form = String(values.form);
 const isInline = form === 'inline';
+/** Of the results: half the bytes in f16. */
+const dtype = values.dtype === 'f16' ? ('f16' as const) : ('f32' as const);
 const jobTexts = number('job-texts', isInline ? 64 : 256, 8);
 const clients = number('clients', 3, 1);
 const inFlight = number('in-flight', isInline ? 256 : 96, 8);
@@ -69,9 +71,9 @@ async function payloads(model: StoredModel, reply: string, seed: number): Promis
   return Array.from({ length: PAYLOADS }, (_, i) => {
     const mine = texts.slice(i * jobTexts, (i + 1) * jobTexts);
     const ids = mine.map((one) => tokenizer.encode(one).ids);
-    const facts = { model: `${model.name}@${model.revision}`, prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } } as const;
+    const facts = { model: `${model.name}@${model.revision}`, prompt: undefined, truncate: 'end', output: { dtype, dimensions: undefined } } as const;
     const input = isInline ? encodeTexts(mine) : encodeTokens(ids);
-    const common = { v: 1 as const, fingerprint: fingerprintOf(facts, input), reply };
+    const common = { v: 1 as const, fingerprint: fingerprintOf(facts, input), reply, output: { dtype } };
     const tokens = ids.reduce((sum, one) => sum + one.length, 0);
     const data: EmbedJobData = isInline ? { ...common, texts: mine } : { ...common, input: { form: 'tokens', rows: jobTexts, tokens, tokenizer: tokenizer.hash } };
     return { data, input: isInline ? undefined : input, ids, vectors: undefined };
@@ -145,8 +147,10 @@ async function runClient(): Promise<void> {
 function check(bytes: Buffer, payload: Payload): number {
   const { header, body } = openResult(bytes);
   if (header.rows !== jobTexts) throw new Error(`${header.rows} rows where ${jobTexts} were sent`);
+  if (header.dtype !== dtype) throw new Error(`values of type ${header.dtype} where ${dtype} was asked for`);
   const aligned = body.byteOffset % 4 === 0 ? body : Buffer.from(body);
-  const vectors = new Float32Array(aligned.buffer, aligned.byteOffset, header.rows * header.dims);
+  const count = header.rows * header.dims;
+  const vectors = dtype === 'f16' ? fromHalves(new Uint16Array(aligned.buffer, aligned.byteOffset, count)) : new Float32Array(aligned.buffer, aligned.byteOffset, count);
   if (payload.vectors === undefined) {
     payload.vectors = vectors.slice();
     return 1;
@@ -267,7 +271,7 @@ async function main(): Promise<void> {
   died.catch(() => undefined);
   await Promise.race([Promise.all(children.map((child) => once(child, 'message'))), died]);
   for (const child of children) child.send('go');
-  const facts = { part: 'end-to-end', label: values.label, devices, ran: workers.map((worker) => worker.facts), form, corpus: values.corpus, jobTexts, inFlightJobs: inFlight * clients, clients, serverArgs, settings: JSON.parse(String(values.settings)) as object, startMs };
+  const facts = { part: 'end-to-end', label: values.label, devices, ran: workers.map((worker) => worker.facts), form, dtype, corpus: values.corpus, jobTexts, inFlightJobs: inFlight * clients, clients, serverArgs, settings: JSON.parse(String(values.settings)) as object, startMs };
   const snapshot = async () => ({
     atMs: performance.now(), clients: await Promise.all(children.map(ask)), metrics: await Promise.all(workers.map(metricsOf)),
     server: processCpuMs(server.pid), ...(await serverFigures(server)), claimers: workers.map((worker) => processCpuMs(worker.process.pid!)), executors: workers.map((worker) => processCpuMs(worker.executorPid)),

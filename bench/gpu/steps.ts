@@ -56,6 +56,9 @@ export const STEPS: readonly Step[] = [
   // several GPUs
   { ...endToEnd('two: one of them', '--clients', '6'), group: 'two', seconds: 60 },
   { ...endToEnd('two: both', '--device', 'gpu:0,gpu:1', '--clients', '6'), group: 'two', seconds: 60 },
+  // half the bytes for the one server between them
+  { ...endToEnd('two: one of them, f16 results', '--clients', '6', '--dtype', 'f16'), group: 'two', seconds: 60 },
+  { ...endToEnd('two: both, f16 results', '--device', 'gpu:0,gpu:1', '--clients', '6', '--dtype', 'f16'), group: 'two', seconds: 60 },
   { ...endToEnd('two: one killed', '--device', 'gpu:0,gpu:1', '--clients', '6', '--total', '2000000', '--kill', 'gpu:1'), group: 'two', seconds: 90 },
   { name: 'up', group: 'up', file: 'up.ts', seconds: 60 },
 ];
