@@ -22,6 +22,7 @@ import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/mo
 import { JobProducer, ResultReader } from '@shoal/queue';
 import { tuning } from '@shoal/queue/server';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { leastCosine } from '../cosine.ts';
 import { childrenOf, processCpuMs } from '../processes.ts';
 import { raggedCorpus } from '../ragged-corpus.ts';
 import { MAX_TOKENS, cacheDir, device, isSmall, median, round, row, scratch, usedMebibytes, widthOf } from './kit.ts';
@@ -98,7 +99,7 @@ async function runClient(): Promise<void> {
   if (values.client === '0') jobs[0]!.vectors = new Float32Array(new Uint8Array(readFileSync(join(scratch, 'reference.f32'))).buffer);
   const open = new Map<string, Payload>();
   let limit = total === undefined ? Infinity : Math.ceil(total / clients / jobTexts);
-  let [made, texts, leastCosine, failures] = [0, 0, 1, 0];
+  let [made, texts, least, failures] = [0, 0, 1, 0];
   let arrived: string[] = [];
   let fetching: Promise<void> | undefined;
   const fetchAll = async (): Promise<void> => {
@@ -109,7 +110,7 @@ async function runClient(): Promise<void> {
         const payload = open.get(batch[i]!);
         if (payload === undefined) continue; // told twice, which is allowed
         if (answer.kind !== 'body') throw new Error(`${batch[i]}: ${answer.kind}`);
-        leastCosine = Math.min(leastCosine, check(answer.bytes, payload));
+        least = Math.min(least, check(answer.bytes, payload));
         texts += jobTexts;
         open.delete(batch[i]!);
       }
@@ -139,7 +140,7 @@ async function runClient(): Promise<void> {
   process.on('message', (message) => {
     if (message === 'again') limit *= 2;
     if (message === 'go' || message === 'again') void fill();
-    else process.send?.({ texts, leastCosine, failures, open: open.size, isDone: made >= limit && open.size === 0, cpuMs: cpuMs() });
+    else process.send?.({ texts, leastCosine: least, failures, open: open.size, isDone: made >= limit && open.size === 0, cpuMs: cpuMs() });
   });
   process.send?.('ready');
 }
@@ -155,13 +156,8 @@ function check(bytes: Buffer, payload: Payload): number {
     payload.vectors = vectors.slice();
     return 1;
   }
-  let least = 1;
-  for (let at = 0; at < vectors.length; at += header.dims) {
-    let dot = 0;
-    for (let k = at; k < at + header.dims; k++) dot += vectors[k]! * payload.vectors[k]!;
-    if (!(dot >= LEAST_COSINE)) throw new Error(`row ${at / header.dims} came back as another vector: cosine ${dot}`);
-    least = Math.min(least, dot);
-  }
+  const least = leastCosine(vectors, payload.vectors, header.dims);
+  if (!(least >= LEAST_COSINE)) throw new Error(`a row came back as another vector: least cosine ${least}`);
   return least;
 }
 
@@ -291,7 +287,7 @@ async function main(): Promise<void> {
       cpuPercent: { server: percent(b.server, a.server), serverMainThread: percent(b.mainThreadMs, a.mainThreadMs), claimers: b.claimers.map((cpu, i) => percent(cpu, a.claimers[i]!)), executors: b.executors.map((cpu, i) => percent(cpu, a.executors[i]!)), clients: b.clients.map((client, i) => percent(client.cpuMs, a.clients[i]!.cpuMs)) },
     };
   };
-  const leastCosine = (s: Snapshot): number => round(Math.min(...s.clients.map((client) => client.leastCosine)), 7);
+  const leastOf = (s: Snapshot): number => round(Math.min(...s.clients.map((client) => client.leastCosine)), 7);
   if (total === undefined) {
     await Promise.race([sleep(warm * 1000), died]);
     const seen: Snapshot[] = [await snapshot()];
@@ -302,7 +298,7 @@ async function main(): Promise<void> {
     const measured = seen.slice(1).map((one, at) => between(seen[at]!, one));
     const textsPerSecond = median(measured.map((one) => one.textsPerSecond));
     const last = seen.at(-1)!;
-    row({ ...facts, textsPerSecond, raw: measured.map((one) => one.textsPerSecond), ...measured.find((one) => one.textsPerSecond === textsPerSecond), failures: last.clients.reduce((sum, client) => sum + client.failures, 0), leastCosine: leastCosine(last), usedMebibytes: usedMebibytes(), idleMebibytes });
+    row({ ...facts, textsPerSecond, raw: measured.map((one) => one.textsPerSecond), ...measured.find((one) => one.textsPerSecond === textsPerSecond), failures: last.clients.reduce((sum, client) => sum + client.failures, 0), leastCosine: leastOf(last), usedMebibytes: usedMebibytes(), idleMebibytes });
   } else {
     const first = await snapshot();
     let killedAtMs: number | undefined;
@@ -330,7 +326,7 @@ async function main(): Promise<void> {
     const texts = last.clients.reduce((sum, client) => sum + client.texts, 0);
     row({
       ...facts, total, texts, lost: last.clients.reduce((sum, client) => sum + client.open * jobTexts, 0), failures: last.clients.reduce((sum, client) => sum + client.failures, 0), isDone: last.clients.every((client) => client.isDone),
-      ...between(first, last), executorLosses: last.metrics.map((one) => one['executorLosses']), textsPerSecondEachHalfSecond: curve, killedAtMs, leastCosine: leastCosine(last), usedMebibytes: usedMebibytes(), idleMebibytes, ...idle,
+      ...between(first, last), executorLosses: last.metrics.map((one) => one['executorLosses']), textsPerSecondEachHalfSecond: curve, killedAtMs, leastCosine: leastOf(last), usedMebibytes: usedMebibytes(), idleMebibytes, ...idle,
     });
   }
 
@@ -347,7 +343,7 @@ async function main(): Promise<void> {
       await Promise.race([sleep(250), died]);
       last = await snapshot();
     } while (!last.clients.every((client) => client.isDone) && performance.now() < deadlineMs);
-    return { burstMebibytes, givenBackMebibytes, again: { ...between(first, last), lost: last.clients.reduce((sum, client) => sum + client.open * jobTexts, 0), leastCosine: leastCosine(last) } };
+    return { burstMebibytes, givenBackMebibytes, again: { ...between(first, last), lost: last.clients.reduce((sum, client) => sum + client.open * jobTexts, 0), leastCosine: leastOf(last) } };
   }
 
   for (const child of children) child.removeAllListeners('exit').kill('SIGKILL');
