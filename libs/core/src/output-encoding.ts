@@ -5,17 +5,20 @@ import { toHalves } from './half.ts';
 import { bodyBytes, roomForBody } from './result-format.ts';
 import type { OutputOptions } from './job-schema.ts';
 
+/** Rounds each value into as many halves. */
+export type ToHalves = (values: Float32Array, halves: Uint16Array) => void;
+
 /** `vectors`: rows × dims, row-major. Returns the dimensions kept and the body in the layout of SHL1. */
-export function encodeBody(vectors: Float32Array, rows: number, dims: number, output: OutputOptions): { dims: number; body: Uint8Array } {
+export function encodeBody(vectors: Float32Array, rows: number, dims: number, output: OutputOptions, halvesBy: ToHalves = toHalves): { dims: number; body: Uint8Array } {
   const kept = Math.min(output.dimensions ?? dims, dims);
   const cut = kept === dims ? vectors : shorten(vectors, rows, dims, kept);
-  return { dims: kept, body: encodeValues(cut, rows, kept, output.dtype) };
+  return { dims: kept, body: encodeValues(cut, rows, kept, output.dtype, halvesBy) };
 }
 
-function encodeValues(vectors: Float32Array, rows: number, dims: number, dtype: OutputOptions['dtype']): Uint8Array {
+function encodeValues(vectors: Float32Array, rows: number, dims: number, dtype: OutputOptions['dtype'], halvesBy: ToHalves): Uint8Array {
   switch (dtype) {
     case 'f32': return new Uint8Array(vectors.buffer, vectors.byteOffset, rows * dims * 4);
-    case 'f16': return encodeHalves(vectors.subarray(0, rows * dims));
+    case 'f16': return encodeHalves(vectors.subarray(0, rows * dims), halvesBy);
     case 'i8': return encodeInt8(vectors, rows, dims);
     case 'binary': return encodeBits(vectors, rows, dims);
   }
@@ -31,9 +34,9 @@ function shorten(vectors: Float32Array, rows: number, dims: number, kept: number
   return out;
 }
 
-function encodeHalves(vectors: Float32Array): Uint8Array {
+function encodeHalves(vectors: Float32Array, halvesBy: ToHalves): Uint8Array {
   const body = roomForBody(2 * vectors.length);
-  toHalves(vectors, new Uint16Array(body.buffer, body.byteOffset));
+  halvesBy(vectors, new Uint16Array(body.buffer, body.byteOffset));
   return body;
 }
 

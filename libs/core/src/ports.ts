@@ -314,6 +314,8 @@ export interface InferenceBackend {
   run(slot: Slot, shape: RunShape, options?: RunOptions): Promise<RunResult>;
   /** The same in fp32, for rows that a narrower precision turned into NaN. Absent where `precision` is fp32 already. */
   runExact?(slot: Slot, shape: RunShape): Promise<RunResult>;
+  /** Each value to binary16, rounded to nearest, ties to even, into as many halves: by an instruction, where one can be had. Absent: core's own loop does it. */
+  toHalves?(values: Float32Array, halves: Uint16Array): void;
   /** What the device holds now, or undefined where nothing tells. */
   memory(): Promise<MemoryReading | undefined>;
   /** The slot may be lent again: its embeddings have been read. */

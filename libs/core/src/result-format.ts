@@ -36,9 +36,12 @@ export interface ResultHeader {
   readonly isTruncated: boolean;
 }
 
-/** Room for a body whose header will be written in front of it, without a copy: 165 µs of CPU a job of 64 × 384 became 112 (2-core Xeon, 2026-11). */
+/**
+ * Room for a body whose header will be written in front of it, without a copy: 165 µs of CPU a job of 64 × 384 became 112 (2-core Xeon, 2026-11). Its bytes are
+ * not set to 0: whoever asks writes all of them.
+ */
 export function roomForBody(bytes: number): Uint8Array<ArrayBuffer> {
-  return new Uint8Array(new ArrayBuffer(RESULT_HEADER_BYTES + bytes), RESULT_HEADER_BYTES);
+  return new Uint8Array(Buffer.allocUnsafeSlow(RESULT_HEADER_BYTES + bytes).buffer, RESULT_HEADER_BYTES);
 }
 
 /** The whole buffer of a body that lies behind room for a header, or a copy of any other. */

@@ -22,6 +22,8 @@ export interface EncoderAddon {
   /** What a lane will hold for runs of up to so many tokens and rows; of the weights where `tokens` is 0. */
   bytes(encoder: NativeEncoder, sizes: Float64Array, tokens: number, rows: number): number;
   runningMs(encoder: NativeEncoder): number;
+  /** Each value to binary16, rounded to nearest, ties to even; `halves` are at least as many. False where the processor has no instruction for it: nothing was written. */
+  halves(values: Float32Array, halves: Uint16Array): boolean;
   /** After everything that was asked before; once. */
   close(encoder: NativeEncoder): Promise<readonly []>;
 }

@@ -6,7 +6,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
-import type { Slot } from '@shoal/core';
+import { toHalves, type Slot } from '@shoal/core';
 import { describeInferenceBackend } from '@shoal/core/testing';
 import { openGraph, openModel, readEncoder, writeTinyModel, type StoredModel } from '@shoal/models';
 import { ENCODER_LIBRARIES, nativeEncoderProblem } from './encoder-addon.ts';
@@ -116,6 +116,21 @@ describe.runIf(hasCompiler)('with a compiler', () => {
     slot.ids[3] = 1;
     expect(await backend.run(slot, { rows: 1, width: 8 })).toMatchObject({ ok: true });
     await backend.stop();
+  });
+
+  test('halves are those of the core, to the bit, for every exponent and on both sides of every middle', async ({ skip }) => {
+    const backend = await open(await openModel('tiny-random', { cacheDir }));
+    const { toHalves: toHalvesHere } = backend;
+    await backend.stop();
+    if (toHalvesHere === undefined) return skip('this processor has no instruction for halves');
+    const words = Uint32Array.from({ length: 1 << 20 }, (_, at) => (at << 12) + [0, 1, 0xfff, 0x800][at % 4]!);
+    const values = new Float32Array(words.buffer).filter((value) => !Number.isNaN(value));
+    const found = new Uint16Array(values.length);
+    toHalvesHere(values, found);
+    expect(Buffer.from(found.buffer).equals(Buffer.from(toHalves(values).buffer))).toBe(true);
+    const few = new Uint16Array(11);
+    toHalvesHere(values.subarray(5, 14), few.subarray(1, 10)); // not a multiple of what goes at once, and nothing beside it
+    expect([...few]).toEqual([0, ...toHalves(values.subarray(5, 14)), 0]);
   });
 
   test('a library that is missing, is none, or speaks another version is one clear line', async () => {

@@ -52,6 +52,7 @@ export class EncoderBackend implements InferenceBackend {
   readonly givesUnitRows = true;
   readonly sessions: number;
   readonly runExact?: (slot: Slot, shape: RunShape) => Promise<RunResult>;
+  readonly toHalves?: (values: Float32Array, halves: Uint16Array) => void;
   private readonly addon: EncoderAddon;
   private readonly encoder: NativeEncoder;
   private readonly sizes: Float64Array;
@@ -81,6 +82,7 @@ export class EncoderBackend implements InferenceBackend {
       lengths: new Int32Array(new SharedArrayBuffer(slotRows * 4)),
       embeddings: new Float32Array(new SharedArrayBuffer(slotRows * this.dims * 4)),
     }));
+    if (addon.halves(new Float32Array(0), new Uint16Array(0))) this.toHalves = (values, halves) => void addon.halves(values, halves);
     if (openExact !== undefined) this.runExact = (slot, shape) => this.inTurn(() => this.runElsewhere(openExact, slot, shape));
   }
 

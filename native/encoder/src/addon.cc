@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 #include "../../arguments.h"
+#include "halves.h"
 #include "library.h"
 
 namespace {
@@ -355,6 +356,19 @@ napi_value running_ms(napi_env env, napi_callback_info info) {
   return call.is_bad ? nullptr : number_of(env, encoder->running_ms());
 }
 
+/** halves(values, halves): whether there is an instruction for that; `halves` has room for as many. */
+napi_value halves(napi_env env, napi_callback_info info) {
+  Call call(env, info);
+  size_t count = 0;
+  const float *const values = call.array<float>(0, 0, &count);
+  uint16_t *const to = call.array<uint16_t>(1, count);
+  if (call.is_bad) return nullptr;
+  if (shoal::has_halves()) shoal::to_halves(values, to, count);
+  napi_value done;
+  napi_get_boolean(env, shoal::has_halves(), &done);
+  return done;
+}
+
 } // namespace
 
 NAPI_MODULE_INIT() {
@@ -363,6 +377,7 @@ NAPI_MODULE_INIT() {
       {"open", nullptr, open, nullptr, nullptr, nullptr, napi_enumerable, nullptr},            {"run", nullptr, run, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"shrink", nullptr, shrink, nullptr, nullptr, nullptr, napi_enumerable, nullptr},        {"close", nullptr, close, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"bytes", nullptr, bytes, nullptr, nullptr, nullptr, napi_enumerable, nullptr},          {"runningMs", nullptr, running_ms, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"halves", nullptr, halves, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
   };
   napi_define_properties(env, exports, sizeof functions / sizeof *functions, functions);
   return exports;

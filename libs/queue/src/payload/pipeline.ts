@@ -5,6 +5,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ShoalError } from '@shoal/core';
 import { isPassingFault, type Redis } from '../connection.ts';
+import { WholeCommand } from './whole-command.ts';
 
 export type Argument = string | Buffer | number;
 export type Command = readonly [name: string, ...values: Argument[]];
@@ -19,6 +20,8 @@ export interface RetryOptions {
   readonly onFault?: ((fault: Error, count: number) => void) | undefined;
 }
 
+/** A pipeline copies what it sends twice, which costs more than a write for each command from here on. */
+const WHOLE_FROM_BYTES = 16 * 1024;
 const FIRST_RETRY_MS = 50;
 const LAST_RETRY_MS = 2_000;
 
@@ -56,7 +59,22 @@ export function bytesOf(reply: Reply | undefined): Buffer | undefined {
   return Buffer.isBuffer(value) ? value : undefined;
 }
 
+function isLarge(command: Command): boolean {
+  return command.some((value) => Buffer.isBuffer(value) && value.length >= WHOLE_FROM_BYTES);
+}
+
+/** All of them are written before this returns. */
+async function askWhole(connection: Redis, commands: readonly Command[]): Promise<Reply[]> {
+  const answers = await Promise.allSettled(commands.map(([name, ...values]) => connection.sendCommand(new WholeCommand(name, values))));
+  return answers.map((answer) => (answer.status === 'fulfilled' ? { ok: true, value: answer.value } : { ok: false, error: toError(answer.reason) }));
+}
+
+function toError(reason: unknown): Error {
+  return reason instanceof Error ? reason : new Error(String(reason));
+}
+
 async function askOnce(connection: Redis, commands: readonly Command[]): Promise<Reply[]> {
+  if (commands.some(isLarge)) return askWhole(connection, commands);
   const pipeline = connection.pipeline();
   for (const [name, ...values] of commands) pipeline.callBuffer(name, ...values);
   const answers = (await pipeline.exec()) ?? [];
