@@ -29,6 +29,7 @@ export { noMetrics } from './metrics.ts';
 export { LEAD_TOKENS } from './flows.ts';
 export { fewRowsAtMost, fewWidths } from './run-shapes.ts';
 export { KEPT_SLOTS, rowsWithin } from './slots.ts';
+export { newSlots } from './slot-buffers.ts';
 export { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
 export { encodeBody } from './output-encoding.ts';
 export { fromHalves, toHalves } from './half.ts';

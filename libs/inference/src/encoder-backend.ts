@@ -1,8 +1,8 @@
-// InferenceBackend over an encoder of native/encoder: buffers in shared memory, lanes that compute real tokens alone, micro-batches queued
-// at them so that the device never waits for the main thread. Every shape costs what its tokens cost, and what a run will hold is
-// known to the byte. What is asked for exactly runs in fp32 at another backend, opened when it is needed for the first time.
+// InferenceBackend over an encoder of native/encoder: lanes that compute real tokens alone, micro-batches queued at them so that the
+// device never waits for the main thread. Buffers are ordinary memory, which the lanes' threads reach as well as shared memory and V8
+// copies in half the time. Every shape costs what its tokens cost, and what a run will hold is known to the byte. What is asked for exactly runs in fp32 at another backend, opened when it is needed for the first time.
 
-import { KEPT_SLOTS, ShoalError, invariant, type InferenceBackend, type MemoryLaw, type MemoryProbe, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot } from '@shoal/core';
+import { KEPT_SLOTS, ShoalError, invariant, newSlots, type InferenceBackend, type MemoryLaw, type MemoryProbe, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot } from '@shoal/core';
 import type { EncoderModel } from '@shoal/models';
 import { ENCODER_LIBRARIES, ENCODER_STATUS, encoderAddon, nativeEncoderProblem, type EncoderAddon, type HeldBytes, type NativeEncoder } from './encoder-addon.ts';
 
@@ -76,12 +76,7 @@ export class EncoderBackend implements InferenceBackend {
     this.encoder = encoder;
     this.sizes = sizes;
     this.held = held;
-    this.free = Array.from({ length: lanes + SPARE_SLOTS }, (_, index) => ({
-      index,
-      ids: new Int32Array(new SharedArrayBuffer(slotTokens * 4)),
-      lengths: new Int32Array(new SharedArrayBuffer(slotRows * 4)),
-      embeddings: new Float32Array(new SharedArrayBuffer(slotRows * this.dims * 4)),
-    }));
+    this.free = newSlots(lanes + SPARE_SLOTS, this);
     if (addon.halves(new Float32Array(0), new Uint16Array(0))) this.toHalves = (values, halves) => void addon.halves(values, halves);
     if (openExact !== undefined) this.runExact = (slot, shape) => this.inTurn(() => this.runElsewhere(openExact, slot, shape));
   }
