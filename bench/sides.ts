@@ -27,7 +27,7 @@ export interface Side {
 }
 
 /** Tokenizes and runs in this process, two micro-batches queued at the device. */
-export async function openBare(name: string, model: StoredModel, threads: number, kind = model.graphKind): Promise<Side> {
+export async function openBare(name: string, model: StoredModel, threads: number, kind?: StoredModel['graphKind']): Promise<Side> {
   const tokenizer = await openTokenizer(model, { maxTokens: MAX_TOKENS });
   const backend = await openBackend(model, threads, kind);
   const run = async (texts: readonly string[]): Promise<Float32Array> => (await runRows(backend, texts.map((text) => tokenizer.encode(text).ids))).vectors;
@@ -35,7 +35,7 @@ export async function openBare(name: string, model: StoredModel, threads: number
 }
 
 /** The engine with slots for runs of so many padded tokens. */
-export async function openBackend(model: StoredModel, threads: number, kind = model.graphKind, slotTokens = MAX_PADDED_TOKENS): Promise<OrtBackend> {
+export async function openBackend(model: StoredModel, threads: number, kind?: StoredModel['graphKind'], slotTokens = MAX_PADDED_TOKENS): Promise<OrtBackend> {
   const graphPath = await openGraph(model, { cacheDir, kind });
   return OrtBackend.open({ graphPath, dims: model.dims, threads, slotRows: sizes.maxRows, slotTokens: Math.max(slotTokens, MAX_TOKENS) });
 }

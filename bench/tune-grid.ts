@@ -61,7 +61,7 @@ const ids = raggedCorpus(join(model.folder, 'tokenizer.json'), Number(args.texts
 const budgets = [...new Set([...args.budgets.split(',').map(Number), presetTokens ?? kneeTokens, kneeTokens])].sort((a, b) => a - b);
 const cells = budgets.flatMap((maxPaddedTokens) => [...new Set([...args.rows.split(',').map(Number), maxRows])].map((rows) => cellOf({ maxPaddedTokens, maxRows: rows })));
 const pick = cells.find(({ isPick }) => isPick)!;
-const backend = await openBackend(model, threads, model.graphKind, Math.max(...budgets));
+const backend = await openBackend(model, threads, undefined, Math.max(...budgets));
 try {
   const { vectors } = await runRows(backend, ids, cells.at(-1)); // the first runs of a process are slow
   const best = await race(vectors);

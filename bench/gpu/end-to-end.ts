@@ -42,6 +42,7 @@ const form = String(values.form);
 const isInline = form === 'inline';
 /** Of the results: half the bytes in f16. */
 const dtype = values.dtype === 'f16' ? ('f16' as const) : ('f32' as const);
+if (values.dtype !== dtype) throw new Error(`--dtype ${String(values.dtype)}: f32 or f16`);
 const jobTexts = number('job-texts', isInline ? 64 : 256, 8);
 const clients = number('clients', 3, 1);
 const inFlight = number('in-flight', isInline ? 256 : 96, 8);

@@ -25,13 +25,13 @@ export interface BertGraphOptions {
 
 /** Names and shapes of the weights are checked here; their values are read by `write` of the result. */
 export function bertGraph(config: BertConfig, file: Safetensors, { pooling, kind, calibration }: BertGraphOptions): OnnxFile {
-  const { encoder, floats } = FORMS[kind];
-  const graph = new OnnxFile('bert', encoder === 'plain' ? { '': 17 } : { '': 17, 'com.microsoft': 1 });
-  const parts = new BertParts(graph, config, new BertWeights(file), floats);
+  const form = FORMS[kind];
+  const graph = new OnnxFile('bert', form.encoder === 'plain' ? { '': 17 } : { '': 17, 'com.microsoft': 1 });
+  const parts = new BertParts(graph, config, new BertWeights(file), form.floats);
   const [batch, seq] = namesSizes(kind) ? ['batch', 'seq'] : [];
   graph.input('input_ids', TYPE.INT32, [batch, seq]);
   graph.input('lengths', TYPE.INT32, [batch]);
-  const hidden = addEncoder(encoder, parts, calibration);
+  const hidden = addEncoder(form, parts, calibration);
   parts.weights.expectAllTaken();
   addPooling(graph, hidden, parts.type, pooling);
   graph.output('embeddings', TYPE.FLOAT, [batch, config.hidden]);
@@ -47,13 +47,12 @@ function namesSizes(kind: GraphKind): boolean {
   return kind !== 'fused-fp16';
 }
 
-function addEncoder(encoder: BertForm['encoder'], parts: BertParts, calibration: Calibration | undefined): string {
+function addEncoder({ encoder, codes }: BertForm, parts: BertParts, calibration: Calibration | undefined): string {
   switch (encoder) {
     case 'fused': return addFusedEncoder(parts);
     case 'plain': return addPlainEncoder(parts);
     case 'cuda': return addCudaEncoder(parts);
     case 'packed': return addPackedEncoder(parts);
-    case 'int8': return addInt8Encoder(parts, calibration, 'signed');
-    case 'int8-unsigned': return addInt8Encoder(parts, calibration, 'unsigned');
+    case 'int8': return addInt8Encoder(parts, calibration, codes ?? 'signed');
   }
 }

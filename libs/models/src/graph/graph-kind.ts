@@ -2,6 +2,7 @@
 // the worker's choice, except for int8, which is a model of its own because its vectors are not the fp32 ones.
 
 import type { FloatForm } from './bert-parts.ts';
+import type { CodeForm } from './int8-linear.ts';
 
 export const GRAPH_KINDS = [
   'fused-fp32', 'fused-fp16', 'fused-fp16-weights', 'plain-fp32', 'plain-fp16', 'int8', 'int8-unsigned', 'cuda-fp32', 'cuda-fp16', 'cuda-bf16', 'packed-fp16',
@@ -10,12 +11,11 @@ export type GraphKind = (typeof GRAPH_KINDS)[number];
 
 export interface BertForm {
   /** Which operators: the file <encoder>-encoder.ts. */
-  readonly encoder: 'fused' | 'plain' | 'int8' | 'int8-unsigned' | 'cuda' | 'packed';
+  readonly encoder: 'fused' | 'plain' | 'int8' | 'cuda' | 'packed';
   readonly floats: FloatForm;
+  /** Of an int8 encoder's matrices; int8-kind.ts has which processor runs which. Default signed. */
+  readonly codes?: CodeForm;
 }
-
-/** Both are the model in int8, to the same vectors; int8-kind.ts has which processor runs which. */
-export const INT8_KINDS: readonly GraphKind[] = ['int8', 'int8-unsigned'];
 
 export const FORMS: Readonly<Record<GraphKind, BertForm>> = {
   'fused-fp32': { encoder: 'fused', floats: 'fp32' },
@@ -24,7 +24,7 @@ export const FORMS: Readonly<Record<GraphKind, BertForm>> = {
   'plain-fp32': { encoder: 'plain', floats: 'fp32' },
   'plain-fp16': { encoder: 'plain', floats: 'fp16' },
   int8: { encoder: 'int8', floats: 'fp32' },
-  'int8-unsigned': { encoder: 'int8-unsigned', floats: 'fp32' },
+  'int8-unsigned': { encoder: 'int8', floats: 'fp32', codes: 'unsigned' },
   'cuda-fp32': { encoder: 'cuda', floats: 'fp32' },
   'cuda-fp16': { encoder: 'cuda', floats: 'fp16' },
   'cuda-bf16': { encoder: 'cuda', floats: 'bf16' },

@@ -11,7 +11,7 @@ import { storing } from '../store/storing.ts';
 import { parseBertConfig } from './bert-config.ts';
 import { bertGraph } from './bert-graph.ts';
 import { Calibration } from './calibration.ts';
-import { INT8_KINDS } from './graph-kind.ts';
+import { FORMS } from './graph-kind.ts';
 import { int8KindHere } from './int8-kind.ts';
 import { Safetensors } from './safetensors.ts';
 
@@ -21,7 +21,7 @@ const BUILDER_VERSION = 5;
 export interface GraphOptions {
   readonly cacheDir: string;
   /** Default: the model's own. Anything but that may give other vectors than the model's name promises. */
-  readonly kind?: StoredModel['graphKind'];
+  readonly kind?: StoredModel['graphKind'] | undefined;
 }
 
 /** Path of the .onnx file. MODEL_CORRUPT, and no file, when the model's files do not add up to the model they claim to be. */
@@ -31,7 +31,7 @@ export async function openGraph(model: StoredModel, options: GraphOptions): Prom
   if (model.graphKind === 'imported') throw new ShoalError('MODEL_UNAVAILABLE', `${model.name} was imported as a graph; it cannot be had as ${kind}`, { name: model.name, kind });
   const configPath = join(model.folder, 'config.json');
   const config = await readModelFile(configPath);
-  const calibrationPath = INT8_KINDS.some((known) => known === kind) ? model.calibration : undefined;
+  const calibrationPath = FORMS[kind].encoder === 'int8' ? model.calibration : undefined;
   const maxima = calibrationPath === undefined ? Buffer.alloc(0) : await readModelFile(calibrationPath);
   const facts = JSON.stringify([BUILDER_VERSION, kind, model.weightsSha256, model.pooling]);
   const hash = createHash('sha256').update(facts).update(config).update(maxima).digest('hex').slice(0, 16);
