@@ -17,7 +17,7 @@ export interface EmbedResultParts {
 
 /** Header and body (SHL1). */
 export function embedResult({ backend }: EmbedResultParts, { order, fingerprint, rows, vectors, truncated }: OpenJob): Buffer {
-  const { dims, body } = encodeBody(vectors, rows, backend.dims, order.output, backend.toHalves?.bind(backend));
+  const { dims, body } = encodeBody(vectors, rows, backend.dims, order.output, backend.toHalves);
   return encodeResult({ dtype: order.output.dtype, rows, dims, fingerprint, isTruncated: truncated > 0 }, body);
 }
 

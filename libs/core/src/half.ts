@@ -9,20 +9,17 @@ const OVERFLOWS = 0x477f_f000;
 /** Between the exponents' biases, 127 and 15. */
 const BIAS = (127 - 15) << 23;
 
-/** Rounded to nearest, ties to even. */
-export function toHalf(value: number): number {
-  ONE_WORD[0] = value;
-  return fromBits(ITS_BITS[0]!);
-}
+/** Each value to a half, rounded to nearest, ties to even; `halves` are as many. */
+export type ToHalves = (values: Float32Array, halves: Uint16Array) => void;
 
-/** Each value rounded as by `toHalf`, into `halves`, which are as many. */
+/** As `ToHalves` says; into an array of its own where none is given. */
 export function toHalves(values: Float32Array, halves: Uint16Array = new Uint16Array(values.length)): Uint16Array {
   const words = new Int32Array(values.buffer, values.byteOffset, values.length);
-  for (let i = 0; i < words.length; i++) halves[i] = fromBits(words[i]!);
+  for (let i = 0; i < words.length; i++) halves[i] = halfOf(words[i]!);
   return halves;
 }
 
-export function fromHalf(half: number): number {
+function valueOf(half: number): number {
   const sign = half >> 15 === 0 ? 1 : -1;
   const exponent = (half >> 10) & 31;
   const fraction = half & 1023;
@@ -32,16 +29,16 @@ export function fromHalf(half: number): number {
 
 let table: Float32Array | undefined;
 
-/** The same for each of them. */
+/** The value of each half. */
 export function fromHalves(halves: Uint16Array): Float32Array {
-  table ??= Float32Array.from({ length: 0x1_0000 }, (_, half) => fromHalf(half));
+  table ??= Float32Array.from({ length: 0x1_0000 }, (_, half) => valueOf(half));
   const values = new Float32Array(halves.length);
   for (let i = 0; i < halves.length; i++) values[i] = table[halves[i]!]!;
   return values;
 }
 
 /** `word`: the bits of a float. */
-function fromBits(word: number): number {
+function halfOf(word: number): number {
   const sign = (word >>> 16) & 0x8000;
   const magnitude = word & 0x7fff_ffff;
   if (magnitude >= LEAST_NORMAL && magnitude < OVERFLOWS) return sign | ((magnitude - BIAS + 0xfff + ((magnitude >>> 13) & 1)) >>> 13);

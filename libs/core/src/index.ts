@@ -32,7 +32,7 @@ export { KEPT_SLOTS, rowsWithin } from './slots.ts';
 export { newSlots } from './slot-buffers.ts';
 export { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
 export { encodeBody } from './output-encoding.ts';
-export { fromHalves, toHalves } from './half.ts';
+export { fromHalves, toHalves, type ToHalves } from './half.ts';
 export { faultPointsFrom, noFaults, type FaultPoint, type FaultPoints } from './fault-points.ts';
 export { fixedBudget, type FixedLimits } from './fixed-budget.ts';
 export { Executor, type ExecutorLimits, type ExecutorParts } from './executor.ts';

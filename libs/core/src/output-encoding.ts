@@ -1,12 +1,9 @@
 // From the f32 rows a device gives to the body a job asked for: fewer dimensions, smaller types. Rows come L2-normalized
 // and stay so when dimensions are cut off (Matryoshka truncation: Kusupati et al. 2022, arXiv 2205.13147).
 
-import { toHalves } from './half.ts';
+import { toHalves, type ToHalves } from './half.ts';
 import { bodyBytes, roomForBody } from './result-format.ts';
 import type { OutputOptions } from './job-schema.ts';
-
-/** Rounds each value into as many halves. */
-export type ToHalves = (values: Float32Array, halves: Uint16Array) => void;
 
 /** `vectors`: rows × dims, row-major. Returns the dimensions kept and the body in the layout of SHL1. */
 export function encodeBody(vectors: Float32Array, rows: number, dims: number, output: OutputOptions, halvesBy: ToHalves = toHalves): { dims: number; body: Uint8Array } {

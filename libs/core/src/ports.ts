@@ -3,6 +3,7 @@
 // Every JobSource and every InferenceBackend, fakes included, passes the conformance suite in testing/.
 
 import type { ErrorCode, Failure } from './errors.ts';
+import type { ToHalves } from './half.ts';
 import type { LaneChoice } from './lane-choice.ts';
 import type { AnyOrder, FromExecutor, JobReturn, ToExecutor } from './protocol.ts';
 import type { SimilarityFacts } from './similarity-facts.ts';
@@ -314,8 +315,8 @@ export interface InferenceBackend {
   run(slot: Slot, shape: RunShape, options?: RunOptions): Promise<RunResult>;
   /** The same in fp32, for rows that a narrower precision turned into NaN. Absent where `precision` is fp32 already. */
   runExact?(slot: Slot, shape: RunShape): Promise<RunResult>;
-  /** Each value to binary16, rounded to nearest, ties to even, into as many halves: by an instruction, where one can be had. Absent: core's own loop does it. */
-  toHalves?(values: Float32Array, halves: Uint16Array): void;
+  /** By an instruction, where one can be had. Absent: core's own loop does it. */
+  readonly toHalves?: ToHalves;
   /** What the device holds now, or undefined where nothing tells. */
   memory(): Promise<MemoryReading | undefined>;
   /** The slot may be lent again: its embeddings have been read. */

@@ -2,7 +2,7 @@
 // device never waits for the main thread. Buffers are ordinary memory, which the lanes' threads reach as well as shared memory and V8
 // copies in half the time. Every shape costs what its tokens cost, and what a run will hold is known to the byte. What is asked for exactly runs in fp32 at another backend, opened when it is needed for the first time.
 
-import { KEPT_SLOTS, ShoalError, invariant, newSlots, type InferenceBackend, type MemoryLaw, type MemoryProbe, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot } from '@shoal/core';
+import { KEPT_SLOTS, ShoalError, invariant, newSlots, type InferenceBackend, type MemoryLaw, type MemoryProbe, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot, type ToHalves } from '@shoal/core';
 import type { EncoderModel } from '@shoal/models';
 import { ENCODER_LIBRARIES, ENCODER_STATUS, encoderAddon, nativeEncoderProblem, type EncoderAddon, type HeldBytes, type NativeEncoder } from './encoder-addon.ts';
 
@@ -52,7 +52,7 @@ export class EncoderBackend implements InferenceBackend {
   readonly givesUnitRows = true;
   readonly sessions: number;
   readonly runExact?: (slot: Slot, shape: RunShape) => Promise<RunResult>;
-  readonly toHalves?: (values: Float32Array, halves: Uint16Array) => void;
+  readonly toHalves?: ToHalves;
   private readonly addon: EncoderAddon;
   private readonly encoder: NativeEncoder;
   private readonly sizes: Float64Array;

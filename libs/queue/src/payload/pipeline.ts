@@ -5,6 +5,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ShoalError } from '@shoal/core';
 import { isPassingFault, type Redis } from '../connection.ts';
+import { STAGED_FROM_BYTES } from './staging.ts';
 import { WholeCommand } from './whole-command.ts';
 
 export type Argument = string | Buffer | number;
@@ -20,8 +21,6 @@ export interface RetryOptions {
   readonly onFault?: ((fault: Error, count: number) => void) | undefined;
 }
 
-/** A pipeline copies what it sends twice, which costs more than a write for each command from here on. */
-const WHOLE_FROM_BYTES = 16 * 1024;
 const FIRST_RETRY_MS = 50;
 const LAST_RETRY_MS = 2_000;
 
@@ -59,8 +58,9 @@ export function bytesOf(reply: Reply | undefined): Buffer | undefined {
   return Buffer.isBuffer(value) ? value : undefined;
 }
 
+/** What is staged is sent whole as well: a pipeline copies what it sends twice, which costs more than a write for each command. */
 function isLarge(command: Command): boolean {
-  return command.some((value) => Buffer.isBuffer(value) && value.length >= WHOLE_FROM_BYTES);
+  return command.some((value) => Buffer.isBuffer(value) && value.length >= STAGED_FROM_BYTES);
 }
 
 /** All of them are written before this returns. */
