@@ -1,26 +1,35 @@
 // Spreading to one lane where many nodes of a large graph give. Read through the second-level cache, an edge brings 4 bytes and moves a sector of 32: 189 µs a step of 20 M
-// edges, and cuSPARSE takes longer; this takes 125 (H200, 2026-11-22). Here a block has a slice of the giving nodes' values in its shared memory, and the edges are there a second time, by slice:
-//   sliced_kernel  a warp takes one strip of 128 receiving nodes after the other and adds what its edges bring to 128 sums in shared memory, which it writes
-//   fold_kernel    adds the sums that each slice has for a node, in order
-// So an edge moves 8 bytes, and a node 8 for each slice. Sums are the same from run to run: a warp adds the edges of a strip in order, 32 at a time. Of these 32 no two should have the
-// same receiver, since the one would undo what the other adds: in a strip all first edges of its nodes come before all second ones, and what meets all the same says so in its bits.
+// edges (H200, 2026-11-22), and cuSPARSE takes longer. Here the edges are there a second time, by strip of the nodes that receive and in each strip by slice of those that give. A warp
+// keeps the sums of its strip in shared memory while one slice after the other passes: one thread of each block asks the copy engine for the next, of which both blocks of a pair
+// read a half that both receive, since every block needs all values. So an edge moves 8 bytes of memory, and a node what it moves anyway: 75 µs such a step (2026-11-23). Before, a block
+// had a slice and went through all strips, whose sums for each slice were written and read again: 120 µs.
+//
+// Sums are the same from run to run: a warp adds the edges of a strip in order, 32 at a time. Of these 32 no two have the same receiver, since the one would undo what the other adds:
+// of the edges of a strip from a slice, in the order of receivers, each next one is in the next of as many groups as it takes, and where a group has room left are edges to nobody.
 #include <algorithm>
 #include <cstdlib>
+#include <vector>
 #include "launch.cuh"
 #include "spread.cuh"
 
 namespace shoal_cuda {
 namespace {
 
-constexpr uint32_t STRIP = 128, THREADS = 1024, WARPS = THREADS / 32, FOLD_THREADS = 256, MOST_SLICES = 40;
-/** 212,992 bytes of values, beside WARPS × STRIP sums: what a multiprocessor of sm_90 has. */
-constexpr uint32_t MOST_WIDTH = 53248;
-/** Edges that a lane has under way, of the next strip while it adds those of this one. Strips of the graphs that this is for have about 4 × 32. */
-constexpr int AHEAD = 6;
+constexpr uint32_t THREADS = 1024, WARPS = THREADS / 32 - 1, CLUSTER = 2, STAGES = 2;
+/** Nodes of a strip, and of a slice. */
+constexpr uint32_t MOST_ROWS = 512, MOST_WIDTH = 1 << 16;
+/** So many blocks run at the same time on a device that this is for, or it is not used there. Pairs of them do on all multiprocessors, fours on 120 to 132 of the 132 of an H200. */
+constexpr uint32_t LEAST_BLOCKS = 114;
+/** What a multiprocessor of sm_90 and sm_100 has, and what of it barriers take. */
+constexpr uint32_t SHARED_BYTES = 232448, BARRIER_BYTES = 128;
+/** Groups that a warp has under way of the next slice while it adds those of this one, which has about 5. */
+[[maybe_unused]] constexpr uint32_t AHEAD = 5;
+/** Room for edges to nobody: so many for each slice of a strip. A group has 16 of them in the mean; more where one node has most edges from a slice. */
+constexpr uint32_t NOBODY_EDGES = 48;
 /** Smaller graphs are as fast without. */
 constexpr uint64_t LEAST_EDGES = 4 << 20;
-/** What a strip costs beside its edges, in edges. */
-constexpr uint32_t STRIP_COSTS = 64;
+/** All wait for the warp with the most edges; up to so many times the mean it is done before the next slice has come. */
+constexpr uint64_t MOST_UNEVEN = 4;
 
 /** For tests: SHOAL_CUDA_SPREAD=sliced makes many slices of few nodes, of every graph that keeps bits. */
 bool is_forced() {
@@ -31,51 +40,67 @@ bool is_forced() {
 /** No edges yet; no slices: not worth it. */
 Sliced shape_of(uint64_t nodes, uint64_t edges) {
   Sliced sliced{};
-  const uint64_t most = is_forced() ? 1024 : MOST_WIDTH, slices = divided_up(nodes, most);
-  if (slices > MOST_SLICES || nodes == 0) return sliced;
-  // A node costs 8 bytes for each slice, an edge saves 24 and more.
-  if (!is_forced() && (edges < LEAST_EDGES || edges < nodes * slices / 2)) return sliced;
+  const uint64_t rows = divided_up(divided_up(nodes, uint64_t{LEAST_BLOCKS} * WARPS), uint64_t{32}) * 32;
+  if (nodes == 0 || rows > MOST_ROWS || (!is_forced() && edges < LEAST_EDGES)) return sliced;
+  const uint64_t most = is_forced() ? 1024 : std::min<uint64_t>(MOST_WIDTH, (SHARED_BYTES - BARRIER_BYTES - WARPS * (rows + 32) * 4) / (STAGES * 4) / 32 * 32);
+  const uint64_t slices = divided_up(nodes, most);
   sliced.slices = static_cast<uint32_t>(slices);
   sliced.width = static_cast<uint32_t>(divided_up(divided_up(nodes, slices), uint64_t{32}) * 32);
-  sliced.strips = static_cast<uint32_t>(divided_up(nodes, uint64_t{STRIP}));
+  sliced.rows = static_cast<uint32_t>(rows);
+  sliced.strips = static_cast<uint32_t>(divided_up(nodes, rows));
   return sliced;
 }
 
-constexpr uint32_t MOST_BLOCKS = 1024;
+uint64_t most_edges(const Sliced &sliced, uint64_t edges) { return edges + static_cast<uint64_t>(NOBODY_EDGES) * sliced.slices * sliced.strips; }
 
 void lay_out(Parts &parts, Sliced &sliced, uint64_t edges) {
-  sliced.edges = parts.take<uint2>(edges);
+  sliced.edges = parts.take<uint2>(most_edges(sliced, edges));
   sliced.begin = parts.take<uint32_t>(static_cast<uint64_t>(sliced.slices) * sliced.strips + 1);
-  sliced.shares = parts.take<uint32_t>(MOST_BLOCKS + 1);
 }
 
-size_t shared_bytes(const Sliced &sliced) { return (sliced.width + WARPS * STRIP) * sizeof(float); }
+size_t shared_bytes(const Sliced &sliced) { return BARRIER_BYTES + (STAGES * sliced.width + WARPS * (sliced.rows + 32)) * sizeof(float); }
 
-/** How many edges of each slice each node of one strip has. Every thread has a node; another column of `counts` for each, so that they meet in no bank. */
-struct Counts {
-  uint16_t of[MOST_SLICES][STRIP + 2];
+/** Of the counts of all threads of a block. */
+struct Counted {
+  uint32_t before, total, most;
 };
 
-__device__ void count_edges(Counts &counts, const uint32_t *begin, const uint32_t *source, uint32_t nodes, const Sliced &sliced) {
-  const uint32_t node = blockIdx.x * STRIP + threadIdx.x;
-  for (uint32_t slice = 0; slice < sliced.slices; slice++) counts.of[slice][threadIdx.x] = 0;
-  if (node < nodes)
-    for (uint32_t edge = begin[node], last = begin[node + 1]; edge < last; edge++) counts.of[source[edge] / sliced.width][threadIdx.x]++;
+__device__ Counted count_all(uint32_t mine) {
+  __shared__ uint32_t sums[MOST_ROWS / 32], mosts[MOST_ROWS / 32];
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint32_t sum = mine, most = mine;
+  for (uint32_t apart = 1; apart < 32; apart *= 2) {
+    const uint32_t other = __shfl_up_sync(0xffffffffu, sum, apart);
+    if (lane >= apart) sum += other;
+    most = max(most, __shfl_xor_sync(0xffffffffu, most, apart));
+  }
+  __syncthreads(); // nobody reads those of the call before any more
+  if (lane == 31) sums[warp] = sum, mosts[warp] = most;
   __syncthreads();
+  Counted counted{sum - mine, 0, 0};
+  for (uint32_t other = 0; other < blockDim.x / 32; other++) {
+    if (other < warp) counted.before += sums[other];
+    counted.total += sums[other], counted.most = max(counted.most, mosts[other]);
+  }
+  return counted;
 }
 
-/** `begin` of each strip becomes how many edges it has. */
-__global__ void __launch_bounds__(STRIP) size_kernel(const uint32_t *begin, const uint32_t *source, uint32_t nodes, Sliced sliced) {
-  __shared__ Counts counts;
-  count_edges(counts, begin, source, nodes, sliced);
-  for (uint32_t slice = threadIdx.x; slice < sliced.slices; slice += STRIP) {
-    uint32_t sum = 0;
-    for (uint32_t i = 0; i < STRIP; i++) sum += counts.of[slice][i];
-    sliced.begin[static_cast<uint64_t>(slice) * sliced.strips + blockIdx.x] = sum;
+__device__ uint32_t count_edges(const uint32_t *source, uint32_t first, uint32_t last, uint32_t low, uint32_t width) {
+  uint32_t count = 0;
+  for (uint32_t edge = first; edge < last; edge++) count += source[edge] - low < width;
+  return count;
+}
+
+/** A block has a strip, a thread a node. `begin` of each slice becomes how many groups it takes. */
+__global__ void __launch_bounds__(MOST_ROWS) size_kernel(const uint32_t *begin, const uint32_t *source, uint32_t nodes, Sliced sliced) {
+  const uint32_t node = blockIdx.x * sliced.rows + threadIdx.x, first = begin[min(node, nodes)], last = begin[min(node + 1, nodes)];
+  for (uint32_t slice = 0; slice < sliced.slices; slice++) {
+    const Counted counted = count_all(count_edges(source, first, last, slice * sliced.width, sliced.width));
+    if (threadIdx.x == 0) sliced.begin[static_cast<uint64_t>(blockIdx.x) * sliced.slices + slice] = max(divided_up(counted.total, 32u), counted.most);
   }
 }
 
-/** Sizes become first edges, and shares are cut. One block. */
+/** Sizes become first groups. One block. */
 __global__ void __launch_bounds__(THREADS) begin_kernel(Sliced sliced) {
   __shared__ uint32_t sums[THREADS];
   const uint32_t all = sliced.slices * sliced.strips, each = divided_up(all, THREADS), first = min(threadIdx.x * each, all), last = min(first + each, all);
@@ -96,146 +121,209 @@ __global__ void __launch_bounds__(THREADS) begin_kernel(Sliced sliced) {
     at += size;
   }
   if (threadIdx.x == THREADS - 1) sliced.begin[all] = sums[THREADS - 1];
-  __syncthreads();
-  const uint64_t total = sums[THREADS - 1] + static_cast<uint64_t>(all) * STRIP_COSTS;
-  for (uint32_t block = threadIdx.x; block <= sliced.blocks; block += THREADS) {
-    const uint64_t wanted = total * block / sliced.blocks;
-    uint32_t low = 0, high = all; // the first strip before which there is so much
-    while (low < high) {
-      const uint32_t middle = (low + high) / 2;
-      if (sliced.begin[middle] + static_cast<uint64_t>(middle) * STRIP_COSTS >= wanted) high = middle;
-      else low = middle + 1;
-    }
-    sliced.shares[block] = block == sliced.blocks ? all : low;
+}
+
+/** A block has a strip, a thread a node. */
+__global__ void __launch_bounds__(MOST_ROWS) place_kernel(const uint32_t *begin, const uint32_t *source, const float *weight, uint32_t nodes, Sliced sliced) {
+  const uint32_t node = blockIdx.x * sliced.rows + threadIdx.x, first = begin[min(node, nodes)], last = begin[min(node + 1, nodes)];
+  for (uint32_t slice = 0; slice < sliced.slices; slice++) {
+    const uint32_t low = slice * sliced.width, *const begin_of = sliced.begin + static_cast<uint64_t>(blockIdx.x) * sliced.slices + slice, groups = begin_of[1] - begin_of[0];
+    const Counted counted = count_all(count_edges(source, first, last, low, sliced.width));
+    uint2 *const to = sliced.edges + static_cast<uint64_t>(begin_of[0]) * 32;
+    uint32_t at = counted.before;
+    for (uint32_t edge = first; edge < last; edge++)
+      if (source[edge] - low < sliced.width) to[at % groups * 32 + at / groups] = make_uint2((source[edge] - low) | threadIdx.x << 18, __float_as_uint(weight[edge])), at++;
+    for (uint32_t none = counted.total + threadIdx.x; none < groups * 32; none += blockDim.x) to[none % groups * 32 + none / groups] = make_uint2(sliced.rows << 18, 0);
   }
 }
 
-/** The edges of a strip, in each slice: the first of every node, in the order of nodes, then the second of every node, … */
-__global__ void __launch_bounds__(STRIP) place_kernel(const uint32_t *begin, const uint32_t *source, const float *weight, uint32_t nodes, Sliced sliced) {
-  __shared__ Counts counts, placed;
-  count_edges(counts, begin, source, nodes, sliced);
-  const uint32_t node = blockIdx.x * STRIP + threadIdx.x;
-  if (node >= nodes) return;
-  for (uint32_t slice = 0; slice < sliced.slices; slice++) placed.of[slice][threadIdx.x] = 0;
-  for (uint32_t edge = begin[node], last = begin[node + 1]; edge < last; edge++) {
-    const uint32_t from = source[edge], slice = from / sliced.width, round = placed.of[slice][threadIdx.x]++;
-    uint32_t before = 0;
-    for (uint32_t i = 0; i < STRIP; i++) {
-      const uint32_t count = counts.of[slice][i];
-      before += min(count, round) + (i < threadIdx.x && count > round ? 1 : 0);
-    }
-    sliced.edges[sliced.begin[static_cast<uint64_t>(slice) * sliced.strips + blockIdx.x] + before] = make_uint2(from - slice * sliced.width | threadIdx.x << 16, __float_as_uint(weight[edge]));
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ uint32_t shared_address(const void *at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
+
+__device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra there;\nbra again;\nthere:\n}" ::"r"(barrier), "r"(parity) : "memory");
+}
+
+/** At the barrier of that block of the cluster. Nothing was written that others read: a release at the cluster would wait for all that is under way. */
+__device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t block) {
+  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(block) : "memory");
+}
+
+__device__ __forceinline__ void meet_cluster() { asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ __forceinline__ uint32_t block_of_cluster() {
+  uint32_t block;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
+  return block;
+}
+#endif
+
+/** One thread of each block: its part of each slice, to all blocks of the cluster; where that is not what the device is made for, all of it to itself. */
+__device__ __forceinline__ void bring_slices(const Step &step, const Sliced &sliced, const float *values, uint32_t full, uint32_t empty) {
+  // What lies behind the last node is in the same 256 bytes, and no edge comes from there.
+  const uint32_t padded = divided_up(step.nodes, 4u) * 4;
+  for (uint32_t slice = 0; slice < sliced.slices; slice++) {
+    const uint32_t stage = slice % STAGES, first = slice * sliced.width, count = min(sliced.width, padded - first), barrier = full + 8 * stage;
+    if (slice >= STAGES) wait(empty + 8 * stage, (slice / STAGES - 1) % 2);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count * 4) : "memory");
+    const uint32_t to = shared_address(values + stage * sliced.width);
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    const uint32_t part = sliced.width / CLUSTER, mine = block_of_cluster() * part;
+    if (mine >= count) continue;
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(to + mine * 4), "l"(step.given + first + mine), "r"(min(part, count - mine) * 4),
+                 "r"(barrier), "h"(static_cast<uint16_t>((1 << CLUSTER) - 1))
+                 : "memory");
+#else
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(step.given + first), "r"(count * 4), "r"(barrier) : "memory");
+#endif
   }
 }
 
-/** A warp has a strip of a slice. */
-__global__ void __launch_bounds__(256) meet_kernel(Sliced sliced) {
-  const uint32_t strip = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (strip >= sliced.slices * sliced.strips) return;
-  const uint32_t last = sliced.begin[strip + 1];
-  for (uint32_t group = sliced.begin[strip]; group < last; group += 32) {
-    const uint32_t edge = group + lane;
-    const uint32_t first = edge < last ? sliced.edges[edge].x : 0xffffffffu - lane; // no strip has such a receiver
-    const uint32_t same = __match_any_sync(0xffffffffu, edge < last ? first >> 16 & 0xff : 256 + lane);
-    const uint32_t earlier = __popc(same & ((1u << lane) - 1));
-    if (edge < last && earlier > 0) sliced.edges[edge].x = first | earlier << 24;
-  }
-}
-
+/** Groups [first, last) of a slice. */
 struct Ahead {
   uint32_t first, last;
   uint2 edges[AHEAD];
+
+  __device__ __forceinline__ void load(const Sliced &sliced, uint32_t from, uint32_t to, uint32_t lane) {
+    first = from, last = to;
+    const uint2 *const at = sliced.edges + static_cast<uint64_t>(from) * 32 + lane;
+#pragma unroll
+    for (uint32_t i = 0; i < AHEAD; i++)
+      if (from + i < to) edges[i] = __ldcs(at + i * 32);
+  }
 };
 
-__device__ __forceinline__ Ahead load_strip(const Sliced &sliced, uint32_t strip, uint32_t lane) {
-  Ahead ahead;
-  ahead.first = __ldg(sliced.begin + strip), ahead.last = __ldg(sliced.begin + strip + 1);
-#pragma unroll
-  for (int i = 0; i < AHEAD; i++) {
-    const uint32_t edge = ahead.first + i * 32 + lane;
-    ahead.edges[i] = edge < ahead.last ? __ldcs(sliced.edges + edge) : make_uint2(0, 0);
-  }
-  return ahead;
+/** What an edge brings; `values` at its source. */
+__device__ __forceinline__ float given_by(const Step &step, const float *values, uint2 edge) {
+  const float value = values[edge.x & 0xffff];
+  return value >= step.threshold ? value * step.decay : 0.0f;
 }
 
-/** What 32 edges bring, one a lane: to `sums` of the warp. */
-__device__ __forceinline__ void add_edges(float *sums, const float *values, uint2 edge, bool is_there) {
-  const uint32_t round = edge.x >> 24;
-  float *const sum = sums + (edge.x >> 16 & (STRIP - 1));
-  const float value = values[edge.x & 0xffff], weight = __uint_as_float(edge.y);
-  if (is_there && round == 0) *sum = fmaf(weight, value, *sum);
+/** 32 edges, one a lane: to `sums` of the warp. */
+__device__ __forceinline__ void add_group(float *sums, uint2 edge, float given) {
+  float *const sum = reinterpret_cast<float *>(reinterpret_cast<char *>(sums) + (edge.x >> 16));
+  *sum = fmaf(__uint_as_float(edge.y), given, *sum);
   __syncwarp();
-  for (uint32_t i = 1; __any_sync(0xffffffffu, is_there && round >= i); i++) {
-    if (is_there && round == i) *sum = fmaf(weight, value, *sum);
+}
+
+/** A warp: everything that arrives at its strip; the groups of the first slice are in `ahead[0]`. Returns how many nodes give something in the next step. */
+__device__ __forceinline__ uint32_t take_slices(const Step &step, const Sliced &sliced, const float *values, float *sums, uint32_t full, uint32_t empty, uint32_t strip, uint32_t lane, Ahead (&ahead)[2], uint32_t lasts) {
+  const bool has_strip = strip < sliced.strips;
+  for (uint32_t pair = 0; pair < sliced.slices; pair += 2) {
+#pragma unroll
+    for (uint32_t turn = 0; turn < 2; turn++) { // each has registers of its own: what is under way cannot be moved
+      const uint32_t slice = pair + turn, stage = slice % STAGES, next = slice + 1;
+      if (slice >= sliced.slices) break;
+      if (has_strip && next < sliced.slices) {
+        if (next % 32 == 0) lasts = __ldg(sliced.begin + static_cast<uint64_t>(strip) * sliced.slices + min(next + 1 + lane, sliced.slices));
+        ahead[1 - turn].load(sliced, ahead[turn].last, __shfl_sync(0xffffffffu, lasts, next % 32), lane);
+      }
+      const Ahead &now = ahead[turn];
+      wait(full + 8 * stage, slice / STAGES % 2);
+      const float *const here = values + stage * sliced.width;
+      float given[AHEAD]; // before anything is added: what is read does not wait for that
+#pragma unroll
+      for (uint32_t i = 0; i < AHEAD; i++)
+        if (now.first + i < now.last) given[i] = given_by(step, here, now.edges[i]);
+#pragma unroll
+      for (uint32_t i = 0; i < AHEAD; i++)
+        if (now.first + i < now.last) add_group(sums, now.edges[i], given[i]);
+      for (uint32_t group = now.first + AHEAD; group < now.last; group++) {
+        const uint2 edge = __ldcs(sliced.edges + static_cast<uint64_t>(group) * 32 + lane);
+        add_group(sums, edge, given_by(step, here, edge));
+      }
+      __syncwarp();
+      if (lane < CLUSTER) arrive_at(empty + 8 * stage, lane);
+    }
+  }
+  uint32_t marked = 0;
+  for (uint32_t row = lane; has_strip && row < sliced.rows; row += 32) {
+    const uint32_t node = strip * sliced.rows + row;
+    const float sum = sums[row];
+    if (node < step.nodes) {
+      step.arriving[node] = sum;
+      step.activation[node] = step.before[node] + sum;
+    }
+    const uint32_t said = __ballot_sync(0xffffffffu, node < step.nodes && gives(step, sum));
+    if (lane == 0 && node < step.nodes) step.next.bits[node / 32] = said;
+    marked += __popc(said);
+  }
+  return marked;
+}
+#endif
+
+/** Dynamic shared memory: barriers, the values of some slices, then the sums of each warp. The last warp brings the values. */
+__global__ void __launch_bounds__(THREADS, 1) sliced_kernel(Step step, Sliced sliced) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(128) char memory[];
+  uint64_t *const barriers = reinterpret_cast<uint64_t *>(memory);
+  uint32_t *const marked = reinterpret_cast<uint32_t *>(barriers + 2 * STAGES);
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, full = shared_address(barriers), empty = full + 8 * STAGES;
+  const float *const values = reinterpret_cast<const float *>(memory + BARRIER_BYTES);
+  float *const sums = reinterpret_cast<float *>(memory + BARRIER_BYTES) + STAGES * sliced.width + warp * (sliced.rows + 32);
+  next_may_begin();
+  if (threadIdx.x == 0) {
+    *marked = 0;
+    for (uint32_t stage = 0; stage < STAGES; stage++) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(full + 8 * stage), "r"(1) : "memory");
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(empty + 8 * stage), "r"(CLUSTER * WARPS) : "memory");
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  // The graph never changes: its edges are here before the step before this one has ended.
+  const uint32_t strip = warp * gridDim.x + blockIdx.x;
+  Ahead ahead[2]{};
+  uint32_t lasts = 0;
+  if (warp < WARPS && strip < sliced.strips) {
+    const uint32_t *const begin = sliced.begin + static_cast<uint64_t>(strip) * sliced.slices;
+    lasts = __ldg(begin + min(1 + lane, sliced.slices));
+    ahead[0].load(sliced, __ldg(begin), __shfl_sync(0xffffffffu, lasts, 0), lane);
+    for (uint32_t row = lane; row < sliced.rows; row += 32) sums[row] = 0;
     __syncwarp();
   }
-}
-
-/** Dynamic shared memory: the values of a slice, then the sums of each warp. */
-__global__ void __launch_bounds__(THREADS, 1) sliced_kernel(Step step, Sliced sliced, float *partial) {
-  extern __shared__ __align__(16) float values[];
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float *const sums = values + sliced.width + warp * STRIP;
-  float4 *const mine = reinterpret_cast<float4 *>(sums) + lane; // 4 of its sums
-  next_may_begin();
-  after_previous();
-  if (*step.active.count <= step.most_active) return;
-  *mine = make_float4(0, 0, 0, 0);
-  const uint32_t end = sliced.shares[blockIdx.x + 1];
-  for (uint32_t from = sliced.shares[blockIdx.x], to; from < end; from = to) {
-    const uint32_t slice = from / sliced.strips, first = slice * sliced.width, count = min(sliced.width, step.nodes - first);
-    to = min(end, (slice + 1) * sliced.strips);
-    Ahead next{};
-    if (from + warp < to) next = load_strip(sliced, from + warp, lane);
-    __syncthreads(); // nobody reads the slice before any more
-    // What lies behind the last node is in the same 256 bytes, and no edge comes from there.
-    for (uint32_t i = threadIdx.x * 4; i < count; i += THREADS * 4) {
-      const float4 four = *reinterpret_cast<const float4 *>(step.given + first + i);
-      const auto given = [&](float value) { return value >= step.threshold ? value * step.decay : 0.0f; };
-      *reinterpret_cast<float4 *>(values + i) = make_float4(given(four.x), given(four.y), given(four.z), given(four.w));
-    }
-    __syncthreads();
-    for (uint32_t strip = from + warp; strip < to; strip += WARPS) {
-      const Ahead now = next;
-      if (strip + WARPS < to) next = load_strip(sliced, strip + WARPS, lane);
-#pragma unroll
-      for (int i = 0; i < AHEAD; i++)
-        if (now.first + i * 32 < now.last) add_edges(sums, values, now.edges[i], now.first + i * 32 + lane < now.last);
-      for (uint32_t group = now.first + AHEAD * 32; group < now.last; group += 32) {
-        const bool is_there = group + lane < now.last;
-        add_edges(sums, values, is_there ? __ldcs(sliced.edges + group + lane) : make_uint2(0, 0), is_there);
-      }
-      reinterpret_cast<float4 *>(partial + static_cast<uint64_t>(strip) * STRIP)[lane] = *mine;
-      *mine = make_float4(0, 0, 0, 0);
-      __syncwarp();
-    }
-  }
-}
-
-__global__ void __launch_bounds__(FOLD_THREADS) fold_kernel(Step step, Sliced sliced, const float *partial) {
-  __shared__ uint32_t marked;
-  if (threadIdx.x == 0) marked = 0;
-  next_may_begin();
-  after_previous();
-  if (*step.active.count <= step.most_active) return;
-  const uint32_t node = blockIdx.x * FOLD_THREADS + threadIdx.x;
-  const uint64_t apart = static_cast<uint64_t>(sliced.strips) * STRIP;
-  float sum = 0;
-  if (node < step.nodes) {
-    const float before = step.before[node];
-#pragma unroll 10
-    for (uint32_t slice = 0; slice < sliced.slices; slice++) sum += __ldcs(partial + slice * apart + node);
-    step.arriving[node] = sum;
-    step.activation[node] = before + sum;
-  }
-  const uint32_t said = __ballot_sync(0xffffffffu, node < step.nodes && gives(step, sum));
   __syncthreads();
-  if (threadIdx.x % 32 == 0 && node < step.nodes) {
-    step.next.bits[node / 32] = said;
-    if (said != 0) atomicAdd(&marked, __popc(said));
+  meet_cluster();
+  after_previous();
+  if (*step.active.count <= step.most_active) return; // every block of the cluster does
+  if (warp < WARPS) {
+    const uint32_t mine = take_slices(step, sliced, values, sums, full, empty, strip, lane, ahead, lasts);
+    if (lane == 0 && mine > 0) atomicAdd(marked, mine);
+  } else if (lane == 0) {
+    bring_slices(step, sliced, values, full, empty);
   }
   __syncthreads();
-  if (threadIdx.x == 0 && marked > 0) atomicAdd(step.next.count, marked);
+  if (threadIdx.x == 0 && *marked > 0) atomicAdd(step.next.count, *marked);
+  meet_cluster(); // nobody leaves while others may tell it that they are done
+#endif
+}
+
+/** Of the kernel, as many as run at the same time: whole clusters. */
+uint32_t blocks_on(int device, const Sliced &sliced) {
+  allow_shared<sliced_kernel>(device, shared_bytes(sliced));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = CLUSTER, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(facts_of(device).multiprocessors / CLUSTER * CLUSTER), config.blockDim = dim3(THREADS), config.dynamicSmemBytes = shared_bytes(sliced);
+  config.attrs = &cluster, config.numAttrs = 1;
+  int clusters = 0;
+  check(cudaOccupancyMaxActiveClusters(&clusters, sliced_kernel, &config), "a question about clusters");
+  return static_cast<uint32_t>(clusters) * CLUSTER;
+}
+
+/** Whether no warp and no block has much more to do than others. */
+bool is_even(const Sliced &sliced, const uint32_t *begin, uint64_t nodes) {
+  std::vector<uint64_t> edges(sliced.blocks);
+  uint64_t most = 0;
+  for (uint64_t strip = 0; strip < sliced.strips; strip++) {
+    const uint64_t of_strip = begin[std::min(nodes, (strip + 1) * sliced.rows)] - begin[strip * sliced.rows];
+    edges[strip % sliced.blocks] += of_strip;
+    most = std::max(most, of_strip);
+  }
+  const uint64_t all = begin[nodes];
+  return is_forced() || (most * sliced.strips <= MOST_UNEVEN * all && *std::max_element(edges.begin(), edges.end()) * sliced.blocks * 2 <= 3 * all);
 }
 
 }  // namespace
@@ -248,28 +336,30 @@ uint64_t sliced_bytes(uint64_t nodes, uint64_t edges) {
   return parts.used();
 }
 
-uint64_t sliced_floats(const Sliced &sliced) { return static_cast<uint64_t>(sliced.slices) * sliced.strips * STRIP; }
+bool can_slice(int device) { return facts_of(device).compute >= 90 && facts_of(device).shared_bytes >= SHARED_BYTES; }
 
-Sliced slice(char *memory, const uint32_t *begin, const uint32_t *source, const float *weight, uint64_t nodes, uint64_t edges, int device, cudaStream_t stream) {
-  Sliced sliced = shape_of(nodes, edges);
-  if (sliced.slices == 0 || shared_bytes(sliced) > facts_of(device).shared_bytes) return {};
+Sliced slice(char *memory, const shoal_graph &graph, const uint32_t *begin, const uint32_t *source, const float *weight, int device, cudaStream_t stream) {
+  const uint64_t edges = graph.begin[graph.nodes];
+  Sliced sliced = shape_of(graph.nodes, edges);
+  if (sliced.slices == 0 || !can_slice(device)) return {};
+  sliced.blocks = blocks_on(device, sliced);
+  if (sliced.blocks < LEAST_BLOCKS || !is_even(sliced, graph.begin, graph.nodes)) return {};
   Parts parts(memory);
   lay_out(parts, sliced, edges);
-  sliced.blocks = std::min<uint32_t>(MOST_BLOCKS, static_cast<uint32_t>(facts_of(device).multiprocessors));
-  const uint32_t count = static_cast<uint32_t>(nodes);
-  size_kernel<<<sliced.strips, STRIP, 0, stream>>>(begin, source, count, sliced);
+  const uint32_t nodes = static_cast<uint32_t>(graph.nodes), all = sliced.slices * sliced.strips;
+  uint32_t groups;
+  size_kernel<<<sliced.strips, sliced.rows, 0, stream>>>(begin, source, nodes, sliced);
   begin_kernel<<<1, THREADS, 0, stream>>>(sliced);
-  place_kernel<<<sliced.strips, STRIP, 0, stream>>>(begin, source, weight, count, sliced);
-  meet_kernel<<<divided_up(sliced.slices * sliced.strips, 8u), 256, 0, stream>>>(sliced);
+  check(cudaMemcpyAsync(&groups, sliced.begin + all, 4, cudaMemcpyDeviceToHost, stream), "the size of a sliced graph");
+  check(cudaStreamSynchronize(stream), "the size of a sliced graph");
+  if (groups * 32ull > most_edges(sliced, edges)) return {};
+  place_kernel<<<sliced.strips, sliced.rows, 0, stream>>>(begin, source, weight, nodes, sliced);
   check(cudaGetLastError(), "the kernels that slice a graph");
   return sliced;
 }
 
-void spread_sliced(const Step &step, const Sliced &sliced, float *partial, int device, cudaStream_t stream) {
-  const char *const what = "the kernels of spreading in slices";
-  allow_shared<sliced_kernel>(device, shared_bytes(sliced));
-  launch_overlapping(what, device, sliced_kernel, dim3(sliced.blocks), THREADS, shared_bytes(sliced), stream, step, sliced, partial);
-  launch_overlapping(what, device, fold_kernel, dim3(divided_up(step.nodes, FOLD_THREADS)), FOLD_THREADS, 0, stream, step, sliced, static_cast<const float *>(partial));
+void spread_sliced(const Step &step, const Sliced &sliced, int device, cudaStream_t stream) {
+  launch_clusters("the kernel of spreading in slices", device, CLUSTER, sliced_kernel, dim3(sliced.blocks), THREADS, shared_bytes(sliced), stream, step, sliced);
 }
 
 }  // namespace shoal_cuda

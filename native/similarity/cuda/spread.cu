@@ -366,8 +366,8 @@ void with_lanes(uint32_t all, const Work &work) {
   else chosen(one, std::integral_constant<int, 16>{});
 }
 
-/** `sliced`: with room for what it needs, or null. */
-void spread_once(int device, const Step &step, uint32_t segments, uint32_t heavy, const Sliced *sliced, float *slices, cudaStream_t stream) {
+/** `sliced`: to be used, or null. */
+void spread_once(int device, const Step &step, uint32_t segments, uint32_t heavy, const Sliced *sliced, cudaStream_t stream) {
   const uint32_t blocks = divided_up(step.lanes, BLOCK_LANES), multiprocessors = static_cast<uint32_t>(facts_of(device).multiprocessors);
   const char *const what = "the kernels of spreading";
   with_lanes(step.lanes, [&](auto values, auto columns, auto team) {
@@ -377,7 +377,7 @@ void spread_once(int device, const Step &step, uint32_t segments, uint32_t heavy
       allow_shared<sparse_kernel<VALUES, COLUMNS, TEAM>>(device, step.words * 4);
       launch_overlapping(what, device, sparse_kernel<VALUES, COLUMNS, TEAM>, dim3(multiprocessors, blocks), SPARSE_THREADS, step.words * 4, stream, step);
     }
-    if (sliced != nullptr) return spread_sliced(step, *sliced, slices, device, stream);
+    if (sliced != nullptr) return spread_sliced(step, *sliced, device, stream);
     launch_overlapping(what, device, gather_kernel<VALUES, COLUMNS, TEAM>, dim3(std::min(wanted, 32 * multiprocessors), blocks), THREADS, 0, stream, step);
     if (heavy > 0) launch_overlapping(what, device, segment_kernel<VALUES, COLUMNS>, dim3(segments, blocks), THREADS, 0, stream, step);
   });
@@ -444,9 +444,9 @@ int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_cuda_gra
       copy(to_heavy, heavy.data(), heavy.size());
       made->segments = to_segments, made->heavy = to_heavy;
     }
-    if (const uint64_t bytes = made->heavy_count == 0 && can_keep_bits(device, graph->nodes, edges) ? sliced_bytes(graph->nodes, edges) : 0; bytes > 0) {
+    if (const uint64_t bytes = made->heavy_count == 0 && can_slice(device) && can_keep_bits(device, graph->nodes, edges) ? sliced_bytes(graph->nodes, edges) : 0; bytes > 0) {
       made->sliced_memory = Memory(device, bytes);
-      made->sliced = slice(made->sliced_memory.at(), begin, source, weight, graph->nodes, edges, device, slot->stream);
+      made->sliced = slice(made->sliced_memory.at(), *graph, begin, source, weight, device, slot->stream);
       if (made->sliced.edges == nullptr) made->sliced_memory = Memory();
     }
     check(cudaStreamSynchronize(slot->stream), "an upload");
@@ -470,12 +470,10 @@ int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t st
     const auto bytes_for = [&](uint64_t wide) { return (3 * nodes + graph->segment_count) * wide * 4 + (2 * bit_words(wide) + counts(wide)) * 4 + 4096; };
     uint32_t wide = lanes;
     while (wide > 1 && limits.work_bytes != 0 && bytes_for(wide) > limits.work_bytes) wide = wide > 8 ? wide / 2 / 4 * 4 : wide > 4 ? 4 : wide / 2;
-    const uint64_t slice_bytes = sliced_floats(graph->sliced) * 4;
-    const bool is_sliced = lanes == 1 && graph->sliced.edges != nullptr && keeps_bits && (limits.work_bytes == 0 || bytes_for(1) + slice_bytes <= limits.work_bytes);
-    Parts parts(slot->work(bytes_for(wide) + (is_sliced ? slice_bytes : 0), limits.work_bytes));
+    const bool is_sliced = lanes == 1 && graph->sliced.edges != nullptr && keeps_bits;
+    Parts parts(slot->work(bytes_for(wide), limits.work_bytes));
     float *const total = parts.take<float>(nodes * wide), *const buffers[2] = {parts.take<float>(nodes * wide), parts.take<float>(nodes * wide)}, *const partial = parts.take<float>(graph->segment_count * static_cast<uint64_t>(wide));
     uint32_t *const bits[2] = {parts.take<uint32_t>(bit_words(wide)), parts.take<uint32_t>(bit_words(wide))}, *const count = parts.take<uint32_t>(counts(wide));
-    float *const slices = parts.take<float>(is_sliced ? slice_bytes / 4 : 0);
     for (uint32_t first = 0; first < lanes; first += wide) {
       const uint32_t now = std::min(wide, lanes - first);
       check(cudaEventRecord(slot->begun.handle, slot->stream), "an event");
@@ -502,7 +500,7 @@ int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t st
         // Eight steps under way while eight are waited for: the caller may stop between.
         if (i % 8 == 0 && i >= 16) slot->wait(slot->launched[i / 8 % 2], limits.stop);
         step.active = active(i), step.next = active(i + 1), step.spare = active(i + 2);
-        spread_once(graph->device, step, graph->segment_count, graph->heavy_count, is_sliced ? &graph->sliced : nullptr, slices, slot->stream);
+        spread_once(graph->device, step, graph->segment_count, graph->heavy_count, is_sliced ? &graph->sliced : nullptr, slot->stream);
         if (i % 8 == 7) check(cudaEventRecord(slot->launched[i / 8 % 2].handle, slot->stream), "an event");
         step.given = buffers[(i + 1) % 2], step.before = total, step.arriving = buffers[i % 2];
       }

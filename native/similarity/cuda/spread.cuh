@@ -28,24 +28,23 @@ struct Step {
 
 __device__ __forceinline__ bool gives(const Step &step, float value) { return value >= step.threshold && value != 0; }
 
-/** Edges by slice of the nodes that give, in each slice by strip of the nodes that receive. */
+/** Edges by strip of the nodes that receive, in each strip by slice of the nodes that give. */
 struct Sliced {
-  /** Number in its slice | number in its strip << 16 | how many of the edges before it in its 32 have the same receiver << 24; and the weight. Null: there are none. */
+  /** Number in its slice | 4 × number in its strip << 16; and the weight. Groups of 32. Null: there are none. */
   uint2 *edges;
-  /** First edge of each strip of each slice, and one more. */
+  /** First group of each slice of each strip, and one more. */
   uint32_t *begin;
-  /** First strip of each block of the kernel, and one more: about as much work each. */
-  uint32_t *shares;
-  uint32_t slices, width, strips, blocks;
+  /** Nodes of a slice and of a strip, multiples of 32; blocks of the kernel. */
+  uint32_t slices, width, strips, rows, blocks;
 };
 
 /** Bytes that such edges take beside the graph; 0: the graph is better off without. */
 uint64_t sliced_bytes(uint64_t nodes, uint64_t edges);
-/** Floats that a call needs for what arrives from each slice. */
-uint64_t sliced_floats(const Sliced &sliced);
-/** Lays `sliced_bytes` bytes out and fills them, of a graph that lies on the device and has no node of more than 65,535 edges; nothing where the device has too little shared memory. */
-Sliced slice(char *memory, const uint32_t *begin, const uint32_t *source, const float *weight, uint64_t nodes, uint64_t edges, int device, cudaStream_t stream);
-/** One step of one lane, when more than `most_active` nodes give; nothing otherwise. `partial`: sliced_floats floats. */
-void spread_sliced(const Step &step, const Sliced &sliced, float *partial, int device, cudaStream_t stream);
+/** Whether the device has what it takes: clusters, and the shared memory of sm_90. */
+bool can_slice(int device);
+/** Lays `sliced_bytes` bytes out and fills them, of a graph that lies on the device as well; nothing where few nodes have most of the edges, or few blocks run together. */
+Sliced slice(char *memory, const shoal_graph &graph, const uint32_t *begin, const uint32_t *source, const float *weight, int device, cudaStream_t stream);
+/** One step of one lane, when more than `most_active` nodes give; nothing otherwise. */
+void spread_sliced(const Step &step, const Sliced &sliced, int device, cudaStream_t stream);
 
 }  // namespace shoal_cuda

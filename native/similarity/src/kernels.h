@@ -18,6 +18,11 @@ struct Kernels {
   /** A tile has so many queries and so many rows. */
   size_t tile_queries, tile_rows;
   /**
+   * Packed rows of a block lie in the second-level cache while every query passes over them, beside a group of queries and the rows that come next: processors with AVX-512 have 1 MB and
+   * more, others often half of that.
+   */
+  size_t block_bytes;
+  /**
    * tile[q][r] = Σ_d queries[d][q] · rows[d][r]; both packed by dimension, `dims` of them, at most CHAIN_DIMS; `adds`: added to what
    * is in the tile. Bit q of what comes back is set where a row of query q is not at most limits[q]; 0 where limits is null.
    */

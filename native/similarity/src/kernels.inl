@@ -31,6 +31,17 @@ inline uint32_t above_bits(Vector a, Vector b) {
   for (size_t i = 0; i < LANES; i++) bits |= (mask[i] & 1u) << i;
   return bits;
 }
+
+/** Whether there was any such i among what was added. */
+struct Marks {
+  Mask above{};
+  void add(Vector a, Vector b) { above |= ~(a <= b); }
+  bool any() const {
+    int32_t all = 0;
+    for (size_t i = 0; i < LANES; i++) all |= above[i];
+    return all != 0;
+  }
+};
 #endif
 
 struct Dot {
@@ -46,21 +57,31 @@ struct L2 {
   }
 };
 
+uint64_t above(const float *values, float limit);
+
 template <class Metric>
 uint32_t tile(const float *queries, const float *rows, size_t dims, bool adds, const float *limits, float *tile) {
   Vector sum[TILE_QUERIES][TILE_VECTORS];
 #pragma GCC unroll 16
   for (size_t q = 0; q < TILE_QUERIES; q++)
     for (size_t v = 0; v < TILE_VECTORS; v++) sum[q][v] = Vector{};
-  for (size_t d = 0; d < dims; d++) {
-    __builtin_prefetch(queries + (d + PREFETCH_STEPS) * TILE_QUERIES); // queries come from the second-level cache
+  const auto step = [&] {
     Vector row[TILE_VECTORS];
-    for (size_t v = 0; v < TILE_VECTORS; v++) row[v] = load(rows + d * TILE_ROWS + v * LANES);
+#pragma GCC unroll 4
+    for (size_t v = 0; v < TILE_VECTORS; v++) row[v] = load(rows + v * LANES);
 #pragma GCC unroll 16
     for (size_t q = 0; q < TILE_QUERIES; q++)
 #pragma GCC unroll 4
-      for (size_t v = 0; v < TILE_VECTORS; v++) sum[q][v] = Metric::add(sum[q][v], row[v], queries[d * TILE_QUERIES + q]);
+      for (size_t v = 0; v < TILE_VECTORS; v++) sum[q][v] = Metric::add(sum[q][v], row[v], queries[q]);
+    queries += TILE_QUERIES, rows += TILE_ROWS;
+  };
+  // Several steps at a time where the counting would else take a share of what the processor can begin.
+  for (size_t left = dims / STEPS; left > 0; left--) {
+    for (int line = 0; line < PREFETCH_LINES; line++) __builtin_prefetch(queries + 16 * TILE_QUERIES + 16 * line); // they come from the second-level cache
+#pragma GCC unroll 4
+    for (size_t i = 0; i < STEPS; i++) step();
   }
+  for (size_t left = dims % STEPS; left > 0; left--) step();
   if (adds) {
 #pragma GCC unroll 16
     for (size_t q = 0; q < TILE_QUERIES; q++)
@@ -72,14 +93,14 @@ uint32_t tile(const float *queries, const float *rows, size_t dims, bool adds, c
 #pragma GCC unroll 4
     for (size_t v = 0; v < TILE_VECTORS; v++) store(tile + q * TILE_ROWS + v * LANES, sum[q][v]);
   if (limits == nullptr) return 0;
-  uint32_t hot = 0;
+  Marks marks;
 #pragma GCC unroll 16
-  for (size_t q = 0; q < TILE_QUERIES; q++) {
-    uint32_t bits = 0;
+  for (size_t q = 0; q < TILE_QUERIES; q++)
 #pragma GCC unroll 4
-    for (size_t v = 0; v < TILE_VECTORS; v++) bits |= above_bits(sum[q][v], Vector{} + limits[q]);
-    hot |= (bits != 0 ? 1u : 0u) << q;
-  }
+    for (size_t v = 0; v < TILE_VECTORS; v++) marks.add(sum[q][v], Vector{} + limits[q]);
+  if (!marks.any()) return 0; // nearly always, once the first rows have been seen
+  uint32_t hot = 0;
+  for (size_t q = 0; q < TILE_QUERIES; q++) hot |= (above(tile + q * TILE_ROWS, limits[q]) != 0 ? 1u : 0u) << q;
   return hot;
 }
 
@@ -225,5 +246,5 @@ float peak(long steps, long *flops) {
 
 #define SHOAL_KERNELS(NAME, IS_SUPPORTED)                                                                                                          \
   {                                                                                                                                               \
-    NAME, IS_SUPPORTED, TILE_QUERIES, TILE_ROWS, tile<Dot>, tile<L2>, above, pair<Dot>, pair<L2>, exact, decode_f16, decode_i8, pack_rows, gather, peak \
+    NAME, IS_SUPPORTED, TILE_QUERIES, TILE_ROWS, BLOCK_BYTES, tile<Dot>, tile<L2>, above, pair<Dot>, pair<L2>, exact, decode_f16, decode_i8, pack_rows, gather, peak \
   }

@@ -1,15 +1,68 @@
 // Flags: -mavx2 -mfma. 6 queries × 2 vectors: 12 of the 16 registers hold sums.
 #include <immintrin.h>
+#include <cstring>
 #define VECTOR_BYTES 32
 #define TILE_VECTORS 2
 #define TILE_QUERIES 6
-#define PREFETCH_STEPS 32
+#define STEPS 4
+#define PREFETCH_LINES 0
+#define BLOCK_BYTES (192 * 1024)
 #define OWN_MASKS
+#define OWN_PACK
 #include "kernels.h"
 
 namespace shoal {
 namespace {
 inline uint32_t above_bits(__m256 a, __m256 b) { return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NLE_UQ))); }
+
+struct Marks {
+  __m256 above = _mm256_setzero_ps();
+  void add(__m256 a, __m256 b) { above = _mm256_or_ps(above, _mm256_cmp_ps(a, b, _CMP_NLE_UQ)); }
+  bool any() const { return _mm256_movemask_ps(above) != 0; }
+};
+
+/** 8 × 8 floats turned: pairs, then fours, then halves of a register. */
+inline void transpose(__m256 *r) {
+  __m256 t[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
+    t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++) r[i] = t[i];
+}
+
+void pack_rows(const float *rows, size_t count, size_t stride, size_t dims, const float *scales, float *packed) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  for (size_t d = 0; d < dims; d += 8) {
+    const size_t wide = dims - d < 8 ? dims - d : 8;
+    const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(wide)), lanes);
+    for (size_t r0 = 0; r0 < 16; r0 += 8) {
+      __m256 block[8];
+#pragma GCC unroll 8
+      for (size_t i = 0; i < 8; i++) {
+        const size_t r = r0 + i;
+        block[i] = r < count ? _mm256_maskload_ps(rows + r * stride + d, mask) : _mm256_setzero_ps();
+        if (scales != nullptr && r < count) block[i] = _mm256_mul_ps(block[i], _mm256_set1_ps(scales[r]));
+      }
+      transpose(block);
+      for (size_t i = 0; i < wide; i++) _mm256_storeu_ps(packed + (d + i) * 16 + r0, block[i]);
+    }
+  }
+}
 }  // namespace
 }  // namespace shoal
 

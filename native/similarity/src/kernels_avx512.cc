@@ -5,7 +5,9 @@
 #define VECTOR_BYTES 64
 #define TILE_VECTORS 2
 #define TILE_QUERIES 12
-#define PREFETCH_STEPS 16
+#define STEPS 1
+#define PREFETCH_LINES 1
+#define BLOCK_BYTES (384 * 1024)
 #define OWN_MASKS
 #define OWN_DECODE
 #define OWN_PACK
@@ -14,6 +16,12 @@ namespace shoal {
 namespace {
 
 inline uint32_t above_bits(__m512 a, __m512 b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
+
+struct Marks {
+  __mmask16 above = 0;
+  void add(__m512 a, __m512 b) { above |= _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
+  bool any() const { return above != 0; }
+};
 
 void decode_f16(const uint16_t *from, float *to, size_t n) {
   size_t i = 0;

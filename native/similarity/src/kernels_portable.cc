@@ -2,7 +2,9 @@
 #define VECTOR_BYTES 16
 #define TILE_VECTORS 2
 #define TILE_QUERIES 6
-#define PREFETCH_STEPS 64
+#define STEPS 4
+#define PREFETCH_LINES 0
+#define BLOCK_BYTES (192 * 1024)
 #include "kernels.inl"
 
 namespace shoal {

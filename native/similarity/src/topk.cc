@@ -9,8 +9,6 @@
 namespace shoal {
 namespace {
 
-/** Packed rows of a block lie in the second-level cache while every query passes over them. */
-constexpr size_t BLOCK_BYTES = 384 * 1024;
 /** Below this the packing of a row costs more than it saves: each row is compared in place. */
 constexpr uint64_t MIN_PACKED_QUERIES = 4;
 /** So many panels of queries (300 KB of 384 dimensions) pass over a block at a time; their scores lie in between. */
@@ -238,7 +236,7 @@ void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count
   else prepared.assign(queries, queries + query_count * dims);
   if (!is_packed && metric == SHOAL_COSINE)
     for (size_t i = 0; i < prepared.size(); i++) prepared[i] *= search.scales[i / dims];
-  const uint64_t tiles = std::max<uint64_t>(1, BLOCK_BYTES / (kernels.tile_rows * dims * sizeof(float)));
+  const uint64_t tiles = std::max<uint64_t>(1, kernels.block_bytes / (kernels.tile_rows * dims * sizeof(float)));
   const uint64_t block_rows = tiles * kernels.tile_rows, blocks = (rows->count + block_rows - 1) / block_rows;
   const size_t kept = std::min<uint64_t>(k, rows->count);
   std::vector<std::vector<Best>> parts(threads);
