@@ -318,8 +318,14 @@ void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double 
   std::vector<float> weight(source.size());
   for (float &value : weight) value = static_cast<float>(random() % 1000) / 10000.0f / static_cast<float>(degree) * 20;
   const shoal_graph graph{nodes, begin.data(), source.data(), weight.data()};
-  shoal_cuda_graph *there;
-  must(shoal_cuda_upload_graph(0, &graph, &there, nullptr), "upload of a graph");
+  shoal_cuda_graph *there = nullptr;
+  double uploaded = 0;
+  for (int i = 0; i < 2; i++) { // the first one also takes what all others find
+    shoal_cuda_free_graph(there);
+    const double begun = seconds();
+    must(shoal_cuda_upload_graph(0, &graph, &there, nullptr), "upload of a graph");
+    uploaded = (seconds() - begun) * 1e3;
+  }
   std::vector<float> seeds(nodes * lanes, 0.0f), activation(seeds), expected, scratch(2 * seeds.size());
   for (size_t lane = 0; lane < lanes; lane++) for (size_t i = 0; i < seeds_each; i++) seeds[random() % nodes * lanes + lane] = 1;
   if (seeds_each == 0) std::fill(seeds.begin(), seeds.end(), 1.0f);
@@ -359,8 +365,8 @@ void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double 
   const double edges = static_cast<double>(source.size()), cells = static_cast<double>(nodes * lanes) * 4;
   const double moved = static_cast<double>(steps) * (edges * (8.0 + 4 * static_cast<double>(lanes)) + static_cast<double>(nodes) * 4 + 3 * cells);
   const double bar = 1.5 * moved / copy_bandwidth + 10;
-  std::printf("spread %zu nodes %zu edges %zu lanes %zu steps, %s: kernels %.1f us (%.1f with no step at all), bar %.1f: %s; %.2f TB/s; device %.1f, wall %.1f%s\n", nodes, source.size(), lanes, steps, seeds_each == 0 ? "all give" : "10 seeds", us, idle[idle.size() / 2], bar,
-              us <= bar ? "met" : "MISSED", moved / us / 1e6, device[device.size() / 2], walls[walls.size() / 2], target > 0 ? ", target 450" : "");
+  std::printf("spread %zu nodes %zu edges %zu lanes %zu steps, %s: kernels %.1f us (%.1f with no step at all), bar %.1f: %s; %.2f TB/s; device %.1f, wall %.1f%s; upload %.2f ms\n", nodes, source.size(), lanes, steps, seeds_each == 0 ? "all give" : "10 seeds", us, idle[idle.size() / 2], bar,
+              us <= bar ? "met" : "MISSED", moved / us / 1e6, device[device.size() / 2], walls[walls.size() / 2], target > 0 ? ", target 450" : "", uploaded);
   shoal_cuda_free_graph(there);
 }
 
