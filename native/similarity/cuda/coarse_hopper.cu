@@ -2,6 +2,7 @@
 // six stages of shared memory, each with a barrier for "full" and one for "empty"); two groups of four warps multiply 64 queries each
 // and select, so that one multiplies while the other selects. A block keeps its queries in shared memory where there is room (up to
 // 512 dimensions) and walks over rows; blocks of one row tile run at the same time, so that it is read from memory once.
+#include "barriers.cuh"
 #include "coarse.cuh"
 #include "launch.cuh"
 #include <cuda.h>
@@ -22,18 +23,7 @@ struct Plan {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ __forceinline__ uint32_t shared_address(const void *at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
-
-__device__ __forceinline__ void init_barrier(uint32_t barrier, uint32_t arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory"); }
-
-__device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra there;\nbra again;\nthere:\n}" ::"r"(barrier), "r"(parity) : "memory");
-}
-
 __device__ __forceinline__ void arrive(uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
-
-__device__ __forceinline__ void expect(uint32_t barrier, uint32_t bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory"); }
 
 /** A box of a tensor that begins at dimension `x` of line `y`. */
 __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier) {

@@ -375,7 +375,7 @@ const Facts &facts_of(int number) {
   check(cudaFuncGetAttributes(&code, nothing), "facts of the device");
   const char *const launches = std::getenv("SHOAL_CUDA_LAUNCHES");
   const bool is_in_order = launches != nullptr && launches[0] == 'i', is_single = is_in_order || (launches != nullptr && launches[0] == 's');
-  device.facts = {ask(cudaDevAttrComputeCapabilityMajor) * 10 + ask(cudaDevAttrComputeCapabilityMinor), ask(cudaDevAttrMultiProcessorCount), static_cast<size_t>(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin)), code.ptxVersion >= 90 && !is_in_order, !is_single};
+  device.facts = {ask(cudaDevAttrComputeCapabilityMajor) * 10 + ask(cudaDevAttrComputeCapabilityMinor), code.ptxVersion, ask(cudaDevAttrMultiProcessorCount), static_cast<size_t>(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin)), code.ptxVersion >= 90 && !is_in_order, !is_single};
   device.is_known = true;
   return device.facts;
 }

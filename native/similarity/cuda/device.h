@@ -179,7 +179,9 @@ class Lease {
 void trim(int device);
 size_t held_bytes(int device);
 struct Facts {
-  int compute, multiprocessors;
+  /** Compute capability, and that for which the code was written that the device runs: what the driver compiled from older PTX knows nothing newer. */
+  int compute, code;
+  int multiprocessors;
   size_t shared_bytes;
   /**
    * The code that this device runs knows `after_previous` (launch.cuh). SHOAL_CUDA_LAUNCHES=in-order does without, and without recordings;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <vector>
+#include "barriers.cuh"
 #include "launch.cuh"
 #include "spread.cuh"
 
@@ -138,13 +139,6 @@ __global__ void __launch_bounds__(MOST_ROWS) place_kernel(const uint32_t *begin,
 }
 
 #if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ uint32_t shared_address(const void *at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
-
-__device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra there;\nbra again;\nthere:\n}" ::"r"(barrier), "r"(parity) : "memory");
-}
-
 /** At the barrier of that block of the cluster. Nothing was written that others read: a release at the cluster would wait for all that is under way. */
 __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t block) {
   asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(block) : "memory");
@@ -167,7 +161,7 @@ __device__ __forceinline__ void bring_slices(const Step &step, const Sliced &sli
   for (uint32_t slice = 0; slice < sliced.slices; slice++) {
     const uint32_t stage = slice % STAGES, first = slice * sliced.width, count = min(sliced.width, padded - first), barrier = full + 8 * stage;
     if (slice >= STAGES) wait(empty + 8 * stage, (slice / STAGES - 1) % 2);
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count * 4) : "memory");
+    expect(barrier, count * 4);
     const uint32_t to = shared_address(values + stage * sliced.width);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     const uint32_t part = sliced.width / CLUSTER, mine = block_of_cluster() * part;
@@ -267,8 +261,8 @@ __global__ void __launch_bounds__(THREADS, 1) sliced_kernel(Step step, Sliced sl
   if (threadIdx.x == 0) {
     *marked = 0;
     for (uint32_t stage = 0; stage < STAGES; stage++) {
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(full + 8 * stage), "r"(1) : "memory");
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(empty + 8 * stage), "r"(CLUSTER * WARPS) : "memory");
+      init_barrier(full + 8 * stage, 1);
+      init_barrier(empty + 8 * stage, CLUSTER * WARPS);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -336,7 +330,7 @@ uint64_t sliced_bytes(uint64_t nodes, uint64_t edges) {
   return parts.used();
 }
 
-bool can_slice(int device) { return facts_of(device).compute >= 90 && facts_of(device).shared_bytes >= SHARED_BYTES; }
+bool can_slice(int device) { return facts_of(device).code >= 90 && facts_of(device).shared_bytes >= SHARED_BYTES; }
 
 Sliced slice(char *memory, const shoal_graph &graph, const uint32_t *begin, const uint32_t *source, const float *weight, int device, cudaStream_t stream) {
   const uint64_t edges = graph.begin[graph.nodes];

@@ -40,7 +40,7 @@ struct Sliced {
 
 /** Bytes that such edges take beside the graph; 0: the graph is better off without. */
 uint64_t sliced_bytes(uint64_t nodes, uint64_t edges);
-/** Whether the device has what it takes: clusters, and the shared memory of sm_90. */
+/** Whether the device and the code for it have what it takes: clusters, and the shared memory of sm_90. */
 bool can_slice(int device);
 /** Lays `sliced_bytes` bytes out and fills them, of a graph that lies on the device as well; nothing where few nodes have most of the edges, or few blocks run together. */
 Sliced slice(char *memory, const shoal_graph &graph, const uint32_t *begin, const uint32_t *source, const float *weight, int device, cudaStream_t stream);
