@@ -14,6 +14,11 @@ __device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
       "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra there;\nbra again;\nthere:\n}" ::"r"(barrier), "r"(parity) : "memory");
 }
 
+/** By whoever made barriers: from the next meeting of the block on the copy engine knows them. */
+__device__ __forceinline__ void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ __forceinline__ void arrive(uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+
 /** One arrival, and so many bytes that others bring. */
 __device__ __forceinline__ void expect(uint32_t barrier, uint32_t bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory"); }
 #endif

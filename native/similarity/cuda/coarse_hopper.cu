@@ -23,8 +23,6 @@ struct Plan {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ __forceinline__ void arrive(uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
-
 /** A box of a tensor that begins at dimension `x` of line `y`. */
 __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(barrier) : "memory");
@@ -178,7 +176,7 @@ __global__ void __launch_bounds__(THREADS, 1) hopper(const __grid_constant__ CUt
   if (threadIdx.x == 0) {
     for (uint32_t stage = 0; stage < plan.stages; stage++) init_barrier(full + 8 * stage, 1), init_barrier(empty + 8 * stage, CONSUMER_WARPS);
     init_barrier(queries_full, 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    show_barriers();
     asm volatile("fence.proxy.async;" ::: "memory");
   }
   after_previous();

@@ -27,27 +27,16 @@ __device__ __forceinline__ void bring_near(const char *from, uint32_t bytes) {
 #endif
 }
 
-/** For kernels that call `after_previous`, whose blocks run in clusters of `cluster`: before sm_90 there is but 1. */
-template <class... Parameters, class... Arguments>
-void launch_clusters(const char *what, int device, uint32_t cluster, void (*kernel)(Parameters...), dim3 grid, uint32_t threads, size_t shared_bytes, cudaStream_t stream, Arguments &&...arguments) {
-  cudaLaunchAttribute attributes[2]{};
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid, config.blockDim = dim3(threads), config.dynamicSmemBytes = shared_bytes, config.stream = stream, config.attrs = attributes;
-  if (facts_of(device).can_overlap) {
-    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (cluster > 1) {
-    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-    attributes[config.numAttrs].val.clusterDim.x = cluster;
-    attributes[config.numAttrs].val.clusterDim.y = attributes[config.numAttrs].val.clusterDim.z = 1, config.numAttrs++;
-  }
-  check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), what);
-}
-
+/** For kernels that call `after_previous`. */
 template <class... Parameters, class... Arguments>
 void launch_overlapping(const char *what, int device, void (*kernel)(Parameters...), dim3 grid, uint32_t threads, size_t shared_bytes, cudaStream_t stream, Arguments &&...arguments) {
-  launch_clusters(what, device, 1, kernel, grid, threads, shared_bytes, stream, std::forward<Arguments>(arguments)...);
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid, config.blockDim = dim3(threads), config.dynamicSmemBytes = shared_bytes, config.stream = stream;
+  config.attrs = &overlap, config.numAttrs = facts_of(device).can_overlap ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), what);
 }
 
 }  // namespace shoal_cuda

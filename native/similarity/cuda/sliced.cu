@@ -1,8 +1,8 @@
 // Spreading to one lane where many nodes of a large graph give. Read through the second-level cache, an edge brings 4 bytes and moves a sector of 32: 189 µs a step of 20 M
 // edges (H200, 2026-11-22), and cuSPARSE takes longer. Here the edges are there a second time, by strip of the nodes that receive and in each strip by slice of those that give. A warp
-// keeps the sums of its strip in shared memory while one slice after the other passes: one thread of each block asks the copy engine for the next, of which both blocks of a pair
-// read a half that both receive, since every block needs all values. So an edge moves 8 bytes of memory, and a node what it moves anyway: 75 µs such a step (2026-11-23). Before, a block
-// had a slice and went through all strips, whose sums for each slice were written and read again: 120 µs.
+// keeps the sums of its strip in shared memory while one slice after the other passes: one thread of each block asks the copy engine for the next. Every block reads all values, 4 MB,
+// from the second-level cache; reading them once for a cluster of 2, 4 or 8 blocks was no faster. So an edge moves 8 bytes of memory, and a node what it moves anyway: 75 µs such a
+// step (2026-11-23). When a block had a slice and went through all strips, whose sums for each slice were written and read again, it took 120.
 //
 // Sums are the same from run to run: a warp adds the edges of a strip in order, 32 at a time. Of these 32 no two have the same receiver, since the one would undo what the other adds:
 // of the edges of a strip from a slice, in the order of receivers, each next one is in the next of as many groups as it takes, and where a group has room left are edges to nobody.
@@ -16,10 +16,10 @@
 namespace shoal_cuda {
 namespace {
 
-constexpr uint32_t THREADS = 1024, WARPS = THREADS / 32 - 1, CLUSTER = 2, STAGES = 2;
+constexpr uint32_t THREADS = 1024, WARPS = THREADS / 32 - 1, STAGES = 2;
 /** Nodes of a strip, and of a slice. */
 constexpr uint32_t MOST_ROWS = 512, MOST_WIDTH = 1 << 16;
-/** So many blocks run at the same time on a device that this is for, or it is not used there. Pairs of them do on all multiprocessors, fours on 120 to 132 of the 132 of an H200. */
+/** A device that this is for has at least so many multiprocessors, each with a block; an H200 132. */
 constexpr uint32_t LEAST_BLOCKS = 114;
 /** What a multiprocessor of sm_90 and sm_100 has, and what of it barriers take. */
 constexpr uint32_t SHARED_BYTES = 232448, BARRIER_BYTES = 128;
@@ -139,39 +139,16 @@ __global__ void __launch_bounds__(MOST_ROWS) place_kernel(const uint32_t *begin,
 }
 
 #if __CUDA_ARCH__ >= 900
-/** At the barrier of that block of the cluster. Nothing was written that others read: a release at the cluster would wait for all that is under way. */
-__device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t block) {
-  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(block) : "memory");
-}
-
-__device__ __forceinline__ void meet_cluster() { asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ __forceinline__ uint32_t block_of_cluster() {
-  uint32_t block;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
-  return block;
-}
-#endif
-
-/** One thread of each block: its part of each slice, to all blocks of the cluster; where that is not what the device is made for, all of it to itself. */
+/** One thread of a block. */
 __device__ __forceinline__ void bring_slices(const Step &step, const Sliced &sliced, const float *values, uint32_t full, uint32_t empty) {
   // What lies behind the last node is in the same 256 bytes, and no edge comes from there.
   const uint32_t padded = divided_up(step.nodes, 4u) * 4;
   for (uint32_t slice = 0; slice < sliced.slices; slice++) {
-    const uint32_t stage = slice % STAGES, first = slice * sliced.width, count = min(sliced.width, padded - first), barrier = full + 8 * stage;
+    const uint32_t stage = slice % STAGES, first = slice * sliced.width, bytes = min(sliced.width, padded - first) * 4;
     if (slice >= STAGES) wait(empty + 8 * stage, (slice / STAGES - 1) % 2);
-    expect(barrier, count * 4);
-    const uint32_t to = shared_address(values + stage * sliced.width);
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    const uint32_t part = sliced.width / CLUSTER, mine = block_of_cluster() * part;
-    if (mine >= count) continue;
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(to + mine * 4), "l"(step.given + first + mine), "r"(min(part, count - mine) * 4),
-                 "r"(barrier), "h"(static_cast<uint16_t>((1 << CLUSTER) - 1))
+    expect(full + 8 * stage, bytes);
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(values + stage * sliced.width)), "l"(step.given + first), "r"(bytes), "r"(full + 8 * stage)
                  : "memory");
-#else
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(step.given + first), "r"(count * 4), "r"(barrier) : "memory");
-#endif
   }
 }
 
@@ -229,7 +206,7 @@ __device__ __forceinline__ uint32_t take_slices(const Step &step, const Sliced &
         add_group(sums, edge, given_by(step, here, edge));
       }
       __syncwarp();
-      if (lane < CLUSTER) arrive_at(empty + 8 * stage, lane);
+      if (lane == 0) arrive(empty + 8 * stage);
     }
   }
   uint32_t marked = 0;
@@ -262,9 +239,9 @@ __global__ void __launch_bounds__(THREADS, 1) sliced_kernel(Step step, Sliced sl
     *marked = 0;
     for (uint32_t stage = 0; stage < STAGES; stage++) {
       init_barrier(full + 8 * stage, 1);
-      init_barrier(empty + 8 * stage, CLUSTER * WARPS);
+      init_barrier(empty + 8 * stage, WARPS);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    show_barriers();
   }
   // The graph never changes: its edges are here before the step before this one has ended.
   const uint32_t strip = warp * gridDim.x + blockIdx.x;
@@ -278,9 +255,8 @@ __global__ void __launch_bounds__(THREADS, 1) sliced_kernel(Step step, Sliced sl
     __syncwarp();
   }
   __syncthreads();
-  meet_cluster();
   after_previous();
-  if (*step.active.count <= step.most_active) return; // every block of the cluster does
+  if (*step.active.count <= step.most_active) return;
   if (warp < WARPS) {
     const uint32_t mine = take_slices(step, sliced, values, sums, full, empty, strip, lane, ahead, lasts);
     if (lane == 0 && mine > 0) atomicAdd(marked, mine);
@@ -289,22 +265,7 @@ __global__ void __launch_bounds__(THREADS, 1) sliced_kernel(Step step, Sliced sl
   }
   __syncthreads();
   if (threadIdx.x == 0 && *marked > 0) atomicAdd(step.next.count, *marked);
-  meet_cluster(); // nobody leaves while others may tell it that they are done
 #endif
-}
-
-/** Of the kernel, as many as run at the same time: whole clusters. */
-uint32_t blocks_on(int device, const Sliced &sliced) {
-  allow_shared<sliced_kernel>(device, shared_bytes(sliced));
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = CLUSTER, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(facts_of(device).multiprocessors / CLUSTER * CLUSTER), config.blockDim = dim3(THREADS), config.dynamicSmemBytes = shared_bytes(sliced);
-  config.attrs = &cluster, config.numAttrs = 1;
-  int clusters = 0;
-  check(cudaOccupancyMaxActiveClusters(&clusters, sliced_kernel, &config), "a question about clusters");
-  return static_cast<uint32_t>(clusters) * CLUSTER;
 }
 
 /** Whether no warp and no block has much more to do than others. */
@@ -330,14 +291,17 @@ uint64_t sliced_bytes(uint64_t nodes, uint64_t edges) {
   return parts.used();
 }
 
-bool can_slice(int device) { return facts_of(device).code >= 90 && facts_of(device).shared_bytes >= SHARED_BYTES; }
+bool can_slice(int device) {
+  const Facts &facts = facts_of(device);
+  return facts.code >= 90 && facts.shared_bytes >= SHARED_BYTES && static_cast<uint32_t>(facts.multiprocessors) >= LEAST_BLOCKS;
+}
 
 Sliced slice(char *memory, const shoal_graph &graph, const uint32_t *begin, const uint32_t *source, const float *weight, int device, cudaStream_t stream) {
   const uint64_t edges = graph.begin[graph.nodes];
   Sliced sliced = shape_of(graph.nodes, edges);
   if (sliced.slices == 0 || !can_slice(device)) return {};
-  sliced.blocks = blocks_on(device, sliced);
-  if (sliced.blocks < LEAST_BLOCKS || !is_even(sliced, graph.begin, graph.nodes)) return {};
+  sliced.blocks = static_cast<uint32_t>(facts_of(device).multiprocessors);
+  if (!is_even(sliced, graph.begin, graph.nodes)) return {};
   Parts parts(memory);
   lay_out(parts, sliced, edges);
   const uint32_t nodes = static_cast<uint32_t>(graph.nodes), all = sliced.slices * sliced.strips;
@@ -353,7 +317,8 @@ Sliced slice(char *memory, const shoal_graph &graph, const uint32_t *begin, cons
 }
 
 void spread_sliced(const Step &step, const Sliced &sliced, int device, cudaStream_t stream) {
-  launch_clusters("the kernel of spreading in slices", device, CLUSTER, sliced_kernel, dim3(sliced.blocks), THREADS, shared_bytes(sliced), stream, step, sliced);
+  allow_shared<sliced_kernel>(device, shared_bytes(sliced));
+  launch_overlapping("the kernel of spreading in slices", device, sliced_kernel, dim3(sliced.blocks), THREADS, shared_bytes(sliced), stream, step, sliced);
 }
 
 }  // namespace shoal_cuda
