@@ -299,7 +299,6 @@ bool can_slice(int device) {
 Sliced slice(char *memory, const shoal_graph &graph, const uint32_t *begin, const uint32_t *source, const float *weight, int device, cudaStream_t stream) {
   const uint64_t edges = graph.begin[graph.nodes];
   Sliced sliced = shape_of(graph.nodes, edges);
-  if (sliced.slices == 0 || !can_slice(device)) return {};
   sliced.blocks = static_cast<uint32_t>(facts_of(device).multiprocessors);
   if (!is_even(sliced, graph.begin, graph.nodes)) return {};
   Parts parts(memory);

@@ -191,7 +191,24 @@ void decode_i8(const int8_t *from, float *to, size_t n) {
   for (size_t i = 0; i < n; i++) to[i] = from[i];
 }
 
-#ifndef OWN_PACK
+#ifdef OWN_TRANSPOSE
+/** As many rows as a vector has lanes, and as many dimensions of them, are turned in registers. */
+void pack_rows(const float *rows, size_t count, size_t stride, size_t dims, const float *scales, float *packed) {
+  for (size_t r0 = 0; r0 < TILE_ROWS; r0 += LANES)
+    for (size_t d = 0; d < dims; d += LANES) {
+      const size_t wide = dims - d < LANES ? dims - d : LANES;
+      Vector block[LANES];
+#pragma GCC unroll 16
+      for (size_t i = 0; i < LANES; i++) {
+        const size_t r = r0 + i;
+        block[i] = r < count ? load_some(rows + r * stride + d, wide) : Vector{};
+        if (scales != nullptr && r < count) block[i] *= scales[r];
+      }
+      transpose(block);
+      for (size_t i = 0; i < wide; i++) store(packed + (d + i) * TILE_ROWS + r0, block[i]);
+    }
+}
+#else
 /** By blocks of 16 dimensions, so that each row gives whole cache lines. */
 void pack_rows(const float *rows, size_t count, size_t stride, size_t dims, const float *scales, float *packed) {
   for (size_t d0 = 0; d0 < dims; d0 += 16) {

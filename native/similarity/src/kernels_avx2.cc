@@ -1,6 +1,5 @@
 // Flags: -mavx2 -mfma. 6 queries × 2 vectors: 12 of the 16 registers hold sums.
 #include <immintrin.h>
-#include <cstring>
 #define VECTOR_BYTES 32
 #define TILE_VECTORS 2
 #define TILE_QUERIES 6
@@ -8,7 +7,7 @@
 #define PREFETCH_LINES 0
 #define BLOCK_BYTES (192 * 1024)
 #define OWN_MASKS
-#define OWN_PACK
+#define OWN_TRANSPOSE
 #include "kernels.h"
 
 namespace shoal {
@@ -45,23 +44,9 @@ inline void transpose(__m256 *r) {
   for (int i = 0; i < 8; i++) r[i] = t[i];
 }
 
-void pack_rows(const float *rows, size_t count, size_t stride, size_t dims, const float *scales, float *packed) {
-  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  for (size_t d = 0; d < dims; d += 8) {
-    const size_t wide = dims - d < 8 ? dims - d : 8;
-    const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(wide)), lanes);
-    for (size_t r0 = 0; r0 < 16; r0 += 8) {
-      __m256 block[8];
-#pragma GCC unroll 8
-      for (size_t i = 0; i < 8; i++) {
-        const size_t r = r0 + i;
-        block[i] = r < count ? _mm256_maskload_ps(rows + r * stride + d, mask) : _mm256_setzero_ps();
-        if (scales != nullptr && r < count) block[i] = _mm256_mul_ps(block[i], _mm256_set1_ps(scales[r]));
-      }
-      transpose(block);
-      for (size_t i = 0; i < wide; i++) _mm256_storeu_ps(packed + (d + i) * 16 + r0, block[i]);
-    }
-  }
+/** The first `count` of 8 floats, then zeros. */
+inline __m256 load_some(const float *from, size_t count) {
+  return _mm256_maskload_ps(from, _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
 }
 }  // namespace
 }  // namespace shoal

@@ -10,7 +10,7 @@
 #define BLOCK_BYTES (384 * 1024)
 #define OWN_MASKS
 #define OWN_DECODE
-#define OWN_PACK
+#define OWN_TRANSPOSE
 
 namespace shoal {
 namespace {
@@ -63,22 +63,8 @@ inline void transpose(__m512 *r) {
   }
 }
 
-void pack_rows(const float *rows, size_t count, size_t stride, size_t dims, const float *scales, float *packed) {
-  for (size_t r0 = 0; r0 < 32; r0 += 16)
-    for (size_t d = 0; d < dims; d += 16) {
-      const size_t wide = dims - d < 16 ? dims - d : 16;
-      const __mmask16 mask = static_cast<__mmask16>((1u << wide) - 1);
-      __m512 block[16];
-#pragma GCC unroll 16
-      for (size_t i = 0; i < 16; i++) {
-        const size_t r = r0 + i;
-        block[i] = r < count ? _mm512_maskz_loadu_ps(mask, rows + r * stride + d) : _mm512_setzero_ps();
-        if (scales != nullptr && r < count) block[i] = _mm512_mul_ps(block[i], _mm512_set1_ps(scales[r]));
-      }
-      transpose(block);
-      for (size_t i = 0; i < wide; i++) _mm512_storeu_ps(packed + (d + i) * 32 + r0, block[i]);
-    }
-}
+/** The first `count` of 16 floats, then zeros. */
+inline __m512 load_some(const float *from, size_t count) { return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from); }
 
 }  // namespace
 }  // namespace shoal
