@@ -193,6 +193,9 @@ struct Facts {
 template <auto KERNEL>
 void allow_shared(int device, size_t bytes) {
   static std::atomic<size_t> allowed[MAX_DEVICES];
+  static std::mutex asking; // without it a call that wants less could take away what another was just given
+  if (allowed[device].load() >= bytes) return;
+  const std::lock_guard<std::mutex> guard(asking);
   if (allowed[device].load() >= bytes) return;
   check(cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "shared memory of a kernel");
   allowed[device] = bytes;
