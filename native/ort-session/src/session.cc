@@ -45,7 +45,10 @@ void register_cpu_arena(uint64_t bytes) {
   if (registered == bytes) return;
   Owned<OrtMemoryInfo> info(api.ReleaseMemoryInfo);
   describe_memory(info, "Cpu", kArenaAllocator);
-  if (registered != 0) check(api.UnregisterAllocator(env, info));
+  if (registered != 0) {
+    check(api.UnregisterAllocator(env, info));
+    registered = 0;
+  }
   const char *keys[] = {"max_mem", "arena_extend_strategy"};
   const size_t values[] = {static_cast<size_t>(bytes), 1 /* as requested */};
   Owned<OrtArenaCfg> config(api.ReleaseArenaCfg);
