@@ -34,7 +34,7 @@ const char *shoal_isa_name(int isa) { return shoal::kernels_of(isa).name; }
 
 double shoal_peak(int isa, int threads) {
   const auto &kernels = shoal::kernels_of(isa);
-  constexpr long STEPS = 2'000'000;
+  constexpr long STEPS = 20'000'000; // some 40 ms: short of that, what a neighbour takes for a moment decides
   long flops = 0;
   volatile float sink = 0;
   const auto begun = std::chrono::steady_clock::now();

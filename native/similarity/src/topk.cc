@@ -11,7 +11,7 @@ namespace {
 
 /** Below this the packing of a row costs more than it saves: each row is compared in place. */
 constexpr uint64_t MIN_PACKED_QUERIES = 4;
-/** So many panels of queries (300 KB of 384 dimensions) pass over a block at a time; their scores lie in between. */
+/** So many panels of queries at most (300 KB of 384 dimensions) pass over a block at a time; their scores lie in between. */
 constexpr size_t GROUP_PANELS = 16;
 
 struct Scored {
@@ -154,7 +154,7 @@ void take_hot(const Search &search, uint32_t hot, uint64_t q0, uint64_t row, uin
   }
 }
 
-/** Brings rows into the second-level cache a few lines at a time, while something else is computed. */
+/** Brings rows into the second-level cache a few lines at a time, within so many calls, while something else is computed. */
 class Ahead {
  public:
   Ahead(const shoal_rows &rows, uint64_t first, uint64_t last, uint64_t calls)
@@ -176,16 +176,18 @@ void search_packed(const Search &search, const float *packed_queries, uint64_t f
   const size_t tile_rows = kernels.tile_rows, panel = kernels.tile_queries;
   const auto tile = search.metric == SHOAL_L2 ? kernels.l2_tile : kernels.dot_tile;
   pack_block(kernels, search.rows, first, last, packed, scratch);
-  const uint64_t calls = (search.query_count + panel - 1) / panel * ((last - first + tile_rows - 1) / tile_rows);
-  Ahead ahead(search.rows, next, next + (last - first), calls);
-  for (uint64_t group = 0; group < search.query_count; group += GROUP_PANELS * panel) {
-    const uint64_t group_end = std::min<uint64_t>(search.query_count, group + GROUP_PANELS * panel);
+  // Groups of nearly the same size, so that the last one is not a small one.
+  const uint64_t panels = (search.query_count + panel - 1) / panel, groups = (panels + GROUP_PANELS - 1) / GROUP_PANELS;
+  const uint64_t tiles = (last - first + tile_rows - 1) / tile_rows;
+  Ahead ahead(search.rows, next, next + (last - first), (panels - panels * (groups - 1) / groups) * tiles);
+  for (uint64_t g = 0; g < groups; g++) {
+    const uint64_t group = panels * g / groups * panel, group_end = std::min<uint64_t>(search.query_count, panels * (g + 1) / groups * panel);
     for (uint64_t row = first; row < last; row += tile_rows)
       each_chain(dims, [&](size_t d, size_t count) {
         const bool is_last = d + count == dims;
         for (uint64_t q0 = group; q0 < group_end; q0 += panel) {
           float *values = scores + (q0 - group) * tile_rows;
-          ahead.some();
+          if (g + 1 == groups) ahead.some(); // what came earlier, the queries would push out again
           const uint32_t hot = tile(packed_queries + q0 * dims + d * panel, packed + (row - first) * dims + d * tile_rows, count, d > 0, is_last ? limits + q0 : nullptr, values);
           if (__builtin_expect(hot != 0, 0)) take_hot(search, hot, q0, row, last, values, scratch, limits, best); // rare, once the first rows have been seen
         }
