@@ -18,6 +18,7 @@ import { cacheFolder, encodeTokens, fingerprintOf, mainQueue, openResult, type E
 import { pacedAxis } from '@shoal/core/sim';
 import { openModel, openTokenizer } from '@shoal/models';
 import { JobProducer, ResultReader } from '@shoal/queue';
+import { tuning } from '@shoal/queue/server';
 import { startTestServer } from '@shoal/queue/testing';
 import { childrenOf, processCpuMs } from './processes.ts';
 import { raggedCorpus } from './ragged-corpus.ts';
@@ -128,7 +129,7 @@ async function ask(child: ChildProcess): Promise<{ texts: number; cpuMs: number 
 }
 
 async function main(): Promise<void> {
-  const server = await startTestServer({ appendFsync: 'everysec' });
+  const server = await startTestServer({ appendFsync: 'everysec', args: tuning() });
   const worker = fork(fileURLToPath(new URL('../apps/gpu-worker/src/main.ts', import.meta.url)), [], {
     env: {
       ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_DEVICE: `sim:${args['tokens-per-ms']}`, SHOAL_MODEL: MODEL, SHOAL_MAX_TOKENS: '512', SHOAL_LOG_LEVEL: 'warn',
