@@ -42,7 +42,7 @@ struct Sliced {
 uint64_t sliced_bytes(uint64_t nodes, uint64_t edges);
 /** Whether the device and the code for it have what it takes: the copy engine, shared memory and number of multiprocessors of sm_90. */
 bool can_slice(int device);
-/** Lays `sliced_bytes` bytes out, which are some, and fills them where `can_slice`, of a graph that lies on the device as well; nothing where few nodes have most of the edges. */
+/** Lays `sliced_bytes` bytes (not 0) out on a device that `can_slice`, and fills them, of a graph that lies there as well; nothing where few nodes have most of the edges. */
 Sliced slice(char *memory, const shoal_graph &graph, const uint32_t *begin, const uint32_t *source, const float *weight, int device, cudaStream_t stream);
 /** One step of one lane, when more than `most_active` nodes give; nothing otherwise. */
 void spread_sliced(const Step &step, const Sliced &sliced, int device, cudaStream_t stream);

@@ -71,12 +71,16 @@ inline void pack_block(const Kernels &kernels, const shoal_rows &rows, uint64_t 
   }
 }
 
-/** Calls work(first dimension, how many) for chains of nearly the same length. */
+/** Calls work(first, how many) for parts of nearly the same size, of at most `most` each. */
 template <class Work>
-inline void each_chain(size_t dims, const Work &work) {
-  const size_t chains = (dims + CHAIN_DIMS - 1) / CHAIN_DIMS;
-  for (size_t i = 0; i < chains; i++) work(dims * i / chains, dims * (i + 1) / chains - dims * i / chains);
+inline void each_part(size_t all, size_t most, const Work &work) {
+  const size_t parts = (all + most - 1) / most;
+  for (size_t i = 0; i < parts; i++) work(all * i / parts, all * (i + 1) / parts - all * i / parts);
 }
+
+/** Calls work(first dimension, how many) for each chain. */
+template <class Work>
+inline void each_chain(size_t dims, const Work &work) { each_part(dims, CHAIN_DIMS, work); }
 
 /** Queries packed by dimension in panels of `tile_queries`, missing ones 0. */
 inline Packed pack_queries(const Kernels &kernels, const float *queries, uint64_t count, uint32_t dims, const std::vector<float> &scales) {

@@ -176,23 +176,22 @@ void search_packed(const Search &search, const float *packed_queries, uint64_t f
   const size_t tile_rows = kernels.tile_rows, panel = kernels.tile_queries;
   const auto tile = search.metric == SHOAL_L2 ? kernels.l2_tile : kernels.dot_tile;
   pack_block(kernels, search.rows, first, last, packed, scratch);
-  // Groups of nearly the same size, so that the last one is not a small one.
-  const uint64_t panels = (search.query_count + panel - 1) / panel, groups = (panels + GROUP_PANELS - 1) / GROUP_PANELS;
-  const uint64_t tiles = (last - first + tile_rows - 1) / tile_rows;
-  Ahead ahead(search.rows, next, next + (last - first), (panels - panels * (groups - 1) / groups) * tiles);
-  for (uint64_t g = 0; g < groups; g++) {
-    const uint64_t group = panels * g / groups * panel, group_end = std::min<uint64_t>(search.query_count, panels * (g + 1) / groups * panel);
+  const uint64_t panels = (search.query_count + panel - 1) / panel, tiles = (last - first + tile_rows - 1) / tile_rows;
+  each_part(panels, GROUP_PANELS, [&](size_t first_panel, size_t count) {
+    const uint64_t group = first_panel * panel, group_end = std::min<uint64_t>(search.query_count, (first_panel + count) * panel);
+    // While the last group passes: what came earlier, the queries would push out again.
+    Ahead ahead(search.rows, next, first_panel + count == panels ? next + (last - first) : next, count * tiles);
     for (uint64_t row = first; row < last; row += tile_rows)
-      each_chain(dims, [&](size_t d, size_t count) {
-        const bool is_last = d + count == dims;
+      each_chain(dims, [&](size_t d, size_t length) {
+        const bool is_last = d + length == dims;
         for (uint64_t q0 = group; q0 < group_end; q0 += panel) {
           float *values = scores + (q0 - group) * tile_rows;
-          if (g + 1 == groups) ahead.some(); // what came earlier, the queries would push out again
-          const uint32_t hot = tile(packed_queries + q0 * dims + d * panel, packed + (row - first) * dims + d * tile_rows, count, d > 0, is_last ? limits + q0 : nullptr, values);
+          ahead.some();
+          const uint32_t hot = tile(packed_queries + q0 * dims + d * panel, packed + (row - first) * dims + d * tile_rows, length, d > 0, is_last ? limits + q0 : nullptr, values);
           if (__builtin_expect(hot != 0, 0)) take_hot(search, hot, q0, row, last, values, scratch, limits, best); // rare, once the first rows have been seen
         }
       });
-  }
+  });
 }
 
 void search_in_place(const Search &search, const float *scaled_queries, uint64_t first, uint64_t last, float *scratch, float *limits, std::vector<Best> &best) {
