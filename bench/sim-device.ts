@@ -3,9 +3,10 @@
 // GPU host has other cores for tokenizing); everything else is the product: one transaction for input and job, checks of
 // every input, commit under the lease, announcements, acknowledgement. Every row of every result is checked.
 //
-//   node --conditions=@shoal/source bench/sim-device.ts [--seconds 10] [--warm 4] [--job-texts 256] [--clients 2] [--in-flight 64] [--tokens-per-ms 8000]
+//   node --conditions=@shoal/source bench/sim-device.ts [--seconds 10] [--warm 4] [--job-texts 256] [--clients 2] [--in-flight 64] [--tokens-per-ms 8000] [--workers 1]
+//         [--server-args='--io-threads 4']
 //
-// Prints one JSON line: texts/s, CPU of each process in percent of a core, padding efficiency, memory.
+// Prints one JSON line: texts/s, CPU of each process in percent of a core (of the server's command thread as well, and in µs a job), memory.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -34,6 +35,8 @@ const { values: args } = parseArgs({
     clients: { type: 'string', default: '2' },
     'in-flight': { type: 'string', default: '64' },
     'tokens-per-ms': { type: 'string', default: '8000' },
+    workers: { type: 'string', default: '1' },
+    'server-args': { type: 'string', default: '' },
   },
 });
 const MODEL = 'minilm';
@@ -129,22 +132,23 @@ async function ask(child: ChildProcess): Promise<{ texts: number; cpuMs: number 
 }
 
 async function main(): Promise<void> {
-  const server = await startTestServer({ appendFsync: 'everysec', args: tuning() });
-  const worker = fork(fileURLToPath(new URL('../apps/gpu-worker/src/main.ts', import.meta.url)), [], {
+  const server = await startTestServer({ appendFsync: 'everysec', args: [...tuning(), ...args['server-args'].split(' ').filter(Boolean)] });
+  const workers = Array.from({ length: Number(args.workers) }, (_, i) => fork(fileURLToPath(new URL('../apps/gpu-worker/src/main.ts', import.meta.url)), [], {
     env: {
       ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_DEVICE: `sim:${args['tokens-per-ms']}`, SHOAL_MODEL: MODEL, SHOAL_MAX_TOKENS: '512', SHOAL_LOG_LEVEL: 'warn',
-      SHOAL_MAX_PADDED_TOKENS: '65536', SHOAL_MAX_ROWS: '16384', SHOAL_POOL_TOKENS: String(16_384 * 80),
+      SHOAL_WORKER_NAME: `sim${i}`, SHOAL_MAX_PADDED_TOKENS: '65536', SHOAL_MAX_ROWS: '16384', SHOAL_POOL_TOKENS: String(16_384 * 80),
     },
     stdio: ['ignore', 2, 2, 'ipc'],
-  });
-  await once(worker, 'message');
-  const [executor] = childrenOf(worker.pid!);
+  }));
+  await Promise.all(workers.map((worker) => once(worker, 'message')));
+  const executors = workers.map((worker) => childrenOf(worker.pid!)[0]!);
   const clients = Array.from({ length: Number(args.clients) }, (_, i) =>
     fork(fileURLToPath(import.meta.url), ['--role', 'client', '--url', server.url, '--client', String(i), '--job-texts', args['job-texts'], '--in-flight', args['in-flight']], { stdio: ['ignore', 2, 2, 'ipc'] }));
+  for (const child of [...workers, ...clients]) child.once('exit', (code) => code !== null && code !== 0 && process.exit(1)); // it has said why
   await Promise.all(clients.map((client) => once(client, 'message')));
   const snapshot = async () => ({
     atMs: performance.now(), clients: await Promise.all(clients.map(ask)),
-    server: processCpuMs(server.pid), claimer: processCpuMs(worker.pid!), executor: processCpuMs(executor!),
+    server: processCpuMs(server.pid), commands: processCpuMs(server.pid, server.pid), claimers: workers.map((worker) => processCpuMs(worker.pid!)), executors: executors.map((pid) => processCpuMs(pid)),
   });
   await sleep(Number(args.warm) * 1000);
   const a = await snapshot();
@@ -157,12 +161,13 @@ async function main(): Promise<void> {
   process.stdout.write(`${JSON.stringify({
     bench: 'sim-device', cpu: cpus()[0]?.model, cores: availableParallelism(), tokensPerMs: Number(args['tokens-per-ms']), jobTexts: Number(args['job-texts']), inFlight: Number(args['in-flight']) * clients.length,
     textsPerSecond: Math.round((texts * 1000) / ms),
-    cpuPercent: { server: percent(b.server - a.server), claimer: percent(b.claimer - a.claimer), executor: percent(b.executor - a.executor), clients: b.clients.map((client, i) => percent(client.cpuMs - a.clients[i]!.cpuMs)) },
+    cpuPercent: { server: percent(b.server - a.server), commandThread: percent(b.commands - a.commands), claimers: b.claimers.map((cpu, i) => percent(cpu - a.claimers[i]!)), executors: b.executors.map((cpu, i) => percent(cpu - a.executors[i]!)), clients: b.clients.map((client, i) => percent(client.cpuMs - a.clients[i]!.cpuMs)) },
+    commandMicrosPerJob: Math.round(((b.commands - a.commands) * 1000 * Number(args['job-texts'])) / texts),
     serverMegabytes: Math.round(Number(/used_memory:(\d+)/.exec(memory)?.[1]) / 1e6),
   })}\n`);
-  for (const child of [...clients, worker]) {
+  for (const child of [...clients, ...workers]) {
     const gone = once(child, 'exit');
-    child.kill(child === worker ? 'SIGTERM' : 'SIGKILL');
+    child.kill(workers.includes(child) ? 'SIGTERM' : 'SIGKILL');
     await gone;
   }
   await server.stop();

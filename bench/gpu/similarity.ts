@@ -1,6 +1,7 @@
 // Similarity on a GPU through the product's own engines: answers compared with the CPU's first; then both engines over sizes from far below
-// the break-even to far above it: where it was predicted, where it is, and how many times faster the GPU is beyond. Times
-// are from the call to its promise, copies and everything included.
+// the break-even to far above it: where the warm-up predicted it, where predictions put it once calls of sizes around it went through the product's
+// choice of a side and corrected them, where it is, and how many times faster the GPU is beyond. Times are from the call to its promise, copies and
+// everything included.
 //
 //   similarity.ts [--device gpu:0] [--small] [--seconds 80] [--answers 10] [--kinds topk,cosine,rescore,spread]
 //
@@ -12,7 +13,7 @@
 import { availableParallelism } from 'node:os';
 import { parseArgs } from 'node:util';
 import { RunTimes, isShoalError } from '@shoal/core';
-import { CudaEngine, cpuEngine, kernelsOn, matrixOf, measureEngines, openCuda, rowsOf, type Engine, type Matrix, type RowBlock } from '@shoal/similarity';
+import { CudaEngine, HybridEngine, cpuEngine, kernelsOn, matrixOf, measureEngines, openCuda, rowsOf, type Engine, type Matrix, type RowBlock } from '@shoal/similarity';
 import { standInLibrary } from '@shoal/similarity/testing';
 import { encodeRows } from '../../libs/similarity/src/encode-rows.ts';
 import { graphFromEdges, type Graph } from '../../libs/similarity/src/graph.ts';
@@ -28,11 +29,17 @@ const MOST_ROWS = isSmall ? 4_096 : 1_000_000;
 const MULTIPLES = [1, 2, 4, 8, 16, 32, 64, 256] as const;
 /** One run of the CPU is to take no longer. */
 const MOST_CPU_MS = isSmall ? 100 : 300;
-const REPEATS = isSmall ? 3 : 7;
+const REPEATS = isSmall ? 3 : 15;
+/** The library records what is asked for again, and threads that slept wake up: those turns say nothing. */
+const UNCOUNTED_TURNS = 4;
 /** Turns of both sides end after so long. */
 const TURNS_MS = 300;
 /** Turns at the sizes that decide where both are as fast. */
 const CLOSE_REPEATS = isSmall ? 3 : 25;
+/** Calls that correct predictions, of sizes around the predicted break-even. */
+const TRAFFIC_CALLS = isSmall ? 20 : 400;
+const TRAFFIC_MULTIPLES = [1 / 8, 1 / 4, 1 / 2, 0.7, 1, 1.4, 2, 4, 8] as const;
+const MOST_TRAFFIC_MS = 1_500;
 const graphs = new Map<number, Graph>();
 const { values: asked } = parseArgs({ strict: false, options: { seconds: { type: 'string', default: '80' }, answers: { type: 'string', default: isSmall ? '4' : '10' }, kinds: { type: 'string', default: 'topk,cosine,rescore,spread' } } });
 /** What has not begun by then is left out, and said so. */
@@ -49,6 +56,7 @@ await compareAnswers();
 const warmUpMs = performance.now();
 const times = new RunTimes(await measureEngines({ cpu, gpu, mostRows: isSmall ? 1_024 : 65_536 }));
 row({ part: 'similarity: warm-up', seconds: round((performance.now() - warmUpMs) / 1000, 2), breakEvens: Object.fromEntries(times.breakEvens().map(({ kind, queries, work }) => [`${kind}, ${queries}`, work === undefined ? null : Math.round(work)])) });
+const hybrid = new HybridEngine({ cpu, gpu, times });
 const rows = { f32: randomRows('f32', MOST_ROWS), f16: randomRows('f16', MOST_ROWS) };
 for (const dtype of ['f32', 'f16'] as const) {
   for (const count of [1, 8, 64, 1_000]) await breakEven(`topk/${dtype}`, count, MOST_ROWS, (size) => topK(count, slice(rows[dtype], size)));
@@ -101,8 +109,11 @@ async function breakEven(kind: string, queries: number, most: number, at: (size:
   if (!kinds.includes(kind.split('/')[0]!)) return;
   if (performance.now() > LAST_START_MS) return row({ part: 'similarity: break-even', kind, queries, skipped: 'no time was left' });
   const perSize = at(512).values / 512;
-  const predicted = crossingOf((size) => times.predictMs('cpu', kind, queries, size * perSize)! / times.predictMs('gpu', kind, queries, size * perSize)!, 1, most);
-  const measured = await measuredCrossing(at, most, predicted ?? 1_000);
+  const predict = (): number | undefined => crossingOf((size) => times.predictMs('cpu', kind, queries, size * perSize)! / times.predictMs('gpu', kind, queries, size * perSize)!, 1, most);
+  const predicted = predict();
+  const calls = predicted === undefined ? undefined : await traffic(at, most, predicted);
+  const corrected = predict();
+  const measured = await measuredCrossing(at, most, corrected ?? predicted ?? 1_000);
   const ratios: Record<string, number> = {};
   if (measured !== undefined) {
     for (const multiple of MULTIPLES) {
@@ -114,10 +125,35 @@ async function breakEven(kind: string, queries: number, most: number, at: (size:
     }
   }
   const largest = await largestOf(at, most);
+  const errorOf = (size: number | undefined): number | null => (size === undefined || measured === undefined ? null : round(size / measured - 1, 3));
   row({
-    part: 'similarity: break-even', kind, queries, predicted: predicted === undefined ? null : Math.round(predicted), measured: measured === undefined ? null : Math.round(measured),
-    error: predicted === undefined || measured === undefined ? null : round(predicted / measured - 1, 3), ratios, ...largest,
+    part: 'similarity: break-even', kind, queries, predicted: wholeOf(predicted), corrected: wholeOf(corrected), calls, measured: wholeOf(measured),
+    error: errorOf(predicted), correctedError: errorOf(corrected), ratios, ...largest,
   });
+}
+
+function wholeOf(size: number | undefined): number | null {
+  return size === undefined ? null : Math.round(size);
+}
+
+/** Calls as they may come, one at a time: the product takes a side for each, and learns how long it took. */
+async function traffic(at: (size: number) => Work, most: number, around: number): Promise<{ readonly cpu: number; readonly gpu: number }> {
+  const random = randomFrom(5);
+  const works = TRAFFIC_MULTIPLES.map((multiple) => at(Math.round(Math.min(most, Math.max(1, around * multiple)))));
+  for (const { what, run, prepare } of works) {
+    gpu.keep(what);
+    prepare?.();
+    await run(gpu); // it lies on the device from now on
+  }
+  const before = hybrid.calls;
+  const startedMs = performance.now();
+  for (let call = 0; call < TRAFFIC_CALLS && performance.now() - startedMs < MOST_TRAFFIC_MS; call++) {
+    const { run, prepare } = works[Math.floor(random() * works.length)]!;
+    prepare?.();
+    await run(hybrid);
+  }
+  for (const { what } of works) gpu.letGo(what);
+  return { cpu: hybrid.calls.cpu - before.cpu, gpu: hybrid.calls.gpu - before.gpu };
 }
 
 /** At the largest size that the CPU does in time: the GPU's advantage far above the break-even. */
@@ -182,17 +218,15 @@ function crossingOf(ratio: (size: number) => number, least: number, most: number
 /** In turns, rows on the device already. */
 async function both({ what, run, prepare = () => undefined }: Work, repeats = REPEATS): Promise<{ readonly cpuMs: number; readonly gpuMs: number }> {
   gpu.keep(what);
-  prepare();
-  await run(gpu);
-  await run(cpu);
   const ms: Record<'cpu' | 'gpu', number[]> = { cpu: [], gpu: [] };
   const startedMs = performance.now();
-  for (let turn = 0; turn < repeats && (turn === 0 || performance.now() - startedMs < TURNS_MS); turn++) {
+  for (let turn = -UNCOUNTED_TURNS; turn < repeats && (ms.cpu.length === 0 || performance.now() - startedMs < TURNS_MS); turn++) {
     for (const [name, engine] of [['gpu', gpu], ['cpu', cpu]] as const) {
       prepare();
       const begunMs = performance.now();
       await run(engine);
-      ms[name].push(performance.now() - begunMs);
+      const tookMs = performance.now() - begunMs;
+      if (turn >= 0 || tookMs > TURNS_MS / UNCOUNTED_TURNS) ms[name].push(tookMs);
     }
   }
   gpu.letGo(what);
