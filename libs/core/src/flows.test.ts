@@ -66,3 +66,10 @@ test('tenants that were served long ago are forgotten, and come back as new ones
   expect(flows.size).toBeLessThan(200);
   expect(flows.enter('tenant 1', 1_024)).toBe(true);
 });
+
+test('of tenants that came once each and asked for little the first are forgotten', () => {
+  const flows = new Flows();
+  for (let i = 0; i < 50_000; i++) flows.enter(`tenant ${i}`, 100);
+  expect(flows.size).toBeLessThanOrEqual(4_096);
+  expect(flows.enter('tenant 49999', 100)).toBe(true);
+});

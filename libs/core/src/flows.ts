@@ -7,6 +7,8 @@
 export const LEAD_TOKENS = 2 ** 18;
 /** Tenants are looked through for those that are long served when there are twice as many as after the last time, and so many. */
 const LEAST_FLOWS = 64;
+/** Of tenants that came once each, and too little for the virtual time to move on, those seen first are forgotten: they begin with a lead once more. */
+const MOST_FLOWS = 4_096;
 
 export class Flows {
   /** Where the last job of each tenant ends, in virtual time. */
@@ -24,13 +26,18 @@ export class Flows {
   enter(tenant: string, tokens: number): boolean {
     const begin = Math.max(this.now - LEAD_TOKENS, this.ends.get(tenant) ?? Number.NEGATIVE_INFINITY);
     this.now = Math.max(this.now, begin);
-    this.ends.set(tenant, begin + tokens);
+    this.ends.delete(tenant);
+    this.ends.set(tenant, begin + tokens); // the last seen is the last in the map
     if (this.ends.size > this.mostFlows) this.forgetServed();
     return this.now - begin >= LEAD_TOKENS / 2;
   }
 
   private forgetServed(): void {
     for (const [tenant, end] of this.ends) if (end <= this.now - LEAD_TOKENS) this.ends.delete(tenant);
+    for (const tenant of this.ends.keys()) {
+      if (this.ends.size <= MOST_FLOWS / 2) break;
+      this.ends.delete(tenant);
+    }
     this.mostFlows = Math.max(LEAST_FLOWS, 2 * this.ends.size);
   }
 }

@@ -340,6 +340,19 @@ describe('claiming', () => {
   });
 });
 
+test('rows that left the pool without a run do not count as waiting there', async () => {
+  const bench = setup();
+  bench.addJobs(2);
+  await bench.started();
+  bench.link.say({ kind: 'filled', jobs: ['job-0', 'job-1'].map((jobId) => ({ jobId, tokens: 8_192 })), poolTokens: 16_384 });
+  bench.link.sayOutcomes(...['job-0', 'job-1'].map((jobId): JobOutcome => ({ kind: 'failed', jobId, token: bench.link.orderOf(jobId)!.token, failure: { code: 'DEADLINE_PASSED', message: 'too late' } })));
+  await settled();
+  bench.addJobs(1, bulk(1), 'next');
+  await settled();
+  expect(bench.sentSince(2)).toEqual(['next-0']);
+  await bench.stop();
+});
+
 describe('jobs that do not run', () => {
   test('invalid ones fail without reaching the executor, and their inputs are cleaned up', async () => {
     const bench = setup();
@@ -661,6 +674,38 @@ describe('an executor that dies', () => {
     await bench.stop();
   });
 
+  test('a suspect that ended before the news of its run came is waited for by nobody', async () => {
+    const bench = setup();
+    bench.addJobs(4);
+    await bench.started();
+    bench.queue.cancel('job-0');
+    await settled();
+    bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-0', 'job-1'] }); // crossed the drop
+    bench.link.die();
+    await settled();
+    expect(bench.sentSince(4)).toEqual(['job-1']);
+    await bench.complete('job-1');
+    expect(bench.sentSince(5)).toEqual(['job-2', 'job-3']);
+    bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-0'] });
+    bench.link.die();
+    await settled();
+    expect(bench.sentSince(7)).toEqual(['job-2', 'job-3']);
+    await bench.stop();
+  });
+
+  test('a suspect that twenty of them were about to read fails as well', async () => {
+    const bench = setup();
+    bench.queue.add('a', bulk(1), { stalls: 2 });
+    bench.addJobs(1);
+    await bench.started();
+    for (let death = 1; death <= 20; death++) {
+      bench.link.die();
+      await settled();
+    }
+    expect(bench.queue.inspect('a')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^EXECUTOR_LOST: 20 /) });
+    await bench.stop();
+  });
+
   test('a run that was at the device makes suspects: they run alone, everybody else after them', async () => {
     const bench = setup();
     bench.addJobs(6);
@@ -859,6 +904,19 @@ describe('an executor that dies', () => {
 });
 
 describe('stopping', () => {
+  test('a queue server that does not answer holds it up no longer than the drain may take', async () => {
+    const bench = setup({ drainTimeoutMs: 5_000 });
+    bench.addJobs(1);
+    await bench.started();
+    bench.source.settleGate.hold();
+    let hasStopped = false;
+    const stopped = bench.pipeline.stop().then(() => (hasStopped = true));
+    await bench.clock.advance(30_000);
+    expect(hasStopped).toBe(true);
+    bench.source.settleGate.release();
+    await stopped;
+  });
+
   test('what has begun is finished, the rest goes back unspent', async () => {
     const bench = setup();
     bench.addJobs(3);

@@ -436,6 +436,7 @@ export class Pipeline {
     this.goOnIsolating(open.claim.jobId);
     this.tokensInFlight -= open.tokens;
     if (!open.isFilled) this.unfilledTokens -= open.tokens;
+    this.pooledTokens = Math.min(this.pooledTokens, this.tokensInFlight); // its rows may have left the pool without a run that would tell
     this.countInFlight();
     this.wake();
   }
@@ -533,11 +534,13 @@ export class Pipeline {
     this.dispatched = 0;
     if (blameless !== undefined) return this.suspects.clearDevice();
     const wasIsolating = this.suspects.isIsolating;
+    const wasDeviceEmpty = this.suspects.isDeviceEmpty;
     const convicted = this.suspects.executorDied();
     this.parts.log.error({ code: 'EXECUTOR_LOST', reason, jobs: this.claimed.size, suspects: this.suspects.all().length }, 'executor lost, starting another');
     for (const jobId of convicted) this.convict(jobId, reason);
+    for (const jobId of this.suspects.all()) if (!this.claimed.has(jobId)) this.suspects.forget(jobId); // its end crossed the news of its run; nobody would wait for it in vain
     if (wasIsolating) this.giveBackHeld(); // it is one of them; others need not wait until it is found
-    if (!this.suspects.isIsolating) this.countUnexplained(unread);
+    if (wasDeviceEmpty) this.countUnexplained(unread);
   }
 
   private convict(jobId: string, reason: string): void {
@@ -601,10 +604,14 @@ export class Pipeline {
       this.settle(open.claim, { kind: 'return', delayMs: 0, reason: 'worker stopped' }, undefined);
     }
     const startedMs = clock.nowMs();
-    while (this.settling.size > 0) await Promise.all(this.settling);
+    await Promise.race([this.allSettled(), this.sleep(limits.drainTimeoutMs)]); // a server that is away may be for long; its leases run out
     await Promise.race([this.announcements.settled(), this.sleep(LAST_ANNOUNCEMENTS_MS)]);
     this.endSleeps();
     this.parts.log.debug({ durationMs: clock.nowMs() - startedMs }, 'settled the rest');
+  }
+
+  private async allSettled(): Promise<void> {
+    while (this.settling.size > 0) await Promise.all(this.settling);
   }
 
   // ---- waiting --------------------------------------------------------------------------------------------------

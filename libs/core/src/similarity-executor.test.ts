@@ -268,6 +268,81 @@ describe('memory', () => {
   });
 });
 
+test('sets of seeds grow again after many that went well', async () => {
+  const bench = setup();
+  bench.device.graphs.set('links', [[1], [2], [0]]);
+  bench.device.mostLanes = 1;
+  const ask = (jobId: string): SimilarityOrder => orderOf(jobId, 'spread', { graph: 'links', seeds: Array.from({ length: 32 }, () => [0]), k: 1 });
+  bench.run(ask('a'));
+  await bench.untilOutcomes(1);
+  bench.device.mostLanes = Number.POSITIVE_INFINITY;
+  for (let job = 0; job < 80; job++) {
+    bench.run(ask(`job-${job}`));
+    await bench.untilOutcomes(job + 2);
+  }
+  expect(bench.device.calls.at(-1)!.queries).toBe(32);
+});
+
+test('a source that was replaced while many came for it is opened once, and nothing stays open', async () => {
+  const bench = setup();
+  bench.device.collections.set('docs@1', collection(4));
+  for (let round = 0; round < 3; round++) {
+    bench.run(...Array.from({ length: 20 }, (_, i) => topK(`job-${round}-${i}`, matrix([1, 0, 0]))));
+    await bench.untilOutcomes(20 * (round + 1));
+    bench.device.replaced.add('docs@1');
+  }
+  expect([bench.device.openSources, bench.device.heldBytes]).toEqual([1, 4 * ROW_BYTES]);
+  await bench.executor.stop();
+  expect([bench.device.openSources, bench.device.heldBytes]).toEqual([0, 0]);
+});
+
+test('a run of many tiles is not taken for one that hangs: what is told is how long the device has been busy with one', async () => {
+  const bench = setup({ budgetRows: 20 });
+  bench.device.collections.set('docs@1', collection(100));
+  bench.device.gate.hold();
+  bench.run(topK('a', matrix([1, 0, 0])));
+  for (let tile = 1; tile <= 10; tile++) {
+    await bench.clock.advanceUntil(() => bench.device.gate.waiters === 1);
+    await bench.clock.advance(10_000);
+    bench.executor.handle({ kind: 'ping', sequence: tile });
+    bench.device.gate.releaseOne();
+  }
+  await bench.untilOutcomes(1);
+  bench.executor.handle({ kind: 'ping', sequence: 11 });
+  const told = bench.sent.flatMap((message) => (message.kind === 'pong' ? [message.runningMs] : []));
+  expect(told).toEqual([...Array.from({ length: 10 }, () => 10_000), 0]);
+});
+
+test('scores of jobs that ran together are each job’s own, whatever lies beside them', async () => {
+  const rows: Matrix = { rows: 8, dims: 2, values: Float32Array.from({ length: 16 }, (_, i) => Math.sin(i + 1)) };
+  const cosine = (jobId: string, queries: Matrix, kindOf: 'bulk' | 'interactive'): SimilarityOrder => orderOf(jobId, 'cosine', { collection: 'labels@1', class: kindOf, queries: { vectors: base64(queries), dims: 2 } });
+  const alone = setup();
+  alone.device.collections.set('labels@1', rows);
+  alone.run(cosine('one', matrix([1, 0]), 'interactive'));
+  await alone.untilOutcomes(1);
+  const bench = setup();
+  bench.device.collections.set('labels@1', rows);
+  const commit = bench.store.commit.bind(bench.store);
+  const firstIsWritten = Promise.withResolvers<void>();
+  bench.store.commit = async (requests) => {
+    const answers = await commit(requests);
+    if (requests[0]!.jobId === 'first') await firstIsWritten.promise; // the interactive ones wait behind it, others do not
+    return answers;
+  };
+  bench.run(cosine('first', matrix([1, 2]), 'interactive'));
+  await bench.clock.advance(5);
+  bench.device.gate.hold();
+  bench.run(orderOf('blocker', 'topk', { collection: 'labels@1', k: 1, queries: { vectors: base64(matrix([1, 2])), dims: 2 } }));
+  await bench.clock.advance(5);
+  bench.run(cosine('one', matrix([1, 0]), 'interactive'), cosine('two', matrix([0, 1], [1, 1]), 'bulk'));
+  await bench.clock.advance(5);
+  bench.device.gate.release();
+  await bench.clock.advance(5);
+  firstIsWritten.resolve();
+  await bench.untilOutcomes(4);
+  expect(bench.scores('one')).toEqual(alone.scores('one'));
+});
+
 describe('what is wrong with one job', () => {
   test('fails it by its code, and its neighbours get their answers', async () => {
     const bench = setup();

@@ -60,6 +60,8 @@ interface Running {
   readonly startedMs: number;
   readonly abort: AbortController;
   readonly ended: Promise<void>;
+  /** Since when the device is busy with a part of it; undefined while rows are read, which takes as long as the disk does. */
+  deviceSinceMs: number | undefined;
   /** As the claimer knows it: another number after each split. */
   batch: number;
 }
@@ -82,7 +84,7 @@ export class SimilarityExecutor {
   constructor(parts: SimilarityExecutorParts) {
     this.parts = parts;
     this.filler = new SimilarityFiller(parts);
-    this.runs = new SimilarityRun({ ...parts, onSplit: (rows, message) => this.split(rows, message) });
+    this.runs = new SimilarityRun({ ...parts, onSplit: (rows, message) => this.split(rows, message), onDevice: (isBusy) => this.deviceIs(isBusy) });
     this.orders = new OpenOrders((outcomes) => parts.send({ kind: 'outcomes', outcomes }));
     this.committer = new Committer({
       ...parts,
@@ -99,7 +101,7 @@ export class SimilarityExecutor {
     switch (message.kind) {
       case 'run': return this.accept(message.jobs);
       case 'drop': return this.drop(message.jobIds);
-      case 'ping': return this.parts.send({ kind: 'pong', sequence: message.sequence, runningMs: this.running === undefined ? 0 : this.parts.clock.nowMs() - this.running.startedMs });
+      case 'ping': return this.parts.send({ kind: 'pong', sequence: message.sequence, runningMs: this.running?.deviceSinceMs === undefined ? 0 : this.parts.clock.nowMs() - this.running.deviceSinceMs });
       default: return unreachable(message);
     }
   }
@@ -184,7 +186,7 @@ export class SimilarityExecutor {
     if (jobs === undefined) return;
     for (const job of jobs) job.isBegun = true;
     const { promise: ended, resolve } = Promise.withResolvers<void>();
-    const running: Running = { jobs, abort: new AbortController(), startedMs: this.parts.clock.nowMs(), ended, batch: 0 };
+    const running: Running = { jobs, abort: new AbortController(), startedMs: this.parts.clock.nowMs(), ended, deviceSinceMs: undefined, batch: 0 };
     this.running = running;
     this.begin(running);
     void this.run(running).finally(() => {
@@ -210,6 +212,7 @@ export class SimilarityExecutor {
       jobs.forEach((job, i) => this.keepResult(job, computed[i]!, runMs, use));
       this.committer.add(jobs.filter((job) => job.result !== undefined));
     } catch (error) {
+      this.parts.device.takeUse?.(); // or the next run would tell of this one's
       if (abort.signal.aborted) return this.tellRan(running, this.parts.clock.nowMs() - startedMs);
       if (!(error instanceof ShoalError)) throw error; // the device itself: the process ends, its jobs run again
       this.fail(running, error);
@@ -247,6 +250,10 @@ export class SimilarityExecutor {
     for (const job of running.jobs) job.splits++;
     this.parts.send({ kind: 'split', batch: running.batch, code: 'OUT_OF_VRAM' });
     this.begin(running);
+  }
+
+  private deviceIs(isBusy: boolean): void {
+    if (this.running !== undefined) this.running.deviceSinceMs = isBusy ? this.parts.clock.nowMs() : undefined;
   }
 
   private tellRan({ jobs, batch }: Running, runMs: number): void {

@@ -6,6 +6,7 @@
 import { ShoalError, type Failure } from './errors.ts';
 import { invariant } from './invariant.ts';
 import { EMPTY_RANKING, mergeRankings } from './rankings.ts';
+import type { Clock } from './ports.ts';
 import type { Residents } from './residents.ts';
 import { encodeRankings, type Ranking } from './result-format.ts';
 import type { Fitted, HeldRows, SimilarityDevice } from './similarity-device.ts';
@@ -19,14 +20,27 @@ export type Computed = { readonly ok: true; readonly dtype: 'f32' | 'ranking'; r
 export interface SimilarityRunParts {
   readonly device: SimilarityDevice;
   readonly residents: Residents;
+  readonly clock: Clock;
   /** A tile was halved: it had so many rows, or sets of seeds. */
   readonly onSplit: (rows: number, message: string) => void;
+  /** The device begins with something, or is through with it and waits for the next: what takes long is then a part, and not all of them or the disk. */
+  readonly onDevice: (isBusy: boolean) => void;
 }
 
 /** A collection that does not fit leaves this share of the budget to those that do, while it passes by. */
 const PASSING_SHARE = 0.5;
 /** So many tiles that went well before one twice as large is tried again. */
 const TILES_TO_REGAIN = 64;
+/**
+ * What the device is given in one go ends long before it would be taken for hung (60 s), and before who cancels loses patience: as many products
+ * as it does in that time, by the last part that said something; before one did, few enough for plain JavaScript.
+ */
+const PART_MS = 10_000;
+const FIRST_PRODUCTS_PER_MS = 2e6;
+/** Rows that a CPU reads through a mapping may have to come from a disk of 200 MB/s. */
+const MOST_PART_BYTES = 4 * 2 ** 30;
+/** Sets of seeds that a run never has more of. */
+const MOST_LANES = 4_096;
 
 type RankingRequest = Extract<SimilarityRequest, { kind: 'topk' | 'rescore' }>;
 
@@ -36,6 +50,7 @@ export class SimilarityRun {
   private mostTileBytes = Number.POSITIVE_INFINITY;
   private mostLanes = Number.POSITIVE_INFINITY;
   private goodTiles = 0;
+  private productsPerMs = FIRST_PRODUCTS_PER_MS;
 
   constructor(parts: SimilarityRunParts) {
     this.parts = parts;
@@ -56,7 +71,7 @@ export class SimilarityRun {
   private async topK({ k, metric }: RankingRequest, works: readonly RowsWork[], signal: AbortSignal): Promise<Computed[]> {
     const queries = joined(works.map((work) => work.queries));
     const best = noRankings(queries.rows);
-    await this.eachTile(works[0]!.collection, signal, (rows) => rows.topK(queries, { k, metric, signal }), (part) => mergeInto(best, part, k, metric));
+    await this.eachTile(works[0]!.collection, queries.values.length, signal, (rows) => rows.topK(queries, { k, metric, signal }), (part) => mergeInto(best, part, k, metric));
     return rankingsOf(works.map((work) => work.queries.rows), best, k);
   }
 
@@ -66,7 +81,7 @@ export class SimilarityRun {
     invariant(candidates.length === queries.rows, 'every query has candidates');
     const best = noRankings(queries.rows);
     const found = candidates.map(() => 0);
-    await this.eachTile(works[0]!.collection, signal, async (rows) => {
+    await this.eachTile(works[0]!.collection, 0, signal, async (rows) => {
       const here = candidates.map((ids) => ids.filter((id) => rows.has(id)));
       if (here.every((ids) => ids.length === 0)) return { fits: true, value: { ranked: noRankings(queries.rows), here } };
       const ranked = await rows.rescore(queries, here, { k, metric, signal });
@@ -91,7 +106,7 @@ export class SimilarityRun {
     const { collection } = works[0]!;
     const columns = collection.source.rows;
     const all = new ScoresOfParts(queries.rows, columns);
-    await this.eachTile(collection, signal, (rows) => rows.scores(queries, { metric, signal }), (part, first, count) => all.add(part, first, count));
+    await this.eachTile(collection, queries.values.length, signal, (rows) => rows.scores(queries, { metric, signal }), (part, first, count) => all.add(part, first, count));
     const matrix = all.whole();
     return works.map((work, i) => {
       const from = rowsBefore(works, i) * columns;
@@ -102,7 +117,7 @@ export class SimilarityRun {
   private async matrix(metric: RankingRequest['metric'], { queries, against }: Extract<Work, { kind: 'matrix' }>, signal: AbortSignal): Promise<Computed> {
     const all = new ScoresOfParts(queries.rows, against.rows);
     const rows = this.parts.device.rowsOf(against);
-    await this.eachPart(rows, 0, 4 * against.dims, signal, (part) => part.scores(queries, { metric, signal }), (part, first, count) => all.add(part, first, count));
+    await this.eachPart(rows, 0, { rowBytes: 4 * against.dims, products: queries.values.length }, signal, (part) => part.scores(queries, { metric, signal }), (part, first, count) => all.add(part, first, count));
     return matrixOf(all.whole(), against.rows);
   }
 
@@ -113,9 +128,13 @@ export class SimilarityRun {
     while (best.length < seeds.length) {
       signal.throwIfAborted();
       const lanes = Math.min(this.mostLanes, seeds.length - best.length);
-      const part = await graph.spread(seeds.slice(best.length, best.length + lanes), { k, steps, decay, threshold, signal });
-      if (part.fits) best.push(...part.value);
-      else this.mostLanes = this.halved(lanes, part.message);
+      const part = await this.onDevice(() => graph.spread(seeds.slice(best.length, best.length + lanes), { k, steps, decay, threshold, signal }));
+      if (!part.fits) {
+        this.mostLanes = this.halved(lanes, part.message);
+        continue;
+      }
+      best.push(...part.value);
+      if (this.isRegained(this.mostLanes)) this.mostLanes = 2 * this.mostLanes > MOST_LANES ? Number.POSITIVE_INFINITY : 2 * this.mostLanes;
     }
     return rankingsOf(works.map((work) => work.seeds.length), best, k);
   }
@@ -132,15 +151,15 @@ export class SimilarityRun {
 
   // ---- tiles ----------------------------------------------------------------------------------------------------
 
-  /** The whole collection, in as few tiles as memory allows; `take` gets each tile's part and which rows it is about. */
-  private async eachTile<Part>(open: OpenCollection, signal: AbortSignal, compute: Compute<Part>, take: Take<Part>): Promise<void> {
+  /** The whole collection, in as few tiles as memory allows; `take` gets each tile's part and which rows it is about. `products`: of each row. */
+  private async eachTile<Part>(open: OpenCollection, products: number, signal: AbortSignal, compute: Compute<Part>, take: Take<Part>): Promise<void> {
     const { source } = open;
     const { rows, rowBytes } = source;
     let first = 0;
     while (first < rows) {
       signal.throwIfAborted();
       const whole = await this.whole(open);
-      if (whole !== undefined) return this.eachPart(whole, first, rowBytes, signal, compute, take);
+      if (whole !== undefined) return this.eachPart(whole, first, { rowBytes, products }, signal, compute, take);
       const count = Math.min(rows - first, this.tileRows(rowBytes));
       const bytes = count * rowBytes;
       if (!this.parts.residents.makeRoom(bytes)) throw new ShoalError('OUT_OF_VRAM', `one row of ${source.name} takes ${rowBytes} bytes, above the budget of ${this.parts.residents.budgetBytes}`);
@@ -150,7 +169,7 @@ export class SimilarityRun {
         continue;
       }
       try {
-        await this.eachPart(loaded.value, 0, rowBytes, signal, compute, (part, at, length) => take(part, first + at, length));
+        await this.eachPart(loaded.value, 0, { rowBytes, products }, signal, compute, (part, at, length) => take(part, first + at, length));
       } finally {
         loaded.value.free();
       }
@@ -158,17 +177,20 @@ export class SimilarityRun {
     }
   }
 
-  /** What is held, from row `from` on, in as few parts as the kernels have memory for. */
-  private async eachPart<Part>(held: HeldRows, from: number, rowBytes: number, signal: AbortSignal, compute: Compute<Part>, take: Take<Part>): Promise<void> {
+  /** What is held, from row `from` on, in as few parts as the kernels have memory for, none of which takes long. */
+  private async eachPart<Part>(held: HeldRows, from: number, { rowBytes, products }: RowSize, signal: AbortSignal, compute: Compute<Part>, take: Take<Part>): Promise<void> {
     let first = from;
     while (first < held.rows) {
       signal.throwIfAborted();
-      const count = Math.min(held.rows - first, Math.max(1, Math.floor(this.mostTileBytes / rowBytes)));
-      const part = await compute(count === held.rows ? held : held.slice(first, count));
+      const most = Math.min(Math.min(this.mostTileBytes, MOST_PART_BYTES) / rowBytes, (PART_MS * this.productsPerMs) / products);
+      const count = Math.min(held.rows - first, Math.max(1, Math.floor(most)));
+      const startedMs = this.parts.clock.nowMs();
+      const part = await this.onDevice(() => compute(count === held.rows ? held : held.slice(first, count)));
       if (!part.fits) {
         this.learn(count, rowBytes, part.message);
         continue;
       }
+      this.learnSpeed(count * products, this.parts.clock.nowMs() - startedMs);
       this.wentWell();
       take(part.value, first, count);
       first += count;
@@ -202,12 +224,39 @@ export class SimilarityRun {
     return Math.floor(rows / 2);
   }
 
-  private wentWell(): void {
-    if (this.mostTileBytes === Number.POSITIVE_INFINITY || ++this.goodTiles < TILES_TO_REGAIN) return;
+  private async onDevice<Part>(work: () => Promise<Part>): Promise<Part> {
+    this.parts.onDevice(true);
+    try {
+      return await work();
+    } finally {
+      this.parts.onDevice(false);
+    }
+  }
+
+  /** Something went well within `limit`: whether enough has to try twice as much again. */
+  private isRegained(limit: number): boolean {
+    if (limit === Number.POSITIVE_INFINITY || ++this.goodTiles < TILES_TO_REGAIN) return false;
     this.goodTiles = 0;
+    return true;
+  }
+
+  /** A short part says only that the device is at least that fast. */
+  private learnSpeed(products: number, ms: number): void {
+    const perMs = products / Math.max(ms, 1e-3);
+    if (perMs > this.productsPerMs || ms > PART_MS / 10) this.productsPerMs = Math.max(FIRST_PRODUCTS_PER_MS, perMs);
+  }
+
+  private wentWell(): void {
+    if (!this.isRegained(this.mostTileBytes)) return;
     this.mostTileBytes *= 2;
     if (this.mostTileBytes >= this.parts.residents.budgetBytes) this.mostTileBytes = Number.POSITIVE_INFINITY;
   }
+}
+
+interface RowSize {
+  readonly rowBytes: number;
+  /** Products of numbers that a row takes part in: values of all queries; 0: not worth counting. */
+  readonly products: number;
 }
 
 type RowsWork = Extract<Work, { kind: 'rows' }>;

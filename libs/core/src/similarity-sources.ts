@@ -76,8 +76,11 @@ export class Sources<Source extends Openable, Whole extends Held> {
 
   /** To be given back. Throws what opening and checking throw. */
   async take(name: string): Promise<OpenSource<Source, Whole>> {
-    const known = this.sources.get(name);
-    return (known === undefined ? undefined : await this.takeKnown(name, known)) ?? this.takeNew(name);
+    for (let known = this.sources.get(name); known !== undefined; known = this.sources.get(name)) {
+      const taken = await this.takeKnown(name, known);
+      if (taken !== undefined) return taken;
+    }
+    return this.takeNew(name); // of all who found it gone the first opens it, the others find what that one opens
   }
 
   async giveBack(source: OpenSource<Source, Whole>): Promise<void> {

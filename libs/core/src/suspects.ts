@@ -36,6 +36,11 @@ export class Suspects {
     return this.groups.flat();
   }
 
+  /** Whether nobody who is still under way was in a run. */
+  get isDeviceEmpty(): boolean {
+    return [...this.runs.values()].every((jobIds) => jobIds.size === 0);
+  }
+
   began(run: number, jobIds: readonly string[]): void {
     this.runs.set(run, new Set(jobIds));
   }

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { LIVE_RESULT_TTL_MS, parseJob, keySpace, type EmbedJobData } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
-import { Admission, readAdmission, readServerMemory, recountAdmission, releaseAdmission, tellDims, type AdmissionAnswer, type AdmissionLimits, type WantedRoom } from './admission.ts';
+import { Admission, readAdmission, readServerMemory, queuesWithLoad, recountAdmission, releaseAdmission, tellDims, type AdmissionAnswer, type AdmissionLimits, type WantedRoom } from './admission.ts';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
 import { RedisAnnouncer } from './payload/announcer.ts';
 import { startTestServer, type TestServer } from './testing.ts';
@@ -153,6 +153,12 @@ describe('admission', () => {
     await connection.del(keys.output(QUEUE, 'a-1')); // expired
     expect(await recountAdmission(connection, { prefix, queue: QUEUE, graceMs: 0 })).toBe(1);
     expect((await load()).unreadBytes).toBe(0);
+  });
+
+  test('queues are known that have reservations, of models without workers as well', async () => {
+    await door({}).admit(rooms('a', 1));
+    await tellDims(connection, { prefix, queue: 'embed-old' }, 384);
+    expect((await queuesWithLoad(connection, prefix)).toSorted()).toEqual(['embed-old', QUEUE].toSorted());
   });
 
   test('the announcer gives back what ended jobs had: all of a failed one, all but the result of a completed one', async () => {

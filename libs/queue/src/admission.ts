@@ -347,10 +347,18 @@ export interface RecountOptions {
   readonly queue: string;
   /** A reservation is made before its job is added: one without a job is left alone for so long. Default a minute. */
   readonly graceMs?: number;
+  /** After each step. */
+  readonly onStep?: () => Promise<void>;
+}
+
+/** Every queue that may have reservations, also of models whose workers are gone: what they hold counts for all queues. */
+export async function queuesWithLoad(connection: Redis, prefix: string = DEFAULT_PREFIX): Promise<string[]> {
+  const fields = await connection.hkeys(keySpace(prefix).load());
+  return [...new Set(fields.flatMap((field) => /^(?:rows|dims) (\S+)$/.exec(field)?.[1] ?? []))];
 }
 
 /** For the janitor: releases what belongs to no job and no unread result any more. Walks in small steps; resolves to how many were released. */
-export async function recountAdmission(connection: Redis, { prefix = DEFAULT_PREFIX, queue, graceMs = 60_000 }: RecountOptions, signal?: AbortSignal): Promise<number> {
+export async function recountAdmission(connection: Redis, { prefix = DEFAULT_PREFIX, queue, graceMs = 60_000, onStep }: RecountOptions, signal?: AbortSignal): Promise<number> {
   const keys = keySpace(prefix);
   let released = 0;
   let cursor = '0';
@@ -362,6 +370,7 @@ export async function recountAdmission(connection: Redis, { prefix = DEFAULT_PRE
     if (jobIds.length === 0) continue;
     const [count] = await runScript(connection, RECOUNT, [[...keysOf(prefix, queue), queue, keys.job(queue, ''), keys.output(queue, ''), graceMs, ...jobIds]], { signal });
     released += Number(count);
+    await onStep?.();
   } while (cursor !== '0');
   return released;
 }

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { RecordingLogger } from '@shoal/core/testing';
 import { keySpace } from '@shoal/core';
@@ -39,6 +40,22 @@ afterEach(async () => {
 async function fill(share: number): Promise<void> {
   await server.command('CONFIG', 'SET', 'maxmemory', Math.round((await readServerMemory(connection)).usedBytes / share));
 }
+
+test('a source stops while the server is away, whatever the brake was about to read', async () => {
+  await fill(0.85);
+  await source.start();
+  const claims = await source.claim(20);
+  expect(claims).toHaveLength(4);
+  process.kill(server.pid, 'SIGSTOP');
+  try {
+    const waiting = source.claim(20);
+    await sleep(1_500); // its next look waits for an answer by now
+    await source.stopClaiming();
+    expect(await waiting).toEqual([]);
+  } finally {
+    process.kill(server.pid, 'SIGCONT');
+  }
+});
 
 describe('the brake', () => {
   test('above its share of memory few jobs are claimed, one handful after the other is settled; below it all, by itself', async () => {

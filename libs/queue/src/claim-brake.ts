@@ -9,6 +9,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from '@shoal/core';
 import { readAdmission, readServerMemory } from './admission.ts';
+import { unlessAborted } from './claim-bursts.ts';
 import type { Redis } from './connection.ts';
 
 export interface BrakeLimits {
@@ -69,7 +70,7 @@ export class ClaimBrake {
   async allowed(limit: number): Promise<number> {
     const ageMs = performance.now() - (this.reading?.atMs ?? -Infinity);
     if (ageMs > LOOK_MS) this.looking ??= this.look().finally(() => (this.looking = undefined));
-    if (this.reason !== undefined || this.reading === undefined) await this.looking;
+    if (this.reason !== undefined || this.reading === undefined) await unlessAborted(this.options.signal, this.looking ?? Promise.resolve()); // a server that is away must not hold up a goodbye
     if (this.reason === undefined) return limit;
     const isLast = this.reason === 'unread' || (this.reading?.memoryShare ?? 0) > LAST_SHARE;
     return isLast || this.options.inFlight() > 0 ? 0 : Math.min(limit, JOBS_AT_A_TIME);

@@ -11,6 +11,9 @@ class FakeQueue {
   readonly claiming = new AbortController();
   readonly bursts: ClaimBursts;
   waiting = 0;
+  /** Of those that wait, so many have no place in line; each order gives one to 256. */
+  unplaced = 0;
+  orders = 0;
   private hasSign = false;
   /** Called in the middle of each round trip. */
   meanwhile: () => void = () => undefined;
@@ -31,7 +34,11 @@ class FakeQueue {
         this.hasSign ||= got > 0;
         return Array.from({ length: count }, (_, at) => this.answer(at < got ? this.taken() : undefined));
       },
-      order: () => this.answer<Line>({ placed: this.waiting, unplaced: 0, urgent: 0 }),
+      order: () => {
+        this.orders++;
+        this.unplaced = Math.max(0, this.unplaced - 256);
+        return this.answer<Line>({ placed: this.waiting - this.unplaced, unplaced: this.unplaced, urgent: 0 });
+      },
       onTaken: () => undefined,
       onLate: async () => undefined,
       signal: this.claiming.signal,
@@ -65,6 +72,24 @@ async function idle(): Promise<FakeQueue> {
   expect(await claim).toHaveLength(1);
   return queue;
 }
+
+test('what was taken does not wait until a long backlog is in order; the next claim does, many calls at a time', async () => {
+  const queue = new FakeQueue();
+  queue.add(100_000);
+  queue.unplaced = 100_000;
+  expect(await queue.bursts.claim(8)).not.toEqual([]);
+  expect(queue.orders).toBe(1);
+  let roundTrips = 0;
+  let before = 1;
+  queue.meanwhile = () => {
+    if (queue.orders === before) return;
+    before = queue.orders;
+    roundTrips++;
+  };
+  expect(await queue.bursts.claim(8)).not.toEqual([]);
+  expect(queue.unplaced).toBe(0);
+  expect(roundTrips).toBeLessThan(60); // 390 calls
+});
 
 test('a lone job is handed over after one round trip, without a look for more', async () => {
   const queue = await idle();

@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from '@shoal/core';
 import { isConnectionFault } from './connection.ts';
 import type { TakenJob } from './batch-worker.ts';
-import type { Line } from './fair-order.ts';
+import { MOST_JOBS, type Line } from './fair-order.ts';
 
 export interface ClaimBurstsOptions {
   /** Resolves when a job may be there, or after a while. */
@@ -38,6 +38,8 @@ const LAST_RETRY_MS = 2_000;
  * queue is paused or limited, and they come ever later up to this. (20 ms at once cost a lone text 20 of its 22 ms; 2026-11.)
  */
 const EMPTY_LOOK_MS = 20;
+/** Calls that give jobs their places, one behind the other in one round trip: 100,000 jobs behind 20 ms took 11.6 s one at a time (2026-11). The server does other things between two. */
+const ORDERS_AT_ONCE = 8;
 
 export class ClaimBursts {
   private readonly options: ClaimBurstsOptions;
@@ -51,6 +53,8 @@ export class ClaimBursts {
   private roundTripMs = 0;
   private faults = 0;
   private emptyLooks = 0;
+  /** Jobs wait without a place: they get one before the next burst. */
+  private isUnordered = false;
 
   constructor(options: ClaimBurstsOptions) {
     this.options = options;
@@ -105,18 +109,20 @@ export class ClaimBursts {
   private async takeBursts(limit: number): Promise<TakenJob[]> {
     const jobs: TakenJob[] = [];
     do jobs.push(...(await this.takeBurst(limit - jobs.length)));
-    while (this.mayHaveMore && this.known > jobs.length && jobs.length < limit && !this.options.signal.aborted);
+    while (this.mayHaveMore && !this.isUnordered && this.known > jobs.length && jobs.length < limit && !this.options.signal.aborted);
     return jobs;
   }
 
   private async takeBurst(limit: number): Promise<TakenJob[]> {
+    if (this.isUnordered) await unlessAborted(this.options.signal, this.orderAll());
     const sentMs = performance.now();
     const size = Math.max(FIRST_BURST, this.known + this.arriving());
     const wanted = Math.min(size, limit);
     const ordering = this.options.order();
     const got = await this.collect(this.options.takeNow(wanted));
     const line = await unlessAborted(this.options.signal, ordering);
-    await unlessAborted(this.options.signal, this.orderRest(line));
+    this.isUnordered = got.length > 0 && line !== undefined && line.unplaced > 0; // what was taken goes on its way first
+    if (!this.isUnordered) await unlessAborted(this.options.signal, this.orderRest(line));
     this.roundTripMs = performance.now() - sentMs;
     if (line !== undefined) this.arrivals = [Math.max(0, line.placed + line.unplaced - this.known), this.arrivals[0]];
     if (got.length > 0) this.emptyLooks = 0;
@@ -134,7 +140,10 @@ export class ClaimBursts {
   /** Jobs without a place would be taken before all others: no further burst while there are some. */
   private async orderRest(line: Line | undefined): Promise<Line | undefined> {
     let rest = line;
-    while (rest !== undefined && rest.unplaced > 0 && !this.options.signal.aborted) rest = await this.options.order();
+    while (rest !== undefined && rest.unplaced > 0 && !this.options.signal.aborted) {
+      const calls = Math.min(ORDERS_AT_ONCE, Math.ceil(rest.unplaced / MOST_JOBS));
+      rest = (await Promise.all(Array.from({ length: calls }, () => this.options.order()))).at(-1);
+    }
     return rest;
   }
 

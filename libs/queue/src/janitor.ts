@@ -10,7 +10,7 @@
 
 import { randomUUID } from 'node:crypto';
 import { invariant, keySpace, type Clock, type KeySpace, type Logger, type SweepFindings } from '@shoal/core';
-import { recountAdmission } from './admission.ts';
+import { queuesWithLoad, recountAdmission } from './admission.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
 import { runScript, script } from './payload/script.ts';
 import { quarantineQueue } from './quarantine.ts';
@@ -186,7 +186,8 @@ export class Janitor {
     const step = (): Promise<void> => this.stepped(token);
     const inputs = await this.takeInputs(step);
     const strayResults = await this.ageResults(step);
-    const reservations = await recountAdmission(this.connection, { prefix, queue }, this.end.signal);
+    let reservations = 0;
+    for (const loaded of new Set([queue, ...(await queuesWithLoad(this.connection, prefix))])) reservations += await recountAdmission(this.connection, { prefix, queue: loaded, onStep: step }, this.end.signal);
     const repaired = { mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
     for (const lane of [queue, cpu]) {
       const report = await repairQueue({ connection: this.connection, prefix, queue: lane, onStep: step, signal: this.end.signal });

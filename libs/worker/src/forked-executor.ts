@@ -25,6 +25,8 @@ export class ForkedExecutor implements ExecutorLink {
   private readonly startTimeoutMs: number;
   private starts = 0;
   private early: Promise<Ready> | undefined;
+  /** Of the first one. Lanes and sizes were chosen for it. */
+  private device: string | undefined;
 
   /** `startTimeoutMs`: an executor that is not ready by then is killed, and `start` throws EXECUTOR_LOST. */
   constructor(settings: ExecutorSettings | SimilarityExecutorSettings, { startTimeoutMs = START_TIMEOUT_MS } = {}) {
@@ -55,6 +57,11 @@ export class ForkedExecutor implements ExecutorLink {
       child.on('message', (message: FromExecutorProcess) => {
         if (message.kind === 'learned') this.learned = message.learned;
         else if (message.kind === 'ready') {
+          this.device ??= message.device;
+          if (this.settings.kind !== 'similarity' && message.device !== this.device) { // similarity chooses anew for each call
+            reject(new ShoalError('DEVICE_LOST', `the worker began on ${this.device}, and its next executor found ${message.device} only; start the worker again to have it serve that`));
+            return this.kill('it has another device');
+          }
           isReady = true;
           resolve(message);
         } else if (message.kind === 'unfit') {
@@ -67,7 +74,10 @@ export class ForkedExecutor implements ExecutorLink {
       // `close`, not `exit`: only then has every message of the channel been read
       child.once('close', (code, signal) => {
         const reason = this.killReason ?? (signal === null ? `exit code ${code}` : `killed by ${signal}`);
-        if (child === this.child) this.child = undefined;
+        if (child === this.child) {
+          this.child = undefined;
+          if (isReady) this.early = undefined; // it died before anybody took it over: `start` begins another
+        }
         if (!isReady) reject(new ShoalError('EXECUTOR_LOST', `the executor process ended before it was ready (${reason})`));
         else if (!this.isStopping) for (const listener of this.lostListeners) listener(reason);
       });

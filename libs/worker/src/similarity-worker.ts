@@ -26,7 +26,7 @@ export async function startSimilarityWorker({ settings, log, faultPoint }: Worke
   const [queue, cpuQueue] = [SIMILARITY_QUEUE, SIMILARITY_CPU_QUEUE];
   const server = { redisUrl, prefix, queue, log };
   const budgetBytes = await memoryBudget(settings);
-  const executor = new ForkedExecutor({ kind: 'similarity', ...server, cpuQueue, folder: collectionsFolder({ ...settings, cacheDir }), cacheDir, device, kernels, smallOnCpu, cudaLibrary, gpuRetryMs, memoryFraction, maxDeviceBytes, threads: settings.threads || availableParallelism(), maxRows, budgetBytes, logLevel: settings.logLevel });
+  const executor = new ForkedExecutor({ kind: 'similarity', ...server, cpuQueue, folder: collectionsFolder({ ...settings, cacheDir }), cacheDir, device, kernels, smallOnCpu, cudaLibrary, gpuRetryMs, memoryFraction, maxDeviceBytes, threads: settings.threads || Math.min(1_024, availableParallelism()), maxRows, budgetBytes, logLevel: settings.logLevel });
   const workerName = settings.workerName ?? defaultWorkerName(device === 'auto' ? queue : `${queue}-${device}`);
   const workerId = `${workerName}-${randomUUID().slice(0, 8)}`;
   const notes = new ExecutorNotes({ cacheDir, name: workerName, log });
