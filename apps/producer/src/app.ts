@@ -2,6 +2,8 @@
 // checks and serializes nothing here; it parses JSON, bounds bodies and finds routes. Where vectors come from is the
 // Embedder's business.
 
+import { STATUS_CODES, maxHeaderSize } from 'node:http';
+import type { Socket } from 'node:net';
 import swagger from '@fastify/swagger';
 import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
 import type { Logger } from '@shoal/core';
@@ -12,7 +14,8 @@ import { checkModel, parseEmbeddingsRequest, type ServedModel } from './embeddin
 import { toResponse } from './embeddings-response.ts';
 import { COSINE_SCHEMA, EMBEDDINGS_SCHEMA, HEALTH_SCHEMA, METRICS_SCHEMA, MODELS_SCHEMA, MODEL_SCHEMA, READY_SCHEMA, RESCORE_SCHEMA, SPREAD_SCHEMA, TOPK_SCHEMA } from './openapi.ts';
 import { withPatience, type PatienceTerms } from './patience.ts';
-import { invalid, overloaded, toProblem, unavailable } from './problem.ts';
+import { parseJson } from './json-body.ts';
+import { invalid, overloaded, toProblem, unavailable, type Problem } from './problem.ts';
 import { parseCosine, parseRescore, parseSpread, parseTopK } from './similarity-request.ts';
 import { toRankings, toScores } from './similarity-response.ts';
 
@@ -38,12 +41,17 @@ const READY_MS = 2_000;
 const RETRY_BUSY_SECONDS = 1;
 
 export async function createApp(parts: AppParts): Promise<FastifyInstance> {
-  const app = fastify({ bodyLimit: MAX_BODY_BYTES, requestTimeout: ARRIVAL_MS, exposeHeadRoutes: false });
+  const app = fastify({
+    bodyLimit: MAX_BODY_BYTES, requestTimeout: ARRIVAL_MS, exposeHeadRoutes: true,
+    frameworkErrors: (error, request, reply) => void answerProblem(error, request, reply, parts.log),
+    clientErrorHandler: answerUnparsed,
+  });
   app.setValidatorCompiler(() => () => true);
   app.setSerializerCompiler(() => (data) => JSON.stringify(data));
   app.setErrorHandler((error, request, reply) => answerProblem(error, request, reply, parts.log));
   app.setNotFoundHandler((request, reply) => answerProblem(notFound(app, request, reply), request, reply, parts.log));
-  app.removeContentTypeParser('text/plain');
+  app.removeAllContentTypeParsers();
+  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJson(app.getDefaultJsonParser('error', 'error')));
   countRequests(app, parts);
   await app.register(swagger, { openapi: { openapi: '3.1.0', info: { title: 'Shoal', description: 'Embeddings through a durable queue, in the shape of OpenAI’s API, and questions about similarity.', version: parts.version } } });
   // Routes are registered after the plugin has loaded, so that it sees them.
@@ -158,12 +166,30 @@ function answerProblem(error: unknown, request: FastifyRequest, reply: FastifyRe
   return reply.status(status).type('application/json; charset=utf-8').send(problem.body);
 }
 
+/** What Node's parser refuses comes without a request: the answer is written by hand, and the connection is of no further use. */
+function answerUnparsed(error: NodeJS.ErrnoException, socket: Socket): void {
+  if (error.code === 'ECONNRESET' || socket.destroyed) return;
+  if (!socket.writable) return void socket.destroy();
+  const { facts, body } = unparsed(error.code);
+  const text = JSON.stringify(body);
+  socket.write(`HTTP/1.1 ${facts.status} ${STATUS_CODES[facts.status]}\r\ncontent-type: application/json; charset=utf-8\r\ncontent-length: ${Buffer.byteLength(text)}\r\nconnection: close\r\n\r\n${text}`);
+  socket.destroySoon(); // whoever sends nonsense may never close its end
+}
+
+function unparsed(code: string | undefined): Problem {
+  switch (code) {
+    case 'HPE_HEADER_OVERFLOW': return invalid('headers_too_large', null, `the headers of the request are too large; send fewer than ${maxHeaderSize} bytes of them`, 431);
+    case 'ERR_HTTP_REQUEST_TIMEOUT': return invalid('request_timeout', null, `the request did not arrive within ${ARRIVAL_MS / 1_000} s`, 408);
+    default: return invalid('bad_request', null, `what was sent is not an HTTP request${code === undefined ? '' : ` (${code})`}`);
+  }
+}
+
 function notFound(app: FastifyInstance, { method, url }: FastifyRequest, reply: FastifyReply): Error {
   const [path = ''] = url.split('?');
-  const other = method === 'POST' ? 'GET' : 'POST';
-  if (app.hasRoute({ method: other, url: path })) {
-    void reply.header('allow', other);
-    return invalid('method_not_supported', null, `${method} is not possible on ${path}; use ${other}`, 405);
+  const others = (['GET', 'HEAD', 'POST'] as const).filter((other) => app.hasRoute({ method: other, url: path }));
+  if (others.length > 0) {
+    void reply.header('allow', others.join(', '));
+    return invalid('method_not_supported', null, `${method} is not possible on ${path}; use ${others.join(' or ')}`, 405);
   }
   return invalid('unknown_url', null, `there is nothing at ${method} ${path.slice(0, 200)}; see /openapi.json`, 404);
 }

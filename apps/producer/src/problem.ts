@@ -90,6 +90,8 @@ function fromFastify(error: unknown): Problem | undefined {
     case 'FST_ERR_CTP_BODY_TOO_LARGE': return invalid('request_too_large', null, 'the body of the request is too large; send fewer inputs at a time', 413);
     case 'FST_ERR_CTP_INVALID_MEDIA_TYPE': return invalid('unsupported_media_type', null, 'the body must be JSON: send it with "content-type: application/json"', 415);
     case 'FST_ERR_CTP_EMPTY_JSON_BODY': return invalid('invalid_json', null, 'the body of the request is empty; it must be a JSON object');
+    case 'FST_ERR_BAD_URL': return invalid('invalid_url', null, `the request cannot be read: ${error.message}`);
+    case 'FST_ERR_MAX_PARAM_LENGTH': return invalid('url_too_long', null, 'the last part of the path is too long to be the id of anything; see /v1/models', 414);
     default: return invalid(status === 400 ? 'invalid_json' : 'bad_request', null, `the request cannot be read: ${error.message}`, status);
   }
 }

@@ -7,7 +7,9 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
+import { gzipSync } from 'node:zlib';
 import { BadRequestError, OpenAI } from 'openai';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
@@ -107,6 +109,15 @@ async function refused(response: Promise<Response>): Promise<object> {
   return { status: answer.status, ...(body as { error: object }).error };
 }
 
+/** The answer to bytes that fetch would not send. */
+async function raw(bytes: string): Promise<Response> {
+  const socket = connect(Number(new URL(producer.url).port), '127.0.0.1');
+  socket.write(bytes);
+  const [head = '', body] = (await text(socket)).split('\r\n\r\n');
+  const [status = '', ...headers] = head.split('\r\n');
+  return new Response(body, { status: Number(status.split(' ')[1]), headers: headers.map((line) => line.split(': ') as [string, string]) });
+}
+
 async function metrics({ url }: Producer = producer): Promise<Exposition> {
   const response = await fetch(`${url}/metrics`);
   expect(response.headers.get('content-type')).toMatch(/^text\/plain; version=0\.0\.4/);
@@ -180,11 +191,36 @@ describe('a bad request', () => {
     expect(await refused(post('{}', producer, { headers: { 'content-type': contentType } }))).toMatchObject({ status: 415, code: 'unsupported_media_type' });
   });
 
+  test('whose bytes are not UTF-8 is refused, not embedded with U+FFFD in it', async () => {
+    const body = Buffer.concat([Buffer.from(`{"model":"${MODEL}","input":"caf`), Buffer.of(0xe9), Buffer.from('"}')]);
+    expect(await refused(post('', producer, { body }))).toMatchObject({ status: 400, code: 'invalid_json', message: expect.stringContaining('not UTF-8') });
+    expect((await post(JSON.stringify({ model: MODEL, input: 'café' }), producer, { headers: { 'content-type': 'application/json; charset="UTF-8"' } })).status).toBe(200);
+  });
+
+  test.each([
+    [{ 'content-type': 'application/json; charset=iso-8859-1' }, 'iso-8859-1'],
+    [{ 'content-type': 'application/json', 'content-encoding': 'gzip' }, 'gzip'],
+  ])('in another form than plain UTF-8 is refused by the name of it: %j', async (headers, named) => {
+    const body = named === 'gzip' ? gzipSync(JSON.stringify({ model: MODEL, input: 'a' })) : JSON.stringify({ model: MODEL, input: 'a' });
+    expect(await refused(post('', producer, { headers, body }))).toMatchObject({ status: 415, code: 'unsupported_media_type', message: expect.stringContaining(named) });
+  });
+
+  test('that no route ever sees gets OpenAI’s error as well', async () => {
+    expect(await refused(fetch(`${producer.url}/v1/models/%ff`))).toMatchObject({ status: 400, code: 'invalid_url' });
+    expect(await refused(fetch(`${producer.url}/v1/models/${'m'.repeat(150)}`))).toMatchObject({ status: 414, code: 'url_too_long' });
+    expect(await refused(fetch(`${producer.url}/healthz`, { headers: { large: 'x'.repeat(20_000) } }))).toMatchObject({ status: 431, code: 'headers_too_large' });
+    expect(await refused(raw('GET nonsense\r\n\r\n'))).toMatchObject({ status: 400, code: 'bad_request' });
+  });
+
   test('to another path, or by another method', async () => {
     expect(await refused(fetch(`${producer.url}/v1/nothing`))).toMatchObject({ status: 404, code: 'unknown_url' });
     const wrongMethod = fetch(`${producer.url}/v1/embeddings`);
     expect((await wrongMethod).headers.get('allow')).toBe('POST');
     expect(await refused(wrongMethod)).toMatchObject({ status: 405, code: 'method_not_supported' });
+    const deleted = fetch(`${producer.url}/healthz`, { method: 'DELETE' });
+    expect((await deleted).headers.get('allow')).toBe('GET, HEAD');
+    expect(await refused(deleted)).toMatchObject({ status: 405, code: 'method_not_supported' });
+    expect((await fetch(`${producer.url}/healthz`, { method: 'HEAD' })).status).toBe(200);
   });
 
   test('a text that is too long is named by its place, also in a later job, and cut when that is asked for', async () => {

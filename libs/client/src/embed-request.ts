@@ -11,6 +11,8 @@ import type { JobRequest } from './open-jobs.ts';
 
 /** What all jobs of one call have in common. */
 export interface RequestTerms {
+  /** The call's own id, tenant included. */
+  readonly requestId: string;
   /** name@revision */
   readonly model: string;
   readonly tokenizer: Tokenizer | undefined;
@@ -25,6 +27,8 @@ export interface RequestTerms {
 
 export interface EmbedRequest extends JobRequest {
   readonly rows: number;
+  /** Asked for; undefined: all that the model has. */
+  readonly dimensions: number | undefined;
   /** Known when the client tokenized: tokens of each row, and the rows that were cut. */
   readonly tokens: readonly number[] | undefined;
   readonly truncated: readonly number[] | undefined;
@@ -84,7 +88,7 @@ function finish(
   };
   const job = toJob(common);
   parseJob(jobId, 'embed', job.data); // a wrong option is this call's problem, not that of the jobs it would travel with
-  return { jobId, rows, fingerprint, job, tokens, truncated };
+  return { jobId, requestId: terms.requestId, rows, dimensions: output?.dimensions, fingerprint, job, tokens, truncated };
 }
 
 function outputOf(output: RequestTerms['output']): OutputOptions {

@@ -26,6 +26,8 @@ import type { ClientCounts } from './embedding.ts';
 /** One job to be put on the queue, whatever it asks for. */
 export interface JobRequest {
   readonly jobId: string;
+  /** The call that it is a part of, as `idsOf` finds it. Left out: nobody looks for it. */
+  readonly requestId?: string | undefined;
   readonly fingerprint: string;
   readonly job: NewJob;
 }
@@ -122,9 +124,9 @@ export class OpenJobs {
     return { ...this.tally };
   }
 
-  /** Ids of the open jobs that belong to a request: the request's own, and those of its parts. */
+  /** Ids of the open jobs that are parts of a request. What a job is called does not tell: "order-7" may be the seventh row of "order", or a request of its own. */
   idsOf(requestId: string): string[] {
-    return [...this.jobs.keys()].filter((jobId) => jobId === requestId || jobId.startsWith(`${requestId}-`));
+    return [...this.jobs].flatMap(([jobId, { holders }]) => ([...holders].some(({ request }) => request.requestId === requestId) ? [jobId] : []));
   }
 
   /** `delivery` resolves with the request's result, whoever computes it. Call `release` once the vectors are safe. */
@@ -482,7 +484,8 @@ function conflict({ jobId, fingerprint }: JobRequest, found: string): ShoalError
   });
 }
 
-function closedError(): ShoalError<'INTERRUPTED'> {
+/** What every call hears after `close`. */
+export function closedError(): ShoalError<'INTERRUPTED'> {
   return new ShoalError('INTERRUPTED', 'the client was closed before the result came');
 }
 

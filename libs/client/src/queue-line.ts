@@ -5,7 +5,7 @@ import { randomUUID } from 'node:crypto';
 import { DEFAULT_PREFIX, noFaults, noLog, systemClock } from '@shoal/core';
 import { Canceller, JobProducer, ResultReader, type CancelResult } from '@shoal/queue';
 import type { ClientOptions } from './embedding.ts';
-import { OpenJobs } from './open-jobs.ts';
+import { OpenJobs, closedError } from './open-jobs.ts';
 
 interface LineTerms {
   readonly queue: string;
@@ -20,6 +20,7 @@ export class QueueLine {
   private readonly producer: JobProducer;
   private readonly reader: ResultReader;
   private canceller: Promise<Canceller> | undefined;
+  private isClosed = false;
 
   private constructor(options: ClientOptions, queue: string, producer: JobProducer, reader: ResultReader) {
     const { log, faults = noFaults, askAfterMs = 2_000, giveUpAfterMs = 60_000, whenFull = 'wait', onHeldBack } = options;
@@ -47,7 +48,9 @@ export class QueueLine {
     return this.reader.replyChannel;
   }
 
+  /** Throws INTERRUPTED once the line is closed: nobody would close the connection that it opens. */
   async cancel(jobIds: readonly string[]): Promise<CancelResult[]> {
+    if (this.isClosed) throw closedError();
     const { redisUrl, prefix = DEFAULT_PREFIX, log = noLog } = this.options;
     this.canceller ??= Canceller.connect({ redisUrl, prefix, queue: this.queue, log });
     this.canceller.catch(() => (this.canceller = undefined));
@@ -57,6 +60,7 @@ export class QueueLine {
   /** Gives up what is open (INTERRUPTED), acknowledges what was delivered, closes the connections. */
   async close(): Promise<void> {
     await this.jobs.close();
+    this.isClosed = true;
     const canceller = await this.canceller?.catch(() => undefined);
     await Promise.all([this.producer.close(), this.reader.close(), canceller?.close()]);
     await this.jobs.idle();

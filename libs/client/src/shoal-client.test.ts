@@ -5,20 +5,22 @@ import { createHash, randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { execFile, fork } from 'node:child_process';
 import { promisify } from 'node:util';
-import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
 import { Queue, UnrecoverableError, Worker, type Job } from 'bullmq';
 import { Redis } from 'ioredis';
 import {
-  decodeInput, decodeResultHeader, encodeBody, encodeResult, encodeTexts, failedReason, fingerprintOf, isShoalError, keySpace, mainQueue, parseJob,
+  SIMILARITY_QUEUE, decodeInput, decodeResultHeader, encodeBody, encodeResult, encodeTexts, failedReason, fingerprintOf, isShoalError, keySpace, mainQueue, parseJob,
   type ErrorCode, type Tokenizer,
 } from '@shoal/core';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import type { ClientOptions, StreamBlock } from './embedding.ts';
+import { QueueLine } from './queue-line.ts';
 import { ShoalClient } from './shoal-client.ts';
 
 const PREFIX = '{t-client}';
 const DIMS = 8;
+const ONE_QUERY = { values: Float32Array.of(1), dims: 1 };
 const keys = keySpace(PREFIX);
 
 let server: TestServer;
@@ -204,6 +206,14 @@ test('three texts come back as three rows, and the result is marked taken', asyn
   await client.close();
   expect(decodeResultHeader((await redis.getBuffer(keys.output(queue, 'default~three')))!)?.isTaken).toBe(true);
   expect(await redis.exists(keys.input(queue, 'default~three'))).toBe(0);
+});
+
+test('an id or a tenant with half of a surrogate pair is refused before anything is added', async () => {
+  const client = await connect();
+  expect(await codeOf(client.embed(['a'], { jobId: 's\ud800' }))).toBe('JOB_INVALID');
+  expect(await codeOf(client.topK('docs@1', ONE_QUERY, { k: 1, jobId: 's\ud800' }))).toBe('JOB_INVALID');
+  expect(client.counts().added).toBe(0);
+  expect(await codeOf(connect({ tenant: 't\ud800' }))).toBe('CONFIG_INVALID');
 });
 
 test('no texts are no rows and no job', async () => {
@@ -402,6 +412,18 @@ test('cancel takes a request back while it waits, with all its parts, and whoeve
   expect(await codeOf(run)).toBe('CANCELLED');
 });
 
+test('cancel leaves other requests alone whose ids begin alike', async () => {
+  const client = await connect({ jobTexts: 2, askAfterMs: 60_000 });
+  const order = client.embed(['a', 'b', 'c'], { jobId: 'order' });
+  const others = [client.embed(['d'], { jobId: 'order-7' }), client.embed(['e', 'f', 'g'], { jobId: 'order-final' }), collect(client.embedStream([{ text: 'h' }], { runId: 'order-run' }))];
+  for (const call of [order, ...others]) call.catch(() => undefined);
+  await expect.poll(() => client.counts().added).toBe(6);
+  expect((await client.cancel(['order'])).map(({ jobId }) => jobId).toSorted()).toEqual(['default~order-0', 'default~order-2']);
+  expect(await codeOf(order)).toBe('CANCELLED');
+  expect(await redis.exists(...['order-7', 'order-final-0', 'order-final-2', 'order-run-0'].map((id) => `${PREFIX}:embed-m${models}:default~${id}`))).toBe(4);
+  expect((await client.cancel(['order-run', 'order-7'])).map(({ jobId }) => jobId).toSorted()).toEqual(['default~order-7', 'default~order-run-0']);
+});
+
 test('an aborted run marks what a worker has, so that it is dropped there', async () => {
   const { client, queue } = await setup({ jobTexts: 10, maxInFlightJobs: 2 }, { delayMs: () => 2_000 });
   const abort = new AbortController();
@@ -447,6 +469,47 @@ test('close rejects what is open, and nothing is left running', async () => {
   await client.close();
   expect(await codeOf(open)).toBe('INTERRUPTED');
   await expect.poll(async () => String(await redis.client('LIST')).match(/name=shoal-/g)).toBe(null);
+});
+
+test('a question about similarity that is aborted while its line opens ends at once, and leaves nothing on the queue', async () => {
+  const client = await connect();
+  const line = await QueueLine.open({ redisUrl: server.url, prefix: PREFIX, model: newModel() }, { queue: SIMILARITY_QUEUE, name: 'similarity' });
+  const slow = Promise.withResolvers<QueueLine>();
+  const open = vi.spyOn(QueueLine, 'open').mockReturnValueOnce(slow.promise);
+  const abort = new AbortController();
+  const asked = client.topK('docs@1', ONE_QUERY, { k: 1, signal: abort.signal });
+  asked.catch(() => undefined);
+  await vi.waitUntil(() => open.mock.calls.length === 1);
+  abort.abort();
+  expect(await codeOf(asked)).toBe('INTERRUPTED'); // though the line is not open yet
+  const crossing = new AbortController();
+  const crossed = client.topK('docs@1', ONE_QUERY, { k: 1, signal: crossing.signal });
+  crossed.catch(() => undefined);
+  await nextTurn();
+  slow.resolve(line);
+  crossing.abort(); // after the line has opened, before the call hears of it
+  expect(await codeOf(crossed)).toBe('INTERRUPTED');
+  expect(await codeOf(client.topK('docs@1', ONE_QUERY, { k: 1, signal: AbortSignal.abort() }))).toBe('INTERRUPTED');
+  open.mockRestore();
+  expect(line.jobs.counts().added).toBe(0);
+});
+
+test('nothing is opened after close: every call says that the client was closed', async () => {
+  const client = await connect();
+  await client.close();
+  const open = vi.spyOn(QueueLine, 'open');
+  expect(await codeOf(client.topK('docs@1', ONE_QUERY, { k: 1 }))).toBe('INTERRUPTED');
+  expect(await codeOf(client.spread('links', [[0]], { k: 1 }))).toBe('INTERRUPTED');
+  expect(await codeOf(client.embed(['a']))).toBe('INTERRUPTED');
+  expect(await codeOf(client.cancel(['a']))).toBe('INTERRUPTED');
+  expect(open).not.toHaveBeenCalled();
+  open.mockRestore();
+  await expect.poll(async () => String(await redis.client('LIST')).match(/name=shoal-/g)).toBe(null);
+});
+
+test('values that are no whole rows are refused before anything is asked', async () => {
+  const client = await connect();
+  for (const dims of [0, -1, 1.5, 2, Number.NaN]) expect(await codeOf(client.topK('docs@1', { values: Float32Array.of(1, 2, 3), dims }, { k: 1 }))).toBe('DIMENSIONS_MISMATCH');
 });
 
 // ---- memory ---------------------------------------------------------------------------------------------------------

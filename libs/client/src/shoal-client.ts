@@ -40,7 +40,7 @@ export class ShoalClient {
   async embed(texts: readonly string[], options: EmbedOptions = {}): Promise<EmbedResult> {
     const { jobId = randomUUID(), signal, ...rest } = options;
     const isOneJob = texts.length <= this.jobTexts;
-    const terms = this.terms({ class: texts.length <= INTERACTIVE_TEXTS ? 'interactive' : 'bulk', ...rest }, (first) => (isOneJob ? jobId : `${jobId}-${first}`));
+    const terms = this.terms(jobId, { class: texts.length <= INTERACTIVE_TEXTS ? 'interactive' : 'bulk', ...rest }, (first) => (isOneJob ? jobId : `${jobId}-${first}`));
     const blocks: EmbeddedBlock<unknown>[] = [];
     for await (const block of embedStream(asItems(texts), terms, signal === undefined ? {} : { signal })) if (block.kind === 'embedded') blocks.push(block);
     return joined(texts.length, blocks);
@@ -54,7 +54,7 @@ export class ShoalClient {
    */
   embedStream<Item extends { readonly text: string }>(texts: AsyncIterable<Item> | Iterable<Item>, options: StreamOptions = {}): AsyncGenerator<StreamBlock<Item>, void, undefined> {
     const { runId = randomUUID(), ...rest } = options;
-    return embedStream(texts, this.terms({ class: 'bulk', ...rest }, (first) => `${runId}-${first}`), rest);
+    return embedStream(texts, this.terms(runId, { class: 'bulk', ...rest }, (first) => `${runId}-${first}`), rest);
   }
 
   /**
@@ -107,7 +107,7 @@ export class ShoalClient {
   }
 
   private async vectorsOf(queries: Queries, signal: AbortSignal | undefined): Promise<Matrix> {
-    if ('dims' in queries) return { values: queries.values, rows: queries.values.length / queries.dims, dims: queries.dims };
+    if ('dims' in queries) return matrixOf(queries);
     const { vectors: values, rows, dims } = await this.embed(queries, { ...(this.options.model.prompts === undefined ? {} : { prompt: 'query' as const }), ...(signal === undefined ? {} : { signal }) });
     return { values, rows, dims };
   }
@@ -116,10 +116,10 @@ export class ShoalClient {
     return this.options.jobTexts ?? 64;
   }
 
-  private terms({ truncate = 'end', prompt, output, class: kind }: EmbedOptions, idOf: (first: number) => string): StreamTerms {
+  private terms(id: string, { truncate = 'end', prompt, output, class: kind }: EmbedOptions, idOf: (first: number) => string): StreamTerms {
     const { model, tokenizer, tenant = 'default', maxInFlightJobs = 64 } = this.options;
     return {
-      model: `${model.name}@${model.revision}`, prompts: model.prompts, tokenizer, tenant, reply: this.line.replyChannel,
+      requestId: `${tenant}~${id}`, model: `${model.name}@${model.revision}`, prompts: model.prompts, tokenizer, tenant, reply: this.line.replyChannel,
       truncate, prompt, output, class: kind,
       jobs: this.line.jobs, maxInFlightJobs, jobTexts: this.jobTexts, jobIdOf: (first) => `${tenant}~${idOf(first)}`,
     };
@@ -130,9 +130,14 @@ function checkOptions({ jobTexts = 1, maxInFlightJobs = 1, tenant = 'default' }:
   const problems = [
     ...(Number.isInteger(jobTexts) && jobTexts >= 1 && jobTexts <= MAX_ROWS_PER_JOB ? [] : [`jobTexts is ${jobTexts}; a job has 1 to ${MAX_ROWS_PER_JOB} texts`]),
     ...(Number.isInteger(maxInFlightJobs) && maxInFlightJobs >= 1 ? [] : [`maxInFlightJobs is ${maxInFlightJobs}; at least 1 is needed`]),
-    ...(/^[^:~]{1,128}$/.test(tenant) ? [] : [`tenant is "${tenant}"; it is part of every job id, so it has 1 to 128 characters without ":" and "~"`]),
+    ...(/^[^:~]{1,128}$/.test(tenant) && tenant.isWellFormed() ? [] : [`tenant is "${tenant.toWellFormed()}"; it is part of every job id, so it has 1 to 128 characters without ":" and "~", and no half of a surrogate pair`]),
   ];
   if (problems.length > 0) throw new ShoalError('CONFIG_INVALID', problems.join('; '), { problems });
+}
+
+function matrixOf({ values, dims }: { readonly values: Float32Array; readonly dims: number }): Matrix {
+  if (Number.isInteger(dims) && dims >= 1 && values.length % dims === 0) return { values, rows: values.length / dims, dims };
+  throw new ShoalError('DIMENSIONS_MISMATCH', `${values.length} values are no rows of ${dims} dimensions; pass the length of one vector as dims, and whole vectors as values`, { values: values.length, dims });
 }
 
 function* asItems(texts: readonly string[]): Generator<{ readonly text: string }, void, undefined> {

@@ -4,7 +4,7 @@
 import { randomUUID } from 'node:crypto';
 import { SIMILARITY_QUEUE, ShoalError, decodeRankings, type Matrix, type Ranking, type SeedSet, type SimilarityMetric } from '@shoal/core';
 import type { ClientOptions } from './embedding.ts';
-import type { Asked, Delivery, JobRequest } from './open-jobs.ts';
+import { closedError, type Asked, type Delivery, type JobRequest } from './open-jobs.ts';
 import { QueueLine } from './queue-line.ts';
 import { compareRequests, spreadRequests, type SimilarityQuestion, type SimilarityTerms } from './similarity-request.ts';
 import { widen } from './widen.ts';
@@ -49,6 +49,7 @@ export interface Scores {
 export class SimilarityCalls {
   private readonly options: ClientOptions;
   private line: Promise<QueueLine> | undefined;
+  private isClosed = false;
 
   constructor(options: ClientOptions) {
     this.options = options;
@@ -78,14 +79,14 @@ export class SimilarityCalls {
     return { rows: queries.rows, columns, scores };
   }
 
-  /** Gives up what is open and closes the line, if there is one. */
+  /** Gives up what is open and closes the line, if there is one; none is opened any more. */
   async close(): Promise<void> {
+    this.isClosed = true;
     await (await this.line?.catch(() => undefined))?.close();
   }
 
   private async ask({ jobId = randomUUID(), signal, class: kind }: CallOptions, toRequests: (terms: SimilarityTerms) => readonly JobRequest[]): Promise<Delivery[]> {
-    signal?.throwIfAborted();
-    const { jobs, replyChannel } = await this.opened();
+    const { jobs, replyChannel } = await unlessAborted(signal, () => this.opened());
     const { tenant = 'default' } = this.options;
     const jobIdOf = (first: number): string => (first === 0 ? `${tenant}~${jobId}` : `${tenant}~${jobId}-${first}`);
     const requests = toRequests({ tenant, reply: replyChannel, class: kind, jobIdOf });
@@ -111,10 +112,28 @@ export class SimilarityCalls {
     return Promise.all(deliveries);
   }
 
-  private opened(): Promise<QueueLine> {
+  private async opened(): Promise<QueueLine> {
+    if (this.isClosed) throw closedError();
     this.line ??= QueueLine.open(this.options, { queue: SIMILARITY_QUEUE, name: 'similarity' });
     this.line.catch(() => (this.line = undefined));
     return this.line;
+  }
+}
+
+/** What `work` gives, or INTERRUPTED as soon as the signal is aborted. The work goes on: the line that it opens is there for the next call. */
+async function unlessAborted<Value>(signal: AbortSignal | undefined, work: () => Promise<Value>): Promise<Value> {
+  if (signal === undefined) return work();
+  const aborted = Promise.withResolvers<never>();
+  const stop = (): void => aborted.reject(interrupted(signal.reason));
+  signal.addEventListener('abort', stop, { once: true });
+  try {
+    // A signal that is aborted already never says so again, neither before the work nor between its end and our turn.
+    if (signal.aborted) throw interrupted(signal.reason);
+    const value = await Promise.race([work(), aborted.promise]);
+    if (signal.aborted) throw interrupted(signal.reason);
+    return value;
+  } finally {
+    signal.removeEventListener('abort', stop);
   }
 }
 

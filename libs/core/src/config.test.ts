@@ -106,7 +106,7 @@ describe('what is wrong', () => {
   });
 
   test('a password is not told', () => {
-    expect(JSON.stringify(problemsOf({ environment: { REDIS_URL: 'http://user:secret@host' } }))).not.toContain('secret');
+    for (const url of ['http://user:secret@host', 'http://user:a"@secret@host', 'http://host?sentinelPassword=a"secret']) expect(JSON.stringify(problemsOf({ environment: { REDIS_URL: url } }))).not.toContain('secret');
   });
 });
 
@@ -115,6 +115,9 @@ describe('redaction', () => {
     ['redis://user:secret@host:6379/0', 'redis://***@host:6379/0'],
     ['rediss://:secret@host', 'rediss://***@host'],
     ['redis://:se/cr@et@host', 'redis://***@host'],
+    ['redis://:sec@ret@host:1', 'redis://***@host:1'],
+    ['redis+sentinel://u:p@host/m?sentinelPassword=hu@sh&db=1', 'redis+sentinel://***@host/m?sentinelPassword=***&db=1'],
+    ['redis+sentinel://host/m?sentinelPassword=hu"sh', 'redis+sentinel://host/m?sentinelPassword=***'],
     ['redis://host:6379', 'redis://host:6379'],
     ['unix:///run/redis.sock', 'unix:///run/redis.sock'],
   ])('%s is logged as %s', (redisUrl, shown) => {

@@ -141,7 +141,7 @@ function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<str
   const problems = (parsed.error?.issues ?? []).flatMap((issue) => {
     if (issue.code === 'unrecognized_keys') return issue.keys.map((key) => `${origins.get(key) ?? key}: there is no such setting`);
     const key = String(issue.path[0]);
-    return [`${origins.get(key) ?? key} = ${withoutPassword(JSON.stringify(values[key]))}: ${issue.message}`];
+    return [`${origins.get(key) ?? key} = ${JSON.stringify(values[key], (_, value: unknown) => (typeof value === 'string' ? withoutPassword(value) : value))}: ${issue.message}`];
   });
   problems.push(...between);
   throw new ShoalError('CONFIG_INVALID', `${problems.length === 1 ? 'a setting is' : `${problems.length} settings are`} wrong:\n  ${problems.join('\n  ')}`, { problems });
@@ -160,12 +160,12 @@ export function sizesOf(given: { readonly [Key in keyof Sizes]?: number | undefi
   return { maxRows: given.maxRows ?? maxRows, poolTokens: given.poolTokens ?? poolTokens };
 }
 
-/** Settings as they may be logged: passwords inside URLs are hidden. */
-export function redactSettings(settings: Settings): Settings {
+/** Settings as they may be logged: passwords inside URLs are hidden. The one place that knows how; whoever shows an address asks here. */
+export function redactSettings<Shown extends { readonly redisUrl?: string | undefined }>(settings: Shown): Shown {
   return settings.redisUrl === undefined ? settings : { ...settings, redisUrl: withoutPassword(settings.redisUrl) };
 }
 
-/** Up to the last @, because a password that was not percent-encoded may have one itself. */
+/** Up to the last @, because a password that was not percent-encoded may have one itself; the Sentinels' before, lest the last @ is in it. */
 function withoutPassword(url: string): string {
-  return url.replace(/\/\/.*@/s, '//***@').replace(/(sentinelPassword=)[^&"]*/i, '$1***');
+  return url.replaceAll(/(sentinelPassword=)[^&]*/gi, '$1***').replace(/\/\/.*@/s, '//***@');
 }

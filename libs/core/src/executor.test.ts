@@ -235,6 +235,7 @@ describe('input that is refused', () => {
     ['TOKENIZER_MISMATCH', 'ids of another tokenizer', orderOf('a', [], { input: { ...tokens, tokenizer: 'ffffffffffffffff' } }), encodeTokens([[101, 7, 102]])],
     ['INPUT_TOO_LONG', 'more ids than the model takes', orderOf('a', [], { input: tokens }), encodeTokens([Array.from({ length: 65 }, () => 7)])],
     ['INPUT_TOO_LONG', 'a long text with truncate "error"', orderOf('a', [textOf(65, 1)], { truncate: 'error' }), undefined],
+    ['JOB_INVALID', 'more dimensions than the model has', orderOf('a', ['one'], { output: { dtype: 'f32', dimensions: 1_000 } }), undefined],
     ['FINGERPRINT_MISMATCH', 'a fingerprint of something else', orderOf('a', ['one'], { fingerprint: 'ffffffffffffffff' }), undefined],
   ];
 

@@ -6,12 +6,13 @@ import { ShoalError, toFailure, type Failure } from './errors.ts';
 import { decodeResultHeader, type ResultHeader } from './result-format.ts';
 import { fingerprintOf } from './fingerprint.ts';
 import { invariant } from './invariant.ts';
-import type { BatchTokenizer, InputRead, PayloadStore } from './ports.ts';
+import type { BatchTokenizer, InferenceBackend, InputRead, PayloadStore } from './ports.ts';
 import type { JobOrder } from './protocol.ts';
 
 export interface FillerParts {
   readonly store: PayloadStore;
   readonly tokenizer: BatchTokenizer;
+  readonly backend: Pick<InferenceBackend, 'dims'>;
   /** name@revision */
   readonly model: string;
   readonly prompts: Readonly<Record<'query' | 'passage', string>>;
@@ -47,6 +48,9 @@ export class Filler {
   }
 
   private async prepare(order: JobOrder, read: InputRead, known: ResultHeader | undefined): Promise<Filled> {
+    const { output: { dimensions = 0 } } = order;
+    const { backend: { dims }, model } = this.parts;
+    if (dimensions > dims) throw new ShoalError('JOB_INVALID', `job "${order.jobId}" asks for ${dimensions} dimensions, and ${model} has ${dims}; ask for at most ${dims}, or leave output.dimensions out`, { jobId: order.jobId });
     const bytes = order.input.form === 'inline' ? encodeTexts(order.input.texts) : read.input;
     if (bytes === undefined) {
       if (known !== undefined && (order.fingerprint === undefined || order.fingerprint === known.fingerprint)) return { kind: 'already', header: known };

@@ -26,7 +26,7 @@ export const termFields = {
   v: z.literal(1),
   fingerprint: hex16.optional().describe('See fingerprint.ts. Checked by the worker when given.'),
   class: z.enum(['interactive', 'bulk']).optional(),
-  tenant: z.string().min(1).max(128).optional(),
+  tenant: z.string().min(1).max(128).refine((tenant) => tenant.isWellFormed(), 'must not hold half of a surrogate pair').optional(),
   deadline: z.int().positive().optional().describe('Epoch milliseconds by the clock of the queue server.'),
   reply: z.string().regex(REPLY_CHANNEL, 'must look like {shoal}:reply:<1 to 64 of A-Z a-z 0-9 _ ->').optional(),
   resultTtlMs: z.int().min(1_000).max(30 * 86_400_000).optional(),

@@ -1,6 +1,7 @@
 // The names of DESIGN §4.1 and §4.2, letter by letter: producers in other languages build the same ones.
 
 import { describe, expect, test } from 'vitest';
+import { termFields } from './job-terms.ts';
 import { REPLY_CHANNEL, checkJobId, cpuQueue, keySpace, mainQueue, modelSlug } from './keys.ts';
 
 test('the queues of a model', () => {
@@ -23,6 +24,19 @@ describe('job ids', () => {
 
   test.each(['', 'x'.repeat(257), 'a:b', ':', '0', '42', '-7', '0042', 'marker', 'wait', '123456789012345678901234567890'])('"%s" cannot', (jobId) => {
     expect(() => checkJobId(jobId)).toThrow(expect.objectContaining({ code: 'JOB_INVALID' }));
+  });
+
+  test.each(['s\ud800', '\udc00s', 'a\ud83d-1'])('one with half of a surrogate pair cannot, because the server would keep it under another name', (jobId) => {
+    expect(() => checkJobId(jobId)).toThrow(expect.objectContaining({ code: 'JOB_INVALID', message: expect.stringContaining('half of a surrogate pair') }));
+  });
+
+  test('nor can such a tenant', () => {
+    expect(termFields.tenant.safeParse('t\ud800').error?.issues[0]?.message).toContain('half of a surrogate pair');
+    expect(termFields.tenant.parse('🐟')).toBe('🐟');
+  });
+
+  test('whole surrogate pairs can be used', () => {
+    expect(checkJobId('fish-🐟')).toBe('fish-🐟');
   });
 
   test('the refusal shows at most 80 characters of it', () => {

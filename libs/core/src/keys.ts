@@ -101,8 +101,14 @@ const QUEUE_KEYS: ReadonlySet<string> = new Set([
   'marker', 'meta', 'events', 'limiter', 'id', 'pc', 'repeat', 'de', 'metrics', 'priority', 'relay',
 ]);
 
-/** Refuses ids that BullMQ or the key names cannot carry. Returns the id. */
+/**
+ * Refuses ids that BullMQ or the key names cannot carry. Returns the id. Half of a surrogate pair has no UTF-8: the server would keep
+ * the job under another id than the one that is waited for.
+ */
 export function checkJobId(jobId: string): string {
+  if (!jobId.isWellFormed()) {
+    throw new ShoalError('JOB_INVALID', `jobId "${jobId.slice(0, 80).toWellFormed()}" cannot be used: it holds half of a surrogate pair, which the queue server cannot store; was a text cut within a character?`, { jobId: jobId.toWellFormed() });
+  }
   if (QUEUE_KEYS.has(jobId) || jobId.length === 0 || jobId.length > 256 || jobId.includes(':') || /^-?\d+$/.test(jobId)) {
     throw new ShoalError(
       'JOB_INVALID',

@@ -1,8 +1,8 @@
 // What the native binding adds: an arena with a limit, runs that find room after giving back, memory given back, runs cut off,
 // and a process that may exit while a run goes on. On the CPU provider; the same calls serve CUDA (bench/gpu/out-of-memory.ts).
 
-import { spawnSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { copyFileSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -10,6 +10,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { MOST_HELD, type RunShape } from '@shoal/core';
 import { openGraph, writeTinyModel, type StoredModel } from '@shoal/models';
 import { probeArena } from './arena-probe.ts';
+import { ENCODER_LIBRARIES, nativeEncoderProblem } from './encoder-addon.ts';
 import { openGraphOn } from './native-line.ts';
 import { nativeOrt, nativeOrtProblem } from './native-ort.ts';
 import { OrtBackend } from './ort-backend.ts';
@@ -163,6 +164,19 @@ describe.skipIf(problem !== undefined)('the native binding', () => {
     await backend.stop();
   });
 
+  test('an exact graph that could not be opened is tried again by the next exact run', async () => {
+    const exactGraphPath = join(cacheDir, 'later.onnx');
+    rmSync(exactGraphPath, { force: true });
+    const backend = await OrtBackend.open({ ...graph, ...SLOTS, binding: 'native', exactGraphPath });
+    const slot = backend.lend()!;
+    slot.lengths.fill(8, 0, 2);
+    const runExact = () => backend.runExact!(slot, { rows: 2, width: 8 }).then(({ ok }) => (ok ? 'ran' : 'no room'), (error: { code: string }) => error.code);
+    expect(await runExact()).toBe('INFERENCE_FAILED');
+    copyFileSync(graph.graphPath, exactGraphPath);
+    expect(await runExact()).toBe('ran');
+    await backend.stop();
+  });
+
   test('lets the process exit while a run goes on', () => {
     const program = join(cacheDir, 'exit.mjs');
     writeFileSync(program, `
@@ -192,6 +206,65 @@ describe.skipIf(problem !== undefined)('the native binding', () => {
       await backend.stop();`);
     const { stdout } = spawnSync(process.execPath, ['--conditions=@shoal/source', `--import=${hide}`, program], { encoding: 'utf8' });
     expect(JSON.parse(stdout)).toEqual({ asked: expect.stringMatching(/^SETUP_FAILED: .*hidden.*npm run build/), binding: 'stock' });
+  });
+});
+
+const canRefuse = process.platform === 'linux' && spawnSync('sh', ['-c', 'command -v "${CXX:-c++}"']).status === 0;
+if (!canRefuse) console.warn('threads that the system refuses are not tested: that needs Linux and a C++ compiler');
+
+describe.skipIf(!canRefuse)('a thread that the system refuses', () => {
+  const preload = join(cacheDir, 'refuse.so');
+
+  /** A library that refuses the nth std::thread. The addon may come to use the system's libstdc++ although it has its own; Node starts its threads itself. */
+  beforeAll(() => {
+    const source = join(cacheDir, 'refuse.cc');
+    writeFileSync(source, `
+      #include <cerrno>
+      #include <cstdlib>
+      #include <cstring>
+      #include <dlfcn.h>
+      #include <pthread.h>
+      extern "C" int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *), void *data) noexcept {
+        static const auto real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+        static int asked = 0;
+        Dl_info caller;
+        const bool isOurs = dladdr(__builtin_return_address(0), &caller) != 0 && (strstr(caller.dli_fname, ".node") != nullptr || strstr(caller.dli_fname, "libstdc++") != nullptr);
+        if (isOurs && ++asked == atoi(getenv("REFUSE_NTH"))) return EAGAIN;
+        return real(thread, attributes, work, data);
+      }`);
+    execFileSync('sh', ['-c', '"${CXX:-c++}" -shared -fPIC -o "$1" "$2" -ldl', 'sh', preload, source]);
+  });
+
+  function runRefusing(name: string, nth: number, code: string) {
+    const program = join(cacheDir, `refuse-${name}-${nth}.cjs`);
+    writeFileSync(program, `const addon = require(${JSON.stringify(fileURLToPath(new URL(`../../../dist/native/${name}/${name}.node`, import.meta.url)))});\n(async () => {${code}})();`);
+    const { status, signal, stdout } = spawnSync(process.execPath, [program], { encoding: 'utf8', env: { ...process.env, LD_PRELOAD: preload, REFUSE_NTH: String(nth) } });
+    return { status, signal, stdout };
+  }
+
+  test.skipIf(problem !== undefined)('is an error of the line, and the next line opens', () => {
+    const { status, signal, stdout } = runRefusing('ort-session', 1, `
+      try { addon.line(); } catch (error) { console.log(error.message); }
+      await addon.close(addon.line());
+      console.log('closed');`);
+    expect({ status, signal, stdout }).toEqual({ status: 0, signal: null, stdout: expect.stringMatching(/^the system refuses the thread of a line \(.*\): allow .*\nclosed\n$/) });
+  });
+
+  test.skipIf(nativeEncoderProblem(ENCODER_LIBRARIES.reference) !== undefined)('is an error of the encoder: of the whole for its first lane, of its opening for the others, and it closes', () => {
+    const [hidden, intermediate, vocabulary, positions] = [32, 64, 10, 16];
+    const weights = [vocabulary * hidden, positions * hidden, hidden, hidden, hidden, ...Array.from({ length: 4 }, () => [hidden * hidden, hidden]).flat(), hidden, hidden, intermediate * hidden, intermediate, hidden * intermediate, hidden, hidden, hidden];
+    const opening = `
+      const weights = ${JSON.stringify(weights)}.map((count) => new Float32Array(count).fill(0.01));
+      try {
+        const encoder = addon.encoder(${JSON.stringify(ENCODER_LIBRARIES.reference)});
+        await addon.open(encoder, Float64Array.of(${hidden}, 1, 1, ${intermediate}, ${vocabulary}, ${positions}, 1e-12, 0, 1, 0, 0, 2, 0), weights, 0).then(() => console.log('opened'), (error) => console.log(error.status, error.message));
+        await addon.close(encoder);
+      } catch (error) { console.log(error.message); }
+      console.log('closed');`;
+    for (const [nth, said] of [[1, /^the system refuses the thread of a lane \(.*\): allow .*\nclosed\n$/], [2, /^5 the system refuses the thread of a lane \(.*\): allow .*\nclosed\n$/], [3, /^opened\nclosed\n$/]] as const) {
+      const { status, signal, stdout } = runRefusing('encoder', nth, opening);
+      expect({ status, signal, stdout }).toEqual({ status: 0, signal: null, stdout: expect.stringMatching(said) });
+    }
   });
 });
 

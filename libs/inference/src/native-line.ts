@@ -181,11 +181,17 @@ class NativeLine implements OrtLine {
     return this.options.provider === 'cuda' || this.options.arenaBytes !== undefined;
   }
 
-  /** Opened when a row needs it for the first time, and stays: a model that overflows does so again. */
+  /** Opened when a row needs it for the first time, and stays: a model that overflows does so again. One that could not be opened is tried again: there may be room then. */
   private openExact(): Promise<number> {
     const { exactGraphPath: graphPath } = this.options;
     invariant(graphPath !== undefined, 'an exact run needs an exact graph');
-    return (this.exactGraph ??= openGraphOn(this.addon, this.line, { ...this.options, graphPath }).then(([graph]) => graph));
+    return (this.exactGraph ??= openGraphOn(this.addon, this.line, { ...this.options, graphPath }).then(
+      ([graph]) => graph,
+      (error: unknown) => {
+        this.exactGraph = undefined;
+        throw error;
+      },
+    ));
   }
 
   private canRunShort(rows: number, id: number, shrinks: boolean): Promise<boolean> {

@@ -7,7 +7,7 @@ const OUT_OF_VRAM =
   /std::bad_alloc|Failed to allocate memory for requested buffer|Available memory of \d+ is smaller|CUDA failure 2\b|CUDA_ERROR_OUT_OF_MEMORY|out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_(?:INTERNAL_ERROR_.*ALLOC|ALLOC_FAILED)/i;
 
 /** After one of these every later call of the process fails as well: the process has to die. */
-const DEVICE_LOST = /CUDA failure (?:46|70[0-9]|71\d|719|999)\b|device lost|uncorrectable ECC/i;
+const DEVICE_LOST = /CUDA failure (?:46|214|220|226|70\d|71\d|721|810|911|999)\b|device lost|uncorrectable ECC/i;
 
 /** By whoever asked for it: the native binding's runs can be cut off. */
 const CANCELLED = /Exiting due to terminate flag/;

@@ -5,7 +5,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Queue, Worker, type Job } from 'bullmq';
 import { keySpace } from '@shoal/core';
 import {
-  BULLMQ_VERSION, childEndKeys, countStall, failWaiting, isLockLost, limitEvents, lockLost, openTransaction, queueAdd, queueProgress, queueRemove, queueWaitForChild, wakeIdleWorker, type QueuedJob,
+  BULLMQ_VERSION, childEndKeys, countStall, failWaiting, isLockLost, isScriptMissing, limitEvents, lockLost, openTransaction, queueAdd, queueProgress, queueRemove, queueWaitForChild, runTransaction,
+  wakeIdleWorker, type QueuedJob, type Transaction,
 } from './bullmq-internals.ts';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
 import { startTestServer, type TestServer } from './testing.ts';
@@ -95,6 +96,30 @@ describe('queueAdd', () => {
     const transaction = await openTransaction(queue);
     queueAdd(queue, transaction, { name: 'embed', data: {}, opts: { jobId: 'j-restarted' } });
     expect(await transaction.exec()).toEqual([[null, 'j-restarted']]);
+  });
+
+  test('scripts that the server forgot are loaded again on the same socket, and what may be repeated is', async () => {
+    await server.command('SCRIPT', 'FLUSH');
+    const transaction = await openTransaction(queue);
+    queueAdd(queue, transaction, { name: 'embed', data: {}, opts: { jobId: 'j-forgotten' } });
+    transaction.exists('j-forgotten');
+    const replies = await transaction.exec();
+    expect([isScriptMissing(replies), replies]).toMatchObject([true, [[{ message: expect.stringMatching(/^NOSCRIPT/) }], [null, 0]]]);
+    const add = (jobId: string) => runTransaction(queue, (again) => queueAdd(queue, again, { name: 'embed', data: {}, opts: { jobId } }));
+    expect(await add('j-forgotten')).toEqual([[null, 'j-forgotten']]);
+    await server.command('SCRIPT', 'FLUSH');
+    expect(await add('j-forgotten-2')).toEqual([[null, 'j-forgotten-2']]);
+  });
+
+  test('a script of a transaction that was refused as a whole, which the socket takes for loaded, is loaded too', async () => {
+    await server.restart(); // another socket, and no scripts
+    await server.command('CONFIG', 'SET', 'maxmemory', '1');
+    const append = (transaction: Transaction): void => {
+      transaction.set('{t-internals}:in:embed-x:j-refused', 'input');
+      queueAdd(queue, transaction, { name: 'embed', data: {}, opts: { jobId: 'j-refused' } });
+    };
+    await expect(runTransaction(queue, append).finally(() => server.command('CONFIG', 'SET', 'maxmemory', '0'))).rejects.toThrow('EXECABORT');
+    expect(await runTransaction(queue, append)).toEqual([[null, 'OK'], [null, 'j-refused']]);
   });
 });
 

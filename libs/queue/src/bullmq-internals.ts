@@ -15,8 +15,9 @@ export const BULLMQ_VERSION = '6.7.0';
  * MULTI … EXEC on the queue's connection. Any ioredis command may be appended (`set` with a Buffer and "NX", `hmget`,
  * `getBuffer`, …); strings and Buffers travel as they are. `exec()` resolves to one [error, reply] per appended command, in
  * order. It throws when the server refused the whole transaction (EXECABORT: nothing was done) and when the connection was
- * lost (then nobody knows whether it was done: append only what may be repeated). The omitted commands are those whose
- * signature BullMQ replaces on this object.
+ * lost (then nobody knows whether it was done: append only what may be repeated). A script that the server has forgotten fails
+ * alone while the other commands are done; isScriptMissing tells. The omitted commands are those whose signature BullMQ replaces
+ * on this object.
  */
 export type Transaction = Omit<ChainableCommander, 'hset' | 'hscan' | 'sscan' | 'zrange'>;
 
@@ -26,10 +27,49 @@ export interface QueuedJob {
   readonly opts: JobsOptions & { readonly jobId: string };
 }
 
+type Replies = Awaited<ReturnType<Transaction['exec']>>;
+
 export async function openTransaction(queue: Queue): Promise<Transaction> {
   const client = await queue.getBackend().client;
   // BullMQ extends the ioredis object in place (classes/ioredis-client.js, augmentTransaction), so it still is one.
-  return client.multi() as unknown as Transaction;
+  const transaction = client.multi() as unknown as Transaction;
+  const exec = transaction.exec.bind(transaction);
+  return Object.assign(transaction, {
+    async exec(): Promise<Replies> {
+      const replies = await exec();
+      if (isScriptMissing(replies)) await loadScripts(client as unknown as Redis);
+      return replies;
+    },
+  });
+}
+
+/**
+ * Whether the server had forgotten a script of the transaction (SCRIPT FLUSH; it keeps the last 500 that came by EVAL). They are
+ * loaded again by then: whoever may repeat the transaction finds them.
+ */
+export function isScriptMissing(replies: Replies): boolean {
+  return replies?.some(([error]) => error?.message.startsWith('NOSCRIPT') === true) ?? false;
+}
+
+/** A transaction that may be done twice, and is when the server had forgotten one of its scripts. */
+export async function runTransaction(queue: Queue, append: (transaction: Transaction) => void): Promise<NonNullable<Replies>> {
+  const run = async (): Promise<Replies> => {
+    const transaction = await openTransaction(queue);
+    append(transaction);
+    return transaction.exec();
+  };
+  const replies = await run();
+  return (isScriptMissing(replies) ? await run() : replies) ?? [];
+}
+
+/**
+ * ioredis sends a script's text once a socket, then its hash, and the text again only when that very command is refused
+ * (Script.js). In a transaction the command is queued and the refusal lies among EXEC's replies: without this every later
+ * transaction on the socket would fail as well. What came by SCRIPT LOAD is not pushed out by others.
+ */
+async function loadScripts(client: Redis): Promise<void> {
+  const scripts = Object.values(Reflect.get(client, 'scriptsSet') as Readonly<Record<string, { readonly lua: string }>>);
+  await Promise.all(scripts.map(({ lua }) => client.script('LOAD', lua)));
 }
 
 /**

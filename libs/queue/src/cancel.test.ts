@@ -2,7 +2,7 @@
 // whichever way that is, and nothing of a cancel is left for the next life of an id.
 
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
-import { keySpace, type RawClaim } from '@shoal/core';
+import { keySpace, noFaults, type FaultPoints, type RawClaim, type Settlement } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
 import { Queue } from 'bullmq';
 import { BullJobSource } from './bull-job-source.ts';
@@ -24,6 +24,7 @@ afterAll(async () => {
   await server.stop();
 });
 
+const HAND_OVER: Settlement = { kind: 'hand-over', handOver: { reason: { code: 'OUT_OF_VRAM', message: 'x' }, peakBytes: undefined } };
 const claimOne = async (source: BullJobSource): Promise<RawClaim> => (await source.claim(1))[0]!;
 
 describe('a canceller', () => {
@@ -45,8 +46,8 @@ describe('a canceller', () => {
     await Promise.all([main.close(), cpu.close()]);
   });
 
-  async function started(lane = 'embed-x'): Promise<{ source: BullJobSource; heard: string[] }> {
-    const source = new BullJobSource({ redisUrl: server.url, prefix, queue: lane, leaseMs: 900, stalledCheckMs: 300, handOverTo: 'embed-x-cpu', log: new RecordingLogger() });
+  async function started(lane = 'embed-x', faults: FaultPoints = noFaults): Promise<{ source: BullJobSource; heard: string[] }> {
+    const source = new BullJobSource({ redisUrl: server.url, prefix, queue: lane, leaseMs: 900, stalledCheckMs: 300, handOverTo: 'embed-x-cpu', faults, log: new RecordingLogger() });
     sources.push(source);
     const heard: string[] = [];
     source.onCancelled((jobIds) => heard.push(...jobIds));
@@ -135,11 +136,42 @@ describe('a canceller', () => {
     expect(heard).toEqual([]);
   });
 
+  test('follows a job that is handed over between the look and the mark', async () => {
+    const { source } = await started();
+    await main.add('embed', { v: 1, texts: ['a'] }, { jobId: 'a' });
+    const claim = await claimOne(source);
+    const markJob = Reflect.get(canceller, 'mark') as (...args: unknown[]) => Promise<unknown>;
+    Reflect.set(canceller, 'mark', async (...args: unknown[]) => {
+      Reflect.deleteProperty(canceller, 'mark');
+      expect(await source.settle(claim, HAND_OVER)).toBe('settled');
+      return markJob.apply(canceller, args);
+    });
+    expect(await outcomeOf('a')).toBe('cancelled');
+    expect(await main.getJobState('a')).toBe('failed');
+    expect(await cpu.getJob('a')).toBeUndefined();
+  });
+
+  const mark = (): Promise<unknown> => Promise.all([connection.hset(`${prefix}:embed-x:a`, 'shoalCancelled', 1), connection.set(keySpace(prefix).cancelled('embed-x'), 1)]);
+
+  test.each(['before the hand-over', 'in the middle of it'])('a job that was marked %s is not moved, but heard by whoever claims it next', async (when) => {
+    const { source, heard } = await started('embed-x', { reach: () => when === 'in the middle of it' && void mark() });
+    await main.add('embed', { v: 1, texts: ['a'] }, { jobId: 'a', priority: 5 });
+    const claim = await claimOne(source);
+    if (when !== 'in the middle of it') await mark();
+    expect(await source.settle(claim, HAND_OVER)).toBe('settled');
+    expect([await main.getJobState('a'), await cpu.getJobState('a')]).toEqual(['prioritized', 'unknown']);
+    const again = await claimOne(source);
+    expect(again).toMatchObject({ jobId: 'a', attempt: 0, stalls: 0 });
+    await vi.waitFor(() => expect(heard).toContain('a'), { timeout: 10_000 });
+    await source.settle(again, { kind: 'fail', failure: { code: 'CANCELLED', message: 'x' } });
+    expect(await main.getJobState('a')).toBe('failed');
+  });
+
   test('reaches a job that was handed over: its child is removed, or its worker told', async () => {
     const { source } = await started();
     for (const jobId of ['waits', 'runs']) {
       await main.add('embed', { v: 1, texts: [jobId] }, { jobId });
-      await source.settle(await claimOne(source), { kind: 'hand-over', handOver: { reason: { code: 'OUT_OF_VRAM', message: 'x' }, peakBytes: undefined } });
+      await source.settle(await claimOne(source), HAND_OVER);
     }
     await source.stopClaiming();
     expect(await outcomeOf('waits')).toBe('cancelled');

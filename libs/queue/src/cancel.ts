@@ -1,7 +1,8 @@
 // Takes jobs back from wherever they are. One that waits fails at once, by the hand of whoever cancels. One that a worker has
 // gets a mark in its hash, and a broadcast tells all workers of its lane; the one that holds it drops its rows and fails it.
 // A broadcast that was missed is made up for by the mark, which is looked for after every claim, after every reconnect and
-// now and then; and since the mark is part of the job, it is gone with it when the id is used again.
+// now and then; and since the mark is part of the job, it is gone with it when the id is used again. One that is handed over
+// meanwhile has its mark before the move, which then does not happen (hand-over.ts), or is followed into the CPU lane.
 // A job that completes before the worker has heard stays completed.
 
 import { cpuLaneOf, failedReason, keySpace, type Failure, type KeySpace, type Logger } from '@shoal/core';
@@ -13,17 +14,19 @@ import { runScript, script } from './payload/script.ts';
 import { translated } from './translated.ts';
 
 /** In the hash of a cancelled job that a worker has. */
-const MARK = 'shoalCancelled';
+export const CANCEL_MARK = 'shoalCancelled';
 /** How long workers look for marks after somebody has made one; a claim does not last longer without one of their looks. */
 const LOOK_FOR_MS = 86_400_000;
 
-// KEYS[1] the job, KEYS[2] whether there are marks. ARGV[1] channel, ARGV[2] message, ARGV[3] life of KEYS[2] in ms.
-const MARK_ACTIVE = script(2, 'allow-oom', `
-if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], 'finishedOn') == 1 then return 0 end
-redis.call('HSET', KEYS[1], '${MARK}', 1)
+// KEYS[1] the job, KEYS[2] whether there are marks, KEYS[3] waiting-children. ARGV[1] channel, ARGV[2] message, ARGV[3] life of
+// KEYS[2] in ms, ARGV[4] id.
+const MARK_ACTIVE = script(3, 'allow-oom', `
+if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], 'finishedOn') == 1 then return 'finished' end
+if redis.call('ZSCORE', KEYS[3], ARGV[4]) then return 'moved' end
+redis.call('HSET', KEYS[1], '${CANCEL_MARK}', 1)
 redis.call('SET', KEYS[2], 1, 'PX', ARGV[3])
 redis.call('PUBLISH', ARGV[1], ARGV[2])
-return 1
+return 'marked'
 `);
 
 // KEYS[1] whether there are marks. ARGV[1] what job keys begin with, then ids. Returns the ids that are marked.
@@ -31,7 +34,7 @@ const LOOK = script(1, 'allow-oom', `
 local marked = {}
 if redis.call('EXISTS', KEYS[1]) == 0 then return marked end
 for i = 2, #ARGV do
-  if redis.call('HEXISTS', ARGV[1] .. ARGV[i], '${MARK}') == 1 then marked[#marked + 1] = ARGV[i] end
+  if redis.call('HEXISTS', ARGV[1] .. ARGV[i], '${CANCEL_MARK}') == 1 then marked[#marked + 1] = ARGV[i] end
 end
 return marked
 `);
@@ -92,10 +95,8 @@ export class Canceller {
     const found = await failWaiting(this.connection, { prefix, queue, jobId, reason: failedReason(FAILURE) });
     switch (found.state) {
       case 'failed': return this.announce(jobId, found);
-      case 'active': return (await this.mark(queue, jobId)) ? 'asked' : 'finished';
-      case 'waiting-children':
-        await this.cpu.remove(jobId); // nothing, while a CPU worker has it; else the job waits in the main lane again
-        return this.cancelHandedOver(jobId);
+      case 'active': return this.cancelActive(jobId);
+      case 'waiting-children': return this.cancelHandedOver(jobId);
       default: return found.state;
     }
   }
@@ -105,20 +106,29 @@ export class Canceller {
     return 'cancelled';
   }
 
+  /** A worker of the main lane has it, or has handed it over since that was seen. */
+  private async cancelActive(jobId: string): Promise<CancelResult['outcome']> {
+    const marked = await this.mark(this.options.queue, jobId);
+    if (marked === 'moved') return this.cancelHandedOver(jobId);
+    return marked === 'marked' ? 'asked' : 'finished';
+  }
+
   /** A CPU worker has it, or its child is gone and the job is back in the main lane. */
   private async cancelHandedOver(jobId: string): Promise<CancelResult['outcome']> {
     const { queue, prefix } = this.options;
-    if (await this.mark(this.cpuQueue, jobId)) return 'asked';
+    await this.cpu.remove(jobId); // nothing, while a CPU worker has it; else the job waits in the main lane again
+    if ((await this.mark(this.cpuQueue, jobId)) === 'marked') return 'asked';
     const found = await failWaiting(this.connection, { prefix, queue, jobId, reason: failedReason(FAILURE) });
     if (found.state === 'failed') return this.announce(jobId, found);
-    return found.state === 'active' && (await this.mark(queue, jobId)) ? 'asked' : 'finished';
+    return found.state === 'active' ? this.cancelActive(jobId) : 'finished';
   }
 
-  private async mark(lane: string, jobId: string): Promise<boolean> {
+  private async mark(lane: string, jobId: string): Promise<'marked' | 'moved' | 'finished'> {
     const keys = keySpace(this.options.prefix);
     const message = JSON.stringify({ v: 1, jobIds: [jobId] });
-    const [marked] = await runScript(this.connection, MARK_ACTIVE, [[keys.job(lane, jobId), keys.cancelled(lane), keys.cancels(lane), message, LOOK_FOR_MS]]);
-    return marked === 1;
+    const call = [keys.job(lane, jobId), keys.cancelled(lane), keys.job(lane, 'waiting-children'), keys.cancels(lane), message, LOOK_FOR_MS, jobId];
+    const [marked] = await runScript(this.connection, MARK_ACTIVE, [call]);
+    return String(marked) as 'marked' | 'moved' | 'finished';
   }
 
   private get cpuQueue(): string {
@@ -184,7 +194,7 @@ export class CancelListener {
   /** Whoever retries a job that failed wants it to run. */
   async forget(jobId: string): Promise<void> {
     const { connection, lane } = this.options;
-    await connection.hdel(this.keys.job(lane, jobId), MARK).catch(() => undefined);
+    await connection.hdel(this.keys.job(lane, jobId), CANCEL_MARK).catch(() => undefined);
   }
 
   private async hearAgain(): Promise<void> {

@@ -40,6 +40,8 @@ const LAST_RETRY_MS = 2_000;
 const EMPTY_LOOK_MS = 20;
 /** Calls that give jobs their places, one behind the other in one round trip: 100,000 jobs behind 20 ms took 11.6 s one at a time (2026-11). The server does other things between two. */
 const ORDERS_AT_ONCE = 8;
+/** Four round trips' worth: jobs that were taken wait while so many others get their places, and no longer. */
+const LONG_BACKLOG = 4 * ORDERS_AT_ONCE * MOST_JOBS;
 
 export class ClaimBursts {
   private readonly options: ClaimBurstsOptions;
@@ -121,7 +123,7 @@ export class ClaimBursts {
     const ordering = this.options.order();
     const got = await this.collect(this.options.takeNow(wanted));
     const line = await unlessAborted(this.options.signal, ordering);
-    this.isUnordered = got.length > 0 && line !== undefined && line.unplaced > 0; // what was taken goes on its way first
+    this.isUnordered = got.length > 0 && line !== undefined && line.unplaced > LONG_BACKLOG; // what was taken goes on its way first
     if (!this.isUnordered) await unlessAborted(this.options.signal, this.orderRest(line));
     this.roundTripMs = performance.now() - sentMs;
     if (line !== undefined) this.arrivals = [Math.max(0, line.placed + line.unplaced - this.known), this.arrivals[0]];

@@ -57,6 +57,22 @@ test('a server that refuses to talk to us is not waited for', async () => {
   await server.command('CONFIG', 'SET', 'requirepass', '');
 });
 
+test.each([
+  ['a wrong password', 'unix://:wrong@', '', /WRONGPASS/],
+  ['no password', 'unix://', '', /NOAUTH/],
+  ['a database that it does not have', 'unix://:right@', '?db=99', /out of range/],
+])('a server that answers and refuses us for %s is said to do so', async (_, scheme, query, said) => {
+  await server.command('CONFIG', 'SET', 'requirepass', 'right');
+  const url = `${server.url.replace('unix://', scheme)}${query}`;
+  const connection = openConnection({ url, name: 'test' });
+  const error: unknown = await untilReady(connection, url, 3_000).catch((caught: unknown) => caught);
+  await closeConnection(connection);
+  await server.command('CONFIG', 'SET', 'requirepass', '');
+  expect(error).toMatchObject({ code: 'QUEUE_UNREACHABLE', message: expect.stringMatching(said) });
+  expect(String(error)).toMatch(/answers and refuses us: .* Check user, password and database in redisUrl/);
+  expect(String(error)).not.toMatch(/right|does not answer|Start it/);
+});
+
 test('a server that accepts and says nothing is given up on in time', async () => {
   const mute = createServer((socket) => socket.resume()).listen(0, '127.0.0.1');
   await once(mute, 'listening');

@@ -108,6 +108,29 @@ test('all are drained, those that start later too, until all are resumed', async
   expect(await fleet.read()).toMatchObject({ isAllDrained: false, workers: [{ isDrained: false }, { isDrained: false }] });
 });
 
+test('a drain outlasts an outage in which everybody’s time ran out', async () => {
+  const [drained, other] = [await show('drained', ['main', 'cpu']), await show('other', ['main', 'cpu'])];
+  await fleet.drain('drained');
+  const { workers } = keySpace(prefix);
+  for (const lane of ['embed-x', 'embed-x-cpu']) for (const id of ['drained', 'other']) await connection.zadd(workers(lane), String(Date.now() - 60_000), id);
+  expect((await fleet.read()).workers).toEqual([]);
+  await Reflect.apply(Reflect.get(other, 'show') as () => Promise<void>, other, []); // the first to show itself again
+  expect((await fleet.read()).workers).toMatchObject([{ workerId: 'other', isDrained: false }]);
+  await Reflect.apply(Reflect.get(drained, 'show') as () => Promise<void>, drained, []);
+  expect((await fleet.read()).workers).toMatchObject([{ workerId: 'drained', isDrained: true }, { workerId: 'other', isDrained: false }]);
+});
+
+test('a drained worker that never comes back is forgotten after a day', async () => {
+  const keys = keySpace(prefix);
+  for (const [id, agoMs] of [['lately', 82_800_000], ['long-ago', 90_000_000]] as const) {
+    await connection.zadd(keys.workers('embed-x'), String(Date.now() - agoMs), id);
+    await connection.sadd(keys.drained('embed-x'), id);
+  }
+  await show('next', ['main']);
+  expect(await connection.smembers(keys.drained('embed-x'))).toEqual(['lately']);
+  expect(await connection.zrange(keys.workers('embed-x'), '0', '-1')).toEqual(['lately', 'next']);
+});
+
 test('a worker that was drained and left does not come back drained', async () => {
   const one = await show('one', ['main']);
   await fleet.drain('one');

@@ -5,6 +5,7 @@ import { Queue } from 'bullmq';
 import { BullJobSource } from './bull-job-source.ts';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
 import { readMark } from './hand-over.ts';
+import { QueueAdmin } from './queue-admin.ts';
 import { startTestServer, type TestServer } from './testing.ts';
 
 const MAIN = 'embed-x';
@@ -208,6 +209,23 @@ describe('handing a job over', () => {
     expect((await claimOne(gpu)).ending).toMatchObject({ kind: 'complete' });
   });
 
+  test('so does one that is retried from the command line, whose attempts begin anew', async () => {
+    const gpu = await handedOver();
+    const worker = await open(CPU);
+    await worker.settle(await claimOne(worker), { kind: 'fail', failure: { code: 'INFERENCE_FAILED', message: 'x' } });
+    const failed = await claimOne(gpu);
+    await gpu.settle(failed, failed.ending!);
+    const admin = await QueueAdmin.connect({ redisUrl: server.url, prefix, queue: MAIN });
+    expect(await admin.retry(['a'])).toEqual([{ jobId: 'a', outcome: 'retried' }]);
+    await admin.close();
+    const again = await claimOne(gpu);
+    expect(again).toMatchObject({ jobId: 'a', attempt: 0 });
+    expect(again.ending).toBeUndefined();
+    await gpu.settle(again, { kind: 'hand-over', handOver: WHY });
+    await worker.settle(await claimOne(worker), { kind: 'complete', value: VALUE });
+    expect((await claimOne(gpu)).ending).toMatchObject({ kind: 'complete' });
+  });
+
   test('a server whose memory is full refuses the move as a whole; it is done when there is room', async () => {
     await main.add('embed', DATA, { jobId: 'a' });
     const source = await open(MAIN);
@@ -219,6 +237,16 @@ describe('handing a job over', () => {
     await server.command('CONFIG', 'SET', 'maxmemory', '0');
     expect(await settling).toBe('settled');
     expect(await whereIs('a')).toEqual(['waiting-children', 'waiting']);
+  });
+
+  test('a server that forgot its scripts has them again before the move is begun anew', async () => {
+    const source = await handedOver('a');
+    await main.add('embed', DATA, { jobId: 'b' });
+    const claim = await claimOne(source);
+    await server.command('SCRIPT', 'FLUSH');
+    expect(await source.settle(claim, { kind: 'hand-over', handOver: WHY })).toBe('settled');
+    expect(await whereIs('b')).toEqual(['waiting-children', 'waiting']);
+    expect(log.messages('debug')).not.toContain('ending a job failed, trying again');
   });
 
   test('without a CPU lane what would go there fails', async () => {

@@ -13,7 +13,8 @@ import {
 } from '@shoal/core';
 import { Queue, type Job } from 'bullmq';
 import type { TakenJob } from './batch-worker.ts';
-import { childEndKeys, lockLost, openTransaction, queueAdd, queueProgress, queueRemove, queueWaitForChild, type Transaction } from './bullmq-internals.ts';
+import { childEndKeys, isScriptMissing, lockLost, openTransaction, queueAdd, queueProgress, queueRemove, queueWaitForChild, wakeIdleWorker, type Transaction } from './bullmq-internals.ts';
+import { CANCEL_MARK } from './cancel.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
 
 export interface HandOversOptions {
@@ -63,7 +64,10 @@ export class HandOvers {
     this.options = options;
   }
 
-  /** Throws what isLockLost knows when the job is no longer this claim's, and the fault when the server could not do it. */
+  /**
+   * One that is being cancelled goes back to its lane instead, where whoever claims it finds the mark. Throws what isLockLost
+   * knows when the job is no longer this claim's, and the fault when the server could not do it.
+   */
   handOver(taken: TakenJob, why: HandOver): Promise<void> {
     const moved = this.turn.then(() => this.move(taken, why));
     this.turn = moved.catch(() => undefined);
@@ -88,17 +92,26 @@ export class HandOvers {
     throw new Error(`job ${job.id} could not be handed over: its lock or its child changed ${MAX_COLLISIONS} times in a row`);
   }
 
-  /** False when something watched changed meanwhile: nothing was done then. */
+  /** False when something watched changed meanwhile, or a script was missing: it is to be begun anew. True also for one that went back because it is being cancelled. */
   private async tryMove({ connection, main, cpu }: Lanes, job: Job, jobId: string, token: string, mark: HandOverMark): Promise<boolean> {
-    const lockKey = `${main.toKey(jobId)}:lock`;
+    const jobKey = main.toKey(jobId);
+    const lockKey = `${jobKey}:lock`;
     const childKey = cpu.toKey(jobId);
     const childLockKey = `${childKey}:lock`;
-    await connection.watch(lockKey, childKey, childLockKey);
-    const [lock, childLock, [finishedOn, data]] = await Promise.all([connection.get(lockKey), connection.get(childLockKey), connection.hmget(childKey, 'finishedOn', 'data')]);
+    await connection.watch(lockKey, jobKey, childKey, childLockKey);
+    const [lock, isCancelled, childLock, [finishedOn, data]] = await Promise.all([
+      connection.get(lockKey), connection.hexists(jobKey, CANCEL_MARK), connection.get(childLockKey), connection.hmget(childKey, 'finishedOn', 'data'),
+    ]);
     this.options.faults.reach('hand-over-watched');
     if (lock !== token) {
       await connection.unwatch();
       throw lockLost(jobId);
+    }
+    if (isCancelled === 1) {
+      await connection.unwatch();
+      await job.moveToWait(token); // a child would have no mark, and run
+      await wakeIdleWorker(connection, this.options.prefix, main.name).catch(() => undefined); // a prioritized job puts no marker
+      return true;
     }
     // A child of an earlier life of this id: adding over it would bring its old ending instead of a new run.
     const isStale = typeof finishedOn === 'string' || (typeof data === 'string' && data !== JSON.stringify(job.data));
@@ -118,7 +131,7 @@ export class HandOvers {
 
   private async execute(transaction: Transaction, jobId: string): Promise<boolean> {
     const replies = await transaction.exec();
-    if (replies === null) return false;
+    if (replies === null || isScriptMissing(replies)) return false; // what was done of it is done again, or found stale
     for (const [error] of replies) if (error !== null) throw error;
     const moved = Number(replies.at(-1)?.[1]);
     if (moved < 0) throw lockLost(jobId, moved);

@@ -182,6 +182,26 @@ describe.each([['small inputs, which travel in the script', ''], ['large inputs,
     expect(await connection.exists(...jobs.map(({ jobId }) => keys.input(queue, jobId)))).toBe(120);
   });
 
+  test('a replacement whose connection is cut after it looked does not undo what another producer did meanwhile', async () => {
+    const { queue, producer } = await setup();
+    const rival = await connectProducer(queue);
+    const jobs = [keyed('r-1')];
+    await producer.add(jobs);
+    await finish(queue);
+    const look = Reflect.get(producer, 'look') as (...args: unknown[]) => Promise<unknown>;
+    Reflect.set(producer, 'look', async (...args: unknown[]) => {
+      Reflect.deleteProperty(producer, 'look');
+      const clients = String(await server.command('CLIENT', 'LIST')).split('\n').filter((line) => line.includes('name=shoal-producer-watch'));
+      await Promise.all(clients.map((line) => server.command('CLIENT', 'KILL', 'ID', /id=(\d+)/.exec(line)![1]!)));
+      const [looked] = await Promise.allSettled([look.apply(producer, args)]);
+      expect(await rival.add(jobs)).toMatchObject([{ outcome: 'added' }]);
+      if (looked.status === 'rejected') throw looked.reason;
+      return looked.value;
+    });
+    await expect(producer.add(jobs)).rejects.toMatchObject({ code: 'QUEUE_UNREACHABLE' });
+    expect(await producer.add(jobs)).toMatchObject([{ outcome: 'known' }]);
+  });
+
   test('refuses before sending: ids, formats, a missing fingerprint, an input that is or is not there', async () => {
     const { queue, producer } = await setup();
     const { input: _, ...withoutInput } = keyed('x-1');
@@ -200,6 +220,23 @@ describe.each([['small inputs, which travel in the script', ''], ['large inputs,
     expect(await waiting(queue)).toBe(0);
     expect(await connection.exists(keys.input(queue, 'f-1'))).toBe(0);
     expect((await producer.add(jobs)).map(({ outcome }) => outcome)).toEqual(['added', 'added']);
+  });
+
+  test('a server that forgot its scripts takes new jobs and replacements all the same', async () => {
+    const { queue, producer } = await setup();
+    const jobs = [keyed('n-1'), inline('n-2')];
+    const outcomes = async (ofJobs: readonly NewJob[]): Promise<string[]> => (await producer.add(ofJobs)).map(({ outcome }) => outcome);
+    await producer.add([keyed('n-3')]);
+    await server.command('SCRIPT', 'FLUSH');
+    expect(await outcomes(jobs)).toEqual(['added', 'added']);
+    expect(await connection.exists(keys.input(queue, 'n-1'))).toBe(1);
+    for (let round = 0; round < 2; round++) {
+      await finish(queue);
+      await server.command('SCRIPT', 'FLUSH');
+      expect(await outcomes(jobs)).toEqual(['added', 'added']);
+      expect(await waiting(queue)).toBe(2);
+      expect(await connection.exists(keys.input(queue, 'n-1'))).toBe(1);
+    }
   });
 
   test('a connection cut in the middle is repeated without a double', async () => {

@@ -9,8 +9,8 @@ import {
 } from '@shoal/core';
 import { Queue } from 'bullmq';
 import { Admission, admissionRefused, type AdmissionLimits, type WantedRoom } from './admission.ts';
-import { openTransaction, queueAdd, queueRemove, type Transaction } from './bullmq-internals.ts';
-import { closeConnection, connected, openConnection, type Redis } from './connection.ts';
+import { isScriptMissing, openTransaction, queueAdd, queueRemove, runTransaction, type Transaction } from './bullmq-internals.ts';
+import { closeConnection, connected, openConnection, untilReady, type Redis } from './connection.ts';
 import { judge, toFound, type Again, type Found, type Verdict } from './job-verdict.ts';
 import { runScript, script } from './payload/script.ts';
 import { STAGED_FROM_BYTES, STAGED_TTL_MS } from './payload/staging.ts';
@@ -188,11 +188,11 @@ export class JobProducer {
 
   /** Looks under each id and adds the job where there is none. What is returned is what was there before. */
   private async addAndLook(jobs: readonly NewJob[]): Promise<Found[]> {
-    const transaction = await openTransaction(this.queue);
     const staged = jobs.filter(isStaged);
-    for (const { jobId, input } of staged) transaction.set(this.stagedInput(jobId), input, 'PX', STAGED_TTL_MS);
-    for (const job of jobs) this.appendAdd(transaction, job);
-    const replies = (await transaction.exec()) ?? [];
+    const replies = await runTransaction(this.queue, (transaction) => {
+      for (const { jobId, input } of staged) transaction.set(this.stagedInput(jobId), input, 'PX', STAGED_TTL_MS);
+      for (const job of jobs) this.appendAdd(transaction, job);
+    });
     const found = jobs.map((_, i) => foundIn(replies, staged.length + i * COMMANDS_PER_JOB));
     const fault = replies.find(([error]) => error !== null)?.[0];
     if (fault === undefined || fault === null) return found;
@@ -243,7 +243,7 @@ export class JobProducer {
 
   /** True when the group's results are in; false when somebody else changed one of its jobs meanwhile. */
   private async replaceGroup(jobs: readonly NewJob[], again: Again, results: Map<string, AddResult>): Promise<boolean> {
-    const { connection, queue } = (this.watcher ??= this.openWatcher());
+    const { connection, queue } = await this.readyWatcher();
     await connection.watch(...jobs.flatMap(({ jobId }) => [this.keys.job(this.options.queue, jobId), this.keys.output(this.options.queue, jobId)]));
     const found = await this.look(connection, jobs);
     const verdicts = jobs.map((job, i) => judge(job.jobId, fingerprintOf(job), found[i]!, again));
@@ -253,7 +253,7 @@ export class JobProducer {
       if (kind === 'replace' || kind === 'add') this.appendReplacement(transaction, queue, job);
     }
     const replies = await transaction.exec();
-    if (replies === null) return false;
+    if (replies === null || isScriptMissing(replies)) return false; // what was done of it is seen, and completed, in the next round
     const fault = replies.find(([error]) => error !== null)?.[0];
     if (fault) throw fault;
     for (const [i, { jobId }] of jobs.entries()) results.set(jobId, toResult(jobId, verdicts[i]!));
@@ -276,6 +276,17 @@ export class JobProducer {
     transaction.del(this.keys.output(this.options.queue, job.jobId));
     if (job.input !== undefined) transaction.set(this.keys.input(this.options.queue, job.jobId), job.input);
     queueAdd(queue, transaction, { name: job.name ?? 'embed', data: job.data, opts: { jobId: job.jobId } });
+  }
+
+  private async readyWatcher(): Promise<{ connection: Redis; queue: Queue }> {
+    const { connection, queue } = (this.watcher ??= this.openWatcher());
+    await untilReady(connection, this.options.redisUrl);
+    await queue.waitUntilReady();
+    // What waited for another socket, or was sent again there, would run on one that watches nothing: it fails instead. Not before
+    // the queue is ready, which does not try a second time.
+    connection.options.maxRetriesPerRequest = 0;
+    connection.options.enableOfflineQueue = false;
+    return { connection, queue };
   }
 
   private openWatcher(): { connection: Redis; queue: Queue } {

@@ -58,6 +58,27 @@ describe('quarantine', () => {
     await shown.close();
   });
 
+  test('is kept by a server that forgot its scripts meanwhile', async () => {
+    await put();
+    await quarantine.drop(['a']);
+    await server.command('SCRIPT', 'FLUSH');
+    await quarantine.put('embed-x', (await main.getJob('a'))!, FAILURE);
+    expect(await quarantine.list()).toMatchObject([{ jobId: 'a', inputBytes: input.length }]);
+  });
+
+  test('what a full queue refuses stays, input and all, and is given back when there is room', async () => {
+    await put();
+    await main.remove('a');
+    const load = keySpace(prefix).load();
+    await connection.hset(load, 'rows embed-x', 4_000_000);
+    expect(await quarantine.giveBack(['a'])).toMatchObject([{ jobId: 'a', outcome: 'refused' }]);
+    expect(await quarantine.list()).toMatchObject([{ jobId: 'a', inputBytes: input.length }]);
+    expect(await main.getJob('a')).toBeUndefined();
+    await connection.del(load);
+    expect(await quarantine.giveBack(['a'])).toMatchObject([{ outcome: 'added' }]);
+    expect(await quarantine.list()).toEqual([]);
+  });
+
   test('putting the same job in twice keeps one', async () => {
     await put();
     await quarantine.put('embed-x', (await main.getJob('a'))!, FAILURE);

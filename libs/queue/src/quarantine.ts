@@ -7,7 +7,7 @@ import {
   type EmbedJobData, type Failure, type KeySpace, type Logger, type SimilarityJobData, type SimilarityKind,
 } from '@shoal/core';
 import { Queue, type Job } from 'bullmq';
-import { openTransaction, queueAdd } from './bullmq-internals.ts';
+import { queueAdd, runTransaction } from './bullmq-internals.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
 import { JobProducer, type AddResult } from './job-producer.ts';
 import { translated } from './translated.ts';
@@ -41,6 +41,9 @@ interface Record {
   readonly job: unknown;
 }
 
+/** Outcomes by which the main lane has the job, or its result: any other leaves the only copy here. */
+const HAS_IT: ReadonlySet<AddResult['outcome']> = new Set(['added', 'known', 'ready']);
+
 /** Of the main lane: where its jobs are quarantined. Inputs are at `{shoal}:in:<this>:<jobId>`. */
 export function quarantineQueue(mainQueue: string): string {
   return `${mainQueue}-quarantine`;
@@ -59,13 +62,14 @@ export class Quarantine {
 
   /** Copies a claimed job here, input included. To be called before the job itself ends; may be repeated. */
   async put(lane: string, job: Pick<Job, 'id' | 'name' | 'data'>, failure: Failure): Promise<void> {
-    invariant(job.id !== undefined, 'a claimed job has an id');
+    const { id: jobId, name, data } = job;
+    invariant(jobId !== undefined, 'a claimed job has an id');
     const { queue } = await this.open();
-    const transaction = await openTransaction(queue);
-    transaction.copy(this.keys.input(this.options.queue, job.id), this.keys.input(queue.name, job.id), 'REPLACE');
-    queueAdd(queue, transaction, { name: job.name, data: { v: 1, failure, lane, job: job.data } satisfies Record, opts: { jobId: job.id } });
-    const replies = await transaction.exec();
-    for (const [error] of replies ?? []) if (error !== null) throw error;
+    const replies = await runTransaction(queue, (transaction) => {
+      transaction.copy(this.keys.input(this.options.queue, jobId), this.keys.input(queue.name, jobId), 'REPLACE');
+      queueAdd(queue, transaction, { name, data: { v: 1, failure, lane, job: data } satisfies Record, opts: { jobId } });
+    });
+    for (const [error] of replies) if (error !== null) throw error;
   }
 
   /** The newest first. */
@@ -76,7 +80,10 @@ export class Quarantine {
     });
   }
 
-  /** Adds jobs to the main lane again, under their ids, and takes them out of here. One result per job, in order; undefined for an id that is not here. */
+  /**
+   * Adds jobs to the main lane again, under their ids, and takes those out of here that it has then. One result per job, in order;
+   * undefined for an id that is not here.
+   */
   async giveBack(jobIds: readonly string[]): Promise<(AddResult | undefined)[]> {
     const { redisUrl, prefix, queue: name, log } = this.options;
     const producer = await JobProducer.connect({ redisUrl, prefix, queue: name, log });
@@ -120,7 +127,7 @@ export class Quarantine {
     const { data, hasInput } = checkedData(jobId, name, found.record?.job);
     if (hasInput && found.input === null) throw new ShoalError('INPUT_LOST', `the input of job "${jobId}" is not in quarantine any more; drop the job and add it anew`, { jobId });
     const [result] = await producer.add([{ jobId, name, data, ...(found.input === null ? {} : { input: found.input }) }]);
-    if (result?.outcome !== 'conflict') await this.drop([jobId]);
+    if (result !== undefined && HAS_IT.has(result.outcome)) await this.drop([jobId]);
     return result;
   }
 

@@ -5,6 +5,7 @@
 import { DEFAULT_PREFIX, cpuLaneOf, keySpace, parseFailedReason, type KeySpace, type Logger } from '@shoal/core';
 import { Job, Queue } from 'bullmq';
 import { readAdmission } from './admission.ts';
+import { CANCEL_MARK } from './cancel.ts';
 import { closeConnection, connected, type Redis } from './connection.ts';
 import { runScript, script } from './payload/script.ts';
 import { quarantineQueue } from './quarantine.ts';
@@ -58,8 +59,9 @@ export interface CleanOptions {
 
 const STEP_JOBS = 200;
 
-// KEYS[1] the job. What would make it fail again at once: marks of a cancel, of damage, of stalls.
-const FORGIVE = script(1, 'allow-oom', "return redis.call('HDEL', KEYS[1], 'defa', 'stc', 'shoalCancelled')");
+// KEYS[1] the job. What would make it fail again at once: marks of a cancel, of damage, of stalls; and, in `progress`, that of a
+// hand-over, which would pass for one of the new life, whose attempts begin at 0 again, and bring the old failure as its ending.
+const FORGIVE = script(1, 'allow-oom', `return redis.call('HDEL', KEYS[1], 'defa', 'stc', '${CANCEL_MARK}', 'progress')`);
 
 export class QueueAdmin {
   private readonly connection: Redis;

@@ -44,8 +44,9 @@ export class ResultReader {
     // unhandled rejection ends the process (6.0.0, event_handler.js). So it is done here.
     subscriber.options.autoResubscribe = false;
     watchConnection(connection, (event) => {
-      if (event === 'lost') this.tell(event);
-      else void this.marks.repeat(connection).catch(() => undefined).then(() => this.tell(event)); // a failure: it is lost again
+      if (event === 'back') return void this.marks.repeat(connection).catch(() => undefined).then(() => this.tell(event)); // a failure: it is lost again
+      this.marks.lost();
+      this.tell(event);
     });
     watchConnection(subscriber, (event) => {
       if (event === 'lost') this.tell(event);

@@ -24,6 +24,22 @@ test('what cannot be an address is refused with what is missing, without its pas
   expect(redactUrl('redis+sentinel://u:p@a,b/m?sentinelPassword=hush&db=1')).toBe('redis+sentinel://***@a,b/m?sentinelPassword=***&db=1');
 });
 
+test('a password may have an @ or a bare % in it, and is not told', () => {
+  expect(addressOf('redis://:sec@ret@h:1')).toMatchObject({ host: 'h', port: 1, password: 'sec@ret' });
+  expect(addressOf('redis+cluster://:sec@ret@h:1')).toMatchObject({ password: 'sec@ret' });
+  expect(addressOf('unix://:sec@ret@/tmp/a.sock')).toMatchObject({ password: 'sec@ret', path: '/tmp/a.sock' });
+  for (const [url, password] of [['redis://:100%@h', '100%'], ['redis://:100%%40é@h', '100%@é'], ['redis://:%ff%zz@h', '%ff%zz'], ['redis+sentinel://:100%@h/m', '100%']]) expect(addressOf(url!)).toMatchObject({ password });
+  expect(redactUrl('redis://:sec@ret@127.0.0.1:1')).toBe('redis://***@127.0.0.1:1');
+  for (const url of ['redis+cluster://:sec/ret@h', 'redis+cluster://:sec?ret@h', 'redis+sentinel://:sec@h:x/m', 'redis://user/sec@h']) {
+    expect(() => addressOf(url)).toThrow(expect.objectContaining({ code: 'CONFIG_INVALID', message: expect.not.stringMatching(/sec|ret/) }));
+  }
+});
+
+test('a database that is no number is refused, not taken for the first one', () => {
+  for (const url of ['redis://h/abc', 'rediss://h/1/2', 'redis://h/-1', 'unix:///tmp/a.sock?db=x', 'redis+sentinel://a/m?db=1.5']) expect(() => addressOf(url)).toThrow(/not the URL of a queue server; the database must be a number/);
+  expect(addressOf('redis://h/')).not.toHaveProperty('db');
+});
+
 test('a server that refuses writes because another took over is left; other errors are not about that', () => {
   const { reconnectOnError } = addressOf('redis+cluster://a');
   const answers = ['READONLY You can\'t write', 'MOVED 866 127.0.0.1:1', 'NOREPLICAS Not enough good replicas', 'OOM command not allowed', 'CLUSTERDOWN Hash slot not served'].map((message) => reconnectOnError?.(new Error(message)));

@@ -36,6 +36,7 @@ export class TakenMarks {
   private readonly nowMs: () => number;
   private marks: { readonly key: string; readonly head: Buffer; readonly atMs: number }[] = [];
   private readonly seen = new Map<string, Buffer>();
+  private lostAtMs: number | undefined;
 
   constructor(nowMs: () => number) {
     this.nowMs = nowMs;
@@ -70,14 +71,29 @@ export class TakenMarks {
   /** Headers as the server has them now; what is none is passed over. */
   add(keys: readonly string[], heads: readonly unknown[]): void {
     const atMs = this.nowMs();
-    this.marks = this.marks.filter((mark) => atMs - mark.atMs < REMEMBERED_MS);
+    this.forgetOld();
     for (const [at, head] of heads.entries()) if (Buffer.isBuffer(head) && head.length === RESULT_HEADER_BYTES) this.marks.push({ key: keys[at]!, head, atMs });
   }
 
-  /** For a server that came back. */
+  /** The connection broke: the age of a mark is told from here on, however long it takes until they can be repeated. */
+  lost(): void {
+    this.lostAtMs ??= this.nowMs();
+  }
+
+  /** For a server that came back. Older marks it has written down: by now they would hit a later result of the same request. */
   async repeat(connection: Redis): Promise<void> {
+    this.forgetOld();
     const { marks } = this;
-    if (marks.length > 0) await runScript(connection, MARK_AGAIN, marks.map(({ key, head }) => [key, head, TTL_MS]));
+    try {
+      if (marks.length > 0) await runScript(connection, MARK_AGAIN, marks.map(({ key, head }) => [key, head, TTL_MS]));
+    } finally {
+      this.lostAtMs = undefined; // one that was refused for good would be refused again
+    }
+  }
+
+  private forgetOld(): void {
+    const sinceMs = (this.lostAtMs ?? this.nowMs()) - REMEMBERED_MS;
+    this.marks = this.marks.filter(({ atMs }) => atMs > sinceMs);
   }
 }
 

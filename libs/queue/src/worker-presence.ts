@@ -24,19 +24,23 @@ export const ALL_WORKERS = '*';
 
 const LIFE_MS = 6_000;
 const RENEWAL_MS = 2_000;
+/** How long a drained worker that is not seen stays drained: an outage ends no drain, and names that never come back do not pile up. */
+const DRAINED_MS = 86_400_000;
 /** A server that is away is left without a word; the worker's time runs out there. */
 const GOODBYE_MS = 500;
 
 // KEYS[1] the sorted set of workers, [2] their facts, [3] the drained ones. ARGV[1] the worker, ARGV[2] how long it lives from
-// now, in ms, ARGV[3] its facts or nothing. Those whose time is up leave on this occasion; there is no other sweep.
+// now, in ms, ARGV[3] its facts or nothing, ARGV[4] how long it stays drained unseen. Those whose time is up leave on this
+// occasion; there is no other sweep. Drained ones keep their entry, which nobody sees any more, until they are drained no longer:
+// after an outage everybody's time is up.
 const SHOW = script(3, 'allow-oom', `
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[4])) do redis.call('SREM', KEYS[3], old) end
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)) do
   redis.call('HDEL', KEYS[2], gone)
-  redis.call('SREM', KEYS[3], gone)
+  if redis.call('SISMEMBER', KEYS[3], gone) == 0 then redis.call('ZREM', KEYS[1], gone) end
 end
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
 if ARGV[3] ~= '' then redis.call('HSET', KEYS[2], ARGV[1], ARGV[3]) end
 `);
@@ -93,7 +97,7 @@ export class WorkerPresence {
   private callFor(lane: string): (string | number)[] {
     const { prefix, queue, facts } = this.options;
     const keys = keySpace(prefix);
-    return [keys.workers(lane), keys.facts(lane), keys.drained(queue), this.workerId, LIFE_MS, facts === undefined ? '' : JSON.stringify(facts())];
+    return [keys.workers(lane), keys.facts(lane), keys.drained(queue), this.workerId, LIFE_MS, facts === undefined ? '' : JSON.stringify(facts()), DRAINED_MS];
   }
 
   private async leave(): Promise<void> {

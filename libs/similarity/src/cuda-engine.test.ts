@@ -107,6 +107,27 @@ describe.skipIf(standIn === undefined)('on the stand-in', () => {
     rmSync(folder, { recursive: true });
   });
 
+  test('what leaves the device while a call waits or tries again stays until that call has ended', async () => {
+    const [rows, other] = [block(1), block(2)];
+    const graph = graphFromEdges({ from: Uint32Array.of(0, 1, 2, 3), to: Uint32Array.of(1, 2, 3, 0) });
+    const engine = standInEngine(standIn!, { residentBytes: bytes() + 1, workBytes: 1 << 20 });
+    for (const kept of [rows, other, graph]) engine.keep(kept);
+    const spread = () => engine.spread(graph, 1, Float32Array.of(1, 0, 0, 0), { steps: 3, decay: 0.5, threshold: 0, k: 4 });
+    await engine.topK(queries, rows, 'cosine', 5);
+    const ask = async (): Promise<void> => {
+      const calls = [engine.topK(queries, rows, 'cosine', 5), engine.topK(queries, other, 'cosine', 5), engine.matrix(queries, rows, 'dot'), engine.matrix(queries, other, 'dot'), spread(), engine.topK(queries, rows, 'cosine', 5)] as const;
+      const [first, second, , , totals, last] = await Promise.all(calls);
+      await expectRight(first, rows);
+      await expectRight(second, other);
+      expect([...totals]).toEqual([1, 0.5, 0.25, 0.125]);
+      await expectRight(last, rows);
+    };
+    for (let round = 0; round < 10; round++) await ask();
+    await withStandIn({ SHOAL_STAND_IN_MOST_WORK: 1 << 16 }, ask);
+    engine.close();
+    expect(engine.heldBytes).toBe(0);
+  });
+
   test('memory runs out at every number of rows, and every answer is right', async () => {
     const rows = block(2);
     const [begin, candidates] = [Uint32Array.of(0, 2, 2, 5), Uint32Array.of(63, 1, 0, 40, 63)];

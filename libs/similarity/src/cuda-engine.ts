@@ -34,7 +34,8 @@ export interface CudaTimes {
 }
 
 type Keepable = RowBlock | Graph;
-type Uploaded = Resident & { readonly handle: CudaHandle };
+/** Freed when it is not kept, or has left, and nobody uses it: a call that waits for its turn, or between two tries, does not hold the handle itself. */
+type Uploaded = Resident & { readonly handle: CudaHandle; users: number; isResident: boolean };
 
 /** A call that is given less than this is not worth its launches. */
 const LEAST_WORK_BYTES = 1 << 16;
@@ -118,7 +119,7 @@ export class CudaEngine implements Engine {
     const ask = [unshared(queries.values), queries.rows, METRICS.indexOf(metric), k, found, scores] as const;
     const held = await this.#held(rows, signal);
     if (held !== undefined) {
-      await this.#withinMemory(held, signal, (workBytes, stop) => this.#addon.cudaTopK(held.handle, ...ask, workBytes, this.#times, stop));
+      await this.#releasedAfter(held, this.#withinMemory(held, signal, (workBytes, stop) => this.#addon.cudaTopK(held.handle, ...ask, workBytes, this.#times, stop)));
     } else {
       const described = describedRows(rows, rows.scales ?? null, 0);
       await this.#withinMemory(undefined, signal, (workBytes, stop) => this.#addon.cudaTopKStreamed(this.#library, this.#device, ...described, ...ask, workBytes, this.#times, stop));
@@ -131,7 +132,7 @@ export class CudaEngine implements Engine {
     const scoresOf = (on: Uploaded, count: number): Promise<Float32Array> =>
       this.#withinMemory(on, signal, (workBytes, stop) => this.#addon.cudaMatrix(on.handle, values, queries.rows, METRICS.indexOf(metric), count, workBytes, this.#times, stop));
     const held = await this.#held(rows, signal);
-    if (held !== undefined) return scoresOf(held, rows.rows);
+    if (held !== undefined) return this.#releasedAfter(held, scoresOf(held, rows.rows));
     const all = new Float32Array(queries.rows * rows.rows);
     await this.#eachPiece(rows, signal, async (piece, first, count) => {
       const scores = await scoresOf(piece, count);
@@ -149,7 +150,7 @@ export class CudaEngine implements Engine {
       return scores;
     };
     const held = await this.#held(rows, signal);
-    if (held !== undefined) return scoresOf(held, begin, candidates);
+    if (held !== undefined) return this.#releasedAfter(held, scoresOf(held, begin, candidates));
     const all = new Float64Array(candidates.length);
     await this.#eachPiece(rows, signal, async (piece, first, count) => {
       const isHere = (row: number): boolean => row >= first && row < first + count;
@@ -167,32 +168,29 @@ export class CudaEngine implements Engine {
 
   async spread(graph: Graph, lanes: number, activation: Float32Array, { steps, decay, threshold, signal }: Parameters<Engine['spread']>[3]): Promise<Float32Array> {
     const held = (await this.#held(graph, signal)) ?? (await this.#withRoom(() => this.#uploadGraph(graph, signal)));
-    try {
-      return await this.#withinMemory(held, signal, (workBytes, stop) => this.#addon.cudaSpread(held.handle, lanes, steps, decay, threshold, unshared(activation), workBytes, this.#times, stop));
-    } finally {
-      if (this.#uploaded.get(graph) !== held) this.#addon.cudaFree(held.handle);
-    }
+    return this.#releasedAfter(held, this.#withinMemory(held, signal, (workBytes, stop) => this.#addon.cudaSpread(held.handle, lanes, steps, decay, threshold, unshared(activation), workBytes, this.#times, stop)));
   }
 
   // ---- what is on the device ----------------------------------------------------------------------------------------
 
-  /** What is kept and on the device, brought there if need be; undefined for what has to pass by. */
+  /** What is kept and on the device, brought there if need be, and used from now on until it is released; undefined for what has to pass by. */
   async #held(what: Keepable, signal: AbortSignal | undefined): Promise<Uploaded | undefined> {
     this.#refuseLost();
     this.#calls++;
     const known = this.#uploaded.get(what);
-    if (known !== undefined) this.residents.touch(known);
-    if (known !== undefined || !this.#kept.has(what) || this.#calls < (this.#refusedUntil.get(what) ?? 0)) return known;
+    if (known !== undefined) return this.#used(known);
+    if (!this.#kept.has(what) || this.#calls < (this.#refusedUntil.get(what) ?? 0)) return undefined;
     const bytes = this.bytesOf(what);
     if (!this.residents.makeRoom(bytes)) return undefined;
     try {
       const uploaded = await this.#withRoom(() => ('data' in what ? this.#uploadRows(what, signal) : this.#uploadGraph(what, signal)));
       const again = this.#uploaded.get(what);
       if (again !== undefined || !this.#kept.has(what) || !this.residents.makeRoom(uploaded.bytes)) {
-        this.#addon.cudaFree(uploaded.handle); // somebody else was faster, or it is not wanted any more
-        return again;
+        this.#release(uploaded); // somebody else was faster, or it is not wanted any more
+        return again === undefined ? undefined : this.#used(again);
       }
       this.residents.add(uploaded);
+      uploaded.isResident = true;
       this.#uploaded.set(what, uploaded);
       return uploaded;
     } catch (error) {
@@ -228,9 +226,30 @@ export class CudaEngine implements Engine {
   #uploadedAs(what: Keepable, bytes: number, handle: CudaHandle): Uploaded {
     const leave = (): void => {
       this.#uploaded.delete(what);
-      this.#addon.cudaFree(handle);
+      uploaded.isResident = false;
+      this.#freeUnused(uploaded);
     };
-    return { bytes, handle, leave };
+    const uploaded: Uploaded = { bytes, handle, leave, users: 1, isResident: false };
+    return uploaded;
+  }
+
+  #used(uploaded: Uploaded): Uploaded {
+    this.residents.touch(uploaded);
+    uploaded.users++;
+    return uploaded;
+  }
+
+  #releasedAfter<Value>(uploaded: Uploaded, work: Promise<Value>): Promise<Value> {
+    return work.finally(() => this.#release(uploaded));
+  }
+
+  #release(uploaded: Uploaded): void {
+    uploaded.users--;
+    this.#freeUnused(uploaded);
+  }
+
+  #freeUnused({ handle, users, isResident }: Uploaded): void {
+    if (users === 0 && !isResident) this.#addon.cudaFree(handle);
   }
 
   #rowsBytes(described: NativeRows): { readonly bytes: number; readonly hasHalf: boolean } {
@@ -265,7 +284,7 @@ export class CudaEngine implements Engine {
           most = Math.floor(count / 2);
         }
       } finally {
-        if (piece !== undefined) this.#addon.cudaFree(piece.handle);
+        if (piece !== undefined) this.#release(piece);
       }
     }
   }

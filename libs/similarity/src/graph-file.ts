@@ -4,7 +4,7 @@
 //   begin u32[nodes + 1]   source u32[edges]   weight f32[edges]   names: JSON                      little-endian
 
 import { createReadStream } from 'node:fs';
-import { open, readdir, readFile, rm } from 'node:fs/promises';
+import { open, readdir, rm } from 'node:fs/promises';
 import { extname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { crc32 } from 'node:zlib';
@@ -18,6 +18,8 @@ const MAGIC = 0x3147_4853; // "SHG1"
 const HEADER_BYTES = 64;
 /** Of the header: what stands before the checksum. */
 const CHECKED_BYTES = 24;
+/** One call of the system reads less than 2 GiB, and one of crc32 sees less than 4 GiB. */
+const MOST_AT_ONCE = 1 << 30;
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
 
 export interface GraphInfo {
@@ -36,7 +38,7 @@ export async function saveGraph(folder: string, name: string, graph: Graph): Pro
   header.writeUInt32LE(graph.names === undefined ? 0 : 1, 4);
   header.writeBigUInt64LE(BigInt(graph.nodes), 8);
   header.writeBigUInt64LE(BigInt(graph.source.length), 16);
-  header.writeUInt32LE([header.subarray(0, CHECKED_BYTES), ...parts].reduce((crc, part) => crc32(part, crc), 0), CHECKED_BYTES);
+  header.writeUInt32LE([header.subarray(0, CHECKED_BYTES), ...parts].reduce((crc, part) => crcOf(part, crc), 0), CHECKED_BYTES);
   await placeAtomically(pathOf(folder, name), async (temporary) => {
     const file = await open(temporary, 'w');
     try {
@@ -51,18 +53,16 @@ export async function saveGraph(folder: string, name: string, graph: Graph): Pro
 /** COLLECTION_UNKNOWN when there is no such graph, COLLECTION_CORRUPT when its file is damaged, GRAPH_INVALID when it is no graph. */
 export async function openGraph(folder: string, name: string): Promise<Graph> {
   const path = pathOf(folder, name);
-  const bytes = await readFile(path).catch(async (error: unknown) => {
-    throw await unknownGraph(folder, name, error);
+  const bytes = await readWhole(path).catch(async (error: unknown) => {
+    throw error instanceof ShoalError ? error : await unknownGraph(folder, name, error);
   });
-  const { nodes, edges, hasNames, crc } = decodeHeader(bytes, path, bytes.length);
-  const body = new Uint8Array(bytes.buffer, bytes.byteOffset + HEADER_BYTES, bytes.length - HEADER_BYTES);
-  if (crc32(body, crc32(bytes.subarray(0, CHECKED_BYTES))) !== crc) throw corrupt(path, 'its bytes have another checksum than was written');
-  const aligned = body.slice().buffer; // a buffer of readFile may begin anywhere
-  const at = (nodes + 1) * 4;
+  const { nodes, edges, hasNames, crc } = decodeHeader(Buffer.from(bytes), path, bytes.byteLength);
+  if (crcOf(new Uint8Array(bytes, HEADER_BYTES), crc32(new Uint8Array(bytes, 0, CHECKED_BYTES))) !== crc) throw corrupt(path, 'its bytes have another checksum than was written');
+  const at = HEADER_BYTES + (nodes + 1) * 4;
   const graph: Graph = {
     nodes,
-    begin: new Uint32Array(aligned, 0, nodes + 1), source: new Uint32Array(aligned, at, edges), weight: new Float32Array(aligned, at + edges * 4, edges),
-    ...(hasNames ? { names: JSON.parse(Buffer.from(aligned, at + edges * 8).toString('utf8')) as readonly string[] } : {}),
+    begin: new Uint32Array(bytes, HEADER_BYTES, nodes + 1), source: new Uint32Array(bytes, at, edges), weight: new Float32Array(bytes, at + edges * 4, edges),
+    ...(hasNames ? { names: JSON.parse(Buffer.from(bytes, at + edges * 8).toString('utf8')) as readonly string[] } : {}),
   };
   checkGraph(graph);
   return graph;
@@ -99,6 +99,28 @@ export async function removeGraph(folder: string, name: string): Promise<void> {
 function pathOf(folder: string, name: string): string {
   if (!NAME.test(name)) throw new ShoalError('COLLECTION_UNKNOWN', `"${name}" cannot be the name of a graph: up to 64 letters, digits, ".", "_" and "-", the first a letter or digit`, { name });
   return join(folder, '.graphs', `${name}.shg`);
+}
+
+/** In a buffer of its own, so that the graph can be views of it. */
+async function readWhole(path: string): Promise<ArrayBuffer> {
+  const file = await open(path, 'r');
+  try {
+    const buffer = new ArrayBuffer((await file.stat()).size);
+    for (let at = 0; at < buffer.byteLength; ) {
+      const { bytesRead } = await file.read(new Uint8Array(buffer, at), 0, Math.min(MOST_AT_ONCE, buffer.byteLength - at), at);
+      if (bytesRead === 0) throw corrupt(path, `it ends after ${at} of ${buffer.byteLength} bytes`);
+      at += bytesRead;
+    }
+    return buffer;
+  } finally {
+    await file.close();
+  }
+}
+
+function crcOf(bytes: Uint8Array, before: number): number {
+  let crc = before;
+  for (let at = 0; at < bytes.length; at += MOST_AT_ONCE) crc = crc32(bytes.subarray(at, at + MOST_AT_ONCE), crc);
+  return crc;
 }
 
 function decodeHeader(bytes: Buffer, path: string, size: number): { nodes: number; edges: number; hasNames: boolean; crc: number } {

@@ -271,6 +271,12 @@ function spreadInDoubles({ from, to, weight }: { from: Uint32Array; to: Uint32Ar
 
 const codeOf = (work: Promise<unknown>) => work.then(() => 'no error', (error: { code?: string }) => error.code);
 
+test('a number of threads that cannot be is refused before anything is computed', () => {
+  for (const isa of [undefined, ...ISAS]) for (const threads of [0, -1, 0.5, NaN, Infinity, 1025]) {
+    expect(() => openKernels({ ...(isa && { isa }), threads })).toThrow(expect.objectContaining({ code: 'CONFIG_INVALID', message: expect.stringContaining(`asked for ${threads} threads: they take 1 to 1024`) }));
+  }
+});
+
 describe.each(engines.map((kernels, at) => ({ name: `${kernels.isa} (${at})`, kernels })))('$name', ({ kernels }) => {
   const rows = rowsOf(matrixOf(Float32Array.of(1, 0, 0, 1, 0, 0, 1, 0), 2));
   const query = matrixOf(Float32Array.of(1, 0), 2);

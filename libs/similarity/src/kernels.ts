@@ -93,8 +93,12 @@ export interface Engine {
 export interface KernelOptions {
   /** An instruction set that this machine or build lacks is refused with SETUP_FAILED. Unset: the best. */
   readonly isa?: Isa;
+  /** 1 to 1,024. Unset: one for each core. */
   readonly threads?: number;
 }
+
+/** More than the largest machines have cores. */
+const MOST_THREADS = 1024;
 
 /** Native code when its addon is there, else plain code. */
 export function openKernels(options: KernelOptions = {}): Kernels {
@@ -107,7 +111,8 @@ export function kernelsOn(engine: Engine): Kernels {
 }
 
 /** As `openKernels`, without the checks. */
-export function cpuEngine({ isa, threads = availableParallelism() }: KernelOptions = {}): Engine {
+export function cpuEngine({ isa, threads = Math.min(MOST_THREADS, availableParallelism()) }: KernelOptions = {}): Engine {
+  if (!Number.isInteger(threads) || threads < 1 || threads > MOST_THREADS) throw new ShoalError('CONFIG_INVALID', `the kernels were asked for ${threads} threads: they take 1 to ${MOST_THREADS}; leave it out for one per core`, { threads });
   const addon = isa === 'plain' ? undefined : nativeAddon();
   const there = addon?.isas() ?? [];
   const chosen = isa ?? (there[0] as Isa | undefined) ?? 'plain';

@@ -1,9 +1,13 @@
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { createCollection, openCollection } from './collections.ts';
+import { openKernels } from './kernels.ts';
+import { nativeAddon, nativeProblem } from './native-addon.ts';
+import { matrixOf } from './vectors.ts';
 
 const root = fileURLToPath(new URL('../../../', import.meta.url));
 const script = join(root, 'native/similarity/build.sh');
@@ -39,4 +43,16 @@ test('without the native code every test passes in plain code', () => {
   expect(`${stdout}${stderr}`).toContain('hidden');
   expect(`${stdout}${stderr}`).toMatch(/plain: 100 cases/);
   expect(status, `${stdout}${stderr}`).toBe(0);
+});
+
+test('a mapped collection that is cut within its last page, where the system says nothing and gives zeros, gets no answer', async () => {
+  if (nativeAddon() === undefined) return console.warn(`not mapped here, so nothing can be cut: ${nativeProblem()}`);
+  const vectors = Float32Array.from({ length: 40 * 16 }, (_, i) => ((i * 37) % 101) - 50);
+  const { path, bytes } = await createCollection(folder, 'docs', [{ dims: 16, vectors }]);
+  const collection = await openCollection(folder, 'docs');
+  const search = () => openKernels().topK(matrixOf(vectors.slice(0, 16), 16), collection.block, { k: 3, metric: 'dot' });
+  expect((await search()).found).toEqual(Uint32Array.of(3));
+  truncateSync(path, bytes - 1);
+  await expect(search()).rejects.toMatchObject({ code: 'COLLECTION_CORRUPT' });
+  expect(() => collection.checkIntact()).toThrow('it was cut while it was open');
 });

@@ -9,7 +9,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 #include "../../arguments.h"
@@ -42,13 +44,14 @@ class Encoder {
   const shoal::Library library;
   shoal_encoder *encoder = nullptr; // from the end of `open` on
 
+  /** The first lane before all else: where the system refuses its thread, nothing points here yet. */
   Encoder(napi_env env, const std::string &path) : library(path), env_(env) {
+    add_lane();
     napi_value name;
     napi_create_string_utf8(env, "shoal:encoder", NAPI_AUTO_LENGTH, &name);
     napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, this, settle, &settled_);
     napi_unref_threadsafe_function(env, settled_); // only what is asked for keeps the process alive
     napi_add_env_cleanup_hook(env, at_exit, this);
-    add_lane();
   }
 
   ~Encoder() {
@@ -125,8 +128,12 @@ class Encoder {
     const std::lock_guard<std::mutex> lock(mutex_);
     const int32_t lane = static_cast<int32_t>(threads_.size());
     began_.emplace_back();
-    living_++;
-    threads_.emplace_back([this, lane] { serve(lane); });
+    try {
+      threads_.emplace_back([this, lane] { serve(lane); });
+    } catch (const std::system_error &error) {
+      throw std::runtime_error(std::string("the system refuses the thread of a lane (") + error.what() + "): allow this process more of them, by ulimit -u or the container's limit of pids");
+    }
+    living_++; // the last that lives closes the encoder
   }
 
   void show(int32_t lane, Clock::time_point began) {
@@ -136,7 +143,12 @@ class Encoder {
 
   void serve(int32_t lane) {
     for (Job *job = next(); job != nullptr; job = next()) {
-      job->work(*job, lane);
+      try {
+        job->work(*job, lane);
+      } catch (const std::exception &error) {
+        job->status = SHOAL_ENCODER_FAILED;
+        job->message = error.what();
+      }
       job->work = nullptr;
       napi_call_threadsafe_function(settled_, job, napi_tsfn_blocking);
     }

@@ -43,13 +43,14 @@ class Line {
  public:
   std::vector<std::unique_ptr<Graph>> graphs; // touched by the thread alone
 
+  /** The thread first: where the system refuses it, nothing points here yet. */
   explicit Line(napi_env env) : env_(env) {
+    thread_ = std::thread([this] { serve(); });
     napi_value name;
     napi_create_string_utf8(env, "shoal:ort-session", NAPI_AUTO_LENGTH, &name);
     napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, this, settle, &settled_);
     napi_unref_threadsafe_function(env, settled_); // only what is asked for keeps the process alive
     napi_add_env_cleanup_hook(env, at_exit, this);
-    thread_ = std::thread([this] { serve(); });
   }
 
   ~Line() {
@@ -252,12 +253,17 @@ napi_value load(napi_env env, napi_callback_info info) {
   }
 }
 
-/** line(): a thread that opens and runs graphs */
+/** line(): a thread that opens and runs graphs; throws where the system refuses it */
 napi_value line(napi_env env, napi_callback_info) {
-  napi_value external;
-  auto *shared = new std::shared_ptr<Line>(new Line(env));
-  napi_create_external(env, shared, [](napi_env, void *data, void *) { delete static_cast<std::shared_ptr<Line> *>(data); }, nullptr, &external);
-  return external;
+  try {
+    napi_value external;
+    auto *shared = new std::shared_ptr<Line>(new Line(env));
+    napi_create_external(env, shared, [](napi_env, void *data, void *) { delete static_cast<std::shared_ptr<Line> *>(data); }, nullptr, &external);
+    return external;
+  } catch (const std::exception &error) {
+    const std::string message = std::string("the system refuses the thread of a line (") + error.what() + "): allow this process more of them, by ulimit -u or the container's limit of pids";
+    return napi_throw_error(env, nullptr, message.c_str()), nullptr;
+  }
 }
 
 /** open(line, path, isCuda, threads, trace, providerOptions, cpuArenaBytes, ownsStream): [index of the graph] */

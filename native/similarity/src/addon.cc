@@ -110,7 +110,7 @@ napi_value map_file(napi_env env, napi_callback_info info) {
   return napi_throw_error(env, "EMAP", "this runtime takes no memory from outside"), nullptr;
 }
 
-/** isCut(bytes): whether the mapped file that these bytes are in was cut, and read behind its end. */
+/** isCut(bytes): whether the mapped file that these bytes are in was cut since. */
 napi_value is_cut(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const char *data = call.array<char>(0);

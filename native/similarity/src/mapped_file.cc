@@ -16,6 +16,7 @@ struct Mapping {
   std::atomic<char *> data{nullptr};
   std::atomic<size_t> size{0};
   std::atomic<bool> is_cut{false};
+  int file = -1; // stays open, to be asked for its size
 };
 constexpr int MOST = 4096;
 Mapping mappings[MOST];
@@ -63,21 +64,25 @@ char *map_file(const char *path, size_t *size) {
   struct stat facts {};
   void *data = MAP_FAILED;
   if (fstat(file, &facts) == 0 && facts.st_size > 0) data = mmap(nullptr, static_cast<size_t>(facts.st_size), PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
-  const int failure = errno;
-  close(file);
-  errno = failure;
-  if (data == MAP_FAILED) return nullptr;
+  if (data == MAP_FAILED) {
+    const int failure = errno;
+    close(file);
+    errno = failure;
+    return nullptr;
+  }
   static std::mutex adding;
   const std::lock_guard<std::mutex> guard(adding);
   for (Mapping &mapping : mappings) {
     if (mapping.data.load() != nullptr) continue;
     mapping.size = static_cast<size_t>(facts.st_size);
     mapping.is_cut = false;
+    mapping.file = file;
     mapping.data = static_cast<char *>(data);
     *size = mapping.size;
     return static_cast<char *>(data);
   }
   munmap(data, static_cast<size_t>(facts.st_size));
+  close(file);
   errno = EMFILE;
   return nullptr;
 }
@@ -86,12 +91,16 @@ void unmap_file(char *data) {
   Mapping *mapping = mapping_of(data);
   if (mapping == nullptr) return;
   munmap(data, mapping->size);
+  close(mapping->file);
   mapping->data = nullptr;
 }
 
 bool is_cut(const char *data) {
   const Mapping *mapping = mapping_of(data);
-  return mapping != nullptr && mapping->is_cut;
+  if (mapping == nullptr) return false;
+  // What was cut off its last page reads as zeros without a signal: only the file's size tells.
+  struct stat facts {};
+  return mapping->is_cut || (fstat(mapping->file, &facts) == 0 && static_cast<size_t>(facts.st_size) < mapping->size);
 }
 
 }  // namespace shoal

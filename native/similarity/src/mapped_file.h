@@ -8,7 +8,7 @@ namespace shoal {
 /** The bytes of a file, copied where they are written to; null with errno set when it cannot be mapped. Its size goes to *size. */
 char *map_file(const char *path, size_t *size);
 void unmap_file(char *data);
-/** True when something behind the end of the file was read since it was mapped. False for memory that is no mapping. */
+/** True when the file is shorter than when it was mapped, or something behind its end was read since. False for memory that is no mapping. */
 bool is_cut(const char *data);
 
 }  // namespace shoal

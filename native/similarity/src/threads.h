@@ -1,11 +1,11 @@
 // Parts of one piece of work side by side. Threads are started for each call: 20 to 40 µs each, so callers ask for more than
 // one only where the work is worth it.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -33,9 +33,10 @@ void in_blocks(int threads, uint64_t blocks, const Work &work) {
   };
   std::vector<std::thread> others;
   try {
+    others.reserve(static_cast<size_t>(std::min<uint64_t>(threads, blocks))); // a vector that fails to grow would take down the threads in it
     for (int i = 1; i < threads && static_cast<uint64_t>(i) < blocks; i++) others.emplace_back(run);
-  } catch (const std::system_error &) {
-    // as many threads as the system gives
+  } catch (...) {
+    // as many threads as the system, or its memory, gives
   }
   run();
   for (auto &thread : others) thread.join();

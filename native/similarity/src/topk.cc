@@ -226,6 +226,10 @@ uint32_t finish(const std::vector<std::vector<Best>> &parts, uint64_t query, enu
 void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count, const shoal_rows *rows, enum shoal_metric metric, uint32_t k, uint32_t *best_rows,
                 double *scores, uint32_t *found, shoal_stop stop) {
   using namespace shoal;
+  if (k == 0 || rows->count == 0) {
+    std::fill_n(found, query_count, 0u);
+    return;
+  }
   const Kernels &kernels = kernels_of(isa);
   const uint32_t dims = rows->dims;
   Search search{kernels, queries, query_count, *rows, metric, query_norms(queries, query_count, dims), {}};

@@ -190,12 +190,28 @@ int check_spread(Random &random) {
 
 }  // namespace
 
+/** Who asks for the best 0 rows, or of 0 rows, finds none. */
+int check_nothing(int isa) {
+  const float row[16] = {1};
+  for (const uint32_t k : {0u, 1u}) {
+    const shoal_rows rows{row, k == 0 ? 1u : 0u, 16, sizeof row, SHOAL_F32, nullptr, 1};
+    uint32_t best = 7, found[2] = {7, 7};
+    double score = 7;
+    const float queries[32] = {1};
+    shoal_topk(isa, 2, queries, 2, &rows, SHOAL_DOT, k, &best, &score, found, nullptr);
+    if (found[0] != 0 || found[1] != 0 || best != 7 || score != 7) return std::printf("%s: found %u and %u of nothing\n", shoal_isa_name(isa), found[0], found[1]), 1;
+  }
+  return 0;
+}
+
 int main(int argc, char **argv) {
   const int cases = argc > 1 ? std::atoi(argv[1]) : 2000;
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : std::random_device{}();
   std::printf("%d cases, seed %llu, instruction sets:", cases, static_cast<unsigned long long>(seed));
   for (int isa = 0; isa < shoal_isa_count(); isa++) std::printf(" %s", shoal_isa_name(isa));
   std::printf("\n");
+  for (int isa = 0; isa < shoal_isa_count(); isa++)
+    if (check_nothing(isa) != 0) return 1;
   for (int i = 0; i < cases; i++) {
     Random random(seed + i);
     const Case c = random_case(random);
