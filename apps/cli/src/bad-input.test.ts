@@ -4,11 +4,12 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, existsSync, mkdirSync, readFileSync, readdirSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { createServer as createHttpServer } from 'node:http';
 import { createServer, type Server } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
-import { SHOAL, Sandbox, watch, type Result, type RunOptions } from './testing/shoal-process.ts';
+import { SHOAL, Sandbox, says, watch, type Result, type RunOptions } from './testing/shoal-process.ts';
 
 let box: Sandbox;
 beforeEach(() => {
@@ -138,6 +139,12 @@ describe('an output', () => {
     await expectRefusal(['a.txt', '-o', 'out.npy', '--delimiter', 'ab'], { code: 2, message: 'It must be one ASCII character other than a quote' });
   });
 
+  test('of plain text, in which no record has fields to name', async () => {
+    await expectRefusal(['-', '--text-field', 'body'], { code: 2, message: '--text-field is about fields of JSONL and CSV, and no input is either; say --format jsonl or --format csv' }, { input: '{"body":"hi","key":1}\n' });
+    await expectRefusal(['a.txt', '--id-field', 'key'], { code: 2, message: '--id-field is about fields of JSONL and CSV' });
+    expectRefused(await box.run(['index', 'build', 'docs', 'a.txt', '--text-field', 'body']), { code: 2, message: '--text-field is about fields of JSONL and CSV' });
+  });
+
   test('among shards of another run', async () => {
     writeFileSync(box.path('rows-00002.npy'), '');
     await expectRefusal(['a.txt', '-o', 'rows.npy', '--shard-rows', '10'], { code: 2, message: 'rows-00002.npy is there from an earlier run; remove the shards of that run, or choose another name' });
@@ -161,7 +168,11 @@ describe('a call', () => {
     await expectRefusal(['--modle', 'x'], { code: 2, message: "unknown option '--modle'\n\\(Did you mean --model\\?\\)" });
     await expectRefusal(['--on-error', 'panic'], { code: 2, message: "argument 'panic' is invalid. Allowed choices are fail, skip" });
     await expectRefusal(['--dimensions', '0'], { code: 2, message: 'It must be a whole number from 1' });
+    await expectRefusal(['--shard-rows', '1000000000'], { code: 2, message: 'It must be a whole number from 1 to 999999999\\.' });
     expectRefused(await box.run(['embde']), { code: 2, message: 'Did you mean embed' });
+    for (const [flag, value, message] of [['--decay', 'abc', 'a number from 0 to 1'], ['--decay', '', 'a number from 0 to 1'], ['--decay', '1.5', 'a number from 0 to 1'], ['--threshold', '-1', 'a number from 0\\.']] as const) {
+      expectRefused(await box.run(['spread', 'g.csv', flag, value]), { code: 2, message: `It must be ${message}` });
+    }
   });
 
   test('with several wrong settings: all are named, with where they came from', async () => {
@@ -182,6 +193,20 @@ describe('a call', () => {
 });
 
 const embedAt = (redisUrl: string): Promise<Result> => box.run(['embed', '-', '-o', 'out.npy'], { input: 'x', environment: { REDIS_URL: redisUrl } });
+
+describe('a comparison', () => {
+  test('with a file of vectors that is not there, which is no text', async () => {
+    expectRefused(await box.run(['similarity', 'nothere.npy', 'hello']), { code: 1, message: 'cannot read nothere\\.npy: there is no such file\\. What ends in \\.npy is a file of vectors' });
+  });
+
+  test('whose output cannot be written, before anything is embedded, and of which nothing is left', async () => {
+    mkdirSync(box.path('rows.npy'));
+    expectRefused(await box.run(['similarity', 'one', 'two', '-o', 'rows.npy']), { code: 1, message: 'cannot write rows\\.npy: it is a folder' });
+    expectRefused(await box.run(['similarity', 'one', 'two', '-o', 'no/out.npy']), { code: 1, message: 'cannot write no/out\\.npy: there is no folder' });
+    expectRefused(await box.run(['similarity', 'one', 'two', '-o', 'out.txt']), { code: 2, message: 'the output out\\.txt is not called \\.npy' });
+    expect(readdirSync(box.files)).toEqual(['rows.npy']);
+  });
+});
 
 describe('a queue server', () => {
   let server: TestServer;
@@ -248,6 +273,21 @@ async function whyNoSmallDisk(): Promise<string | undefined> {
   const result = await watch(child).ended.catch((error: unknown) => ({ code: 1, stderr: String(error) }));
   return result.code === 0 ? undefined : `no small file system can be mounted here: ${result.stderr.trim()}`;
 }
+
+test.each([['SIGINT', 130], ['SIGTERM', 143]] as const)('%s while a model is fetched ends the command, and nothing of the model stays', async (signal, code) => {
+  const hub = createHttpServer((_, response) => response.writeHead(200, { 'content-length': 90_000_000 }).write('the first bytes'));
+  await once(hub.listen(0, '127.0.0.1'), 'listening');
+  const address = hub.address();
+  const HF_ENDPOINT = `http://127.0.0.1:${typeof address === 'object' ? address?.port : ''}`;
+  const running = box.start(['embed', '-', '-o', 'out.jsonl', '--model', 'minilm'], { input: 'x', environment: { HF_ENDPOINT } });
+  await says(running, 'fetching the model minilm');
+  running.child.kill(signal);
+  expect(await running.ended).toMatchObject({ code, stderr: expect.stringMatching(signal === 'SIGINT' ? /shoal: interrupted\n$/ : /shoal: stopped by SIGTERM\n$/) });
+  expect(readdirSync(box.cacheDir, { recursive: true }).filter((path) => !['models', join('models', 'minilm')].includes(String(path)))).toEqual([]);
+  expect(readdirSync(box.files)).toEqual([]);
+  hub.closeAllConnections();
+  hub.close();
+});
 
 describe('a full disk', () => {
   test.skipIf(!existsSync('/dev/full'))('behind standard output, or behind a device, is no bug of ours', async () => {

@@ -34,6 +34,11 @@ describe('the completion script for bash', () => {
   });
 });
 
+test('a worker has the flags of every setting that its kinds read', () => {
+  const flags = program.commands.find((command) => command.name() === 'worker')!.options.map(({ long }) => long);
+  expect(flags).toEqual(expect.arrayContaining(['--kind', '--collections-dir', '--kernels', '--device', '--model']));
+});
+
 test('the scripts for zsh and fish name every command', () => {
   expect(completionScript(program, 'zsh')).toContain('bashcompinit');
   const fish = completionScript(program, 'fish');

@@ -1,7 +1,8 @@
 // `shoal embed` as a whole: real files, the real queue server, a real worker with a tiny random model.
 
 import { existsSync, readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs';
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { tableFromIPC } from 'apache-arrow';
@@ -291,6 +292,23 @@ describe('from nothing', () => {
     expect(await running.ended).toMatchObject({ code: 130, stderr: 'shoal: interrupted\n' });
   });
 
+  test('a pipe by its name is read, and Ctrl-C while it says nothing ends at once', async () => {
+    execFileSync('mkfifo', [box.path('pipe.txt')]);
+    const silent = box.start(['embed', 'pipe.txt']);
+    await sleep(1_500); // as above
+    silent.child.kill('SIGINT');
+    expect(await silent.ended).toMatchObject({ code: 130, stderr: 'shoal: interrupted\n' });
+    const reading = box.start(['embed', 'pipe.txt', '-q']);
+    await writeFile(box.path('pipe.txt'), 'one\ntwo\n');
+    const { stdout, code } = await reading.ended;
+    expect([code, rowsOf(stdout).length]).toEqual([0, 2]);
+  });
+
+  test('the worker that is started embeds, whatever kind of worker the environment asks for', async () => {
+    const result = await box.run(['embed', '-'], { input: 'one', environment: { SHOAL_KIND: 'similarity' } });
+    expect([result.code, rowsOf(result.stdout).length]).toEqual([0, 1]);
+  }, 60_000);
+
   test('SIGKILL, then --resume: the same rows as without it', async () => {
     writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
     const first = box.start(['embed', 'much.txt', '-o', 'much.npy']);
@@ -357,6 +375,21 @@ describe('from nothing', () => {
     expect(second).toMatchObject({ code: 1, stderr: `shoal: cannot write much.npy: another shoal embed (process ${first.child.pid}) is writing it; wait for it, or choose another file\n` });
     expect((await first.ended).code).toBe(0);
     expect(vectorsOf(readFileSync(box.path('much.npy')))).toHaveLength(MUCH);
+  });
+
+  test('nor is one whose writer still waits for its first record', async () => {
+    execFileSync('mkfifo', [box.path('late.txt')]);
+    const first = box.start(['embed', 'late.txt', '-o', 'late.jsonl']);
+    while (!existsSync(box.path('.late.jsonl.shoal-partial.claim'))) {
+      if (first.child.exitCode !== null) throw new Error(`the run ended too early:\n${first.stderr()}`);
+      await sleep(10);
+    }
+    const second = await box.run(['embed', '-', '-o', 'late.jsonl'], { input: 'one\ntwo\n' });
+    expect(second).toMatchObject({ code: 1, stderr: `shoal: cannot write late.jsonl: another shoal embed (process ${first.child.pid}) is writing it; wait for it, or choose another file\n` });
+    first.child.kill('SIGKILL');
+    await first.ended;
+    expect(await box.run(['embed', '-', '-o', 'late.jsonl'], { input: 'one\ntwo\n' })).toMatchObject({ code: 0 });
+    expect(readdirSync(box.files).sort()).toEqual(['late.jsonl', 'late.txt']);
   });
 
   test('a worker that cannot run is reported with its reason, and not tried again', async () => {

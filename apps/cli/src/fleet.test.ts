@@ -71,6 +71,8 @@ describe('the command', () => {
     expect((await run('status')).stdout).toContain('! drained: gpu-1');
     expect(await run('resume', 'gpu-1', '--json')).toMatchObject({ code: 0, stdout: '{"workers":["gpu-1"]}\n' });
     expect(await run('drain', 'nobody')).toMatchObject({ code: 2, stderr: expect.stringContaining('no live worker has an id that begins with "nobody"; alive: gpu-1') });
+    for (const which of ['drain', 'resume']) expect(await run(which, '')).toMatchObject({ code: 2, stderr: expect.stringContaining('the worker is an empty text: give an id') });
+    for (const queue of ['', 'a:b']) expect(await run('status', '--queue', queue)).toMatchObject({ code: 2, stderr: expect.stringContaining('It must be the name of a queue, which is not empty and has no ":"') });
     await presence.stop();
   });
 

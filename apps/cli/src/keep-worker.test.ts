@@ -12,6 +12,7 @@ beforeAll(async () => {
   folder = await mkdtemp(join(tmpdir(), 'shoal-keeper-'));
   await writeFile(join(folder, 'dies.mjs'), "console.error('no memory left'); process.exit(3)");
   await writeFile(join(folder, 'unfit.mjs'), "process.send({ kind: 'unfit', failure: { code: 'MODEL_CORRUPT', message: 'the weights are damaged' } }, () => process.exit(1))");
+  await writeFile(join(folder, 'unreachable.mjs'), "process.send({ kind: 'unfit', failure: { code: 'QUEUE_UNREACHABLE', message: 'no answer' } }, () => process.exit(1))");
   await writeFile(join(folder, 'works.mjs'), "process.on('disconnect', () => process.exit(0)); process.send({ kind: 'ready' })");
   await writeFile(join(folder, 'hangs.mjs'), "process.on('SIGTERM', () => {}); process.send({ kind: 'ready' }); setInterval(() => {}, 1000)");
 });
@@ -99,6 +100,30 @@ describe('the keeper of a worker', () => {
     expect(await aborted(keeper.failed)).toMatchObject({ code: 'MODEL_CORRUPT', message: 'the worker cannot run: the weights are damaged' });
     expect(starts).toEqual([1]);
     await keeper.stop();
+  });
+
+  test('outlasts a server that is away, once a worker of its own was ready; before, that is final', async () => {
+    const seventh = Promise.withResolvers<void>();
+    let starts = 0;
+    const keeper = new WorkerKeeper({
+      startWorker: () => {
+        const child = start(starts === 1 || starts === 7 ? 'works.mjs' : 'unreachable.mjs');
+        if (starts === 1) child.once('message', () => child.kill('SIGKILL'));
+        return child;
+      },
+      countWorkers: async () => 0,
+      onStart: (attempt) => {
+        starts = attempt;
+        if (attempt === 7) seventh.resolve();
+      },
+      firstPauseMs: 1,
+    });
+    await Promise.race([seventh.promise, aborted(keeper.failed)]);
+    expect([starts, keeper.failed.reason]).toEqual([7, undefined]);
+    await keeper.stop();
+    const first = keeperOf('unreachable.mjs', async () => 0);
+    expect(await aborted(first.failed)).toMatchObject({ code: 'QUEUE_UNREACHABLE', message: 'the worker cannot run: no answer' });
+    await first.stop();
   });
 });
 

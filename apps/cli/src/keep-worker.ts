@@ -2,9 +2,12 @@
 // when there is none, starts the next when it dies, and gives up when that does not help.
 //
 // watching: other processes' workers serve the queue. They are counted every second; with none left, we start our own.
-// running:  our worker is alive. It reports `ready`, or `unfit` when it never can be: then nothing is tried again.
+// running:  our worker is alive. It reports `ready`, or `unfit` when it never can be: then nothing is tried again. Unfit for
+//           want of the queue server passes, once one of ours was ready: that server comes back, or the client, which
+//           waits for it longer than a worker does, gives up.
 // pausing:  our worker died. The next one starts after a pause that doubles, as long as deaths follow one another
-//           without a row between them; after five of those the command fails with the worker's last words.
+//           without a row between them; after five of those the command fails with the worker's last words. Those for
+//           want of the server are not among the five.
 // stopped:  our worker was told to drain and is gone. Final.
 //
 // A worker leaves by itself when the channel to this process closes, so that even a SIGKILL leaves nothing behind.
@@ -18,6 +21,8 @@ import { ERROR_CODES, ShoalError, type ErrorCode, type Failure } from '@shoal/co
 const WATCH_MS = 1_000;
 const FIRST_PAUSE_MS = 250;
 const MOST_DEATHS = 5;
+/** The pause before the last of those; a server may be away for longer than five of them take. */
+const MOST_DOUBLINGS = MOST_DEATHS - 2;
 /** A worker that has nothing to drain is gone in moments; one that hangs must not keep the command. */
 const STOP_MS = 10_000;
 const LAST_WORDS_BYTES = 4_096;
@@ -38,7 +43,9 @@ export class WorkerKeeper {
   readonly #stopping = new AbortController();
   readonly #failing = new AbortController();
   #deathsInARow = 0;
+  #pausesInARow = 0;
   #starts = 0;
+  #wasReady = false;
   #hasLostOne = false;
   readonly #running: Promise<void>;
 
@@ -55,6 +62,7 @@ export class WorkerKeeper {
   /** Rows arrived: whatever killed workers before, one works now. */
   noteProgress(): void {
     this.#deathsInARow = 0;
+    this.#pausesInARow = 0;
   }
 
   /** Resolves when our worker, if there is one, is gone. Safe to call twice. */
@@ -79,12 +87,14 @@ export class WorkerKeeper {
   async #runOne(): Promise<void> {
     this.#hasLostOne = false;
     this.#options.onStart(++this.#starts);
-    const { failure, lastWords } = await endOf(this.#options.startWorker(), this.#stopping.signal);
+    const { isReady, failure, lastWords } = await endOf(this.#options.startWorker(), this.#stopping.signal);
     if (this.#stopping.signal.aborted) return;
     this.#hasLostOne = true;
-    if (failure !== undefined) return this.#fail(new ShoalError(failure.code, `the worker cannot run: ${failure.message}`));
-    if (++this.#deathsInARow >= MOST_DEATHS) return this.#fail(diedTooOften(lastWords));
-    await this.#pause((this.#options.firstPauseMs ?? FIRST_PAUSE_MS) * 2 ** (this.#deathsInARow - 1));
+    this.#wasReady ||= isReady;
+    const isPassing = failure?.code === 'QUEUE_UNREACHABLE' && this.#wasReady;
+    if (failure !== undefined && !isPassing) return this.#fail(new ShoalError(failure.code, `the worker cannot run: ${failure.message}`));
+    if (!isPassing && ++this.#deathsInARow >= MOST_DEATHS) return this.#fail(diedTooOften(lastWords));
+    await this.#pause((this.#options.firstPauseMs ?? FIRST_PAUSE_MS) * 2 ** Math.min(this.#pausesInARow++, MOST_DOUBLINGS));
   }
 
   #fail(error: ShoalError): void {
@@ -122,14 +132,17 @@ export async function stopWorker(child: ChildProcess, waitMs: number = STOP_MS):
 }
 
 interface Ending {
+  readonly isReady: boolean;
   readonly failure: Failure | undefined;
   readonly lastWords: string;
 }
 
 async function endOf(child: ChildProcess, stopping: AbortSignal): Promise<Ending> {
+  let isReady = false;
   let failure: Failure | undefined;
   let lastWords = '';
   child.on('message', (message) => {
+    isReady ||= typeof message === 'object' && message !== null && Reflect.get(message, 'kind') === 'ready';
     failure ??= unfitReport(message);
   });
   child.stderr?.setEncoding('utf8').on('data', (text: string) => {
@@ -143,7 +156,7 @@ async function endOf(child: ChildProcess, stopping: AbortSignal): Promise<Ending
   });
   await delay(LAST_WORDS_MS, undefined, { signal: stopping }).catch(() => undefined);
   stopping.removeEventListener('abort', stop);
-  return { failure, lastWords };
+  return { isReady, failure, lastWords };
 }
 
 /** The failure in a worker's report `unfit`; undefined for every other message. */

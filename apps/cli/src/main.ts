@@ -16,9 +16,10 @@ const terminal: Terminal = {
   signal: interruption.signal,
 };
 
-for (const [name, exitCode] of [['SIGINT', 130], ['SIGTERM', 143], ['SIGHUP', 129]] as const) {
+const SIGNALS = [['SIGINT', 130], ['SIGTERM', 143], ['SIGHUP', 129]] as const;
+for (const [name, exitCode] of SIGNALS) {
   process.on(name, () => {
-    if (interruption.signal.aborted) process.exit(exitCode); // asked twice: now
+    if (interruption.signal.aborted) end(exitCode); // asked twice: now
     interruption.abort(new Interruption(name === 'SIGINT' ? 'interrupted' : `stopped by ${name}`, exitCode));
   });
 }
@@ -29,9 +30,15 @@ for (const stream of [process.stdout, process.stderr]) {
   });
 }
 
-const exitCode = await run();
+const outcome = await run();
 await drained();
-process.exit(exitCode); // whatever a library may have left open: results are written, services released
+end(outcome); // whatever a library may have left open: results are written, services released
+
+/** Leaving waits for threads, and one may be in the kernel for as long as a device or a pipe says nothing; from here on a signal ends the process at once. */
+function end(exitCode: number): never {
+  for (const [name] of SIGNALS) process.removeAllListeners(name);
+  process.exit(exitCode);
+}
 
 async function run(): Promise<number> {
   try {

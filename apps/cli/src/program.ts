@@ -114,7 +114,7 @@ function addIndex(program: Command, terminal: Terminal): void {
     .description('Makes a collection, or its next version: from texts (.txt, .jsonl, .csv, .md), which are embedded through the queue, or from vectors (.npy, .arrow, .jsonl with "embedding"). Starts a queue server and a worker when texts need them. The version appears when it is complete; searches go on with the one before.')
     .argument('<name>', 'name of the collection').argument('[file...]', 'files of texts, or of vectors')
     .option('--append', 'behind the rows that are there, instead of in their place')
-    .addOption(new Option('--dtype <type>', 'what rows are stored as: f32 exact, f16 half the size, i8 a quarter').choices(['f32', 'f16', 'i8']).default('f32'))
+    .addOption(new Option('--dtype <type>', 'what rows are stored as: f32 exact (unless told), f16 half the size, i8 a quarter; with --append as the rows that are there').choices(['f32', 'f16', 'i8']))
     .option('--ann', 'also an index of candidates for approximate search, with its recall as measured on these rows')
     .addOption(metricOption())
     .option('--keep <n>', 'versions that stay, the new one included', positiveInteger, 2)
@@ -169,8 +169,8 @@ function addSearch(program: Command, terminal: Terminal): void {
     .option('--seed <node[=value]>', 'a node to begin with, and its activation (1); as often as you like', (seed: string, before: string[]) => [...before, seed], [])
     .option('-k, --k <n>', 'nodes to show', positiveInteger, 10)
     .option('--steps <n>', 'edges that activation goes along', positiveInteger, 3)
-    .option('--decay <share>', 'what is left after an edge of weight 1, 0 to 1', Number, 0.5)
-    .option('--threshold <value>', 'a node with less gives nothing on', Number, 0)
+    .option('--decay <share>', 'what is left after an edge of weight 1, 0 to 1', numberFrom0(1), 0.5)
+    .option('--threshold <value>', 'a node with less gives nothing on', numberFrom0(Infinity), 0)
     .option('--save <name>', 'keep the graph under this name');
   addSettings(spread, SIMILARITY);
   spread.action(async (graph: string, flags: SpreadFlags) => (await import('./commands/search.ts')).spread(terminal, graph, flags));
@@ -224,8 +224,8 @@ function addDashboard(program: Command, terminal: Terminal): void {
 function addWorker(program: Command, terminal: Terminal): void {
   const command = program.command('worker')
     .summary('run one worker in the foreground')
-    .description('Runs one worker for one model on one device until it is told to stop. SIGTERM or Ctrl-C drains: what is in flight is finished, the rest goes back to the queue.');
-  addSettings(command, ['device', 'model', 'maxTokens', ...CONNECTION, ...WORKER]);
+    .description('Runs one worker on one device until it is told to stop: for the jobs of one model or, with --kind similarity, for similarity jobs on the collections of this machine. SIGTERM or Ctrl-C drains: what is in flight is finished, the rest goes back to the queue.');
+  addSettings(command, ['kind', 'device', 'model', 'maxTokens', ...CONNECTION, ...WORKER]);
   command.action(async (flags: WorkerFlags) => (await import('./commands/worker.ts')).worker(terminal, flags));
 }
 
@@ -239,7 +239,7 @@ function addFleet(program: Command, terminal: Terminal): void {
   const resume = fleet.command('resume').description('Lets drained workers claim again.').argument('<worker>', which);
   resume.action(async (id: string, flags: FleetFlags) => (await import('./commands/fleet.ts')).resume(terminal, id, flags));
   for (const command of [status, drain, resume]) {
-    command.option('--queue <name>', 'a queue by its name instead of a model’s, e.g. similarity').option('--json', 'report as JSON').option('-q, --quiet', 'no notes; errors only');
+    command.option('--queue <name>', 'a queue by its name instead of a model’s, e.g. similarity', queueName).option('--json', 'report as JSON').option('-q, --quiet', 'no notes; errors only');
     addSettings(command, ['model', 'redisUrl', 'prefix', 'cacheDir']);
   }
 }
@@ -299,7 +299,7 @@ function addQueue(program: Command, terminal: Terminal): void {
   const drop = quarantine.command('drop').description('Takes jobs and their inputs away for good.').argument('<job...>', 'ids of jobs');
   drop.action(async (jobIds: string[], flags: QueueFlags) => (await import('./commands/queue.ts')).quarantineDrop(terminal, jobIds, flags));
   for (const command of [counts, pause, resume, retry, cancel, clean, repair, list, giveBack, drop]) {
-    command.option('--queue <name>', 'a queue by its name instead of a model’s, e.g. embed-minilm-sim').option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
+    command.option('--queue <name>', 'a queue by its name instead of a model’s, e.g. embed-minilm-sim', queueName).option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
     addSettings(command, ['model', 'redisUrl', 'prefix', 'cacheDir']);
   }
 }
@@ -371,7 +371,7 @@ export const SETTING_FLAGS = {
 const CONNECTION = ['redisUrl', 'unsafeServer', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
 const HTTP = ['httpHost', 'httpPort', 'requestTimeoutMs', 'maxOpenRequests', 'maxQueuedRows', 'maxQueuedBytes', 'maxTenantShare'] as const;
 const DASHBOARD = ['dashboardHost', 'dashboardPort'] as const;
-const WORKER = ['smallOnCpu', 'cudaLibrary', 'gpuRetryMs', 'metricsHost', 'metricsPort', 'precision', 'encoder', 'deviceSessions', 'runtimeBinding', 'workerName', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'windowRows', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'maxMemoryShare', 'maxUnreadShare', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'claimTimeoutMs', 'janitorEveryMs', 'drainTimeoutMs'] as const;
+const WORKER = ['collectionsDir', 'kernels', 'smallOnCpu', 'cudaLibrary', 'gpuRetryMs', 'metricsHost', 'metricsPort', 'precision', 'encoder', 'deviceSessions', 'runtimeBinding', 'workerName', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'windowRows', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'maxMemoryShare', 'maxUnreadShare', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'claimTimeoutMs', 'janitorEveryMs', 'drainTimeoutMs'] as const;
 
 function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
   for (const key of keys) {
@@ -396,6 +396,19 @@ function span(text: string): number {
 }
 
 function positiveInteger(text: string): number {
-  if (!/^[1-9]\d{0,8}$/.test(text)) throw new InvalidArgumentError('It must be a whole number from 1.');
+  if (!/^[1-9]\d{0,8}$/.test(text)) throw new InvalidArgumentError('It must be a whole number from 1 to 999999999.');
   return Number(text);
+}
+
+function numberFrom0(most: number): (text: string) => number {
+  return (text) => {
+    const number = text.trim() === '' ? NaN : Number(text);
+    if (!(number >= 0 && number <= most && number < Infinity)) throw new InvalidArgumentError(`It must be a number from 0${most === Infinity ? '' : ` to ${most}`}.`);
+    return number;
+  };
+}
+
+function queueName(text: string): string {
+  if (text.trim() === '' || text.includes(':')) throw new InvalidArgumentError('It must be the name of a queue, which is not empty and has no ":", for example embed-minilm or similarity.');
+  return text;
 }

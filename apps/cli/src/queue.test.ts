@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
 import { encodeTexts, keySpace, mainQueue } from '@shoal/core';
-import { JobProducer, Quarantine, closeConnection, openConnection, type QueueCounts, type Redis } from '@shoal/queue';
+import { DEFAULT_LIMITS, JobProducer, Quarantine, closeConnection, openConnection, type QueueCounts, type Redis } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { Sandbox, type Result } from './testing/shoal-process.ts';
 
@@ -119,6 +119,15 @@ test('quarantine: list, return, drop', async () => {
   expect(await lanes()).toMatchObject({ waiting: 1 });
 });
 
+test('quarantine return: what there is no room for stays, and says so', async () => {
+  const quarantine = new Quarantine({ redisUrl: server.url, prefix: '{shoal}', queue: QUEUE });
+  await quarantine.put(QUEUE, { id: 'deadly', name: 'embed', data: { v: 1, fingerprint: FINGERPRINT, texts: ['boom'] } }, { code: 'QUARANTINED', message: 'it killed its executor alone' });
+  await quarantine.close();
+  await redis.hset(keys.load(), `rows ${QUEUE}`, DEFAULT_LIMITS.maxQueuedRows);
+  expect(await run('quarantine', 'return', 'deadly', '--json')).toMatchObject({ code: 1, stdout: '[{"jobId":"deadly","outcome":"refused"}]\n', stderr: expect.stringContaining('deadly: left in quarantine, because the queue is full; to be given back later') });
+  expect(JSON.parse((await run('quarantine', 'list', '--json')).stdout)).toMatchObject([{ jobId: 'deadly' }]);
+});
+
 test('clean: finished jobs of one state and age, hundreds at a time', async () => {
   const ids = Array.from({ length: 450 }, (_, i) => `job-${i}`);
   await add(...ids, 'failed-one');
@@ -156,6 +165,8 @@ describe('without a server', () => {
 
 test('a queue by its name, and help for each command', async () => {
   expect(JSON.parse((await box.run(['queue', 'counts', '--queue', 'similarity', '--json', '--redis-url', server.url])).stdout)).toMatchObject({ lanes: [{ queue: 'similarity' }, {}] });
+  const wrong = await Promise.all(['', 'a:b'].map((queue) => box.run(['queue', 'counts', '--queue', queue, '--redis-url', server.url])));
+  for (const result of wrong) expect(result).toMatchObject({ code: 2, stderr: expect.stringContaining('It must be the name of a queue, which is not empty and has no ":"') });
   const commands = [['counts'], ['pause'], ['resume'], ['retry'], ['cancel'], ['clean'], ['repair'], ['quarantine', 'list'], ['quarantine', 'return'], ['quarantine', 'drop']];
   await Promise.all(commands.map(async (command) => {
     expect(await box.run(['queue', ...command, '--help'])).toMatchObject({ code: 0, stdout: expect.stringMatching(new RegExp(`Usage: shoal queue ${command.join(' ')}`)) });

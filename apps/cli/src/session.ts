@@ -43,6 +43,7 @@ export async function fetchModel(terminal: Terminal, name: string, { settings, i
       cacheDir: cacheFolder(settings.cacheDir, terminal.environment),
       environment: terminal.environment,
       ...(force ? { force } : {}),
+      signal: terminal.signal,
       onProgress: (done, total) => {
         if (!isAnnounced) say(terminal, `fetching the model ${name}${total === undefined ? '' : ` (${Math.ceil(total / 1e6)} MB)`}, once`);
         isAnnounced = true;
@@ -121,7 +122,8 @@ function holdBackNotice(terminal: Terminal, { isQuiet }: SessionOptions): (retry
 }
 
 function keepWorkerFor(terminal: Terminal, { settings, server, model, isQuiet }: WorkerSessionOptions, connection: Redis): WorkerKeeper {
-  const environment = { ...terminal.environment, ...settingsEnvironment({ ...settings, redisUrl: server.redisUrl, device: 'cpu', metricsPort: 0 }) };
+  // The kind of its own, too: a person whose workers serve similarity has that in the environment, and such a worker would never touch these jobs.
+  const environment = { ...terminal.environment, ...settingsEnvironment({ ...settings, redisUrl: server.redisUrl, kind: 'embed', device: 'cpu', metricsPort: 0 }) };
   const queue = mainQueue(model.name);
   return new WorkerKeeper({
     startWorker: () => forkWorker('cpu-worker', environment, settings.logLevel === 'debug' ? 'inherit' : 'pipe'),

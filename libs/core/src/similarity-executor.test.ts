@@ -272,12 +272,12 @@ test('sets of seeds grow again after many that went well', async () => {
   const bench = setup();
   bench.device.graphs.set('links', [[1], [2], [0]]);
   bench.device.mostLanes = 1;
-  const ask = (jobId: string): SimilarityOrder => orderOf(jobId, 'spread', { graph: 'links', seeds: Array.from({ length: 32 }, () => [0]), k: 1 });
-  bench.run(ask('a'));
+  const seeds = Array.from({ length: 32 }, () => [0]);
+  bench.run(orderOf('a', 'spread', { graph: 'links', seeds, k: 1 }));
   await bench.untilOutcomes(1);
   bench.device.mostLanes = Number.POSITIVE_INFINITY;
   for (let job = 0; job < 80; job++) {
-    bench.run(ask(`job-${job}`));
+    bench.run(orderOf(`job-${job}`, 'spread', { graph: 'links', seeds, k: 1 }));
     await bench.untilOutcomes(job + 2);
   }
   expect(bench.device.calls.at(-1)!.queries).toBe(32);

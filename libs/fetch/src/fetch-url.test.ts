@@ -52,6 +52,16 @@ test('other bytes than the pinned ones are deleted and refused', async () => {
   await expect(reasonOf(`${base}/file`, { sha256: DIGEST })).resolves.toMatch(/^mismatch: .*should be 66b6.* Nothing was kept/);
 });
 
+test('a signal ends it with its own reason, before an answer and in the middle of one, and nothing stays', async () => {
+  for (const [path, isBegun] of [['/silent', false], ['/stalls', true]] as const) {
+    const stopping = new AbortController();
+    const fetching = fetchUrl(`${base}${path}`, join(folder, 'stopped'), { signal: stopping.signal, onProgress: () => stopping.abort('enough') });
+    if (!isBegun) setImmediate(() => stopping.abort('enough'));
+    await expect(fetching).rejects.toBe('enough');
+    expect(existsSync(join(folder, 'stopped'))).toBe(false);
+  }
+});
+
 test('every way a server can fail ends quickly with a reason', async () => {
   await expect(reasonOf(`${base}/missing`)).resolves.toMatch(/^not-found: .*HTTP 404/);
   await expect(reasonOf('http://127.0.0.1:9/x')).resolves.toMatch(/^unreachable: .*cannot be reached/);

@@ -17,6 +17,8 @@ export interface UrlOptions {
   readonly silenceTimeoutMs?: number;
   readonly headers?: Readonly<Record<string, string>>;
   readonly onProgress?: OnProgress;
+  /** Ends it, with the signal's reason. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** Writes the body of `url` to `destination` (created or overwritten; removed again on failure). Use inside `placeAtomically`. */
@@ -27,17 +29,18 @@ export async function fetchUrl(url: string, destination: string, options: UrlOpt
     return received;
   } catch (error) {
     await rm(destination, { force: true });
+    options.signal?.throwIfAborted(); // not a failure of the source
     throw isShoalError(error) ? error : translate(url, error);
   }
 }
 
 async function receive(url: string, destination: string, options: UrlOptions): Promise<{ bytes: number; sha256: string }> {
-  const { connectTimeoutMs = 5_000, silenceTimeoutMs = 30_000, headers = {}, onProgress } = options;
+  const { connectTimeoutMs = 5_000, silenceTimeoutMs = 30_000, headers = {}, onProgress, signal } = options;
   const abort = new AbortController();
   let timer = setTimeout(() => abort.abort(new Error(`no answer within ${connectTimeoutMs} ms`)), connectTimeoutMs);
   const file = await open(destination, 'w');
   try {
-    const response = await fetch(url, { signal: abort.signal, headers });
+    const response = await fetch(url, { signal: signal === undefined ? abort.signal : AbortSignal.any([abort.signal, signal]), headers });
     if (!response.ok || response.body === null) throw refused(url, response.status);
     const length = Number(response.headers.get('content-length'));
     const totalBytes = Number.isInteger(length) && length > 0 ? length : undefined;

@@ -71,3 +71,16 @@ test('no network, an unknown version, no pip and no python are four different me
   await expect(failure(tiny(digest), { ...offline, PATH: withoutPip })).resolves.toMatch(/^missing-tool: python3 has no pip/);
   expect(readdirSync(join(folder, 'tmp'))).toEqual([]);
 });
+
+test('a signal ends it with its own reason, and nothing is left, running or on the disk', async () => {
+  const slow = join(folder, 'slow');
+  const pidFile = join(folder, 'pid');
+  mkdirSync(slow);
+  writeFileSync(join(slow, 'python3'), `#!/bin/sh\necho half > "$TMPDIR/half.whl"\necho $$ > ${pidFile}\nexec sleep 60\n`);
+  chmodSync(join(slow, 'python3'), 0o755);
+  const stopping = new AbortController();
+  const fetching = fetchWheel(tiny(digest), async () => undefined, { environment: { ...offline, PATH: `${slow}:${process.env['PATH']}` }, signal: stopping.signal, onProgress: () => stopping.abort('enough') });
+  await expect(fetching).rejects.toBe('enough');
+  expect(() => process.kill(Number(readFileSync(pidFile, 'utf8')), 0)).toThrow('ESRCH');
+  expect(readdirSync(join(folder, 'tmp'))).toEqual([]);
+});

@@ -25,6 +25,8 @@ export interface WheelOptions {
   /** Called every 200 ms with the bytes that have arrived; pip does not say how many there will be. */
   readonly onProgress?: OnProgress;
   readonly environment?: Readonly<Record<string, string | undefined>>;
+  /** Ends it, with the signal's reason, once nothing is left running. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 /**
@@ -33,6 +35,7 @@ export interface WheelOptions {
  */
 export async function fetchWheel<T>(wheel: Wheel, take: (unpacked: string) => Promise<T>, options: WheelOptions = {}): Promise<T> {
   const digest = digestFor(wheel);
+  options.signal?.throwIfAborted();
   const folder = await mkdtemp(join(tmpdir(), 'shoal-wheel-'));
   try {
     const file = await download(wheel, digest, folder, options);
@@ -62,8 +65,7 @@ async function download(wheel: Wheel, digest: string, folder: string, options: W
   // TMPDIR: pip collects the bytes there, which is how progress is seen.
   const pip = await runPython(['-m', 'pip', 'download', '--no-deps', '--require-hashes', '--only-binary', ':all:', '--no-input',
     '--progress-bar', 'off', '--disable-pip-version-check', ...buildOf(wheel), '--dest', arrived, '--requirement', requirements],
-  { ...(options.environment ?? process.env), TMPDIR: working });
-  clearInterval(watching);
+  { ...(options.environment ?? process.env), TMPDIR: working }, options.signal).finally(() => clearInterval(watching));
   if (pip.exitCode !== 0) throw pipFailure(wheel, digest, pip.output);
   const [file] = await readdir(arrived);
   if (file === undefined) throw fetchFailure('failed', `pip said that it fetched ${nameOf(wheel)}, but left no file. Its last words: ${lastLines(pip.output)}`);
@@ -75,7 +77,7 @@ function buildOf({ build }: Wheel): string[] {
 }
 
 async function unpack(wheel: Wheel, file: string, into: string, options: WheelOptions): Promise<void> {
-  const python = await runPython(['-m', 'zipfile', '-e', file, into], { ...(options.environment ?? process.env) });
+  const python = await runPython(['-m', 'zipfile', '-e', file, into], { ...(options.environment ?? process.env) }, options.signal);
   if (python.exitCode === 0) return;
   if (/No space left/i.test(python.output)) throw diskFull(wheel);
   throw fetchFailure('failed', `${nameOf(wheel)} could not be unpacked: ${lastLines(python.output)}`);
@@ -87,14 +89,21 @@ interface PythonRun {
   readonly output: string;
 }
 
-function runPython(args: readonly string[], environment: Readonly<Record<string, string | undefined>>): Promise<PythonRun> {
+function runPython(args: readonly string[], environment: Readonly<Record<string, string | undefined>>, signal: AbortSignal | undefined): Promise<PythonRun> {
   return new Promise((resolve, reject) => {
     const python = spawn('python3', args, { env: environment, stdio: ['ignore', 'pipe', 'pipe'] });
     const output: string[] = [];
     python.stdout.setEncoding('utf8').on('data', (text: string) => output.push(text));
     python.stderr.setEncoding('utf8').on('data', (text: string) => output.push(text));
+    const stop = (): void => void python.kill('SIGKILL'); // what it leaves lies in a folder of ours
+    signal?.addEventListener('abort', stop, { once: true });
+    if (signal?.aborted === true) stop();
     python.on('error', (error) => reject(fetchFailure('missing-tool', `python3 is needed to fetch wheels and could not be started (${error.message}): ${PIP_CURE}`, error)));
-    python.on('close', (exitCode) => resolve({ exitCode: exitCode ?? 1, output: output.join('') }));
+    python.on('close', (exitCode) => {
+      signal?.removeEventListener('abort', stop);
+      if (signal?.aborted === true) reject(signal.reason);
+      else resolve({ exitCode: exitCode ?? 1, output: output.join('') });
+    });
   });
 }
 

@@ -1,11 +1,11 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { withLock } from './lock.ts';
-import { identityOf, isAlive, ownIdentity } from './process-identity.ts';
+import { identityOf, isAlive, ownIdentity, placeOfPids } from './process-identity.ts';
 
 let folder: string;
 let path: string;
@@ -62,7 +62,16 @@ test('the lock of a killed owner is taken over at once, by one of those who wait
 
 test('a pid that was reused does not keep a lock', async () => {
   await withLock(path, async () => undefined);
-  writeFileSync(path, JSON.stringify({ host: hostname(), pid: process.pid, startTime: 'long ago', nonce: 'x' }));
+  writeFileSync(path, JSON.stringify({ host: hostname(), place: placeOfPids(), pid: process.pid, startTime: 'long ago', nonce: 'x' }));
+  await expect(withLock(path, async () => 'mine')).resolves.toBe('mine');
+});
+
+test('an owner in another pid namespace of this host keeps its lock until it has not touched it for a minute', async () => {
+  await withLock(path, async () => undefined);
+  writeFileSync(path, JSON.stringify({ host: hostname(), place: `${placeOfPids()}0`, pid: 999_999_999, startTime: 'there', nonce: 'x' }));
+  await expect(withLock(path, async () => undefined, { timeoutMs: 20, pollMs: 5 })).rejects.toThrow('process 999999999 on');
+  const old = new Date(Date.now() - 61_000);
+  utimesSync(path, old, old);
   await expect(withLock(path, async () => 'mine')).resolves.toBe('mine');
 });
 

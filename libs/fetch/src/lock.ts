@@ -1,5 +1,5 @@
-// A lock between processes: a file that only one of them can create. It names its owner (host, pid, start time), so a
-// lock whose owner was killed is taken over at once, and nobody has to delete files by hand. Waiting is polling.
+// A lock between processes: a file that only one of them can create. It names its owner (host, place of its pid, pid, start
+// time), so a lock whose owner was killed is taken over at once, and nobody has to delete files by hand. Waiting is polling.
 // Not for hot paths, and not re-entrant: taking a lock twice in one process waits for the first to end.
 
 import { linkSync, mkdirSync, readFileSync, renameSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
@@ -8,10 +8,13 @@ import { hostname } from 'node:os';
 import { dirname } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { ShoalError } from '@shoal/core';
-import { isAlive, ownIdentity, type ProcessIdentity } from './process-identity.ts';
+import { isAlive, ownIdentity, placeOfPids, type ProcessIdentity } from './process-identity.ts';
 
 export interface LockOwner extends ProcessIdentity {
+  /** For messages: containers on one machine may share its name. */
   readonly host: string;
+  /** Where its pid means something; see placeOfPids. */
+  readonly place: string;
   /** Tells two holders in one process apart. */
   readonly nonce: string;
 }
@@ -24,13 +27,13 @@ export interface LockOptions {
   readonly pollMs?: number;
 }
 
-/** An owner on another host (containers that share a cache) cannot be looked up: it counts as dead when it stops touching its lock. */
+/** An owner whose pid means nothing here (another host, or a container that shares the cache) cannot be looked up: it counts as dead when it stops touching its lock. */
 const TOUCH_MS = 5_000;
 const FOREIGN_STALE_MS = 60_000;
 
 /** Runs `work` while holding the lock file at `path`; other processes wait. SETUP_FAILED when it stays taken for `timeoutMs`. */
 export async function withLock<T>(path: string, work: () => Promise<T>, options: LockOptions = {}): Promise<T> {
-  const owner: LockOwner = { host: hostname(), ...ownIdentity(), nonce: randomUUID() };
+  const owner: LockOwner = { host: hostname(), place: placeOfPids(), ...ownIdentity(), nonce: randomUUID() };
   await acquire(path, owner, options);
   const touching = setInterval(() => touch(path), TOUCH_MS).unref();
   try {
@@ -93,7 +96,7 @@ function takeOver(path: string, owner: LockOwner): boolean {
 function isStale(path: string, holder: LockOwner | undefined): boolean {
   const age = ageMs(path);
   if (age === -1) return false; // released meanwhile: the next turn creates it
-  if (holder === undefined || holder.host !== hostname()) return age > FOREIGN_STALE_MS;
+  if (holder === undefined || holder.place !== placeOfPids()) return age > FOREIGN_STALE_MS;
   return !isAlive(holder);
 }
 

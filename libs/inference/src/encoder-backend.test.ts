@@ -6,7 +6,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
-import { toHalves, type Slot } from '@shoal/core';
+import { ShoalError, toHalves, type RunResult, type Slot } from '@shoal/core';
 import { describeInferenceBackend } from '@shoal/core/testing';
 import { openGraph, openModel, readEncoder, writeTinyModel, type StoredModel } from '@shoal/models';
 import { ENCODER_LIBRARIES, nativeEncoderProblem } from './encoder-addon.ts';
@@ -103,6 +103,45 @@ describe.runIf(hasCompiler)('with a compiler', () => {
     expect(await backend.shrink()).toBe(true);
     expect(await backend.shrink()).toBe(false);
     expect(await backend.run(slot, { rows: 4, width: 128 })).toMatchObject({ ok: true });
+    await backend.stop();
+  });
+
+  test('an exact backend that could not be opened is opened by the next run, and want of memory is a result', async () => {
+    const model = await openModel('tiny-random', { cacheDir });
+    const failures = [new Error('no such graph'), new ShoalError('INFERENCE_FAILED', 'ONNX Runtime does not open it: CUDA failure 2: out of memory'), new ShoalError('OUT_OF_VRAM', 'no room for the weights')];
+    const backend = await open(model, {
+      openExact: async () => {
+        const failure = failures.shift();
+        if (failure !== undefined) throw failure;
+        return openExact(model);
+      },
+    });
+    const slot = backend.lend()!;
+    fill(slot, 1, 8);
+    const run = () => backend.runExact!(slot, { rows: 1, width: 8 });
+    await expect(run()).rejects.toThrow('no such graph');
+    expect(await run()).toMatchObject({ ok: false, outOfVram: { message: expect.stringContaining('out of memory') } });
+    expect(await run()).toMatchObject({ ok: false, outOfVram: { message: 'no room for the weights' } });
+    expect(await run()).toMatchObject({ ok: true });
+    await backend.stop();
+  });
+
+  test('an exact run that hangs is seen', async () => {
+    const model = await openModel('tiny-random', { cacheDir });
+    const exact = await openExact(model);
+    const begun = Promise.withResolvers<void>();
+    const ended = Promise.withResolvers<RunResult>();
+    exact.run = () => (begun.resolve(), ended.promise);
+    exact.runningMs = () => 99_999;
+    const backend = await open(model, { openExact: async () => exact });
+    expect(backend.runningMs()).toBe(0);
+    const slot = backend.lend()!;
+    fill(slot, 1, 8);
+    const run = backend.runExact!(slot, { rows: 1, width: 8 });
+    await begun.promise;
+    expect(backend.runningMs()).toBe(99_999);
+    ended.resolve({ ok: true, runMs: 1 });
+    await run;
     await backend.stop();
   });
 

@@ -2,9 +2,10 @@
 // device never waits for the main thread. Buffers are ordinary memory, which the lanes' threads reach as well as shared memory and V8
 // copies in half the time. Every shape costs what its tokens cost, and what a run will hold is known to the byte. What is asked for exactly runs in fp32 at another backend, opened when it is needed for the first time.
 
-import { KEPT_SLOTS, ShoalError, invariant, newSlots, type InferenceBackend, type MemoryLaw, type MemoryProbe, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot, type ToHalves } from '@shoal/core';
+import { KEPT_SLOTS, ShoalError, invariant, isShoalError, newSlots, type InferenceBackend, type MemoryLaw, type MemoryProbe, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot, type ToHalves } from '@shoal/core';
 import type { EncoderModel } from '@shoal/models';
 import { ENCODER_LIBRARIES, ENCODER_STATUS, encoderAddon, nativeEncoderProblem, type EncoderAddon, type HeldBytes, type NativeEncoder } from './encoder-addon.ts';
+import { classifyRunFailure } from './run-failure.ts';
 
 export interface EncoderBackendOptions {
   readonly model: EncoderModel;
@@ -59,6 +60,8 @@ export class EncoderBackend implements InferenceBackend {
   private readonly free: Slot[];
   private held: HeldBytes;
   private exact: Promise<InferenceBackend> | undefined;
+  /** The same, once it is open. */
+  private openedExact: InferenceBackend | undefined;
   /** Ends with the last exact run that was asked for. */
   private exactTurn: Promise<unknown> = Promise.resolve();
   private stopped: Promise<void> | undefined;
@@ -119,8 +122,9 @@ export class EncoderBackend implements InferenceBackend {
     }
   }
 
+  /** Of whichever run has been going on longest: one that hangs elsewhere holds up its rows as well. */
   runningMs(): number {
-    return this.addon.runningMs(this.encoder);
+    return Math.max(this.addon.runningMs(this.encoder), this.openedExact?.runningMs() ?? 0);
   }
 
   /** Of the driver, where it tells; else what the encoder holds, to the byte. */
@@ -129,6 +133,12 @@ export class EncoderBackend implements InferenceBackend {
     if (readMemory !== undefined) return readMemory();
     const [weights, lanes, mostLanes] = this.held;
     return { liveBytes: weights + mostLanes, footprintBytes: weights + lanes, source: 'arena' };
+  }
+
+  /** What the encoder holds on the device now: weights, and what its lanes keep. */
+  heldBytes(): number {
+    const [weights, lanes] = this.held;
+    return weights + lanes;
   }
 
   /** What one lane holds after a run of so many tokens, padding not counted, and rows: to the byte. */
@@ -166,9 +176,21 @@ export class EncoderBackend implements InferenceBackend {
     return result;
   }
 
+  /** What does not open is tried again by the next run: what there was no room for may have room by then. */
+  private async openOnce(openExact: () => Promise<InferenceBackend>): Promise<InferenceBackend | Extract<RunResult, { ok: false }>> {
+    try {
+      return (this.openedExact = await (this.exact ??= openExact()));
+    } catch (error) {
+      this.exact = undefined;
+      if (isShoalError(error, 'OUT_OF_VRAM') || classifyRunFailure(messageOf(error)) === 'out-of-vram') return { ok: false, outOfVram: { message: messageOf(error) } };
+      throw error;
+    }
+  }
+
   /** The other backend has slots of its own: what goes there and back is copied. */
   private async runElsewhere(openExact: () => Promise<InferenceBackend>, slot: Slot, shape: RunShape): Promise<RunResult> {
-    const exact = await (this.exact ??= openExact());
+    const exact = await this.openOnce(openExact);
+    if ('outOfVram' in exact) return exact;
     const other = exact.lend();
     invariant(other !== undefined, 'exact runs come one after the other');
     try {

@@ -25,6 +25,7 @@ class ThreadLine implements OrtLine {
   private readonly exited: Promise<void>;
   private runStartedMs: number | undefined;
   private isStopping = false;
+  private isGone = false;
 
   constructor(thread: Worker) {
     this.thread = thread;
@@ -32,6 +33,7 @@ class ThreadLine implements OrtLine {
     thread.on('error', (error) => this.failAll(error));
     this.exited = new Promise((resolve) => {
       thread.once('exit', (code) => {
+        this.isGone = true;
         if (this.pending > 0) this.failAll(new Error(`exit code ${code}`));
         resolve();
       });
@@ -43,6 +45,7 @@ class ThreadLine implements OrtLine {
   }
 
   run(request: RunRequest): Promise<RunAnswer> {
+    if (this.isGone) return Promise.reject(lost(new Error('it is gone'))); // nobody would answer
     return new Promise((resolve, reject) => {
       this.runs.set(request.slot, { resolve, reject });
       this.thread.postMessage(request);
@@ -53,7 +56,8 @@ class ThreadLine implements OrtLine {
     return this.runStartedMs === undefined ? 0 : performance.now() - this.runStartedMs;
   }
 
-  prepare(reserveTokens: number): Promise<void> {
+  async prepare(reserveTokens: number): Promise<void> {
+    if (this.isGone) return; // as prepared() says
     this.thread.postMessage({ reserveTokens } satisfies PrepareRequest);
     return prepared(this.thread);
   }
@@ -100,10 +104,14 @@ class ThreadLine implements OrtLine {
   }
 
   private failAll(error: unknown): void {
-    const lost = new ShoalError('DEVICE_LOST', `the ort thread ended: ${error instanceof Error ? error.message : String(error)}`, {}, error);
-    for (const pending of this.runs.values()) pending.reject(lost);
+    for (const pending of this.runs.values()) pending.reject(lost(error));
     this.runs.clear();
+    this.runStartedMs = undefined;
   }
+}
+
+function lost(error: unknown): ShoalError {
+  return new ShoalError('DEVICE_LOST', `the ort thread ended: ${error instanceof Error ? error.message : String(error)}`, {}, error);
 }
 
 /** Or the thread is gone, which whoever runs something is going to hear. */

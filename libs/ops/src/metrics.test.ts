@@ -63,10 +63,13 @@ test('a similarity worker counts on over the lives of its executors, and its GPU
   recorder.similarityTold({ host: ledger, calls: { cpu: 0, gpu: 0 }, fallbacks: 0, isGpuLost: false });
   expect(parseMetrics(await registry.text()).value('shoal_similarity_residents', { memory: 'gpu' })).toBeUndefined();
   recorder.executorReady(1);
-  recorder.similarityTold(facts);
+  recorder.similarityTold({ host: { ...ledger, evictions: 9 }, calls: { cpu: 0, gpu: 0 }, fallbacks: 0, isGpuLost: false });
+  recorder.executorLost();
+  recorder.similarityTold(facts); // read together with `ready`, which is told a microtask later
+  recorder.executorReady(2);
   recorder.similarityTold({ ...facts, calls: { cpu: 3, gpu: 9 } });
   const { value } = parseMetrics(await registry.text());
-  expect([value('shoal_similarity_evictions_total', { memory: 'host' }), value('shoal_similarity_evictions_total', { memory: 'gpu' })]).toEqual([10, 1]);
+  expect([value('shoal_similarity_evictions_total', { memory: 'host' }), value('shoal_similarity_evictions_total', { memory: 'gpu' })]).toEqual([14, 1]);
   expect([value('shoal_similarity_calls_total', { side: 'cpu' }), value('shoal_similarity_calls_total', { side: 'gpu' }), value('shoal_similarity_fallbacks_total')]).toEqual([3, 9, 1]);
   expect([value('shoal_similarity_resident_bytes', { memory: 'gpu' }), value('shoal_similarity_budget_bytes', { memory: 'gpu' }), value('shoal_similarity_gpu_lost')]).toEqual([300, 1_000, 1]);
   expect([value('shoal_similarity_break_even_values', { kind: 'topk/f32', queries: '8' }), value('shoal_similarity_break_even_values', { kind: 'spread', queries: '1' }), value('shoal_similarity_prediction_error_ratio')]).toEqual([40_000, undefined, 0.25]);

@@ -2,7 +2,7 @@
 // Asked once and not while serving; nvidia-smi.ts has what workers ask. What the driver does not tell is undefined, which is
 // neither yes nor no.
 
-import { askTool, numberIn, textIn, type ReadDevicesOptions } from './nvidia-smi.ts';
+import { askTool, hasAnswered, numberIn, textIn, type ReadDevicesOptions } from './nvidia-smi.ts';
 
 export interface DeviceDetails {
   readonly index: number;
@@ -73,7 +73,7 @@ export async function readSlices(options: ReadDevicesOptions = {}): Promise<read
 
 async function linesOf(args: readonly string[], options: ReadDevicesOptions): Promise<readonly string[]> {
   const answer = await askTool(args, options);
-  return answer.ok && answer.ended.exitCode === 0 ? answer.ended.output.split(/\r?\n/).filter((line) => line.trim() !== '') : [];
+  return answer.ok && hasAnswered(answer.ended) ? answer.ended.output.split(/\r?\n/).filter((line) => line.trim() !== '') : [];
 }
 
 function stateIn(cell: string | undefined): boolean | undefined {

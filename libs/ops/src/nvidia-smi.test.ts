@@ -81,6 +81,12 @@ describe('the tool', () => {
     expect(await readDevices({ programs })).toEqual({ ok: false, reason: 'failed', message: 'nvidia-smi ended with exit code 18: Failed to initialize NVML: Driver/library version mismatch' });
   });
 
+  test('warns of one GPU: all of them are read', async () => {
+    const programs = await tool(`cat '${fixturePath('four-h200.csv')}'; echo 'WARNING: infoROM is corrupted at gpu 0000:1E:00.0'; exit 14`);
+    expect(await readDevices({ programs })).toMatchObject({ ok: true, devices: { length: 4 } });
+    expect(await readDevices({ programs: await tool("echo 'WARNING: infoROM is corrupted at gpu 0000:1E:00.0'; exit 14") })).toMatchObject({ ok: false, reason: 'not-understood', message: expect.stringContaining('infoROM') });
+  });
+
   test('is killed by a signal', async () => {
     expect(await readDevices({ programs: await tool('kill -9 $$') })).toMatchObject({ ok: false, reason: 'failed', message: expect.stringContaining('a signal') });
   });

@@ -43,6 +43,8 @@ export interface ReadDevicesOptions {
 const PROGRAMS = ['nvidia-smi', '/usr/lib/wsl/lib/nvidia-smi'];
 /** Far above what it takes: 0.02 s for this query (one H200 in persistence mode, 2026-11). Without that mode the driver is loaded first. */
 const TIMEOUT_MS = 5_000;
+/** "infoROM is corrupted" of one GPU: the table is there, and so is all that it says of that GPU. */
+const CORRUPTED_INFOROM = 14;
 
 /** Fields in the order of the columns. The name comes last: it is the only one that could have a comma in it. */
 const FIELDS = [
@@ -123,7 +125,17 @@ async function runTool(program: string, args: readonly string[], timeoutMs: numb
     return { kind: 'hung' };
   }
   if (result.code === 'ENOENT' || result.code === 'EACCES' || result.code === 'ENOTDIR') return { kind: 'absent' };
-  return { kind: 'ended', exitCode: result.exitCode, output: result.stdout, words: `${result.stdout}\n${result.stderr}`.trim() };
+  return { kind: 'ended', exitCode: result.exitCode, output: withoutWarnings(result.stdout), words: `${result.stdout}\n${result.stderr}`.trim() };
+}
+
+/** They come between the lines of a table. */
+function withoutWarnings(output: string): string {
+  return output.replaceAll(/^WARNING:.*$/gm, '');
+}
+
+/** Whether what it printed is what was asked for, as far as its exit code tells. */
+export function hasAnswered({ exitCode }: Ended): boolean {
+  return exitCode === 0 || exitCode === CORRUPTED_INFOROM;
 }
 
 /** So that a child that cannot die does not keep this process alive. */
@@ -133,11 +145,12 @@ function letGo(child: ChildProcess): void {
   child.stderr?.destroy();
 }
 
-function understand(fields: readonly Field[], { exitCode, output, words }: Ended, device: string | undefined): DevicesRead {
+function understand(fields: readonly Field[], ended: Ended, device: string | undefined): DevicesRead {
+  const { exitCode, output, words } = ended;
   if (/^No devices were found/m.test(words)) {
     return device === undefined ? { ok: true, devices: [] } : { ok: false, reason: 'no-device', message: `the driver knows no device ${device}` };
   }
-  if (exitCode !== 0) return { ok: false, reason: 'failed', message: `nvidia-smi ended with ${exitCode === undefined ? 'a signal' : `exit code ${exitCode}`}: ${excerpt(words)}` };
+  if (!hasAnswered(ended)) return { ok: false, reason: 'failed', message: `nvidia-smi ended with ${exitCode === undefined ? 'a signal' : `exit code ${exitCode}`}: ${excerpt(words)}` };
   const devices = parseDevices(output, fields);
   if (devices === undefined) return { ok: false, reason: 'not-understood', message: `nvidia-smi answered something else than the table that was asked for: ${excerpt(words)}` };
   return { ok: true, devices };

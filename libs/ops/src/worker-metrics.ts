@@ -113,10 +113,10 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
     },
     executorReady(pid) {
       executor.pid = pid;
-      told = undefined; // it counts from nothing
     },
     executorLost() {
       executor.pid = undefined;
+      told = undefined; // the next one counts from nothing, and may tell before it is known to be ready
       registry.count('shoal_executor_losses_total', {});
     },
   };

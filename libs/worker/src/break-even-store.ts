@@ -26,6 +26,13 @@ export async function storeBreakEven(cacheDir: string, key: string, tables: Time
   return path;
 }
 
+/** Whoever only wanted to know goes on without a place to keep it. */
+export async function keepBreakEven(cacheDir: string, key: string, tables: TimeTables, log: Logger): Promise<void> {
+  await storeBreakEven(cacheDir, key, tables).catch((error: unknown) => {
+    log.warn({ path: pathOf(cacheDir, key), reason: error instanceof Error ? error.message : String(error) }, 'run times cannot be kept, the next start measures them again');
+  });
+}
+
 function pathOf(cacheDir: string, key: string): string {
   return join(cacheDir, 'profiles', `similarity-${key.toLowerCase().replaceAll(/[^a-z0-9]+/g, '-')}.json`);
 }

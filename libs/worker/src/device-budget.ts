@@ -14,7 +14,7 @@ import { arenaShapes, measureArena } from './measure-arena.ts';
 import { measureMemory } from './measure-memory.ts';
 import { IdleShrink } from './idle-shrink.ts';
 import { MemoryFit } from './memory-fit.ts';
-import { cpuKind, encoderKey, profileKey, readProfile, storeProfile } from './profile-store.ts';
+import { cpuKind, encoderKey, keepProfile, profileKey, readProfile } from './profile-store.ts';
 
 export interface DeviceBudgetOptions {
   readonly backend: InferenceBackend;
@@ -92,9 +92,10 @@ async function gpuBudget({ settings, model, maxTokens, clock, log }: DeviceBudge
   const preset = await gpuPreset({ ...backend.options, deviceKind }, model, maxTokens, totalBytes);
   if (profile === undefined) log.info({ device: backend.device, totalBytes }, preset.line);
   const fitted = profile?.memory === undefined ? await fitArena(backend, { maxWidth: maxTokens, tokens: Math.min(preset.startTokens, MOST_FIT_TOKENS) }, log) : undefined;
-  if (fitted !== undefined) await storeProfile(settings.cacheDir, key, { memory: fitted }, log);
+  if (fitted !== undefined) await keepProfile(settings.cacheDir, key, { memory: fitted }, log);
   await backend.shrink(); // what the canary took is not what the open graph holds
   const loadedBytes = (await backend.memory())?.footprintBytes ?? preset.law.loadedBytes;
+  const own = ownBytes(loadedBytes, () => heldByArenas(backend));
   // A card that is known keeps its knee until `shoal tune` has measured it: bulk runs are all of one size, and teach nothing of others.
   const kneeTokens = profile?.kneeTokens ?? (preset.isKnown ? preset.startTokens : undefined);
   const budget = createBudget({
@@ -107,9 +108,27 @@ async function gpuBudget({ settings, model, maxTokens, clock, log }: DeviceBudge
   const idle = new IdleShrink(backend, clock);
   const stopReading = readEvery(READ_MEMORY_EVERY_MS, clock, async () => {
     await idle.look();
-    budget.deviceMemory(await probe.read(), (await backend.memory())?.footprintBytes);
+    budget.deviceMemory(await probe.read(), own());
   });
   return { budget, hear: (message) => idle.hear(message), stop: stopReading };
+}
+
+/**
+ * What of the device is this worker's: what it held once it was open, and what it took since, by its own count. The driver's count
+ * would be every process's: from it, whoever comes later would be taken for ours. Undefined where there is no count; then the budget
+ * predicts it.
+ */
+export function ownBytes(loadedBytes: number, held: () => number | undefined): () => number | undefined {
+  const heldAtOpen = held();
+  return () => {
+    const heldNow = held();
+    return heldAtOpen === undefined || heldNow === undefined ? undefined : loadedBytes + heldNow - heldAtOpen;
+  };
+}
+
+function heldByArenas(backend: OrtBackend): number | undefined {
+  const held = backend.arenas().map((arena) => arena?.held);
+  return held.some((bytes) => bytes === undefined) ? undefined : held.reduce<number>((sum, bytes) => sum + bytes!, 0);
 }
 
 /** Undefined where the arena cannot be asked; what goes wrong is a line in the log. */
@@ -131,6 +150,7 @@ async function encoderBudget({ model, settings, clock, log }: DeviceBudgetOption
   const { probe } = backend.options;
   const loadedBytes = (await backend.memory())?.footprintBytes ?? 0;
   const totalBytes = (await probe?.read())?.totalBytes;
+  const own = ownBytes(loadedBytes, () => backend.heldBytes());
   const preset = encoderPreset(backend.options, common.maxTokens, totalBytes);
   const profile = await readProfile(settings.cacheDir, encoderKey(model, backend.options), log);
   const kneeTokens = profile?.kneeTokens ?? (preset.isKnown ? preset.startTokens : undefined);
@@ -139,7 +159,7 @@ async function encoderBudget({ model, settings, clock, log }: DeviceBudgetOption
   const idle = new IdleShrink(backend, clock);
   const stop = readEvery(READ_MEMORY_EVERY_MS, clock, async () => {
     await idle.look();
-    budget.deviceMemory(await probe?.read(), (await backend.memory())?.footprintBytes);
+    budget.deviceMemory(await probe?.read(), own());
   });
   return { budget, hear: (message) => idle.hear(message), stop };
 }
@@ -196,7 +216,7 @@ function fitMemory({ settings, maxTokens, clock, log }: DeviceBudgetOptions, bac
     measure: (signal) => measureMemory({ backend: backend.options, maxWidth: maxTokens, isBackground: true, timeoutMs: PROBE_TIMEOUT_MS, signal }),
     onLaw: async (law) => {
       budget.useMemoryLaw({ ...law, loadedBytes }, 'fitted');
-      await storeProfile(settings.cacheDir, key, { memory: law }, log);
+      await keepProfile(settings.cacheDir, key, { memory: law }, log);
     },
   });
 }

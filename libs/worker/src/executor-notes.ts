@@ -20,10 +20,16 @@ export interface ExecutorNotesOptions {
   /** What the worker is called over all its lives. */
   readonly name: string;
   readonly log: Logger;
+  /** For tests. */
+  readonly kill?: ((pid: number) => void) | undefined;
+  readonly leaveMs?: number | undefined;
+  readonly killedMs?: number | undefined;
 }
 
 /** An executor notices at once that its worker is gone; freeing the device takes a driver longer than that. */
 const LEAVE_MS = 2_000;
+/** One that is stuck in the driver does not end by being killed either; somebody has to look, and a worker that waits for it serves nobody. */
+const KILLED_MS = 30_000;
 const LOOK_MS = 20;
 
 export class ExecutorNotes {
@@ -37,7 +43,7 @@ export class ExecutorNotes {
     this.own = join(this.folder, `${options.name}.${process.pid}.json`);
   }
 
-  /** Resolves when no executor of a dead worker of this name is left. Never throws: a note that cannot be read holds up nobody. */
+  /** Resolves when no executor of a dead worker of this name is left, or none that can be made to leave. Never throws: a note that cannot be read holds up nobody. */
   async untilPredecessorsLeft(): Promise<void> {
     const files = await readdir(this.folder).catch(() => []);
     await Promise.all(files.filter((file) => file.startsWith(`${this.options.name}.`)).map((file) => this.untilLeft(join(this.folder, file))));
@@ -60,16 +66,33 @@ export class ExecutorNotes {
   private async untilLeft(file: string): Promise<void> {
     const note = await readNote(file);
     if (note === undefined || note.place !== placeOfPids() || isAlive(note.worker)) return;
-    const { executor } = note;
-    const deadlineMs = performance.now() + LEAVE_MS;
-    while (isAlive(executor) && performance.now() < deadlineMs) await sleep(LOOK_MS);
-    if (isAlive(executor)) {
-      this.options.log.warn({ pid: executor.pid }, 'the executor of a worker that died is still there, killing it');
-      process.kill(executor.pid, 'SIGKILL');
-      while (isAlive(executor)) await sleep(LOOK_MS);
-    }
-    await rm(file, { force: true });
+    const { leaveMs = LEAVE_MS, log } = this.options;
+    const hasLeft = (await isGoneWithin(note.executor, leaveMs)) || (await this.killed(note.executor));
+    if (!hasLeft) return log.warn({ pid: note.executor.pid }, 'the executor of a worker that died cannot be ended, starting beside it; what it holds of the device stays taken');
+    await rm(file, { force: true }).catch(() => undefined); // it says nothing any more, of a process that is gone
   }
+
+  private async killed(executor: ProcessIdentity): Promise<boolean> {
+    const { log, kill = sigkill, killedMs = KILLED_MS } = this.options;
+    log.warn({ pid: executor.pid }, 'the executor of a worker that died is still there, killing it');
+    try {
+      kill(executor.pid);
+    } catch (error) {
+      if (isAlive(executor)) log.warn({ pid: executor.pid, reason: error instanceof Error ? error.message : String(error) }, 'it cannot be killed');
+      return !isAlive(executor);
+    }
+    return isGoneWithin(executor, killedMs);
+  }
+}
+
+function sigkill(pid: number): void {
+  process.kill(pid, 'SIGKILL');
+}
+
+async function isGoneWithin(process: ProcessIdentity, ms: number): Promise<boolean> {
+  const deadlineMs = performance.now() + ms;
+  while (isAlive(process) && performance.now() < deadlineMs) await sleep(LOOK_MS);
+  return !isAlive(process);
 }
 
 async function readNote(file: string): Promise<Note | undefined> {

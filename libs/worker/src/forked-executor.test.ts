@@ -3,8 +3,9 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, expect, test } from 'vitest';
-import { mainQueue, resolveSettings } from '@shoal/core';
+import { SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE, mainQueue, resolveSettings } from '@shoal/core';
 import { startTestServer } from '@shoal/queue/testing';
 import { ForkedExecutor } from './forked-executor.ts';
 import { childrenOf, until } from './testing/worker-bench.ts';
@@ -33,6 +34,28 @@ test.skipIf(process.platform !== 'linux')('one that was started early and died b
   await until('it is gone', async () => (childrenOf(process.pid).includes(early.pid) ? undefined : true));
   const taken = await executor.start();
   expect(taken.pid).not.toBe(early.pid);
+  await executor.stop();
+  await server.stop();
+});
+
+test.skipIf(process.platform !== 'linux')('what an executor said before it was taken over is heard by whoever takes it over', async () => {
+  const server = await startTestServer();
+  const executor = new ForkedExecutor({
+    kind: 'similarity', redisUrl: server.url, prefix: '{test}', queue: SIMILARITY_QUEUE, cpuQueue: SIMILARITY_CPU_QUEUE, folder: join(cacheDir, 'collections'), cacheDir, device: 'cpu', kernels: 'auto',
+    smallOnCpu: 'auto', cudaLibrary: undefined, gpuRetryMs: 30_000, memoryFraction: 0.8, maxDeviceBytes: undefined, threads: 1, maxRows: undefined, budgetBytes: 1 << 26, logLevel: 'silent',
+  });
+  await executor.startEarly();
+  await sleep(100); // its facts, told once, follow `ready`; whenever they come, they are heard
+  const heard: string[] = [];
+  const answered = Promise.withResolvers<void>();
+  executor.onMessage(({ kind }) => {
+    heard.push(kind);
+    if (kind === 'pong') answered.resolve();
+  });
+  await executor.start();
+  executor.send({ kind: 'ping', sequence: 1 });
+  await answered.promise;
+  expect(heard).toEqual(['similarity', 'pong']);
   await executor.stop();
   await server.stop();
 });

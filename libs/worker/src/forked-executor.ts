@@ -25,6 +25,8 @@ export class ForkedExecutor implements ExecutorLink {
   private readonly startTimeoutMs: number;
   private starts = 0;
   private early: Promise<Ready> | undefined;
+  /** What the early one said before anybody took it over: facts that it tells once. */
+  private unheard: FromExecutor[] = [];
   /** Of the first one. Lanes and sizes were chosen for it. */
   private device: string | undefined;
 
@@ -44,6 +46,7 @@ export class ForkedExecutor implements ExecutorLink {
   start(): Promise<Ready> {
     const started = this.early ?? this.launch();
     this.early = undefined;
+    for (const message of this.unheard.splice(0)) this.hand(message);
     return started;
   }
 
@@ -67,7 +70,8 @@ export class ForkedExecutor implements ExecutorLink {
         } else if (message.kind === 'unfit') {
           reject(new ShoalError(message.failure.code, message.failure.message));
         } else if (child === this.child) {
-          for (const listener of this.messageListeners) listener(message);
+          if (this.early === undefined) this.hand(message);
+          else this.unheard.push(message);
         }
       });
       child.once('error', reject);
@@ -76,7 +80,10 @@ export class ForkedExecutor implements ExecutorLink {
         const reason = this.killReason ?? (signal === null ? `exit code ${code}` : `killed by ${signal}`);
         if (child === this.child) {
           this.child = undefined;
-          if (isReady) this.early = undefined; // it died before anybody took it over: `start` begins another
+          if (isReady && this.early !== undefined) { // it died before anybody took it over: `start` begins another
+            this.early = undefined;
+            this.unheard = [];
+          }
         }
         if (!isReady) reject(new ShoalError('EXECUTOR_LOST', `the executor process ended before it was ready (${reason})`));
         else if (!this.isStopping) for (const listener of this.lostListeners) listener(reason);
@@ -109,6 +116,10 @@ export class ForkedExecutor implements ExecutorLink {
     const closed = new Promise<void>((resolve) => child.once('close', () => resolve()));
     this.send({ kind: 'stop' });
     await closed;
+  }
+
+  private hand(message: FromExecutor): void {
+    for (const listener of this.messageListeners) listener(message);
   }
 
   private spawn(): ChildProcess {

@@ -44,6 +44,13 @@ test('those that CUDA_VISIBLE_DEVICES shows, under the names it has there', asyn
   expect(await found({ script, visible: '' })).toEqual({ ids: [], refusals: [] });
 });
 
+test('of what CUDA_VISIBLE_DEVICES lists each GPU once, and nothing from the first entry on that is none', async () => {
+  const script = fixture('four-h200.csv');
+  expect(await found({ script, visible: '0,7,1' })).toEqual({ ids: ['0'], refusals: [expect.stringContaining('names 7, which the driver does not know')] });
+  expect((await found({ script, visible: '0,GPU-ffff,1' })).ids).toEqual(['0']);
+  expect((await found({ script, visible: '0,0,MIG-1,MIG-1,3,GPU-a9350980-b1ed' })).ids).toEqual(['0', 'MIG-1', '3']);
+});
+
 test('slices in the place of a GPU that is cut into them', async () => {
   const script = `case "$*" in
 -L) printf 'GPU 0: NVIDIA H200 (UUID: GPU-1)\\n  MIG 1g.18gb     Device  0: (UUID: MIG-a)\\n  MIG 1g.18gb     Device  1: (UUID: MIG-b)\\nGPU 1: NVIDIA H200 (UUID: GPU-2)\\n' ;;

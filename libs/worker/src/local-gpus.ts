@@ -26,9 +26,11 @@ export interface LocalGpusOptions {
 export async function localGpus({ cacheDir, environment, tool = {}, providerProblem = cudaProviderProblem }: LocalGpusOptions): Promise<LocalGpus> {
   const read = await readDevices(tool);
   if (!read.ok) return { ids: [], refusals: read.reason === 'no-tool' || read.reason === 'no-device' ? [] : [read.message] };
-  const { fit, refusals } = sorted(read.devices);
+  const { fit, refusals: unfit } = sorted(read.devices);
   const given = environment['CUDA_VISIBLE_DEVICES'];
-  const ids = given === undefined ? await withSlices(fit, tool) : listedDevices(given).filter((id) => !isRefused(id, read.devices, fit));
+  const { present, refusals: absent } = known(given === undefined ? [] : listedDevices(given), read.devices);
+  const ids = given === undefined ? await withSlices(fit, tool) : present.filter((id) => !isRefused(id, read.devices, fit));
+  const refusals = [...unfit, ...absent];
   if (ids.length === 0) return { ids, refusals };
   await linkKeptProvider(cacheDir);
   const missing = await providerProblem();
@@ -54,8 +56,26 @@ function isCut({ migMode }: DeviceReading): boolean {
   return migMode === 'Enabled';
 }
 
-/** Slices are not looked up: the driver lists them elsewhere, and their GPU's worker will tell. */
+/**
+ * As CUDA reads the list: the first entry that names no GPU ends it, and what stands behind it is not seen by any process. A GPU
+ * that is named twice, or by index and UUID, is one. Slices are not looked up: the driver lists them elsewhere, and their worker will tell.
+ */
+function known(listed: readonly string[], devices: readonly DeviceReading[]): { readonly present: readonly string[]; readonly refusals: readonly string[] } {
+  const absent = listed.findIndex((id) => isAbsent(id, devices));
+  const seen = absent === -1 ? listed : listed.slice(0, absent);
+  const numbers = seen.map((id) => named(id, devices)?.index ?? id);
+  return { present: seen.filter((_, at) => numbers.indexOf(numbers[at]!) === at), refusals: absent === -1 ? [] : [`CUDA_VISIBLE_DEVICES names ${listed[absent]}, which the driver does not know; CUDA sees nothing from there on`] };
+}
+
+/** By UUID none is absent while the driver does not tell them all. */
+function isAbsent(id: string, devices: readonly DeviceReading[]): boolean {
+  return !id.startsWith('MIG-') && named(id, devices) === undefined && (!id.startsWith('GPU-') || devices.every(({ uuid }) => uuid !== undefined));
+}
+
+function named(id: string, devices: readonly DeviceReading[]): DeviceReading | undefined {
+  return devices.find(({ index, uuid }) => (/^\d+$/.test(id) ? index === Number(id) : id.startsWith('GPU-') && uuid?.startsWith(id)));
+}
+
 function isRefused(id: string, all: readonly DeviceReading[], fit: readonly DeviceReading[]): boolean {
-  const names = (device: DeviceReading): boolean => String(device.index) === id || (device.uuid !== undefined && id.startsWith('GPU-') && device.uuid.startsWith(id));
-  return !id.startsWith('MIG-') && all.some(names) && !fit.some(names);
+  return named(id, all) !== undefined && named(id, fit) === undefined;
 }

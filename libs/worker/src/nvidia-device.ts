@@ -6,7 +6,10 @@ import type { MemoryProbe, MemoryReading } from '@shoal/core';
 import type { DeviceReading, DevicesRead } from '@shoal/ops';
 
 export interface NvidiaDevice {
+  /** Undefined for a slice: what the tool tells is of the whole card. */
   readonly reading: DeviceReading | undefined;
+  /** What whoever named it so should know. */
+  readonly caution: string | undefined;
   /** What this process took from the device, if the others stayed as they were. */
   readonly readMemory: () => Promise<MemoryReading | undefined>;
   readonly probe: MemoryProbe;
@@ -27,15 +30,19 @@ export async function nvidiaDevice(id: string): Promise<NvidiaDeviceFound> {
   const read = await readDevices(isSlice ? {} : { device: id });
   const refusal = await refusalOf(read, id);
   if (refusal !== undefined) return { ok: false, ...refusal };
-  const reading = read.ok && !isSlice ? read.devices[0] : undefined;
+  const [whole] = read.ok && !isSlice ? read.devices : [];
+  const isCut = whole?.migMode === 'Enabled'; // by its index or UUID CUDA gives the first slice
+  const reading = isCut ? undefined : whole;
+  const isUnread = isSlice || isCut;
   const before = reading?.usedBytes;
   const again = cachedReader({ device: id }, MEMORY_MAX_AGE_MS);
   return {
     ok: true,
     device: {
       reading,
+      caution: isCut ? `GPU ${id} is cut into slices (MIG): CUDA gives its first one, whose name and memory the driver does not tell; name a slice in CUDA_VISIBLE_DEVICES by its MIG id, see "nvidia-smi -L"` : undefined,
       readMemory: async () => (before === undefined ? undefined : takenSince(before, await again())),
-      probe: { read: async () => leftOf(await again()) },
+      probe: { read: async () => (isUnread ? undefined : leftOf(await again())) },
     },
   };
 }

@@ -3,7 +3,7 @@
 
 import { RunTimes, type Logger, type ShoalError, type TimeTables } from '@shoal/core';
 import { CudaEngine, HybridEngine, cpuEngine, kernelsOn, measureEngines, openCuda, type Engine, type Isa, type Kernels, type OpenedCuda } from '@shoal/similarity';
-import { readBreakEven, storeBreakEven } from './break-even-store.ts';
+import { keepBreakEven, readBreakEven } from './break-even-store.ts';
 import { onlyGpu } from './only-gpu.ts';
 import { Refused, noDevice, refusalOf, tellForcedCpu, tellRefusals } from './device-refusals.ts';
 import { cpuKind } from './profile-store.ts';
@@ -68,14 +68,14 @@ export async function openComparer(options: ComparerOptions): Promise<Comparer> 
 
 async function openGpu(options: ComparerOptions, cpu: Engine): Promise<Comparer> {
   const { cudaLibrary, log, smallOnCpu: chooses, onFellBack, threads } = options;
-  const { device, found } = await onlyGpu(options.device, options.environment);
+  const { device, found } = await onlyGpu(options.device, options.environment, log);
   const opened = openCuda(cudaLibrary);
   if (!opened.ok) throw new Refused(opened.reason, { isAbsence: opened.isAbsence });
   const { cuda } = opened;
   const [{ name } = { name: 'GPU' }] = cuda.devices;
   const engine = new CudaEngine({ cuda, device: 0, ...budgetOf(options, found.reading ?? {}, cuda) });
   const key = `${name}, ${cpuKind(threads)}, ${cpu.isa}`;
-  const tables = chooses === 'auto' ? await measuredTimes(options, key, cpu, engine) : {};
+  const tables = chooses === 'auto' ? await measuredTimes(options, key, cpu, engine).catch((error: unknown) => closed(engine, error)) : {};
   const hybrid = new HybridEngine({ cpu, gpu: engine, chooses, times: new RunTimes(tables), ...(onFellBack === undefined ? {} : { onFellBack }) });
   log.info({ device, name, residentBytes: engine.residents.budgetBytes, workBytes: engine.workBytes }, 'GPU compares');
   return { kernels: kernelsOn(hybrid), device, cpu, gpu: { engine, hybrid, name, key } };
@@ -91,13 +91,19 @@ function budgetOf({ memoryFraction, maxDeviceBytes = Infinity }: ComparerOptions
   return { residentBytes: Math.floor(left - workBytes), workBytes };
 }
 
+/** What measuring left on the device is no use to whoever goes on with the CPU. */
+function closed(engine: CudaEngine, error: unknown): never {
+  engine.close();
+  throw error;
+}
+
 /** Measured once on a machine, then kept in the cache folder. */
 async function measuredTimes({ cacheDir, log }: ComparerOptions, key: string, cpu: Engine, gpu: CudaEngine): Promise<TimeTables> {
   const stored = await readBreakEven(cacheDir, key, log);
   if (stored !== undefined) return stored.tables;
   const startedMs = performance.now();
   const tables = await measureEngines({ cpu, gpu });
-  const path = await storeBreakEven(cacheDir, key, tables);
-  log.info({ path, durationMs: Math.round(performance.now() - startedMs) }, 'measured from which sizes on the GPU is faster');
+  await keepBreakEven(cacheDir, key, tables, log);
+  log.info({ durationMs: Math.round(performance.now() - startedMs) }, 'measured from which sizes on the GPU is faster');
   return tables;
 }

@@ -68,9 +68,9 @@ const LARGE_CARD_BYTES = 40e9;
 // ---- cuda -------------------------------------------------------------------------------------------------------
 
 async function openCuda(options: DeviceOptions): Promise<InferenceBackend> {
-  const { environment, model } = options;
+  const { environment, model, log } = options;
   if (model.graphKind === 'int8') throw new Refused(`${model.name} is an int8 model, and those run on CPUs alone`, { isAbsence: true });
-  const { device, found } = await onlyGpu(options.device, environment);
+  const { device, found } = await onlyGpu(options.device, environment, log);
   const totalBytes = found.reading?.totalBytes ?? 0;
   const usualLanes = totalBytes >= LARGE_CARD_BYTES ? 2 : 1;
   const place = { device, deviceKind: found.reading?.name, readMemory: found.readMemory, probe: found.probe };

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { systemClock } from '@shoal/core';
-import { RecordingLogger } from '@shoal/core/testing';
+import { ManualClock, RecordingLogger } from '@shoal/core/testing';
 import { ENCODER_LIBRARIES, EncoderBackend } from '@shoal/inference';
 import { buildReferenceEncoder } from '@shoal/inference/testing';
 import { openModel, openTokenizer } from '@shoal/models';
@@ -57,6 +57,22 @@ describe.runIf(hasCompiler)('with a library', () => {
     expect(budget.peakBytes({ rows: 16, width: 128 })).toBeGreaterThan((backend as EncoderBackend).laneBytes(2048, 16));
     stop();
     await backend!.stop();
+  });
+
+  test('what others take of the card while it runs leaves less for its runs', async () => {
+    const asked = await options({ encoder: 'native' });
+    const [totalBytes, free] = [20e9, { bytes: 20e9 }];
+    const place = { deviceKind: 'NVIDIA H200', probe: { read: async () => ({ freeBytes: free.bytes, totalBytes }) }, readMemory: async () => ({ liveBytes: undefined, footprintBytes: 1e9 + totalBytes - free.bytes, source: 'driver' as const }) };
+    const backend = (await nativeEncoder(asked, { ...REFERENCE, ...place }))!;
+    const clock = new ManualClock();
+    const limits = { maxRows: 16, maxPaddedTokens: 2048, windowRows: 1, maxWaitMs: 1, minRows: 1, maxRowAgeMs: 1, memoryFraction: 0.8, latencyTargetMs: 100, maxDeviceBytes: undefined };
+    const { budget, stop } = await openDeviceBudget({ backend, model: asked.model, maxTokens: 256, settings: { limits, threads: 1, cacheDir }, clock, log: asked.log });
+    expect(budget.rowsAt(128)).toBe(16);
+    free.bytes = 1e9;
+    clock.advance(5_001);
+    await expect.poll(() => budget.current().limitedBy).toBe('memory');
+    stop();
+    await backend.stop();
   });
 
   test('rows that fp16 cannot say run at ONNX Runtime, here on the CPU', async () => {

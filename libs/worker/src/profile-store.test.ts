@@ -4,7 +4,8 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import type { DeviceProfileKey, MemoryLaw } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
-import { readProfile, storeProfile } from './profile-store.ts';
+import { keepBreakEven } from './break-even-store.ts';
+import { keepProfile, readProfile, storeProfile } from './profile-store.ts';
 
 const KEY: DeviceProfileKey = { graphHash: '0123456789abcdef', provider: 'cpu', precision: 'fp32', deviceKind: 'Some CPU @ 2.0 GHz, 2 threads' };
 const LAW: MemoryLaw = { loadedBytes: 1, floorBytes: 1, slackBytes: 0, perToken: [{ width: 8, bytes: 1 }], arena: 'exact' };
@@ -23,6 +24,14 @@ test('what was measured is there at the next start, and what is measured later s
   await storeProfile(cacheDir, KEY, { kneeTokens: 1536 }, log);
   expect(await readProfile(cacheDir, KEY, log)).toMatchObject({ memory: LAW, kneeTokens: 1536 });
   expect(log.lines).toEqual([]);
+});
+
+test('what cannot be kept is a warning', async () => {
+  const file = join(cacheDir, 'file');
+  writeFileSync(file, '');
+  await keepProfile(file, KEY, { memory: LAW }, log);
+  await keepBreakEven(file, 'Some GPU', {}, log);
+  expect(log.messages('warn')).toEqual([expect.stringContaining('cannot be read'), expect.stringContaining('cannot be kept'), expect.stringContaining('run times cannot be kept')]);
 });
 
 test('another graph, device or precision has a profile of its own', async () => {

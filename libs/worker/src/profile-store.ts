@@ -32,6 +32,13 @@ export async function storeProfile(cacheDir: string, key: DeviceProfileKey, foun
   return path;
 }
 
+/** Whoever only wanted to know goes on without a place to keep it. */
+export async function keepProfile(cacheDir: string, key: DeviceProfileKey, found: Pick<DeviceProfile, 'memory' | 'kneeTokens' | 'lanes'>, log: Logger): Promise<void> {
+  await storeProfile(cacheDir, key, found, log).catch((error: unknown) => {
+    log.warn({ path: profilePath(cacheDir, key), reason: error instanceof Error ? error.message : String(error) }, 'what was measured cannot be kept, the next start measures it again');
+  });
+}
+
 /** The graph's own hash is in its file name; an imported graph is known by its model's revision, which is a hash of all its files. */
 export function profileKey({ model, graphPath, provider, precision, deviceKind }: {
   readonly model: StoredModel; readonly graphPath: string; readonly provider: string; readonly precision: Precision; readonly deviceKind: string;

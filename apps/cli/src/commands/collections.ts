@@ -1,15 +1,18 @@
 // `shoal index`: collections out of texts (embedded through the queue) or files of vectors, and what there is of them. A build
 // makes a version that appears when it is complete; who searches the one before goes on.
 
-import { open } from 'node:fs/promises';
-import { ShoalError, type Settings } from '@shoal/core';
+import { createReadStream } from 'node:fs';
+import { stat } from 'node:fs/promises';
+import { ShoalError, isShoalError, type Settings } from '@shoal/core';
 import {
   appendToCollection, checkCollection, collectionInfo, createCollection, listCollections, openCollection, readVectors, removeCollection, vectorFormat,
   type CollectionInfo, type Metric, type Recall, type RowBatch, type RowSource, type RowType,
 } from '@shoal/similarity';
-import { checkInputs, totalBytes } from '../input/files.ts';
+import { checkInputs, refuseFieldsWithoutEffect, totalBytes } from '../input/files.ts';
+import { readLines } from '../input/lines.ts';
 import { RecordReader } from '../input/record-reader.ts';
 import type { TextFormat, TextRecord } from '../input/record.ts';
+import { decodeLine } from '../input/utf8.ts';
 import { duration, rowProgress } from '../progress.ts';
 import { collectionSettings, type CollectionSettings } from '../search/collection-settings.ts';
 import { measureCandidates, openNamed, recallText } from '../search/search-collection.ts';
@@ -23,7 +26,8 @@ export interface IndexFlags {
 
 export interface BuildFlags extends IndexFlags {
   readonly append?: boolean;
-  readonly dtype: RowType;
+  /** Absent: f32, or that of the rows to append to. */
+  readonly dtype?: RowType;
   readonly ann?: boolean;
   readonly metric: Metric;
   readonly keep: number;
@@ -31,6 +35,9 @@ export interface BuildFlags extends IndexFlags {
   readonly textField?: string;
   readonly idField?: string;
   readonly onError: 'fail' | 'skip';
+  /** Settings, which are here as well to tell what was asked for in this call from what is set for all. */
+  readonly model?: string;
+  readonly maxTokens?: string;
 }
 
 export interface CheckFlags extends IndexFlags {
@@ -42,7 +49,10 @@ export async function build(terminal: Terminal, name: string, files: readonly st
   const settings = await collectionSettings(terminal, flags);
   const { collectionsDir: folder } = settings;
   const startedMs = performance.now();
-  const info = await areVectors(files, flags)
+  const hasVectors = await areVectors(files, flags);
+  if (hasVectors) refuseFlagsOfTexts(flags);
+  if (flags.append === true) await refuseOtherRows(folder, name, flags);
+  const info = hasVectors
     ? await write({ terminal, settings, folder, name, flags }, chained(files), { about: {} })
     : await buildFromTexts(terminal, settings, name, files, flags);
   const recall = flags.ann === true ? await measure(terminal, settings, info, flags) : undefined;
@@ -63,11 +73,12 @@ interface Target {
 function write({ terminal, folder, name, flags }: Target, source: RowSource, { about, dims, signal = terminal.signal }: { readonly about: Readonly<Record<string, unknown>>; readonly dims?: number; readonly signal?: AbortSignal }): Promise<CollectionInfo> {
   const options = { signal, about, keepVersions: flags.keep };
   if (flags.append === true) return appendToCollection(folder, name, source, options);
-  return createCollection(folder, name, source, { ...options, dtype: flags.dtype, ...(dims === undefined ? {} : { dims }) });
+  return createCollection(folder, name, source, { ...options, dtype: flags.dtype ?? 'f32', ...(dims === undefined ? {} : { dims }) });
 }
 
 async function buildFromTexts(terminal: Terminal, settings: CollectionSettings, name: string, files: readonly string[], flags: BuildFlags): Promise<CollectionInfo> {
   const inputs = await checkInputs(files, flags.format);
+  refuseFieldsWithoutEffect(inputs, flags);
   const { textField, idField, onError } = flags;
   const records = new RecordReader(terminal, inputs, { textField, idField, delimiter: undefined, hasHeader: true, skipsBad: onError === 'skip', hasOneColumn: false });
   const options = { settings, isQuiet: flags.quiet === true };
@@ -85,6 +96,21 @@ async function buildFromTexts(terminal: Terminal, settings: CollectionSettings, 
       bar.stop();
     }
   });
+}
+
+function refuseFlagsOfTexts({ model, maxTokens, textField, idField, onError }: BuildFlags): void {
+  const asked = Object.entries({ '--model': model, '--max-tokens': maxTokens, '--text-field': textField, '--id-field': idField, '--on-error skip': onError === 'skip' ? onError : undefined });
+  const flag = asked.find(([, value]) => value !== undefined)?.[0];
+  if (flag !== undefined) throw new ShoalError('USAGE', `${flag} is about texts, and the files hold vectors; leave it out, or say --format jsonl to embed the texts of JSONL that has both`);
+}
+
+/** Rows that are appended are stored, and embedded, as those that are there. */
+async function refuseOtherRows(folder: string, name: string, { dtype, model }: BuildFlags): Promise<void> {
+  if (dtype === undefined && model === undefined) return;
+  const { dtype: thereDtype } = await collectionInfo(folder, name);
+  if (dtype !== undefined && dtype !== thereDtype) throw new ShoalError('USAGE', `--dtype ${dtype} is asked for and ${name} holds ${thereDtype}: all rows of a collection are of one type; leave out --dtype, or build it anew without --append`);
+  const { about } = await openCollection(folder, name, { verify: false });
+  if (model !== undefined && about.model !== undefined && model !== about.model.split('@')[0]) throw new ShoalError('USAGE', `--model ${model} is asked for and ${name} was embedded by ${about.model}: vectors of two models cannot be compared; leave out --model, or build it anew without --append`);
 }
 
 /** What is appended comes from the model of what is there. */
@@ -123,7 +149,7 @@ async function* chained(files: readonly string[]): AsyncGenerator<RowBatch> {
   for (const file of files) yield* readVectors(file);
 }
 
-/** Files of vectors by extension; JSONL is one when its first line holds a vector. */
+/** Files of vectors by extension; JSONL is one when its first record holds a vector. */
 async function areVectors(files: readonly string[], { format }: BuildFlags): Promise<boolean> {
   if (files.length === 0) throw new ShoalError('USAGE', 'name files to make the collection of: texts (.md, .txt, .csv, .jsonl) or vectors (.npy, .arrow, .jsonl)');
   if (format !== undefined) return false;
@@ -135,15 +161,27 @@ async function areVectors(files: readonly string[], { format }: BuildFlags): Pro
   return kinds[0]!;
 }
 
+/** A file that cannot be read, or whose first record cannot, counts as one of texts: it is reported with all others, by file and line. */
 async function holdsVectors(path: string): Promise<boolean> {
-  const file = await open(path, 'r').catch(() => undefined); // who cannot be read is reported with all others
-  if (file === undefined) return false;
   try {
-    const { buffer, bytesRead } = await file.read(Buffer.alloc(4_096), 0, 4_096, 0);
-    return /^\s*(\[|\{[^[]*"(embedding|vector)"\s*:\s*\[)/.test(buffer.toString('utf8', 0, bytesRead));
-  } finally {
-    await file.close();
+    if (!(await stat(path)).isFile()) return false; // what a look takes out of a pipe is gone
+    const record: unknown = JSON.parse(await firstRecord(path));
+    if (typeof record !== 'object' || record === null || Array.isArray(record)) return Array.isArray(record);
+    return ['embedding', 'vector'].some((field) => Array.isArray(Reflect.get(record, field)));
+  } catch {
+    return false;
   }
+}
+
+/** The first line with something in it; empty when there is none, or it is longer than a line may be. */
+async function firstRecord(path: string): Promise<string> {
+  for await (const lines of readLines(createReadStream(path))) {
+    for (const { bytes, ...place } of lines) {
+      const text = bytes === undefined ? '' : decodeLine({ ...place, bytes }).text;
+      if (bytes === undefined || text.trim() !== '') return text;
+    }
+  }
+  return '';
 }
 
 async function measure(terminal: Terminal, settings: CollectionSettings, { name, version, rows }: CollectionInfo, { metric, quiet }: CheckFlags): Promise<Recall> {
@@ -185,10 +223,21 @@ export async function check(terminal: Terminal, name: string, flags: CheckFlags)
 
 export async function remove(terminal: Terminal, names: readonly string[], flags: IndexFlags): Promise<void> {
   const { collectionsDir: folder } = await collectionSettings(terminal, flags);
+  // A version goes with its collection, and each goes once.
+  const leaving = [...new Set(names)].filter((name) => !name.includes('@') || !names.includes(name.split('@')[0]!));
+  for (const name of leaving) await refuseUnknown(folder, name);
   const removed: string[] = [];
-  for (const name of names) removed.push(...(await removeCollection(folder, name)).map((version) => `${name.split('@')[0]}@${version}`));
+  for (const name of leaving) removed.push(...(await removeCollection(folder, name)).map((version) => `${name.split('@')[0]}@${version}`));
   if (flags.json === true) await print(terminal, `${JSON.stringify({ removed })}\n`);
   else if (flags.quiet !== true) say(terminal, `removed ${removed.join(', ')}`);
+}
+
+/** Before anything is taken away: a mistyped name among several must not end the command half-way. A damaged one may go. */
+async function refuseUnknown(folder: string, name: string): Promise<void> {
+  await collectionInfo(folder, name).catch((error: unknown) => {
+    if (!isShoalError(error)) throw error;
+    if (error.code === 'COLLECTION_UNKNOWN' || error.code === 'COLLECTION_GONE') throw new ShoalError(error.code, `${error.message}; nothing was removed`, error.fields, error);
+  });
 }
 
 function megabytes(bytes: number): string {

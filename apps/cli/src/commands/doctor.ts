@@ -1,8 +1,9 @@
 // `shoal doctor`: what works here and what does not, each failure with its cure. Exit code 1 when something is broken that the
 // settings in force need: a GPU that nobody asked for may be broken, the one of --device may not.
 
-import { access, constants, mkdir, statfs } from 'node:fs/promises';
+import { access, constants, stat, statfs } from 'node:fs/promises';
 import { totalmem } from 'node:os';
+import { dirname, resolve } from 'node:path';
 import { ShoalError, cacheFolder, type Settings } from '@shoal/core';
 import { listModels, openModel } from '@shoal/models';
 import { checkServer, closeConnection, openConnection, untilReady } from '@shoal/queue';
@@ -44,15 +45,26 @@ function isNeeded({ about }: Finding, { device }: Settings): boolean {
 async function cacheFinding(cacheDir: string): Promise<Finding> {
   const about = 'cache folder';
   try {
-    await mkdir(cacheDir, { recursive: true });
-    await access(cacheDir, constants.W_OK);
-    const { bavail, bsize } = await statfs(cacheDir);
+    const folder = await existingFolder(resolve(cacheDir));
+    await access(folder, constants.W_OK | constants.X_OK);
+    const { bavail, bsize } = await statfs(folder);
     const freeBytes = bavail * bsize;
-    const found = `${cacheDir}, ${(freeBytes / 1e9).toFixed(1)} GB free`;
+    const found = `${cacheDir}${folder === resolve(cacheDir) ? '' : ' (not made yet)'}, ${(freeBytes / 1e9).toFixed(1)} GB free`;
     return freeBytes < LEAST_DISK_BYTES ? { about, state: 'warning', found, cure: 'free some space, or choose another folder with cacheDir' } : { about, state: 'ok', found };
   } catch (error) {
     return { about, state: 'broken', found: error instanceof Error ? error.message : String(error), cure: 'choose a folder that you may write to with --cache-dir' };
   }
+}
+
+/** The folder itself, or the one above it in which the first command makes it: this command makes none. */
+async function existingFolder(path: string): Promise<string> {
+  const facts = await stat(path).catch((error: unknown) => {
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT' && dirname(path) !== path) return undefined;
+    throw error;
+  });
+  if (facts === undefined) return existingFolder(dirname(path));
+  if (!facts.isDirectory()) throw new Error(`${path} is not a folder`);
+  return path;
 }
 
 /** The model is run, but not fetched: this command changes nothing. */

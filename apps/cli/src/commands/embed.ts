@@ -4,12 +4,13 @@
 import { randomUUID } from 'node:crypto';
 import { ShoalError, type Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
-import { checkInputs, totalBytes, type Input } from '../input/files.ts';
+import { checkInputs, refuseFieldsWithoutEffect, totalBytes, type Input } from '../input/files.ts';
 import { RecordReader } from '../input/record-reader.ts';
 import type { TextFormat } from '../input/record.ts';
+import { withClaim } from '../output/claim.ts';
 import { openEncoder, type RowForm } from '../output/row-encoder.ts';
 import { FileWriter, SpooledWriter, StreamWriter, deviceSink, type ByteSink, type RowWriter } from '../output/row-writer.ts';
-import { differences, isHeldByAnother, readRunState, type RunRequest, type RunState } from '../output/run-state.ts';
+import { differences, readRunState, type RunRequest, type RunState } from '../output/run-state.ts';
 import { checkTarget, existingShards, outputFormat, shardTarget, type FileTarget, type OutputFormat, type Target } from '../output/target.ts';
 import { duration, rowProgress } from '../progress.ts';
 import { fetchModel, withSession, type Session } from '../session.ts';
@@ -43,6 +44,11 @@ export async function embed(terminal: Terminal, files: readonly string[], flags:
   const target = await checkTarget(flags.output, inputs);
   refuseBinaryToTerminal(terminal, target, format);
   refuseFlagsWithoutEffect(inputs, target, format, flags);
+  await withClaim(target, () => embedClaimed(terminal, { settings, flags, inputs, format, target }));
+}
+
+/** The output is this run's alone, for as long as this takes. */
+async function embedClaimed(terminal: Terminal, { settings, flags, inputs, format, target }: Omit<Request, 'earlier' | 'records'>): Promise<void> {
   const earlier = await findEarlierRun(target, inputs, flags);
   const { textField, idField, delimiter, header: hasHeader, onError } = flags;
   const records = new RecordReader(terminal, inputs, { textField, idField, delimiter, hasHeader, skipsBad: onError === 'skip', hasOneColumn: format === 'arrow' });
@@ -151,9 +157,10 @@ function refuseBinaryToTerminal(terminal: Terminal, target: Target, format: Outp
   }
 }
 
-function refuseFlagsWithoutEffect(inputs: readonly Input[], target: Target, format: OutputFormat, { withText, shardRows, delimiter, header }: EmbedFlags): void {
+function refuseFlagsWithoutEffect(inputs: readonly Input[], target: Target, format: OutputFormat, { withText, shardRows, delimiter, header, ...fields }: EmbedFlags): void {
   if (withText === true && format === 'npy') throw new ShoalError('USAGE', '--with-text needs .jsonl or .arrow: .npy holds numbers and nothing else');
   if (shardRows !== undefined && target.kind !== 'file') throw new ShoalError('USAGE', '--shard-rows needs an output file (-o OUT.npy), from which the shards get their names: OUT-00000.npy');
+  refuseFieldsWithoutEffect(inputs, fields);
   const flag = delimiter !== undefined ? '--delimiter' : header ? undefined : '--no-header';
   if (flag !== undefined && !inputs.some((input) => input.format === 'csv')) throw new ShoalError('USAGE', `${flag} is about CSV, and no input is that; say --format csv where an extension does not`);
 }
@@ -162,7 +169,7 @@ function refuseDimensions(model: StoredModel, dimensions: number | undefined): v
   if (dimensions !== undefined && dimensions > model.dims) throw new ShoalError('USAGE', `--dimensions ${dimensions} is more than ${model.name} has: ${model.dims}`);
 }
 
-/** What an interrupted run left, when it is to be continued. Refuses to work on a file that another process is writing. */
+/** What an interrupted run left, when it is to be continued. */
 async function findEarlierRun(target: Target, inputs: readonly Input[], { resume: isResumed = false, shardRows }: EmbedFlags): Promise<RunState | undefined> {
   if (target.kind !== 'file') {
     if (isResumed) throw new ShoalError('USAGE', '--resume needs an output file (-o OUT.jsonl): what went to standard output or a device cannot be continued');
@@ -171,9 +178,6 @@ async function findEarlierRun(target: Target, inputs: readonly Input[], { resume
   const unrepeatable = inputs.find((input) => input.identity === undefined);
   if (isResumed && unrepeatable !== undefined) throw new ShoalError('USAGE', `--resume needs input files: ${unrepeatable.name} cannot be read again`);
   const state = await readRunState(target.state);
-  if (state !== undefined && await isHeldByAnother(target.state, state)) {
-    throw new ShoalError('FILE_UNWRITABLE', `cannot write ${target.name}: another shoal embed (process ${state.pid}) is writing it; wait for it, or choose another file`);
-  }
   const earlier = isResumed ? state : undefined;
   if (shardRows !== undefined) await checkShards(target, earlier, state !== undefined);
   return earlier;

@@ -1,7 +1,7 @@
 // `shoal fleet`: who serves a model, how full its lanes are, what stands in the way; and workers told to claim nothing or to
 // go on. Everything goes through the queue server, so it works from any machine that reaches it.
 
-import { LENGTH_CLASSES, mainQueue, type ByLength, type LedgerFacts, type Settings, type SimilarityFacts } from '@shoal/core';
+import { LENGTH_CLASSES, ShoalError, mainQueue, type ByLength, type LedgerFacts, type Settings, type SimilarityFacts } from '@shoal/core';
 import { Fleet, type FleetView, type LiveWorker } from '@shoal/queue';
 import { withServer } from '../session.ts';
 import { settingsOf } from '../settings.ts';
@@ -24,6 +24,7 @@ export async function status(terminal: Terminal, flags: FleetFlags): Promise<voi
 }
 
 export async function drain(terminal: Terminal, which: string, flags: FleetFlags): Promise<void> {
+  refuseNobody(which);
   await withFleet(terminal, flags, async (fleet) => {
     const workerIds = await fleet.drain(which);
     await report(terminal, flags, workerIds, `${told(workerIds)} to claim nothing more; what they have they finish. shoal fleet resume ${which} lets them go on`);
@@ -31,10 +32,16 @@ export async function drain(terminal: Terminal, which: string, flags: FleetFlags
 }
 
 export async function resume(terminal: Terminal, which: string, flags: FleetFlags): Promise<void> {
+  refuseNobody(which);
   await withFleet(terminal, flags, async (fleet) => {
     const workerIds = await fleet.resume(which);
     await report(terminal, flags, workerIds, `${told(workerIds)} to claim again`);
   });
+}
+
+/** Every id begins with an empty text, which a script passes when its variable is not set. */
+function refuseNobody(which: string): void {
+  if (which.trim() === '') throw new ShoalError('USAGE', 'the worker is an empty text: give an id, the beginning of one, or all; shoal fleet status shows who is alive');
 }
 
 async function withFleet(terminal: Terminal, flags: FleetFlags, use: (fleet: Fleet) => Promise<void>): Promise<void> {

@@ -97,7 +97,8 @@ export async function quarantineReturn(terminal: Terminal, jobIds: readonly stri
   await withQuarantine(terminal, flags, async (quarantine) => {
     const results = (await quarantine.giveBack(jobIds)).map((result, at) => ({ jobId: jobIds[at] ?? '', outcome: result?.outcome ?? 'unknown' }));
     await reportJobs(terminal, flags, results, {
-      added: 'waiting again', known: 'waiting or running already', ready: 'with a result already', finished: 'ended before', conflict: 'left in quarantine, because the id is in use for another request', unknown: 'not in quarantine',
+      added: 'waiting again', known: 'waiting or running already', ready: 'with a result already', finished: 'ended before', conflict: 'left in quarantine, because the id is in use for another request',
+      refused: 'left in quarantine, because the queue is full; to be given back later', unknown: 'not in quarantine',
     }, 'added', 'known', 'ready');
   });
 }

@@ -3,11 +3,13 @@
 
 import { ShoalError, type Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
-import { stat } from 'node:fs/promises';
+import { rename, rm, stat, writeFile } from 'node:fs/promises';
+import { extname } from 'node:path';
 import {
   graphInfo, hitsOf, matrixOf, openGraph, readEdgeList, readVectors, saveGraph, vectorFormat, type Collection, type Graph, type Matrix, type Metric, type Seeds,
 } from '@shoal/similarity';
 import { npyHeader, npyRows } from '../output/npy.ts';
+import { checkTarget, writeFailure, type FileTarget } from '../output/target.ts';
 import { collectionSettings } from '../search/collection-settings.ts';
 import { kernelsOf, openNamed, recallText, searchCollection, type FoundRow } from '../search/search-collection.ts';
 import { fetchModel, withSession } from '../session.ts';
@@ -49,26 +51,30 @@ export interface SimilarityFlags {
   readonly quiet?: boolean;
 }
 
-/** Each side is a file of vectors, or a text. */
+/** Each side is a file of vectors, told by its extension, or a text. */
 export async function similarity(terminal: Terminal, a: string, b: string, flags: SimilarityFlags): Promise<void> {
   const settings = await collectionSettings(terminal, flags);
-  const given = await Promise.all([a, b].map(async (side) => (await isVectorFile(side) ? readMatrix(side) : side)));
+  const output = flags.output === undefined ? undefined : await checkMatrixTarget(flags.output);
+  const given = await Promise.all([a, b].map(async (side) => (vectorFormat(side) === undefined ? side : readMatrix(side))));
   const texts = given.filter((side) => typeof side === 'string');
   const vectors = texts.length === 0 ? undefined : await embedded(terminal, settings, texts, { isQuiet: flags.quiet === true });
   let next = 0;
   const [left, right] = given.map((side) => (typeof side === 'string' ? matrixOf(vectors!.values.slice(next * vectors!.dims, ++next * vectors!.dims), vectors!.dims) : side)) as [Matrix, Matrix];
   const scores = await kernelsOf(settings).cosine(left, right, { metric: flags.metric, signal: terminal.signal });
-  if (flags.output !== undefined) return writeMatrix(terminal, flags.output, scores, left.rows, right.rows);
+  if (output !== undefined) {
+    await writeMatrix(output, scores, left.rows, right.rows);
+    if (flags.json === true) return print(terminal, `${JSON.stringify({ metric: flags.metric, rows: left.rows, columns: right.rows, output: output.name })}\n`);
+    if (flags.quiet !== true) say(terminal, `${left.rows} × ${right.rows} scores → ${output.name}`);
+    return;
+  }
   const rows = Array.from({ length: left.rows }, (_, row) => Array.from(scores.subarray(row * right.rows, (row + 1) * right.rows)));
   if (flags.json === true) return print(terminal, `${JSON.stringify({ metric: flags.metric, rows: left.rows, columns: right.rows, scores: rows })}\n`);
   await print(terminal, rows.map((row) => `${row.map((score) => score.toFixed(6)).join('\t')}\n`).join(''));
 }
 
-async function isVectorFile(side: string): Promise<boolean> {
-  return vectorFormat(side) !== undefined && (await stat(side).catch(() => undefined))?.isFile() === true;
-}
-
 async function readMatrix(path: string): Promise<Matrix> {
+  const isThere = (await stat(path).catch(() => undefined)) !== undefined;
+  if (!isThere) throw new ShoalError('FILE_UNREADABLE', `cannot read ${path}: there is no such file. What ends in ${extname(path)} is a file of vectors; write a text in another way, with a full stop behind it`, { file: path });
   const parts: Float32Array[] = [];
   let dims = 0;
   for await (const batch of readVectors(path)) {
@@ -82,17 +88,24 @@ async function readMatrix(path: string): Promise<Matrix> {
   return matrixOf(values, dims);
 }
 
-async function writeMatrix(terminal: Terminal, output: string, scores: Float32Array, rows: number, columns: number): Promise<void> {
+/** Looked at before anything is embedded. */
+async function checkMatrixTarget(output: string): Promise<FileTarget> {
   if (!output.endsWith('.npy')) throw new ShoalError('USAGE', `the output ${output} is not called .npy, which is the one form that a matrix is written in`);
-  const { writeFile, rename } = await import('node:fs/promises');
-  const { writeFailure } = await import('../output/target.ts');
+  const target = await checkTarget(output, []);
+  if (target.kind !== 'file') throw new ShoalError('USAGE', `the output ${output} is a device or a pipe; name a file`);
+  return target;
+}
+
+async function writeMatrix({ name, path }: FileTarget, scores: Float32Array, rows: number, columns: number): Promise<void> {
+  const temporary = `${path}.${process.pid}.new`;
   try {
-    await writeFile(`${output}.${process.pid}.new`, Buffer.concat([npyHeader(rows, columns), npyRows(scores)]));
-    await rename(`${output}.${process.pid}.new`, output);
+    await writeFile(temporary, Buffer.concat([npyHeader(rows, columns), npyRows(scores)]));
+    await rename(temporary, path);
   } catch (error) {
-    throw writeFailure(output, error);
+    throw writeFailure(name, error);
+  } finally {
+    await rm(temporary, { force: true });
   }
-  say(terminal, `${rows} × ${columns} scores → ${output}`);
 }
 
 interface EmbedTerms {

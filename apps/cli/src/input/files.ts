@@ -2,8 +2,9 @@
 // here, for all files at once and before a server, a worker or an output file exists. Refuses to guess a format.
 
 import { createHash } from 'node:crypto';
-import { constants, fstatSync } from 'node:fs';
+import { constants, fstatSync, openSync } from 'node:fs';
 import { open, stat, type FileHandle } from 'node:fs/promises';
+import { Socket } from 'node:net';
 import { extname, resolve } from 'node:path';
 import { ShoalError } from '@shoal/core';
 import { TEXT_FORMATS, type BadRecord, type RecordOptions, type TextFormat, type TextRecord } from './record.ts';
@@ -51,6 +52,13 @@ export async function checkInputs(files: readonly string[], format: TextFormat |
   throw new ShoalError(code, problems.map((one) => one.message).join('\n'), { files: problems.length });
 }
 
+/** Only a record has fields: a line of JSON that is read as plain text would be embedded with its braces and names. */
+export function refuseFieldsWithoutEffect(inputs: readonly Input[], { textField, idField }: { readonly textField?: string; readonly idField?: string }): void {
+  const flag = textField !== undefined ? '--text-field' : idField === undefined ? undefined : '--id-field';
+  if (flag === undefined || inputs.some(({ format }) => format === 'jsonl' || format === 'csv')) return;
+  throw new ShoalError('USAGE', `${flag} is about fields of JSONL and CSV, and no input is either; say --format jsonl or --format csv where an extension does not`);
+}
+
 /** Bytes of all inputs, or undefined where one of them is a pipe. */
 export function totalBytes(inputs: readonly Input[]): number | undefined {
   return inputs.reduce<number | undefined>((total, { bytes }) => (total === undefined || bytes === undefined ? undefined : total + bytes), 0);
@@ -76,7 +84,7 @@ export async function* readInputs(inputs: readonly Input[], options: ReadOptions
 async function* chunksOf(input: Input, { stdin, onBytes }: ReadOptions): AsyncGenerator<Buffer> {
   let isFirst = true;
   try {
-    for await (const chunk of input.path === undefined ? stdin : (await open(input.path)).createReadStream({ highWaterMark: HEAD_BYTES })) {
+    for await (const chunk of input.path === undefined ? stdin : await openChunks(input.path)) {
       const bytes = Buffer.isBuffer(chunk) ? chunk : Buffer.from(String(chunk));
       if (isFirst) refuseBinary(input.name, bytes);
       isFirst = false;
@@ -86,6 +94,19 @@ async function* chunksOf(input: Input, { stdin, onBytes }: ReadOptions): AsyncGe
   } catch (error) {
     throw error instanceof ShoalError ? error : unreadable(input.name, error);
   }
+}
+
+async function openChunks(path: string): Promise<AsyncIterable<unknown>> {
+  if ((await stat(path)).isFIFO()) return openPipe(path);
+  return (await open(path)).createReadStream({ highWaterMark: HEAD_BYTES });
+}
+
+/**
+ * A pipe by its name. Opened the usual way it keeps a thread in the kernel until somebody writes, and a process with such a
+ * thread cannot end: Ctrl-C would do nothing. Opened without waiting, it is the event loop that waits.
+ */
+function openPipe(path: string): AsyncIterable<unknown> {
+  return new Socket({ fd: openSync(path, constants.O_RDONLY | constants.O_NONBLOCK), readable: true, writable: false });
 }
 
 type Problem = { readonly code: 'USAGE' | 'FILE_UNREADABLE'; readonly message: string };

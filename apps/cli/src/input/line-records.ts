@@ -23,6 +23,7 @@ function readRecord(line: Line, options: RecordOptions): Content | undefined {
   }
   const { text, problem } = decodeLine({ ...line, bytes: line.bytes });
   if (problem !== undefined) return { problem };
+  if (text === '' && line.end === '' && line.bytes.length > 0) return undefined; // a byte order mark and nothing else: an empty file
   return options.format === 'text' ? { id: undefined, text } : readJson(text, options);
 }
 

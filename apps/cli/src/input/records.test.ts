@@ -35,6 +35,8 @@ describe('records of plain text', () => {
 
   test('begin after a byte order mark', async () => {
     expect(await recordsOf('\uFEFFone\n\uFEFFtwo')).toMatchObject([{ text: 'one' }, { text: '\uFEFFtwo' }]);
+    expect(await recordsOf('\uFEFF')).toEqual([]);
+    expect(await recordsOf('\uFEFF\n')).toMatchObject([{ text: '' }]);
   });
 
   test('with characters across chunk borders are whole', async () => {

@@ -1,10 +1,10 @@
-import { mkdir, mkdtemp, readFile, readdir, rm, symlink, utimes, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, readdir, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { checkInputs } from '../input/files.ts';
 import { PartialFile, removeLeftovers } from './partial-file.ts';
-import { differences, isHeldByAnother, readRunState, writeRunState, type RunRequest, type RunState } from './run-state.ts';
+import { differences, readRunState, writeRunState, type RunRequest, type RunState } from './run-state.ts';
 import { checkTarget, outputFormat, type FileTarget } from './target.ts';
 
 let folder: string;
@@ -72,6 +72,28 @@ describe('a partial file', () => {
   });
 });
 
+async function replaced(): Promise<PartialFile> {
+  const target = await fileTarget('out');
+  const partial = await PartialFile.create(target, state, Buffer.from('mine'));
+  await PartialFile.create(target, { ...state, runId: 'another' }, Buffer.from('theirs')).then((other) => other.keep());
+  return partial;
+}
+
+describe('a partial file in whose place another run has put its own', () => {
+  test('is not finished: rows of the other would get the name', async () => {
+    const partial = await replaced();
+    await expect(partial.finish({ head: Buffer.alloc(0), tail: Buffer.alloc(0) })).rejects.toMatchObject({ code: 'FILE_UNWRITABLE', message: expect.stringMatching(/cannot write .*out: its unfinished file was removed or replaced/) });
+    expect(await readdir(folder)).not.toContain('out');
+  });
+
+  test('takes nothing away when it is discarded', async () => {
+    const partial = await replaced();
+    await partial.discard();
+    expect(await readFile(join(folder, '.out.shoal-partial'), 'utf8')).toBe('theirs');
+    expect(await readRunState(join(folder, '.out.shoal-partial.json'))).toMatchObject({ runId: 'another' });
+  });
+});
+
 describe('a run state', () => {
   test('that is no JSON, of another form or missing counts as none', async () => {
     const path = join(folder, 'state');
@@ -82,16 +104,6 @@ describe('a run state', () => {
     }
     await writeRunState(path, state);
     expect(await readRunState(path)).toEqual(state);
-  });
-
-  test('is held by another process only while that one lives and touches it', async () => {
-    const path = join(folder, 'state');
-    const others = { ...state, pid: process.ppid };
-    await writeRunState(path, others);
-    expect(await isHeldByAnother(path, others)).toBe(true);
-    expect(await isHeldByAnother(path, state)).toBe(false);
-    await utimes(path, new Date(Date.now() - 60_000), new Date(Date.now() - 60_000));
-    expect(await isHeldByAnother(path, others)).toBe(false);
   });
 
   test.each<[string, Partial<RunRequest>]>([

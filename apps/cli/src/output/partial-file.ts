@@ -1,10 +1,11 @@
 // The rows of a run that is not finished yet, in a hidden file beside its target. The target appears by one rename, after
 // an fsync, or not at all. Knows bytes and rows; what the bytes mean is the format's business.
 
-import { open, rename, rm, utimes, type FileHandle } from 'node:fs/promises';
+import type { BigIntStats } from 'node:fs';
+import { open, rename, rm, stat, type FileHandle } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { invariant } from '@shoal/core';
-import { CHECKPOINT_MS, HEARTBEAT_MS, writeRunState, type RunState } from './run-state.ts';
+import { ShoalError, invariant } from '@shoal/core';
+import { CHECKPOINT_MS, writeRunState, type RunState } from './run-state.ts';
 import { writeFailure, type FileTarget } from './target.ts';
 
 export class PartialFile {
@@ -13,14 +14,14 @@ export class PartialFile {
   #state: RunState;
   #lastCheckpointMs = performance.now();
   #isClosed = false;
-  /** Shows other processes that this run is alive while no rows come. */
-  readonly #heartbeat: NodeJS.Timeout;
+  /** Which file it is: its name may come to mean another's, when this run was stopped for so long that its claim gave way. */
+  readonly #facts: BigIntStats;
 
-  private constructor(target: FileTarget, file: FileHandle, state: RunState) {
+  private constructor(target: FileTarget, file: FileHandle, facts: BigIntStats, state: RunState) {
     this.#target = target;
     this.#file = file;
+    this.#facts = facts;
     this.#state = state;
-    this.#heartbeat = setInterval(() => void utimes(target.state, new Date(), new Date()).catch(() => undefined), HEARTBEAT_MS).unref();
   }
 
   /** A partial file with nothing but `head` in it; what an earlier run left is removed. */
@@ -41,7 +42,7 @@ export class PartialFile {
     const file = await open(target.partial, flags).catch((error: unknown) => {
       throw writeFailure(target.name, error);
     });
-    const partial = new PartialFile(target, file, state);
+    const partial = new PartialFile(target, file, await file.stat({ bigint: true }), state);
     try {
       await prepare(partial);
       await partial.checkpoint();
@@ -103,17 +104,18 @@ export class PartialFile {
       await writeAt(this.#file, tail, this.#state.bytes);
       await this.#file.sync();
       await this.#close();
+      if (await this.#nowThere() !== 'ours') throw this.#lost();
       await rename(this.#target.partial, this.#target.path);
       await syncFolder(dirname(this.#target.path));
     } catch (error) {
-      throw writeFailure(this.#target.name, error);
+      throw error instanceof ShoalError ? error : writeFailure(this.#target.name, error);
     }
   }
 
-  /** Leaves nothing behind. */
+  /** Leaves nothing behind; what another run has put in the place is that run's. */
   async discard(): Promise<void> {
     await this.#close();
-    await removeLeftovers(this.#target);
+    if (await this.#nowThere() !== 'another') await removeLeftovers(this.#target);
   }
 
   /** Leaves rows and state for a later run. Where the last rows cannot be made safe, an older state is still true. */
@@ -125,8 +127,17 @@ export class PartialFile {
   async #close(): Promise<void> {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    clearInterval(this.#heartbeat);
     await this.#file.close();
+  }
+
+  async #nowThere(): Promise<'ours' | 'another' | 'nothing'> {
+    const found = await stat(this.#target.partial, { bigint: true }).catch(() => undefined);
+    if (found === undefined) return 'nothing';
+    return found.dev === this.#facts.dev && found.ino === this.#facts.ino ? 'ours' : 'another';
+  }
+
+  #lost(): ShoalError<'FILE_UNWRITABLE'> {
+    return new ShoalError('FILE_UNWRITABLE', `cannot write ${this.#target.name}: its unfinished file was removed or replaced while this run wrote it, perhaps by another shoal embed; run the command again`, { file: this.#target.name });
   }
 }
 

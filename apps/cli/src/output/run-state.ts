@@ -1,7 +1,7 @@
 // What an interrupted run needs in order to go on: which request it was and how far its file got. Kept as a small JSON
 // file beside the partial one, replaced as a whole, written after the rows it counts have reached the disk.
 
-import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { readFile, rename, rm, writeFile } from 'node:fs/promises';
 import type { InputIdentity } from '../input/files.ts';
 
 /** Everything that decides what the rows are. */
@@ -15,7 +15,7 @@ export interface RunRequest {
 
 export interface RunState {
   readonly v: 1;
-  /** Who writes it; see `isHeldByAnother`. */
+  /** Who wrote it last. Whether somebody writes it now is the business of the claim. */
   readonly pid: number;
   /** Names the jobs of the run, so that asking again finds what was computed already. */
   readonly runId: string;
@@ -31,9 +31,6 @@ export interface RunState {
 
 /** How often rows that came are made safe; what came after the last time is computed again by a resumed run. */
 export const CHECKPOINT_MS = 1_000;
-/** A living run touches its state this often, so that one that is three times as old belongs to nobody. */
-export const HEARTBEAT_MS = 5_000;
-const HELD_MS = 3 * HEARTBEAT_MS;
 
 /** The state at `path`, or undefined when there is none that can be used. */
 export async function readRunState(path: string): Promise<RunState | undefined> {
@@ -58,12 +55,6 @@ export async function writeRunState(path: string, state: RunState): Promise<void
   }
 }
 
-/** Whether a living process wrote the state moments ago. A number of a process alone proves nothing: they are used again. */
-export async function isHeldByAnother(path: string, state: RunState): Promise<boolean> {
-  const age = Date.now() - (await stat(path).then((facts) => facts.mtimeMs, () => 0));
-  return state.pid !== process.pid && age < HELD_MS && isAlive(state.pid);
-}
-
 /** Why the rows of `before` cannot be continued by `now`, one sentence each. Empty: they can. */
 export function differences(before: RunRequest, now: RunRequest): readonly string[] {
   const found = before.model === now.model ? [] : [`the model was ${before.model} and is ${now.model}`];
@@ -82,15 +73,6 @@ function inputDifferences(before: InputIdentity, now: InputIdentity): readonly s
   if (before.head !== now.head) return [`the beginning of ${now.path} has changed`];
   if (before.modifiedMs !== now.modifiedMs) return [`${now.path} was modified ${new Date(now.modifiedMs).toISOString()}, after the first run began to read it`];
   return [];
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return error instanceof Error && 'code' in error && error.code === 'EPERM';
-  }
 }
 
 function isRunState(value: unknown): value is RunState {

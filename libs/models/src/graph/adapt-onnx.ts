@@ -31,9 +31,10 @@ const PREFIX = 'imported.';
 export async function adaptOnnx(file: Uint8Array, where: string, pooling: Pooling): Promise<AdaptedOnnx> {
   const graph = readGraph(file, where);
   const { precision } = graph;
+  refuseFixedSizes(graph, where);
   if (isOurs(graph)) return { bytes: file, dims: lastSize(graph.outputs[0]!), precision, isWrapped: false };
-  const output = graph.outputs.find(({ name }) => HIDDEN_STATES.includes(name)) ?? graph.outputs.find(({ name }) => name === POOLED);
-  if (!canBeWrapped(graph) || output === undefined || (output.type !== TYPE.FLOAT && output.type !== TYPE.FLOAT16)) throw unfit(graph, where);
+  const output = graph.outputs.find(isHiddenStates) ?? graph.outputs.find(isPooled);
+  if (!canBeWrapped(graph) || output === undefined) throw unfit(graph, where);
   const opset = readOpset(file, where);
   if (opset < FIRST_OPSET || opset > LAST_OPSET) throw new ShoalError('MODEL_CORRUPT', `${where} uses opset ${opset}; ${FIRST_OPSET} to ${LAST_OPSET} can be adapted: export it again with one of them`, { where, opset });
   const dims = lastSize(output);
@@ -54,6 +55,26 @@ function canBeWrapped({ inputs }: OnnxGraph): boolean {
   return inputs.some(({ name }) => name === 'input_ids') && inputs.every(({ name, type, shape }) => known.includes(name) && (type === TYPE.INT64 || type === TYPE.INT32) && shape.length === 2);
 }
 
+/** The name says what the numbers are, and the file has to agree: a guess from the shape alone would give other vectors without a word. */
+function isHiddenStates({ name, type, shape }: OnnxValue): boolean {
+  return HIDDEN_STATES.includes(name) && isFloat(type) && shape.length === 3;
+}
+
+function isPooled({ name, type, shape }: OnnxValue): boolean {
+  return name === POOLED && isFloat(type) && shape.length === 2;
+}
+
+function isFloat(type: number): boolean {
+  return type === TYPE.FLOAT || type === TYPE.FLOAT16;
+}
+
+/** Such a graph fails in the worker, at the first micro-batch of another size. */
+function refuseFixedSizes({ inputs }: OnnxGraph, where: string): void {
+  const fixed = inputs.filter(({ shape }) => shape.some((size) => size !== undefined));
+  if (fixed.length === 0) return;
+  throw new ShoalError('MODEL_CORRUPT', `${where} takes ${inWords(fixed)} and nothing else, but every run has its own number of rows and tokens: export it again with both sizes dynamic`, { where });
+}
+
 /** Our inputs, and out of them those of the graph. */
 function beforeIt({ inputs }: OnnxGraph): OnnxFile {
   const graph = new OnnxFile('before', {});
@@ -70,10 +91,11 @@ function beforeIt({ inputs }: OnnxGraph): OnnxFile {
 }
 
 /** Its output, pooled unless it already was, and normalized. */
-function afterIt({ name, type, shape }: OnnxValue, pooling: Pooling, dims: number | undefined): OnnxFile {
+function afterIt(output: OnnxValue, pooling: Pooling, dims: number | undefined): OnnxFile {
+  const { name, type } = output;
   const graph = new OnnxFile('after', {}, MADE_BEFORE);
   const elements = type === TYPE.FLOAT16 ? TYPE.FLOAT16 : TYPE.FLOAT;
-  if (shape.length === 3) addPooling(graph, PREFIX + name, elements, pooling);
+  if (isHiddenStates(output)) addPooling(graph, PREFIX + name, elements, pooling);
   else addNorm(graph, elements === TYPE.FLOAT ? PREFIX + name : graph.node('Cast', [PREFIX + name], 'pooled_f32', { integers: { to: TYPE.FLOAT } }));
   graph.output('embeddings', TYPE.FLOAT, ['batch', dims ?? 'dims']);
   return graph;
@@ -92,7 +114,7 @@ function lastSize({ shape }: OnnxValue): number | undefined {
 function unfit({ inputs, outputs }: OnnxGraph, where: string): ShoalError {
   return new ShoalError('MODEL_CORRUPT',
     `${where} has the inputs ${inWords(inputs)} and the outputs ${inWords(outputs)}. Needed are either input_ids int32 [batch, seq], lengths int32 [batch] → embeddings float32 [batch, dims], ` +
-    'or what exports of encoders have: input_ids, attention_mask and perhaps token_type_ids, int64 [batch, seq] → last_hidden_state, float32 or float16 [batch, seq, dims]', { where });
+    'or what exports of encoders have: input_ids, attention_mask and perhaps token_type_ids, int64 [batch, seq] → last_hidden_state, float32 or float16 [batch, seq, dims], or sentence_embedding [batch, dims]; a file that says no shape has [] here', { where });
 }
 
 function inWords(values: readonly OnnxValue[]): string {

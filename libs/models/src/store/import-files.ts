@@ -101,8 +101,10 @@ async function missingFiles(folder: string, missing: readonly string[]): Promise
 /** Refuses modules that no graph of ours has; writes what is assumed. */
 async function complete(folder: string): Promise<string[]> {
   const notes: string[] = [];
-  if (await isFile(join(folder, FILE.modules))) await checkModules(join(folder, FILE.modules));
-  else notes.push('no modules.json: vectors are normalized to length 1');
+  if (await isFile(join(folder, FILE.modules))) {
+    if (!(await checkModules(join(folder, FILE.modules)))) notes.push('modules.json has no Normalize: vectors are normalized to length 1 all the same');
+  } else notes.push('no modules.json: vectors are normalized to length 1');
+  notes.push(...(await promptNotes(join(folder, FILE.prompts))));
   const path = join(folder, FILE.config);
   const config = CheckedJson.parse(await readFile(path, 'utf8'), path);
   if (!(await isFile(join(folder, FILE.pooling)))) {
@@ -118,12 +120,22 @@ async function complete(folder: string): Promise<string[]> {
   return notes;
 }
 
-async function checkModules(path: string): Promise<void> {
+/** Whether the vectors are normalized by one of the modules. */
+async function checkModules(path: string): Promise<boolean> {
   const modules = CheckedJson.parse(`{ "modules": ${await readFile(path, 'utf8')} }`, path).list('modules'); // the file is a list
-  for (const [at, value] of modules.entries()) {
-    const type = CheckedJson.of(value, `${path}: module ${at}`).string('type');
+  const types = modules.map((value, at) => CheckedJson.of(value, `${path}: module ${at}`).string('type'));
+  for (const type of types) {
     if (!MODULE_TYPES.test(type)) throw new ShoalError('MODEL_CORRUPT', `${path}: a module of type ${type} is not supported, only Transformer, Pooling and Normalize`, { path, type });
   }
+  return types.some((type) => type.endsWith('Normalize'));
+}
+
+/** sentence-transformers puts a default prompt before every text; here a job asks for its prompt. */
+async function promptNotes(path: string): Promise<string[]> {
+  if (!(await isFile(path))) return [];
+  const json = CheckedJson.parse(await readFile(path, 'utf8'), path);
+  if (!json.has('default_prompt_name')) return [];
+  return [`its default prompt ${JSON.stringify(json.string('default_prompt_name'))} is put before no text unless the job asks for a prompt`];
 }
 
 async function placeGraph(graph: string, folder: string, notes: string[]): Promise<OnnxFacts> {

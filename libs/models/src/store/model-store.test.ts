@@ -9,6 +9,7 @@ import { mkdir, mkdtemp, readFile, readdir, rm, stat, utimes, writeFile } from '
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { withLock } from '@shoal/fetch';
 import { openGraph } from '../graph/open-graph.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
 import { KNOWN_MODELS, type KnownModel } from './known-models.ts';
@@ -133,6 +134,27 @@ describe('opening a model', () => {
     await expect(openModel('minilmm', { cacheDir })).rejects.toEqual(refusal('MODEL_UNKNOWN', /known are minilm, minilm-int8, tiny-random, tiny-random-b\. Did you mean "minilm"\?/));
     await expect(openModel('text-embedding-3-large', { cacheDir })).rejects.toEqual(refusal('MODEL_UNKNOWN', /tiny-random-b\.$/));
     await expect(openModel('../evil', { cacheDir })).rejects.toEqual(refusal('MODEL_UNKNOWN', /there is no model "\.\.\/evil"/));
+  });
+
+  test('ends when it is told to, while files arrive and while another process fetches, and nothing of it stays', async () => {
+    const arriving = new AbortController();
+    await expect(openKnown(SMALL, { cacheDir, environment, signal: arriving.signal, onProgress: () => arriving.abort('enough') })).rejects.toBe('enough');
+    expect(hub.requests).toHaveLength(1);
+    const waiting = new AbortController();
+    const lock = join(cacheDir, 'models', 'small', '.lock');
+    await withLock(lock, async () => {
+      const opening = openKnown(SMALL, { cacheDir, environment, signal: waiting.signal });
+      setImmediate(() => waiting.abort('enough'));
+      await expect(opening).rejects.toBe('enough');
+    });
+    expect(hub.requests).toHaveLength(1);
+    expect(await stored('small')).toEqual([]);
+  });
+
+  test('that was imported and vanishes at this moment is MODEL_UNAVAILABLE', async () => {
+    const { sources: _, ...facts } = SMALL;
+    const vanished: KnownModel = { ...facts, origin: 'imported', revision: '0123456789ab' };
+    for (const open of [openKnown, pullKnown]) await expect(open(vanished, { cacheDir, environment })).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /shoal model import … --name small brings it back/));
   });
 
   test('clears away what a killed process left', async () => {

@@ -28,6 +28,8 @@ export interface PullOptions extends StoreOptions {
   readonly force?: boolean;
   /** Default: that of this process. HF_ENDPOINT, HF_HUB_OFFLINE and pip's own variables are read. */
   readonly environment?: Environment;
+  /** Ends fetching, or waiting for another process that fetches, with the signal's reason; nothing of it stays. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 export interface OpenOptions extends Omit<PullOptions, 'force'> {
@@ -81,14 +83,29 @@ export async function pullKnown(known: KnownModel, options: PullOptions): Promis
   const folder = folderOf(known, options.cacheDir);
   if (known.origin === 'imported') {
     if (options.force === true) throw new ShoalError('MODEL_UNAVAILABLE', `${known.name} was imported and can be fetched from nowhere: shoal model import … --name ${known.name} --force`, { name: known.name });
-    return openKnown(known, options);
+    return openKnown(known, { ...options, allowFetch: false }); // it may have been taken away since its name was found
   }
   const place = async (): Promise<StoredModel> => {
     if (options.force !== true && (await isFolder(folder))) await expectFiles(known.name, folder, pinnedFiles(known));
     else await placeFolder(folder, (temporary) => fillFolder(known, temporary, options));
     return describe(known, folder);
   };
-  return storing(options.cacheDir, () => withLock(join(dirname(folder), '.lock'), place));
+  return storing(options.cacheDir, () => lockUnlessAborted(join(dirname(folder), '.lock'), place, options.signal));
+}
+
+/** As `withLock`; a wait for the lock ends with the signal, the work itself ends in its own way. */
+async function lockUnlessAborted<T>(path: string, work: () => Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) return withLock(path, work);
+  signal.throwIfAborted();
+  const aborted = Promise.withResolvers<never>();
+  const fail = (): void => aborted.reject(signal.reason);
+  signal.addEventListener('abort', fail, { once: true });
+  const done = withLock(path, async () => {
+    signal.throwIfAborted(); // nobody waits for it any more: given back as soon as it is had
+    signal.removeEventListener('abort', fail);
+    return work();
+  });
+  return Promise.race([done, aborted.promise]).finally(() => signal.removeEventListener('abort', fail));
 }
 
 /** Hashes every file again. MODEL_CORRUPT names those that differ; MODEL_UNAVAILABLE when the model is not stored. */
@@ -178,5 +195,6 @@ async function isFolder(path: string): Promise<boolean> {
 }
 
 function notStored(known: KnownModel, folder: string): ShoalError {
-  return new ShoalError('MODEL_UNAVAILABLE', `the model ${JSON.stringify(known.name)} is not stored in ${folder}: shoal model pull ${known.name} fetches it`, { name: known.name, folder });
+  const cure = known.origin === 'imported' ? `shoal model import … --name ${known.name} brings it back` : `shoal model pull ${known.name} fetches it`;
+  return new ShoalError('MODEL_UNAVAILABLE', `the model ${JSON.stringify(known.name)} is not stored in ${folder}: ${cure}`, { name: known.name, folder });
 }

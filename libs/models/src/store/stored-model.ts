@@ -100,6 +100,9 @@ export async function readModelFile(path: string): Promise<Buffer> {
 
 /** Of 1_Pooling/config.json. */
 export function readPooling(json: CheckedJson): Pooling {
+  if (json.has('include_prompt') && !json.boolean('include_prompt')) {
+    throw new ShoalError('MODEL_CORRUPT', `${json.where}: "include_prompt": false is not supported: the tokens of a prompt are part of every pooling here, and other vectors would come out`, { where: json.where });
+  }
   const chosen = json.keys().filter((key) => key.startsWith('pooling_mode_') && json.boolean(key));
   if (chosen.length === 1 && chosen[0] === 'pooling_mode_mean_tokens') return 'mean';
   if (chosen.length === 1 && chosen[0] === 'pooling_mode_cls_token') return 'cls';

@@ -26,6 +26,9 @@ async function changeTokenizer(change: (root: Root) => void): Promise<void> {
   await writeFile(path, JSON.stringify(root));
 }
 
+const keepsCapitals = (root: Root): void => { root['normalizer']!['lowercase'] = false; };
+const asksForLowercase = (value: boolean): Promise<void> => writeFile(join(folder, 'sentence_bert_config.json'), JSON.stringify({ max_seq_length: 256, do_lower_case: value }));
+
 describe('a tokenizer.json that this tokenizer would read wrongly is refused by name', () => {
   test.each<[string, (root: Root) => void, RegExp]>([
     ['another model', (root) => { root['model']!['type'] = 'BPE'; }, /model: type "BPE" is not supported, only WordPiece/],
@@ -51,6 +54,20 @@ describe('a tokenizer.json that this tokenizer would read wrongly is refused by 
   test('missing', async () => {
     await rm(join(folder, 'tokenizer.json'));
     await expect(openTokenizer(model)).rejects.toMatchObject({ code: 'MODEL_CORRUPT', message: expect.stringContaining('cannot be read') as string });
+  });
+});
+
+describe('"do_lower_case" of sentence_bert_config.json', () => {
+  test('is refused beside a tokenizer that keeps capitals', async () => {
+    await Promise.all([changeTokenizer(keepsCapitals), asksForLowercase(true)]);
+    await expect(openTokenizer(model)).rejects.toMatchObject({ code: 'MODEL_CORRUPT', message: expect.stringMatching(/sentence_bert_config\.json has "do_lower_case": true, but .*tokenizer\.json keeps capitals.*set "lowercase" to true/) as string });
+  });
+
+  test('changes nothing where the tokenizer lowercases, or where it is false', async () => {
+    await asksForLowercase(true);
+    expect((await openTokenizer(model)).encode('The').ids).toEqual((await openTokenizer(model)).encode('the').ids);
+    await Promise.all([changeTokenizer(keepsCapitals), asksForLowercase(false)]);
+    expect((await openTokenizer(model)).encode('The').ids).not.toEqual((await openTokenizer(model)).encode('the').ids);
   });
 });
 

@@ -9,7 +9,9 @@ import { tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { cacheFolder } from '@shoal/core';
+import { isAlive } from '@shoal/fetch/process-identity';
 import { attachRunningServer, attachServer, type AttachedServer } from './attach.ts';
+import { readDataWriter } from './data-writer.ts';
 import { findServerProgram } from './program.ts';
 import { readRunFile, writeRunFile } from './run-file.ts';
 import { ask, probe } from './socket-probe.ts';
@@ -28,6 +30,7 @@ beforeEach(() => {
 });
 
 afterEach(async () => {
+  vi.unstubAllEnvs();
   for (const child of children) child.kill('SIGKILL');
   await vi.waitUntil(() => processesLeft().length === 0, { timeout: 20_000 });
   rmSync(cacheDir, { recursive: true, force: true });
@@ -249,13 +252,30 @@ test('a path that is too long or unfit for a URL puts the sockets into a private
   rmSync(dirname(socketOf(server)), { recursive: true });
 });
 
-test('damaged data are reported with the cure, and nothing is left running', async () => {
+test.each([
+  ['damaged data', '.incr.aof', 'not an append-only file\r\n', /are damaged: .*move that folder away/],
+  ['data in the format of a later program', '.base.rdb', 'VALKEY999', /are of another or a newer server program: .*on PATH, or move that folder away/],
+])('%s are reported with the cure, and nothing is left running', async (_, file, content, message) => {
   const server = await attach();
   await say(server, 'SET kept yes');
   await server.release();
   const folder = join(cacheDir, 'server', 'data', 'appendonlydir');
-  for (const name of readdirSync(folder)) if (name.endsWith('.incr.aof')) writeFileSync(join(folder, name), 'not an append-only file\r\n');
-  await expect(attach()).rejects.toThrow(/cannot run: .*could not be started 5 times in a row.*move that folder away/);
+  for (const name of readdirSync(folder)) if (name.endsWith(file)) writeFileSync(join(folder, name), content);
+  const failure = await attach().catch((error: Error) => error.message);
+  expect(failure).toMatch(/cannot run: .*could not be started 5 times in a row/);
+  expect(failure).toMatch(message);
+});
+
+test('a program that cannot read the data of the one before is passed over', async () => {
+  const { name, version } = await findServerProgram({ cacheDir });
+  await (await attach()).release();
+  expect(readDataWriter(join(cacheDir, 'server', 'data'))).toEqual({ name, version });
+  const bin = mkdtempSync(join(cacheDir, 'bin-'));
+  writeFileSync(join(bin, `${name.toLowerCase()}-server`), `#!/bin/sh\necho '${name} server v=7.0.9 sha=0'\n`, { mode: 0o755 });
+  for (const [key, value] of Object.entries({ PATH: `${bin}${delimiter}/usr/bin${delimiter}/bin`, PIP_INDEX_URL: 'http://127.0.0.1:9', PIP_RETRIES: '0', PIP_FIND_LINKS: '', PIP_NO_CACHE_DIR: '1' })) vi.stubEnv(key, value);
+  const failure = await attach().catch((error: Error) => error.message);
+  expect(failure).toContain(`${name} 7.0.9 cannot read the queue's data, which ${name} ${version} wrote`);
+  expect(failure).toMatch(new RegExp(`${name} ${version.split('.').slice(0, 2).join('\\.')} or later`));
 });
 
 test('a server that another host runs on the same files is not run twice, until its run file grows old', async () => {
@@ -283,6 +303,25 @@ test('a command whose cache folder is deleted gets a new server at the same addr
   await expect.poll(() => running()?.server, { timeout: 20_000 }).toBeDefined();
   await expect.poll(() => say(server, 'EXISTS kept'), { interval: 5 }).toBe(':0');
   await server.release();
+});
+
+test.each([
+  ['by itself', async () => undefined],
+  ['when its last command leaves', (server: AttachedServer) => server.release()],
+])('a server whose cache folder is deleted and made again by another command ends %s and leaves the new one its sockets', async (_, leave) => {
+  const server = await attach();
+  const old = running()!.supervisor;
+  rmSync(cacheDir, { recursive: true });
+  const other = await otherCommand();
+  await leave(server);
+  await expect.poll(() => isAlive(old), { timeout: 20_000 }).toBe(false);
+  const sockets = [running()!.control, running()!.socket];
+  expect(sockets.map((path) => existsSync(path))).toEqual([true, true]);
+  const next = await attach();
+  expect(running()?.supervisor.pid).toBe(other.supervisor);
+  expect(await say(next, 'PING')).toBe('+PONG');
+  other.child.stdin?.end();
+  await Promise.all([once(other.child, 'exit'), next.release(), server.release()]);
 });
 
 test('a server that somebody else runs is handed back as it is', async () => {

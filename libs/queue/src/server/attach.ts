@@ -160,7 +160,7 @@ async function launch(site: Site, options: AttachOptions): Promise<void> {
   const program = await findServerProgram(options);
   if (program.warning !== undefined) options.log?.warn({ path: program.path }, program.warning);
   options.onProgress?.(`starting a private queue server (${program.name} ${program.version})`);
-  const settings: SupervisorOptions = { site, program: program.path, lingerMs: options.lingerMs ?? LINGER_MS };
+  const settings: SupervisorOptions = { site, program, lingerMs: options.lingerMs ?? LINGER_MS };
   const log = openSync(site.log, 'a', 0o600);
   const main = new URL(`./supervisor-main${extname(import.meta.url)}`, import.meta.url);
   const child = spawn(process.execPath, [...conditions(process.execArgv), '--max-old-space-size=64', fileURLToPath(main), JSON.stringify(settings)], {

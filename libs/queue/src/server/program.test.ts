@@ -2,6 +2,7 @@ import { chmodSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } 
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { canReadDataOf, writeDataWriter, type DataWriter } from './data-writer.ts';
 import { findServerProgram } from './program.ts';
 
 let folder: string;
@@ -54,4 +55,42 @@ test('the cached wheel is used when nothing is installed', async () => {
   writeFileSync(join(kept, 'valkey-server'), "#!/bin/sh\necho 'Valkey server v=9.1.2 sha=0'\n", { mode: 0o755 });
   const environment = { ...process.env, PATH: folder };
   await expect(findServerProgram({ cacheDir: join(folder, 'cache'), environment })).resolves.toMatchObject({ path: join(kept, 'valkey-server'), version: '9.1.2' });
+});
+
+/** The cache of somebody whose queue has data of this program. */
+function hasDataOf(name: DataWriter['name'], version: string): void {
+  const data = join(folder, 'cache', 'server', 'data');
+  mkdirSync(data, { recursive: true });
+  writeDataWriter(data, { name, version });
+}
+
+test('an older program or one of another brand than the one that wrote the data is passed over with a line', async () => {
+  hasDataOf('Valkey', '9.1.2');
+  const redis = installs('redis-server', 'Redis server v=7.0.15 sha=00000000:0');
+  const kept = join(folder, 'cache', 'server', 'valkey-9.1.2');
+  mkdirSync(kept, { recursive: true });
+  writeFileSync(join(kept, 'valkey-server'), "#!/bin/sh\necho 'Valkey server v=9.1.2 sha=0'\n", { mode: 0o755 });
+  await expect(find([redis, installs('valkey-server', 'Valkey server v=8.1.0 sha=0')])).resolves.toMatchObject({ path: join(kept, 'valkey-server') });
+  expect(steps).toEqual([expect.stringMatching(/Valkey 8\.1\.0 cannot read the queue's data, which Valkey 9\.1\.2 wrote$/), expect.stringMatching(/redis-server is passed over: Redis 7\.0\.15 cannot read/)]);
+  rmSync(join(folder, 'cache', 'server', 'data'), { recursive: true });
+  await expect(find([redis])).resolves.toMatchObject({ name: 'Redis' });
+});
+
+test('where none can read the data the error names who wrote them, what was found and what to do', async () => {
+  hasDataOf('Redis', '7.4.1');
+  const data = join(folder, 'cache', 'server', 'data');
+  await expect(find([installs('valkey-server', 'Valkey server v=9.0.0 sha=0')])).rejects.toThrow(
+    new RegExp(`on the data in ${data}, which Redis 7\\.4\\.1 wrote: .*valkey-server is passed over: Valkey 9\\.0\\.0 cannot read.*Put Redis 7\\.4 or later on PATH, or move that folder away`),
+  );
+});
+
+test.each<[string, string, string, string, boolean]>([
+  ['Valkey', '9.1.2', 'Valkey', '9.1.0', true],
+  ['Valkey', '9.1.2', 'Valkey', '10.0.0', true],
+  ['Valkey', '9.1.2', 'Valkey', '9.0.3', false],
+  ['Valkey', '8.0.0', 'Redis', '8.2.0', false],
+  ['Redis', '7.2.9', 'Valkey', '8.0.0', true],
+  ['Redis', '7.4.0', 'Valkey', '9.1.2', false],
+])('data of %s %s and a %s %s: %5$s', (wroteName, wrote, readsName, reads, can) => {
+  expect(canReadDataOf({ name: wroteName, version: wrote } as DataWriter, { name: readsName, version: reads } as DataWriter)).toBe(can);
 });

