@@ -129,7 +129,7 @@ test('the server is set up to lose nothing and to be reached by this user only',
   const server = await attach();
   expect(statSync(join(cacheDir, 'server')).mode & 0o777).toBe(0o700);
   expect(statSync(socketOf(server)).mode & 0o077).toBe(0);
-  for (const [setting, value] of [['maxmemory-policy', 'noeviction'], ['appendonly', 'yes'], ['appendfsync', 'everysec'], ['port', '0'], ['save', '']]) {
+  for (const [setting, value] of [['maxmemory-policy', 'noeviction'], ['appendonly', 'yes'], ['appendfsync', 'everysec'], ['port', '0'], ['save', ''], ['latency-tracking', 'no']]) {
     expect(await configOf(server, setting!)).toBe(value);
   }
   await server.release();
