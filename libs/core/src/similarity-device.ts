@@ -18,6 +18,8 @@ export interface SimilarityDevice {
   openGraph(name: string): Promise<GraphSource>;
   /** Vectors that came with a job, as rows to compare with. */
   rowsOf(matrix: Matrix): HeldRows;
+  /** Whether it compares with rows in memory of its own: a part of what is held there would have to be brought again, and all of it does not take long. */
+  readonly hasOwnMemory?: boolean;
   /** What computed since this was last asked; absent where that is always `device`. */
   takeUse?(): DeviceUse;
 }

@@ -10,7 +10,7 @@ import { SimilarityRun } from './similarity-run.ts';
 import { FakeSimilarityDevice } from './testing/fake-similarity-device.ts';
 
 /** Rows of each call, of a device that does so many products a millisecond. */
-async function callsOf(rows: number, queries: number, dims: number, productsPerMs: number): Promise<number[]> {
+async function callsOf(rows: number, queries: number, dims: number, productsPerMs: number, hasOwnMemory = false): Promise<number[]> {
   let nowMs = 0;
   const clock: Clock = { nowMs: () => nowMs, after: () => () => undefined };
   const calls: number[] = [];
@@ -27,7 +27,7 @@ async function callsOf(rows: number, queries: number, dims: number, productsPerM
   });
   const collection = { source: { name: 'docs@1', rows, dims, rowBytes: 4 * dims }, whole: () => held(rows) } as unknown as OpenCollection;
   const work: Work = { kind: 'rows', collection, queries: { values: new Float32Array(queries * dims), rows: queries, dims }, candidates: undefined };
-  const run = new SimilarityRun({ device: new FakeSimilarityDevice(), residents: new Residents(0), clock, onSplit: () => undefined, onDevice: () => undefined });
+  const run = new SimilarityRun({ device: Object.assign(new FakeSimilarityDevice(), { hasOwnMemory }), residents: new Residents(0), clock, onSplit: () => undefined, onDevice: () => undefined });
   await run.compute({ kind: 'topk', collection: 'docs@1', k: 1, metric: 'cosine' }, [work], new AbortController().signal);
   return calls;
 }
@@ -42,4 +42,8 @@ test('what takes a slow device long is given to it in parts of ten seconds', asy
 test('a fast one gets all at once as soon as that is known, but never so many bytes that a disk could not bring them', async () => {
   expect(await callsOf(1_000_000, 1_000, 384, 1e11)).toHaveLength(2);
   expect(Math.max(...(await callsOf(100_000_000, 1, 384, 1e11)))).toBeLessThanOrEqual(4 * 2 ** 30 / (4 * 384));
+});
+
+test('what lies in the memory of a device is compared in one go: a part of it would be brought there again', async () => {
+  expect(await callsOf(100_000_000, 100, 768, 1e9, true)).toEqual([100_000_000]);
 });

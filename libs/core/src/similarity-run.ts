@@ -32,7 +32,7 @@ const PASSING_SHARE = 0.5;
 /** So many tiles that went well before one twice as large is tried again. */
 const TILES_TO_REGAIN = 64;
 /**
- * What the device is given in one go ends long before it would be taken for hung (60 s), and before who cancels loses patience: as many products
+ * What a CPU is given in one go ends long before it would be taken for hung (60 s), and before who cancels loses patience: as many products
  * as it does in that time, by the last part that said something; before one did, few enough for plain JavaScript.
  */
 const PART_MS = 10_000;
@@ -182,8 +182,7 @@ export class SimilarityRun {
     let first = from;
     while (first < held.rows) {
       signal.throwIfAborted();
-      const most = Math.min(Math.min(this.mostTileBytes, MOST_PART_BYTES) / rowBytes, (PART_MS * this.productsPerMs) / products);
-      const count = Math.min(held.rows - first, Math.max(1, Math.floor(most)));
+      const count = Math.min(held.rows - first, Math.max(1, Math.floor(Math.min(this.mostTileBytes / rowBytes, this.rowsInTime(rowBytes, products)))));
       const startedMs = this.parts.clock.nowMs();
       const part = await this.onDevice(() => compute(count === held.rows ? held : held.slice(first, count)));
       if (!part.fits) {
@@ -238,6 +237,11 @@ export class SimilarityRun {
     if (limit === Number.POSITIVE_INFINITY || ++this.goodTiles < TILES_TO_REGAIN) return false;
     this.goodTiles = 0;
     return true;
+  }
+
+  private rowsInTime(rowBytes: number, products: number): number {
+    if (this.parts.device.hasOwnMemory === true) return Number.POSITIVE_INFINITY;
+    return Math.min(MOST_PART_BYTES / rowBytes, (PART_MS * this.productsPerMs) / products);
   }
 
   /** A short part says only that the device is at least that fast. */

@@ -21,7 +21,7 @@ export function kernelDevice({ kernels, folder, gpu }: KernelDeviceOptions): Sim
     openCollection: (name) => rowSource(kernels, folder, name, gpu?.engine),
     openGraph: (name) => graphSource(kernels, folder, name, gpu?.engine),
     rowsOf: (matrix) => heldRows(kernels, rowsOf(matrix), 0, forget),
-    ...(gpu === undefined ? {} : { takeUse: () => useOf(gpu.device, gpu.hybrid) }),
+    ...(gpu === undefined ? {} : { hasOwnMemory: true, takeUse: () => useOf(gpu.device, gpu.hybrid) }),
   };
 }
 
