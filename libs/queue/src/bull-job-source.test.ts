@@ -76,7 +76,11 @@ const RETURN: EmbedReturn = {
 
 async function claimAll(source: BullJobSource, count: number): Promise<RawClaim[]> {
   const claims: RawClaim[] = [];
-  while (claims.length < count) claims.push(...(await source.claim(count - claims.length)));
+  while (claims.length < count) {
+    const some = await source.claim(count - claims.length);
+    if (some.length === 0) throw new Error('the source was stopped'); // it would answer so at once, on and on
+    claims.push(...some);
+  }
   return claims;
 }
 
