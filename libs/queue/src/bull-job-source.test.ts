@@ -1,11 +1,12 @@
 import { once } from 'node:events';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { keySpace, noLog, type EmbedReturn, type Logger, type RawClaim } from '@shoal/core';
+import { keySpace, noLog, type EmbedReturn, type Logger } from '@shoal/core';
 import { RecordingLogger, describeJobSource } from '@shoal/core/testing';
 import { Queue, QueueEvents } from 'bullmq';
 import { BullJobSource } from './bull-job-source.ts';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
+import { claimAll } from './testing/claims.ts';
 import { jobSourceHarness } from './testing/job-source-harness.ts';
 import { startTestServer, type TestServer } from './testing.ts';
 
@@ -73,16 +74,6 @@ describeJobSource('BullJobSource', async () => {
 const RETURN: EmbedReturn = {
   v: 1, key: '{t}:out:embed-x:a', model: 'x@1', rows: 1, dims: 4, dtype: 'f32', device: 'cpu', precision: 'fp32', tokens: 3, truncated: 0, splits: 0, ms: { queued: 1, run: 2 },
 };
-
-async function claimAll(source: BullJobSource, count: number): Promise<RawClaim[]> {
-  const claims: RawClaim[] = [];
-  while (claims.length < count) {
-    const some = await source.claim(count - claims.length);
-    if (some.length === 0) throw new Error('the source was stopped'); // it would answer so at once, on and on
-    claims.push(...some);
-  }
-  return claims;
-}
 
 describe('BullJobSource and BullMQ', () => {
   let scene: Scene;

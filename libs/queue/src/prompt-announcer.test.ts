@@ -6,6 +6,7 @@ import { BullJobSource } from './bull-job-source.ts';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
 import { parseReply, type ReplyMessage } from './payload/reply-message.ts';
 import { PromptAnnouncer } from './prompt-announcer.ts';
+import { claimAll } from './testing/claims.ts';
 import { startTestServer, type TestServer } from './testing.ts';
 
 const QUEUE = 'embed-x';
@@ -92,8 +93,7 @@ test('a source announces with the ending, in its round trip; a claim that was lo
   const source = new BullJobSource({ redisUrl: server.url, prefix, queue: QUEUE, leaseMs: 5_000, stalledCheckMs: 5_000, log: new RecordingLogger() });
   await source.start();
   for (const jobId of ['good', 'bad', 'stolen', 'deleted', 'back']) await queue.add('embed', {}, { jobId });
-  const claims: RawClaim[] = [];
-  while (claims.length < 5) claims.push(...(await source.claim(5)));
+  const claims = await claimAll(source, 5);
   const claimOf = (id: string): RawClaim => claims.find(({ jobId }) => jobId === id)!;
   await connection.set(keySpace(prefix).lock(QUEUE, 'stolen'), 'a stranger');
   await connection.del(keySpace(prefix).job(QUEUE, 'deleted'));

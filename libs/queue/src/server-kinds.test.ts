@@ -6,13 +6,14 @@
 import { execFileSync } from 'node:child_process';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
-import { encodeTokens, type EmbedJobData, type EmbedReturn, type JobSource, type RawClaim } from '@shoal/core';
+import { encodeTokens, type EmbedJobData, type EmbedReturn, type RawClaim } from '@shoal/core';
 import { RecordingLogger, describeJobSource } from '@shoal/core/testing';
 import { BullJobSource } from './bull-job-source.ts';
 import { closeConnection, connected, openConnection, untilReady } from './connection.ts';
 import { JobProducer } from './job-producer.ts';
 import { RedisPayloadStore } from './payload.ts';
 import { ResultReader } from './result-reader.ts';
+import { claimAll, claimSome } from './testing/claims.ts';
 import { jobSourceHarness } from './testing/job-source-harness.ts';
 import { startTestServer, startTestTopology, type TestServer } from './testing.ts';
 
@@ -161,19 +162,6 @@ const RETURN: EmbedReturn = {
 function newJobs(name: string, count: number) {
   const data: EmbedJobData = { v: 1, fingerprint: '00112233445566ff', input: { form: 'tokens', rows: 1, tokens: 3, tokenizer: '00112233445566ff' } };
   return Array.from({ length: count }, (_, index) => ({ jobId: `${name}-${index}`, data, input: encodeTokens([[1, 2, 3]]) }));
-}
-
-async function claimAll(source: JobSource, count: number): Promise<RawClaim[]> {
-  const claims: RawClaim[] = [];
-  while (claims.length < count) claims.push(...(await claimSome(source, count - claims.length)));
-  return claims;
-}
-
-/** A source that was stopped, as after a test that took too long, gives none at once: who asked it on and on would keep the process from everything else. */
-async function claimSome(source: JobSource, limit: number): Promise<readonly RawClaim[]> {
-  const claims = await source.claim(limit);
-  if (claims.length === 0) throw new Error('the source was stopped');
-  return claims;
 }
 
 /** As a producer does: a call that met a fault is repeated as a whole. */

@@ -11,6 +11,7 @@ import { findServerProgram } from './server.ts';
 import { ServerProcess, freePort } from './testing/server-process.ts';
 import { startCluster, startSentinels, type Topology } from './testing/topologies.ts';
 
+export { claimAll, claimSome } from './testing/claims.ts';
 export type { ServerProcess } from './testing/server-process.ts';
 
 export interface TestServerOptions {

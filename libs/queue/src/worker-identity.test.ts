@@ -8,6 +8,7 @@ import { RecordingLogger } from '@shoal/core/testing';
 import { Queue } from 'bullmq';
 import { BullJobSource } from './bull-job-source.ts';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
+import { claimAll } from './testing/claims.ts';
 import { startTestServer, type TestServer } from './testing.ts';
 import { isPredecessors, tokenPrefixOf } from './worker-identity.ts';
 
@@ -57,8 +58,7 @@ test('claims of a dead worker of the same name go back at the start, with a stal
   await connection.set(`${PREFIX}:embed-x:${first!.jobId}:lock`, await tokenOfTheDead('host-cpu'), 'PX', 60_000);
   const next = open('host-cpu');
   await next.start();
-  const claims = [...(await next.claim(2))];
-  while (claims.length < 2) claims.push(...(await next.claim(2 - claims.length)));
+  const claims = await claimAll(next, 2);
   expect(claims.map(({ jobId, attempt, stalls }) => ({ jobId, attempt, stalls }))).toContainEqual({ jobId: first!.jobId, attempt: 0, stalls: 1 });
   expect(claims.map(({ jobId }) => jobId)).not.toContain(second!.jobId);
   await Promise.all([living.stop(), next.stop()]);

@@ -3,7 +3,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vi
 import { LoadMeter, cpuQueue, mainQueue, noFaults, noMetrics, type JobSource, type RawClaim } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
 import { Fleet, closeConnection, openConnection, type Redis } from '@shoal/queue';
-import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { claimSome, startTestServer, type TestServer } from '@shoal/queue/testing';
 import { openLanes, type WorkerLanes, type WorkerLanesOptions } from './worker-lanes.ts';
 
 const MODEL = 'x';
@@ -65,7 +65,7 @@ const lanesOf = (claims: readonly RawClaim[]): Record<string, number> => Object.
 /** These claims, and what further ones bring until there are so many of a kind: a claim hands over what it has at once. */
 async function claimed(source: Pick<JobSource, 'claim'>, first: readonly RawClaim[], isCounted: (claim: RawClaim) => boolean, count: number): Promise<readonly RawClaim[]> {
   const claims = [...first];
-  while (claims.filter(isCounted).length < count) claims.push(...(await source.claim(200)));
+  while (claims.filter(isCounted).length < count) claims.push(...(await claimSome(source, 200)));
   return claims;
 }
 
