@@ -1,10 +1,12 @@
-// What the queue carries in front of a device that takes 15 ms for whatever it runs: jobs of several sizes arrive at random
-// moments at fixed rates, through the real worker, a real queue server with AOF everysec, and one client that checks every row.
+// What the queue carries in front of a device that takes 15 ms for whatever it runs, three runs side by side, as the device of the prototype
+// and of bare-bullmq.ts does: jobs of several sizes arrive at random moments at fixed rates, through the real worker, a real queue server with
+// AOF everysec, and one client that checks every row.
 //
 //   node --conditions=@shoal/source bench/queue-rates.ts [--rates 160x64,800x64,1250x8,5000x1] [--seconds 15] [--report]
 //   … --minutes 10 --rates 160x64      sustained: texts a second and the memory of every process, minute by minute. Five minutes go before
 //                                      them: the header of a taken result stays for so long, and until then the server must grow
 //   … --rtt 2.4 --rates 1250x8         the worker and the client 2.4 ms of round trip away from the server
+//   … --sessions 1 --rates 800x64      one run after the other
 //
 // Prints a table beside facts of an earlier prototype (2026-11, another kind of machine, its loop without checks, admission and
 // order; bare-bullmq.ts measures the like of it here), then one JSON line. Exit 1 when a bar is missed: 800x64 p50 30 ms and p99 80 ms; --minutes 10,000 texts/s and
@@ -23,6 +25,7 @@ const { values: args } = parseArgs({
     seconds: { type: 'string', default: '15' },
     minutes: { type: 'string', default: '0' },
     rtt: { type: 'string', default: '0' },
+    sessions: { type: 'string', default: '3' },
     report: { type: 'boolean', default: false },
   },
 });
@@ -148,7 +151,7 @@ function mean(values: readonly number[]): number {
 const rows: Row[] = [];
 for (const rate of args.rates.split(',')) {
   // A worker of its own for each rate: sizes of jobs that it learned do not travel.
-  const rig = await openRig(FIXED_DEVICE, { roundTripMs: rttMs });
+  const rig = await openRig({ ...FIXED_DEVICE, SHOAL_DEVICE_SESSIONS: args.sessions }, { roundTripMs: rttMs });
   try {
     rows.push(await measure(rig, rate));
     await sleep(200);
@@ -162,5 +165,5 @@ for (const { rate, textsPerSecond, p50, p99, cpu, missed } of rows) {
   process.stderr.write(`${rate.padEnd(12)} ${`${textsPerSecond} · ${p50}/${p99} · ${cpu['server']} · ${cpu['claimer']} (executor ${cpu['executor']}, client ${cpu['client']})`.padEnd(48)} ${PROTOTYPE[rate] ?? ''} ${missed.length > 0 ? `MISSED: ${missed.join('; ')}` : ''}\n`);
 }
 const missed = rows.flatMap((row) => row.missed);
-process.stdout.write(`${JSON.stringify({ bench: 'queue-rates', cpu: cpus()[0]?.model, cores: availableParallelism(), rttMs, rows, missed })}\n`);
+process.stdout.write(`${JSON.stringify({ bench: 'queue-rates', cpu: cpus()[0]?.model, cores: availableParallelism(), rttMs, sessions: Number(args.sessions), rows, missed })}\n`);
 if (missed.length > 0 && !args.report) process.exitCode = 1;

@@ -19,7 +19,7 @@ const MODEL = 'minilm';
 export const QUEUE = mainQueue(`${MODEL}-sim`);
 const cacheDir = cacheFolder(process.env['SHOAL_CACHE_DIR']);
 
-/** A device that takes 15 ms for whatever it runs, up to 1,024 rows. */
+/** A device that takes 15 ms for whatever it runs, up to 1,024 rows at a time; one run after the other, unless SHOAL_DEVICE_SESSIONS is given. */
 export const FIXED_DEVICE = {
   SHOAL_DEVICE: 'sim:1000000+15', SHOAL_MAX_PADDED_TOKENS: '65536', SHOAL_MAX_ROWS: '1024', SHOAL_POOL_TOKENS: '90000',
 } as const;
@@ -171,9 +171,15 @@ export class Load {
     return this.open.size;
   }
 
-  /** Adds so many jobs that were due at `dueMs`; gives the answers of those that were not let in. */
-  async add(count: number, dueMs = performance.now()): Promise<Extract<AddResult, { outcome: 'refused' }>[]> {
-    const fresh = Array.from({ length: count }, () => {
+  /** Adds so many jobs that are due now; gives the answers of those that were not let in. */
+  add(count: number): Promise<Extract<AddResult, { outcome: 'refused' }>[]> {
+    const nowMs = performance.now();
+    return this.addDue(Array.from({ length: count }, () => nowMs));
+  }
+
+  /** A job for each moment at which one was due. */
+  private async addDue(moments: readonly number[]): Promise<Extract<AddResult, { outcome: 'refused' }>[]> {
+    const fresh = moments.map((dueMs) => {
       const payload = this.payloads[this.made % this.payloads.length]!;
       const jobId = `${this.options.name}-${this.made++}`;
       this.open.set(jobId, { payload, dueMs });
@@ -193,14 +199,13 @@ export class Load {
     let dueMs = startMs;
     while (dueMs < startMs + seconds * 1_000) {
       const nowMs = performance.now();
-      let count = 0;
-      const firstDueMs = dueMs;
+      const moments: number[] = [];
       while (dueMs <= nowMs) {
-        count++;
+        moments.push(dueMs);
         dueMs -= (Math.log(1 - random()) * 1_000) / jobsPerSecond;
       }
-      if (count > 0) {
-        const added = this.add(count, firstDueMs).finally(() => adding.delete(added));
+      if (moments.length > 0) {
+        const added = this.addDue(moments).finally(() => adding.delete(added));
         adding.add(added);
       }
       await new Promise((resolve) => setTimeout(resolve, 4));

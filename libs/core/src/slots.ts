@@ -3,7 +3,7 @@
 
 import type { BatchBudget, InferenceBackend, Slot } from './ports.ts';
 
-/** One micro-batch runs and one waits behind it: fewer, and the device would idle while the next is packed. */
+/** One micro-batch runs and one waits behind it: fewer, and the device would idle while the next is packed. A device that runs more side by side has as many. */
 const BUSY_SLOTS = 2;
 /**
  * For urgent micro-batches. With one, rows that came while another urgent run was queued got a slot when the running bulk one ended:
@@ -14,17 +14,17 @@ const BUSY_SLOTS = 2;
 export const KEPT_SLOTS = 3;
 
 export class Slots {
-  private readonly backend: Pick<InferenceBackend, 'lend' | 'giveBack'>;
+  private readonly backend: Pick<InferenceBackend, 'lend' | 'giveBack' | 'sessions'>;
   private readonly kept: Slot[] = [];
   private lent = 0;
 
-  constructor(backend: Pick<InferenceBackend, 'lend' | 'giveBack'>) {
+  constructor(backend: Pick<InferenceBackend, 'lend' | 'giveBack' | 'sessions'>) {
     this.backend = backend;
   }
 
-  /** Whether the device has one micro-batch running and another to go on with. */
+  /** Whether the device has one micro-batch running and another to go on with, or beside it. */
   get areBusy(): boolean {
-    return this.lent >= BUSY_SLOTS;
+    return this.lent >= Math.max(BUSY_SLOTS, this.backend.sessions ?? 1);
   }
 
   /** What is kept goes to urgent work, or to anybody as long as the device would idle. */

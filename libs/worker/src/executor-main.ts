@@ -60,6 +60,6 @@ async function openBackend({ limits, threads, cacheDir, simulatedTokensPerMs, de
   const slots = (found: string): SlotSizes => ({ dims: model.dims, slotRows: sizesOf(limits, found).maxRows, slotTokens });
   const law = simulatedLaw(device);
   if (law !== undefined) return new SimulatedDevice({ ...slots(device), law, clock: systemClock });
-  if (simulatedTokensPerMs !== undefined) return new PacedBackend({ ...slots(device), tokensPerMs: simulatedTokensPerMs, fixedMs: paceOf(device)?.fixedMs ?? 0 });
+  if (simulatedTokensPerMs !== undefined) return new PacedBackend({ ...slots(device), tokensPerMs: simulatedTokensPerMs, fixedMs: paceOf(device)?.fixedMs ?? 0, sessions: sessions ?? 1 });
   return openDevice({ device, precision, encoder, sessions, binding, slots, model, tokenizer, cacheDir, threads, log, environment: process.env });
 }

@@ -12,14 +12,16 @@ export interface PacedBackendOptions {
   readonly tokensPerMs: number;
   /** What a run takes however small it is. Default 0. */
   readonly fixedMs?: number;
+  /** Runs side by side, none slower for the others. Default 1. */
+  readonly sessions?: number;
   readonly dims: number;
   readonly slotRows: number;
   /** Padded tokens. */
   readonly slotTokens: number;
 }
 
-/** One micro-batch runs, two wait, and there is what is kept back for interactive rows. */
-const SLOTS = 3 + KEPT_SLOTS;
+/** Besides those that run: two wait, and there is what is kept back for interactive rows. */
+const WAITING_SLOTS = 2 + KEPT_SLOTS;
 
 interface QueuedRun {
   readonly slot: Slot;
@@ -35,23 +37,25 @@ export class PacedBackend implements InferenceBackend {
   readonly dims: number;
   readonly slotRows: number;
   readonly slotTokens: number;
+  readonly sessions: number;
   private readonly tokensPerMs: number;
   private readonly fixedMs: number;
   private readonly free: Slot[];
   private readonly queue: QueuedRun[] = [];
-  private isRunning = false;
-  /** When the run before ended. Timers fire late, and the device must not stand still for that. */
-  private freeFromMs = 0;
+  /** Of each session that does nothing, when its last run ended. Timers fire late, and the device must not stand still for that. */
+  private readonly idleSinceMs: number[];
   private idleListeners: (() => void)[] = [];
 
-  constructor({ tokensPerMs, fixedMs = 0, dims, slotRows, slotTokens }: PacedBackendOptions) {
+  constructor({ tokensPerMs, fixedMs = 0, sessions = 1, dims, slotRows, slotTokens }: PacedBackendOptions) {
     this.device = `sim:${tokensPerMs}`;
     this.tokensPerMs = tokensPerMs;
     this.fixedMs = fixedMs;
     this.dims = dims;
     this.slotRows = slotRows;
     this.slotTokens = slotTokens;
-    this.free = newSlots(SLOTS, this);
+    this.sessions = sessions;
+    this.idleSinceMs = Array.from({ length: sessions }, () => 0);
+    this.free = newSlots(sessions + WAITING_SLOTS, this);
   }
 
   lend(): Slot | undefined {
@@ -67,7 +71,7 @@ export class PacedBackend implements InferenceBackend {
     invariant(rows >= 1 && rows <= this.slotRows && rows * width <= this.slotTokens, 'a micro-batch fits its slot');
     return new Promise((resolve) => {
       this.queue.push({ slot, shape, isUrgent, queuedMs: performance.now(), resolve });
-      if (!this.isRunning) this.next();
+      this.next();
     });
   }
 
@@ -80,23 +84,28 @@ export class PacedBackend implements InferenceBackend {
   }
 
   async stop(): Promise<void> {
-    if (this.isRunning) await new Promise<void>((resolve) => this.idleListeners.push(resolve));
+    if (this.isBusy) await new Promise<void>((resolve) => this.idleListeners.push(resolve));
+  }
+
+  private get isBusy(): boolean {
+    return this.idleSinceMs.length < this.sessions;
   }
 
   private next(): void {
     const [first] = this.queue;
-    this.isRunning = first !== undefined;
-    if (first === undefined) return this.idleListeners.splice(0).forEach((listener) => listener());
-    const startedMs = Math.max(this.freeFromMs, first.queuedMs);
+    if (first === undefined && !this.isBusy) return this.idleListeners.splice(0).forEach((listener) => listener());
+    const idleSinceMs = first === undefined ? undefined : this.idleSinceMs.shift();
+    if (first === undefined || idleSinceMs === undefined) return;
+    const startedMs = Math.max(idleSinceMs, first.queuedMs);
     const urgent = this.queue.findIndex((run) => run.isUrgent && run.queuedMs <= startedMs);
     const run = this.queue.splice(Math.max(0, urgent), 1)[0]!;
     const runMs = this.fixedMs + (run.shape.rows * run.shape.width) / this.tokensPerMs;
-    this.freeFromMs = startedMs + runMs;
     setTimeout(() => {
       this.write(run.slot, run.shape);
       run.resolve({ ok: true, runMs });
+      this.idleSinceMs.push(startedMs + runMs);
       this.next();
-    }, this.freeFromMs - performance.now());
+    }, startedMs + runMs - performance.now());
   }
 
   private write(slot: Slot, { rows, width }: RunShape): void {

@@ -68,6 +68,8 @@ export class RedisPayloadStore implements PayloadStore {
   private readonly writers: readonly Redis[];
   /** For results that somebody waits for: not behind others, nor in one of the server's turns with them. */
   private readonly urgentWriter: Redis;
+  /** The writer that the next commit begins with: those of one result each would else meet on the first. */
+  private nextWriter = 0;
   private readonly options: PayloadStoreOptions;
   private readonly keys: KeySpace;
   private readonly end = new AbortController();
@@ -117,7 +119,7 @@ export class RedisPayloadStore implements PayloadStore {
         call: [this.keys.lock(claimedFrom, jobId), this.keys.output(queue, jobId), staged, token, ttlMs, inHeader, ...(isStaged ? [] : [result])],
       };
     });
-    const writers = isUrgent ? [this.urgentWriter] : this.writers;
+    const writers = isUrgent ? [this.urgentWriter] : this.writersFor(commits.length);
     const most = Math.ceil(commits.length / writers.length);
     const answers = await Promise.all(writers.map((writer, at) => this.write(writer, commits.slice(at * most, (at + 1) * most))));
     return answers.flat();
@@ -126,6 +128,12 @@ export class RedisPayloadStore implements PayloadStore {
   async stop(): Promise<void> {
     this.end.abort();
     await Promise.all([this.connection, this.urgentWriter, ...this.writers].map((connection) => closeConnection(connection)));
+  }
+
+  private writersFor(count: number): readonly Redis[] {
+    const first = this.nextWriter;
+    this.nextWriter = (first + count) % WRITERS;
+    return [...this.writers.slice(first), ...this.writers.slice(0, first)];
   }
 
   private async write(writer: Redis, commits: readonly Commit[]): Promise<readonly CommitResult[]> {
