@@ -176,7 +176,7 @@ describe('a call', () => {
   });
 
   test('with several wrong settings: all are named, with where they came from', async () => {
-    writeFileSync(box.path('shoal.config.json'), '{"leaseMs": 5, "colour": "red"}');
+    writeFileSync(box.path('shoal.config.json'), '\uFEFF{"leaseMs": 5, "colour": "red"}');
     const { code, stderr } = await box.run(['embed', '-', '--threads', 'many'], { input: 'x', environment: { SHOAL_LOG_LEVEL: 'loud' } });
     expect(code).toBe(2);
     for (const origin of ['--threads = "many"', 'SHOAL_LOG_LEVEL = "loud"', '"leaseMs" in shoal.config.json = 5', '"colour" in shoal.config.json: there is no such setting']) expect(stderr).toContain(origin);

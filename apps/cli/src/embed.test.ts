@@ -316,7 +316,7 @@ describe('from nothing', () => {
     first.child.kill('SIGKILL');
     await first.ended;
     const state: unknown = JSON.parse(readFileSync(box.path('.much.npy.shoal-partial.json'), 'utf8'));
-    expect(state).toMatchObject({ v: 1, pid: first.child.pid });
+    expect(state).toMatchObject({ v: 1, shard: 0 });
     const resumed = await box.run(['embed', 'much.txt', '-o', 'much.npy', '--resume']);
     expect(resumed).toMatchObject({ code: 0, stderr: expect.stringMatching(/resuming much\.npy behind row \d+\n[\s\S]*24,000 rows.* of them were there before/) });
     await box.run(['embed', 'much.txt', '-o', 'quiet.npy']);

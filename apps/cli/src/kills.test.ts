@@ -68,12 +68,12 @@ function embed(output: string, ...flags: string[]): Run {
   return { child, ended, stderr: () => stderr };
 }
 
-/** Bytes already written of an output that is not there yet. */
+/** Bytes already written of an output that is not there yet. Files are replaced meanwhile: one that was listed may be gone. */
 function writtenBytes(output: string): number {
   const name = output.slice(folder.length + 1);
   return readdirSync(folder)
     .filter((file) => file !== name && file.includes(name) && !file.endsWith('.json'))
-    .reduce((sum, file) => sum + statSync(join(folder, file)).size, 0);
+    .reduce((sum, file) => sum + (statSync(join(folder, file), { throwIfNoEntry: false })?.size ?? 0), 0);
 }
 
 /** Resolves when about a third of the rows are in the unfinished output. */

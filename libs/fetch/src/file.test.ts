@@ -30,10 +30,12 @@ test('a writer that fails leaves the old file and nothing else', async () => {
   expect(readdirSync(folder)).toEqual(['kept']);
 });
 
-test('what a killed process left an hour ago is swept, what is being written now is not', async () => {
+test('what a killed process left an hour ago is swept, what may be being written now only under a lock', async () => {
   for (const name of ['.x.0000aaaa.part', '.x.0000bbbb.part']) writeFileSync(join(folder, name), 'half');
   const long = new Date(Date.now() - 2 * 3_600_000);
   utimesSync(join(folder, '.x.0000aaaa.part'), long, long);
   await placeAtomically(join(folder, 'x'), (temporary) => writeFile(temporary, 'x'));
   expect(readdirSync(folder).sort()).toEqual(['.x.0000bbbb.part', 'x']);
+  await placeAtomically(join(folder, 'x'), (temporary) => writeFile(temporary, 'x'), { isLocked: true });
+  expect(readdirSync(folder)).toEqual(['x']);
 });

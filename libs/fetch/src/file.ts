@@ -6,6 +6,9 @@ import { createReadStream } from 'node:fs';
 import { mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 
+/** Nobody writes one file for that long: a killed process left it. */
+const ABANDONED_MS = 3_600_000;
+
 /** Lower-case hex digest of a file's bytes. */
 export async function sha256File(path: string): Promise<string> {
   const hash = createHash('sha256');
@@ -15,12 +18,13 @@ export async function sha256File(path: string): Promise<string> {
 
 /**
  * Calls `write` with a path beside `destination`, syncs what it wrote to the disk and renames it into place.
- * When `write` throws, the temporary file is removed and `destination` stays as it was. Returns what `write` returned.
+ * When `write` throws, the temporary file is removed and `destination` stays as it was. Returns what `write` returned. `isLocked`: nobody
+ * else writes it meanwhile, so whatever lies beside it was left by a killed process, and goes.
  */
-export async function placeAtomically<T>(destination: string, write: (temporary: string) => Promise<T>): Promise<T> {
+export async function placeAtomically<T>(destination: string, write: (temporary: string) => Promise<T>, { isLocked = false } = {}): Promise<T> {
   const folder = dirname(destination);
   await mkdir(folder, { recursive: true });
-  await sweepAbandoned(folder, basename(destination));
+  await sweepAbandoned(folder, basename(destination), isLocked);
   const temporary = join(folder, `.${basename(destination)}.${randomUUID().slice(0, 8)}.part`);
   try {
     const outcome = await write(temporary);
@@ -33,13 +37,12 @@ export async function placeAtomically<T>(destination: string, write: (temporary:
   }
 }
 
-/** What killed processes left an hour ago or earlier: nobody writes one file for that long. */
-async function sweepAbandoned(folder: string, name: string): Promise<void> {
+async function sweepAbandoned(folder: string, name: string, isLocked: boolean): Promise<void> {
   for (const entry of await readdir(folder)) {
     if (!entry.startsWith(`.${name}.`) || !entry.endsWith('.part')) continue;
     const path = join(folder, entry);
     const found = await stat(path).catch(() => undefined);
-    if (found !== undefined && Date.now() - found.mtimeMs > 3_600_000) await rm(path, { force: true });
+    if (found !== undefined && (isLocked || Date.now() - found.mtimeMs > ABANDONED_MS)) await rm(path, { force: true });
   }
 }
 

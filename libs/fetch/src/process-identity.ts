@@ -34,6 +34,11 @@ export function placeOfPids(): string {
   return place;
 }
 
+/** Whether processes of that place may live where this one cannot look them up: in another container of this boot. */
+export function isOutOfSight(other: string): boolean {
+  return other !== placeOfPids() && other.split('.')[0] === placeOfPids().split('.')[0];
+}
+
 function bootId(): string {
   try {
     return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim().slice(0, 8);

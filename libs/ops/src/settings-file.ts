@@ -16,7 +16,7 @@ export async function readSettingsFile(): Promise<Record<string, unknown>> {
 
 function parseSettings(content: string): Record<string, unknown> {
   try {
-    const parsed: unknown = JSON.parse(content);
+    const parsed: unknown = JSON.parse(content.replace(/^\uFEFF/, '')); // Windows' editors put a mark before it
     if (typeof parsed === 'object' && parsed !== null && !Array.isArray(parsed)) return { ...parsed };
   } catch (error) {
     throw new ShoalError('CONFIG_INVALID', `${SETTINGS_FILE} is not valid JSON: ${error instanceof Error ? error.message : String(error)}`, {}, error);

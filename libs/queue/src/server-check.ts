@@ -40,8 +40,8 @@ export interface CheckOptions {
 
 /** BZPOPMIN with a wait below 10 ms came with 7.0.8; BullMQ uses it. */
 const OLDEST_REDIS = '7.0.8';
-/** What the project is tested with. */
-const TESTED = { redis: '7.2.0', valkey: '8.0.0' } as const;
+/** Older ones are warned of. */
+const ADVISED = { redis: '7.2.0', valkey: '8.0.0' } as const;
 /** Less holds few jobs: one of 64 texts takes 21 KB while it waits and its result 100 KB (2026-11). */
 const SMALL_MEMORY_BYTES = 128 << 20;
 /** The copy that a server writes in the background, and its buffers, need room beside the data. */
@@ -83,7 +83,7 @@ function dangersOf({ evictionPolicy, product, version }: ServerFacts): string[] 
         `Run: CONFIG SET maxmemory-policy noeviction, and set "maxmemory-policy noeviction" ${IN_FILE}`,
     ]),
     ...(product === 'redis' && isOlder(version, OLDEST_REDIS) ? [
-      `the queue server is Redis ${version}; Shoal needs ${OLDEST_REDIS} or newer, best ${TESTED.redis}, or Valkey ${TESTED.valkey}. Upgrade it`,
+      `the queue server is Redis ${version}; Shoal needs ${OLDEST_REDIS} or newer, best ${ADVISED.redis}, or Valkey ${ADVISED.valkey}. Upgrade it`,
     ] : []),
   ];
 }
@@ -94,9 +94,9 @@ function readOnly(master: string): ShoalError<'QUEUE_UNSAFE'> {
 
 function warningsOf(facts: ServerFacts, mayReadConfig: boolean): string[] {
   const { product, version, replicas, minReplicas, clockOffsetMs } = facts;
-  const oldest = TESTED[product];
+  const oldest = ADVISED[product];
   return [
-    ...(isOlder(version, oldest) ? [`the queue server is ${product} ${version}; Shoal is tested with ${oldest} and newer. Upgrade it when you can`] : []),
+    ...(isOlder(version, oldest) ? [`the queue server is ${product} ${version}; ${oldest} or newer is advised. Upgrade it when you can`] : []),
     ...durabilityWarnings(facts),
     ...memoryWarnings(facts),
     ...(replicas > 0 && minReplicas === 0 ? [

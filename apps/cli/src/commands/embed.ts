@@ -221,7 +221,7 @@ type WriterRequest = Pick<CheckedRequest, 'flags' | 'records' | 'target' | 'form
 async function openWriter(terminal: Terminal, request: WriterRequest): Promise<{ writer: RowWriter; state: RunState }> {
   const { target, format, dims, asked, flags, records } = request;
   const form: RowForm = { format, dims, hasIds: records.hasIds, withText: flags.withText === true };
-  const fresh: RunState = { v: 1, pid: process.pid, runId: randomUUID(), request: asked, rows: 0, position: 0, shard: 0, bytes: 0 };
+  const fresh: RunState = { v: 1, runId: randomUUID(), request: asked, rows: 0, position: 0, shard: 0, bytes: 0 };
   if (target.kind === 'file') return openFileWriter(terminal, target, form, request, fresh);
   const sink = target.kind === 'stdout' ? stdoutSink(terminal) : await deviceSink(target.path);
   return { writer: format === 'npy' ? await SpooledWriter.create(form, sink) : new StreamWriter(await openEncoder(form), sink), state: fresh };
@@ -229,7 +229,7 @@ async function openWriter(terminal: Terminal, request: WriterRequest): Promise<{
 
 async function openFileWriter(terminal: Terminal, target: FileTarget, form: RowForm, { flags, earlier }: WriterRequest, fresh: RunState) {
   const options = { target, form, shardRows: flags.shardRows };
-  const reopened = earlier === undefined ? undefined : await FileWriter.reopen(options, { ...earlier, pid: process.pid });
+  const reopened = earlier === undefined ? undefined : await FileWriter.reopen(options, earlier);
   if (reopened !== undefined) say(terminal, `resuming ${target.name} behind row ${reopened.state.rows}`);
   const writer = reopened ?? await FileWriter.create(options, fresh);
   return { writer, state: writer.state };

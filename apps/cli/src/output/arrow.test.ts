@@ -83,7 +83,7 @@ describe('an Arrow file that a run left unfinished', () => {
   });
   afterEach(() => rm(folder, { recursive: true }));
 
-  const fresh: RunState = { v: 1, pid: process.pid, runId: 'run', request: { inputs: [], model: 'm@1', options: {} }, rows: 0, position: 0, shard: 0, bytes: 0 };
+  const fresh: RunState = { v: 1, runId: 'run', request: { inputs: [], model: 'm@1', options: {} }, rows: 0, position: 0, shard: 0, bytes: 0 };
 
   test('is gone on with behind its last whole batch, and ends up as the bytes of a quiet run', async () => {
     const options = { target, form: FORM, shardRows: undefined };

@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rm, utimes, writeFile } from 'node:fs/promises';
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { placeOfPids } from '@shoal/fetch/process-identity';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { withClaim } from './claim.ts';
 import { checkTarget, type Target } from './target.ts';
@@ -17,7 +18,7 @@ beforeEach(async () => {
 afterEach(() => rm(folder, { recursive: true }));
 
 const claimed = (): Promise<string> => withClaim(target, async () => 'claimed');
-const write = (pid: number, host = hostname()): Promise<void> => writeFile(path, JSON.stringify({ pid, host }));
+const write = (pid: number, host = hostname(), place?: string): Promise<void> => writeFile(path, JSON.stringify({ pid, host, place }));
 const grow = (file: string): Promise<void> => utimes(file, new Date(Date.now() - 60_000), new Date(Date.now() - 60_000));
 
 describe('the claim of an output', () => {
@@ -41,9 +42,11 @@ describe('the claim of an output', () => {
     }
   });
 
-  test('of another host, or not written to its end, is held for as long as it is fresh', async () => {
+  test('of another host or container, or not written to its end, is held for as long as it is fresh', async () => {
     await write(1, 'elsewhere');
     await expect(claimed()).rejects.toThrow('(process 1 on elsewhere) is writing it');
+    await write(process.pid, hostname(), `${placeOfPids().split('.')[0]}.1`);
+    await expect(claimed()).rejects.toThrow(`(process ${process.pid} in another container) is writing it`);
     await writeFile(path, '');
     await expect(claimed()).rejects.toThrow('another shoal embed is writing it');
     await grow(path);

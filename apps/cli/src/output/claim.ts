@@ -6,6 +6,7 @@
 import { mkdir, open, readFile, rm, rmdir, stat, utimes } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { ShoalError } from '@shoal/core';
+import { isOutOfSight, placeOfPids } from '@shoal/fetch/process-identity';
 import { writeFailure, type Target } from './target.ts';
 
 /** A living run touches its claim this often, so that one that is three times as old belongs to nobody. */
@@ -15,6 +16,8 @@ const HELD_MS = 3 * HEARTBEAT_MS;
 interface Owner {
   readonly pid: number;
   readonly host: string;
+  /** Where the number means something (`placeOfPids`): two containers may have one host's name. */
+  readonly place?: string | undefined;
 }
 
 /** Runs `use` while no other run writes `target`; FILE_UNWRITABLE, naming the other, when one does. Pipes and devices may be shared. */
@@ -44,7 +47,7 @@ async function take(path: string, name: string): Promise<void> {
 }
 
 async function create(path: string): Promise<boolean> {
-  const owner: Owner = { pid: process.pid, host: hostname() };
+  const owner: Owner = { pid: process.pid, host: hostname(), place: placeOfPids() };
   const file = await open(path, 'wx').catch((error: unknown) => {
     if (isCode(error, 'EEXIST')) return undefined;
     throw error;
@@ -85,12 +88,16 @@ async function removeAbandoned(path: string): Promise<boolean> {
 /** A number of a process alone proves nothing: they are used again, and mean nothing on another host. */
 async function isHeld(path: string, owner: Owner | undefined): Promise<boolean> {
   if (await ageMs(path) >= HELD_MS) return false;
-  if (owner === undefined || owner.host !== hostname()) return true; // being written this moment, or out of sight
+  if (owner === undefined || !isInSight(owner)) return true; // being written this moment, or out of sight
   return !isOurs(owner) && isAlive(owner.pid); // a claim of our number that is not ours was left by a process before us
 }
 
-function isOurs({ pid, host }: Owner): boolean {
-  return pid === process.pid && host === hostname();
+function isOurs(owner: Owner): boolean {
+  return owner.pid === process.pid && isInSight(owner);
+}
+
+function isInSight({ host, place }: Owner): boolean {
+  return host === hostname() && !(place !== undefined && isOutOfSight(place));
 }
 
 /** Infinity when there is no such file: then nobody holds it. */
@@ -100,8 +107,8 @@ async function ageMs(path: string): Promise<number> {
 
 async function readOwner(path: string): Promise<Owner | undefined> {
   try {
-    const { pid, host }: Record<string, unknown> = JSON.parse(await readFile(path, 'utf8'));
-    return typeof pid === 'number' && typeof host === 'string' ? { pid, host } : undefined;
+    const { pid, host, place }: Record<string, unknown> = JSON.parse(await readFile(path, 'utf8'));
+    return typeof pid === 'number' && typeof host === 'string' ? { pid, host, place: typeof place === 'string' ? place : undefined } : undefined;
   } catch {
     return undefined;
   }
@@ -121,6 +128,11 @@ function isCode(error: unknown, code: string): boolean {
 }
 
 function heldByAnother(name: string, owner: Owner | undefined): ShoalError<'FILE_UNWRITABLE'> {
-  const who = owner === undefined ? '' : ` (process ${owner.pid}${owner.host === hostname() ? '' : ` on ${owner.host}`})`;
+  const who = owner === undefined ? '' : ` (process ${owner.pid}${whereIs(owner)})`;
   return new ShoalError('FILE_UNWRITABLE', `cannot write ${name}: another shoal embed${who} is writing it; wait for it, or choose another file`, { file: name });
+}
+
+function whereIs(owner: Owner): string {
+  if (isInSight(owner)) return '';
+  return owner.host === hostname() ? ' in another container' : ` on ${owner.host}`;
 }

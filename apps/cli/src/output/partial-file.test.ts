@@ -14,7 +14,7 @@ beforeEach(async () => {
 afterEach(() => rm(folder, { recursive: true }));
 
 const request: RunRequest = { inputs: [{ path: '/a.txt', bytes: 10, modifiedMs: 1, head: 'x' }], model: 'minilm@1', options: { '--format': 'text' } };
-const state: RunState = { v: 1, pid: process.pid, runId: 'run', request, rows: 0, position: 0, shard: 0, bytes: 0 };
+const state: RunState = { v: 1, runId: 'run', request, rows: 0, position: 0, shard: 0, bytes: 0 };
 
 async function fileTarget(name: string): Promise<FileTarget> {
   const target = await checkTarget(join(folder, name), []);

@@ -8,7 +8,7 @@ import { readRunState, type RunState } from './run-state.ts';
 import { checkTarget, existingShards, indexPath, shardTarget, type FileTarget } from './target.ts';
 
 const FORM: RowForm = { format: 'jsonl', dims: 1, hasIds: false, withText: false };
-const fresh: RunState = { v: 1, pid: process.pid, runId: 'run', request: { inputs: [], model: 'm@1', options: {} }, rows: 0, position: 0, shard: 0, bytes: 0 };
+const fresh: RunState = { v: 1, runId: 'run', request: { inputs: [], model: 'm@1', options: {} }, rows: 0, position: 0, shard: 0, bytes: 0 };
 
 function block(from: number, to: number): Block {
   return {

@@ -204,7 +204,7 @@ export class SpooledWriter implements RowWriter {
     });
     const path = join(folder, 'rows.npy');
     const target = { kind: 'file', name: path, path, partial: `${path}.partial`, state: `${path}.state` } as const;
-    const state = { v: 1, pid: process.pid, runId: '', request: { inputs: [], model: '', options: {} }, rows: 0, position: 0, shard: 0, bytes: 0 } as const;
+    const state = { v: 1, runId: '', request: { inputs: [], model: '', options: {} }, rows: 0, position: 0, shard: 0, bytes: 0 } as const;
     return new SpooledWriter(folder, await FileWriter.create({ target, form, shardRows: undefined }, state), sink);
   }
 

@@ -15,8 +15,6 @@ export interface RunRequest {
 
 export interface RunState {
   readonly v: 1;
-  /** Who wrote it last. Whether somebody writes it now is the business of the claim. */
-  readonly pid: number;
   /** Names the jobs of the run, so that asking again finds what was computed already. */
   readonly runId: string;
   readonly request: RunRequest;
@@ -78,7 +76,7 @@ function inputDifferences(before: InputIdentity, now: InputIdentity): readonly s
 function isRunState(value: unknown): value is RunState {
   if (!isRecord(value) || value['v'] !== 1 || typeof value['runId'] !== 'string' || !isRecord(value['request'])) return false;
   const { inputs, model, options } = value['request'];
-  return ['pid', 'rows', 'position', 'shard', 'bytes'].every((key) => Number.isSafeInteger(value[key]) && Number(value[key]) >= 0)
+  return ['rows', 'position', 'shard', 'bytes'].every((key) => Number.isSafeInteger(value[key]) && Number(value[key]) >= 0)
     && typeof model === 'string' && isRecord(options) && Array.isArray(inputs) && inputs.every(isIdentity);
 }
 

@@ -43,7 +43,7 @@ export async function openGraph(model: StoredModel, options: GraphOptions): Prom
     const calibration = calibrationPath === undefined ? undefined : Calibration.parse(maxima.toString(), calibrationPath, model.weightsSha256);
     await Safetensors.use(join(model.folder, 'model.safetensors'), async (weights) => {
       const graph = bertGraph(parsed, weights, { pooling: model.pooling, kind, calibration });
-      await placeAtomically(path, (temporary) => graph.write(temporary));
+      await placeAtomically(path, (temporary) => graph.write(temporary), { isLocked: true });
     });
   };
   await storing(cacheDir, () => withLock(`${path}.lock`, build));

@@ -5,11 +5,11 @@ import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
 import { connect, createServer } from 'node:net';
-import { tmpdir } from 'node:os';
+import { hostname, tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { cacheFolder } from '@shoal/core';
-import { isAlive } from '@shoal/fetch/process-identity';
+import { isAlive, placeOfPids } from '@shoal/fetch/process-identity';
 import { attachRunningServer, attachServer, type AttachedServer } from './attach.ts';
 import { readDataWriter } from './data-writer.ts';
 import { findServerProgram } from './program.ts';
@@ -278,12 +278,15 @@ test('a program that cannot read the data of the one before is passed over', asy
   expect(failure).toMatch(new RegExp(`${name} ${version.split('.').slice(0, 2).join('\\.')} or later`));
 });
 
-test('a server that another host runs on the same files is not run twice, until its run file grows old', async () => {
+test.each([
+  ['another host', { host: 'far-away' }, /runs on host far-away: .*SHOAL_CACHE_DIR/],
+  ['another container under this host\'s name', { host: hostname(), place: `${placeOfPids().split('.')[0]}.1` }, /in another container: .*SHOAL_CACHE_DIR/],
+])('a server that %s runs on the same files is not run twice, until its run file grows old', async (_, where, refusal) => {
   await (await attach()).release();
   const elsewhere = { pid: 999_999_999, startTime: 'there' };
   const path = join(cacheDir, 'server', 'run.json');
-  writeRunFile(path, { version: 1, host: 'far-away', supervisor: elsewhere, socket: 's', control: 'c' });
-  await expect(attach()).rejects.toThrow(/runs on host far-away.*SHOAL_CACHE_DIR/);
+  writeRunFile(path, { version: 1, ...where, supervisor: elsewhere, socket: 's', control: 'c' });
+  await expect(attach()).rejects.toThrow(refusal);
   const old = new Date(Date.now() - 120_000);
   utimesSync(path, old, old);
   await (await attach()).release();

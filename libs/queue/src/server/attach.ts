@@ -8,6 +8,7 @@
 
 import { spawn } from 'node:child_process';
 import { closeSync, openSync } from 'node:fs';
+import { hostname } from 'node:os';
 import { extname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { isShoalError, ShoalError, type Logger } from '@shoal/core';
@@ -192,7 +193,7 @@ function diesAtOnce(site: Site): ShoalError {
 function onAnotherHost(run: RunFile): ShoalError {
   return new ShoalError(
     'SETUP_FAILED',
-    `the private queue server of this folder runs on host ${run.host}: set SHOAL_CACHE_DIR to a folder that only this host uses, or REDIS_URL to a server for both`,
+    `the private queue server of this folder runs on host ${run.host}${run.host === hostname() ? ' in another container' : ''}: set SHOAL_CACHE_DIR to a folder that is used only here, or REDIS_URL to a server for both`,
     { host: run.host },
   );
 }

@@ -13,7 +13,7 @@ import { dataOf } from './site.ts';
 
 export interface ServerProgram extends DataWriter {
   readonly path: string;
-  /** Why a newer one would be better; undefined for versions that the project is tested with. */
+  /** Why a newer one would be better; undefined for versions that are advised. */
   readonly warning: string | undefined;
 }
 
@@ -83,8 +83,8 @@ async function examine(path: string, writer: DataWriter | undefined): Promise<Se
 }
 
 function warningFor(name: 'Valkey' | 'Redis', version: string): string | undefined {
-  const tested = name === 'Valkey' ? '8.0.0' : '7.2.0';
-  return isOlder(version, tested) ? `${name} ${version} works, but Shoal is tested with Redis 7.2 or Valkey 8 and later` : undefined;
+  const advised = name === 'Valkey' ? '8.0.0' : '7.2.0';
+  return isOlder(version, advised) ? `${name} ${version} works, but Redis 7.2 or Valkey 8 and later are advised` : undefined;
 }
 
 /** What `--version` prints, or the error's text. */

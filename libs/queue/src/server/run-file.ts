@@ -4,7 +4,7 @@
 
 import { readFileSync, renameSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
 import { hostname } from 'node:os';
-import { isAlive, type ProcessIdentity } from '@shoal/fetch/process-identity';
+import { isAlive, isOutOfSight, type ProcessIdentity } from '@shoal/fetch/process-identity';
 
 /** Changes when commands of one version can no longer speak to a supervisor of another. */
 export const RUN_VERSION = 1;
@@ -12,6 +12,8 @@ export const RUN_VERSION = 1;
 export interface RunFile {
   readonly version: number;
   readonly host: string;
+  /** Where the pids below mean something (`placeOfPids`). */
+  readonly place?: string | undefined;
   readonly supervisor: ProcessIdentity;
   /** Undefined between two starts of the server. */
   readonly server?: ProcessIdentity | undefined;
@@ -38,10 +40,13 @@ export function writeRunFile(path: string, run: RunFile): void {
 /** A run file of another host that was not touched for so long is a dead one's. */
 const SILENCE_MS = 60_000;
 
-/** `elsewhere`: on another host that shares these files. A laptop's host name may change, so processes are looked up first. */
+/**
+ * `elsewhere`: on another host that shares these files, or in another container that has this host's name. A laptop's host name may change,
+ * so processes are looked up first.
+ */
 export function whereabouts(path: string, run: RunFile): 'here' | 'elsewhere' | 'gone' {
   if (isAlive(run.supervisor)) return 'here';
-  if (run.host === hostname()) return 'gone';
+  if (run.host === hostname() && !(run.place !== undefined && isOutOfSight(run.place))) return 'gone';
   const touched = statSync(path, { throwIfNoEntry: false })?.mtimeMs ?? 0;
   return Date.now() - touched < SILENCE_MS ? 'elsewhere' : 'gone';
 }

@@ -12,7 +12,7 @@ import { once } from 'node:events';
 import { createServer, type Server, type Socket } from 'node:net';
 import { hostname } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
-import { isAlive, identityOf, ownIdentity, type ProcessIdentity } from '@shoal/fetch/process-identity';
+import { isAlive, identityOf, ownIdentity, placeOfPids, type ProcessIdentity } from '@shoal/fetch/process-identity';
 import { onMessage, send, type ToCommand, type ToSupervisor } from './control-protocol.ts';
 import { writeDataWriter } from './data-writer.ts';
 import { Guard } from './guard.ts';
@@ -175,7 +175,7 @@ export class Supervisor {
     const { site } = this.#options;
     if (serverPid !== undefined) this.#guard?.watch(serverPid);
     const server = serverPid === undefined ? undefined : identityOf(serverPid);
-    writeRunFile(site.runFile, { version: RUN_VERSION, host: hostname(), supervisor: ownIdentity(), server, socket: site.socket, control: site.control });
+    writeRunFile(site.runFile, { version: RUN_VERSION, host: hostname(), place: placeOfPids(), supervisor: ownIdentity(), server, socket: site.socket, control: site.control });
   }
 
   #checkRunFile(): void {
