@@ -11,7 +11,7 @@ import { Turns } from './turns.ts';
 
 /**
  * A turn is written in pieces of about so many bytes, and a job is told of when its piece is there: one of 64 rows (98 KB) is a piece
- * by itself. With 800 such jobs a second p50 fell from 32.2 to 30.3 ms (10 cores, 2026-11). Small results share a piece, because each costs the
+ * by itself. With 800 such jobs a second p50 fell from 31.2 to 30.3 ms (10 cores, 2026-11). Small results share a piece, because each costs the
  * server and the claimer a call.
  */
 const PIECE_BYTES = 65_536;
