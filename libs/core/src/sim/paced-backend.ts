@@ -93,9 +93,12 @@ export class PacedBackend implements InferenceBackend {
 
   private next(): void {
     const [first] = this.queue;
-    if (first === undefined && !this.isBusy) return this.idleListeners.splice(0).forEach((listener) => listener());
-    const idleSinceMs = first === undefined ? undefined : this.idleSinceMs.shift();
-    if (first === undefined || idleSinceMs === undefined) return;
+    if (first === undefined) {
+      if (!this.isBusy) for (const listener of this.idleListeners.splice(0)) listener();
+      return;
+    }
+    const idleSinceMs = this.idleSinceMs.shift();
+    if (idleSinceMs === undefined) return;
     const startedMs = Math.max(idleSinceMs, first.queuedMs);
     const urgent = this.queue.findIndex((run) => run.isUrgent && run.queuedMs <= startedMs);
     const run = this.queue.splice(Math.max(0, urgent), 1)[0]!;
