@@ -1,5 +1,5 @@
 export { withLock, type LockOptions, type LockOwner } from './lock.ts';
-export { identityOf, isAlive, isOutOfSight, ownIdentity, placeOfPids, type ProcessIdentity } from './process-identity.ts';
+export { identityOf, isAlive, isInSight, ownIdentity, placeOfPids, type ProcessIdentity } from './process-identity.ts';
 export { placeAtomically, sha256File } from './file.ts';
 export { fetchReason, mismatch, type FetchReason } from './fetch-failure.ts';
 export { fetchUrl, type OnProgress, type UrlOptions } from './fetch-url.ts';

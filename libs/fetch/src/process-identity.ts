@@ -34,9 +34,13 @@ export function placeOfPids(): string {
   return place;
 }
 
-/** Whether processes of that place may live where this one cannot look them up: in another container of this boot. */
-export function isOutOfSight(other: string): boolean {
-  return other !== placeOfPids() && other.split('.')[0] === placeOfPids().split('.')[0];
+/**
+ * Whether processes that were written down there can be looked up here: not those of another host, nor of another container of this boot
+ * under this host's name. What says no place is taken by its host alone.
+ */
+export function isInSight({ host, place: theirs }: { readonly host: string; readonly place?: string | undefined }): boolean {
+  const isOtherContainer = theirs !== undefined && theirs !== placeOfPids() && theirs.split('.')[0] === placeOfPids().split('.')[0];
+  return host === hostname() && !isOtherContainer;
 }
 
 function bootId(): string {

@@ -6,7 +6,7 @@
 import { mkdir, open, readFile, rm, rmdir, stat, utimes } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { ShoalError } from '@shoal/core';
-import { isOutOfSight, placeOfPids } from '@shoal/fetch/process-identity';
+import { isInSight, placeOfPids } from '@shoal/fetch/process-identity';
 import { writeFailure, type Target } from './target.ts';
 
 /** A living run touches its claim this often, so that one that is three times as old belongs to nobody. */
@@ -94,10 +94,6 @@ async function isHeld(path: string, owner: Owner | undefined): Promise<boolean> 
 
 function isOurs(owner: Owner): boolean {
   return owner.pid === process.pid && isInSight(owner);
-}
-
-function isInSight({ host, place }: Owner): boolean {
-  return host === hostname() && !(place !== undefined && isOutOfSight(place));
 }
 
 /** Infinity when there is no such file: then nobody holds it. */

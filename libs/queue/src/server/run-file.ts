@@ -3,8 +3,7 @@
 // seconds, because a home folder may be shared by hosts that cannot look up each other's processes.
 
 import { readFileSync, renameSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
-import { hostname } from 'node:os';
-import { isAlive, isOutOfSight, type ProcessIdentity } from '@shoal/fetch/process-identity';
+import { isAlive, isInSight, type ProcessIdentity } from '@shoal/fetch/process-identity';
 
 /** Changes when commands of one version can no longer speak to a supervisor of another. */
 export const RUN_VERSION = 1;
@@ -46,7 +45,7 @@ const SILENCE_MS = 60_000;
  */
 export function whereabouts(path: string, run: RunFile): 'here' | 'elsewhere' | 'gone' {
   if (isAlive(run.supervisor)) return 'here';
-  if (run.host === hostname() && !(run.place !== undefined && isOutOfSight(run.place))) return 'gone';
+  if (isInSight(run)) return 'gone';
   const touched = statSync(path, { throwIfNoEntry: false })?.mtimeMs ?? 0;
   return Date.now() - touched < SILENCE_MS ? 'elsewhere' : 'gone';
 }
