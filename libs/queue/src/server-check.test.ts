@@ -22,7 +22,7 @@ afterAll(async () => {
 
 /** Without the word about its age that every server of the oldest supported version gets. */
 async function warningsOf(at: Redis, options?: CheckOptions): Promise<string[]> {
-  return (await checkServer(at, options)).warnings.filter((warning) => !/ is redis 7\.0\.\d+; 7\.2\.0 or newer is advised/.test(warning));
+  return (await checkServer(at, options)).warnings.filter((warning) => !/ is Redis 7\.0\.\d+; Redis 7\.2 or Valkey 8 and later are advised/.test(warning));
 }
 
 test('a sound server has no warnings, and its facts are told', async () => {

@@ -4,9 +4,10 @@
 
 import { ShoalError } from '@shoal/core';
 import type { Redis } from './connection.ts';
+import { ADVISED_SERVERS, OLDEST_REDIS, isBelowAdvised, isTooOld, type ServerName } from './server-versions.ts';
 
 export interface ServerFacts {
-  readonly product: 'valkey' | 'redis';
+  readonly product: ServerName;
   readonly version: string;
   /** Where this server follows another one and takes no writes: that one's address. */
   readonly replicaOf: string | undefined;
@@ -38,10 +39,6 @@ export interface CheckOptions {
   readonly isUnsafeAllowed?: boolean | undefined;
 }
 
-/** BZPOPMIN with a wait below 10 ms came with 7.0.8; BullMQ uses it. */
-const OLDEST_REDIS = '7.0.8';
-/** Older ones are warned of. */
-const ADVISED = { redis: '7.2.0', valkey: '8.0.0' } as const;
 /** Less holds few jobs: one of 64 texts takes 21 KB while it waits and its result 100 KB (2026-11). */
 const SMALL_MEMORY_BYTES = 128 << 20;
 /** The copy that a server writes in the background, and its buffers, need room beside the data. */
@@ -54,7 +51,7 @@ const IN_FILE = 'in its configuration file';
 export async function checkServer(connection: Redis, { isUnsafeAllowed = false }: CheckOptions = {}): Promise<ServerReport> {
   const [info, config, clockOffsetMs] = await Promise.all([readInfo(connection), readConfig(connection), readClockOffset(connection)]);
   const facts: ServerFacts = {
-    product: info.has('valkey_version') ? 'valkey' : 'redis',
+    product: info.has('valkey_version') ? 'Valkey' : 'Redis',
     // Valkey reports the Redis version that it is compatible with (7.2.4) as redis_version.
     version: info.get('valkey_version') ?? info.get('redis_version') ?? '0',
     replicaOf: info.get('role') === 'slave' ? `${info.get('master_host')}:${info.get('master_port')}` : undefined,
@@ -82,8 +79,8 @@ function dangersOf({ evictionPolicy, product, version }: ServerFacts): string[] 
       `the queue server evicts keys when its memory is full (maxmemory-policy is ${evictionPolicy}), so it can lose jobs. ` +
         `Run: CONFIG SET maxmemory-policy noeviction, and set "maxmemory-policy noeviction" ${IN_FILE}`,
     ]),
-    ...(product === 'redis' && isOlder(version, OLDEST_REDIS) ? [
-      `the queue server is Redis ${version}; Shoal needs ${OLDEST_REDIS} or newer, best ${ADVISED.redis}, or Valkey ${ADVISED.valkey}. Upgrade it`,
+    ...(isTooOld(product, version) ? [
+      `the queue server is ${product} ${version}; Shoal needs ${OLDEST_REDIS} or newer; ${ADVISED_SERVERS} are advised. Upgrade it`,
     ] : []),
   ];
 }
@@ -94,9 +91,8 @@ function readOnly(master: string): ShoalError<'QUEUE_UNSAFE'> {
 
 function warningsOf(facts: ServerFacts, mayReadConfig: boolean): string[] {
   const { product, version, replicas, minReplicas, clockOffsetMs } = facts;
-  const oldest = ADVISED[product];
   return [
-    ...(isOlder(version, oldest) ? [`the queue server is ${product} ${version}; ${oldest} or newer is advised. Upgrade it when you can`] : []),
+    ...(isBelowAdvised(product, version) ? [`the queue server is ${product} ${version}; ${ADVISED_SERVERS} are advised. Upgrade it when you can`] : []),
     ...durabilityWarnings(facts),
     ...memoryWarnings(facts),
     ...(replicas > 0 && minReplicas === 0 ? [
@@ -160,14 +156,4 @@ async function readClockOffset(connection: Redis): Promise<number> {
 function yesNo(value: string | undefined): boolean | undefined {
   if (value === undefined) return undefined;
   return value === 'yes' || value === '1';
-}
-
-/** Compares numbers between dots; what follows them ("-rc1") does not count. */
-function isOlder(version: string, than: string): boolean {
-  const have = version.split('.').map(Number.parseFloat);
-  for (const [index, wanted] of than.split('.').map(Number.parseFloat).entries()) {
-    const part = have[index] ?? 0;
-    if (part !== wanted) return !(part > wanted);
-  }
-  return false;
 }

@@ -2,5 +2,5 @@
 // An entry point of its own, because it needs neither bullmq nor ioredis.
 
 export { attachRunningServer, attachServer, type AttachedServer, type AttachOptions } from './server/attach.ts';
-export { tuning } from './server/queue-server.ts';
+export { serverEnvironment, tuning } from './server/queue-server.ts';
 export { findServerProgram, type FindOptions, type ServerProgram } from './server/program.ts';

@@ -3,9 +3,10 @@
 
 import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { isOlder, series, type ServerName } from '../server-versions.ts';
 
 export interface DataWriter {
-  readonly name: 'Valkey' | 'Redis';
+  readonly name: ServerName;
   readonly version: string;
 }
 
@@ -30,18 +31,4 @@ export function canReadDataOf(writer: DataWriter | undefined, reader: DataWriter
   if (writer === undefined) return true;
   if (writer.name === reader.name) return !isOlder(series(reader.version), series(writer.version));
   return reader.name === 'Valkey' && !isOlder('7.2.0', series(writer.version));
-}
-
-/** 9.1.2 → 9.1 */
-export function series(version: string): string {
-  return version.split('.').slice(0, 2).join('.');
-}
-
-export function isOlder(version: string, than: string): boolean {
-  const [a, b] = [version, than].map((text) => text.split('.').map(Number));
-  for (let i = 0; i < 3; i++) {
-    const difference = (a?.[i] ?? 0) - (b?.[i] ?? 0);
-    if (difference !== 0) return difference < 0;
-  }
-  return false;
 }

@@ -8,7 +8,8 @@ import { chmod, copyFile, mkdir, readdir } from 'node:fs/promises';
 import { delimiter, dirname, join } from 'node:path';
 import { ShoalError } from '@shoal/core';
 import { fetchReason, fetchWheel, placeAtomically, withLock, type Wheel } from '@shoal/fetch';
-import { canReadDataOf, isOlder, readDataWriter, series, type DataWriter } from './data-writer.ts';
+import { ADVISED_SERVERS, OLDEST_REDIS, isBelowAdvised, isTooOld, series, type ServerName } from '../server-versions.ts';
+import { canReadDataOf, readDataWriter, type DataWriter } from './data-writer.ts';
 import { dataOf } from './site.ts';
 
 export interface ServerProgram extends DataWriter {
@@ -75,16 +76,11 @@ async function examine(path: string, writer: DataWriter | undefined): Promise<Se
   const said = await versionLine(path);
   const match = /\b(Valkey|Redis) server v=(\d+\.\d+\.\d+)/.exec(said);
   if (match === null) return `${path} is passed over: it does not say its version (${said.trim().slice(0, 120) || 'it printed nothing'})`;
-  const name = match[1] as 'Valkey' | 'Redis';
+  const name = match[1] as ServerName;
   const version = match[2] ?? '';
-  if (isOlder(version, '7.0.8')) return `${path} is passed over: ${name} ${version} is older than 7.0.8, which the queue's short blocking reads need`;
+  if (isTooOld(name, version)) return `${path} is passed over: ${name} ${version} is older than ${OLDEST_REDIS}, which the queue's short blocking reads need`;
   if (writer !== undefined && !canReadDataOf(writer, { name, version })) return `${path} is passed over: ${name} ${version} cannot read the queue's data, which ${writer.name} ${writer.version} wrote`;
-  return { path, name, version, warning: warningFor(name, version) };
-}
-
-function warningFor(name: 'Valkey' | 'Redis', version: string): string | undefined {
-  const advised = name === 'Valkey' ? '8.0.0' : '7.2.0';
-  return isOlder(version, advised) ? `${name} ${version} works, but Redis 7.2 or Valkey 8 and later are advised` : undefined;
+  return { path, name, version, warning: isBelowAdvised(name, version) ? `${name} ${version} works, but ${ADVISED_SERVERS} are advised` : undefined };
 }
 
 /** What `--version` prints, or the error's text. */

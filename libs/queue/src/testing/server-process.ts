@@ -4,6 +4,7 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { closeConnection, openConnection, untilReady } from '../connection.ts';
+import { serverEnvironment } from '../server/queue-server.ts';
 
 export class ServerProcess {
   readonly port: number;
@@ -60,7 +61,7 @@ export async function freePort(): Promise<number> {
 
 /** Resolves once the server answers; rejects with its output when it exits instead. */
 async function launch(program: string, args: readonly string[], url: string): Promise<ChildProcess> {
-  const server = spawn(program, args, { stdio: ['ignore', 'pipe', 'pipe'] });
+  const server = spawn(program, args, { stdio: ['ignore', 'pipe', 'pipe'], env: serverEnvironment() });
   const killWithUs = (): void => void server.kill('SIGKILL');
   process.once('exit', killWithUs);
   server.once('exit', () => process.off('exit', killWithUs));

@@ -1,0 +1,24 @@
+// What a private server is started with.
+
+import { execFileSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { expect, test } from 'vitest';
+import { serverEnvironment } from './queue-server.ts';
+
+test('the allocator of a program with glibc keeps no small pieces, and what somebody set for it wins', () => {
+  const own = 'glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0';
+  expect(serverEnvironment({ PATH: '/bin' })).toEqual({ PATH: '/bin', GLIBC_TUNABLES: own });
+  expect(serverEnvironment({ GLIBC_TUNABLES: '' })['GLIBC_TUNABLES']).toBe(own);
+  expect(serverEnvironment({ GLIBC_TUNABLES: 'glibc.malloc.tcache_count=7' })['GLIBC_TUNABLES']).toBe(`${own}:glibc.malloc.tcache_count=7`);
+});
+
+const loader = ['/lib64/ld-linux-x86-64.so.2', '/lib/ld-linux-aarch64.so.1'].find((path) => existsSync(path));
+
+// The loader says what it understood of it.
+test('glibc understands it, and takes the later of two', ({ skip }) => {
+  if (loader === undefined) return skip('no loader of glibc on this machine');
+  const said = (environment: NodeJS.ProcessEnv): string => execFileSync(loader, ['--list-tunables'], { encoding: 'utf8', env: serverEnvironment(environment) });
+  expect(said({})).toMatch(/glibc\.malloc\.tcache_count: 0x0 /);
+  expect(said({})).toMatch(/glibc\.malloc\.mxfast: 0x0 /);
+  expect(said({ GLIBC_TUNABLES: 'glibc.malloc.tcache_count=7' })).toMatch(/glibc\.malloc\.tcache_count: 0x7 /);
+});
