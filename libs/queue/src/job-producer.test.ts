@@ -107,6 +107,14 @@ describe.each([['small inputs, which travel in the script', ''], ['large inputs,
     expect(await producer.counts()).toEqual({ waiting: 500, active: 0, delayed: 0, completed: 0, failed: 0 });
   });
 
+  test('an id that comes twice in one call is added once, with the input that came first', async () => {
+    const { queue, producer } = await setup();
+    const results = await producer.add([keyed('t-1', OURS, 'first'), keyed('t-2'), keyed('t-1', OURS, 'second'), keyed('t-1', THEIRS, 'third')]);
+    expect(results.map(({ outcome }) => outcome)).toEqual(['added', 'added', 'known', 'conflict']);
+    expect(await connection.getBuffer(keys.input(queue, 't-1'))).toEqual(keyed('t-1', OURS, 'first').input);
+    expect(await waiting(queue)).toBe(2);
+  });
+
   test('an id of another request is a conflict, and its input is left alone', async () => {
     const { queue, producer } = await setup();
     await producer.add([keyed('c-1', THEIRS, 'theirs'), inline('c-2', THEIRS)]);

@@ -318,18 +318,22 @@ function openQueue({ prefix = DEFAULT_PREFIX, queue: name, log }: ProducerOption
   return queue;
 }
 
+/** No id twice in one of them: the large input of the second would be staged over that of the first. */
 function inGroups(jobs: readonly NewJob[]): NewJob[][] {
   const groups: NewJob[][] = [];
+  const ids = new Set<string>();
   let bytes = Infinity;
   for (const job of jobs) {
     const open = groups.at(-1);
     bytes += job.input?.length ?? 0;
-    if (open !== undefined && open.length < JOBS_PER_TRANSACTION && bytes <= BYTES_PER_TRANSACTION) {
+    if (open !== undefined && open.length < JOBS_PER_TRANSACTION && bytes <= BYTES_PER_TRANSACTION && !ids.has(job.jobId)) {
       open.push(job);
-      continue;
+    } else {
+      groups.push([job]);
+      bytes = job.input?.length ?? 0;
+      ids.clear();
     }
-    groups.push([job]);
-    bytes = job.input?.length ?? 0;
+    ids.add(job.jobId);
   }
   return groups;
 }
