@@ -72,6 +72,7 @@ export async function withServer<Result>(terminal: Terminal, { settings, isQuiet
       if (!isQuiet) say(terminal, step);
     },
     onLost: (failure) => losing.abort(failure),
+    signal: terminal.signal,
   });
   try {
     return await use({ redisUrl: server.url, lost: losing.signal });

@@ -81,6 +81,20 @@ test('waiting ends with an error that names the holder', async () => {
   });
 });
 
+test('a signal ends the waiting with its own reason, and leaves the lock to its holder and nothing of its own', async () => {
+  const stopping = new AbortController();
+  let ran = false;
+  const work = async (): Promise<void> => { ran = true; };
+  await withLock(path, async () => {
+    const waiting = withLock(path, work, { signal: stopping.signal, pollMs: 60_000, onWait: () => setImmediate(() => stopping.abort('enough')) });
+    await expect(waiting).rejects.toBe('enough');
+    expect(readdirSync(join(folder, 'deep'))).toEqual(['a.lock']);
+  });
+  await expect(withLock(path, work, { signal: stopping.signal })).rejects.toBe('enough');
+  expect(ran).toBe(false);
+  expect(readdirSync(join(folder, 'deep'))).toEqual([]);
+});
+
 test.each([process.platform, 'darwin'])('a process is told apart from a later one with its pid, and a dead one is dead (as on %s)', async (platform) => {
   vi.spyOn(process, 'platform', 'get').mockReturnValue(platform as NodeJS.Platform);
   expect(isAlive(ownIdentity())).toBe(true);

@@ -25,6 +25,8 @@ export interface LockOptions {
   /** How long to wait before giving up; default 15 minutes, the longest download over a slow line. */
   readonly timeoutMs?: number;
   readonly pollMs?: number;
+  /** Ends the waiting, with the signal's reason; the work itself ends in its own way. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** An owner whose pid means nothing here (another host, or a container that shares the cache) cannot be looked up: it counts as dead when it stops touching its lock. */
@@ -45,7 +47,8 @@ export async function withLock<T>(path: string, work: () => Promise<T>, options:
 }
 
 async function acquire(path: string, owner: LockOwner, options: LockOptions): Promise<void> {
-  const { onWait, timeoutMs = 15 * 60_000, pollMs = 50 } = options;
+  const { onWait, timeoutMs = 15 * 60_000, pollMs = 50, signal } = options;
+  signal?.throwIfAborted();
   const giveUpAt = performance.now() + timeoutMs;
   mkdirSync(dirname(path), { recursive: true });
   for (let turn = 0; !create(path, owner); turn++) {
@@ -53,7 +56,7 @@ async function acquire(path: string, owner: LockOwner, options: LockOptions): Pr
     if (isStale(path, holder) && takeOver(path, owner)) return;
     if (turn === 0) onWait?.(holder);
     if (performance.now() > giveUpAt) throw stillTaken(path, holder, timeoutMs);
-    await delay(pollMs);
+    await delay(pollMs, undefined, { signal }).catch(() => signal?.throwIfAborted()); // with its own reason
   }
 }
 

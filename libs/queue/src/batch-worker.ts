@@ -26,7 +26,7 @@ export interface TakenJob {
 
 /** What is kept of finished jobs whose producer did not say. */
 const KEEP_COMPLETED = 1_000;
-const KEEP_FAILED = 5_000;
+export const KEEP_FAILED = 5_000;
 /** The death of workers says nothing about a job, so no number of stalls fails one. */
 const MAX_STALLED_COUNT = 1_000_000_000;
 /** An idle worker looks by itself so often, should a marker ever be lost; also bounds how long a broken wait goes unnoticed. */

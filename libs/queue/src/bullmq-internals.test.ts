@@ -4,6 +4,7 @@ import { createRequire } from 'node:module';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Queue, Worker, type Job } from 'bullmq';
 import { keySpace } from '@shoal/core';
+import { KEEP_FAILED } from './batch-worker.ts';
 import {
   BULLMQ_VERSION, childEndKeys, countStall, failWaiting, isLockLost, isScriptMissing, limitEvents, lockLost, openTransaction, queueAdd, queueProgress, queueRemove, queueWaitForChild, runTransaction,
   wakeIdleWorker, type QueuedJob, type Transaction,
@@ -42,6 +43,28 @@ describe('failWaiting', () => {
     expect((await queue.getFailed()).find((job) => job.id === jobId)).toMatchObject({ failedReason: 'CANCELLED: x', attemptsMade: 0 });
     expect((await queue.getJobs(['wait', 'prioritized', 'delayed'])).map((job) => job.id)).not.toContain(jobId);
     await queue.remove(jobId);
+  });
+
+  test('takes the oldest failures away that are more than workers keep, a bounded number a call, but none that a parent waits for and nothing that is no record', async () => {
+    const call = { prefix: '{t-internals}', queue: 'embed-full', reason: 'CANCELLED: x' };
+    const full = new Queue(call.queue, { prefix: call.prefix, connection });
+    const old = Array.from({ length: KEEP_FAILED + 150 }, (_, index) => `old-${index}`);
+    await connection.zadd(full.toKey('failed'), ...old.flatMap((id, index) => [index + 1, id]));
+    await connection.hset(full.toKey('old-0'), 'parentKey', full.toKey('parent'));
+    await connection.set(full.toKey('old-1'), 'no record');
+    for (const id of old.slice(2, 200)) await connection.hset(full.toKey(id), 'name', 'embed');
+    await connection.rpush(full.toKey('old-2:logs'), 'a line');
+    const left: number[] = [];
+    for (const jobId of ['new-1', 'new-2', 'new-3']) {
+      await full.add('embed', {}, { jobId });
+      expect((await failWaiting(connection, { ...call, jobId })).state).toBe('failed');
+      left.push(await full.getFailedCount());
+    }
+    expect(left).toEqual([KEEP_FAILED + 53, KEEP_FAILED + 2, KEEP_FAILED + 2]);
+    expect(await full.getRanges(['failed'], 0, 2, true)).toEqual(['old-0', 'old-1', 'old-153']);
+    const keys = ['old-0', 'old-2', 'old-2:logs', 'old-152', 'old-153', 'new-3'];
+    expect(await Promise.all(keys.map((key) => connection.exists(full.toKey(key))))).toEqual([1, 0, 0, 0, 1, 1]);
+    await full.close();
   });
 });
 

@@ -9,6 +9,7 @@ import { hostname, tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { cacheFolder } from '@shoal/core';
+import { withLock } from '@shoal/fetch';
 import { isAlive, placeOfPids } from '@shoal/fetch/process-identity';
 import { attachRunningServer, attachServer, type AttachedServer } from './attach.ts';
 import { readDataWriter } from './data-writer.ts';
@@ -183,6 +184,32 @@ test('when the supervisor is killed, attached commands bring up another with the
   expect(await say(server, 'EXISTS kept')).toBe(':1');
   other.child.stdin?.end();
   await once(other.child, 'exit');
+  await server.release();
+});
+
+test('a signal ends the attaching, while a program is looked for or fetched and while another command attaches, and nothing of it stays', async () => {
+  const looking = new AbortController();
+  setImmediate(() => looking.abort('enough'));
+  await expect(attach({ signal: looking.signal })).rejects.toBe('enough');
+  const waiting = new AbortController();
+  await withLock(join(cacheDir, 'server', 'run.lock'), async () => {
+    await expect(attach({ signal: waiting.signal, onProgress: () => waiting.abort('enough') })).rejects.toBe('enough');
+  });
+  const bin = mkdtempSync(join(cacheDir, 'bin-'));
+  writeFileSync(join(bin, 'python3'), '#!/bin/sh\nexec /bin/sleep 60\n', { mode: 0o755 });
+  vi.stubEnv('PATH', bin);
+  const fetching = new AbortController();
+  await expect(attach({ signal: fetching.signal, onProgress: () => setImmediate(() => fetching.abort('enough')) })).rejects.toBe('enough');
+  expect(readdirSync(join(cacheDir, 'server'))).toEqual(['data']);
+});
+
+test('a signal that comes once a command is attached does not keep it from bringing up another supervisor', async () => {
+  const stopping = new AbortController();
+  const server = await attach({ signal: stopping.signal });
+  const killed = running()!.supervisor.pid;
+  stopping.abort('enough');
+  process.kill(killed, 'SIGKILL');
+  await expect.poll(async () => (running()?.supervisor.pid !== killed ? probe(socketOf(server)) : 'old'), { interval: 5 }).toBe('ready');
   await server.release();
 });
 

@@ -31,6 +31,8 @@ export interface AttachOptions {
   readonly onLost?: ((failure: ShoalError) => void) | undefined;
   /** How long the server waits for another command when the last one was killed. Used by the command that starts it. */
   readonly lingerMs?: number | undefined;
+  /** Ends the wait for other commands and the fetch of a program, with its reason. A server that is being started is attached to; later nothing comes of it, because what stops needs its server. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 export interface AttachedServer {
@@ -110,7 +112,7 @@ class Attachment {
 
   async #rejoin(): Promise<void> {
     try {
-      const { line } = await join(this.#options);
+      const { line } = await join({ ...this.#options, signal: undefined });
       if (this.#state.name === 'released') return await line.bye();
       this.#state = { name: 'attached', line };
       this.#listen(line);
@@ -132,6 +134,7 @@ async function join(options: AttachOptions): Promise<Joined> {
   const site = privateSite(options.cacheDir);
   for (let turn = 0; turn < MAX_JOINS; turn++) {
     const { line, run } = await withLock(site.runLock, () => openLine(site, options), {
+      signal: options.signal,
       onWait: () => options.onProgress?.('waiting for another command that starts the queue server'),
     });
     if (await line.ready()) return { line, url: `unix://${run.socket}` };
@@ -159,6 +162,7 @@ async function openLine(site: Site, options: AttachOptions): Promise<{ line: Con
 /** Starts a supervisor that outlives this command, and returns once it listens. */
 async function launch(site: Site, options: AttachOptions): Promise<void> {
   const program = await findServerProgram(options);
+  options.signal?.throwIfAborted();
   if (program.warning !== undefined) options.log?.warn({ path: program.path }, program.warning);
   options.onProgress?.(`starting a private queue server (${program.name} ${program.version})`);
   const settings: SupervisorOptions = { site, program, lingerMs: options.lingerMs ?? LINGER_MS };

@@ -1,7 +1,8 @@
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { withLock } from '@shoal/fetch';
 import { canReadDataOf, writeDataWriter, type DataWriter } from './data-writer.ts';
 import { findServerProgram } from './program.ts';
 
@@ -13,7 +14,10 @@ beforeEach(() => {
   steps = [];
 });
 
-afterEach(() => rmSync(folder, { recursive: true, force: true }));
+afterEach(() => {
+  vi.unstubAllEnvs();
+  rmSync(folder, { recursive: true, force: true });
+});
 
 /** A folder for PATH with one program that prints `version`. */
 function installs(name: string, version: string): string {
@@ -55,6 +59,27 @@ test('the cached wheel is used when nothing is installed', async () => {
   writeFileSync(join(kept, 'valkey-server'), "#!/bin/sh\necho 'Valkey server v=9.1.2 sha=0'\n", { mode: 0o755 });
   const environment = { ...process.env, PATH: folder };
   await expect(findServerProgram({ cacheDir: join(folder, 'cache'), environment })).resolves.toMatchObject({ path: join(kept, 'valkey-server'), version: '9.1.2' });
+});
+
+test('a signal ends the fetch and the wait for another that fetches, with its own reason; no file, process or lock of it stays', async () => {
+  const cacheDir = join(folder, 'cache');
+  const [slow, temporary, pidFile] = [join(folder, 'slow'), join(folder, 'tmp'), join(folder, 'pid')];
+  for (const made of [slow, temporary]) mkdirSync(made);
+  writeFileSync(join(slow, 'python3'), `#!/bin/sh\necho half > "$TMPDIR/half.whl"\necho $$ > ${pidFile}.part\n/bin/mv ${pidFile}.part ${pidFile}\nexec /bin/sleep 60\n`, { mode: 0o755 });
+  vi.stubEnv('TMPDIR', temporary);
+  const fetching = new AbortController();
+  const fetched = findServerProgram({ cacheDir, environment: { PATH: slow }, signal: fetching.signal });
+  await Promise.race([fetched, vi.waitUntil(() => existsSync(pidFile), { timeout: 10_000 })]);
+  fetching.abort('enough');
+  await expect(fetched).rejects.toBe('enough');
+  expect(() => process.kill(Number(readFileSync(pidFile, 'utf8')), 0)).toThrow('ESRCH');
+  expect([readdirSync(temporary), readdirSync(cacheDir, { recursive: true })]).toEqual([[], ['server']]);
+  const waiting = new AbortController();
+  await withLock(join(cacheDir, 'server', 'valkey-9.1.2.lock'), async () => {
+    const found = findServerProgram({ cacheDir, environment: { PATH: slow }, signal: waiting.signal, onProgress: () => waiting.abort('enough') });
+    await expect(found).rejects.toBe('enough');
+  });
+  expect(readdirSync(cacheDir, { recursive: true })).toEqual(['server']);
 });
 
 /** The cache of somebody whose queue has data of this program. */

