@@ -145,6 +145,27 @@ describe.runIf(hasCompiler)('with a compiler', () => {
     await backend.stop();
   });
 
+  test('an exact backend that never opens is seen like a run that hangs, and one that opens or fails is not', async () => {
+    const model = await openModel('tiny-random', { cacheDir });
+    const openings = [Promise.withResolvers<OrtBackend>(), Promise.withResolvers<OrtBackend>()];
+    const [failing, opening] = openings;
+    let asked = 0;
+    const backend = await open(model, { openExact: () => openings[asked++]!.promise });
+    const slot = backend.lend()!;
+    fill(slot, 1, 8);
+    const refused = backend.runExact!(slot, { rows: 1, width: 8 }).catch((error: Error) => error.message);
+    await expect.poll(() => backend.runningMs()).toBeGreaterThan(20);
+    failing!.reject(new Error('no such graph'));
+    expect(await refused).toBe('no such graph');
+    expect(backend.runningMs()).toBe(0);
+    const run = backend.runExact!(slot, { rows: 1, width: 8 });
+    await expect.poll(() => backend.runningMs()).toBeGreaterThan(20);
+    opening!.resolve(await openExact(model));
+    expect(await run).toMatchObject({ ok: true });
+    expect(backend.runningMs()).toBe(0);
+    await backend.stop();
+  });
+
   test('a token id outside the vocabulary fails that run alone', async () => {
     const model = await openModel('tiny-random', { cacheDir });
     const backend = await open(model);

@@ -62,6 +62,8 @@ export class EncoderBackend implements InferenceBackend {
   private exact: Promise<InferenceBackend> | undefined;
   /** The same, once it is open. */
   private openedExact: InferenceBackend | undefined;
+  /** Since when it has been opening. */
+  private openingSinceMs: number | undefined;
   /** Ends with the last exact run that was asked for. */
   private exactTurn: Promise<unknown> = Promise.resolve();
   private stopped: Promise<void> | undefined;
@@ -122,9 +124,10 @@ export class EncoderBackend implements InferenceBackend {
     }
   }
 
-  /** Of whichever run has been going on longest: one that hangs elsewhere holds up its rows as well. */
+  /** Of whichever run has been going on longest: one that hangs elsewhere, or waits for what never opens there, holds up its rows as well. */
   runningMs(): number {
-    return Math.max(this.addon.runningMs(this.encoder), this.openedExact?.runningMs() ?? 0);
+    const openingMs = this.openingSinceMs === undefined ? 0 : performance.now() - this.openingSinceMs;
+    return Math.max(this.addon.runningMs(this.encoder), this.openedExact?.runningMs() ?? openingMs);
   }
 
   /** Of the driver, where it tells; else what the encoder holds, to the byte. */
@@ -178,12 +181,15 @@ export class EncoderBackend implements InferenceBackend {
 
   /** What does not open is tried again by the next run: what there was no room for may have room by then. */
   private async openOnce(openExact: () => Promise<InferenceBackend>): Promise<InferenceBackend | Extract<RunResult, { ok: false }>> {
+    this.openingSinceMs = performance.now();
     try {
       return (this.openedExact = await (this.exact ??= openExact()));
     } catch (error) {
       this.exact = undefined;
       if (isShoalError(error, 'OUT_OF_VRAM') || classifyRunFailure(messageOf(error)) === 'out-of-vram') return { ok: false, outOfVram: { message: messageOf(error) } };
       throw error;
+    } finally {
+      this.openingSinceMs = undefined;
     }
   }
 

@@ -177,6 +177,22 @@ describe.skipIf(problem !== undefined)('the native binding', () => {
     await backend.stop();
   });
 
+  test('an exact graph that does not open is seen like a run that hangs', async () => {
+    const exactGraphPath = join(cacheDir, 'never.onnx');
+    execFileSync('mkfifo', [exactGraphPath]); // whoever reads it waits until somebody writes
+    const backend = await OrtBackend.open({ ...graph, ...SLOTS, binding: 'native', exactGraphPath });
+    expect(backend.runningMs()).toBe(0);
+    const slot = backend.lend()!;
+    slot.lengths.fill(8, 0, 2);
+    const refused = backend.runExact!(slot, { rows: 2, width: 8 }).catch((error: { code: string }) => error.code);
+    await expect.poll(() => backend.runningMs()).toBeGreaterThan(100);
+    expect(backend.cancel()).toBe(false); // it is no run
+    writeFileSync(exactGraphPath, 'no graph');
+    expect(await refused).toBe('INFERENCE_FAILED');
+    expect(backend.runningMs()).toBe(0);
+    await backend.stop();
+  });
+
   test('lets the process exit while a run goes on', () => {
     const program = join(cacheDir, 'exit.mjs');
     writeFileSync(program, `

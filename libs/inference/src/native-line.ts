@@ -80,6 +80,8 @@ class NativeLine implements OrtLine {
   /** Most that one run made the arena grow by since it was given back last. */
   private mostGrown = 0;
   private exactGraph: Promise<number> | undefined;
+  /** Since when the exact graph has been opening, or waiting for runs that were asked for before. */
+  private openingSinceMs: number | undefined;
   private memoryReadMs = Number.NEGATIVE_INFINITY;
   private stopped: Promise<unknown> | undefined;
 
@@ -95,8 +97,10 @@ class NativeLine implements OrtLine {
     return this.tracked(this.tryTwice(request)).finally(() => this.pending--);
   }
 
+  /** A graph that never opens holds up its rows like a run that hangs. */
   runningMs(): number {
-    return this.addon.runningMs(this.line);
+    const openingMs = this.openingSinceMs === undefined ? 0 : performance.now() - this.openingSinceMs;
+    return Math.max(this.addon.runningMs(this.line), openingMs);
   }
 
   /** With a limit the arena grows as it is asked, and a region for all would be most of the limit. */
@@ -113,7 +117,7 @@ class NativeLine implements OrtLine {
   }
 
   cancel(): boolean {
-    const isRunning = this.runningMs() > 0;
+    const isRunning = this.addon.runningMs(this.line) > 0;
     if (isRunning) this.addon.cancel(this.line);
     return isRunning;
   }
@@ -185,7 +189,8 @@ class NativeLine implements OrtLine {
   private openExact(): Promise<number> {
     const { exactGraphPath: graphPath } = this.options;
     invariant(graphPath !== undefined, 'an exact run needs an exact graph');
-    return (this.exactGraph ??= openGraphOn(this.addon, this.line, { ...this.options, graphPath }).then(
+    if (this.exactGraph === undefined) this.openingSinceMs = performance.now();
+    return (this.exactGraph ??= openGraphOn(this.addon, this.line, { ...this.options, graphPath }).finally(() => (this.openingSinceMs = undefined)).then(
       ([graph]) => graph,
       (error: unknown) => {
         this.exactGraph = undefined;
