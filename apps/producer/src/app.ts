@@ -16,6 +16,7 @@ import { COSINE_SCHEMA, EMBEDDINGS_SCHEMA, HEALTH_SCHEMA, METRICS_SCHEMA, MODELS
 import { withPatience, type PatienceTerms } from './patience.ts';
 import { parseJson } from './json-body.ts';
 import { invalid, overloaded, toProblem, unavailable, type Problem } from './problem.ts';
+import { RequestCounts } from './request-counts.ts';
 import { parseCosine, parseRescore, parseSpread, parseTopK } from './similarity-request.ts';
 import { toRankings, toScores } from './similarity-response.ts';
 
@@ -41,10 +42,14 @@ const READY_MS = 2_000;
 const RETRY_BUSY_SECONDS = 1;
 
 export async function createApp(parts: AppParts): Promise<FastifyInstance> {
+  const counts = new RequestCounts(parts.metrics);
   const app = fastify({
     bodyLimit: MAX_BODY_BYTES, requestTimeout: ARRIVAL_MS, exposeHeadRoutes: true,
-    frameworkErrors: (error, request, reply) => void answerProblem(error, request, reply, parts.log),
-    clientErrorHandler: answerUnparsed,
+    frameworkErrors: (error, request, reply) => {
+      counts.began(request, reply); // no hook runs for these
+      void answerProblem(error, request, reply, parts.log);
+    },
+    clientErrorHandler: (error, socket) => answerUnparsed(error, socket, counts),
   });
   app.setValidatorCompiler(() => () => true);
   app.setSerializerCompiler(() => (data) => JSON.stringify(data));
@@ -52,7 +57,7 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   app.setNotFoundHandler((request, reply) => answerProblem(notFound(app, request, reply), request, reply, parts.log));
   app.removeAllContentTypeParsers();
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJson(app.getDefaultJsonParser('error', 'error')));
-  countRequests(app, parts);
+  app.addHook('onRequest', async (request, reply) => counts.began(request, reply));
   await app.register(swagger, { openapi: { openapi: '3.1.0', info: { title: 'Shoal', description: 'Embeddings through a durable queue, in the shape of OpenAI’s API, and questions about similarity.', version: parts.version } } });
   // Routes are registered after the plugin has loaded, so that it sees them.
   await app.register(async (routes) => {
@@ -167,10 +172,11 @@ function answerProblem(error: unknown, request: FastifyRequest, reply: FastifyRe
 }
 
 /** What Node's parser refuses comes without a request: the answer is written by hand, and the connection is of no further use. */
-function answerUnparsed(error: NodeJS.ErrnoException, socket: Socket): void {
+function answerUnparsed(error: NodeJS.ErrnoException, socket: Socket, counts: RequestCounts): void {
   if (error.code === 'ECONNRESET' || socket.destroyed) return;
   if (!socket.writable) return void socket.destroy();
   const { facts, body } = unparsed(error.code);
+  counts.refused(socket, facts.status);
   const text = JSON.stringify(body);
   socket.write(`HTTP/1.1 ${facts.status} ${STATUS_CODES[facts.status]}\r\ncontent-type: application/json; charset=utf-8\r\ncontent-length: ${Buffer.byteLength(text)}\r\nconnection: close\r\n\r\n${text}`);
   socket.destroySoon(); // whoever sends nonsense may never close its end
@@ -192,17 +198,4 @@ function notFound(app: FastifyInstance, { method, url }: FastifyRequest, reply: 
     return invalid('method_not_supported', null, `${method} is not possible on ${path}; use ${others.join(' or ')}`, 405);
   }
   return invalid('unknown_url', null, `there is nothing at ${method} ${path.slice(0, 200)}; see /openapi.json`, 404);
-}
-
-/** Status of a request whose caller left before the answer, as nginx calls it. */
-const CALLER_LEFT = '499';
-
-function countRequests(app: FastifyInstance, { metrics }: AppParts): void {
-  app.addHook('onRequest', async (request, reply) => {
-    const route = request.routeOptions.url ?? 'none';
-    reply.raw.once('close', () => {
-      metrics.count('shoal_http_requests_total', { route, status: reply.raw.writableFinished ? String(reply.statusCode) : CALLER_LEFT });
-      metrics.observe('shoal_http_request_duration_seconds', { route }, reply.elapsedTime / 1_000);
-    });
-  });
 }

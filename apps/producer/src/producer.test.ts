@@ -124,6 +124,17 @@ async function metrics({ url }: Producer = producer): Promise<Exposition> {
   return parseMetrics(await response.text());
 }
 
+/** "route status" → answers so far, but for those to `metrics` itself. */
+async function counted(): Promise<Record<string, number>> {
+  const { samples } = await metrics();
+  return Object.fromEntries(samples.flatMap(({ name, labels: { route, status }, value }) => (name === 'shoal_http_requests_total' && route !== '/metrics' ? [[`${route} ${status}`, value]] : [])));
+}
+
+/** Spent on answers of the route for embeddings so far. */
+async function seconds(): Promise<number> {
+  return (await metrics()).value('shoal_http_request_duration_seconds_sum', { route: '/v1/embeddings' }) ?? 0;
+}
+
 describe('the official openai client', () => {
   test('gets a vector, the same by its default base64 as by float, of length 1', async () => {
     const answer = await openai().embeddings.create({ model: MODEL, input: 'a shoal of fish' });
@@ -261,6 +272,32 @@ describe('operations', () => {
   test('unknown paths are one route, whatever they are called', async () => {
     await Promise.all(['a', 'b', 'c'].map((path) => fetch(`${producer.url}/${path}`)));
     expect((await metrics()).samples.filter(({ name, labels }) => name === 'shoal_http_requests_total' && labels['status'] === '404' && labels['route'] === 'none')).toHaveLength(1);
+  });
+
+  test.each<[string, () => Promise<Response>, string, number]>([
+    ['of an unknown path', () => fetch(`${producer.url}/v1/nothing/${'x'.repeat(9)}`), 'none', 404],
+    ['by another method', () => fetch(`${producer.url}/v1/embeddings`, { method: 'PUT', body: '{}' }), 'none', 405],
+    ['whose body is no JSON', () => post('{"model":'), '/v1/embeddings', 400],
+    ['whose body is too large', () => post({ model: MODEL, input: 'a'.repeat(17 * 1024 * 1024) }), '/v1/embeddings', 413],
+    ['of another content type', () => post('{}', producer, { headers: { 'content-type': 'text/plain' } }), '/v1/embeddings', 415],
+    ['whose path is no text', () => fetch(`${producer.url}/v1/models/%ff`), 'none', 400],
+    ['whose path is too long', () => fetch(`${producer.url}/v1/models/${'m'.repeat(150)}`), 'none', 414],
+    ['with too many headers', () => fetch(`${producer.url}/healthz`, { headers: { large: 'x'.repeat(20_000) } }), 'none', 431],
+    ['that is not HTTP', () => raw('GET nonsense\r\n\r\n'), 'none', 400],
+    ['that stops being HTTP in its body', () => raw('POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n'), '/v1/embeddings', 400],
+  ])('a request %s is counted once, like any other', async (_, ask, route, status) => {
+    const before = await counted();
+    expect((await ask()).status).toBe(status);
+    const expected = { ...before, [`${route} ${status}`]: (before[`${route} ${status}`] ?? 0) + 1 };
+    await expect.poll(counted).toEqual(expected);
+  });
+
+  test('the time that a request takes is measured', async () => {
+    const before = await seconds();
+    const beganMs = performance.now();
+    await post({ model: MODEL, input: 'a shoal of fish' });
+    await expect.poll(seconds).toBeGreaterThan(before);
+    expect((await seconds()) - before).toBeLessThan((performance.now() - beganMs) / 1_000);
   });
 
   test('/healthz, /readyz and /openapi.json', async () => {
