@@ -3,6 +3,7 @@
 // or runs out of time leaves its error among the rows; the others go on.
 //
 //   node --conditions=@shoal/source bench/gpu/main.ts --out DIR [--steps first,second|all] [--device gpu:0] [--small] [--seconds 570] [--commit HASH]
+//   node --conditions=@shoal/source bench/gpu/main.ts --help
 
 import { execFileSync, spawn } from 'node:child_process';
 import { appendFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -13,12 +14,8 @@ import { parseArgs } from 'node:util';
 import { STEPS, type Step } from './steps.ts';
 import { page } from './page.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    out: { type: 'string' }, steps: { type: 'string', default: 'all' }, device: { type: 'string', default: 'gpu:0' }, small: { type: 'boolean', default: false },
-    seconds: { type: 'string', default: '570' }, commit: { type: 'string', default: 'unknown' },
-  },
-});
+const args = given();
+const steps = chosen();
 const out = args.out ?? process.env['OUT'] ?? tmpdir();
 const endMs = performance.now() + Number(args.seconds) * 1000;
 mkdirSync(out, { recursive: true });
@@ -27,7 +24,7 @@ const logPath = join(out, 'log.txt');
 const machine = { part: 'machine', at: new Date().toISOString(), commit: args.commit, cpu: cpus()[0]?.model, cores: availableParallelism(), node: process.version, device: args.device, isSmall: args.small, gpus: gpus() };
 keep(JSON.stringify(machine));
 
-for (const step of chosen()) {
+for (const step of steps) {
   const leftSeconds = (endMs - performance.now()) / 1000;
   if (leftSeconds < step.seconds * 0.5) {
     keep(JSON.stringify({ part: step.name, failed: `not run: ${Math.round(leftSeconds)} s were left` }));
@@ -38,11 +35,52 @@ for (const step of chosen()) {
 writeFileSync(join(out, 'results.md'), page(readFileSync(rowsPath, 'utf8')));
 process.exit(0);
 
+function given() {
+  try {
+    const { values } = parseArgs({
+      options: {
+        out: { type: 'string' }, steps: { type: 'string', default: 'all' }, device: { type: 'string', default: 'gpu:0' }, small: { type: 'boolean', default: false },
+        seconds: { type: 'string', default: '570' }, commit: { type: 'string', default: 'unknown' }, help: { type: 'boolean', short: 'h', default: false },
+      },
+    });
+    if (!values.help) return values;
+  } catch (error) {
+    return refuse((error as Error).message.split('. ', 1)[0]!); // behind it: how to write a positional argument, of which there are none
+  }
+  process.stdout.write(usage());
+  process.exit(0);
+}
+
+function usage(): string {
+  const groups = [...new Set(STEPS.map(({ group }) => group))];
+  const lines = groups.map((group) => `  ${group.padEnd(10)}  ${STEPS.filter((step) => step.group === group).map(({ name }) => name).join('; ')}`);
+  return `Runs the benches of a GPU machine one after the other; writes rows.jsonl, results.md and log.txt.
+
+Usage: node --conditions=@shoal/source bench/gpu/main.ts [options]
+
+  --out DIR           where to; default $OUT, else the folder for temporary files
+  --steps NAMES       names and groups with commas between them; default all
+  --device DEVICE     default gpu:0
+  --small             a short form, whose figures mean nothing
+  --seconds SECONDS   for all steps together; those that do not fit are not run; default 570
+  --commit HASH       for the records; default unknown
+  -h, --help          prints this
+
+Groups and their steps:
+${lines.join('\n')}
+`;
+}
+
+function refuse(reason: string): never {
+  process.stderr.write(`${reason.replace(/\.$/, '')}; --help says what there is\n`);
+  process.exit(2);
+}
+
 function chosen(): readonly Step[] {
   if (args.steps === 'all') return STEPS;
   const names = args.steps.split(',');
   const unknown = names.filter((name) => !STEPS.some((step) => step.name === name || step.group === name));
-  if (unknown.length > 0) throw new Error(`there is no step ${unknown.join(', ')}; there are ${STEPS.map((step) => step.name).join(', ')} and the groups ${[...new Set(STEPS.map((step) => step.group))].join(', ')}`);
+  if (unknown.length > 0) refuse(`There is no step ${unknown.join(', ')}`);
   return STEPS.filter((step) => names.includes(step.name) || names.includes(step.group));
 }
 
