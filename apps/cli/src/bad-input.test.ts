@@ -9,6 +9,7 @@ import { createServer, type Server } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { createCollection } from '@shoal/similarity';
 import { SHOAL, Sandbox, says, watch, type Result, type RunOptions } from './testing/shoal-process.ts';
 
 let box: Sandbox;
@@ -157,6 +158,12 @@ describe('an output', () => {
 });
 
 describe('a call', () => {
+  test.each(['a/b', '.hidden', 'docs@1', ''])('for a collection that cannot be called "%s"', async (name) => {
+    writeFileSync(box.path('notes.txt'), 'x\n');
+    expectRefused(await box.run(['index', 'build', name, 'notes.txt']), { code: 2, message: `'${name}' is invalid for argument 'name'. It must be up to 64 letters` });
+    await expect(createCollection(box.root, name, (async function* () {})())).rejects.toThrow('cannot be the name of a collection');
+  });
+
   test('with an unknown model', () => expectRefusal(['-', '--model', 'tiny-randon'], { code: 1, message: 'there is no model "tiny-randon".* Did you mean "tiny-random"' }, { input: 'x' }));
 
   test('with more dimensions or tokens than the model has', async () => {

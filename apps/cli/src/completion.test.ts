@@ -23,7 +23,8 @@ describe('the completion script for bash', () => {
   const hasBash = spawnSync('bash', ['--version']).status === 0;
 
   test.skipIf(!hasBash)('offers commands, their commands, flags and the values of flags', () => {
-    expect(offered('')).toEqual(expect.arrayContaining(['embed', 'try', 'model', 'worker', 'completion', '--version']));
+    expect(offered('')).toEqual(expect.arrayContaining(['embed', 'try', 'model', 'worker', 'completion']));
+    expect(offered('-')).toEqual(expect.arrayContaining(['--version', '--help']));
     expect(offered('em')).toEqual(['embed']);
     expect(offered('model', 'p')).toEqual(['pull']);
     expect(offered('model', 'pull', '--f')).toEqual(['--force']);
@@ -31,6 +32,19 @@ describe('the completion script for bash', () => {
     expect(offered('embed', '--output-format', '')).toEqual(['jsonl', 'npy', 'arrow']);
     expect(offered('embed', '--format', '')).toEqual(['text', 'jsonl', 'csv', 'markdown']);
     expect(offered('completion', '')).toEqual(expect.arrayContaining(['bash', 'zsh', 'fish']));
+  });
+
+  test.skipIf(!hasBash)('offers the values that a setting may have', () => {
+    expect(offered('worker', '--hybrid', '')).toEqual(['auto', 'never', 'always']);
+    expect(offered('worker', '--precision', 'f')).toEqual(['fp32', 'fp16']);
+    expect(offered('tune', '--kind', '')).toEqual(['embed', 'similarity']);
+    expect(offered('up', '--unsafe-server', '')).toEqual(['refuse', 'warn']);
+    expect(offered('embed', '--log-level', 'd')).toEqual(['debug']);
+  });
+
+  test.skipIf(!hasBash)('offers nothing where a file or any text may stand, so that bash completes file names', () => {
+    for (const words of [['embed', ''], ['embed', '-o', ''], ['embed', '--output', ''], ['embed', '-o', '-'], ['index', 'build', 'docs', ''], ['worker', '--collections-dir', ''], ['worker', '--model', '']]) expect(offered(...words)).toEqual([]);
+    expect(completionScript(program, 'bash')).toContain('complete -o default ');
   });
 });
 
@@ -40,8 +54,14 @@ test('a worker has the flags of every setting that its kinds read', () => {
 });
 
 test('the scripts for zsh and fish name every command', () => {
-  expect(completionScript(program, 'zsh')).toContain('bashcompinit');
+  expect(completionScript(program, 'zsh')).toMatch(/ compinit; .*bashcompinit && bashcompinit\n.*_shoal/s);
   const fish = completionScript(program, 'fish');
   expect(fish).toContain("complete -c shoal -n '__fish_seen_subcommand_from embed' -l output-format -r -f -a 'jsonl npy arrow'");
   expect(fish).toContain("complete -c shoal -n 'not __fish_seen_subcommand_from embed try index search similarity spread model up serve dashboard worker tune gpu doctor fleet queue completion' -f -a embed");
+});
+
+test.skipIf(spawnSync('zsh', ['--version']).status !== 0)('zsh without compinit takes the script, too, and its function runs as bashcompinit calls it', () => {
+  const asCalled = 'try() { emulate -L sh; setopt kshglob noshglob braceexpand nounset; COMP_WORDS=(shoal worker --hybrid a); COMP_CWORD=3; _shoal; echo "${COMPREPLY[@]}"; }; try';
+  const { stdout, stderr } = spawnSync('zsh', ['-f', '-c', `${completionScript(program, 'zsh')}\nprint $_comps[shoal]; ${asCalled}`], { encoding: 'utf8' });
+  expect([stderr, stdout]).toEqual(['', '_bash_complete -o default -F _shoal\nauto never always\n']);
 });

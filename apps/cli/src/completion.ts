@@ -1,6 +1,7 @@
-// Completion scripts for bash, zsh and fish, made from the commands themselves, so that they cannot go stale. Flags with
-// a closed set of values offer the values; everything else completes file names, as the shell does by itself.
+// Completion scripts for bash, zsh and fish, made from the commands and the settings themselves, so that they cannot go
+// stale. Flags with a closed set of values offer the values; everything else completes file names, as the shell does by itself.
 
+import { settingsSchema } from '@shoal/core';
 import type { Command } from 'commander';
 
 export type Shell = 'bash' | 'zsh' | 'fish';
@@ -9,8 +10,13 @@ export function completionScript(program: Command, shell: Shell): string {
   const commands = commandsOf(program);
   if (shell === 'fish') return fishScript(commands);
   const script = bashScript(commands);
-  return shell === 'bash' ? script : `autoload -U +X bashcompinit && bashcompinit\n${script}`;
+  return shell === 'bash' ? script : `${ZSH_BEFORE}${script}`;
 }
+
+/** Without compinit, which not every .zshrc calls, nothing of bashcompinit works. */
+const ZSH_BEFORE = `(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
+autoload -U +X bashcompinit && bashcompinit
+`;
 
 interface CompletedCommand {
   /** Words after `shoal`; empty for the program itself. */
@@ -21,6 +27,12 @@ interface CompletedCommand {
   readonly argumentValues: readonly string[];
 }
 
+/** Values of the settings that have a closed set of them, by key. */
+const SETTING_VALUES = new Map<string, readonly string[]>(Object.entries(settingsSchema.shape).map(([key, type]) => {
+  const inner = 'unwrap' in type ? type.unwrap() : type;
+  return [key, 'options' in inner ? inner.options : []];
+}));
+
 function commandsOf(command: Command, path: readonly string[] = []): readonly CompletedCommand[] {
   const own: CompletedCommand = {
     path,
@@ -28,7 +40,7 @@ function commandsOf(command: Command, path: readonly string[] = []): readonly Co
     flags: [...command.options, ...command.createHelp().visibleOptions(command).filter((option) => option.long === '--help')].map((option) => ({
       names: [option.short, option.long].filter((name) => name !== undefined && name !== null),
       takesValue: option.required,
-      values: option.argChoices ?? [],
+      values: option.argChoices ?? SETTING_VALUES.get(option.attributeName()) ?? [],
       meaning: option.description,
     })),
     argumentValues: command.registeredArguments[0]?.argChoices ?? [],
@@ -37,15 +49,14 @@ function commandsOf(command: Command, path: readonly string[] = []): readonly Co
 }
 
 function bashScript(commands: readonly CompletedCommand[]): string {
-  const words = (command: CompletedCommand): string =>
-    [...command.commands.map((child) => child.name), ...command.argumentValues, ...command.flags.flatMap((flag) => flag.names)].join(' ');
-  const byPath = commands.map((command) => `    '${command.path.join(' ')}') words='${words(command)}' ;;`);
-  const byFlag = commands.flatMap((command) => command.flags.filter((flag) => flag.values.length > 0).map((flag) => `    '${[...command.path, flag.names.at(-1)].join(' ')}') words='${flag.values.join(' ')}' ;;`));
+  const byPath = commands.map(({ path, commands: children, argumentValues, flags }) => `    '${path.join(' ')}') words='${[...children.map((child) => child.name), ...argumentValues].join(' ')}' flags='${flags.flatMap((flag) => flag.names).join(' ')}' ;;`);
+  const valued = commands.flatMap(({ path, flags }) => flags.filter((flag) => flag.takesValue).flatMap(({ names, values }) => names.map((name) => ({ place: `'${[...path, name].join(' ')}'`, values: values.join(' ') }))));
+  const byFlag = [...Map.groupBy(valued, ({ values }) => values)].map(([values, places]) => `    ${places.map(({ place }) => place).join('|')}) words='${values}' ;;`);
   const folders = [...new Set(commands.flatMap((command) => command.commands.map((child) => [...command.path, child.name].join(' '))))];
   return `# shoal completion: source <(shoal completion bash)
 _shoal() {
-  local current="\${COMP_WORDS[COMP_CWORD]}" previous="\${COMP_WORDS[COMP_CWORD-1]}" command='' words='' word
-  for word in "\${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+  local current="\${COMP_WORDS[COMP_CWORD]}" previous="\${COMP_WORDS[COMP_CWORD-1]}" command='' words='' flags='' word
+  for word in "\${COMP_WORDS[@]:1:$((COMP_CWORD-1))}"; do
     case "\${command:+$command }$word" in
       ${folders.map((folder) => `'${folder}'`).join('|')}) command="\${command:+$command }$word" ;;
     esac
@@ -53,6 +64,7 @@ _shoal() {
   case "$command" in
 ${byPath.join('\n')}
   esac
+  case "$current" in -*) words="$flags" ;; esac
   case "\${command:+$command }$previous" in
 ${byFlag.join('\n')}
   esac

@@ -2,7 +2,7 @@
 // runs, so that `shoal --help` costs what commander costs. Flags that are settings carry the name core gives them.
 
 import { Command, InvalidArgumentError, Option } from 'commander';
-import { completionScript, type Shell } from './completion.ts';
+import type { Shell } from './completion.ts';
 import type { BuildFlags, CheckFlags, IndexFlags } from './commands/collections.ts';
 import type { DoctorFlags } from './commands/doctor.ts';
 import type { EmbedFlags } from './commands/embed.ts';
@@ -112,7 +112,7 @@ function addIndex(program: Command, terminal: Terminal): void {
   const index = program.command('index').description('Collections: named, versioned rows of vectors to search in.').helpCommand(false);
   const build = index.command('build')
     .description('Makes a collection, or its next version: from texts (.txt, .jsonl, .csv, .md), which are embedded through the queue, or from vectors (.npy, .arrow, .jsonl with "embedding"). Starts a queue server and a worker when texts need them. The version appears when it is complete; searches go on with the one before.')
-    .argument('<name>', 'name of the collection').argument('[file...]', 'files of texts, or of vectors')
+    .argument('<name>', 'name of the collection', collectionName).argument('[file...]', 'files of texts, or of vectors')
     .option('--append', 'behind the rows that are there, instead of in their place')
     .addOption(new Option('--dtype <type>', 'what rows are stored as: f32 exact (unless told), f16 half the size, i8 a quarter; with --append as the rows that are there').choices(['f32', 'f16', 'i8']))
     .option('--ann', 'also an index of candidates for approximate search, with its recall as measured on these rows')
@@ -230,7 +230,7 @@ function addWorker(program: Command, terminal: Terminal): void {
 }
 
 function addFleet(program: Command, terminal: Terminal): void {
-  const fleet = program.command('fleet').description('The workers of a model: who is alive, how fast, what waits; pause their claiming and let it go on.').helpCommand(false);
+  const fleet = program.command('fleet').description('The workers of a model: who is alive, how fast, what waits; pause their claiming and let it go on. Works through the queue server that runs; none is started.').helpCommand(false);
   const which = 'a worker’s id, the beginning of one, or all';
   const status = fleet.command('status').description('Shows live workers (device, rates by length of rows, claims, token budget, memory), both lanes with what waits, from which backlog on a CPU worker helps out, and what stands in the way.');
   status.action(async (flags: FleetFlags) => (await import('./commands/fleet.ts')).status(terminal, flags));
@@ -309,7 +309,7 @@ function addCompletion(program: Command, terminal: Terminal): void {
     .summary('print a completion script for your shell')
     .description('Prints a completion script. bash: source <(shoal completion bash); zsh: the same; fish: shoal completion fish | source')
     .addArgument(program.createArgument('<shell>', 'the shell').choices(['bash', 'zsh', 'fish']))
-    .action(async (shell: Shell) => print(terminal, completionScript(program, shell)));
+    .action(async (shell: Shell) => print(terminal, (await import('./completion.ts')).completionScript(program, shell)));
 }
 
 /** Settings as flags: what they stand for on the command line, and a short meaning. docs/settings.md has the long one. */
@@ -410,5 +410,11 @@ function numberFrom0(most: number): (text: string) => number {
 
 function queueName(text: string): string {
   if (text.trim() === '' || text.includes(':')) throw new InvalidArgumentError('It must be the name of a queue, which is not empty and has no ":", for example embed-minilm or similarity.');
+  return text;
+}
+
+/** As createCollection of @shoal/similarity has it, which is asked only when a server and a worker run. */
+function collectionName(text: string): string {
+  if (!/^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/.test(text)) throw new InvalidArgumentError('It must be up to 64 letters, digits, ".", "_" and "-", the first a letter or digit.');
   return text;
 }

@@ -150,7 +150,8 @@ test('repair: says what was found and done, and that all is well', async () => {
 
 describe('without a server', () => {
   test('nothing is started, and it says so', async () => {
-    const results = await Promise.all([['counts'], ['pause'], ['quarantine', 'list'], ['cancel', 'a']].map((args) => box.run(['queue', ...args])));
+    const commands = ['queue counts', 'queue pause', 'queue quarantine list', 'queue cancel a', 'fleet status', 'fleet drain all', 'fleet resume all'];
+    const results = await Promise.all(commands.map((command) => box.run(command.split(' '))));
     for (const result of results) {
       expect(result).toMatchObject({ code: 1, stdout: '', stderr: expect.stringMatching(/^shoal: no private queue server of this user is running, and this command starts none\. Start one with shoal up, or name another with REDIS_URL/) });
     }

@@ -17,6 +17,7 @@ import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import type { ClientOptions, StreamBlock } from './embedding.ts';
 import { QueueLine } from './queue-line.ts';
 import { ShoalClient } from './shoal-client.ts';
+import type { RowIds } from './similarity-calls.ts';
 
 const PREFIX = '{t-client}';
 const DIMS = 8;
@@ -510,6 +511,52 @@ test('nothing is opened after close: every call says that the client was closed'
 test('values that are no whole rows are refused before anything is asked', async () => {
   const client = await connect();
   for (const dims of [0, -1, 1.5, 2, Number.NaN]) expect(await codeOf(client.topK('docs@1', { values: Float32Array.of(1, 2, 3), dims }, { k: 1 }))).toBe('DIMENSIONS_MISMATCH');
+});
+
+test.each([2, 1_000])('plain arrays of %i numbers ask what typed arrays ask', async (length) => {
+  const client = await connect();
+  const queue = new Queue(SIMILARITY_QUEUE, { connection: redis, prefix: PREFIX });
+  closers.push(() => queue.close());
+  const ids = Array.from({ length }, (_, i) => i);
+  const asked = async (id: string, values: Float32Array | number[], candidates: RowIds): Promise<{ fingerprint?: string }> => {
+    const jobId = `${id}-${randomUUID()}`;
+    client.rescore('docs@1', { values, dims: length }, [candidates], { k: 1, jobId }).catch(() => undefined);
+    const job = await vi.waitUntil(() => queue.getJob(`default~${jobId}`));
+    return job.data;
+  };
+  const typed = await asked('typed', Float32Array.from(ids), BigUint64Array.from(ids, BigInt));
+  expect(typed.fingerprint).toMatch(/^[0-9a-f]{16}$/);
+  expect(await asked('numbers', ids, ids)).toEqual(typed);
+  expect(await asked('bigints', ids, ids.map(BigInt))).toEqual(typed);
+});
+
+test.each<[unknown, RegExp]>([
+  [[[1.5]], /candidates\[0\]\[0\] is 1\.5; a row id is a whole number from 0 to 9007199254740991/],
+  [[[0, -1]], /candidates\[0\]\[1\] is -1; /],
+  [[[-1n]], /is -1n; /],
+  [[[2 ** 53]], /is 9007199254740992; /],
+  [[[2n ** 64n]], /is 18446744073709551616n; /],
+  [[[Number.NaN]], /is NaN; /],
+  [[['5']], /is '5'; /],
+  [[1, 2], /candidates\[0\] is 1; each query has a list of row ids/],
+  [[Uint8Array.of(1)], /candidates\[0\] is Uint8Array\(1\) \[ 1 \]; each query has/],
+  [[[1], [2]], /there are 2 lists of candidates for 1 queries; pass one for each query/],
+  [[], /there are 0 lists of candidates/],
+])('candidates that cannot be rows are refused at once: %o', async (candidates, said) => {
+  const client = await connect();
+  const open = vi.spyOn(QueueLine, 'open');
+  await expect(client.rescore('docs@1', ONE_QUERY, candidates as RowIds[], { k: 1 })).rejects.toMatchObject({ code: 'SEARCH_INVALID', message: expect.stringMatching(said) });
+  expect(open).not.toHaveBeenCalled();
+  open.mockRestore();
+});
+
+test('values that are no numbers are refused before anything is added', async () => {
+  const client = await connect();
+  const bytes = { values: Buffer.of(0, 0, 128, 63), dims: 1 } as unknown as typeof ONE_QUERY;
+  await expect(client.topK('docs@1', bytes, { k: 1 })).rejects.toMatchObject({ code: 'VECTOR_INVALID', message: expect.stringMatching(/^values are <Buffer 00 00 80 3f>; pass a Float32Array/) });
+  const nested = { values: [[1, 2], ['3', null]], dims: 2 } as unknown as typeof ONE_QUERY;
+  await expect(client.topK('docs@1', nested, { k: 1 })).rejects.toMatchObject({ code: 'VECTOR_INVALID', message: expect.stringContaining('holds NaN') });
+  expect(client.counts().added).toBe(0);
 });
 
 // ---- memory ---------------------------------------------------------------------------------------------------------

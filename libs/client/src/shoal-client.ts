@@ -2,12 +2,13 @@
 // one array. What a call asked for is computed by workers; this process only tokenizes, waits and checks.
 
 import { randomUUID } from 'node:crypto';
+import { inspect } from 'node:util';
 import { MAX_ROWS_PER_JOB, ShoalError, mainQueue, type Matrix, type Ranking, type SeedSet } from '@shoal/core';
 import type { CancelResult } from '@shoal/queue';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type { ClientCounts, ClientOptions, EmbedOptions, EmbedResult, EmbeddedBlock, StreamBlock, StreamOptions } from './embedding.ts';
 import { QueueLine } from './queue-line.ts';
-import { SimilarityCalls, type CosineOptions, type Queries, type RankingOptions, type Scores, type SpreadOptions } from './similarity-calls.ts';
+import { SimilarityCalls, type CosineOptions, type Queries, type RankingOptions, type RowIds, type Scores, type SpreadOptions } from './similarity-calls.ts';
 
 /** Requests of up to so many texts are somebody waiting at a prompt, unless they say otherwise. */
 const INTERACTIVE_TEXTS = 8;
@@ -66,9 +67,12 @@ export class ShoalClient {
     return this.similarity.rankings({ kind: 'topk', collection, k, metric }, await this.vectorsOf(queries, options.signal), options);
   }
 
-  /** The same among chosen rows: `candidates` has a list of row ids for each query. Also rejects with SEARCH_INVALID where an id is no row. */
-  async rescore(collection: string, queries: Queries, candidates: readonly BigUint64Array[], { k, metric, ...options }: RankingOptions): Promise<Ranking[]> {
-    return this.similarity.rankings({ kind: 'rescore', collection, k, metric, candidates }, await this.vectorsOf(queries, options.signal), options);
+  /** The same among chosen rows: `candidates` has a list of row ids for each query. Also rejects with SEARCH_INVALID where an id is no row; where it cannot be one, at once. */
+  async rescore(collection: string, queries: Queries, candidates: readonly RowIds[], { k, metric, ...options }: RankingOptions): Promise<Ranking[]> {
+    const lists = candidates.map(rowIdsOf);
+    const count = 'dims' in queries ? matrixOf(queries).rows : queries.length;
+    if (lists.length !== count) throw new ShoalError('SEARCH_INVALID', `there are ${lists.length} lists of candidates for ${count} queries; pass one for each query`, { candidates: lists.length, queries: count });
+    return this.similarity.rankings({ kind: 'rescore', collection, k, metric, candidates: lists }, await this.vectorsOf(queries, options.signal), options);
   }
 
   /** Every score of the queries against a collection, or against other vectors or texts. Rejects as `topK` does. */
@@ -135,9 +139,25 @@ function checkOptions({ jobTexts = 1, maxInFlightJobs = 1, tenant = 'default' }:
   if (problems.length > 0) throw new ShoalError('CONFIG_INVALID', problems.join('; '), { problems });
 }
 
-function matrixOf({ values, dims }: { readonly values: Float32Array; readonly dims: number }): Matrix {
+/** Plain arrays are what JSON and JavaScript have at hand. What is no number becomes NaN, which VECTOR_INVALID names by row. */
+function matrixOf({ values: given, dims }: Exclude<Queries, readonly string[]>): Matrix {
+  if (!(given instanceof Float32Array) && !Array.isArray(given)) throw new ShoalError('VECTOR_INVALID', `values are ${shown(given)}; pass a Float32Array, or one array of all numbers`);
+  const values = given instanceof Float32Array ? given : Float32Array.from(given, (value: unknown) => (typeof value === 'number' ? value : Number.NaN));
   if (Number.isInteger(dims) && dims >= 1 && values.length % dims === 0) return { values, rows: values.length / dims, dims };
   throw new ShoalError('DIMENSIONS_MISMATCH', `${values.length} values are no rows of ${dims} dimensions; pass the length of one vector as dims, and whole vectors as values`, { values: values.length, dims });
+}
+
+function rowIdsOf(ids: RowIds, query: number): BigUint64Array {
+  if (ids instanceof BigUint64Array) return ids;
+  if (!Array.isArray(ids)) throw new ShoalError('SEARCH_INVALID', `candidates[${query}] is ${shown(ids)}; each query has a list of row ids: an array of numbers, or a BigUint64Array`);
+  return BigUint64Array.from(ids, (id: unknown, at) => {
+    if ((typeof id === 'number' || typeof id === 'bigint') && id >= 0 && Number.isSafeInteger(Number(id))) return BigInt(id);
+    throw new ShoalError('SEARCH_INVALID', `candidates[${query}][${at}] is ${shown(id)}; a row id is a whole number from 0 to ${Number.MAX_SAFE_INTEGER}`);
+  });
+}
+
+function shown(value: unknown): string {
+  return inspect(value, { depth: 0, maxArrayLength: 3, maxStringLength: 40 });
 }
 
 function* asItems(texts: readonly string[]): Generator<{ readonly text: string }, void, undefined> {

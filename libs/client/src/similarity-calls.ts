@@ -10,7 +10,10 @@ import { compareRequests, spreadRequests, type SimilarityQuestion, type Similari
 import { widen } from './widen.ts';
 
 /** Texts are embedded by the client's model first; `values` are rows × dims, row-major. */
-export type Queries = readonly string[] | { readonly values: Float32Array; readonly dims: number };
+export type Queries = readonly string[] | { readonly values: Float32Array | readonly number[]; readonly dims: number };
+
+/** Ids of rows of a collection. Numbers and bigints of a plain array are whole and below 2^53. */
+export type RowIds = BigUint64Array | readonly (number | bigint)[];
 
 interface CallOptions {
   readonly signal?: AbortSignal;

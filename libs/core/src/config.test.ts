@@ -85,16 +85,36 @@ describe('what is wrong', () => {
     expect(problems).toHaveLength(6);
     expect(problems).toEqual(
       expect.arrayContaining([
-        expect.stringMatching(/^--max-rows = "0": .*>=1/),
+        '--max-rows = "0": must be a whole number from 1 to 65536',
         '--colour: there is no such setting',
-        expect.stringMatching(/^SHOAL_LEASE_MS = "thirty": /),
-        expect.stringMatching(/^LOG_LEVEL = "loud": .*"debug"/),
+        'SHOAL_LEASE_MS = "thirty": must be a whole number from 1000 to 600000',
+        'LOG_LEVEL = "loud": must be one of silent, error, warn, info, debug',
         '"prefix" in shoal.config.json = "shoal": must be a hash tag such as {shoal}',
         expect.stringMatching(/^"device" in shoal\.config\.json = "tpu": must be auto, cpu/),
       ]),
     );
     expect(() => resolveSettings({ flags: { maxRows: '0' } })).toThrow(/^a setting is wrong:\n {2}--max-rows/);
     expect(() => resolveSettings({ flags: { maxRows: '0', minRows: '0' } })).toThrow(/^2 settings are wrong:/);
+  });
+
+  test.each([
+    ['maxTokens', 'abc', 'must be a whole number from 8 to 8192'],
+    ['maxTokens', 8.5, 'must be a whole number from 8 to 8192'],
+    ['httpPort', 99_999, 'must be a whole number from 0 to 65535'],
+    ['maxRows', 1e300, 'must be a whole number from 1 to 65536'],
+    ['memoryFraction', '2', 'must be a number from 0.05 to 1'],
+    ['kind', 5, 'must be one of embed, similarity'],
+    ['model', 'm'.repeat(129), 'must be text of 1 to 128 characters'],
+    ['cacheDir', true, 'must be text'],
+    ['device', 5, 'must be text'],
+  ])('%s = %j is told with what may be there', (key, value, said) => {
+    expect(problemsOf({ flags: { [key]: value } })).toEqual([`${flagName(key)} = ${JSON.stringify(value)}: ${said}`]);
+  });
+
+  test('no setting is refused in the words of the checking library', () => {
+    for (const key of Object.keys(settingsSchema.shape)) {
+      for (const value of [null, -1, 1e300, 'x y', {}]) expect(String(problemsOf({ file: { [key]: value } }))).not.toMatch(/Invalid|Too |expected|undefined/);
+    }
   });
 
   test.each([null, true, false, [], [5], {}, '', ' ', '5.5', 5.5, '5x', Number.NaN, 'Infinity', -1])('%j in a file is not a count', (value) => {

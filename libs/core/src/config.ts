@@ -135,16 +135,26 @@ export function resolveSettings(sources: SettingSources = {}): Settings {
 }
 
 function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<string, string>): Settings {
-  const parsed = settingsSchema.safeParse(values);
+  const parsed = settingsSchema.safeParse(values, { error: ({ path = [] }) => wanted(String(path[0])) });
   const between = problemsBetween(values, origins);
   if (parsed.success && between.length === 0) return parsed.data;
-  const problems = (parsed.error?.issues ?? []).flatMap((issue) => {
+  const found = (parsed.error?.issues ?? []).flatMap((issue) => {
     if (issue.code === 'unrecognized_keys') return issue.keys.map((key) => `${origins.get(key) ?? key}: there is no such setting`);
     const key = String(issue.path[0]);
     return [`${origins.get(key) ?? key} = ${JSON.stringify(values[key], (_, value: unknown) => (typeof value === 'string' ? withoutPassword(value) : value))}: ${issue.message}`];
   });
-  problems.push(...between);
+  const problems = [...new Set(found), ...between];
   throw new ShoalError('CONFIG_INVALID', `${problems.length === 1 ? 'a setting is' : `${problems.length} settings are`} wrong:\n  ${problems.join('\n  ')}`, { problems });
+}
+
+/** What may be there, in our words: zod's own are for who wrote the schema. A pattern brings its own words. */
+function wanted(key: string): string | undefined {
+  const types: Readonly<Record<string, z.ZodType>> = settingsSchema.shape;
+  if (types[key] === undefined) return undefined;
+  const { type, enum: options, minimum, maximum, minLength, maxLength } = z.toJSONSchema(types[key]);
+  if (options !== undefined) return `must be one of ${options.join(', ')}`;
+  if (type === 'string') return maxLength === undefined ? 'must be text' : `must be text of ${minLength} to ${maxLength} characters`;
+  return `must be a ${type === 'integer' ? 'whole number' : 'number'} from ${minimum} to ${maximum}`;
 }
 
 /** Settings that are fine alone and make no sense together. What is no number is complained of elsewhere. */

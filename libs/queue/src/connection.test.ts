@@ -69,7 +69,7 @@ test.each([
   await closeConnection(connection);
   await server.command('CONFIG', 'SET', 'requirepass', '');
   expect(error).toMatchObject({ code: 'QUEUE_UNREACHABLE', message: expect.stringMatching(said) });
-  expect(String(error)).toMatch(/answers and refuses us: .* Check user, password and database in redisUrl/);
+  expect(String(error)).toMatch(/answers and refuses us: .*[^.]\. Check user, password and database in redisUrl/);
   expect(String(error)).not.toMatch(/right|does not answer|Start it/);
 });
 

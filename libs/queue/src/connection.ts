@@ -179,7 +179,7 @@ function isRefusal(error: Error): boolean {
 function unreachableError(url: string, cause: Error | undefined, waitMs: number): ShoalError<'QUEUE_UNREACHABLE'> {
   const found = cause === undefined ? `no answer within ${waitMs} ms` : describe(cause);
   if (cause !== undefined && isRefusal(cause)) {
-    return new ShoalError('QUEUE_UNREACHABLE', `the queue server at ${redactUrl(url)} answers and refuses us: ${found}. Check user, password and database in redisUrl (REDIS_URL), and that it is a Redis or Valkey that listens there`, { server: redactUrl(url) }, cause);
+    return new ShoalError('QUEUE_UNREACHABLE', `the queue server at ${redactUrl(url)} answers and refuses us: ${found.replace(/\.$/, '')}. Check user, password and database in redisUrl (REDIS_URL), and that it is a Redis or Valkey that listens there`, { server: redactUrl(url) }, cause);
   }
   return new ShoalError(
     'QUEUE_UNREACHABLE',

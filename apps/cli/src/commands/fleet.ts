@@ -1,10 +1,9 @@
 // `shoal fleet`: who serves a model, how full its lanes are, what stands in the way; and workers told to claim nothing or to
-// go on. Everything goes through the queue server, so it works from any machine that reaches it.
+// go on. Everything goes through the queue server that is there, so it works from any machine that reaches it.
 
-import { LENGTH_CLASSES, ShoalError, mainQueue, type ByLength, type LedgerFacts, type Settings, type SimilarityFacts } from '@shoal/core';
+import { LENGTH_CLASSES, ShoalError, type ByLength, type LedgerFacts, type SimilarityFacts } from '@shoal/core';
 import { Fleet, type FleetView, type LiveWorker } from '@shoal/queue';
-import { withServer } from '../session.ts';
-import { settingsOf } from '../settings.ts';
+import { withRunningQueue } from '../running-queue.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
 export interface FleetFlags {
@@ -45,9 +44,8 @@ function refuseNobody(which: string): void {
 }
 
 async function withFleet(terminal: Terminal, flags: FleetFlags, use: (fleet: Fleet) => Promise<void>): Promise<void> {
-  const settings: Settings = await settingsOf(terminal, flags);
-  await withServer(terminal, { settings, isQuiet: flags.quiet === true || flags.json === true }, async ({ redisUrl }) => {
-    const fleet = await Fleet.connect({ redisUrl, prefix: settings.prefix, queue: flags.queue ?? mainQueue(settings.model) });
+  await withRunningQueue(terminal, flags, async (place) => {
+    const fleet = await Fleet.connect(place);
     try {
       await use(fleet);
     } finally {

@@ -1,12 +1,11 @@
 // `shoal queue`: what a person does to a model's queue by hand. Everything goes through the queue server that is there; none
-// is started for it, since an empty one would only seem to answer. Jobs that are named and not found make the exit code 1.
+// is started for it. Jobs that are named and not found make the exit code 1.
 
-import { ERROR_CODES, ShoalError, cacheFolder, mainQueue, type Settings } from '@shoal/core';
+import { ERROR_CODES, ShoalError } from '@shoal/core';
 import { Canceller, Quarantine, QueueAdmin, type QueueCounts } from '@shoal/queue';
-import { attachRunningServer } from '@shoal/queue/server';
 import { createLogger } from '@shoal/ops/service';
 import { shareProgress, type Progress } from '../progress.ts';
-import { settingsOf } from '../settings.ts';
+import { withRunningQueue, type RunningQueue } from '../running-queue.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
 export interface QueueFlags {
@@ -25,12 +24,6 @@ export interface CleanFlags extends QueueFlags {
   readonly state: 'completed' | 'failed';
   /** Milliseconds. */
   readonly olderThan: number;
-}
-
-interface Place {
-  readonly redisUrl: string;
-  readonly prefix: string;
-  readonly queue: string;
 }
 
 /** Ids a call takes at once; the server does nothing else meanwhile. */
@@ -71,7 +64,7 @@ export async function retry(terminal: Terminal, jobIds: readonly string[], flags
 }
 
 export async function cancel(terminal: Terminal, jobIds: readonly string[], flags: QueueFlags): Promise<void> {
-  await withPlace(terminal, flags, async (place) => {
+  await withRunningQueue(terminal, flags, async (place) => {
     const canceller = await Canceller.connect({ ...place, log: quietLog });
     try {
       const results = await inSteps(terminal, jobIds, progressFor(terminal, 'cancelling', flags), (ids) => canceller.cancel(ids));
@@ -140,20 +133,8 @@ export async function repair(terminal: Terminal, flags: QueueFlags): Promise<voi
 
 // ---- around them ------------------------------------------------------------------------------------------------
 
-async function withPlace(terminal: Terminal, flags: QueueFlags, use: (place: Place, settings: Settings) => Promise<void>): Promise<void> {
-  const settings = await settingsOf(terminal, flags);
-  const cacheDir = cacheFolder(settings.cacheDir, terminal.environment);
-  const server = await attachRunningServer({ cacheDir, redisUrl: settings.redisUrl });
-  if (server === undefined) throw new ShoalError('QUEUE_UNREACHABLE', 'no private queue server of this user is running, and this command starts none. Start one with shoal up, or name another with REDIS_URL', { cacheDir });
-  try {
-    await use({ redisUrl: server.url, prefix: settings.prefix, queue: flags.queue ?? mainQueue(settings.model) }, settings);
-  } finally {
-    await server.release();
-  }
-}
-
-async function withAdmin(terminal: Terminal, flags: QueueFlags, use: (admin: QueueAdmin, place: Place) => Promise<void>): Promise<void> {
-  await withPlace(terminal, flags, async (place) => {
+async function withAdmin(terminal: Terminal, flags: QueueFlags, use: (admin: QueueAdmin, place: RunningQueue) => Promise<void>): Promise<void> {
+  await withRunningQueue(terminal, flags, async (place) => {
     const admin = await QueueAdmin.connect(place);
     try {
       await use(admin, place);
@@ -164,7 +145,7 @@ async function withAdmin(terminal: Terminal, flags: QueueFlags, use: (admin: Que
 }
 
 async function withQuarantine(terminal: Terminal, flags: QueueFlags, use: (quarantine: Quarantine) => Promise<void>): Promise<void> {
-  await withPlace(terminal, flags, async (place) => {
+  await withRunningQueue(terminal, flags, async (place) => {
     const quarantine = new Quarantine(place);
     try {
       await use(quarantine);
