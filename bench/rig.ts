@@ -106,6 +106,8 @@ export interface Ended {
   readonly jobId: string;
   /** From when it was due to when its rows were checked. */
   readonly ms: number;
+  /** From when the producer was asked to add it to when this process was told that it had ended. */
+  readonly toldMs: number;
   readonly rows: number;
 }
 
@@ -136,7 +138,7 @@ export class Load {
   private readonly reader: ResultReader;
   private readonly payloads: readonly Payload[];
   private readonly options: LoadOptions;
-  private readonly open = new Map<string, { readonly payload: Payload; readonly dueMs: number }>();
+  private readonly open = new Map<string, { readonly payload: Payload; readonly dueMs: number; readonly askedMs: number; toldMs?: number }>();
   private arrived: string[] = [];
   private toMark: string[] = [];
   private readonly fetching = new Set<string>();
@@ -154,6 +156,11 @@ export class Load {
     reader.onReply(({ completed, failed }) => {
       this.failed += failed.length;
       for (const jobId of failed) this.open.delete(jobId);
+      const nowMs = performance.now();
+      for (const jobId of completed) {
+        const job = this.open.get(jobId);
+        if (job !== undefined) job.toldMs ??= nowMs - job.askedMs;
+      }
       this.arrived.push(...completed);
       this.fetch();
     });
@@ -179,10 +186,11 @@ export class Load {
 
   /** A job for each moment at which one was due. */
   private async addDue(moments: readonly number[]): Promise<Extract<AddResult, { outcome: 'refused' }>[]> {
+    const askedMs = performance.now();
     const fresh = moments.map((dueMs) => {
       const payload = this.payloads[this.made % this.payloads.length]!;
       const jobId = `${this.options.name}-${this.made++}`;
-      this.open.set(jobId, { payload, dueMs });
+      this.open.set(jobId, { payload, dueMs, askedMs });
       return { jobId, data: payload.data, input: payload.input };
     });
     const results = await this.producer.add(fresh);
@@ -265,11 +273,13 @@ export class Load {
     for (const [i, bytes] of bodies.entries()) {
       const jobId = jobIds[i]!;
       if (bytes === undefined) throw new Error(`${jobId} has no result`);
-      const { payload, dueMs } = this.open.get(jobId)!;
+      const { payload, dueMs, askedMs, toldMs } = this.open.get(jobId)!;
       this.open.delete(jobId);
       this.fetching.delete(jobId);
       this.toMark.push(jobId);
-      const ended = { jobId, ms: performance.now() - dueMs, rows: check(jobId, bytes, payload) };
+      const rows = check(jobId, bytes, payload);
+      const nowMs = performance.now();
+      const ended = { jobId, ms: nowMs - dueMs, toldMs: toldMs ?? nowMs - askedMs, rows };
       this.heard++;
       if (this.options.isKeeping !== false) this.ended.push(ended);
       this.options.onEnded?.(ended);
