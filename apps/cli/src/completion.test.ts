@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { describe, expect, test } from 'vitest';
+import { beforeEach, describe, expect, test } from 'vitest';
 import { settingsSchema } from '@shoal/core';
 import { completionScript } from './completion.ts';
 import { SETTING_FLAGS, buildProgram } from './program.ts';
@@ -20,9 +20,11 @@ function offered(...words: string[]): string[] {
 }
 
 describe('the completion script for bash', () => {
-  const hasBash = spawnSync('bash', ['--version']).status === 0;
+  beforeEach(({ skip }) => {
+    if (spawnSync('bash', ['--version']).status !== 0) skip('there is no bash on this machine');
+  });
 
-  test.skipIf(!hasBash)('offers commands, their commands, flags and the values of flags', () => {
+  test('offers commands, their commands, flags and the values of flags', () => {
     expect(offered('')).toEqual(expect.arrayContaining(['embed', 'try', 'model', 'worker', 'completion']));
     expect(offered('-')).toEqual(expect.arrayContaining(['--version', '--help']));
     expect(offered('em')).toEqual(['embed']);
@@ -34,7 +36,7 @@ describe('the completion script for bash', () => {
     expect(offered('completion', '')).toEqual(expect.arrayContaining(['bash', 'zsh', 'fish']));
   });
 
-  test.skipIf(!hasBash)('offers the values that a setting may have', () => {
+  test('offers the values that a setting may have', () => {
     expect(offered('worker', '--hybrid', '')).toEqual(['auto', 'never', 'always']);
     expect(offered('worker', '--precision', 'f')).toEqual(['fp32', 'fp16']);
     expect(offered('tune', '--kind', '')).toEqual(['embed', 'similarity']);
@@ -42,7 +44,7 @@ describe('the completion script for bash', () => {
     expect(offered('embed', '--log-level', 'd')).toEqual(['debug']);
   });
 
-  test.skipIf(!hasBash)('offers nothing where a file or any text may stand, so that bash completes file names', () => {
+  test('offers nothing where a file or any text may stand, so that bash completes file names', () => {
     for (const words of [['embed', ''], ['embed', '-o', ''], ['embed', '--output', ''], ['embed', '-o', '-'], ['index', 'build', 'docs', ''], ['worker', '--collections-dir', ''], ['worker', '--model', '']]) expect(offered(...words)).toEqual([]);
     expect(completionScript(program, 'bash')).toContain('complete -o default ');
   });
@@ -60,7 +62,8 @@ test('the scripts for zsh and fish name every command', () => {
   expect(fish).toContain("complete -c shoal -n 'not __fish_seen_subcommand_from embed try index search similarity spread model up serve dashboard worker tune gpu doctor fleet queue completion' -f -a embed");
 });
 
-test.skipIf(spawnSync('zsh', ['--version']).status !== 0)('zsh without compinit takes the script, too, and its function runs as bashcompinit calls it', () => {
+test('zsh without compinit takes the script, too, and its function runs as bashcompinit calls it', ({ skip }) => {
+  if (spawnSync('zsh', ['--version']).status !== 0) skip('there is no zsh on this machine');
   const asCalled = 'try() { emulate -L sh; setopt kshglob noshglob braceexpand nounset; COMP_WORDS=(shoal worker --hybrid a); COMP_CWORD=3; _shoal; echo "${COMPREPLY[@]}"; }; try';
   const { stdout, stderr } = spawnSync('zsh', ['-f', '-c', `${completionScript(program, 'zsh')}\nprint $_comps[shoal]; ${asCalled}`], { encoding: 'utf8' });
   expect([stderr, stdout]).toEqual(['', '_bash_complete -o default -F _shoal\nauto never always\n']);
