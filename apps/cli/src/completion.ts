@@ -1,7 +1,7 @@
 // Completion scripts for bash, zsh and fish, made from the commands and the settings themselves, so that they cannot go
 // stale. Flags with a closed set of values offer the values; everything else completes file names, as the shell does by itself.
 
-import { settingsSchema } from '@shoal/core';
+import { settingValues } from '@shoal/core';
 import type { Command } from 'commander';
 
 export type Shell = 'bash' | 'zsh' | 'fish';
@@ -27,12 +27,6 @@ interface CompletedCommand {
   readonly argumentValues: readonly string[];
 }
 
-/** Values of the settings that have a closed set of them, by key. */
-const SETTING_VALUES = new Map<string, readonly string[]>(Object.entries(settingsSchema.shape).map(([key, type]) => {
-  const inner = 'unwrap' in type ? type.unwrap() : type;
-  return [key, 'options' in inner ? inner.options : []];
-}));
-
 function commandsOf(command: Command, path: readonly string[] = []): readonly CompletedCommand[] {
   const own: CompletedCommand = {
     path,
@@ -40,7 +34,7 @@ function commandsOf(command: Command, path: readonly string[] = []): readonly Co
     flags: [...command.options, ...command.createHelp().visibleOptions(command).filter((option) => option.long === '--help')].map((option) => ({
       names: [option.short, option.long].filter((name) => name !== undefined && name !== null),
       takesValue: option.required,
-      values: option.argChoices ?? SETTING_VALUES.get(option.attributeName()) ?? [],
+      values: option.argChoices ?? settingValues(option.attributeName()) ?? [],
       meaning: option.description,
     })),
     argumentValues: command.registeredArguments[0]?.argChoices ?? [],

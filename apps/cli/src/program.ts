@@ -2,6 +2,7 @@
 // runs, so that `shoal --help` costs what commander costs. Flags that are settings carry the name core gives them.
 
 import { Command, InvalidArgumentError, Option } from 'commander';
+import { COLLECTION_NAME_RULE, isCollectionName } from '@shoal/similarity/collection-name';
 import type { Shell } from './completion.ts';
 import type { BuildFlags, CheckFlags, IndexFlags } from './commands/collections.ts';
 import type { DoctorFlags } from './commands/doctor.ts';
@@ -413,8 +414,7 @@ function queueName(text: string): string {
   return text;
 }
 
-/** As createCollection of @shoal/similarity has it, which is asked only when a server and a worker run. */
 function collectionName(text: string): string {
-  if (!/^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/.test(text)) throw new InvalidArgumentError('It must be up to 64 letters, digits, ".", "_" and "-", the first a letter or digit.');
+  if (!isCollectionName(text)) throw new InvalidArgumentError(`It must be ${COLLECTION_NAME_RULE}.`);
   return text;
 }

@@ -70,9 +70,10 @@ export class ShoalClient {
   /** The same among chosen rows: `candidates` has a list of row ids for each query. Also rejects with SEARCH_INVALID where an id is no row; where it cannot be one, at once. */
   async rescore(collection: string, queries: Queries, candidates: readonly RowIds[], { k, metric, ...options }: RankingOptions): Promise<Ranking[]> {
     const lists = candidates.map(rowIdsOf);
-    const count = 'dims' in queries ? matrixOf(queries).rows : queries.length;
+    const given = 'dims' in queries ? matrixOf(queries) : queries;
+    const count = 'dims' in given ? given.rows : given.length;
     if (lists.length !== count) throw new ShoalError('SEARCH_INVALID', `there are ${lists.length} lists of candidates for ${count} queries; pass one for each query`, { candidates: lists.length, queries: count });
-    return this.similarity.rankings({ kind: 'rescore', collection, k, metric, candidates: lists }, await this.vectorsOf(queries, options.signal), options);
+    return this.similarity.rankings({ kind: 'rescore', collection, k, metric, candidates: lists }, await this.vectorsOf(given, options.signal), options);
   }
 
   /** Every score of the queries against a collection, or against other vectors or texts. Rejects as `topK` does. */

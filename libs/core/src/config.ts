@@ -147,11 +147,22 @@ function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<str
   throw new ShoalError('CONFIG_INVALID', `${problems.length === 1 ? 'a setting is' : `${problems.length} settings are`} wrong:\n  ${problems.join('\n  ')}`, { problems });
 }
 
+/** The values of a setting that has a closed set of them, for completion. */
+export function settingValues(key: string): readonly string[] | undefined {
+  return describe(key)?.enum?.map(String);
+}
+
+/** As JSON Schema; undefined where there is no such setting. */
+function describe(key: string): z.core.JSONSchema.BaseSchema | undefined {
+  const types: Readonly<Record<string, z.ZodType>> = settingsSchema.shape;
+  return types[key] === undefined ? undefined : z.toJSONSchema(types[key]);
+}
+
 /** What may be there, in our words: zod's own are for who wrote the schema. A pattern brings its own words. */
 function wanted(key: string): string | undefined {
-  const types: Readonly<Record<string, z.ZodType>> = settingsSchema.shape;
-  if (types[key] === undefined) return undefined;
-  const { type, enum: options, minimum, maximum, minLength, maxLength } = z.toJSONSchema(types[key]);
+  const described = describe(key);
+  if (described === undefined) return undefined;
+  const { type, enum: options, minimum, maximum, minLength, maxLength } = described;
   if (options !== undefined) return `must be one of ${options.join(', ')}`;
   if (type === 'string') return maxLength === undefined ? 'must be text' : `must be text of ${minLength} to ${maxLength} characters`;
   return `must be a ${type === 'integer' ? 'whole number' : 'number'} from ${minimum} to ${maximum}`;

@@ -9,7 +9,7 @@ export {
 } from './result-format.ts';
 export { fingerprintOf, similarityFingerprint, tokenizerHash, type FingerprintFacts } from './fingerprint.ts';
 export { cacheFolder } from './cache-folder.ts';
-export { environmentName, flagName, redactSettings, resolveSettings, settingsSchema, sizesOf, type SettingKey, type SettingSources, type Settings, type Sizes } from './config.ts';
+export { environmentName, flagName, redactSettings, resolveSettings, settingValues, settingsSchema, sizesOf, type SettingKey, type SettingSources, type Settings, type Sizes } from './config.ts';
 export type { AnyOrder, FromExecutor, JobOrder, JobOutcome, JobReturn, SimilarityOrder, ToExecutor } from './protocol.ts';
 export { readEmbedJob, readSimilarityJob, type QueuedJob, type ReadJob } from './queued-job.ts';
 export {

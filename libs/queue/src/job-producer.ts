@@ -188,12 +188,15 @@ export class JobProducer {
 
   /** Looks under each id and adds the job where there is none. What is returned is what was there before. */
   private async addAndLook(jobs: readonly NewJob[]): Promise<Found[]> {
-    const staged = jobs.filter(isStaged);
     const replies = await runTransaction(this.queue, (transaction) => {
-      for (const { jobId, input } of staged) transaction.set(this.stagedInput(jobId), input, 'PX', STAGED_TTL_MS);
       for (const job of jobs) this.appendAdd(transaction, job);
     });
-    const found = jobs.map((_, i) => foundIn(replies, staged.length + i * COMMANDS_PER_JOB));
+    let next = 0;
+    const found = jobs.map((job) => {
+      const at = next;
+      next += isStaged(job) ? COMMANDS_PER_JOB + 1 : COMMANDS_PER_JOB;
+      return foundIn(replies, at);
+    });
     const fault = replies.find(([error]) => error !== null)?.[0];
     if (fault === undefined || fault === null) return found;
     // A transaction keeps what succeeded in it: no job may stay whose input was refused.
@@ -201,13 +204,17 @@ export class JobProducer {
     throw fault;
   }
 
-  /** Four commands: what is under the id (HMGET, GETRANGE), then its input, staged before where it is large, then the job. */
+  /** Four commands: what is under the id (HMGET, GETRANGE), then its input, staged by one more where it is large, then the job. */
   private appendAdd(transaction: Transaction, job: NewJob): void {
     const keys = [...this.jobAndInput(job.jobId), this.keys.output(this.options.queue, job.jobId)] as const;
     transaction.hmget(keys[0], 'data', 'finishedOn', 'failedReason');
     transaction.getrangeBuffer(keys[2], 0, 31);
-    if (isStaged(job)) transaction.eval(PREPARE, 4, ...keys, this.stagedInput(job.jobId));
-    else transaction.eval(PREPARE, 3, ...keys, ...(job.input === undefined ? [] : [job.input]));
+    if (isStaged(job)) {
+      transaction.set(this.stagedInput(job.jobId), job.input, 'PX', STAGED_TTL_MS);
+      transaction.eval(PREPARE, 4, ...keys, this.stagedInput(job.jobId));
+    } else {
+      transaction.eval(PREPARE, 3, ...keys, ...(job.input === undefined ? [] : [job.input]));
+    }
     queueAdd(this.queue, transaction, { name: job.name ?? 'embed', data: job.data, opts: { jobId: job.jobId } });
   }
 
@@ -318,22 +325,18 @@ function openQueue({ prefix = DEFAULT_PREFIX, queue: name, log }: ProducerOption
   return queue;
 }
 
-/** No id twice in one of them: the large input of the second would be staged over that of the first. */
 function inGroups(jobs: readonly NewJob[]): NewJob[][] {
   const groups: NewJob[][] = [];
-  const ids = new Set<string>();
   let bytes = Infinity;
   for (const job of jobs) {
     const open = groups.at(-1);
     bytes += job.input?.length ?? 0;
-    if (open !== undefined && open.length < JOBS_PER_TRANSACTION && bytes <= BYTES_PER_TRANSACTION && !ids.has(job.jobId)) {
+    if (open !== undefined && open.length < JOBS_PER_TRANSACTION && bytes <= BYTES_PER_TRANSACTION) {
       open.push(job);
-    } else {
-      groups.push([job]);
-      bytes = job.input?.length ?? 0;
-      ids.clear();
+      continue;
     }
-    ids.add(job.jobId);
+    groups.push([job]);
+    bytes = job.input?.length ?? 0;
   }
   return groups;
 }

@@ -9,6 +9,7 @@ import { cacheFolder, ShoalError } from '@shoal/core';
 import { withLock } from '@shoal/fetch';
 import { crc32 } from 'node:zlib';
 import { aligned, encodeHeader, HEADER_BYTES, strideOf, type CollectionHeader, type Section } from './collection-file.ts';
+import { COLLECTION_NAME_RULE, isCollectionName } from './collection-name.ts';
 import { encodeRows } from './encode-rows.ts';
 import { readCollection, readHeader, type Collection, type OpenOptions } from './open-collection.ts';
 import { matrixOf, ROW_TYPES, type RowType } from './vectors.ts';
@@ -65,8 +66,6 @@ export interface DamagedCollection {
   readonly error: ShoalError;
 }
 
-const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
-
 /** Where collections are, given the settings `collectionsDir` and `cacheDir`. */
 export function collectionsFolder(settings: { readonly collectionsDir?: string | undefined; readonly cacheDir?: string | undefined }, environment?: Readonly<Record<string, string | undefined>>): string {
   return settings.collectionsDir ?? join(cacheFolder(settings.cacheDir, environment), 'collections');
@@ -119,7 +118,7 @@ export async function openCollection(folder: string, nameAndVersion: string, opt
 
 /** Every collection by name, its newest version; a damaged one with its error. */
 export async function listCollections(folder: string): Promise<readonly (CollectionInfo | DamagedCollection)[]> {
-  const names = (await entriesOf(folder)).filter((name) => NAME.test(name)).sort();
+  const names = (await entriesOf(folder)).filter(isCollectionName).sort();
   const found = await Promise.all(names.map(async (name) => {
     try {
       return [await collectionInfo(folder, name)];
@@ -171,7 +170,7 @@ export function besideVersion(folder: string, name: string, version: number, ext
 }
 
 function checkName(name: string): void {
-  if (!NAME.test(name)) throw new ShoalError('COLLECTION_UNKNOWN', `"${name}" cannot be the name of a collection: up to 64 letters, digits, ".", "_" and "-", the first a letter or digit`, { name });
+  if (!isCollectionName(name)) throw new ShoalError('COLLECTION_UNKNOWN', `"${name}" cannot be the name of a collection: ${COLLECTION_NAME_RULE}`, { name });
 }
 
 function parseName(nameAndVersion: string): { name: string; version: number | undefined } {
@@ -210,7 +209,7 @@ async function removeVersion(folder: string, name: string, version: number): Pro
 }
 
 async function unknownCollection(folder: string, name: string): Promise<ShoalError> {
-  const names = (await entriesOf(folder)).filter((entry) => NAME.test(entry)).sort();
+  const names = (await entriesOf(folder)).filter(isCollectionName).sort();
   const there = names.length === 0 ? 'there is none yet' : `there ${names.length === 1 ? 'is' : 'are'} ${names.slice(0, 10).join(', ')}${names.length > 10 ? ' …' : ''}`;
   return new ShoalError('COLLECTION_UNKNOWN', `no collection is called ${name}: ${there} (shoal index build ${name} FILE… makes one)`, { name });
 }
