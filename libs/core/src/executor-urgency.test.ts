@@ -30,6 +30,24 @@ function fixedCostBudget(): BatchBudget {
   return { ...fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }), predictMs: () => 10 };
 }
 
+/** When micro-batches began on three sessions of 10 ms while a job of one row came every so often, without those before the rate was known. */
+async function beginnings(everyMs: number): Promise<number[]> {
+  const bench = setup({ newBudget: fixedCostBudget, backend: { sessions: 3, slots: 6, runMs: () => 10 } });
+  const beganMs: number[] = [];
+  const count = Math.ceil(600 / everyMs);
+  for (let made = 0; made < count; made++) {
+    bench.run([orderOf(`j${made}`, [textOf(8, made)])]);
+    for (let step = 0; step < 10; step++) {
+      await settled();
+      while (beganMs.length < bench.said('began').length) beganMs.push(bench.clock.nowMs());
+      await bench.clock.advance(everyMs / 10);
+    }
+  }
+  await bench.untilOutcomes(count);
+  expect(await bench.leftovers()).toEqual(NOTHING);
+  return beganMs.filter((ms) => ms > 300);
+}
+
 describe('interactive rows', () => {
   test('run next, whatever is queued at the device: slots are kept back for them', async () => {
     const bench = setup({ backend: { slots: 6 } });
@@ -156,6 +174,20 @@ describe('bulk rows', () => {
     expect(bench.outcomes().at(-1)?.jobId).toBe('little');
     await bench.untilOutcomes(541);
     expect(await bench.leftovers()).toEqual(NOTHING);
+  });
+});
+
+describe('sessions side by side, where a run takes 10 ms whatever its size,', () => {
+  test('begin evenly, so that nobody waits for three that end at once', async () => {
+    const beganMs = await beginnings(0.5);
+    const gaps = beganMs.slice(1).map((ms, i) => ms - beganMs[i]!);
+    expect(gaps.length).toBeGreaterThan(80);
+    expect(Math.max(...gaps)).toBeLessThanOrEqual(4.5); // a third of a run and a little; 9 where each begins as soon as it can
+  });
+
+  test('begin at once as long as no more rows are expected than there are sessions for', async () => {
+    const beganMs = await beginnings(8);
+    expect(beganMs.map((ms) => Math.round(ms) % 8)).toEqual(beganMs.map(() => 0));
   });
 });
 

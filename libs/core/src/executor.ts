@@ -11,6 +11,7 @@
 // fit alone: then that row's job moves to the CPU lane as a whole. Two such rows in a row, or a library that cannot allocate
 // any more, and the process is worn out: *recycled*. It says so once, launches nothing more, and leaves its open jobs to the next.
 
+import { ArrivalRate } from './arrival-rate.ts';
 import { Committer, failed } from './commit.ts';
 import { embedResult, embedValue, repeatedValue } from './embed-result.ts';
 import { Filler, type Filled } from './fill.ts';
@@ -68,6 +69,7 @@ interface Attempt {
 interface SentRun {
   /** What it takes, by what runs took before. */
   readonly expectedMs: number;
+  readonly sentMs: number;
   readonly isUrgent: boolean;
 }
 
@@ -109,6 +111,7 @@ export class Executor {
   /** What is at the device, in the order in which it came there, by when it ends. */
   private readonly running = new Map<Promise<void>, SentRun>();
   private readonly filling = new Set<Promise<void>>();
+  private readonly arrivals = new ArrivalRate();
   /** Micro-batches at the device with an interactive row that have not begun: they are the next. */
   private urgentQueued = 0;
   /** When the run began that goes on now. */
@@ -211,6 +214,7 @@ export class Executor {
     };
     this.orders.open(job);
     const enteredMs = this.parts.clock.nowMs();
+    this.arrivals.add(ids.length, enteredMs);
     const isInteractive = order.class === 'interactive';
     const hasLead = !isInteractive && this.flows.enter(order.tenant ?? DEFAULT_TENANT, tokens);
     for (const [index, row] of ids.entries()) this.pool.add({ job, index, ids: row, tokens: row.length, enteredMs, isInteractive, hasLead, twins: NO_TWINS });
@@ -275,7 +279,7 @@ export class Executor {
     if (this.slots.areBusy && !isFull) return false;
     const waiting = { rows, tokens, isFull, isQueueDrained: this.isQueueDrained };
     const windowEndMs = oldestMs + windowMs(waiting, limits, budget);
-    const remainingMs = Math.max(windowEndMs, this.goOnMs(isFull ? this.inHandMs : GO_ON_MS)) - clock.nowMs();
+    const remainingMs = Math.max(windowEndMs, this.goOnMs(isFull ? this.inHandMs : GO_ON_MS), isFull ? Number.NEGATIVE_INFINITY : this.takeSessionMs()) - clock.nowMs();
     if (remainingMs <= 0) return true;
     this.cancelWindow ??= clock.after(remainingMs, () => this.pump());
     return false;
@@ -309,13 +313,26 @@ export class Executor {
 
   /**
    * When the device has to be given what comes next. Cut any earlier, a batch would wait behind the run that goes on with fewer
-   * rows than it could have. Devices that run several at once are never kept waiting for company.
+   * rows than it could have. Of devices that run several at once see takeSessionMs.
    */
   private goOnMs(inHandMs: number): number {
     const { sessions = 1 } = this.parts.backend;
     if (sessions > 1 || this.running.size === 0) return Number.NEGATIVE_INFINITY;
     const expectedMs = [...this.running.values()].reduce((sum, run) => sum + run.expectedMs, 0);
     return this.runBeganMs + expectedMs * (1 - GO_ON_SHARE) - inHandMs;
+  }
+
+  /**
+   * When what waits takes a free session of a device that runs several at once. Where a run takes much the same time whatever its
+   * size, sessions that are taken one right after the other also end so, and all that comes meanwhile waits for that. With rows coming at
+   * an even rate, the sum of all waits is least when those that wait are as many as will come, for each free session, until another is free.
+   */
+  private takeSessionMs(): number {
+    const { backend: { sessions = 1 }, clock } = this.parts;
+    const free = sessions - this.running.size;
+    if (sessions === 1 || this.running.size === 0 || free <= 0 || (this.smallShare() ?? 0) < FILLED_SHARE) return Number.NEGATIVE_INFINITY;
+    const nextFreeMs = Math.min(...[...this.running.values()].map(({ sentMs, expectedMs }) => sentMs + expectedMs));
+    return nextFreeMs - (free * this.pool.rows) / this.arrivals.perMs(clock.nowMs());
   }
 
   /** Whether one run could take no more than what waits. */
@@ -380,7 +397,8 @@ export class Executor {
     this.parts.send({ kind: 'began', batch: number, jobIds: [...jobs].map((job) => job.order.jobId) });
     const shape = this.shapeOf(attempt.batch);
     const expectedMs = this.parts.budget.predictMs(shape) ?? 0;
-    if (this.running.size === 0) this.runBeganMs = this.parts.clock.nowMs();
+    const sentMs = this.parts.clock.nowMs();
+    if (this.running.size === 0) this.runBeganMs = sentMs;
     if (isUrgent && this.running.size >= (this.parts.backend.sessions ?? 1)) this.urgentQueued++;
     const ended = this.run(slot, attempt, shape, isUrgent, number).finally(() => {
       if (this.urgentQueued > 0) this.urgentQueued--;
@@ -389,7 +407,7 @@ export class Executor {
       this.learnInHand();
       this.pump();
     });
-    this.running.set(ended, { expectedMs, isUrgent });
+    this.running.set(ended, { expectedMs, sentMs, isUrgent });
   }
 
   private async run(slot: Slot, attempt: Attempt, shape: RunShape, isUrgent: boolean, number: number): Promise<void> {

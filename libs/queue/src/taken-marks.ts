@@ -93,7 +93,8 @@ export class TakenMarks {
 
   private forgetOld(): void {
     const sinceMs = (this.lostAtMs ?? this.nowMs()) - REMEMBERED_MS;
-    this.marks = this.marks.filter(({ atMs }) => atMs > sinceMs);
+    const kept = this.marks.findIndex(({ atMs }) => atMs > sinceMs); // they are in the order of their age
+    if (kept !== 0) this.marks = kept < 0 ? [] : this.marks.slice(kept);
   }
 }
 

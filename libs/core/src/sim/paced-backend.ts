@@ -34,6 +34,7 @@ interface QueuedRun {
 export class PacedBackend implements InferenceBackend {
   readonly device: string;
   readonly precision: Precision = 'fp32';
+  readonly givesUnitRows = true;
   readonly dims: number;
   readonly slotRows: number;
   readonly slotTokens: number;

@@ -28,6 +28,8 @@ export interface FakeBackendOptions {
   readonly precision?: Precision;
   /** Rows come out as `InferenceBackend.givesUnitRows` says. Default false. */
   readonly givesUnitRows?: boolean;
+  /** Runs side by side, none slower for the others. Default 1. */
+  readonly sessions?: number;
   /** What the device holds after a run of this shape. Default: nobody knows. */
   readonly memoryAfter?: (shape: RunShape) => MemoryReading;
 }
@@ -51,6 +53,7 @@ export class FakeBackend implements InferenceBackend {
   readonly device = 'fake';
   readonly precision: Precision;
   readonly givesUnitRows: boolean;
+  readonly sessions: number;
   readonly dims: number;
   readonly slotRows: number;
   readonly slotTokens: number;
@@ -65,7 +68,8 @@ export class FakeBackend implements InferenceBackend {
   private reading: MemoryReading | undefined;
   private readonly free: Slot[];
   private readonly queue: QueuedRun[] = [];
-  private running: { readonly run: QueuedRun; readonly startedMs: number } | undefined;
+  /** Oldest first. */
+  private readonly running = new Set<{ readonly run: QueuedRun; readonly startedMs: number }>();
   private idleListeners: (() => void)[] = [];
   private isStopped = false;
   private isHanging = false;
@@ -76,7 +80,7 @@ export class FakeBackend implements InferenceBackend {
   private givesNanExactlyAt: RowRule = never;
 
   constructor(options: FakeBackendOptions) {
-    const { clock, dims = 8, slots = 2 + KEPT_SLOTS, slotRows = 64, slotTokens = 1024, runMs = ({ rows, width }) => 1 + (rows * width) / 100, precision = 'fp32', givesUnitRows = false, memoryAfter } = options;
+    const { clock, dims = 8, slots = 2 + KEPT_SLOTS, slotRows = 64, slotTokens = 1024, runMs = ({ rows, width }) => 1 + (rows * width) / 100, precision = 'fp32', givesUnitRows = false, memoryAfter, sessions = 1 } = options;
     this.clock = clock;
     this.slots = slots;
     this.dims = dims;
@@ -85,6 +89,7 @@ export class FakeBackend implements InferenceBackend {
     this.runMs = runMs;
     this.precision = precision;
     this.givesUnitRows = givesUnitRows;
+    this.sessions = sessions;
     this.memoryAfter = memoryAfter;
     if (precision !== 'fp32') this.runExact = (slot, shape) => this.enqueue(slot, shape, { isUrgent: false, isExact: true });
     this.free = newSlots(slots, this);
@@ -138,7 +143,7 @@ export class FakeBackend implements InferenceBackend {
 
   giveBack(slot: Slot): void {
     invariant(!this.free.includes(slot), 'a slot is given back once');
-    invariant(this.running?.run.slot !== slot && this.queue.every((run) => run.slot !== slot), 'a slot is not given back while it is queued or running');
+    invariant([...[...this.running].map(({ run }) => run), ...this.queue].every((run) => run.slot !== slot), 'a slot is not given back while it is queued or running');
     this.free.push(slot);
   }
 
@@ -165,7 +170,8 @@ export class FakeBackend implements InferenceBackend {
   }
 
   runningMs(): number {
-    return this.running === undefined ? 0 : this.clock.nowMs() - this.running.startedMs;
+    const [oldest] = this.running;
+    return oldest === undefined ? 0 : this.clock.nowMs() - oldest.startedMs;
   }
 
   async memory(): Promise<MemoryReading | undefined> {
@@ -174,7 +180,7 @@ export class FakeBackend implements InferenceBackend {
 
   async stop(): Promise<void> {
     this.isStopped = true;
-    if (this.running !== undefined) await new Promise<void>((resolve) => this.idleListeners.push(resolve));
+    if (this.running.size > 0) await new Promise<void>((resolve) => this.idleListeners.push(resolve));
   }
 
   private vectorOf(ids: readonly number[], isExact: boolean): Float32Array {
@@ -182,23 +188,26 @@ export class FakeBackend implements InferenceBackend {
   }
 
   private next(): void {
-    if (this.running !== undefined) return;
+    if (this.running.size === this.sessions) return;
     const run = this.queue.shift();
     if (run === undefined) {
-      for (const listener of this.idleListeners.splice(0)) listener();
+      if (this.running.size === 0) for (const listener of this.idleListeners.splice(0)) listener();
       return;
     }
-    this.running = { run, startedMs: this.clock.nowMs() };
+    const running = { run, startedMs: this.clock.nowMs() };
+    this.running.add(running);
     const { shape, isUrgent, isExact } = run;
     const recorded = { ...shape, isUrgent, isExact, ids: idsOf(run.slot, shape) };
     this.runs.push(recorded);
     if (this.isHanging) return;
-    this.clock.after(this.runMs(run.shape), () => this.finish(run, recorded));
+    this.clock.after(this.runMs(run.shape), () => {
+      if (this.isHanging) return;
+      this.running.delete(running);
+      this.finish(run, recorded);
+    });
   }
 
   private finish(run: QueuedRun, recorded: RecordedRun): void {
-    if (this.isHanging) return;
-    this.running = undefined;
     const { rows, width, ids, isExact } = recorded;
     const verdict = this.vramRule(recorded);
     const isNan = (row: readonly number[]): boolean => (!isExact && this.givesNanAt(row)) || this.givesNanExactlyAt(row);

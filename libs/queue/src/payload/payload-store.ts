@@ -121,8 +121,8 @@ export class RedisPayloadStore implements PayloadStore {
     });
     const writers = isUrgent ? [this.urgentWriter] : this.writersFor(commits.length);
     const most = Math.ceil(commits.length / writers.length);
-    const answers = await Promise.all(writers.map((writer, at) => this.write(writer, commits.slice(at * most, (at + 1) * most))));
-    return answers.flat();
+    const parts = Array.from({ length: Math.ceil(commits.length / most) }, (_, at) => this.write(writers[at]!, commits.slice(at * most, (at + 1) * most)));
+    return (await Promise.all(parts)).flat();
   }
 
   async stop(): Promise<void> {
