@@ -9,16 +9,14 @@
 
 import { availableParallelism, cpus } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { parseArgs } from 'node:util';
+import { readArguments } from './arguments.ts';
 import { FIXED_DEVICE, Load, openRig, percentile, type Rig } from './rig.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    seconds: { type: 'string', default: '15' },
-    maxmemory: { type: 'string', default: '192' },
-    clients: { type: 'string', default: '4' },
-    report: { type: 'boolean', default: false },
-  },
+const args = readArguments(import.meta.url, {
+  seconds: { type: 'string', default: '15' },
+  maxmemory: { type: 'string', default: '192' },
+  clients: { type: 'string', default: '4' },
+  report: { type: 'boolean', default: false },
 });
 const seconds = Number(args.seconds);
 const DEVICE = { ...FIXED_DEVICE, SHOAL_MAX_ROWS: '256', SHOAL_MAX_PADDED_TOKENS: '16384', SHOAL_POOL_TOKENS: '20000' };

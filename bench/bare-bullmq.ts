@@ -11,23 +11,21 @@ import { once } from 'node:events';
 import { availableParallelism, cpus } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { Queue, Worker, type Job } from 'bullmq';
 import { openConnection } from '@shoal/queue';
 import { tuning } from '@shoal/queue/server';
 import { startTestServer } from '@shoal/queue/testing';
+import { readArguments } from './arguments.ts';
 import { processCpuMs } from './processes.ts';
 import { percentile } from './rig.ts';
 import { randomFrom } from './ragged-corpus.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    role: { type: 'string', default: 'client' },
-    url: { type: 'string', default: '' },
-    rates: { type: 'string', default: '160x64,800x64,1250x8,5000x1' },
-    seconds: { type: 'string', default: '15' },
-    warm: { type: 'string', default: '5' },
-  },
+const args = readArguments(import.meta.url, {
+  role: { type: 'string', default: 'client' },
+  url: { type: 'string', default: '' },
+  rates: { type: 'string', default: '160x64,800x64,1250x8,5000x1' },
+  seconds: { type: 'string', default: '15' },
+  warm: { type: 'string', default: '5' },
 });
 const QUEUE = 'bare';
 const BATCH_MS = 15;

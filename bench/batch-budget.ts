@@ -9,18 +9,16 @@
 // oracle's throughput in every case; a co-tenant that takes half of the memory in mid-run, seen by the driver's figures or
 // not, costs at most two OOMs.
 
-import { parseArgs } from 'node:util';
 import { Pool, createBudget, fitMemoryModel, halve, type Budget, type CutLimits, type MemoryPoint, type MicroBatch, type PoolRow, type RunShape } from '@shoal/core';
 import { REFUSAL_MS, SimulatedMemory, h200Law, runMs, seededRandom, tensorBytes, type DeviceLaw, type MemoryForm } from '@shoal/core/sim';
+import { readArguments } from './arguments.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    batches: { type: 'string', default: '10000' },
-    'oracle-batches': { type: 'string', default: '500' },
-    'in-flight': { type: 'string', default: '2' },
-    seed: { type: 'string', default: '1' },
-    devices: { type: 'string', default: '4,8,12,24,80,141' },
-  },
+const args = readArguments(import.meta.url, {
+  batches: { type: 'string', default: '10000' },
+  'oracle-batches': { type: 'string', default: '500' },
+  'in-flight': { type: 'string', default: '2' },
+  seed: { type: 'string', default: '1' },
+  devices: { type: 'string', default: '4,8,12,24,80,141' },
 });
 const BATCHES = Number(args.batches);
 const ORACLE_BATCHES = Number(args['oracle-batches']);

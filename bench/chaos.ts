@@ -16,30 +16,28 @@ import { availableParallelism, cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { cacheFolder } from '@shoal/core';
 import { openModel, openTokenizer } from '@shoal/models';
 import { startTestServer } from '@shoal/queue/testing';
+import { readArguments } from './arguments.ts';
 import { Faults, canSlowDisk } from './chaos/faults.ts';
 import { SupervisedFleet } from './chaos/fleet.ts';
 import type { ProducerOrder, ProducerReport } from './chaos/producer.ts';
 import { randomFrom } from './ragged-corpus.ts';
 import { openBackend, runRows } from './sides.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    seconds: { type: 'string', default: '600' },
-    texts: { type: 'string', default: '1000000' },
-    mode: { type: 'string', default: 'everysec' },
-    seed: { type: 'string', default: String(Math.floor(Math.random() * 1e6)) },
-    workers: { type: 'string', default: '3' },
-    producers: { type: 'string', default: '2' },
-    window: { type: 'string', default: '150' },
-    outage: { type: 'string', default: '20' },
-    slow: { type: 'string', default: '20' },
-    'lease-ms': { type: 'string', default: '5000' },
-    every: { type: 'string', default: '4' },
-  },
+const args = readArguments(import.meta.url, {
+  seconds: { type: 'string', default: '600' },
+  texts: { type: 'string', default: '1000000' },
+  mode: { type: 'string', default: 'everysec' },
+  seed: { type: 'string', default: String(Math.floor(Math.random() * 1e6)) },
+  workers: { type: 'string', default: '3' },
+  producers: { type: 'string', default: '2' },
+  window: { type: 'string', default: '150' },
+  outage: { type: 'string', default: '20' },
+  slow: { type: 'string', default: '20' },
+  'lease-ms': { type: 'string', default: '5000' },
+  every: { type: 'string', default: '4' },
 });
 const MODEL = 'tiny-random';
 const ROWS = 4_096;

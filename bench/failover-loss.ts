@@ -10,15 +10,13 @@
 // lost in all rounds, the age of the oldest lost one when the master failed, and how long no job was taken.
 
 import { cpus } from 'node:os';
-import { parseArgs } from 'node:util';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Queue } from 'bullmq';
 import { closeConnection, openConnection, untilReady, type Redis } from '@shoal/queue';
 import { startTestTopology } from '@shoal/queue/testing';
+import { readArguments } from './arguments.ts';
 
-const { values: args } = parseArgs({
-  options: { rounds: { type: 'string', default: '3' }, seconds: { type: 'string', default: '2' }, causes: { type: 'string', default: 'killed,cut-off,replaced,replaced-paused' }, modes: { type: 'string', default: 'plain,min-replicas,wait' } },
-});
+const args = readArguments(import.meta.url, { rounds: { type: 'string', default: '3' }, seconds: { type: 'string', default: '2' }, causes: { type: 'string', default: 'killed,cut-off,replaced,replaced-paused' }, modes: { type: 'string', default: 'plain,min-replicas,wait' } });
 const ROUNDS = Number(args.rounds);
 const LAG_MS = Number(args.seconds) * 1_000;
 const PREFIX = '{shoal}';

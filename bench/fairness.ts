@@ -14,26 +14,24 @@
 
 import { availableParallelism, cpus } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { parseArgs } from 'node:util';
 import { Queue } from 'bullmq';
 import { keySpace, median } from '@shoal/core';
 import { openConnection, closeConnection } from '@shoal/queue';
+import { readArguments } from './arguments.ts';
 import { startClient } from './client-process.ts';
 import { FIXED_DEVICE, Load, QUEUE, openRig, percentile, type Rig } from './rig.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    backlog: { type: 'string', default: '10000' },
-    plain: { type: 'string', default: '2000' },
-    seconds: { type: 'string', default: '10' },
-    rounds: { type: 'string', default: '3' },
-    only: { type: 'string', default: 'tenants,plain,classes,poison' },
-    soak: { type: 'boolean', default: false },
-    jobs: { type: 'string', default: '3000000' },
-    'run-rows': { type: 'string', default: '36' },
-    'run-ms': { type: 'string', default: '32' },
-    report: { type: 'boolean', default: false },
-  },
+const args = readArguments(import.meta.url, {
+  backlog: { type: 'string', default: '10000' },
+  plain: { type: 'string', default: '2000' },
+  seconds: { type: 'string', default: '10' },
+  rounds: { type: 'string', default: '3' },
+  only: { type: 'string', default: 'tenants,plain,classes,poison' },
+  soak: { type: 'boolean', default: false },
+  jobs: { type: 'string', default: '3000000' },
+  'run-rows': { type: 'string', default: '36' },
+  'run-ms': { type: 'string', default: '32' },
+  report: { type: 'boolean', default: false },
 });
 const B_JOBS = 40;
 const POISON = 25_000;

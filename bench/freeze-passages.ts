@@ -6,8 +6,10 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { readArguments } from './arguments.ts';
 import { readCorpus, type CorpusPassage } from '../apps/cli/src/search/corpus.ts';
 
+readArguments(import.meta.url, {});
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const PASSAGES = 450;
 const PER_FILE = 12;

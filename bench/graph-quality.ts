@@ -3,13 +3,13 @@
 //   node --conditions=@shoal/source bench/graph-quality.ts [--passages 3000]
 
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { openModel } from '@shoal/models';
 import { readCorpus } from '../apps/cli/src/search/corpus.ts';
+import { readArguments } from './arguments.ts';
 import { leastCosine } from './cosine.ts';
 import { cacheDir, openBare } from './sides.ts';
 
-const { values: args } = parseArgs({ options: { passages: { type: 'string', default: '3000' } } });
+const args = readArguments(import.meta.url, { passages: { type: 'string', default: '3000' } });
 const EVERY = 10;
 const NEAREST = 10;
 

@@ -4,20 +4,18 @@
 
 import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { median } from '@shoal/core';
 import { openModel, type GraphKind } from '@shoal/models';
+import { readArguments } from './arguments.ts';
 import { leastCosine } from './cosine.ts';
 import { raggedCorpus } from './ragged-corpus.ts';
 import { alternate, cacheDir, openBare, type Measured, type Side } from './sides.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    texts: { type: 'string', default: '400' },
-    rounds: { type: 'string', default: '3' },
-    threads: { type: 'string', default: '1' },
-    kinds: { type: 'string', default: 'fused-fp32,int8,int8-unsigned,fused-fp16-weights' },
-  },
+const args = readArguments(import.meta.url, {
+  texts: { type: 'string', default: '400' },
+  rounds: { type: 'string', default: '3' },
+  threads: { type: 'string', default: '1' },
+  kinds: { type: 'string', default: 'fused-fp32,int8,int8-unsigned,fused-fp16-weights' },
 });
 /** Lowest cosine to fp32 of one text: texts of random words are the hardest. */
 const LEAST: Readonly<Record<string, number>> = { int8: 0.99, 'int8-unsigned': 0.99 };

@@ -7,17 +7,15 @@
 // four minutes on two cores.
 
 import { availableParallelism, cpus } from 'node:os';
-import { parseArgs } from 'node:util';
 import { startTestServer } from '@shoal/queue/testing';
+import { readArguments } from './arguments.ts';
 import { crashHandOvers } from '../libs/queue/src/testing/hand-over-crash.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    jobs: { type: 'string', default: '3000' },
-    changes: { type: 'string', default: '60' },
-    seed: { type: 'string', default: String(Math.floor(Math.random() * 2 ** 32)) },
-    fsync: { type: 'string', default: 'everysec' },
-  },
+const args = readArguments(import.meta.url, {
+  jobs: { type: 'string', default: '3000' },
+  changes: { type: 'string', default: '60' },
+  seed: { type: 'string', default: String(Math.floor(Math.random() * 2 ** 32)) },
+  fsync: { type: 'string', default: 'everysec' },
 });
 
 const server = await startTestServer({ appendFsync: args.fsync === 'always' ? 'always' : 'everysec' });

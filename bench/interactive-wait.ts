@@ -14,16 +14,14 @@
 
 import { cpus } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { parseArgs } from 'node:util';
 import { Executor, encodeTokens, fixedBudget, noFaults, openResult, systemClock, type BatchBudget, type Clock, type FromExecutor, type InferenceBackend, type JobOrder, type JobOutcome, type RunShape } from '@shoal/core';
 import { FakeBackend, FakeTokenizer, ManualClock, MemoryPayloadStore, deliveredVector } from '@shoal/core/testing';
 import { openModel } from '@shoal/models';
+import { readArguments } from './arguments.ts';
 import { normalFrom, randomFrom } from './ragged-corpus.ts';
 import { cacheDir, openBackend } from './sides.ts';
 
-const { values: args } = parseArgs({
-  options: { device: { type: 'string', default: 'sim' }, batches: { type: 'string', default: '2000' }, every: { type: 'string', default: '4' }, report: { type: 'boolean', default: false } },
-});
+const args = readArguments(import.meta.url, { device: { type: 'string', default: 'sim' }, batches: { type: 'string', default: '2000' }, every: { type: 'string', default: '4' }, report: { type: 'boolean', default: false } });
 const MOST_BATCH_TIMES = 1.5;
 const LEAST_BULK_SHARE = 0.9;
 const MAX_PADDED_TOKENS = 4_096;

@@ -15,10 +15,10 @@ import { connect } from 'node:net';
 import { availableParallelism, cpus } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { parseArgs } from 'node:util';
+import { readArguments } from './arguments.ts';
 import { Sandbox, type Running } from '../apps/cli/src/testing/shoal-process.ts';
 
-const { values: args } = parseArgs({ options: { rows: { type: 'string', default: '1000000' }, form: { type: 'string', default: 'npy' }, 'quiet-only': { type: 'boolean', default: false } } });
+const args = readArguments(import.meta.url, { rows: { type: 'string', default: '1000000' }, form: { type: 'string', default: 'npy' }, 'quiet-only': { type: 'boolean', default: false } });
 const ROWS = Number(args.rows);
 const DIMS = 32;
 const NPY_HEADER_BYTES = 128;

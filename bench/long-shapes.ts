@@ -5,12 +5,12 @@
 // A line a minute on stderr; exit 1 when it did not stay. Less than five minutes are not judged: then every mix was not seen twice.
 
 import { cpus } from 'node:os';
-import { parseArgs } from 'node:util';
 import { openModel } from '@shoal/models';
+import { readArguments } from './arguments.ts';
 import { heldBytes, hostExecutors, rowOf, type LoneExecutor } from './lone-executor.ts';
 import { cacheDir, MAX_TOKENS } from './sides.ts';
 
-const { values: args } = parseArgs({ options: { minutes: { type: 'string', default: '30' }, model: { type: 'string', default: 'minilm' }, threads: { type: 'string', default: '2' } } });
+const args = readArguments(import.meta.url, { minutes: { type: 'string', default: '30' }, model: { type: 'string', default: 'minilm' }, threads: { type: 'string', default: '2' } });
 const MINUTES = Number(args.minutes);
 const SETTLED_AFTER_MINUTES = 2;
 const MAX_SPREAD = 0.05;

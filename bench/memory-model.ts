@@ -9,17 +9,15 @@
 import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { liveBytes, noLog, type MemoryLaw, type RunShape } from '@shoal/core';
 import { importModel, openGraph, openModel, type StoredModel } from '@shoal/models';
 import { measureMemory } from '../libs/worker/src/measure-memory.ts';
 import { cpuKind, profileKey, storeProfile } from '../libs/worker/src/profile-store.ts';
+import { readArguments } from './arguments.ts';
 import { forgetPeak, heldBytes, hostExecutors, rowOf } from './lone-executor.ts';
 import { cacheDir, MAX_TOKENS } from './sides.ts';
 
-const { values: args } = parseArgs({
-  options: { shapes: { type: 'string', default: '54' }, graphs: { type: 'string', default: 'fused-fp32,int8,plain-fp32' }, threads: { type: 'string', default: '2' } },
-});
+const args = readArguments(import.meta.url, { shapes: { type: 'string', default: '54' }, graphs: { type: 'string', default: 'fused-fp32,int8,plain-fp32' }, threads: { type: 'string', default: '2' } });
 const THREADS = Number(args.threads);
 const MAX_TOTAL_ERROR = 0.1;
 const MAX_INCREMENT_ERROR = 0.15;

@@ -7,13 +7,13 @@
 // Prints one JSON line. Takes about 20 s a round. CPU times differ between machines; the shares hardly do.
 
 import { cpus } from 'node:os';
-import { parseArgs } from 'node:util';
 import { encodeTokens, keySpace, median, parseJob } from '@shoal/core';
 import { Admission, BullJobSource, JobProducer, closeConnection, openConnection, orderWaiting, releaseAdmission, type NewJob } from '@shoal/queue';
 import { RedisAnnouncer } from '@shoal/queue/payload';
 import { startTestServer } from '@shoal/queue/testing';
+import { readArguments } from './arguments.ts';
 
-const { values: args } = parseArgs({ options: { jobs: { type: 'string', default: '20000' }, rounds: { type: 'string', default: '3' } } });
+const args = readArguments(import.meta.url, { jobs: { type: 'string', default: '20000' }, rounds: { type: 'string', default: '3' } });
 const count = Number(args.jobs);
 const QUEUE = 'embed-cost';
 const PREFIX = '{shoal}';

@@ -1,7 +1,7 @@
 // The two bindings of ONNX Runtime held against each other: ours (native/ort-session) and the package's own. Each side in processes
 // of its own, in alternating order; the same graph, the same ragged corpus, sorted and cut by one budget; vectors are compared before
 // any clock counts. Throughput, one short text by itself, and what the process held at most.
-//   node --conditions=@shoal/source bench/ort-session.ts [--device cpu|gpu:0] [--texts 512] [--budget 1024] [--sessions 1] [--rounds 3] [--kind fused-fp32]
+//   node --conditions=@shoal/source bench/ort-session.ts [--device cpu|gpu:0] [--texts 512] [--budget 1024] [--sessions 1] [--threads 2] [--rounds 3] [--kind fused-fp32]
 // Exit 1 when the sides' vectors differ. On a GPU also one text with what is launched recorded and replayed (CUDA graph), where the provider does it.
 
 import { execFileSync } from 'node:child_process';
@@ -9,20 +9,18 @@ import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { OrtBackend, nativeOrt, nativeOrtProblem, openGraphOn, type Binding } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type GraphKind } from '@shoal/models';
+import { OF_EVERY_STEP, readArguments } from './arguments.ts';
 import { leastCosine } from './cosine.ts';
 import { median, quantile, round, sortedBatches } from './gpu/kit.ts';
 import { raggedCorpus } from './ragged-corpus.ts';
 import { MAX_TOKENS, cacheDir } from './sides.ts';
 
-const { values: args } = parseArgs({
-  strict: false,
-  options: {
-    device: { type: 'string', default: 'cpu' }, texts: { type: 'string', default: '512' }, budget: { type: 'string', default: '1024' }, sessions: { type: 'string', default: '1' }, threads: { type: 'string', default: '2' },
-    rounds: { type: 'string', default: '3' }, kind: { type: 'string' }, side: { type: 'string' }, vectors: { type: 'string' },
-  },
+const args = readArguments(import.meta.url, {
+  ...OF_EVERY_STEP,
+  device: { type: 'string', default: 'cpu' }, texts: { type: 'string', default: '512' }, budget: { type: 'string', default: '1024' }, sessions: { type: 'string', default: '1' }, threads: { type: 'string', default: '2' },
+  rounds: { type: 'string', default: '3' }, kind: { type: 'string' }, side: { type: 'string' }, vectors: { type: 'string' },
 });
 const isGpu = args.device !== 'cpu';
 const provider = isGpu ? 'cuda' : 'cpu';

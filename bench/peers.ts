@@ -10,21 +10,19 @@ import { cpus, loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { median } from '@shoal/core';
 import { openModel } from '@shoal/models';
+import { readArguments } from './arguments.ts';
 import { leastCosine } from './cosine.ts';
 import { raggedCorpus } from './ragged-corpus.ts';
 import { MAX_TOKENS, alternate, cacheDir, openBare, openQueued, type Measured, type Side } from './sides.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    python: { type: 'string', default: 'python3' },
-    texts: { type: 'string', default: '400' },
-    rounds: { type: 'string', default: '3' },
-    threads: { type: 'string', default: '1' },
-    'job-texts': { type: 'string', default: '64' },
-  },
+const args = readArguments(import.meta.url, {
+  python: { type: 'string', default: 'python3' },
+  texts: { type: 'string', default: '400' },
+  rounds: { type: 'string', default: '3' },
+  threads: { type: 'string', default: '1' },
+  'job-texts': { type: 'string', default: '64' },
 });
 const threads = Number(args.threads);
 const [minilm, quantized] = [await openModel('minilm', { cacheDir }), await openModel('minilm-int8', { cacheDir })];

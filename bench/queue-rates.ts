@@ -18,19 +18,17 @@
 import { availableParallelism, cpus } from 'node:os';
 import { createHistogram, type RecordableHistogram } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { parseArgs } from 'node:util';
+import { readArguments } from './arguments.ts';
 import { childrenOf, residentMegabytes } from './processes.ts';
 import { FIXED_DEVICE, Load, openRig, type Ended, type Rig } from './rig.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    rates: { type: 'string', default: '160x64,800x64,1250x8,5000x1' },
-    seconds: { type: 'string', default: '15' },
-    minutes: { type: 'string', default: '0' },
-    rtt: { type: 'string', default: '0' },
-    sessions: { type: 'string', default: '3' },
-    report: { type: 'boolean', default: false },
-  },
+const args = readArguments(import.meta.url, {
+  rates: { type: 'string', default: '160x64,800x64,1250x8,5000x1' },
+  seconds: { type: 'string', default: '15' },
+  minutes: { type: 'string', default: '0' },
+  rtt: { type: 'string', default: '0' },
+  sessions: { type: 'string', default: '3' },
+  report: { type: 'boolean', default: false },
 });
 const minutes = Number(args.minutes);
 const rttMs = Number(args.rtt);

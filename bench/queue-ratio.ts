@@ -8,24 +8,22 @@
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { availableParallelism, cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { median } from '@shoal/core';
 import { ShoalClient } from '@shoal/client';
 import { openModel, openTokenizer } from '@shoal/models';
 import { parseMetrics } from '@shoal/ops/testing';
 import { startTestServer } from '@shoal/queue/testing';
+import { readArguments } from './arguments.ts';
 import { leastCosine } from './cosine.ts';
 import { raggedCorpus } from './ragged-corpus.ts';
 import { MAX_TOKENS, cacheDir, openBackend, runRows, runStream, startWorker, stopWorker } from './sides.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    texts: { type: 'string', default: '1000' },
-    rounds: { type: 'string', default: '3' },
-    'job-texts': { type: 'string', default: '64' },
-    threads: { type: 'string', default: String(availableParallelism()) },
-    model: { type: 'string', default: 'minilm' },
-  },
+const args = readArguments(import.meta.url, {
+  texts: { type: 'string', default: '1000' },
+  rounds: { type: 'string', default: '3' },
+  'job-texts': { type: 'string', default: '64' },
+  threads: { type: 'string', default: String(availableParallelism()) },
+  model: { type: 'string', default: 'minilm' },
 });
 const threads = Number(args.threads);
 /** Of the worker's own metrics, on loopback. */

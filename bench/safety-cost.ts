@@ -6,13 +6,13 @@
 // Prints one JSON line: microseconds a job, median of rounds; `server` figures are CPU time of the server process.
 
 import { cpus } from 'node:os';
-import { parseArgs } from 'node:util';
 import { decodeInput, encodeResult, encodeTokens, fingerprintOf, keySpace, openResult } from '@shoal/core';
 import { openConnection, closeConnection, RedisPayloadStore, type Redis } from '@shoal/queue/payload';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { readArguments } from './arguments.ts';
 import { mergeTwins } from '../libs/core/src/twins.ts';
 
-const { values: args } = parseArgs({ options: { rounds: { type: 'string', default: '300' } } });
+const args = readArguments(import.meta.url, { rounds: { type: 'string', default: '300' } });
 const ROUNDS = Number(args.rounds);
 const ROWS = 256;
 const DIMS = 384;

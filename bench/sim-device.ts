@@ -14,30 +14,28 @@ import { availableParallelism, cpus } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { cacheFolder, encodeTokens, fingerprintOf, mainQueue, openResult, type EmbedJobData } from '@shoal/core';
 import { pacedAxis } from '@shoal/core/sim';
 import { openModel, openTokenizer } from '@shoal/models';
 import { JobProducer, ResultReader } from '@shoal/queue';
 import { tuning } from '@shoal/queue/server';
 import { startTestServer } from '@shoal/queue/testing';
+import { readArguments } from './arguments.ts';
 import { childrenOf, processCpuMs } from './processes.ts';
 import { raggedCorpus } from './ragged-corpus.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    role: { type: 'string', default: 'main' },
-    url: { type: 'string', default: '' },
-    client: { type: 'string', default: '0' },
-    seconds: { type: 'string', default: '10' },
-    warm: { type: 'string', default: '4' },
-    'job-texts': { type: 'string', default: '256' },
-    clients: { type: 'string', default: '2' },
-    'in-flight': { type: 'string', default: '64' },
-    'tokens-per-ms': { type: 'string', default: '8000' },
-    workers: { type: 'string', default: '1' },
-    'server-args': { type: 'string', default: '' },
-  },
+const args = readArguments(import.meta.url, {
+  role: { type: 'string', default: 'main' },
+  url: { type: 'string', default: '' },
+  client: { type: 'string', default: '0' },
+  seconds: { type: 'string', default: '10' },
+  warm: { type: 'string', default: '4' },
+  'job-texts': { type: 'string', default: '256' },
+  clients: { type: 'string', default: '2' },
+  'in-flight': { type: 'string', default: '64' },
+  'tokens-per-ms': { type: 'string', default: '8000' },
+  workers: { type: 'string', default: '1' },
+  'server-args': { type: 'string', default: '' },
 });
 const MODEL = 'minilm';
 const SERVED = `${MODEL}-sim`;

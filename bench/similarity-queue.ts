@@ -15,26 +15,23 @@ import { availableParallelism, cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { median } from '@shoal/core';
 import { ShoalClient } from '@shoal/client';
 import type { Ranking } from '@shoal/core';
 import { startTestServer } from '@shoal/queue/testing';
 import { CudaEngine, createCollection, hitsOf, kernelsOn, openCollectionRows, openCuda, openKernels, type Kernels, type RowBlock } from '@shoal/similarity';
+import { OF_EVERY_STEP, readArguments } from './arguments.ts';
 import { randomFrom } from './ragged-corpus.ts';
 import { childrenOf, processCpuMs } from './processes.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    jobs: { type: 'string', default: '1024' },
-    rounds: { type: 'string', default: '3' },
-    rows: { type: 'string', default: '100000' },
-    dims: { type: 'string', default: '384' },
-    k: { type: 'string', default: '10' },
-    threads: { type: 'string', default: String(availableParallelism()) }, device: { type: 'string', default: 'cpu' },
-    // of bench/gpu/main.ts, for every step
-    scratch: { type: 'string' }, small: { type: 'boolean', default: false },
-  },
+const args = readArguments(import.meta.url, {
+  jobs: { type: 'string', default: '1024' },
+  rounds: { type: 'string', default: '3' },
+  rows: { type: 'string', default: '100000' },
+  dims: { type: 'string', default: '384' },
+  k: { type: 'string', default: '10' },
+  threads: { type: 'string', default: String(availableParallelism()) }, device: { type: 'string', default: 'cpu' },
+  ...OF_EVERY_STEP,
 });
 const [jobs, rows, dims, k, threads] = [args.small ? 64 : Number(args.jobs), args.small ? 2_000 : Number(args.rows), Number(args.dims), Number(args.k), Number(args.threads)];
 const isGpu = args.device !== 'cpu';

@@ -12,18 +12,16 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { cpus, loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { median } from '@shoal/core';
 import { hitsOf, matrixOf, openKernels, rowsOf, type Isa, type Kernels, type Matrix, type TopK } from '@shoal/similarity';
+import { readArguments } from './arguments.ts';
 import { npyHeader, npyRows } from '../apps/cli/src/output/npy.ts';
 import { nativeAddon } from '../libs/similarity/src/native-addon.ts';
 import { seededRandom } from '../libs/core/src/sim/device-law.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    rows: { type: 'string', default: '100000' }, queries: { type: 'string', default: '1000' }, dims: { type: 'string', default: '384' },
-    k: { type: 'string', default: '10' }, rounds: { type: 'string', default: '5' }, python: { type: 'string', default: 'python3' },
-  },
+const args = readArguments(import.meta.url, {
+  rows: { type: 'string', default: '100000' }, queries: { type: 'string', default: '1000' }, dims: { type: 'string', default: '384' },
+  k: { type: 'string', default: '10' }, rounds: { type: 'string', default: '5' }, python: { type: 'string', default: 'python3' },
 });
 const [rowCount, queryCount, dims, k, rounds] = [args.rows, args.queries, args.dims, args.k, args.rounds].map(Number) as [number, number, number, number, number];
 const addon = nativeAddon();

@@ -13,14 +13,14 @@ import { mkdtempSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { openGraph, openModel, type GraphKind } from '@shoal/models';
 import { startTestServer } from '@shoal/queue/testing';
+import { OF_EVERY_STEP, readArguments } from './arguments.ts';
 import { leastCosine } from './cosine.ts';
 import { median, round } from './gpu/kit.ts';
 import { cacheDir } from './sides.ts';
 
-const { values: args } = parseArgs({ strict: false, options: { device: { type: 'string', default: 'cpu' }, rounds: { type: 'string', default: '5' }, encoders: { type: 'string' }, built: { type: 'boolean', default: false }, session: { type: 'string' }, level: { type: 'string' }, write: { type: 'string' } } });
+const args = readArguments(import.meta.url, { ...OF_EVERY_STEP, device: { type: 'string', default: 'cpu' }, rounds: { type: 'string', default: '5' }, encoders: { type: 'string' }, built: { type: 'boolean', default: false }, session: { type: 'string' }, level: { type: 'string' }, write: { type: 'string' } });
 const device = String(args.device);
 const isGpu = device !== 'cpu';
 const rounds = Number(args.rounds);

@@ -9,17 +9,15 @@
 // --tokens-per-ms: what a padded token costs besides --run-ms; 0: nothing. --mix short: 8 to 48 tokens, even; standard: log-normal,
 // median 52, to 256. One JSON line; exit 1 when B, in the median, takes more than twice what it takes alone.
 
-import { parseArgs } from 'node:util';
 import { KEPT_SLOTS, Pipeline, encodeTokens, fixedBudget, noFaults, type CommitRequest, type CommitResult, type FromExecutor, type InputRead, type JobSource, type RawClaim, type RunShape, type SettleResult, type Settlement } from '@shoal/core';
 import { FakeBackend, FakeTokenizer, InProcessExecutor, ManualClock, MemoryPayloadStore } from '@shoal/core/testing';
+import { readArguments } from './arguments.ts';
 import { normalFrom, randomFrom } from './ragged-corpus.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    'run-ms': { type: 'string', default: '32' }, 'run-rows': { type: 'string', default: '36' }, 'pool-tokens': { type: 'string', default: '2232' }, rows: { type: 'string', default: '1' },
-    jobs: { type: 'string', default: '40' }, 'hop-ms': { type: 'string', default: '3' }, looks: { type: 'string', default: '200' }, mix: { type: 'string', default: 'short' },
-    'tokens-per-ms': { type: 'string', default: '0' }, 'padded-tokens': { type: 'string' }, report: { type: 'boolean', default: false },
-  },
+const args = readArguments(import.meta.url, {
+  'run-ms': { type: 'string', default: '32' }, 'run-rows': { type: 'string', default: '36' }, 'pool-tokens': { type: 'string', default: '2232' }, rows: { type: 'string', default: '1' },
+  jobs: { type: 'string', default: '40' }, 'hop-ms': { type: 'string', default: '3' }, looks: { type: 'string', default: '200' }, mix: { type: 'string', default: 'short' },
+  'tokens-per-ms': { type: 'string', default: '0' }, 'padded-tokens': { type: 'string' }, report: { type: 'boolean', default: false },
 });
 const RUN_MS = Number(args['run-ms']);
 const RUN_ROWS = Number(args['run-rows']);

@@ -10,12 +10,13 @@ import { join } from 'node:path';
 import { cacheFolder, type Tokenizer } from '@shoal/core';
 import { openModel, openTokenizer } from '@shoal/models';
 import tokenizers from 'tokenizers';
+import { readArguments } from './arguments.ts';
 
 /** sha256 over the ids of libs/models/fixtures/texts.json, u32 little-endian, minilm, 256 tokens: `tokenizers` 0.23.2 gives the same. */
 const GOLDEN = 'c96d87256faf9aca77db6c761a34859f02f458d3c48384b53e1b69842a18a9e6';
 
 const ROOT = new URL('..', import.meta.url).pathname;
-const isQuick = process.argv.includes('--quick');
+const { quick: isQuick } = readArguments(import.meta.url, { quick: { type: 'boolean', default: false } });
 const passes = isQuick ? 3 : 15;
 
 const model = await openModel('minilm', { cacheDir: cacheFolder(process.env['SHOAL_CACHE_DIR']) });

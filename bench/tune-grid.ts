@@ -13,25 +13,23 @@
 
 import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { median, noLog, sizesOf } from '@shoal/core';
 import { openModel, openTokenizer } from '@shoal/models';
 import { inTurns, tune } from '@shoal/worker';
+import { readArguments } from './arguments.ts';
 import { leastCosine } from './cosine.ts';
 import { raggedCorpus } from './ragged-corpus.ts';
 import { cacheDir, cutRows, MAX_TOKENS, openBackend, runBatch, runRows, type Limits } from './sides.ts';
 
-const { values: args } = parseArgs({
-  options: {
-    model: { type: 'string', default: 'minilm' },
-    texts: { type: 'string', default: '200' },
-    rounds: { type: 'string', default: '3' },
-    final: { type: 'string', default: '11' },
-    minutes: { type: 'string', default: '10' },
-    threads: { type: 'string', default: '2' },
-    budgets: { type: 'string', default: '256,384,512,768,1024,1536,2048,3072,4096,6144,8192' },
-    rows: { type: 'string', default: '16,64,1024' },
-  },
+const args = readArguments(import.meta.url, {
+  model: { type: 'string', default: 'minilm' },
+  texts: { type: 'string', default: '200' },
+  rounds: { type: 'string', default: '3' },
+  final: { type: 'string', default: '11' },
+  minutes: { type: 'string', default: '10' },
+  threads: { type: 'string', default: '2' },
+  budgets: { type: 'string', default: '256,384,512,768,1024,1536,2048,3072,4096,6144,8192' },
+  rows: { type: 'string', default: '16,64,1024' },
 });
 const LEAST_SHARE = 0.95;
 const MOST_TUNE_SECONDS = 120;

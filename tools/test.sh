@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything that `npm test` proves: set-up, lint, build, then each package's tests, one package after the other, two files at
-# a time because they wait more than they reckon; benches one by one, because they take times. The last line counts tests over
+# a time because they wait more than they reckon; those of the tools one by one, because they compile. The last line counts tests over
 # all of them; the exit status is 0 only when nothing failed.
 #
 #   npm test                     everything
@@ -89,7 +89,8 @@ run_suite() {
   report=$results/$(echo "$1" | tr / -).report
   directory=$1/src files_at_once=2 files='' driver=''
   case $1 in
-    tools | bench) directory=$1 files_at_once=1 ;;
+    tools) directory=$1 files_at_once=1 ;;
+    bench) directory=$1 ;; # no test judges a figure
     webgpu) directory=libs/worker/src files=webgpu.test.ts driver=$(find "${SHOAL_TEST_VULKAN:-/nowhere}" -name 'lvp_icd*.json' 2>/dev/null | head -n 1) ;;
     *) [ -z "${SHOAL_TEST_VULKAN:-}" ] || files='--exclude **/webgpu.test.ts' ;; # a suite of its own, in whose processes alone there is the driver
   esac

@@ -15,7 +15,6 @@ import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { encodeTexts, encodeTokens, fingerprintOf, fromHalves, mainQueue, openResult, type EmbedJobData } from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
@@ -25,16 +24,13 @@ import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { leastCosine } from '../cosine.ts';
 import { childrenOf, processCpuMs } from '../processes.ts';
 import { raggedCorpus } from '../ragged-corpus.ts';
-import { MAX_TOKENS, cacheDir, device, isSmall, median, round, row, scratch, usedMebibytes, widthOf } from './kit.ts';
+import { MAX_TOKENS, cacheDir, device, isSmall, median, partArguments, round, row, scratch, usedMebibytes, widthOf } from './kit.ts';
 
-const { values } = parseArgs({
-  strict: false,
-  options: {
-    role: { type: 'string', default: 'main' }, url: { type: 'string', default: '' }, client: { type: 'string', default: '0' },
-    form: { type: 'string', default: 'tokens' }, dtype: { type: 'string', default: 'f32' }, corpus: { type: 'string', default: 'ragged' }, label: { type: 'string', default: '' },
-    'job-texts': { type: 'string' }, clients: { type: 'string' }, 'in-flight': { type: 'string' },
-    windows: { type: 'string' }, seconds: { type: 'string' }, warm: { type: 'string' }, settings: { type: 'string', default: '{}' }, total: { type: 'string' }, idle: { type: 'string' }, kill: { type: 'string' }, 'server-args': { type: 'string', default: '' },
-  },
+const values = partArguments(import.meta.url, {
+  role: { type: 'string', default: 'main' }, url: { type: 'string', default: '' }, client: { type: 'string', default: '0' },
+  form: { type: 'string', default: 'tokens' }, dtype: { type: 'string', default: 'f32' }, corpus: { type: 'string', default: 'ragged' }, label: { type: 'string', default: '' },
+  'job-texts': { type: 'string' }, clients: { type: 'string' }, 'in-flight': { type: 'string' },
+  windows: { type: 'string' }, seconds: { type: 'string' }, warm: { type: 'string' }, settings: { type: 'string', default: '{}' }, total: { type: 'string' }, idle: { type: 'string' }, kill: { type: 'string' }, 'server-args': { type: 'string', default: '' },
 });
 const text = (name: keyof typeof values, normal: number | string, small = normal): string => String(values[name] ?? (isSmall ? small : normal));
 const number = (name: keyof typeof values, normal: number, small = normal): number => Number(text(name, normal, small));

@@ -4,12 +4,11 @@
 //
 //   engine.ts [--device gpu:0] [--only cuda-fp16,native] [--small]
 
-import { parseArgs } from 'node:util';
 import type { InferenceBackend } from '@shoal/core';
 import { leastCosine } from '../cosine.ts';
-import { MAX_TOKENS, isSmall, median, openCorpus, openSide, round, row, sortedBatches, type Batch, type Side } from './kit.ts';
+import { MAX_TOKENS, isSmall, median, openCorpus, openSide, partArguments, round, row, sortedBatches, type Batch, type Side } from './kit.ts';
 
-const { values } = parseArgs({ strict: false, options: { only: { type: 'string' } } });
+const values = partArguments(import.meta.url, { only: { type: 'string' } });
 const { model, rows, tokens } = await openCorpus();
 const BUDGETS = isSmall ? [2048] : [8192, 16_384, 32_768, 65_536, 131_072, 262_144];
 const SHAPES = isSmall ? [[1, 16], [4, 32]] as const : [[1, 16], [32, 128], [256, 128], [1024, 128], [4096, 16], [128, 512], [256, 512]] as const;

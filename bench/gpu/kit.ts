@@ -3,23 +3,23 @@
 
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
+import { parseArgs, type ParseArgsOptionsConfig } from 'node:util';
 import { cacheFolder, type InferenceBackend } from '@shoal/core';
 import { ENCODER_LIBRARIES, EncoderBackend, OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, readEncoder, type GraphKind, type StoredModel } from '@shoal/models';
+import { readArguments } from '../arguments.ts';
 import { raggedCorpus } from '../ragged-corpus.ts';
 
-const { values } = parseArgs({
-  strict: false,
-  options: {
-    device: { type: 'string', default: 'gpu:0' },
-    /** Sizes for a machine without a GPU: the paths are walked, the figures mean nothing. */
-    small: { type: 'boolean', default: false },
-    model: { type: 'string', default: 'minilm' },
-    /** Where torch_loops.py and others find the corpus. */
-    scratch: { type: 'string', default: '/tmp' },
-  },
-});
+const SHARED = {
+  device: { type: 'string', default: 'gpu:0' },
+  /** Sizes for a machine without a GPU: the paths are walked, the figures mean nothing. */
+  small: { type: 'boolean', default: false },
+  model: { type: 'string', default: 'minilm' },
+  /** Where torch_loops.py and others find the corpus. */
+  scratch: { type: 'string', default: '/tmp' },
+} as const;
+// Not strict: what else there is, each part knows.
+const { values } = parseArgs({ strict: false, options: SHARED });
 export const device = String(values.device);
 export const isSmall = values.small === true;
 export const scratch = String(values.scratch);
@@ -29,6 +29,11 @@ export const MAX_TOKENS = 512;
 /** Texts of the corpus: 2.7 M tokens. */
 export const CORPUS_TEXTS = isSmall ? 96 : 32_768;
 export const CORPUS_SEED = 1;
+
+/** A part's own arguments, and those that all have. `file`: the part's own, as import.meta.url. */
+export function partArguments<const T extends ParseArgsOptionsConfig>(file: string, own: T) {
+  return readArguments(file, { ...SHARED, ...own });
+}
 
 export interface Corpus {
   readonly model: StoredModel;

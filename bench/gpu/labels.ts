@@ -7,8 +7,9 @@ import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { startTestServer } from '@shoal/queue/testing';
-import { round, row } from './kit.ts';
+import { partArguments, round, row } from './kit.ts';
 
+partArguments(import.meta.url, {});
 const CASES: readonly (readonly [string, Readonly<Record<string, string>>])[] = [
   ['gpu:0', { SHOAL_DEVICE: 'gpu:0' }],
   ['gpu:0 a second time, from the cache', { SHOAL_DEVICE: 'gpu:0' }],

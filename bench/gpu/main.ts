@@ -2,19 +2,30 @@
 // they found as it comes (rows.jsonl) and at the end as a page (results.md), with machine, driver and commit. A part that fails
 // or runs out of time leaves its error among the rows; the others go on.
 //
-//   node --conditions=@shoal/source bench/gpu/main.ts --out DIR [--steps first,second|all] [--device gpu:0] [--small] [--seconds 570] [--commit HASH]
-//   node --conditions=@shoal/source bench/gpu/main.ts --help
+//   node --conditions=@shoal/source bench/gpu/main.ts [options]
+//
+//   --out DIR           where to; default $OUT, else the folder for temporary files
+//   --steps NAMES       names and groups with commas between them, or "all"; default all. May be given several times: a
+//                       name that has a comma itself is given alone
+//   --device DEVICE     default gpu:0
+//   --small             a short form, whose figures mean nothing
+//   --seconds SECONDS   for all steps together; those that do not fit are not run; default 570
+//   --commit HASH       for the records; default unknown
+//   -h, --help          prints this
 
 import { execFileSync, spawn } from 'node:child_process';
 import { appendFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { availableParallelism, cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { readArguments, refuse } from '../arguments.ts';
 import { STEPS, type Step } from './steps.ts';
 import { page } from './page.ts';
 
-const args = given();
+const args = readArguments(import.meta.url, {
+  out: { type: 'string' }, steps: { type: 'string', multiple: true, default: ['all'] }, device: { type: 'string', default: 'gpu:0' }, small: { type: 'boolean', default: false },
+  seconds: { type: 'string', default: '570' }, commit: { type: 'string', default: 'unknown' },
+}, groups());
 const steps = chosen();
 const out = args.out ?? process.env['OUT'] ?? tmpdir();
 const endMs = performance.now() + Number(args.seconds) * 1000;
@@ -35,52 +46,18 @@ for (const step of steps) {
 writeFileSync(join(out, 'results.md'), page(readFileSync(rowsPath, 'utf8')));
 process.exit(0);
 
-function given() {
-  try {
-    const { values } = parseArgs({
-      options: {
-        out: { type: 'string' }, steps: { type: 'string', default: 'all' }, device: { type: 'string', default: 'gpu:0' }, small: { type: 'boolean', default: false },
-        seconds: { type: 'string', default: '570' }, commit: { type: 'string', default: 'unknown' }, help: { type: 'boolean', short: 'h', default: false },
-      },
-    });
-    if (!values.help) return values;
-  } catch (error) {
-    return refuse((error as Error).message.split('. ', 1)[0]!); // behind it: how to write a positional argument, of which there are none
-  }
-  process.stdout.write(usage());
-  process.exit(0);
+function groups(): string {
+  const names = [...new Set(STEPS.map(({ group }) => group))];
+  const lines = names.map((name) => `  ${name.padEnd(10)}  ${STEPS.filter(({ group }) => group === name).map((step) => step.name).join('; ')}\n`);
+  return `\nGroups and their steps:\n${lines.join('')}`;
 }
 
-function usage(): string {
-  const groups = [...new Set(STEPS.map(({ group }) => group))];
-  const lines = groups.map((group) => `  ${group.padEnd(10)}  ${STEPS.filter((step) => step.group === group).map(({ name }) => name).join('; ')}`);
-  return `Runs the benches of a GPU machine one after the other; writes rows.jsonl, results.md and log.txt.
-
-Usage: node --conditions=@shoal/source bench/gpu/main.ts [options]
-
-  --out DIR           where to; default $OUT, else the folder for temporary files
-  --steps NAMES       names and groups with commas between them; default all
-  --device DEVICE     default gpu:0
-  --small             a short form, whose figures mean nothing
-  --seconds SECONDS   for all steps together; those that do not fit are not run; default 570
-  --commit HASH       for the records; default unknown
-  -h, --help          prints this
-
-Groups and their steps:
-${lines.join('\n')}
-`;
-}
-
-function refuse(reason: string): never {
-  process.stderr.write(`${reason.replace(/\.$/, '')}; --help says what there is\n`);
-  process.exit(2);
-}
-
+/** The name of a step may have commas of its own. */
 function chosen(): readonly Step[] {
-  if (args.steps === 'all') return STEPS;
-  const names = args.steps.split(',');
+  const names = args.steps.flatMap((asked) => (STEPS.some(({ name }) => name === asked) ? [asked] : asked.split(',')));
+  if (names.includes('all')) return STEPS;
   const unknown = names.filter((name) => !STEPS.some((step) => step.name === name || step.group === name));
-  if (unknown.length > 0) refuse(`There is no step ${unknown.join(', ')}`);
+  if (unknown.length > 0) refuse(`There is no step ${unknown.join(', ')}; --help says what there is`);
   return STEPS.filter((step) => names.includes(step.name) || names.includes(step.group));
 }
 

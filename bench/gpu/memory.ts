@@ -14,12 +14,11 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { footprintBytes, liveBytes, type MemoryLaw, type RunShape } from '@shoal/core';
 import { OrtBackend, nativeOrt, openGraphOn, probeArena, readTrace } from '@shoal/inference';
 import { openGraph, openModel, type GraphKind } from '@shoal/models';
 import { arenaShapes, measureArena } from '../../libs/worker/src/measure-arena.ts';
-import { cacheDir, device, isSmall, median, provider, round, row, usedMebibytes } from './kit.ts';
+import { cacheDir, device, isSmall, median, partArguments, provider, round, row, usedMebibytes } from './kit.ts';
 
 const MIB = 2 ** 20;
 const LIVE_P95 = 0.1;
@@ -32,7 +31,7 @@ const WIDTHS = isSmall ? [24, 64] : [24, 48, 128, 320, 448];
 const TOKENS = isSmall ? [256, 1024] : [1000, 4000, 16_384, 33_000, 65_536, 131_072];
 const SHAPES: readonly RunShape[] = TOKENS.flatMap((tokens) => WIDTHS.map((width) => ({ rows: Math.max(1, Math.floor(tokens / width)), width })));
 
-const { values } = parseArgs({ strict: false, options: { kinds: { type: 'string', default: isSmall ? 'fused-fp32,plain-fp32' : 'fused-fp16,cuda-fp32,plain-fp16,cuda-fp16' }, kind: { type: 'string' }, peaks: { type: 'string' }, live: { type: 'boolean', default: false } } });
+const values = partArguments(import.meta.url, { kinds: { type: 'string', default: isSmall ? 'fused-fp32,plain-fp32' : 'fused-fp16,cuda-fp32,plain-fp16,cuda-fp16' }, kind: { type: 'string' }, peaks: { type: 'string' }, live: { type: 'boolean', default: false } });
 
 interface Live extends RunShape {
   readonly peakBytes: number;

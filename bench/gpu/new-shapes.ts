@@ -2,12 +2,11 @@
 //
 //   new-shapes.ts [--device gpu:0] [--kind cuda-fp16]
 
-import { parseArgs } from 'node:util';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, type GraphKind } from '@shoal/models';
-import { cacheDir, isSmall, median, openCorpus, provider, round, row } from './kit.ts';
+import { cacheDir, isSmall, median, openCorpus, partArguments, provider, round, row } from './kit.ts';
 
-const { values } = parseArgs({ strict: false, options: { kind: { type: 'string' } } });
+const values = partArguments(import.meta.url, { kind: { type: 'string' } });
 const kind = (values.kind ?? 'cuda-fp16') as GraphKind;
 const { model } = await openCorpus();
 const TOKENS = isSmall ? 256 : 50_000;

@@ -10,8 +10,9 @@ import { ShoalClient } from '@shoal/client';
 import type { InferenceBackend } from '@shoal/core';
 import { openModel, openTokenizer } from '@shoal/models';
 import { startTestServer } from '@shoal/queue/testing';
-import { MAX_TOKENS, cacheDir, device, isSmall, median, openSide, quantile, round, row, type Side } from './kit.ts';
+import { MAX_TOKENS, cacheDir, device, isSmall, median, openSide, partArguments, quantile, round, row, type Side } from './kit.ts';
 
+partArguments(import.meta.url, {});
 const TEXT = 'How long does a claim last when nobody renews it?'; // 13 tokens
 const model = await openModel('minilm', { cacheDir });
 const tokenizer = await openTokenizer(model, { maxTokens: MAX_TOKENS });

@@ -4,12 +4,11 @@
 //
 //   out-of-memory.ts [--device gpu:0] [--small] [--binding auto|native|stock] [--arena-mebibytes N]
 
-import { parseArgs } from 'node:util';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, type GraphKind } from '@shoal/models';
-import { cacheDir, isSmall, median, provider, round, row, usedMebibytes } from './kit.ts';
+import { cacheDir, isSmall, median, partArguments, provider, round, row, usedMebibytes } from './kit.ts';
 
-const { values } = parseArgs({ strict: false, options: { binding: { type: 'string', default: 'auto' }, 'arena-mebibytes': { type: 'string' } } });
+const values = partArguments(import.meta.url, { binding: { type: 'string', default: 'auto' }, 'arena-mebibytes': { type: 'string' } });
 const arenaBytes = values['arena-mebibytes'] === undefined ? undefined : Number(values['arena-mebibytes']) * 2 ** 20;
 const model = await openModel('minilm', { cacheDir });
 const WIDTH = 512;

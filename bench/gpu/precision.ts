@@ -8,8 +8,9 @@ import { OrtBackend } from '@shoal/inference';
 import type { InferenceBackend } from '@shoal/core';
 import { openGraph } from '@shoal/models';
 import { leastCosine } from '../cosine.ts';
-import { cacheDir, isSmall, openCorpus, openSide, round, row, sortedBatches, widthOf, type Side } from './kit.ts';
+import { cacheDir, isSmall, openCorpus, openSide, partArguments, round, row, sortedBatches, widthOf, type Side } from './kit.ts';
 
+partArguments(import.meta.url, {});
 const { model, rows } = await openCorpus(isSmall ? 24 : 1024, 7);
 const isTf32 = process.env['NVIDIA_TF32_OVERRIDE'] === '1';
 const SLOTS = { slotRows: 8192, slotTokens: 65_536 };

@@ -6,13 +6,12 @@
 import { mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { Tensor } from 'onnxruntime-node';
 import { openSession, readTrace } from '@shoal/inference';
 import { openGraph, openModel, type GraphKind } from '@shoal/models';
-import { cacheDir, isSmall, provider, round, row } from './kit.ts';
+import { cacheDir, isSmall, partArguments, provider, round, row } from './kit.ts';
 
-const { values } = parseArgs({ strict: false, options: { kind: { type: 'string', default: 'cuda-fp16' }, rows: { type: 'string', default: '1024' }, width: { type: 'string', default: '64' } } });
+const values = partArguments(import.meta.url, { kind: { type: 'string', default: 'cuda-fp16' }, rows: { type: 'string', default: '1024' }, width: { type: 'string', default: '64' } });
 const [rows, width] = isSmall ? [8, 32] : [Number(values.rows), Number(values.width)];
 process.env['ORT_DISABLE_TELEMETRY'] = '1';
 process.env['NVIDIA_TF32_OVERRIDE'] ??= '0';

@@ -10,16 +10,15 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { ShoalClient } from '@shoal/client';
 import { SIMILARITY_QUEUE, type SimilarityFacts } from '@shoal/core';
 import { Fleet } from '@shoal/queue';
 import { startTestServer } from '@shoal/queue/testing';
 import { createCollection, hitsOf, matrixOf, openKernels, rowsOf, type RowBlock } from '@shoal/similarity';
 import { randomFrom } from '../ragged-corpus.ts';
-import { device, isSmall, row } from './kit.ts';
+import { device, isSmall, partArguments, row } from './kit.ts';
 
-const { values } = parseArgs({ strict: false, options: { jobs: { type: 'string' } } });
+const values = partArguments(import.meta.url, { jobs: { type: 'string' } });
 const jobs = Number(values.jobs ?? (isSmall ? 60 : 900));
 const DIMS = 384;
 const ROWS = isSmall ? 500 : 20_000;

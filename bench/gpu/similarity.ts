@@ -11,7 +11,6 @@
 // without a GPU its stand-in is measured, which says nothing.
 
 import { availableParallelism } from 'node:os';
-import { parseArgs } from 'node:util';
 import { RunTimes, isShoalError } from '@shoal/core';
 import { CudaEngine, HybridEngine, cpuEngine, kernelsOn, matrixOf, measureEngines, openCuda, rowsOf, type Engine, type Matrix, type RowBlock } from '@shoal/similarity';
 import { standInLibrary } from '@shoal/similarity/testing';
@@ -20,7 +19,7 @@ import { graphFromEdges, type Graph } from '../../libs/similarity/src/graph.ts';
 import { strideOf } from '../../libs/similarity/src/collection-file.ts';
 import { METRICS, ROW_TYPES, type RowType } from '../../libs/similarity/src/vectors.ts';
 import { randomFrom } from '../ragged-corpus.ts';
-import { device, isSmall, median, round, row } from './kit.ts';
+import { device, isSmall, median, partArguments, round, row } from './kit.ts';
 
 const DIMS = 384;
 const K = 10;
@@ -41,7 +40,7 @@ const TRAFFIC_CALLS = isSmall ? 20 : 400;
 const TRAFFIC_MULTIPLES = [1 / 8, 1 / 4, 1 / 2, 0.7, 1, 1.4, 2, 4, 8] as const;
 const MOST_TRAFFIC_MS = 1_500;
 const graphs = new Map<number, Graph>();
-const { values: asked } = parseArgs({ strict: false, options: { seconds: { type: 'string', default: '80' }, answers: { type: 'string', default: isSmall ? '4' : '10' }, kinds: { type: 'string', default: 'topk,cosine,rescore,spread' } } });
+const asked = partArguments(import.meta.url, { seconds: { type: 'string', default: '80' }, answers: { type: 'string', default: isSmall ? '4' : '10' }, kinds: { type: 'string', default: 'topk,cosine,rescore,spread' } });
 /** What has not begun by then is left out, and said so. */
 const LAST_START_MS = performance.now() + 1_000 * Number(asked.seconds);
 const kinds = String(asked.kinds).split(',');

@@ -12,14 +12,13 @@ import { once } from 'node:events';
 import { readFileSync, readdirSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { ShoalClient } from '@shoal/client';
 import { openTokenizer } from '@shoal/models';
 import { startTestServer } from '@shoal/queue/testing';
 import { leastCosine } from '../cosine.ts';
-import { MAX_TOKENS, cacheDir, device, isSmall, openCorpus, round, row } from './kit.ts';
+import { MAX_TOKENS, cacheDir, device, isSmall, openCorpus, partArguments, round, row } from './kit.ts';
 
-const { values } = parseArgs({ strict: false, options: { texts: { type: 'string', default: isSmall ? '400' : '60000' } } });
+const values = partArguments(import.meta.url, { texts: { type: 'string', default: isSmall ? '400' : '60000' } });
 const TEXTS = Number(values.texts);
 const DIFFERENT = Math.min(TEXTS, isSmall ? 100 : 4096);
 /** Of one text on a GPU in fp16 and on the CPU in fp32. */

@@ -61,7 +61,10 @@ export interface QueueServer {
   readonly lost: AbortSignal;
 }
 
-/** Runs `use` with a queue server: the one that is configured, else this user's private one. */
+/**
+ * Runs `use` with a queue server: the one that is configured, which has to answer, else this user's private one, which does. Asked
+ * here, because each of the processes that a command starts would tell of a server that does not. Throws CONFIG_INVALID or QUEUE_UNREACHABLE.
+ */
 export async function withServer<Result>(terminal: Terminal, { settings, isQuiet }: SessionOptions, use: (server: QueueServer) => Promise<Result>): Promise<Result> {
   terminal.signal.throwIfAborted();
   const losing = new AbortController();
@@ -75,9 +78,32 @@ export async function withServer<Result>(terminal: Terminal, { settings, isQuiet
     signal: terminal.signal,
   });
   try {
+    if (!server.isPrivate) await withConnection({ redisUrl: server.url, prefix: settings.prefix, signal: terminal.signal }, async () => undefined);
     return await use({ redisUrl: server.url, lost: losing.signal });
   } finally {
     await server.release();
+  }
+}
+
+export interface ConnectionTerms {
+  readonly redisUrl: string;
+  readonly prefix: string;
+  /** Closes the connection: whatever waits for the server is rejected. */
+  readonly signal: AbortSignal;
+}
+
+/** Runs `use` with a connection to a queue server that answers. Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
+export async function withConnection<Result>({ redisUrl, prefix, signal }: ConnectionTerms, use: (connection: Redis) => Promise<Result>): Promise<Result> {
+  signal.throwIfAborted();
+  const connection = openConnection({ url: redisUrl, prefix, name: 'shoal-cli' });
+  const leave = (): void => void closeConnection(connection);
+  signal.addEventListener('abort', leave, { once: true });
+  try {
+    await untilReady(connection, redisUrl);
+    return await use(connection);
+  } finally {
+    signal.removeEventListener('abort', leave);
+    await closeConnection(connection);
   }
 }
 

@@ -137,3 +137,36 @@ test('serve and dashboard alone print their address and end with 0', async () =>
     expect(await one.ended).toMatchObject({ code: 0, stdout: `${url}\n` });
   }
 });
+
+test('serve without a worker says so once and which command starts one; that command serves, and then nothing is said', async () => {
+  const at = ['--redis-url', server.url, '--prefix', '{no worker yet}'];
+  const alone = start(['serve', '--http-port', '0', '--log-level', 'warn', ...at]);
+  const url = (await firstOutput(alone, /\n/)).trim();
+  expect(alone.stderr()).toBe(`shoal: no worker serves the model tiny-random yet, and requests wait for one; start one with: shoal worker --model tiny-random --redis-url ${server.url} --prefix '{no worker yet}'\n`);
+  const ready = await fetch(`${url}/readyz`);
+  expect([ready.status, await ready.json()]).toEqual([200, { status: 'ready', workers: 0, waiting: 0 }]);
+  start(['worker', '--model', 'tiny-random', ...at], { SHOAL_DEVICE: 'cpu' });
+  expect(await dimensionsOf(url)).toBe(32);
+  const served = start(['serve', '--http-port', '0', '--log-level', 'warn', ...at]);
+  await firstOutput(served, /\n/);
+  expect(served.stderr()).toBe('');
+});
+
+test('a password of the queue server is not in the command that starts a worker', async () => {
+  await server.command('ACL', 'SETUSER', 'reader', 'on', '>secret', '~*', '&*', '+@all');
+  const one = start(['serve', '--http-port', '0', '--redis-url', server.url.replace('redis://', 'redis://reader:secret@')]);
+  await firstOutput(one, /\n/);
+  expect(one.stderr()).toMatch(/start one with: shoal worker --model tiny-random --redis-url '?redis:\/\/[^ ]*\*\*\*@127/);
+  expect(one.stderr()).not.toContain('secret');
+});
+
+test.each([['worker', '--device', 'cpu'], ['worker', '--kind', 'similarity'], ['serve', '--http-port', '0'], ['dashboard', '--dashboard-port', '0'], ['up', ...FREE_PORTS]])(
+  '%s %s: a queue server that cannot be reached is told once, with what to do',
+  async (...args) => {
+    expect(await start([...args, '--redis-url', 'redis://127.0.0.1:1']).ended).toMatchObject({
+      code: 1, stdout: '',
+      stderr: 'shoal: the queue server at redis://127.0.0.1:1 does not answer: connect ECONNREFUSED 127.0.0.1:1. Start it, or set redisUrl (REDIS_URL) to one that runs; unset, Shoal starts its own\n',
+    });
+    expect(sandbox.processes()).toEqual([]);
+  },
+);

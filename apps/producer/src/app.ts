@@ -45,6 +45,7 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   const counts = new RequestCounts(parts.metrics);
   const app = fastify({
     bodyLimit: MAX_BODY_BYTES, requestTimeout: ARRIVAL_MS, exposeHeadRoutes: true,
+    return503OnClosing: false, // before any hook, so that nobody would count it; `closer` refuses instead
     frameworkErrors: (error, request, reply) => {
       counts.began(request, reply); // no hook runs for these
       void answerProblem(error, request, reply, parts.log);

@@ -65,7 +65,7 @@ export const EMBEDDINGS_SCHEMA = {
     ...answers(
       [400, 'The request is wrong; `param` says where.'], [404, 'There is no such model here.'], [413, 'The body is too large.'],
       [415, 'The body is not JSON.'], [429, 'Too much at a time; see Retry-After.'], [500, 'The texts could not be embedded.'],
-      [503, 'The queue does not answer, or no worker did in time; see Retry-After.'],
+      [503, 'The queue does not answer, no worker did in time, or this server stops; see Retry-After.'],
     ),
   },
 } as const;
@@ -93,7 +93,7 @@ const similaritySchema = <Properties extends object>(summary: string, required: 
     200: { description: 'One item for each query or set of seeds, in order.', type: 'object', properties: { object: { type: 'string', const: 'list' }, data: { type: 'array', items: { type: 'object', properties: item } } } },
     ...answers(
       [400, 'The request is wrong; `param` says where.'], [404, 'No worker has this collection, version or graph.'], [413, 'The body is too large.'], [415, 'The body is not JSON.'],
-      [429, 'Too much at a time; see Retry-After.'], [500, 'It could not be computed.'], [503, 'The queue does not answer, or no worker did in time; see Retry-After.'],
+      [429, 'Too much at a time; see Retry-After.'], [500, 'It could not be computed.'], [503, 'The queue does not answer, no worker did in time, or this server stops; see Retry-After.'],
     ),
   },
 });

@@ -400,3 +400,45 @@ test('stop answers what is open, and then nothing listens', async () => {
   await stopped;
   await expect(post({ model: MODEL, input: 'b' }, idle)).rejects.toThrow('fetch failed');
 });
+
+/** A connection that can say its requests when it wants to, and what came back on it. */
+async function connectionTo({ url }: Producer): Promise<{ readonly ask: (method: string, path: string) => void; readonly answers: Promise<string> }> {
+  const socket = connect(Number(new URL(url).port), '127.0.0.1');
+  const answers = text(socket);
+  await once(socket, 'connect');
+  return { answers, ask: (method, path) => void socket.write(`${method} ${path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n`) };
+}
+
+test('while it stops, a request on a connection that was open is refused with 503 and counted, and the last scrape says so', async () => {
+  const idle = await idleProducer({ prefix: '{stopping}', requestTimeoutMs: 5_000 });
+  const [early, health, scrape] = await Promise.all([connectionTo(idle), connectionTo(idle), connectionTo(idle)]);
+  const asked = post({ model: MODEL, input: 'a' }, idle); // no worker: the stop waits for it
+  await expect.poll(() => waiting('{stopping}')).toBe(1);
+  const stopped = idle.stop();
+  early.ask('POST', '/v1/embeddings');
+  health.ask('GET', '/healthz');
+  for (const answer of [await early.answers, await health.answers]) {
+    const [head = '', body = ''] = answer.split('\r\n\r\n');
+    expect(head).toMatch(/^HTTP\/1\.1 503 [^]*retry-after: \d+\r\n/i);
+    expect(head).toMatch(/connection: close/i);
+    expect(JSON.parse(body)).toEqual({ error: { message: expect.stringContaining('stopping'), type: 'server_error', param: null, code: 'stopping' } });
+  }
+  scrape.ask('GET', '/metrics');
+  const [head = '', ...body] = (await scrape.answers).split('\r\n\r\n');
+  expect(head).toMatch(/^HTTP\/1\.1 200/);
+  const { value } = parseMetrics(body.join(''));
+  for (const route of ['/v1/embeddings', '/healthz']) expect(value('shoal_http_requests_total', { route, status: '503' })).toBe(1);
+  expect((await asked).status).toBe(503);
+  await stopped;
+});
+
+test('stop ends though a request waits behind one whose answer closes their connection', async () => {
+  const idle = await idleProducer({ prefix: '{behind}', requestTimeoutMs: 1_000 });
+  const body = JSON.stringify({ model: MODEL, input: 'a' });
+  const socket = connect(Number(new URL(idle.url).port), '127.0.0.1');
+  const gone = once(socket.resume(), 'close');
+  socket.write(`POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n`);
+  await expect.poll(() => waiting('{behind}')).toBe(1);
+  await idle.stop();
+  await gone;
+});

@@ -89,6 +89,8 @@ export interface SpreadTerms {
   readonly threshold: number;
   readonly k: number;
   readonly signal: AbortSignal;
+  /** The device is through with a part of it and begins with the next. None may last as long as would be taken for a device that hangs. */
+  readonly onPart: () => void;
 }
 
 export interface HeldGraph extends Held {

@@ -313,6 +313,31 @@ test('a run of many tiles is not taken for one that hangs: what is told is how l
   expect(told).toEqual([...Array.from({ length: 10 }, () => 10_000), 0]);
 });
 
+test('nor is a spread of many parts, of which each is short', async () => {
+  const bench = setup();
+  bench.device.openGraph = async (name) => ({
+    name, nodes: 3, bytes: 0, isCurrent: async () => true, close: async () => undefined,
+    load: async () => ({ fits: true, value: { bytes: 0, free: () => undefined, spread: async (seeds, { onPart }) => {
+      for (let part = 1; part <= 10; part++) {
+        await bench.device.gate.pass();
+        if (part < 10) onPart();
+      }
+      return { fits: true, value: seeds.map(() => ({ ids: BigUint64Array.of(0n), scores: Float32Array.of(1) })) };
+    } } }),
+  });
+  bench.device.gate.hold();
+  bench.run(orderOf('a', 'spread', { graph: 'large', seeds: [[0]], k: 1, steps: 64 }));
+  for (let part = 1; part <= 10; part++) {
+    await bench.clock.advanceUntil(() => bench.device.gate.waiters === 1);
+    await bench.clock.advance(10_000);
+    bench.executor.handle({ kind: 'ping', sequence: part });
+    bench.device.gate.releaseOne();
+  }
+  await bench.untilOutcomes(1);
+  expect(bench.kinds()).toEqual({ a: 'committed' });
+  expect(bench.sent.flatMap((message) => (message.kind === 'pong' ? [message.runningMs] : []))).toEqual(Array.from({ length: 10 }, () => 10_000));
+});
+
 test('scores of jobs that ran together are each job’s own, whatever lies beside them', async () => {
   const rows: Matrix = { rows: 8, dims: 2, values: Float32Array.from({ length: 16 }, (_, i) => Math.sin(i + 1)) };
   const cosine = (jobId: string, queries: Matrix, kindOf: 'bulk' | 'interactive'): SimilarityOrder => orderOf(jobId, 'cosine', { collection: 'labels@1', class: kindOf, queries: { vectors: base64(queries), dims: 2 } });

@@ -4,8 +4,8 @@ import { expect, test } from 'vitest';
 import type { Clock } from './ports.ts';
 import { Residents } from './residents.ts';
 import { EMPTY_RANKING } from './rankings.ts';
-import type { HeldRows } from './similarity-device.ts';
-import type { OpenCollection, Work } from './similarity-fill.ts';
+import type { HeldGraph, HeldRows } from './similarity-device.ts';
+import type { OpenCollection, OpenGraph, Work } from './similarity-fill.ts';
 import { SimilarityRun } from './similarity-run.ts';
 import { FakeSimilarityDevice } from './testing/fake-similarity-device.ts';
 
@@ -46,4 +46,17 @@ test('a fast one gets all at once as soon as that is known, but never so many by
 
 test('what lies in the memory of a device is compared in one go: a part of it would be brought there again', async () => {
   expect(await callsOf(100_000_000, 100, 768, 1e9, true)).toEqual([100_000_000]);
+});
+
+test('a device that spreads is idle between two parts', async () => {
+  const held: HeldGraph = { bytes: 0, free: () => undefined, spread: async (seeds, { onPart }) => {
+    for (let part = 1; part < 3; part++) onPart();
+    return { fits: true, value: seeds.map(() => EMPTY_RANKING) };
+  } };
+  const busy: boolean[] = [];
+  const clock: Clock = { nowMs: () => 0, after: () => () => undefined };
+  const run = new SimilarityRun({ device: new FakeSimilarityDevice(), residents: new Residents(0), clock, onSplit: () => undefined, onDevice: (isBusy) => busy.push(isBusy) });
+  const work: Work = { kind: 'graph', graph: { source: { name: 'links' }, whole: () => held } as unknown as OpenGraph, seeds: [[0], [1]] };
+  await run.compute({ kind: 'spread', graph: 'links', steps: 3, decay: 0.5, threshold: 0, k: 1 }, [work], new AbortController().signal);
+  expect(busy).toEqual([true, false, true, false, true, false]);
 });

@@ -128,7 +128,7 @@ export class SimilarityRun {
     while (best.length < seeds.length) {
       signal.throwIfAborted();
       const lanes = Math.min(this.mostLanes, seeds.length - best.length);
-      const part = await this.onDevice(() => graph.spread(seeds.slice(best.length, best.length + lanes), { k, steps, decay, threshold, signal }));
+      const part = await this.onDevice(() => graph.spread(seeds.slice(best.length, best.length + lanes), { k, steps, decay, threshold, signal, onPart: () => this.nextPart() }));
       if (!part.fits) {
         this.mostLanes = this.halved(lanes, part.message);
         continue;
@@ -230,6 +230,12 @@ export class SimilarityRun {
     } finally {
       this.parts.onDevice(false);
     }
+  }
+
+  /** Within what the device was given in one go. */
+  private nextPart(): void {
+    this.parts.onDevice(false);
+    this.parts.onDevice(true);
   }
 
   /** Something went well within `limit`: whether enough has to try twice as much again. */

@@ -4,7 +4,8 @@ import { encodeRows } from './encode-rows.ts';
 import { strideOf } from './collection-file.ts';
 import { graphFromEdges, type Graph } from './graph.ts';
 import { hitsOf, ISAS, kernelsOn, openKernels, type Engine, type Isa, type Kernels, type TopK } from './kernels.ts';
-import { nativeAddon, nativeProblem } from './native-addon.ts';
+import { nativeAddon, nativeProblem, type NativeAddon } from './native-addon.ts';
+import { nativeEngine } from './native-engine.ts';
 import { openStandIn, standInEngine } from './testing/stand-in.ts';
 import { idOfRow, matrixOf, METRICS, ROW_TYPES, rowReader, rowsOf, type Matrix, type Metric, type RowBlock, type RowType } from './vectors.ts';
 
@@ -253,6 +254,49 @@ describe(`${engines.map(({ isa }) => isa).join(', ')}: ${CASES} cases from seed 
     }
     expect(problems).toEqual([]);
   });
+});
+
+/** The addon, and how much work each of its calls that spread was asked for. */
+function counting(addon: NativeAddon): { readonly addon: NativeAddon; readonly calls: number[] } {
+  const calls: number[] = [];
+  const spread: NativeAddon['spread'] = (...asked) => {
+    calls.push(asked[8] - asked[7]);
+    return addon.spread(...asked);
+  };
+  return { addon: { ...addon, spread }, calls };
+}
+
+const native = nativeAddon();
+const ring = graphFromEdges({ from: Uint32Array.of(0, 1, 2, 2), to: Uint32Array.of(1, 2, 0, 1) });
+const lanesAt = (count: number) => Array.from({ length: count }, (_, lane) => ({ nodes: Uint32Array.of(lane % 3), values: Float32Array.of(1 / (lane + 1)) }));
+
+test.skipIf(native === undefined)('however long it spreads, a call of the native code has no more work than one may have, and its parts are told and change no bit', async () => {
+  const options = { steps: 64, decay: 0.9, threshold: 0.01, k: 3 };
+  const work = 64 * (3 + 4);
+  for (const isa of native!.isas() as Isa[]) {
+    const whole = await openKernels({ isa }).spread(ring, lanesAt(20), options);
+    for (const most of [1, 5, 7, 100]) {
+      const { addon, calls } = counting(native!);
+      let parts = 1;
+      const found = await kernelsOn(nativeEngine(addon, isa, 2, most)).spread(ring, lanesAt(20), { ...options, onPart: () => parts++ });
+      expect(Math.max(...calls)).toBeLessThanOrEqual(most);
+      expect([calls.length, parts, calls.reduce((sum, asked) => sum + asked, 0)]).toEqual([2 * Math.ceil(work / most), calls.length, 2 * work]);
+      expect(found).toEqual(whole);
+    }
+  }
+});
+
+test('plain code tells of a part whenever it lets the event loop go on, and every engine when it begins with other seeds', async () => {
+  let parts = 0;
+  const onPart = (): void => void parts++;
+  for (const kernels of engines) {
+    parts = 0;
+    await kernels.spread(ring, lanesAt(35), { steps: 1, decay: 1, threshold: 0, k: 1, onPart });
+    expect([kernels.isa, parts]).toEqual([kernels.isa, 2]);
+  }
+  parts = 0;
+  await openKernels({ isa: 'plain' }).spread(ring, lanesAt(16), { steps: 10_000, decay: 1, threshold: 0, k: 1, onPart });
+  expect(parts).toBe(1); // 1,120,000 products
 });
 
 function spreadInDoubles({ from, to, weight }: { from: Uint32Array; to: Uint32Array; weight: Float32Array }, nodes: number, seed: number, { steps, decay, threshold }: { steps: number; decay: number; threshold: number }): Float64Array {

@@ -47,6 +47,8 @@ export interface SpreadOptions extends Stoppable {
   /** A node whose activation of the last step is below gives nothing on. */
   readonly threshold: number;
   readonly k: number;
+  /** Whoever computes is through with a part of it and begins with the next. */
+  readonly onPart?: () => void;
 }
 
 /** The best of each query, best first. Query q has `found[q]` of them, from q × k on; what is behind is 0. */
@@ -202,6 +204,7 @@ class CheckedKernels implements Kernels {
     const best: BestRows = { found: new Uint32Array(seeds.length), rows: new Uint32Array(seeds.length * kept), scores: new Float64Array(seeds.length * kept) };
     for (let first = 0; first < seeds.length; first += SPREAD_LANES) {
       options.signal?.throwIfAborted();
+      if (first > 0) options.onPart?.();
       const lanes = seeds.slice(first, first + SPREAD_LANES);
       const activation = new Float32Array(graph.nodes * lanes.length);
       for (const [lane, { nodes, values }] of lanes.entries()) nodes.forEach((node, i) => (activation[node * lanes.length + lane]! += values[i]!));

@@ -58,7 +58,8 @@ export interface NativeAddon extends CudaAddon {
   topK(isa: number, threads: number, ...rest: [...NativeRows, queries: Float32Array, count: number, metric: number, k: number, foundAndBest: Uint32Array, scores: Float64Array, stop: Uint8Array]): Promise<void>;
   matrix(isa: number, threads: number, ...rest: [...NativeRows, queries: Float32Array, count: number, metric: number, scores: Float32Array, stop: Uint8Array]): Promise<void>;
   rescore(isa: number, threads: number, ...rest: [...NativeRows, queries: Float32Array, count: number, metric: number, begin: Uint32Array, candidates: Uint32Array, scores: Float64Array, stop: Uint8Array]): Promise<void>;
-  spread(isa: number, threads: number, nodes: number, begin: Uint32Array, source: Uint32Array, weight: Float32Array, lanes: number, steps: number, decay: number, threshold: number, activation: Float32Array, scratch: Float32Array, stop: Uint8Array): Promise<void>;
+  /** The part [from, to) of the work of all steps, of which each is nodes + edges; see similarity.h. */
+  spread(isa: number, threads: number, nodes: number, begin: Uint32Array, source: Uint32Array, weight: Float32Array, lanes: number, from: number, to: number, decay: number, threshold: number, activation: Float32Array, scratch: Float32Array, stop: Uint8Array): Promise<void>;
   peak(isa: number, threads: number, out: Float64Array): Promise<void>;
   mapFile(path: string): ArrayBuffer;
   isCut(bytes: Uint8Array): boolean;

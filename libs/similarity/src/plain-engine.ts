@@ -88,7 +88,7 @@ async function rescore(queries: Matrix, rows: RowBlock, metric: Metric, begin: U
   return scores;
 }
 
-const spread: Engine['spread'] = async (graph, lanes, activation, { steps, decay, threshold, signal }) => {
+const spread: Engine['spread'] = async (graph, lanes, activation, { steps, decay, threshold, signal, onPart }) => {
   const breath = new Breath(signal);
   let given = activation.slice();
   let arriving = new Float32Array(activation.length);
@@ -103,7 +103,10 @@ const spread: Engine['spread'] = async (graph, lanes, activation, { steps, decay
         for (let lane = 0; lane < lanes; lane++) arriving[to + lane]! += weight * given[from + lane]!;
       }
       for (let lane = 0; lane < lanes; lane++) activation[to + lane]! += arriving[to + lane]!;
-      if (breath.isDue(lanes * (1 + graph.begin[node + 1]! - graph.begin[node]!))) await breath.take();
+      if (breath.isDue(lanes * (1 + graph.begin[node + 1]! - graph.begin[node]!))) {
+        await breath.take();
+        onPart?.();
+      }
     }
     [given, arriving] = [arriving, given];
   }

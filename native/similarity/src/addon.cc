@@ -75,16 +75,17 @@ napi_value rescore(napi_env env, napi_callback_info info) {
   return call.promise([=] { shoal_rescore(c.isa, c.threads, c.queries, c.count, &c.rows, c.metric, begin, candidates, scores, stop); });
 }
 
-/** spread(isa, threads, nodes, begin, source, weight, lanes, steps, decay, threshold, activation, scratch, stop) */
+/** spread(isa, threads, nodes, begin, source, weight, lanes, from, to, decay, threshold, activation, scratch, stop) */
 napi_value spread(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const int isa = static_cast<int>(call.number(0)), threads = static_cast<int>(call.number(1));
   const shoal_graph graph{static_cast<uint64_t>(call.number(2)), call.array<uint32_t>(3), call.array<uint32_t>(4), call.array<float>(5)};
-  const uint32_t lanes = static_cast<uint32_t>(call.number(6)), steps = static_cast<uint32_t>(call.number(7));
-  const float decay = static_cast<float>(call.number(8)), threshold = static_cast<float>(call.number(9));
-  float *activation = call.array<float>(10), *scratch = call.array<float>(11);
-  const uint8_t *stop = call.array<uint8_t>(12);
-  return call.promise([=] { shoal_spread(isa, threads, &graph, lanes, steps, decay, threshold, activation, scratch, stop); });
+  const uint32_t lanes = static_cast<uint32_t>(call.number(6));
+  const uint64_t from = static_cast<uint64_t>(call.number(7)), to = static_cast<uint64_t>(call.number(8));
+  const float decay = static_cast<float>(call.number(9)), threshold = static_cast<float>(call.number(10));
+  float *activation = call.array<float>(11), *scratch = call.array<float>(12);
+  const uint8_t *stop = call.array<uint8_t>(13);
+  return call.promise([=] { shoal_spread(isa, threads, &graph, lanes, from, to, decay, threshold, activation, scratch, stop); });
 }
 
 /** peak(isa, threads, out): GFLOP/s of multiply-adds into out[0]. */

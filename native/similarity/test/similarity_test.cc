@@ -175,16 +175,24 @@ int check_spread(Random &random) {
     last = next;
   }
   const shoal_graph graph{nodes, begin.data(), source.data(), weight.data()};
-  for (int isa = 0; isa < shoal_isa_count(); isa++)
+  const uint64_t work = steps * (nodes + source.size());
+  for (int isa = 0; isa < shoal_isa_count(); isa++) {
+    std::vector<float> whole;
     for (int threads = 1; threads <= 3; threads++) {
       std::vector<float> activation(seeds), scratch(2 * seeds.size());
-      shoal_spread(isa, threads, &graph, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, activation.data(), scratch.data(), nullptr);
+      // The first time all of it in one call, then in parts that may end within a step.
+      const uint64_t most = threads == 1 ? work : 1 + random() % std::max<uint64_t>(1, work);
+      for (uint64_t from = 0; from < work; from += most)
+        shoal_spread(isa, threads, &graph, static_cast<uint32_t>(lanes), from, std::min(work, from + most), decay, threshold, activation.data(), scratch.data(), nullptr);
+      if (threads == 1) whole = activation;
+      if (std::memcmp(activation.data(), whole.data(), whole.size() * sizeof(float)) != 0) return std::printf("spread: isa %s, nodes %zu, lanes %zu, steps %zu: other bits in parts of %zu\n", shoal_isa_name(isa), nodes, lanes, steps, static_cast<size_t>(most)), 1;
       for (size_t i = 0; i < total.size(); i++)
         if (std::fabs(activation[i] - total[i]) > 1e-5 * std::max(1.0, total[i])) {
           std::printf("spread: isa %s, nodes %zu, lanes %zu, steps %zu: value %zu is %.9g, expected %.9g\n", shoal_isa_name(isa), nodes, lanes, steps, i, activation[i], total[i]);
           return 1;
         }
     }
+  }
   return 0;
 }
 

@@ -371,7 +371,7 @@ EXPORT int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint
   const shoal_graph whole{nodes, graph->begin.data(), graph->source.data(), graph->weight.data()};
   std::vector<float> scratch(2 * nodes * lanes);
   std::memmove(totals, seeds, nodes * lanes * sizeof(float));
-  shoal_spread(0, 1, &whole, lanes, steps, decay, threshold, totals, scratch.data(), stop_of(terms));
+  shoal_spread(0, 1, &whole, lanes, 0, steps * (nodes + graph->source.size()), decay, threshold, totals, scratch.data(), stop_of(terms));
   clock.write(terms, 0);
   return stopped(stop_of(terms));
 }

@@ -2,9 +2,10 @@
 // program of its own; these commands find it a queue server and a model, and pass signals on.
 
 import { once } from 'node:events';
-import type { Settings } from '@shoal/core';
+import { flagName, mainQueue, type SettingKey, type Settings } from '@shoal/core';
+import { liveWorkers, redactUrl } from '@shoal/queue';
 import { Part, forkApp, samePort, type App } from '../part.ts';
-import { fetchModel, withServer } from '../session.ts';
+import { fetchModel, withConnection, withServer, type ConnectionTerms } from '../session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
@@ -12,11 +13,18 @@ export type ServeFlags = Readonly<Record<string, string>>;
 
 /** A service that hangs while it stops is killed this long after its last request had to be answered. */
 const BEYOND_REQUESTS_MS = 5_000;
+/** A queue server that has not told by then who serves the queue holds up nobody who waits for the address. */
+const LOOK_MS = 2_000;
+/** Flags that a worker has to be given as well, so that both are at the same queue. What comes from elsewhere, it finds there. */
+const SHARED_FLAGS: readonly SettingKey[] = ['redisUrl', 'prefix', 'cacheDir'];
 
 export async function serve(terminal: Terminal, flags: ServeFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
-  await fetchModel(terminal, settings.model, { settings, isQuiet: false });
-  await runService(terminal, settings, { app: 'producer', name: 'HTTP', port: 'httpPort', stopMs: settings.requestTimeoutMs + BEYOND_REQUESTS_MS });
+  const { name: model } = await fetchModel(terminal, settings.model, { settings, isQuiet: false });
+  await runService(terminal, settings, {
+    app: 'producer', name: 'HTTP', port: 'httpPort', stopMs: settings.requestTimeoutMs + BEYOND_REQUESTS_MS,
+    onReady: (terms) => tellOfNoWorker(terminal, model, flags, terms),
+  });
 }
 
 export async function dashboard(terminal: Terminal, flags: ServeFlags): Promise<void> {
@@ -29,9 +37,11 @@ interface Service {
   /** Setting that has its port. */
   readonly port: 'httpPort' | 'dashboardPort';
   readonly stopMs: number;
+  /** It answers; nobody was told its address yet. */
+  readonly onReady?: (terms: ConnectionTerms) => Promise<void>;
 }
 
-async function runService(terminal: Terminal, settings: Settings, { app, name, port, stopMs }: Service): Promise<void> {
+async function runService(terminal: Terminal, settings: Settings, { app, name, port, stopMs, onReady }: Service): Promise<void> {
   await withServer(terminal, { settings, isQuiet: false }, async ({ redisUrl, lost }) => {
     const ending = AbortSignal.any([terminal.signal, lost]);
     ending.throwIfAborted();
@@ -44,6 +54,7 @@ async function runService(terminal: Terminal, settings: Settings, { app, name, p
     });
     try {
       const report = await Promise.race([part.ready, ended]);
+      await onReady?.({ redisUrl, prefix: settings.prefix, signal: AbortSignal.any([ending, AbortSignal.timeout(LOOK_MS)]) });
       if (!Array.isArray(report) && 'url' in report) await print(terminal, `${String(report.url)}\n`);
       await ended;
     } finally {
@@ -51,4 +62,24 @@ async function runService(terminal: Terminal, settings: Settings, { app, name, p
     }
     if (lost.aborted) throw lost.reason;
   });
+}
+
+/** A request may come before its worker; whoever starts the service without one should hear so, rather than wait with no hint. */
+async function tellOfNoWorker(terminal: Terminal, model: string, flags: ServeFlags, terms: ConnectionTerms): Promise<void> {
+  const workers = await withConnection(terms, (connection) => liveWorkers(connection, mainQueue(model), terms.prefix))
+    .catch(() => undefined); // told to stop, or the server is away: that is told by others
+  if (workers?.length !== 0) return;
+  say(terminal, `no worker serves the model ${model} yet, and requests wait for one; start one with: ${workerCommand(model, flags)}`);
+}
+
+function workerCommand(model: string, flags: ServeFlags): string {
+  const given = SHARED_FLAGS.flatMap((key) => {
+    const value = flags[key];
+    return value === undefined ? [] : [flagName(key), key === 'redisUrl' ? redactUrl(value) : value];
+  });
+  return ['shoal', 'worker', flagName('model'), model, ...given].map(asShellWord).join(' ');
+}
+
+function asShellWord(word: string): string {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", String.raw`'\''`)}'`;
 }
