@@ -5,12 +5,10 @@
 import { EventEmitter, once } from 'node:events';
 import type { Socket } from 'node:net';
 import type { FastifyInstance } from 'fastify';
-import { unavailable } from './problem.ts';
+import { RETRY_LOST_SERVER_SECONDS, unavailable } from './problem.ts';
 
 /** The last scrape has what was refused. It takes no longer than its slowest source may (3 s). */
 const ANSWERED_TO_THE_END = '/metrics';
-/** As for a queue server that is away; whether and when this one comes back is not ours to know. */
-const RETRY_SECONDS = 5;
 
 /** To be called once, before the first request. The returned function closes; it resolves when nothing listens any more. */
 export function closer(app: FastifyInstance): () => Promise<void> {
@@ -19,7 +17,7 @@ export function closer(app: FastifyInstance): () => Promise<void> {
   app.server.on('connection', (socket: Socket) => socket.once('close', () => open.dropAllOf(socket)));
   app.addHook('onRequest', async ({ raw, routeOptions }, reply) => {
     open.add(reply.raw, raw.socket);
-    if (isStopping && routeOptions.url !== ANSWERED_TO_THE_END) throw unavailable('stopping', 'this server is stopping and takes nothing new; ask another one, or this one when it is back', RETRY_SECONDS);
+    if (isStopping && routeOptions.url !== ANSWERED_TO_THE_END) throw unavailable('stopping', 'this server is stopping and takes nothing new; ask another one, or this one when it is back', RETRY_LOST_SERVER_SECONDS);
   });
   app.addHook('onSend', async (_request, reply) => {
     if (isStopping) void reply.header('connection', 'close');

@@ -48,7 +48,7 @@ export function overloaded(code: string, message: string, retryAfterSeconds: num
 }
 
 /** A server that restarts is back in two (facts: 1.1 to 2.1 s); longer outages are not ours to guess. */
-const RETRY_LOST_SERVER_SECONDS = 5;
+export const RETRY_LOST_SERVER_SECONDS = 5;
 /** Memory comes back as fast as results are fetched. */
 const RETRY_FULL_SERVER_SECONDS = 10;
 
