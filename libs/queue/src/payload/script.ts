@@ -21,7 +21,7 @@ export function script(keyCount: number, flags: '' | 'allow-oom', lua: string): 
 }
 
 /**
- * One reply per list of arguments (keys first), in order, all sent in one pipeline. Throws QUEUE_UNREACHABLE once the
+ * One reply per list of arguments (keys first), in order, all sent in one write. Throws QUEUE_UNREACHABLE once the
  * connection is closed for good, and the server's own error when it refuses for a reason that will not pass.
  */
 export async function runScript(connection: Redis, called: Script, calls: readonly (readonly Argument[])[], options: RetryOptions = {}): Promise<unknown[]> {
