@@ -49,11 +49,13 @@ async function playRound(cause: string, mode: string): Promise<Round> {
   const servers = await startTestTopology('sentinel', { args: mode === 'min-replicas' ? ['--min-replicas-to-write', '1', '--min-replicas-max-lag', '1'] : [] });
   const connection = openConnection({ url: servers.url, prefix: PREFIX, name: 'bench' });
   await untilReady(connection, servers.url);
+  let breaks = 0;
+  connection.on('close', () => breaks++);
   const queue = new Queue(QUEUE, { prefix: PREFIX, connection });
   queue.on('error', () => undefined);
   const acknowledgedAt = new Map<string, number>();
   const end = new AbortController();
-  const adding = Promise.all(Array.from({ length: CALLS_IN_FLIGHT }, (_, lane) => addJobs({ queue, connection, lane, isWaiting: mode === 'wait', acknowledgedAt, signal: end.signal })));
+  const adding = Promise.all(Array.from({ length: CALLS_IN_FLIGHT }, (_, lane) => addJobs({ queue, connection, lane, isWaiting: mode === 'wait', breaks: () => breaks, acknowledgedAt, signal: end.signal })));
   await sleep(500);
   const failedMs = await fail(servers, cause);
   if (!cause.startsWith('replaced')) {
@@ -95,7 +97,7 @@ async function fail(servers: Topology, cause: string): Promise<number> {
 function longestPause(moments: readonly number[]): number {
   const inOrder = moments.toSorted((a, b) => a - b);
   // No spread: a server that is quick acknowledges more jobs than a call can have arguments.
-  return Math.round(inOrder.reduce((longest, atMs, i) => Math.max(longest, i === 0 ? 0 : atMs - inOrder[i - 1]!), 0));
+  return Math.round(inOrder.slice(1).reduce((longest, atMs, i) => Math.max(longest, atMs - inOrder[i]!), 0));
 }
 
 interface Adding {
@@ -103,6 +105,8 @@ interface Adding {
   readonly connection: Redis;
   readonly lane: number;
   readonly isWaiting: boolean;
+  /** How many times the connection broke so far. */
+  readonly breaks: () => number;
   readonly acknowledgedAt: Map<string, number>;
   readonly signal: AbortSignal;
 }
@@ -111,15 +115,13 @@ interface Adding {
  * A call that fails is not counted, and not repeated: what of it was stored is nobody's business here. WAIT speaks of what its own connection wrote:
  * when that broke in between, ioredis sends it again on the next one, to the successor, which has nothing to wait for and says yes.
  */
-async function addJobs({ queue, connection, lane, isWaiting, acknowledgedAt, signal }: Adding): Promise<void> {
-  let breaks = 0;
-  connection.on('close', () => breaks++);
+async function addJobs({ queue, connection, lane, isWaiting, breaks, acknowledgedAt, signal }: Adding): Promise<void> {
   for (let call = 0; !signal.aborted; call++) {
     const ids = Array.from({ length: JOBS_PER_CALL }, (_, i) => `job-${lane}-${call}-${i}`);
-    const breaksBefore = breaks;
+    const breaksBefore = breaks();
     try {
       await queue.addBulk(ids.map((jobId) => ({ name: 'embed', data: { v: 1, texts: ['a text of the usual length, or so'] }, opts: { jobId } })));
-      if (isWaiting && (Number(await connection.call('WAIT', 1, 1_000)) < 1 || breaks > breaksBefore)) continue;
+      if (isWaiting && (Number(await connection.call('WAIT', 1, 1_000)) < 1 || breaks() > breaksBefore)) continue;
       const atMs = performance.now();
       for (const id of ids) acknowledgedAt.set(id, atMs);
     } catch {
