@@ -678,7 +678,7 @@ test('a server that was away for longer than results live: what expired is compu
   const results = (await own.command('KEYS', `${PREFIX}:out:${queue}:*`)) as string[];
   await expect.poll(() => own.command('LLEN', `${PREFIX}:${queue}:active`)).toBe(0);
   for (const key of results) await own.command('PEXPIRE', key, 400);
-  await own.command('WAITAOF', 1, 0, 2_000);
+  await own.durable();
   await own.kill9();
   await sleep(500);
   await own.restart();
