@@ -12,7 +12,7 @@ import { cacheFolder } from '@shoal/core';
 import { withLock } from '@shoal/fetch';
 import { isAlive, placeOfPids } from '@shoal/fetch/process-identity';
 import { attachRunningServer, attachServer, type AttachedServer } from './attach.ts';
-import { readDataWriter } from './data-writer.ts';
+import { readDataWriter, writeDataWriter } from './data-writer.ts';
 import { findServerProgram } from './program.ts';
 import { readRunFile, writeRunFile } from './run-file.ts';
 import { ask, probe } from './socket-probe.ts';
@@ -154,7 +154,8 @@ test('a server that is killed comes back at the same address with its data', asy
   process.kill(killed, 'SIGKILL');
   await expect.poll(async () => (running()?.server?.pid !== killed ? probe(socketOf(server)) : 'old'), { interval: 5 }).toBe('ready');
   expect(await say(server, 'EXISTS kept')).toBe(':1');
-  expect(warnings).toEqual(['private queue server died, starting again']);
+  const { warning } = await findServerProgram({ cacheDir }); // of an older program, once when it is first started
+  expect(warnings).toEqual([...(warning === undefined ? [] : [warning]), 'private queue server died, starting again']);
   await server.release();
 });
 
@@ -281,7 +282,7 @@ test('a path that is too long or unfit for a URL puts the sockets into a private
 
 test.each([
   ['damaged data', '.incr.aof', 'not an append-only file\r\n', /are damaged: .*move that folder away/],
-  ['data in the format of a later program', '.base.rdb', 'VALKEY999', /are of another or a newer server program: .*on PATH, or move that folder away/],
+  ['data in the format of a later program', '.base.rdb', 'VALKEY999', /are of another or a newer server program, or damaged: .*on PATH, or move that folder away/],
 ])('%s are reported with the cure, and nothing is left running', async (_, file, content, message) => {
   const server = await attach();
   await say(server, 'SET kept yes');
@@ -297,12 +298,10 @@ test('a program that cannot read the data of the one before is passed over', asy
   const { name, version } = await findServerProgram({ cacheDir });
   await (await attach()).release();
   expect(readDataWriter(join(cacheDir, 'server', 'data'))).toEqual({ name, version });
-  const bin = mkdtempSync(join(cacheDir, 'bin-'));
-  writeFileSync(join(bin, `${name.toLowerCase()}-server`), `#!/bin/sh\necho '${name} server v=7.0.9 sha=0'\n`, { mode: 0o755 });
-  for (const [key, value] of Object.entries({ PATH: `${bin}${delimiter}/usr/bin${delimiter}/bin`, PIP_INDEX_URL: 'http://127.0.0.1:9', PIP_RETRIES: '0', PIP_FIND_LINKS: '', PIP_NO_CACHE_DIR: '1' })) vi.stubEnv(key, value);
+  writeDataWriter(join(cacheDir, 'server', 'data'), { name, version: '99.1.0' });
   const failure = await attach().catch((error: Error) => error.message);
-  expect(failure).toContain(`${name} 7.0.9 cannot read the queue's data, which ${name} ${version} wrote`);
-  expect(failure).toMatch(new RegExp(`${name} ${version.split('.').slice(0, 2).join('\\.')} or later`));
+  expect(failure).toContain(`${name} ${version} cannot read the queue's data, which ${name} 99.1.0 wrote`);
+  expect(failure).toMatch(new RegExp(`${name} 99\\.1 or later`));
 });
 
 test.each([

@@ -170,8 +170,9 @@ function explain(log: string, from: number, data: string): string {
   const printed = readFileSync(log).subarray(from).toString('utf8');
   const last = printed.trim().split('\n').slice(-3).map((line) => line.replace(/^\d+:[A-Z] .{20,28} [*#.-] /, '').trim()).join(' | ').slice(-400);
   const said = last === '' ? 'It printed nothing.' : `It said: ${last}`;
-  if (/Wrong signature trying to load DB|Can't handle RDB format version/i.test(printed)) {
-    return `${said}. Its data in ${data} are of another or a newer server program: put the one that wrote them (Valkey, Redis) on PATH, or move that folder away and begin with an empty queue`;
+  // Redis takes a base file that does not begin with its name for a list of commands.
+  if (/Wrong signature trying to load DB|Can't handle RDB format version|Bad file format reading the append only file \S+\.base\.rdb/i.test(printed)) {
+    return `${said}. Its data in ${data} are of another or a newer server program, or damaged: put the one that wrote them (Valkey, Redis) on PATH, or move that folder away and begin with an empty queue`;
   }
   if (/Bad file format reading the append only file|Unexpected end of file|Unknown command .* reading the append only|AOF .* (missing|corrupt)|manifest/i.test(printed)) {
     return `${said}. Its data in ${data} are damaged: repair them (valkey-check-aof --fix on the file it names), or move that folder away and begin with an empty queue`;
