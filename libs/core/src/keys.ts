@@ -36,7 +36,7 @@ export interface KeySpace {
   input(queue: string, jobId: string): string;
   /** Where the job's result is committed (SHL1). Both lanes of a model share it: `queue` is always the main one. */
   output(queue: string, jobId: string): string;
-  /** Where a large result lies until the commit renames it; named after the claim, so that no other claim of the job writes there. A large input: token `input`. */
+  /** Where a large result lies until the commit renames it; named after the claim, so that no other claim of the job writes there. A large input: a token of the call that adds its job. */
   staged(queue: string, jobId: string, token: string): string;
   /** The lock BullMQ keeps for a claimed job; its value is the claim's token. */
   lock(queue: string, jobId: string): string;

@@ -4,6 +4,7 @@
 
 import { Job, Worker, type JobJson } from 'bullmq';
 import { setImmediate } from 'node:timers/promises';
+import { joinClaims } from './bullmq-claim.ts';
 import { closeConnection, type Closable, type Redis } from './connection.ts';
 import { claimedBy, mendJob } from './mend.ts';
 
@@ -25,7 +26,7 @@ export interface TakenJob {
 }
 
 /** What is kept of finished jobs whose producer did not say. */
-const KEEP_COMPLETED = 1_000;
+export const KEEP_COMPLETED = 1_000;
 export const KEEP_FAILED = 5_000;
 /** The death of workers says nothing about a job, so no number of stalls fails one. */
 const MAX_STALLED_COUNT = 1_000_000_000;
@@ -63,7 +64,7 @@ export class BatchWorker extends Worker {
     await this.getNextJob(ONLY_WAITING, { block: true });
   }
 
-  /** As many calls in flight at once, written to the socket back to back: one round trip. One outcome per call. */
+  /** As many calls at once, which travel together (bullmq-claim.ts): one round trip. One outcome per call. */
   takeNow(count: number): Promise<TakenJob | undefined>[] {
     return Array.from({ length: count }, () => this.take());
   }
@@ -75,6 +76,7 @@ export class BatchWorker extends Worker {
 
   async untilReady(): Promise<void> {
     await this.waitUntilReady();
+    await joinClaims(this, this.place.connection);
     this.blocking = await this.getBackend().blockingClient;
   }
 

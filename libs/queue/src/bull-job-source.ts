@@ -7,7 +7,8 @@
 
 import { randomUUID } from 'node:crypto';
 import { invariant, noFaults, type Announcement, type FaultPoints, type JobSource, type Logger, type RawClaim, type SettleResult, type Settlement } from '@shoal/core';
-import { BatchWorker, type TakenJob } from './batch-worker.ts';
+import { BatchWorker, KEEP_COMPLETED, type TakenJob } from './batch-worker.ts';
+import { Completions } from './bullmq-finish.ts';
 import { limitEvents } from './bullmq-internals.ts';
 import { CancelListener } from './cancel.ts';
 import { ClaimBrake, DEFAULT_BRAKE, type BrakeLimits, type BrakeReason } from './claim-brake.ts';
@@ -58,6 +59,7 @@ interface Parts {
   readonly bursts: ClaimBursts;
   readonly brake: ClaimBrake;
   readonly endings: JobEndings;
+  readonly completions: Completions;
   readonly cancels: CancelListener;
 }
 
@@ -216,7 +218,7 @@ export class BullJobSource implements JobSource {
     worker.on('error', (error) => log.debug({ err: error }, 'queue client reported an error'));
     worker.on('stalled', (jobId) => log.warn({ jobId }, 'job stalled, its worker is gone; it waits again'));
     this.parts = this.assemble(connection, worker);
-    await Promise.all([worker.untilReady(), this.parts.cancels.start()]);
+    await Promise.all([worker.untilReady(), this.parts.cancels.start(), this.parts.completions.prepare()]);
     if (workerName !== '') await giveBackPredecessors({ connection, worker, prefix, queue, name: workerName, log });
     await worker.startStalledCheckTimer();
     if (!this.isStopped()) this.leases.start();
@@ -224,8 +226,9 @@ export class BullJobSource implements JobSource {
 
   private assemble(connection: Redis, worker: BatchWorker): Parts {
     const { redisUrl, prefix, queue, leaseMs, log } = this.options;
-    const announcer = new PromptAnnouncer({ connection, prefix, queue, signal: this.end.signal, log });
-    const endings = new JobEndings({ connection, prefix, queue, log, announcer, handOvers: this.handOvers, quarantine: this.quarantine, signal: this.end.signal });
+    const completions = new Completions({ connection, prefix, queue, kept: KEEP_COMPLETED, signal: this.end.signal });
+    const announcer = new PromptAnnouncer({ connection, prefix, queue, sendEndings: () => completions.flush(), signal: this.end.signal, log });
+    const endings = new JobEndings({ connection, prefix, queue, log, announcer, completions, handOvers: this.handOvers, quarantine: this.quarantine, signal: this.end.signal });
     const cancels = new CancelListener({
       redisUrl, prefix, connection, log,
       lane: queue,
@@ -249,7 +252,7 @@ export class BullJobSource implements JobSource {
       onChange: this.options.onBrake,
       signal: this.claimingEnd.signal,
     });
-    return { worker, bursts, brake, endings, cancels };
+    return { worker, bursts, brake, endings, completions, cancels };
   }
 
   /** Undefined when that failed: without an order jobs are claimed as they came, which is better than not at all. */

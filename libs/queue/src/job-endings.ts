@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { failedReason, keySpace, unreachable, type Announcement, type Failure, type Logger, type SettleResult, type Settlement } from '@shoal/core';
 import { UnrecoverableError, type Job } from 'bullmq';
 import type { TakenJob } from './batch-worker.ts';
+import type { Completions } from './bullmq-finish.ts';
 import { isLockLost, wakeIdleWorker } from './bullmq-internals.ts';
 import { isPassingFault, type Redis } from './connection.ts';
 import { readMark, type HandOvers } from './hand-over.ts';
@@ -20,6 +21,7 @@ export interface JobEndingsOptions {
   readonly prefix: string;
   readonly queue: string;
   readonly announcer: PromptAnnouncer;
+  readonly completions: Completions;
   /** The way to the CPU lane; left out, there is none, and what would go there fails. */
   readonly handOvers?: HandOvers | undefined;
   /** Left out: what would go there only fails. */
@@ -86,7 +88,7 @@ export class JobEndings {
   private async give(taken: TakenJob, ending: Ending): Promise<void> {
     const { job, token } = taken;
     switch (ending.kind) {
-      case 'complete': return void (await job.moveToCompleted(ending.value, token, false));
+      case 'complete': return this.options.completions.complete(job, token, ending.value);
       case 'quarantine':
         await this.options.quarantine?.put(this.options.queue, job, ending.failure);
         return void (await job.moveToFailed(verdict(ending.failure), token, false));

@@ -174,6 +174,19 @@ describe.each([['small inputs, which travel in the script', ''], ['large inputs,
     expect(await connection.exists(keys.output(queue, 'w-2'))).toBe(1);
   });
 
+  test('of producers that add other requests under the same ids at once one has each id, with its own input', async () => {
+    const { queue, producer } = await setup();
+    const rival = await connectProducer(queue);
+    const ids = Array.from({ length: 120 }, (_, i) => `v-${i}`);
+    const [ours, theirs] = [ids.map((id) => keyed(id, OURS, 'ours')), ids.map((id) => keyed(id, THEIRS, 'theirs'))];
+    const answers = await Promise.all([producer.add(ours), rival.add(theirs.toReversed()).then((added) => added.toReversed())]);
+    for (const [i, id] of ids.entries()) {
+      expect([id, answers.map((answer) => answer[i]?.outcome).toSorted()]).toEqual([id, ['added', 'conflict']]);
+      const winner = answers[0][i]?.outcome === 'added' ? ours[i] : theirs[i];
+      expect([id, await connection.getBuffer(keys.input(queue, id))]).toEqual([id, winner?.input]);
+    }
+  });
+
   test('of producers that replace the same jobs at once one adds each job and the others find it', async () => {
     const { queue, producer } = await setup();
     const jobs = Array.from({ length: 120 }, (_, i) => keyed(`s-${i}`));

@@ -1,4 +1,4 @@
-// Puts jobs on a queue: input and job in one transaction, an id never twice, and a plain answer per job about what was found
+// Puts jobs on a queue: input and job in one step of the server, an id never twice, and a plain answer per job about what was found
 // under its id. Every call may be repeated as a whole after any fault, because a job that is there already is only reported.
 // It does not wait for results (result-reader.ts reads them, @shoal/client waits) and it never computes a fingerprint.
 
@@ -9,11 +9,11 @@ import {
 } from '@shoal/core';
 import { Queue } from 'bullmq';
 import { Admission, admissionRefused, type AdmissionLimits, type WantedRoom } from './admission.ts';
-import { isScriptMissing, openTransaction, queueAdd, queueRemove, runTransaction, type Transaction } from './bullmq-internals.ts';
+import { addAndLook } from './bullmq-add.ts';
+import { isScriptMissing, openTransaction, queueAdd, queueRemove, type Transaction } from './bullmq-internals.ts';
 import { closeConnection, connected, openConnection, untilReady, type Redis } from './connection.ts';
 import { judge, toFound, type Again, type Found, type Verdict } from './job-verdict.ts';
 import { runScript, script } from './payload/script.ts';
-import { STAGED_FROM_BYTES, STAGED_TTL_MS } from './payload/staging.ts';
 import { translated } from './translated.ts';
 
 export interface ProducerOptions {
@@ -60,31 +60,14 @@ export interface JobState {
   readonly failedReason: string | undefined;
 }
 
-/** Larger transactions are not faster, and block the server for longer (two bulk adds of 250 in flight beat one of 500, 2026-11). */
-const JOBS_PER_TRANSACTION = 50;
-/** The server does nothing else while it runs a transaction: 8 MB take it about 10 ms. A larger input goes alone. */
-const BYTES_PER_TRANSACTION = 8 << 20;
-const COMMANDS_PER_JOB = 4;
+/** Larger groups are not faster, and block the server for longer (two bulk adds of 250 in flight beat one of 500, 2026-11). */
+const JOBS_PER_GROUP = 50;
+/** The server does nothing else while it runs a transaction of replacements: 8 MB take it about 10 ms. A larger input goes alone. */
+const BYTES_PER_GROUP = 8 << 20;
 /** Events are read by nobody here; the stream would otherwise keep 10,000 entries with every return value. */
 const EVENTS_KEPT = 100;
 /** Rounds of WATCH that lost against another producer before the jobs are reported as known, to be looked at again later. */
 const MAX_REPLACE_ROUNDS = 5;
-
-/**
- * KEYS job, input, result and where a large input was staged; ARGV a small input, if there is one. Only for a job that does not
- * exist: writes the input (SET NX would leave one behind for every job that had completed already, and keep a stale one), and clears
- * away what an acknowledged result left behind, which a worker would take for an answer. EVAL, not EVALSHA: a script that the server
- * has forgotten would fail alone inside the transaction, and the job be added without its input.
- */
-const PREPARE = `if redis.call('EXISTS',KEYS[1])==1 then
-if KEYS[4] then redis.call('UNLINK',KEYS[4]) end
-return end
-local flags=redis.call('GETRANGE',KEYS[3],6,6)
-if flags~='' and string.byte(flags)%2==1 then redis.call('DEL',KEYS[3]) end
-if KEYS[4] then
-redis.call('RENAME',KEYS[4],KEYS[2])
-redis.call('PERSIST',KEYS[2])
-elseif ARGV[1] then redis.call('SET',KEYS[2],ARGV[1]) end`;
 
 /** KEYS job, input: an input whose job is gone belongs to nobody. */
 const DISCARD_INPUT = script(2, 'allow-oom', "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('DEL', KEYS[2]) end");
@@ -118,7 +101,7 @@ export class JobProducer {
   }
 
   /**
-   * Adds jobs with their inputs, up to 50 a transaction, all transactions in flight at once; one result per job, in order. As soon
+   * Adds jobs with their inputs, up to 50 a call of the script, all calls in flight at once; one result per job, in order. As soon
    * as there is no room for one, it and all after it are refused. Throws JOB_INVALID before anything is sent, QUEUE_FULL and QUEUE_UNREACHABLE: then some may have been added, and the whole
    * call should be repeated.
    */
@@ -175,7 +158,7 @@ export class JobProducer {
     await Promise.allSettled([this.queue.close(), this.watcher?.queue.close(), this.replacing]);
   }
 
-  // ---- one transaction ------------------------------------------------------------------------------------------
+  // ---- one group of jobs ------------------------------------------------------------------------------------------
 
   private async addGroup(jobs: readonly NewJob[], again: Again): Promise<AddResult[]> {
     const found = await translated(() => this.addAndLook(jobs));
@@ -188,42 +171,11 @@ export class JobProducer {
 
   /** Looks under each id and adds the job where there is none. What is returned is what was there before. */
   private async addAndLook(jobs: readonly NewJob[]): Promise<Found[]> {
-    const replies = await runTransaction(this.queue, (transaction) => {
-      for (const job of jobs) this.appendAdd(transaction, job);
-    });
-    let next = 0;
-    const found = jobs.map((job) => {
-      const at = next;
-      next += isStaged(job) ? COMMANDS_PER_JOB + 1 : COMMANDS_PER_JOB;
-      return foundIn(replies, at);
-    });
-    const fault = replies.find(([error]) => error !== null)?.[0];
-    if (fault === undefined || fault === null) return found;
-    // A transaction keeps what succeeded in it: no job may stay whose input was refused.
-    await this.remove(jobs.filter((_, i) => found[i]!.data === undefined).map(({ jobId }) => jobId));
-    throw fault;
-  }
-
-  /** Four commands: what is under the id (HMGET, GETRANGE), then its input, staged by one more where it is large, then the job. */
-  private appendAdd(transaction: Transaction, job: NewJob): void {
-    const keys = [...this.jobAndInput(job.jobId), this.keys.output(this.options.queue, job.jobId)] as const;
-    transaction.hmget(keys[0], 'data', 'finishedOn', 'failedReason');
-    transaction.getrangeBuffer(keys[2], 0, 31);
-    if (isStaged(job)) {
-      transaction.set(this.stagedInput(job.jobId), job.input, 'PX', STAGED_TTL_MS);
-      transaction.eval(PREPARE, 4, ...keys, this.stagedInput(job.jobId));
-    } else {
-      transaction.eval(PREPARE, 3, ...keys, ...(job.input === undefined ? [] : [job.input]));
-    }
-    queueAdd(this.queue, transaction, { name: job.name ?? 'embed', data: job.data, opts: { jobId: job.jobId } });
+    return addAndLook(this.connection, this.queue, this.keys, jobs.map(({ jobId, name = 'embed', data, input }) => ({ jobId, name, data, input })));
   }
 
   private jobAndInput(jobId: string): [job: string, input: string] {
     return [this.keys.job(this.options.queue, jobId), this.keys.input(this.options.queue, jobId)];
-  }
-
-  private stagedInput(jobId: string): string {
-    return this.keys.staged(this.options.queue, jobId, 'input');
   }
 
   // ---- asking for a finished id again ---------------------------------------------------------------------------
@@ -302,8 +254,6 @@ export class JobProducer {
   }
 }
 
-type Reply = readonly [error: Error | null, value: unknown];
-
 /** Calls the listener for outages after this moment, never for the first connection or a close of our own. */
 export function watchConnection(connection: Redis, listener: (event: 'lost' | 'back') => void): void {
   let isLost = false;
@@ -331,7 +281,7 @@ function inGroups(jobs: readonly NewJob[]): NewJob[][] {
   for (const job of jobs) {
     const open = groups.at(-1);
     bytes += job.input?.length ?? 0;
-    if (open !== undefined && open.length < JOBS_PER_TRANSACTION && bytes <= BYTES_PER_TRANSACTION) {
+    if (open !== undefined && open.length < JOBS_PER_GROUP && bytes <= BYTES_PER_GROUP) {
       open.push(job);
       continue;
     }
@@ -373,21 +323,8 @@ function checkWhole({ jobId, input }: NewJob, fingerprint: string | undefined, i
   if (problem !== undefined) throw new ShoalError('JOB_INVALID', `job "${jobId}": ${problem}`, { jobId });
 }
 
-function isStaged(job: NewJob): job is NewJob & { readonly input: Buffer } {
-  return job.input !== undefined && job.input.length >= STAGED_FROM_BYTES;
-}
-
 function fingerprintOf({ data }: NewJob): string {
   return data.fingerprint ?? '';
-}
-
-function foundIn(replies: readonly Reply[], at: number): Found {
-  const head = replies[at + 1]?.[1];
-  return toFound(toHash(replies[at]?.[1]), Buffer.isBuffer(head) ? head : Buffer.alloc(0));
-}
-
-function toHash(value: unknown): (string | null)[] {
-  return Array.isArray(value) ? value.map((field: unknown) => (typeof field === 'string' ? field : null)) : [];
 }
 
 function toResult(jobId: string, verdict: Verdict): AddResult {

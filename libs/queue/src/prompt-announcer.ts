@@ -13,6 +13,8 @@ export interface PromptAnnouncerOptions {
   readonly prefix: string;
   /** The main queue of the model. */
   readonly queue: string;
+  /** Sends endings that wait for the turn's end. */
+  readonly sendEndings?: (() => void) | undefined;
   /** After it nothing is tried again. */
   readonly signal: AbortSignal;
   readonly log: Logger;
@@ -65,6 +67,7 @@ export class PromptAnnouncer {
   }
 
   private flush(): void {
+    this.options.sendEndings?.();
     while (this.waiting.length > 0) void this.announce(this.waiting.splice(0, JOBS_PER_CALL));
   }
 

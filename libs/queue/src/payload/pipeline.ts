@@ -71,9 +71,9 @@ function toError(reason: unknown): Error {
 /**
  * All of them are written before this returns, and leave together (connection.ts). Not by ioredis' pipelines: each takes over every script that
  * BullMQ has defined on its connection, 64 of them, and copies what it sends twice. One command took 145 µs of CPU so, with its reply,
- * and takes 70; 64 commands 720 and 430 (2026-11).
+ * and takes 70; 64 commands 720 and 430 (2026-11). One reply per command, faults that will pass among them; never throws.
  */
-async function askOnce(connection: Redis, commands: readonly Command[]): Promise<Reply[]> {
+export async function askOnce(connection: Redis, commands: readonly Command[]): Promise<Reply[]> {
   const answers = await Promise.allSettled(commands.map(([name, ...values]) =>
     connection.sendCommand(isLarge(values) ? new WholeCommand(name, values) : new RedisCommand(name, values, { replyEncoding: null }))));
   return answers.map((answer) => (answer.status === 'fulfilled' ? { ok: true, value: answer.value } : { ok: false, error: toError(answer.reason) }));

@@ -3,7 +3,7 @@
 
 import { createHash } from 'node:crypto';
 import type { Redis } from '../connection.ts';
-import { askAll, valueOf, type Argument, type Command, type Reply, type RetryOptions } from './pipeline.ts';
+import { askAll, askOnce, valueOf, type Argument, type Command, type Reply, type RetryOptions } from './pipeline.ts';
 
 export interface Script {
   readonly lua: string;
@@ -35,6 +35,18 @@ export async function runScript(connection: Redis, called: Script, calls: readon
     for (const [at, index] of missing.entries()) replies[index] = again[at]!;
   }
   return replies.map(valueOf);
+}
+
+/** One call that is sent before this returns and waits out nothing: a fault that will pass, a full server above all, is thrown as it came. */
+export async function runScriptOnce(connection: Redis, called: Script, values: readonly Argument[]): Promise<unknown> {
+  const call: readonly Command[] = [['EVALSHA', called.sha, called.keyCount, ...values]];
+  let replies = await askOnce(connection, call);
+  while (missingIn(replies).length > 0) {
+    const [loaded] = await askOnce(connection, [['SCRIPT', 'LOAD', called.lua]]);
+    if (loaded !== undefined) valueOf(loaded);
+    replies = await askOnce(connection, call);
+  }
+  return valueOf(replies[0]!);
 }
 
 function missingIn(replies: readonly Reply[]): number[] {
