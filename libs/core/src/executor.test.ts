@@ -173,6 +173,37 @@ describe('rows that cannot run', () => {
   });
 });
 
+/** Its result is written at once, not in turn with others. */
+function large(jobId: string): JobOrder {
+  return orderOf(jobId, Array.from({ length: 2_100 }, (_, row) => `${jobId} ${row}`));
+}
+
+test('the memory of a result serves another job once it was written, and not before', async () => {
+  const bench = setup();
+  const written: { readonly jobId: string; readonly buffer: ArrayBufferLike }[] = [];
+  const held = Promise.withResolvers<void>();
+  const commit = bench.store.commit.bind(bench.store);
+  bench.store.commit = async (requests) => {
+    for (const { jobId, result } of requests) written.push({ jobId, buffer: result.buffer });
+    const answers = await commit(requests);
+    if (requests.some(({ jobId }) => jobId === 'a')) await held.promise;
+    return answers;
+  };
+  bench.run([large('a')]);
+  for (let i = 0; written.length === 0 && i < 1_000; i++) await bench.clock.advance(10);
+  bench.run([large('b')]);
+  await bench.untilOutcomes(1);
+  held.resolve();
+  await bench.untilOutcomes(2);
+  bench.run([large('c')]);
+  await bench.untilOutcomes(3);
+  expect(written.map(({ jobId }) => jobId)).toEqual(['a', 'b', 'c']);
+  const [a, b, c] = written.map(({ buffer }) => buffer);
+  expect(b).not.toBe(a);
+  expect([a, b]).toContain(c);
+  for (const { jobId } of written) expect(bench.outcomesOf(jobId)).toMatchObject([{ kind: 'committed' }]);
+});
+
 function resultOf(fingerprint: string, flags: 'taken' | undefined = undefined): Buffer {
   const bytes = encodeResult({ dtype: 'f32', rows: 1, dims: DIMS, fingerprint, isTruncated: false }, new Uint8Array(DIMS * 4));
   if (flags === 'taken') bytes.writeUInt16LE(1, 6);

@@ -19,7 +19,7 @@ import { Flows } from './flows.ts';
 import { ShoalError, toFailure, type Failure } from './errors.ts';
 import { Slots, rowsWithin } from './slots.ts';
 import { pack, squaredLengthOf, writeScaled } from './slot-buffers.ts';
-import { roomForBody } from './result-format.ts';
+import { BodyRooms } from './result-format.ts';
 import { invariant, unreachable } from './invariant.ts';
 import { DEFAULT_TENANT } from './job-terms.ts';
 import { fewRowsAtLeast, fewWidth } from './run-shapes.ts';
@@ -106,6 +106,7 @@ export class Executor {
   private readonly pool = new Pool<Row>();
   private readonly flows = new Flows();
   private readonly orders: OpenOrders<JobOrder, OpenJob>;
+  private readonly rooms = new BodyRooms();
   /** Halves of batches that were too much for the device, and rows to be run again in fp32; they go before anything new. */
   private again: Attempt[] = [];
   /** What is at the device, in the order in which it came there, by when it ends. */
@@ -205,11 +206,11 @@ export class Executor {
 
   private pour(order: JobOrder, { ids, truncated, fingerprint }: Extract<Filled, { kind: 'rows' }>, arrivedMs: number): number {
     const tokens = ids.reduce((sum, row) => sum + row.length, 0);
-    const body = roomForBody(4 * ids.length * this.parts.backend.dims); // what is sent, where nothing is to be cut off
+    const body = this.rooms.take(4 * ids.length * this.parts.backend.dims); // what is sent, where nothing is to be cut off
     const job: OpenJob = {
       order, fingerprint, tokens, truncated, rows: ids.length, left: ids.length, waiting: ids.length,
       deadlineMs: arrivedMs + (order.remainingMs ?? Number.POSITIVE_INFINITY),
-      vectors: new Float32Array(body.buffer, body.byteOffset),
+      vectors: new Float32Array(body.buffer, body.byteOffset, body.length / 4),
       splits: 0, runMs: 0, isBegun: false, isDropped: false,
     };
     this.orders.open(job);
@@ -558,7 +559,10 @@ export class Executor {
   // ---- tell -----------------------------------------------------------------------------------------------------
 
   private conclude(answers: readonly { readonly job: OpenJob; readonly outcome: JobOutcome }[]): void {
-    for (const { job } of answers) this.orders.forget(job);
+    for (const { job } of answers) {
+      this.orders.forget(job);
+      this.rooms.giveBack(job.vectors.buffer);
+    }
     this.report(answers.map(({ outcome }) => outcome));
   }
 

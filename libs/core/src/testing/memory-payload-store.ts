@@ -40,8 +40,9 @@ export class MemoryPayloadStore implements PayloadStore {
 
   private commitOne(request: CommitRequest): CommitResult {
     const result = this.decide(request);
-    if (result === 'committed') this.results.set(request.jobId, Buffer.from(request.result));
-    this.commits.push({ request, result });
+    const copy = Buffer.from(request.result); // its bytes are the caller's again
+    if (result === 'committed') this.results.set(request.jobId, copy);
+    this.commits.push({ request: { ...request, result: copy }, result });
     return result;
   }
 
