@@ -279,6 +279,13 @@ describe('rows with a lead', () => {
     expect(led.filter(Boolean).length).toBeLessThanOrEqual(3 + 40 / 8);
   });
 
+  test('are not passed over, once they wait longest and too long, by late ones of their length', () => {
+    const limits = cutLimits({ maxPaddedTokens: 48, maxRows: 1, maxRowAgeMs: 100 });
+    const pool = poolOf([...many(8, leading), ...many(8, row, 40)]);
+    const cuts = Array.from({ length: 8 }, () => leadsOf(pool.cut(limits, 300)));
+    expect(cuts).toEqual(Array.from({ length: 8 }, () => 1));
+  });
+
   test('and those without all leave once, in full batches where padding costs nothing, and who waits too long within five', () => {
     const someRows = fc.array(fc.record({ tokens: fc.integer({ min: 1, max: 200 }), hasLead: fc.boolean() }), { minLength: 1, maxLength: 40 });
     fc.assert(

@@ -136,7 +136,8 @@ export class Pool<Row extends PoolRow> {
       minPaddingEfficiency: isFew ? MIN_EFFICIENCY_OF_FEW : MIN_PADDING_EFFICIENCY,
       smallShare: isFree ? 1 : smallShare,
     };
-    const isBulkLate = nowMs - (this.bulk.oldestMs() ?? nowMs) > limits.maxRowAgeMs;
+    const bulkMs = this.bulk.oldestMs() ?? nowMs;
+    const isBulkLate = nowMs - bulkMs > limits.maxRowAgeMs && bulkMs <= (this.leading.oldestMs() ?? bulkMs); // else the batch would begin in the bucket of a late row with a lead, and fill up without it
     const inTurn = isBulkLate && !isLed ? [this.bulk, this.leading] : [this.leading, this.bulk];
     if (isUrgent) takeInto(open, seed, [this.interactive]);
     if (isUrgent && bulkSeed !== undefined) open.maxRows = Math.max(open.rows.length, Math.floor(open.maxRows * smallShare));
