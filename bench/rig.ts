@@ -278,6 +278,7 @@ export class Load {
       this.fetching.delete(jobId);
       this.toMark.push(jobId);
       const rows = check(jobId, bytes, payload);
+      this.reader.release([bytes]); // as the SDK does with what it has copied
       const nowMs = performance.now();
       const ended = { jobId, ms: nowMs - dueMs, toldMs: toldMs ?? nowMs - askedMs, rows };
       this.heard++;

@@ -108,6 +108,7 @@ async function runClient(): Promise<void> {
         if (payload === undefined) continue; // told twice, which is allowed
         if (answer.kind !== 'body') throw new Error(`${batch[i]}: ${answer.kind}`);
         least = Math.min(least, check(answer.bytes, payload));
+        reader.release([answer.bytes]); // what is kept of it was copied
         texts += jobTexts;
         open.delete(batch[i]!);
       }

@@ -46,7 +46,7 @@ export async function* embedStream<Item extends { readonly text: string }>(
     for (let entry = await run.next(); entry !== undefined; entry = await run.next()) {
       const outcome = await entry.outcome;
       options.signal?.throwIfAborted();
-      if (outcome.ok) yield toBlock(entry.chunk, outcome);
+      if (outcome.ok) yield run.toBlock(entry.chunk, outcome);
       else if (options.onError === 'skip' && !FATAL.has(outcome.error.code)) {
         yield { kind: 'skipped', first: entry.chunk.first, rows: entry.chunk.items.length, items: entry.chunk.items, error: outcome.error };
       } else throw outcome.error;
@@ -88,6 +88,14 @@ class StreamRun<Item extends { readonly text: string }> {
     this.options.signal?.throwIfAborted();
     if (this.entries.length === 0 && this.input.name === 'failed') throw this.input.error;
     return this.entries[0];
+  }
+
+  toBlock({ first, items }: Chunk<Item>, { request, delivery }: Extract<Outcome, { ok: true }>): EmbeddedBlock<Item> {
+    const { header, body } = delivery;
+    const { rows, dims } = header;
+    const vectors = widen(header, body);
+    this.terms.jobs.letGo(delivery);
+    return { kind: 'embedded', first, items, rows, dims, dtype: vectorsDtype(header), vectors, tokens: request.tokens, truncated: request.truncated ?? header.isTruncated };
   }
 
   handedOver(entry: Entry<Item>, isDelivered: boolean): void {
@@ -158,11 +166,6 @@ async function outcomeOf(asked: Asked<EmbedRequest> | ShoalError): Promise<Outco
   } catch (error) {
     return { ok: false, error: toShoalError(error) };
   }
-}
-
-function toBlock<Item>({ first, items }: Chunk<Item>, { request, delivery: { header, body } }: Extract<Outcome, { ok: true }>): EmbeddedBlock<Item> {
-  const { rows, dims } = header;
-  return { kind: 'embedded', first, items, rows, dims, dtype: vectorsDtype(header), vectors: widen(header, body), tokens: request.tokens, truncated: request.truncated ?? header.isTruncated };
 }
 
 function interrupted(reason: unknown): ShoalError<'INTERRUPTED'> {

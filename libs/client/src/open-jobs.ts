@@ -34,7 +34,7 @@ export interface JobRequest {
 
 export interface OpenJobsParts {
   readonly producer: Pick<JobProducer, 'add' | 'states' | 'remove' | 'onConnection'>;
-  readonly reader: Pick<ResultReader, 'peek' | 'markTaken' | 'onReply' | 'onConnection'>;
+  readonly reader: Pick<ResultReader, 'peek' | 'markTaken' | 'release' | 'onReply' | 'onConnection'>;
   /** Takes running jobs back from their workers. Left out: they run to their end, and their results wait for whoever asks again. */
   readonly cancel?: ((jobIds: readonly string[]) => Promise<unknown>) | undefined;
   readonly clock: Clock;
@@ -49,7 +49,7 @@ export interface OpenJobsParts {
 
 export interface Delivery {
   readonly header: ResultHeader;
-  /** As `openResult` returned it; checksum verified. */
+  /** As `openResult` returned it; checksum verified. Good until `letGo`. */
   readonly body: Buffer;
 }
 
@@ -108,6 +108,8 @@ export class OpenJobs {
   private heldBackUntilMs: number | undefined;
   private isPumpDue = false;
   private isClosed = false;
+  /** How many have yet to read a delivery; one that was abandoned meanwhile never will, and its memory is collected. */
+  private readonly readers = new WeakMap<Delivery, number>();
   private readonly tally = { added: 0, known: 0, ready: 0, delivered: 0, failed: 0, askedAgain: 0, addedAgain: 0, lookedUp: 0 };
 
   constructor(parts: OpenJobsParts) {
@@ -142,6 +144,13 @@ export class OpenJobs {
   release(jobIds: readonly string[]): void {
     this.toAcknowledge.push(...jobIds);
     this.schedule();
+  }
+
+  /** The caller has read a delivery and keeps nothing of it: when all have to whom it went, its memory is used again. Once for each `ask`. */
+  letGo(delivery: Delivery): void {
+    const readers = (this.readers.get(delivery) ?? 0) - 1;
+    this.readers.set(delivery, readers);
+    if (readers === 0) this.parts.reader.release([delivery.body]);
   }
 
   /** A job that nobody waits for any more is taken off the queue, or back from its worker, if we added it. */
@@ -381,6 +390,7 @@ export class OpenJobs {
   private deliver(job: OpenJob, delivery: Delivery): void {
     this.forget(job);
     this.tally.delivered++;
+    this.readers.set(delivery, job.holders.size);
     job.delivery.resolve(delivery);
   }
 

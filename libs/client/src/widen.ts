@@ -6,7 +6,7 @@ import { ShoalError, fromHalves, type OutputDtype, type ResultHeader } from '@sh
 /** `body`: what `openResult` returned. rows × dims values; set bits of the binary form become 1, clear bits −1. */
 export function widen({ rows, dims, ...header }: Pick<ResultHeader, 'dtype' | 'rows' | 'dims'>, body: Buffer): Float32Array {
   const dtype = vectorsDtype(header);
-  const own = new Uint8Array(body).buffer; // a copy: aligned, and it lets go of the network's buffer
+  const own = new Uint8Array(body).buffer; // a copy: aligned, and the reader's memory is free for the next result
   switch (dtype) {
     case 'f32': return new Float32Array(own);
     case 'f16': return fromHalves(new Uint16Array(own));

@@ -5,7 +5,7 @@ export { INTERACTIVE_ROWS, LIVE_RESULT_TTL_MS, MAX_INLINE_BYTES, MAX_ROWS_PER_JO
 export { parseJob, type EmbedJob, type EmbedJobData, type EmbedReturn, type JobInput, type OutputDtype, type OutputOptions } from './job-schema.ts';
 export { decodeInput, encodeTexts, encodeTokens, type DecodedInput, type TokenIds } from './input-format.ts';
 export {
-  RESULT_FLAG, RESULT_HEADER_BYTES, bodyBytes, decodeRankings, decodeResultHeader, encodeRankings, encodeResult, openResult, type Ranking, type ResultDtype, type ResultHeader,
+  BodyRooms, RESULT_FLAG, RESULT_HEADER_BYTES, bodyBytes, decodeRankings, decodeResultHeader, encodeRankings, encodeResult, openResult, type Ranking, type ResultDtype, type ResultHeader,
 } from './result-format.ts';
 export { fingerprintOf, similarityFingerprint, tokenizerHash, type FingerprintFacts } from './fingerprint.ts';
 export { cacheFolder } from './cache-folder.ts';

@@ -4,7 +4,7 @@
 // message carries a password. Carries no bullmq: the executor loads this file too.
 
 import { Socket } from 'node:net';
-import { ShoalError, type Logger } from '@shoal/core';
+import { ShoalError, type BodyRooms, type Logger } from '@shoal/core';
 import { Redis, type RedisOptions } from 'ioredis';
 import { addressOf, redactUrl } from './server-address.ts';
 
@@ -18,6 +18,8 @@ export interface ConnectionOptions {
   readonly prefix?: string | undefined;
   /** Shown by CLIENT LIST. */
   readonly name: string;
+  /** Where replies of 16 KB and more are put; see large-replies.ts. */
+  readonly rooms?: BodyRooms | undefined;
   readonly log?: Logger | undefined;
 }
 
@@ -57,7 +59,7 @@ class JoiningRedis extends Redis {
 /** Begins to connect and returns at once. Throws CONFIG_INVALID for a URL it cannot understand. */
 export function openConnection(options: ConnectionOptions): Redis {
   const redisOptions: RedisOptions & { replyMapping: 'legacy' } = {
-    ...addressOf(options.url, options.prefix),
+    ...addressOf(options.url, options.prefix, options),
     replyMapping: 'legacy', // what BullMQ expects of replies
     connectionName: options.name,
     disconnectTimeout: GOODBYE_MS,

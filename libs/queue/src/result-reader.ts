@@ -2,7 +2,7 @@
 // at once (`acknowledge`: its body comes once) or read first and marked afterwards (`peek`, `markTaken`), for readers that
 // make vectors durable in between. It keeps no list of open jobs and checks no checksum; @shoal/client does both.
 
-import { keySpace, type KeySpace, type Logger } from '@shoal/core';
+import { BodyRooms, keySpace, type KeySpace, type Logger } from '@shoal/core';
 import { releaseAdmission } from './admission.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
 import { watchConnection } from './job-producer.ts';
@@ -30,16 +30,18 @@ export class ResultReader {
   private readonly queue: string;
   private readonly connection: Redis;
   private readonly subscriber: Redis;
+  private readonly rooms: BodyRooms;
   private readonly connectionListeners: ((event: 'lost' | 'back') => void)[] = [];
   private readonly marks = new TakenMarks(() => performance.now());
 
-  private constructor(options: ReaderOptions, connection: Redis, subscriber: Redis) {
+  private constructor(options: ReaderOptions, connection: Redis, subscriber: Redis, rooms: BodyRooms) {
     this.keys = keySpace(options.prefix);
     this.prefix = options.prefix;
     this.queue = options.queue;
     this.replyChannel = this.keys.reply(options.replyName);
     this.connection = connection;
     this.subscriber = subscriber;
+    this.rooms = rooms;
     // ioredis would subscribe again by itself, but without anybody to catch it when the connection closes meanwhile: an
     // unhandled rejection ends the process (6.0.0, event_handler.js). So it is done here.
     subscriber.options.autoResubscribe = false;
@@ -56,9 +58,10 @@ export class ResultReader {
 
   /** Subscribed when it resolves. Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: ReaderOptions): Promise<ResultReader> {
-    const connection = openConnection({ url: options.redisUrl, prefix: options.prefix, name: 'shoal-reader', log: options.log });
+    const rooms = new BodyRooms();
+    const connection = openConnection({ url: options.redisUrl, prefix: options.prefix, name: 'shoal-reader', rooms, log: options.log });
     const subscriber = openConnection({ url: options.redisUrl, prefix: options.prefix, name: 'shoal-replies', log: options.log });
-    const reader = new ResultReader(options, connection, subscriber);
+    const reader = new ResultReader(options, connection, subscriber, rooms);
     try {
       await Promise.all([untilReady(connection, options.redisUrl), untilReady(subscriber, options.redisUrl)]);
       await reader.subscribe();
@@ -99,6 +102,11 @@ export class ResultReader {
       this.marks.saw(keys, bodies);
       return bodies;
     });
+  }
+
+  /** Results that `peek` or `acknowledge` gave and that nobody looks at any more: later ones come in their memory. Who does not say so leaves it to the collector. */
+  release(results: readonly Buffer[]): void {
+    for (const { buffer } of results) this.rooms.giveBack(buffer);
   }
 
   /** Each body once; its header stays, marked TAKEN. In order. */

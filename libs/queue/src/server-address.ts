@@ -5,23 +5,27 @@
 //   redis+cluster://host:port,host:port                  host:port are any nodes
 // User and password before the @ are the server's own; ?sentinelUsername= and ?sentinelPassword= are the Sentinels'.
 
-import { DEFAULT_PREFIX, ShoalError, redactSettings } from '@shoal/core';
+import { DEFAULT_PREFIX, ShoalError, redactSettings, type BodyRooms } from '@shoal/core';
 import type { RedisOptions } from 'ioredis';
+import { largeReplyConnector } from './large-replies.ts';
 import { WatchingSentinelConnector } from './sentinel-connector.ts';
 import { slotOwnerConnector, type Node } from './slot-owner-connector.ts';
 
 /** What makes a connection leave a server that can no longer be written to and look for the one that can. */
 const SUCCEEDED = /^(READONLY|NOREPLICAS|MOVED)\b/;
 
-/** Where to connect, as ioredis wants it. `prefix` is the hash tag whose slot decides on the node of a cluster. Throws CONFIG_INVALID. */
-export function addressOf(url: string, prefix: string = DEFAULT_PREFIX): RedisOptions {
+/**
+ * Where to connect, as ioredis wants it. `prefix` is the hash tag whose slot decides on the node of a cluster, `rooms` are for large-replies.ts,
+ * and are left alone behind TLS and Sentinels. Throws CONFIG_INVALID.
+ */
+export function addressOf(url: string, prefix: string = DEFAULT_PREFIX, { rooms }: { readonly rooms?: BodyRooms | undefined } = {}): RedisOptions {
   const many = /^(rediss?)\+(sentinel|cluster):\/\/(?:([^/?]*)@)?([^@/?]+)(?:\/([^?]*))?(?:\?(.*))?$/.exec(url);
-  if (many === null) return oneServer(url);
+  if (many === null) return withRooms(oneServer(url), rooms);
   const [, scheme, kind, credentials = '', hosts = '', path = '', query = ''] = many;
   const nodes = hosts.split(',').map((host) => nodeOf(url, host, kind === 'sentinel' ? 26_379 : 6_379));
   const parameters = new URLSearchParams(query);
   const common = { ...credentialsOf(...(credentials.split(/:(.*)/s) as [string, string?])), ...(scheme === 'rediss' ? { tls: {} } : {}), reconnectOnError: (error: Error) => SUCCEEDED.test(error.message) };
-  if (kind === 'cluster') return { ...common, Connector: slotOwnerConnector(nodes, prefix) };
+  if (kind === 'cluster') return { ...common, Connector: slotOwnerConnector(nodes, prefix, rooms) };
   if (path === '') throw notAnAddress(url, 'the name of the master is missing: redis+sentinel://host:port,host:port/mymaster');
   return {
     ...common,
@@ -50,6 +54,10 @@ function oneServer(url: string): RedisOptions {
     case 'rediss:': return { ...hostOf(parsed), ...credentialsIn(parsed), ...databaseOf(url, parsed.pathname.slice(1)), tls: {} };
     default: throw notAnAddress(url, 'use redis://host:port, rediss://host:port, unix:///path/to.sock, redis+sentinel://host:port,host:port/master or redis+cluster://host:port,host:port');
   }
+}
+
+function withRooms(options: RedisOptions, rooms: BodyRooms | undefined): RedisOptions {
+  return rooms === undefined || options.tls !== undefined ? options : { ...options, Connector: largeReplyConnector(rooms) };
 }
 
 function hostOf(url: URL): { host: string; port: number } {

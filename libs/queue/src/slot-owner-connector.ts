@@ -6,7 +6,9 @@
 import { connect as connectTcp } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { connect as connectTls } from 'node:tls';
+import type { BodyRooms } from '@shoal/core';
 import { AbstractConnector, Redis, type RedisOptions } from 'ioredis';
+import { connectToRooms } from './large-replies.ts';
 
 export interface Node {
   readonly host: string;
@@ -22,10 +24,10 @@ const FIRST_RETRY_MS = 50;
 const LAST_RETRY_MS = 1_000;
 
 /** A class, because ioredis wants to construct it: one connector for each connection, duplicates included. */
-export function slotOwnerConnector(seeds: readonly Node[], tag: string): NonNullable<RedisOptions['Connector']> {
+export function slotOwnerConnector(seeds: readonly Node[], tag: string, rooms?: BodyRooms): NonNullable<RedisOptions['Connector']> {
   return class extends SlotOwnerConnector {
     constructor(options: unknown) {
-      super(options as RedisOptions, seeds, tag);
+      super(options as RedisOptions, seeds, tag, rooms);
     }
   };
 }
@@ -34,17 +36,19 @@ class SlotOwnerConnector extends AbstractConnector {
   readonly #options: RedisOptions;
   readonly #seeds: readonly Node[];
   readonly #tag: string;
+  readonly #rooms: BodyRooms | undefined;
   /** Seeds first; what nodes said of each other after them. */
   #nodes: readonly Node[];
   #asked: Redis | undefined;
   #left: unknown;
 
-  constructor(options: RedisOptions, seeds: readonly Node[], tag: string) {
+  constructor(options: RedisOptions, seeds: readonly Node[], tag: string, rooms: BodyRooms | undefined) {
     super(options.disconnectTimeout ?? ANSWER_MS);
     this.#options = options;
     this.#seeds = seeds;
     this.#nodes = seeds;
     this.#tag = tag;
+    this.#rooms = rooms;
   }
 
   /** Never rejects unless it was told to disconnect: ioredis would not try again. */
@@ -73,7 +77,7 @@ class SlotOwnerConnector extends AbstractConnector {
 
   #open({ host, port }: Node): NodeStream {
     const { tls } = this.#options;
-    const stream = tls ? connectTls({ ...tls, host, port }) : connectTcp({ host, port });
+    const stream = tls ? connectTls({ ...tls, host, port }) : this.#rooms ? connectToRooms({ host, port }, this.#rooms) : connectTcp({ host, port });
     stream.once('error', (error: Error) => (this.firstError = error));
     this.stream = stream;
     return stream;

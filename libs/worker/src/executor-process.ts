@@ -10,6 +10,7 @@ import type { FromExecutorProcess } from './forked-executor.ts';
 export interface ExecutorProcess<Settings> {
   readonly settings: Settings;
   readonly log: Logger;
+  /** What is told in one turn of the event loop travels together, in order: each message by itself costs both processes a system call and a wake-up. */
   readonly tell: (message: FromExecutorProcess) => void;
 }
 
@@ -25,11 +26,19 @@ export async function executorProcess<Settings extends ExecutorSettings | Simila
   invariant(settings !== null && process.send !== undefined, 'the executor is started by its worker');
   const log = createLogger({ level: settings.logLevel, name: 'executor' });
   let lastSent: Promise<void> = Promise.resolve();
+  let waiting: FromExecutorProcess[] = [];
+  const sendWaiting = (): void => {
+    const together = waiting;
+    waiting = [];
+    if (together.length > 0) lastSent = new Promise((resolve) => process.send?.(together, undefined, {}, () => resolve()));
+  };
   const tell = (message: FromExecutorProcess): void => {
-    lastSent = new Promise((resolve) => process.send?.(message, undefined, {}, () => resolve()));
+    if (waiting.push(message) === 1) setImmediate(sendWaiting);
+    if (message.kind === 'began') sendWaiting(); // who is at the device has to be known before it can end this process
   };
   /** Ends the process once the last message is on its way. Nothing runs at the device by now; what else is open does not matter. */
   const leave = async (): Promise<never> => {
+    sendWaiting();
     await lastSent;
     process.exit(0);
   };

@@ -8,7 +8,7 @@ import { EXECUTOR_ENVIRONMENT, type ExecutorSettings, type SimilarityExecutorSet
 
 type Ready = Extract<FromExecutor, { kind: 'ready' }>;
 
-/** What the claimer hears, and what only the next executor is told. */
+/** What the claimer hears, and what only the next executor is told. Travels in lists. */
 export type FromExecutorProcess = FromExecutor | { readonly kind: 'learned'; readonly learned: LearnedBudget };
 
 /** Opening a graph takes under a second, building it first a few, a GPU's context and kernels up to twenty (2026-11). */
@@ -57,7 +57,7 @@ export class ForkedExecutor implements ExecutorLink {
     const limit = setTimeout(() => child === this.child && this.kill(`it was not ready ${this.startTimeoutMs} ms after its start`), this.startTimeoutMs);
     return new Promise<Ready>((resolve, reject) => {
       let isReady = false;
-      child.on('message', (message: FromExecutorProcess) => {
+      const hear = (message: FromExecutorProcess): void => {
         if (message.kind === 'learned') this.learned = message.learned;
         else if (message.kind === 'ready') {
           this.device ??= message.device;
@@ -73,7 +73,8 @@ export class ForkedExecutor implements ExecutorLink {
           if (this.early === undefined) this.hand(message);
           else this.unheard.push(message);
         }
-      });
+      };
+      child.on('message', (together: readonly FromExecutorProcess[]) => together.forEach(hear));
       child.once('error', reject);
       // `close`, not `exit`: only then has every message of the channel been read
       child.once('close', (code, signal) => {

@@ -2,7 +2,7 @@
 // is decided on the server in one step: whoever lost the lease cannot write, and what is there already is never replaced.
 
 import { setMaxListeners } from 'node:events';
-import { RESULT_HEADER_BYTES, invariant, keySpace, type CommitRequest, type CommitResult, type InputRead, type KeySpace, type Logger, type PayloadStore } from '@shoal/core';
+import { BodyRooms, RESULT_HEADER_BYTES, invariant, keySpace, type CommitRequest, type CommitResult, type InputRead, type KeySpace, type Logger, type PayloadStore } from '@shoal/core';
 import { closeConnection, connected, isServerFull, openConnection, type ConnectionOptions, type Redis } from '../connection.ts';
 import { askAll, bytesOf, valueOf, type Argument, type Command, type RetryOptions } from './pipeline.ts';
 import { runScript, script } from './script.ts';
@@ -85,7 +85,7 @@ export class RedisPayloadStore implements PayloadStore {
 
   /** Throws QUEUE_UNREACHABLE. */
   static async connect(options: PayloadStoreOptions): Promise<RedisPayloadStore> {
-    return new RedisPayloadStore(await connected(connectionOf(options)), options);
+    return new RedisPayloadStore(await connected({ ...connectionOf(options), rooms: new BodyRooms() }), options);
   }
 
   async read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]> {
