@@ -2,6 +2,7 @@
 // stop leaves at once and leaves nothing behind, and one that starts under the name of one that died takes its work back.
 
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
+import { identityOf, isAlive } from '@shoal/fetch';
 import { openModel, openTokenizer } from '@shoal/models';
 import { Canceller, Quarantine } from '@shoal/queue';
 import { keySpace, mainQueue, noLog } from '@shoal/core';
@@ -112,25 +113,16 @@ test('a worker under the name of one that was killed takes its claims back at on
   await until('the first one has all of it', async () => ((await queue.getActiveCount()) === 20 ? true : undefined));
   const second = await bench.startWorker(MODEL, { SHOAL_WORKER_NAME: 'twin' }); // the first lives: nothing is taken from it
   expect(await queue.getCompletedCount()).toBe(0);
-  const executor = await first.executorPid();
+  const executor = identityOf(await first.executorPid())!;
   process.kill(first.pid, 'SIGKILL');
   const killedMs = performance.now();
   const third = await bench.startWorker(MODEL, { SHOAL_WORKER_NAME: 'twin' }); // as a supervisor does, at once
   const startedMs = performance.now() - killedMs;
   await untilAllEnded(queue, 20);
   const recoveredMs = performance.now() - killedMs;
-  expect(isRunning(executor), 'the executor has left with its worker').toBe(false);
+  expect(isAlive(executor), 'the executor has left with its worker').toBe(false);
   expect(await queue.getCompletedCount()).toBe(20);
   expect([second, third].flatMap(({ log }) => log.filter((line) => String(line['msg']).startsWith('gave back')).map((line) => line['jobs']))).toEqual([20]);
   expect(await bench.redis.exists(keySpace('{shoal}').lock(queue.name, 'job-0'))).toBe(0);
   process.stdout.write(`recovery under a supervisor: ${JSON.stringify({ startedMs: Math.round(startedMs), recoveredMs: Math.round(recoveredMs), jobs: 20, leaseMs: 15_000 })}\n`);
 });
-
-function isRunning(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch {
-    return false;
-  }
-}
