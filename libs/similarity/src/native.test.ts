@@ -37,7 +37,7 @@ test('without the native code every test passes in plain code', () => {
   // Loading the addon is what fails where it was not built, or was built for another system.
   const hide = join(folder, 'hide.mjs');
   writeFileSync(hide, `const load = process.dlopen; process.dlopen = (module, path, ...rest) => { if (path.endsWith('similarity.node')) throw new Error('hidden'); return load(module, path, ...rest); };`);
-  const { stdout, stderr, status } = spawnSync(process.execPath, ['--conditions=@shoal/source', join(root, 'node_modules/vitest/vitest.mjs'), 'run', '--dir', join(root, 'libs/similarity/src'), 'kernels', 'collections'], {
+  const { stdout, stderr, status } = spawnSync(process.execPath, ['--conditions=@shoal/source', join(root, 'node_modules/vitest/vitest.mjs'), 'run', '--dir', join(root, 'libs/similarity/src'), '--reporter=verbose', 'kernels', 'collections'], { // verbose: the name of a suite is else printed where one of its tests is slow
     cwd: root, encoding: 'utf8', env: { ...process.env, NODE_OPTIONS: `--import=${hide}`, SHOAL_TEST_CASES: '100', NO_COLOR: '1' },
   });
   expect(`${stdout}${stderr}`).toContain('hidden');
