@@ -3,13 +3,18 @@
 import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { expect, test } from 'vitest';
-import { serverEnvironment } from './queue-server.ts';
+import { serverEnvironment, tuning } from './queue-server.ts';
 
 test('the allocator of a program with glibc keeps no small pieces, and what somebody set for it wins', () => {
   const own = 'glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0';
   expect(serverEnvironment({ PATH: '/bin' })).toEqual({ PATH: '/bin', GLIBC_TUNABLES: own });
   expect(serverEnvironment({ GLIBC_TUNABLES: '' })['GLIBC_TUNABLES']).toBe(own);
   expect(serverEnvironment({ GLIBC_TUNABLES: 'glibc.malloc.tcache_count=7' })['GLIBC_TUNABLES']).toBe(`${own}:glibc.malloc.tcache_count=7`);
+});
+
+test.each([[2e9, '1gb'], [8e9, '1gb'], [25.3e9, '4gb'], [64e9, '8gb'], [256e9, '8gb']])('on a machine of %d bytes the append-only file is rewritten from %s on', (memoryBytes, size) => {
+  const words = tuning({ cores: 2, memoryBytes });
+  expect(words[words.indexOf('--auto-aof-rewrite-min-size') + 1]).toBe(size);
 });
 
 const loader = ['/lib64/ld-linux-x86-64.so.2', '/lib/ld-linux-aarch64.so.1'].find((path) => existsSync(path));
