@@ -122,7 +122,8 @@ test('children that wait, a parent, a deduplication id, a number to keep of its 
     await add(1);
     await queue.add('embed', {}, { jobId: 'j-alone', deduplication: { id: 'same' } });
     await queue.add('embed', {}, { jobId: 'j-gone', removeOnComplete: true });
-    await new FlowProducer({ prefix: place.prefix, connection }).add({ name: 'parent', queueName: 'p', opts: { jobId: 'parent' }, children: [{ name: 'child', queueName: 'q', opts: { jobId: 'child' } }] });
+    // Ids in the order of the endings: those of one millisecond are sorted by name.
+    await new FlowProducer({ prefix: place.prefix, connection }).add({ name: 'parent', queueName: 'p', opts: { jobId: 'parent' }, children: [{ name: 'child', queueName: 'q', opts: { jobId: 'k-child' } }] });
     const taken = await claimed(4);
     await connection.sadd(`${place.prefix}:q:j-0:dependencies`, 'somebody');
     await Promise.all(complete(taken));

@@ -22,17 +22,11 @@ async function contentOf(connection: Redis, key: string): Promise<unknown> {
     case 'string': return connection.get(key);
     case 'list': return connection.lrange(key, 0, -1);
     case 'set': return (await connection.smembers(key)).toSorted();
-    case 'zset': return byMember(await connection.zrange(key, '0', '-1', 'WITHSCORES'));
+    case 'zset': return (await connection.zrange(key, '0', '-1', 'WITHSCORES')).map(withoutTime);
     case 'hash': return Object.fromEntries(Object.entries(await connection.hgetall(key)).map(([field, value]) => [field, field === 'opts' ? JSON.parse(value) as unknown : withoutTime(value)]));
     case 'stream': return (await connection.xrange(key, '-', '+')).map(([, fields]) => fields.map(withoutTime));
     default: return type;
   }
-}
-
-/** Whose scores are times, by name: members of one millisecond have no order among themselves. */
-function byMember(membersAndScores: readonly string[]): string[] {
-  const pairs = membersAndScores.flatMap((member, at) => (at % 2 === 0 ? [[member, withoutTime(membersAndScores[at + 1]!)] as const] : []));
-  return (pairs.every(([, score]) => score === 'time') ? pairs.toSorted(([a], [b]) => (a < b ? -1 : 1)) : pairs).flat();
 }
 
 function withoutTime(value: string): string {
