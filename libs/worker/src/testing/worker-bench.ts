@@ -132,9 +132,10 @@ export function statusBytes(pid: number, key: 'VmRSS' | 'VmSize'): number {
   return Number(new RegExp(`^${key}:\\s+(\\d+)`, 'm').exec(readFileSync(`/proc/${pid}/status`, 'latin1'))![1]) * 1024;
 }
 
-/** From now on the process gets no more than this much address space on top of what it has. */
+/** From now on the process gets no more than this much address space on top of what it has; `Infinity` ends that. */
 export function limitAddressSpace(pid: number, moreBytes: number): void {
-  execFileSync('prlimit', ['--pid', String(pid), `--as=${statusBytes(pid, 'VmSize') + moreBytes}`]);
+  const soft = moreBytes === Infinity ? 'unlimited' : statusBytes(pid, 'VmSize') + moreBytes;
+  execFileSync('prlimit', ['--pid', String(pid), `--as=${soft}:`]);
 }
 
 /** Waits until the process has computed for a fifth of a second: it is in the middle of the work it just got. */
