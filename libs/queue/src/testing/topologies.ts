@@ -21,7 +21,7 @@ export interface Topology {
   restart(): Promise<void>;
   /** After kill9: resolves when another server has taken over. */
   succeeded(): Promise<void>;
-  /** Another server takes over while the one that was written to lives: a switch by hand. */
+  /** Another server takes over while the one that was written to lives: a switch by hand. Resolves when that one follows. */
   switchOver(): Promise<void>;
   readonly servers: readonly ServerProcess[];
   stop(): Promise<void>;
@@ -195,6 +195,8 @@ async function assemble(parts: Parts): Promise<Topology> {
       const before = await findOwner();
       await parts.switchOver(before.port);
       await until('another server took over', async () => (await findOwner()) !== before);
+      // Sentinels name the new master first: what the one before still takes is lost.
+      await until(`port ${before.port} follows`, async () => String(await ask(before, ['INFO', 'replication'])).includes('role:slave'));
       await moveControl();
     },
     async stop() {
