@@ -12,7 +12,7 @@ import { ServerProcess, freePort } from './testing/server-process.ts';
 import { startCluster, startSentinels, type Topology } from './testing/topologies.ts';
 
 export { claimAll, claimSome } from './testing/claims.ts';
-export type { ServerProcess } from './testing/server-process.ts';
+export { freePort, type ServerProcess } from './testing/server-process.ts';
 
 export interface TestServerOptions {
   /** Executable; default SHOAL_TEST_SERVER, else the one that a private server would use. */

@@ -13,7 +13,7 @@ import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { parseMetrics } from '@shoal/ops/testing';
 import { openConnection, type Redis } from '@shoal/queue';
-import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { freePort, startTestServer, type TestServer } from '@shoal/queue/testing';
 import { childrenOf } from './testing/worker-bench.ts';
 
 const PREFIX = '{shoal}';
@@ -301,15 +301,6 @@ describe('whatever dies, one result is visible', () => {
     await until('the executor is gone', async () => (isAlive(executor!) ? undefined : true), 5_000);
   });
 });
-
-async function freePort(): Promise<number> {
-  const { createServer } = await import('node:net');
-  const probe = createServer().listen(0, '127.0.0.1');
-  await new Promise((resolve) => probe.once('listening', resolve));
-  const address = probe.address();
-  await new Promise((resolve) => probe.close(resolve));
-  return typeof address === 'object' && address !== null ? address.port : 0;
-}
 
 async function stoppedChildOf(pid: number): Promise<boolean> {
   const { readFile } = await import('node:fs/promises');

@@ -1,6 +1,7 @@
 // For tests: one process of a queue server, on a port of 127.0.0.1 or a unix socket; killed and started again in place.
 
 import { spawn, type ChildProcess } from 'node:child_process';
+import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { closeConnection, openConnection, untilReady } from '../connection.ts';
@@ -49,14 +50,22 @@ export class ServerProcess {
   }
 }
 
+/** Under the range that outgoing connections get theirs from (Linux: 32,768 and more), so that none takes one before its server starts. */
+const FIRST_PORT = 12_000;
+const PORTS = 20_000;
+
 /** A port that was free a moment ago. */
 export async function freePort(): Promise<number> {
-  const probe = createServer().listen(0, '127.0.0.1');
-  await once(probe, 'listening');
-  const address = probe.address();
+  const port = FIRST_PORT + randomInt(PORTS);
+  const probe = createServer().listen(port, '127.0.0.1');
+  const isFree = await once(probe, 'listening').then(() => true, (error: NodeJS.ErrnoException) => {
+    if (error.code === 'EADDRINUSE') return false;
+    throw error;
+  });
+  if (!isFree) return freePort();
   probe.close();
   await once(probe, 'close');
-  return typeof address === 'object' && address !== null ? address.port : 0;
+  return port;
 }
 
 /** Resolves once the server answers; rejects with its output when it exits instead. */
