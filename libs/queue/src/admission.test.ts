@@ -126,6 +126,15 @@ describe('admission', () => {
     expect((await door(limits, 'waiting').admit(rooms('w', 1))).admitted).toBe(1);
   });
 
+  test('who come within a millisecond stand in the order in which they came', async () => {
+    const limits = { maxQueuedRows: 100 };
+    await door(limits, 'first').admit(rooms('f', 9));
+    await Promise.all(['d', 'c', 'b', 'a'].map((caller) => door(limits, caller).admit(rooms(caller, 1))));
+    await release(['f-0'], 'all');
+    for (const caller of ['a', 'b', 'c']) expect(reasonOf(await door(limits, caller).admit(rooms(caller, 1)))).toBe('line');
+    expect((await door(limits, 'd').admit(rooms('d', 1))).admitted).toBe(1);
+  });
+
   test('the wait follows from what is too much and from how fast room comes back', async () => {
     const limits = { maxQueuedRows: 1_000 };
     const first = door(limits, 'first');

@@ -121,7 +121,8 @@ local rowRate, byteRate = drainRates()
 local load = redis.call('HMGET', KEYS[2], 'rows ' .. queue, 'bytes', 'dims ' .. queue)
 local rows, bytes, dims = tonumber(load[1]) or 0, tonumber(load[2]) or 0, tonumber(load[3]) or tonumber(ARGV[7])
 
--- In line: "<caller> <rows> <bytes> <ms at which it was to come back>", by when it came. Who does not come back loses its place.
+-- In line: "<caller> <rows> <bytes> <ms at which it was to come back>", by the microsecond at which it came: two may come within a
+-- millisecond. Who does not come back loses its place.
 local since
 local aheadRows, aheadBytes, isPassed = 0, 0, false
 local line = redis.call('ZRANGE', KEYS[4], 0, ${MOST_IN_LINE - 1}, 'WITHSCORES')
@@ -181,7 +182,7 @@ for at = 9, #ARGV, 7 do
       if isInLine then moreRows, moreBytes = moreRows + aheadRows, moreBytes + aheadBytes end
       wait = math.max(timeFor(math.max(overRows, overTenantRows) + moreRows, rowRate), timeFor(math.max(overBytes, overTenantBytes) + moreBytes, byteRate))
       wait = math.min(math.max(math.ceil(wait), 20), 60000)
-      if isInLine then redis.call('ZADD', KEYS[4], since or now, string.format('%s %d %d %d', caller, askedRows, askedBytes, now + wait)) end
+      if isInLine then redis.call('ZADD', KEYS[4], since or string.format('%d%06d', time[1], time[2]), string.format('%s %d %d %d', caller, askedRows, askedBytes, now + wait)) end
       redis.call('PEXPIRE', KEYS[4], 120000)
       break
     end
