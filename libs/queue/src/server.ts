@@ -3,4 +3,4 @@
 
 export { attachRunningServer, attachServer, type AttachedServer, type AttachOptions } from './server/attach.ts';
 export { serverEnvironment, tuning } from './server/queue-server.ts';
-export { findServerProgram, type FindOptions, type ServerProgram } from './server/program.ts';
+export { findPresentProgram, findServerProgram, type FindOptions, type ServerProgram } from './server/program.ts';

@@ -7,7 +7,7 @@ import { dirname, resolve } from 'node:path';
 import { ShoalError, cacheFolder, type Settings } from '@shoal/core';
 import { listModels, openModel } from '@shoal/models';
 import { checkServer, closeConnection, openConnection, untilReady } from '@shoal/queue';
-import { findServerProgram } from '@shoal/queue/server';
+import { findPresentProgram } from '@shoal/queue/server';
 import { examineGpus, examineModel, type Finding } from '@shoal/worker';
 import { settingsOf } from '../settings.ts';
 import { hasColor, print, type Terminal } from '../terminal.ts';
@@ -96,7 +96,10 @@ async function queueFindings({ redisUrl, unsafeServer }: Settings, cacheDir: str
 async function privateServerFinding(cacheDir: string): Promise<Finding> {
   const about = 'queue server';
   try {
-    const { name, version, path, warning } = await findServerProgram({ cacheDir });
+    const passedOver: string[] = [];
+    const program = await findPresentProgram({ cacheDir, onProgress: (reason) => passedOver.push(reason) });
+    if (program === undefined) return { about, state: 'absent', found: ['no REDIS_URL: a private server is used, not fetched yet; the first command that needs it fetches it', ...passedOver].join('; ') };
+    const { name, version, path, warning } = program;
     const found = `no REDIS_URL: a private server is used, ${name} ${version} (${path})`;
     return warning === undefined ? { about, state: 'ok', found } : { about, state: 'warning', found: `${found}; ${warning}` };
   } catch (error) {

