@@ -9,6 +9,7 @@
 // are *held* until that is over, and go back to the queue when it takes longer than one more death.
 
 import { Announcements } from './announcements.ts';
+import { ClaimLead } from './claim-lead.ts';
 import { ClaimWatch } from './claim-watch.ts';
 import { ShoalError, toFailure, type Failure } from './errors.ts';
 import { ExecutorWatch } from './executor-watch.ts';
@@ -95,6 +96,8 @@ interface ClaimedJob {
   isDispatched: boolean;
   /** Whether the executor has said that its rows are in the pool. */
   isFilled: boolean;
+  /** When its claim began, until it is filled; undefined of a claim that waited for jobs, and of what has been to another executor. */
+  askedMs: number | undefined;
 }
 
 export class Pipeline {
@@ -108,6 +111,7 @@ export class Pipeline {
   private readonly announcements: Announcements;
   private readonly executorWatch: ExecutorWatch;
   private readonly claimWatch: ClaimWatch;
+  private readonly lead = new ClaimLead();
   /** Of claims that the executor has. */
   private dispatched = 0;
   /** Set when the executor is killed for what no job of it did. */
@@ -226,19 +230,22 @@ export class Pipeline {
         await this.claimUrgent();
         continue;
       }
+      const askedMs = this.parts.clock.nowMs();
       const claims = await this.claimWatch.during(this.parts.source.claim(limit));
-      if (claims.length > 0) this.dispatch(claims, claims.length < limit);
+      const isQueueDrained = claims.length < limit;
+      if (claims.length > 0) this.dispatch(claims, isQueueDrained, isQueueDrained ? undefined : askedMs);
       else if (this.isIn('claiming')) await this.sleep(EMPTY_CLAIM_MS);
     }
   }
 
   // ---- claim ----------------------------------------------------------------------------------------------------
 
-  /** How many jobs fill the pool up to its target, by the sizes seen so far. */
+  /** How many jobs fill the pool up to its target and make up for what the device eats until they are there, by the sizes seen so far. */
   private claimLimit(): number {
     if (this.suspects.isIsolating) return 0;
-    const { poolTokens } = this.parts.limits;
-    const room = Math.min(poolTokens - this.pooledTokens - this.unfilledTokens, MAX_OPEN_POOLS * poolTokens - this.tokensInFlight);
+    const { clock, limits: { poolTokens } } = this.parts;
+    const target = poolTokens + Math.min(poolTokens, this.lead.tokens(clock.nowMs()));
+    const room = Math.min(target - this.pooledTokens - this.unfilledTokens, MAX_OPEN_POOLS * poolTokens - this.tokensInFlight);
     if (room <= 0) return 0;
     if (this.claimed.size > 0) this.tokensPerJob = this.tokensInFlight / this.claimed.size;
     const jobs = Math.ceil(room / this.tokensPerJob);
@@ -255,7 +262,7 @@ export class Pipeline {
     if (waitMs > 0) return this.change(waitMs);
     this.lastLookMs = clock.nowMs();
     const claims = await this.claimWatch.during(source.claimUrgent(limit));
-    if (claims.length > 0) this.dispatch(claims, false);
+    if (claims.length > 0) this.dispatch(claims, false, undefined);
   }
 
   private urgentLimit(): number {
@@ -267,12 +274,12 @@ export class Pipeline {
 
   // ---- dispatch -------------------------------------------------------------------------------------------------
 
-  private dispatch(claims: readonly RawClaim[], isQueueDrained: boolean): void {
+  private dispatch(claims: readonly RawClaim[], isQueueDrained: boolean, askedMs: number | undefined): void {
     const fresh = claims.flatMap((claim) => {
       this.metrics.jobClaimed(claim.queuedMs);
       this.forgetOlder(claim);
       const job = this.judge(claim);
-      return job === undefined ? [] : [this.hold(claim, job)];
+      return job === undefined ? [] : [this.hold(claim, job, askedMs)];
     });
     if (this.suspects.claimed(fresh.map(({ claim: { jobId, stalls = 0 } }) => ({ jobId, stalls })))) this.giveBackHeld(); // the worker may die of them, and others with it
     // By themselves, so that their inputs are not read behind those of others.
@@ -282,9 +289,9 @@ export class Pipeline {
     this.send(rest, isQueueDrained);
   }
 
-  private hold(claim: RawClaim, job: QueuedJob): ClaimedJob {
+  private hold(claim: RawClaim, job: QueuedJob, askedMs: number | undefined): ClaimedJob {
     const tokens = job.tokens ?? Math.ceil(job.rows * this.tokensPerRow);
-    const open: ClaimedJob = { claim, job, tokens, unexplainedDeaths: 0, isDispatched: false, isFilled: false };
+    const open: ClaimedJob = { claim, job, tokens, unexplainedDeaths: 0, isDispatched: false, isFilled: false, askedMs };
     this.claimed.set(claim.jobId, open);
     this.tokensInFlight += tokens;
     this.unfilledTokens += tokens;
@@ -388,6 +395,7 @@ export class Pipeline {
       case 'ran':
         this.suspects.ended(message.batch);
         this.metrics.microBatchRan(message);
+        this.lead.ran(message.tokens, this.parts.clock.nowMs());
         this.learnPool(message.poolTokens);
         return this.parts.log.debug({ rows: message.rows, width: message.width, tokens: message.tokens, runMs: message.runMs }, 'micro-batch ran');
       case 'split':
@@ -412,6 +420,8 @@ export class Pipeline {
     if (open === undefined) return;
     this.tokensInFlight += tokens - open.tokens;
     if (!open.isFilled) this.unfilledTokens -= open.tokens;
+    if (open.askedMs !== undefined) this.lead.filled(this.parts.clock.nowMs() - open.askedMs);
+    open.askedMs = undefined;
     open.isFilled = true;
     open.tokens = tokens;
     this.countInFlight();
@@ -570,7 +580,7 @@ export class Pipeline {
   private emptyPool(): void {
     this.pooledTokens = 0;
     this.unfilledTokens = this.tokensInFlight;
-    for (const open of this.claimed.values()) open.isFilled = false;
+    for (const open of this.claimed.values()) Object.assign(open, { isFilled: false, askedMs: undefined });
   }
 
   private giveUp(error: unknown): void {
