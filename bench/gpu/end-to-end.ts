@@ -233,6 +233,10 @@ interface ServerFigures {
   readonly mainThreadMs: number;
   /** How often a write to the append-only file had to wait for its disk. */
   readonly delayedFsyncs: number;
+  /** Of the append-only file. */
+  readonly rewrites: number;
+  /** Time in which its loop did not sleep, all of it and in commands, µs. */
+  readonly loop: { readonly all: number; readonly commands: number };
   /** Time in each command so far, µs; what a script or transaction does counts for itself as well. */
   readonly commands: Readonly<Record<string, number>>;
 }
@@ -241,7 +245,7 @@ async function serverFigures(server: TestServer): Promise<ServerFigures> {
   const info = String(await server.command('INFO', 'everything'));
   const figure = (name: string): number => Number(new RegExp(`^${name}:(\\S+)`, 'm').exec(info)?.[1] ?? NaN);
   const commands = Object.fromEntries([...info.matchAll(/^cmdstat_([^:|]+):calls=\d+,usec=(\d+)/gm)].map(([, name, micros]) => [name!, Number(micros)]));
-  return { commands, mainThreadMs: 1_000 * (figure('used_cpu_user_main_thread') + figure('used_cpu_sys_main_thread')), delayedFsyncs: figure('aof_delayed_fsync') };
+  return { commands, mainThreadMs: 1_000 * (figure('used_cpu_user_main_thread') + figure('used_cpu_sys_main_thread')), delayedFsyncs: figure('aof_delayed_fsync'), rewrites: figure('aof_rewrites'), loop: { all: figure('eventloop_duration_sum'), commands: figure('eventloop_duration_cmd_sum') } };
 }
 
 /** µs a job of the commands that took most. */
@@ -281,7 +285,7 @@ async function main(): Promise<void> {
       paddingEfficiency: round((sum(b, 'real') - sum(a, 'real')) / (sum(b, 'padded') - sum(a, 'padded')), 3),
       runs: sum(b, 'runs') - sum(a, 'runs'), meanPaddedTokens: round((sum(b, 'padded') - sum(a, 'padded')) / (sum(b, 'runs') - sum(a, 'runs'))), meanRunMs: round((1000 * (sum(b, 'runSeconds') - sum(a, 'runSeconds'))) / (sum(b, 'runs') - sum(a, 'runs')), 2),
       deviceBusy: round((1000 * (sum(b, 'runSeconds') - sum(a, 'runSeconds'))) / ms / workers.length, 3), splits: sum(b, 'splits') - sum(a, 'splits'),
-      delayedFsyncs: b.delayedFsyncs - a.delayedFsyncs, serverMicrosPerJob: slowest(a.commands, b.commands, (texts(b) - texts(a)) / jobTexts),
+      delayedFsyncs: b.delayedFsyncs - a.delayedFsyncs, serverLoopPercent: { all: percent(b.loop.all / 1000, a.loop.all / 1000), commands: percent(b.loop.commands / 1000, a.loop.commands / 1000) }, serverMicrosPerJob: slowest(a.commands, b.commands, (texts(b) - texts(a)) / jobTexts),
       cpuPercent: { server: percent(b.server, a.server), serverMainThread: percent(b.mainThreadMs, a.mainThreadMs), claimers: b.claimers.map((cpu, i) => percent(cpu, a.claimers[i]!)), executors: b.executors.map((cpu, i) => percent(cpu, a.executors[i]!)), clients: b.clients.map((client, i) => percent(client.cpuMs, a.clients[i]!.cpuMs)) },
     };
   };
@@ -296,7 +300,7 @@ async function main(): Promise<void> {
     const measured = seen.slice(1).map((one, at) => between(seen[at]!, one));
     const textsPerSecond = median(measured.map((one) => one.textsPerSecond));
     const last = seen.at(-1)!;
-    row({ ...facts, textsPerSecond, raw: measured.map((one) => one.textsPerSecond), ...measured.find((one) => one.textsPerSecond === textsPerSecond), failures: last.clients.reduce((sum, client) => sum + client.failures, 0), leastCosine: leastOf(last), usedMebibytes: usedMebibytes(), idleMebibytes });
+    row({ ...facts, textsPerSecond, raw: measured.map((one) => one.textsPerSecond), rewrites: seen.map((one) => one.rewrites), ...measured.find((one) => one.textsPerSecond === textsPerSecond), failures: last.clients.reduce((sum, client) => sum + client.failures, 0), leastCosine: leastOf(last), usedMebibytes: usedMebibytes(), idleMebibytes });
   } else {
     const first = await snapshot();
     let killedAtMs: number | undefined;

@@ -166,6 +166,33 @@ function committed(order: JobOrder): JobOutcome {
   return { kind: 'committed', jobId: order.jobId, token: order.token, value: valueOf(order) };
 }
 
+/** A device that eats a job of 16 tokens each millisecond for a second, and jobs that are in the pool `fillMs` after they were sent: the least that waits there in the second half of it. */
+async function leastPooled(poolTokens: number, fillMs: number): Promise<number> {
+  const bench = setup({ poolTokens });
+  const tokens = 16;
+  bench.addJobs(2_000, { v: 1, input: { form: 'tokens', rows: 1, tokens, tokenizer: '0123456789abcdef' } });
+  await bench.started();
+  const sentMs: number[] = [];
+  let [filled, eaten, least] = [0, 0, Infinity];
+  for (let ms = 0; ms < 1_000; ms++) {
+    const orders = bench.link.orders();
+    while (sentMs.length < orders.length) sentMs.push(ms);
+    const due = sentMs.findIndex((at) => at > ms - fillMs);
+    const fresh = orders.slice(filled, due === -1 ? orders.length : due);
+    filled += fresh.length;
+    const pooled = filled - eaten;
+    if (fresh.length > 0) bench.link.say({ kind: 'filled', jobs: fresh.map(({ jobId }) => ({ jobId, tokens })), poolTokens: tokens * pooled });
+    if (ms >= 500) least = Math.min(least, tokens * pooled);
+    if (pooled > 0) {
+      bench.link.say({ kind: 'ran', batch: ms, rows: 1, width: tokens, tokens, runMs: 1, duplicates: 0, poolTokens: tokens * (pooled - 1), poolAgeMs: 0 });
+      bench.link.sayOutcomes(committed(orders[eaten++]!));
+    }
+    await bench.clock.advance(1);
+  }
+  await bench.stop();
+  return least;
+}
+
 describe('claiming', () => {
   test('nothing is claimed before the executor is ready', async () => {
     const bench = setup();
@@ -239,39 +266,11 @@ describe('claiming', () => {
     await bench.stop();
   });
 
-  /** A device that eats 40 tokens a millisecond for a second, jobs of 16 tokens that are in the pool `fillMs` after they were sent: the least that waits there in the second half of it. */
-  async function leastPooled(poolTokens: number, fillMs: number): Promise<number> {
-    const bench = setup({ poolTokens });
-    const tokens = 16;
-    bench.addJobs(4_000, { v: 1, input: { form: 'tokens', rows: 1, tokens, tokenizer: '0123456789abcdef' } });
-    await bench.started();
-    const sentMs: number[] = [];
-    let [filled, eaten, least] = [0, 0, Infinity];
-    for (let ms = 0; ms < 1_000; ms++) {
-      const orders = bench.link.orders();
-      while (sentMs.length < orders.length) sentMs.push(ms);
-      const due = sentMs.findIndex((at) => at > ms - fillMs);
-      const fresh = orders.slice(filled, due === -1 ? orders.length : due);
-      filled += fresh.length;
-      const poolTokens = filled * tokens - eaten;
-      if (fresh.length > 0) bench.link.say({ kind: 'filled', jobs: fresh.map(({ jobId }) => ({ jobId, tokens })), poolTokens });
-      if (ms >= 500) least = Math.min(least, poolTokens);
-      const run = Math.min(poolTokens, 40);
-      const done = orders.slice(Math.floor(eaten / tokens), Math.floor((eaten + run) / tokens));
-      eaten += run;
-      if (run > 0) bench.link.say({ kind: 'ran', batch: ms, rows: 1, width: 16, tokens: run, runMs: 1, duplicates: 0, poolTokens: poolTokens - run, poolAgeMs: 0 });
-      bench.link.sayOutcomes(...done.map(committed));
-      await bench.clock.advance(1);
-    }
-    await bench.stop();
-    return least;
-  }
-
-  test('what the device eats until claimed jobs are in the pool is claimed ahead, up to one pool more', async () => {
+  test('what the device eats until claimed jobs are in the pool, and in 100 ms, is claimed ahead, up to one pool more', async () => {
     const poolTokens = 4_000;
-    expect(await leastPooled(poolTokens, 0)).toBeGreaterThan(0.9 * poolTokens);
-    expect(await leastPooled(poolTokens, 50)).toBeGreaterThan(0.8 * poolTokens); // half a pool on its way
-    expect(await leastPooled(poolTokens, 150)).toBeLessThan(0.7 * poolTokens); // a pool and a half
+    expect(await leastPooled(poolTokens, 0)).toBeGreaterThan(1.3 * poolTokens); // 1.4 by the 100 ms
+    expect(await leastPooled(poolTokens, 50)).toBeGreaterThan(1.3 * poolTokens); // a fifth of a pool on its way
+    expect(await leastPooled(poolTokens, 250)).toBeLessThan(1.1 * poolTokens); // a whole one
   });
 
   test('an interactive job that is next in line is claimed though the pool is full, and bulk jobs are not', async () => {

@@ -60,7 +60,7 @@ const FIRST_TOKENS_PER_ROW = 64;
 const FIRST_CLAIM = 8;
 /**
  * A job is open until its last row has run, and most of its rows have run long before; so claims follow what waits in the pool,
- * and open jobs are bounded only to keep memory in sight.
+ * and open jobs are bounded only to keep memory in sight: by so many pools and the lead.
  */
 const MAX_OPEN_POOLS = 4;
 /** An interactive job does not wait for the pool to have room: so many more may be claimed at a look, into as much room again. */
@@ -240,12 +240,12 @@ export class Pipeline {
 
   // ---- claim ----------------------------------------------------------------------------------------------------
 
-  /** How many jobs fill the pool up to its target and make up for what the device eats until they are there, by the sizes seen so far. */
+  /** How many jobs fill the pool up to its target and what comes to it for what the device eats meanwhile, by the sizes seen so far. */
   private claimLimit(): number {
     if (this.suspects.isIsolating) return 0;
     const { clock, limits: { poolTokens } } = this.parts;
-    const target = poolTokens + Math.min(poolTokens, this.lead.tokens(clock.nowMs()));
-    const room = Math.min(target - this.pooledTokens - this.unfilledTokens, MAX_OPEN_POOLS * poolTokens - this.tokensInFlight);
+    const lead = Math.min(poolTokens, this.lead.tokens(clock.nowMs()));
+    const room = Math.min(poolTokens + lead - this.pooledTokens - this.unfilledTokens, MAX_OPEN_POOLS * poolTokens + lead - this.tokensInFlight);
     if (room <= 0) return 0;
     if (this.claimed.size > 0) this.tokensPerJob = this.tokensInFlight / this.claimed.size;
     const jobs = Math.ceil(room / this.tokensPerJob);
