@@ -49,10 +49,11 @@ describe('precedence', () => {
 
   test('sizes that are not given are those of the device that was found, whatever was asked for', () => {
     const auto = resolveSettings({ flags: { device: 'auto' } });
-    for (const device of ['cuda:1', 'webgpu:0', 'sim:24GB']) expect(sizesOf(auto, device)).toEqual({ maxRows: 16_384, poolTokens: 1_310_720 });
-    for (const device of ['cpu', 'cpu:avx512', 'sim:8000']) expect(sizesOf(resolveSettings({ flags: { device: 'gpu:1' } }), device)).toEqual({ maxRows: 1_024, poolTokens: 24_576 });
-    expect(sizesOf(resolveSettings({ flags: { maxRows: 7 } }), 'cuda:0')).toEqual({ maxRows: 7, poolTokens: 1_310_720 });
-    expect(sizesOf(resolveSettings({ flags: { poolTokens: 99 } }), 'cpu')).toEqual({ maxRows: 1_024, poolTokens: 99 });
+    for (const device of ['cuda:1', 'webgpu:0', 'sim:24GB']) expect(sizesOf(auto, device)).toEqual({ maxRows: 16_384, poolTokens: 1_310_720, aheadTokens: 1_310_720 });
+    for (const device of ['cpu', 'cpu:avx512', 'sim:8000']) expect(sizesOf(resolveSettings({ flags: { device: 'gpu:1' } }), device)).toEqual({ maxRows: 1_024, poolTokens: 24_576, aheadTokens: 0 });
+    expect(sizesOf(resolveSettings({ flags: { maxRows: 7 } }), 'cuda:0')).toEqual({ maxRows: 7, poolTokens: 1_310_720, aheadTokens: 1_310_720 });
+    expect(sizesOf(resolveSettings({ flags: { poolTokens: 99 } }), 'cpu')).toEqual({ maxRows: 1_024, poolTokens: 99, aheadTokens: 0 });
+    expect(sizesOf(resolveSettings({ flags: { poolTokens: 99 } }), 'cuda:0')).toMatchObject({ poolTokens: 99, aheadTokens: 99 });
   });
 
   test('REDIS_URL and LOG_LEVEL are honoured: above the file, below the names of Shoal’s own', () => {

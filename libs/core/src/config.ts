@@ -52,7 +52,7 @@ export const settingsSchema = z.strictObject({
   maxDeviceBytes: count(1 << 26, Number.MAX_SAFE_INTEGER).optional().describe('Most memory of its device that this worker counts on, bytes. Unset: all there is.'),
   latencyTargetMs: durationMs(1, 60_000).default(100).describe('While an interactive row waits, a micro-batch is to take no longer.'),
   poolTokens: count(16, 1 << 26).optional()
-    .describe('Real tokens that claims keep waiting in the pool, so that rows of like length meet. More raises padding efficiency and latency under load. Unset: 24,576 on a CPU, 1,310,720 on a GPU.'),
+    .describe('Real tokens that claims keep waiting in the pool, so that rows of like length meet. More raises padding efficiency and latency under load. A GPU has up to as much again: what it eats until claimed jobs are there, and in 100 ms. Unset: 24,576 on a CPU, 1,310,720 on a GPU.'),
   windowRows: count(1, 65_536).default(64).describe('So many rows in a short pool run at once, whatever the token budget would still take.'),
   maxWaitMs: durationMs(0, 10_000).default(10).describe('How long a short pool gathers rows before it runs at most; less where a run takes less.'),
   minRows: count(1, 4096).default(8).describe('After maxWaitMs a short pool runs with at least so many rows; after twice that with any.'),
@@ -87,13 +87,19 @@ export type Settings = z.infer<typeof settingsSchema>;
 export type SettingKey = keyof Settings;
 
 /** What depends on the device that was found, and is not known before. */
-export type Sizes = Readonly<Record<'maxRows' | 'poolTokens', number>>;
+export interface Sizes {
+  readonly maxRows: number;
+  readonly poolTokens: number;
+  /** Most that is claimed beyond the pool (claim-ahead.ts). */
+  readonly aheadTokens: number;
+}
 
 /**
  * What depends on the kind of device. A GPU's batches are some sixty times larger: 16 k rows waiting gave a padding efficiency of
- * 0.95 at 64 k tokens a batch (one H200, 2026-11).
+ * 0.95 at 64 k tokens a batch (one H200, 2026-11). On a CPU nothing is claimed beyond the pool: a micro-batch is much of that, and interactive
+ * rows wait longer behind fuller ones (p99 of bench/fairness.ts --only classes 54 ms instead of 49 to 52, two cores, 2026-11).
  */
-const SIZES = { cpu: { maxRows: 1_024, poolTokens: 24_576 }, gpu: { maxRows: 16_384, poolTokens: 1_310_720 } } as const satisfies Record<string, Sizes>;
+const SIZES = { cpu: { maxRows: 1_024, poolTokens: 24_576, poolsAhead: 0 }, gpu: { maxRows: 16_384, poolTokens: 1_310_720, poolsAhead: 1 } } as const;
 
 /** Variables that other software established, honoured under their own names. SHOAL_* wins over them. */
 const WELL_KNOWN: Readonly<Record<string, SettingKey>> = { REDIS_URL: 'redisUrl', LOG_LEVEL: 'logLevel' };
@@ -176,9 +182,10 @@ function problemsBetween({ maxPaddedTokens, maxTokens }: Record<string, unknown>
 }
 
 /** The sizes in force on a device, as executors name them: "cpu", "cpu:avx512", "cuda:0", "webgpu:0", "sim:24GB". What was asked for under `auto` may be either. */
-export function sizesOf(given: { readonly [Key in keyof Sizes]?: number | undefined }, device: string): Sizes {
-  const { maxRows, poolTokens } = SIZES[/^(cuda|webgpu)\b|GB$/.test(device) ? 'gpu' : 'cpu'];
-  return { maxRows: given.maxRows ?? maxRows, poolTokens: given.poolTokens ?? poolTokens };
+export function sizesOf(given: { readonly [Key in 'maxRows' | 'poolTokens']?: number | undefined }, device: string): Sizes {
+  const usual = SIZES[/^(cuda|webgpu)\b|GB$/.test(device) ? 'gpu' : 'cpu'];
+  const { maxRows = usual.maxRows, poolTokens = usual.poolTokens } = given;
+  return { maxRows, poolTokens, aheadTokens: usual.poolsAhead * poolTokens };
 }
 
 /** Settings as they may be logged: passwords inside URLs are hidden. The one place that knows how; whoever shows an address asks here. */

@@ -168,7 +168,7 @@ function committed(order: JobOrder): JobOutcome {
 
 /** A device that eats a job of 16 tokens each millisecond for a second, and jobs that are in the pool `fillMs` after they were sent: the least that waits there in the second half of it. */
 async function leastPooled(poolTokens: number, fillMs: number): Promise<number> {
-  const bench = setup({ poolTokens });
+  const bench = setup({ poolTokens, aheadTokens: poolTokens });
   const tokens = 16;
   bench.addJobs(2_000, { v: 1, input: { form: 'tokens', rows: 1, tokens, tokenizer: '0123456789abcdef' } });
   await bench.started();
@@ -266,7 +266,7 @@ describe('claiming', () => {
     await bench.stop();
   });
 
-  test('what the device eats until claimed jobs are in the pool, and in 100 ms, is claimed ahead, up to one pool more', async () => {
+  test('what the device eats until claimed jobs are in the pool, and in 100 ms, is claimed ahead, up to a limit', async () => {
     const poolTokens = 4_000;
     expect(await leastPooled(poolTokens, 0)).toBeGreaterThan(1.3 * poolTokens); // 1.4 by the 100 ms
     expect(await leastPooled(poolTokens, 50)).toBeGreaterThan(1.3 * poolTokens); // a fifth of a pool on its way
@@ -286,6 +286,18 @@ describe('claiming', () => {
     expect(bench.sentSince(2)).toEqual([]);
     await bench.stop();
     expect(bench.leftovers()).toEqual(NOTHING);
+  });
+
+  test('an interactive job is claimed though the pool is full up to what is claimed ahead', async () => {
+    const bench = setup({ poolTokens: 6_400, aheadTokens: 6_400 });
+    bench.addJobs(1, bulk(200));
+    await bench.started();
+    bench.link.say({ kind: 'filled', jobs: [{ jobId: 'job-0', tokens: 12_800 }], poolTokens: 12_800 });
+    bench.link.say({ kind: 'ran', batch: 1, rows: 1, width: 16, tokens: 64_000, runMs: 1, duplicates: 0, poolTokens: 12_800, poolAgeMs: 0 });
+    bench.queue.add('hurried', bulk(4, { class: 'interactive' }));
+    await bench.clock.advance(60);
+    expect(bench.sentSince(1)).toEqual(['hurried']);
+    await bench.stop();
   });
 
   test('there is room again for as much interactive work, not for more', async () => {

@@ -9,7 +9,7 @@
 // are *held* until that is over, and go back to the queue when it takes longer than one more death.
 
 import { Announcements } from './announcements.ts';
-import { ClaimLead } from './claim-lead.ts';
+import { ClaimAhead } from './claim-ahead.ts';
 import { ClaimWatch } from './claim-watch.ts';
 import { ShoalError, toFailure, type Failure } from './errors.ts';
 import { ExecutorWatch } from './executor-watch.ts';
@@ -25,6 +25,8 @@ import type { AnyOrder, FromExecutor, JobOutcome, JobReturn } from './protocol.t
 export interface PipelineLimits {
   /** Real tokens that claims keep waiting at the executor. */
   readonly poolTokens: number;
+  /** Most that is claimed beyond them for what the device eats meanwhile. Left out: nothing. */
+  readonly aheadTokens?: number;
   readonly executorTimeoutMs: number;
   readonly drainTimeoutMs: number;
   /** How long a claim may bring nothing while jobs wait, before the worker leaves. */
@@ -60,7 +62,7 @@ const FIRST_TOKENS_PER_ROW = 64;
 const FIRST_CLAIM = 8;
 /**
  * A job is open until its last row has run, and most of its rows have run long before; so claims follow what waits in the pool,
- * and open jobs are bounded only to keep memory in sight: by so many pools and the lead.
+ * and open jobs are bounded only to keep memory in sight: by so many pools and what is claimed ahead.
  */
 const MAX_OPEN_POOLS = 4;
 /** An interactive job does not wait for the pool to have room: so many more may be claimed at a look, into as much room again. */
@@ -111,7 +113,7 @@ export class Pipeline {
   private readonly announcements: Announcements;
   private readonly executorWatch: ExecutorWatch;
   private readonly claimWatch: ClaimWatch;
-  private readonly lead = new ClaimLead();
+  private readonly ahead = new ClaimAhead();
   /** Of claims that the executor has. */
   private dispatched = 0;
   /** Set when the executor is killed for what no job of it did. */
@@ -243,13 +245,18 @@ export class Pipeline {
   /** How many jobs fill the pool up to its target and what comes to it for what the device eats meanwhile, by the sizes seen so far. */
   private claimLimit(): number {
     if (this.suspects.isIsolating) return 0;
-    const { clock, limits: { poolTokens } } = this.parts;
-    const lead = Math.min(poolTokens, this.lead.tokens(clock.nowMs()));
-    const room = Math.min(poolTokens + lead - this.pooledTokens - this.unfilledTokens, MAX_OPEN_POOLS * poolTokens + lead - this.tokensInFlight);
+    const room = this.room();
     if (room <= 0) return 0;
     if (this.claimed.size > 0) this.tokensPerJob = this.tokensInFlight / this.claimed.size;
     const jobs = Math.ceil(room / this.tokensPerJob);
     return Math.min(jobs, Math.max(FIRST_CLAIM, this.claimed.size), MAX_CLAIMS - this.claimed.size - this.settling.size);
+  }
+
+  /** Real tokens that may be claimed. `pools`: beyond the one that is to be kept waiting. */
+  private room(pools = 0): number {
+    const { clock, limits: { poolTokens, aheadTokens = 0 } } = this.parts;
+    const more = pools * poolTokens + Math.min(aheadTokens, this.ahead.tokens(clock.nowMs()));
+    return Math.min(poolTokens + more - this.pooledTokens - this.unfilledTokens, MAX_OPEN_POOLS * poolTokens + more - this.tokensInFlight);
   }
 
   /** What is done while there is no room: looks for interactive jobs now and then, and waits for a change in between. */
@@ -267,9 +274,7 @@ export class Pipeline {
 
   private urgentLimit(): number {
     if (!this.isExecutorUp || this.suspects.isIsolating) return 0;
-    const { poolTokens } = this.parts.limits;
-    const isFull = this.pooledTokens + this.unfilledTokens >= 2 * poolTokens || this.tokensInFlight >= (MAX_OPEN_POOLS + 1) * poolTokens;
-    return isFull ? 0 : Math.min(URGENT_CLAIMS, MAX_CLAIMS - this.claimed.size - this.settling.size);
+    return this.room(1) <= 0 ? 0 : Math.min(URGENT_CLAIMS, MAX_CLAIMS - this.claimed.size - this.settling.size);
   }
 
   // ---- dispatch -------------------------------------------------------------------------------------------------
@@ -395,7 +400,7 @@ export class Pipeline {
       case 'ran':
         this.suspects.ended(message.batch);
         this.metrics.microBatchRan(message);
-        this.lead.ran(message.tokens, this.parts.clock.nowMs());
+        this.ahead.ran(message.tokens, this.parts.clock.nowMs());
         this.learnPool(message.poolTokens);
         return this.parts.log.debug({ rows: message.rows, width: message.width, tokens: message.tokens, runMs: message.runMs }, 'micro-batch ran');
       case 'split':
@@ -420,7 +425,7 @@ export class Pipeline {
     if (open === undefined) return;
     this.tokensInFlight += tokens - open.tokens;
     if (!open.isFilled) this.unfilledTokens -= open.tokens;
-    if (open.askedMs !== undefined) this.lead.filled(this.parts.clock.nowMs() - open.askedMs);
+    if (open.askedMs !== undefined) this.ahead.filled(this.parts.clock.nowMs() - open.askedMs);
     open.askedMs = undefined;
     open.isFilled = true;
     open.tokens = tokens;

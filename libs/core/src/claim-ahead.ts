@@ -15,7 +15,7 @@ const SHARE = 0.1;
  */
 const STILL_MS = 100;
 
-export class ClaimLead {
+export class ClaimAhead {
   private readonly eaten = new ArrivalRate();
   private fillMs = 0;
 
