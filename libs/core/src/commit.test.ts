@@ -20,6 +20,7 @@ function setup(bytesOf: (job: CommittedJob) => number) {
   const committer = new Committer<CommittedJob>({
     store: {
       read: async () => [],
+      release: () => undefined,
       stop: async () => undefined,
       commit: (requests: readonly CommitRequest[]) => new Promise<CommitResult[]>((resolve) => asked.push({ jobIds: requests.map(({ jobId }) => jobId), answer: () => resolve(requests.map(() => 'committed')) })),
     },

@@ -118,6 +118,32 @@ describe('running out of device memory', () => {
     );
   });
 
+  test('token ids lie in inputs whose memory is used again: not while a row of the job, or its twin in another, can still run', async () => {
+    await fc.assert(
+      fc.asyncProperty(jobSizes, fc.integer({ min: 64, max: 1024 }), fc.option(fc.nat(20)), async (sizes, vramPaddedTokens, dropped) => {
+        const bench = setup({ budget: { maxPaddedTokens: 1024, maxRows: 64 } });
+        bench.backend.runsOutOfVramAbove({ paddedTokens: vramPaddedTokens });
+        const texts = sizes.map((rows, job) => rows.map((tokens, row) => textOf(tokens, `${job % 2}r${row}`)));
+        const jobs = texts.map((ofJob, job) => {
+          const ids = ofJob.map((text) => bench.tokenizer.encode(text).ids);
+          bench.store.inputs.set(`job-${job}`, encodeTokens(ids));
+          return orderOf(`job-${job}`, [], { input: { form: 'tokens', rows: ids.length, tokens: ids.flat().length, tokenizer: bench.tokenizer.hash } });
+        });
+        bench.run(jobs);
+        if (dropped !== null) {
+          await bench.clock.advance(dropped);
+          bench.executor.handle({ kind: 'drop', jobIds: ['job-0'] });
+        }
+        const kept = jobs.slice(dropped === null ? 0 : 1);
+        await bench.clock.advanceUntil(() => kept.every(({ jobId }) => bench.outcomesOf(jobId).length > 0));
+        for (const { jobId } of kept) expect(bench.outcomesOf(jobId)).toMatchObject([{ kind: 'committed' }]);
+        for (const [job, ofJob] of texts.entries()) if (bench.store.results.has(`job-${job}`)) expect(bench.vectorsOf(`job-${job}`)).toEqual(expectedVectors(bench.tokenizer, ofJob));
+        expect(await bench.leftovers()).toEqual(NOTHING);
+      }),
+      { numRuns: 60 },
+    );
+  });
+
   test('on the last lane a row that does not fit alone fails its own job with OUT_OF_VRAM, and its neighbours complete', async () => {
     const bench = setup({ isLastLane: true });
     bench.backend.runsOutOfVramAbove({ paddedTokens: 40 });

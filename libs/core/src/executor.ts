@@ -204,11 +204,11 @@ export class Executor {
     }
   }
 
-  private pour(order: JobOrder, { ids, truncated, fingerprint }: Extract<Filled, { kind: 'rows' }>, arrivedMs: number): number {
+  private pour(order: JobOrder, { ids, truncated, fingerprint, input }: Extract<Filled, { kind: 'rows' }>, arrivedMs: number): number {
     const tokens = ids.reduce((sum, row) => sum + row.length, 0);
     const body = this.rooms.take(4 * ids.length * this.parts.backend.dims); // what is sent, where nothing is to be cut off
     const job: OpenJob = {
-      order, fingerprint, tokens, truncated, rows: ids.length, left: ids.length, waiting: ids.length,
+      order, fingerprint, input, tokens, truncated, rows: ids.length, left: ids.length, waiting: ids.length,
       deadlineMs: arrivedMs + (order.remainingMs ?? Number.POSITIVE_INFINITY),
       vectors: new Float32Array(body.buffer, body.byteOffset, body.length / 4),
       splits: 0, runMs: 0, isBegun: false, isDropped: false,
@@ -563,6 +563,7 @@ export class Executor {
       this.orders.forget(job);
       this.rooms.giveBack(job.vectors.buffer);
     }
+    this.parts.store.release(answers.flatMap(({ job }) => job.input ?? [])); // no row of theirs is left that would be packed
     this.report(answers.map(({ outcome }) => outcome));
   }
 

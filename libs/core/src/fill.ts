@@ -22,7 +22,8 @@ export type Filled =
   | { readonly kind: 'failed'; readonly failure: Failure }
   /** A result of the same request is there. */
   | { readonly kind: 'already'; readonly header: ResultHeader }
-  | { readonly kind: 'rows'; readonly fingerprint: string; readonly ids: readonly ArrayLike<number>[]; readonly truncated: number };
+  /** `input`: what was read, in which the ids may lie. */
+  | { readonly kind: 'rows'; readonly fingerprint: string; readonly ids: readonly ArrayLike<number>[]; readonly truncated: number; readonly input: Buffer | undefined };
 
 export class Filler {
   private readonly parts: FillerParts;
@@ -62,7 +63,7 @@ export class Filler {
       if (known.fingerprint === fingerprint) return { kind: 'already', header: known };
       throw conflict(order.jobId, known.fingerprint, fingerprint);
     }
-    return { kind: 'rows', fingerprint, ...(await this.rowsOf(order, order.input.form === 'inline' ? { form: 'texts', texts: order.input.texts } : decodeInput(bytes))) };
+    return { kind: 'rows', fingerprint, input: read.input, ...(await this.rowsOf(order, order.input.form === 'inline' ? { form: 'texts', texts: order.input.texts } : decodeInput(bytes))) };
   }
 
   private checkedFingerprint(order: JobOrder, bytes: Buffer): string {

@@ -6,6 +6,8 @@ import type { PoolRow } from './pool.ts';
 export interface OpenJob {
   readonly order: JobOrder;
   readonly fingerprint: string;
+  /** What was read for it, in which ids of its rows may lie; undefined where nothing was. */
+  readonly input: Buffer | undefined;
   readonly vectors: Float32Array;
   readonly rows: number;
   readonly tokens: number;

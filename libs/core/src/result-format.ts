@@ -50,7 +50,7 @@ export function roomForBody(bytes: number): Uint8Array<ArrayBuffer> {
 }
 
 /** Below it, what is allocated anew costs nothing that was measured; above it, few fit what may be kept. */
-const [SMALLEST_KEPT_BYTES, LARGEST_KEPT_BYTES] = [16_384, 4_194_304];
+const [SMALLEST_KEPT_BYTES, LARGEST_KEPT_BYTES] = [8_192, 4_194_304];
 const MOST_KEPT_BYTES = 33_554_432;
 
 /**

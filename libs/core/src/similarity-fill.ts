@@ -17,8 +17,10 @@ import { Sources, type OpenSource } from './similarity-sources.ts';
 export type OpenCollection = OpenSource<RowSource, HeldRows>;
 export type OpenGraph = OpenSource<GraphSource, HeldGraph>;
 
-/** What one job needs computed. */
-export type Work =
+/** What one job needs computed. `input`: what was read for it, in which its vectors may lie. */
+export type Work = Comparison & { readonly input: Buffer | undefined };
+
+type Comparison =
   | { readonly kind: 'rows'; readonly collection: OpenCollection; readonly queries: Matrix; readonly candidates: readonly BigUint64Array[] | undefined }
   | { readonly kind: 'matrix'; readonly queries: Matrix; readonly against: Matrix }
   | { readonly kind: 'graph'; readonly graph: OpenGraph; readonly seeds: readonly SeedSet[] };
@@ -54,6 +56,7 @@ export class SimilarityFiller {
 
   /** The job has run, or will not. */
   async release(work: Work): Promise<void> {
+    if (work.input !== undefined) this.store.release([work.input]);
     if (work.kind === 'rows') await this.collections.giveBack(work.collection);
     if (work.kind === 'graph') await this.graphs.giveBack(work.graph);
   }
@@ -69,14 +72,14 @@ export class SimilarityFiller {
       const compared = comparedIn(order, input);
       const fingerprint = checkedFingerprint(order, compared, input);
       if (known !== undefined && known.fingerprint !== fingerprint) throw conflict(order.jobId, known.fingerprint, fingerprint);
-      return known === undefined ? { kind: 'work', fingerprint, work: await this.workOf(order, compared) } : { kind: 'already', header: known };
+      return known === undefined ? { kind: 'work', fingerprint, work: { ...(await this.comparisonOf(order, compared)), input } } : { kind: 'already', header: known };
     } catch (error) {
       if (!(error instanceof ShoalError)) throw error;
       return { kind: 'failed', failure: toFailure(error) };
     }
   }
 
-  private async workOf({ jobId, request }: SimilarityOrder, compared: Compared): Promise<Work> {
+  private async comparisonOf({ jobId, request }: SimilarityOrder, compared: Compared): Promise<Comparison> {
     if (request.kind === 'spread') {
       invariant(!('queries' in compared), 'a spread begins at seeds');
       return this.graphWork(request.graph, compared);
@@ -88,7 +91,7 @@ export class SimilarityFiller {
     return { kind: 'matrix', queries, against };
   }
 
-  private async rowsWork(jobId: string, name: string, isMatrix: boolean, queries: Matrix, candidates: readonly BigUint64Array[] | undefined): Promise<Work> {
+  private async rowsWork(jobId: string, name: string, isMatrix: boolean, queries: Matrix, candidates: readonly BigUint64Array[] | undefined): Promise<Comparison> {
     const collection = await this.collections.take(name);
     const { rows, dims } = collection.source;
     const matrixBytes = 4 * queries.rows * rows + RESULT_HEADER_BYTES;
@@ -102,7 +105,7 @@ export class SimilarityFiller {
     throw problem;
   }
 
-  private async graphWork(name: string, seeds: readonly SeedSet[]): Promise<Work> {
+  private async graphWork(name: string, seeds: readonly SeedSet[]): Promise<Comparison> {
     const graph = await this.graphs.take(name);
     const { nodes } = graph.source;
     const at = seeds.findIndex((set) => set.some((seed) => nodeOf(seed) >= nodes));

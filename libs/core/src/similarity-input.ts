@@ -56,7 +56,7 @@ export interface ExpectedComparands {
   readonly hasCandidates: boolean;
 }
 
-/** Decodes an input key that must hold what its job says. Throws INPUT_CORRUPT with what was found. Copies, so that nothing is misaligned. */
+/** Decodes an input key that must hold what its job says. Throws INPUT_CORRUPT with what was found. Vectors lie in `bytes` where they are aligned there; else they are copied, as candidates always are. */
 export function decodeComparands(bytes: Buffer, { queries, against, dims, hasCandidates }: ExpectedComparands): Comparands {
   if (bytes.length < HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC) throw corrupt(`it does not begin with a SHQ1 header (${bytes.length} bytes)`);
   if (bytes.readUInt8(4) !== 1) throw corrupt(`its version is ${bytes.readUInt8(4)}, this worker reads version 1`);
@@ -67,7 +67,8 @@ export function decodeComparands(bytes: Buffer, { queries, against, dims, hasCan
   if (crc32(body) !== bytes.readUInt32LE(16)) throw corrupt('its checksum does not match');
   const vectorBytes = 4 * found.rows * dims;
   if (body.length < vectorBytes) throw corrupt(`its body has ${body.length} bytes, its vectors alone need ${vectorBytes}`);
-  const values = new Float32Array(Uint8Array.from(body.subarray(0, vectorBytes)).buffer);
+  const vectors = body.byteOffset % 4 === 0 ? body : Uint8Array.from(body.subarray(0, vectorBytes));
+  const values = new Float32Array(vectors.buffer, vectors.byteOffset, found.rows * dims);
   const { lists, end } = hasCandidates ? readLists(body, vectorBytes, queries) : { lists: undefined, end: vectorBytes };
   if (end !== body.length) throw corrupt(`${body.length - end} bytes follow what the job says is there`);
   return {

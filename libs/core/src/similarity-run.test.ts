@@ -26,7 +26,7 @@ async function callsOf(rows: number, queries: number, dims: number, productsPerM
     scores: async () => Promise.reject(new Error('not asked for')),
   });
   const collection = { source: { name: 'docs@1', rows, dims, rowBytes: 4 * dims }, whole: () => held(rows) } as unknown as OpenCollection;
-  const work: Work = { kind: 'rows', collection, queries: { values: new Float32Array(queries * dims), rows: queries, dims }, candidates: undefined };
+  const work: Work = { kind: 'rows', collection, queries: { values: new Float32Array(queries * dims), rows: queries, dims }, candidates: undefined, input: undefined };
   const run = new SimilarityRun({ device: Object.assign(new FakeSimilarityDevice(), { hasOwnMemory }), residents: new Residents(0), clock, onSplit: () => undefined, onDevice: () => undefined });
   await run.compute({ kind: 'topk', collection: 'docs@1', k: 1, metric: 'cosine' }, [work], new AbortController().signal);
   return calls;
@@ -56,7 +56,7 @@ test('a device that spreads is idle between two parts', async () => {
   const busy: boolean[] = [];
   const clock: Clock = { nowMs: () => 0, after: () => () => undefined };
   const run = new SimilarityRun({ device: new FakeSimilarityDevice(), residents: new Residents(0), clock, onSplit: () => undefined, onDevice: (isBusy) => busy.push(isBusy) });
-  const work: Work = { kind: 'graph', graph: { source: { name: 'links' }, whole: () => held } as unknown as OpenGraph, seeds: [[0], [1]] };
+  const work: Work = { kind: 'graph', graph: { source: { name: 'links' }, whole: () => held } as unknown as OpenGraph, seeds: [[0], [1]], input: undefined };
   await run.compute({ kind: 'spread', graph: 'links', steps: 3, decay: 0.5, threshold: 0, k: 1 }, [work], new AbortController().signal);
   expect(busy).toEqual([true, false, true, false, true, false]);
 });

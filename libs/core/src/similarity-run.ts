@@ -4,11 +4,11 @@
 // forgotten slowly, by doubling, because memory that others took comes back.
 
 import { ShoalError, type Failure } from './errors.ts';
-import { invariant } from './invariant.ts';
+import { invariant, unreachable } from './invariant.ts';
 import { EMPTY_RANKING, mergeRankings } from './rankings.ts';
 import type { Clock } from './ports.ts';
 import type { Residents } from './residents.ts';
-import { encodeRankings, type Ranking } from './result-format.ts';
+import { BodyRooms, encodeRankings, type Ranking } from './result-format.ts';
 import type { Fitted, HeldRows, SimilarityDevice } from './similarity-device.ts';
 import type { OpenCollection, OpenGraph, Work } from './similarity-fill.ts';
 import type { Matrix } from './similarity-input.ts';
@@ -51,6 +51,7 @@ export class SimilarityRun {
   private mostLanes = Number.POSITIVE_INFINITY;
   private goodTiles = 0;
   private productsPerMs = FIRST_PRODUCTS_PER_MS;
+  private readonly rooms = new BodyRooms();
 
   constructor(parts: SimilarityRunParts) {
     this.parts = parts;
@@ -61,22 +62,51 @@ export class SimilarityRun {
     const [first] = works;
     invariant(first !== undefined, 'something is computed');
     if (request.kind === 'spread') return this.spread(request, works.filter((work) => work.kind === 'graph'), signal);
-    if (request.kind === 'cosine') return first.kind === 'matrix' ? [await this.matrix(request.metric, first, signal)] : this.scores(request.metric, works.filter((work) => work.kind === 'rows'), signal);
+    if (first.kind === 'matrix') {
+      invariant(request.kind === 'cosine', 'what names no collection asks for scores');
+      return [await this.matrix(request.metric, first, signal)];
+    }
     const ofRows = works.filter((work) => work.kind === 'rows');
-    return request.kind === 'topk' ? this.topK(request, ofRows, signal) : this.rescore(request, ofRows, signal);
+    return this.together(ofRows, (queries) => {
+      switch (request.kind) {
+        case 'topk': return this.topK(request, ofRows, queries, signal);
+        case 'rescore': return this.rescore(request, ofRows, queries, signal);
+        case 'cosine': return this.scores(request.metric, ofRows, queries, signal);
+        default: return unreachable(request);
+      }
+    });
+  }
+
+  /** With the queries of all of them in one matrix, in memory that the next run uses again. */
+  private async together<Value>(works: readonly RowsWork[], use: (queries: Matrix) => Promise<Value>): Promise<Value> {
+    const [first] = works;
+    invariant(first !== undefined, 'something is computed');
+    if (works.length === 1) return use(first.queries);
+    const { dims } = first.queries;
+    const rows = rowsBefore(works, works.length);
+    const { buffer, byteOffset } = this.rooms.take(4 * rows * dims);
+    const values = new Float32Array(buffer, byteOffset, rows * dims);
+    let at = 0;
+    for (const { queries } of works) {
+      values.set(queries.values, at);
+      at += queries.values.length;
+    }
+    try {
+      return await use({ values, rows, dims });
+    } finally {
+      this.rooms.giveBack(buffer);
+    }
   }
 
   // ---- kinds ----------------------------------------------------------------------------------------------------
 
-  private async topK({ k, metric }: RankingRequest, works: readonly RowsWork[], signal: AbortSignal): Promise<Computed[]> {
-    const queries = joined(works.map((work) => work.queries));
+  private async topK({ k, metric }: RankingRequest, works: readonly RowsWork[], queries: Matrix, signal: AbortSignal): Promise<Computed[]> {
     const best = noRankings(queries.rows);
     await this.eachTile(works[0]!.collection, queries.values.length, signal, (rows) => rows.topK(queries, { k, metric, signal }), (part) => mergeInto(best, part, k, metric));
     return rankingsOf(works.map((work) => work.queries.rows), best, k);
   }
 
-  private async rescore({ k, metric }: RankingRequest, works: readonly RowsWork[], signal: AbortSignal): Promise<Computed[]> {
-    const queries = joined(works.map((work) => work.queries));
+  private async rescore({ k, metric }: RankingRequest, works: readonly RowsWork[], queries: Matrix, signal: AbortSignal): Promise<Computed[]> {
     const candidates = works.flatMap((work) => work.candidates ?? []).map(unique);
     invariant(candidates.length === queries.rows, 'every query has candidates');
     const best = noRankings(queries.rows);
@@ -101,8 +131,7 @@ export class SimilarityRun {
     });
   }
 
-  private async scores(metric: RankingRequest['metric'], works: readonly RowsWork[], signal: AbortSignal): Promise<Computed[]> {
-    const queries = joined(works.map((work) => work.queries));
+  private async scores(metric: RankingRequest['metric'], works: readonly RowsWork[], queries: Matrix, signal: AbortSignal): Promise<Computed[]> {
     const { collection } = works[0]!;
     const columns = collection.source.rows;
     const all = new ScoresOfParts(queries.rows, columns);
@@ -272,20 +301,6 @@ interface RowSize {
 type RowsWork = Extract<Work, { kind: 'rows' }>;
 type Compute<Part> = (rows: HeldRows) => Promise<Fitted<Part>>;
 type Take<Part> = (part: Part, first: number, count: number) => void;
-
-function joined(matrices: readonly Matrix[]): Matrix {
-  const [only] = matrices;
-  if (matrices.length === 1 && only !== undefined) return only;
-  const { dims } = only!;
-  const rows = matrices.reduce((sum, matrix) => sum + matrix.rows, 0);
-  const values = new Float32Array(rows * dims);
-  let at = 0;
-  for (const matrix of matrices) {
-    values.set(matrix.values, at);
-    at += matrix.values.length;
-  }
-  return { values, rows, dims };
-}
 
 function noRankings(queries: number): Ranking[] {
   return Array.from({ length: queries }, () => EMPTY_RANKING);

@@ -18,7 +18,7 @@ export interface ConnectionOptions {
   readonly prefix?: string | undefined;
   /** Shown by CLIENT LIST. */
   readonly name: string;
-  /** Where replies of 16 KB and more are put; see large-replies.ts. */
+  /** Where replies of 8 KB and more are put; see large-replies.ts. */
   readonly rooms?: BodyRooms | undefined;
   readonly log?: Logger | undefined;
 }

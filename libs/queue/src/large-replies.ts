@@ -1,4 +1,4 @@
-// How large replies are read: each string of 16 KB or more straight into a room that is used again. Node gives every piece of 64 KB that a socket
+// How large replies are read: each string of 8 KB or more straight into a room that is used again. Node gives every piece of 64 KB that a socket
 // reads memory of its own, and ioredis joins those of a string into another: twice the bytes, all of them garbage at once. At 800 results of
 // 98 KB a second V8 collected the whole heap of their reader up to ten times a second (2-core EPYC, 2026-11). Here the
 // socket reads into one buffer, and what is passed on is cut so that the decoder finds a large string whole in a piece.
@@ -6,10 +6,11 @@
 import { connect, type NetConnectOpts, type Socket } from 'node:net';
 import { RESULT_HEADER_BYTES, type BodyRooms } from '@shoal/core';
 import { AbstractConnector, type RedisOptions } from 'ioredis';
-import { STAGED_FROM_BYTES } from './payload/staging.ts';
 
 /** So much can be read at once: two results of 64 × 384. */
 const READ_BYTES = 262_144;
+/** From here on a string gets a room: inputs of 8 queries of 384 values have 12 KB. */
+const LARGE_BYTES = 8_192;
 /** What a server may store in a string; a longer one is not believed. */
 const LARGEST_BYTES = 536_870_912;
 const LINE_END = 10;
@@ -80,7 +81,7 @@ export class ReplyPieces {
     }
     const length = WITH_LENGTH.has(this.head.charCodeAt(0)) ? Number(this.head.slice(1)) : Number.NaN;
     this.head = '';
-    if (length >= STAGED_FROM_BYTES && length <= LARGEST_BYTES) {
+    if (length >= LARGE_BYTES && length <= LARGEST_BYTES) {
       this.large = Buffer.from(this.rooms.take(length + 2 - RESULT_HEADER_BYTES).buffer, 0, length + 2);
       this.filled = 0;
     } else if (length >= 0) {

@@ -58,7 +58,7 @@ export function setup(options: SetupOptions = {}) {
     /** One that was replaced was killed: it writes nothing and is not heard any more. */
     const isAlive = (): boolean => now.backend === backend;
     const executor = new Executor({
-      store: { read: (jobs) => store.read(jobs), stop: async () => undefined, commit: (requests) => (isAlive() ? store.commit(requests) : never) },
+      store: { read: (jobs) => store.read(jobs), release: (inputs) => store.release(inputs), stop: async () => undefined, commit: (requests) => (isAlive() ? store.commit(requests) : never) },
       backend, budget, tokenizer, clock, log, isLastLane,
       limits: { ...LIMITS, ...options.limits },
       model: MODEL,

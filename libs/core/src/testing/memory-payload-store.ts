@@ -21,11 +21,16 @@ export class MemoryPayloadStore implements PayloadStore {
 
   async read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]> {
     const answers = jobs.map(({ jobId, hasInput }) => ({
-      input: hasInput ? this.inputs.get(jobId) : undefined,
+      input: hasInput ? copyOf(this.inputs.get(jobId)) : undefined,
       resultHead: this.results.get(jobId)?.subarray(0, 32),
     }));
     await this.readGate.pass();
     return answers;
+  }
+
+  /** Whoever looks at one afterwards finds nothing in it that makes sense. */
+  release(inputs: readonly Buffer[]): void {
+    for (const input of inputs) input.fill(0xff);
   }
 
   async commit(requests: readonly CommitRequest[]): Promise<readonly CommitResult[]> {
@@ -52,4 +57,8 @@ export class MemoryPayloadStore implements PayloadStore {
     if (existing === undefined) return 'committed';
     return decodeResultHeader(existing)?.fingerprint === fingerprint ? 'already' : 'conflict';
   }
+}
+
+function copyOf(bytes: Buffer | undefined): Buffer | undefined {
+  return bytes === undefined ? undefined : Buffer.from(bytes);
 }

@@ -187,6 +187,17 @@ describe('read', () => {
     ]);
   });
 
+  test('an input that was given back lends its memory to the next one, and no other does', async () => {
+    const inputs = ['a', 'b', 'c'].map((word) => encodeTexts([word.repeat(12_000)]));
+    await Promise.all(inputs.map((input, job) => connection.set(keys.input(QUEUE, `job-${job}`), input)));
+    const read = async (job: number): Promise<Buffer> => (await store.read([{ jobId: `job-${job}`, hasInput: true }]))[0]!.input!;
+    const [first, second] = [await read(0), await read(1)];
+    store.release([first]);
+    const third = await read(2);
+    expect(third.buffer).toBe(first.buffer);
+    expect([second.equals(inputs[1]!), third.equals(inputs[2]!)]).toEqual([true, true]);
+  });
+
   test('does not take the input of an inline job, whatever lies there', async () => {
     await connection.set(keys.input(QUEUE, 'a'), 'stale');
     expect(await store.read([{ jobId: 'a', hasInput: false }])).toEqual([{ input: undefined, resultHead: undefined }]);

@@ -64,6 +64,8 @@ interface Commit {
 
 export class RedisPayloadStore implements PayloadStore {
   private readonly connection: Redis;
+  /** Of inputs. */
+  private readonly rooms: BodyRooms;
   /** For commits alone, so that inputs are not read behind results that are written. */
   private readonly writers: readonly Redis[];
   /** For results that somebody waits for: not behind others, nor in one of the server's turns with them. */
@@ -74,8 +76,9 @@ export class RedisPayloadStore implements PayloadStore {
   private readonly keys: KeySpace;
   private readonly end = new AbortController();
 
-  private constructor(connection: Redis, options: PayloadStoreOptions) {
+  private constructor(connection: Redis, rooms: BodyRooms, options: PayloadStoreOptions) {
     this.connection = connection;
+    this.rooms = rooms;
     this.writers = Array.from({ length: WRITERS }, () => openConnection(connectionOf(options)));
     this.urgentWriter = openConnection(connectionOf(options));
     this.options = options;
@@ -85,7 +88,8 @@ export class RedisPayloadStore implements PayloadStore {
 
   /** Throws QUEUE_UNREACHABLE. */
   static async connect(options: PayloadStoreOptions): Promise<RedisPayloadStore> {
-    return new RedisPayloadStore(await connected({ ...connectionOf(options), rooms: new BodyRooms() }), options);
+    const rooms = new BodyRooms();
+    return new RedisPayloadStore(await connected({ ...connectionOf(options), rooms }), rooms, options);
   }
 
   async read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]> {
@@ -98,6 +102,10 @@ export class RedisPayloadStore implements PayloadStore {
       resultHead: nonEmpty(bytesOf(replies[index])), // GETRANGE has no word for a key that is not there
       input: hasInput ? bytesOf(replies[next++]) : undefined,
     }));
+  }
+
+  release(inputs: readonly Buffer[]): void {
+    for (const { buffer } of inputs) this.rooms.giveBack(buffer);
   }
 
   /**
