@@ -127,6 +127,18 @@ describe('rankings', () => {
     for (let length = 32; length < result.length; length++) expect(refused(() => openResult(result.subarray(0, length)))).toMatch(/^RESULT_CORRUPT/);
   });
 
+  test('are read wherever a body lies, and lie in memory of their own', () => {
+    const body = encodeRankings(rankings);
+    for (const shift of [0, 1, 2, 4]) {
+      const room = Buffer.alloc(body.length + 8);
+      const shifted = room.subarray(shift, shift + body.length);
+      body.copy(shifted);
+      const found = decodeRankings({ rows: 3 }, shifted);
+      room.fill(0xff);
+      expect(found).toEqual(rankings);
+    }
+  });
+
   test('two parts of a collection give the ranking of the whole, ties to the lower id', () => {
     const a = { ids: BigUint64Array.of(1n, 4n), scores: Float32Array.of(0.9, 0.5) };
     const b = { ids: BigUint64Array.of(2n, 3n), scores: Float32Array.of(0.9, 0.5) };

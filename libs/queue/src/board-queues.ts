@@ -6,6 +6,7 @@ import { DEFAULT_PREFIX, type Logger } from '@shoal/core';
 import { Job, Queue, type JobType } from 'bullmq';
 import { closeConnection, connected, isPassingFault, type Redis } from './connection.ts';
 import { translated } from './translated.ts';
+import { literally } from './scan-pattern.ts';
 
 export type { Job as BoardJob, Queue as BoardQueue } from 'bullmq';
 
@@ -62,7 +63,7 @@ export class BoardQueues {
     const names = new Set<string>();
     let cursor = '0';
     do {
-      const [next, keys] = await this.connection.scan(cursor, 'MATCH', `${start.replaceAll(/[*?[\]\\]/g, '\\$&')}*${end}`, 'COUNT', SCAN_STEP, 'TYPE', 'hash');
+      const [next, keys] = await this.connection.scan(cursor, 'MATCH', `${literally(start)}*${end}`, 'COUNT', SCAN_STEP, 'TYPE', 'hash');
       for (const key of keys) names.add(key.slice(start.length, -end.length));
       cursor = next;
     } while (cursor !== '0');

@@ -5,6 +5,7 @@
 import type { Job } from 'bullmq';
 import { lockLost } from './bullmq-internals.ts';
 import { isPassingFault, type Redis } from './connection.ts';
+import { Gathering } from './gathering.ts';
 import { runScript, script } from './payload/script.ts';
 
 export interface CompletionsOptions {
@@ -107,6 +108,7 @@ export class Completions {
   private readonly options: CompletionsOptions;
   private readonly sharedKeys: readonly string[];
   private readonly keyPrefix: string;
+  private readonly gathering = new Gathering(() => this.flush());
   private waiting: Waiting[] = [];
 
   constructor(options: CompletionsOptions) {
@@ -120,9 +122,9 @@ export class Completions {
     await this.options.connection.script('LOAD', COMPLETE.lua).catch(() => undefined);
   }
 
-  /** What is completed in one turn of the event loop goes out together. Throws as Job.moveToCompleted does; isLockLost knows its codes. */
-  async complete(job: Job, token: string, value: object): Promise<void> {
-    const code = isPlain(job) ? await this.ask(job, token, JSON.stringify(value)) : NOT_PLAIN;
+  /** What is completed in one turn of the event loop, or while others may wait, goes out together. Throws as Job.moveToCompleted does; isLockLost knows its codes. */
+  async complete(job: Job, token: string, value: object, mayWaitMs = 0): Promise<void> {
+    const code = isPlain(job) ? await this.ask(job, token, JSON.stringify(value), mayWaitMs) : NOT_PLAIN;
     if (code === NOT_PLAIN) await job.moveToCompleted(value, token, false);
     else if (code !== 0) throw lockLost(job.id ?? '', code);
   }
@@ -132,8 +134,8 @@ export class Completions {
     while (this.waiting.length > 0) void this.send(this.waiting.splice(0, JOBS_PER_CALL));
   }
 
-  private ask(job: Job, token: string, value: string): Promise<number> {
-    if (this.waiting.length === 0) setImmediate(() => this.flush());
+  private ask(job: Job, token: string, value: string, mayWaitMs: number): Promise<number> {
+    this.gathering.within(mayWaitMs);
     return new Promise((answer, fail) => this.waiting.push({ job, token, value, answer, fail }));
   }
 

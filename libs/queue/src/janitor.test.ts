@@ -99,6 +99,20 @@ test('inputs of other models are somebody else\'s, however alike their names', a
   expect(await janitor.sweep()).toMatchObject(NOTHING);
 });
 
+test('a prefix with characters that mean something in a pattern is taken literally', async () => {
+  const prefix = '{t*[ja]?}';
+  const odd = keySpace(prefix);
+  await connection.set(odd.input(QUEUE, 'orphan'), 'x');
+  await connection.set(odd.output(QUEUE, 'stray'), 'x');
+  await leaveInput('a');
+  const janitor = new Janitor({ redisUrl: server.url, prefix, queue: QUEUE, cpuQueue: `${QUEUE}-cpu`, everyMs: TEN_MINUTES, clock, serverNowMs: () => 1_000_000_000_000 + clock.nowMs(), restMs: 0, log });
+  opened.push(janitor);
+  expect(await janitor.sweep()).toMatchObject({ ...NOTHING, strayResults: 1 });
+  await clock.advance(TEN_MINUTES);
+  expect(await janitor.sweep()).toMatchObject({ inputs: 1, strayResults: 0 });
+  expect(await hasInput('a')).toBe(1);
+});
+
 test('a result without a time to live gets one; others keep theirs', async () => {
   const result = encodeResult({ dtype: 'f32', rows: 1, dims: 1, fingerprint: '00112233445566ff', isTruncated: false }, Buffer.alloc(4));
   await connection.set(keys.output(QUEUE, 'stray'), result);

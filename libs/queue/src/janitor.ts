@@ -15,6 +15,7 @@ import { closeConnection, openConnection, untilReady, type Redis } from './conne
 import { runScript, script } from './payload/script.ts';
 import { quarantineQueue } from './quarantine.ts';
 import { repairQueue } from './repair.ts';
+import { literally } from './scan-pattern.ts';
 
 export interface JanitorOptions {
   readonly redisUrl: string;
@@ -67,40 +68,54 @@ redis.call('ZADD', KEYS[2], ARGV[2], '')
 return redis.call('DEL', KEYS[1])
 `);
 
-// KEYS[1] what was seen. ARGV[1] now, [2] interval, [3] what the inputs' keys begin with, [4] how many beginnings of job keys
-// follow, these, then ids. Returns inputs taken and their bytes.
-const TAKE_JOBLESS = script(1, 'allow-oom', `
-local now, interval, base, lanes = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-local taken, bytes = 0, 0
-for i = 5 + lanes, #ARGV do
-  local id, hasJob = ARGV[i], false
-  for lane = 5, 4 + lanes do
-    local key = ARGV[lane] .. id
-    if redis.call('EXISTS', key) == 1 and not (redis.call('TYPE', key).ok == 'hash' and redis.call('HEXISTS', key, 'finishedOn') == 1) then hasJob = true end
+// KEYS[1] the lock, KEYS[2] what was seen. ARGV[1] token, [2] life of the lock, [3] now, [4] interval, [5] where to go on, [6] the pattern of inputs
+// and results, [7] keys to look at, [8] what results' keys begin with, [9] what one gets that has no time to live, then for each kind of
+// inputs: what their keys begin with, how many beginnings of job keys follow, and these. Returns where to go on, inputs taken, their
+// bytes, and results that had no time to live; nothing when the lock is somebody else's.
+const STEP = script(2, 'allow-oom', `
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+local now, interval, output = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[8]
+local function begins(key, base) return string.sub(key, 1, #base) == base end
+
+local kinds, at = {}, 10
+while at <= #ARGV do
+  local kind = {base = ARGV[at], lanes = {}}
+  for lane = at + 2, at + 1 + ARGV[at + 1] do kind.lanes[#kind.lanes + 1] = ARGV[lane] end
+  kinds[#kinds + 1] = kind
+  at = at + 2 + #kind.lanes
+end
+local function hasJob(kind, id)
+  for _, lane in ipairs(kind.lanes) do
+    local job = lane .. id
+    if redis.call('EXISTS', job) == 1 and not (redis.call('TYPE', job).ok == 'hash' and redis.call('HEXISTS', job, 'finishedOn') == 1) then return true end
   end
-  local member = base .. id
-  local seen = tonumber(redis.call('ZSCORE', KEYS[1], member))
-  if hasJob then
-    if seen then redis.call('ZREM', KEYS[1], member) end
+  return false
+end
+
+local taken, bytes, strays = 0, 0, 0
+local function look(kind, key)
+  local seen = tonumber(redis.call('ZSCORE', KEYS[2], key))
+  if hasJob(kind, string.sub(key, #kind.base + 1)) then
+    if seen then redis.call('ZREM', KEYS[2], key) end
   elseif not seen or now < seen then
-    redis.call('ZADD', KEYS[1], now, member)
+    redis.call('ZADD', KEYS[2], now, key)
   elseif now - seen >= interval then
-    bytes = bytes + redis.call('MEMORY', 'USAGE', base .. id, 'SAMPLES', 1)
-    redis.call('UNLINK', base .. id)
-    redis.call('ZREM', KEYS[1], member)
+    bytes = bytes + redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 1)
+    redis.call('UNLINK', key)
+    redis.call('ZREM', KEYS[2], key)
     taken = taken + 1
   end
 end
-return {taken, bytes}
-`);
-
-// KEYS[1] anything of the queue. ARGV[1] time to live, then keys of results. Returns how many had none.
-const AGE_STRAYS = script(1, 'allow-oom', `
-local strays = 0
-for i = 2, #ARGV do
-  if redis.call('PTTL', ARGV[i]) == -1 then strays = strays + redis.call('PEXPIRE', ARGV[i], ARGV[1]) end
+local page = redis.call('SCAN', ARGV[5], 'MATCH', ARGV[6], 'COUNT', ARGV[7])
+for _, key in ipairs(page[2]) do
+  if begins(key, output) then
+    if redis.call('PTTL', key) == -1 then strays = strays + redis.call('PEXPIRE', key, ARGV[9]) end
+  else
+    for _, kind in ipairs(kinds) do if begins(key, kind.base) then look(kind, key) end end
+  end
 end
-return strays
+return {page[1], taken, bytes, strays}
 `);
 
 export class Janitor {
@@ -184,8 +199,7 @@ export class Janitor {
   private async sweepAll(token: string): Promise<Omit<SweepFindings, 'durationMs'> | undefined> {
     const { queue, cpuQueue: cpu, prefix, everyMs, serverNowMs } = this.options;
     const step = (): Promise<void> => this.stepped(token);
-    const inputs = await this.takeInputs(step);
-    const strayResults = await this.ageResults(step);
+    const found = await this.takeAndAge(token);
     let reservations = 0;
     for (const loaded of new Set([queue, ...(await queuesWithLoad(this.connection, prefix))])) reservations += await recountAdmission(this.connection, { prefix, queue: loaded, onStep: step }, this.end.signal);
     const repaired = { mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
@@ -196,54 +210,43 @@ export class Janitor {
     if (this.isOver) return undefined;
     await this.run(END, [this.keys.janitor(queue), this.keys.jobless(queue), token, serverNowMs(), everyMs]);
     return {
-      inputs: inputs.taken, inputBytes: inputs.bytes, strayResults, reservations,
+      ...found, reservations,
       jobsMended: repaired.mended, jobsFailed: repaired.failed, jobsRequeued: repaired.requeued, parentsReleased: repaired.released, idsRemoved: repaired.removed,
     };
   }
 
-  private async takeInputs(step: () => Promise<void>): Promise<{ taken: number; bytes: number }> {
-    const { queue, cpuQueue: cpu, everyMs, serverNowMs } = this.options;
-    const total = { taken: 0, bytes: 0 };
+  /** One look at every key: inputs without a job, results that would stay. The server finds and judges them; little of it is sent. */
+  private async takeAndAge(token: string): Promise<Pick<SweepFindings, 'inputs' | 'inputBytes' | 'strayResults'>> {
+    const { queue, cpuQueue: cpu, prefix, everyMs, serverNowMs } = this.options;
     const quarantine = quarantineQueue(queue);
-    const lanesOf = { [queue]: [queue, cpu], [quarantine]: [quarantine] };
-    for (const [owner, lanes] of Object.entries(lanesOf)) {
-      const base = this.keys.input(owner, '');
-      for await (const inputs of this.scan(base, step)) {
-        const ids = inputs.map((key) => key.slice(base.length));
-        const [counts] = await this.run(TAKE_JOBLESS, [this.keys.jobless(queue), serverNowMs(), everyMs, base, lanes.length, ...lanes.map((lane) => this.keys.job(lane, '')), ...ids]);
-        const [taken, bytes] = Array.isArray(counts) ? counts.map(Number) : [];
-        total.taken += taken ?? 0;
-        total.bytes += bytes ?? 0;
-      }
-    }
-    return total;
-  }
-
-  private async ageResults(step: () => Promise<void>): Promise<number> {
-    let strays = 0;
-    for await (const results of this.scan(this.keys.output(this.options.queue, ''), step)) {
-      const [aged] = await this.run(AGE_STRAYS, [this.keys.output(this.options.queue, ''), STRAY_RESULT_MS, ...results]);
-      strays += Number(aged);
-    }
-    return strays;
-  }
-
-  /** Keys that begin with `base`, a handful at a time. */
-  private async *scan(base: string, step: () => Promise<void>): AsyncGenerator<string[]> {
+    const kinds = [[queue, [queue, cpu]], [quarantine, [quarantine]]] as const;
+    const inputs = kinds.flatMap(([owner, lanes]) => [this.keys.input(owner, ''), lanes.length, ...lanes.map((lane) => this.keys.job(lane, ''))]);
+    const pattern = `${literally(prefix)}:[io]*:${literally(queue)}*`; // {shoal}:in:<queue>:<job id>, {shoal}:in:<queue>-quarantine:…, {shoal}:out:<queue>:…
+    const found = { inputs: 0, inputBytes: 0, strayResults: 0 };
     let cursor = '0';
     do {
-      const [next, keys] = await this.connection.scan(cursor, 'MATCH', `${base.replaceAll(/[*?[\]\\]/g, '\\$&')}*`, 'COUNT', SCAN_STEP);
-      cursor = next;
-      if (keys.length > 0) yield keys;
-      await step();
+      const [step] = await this.run(STEP, [this.keys.janitor(queue), this.keys.jobless(queue), token, LOCK_MS, serverNowMs(), everyMs, cursor, pattern, SCAN_STEP, this.keys.output(queue, ''), STRAY_RESULT_MS, ...inputs]);
+      if (!Array.isArray(step)) throw anotherSweeps();
+      const [next, taken, bytes, strays] = step.map(String);
+      cursor = next!;
+      found.inputs += Number(taken);
+      found.inputBytes += Number(bytes);
+      found.strayResults += Number(strays);
+      await this.rest();
     } while (cursor !== '0' && !this.isOver);
+    return found;
   }
 
   /** Between two steps. Throws when the broom was taken from us: we were too slow, and somebody else sweeps. */
   private async stepped(token: string): Promise<void> {
-    const { clock, restMs = REST_MS, queue } = this.options;
+    const { queue } = this.options;
     const [isOurs] = await this.run(KEEP, [this.keys.janitor(queue), token, LOCK_MS]);
-    if (isOurs !== 1) throw new Error('another janitor sweeps');
+    if (isOurs !== 1) throw anotherSweeps();
+    await this.rest();
+  }
+
+  private async rest(): Promise<void> {
+    const { clock, restMs = REST_MS } = this.options;
     if (restMs === 0 || this.isOver) return;
     await new Promise<void>((resolve) => {
       const cancel = clock.after(restMs, resolve);
@@ -261,4 +264,8 @@ export class Janitor {
   private get isOver(): boolean {
     return this.end.signal.aborted;
   }
+}
+
+function anotherSweeps(): Error {
+  return new Error('another janitor sweeps');
 }

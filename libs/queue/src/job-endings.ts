@@ -33,6 +33,12 @@ export interface JobEndingsOptions {
 
 const FIRST_RETRY_MS = 100;
 const LAST_RETRY_MS = 2_000;
+/**
+ * A completion that nobody waits for in person waits for others for a thirty-second of the time that its job has been here: jobs of 256 texts
+ * that lay in a deep pool for 300 ms completed 2 in a call, and cost the server 105 µs each with what follows (2026-11).
+ */
+const WAITING_SHARE = 1 / 32;
+const LONGEST_WAIT_MS = 16;
 /** Tries of an ending that the server refuses for a reason nobody foresaw; then the claim is left to its lease. */
 const MAX_ODD_FAULTS = 5;
 
@@ -47,17 +53,18 @@ export class JobEndings {
   /** The announcement is only given a try, behind the first attempt. */
   async settle(taken: TakenJob, ending: Ending, announcement?: Announcement): Promise<SettleResult> {
     const isOneCommand = ending.kind === 'complete' || ending.kind === 'fail';
-    const announced = announcement !== undefined && isOneCommand ? this.options.announcer.announceBehind(announcement) : undefined;
-    const result = await this.end(taken, ending);
+    const mayWaitMs = ending.kind === 'complete' && announcement?.isUrgent === false ? waitFor(taken) : 0;
+    const announced = announcement !== undefined && isOneCommand ? this.options.announcer.announceBehind(announcement, mayWaitMs) : undefined;
+    const result = await this.end(taken, ending, mayWaitMs);
     return result === 'settled' && (await announced) === true ? 'announced' : result;
   }
 
-  private async end(taken: TakenJob, ending: Ending): Promise<SettleResult> {
+  private async end(taken: TakenJob, ending: Ending, mayWaitMs: number): Promise<SettleResult> {
     const { signal, log } = this.options;
     let oddFaults = 0;
     for (let attempt = 0; !signal.aborted; attempt++) {
       try {
-        await this.give(taken, ending);
+        await this.give(taken, ending, attempt === 0 ? mayWaitMs : 0);
         return 'settled';
       } catch (error) {
         if (isLockLost(error)) return await this.wasTakenBefore(taken, ending);
@@ -85,10 +92,10 @@ export class JobEndings {
     await wakeIdleWorker(connection, prefix, queue).catch(() => undefined);
   }
 
-  private async give(taken: TakenJob, ending: Ending): Promise<void> {
+  private async give(taken: TakenJob, ending: Ending, mayWaitMs: number): Promise<void> {
     const { job, token } = taken;
     switch (ending.kind) {
-      case 'complete': return this.options.completions.complete(job, token, ending.value);
+      case 'complete': return this.options.completions.complete(job, token, ending.value, mayWaitMs);
       case 'quarantine':
         await this.options.quarantine?.put(this.options.queue, job, ending.failure);
         return void (await job.moveToFailed(verdict(ending.failure), token, false));
@@ -124,6 +131,11 @@ export class JobEndings {
     const progress = await connection.hget(keySpace(prefix).job(queue, job.id ?? ''), 'progress');
     return readMark(JSON.parse(progress ?? 'null'))?.by === token;
   }
+}
+
+/** ms. The time of the claim is by this machine's clock, which may have been set since. */
+function waitFor({ job: { processedOn } }: TakenJob): number {
+  return processedOn === undefined ? 0 : Math.min(LONGEST_WAIT_MS, Math.max(0, Date.now() - processedOn) * WAITING_SHARE);
 }
 
 /** A verdict is final whatever `attempts` the producer gave, and where it was thrown says nothing to anybody. */

@@ -59,6 +59,28 @@ async function allHeard(): Promise<ReplyMessage[]> {
   return heard.slice(0, -1);
 }
 
+test('bulk jobs that were here for long are completed and told of together; an interactive one at once, and takes them along', async () => {
+  const source = new BullJobSource({ redisUrl: server.url, prefix, queue: QUEUE, leaseMs: 60_000, stalledCheckMs: 60_000, log: new RecordingLogger() });
+  const queue = new Queue(QUEUE, { prefix, connection });
+  await queue.addBulk(['a', 'b', 'c', 'd', 'e'].map((jobId) => ({ name: 'embed', data: {}, opts: { jobId } })));
+  await source.start();
+  const claims = new Map((await claimAll(source, 5)).map((claim) => [claim.jobId, claim]));
+  const complete = (jobId: string, isUrgent: boolean): Promise<unknown> => source.settle(claims.get(jobId)!, { kind: 'complete', value: { ...VALUE, jobId } as EmbedReturn }, announcement(jobId, { isUrgent }));
+  await new Promise((resolve) => setTimeout(resolve, 600)); // a thirty-second of it, and 16 ms at most, is how long one waits
+  await connection.config('RESETSTAT');
+  const bulk = ['a', 'b', 'c'].map((jobId, at) => new Promise((resolve) => setTimeout(resolve, 2 * at)).then(() => complete(jobId, false)));
+  expect(await Promise.all(bulk)).toEqual(['announced', 'announced', 'announced']);
+  expect(await allHeard()).toEqual([{ queue: QUEUE, completed: ['a', 'b', 'c'], failed: [] }]);
+  const order: string[] = [];
+  const patient = complete('d', false).then(() => order.push('bulk'));
+  await complete('e', true);
+  order.push('interactive');
+  await patient;
+  expect(await allHeard()).toEqual([{ queue: QUEUE, completed: ['a', 'b', 'c'], failed: [] }, { queue: 'last', completed: [], failed: [] }, { queue: QUEUE, completed: ['d', 'e'], failed: [] }]);
+  await source.stop();
+  await queue.close();
+});
+
 test('of those asked about together, who ended that way is announced in one message and cleaned up after; nobody else', async () => {
   const keys = keySpace(prefix);
   await leave('done', { finishedOn: '1', returnvalue: '{}' });

@@ -4,6 +4,7 @@
 
 import { keySpace, type Announcement, type Logger } from '@shoal/core';
 import type { Redis } from './connection.ts';
+import { Gathering } from './gathering.ts';
 import { keysAfter, releaseEnded, ttlAfter } from './payload/announcer.ts';
 import { runScript, script } from './payload/script.ts';
 
@@ -54,15 +55,16 @@ interface Waiting {
 
 export class PromptAnnouncer {
   private readonly options: PromptAnnouncerOptions;
+  private readonly gathering = new Gathering(() => this.flush());
   private waiting: Waiting[] = [];
 
   constructor(options: PromptAnnouncerOptions) {
     this.options = options;
   }
 
-  /** Call it just before the ending is sent: what is told in one turn of the event loop goes out together, behind its endings. Never throws. */
-  announceBehind(announcement: Announcement): Promise<boolean> {
-    if (this.waiting.length === 0) setImmediate(() => this.flush());
+  /** Call it just before the ending is sent: what is told in one turn of the event loop, or may wait, goes out together, behind its endings. Never throws. */
+  announceBehind(announcement: Announcement, mayWaitMs = 0): Promise<boolean> {
+    this.gathering.within(mayWaitMs);
     return new Promise((answer) => this.waiting.push({ announcement, answer }));
   }
 

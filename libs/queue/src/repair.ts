@@ -10,6 +10,7 @@ import { failWaiting } from './bullmq-internals.ts';
 import type { Redis } from './connection.ts';
 import { applyMending, damageIn, damageSentence, isGone, readFields } from './mend.ts';
 import { runScript, script } from './payload/script.ts';
+import { literally } from './scan-pattern.ts';
 
 export interface RepairOptions {
   readonly connection: Redis;
@@ -151,7 +152,7 @@ class Repair {
     const active = new Set(await connection.lrange(this.key('active'), 0, -1));
     let cursor = '0';
     do {
-      const [next, keys] = await connection.scan(cursor, 'MATCH', `${base.replaceAll(/[*?[\]\\]/g, '\\$&')}*`, 'COUNT', SCAN_STEP, 'TYPE', 'hash');
+      const [next, keys] = await connection.scan(cursor, 'MATCH', `${literally(base)}*`, 'COUNT', SCAN_STEP, 'TYPE', 'hash');
       cursor = next;
       const ids = keys.map((key) => key.slice(base.length)).filter((id) => !id.includes(':') && !this.waiting.has(id) && !active.has(id));
       if (ids.length > 0) await this.adopt(ids);

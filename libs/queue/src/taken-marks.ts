@@ -4,7 +4,7 @@
 
 import { RESULT_FLAG, RESULT_HEADER_BYTES, decodeResultHeader } from '@shoal/core';
 import type { Redis } from './connection.ts';
-import { runScript, script } from './payload/script.ts';
+import { runScriptOver, script } from './payload/script.ts';
 
 /** Twice what a server postpones writing for while an fsync is running. */
 const REMEMBERED_MS = 5_000;
@@ -14,22 +14,31 @@ const TTL_MS = 300_000;
 /** Results that were seen and are not marked yet; of those beyond, the oldest are forgotten. */
 const MOST_SEEN = 50_000;
 
-// KEYS[1] the result. Leaves the header, marked TAKEN, as acknowledging does, and hands out nothing else: the body was read before.
-const MARK_TAKEN = script(1, 'allow-oom', `
-  local head = redis.call('GETRANGE', KEYS[1], 0, ${RESULT_HEADER_BYTES - 1})
-  if string.len(head) < ${RESULT_HEADER_BYTES} or string.sub(head, 1, 4) ~= 'SHL1' then return false end
+// KEYS the results. Leaves their headers, marked TAKEN, as acknowledging does, and hands out nothing else: bodies were read before. Answers
+// with each header, or false where there is no result.
+const MARK_TAKEN = script(0, 'allow-oom', `
+local function mark(output)
+  local head = redis.pcall('GETRANGE', output, 0, ${RESULT_HEADER_BYTES - 1})
+  if type(head) ~= 'string' or string.len(head) < ${RESULT_HEADER_BYTES} or string.sub(head, 1, 4) ~= 'SHL1' then return false end
   if string.byte(head, 7) % 2 == 1 then return head end
   head = string.sub(head, 1, 6) .. string.char(string.byte(head, 7) + 1) .. string.sub(head, 8, ${RESULT_HEADER_BYTES})
-  redis.call('SET', KEYS[1], head, 'KEEPTTL')
+  redis.call('SET', output, head, 'KEEPTTL')
   return head
+end
+local heads = {}
+for at, output in ipairs(KEYS) do heads[at] = mark(output) end
+return heads
 `);
 
-// KEYS[1] the result, ARGV[1] its header, marked TAKEN, ARGV[2] its time to live where nothing is left of it. Another result under
+// KEYS the results, ARGV of each: its header, marked TAKEN, and its time to live where nothing is left of it. Another result under
 // the same key belongs to a later request.
-const MARK_AGAIN = script(1, 'allow-oom', `
-local head = redis.call('GETRANGE', KEYS[1], 0, ${RESULT_HEADER_BYTES - 1})
-if head == '' then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-elseif string.sub(head, 21, 28) == string.sub(ARGV[1], 21, 28) then redis.call('SET', KEYS[1], ARGV[1], 'KEEPTTL') end
+const MARK_AGAIN = script(0, 'allow-oom', `
+for at, output in ipairs(KEYS) do
+  local head, mark = redis.pcall('GETRANGE', output, 0, ${RESULT_HEADER_BYTES - 1}), ARGV[2 * at - 1]
+  if head == '' then redis.call('SET', output, mark, 'PX', ARGV[2 * at])
+  elseif type(head) == 'string' and string.sub(head, 21, 28) == string.sub(mark, 21, 28) then redis.call('SET', output, mark, 'KEEPTTL') end
+end
+return {}
 `);
 
 export class TakenMarks {
@@ -62,8 +71,8 @@ export class TakenMarks {
     for (const key of seen) this.seen.delete(key);
     this.add(seen, heads); // before the server has them: whatever it forgets from here on is told again
     const [found] = await Promise.all([
-      others.length === 0 ? [] : runScript(connection, MARK_TAKEN, others.map((key) => [key])),
-      heads.length === 0 ? [] : runScript(connection, MARK_AGAIN, seen.map((key, at) => [key, heads[at]!, TTL_MS])),
+      runScriptOver(connection, MARK_TAKEN, others.map((key) => ({ keys: [key], values: [] }))),
+      runScriptOver(connection, MARK_AGAIN, seen.map((key, at) => ({ keys: [key], values: [heads[at]!, TTL_MS] }))),
     ]);
     this.add(others, found);
   }
@@ -85,7 +94,7 @@ export class TakenMarks {
     this.forgetOld();
     const { marks } = this;
     try {
-      if (marks.length > 0) await runScript(connection, MARK_AGAIN, marks.map(({ key, head }) => [key, head, TTL_MS]));
+      if (marks.length > 0) await runScriptOver(connection, MARK_AGAIN, marks.map(({ key, head }) => ({ keys: [key], values: [head, TTL_MS] })));
     } finally {
       this.lostAtMs = undefined; // one that was refused for good would be refused again
     }

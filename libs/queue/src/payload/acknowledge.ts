@@ -9,7 +9,7 @@ import { randomUUID } from 'node:crypto';
 import { RESULT_HEADER_BYTES, type KeySpace } from '@shoal/core';
 import type { Redis } from '../connection.ts';
 import { askAll, bytesOf, type Command } from './pipeline.ts';
-import { runScript, script } from './script.ts';
+import { runScriptOver, script } from './script.ts';
 import { STAGED_TTL_MS } from './staging.ts';
 
 export type Acknowledged =
@@ -19,21 +19,26 @@ export type Acknowledged =
   | { readonly kind: 'taken' }
   | { readonly kind: 'absent' };
 
-// KEYS[1] the result, KEYS[2] where its body is put, ARGV[1] for how long, ms. "SHL1" in bytes 0..3, the flags as a little-endian u16 in
-// bytes 6 and 7, so TAKEN (1) is the lowest bit of byte 6. What is not a result is left alone. A call that is repeated, because its
-// reply was lost, finds the body where it put it.
-const TAKE = script(2, 'allow-oom', `
-local head = redis.pcall('GETRANGE', KEYS[1], 0, ${RESULT_HEADER_BYTES - 1})
-if head == '' then return 'absent' end
-if type(head) ~= 'string' or #head < ${RESULT_HEADER_BYTES} or string.sub(head, 1, 4) ~= 'SHL1' then return 'foreign' end
-local flags = string.byte(head, 7)
-if flags % 2 == 1 then return redis.call('EXISTS', KEYS[2]) == 1 and 'body' or 'taken' end
-local leftMs = redis.call('PTTL', KEYS[1])
-redis.call('RENAME', KEYS[1], KEYS[2])
-redis.call('PEXPIRE', KEYS[2], ARGV[1])
-head = string.sub(head, 1, 6) .. string.char(flags + 1) .. string.sub(head, 8)
-if leftMs < 0 then redis.call('SET', KEYS[1], head) else redis.call('SET', KEYS[1], head, 'PX', math.max(leftMs, 1)) end
-return 'body'
+// KEYS of each result: it, and where its body is put. ARGV of each: for how long, ms. Answers with a word for each. "SHL1" in bytes 0..3,
+// the flags as a little-endian u16 in bytes 6 and 7, so TAKEN (1) is the lowest bit of byte 6. What is not a result is left alone. A call
+// that is repeated, because its reply was lost, finds the body where it put it.
+const TAKE = script(0, 'allow-oom', `
+local function take(output, body, ttl)
+  local head = redis.pcall('GETRANGE', output, 0, ${RESULT_HEADER_BYTES - 1})
+  if head == '' then return 'absent' end
+  if type(head) ~= 'string' or #head < ${RESULT_HEADER_BYTES} or string.sub(head, 1, 4) ~= 'SHL1' then return 'foreign' end
+  local flags = string.byte(head, 7)
+  if flags % 2 == 1 then return redis.call('EXISTS', body) == 1 and 'body' or 'taken' end
+  local leftMs = redis.call('PTTL', output)
+  redis.call('RENAME', output, body)
+  redis.call('PEXPIRE', body, ttl)
+  head = string.sub(head, 1, 6) .. string.char(flags + 1) .. string.sub(head, 8)
+  if leftMs < 0 then redis.call('SET', output, head) else redis.call('SET', output, head, 'PX', math.max(leftMs, 1)) end
+  return 'body'
+end
+local answers = {}
+for at = 1, #ARGV do answers[at] = take(KEYS[2 * at - 1], KEYS[2 * at], ARGV[at]) end
+return answers
 `);
 
 /**
@@ -45,7 +50,7 @@ export async function acknowledge(connection: Redis, keys: KeySpace, queue: stri
   const token = randomUUID();
   const places = jobIds.map((jobId, at) => ({ output: keys.output(queue, jobId), body: keys.staged(queue, jobId, `${token}-${at}`) }));
   const [outcomes, bodies] = await Promise.all([
-    runScript(connection, TAKE, places.map(({ output, body }) => [output, body, STAGED_TTL_MS])),
+    runScriptOver(connection, TAKE, places.map(({ output, body }) => ({ keys: [output, body], values: [STAGED_TTL_MS] }))),
     askAll(connection, places.map(({ body }): Command => ['GET', body])),
   ]);
   const taken = places.filter((_, at) => String(outcomes[at]) === 'body').map(({ body }) => body);

@@ -156,6 +156,17 @@ describe.each([['small results, which travel in the script', 4], ['large results
   });
 });
 
+test('small results share a call', async () => {
+  const jobIds = Array.from({ length: 70 }, (_, at) => `j${at}`);
+  await Promise.all(jobIds.map((jobId) => lock(jobId, 'mine')));
+  await lock('j33', 'another');
+  await connection.config('RESETSTAT');
+  const answers = await store.commit(jobIds.map((jobId, at) => request(jobId, 'mine', at)));
+  expect(answers).toEqual(jobIds.map((jobId) => (jobId === 'j33' ? 'lease-lost' : 'committed')));
+  expect(/cmdstat_evalsha:calls=(\d+)/.exec(await connection.info('commandstats'))?.[1]).toBe('3');
+  for (const at of [0, 31, 32, 69]) expect((await stored(`j${at}`))?.at(-1)).toBe(at);
+});
+
 test('a large result that the server forgot before it was committed is staged again', async () => {
   dims = 8_192;
   await lock('a', 'mine');
@@ -170,7 +181,7 @@ test('a large result that the server forgot before it was committed is staged ag
 });
 
 describe('read', () => {
-  test('gives inputs and heads of results in one round trip; a key of the wrong kind concerns its own job alone', async () => {
+  test('gives inputs, and heads of results where there are some; a key of the wrong kind concerns its own job alone', async () => {
     const input = encodeTexts(['grün', '']);
     await connection.set(keys.input(QUEUE, 'a'), input);
     await connection.set(keys.output(QUEUE, 'b'), request('b', 'x', 1).result);

@@ -4,8 +4,8 @@
 import { setMaxListeners } from 'node:events';
 import { BodyRooms, RESULT_HEADER_BYTES, invariant, keySpace, type CommitRequest, type CommitResult, type InputRead, type KeySpace, type Logger, type PayloadStore } from '@shoal/core';
 import { closeConnection, connected, isServerFull, openConnection, type ConnectionOptions, type Redis } from '../connection.ts';
-import { askAll, bytesOf, valueOf, type Argument, type Command, type RetryOptions } from './pipeline.ts';
-import { runScript, script } from './script.ts';
+import { askAll, bytesOf, valueOf, type Command, type RetryOptions } from './pipeline.ts';
+import { runScriptOver, script, type ScriptItem } from './script.ts';
 import { STAGED_FROM_BYTES, STAGED_TTL_MS } from './staging.ts';
 
 export interface PayloadStoreOptions {
@@ -18,31 +18,35 @@ export interface PayloadStoreOptions {
   readonly log: Logger;
 }
 
-// KEYS[1] the job's lock, KEYS[2] the result, KEYS[3] where a large result was staged. ARGV[1] our token, ARGV[2] the result's
-// time to live in ms, ARGV[3] its fingerprint, ARGV[4] the result itself where it was not staged. Bytes 20..27 of a header
-// are the fingerprint (21 to 28 as Lua counts). A header marked TAKEN counts like any other. Nothing is written before
-// everything was checked, so a refusal for lack of memory, which can only hit SET, leaves all as it was.
-const COMMIT = script(3, '', `
-local function decide()
-  if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'lease-lost' end
-  local kind = redis.call('TYPE', KEYS[2]).ok
+// KEYS of each job: its lock, its result, and where a large result was staged. ARGV of each: our token, the result's time to live in
+// ms, its fingerprint, and the result itself, or nothing where it was staged. Answers with a word for each. Bytes 20..27 of a header
+// are the fingerprint (21 to 28 as Lua counts). A header marked TAKEN counts like any other. A full server refuses the first write, and
+// none after it: what is refused has left all as it was.
+const COMMIT = script(0, '', `
+local function decide(lock, output, staged, token, ttl, fingerprint, result)
+  if redis.pcall('GET', lock) ~= token then return 'lease-lost' end
+  local kind = redis.call('TYPE', output).ok
   if kind == 'none' then
-    if ARGV[4] then
-      redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[2])
+    if result ~= '' then
+      redis.call('SET', output, result, 'PX', ttl)
     else
-      if redis.call('PEXPIRE', KEYS[3], ARGV[2]) == 0 then return 'not-staged' end
-      redis.call('RENAME', KEYS[3], KEYS[2])
+      if redis.call('PEXPIRE', staged, ttl) == 0 then return 'not-staged' end
+      redis.call('RENAME', staged, output)
     end
     return 'committed'
   end
   if kind ~= 'string' then return 'conflict' end
-  local header = redis.call('GETRANGE', KEYS[2], 0, 31)
-  if string.sub(header, 1, 4) == 'SHL1' and string.sub(header, 21, 28) == ARGV[3] then return 'already' end
+  local header = redis.call('GETRANGE', output, 0, 31)
+  if string.sub(header, 1, 4) == 'SHL1' and string.sub(header, 21, 28) == fingerprint then return 'already' end
   return 'conflict'
 end
-local answer = decide()
-if not ARGV[4] and answer ~= 'committed' then redis.call('UNLINK', KEYS[3]) end
-return answer
+local answers = {}
+for at = 1, #KEYS / 3 do
+  local staged, result = KEYS[3 * at], ARGV[4 * at]
+  answers[at] = decide(KEYS[3 * at - 2], KEYS[3 * at - 1], staged, ARGV[4 * at - 3], ARGV[4 * at - 2], ARGV[4 * at - 1], result)
+  if result == '' and answers[at] ~= 'committed' then redis.call('UNLINK', staged) end
+end
+return answers
 `);
 
 /**
@@ -58,8 +62,8 @@ const NOT_STAGED = 'not-staged';
 interface Commit {
   /** Writes a large result under its staging name; a small one travels in the call. */
   readonly stages: readonly Command[];
-  /** Arguments of COMMIT. */
-  readonly call: readonly Argument[];
+  /** Of COMMIT. */
+  readonly item: ScriptItem;
 }
 
 export class RedisPayloadStore implements PayloadStore {
@@ -94,14 +98,16 @@ export class RedisPayloadStore implements PayloadStore {
 
   async read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]> {
     const { queue } = this.options;
-    const heads = jobs.map(({ jobId }): Command => ['GETRANGE', this.keys.output(queue, jobId), 0, RESULT_HEADER_BYTES - 1]);
+    if (jobs.length === 0) return [];
+    const outputs = jobs.map(({ jobId }) => this.keys.output(queue, jobId));
     const inputs = jobs.flatMap(({ jobId, hasInput }): Command[] => (hasInput ? [['GET', this.keys.input(queue, jobId)]] : []));
-    const replies = await askAll(this.connection, [...heads, ...inputs], this.retrying());
-    let next = jobs.length;
-    return jobs.map(({ hasInput }, index) => ({
-      resultHead: nonEmpty(bytesOf(replies[index])), // GETRANGE has no word for a key that is not there
-      input: hasInput ? bytesOf(replies[next++]) : undefined,
-    }));
+    const [results, ...replies] = await askAll(this.connection, [['EXISTS', ...outputs], ...inputs], this.retrying());
+    let next = 0;
+    const read = jobs.map(({ hasInput }) => (hasInput ? bytesOf(replies[next++]) : undefined));
+    // An input may also be gone because its job was done in between.
+    const mayHaveResults = valueOf(results!) !== 0 || jobs.some(({ hasInput }, at) => hasInput && read[at] === undefined);
+    const heads = mayHaveResults ? await askAll(this.connection, outputs.map((output): Command => ['GETRANGE', output, 0, RESULT_HEADER_BYTES - 1]), this.retrying()) : [];
+    return jobs.map((_, at) => ({ resultHead: nonEmpty(bytesOf(heads[at])), input: read[at] })); // GETRANGE has no word for a key that is not there
   }
 
   release(inputs: readonly Buffer[]): void {
@@ -124,10 +130,11 @@ export class RedisPayloadStore implements PayloadStore {
       const isStaged = result.length >= STAGED_FROM_BYTES;
       return {
         stages: isStaged ? [['SET', staged, result, 'PX', STAGED_TTL_MS]] : [],
-        call: [this.keys.lock(claimedFrom, jobId), this.keys.output(queue, jobId), staged, token, ttlMs, inHeader, ...(isStaged ? [] : [result])],
+        item: { keys: [this.keys.lock(claimedFrom, jobId), this.keys.output(queue, jobId), staged], values: [token, ttlMs, inHeader, isStaged ? '' : result] },
       };
     });
-    const writers = isUrgent ? [this.urgentWriter] : this.writersFor(commits.length);
+    const large = commits.filter(({ stages }) => stages.length > 0).length;
+    const writers = isUrgent ? [this.urgentWriter] : this.writersFor(Math.max(1, large)); // small ones share a call
     const most = Math.ceil(commits.length / writers.length);
     const parts = Array.from({ length: Math.ceil(commits.length / most) }, (_, at) => this.write(writers[at]!, commits.slice(at * most, (at + 1) * most)));
     return (await Promise.all(parts)).flat();
@@ -138,10 +145,11 @@ export class RedisPayloadStore implements PayloadStore {
     await Promise.all([this.connection, this.urgentWriter, ...this.writers].map((connection) => closeConnection(connection)));
   }
 
+  /** At most so many of them. */
   private writersFor(count: number): readonly Redis[] {
     const first = this.nextWriter;
     this.nextWriter = (first + count) % WRITERS;
-    return [...this.writers.slice(first), ...this.writers.slice(0, first)];
+    return [...this.writers.slice(first), ...this.writers.slice(0, first)].slice(0, count);
   }
 
   private async write(writer: Redis, commits: readonly Commit[]): Promise<readonly CommitResult[]> {
@@ -154,7 +162,7 @@ export class RedisPayloadStore implements PayloadStore {
       // Written back to back on one connection, so the script finds what was staged without a round trip between them.
       const [staged, replies] = await Promise.all([
         askAll(writer, stages, this.retrying()),
-        runScript(writer, COMMIT, open.map((index) => commits[index]!.call), this.retrying()),
+        runScriptOver(writer, COMMIT, open.map((index) => commits[index]!.item), this.retrying()),
       ]);
       for (const reply of staged) valueOf(reply);
       for (const [at, index] of open.entries()) answers[index] = String(replies[at]);

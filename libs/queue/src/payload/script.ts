@@ -37,6 +37,29 @@ export async function runScript(connection: Redis, called: Script, calls: readon
   return replies.map(valueOf);
 }
 
+/** Of a script that does the same for many items: the keys and the arguments of one. */
+export interface ScriptItem {
+  readonly keys: readonly string[];
+  readonly values: readonly Argument[];
+}
+
+/** So many items take the server less than half a millisecond, in which it does nothing else. */
+const ITEMS_PER_CALL = 32;
+
+/**
+ * For scripts whose KEYS and ARGV are those of all items, one after the other, and which answer with a list: one value for each item, in
+ * order. A call by itself costs the server 4 to 8 µs, and who sends it 10 to 20 (Valkey 9.1, 2026-11).
+ */
+export async function runScriptOver(connection: Redis, called: Omit<Script, 'keyCount'>, items: readonly ScriptItem[], options: RetryOptions = {}): Promise<unknown[]> {
+  const groups = Array.from({ length: Math.ceil(items.length / ITEMS_PER_CALL) }, (_, at) => items.slice(at * ITEMS_PER_CALL, (at + 1) * ITEMS_PER_CALL));
+  const answers = await Promise.all(groups.map(async (group) => {
+    const keys = group.flatMap((item) => item.keys);
+    const [answer] = await runScript(connection, { ...called, keyCount: keys.length }, [[...keys, ...group.flatMap((item) => item.values)]], options);
+    return answer as unknown[];
+  }));
+  return answers.flat();
+}
+
 /** One call that is sent before this returns and waits out nothing: a fault that will pass, a full server above all, is thrown as it came. */
 export async function runScriptOnce(connection: Redis, called: Script, values: readonly Argument[]): Promise<unknown> {
   const call: readonly Command[] = [['EVALSHA', called.sha, called.keyCount, ...values]];
