@@ -94,20 +94,6 @@ describe('running together', () => {
     expect([bench.ids('a'), bench.ids('b')]).toEqual(alone);
   });
 
-  test('the next run begins before the results of the last one are written', async () => {
-    const bench = setup({ maxRows: 1 });
-    bench.device.collections.set('docs@1', collection(10));
-    const commit = bench.store.commit.bind(bench.store);
-    const callsAtCommit: number[] = [];
-    bench.store.commit = (...all) => {
-      callsAtCommit.push(bench.device.calls.length);
-      return commit(...all);
-    };
-    bench.run(topK('a', matrix([1, 0, 0])), topK('b', matrix([0, 1, 0])), topK('c', matrix([0, 0, 1])));
-    await bench.untilOutcomes(3);
-    expect(callsAtCommit).toEqual([2, 3, 3]);
-  });
-
   test('no run has more queries than it may, but a single job always runs', async () => {
     const bench = setup({ maxRows: 3 });
     bench.device.collections.set('docs@1', collection(10));

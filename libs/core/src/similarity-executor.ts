@@ -192,9 +192,8 @@ export class SimilarityExecutor {
     void this.run(running).finally(() => {
       for (const job of jobs) if (job.result !== undefined || job.isDropped) this.release(job.work);
       this.running = undefined;
-      this.pump();
-      this.committer.add(jobs.filter((job) => job.result !== undefined)); // behind the next run's beginning: the device need not wait for it
       resolve();
+      this.pump();
     });
   }
 
@@ -211,6 +210,7 @@ export class SimilarityExecutor {
       this.tellRan(running, runMs);
       const use = this.parts.device.takeUse?.();
       jobs.forEach((job, i) => this.keepResult(job, computed[i]!, runMs, use));
+      this.committer.add(jobs.filter((job) => job.result !== undefined));
     } catch (error) {
       this.parts.device.takeUse?.(); // or the next run would tell of this one's
       if (abort.signal.aborted) return this.tellRan(running, this.parts.clock.nowMs() - startedMs);

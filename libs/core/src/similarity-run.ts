@@ -187,7 +187,7 @@ export class SimilarityRun {
     let first = 0;
     while (first < rows) {
       signal.throwIfAborted();
-      const whole = open.whole() ?? (await this.holdWhole(open)); // what is held begins in this turn
+      const whole = await this.whole(open);
       if (whole !== undefined) return this.eachPart(whole, first, { rowBytes, products }, signal, compute, take);
       const count = Math.min(rows - first, this.tileRows(rowBytes));
       const bytes = count * rowBytes;
@@ -225,8 +225,10 @@ export class SimilarityRun {
     }
   }
 
-  /** All of it, where it fits; else undefined, and it passes by in tiles. */
-  private async holdWhole(open: OpenCollection): Promise<HeldRows | undefined> {
+  /** All of it, where it is held or fits; else undefined, and it passes by in tiles. */
+  private async whole(open: OpenCollection): Promise<HeldRows | undefined> {
+    const held = open.whole();
+    if (held !== undefined) return held;
     const { source } = open;
     const bytes = source.rows * source.rowBytes;
     if (bytes > Math.min(this.mostTileBytes, this.parts.residents.budgetBytes)) return undefined;
