@@ -160,6 +160,7 @@ test('small results share a call', async () => {
   const jobIds = Array.from({ length: 70 }, (_, at) => `j${at}`);
   await Promise.all(jobIds.map((jobId) => lock(jobId, 'mine')));
   await lock('j33', 'another');
+  await store.commit([request('gone', 'mine', 0)]); // the server knows the script from here on
   await connection.config('RESETSTAT');
   const answers = await store.commit(jobIds.map((jobId, at) => request(jobId, 'mine', at)));
   expect(answers).toEqual(jobIds.map((jobId) => (jobId === 'j33' ? 'lease-lost' : 'committed')));
