@@ -5,8 +5,8 @@
 import { DEFAULT_PREFIX, type Logger } from '@shoal/core';
 import { Job, Queue, type JobType } from 'bullmq';
 import { closeConnection, connected, isPassingFault, type Redis } from './connection.ts';
-import { translated } from './translated.ts';
 import { literally } from './scan-pattern.ts';
+import { translated } from './translated.ts';
 
 export type { Job as BoardJob, Queue as BoardQueue } from 'bullmq';
 

@@ -4,6 +4,7 @@
 // the server does not answer nothing is presumed lost: nobody else can claim either, or the commit finds a stranger's lock.
 
 import type { Logger } from '@shoal/core';
+import { inParts } from './in-parts.ts';
 
 export interface LeasesOptions {
   readonly leaseMs: number;
@@ -63,8 +64,7 @@ export class Leases {
     if (this.isRenewing || this.held.size === 0) return;
     this.isRenewing = true;
     const leases = [...this.held].map(([jobId, { token }]) => ({ jobId, token }));
-    const chunks = Array.from({ length: Math.ceil(leases.length / RENEWED_PER_CALL) }, (_, index) => leases.slice(index * RENEWED_PER_CALL, (index + 1) * RENEWED_PER_CALL));
-    await Promise.all(chunks.map((chunk) => this.renewChunk(chunk)));
+    await Promise.all(inParts(leases, RENEWED_PER_CALL).map((chunk) => this.renewChunk(chunk)));
     this.isRenewing = false;
   }
 

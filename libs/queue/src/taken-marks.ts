@@ -94,7 +94,7 @@ export class TakenMarks {
     this.forgetOld();
     const { marks } = this;
     try {
-      if (marks.length > 0) await runScriptOver(connection, MARK_AGAIN, marks.map(({ key, head }) => ({ keys: [key], values: [head, TTL_MS] })));
+      await runScriptOver(connection, MARK_AGAIN, marks.map(({ key, head }) => ({ keys: [key], values: [head, TTL_MS] })));
     } finally {
       this.lostAtMs = undefined; // one that was refused for good would be refused again
     }

@@ -4,6 +4,7 @@
 import { setMaxListeners } from 'node:events';
 import { BodyRooms, RESULT_HEADER_BYTES, invariant, keySpace, type CommitRequest, type CommitResult, type InputRead, type KeySpace, type Logger, type PayloadStore } from '@shoal/core';
 import { closeConnection, connected, isServerFull, openConnection, type ConnectionOptions, type Redis } from '../connection.ts';
+import { inParts } from '../in-parts.ts';
 import { askAll, bytesOf, valueOf, type Command, type RetryOptions } from './pipeline.ts';
 import { runScriptOver, script, type ScriptItem } from './script.ts';
 import { STAGED_FROM_BYTES, STAGED_TTL_MS } from './staging.ts';
@@ -135,9 +136,8 @@ export class RedisPayloadStore implements PayloadStore {
     });
     const large = commits.filter(({ stages }) => stages.length > 0).length;
     const writers = isUrgent ? [this.urgentWriter] : this.writersFor(Math.max(1, large)); // small ones share a call
-    const most = Math.ceil(commits.length / writers.length);
-    const parts = Array.from({ length: Math.ceil(commits.length / most) }, (_, at) => this.write(writers[at]!, commits.slice(at * most, (at + 1) * most)));
-    return (await Promise.all(parts)).flat();
+    const parts = inParts(commits, Math.ceil(commits.length / writers.length));
+    return (await Promise.all(parts.map((part, at) => this.write(writers[at]!, part)))).flat();
   }
 
   async stop(): Promise<void> {

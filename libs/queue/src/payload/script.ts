@@ -3,6 +3,7 @@
 
 import { createHash } from 'node:crypto';
 import type { Redis } from '../connection.ts';
+import { inParts } from '../in-parts.ts';
 import { askAll, askOnce, valueOf, type Argument, type Command, type Reply, type RetryOptions } from './pipeline.ts';
 
 export interface Script {
@@ -51,8 +52,7 @@ const ITEMS_PER_CALL = 32;
  * order. A call by itself costs the server 4 to 8 µs, and who sends it 10 to 20 (Valkey 9.1, 2026-11).
  */
 export async function runScriptOver(connection: Redis, called: Omit<Script, 'keyCount'>, items: readonly ScriptItem[], options: RetryOptions = {}): Promise<unknown[]> {
-  const groups = Array.from({ length: Math.ceil(items.length / ITEMS_PER_CALL) }, (_, at) => items.slice(at * ITEMS_PER_CALL, (at + 1) * ITEMS_PER_CALL));
-  const answers = await Promise.all(groups.map(async (group) => {
+  const answers = await Promise.all(inParts(items, ITEMS_PER_CALL).map(async (group) => {
     const keys = group.flatMap((item) => item.keys);
     const [answer] = await runScript(connection, { ...called, keyCount: keys.length }, [[...keys, ...group.flatMap((item) => item.values)]], options);
     return answer as unknown[];
