@@ -18,6 +18,7 @@ import { fileURLToPath } from 'node:url';
 import { median } from '@shoal/core';
 import { ShoalClient } from '@shoal/client';
 import type { Ranking } from '@shoal/core';
+import { tuning } from '@shoal/queue/server';
 import { startTestServer } from '@shoal/queue/testing';
 import { CudaEngine, createCollection, hitsOf, kernelsOn, openCollectionRows, openCuda, openKernels, type Kernels, type RowBlock } from '@shoal/similarity';
 import { OF_EVERY_STEP, readArguments } from './arguments.ts';
@@ -127,7 +128,7 @@ function gpuKernels(held: RowBlock): Kernels {
 }
 
 const folder = mkdtempSync(join(tmpdir(), 'shoal-bench-'));
-const server = await startTestServer();
+const server = await startTestServer({ appendFsync: 'everysec', args: tuning() }); // as the product starts it
 await createCollection(join(folder, 'collections'), 'bench', [{ dims, vectors: randomVectors(rows, 1) }]);
 const source = await openCollectionRows(join(folder, 'collections'), 'bench@1');
 const block = await source.read(0, rows);

@@ -4,7 +4,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import {
   ShoalError, checkJobId, encodeTexts, encodeTokens, fingerprintOf, parseJob,
-  type EmbedJobData, type Encoded, type OutputDtype, type OutputOptions, type Tokenizer,
+  type EmbedJobData, type Encoded, type OutputDtype, type OutputOptions, type RoomFor, type Tokenizer,
 } from '@shoal/core';
 import type { NewJob } from '@shoal/queue';
 import type { JobRequest } from './open-jobs.ts';
@@ -23,6 +23,8 @@ export interface RequestTerms {
   readonly prompt: 'query' | 'passage' | undefined;
   readonly output: { readonly dtype?: OutputDtype; readonly dimensions?: number } | undefined;
   readonly class: 'interactive' | 'bulk' | undefined;
+  /** For inputs; see OpenJobs. */
+  readonly roomFor: RoomFor;
 }
 
 export interface EmbedRequest extends JobRequest {
@@ -57,13 +59,13 @@ async function tokenRequest(jobId: string, texts: readonly string[], terms: Requ
   const [tooLong] = truncated;
   if (tooLong !== undefined && terms.truncate === 'error') throw inputTooLong(jobId, tooLong, tokenizer.maxTokens);
   const tokens = encoded.map(({ ids }) => ids.length);
-  const input = encodeTokens(encoded.map(({ ids }) => ids));
+  const input = encodeTokens(encoded.map(({ ids }) => ids), terms.roomFor);
   const form = { form: 'tokens', rows: texts.length, tokens: tokens.reduce((sum, count) => sum + count, 0), tokenizer: tokenizer.hash } as const;
   return finish(jobId, texts.length, terms, input, (common) => ({ jobId, data: { ...common, input: form }, input }), tokens, truncated);
 }
 
 function textRequest(jobId: string, texts: readonly string[], terms: RequestTerms): EmbedRequest {
-  const input = encodeTexts(texts);
+  const input = encodeTexts(texts, terms.roomFor);
   const toJob = (common: CommonData): NewJob =>
     input.length > MAX_INLINE_TEXT_BYTES
       ? { jobId, data: { ...common, input: { form: 'texts', rows: texts.length } }, input }
@@ -87,8 +89,8 @@ function finish(
     ...(output === undefined ? {} : { output }),
   };
   const job = toJob(common);
-  parseJob(jobId, 'embed', job.data); // a wrong option is this call's problem, not that of the jobs it would travel with
-  return { jobId, requestId: terms.requestId, rows, dimensions: output?.dimensions, fingerprint, job, tokens, truncated };
+  const parsed = parseJob(jobId, 'embed', job.data); // a wrong option is this call's problem, not that of the jobs it would travel with
+  return { jobId, requestId: terms.requestId, rows, dimensions: output?.dimensions, fingerprint, job: { ...job, parsed }, tokens, truncated };
 }
 
 function outputOf(output: RequestTerms['output']): OutputOptions {

@@ -1,16 +1,23 @@
 // Whose memory a delivery lies in: the reader's, until everybody who asked for it has read it.
 
+import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { ShoalError, encodeResult, noFaults, systemClock } from '@shoal/core';
-import type { JobState } from '@shoal/queue';
+import type { JobEnding } from '@shoal/queue';
 import { OpenJobs, type JobRequest, type OpenJobsParts } from './open-jobs.ts';
 
 const FINGERPRINT = '0123456789abcdef';
-const request: JobRequest = { jobId: 't~one', fingerprint: FINGERPRINT, job: { jobId: 't~one', data: { v: 1, texts: ['a'] } } };
+const requestOf = (jobId: string, input?: Buffer): JobRequest => ({ jobId, fingerprint: FINGERPRINT, job: { jobId, data: { v: 1, texts: ['a'] }, input } });
+const request = requestOf('t~one');
 const result = (): Buffer => encodeResult({ dtype: 'f32', rows: 1, dims: 2, fingerprint: FINGERPRINT, isTruncated: false }, new Uint8Array(Float32Array.of(0.6, 0.8).buffer));
 
-function setup(): { jobs: OpenJobs; released: ArrayBufferLike[] } {
+type Added = Parameters<OpenJobsParts['producer']['add']>[0];
+
+type Producer = { -readonly [Key in keyof OpenJobsParts['producer']]: OpenJobsParts['producer'][Key] };
+
+function setup(): { jobs: OpenJobs; released: ArrayBufferLike[]; added: Added[]; producer: Producer } {
   const released: ArrayBufferLike[] = [];
+  const added: Added[] = [];
   const reader: OpenJobsParts['reader'] = {
     onReply: () => undefined,
     onConnection: () => undefined,
@@ -18,14 +25,17 @@ function setup(): { jobs: OpenJobs; released: ArrayBufferLike[] } {
     markTaken: async () => undefined,
     release: (results) => void released.push(...results.map(({ buffer }) => buffer)),
   };
-  const producer: OpenJobsParts['producer'] = {
+  const producer: Producer = {
     onConnection: () => undefined,
-    add: async (added) => added.map(({ jobId }) => ({ jobId, outcome: 'ready' }) as const),
-    states: async (): Promise<JobState[]> => [],
+    add: async (group) => {
+      added.push(group);
+      return group.map(({ jobId }) => ({ jobId, outcome: 'ready' }) as const);
+    },
+    endings: async (): Promise<JobEnding[]> => [],
     remove: async () => [],
   };
   const jobs = new OpenJobs({ producer, reader, clock: systemClock, log: undefined, faults: noFaults, askAfterMs: 2_000, giveUpAfterMs: 60_000, whenFull: 'wait', onHeldBack: undefined });
-  return { jobs, released };
+  return { jobs, released, added, producer };
 }
 
 test('a delivery that two asked for goes back when both have read it, and once', async () => {
@@ -49,5 +59,66 @@ test('one that somebody never read is left to the collector', async () => {
   await jobs.abandon([asked[1]!], new ShoalError('INTERRUPTED', 'the run was stopped'));
   jobs.letGo(delivery!);
   expect(released).toEqual([]);
+  await jobs.close();
+});
+
+test('an input lies in memory that is used again once its result is there', async () => {
+  const { jobs } = setup();
+  const room = jobs.roomFor(10_000);
+  const { delivery } = jobs.ask(requestOf('t~one', Buffer.from(room.buffer, room.byteOffset, room.byteLength)));
+  expect(jobs.roomFor(10_000).buffer).not.toBe(room.buffer);
+  await delivery;
+  expect(jobs.roomFor(10_000).buffer).toBe(room.buffer);
+  await jobs.close();
+});
+
+test('not that of a job that was added twice, or never: a command that has it may be on its way', async () => {
+  const { jobs, added, producer } = setup();
+  const [first, second] = [jobs.roomFor(10_000), jobs.roomFor(10_000)];
+  const add = producer.add;
+  producer.add = async (group, options) => {
+    if (added.length > 0) return add(group, options);
+    added.push(group);
+    throw new ShoalError('QUEUE_FULL', 'for a moment');
+  };
+  await jobs.ask(requestOf('t~one', Buffer.from(first.buffer))).delivery;
+  expect(added).toHaveLength(2);
+  const asked = jobs.ask(requestOf('t~two', Buffer.from(second.buffer)));
+  asked.delivery.catch(() => undefined);
+  await jobs.abandon([asked], new ShoalError('INTERRUPTED', 'the run was stopped'));
+  const later = [jobs.roomFor(10_000), jobs.roomFor(10_000)].map(({ buffer }) => buffer);
+  expect(later).not.toContain(first.buffer);
+  expect(later).not.toContain(second.buffer);
+  await jobs.close();
+});
+
+test('of many jobs that are asked for in one turn, the first are on their way while the last are made', async () => {
+  const { jobs, added } = setup();
+  const deliveries = Array.from({ length: 130 }, (_, at) => jobs.ask(requestOf(`t~${at}`)).delivery);
+  expect(added.map((group) => group.length)).toEqual([64, 64]);
+  await Promise.all(deliveries);
+  expect(added.map((group) => group.length)).toEqual([64, 64, 2]);
+  expect(added.flat().map(({ jobId }) => jobId)).toEqual(Array.from({ length: 130 }, (_, at) => `t~${at}`));
+  await jobs.close();
+});
+
+test('jobs that nobody speaks of are looked up together, after the time that was asked for and an eighth of it at most', async () => {
+  const { jobs, producer } = setup();
+  const looks: { readonly jobIds: readonly string[]; readonly atMs: number }[] = [];
+  producer.add = async (group) => group.map(({ jobId }) => ({ jobId, outcome: 'added' }) as const);
+  producer.endings = async (jobIds) => {
+    looks.push({ jobIds, atMs: performance.now() });
+    return jobIds.map((jobId) => ({ jobId, state: 'completed', failedReason: undefined }) as const);
+  };
+  // As far from the next time as can be: two jobs that are added 20 ms apart have it in common.
+  await sleep(251 - (performance.now() % 250));
+  const startedMs = performance.now();
+  const deliveries = [jobs.ask(requestOf('t~0')).delivery];
+  await sleep(20);
+  deliveries.push(jobs.ask(requestOf('t~1')).delivery);
+  await Promise.all(deliveries);
+  expect(looks.map(({ jobIds }) => jobIds)).toEqual([['t~0', 't~1']]);
+  expect(looks[0]!.atMs - startedMs).toBeGreaterThanOrEqual(2_000);
+  expect(looks[0]!.atMs - startedMs).toBeLessThan(2_500);
   await jobs.close();
 });

@@ -17,7 +17,7 @@
 // added again: the server may have lost what it acknowledged last, and what it kept is only reported.
 
 import {
-  ShoalError, decodeResultHeader, isShoalError, openResult, parseFailedReason,
+  BodyRooms, SMALLEST_KEPT_BYTES, ShoalError, decodeResultHeader, isShoalError, openResult, parseFailedReason,
   type Clock, type ErrorCode, type FaultPoints, type Logger, type ResultHeader,
 } from '@shoal/core';
 import type { AddResult, Again, JobProducer, NewJob, ResultReader } from '@shoal/queue';
@@ -33,7 +33,7 @@ export interface JobRequest {
 }
 
 export interface OpenJobsParts {
-  readonly producer: Pick<JobProducer, 'add' | 'states' | 'remove' | 'onConnection'>;
+  readonly producer: Pick<JobProducer, 'add' | 'endings' | 'remove' | 'onConnection'>;
   readonly reader: Pick<ResultReader, 'peek' | 'markTaken' | 'release' | 'onReply' | 'onConnection'>;
   /** Takes running jobs back from their workers. Left out: they run to their end, and their results wait for whoever asks again. */
   readonly cancel?: ((jobIds: readonly string[]) => Promise<unknown>) | undefined;
@@ -47,10 +47,18 @@ export interface OpenJobsParts {
   readonly onHeldBack: ((retryAfterMs: number | undefined) => void) | undefined;
 }
 
-export interface Delivery {
+export class Delivery {
   readonly header: ResultHeader;
   /** As `openResult` returned it; checksum verified. Good until `letGo`. */
   readonly body: Buffer;
+  /** How many have yet to read it; one that was abandoned meanwhile never will, and its memory is collected. */
+  readers: number;
+
+  constructor({ header, body }: Pick<Delivery, 'header' | 'body'>, readers: number) {
+    this.header = header;
+    this.body = body;
+    this.readers = readers;
+  }
 }
 
 /** One caller's interest in one job. */
@@ -67,6 +75,8 @@ type Step =
   | { readonly name: 'to-fetch' | 'fetching' | 'gone' };
 
 interface OpenJob {
+  /** Jobs asked for earlier have lower ones. */
+  readonly number: number;
   readonly request: JobRequest;
   readonly delivery: PromiseWithResolvers<Delivery>;
   step: Step;
@@ -81,6 +91,8 @@ interface OpenJob {
   /** It was on the queue before, and gone. */
   isLost: boolean;
   askedAgain: number;
+  /** How often it was sent to be added. */
+  adds: number;
   /** Since when the server refuses or does not answer for this job. */
   faultSinceMs: number | undefined;
 }
@@ -93,12 +105,27 @@ const RETRY_MS = 250;
 const ENTER_AT_ONCE = 16;
 /** Results read in one go: 32 jobs of 64 × 384 f32 are 3 MB. */
 const FETCHED_AT_ONCE = 32;
+/** Of its patience: times at which jobs are looked up lie so far apart, that those of one time go together. */
+const LOOK_STEP = 1 / 8;
+/** As soon as so many are to be added the first time they are: the server has work while more of them are made. */
+const ADDED_AT_ONCE = 64;
 /** How long an abandoned run waits for its waiting jobs to be taken off the queue. */
 const REMOVAL_PATIENCE_MS = 2_000;
 
 export class OpenJobs {
   private readonly parts: OpenJobsParts;
   private readonly jobs = new Map<string, OpenJob>();
+  /** Those of them that the pump has to look at, by their step; it runs with every few jobs that end, and thousands may be open. */
+  private readonly toAdd = new Set<OpenJob>();
+  private readonly toFetch = new Set<OpenJob>();
+  private readonly waiting = new Set<OpenJob>();
+  /** No *waiting* job is to be looked up before. */
+  private nextLookMs = Infinity;
+  private opened = 0;
+  /** Since the pump ran. */
+  private fresh = 0;
+  /** Of inputs: 300 of 12 KB a second made V8 collect the whole heap every 1.2 s, which throws away compiled code as well (2026-11). */
+  private readonly rooms = new BodyRooms();
   private readonly work = new Set<Promise<void>>();
   private toAcknowledge: string[] = [];
   private cancelTimer: (() => void) | undefined;
@@ -108,8 +135,6 @@ export class OpenJobs {
   private heldBackUntilMs: number | undefined;
   private isPumpDue = false;
   private isClosed = false;
-  /** How many have yet to read a delivery; one that was abandoned meanwhile never will, and its memory is collected. */
-  private readonly readers = new WeakMap<Delivery, number>();
   private readonly tally = { added: 0, known: 0, ready: 0, delivered: 0, failed: 0, askedAgain: 0, addedAgain: 0, lookedUp: 0 };
 
   constructor(parts: OpenJobsParts) {
@@ -131,6 +156,11 @@ export class OpenJobs {
     return [...this.jobs].flatMap(([jobId, { holders }]) => ([...holders].some(({ request }) => request.requestId === requestId) ? [jobId] : []));
   }
 
+  /** Room for the input of a request that is to be asked for; used for another's once its result is there. */
+  roomFor(bytes: number): Uint8Array<ArrayBuffer> {
+    return bytes < SMALLEST_KEPT_BYTES ? Buffer.allocUnsafeSlow(bytes) : this.rooms.take(bytes);
+  }
+
   /** `delivery` resolves with the request's result, whoever computes it. Call `release` once the vectors are safe. */
   ask<Request extends JobRequest>(request: Request): Asked<Request> {
     const job = this.jobs.get(request.jobId) ?? this.open(request);
@@ -148,9 +178,7 @@ export class OpenJobs {
 
   /** The caller has read a delivery and keeps nothing of it: when all have to whom it went, its memory is used again. Once for each `ask`. */
   letGo(delivery: Delivery): void {
-    const readers = (this.readers.get(delivery) ?? 0) - 1;
-    this.readers.set(delivery, readers);
-    if (readers === 0) this.parts.reader.release([delivery.body]);
+    if (--delivery.readers === 0) this.parts.reader.release([delivery.body]);
   }
 
   /** A job that nobody waits for any more is taken off the queue, or back from its worker, if we added it. */
@@ -178,11 +206,15 @@ export class OpenJobs {
 
   private open(request: JobRequest): OpenJob {
     const job: OpenJob = {
-      request, delivery: Promise.withResolvers(), step: { name: 'to-add', again: 'when-used-up', notBeforeMs: 0 },
-      holders: new Set(), isOurs: false, announced: undefined, wasLetIn: false, isLost: false, askedAgain: 0, faultSinceMs: undefined,
+      number: this.opened++, request, delivery: Promise.withResolvers(), step: { name: 'to-add', again: 'when-used-up', notBeforeMs: 0 },
+      holders: new Set(), isOurs: false, announced: undefined, wasLetIn: false, isLost: false, askedAgain: 0, adds: 0, faultSinceMs: undefined,
     };
     if (this.isClosed) this.reject(job, closedError());
-    else this.jobs.set(request.jobId, job);
+    else {
+      this.jobs.set(request.jobId, job);
+      this.move(job, job.step);
+      this.fresh++;
+    }
     if (this.lostConnections > 0) this.cancelGiveUp ??= this.parts.clock.after(this.parts.giveUpAfterMs, () => this.giveUp());
     this.schedule();
     return job;
@@ -200,6 +232,7 @@ export class OpenJobs {
 
   /** Runs the pump once after this turn of the event loop, so that jobs asked for together travel together. */
   private schedule(): void {
+    if (this.fresh >= ADDED_AT_ONCE) return this.pump();
     if (this.isPumpDue || this.isClosed) return;
     this.isPumpDue = true;
     setImmediate(() => {
@@ -210,28 +243,52 @@ export class OpenJobs {
 
   /** Starts whatever is due, and sets the timer for what is due next. */
   private pump(): void {
+    this.fresh = 0;
     if (this.isClosed) return;
     const nowMs = this.parts.clock.nowMs();
     const toAdd: Record<Again, OpenJob[]> = { 'when-used-up': [], always: [], never: [] };
     const toEnter: OpenJob[] = [];
-    const toAsk: OpenJob[] = [];
-    const toFetch: OpenJob[] = [];
     let nextMs = Infinity;
-    for (const job of this.jobs.values()) {
-      const { step } = job;
-      const dueMs = step.name === 'to-add' ? Math.max(step.notBeforeMs, job.wasLetIn ? 0 : this.heldBackUntilMs ?? 0) : step.name === 'waiting' ? step.askAtMs : Infinity;
-      if (step.name === 'to-fetch') toFetch.push(job);
-      else if (dueMs > nowMs) nextMs = Math.min(nextMs, dueMs);
-      else if (step.name === 'to-add' && !job.wasLetIn && step.again === 'when-used-up') toEnter.push(job);
-      else if (step.name === 'to-add') toAdd[step.again].push(job);
-      else if (step.name === 'waiting') toAsk.push(job);
+    for (const job of this.toAdd) {
+      const step = job.step as Extract<Step, { name: 'to-add' }>;
+      const dueMs = Math.max(step.notBeforeMs, job.wasLetIn ? 0 : this.heldBackUntilMs ?? 0);
+      if (dueMs > nowMs) nextMs = Math.min(nextMs, dueMs);
+      else if (!job.wasLetIn && step.again === 'when-used-up') toEnter.push(job);
+      else toAdd[step.again].push(job);
     }
-    if (toEnter.length > 0) this.track(this.enter(toEnter));
+    const toAsk = this.toAsk(nowMs);
+    const toFetch = [...this.toFetch];
+    if (toEnter.length > 0) this.track(this.enter(toEnter.sort((a, b) => a.number - b.number)));
     for (const again of ['when-used-up', 'always', 'never'] as const) if (toAdd[again].length > 0) this.track(this.add(toAdd[again], again));
     if (toAsk.length > 0) this.track(this.lookUp(toAsk));
     for (let at = 0; at < toFetch.length; at += FETCHED_AT_ONCE) this.track(this.fetch(toFetch.slice(at, at + FETCHED_AT_ONCE)));
     if (this.toAcknowledge.length > 0) this.track(this.acknowledge());
-    this.setTimer(nextMs - nowMs);
+    this.setTimer(Math.min(nextMs, this.nextLookMs) - nowMs);
+  }
+
+  /** Jobs to be looked up now. */
+  private toAsk(nowMs: number): OpenJob[] {
+    if (nowMs < this.nextLookMs) return [];
+    this.nextLookMs = Infinity;
+    const due: OpenJob[] = [];
+    for (const job of this.waiting) {
+      const { askAtMs } = job.step as Extract<Step, { name: 'waiting' }>;
+      if (askAtMs <= nowMs) due.push(job);
+      else this.nextLookMs = Math.min(this.nextLookMs, askAtMs);
+    }
+    return due;
+  }
+
+  /** Every change of a job's step. */
+  private move(job: OpenJob, step: Step): void {
+    for (const list of [this.toAdd, this.toFetch, this.waiting]) list.delete(job);
+    job.step = step;
+    if (step.name === 'to-add') this.toAdd.add(job);
+    else if (step.name === 'to-fetch') this.toFetch.add(job);
+    else if (step.name === 'waiting') {
+      this.waiting.add(job);
+      this.nextLookMs = Math.min(this.nextLookMs, step.askAtMs);
+    }
   }
 
   private setTimer(delayMs: number): void {
@@ -259,7 +316,8 @@ export class OpenJobs {
   private async add(jobs: readonly OpenJob[], again: Again): Promise<void> {
     const isKnown = jobs.every(({ wasLetIn }) => wasLetIn);
     for (const job of jobs) {
-      job.step = { name: 'adding', again };
+      this.move(job, { name: 'adding', again });
+      job.adds++;
       job.announced = undefined;
     }
     const results = await this.attempt(jobs, () => this.parts.producer.add(jobs.map(({ request }) => request.job), { again, isKnown }));
@@ -285,8 +343,7 @@ export class OpenJobs {
         return this.wait(job, job.isOurs ? this.parts.askAfterMs : Math.min(FOREIGN_PATIENCE_MS, this.parts.askAfterMs));
       case 'ready':
         this.tally.ready++;
-        job.step = { name: 'to-fetch' };
-        return;
+        return this.move(job, { name: 'to-fetch' });
       case 'finished':
         return result.failedReason === undefined ? this.askAgain(job, 'RESULT_EXPIRED', 'when-used-up') : this.failed(job, result.failedReason);
       case 'conflict':
@@ -307,14 +364,14 @@ export class OpenJobs {
   /** Waiting is no fault: however long it takes, it ends. */
   private refused(job: OpenJob, error: ShoalError<'ADMISSION_REFUSED'>): void {
     if (this.parts.whenFull === 'fail') this.reject(job, error);
-    else job.step = { name: 'to-add', again: 'when-used-up', notBeforeMs: 0 };
+    else this.move(job, { name: 'to-add', again: 'when-used-up', notBeforeMs: 0 });
   }
 
   private wait(job: OpenJob, patienceMs: number): void {
     const { announced } = job;
     job.announced = undefined;
-    if (announced === 'completed') job.step = { name: 'to-fetch' };
-    else job.step = { name: 'waiting', askAtMs: announced === 'failed' ? 0 : this.parts.clock.nowMs() + patienceMs, patienceMs };
+    if (announced === 'completed') this.move(job, { name: 'to-fetch' });
+    else this.move(job, { name: 'waiting', askAtMs: announced === 'failed' ? 0 : roundedUp(this.parts.clock.nowMs() + patienceMs, patienceMs * LOOK_STEP), patienceMs });
   }
 
   // ---- hearing and looking up -----------------------------------------------------------------------------------
@@ -324,22 +381,22 @@ export class OpenJobs {
     if (job === undefined) return;
     const { step } = job;
     if (step.name === 'adding' || step.name === 'asking') job.announced = outcome;
-    else if (step.name === 'waiting') job.step = outcome === 'completed' ? { name: 'to-fetch' } : { ...step, askAtMs: 0 };
+    else if (step.name === 'waiting') this.move(job, outcome === 'completed' ? { name: 'to-fetch' } : { ...step, askAtMs: 0 });
     this.schedule();
   }
 
   private async lookUp(jobs: readonly OpenJob[]): Promise<void> {
     this.tally.lookedUp += jobs.length;
-    for (const job of jobs) if (job.step.name === 'waiting') job.step = { name: 'asking', patienceMs: job.step.patienceMs };
-    const states = await this.attempt(jobs, () => this.parts.producer.states(jobs.map(({ request }) => request.jobId)));
+    for (const job of jobs) if (job.step.name === 'waiting') this.move(job, { name: 'asking', patienceMs: job.step.patienceMs });
+    const endings = await this.attempt(jobs, () => this.parts.producer.endings(jobs.map(({ request }) => request.jobId)));
     for (const [i, job] of jobs.entries()) {
-      if (states === undefined || job.step.name !== 'asking') continue;
-      const { state, failedReason } = states[i]!;
+      if (endings === undefined || job.step.name !== 'asking') continue;
+      const { state, failedReason } = endings[i]!;
       switch (state) {
-        case 'completed': job.step = { name: 'to-fetch' }; break;
+        case 'open': this.wait(job, Math.min(2 * job.step.patienceMs, this.parts.askAfterMs)); break;
+        case 'completed': this.move(job, { name: 'to-fetch' }); break;
         case 'failed': this.failed(job, failedReason ?? ''); break;
         case 'unknown': this.lost(job); break;
-        default: this.wait(job, Math.min(2 * job.step.patienceMs, this.parts.askAfterMs));
       }
     }
   }
@@ -347,13 +404,13 @@ export class OpenJobs {
   private lost(job: OpenJob): void {
     this.parts.log?.warn({ jobId: job.request.jobId }, 'the queue lost a job, adding it again');
     job.isLost = true;
-    job.step = { name: 'to-add', again: 'when-used-up', notBeforeMs: 0 };
+    this.move(job, { name: 'to-add', again: 'when-used-up', notBeforeMs: 0 });
   }
 
   // ---- fetching -------------------------------------------------------------------------------------------------
 
   private async fetch(jobs: readonly OpenJob[]): Promise<void> {
-    for (const job of jobs) job.step = { name: 'fetching' };
+    for (const job of jobs) this.move(job, { name: 'fetching' });
     const results = await this.attempt(jobs, () => this.parts.reader.peek(jobs.map(({ request }) => request.jobId)));
     for (const [i, job] of jobs.entries()) if (results !== undefined && job.step.name === 'fetching') this.fetched(job, results[i]);
   }
@@ -363,7 +420,7 @@ export class OpenJobs {
     const header = decodeResultHeader(bytes);
     if (header !== undefined && header.fingerprint !== job.request.fingerprint) return this.reject(job, conflict(job.request, header.fingerprint));
     try {
-      this.deliver(job, openResult(bytes));
+      this.deliver(job, new Delivery(openResult(bytes), job.holders.size));
     } catch (error) {
       if (isShoalError(error, 'RESULT_TAKEN')) this.askAgain(job, 'RESULT_TAKEN', 'when-used-up');
       else if (isShoalError(error, 'RESULT_CORRUPT')) this.askAgain(job, 'RESULT_CORRUPT', 'always');
@@ -390,7 +447,9 @@ export class OpenJobs {
   private deliver(job: OpenJob, delivery: Delivery): void {
     this.forget(job);
     this.tally.delivered++;
-    this.readers.set(delivery, job.holders.size);
+    // Where it was added again, the first command may still be on its way (the server was full, or away), and reads the input when it goes.
+    const { input } = job.request.job;
+    if (job.adds === 1 && input !== undefined) this.rooms.giveBack(input.buffer);
     job.delivery.resolve(delivery);
   }
 
@@ -401,7 +460,7 @@ export class OpenJobs {
     }
     this.tally.askedAgain++;
     this.parts.log?.warn({ jobId, code, times: job.askedAgain }, 'result cannot be had, asking for the job again');
-    job.step = { name: 'to-add', again, notBeforeMs: 0 };
+    this.move(job, { name: 'to-add', again, notBeforeMs: 0 });
   }
 
   private failed(job: OpenJob, reason: string): void {
@@ -417,7 +476,7 @@ export class OpenJobs {
   }
 
   private forget(job: OpenJob): void {
-    job.step = { name: 'gone' };
+    this.move(job, { name: 'gone' });
     this.jobs.delete(job.request.jobId);
   }
 
@@ -459,7 +518,7 @@ export class OpenJobs {
     const isPassing = isShoalError(error, 'QUEUE_FULL') || isShoalError(error, 'QUEUE_UNREACHABLE');
     if (!isPassing || nowMs - job.faultSinceMs > this.parts.giveUpAfterMs) return this.reject(job, toShoalError(error));
     const again = job.step.name === 'adding' ? job.step.again : 'never';
-    job.step = { name: 'to-add', again, notBeforeMs: nowMs + RETRY_MS };
+    this.move(job, { name: 'to-add', again, notBeforeMs: nowMs + RETRY_MS });
   }
 
   private connection(event: 'lost' | 'back'): void {
@@ -475,7 +534,7 @@ export class OpenJobs {
     for (const job of this.jobs.values()) {
       if (job.step.name !== 'waiting' && job.step.name !== 'asking') continue;
       job.isLost = job.isOurs; // until the server says that it still knows it
-      job.step = { name: 'to-add', again: 'never', notBeforeMs: 0 };
+      this.move(job, { name: 'to-add', again: 'never', notBeforeMs: 0 });
     }
     this.schedule();
   }
@@ -486,6 +545,10 @@ export class OpenJobs {
     const message = `the queue server has not answered for ${seconds} s; jobs that it has go on, ask again with the same ids to get their results`;
     for (const job of this.jobs.values()) this.reject(job, new ShoalError('QUEUE_UNREACHABLE', message, { jobId: job.request.jobId }));
   }
+}
+
+function roundedUp(ms: number, stepMs: number): number {
+  return Math.ceil(ms / stepMs) * stepMs;
 }
 
 function conflict({ jobId, fingerprint }: JobRequest, found: string): ShoalError<'JOB_ID_CONFLICT'> {

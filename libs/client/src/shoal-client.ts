@@ -126,7 +126,7 @@ export class ShoalClient {
     return {
       requestId: `${tenant}~${id}`, model: `${model.name}@${model.revision}`, prompts: model.prompts, tokenizer, tenant, reply: this.line.replyChannel,
       truncate, prompt, output, class: kind,
-      jobs: this.line.jobs, maxInFlightJobs, jobTexts: this.jobTexts, jobIdOf: (first) => `${tenant}~${idOf(first)}`,
+      roomFor: (bytes) => this.line.jobs.roomFor(bytes), jobs: this.line.jobs, maxInFlightJobs, jobTexts: this.jobTexts, jobIdOf: (first) => `${tenant}~${idOf(first)}`,
     };
   }
 }

@@ -59,27 +59,25 @@ export class SimilarityCalls {
   }
 
   async rankings(question: Extract<SimilarityQuestion, { kind: 'topk' | 'rescore' }>, queries: Matrix, options: CallOptions): Promise<Ranking[]> {
-    const deliveries = await this.ask(options, (terms) => compareRequests(question, queries, terms));
-    return deliveries.flatMap(({ header, body }) => decodeRankings(header, body));
+    return (await this.ask(options, (terms) => compareRequests(question, queries, terms), readRankings)).flat();
   }
 
   async spread(question: { readonly graph: string } & SpreadOptions, seeds: readonly SeedSet[]): Promise<Ranking[]> {
     const { graph, k, steps, decay, threshold } = question;
-    const deliveries = await this.ask(question, (terms) => spreadRequests({ graph, k, steps, decay, threshold }, seeds, terms));
-    return deliveries.flatMap(({ header, body }) => decodeRankings(header, body));
+    return (await this.ask(question, (terms) => spreadRequests({ graph, k, steps, decay, threshold }, seeds, terms), readRankings)).flat();
   }
 
   async scores(question: Extract<SimilarityQuestion, { kind: 'cosine' }>, queries: Matrix, options: CallOptions): Promise<Scores> {
-    const deliveries = await this.ask(options, (terms) => compareRequests(question, queries, terms));
-    const columns = deliveries[0]?.header.dims ?? 0;
-    const scores = new Float32Array(queries.rows * columns);
+    const parts = await this.ask(options, (terms) => compareRequests(question, queries, terms), ({ header, body }) => ({ columns: header.dims, scores: widen(header, body) }));
+    const { columns, scores } = parts[0] ?? { columns: 0, scores: new Float32Array() };
+    if (parts.length <= 1) return { rows: queries.rows, columns, scores };
+    const joined = new Float32Array(queries.rows * columns);
     let at = 0;
-    for (const { header, body } of deliveries) {
-      const part = widen(header, body);
-      scores.set(part, at);
-      at += part.length;
+    for (const part of parts) {
+      joined.set(part.scores, at);
+      at += part.scores.length;
     }
-    return { rows: queries.rows, columns, scores };
+    return { rows: queries.rows, columns, scores: joined };
   }
 
   /** Gives up what is open and closes the line, if there is one; none is opened any more. */
@@ -88,18 +86,23 @@ export class SimilarityCalls {
     await (await this.line?.catch(() => undefined))?.close();
   }
 
-  private async ask({ jobId = randomUUID(), signal, class: kind }: CallOptions, toRequests: (terms: SimilarityTerms) => readonly JobRequest[]): Promise<Delivery[]> {
+  /** What `read` makes of each answer, keeping nothing of it: its memory is used again. */
+  private async ask<Answer>(
+    { jobId = randomUUID(), signal, class: kind }: CallOptions, toRequests: (terms: SimilarityTerms) => readonly JobRequest[], read: (delivery: Delivery) => Answer,
+  ): Promise<Answer[]> {
     const { jobs, replyChannel } = await unlessAborted(signal, () => this.opened());
     const { tenant = 'default' } = this.options;
     const jobIdOf = (first: number): string => (first === 0 ? `${tenant}~${jobId}` : `${tenant}~${jobId}-${first}`);
-    const requests = toRequests({ tenant, reply: replyChannel, class: kind, jobIdOf });
+    const requests = toRequests({ tenant, reply: replyChannel, class: kind, jobIdOf, roomFor: (bytes) => jobs.roomFor(bytes) });
     const asked = requests.map((request) => jobs.ask(request));
     const stop = (): void => void jobs.abandon(asked, interrupted(signal?.reason));
     signal?.addEventListener('abort', stop, { once: true });
     try {
       const deliveries = await this.delivered(asked);
+      const answers = deliveries.map(read);
+      for (const delivery of deliveries) jobs.letGo(delivery);
       jobs.release(requests.map((request) => request.jobId));
-      return deliveries;
+      return answers;
     } catch (error) {
       await jobs.abandon(asked, interrupted(error));
       throw error;
@@ -121,6 +124,10 @@ export class SimilarityCalls {
     this.line.catch(() => (this.line = undefined));
     return this.line;
   }
+}
+
+function readRankings({ header, body }: Delivery): Ranking[] {
+  return decodeRankings(header, body);
 }
 
 /** What `work` gives, or INTERRUPTED as soon as the signal is aborted. The work goes on: the line that it opens is there for the next call. */

@@ -3,7 +3,7 @@
 
 import {
   INTERACTIVE_ROWS, encodeComparands, parseSimilarityJob, similarityFingerprint,
-  type Comparands, type Matrix, type SeedSet, type SimilarityJobData, type SimilarityKind, type SimilarityMetric,
+  type Comparands, type Matrix, type RoomFor, type SeedSet, type SimilarityJobData, type SimilarityKind, type SimilarityMetric, type SimilarityRequest,
 } from '@shoal/core';
 import type { JobRequest } from './open-jobs.ts';
 
@@ -14,6 +14,8 @@ export interface SimilarityTerms {
   readonly class: 'interactive' | 'bulk' | undefined;
   /** Id of the job whose first query is number `first`. */
   readonly jobIdOf: (first: number) => string;
+  /** For inputs; see OpenJobs. */
+  readonly roomFor: RoomFor;
 }
 
 export type SimilarityQuestion =
@@ -66,13 +68,14 @@ function compareRequest(jobId: string, question: SimilarityQuestion, queries: Ma
     ...(against === undefined ? {} : { against: vectorsField(against, isInline) }),
     ...(candidates === undefined ? {} : { candidates: isInline ? candidates.map((ids) => Array.from(ids, Number)) : 'key' }),
   } as SimilarityJobData;
-  const encoded = encodeComparands(compared);
+  const encoded = encodeComparands(compared, terms.roomFor);
   return finished(jobId, kind, data, (request) => similarityFingerprint(request, compared, encoded), isInline ? undefined : encoded);
 }
 
-function finished(jobId: string, name: SimilarityKind, data: SimilarityJobData, fingerprintOf: (request: ReturnType<typeof parseSimilarityJob>['request']) => string, input: Buffer | undefined): JobRequest {
-  const fingerprint = fingerprintOf(parseSimilarityJob(jobId, name, data).request);
-  return { jobId, fingerprint, job: { jobId, name, data: { ...data, fingerprint }, input } };
+function finished(jobId: string, name: SimilarityKind, data: SimilarityJobData, fingerprintOf: (request: SimilarityRequest) => string, input: Buffer | undefined): JobRequest {
+  const parsed = parseSimilarityJob(jobId, name, data);
+  const fingerprint = fingerprintOf(parsed.request);
+  return { jobId, fingerprint, job: { jobId, name, data: { ...data, fingerprint }, input, parsed: { ...parsed, fingerprint } } };
 }
 
 function common({ tenant, reply, class: kind }: SimilarityTerms, rows: number) {

@@ -8,7 +8,7 @@ import type { JobOrder } from './protocol.ts';
 import type { OpenJob } from './open-job.ts';
 
 export interface EmbedResultParts {
-  readonly backend: Pick<InferenceBackend, 'dims' | 'device' | 'precision' | 'toHalves'>;
+  readonly backend: Pick<InferenceBackend, 'dims' | 'device' | 'precision' | 'toHalves' | 'checksum'>;
   /** name@revision */
   readonly model: string;
   /** Key of a job's result, for its return value. */
@@ -18,7 +18,7 @@ export interface EmbedResultParts {
 /** Header and body (SHL1). */
 export function embedResult({ backend }: EmbedResultParts, { order, fingerprint, rows, vectors, truncated }: OpenJob): Buffer {
   const { dims, body } = encodeBody(vectors, rows, backend.dims, order.output, backend.toHalves);
-  return encodeResult({ dtype: order.output.dtype, rows, dims, fingerprint, isTruncated: truncated > 0 }, body);
+  return encodeResult({ dtype: order.output.dtype, rows, dims, fingerprint, isTruncated: truncated > 0 }, body, backend.checksum);
 }
 
 export function embedValue(parts: EmbedResultParts, { order, rows, tokens, truncated, splits, runMs }: OpenJob): EmbedReturn {

@@ -12,23 +12,27 @@ const FORM = { texts: 0, u16: 1, u32: 2 } as const;
 
 export type TokenIds = Uint16Array | Uint32Array;
 
+/** Where an input is to be written: so many bytes, all of which are overwritten. */
+export type RoomFor = (bytes: number) => Uint8Array<ArrayBuffer>;
+export const ownRoom: RoomFor = (bytes) => Buffer.allocUnsafeSlow(bytes);
+
 export type DecodedInput =
   | { readonly form: 'texts'; readonly texts: readonly string[] }
   | { readonly form: 'tokens'; readonly rows: readonly TokenIds[]; readonly tokens: number };
 
 /** `texts`: 1 to 256 strings. Lone surrogates become U+FFFD, as in every UTF-8 encoder. */
-export function encodeTexts(texts: readonly string[]): Buffer {
+export function encodeTexts(texts: readonly string[], roomFor = ownRoom): Buffer {
   const lengths = texts.map((text) => Buffer.byteLength(text));
-  const { buffer, at } = allocate(FORM.texts, lengths, 1);
+  const { buffer, at } = allocate(FORM.texts, lengths, 1, roomFor);
   let position = at;
   for (const text of texts) position += buffer.write(text, position);
   return buffer;
 }
 
 /** `rows`: token ids per text, special tokens included, already truncated. Stored as u16 when every id fits. */
-export function encodeTokens(rows: readonly ArrayLike<number>[]): Buffer {
+export function encodeTokens(rows: readonly ArrayLike<number>[], roomFor = ownRoom): Buffer {
   const isNarrow = rows.every((row) => everyBelow(row, 0x1_0000));
-  const { buffer, at } = allocate(isNarrow ? FORM.u16 : FORM.u32, rows.map((row) => row.length), isNarrow ? 2 : 4);
+  const { buffer, at } = allocate(isNarrow ? FORM.u16 : FORM.u32, rows.map((row) => row.length), isNarrow ? 2 : 4, roomFor);
   let position = at;
   for (const row of rows) {
     for (let i = 0; i < row.length; i++) position = isNarrow ? buffer.writeUInt16LE(row[i]!, position) : buffer.writeUInt32LE(row[i]!, position);
@@ -52,10 +56,10 @@ export function decodeInput(bytes: Buffer): DecodedInput {
   return { form: 'tokens', rows: readIds(bytes, offsets, at, elementBytes), tokens: offsets[rows]! };
 }
 
-function allocate(form: number, lengths: readonly number[], elementBytes: number): { buffer: Buffer; at: number } {
+function allocate(form: number, lengths: readonly number[], elementBytes: number, roomFor: RoomFor): { buffer: Buffer; at: number } {
   const total = lengths.reduce((sum, length) => sum + length, 0);
   const at = HEADER_BYTES + 4 * (lengths.length + 1);
-  const buffer = Buffer.alloc(at + total * elementBytes);
+  const buffer = bufferOver(roomFor(at + total * elementBytes)).fill(0, 0, at);
   buffer.writeUInt32LE(MAGIC, 0);
   buffer.writeUInt8(1, 4);
   buffer.writeUInt8(form, 5);
@@ -63,6 +67,10 @@ function allocate(form: number, lengths: readonly number[], elementBytes: number
   let offset = 0;
   for (const [row, length] of lengths.entries()) buffer.writeUInt32LE((offset += length), HEADER_BYTES + 4 * (row + 1));
   return { buffer, at };
+}
+
+export function bufferOver({ buffer, byteOffset, byteLength }: Uint8Array<ArrayBuffer>): Buffer {
+  return Buffer.from(buffer, byteOffset, byteLength);
 }
 
 function everyBelow(row: ArrayLike<number>, limit: number): boolean {

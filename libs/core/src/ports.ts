@@ -319,6 +319,8 @@ export interface InferenceBackend {
   runExact?(slot: Slot, shape: RunShape): Promise<RunResult>;
   /** By an instruction, where one can be had. Absent: core's own loop does it. */
   readonly toHalves?: ToHalves;
+  /** CRC-32 by an instruction, where one can be had. Absent: zlib's. */
+  readonly checksum?: (bytes: Uint8Array) => number;
   /** What the device holds now, or undefined where nothing tells. */
   memory(): Promise<MemoryReading | undefined>;
   /** The slot may be lent again: its embeddings have been read. */

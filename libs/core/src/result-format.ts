@@ -49,8 +49,10 @@ export function roomForBody(bytes: number): Uint8Array<ArrayBuffer> {
   return new Uint8Array(buffer, RESULT_HEADER_BYTES);
 }
 
-/** Below it, what is allocated anew costs nothing that was measured; above it, few fit what may be kept. */
-const [SMALLEST_KEPT_BYTES, LARGEST_KEPT_BYTES] = [8_192, 4_194_304];
+/** Below it, what is allocated anew costs nothing that was measured. Inputs of 8 queries of 384 values have 12 KB. */
+export const SMALLEST_KEPT_BYTES = 8_192;
+/** Above it, few fit what may be kept. */
+const LARGEST_KEPT_BYTES = 4_194_304;
 const MOST_KEPT_BYTES = 33_554_432;
 
 /**
@@ -103,7 +105,7 @@ function withRoom(body: Uint8Array): Buffer {
 }
 
 /** Header and body in one buffer, ready to be committed. `body` must have the length that dtype, rows and dims ask for. */
-export function encodeResult(facts: Pick<ResultHeader, 'dtype' | 'rows' | 'dims' | 'fingerprint' | 'isTruncated'>, body: Uint8Array): Buffer {
+export function encodeResult(facts: Pick<ResultHeader, 'dtype' | 'rows' | 'dims' | 'fingerprint' | 'isTruncated'>, body: Uint8Array, checksum: (bytes: Uint8Array) => number = crc32): Buffer {
   invariant(isBodyOf(facts, body), 'a result body has the size its header announces');
   const out = withRoom(body).fill(0, 0, RESULT_HEADER_BYTES);
   out.writeUInt32LE(MAGIC, 0);
@@ -112,7 +114,7 @@ export function encodeResult(facts: Pick<ResultHeader, 'dtype' | 'rows' | 'dims'
   out.writeUInt16LE(facts.isTruncated ? RESULT_FLAG.truncated : 0, 6);
   out.writeUInt32LE(facts.rows, 8);
   out.writeUInt32LE(facts.dims, 12);
-  out.writeUInt32LE(crc32(body), 16);
+  out.writeUInt32LE(checksum(body), 16);
   out.write(facts.fingerprint, 20, 8, 'hex');
   return out;
 }

@@ -27,8 +27,10 @@ const rowId = z.int().min(0);
 const seedField = z.union([rowId, z.tuple([rowId, z.number().gt(0).max(MAX_VALUE)])]);
 
 const inlineVectors = z.strictObject({ vectors: z.base64(), dims });
-const vectors = z.union([inlineVectors, z.strictObject({ key: z.strictObject({ rows: rowCount, dims }) })]);
-const queries = z.union([inlineVectors, z.strictObject({ key: z.strictObject({ rows: rowCount, dims }) }), z.strictObject({ texts: z.array(z.string()).min(1).max(MAX_ROWS_PER_JOB) })]);
+const keyedVectors = z.strictObject({ key: z.strictObject({ rows: rowCount, dims }) });
+// The form of most jobs first: each that does not fit is tried, and costs the list of its problems.
+const vectors = z.union([keyedVectors, inlineVectors]);
+const queries = z.union([keyedVectors, inlineVectors, z.strictObject({ texts: z.array(z.string()).min(1).max(MAX_ROWS_PER_JOB) })]);
 const candidates = z.union([z.array(z.array(rowId)).min(1).max(MAX_ROWS_PER_JOB), z.literal('key')]);
 
 const schemas = {

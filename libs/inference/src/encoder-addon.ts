@@ -24,6 +24,8 @@ export interface EncoderAddon {
   runningMs(encoder: NativeEncoder): number;
   /** Each value to binary16, rounded to nearest, ties to even; `halves` are at least as many. False where the processor has no instruction for it: nothing was written. */
   halves(values: Float32Array, halves: Uint16Array): boolean;
+  /** CRC-32, as zlib's. Undefined where the processor has no instruction for it. */
+  checksum(bytes: Uint8Array): number | undefined;
   /** After everything that was asked before; once. */
   close(encoder: NativeEncoder): Promise<readonly []>;
 }

@@ -5,6 +5,7 @@ import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { crc32 } from 'node:zlib';
 import { afterAll, describe, expect, test } from 'vitest';
 import { ShoalError, toHalves, type RunResult, type Slot } from '@shoal/core';
 import { describeInferenceBackend } from '@shoal/core/testing';
@@ -191,6 +192,18 @@ describe.runIf(hasCompiler)('with a compiler', () => {
     const few = new Uint16Array(11);
     toHalvesHere(values.subarray(5, 14), few.subarray(1, 10)); // not a multiple of what goes at once, and nothing beside it
     expect([...few]).toEqual([0, ...toHalves(values.subarray(5, 14)), 0]);
+  });
+
+  test('checksums are those of zlib, of any length and from any place on', async ({ skip }) => {
+    const backend = await open(await openModel('tiny-random', { cacheDir }));
+    const { checksum } = backend;
+    await backend.stop();
+    if (checksum === undefined) return skip('this processor has no instruction for carry-less products');
+    const bytes = Buffer.alloc(400_000, 0);
+    for (let at = 0, state = 1; at < bytes.length; at++) bytes[at] = (state = (Math.imul(state, 1_103_515_245) + 12_345) >>> 0) >>> 24;
+    for (let length = 0; length <= 400; length++) expect([length, checksum(bytes.subarray(length % 17, (length % 17) + length))]).toEqual([length, crc32(bytes.subarray(length % 17, (length % 17) + length))]);
+    for (const length of [393_216, 399_983, 400_000]) expect(checksum(bytes.subarray(0, length))).toBe(crc32(bytes.subarray(0, length)));
+    for (const same of [0x00, 0xff]) expect(checksum(Buffer.alloc(4_099, same))).toBe(crc32(Buffer.alloc(4_099, same)));
   });
 
   test('a library that is missing, is none, or speaks another version is one clear line', async () => {

@@ -54,6 +54,7 @@ export class EncoderBackend implements InferenceBackend {
   readonly sessions: number;
   readonly runExact?: (slot: Slot, shape: RunShape) => Promise<RunResult>;
   readonly toHalves?: ToHalves;
+  readonly checksum?: (bytes: Uint8Array) => number;
   private readonly addon: EncoderAddon;
   private readonly encoder: NativeEncoder;
   private readonly sizes: Float64Array;
@@ -83,6 +84,7 @@ export class EncoderBackend implements InferenceBackend {
     this.held = held;
     this.free = newSlots(lanes + SPARE_SLOTS, this);
     if (addon.halves(new Float32Array(0), new Uint16Array(0))) this.toHalves = (values, halves) => void addon.halves(values, halves);
+    if (addon.checksum(new Uint8Array(0)) !== undefined) this.checksum = (bytes) => addon.checksum(bytes)!;
     if (openExact !== undefined) this.runExact = (slot, shape) => this.inTurn(() => this.runElsewhere(openExact, slot, shape));
   }
 

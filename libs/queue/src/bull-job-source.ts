@@ -228,7 +228,7 @@ export class BullJobSource implements JobSource {
     const { redisUrl, prefix, queue, leaseMs, log } = this.options;
     const completions = new Completions({ connection, prefix, queue, kept: KEEP_COMPLETED, signal: this.end.signal });
     const announcer = new PromptAnnouncer({ connection, prefix, queue, sendEndings: () => completions.flush(), signal: this.end.signal, log });
-    const endings = new JobEndings({ connection, prefix, queue, log, announcer, completions, handOvers: this.handOvers, quarantine: this.quarantine, signal: this.end.signal });
+    const endings = new JobEndings({ connection, prefix, queue, log, announcer, completions, handOvers: this.handOvers, quarantine: this.quarantine, open: () => this.claimed.size, signal: this.end.signal });
     const cancels = new CancelListener({
       redisUrl, prefix, connection, log,
       lane: queue,

@@ -39,6 +39,22 @@ test('closing in the middle of an outage rejects what waits and leaves nothing',
   expect(away.status).toBe('end');
 });
 
+test('what is sent in one turn leaves together, but nobody waits for a quarter of a megabyte to be made', async () => {
+  const connection = openConnection({ url: server.url, name: 'test' });
+  await untilReady(connection, server.url);
+  const sent = (): number => Reflect.get(Reflect.get(connection, 'stream') as object, '_bytesDispatched') as number;
+  const before = sent();
+  const value = Buffer.alloc(50_000);
+  const answers = Array.from({ length: 5 }, (_, at) => connection.set(`part-${at}`, value));
+  expect(sent()).toBe(before);
+  answers.push(connection.set('part-5', value));
+  expect(sent()).toBeGreaterThan(before + 300_000);
+  answers.push(connection.set('part-6', value));
+  expect(sent()).toBeLessThan(before + 350_000);
+  expect(await Promise.all(answers)).toEqual(Array(7).fill('OK'));
+  await closeConnection(connection);
+});
+
 test('an unreachable server is named without its password, with what was found and what to do', async () => {
   const url = 'redis://user:secret@127.0.0.1:1';
   const connection = openConnection({ url, name: 'test' });

@@ -33,6 +33,9 @@ const DEAF_MS = 20_000;
 /** A peer that does not answer a goodbye in this time is left without one. */
 const GOODBYE_MS = 500;
 
+/** So much is on its way at once: the server has work while more of it is made. */
+const MOST_JOINED_BYTES = 262_144;
+
 /**
  * What is sent within one turn of the event loop goes out in one write. A claim or a round of endings is dozens of commands, and a
  * system call for each costs client and server more than the commands do.
@@ -42,8 +45,14 @@ class JoiningRedis extends Redis {
 
   override sendCommand(...args: Parameters<Redis['sendCommand']>): unknown {
     const socket: unknown = Reflect.get(this, 'stream');
-    if (!this.isJoining && socket instanceof Socket) this.join(socket);
-    return super.sendCommand(...args);
+    if (!(socket instanceof Socket)) return super.sendCommand(...args);
+    if (!this.isJoining) this.join(socket);
+    const answer = super.sendCommand(...args);
+    if (socket.writableLength >= MOST_JOINED_BYTES) {
+      socket.uncork();
+      socket.cork();
+    }
+    return answer;
   }
 
   private join(socket: Socket): void {

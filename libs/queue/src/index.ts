@@ -11,7 +11,7 @@ export { repairQueue, type RepairOptions, type RepairReport } from './repair.ts'
 export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJob } from './quarantine.ts';
 export { defaultWorkerName } from './worker-identity.ts';
 export { checkServer, type ServerFacts, type ServerReport } from './server-check.ts';
-export { JobProducer, type AddOptions, type AddResult, type JobState, type NewJob, type ProducerOptions } from './job-producer.ts';
+export { JobProducer, type AddOptions, type AddResult, type JobEnding, type JobState, type NewJob, type ProducerOptions } from './job-producer.ts';
 export type { Again } from './job-verdict.ts';
 export { QueueGauge, type QueueDepth, type QueueGaugeOptions } from './queue-depth.ts';
 export { ResultReader, type ReaderOptions } from './result-reader.ts';

@@ -8,13 +8,13 @@ const COMPLETE: Settlement = { kind: 'complete', value: {} as EmbedReturn };
 const announcement: Announcement = { jobId: 'a', outcome: 'completed', reply: undefined, resultTtlMs: 0, isUrgent: false, wasRepeated: false };
 
 /** How long the ending and its announcement may wait, of a job that was claimed so many ms ago. */
-async function waits(agoMs: number | undefined, ending: Settlement, announced?: Announcement): Promise<(number | undefined)[]> {
+async function waits(agoMs: number | undefined, ending: Settlement, announced?: Announcement, open = 2): Promise<(number | undefined)[]> {
   const found: (number | undefined)[] = [];
   const parts = {
     announcer: { announceBehind: async (_: Announcement, ms: number) => found.push(ms) > 0 },
     completions: { complete: async (_job: Job, _token: string, _value: object, ms: number) => void found.push(ms) },
   };
-  const endings = new JobEndings({ ...parts, prefix: '{t}', queue: 'embed-x', signal: new AbortController().signal, log: new RecordingLogger() } as unknown as JobEndingsOptions);
+  const endings = new JobEndings({ ...parts, prefix: '{t}', queue: 'embed-x', open: () => open, signal: new AbortController().signal, log: new RecordingLogger() } as unknown as JobEndingsOptions);
   const job = { id: 'a', processedOn: agoMs === undefined ? undefined : Date.now() - agoMs, moveToFailed: async () => undefined } as unknown as Job;
   await endings.settle({ job, token: 't' }, ending as Exclude<Settlement, { kind: 'abandon' }>, announced);
   return found;
@@ -34,4 +34,8 @@ test('what somebody waits for in person, what failed, what nobody is told of and
   expect(await waits(320, COMPLETE)).toEqual([0]);
   expect(await waits(-5_000, COMPLETE, announcement)).toEqual([0, 0]);
   expect(await waits(undefined, COMPLETE, announcement)).toEqual([0, 0]);
+});
+
+test('where no other job is left to wait for, nothing waits', async () => {
+  expect(await waits(320, COMPLETE, announcement, 1)).toEqual([0, 0]);
 });

@@ -2,7 +2,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { UnrecoverableError, Worker } from 'bullmq';
+import { Job, Queue, UnrecoverableError, Worker } from 'bullmq';
 import { decodeResultHeader, encodeResult, encodeTexts, isShoalError, keySpace } from '@shoal/core';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
 import { orderWaiting } from './fair-order.ts';
@@ -291,6 +291,30 @@ describe('states and remove', () => {
       { jobId: 's-4', state: 'waiting', failedReason: undefined },
       { jobId: 's-5', state: 'unknown', failedReason: undefined },
     ]);
+  });
+
+  test('endings are told without looking where a job waits, also of one that was retried and of what is no job', async () => {
+    const { queue, producer } = await setup();
+    await producer.add([inline('e-1')]);
+    await finish(queue);
+    await producer.add([inline('e-2')]);
+    await finish(queue, { failure: 'DEADLINE_PASSED: too late' });
+    await producer.add([inline('e-3')]);
+    await finish(queue, { failure: 'INTERNAL: for once' });
+    const bull = new Queue(queue, { prefix: PREFIX, connection });
+    closers.push(() => bull.close());
+    await (await Job.fromId(bull, 'e-3'))!.retry('failed');
+    await producer.add([inline('e-4')]);
+    await connection.set(keys.job(queue, 'e-5'), 'no hash');
+    const open = { state: 'open', failedReason: undefined };
+    expect(await producer.endings(['e-1', 'e-2', 'e-3', 'e-4', 'e-5', 'e-6'])).toEqual([
+      { jobId: 'e-1', state: 'completed', failedReason: undefined },
+      { jobId: 'e-2', state: 'failed', failedReason: 'DEADLINE_PASSED: too late' },
+      { jobId: 'e-3', ...open }, { jobId: 'e-4', ...open }, { jobId: 'e-5', ...open },
+      { jobId: 'e-6', state: 'unknown', failedReason: undefined },
+    ]);
+    await finish(queue);
+    expect((await producer.endings(['e-3', 'e-4'])).map(({ state }) => state)).toEqual(['completed', 'completed']);
   });
 
   test('remove cancels what waits with its input, and leaves running and finished jobs alone', async () => {

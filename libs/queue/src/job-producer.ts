@@ -5,7 +5,7 @@
 import { randomUUID } from 'node:crypto';
 import {
   DEFAULT_PREFIX, ShoalError, keySpace, parseJob, parseSimilarityJob,
-  type EmbedJobData, type KeySpace, type Logger, type SimilarityJob, type SimilarityJobData, type SimilarityKind,
+  type EmbedJob, type EmbedJobData, type KeySpace, type Logger, type SimilarityJob, type SimilarityJobData, type SimilarityKind,
 } from '@shoal/core';
 import { Queue } from 'bullmq';
 import { Admission, admissionRefused, type AdmissionLimits, type WantedRoom } from './admission.ts';
@@ -13,7 +13,7 @@ import { addAndLook } from './bullmq-add.ts';
 import { isScriptMissing, openTransaction, queueAdd, queueRemove, type Transaction } from './bullmq-internals.ts';
 import { closeConnection, connected, openConnection, untilReady, type Redis } from './connection.ts';
 import { judge, toFound, type Again, type Found, type Verdict } from './job-verdict.ts';
-import { runScript, script } from './payload/script.ts';
+import { runScript, runScriptOver, script } from './payload/script.ts';
 import { translated } from './translated.ts';
 
 export interface ProducerOptions {
@@ -36,6 +36,8 @@ export interface NewJob {
   readonly data: EmbedJobData | SimilarityJobData;
   /** SHI1 or SHQ1 bytes; exactly when `data` says that there are some. */
   readonly input?: Buffer | undefined;
+  /** What `parseJob` or `parseSimilarityJob` made of `data`, fingerprint included, where it is at hand: nothing is checked twice. */
+  readonly parsed?: EmbedJob | SimilarityJob | undefined;
 }
 
 export interface AddOptions {
@@ -60,6 +62,13 @@ export interface JobState {
   readonly failedReason: string | undefined;
 }
 
+export interface JobEnding {
+  readonly jobId: string;
+  /** `open`: it has not ended. `unknown`: there is no such job, or not any more. */
+  readonly state: 'open' | 'completed' | 'failed' | 'unknown';
+  readonly failedReason: string | undefined;
+}
+
 /** Larger groups are not faster, and block the server for longer (two bulk adds of 250 in flight beat one of 500, 2026-11). */
 const JOBS_PER_GROUP = 50;
 /** The server does nothing else while it runs a transaction of replacements: 8 MB take it about 10 ms. A larger input goes alone. */
@@ -71,6 +80,20 @@ const MAX_REPLACE_ROUNDS = 5;
 
 /** KEYS job, input: an input whose job is gone belongs to nobody. */
 const DISCARD_INPUT = script(2, 'allow-oom', "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('DEL', KEYS[2]) end");
+
+// KEYS the records of jobs. Answers for each with false while it is open, else with its state, and why it failed. BullMQ's getState reads
+// all of a queue's lists to tell a waiting job from an active one. A record that is none is for the janitor to fail.
+const ENDINGS = script(0, 'allow-oom', `
+local found = {}
+for at, job in ipairs(KEYS) do
+  local fields = redis.pcall('HMGET', job, 'name', 'finishedOn', 'returnvalue', 'failedReason')
+  if fields.err or fields[1] and not fields[2] then found[at] = false
+  elseif not fields[2] then found[at] = {'unknown'}
+  elseif fields[3] then found[at] = {'completed'}
+  else found[at] = {'failed', fields[4] or ''} end
+end
+return found
+`);
 
 export class JobProducer {
   private readonly options: ProducerOptions;
@@ -117,6 +140,15 @@ export class JobProducer {
   private async addAdmitted(jobs: readonly NewJob[], again: Again): Promise<AddResult[]> {
     if (again === 'always') return this.replace(jobs, again);
     return (await Promise.all(inGroups(jobs).map((group) => this.addGroup(group, again)))).flat();
+  }
+
+  /** Whether jobs ended, in order, in one round trip: for whoever has not heard of them. It costs the server the same whatever waits there. */
+  async endings(jobIds: readonly string[]): Promise<JobEnding[]> {
+    const found = await translated(() => runScriptOver(this.connection, ENDINGS, jobIds.map((jobId) => ({ keys: [this.keys.job(this.options.queue, jobId)], values: [] }))));
+    return (found as (readonly Buffer[] | null)[]).map((ending, at): JobEnding => {
+      const [state = 'open', failedReason] = (ending ?? []).map(String);
+      return { jobId: jobIds[at]!, state: state as JobEnding['state'], failedReason };
+    });
   }
 
   /** States of any jobs, in order, in one round trip. */
@@ -296,13 +328,13 @@ const UNKNOWN_COLUMNS = 16_384;
 
 /** Checks a job, and says what room it needs. */
 function roomFor(newJob: NewJob): WantedRoom {
-  const { jobId, name = 'embed', data, input } = newJob;
-  if (name === 'embed') {
-    const job = parseJob(jobId, name, data);
+  const { jobId, name = 'embed', data, input, parsed = name === 'embed' ? parseJob(jobId, name, data) : parseSimilarityJob(jobId, name, data) } = newJob;
+  if (!('request' in parsed)) {
+    const job = parsed;
     checkWhole(newJob, job.fingerprint, job.input.form === 'inline');
     return { job, inputBytes: input?.length ?? 0 };
   }
-  const job = parseSimilarityJob(jobId, name, data);
+  const job = parsed;
   checkWhole(newJob, job.fingerprint, !(job.input.form === 'vectors' && job.input.queries.form === 'key'));
   return { job: { ...job, input: { form: 'texts', rows: job.rows }, output: { dtype: 'f32', dimensions: valuesPerRow(job) } }, inputBytes: input?.length ?? JSON.stringify(data).length };
 }

@@ -4,13 +4,11 @@
 // socket reads into one buffer, and what is passed on is cut so that the decoder finds a large string whole in a piece.
 
 import { connect, type NetConnectOpts, type Socket } from 'node:net';
-import { RESULT_HEADER_BYTES, type BodyRooms } from '@shoal/core';
+import { RESULT_HEADER_BYTES, SMALLEST_KEPT_BYTES, type BodyRooms } from '@shoal/core';
 import { AbstractConnector, type RedisOptions } from 'ioredis';
 
 /** So much can be read at once: two results of 64 × 384. */
 const READ_BYTES = 262_144;
-/** From here on a string gets a room: inputs of 8 queries of 384 values have 12 KB. */
-const LARGE_BYTES = 8_192;
 /** What a server may store in a string; a longer one is not believed. */
 const LARGEST_BYTES = 536_870_912;
 const LINE_END = 10;
@@ -81,7 +79,7 @@ export class ReplyPieces {
     }
     const length = WITH_LENGTH.has(this.head.charCodeAt(0)) ? Number(this.head.slice(1)) : Number.NaN;
     this.head = '';
-    if (length >= LARGE_BYTES && length <= LARGEST_BYTES) {
+    if (length >= SMALLEST_KEPT_BYTES && length <= LARGEST_BYTES) {
       this.large = Buffer.from(this.rooms.take(length + 2 - RESULT_HEADER_BYTES).buffer, 0, length + 2);
       this.filled = 0;
     } else if (length >= 0) {

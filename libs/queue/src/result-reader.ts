@@ -7,6 +7,7 @@ import { releaseAdmission } from './admission.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
 import { watchConnection } from './job-producer.ts';
 import { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
+import { askOnce, valueOf } from './payload/pipeline.ts';
 import { parseReply, type ReplyMessage } from './payload/reply-message.ts';
 import { TakenMarks, takenHeader } from './taken-marks.ts';
 import { translated } from './translated.ts';
@@ -98,7 +99,8 @@ export class ResultReader {
     // Single commands, not a pipeline: after a reconnect these are sent again, a broken pipeline is not.
     return translated(async () => {
       const keys = this.keysOf(jobIds);
-      const bodies = await Promise.all(keys.map(async (key) => (await this.connection.getBuffer(key)) ?? undefined));
+      const replies = await askOnce(this.connection, keys.map((key) => ['GET', key]));
+      const bodies = replies.map((reply) => (valueOf(reply) as Buffer | null) ?? undefined);
       this.marks.saw(keys, bodies);
       return bodies;
     });

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 #include "../../arguments.h"
+#include "checksum.h"
 #include "halves.h"
 #include "library.h"
 
@@ -381,6 +382,15 @@ napi_value halves(napi_env env, napi_callback_info info) {
   return done;
 }
 
+/** checksum(bytes): their CRC-32, or undefined where there is no instruction for that. */
+napi_value checksum(napi_env env, napi_callback_info info) {
+  Call call(env, info);
+  size_t count = 0;
+  const uint8_t *const bytes = call.array<uint8_t>(0, 0, &count);
+  if (call.is_bad || !shoal::has_checksum()) return nullptr;
+  return number_of(env, shoal::checksum(bytes, count));
+}
+
 } // namespace
 
 NAPI_MODULE_INIT() {
@@ -389,7 +399,7 @@ NAPI_MODULE_INIT() {
       {"open", nullptr, open, nullptr, nullptr, nullptr, napi_enumerable, nullptr},            {"run", nullptr, run, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"shrink", nullptr, shrink, nullptr, nullptr, nullptr, napi_enumerable, nullptr},        {"close", nullptr, close, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
       {"bytes", nullptr, bytes, nullptr, nullptr, nullptr, napi_enumerable, nullptr},          {"runningMs", nullptr, running_ms, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
-      {"halves", nullptr, halves, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"halves", nullptr, halves, nullptr, nullptr, nullptr, napi_enumerable, nullptr},        {"checksum", nullptr, checksum, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
   };
   napi_define_properties(env, exports, sizeof functions / sizeof *functions, functions);
   return exports;
