@@ -122,3 +122,24 @@ test('jobs that nobody speaks of are looked up together, after the time that was
   expect(looks[0]!.atMs - startedMs).toBeLessThan(2_500);
   await jobs.close();
 });
+
+test('whoever was refused room asks for it again in the order in which jobs were asked for', async () => {
+  const { jobs, producer, added } = setup();
+  const add = producer.add;
+  const firstIsRefused = Promise.withResolvers<void>();
+  const refused: Awaited<ReturnType<Producer['add']>>[number] = { jobId: '', outcome: 'refused', error: new ShoalError('ADMISSION_REFUSED', 'full', { retryAfterMs: 50, reason: 'rows' }) };
+  let calls = 0;
+  producer.add = async (group, options) => {
+    if (++calls > 2) return add(group, options);
+    if (calls === 1) await firstIsRefused.promise;
+    return group.map(() => refused);
+  };
+  const deliveries = Array.from({ length: 20 }, (_, at) => jobs.ask(requestOf(`t~${at}`)).delivery);
+  await expect.poll(() => calls).toBe(1);
+  deliveries.push(jobs.ask(requestOf('t~20')).delivery);
+  await expect.poll(() => calls).toBe(2);
+  firstIsRefused.resolve();
+  await Promise.all(deliveries);
+  expect(added.flat().map(({ jobId }) => jobId)).toEqual(Array.from({ length: 21 }, (_, at) => `t~${at}`));
+  await jobs.close();
+});

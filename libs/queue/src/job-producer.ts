@@ -328,13 +328,11 @@ const UNKNOWN_COLUMNS = 16_384;
 
 /** Checks a job, and says what room it needs. */
 function roomFor(newJob: NewJob): WantedRoom {
-  const { jobId, name = 'embed', data, input, parsed = name === 'embed' ? parseJob(jobId, name, data) : parseSimilarityJob(jobId, name, data) } = newJob;
-  if (!('request' in parsed)) {
-    const job = parsed;
+  const { jobId, name = 'embed', data, input, parsed: job = name === 'embed' ? parseJob(jobId, name, data) : parseSimilarityJob(jobId, name, data) } = newJob;
+  if (!('request' in job)) {
     checkWhole(newJob, job.fingerprint, job.input.form === 'inline');
     return { job, inputBytes: input?.length ?? 0 };
   }
-  const job = parsed;
   checkWhole(newJob, job.fingerprint, !(job.input.form === 'vectors' && job.input.queries.form === 'key'));
   return { job: { ...job, input: { form: 'texts', rows: job.rows }, output: { dtype: 'f32', dimensions: valuesPerRow(job) } }, inputBytes: input?.length ?? JSON.stringify(data).length };
 }
