@@ -27,7 +27,7 @@ export interface ClientOptions {
   /** Texts a job, 1 to 256. Default 64. */
   readonly jobTexts?: number;
   readonly log?: Logger;
-  /** A job that nobody spoke of for so long is asked for. Milliseconds, default 2,000. */
+  /** A job that nobody spoke of for so long, or up to an eighth longer, is asked for. Milliseconds, default 2,000. */
   readonly askAfterMs?: number;
   /** How long a server that cannot be reached, or is full, is waited for. Milliseconds, default 60,000. */
   readonly giveUpAfterMs?: number;

@@ -1,4 +1,5 @@
-// Whose memory a delivery lies in: the reader's, until everybody who asked for it has read it.
+// Open jobs without a server. Whose memory a delivery lies in: the reader's, until everybody who asked for it has read it; and an input: nobody else's
+// while a command may have it. When jobs are sent, and when they are looked up.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';

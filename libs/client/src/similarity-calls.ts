@@ -68,16 +68,14 @@ export class SimilarityCalls {
   }
 
   async scores(question: Extract<SimilarityQuestion, { kind: 'cosine' }>, queries: Matrix, options: CallOptions): Promise<Scores> {
-    const parts = await this.ask(options, (terms) => compareRequests(question, queries, terms), ({ header, body }) => ({ columns: header.dims, scores: widen(header, body) }));
-    const { columns, scores } = parts[0] ?? { columns: 0, scores: new Float32Array() };
-    if (parts.length <= 1) return { rows: queries.rows, columns, scores };
-    const joined = new Float32Array(queries.rows * columns);
-    let at = 0;
-    for (const part of parts) {
-      joined.set(part.scores, at);
-      at += part.scores.length;
-    }
-    return { rows: queries.rows, columns, scores: joined };
+    let [columns, scores, at] = [0, new Float32Array(), 0];
+    await this.ask(options, (terms) => compareRequests(question, queries, terms), ({ header, body }) => {
+      if (at === 0) [columns, scores] = [header.dims, new Float32Array(queries.rows * header.dims)];
+      const part = widen(header, body);
+      scores.set(part, at);
+      at += part.length;
+    });
+    return { rows: queries.rows, columns, scores };
   }
 
   /** Gives up what is open and closes the line, if there is one; none is opened any more. */
@@ -86,7 +84,7 @@ export class SimilarityCalls {
     await (await this.line?.catch(() => undefined))?.close();
   }
 
-  /** What `read` makes of each answer, keeping nothing of it: its memory is used again. */
+  /** What `read` makes of each answer, in order, keeping nothing of it: its memory is used again. */
   private async ask<Answer>(
     { jobId = randomUUID(), signal, class: kind }: CallOptions, toRequests: (terms: SimilarityTerms) => readonly JobRequest[], read: (delivery: Delivery) => Answer,
   ): Promise<Answer[]> {
@@ -99,8 +97,11 @@ export class SimilarityCalls {
     signal?.addEventListener('abort', stop, { once: true });
     try {
       const deliveries = await this.delivered(asked);
-      const answers = deliveries.map(read);
-      for (const delivery of deliveries) jobs.letGo(delivery);
+      const answers = deliveries.map((delivery) => {
+        const answer = read(delivery);
+        jobs.letGo(delivery);
+        return answer;
+      });
       jobs.release(requests.map((request) => request.jobId));
       return answers;
     } catch (error) {
