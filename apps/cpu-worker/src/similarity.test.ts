@@ -137,6 +137,13 @@ describe('answers', () => {
     own.scores.forEach((found, i) => expect(found).toBeCloseTo(scoreOf(query(0), rows.subarray(i * DIMS, (i + 1) * DIMS), 'cosine'), 5));
   });
 
+  test('a matrix of many queries comes in several jobs, whose rows are in order', async () => {
+    const many = { values: randomVectors(150, DIMS, 3), dims: DIMS };
+    const { columns, scores } = await client.cosine(many, { values: rows.subarray(0, 3 * DIMS), dims: DIMS });
+    expect([columns, scores.length]).toEqual([3, 450]);
+    scores.forEach((found, i) => expect(found).toBeCloseTo(scoreOf(many.values.subarray(Math.floor(i / 3) * DIMS, (Math.floor(i / 3) + 1) * DIMS), rows.subarray((i % 3) * DIMS, ((i % 3) + 1) * DIMS), 'cosine'), 5));
+  });
+
   test('rescore ranks the candidates of each query alone', async () => {
     const candidates = [[5, 2_999, 17, 17, 400], [1]].map((ids) => BigUint64Array.from(ids, BigInt));
     const found = await client.rescore('docs@1', { values: queries.values.subarray(0, 2 * DIMS), dims: DIMS }, candidates, { k: 3 });
