@@ -273,6 +273,14 @@ char *Slot::host(size_t bytes) {
   return host_.at();
 }
 
+uint32_t *Slot::counter() {
+  if (counter_.at() == nullptr) {
+    counter_ = Memory(device, sizeof(uint32_t));
+    check(cudaMemsetAsync(counter_.at(), 0, sizeof(uint32_t), stream), "a counter");
+  }
+  return reinterpret_cast<uint32_t *>(counter_.at());
+}
+
 Slot::Recording::~Recording() {
   if (graph != nullptr) cudaGraphExecDestroy(graph);
 }
@@ -375,7 +383,7 @@ const Facts &facts_of(int number) {
   check(cudaFuncGetAttributes(&code, nothing), "facts of the device");
   const char *const launches = std::getenv("SHOAL_CUDA_LAUNCHES");
   const bool is_in_order = launches != nullptr && launches[0] == 'i', is_single = is_in_order || (launches != nullptr && launches[0] == 's');
-  device.facts = {ask(cudaDevAttrComputeCapabilityMajor) * 10 + ask(cudaDevAttrComputeCapabilityMinor), code.ptxVersion, ask(cudaDevAttrMultiProcessorCount), static_cast<size_t>(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin)), code.ptxVersion >= 90 && !is_in_order, !is_single};
+  device.facts = {ask(cudaDevAttrComputeCapabilityMajor) * 10 + ask(cudaDevAttrComputeCapabilityMinor), code.ptxVersion, ask(cudaDevAttrMultiProcessorCount), static_cast<size_t>(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin)), code.ptxVersion >= 90 && !is_in_order, !is_single, ask(cudaDevAttrCooperativeLaunch) != 0};
   device.is_known = true;
   return device.facts;
 }

@@ -134,6 +134,9 @@ class Slot {
   /** Waits for `event`; throws STOPPED once everything that this slot has under way has ended. */
   void wait(const Event &event, shoal_stop stop);
   void finish() noexcept;
+  /** Of kernels whose blocks wait for each other: what each block adds one to, and what it has come to when all that were launched have ended. */
+  uint32_t *counter();
+  uint32_t counted = 0;
   const int device;
   cudaStream_t stream = nullptr, copies = nullptr;
   Event begun, loaded, computed, ended, launched[3], copied[3];
@@ -151,7 +154,7 @@ class Slot {
     ~Recording();
   };
   void record(Recording &recording, const std::function<void()> &launches);
-  Memory work_;
+  Memory work_, counter_;
   Pinned host_;
   std::vector<std::unique_ptr<Recording>> recordings_;
   uint64_t replays_ = 0;
@@ -188,6 +191,8 @@ struct Facts {
    * =single without those alone (tests and benches).
    */
   bool can_overlap, can_record;
+  /** Blocks of one launch may wait for each other. */
+  bool can_wait_for_all;
 };
 /** Lets a kernel use so many bytes of dynamic shared memory: asked once for each device, because asking takes as long as a launch. */
 template <auto KERNEL>

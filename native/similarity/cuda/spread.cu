@@ -474,6 +474,12 @@ int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t st
     Parts parts(slot->work(bytes_for(wide), limits.work_bytes));
     float *const total = parts.take<float>(nodes * wide), *const buffers[2] = {parts.take<float>(nodes * wide), parts.take<float>(nodes * wide)}, *const partial = parts.take<float>(graph->segment_count * static_cast<uint64_t>(wide));
     uint32_t *const bits[2] = {parts.take<uint32_t>(bit_words(wide)), parts.take<uint32_t>(bit_words(wide))}, *const count = parts.take<uint32_t>(counts(wide));
+    if (lanes == 1 && !keeps_bits && graph->heavy_count == 0 && can_spread_at_once(graph->device, nodes, graph->edges, steps)) {
+      Step step{graph->begin, graph->source, graph->weight, nullptr, nullptr, static_cast<uint32_t>(nodes), 1, decay, threshold, nullptr, nullptr, buffers[1], nullptr, nullptr, {}, {}, {}, 0, 0};
+      spread_at_once(*slot, step, graph->edges, steps, buffers[0], seeds, totals, times, limits.stop);
+      if (limits.times != nullptr) *limits.times = times;
+      return;
+    }
     for (uint32_t first = 0; first < lanes; first += wide) {
       const uint32_t now = std::min(wide, lanes - first);
       check(cudaEventRecord(slot->begun.handle, slot->stream), "an event");
