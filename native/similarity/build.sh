@@ -38,7 +38,7 @@ case $(uname -m) in x86_64 | amd64)
   compile kernels_avx512 -mavx512f -mavx512dq -mfma -Wno-maybe-uninitialized # GCC 12 warns of its own intrinsics
   compile kernels_avx2 -mavx2 -mfma ;;
 esac
-for name in kernels_portable isa topk matrix spread mapped_file; do compile "$name"; done
+for name in kernels_portable isa topk matrix spread threads mapped_file; do compile "$name"; done
 for process in $running; do wait "$process"; done
 
 addon() {
@@ -50,19 +50,19 @@ addon() {
 stand_in() {
   program_source=$here/test/stand_in_cuda.cc
   # shellcheck disable=SC2086
-  make stand_in_cuda.so "$cxx" -shared -O2 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden "$here/test/stand_in_cuda.cc" $objects -lpthread
+  make stand_in_cuda.so "$cxx" -shared -O2 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden "$here/test/stand_in_cuda.cc" $objects -lpthread -ldl
   echo "$out/stand_in_cuda.so"
 }
 
 program() { # name
   program_source="$here/test/$1.cc $here/test/row_values.h"
   # shellcheck disable=SC2086
-  make "$1" "$cxx" -O3 -std=c++17 -Wall -Wextra -ffp-contract=fast "$here/test/$1.cc" $objects -lpthread
+  make "$1" "$cxx" -O3 -std=c++17 -Wall -Wextra -ffp-contract=fast "$here/test/$1.cc" $objects -lpthread -ldl
 }
 
 cuda() {
   sh "$root/tools/nvcc.sh" --where >/dev/null || exit $?
-  sources=$here/cuda objects= running=
+  sources=$here/cuda objects=$out/threads.o running=
   # What was compiled for one architecture is not taken for the library of all.
   for source in "$here"/cuda/*.cu; do
     object=cuda${ARCH:+-$ARCH}-$(basename "$source" .cu).o
@@ -72,7 +72,7 @@ cuda() {
   for process in $running; do wait "$process" || exit 1; done
   library=cuda${ARCH:+-$ARCH}.so
   # shellcheck disable=SC2086
-  make "$library" sh "$root/tools/nvcc.sh" $objects -Xlinker -soname -Xlinker "$library"
+  make "$library" sh "$root/tools/nvcc.sh" $objects -Xlinker -soname -Xlinker "$library" -lpthread -ldl
   cp "$out/$library" "$out/similarity_cuda.so.$$" && mv "$out/similarity_cuda.so.$$" "$out/similarity_cuda.so"
 }
 
@@ -80,7 +80,7 @@ cuda_program() { # source
   cuda
   program_source="$here/test/$1 $here/test/row_values.h"
   name=${1%.*}${ARCH:+-$ARCH}
-  make "$name" sh "$root/tools/nvcc.sh" --program "$here/test/$1" "$out/$library" -Xlinker -rpath -Xlinker "\$ORIGIN" -lpthread
+  make "$name" sh "$root/tools/nvcc.sh" --program "$here/test/$1" "$out/$library" -Xlinker -rpath -Xlinker "\$ORIGIN" -lpthread -ldl
 }
 
 case ${1:-} in

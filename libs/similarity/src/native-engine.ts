@@ -6,8 +6,13 @@ import type { Engine, Isa } from './kernels.ts';
 import type { NativeAddon, NativeRows } from './native-addon.ts';
 import { BYTES_OF, METRICS, MIN_LENGTH, ROW_TYPES, type Metric, type RowBlock } from './vectors.ts';
 
-/** Less is done by one thread: starting another costs 20 to 40 µs, and one query waits for memory, a millisecond for 4 million products. */
-const MIN_THREADED_PRODUCTS = 2_000_000;
+/**
+ * Each thread gets so many at least, some 60 µs of one query's time where a thread waits for memory; waking another takes 2 to 40 µs. Two or three threads
+ * save too little of something short: one query × 5,000 × 384 takes 194 µs on one core of an EPYC and 222 on two, on a Xeon 450 on one, 147 on four, 74 to 90 on 16 (2026-11).
+ */
+const MIN_PRODUCTS_EACH = 250_000;
+const SHORT_PRODUCTS = 2_000_000;
+const MIN_THREADS_FOR_SHORT = 4;
 
 /**
  * Most edges and nodes of one call that spreads, all steps together: 1.5 s with 16 lanes side by side (AVX2, two cores, a graph of
@@ -17,8 +22,11 @@ const SPREAD_WORK = 1 << 25;
 
 export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number, spreadWork = SPREAD_WORK): Engine {
   const index = addon.isas().indexOf(isa);
-  const threadsFor = (products: number): number => (products < MIN_THREADED_PRODUCTS ? 1 : threads);
-  const prepare = new RowsPreparer(addon, index, threads);
+  const threadsFor = (products: number): number => {
+    const wanted = Math.min(threads, Math.floor(products / MIN_PRODUCTS_EACH));
+    return products < SHORT_PRODUCTS && wanted < MIN_THREADS_FOR_SHORT ? 1 : wanted;
+  };
+  const prepare = new RowsPreparer(addon, index, threadsFor);
   return {
     isa, threads,
     async topK(queries, rows, metric, k, signal) {
@@ -89,14 +97,14 @@ interface Prepared {
 class RowsPreparer {
   readonly #addon: NativeAddon;
   readonly #isa: number;
-  readonly #threads: number;
+  readonly #threadsFor: (products: number) => number;
   /** Blocks are never changed: a collection's are read-only, and a matrix gets a new one with each call. */
   readonly #known = new WeakMap<RowBlock, Prepared>();
 
-  constructor(addon: NativeAddon, isa: number, threads: number) {
+  constructor(addon: NativeAddon, isa: number, threadsFor: (products: number) => number) {
     this.#addon = addon;
     this.#isa = isa;
-    this.#threads = threads;
+    this.#threadsFor = threadsFor;
   }
 
   async rows(block: RowBlock, metric: Metric): Promise<NativeRows> {
@@ -114,7 +122,7 @@ class RowsPreparer {
 
   async #lengths(rows: NativeRows, scales: Float32Array | undefined): Promise<Float64Array> {
     const lengths = new Float64Array(rows[1]);
-    await this.#addon.lengths(this.#isa, rows[1] * rows[2] < MIN_THREADED_PRODUCTS ? 1 : this.#threads, ...rows, lengths);
+    await this.#addon.lengths(this.#isa, this.#threadsFor(rows[1] * rows[2]), ...rows, lengths);
     if (scales !== undefined) for (let row = 0; row < lengths.length; row++) lengths[row]! *= scales[row]!;
     return lengths;
   }

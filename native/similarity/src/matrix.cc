@@ -31,7 +31,7 @@ void shoal_rescore(int isa, int threads, const float *queries, uint64_t query_co
   const Kernels &kernels = kernels_of(isa);
   const std::vector<double> norms = query_norms(queries, query_count, rows->dims);
   // By candidates, not by queries: one query may have nearly all of them.
-  constexpr uint32_t BLOCK = 1024;
+  constexpr uint32_t BLOCK = 256;
   const uint32_t total = begin[query_count];
   in_blocks(threads, (total + BLOCK - 1) / BLOCK, [&](auto next) {
     std::vector<float> scratch(rows->dims);
@@ -50,7 +50,7 @@ void shoal_rescore(int isa, int threads, const float *queries, uint64_t query_co
 void shoal_lengths(int isa, int threads, const shoal_rows *rows, double *lengths) {
   using namespace shoal;
   const Kernels &kernels = kernels_of(isa);
-  constexpr uint64_t BLOCK = 1024;
+  constexpr uint64_t BLOCK = 256;
   in_blocks(threads, (rows->count + BLOCK - 1) / BLOCK, [&](auto next) {
     std::vector<float> scratch(rows->dims);
     for (uint64_t block; next(&block);)

@@ -8,7 +8,7 @@
 namespace {
 
 /** Values, or edges and nodes, that a thread takes at a time. */
-constexpr uint64_t BLOCK = 1 << 16;
+constexpr uint64_t BLOCK = 1 << 14;
 
 /** The first node at `work` edges and nodes from the first on, or behind. */
 uint64_t node_at(const shoal_graph &graph, uint64_t work) {

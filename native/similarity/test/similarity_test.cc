@@ -2,14 +2,17 @@
 // values that go wrong (zeros, NaN, infinities, denormals, duplicates). Usage: similarity_test [cases] [seed]; exit 1 on the
 // first difference, which is printed with its seed.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <thread>
 #include <vector>
 #include "../include/similarity.h"
+#include "../src/threads.h"
 #include "row_values.h"
 
 namespace {
@@ -212,6 +215,34 @@ int check_nothing(int isa) {
   return 0;
 }
 
+/** Callers that share threads: everything is done once, what one throws comes to its caller alone. */
+int check_sharing() {
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; caller++)
+    callers.emplace_back([&wrong] {
+      for (int i = 0; i < 2000; i++) {
+        const uint64_t blocks = i % 40;
+        std::atomic<uint64_t> sum{0};
+        bool is_thrown = false;
+        try {
+          shoal::in_blocks(1 + i % 9, blocks, [&](auto next) {
+            for (uint64_t block; next(&block);) {
+              if (i % 100 == 99 && block == 1) throw i;
+              sum += block + 1;
+            }
+          });
+        } catch (const int thrown) {
+          is_thrown = thrown == i;
+        }
+        const bool throws = i % 100 == 99 && blocks > 1;
+        if (is_thrown != throws || (!throws && sum != blocks * (blocks + 1) / 2)) wrong++;
+      }
+    });
+  for (std::thread &caller : callers) caller.join();
+  return wrong == 0 ? 0 : (std::printf("%d pieces of work were not done once\n", wrong.load()), 1);
+}
+
 int main(int argc, char **argv) {
   const int cases = argc > 1 ? std::atoi(argv[1]) : 2000;
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : std::random_device{}();
@@ -220,6 +251,7 @@ int main(int argc, char **argv) {
   std::printf("\n");
   for (int isa = 0; isa < shoal_isa_count(); isa++)
     if (check_nothing(isa) != 0) return 1;
+  if (check_sharing() != 0) return 1;
   for (int i = 0; i < cases; i++) {
     Random random(seed + i);
     const Case c = random_case(random);
