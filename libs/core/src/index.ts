@@ -16,7 +16,7 @@ export {
   MAX_RESULT_BYTES, SIMILARITY_KINDS, activationOf, isSimilarityKind, nodeOf, parseSimilarityJob,
   type Seed, type SeedSet, type SimilarityInput, type SimilarityJob, type SimilarityJobData, type SimilarityKind, type SimilarityMetric, type SimilarityRequest, type SimilarityReturn, type VectorInput,
 } from './similarity-schema.ts';
-export { MAX_VALUE, decodeComparands, encodeComparands, type Comparands, type Matrix } from './similarity-input.ts';
+export { MAX_VALUE, decodeComparands, encodeComparands, firstIncomparable, type Comparands, type Matrix } from './similarity-input.ts';
 export type {
   Announcement, Announcer, BatchTokenizer, Clock, CommitRequest, CommitResult, Encoded, ExecutorLink, InferenceBackend, MemoryReading, RunShape, RunOptions, BatchBudget, BudgetState, HandOver, InputRead, JobSource, Logger,
   KnownEnding, Lane, MemoryProbe, Metrics, PayloadStore, Precision, RawClaim, RunResult, SettleResult, SettledJob, Settlement, Slot, SweepFindings, Tokenizer,

@@ -82,10 +82,24 @@ export function decodeComparands(bytes: Buffer, { queries, against, dims, hasCan
 /** Sums of products of larger values would leave fp32; the kernels refuse them for a whole call (libs/similarity, vectors.ts). */
 export const MAX_VALUE = 1e16;
 
-/** The index of the first value that cannot be compared, NaN among them, or undefined. A loop, because this looks at every value that passes. */
+/** The bits of the largest fp32 that is at most MAX_VALUE; without their sign those of larger numbers, of infinity and of NaN are more. */
+const MAX_BITS = new Int32Array(Float32Array.of(MAX_VALUE).buffer)[0]! - (Math.fround(MAX_VALUE) > MAX_VALUE ? 1 : 0);
+const NO_SIGN = 0x7fffffff;
+
+/**
+ * The index of the first value that cannot be compared, NaN among them, or undefined. Looks at every value that passes, so it does that by
+ * whole numbers, eight at a time: 0.5 ns each, where one by one as numbers took 0.8, and 2.3 in a function that was given several kinds of arrays.
+ */
 export function firstIncomparable(values: Float32Array): number | undefined {
-  for (let i = 0; i < values.length; i++) if (!(Math.abs(values[i]!) <= MAX_VALUE)) return i;
-  return undefined;
+  const bits = new Int32Array(values.buffer, values.byteOffset, values.length);
+  const wholeEights = bits.length & ~7;
+  let excess = 0; // negative where one is too large
+  for (let i = 0; i < wholeEights; i += 8) {
+    excess |= (MAX_BITS - (bits[i]! & NO_SIGN)) | (MAX_BITS - (bits[i + 1]! & NO_SIGN)) | (MAX_BITS - (bits[i + 2]! & NO_SIGN)) | (MAX_BITS - (bits[i + 3]! & NO_SIGN))
+      | (MAX_BITS - (bits[i + 4]! & NO_SIGN)) | (MAX_BITS - (bits[i + 5]! & NO_SIGN)) | (MAX_BITS - (bits[i + 6]! & NO_SIGN)) | (MAX_BITS - (bits[i + 7]! & NO_SIGN));
+  }
+  for (let i = wholeEights; i < bits.length; i++) excess |= MAX_BITS - (bits[i]! & NO_SIGN);
+  return excess < 0 ? values.findIndex((value) => !(Math.abs(value) <= MAX_VALUE)) : undefined;
 }
 
 function readLists(body: Buffer, from: number, count: number): { lists: BigUint64Array[]; end: number } {

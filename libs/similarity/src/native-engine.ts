@@ -37,13 +37,13 @@ export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number, spre
       return { found: found.subarray(0, queries.rows), rows: found.subarray(queries.rows), scores };
     },
     async matrix(queries, rows, metric, signal) {
-      const prepared = await prepare.rows(rows, metric);
+      const prepared = await prepare.scoredRows(rows, metric);
       const scores = new Float32Array(queries.rows * rows.rows);
       await withStop(signal, (stop) => addon.matrix(index, threadsFor(scores.length * rows.dims), ...prepared, unshared(queries.values), queries.rows, METRICS.indexOf(metric), scores, stop));
       return scores;
     },
     async rescore(queries, rows, metric, begin, candidates, signal) {
-      const prepared = await prepare.rows(rows, metric);
+      const prepared = await prepare.scoredRows(rows, metric);
       const scores = new Float64Array(candidates.length);
       await withStop(signal, (stop) => addon.rescore(index, threadsFor(candidates.length * rows.dims), ...prepared, unshared(queries.values), queries.rows, METRICS.indexOf(metric), begin, candidates, scores, stop));
       return scores;
@@ -118,6 +118,11 @@ class RowsPreparer {
     }
     if (metric !== 'cosine') return described(scales ?? null, prepared.longest);
     return described((prepared.inverse ??= inverseOf(prepared.lengths, scales)), prepared.longest);
+  }
+
+  /** For scores of all rows, or of chosen ones: nothing is proven of those left out, so no length is needed but for cosine. */
+  async scoredRows(block: RowBlock, metric: Metric): Promise<NativeRows> {
+    return metric === 'cosine' ? this.rows(block, metric) : describedRows(block, block.scales ?? null, 0);
   }
 
   async #lengths(rows: NativeRows, scales: Float32Array | undefined): Promise<Float64Array> {

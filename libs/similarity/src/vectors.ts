@@ -1,7 +1,7 @@
 // Queries and rows as the kernels take them: flat, row-major, little-endian. Says what a vector may hold, and refuses the rest
 // by code before anything is computed: NaN, infinities, and values whose products would leave fp32.
 
-import { ShoalError } from '@shoal/core';
+import { firstIncomparable, MAX_VALUE, ShoalError } from '@shoal/core';
 
 /** dot: Σ q·r. l2: Σ (q − r)², the smallest is best. cosine: Σ q·r ÷ (‖q‖ ‖r‖), 0 where either is of length 0. */
 export type Metric = 'dot' | 'l2' | 'cosine';
@@ -36,8 +36,6 @@ export interface RowBlock {
 
 /** A vector shorter than this has no 1/‖v‖ in fp32: it counts as one of length 0, whose cosine with everything is 0. */
 export const MIN_LENGTH = 1e-30;
-/** Sums of 4,096 products of larger values would leave fp32. */
-export const MAX_VALUE = 1e16;
 
 export function matrixOf(values: Float32Array, dims: number): Matrix {
   if (!Number.isInteger(dims) || dims < 1 || values.length % dims !== 0) {
@@ -53,11 +51,10 @@ export function rowsOf({ values, rows, dims }: Matrix): RowBlock {
 
 /** VECTOR_INVALID naming the first value that cannot be searched with. `what`: "query", "row". */
 export function checkValues({ values, dims }: Matrix, what: string): void {
-  for (let i = 0; i < values.length; i++) {
-    if (Math.abs(values[i]!) <= MAX_VALUE) continue; // false for NaN as well
-    const [vector, dimension] = [Math.floor(i / dims), i % dims];
-    throw new ShoalError('VECTOR_INVALID', `${what} ${vector} holds ${values[i]} at dimension ${dimension}: only numbers between ±${MAX_VALUE.toExponential(0)} can be compared`, { what, vector, dimension });
-  }
+  const at = firstIncomparable(values);
+  if (at === undefined) return;
+  const [vector, dimension] = [Math.floor(at / dims), at % dims];
+  throw new ShoalError('VECTOR_INVALID', `${what} ${vector} holds ${values[at]} at dimension ${dimension}: only numbers between ±${MAX_VALUE.toExponential(0)} can be compared`, { what, vector, dimension });
 }
 
 export function checkDims(queries: { readonly dims: number }, rows: { readonly dims: number }): void {
