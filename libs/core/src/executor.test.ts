@@ -289,6 +289,8 @@ describe('input that is refused', () => {
     ['INPUT_CORRUPT', 'another form than the job says', orderOf('a', [], { input: { form: 'texts', rows: 1 } }), encodeTokens([[101, 7, 102]])],
     ['INPUT_CORRUPT', 'another number of rows than the job says', orderOf('a', [], { input: { form: 'texts', rows: 2 } }), encodeTexts(['one'])],
     ['INPUT_CORRUPT', 'ids outside the vocabulary', orderOf('a', [], { input: tokens }), encodeTokens([[101, 30_522, 102]])],
+    ...[65_535, 65_536, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 1].map((id) => ['INPUT_CORRUPT', `id ${id}`, orderOf('a', [], { input: tokens }), encodeTokens([[1, 2, 3, 4, 5, 6, 7, id]])] as const),
+    ...Array.from({ length: 9 }, (_, at) => ['INPUT_CORRUPT', `a strange id at ${at}`, orderOf('a', [], { input: tokens }), encodeTokens([Array.from({ length: 9 }, (_unused, i) => (i === at ? 30_522 : i))])] as const),
     ['INPUT_CORRUPT', 'a row without ids', orderOf('a', [], { input: tokens }), encodeTokens([[]])],
     ['TOKENIZER_MISMATCH', 'ids of another tokenizer', orderOf('a', [], { input: { ...tokens, tokenizer: 'ffffffffffffffff' } }), encodeTokens([[101, 7, 102]])],
     ['INPUT_TOO_LONG', 'more ids than the model takes', orderOf('a', [], { input: tokens }), encodeTokens([Array.from({ length: 65 }, () => 7)])],

@@ -33,7 +33,7 @@ const texts = fc.array(wellFormed, { minLength: 1, maxLength: 256 });
 const rowsOf = (most: number): fc.Arbitrary<number[][]> => fc.array(fc.array(fc.integer({ min: 0, max: most }), { minLength: 1, maxLength: 30 }), { minLength: 1, maxLength: 256 });
 
 function plain(input: DecodedInput): unknown {
-  return input.form === 'texts' ? input : { ...input, rows: input.rows.map((row) => [...row]) };
+  return input.form === 'texts' ? input : { ...input, rows: input.rows.map((row) => [...row]), ids: [...input.ids] };
 }
 
 /** The code of what decoding throws, or what it gives. */
@@ -59,12 +59,12 @@ describe('golden bytes', () => {
 
   test('token ids of two bytes', () => {
     expect(encodeTokens([[101, 4660, 102], [101, 102]])).toEqual(GOLDEN_U16);
-    expect(plain(decodeInput(GOLDEN_U16))).toEqual({ form: 'tokens', rows: [[101, 4660, 102], [101, 102]], tokens: 5 });
+    expect(plain(decodeInput(GOLDEN_U16))).toEqual({ form: 'tokens', rows: [[101, 4660, 102], [101, 102]], ids: [101, 4660, 102, 101, 102] });
   });
 
   test('token ids of four bytes', () => {
     expect(encodeTokens([[101, 65_536]])).toEqual(GOLDEN_U32);
-    expect(plain(decodeInput(GOLDEN_U32))).toEqual({ form: 'tokens', rows: [[101, 65_536]], tokens: 2 });
+    expect(plain(decodeInput(GOLDEN_U32))).toEqual({ form: 'tokens', rows: [[101, 65_536]], ids: [101, 65_536] });
   });
 });
 
@@ -84,9 +84,23 @@ describe('round trips', () => {
   test.each([['u16', 0xffff], ['u32', 0xffff_ffff]] as const)('any token ids as %s', (_, most) => {
     fc.assert(
       fc.property(rowsOf(most), (rows) => {
-        expect(plain(decodeInput(encodeTokens(rows)))).toEqual({ form: 'tokens', rows, tokens: rows.flat().length });
+        expect(plain(decodeInput(encodeTokens(rows)))).toEqual({ form: 'tokens', rows, ids: rows.flat() });
       }),
     );
+  });
+
+  test('token ids into room at any alignment, from arrays of any kind', () => {
+    for (const rows of [[[101, 4660, 102], [101, 102]], [[101, 65_536]]]) {
+      const wanted = encodeTokens(rows);
+      for (let shift = 0; shift < 8; shift++) {
+        const room = (bytes: number): Uint8Array<ArrayBuffer> => new Uint8Array(new ArrayBuffer(bytes + 8), shift, bytes);
+        for (const given of [rows, rows.map((row) => Uint32Array.from(row)), rows.map((row) => Int32Array.from(row))]) expect(encodeTokens(given, room)).toEqual(wanted);
+      }
+    }
+  });
+
+  test.each([-1, 0.5, NaN, 2 ** 32, -(2 ** 31)])('a token id that is %d is refused', (id) => {
+    for (const other of [1, 65_536]) expect(() => encodeTokens([[other, 2], [3, id]])).toThrow(new RangeError(`a token id is ${id}: it must be a whole number from 0 to 4294967295`));
   });
 
   test('token ids at any alignment inside a larger buffer', () => {

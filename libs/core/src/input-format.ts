@@ -18,7 +18,8 @@ export const ownRoom: RoomFor = (bytes) => Buffer.allocUnsafeSlow(bytes);
 
 export type DecodedInput =
   | { readonly form: 'texts'; readonly texts: readonly string[] }
-  | { readonly form: 'tokens'; readonly rows: readonly TokenIds[]; readonly tokens: number };
+  /** `ids`: of all rows, one after the other. */
+  | { readonly form: 'tokens'; readonly rows: readonly TokenIds[]; readonly ids: TokenIds };
 
 /** `texts`: 1 to 256 strings. Lone surrogates become U+FFFD, as in every UTF-8 encoder. */
 export function encodeTexts(texts: readonly string[], roomFor = ownRoom): Buffer {
@@ -29,15 +30,30 @@ export function encodeTexts(texts: readonly string[], roomFor = ownRoom): Buffer
   return buffer;
 }
 
-/** `rows`: token ids per text, special tokens included, already truncated. Stored as u16 when every id fits. */
+/** `rows`: token ids per text, special tokens included, already truncated. Stored as u16 when every id fits. Throws RangeError for what is no whole number from 0 to 2³² - 1. */
 export function encodeTokens(rows: readonly ArrayLike<number>[], roomFor = ownRoom): Buffer {
   const isNarrow = rows.every((row) => everyBelow(row, 0x1_0000));
-  const { buffer, at } = allocate(isNarrow ? FORM.u16 : FORM.u32, rows.map((row) => row.length), isNarrow ? 2 : 4, roomFor);
-  let position = at;
-  for (const row of rows) {
-    for (let i = 0; i < row.length; i++) position = isNarrow ? buffer.writeUInt16LE(row[i]!, position) : buffer.writeUInt32LE(row[i]!, position);
-  }
+  const elementBytes = isNarrow ? 2 : 4;
+  const { buffer, at } = allocate(isNarrow ? FORM.u16 : FORM.u32, rows.map((row) => row.length), elementBytes, roomFor);
+  const isAligned = (buffer.byteOffset + at) % elementBytes === 0;
+  const body = isAligned ? buffer.subarray(at) : Buffer.allocUnsafeSlow(buffer.length - at);
+  const ids = isNarrow ? viewOf(Uint16Array, body) : viewOf(Uint32Array, body);
+  let position = 0;
+  for (const row of rows) position = putIds(ids, position, row);
+  if (!isAligned) body.copy(buffer, at);
   return buffer;
+}
+
+function viewOf<View>(Elements: { readonly BYTES_PER_ELEMENT: number; new (buffer: ArrayBufferLike, byteOffset: number, length: number): View }, { buffer, byteOffset, byteLength }: Uint8Array): View {
+  return new Elements(buffer, byteOffset, byteLength / Elements.BYTES_PER_ELEMENT);
+}
+
+function putIds(to: TokenIds, at: number, row: ArrayLike<number>): number {
+  for (let i = 0; i < row.length; i++) {
+    to[at + i] = row[i]!;
+    if (to[at + i] !== row[i]) throw new RangeError(`a token id is ${String(row[i])}: it must be a whole number from 0 to ${2 ** 32 - 1}`);
+  }
+  return at + row.length;
 }
 
 /** Decodes an input key. Throws INPUT_CORRUPT with what was found. The ids are views where alignment allows, copies where not. */
@@ -53,7 +69,8 @@ export function decodeInput(bytes: Buffer): DecodedInput {
   const offsets = readOffsets(bytes, rows, elementBytes);
   const at = HEADER_BYTES + 4 * (rows + 1);
   if (form === FORM.texts) return { form: 'texts', texts: readTexts(bytes, offsets, at) };
-  return { form: 'tokens', rows: readIds(bytes, offsets, at, elementBytes), tokens: offsets[rows]! };
+  const ids = readIds(bytes, at, elementBytes);
+  return { form: 'tokens', rows: rowsOf(ids, offsets), ids };
 }
 
 function allocate(form: number, lengths: readonly number[], elementBytes: number, roomFor: RoomFor): { buffer: Buffer; at: number } {
@@ -104,11 +121,13 @@ function readTexts(bytes: Buffer, offsets: Uint32Array, at: number): string[] {
   });
 }
 
-function readIds(bytes: Buffer, offsets: Uint32Array, at: number, elementBytes: number): TokenIds[] {
+function readIds(bytes: Buffer, at: number, elementBytes: number): TokenIds {
   const isAligned = (bytes.byteOffset + at) % elementBytes === 0;
   const body = isAligned ? bytes.subarray(at) : Uint8Array.prototype.slice.call(bytes, at);
-  const count = body.byteLength / elementBytes;
-  const ids = elementBytes === 2 ? new Uint16Array(body.buffer, body.byteOffset, count) : new Uint32Array(body.buffer, body.byteOffset, count);
+  return elementBytes === 2 ? viewOf(Uint16Array, body) : viewOf(Uint32Array, body);
+}
+
+function rowsOf(ids: TokenIds, offsets: Uint32Array): TokenIds[] {
   return Array.from({ length: offsets.length - 1 }, (_, row) => {
     if (offsets[row] === offsets[row + 1]) throw corrupt(`row ${row} has no token ids; even an empty text has its special tokens`);
     return ids.subarray(offsets[row]!, offsets[row + 1]!);
