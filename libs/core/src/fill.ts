@@ -1,7 +1,7 @@
 // The executor's first verb: what a job order asks for becomes rows of token ids, checked in every respect, or the reason why
 // it cannot. Reads inputs and tokenizes; holds no state of a job, and a fault in one order is that order's alone.
 
-import { decodeInput, encodeTexts, type DecodedInput, type TokenIds } from './input-format.ts';
+import { decodeInput, encodeTexts, hasAtLeast, type DecodedInput } from './input-format.ts';
 import { ShoalError, toFailure, type Failure } from './errors.ts';
 import { decodeResultHeader, type ResultHeader } from './result-format.ts';
 import { fingerprintOf } from './fingerprint.ts';
@@ -114,19 +114,6 @@ export class Filler {
     }
     return [...rows];
   }
-}
-
-/** Looks at every token that passes: by the sign of what is left to the last id, or of an id from 2³¹ on, and eight at a time. */
-function hasAtLeast(limit: number, ids: TokenIds): boolean {
-  const last = limit - 1;
-  const wholeEights = ids.length & ~7;
-  let excess = 0;
-  for (let i = 0; i < wholeEights; i += 8) {
-    excess |= (last - ids[i]!) | ids[i]! | (last - ids[i + 1]!) | ids[i + 1]! | (last - ids[i + 2]!) | ids[i + 2]! | (last - ids[i + 3]!) | ids[i + 3]!
-      | (last - ids[i + 4]!) | ids[i + 4]! | (last - ids[i + 5]!) | ids[i + 5]! | (last - ids[i + 6]!) | ids[i + 6]! | (last - ids[i + 7]!) | ids[i + 7]!;
-  }
-  for (let i = wholeEights; i < ids.length; i++) excess |= (last - ids[i]!) | ids[i]!;
-  return excess < 0;
 }
 
 function inputMismatch(jobId: string, says: string, holds: string): ShoalError<'INPUT_CORRUPT'> {

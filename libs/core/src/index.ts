@@ -3,7 +3,7 @@ export { ERROR_CODES, ShoalError, failedReason, isShoalError, parseFailedReason,
 export { DEFAULT_PREFIX, REPLY_CHANNEL, SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE, checkJobId, cpuLaneOf, cpuQueue, keySpace, mainQueue, modelSlug, type KeySpace } from './keys.ts';
 export { INTERACTIVE_ROWS, LIVE_RESULT_TTL_MS, MAX_INLINE_BYTES, MAX_ROWS_PER_JOB, SUBMITTED_RESULT_TTL_MS, type JobTerms } from './job-terms.ts';
 export { parseJob, type EmbedJob, type EmbedJobData, type EmbedReturn, type JobInput, type OutputDtype, type OutputOptions } from './job-schema.ts';
-export { decodeInput, encodeTexts, encodeTokens, type DecodedInput, type RoomFor, type TokenIds } from './input-format.ts';
+export { decodeInput, encodeTexts, encodeTokens, hasAtLeast, type DecodedInput, type RoomFor, type TokenIds } from './input-format.ts';
 export {
   BodyRooms, RESULT_FLAG, RESULT_HEADER_BYTES, SMALLEST_KEPT_BYTES, bodyBytes, decodeRankings, decodeResultHeader, encodeRankings, encodeResult, openResult, type Ranking, type ResultDtype, type ResultHeader,
 } from './result-format.ts';

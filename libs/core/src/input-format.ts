@@ -32,20 +32,21 @@ export function encodeTexts(texts: readonly string[], roomFor = ownRoom): Buffer
 
 /** `rows`: token ids per text, special tokens included, already truncated. Stored as u16 when every id fits. Throws RangeError for what is no whole number from 0 to 2³² - 1. */
 export function encodeTokens(rows: readonly ArrayLike<number>[], roomFor = ownRoom): Buffer {
-  const isNarrow = rows.every((row) => everyBelow(row, 0x1_0000));
+  const isNarrow = !rows.some((row) => hasAtLeast(0x1_0000, row));
   const elementBytes = isNarrow ? 2 : 4;
   const { buffer, at } = allocate(isNarrow ? FORM.u16 : FORM.u32, rows.map((row) => row.length), elementBytes, roomFor);
   const isAligned = (buffer.byteOffset + at) % elementBytes === 0;
   const body = isAligned ? buffer.subarray(at) : Buffer.allocUnsafeSlow(buffer.length - at);
-  const ids = isNarrow ? viewOf(Uint16Array, body) : viewOf(Uint32Array, body);
+  const ids = idsOver(body, elementBytes);
   let position = 0;
   for (const row of rows) position = putIds(ids, position, row);
   if (!isAligned) body.copy(buffer, at);
   return buffer;
 }
 
-function viewOf<View>(Elements: { readonly BYTES_PER_ELEMENT: number; new (buffer: ArrayBufferLike, byteOffset: number, length: number): View }, { buffer, byteOffset, byteLength }: Uint8Array): View {
-  return new Elements(buffer, byteOffset, byteLength / Elements.BYTES_PER_ELEMENT);
+function idsOver({ buffer, byteOffset, byteLength }: Uint8Array, elementBytes: number): TokenIds {
+  const count = byteLength / elementBytes;
+  return elementBytes === 2 ? new Uint16Array(buffer, byteOffset, count) : new Uint32Array(buffer, byteOffset, count);
 }
 
 function putIds(to: TokenIds, at: number, row: ArrayLike<number>): number {
@@ -90,9 +91,17 @@ export function bufferOver({ buffer, byteOffset, byteLength }: Uint8Array<ArrayB
   return Buffer.from(buffer, byteOffset, byteLength);
 }
 
-function everyBelow(row: ArrayLike<number>, limit: number): boolean {
-  for (let i = 0; i < row.length; i++) if (row[i]! >= limit) return false;
-  return true;
+/** Whether an id is not below `limit`, of whole numbers below 2³². Looks at every token that passes: by the sign of what is left to the last id, or of an id from 2³¹ on, and eight at a time. */
+export function hasAtLeast(limit: number, ids: ArrayLike<number>): boolean {
+  const last = limit - 1;
+  const wholeEights = ids.length & ~7;
+  let excess = 0;
+  for (let i = 0; i < wholeEights; i += 8) {
+    excess |= (last - ids[i]!) | ids[i]! | (last - ids[i + 1]!) | ids[i + 1]! | (last - ids[i + 2]!) | ids[i + 2]! | (last - ids[i + 3]!) | ids[i + 3]!
+      | (last - ids[i + 4]!) | ids[i + 4]! | (last - ids[i + 5]!) | ids[i + 5]! | (last - ids[i + 6]!) | ids[i + 6]! | (last - ids[i + 7]!) | ids[i + 7]!;
+  }
+  for (let i = wholeEights; i < ids.length; i++) excess |= (last - ids[i]!) | ids[i]!;
+  return excess < 0;
 }
 
 function readOffsets(bytes: Buffer, rows: number, elementBytes: number): Uint32Array {
@@ -124,7 +133,7 @@ function readTexts(bytes: Buffer, offsets: Uint32Array, at: number): string[] {
 function readIds(bytes: Buffer, at: number, elementBytes: number): TokenIds {
   const isAligned = (bytes.byteOffset + at) % elementBytes === 0;
   const body = isAligned ? bytes.subarray(at) : Uint8Array.prototype.slice.call(bytes, at);
-  return elementBytes === 2 ? viewOf(Uint16Array, body) : viewOf(Uint32Array, body);
+  return idsOver(body, elementBytes);
 }
 
 function rowsOf(ids: TokenIds, offsets: Uint32Array): TokenIds[] {

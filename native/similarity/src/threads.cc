@@ -1,6 +1,7 @@
 #include "threads.h"
 #include <dlfcn.h>
 #include <condition_variable>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -9,7 +10,7 @@ namespace {
 
 /** A thread that waits for work, for as long as the process lives. */
 struct Helper {
-  enum State { FREE, CALLED, AT_WORK, DONE };
+  enum State { FREE, CALLED, AT_WORK };
   std::mutex lock;
   std::condition_variable called, done;
   State state = FREE;
@@ -23,7 +24,7 @@ struct Helper {
       guard.unlock();
       run(context);
       guard.lock();
-      state = DONE;
+      state = FREE;
       done.notify_one();
     }
   }
@@ -61,14 +62,9 @@ Crew &crew() {
 }
 
 Helper *new_helper() {
-  auto *const helper = new Helper;
-  try {
-    std::thread([helper] { helper->work(); }).detach();
-  } catch (...) {
-    delete helper;
-    throw;
-  }
-  return helper;
+  auto made = std::make_unique<Helper>();
+  std::thread([helper = made.get()] { helper->work(); }).detach();
+  return made.release();
 }
 
 }  // namespace
