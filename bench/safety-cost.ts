@@ -20,7 +20,7 @@ const QUEUE = 'embed-bench';
 const keys = keySpace();
 const quiet = { debug() {}, info() {}, warn() {}, error() {} };
 
-const input = encodeTokens(Array.from({ length: ROWS }, (_, row) => Array.from({ length: 20 + ((row * 37) % 121) }, (_unused, i) => 1000 + ((row * 31 + i * 7) % 20_000))));
+const input = encodeTokens(Array.from({ length: ROWS }, (_, row) => Uint16Array.from({ length: 20 + ((row * 37) % 121) }, (_unused, i) => 1000 + ((row * 31 + i * 7) % 20_000))));
 const vectors = Float32Array.from({ length: ROWS * DIMS }, (_, i) => (i % DIMS === 0 ? 1 : 0));
 const body = new Uint8Array(vectors.buffer);
 const facts = { model: 'bench@0', prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } } as const;
