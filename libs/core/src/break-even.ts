@@ -8,6 +8,7 @@
 
 import { z } from 'zod';
 import { median } from './median.ts';
+import { risingZero } from './rising-zero.ts';
 
 export const SIDES = ['cpu', 'gpu'] as const;
 export type Side = (typeof SIDES)[number];
@@ -192,19 +193,13 @@ function pointsNear(table: readonly TimedSize[], queries: number, work: number):
   return [...weights];
 }
 
-/** Steps of a tenth through all that was measured and a hundred times more; the last one at which the CPU is faster. */
+/** Doublings behind the last size that was measured. */
+const DOUBLINGS = 7;
+
+/** Where CPU ÷ GPU, taken as rising with the work, passes 1, through all that was measured and a hundred times more. */
 function crossing(cpu: readonly TimedSize[], gpu: readonly TimedSize[], queries: number): number | undefined {
-  const works = gpu.map(({ work }) => work);
-  const isCpuFaster = (work: number): boolean => predict(cpu, queries, work) < predict(gpu, queries, work);
-  let [low, high] = [Math.max(...works) * 100, Infinity];
-  if (isCpuFaster(low)) return undefined;
-  const least = Math.min(...works) / 100;
-  while (low > least && !isCpuFaster(low)) [low, high] = [low / 1.1, low];
-  if (low <= least) return 0;
-  for (let i = 0; i < 20; i++) {
-    const middle = Math.sqrt(low * high);
-    if (isCpuFaster(middle)) low = middle;
-    else high = middle;
-  }
-  return high;
+  const measured = [...new Set([...ofClass(cpu, queries), ...ofClass(gpu, queries)].map(({ work }) => work))].sort((a, b) => a - b);
+  const works = [...measured, ...Array.from({ length: DOUBLINGS }, (_, i) => measured.at(-1)! * 2 ** (i + 1))];
+  const zero = risingZero(works.map((work) => [Math.log(work), Math.log(predict(cpu, queries, work) / predict(gpu, queries, work))]));
+  return zero === Infinity ? undefined : Math.exp(zero);
 }

@@ -44,6 +44,7 @@ export type { DeviceUse, Fitted, GraphSource, Held, HeldGraph, HeldRows, RankOpt
 export { Pipeline, type PipelineLimits, type PipelineParts } from './pipeline.ts';
 export { settingsPage } from './settings-page.ts';
 export { median } from './median.ts';
+export { risingZero } from './rising-zero.ts';
 export { MOST_HELD, fitMemoryModel, fitShapes, footprintBytes, lawOfSessions, liveBytes, memoryLawSchema, type MemoryLaw, type MemoryPoint } from './memory-model.ts';
 export { decodeDeviceProfile, deviceProfileSchema, encodeDeviceProfile, type DeviceProfile, type DeviceProfileKey, type ReadProfile } from './device-profile.ts';
 export { createBudget, DEFAULT_LATENCY_TARGET_MS, DEFAULT_MEMORY_FRACTION, type Budget, type BudgetOptions, type LearnedBudget } from './budget.ts';

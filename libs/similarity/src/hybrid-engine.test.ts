@@ -36,10 +36,10 @@ const steppedCpuMs = (values: number): number => (values < 100_000 ? 0.01 + valu
 const steppedGpuMs = (values: number): number => 0.045 + values / 1e9 + (values < 250_000 ? 0 : 0.02);
 
 /** Engines that compute nothing and take as long as the laws say, by a clock of their own. */
-function madeUpEngines(cpuMs: (values: number) => number, gpuMs: (values: number) => number) {
+function madeUpEngines(cpuMs: (values: number, atMs: number) => number, gpuMs: (values: number) => number) {
   let clockMs = 0;
-  const engineOf = (lawMs: (values: number) => number): Engine => {
-    const takes = async (values: number): Promise<never> => void (clockMs += lawMs(values)) as never;
+  const engineOf = (lawMs: (values: number, atMs: number) => number): Engine => {
+    const takes = async (values: number): Promise<never> => void (clockMs += lawMs(values, clockMs)) as never;
     return {
       isa: 'plain', threads: 1,
       topK: (asked, rows) => takes(asked.rows * rows.rows * rows.dims),
@@ -65,6 +65,14 @@ test('where both are as fast is found within a tenth, also where a side takes a 
   const found = new RunTimes(tables).breakEvens().filter(({ kind, queries: count }) => tables[kind]!.gpu!.some((point) => point.queries === count && point.work > truth / count));
   expect(found).toHaveLength(3 * 3 + 3 + 2 + 1); // one query with few candidates, and one lane of a small graph, end before
   for (const { kind, queries: count, work } of found) expect(Math.abs((work! * count) / truth - 1), `${kind}, ${count}`).toBeLessThan(0.1);
+});
+
+test('somebody who wants the processor at times, for longer than the measuring of one kind, does not move it', async () => {
+  const truth = 0.04 * 5e6;
+  const tables = await measureEngines({ ...madeUpEngines((values, atMs) => (atMs % 240 < 80 ? 2 : 1) * (values / 5e6), () => 0.04), mostRows: 4_096 });
+  const found = new RunTimes(tables).breakEvens().filter(({ queries: count }) => count === 1);
+  expect(found).toHaveLength(6);
+  for (const { kind, work } of found) expect(Math.abs(work! / truth - 1), `${kind}`).toBeLessThan(0.1);
 });
 
 describe.skipIf(standIn === undefined)('on the stand-in', () => {

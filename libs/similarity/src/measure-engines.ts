@@ -1,6 +1,7 @@
 // How long a CPU engine and a GPU engine take for each kind of computation, at a few numbers of queries: at sizes from where the
 // CPU is surely faster to where the GPU is, and then closer and closer to where they are as fast, because between two sizes four
-// times apart neither is a line. What the choice between them begins with. Some ten seconds at most, of random rows.
+// times apart neither is a line. What lies near there is timed again after all other kinds, a few times, because what else a
+// machine does comes and goes within seconds. What the choice between them begins with. Some ten seconds at most, of random rows.
 
 import { median, type Side, type TimeTables, type TimedSize } from '@shoal/core';
 import type { CudaEngine } from './cuda-engine.ts';
@@ -30,13 +31,16 @@ const CLOSE = 1.08;
 const K = 10;
 /** Turns of both sides at a size, and of one that decides where they are as fast: medians of 5 were off by up to a half (H200, 2026-11-22). */
 const TURNS = 5;
-const CLOSE_TURNS = 21;
+const CLOSE_TURNS = 15;
 const UNCOUNTED_TURNS = 3;
+/** So often is timed again what is at most so many times from where both are as fast. */
+const PASSES = 10;
+const NEAR = 1.5;
 /** Sizes grow until the GPU is so many times faster; beyond, both go on in a line. */
 const CLEARLY = 4;
 /** One run of the CPU above this is long enough to know. */
 const LONG_MS = 30;
-/** All of it, about: each kind has its share, and takes at least two sizes. */
+/** All of it, about: each kind has its share of the first pass, and takes at least two sizes. */
 const LIMIT_MS = 8_000;
 const STEPS = 3;
 const DEGREE = 8;
@@ -55,60 +59,94 @@ interface Measured {
   readonly at: (size: number) => Run;
 }
 
-type Both = Readonly<Record<Side, number>>;
+/** Of one size: milliseconds of each run. */
+type Samples = Readonly<Record<Side, number[]>>;
+type Sample = Samples & { readonly work: number };
 
 export async function measureEngines(options: MeasureOptions): Promise<TimeTables> {
   const { onProgress = () => undefined, mostRows = MOST_ROWS, nowMs = () => performance.now() } = options;
-  const tables: Record<string, Partial<Record<Side, TimedSize[]>>> = {};
-  const all = [...ROW_TYPES.flatMap((dtype) => rowMeasurements(randomRows(dtype, mostRows))), ...graphMeasurements(mostRows)];
-  tables['upload'] = { gpu: await uploads(options, randomRows('f32', mostRows)) };
+  const searches = [...ROW_TYPES.flatMap((dtype) => rowMeasurements(randomRows(dtype, mostRows))), ...graphMeasurements(mostRows)].map((measured) => new Search(options, measured));
+  const tables: Record<string, Partial<Record<Side, TimedSize[]>>> = { upload: { gpu: await uploads(options, randomRows('f32', mostRows)) } };
   const startedMs = nowMs();
-  for (const [at, measured] of all.entries()) {
-    const endMs = startedMs + (LIMIT_MS * (at + 1)) / all.length;
-    const table = (tables[measured.kind] ??= { cpu: [], gpu: [] });
-    for (const { work, cpu, gpu } of await timedSizes(options, measured, () => nowMs() > endMs)) {
-      table.cpu!.push({ queries: measured.queries, work, ms: cpu });
-      table.gpu!.push({ queries: measured.queries, work, ms: gpu });
+  for (const [at, search] of searches.entries()) {
+    const endMs = startedMs + (LIMIT_MS * (at + 1)) / searches.length;
+    await search.begin(() => nowMs() > endMs);
+    onProgress((at + 1) / (searches.length * (PASSES + 1)));
+  }
+  for (let pass = 0; pass < PASSES; pass++) {
+    for (const [at, search] of searches.entries()) {
+      await search.again(() => nowMs() > startedMs + LIMIT_MS);
+      onProgress(((pass + 1) * searches.length + at + 1) / (searches.length * (PASSES + 1)));
     }
-    onProgress((at + 1) / all.length);
+  }
+  for (const { measured: { kind, queries }, samples } of searches) {
+    const table = (tables[kind] ??= { cpu: [], gpu: [] });
+    for (const { work, cpu, gpu } of samples) {
+      table.cpu!.push({ queries, work, ms: median(cpu) });
+      table.gpu!.push({ queries, work, ms: median(gpu) });
+    }
   }
   return tables;
 }
 
-/** Sizes that grow to where the GPU is clearly faster, or shrink to where the CPU is; then halves of what lies between the last two that disagree. */
-async function timedSizes(options: MeasureOptions, { mostRows, at }: Measured, isLate: () => boolean): Promise<(Both & { readonly work: number })[]> {
-  const bySize = new Map<number, Both & { readonly work: number }>();
-  const time = async (size: number, turns: number): Promise<Both> => {
-    const run = at(size);
-    const both = await inTurns(options, run, turns);
-    bySize.set(size, { ...both, work: run.work });
-    return both;
-  };
-  for (let size = FIRST_ROWS; size <= mostRows; size *= GROWTH) {
-    const { cpu, gpu } = await time(size, TURNS);
-    if (cpu > CLEARLY * gpu || cpu > LONG_MS || (isLate() && bySize.size > 1)) break;
+/** For the size at which both sides are as fast. */
+class Search {
+  readonly measured: Measured;
+  readonly #options: MeasureOptions;
+  readonly #bySize = new Map<number, Sample>();
+
+  constructor(options: MeasureOptions, measured: Measured) {
+    this.#options = options;
+    this.measured = measured;
   }
-  for (let size = FIRST_ROWS / GROWTH; size >= 1 && isGpuFaster(bySize.get(size * GROWTH)!) && !isLate(); size /= GROWTH) await time(size, TURNS);
-  for (let gap = lastGap(bySize); gap !== undefined && gap.high > gap.low * CLOSE && gap.high - gap.low > 1 && !isLate(); ) {
-    const middle = Math.round(Math.sqrt(gap.low * gap.high));
-    gap = isGpuFaster(await time(middle, CLOSE_TURNS)) ? { low: gap.low, high: middle } : { low: middle, high: gap.high };
+
+  get samples(): readonly Sample[] {
+    return [...this.#bySize.values()];
   }
-  return [...bySize.values()];
+
+  /** Sizes that grow to where the GPU is clearly faster, or shrink to where the CPU is. */
+  async begin(isLate: () => boolean): Promise<void> {
+    const { mostRows } = this.measured;
+    for (let size = FIRST_ROWS; size <= mostRows; size *= GROWTH) {
+      const { cpu, gpu } = await this.#time(size, TURNS);
+      if (median(cpu) > CLEARLY * median(gpu) || median(cpu) > LONG_MS || (isLate() && this.#bySize.size > 1)) break;
+    }
+    for (let size = FIRST_ROWS / GROWTH; size >= 1 && isGpuFaster(this.#bySize.get(size * GROWTH)!) && !isLate(); size /= GROWTH) await this.#time(size, TURNS);
+  }
+
+  /** What is near joins what was found before, and may say that it lies elsewhere; then half of what lies between the last two that disagree. */
+  async again(isLate: () => boolean): Promise<void> {
+    const before = this.#lastGap();
+    if (before === undefined) return;
+    const near = [...this.#bySize.keys()].filter((size) => size >= before.low / NEAR && size <= before.high * NEAR);
+    for (const size of near) if (!isLate()) await this.#time(size, CLOSE_TURNS);
+    const gap = this.#lastGap();
+    if (gap !== undefined && gap.high > gap.low * CLOSE && gap.high - gap.low > 1 && !isLate()) await this.#time(Math.round(Math.sqrt(gap.low * gap.high)), CLOSE_TURNS);
+  }
+
+  async #time(size: number, turns: number): Promise<Sample> {
+    const run = this.measured.at(size);
+    const { cpu, gpu } = await inTurns(this.#options, run, turns);
+    const before = this.#bySize.get(size);
+    const sample = { work: run.work, cpu: [...(before?.cpu ?? []), ...cpu], gpu: [...(before?.gpu ?? []), ...gpu] };
+    this.#bySize.set(size, sample);
+    return sample;
+  }
+
+  /** Two sizes next to each other, at the smaller of which the CPU is faster and at the larger the GPU. */
+  #lastGap(): { low: number; high: number } | undefined {
+    const sizes = [...this.#bySize.keys()].sort((a, b) => a - b);
+    const at = sizes.findLastIndex((size, i) => i > 0 && isGpuFaster(this.#bySize.get(size)!) && !isGpuFaster(this.#bySize.get(sizes[i - 1]!)!));
+    return at === -1 ? undefined : { low: sizes[at - 1]!, high: sizes[at]! };
+  }
 }
 
-/** Two sizes next to each other, at the smaller of which the CPU is faster and at the larger the GPU. */
-function lastGap(bySize: ReadonlyMap<number, Both>): { low: number; high: number } | undefined {
-  const sizes = [...bySize.keys()].sort((a, b) => a - b);
-  const at = sizes.findLastIndex((size, i) => i > 0 && isGpuFaster(bySize.get(size)!) && !isGpuFaster(bySize.get(sizes[i - 1]!)!));
-  return at === -1 ? undefined : { low: sizes[at - 1]!, high: sizes[at]! };
+function isGpuFaster({ cpu, gpu }: Samples): boolean {
+  return median(gpu) < median(cpu);
 }
 
-function isGpuFaster({ cpu, gpu }: Both): boolean {
-  return gpu < cpu;
-}
-
-/** Medians of both sides in turns, so that what disturbs one disturbs the other; after a few that do not count: the CUDA library records what is asked for again. */
-async function inTurns({ cpu, gpu, signal, nowMs = () => performance.now() }: MeasureOptions, { what, run }: Run, turns: number): Promise<Both> {
+/** Both sides in turns, so that what disturbs one disturbs the other; after a few that do not count: the CUDA library records what is asked for again. */
+async function inTurns({ cpu, gpu, signal, nowMs = () => performance.now() }: MeasureOptions, { what, run }: Run, turns: number): Promise<Samples> {
   gpu.keep(what);
   for (let turn = 0; turn < UNCOUNTED_TURNS; turn++) {
     const startedMs = nowMs();
@@ -126,7 +164,7 @@ async function inTurns({ cpu, gpu, signal, nowMs = () => performance.now() }: Me
     }
   }
   gpu.letGo(what);
-  return { cpu: median(ms.cpu), gpu: median(ms.gpu) };
+  return ms;
 }
 
 /** Median of a few of one side, after one that does not count. */

@@ -50,7 +50,7 @@ export interface CudaAddon {
   cudaSpread(handle: CudaHandle, lanes: number, steps: number, decay: number, threshold: number, seeds: Float32Array, ...terms: CudaTerms): Promise<Float32Array>;
 }
 
-/** `isa` is an index of `isas()`; types and metrics are numbered as in similarity.h. Arrays must not be touched before the promise is fulfilled, except `stop`, whose first byte ends the work early. */
+/** `isa` is an index of `isas()`; `threads` 0: in this thread, before the call returns (rows in a file that is not in memory: in another all the same). Types and metrics are numbered as in similarity.h. Arrays must not be touched before the promise is fulfilled, except `stop`, whose first byte ends the work early. */
 export interface NativeAddon extends CudaAddon {
   isas(): string[];
   lengths(isa: number, threads: number, ...rest: [...NativeRows, lengths: Float64Array]): Promise<void>;

@@ -1,4 +1,4 @@
-// The kernels in native code, on libuv's threads: the event loop only waits. What the library wants beside the rows (1/‖row‖ for
+// The kernels in native code, on libuv's threads: the event loop only waits, but for what is over sooner than a thread wakes. What the library wants beside the rows (1/‖row‖ for
 // cosine, the longest row for the bounds of its proof) is worked out once for each block of rows.
 
 import { invariant, ShoalError } from '@shoal/core';
@@ -7,11 +7,25 @@ import type { NativeAddon, NativeRows } from './native-addon.ts';
 import { BYTES_OF, METRICS, MIN_LENGTH, ROW_TYPES, type Metric, type RowBlock } from './vectors.ts';
 
 /**
- * Each thread gets so many at least, some 60 µs of one query's time where a thread waits for memory; waking another takes 2 to 40 µs. Two or three threads
+ * Work is counted in products of a search by one query, some 0.12 ns each where they wait for no memory. In these: a product in fp64, a product of the matrix of so few
+ * queries that bringing rows into the form of its tiles is most of it, a step along an edge, and each lane of it more (AVX2, one core of an EPYC, 2026-11).
+ */
+const EXACT_PRODUCT = 4;
+const FEW_QUERIES = 4;
+const PRODUCT_OF_FEW = 4;
+const EDGE = 8;
+const EDGE_LANE = 4;
+
+/** Less is done at once, in the caller's thread: in 50 µs at most, where a call on another thread takes 60 to 200 however little it does (EPYC and Xeon, 2026-11). */
+const AT_ONCE_WORK = 400_000;
+const AT_ONCE = 0;
+
+/**
+ * Each thread gets so much at least, some 60 µs of one query's time where a thread waits for memory; waking another takes 2 to 40 µs. Two or three threads
  * save too little of something short: one query × 5,000 × 384 takes 194 µs on one core of an EPYC and 222 on two, on a Xeon 450 on one, 147 on four, 74 to 90 on 16 (2026-11).
  */
-const MIN_PRODUCTS_EACH = 250_000;
-const SHORT_PRODUCTS = 2_000_000;
+const MIN_WORK_EACH = 250_000;
+const SHORT_WORK = 2_000_000;
 const MIN_THREADS_FOR_SHORT = 4;
 
 /**
@@ -22,9 +36,10 @@ const SPREAD_WORK = 1 << 25;
 
 export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number, spreadWork = SPREAD_WORK): Engine {
   const index = addon.isas().indexOf(isa);
-  const threadsFor = (products: number): number => {
-    const wanted = Math.min(threads, Math.floor(products / MIN_PRODUCTS_EACH));
-    return products < SHORT_PRODUCTS && wanted < MIN_THREADS_FOR_SHORT ? 1 : wanted;
+  const threadsFor = (work: number): number => {
+    if (work < AT_ONCE_WORK) return AT_ONCE;
+    const wanted = Math.min(threads, Math.floor(work / MIN_WORK_EACH));
+    return work < SHORT_WORK && wanted < MIN_THREADS_FOR_SHORT ? 1 : wanted;
   };
   const prepare = new RowsPreparer(addon, index, threadsFor);
   return {
@@ -33,19 +48,21 @@ export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number, spre
       const prepared = await prepare.rows(rows, metric);
       const found = new Uint32Array(queries.rows * (k + 1));
       const scores = new Float64Array(queries.rows * k);
-      await withStop(signal, (stop) => addon.topK(index, threadsFor(queries.rows * rows.rows * rows.dims), ...prepared, unshared(queries.values), queries.rows, METRICS.indexOf(metric), k, found, scores, stop));
+      const work = queries.rows * rows.dims * (rows.rows + EXACT_PRODUCT * k);
+      await withStop(signal, (stop) => addon.topK(index, threadsFor(work), ...prepared, unshared(queries.values), queries.rows, METRICS.indexOf(metric), k, found, scores, stop));
       return { found: found.subarray(0, queries.rows), rows: found.subarray(queries.rows), scores };
     },
     async matrix(queries, rows, metric, signal) {
       const prepared = await prepare.scoredRows(rows, metric);
       const scores = new Float32Array(queries.rows * rows.rows);
-      await withStop(signal, (stop) => addon.matrix(index, threadsFor(scores.length * rows.dims), ...prepared, unshared(queries.values), queries.rows, METRICS.indexOf(metric), scores, stop));
+      const work = scores.length * rows.dims * (queries.rows < FEW_QUERIES ? PRODUCT_OF_FEW : 1);
+      await withStop(signal, (stop) => addon.matrix(index, threadsFor(work), ...prepared, unshared(queries.values), queries.rows, METRICS.indexOf(metric), scores, stop));
       return scores;
     },
     async rescore(queries, rows, metric, begin, candidates, signal) {
       const prepared = await prepare.scoredRows(rows, metric);
       const scores = new Float64Array(candidates.length);
-      await withStop(signal, (stop) => addon.rescore(index, threadsFor(candidates.length * rows.dims), ...prepared, unshared(queries.values), queries.rows, METRICS.indexOf(metric), begin, candidates, scores, stop));
+      await withStop(signal, (stop) => addon.rescore(index, threadsFor(EXACT_PRODUCT * candidates.length * rows.dims), ...prepared, unshared(queries.values), queries.rows, METRICS.indexOf(metric), begin, candidates, scores, stop));
       return scores;
     },
     async spread(graph, lanes, activation, { steps, decay, threshold, signal, onPart }) {
@@ -55,7 +72,7 @@ export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number, spre
       for (let from = 0; from < work; from += spreadWork) {
         if (from > 0) onPart?.();
         const to = Math.min(work, from + spreadWork);
-        await withStop(signal, (stop) => addon.spread(index, threadsFor(work * lanes), nodes, begin, source, weight, lanes, from, to, decay, threshold, activation, scratch, stop));
+        await withStop(signal, (stop) => addon.spread(index, threadsFor(work * (EDGE + EDGE_LANE * lanes)), nodes, begin, source, weight, lanes, from, to, decay, threshold, activation, scratch, stop));
       }
       return activation;
     },
@@ -97,11 +114,11 @@ interface Prepared {
 class RowsPreparer {
   readonly #addon: NativeAddon;
   readonly #isa: number;
-  readonly #threadsFor: (products: number) => number;
+  readonly #threadsFor: (work: number) => number;
   /** Blocks are never changed: a collection's are read-only, and a matrix gets a new one with each call. */
   readonly #known = new WeakMap<RowBlock, Prepared>();
 
-  constructor(addon: NativeAddon, isa: number, threadsFor: (products: number) => number) {
+  constructor(addon: NativeAddon, isa: number, threadsFor: (work: number) => number) {
     this.#addon = addon;
     this.#isa = isa;
     this.#threadsFor = threadsFor;
@@ -127,7 +144,7 @@ class RowsPreparer {
 
   async #lengths(rows: NativeRows, scales: Float32Array | undefined): Promise<Float64Array> {
     const lengths = new Float64Array(rows[1]);
-    await this.#addon.lengths(this.#isa, this.#threadsFor(rows[1] * rows[2]), ...rows, lengths);
+    await this.#addon.lengths(this.#isa, this.#threadsFor(EXACT_PRODUCT * rows[1] * rows[2]), ...rows, lengths);
     if (scales !== undefined) for (let row = 0; row < lengths.length; row++) lengths[row]! *= scales[row]!;
     return lengths;
   }

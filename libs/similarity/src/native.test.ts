@@ -7,7 +7,8 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { createCollection, openCollection } from './collections.ts';
 import { openKernels } from './kernels.ts';
 import { nativeAddon, nativeProblem } from './native-addon.ts';
-import { matrixOf } from './vectors.ts';
+import { describedRows } from './native-engine.ts';
+import { METRICS, matrixOf, rowsOf, type RowBlock } from './vectors.ts';
 
 const root = fileURLToPath(new URL('../../../', import.meta.url));
 const script = join(root, 'native/similarity/build.sh');
@@ -55,4 +56,49 @@ test('a mapped collection that is cut within its last page, where the system say
   truncateSync(path, bytes - 1);
   await expect(search()).rejects.toMatchObject({ code: 'COLLECTION_CORRUPT' });
   expect(() => collection.checkIntact()).toThrow('it was cut while it was open');
+});
+
+function onesOf(rows: number): RowBlock {
+  return rowsOf(matrixOf(new Float32Array(rows * 16).fill(1), 16));
+}
+
+/** Of rows of 16 ones each score is 16. Gives the last one as it is when the call has returned, and when it is done. */
+async function scoresAsked(threads: number, rows: RowBlock): Promise<{ readonly last: number; readonly lastAfterwards: number }> {
+  const scores = new Float32Array(rows.rows);
+  const done = nativeAddon()!.matrix(0, threads, ...describedRows(rows, null, 0), new Float32Array(16).fill(1), 1, METRICS.indexOf('dot'), scores, new Uint8Array(1));
+  const last = scores.at(-1)!;
+  await done;
+  return { last, lastAfterwards: scores.at(-1)! };
+}
+
+/** Every thread of libuv has work for 50 ms and more work waits. Says how much of it is done. */
+function keepThreadsBusy(): { readonly done: () => number; readonly all: Promise<unknown> } {
+  let done = 0;
+  const all = Promise.all(Array.from({ length: 8 }, () => nativeAddon()!.peak(0, 1, new Float64Array(1)).then(() => done++)));
+  return { done: () => done, all };
+}
+
+test('asked for no thread, a call has its answer when it returns; where it might wait for a disk it does not, and is done elsewhere', async () => {
+  if (nativeAddon() === undefined) return console.warn(`nothing is computed in native code here: ${nativeProblem()}`);
+  const mapped = (rows: number): RowBlock => {
+    const path = join(folder, `ones-${rows}`);
+    writeFileSync(path, onesOf(rows).data);
+    return { ...onesOf(rows), data: new Uint8Array(nativeAddon()!.mapFile(path)) };
+  };
+  const [little, much] = [mapped(20), mapped(200_000)]; // 13 MB are not looked for in memory
+  const busy = keepThreadsBusy();
+  expect(await scoresAsked(0, onesOf(20))).toEqual({ last: 16, lastAfterwards: 16 });
+  expect(await scoresAsked(0, little)).toEqual({ last: 16, lastAfterwards: 16 });
+  expect(busy.done()).toBe(0);
+  expect(await Promise.all([scoresAsked(0, much), scoresAsked(1, onesOf(20))])).toEqual([{ last: 0, lastAfterwards: 16 }, { last: 0, lastAfterwards: 16 }]);
+  await busy.all;
+});
+
+test('what is little waits for no thread that is busy', async () => {
+  if (nativeAddon() === undefined) return console.warn(`nothing is computed in native code here: ${nativeProblem()}`);
+  const values = Float32Array.from({ length: 100 * 16 }, (_, i) => Math.sin(i));
+  const busy = keepThreadsBusy();
+  const found = await openKernels().topK(matrixOf(values.slice(0, 16), 16), rowsOf(matrixOf(values, 16)), { k: 1, metric: 'cosine' });
+  expect([[...found.ids], busy.done()]).toEqual([[0n], 0]);
+  await busy.all;
 });

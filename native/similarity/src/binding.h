@@ -1,5 +1,5 @@
-// What both halves of the addon (addon.cc, cuda_addon.cc) are made of: the arguments of a call, rows among them, and work on libuv's
-// threads that ends in a promise. Arrays are the caller's, are held until the work is done, and results are written into them.
+// What both halves of the addon (addon.cc, cuda_addon.cc) are made of: the arguments of a call, rows among them, and work that ends in a
+// promise, on libuv's threads or at once. Arrays are the caller's, are held until the work is done, and results are written into them.
 #pragma once
 #include <node_api.h>
 #include <functional>
@@ -52,14 +52,19 @@ class Call : public Arguments {
     return rows;
   }
 
-  /** A promise that `run` fulfils on another thread. */
-  napi_value promise(std::function<void()> run, Value value = nullptr) {
+  /** A promise that `run` fulfils on another thread, or `at_once`: on this one, before there is a promise to wait for. */
+  napi_value promise(std::function<void()> run, Value value = nullptr, bool at_once = false) {
     if (is_bad) return nullptr;
     Job *job = new Job;
     job->run = std::move(run);
     job->value = std::move(value);
     napi_value promise, name;
     napi_create_promise(env_, &job->deferred, &promise);
+    if (at_once) {
+      execute(env_, job);
+      complete(env_, napi_ok, job);
+      return promise;
+    }
     job->held = hold();
     napi_create_string_utf8(env_, "shoal:similarity", NAPI_AUTO_LENGTH, &name);
     napi_create_async_work(env_, nullptr, name, execute, complete, job, &job->work);
@@ -94,8 +99,10 @@ class Call : public Arguments {
       napi_create_error(env, code, message, &value);
       napi_reject_deferred(env, job->deferred, value);
     }
-    napi_delete_reference(env, job->held);
-    napi_delete_async_work(env, job->work);
+    if (job->work != nullptr) {
+      napi_delete_reference(env, job->held);
+      napi_delete_async_work(env, job->work);
+    }
     delete job;
   }
 };

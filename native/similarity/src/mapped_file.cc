@@ -1,12 +1,15 @@
 #include "mapped_file.h"
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <fcntl.h>
 #include <mutex>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <vector>
 
 namespace shoal {
 namespace {
@@ -20,12 +23,15 @@ struct Mapping {
 };
 constexpr int MOST = 4096;
 Mapping mappings[MOST];
+/** None lies behind this one. */
+std::atomic<int> used{0};
+constexpr size_t MOST_LOOKED_AT = 1 << 23;
 struct sigaction before;
 
 Mapping *mapping_of(const char *address) {
-  for (Mapping &mapping : mappings) {
-    const char *data = mapping.data.load();
-    if (data != nullptr && address >= data && address < data + mapping.size.load()) return &mapping;
+  for (Mapping *mapping = mappings; mapping != mappings + used.load(); mapping++) {
+    const char *data = mapping->data.load();
+    if (data != nullptr && address >= data && address < data + mapping->size.load()) return mapping;
   }
   return nullptr;
 }
@@ -78,6 +84,7 @@ char *map_file(const char *path, size_t *size) {
     mapping.is_cut = false;
     mapping.file = file;
     mapping.data = static_cast<char *>(data);
+    used = std::max(used.load(), static_cast<int>(&mapping - mappings) + 1);
     *size = mapping.size;
     return static_cast<char *>(data);
   }
@@ -93,6 +100,21 @@ void unmap_file(char *data) {
   munmap(data, mapping->size);
   close(mapping->file);
   mapping->data = nullptr;
+}
+
+bool is_in_memory(const char *data, size_t size) {
+  if (size == 0 || mapping_of(data) == nullptr) return true;
+  if (size > MOST_LOOKED_AT) return false;
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  char *from = const_cast<char *>(data) - reinterpret_cast<uintptr_t>(data) % page;
+  const size_t pages = (static_cast<size_t>(data + size - from) + page - 1) / page;
+  std::vector<unsigned char> is_there(pages);
+#ifdef __APPLE__
+  char *answer = reinterpret_cast<char *>(is_there.data());
+#else
+  unsigned char *answer = is_there.data();
+#endif
+  return mincore(from, static_cast<size_t>(data + size - from), answer) == 0 && std::all_of(is_there.begin(), is_there.end(), [](unsigned char facts) { return (facts & 1) != 0; });
 }
 
 bool is_cut(const char *data) {

@@ -241,7 +241,8 @@ void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count
   else prepared.assign(queries, queries + query_count * dims);
   if (!is_packed && metric == SHOAL_COSINE)
     for (size_t i = 0; i < prepared.size(); i++) prepared[i] *= search.scales[i / dims];
-  const uint64_t tiles = std::max<uint64_t>(1, kernels.block_bytes / (kernels.tile_rows * dims * sizeof(float)));
+  const uint64_t all_tiles = (rows->count + kernels.tile_rows - 1) / kernels.tile_rows;
+  const uint64_t tiles = std::min(all_tiles, std::max<uint64_t>(1, kernels.block_bytes / (kernels.tile_rows * dims * sizeof(float))));
   const uint64_t block_rows = tiles * kernels.tile_rows, blocks = (rows->count + block_rows - 1) / block_rows;
   const size_t kept = std::min<uint64_t>(k, rows->count);
   std::vector<std::vector<Best>> parts(threads);
