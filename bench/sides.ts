@@ -34,10 +34,10 @@ export async function openBare(name: string, model: StoredModel, threads: number
   return { name, run, close: () => backend.stop() };
 }
 
-/** The engine with slots for runs of so many padded tokens. */
-export async function openBackend(model: StoredModel, threads: number, kind?: StoredModel['graphKind'], slotTokens = MAX_PADDED_TOKENS): Promise<OrtBackend> {
+/** The engine with slots for runs of so many padded tokens; `threads` for each session. */
+export async function openBackend(model: StoredModel, threads: number, kind?: StoredModel['graphKind'], slotTokens = MAX_PADDED_TOKENS, sessions = 1): Promise<OrtBackend> {
   const graphPath = await openGraph(model, { cacheDir, kind });
-  return OrtBackend.open({ graphPath, dims: model.dims, threads, slotRows: sizes.maxRows, slotTokens: Math.max(slotTokens, MAX_TOKENS) });
+  return OrtBackend.open({ graphPath, dims: model.dims, threads, sessions, slotRows: sizes.maxRows, slotTokens: Math.max(slotTokens, MAX_TOKENS) });
 }
 
 interface IdRow {
@@ -78,7 +78,7 @@ export async function runBatch(backend: OrtBackend, { rows, width }: MicroBatch<
   backend.giveBack(slot);
 }
 
-/** Runs token ids, two micro-batches queued at the device. */
+/** Runs token ids, one micro-batch more queued at the device than it has sessions. */
 export async function runRows(backend: OrtBackend, ids: readonly ArrayLike<number>[], limits: Limits = { maxPaddedTokens: MAX_PADDED_TOKENS, maxRows: sizes.maxRows }): Promise<{ readonly vectors: Float32Array; readonly paddingEfficiency: number }> {
   const vectors = new Float32Array(ids.length * backend.dims);
   const batches = cutRows(ids, limits);
@@ -86,7 +86,7 @@ export async function runRows(backend: OrtBackend, ids: readonly ArrayLike<numbe
   const lane = async (): Promise<void> => {
     for (const batch of waiting) await runBatch(backend, batch, vectors);
   };
-  await Promise.all([lane(), lane()]);
+  await Promise.all(Array.from({ length: backend.sessions + 1 }, lane));
   const paddedTokens = batches.reduce((sum, { rows, width }) => sum + rows.length * width, 0);
   return { vectors, paddingEfficiency: ids.reduce((sum, row) => sum + row.length, 0) / paddedTokens };
 }

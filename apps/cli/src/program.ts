@@ -323,7 +323,7 @@ export const SETTING_FLAGS = {
   device: ['device', 'auto, cpu, gpu:<index> or sim:<tokens per ms>'],
   precision: ['precision', 'what a GPU computes in: auto, fp32, fp16 or bf16'],
   encoder: ['which', 'auto, native or ort: what runs models on an NVIDIA GPU'],
-  deviceSessions: ['n', 'sessions side by side on a GPU'],
+  deviceSessions: ['n', 'sessions side by side on the device'],
   runtimeBinding: ['which', 'auto, native or stock: what ONNX Runtime is called through'],
   workerName: ['name', 'what this worker is called over all its lives'],
   cacheDir: ['folder', 'models, kept vectors and the private queue server'],

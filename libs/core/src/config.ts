@@ -28,7 +28,7 @@ export const settingsSchema = z.strictObject({
     .describe('What a GPU computes in. auto: fp16 where canary texts give the vectors of fp32 (cosine at least 0.9999), else fp32. CPUs compute in fp32.'),
   encoder: z.enum(['auto', 'native', 'ort']).default('auto')
     .describe('What computes on an NVIDIA GPU: native is Shoal\'s own encoder (fp16, BERT models; "shoal gpu install" builds it), ort is ONNX Runtime. auto: the native one where it was built and gives the vectors of fp32, else ONNX Runtime.'),
-  deviceSessions: count(1, 4).optional().describe('Runs side by side on a GPU: one launches while another computes. Sessions of ONNX Runtime have a copy of the weights each, lanes of the native encoder share them. Unset: what shoal tune measured (native encoder), else 2 on cards of 40 GB and more, else 1.'),
+  deviceSessions: count(1, 16).optional().describe('Runs side by side: on a GPU one launches while another computes, on a CPU they divide its threads. Sessions of ONNX Runtime have a copy of the weights each, lanes of the native encoder share them. Unset: what shoal tune measured (native encoder), else 2 on cards of 40 GB and more, else 1; on a CPU one for every eight threads, 8 at most (docs/tuning.md).'),
   runtimeBinding: z.enum(['auto', 'native', 'stock']).default('auto')
     .describe('What ONNX Runtime is called through. native: the addon of native/ort-session, which can limit, ask and give back the memory of a session. stock: the binding of the npm package. auto: the package’s, which measured faster (bench/results/gpu.md). The vectors are the same.'),
   workerName: z.string().regex(/^[A-Za-z0-9_.-]{1,64}$/, 'must be 1 to 64 letters, digits, "_", "." and "-"').optional()

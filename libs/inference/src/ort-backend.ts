@@ -4,7 +4,7 @@
 import { KEPT_SLOTS, ShoalError, invariant, type InferenceBackend, type MemoryProbe, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot } from '@shoal/core';
 import { openNativeLine } from './native-line.ts';
 import { disableTelemetry, nativeOrt } from './native-ort.ts';
-import type { ArenaUse, Binding, LineOptions, OrtLine, RunAnswer, RunRequest, SharedSlot } from './ort-line.ts';
+import { soonestLine, type ArenaUse, type Binding, type LineOptions, type OrtLine, type RunAnswer, type RunRequest, type SharedSlot } from './ort-line.ts';
 import { processMemory } from './process-memory.ts';
 import type { Provider } from './provider.ts';
 import { classifyRunFailure } from './run-failure.ts';
@@ -141,7 +141,7 @@ export class OrtBackend implements InferenceBackend {
   private async queue(slot: Slot, { rows, width }: RunShape, how: Pick<RunRequest, 'isUrgent' | 'isExact'>): Promise<RunResult> {
     invariant(rows >= 1 && rows <= this.slotRows && rows * width <= this.slotTokens, 'a micro-batch fits its slot');
     invariant(!this.isStopping, 'nothing runs on a stopped backend');
-    const line = this.lines.reduce((least, other) => (other.pending < least.pending ? other : least));
+    const line = soonestLine(this.lines);
     return this.resultOf(await line.run({ slot: slot.index, rows, width, ...how }));
   }
 

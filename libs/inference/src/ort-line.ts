@@ -67,3 +67,8 @@ export interface OrtLine {
   /** After every run before. Safe to call twice. */
   stop(): Promise<void>;
 }
+
+/** The one with least to do; of those with as much, the one whose run has gone on for longest is likely the next to be free. */
+export function soonestLine<Line extends Pick<OrtLine, 'pending' | 'runningMs'>>(lines: readonly Line[]): Line {
+  return lines.reduce((best, other) => (other.pending < best.pending || (other.pending === best.pending && other.runningMs() > best.runningMs()) ? other : best));
+}

@@ -43,7 +43,7 @@ const LONG_MS = 30;
 /** All of it, about: each kind has its share of the first pass, and takes at least two sizes. */
 const LIMIT_MS = 8_000;
 const STEPS = 3;
-const DEGREE = 8;
+const DEGREE = 20;
 
 interface Run {
   readonly work: number;

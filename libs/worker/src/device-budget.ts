@@ -59,11 +59,11 @@ export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<De
   const profile = await readProfile(settings.cacheDir, key, log);
   const kneeTokens = profile?.kneeTokens ?? CPU_KNEE_TOKENS;
   const totalBytes = (await host.read())?.totalBytes;
-  await backend.prepare(Math.max(maxTokens, Math.min(kneeTokens, common.maxPaddedTokens)), totalBytes);
+  await backend.prepare(Math.max(maxTokens, Math.min(kneeTokens, common.maxPaddedTokens)), totalBytes && totalBytes / backend.sessions);
   const loadedBytes = (await backend.memory())?.footprintBytes ?? 0;
   const budget = createBudget({
     ...common, kneeTokens, totalBytes,
-    memory: profile?.memory && { law: { ...profile.memory, loadedBytes }, source: 'stored' },
+    memory: profile?.memory && { law: { ...lawOfSessions(profile.memory, backend.sessions), loadedBytes }, source: 'stored' },
   });
   if (profile !== undefined) log.info({ ...budget.current(), measuredAt: profile.measuredAt }, 'what was measured of this model on this device is used');
   const stopReading = readEvery(READ_MEMORY_EVERY_MS, clock, async () => budget.deviceMemory(await host.read(), (await backend.memory())?.footprintBytes));
@@ -200,7 +200,7 @@ function isCpu(backend: InferenceBackend): backend is OrtBackend {
 }
 
 function keyOf({ model, settings }: DeviceBudgetOptions, backend: OrtBackend): DeviceProfileKey {
-  return profileKey({ model, graphPath: backend.options.graphPath, provider: 'cpu', precision: backend.precision, deviceKind: cpuKind(settings.threads) });
+  return profileKey({ model, graphPath: backend.options.graphPath, provider: 'cpu', precision: backend.precision, deviceKind: cpuKind(settings.threads, backend.sessions) });
 }
 
 interface FitParts {
@@ -215,7 +215,7 @@ function fitMemory({ settings, maxTokens, clock, log }: DeviceBudgetOptions, bac
     clock, log, host, loadedBytes,
     measure: (signal) => measureMemory({ backend: backend.options, maxWidth: maxTokens, isBackground: true, timeoutMs: PROBE_TIMEOUT_MS, signal }),
     onLaw: async (law) => {
-      budget.useMemoryLaw({ ...law, loadedBytes }, 'fitted');
+      budget.useMemoryLaw({ ...lawOfSessions(law, backend.sessions), loadedBytes }, 'fitted');
       await keepProfile(settings.cacheDir, key, { memory: law }, log);
     },
   });

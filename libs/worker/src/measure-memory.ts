@@ -14,11 +14,12 @@ const EXECUTOR_BYTES = 0.8e6;
 /** A shape that needs hardly more than one before it shows what that one left. */
 const LEAST_RISE = 1.02;
 
-/** Throws EXECUTOR_LOST when a shape cannot be measured, SETUP_FAILED when the points make no law. */
+/** Of one session, whatever is asked for. Throws EXECUTOR_LOST when a shape cannot be measured, SETUP_FAILED when the points make no law. */
 export async function measureMemory({ maxWidth, ...probe }: MeasureMemoryOptions): Promise<MemoryLaw> {
   const shapes = fitShapes({ maxWidth });
   const arenaTokens = Math.max(...shapes.map(({ rows, width }) => rows * width));
-  const measured = rising(await probeShapes({ ...probe, shapes, repeats: 1, arenaTokens }));
+  const backend = { ...probe.backend, sessions: 1 };
+  const measured = rising(await probeShapes({ ...probe, backend, shapes, repeats: 1, arenaTokens }));
   return fitMemoryModel(measured.map((point) => ({ ...point, peakBytes: point.peakBytes + EXECUTOR_BYTES })), { floorBytes: EXECUTOR_BYTES });
 }
 

@@ -63,6 +63,12 @@ test('with CUDA hidden auto runs on the CPU with one warning', async () => {
   await backend.stop();
 });
 
+test.each([[undefined, 2, 8], [1, 1, 17], [3, 3, 5]])('on a CPU %s sessions of 17 threads that were asked for are %i with %i each', async (sessions, open, threads) => {
+  const backend = await openDevice({ ...(await options('cpu')), threads: 17, sessions });
+  expect(backend).toMatchObject({ device: 'cpu', sessions: open, options: { threads } });
+  await backend.stop();
+});
+
 test('SHOAL_FORCE_CPU=1 is said aloud', async () => {
   const asked = await options('cpu', { SHOAL_FORCE_CPU: '1' });
   const backend = await openDevice(asked);

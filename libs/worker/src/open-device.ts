@@ -2,14 +2,16 @@
 // gives the vectors it should. Whoever asked for a GPU gets one or a refusal that names every reason; only `auto` goes on to
 // the next. Nothing is claimed before this has answered.
 
-import { access } from 'node:fs/promises';
+import { access, stat } from 'node:fs/promises';
 import type { InferenceBackend, Logger, Precision, Settings } from '@shoal/core';
 import { OrtBackend, bindingFor, cudaProviderProblem, type OrtBackendOptions, type Provider } from '@shoal/inference';
 import { openGraph, type GraphKind, type StoredModel } from '@shoal/models';
 import { onlyGpu } from './only-gpu.ts';
 import { openCanary, type Canary, type CanaryOptions } from './canary.ts';
+import { cpuSessions, threadsEach } from './cpu-sessions.ts';
 import { linkKeptProvider } from './cuda-provider.ts';
 import { Refused, noDevice, refusalOf, tellForcedCpu, tellRefusals, type Refusal } from './device-refusals.ts';
+import { hostMemory } from './host-memory.ts';
 import { nativeEncoder } from './open-native-encoder.ts';
 import { LEAST_COSINE, accepted } from './truth-gate.ts';
 import { visibleDevice } from './cuda-visibility.ts';
@@ -23,7 +25,7 @@ export interface DeviceOptions extends CanaryOptions {
   /** What computes on CUDA. Default auto: the native encoder where it was built and gives the vectors, else ONNX Runtime. */
   readonly encoder?: Settings['encoder'] | undefined;
   readonly slots: SlotSizes;
-  /** Sessions or lanes side by side on a GPU; undefined: what was measured, else as many as its memory allows without a thought. */
+  /** Sessions or lanes side by side; undefined: on a GPU what was measured, else as many as its memory allows without a thought; on a CPU cpuSessions. */
   readonly sessions?: number | undefined;
   /** What ONNX Runtime is called through. Default: auto. */
   readonly binding?: OrtBackendOptions['binding'];
@@ -99,8 +101,10 @@ function exists(path: string): Promise<boolean> {
 
 // ---- cpu --------------------------------------------------------------------------------------------------------
 
-async function openCpu({ model, slots, threads, cacheDir, binding, environment }: DeviceOptions): Promise<InferenceBackend> {
-  return OrtBackend.open({ ...slots, binding, arenaBytes: faultyArenaBytes(environment), threads, precision: model.precision, graphPath: await openGraph(model, { cacheDir }) });
+async function openCpu({ model, slots, threads, sessions: asked, cacheDir, binding, environment }: DeviceOptions): Promise<InferenceBackend> {
+  const graphPath = await openGraph(model, { cacheDir });
+  const sessions = asked ?? cpuSessions({ threads, graphBytes: (await stat(graphPath)).size, memoryBytes: (await hostMemory().read())?.totalBytes ?? 0 });
+  return OrtBackend.open({ ...slots, binding, arenaBytes: faultyArenaBytes(environment), sessions, threads: threadsEach(threads, sessions), precision: model.precision, graphPath });
 }
 
 /** For tests and benches: an arena that is smaller than anybody is told, so that runs find no room. */

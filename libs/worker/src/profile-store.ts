@@ -52,9 +52,10 @@ export function encoderKey({ revision }: StoredModel, { device, deviceKind = dev
   return { graphHash: revision, provider: 'native-encoder', precision, deviceKind };
 }
 
-/** Threads are a part of it: each has buffers of its own, and they decide how long a run takes. */
-export function cpuKind(threads: number): string {
-  return `${cpus()[0]?.model.trim() ?? 'unknown CPU'}, ${threads} ${threads === 1 ? 'thread' : 'threads'}`;
+/** Threads are a part of it: each has buffers of its own, and they decide how long a run takes. `sessions` share them. */
+export function cpuKind(threads: number, sessions = 1): string {
+  const divided = sessions === 1 ? '' : ` in ${sessions} sessions`;
+  return `${cpus()[0]?.model.trim() ?? 'unknown CPU'}, ${threads} ${threads === 1 ? 'thread' : 'threads'}${divided}`;
 }
 
 function profilePath(cacheDir: string, { graphHash, provider, precision, deviceKind }: DeviceProfileKey): string {

@@ -26,7 +26,7 @@ export interface TuneOptions {
   readonly precision?: Settings['precision'];
   /** Default: auto. */
   readonly encoder?: Settings['encoder'];
-  /** Lanes of the native encoder. Unset: what is best. */
+  /** Lanes of the native encoder, sessions on a CPU. Unset: what is best. */
   readonly sessions?: Settings['deviceSessions'];
   readonly cacheDir: string;
   readonly threads: number;
@@ -91,11 +91,12 @@ type Found = Omit<TuneReport, 'seconds'>;
 
 async function tuneRuntime(options: TuneOptions, backend: OrtBackendOptions, startedMs: number): Promise<Found> {
   const { cacheDir, threads, log, model, onProgress = () => undefined } = options;
-  const { graphPath, provider = 'cpu', device = provider, precision = 'fp32' } = backend;
-  const key = profileKey({ model, graphPath, provider, precision, deviceKind: provider === 'cpu' ? cpuKind(threads) : (backend.deviceKind ?? device) });
+  const { graphPath, provider = 'cpu', device = provider, precision = 'fp32', sessions = 1 } = backend;
+  const key = profileKey({ model, graphPath, provider, precision, deviceKind: provider === 'cpu' ? cpuKind(threads, sessions) : (backend.deviceKind ?? device) });
   const memory = await measuredMemory(options, backend);
   onProgress(0.2);
-  const bench = new BudgetBench({ ...options, ...sizesOf(options, provider) }, backend, startedMs);
+  // Sessions that share a CPU are alike: one of them is measured, with its threads.
+  const bench = new BudgetBench({ ...options, ...sizesOf(options, provider) }, provider === 'cpu' ? { ...backend, sessions: 1 } : backend, startedMs);
   const coarse = await bench.climb((share) => onProgress(0.2 + 0.3 * share));
   const fine = await bench.refine(coarse, (share) => onProgress(0.5 + 0.5 * share));
   const { maxPaddedTokens: kneeTokens } = pick(fine.length > 0 ? fine : coarse); // what was tried at another moment says little beside it

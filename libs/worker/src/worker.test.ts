@@ -165,6 +165,20 @@ describe('a plain BullMQ producer', () => {
     }
   });
 
+  test('gets them from many micro-batches side by side in several sessions', async () => {
+    await startWorker({ SHOAL_DEVICE_SESSIONS: '3', SHOAL_MAX_PADDED_TOKENS: '64' });
+    const queue = plainQueue();
+    const expected = await expectedVectors('tiny-random', TEXTS);
+    const jobIds = Array.from({ length: 40 }, (_, i) => `many-${i}`);
+    const many = Array.from({ length: 30 }, (_, i) => TEXTS[i % TEXTS.length]!);
+    await queue.addBulk(jobIds.map((jobId) => ({ name: 'embed', data: { v: 1, texts: many }, opts: { jobId } })));
+    for (const jobId of jobIds) {
+      const { state, value } = await finished(queue, jobId);
+      expect(state).toBe('completed');
+      expectSame(await vectorsAt(value.key), many.map((_, i) => expected[i % TEXTS.length]!));
+    }
+  });
+
   test('that uses an id again for other texts gets JOB_ID_CONFLICT, for the same texts the same result', async () => {
     await startWorker();
     const queue = plainQueue();
