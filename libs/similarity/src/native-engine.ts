@@ -19,6 +19,10 @@ const EDGE_LANE = 4;
 /** Less is done at once, in the caller's thread: in 50 µs at most, where a call on another thread takes 60 to 200 however little it does (EPYC and Xeon, 2026-11). */
 const AT_ONCE_WORK = 400_000;
 const AT_ONCE = 0;
+/** So much of that, some 2 ms, in one turn of the event loop: who awaits one such call after the other would else hold up everybody else. */
+const AT_ONCE_WORK_OF_A_TURN = 16_000_000;
+/** What a call takes beside its work. */
+const CALL_WORK = 80_000;
 
 /**
  * Each thread gets so much at least, some 60 µs of one query's time where a thread waits for memory; waking another takes 2 to 40 µs. Two or three threads
@@ -36,8 +40,9 @@ const SPREAD_WORK = 1 << 25;
 
 export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number, spreadWork = SPREAD_WORK): Engine {
   const index = addon.isas().indexOf(isa);
+  const turn = new TurnBudget(AT_ONCE_WORK_OF_A_TURN);
   const threadsFor = (work: number): number => {
-    if (work < AT_ONCE_WORK) return AT_ONCE;
+    if (work < AT_ONCE_WORK) return turn.take(work + CALL_WORK) ? AT_ONCE : 1;
     const wanted = Math.min(threads, Math.floor(work / MIN_WORK_EACH));
     return work < SHORT_WORK && wanted < MIN_THREADS_FOR_SHORT ? 1 : wanted;
   };
@@ -77,6 +82,32 @@ export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number, spre
       return activation;
     },
   };
+}
+
+/** What may be used in one turn of the event loop. */
+class TurnBudget {
+  readonly #most: number;
+  #left: number;
+  #isTurnAwaited = false;
+
+  constructor(most: number) {
+    this.#most = most;
+    this.#left = most;
+  }
+
+  /** False: no more in this turn. */
+  take(amount: number): boolean {
+    if (!this.#isTurnAwaited) {
+      this.#isTurnAwaited = true;
+      setImmediate(() => {
+        this.#isTurnAwaited = false;
+        this.#left = this.#most;
+      });
+    }
+    if (amount > this.#left) return false;
+    this.#left -= amount;
+    return true;
+  }
 }
 
 /** Runs `work` with a byte that an abort sets; then the reason is thrown, whatever the work has left. */

@@ -94,6 +94,18 @@ test('asked for no thread, a call has its answer when it returns; where it might
   await busy.all;
 });
 
+test('one little call after the other leaves the event loop its turns', async () => {
+  if (nativeAddon() === undefined) return console.warn(`nothing is computed in native code here: ${nativeProblem()}`);
+  const kernels = openKernels();
+  const values = Float32Array.from({ length: 100 * 16 }, (_, i) => Math.sin(i));
+  const [query, rows] = [matrixOf(values.slice(0, 16), 16), rowsOf(matrixOf(values, 16))];
+  let calls = 0;
+  let turnAt: number | undefined;
+  setImmediate(() => (turnAt = calls));
+  for (; calls < 1_000; calls++) await kernels.topK(query, rows, { k: 1, metric: 'cosine' });
+  expect(turnAt).toBeLessThan(500);
+});
+
 test('what is little waits for no thread that is busy', async () => {
   if (nativeAddon() === undefined) return console.warn(`nothing is computed in native code here: ${nativeProblem()}`);
   const values = Float32Array.from({ length: 100 * 16 }, (_, i) => Math.sin(i));
