@@ -3,9 +3,9 @@
 // the product's choice of a side and corrected them, and how many times faster the GPU is beyond. Times are from the call to its promise, copies and
 // everything included. Where it is is found for all kinds in turns, several times, because what else a machine does comes and goes.
 //
-//   similarity.ts [--device gpu:0] [--small] [--seconds 80] [--answers 10] [--kinds topk,cosine,rescore,spread] [--rounds 1]
+//   similarity.ts [--device gpu:0] [--small] [--seconds 80] [--answers 10] [--kinds topk,cosine,rescore,spread] [--rounds 1] [--threads N]
 //
-// --answers: seconds of comparing them. --rounds: so often are warm-up and the search for where it is repeated, to see what each of them differs by.
+// --answers: seconds of comparing them. --rounds: so often are warm-up and the search for where it is repeated, to see what each of them differs by. --threads: of the CPU; unset: one for each core.
 //
 // Needs the CUDA library beside the native code (sh native/similarity/build.sh cuda), or SHOAL_CUDA_LIBRARY. With --small on a machine
 // without a GPU its stand-in is measured, which says nothing.
@@ -42,16 +42,16 @@ const TRAFFIC_CALLS = isSmall ? 20 : 400;
 const TRAFFIC_MULTIPLES = [1 / 8, 1 / 4, 1 / 2, 0.7, 1, 1.4, 2, 4, 8] as const;
 const MOST_TRAFFIC_MS = 1_500;
 const graphs = new Map<number, Graph>();
-const asked = partArguments(import.meta.url, { seconds: { type: 'string', default: '80' }, answers: { type: 'string', default: isSmall ? '4' : '10' }, kinds: { type: 'string', default: 'topk,cosine,rescore,spread' }, rounds: { type: 'string', default: '1' } });
+const asked = partArguments(import.meta.url, { seconds: { type: 'string', default: '80' }, answers: { type: 'string', default: isSmall ? '4' : '10' }, kinds: { type: 'string', default: 'topk,cosine,rescore,spread' }, rounds: { type: 'string', default: '1' }, threads: { type: 'string', default: String(availableParallelism()) } });
 /** What has not begun by then is left out, and said so. */
 const LAST_START_MS = performance.now() + 1_000 * Number(asked.seconds);
 const kinds = String(asked.kinds).split(',');
 
 const found = openCuda(isSmall && device === 'cpu' ? standInLibrary() : process.env['SHOAL_CUDA_LIBRARY']);
 if (!found.ok) throw new Error(found.reason);
-const cpu = cpuEngine();
+const cpu = cpuEngine({ threads: Number(asked.threads) });
 const gpu = new CudaEngine({ cuda: found.cuda, device: 0, residentBytes: Math.floor(found.cuda.devices[0]!.freeBytes / 2), workBytes: isSmall ? 1 << 24 : 1 << 31 });
-row({ part: 'similarity: machine', gpu: found.cuda.devices[0]!.name, library: found.cuda.path, cpu: cpu.isa, threads: availableParallelism() });
+row({ part: 'similarity: machine', gpu: found.cuda.devices[0]!.name, library: found.cuda.path, cpu: cpu.isa, threads: cpu.threads });
 
 await compareAnswers();
 const rows = { f32: randomRows('f32', MOST_ROWS), f16: randomRows('f16', MOST_ROWS) };

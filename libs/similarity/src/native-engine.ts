@@ -16,8 +16,11 @@ const PRODUCT_OF_FEW = 4;
 const EDGE = 8;
 const EDGE_LANE = 4;
 
-/** Less is done at once, in the caller's thread: in 50 µs at most, where a call on another thread takes 60 to 200 however little it does (EPYC and Xeon, 2026-11). */
-const AT_ONCE_WORK = 400_000;
+/**
+ * Less is done at once, in the caller's thread: in some 75 µs at most, where a call on another thread takes 45 to 200 more. A GPU of the same machine takes 65 to 100
+ * for anything, so that the break-even lies here: with 400,000 both sides were as fast from there to half as much again (EPYC and Xeon, 2026-11).
+ */
+const AT_ONCE_WORK = 600_000;
 const AT_ONCE = 0;
 /** So much of that, some 2 ms, in one turn of the event loop: who awaits one such call after the other would else hold up everybody else. */
 const AT_ONCE_WORK_OF_A_TURN = 16_000_000;
