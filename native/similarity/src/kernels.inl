@@ -141,6 +141,35 @@ float pair(const float *a, const float *b, size_t dims) {
   return total;
 }
 
+/** One chain for each query and lane, of at most so many additions: what is summed in CHAIN_DIMS is no longer. */
+constexpr size_t PART_DIMS = CHAIN_DIMS * LANES;
+
+/** Each vector of the row is loaded once for `COUNT` queries. */
+template <class Metric, size_t COUNT>
+void several_of(const float *queries, const float *row, size_t dims, float *scores) {
+  for (size_t q = 0; q < COUNT; q++) scores[q] = 0;
+  size_t d = 0;
+  while (d + LANES <= dims) {
+    Vector sum[COUNT] = {};
+    for (const size_t end = dims - d < PART_DIMS ? dims : d + PART_DIMS; d + LANES <= end; d += LANES) {
+      const Vector values = load(row + d);
+#pragma GCC unroll 8
+      for (size_t q = 0; q < COUNT; q++) sum[q] = Metric::add(sum[q], load(queries + q * dims + d), values);
+    }
+#pragma GCC unroll 8
+    for (size_t q = 0; q < COUNT; q++) scores[q] += Lanes<VECTOR_BYTES>::sum(sum[q]);
+  }
+  for (; d < dims; d++)
+    for (size_t q = 0; q < COUNT; q++) scores[q] = Metric::add(scores[q], queries[q * dims + d], row[d]);
+}
+
+template <class Metric>
+void several(const float *queries, size_t count, const float *row, size_t dims, float *scores) {
+  for (; count >= 8; count -= 8, queries += 8 * dims, scores += 8) several_of<Metric, 8>(queries, row, dims, scores);
+  for (; count >= 4; count -= 4, queries += 4 * dims, scores += 4) several_of<Metric, 4>(queries, row, dims, scores);
+  for (; count > 0; count--, queries += dims, scores++) *scores = pair<Metric>(queries, row, dims);
+}
+
 template <bool IsL2>
 void exact_of(const float *query, const float *row, size_t dims, double scale, double *score, double *square) {
   constexpr size_t STEP = 32;
@@ -265,5 +294,5 @@ float peak(long steps, long *flops) {
 
 #define SHOAL_KERNELS(NAME, IS_SUPPORTED)                                                                                                          \
   {                                                                                                                                               \
-    NAME, IS_SUPPORTED, TILE_QUERIES, TILE_ROWS, BLOCK_BYTES, tile<Dot>, tile<L2>, above, pair<Dot>, pair<L2>, exact, decode_f16, decode_i8, pack_rows, gather, peak \
+    NAME, IS_SUPPORTED, TILE_QUERIES, TILE_ROWS, BLOCK_BYTES, tile<Dot>, tile<L2>, above, several<Dot>, several<L2>, exact, decode_f16, decode_i8, pack_rows, gather, peak \
   }
