@@ -3,7 +3,7 @@
 // times apart neither is a line. What lies near there is timed again after all other kinds, a few times, because what else a
 // machine does comes and goes within seconds. What the choice between them begins with. Some ten seconds at most, of random rows.
 
-import { median, type Side, type TimeTables, type TimedSize } from '@shoal/core';
+import { SIDES, median, type Side, type TimeTables, type TimedSize } from '@shoal/core';
 import type { CudaEngine } from './cuda-engine.ts';
 import { graphFromEdges } from './graph.ts';
 import { bytesOf } from './hybrid-engine.ts';
@@ -59,9 +59,14 @@ interface Measured {
   readonly at: (size: number) => Run;
 }
 
-/** Of one size: milliseconds of each run. */
-type Samples = Readonly<Record<Side, number[]>>;
-type Sample = Samples & { readonly work: number };
+/** Milliseconds of one size. */
+type Both = Readonly<Record<Side, number>>;
+
+/** Of one size: the median of each visit. */
+interface Sample {
+  readonly work: number;
+  readonly visits: readonly Both[];
+}
 
 export async function measureEngines(options: MeasureOptions): Promise<TimeTables> {
   const { onProgress = () => undefined, mostRows = MOST_ROWS, nowMs = () => performance.now() } = options;
@@ -81,10 +86,7 @@ export async function measureEngines(options: MeasureOptions): Promise<TimeTable
   }
   for (const { measured: { kind, queries }, samples } of searches) {
     const table = (tables[kind] ??= { cpu: [], gpu: [] });
-    for (const { work, cpu, gpu } of samples) {
-      table.cpu!.push({ queries, work, ms: median(cpu) });
-      table.gpu!.push({ queries, work, ms: median(gpu) });
-    }
+    for (const sample of samples) for (const side of SIDES) table[side]!.push({ queries, work: sample.work, ms: undisturbed(sample)[side] });
   }
   return tables;
 }
@@ -108,8 +110,8 @@ class Search {
   async begin(isLate: () => boolean): Promise<void> {
     const { mostRows } = this.measured;
     for (let size = FIRST_ROWS; size <= mostRows; size *= GROWTH) {
-      const { cpu, gpu } = await this.#time(size, TURNS);
-      if (median(cpu) > CLEARLY * median(gpu) || median(cpu) > LONG_MS || (isLate() && this.#bySize.size > 1)) break;
+      const { cpu, gpu } = undisturbed(await this.#time(size, TURNS));
+      if (cpu > CLEARLY * gpu || cpu > LONG_MS || (isLate() && this.#bySize.size > 1)) break;
     }
     for (let size = FIRST_ROWS / GROWTH; size >= 1 && isGpuFaster(this.#bySize.get(size * GROWTH)!) && !isLate(); size /= GROWTH) await this.#time(size, TURNS);
   }
@@ -126,9 +128,7 @@ class Search {
 
   async #time(size: number, turns: number): Promise<Sample> {
     const run = this.measured.at(size);
-    const { cpu, gpu } = await inTurns(this.#options, run, turns);
-    const before = this.#bySize.get(size);
-    const sample = { work: run.work, cpu: [...(before?.cpu ?? []), ...cpu], gpu: [...(before?.gpu ?? []), ...gpu] };
+    const sample = { work: run.work, visits: [...(this.#bySize.get(size)?.visits ?? []), await inTurns(this.#options, run, turns)] };
     this.#bySize.set(size, sample);
     return sample;
   }
@@ -141,12 +141,19 @@ class Search {
   }
 }
 
-function isGpuFaster({ cpu, gpu }: Samples): boolean {
-  return median(gpu) < median(cpu);
+function isGpuFaster(sample: Sample): boolean {
+  const { cpu, gpu } = undisturbed(sample);
+  return gpu < cpu;
 }
 
-/** Both sides in turns, so that what disturbs one disturbs the other; after a few that do not count: the CUDA library records what is asked for again. */
-async function inTurns({ cpu, gpu, signal, nowMs = () => performance.now() }: MeasureOptions, { what, run }: Run, turns: number): Promise<Samples> {
+/** Of each side the lower quartile of its visits: whoever else wants the machine makes it slower, never faster. */
+function undisturbed({ visits }: Sample): Both {
+  const of = (side: Side): number => visits.map((both) => both[side]).sort((a, b) => a - b)[visits.length >> 2]!;
+  return { cpu: of('cpu'), gpu: of('gpu') };
+}
+
+/** Medians of both sides in turns, so that what disturbs one disturbs the other; after a few that do not count: the CUDA library records what is asked for again. */
+async function inTurns({ cpu, gpu, signal, nowMs = () => performance.now() }: MeasureOptions, { what, run }: Run, turns: number): Promise<Both> {
   gpu.keep(what);
   for (let turn = 0; turn < UNCOUNTED_TURNS; turn++) {
     const startedMs = nowMs();
@@ -164,7 +171,7 @@ async function inTurns({ cpu, gpu, signal, nowMs = () => performance.now() }: Me
     }
   }
   gpu.letGo(what);
-  return ms;
+  return { cpu: median(ms.cpu), gpu: median(ms.gpu) };
 }
 
 /** Median of a few of one side, after one that does not count. */
