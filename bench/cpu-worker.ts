@@ -4,20 +4,19 @@
 //
 //   node --conditions=@shoal/source bench/cpu-worker.ts [--texts 1000] [--sessions 1,8] [--threads N] [--singles 30] [--rounds 2] [--model minilm]
 //
-// Prints one JSON line for each: texts/s of the rounds, p50 and p95 of single texts in milliseconds, peak memory of the executor.
+// Prints one JSON line for each: texts/s of the rounds, p50 and p95 of single texts in milliseconds, memory of the executor at the end.
 
-import { mkdtempSync, rmSync } from 'node:fs';
-import { availableParallelism, cpus, tmpdir } from 'node:os';
+import { availableParallelism, cpus } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { ShoalClient } from '@shoal/client';
-import { openModel, openTokenizer } from '@shoal/models';
-import { startTestServer } from '@shoal/queue/testing';
+import type { ShoalClient } from '@shoal/client';
+import { openModel } from '@shoal/models';
 import { readArguments } from './arguments.ts';
 import { leastCosine } from './cosine.ts';
 import { childrenOf, residentMegabytes } from './processes.ts';
-import { raggedCorpus } from './ragged-corpus.ts';
-import { MAX_TOKENS, cacheDir, runStream, startWorker, stopWorker } from './sides.ts';
+import { raggedCorpus, randomFrom } from './ragged-corpus.ts';
+import { percentile } from './rig.ts';
+import { cacheDir, openQueued, type Side } from './sides.ts';
 
 const args = readArguments(import.meta.url, {
   texts: { type: 'string', default: '1000' },
@@ -34,19 +33,17 @@ const LONG_TOKENS = 400;
 const PAUSE_MS = 50;
 
 const model = await openModel(args.model, { cacheDir });
-const tokenizer = await openTokenizer(model, { maxTokens: MAX_TOKENS });
 const corpus = raggedCorpus(join(model.folder, 'tokenizer.json'), Number(args.texts));
 const texts = corpus.map(({ text }) => text);
 const words = texts.flatMap((text) => text.split(' '));
+const random = randomFrom(1);
 let first: Float32Array | undefined;
 
 for (const sessions of args.sessions.split(',')) {
-  const folder = mkdtempSync(join(tmpdir(), 'shoal-bench-'));
-  const server = await startTestServer({ args: ['--appendonly', 'yes', '--appendfsync', 'everysec', '--dir', folder] });
-  const worker = await startWorker(server.url, args.model, Number(args.threads), { SHOAL_DEVICE_SESSIONS: sessions });
-  const client = await ShoalClient.connect({ redisUrl: server.url, model, tokenizer, jobTexts: 64 });
+  const side = await openQueued(`${sessions} sessions`, args.model, Number(args.threads), 64, { SHOAL_DEVICE_SESSIONS: sessions });
+  const { client, worker } = side;
   try {
-    const vectors = await runStream(client, texts, model.dims); // warms it
+    const vectors = await side.run(texts); // warms it
     first ??= vectors;
     const least = leastCosine(first, vectors, model.dims);
     if (!(least >= LEAST_COSINE)) throw new Error(`${sessions} sessions give other vectors: least cosine ${least}`);
@@ -54,11 +51,11 @@ for (const sessions of args.sessions.split(',')) {
     const rates: number[] = [];
     for (let round = 0; round < Number(args.rounds); round++) {
       const startedMs = performance.now();
-      await runStream(client, texts, model.dims);
+      await side.run(texts);
       rates.push(Math.round((texts.length / (performance.now() - startedMs)) * 10_000) / 10);
     }
     const stop = new AbortController();
-    const bulk = keepBusy(client, stop.signal);
+    const bulk = keepBusy(side, stop.signal);
     await sleep(500);
     const beside = { short: await singles(client, SHORT_TOKENS), long: await singles(client, LONG_TOKENS) };
     stop.abort();
@@ -66,29 +63,25 @@ for (const sessions of args.sessions.split(',')) {
     const [executor] = childrenOf(worker.pid!);
     process.stdout.write(`${JSON.stringify({ bench: 'cpu-worker', cpu: cpus()[0]?.model, threads: Number(args.threads), sessions: Number(sessions), textsPerSecond: rates, alone, beside, leastCosine: least, executorMegabytes: Math.round(residentMegabytes(executor!)) })}\n`);
   } finally {
-    await client.close();
-    await stopWorker(worker);
-    await server.stop();
-    rmSync(folder, { recursive: true, force: true });
+    await side.close();
   }
 }
 
-async function keepBusy(client: ShoalClient, signal: AbortSignal): Promise<void> {
-  while (!signal.aborted) await runStream(client, texts, model.dims);
+async function keepBusy(side: Side, signal: AbortSignal): Promise<void> {
+  while (!signal.aborted) await side.run(texts);
 }
 
 /** Each is another text, so that nothing was computed before. */
 async function singles(client: ShoalClient, tokens: number): Promise<{ readonly p50: number; readonly p95: number }> {
   const ms: number[] = [];
   for (let i = 0; i < Number(args.singles); i++) {
-    const from = Math.floor(Math.random() * (words.length - tokens));
+    const from = Math.floor(random() * (words.length - tokens));
     const text = words.slice(from, from + tokens - 2).join(' ');
     const startedMs = performance.now();
     await client.embed([text], { class: 'interactive' });
     ms.push(performance.now() - startedMs);
     await sleep(PAUSE_MS);
   }
-  const sorted = ms.sort((a, b) => a - b);
-  const at = (share: number): number => Math.round(sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))]! * 10) / 10;
-  return { p50: at(0.5), p95: at(0.95) };
+  const of = (part: number): number => Math.round(percentile(ms, part) * 10) / 10;
+  return { p50: of(0.5), p95: of(0.95) };
 }

@@ -91,13 +91,18 @@ export async function runRows(backend: OrtBackend, ids: readonly ArrayLike<numbe
   return { vectors, paddingEfficiency: ids.reduce((sum, row) => sum + row.length, 0) / paddedTokens };
 }
 
-/** A queue server with an append-only file, a CPU worker and a client: texts in, vectors out. */
-export async function openQueued(name: string, modelName: string, threads: number, jobTexts: number): Promise<Side> {
+export interface QueuedSide extends Side {
+  readonly client: ShoalClient;
+  readonly worker: ChildProcess;
+}
+
+/** A queue server with an append-only file, a CPU worker and a client: texts in, vectors out. `environment` adds settings of the worker. */
+export async function openQueued(name: string, modelName: string, threads: number, jobTexts: number, environment: Readonly<Record<string, string>> = {}): Promise<QueuedSide> {
   const folder = mkdtempSync(join(tmpdir(), 'shoal-bench-'));
   const model = await openModel(modelName, { cacheDir });
   const tokenizer = await openTokenizer(model, { maxTokens: MAX_TOKENS });
   const server = await startTestServer({ args: ['--appendonly', 'yes', '--appendfsync', 'everysec', '--dir', folder] });
-  const worker = await startWorker(server.url, modelName, threads);
+  const worker = await startWorker(server.url, modelName, threads, environment);
   const client = await ShoalClient.connect({ redisUrl: server.url, model, tokenizer, jobTexts });
   const run = (texts: readonly string[]): Promise<Float32Array> => runStream(client, texts, model.dims);
   const close = async (): Promise<void> => {
@@ -106,7 +111,7 @@ export async function openQueued(name: string, modelName: string, threads: numbe
     await server.stop();
     rmSync(folder, { recursive: true, force: true });
   };
-  return { name, run, close };
+  return { name, run, close, client, worker };
 }
 
 /** Texts through the queue, vectors in their order. */

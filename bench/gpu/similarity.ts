@@ -179,11 +179,12 @@ function atCrossing(close: ReadonlyMap<number, Samples>): number | null {
   return middle === undefined ? null : round(median([...middle.cpu, ...middle.gpu]), 4);
 }
 
-async function beyond({ kind, queries, most, at }: Search, measured: number | undefined): Promise<void> {
+async function beyond(search: Search, measured: number | undefined): Promise<void> {
+  const { kind, queries, most, at } = search;
   if (performance.now() > LAST_START_MS) return row({ part: 'similarity: beyond', kind, queries, skipped: 'no time was left' });
-  const predicted = predictedBy(times, { kind, queries, most, at });
+  const predicted = predictedBy(times, search);
   const calls = predicted === undefined ? undefined : await traffic(at, most, predicted);
-  const corrected = predictedBy(times, { kind, queries, most, at });
+  const corrected = predictedBy(times, search);
   const ratios: Record<string, number> = {};
   if (measured !== undefined) {
     for (const multiple of MULTIPLES) {

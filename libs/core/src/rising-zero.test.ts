@@ -17,13 +17,12 @@ test('nowhere, and before the first', () => {
   expect(risingZero([])).toBe(Infinity);
 });
 
-test('whatever falls in between, it lies among the places or nowhere, and where all values are turned round it still parts few from many', () => {
+test('whatever falls in between, it lies among the places or nowhere, and the values before it are at most 0 in sum, those behind at least', () => {
   assert(property(array(double({ min: -5, max: 5, noNaN: true }), { minLength: 1, maxLength: 30 }), (values) => {
     const zero = risingZero(values.map((value, place) => [place, value]));
     if (!Number.isFinite(zero)) return;
     expect(zero).toBeGreaterThanOrEqual(0);
     expect(zero).toBeLessThanOrEqual(values.length - 1);
-    // What lies before it is not above 0 in all, what lies behind not below.
     expect(values.slice(0, Math.floor(zero) + 1).reduce((sum, value) => sum + value, 0)).toBeLessThanOrEqual(1e-9);
     expect(values.slice(Math.floor(zero) + 1).reduce((sum, value) => sum + value, 0)).toBeGreaterThanOrEqual(-1e-9);
   }));

@@ -122,13 +122,13 @@ export class OrtBackend implements InferenceBackend {
   /**
    * Before the first run, on the CPU: lets the provider's arena begin with one region for runs of up to so many padded tokens, so that
    * what a run takes follows its size (see ort-thread.ts), and runs one short row. Costs address space, not memory, and no more of it
-   * than `mostBytes`; on other devices it would be memory, and nothing happens.
+   * than `mostBytes` for all sessions; on other devices it would be memory, and nothing happens.
    */
   async prepare(paddedTokens: number, mostBytes = Number.POSITIVE_INFINITY): Promise<void> {
     if ((this.options.provider ?? 'cpu') !== 'cpu') return;
     const vectorBytes = this.dims * ELEMENT_BYTES[this.precision];
     const wantedBytes = VECTORS_PER_TOKEN * paddedTokens * this.dims * ELEMENT_BYTES.fp32;
-    const powerBelow = 2 ** Math.floor(Math.log2(mostBytes)); // regions are powers of two
+    const powerBelow = 2 ** Math.floor(Math.log2(mostBytes / this.sessions)); // regions are powers of two
     const reserveTokens = Math.min(MOST_RESERVED_TOKENS, Math.floor(Math.min(wantedBytes, powerBelow) / vectorBytes));
     invariant(this.lines.every((line) => line.pending === 0), 'the arena is laid out before anything runs');
     await Promise.all(this.lines.map((line) => line.prepare(reserveTokens)));

@@ -62,9 +62,9 @@ interface Measured {
 /** Milliseconds of one size. */
 type Both = Readonly<Record<Side, number>>;
 
-/** Of one size: the median of each visit. */
+/** What is run at one size, and the medians of each visit. */
 interface Sample {
-  readonly work: number;
+  readonly run: Run;
   readonly visits: readonly Both[];
 }
 
@@ -86,7 +86,7 @@ export async function measureEngines(options: MeasureOptions): Promise<TimeTable
   }
   for (const { measured: { kind, queries }, samples } of searches) {
     const table = (tables[kind] ??= { cpu: [], gpu: [] });
-    for (const sample of samples) for (const side of SIDES) table[side]!.push({ queries, work: sample.work, ms: undisturbed(sample)[side] });
+    for (const sample of samples) for (const side of SIDES) table[side]!.push({ queries, work: sample.run.work, ms: undisturbed(sample)[side] });
   }
   return tables;
 }
@@ -127,8 +127,8 @@ class Search {
   }
 
   async #time(size: number, turns: number): Promise<Sample> {
-    const run = this.measured.at(size);
-    const sample = { work: run.work, visits: [...(this.#bySize.get(size)?.visits ?? []), await inTurns(this.#options, run, turns)] };
+    const { run, visits } = this.#bySize.get(size) ?? { run: this.measured.at(size), visits: [] };
+    const sample = { run, visits: [...visits, await inTurns(this.#options, run, turns)] };
     this.#bySize.set(size, sample);
     return sample;
   }

@@ -1,5 +1,5 @@
-// The kernels in native code, on libuv's threads: the event loop only waits, but for what is over sooner than a thread wakes. What the library wants beside the rows (1/‖row‖ for
-// cosine, the longest row for the bounds of its proof) is worked out once for each block of rows.
+// The kernels in native code, on libuv's threads: the event loop only waits, but for what is over sooner than a thread wakes. What the
+// library wants beside the rows (1/‖row‖ for cosine, the longest row for the bounds of its proof) is worked out once for each block of rows.
 
 import { invariant, ShoalError } from '@shoal/core';
 import type { Engine, Isa } from './kernels.ts';

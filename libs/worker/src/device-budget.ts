@@ -59,7 +59,7 @@ export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<De
   const profile = await readProfile(settings.cacheDir, key, log);
   const kneeTokens = profile?.kneeTokens ?? CPU_KNEE_TOKENS;
   const totalBytes = (await host.read())?.totalBytes;
-  await backend.prepare(Math.max(maxTokens, Math.min(kneeTokens, common.maxPaddedTokens)), totalBytes && totalBytes / backend.sessions);
+  await backend.prepare(Math.max(maxTokens, Math.min(kneeTokens, common.maxPaddedTokens)), totalBytes);
   const loadedBytes = (await backend.memory())?.footprintBytes ?? 0;
   const budget = createBudget({
     ...common, kneeTokens, totalBytes,
