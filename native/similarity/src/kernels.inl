@@ -170,25 +170,43 @@ void several(const float *queries, size_t count, const float *row, size_t dims, 
   for (; count > 0; count--, queries += dims, scores++) *scores = pair<Metric>(queries, row, dims);
 }
 
+typedef double Wide __attribute__((vector_size(VECTOR_BYTES)));
+constexpr size_t WIDE_LANES = VECTOR_BYTES / 8;
+
+#ifndef OWN_WIDEN
+inline Wide load_wide(const float *from) {
+  Wide v;
+  for (size_t i = 0; i < WIDE_LANES; i++) v[i] = from[i];
+  return v;
+}
+#endif
+
+inline double lanes_sum(Wide v) {
+  double sum = 0;
+  for (size_t i = 0; i < WIDE_LANES; i++) sum += v[i];
+  return sum;
+}
+
+/** Four chains of each sum: more would leave the registers. */
 template <bool IsL2>
 void exact_of(const float *query, const float *row, size_t dims, double scale, double *score, double *square) {
-  constexpr size_t STEP = 32;
-  double sum[STEP] = {}, norm[STEP] = {};
+  constexpr size_t CHAINS = 4, STEP = CHAINS * WIDE_LANES;
+  Wide sum[CHAINS] = {}, norm[CHAINS] = {};
   size_t d = 0;
   for (; d + STEP <= dims; d += STEP)
-    for (size_t i = 0; i < STEP; i++) {
-      const double r = row[d + i] * scale, q = query[d + i];
+#pragma GCC unroll 4
+    for (size_t i = 0; i < CHAINS; i++) {
+      const Wide r = load_wide(row + d + i * WIDE_LANES) * scale, q = load_wide(query + d + i * WIDE_LANES);
       sum[i] += IsL2 ? (q - r) * (q - r) : q * r;
       norm[i] += r * r;
     }
-  for (size_t i = 0; d + i < dims; i++) {
-    const double r = row[d + i] * scale, q = query[d + i];
-    sum[i] += IsL2 ? (q - r) * (q - r) : q * r;
-    norm[i] += r * r;
+  double total = lanes_sum((sum[0] + sum[1]) + (sum[2] + sum[3])), length = lanes_sum((norm[0] + norm[1]) + (norm[2] + norm[3]));
+  for (; d < dims; d++) {
+    const double r = row[d] * scale, q = query[d];
+    total += IsL2 ? (q - r) * (q - r) : q * r;
+    length += r * r;
   }
-  for (size_t half = STEP / 2; half > 0; half /= 2)
-    for (size_t i = 0; i < half; i++) sum[i] += sum[i + half], norm[i] += norm[i + half];
-  *score = sum[0], *square = norm[0];
+  *score = total, *square = length;
 }
 
 void exact(const float *query, const float *row, size_t dims, double scale, bool is_l2, double *score, double *square) {

@@ -7,6 +7,7 @@
 #define PREFETCH_LINES 0
 #define BLOCK_BYTES (192 * 1024)
 #define OWN_MASKS
+#define OWN_WIDEN
 #define OWN_TRANSPOSE
 #include "kernels.h"
 
@@ -43,6 +44,9 @@ inline void transpose(__m256 *r) {
 #pragma GCC unroll 8
   for (int i = 0; i < 8; i++) r[i] = t[i];
 }
+
+/** GCC 12 takes a conversion of vectors of its own apart, through memory. */
+inline __m256d load_wide(const float *from) { return _mm256_cvtps_pd(_mm_loadu_ps(from)); }
 
 /** The first `count` of 8 floats, then zeros. */
 inline __m256 load_some(const float *from, size_t count) {

@@ -9,6 +9,7 @@
 #define PREFETCH_LINES 1
 #define BLOCK_BYTES (384 * 1024)
 #define OWN_MASKS
+#define OWN_WIDEN
 #define OWN_DECODE
 #define OWN_TRANSPOSE
 
@@ -62,6 +63,9 @@ inline void transpose(__m512 *r) {
     r[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
   }
 }
+
+/** GCC 12 takes a conversion of vectors of its own apart, through memory. */
+inline __m512d load_wide(const float *from) { return _mm512_cvtps_pd(_mm256_loadu_ps(from)); }
 
 /** The first `count` of 16 floats, then zeros. */
 inline __m512 load_some(const float *from, size_t count) { return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from); }

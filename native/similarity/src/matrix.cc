@@ -7,7 +7,7 @@ void shoal_matrix(int isa, int threads, const float *queries, uint64_t query_cou
   const Kernels &kernels = kernels_of(isa);
   const uint32_t dims = rows->dims;
   const size_t tile_rows = kernels.tile_rows, panel = kernels.tile_queries;
-  const Packed packed_queries = pack_queries(kernels, queries, query_count, dims, query_scales(query_norms(queries, query_count, dims), metric));
+  const Packed packed_queries = pack_queries(kernels, queries, query_count, dims, query_scales(query_norms(kernels, queries, query_count, dims), metric));
   const auto tile = metric == SHOAL_L2 ? kernels.l2_tile : kernels.dot_tile;
   const float sign = metric == SHOAL_L2 ? -1.0f : 1.0f;
   in_blocks(threads, (rows->count + tile_rows - 1) / tile_rows, [&](auto next) {
@@ -29,7 +29,7 @@ void shoal_rescore(int isa, int threads, const float *queries, uint64_t query_co
                    const uint32_t *candidates, double *scores, shoal_stop stop) {
   using namespace shoal;
   const Kernels &kernels = kernels_of(isa);
-  const std::vector<double> norms = query_norms(queries, query_count, rows->dims);
+  const std::vector<double> norms = query_norms(kernels, queries, query_count, rows->dims);
   // By candidates, not by queries: one query may have nearly all of them.
   constexpr uint32_t BLOCK = 256;
   const uint32_t total = begin[query_count];
@@ -54,11 +54,6 @@ void shoal_lengths(int isa, int threads, const shoal_rows *rows, double *lengths
   in_blocks(threads, (rows->count + BLOCK - 1) / BLOCK, [&](auto next) {
     std::vector<float> scratch(rows->dims);
     for (uint64_t block; next(&block);)
-      for (uint64_t id = block * BLOCK; id < std::min(rows->count, (block + 1) * BLOCK); id++) {
-        const float *stored = stored_row(kernels, *rows, id, scratch.data());
-        double score, square;
-        kernels.exact(stored, stored, rows->dims, 1, false, &score, &square);
-        lengths[id] = std::sqrt(square);
-      }
+      for (uint64_t id = block * BLOCK; id < std::min(rows->count, (block + 1) * BLOCK); id++) lengths[id] = norm_of(kernels, stored_row(kernels, *rows, id, scratch.data()), rows->dims);
   });
 }

@@ -93,16 +93,16 @@ inline Packed pack_queries(const Kernels &kernels, const float *queries, uint64_
   return packed;
 }
 
-inline double norm_of(const float *values, uint32_t dims) {
-  double sum = 0;
-  for (uint32_t d = 0; d < dims; d++) sum += static_cast<double>(values[d]) * values[d];
-  return std::sqrt(sum);
+inline double norm_of(const Kernels &kernels, const float *values, uint32_t dims) {
+  double score, square;
+  kernels.exact(values, values, dims, 1, false, &score, &square);
+  return std::sqrt(square);
 }
 
 /** ‖q‖ of each query. */
-inline std::vector<double> query_norms(const float *queries, uint64_t count, uint32_t dims) {
+inline std::vector<double> query_norms(const Kernels &kernels, const float *queries, uint64_t count, uint32_t dims) {
   std::vector<double> norms(count);
-  for (uint64_t q = 0; q < count; q++) norms[q] = norm_of(queries + q * dims, dims);
+  for (uint64_t q = 0; q < count; q++) norms[q] = norm_of(kernels, queries + q * dims, dims);
   return norms;
 }
 

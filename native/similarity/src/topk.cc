@@ -57,7 +57,10 @@ Error error_of(const shoal_rows &rows, enum shoal_metric metric, double query_no
  */
 class Best {
  public:
-  Best(size_t k, Error error) : k_(k), most_waiting_(std::max<size_t>(256, 4 * k)), error_(error) {}
+  Best(size_t k, Error error) : k_(k), most_waiting_(std::max<size_t>(256, 4 * k)), error_(error) {
+    const size_t few = std::min<size_t>(k, 64); // a search among few rows would else take a third of its time to grow
+    floor_.reserve(few), heap_.reserve(few), waiting_.reserve(2 * few);
+  }
   const std::vector<Scored> &found() const { return heap_; }
 
   /** Returns the new limit: what a row must not be at most in fp32; NaN until there are k, so that every row is looked at. */
@@ -237,7 +240,7 @@ void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count
   }
   const Kernels &kernels = kernels_of(isa);
   const uint32_t dims = rows->dims;
-  Search search{kernels, queries, query_count, *rows, metric, query_norms(queries, query_count, dims), {}};
+  Search search{kernels, queries, query_count, *rows, metric, query_norms(kernels, queries, query_count, dims), {}};
   search.scales = query_scales(search.norms, metric);
   const bool is_packed = query_count >= MIN_PACKED_QUERIES;
   const size_t panel = kernels.tile_queries, padded = (query_count + panel - 1) / panel * panel;
@@ -245,7 +248,8 @@ void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count
   if (is_packed) prepared = pack_queries(kernels, queries, query_count, dims, search.scales);
   else prepared.assign(queries, queries + query_count * dims);
   if (!is_packed && metric == SHOAL_COSINE)
-    for (size_t i = 0; i < prepared.size(); i++) prepared[i] *= search.scales[i / dims];
+    for (uint64_t q = 0; q < query_count; q++)
+      for (uint32_t d = 0; d < dims; d++) prepared[q * dims + d] *= search.scales[q];
   const uint64_t all_tiles = (rows->count + kernels.tile_rows - 1) / kernels.tile_rows;
   const uint64_t tiles = std::min(all_tiles, std::max<uint64_t>(1, kernels.block_bytes / (kernels.tile_rows * dims * sizeof(float))));
   const uint64_t block_rows = tiles * kernels.tile_rows, blocks = (rows->count + block_rows - 1) / block_rows;
