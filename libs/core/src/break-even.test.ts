@@ -60,6 +60,12 @@ test('a side that was measured wrongly by three times is right after some hundre
   expect(times.error).toBeLessThan(0.1);
 });
 
+test('runs of which one in twenty takes forty times as long move what is known by less than a twentieth', () => {
+  const times = new RunTimes(tables());
+  for (let i = 0; i < 600; i++) times.ran('cpu', 'topk/f32', 8, 400_000, cpuLaw(8, 400_000) * (i % 20 === 7 ? 40 : 1));
+  expect(times.predictMs('cpu', 'topk/f32', 8, 400_000)! / cpuLaw(8, 400_000)).toBeLessThan(1.05);
+});
+
 test('one run that took a thousand times as long moves next to nothing', () => {
   const times = new RunTimes(tables());
   const before = times.predictMs('gpu', 'topk/f32', 8, 400_000)!;

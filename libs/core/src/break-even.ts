@@ -33,21 +33,30 @@ export interface BreakEven {
 
 /** One run says little: somebody else may have wanted the machine. */
 const LEARNING_RATE = 0.1;
-/** Of one run, most. */
-const MOST_CORRECTION = 4;
+/** So wrong at most is a prediction taken to be by one run: one in twenty takes many times as long, and none is as much too short. */
+const MOST_CORRECTION = 1.5;
 const ERRORS_KEPT = 128;
 /** Where both are as near as this, they take turns, so that both stay measured. */
 const NEAR = 1.1;
 
+/** Sorted, because each call asks for several predictions: with lists that were sorted then, they took 15 µs of it. */
+type Table = readonly Class[];
+
+/** Of one number of queries. */
+interface Class {
+  readonly queries: number;
+  readonly points: readonly TimedSize[];
+}
+
 export class RunTimes {
-  private readonly tables = new Map<string, Map<Side, TimedSize[]>>();
+  private readonly tables = new Map<string, Map<Side, Table>>();
   /** |predicted ÷ measured − 1| of the last runs. */
   private readonly errors: number[] = [];
   private turns = 0;
 
   constructor(tables: TimeTables = {}) {
     for (const [kind, sides] of Object.entries(tables)) {
-      this.tables.set(kind, new Map(SIDES.flatMap((side) => (sides[side] === undefined ? [] : [[side, sides[side].map((point) => ({ ...point }))] as const]))));
+      this.tables.set(kind, new Map(SIDES.flatMap((side) => (sides[side] === undefined ? [] : [[side, tableOfPoints(sides[side])] as const]))));
     }
   }
 
@@ -87,27 +96,28 @@ export class RunTimes {
     return [...this.tables].flatMap(([kind, sides]) => {
       const [cpu, gpu] = [sides.get('cpu'), sides.get('gpu')];
       if (cpu === undefined || gpu === undefined) return [];
-      return classesOf(gpu).map((queries) => ({ kind, queries, work: crossing(cpu, gpu, queries) }));
+      return gpu.map(({ queries }) => ({ kind, queries, work: crossing(cpu, gpu, queries) }));
     });
   }
 
   toTables(): TimeTables {
-    return Object.fromEntries([...this.tables].map(([kind, sides]) => [kind, Object.fromEntries([...sides].map(([side, points]) => [side, points.map((point) => ({ ...point, ms: Number(point.ms.toPrecision(6)) }))]))]));
+    return Object.fromEntries([...this.tables].map(([kind, sides]) => [kind, Object.fromEntries([...sides].map(([side, table]) => [side, table.flatMap(({ points }) => points.map((point) => ({ ...point, ms: Number(point.ms.toPrecision(6)) })))]))]));
   }
 
   /** Its own, or that of the same computation on another type of rows ("topk/f32"), or of another form of it ("topk-many/f16"). */
-  private tableOf(side: Side, kind: string): TimedSize[] | undefined {
+  private tableOf(side: Side, kind: string): Table | undefined {
     return this.tables.get(kind)?.get(side) ?? [...this.tables].find(([other, sides]) => computationOf(other) === computationOf(kind) && sides.has(side))?.[1].get(side);
   }
 
-  private ownTable(side: Side, kind: string): TimedSize[] | undefined {
+  private ownTable(side: Side, kind: string): Table | undefined {
     const known = this.tables.get(kind)?.get(side);
     if (known !== undefined) return known;
-    const copied = this.tableOf(side, kind)?.map((point) => ({ ...point }));
-    if (copied === undefined) return undefined;
-    const sides = this.tables.get(kind) ?? new Map<Side, TimedSize[]>();
-    this.tables.set(kind, sides.set(side, copied));
-    return copied;
+    const other = this.tableOf(side, kind);
+    if (other === undefined) return undefined;
+    const own = tableOfPoints(other.flatMap(({ points }) => points));
+    const sides = this.tables.get(kind) ?? new Map<Side, Table>();
+    this.tables.set(kind, sides.set(side, own));
+    return own;
   }
 }
 
@@ -136,12 +146,23 @@ function computationOf(kind: string): string {
 
 // ---- tables -----------------------------------------------------------------------------------------------------------
 
-function classesOf(table: readonly TimedSize[]): number[] {
-  return [...new Set(table.map(({ queries }) => queries))].sort((a, b) => a - b);
+/** With points of its own. */
+function tableOfPoints(points: readonly TimedSize[]): Table {
+  const counts = [...new Set(points.map(({ queries }) => queries))].sort((a, b) => a - b);
+  const ofCount = (count: number): TimedSize[] => points.filter(({ queries }) => queries === count).map((point) => ({ ...point })).sort((a, b) => a.work - b.work);
+  return counts.map((queries) => ({ queries, points: ofCount(queries) }));
 }
 
-function ofClass(table: readonly TimedSize[], queries: number): TimedSize[] {
-  return table.filter((point) => point.queries === queries).sort((a, b) => a.work - b.work);
+function queriesOf({ queries }: Class): number {
+  return queries;
+}
+
+function workOf({ work }: TimedSize): number {
+  return work;
+}
+
+function timeOf({ ms }: TimedSize): number {
+  return ms;
 }
 
 interface Between<Value> {
@@ -165,7 +186,7 @@ function interpolate<Value>(sorted: readonly Value[], sizeOf: (value: Value) => 
   const last = sorted.at(-1)!;
   if (at <= sizeOf(last)) {
     const { low, high, share } = around(sorted, sizeOf, at);
-    return mix(msOf(low), msOf(high), share);
+    return share === 0 ? msOf(low) : mix(msOf(low), msOf(high), share);
   }
   const before = sorted.at(-2);
   if (before === undefined) return msOf(last) * (at / sizeOf(last));
@@ -173,9 +194,8 @@ function interpolate<Value>(sorted: readonly Value[], sizeOf: (value: Value) => 
   return msOf(last) + perSize * (at - sizeOf(last));
 }
 
-function predict(table: readonly TimedSize[], queries: number, work: number): number {
-  const inClass = (count: number): number => interpolate(ofClass(table, count), (point) => point.work, (point) => point.ms, work);
-  return interpolate(classesOf(table), (count) => count, inClass, queries);
+function predict(table: Table, queries: number, work: number): number {
+  return interpolate(table, queriesOf, ({ points }) => interpolate(points, workOf, timeOf, work), queries);
 }
 
 function mix(low: number, high: number, share: number): number {
@@ -183,11 +203,11 @@ function mix(low: number, high: number, share: number): number {
 }
 
 /** The points that a prediction is made of, and how much of it each is. */
-function pointsNear(table: readonly TimedSize[], queries: number, work: number): [TimedSize, number][] {
-  const classes = around(classesOf(table), (count) => count, queries);
+function pointsNear(table: Table, queries: number, work: number): [TimedSize, number][] {
+  const between = around(table, queriesOf, queries);
   const weights = new Map<TimedSize, number>();
-  for (const [count, weight] of [[classes.low, 1 - classes.share], [classes.high, classes.share]] as const) {
-    const { low, high, share } = around(ofClass(table, count), (point) => point.work, work);
+  for (const [{ points }, weight] of [[between.low, 1 - between.share], [between.high, between.share]] as const) {
+    const { low, high, share } = around(points, workOf, work);
     for (const [point, part] of [[low, 1 - share], [high, share]] as const) weights.set(point, (weights.get(point) ?? 0) + weight * part);
   }
   return [...weights];
@@ -197,8 +217,9 @@ function pointsNear(table: readonly TimedSize[], queries: number, work: number):
 const DOUBLINGS = 7;
 
 /** Where CPU ÷ GPU, taken as rising with the work, passes 1, through all that was measured and a hundred times more. */
-function crossing(cpu: readonly TimedSize[], gpu: readonly TimedSize[], queries: number): number | undefined {
-  const measured = [...new Set([...ofClass(cpu, queries), ...ofClass(gpu, queries)].map(({ work }) => work))].sort((a, b) => a - b);
+function crossing(cpu: Table, gpu: Table, queries: number): number | undefined {
+  const pointsOf = (table: Table): readonly TimedSize[] => table.find((one) => one.queries === queries)?.points ?? [];
+  const measured = [...new Set([...pointsOf(cpu), ...pointsOf(gpu)].map(workOf))].sort((a, b) => a - b);
   const works = [...measured, ...Array.from({ length: DOUBLINGS }, (_, i) => measured.at(-1)! * 2 ** (i + 1))];
   const zero = risingZero(works.map((work) => [Math.log(work), Math.log(predict(cpu, queries, work) / predict(gpu, queries, work))]));
   return zero === Infinity ? undefined : Math.exp(zero);
