@@ -1,6 +1,6 @@
 // Similarity on a GPU through the product's own engines: answers compared with the CPU's first; then both engines over sizes from far below
 // the break-even to far above it: where the warm-up predicted it, where it is, where predictions put it once calls of sizes around it went through
-// the product's choice of a side and corrected them, and how many times faster the GPU is beyond. Times are from the call to its promise, copies and
+// the product's choice of a side and corrected them (beside where it is right after that), and how many times faster the GPU is beyond. Times are from the call to its promise, copies and
 // everything included. Where it is is found for all kinds in turns, several times, because what else a machine does comes and goes.
 //
 //   similarity.ts [--device gpu:0] [--small] [--seconds 80] [--answers 10] [--kinds topk,cosine,rescore,spread] [--rounds 1] [--threads N]
@@ -140,51 +140,68 @@ async function measuredCrossings(measuredTimes: RunTimes): Promise<(number | und
   const begunMs = performance.now();
   const near: (number | undefined)[] = [];
   for (const search of searches) near.push(await roughCrossing(search, predictedBy(measuredTimes, search) ?? 1_000));
-  const close = searches.map(() => new Map<number, Samples>());
+  const close = searches.map(() => new Map<number, Samples[]>());
   for (let pass = 0; pass < CLOSE_PASSES; pass++) {
     for (const [i, search] of searches.entries()) {
-      if (near[i] === undefined) continue;
-      const sizes = sizesAround(search, near[i], CLOSE_FACTORS);
-      for (const size of sizes) addTo(close[i]!, size, await inTurns(search.at(size), CLOSE_REPEATS));
-      const zero = closeCrossing(close[i]!);
-      if (!Number.isFinite(zero)) near[i] = zero < 0 ? sizes[0] : sizes.at(-1); // it lies beyond
+      if (near[i] !== undefined) near[i] = await lookedAround(search, near[i], close[i]!);
     }
   }
-  const measured = close.map(closeCrossing).map((zero) => (Number.isFinite(zero) ? zero : undefined));
+  const measured = close.map((visits) => crossingOf(visits));
   row({
     part: 'similarity: break-even', seconds: round((performance.now() - begunMs) / 1000, 2),
     found: Object.fromEntries(searches.map((search, i) => {
       const predicted = predictedBy(measuredTimes, search);
-      return [`${search.kind}, ${search.queries}`, { predicted: wholeOf(predicted), measured: wholeOf(measured[i]), error: errorOf(predicted, measured[i]), ms: atCrossing(close[i]!) }];
+      const quiet = crossingOf(close[i]!, quietOf);
+      return [`${search.kind}, ${search.queries}`, { predicted: wholeOf(predicted), measured: wholeOf(measured[i]), error: errorOf(predicted, measured[i]), quiet: wholeOf(quiet), quietError: errorOf(predicted, quiet), ms: atCrossing(close[i]!) }];
     })),
   });
   return measured;
 }
 
+/** One pass over sizes around it, into `visits`; where to look next. */
+async function lookedAround(search: Search, near: number, visits: Map<number, Samples[]>): Promise<number> {
+  const sizes = sizesAround(search, near, CLOSE_FACTORS);
+  for (const size of sizes) visits.set(size, [...(visits.get(size) ?? []), await inTurns(search.at(size), CLOSE_REPEATS)]);
+  const zero = closeCrossing(visits, medianOf);
+  return Number.isFinite(zero) ? near : zero < 0 ? sizes[0]! : sizes.at(-1)!; // it lies beyond
+}
+
+type OfVisits = (visits: readonly (readonly number[])[]) => number;
+
+function medianOf(visits: readonly (readonly number[])[]): number {
+  return median(visits.flat());
+}
+
+/** While nobody else wanted the machine, which is what the warm-up looks for: the lower quartile of what each visit says. */
+function quietOf(visits: readonly (readonly number[])[]): number {
+  return visits.map((turns) => median(turns)).sort((a, b) => a - b)[visits.length >> 2]!;
+}
+
+function crossingOf(visits: ReadonlyMap<number, readonly Samples[]>, of: OfVisits = medianOf): number | undefined {
+  const zero = closeCrossing(visits, of);
+  return Number.isFinite(zero) ? zero : undefined;
+}
+
 /** Infinity: the CPU is faster at every size looked at, or there is none; -Infinity: the GPU is. */
-function closeCrossing(samples: ReadonlyMap<number, Samples>): number {
-  const bySize = [...samples].sort(([a], [b]) => a - b);
-  const zero = risingZero(bySize.map(([size, { cpu: cpuMs, gpu: gpuMs }]) => [Math.log(size), Math.log(median(cpuMs) / median(gpuMs))]));
+function closeCrossing(visits: ReadonlyMap<number, readonly Samples[]>, of: OfVisits): number {
+  const bySize = [...visits].sort(([a], [b]) => a - b);
+  const zero = risingZero(bySize.map(([size, all]) => [Math.log(size), Math.log(of(all.map((one) => one.cpu)) / of(all.map((one) => one.gpu)))]));
   return Number.isFinite(zero) ? Math.exp(zero) : zero;
 }
 
-function addTo(all: Map<number, Samples>, size: number, { cpu: cpuMs, gpu: gpuMs }: Samples): void {
-  const before = all.get(size);
-  all.set(size, { cpu: [...(before?.cpu ?? []), ...cpuMs], gpu: [...(before?.gpu ?? []), ...gpuMs] });
-}
-
 /** What a call takes about there, of either side. */
-function atCrossing(close: ReadonlyMap<number, Samples>): number | null {
-  const middle = [...close.values()][close.size >> 1];
-  return middle === undefined ? null : round(median([...middle.cpu, ...middle.gpu]), 4);
+function atCrossing(visits: ReadonlyMap<number, readonly Samples[]>): number | null {
+  const middle = [...visits.values()][visits.size >> 1];
+  return middle === undefined ? null : round(median(middle.flatMap((one) => [...one.cpu, ...one.gpu])), 4);
 }
 
-async function beyond(search: Search, measured: number | undefined): Promise<void> {
+async function beyond(search: Search, before: number | undefined): Promise<void> {
   const { kind, queries, most, at } = search;
   if (performance.now() > LAST_START_MS) return row({ part: 'similarity: beyond', kind, queries, skipped: 'no time was left' });
   const predicted = predictedBy(times, search);
   const calls = predicted === undefined ? undefined : await traffic(at, most, predicted);
   const corrected = predictedBy(times, search);
+  const measured = before === undefined ? undefined : ((await measuredNow(search, before)) ?? before);
   const ratios: Record<string, number> = {};
   if (measured !== undefined) {
     for (const multiple of MULTIPLES) {
@@ -195,7 +212,14 @@ async function beyond(search: Search, measured: number | undefined): Promise<voi
       if (cpuMs > MOST_CPU_MS) break;
     }
   }
-  row({ part: 'similarity: beyond', kind, queries, calls, corrected: wholeOf(corrected), correctedError: errorOf(corrected, measured), measured: wholeOf(measured), ratios, ...(await largestOf(at, most)) });
+  row({ part: 'similarity: beyond', kind, queries, calls, corrected: wholeOf(corrected), correctedError: errorOf(corrected, measured), measured: wholeOf(measured), measuredBefore: wholeOf(before), ratios, ...(await largestOf(at, most)) });
+}
+
+/** Of one search, at once: what corrected predictions are compared with, because a machine does not stay as it was. */
+async function measuredNow(search: Search, near: number): Promise<number | undefined> {
+  const visits = new Map<number, Samples[]>();
+  for (let pass = 0, at = near; pass < CLOSE_PASSES / 2; pass++) at = await lookedAround(search, at, visits);
+  return crossingOf(visits);
 }
 
 function errorOf(size: number | undefined, measured: number | undefined): number | null {

@@ -34,6 +34,16 @@ async function codeOf(work: Promise<unknown>): Promise<string | undefined> {
   return work.then(() => 'answered', (error: { code?: string }) => error.code);
 }
 
+/** Whether it is fulfilled without a turn of the event loop. */
+async function isDoneAtOnce(work: Promise<unknown>): Promise<boolean> {
+  let isDone = false;
+  const done = work.then(() => (isDone = true));
+  for (let i = 0; i < 40; i++) await Promise.resolve(); // turns of promises, none of the event loop
+  const wasDone = isDone;
+  await done;
+  return wasDone;
+}
+
 test('a library that is not there, or is something else, is a reason in words', async () => {
   expect(await cudaLibraryProblem('/nowhere/similarity_cuda.so')).toContain('build.sh cuda');
   const missing = openCuda('/nowhere/similarity_cuda.so');
@@ -80,8 +90,8 @@ describe.skipIf(standIn === undefined)('on the stand-in', () => {
   });
 
   test('many scores lie in pinned memory while there is some, else in ordinary memory, and it is given back when they are forgotten', async () => {
-    const rows = block(7, 8192);
-    const bytesOfScores = 3 * 8192 * 4;
+    const rows = block(7, 32_768);
+    const bytesOfScores = 3 * 32_768 * 4;
     const folder = mkdtempSync(join(tmpdir(), 'shoal-pinned-'));
     const told = join(folder, 'taken');
     const taken = (): number => Number(readFileSync(told, 'utf8'));
@@ -105,6 +115,43 @@ describe.skipIf(standIn === undefined)('on the stand-in', () => {
     });
     engine.close();
     rmSync(folder, { recursive: true });
+  });
+
+  test('what needs little of a device is done in this thread, unless the device has other work; a device that stays busy is asked there less and less', async () => {
+    const rows = block(3);
+    const graph = graphFromEdges({ from: Uint32Array.of(0, 1, 2, 3), to: Uint32Array.of(1, 2, 3, 0) });
+    const begin = Uint32Array.of(0, 2, 4, 6);
+    const candidates = Uint32Array.of(1, 5, 2, 9, 63, 0);
+    const engine = standInEngine(standIn!);
+    for (const kept of [rows, graph]) engine.keep(kept);
+    const calls = {
+      topK: async () => expectRight(await engine.topK(queries, rows, 'cosine', 5), rows),
+      matrix: async () => expect([...(await engine.matrix(queries, rows, 'dot'))]).toEqual([...(await first.matrix)]),
+      rescore: async () => expect([...(await engine.rescore(queries, rows, 'dot', begin, candidates))]).toEqual([...(await first.rescore)]),
+      spread: async () => expect([...(await engine.spread(graph, 1, Float32Array.of(1, 0, 0, 0), { steps: 3, decay: 0.5, threshold: 0, k: 4 }))]).toEqual([1, 0.5, 0.25, 0.125]),
+    };
+    const first = { matrix: engine.matrix(queries, rows, 'dot'), rescore: engine.rescore(queries, rows, 'dot', begin, candidates) }; // rows have come
+    await Promise.all([first.matrix, first.rescore, calls.spread()]);
+    for (const call of Object.values(calls)) expect(await isDoneAtOnce(call())).toBe(true);
+    await withStandIn({ SHOAL_STAND_IN_LATER: 0 }, async () => {
+      for (const call of Object.values(calls)) expect(await isDoneAtOnce(call())).toBe(false);
+    });
+    expect(await isDoneAtOnce(calls.topK())).toBe(true); // that cost nothing, and is tried again
+    const tried: boolean[] = [];
+    await withStandIn({ SHOAL_STAND_IN_LATER: 2_000 }, async () => {
+      for (let i = 0; i < 200; i++) {
+        const startedMs = performance.now();
+        const work = calls.topK();
+        for (let turns = 0; turns < 4; turns++) await Promise.resolve();
+        tried.push(performance.now() - startedMs >= 2);
+        await work;
+      }
+    });
+    expect(tried.flatMap((wasTried, i) => (wasTried ? [i] : []))).toEqual([0, 2, 6, 14, 30, 62, 126, 191]);
+    for (let i = 0; i < 65; i++) await calls.topK();
+    expect(await isDoneAtOnce(calls.topK())).toBe(true);
+    engine.close();
+    expect(engine.heldBytes).toBe(0);
   });
 
   test('what leaves the device while a call waits or tries again stays until that call has ended', async () => {

@@ -9,9 +9,10 @@ import { Residents, ShoalError, type Resident } from '@shoal/core';
 import type { BestRows, Engine } from './kernels.ts';
 import type { OpenedCuda } from './cuda-library.ts';
 import type { Graph } from './graph.ts';
-import type { CudaAddon, CudaHandle, CudaLibrary, NativeRows } from './native-addon.ts';
+import type { CudaAddon, CudaHandle, CudaLibrary, CudaTerms, NativeRows } from './native-addon.ts';
 import { describedRows, unshared, withStop } from './native-engine.ts';
-import { METRICS, sliceRows, type Matrix, type Metric, type RowBlock } from './vectors.ts';
+import { TurnBudget } from './turn-budget.ts';
+import { BYTES_OF, METRICS, sliceRows, type Matrix, type Metric, type RowBlock } from './vectors.ts';
 
 export interface CudaEngineOptions {
   readonly cuda: OpenedCuda;
@@ -23,7 +24,7 @@ export interface CudaEngineOptions {
   readonly workBytes: number;
 }
 
-/** Where the time of the last call went, as the device's clock has it. */
+/** Where the time of the last call went that was not done at once, as the device's clock has it. */
 export interface CudaTimes {
   readonly deviceUs: number;
   readonly copyUs: number;
@@ -36,6 +37,24 @@ export interface CudaTimes {
 type Keepable = RowBlock | Graph;
 /** Freed when it is not kept, or has left, and nobody uses it: a call that waits for its turn, or between two tries, does not hold the handle itself. */
 type Uploaded = Resident & { readonly handle: CudaHandle; users: number; isResident: boolean };
+
+/** What a call needs, about: bytes that the device reads, products, and bytes that it gives back. */
+interface Need {
+  readonly bytes: number;
+  readonly products: number;
+  readonly resultBytes: number;
+}
+/** So much takes an H100 20 µs at most, and the caller's thread as long again to take the results. */
+const AT_ONCE: Need = { bytes: 32 << 20, products: 2e9, resultBytes: 256 << 10 };
+/** In products: one in fp64, and what a lane of a graph takes along an edge. */
+const EXACT_PRODUCT = 8;
+const EDGE = 32;
+/** Then the caller's thread waits for it, so long at most: handing it to another one takes longer than the call. A device that others use is waited for elsewhere. */
+const MOST_WAIT_US = 150;
+const AT_ONCE_US = 50;
+const AT_ONCE_US_OF_A_TURN = 2_000;
+/** After waiting in vain, calls go elsewhere: one, then twice as many each time. */
+const MOST_CALLS_ELSEWHERE = 64;
 
 /** A call that is given less than this is not worth its launches. */
 const LEAST_WORK_BYTES = 1 << 16;
@@ -59,6 +78,9 @@ export class CudaEngine implements Engine {
   /** What did not fit although the ledger had room is tried again after so many calls. */
   readonly #refusedUntil = new WeakMap<Keepable, number>();
   readonly #times = new Float64Array(5);
+  readonly #turn = new TurnBudget(AT_ONCE_US_OF_A_TURN);
+  #callsElsewhere = 0;
+  #atOnceFrom = 0;
   #calls = 0;
   /** What running out of memory has taught. */
   #mostWorkBytes: number;
@@ -119,10 +141,10 @@ export class CudaEngine implements Engine {
     const ask = [unshared(queries.values), queries.rows, METRICS.indexOf(metric), k, found, scores] as const;
     const held = await this.#held(rows, signal);
     if (held !== undefined) {
-      await this.#releasedAfter(held, this.#withinMemory(held, signal, (workBytes, stop) => this.#addon.cudaTopK(held.handle, ...ask, workBytes, this.#times, stop)));
+      await this.#releasedAfter(held, this.#withinMemory(held, needOf(rows, queries.rows, found.byteLength + scores.byteLength), signal, (...terms) => this.#addon.cudaTopK(held.handle, ...ask, ...terms)));
     } else {
       const described = describedRows(rows, rows.scales ?? null, 0);
-      await this.#withinMemory(undefined, signal, (workBytes, stop) => this.#addon.cudaTopKStreamed(this.#library, this.#device, ...described, ...ask, workBytes, this.#times, stop));
+      await this.#withinMemory(undefined, undefined, signal, (...terms) => this.#addon.cudaTopKStreamed(this.#library, this.#device, ...described, ...ask, ...terms));
     }
     return { found: found.subarray(0, queries.rows), rows: found.subarray(queries.rows), scores };
   }
@@ -130,7 +152,7 @@ export class CudaEngine implements Engine {
   async matrix(queries: Matrix, rows: RowBlock, metric: Metric, signal?: AbortSignal): Promise<Float32Array> {
     const values = unshared(queries.values);
     const scoresOf = (on: Uploaded, count: number): Promise<Float32Array> =>
-      this.#withinMemory(on, signal, (workBytes, stop) => this.#addon.cudaMatrix(on.handle, values, queries.rows, METRICS.indexOf(metric), count, workBytes, this.#times, stop));
+      this.#withinMemory(on, needOf(rows, queries.rows, 4 * queries.rows * count), signal, (...terms) => this.#addon.cudaMatrix(on.handle, values, queries.rows, METRICS.indexOf(metric), count, ...terms));
     const held = await this.#held(rows, signal);
     if (held !== undefined) return this.#releasedAfter(held, scoresOf(held, rows.rows));
     const all = new Float32Array(queries.rows * rows.rows);
@@ -146,7 +168,9 @@ export class CudaEngine implements Engine {
     const scoresOf = async (on: Uploaded, from: Uint32Array, chosen: Uint32Array): Promise<Float64Array> => {
       const scores = new Float64Array(chosen.length);
       if (chosen.length === 0) return scores;
-      await this.#withinMemory(on, signal, (workBytes, stop) => this.#addon.cudaRescore(on.handle, values, queries.rows, METRICS.indexOf(metric), from, chosen, scores, workBytes, this.#times, stop));
+      const products = chosen.length * rows.dims;
+      const need = { bytes: products * BYTES_OF[rows.dtype], products: EXACT_PRODUCT * products, resultBytes: scores.byteLength };
+      await this.#withinMemory(on, need, signal, (...terms) => this.#addon.cudaRescore(on.handle, values, queries.rows, METRICS.indexOf(metric), from, chosen, scores, ...terms));
       return scores;
     };
     const held = await this.#held(rows, signal);
@@ -168,7 +192,8 @@ export class CudaEngine implements Engine {
 
   async spread(graph: Graph, lanes: number, activation: Float32Array, { steps, decay, threshold, signal }: Parameters<Engine['spread']>[3]): Promise<Float32Array> {
     const held = (await this.#held(graph, signal)) ?? (await this.#withRoom(() => this.#uploadGraph(graph, signal)));
-    return this.#releasedAfter(held, this.#withinMemory(held, signal, (workBytes, stop) => this.#addon.cudaSpread(held.handle, lanes, steps, decay, threshold, unshared(activation), workBytes, this.#times, stop)));
+    const need = { bytes: steps * held.bytes, products: EDGE * steps * graph.source.length * lanes, resultBytes: activation.byteLength };
+    return this.#releasedAfter(held, this.#withinMemory(held, need, signal, (...terms) => this.#addon.cudaSpread(held.handle, lanes, steps, decay, threshold, unshared(activation), ...terms)));
   }
 
   // ---- what is on the device ----------------------------------------------------------------------------------------
@@ -291,12 +316,12 @@ export class CudaEngine implements Engine {
 
   // ---- calls ----------------------------------------------------------------------------------------------------------
 
-  /** Tries with less and less work memory, then with nothing else on the device. */
-  async #withinMemory<Value>(on: Uploaded | undefined, signal: AbortSignal | undefined, call: (workBytes: number, stop: Uint8Array) => Promise<Value>): Promise<Value> {
+  /** Tries with less and less work memory, then with nothing else on the device. `need`: undefined for what cannot be done at once. */
+  async #withinMemory<Value>(on: Uploaded | undefined, need: Need | undefined, signal: AbortSignal | undefined, call: (...terms: CudaTerms) => Promise<Value>): Promise<Value> {
     let workBytes = this.#mostWorkBytes;
     for (let hasCleared = false, hasGrown = false; ; ) {
       try {
-        const value = await this.#call(signal, (stop) => call(workBytes, stop));
+        const value = await this.#call(signal, (stop) => this.#soon(need, (mostWaitUs) => call(workBytes, mostWaitUs > 0 ? null : this.#times, stop, mostWaitUs)));
         this.#wentWell();
         return value;
       } catch (error) {
@@ -327,6 +352,18 @@ export class CudaEngine implements Engine {
     this.#mostWorkBytes = Math.min(this.workBytes, 2 * this.#mostWorkBytes);
   }
 
+  /** At once, where it needs little and the device was free the last time. */
+  #soon<Value>(need: Need | undefined, call: (mostWaitUs: number) => Promise<Value>): Promise<Value> {
+    const isLittle = need !== undefined && need.bytes <= AT_ONCE.bytes && need.products <= AT_ONCE.products && need.resultBytes <= AT_ONCE.resultBytes;
+    if (!isLittle || this.#calls < this.#atOnceFrom || !this.#turn.take(AT_ONCE_US)) return call(0);
+    const startedMs = performance.now();
+    const value = call(MOST_WAIT_US);
+    const isLate = performance.now() - startedMs > MOST_WAIT_US / 1e3;
+    this.#callsElsewhere = isLate ? Math.min(MOST_CALLS_ELSEWHERE, 2 * this.#callsElsewhere + 1) : 0;
+    this.#atOnceFrom = this.#calls + 1 + this.#callsElsewhere;
+    return value;
+  }
+
   async #call<Value>(signal: AbortSignal | undefined, call: (stop: Uint8Array) => Promise<Value>): Promise<Value> {
     this.#refuseLost();
     try {
@@ -352,6 +389,10 @@ export class CudaEngine implements Engine {
       default: return error;
     }
   }
+}
+
+function needOf({ rows, dims, strideBytes }: RowBlock, queries: number, resultBytes: number): Need {
+  return { bytes: rows * strideBytes, products: queries * rows * dims, resultBytes };
 }
 
 /** What the library says that its smallest piece takes, as what the call as a whole has to be allowed; undefined where memory itself was short. */

@@ -36,8 +36,9 @@ const UNCOUNTED_TURNS = 3;
 /** So often is timed again what is at most so many times from where both are as fast. */
 const PASSES = 10;
 const NEAR = 1.5;
-/** Sizes grow until the GPU is so many times faster; beyond, both go on in a line. */
+/** Sizes grow until the GPU is so many times faster, beyond which both go on in a line, and shrink until it is so many times slower. */
 const CLEARLY = 4;
+const CLEARLY_SLOWER = 2;
 /** One run of the CPU above this is long enough to know. */
 const LONG_MS = 30;
 /** All of it, about: each kind has its share of the first pass, and takes at least two sizes. */
@@ -106,14 +107,14 @@ class Search {
     return [...this.#bySize.values()];
   }
 
-  /** Sizes that grow to where the GPU is clearly faster, or shrink to where the CPU is. */
+  /** Sizes that grow to where the GPU is clearly faster, and shrink to where the CPU is, which takes no time: with less of the CPU's a wrong reading, or what is learned later, would leave it nothing. */
   async begin(isLate: () => boolean): Promise<void> {
     const { mostRows } = this.measured;
     for (let size = FIRST_ROWS; size <= mostRows; size *= GROWTH) {
       const { cpu, gpu } = undisturbed(await this.#time(size, TURNS));
       if (cpu > CLEARLY * gpu || cpu > LONG_MS || (isLate() && this.#bySize.size > 1)) break;
     }
-    for (let size = FIRST_ROWS / GROWTH; size >= 1 && isGpuFaster(this.#bySize.get(size * GROWTH)!) && !isLate(); size /= GROWTH) await this.#time(size, TURNS);
+    for (let size = FIRST_ROWS / GROWTH; size >= 1 && !isCpuClearlyFaster(this.#bySize.get(size * GROWTH)!); size /= GROWTH) await this.#time(size, TURNS);
   }
 
   /** What is near joins what was found before, and may say that it lies elsewhere; then half of what lies between the last two that disagree. */
@@ -144,6 +145,11 @@ class Search {
 function isGpuFaster(sample: Sample): boolean {
   const { cpu, gpu } = undisturbed(sample);
   return gpu < cpu;
+}
+
+function isCpuClearlyFaster(sample: Sample): boolean {
+  const { cpu, gpu } = undisturbed(sample);
+  return gpu > CLEARLY_SLOWER * cpu;
 }
 
 /** Of each side the lower quartile of its visits: whoever else wants the machine makes it slower, never faster. */

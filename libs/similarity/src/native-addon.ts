@@ -27,8 +27,11 @@ export interface CudaDevice {
   readonly freeBytes: number;
 }
 
-/** Most bytes of work memory (0: what the call likes best), where times go or null (device, copies, kernels in µs; bytes copied; queries done again), stop. */
-type CudaTerms = readonly [workBytes: number, times: Float64Array | null, stop: Uint8Array];
+/**
+ * Most bytes of work memory (0: what the call likes best), where times go or null (device, copies, kernels in µs; bytes copied; queries done again), stop. More than 0 µs: in
+ * this thread, before the call returns, if the device is done within that, else in another as with 0.
+ */
+export type CudaTerms = readonly [workBytes: number, times: Float64Array | null, stop: Uint8Array, mostWaitUs: number];
 
 /** Promises are rejected with an error whose `code` is a status of similarity_cuda.h: OUT_OF_MEMORY, STOPPED, NO_DEVICE, INVALID, LOST. */
 export interface CudaAddon {

@@ -4,21 +4,23 @@
 import { invariant, ShoalError } from '@shoal/core';
 import type { Engine, Isa } from './kernels.ts';
 import type { NativeAddon, NativeRows } from './native-addon.ts';
+import { TurnBudget } from './turn-budget.ts';
 import { BYTES_OF, METRICS, MIN_LENGTH, ROW_TYPES, type Metric, type RowBlock } from './vectors.ts';
 
 /**
  * Work is counted in products of a search by one query, some 0.12 ns each where they wait for no memory. In these: a product in fp64, a product of the matrix of so few
- * queries that bringing rows into the form of its tiles is most of it, a step along an edge, and each lane of it more (AVX2, one core of an EPYC, 2026-11).
+ * queries that bringing rows into the form of its tiles is most of it, a step along an edge, and each lane of it more (AVX2, one core of an EPYC, 2026-11). Rows that are scored
+ * in fp64 lie anywhere: without waiting for them a product takes 0.14 ns.
  */
-const EXACT_PRODUCT = 4;
+const EXACT_PRODUCT = 2;
 const FEW_QUERIES = 4;
 const PRODUCT_OF_FEW = 4;
 const EDGE = 8;
 const EDGE_LANE = 4;
 
 /**
- * Less is done at once, in the caller's thread: in some 75 µs at most, where a call on another thread takes 45 to 200 more. A GPU of the same machine takes 65 to 100
- * for anything, so that the break-even lies here: with 400,000 both sides were as fast from there to half as much again (EPYC and Xeon, 2026-11).
+ * Less is done at once, in the caller's thread: in some 75 µs at most, where a call on another thread takes 45 to 200 more (EPYC and Xeon, 2026-11). The break-even
+ * with a GPU, which is asked in the same way and takes 27 to 45, lies within.
  */
 const AT_ONCE_WORK = 600_000;
 const AT_ONCE = 0;
@@ -85,32 +87,6 @@ export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number, spre
       return activation;
     },
   };
-}
-
-/** What may be used in one turn of the event loop. */
-class TurnBudget {
-  readonly #most: number;
-  #left: number;
-  #isTurnAwaited = false;
-
-  constructor(most: number) {
-    this.#most = most;
-    this.#left = most;
-  }
-
-  /** False: no more in this turn. */
-  take(amount: number): boolean {
-    if (!this.#isTurnAwaited) {
-      this.#isTurnAwaited = true;
-      setImmediate(() => {
-        this.#isTurnAwaited = false;
-        this.#left = this.#most;
-      });
-    }
-    if (amount > this.#left) return false;
-    this.#left -= amount;
-    return true;
-  }
 }
 
 /** Runs `work` with a byte that an abort sets; then the reason is thrown, whatever the work has left. */

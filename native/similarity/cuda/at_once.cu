@@ -156,7 +156,7 @@ void launch(Slot &slot, const Step &step, uint32_t steps, const Seeds &seeds) {
   config.gridDim = dim3(blocks), config.blockDim = dim3(BLOCK), config.dynamicSmemBytes = bytes, config.stream = slot.stream;
   config.attrs = &together, config.numAttrs = 1;
   const Counter counter{slot.counter(), slot.counted};
-  check(cudaEventRecord(slot.loaded.handle, slot.stream), "an event");
+  slot.mark(slot.loaded, slot.stream);
   check(cudaLaunchKernelEx(&config, at_once_kernel<TEAM>, step, steps, seeds, counter), "the kernel of all steps of spreading");
   slot.counted += blocks * (steps - 1);
 }
@@ -170,12 +170,12 @@ bool can_spread_at_once(int device, uint64_t nodes, uint64_t edges, uint32_t ste
 
 void spread_at_once(Slot &slot, Step step, uint64_t edges, uint32_t steps, float *given, const float *seeds, float *totals, shoal_cuda_times &times, shoal_stop stop) {
   const Seeds few = few_seeds(seeds, step.nodes);
-  const bool is_direct = is_pinned(totals);
+  const bool is_direct = !slot.is_hurried && is_pinned(totals);
   float *const pinned = few.count > 0 && is_direct ? nullptr : reinterpret_cast<float *>(slot.host(step.nodes * sizeof(float)));
   step.given = given, step.activation = is_direct ? totals : pinned;
   if (few.count == 0) {
     std::copy_n(seeds, step.nodes, pinned);
-    check(cudaEventRecord(slot.begun.handle, slot.stream), "an event");
+    slot.mark(slot.begun, slot.stream);
     check(cudaMemcpyAsync(given, pinned, step.nodes * sizeof(float), cudaMemcpyHostToDevice, slot.stream), "seeds");
   }
   switch (team_of(slot.device, step.nodes, edges)) {
@@ -188,7 +188,7 @@ void spread_at_once(Slot &slot, Step step, uint64_t edges, uint32_t steps, float
   check(cudaEventRecord(slot.ended.handle, slot.stream), "an event");
   slot.wait(slot.ended, stop);
   if (!is_direct) std::copy_n(pinned, step.nodes, totals);
-  times.kernel_us = microseconds(slot.loaded, slot.ended), times.copy_us = few.count == 0 ? microseconds(slot.begun, slot.loaded) : 0;
+  times.kernel_us = slot.between(slot.loaded, slot.ended), times.copy_us = few.count == 0 ? slot.between(slot.begun, slot.loaded) : 0;
   times.device_us = times.copy_us + times.kernel_us;
   times.copied_bytes = (few.count == 0 ? 2 : 1) * step.nodes * sizeof(float);
 }

@@ -254,6 +254,7 @@ Slot::~Slot() {
 char *Slot::work(size_t bytes, size_t most) {
   if (most != 0 && bytes > most) fail(SHOAL_CUDA_OUT_OF_MEMORY, "the smallest piece of this work takes %zu bytes, and %zu are allowed", bytes, most);
   if (work_.bytes() >= bytes && (most == 0 || work_.bytes() <= most)) return work_.at();
+  refuse_hurried("memory for it");
   work_ = Memory();
   const size_t size = most == 0 ? class_of(bytes) : std::min(class_of(bytes), most);
   try {
@@ -267,6 +268,7 @@ char *Slot::work(size_t bytes, size_t most) {
 
 char *Slot::host(size_t bytes) {
   if (host_.bytes() < bytes) {
+    refuse_hurried("page-locked memory for it");
     host_ = Pinned();
     host_ = Pinned(class_of(bytes));
   }
@@ -275,6 +277,7 @@ char *Slot::host(size_t bytes) {
 
 uint32_t *Slot::counter() {
   if (counter_.at() == nullptr) {
+    refuse_hurried("memory for it");
     counter_ = Memory(device, sizeof(uint32_t));
     check(cudaMemsetAsync(counter_.at(), 0, sizeof(uint32_t), stream), "a counter");
   }
@@ -286,6 +289,7 @@ Slot::Recording::~Recording() {
 }
 
 void Slot::record(Recording &recording, const std::function<void()> &launches) {
+  refuse_hurried("its recording");
   cudaGraph_t graph = nullptr;
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "a recording");
   try {
@@ -323,6 +327,10 @@ void Slot::wait(const Event &event, shoal_stop stop) {
     if (state == cudaSuccess) return;
     if (state != cudaErrorNotReady) check(state, "work on the device");
     if (is_stopped(stop)) break;
+    if (is_hurried) {
+      if (std::chrono::steady_clock::now() > until) refuse_hurried("the device's work");
+      continue;
+    }
     // Short work is waited for at once; for long work the core is left to others.
     if (spins > 2000) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
@@ -335,21 +343,29 @@ void Slot::finish() noexcept {
   cudaStreamSynchronize(stream);
 }
 
-Lease::Lease(int number) {
+Lease::Lease(int number, const shoal_cuda_terms *terms) {
   use_device(number);
   Device &device = device_of(number);
+  const bool is_hurried = terms != nullptr && terms->most_wait_us > 0;
   {
     const std::lock_guard<std::mutex> guard(device.lock);
-    if (!device.idle.empty()) {
+    if (!device.idle.empty() && !(is_hurried && device.idle.back()->is_behind && cudaStreamQuery(device.idle.back()->stream) == cudaErrorNotReady)) {
       slot_ = std::move(device.idle.back());
       device.idle.pop_back();
     }
   }
+  if (!slot_ && is_hurried) fail(SHOAL_CUDA_LATER, "everything is in use");
   if (!slot_) slot_.reset(new Slot(number));
+  else if (slot_->is_behind && !is_hurried) slot_->finish();
+  slot_->is_behind = false;
+  slot_->is_hurried = is_hurried;
+  slot_->is_timed = terms == nullptr || terms->times != nullptr;
+  if (is_hurried) slot_->until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(terms->most_wait_us * 1e3));
 }
 
 Lease::~Lease() {
-  slot_->finish();
+  if (slot_->is_hurried) slot_->is_behind = true; // whoever has it next looks
+  else slot_->finish();
   Device &device = device_of(slot_->device);
   const std::lock_guard<std::mutex> guard(device.lock);
   device.idle.push_back(std::move(slot_));
@@ -358,7 +374,10 @@ Lease::~Lease() {
 void trim(int number) {
   Device &device = device_of(number);
   const std::lock_guard<std::mutex> guard(device.lock);
-  for (auto &slot : device.idle) slot->work_ = Memory(), slot->recordings_.clear();
+  for (auto &slot : device.idle) {
+    if (slot->is_behind) slot->finish(), slot->is_behind = false;
+    slot->work_ = Memory(), slot->recordings_.clear();
+  }
 }
 
 size_t held_bytes(int device) { return held[device]; }

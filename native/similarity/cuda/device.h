@@ -3,6 +3,7 @@
 #pragma once
 #include <cuda_runtime.h>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -131,12 +132,28 @@ class Slot {
    * second time on as one recorded graph: one query × 1,000 to 100,000 rows take 32 to 54 µs instead of 36 to 59 (H200, 2026-11-22).
    */
   void replay(const std::string &key, const std::function<void()> &launches);
-  /** Waits for `event`; throws STOPPED once everything that this slot has under way has ended. */
+  /** Waits for `event`; throws STOPPED once everything that this slot has under way has ended, and LATER while it has not. */
   void wait(const Event &event, shoal_stop stop);
   void finish() noexcept;
+  /** Throws LATER where the caller may not wait for what takes as long as `what`. */
+  void refuse_hurried(const char *what) const {
+    if (is_hurried) fail(SHOAL_CUDA_LATER, "%s would take too long", what);
+  }
   /** Of kernels whose blocks wait for each other: what each block adds one to, and what it has come to when all that were launched have ended. */
   uint32_t *counter();
   uint32_t counted = 0;
+  /** Events that only tell how long something took are recorded: each takes the host a microsecond, and the device another. */
+  bool is_timed = true;
+  void mark(const Event &event, cudaStream_t at) const {
+    if (is_timed) check(cudaEventRecord(event.handle, at), "an event");
+  }
+  /** Microseconds; 0 where nobody wants to know. */
+  double between(const Event &from, const Event &to) const { return is_timed ? microseconds(from, to) : 0; }
+  /** Nobody waits after `until`. */
+  bool is_hurried = false;
+  std::chrono::steady_clock::time_point until;
+  /** Work of a call that was hurried may still be under way, all of it ordered in `stream` and in memory of this slot. */
+  bool is_behind = false;
   const int device;
   cudaStream_t stream = nullptr, copies = nullptr;
   Event begun, loaded, computed, ended, launched[3], copied[3];
@@ -170,7 +187,8 @@ std::string key_of(const Values &...values) {
 
 class Lease {
  public:
-  explicit Lease(int device);
+  /** For a call within `terms` (null: one that may wait, and is timed); throws LATER where there is no slot to be had at once. */
+  explicit Lease(int device, const shoal_cuda_terms *terms = nullptr);
   ~Lease();
   Slot *operator->() const { return slot_.get(); }
   Slot &operator*() const { return *slot_; }

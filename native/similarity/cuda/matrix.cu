@@ -16,6 +16,8 @@ constexpr uint64_t ROUND = 128;
 constexpr uint64_t PAIRED_QUERIES = 2;
 /** Tiles on their way into pinned memory. */
 constexpr uint32_t PLACES = 3;
+/** So much is written by the kernels where the host reads it, and copied from there. */
+constexpr size_t WRITTEN_BYTES = 256 << 10;
 
 /** How a block divides its tile: each thread has QUERIES × ROWS scores, `ACROSS` threads lie side by side along the rows, and DEPTH dimensions are there at a time. */
 template <uint32_t QUERIES, uint32_t ROWS, uint32_t ACROSS, uint32_t DEPTH, uint32_t BLOCKS>
@@ -185,7 +187,7 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
   return answer([&] {
     const Rows &rows = of->rows;
     const shoal_cuda_terms none{}, &limits = terms == nullptr ? none : *terms;
-    Lease slot(of->device);
+    Lease slot(of->device, &limits);
     shoal_cuda_times times{};
     if (rows.count == 0 || query_count == 0) return;
     const uint32_t stride = padded_dims(rows.dims);
@@ -208,14 +210,14 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
     float *out[PLACES];
     for (uint64_t i = 0; i < places; i++) out[i] = parts.take<float>(deep() * tile);
     const uint64_t query_bytes = chunk * rows.dims * 4;
-    // Few scores are written where the host reads them.
-    const bool is_written_there = all_bytes <= DIRECT_BYTES && chunk == query_count && tile == rows.count;
+    const bool is_written_there = all_bytes <= WRITTEN_BYTES && !is_direct && chunk == query_count && tile == rows.count;
+    if (!is_written_there) slot->refuse_hurried("so many scores");
     char *const host = slot->host(query_bytes + 256 + (is_written_there ? all_bytes : 0));
     if (is_written_there) out[0] = reinterpret_cast<float *>(host + divided_up<uint64_t>(query_bytes, 256) * 256);
     for (uint64_t q0 = 0; q0 < query_count; q0 += chunk) {
       const uint32_t count = static_cast<uint32_t>(std::min(chunk, query_count - q0));
       std::copy_n(queries + q0 * rows.dims, static_cast<uint64_t>(count) * rows.dims, reinterpret_cast<float *>(host));
-      check(cudaEventRecord(slot->begun.handle, slot->stream), "an event");
+      slot->mark(slot->begun, slot->stream);
       pad_queries(reinterpret_cast<const float *>(host), count, rows.dims, padded, norms, slot->stream);
       const uint64_t across = divided_up<uint64_t>(rows.count, tile), tiles = across * divided_up<uint64_t>(count, deep());
       const auto tile_at = [&](uint64_t i) {
@@ -239,7 +241,7 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
           if (i >= places) slot->wait(slot->copied[i % places], limits.stop); // what was in this place has left it
           make(i);
           check(cudaStreamWaitEvent(slot->copies, slot->launched[i % places].handle, 0), "scores");
-          if (i == 0) check(cudaEventRecord(slot->loaded.handle, slot->copies), "an event");
+          if (i == 0) slot->mark(slot->loaded, slot->copies);
           const Tile now = tile_at(i);
           if (now.wide == rows.count) check(cudaMemcpyAsync(place_of(now), out[i % places], 4ull * now.deep * now.wide, cudaMemcpyDeviceToHost, slot->copies), "scores");
           else check(cudaMemcpy2DAsync(place_of(now), rows.count * 4ull, out[i % places], now.wide * 4ull, now.wide * 4ull, now.deep, cudaMemcpyDeviceToHost, slot->copies), "scores");
@@ -248,11 +250,13 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
         check(cudaEventRecord(slot->ended.handle, slot->copies), "an event");
         check(cudaStreamWaitEvent(slot->stream, slot->ended.handle, 0), "scores");
         slot->wait(slot->ended, limits.stop);
-        times.copy_us += microseconds(slot->loaded, slot->ended);
+        times.copy_us += slot->between(slot->loaded, slot->ended);
         times.copied_bytes += 4ull * count * rows.count;
       } else if (is_written_there) {
         make(0);
         slot->wait(slot->launched[0], limits.stop);
+        times.kernel_us += slot->between(slot->begun, slot->launched[0]);
+        times.device_us += slot->between(slot->begun, slot->launched[0]);
         std::copy_n(out[0], query_count * rows.count, scores);
         times.copied_bytes += all_bytes;
       } else {
@@ -262,18 +266,19 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
           if (i + 1 < tiles) make(i + 1);
           slot->wait(slot->launched[i % places], limits.stop);
           const Tile now = tile_at(i);
-          check(cudaEventRecord(slot->loaded.handle, slot->copies), "an event");
+          slot->mark(slot->loaded, slot->copies);
           copy_out(*slot, slot->copies, reinterpret_cast<char *>(place_of(now)), rows.count * 4ull, reinterpret_cast<const char *>(out[i % places]), now.wide * 4ull, now.wide * 4ull, now.deep, limits.stop);
           check(cudaEventRecord(slot->ended.handle, slot->copies), "an event");
           check(cudaEventSynchronize(slot->ended.handle), "a copy");
-          times.copy_us += microseconds(slot->loaded, slot->ended);
+          times.copy_us += slot->between(slot->loaded, slot->ended);
           times.copied_bytes += 4ull * now.wide * now.deep;
         }
       }
+      if (is_written_there) continue;
       check(cudaEventRecord(slot->computed.handle, slot->stream), "an event");
       slot->wait(slot->computed, limits.stop);
-      times.kernel_us += microseconds(slot->begun, slot->computed);
-      times.device_us += microseconds(slot->begun, slot->computed);
+      times.kernel_us += slot->between(slot->begun, slot->computed);
+      times.device_us += slot->between(slot->begun, slot->computed);
     }
     if (limits.times != nullptr) *limits.times = times;
   });

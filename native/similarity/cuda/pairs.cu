@@ -121,7 +121,7 @@ extern "C" int shoal_cuda_rescore(const shoal_cuda_rows *of, const float *querie
   return answer([&] {
     const Rows &rows = of->rows;
     const shoal_cuda_terms none{}, &limits = terms == nullptr ? none : *terms;
-    Lease slot(of->device);
+    Lease slot(of->device, &limits);
     shoal_cuda_times times{};
     const uint32_t stride = padded_dims(rows.dims);
     // Queries in groups of at most 4,096, and their candidates in pieces: 13 bytes each.
@@ -151,7 +151,7 @@ extern "C" int shoal_cuda_rescore(const shoal_cuda_rows *of, const float *querie
         find_queries(host_begin, pairs, host_candidates + pairs);
         std::copy_n(queries + q0 * rows.dims, count * rows.dims, host_queries);
         const uint64_t asked_bytes = count * rows.dims * 4;
-        check(cudaEventRecord(slot->begun.handle, slot->stream), "an event");
+        slot->mark(slot->begun, slot->stream);
         pad_queries(host_queries, static_cast<uint32_t>(count), rows.dims, padded, norms, slot->stream);
         if (is_direct) {
           score_pairs(rows, metric, {padded, norms, host_begin, host_candidates, host_candidates + pairs, 0, 0, pairs}, {host_scores, nullptr}, of->device, slot->stream);
@@ -161,15 +161,15 @@ extern "C" int shoal_cuda_rescore(const shoal_cuda_rows *of, const float *querie
           check(cudaMemcpyAsync(device_candidates, host_candidates, (pairs + groups) * 4ull, cudaMemcpyHostToDevice, slot->copies), "candidates");
           check(cudaEventRecord(slot->launched[0].handle, slot->copies), "an event");
           check(cudaStreamWaitEvent(slot->stream, slot->launched[0].handle, 0), "candidates");
-          check(cudaEventRecord(slot->loaded.handle, slot->stream), "an event");
+          slot->mark(slot->loaded, slot->stream);
           score_pairs(rows, metric, {padded, norms, device_begin, device_candidates, device_candidates + pairs, 0, 0, pairs}, {device_scores, nullptr}, of->device, slot->stream);
-          check(cudaEventRecord(slot->computed.handle, slot->stream), "an event");
+          slot->mark(slot->computed, slot->stream);
           check(cudaMemcpyAsync(host_scores, device_scores, pairs * 8ull, cudaMemcpyDeviceToHost, slot->stream), "scores");
         }
         check(cudaEventRecord(slot->ended.handle, slot->stream), "an event");
         slot->wait(slot->ended, limits.stop);
         std::copy_n(host_scores, pairs, scores + first);
-        const double device_us = microseconds(slot->begun, slot->ended), copy_us = is_direct ? 0 : microseconds(slot->begun, slot->loaded) + microseconds(slot->computed, slot->ended);
+        const double device_us = slot->between(slot->begun, slot->ended), copy_us = is_direct ? 0 : slot->between(slot->begun, slot->loaded) + slot->between(slot->computed, slot->ended);
         times.device_us += device_us, times.copy_us += copy_us, times.kernel_us += device_us - copy_us;
         times.copied_bytes += asked_bytes + (count + 1) * 4 + pairs * 12ull + groups * 4ull;
       }

@@ -143,17 +143,17 @@ class Search {
       exact_ = reinterpret_cast<double *>(host_ + (result_bytes + 15) / 16 * 16 + (query_bytes + 15) / 16 * 16);
       std::memcpy(queries, query_.values + first * rows_.dims, count * rows_.dims * 4ull);
       const uint64_t asked_bytes = count * rows_.dims * 4ull;
-      check(cudaEventRecord(slot_.begun.handle, slot_.stream), "an event");
+      slot_.mark(slot_.begun, slot_.stream);
       if (piece_rows() < rows_.count) find(queries, count);
       else slot_.replay(key_of(rows_, summary_, query_.metric, query_.k, query_.count, terms_.work_bytes, count, work_, queries, coarse_asked()), [&] { find(queries, count); });
       if (copied_results != 0) {
-        check(cudaEventRecord(slot_.computed.handle, slot_.stream), "an event");
+        slot_.mark(slot_.computed, slot_.stream);
         check(cudaMemcpyAsync(host_, work_.scores, copied_results, cudaMemcpyDeviceToHost, slot_.stream), "results");
       }
       check(cudaEventRecord(slot_.ended.handle, slot_.stream), "an event");
       slot_.wait(slot_.ended, terms_.stop);
-      const double device_us = microseconds(slot_.begun, slot_.ended);
-      const double copy_us = copied_results == 0 ? 0 : microseconds(slot_.computed, slot_.ended);
+      const double device_us = slot_.between(slot_.begun, slot_.ended);
+      const double copy_us = copied_results == 0 ? 0 : slot_.between(slot_.computed, slot_.ended);
       times.device_us += device_us, times.copy_us += copy_us, times.kernel_us += device_us - copy_us;
       times.copied_bytes += asked_bytes + count * (plan_.kept * 12ull + 4);
       take(first, count, times);
@@ -222,6 +222,7 @@ class Search {
     for (uint32_t q = 0; q < count; q++) {
       const uint64_t to = (first + q) * query_.k;
       if (plan_.is_host || found[q] == NOT_PROVEN) {
+        slot_.refuse_hurried("scoring every row once more");
         by_host(q, first + q);
         times.redone++;
         continue;

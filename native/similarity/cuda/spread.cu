@@ -460,7 +460,7 @@ int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t st
   return answer([&] {
     const shoal_cuda_terms none{}, &limits = terms == nullptr ? none : *terms;
     if (graph->nodes == 0 || lanes == 0) return;
-    Lease slot(graph->device);
+    Lease slot(graph->device, &limits);
     shoal_cuda_times times{};
     const uint64_t nodes = graph->nodes;
     const uint32_t words = words_for(nodes);
@@ -482,9 +482,10 @@ int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t st
     }
     for (uint32_t first = 0; first < lanes; first += wide) {
       const uint32_t now = std::min(wide, lanes - first);
-      check(cudaEventRecord(slot->begun.handle, slot->stream), "an event");
+      slot->mark(slot->begun, slot->stream);
       char *const to = reinterpret_cast<char *>(steps == 0 ? total : buffers[0]);
       const bool is_small = nodes * now * 4 <= FEW_BYTES; // then the steps are under way before the seeds have arrived
+      if (!is_small) slot->refuse_hurried("copies of all values");
       float *const pinned = is_small ? reinterpret_cast<float *>(slot->host(nodes * now * 4)) : nullptr;
       if (is_small) {
         copy_lanes(pinned, now, seeds + first, lanes, now, nodes);
@@ -492,7 +493,7 @@ int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t st
       } else {
         copy_in(*slot, slot->stream, to, now * 4, reinterpret_cast<const char *>(seeds + first), lanes * 4ull, now * 4ull, nodes, limits.stop);
       }
-      check(cudaEventRecord(slot->loaded.handle, slot->stream), "an event");
+      slot->mark(slot->loaded, slot->stream);
       Step step{graph->begin, graph->source, graph->weight, graph->segments, graph->heavy, static_cast<uint32_t>(nodes), now, decay, threshold, buffers[0], buffers[0], buffers[1], total, partial, {}, {}, {}, words, static_cast<uint32_t>(nodes / 8)};
       const uint32_t blocks = divided_up(now, BLOCK_LANES);
       const auto active = [&](uint32_t i) { return keeps_bits ? Active{bits[i % 2], count + i % 3 * blocks} : Active{}; };
@@ -510,7 +511,8 @@ int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t st
         if (i % 8 == 7) check(cudaEventRecord(slot->launched[i / 8 % 2].handle, slot->stream), "an event");
         step.given = buffers[(i + 1) % 2], step.before = total, step.arriving = buffers[i % 2];
       }
-      check(cudaEventRecord(slot->computed.handle, slot->stream), "an event");
+      if (is_small) slot->mark(slot->computed, slot->stream);
+      else check(cudaEventRecord(slot->computed.handle, slot->stream), "an event");
       if (is_small) {
         check(cudaMemcpyAsync(pinned, total, nodes * now * 4, cudaMemcpyDeviceToHost, slot->stream), "activation");
       } else {
@@ -520,9 +522,9 @@ int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t st
       check(cudaEventRecord(slot->ended.handle, slot->stream), "an event");
       slot->wait(slot->ended, limits.stop);
       if (is_small) copy_lanes(totals + first, lanes, pinned, now, now, nodes);
-      times.device_us += microseconds(slot->begun, slot->ended);
-      times.copy_us += microseconds(slot->begun, slot->loaded) + microseconds(slot->computed, slot->ended);
-      times.kernel_us += microseconds(slot->loaded, slot->computed);
+      times.device_us += slot->between(slot->begun, slot->ended);
+      times.copy_us += slot->between(slot->begun, slot->loaded) + slot->between(slot->computed, slot->ended);
+      times.kernel_us += slot->between(slot->loaded, slot->computed);
       times.copied_bytes += 2 * nodes * now * 4;
     }
     if (limits.times != nullptr) *limits.times = times;

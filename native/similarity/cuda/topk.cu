@@ -57,9 +57,14 @@ void check_query(const Query &query) {
   if (query.k == 0) fail(SHOAL_CUDA_INVALID, "k is 0: ask for 1 or more");
 }
 
+/** Several threads take part, or rows pass by. */
+void refuse_hurried(const shoal_cuda_terms &terms) {
+  if (terms.most_wait_us > 0) fail(SHOAL_CUDA_LATER, "rows that do not lie on one device would take too long");
+}
+
 void search_part(const shoal_cuda_rows &part, const Query &query, const shoal_cuda_terms &terms, const Best &best, shoal_cuda_times &times) {
   if (part.rows.count == 0) return static_cast<void>(std::fill_n(best.found, query.count, 0u));
-  Lease slot(part.device);
+  Lease slot(part.device, &terms);
   search(*slot, part.rows, part.device_summary, query, terms, best, times);
 }
 
@@ -195,6 +200,7 @@ int shoal_cuda_topk(const shoal_cuda_rows *const *parts, uint32_t part_count, co
     check_query(query);
     shoal_cuda_terms limits = terms == nullptr ? shoal_cuda_terms{} : *terms;
     shoal_cuda_times times{};
+    if (part_count != 1) refuse_hurried(limits);
     if (part_count == 1) {
       search_part(*parts[0], query, limits, {best, scores, found}, times);
     } else {
@@ -233,6 +239,7 @@ int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *qu
     check_query(query);
     check_shape(*rows);
     shoal_cuda_terms limits = terms == nullptr ? shoal_cuda_terms{} : *terms;
+    refuse_hurried(limits);
     Lease slot(device);
     // Two pieces and the work of a search share what is allowed.
     const uint64_t allowed = limits.work_bytes == 0 ? 4ull << 30 : limits.work_bytes;

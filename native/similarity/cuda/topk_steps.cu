@@ -142,8 +142,21 @@ __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(Finish f) {
   after_previous();
   const uint32_t query = blockIdx.x, kept = min(f.kept, f.rows.count - f.summary->nan_rows);
   uint32_t count = f.rows.count;
+  if (threadIdx.x == 0) candidates = 0;
   if (f.all != nullptr) {
-    for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) numbers[i] = i;
+    const double *const all = f.all + static_cast<uint64_t>(query) * count;
+    const auto score_at = [&](uint32_t i) { return METRIC == SHOAL_L2 ? -all[i] : all[i]; };
+    // Sorting all took twice as long as everything else: what rounds to less than the last of the best does is not among them.
+    const float least = kept > 0 && kept * 4 < count ? largest(kept, count, [&](uint32_t i) { return isnan(score_at(i)) ? -INFINITY : static_cast<float>(score_at(i)); }, sums) : -INFINITY;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
+      const double score = score_at(i);
+      if (!(static_cast<float>(score) >= least)) continue;
+      const uint32_t place = atomicAdd(&candidates, 1u);
+      keys[place] = order_of(score), numbers[place] = i;
+    }
+    __syncthreads();
+    count = candidates;
   } else {
     const uint32_t listed = f.prepared.found[query]; // NOT_PROVEN is more than there is room for
     const Candidate *const list = f.list + static_cast<uint64_t>(query) * f.room;
@@ -153,7 +166,6 @@ __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(Finish f) {
       least = largest(kept, listed, [&](uint32_t i) { return list[i].score; }, sums) - f.prepared.margin[query];
       is_proven = least >= f.prepared.threshold[query];
     }
-    if (threadIdx.x == 0) candidates = 0;
     __syncthreads();
     if (is_proven)
       for (uint32_t i = threadIdx.x; i < listed; i += blockDim.x) {
@@ -175,12 +187,7 @@ __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(Finish f) {
   const uint32_t lane = threadIdx.x % PAIR_LANES, stride = divided_up(f.rows.dims, K_STEP) * K_STEP;
   const float *const asked = f.prepared.padded + static_cast<uint64_t>(query) * stride;
   const double norm = f.prepared.norms[query];
-  if (f.all != nullptr) {
-    for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
-      const double score = f.all[static_cast<uint64_t>(query) * count + i];
-      keys[i] = order_of(METRIC == SHOAL_L2 ? -score : score);
-    }
-  } else {
+  if (f.all == nullptr) {
     for (uint32_t i = threadIdx.x / PAIR_LANES; i < count; i += FINISH_THREADS / PAIR_LANES) {
       const uint32_t number[1] = {numbers[i]};
       double score[1];

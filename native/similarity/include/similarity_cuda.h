@@ -13,7 +13,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /** Raised with every change of this file that callers notice; `shoal_cuda_abi()` must be equal. */
-#define SHOAL_CUDA_ABI 2
+#define SHOAL_CUDA_ABI 3
 
 /** What every call gives back. Except for OK, outputs mean nothing and the call holds nothing; `shoal_cuda_error()` has the words. */
 enum shoal_cuda_status {
@@ -27,7 +27,9 @@ enum shoal_cuda_status {
   /** A shape that the library does not take: the words say which. */
   SHOAL_CUDA_INVALID = 4,
   /** The device failed. Nothing on it can be used in this process any more. */
-  SHOAL_CUDA_LOST = 5
+  SHOAL_CUDA_LOST = 5,
+  /** Not within `most_wait_us`: to be asked for again by a thread that may wait. */
+  SHOAL_CUDA_LATER = 6
 };
 
 int shoal_cuda_abi(void);
@@ -97,6 +99,11 @@ typedef struct {
   shoal_stop stop;
   /** Null: not wanted. */
   shoal_cuda_times *times;
+  /**
+   * More than 0: the caller waits no longer than this for the device, and for nothing else that takes long (allocations, recordings, results that are large):
+   * LATER then. What was begun on the device may still be under way, in memory of the library's own.
+   */
+  double most_wait_us;
 } shoal_cuda_terms;
 
 /** Work memory that a top-k of this size likes best. A call that may use less takes longer and gives the same answer. */

@@ -17,6 +17,9 @@ struct Failure : std::runtime_error {
   Failure(std::string code, const std::string &words) : std::runtime_error(words), code(std::move(code)) {}
 };
 
+/** Thrown by work that was to be done at once and cannot be: it is run once more, on another thread. */
+struct Later {};
+
 /** What a promise is fulfilled with, made in JavaScript's thread once the work is done; without it undefined. */
 typedef std::function<napi_value(napi_env)> Value;
 
@@ -52,7 +55,7 @@ class Call : public Arguments {
     return rows;
   }
 
-  /** A promise that `run` fulfils on another thread, or `at_once`: on this one, before there is a promise to wait for. */
+  /** A promise that `run` fulfils on another thread, or `at_once`: on this one, before there is a promise to wait for, unless it throws Later. */
   napi_value promise(std::function<void()> run, Value value = nullptr, bool at_once = false) {
     if (is_bad) return nullptr;
     Job *job = new Job;
@@ -61,9 +64,12 @@ class Call : public Arguments {
     napi_value promise, name;
     napi_create_promise(env_, &job->deferred, &promise);
     if (at_once) {
-      execute(env_, job);
-      complete(env_, napi_ok, job);
-      return promise;
+      try {
+        execute(env_, job);
+        complete(env_, napi_ok, job);
+        return promise;
+      } catch (const Later &) {
+      }
     }
     job->held = hold();
     napi_create_string_utf8(env_, "shoal:similarity", NAPI_AUTO_LENGTH, &name);

@@ -83,7 +83,7 @@ napi_value as_external(napi_env env, Handle held) {
   return value;
 }
 
-/** The last three arguments of every computation: bytes it may use for its work, where times are written or null, stop. */
+/** The last four arguments of every computation: bytes it may use for its work, where times are written or null, stop, how long this thread may wait for it (0: another one does). */
 struct Terms {
   double *out;
   shoal_cuda_times times{};
@@ -93,13 +93,21 @@ struct Terms {
     terms.work_bytes = static_cast<uint64_t>(call.number(i));
     out = call.array<double>(i + 1);
     terms.stop = call.array<uint8_t>(i + 2);
+    terms.most_wait_us = call.number(i + 3);
   }
+
+  bool at_once() const { return terms.most_wait_us > 0; }
 
   /** Runs `work(const shoal_cuda_terms *)`, and writes times: device, copying, kernels (µs), bytes copied, queries done again. */
   template <class Work>
   void run(const Library &library, const Work &work) {
     if (out != nullptr) terms.times = &times;
-    library.check(work(&terms));
+    const int status = work(&terms);
+    if (status == SHOAL_CUDA_LATER && at_once()) {
+      terms.most_wait_us = 0; // the next time it is another thread that asks
+      throw Later();
+    }
+    library.check(status);
     const double all[] = {times.device_us, times.copy_us, times.kernel_us, static_cast<double>(times.copied_bytes), static_cast<double>(times.redone)};
     for (size_t i = 0; out != nullptr && i < sizeof all / sizeof *all; i++) out[i] = all[i];
   }
@@ -108,8 +116,9 @@ struct Terms {
 /** Results that JavaScript gets without a copy, and that are freed when it has forgotten them: in pinned memory, where there is some. */
 class Scores {
  public:
-  Scores(const Library &library, int device, size_t count) : library_(library), count_(count) {
-    is_pinned_ = count * 4 > FEW_BYTES && library.take_pinned(device, count * 4, &memory_) == SHOAL_CUDA_OK;
+  /** `at_once`: in no memory that a device may still write into when they are gone, and that might have to be locked first. */
+  Scores(const Library &library, int device, size_t count, bool at_once) : library_(library), count_(count) {
+    is_pinned_ = !at_once && count * 4 > FEW_BYTES && library.take_pinned(device, count * 4, &memory_) == SHOAL_CUDA_OK;
     if (!is_pinned_) allocate(count * 4);
   }
   Scores(const Scores &) = delete;
@@ -286,7 +295,7 @@ napi_value cuda_free(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
-/** cudaTopK(handle, queries, count, metric, k, found and best, scores, work bytes, times, stop) */
+/** cudaTopK(handle, queries, count, metric, k, found and best, scores, …terms) */
 napi_value cuda_top_k(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Handle held = handle_of(env, call, 0);
@@ -296,17 +305,16 @@ napi_value cuda_top_k(napi_env env, napi_callback_info info) {
   const uint32_t k = static_cast<uint32_t>(call.number(4));
   uint32_t *found = call.array<uint32_t>(5), *best = found + count;
   double *scores = call.array<double>(6);
-  const Terms terms(call, 7);
-  return call.promise([=]() {
-    Terms own = terms;
-    own.run(*held->library, [&](const shoal_cuda_terms *t) {
+  Terms terms(call, 7);
+  return call.promise([=]() mutable {
+    terms.run(*held->library, [&](const shoal_cuda_terms *t) {
       const shoal_cuda_rows *part = held->rows;
       return held->library->topk(&part, 1, queries, count, metric, k, best, scores, found, t);
     });
-  });
+  }, nullptr, terms.at_once());
 }
 
-/** cudaTopKStreamed(library, device, …rows, queries, count, metric, k, found and best, scores, work bytes, times, stop) */
+/** cudaTopKStreamed(library, device, …rows, queries, count, metric, k, found and best, scores, …terms) */
 napi_value cuda_top_k_streamed(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Library *library = library_at(env, call, 0);
@@ -318,14 +326,13 @@ napi_value cuda_top_k_streamed(napi_env env, napi_callback_info info) {
   const uint32_t k = static_cast<uint32_t>(call.number(12));
   uint32_t *found = call.array<uint32_t>(13), *best = found + count;
   double *scores = call.array<double>(14);
-  const Terms terms(call, 15);
-  return call.promise([=]() {
-    Terms own = terms;
-    own.run(*library, [&](const shoal_cuda_terms *t) { return library->topk_streamed(device, &rows, queries, count, metric, k, best, scores, found, t); });
+  Terms terms(call, 15);
+  return call.promise([=]() mutable {
+    terms.run(*library, [&](const shoal_cuda_terms *t) { return library->topk_streamed(device, &rows, queries, count, metric, k, best, scores, found, t); });
   });
 }
 
-/** cudaRescore(handle, queries, count, metric, begin, candidates, scores, work bytes, times, stop) */
+/** cudaRescore(handle, queries, count, metric, begin, candidates, scores, …terms) */
 napi_value cuda_rescore(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Handle held = handle_of(env, call, 0);
@@ -334,14 +341,13 @@ napi_value cuda_rescore(napi_env env, napi_callback_info info) {
   const auto metric = static_cast<enum shoal_metric>(call.number(3));
   const uint32_t *begin = call.array<uint32_t>(4), *candidates = call.array<uint32_t>(5);
   double *scores = call.array<double>(6);
-  const Terms terms(call, 7);
-  return call.promise([=]() {
-    Terms own = terms;
-    own.run(*held->library, [&](const shoal_cuda_terms *t) { return held->library->rescore(held->rows, queries, count, metric, begin, candidates, scores, t); });
-  });
+  Terms terms(call, 7);
+  return call.promise([=]() mutable {
+    terms.run(*held->library, [&](const shoal_cuda_terms *t) { return held->library->rescore(held->rows, queries, count, metric, begin, candidates, scores, t); });
+  }, nullptr, terms.at_once());
 }
 
-/** cudaMatrix(handle, queries, count, metric, rows, work bytes, times, stop): the scores. */
+/** cudaMatrix(handle, queries, count, metric, rows, …terms): the scores. */
 napi_value cuda_matrix(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Handle held = handle_of(env, call, 0);
@@ -349,16 +355,15 @@ napi_value cuda_matrix(napi_env env, napi_callback_info info) {
   const uint64_t count = static_cast<uint64_t>(call.number(2));
   const auto metric = static_cast<enum shoal_metric>(call.number(3));
   const uint64_t rows = static_cast<uint64_t>(call.number(4));
-  const Terms terms(call, 5);
+  Terms terms(call, 5);
   const auto scores = std::make_shared<std::unique_ptr<Scores>>();
-  return call.promise([=]() {
-    Terms own = terms;
-    scores->reset(new Scores(*held->library, held->device, count * rows));
-    own.run(*held->library, [&](const shoal_cuda_terms *t) { return held->library->matrix(held->rows, queries, count, metric, (*scores)->at(), t); });
-  }, [scores](napi_env env) { return Scores::as_array(env, std::move(*scores)); });
+  return call.promise([=]() mutable {
+    scores->reset(new Scores(*held->library, held->device, count * rows, terms.at_once()));
+    terms.run(*held->library, [&](const shoal_cuda_terms *t) { return held->library->matrix(held->rows, queries, count, metric, (*scores)->at(), t); });
+  }, [scores](napi_env env) { return Scores::as_array(env, std::move(*scores)); }, terms.at_once());
 }
 
-/** cudaSpread(handle, lanes, steps, decay, threshold, seeds, work bytes, times, stop): the totals. */
+/** cudaSpread(handle, lanes, steps, decay, threshold, seeds, …terms): the totals. */
 napi_value cuda_spread(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Handle held = handle_of(env, call, 0);
@@ -366,13 +371,12 @@ napi_value cuda_spread(napi_env env, napi_callback_info info) {
   const float decay = static_cast<float>(call.number(3)), threshold = static_cast<float>(call.number(4));
   size_t count = 0;
   const float *seeds = static_cast<Arguments &>(call).array<float>(5, 0, &count);
-  const Terms terms(call, 6);
+  Terms terms(call, 6);
   const auto totals = std::make_shared<std::unique_ptr<Scores>>();
-  return call.promise([=]() {
-    Terms own = terms;
-    totals->reset(new Scores(*held->library, held->device, count));
-    own.run(*held->library, [&](const shoal_cuda_terms *t) { return held->library->spread(held->graph, lanes, steps, decay, threshold, seeds, (*totals)->at(), t); });
-  }, [totals](napi_env env) { return Scores::as_array(env, std::move(*totals)); });
+  return call.promise([=]() mutable {
+    totals->reset(new Scores(*held->library, held->device, count, terms.at_once()));
+    terms.run(*held->library, [&](const shoal_cuda_terms *t) { return held->library->spread(held->graph, lanes, steps, decay, threshold, seeds, (*totals)->at(), t); });
+  }, [totals](napi_env env) { return Scores::as_array(env, std::move(*totals)); }, terms.at_once());
 }
 
 }  // namespace

@@ -128,7 +128,7 @@ struct Result {
 typedef std::vector<const shoal_cuda_rows *> Parts;
 
 double search(const Parts &rows, const std::vector<float> &queries, size_t count, enum shoal_metric metric, size_t k, Result &result, uint64_t work_bytes = 0) {
-  shoal_cuda_terms terms{work_bytes, nullptr, &result.times};
+  shoal_cuda_terms terms{work_bytes, nullptr, &result.times, 0};
   const double begun = seconds();
   must(shoal_cuda_topk(rows.data(), static_cast<uint32_t>(rows.size()), queries.data(), count, metric, static_cast<uint32_t>(k), result.best.data(), result.scores.data(), result.found.data(), &terms), "topk");
   return (seconds() - begun) * 1e6;
@@ -221,7 +221,7 @@ void topk() {
       for (size_t q = 0; q <= count; q++) begin.push_back(static_cast<uint32_t>(total * q / count));
       std::vector<double> scores(total), times, walls;
       shoal_cuda_times taken{};
-      shoal_cuda_terms terms{0, nullptr, &taken};
+      shoal_cuda_terms terms{0, nullptr, &taken, 0};
       for (int i = 0; i < 25; i++) {
         for (uint32_t &row : candidates) row = static_cast<uint32_t>(random() % rows); // others each time: 77 MB of 768
         const double begun = seconds();
@@ -264,7 +264,7 @@ void topk() {
       for (int i = 0; i < 100 && pinned == nullptr; i++) shoal_cuda_take_pinned(0, bytes, &pinned);
       for (const char *into : {"memory that was used", "fresh memory", "pinned memory"}) {
         shoal_cuda_times taken{};
-        shoal_cuda_terms terms{0, nullptr, &taken};
+        shoal_cuda_terms terms{0, nullptr, &taken, 0};
         std::vector<double> device;
         const double wall = median_of(9, [&] {
           float *const fresh = into[0] == 'f' ? static_cast<float *>(std::malloc(bytes)) : nullptr, *const to = into[0] == 'p' ? static_cast<float *>(pinned) : fresh != nullptr ? fresh : scores.data();
@@ -330,7 +330,7 @@ void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double 
   for (size_t lane = 0; lane < lanes; lane++) for (size_t i = 0; i < seeds_each; i++) seeds[random() % nodes * lanes + lane] = 1;
   if (seeds_each == 0) std::fill(seeds.begin(), seeds.end(), 1.0f);
   shoal_cuda_times taken{}, none{};
-  shoal_cuda_terms terms{0, nullptr, &taken}, empty{0, nullptr, &none};
+  shoal_cuda_terms terms{0, nullptr, &taken, 0}, empty{0, nullptr, &none, 0};
   std::vector<double> times, walls, idle, device;
   for (int i = 0; i < 25; i++) {
     activation = seeds;
@@ -390,7 +390,7 @@ void stream() {
       if (is_pinned) std::printf("locking %.1f GB took %.1f ms\n", bytes / 1e9, (seconds() - begun) * 1e3);
       for (size_t count : {size_t{1000}, size_t{64}, size_t{1}}) {
         Result streamed(count, k);
-        shoal_cuda_terms terms{6ull << 30, nullptr, &streamed.times};
+        shoal_cuda_terms terms{6ull << 30, nullptr, &streamed.times, 0};
         const double wall = median_of(7, [&] {
           const double from = seconds();
           must(shoal_cuda_topk_streamed(0, &described, queries.data(), count, SHOAL_COSINE, k, streamed.best.data(), streamed.scores.data(), streamed.found.data(), &terms), "streamed");
@@ -424,7 +424,7 @@ void big() {
   shoal_cuda_trim(0);
   const shoal_rows described{data.data(), rows, dims, dims * 2, SHOAL_F16, nullptr, 0};
   for (size_t count : {size_t{1000}, size_t{1}}) {
-    shoal_cuda_terms terms{6ull << 30, nullptr, &streamed.times};
+    shoal_cuda_terms terms{6ull << 30, nullptr, &streamed.times, 0};
     begun = seconds();
     must(shoal_cuda_topk_streamed(0, &described, queries.data(), count, SHOAL_COSINE, k, streamed.best.data(), streamed.scores.data(), streamed.found.data(), &terms), "streamed");
     us = (seconds() - begun) * 1e6;

@@ -25,7 +25,7 @@ namespace {
 
 typedef std::mt19937_64 Random;
 
-std::atomic<int> failures{0}, checks{0}, pinned_matrices{0};
+std::atomic<int> failures{0}, checks{0}, pinned_matrices{0}, hurried_done{0}, hurried_later{0};
 std::atomic<uint64_t> queries_asked{0}, queries_redone{0};
 std::mutex printing;
 std::set<std::string> printed;
@@ -187,6 +187,17 @@ bool is_equal(const Case &c, const Answer &a, const Answer &b) {
   return true;
 }
 
+/** Calls that may not wait long: each says so, or gives the answer that is known. What it leaves behind must not reach the next one. */
+template <class Ask, class Same>
+void check_hurried(Random &random, const Case &c, const char *what, const Ask &ask, const Same &is_same) {
+  for (int turn = 0; turn < 3; turn++) {
+    const shoal_cuda_terms hurried{0, nullptr, nullptr, static_cast<double>(pick(random, {1, 20, 100, 3000}))};
+    const int status = ask(&hurried);
+    if (status == SHOAL_CUDA_LATER) hurried_later++;
+    else if (is_ok(c, status, what) && ++hurried_done && !is_same()) wrong(c, what, 0, 0, turn, 0);
+  }
+}
+
 void check_rows(Random &random, const Case &c, int devices) {
   const int device = static_cast<int>(random() % static_cast<uint64_t>(devices));
   std::vector<Reference> expected(c.queries * c.count);
@@ -195,7 +206,7 @@ void check_rows(Random &random, const Case &c, int devices) {
   shoal_cuda_rows *rows;
   if (!is_ok(c, shoal_cuda_upload(device, &c.rows, random() % 2, &rows, nullptr), "upload")) return;
   shoal_cuda_times times{};
-  shoal_cuda_terms terms{0, nullptr, &times}, tight{3ull << 20 << random() % 6, nullptr, nullptr};
+  shoal_cuda_terms terms{0, nullptr, &times, 0}, tight{3ull << 20 << random() % 6, nullptr, nullptr, 0};
   Answer first(c), second(c), parted(c), streamed(c);
   if (is_ok(c, shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), first.best.data(), first.scores.data(), first.found.data(), &terms), "topk")) check_topk(c, expected, first, "topk");
   queries_asked += c.queries, queries_redone += times.redone;
@@ -204,6 +215,9 @@ void check_rows(Random &random, const Case &c, int devices) {
     Answer again(c);
     if (is_ok(c, shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), again.best.data(), again.scores.data(), again.found.data(), &terms), "topk again") && !is_equal(c, first, again)) wrong(c, "topk again", 0, 0, turn, 0);
   }
+  Answer quick(c);
+  check_hurried(random, c, "topk hurried", [&](const shoal_cuda_terms *t) { return shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), quick.best.data(), quick.scores.data(), quick.found.data(), t); },
+                [&] { return is_equal(c, first, quick); });
   const int status = shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), second.best.data(), second.scores.data(), second.found.data(), &tight);
   // What a piece takes at least may be more than the bound: then it says so.
   if (status != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, status, "topk in pieces") && !is_equal(c, first, second)) wrong(c, "topk in pieces", 0, 0, 1, 0);
@@ -221,7 +235,7 @@ void check_rows(Random &random, const Case &c, int devices) {
   if (parts.size() == 3 && is_ok(c, shoal_cuda_topk(parts.data(), 3, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), parted.best.data(), parted.scores.data(), parted.found.data(), nullptr), "topk of parts") && !is_equal(c, first, parted)) wrong(c, "topk of parts", 0, 0, 1, 0);
   for (auto *part : parts) shoal_cuda_free_rows(part);
   if (random() % 3 == 0) {
-    shoal_cuda_terms little{64ull << 20, nullptr, nullptr};
+    shoal_cuda_terms little{64ull << 20, nullptr, nullptr, 0};
     if (random() % 2) little.work_bytes = 8ull << 20;
     const int outcome = shoal_cuda_topk_streamed(device, &c.rows, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), streamed.best.data(), streamed.scores.data(), streamed.found.data(), &little);
     if (outcome != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, outcome, "topk streamed") && !is_equal(c, first, streamed)) wrong(c, "topk streamed", 0, 0, 1, 0);
@@ -239,6 +253,9 @@ void check_rows(Random &random, const Case &c, int devices) {
         break;
       }
     }
+    std::vector<float> quick(matrix.size());
+    check_hurried(random, c, "matrix hurried", [&](const shoal_cuda_terms *t) { return shoal_cuda_matrix(rows, c.query.data(), c.queries, c.metric, quick.data(), t); },
+                  [&] { return std::memcmp(matrix.data(), quick.data(), matrix.size() * 4) == 0; });
     void *pinned = nullptr;
     for (int turn = 0; turn < 20 && pinned == nullptr; turn++) shoal_cuda_take_pinned(device, matrix.size() * 4, &pinned);
     if (pinned != nullptr) {
@@ -267,6 +284,9 @@ void check_rows(Random &random, const Case &c, int devices) {
     for (size_t q = 0; q < c.queries; q++)
       for (size_t i = begin[q]; i < begin[q + 1]; i++)
         if (!is_near(c, scores[i], expected[q * c.count + candidates[i]])) wrong(c, "rescore", q, i, scores[i], expected[q * c.count + candidates[i]].score), i = begin[q + 1];
+    std::vector<double> quick(candidates.size() + 1);
+    check_hurried(random, c, "rescore hurried", [&](const shoal_cuda_terms *t) { return shoal_cuda_rescore(rows, c.query.data(), c.queries, c.metric, begin.data(), candidates.data(), quick.data(), t); },
+                  [&] { return std::memcmp(scores.data(), quick.data(), candidates.size() * 8) == 0; });
     for (int turn = 0; turn < 2; turn++) {
       std::vector<double> more(candidates.size() + 1, -1e300);
       if (is_ok(c, shoal_cuda_rescore(rows, c.query.data(), c.queries, c.metric, begin.data(), candidates.data(), more.data(), nullptr), "rescore again") && std::memcmp(scores.data(), more.data(), candidates.size() * 8) != 0) wrong(c, "rescore again", 0, 0, turn, 0);
@@ -276,6 +296,9 @@ void check_rows(Random &random, const Case &c, int devices) {
   }
   shoal_cuda_free_rows(rows);
 }
+
+/** What leaves fp32 is infinite there. */
+bool is_spread(float got, double expected) { return std::fabs(got - expected) <= 1e-5 * std::max(1.0, expected) || (std::isinf(got) && expected > std::numeric_limits<float>::max()); }
 
 void check_spread(Random &random, uint64_t number, int devices) {
   Case c{}; // for the words of a failure
@@ -313,14 +336,17 @@ void check_spread(Random &random, uint64_t number, int devices) {
   shoal_cuda_graph *there;
   if (!is_ok(c, shoal_cuda_upload_graph(static_cast<int>(random() % static_cast<uint64_t>(devices)), &graph, &there, nullptr), "upload of a graph")) return;
   std::vector<float> activation(seeds), again(seeds), pieces(seeds);
-  const shoal_cuda_terms tight{nodes * 12 * 4 + 8192 + 4 * source.size() / 100, nullptr, nullptr};
+  const shoal_cuda_terms tight{nodes * 12 * 4 + 8192 + 4 * source.size() / 100, nullptr, nullptr, 0};
   if (is_ok(c, shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, seeds.data(), activation.data(), nullptr), "spread")) {
     checks++;
     for (size_t i = 0; i < total.size(); i++)
-      if (!(std::fabs(activation[i] - total[i]) <= 1e-5 * std::max(1.0, total[i]))) {
+      if (!is_spread(activation[i], total[i])) {
         wrong(c, "spread", i % lanes, i / lanes, activation[i], total[i]);
         break;
       }
+    std::vector<float> quick(seeds.size());
+    check_hurried(random, c, "spread hurried", [&](const shoal_cuda_terms *t) { return shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, seeds.data(), quick.data(), t); },
+                  [&] { return std::memcmp(activation.data(), quick.data(), quick.size() * 4) == 0; });
     for (int turn = 0; turn < 2; turn++) {
       again = seeds;
       shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, again.data(), again.data(), nullptr);
@@ -336,7 +362,7 @@ void check_spread(Random &random, uint64_t number, int devices) {
     const int outcome = shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, seeds.data(), pieces.data(), &tight);
     if (outcome != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, outcome, "spread in pieces"))
       for (size_t i = 0; i < total.size(); i++)
-        if (!(std::fabs(pieces[i] - total[i]) <= 1e-5 * std::max(1.0, total[i]))) {
+        if (!is_spread(pieces[i], total[i])) {
           wrong(c, "spread in pieces", i % lanes, i / lanes, pieces[i], total[i]);
           break;
         }
@@ -376,7 +402,7 @@ void check_promises() {
   expect(shoal_cuda_upload(0, &rows, 1, &there, nullptr) == SHOAL_CUDA_OK, "an upload");
   if (there == nullptr) return;
   expect(shoal_cuda_held_bytes(0) - before == wanted, "an upload takes the bytes that it said");
-  shoal_cuda_terms terms{0, &stop, nullptr};
+  shoal_cuda_terms terms{0, &stop, nullptr, 0};
   const auto search = [&] { return shoal_cuda_topk(&there, 1, query.data(), queries, SHOAL_COSINE, k, best.data(), scores.data(), found.data(), &terms); };
   expect(search() == SHOAL_CUDA_STOPPED, "a search stops that was stopped before it began");
   stop = 0;
@@ -384,6 +410,17 @@ void check_promises() {
   expect(search() == SHOAL_CUDA_OUT_OF_MEMORY, "a search within 1,000 bytes is out of memory");
   terms.work_bytes = 0;
   expect(search() == SHOAL_CUDA_OK && found[0] == k, "a search after that");
+  terms.most_wait_us = 1e6;
+  expect(search() == SHOAL_CUDA_LATER, "what is asked for again is recorded, which takes long");
+  terms.most_wait_us = 0;
+  expect(search() == SHOAL_CUDA_OK, "and recorded by who may wait");
+  terms.most_wait_us = 1e6;
+  expect(search() == SHOAL_CUDA_OK && found[0] == k, "a search within a second");
+  terms.most_wait_us = 0.001;
+  expect(search() == SHOAL_CUDA_LATER, "a search within a nanosecond is not done");
+  terms.most_wait_us = 0;
+  std::fill(found.begin(), found.end(), 0u);
+  expect(search() == SHOAL_CUDA_OK && found[0] == k, "a search that may wait");
   // Stopped while it works: every call either ends as if it had not been, or says so.
   std::atomic<bool> done{false};
   std::thread stopper([&] {
@@ -448,7 +485,7 @@ int main(int argc, char **argv) {
       }
     });
   for (auto &thread : threads) thread.join();
-  std::printf("%d failures in %d checks; %llu of %llu queries were scored against every row; %d matrices in pinned memory\n%s\n", failures.load(), checks.load(), static_cast<unsigned long long>(queries_redone.load()),
-              static_cast<unsigned long long>(queries_asked.load()), pinned_matrices.load(), failures == 0 ? "OK" : "FAILED");
+  std::printf("%d failures in %d checks; %llu of %llu queries were scored against every row; %d matrices in pinned memory; %d of %d hurried calls were done\n%s\n", failures.load(), checks.load(), static_cast<unsigned long long>(queries_redone.load()),
+              static_cast<unsigned long long>(queries_asked.load()), pinned_matrices.load(), hurried_done.load(), hurried_done + hurried_later, failures == 0 ? "OK" : "FAILED");
   return failures == 0 ? 0 : 1;
 }
