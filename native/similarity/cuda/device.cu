@@ -371,13 +371,19 @@ Lease::~Lease() {
   device.idle.push_back(std::move(slot_));
 }
 
-void trim(int number) {
+void finish_behind(int number) {
   Device &device = device_of(number);
   const std::lock_guard<std::mutex> guard(device.lock);
-  for (auto &slot : device.idle) {
+  for (auto &slot : device.idle)
     if (slot->is_behind) slot->finish(), slot->is_behind = false;
-    slot->work_ = Memory(), slot->recordings_.clear();
-  }
+}
+
+void trim(int number) {
+  finish_behind(number);
+  Device &device = device_of(number);
+  const std::lock_guard<std::mutex> guard(device.lock);
+  for (auto &slot : device.idle)
+    if (!slot->is_behind) slot->work_ = Memory(), slot->recordings_.clear();
 }
 
 size_t held_bytes(int device) { return held[device]; }

@@ -197,6 +197,8 @@ class Lease {
   std::unique_ptr<Slot> slot_;
 };
 
+/** Waits for what calls that were hurried have left under way: before anything that it may still read is freed. */
+void finish_behind(int device);
 void trim(int device);
 size_t held_bytes(int device);
 struct Facts {

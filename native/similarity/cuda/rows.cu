@@ -155,6 +155,9 @@ int shoal_cuda_upload(int device, const shoal_rows *rows, int has_half, shoal_cu
   });
 }
 
-void shoal_cuda_free_rows(shoal_cuda_rows *rows) { delete rows; }
+void shoal_cuda_free_rows(shoal_cuda_rows *rows) {
+  if (rows != nullptr) finish_behind(rows->device);
+  delete rows;
+}
 
 }  // extern "C"

@@ -454,7 +454,10 @@ int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_cuda_gra
   });
 }
 
-void shoal_cuda_free_graph(shoal_cuda_graph *graph) { delete graph; }
+void shoal_cuda_free_graph(shoal_cuda_graph *graph) {
+  if (graph != nullptr) finish_behind(graph->device);
+  delete graph;
+}
 
 int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t steps, float decay, float threshold, const float *seeds, float *totals, const shoal_cuda_terms *terms) {
   return answer([&] {
