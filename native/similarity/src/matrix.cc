@@ -17,7 +17,7 @@ void shoal_matrix(int isa, int threads, const float *queries, uint64_t query_cou
       const size_t count = std::min<uint64_t>(tile_rows, rows->count - row);
       pack_block(kernels, *rows, row, row + count, packed.data(), scratch.data());
       for (uint64_t q0 = 0; q0 < query_count; q0 += panel) {
-        each_chain(dims, [&](size_t d, size_t count) { tile(packed_queries.data() + q0 * dims + d * panel, packed.data() + d * tile_rows, count, d > 0, nullptr, out.data()); });
+        each_part(dims, CHAIN_DIMS, [&](size_t d, size_t count) { tile(packed_queries.data() + q0 * dims + d * panel, packed.data() + d * tile_rows, count, d > 0, nullptr, out.data()); });
         for (size_t q = 0; q < std::min<uint64_t>(panel, query_count - q0); q++)
           for (size_t r = 0; r < count; r++) scores[(q0 + q) * rows->count + row + r] = sign * out[q * tile_rows + r];
       }

@@ -78,10 +78,6 @@ inline void each_part(size_t all, size_t most, const Work &work) {
   for (size_t i = 0; i < parts; i++) work(all * i / parts, all * (i + 1) / parts - all * i / parts);
 }
 
-/** Calls work(first dimension, how many) for each chain. */
-template <class Work>
-inline void each_chain(size_t dims, const Work &work) { each_part(dims, CHAIN_DIMS, work); }
-
 /** Queries packed by dimension in panels of `tile_queries`, missing ones 0. */
 inline Packed pack_queries(const Kernels &kernels, const float *queries, uint64_t count, uint32_t dims, const std::vector<float> &scales) {
   const size_t panel = kernels.tile_queries;

@@ -35,12 +35,14 @@ struct Error {
   }
 };
 
+size_t chain_dims(const Kernels &kernels) { return std::min(SEARCH_CHAIN_DIMS, SEARCH_CHAIN_BYTES / (kernels.tile_rows * sizeof(float))); }
+
 /**
  * One rounding (2^-24 of the term's size) for each addition of a chain, a few for scales and the last conversion; sizes by
  * Cauchy and Schwarz. 1e-35: products that leave the normal numbers of fp32.
  */
 Error error_of(const shoal_rows &rows, enum shoal_metric metric, double query_norm) {
-  const double chain = std::min<double>(rows.dims, CHAIN_DIMS) + static_cast<double>(rows.dims) / CHAIN_DIMS + 12;
+  const double chain = std::min<double>(rows.dims, SEARCH_CHAIN_DIMS) + static_cast<double>(rows.dims) / CHAIN_DIMS + 12;
   const double roundings = 1.01 * chain / (1 << 24);
   if (metric == SHOAL_COSINE) return {roundings + 1e-35, 1.0 / (1 << 23), 0};
   if (metric == SHOAL_DOT) return {roundings * query_norm * rows.longest + 1e-35, 1.0 / (1 << 23), 0};
@@ -188,7 +190,7 @@ void search_packed(const Search &search, const float *packed_queries, uint64_t f
     // While the last group passes: what came earlier, the queries would push out again.
     Ahead ahead(search.rows, next, first_panel + count == panels ? next + (last - first) : next, count * tiles);
     for (uint64_t row = first; row < last; row += tile_rows)
-      each_chain(dims, [&](size_t d, size_t length) {
+      each_part(dims, chain_dims(kernels), [&](size_t d, size_t length) {
         const bool is_last = d + length == dims;
         for (uint64_t q0 = group; q0 < group_end; q0 += panel) {
           float *values = scores + (q0 - group) * tile_rows;
