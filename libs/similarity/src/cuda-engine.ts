@@ -22,6 +22,7 @@ export interface CudaEngineOptions {
   readonly residentBytes: number;
   /** Most memory of the device that one call uses for its work, and for rows that pass by. */
   readonly workBytes: number;
+  readonly nowMs?: () => number;
 }
 
 /** Where the time of the last call went that was not done at once, as the device's clock has it. */
@@ -73,6 +74,7 @@ export class CudaEngine implements Engine {
   readonly #addon: CudaAddon;
   readonly #library: CudaLibrary;
   readonly #device: number;
+  readonly #nowMs: () => number;
   readonly #kept = new WeakSet<Keepable>();
   readonly #uploaded = new WeakMap<Keepable, Uploaded>();
   /** What did not fit although the ledger had room is tried again after so many calls. */
@@ -87,10 +89,11 @@ export class CudaEngine implements Engine {
   #goodCalls = 0;
   #lost: string | undefined;
 
-  constructor({ cuda: { addon, library }, device, residentBytes, workBytes }: CudaEngineOptions) {
+  constructor({ cuda: { addon, library }, device, residentBytes, workBytes, nowMs = () => performance.now() }: CudaEngineOptions) {
     this.#addon = addon;
     this.#library = library;
     this.#device = device;
+    this.#nowMs = nowMs;
     this.residents = new Residents(residentBytes);
     this.workBytes = workBytes;
     this.#mostWorkBytes = workBytes;
@@ -356,9 +359,9 @@ export class CudaEngine implements Engine {
   #soon<Value>(need: Need | undefined, call: (mostWaitUs: number) => Promise<Value>): Promise<Value> {
     const isLittle = need !== undefined && need.bytes <= AT_ONCE.bytes && need.products <= AT_ONCE.products && need.resultBytes <= AT_ONCE.resultBytes;
     if (!isLittle || this.#calls < this.#atOnceFrom || !this.#turn.take(AT_ONCE_US)) return call(0);
-    const startedMs = performance.now();
+    const startedMs = this.#nowMs();
     const value = call(MOST_WAIT_US);
-    const isLate = performance.now() - startedMs > MOST_WAIT_US / 1e3;
+    const isLate = this.#nowMs() - startedMs > MOST_WAIT_US / 1e3;
     this.#callsElsewhere = isLate ? Math.min(MOST_CALLS_ELSEWHERE, 2 * this.#callsElsewhere + 1) : 0;
     this.#atOnceFrom = this.#calls + 1 + this.#callsElsewhere;
     return value;

@@ -7,7 +7,7 @@
 //   SHOAL_STAND_IN_MOST_ROWS   uploading more rows, or computing on more of them at once, is out of memory
 //   SHOAL_STAND_IN_MOST_WORK   so is being allowed more bytes of work than this
 //   SHOAL_STAND_IN_LEAST_WORK  a call that may use less bytes of work (default 1,024) is refused, with the library's words
-//   SHOAL_STAND_IN_LATER       a call that may not wait is not done, and told so after so many microseconds
+//   SHOAL_STAND_IN_LATER       set to anything: a call that may not wait is not done, and told so
 //   SHOAL_STAND_IN_LOST        a path: while there is a file the device fails, and stays failed in this process
 //   SHOAL_STAND_IN_DEVICES     how many devices there are (default 1)
 //   SHOAL_STAND_IN_PINNED      how many bytes of pinned memory may be taken (default 0); those taken are written into the file of SHOAL_STAND_IN_TAKEN
@@ -157,11 +157,7 @@ uint64_t rows_within(uint64_t count, uint64_t row_bytes, const shoal_cuda_terms 
 
 /** OUT_OF_MEMORY or LATER where the test asked for it. */
 int check_limits(uint64_t rows_at_once, const shoal_cuda_terms *terms) {
-  const uint64_t later_us = told("SHOAL_STAND_IN_LATER", UINT64_MAX);
-  if (later_us != UINT64_MAX && terms != nullptr && terms->most_wait_us > 0) {
-    std::this_thread::sleep_for(std::chrono::microseconds(later_us));
-    return fail(SHOAL_CUDA_LATER, "the stand-in was told to be late");
-  }
+  if (std::getenv("SHOAL_STAND_IN_LATER") != nullptr && terms != nullptr && terms->most_wait_us > 0) return fail(SHOAL_CUDA_LATER, "the stand-in was told to be late");
   const uint64_t most_work = told("SHOAL_STAND_IN_MOST_WORK", UINT64_MAX);
   if (most_work != UINT64_MAX && terms != nullptr && (terms->work_bytes == 0 || terms->work_bytes > most_work)) return out_of_memory(terms->work_bytes);
   return rows_at_once > told("SHOAL_STAND_IN_MOST_ROWS", UINT64_MAX) ? out_of_memory(rows_at_once) : SHOAL_CUDA_OK;
