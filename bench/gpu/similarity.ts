@@ -11,7 +11,7 @@
 // without a GPU its stand-in is measured, which says nothing.
 
 import { availableParallelism } from 'node:os';
-import { RunTimes, isShoalError, risingZero } from '@shoal/core';
+import { RunTimes, isShoalError, lowerQuartile, risingZero } from '@shoal/core';
 import { CudaEngine, HybridEngine, cpuEngine, kernelsOn, matrixOf, measureEngines, openCuda, rowsOf, type Engine, type Matrix, type RowBlock } from '@shoal/similarity';
 import { standInLibrary } from '@shoal/similarity/testing';
 import { encodeRows } from '../../libs/similarity/src/encode-rows.ts';
@@ -174,7 +174,7 @@ function medianOf(visits: readonly (readonly number[])[]): number {
 
 /** While nobody else wanted the machine, which is what the warm-up looks for: the lower quartile of what each visit says. */
 function quietOf(visits: readonly (readonly number[])[]): number {
-  return visits.map((turns) => median(turns)).sort((a, b) => a - b)[visits.length >> 2]!;
+  return lowerQuartile(visits.map((turns) => median(turns)));
 }
 
 function crossingOf(visits: ReadonlyMap<number, readonly Samples[]>, of: OfVisits = medianOf): number | undefined {

@@ -43,7 +43,7 @@ export { Residents, type Resident } from './residents.ts';
 export type { DeviceUse, Fitted, GraphSource, Held, HeldGraph, HeldRows, RankOptions, RowSource, SimilarityDevice, SpreadTerms } from './similarity-device.ts';
 export { Pipeline, type PipelineLimits, type PipelineParts } from './pipeline.ts';
 export { settingsPage } from './settings-page.ts';
-export { median } from './median.ts';
+export { lowerQuartile, median } from './median.ts';
 export { risingZero } from './rising-zero.ts';
 export { MOST_HELD, fitMemoryModel, fitShapes, footprintBytes, lawOfSessions, liveBytes, memoryLawSchema, type MemoryLaw, type MemoryPoint } from './memory-model.ts';
 export { decodeDeviceProfile, deviceProfileSchema, encodeDeviceProfile, type DeviceProfile, type DeviceProfileKey, type ReadProfile } from './device-profile.ts';

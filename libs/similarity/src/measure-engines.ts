@@ -3,7 +3,7 @@
 // times apart neither is a line. What lies near there is timed again after all other kinds, a few times, because what else a
 // machine does comes and goes within seconds. What the choice between them begins with. Some ten seconds at most, of random rows.
 
-import { SIDES, median, type Side, type TimeTables, type TimedSize } from '@shoal/core';
+import { SIDES, lowerQuartile, median, type Side, type TimeTables, type TimedSize } from '@shoal/core';
 import type { CudaEngine } from './cuda-engine.ts';
 import { graphFromEdges } from './graph.ts';
 import { bytesOf } from './hybrid-engine.ts';
@@ -154,7 +154,7 @@ function isCpuClearlyFaster(sample: Sample): boolean {
 
 /** Of each side the lower quartile of its visits: whoever else wants the machine makes it slower, never faster. */
 function undisturbed({ visits }: Sample): Both {
-  const of = (side: Side): number => visits.map((both) => both[side]).sort((a, b) => a - b)[visits.length >> 2]!;
+  const of = (side: Side): number => lowerQuartile(visits.map((both) => both[side]));
   return { cpu: of('cpu'), gpu: of('gpu') };
 }
 

@@ -200,10 +200,10 @@ int shoal_cuda_topk(const shoal_cuda_rows *const *parts, uint32_t part_count, co
     check_query(query);
     shoal_cuda_terms limits = terms == nullptr ? shoal_cuda_terms{} : *terms;
     shoal_cuda_times times{};
-    if (part_count != 1) refuse_hurried(limits);
     if (part_count == 1) {
       search_part(*parts[0], query, limits, {best, scores, found}, times);
     } else {
+      refuse_hurried(limits);
       // Devices side by side, each with the parts that lie on it.
       std::vector<std::unique_ptr<Held>> held;
       std::vector<int> devices;

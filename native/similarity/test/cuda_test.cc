@@ -410,15 +410,16 @@ void check_promises() {
   expect(search() == SHOAL_CUDA_OUT_OF_MEMORY, "a search within 1,000 bytes is out of memory");
   terms.work_bytes = 0;
   expect(search() == SHOAL_CUDA_OK && found[0] == k, "a search after that");
-  terms.most_wait_us = 1e6;
-  expect(search() == SHOAL_CUDA_LATER, "what is asked for again is recorded, which takes long");
-  terms.most_wait_us = 0;
+  const auto search_within = [&](double us) {
+    terms.most_wait_us = us;
+    const int status = search();
+    terms.most_wait_us = 0;
+    return status;
+  };
+  expect(search_within(1e6) == SHOAL_CUDA_LATER, "what is asked for again is recorded, which takes long");
   expect(search() == SHOAL_CUDA_OK, "and recorded by who may wait");
-  terms.most_wait_us = 1e6;
-  expect(search() == SHOAL_CUDA_OK && found[0] == k, "a search within a second");
-  terms.most_wait_us = 0.001;
-  expect(search() == SHOAL_CUDA_LATER, "a search within a nanosecond is not done");
-  terms.most_wait_us = 0;
+  expect(search_within(1e6) == SHOAL_CUDA_OK && found[0] == k, "a search within a second");
+  expect(search_within(0.001) == SHOAL_CUDA_LATER, "a search within a nanosecond is not done");
   std::fill(found.begin(), found.end(), 0u);
   expect(search() == SHOAL_CUDA_OK && found[0] == k, "a search that may wait");
   // Stopped while it works: every call either ends as if it had not been, or says so.
