@@ -35,7 +35,7 @@ compile() { # name, flags…
 case ${1:-} in addon) for name in addon cuda_addon; do compile "$name" -O2 -I"$root/node_modules/node-api-headers/include"; done ;; esac
 
 case $(uname -m) in x86_64 | amd64)
-  compile kernels_avx512 -mavx512f -mavx512dq -mfma -Wno-maybe-uninitialized # GCC 12 warns of its own intrinsics
+  compile kernels_avx512 -mavx512f -mavx512dq -mfma -Wno-maybe-uninitialized -Wno-uninitialized # GCC 12 warns of its own intrinsics
   compile kernels_avx2 -mavx2 -mfma ;;
 esac
 for name in kernels_portable isa topk matrix spread threads mapped_file; do compile "$name"; done

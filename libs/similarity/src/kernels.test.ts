@@ -335,7 +335,10 @@ describe.each(engines.map((kernels, at) => ({ name: `${kernels.isa} (${at})`, ke
     expect(await codeOf(kernels.topK(query, rows, { k: 1.5, metric: 'dot' }))).toBe('SEARCH_INVALID');
     expect(await codeOf(kernels.topK(query, rows, { k: 1, metric: 'manhattan' as 'dot' }))).toBe('SEARCH_INVALID');
     expect(await codeOf(kernels.topK(matrixOf(Float32Array.of(1, 2, 3), 3), rows, { k: 1, metric: 'dot' }))).toBe('DIMENSIONS_MISMATCH');
-    for (const bad of [NaN, Infinity, -Infinity, 1e17]) expect(await codeOf(kernels.topK(matrixOf(Float32Array.of(0, bad), 2), rows, { k: 1, metric: 'dot' }))).toBe('VECTOR_INVALID');
+    for (const bad of [NaN, Infinity, -Infinity, 1e17]) {
+      expect(await codeOf(kernels.topK(matrixOf(Float32Array.of(0, bad), 2), rows, { k: 1, metric: 'dot' }))).toBe('VECTOR_INVALID');
+      await expect(kernels.topK(matrixOf(new Float32Array(1_000).fill(bad, 777, 778), 2), rows, { k: 1, metric: 'dot' })).rejects.toThrow(`query 388 holds ${Math.fround(bad)} at dimension 1`);
+    }
     expect(await codeOf(kernels.topK(query, rowsOf(matrixOf(new Float32Array(), 2)), { k: 1, metric: 'dot' }))).toBe('COLLECTION_EMPTY');
     expect(await codeOf(kernels.rescore(query, rows, [BigUint64Array.of(4n)], { k: 1, metric: 'dot' }))).toBe('SEARCH_INVALID');
     const graph = graphFromEdges({ from: Uint32Array.of(0), to: Uint32Array.of(1) });

@@ -56,6 +56,8 @@ export interface CudaAddon {
 /** `isa` is an index of `isas()`; `threads` 0: in this thread, before the call returns (rows in a file that is not in memory: in another all the same). Types and metrics are numbered as in similarity.h. Arrays must not be touched before the promise is fulfilled, except `stop`, whose first byte ends the work early. */
 export interface NativeAddon extends CudaAddon {
   isas(): string[];
+  /** Whether each value is at most `most` without its sign; NaN is not. */
+  allWithin(values: Float32Array, most: number): boolean;
   lengths(isa: number, threads: number, ...rest: [...NativeRows, lengths: Float64Array]): Promise<void>;
   /** `foundAndBest`: how many were found of each query, then queries × k row numbers. */
   topK(isa: number, threads: number, ...rest: [...NativeRows, queries: Float32Array, count: number, metric: number, k: number, foundAndBest: Uint32Array, scores: Float64Array, stop: Uint8Array]): Promise<void>;

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { MAX_VALUE, firstIncomparable } from '@shoal/core';
 import { createCollection, openCollection } from './collections.ts';
 import { openKernels } from './kernels.ts';
 import { nativeAddon, nativeProblem } from './native-addon.ts';
@@ -56,6 +57,22 @@ test('a mapped collection that is cut within its last page, where the system say
   truncateSync(path, bytes - 1);
   await expect(search()).rejects.toMatchObject({ code: 'COLLECTION_CORRUPT' });
   expect(() => collection.checkIntact()).toThrow('it was cut while it was open');
+});
+
+test('values are looked at as in plain code, wherever the first that is too large stands', () => {
+  if (nativeAddon() === undefined) return console.warn(`nothing is looked at in native code here: ${nativeProblem()}`);
+  const least = Math.fround(MAX_VALUE); // in fp32 a little more than MAX_VALUE
+  const largest = new Float32Array(new Int32Array([new Int32Array(Float32Array.of(least).buffer)[0]! - 1]).buffer)[0]!;
+  for (const [value, isWithin] of [[0, true], [-1e-45, true], [largest, true], [-largest, true], [least, false], [-least, false], [1e17, false], [Infinity, false], [-Infinity, false], [NaN, false], [-NaN, false]] as const) {
+    for (let length = 1; length <= 40; length++) {
+      for (let at = 0; at < length; at++) {
+        const values = new Float32Array(length + 1).fill(-1).subarray(1); // not on a cache line
+        values[at] = value;
+        if (nativeAddon()!.allWithin(values, MAX_VALUE) !== isWithin || (firstIncomparable(values) === undefined) !== isWithin) throw new Error(`${value} at ${at} of ${length}`);
+      }
+    }
+  }
+  expect(nativeAddon()!.allWithin(new Float32Array(), MAX_VALUE)).toBe(true);
 });
 
 function onesOf(rows: number): RowBlock {

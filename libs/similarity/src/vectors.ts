@@ -2,6 +2,7 @@
 // by code before anything is computed: NaN, infinities, and values whose products would leave fp32.
 
 import { firstIncomparable, MAX_VALUE, ShoalError } from '@shoal/core';
+import { nativeAddon } from './native-addon.ts';
 
 /** dot: Σ q·r. l2: Σ (q − r)², the smallest is best. cosine: Σ q·r ÷ (‖q‖ ‖r‖), 0 where either is of length 0. */
 export type Metric = 'dot' | 'l2' | 'cosine';
@@ -49,8 +50,12 @@ export function rowsOf({ values, rows, dims }: Matrix): RowBlock {
   return { dtype: 'f32', data: new Uint8Array(values.buffer, values.byteOffset, values.byteLength), rows, dims, strideBytes: dims * 4 };
 }
 
+/** Fewer values are looked at here sooner than native code is asked. */
+const MANY_VALUES = 256;
+
 /** VECTOR_INVALID naming the first value that cannot be searched with. `what`: "query", "row". */
 export function checkValues({ values, dims }: Matrix, what: string): void {
+  if (values.length >= MANY_VALUES && nativeAddon()?.allWithin(values, MAX_VALUE) === true) return;
   const at = firstIncomparable(values);
   if (at === undefined) return;
   const [vector, dimension] = [Math.floor(at / dims), at % dims];

@@ -2,6 +2,7 @@
 // libs/similarity/src/native-addon.ts; here shapes are trusted and only types are looked at.
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include "binding.h"
@@ -59,6 +60,19 @@ napi_value lengths(napi_env env, napi_callback_info info) {
   const shoal_rows rows = call.rows(2);
   double *out = call.array<double>(9);
   return call.promise([=] { shoal_lengths(isa, threads.count, &rows, out); }, nullptr, threads.at_once_on(rows));
+}
+
+/** allWithin(values, most): whether each is at most that without its sign; NaN is not. */
+napi_value all_within(napi_env env, napi_callback_info info) {
+  Call call(env, info);
+  size_t count = 0;
+  const float *values = call.Arguments::array<float>(0, 0, &count);
+  const double most = call.number(1);
+  if (call.is_bad) return nullptr;
+  const float nearest = static_cast<float>(most);
+  napi_value answer;
+  napi_get_boolean(env, shoal_all_within(values, count, nearest > most ? std::nextafter(nearest, 0.0f) : nearest) != 0, &answer);
+  return answer;
 }
 
 /** topK(isa, threads, …rows, queries, count, metric, k, found and best, scores, stop) */
@@ -147,7 +161,7 @@ napi_value is_cut(napi_env env, napi_callback_info info) {
 NAPI_MODULE_INIT() {
   const napi_property_descriptor functions[] = {
 #define SHOAL_EXPORT(NAME, FUNCTION) {NAME, nullptr, FUNCTION, nullptr, nullptr, nullptr, napi_enumerable, nullptr}
-      SHOAL_EXPORT("isas", isas), SHOAL_EXPORT("lengths", lengths), SHOAL_EXPORT("topK", top_k), SHOAL_EXPORT("matrix", matrix), SHOAL_EXPORT("rescore", rescore),
+      SHOAL_EXPORT("isas", isas), SHOAL_EXPORT("allWithin", all_within), SHOAL_EXPORT("lengths", lengths), SHOAL_EXPORT("topK", top_k), SHOAL_EXPORT("matrix", matrix), SHOAL_EXPORT("rescore", rescore),
       SHOAL_EXPORT("spread", spread), SHOAL_EXPORT("peak", peak), SHOAL_EXPORT("mapFile", map_file), SHOAL_EXPORT("isCut", is_cut),
   };
   napi_define_properties(env, exports, sizeof functions / sizeof *functions, functions);

@@ -36,9 +36,9 @@ struct Kernels {
   uint32_t (*l2_tile)(const float *queries, const float *rows, size_t dims, bool adds, const float *limits, float *tile);
   /** Bit r is set where values[r] is not at most limit, of `tile_rows` values: above it, or one of the two is no number. */
   uint64_t (*above)(const float *values, float limit);
-  /** The same of one row that is not packed and each of `count` queries, `dims` floats apart. */
-  void (*dots)(const float *queries, size_t count, const float *row, size_t dims, float *scores);
-  void (*l2s)(const float *queries, size_t count, const float *row, size_t dims, float *scores);
+  /** scores[r][q], the same of each of `row_count` rows that are not packed, `stride` floats apart, and each of `count` queries, `dims` floats apart. */
+  void (*dots)(const float *queries, size_t count, const float *rows, size_t row_count, size_t stride, size_t dims, float *scores);
+  void (*l2s)(const float *queries, size_t count, const float *rows, size_t row_count, size_t stride, size_t dims, float *scores);
   /** In fp64, with r = scale · row: Σ q·r or Σ (q − r)² to *score, Σ r² to *square. */
   void (*exact)(const float *query, const float *row, size_t dims, double scale, bool is_l2, double *score, double *square);
   void (*decode_f16)(const uint16_t *from, float *to, size_t n);

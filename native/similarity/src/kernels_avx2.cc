@@ -4,9 +4,11 @@
 #define TILE_VECTORS 2
 #define TILE_QUERIES 6
 #define STEPS 4
+#define IN_REGISTER(v) __asm__("" : "+x"(v))
 #define PREFETCH_LINES 0
 #define BLOCK_BYTES (192 * 1024)
 #define OWN_MASKS
+#define OWN_SUM
 #define OWN_WIDEN
 #define OWN_TRANSPOSE
 #include "kernels.h"
@@ -43,6 +45,11 @@ inline void transpose(__m256 *r) {
   }
 #pragma GCC unroll 8
   for (int i = 0; i < 8; i++) r[i] = t[i];
+}
+
+inline void four_sums(__m256 a, __m256 b, __m256 c, __m256 d, float *sums) {
+  const __m256 fours = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+  _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(fours), _mm256_extractf128_ps(fours, 1)));
 }
 
 /** GCC 12 takes a conversion of vectors of its own apart, through memory. */

@@ -6,9 +6,11 @@
 #define TILE_VECTORS 2
 #define TILE_QUERIES 12
 #define STEPS 1
+#define IN_REGISTER(v) __asm__("" : "+v"(v))
 #define PREFETCH_LINES 1
 #define BLOCK_BYTES (384 * 1024)
 #define OWN_MASKS
+#define OWN_SUM
 #define OWN_WIDEN
 #define OWN_DECODE
 #define OWN_TRANSPOSE
@@ -62,6 +64,14 @@ inline void transpose(__m512 *r) {
     r[i + 4] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
     r[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
   }
+}
+
+inline __m256 halves_sum(__m512 v) { return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); }
+
+/** Taken apart by address, sums of vectors stay in memory while they are summed (GCC 12). */
+inline void four_sums(__m512 a, __m512 b, __m512 c, __m512 d, float *sums) {
+  const __m256 fours = _mm256_hadd_ps(_mm256_hadd_ps(halves_sum(a), halves_sum(b)), _mm256_hadd_ps(halves_sum(c), halves_sum(d)));
+  _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(fours), _mm256_extractf128_ps(fours, 1)));
 }
 
 /** GCC 12 takes a conversion of vectors of its own apart, through memory. */

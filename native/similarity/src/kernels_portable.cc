@@ -3,6 +3,7 @@
 #define TILE_VECTORS 2
 #define TILE_QUERIES 6
 #define STEPS 4
+#define IN_REGISTER(v)
 #define PREFETCH_LINES 0
 #define BLOCK_BYTES (192 * 1024)
 #include "kernels.inl"

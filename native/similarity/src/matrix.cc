@@ -1,4 +1,5 @@
-// Every score of queries × rows, scores of chosen rows, lengths of rows.
+// Every score of queries × rows, scores of chosen rows, lengths of rows, whether values are small enough to be compared.
+#include <cstring>
 #include "rows.h"
 #include "threads.h"
 
@@ -56,4 +57,15 @@ void shoal_lengths(int isa, int threads, const shoal_rows *rows, double *lengths
     for (uint64_t block; next(&block);)
       for (uint64_t id = block * BLOCK; id < std::min(rows->count, (block + 1) * BLOCK); id++) lengths[id] = norm_of(kernels, stored_row(kernels, *rows, id, scratch.data()), rows->dims);
   });
+}
+
+int shoal_all_within(const float *values, uint64_t count, float most) {
+  const auto bits_of = [](float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits & 0x7fffffff; // without the sign they rise with the value; those of NaN are the largest
+  };
+  int32_t excess = 0; // negative where one is too large
+  for (uint64_t i = 0; i < count; i++) excess |= static_cast<int32_t>(bits_of(most) - bits_of(values[i]));
+  return excess >= 0;
 }

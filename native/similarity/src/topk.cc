@@ -10,10 +10,12 @@ namespace shoal {
 namespace {
 
 /**
- * Below this the packing of a row costs more than it saves: each row is compared in place, loaded once for up to 8 queries. 8 × 10,000 × 384 on one core of an EPYC with
- * AVX2 1.9 ms and packed 2.7 to 6.1, 12 queries 2.7 and 2.4 to 6, 24 6.0 and 3.4 to 5.9 (2026-11).
+ * Below this the packing of a row costs more than it saves: rows are compared in place. 10,000 × 384 on one core of an EPYC with AVX2, in place and packed: 16 queries 2.0 to 2.8 and 2.9 to 3.2 ms,
+ * 24 3.7 to 5.0 and 3.4 to 3.8; of a Xeon with AVX-512 1.7 to 2.3 and 2.6 to 3.1, 24 2.7 to 3.4 and 2.7 to 3.2 (2026-11-26).
  */
-constexpr uint64_t MIN_PACKED_QUERIES = 12;
+constexpr uint64_t MIN_PACKED_QUERIES = 20;
+/** So many rows are compared at a time where they are not packed. */
+constexpr uint64_t ROWS_IN_PLACE = 6;
 /** So many panels of queries at most (300 KB of 384 dimensions) pass over a block at a time; their scores lie in between. */
 constexpr size_t GROUP_PANELS = 16;
 
@@ -204,17 +206,25 @@ void search_packed(const Search &search, const float *packed_queries, uint64_t f
 
 void search_in_place(const Search &search, const float *scaled_queries, uint64_t first, uint64_t last, float *scratch, float *limits, std::vector<Best> &best) {
   const uint32_t dims = search.rows.dims;
-  const auto several = search.metric == SHOAL_L2 ? search.kernels.l2s : search.kernels.dots;
-  float scores[MIN_PACKED_QUERIES];
+  const auto pairs = search.metric == SHOAL_L2 ? search.kernels.l2s : search.kernels.dots;
+  float scores[ROWS_IN_PLACE * MIN_PACKED_QUERIES];
   // A dot product takes the row's scale afterwards; a distance needs the scaled row.
-  const bool scale_after = search.metric != SHOAL_L2 && search.rows.scales != nullptr;
-  for (uint64_t id = first; id < last; id++) {
-    const float *row = scale_after ? stored_row(search.kernels, search.rows, id, scratch) : scaled_row(search.kernels, search.rows, id, scratch);
-    const float factor = scale_after ? search.rows.scales[id] : 1.0f;
-    several(scaled_queries, search.query_count, row, dims, scores);
-    for (uint64_t q = 0; q < search.query_count; q++) {
-      const float score = factor * scores[q];
-      if (!(score <= limits[q])) limits[q] = best[q].offer(score, static_cast<uint32_t>(id), [&](uint64_t other) { return search.exact(q, other, scratch + dims); });
+  const bool scale_after = search.metric != SHOAL_L2 && search.rows.scales != nullptr, is_stored = search.rows.dtype == SHOAL_F32 && (scale_after || search.rows.scales == nullptr);
+  for (uint64_t id = first; id < last; id += ROWS_IN_PLACE) {
+    const uint64_t count = std::min<uint64_t>(ROWS_IN_PLACE, last - id);
+    const float *rows = is_stored ? reinterpret_cast<const float *>(row_at(search.rows, id)) : scratch;
+    for (uint64_t r = 0; r < count && !is_stored; r++) {
+      float *to = scratch + r * dims;
+      if (scale_after) stored_row(search.kernels, search.rows, id + r, to);
+      else scaled_row(search.kernels, search.rows, id + r, to);
+    }
+    pairs(scaled_queries, search.query_count, rows, count, is_stored ? search.rows.stride / sizeof(float) : dims, dims, scores);
+    for (uint64_t r = 0; r < count; r++) {
+      const float factor = scale_after ? search.rows.scales[id + r] : 1.0f;
+      for (uint64_t q = 0; q < search.query_count; q++) {
+        const float score = factor * scores[r * search.query_count + q];
+        if (!(score <= limits[q])) limits[q] = best[q].offer(score, static_cast<uint32_t>(id + r), [&](uint64_t other) { return search.exact(q, other, scratch + ROWS_IN_PLACE * dims); });
+      }
     }
   }
 }
@@ -262,7 +272,7 @@ void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count
     std::vector<Best> &best = parts[part.fetch_add(1)];
     for (uint64_t q = 0; q < query_count; q++) best.emplace_back(kept, error_of(*rows, metric, search.norms[q]));
     std::vector<float> limits(padded, std::numeric_limits<float>::quiet_NaN());
-    Packed packed(is_packed ? block_rows * dims : 0), scratch(std::max<size_t>(2, kernels.tile_rows) * dims), tile(GROUP_PANELS * panel * kernels.tile_rows);
+    Packed packed(is_packed ? block_rows * dims : 0), scratch(std::max<size_t>(ROWS_IN_PLACE + 1, kernels.tile_rows) * dims), tile(GROUP_PANELS * panel * kernels.tile_rows);
     for (uint64_t block; next(&block) && !is_stopped(stop);) {
       const uint64_t first = block * block_rows, last = std::min<uint64_t>(rows->count, first + block_rows);
       if (is_packed) search_packed(search, prepared.data(), first, last, first + threads * block_rows, packed.data(), scratch.data(), tile.data(), limits.data(), best);

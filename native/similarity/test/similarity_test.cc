@@ -48,7 +48,7 @@ Case random_case(Random &random) {
   Case c;
   c.dims = pick(random, {1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 128, 129, 384, 4096});
   c.count = c.dims > 512 ? pick(random, {1, 7, 31, 33, 65}) : pick(random, {1, 7, 31, 32, 33, 100, 257, 1000, 4097});
-  c.queries = pick(random, {1, 2, 3, 4, 5, 7, 12, 13, 31, 33});
+  c.queries = pick(random, {1, 2, 3, 4, 5, 7, 12, 13, 19, 20, 31, 33});
   c.k = pick(random, {1, 10, 17, c.count, c.count + 5});
   c.threads = static_cast<int>(pick(random, {1, 2, 3}));
   c.dtype = static_cast<enum shoal_dtype>(random() % 3);
