@@ -36,7 +36,7 @@ case ${1:-} in addon) for name in addon cuda_addon; do compile "$name" -O2 -I"$r
 
 case $(uname -m) in x86_64 | amd64)
   compile kernels_avx512 -mavx512f -mavx512dq -mfma -Wno-maybe-uninitialized -Wno-uninitialized # GCC 12 warns of its own intrinsics
-  compile kernels_avx2 -mavx2 -mfma ;;
+  compile kernels_avx2 -mavx2 -mfma -mf16c ;;
 esac
 for name in kernels_portable isa topk matrix spread threads mapped_file; do compile "$name"; done
 for process in $running; do wait "$process"; done

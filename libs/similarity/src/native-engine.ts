@@ -9,15 +9,16 @@ import { BYTES_OF, METRICS, MIN_LENGTH, ROW_TYPES, type Metric, type RowBlock } 
 
 /**
  * Work is counted in products of a search by one query, some 0.09 to 0.12 ns each where they wait for no memory. In these: what a value of a row costs however many queries meet it, and what a
- * product costs then, in a search and where every score is kept; a product in fp64; a step along an edge, and each lane of it more. 1,000 × 384 by 1, 4, 8, 16 and 64 queries: 34, 62, 121, 240 and
- * 950 µs, every score 114, 114, 164, 213 and 618 (AVX2, one core of an EPYC, 2026-11; AVX-512 of a Xeon as much). Rows that are scored in fp64 lie anywhere: without waiting for them a product
- * takes 0.14 ns.
+ * product costs then, where rows are compared in place and where they are packed first; a product in fp64, and one of a length; a step along an edge, and each lane of it more. 1,000 × 384 by 1, 4, 8 and 16
+ * queries: 34, 62, 121 and 240 µs in a search, 31, 46, 83 and 177 where every score is kept; by 20 and 64 265 and 615 there (AVX2, one core of an EPYC, 2026-11; AVX-512 of a Xeon as much).
+ * Rows that are scored in fp64 lie anywhere: without waiting for them a product takes 0.14 ns.
  */
-const SEARCH = { value: 0.6, product: 0.4 } as const;
-const MATRIX = { value: 2.9, product: 0.24 } as const;
+const IN_PLACE = { value: 0.6, product: 0.4 } as const;
+const PACKED = { value: 2.9, product: 0.24 } as const;
 const EXACT_PRODUCT = 2;
-const EDGE = 8;
-const EDGE_LANE = 4;
+const LENGTH_PRODUCT = 1.4;
+const EDGE = 10;
+const EDGE_LANE = 1.5;
 
 /**
  * Less is done at once, in the caller's thread: in some 75 µs at most, where a call on another thread takes 45 to 200 more (EPYC and Xeon, 2026-11). The break-even
@@ -59,14 +60,14 @@ export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number, spre
       const prepared = await prepare.rows(rows, metric);
       const found = new Uint32Array(queries.rows * (k + 1));
       const scores = new Float64Array(queries.rows * k);
-      const work = workOf(SEARCH, queries.rows, rows) + EXACT_PRODUCT * k * queries.rows * rows.dims;
+      const work = workOf(queries.rows, rows) + EXACT_PRODUCT * k * queries.rows * rows.dims;
       await withStop(signal, (stop) => addon.topK(index, threadsFor(work), ...prepared, unshared(queries.values), queries.rows, METRICS.indexOf(metric), k, found, scores, stop));
       return { found: found.subarray(0, queries.rows), rows: found.subarray(queries.rows), scores };
     },
     async matrix(queries, rows, metric, signal) {
       const prepared = await prepare.scoredRows(rows, metric);
       const scores = new Float32Array(queries.rows * rows.rows);
-      await withStop(signal, (stop) => addon.matrix(index, threadsFor(workOf(MATRIX, queries.rows, rows)), ...prepared, unshared(queries.values), queries.rows, METRICS.indexOf(metric), scores, stop));
+      await withStop(signal, (stop) => addon.matrix(index, threadsFor(workOf(queries.rows, rows)), ...prepared, unshared(queries.values), queries.rows, METRICS.indexOf(metric), scores, stop));
       return scores;
     },
     async rescore(queries, rows, metric, begin, candidates, signal) {
@@ -89,8 +90,8 @@ export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number, spre
   };
 }
 
-function workOf({ value, product }: { readonly value: number; readonly product: number }, queries: number, { rows, dims }: RowBlock): number {
-  return (value + product * queries) * rows * dims;
+function workOf(queries: number, { rows, dims }: RowBlock): number {
+  return Math.min(IN_PLACE.value + IN_PLACE.product * queries, PACKED.value + PACKED.product * queries) * rows * dims;
 }
 
 /** Runs `work` with a byte that an abort sets; then the reason is thrown, whatever the work has left. */
@@ -158,7 +159,7 @@ class RowsPreparer {
 
   async #lengths(rows: NativeRows, scales: Float32Array | undefined): Promise<Float64Array> {
     const lengths = new Float64Array(rows[1]);
-    await this.#addon.lengths(this.#isa, this.#threadsFor(EXACT_PRODUCT * rows[1] * rows[2]), ...rows, lengths);
+    await this.#addon.lengths(this.#isa, this.#threadsFor(LENGTH_PRODUCT * rows[1] * rows[2]), ...rows, lengths);
     if (scales !== undefined) for (let row = 0; row < lengths.length; row++) lengths[row]! *= scales[row]!;
     return lengths;
   }

@@ -1,5 +1,7 @@
-// Flags: -mavx2 -mfma. 6 queries × 2 vectors: 12 of the 16 registers hold sums.
+// Flags: -mavx2 -mfma -mf16c. 6 queries × 2 vectors: 12 of the 16 registers hold sums.
+#include <cpuid.h>
 #include <immintrin.h>
+#include <cstring>
 #define VECTOR_BYTES 32
 #define TILE_VECTORS 2
 #define TILE_QUERIES 6
@@ -10,6 +12,7 @@
 #define OWN_MASKS
 #define OWN_SUM
 #define OWN_WIDEN
+#define OWN_DECODE
 #define OWN_TRANSPOSE
 #include "kernels.h"
 
@@ -22,6 +25,17 @@ struct Marks {
   void add(__m256 a, __m256 b) { above = _mm256_or_ps(above, _mm256_cmp_ps(a, b, _CMP_NLE_UQ)); }
   bool any() const { return _mm256_movemask_ps(above) != 0; }
 };
+
+void decode_f16(const uint16_t *from, float *to, size_t n) {
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from + i))));
+  if (i == n) return;
+  uint16_t rest[8] = {};
+  float values[8];
+  std::memcpy(rest, from + i, (n - i) * sizeof *from);
+  _mm256_storeu_ps(values, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(rest))));
+  std::memcpy(to + i, values, (n - i) * sizeof *to);
+}
 
 /** 8 × 8 floats turned: pairs, then fours, then halves of a register. */
 inline void transpose(__m256 *r) {
@@ -65,6 +79,9 @@ inline __m256 load_some(const float *from, size_t count) {
 #include "kernels.inl"
 
 namespace shoal {
-static bool is_supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+static bool is_supported() {
+  unsigned a, b, c, d; // GCC 10 does not know "f16c"
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
 const Kernels avx2_kernels = SHOAL_KERNELS("avx2", is_supported);
 }  // namespace shoal

@@ -3,19 +3,12 @@
 // is the fp64 order, proven and not likely.
 #include <functional>
 #include <limits>
-#include "rows.h"
+#include "in_place.h"
 #include "threads.h"
 
 namespace shoal {
 namespace {
 
-/**
- * Below this the packing of a row costs more than it saves: rows are compared in place. 10,000 × 384 on one core of an EPYC with AVX2, in place and packed: 16 queries 2.0 to 2.8 and 2.9 to 3.2 ms,
- * 24 3.7 to 5.0 and 3.4 to 3.8; of a Xeon with AVX-512 1.7 to 2.3 and 2.6 to 3.1, 24 2.7 to 3.4 and 2.7 to 3.2 (2026-11-26).
- */
-constexpr uint64_t MIN_PACKED_QUERIES = 20;
-/** So many rows are compared at a time where they are not packed. */
-constexpr uint64_t ROWS_IN_PLACE = 6;
 /** So many panels of queries at most (300 KB of 384 dimensions) pass over a block at a time; their scores lie in between. */
 constexpr size_t GROUP_PANELS = 16;
 
@@ -205,28 +198,9 @@ void search_packed(const Search &search, const float *packed_queries, uint64_t f
 }
 
 void search_in_place(const Search &search, const float *scaled_queries, uint64_t first, uint64_t last, float *scratch, float *limits, std::vector<Best> &best) {
-  const uint32_t dims = search.rows.dims;
-  const auto pairs = search.metric == SHOAL_L2 ? search.kernels.l2s : search.kernels.dots;
-  float scores[ROWS_IN_PLACE * MIN_PACKED_QUERIES];
-  // A dot product takes the row's scale afterwards; a distance needs the scaled row.
-  const bool scale_after = search.metric != SHOAL_L2 && search.rows.scales != nullptr, is_stored = search.rows.dtype == SHOAL_F32 && (scale_after || search.rows.scales == nullptr);
-  for (uint64_t id = first; id < last; id += ROWS_IN_PLACE) {
-    const uint64_t count = std::min<uint64_t>(ROWS_IN_PLACE, last - id);
-    const float *rows = is_stored ? reinterpret_cast<const float *>(row_at(search.rows, id)) : scratch;
-    for (uint64_t r = 0; r < count && !is_stored; r++) {
-      float *to = scratch + r * dims;
-      if (scale_after) stored_row(search.kernels, search.rows, id + r, to);
-      else scaled_row(search.kernels, search.rows, id + r, to);
-    }
-    pairs(scaled_queries, search.query_count, rows, count, is_stored ? search.rows.stride / sizeof(float) : dims, dims, scores);
-    for (uint64_t r = 0; r < count; r++) {
-      const float factor = scale_after ? search.rows.scales[id + r] : 1.0f;
-      for (uint64_t q = 0; q < search.query_count; q++) {
-        const float score = factor * scores[r * search.query_count + q];
-        if (!(score <= limits[q])) limits[q] = best[q].offer(score, static_cast<uint32_t>(id + r), [&](uint64_t other) { return search.exact(q, other, scratch + ROWS_IN_PLACE * dims); });
-      }
-    }
-  }
+  compare_in_place(search.kernels, search.rows, search.metric, scaled_queries, search.query_count, first, last, scratch, [&](uint64_t row, uint64_t q, float score) {
+    if (!(score <= limits[q])) limits[q] = best[q].offer(score, static_cast<uint32_t>(row), [&](uint64_t other) { return search.exact(q, other, scratch + ROWS_IN_PLACE * search.rows.dims); });
+  });
 }
 
 /** The best k of what all threads found. */
@@ -256,12 +230,7 @@ void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count
   search.scales = query_scales(search.norms, metric);
   const bool is_packed = query_count >= MIN_PACKED_QUERIES;
   const size_t panel = kernels.tile_queries, padded = (query_count + panel - 1) / panel * panel;
-  Packed prepared;
-  if (is_packed) prepared = pack_queries(kernels, queries, query_count, dims, search.scales);
-  else prepared.assign(queries, queries + query_count * dims);
-  if (!is_packed && metric == SHOAL_COSINE)
-    for (uint64_t q = 0; q < query_count; q++)
-      for (uint32_t d = 0; d < dims; d++) prepared[q * dims + d] *= search.scales[q];
+  const Packed prepared = is_packed ? pack_queries(kernels, queries, query_count, dims, search.scales) : scale_queries(queries, query_count, dims, search.scales);
   const uint64_t all_tiles = (rows->count + kernels.tile_rows - 1) / kernels.tile_rows;
   const uint64_t tiles = std::min(all_tiles, std::max<uint64_t>(1, kernels.block_bytes / (kernels.tile_rows * dims * sizeof(float))));
   const uint64_t block_rows = tiles * kernels.tile_rows, blocks = (rows->count + block_rows - 1) / block_rows;
