@@ -12,7 +12,7 @@ test('the allocator of a program with glibc keeps no small pieces, and what some
   expect(serverEnvironment({ GLIBC_TUNABLES: 'glibc.malloc.tcache_count=7' })['GLIBC_TUNABLES']).toBe(`${own}:glibc.malloc.tcache_count=7`);
 });
 
-test.each([[2e9, '1gb'], [8e9, '1gb'], [25.3e9, '4gb'], [64e9, '8gb'], [256e9, '8gb']])('on a machine of %d bytes the append-only file is rewritten from %s on', (memoryBytes, size) => {
+test.each([[2e9, '1gb'], [8e9, '1gb'], [25.3e9, '4gb'], [64e9, '8gb'], [128e9, '8gb'], [256e9, '16gb'], [549e9, '32gb'], [2e12, '32gb']])('on a machine of %d bytes the append-only file is rewritten from %s on', (memoryBytes, size) => {
   const words = tuning({ cores: 2, memoryBytes });
   expect(words[words.indexOf('--auto-aof-rewrite-min-size') + 1]).toBe(size);
 });
