@@ -155,7 +155,7 @@ int check_rescore(Random &random, const Case &c, int isa) {
 }
 
 int check_spread(Random &random) {
-  const size_t nodes = pick(random, {1, 2, 7, 33, 200}), lanes = pick(random, {1, 3, 16, 17}), steps = random() % 5;
+  const size_t nodes = pick(random, {1, 2, 7, 33, 200}), lanes = pick(random, {1, 3, 4, 8, 13, 16, 17, 29}), steps = random() % 5;
   std::vector<uint32_t> begin{0}, source;
   std::vector<float> weight;
   std::uniform_real_distribution<float> uniform;
