@@ -43,8 +43,8 @@ const char *shoal_isa_name(int isa);
 /** ‖row‖ of each row in units of the stored values, in fp64. */
 void shoal_lengths(int isa, int threads, const shoal_rows *rows, double *lengths);
 
-/** Whether every value is at most `most` without its sign: NaN is not. `most` is a number. */
-int shoal_all_within(const float *values, uint64_t count, float most);
+/** Whether every value is at most `most` without its sign: NaN is not. */
+int shoal_all_within(const float *values, uint64_t count, double most);
 
 /**
  * The `k` best rows of each query by exact search: `best` (row numbers) and `scores` are queries × k, `found[q]` says how many

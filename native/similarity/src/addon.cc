@@ -2,7 +2,6 @@
 // libs/similarity/src/native-addon.ts; here shapes are trusted and only types are looked at.
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <string>
 #include "binding.h"
@@ -11,6 +10,7 @@
 
 namespace {
 
+using shoal::Arguments;
 using shoal::Call;
 
 /** isas(): names of the instruction sets, best first. */
@@ -66,12 +66,11 @@ napi_value lengths(napi_env env, napi_callback_info info) {
 napi_value all_within(napi_env env, napi_callback_info info) {
   Call call(env, info);
   size_t count = 0;
-  const float *values = call.Arguments::array<float>(0, 0, &count);
+  const float *values = static_cast<Arguments &>(call).array<float>(0, 0, &count);
   const double most = call.number(1);
   if (call.is_bad) return nullptr;
-  const float nearest = static_cast<float>(most);
   napi_value answer;
-  napi_get_boolean(env, shoal_all_within(values, count, nearest > most ? std::nextafter(nearest, 0.0f) : nearest) != 0, &answer);
+  napi_get_boolean(env, shoal_all_within(values, count, most) != 0, &answer);
   return answer;
 }
 

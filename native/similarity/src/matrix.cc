@@ -1,5 +1,4 @@
 // Every score of queries × rows, scores of chosen rows, lengths of rows, whether values are small enough to be compared.
-#include <cstring>
 #include "in_place.h"
 #include "threads.h"
 
@@ -85,13 +84,10 @@ void shoal_lengths(int isa, int threads, const shoal_rows *rows, double *lengths
   });
 }
 
-int shoal_all_within(const float *values, uint64_t count, float most) {
-  const auto bits_of = [](float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits & 0x7fffffff; // without the sign they rise with the value; those of NaN are the largest
-  };
-  int32_t excess = 0; // negative where one is too large
-  for (uint64_t i = 0; i < count; i++) excess |= static_cast<int32_t>(bits_of(most) - bits_of(values[i]));
-  return excess >= 0;
+int shoal_all_within(const float *values, uint64_t count, double most) {
+  float limit = static_cast<float>(most);
+  if (limit > most) limit = std::nextafter(limit, -INFINITY);
+  int32_t outside = 0; // as wide as a value, or GCC 12 looks at one after the other
+  for (uint64_t i = 0; i < count; i++) outside |= std::fabs(values[i]) <= limit ? 0 : 1;
+  return outside == 0;
 }
