@@ -8,10 +8,12 @@ export default defineConfig({
   test: {
     include: ['**/*.test.ts'],
     exclude: ['**/node_modules/**', '**/dist/**'],
-    testTimeout: 180_000, // what takes longest takes 60 s where nobody else works, and starting all of `shoal up` 3 s, and 15 s and more elsewhere
+    // what takes longest takes 60 s where nobody else works, and starting all of `shoal up` 3 s, and 15 s and more
+    // elsewhere
+    testTimeout: 180_000,
     hookTimeout: 180_000,
-    // Leases, looks and restarts run by real clocks, and a machine that stands still for seconds breaks any of them: such a test
-    // gets a second attempt, which the report names. A fault of ours fails twice.
+    // Leases, looks and restarts run by real clocks, and a machine that stands still for seconds breaks any of them:
+    // such a test gets a second attempt, which the report names. A fault of ours fails twice.
     retry: 1,
     pool: 'forks',
     expect: { poll: { timeout: 10_000 } },

@@ -1,11 +1,13 @@
-// A queue that is asked for ten times what it can do: clients add as fast as they may, the device takes 15 ms a run of 256 rows,
-// and the server has little memory. Three acts: everybody reads; nobody reads for a while; readers return. Then the
-// estimate: how long a refused client was told to wait, against how long it was until all that it had asked for was let in.
+// A queue that is asked for ten times what it can do: clients add as fast as they may, the device takes 15 ms a run of
+// 256 rows, and the server has little memory. Three acts: everybody reads; nobody reads for a while; readers return.
+// Then the estimate: how long a refused client was told to wait, against how long it was until all that it had asked
+// for was let in.
 //
 //   node --conditions=@shoal/source bench/admission.ts [--seconds 15] [--maxmemory 192] [--clients 4] [--report]
 //
-// Bars: used memory never above maxmemory and no write refused by it; everything accepted is delivered, each row checked; median error
-// of the told wait ≤ 30 %. One JSON line, exit 1 when a bar is missed. Takes about 90 s. Wants a quiet machine.
+// Bars: used memory never above maxmemory and no write refused by it; everything accepted is delivered, each row
+// checked; median error of the told wait ≤ 30 %. One JSON line, exit 1 when a bar is missed. Takes about 90 s. Wants a
+// quiet machine.
 
 import { availableParallelism, cpus } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -30,7 +32,10 @@ interface Told {
   readonly tookMs: number;
 }
 
-/** Adds without end: what is refused is asked for again when it was told to, and in between every few ms to see when there is room. */
+/**
+ * Adds without end: what is refused is asked for again when it was told to, and in between every few ms to see when
+ * there is room.
+ */
 async function pushOn(load: Load, told: Told[]): Promise<number> {
   let accepted = 0;
   let wanted = JOBS_AT_ONCE;
@@ -60,7 +65,9 @@ function watchMemory(rig: Rig): { stop(): { peakMegabytes: number; refusedWrites
   const look = async (): Promise<void> => {
     const memory = String(await rig.server.command('INFO', 'memory'));
     peak = Math.max(peak, Number(/used_memory:(\d+)/.exec(memory)?.[1]));
-    refusedWrites = Number(/errorstat_OOM:count=(\d+)/.exec(String(await rig.server.command('INFO', 'errorstats')))?.[1] ?? 0);
+    refusedWrites = Number(
+      /errorstat_OOM:count=(\d+)/.exec(String(await rig.server.command('INFO', 'errorstats')))?.[1] ?? 0,
+    );
   };
   const timer = setInterval(() => void look(), 50);
   return {
@@ -73,8 +80,18 @@ function watchMemory(rig: Rig): { stop(): { peakMegabytes: number; refusedWrites
 
 const rig = await openRig(DEVICE, { serverArgs: ['--maxmemory', `${args.maxmemory}mb`] });
 try {
-  const loads = await Promise.all(Array.from({ length: Number(args.clients) }, (_, i) =>
-    Load.connect({ url: rig.url, name: `client${i}`, rows: 64, class: 'bulk', isReading: () => act.isReading, limits: { maxTenantShare: 1 } })));
+  const loads = await Promise.all(
+    Array.from({ length: Number(args.clients) }, (_, i) =>
+      Load.connect({
+        url: rig.url,
+        name: `client${i}`,
+        rows: 64,
+        class: 'bulk',
+        isReading: () => act.isReading,
+        limits: { maxTenantShare: 1 },
+      }),
+    ),
+  );
   for (const load of loads) await load.offer(20, 1); // warms, and checks the answers
   const watch = watchMemory(rig);
   const told: Told[] = [];
@@ -106,12 +123,34 @@ try {
   const failed = loads.reduce((sum, load) => sum + load.failed, 0);
   if (peakMegabytes > Number(args.maxmemory) * 1.048_576) missed.push(`the server used ${peakMegabytes} MB`);
   if (refusedWrites > 0) missed.push(`the server refused ${refusedWrites} writes for want of memory`);
-  if (delivered !== accepted || failed > 0) missed.push(`${accepted} jobs were accepted, ${delivered} delivered, ${failed} failed`);
+  if (delivered !== accepted || failed > 0)
+    missed.push(`${accepted} jobs were accepted, ${delivered} delivered, ${failed} failed`);
   if (!(medianError <= 0.3)) missed.push(`the told wait is off by ${Math.round(100 * medianError)} % (median)`);
-  process.stdout.write(`${JSON.stringify({
-    bench: 'admission', cpu: cpus()[0]?.model, cores: availableParallelism(), maxmemoryMegabytes: Number(args.maxmemory), textsPerSecondWhileReading: Math.round(readingRate), accepted, delivered, failed,
-    peakMegabytes, refusedWrites, waits: errors.length, toldMs: { median: percentile(told.slice(unready, reliable).map(({ toldMs }) => toldMs), 0.5) }, medianError: Math.round(1_000 * medianError) / 1_000, p90Error: Math.round(1_000 * percentile(errors, 0.9)) / 1_000, waitsWithoutReaders: toldToNobody, missed,
-  })}\n`);
+  process.stdout.write(
+    `${JSON.stringify({
+      bench: 'admission',
+      cpu: cpus()[0]?.model,
+      cores: availableParallelism(),
+      maxmemoryMegabytes: Number(args.maxmemory),
+      textsPerSecondWhileReading: Math.round(readingRate),
+      accepted,
+      delivered,
+      failed,
+      peakMegabytes,
+      refusedWrites,
+      waits: errors.length,
+      toldMs: {
+        median: percentile(
+          told.slice(unready, reliable).map(({ toldMs }) => toldMs),
+          0.5,
+        ),
+      },
+      medianError: Math.round(1_000 * medianError) / 1_000,
+      p90Error: Math.round(1_000 * percentile(errors, 0.9)) / 1_000,
+      waitsWithoutReaders: toldToNobody,
+      missed,
+    })}\n`,
+  );
 } finally {
   await rig.stop();
 }

@@ -1,6 +1,6 @@
-// What a bench is asked for on its command line. The comment at the top of its file is its usage: --help prints that and nothing
-// runs, and what there is no option for is refused in one line. An option that the comment does not name is for processes that
-// the bench starts itself, or for bench/gpu/main.ts.
+// What a bench is asked for on its command line. The comment at the top of its file is its usage: --help prints that
+// and nothing runs, and what there is no option for is refused in one line. An option that the comment does not name is
+// for processes that the bench starts itself, or for bench/gpu/main.ts.
 
 import { readFileSync } from 'node:fs';
 import { parseArgs, type ParseArgsOptionsConfig } from 'node:util';
@@ -32,13 +32,22 @@ function valuesOf<T extends ParseArgsOptionsConfig>(options: T, usage: string) {
   try {
     return parseArgs({ options }).values;
   } catch (error) {
-    const [reason] = (error as Error).message.split(/\.\s/, 1); // behind it: how to write what looks like an option and is none
-    const named = Object.keys(options).filter((name) => name === 'help' || new RegExp(`--${name}(?![\\w-])`).test(usage));
+    // behind it: how to write what looks like an option and is none
+    const [reason] = (error as Error).message.split(/\.\s/, 1);
+    const named = Object.keys(options).filter(
+      (name) => name === 'help' || new RegExp(`--${name}(?![\\w-])`).test(usage),
+    );
     return refuse(`${reason}; there is ${named.map((name) => `--${name}`).join(', ')}`);
   }
 }
 
 function usageOf(file: string): string {
   const lines = readFileSync(new URL(file), 'utf8').split('\n');
-  return lines.slice(0, lines.findIndex((line) => !line.startsWith('//'))).map((line) => line.replace(/^\/\/ ?/, '')).join('\n');
+  return lines
+    .slice(
+      0,
+      lines.findIndex((line) => !line.startsWith('//')),
+    )
+    .map((line) => line.replace(/^\/\/ ?/, ''))
+    .join('\n');
 }

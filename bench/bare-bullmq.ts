@@ -1,8 +1,10 @@
-// What BullMQ alone carries here, as a measure for queue-rates.ts: the same arrivals, a worker that takes jobs in bursts, sleeps
-// 15 ms for a batch, writes the results as binary keys and completes the jobs. No admission, no order, no checks, no lease at the
-// commit, no second process, and nobody reads a result: what is left is the server, the client that adds, and BullMQ's scripts.
+// What BullMQ alone carries here, as a measure for queue-rates.ts: the same arrivals, a worker that takes jobs in
+// bursts, sleeps 15 ms for a batch, writes the results as binary keys and completes the jobs. No admission, no order,
+// no checks, no lease at the commit, no second process, and nobody reads a result: what is left is the server, the
+// client that adds, and BullMQ's scripts.
 //
-//   node --conditions=@shoal/source bench/bare-bullmq.ts [--rates 160x64,800x64,1250x8,5000x1] [--seconds 15] [--warm 5]
+//   node --conditions=@shoal/source bench/bare-bullmq.ts [--rates 160x64,800x64,1250x8,5000x1] [--seconds 15] [--warm
+//   5]
 //
 // Latency is from when a job was due to when BullMQ has completed it. Prints a table and one JSON line; no bars.
 
@@ -45,7 +47,12 @@ interface BareData {
 
 async function work(): Promise<never> {
   const connection = openConnection({ url: args.url, name: 'bare-worker' });
-  const worker = new Worker<BareData>(QUEUE, null, { connection, autorun: false, lockDuration: 60_000, removeOnComplete: { count: 1_000 } });
+  const worker = new Worker<BareData>(QUEUE, null, {
+    connection,
+    autorun: false,
+    lockDuration: 60_000,
+    removeOnComplete: { count: 1_000 },
+  });
   worker.on('error', () => undefined);
   await worker.waitUntilReady();
   let tokens = 0;
@@ -62,7 +69,8 @@ async function work(): Promise<never> {
   const run = async (batch: readonly { job: Job<BareData>; token: string }[]): Promise<void> => {
     await sleep(BATCH_MS);
     const pipeline = connection.pipeline();
-    for (const { job } of batch) pipeline.set(`{bare}:out:${job.id}`, Buffer.alloc(job.data.rows * VECTOR_BYTES, 7), 'EX', 30);
+    for (const { job } of batch)
+      pipeline.set(`{bare}:out:${job.id}`, Buffer.alloc(job.data.rows * VECTOR_BYTES, 7), 'EX', 30);
     await pipeline.exec();
     await Promise.all(batch.map(({ job, token }) => job.moveToCompleted({ key: job.id }, token, false)));
     for (const { job } of batch) ended.push(Date.now() - job.data.dueMs);
@@ -74,7 +82,9 @@ async function work(): Promise<never> {
     const first = await take(true);
     const batch = first === undefined ? [] : [first];
     for (let size = 8; batch.length > 0 && batch.length < MOST_JOBS; size *= 4) {
-      const got = (await Promise.all(Array.from({ length: size }, () => take(false)))).filter((one) => one !== undefined);
+      const got = (await Promise.all(Array.from({ length: size }, () => take(false)))).filter(
+        (one) => one !== undefined,
+      );
       batch.push(...got);
       if (got.length < size) break;
     }
@@ -94,7 +104,8 @@ async function offer(queue: Queue, jobsPerSecond: number, rows: number, seconds:
   let added = 0;
   for (let dueMs = startMs; dueMs < startMs + seconds * 1_000; await sleep(4)) {
     const jobs: { name: string; data: BareData }[] = [];
-    for (const nowMs = Date.now(); dueMs <= nowMs; dueMs -= (Math.log(1 - random()) * 1_000) / jobsPerSecond) jobs.push({ name: 'bare', data: { dueMs, rows, ids } });
+    for (const nowMs = Date.now(); dueMs <= nowMs; dueMs -= (Math.log(1 - random()) * 1_000) / jobsPerSecond)
+      jobs.push({ name: 'bare', data: { dueMs, rows, ids } });
     if (jobs.length === 0) continue;
     added += jobs.length;
     const call = queue.addBulk(jobs).finally(() => adding.delete(call));
@@ -117,21 +128,34 @@ async function endedOf(worker: ChildProcess, count: number): Promise<number[]> {
 async function measure(rate: string): Promise<object> {
   const [jobs = 0, rows = 0] = rate.split('x').map(Number);
   const server = await startTestServer({ appendFsync: 'everysec', args: tuning() });
-  const worker = fork(fileURLToPath(import.meta.url), ['--role', 'worker', '--url', server.url], { stdio: ['ignore', 2, 2, 'ipc'] });
+  const worker = fork(fileURLToPath(import.meta.url), ['--role', 'worker', '--url', server.url], {
+    stdio: ['ignore', 2, 2, 'ipc'],
+  });
   try {
     await once(worker, 'message');
-    const queue = new Queue(QUEUE, { connection: openConnection({ url: server.url, name: 'bare-client' }), streams: { events: { maxLen: 100 } } });
+    const queue = new Queue(QUEUE, {
+      connection: openConnection({ url: server.url, name: 'bare-client' }),
+      streams: { events: { maxLen: 100 } },
+    });
     await endedOf(worker, await offer(queue, jobs, rows, Number(args.warm)));
     const before = { server: processCpuMs(server.pid), worker: processCpuMs(worker.pid!) };
     const startedMs = performance.now();
     const ended = await endedOf(worker, await offer(queue, jobs, rows, Number(args.seconds)));
     const ms = performance.now() - startedMs;
-    const percent = (part: keyof typeof before, pid: number): number => Math.round((100 * (processCpuMs(pid) - before[part])) / ms);
+    const percent = (part: keyof typeof before, pid: number): number =>
+      Math.round((100 * (processCpuMs(pid) - before[part])) / ms);
     const row = {
-      rate, textsPerSecond: Math.round((ended.length * rows * 1_000) / ms), p50: percentile(ended, 0.5), p99: percentile(ended, 0.99),
-      cpu: { server: percent('server', server.pid), worker: percent('worker', worker.pid!) }, serverMicrosPerJob: Math.round((1_000 * (processCpuMs(server.pid) - before.server)) / ended.length),
+      rate,
+      textsPerSecond: Math.round((ended.length * rows * 1_000) / ms),
+      p50: percentile(ended, 0.5),
+      p99: percentile(ended, 0.99),
+      cpu: { server: percent('server', server.pid), worker: percent('worker', worker.pid!) },
+      serverMicrosPerJob: Math.round((1_000 * (processCpuMs(server.pid) - before.server)) / ended.length),
     };
-    process.stderr.write(`${rate.padEnd(12)} ${row.textsPerSecond} texts/s · ${row.p50}/${row.p99} ms · server ${row.cpu.server} % · worker ${row.cpu.worker} %\n`);
+    process.stderr.write(
+      `${rate.padEnd(12)} ${row.textsPerSecond} texts/s · ${row.p50}/${row.p99} ms · server ${row.cpu.server} ` +
+        `% · worker ${row.cpu.worker} %\n`,
+    );
     return row;
   } finally {
     worker.kill('SIGKILL');
@@ -142,5 +166,7 @@ async function measure(rate: string): Promise<object> {
 if (args.role === 'worker') await work();
 const rows: object[] = [];
 for (const rate of args.rates.split(',')) rows.push(await measure(rate));
-process.stdout.write(`${JSON.stringify({ bench: 'bare-bullmq', cpu: cpus()[0]?.model, cores: availableParallelism(), rows })}\n`);
+process.stdout.write(
+  `${JSON.stringify({ bench: 'bare-bullmq', cpu: cpus()[0]?.model, cores: availableParallelism(), rows })}\n`,
+);
 process.exit(0);

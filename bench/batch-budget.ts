@@ -1,16 +1,38 @@
-// What the batch budget makes of a device, against an oracle that knows the device's law and picks the best constant token
-// budget by trying them all on the same pool and planner. Simulated devices, in simulated time: no process, no queue, only
-// Pool, budget and the law of the device (core/src/sim), which is not the form the budget predicts with. One micro-batch
-// runs and one is queued behind it, so that the budget learns of a failure one batch late, as in a worker.
+// What the batch budget makes of a device, against an oracle that knows the device's law and picks the best constant
+// token budget by trying them all on the same pool and planner. Simulated devices, in simulated time: no process, no
+// queue, only Pool, budget and the law of the device (core/src/sim), which is not the form the budget predicts with.
+// One micro-batch runs and one is queued behind it, so that the budget learns of a failure one batch late, as in a
+// worker.
 //
-//   node --conditions=@shoal/source bench/batch-budget.ts [--batches 10000] [--oracle-batches 500] [--in-flight 2] [--seed 1] [--devices 4,8,12,24,80,141]
+//   node --conditions=@shoal/source bench/batch-budget.ts [--batches 10000] [--oracle-batches 500] [--in-flight 2]
+//   [--seed 1] [--devices 4,8,12,24,80,141]
 //
-// Prints a table (stderr) and one JSON line (stdout). Bars, exit code 1 when one is missed: at most 1 OOM in 10,000 batches and at least 0.95 of the
-// oracle's throughput in every case; a co-tenant that takes half of the memory in mid-run, seen by the driver's figures or
-// not, costs at most two OOMs.
+// Prints a table (stderr) and one JSON line (stdout). Bars, exit code 1 when one is missed: at most 1 OOM in 10,000
+// batches and at least 0.95 of the oracle's throughput in every case; a co-tenant that takes half of the memory in
+// mid-run, seen by the driver's figures or not, costs at most two OOMs.
 
-import { Pool, createBudget, fitMemoryModel, halve, type Budget, type CutLimits, type MemoryPoint, type MicroBatch, type PoolRow, type RunShape } from '@shoal/core';
-import { REFUSAL_MS, SimulatedMemory, h200Law, runMs, seededRandom, tensorBytes, type DeviceLaw, type MemoryForm } from '@shoal/core/sim';
+import {
+  Pool,
+  createBudget,
+  fitMemoryModel,
+  halve,
+  type Budget,
+  type CutLimits,
+  type MemoryPoint,
+  type MicroBatch,
+  type PoolRow,
+  type RunShape,
+} from '@shoal/core';
+import {
+  REFUSAL_MS,
+  SimulatedMemory,
+  h200Law,
+  runMs,
+  seededRandom,
+  tensorBytes,
+  type DeviceLaw,
+  type MemoryForm,
+} from '@shoal/core/sim';
 import { readArguments } from './arguments.ts';
 
 const args = readArguments(import.meta.url, {
@@ -25,8 +47,20 @@ const ORACLE_BATCHES = Number(args['oracle-batches']);
 const SEED = Number(args.seed);
 const IN_FLIGHT = Number(args['in-flight']);
 const MAX_WIDTH = 512;
-/** A tiny run for the floor, short ones for the slack, then the bends of the table; the widest both alone and with others, which an arena that doubles treats differently. */
-const FIT_SHAPES: readonly RunShape[] = [[1, 8], [1, 128], [4, 128], [1, MAX_WIDTH], [16, 32], [2, 384], [8, 256], [4, MAX_WIDTH]].map(([rows, width]) => ({ rows: rows!, width: width! }));
+/**
+ * A tiny run for the floor, short ones for the slack, then the bends of the table; the widest both alone and with
+ * others, which an arena that doubles treats differently.
+ */
+const FIT_SHAPES: readonly RunShape[] = [
+  [1, 8],
+  [1, 128],
+  [4, 128],
+  [1, MAX_WIDTH],
+  [16, 32],
+  [2, 384],
+  [8, 256],
+  [4, MAX_WIDTH],
+].map(([rows, width]) => ({ rows: rows!, width: width! }));
 const MAX_ROWS = 16_384;
 const MAX_ROW_AGE_MS = 250;
 const LEAST_RATIO = 0.95;
@@ -39,10 +73,24 @@ const PROBE_EVERY_MS = 1_000;
 // ---- lengths ----------------------------------------------------------------------------------------------------
 
 type Mix = (random: () => number) => number;
-const logNormal = (median: number, sigma: number): Mix => (random) =>
-  Math.max(8, Math.min(MAX_WIDTH, Math.round(median * Math.exp(sigma * Math.sqrt(-2 * Math.log(random() + 1e-12)) * Math.cos(2 * Math.PI * random())))));
+const logNormal =
+  (median: number, sigma: number): Mix =>
+  (random) =>
+    Math.max(
+      8,
+      Math.min(
+        MAX_WIDTH,
+        Math.round(
+          median * Math.exp(sigma * Math.sqrt(-2 * Math.log(random() + 1e-12)) * Math.cos(2 * Math.PI * random())),
+        ),
+      ),
+    );
 
-const MIXES: Readonly<Record<string, Mix>> = { ragged: logNormal(52, 0.98), short: logNormal(14, 0.4), long: logNormal(380, 0.5) };
+const MIXES: Readonly<Record<string, Mix>> = {
+  ragged: logNormal(52, 0.98),
+  short: logNormal(14, 0.4),
+  long: logNormal(380, 0.5),
+};
 
 /** The mix in force when `part` of the run is over. */
 type Stream = (part: number) => Mix;
@@ -56,7 +104,14 @@ const STREAMS: Readonly<Record<string, Stream>> = {
 // ---- devices ----------------------------------------------------------------------------------------------------
 
 /** Padded tokens from which larger batches gain next to nothing: 64 k on an H200, less on smaller cards. */
-const KNEES: Readonly<Record<string, number>> = { 4: 16_384, 8: 16_384, 12: 24_576, 24: 32_768, 80: 65_536, 141: 65_536 };
+const KNEES: Readonly<Record<string, number>> = {
+  4: 16_384,
+  8: 16_384,
+  12: 24_576,
+  24: 32_768,
+  80: 65_536,
+  141: 65_536,
+};
 const FORMS: readonly MemoryForm[] = ['plain', 'fused', 'fp16'];
 
 interface Device {
@@ -68,10 +123,20 @@ interface Device {
 /** `memory`: all of the room holds half of the knee, at 64 tokens a row. `knee`: twice the knee at the widest row. */
 function deviceOf(gigabytes: string, binds: Device['binds'], form: MemoryForm): Device {
   const kneeTokens = KNEES[gigabytes] ?? 65_536;
-  const plain = h200Law({ totalBytes: Number(gigabytes) * 1e9, form, kneeTokens, perTokenMs: (0.31 * 26) / kneeTokens, weightsBytes: Number(gigabytes) * 0.1e9 });
+  const plain = h200Law({
+    totalBytes: Number(gigabytes) * 1e9,
+    form,
+    kneeTokens,
+    perTokenMs: (0.31 * 26) / kneeTokens,
+    weightsBytes: Number(gigabytes) * 0.1e9,
+  });
   const room = plain.totalBytes - plain.contextBytes - plain.weightsBytes;
   const [tokens, width] = binds === 'memory' ? [kneeTokens / 2, 64] : [2 * kneeTokens, MAX_WIDTH];
-  return { gigabytes, binds, law: { ...plain, memoryScale: room / tensorBytes(plain, { rows: tokens / width, width }) } };
+  return {
+    gigabytes,
+    binds,
+    law: { ...plain, memoryScale: room / tensorBytes(plain, { rows: tokens / width, width }) },
+  };
 }
 
 // ---- one run ----------------------------------------------------------------------------------------------------
@@ -93,7 +158,14 @@ interface Figures {
   readonly oomsByTenant: number;
 }
 
-function simulate({ law }: Device, stream: Stream, batches: number, seed: number, { rowsAt, budget }: Sizing, tenant?: Tenant): Figures {
+function simulate(
+  { law }: Device,
+  stream: Stream,
+  batches: number,
+  seed: number,
+  { rowsAt, budget }: Sizing,
+  tenant?: Tenant,
+): Figures {
   const random = seededRandom(seed);
   let memory = warm(law, random);
   const pool = new Pool<PoolRow>();
@@ -108,7 +180,8 @@ function simulate({ law }: Device, stream: Stream, batches: number, seed: number
   };
   const inFlight: MicroBatch<PoolRow>[] = [];
   for (let batch = 0; batch < batches; batch++) {
-    while (inFlight.length < (budget?.current().isTesting === true ? 1 : IN_FLIGHT)) inFlight.push(cut(batch / batches));
+    while (inFlight.length < (budget?.current().isTesting === true ? 1 : IN_FLIGHT))
+      inFlight.push(cut(batch / batches));
     const running = inFlight.shift()!;
     if (batch === Math.floor(batches / 2) && tenant !== undefined) {
       [memory.othersBytes, memory.areOthersSeen, oomsBefore] = [law.totalBytes / 2, tenant.isSeen, ooms];
@@ -138,7 +211,13 @@ function simulate({ law }: Device, stream: Stream, batches: number, seed: number
       budget?.deviceMemory(memory.driver(), memory.reading().footprintBytes);
     }
   }
-  return { tokensPerMs: tokens / nowMs, textsPerSecond: (rows * 1000) / nowMs, paddingEfficiency: tokens / padded, ooms, oomsByTenant: ooms - oomsBefore };
+  return {
+    tokensPerMs: tokens / nowMs,
+    textsPerSecond: (rows * 1000) / nowMs,
+    paddingEfficiency: tokens / padded,
+    ooms,
+    oomsByTenant: ooms - oomsBefore,
+  };
 }
 
 /** The next half of a batch that failed; halved again where the budget has shrunk below it, as the executor does. */
@@ -150,7 +229,9 @@ function fitting(halves: MicroBatch<PoolRow>[], rowsAt: CutLimits['rowsAt']): Mi
   return undefined;
 }
 
-/** A new executor has run one row of each class of widths, before its arena can take the room that the workspaces need. */
+/**
+ * A new executor has run one row of each class of widths, before its arena can take the room that the workspaces need.
+ */
 function warm(law: DeviceLaw, random: () => number): SimulatedMemory {
   const memory = new SimulatedMemory(law, random);
   for (const width of [8, 128, MAX_WIDTH]) memory.take({ rows: 1, width });
@@ -166,8 +247,12 @@ function startBudget({ law }: Device, seed: number): Budget {
     return memory.take(shape) === 'fits' ? [{ ...shape, loadedBytes, peakBytes: memory.reading().liveBytes! }] : [];
   });
   return createBudget({
-    maxPaddedTokens: 1 << 20, maxRows: MAX_ROWS, maxTokens: MAX_WIDTH, model: { hiddenSize: 384, intermediateSize: law.elementsPerToken, heads: 12 },
-    memory: { law: fitMemoryModel(points, { arena: 'doubling' }), source: 'fitted' }, totalBytes: law.totalBytes,
+    maxPaddedTokens: 1 << 20,
+    maxRows: MAX_ROWS,
+    maxTokens: MAX_WIDTH,
+    model: { hiddenSize: 384, intermediateSize: law.elementsPerToken, heads: 12 },
+    memory: { law: fitMemoryModel(points, { arena: 'doubling' }), source: 'fitted' },
+    totalBytes: law.totalBytes,
   });
 }
 
@@ -178,9 +263,16 @@ interface Oracle extends Figures {
 /** The fastest constant budget; an OOM costs it what it costs anybody. */
 function oracleOf(device: Device, stream: Stream): Oracle {
   let best: Oracle | undefined;
-  for (let budgetTokens = device.law.kneeTokens / 32; budgetTokens <= 4 * device.law.kneeTokens; budgetTokens *= 2 ** 0.25) {
-    const figures = simulate(device, stream, ORACLE_BATCHES, 2_000 + SEED, { rowsAt: (width) => Math.max(1, Math.min(MAX_ROWS, Math.floor(budgetTokens / width))) });
-    if (best === undefined || figures.tokensPerMs > best.tokensPerMs) best = { ...figures, budgetTokens: Math.round(budgetTokens) };
+  for (
+    let budgetTokens = device.law.kneeTokens / 32;
+    budgetTokens <= 4 * device.law.kneeTokens;
+    budgetTokens *= 2 ** 0.25
+  ) {
+    const figures = simulate(device, stream, ORACLE_BATCHES, 2_000 + SEED, {
+      rowsAt: (width) => Math.max(1, Math.min(MAX_ROWS, Math.floor(budgetTokens / width))),
+    });
+    if (best === undefined || figures.tokensPerMs > best.tokensPerMs)
+      best = { ...figures, budgetTokens: Math.round(budgetTokens) };
   }
   return best!;
 }
@@ -189,7 +281,8 @@ function oracleOf(device: Device, stream: Stream): Oracle {
 
 const misses: string[] = [];
 const cases: object[] = [];
-const say = (...columns: readonly (string | number)[]): void => void process.stderr.write(`| ${columns.join(' | ')} |\n`);
+const say = (...columns: readonly (string | number)[]): void =>
+  void process.stderr.write(`| ${columns.join(' | ')} |\n`);
 
 function judge(device: Device, form: MemoryForm, streamName: string): void {
   const stream = STREAMS[streamName]!;
@@ -201,20 +294,84 @@ function judge(device: Device, form: MemoryForm, streamName: string): void {
   const name = `${device.gigabytes} GB, ${device.binds}, ${form}, ${streamName}`;
   if (!(ratio >= LEAST_RATIO)) misses.push(`${name}: ${ratio.toFixed(3)} of the oracle`);
   if (ours.ooms > Math.ceil((MOST_OOMS_IN_10_000 * BATCHES) / 10_000)) misses.push(`${name}: ${ours.ooms} OOMs`);
-  cases.push({ gigabytes: Number(device.gigabytes), binds: device.binds, form, stream: streamName, ratio: Number(ratio.toFixed(4)), ooms: ours.ooms, maxPaddedTokens, limitedBy, source, oracleTokens: oracle.budgetTokens, oracleOoms: oracle.ooms });
-  say(device.gigabytes, device.binds, form, streamName, ratio.toFixed(3), ours.ooms, `${maxPaddedTokens} (${limitedBy}, ${source})`, `${oracle.budgetTokens} (${oracle.ooms} OOMs)`, Math.round(ours.textsPerSecond), ours.paddingEfficiency.toFixed(3));
+  cases.push({
+    gigabytes: Number(device.gigabytes),
+    binds: device.binds,
+    form,
+    stream: streamName,
+    ratio: Number(ratio.toFixed(4)),
+    ooms: ours.ooms,
+    maxPaddedTokens,
+    limitedBy,
+    source,
+    oracleTokens: oracle.budgetTokens,
+    oracleOoms: oracle.ooms,
+  });
+  say(
+    device.gigabytes,
+    device.binds,
+    form,
+    streamName,
+    ratio.toFixed(3),
+    ours.ooms,
+    `${maxPaddedTokens} (${limitedBy}, ${source})`,
+    `${oracle.budgetTokens} (${oracle.ooms} OOMs)`,
+    Math.round(ours.textsPerSecond),
+    ours.paddingEfficiency.toFixed(3),
+  );
 }
 
 function judgeTenant(device: Device, form: MemoryForm, isSeen: boolean): void {
   const budget = startBudget(device, 1_000 + SEED);
-  const { ooms, oomsByTenant, textsPerSecond } = simulate(device, STREAMS['ragged']!, BATCHES, 4_000 + SEED, { rowsAt: (width) => budget.rowsAt(width), budget }, { isSeen });
+  const { ooms, oomsByTenant, textsPerSecond } = simulate(
+    device,
+    STREAMS['ragged']!,
+    BATCHES,
+    4_000 + SEED,
+    { rowsAt: (width) => budget.rowsAt(width), budget },
+    { isSeen },
+  );
   const { maxPaddedTokens, limitedBy, source } = budget.current();
-  if (oomsByTenant > MOST_OOMS_BY_TENANT) misses.push(`${device.gigabytes} GB, ${device.binds}, ${form}, co-tenant ${isSeen ? 'seen' : 'unseen'}: ${oomsByTenant} OOMs`);
-  cases.push({ gigabytes: Number(device.gigabytes), binds: device.binds, form, tenant: isSeen ? 'seen' : 'unseen', ooms, oomsByTenant, maxPaddedTokens, limitedBy });
-  say(device.gigabytes, device.binds, form, `ragged, co-tenant ${isSeen ? 'seen' : 'unseen'}`, '', `${oomsByTenant}`, `${maxPaddedTokens} (${limitedBy}, ${source})`, '', Math.round(textsPerSecond), '');
+  if (oomsByTenant > MOST_OOMS_BY_TENANT)
+    misses.push(
+      `${device.gigabytes} GB, ${device.binds}, ${form}, co-tenant ${isSeen ? 'seen' : 'unseen'}: ${oomsByTenant} OOMs`,
+    );
+  cases.push({
+    gigabytes: Number(device.gigabytes),
+    binds: device.binds,
+    form,
+    tenant: isSeen ? 'seen' : 'unseen',
+    ooms,
+    oomsByTenant,
+    maxPaddedTokens,
+    limitedBy,
+  });
+  say(
+    device.gigabytes,
+    device.binds,
+    form,
+    `ragged, co-tenant ${isSeen ? 'seen' : 'unseen'}`,
+    '',
+    `${oomsByTenant}`,
+    `${maxPaddedTokens} (${limitedBy}, ${source})`,
+    '',
+    Math.round(textsPerSecond),
+    '',
+  );
 }
 
-say('GB', 'what binds', 'form', 'lengths', '÷ oracle', 'OOMs', 'budget at the end', 'oracle’s budget', 'texts/s', 'padding');
+say(
+  'GB',
+  'what binds',
+  'form',
+  'lengths',
+  '÷ oracle',
+  'OOMs',
+  'budget at the end',
+  'oracle’s budget',
+  'texts/s',
+  'padding',
+);
 say('---', '---', '---', '---', '---', '---', '---', '---', '---', '---');
 for (const [i, gigabytes] of args.devices.split(',').entries()) {
   for (const binds of ['memory', 'knee'] as const) {
@@ -225,5 +382,7 @@ for (const [i, gigabytes] of args.devices.split(',').entries()) {
   }
 }
 const ratios = cases.flatMap((one) => ('ratio' in one ? [one.ratio as number] : []));
-process.stdout.write(`${JSON.stringify({ bench: 'batch-budget', batches: BATCHES, leastRatio: Math.min(...ratios), misses, cases })}\n`);
+process.stdout.write(
+  `${JSON.stringify({ bench: 'batch-budget', batches: BATCHES, leastRatio: Math.min(...ratios), misses, cases })}\n`,
+);
 if (misses.length > 0) process.exitCode = 1;

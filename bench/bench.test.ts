@@ -1,20 +1,43 @@
-// Every bench still runs and still checks its answers: a short form of each; those that run a real model are in model-bench.test.ts.
-// No figure is judged here; figures are rows in bench/results, made on a quiet machine.
+// Every bench still runs and still checks its answers: a short form of each; those that run a real model are in
+// model-bench.test.ts. No figure is judged here; figures are rows in bench/results, made on a quiet machine.
 
 import { nativeProblem } from '@shoal/similarity';
 import { expect, test } from 'vitest';
 import { runBench } from './run-bench.ts';
 
 test('similarity-queue: the queue gives the rankings that the kernels give', async () => {
-  const { ratio } = await runBench('similarity-queue', '--jobs', '16', '--rounds', '1', '--rows', '2000', '--dims', '32');
+  const { ratio } = await runBench(
+    'similarity-queue',
+    '--jobs',
+    '16',
+    '--rounds',
+    '1',
+    '--rows',
+    '2000',
+    '--dims',
+    '32',
+  );
   expect(ratio).toBeGreaterThan(0);
 });
 
 if (nativeProblem() !== undefined) console.warn(`similarity is not run: ${nativeProblem()}`);
-test.skipIf(nativeProblem() !== undefined)('similarity: every instruction set and every peer gives the rows of fp64', async () => {
-  const { single } = await runBench('similarity', '--rows', '3000', '--queries', '50', '--dims', '64', '--rounds', '1');
-  expect(single).toHaveLength(4);
-});
+test.skipIf(nativeProblem() !== undefined)(
+  'similarity: every instruction set and every peer gives the rows of fp64',
+  async () => {
+    const { single } = await runBench(
+      'similarity',
+      '--rows',
+      '3000',
+      '--queries',
+      '50',
+      '--dims',
+      '64',
+      '--rounds',
+      '1',
+    );
+    expect(single).toHaveLength(4);
+  },
+);
 
 test('sim-device: every row comes back through the whole path as the simulated device made it', async () => {
   const { textsPerSecond } = await runBench('sim-device', '--seconds', '1', '--warm', '2', '--job-texts', '64');
@@ -31,7 +54,9 @@ test('batch-budget: every length mix and every co-tenant has a row', async () =>
 });
 
 test('tenant-wait: in simulated time a tenant with little takes less than twice as long beside one with much', async () => {
-  expect(await runBench('tenant-wait', '--looks', '12')).toMatchObject({ rateOfA: { rowsPerRun: expect.any(Number) as number } });
+  expect(await runBench('tenant-wait', '--looks', '12')).toMatchObject({
+    rateOfA: { rowsPerRun: expect.any(Number) as number },
+  });
 });
 
 test('queue-rates: every job of a short run comes back right, near and far from the server', async () => {
@@ -47,7 +72,18 @@ test('bare-bullmq: what BullMQ alone carries can be measured', async () => {
 });
 
 test('fairness: a newcomer is not kept behind a backlog, and every situation can be measured', async () => {
-  const { tenants, plain, classes, poison } = await runBench('fairness', '--backlog', '400', '--plain', '200', '--seconds', '1', '--rounds', '1', '--report');
+  const { tenants, plain, classes, poison } = await runBench(
+    'fairness',
+    '--backlog',
+    '400',
+    '--plain',
+    '200',
+    '--seconds',
+    '1',
+    '--rounds',
+    '1',
+    '--report',
+  );
   expect(tenants).toMatchObject({ ratio: expect.any(Number) });
   expect(plain).toMatchObject({ plainJobsLeftThen: [expect.any(Number)] });
   expect(classes).toMatchObject({ p99: [expect.any(Number)], medianP99: expect.any(Number) });
@@ -59,16 +95,29 @@ test('fairness in a soak: the queue is never empty, and the newcomer gets its tu
   expect(soak).toMatchObject({ rebased: 0, ratio: expect.any(Number) });
 });
 
-test('admission: at an overload everything accepted is delivered and no write is refused, though nobody reads for a while', async () => {
-  const report = await runBench('admission', '--seconds', '3', '--maxmemory', '48', '--clients', '2', '--report');
-  expect(report).toMatchObject({ refusedWrites: 0, failed: 0, delivered: report['accepted'] });
-});
+test(
+  'admission: at an overload everything accepted is delivered and no write is refused, though nobody reads for a ' +
+    'while',
+  async () => {
+    const report = await runBench('admission', '--seconds', '3', '--maxmemory', '48', '--clients', '2', '--report');
+    expect(report).toMatchObject({ refusedWrites: 0, failed: 0, delivered: report['accepted'] });
+  },
+);
 
 test('order-cost: what the steps cost the server can be told apart', async () => {
   const { microsPerJob } = await runBench('order-cost', '--jobs', '500', '--rounds', '1');
   expect(microsPerJob).toMatchObject({ order: expect.any(Number), reserve: expect.any(Number) });
 });
 
-test.skipIf(process.platform !== 'linux')('gpu/up: the walk without a GPU serves over HTTP and queue, gets its killed worker back, and leaves nothing', async () => {
-  expect(await runBench('gpu/up', '--device', 'cpu', '--small')).toMatchObject({ what: 'up', devices: ['cpu'], rows: 400, exitCode: 0, isHeld: true });
-});
+test.skipIf(process.platform !== 'linux')(
+  'gpu/up: the walk without a GPU serves over HTTP and queue, gets its killed worker back, and leaves nothing',
+  async () => {
+    expect(await runBench('gpu/up', '--device', 'cpu', '--small')).toMatchObject({
+      what: 'up',
+      devices: ['cpu'],
+      rows: 400,
+      exitCode: 0,
+      isHeld: true,
+    });
+  },
+);

@@ -1,13 +1,16 @@
-// Everything dies, and nothing is lost: a real queue server with an append-only file, supervised workers on the small test
-// model (one of them refuses rows of one kind, so that jobs are handed over to the CPU lane all the time), producers that
-// keep to what was acknowledged, and faults by a seed: SIGKILL of workers, executors and the server, cut connections, an
-// outage, memory that is full, fsyncs that take 300 ms. Every row of every answer is compared with an undisturbed run's.
+// Everything dies, and nothing is lost: a real queue server with an append-only file, supervised workers on the small
+// test model (one of them refuses rows of one kind, so that jobs are handed over to the CPU lane all the time),
+// producers that keep to what was acknowledged, and faults by a seed: SIGKILL of workers, executors and the server, cut
+// connections, an outage, memory that is full, fsyncs that take 300 ms. Every row of every answer is compared with an
+// undisturbed run's.
 //
-//   node --conditions=@shoal/source bench/chaos.ts [--seconds 600] [--texts 1000000] [--mode everysec|always] [--seed N]
+//   node --conditions=@shoal/source bench/chaos.ts [--seconds 600] [--texts 1000000] [--mode everysec|always] [--seed
+//   N]
 //        [--workers 3] [--producers 2] [--window 150] [--outage 20] [--slow 20] [--every 4] [--lease-ms 5000]
 //
-// `everysec`: producers add again what the server forgot. `always`: they do not, and nothing may be forgotten. Prints one
-// JSON line and ends with 1 when anything was lost, wrong or visible twice. --seconds 20 --texts 0 --outage 3 --slow 3 is the form for CI.
+// `everysec`: producers add again what the server forgot. `always`: they do not, and nothing may be forgotten. Prints
+// one JSON line and ends with 1 when anything was lost, wrong or visible twice. --seconds 20 --texts 0 --outage 3
+// --slow 3 is the form for CI.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -61,32 +64,47 @@ function makeRows(): number[][] {
 
 function workerSettings(index: number): Record<string, string> {
   return {
-    SHOAL_MODEL: MODEL, SHOAL_CACHE_DIR: cacheDir, SHOAL_THREADS: '1', SHOAL_LOG_LEVEL: process.env['CHAOS_LOG'] ?? 'silent', SHOAL_MAX_PADDED_TOKENS: '4096', SHOAL_HYBRID: 'always',
-    SHOAL_LEASE_MS: args['lease-ms'], SHOAL_STALLED_CHECK_MS: String(Number(args['lease-ms']) / 3 | 0),
+    SHOAL_MODEL: MODEL,
+    SHOAL_CACHE_DIR: cacheDir,
+    SHOAL_THREADS: '1',
+    SHOAL_LOG_LEVEL: process.env['CHAOS_LOG'] ?? 'silent',
+    SHOAL_MAX_PADDED_TOKENS: '4096',
+    SHOAL_HYBRID: 'always',
+    SHOAL_LEASE_MS: args['lease-ms'],
+    SHOAL_STALLED_CHECK_MS: String((Number(args['lease-ms']) / 3) | 0),
     ...(index === 0 ? { SHOAL_FAULT_TOKEN: `${REFUSED_TOKEN}:refuse` } : {}),
   };
 }
 
 async function startProducers(order: Omit<ProducerOrder, 'index'>): Promise<ChildProcess[]> {
-  return Promise.all(Array.from({ length: Number(args.producers) }, async (_, index) => {
-    const child = fork(fileURLToPath(new URL('./chaos/producer.ts', import.meta.url)), [], { stdio: ['ignore', 2, 2, 'ipc'] });
-    child.once('exit', (code) => (code === 0 ? undefined : fail(`a producer ended with ${code}`)));
-    await once(child, 'spawn');
-    child.send({ ...order, index } satisfies ProducerOrder);
-    return child;
-  }));
+  return Promise.all(
+    Array.from({ length: Number(args.producers) }, async (_, index) => {
+      const child = fork(fileURLToPath(new URL('./chaos/producer.ts', import.meta.url)), [], {
+        stdio: ['ignore', 2, 2, 'ipc'],
+      });
+      child.once('exit', (code) => (code === 0 ? undefined : fail(`a producer ended with ${code}`)));
+      await once(child, 'spawn');
+      child.send({ ...order, index } satisfies ProducerOrder);
+      return child;
+    }),
+  );
 }
 
 async function ask(children: readonly ChildProcess[], message: 'report' | 'finish'): Promise<ProducerReport[]> {
-  return Promise.all(children.map((child) => new Promise<ProducerReport>((resolve) => {
-    const hear = (report: ProducerReport & { readonly isFinal?: boolean }): void => {
-      if (message === 'finish' && report.isFinal !== true) return;
-      child.off('message', hear);
-      resolve(report);
-    };
-    child.on('message', hear);
-    child.send(message);
-  })));
+  return Promise.all(
+    children.map(
+      (child) =>
+        new Promise<ProducerReport>((resolve) => {
+          const hear = (report: ProducerReport & { readonly isFinal?: boolean }): void => {
+            if (message === 'finish' && report.isFinal !== true) return;
+            child.off('message', hear);
+            resolve(report);
+          };
+          child.on('message', hear);
+          child.send(message);
+        }),
+    ),
+  );
 }
 
 function fail(reason: string): void {
@@ -100,7 +118,8 @@ function sum(reports: readonly ProducerReport[], key: keyof ProducerReport): num
 
 function failedOf(reports: readonly ProducerReport[]): Record<string, number> {
   const failed: Record<string, number> = {};
-  for (const report of reports) for (const [code, count] of Object.entries(report.failed)) failed[code] = (failed[code] ?? 0) + count;
+  for (const report of reports)
+    for (const [code, count] of Object.entries(report.failed)) failed[code] = (failed[code] ?? 0) + count;
   return failed;
 }
 
@@ -115,43 +134,90 @@ async function main(): Promise<void> {
   writeFileSync(expectedPath, Buffer.from((await runRows(backend, rows)).vectors.buffer));
   await backend.stop();
   const server = await startTestServer({ appendFsync: args.mode === 'always' ? 'always' : 'everysec' });
-  const fleet = new SupervisedFleet({ redisUrl: server.url, workers: Array.from({ length: workers }, (_, index) => workerSettings(index)) });
+  const fleet = new SupervisedFleet({
+    redisUrl: server.url,
+    workers: Array.from({ length: workers }, (_, index) => workerSettings(index)),
+  });
   await fleet.start();
   const producers = await startProducers({
-    redisUrl: server.url, seed: Number(args.seed), mode: args.mode === 'always' ? 'once' : 'again', window: Number(args.window), model: `${model.name}@${model.revision}`, slug: MODEL,
-    tokenizer: tokenizer.hash, dims: model.dims, rows, refusedRows: Array.from({ length: REFUSED_ROWS }, (_, at) => ROWS - REFUSED_ROWS + at), refusedEvery: 25, expectedPath,
+    redisUrl: server.url,
+    seed: Number(args.seed),
+    mode: args.mode === 'always' ? 'once' : 'again',
+    window: Number(args.window),
+    model: `${model.name}@${model.revision}`,
+    slug: MODEL,
+    tokenizer: tokenizer.hash,
+    dims: model.dims,
+    rows,
+    refusedRows: Array.from({ length: REFUSED_ROWS }, (_, at) => ROWS - REFUSED_ROWS + at),
+    refusedEvery: 25,
+    expectedPath,
   });
   const startedMs = performance.now();
   const elapsed = (): number => (performance.now() - startedMs) / 1_000;
-  const faults = new Faults({ server, fleet, workers, random, outageMs: Number(args.outage) * 1_000, slowMs: Number(args.slow) * 1_000 });
+  const faults = new Faults({
+    server,
+    fleet,
+    workers,
+    random,
+    outageMs: Number(args.outage) * 1_000,
+    slowMs: Number(args.slow) * 1_000,
+  });
   const isSlowable = canSlowDisk();
   if (!isSlowable) process.stderr.write('chaos: no round with a slow disk, strace cannot delay fsyncs here\n');
   let texts = 0;
   for (let turn = 0; elapsed() < seconds || texts < Number(args.texts); turn++) {
     await sleep((0.5 + random()) * Number(args.every) * 1_000);
     if (faults.counts.outage === 0 && elapsed() > seconds / 3) await faults.happen('outage');
-    else if (faults.counts['slow-fsync'] === 0 && isSlowable && elapsed() > (2 * seconds) / 3) await faults.happen('slow-fsync');
+    else if (faults.counts['slow-fsync'] === 0 && isSlowable && elapsed() > (2 * seconds) / 3)
+      await faults.happen('slow-fsync');
     else await faults.anyOne();
     if (turn % 10 !== 0) continue;
     const reports = await ask(producers, 'report');
     texts = sum(reports, 'texts');
-    process.stderr.write(`chaos: ${Math.round(elapsed())} s, ${texts} texts acknowledged, ${sum(reports, 'completed')} jobs completed, ${sum(reports, 'open')} open\n`);
+    process.stderr.write(
+      `chaos: ${Math.round(elapsed())} s, ${texts} texts acknowledged, ${sum(reports, 'completed')} jobs ` +
+        `completed, ${sum(reports, 'open')} open\n`,
+    );
   }
   const restMs = performance.now();
   const final = await Promise.race([ask(producers, 'finish'), sleep(REST_MS, undefined, { ref: false })]);
   const reports = final ?? (await ask(producers, 'report'));
-  const [acknowledged, completed, lost, wrong, visibleTwice, open] = (['acknowledged', 'completed', 'lost', 'wrong', 'visibleTwice', 'open'] as const).map((key) => sum(reports, key)) as [number, number, number, number, number, number];
+  const [acknowledged, completed, lost, wrong, visibleTwice, open] = (
+    ['acknowledged', 'completed', 'lost', 'wrong', 'visibleTwice', 'open'] as const
+  ).map((key) => sum(reports, key)) as [number, number, number, number, number, number];
   const failed = failedOf(reports);
   const ended = completed + Object.values(failed).reduce((total, count) => total + count, 0);
   const restSeconds = (performance.now() - restMs) / 1_000;
   const exitCodes = await fleet.stop();
-  process.stdout.write(`${JSON.stringify({
-    bench: 'chaos', cpu: cpus()[0]?.model, cores: availableParallelism(), mode: args.mode, seed: Number(args.seed), seconds: Math.round(elapsed()), texts: sum(reports, 'texts'),
-    acknowledged, completed, failed, lost, wrong, visibleTwice, open, handedOver: sum(reports, 'handedOver'), addedAgain: sum(reports, 'addedAgain'),
-    claimedAgainShare: Number((sum(reports, 'claimedAgain') / Math.max(1, sum(reports, 'claimsKnown'))).toFixed(4)), faults: faults.counts, workerStarts: fleet.starts, leftByThemselves: fleet.leftByThemselves, exitCodes,
-    restSeconds: Number(restSeconds.toFixed(1)),
-  })}\n`);
-  if (lost > 0 || wrong > 0 || visibleTwice > 0 || open > 0 || acknowledged !== ended) fail('something was lost, wrong, visible twice, or never ended');
+  process.stdout.write(
+    `${JSON.stringify({
+      bench: 'chaos',
+      cpu: cpus()[0]?.model,
+      cores: availableParallelism(),
+      mode: args.mode,
+      seed: Number(args.seed),
+      seconds: Math.round(elapsed()),
+      texts: sum(reports, 'texts'),
+      acknowledged,
+      completed,
+      failed,
+      lost,
+      wrong,
+      visibleTwice,
+      open,
+      handedOver: sum(reports, 'handedOver'),
+      addedAgain: sum(reports, 'addedAgain'),
+      claimedAgainShare: Number((sum(reports, 'claimedAgain') / Math.max(1, sum(reports, 'claimsKnown'))).toFixed(4)),
+      faults: faults.counts,
+      workerStarts: fleet.starts,
+      leftByThemselves: fleet.leftByThemselves,
+      exitCodes,
+      restSeconds: Number(restSeconds.toFixed(1)),
+    })}\n`,
+  );
+  if (lost > 0 || wrong > 0 || visibleTwice > 0 || open > 0 || acknowledged !== ended)
+    fail('something was lost, wrong, visible twice, or never ended');
   for (const child of producers) {
     child.removeAllListeners('exit');
     child.kill('SIGKILL');

@@ -1,5 +1,5 @@
-// A client of a bench in a process of its own, as another program would be: what it waits for is not its neighbour's event loop.
-// Started by `startClient`; offers jobs when told to, and says how long each took.
+// A client of a bench in a process of its own, as another program would be: what it waits for is not its neighbour's
+// event loop. Started by `startClient`; offers jobs when told to, and says how long each took.
 
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -21,7 +21,9 @@ export interface Client {
 export async function startClient(options: ClientOptions): Promise<Client> {
   const child = fork(fileURLToPath(import.meta.url), [JSON.stringify(options)], { stdio: ['ignore', 2, 2, 'ipc'] });
   const answer = async (): Promise<unknown> => {
-    const [message] = (await Promise.race([once(child, 'message'), once(child, 'exit').then(() => [undefined])])) as [unknown];
+    const [message] = (await Promise.race([once(child, 'message'), once(child, 'exit').then(() => [undefined])])) as [
+      unknown,
+    ];
     if (message === undefined) throw new Error('a client ended before it answered');
     return message;
   };

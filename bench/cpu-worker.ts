@@ -1,10 +1,12 @@
-// What dividing a CPU worker's threads among sessions does for those who use it, through the queue: bulk texts per second, and how long one text takes, short
-// and long, alone and beside bulk work. Each number of sessions has a server, worker and client of its own, one after the other; vectors are compared with
-// the first ones'.
+// What dividing a CPU worker's threads among sessions does for those who use it, through the queue: bulk texts per
+// second, and how long one text takes, short and long, alone and beside bulk work. Each number of sessions has a
+// server, worker and client of its own, one after the other; vectors are compared with the first ones'.
 //
-//   node --conditions=@shoal/source bench/cpu-worker.ts [--texts 1000] [--sessions 1,8] [--threads N] [--singles 30] [--rounds 2] [--model minilm]
+//   node --conditions=@shoal/source bench/cpu-worker.ts [--texts 1000] [--sessions 1,8] [--threads N] [--singles 30]
+//   [--rounds 2] [--model minilm]
 //
-// Prints one JSON line for each: texts/s of the rounds, p50 and p95 of single texts in milliseconds, memory of the executor at the end.
+// Prints one JSON line for each: texts/s of the rounds, p50 and p95 of single texts in milliseconds, memory of the
+// executor at the end.
 
 import { availableParallelism, cpus } from 'node:os';
 import { join } from 'node:path';
@@ -40,7 +42,9 @@ const random = randomFrom(1);
 let first: Float32Array | undefined;
 
 for (const sessions of args.sessions.split(',')) {
-  const side = await openQueued(`${sessions} sessions`, args.model, Number(args.threads), 64, { SHOAL_DEVICE_SESSIONS: sessions });
+  const side = await openQueued(`${sessions} sessions`, args.model, Number(args.threads), 64, {
+    SHOAL_DEVICE_SESSIONS: sessions,
+  });
   const { client, worker } = side;
   try {
     const vectors = await side.run(texts); // warms it
@@ -61,7 +65,9 @@ for (const sessions of args.sessions.split(',')) {
     stop.abort();
     await bulk;
     const [executor] = childrenOf(worker.pid!);
-    process.stdout.write(`${JSON.stringify({ bench: 'cpu-worker', cpu: cpus()[0]?.model, threads: Number(args.threads), sessions: Number(sessions), textsPerSecond: rates, alone, beside, leastCosine: least, executorMegabytes: Math.round(residentMegabytes(executor!)) })}\n`);
+    process.stdout.write(
+      `${JSON.stringify({ bench: 'cpu-worker', cpu: cpus()[0]?.model, threads: Number(args.threads), sessions: Number(sessions), textsPerSecond: rates, alone, beside, leastCosine: least, executorMegabytes: Math.round(residentMegabytes(executor!)) })}\n`,
+    );
   } finally {
     await side.close();
   }

@@ -1,5 +1,5 @@
-// A wire of some length: a process of its own that passes bytes between clients and a server, each chunk half a round trip late.
-// In the process of a client it would wait for that client's work, and take its time for the wire's.
+// A wire of some length: a process of its own that passes bytes between clients and a server, each chunk half a round
+// trip late. In the process of a client it would wait for that client's work, and take its time for the wire's.
 
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -16,7 +16,9 @@ export interface Delay {
 }
 
 export async function openDelay(target: string, roundTripMs: number): Promise<Delay> {
-  const child = fork(fileURLToPath(import.meta.url), [target, String(roundTripMs / 2)], { stdio: ['ignore', 2, 2, 'ipc'] });
+  const child = fork(fileURLToPath(import.meta.url), [target, String(roundTripMs / 2)], {
+    stdio: ['ignore', 2, 2, 'ipc'],
+  });
   const [port] = (await once(child, 'message')) as [number];
   const url = `redis://127.0.0.1:${port}`;
   return {
@@ -47,7 +49,10 @@ function passOn(target: string, delayMs: number): void {
   const { hostname, port } = new URL(target);
   const server = createServer((near) => {
     const far = connect(Number(port), hostname);
-    for (const [from, to] of [[near, far], [far, near]] as const) {
+    for (const [from, to] of [
+      [near, far],
+      [far, near],
+    ] as const) {
       from.setNoDelay(true);
       from.on('data', (chunk: Buffer) => setTimeout(() => to.destroyed || to.write(chunk), delayMs));
       from.on('error', () => to.destroy());
@@ -57,4 +62,5 @@ function passOn(target: string, delayMs: number): void {
   process.on('disconnect', () => process.exit(0));
 }
 
-if (process.send !== undefined && process.argv[1] === fileURLToPath(import.meta.url)) passOn(process.argv[2]!, Number(process.argv[3]));
+if (process.send !== undefined && process.argv[1] === fileURLToPath(import.meta.url))
+  passOn(process.argv[2]!, Number(process.argv[3]));

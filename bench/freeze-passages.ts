@@ -1,6 +1,7 @@
-// Makes libs/models/calibration/passages.json, the frozen set on which int8 is compared with fp32: passages of this checkout's
-// documents and of the READMEs of installed packages under permissive licences, as `shoal try` cuts them, spread evenly over
-// all there are. Run once; the result is kept so that figures of different days are about the same texts.
+// Makes libs/models/calibration/passages.json, the frozen set on which int8 is compared with fp32: passages of this
+// checkout's documents and of the READMEs of installed packages under permissive licences, as `shoal try` cuts them,
+// spread evenly over all there are. Run once; the result is kept so that figures of different days are about the same
+// texts.
 //   node --conditions=@shoal/source bench/freeze-passages.ts
 
 import { readFileSync, writeFileSync } from 'node:fs';
@@ -31,16 +32,25 @@ const fit = all.flatMap(freeze).filter(({ from }) => {
 const chosen = Array.from({ length: PASSAGES }, (_, at) => fit[Math.floor((at * fit.length) / PASSAGES)]!);
 const lines = chosen.map((passage) => JSON.stringify(passage)).join(',\n');
 writeFileSync(join(ROOT, 'libs/models/calibration/passages.json'), `[\n${lines}\n]\n`);
-process.stdout.write(`${chosen.length} of ${fit.length} passages, ${Math.round(lines.length / 1000)} kB, from ${new Set(chosen.map(({ from }) => from)).size} sources\n`);
+process.stdout.write(
+  `${chosen.length} of ${fit.length} passages, ${Math.round(lines.length / 1000)} kB, from ` +
+    `${new Set(chosen.map(({ from }) => from)).size} sources\n`,
+);
 
 function freeze({ file, embedded }: CorpusPassage): Frozen[] {
   const from = sourceOf(file);
-  return from === undefined || embedded.length < LEAST || embedded.length > MOST || /npmjs/.test(embedded) ? [] : [{ from, text: embedded }];
+  return from === undefined || embedded.length < LEAST || embedded.length > MOST || /npmjs/.test(embedded)
+    ? []
+    : [{ from, text: embedded }];
 }
 
 /** Name, version and licence of the package, or the own document; undefined where the licence is another one. */
 function sourceOf(file: string): string | undefined {
   if (!file.startsWith('node_modules/')) return `${file} (Apache-2.0)`;
-  const { name, version, license } = JSON.parse(readFileSync(join(ROOT, file, '../package.json'), 'utf8')) as { name: string; version: string; license?: unknown };
+  const { name, version, license } = JSON.parse(readFileSync(join(ROOT, file, '../package.json'), 'utf8')) as {
+    name: string;
+    version: string;
+    license?: unknown;
+  };
   return typeof license === 'string' && PERMISSIVE.has(license) ? `${name} ${version} (${license})` : undefined;
 }

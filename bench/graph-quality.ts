@@ -1,5 +1,6 @@
-// How near minilm-int8 comes to minilm on what `shoal try` reads: cosine of each passage, and how many of the ten nearest
-// passages are the same, for every tenth passage as the question. The test on the frozen passages is int8.test.ts.
+// How near minilm-int8 comes to minilm on what `shoal try` reads: cosine of each passage, and how many of the ten
+// nearest passages are the same, for every tenth passage as the question. The test on the frozen passages is
+// int8.test.ts.
 //   node --conditions=@shoal/source bench/graph-quality.ts [--passages 3000]
 
 import { fileURLToPath } from 'node:url';
@@ -13,7 +14,10 @@ const args = readArguments(import.meta.url, { passages: { type: 'string', defaul
 const EVERY = 10;
 const NEAREST = 10;
 
-const corpus = await readCorpus(fileURLToPath(new URL('..', import.meta.url)), { passages: Number(args.passages), words: Infinity });
+const corpus = await readCorpus(fileURLToPath(new URL('..', import.meta.url)), {
+  passages: Number(args.passages),
+  words: Infinity,
+});
 const texts = corpus.map(({ embedded }) => embedded);
 const { dims } = await openModel('minilm', { cacheDir });
 const [full, whole] = [await vectorsOf('minilm'), await vectorsOf('minilm-int8')];
@@ -26,10 +30,16 @@ for (let row = 0; row < texts.length; row += EVERY) {
   same += nearest(whole, row).filter((other) => expected.has(other)).length;
   questions += 1;
 }
-process.stdout.write(`${JSON.stringify({
-  bench: 'graph-quality', passages: texts.length, meanCosine: Number((cosines.reduce((sum, value) => sum + value, 0) / cosines.length).toFixed(6)),
-  leastCosine: Number(leastCosine(full, whole, dims).toFixed(6)), questions, recallAt10: Number((same / (questions * NEAREST)).toFixed(4)),
-})}\n`);
+process.stdout.write(
+  `${JSON.stringify({
+    bench: 'graph-quality',
+    passages: texts.length,
+    meanCosine: Number((cosines.reduce((sum, value) => sum + value, 0) / cosines.length).toFixed(6)),
+    leastCosine: Number(leastCosine(full, whole, dims).toFixed(6)),
+    questions,
+    recallAt10: Number((same / (questions * NEAREST)).toFixed(4)),
+  })}\n`,
+);
 
 async function vectorsOf(name: string): Promise<Float32Array> {
   const side = await openBare(name, await openModel(name, { cacheDir }), 1);
@@ -48,6 +58,12 @@ function dot(a: Float32Array, rowA: number, b: Float32Array, rowB: number): numb
 }
 
 function nearest(vectors: Float32Array, row: number): number[] {
-  const scores = texts.map((_, other) => ({ other, score: other === row ? -Infinity : dot(vectors, row, vectors, other) }));
-  return scores.toSorted((a, b) => b.score - a.score).slice(0, NEAREST).map(({ other }) => other);
+  const scores = texts.map((_, other) => ({
+    other,
+    score: other === row ? -Infinity : dot(vectors, row, vectors, other),
+  }));
+  return scores
+    .toSorted((a, b) => b.score - a.score)
+    .slice(0, NEAREST)
+    .map(({ other }) => other);
 }

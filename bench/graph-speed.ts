@@ -1,6 +1,8 @@
-// How fast each kind of minilm's graph is on the CPU provider, without the queue: ragged corpus, micro-batches by the worker's
-// rules, tokenizing included. Vectors are compared with fp32's before the clock starts; rounds alternate in one process.
-//   node --conditions=@shoal/source bench/graph-speed.ts [--texts 400] [--rounds 3] [--threads 1] [--kinds fused-fp32,int8,…]  (int8 is right with VNNI alone: leave it out elsewhere)
+// How fast each kind of minilm's graph is on the CPU provider, without the queue: ragged corpus, micro-batches by the
+// worker's rules, tokenizing included. Vectors are compared with fp32's before the clock starts; rounds alternate in
+// one process.
+//   node --conditions=@shoal/source bench/graph-speed.ts [--texts 400] [--rounds 3] [--threads 1] [--kinds
+//   fused-fp32,int8,…] (int8 is right with VNNI alone: leave it out elsewhere)
 
 import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
@@ -24,16 +26,28 @@ const [minilm, quantized] = [await openModel('minilm', { cacheDir }), await open
 const texts = raggedCorpus(join(minilm.folder, 'tokenizer.json'), Number(args.texts)).map(({ text }) => text);
 const loadBefore = loadavg()[0]!;
 const sides: Side[] = [];
-for (const kind of args.kinds.split(',')) sides.push(await openBare(kind, kind.startsWith('int8') ? quantized : minilm, Number(args.threads), kind as GraphKind));
+for (const kind of args.kinds.split(','))
+  sides.push(
+    await openBare(kind, kind.startsWith('int8') ? quantized : minilm, Number(args.threads), kind as GraphKind),
+  );
 try {
   const measured = await alternate(sides, texts, Number(args.rounds), check);
   const base = median(measured[0]!.rates);
-  process.stdout.write(`${JSON.stringify({
-    bench: 'graph-speed', cpu: cpus()[0]?.model, threads: Number(args.threads), texts: texts.length, loadBefore: Number(loadBefore.toFixed(2)),
-    kinds: measured.map(({ name, rates, vectors }) => ({
-      kind: name, textsPerSecond: rates.map((rate) => Number(rate.toFixed(1))), ratio: Number((median(rates) / base).toFixed(3)), leastCosine: Number(leastCosine(measured[0]!.vectors, vectors, minilm.dims).toFixed(7)),
-    })),
-  })}\n`);
+  process.stdout.write(
+    `${JSON.stringify({
+      bench: 'graph-speed',
+      cpu: cpus()[0]?.model,
+      threads: Number(args.threads),
+      texts: texts.length,
+      loadBefore: Number(loadBefore.toFixed(2)),
+      kinds: measured.map(({ name, rates, vectors }) => ({
+        kind: name,
+        textsPerSecond: rates.map((rate) => Number(rate.toFixed(1))),
+        ratio: Number((median(rates) / base).toFixed(3)),
+        leastCosine: Number(leastCosine(measured[0]!.vectors, vectors, minilm.dims).toFixed(7)),
+      })),
+    })}\n`,
+  );
 } finally {
   for (const side of sides) await side.close();
 }
@@ -41,6 +55,7 @@ try {
 function check(first: readonly Measured[]): void {
   for (const { name, vectors } of first) {
     const least = leastCosine(first[0]!.vectors, vectors, minilm.dims);
-    if (!(least >= (LEAST[name] ?? 0.9999))) throw new Error(`${name} disagrees with ${first[0]!.name}: least cosine ${least}`);
+    if (!(least >= (LEAST[name] ?? 0.9999)))
+      throw new Error(`${name} disagrees with ${first[0]!.name}: least cosine ${least}`);
   }
 }

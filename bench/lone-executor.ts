@@ -1,5 +1,5 @@
-// One executor process without a worker: jobs are given to it directly and commit into a queue server of the bench's own, so
-// that what it runs is known to the row, and its memory is read from outside.
+// One executor process without a worker: jobs are given to it directly and commit into a queue server of the bench's
+// own, so that what it runs is known to the row, and its memory is read from outside.
 
 import { readFileSync, writeFileSync } from 'node:fs';
 import { encodeTokens, keySpace, mainQueue, resolveSettings, type FromExecutor, type JobOutcome } from '@shoal/core';
@@ -23,7 +23,10 @@ export interface LoneExecutor {
 }
 
 export interface ExecutorHost {
-  start(model: StoredModel, options: { readonly threads: number; readonly limits: Partial<ExecutorSettings['limits']> }): Promise<LoneExecutor>;
+  start(
+    model: StoredModel,
+    options: { readonly threads: number; readonly limits: Partial<ExecutorSettings['limits']> },
+  ): Promise<LoneExecutor>;
   stop(): Promise<void>;
 }
 
@@ -32,16 +35,33 @@ export async function hostExecutors(cacheDir: string): Promise<ExecutorHost> {
   const server = await startTestServer();
   const redis = openConnection({ url: server.url, prefix: PREFIX, name: 'bench' });
 
-  async function start(model: StoredModel, { threads, limits }: Parameters<ExecutorHost['start']>[1]): Promise<LoneExecutor> {
+  async function start(
+    model: StoredModel,
+    { threads, limits }: Parameters<ExecutorHost['start']>[1],
+  ): Promise<LoneExecutor> {
     const queue = mainQueue(model.name);
     const executor = new ForkedExecutor({
-      redisUrl: server.url, prefix: PREFIX, queue, cpuQueue: undefined, cacheDir, threads, tokenizerThreads: 0, device: 'cpu', precision: 'auto', deviceSessions: 1,
-      model: model.name, served: model.name, simulatedTokensPerMs: undefined, maxTokens: MAX_TOKENS, logLevel: 'error',
+      redisUrl: server.url,
+      prefix: PREFIX,
+      queue,
+      cpuQueue: undefined,
+      cacheDir,
+      threads,
+      tokenizerThreads: 0,
+      device: 'cpu',
+      precision: 'auto',
+      deviceSessions: 1,
+      model: model.name,
+      served: model.name,
+      simulatedTokensPerMs: undefined,
+      maxTokens: MAX_TOKENS,
+      logLevel: 'error',
       limits: { ...resolveSettings({}), maxWaitMs: 0, minRows: 1, ...limits },
     });
     const waiting = new Map<string, PromiseWithResolvers<JobOutcome>>();
     executor.onMessage((message) => {
-      if (message.kind === 'outcomes') for (const outcome of message.outcomes) waiting.get(outcome.jobId)?.resolve(outcome);
+      if (message.kind === 'outcomes')
+        for (const outcome of message.outcomes) waiting.get(outcome.jobId)?.resolve(outcome);
     });
     executor.onLost((reason) => waiting.forEach(({ reject }) => reject(new Error(`the executor is gone: ${reason}`))));
     const { pid } = await executor.start();
@@ -51,10 +71,25 @@ export async function hostExecutors(cacheDir: string): Promise<ExecutorHost> {
       const ended = Promise.withResolvers<JobOutcome>();
       waiting.set(jobId, ended);
       const tokens = rows.reduce((sum, row) => sum + row.length, 0);
-      executor.send({ kind: 'run', isQueueDrained: false, jobs: [{
-        jobId, token: TOKEN, queuedMs: 0, input: { form: 'tokens', rows: rows.length, tokens, tokenizer: model.tokenizerHash }, fingerprint: undefined,
-        class: 'bulk', truncate: 'end', prompt: undefined, output: { dtype: 'f32', dimensions: undefined }, resultTtlMs: 1_000, remainingMs: undefined,
-      }] });
+      executor.send({
+        kind: 'run',
+        isQueueDrained: false,
+        jobs: [
+          {
+            jobId,
+            token: TOKEN,
+            queuedMs: 0,
+            input: { form: 'tokens', rows: rows.length, tokens, tokenizer: model.tokenizerHash },
+            fingerprint: undefined,
+            class: 'bulk',
+            truncate: 'end',
+            prompt: undefined,
+            output: { dtype: 'f32', dimensions: undefined },
+            resultTtlMs: 1_000,
+            remainingMs: undefined,
+          },
+        ],
+      });
       const outcome = await ended.promise;
       waiting.delete(jobId);
       await redis.del(keys.input(queue, jobId), keys.lock(queue, jobId), keys.output(queue, jobId));
@@ -66,7 +101,7 @@ export async function hostExecutors(cacheDir: string): Promise<ExecutorHost> {
   return {
     start,
     stop: async () => {
-      closeConnection(redis);
+      await closeConnection(redis);
       await server.stop();
     },
   };

@@ -1,12 +1,12 @@
-// A long file through `shoal embed`, from its first line to its last: a JSONL of 1,000,000 rows, the model tiny-random (so that
-// the path is measured and not the model), a private queue server and a worker that the command starts itself. Samples the
-// resident memory of every process each second; then does the run again, kills it with SIGKILL half-way, resumes it, and
-// compares the two files.
+// A long file through `shoal embed`, from its first line to its last: a JSONL of 1,000,000 rows, the model tiny-random
+// (so that the path is measured and not the model), a private queue server and a worker that the command starts itself.
+// Samples the resident memory of every process each second; then does the run again, kills it with SIGKILL half-way,
+// resumes it, and compares the two files.
 //
 //   node --conditions=@shoal/source bench/long-file.ts [--rows 1000000] [--form npy|arrow|jsonl] [--quiet-only]
 //
-// Prints one JSON line: texts/s, for each process the mean memory of the second and of the last quarter of the run and their
-// ratio, the server's log of jobs on disk, and what the comparison found. Linux only: it reads /proc.
+// Prints one JSON line: texts/s, for each process the mean memory of the second and of the last quarter of the run and
+// their ratio, the server's log of jobs on disk, and what the comparison found. Linux only: it reads /proc.
 
 import { createHash } from 'node:crypto';
 import { createReadStream, createWriteStream, existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
@@ -18,11 +18,17 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { readArguments } from './arguments.ts';
 import { Sandbox, type Running } from '../apps/cli/src/testing/shoal-process.ts';
 
-const args = readArguments(import.meta.url, { rows: { type: 'string', default: '1000000' }, form: { type: 'string', default: 'npy' }, 'quiet-only': { type: 'boolean', default: false } });
+const args = readArguments(import.meta.url, {
+  rows: { type: 'string', default: '1000000' },
+  form: { type: 'string', default: 'npy' },
+  'quiet-only': { type: 'boolean', default: false },
+});
 const ROWS = Number(args.rows);
 const DIMS = 32;
 const NPY_HEADER_BYTES = 128;
-const WORDS = readFileSync(new URL('../GLOSSARY.md', import.meta.url), 'utf8').split(/[^A-Za-z]+/).filter((word) => word.length > 2);
+const WORDS = readFileSync(new URL('../GLOSSARY.md', import.meta.url), 'utf8')
+  .split(/[^A-Za-z]+/)
+  .filter((word) => word.length > 2);
 
 /** Texts that all differ, of 4 to 20 words. */
 function line(row: number): string {
@@ -40,7 +46,13 @@ async function writeInput(path: string): Promise<void> {
   await once(file, 'finish');
 }
 
-const ROLES = { executor: 'executor-main', worker: 'cpu-worker', server: /(valkey|redis)-server [^ ]*:0|unixsocket/, supervisor: 'supervisor-main', command: 'main.ts embed' } as const;
+const ROLES = {
+  executor: 'executor-main',
+  worker: 'cpu-worker',
+  server: /(valkey|redis)-server [^ ]*:0|unixsocket/,
+  supervisor: 'supervisor-main',
+  command: 'main.ts embed',
+} as const;
 type Role = keyof typeof ROLES;
 
 interface Sample {
@@ -57,14 +69,18 @@ async function sample(box: Sandbox): Promise<Sample> {
     const role = (Object.keys(ROLES) as Role[]).find((name) => command.search(ROLES[name]) !== -1);
     if (role !== undefined) kilobytes[role] = Math.max(kilobytes[role] ?? 0, residentKilobytes(pid));
   }
-  return { kilobytes, logBytes: folderBytes(join(box.cacheDir, 'server', 'data')), keys: await countKeys(join(box.cacheDir, 'server', 'queue.sock')) };
+  return {
+    kilobytes,
+    logBytes: folderBytes(join(box.cacheDir, 'server', 'data')),
+    keys: await countKeys(join(box.cacheDir, 'server', 'queue.sock')),
+  };
 }
 
 async function countKeys(path: string): Promise<number | undefined> {
   const socket = connect(path);
   try {
     socket.write('DBSIZE\r\n');
-    const [reply] = await once(socket, 'data', { signal: AbortSignal.timeout(500) }) as [Buffer];
+    const [reply] = (await once(socket, 'data', { signal: AbortSignal.timeout(500) })) as [Buffer];
     return Number(/^:(\d+)/.exec(reply.toString())?.[1]);
   } catch {
     return undefined; // not there yet, or not any more
@@ -100,11 +116,17 @@ async function watchMemory(box: Sandbox, running: Running): Promise<readonly Sam
   return samples;
 }
 
-/** Keys and memory of the server over the run: headers of results stay for five minutes, so that both grow for as long and no longer. */
+/**
+ * Keys and memory of the server over the run: headers of results stay for five minutes, so that both grow for as long
+ * and no longer.
+ */
 function serverByTenth(samples: readonly Sample[]): readonly string[] {
   return Array.from({ length: 10 }, (_, at) => {
     const tenth = samples.slice(Math.floor((samples.length * at) / 10), Math.floor((samples.length * (at + 1)) / 10));
-    return `${round(mean(tenth.flatMap(({ keys }) => keys ?? [])))} keys, ${round(mean(tenth.flatMap(({ kilobytes }) => kilobytes.server ?? [])) / 1024)} MB`;
+    return (
+      `${round(mean(tenth.flatMap(({ keys }) => keys ?? [])))} keys, ` +
+      `${round(mean(tenth.flatMap(({ kilobytes }) => kilobytes.server ?? [])) / 1024)} MB`
+    );
   });
 }
 
@@ -113,9 +135,16 @@ function quarter(samples: readonly Sample[], which: 1 | 3): readonly Sample[] {
 }
 
 function memoryOf(samples: readonly Sample[], role: Role) {
-  const [second, last] = ([1, 3] as const).map((which) => mean(quarter(samples, which).flatMap(({ kilobytes }) => kilobytes[role] ?? [])));
+  const [second, last] = ([1, 3] as const).map((which) =>
+    mean(quarter(samples, which).flatMap(({ kilobytes }) => kilobytes[role] ?? [])),
+  );
   const peak = Math.max(...samples.map(({ kilobytes }) => kilobytes[role] ?? 0));
-  return { secondQuarterMb: round(second! / 1024), lastQuarterMb: round(last! / 1024), peakMb: round(peak / 1024), ratio: round(last! / second!, 2) };
+  return {
+    secondQuarterMb: round(second! / 1024),
+    lastQuarterMb: round(last! / 1024),
+    peakMb: round(peak / 1024),
+    ratio: round(last! / second!, 2),
+  };
 }
 
 const mean = (values: readonly number[]): number => values.reduce((sum, value) => sum + value, 0) / values.length;
@@ -172,7 +201,9 @@ async function checkRows(path: string): Promise<void> {
 
 /** Least cosine of rows in the same place. */
 function leastCosine(a: string, b: string): number {
-  const [x, y] = [a, b].map((path) => new Float32Array(Uint8Array.from(readFileSync(path).subarray(NPY_HEADER_BYTES)).buffer));
+  const [x, y] = [a, b].map(
+    (path) => new Float32Array(Uint8Array.from(readFileSync(path).subarray(NPY_HEADER_BYTES)).buffer),
+  );
   let least = 1;
   for (let at = 0; at < x!.length; at += DIMS) {
     let dot = 0;
@@ -187,7 +218,8 @@ async function compareKilled(box: Sandbox) {
   const [quiet, killed] = [`quiet.${args.form}`, `killed.${args.form}`];
   const resumedBehind = await embedKilled(box, killed, statSync(box.path(quiet)).size);
   const [a, b] = await Promise.all([quiet, killed].map((name) => sha256(box.path(name))));
-  const least = args.form === 'npy' ? { leastCosine: a === b ? 1 : leastCosine(box.path(quiet), box.path(killed)) } : {};
+  const least =
+    args.form === 'npy' ? { leastCosine: a === b ? 1 : leastCosine(box.path(quiet), box.path(killed)) } : {};
   return { resumedBehind, sameBytes: a === b, ...least };
 }
 
@@ -196,14 +228,30 @@ try {
   await writeInput(box.path('long.jsonl'));
   const { samples, seconds } = await embed(box, `quiet.${args.form}`);
   if (args.form === 'npy') await checkRows(box.path('quiet.npy'));
-  process.stdout.write(`${JSON.stringify({
-    bench: 'long-file', cpu: cpus()[0]?.model, cores: availableParallelism(), rows: ROWS, form: args.form,
-    inputMb: round(statSync(box.path('long.jsonl')).size / 1e6), seconds: round(seconds, 1), textsPerSecond: Math.round(ROWS / seconds),
-    memory: Object.fromEntries((['command', 'worker', 'executor', 'server', 'supervisor'] as const).map((role) => [role, memoryOf(samples, role)])),
-    serverLogMb: { secondQuarter: round(mean(quarter(samples, 1).map(({ logBytes }) => logBytes)) / 1e6), peak: round(Math.max(...samples.map(({ logBytes }) => logBytes)) / 1e6) },
-    serverByTenth: serverByTenth(samples),
-    ...(args['quiet-only'] ? {} : await compareKilled(box)),
-  })}\n`);
+  process.stdout.write(
+    `${JSON.stringify({
+      bench: 'long-file',
+      cpu: cpus()[0]?.model,
+      cores: availableParallelism(),
+      rows: ROWS,
+      form: args.form,
+      inputMb: round(statSync(box.path('long.jsonl')).size / 1e6),
+      seconds: round(seconds, 1),
+      textsPerSecond: Math.round(ROWS / seconds),
+      memory: Object.fromEntries(
+        (['command', 'worker', 'executor', 'server', 'supervisor'] as const).map((role) => [
+          role,
+          memoryOf(samples, role),
+        ]),
+      ),
+      serverLogMb: {
+        secondQuarter: round(mean(quarter(samples, 1).map(({ logBytes }) => logBytes)) / 1e6),
+        peak: round(Math.max(...samples.map(({ logBytes }) => logBytes)) / 1e6),
+      },
+      serverByTenth: serverByTenth(samples),
+      ...(args['quiet-only'] ? {} : await compareKilled(box)),
+    })}\n`,
+  );
 } finally {
   box.remove();
 }

@@ -1,5 +1,5 @@
-// Shoal beside sentence-transformers' own encode() on the same texts, alternately, on the same cores, both cutting rows at 512
-// tokens: ours bare and through the queue, in fp32 and int8. Vectors are compared before the clock starts.
+// Shoal beside sentence-transformers' own encode() on the same texts, alternately, on the same cores, both cutting rows
+// at 512 tokens: ours bare and through the queue, in fp32 and int8. Vectors are compared before the clock starts.
 //
 //   python3 -m venv VENV && VENV/bin/pip install sentence-transformers        # 5.8 GB
 //   node --conditions=@shoal/source bench/peers.ts --python VENV/bin/python [--texts 400] [--rounds 3] [--threads 1]
@@ -39,12 +39,23 @@ const sides: Side[] = [
 try {
   const measured = await alternate(sides, texts, Number(args.rounds), check);
   const base = median(measured[0]!.rates);
-  process.stdout.write(`${JSON.stringify({
-    bench: 'peers', cpu: cpus()[0]?.model, threads, texts: texts.length, jobTexts: Number(args['job-texts']), loadBefore: Number(loadBefore.toFixed(2)), versions: peer.versions,
-    sides: measured.map(({ name, rates, vectors }) => ({
-      side: name, textsPerSecond: rates.map((rate) => Number(rate.toFixed(1))), ratio: Number((median(rates) / base).toFixed(3)), leastCosine: Number(leastCosine(measured[0]!.vectors, vectors, minilm.dims).toFixed(7)),
-    })),
-  })}\n`);
+  process.stdout.write(
+    `${JSON.stringify({
+      bench: 'peers',
+      cpu: cpus()[0]?.model,
+      threads,
+      texts: texts.length,
+      jobTexts: Number(args['job-texts']),
+      loadBefore: Number(loadBefore.toFixed(2)),
+      versions: peer.versions,
+      sides: measured.map(({ name, rates, vectors }) => ({
+        side: name,
+        textsPerSecond: rates.map((rate) => Number(rate.toFixed(1))),
+        ratio: Number((median(rates) / base).toFixed(3)),
+        leastCosine: Number(leastCosine(measured[0]!.vectors, vectors, minilm.dims).toFixed(7)),
+      })),
+    })}\n`,
+  );
 } finally {
   for (const side of sides) await side.close();
 }
@@ -52,14 +63,18 @@ try {
 function check(first: readonly Measured[]): void {
   for (const { name, vectors } of first) {
     const least = leastCosine(first[0]!.vectors, vectors, minilm.dims);
-    if (!(least >= (name.includes('int8') ? 0.99 : 0.99999))) throw new Error(`${name} disagrees with ${first[0]!.name}: least cosine ${least}`);
+    if (!(least >= (name.includes('int8') ? 0.99 : 0.99999)))
+      throw new Error(`${name} disagrees with ${first[0]!.name}: least cosine ${least}`);
   }
 }
 
 async function openPeer(): Promise<Side & { readonly versions: unknown }> {
   const folder = mkdtempSync(join(tmpdir(), 'shoal-peer-'));
   const vectors = join(folder, 'vectors.f32');
-  const child = spawn(args.python, [fileURLToPath(new URL('peers/sentence_transformers.py', import.meta.url))], { stdio: ['pipe', 'pipe', 'inherit'], env: { ...process.env, HF_HUB_OFFLINE: '1' } });
+  const child = spawn(args.python, [fileURLToPath(new URL('peers/sentence_transformers.py', import.meta.url))], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+    env: { ...process.env, HF_HUB_OFFLINE: '1' },
+  });
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   const answer = async (): Promise<unknown> => {
     const { value, done } = await lines.next();

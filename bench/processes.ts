@@ -4,7 +4,9 @@ import { readFileSync } from 'node:fs';
 
 /** ms of CPU so far, user and system, without its children, of all threads or of one; 0 when it is gone. */
 export function processCpuMs(pid: number, thread?: number): number {
-  const fields = told(pid, thread === undefined ? 'stat' : `task/${thread}/stat`).split(') ')[1]?.split(' ');
+  const fields = told(pid, thread === undefined ? 'stat' : `task/${thread}/stat`)
+    .split(') ')[1]
+    ?.split(' ');
   return fields === undefined ? 0 : (Number(fields[11]) + Number(fields[12])) * 10;
 }
 

@@ -1,7 +1,9 @@
-// How much of the bare engine's speed is left when every text goes through the queue. Both sides run the same graph, the same
-// token ids, pool and budget on the same texts, alternately; the vectors are compared before anything is timed.
+// How much of the bare engine's speed is left when every text goes through the queue. Both sides run the same graph,
+// the same token ids, pool and budget on the same texts, alternately; the vectors are compared before anything is
+// timed.
 //
-//   node --conditions=@shoal/source bench/queue-ratio.ts [--texts 1000] [--rounds 3] [--job-texts 64] [--threads N] [--model minilm]
+//   node --conditions=@shoal/source bench/queue-ratio.ts [--texts 1000] [--rounds 3] [--job-texts 64] [--threads N]
+//   [--model minilm]
 //
 // Prints one JSON line: texts/s of each round and side, median ratio, padding efficiency, peak memory.
 
@@ -38,7 +40,9 @@ async function secondsOf(work: () => Promise<unknown>): Promise<number> {
 /** Real ÷ padded tokens of everything the worker has run, from its metrics. */
 async function workerPaddingEfficiency(): Promise<number> {
   const metrics = parseMetrics(await (await fetch(`http://127.0.0.1:${METRICS_PORT}/metrics`)).text());
-  return metrics.value('shoal_tokens_total', { kind: 'real' })! / metrics.value('shoal_tokens_total', { kind: 'padded' })!;
+  return (
+    metrics.value('shoal_tokens_total', { kind: 'real' })! / metrics.value('shoal_tokens_total', { kind: 'padded' })!
+  );
 }
 
 /** The one child of a worker, on Linux. */
@@ -63,7 +67,12 @@ const texts = corpus.map(({ text }) => text);
 const rows = texts.map((text) => tokenizer.encode(text).ids);
 const server = await startTestServer({ args: ['--appendonly', 'yes', '--appendfsync', 'everysec', '--dir', folder] });
 const worker = await startWorker(server.url, args.model, threads, { SHOAL_METRICS_PORT: String(METRICS_PORT) });
-const client = await ShoalClient.connect({ redisUrl: server.url, model, tokenizer, jobTexts: Number(args['job-texts']) });
+const client = await ShoalClient.connect({
+  redisUrl: server.url,
+  model,
+  tokenizer,
+  jobTexts: Number(args['job-texts']),
+});
 const backend = await openBackend(model, threads);
 try {
   const first = [await runRows(backend, rows), await runStream(client, texts, model.dims)] as const; // warms both sides
@@ -79,12 +88,28 @@ try {
     for (const side of round % 2 === 0 ? sides : sides.toReversed()) await side();
   }
   const tokens = corpus.reduce((sum, text) => sum + text.tokens, 0);
-  process.stdout.write(`${JSON.stringify({
-    bench: 'queue-ratio', cpu: cpus()[0]?.model, threads, texts: texts.length, meanTokens: Math.round(tokens / texts.length), jobTexts: Number(args['job-texts']),
-    bareTextsPerSecond: bare.map(Math.round), queuedTextsPerSecond: queued.map(Math.round),
-    ratio: Number((median(queued) / median(bare)).toFixed(3)), leastCosine: Number(leastCos.toFixed(9)), barePaddingEfficiency: Number(first[0].paddingEfficiency.toFixed(3)), queuedPaddingEfficiency: Number((await workerPaddingEfficiency()).toFixed(3)),
-    peakMegabytes: { claimer: peakMegabytes(worker.pid!), executor: peakMegabytes(executorOf(worker.pid!)), server: peakMegabytes(server.pid), client: peakMegabytes(process.pid) },
-  })}\n`);
+  process.stdout.write(
+    `${JSON.stringify({
+      bench: 'queue-ratio',
+      cpu: cpus()[0]?.model,
+      threads,
+      texts: texts.length,
+      meanTokens: Math.round(tokens / texts.length),
+      jobTexts: Number(args['job-texts']),
+      bareTextsPerSecond: bare.map(Math.round),
+      queuedTextsPerSecond: queued.map(Math.round),
+      ratio: Number((median(queued) / median(bare)).toFixed(3)),
+      leastCosine: Number(leastCos.toFixed(9)),
+      barePaddingEfficiency: Number(first[0].paddingEfficiency.toFixed(3)),
+      queuedPaddingEfficiency: Number((await workerPaddingEfficiency()).toFixed(3)),
+      peakMegabytes: {
+        claimer: peakMegabytes(worker.pid!),
+        executor: peakMegabytes(executorOf(worker.pid!)),
+        server: peakMegabytes(server.pid),
+        client: peakMegabytes(process.pid),
+      },
+    })}\n`,
+  );
 } finally {
   await client.close();
   await backend.stop();

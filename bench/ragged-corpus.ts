@@ -1,5 +1,6 @@
-// The standard length mix: log-normal, median 52 tokens, σ 0.98, clipped to 8..512 (special tokens included). Texts are words
-// of the vocabulary that are one token each, so that every length is exact. Seeded: the same texts on every machine.
+// The standard length mix: log-normal, median 52 tokens, σ 0.98, clipped to 8..512 (special tokens included). Texts are
+// words of the vocabulary that are one token each, so that every length is exact. Seeded: the same texts on every
+// machine.
 
 import { readFileSync } from 'node:fs';
 

@@ -1,6 +1,6 @@
-// What the benches of the queue share: a queue server with an append-only file, the real worker on a simulated device, and a
-// client that adds jobs, hears of their ends, fetches each result once and checks every row of it. Linux only: CPU times are
-// read from /proc.
+// What the benches of the queue share: a queue server with an append-only file, the real worker on a simulated device,
+// and a client that adds jobs, hears of their ends, fetches each result once and checks every row of it. Linux only:
+// CPU times are read from /proc.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -19,9 +19,15 @@ const MODEL = 'minilm';
 export const QUEUE = mainQueue(`${MODEL}-sim`);
 const cacheDir = cacheFolder(process.env['SHOAL_CACHE_DIR']);
 
-/** A device that takes 15 ms for whatever it runs, up to 1,024 rows at a time; one run after the other, unless SHOAL_DEVICE_SESSIONS is given. */
+/**
+ * A device that takes 15 ms for whatever it runs, up to 1,024 rows at a time; one run after the other, unless
+ * SHOAL_DEVICE_SESSIONS is given.
+ */
 export const FIXED_DEVICE = {
-  SHOAL_DEVICE: 'sim:1000000+15', SHOAL_MAX_PADDED_TOKENS: '65536', SHOAL_MAX_ROWS: '1024', SHOAL_POOL_TOKENS: '90000',
+  SHOAL_DEVICE: 'sim:1000000+15',
+  SHOAL_MAX_PADDED_TOKENS: '65536',
+  SHOAL_MAX_ROWS: '1024',
+  SHOAL_POOL_TOKENS: '90000',
 } as const;
 
 export interface Cpu {
@@ -49,12 +55,23 @@ export interface RigOptions {
   readonly roundTripMs?: number;
 }
 
-export async function openRig(environment: Readonly<Record<string, string>>, { serverArgs = [], roundTripMs = 0 }: RigOptions = {}): Promise<Rig> {
+export async function openRig(
+  environment: Readonly<Record<string, string>>,
+  { serverArgs = [], roundTripMs = 0 }: RigOptions = {},
+): Promise<Rig> {
   const server = await startTestServer({ appendFsync: 'everysec', args: [...tuning(), ...serverArgs] });
   const delay = roundTripMs > 0 ? await openDelay(server.url, roundTripMs) : undefined;
   const url = delay?.url ?? server.url;
   const worker = fork(fileURLToPath(new URL('../apps/gpu-worker/src/main.ts', import.meta.url)), [], {
-    env: { ...process.env, REDIS_URL: url, SHOAL_REDIS_URL: url, SHOAL_MODEL: MODEL, SHOAL_MAX_TOKENS: '512', SHOAL_LOG_LEVEL: 'warn', ...environment },
+    env: {
+      ...process.env,
+      REDIS_URL: url,
+      SHOAL_REDIS_URL: url,
+      SHOAL_MODEL: MODEL,
+      SHOAL_MAX_TOKENS: '512',
+      SHOAL_LOG_LEVEL: 'warn',
+      ...environment,
+    },
     stdio: ['ignore', 2, 2, 'ipc'],
   });
   const killWithUs = (): void => void worker.kill('SIGKILL');
@@ -63,12 +80,19 @@ export async function openRig(environment: Readonly<Record<string, string>>, { s
   const [message] = (await once(worker, 'message')) as [{ kind: string; failure?: { message: string } }];
   if (message.kind !== 'ready') throw new Error(message.failure?.message ?? 'the worker did not start');
   return {
-    server, url, worker,
+    server,
+    url,
+    worker,
     roundTripMs: delay?.roundTripMs,
     cpuMs: () => {
       const [executor] = childrenOf(worker.pid!);
       const { user, system } = process.cpuUsage();
-      return { server: processCpuMs(server.pid), claimer: processCpuMs(worker.pid!), executor: executor === undefined ? 0 : processCpuMs(executor), client: (user + system) / 1_000 };
+      return {
+        server: processCpuMs(server.pid),
+        claimer: processCpuMs(worker.pid!),
+        executor: executor === undefined ? 0 : processCpuMs(executor),
+        client: (user + system) / 1_000,
+      };
     },
     stop: async () => {
       const gone = once(worker, 'exit');
@@ -88,17 +112,40 @@ export interface Payload {
 }
 
 /** Jobs of `rows` texts of 8 to 48 tokens; every row's vector is known beforehand. */
-export async function makePayloads(rows: number, count: number, more: Partial<EmbedJobData>, poison?: number): Promise<Payload[]> {
+export async function makePayloads(
+  rows: number,
+  count: number,
+  more: Partial<EmbedJobData>,
+  poison?: number,
+): Promise<Payload[]> {
   const model = await openModel(MODEL, { cacheDir });
   const tokenizer = await openTokenizer(model, { maxTokens: 512 });
   const random = randomFrom(rows);
   return Array.from({ length: count }, () => {
-    const ids = Array.from({ length: rows }, () => [101, ...Array.from({ length: 6 + Math.floor(40 * random()) }, () => 1_000 + Math.floor(20_000 * random())), 102]);
+    const ids = Array.from({ length: rows }, () => [
+      101,
+      ...Array.from({ length: 6 + Math.floor(40 * random()) }, () => 1_000 + Math.floor(20_000 * random())),
+      102,
+    ]);
     if (poison !== undefined) ids[0]![1] = poison;
     const input = encodeTokens(ids);
-    const facts = { model: `${MODEL}-sim@${model.revision}`, prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } } as const;
+    const facts = {
+      model: `${MODEL}-sim@${model.revision}`,
+      prompt: undefined,
+      truncate: 'end',
+      output: { dtype: 'f32', dimensions: undefined },
+    } as const;
     const tokens = ids.reduce((sum, row) => sum + row.length, 0);
-    return { data: { v: 1, input: { form: 'tokens', rows, tokens, tokenizer: tokenizer.hash }, fingerprint: fingerprintOf(facts, input), ...more }, input, axes: ids.map((row) => pacedAxis(row, model.dims)) };
+    return {
+      data: {
+        v: 1,
+        input: { form: 'tokens', rows, tokens, tokenizer: tokenizer.hash },
+        fingerprint: fingerprintOf(facts, input),
+        ...more,
+      },
+      input,
+      axes: ids.map((row) => pacedAxis(row, model.dims)),
+    };
   });
 }
 
@@ -138,7 +185,10 @@ export class Load {
   private readonly reader: ResultReader;
   private readonly payloads: readonly Payload[];
   private readonly options: LoadOptions;
-  private readonly open = new Map<string, { readonly payload: Payload; readonly dueMs: number; readonly askedMs: number; toldMs?: number }>();
+  private readonly open = new Map<
+    string,
+    { readonly payload: Payload; readonly dueMs: number; readonly askedMs: number; toldMs?: number }
+  >();
   private arrived: string[] = [];
   private toMark: string[] = [];
   private readonly fetching = new Set<string>();
@@ -170,7 +220,12 @@ export class Load {
     const { url: redisUrl, name, rows, tenant = name, class: kind, limits } = options;
     const reader = await ResultReader.connect({ redisUrl, queue: QUEUE, replyName: `bench-${name}` });
     const producer = await JobProducer.connect({ redisUrl, queue: QUEUE, limits });
-    const payloads = await makePayloads(rows, Math.max(4, Math.min(200, Math.ceil(4_000 / rows))), { reply: reader.replyChannel, tenant, ...(kind === undefined ? {} : { class: kind }) }, options.poison);
+    const payloads = await makePayloads(
+      rows,
+      Math.max(4, Math.min(200, Math.ceil(4_000 / rows))),
+      { reply: reader.replyChannel, tenant, ...(kind === undefined ? {} : { class: kind }) },
+      options.poison,
+    );
     return new Load(producer, reader, payloads, options);
   }
 
@@ -199,7 +254,9 @@ export class Load {
     return refused;
   }
 
-  /** Jobs arrive at random moments, so many a second on average, whatever becomes of them; resolves when all have ended. */
+  /**
+   * Jobs arrive at random moments, so many a second on average, whatever becomes of them; resolves when all have ended.
+   */
   async offer(jobsPerSecond: number, seconds: number): Promise<void> {
     const random = randomFrom(7);
     const startMs = performance.now();
@@ -226,7 +283,10 @@ export class Load {
   async allEnded(): Promise<void> {
     while (this.open.size > 0) {
       const heardBefore = this.heard;
-      await Promise.race([new Promise<void>((resolve) => (this.wake = resolve)), new Promise((resolve) => setTimeout(resolve, 2_000))]);
+      await Promise.race([
+        new Promise<void>((resolve) => (this.wake = resolve)),
+        new Promise((resolve) => setTimeout(resolve, 2_000)),
+      ]);
       if (this.heard === heardBefore && this.fetching.size === 0) await this.ask();
     }
   }
@@ -243,7 +303,10 @@ export class Load {
     await Promise.all([this.producer.close(), this.reader.close()]);
   }
 
-  /** As the SDK does: what came in one turn of the event loop is fetched together, beside what is under way; results are marked taken in the next. */
+  /**
+   * As the SDK does: what came in one turn of the event loop is fetched together, beside what is under way; results are
+   * marked taken in the next.
+   */
   private fetch(): void {
     if (this.isPumpDue || this.options.isReading?.() === false) return;
     this.isPumpDue = true;
@@ -254,8 +317,11 @@ export class Load {
   }
 
   private pump(): void {
-    const fresh = [...new Set(this.arrived.splice(0))].filter((jobId) => this.open.has(jobId) && !this.fetching.has(jobId));
-    for (let at = 0; at < fresh.length; at += FETCHED_AT_ONCE) this.track(this.fetchSome(fresh.slice(at, at + FETCHED_AT_ONCE)));
+    const fresh = [...new Set(this.arrived.splice(0))].filter(
+      (jobId) => this.open.has(jobId) && !this.fetching.has(jobId),
+    );
+    for (let at = 0; at < fresh.length; at += FETCHED_AT_ONCE)
+      this.track(this.fetchSome(fresh.slice(at, at + FETCHED_AT_ONCE)));
     if (this.toMark.length > 0) this.track(this.reader.markTaken(this.toMark.splice(0)));
   }
 
@@ -294,7 +360,8 @@ function check(jobId: string, bytes: Buffer, payload: Payload): number {
   const aligned = body.byteOffset % 4 === 0 ? body : Buffer.from(body);
   const values = new Float32Array(aligned.buffer, aligned.byteOffset, header.rows * header.dims);
   if (header.rows !== payload.axes.length) throw new Error(`${jobId} has ${header.rows} rows`);
-  for (const [row, axis] of payload.axes.entries()) if (values[row * header.dims + axis] !== 1) throw new Error(`${jobId}: row ${row} is not what the device gave`);
+  for (const [row, axis] of payload.axes.entries())
+    if (values[row * header.dims + axis] !== 1) throw new Error(`${jobId}: row ${row} is not what the device gave`);
   return header.rows;
 }
 

@@ -1,5 +1,5 @@
-// What each safety of the path costs, per job of 256 rows × 384 f32 (mean 80 tokens a row): the product's own functions and
-// scripts against the least that would do the same without the safety, alternating, in one process and one server.
+// What each safety of the path costs, per job of 256 rows × 384 f32 (mean 80 tokens a row): the product's own functions
+// and scripts against the least that would do the same without the safety, alternating, in one process and one server.
 //
 //   node --conditions=@shoal/source bench/safety-cost.ts [--rounds 300]
 //
@@ -20,10 +20,19 @@ const QUEUE = 'embed-bench';
 const keys = keySpace();
 const quiet = { debug() {}, info() {}, warn() {}, error() {} };
 
-const input = encodeTokens(Array.from({ length: ROWS }, (_, row) => Uint16Array.from({ length: 20 + ((row * 37) % 121) }, (_unused, i) => 1000 + ((row * 31 + i * 7) % 20_000))));
+const input = encodeTokens(
+  Array.from({ length: ROWS }, (_, row) =>
+    Uint16Array.from({ length: 20 + ((row * 37) % 121) }, (_unused, i) => 1000 + ((row * 31 + i * 7) % 20_000)),
+  ),
+);
 const vectors = Float32Array.from({ length: ROWS * DIMS }, (_, i) => (i % DIMS === 0 ? 1 : 0));
 const body = new Uint8Array(vectors.buffer);
-const facts = { model: 'bench@0', prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } } as const;
+const facts = {
+  model: 'bench@0',
+  prompt: undefined,
+  truncate: 'end',
+  output: { dtype: 'f32', dimensions: undefined },
+} as const;
 const fingerprint = fingerprintOf(facts, input);
 const result = encodeResult({ dtype: 'f32', rows: ROWS, dims: DIMS, fingerprint, isTruncated: false }, body);
 
@@ -62,7 +71,10 @@ function lengthCheck(): Float32Array {
 }
 
 /** Server CPU and elapsed time of `work`, µs per call; `work` is given the number of the call. */
-async function onServer(server: TestServer, work: (call: number) => Promise<unknown>): Promise<{ server: number; elapsed: number }> {
+async function onServer(
+  server: TestServer,
+  work: (call: number) => Promise<unknown>,
+): Promise<{ server: number; elapsed: number }> {
   const cpuOf = async (): Promise<number> => {
     const info = String(await server.command('INFO', 'cpu'));
     return Number(/used_cpu_sys:([\d.]+)/.exec(info)?.[1]) + Number(/used_cpu_user:([\d.]+)/.exec(info)?.[1]);
@@ -72,7 +84,10 @@ async function onServer(server: TestServer, work: (call: number) => Promise<unkn
   const begunMs = performance.now();
   for (let call = 0; call < ROUNDS; call++) await work(call);
   const elapsedMs = performance.now() - begunMs;
-  return { server: Math.round(((await cpuOf()) - cpu) * 1e6 / ROUNDS), elapsed: Math.round((elapsedMs * 1000) / ROUNDS) };
+  return {
+    server: Math.round((((await cpuOf()) - cpu) * 1e6) / ROUNDS),
+    elapsed: Math.round((elapsedMs * 1000) / ROUNDS),
+  };
 }
 
 async function commitCosts(server: TestServer, connection: Redis): Promise<object> {
@@ -86,7 +101,10 @@ async function commitCosts(server: TestServer, connection: Redis): Promise<objec
   });
   const unlinkAlone = await onServer(server, () => connection.unlink('nothing'));
   await store.stop();
-  return { plainSet: plain, commitScript: { server: scripted.server - unlinkAlone.server, elapsed: scripted.elapsed - unlinkAlone.elapsed } };
+  return {
+    plainSet: plain,
+    commitScript: { server: scripted.server - unlinkAlone.server, elapsed: scripted.elapsed - unlinkAlone.elapsed },
+  };
 }
 
 openResult(result); // the answer is right before anything is timed
@@ -94,19 +112,27 @@ const withAof = await startTestServer({ appendFsync: 'everysec' });
 const without = await startTestServer({ appendFsync: 'no' });
 const connections = [withAof, without].map((server) => openConnection({ url: server.url, name: 'bench' }));
 try {
-  process.stdout.write(`${JSON.stringify({
-    bench: 'safety-cost', cpu: cpus()[0]?.model, rows: ROWS, inputBytes: input.length, resultBytes: result.length,
-    executorMicroseconds: {
-      fingerprintOfInput: microseconds(() => fingerprintOf(facts, input)),
-      decodeAndRangeOfIds: microseconds(rangeCheck),
-      searchForEqualRows: microseconds(searchForEqualRows),
-      lengthOfEveryVector: microseconds(lengthCheck),
-      checksumAndHeader: microseconds(() => encodeResult({ dtype: 'f32', rows: ROWS, dims: DIMS, fingerprint, isTruncated: false }, body)),
-    },
-    clientMicroseconds: { checksum: microseconds(() => openResult(result)) },
-    aofEverysec: await commitCosts(withAof, connections[0]!),
-    noAof: await commitCosts(without, connections[1]!),
-  })}\n`);
+  process.stdout.write(
+    `${JSON.stringify({
+      bench: 'safety-cost',
+      cpu: cpus()[0]?.model,
+      rows: ROWS,
+      inputBytes: input.length,
+      resultBytes: result.length,
+      executorMicroseconds: {
+        fingerprintOfInput: microseconds(() => fingerprintOf(facts, input)),
+        decodeAndRangeOfIds: microseconds(rangeCheck),
+        searchForEqualRows: microseconds(searchForEqualRows),
+        lengthOfEveryVector: microseconds(lengthCheck),
+        checksumAndHeader: microseconds(() =>
+          encodeResult({ dtype: 'f32', rows: ROWS, dims: DIMS, fingerprint, isTruncated: false }, body),
+        ),
+      },
+      clientMicroseconds: { checksum: microseconds(() => openResult(result)) },
+      aofEverysec: await commitCosts(withAof, connections[0]!),
+      noAof: await commitCosts(without, connections[1]!),
+    })}\n`,
+  );
 } finally {
   await Promise.all(connections.map(closeConnection));
   await Promise.all([withAof.stop(), without.stop()]);

@@ -1,12 +1,15 @@
-// What the whole path carries when the device is not the limit: producers, queue server with AOF, claimer, executor and readers
-// share this machine, and a simulated device takes 8,000 tokens a millisecond. Token ids are made before the clock starts (a
-// GPU host has other cores for tokenizing); everything else is the product: one transaction for input and job, checks of
-// every input, commit under the lease, announcements, acknowledgement. Every row of every result is checked.
+// What the whole path carries when the device is not the limit: producers, queue server with AOF, claimer, executor and
+// readers share this machine, and a simulated device takes 8,000 tokens a millisecond. Token ids are made before the
+// clock starts (a GPU host has other cores for tokenizing); everything else is the product: one transaction for input
+// and job, checks of every input, commit under the lease, announcements, acknowledgement. Every row of every result is
+// checked.
 //
-//   node --conditions=@shoal/source bench/sim-device.ts [--seconds 10] [--warm 4] [--job-texts 256] [--clients 2] [--in-flight 64] [--tokens-per-ms 8000] [--workers 1]
+//   node --conditions=@shoal/source bench/sim-device.ts [--seconds 10] [--warm 4] [--job-texts 256] [--clients 2]
+//   [--in-flight 64] [--tokens-per-ms 8000] [--workers 1]
 //         [--server-args='--io-threads 4']
 //
-// Prints one JSON line: texts/s, CPU of each process in percent of a core (of the server's command thread as well, and in µs a job), memory.
+// Prints one JSON line: texts/s, CPU of each process in percent of a core (of the server's command thread as well, and
+// in µs a job), memory.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -56,9 +59,19 @@ async function payloads(reply: string, seed: number): Promise<Payload[]> {
   return Array.from({ length: PAYLOADS }, (_, i) => {
     const ids = corpus.slice(i * rows, (i + 1) * rows).map(({ text }) => tokenizer.encode(text).ids);
     const input = encodeTokens(ids);
-    const facts = { model: `${SERVED}@${model.revision}`, prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } } as const;
+    const facts = {
+      model: `${SERVED}@${model.revision}`,
+      prompt: undefined,
+      truncate: 'end',
+      output: { dtype: 'f32', dimensions: undefined },
+    } as const;
     const tokens = ids.reduce((sum, row) => sum + row.length, 0);
-    const data: EmbedJobData = { v: 1, input: { form: 'tokens', rows, tokens, tokenizer: tokenizer.hash }, fingerprint: fingerprintOf(facts, input), reply };
+    const data: EmbedJobData = {
+      v: 1,
+      input: { form: 'tokens', rows, tokens, tokenizer: tokenizer.hash },
+      fingerprint: fingerprintOf(facts, input),
+      reply,
+    };
     return { data, input, axes: ids.map((row) => pacedAxis(row, model.dims)) };
   });
 }
@@ -114,7 +127,8 @@ function check(bytes: Buffer, payload: Payload): number {
   const { header, body } = openResult(bytes);
   const aligned = body.byteOffset % 4 === 0 ? body : Buffer.from(body);
   const values = new Float32Array(aligned.buffer, aligned.byteOffset, header.rows * header.dims);
-  for (const [row, axis] of payload.axes.entries()) if (values[row * header.dims + axis] !== 1) throw new Error(`row ${row} is not what the device gave`);
+  for (const [row, axis] of payload.axes.entries())
+    if (values[row * header.dims + axis] !== 1) throw new Error(`row ${row} is not what the device gave`);
   return header.rows;
 }
 
@@ -130,23 +144,57 @@ async function ask(child: ChildProcess): Promise<{ texts: number; cpuMs: number 
 }
 
 async function main(): Promise<void> {
-  const server = await startTestServer({ appendFsync: 'everysec', args: [...tuning(), ...args['server-args'].split(' ').filter(Boolean)] });
-  const workers = Array.from({ length: Number(args.workers) }, (_, i) => fork(fileURLToPath(new URL('../apps/gpu-worker/src/main.ts', import.meta.url)), [], {
-    env: {
-      ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_DEVICE: `sim:${args['tokens-per-ms']}`, SHOAL_MODEL: MODEL, SHOAL_MAX_TOKENS: '512', SHOAL_LOG_LEVEL: 'warn',
-      SHOAL_WORKER_NAME: `sim${i}`, SHOAL_MAX_PADDED_TOKENS: '65536', SHOAL_MAX_ROWS: '16384', SHOAL_POOL_TOKENS: String(16_384 * 80),
-    },
-    stdio: ['ignore', 2, 2, 'ipc'],
-  }));
+  const server = await startTestServer({
+    appendFsync: 'everysec',
+    args: [...tuning(), ...args['server-args'].split(' ').filter(Boolean)],
+  });
+  const workers = Array.from({ length: Number(args.workers) }, (_, i) =>
+    fork(fileURLToPath(new URL('../apps/gpu-worker/src/main.ts', import.meta.url)), [], {
+      env: {
+        ...process.env,
+        SHOAL_REDIS_URL: server.url,
+        SHOAL_DEVICE: `sim:${args['tokens-per-ms']}`,
+        SHOAL_MODEL: MODEL,
+        SHOAL_MAX_TOKENS: '512',
+        SHOAL_LOG_LEVEL: 'warn',
+        SHOAL_WORKER_NAME: `sim${i}`,
+        SHOAL_MAX_PADDED_TOKENS: '65536',
+        SHOAL_MAX_ROWS: '16384',
+        SHOAL_POOL_TOKENS: String(16_384 * 80),
+      },
+      stdio: ['ignore', 2, 2, 'ipc'],
+    }),
+  );
   await Promise.all(workers.map((worker) => once(worker, 'message')));
   const executors = workers.map((worker) => childrenOf(worker.pid!)[0]!);
   const clients = Array.from({ length: Number(args.clients) }, (_, i) =>
-    fork(fileURLToPath(import.meta.url), ['--role', 'client', '--url', server.url, '--client', String(i), '--job-texts', args['job-texts'], '--in-flight', args['in-flight']], { stdio: ['ignore', 2, 2, 'ipc'] }));
-  for (const child of [...workers, ...clients]) child.once('exit', (code) => code !== null && code !== 0 && process.exit(1)); // it has said why
+    fork(
+      fileURLToPath(import.meta.url),
+      [
+        '--role',
+        'client',
+        '--url',
+        server.url,
+        '--client',
+        String(i),
+        '--job-texts',
+        args['job-texts'],
+        '--in-flight',
+        args['in-flight'],
+      ],
+      { stdio: ['ignore', 2, 2, 'ipc'] },
+    ),
+  );
+  for (const child of [...workers, ...clients])
+    child.once('exit', (code) => code !== null && code !== 0 && process.exit(1)); // it has said why
   await Promise.all(clients.map((client) => once(client, 'message')));
   const snapshot = async () => ({
-    atMs: performance.now(), clients: await Promise.all(clients.map(ask)),
-    server: processCpuMs(server.pid), commands: processCpuMs(server.pid, server.pid), claimers: workers.map((worker) => processCpuMs(worker.pid!)), executors: executors.map((pid) => processCpuMs(pid)),
+    atMs: performance.now(),
+    clients: await Promise.all(clients.map(ask)),
+    server: processCpuMs(server.pid),
+    commands: processCpuMs(server.pid, server.pid),
+    claimers: workers.map((worker) => processCpuMs(worker.pid!)),
+    executors: executors.map((pid) => processCpuMs(pid)),
   });
   await sleep(Number(args.warm) * 1000);
   const a = await snapshot();
@@ -156,13 +204,26 @@ async function main(): Promise<void> {
   const percent = (cpu: number): number => Math.round((100 * cpu) / ms);
   const texts = b.clients.reduce((sum, client, i) => sum + client.texts - a.clients[i]!.texts, 0);
   const memory = String(await server.command('INFO', 'memory'));
-  process.stdout.write(`${JSON.stringify({
-    bench: 'sim-device', cpu: cpus()[0]?.model, cores: availableParallelism(), tokensPerMs: Number(args['tokens-per-ms']), jobTexts: Number(args['job-texts']), inFlight: Number(args['in-flight']) * clients.length,
-    textsPerSecond: Math.round((texts * 1000) / ms),
-    cpuPercent: { server: percent(b.server - a.server), commandThread: percent(b.commands - a.commands), claimers: b.claimers.map((cpu, i) => percent(cpu - a.claimers[i]!)), executors: b.executors.map((cpu, i) => percent(cpu - a.executors[i]!)), clients: b.clients.map((client, i) => percent(client.cpuMs - a.clients[i]!.cpuMs)) },
-    commandMicrosPerJob: Math.round(((b.commands - a.commands) * 1000 * Number(args['job-texts'])) / texts),
-    serverMegabytes: Math.round(Number(/used_memory:(\d+)/.exec(memory)?.[1]) / 1e6),
-  })}\n`);
+  process.stdout.write(
+    `${JSON.stringify({
+      bench: 'sim-device',
+      cpu: cpus()[0]?.model,
+      cores: availableParallelism(),
+      tokensPerMs: Number(args['tokens-per-ms']),
+      jobTexts: Number(args['job-texts']),
+      inFlight: Number(args['in-flight']) * clients.length,
+      textsPerSecond: Math.round((texts * 1000) / ms),
+      cpuPercent: {
+        server: percent(b.server - a.server),
+        commandThread: percent(b.commands - a.commands),
+        claimers: b.claimers.map((cpu, i) => percent(cpu - a.claimers[i]!)),
+        executors: b.executors.map((cpu, i) => percent(cpu - a.executors[i]!)),
+        clients: b.clients.map((client, i) => percent(client.cpuMs - a.clients[i]!.cpuMs)),
+      },
+      commandMicrosPerJob: Math.round(((b.commands - a.commands) * 1000 * Number(args['job-texts'])) / texts),
+      serverMegabytes: Math.round(Number(/used_memory:(\d+)/.exec(memory)?.[1]) / 1e6),
+    })}\n`,
+  );
   for (const child of [...clients, ...workers]) {
     const gone = once(child, 'exit');
     child.kill(workers.includes(child) ? 'SIGTERM' : 'SIGKILL');

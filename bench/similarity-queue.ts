@@ -1,12 +1,15 @@
-// How much of the kernels' speed is left when every query goes through the queue: top-k jobs of 8 queries on one collection,
-// against the same queries given to the same kernels directly, in the very batches that the worker made of them. Answers are
-// compared with the kernels' before anything is timed; both sides run alternately, the same number of threads.
+// How much of the kernels' speed is left when every query goes through the queue: top-k jobs of 8 queries on one
+// collection, against the same queries given to the same kernels directly, in the very batches that the worker made of
+// them. Answers are compared with the kernels' before anything is timed; both sides run alternately, the same number of
+// threads.
 //
-//   node --conditions=@shoal/source bench/similarity-queue.ts [--jobs 1024] [--rounds 3] [--rows 100000] [--dims 384] [--k 10] [--threads N] [--device gpu:0]
+//   node --conditions=@shoal/source bench/similarity-queue.ts [--jobs 1024] [--rounds 3] [--rows 100000] [--dims 384]
+//   [--k 10] [--threads N] [--device gpu:0]
 //
-// Prints one JSON line: queries/s of each round and side, median ratio, mean queries of a batch; the share of each queued round in
-// which kernels ran (`busy`: what is missing to 1 is the first jobs' way in, the last answers' way out and what lies between runs); and how much CPU time the kernels
-// take alone ÷ what everybody takes with the queue (Linux), which says the same where others use the machine as well.
+// Prints one JSON line: queries/s of each round and side, median ratio, mean queries of a batch; the share of each
+// queued round in which kernels ran (`busy`: what is missing to 1 is the first jobs' way in, the last answers' way out
+// and what lies between runs); and how much CPU time the kernels take alone ÷ what everybody takes with the queue
+// (Linux), which says the same where others use the machine as well.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -20,7 +23,17 @@ import { ShoalClient } from '@shoal/client';
 import type { Ranking } from '@shoal/core';
 import { tuning } from '@shoal/queue/server';
 import { startTestServer } from '@shoal/queue/testing';
-import { CudaEngine, createCollection, hitsOf, kernelsOn, openCollectionRows, openCuda, openKernels, type Kernels, type RowBlock } from '@shoal/similarity';
+import {
+  CudaEngine,
+  createCollection,
+  hitsOf,
+  kernelsOn,
+  openCollectionRows,
+  openCuda,
+  openKernels,
+  type Kernels,
+  type RowBlock,
+} from '@shoal/similarity';
 import { OF_EVERY_STEP, readArguments } from './arguments.ts';
 import { randomFrom } from './ragged-corpus.ts';
 import { childrenOf, processCpuMs } from './processes.ts';
@@ -31,10 +44,17 @@ const args = readArguments(import.meta.url, {
   rows: { type: 'string', default: '100000' },
   dims: { type: 'string', default: '384' },
   k: { type: 'string', default: '10' },
-  threads: { type: 'string', default: String(availableParallelism()) }, device: { type: 'string', default: 'cpu' },
+  threads: { type: 'string', default: String(availableParallelism()) },
+  device: { type: 'string', default: 'cpu' },
   ...OF_EVERY_STEP,
 });
-const [jobs, rows, dims, k, threads] = [args.small ? 64 : Number(args.jobs), args.small ? 2_000 : Number(args.rows), Number(args.dims), Number(args.k), Number(args.threads)];
+const [jobs, rows, dims, k, threads] = [
+  args.small ? 64 : Number(args.jobs),
+  args.small ? 2_000 : Number(args.rows),
+  Number(args.dims),
+  Number(args.k),
+  Number(args.threads),
+];
 const isGpu = args.device !== 'cpu';
 const JOB_QUERIES = 8;
 /** Jobs between asked and answered: enough that the worker always has more than one batch before it. */
@@ -52,10 +72,22 @@ const batches: number[] = [];
 let ranMs = 0;
 
 function startWorker(url: string, folder: string): ChildProcess {
-  const worker = fork(fileURLToPath(new URL(`../apps/${isGpu ? 'gpu' : 'cpu'}-worker/src/main.ts`, import.meta.url)), [], {
-    env: { ...process.env, SHOAL_REDIS_URL: url, SHOAL_KIND: 'similarity', SHOAL_DEVICE: args.device, SHOAL_CACHE_DIR: folder, SHOAL_THREADS: String(threads), SHOAL_LOG_LEVEL: 'debug' },
-    stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
-  });
+  const worker = fork(
+    fileURLToPath(new URL(`../apps/${isGpu ? 'gpu' : 'cpu'}-worker/src/main.ts`, import.meta.url)),
+    [],
+    {
+      env: {
+        ...process.env,
+        SHOAL_REDIS_URL: url,
+        SHOAL_KIND: 'similarity',
+        SHOAL_DEVICE: args.device,
+        SHOAL_CACHE_DIR: folder,
+        SHOAL_THREADS: String(threads),
+        SHOAL_LOG_LEVEL: 'debug',
+      },
+      stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+    },
+  );
   createInterface({ input: worker.stderr! }).on('line', (line) => {
     const { msg, rows: queries, runMs } = parsed(line);
     if (msg !== 'micro-batch ran') return;
@@ -81,7 +113,11 @@ async function throughQueue(client: ShoalClient, queries: Float32Array): Promise
     while (next < jobs) {
       const job = next++;
       const size = JOB_QUERIES * dims;
-      answers[job] = await client.topK('bench@1', { values: queries.subarray(job * size, (job + 1) * size), dims }, { k, class: 'bulk' });
+      answers[job] = await client.topK(
+        'bench@1',
+        { values: queries.subarray(job * size, (job + 1) * size), dims },
+        { k, class: 'bulk' },
+      );
     }
   };
   await Promise.all(Array.from({ length: Math.min(jobs, JOBS_IN_FLIGHT) }, line));
@@ -93,7 +129,12 @@ type Cpu = Readonly<Record<'server' | 'claimer' | 'executor' | 'client', number>
 /** So far, ms. The kernels run in the client's process when they are asked directly. */
 function cpuMs(): Cpu {
   const { user, system } = process.cpuUsage();
-  return { server: processCpuMs(server.pid), claimer: processCpuMs(worker.pid!), executor: processCpuMs(childrenOf(worker.pid!)[0]!), client: (user + system) / 1_000 };
+  return {
+    server: processCpuMs(server.pid),
+    claimer: processCpuMs(worker.pid!),
+    executor: processCpuMs(childrenOf(worker.pid!)[0]!),
+    client: (user + system) / 1_000,
+  };
 }
 
 function sumOf({ server: a, claimer, executor, client: b }: Cpu): number {
@@ -101,7 +142,12 @@ function sumOf({ server: a, claimer, executor, client: b }: Cpu): number {
 }
 
 function since(now: Cpu, before: Cpu): Cpu {
-  return { server: now.server - before.server, claimer: now.claimer - before.claimer, executor: now.executor - before.executor, client: now.client - before.client };
+  return {
+    server: now.server - before.server,
+    claimer: now.claimer - before.claimer,
+    executor: now.executor - before.executor,
+    client: now.client - before.client,
+  };
 }
 
 async function secondsOf(work: () => Promise<unknown>): Promise<number> {
@@ -113,7 +159,9 @@ async function secondsOf(work: () => Promise<unknown>): Promise<number> {
 function checkAnswers(found: readonly Ranking[], expected: readonly Ranking[]): void {
   for (const [query, { ids, scores }] of found.entries()) {
     const exact = expected[query]!;
-    const isSame = ids.length === exact.ids.length && ids.every((id, i) => id === exact.ids[i] && Math.abs(scores[i]! - exact.scores[i]!) <= MOST_SCORE_ERROR);
+    const isSame =
+      ids.length === exact.ids.length &&
+      ids.every((id, i) => id === exact.ids[i] && Math.abs(scores[i]! - exact.scores[i]!) <= MOST_SCORE_ERROR);
     if (!isSame) throw new Error(`query ${query}: the queue answers ${String(ids)}, the kernels ${String(exact.ids)}`);
   }
 }
@@ -136,7 +184,9 @@ const kernels = isGpu ? gpuKernels(block) : openKernels({ threads });
 const queries = randomVectors(jobs * JOB_QUERIES, 2);
 const total = jobs * JOB_QUERIES;
 const worker = startWorker(server.url, folder);
-const [ready] = (await once(worker, 'message')) as [{ readonly kind: string; readonly failure?: { readonly message: string } }];
+const [ready] = (await once(worker, 'message')) as [
+  { readonly kind: string; readonly failure?: { readonly message: string } },
+];
 if (ready.kind !== 'ready') throw new Error(ready.failure?.message ?? 'the worker did not start');
 const client = await ShoalClient.connect({ redisUrl: server.url, model: { name: 'none', revision: '0' } });
 
@@ -145,7 +195,11 @@ async function direct(sizes: readonly number[]): Promise<Ranking[]> {
   const answers: Ranking[] = [];
   for (const size of sizes) {
     const from = answers.length;
-    const found = await kernels.topK({ values: queries.subarray(from * dims, (from + size) * dims), rows: size, dims }, block, { k, metric: 'cosine' });
+    const found = await kernels.topK(
+      { values: queries.subarray(from * dims, (from + size) * dims), rows: size, dims },
+      block,
+      { k, metric: 'cosine' },
+    );
     for (let query = 0; query < size; query++) answers.push(hitsOf(found, query));
   }
   return answers;
@@ -168,15 +222,34 @@ try {
     const between = cpuMs();
     const made = batches.splice(0);
     sizes.push(...made);
-    if (made.reduce((sum, size) => sum + size, 0) !== total) throw new Error(`the worker says that it ran ${String(made)} queries, not ${total}`);
+    if (made.reduce((sum, size) => sum + size, 0) !== total)
+      throw new Error(`the worker says that it ran ${String(made)} queries, not ${total}`);
     bare.push(total / (await secondsOf(() => direct(made))));
     cpu.push({ queued: since(between, before), bare: sumOf(since(cpuMs(), between)) });
   }
-  process.stdout.write(`${JSON.stringify({
-    part: 'similarity: queue', bench: 'similarity-queue', device: args.device, cpu: cpus()[0]?.model, threads, isa: kernels.isa, rows, dims, k, jobs, jobQueries: JOB_QUERIES,
-    bareQueriesPerSecond: bare.map(Math.round), queuedQueriesPerSecond: queued.map(Math.round), meanBatch: Math.round(sizes.reduce((sum, size) => sum + size, 0) / sizes.length),
-    ratio: Number((median(queued) / median(bare)).toFixed(3)), cpuRatio: Number((median(cpu.map(({ bare: alone, queued: all }) => alone / sumOf(all)))).toFixed(3)), cpuMs: cpu, busy, ratios: queued.map((rate, i) => Number((rate / bare[i]!).toFixed(3))),
-  })}\n`);
+  process.stdout.write(
+    `${JSON.stringify({
+      part: 'similarity: queue',
+      bench: 'similarity-queue',
+      device: args.device,
+      cpu: cpus()[0]?.model,
+      threads,
+      isa: kernels.isa,
+      rows,
+      dims,
+      k,
+      jobs,
+      jobQueries: JOB_QUERIES,
+      bareQueriesPerSecond: bare.map(Math.round),
+      queuedQueriesPerSecond: queued.map(Math.round),
+      meanBatch: Math.round(sizes.reduce((sum, size) => sum + size, 0) / sizes.length),
+      ratio: Number((median(queued) / median(bare)).toFixed(3)),
+      cpuRatio: Number(median(cpu.map(({ bare: alone, queued: all }) => alone / sumOf(all))).toFixed(3)),
+      cpuMs: cpu,
+      busy,
+      ratios: queued.map((rate, i) => Number((rate / bare[i]!).toFixed(3))),
+    })}\n`,
+  );
 } finally {
   await client.close();
   await source.close();

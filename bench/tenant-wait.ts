@@ -1,23 +1,49 @@
-// Where the time goes of a tenant with little beside one with much: claimer and executor on a simulated device, in simulated
-// time, so the figures are the same on every machine. A always has jobs waiting, B adds some at random moments; the line is
-// the queue's rule (libs/queue/src/fair-order.ts) in memory, and every round trip takes its time. Told for the job of B that
-// is done last: how long until its row was in the pool, waited there, waited at the device, ran, and was committed and settled;
-// and what was cut before it: rows that were claimed before it, and rows that came later than it.
+// Where the time goes of a tenant with little beside one with much: claimer and executor on a simulated device, in
+// simulated time, so the figures are the same on every machine. A always has jobs waiting, B adds some at random
+// moments; the line is the queue's rule (libs/queue/src/fair-order.ts) in memory, and every round trip takes its time.
+// Told for the job of B that is done last: how long until its row was in the pool, waited there, waited at the device,
+// ran, and was committed and settled; and what was cut before it: rows that were claimed before it, and rows that came
+// later than it.
 //
-//   node --conditions=@shoal/source bench/tenant-wait.ts [--run-ms 32] [--run-rows 36] [--pool-tokens 2232] [--rows 1] [--jobs 40] [--hop-ms 3] [--looks 200] [--mix short|standard] [--tokens-per-ms 0] [--padded-tokens N] [--report]
+//   node --conditions=@shoal/source bench/tenant-wait.ts [--run-ms 32] [--run-rows 36] [--pool-tokens 2232] [--rows 1]
+//   [--jobs 40] [--hop-ms 3] [--looks 200] [--mix short|standard] [--tokens-per-ms 0] [--padded-tokens N] [--report]
 //
-// --tokens-per-ms: what a padded token costs besides --run-ms; 0: nothing. --mix short: 8 to 48 tokens, even; standard: log-normal,
-// median 52, to 256. One JSON line; exit 1 when B, in the median, takes more than twice what it takes alone.
+// --tokens-per-ms: what a padded token costs besides --run-ms; 0: nothing. --mix short: 8 to 48 tokens, even;
+//   standard: log-normal, median 52, to 256. One JSON line; exit 1 when B, in the median, takes more than twice what it
+//   takes alone.
 
-import { KEPT_SLOTS, Pipeline, encodeTokens, fixedBudget, noFaults, type CommitRequest, type CommitResult, type FromExecutor, type InputRead, type JobSource, type RawClaim, type RunShape, type SettleResult, type Settlement } from '@shoal/core';
+import {
+  KEPT_SLOTS,
+  Pipeline,
+  encodeTokens,
+  fixedBudget,
+  noFaults,
+  type CommitRequest,
+  type CommitResult,
+  type FromExecutor,
+  type InputRead,
+  type JobSource,
+  type RawClaim,
+  type RunShape,
+  type SettleResult,
+  type Settlement,
+} from '@shoal/core';
 import { FakeBackend, FakeTokenizer, InProcessExecutor, ManualClock, MemoryPayloadStore } from '@shoal/core/testing';
 import { readArguments } from './arguments.ts';
 import { normalFrom, randomFrom } from './ragged-corpus.ts';
 
 const args = readArguments(import.meta.url, {
-  'run-ms': { type: 'string', default: '32' }, 'run-rows': { type: 'string', default: '36' }, 'pool-tokens': { type: 'string', default: '2232' }, rows: { type: 'string', default: '1' },
-  jobs: { type: 'string', default: '40' }, 'hop-ms': { type: 'string', default: '3' }, looks: { type: 'string', default: '200' }, mix: { type: 'string', default: 'short' },
-  'tokens-per-ms': { type: 'string', default: '0' }, 'padded-tokens': { type: 'string' }, report: { type: 'boolean', default: false },
+  'run-ms': { type: 'string', default: '32' },
+  'run-rows': { type: 'string', default: '36' },
+  'pool-tokens': { type: 'string', default: '2232' },
+  rows: { type: 'string', default: '1' },
+  jobs: { type: 'string', default: '40' },
+  'hop-ms': { type: 'string', default: '3' },
+  looks: { type: 'string', default: '200' },
+  mix: { type: 'string', default: 'short' },
+  'tokens-per-ms': { type: 'string', default: '0' },
+  'padded-tokens': { type: 'string' },
+  report: { type: 'boolean', default: false },
 });
 const RUN_MS = Number(args['run-ms']);
 const RUN_ROWS = Number(args['run-rows']);
@@ -73,9 +99,20 @@ class Line implements JobSource {
   add(jobId: string, tenant: Tenant, tokens: number, rows: number): void {
     const first = this.waiting[0];
     if (first !== undefined) this.now = Math.max(this.now, first.place);
-    const place = Math.max(first === undefined ? this.now : this.now - LEAD_TOKENS, this.ends.get(tenant) ?? Number.NEGATIVE_INFINITY);
+    const place = Math.max(
+      first === undefined ? this.now : this.now - LEAD_TOKENS,
+      this.ends.get(tenant) ?? Number.NEGATIVE_INFINITY,
+    );
     this.ends.set(tenant, place + tokens);
-    const claim = { jobId, token: `t${this.made++}`, name: 'embed', data: { v: 1, input: { form: 'tokens', rows, tokens, tokenizer: TOKENIZER.hash }, tenant, class: 'bulk' }, attempt: 0, queuedMs: 0, mustFail: undefined };
+    const claim = {
+      jobId,
+      token: `t${this.made++}`,
+      name: 'embed',
+      data: { v: 1, input: { form: 'tokens', rows, tokens, tokenizer: TOKENIZER.hash }, tenant, class: 'bulk' },
+      attempt: 0,
+      queuedMs: 0,
+      mustFail: undefined,
+    };
     const at = this.waiting.findLastIndex((other) => other.place <= place) + 1;
     this.waiting.splice(at, 0, { claim, place });
     this.wake();
@@ -126,7 +163,9 @@ class FarStore extends MemoryPayloadStore {
     this.clock = clock;
   }
 
-  override async read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]> {
+  override async read(
+    jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[],
+  ): Promise<readonly InputRead[]> {
     await new Promise<void>((resolve) => void this.clock.after(2 * HOP_MS, resolve));
     return super.read(jobs);
   }
@@ -149,7 +188,9 @@ const TOKENIZER = new FakeTokenizer({ maxTokens: MAX_TOKENS });
 const random = randomFrom(7);
 
 function tokensOfRow(): number {
-  return args.mix === 'short' ? 8 + Math.floor(41 * random()) : Math.max(8, Math.min(MAX_TOKENS, Math.round(52 * Math.exp(0.98 * normalFrom(random)))));
+  return args.mix === 'short'
+    ? 8 + Math.floor(41 * random())
+    : Math.max(8, Math.min(MAX_TOKENS, Math.round(52 * Math.exp(0.98 * normalFrom(random)))));
 }
 
 /** Of one look at B. Milliseconds, and rows that were cut while its last one was in the pool. */
@@ -182,17 +223,36 @@ class Bench {
 
   constructor() {
     const executor = new InProcessExecutor({
-      clock: this.clock, store: this.store, tokenizer: TOKENIZER, log: quiet, isLastLane: true,
+      clock: this.clock,
+      store: this.store,
+      tokenizer: TOKENIZER,
+      log: quiet,
+      isLastLane: true,
       limits: { maxRowAgeMs: 250, windowRows: 64, maxWaitMs: 10, minRows: 8 },
-      newBudget: () => ({ ...fixedBudget({ maxPaddedTokens: MAX_PADDED_TOKENS, maxRows: RUN_ROWS }), predictMs: runMs }),
-      newBackend: (clock) => new FakeBackend({ clock, slots: 3 + KEPT_SLOTS, slotRows: RUN_ROWS, slotTokens: MAX_PADDED_TOKENS, runMs }),
+      newBudget: () => ({
+        ...fixedBudget({ maxPaddedTokens: MAX_PADDED_TOKENS, maxRows: RUN_ROWS }),
+        predictMs: runMs,
+      }),
+      newBackend: (clock) =>
+        new FakeBackend({ clock, slots: 3 + KEPT_SLOTS, slotRows: RUN_ROWS, slotTokens: MAX_PADDED_TOKENS, runMs }),
       latencyMs: () => 0.5,
     });
     executor.onMessage((message) => this.hear(message));
     this.line.onSettled = (jobId) => this.end(jobId);
     this.pipeline = new Pipeline({
-      source: this.line, announcer: { announce: async () => undefined }, executor, clock: this.clock, serverNowMs: () => 0, log: quiet, faults: noFaults,
-      limits: { poolTokens: Number(args['pool-tokens']), executorTimeoutMs: 1e9, drainTimeoutMs: 1e9, claimTimeoutMs: 1e9 },
+      source: this.line,
+      announcer: { announce: async () => undefined },
+      executor,
+      clock: this.clock,
+      serverNowMs: () => 0,
+      log: quiet,
+      faults: noFaults,
+      limits: {
+        poolTokens: Number(args['pool-tokens']),
+        executorTimeoutMs: 1e9,
+        drainTimeoutMs: 1e9,
+        claimTimeoutMs: 1e9,
+      },
     });
   }
 
@@ -210,7 +270,9 @@ class Bench {
   }
 
   /** Rows and tokens a millisecond from now on. */
-  async rate(ms: number): Promise<{ readonly tokensPerMs: number; readonly efficiency: number; readonly rowsPerRun: number }> {
+  async rate(
+    ms: number,
+  ): Promise<{ readonly tokensPerMs: number; readonly efficiency: number; readonly rowsPerRun: number }> {
     this.ran = { real: 0, padded: 0, rows: 0, runs: 0 };
     await this.clock.advance(ms);
     const { real, padded, rows, runs } = this.ran;
@@ -226,18 +288,30 @@ class Bench {
     await this.clock.advanceUntil(() => this.openB === 0);
     const { last } = this;
     if (last === undefined) throw new Error('no job of B ended');
-    const before = this.cuts.filter(({ atMs }) => atMs > last.pooledMs && atMs < last.cutMs).flatMap(({ jobIds }) => jobIds.map((jobId) => this.courses.get(jobId)!)).filter(({ tenant }) => tenant === 'A');
+    const before = this.cuts
+      .filter(({ atMs }) => atMs > last.pooledMs && atMs < last.cutMs)
+      .flatMap(({ jobIds }) => jobIds.map((jobId) => this.courses.get(jobId)!))
+      .filter(({ tenant }) => tenant === 'A');
     const claimedBefore = before.filter(({ pooledMs }) => pooledMs < last.pooledMs).length;
     return {
-      ms: this.lastEndMs - startedMs, untilPooled: last.pooledMs - startedMs, inPool: last.cutMs - last.pooledMs, atDevice: last.ranMs - last.runMs - last.cutMs, run: last.runMs, toEnd: this.lastEndMs - last.ranMs,
-      rowsClaimedBefore: claimedBefore, rowsClaimedLater: before.length - claimedBefore,
-      runsWithB: this.cuts.filter(({ jobIds }) => jobIds.some((jobId) => this.courses.get(jobId)?.tenant === 'B')).length,
+      ms: this.lastEndMs - startedMs,
+      untilPooled: last.pooledMs - startedMs,
+      inPool: last.cutMs - last.pooledMs,
+      atDevice: last.ranMs - last.runMs - last.cutMs,
+      run: last.runMs,
+      toEnd: this.lastEndMs - last.ranMs,
+      rowsClaimedBefore: claimedBefore,
+      rowsClaimedLater: before.length - claimedBefore,
+      runsWithB: this.cuts.filter(({ jobIds }) => jobIds.some((jobId) => this.courses.get(jobId)?.tenant === 'B'))
+        .length,
     };
   }
 
   private add(tenant: Tenant): void {
     const jobId = `${tenant}-${this.made++}`;
-    const ids = Array.from({ length: JOB_ROWS }, () => Array.from({ length: tokensOfRow() }, () => 1 + Math.floor(random() * 30_000)));
+    const ids = Array.from({ length: JOB_ROWS }, () =>
+      Array.from({ length: tokensOfRow() }, () => 1 + Math.floor(random() * 30_000)),
+    );
     const tokens = ids.reduce((sum, row) => sum + row.length, 0);
     this.store.inputs.set(jobId, encodeTokens(ids));
     this.store.locks.set(jobId, '');
@@ -258,9 +332,15 @@ class Bench {
       this.cuts.push({ atMs: nowMs, jobIds: message.jobIds });
     }
     if (message.kind === 'ran') {
-      for (const jobId of this.batches.get(message.batch) ?? []) Object.assign(this.courses.get(jobId)!, { ranMs: nowMs, runMs: message.runMs });
+      for (const jobId of this.batches.get(message.batch) ?? [])
+        Object.assign(this.courses.get(jobId)!, { ranMs: nowMs, runMs: message.runMs });
       this.batches.delete(message.batch);
-      this.ran = { real: this.ran.real + message.tokens, padded: this.ran.padded + message.rows * message.width, rows: this.ran.rows + message.rows, runs: this.ran.runs + 1 };
+      this.ran = {
+        real: this.ran.real + message.tokens,
+        padded: this.ran.padded + message.rows * message.width,
+        rows: this.ran.rows + message.rows,
+        runs: this.ran.runs + 1,
+      };
     }
   }
 
@@ -271,19 +351,35 @@ class Bench {
       this.last = course;
       this.lastEndMs = this.clock.nowMs();
     }
-    if (this.courses.size > 100_000) for (const [id, { ranMs }] of this.courses) if (ranMs > 0 && ranMs < this.clock.nowMs() - 10_000) this.courses.delete(id);
+    if (this.courses.size > 100_000)
+      for (const [id, { ranMs }] of this.courses)
+        if (ranMs > 0 && ranMs < this.clock.nowMs() - 10_000) this.courses.delete(id);
     this.fillUp();
   }
 }
 
 const round = (number: number): number => Math.round(number * 1_000) / 1_000;
-const median = (numbers: readonly number[]): number => numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length / 2)]!;
+const median = (numbers: readonly number[]): number =>
+  numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length / 2)]!;
 const mean = (numbers: readonly number[]): number => numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
 
 function summaryOf(looks: readonly Look[]): Record<string, number> {
-  const names = ['untilPooled', 'inPool', 'atDevice', 'run', 'toEnd', 'rowsClaimedBefore', 'rowsClaimedLater', 'runsWithB'] as const;
+  const names = [
+    'untilPooled',
+    'inPool',
+    'atDevice',
+    'run',
+    'toEnd',
+    'rowsClaimedBefore',
+    'rowsClaimedLater',
+    'runsWithB',
+  ] as const;
   const all = looks.map(({ ms }) => ms);
-  return { ms: round(median(all)), most: round(Math.max(...all)), ...Object.fromEntries(names.map((name) => [name, round(mean(looks.map((look) => look[name])))])) };
+  return {
+    ms: round(median(all)),
+    most: round(Math.max(...all)),
+    ...Object.fromEntries(names.map((name) => [name, round(mean(looks.map((look) => look[name])))])),
+  };
 }
 
 async function main(): Promise<boolean> {
@@ -301,7 +397,9 @@ async function main(): Promise<boolean> {
   }
   const [one, other] = [summaryOf(alone), summaryOf(beside)];
   const ratio = other['ms']! / one['ms']!;
-  process.stdout.write(`${JSON.stringify({ bench: 'tenant-wait', alone: one, beside: other, ratio: round(ratio), rateOfA })}\n`);
+  process.stdout.write(
+    `${JSON.stringify({ bench: 'tenant-wait', alone: one, beside: other, ratio: round(ratio), rateOfA })}\n`,
+  );
   return ratio <= MOST_TIMES;
 }
 

@@ -1,6 +1,7 @@
-// How fast texts become token ids on one core: prose (texts of about 90 tokens) and Markdown (single lines), both from the
-// packages of this checkout. Before the clock starts every id is compared with the official `tokenizers` package, and the
-// ids of the frozen fixture with a recorded hash. Prints the first pass (empty word cache) and the median of the others.
+// How fast texts become token ids on one core: prose (texts of about 90 tokens) and Markdown (single lines), both from
+// the packages of this checkout. Before the clock starts every id is compared with the official `tokenizers` package,
+// and the ids of the frozen fixture with a recorded hash. Prints the first pass (empty word cache) and the median of
+// the others.
 //   node --conditions=@shoal/source bench/tokenizer.ts [--quick]
 
 import { createHash } from 'node:crypto';
@@ -12,7 +13,10 @@ import { openModel, openTokenizer } from '@shoal/models';
 import tokenizers from 'tokenizers';
 import { readArguments } from './arguments.ts';
 
-/** sha256 over the ids of libs/models/fixtures/texts.json, u32 little-endian, minilm, 256 tokens: `tokenizers` 0.23.2 gives the same. */
+/**
+ * sha256 over the ids of libs/models/fixtures/texts.json, u32 little-endian, minilm, 256 tokens: `tokenizers` 0.23.2
+ * gives the same.
+ */
 const GOLDEN = 'c96d87256faf9aca77db6c761a34859f02f458d3c48384b53e1b69842a18a9e6';
 
 const ROOT = new URL('..', import.meta.url).pathname;
@@ -45,7 +49,8 @@ async function checkIds(tokenizer: Tokenizer, texts: readonly string[]): Promise
   reference.setTruncation(tokenizer.maxTokens);
   const expected = await reference.encodeBatch([...texts]);
   for (const [at, text] of texts.entries()) {
-    if (String(tokenizer.encode(text).ids) !== String(expected[at]!.getIds())) throw new Error(`other ids than the official package for ${JSON.stringify(text)}`);
+    if (String(tokenizer.encode(text).ids) !== String(expected[at]!.getIds()))
+      throw new Error(`other ids than the official package for ${JSON.stringify(text)}`);
   }
 }
 
@@ -61,7 +66,11 @@ function measure(name: string, tokenizer: Tokenizer, texts: readonly string[]): 
   const [first = 0, ...later] = rates;
   const median = later.toSorted((a, b) => a - b)[later.length >> 1] ?? 0;
   const perText = tokens / texts.length;
-  console.log(`${name}: ${texts.length} texts, ${perText.toFixed(1)} tokens each: first pass ${first.toFixed(1)}, then ${median.toFixed(1)} Mtok/s (${Math.round((median * 1_000) / perText)} k texts/s); all: ${later.map((rate) => rate.toFixed(1)).join(' ')}`);
+  console.log(
+    `${name}: ${texts.length} texts, ${perText.toFixed(1)} tokens each: first pass ${first.toFixed(1)}, then ` +
+      `${median.toFixed(1)} Mtok/s (${Math.round((median * 1_000) / perText)} k texts/s); all: ` +
+      `${later.map((rate) => rate.toFixed(1)).join(' ')}`,
+  );
 }
 
 /** Distinct lines of the Markdown and text files of all packages, in a fixed order. */

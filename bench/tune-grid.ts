@@ -1,15 +1,17 @@
-// Whether `shoal tune` picks well: its token budget against every budget and row limit of a grid, by the throughput of the bare
-// engine on the ragged corpus. In a round the micro-batches of all cells take turns, two queued at the device, so that a moment in which
-// somebody else wants the machine slows all cells alike. What a micro-batch takes is the time from the end of the one before it to its
-// own, and of that the median of the rounds. The race: its first round runs every cell; what is far below the best after a round is left
-// out of the next. The final: the pick and the three best of the race, measured anew, because the best of 33 cells is partly luck
-// (where all cells were equal, the best of two rounds stood 7 % above the middle, 2026-11-22). Only the final is judged.
+// Whether `shoal tune` picks well: its token budget against every budget and row limit of a grid, by the throughput of
+// the bare engine on the ragged corpus. In a round the micro-batches of all cells take turns, two queued at the device,
+// so that a moment in which somebody else wants the machine slows all cells alike. What a micro-batch takes is the time
+// from the end of the one before it to its own, and of that the median of the rounds. The race: its first round runs
+// every cell; what is far below the best after a round is left out of the next. The final: the pick and the three best
+// of the race, measured anew, because the best of 33 cells is partly luck (where all cells were equal, the best of two
+// rounds stood 7 % above the middle, 2026-11-22). Only the final is judged.
 //
-//   node --conditions=@shoal/source bench/tune-grid.ts [--model minilm] [--texts 200] [--rounds 3] [--final 11] [--minutes 10] [--threads 2] [--budgets 256,512,…] [--rows 16,…]
+//   node --conditions=@shoal/source bench/tune-grid.ts [--model minilm] [--texts 200] [--rounds 3] [--final 11]
+//   [--minutes 10] [--threads 2] [--budgets 256,512,…] [--rows 16,…]
 //
-// After its first round the race ends when another would leave no time for the final within `--minutes`, tuning included. Says on stderr
-// after each round how it stands, then prints one JSON line. Exit 1 when the pick gives less than 0.95 of the best finalist or tuning took
-// two minutes. A final of one round only shows that it runs.
+// After its first round the race ends when another would leave no time for the final within `--minutes`, tuning
+// included. Says on stderr after each round how it stands, then prints one JSON line. Exit 1 when the pick gives less
+// than 0.95 of the best finalist or tuning took two minutes. A final of one round only shows that it runs.
 
 import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
@@ -52,12 +54,32 @@ interface Cell extends Limits {
 const model = await openModel(args.model, { cacheDir });
 const tokenizer = await openTokenizer(model, { maxTokens: MAX_TOKENS });
 const loadBefore = loadavg()[0]!;
-const { kneeTokens, presetTokens, seconds, tried, path } = await tune({ model, tokenizer, device: 'cpu', cacheDir, threads, maxRows, poolTokens, log: noLog });
-say(`tune: ${kneeTokens} tokens in ${seconds.toFixed(0)} s (${tried.map((budget) => `${budget.maxPaddedTokens}: ${budget.textsPerSecond.toFixed(1)}`).join(', ')})`);
+const { kneeTokens, presetTokens, seconds, tried, path } = await tune({
+  model,
+  tokenizer,
+  device: 'cpu',
+  cacheDir,
+  threads,
+  maxRows,
+  poolTokens,
+  log: noLog,
+});
+say(
+  `tune: ${kneeTokens} tokens in ${seconds.toFixed(0)} s ` +
+    `(${tried.map((budget) => `${budget.maxPaddedTokens}: ${budget.textsPerSecond.toFixed(1)}`).join(', ')})`,
+);
 
-const ids = raggedCorpus(join(model.folder, 'tokenizer.json'), Number(args.texts)).map(({ text }) => tokenizer.encode(text).ids);
-const budgets = [...new Set([...args.budgets.split(',').map(Number), presetTokens ?? kneeTokens, kneeTokens])].sort((a, b) => a - b);
-const cells = budgets.flatMap((maxPaddedTokens) => [...new Set([...args.rows.split(',').map(Number), maxRows])].map((rows) => cellOf({ maxPaddedTokens, maxRows: rows })));
+const ids = raggedCorpus(join(model.folder, 'tokenizer.json'), Number(args.texts)).map(
+  ({ text }) => tokenizer.encode(text).ids,
+);
+const budgets = [...new Set([...args.budgets.split(',').map(Number), presetTokens ?? kneeTokens, kneeTokens])].sort(
+  (a, b) => a - b,
+);
+const cells = budgets.flatMap((maxPaddedTokens) =>
+  [...new Set([...args.rows.split(',').map(Number), maxRows])].map((rows) =>
+    cellOf({ maxPaddedTokens, maxRows: rows }),
+  ),
+);
 const pick = cells.find(({ isPick }) => isPick)!;
 const backend = await openBackend(model, threads, undefined, Math.max(...budgets));
 try {
@@ -70,10 +92,25 @@ try {
   }
   const share = rateOf(finalists[0]!) / rateOf(bestOf(finalists));
   const isJudged = finalRounds > 1;
-  process.stdout.write(`${JSON.stringify({
-    bench: 'tune-grid', cpu: cpus()[0]?.model, model: model.name, threads, texts: ids.length, loadBefore: Number(loadBefore.toFixed(2)), tuneSeconds: Math.round(seconds), path,
-    pick: nameOf(pick), best: nameOf(bestOf(finalists)), share: rounded(share, 3), isJudged, final: finalists.map(resultOf), seconds: Math.round((performance.now() - startedMs) / 1000), race: cells.map(resultOf),
-  })}\n`);
+  process.stdout.write(
+    `${JSON.stringify({
+      bench: 'tune-grid',
+      cpu: cpus()[0]?.model,
+      model: model.name,
+      threads,
+      texts: ids.length,
+      loadBefore: Number(loadBefore.toFixed(2)),
+      tuneSeconds: Math.round(seconds),
+      path,
+      pick: nameOf(pick),
+      best: nameOf(bestOf(finalists)),
+      share: rounded(share, 3),
+      isJudged,
+      final: finalists.map(resultOf),
+      seconds: Math.round((performance.now() - startedMs) / 1000),
+      race: cells.map(resultOf),
+    })}\n`,
+  );
   if ((isJudged && share < LEAST_SHARE) || seconds >= MOST_TUNE_SECONDS) process.exitCode = 1;
 } finally {
   await backend.stop();
@@ -84,26 +121,42 @@ async function race(expected: Float32Array): Promise<readonly Cell[]> {
   let racing: readonly Cell[] = cells;
   let cellMs = 0;
   const endMs = (): number => performance.now() - startedMs + cellMs * (racing.length + finalRounds * (FINALISTS + 1));
-  for (let round = 0; round < Number(args.rounds) && (round === 0 || endMs() < Number(args.minutes) * 60_000); round++) {
+  for (
+    let round = 0;
+    round < Number(args.rounds) && (round === 0 || endMs() < Number(args.minutes) * 60_000);
+    round++
+  ) {
     const roundStartedMs = performance.now();
     await runRound(round % 2 === 0 ? racing : racing.toReversed(), expected);
     cellMs = (performance.now() - roundStartedMs) / racing.length;
     const best = bestOf(racing);
-    const stays = racing.filter((cell) => rateOf(cell) >= STAYS_ABOVE[Math.min(round, STAYS_ABOVE.length - 1)]! * rateOf(best));
-    say(`round ${round + 1}, ${racing.length} cells, ${((cellMs * racing.length) / 1000).toFixed(0)} s: the pick, ${nameOf(pick)}, gives ${(rateOf(pick) / rateOf(best)).toFixed(3)} of the best, ${nameOf(best)}`);
+    const stays = racing.filter(
+      (cell) => rateOf(cell) >= STAYS_ABOVE[Math.min(round, STAYS_ABOVE.length - 1)]! * rateOf(best),
+    );
+    say(
+      `round ${round + 1}, ${racing.length} cells, ${((cellMs * racing.length) / 1000).toFixed(0)} s: the ` +
+        `pick, ${nameOf(pick)}, gives ${(rateOf(pick) / rateOf(best)).toFixed(3)} of the best, ${nameOf(best)}`,
+    );
     const left = racing.filter((cell) => !stays.includes(cell));
-    if (left.length > 0) say(`left out: ${left.map((cell) => `${nameOf(cell)} (${(rateOf(cell) / rateOf(best)).toFixed(2)})`).join('; ')}`);
+    if (left.length > 0)
+      say(
+        `left out: ${left.map((cell) => `${nameOf(cell)} (${(rateOf(cell) / rateOf(best)).toFixed(2)})`).join('; ')}`,
+      );
     racing = stays;
   }
   return racing.toSorted((a, b) => rateOf(b) - rateOf(a)).slice(0, FINALISTS);
 }
 
-/** Every micro-batch of these cells once, spread evenly over the round. Whatever the batches, the vectors are the same. */
+/**
+ * Every micro-batch of these cells once, spread evenly over the round. Whatever the batches, the vectors are the same.
+ */
 async function runRound(racing: readonly Cell[], expected: Float32Array): Promise<void> {
-  const turns = inTurns(racing.map(({ batches, batchMs }) => {
-    const vectors = new Float32Array(expected.length);
-    return batches.map((batch, i) => ({ batch, vectors, took: batchMs[i]! }));
-  }));
+  const turns = inTurns(
+    racing.map(({ batches, batchMs }) => {
+      const vectors = new Float32Array(expected.length);
+      return batches.map((batch, i) => ({ batch, vectors, took: batchMs[i]! }));
+    }),
+  );
   const waiting = turns.values();
   let lastEndMs = performance.now();
   const lane = async (): Promise<void> => {
@@ -123,11 +176,21 @@ async function runRound(racing: readonly Cell[], expected: Float32Array): Promis
 
 function cellOf(limits: Limits): Cell {
   const batches = cutRows(ids, limits);
-  return { ...limits, isPick: limits.maxPaddedTokens === kneeTokens && limits.maxRows === maxRows, batches, batchMs: batches.map(() => []) };
+  return {
+    ...limits,
+    isPick: limits.maxPaddedTokens === kneeTokens && limits.maxRows === maxRows,
+    batches,
+    batchMs: batches.map(() => []),
+  };
 }
 
 function resultOf(cell: Cell): object {
-  return { name: nameOf(cell), textsPerSecond: rounded(rateOf(cell), 1), rounds: cell.batchMs[0]!.length, batches: cell.batches.length };
+  return {
+    name: nameOf(cell),
+    textsPerSecond: rounded(rateOf(cell), 1),
+    rounds: cell.batchMs[0]!.length,
+    batches: cell.batches.length,
+  };
 }
 
 function bestOf(some: readonly Cell[]): Cell {

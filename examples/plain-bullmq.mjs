@@ -10,7 +10,11 @@ import { Redis } from 'ioredis';
 const url = process.env.REDIS_URL ?? 'redis://127.0.0.1:6379';
 const prefix = process.env.SHOAL_PREFIX || '{shoal}';
 const queueName = `embed-${process.env.SHOAL_MODEL || 'minilm'}`;
-const texts = ['The ship left the harbour at dawn.', 'At sunrise the vessel sailed out of port.', 'Invoices are due within thirty days.'];
+const texts = [
+  'The ship left the harbour at dawn.',
+  'At sunrise the vessel sailed out of port.',
+  'Invoices are due within thirty days.',
+];
 
 const connect = () => (url.startsWith('unix://') ? new Redis({ path: url.slice('unix://'.length) }) : new Redis(url));
 const connection = connect();
@@ -25,7 +29,8 @@ await subscriber.subscribe(channel);
 const jobId = process.argv[2] ?? `example-${randomUUID()}`;
 await queue.add('embed', { v: 1, texts, reply: channel }, { jobId });
 
-// 3. Wait: a message on the channel ends the wait early, asking every 2 seconds makes sure that a lost one costs no more.
+// 3. Wait: a message on the channel ends the wait early, asking every 2 seconds makes sure that a lost one costs no
+//   more.
 const state = await ended();
 const job = await queue.getJob(jobId);
 if (state === 'failed') throw new Error(job?.failedReason); // "CODE: what was asked, what was found, what to do"
@@ -36,7 +41,8 @@ if (result === null) throw new Error('the result has expired; remove the job and
 if (result.toString('latin1', 0, 4) !== 'SHL1' || result[4] !== 1) throw new Error('not a result of version 1');
 if (result.readUInt16LE(6) & 1) throw new Error('the result was acknowledged before; remove the job and add it again');
 const [rows, dims] = [result.readUInt32LE(8), result.readUInt32LE(12)];
-const vectors = new Float32Array(new Uint8Array(result.subarray(32)).buffer); // a copy, because its memory must be aligned
+// a copy, because its memory must be aligned
+const vectors = new Float32Array(new Uint8Array(result.subarray(32)).buffer);
 if (result[5] !== 0 || vectors.length !== rows * dims) throw new Error('not the f32 result that was asked for');
 
 console.log(`${rows} rows of ${dims} dimensions from ${job.returnvalue.model} on ${job.returnvalue.device}`);

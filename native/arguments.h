@@ -1,5 +1,6 @@
-// The arguments of one call from JavaScript, for every addon here, in plain N-API: types are checked, and the first one that is not
-// what it should be throws and makes `is_bad`. Arrays stay the caller's; `hold` keeps them while something works on them.
+// The arguments of one call from JavaScript, for every addon here, in plain N-API: types are checked, and the first one
+// that is not what it should be throws and makes `is_bad`. Arrays stay the caller's; `hold` keeps them while something
+// works on them.
 #pragma once
 #include <node_api.h>
 #include <string>
@@ -11,7 +12,9 @@ class Arguments {
  public:
   bool is_bad = false;
 
-  Arguments(napi_env env, napi_callback_info info) : env_(env) { napi_get_cb_info(env, info, &count_, values_, nullptr, nullptr); }
+  Arguments(napi_env env, napi_callback_info info) : env_(env) {
+    napi_get_cb_info(env, info, &count_, values_, nullptr, nullptr);
+  }
 
   double number(size_t i) {
     double value = 0;
@@ -42,7 +45,8 @@ class Arguments {
   template <class T>
   std::vector<const T *> arrays(size_t i, size_t least) {
     std::vector<const T *> found;
-    for (const napi_value element : elements(i, "an array of arrays")) found.push_back(array_of<T>(element, i, least, nullptr));
+    for (const napi_value element : elements(i, "an array of arrays"))
+      found.push_back(array_of<T>(element, i, least, nullptr));
     return found;
   }
 
@@ -60,7 +64,8 @@ class Arguments {
     napi_valuetype type = napi_undefined;
     void *data = nullptr;
     napi_typeof(env_, raw(i), &type);
-    if (type != napi_external || napi_get_value_external(env_, raw(i), &data) != napi_ok) return refuse(i, wanted), nullptr;
+    if (type != napi_external || napi_get_value_external(env_, raw(i), &data) != napi_ok)
+      return refuse(i, wanted), nullptr;
     return static_cast<T *>(data);
   }
 
@@ -108,8 +113,10 @@ class Arguments {
     size_t found = 0;
     void *data = nullptr;
     napi_is_typedarray(env_, value, &is_array);
-    if (!is_array || napi_get_typedarray_info(env_, value, nullptr, &found, &data, nullptr, nullptr) != napi_ok) refuse(i, "a typed array");
-    else if (found < least) refuse(i, "a typed array of that length");
+    if (!is_array || napi_get_typedarray_info(env_, value, nullptr, &found, &data, nullptr, nullptr) != napi_ok)
+      refuse(i, "a typed array");
+    else if (found < least)
+      refuse(i, "a typed array of that length");
     if (length != nullptr) *length = found;
     return static_cast<T *>(data);
   }
@@ -126,4 +133,4 @@ class Arguments {
   napi_value values_[MOST];
 };
 
-}  // namespace shoal
+} // namespace shoal

@@ -3,13 +3,42 @@
 
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 const PROJECT = join(import.meta.dirname, '..');
-const POSIX_TOOLS = ['cat', 'cksum', 'cut', 'date', 'dirname', 'find', 'head', 'mkdir', 'mv', 'readlink', 'rm', 'sed', 'sh', 'sleep', 'touch', 'tr', 'uname'];
+const POSIX_TOOLS = [
+  'cat',
+  'cksum',
+  'cut',
+  'date',
+  'dirname',
+  'find',
+  'head',
+  'mkdir',
+  'mv',
+  'readlink',
+  'rm',
+  'sed',
+  'sh',
+  'sleep',
+  'touch',
+  'tr',
+  'uname',
+];
 const SHELL = existsSync('/bin/dash') ? '/bin/dash' : '/bin/sh';
 
 let folder: string;
@@ -20,20 +49,33 @@ beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'shoal launcher ')); // the space is part of the test
   root = join(folder, 'the checkout');
   bin = join(folder, 'bin');
-  for (const made of [bin, join(root, 'tools'), join(root, 'libs', 'core', 'src'), join(root, 'apps', 'cli', 'src')]) mkdirSync(made, { recursive: true });
+  for (const made of [bin, join(root, 'tools'), join(root, 'libs', 'core', 'src'), join(root, 'apps', 'cli', 'src')])
+    mkdirSync(made, { recursive: true });
   for (const copied of ['shoal', 'tools/setup.sh']) copyFileSync(join(PROJECT, copied), join(root, copied));
-  for (const json of ['package-lock.json', 'tsconfig.json', 'apps/cli/package.json', 'libs/core/package.json']) writeFileSync(join(root, json), '{}');
+  for (const json of ['package-lock.json', 'tsconfig.json', 'apps/cli/package.json', 'libs/core/package.json'])
+    writeFileSync(join(root, json), '{}');
   writeFileSync(join(root, 'libs', 'core', 'src', 'a.ts'), '');
   for (const tool of POSIX_TOOLS) symlinkSync(realPath(tool), join(bin, tool));
   provide('node', '[ "$1" = --version ] && { echo v22.20.0; exit; }; shift_file=$1; shift; . "$shift_file"');
-  provide('npm', npmThat('mkdir -p node_modules/.bin', `printf '%s\\n' 'mkdir -p apps/cli/dist; echo "echo ran \\"\\$@\\"" > apps/cli/dist/main.js; echo built >> built.log' > node_modules/.bin/tsc`, 'echo installed >> installed.log'));
+  provide(
+    'npm',
+    npmThat(
+      'mkdir -p node_modules/.bin',
+      `printf '%s\\n' 'mkdir -p apps/cli/dist; echo "echo ran \\"\\$@\\"" > apps/cli/dist/main.js; echo built ` +
+        `>> built.log' > node_modules/.bin/tsc`,
+      'echo installed >> installed.log',
+    ),
+  );
   provide('python3', '[ "$*" = "-m pip --version" ] && echo pip');
 });
 
 afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
 function realPath(tool: string): string {
-  const found = (process.env['PATH'] ?? '').split(delimiter).map((path) => join(path, tool)).find((path) => existsSync(path));
+  const found = (process.env['PATH'] ?? '')
+    .split(delimiter)
+    .map((path) => join(path, tool))
+    .find((path) => existsSync(path));
   if (found === undefined) throw new Error(`${tool} is not on PATH`);
   return found;
 }
@@ -48,14 +90,23 @@ function npmThat(...lines: string[]): string {
 }
 
 const remove = (name: string): void => rmSync(join(bin, name));
-const environment = (more: Record<string, string> = {}): Record<string, string> => ({ PATH: bin, HOME: folder, ...more });
+const environment = (more: Record<string, string> = {}): Record<string, string> => ({
+  PATH: bin,
+  HOME: folder,
+  ...more,
+});
 
 function shoal(args: string[] = [], options: { launcher?: string; cwd?: string; env?: Record<string, string> } = {}) {
-  const ran = spawnSync(SHELL, [options.launcher ?? join(root, 'shoal'), ...args], { cwd: options.cwd ?? folder, env: environment(options.env), encoding: 'utf8' });
+  const ran = spawnSync(SHELL, [options.launcher ?? join(root, 'shoal'), ...args], {
+    cwd: options.cwd ?? folder,
+    env: environment(options.env),
+    encoding: 'utf8',
+  });
   return { status: ran.status, stdout: ran.stdout, stderr: ran.stderr };
 }
 
-const linesOf = (name: string): number => (existsSync(join(root, name)) ? readFileSync(join(root, name), 'utf8').split('\n').length - 1 : 0);
+const linesOf = (name: string): number =>
+  existsSync(join(root, name)) ? readFileSync(join(root, name), 'utf8').split('\n').length - 1 : 0;
 
 /** Makes a file look as if it was written a minute from now. */
 function makeNewer(path: string): void {
@@ -66,7 +117,9 @@ function makeNewer(path: string): void {
 test('the first run installs and builds and says so, later runs say nothing', () => {
   const first = shoal(['embed', 'two words']);
   expect(first).toMatchObject({ status: 0, stdout: 'ran embed two words\n' });
-  expect(first.stderr).toMatch(/installing the packages .*\n.*installed in \d+ s\n.*building …\n.*built in \d+ s\n.*ready after \d+ s\n$/);
+  expect(first.stderr).toMatch(
+    /installing the packages .*\n.*installed in \d+ s\n.*building …\n.*built in \d+ s\n.*ready after \d+ s\n$/,
+  );
   expect(shoal(['embed'])).toEqual({ status: 0, stdout: 'ran embed\n', stderr: '' });
   expect([linesOf('installed.log'), linesOf('built.log')]).toEqual([1, 1]);
 });
@@ -75,18 +128,31 @@ test('the first run installs and builds and says so, later runs say nothing', ()
 function provideNative(status = 0, ...more: string[]): void {
   for (const part of ['similarity', 'encoder', 'ort-session']) {
     mkdirSync(join(root, 'native', part), { recursive: true });
-    writeFileSync(join(root, 'native', part, 'build.sh'), [`echo ${part} >> "${root}/compiled.log"`, ...more, `mkdir -p "${root}/dist/native/${part}" && : > "${root}/dist/native/${part}/${part}.node"; exit ${status}`].join('\n'));
+    writeFileSync(
+      join(root, 'native', part, 'build.sh'),
+      [
+        `echo ${part} >> "${root}/compiled.log"`,
+        ...more,
+        `mkdir -p "${root}/dist/native/${part}" && : > "${root}/dist/native/${part}/${part}.node"; exit ${status}`,
+      ].join('\n'),
+    );
   }
 }
 
-const compiled = (): string[] => (existsSync(join(root, 'compiled.log')) ? readFileSync(join(root, 'compiled.log'), 'utf8').trim().split('\n').toSorted() : []);
+const compiled = (): string[] =>
+  existsSync(join(root, 'compiled.log'))
+    ? readFileSync(join(root, 'compiled.log'), 'utf8').trim().split('\n').toSorted()
+    : [];
 
 describe('native code', () => {
   test('is compiled when a command that profits runs first, in one line; the others do not wait for it', () => {
     provideNative();
-    for (const args of [['try', 'words'], ['embed', '-'], ['index', 'list'], ['up', '--help'], ['--version'], []]) expect(shoal(args).stderr).not.toContain('compil');
+    for (const args of [['try', 'words'], ['embed', '-'], ['index', 'list'], ['up', '--help'], ['--version'], []])
+      expect(shoal(args).stderr).not.toContain('compil');
     expect(compiled()).toEqual([]);
-    expect(shoal(['search', 'x']).stderr).toMatch(/^shoal: compiling native code \(similarity\), once …\nshoal: done in \d+ s\n$/);
+    expect(shoal(['search', 'x']).stderr).toMatch(
+      /^shoal: compiling native code \(similarity\), once …\nshoal: done in \d+ s\n$/,
+    );
     expect(compiled()).toEqual(['similarity']);
     expect(shoal(['worker']).stderr).toContain('(encoder, ort-session)');
     expect(shoal(['up'])).toEqual({ status: 0, stdout: 'ran up\n', stderr: '' });
@@ -105,27 +171,47 @@ describe('native code', () => {
   test('that needs a compiler which is not here is told once, and tried again when there is one', () => {
     provideNative();
     copyFileSync(join(PROJECT, 'native', 'similarity', 'build.sh'), join(root, 'native', 'similarity', 'build.sh'));
-    expect(shoal(['search'])).toMatchObject({ status: 0, stdout: 'ran search\n', stderr: expect.stringMatching(/note: there is no C\+\+ compiler, so similarity runs in plain code/) });
+    expect(shoal(['search'])).toMatchObject({
+      status: 0,
+      stdout: 'ran search\n',
+      stderr: expect.stringMatching(/note: there is no C\+\+ compiler, so similarity runs in plain code/),
+    });
     expect(shoal(['search'])).toEqual({ status: 0, stdout: 'ran search\n', stderr: '' });
     provide('c++', 'exit 1');
-    expect(shoal(['search'])).toMatchObject({ status: 0, stdout: 'ran search\n', stderr: expect.stringContaining('the native code of similarity could not be built, so similarity runs in plain code') });
+    expect(shoal(['search'])).toMatchObject({
+      status: 0,
+      stdout: 'ran search\n',
+      stderr: expect.stringContaining(
+        'the native code of similarity could not be built, so similarity runs in plain code',
+      ),
+    });
     expect(shoal(['search'])).toEqual({ status: 0, stdout: 'ran search\n', stderr: '' });
   });
 
   test('is compiled once by three commands at once, and again after one that was killed', async () => {
     shoal();
     provideNative(0, 'sleep 1');
-    const runs = [1, 2, 3].map(() => spawn(SHELL, [join(root, 'shoal'), 'search'], { env: environment(), stdio: 'ignore' }));
+    const runs = [1, 2, 3].map(() =>
+      spawn(SHELL, [join(root, 'shoal'), 'search'], { env: environment(), stdio: 'ignore' }),
+    );
     expect(await Promise.all(runs.map(async (run) => ((await once(run, 'exit')) as [number])[0]))).toEqual([0, 0, 0]);
     expect(compiled()).toEqual(['similarity']);
     provideNative(0, 'sleep 60');
     makeNewer(join(root, 'native', 'similarity', 'build.sh'));
-    const killed = spawn(SHELL, [join(root, 'shoal'), 'search'], { env: environment(), stdio: ['ignore', 'ignore', 'pipe'], detached: true });
+    const killed = spawn(SHELL, [join(root, 'shoal'), 'search'], {
+      env: environment(),
+      stdio: ['ignore', 'ignore', 'pipe'],
+      detached: true,
+    });
     await once(killed.stderr, 'data');
     process.kill(-killed.pid!, 'SIGKILL');
     await once(killed, 'exit');
     provideNative();
-    expect(shoal(['search'])).toMatchObject({ status: 0, stdout: 'ran search\n', stderr: expect.stringContaining('compiling native code (similarity)') });
+    expect(shoal(['search'])).toMatchObject({
+      status: 0,
+      stdout: 'ran search\n',
+      stderr: expect.stringContaining('compiling native code (similarity)'),
+    });
   });
 
   test('cannot be compiled in a folder that is not writable: one line, and the command runs', () => {
@@ -133,7 +219,11 @@ describe('native code', () => {
     provideNative();
     remove('mkdir');
     provide('mkdir', 'exit 1');
-    expect(shoal(['search'])).toMatchObject({ status: 0, stdout: 'ran search\n', stderr: expect.stringMatching(/^shoal: note: .* not writable .*\n$/) });
+    expect(shoal(['search'])).toMatchObject({
+      status: 0,
+      stdout: 'ran search\n',
+      stderr: expect.stringMatching(/^shoal: note: .* not writable .*\n$/),
+    });
   });
 });
 
@@ -141,7 +231,11 @@ test('it runs from any folder and through a chain of symlinks', () => {
   shoal();
   symlinkSync(join(root, 'shoal'), join(folder, 'absolute'));
   symlinkSync('../absolute', join(bin, 'shoal'));
-  expect(shoal(['x'], { launcher: join(bin, 'shoal'), cwd: '/' })).toEqual({ status: 0, stdout: 'ran x\n', stderr: '' });
+  expect(shoal(['x'], { launcher: join(bin, 'shoal'), cwd: '/' })).toEqual({
+    status: 0,
+    stdout: 'ran x\n',
+    stderr: '',
+  });
   expect(shoal(['x'], { launcher: './the checkout/shoal' })).toEqual({ status: 0, stdout: 'ran x\n', stderr: '' });
 });
 
@@ -159,7 +253,9 @@ test('each missing thing is one line with the commands for apt, dnf and brew, an
 test('a Python without pip is as good as none; an installed Valkey or a server of one’s own replaces it', () => {
   provide('python3', 'exit 1');
   expect(shoal().stderr).toContain('missing: Python 3 with pip');
-  expect(shoal([], { env: { REDIS_URL: 'redis://elsewhere' } }).stderr).toContain('the model can only come from the Hugging Face hub');
+  expect(shoal([], { env: { REDIS_URL: 'redis://elsewhere' } }).stderr).toContain(
+    'the model can only come from the Hugging Face hub',
+  );
   rmSync(join(root, 'node_modules'), { recursive: true });
   provide('valkey-server', ':');
   expect(shoal().status).toBe(0);
@@ -170,7 +266,10 @@ test('an unknown system is refused, Windows with the way to WSL 2', () => {
   provide('uname', 'echo MINGW64_NT-10.0 x86_64');
   expect(shoal()).toMatchObject({ status: 1, stderr: expect.stringContaining('wsl --install') });
   provide('uname', 'echo SunOS sun4v');
-  expect(shoal()).toMatchObject({ status: 1, stderr: expect.stringContaining('this system (SunOS sun4v) is not supported') });
+  expect(shoal()).toMatchObject({
+    status: 1,
+    stderr: expect.stringContaining('this system (SunOS sun4v) is not supported'),
+  });
 });
 
 test('an old Node on PATH gives way to the one among the packages', () => {
@@ -230,8 +329,12 @@ test('the lock of a run that was killed does not block the next', () => {
 });
 
 test('the lock file names every platform’s packages, so that npm ci works everywhere', () => {
-  const { packages } = JSON.parse(readFileSync(join(PROJECT, 'package-lock.json'), 'utf8')) as { packages: Record<string, { optionalDependencies?: Record<string, string> }> };
+  const { packages } = JSON.parse(readFileSync(join(PROJECT, 'package-lock.json'), 'utf8')) as {
+    packages: Record<string, { optionalDependencies?: Record<string, string> }>;
+  };
   const known = Object.keys(packages);
-  const absent = Object.values(packages).flatMap((entry) => Object.keys(entry.optionalDependencies ?? {})).filter((name) => !known.some((path) => path.endsWith(`node_modules/${name}`)));
+  const absent = Object.values(packages)
+    .flatMap((entry) => Object.keys(entry.optionalDependencies ?? {}))
+    .filter((name) => !known.some((path) => path.endsWith(`node_modules/${name}`)));
   expect(absent).toEqual([]);
 });

@@ -1,6 +1,6 @@
-// The CUDA library of native/similarity, compiled for the oldest architecture, Hopper and the newest with the compiler that is here or fetched, linked to its
-// test, and asked for devices: without a driver it has to say so, and with a GPU the test has to pass. Needs a C++ compiler, and
-// prints why where there is none.
+// The CUDA library of native/similarity, compiled for the oldest architecture, Hopper and the newest with the compiler
+// that is here or fetched, linked to its test, and asked for devices: without a driver it has to say so, and with a GPU
+// the test has to pass. Needs a C++ compiler, and prints why where there is none.
 
 import { spawnSync } from 'node:child_process';
 import { accessSync, constants, mkdtempSync, rmSync } from 'node:fs';
@@ -11,7 +11,10 @@ import { cacheFolder } from '@shoal/core';
 import { nvccProblem } from './fetch-nvcc.ts';
 
 const PROJECT = join(import.meta.dirname, '..');
-/** Compiling for all seven architectures takes 6.3 minutes of CPU, eleven minutes on two busy cores (2026-11-22): `sh native/similarity/build.sh cuda` does. */
+/**
+ * Compiling for all seven architectures takes 6.3 minutes of CPU, eleven minutes on two busy cores (2026-11-22): `sh
+ * native/similarity/build.sh cuda` does.
+ */
 const MINUTES = 60_000;
 const out = mkdtempSync(join(tmpdir(), 'shoal-cuda-'));
 afterAll(() => rmSync(out, { recursive: true, force: true }));
@@ -28,24 +31,41 @@ function isOnPath(tool: string): boolean {
 }
 
 function sh(...args: string[]): { readonly status: number | null; readonly stdout: string; readonly stderr: string } {
-  return spawnSync('sh', args, { cwd: PROJECT, encoding: 'utf8', env: { ...process.env, ARCHES: '75 90a 120', SHOAL_NATIVE_OUT: out, SHOAL_CACHE_DIR: cacheFolder(process.env['SHOAL_CACHE_DIR']) } });
+  return spawnSync('sh', args, {
+    cwd: PROJECT,
+    encoding: 'utf8',
+    env: {
+      ...process.env,
+      ARCHES: '75 90a 120',
+      SHOAL_NATIVE_OUT: out,
+      SHOAL_CACHE_DIR: cacheFolder(process.env['SHOAL_CACHE_DIR']),
+    },
+  });
 }
 
-test('the CUDA library compiles for sm_75, sm_90a and sm_120, needs no CUDA to run, and says when there is no device', async ({ skip }) => {
-  const compiler = process.env['CXX'] ?? 'c++';
-  if (!isOnPath(compiler) && !compiler.startsWith('/')) skip(`there is no C++ compiler (${compiler})`);
-  const problem = await nvccProblem(cacheFolder(process.env['SHOAL_CACHE_DIR']));
-  if (problem !== undefined) skip(problem);
-  const built = sh('native/similarity/build.sh', 'cuda');
-  expect(built).toMatchObject({ status: 0, stdout: expect.stringMatching(/similarity_cuda\.so\n$/) as string });
-  const linked = spawnSync('ldd', [built.stdout.trim()], { encoding: 'utf8' });
-  expect(linked.stdout ?? '').not.toMatch(/cuda(rt)?\.so|cublas|nvrtc/); // there may be no ldd
-  const tested = sh('native/similarity/build.sh', 'cuda-test', '50');
-  expect(tested).toMatchObject({ status: 0, stdout: expect.stringMatching(/^no device: .+|\nOK\n$/) as string });
-}, 20 * MINUTES);
+test(
+  'the CUDA library compiles for sm_75, sm_90a and sm_120, needs no CUDA to run, and says when there is no device',
+  async ({ skip }) => {
+    const compiler = process.env['CXX'] ?? 'c++';
+    if (!isOnPath(compiler) && !compiler.startsWith('/')) skip(`there is no C++ compiler (${compiler})`);
+    const problem = await nvccProblem(cacheFolder(process.env['SHOAL_CACHE_DIR']));
+    if (problem !== undefined) skip(problem);
+    const built = sh('native/similarity/build.sh', 'cuda');
+    expect(built).toMatchObject({ status: 0, stdout: expect.stringMatching(/similarity_cuda\.so\n$/) as string });
+    const linked = spawnSync('ldd', [built.stdout.trim()], { encoding: 'utf8' });
+    expect(linked.stdout ?? '').not.toMatch(/cuda(rt)?\.so|cublas|nvrtc/); // there may be no ldd
+    const tested = sh('native/similarity/build.sh', 'cuda-test', '50');
+    expect(tested).toMatchObject({ status: 0, stdout: expect.stringMatching(/^no device: .+|\nOK\n$/) as string });
+  },
+  20 * MINUTES,
+);
 
 test('without a CUDA compiler, building the library is refused with what to do', () => {
-  const nowhere = spawnSync('/bin/sh', ['tools/nvcc.sh', '--where'], { cwd: PROJECT, encoding: 'utf8', env: { PATH: '/nonexistent', SHOAL_CACHE_DIR: '/nonexistent' } });
+  const nowhere = spawnSync('/bin/sh', ['tools/nvcc.sh', '--where'], {
+    cwd: PROJECT,
+    encoding: 'utf8',
+    env: { PATH: '/nonexistent', SHOAL_CACHE_DIR: '/nonexistent' },
+  });
   expect(nowhere).toMatchObject({ status: 3, stdout: '' });
   expect(nowhere.stderr).toContain('npm run fetch-nvcc');
 });

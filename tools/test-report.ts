@@ -1,7 +1,7 @@
 /**
- * What `tools/test.sh` reads after each suite, as Vitest's reporter: a line with three counts (passed, failed, skipped), and after it
- * a line for each test that failed, each that passed at its second attempt, and each error outside every test. Such an error counts
- * as a failure. The file is the one in SHOAL_TEST_REPORT.
+ * What `tools/test.sh` reads after each suite, as Vitest's reporter: a line with three counts (passed, failed,
+ * skipped), and after it a line for each test that failed, each that passed at its second attempt, and each error
+ * outside every test. Such an error counts as a failure. The file is the one in SHOAL_TEST_REPORT.
  */
 import { writeFileSync } from 'node:fs';
 import type { SerializedError } from 'vitest';
@@ -11,21 +11,31 @@ export default class implements Reporter {
   onTestRunEnd(modules: readonly TestModule[], unhandled: readonly SerializedError[], reason: TestRunEndReason): void {
     const tests = modules.flatMap((module) => [...module.children.allTests()]);
     const inState = (state: string) => tests.filter((test) => test.result().state === state);
-    const failed = inState('failed').map((test) => `failed: ${test.module.relativeModuleId} > ${test.fullName}: ${told(test.result().errors)}`);
+    const failed = inState('failed').map(
+      (test) => `failed: ${test.module.relativeModuleId} > ${test.fullName}: ${told(test.result().errors)}`,
+    );
     for (const module of modules) {
       const suites = [...module.children.allSuites()].flatMap((suite) => suite.errors());
-      failed.push(...[...module.errors(), ...suites].map((error) => `failed outside a test: ${module.relativeModuleId}: ${told([error])}`));
+      failed.push(
+        ...[...module.errors(), ...suites].map(
+          (error) => `failed outside a test: ${module.relativeModuleId}: ${told([error])}`,
+        ),
+      );
     }
     failed.push(...unhandled.map((error) => `failed outside a test: ${error.stack ?? told([error])}`));
-    if (failed.length === 0 && reason !== 'passed') failed.push(`failed: the run ended with "${reason}" and names no test`);
+    if (failed.length === 0 && reason !== 'passed')
+      failed.push(`failed: the run ended with "${reason}" and names no test`);
     const again = inState('passed').filter((test) => (test.diagnostic()?.retryCount ?? 0) > 0);
     const lines = [
       `${inState('passed').length} ${failed.length} ${inState('skipped').length}`,
       ...failed,
-      ...again.map((test) => `second attempt: ${test.module.relativeModuleId} > ${test.fullName}: ${told(test.result().errors)}`),
+      ...again.map(
+        (test) => `second attempt: ${test.module.relativeModuleId} > ${test.fullName}: ${told(test.result().errors)}`,
+      ),
     ];
     writeFileSync(process.env['SHOAL_TEST_REPORT']!, `${lines.join('\n')}\n`);
   }
 }
 
-const told = (errors: readonly SerializedError[] | undefined): string => errors?.[0]?.message.split('\n')[0] ?? '(no message)';
+const told = (errors: readonly SerializedError[] | undefined): string =>
+  errors?.[0]?.message.split('\n')[0] ?? '(no message)';

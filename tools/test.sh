@@ -27,7 +27,8 @@ passed=0 failed=0 skipped=0
 main() {
   if [ $# -eq 0 ]; then
     set -- $(suites)
-    check lint "$node" node_modules/.bin/oxlint --deny-warnings
+    check format sh tools/format.sh --check
+    check lint "$node" node_modules/.bin/oxlint --type-aware --deny-warnings
     check 'types of bench and tools' "$node" node_modules/.bin/tsc -p tsconfig.tools.json
   fi
   check types "$node" node_modules/.bin/tsc -b

@@ -18,11 +18,25 @@ export interface FaultsOptions {
 }
 
 /** Out of a hundred; outage and slow disk come once each, at their time. */
-const WEIGHTS: readonly (readonly [FaultKind, number])[] = [['worker', 40], ['executor', 25], ['connections', 20], ['server', 8], ['full', 7]];
+const WEIGHTS: readonly (readonly [FaultKind, number])[] = [
+  ['worker', 40],
+  ['executor', 25],
+  ['connections', 20],
+  ['server', 8],
+  ['full', 7],
+];
 const FSYNC_DELAY_US = 300_000;
 
 export class Faults {
-  readonly counts: Record<FaultKind, number> = { worker: 0, executor: 0, connections: 0, server: 0, outage: 0, full: 0, 'slow-fsync': 0 };
+  readonly counts: Record<FaultKind, number> = {
+    worker: 0,
+    executor: 0,
+    connections: 0,
+    server: 0,
+    outage: 0,
+    full: 0,
+    'slow-fsync': 0,
+  };
   private readonly options: FaultsOptions;
 
   constructor(options: FaultsOptions) {
@@ -41,13 +55,20 @@ export class Faults {
     const { fleet, workers, random, outageMs } = this.options;
     this.counts[kind]++;
     switch (kind) {
-      case 'worker': return fleet.killWorker(Math.floor(random() * workers));
-      case 'executor': return fleet.killExecutor(Math.floor(random() * workers));
-      case 'connections': return this.cutConnections();
-      case 'server': return this.killServer(random() * 2_000);
-      case 'outage': return this.killServer(outageMs);
-      case 'full': return this.fillServer();
-      case 'slow-fsync': return this.slowDisk();
+      case 'worker':
+        return fleet.killWorker(Math.floor(random() * workers));
+      case 'executor':
+        return fleet.killExecutor(Math.floor(random() * workers));
+      case 'connections':
+        return this.cutConnections();
+      case 'server':
+        return this.killServer(random() * 2_000);
+      case 'outage':
+        return this.killServer(outageMs);
+      case 'full':
+        return this.fillServer();
+      case 'slow-fsync':
+        return this.slowDisk();
     }
   }
 
@@ -73,10 +94,28 @@ export class Faults {
     await server.command('CONFIG', 'SET', 'maxmemory', 0);
   }
 
-  /** Every fsync of the server takes 300 ms longer, by strace on all its threads; SIGKILL in the middle, when what waits for an fsync is lost. */
+  /**
+   * Every fsync of the server takes 300 ms longer, by strace on all its threads; SIGKILL in the middle, when what waits
+   * for an fsync is lost.
+   */
   private async slowDisk(): Promise<void> {
     const { server, slowMs } = this.options;
-    const trace = spawn('strace', ['-f', '-qq', '-p', String(server.pid), '-e', 'trace=fsync,fdatasync', '-e', `inject=fsync,fdatasync:delay_enter=${FSYNC_DELAY_US}`, '-o', '/dev/null'], { stdio: 'ignore' });
+    const trace = spawn(
+      'strace',
+      [
+        '-f',
+        '-qq',
+        '-p',
+        String(server.pid),
+        '-e',
+        'trace=fsync,fdatasync',
+        '-e',
+        `inject=fsync,fdatasync:delay_enter=${FSYNC_DELAY_US}`,
+        '-o',
+        '/dev/null',
+      ],
+      { stdio: 'ignore' },
+    );
     await sleep(slowMs);
     await server.kill9();
     trace.kill('SIGKILL');
@@ -86,5 +125,8 @@ export class Faults {
 
 /** Whether this machine lets us slow another process's fsync down. */
 export function canSlowDisk(): boolean {
-  return spawnSync('strace', ['-e', 'trace=fsync', '-e', 'inject=fsync:delay_enter=1', 'true'], { stdio: 'ignore' }).status === 0;
+  return (
+    spawnSync('strace', ['-e', 'trace=fsync', '-e', 'inject=fsync:delay_enter=1', 'true'], { stdio: 'ignore' })
+      .status === 0
+  );
 }

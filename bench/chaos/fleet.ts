@@ -1,5 +1,5 @@
-// The workers of the chaos bench, each under a supervisor that starts another under the same name as soon as one is gone.
-// What a worker's end was is remembered: killed by us, or left by itself.
+// The workers of the chaos bench, each under a supervisor that starts another under the same name as soon as one is
+// gone. What a worker's end was is remembered: killed by us, or left by itself.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -48,18 +48,25 @@ export class SupervisedFleet {
   /** SIGTERM to all; resolves with their exit codes. */
   async stop(): Promise<(number | null)[]> {
     this.isStopping = true;
-    return Promise.all(this.children.flatMap((child) => {
-      if (child === undefined || child.exitCode !== null || child.signalCode !== null) return [];
-      const code = new Promise<number | null>((resolve) => child.once('exit', resolve));
-      child.kill('SIGTERM');
-      return [code];
-    }));
+    return Promise.all(
+      this.children.flatMap((child) => {
+        if (child === undefined || child.exitCode !== null || child.signalCode !== null) return [];
+        const code = new Promise<number | null>((resolve) => child.once('exit', resolve));
+        child.kill('SIGTERM');
+        return [code];
+      }),
+    );
   }
 
   private launch(index: number): Promise<void> {
     this.starts++;
     const child = fork(fileURLToPath(new URL('../../apps/cpu-worker/src/main.ts', import.meta.url)), [], {
-      env: { ...process.env, SHOAL_REDIS_URL: this.options.redisUrl, SHOAL_WORKER_NAME: `chaos-${index}`, ...this.options.workers[index] },
+      env: {
+        ...process.env,
+        SHOAL_REDIS_URL: this.options.redisUrl,
+        SHOAL_WORKER_NAME: `chaos-${index}`,
+        ...this.options.workers[index],
+      },
       stdio: ['ignore', 2, 2, 'ipc'],
     });
     this.children[index] = child;
@@ -69,6 +76,8 @@ export class SupervisedFleet {
       if (!this.killed.has(child)) this.leftByThemselves.push(String(code ?? signal));
       setTimeout(() => (this.isStopping ? undefined : void this.launch(index)), RESTART_MS);
     });
-    return new Promise((resolve) => child.on('message', (message: { readonly kind: string }) => (message.kind === 'ready' ? resolve() : undefined)));
+    return new Promise((resolve) =>
+      child.on('message', (message: { readonly kind: string }) => (message.kind === 'ready' ? resolve() : undefined)),
+    );
   }
 }

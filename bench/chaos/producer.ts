@@ -1,10 +1,19 @@
 // One producer of the chaos bench, a process of its own: keeps a window of jobs open, holds itself to what the server
-// acknowledged, and compares every row of every answer with the undisturbed one. `again` adds a job anew when the server no
-// longer knows it, as the SDK does; `once` never does, so that whatever is lost is seen.
+// acknowledged, and compares every row of every answer with the undisturbed one. `again` adds a job anew when the
+// server no longer knows it, as the SDK does; `once` never does, so that whatever is lost is seen.
 
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { encodeTokens, fingerprintOf, isShoalError, mainQueue, openResult, parseFailedReason, systemClock, type EmbedJobData } from '@shoal/core';
+import {
+  encodeTokens,
+  fingerprintOf,
+  isShoalError,
+  mainQueue,
+  openResult,
+  parseFailedReason,
+  systemClock,
+  type EmbedJobData,
+} from '@shoal/core';
 import { JobProducer, ResultReader, connectRaw, type NewJob, type Redis } from './producer-parts.ts';
 import { randomFrom } from '../ragged-corpus.ts';
 
@@ -69,7 +78,18 @@ class ChaosProducer {
   private readonly delivered: string[] = [];
   private made = 0;
   private isAdding = true;
-  private readonly tally = { acknowledged: 0, texts: 0, completed: 0, lost: 0, wrong: 0, visibleTwice: 0, addedAgain: 0, handedOver: 0, claimedAgain: 0, claimsKnown: 0 };
+  private readonly tally = {
+    acknowledged: 0,
+    texts: 0,
+    completed: 0,
+    lost: 0,
+    wrong: 0,
+    visibleTwice: 0,
+    addedAgain: 0,
+    handedOver: 0,
+    claimedAgain: 0,
+    claimsKnown: 0,
+  };
   private readonly failed: Record<string, number> = {};
 
   constructor(order: ProducerOrder, producer: JobProducer, reader: ResultReader, raw: Redis) {
@@ -138,27 +158,50 @@ class ChaosProducer {
     const number = this.made++;
     const isInteractive = this.random() < 0.1;
     const bulkRows = this.random() < 0.2 ? STAGED_ROWS : 64;
-    const picked = Array.from({ length: isInteractive ? 1 + Math.floor(this.random() * 4) : bulkRows }, () => Math.floor(this.random() * (rows.length - refusedRows.length)));
+    const picked = Array.from({ length: isInteractive ? 1 + Math.floor(this.random() * 4) : bulkRows }, () =>
+      Math.floor(this.random() * (rows.length - refusedRows.length)),
+    );
     if (number % refusedEvery === 0) picked[0] = refusedRows[Math.floor(this.random() * refusedRows.length)]!;
     const ids = picked.map((row) => rows[row]!);
     const input = encodeTokens(ids);
-    const facts = { model, prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } } as const;
+    const facts = {
+      model,
+      prompt: undefined,
+      truncate: 'end',
+      output: { dtype: 'f32', dimensions: undefined },
+    } as const;
     const data: EmbedJobData = {
-      v: 1, fingerprint: fingerprintOf(facts, input), reply: this.reader.replyChannel, tenant: `tenant-${number % 5}`, class: isInteractive ? 'interactive' : 'bulk',
+      v: 1,
+      fingerprint: fingerprintOf(facts, input),
+      reply: this.reader.replyChannel,
+      tenant: `tenant-${number % 5}`,
+      class: isInteractive ? 'interactive' : 'bulk',
       input: { form: 'tokens', rows: ids.length, tokens: ids.reduce((sum, row) => sum + row.length, 0), tokenizer },
     };
     const jobId = `c${index}~${number}`;
-    this.open.set(jobId, { job: { jobId, data, input }, rows: picked, isAcknowledged: false, isHeard: false, lookAtMs: Infinity });
+    this.open.set(jobId, {
+      job: { jobId, data, input },
+      rows: picked,
+      isAcknowledged: false,
+      isHeard: false,
+      lookAtMs: Infinity,
+    });
   }
 
   private async look(): Promise<void> {
     const nowMs = systemClock.nowMs();
-    const due = [...this.open.values()].filter((open) => open.isAcknowledged && (open.isHeard || open.lookAtMs <= nowMs)).slice(0, 64);
+    const due = [...this.open.values()]
+      .filter((open) => open.isAcknowledged && (open.isHeard || open.lookAtMs <= nowMs))
+      .slice(0, 64);
     if (due.length === 0) return;
     const jobIds = due.map(({ job }) => job.jobId);
-    const states = await this.producer.states(jobIds); // first: a result is there before its job is completed, not the other way round
+    // first: a result is there before its job is completed, not the other way round
+    const states = await this.producer.states(jobIds);
     const [bodies, claims] = await Promise.all([
-      this.reader.peek(jobIds), Promise.all(jobIds.map((jobId) => this.raw.hmget(`{shoal}:${mainQueue(this.order.slug)}:${jobId}`, 'ats', 'returnvalue'))),
+      this.reader.peek(jobIds),
+      Promise.all(
+        jobIds.map((jobId) => this.raw.hmget(`{shoal}:${mainQueue(this.order.slug)}:${jobId}`, 'ats', 'returnvalue')),
+      ),
     ]);
     const taken: string[] = [];
     for (const [at, open] of due.entries()) {
@@ -173,7 +216,11 @@ class ChaosProducer {
   }
 
   /** True when its result was delivered now. */
-  private judge(open: OpenJob, { state, failedReason }: { readonly state: string; readonly failedReason: string | undefined }, body: Buffer | undefined): boolean {
+  private judge(
+    open: OpenJob,
+    { state, failedReason }: { readonly state: string; readonly failedReason: string | undefined },
+    body: Buffer | undefined,
+  ): boolean {
     const { jobId } = open.job;
     if (state === 'failed') {
       const { code } = parseFailedReason(failedReason ?? '');
@@ -208,7 +255,10 @@ class ChaosProducer {
     const { dims } = this.order;
     const { header, body } = openResult(bytes);
     const values = new Float32Array(Uint8Array.from(body).buffer);
-    const isRight = header.rows === rows.length && header.dims === dims && rows.every((row, at) => this.cosine(values, at * dims, row * dims) >= MIN_COSINE);
+    const isRight =
+      header.rows === rows.length &&
+      header.dims === dims &&
+      rows.every((row, at) => this.cosine(values, at * dims, row * dims) >= MIN_COSINE);
     if (isRight) return;
     this.tally.wrong++;
     process.stderr.write(`wrong: ${jobId}\n`);
@@ -237,7 +287,12 @@ async function main(): Promise<void> {
   const order = await new Promise<ProducerOrder>((resolve) => process.once('message', resolve));
   const common = { redisUrl: order.redisUrl, queue: mainQueue(order.slug) };
   const reader = await ResultReader.connect({ ...common, replyName: `chaos${order.index}` });
-  const producer = new ChaosProducer(order, await JobProducer.connect(common), reader, await connectRaw(order.redisUrl));
+  const producer = new ChaosProducer(
+    order,
+    await JobProducer.connect(common),
+    reader,
+    await connectRaw(order.redisUrl),
+  );
   process.on('message', (message: 'report' | 'finish') => {
     if (message === 'report') process.send?.(producer.report());
     else void producer.finish().then((report) => process.send?.({ ...report, isFinal: true }));

@@ -8,5 +8,8 @@ import { openCorpus, partArguments, row, scratch } from './kit.ts';
 
 partArguments(import.meta.url, {});
 const { model, texts, rows, tokens } = await openCorpus();
-writeFileSync(join(scratch, 'corpus.json'), JSON.stringify({ folder: model.folder, texts, rows: rows.map((ids) => Array.from(ids)) }));
+writeFileSync(
+  join(scratch, 'corpus.json'),
+  JSON.stringify({ folder: model.folder, texts, rows: rows.map((ids) => Array.from(ids)) }),
+);
 row({ part: 'corpus', texts: texts.length, tokens, meanTokens: Math.round(tokens / texts.length) });

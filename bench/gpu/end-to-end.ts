@@ -1,12 +1,14 @@
-// From client to client: producers put jobs on a queue server with an append-only file, one worker per device serves them with
-// everything on (checks of every input, leases, deadlines, commit under the lease, announcements, metrics), clients fetch each
-// result once and check every row. Several windows are measured in one go, after a warm-up.
+// From client to client: producers put jobs on a queue server with an append-only file, one worker per device serves
+// them with everything on (checks of every input, leases, deadlines, commit under the lease, announcements, metrics),
+// clients fetch each result once and check every row. Several windows are measured in one go, after a warm-up.
 //
-//   end-to-end.ts [--device gpu:0[,gpu:1…]] [--form tokens|inline] [--corpus ragged|128|512] [--job-texts 256] [--clients 3] [--in-flight 96]
-//                 [--dtype f32|f16] [--windows 3] [--seconds 6] [--warm 5] [--settings '{"SHOAL_DEVICE_SESSIONS":"2"}'] [--total N] [--kill gpu:1] [--label text] [--server-args '--io-threads 1'] [--small]
+//   end-to-end.ts [--device gpu:0[,gpu:1…]] [--form tokens|inline] [--corpus ragged|128|512] [--job-texts 256]
+//   [--clients 3] [--in-flight 96]
+//                 [--dtype f32|f16] [--windows 3] [--seconds 6] [--warm 5] [--settings '{"SHOAL_DEVICE_SESSIONS":"2"}']
+//                 [--total N] [--kill gpu:1] [--label text] [--server-args '--io-threads 1'] [--small]
 //
-// --total N: not a window of time but N texts, each of which must come back: for out of memory and deaths. With --idle S nothing is asked for S seconds
-// then, what the device holds is noted, and the same texts come once more.
+// --total N: not a window of time but N texts, each of which must come back: for out of memory and deaths. With
+//   --idle S nothing is asked for S seconds then, what the device holds is noted, and the same texts come once more.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -15,7 +17,15 @@ import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { encodeTexts, encodeTokens, fingerprintOf, fromHalves, mainQueue, openResult, type EmbedJobData } from '@shoal/core';
+import {
+  encodeTexts,
+  encodeTokens,
+  fingerprintOf,
+  fromHalves,
+  mainQueue,
+  openResult,
+  type EmbedJobData,
+} from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { JobProducer, ResultReader } from '@shoal/queue';
@@ -24,15 +34,42 @@ import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { leastCosine } from '../cosine.ts';
 import { childrenOf, processCpuMs } from '../processes.ts';
 import { raggedCorpus } from '../ragged-corpus.ts';
-import { MAX_TOKENS, cacheDir, device, isSmall, median, partArguments, round, row, scratch, usedMebibytes, widthOf } from './kit.ts';
+import {
+  MAX_TOKENS,
+  cacheDir,
+  device,
+  isSmall,
+  median,
+  partArguments,
+  round,
+  row,
+  scratch,
+  usedMebibytes,
+  widthOf,
+} from './kit.ts';
 
 const values = partArguments(import.meta.url, {
-  role: { type: 'string', default: 'main' }, url: { type: 'string', default: '' }, client: { type: 'string', default: '0' },
-  form: { type: 'string', default: 'tokens' }, dtype: { type: 'string', default: 'f32' }, corpus: { type: 'string', default: 'ragged' }, label: { type: 'string', default: '' },
-  'job-texts': { type: 'string' }, clients: { type: 'string' }, 'in-flight': { type: 'string' },
-  windows: { type: 'string' }, seconds: { type: 'string' }, warm: { type: 'string' }, settings: { type: 'string', default: '{}' }, total: { type: 'string' }, idle: { type: 'string' }, kill: { type: 'string' }, 'server-args': { type: 'string', default: '' },
+  role: { type: 'string', default: 'main' },
+  url: { type: 'string', default: '' },
+  client: { type: 'string', default: '0' },
+  form: { type: 'string', default: 'tokens' },
+  dtype: { type: 'string', default: 'f32' },
+  corpus: { type: 'string', default: 'ragged' },
+  label: { type: 'string', default: '' },
+  'job-texts': { type: 'string' },
+  clients: { type: 'string' },
+  'in-flight': { type: 'string' },
+  windows: { type: 'string' },
+  seconds: { type: 'string' },
+  warm: { type: 'string' },
+  settings: { type: 'string', default: '{}' },
+  total: { type: 'string' },
+  idle: { type: 'string' },
+  kill: { type: 'string' },
+  'server-args': { type: 'string', default: '' },
 });
-const text = (name: keyof typeof values, normal: number | string, small = normal): string => String(values[name] ?? (isSmall ? small : normal));
+const text = (name: keyof typeof values, normal: number | string, small = normal): string =>
+  String(values[name] ?? (isSmall ? small : normal));
 const number = (name: keyof typeof values, normal: number, small = normal): number => Number(text(name, normal, small));
 const form = String(values.form);
 const isInline = form === 'inline';
@@ -46,7 +83,12 @@ const windows = number('windows', 3, 1);
 const seconds = number('seconds', 6, 2);
 const warm = number('warm', 15, 1); // shapes are met for the first time: 45 to 80 ms each
 /** Of the queue server, as the product starts it. */
-const serverArgs = [...tuning(), ...String(values['server-args']).split(' ').filter((word) => word !== '')];
+const serverArgs = [
+  ...tuning(),
+  ...String(values['server-args'])
+    .split(' ')
+    .filter((word) => word !== ''),
+];
 const total = values.total === undefined ? undefined : Number(values.total);
 const PAYLOADS = isSmall ? 4 : isInline ? 200 : 100;
 const devices = device.split(',');
@@ -69,11 +111,18 @@ async function payloads(model: StoredModel, reply: string, seed: number): Promis
   return Array.from({ length: PAYLOADS }, (_, i) => {
     const mine = texts.slice(i * jobTexts, (i + 1) * jobTexts);
     const ids = mine.map((one) => tokenizer.encode(one).ids);
-    const facts = { model: `${model.name}@${model.revision}`, prompt: undefined, truncate: 'end', output: { dtype, dimensions: undefined } } as const;
+    const facts = {
+      model: `${model.name}@${model.revision}`,
+      prompt: undefined,
+      truncate: 'end',
+      output: { dtype, dimensions: undefined },
+    } as const;
     const input = isInline ? encodeTexts(mine) : encodeTokens(ids);
     const common = { v: 1 as const, fingerprint: fingerprintOf(facts, input), reply, output: { dtype } };
     const tokens = ids.reduce((sum, one) => sum + one.length, 0);
-    const data: EmbedJobData = isInline ? { ...common, texts: mine } : { ...common, input: { form: 'tokens', rows: jobTexts, tokens, tokenizer: tokenizer.hash } };
+    const data: EmbedJobData = isInline
+      ? { ...common, texts: mine }
+      : { ...common, input: { form: 'tokens', rows: jobTexts, tokens, tokenizer: tokenizer.hash } };
     return { data, input: isInline ? undefined : input, ids, vectors: undefined };
   });
 }
@@ -84,7 +133,9 @@ function corpusTexts(model: StoredModel, count: number, seed: number): string[] 
   if (values.corpus === 'ragged') return raggedCorpus(path, count, seed).map((one) => one.text);
   const words = raggedCorpus(path, count, seed).flatMap((one) => one.text.split(' '));
   const length = Number(values.corpus) - 2;
-  return Array.from({ length: count }, (_, at) => Array.from({ length }, (_word, k) => words[(at * length + k) % words.length]).join(' '));
+  return Array.from({ length: count }, (_, at) =>
+    Array.from({ length }, (_word, k) => words[(at * length + k) % words.length]).join(' '),
+  );
 }
 
 async function runClient(): Promise<void> {
@@ -93,7 +144,8 @@ async function runClient(): Promise<void> {
   const reader = await ResultReader.connect({ ...common, replyName: `bench${String(values.client)}` });
   const producer = await JobProducer.connect(common);
   const jobs = await payloads(model, reader.replyChannel, Number(values.client) + 1);
-  if (values.client === '0') jobs[0]!.vectors = new Float32Array(new Uint8Array(readFileSync(join(scratch, 'reference.f32'))).buffer);
+  if (values.client === '0')
+    jobs[0]!.vectors = new Float32Array(new Uint8Array(readFileSync(join(scratch, 'reference.f32'))).buffer);
   const open = new Map<string, Payload>();
   let limit = total === undefined ? Infinity : Math.ceil(total / clients / jobTexts);
   let [made, texts, least, failures] = [0, 0, 1, 0];
@@ -138,7 +190,15 @@ async function runClient(): Promise<void> {
   process.on('message', (message) => {
     if (message === 'again') limit *= 2;
     if (message === 'go' || message === 'again') void fill();
-    else process.send?.({ texts, leastCosine: least, failures, open: open.size, isDone: made >= limit && open.size === 0, cpuMs: cpuMs() });
+    else
+      process.send?.({
+        texts,
+        leastCosine: least,
+        failures,
+        open: open.size,
+        isDone: made >= limit && open.size === 0,
+        cpuMs: cpuMs(),
+      });
   });
   process.send?.('ready');
 }
@@ -149,7 +209,10 @@ function check(bytes: Buffer, payload: Payload): number {
   if (header.dtype !== dtype) throw new Error(`values of type ${header.dtype} where ${dtype} was asked for`);
   const aligned = body.byteOffset % 4 === 0 ? body : Buffer.from(body);
   const count = header.rows * header.dims;
-  const vectors = dtype === 'f16' ? fromHalves(new Uint16Array(aligned.buffer, aligned.byteOffset, count)) : new Float32Array(aligned.buffer, aligned.byteOffset, count);
+  const vectors =
+    dtype === 'f16'
+      ? fromHalves(new Uint16Array(aligned.buffer, aligned.byteOffset, count))
+      : new Float32Array(aligned.buffer, aligned.byteOffset, count);
   if (payload.vectors === undefined) {
     payload.vectors = vectors.slice();
     return 1;
@@ -170,7 +233,13 @@ const cpuMs = (): number => {
 async function writeReference(): Promise<void> {
   const model = await openModel('minilm', { cacheDir });
   const [first] = await payloads(model, '{shoal}:reply:none', 1);
-  const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: availableParallelism(), slotRows: 1, slotTokens: MAX_TOKENS });
+  const backend = await OrtBackend.open({
+    graphPath: await openGraph(model, { cacheDir }),
+    dims: model.dims,
+    threads: availableParallelism(),
+    slotRows: 1,
+    slotTokens: MAX_TOKENS,
+  });
   const vectors = new Float32Array(jobTexts * model.dims);
   for (const [at, ids] of first!.ids.entries()) {
     const slot = backend.lend()!;
@@ -197,19 +266,42 @@ async function startWorker(url: string, label: string, index: number): Promise<S
   const metricsPort = 20_000 + ((process.pid + index) % 20_000);
   const child = fork(fileURLToPath(new URL('../../apps/gpu-worker/src/main.ts', import.meta.url)), [], {
     env: {
-      ...process.env, SHOAL_REDIS_URL: url, SHOAL_DEVICE: label, SHOAL_MODEL: 'minilm', SHOAL_MAX_TOKENS: String(MAX_TOKENS), SHOAL_LOG_LEVEL: 'warn', SHOAL_METRICS_PORT: String(metricsPort),
-      ...JSON.parse(String(values.settings)) as Record<string, string>,
+      ...process.env,
+      SHOAL_REDIS_URL: url,
+      SHOAL_DEVICE: label,
+      SHOAL_MODEL: 'minilm',
+      SHOAL_MAX_TOKENS: String(MAX_TOKENS),
+      SHOAL_LOG_LEVEL: 'warn',
+      SHOAL_METRICS_PORT: String(metricsPort),
+      ...(JSON.parse(String(values.settings)) as Record<string, string>),
     },
     stdio: ['ignore', 2, 2, 'ipc'],
   });
-  const ended = once(child, 'exit').then(([code]) => Promise.reject(new Error(`the worker on ${label} ended: ${String(code)}`)));
+  const ended = once(child, 'exit').then(([code]) =>
+    Promise.reject(new Error(`the worker on ${label} ended: ${String(code)}`)),
+  );
   ended.catch(() => undefined);
-  const [report] = (await Promise.race([once(child, 'message'), ended])) as [{ kind: string; device: string; precision: string; failure?: { message: string } }];
+  const [report] = (await Promise.race([once(child, 'message'), ended])) as [
+    { kind: string; device: string; precision: string; failure?: { message: string } },
+  ];
   if (report.kind !== 'ready') throw new Error(report.failure?.message ?? 'the worker did not start');
-  return { device: label, process: child, executorPid: childrenOf(child.pid!)[0]!, metricsPort, facts: { device: report.device, precision: report.precision } };
+  return {
+    device: label,
+    process: child,
+    executorPid: childrenOf(child.pid!)[0]!,
+    metricsPort,
+    facts: { device: report.device, precision: report.precision },
+  };
 }
 
-interface ClientReport { readonly texts: number; readonly leastCosine: number; readonly failures: number; readonly open: number; readonly isDone: boolean; readonly cpuMs: number }
+interface ClientReport {
+  readonly texts: number;
+  readonly leastCosine: number;
+  readonly failures: number;
+  readonly open: number;
+  readonly isDone: boolean;
+  readonly cpuMs: number;
+}
 
 async function ask(child: ChildProcess): Promise<ClientReport> {
   child.send('snapshot');
@@ -219,12 +311,20 @@ async function ask(child: ChildProcess): Promise<ClientReport> {
 
 /** A worker's counters; those of a dead one are nothing. */
 async function metricsOf(worker: StartedWorker): Promise<Readonly<Record<string, number>>> {
-  const page = await fetch(`http://127.0.0.1:${worker.metricsPort}/metrics`).then((answer) => answer.text(), () => '');
-  const value = (pattern: RegExp): number => [...page.matchAll(pattern)].reduce((sum, found) => sum + Number(found[1]), 0);
+  const page = await fetch(`http://127.0.0.1:${worker.metricsPort}/metrics`).then(
+    (answer) => answer.text(),
+    () => '',
+  );
+  const value = (pattern: RegExp): number =>
+    [...page.matchAll(pattern)].reduce((sum, found) => sum + Number(found[1]), 0);
   return {
-    real: value(/^shoal_tokens_total\{[^}]*kind="real"[^}]*\} (\S+)$/gm), padded: value(/^shoal_tokens_total\{[^}]*kind="padded"[^}]*\} (\S+)$/gm),
-    runSeconds: value(/^shoal_run_duration_seconds_sum(?:\{[^}]*\})? (\S+)$/gm), runs: value(/^shoal_run_duration_seconds_count(?:\{[^}]*\})? (\S+)$/gm),
-    splits: value(/^shoal_splits_total(?:\{[^}]*\})? (\S+)$/gm), completed: value(/^shoal_texts_total(?:\{[^}]*\})? (\S+)$/gm), executorLosses: value(/^shoal_executor_losses_total(?:\{[^}]*\})? (\S+)$/gm),
+    real: value(/^shoal_tokens_total\{[^}]*kind="real"[^}]*\} (\S+)$/gm),
+    padded: value(/^shoal_tokens_total\{[^}]*kind="padded"[^}]*\} (\S+)$/gm),
+    runSeconds: value(/^shoal_run_duration_seconds_sum(?:\{[^}]*\})? (\S+)$/gm),
+    runs: value(/^shoal_run_duration_seconds_count(?:\{[^}]*\})? (\S+)$/gm),
+    splits: value(/^shoal_splits_total(?:\{[^}]*\})? (\S+)$/gm),
+    completed: value(/^shoal_texts_total(?:\{[^}]*\})? (\S+)$/gm),
+    executorLosses: value(/^shoal_executor_losses_total(?:\{[^}]*\})? (\S+)$/gm),
   };
 }
 
@@ -244,13 +344,27 @@ interface ServerFigures {
 async function serverFigures(server: TestServer): Promise<ServerFigures> {
   const info = String(await server.command('INFO', 'everything'));
   const figure = (name: string): number => Number(new RegExp(`^${name}:(\\S+)`, 'm').exec(info)?.[1] ?? NaN);
-  const commands = Object.fromEntries([...info.matchAll(/^cmdstat_([^:|]+):calls=\d+,usec=(\d+)/gm)].map(([, name, micros]) => [name!, Number(micros)]));
-  return { commands, mainThreadMs: 1_000 * (figure('used_cpu_user_main_thread') + figure('used_cpu_sys_main_thread')), delayedFsyncs: figure('aof_delayed_fsync'), rewrites: figure('aof_rewrites'), loop: { all: figure('eventloop_duration_sum'), commands: figure('eventloop_duration_cmd_sum') } };
+  const commands = Object.fromEntries(
+    [...info.matchAll(/^cmdstat_([^:|]+):calls=\d+,usec=(\d+)/gm)].map(([, name, micros]) => [name!, Number(micros)]),
+  );
+  return {
+    commands,
+    mainThreadMs: 1_000 * (figure('used_cpu_user_main_thread') + figure('used_cpu_sys_main_thread')),
+    delayedFsyncs: figure('aof_delayed_fsync'),
+    rewrites: figure('aof_rewrites'),
+    loop: { all: figure('eventloop_duration_sum'), commands: figure('eventloop_duration_cmd_sum') },
+  };
 }
 
 /** µs a job of the commands that took most. */
-function slowest(before: ServerFigures['commands'], after: ServerFigures['commands'], jobs: number): Readonly<Record<string, number>> {
-  const spent = Object.entries(after).map(([name, micros]) => [name, round((micros - (before[name] ?? 0)) / jobs)] as const);
+function slowest(
+  before: ServerFigures['commands'],
+  after: ServerFigures['commands'],
+  jobs: number,
+): Readonly<Record<string, number>> {
+  const spent = Object.entries(after).map(
+    ([name, micros]) => [name, round((micros - (before[name] ?? 0)) / jobs)] as const,
+  );
   return Object.fromEntries(spent.toSorted(([, a], [, b]) => b - a).slice(0, 10));
 }
 
@@ -261,18 +375,45 @@ async function main(): Promise<void> {
   const startedMs = performance.now();
   const workers = await Promise.all(devices.map((label, index) => startWorker(server.url, label, index)));
   const startMs = round(performance.now() - startedMs);
-  const children = Array.from({ length: clients }, (_, i) => fork(fileURLToPath(import.meta.url), [...process.argv.slice(2), '--role', 'client', '--url', server.url, '--client', String(i)], { stdio: ['ignore', 2, 2, 'ipc'] }));
-  const died = Promise.race(children.map(async (child) => {
-    const [code] = await once(child, 'exit');
-    throw new Error(`a client ended: ${String(code)}`);
-  }));
+  const children = Array.from({ length: clients }, (_, i) =>
+    fork(
+      fileURLToPath(import.meta.url),
+      [...process.argv.slice(2), '--role', 'client', '--url', server.url, '--client', String(i)],
+      { stdio: ['ignore', 2, 2, 'ipc'] },
+    ),
+  );
+  const died = Promise.race(
+    children.map(async (child) => {
+      const [code] = await once(child, 'exit');
+      throw new Error(`a client ended: ${String(code)}`);
+    }),
+  );
   died.catch(() => undefined);
   await Promise.race([Promise.all(children.map((child) => once(child, 'message'))), died]);
   for (const child of children) child.send('go');
-  const facts = { part: 'end-to-end', label: values.label, devices, ran: workers.map((worker) => worker.facts), form, dtype, corpus: values.corpus, jobTexts, inFlightJobs: inFlight * clients, clients, serverArgs, settings: JSON.parse(String(values.settings)) as object, startMs };
+  const facts = {
+    part: 'end-to-end',
+    label: values.label,
+    devices,
+    ran: workers.map((worker) => worker.facts),
+    form,
+    dtype,
+    corpus: values.corpus,
+    jobTexts,
+    inFlightJobs: inFlight * clients,
+    clients,
+    serverArgs,
+    settings: JSON.parse(String(values.settings)) as object,
+    startMs,
+  };
   const snapshot = async () => ({
-    atMs: performance.now(), clients: await Promise.all(children.map(ask)), metrics: await Promise.all(workers.map(metricsOf)),
-    server: processCpuMs(server.pid), ...(await serverFigures(server)), claimers: workers.map((worker) => processCpuMs(worker.process.pid!)), executors: workers.map((worker) => processCpuMs(worker.executorPid)),
+    atMs: performance.now(),
+    clients: await Promise.all(children.map(ask)),
+    metrics: await Promise.all(workers.map(metricsOf)),
+    server: processCpuMs(server.pid),
+    ...(await serverFigures(server)),
+    claimers: workers.map((worker) => processCpuMs(worker.process.pid!)),
+    executors: workers.map((worker) => processCpuMs(worker.executorPid)),
   });
   type Snapshot = Awaited<ReturnType<typeof snapshot>>;
   const between = (a: Snapshot, b: Snapshot) => {
@@ -281,12 +422,27 @@ async function main(): Promise<void> {
     const texts = (s: Snapshot): number => s.clients.reduce((sum, client) => sum + client.texts, 0);
     const sum = (s: Snapshot, name: string): number => s.metrics.reduce((all, one) => all + (one[name] ?? 0), 0);
     return {
-      textsPerSecond: round((1000 * (texts(b) - texts(a))) / ms), millionTokensPerSecond: round((sum(b, 'real') - sum(a, 'real')) / ms / 1000, 2),
+      textsPerSecond: round((1000 * (texts(b) - texts(a))) / ms),
+      millionTokensPerSecond: round((sum(b, 'real') - sum(a, 'real')) / ms / 1000, 2),
       paddingEfficiency: round((sum(b, 'real') - sum(a, 'real')) / (sum(b, 'padded') - sum(a, 'padded')), 3),
-      runs: sum(b, 'runs') - sum(a, 'runs'), meanPaddedTokens: round((sum(b, 'padded') - sum(a, 'padded')) / (sum(b, 'runs') - sum(a, 'runs'))), meanRunMs: round((1000 * (sum(b, 'runSeconds') - sum(a, 'runSeconds'))) / (sum(b, 'runs') - sum(a, 'runs')), 2),
-      deviceBusy: round((1000 * (sum(b, 'runSeconds') - sum(a, 'runSeconds'))) / ms / workers.length, 3), splits: sum(b, 'splits') - sum(a, 'splits'),
-      delayedFsyncs: b.delayedFsyncs - a.delayedFsyncs, serverLoopPercent: { all: percent(b.loop.all / 1000, a.loop.all / 1000), commands: percent(b.loop.commands / 1000, a.loop.commands / 1000) }, serverMicrosPerJob: slowest(a.commands, b.commands, (texts(b) - texts(a)) / jobTexts),
-      cpuPercent: { server: percent(b.server, a.server), serverMainThread: percent(b.mainThreadMs, a.mainThreadMs), claimers: b.claimers.map((cpu, i) => percent(cpu, a.claimers[i]!)), executors: b.executors.map((cpu, i) => percent(cpu, a.executors[i]!)), clients: b.clients.map((client, i) => percent(client.cpuMs, a.clients[i]!.cpuMs)) },
+      runs: sum(b, 'runs') - sum(a, 'runs'),
+      meanPaddedTokens: round((sum(b, 'padded') - sum(a, 'padded')) / (sum(b, 'runs') - sum(a, 'runs'))),
+      meanRunMs: round((1000 * (sum(b, 'runSeconds') - sum(a, 'runSeconds'))) / (sum(b, 'runs') - sum(a, 'runs')), 2),
+      deviceBusy: round((1000 * (sum(b, 'runSeconds') - sum(a, 'runSeconds'))) / ms / workers.length, 3),
+      splits: sum(b, 'splits') - sum(a, 'splits'),
+      delayedFsyncs: b.delayedFsyncs - a.delayedFsyncs,
+      serverLoopPercent: {
+        all: percent(b.loop.all / 1000, a.loop.all / 1000),
+        commands: percent(b.loop.commands / 1000, a.loop.commands / 1000),
+      },
+      serverMicrosPerJob: slowest(a.commands, b.commands, (texts(b) - texts(a)) / jobTexts),
+      cpuPercent: {
+        server: percent(b.server, a.server),
+        serverMainThread: percent(b.mainThreadMs, a.mainThreadMs),
+        claimers: b.claimers.map((cpu, i) => percent(cpu, a.claimers[i]!)),
+        executors: b.executors.map((cpu, i) => percent(cpu, a.executors[i]!)),
+        clients: b.clients.map((client, i) => percent(client.cpuMs, a.clients[i]!.cpuMs)),
+      },
     };
   };
   const leastOf = (s: Snapshot): number => round(Math.min(...s.clients.map((client) => client.leastCosine)), 7);
@@ -300,7 +456,17 @@ async function main(): Promise<void> {
     const measured = seen.slice(1).map((one, at) => between(seen[at]!, one));
     const textsPerSecond = median(measured.map((one) => one.textsPerSecond));
     const last = seen.at(-1)!;
-    row({ ...facts, textsPerSecond, raw: measured.map((one) => one.textsPerSecond), rewrites: seen.map((one) => one.rewrites), ...measured.find((one) => one.textsPerSecond === textsPerSecond), failures: last.clients.reduce((sum, client) => sum + client.failures, 0), leastCosine: leastOf(last), usedMebibytes: usedMebibytes(), idleMebibytes });
+    row({
+      ...facts,
+      textsPerSecond,
+      raw: measured.map((one) => one.textsPerSecond),
+      rewrites: seen.map((one) => one.rewrites),
+      ...measured.find((one) => one.textsPerSecond === textsPerSecond),
+      failures: last.clients.reduce((sum, client) => sum + client.failures, 0),
+      leastCosine: leastOf(last),
+      usedMebibytes: usedMebibytes(),
+      idleMebibytes,
+    });
   } else {
     const first = await snapshot();
     let killedAtMs: number | undefined;
@@ -327,12 +493,27 @@ async function main(): Promise<void> {
     const idle = values.idle === undefined ? undefined : await idleAndAgain(Number(values.idle));
     const texts = last.clients.reduce((sum, client) => sum + client.texts, 0);
     row({
-      ...facts, total, texts, lost: last.clients.reduce((sum, client) => sum + client.open * jobTexts, 0), failures: last.clients.reduce((sum, client) => sum + client.failures, 0), isDone: last.clients.every((client) => client.isDone),
-      ...between(first, last), executorLosses: last.metrics.map((one) => one['executorLosses']), textsPerSecondEachHalfSecond: curve, killedAtMs, leastCosine: leastOf(last), usedMebibytes: usedMebibytes(), idleMebibytes, ...idle,
+      ...facts,
+      total,
+      texts,
+      lost: last.clients.reduce((sum, client) => sum + client.open * jobTexts, 0),
+      failures: last.clients.reduce((sum, client) => sum + client.failures, 0),
+      isDone: last.clients.every((client) => client.isDone),
+      ...between(first, last),
+      executorLosses: last.metrics.map((one) => one['executorLosses']),
+      textsPerSecondEachHalfSecond: curve,
+      killedAtMs,
+      leastCosine: leastOf(last),
+      usedMebibytes: usedMebibytes(),
+      idleMebibytes,
+      ...idle,
     });
   }
 
-  /** After a burst: what the device holds at its end and when nothing was asked for a while, and the rate of the same burst afterwards. */
+  /**
+   * After a burst: what the device holds at its end and when nothing was asked for a while, and the rate of the same
+   * burst afterwards.
+   */
   async function idleAndAgain(idleSeconds: number): Promise<object> {
     const burstMebibytes = usedMebibytes();
     await Promise.race([sleep(idleSeconds * 1000), died]);
@@ -345,7 +526,15 @@ async function main(): Promise<void> {
       await Promise.race([sleep(250), died]);
       last = await snapshot();
     } while (!last.clients.every((client) => client.isDone) && performance.now() < deadlineMs);
-    return { burstMebibytes, givenBackMebibytes, again: { ...between(first, last), lost: last.clients.reduce((sum, client) => sum + client.open * jobTexts, 0), leastCosine: leastOf(last) } };
+    return {
+      burstMebibytes,
+      givenBackMebibytes,
+      again: {
+        ...between(first, last),
+        lost: last.clients.reduce((sum, client) => sum + client.open * jobTexts, 0),
+        leastCosine: leastOf(last),
+      },
+    };
   }
 
   for (const child of children) child.removeAllListeners('exit').kill('SIGKILL');

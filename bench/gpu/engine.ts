@@ -1,22 +1,65 @@
-// The bare engine: what the provider, or the native encoder, gives when nothing else is in the way. The ragged corpus, sorted and cut by budgets from
-// 8 k to 256 k padded tokens, through the product's own backend (buffers in shared memory, one batch queued behind each that
-// runs); then single shapes. Kinds of graphs, one session and two. Vectors are checked against the first kind before the clock.
+// The bare engine: what the provider, or the native encoder, gives when nothing else is in the way. The ragged corpus,
+// sorted and cut by budgets from 8 k to 256 k padded tokens, through the product's own backend (buffers in shared
+// memory, one batch queued behind each that runs); then single shapes. Kinds of graphs, one session and two. Vectors
+// are checked against the first kind before the clock.
 //
 //   engine.ts [--device gpu:0] [--only cuda-fp16,native] [--small]
 
 import type { InferenceBackend } from '@shoal/core';
 import { leastCosine } from '../cosine.ts';
-import { MAX_TOKENS, isSmall, median, openCorpus, openSide, partArguments, round, row, sortedBatches, type Batch, type Side } from './kit.ts';
+import {
+  MAX_TOKENS,
+  isSmall,
+  median,
+  openCorpus,
+  openSide,
+  partArguments,
+  round,
+  row,
+  sortedBatches,
+  type Batch,
+  type Side,
+} from './kit.ts';
 
 const values = partArguments(import.meta.url, { only: { type: 'string' } });
 const { model, rows, tokens } = await openCorpus();
 const BUDGETS = isSmall ? [2048] : [8192, 16_384, 32_768, 65_536, 131_072, 262_144];
-const SHAPES = isSmall ? [[1, 16], [4, 32]] as const : [[1, 16], [32, 128], [256, 128], [1024, 128], [4096, 16], [128, 512], [256, 512]] as const;
+const SHAPES = isSmall
+  ? ([
+      [1, 16],
+      [4, 32],
+    ] as const)
+  : ([
+      [1, 16],
+      [32, 128],
+      [256, 128],
+      [1024, 128],
+      [4096, 16],
+      [128, 512],
+      [256, 512],
+    ] as const);
 const REPEATS = isSmall ? 1 : 3;
 /** kind, sessions, budgets */
 const SIDES: readonly (readonly [Side, number, readonly number[]])[] = isSmall
-  ? [['cuda-fp16', 1, BUDGETS], ['cuda-fp16', 2, BUDGETS], ['native', 1, BUDGETS], ['native', 2, BUDGETS]]
-  : [['cuda-fp16', 1, BUDGETS], ['cuda-fp16', 2, BUDGETS], ['packed-fp16', 1, BUDGETS.slice(2)], ['packed-fp16', 2, BUDGETS.slice(2)], ['fused-fp16', 1, [65_536]], ['cuda-fp32', 1, [65_536]], ['cuda-bf16', 1, [65_536]], ['plain-fp16', 1, [65_536]], ['native', 1, BUDGETS], ['native', 2, BUDGETS], ['native-erf', 1, [65_536]]];
+  ? [
+      ['cuda-fp16', 1, BUDGETS],
+      ['cuda-fp16', 2, BUDGETS],
+      ['native', 1, BUDGETS],
+      ['native', 2, BUDGETS],
+    ]
+  : [
+      ['cuda-fp16', 1, BUDGETS],
+      ['cuda-fp16', 2, BUDGETS],
+      ['packed-fp16', 1, BUDGETS.slice(2)],
+      ['packed-fp16', 2, BUDGETS.slice(2)],
+      ['fused-fp16', 1, [65_536]],
+      ['cuda-fp32', 1, [65_536]],
+      ['cuda-bf16', 1, [65_536]],
+      ['plain-fp16', 1, [65_536]],
+      ['native', 1, BUDGETS],
+      ['native', 2, BUDGETS],
+      ['native-erf', 1, [65_536]],
+    ];
 let reference: Float32Array | undefined;
 
 for (const [kind, sessions, budgets] of SIDES) {
@@ -30,7 +73,11 @@ for (const [kind, sessions, budgets] of SIDES) {
 
 async function measure(kind: Side, sessions: number, budgets: readonly number[]): Promise<void> {
   const openedMs = performance.now();
-  const backend = await openSide(model, kind, { sessions, slotRows: 32_768, slotTokens: Math.max(...BUDGETS, MAX_TOKENS * 256) });
+  const backend = await openSide(model, kind, {
+    sessions,
+    slotRows: 32_768,
+    slotTokens: Math.max(...BUDGETS, MAX_TOKENS * 256),
+  });
   const openMs = round(performance.now() - openedMs);
   for (const budget of budgets) {
     const batches = sortedBatches(rows, budget);
@@ -45,7 +92,19 @@ async function measure(kind: Side, sessions: number, budgets: readonly number[])
       seconds.push((performance.now() - startedMs) / 1000);
     }
     const padded = batches.reduce((sum, batch) => sum + batch.rows.length * batch.width, 0);
-    row({ part: 'engine', kind, sessions, openMs, budget, runs: batches.length, textsPerSecond: round(rows.length / median(seconds)), raw: seconds.map((s) => round(rows.length / s)), millionTokensPerSecond: round(tokens / median(seconds) / 1e6, 2), paddingEfficiency: round(tokens / padded, 3), leastCosineToFirst: round(cosine, 7) });
+    row({
+      part: 'engine',
+      kind,
+      sessions,
+      openMs,
+      budget,
+      runs: batches.length,
+      textsPerSecond: round(rows.length / median(seconds)),
+      raw: seconds.map((s) => round(rows.length / s)),
+      millionTokensPerSecond: round(tokens / median(seconds) / 1e6, 2),
+      paddingEfficiency: round(tokens / padded, 3),
+      leastCosineToFirst: round(cosine, 7),
+    });
   }
   if (sessions === 1) for (const [count, width] of SHAPES) await measureShape(backend, kind, count, width);
   await backend.stop();
@@ -55,7 +114,8 @@ async function measureShape(backend: InferenceBackend, kind: Side, count: number
   const slot = backend.lend()!;
   for (let at = 0; at < count; at++) {
     slot.lengths[at] = width;
-    for (let token = 0; token < width; token++) slot.ids[at * width + token] = 1000 + ((at * width + token) * 7919) % 29_000;
+    for (let token = 0; token < width; token++)
+      slot.ids[at * width + token] = 1000 + (((at * width + token) * 7919) % 29_000);
   }
   const times: number[] = [];
   for (let at = 0; at < (isSmall ? 2 : 20); at++) {
@@ -64,7 +124,14 @@ async function measureShape(backend: InferenceBackend, kind: Side, count: number
     if (at >= 3 || isSmall) times.push(result.runMs);
   }
   backend.giveBack(slot);
-  row({ part: 'engine', kind, shape: `${count}x${width}`, runMs: round(median(times), 3), leastMs: round(Math.min(...times), 3), textsPerSecond: round((count * 1000) / median(times)) });
+  row({
+    part: 'engine',
+    kind,
+    shape: `${count}x${width}`,
+    runMs: round(median(times), 3),
+    leastMs: round(Math.min(...times), 3),
+    textsPerSecond: round((count * 1000) / median(times)),
+  });
 }
 
 /** Every batch once, `sessions` running and one queued behind each; vectors in the order of the rows. */
@@ -83,11 +150,11 @@ async function runAll(backend: InferenceBackend, sessions: number, batches: read
       }
       const result = await backend.run(slot, { rows: batch.rows.length, width });
       if (!result.ok) throw new Error(result.outOfVram.message);
-      for (const [at, index] of batch.rows.entries()) vectors.set(slot.embeddings.subarray(at * dims, (at + 1) * dims), index * dims);
+      for (const [at, index] of batch.rows.entries())
+        vectors.set(slot.embeddings.subarray(at * dims, (at + 1) * dims), index * dims);
       backend.giveBack(slot);
     }
   };
   await Promise.all(Array.from({ length: sessions + 1 }, lane));
   return vectors;
 }
-

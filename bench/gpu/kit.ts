@@ -1,5 +1,5 @@
-// What every part of this bench shares: its arguments, the model, the corpus as token ids, and a line of JSON per result. A part
-// runs in a process of its own, so that a device it wrecked, or memory it keeps, is not the next part's.
+// What every part of this bench shares: its arguments, the model, the corpus as token ids, and a line of JSON per
+// result. A part runs in a process of its own, so that a device it wrecked, or memory it keeps, is not the next part's.
 
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
@@ -60,10 +60,29 @@ export interface SideOptions {
 }
 
 /** Without a GPU the native encoder is its reference, which is slow. */
-export async function openSide(model: StoredModel, side: Side, { sessions = 1, ...slots }: SideOptions): Promise<InferenceBackend> {
-  if (side !== 'native' && side !== 'native-erf') return OrtBackend.open({ ...slots, graphPath: await openGraph(model, { cacheDir, kind: side }), provider, sessions, dims: model.dims, threads: 1 });
+export async function openSide(
+  model: StoredModel,
+  side: Side,
+  { sessions = 1, ...slots }: SideOptions,
+): Promise<InferenceBackend> {
+  if (side !== 'native' && side !== 'native-erf')
+    return OrtBackend.open({
+      ...slots,
+      graphPath: await openGraph(model, { cacheDir, kind: side }),
+      provider,
+      sessions,
+      dims: model.dims,
+      threads: 1,
+    });
   const library = provider === 'cpu' ? ENCODER_LIBRARIES.reference : ENCODER_LIBRARIES.cuda;
-  return EncoderBackend.open({ ...slots, model: await readEncoder(model), library, device, lanes: sessions, hasExactGelu: side === 'native-erf' });
+  return EncoderBackend.open({
+    ...slots,
+    model: await readEncoder(model),
+    library,
+    device,
+    lanes: sessions,
+    hasExactGelu: side === 'native-erf',
+  });
 }
 
 export interface Batch {
@@ -75,7 +94,7 @@ export interface Batch {
 export function sortedBatches(rows: readonly ArrayLike<number>[], budget: number): Batch[] {
   const order = rows.map((_, index) => index).sort((a, b) => rows[b]!.length - rows[a]!.length);
   const batches: Batch[] = [];
-  for (let at = 0; at < order.length; ) {
+  for (let at = 0; at < order.length;) {
     const width = widthOf(rows[order[at]!]!.length);
     const count = Math.max(1, Math.floor(budget / width));
     batches.push({ rows: order.slice(at, at + count), width });
@@ -105,7 +124,12 @@ export function round(value: number, digits = 0): number {
 /** Device memory in use as the driver tells it, MiB; NaN without a driver. */
 export function usedMebibytes(index = 0): number {
   try {
-    return Number(execFileSync('nvidia-smi', ['--query-gpu=memory.used', '--format=csv,noheader,nounits', `--id=${index}`], { encoding: 'utf8', timeout: 10_000 }).trim());
+    return Number(
+      execFileSync('nvidia-smi', ['--query-gpu=memory.used', '--format=csv,noheader,nounits', `--id=${index}`], {
+        encoding: 'utf8',
+        timeout: 10_000,
+      }).trim(),
+    );
   } catch {
     return Number.NaN;
   }

@@ -1,5 +1,5 @@
-// A worker under a GPU's label runs on the GPU or not at all: forced to the CPU it says so, with CUDA hidden it refuses, and
-// `auto` falls to the CPU with one warning. Each is a worker's own process, its words taken from its log.
+// A worker under a GPU's label runs on the GPU or not at all: forced to the CPU it says so, with CUDA hidden it
+// refuses, and `auto` falls to the CPU with one warning. Each is a worker's own process, its words taken from its log.
 //
 //   labels.ts [--device gpu:0] [--small]
 
@@ -25,16 +25,40 @@ const server = await startTestServer();
 for (const [label, environment] of CASES) {
   const startedMs = performance.now();
   const worker = fork(fileURLToPath(new URL('../../apps/gpu-worker/src/main.ts', import.meta.url)), [], {
-    env: { ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_MODEL: 'minilm', SHOAL_LOG_LEVEL: 'info', ...environment }, stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
+    env: {
+      ...process.env,
+      SHOAL_REDIS_URL: server.url,
+      SHOAL_MODEL: 'minilm',
+      SHOAL_LOG_LEVEL: 'info',
+      ...environment,
+    },
+    stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
   });
   const output: string[] = [];
-  for (const stream of [worker.stdout!, worker.stderr!]) stream.setEncoding('utf8').on('data', (chunk: string) => output.push(chunk));
-  const [report] = (await once(worker, 'message')) as [{ kind: string; device?: string; precision?: string; failure?: { message: string } }];
+  for (const stream of [worker.stdout!, worker.stderr!])
+    stream.setEncoding('utf8').on('data', (chunk: string) => output.push(chunk));
+  const [report] = (await once(worker, 'message')) as [
+    { kind: string; device?: string; precision?: string; failure?: { message: string } },
+  ];
   const readyMs = round(performance.now() - startedMs);
   const exit = once(worker, 'exit');
   worker.kill('SIGTERM');
   const [code] = await exit;
-  const said = output.join('').split('\n').filter((line) => line.startsWith('{')).map((line) => JSON.parse(line) as { level: number; msg: string; tried?: object });
-  row({ part: 'labels', case: label, kind: report.kind, device: report.device, precision: report.precision, failure: report.failure?.message, warnings: said.filter(({ level }) => level >= 40).map(({ msg, tried }) => ({ msg, tried })), readyMs, exitCode: code as number });
+  const said = output
+    .join('')
+    .split('\n')
+    .filter((line) => line.startsWith('{'))
+    .map((line) => JSON.parse(line) as { level: number; msg: string; tried?: object });
+  row({
+    part: 'labels',
+    case: label,
+    kind: report.kind,
+    device: report.device,
+    precision: report.precision,
+    failure: report.failure?.message,
+    warnings: said.filter(({ level }) => level >= 40).map(({ msg, tried }) => ({ msg, tried })),
+    readyMs,
+    exitCode: code as number,
+  });
 }
 await server.stop();

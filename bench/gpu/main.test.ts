@@ -16,13 +16,18 @@ const OPTIONS = 'there is --out, --steps, --device, --small, --seconds, --commit
 
 function bench(...args: string[]) {
   const path = fileURLToPath(new URL('./main.ts', import.meta.url));
-  return spawnSync(process.execPath, ['--conditions=@shoal/source', '--disable-warning=ExperimentalWarning', path, '--out', out, ...args], { encoding: 'utf8' });
+  return spawnSync(
+    process.execPath,
+    ['--conditions=@shoal/source', '--disable-warning=ExperimentalWarning', path, '--out', out, ...args],
+    { encoding: 'utf8' },
+  );
 }
 
 test.each(['--help', '-h'])('%s names every option and step, and exits with 0', (flag) => {
   const { status, stdout, stderr } = bench(flag);
   expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
-  for (const option of ['--out', '--steps', '--device', '--small', '--seconds', '--commit']) expect(stdout).toContain(`  ${option} `);
+  for (const option of ['--out', '--steps', '--device', '--small', '--seconds', '--commit'])
+    expect(stdout).toContain(`  ${option} `);
   for (const { name, group } of STEPS) expect(stdout).toMatch(new RegExp(`^  ${group} .*\\b${name}(;|$)`, 'm'));
   expect(existsSync(out)).toBe(false);
 });
@@ -42,12 +47,23 @@ test.each([
 
 test.each([
   [['two: both, f16 results'], ['two: both, f16 results']],
-  [['corpus,precision: tf32', 'two: both, f16 results'], ['corpus', 'precision: tf32', 'two: both, f16 results']],
-  [['up', 'similarity: queue'], ['similarity: queue', 'up']],
+  [
+    ['corpus,precision: tf32', 'two: both, f16 results'],
+    ['corpus', 'precision: tf32', 'two: both, f16 results'],
+  ],
+  [
+    ['up', 'similarity: queue'],
+    ['similarity: queue', 'up'],
+  ],
 ])('--steps %j are those steps, in the order they run, though a name has a comma', (asked, names) => {
   const { status, stderr } = bench('--seconds', '0', ...asked.flatMap((value) => ['--steps', value]));
   expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
-  const rows = readFileSync(join(out, 'rows.jsonl'), 'utf8').trim().split('\n').map((line) => JSON.parse(line) as { part: string; failed?: string });
+  const rows = readFileSync(join(out, 'rows.jsonl'), 'utf8')
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line) as { part: string; failed?: string });
   rmSync(out, { recursive: true });
-  expect(rows.slice(1)).toEqual(names.map((part) => ({ part, failed: expect.stringMatching(/^not run: -?0 s were left$/) as string })));
+  expect(rows.slice(1)).toEqual(
+    names.map((part) => ({ part, failed: expect.stringMatching(/^not run: -?0 s were left$/) as string })),
+  );
 });

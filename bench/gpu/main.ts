@@ -1,6 +1,6 @@
-// One command for a GPU machine: runs the parts one after the other, each in a process of its own with a limit, and writes what
-// they found as it comes (rows.jsonl) and at the end as a page (results.md), with machine, driver and commit. A part that fails
-// or runs out of time leaves its error among the rows; the others go on.
+// One command for a GPU machine: runs the parts one after the other, each in a process of its own with a limit, and
+// writes what they found as it comes (rows.jsonl) and at the end as a page (results.md), with machine, driver and
+// commit. A part that fails or runs out of time leaves its error among the rows; the others go on.
 //
 //   node --conditions=@shoal/source bench/gpu/main.ts [options]
 //
@@ -22,17 +22,35 @@ import { readArguments, refuse } from '../arguments.ts';
 import { STEPS, type Step } from './steps.ts';
 import { page } from './page.ts';
 
-const args = readArguments(import.meta.url, {
-  out: { type: 'string' }, steps: { type: 'string', multiple: true, default: ['all'] }, device: { type: 'string', default: 'gpu:0' }, small: { type: 'boolean', default: false },
-  seconds: { type: 'string', default: '570' }, commit: { type: 'string', default: 'unknown' },
-}, groups());
+const args = readArguments(
+  import.meta.url,
+  {
+    out: { type: 'string' },
+    steps: { type: 'string', multiple: true, default: ['all'] },
+    device: { type: 'string', default: 'gpu:0' },
+    small: { type: 'boolean', default: false },
+    seconds: { type: 'string', default: '570' },
+    commit: { type: 'string', default: 'unknown' },
+  },
+  groups(),
+);
 const steps = chosen();
 const out = args.out ?? process.env['OUT'] ?? tmpdir();
 const endMs = performance.now() + Number(args.seconds) * 1000;
 mkdirSync(out, { recursive: true });
 const rowsPath = join(out, 'rows.jsonl');
 const logPath = join(out, 'log.txt');
-const machine = { part: 'machine', at: new Date().toISOString(), commit: args.commit, cpu: cpus()[0]?.model, cores: availableParallelism(), node: process.version, device: args.device, isSmall: args.small, gpus: gpus() };
+const machine = {
+  part: 'machine',
+  at: new Date().toISOString(),
+  commit: args.commit,
+  cpu: cpus()[0]?.model,
+  cores: availableParallelism(),
+  node: process.version,
+  device: args.device,
+  isSmall: args.small,
+  gpus: gpus(),
+};
 keep(JSON.stringify(machine));
 
 for (const step of steps) {
@@ -48,7 +66,12 @@ process.exit(0);
 
 function groups(): string {
   const names = [...new Set(STEPS.map(({ group }) => group))];
-  const lines = names.map((name) => `  ${name.padEnd(10)}  ${STEPS.filter(({ group }) => group === name).map((step) => step.name).join('; ')}\n`);
+  const lines = names.map(
+    (name) =>
+      `  ${name.padEnd(10)}  ${STEPS.filter(({ group }) => group === name)
+        .map((step) => step.name)
+        .join('; ')}\n`,
+  );
   return `\nGroups and their steps:\n${lines.join('')}`;
 }
 
@@ -66,9 +89,15 @@ async function run({ name, file, args: own = [], environment = {} }: Step, secon
   process.stderr.write(`== ${name}\n`);
   const path = fileURLToPath(new URL(`./${file}`, import.meta.url));
   const common = ['--device', args.device, '--scratch', tmpdir(), ...(args.small ? ['--small'] : [])];
-  const [program, programArgs] = file.endsWith('.py') ? ['python3', [path]] : [process.execPath, ['--conditions=@shoal/source', '--disable-warning=ExperimentalWarning', path]];
+  const [program, programArgs] = file.endsWith('.py')
+    ? ['python3', [path]]
+    : [process.execPath, ['--conditions=@shoal/source', '--disable-warning=ExperimentalWarning', path]];
   // a later --device wins: a step may name its own. What co_tenant.py starts is told the rest by it.
-  const child = spawn(program!, [...(programArgs as string[]), ...common, ...own], { env: { ...process.env, NODE: process.execPath, ...environment }, stdio: ['ignore', 'pipe', 'pipe'], detached: true });
+  const child = spawn(program!, [...(programArgs as string[]), ...common, ...own], {
+    env: { ...process.env, NODE: process.execPath, ...environment },
+    stdio: ['ignore', 'pipe', 'pipe'],
+    detached: true,
+  });
   let unfinished = '';
   child.stdout.setEncoding('utf8').on('data', (chunk: string) => {
     const lines = (unfinished + chunk).split('\n');
@@ -91,8 +120,11 @@ async function run({ name, file, args: own = [], environment = {} }: Step, secon
   } catch {
     // nothing
   }
-  if (ending !== undefined) keep(JSON.stringify({ part: name, failed: ending, said: complaints.join('').slice(-1500) }));
-  process.stderr.write(`   ${Math.round((performance.now() - startedMs) / 1000)} s${ending === undefined ? '' : `, ${ending}`}\n`);
+  if (ending !== undefined)
+    keep(JSON.stringify({ part: name, failed: ending, said: complaints.join('').slice(-1500) }));
+  process.stderr.write(
+    `   ${Math.round((performance.now() - startedMs) / 1000)} s${ending === undefined ? '' : `, ${ending}`}\n`,
+  );
 }
 
 function keep(line: string): void {
@@ -103,7 +135,13 @@ function keep(line: string): void {
 
 function gpus(): readonly string[] {
   try {
-    return execFileSync('nvidia-smi', ['--query-gpu=name,driver_version,memory.total,power.limit', '--format=csv,noheader'], { encoding: 'utf8', timeout: 10_000 }).trim().split('\n');
+    return execFileSync(
+      'nvidia-smi',
+      ['--query-gpu=name,driver_version,memory.total,power.limit', '--format=csv,noheader'],
+      { encoding: 'utf8', timeout: 10_000 },
+    )
+      .trim()
+      .split('\n');
   } catch {
     return [];
   }

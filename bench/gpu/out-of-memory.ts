@@ -1,5 +1,6 @@
-// Running out of device memory for real, beside a co-tenant that holds most of the card or by a limit of the arena (--arena-mebibytes; of our binding alone): a run that finds
-// no room is a result and not an exception, the session gives the same vectors afterwards, bit by bit, half the batch runs, what was taken is given back where the binding
+// Running out of device memory for real, beside a co-tenant that holds most of the card or by a limit of the arena
+// (--arena-mebibytes; of our binding alone): a run that finds no room is a result and not an exception, the session
+// gives the same vectors afterwards, bit by bit, half the batch runs, what was taken is given back where the binding
 // can, and a batch of usual size takes as long as before. fp32 with plain operators needs the most.
 //
 //   out-of-memory.ts [--device gpu:0] [--small] [--binding auto|native|stock] [--arena-mebibytes N]
@@ -8,15 +9,30 @@ import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, type GraphKind } from '@shoal/models';
 import { cacheDir, isSmall, median, partArguments, provider, round, row, usedMebibytes } from './kit.ts';
 
-const values = partArguments(import.meta.url, { binding: { type: 'string', default: 'auto' }, 'arena-mebibytes': { type: 'string' } });
+const values = partArguments(import.meta.url, {
+  binding: { type: 'string', default: 'auto' },
+  'arena-mebibytes': { type: 'string' },
+});
 const arenaBytes = values['arena-mebibytes'] === undefined ? undefined : Number(values['arena-mebibytes']) * 2 ** 20;
 const model = await openModel('minilm', { cacheDir });
 const WIDTH = 512;
-/** 2^31 attention scores would be an overflow of integers, not a lack of memory: 682 rows × 12 heads × 512². 1,344 rows were an illegal access (ONNX Runtime 1.30). */
+/**
+ * 2^31 attention scores would be an overflow of integers, not a lack of memory: 682 rows × 12 heads × 512². 1,344 rows
+ * were an illegal access (ONNX Runtime 1.30).
+ */
 const MOST_ROWS = isSmall ? 4 : 672;
 
 for (const kind of (isSmall ? ['plain-fp32'] : ['plain-fp32', 'cuda-fp16']) as readonly GraphKind[]) {
-  const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir, kind }), provider, binding: values.binding as 'auto', arenaBytes, dims: model.dims, threads: 1, slotRows: Math.max(8, MOST_ROWS), slotTokens: MOST_ROWS * WIDTH });
+  const backend = await OrtBackend.open({
+    graphPath: await openGraph(model, { cacheDir, kind }),
+    provider,
+    binding: values.binding as 'auto',
+    arenaBytes,
+    dims: model.dims,
+    threads: 1,
+    slotRows: Math.max(8, MOST_ROWS),
+    slotTokens: MOST_ROWS * WIDTH,
+  });
   const before = await vectors(8, 64);
   const usualMs = await usualRunMs();
   const beforeMebibytes = usedMebibytes();
@@ -24,10 +40,19 @@ for (const kind of (isSmall ? ['plain-fp32'] : ['plain-fp32', 'cuda-fp16']) as r
   for (let rows = isSmall ? 2 : 84; rows <= MOST_ROWS; rows *= 2) {
     const startedMs = performance.now();
     const slot = fill(rows, WIDTH);
-    const result = await backend.run(slot, { rows, width: WIDTH }).catch((error: Error) => ({ ok: false as const, outOfVram: { message: `THROWN ${error.message}` } }));
+    const result = await backend
+      .run(slot, { rows, width: WIDTH })
+      .catch((error: Error) => ({ ok: false as const, outOfVram: { message: `THROWN ${error.message}` } }));
     backend.giveBack(slot);
     const isSame = (await vectors(8, 64)).every((value, at) => value === before[at]);
-    steps.push({ rows, ok: result.ok, ms: round(performance.now() - startedMs), ...(result.ok ? {} : { message: result.outOfVram.message.slice(0, 160) }), sameVectorsAfter: isSame, usedMebibytes: usedMebibytes() });
+    steps.push({
+      rows,
+      ok: result.ok,
+      ms: round(performance.now() - startedMs),
+      ...(result.ok ? {} : { message: result.outOfVram.message.slice(0, 160) }),
+      sameVectorsAfter: isSame,
+      usedMebibytes: usedMebibytes(),
+    });
     if (!result.ok) {
       const half = fill(rows / 2, WIDTH);
       const again = await backend.run(half, { rows: rows / 2, width: WIDTH });
@@ -38,8 +63,22 @@ for (const kind of (isSmall ? ['plain-fp32'] : ['plain-fp32', 'cuda-fp16']) as r
   }
   const mostMebibytes = usedMebibytes();
   const gaveBack = await backend.shrink();
-  const facts = { usualMs, usualMsAfter: await usualRunMs(), beforeMebibytes, mostMebibytes, shrunkMebibytes: gaveBack ? usedMebibytes() : undefined };
-  row({ part: 'out-of-memory', kind, binding: backend.binding, arenaMebibytes: values['arena-mebibytes'], table: steps, shape: `×${WIDTH}`, ...facts });
+  const facts = {
+    usualMs,
+    usualMsAfter: await usualRunMs(),
+    beforeMebibytes,
+    mostMebibytes,
+    shrunkMebibytes: gaveBack ? usedMebibytes() : undefined,
+  };
+  row({
+    part: 'out-of-memory',
+    kind,
+    binding: backend.binding,
+    arenaMebibytes: values['arena-mebibytes'],
+    table: steps,
+    shape: `×${WIDTH}`,
+    ...facts,
+  });
   await backend.stop();
   row({ part: 'out-of-memory', kind, releasedMebibytes: usedMebibytes() });
 

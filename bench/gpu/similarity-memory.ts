@@ -1,6 +1,6 @@
-// A similarity worker on a GPU with little of its memory allowed: collections of three times that and more, asked in turns through the
-// queue by jobs of every kind, so that they come and leave. Every answer is compared with the CPU's; what was held, what left, and
-// whether anything was lost is taken from the worker's own facts and the queue.
+// A similarity worker on a GPU with little of its memory allowed: collections of three times that and more, asked in
+// turns through the queue by jobs of every kind, so that they come and leave. Every answer is compared with the CPU's;
+// what was held, what left, and whether anything was lost is taken from the worker's own facts and the queue.
 //
 //   similarity-memory.ts [--device gpu:0] [--jobs 900] [--small]
 
@@ -38,14 +38,26 @@ for (let at = 0; at < COLLECTIONS; at++) {
   await createCollection(join(folder, 'collections'), `c${at}`, [{ dims: DIMS, vectors: rows }]);
   blocks.push(rowsOf(matrixOf(rows, DIMS)));
 }
-const worker = fork(fileURLToPath(new URL(`../../apps/${device === 'cpu' ? 'cpu' : 'gpu'}-worker/src/main.ts`, import.meta.url)), [], {
-  env: {
-    ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_KIND: 'similarity', SHOAL_DEVICE: device, SHOAL_CACHE_DIR: folder, SHOAL_MAX_DEVICE_BYTES: String(MAX_DEVICE_BYTES),
-    SHOAL_SMALL_ON_CPU: 'never', SHOAL_LOG_LEVEL: 'warn',
+const worker = fork(
+  fileURLToPath(new URL(`../../apps/${device === 'cpu' ? 'cpu' : 'gpu'}-worker/src/main.ts`, import.meta.url)),
+  [],
+  {
+    env: {
+      ...process.env,
+      SHOAL_REDIS_URL: server.url,
+      SHOAL_KIND: 'similarity',
+      SHOAL_DEVICE: device,
+      SHOAL_CACHE_DIR: folder,
+      SHOAL_MAX_DEVICE_BYTES: String(MAX_DEVICE_BYTES),
+      SHOAL_SMALL_ON_CPU: 'never',
+      SHOAL_LOG_LEVEL: 'warn',
+    },
+    stdio: ['ignore', 2, 2, 'ipc'],
   },
-  stdio: ['ignore', 2, 2, 'ipc'],
-});
-const [ready] = (await once(worker, 'message')) as [{ readonly kind: string; readonly device?: string; readonly failure?: { readonly message: string } }];
+);
+const [ready] = (await once(worker, 'message')) as [
+  { readonly kind: string; readonly device?: string; readonly failure?: { readonly message: string } },
+];
 if (ready.kind !== 'ready') throw new Error(ready.failure?.message ?? 'the worker did not start');
 const client = await ShoalClient.connect({ redisUrl: server.url, model: { name: 'none', revision: '0' } });
 const fleet = await Fleet.connect({ redisUrl: server.url, queue: SIMILARITY_QUEUE });
@@ -59,7 +71,9 @@ async function ask(job: number): Promise<void> {
   const queries = { values: vectors(8), dims: DIMS, rows: 8 };
   const name = `c${at}@1`;
   if (job % 3 === 0) {
-    const candidates = Array.from({ length: 8 }, () => BigUint64Array.from({ length: 50 }, () => BigInt(Math.floor(random() * ROWS))));
+    const candidates = Array.from({ length: 8 }, () =>
+      BigUint64Array.from({ length: 50 }, () => BigInt(Math.floor(random() * ROWS))),
+    );
     const found = await client.rescore(name, queries, candidates, { k: K });
     const exact = await kernels.rescore(queries, blocks[at]!, candidates, { k: K, metric: 'cosine' });
     if (found.some(({ ids }, query) => ids.join() !== hitsOf(exact, query).ids.join())) wrong++;
@@ -73,16 +87,38 @@ async function ask(job: number): Promise<void> {
 }
 
 const startedMs = performance.now();
-await Promise.all(Array.from({ length: IN_FLIGHT }, async () => {
-  while (next < jobs) await ask(next++).catch((error: unknown) => errors.push(String(error)));
-}));
+await Promise.all(
+  Array.from({ length: IN_FLIGHT }, async () => {
+    while (next < jobs) await ask(next++).catch((error: unknown) => errors.push(String(error)));
+  }),
+);
 const seconds = (performance.now() - startedMs) / 1000;
 await new Promise((resolve) => setTimeout(resolve, 4_500)); // facts are told every two seconds
 const view = await fleet.read();
 const facts: SimilarityFacts | undefined = view.workers[0]?.facts?.similarity;
 row({
-  part: 'similarity: memory', device: ready.device, collections: COLLECTIONS, rows: ROWS, deviceBytes: MAX_DEVICE_BYTES, rowBytes: COLLECTIONS * ROWS * DIMS * 4, jobs, answered, wrong, lost: jobs - answered, failures: errors.length, first: errors[0],
-  seconds: Number(seconds.toFixed(2)), held: facts?.gpu, calls: facts?.calls, fallbacks: facts?.fallbacks, left: { waiting: view.lanes.main.waiting, active: view.lanes.main.active, handedOver: view.lanes.main.handedOver, failed: view.lanes.main.failed },
+  part: 'similarity: memory',
+  device: ready.device,
+  collections: COLLECTIONS,
+  rows: ROWS,
+  deviceBytes: MAX_DEVICE_BYTES,
+  rowBytes: COLLECTIONS * ROWS * DIMS * 4,
+  jobs,
+  answered,
+  wrong,
+  lost: jobs - answered,
+  failures: errors.length,
+  first: errors[0],
+  seconds: Number(seconds.toFixed(2)),
+  held: facts?.gpu,
+  calls: facts?.calls,
+  fallbacks: facts?.fallbacks,
+  left: {
+    waiting: view.lanes.main.waiting,
+    active: view.lanes.main.active,
+    handedOver: view.lanes.main.handedOver,
+    failed: view.lanes.main.failed,
+  },
 });
 await fleet.close();
 await client.close();

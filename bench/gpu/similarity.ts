@@ -1,18 +1,34 @@
-// Similarity on a GPU through the product's own engines: answers compared with the CPU's first; then both engines over sizes from far below
-// the break-even to far above it: where the warm-up predicted it, where it is, where predictions put it once calls of sizes around it went through
-// the product's choice of a side and corrected them (beside where it is right after that), and how many times faster the GPU is beyond. Times are from the call to its promise, copies and
-// everything included. Where it is is found for all kinds in turns, several times, because what else a machine does comes and goes.
+// Similarity on a GPU through the product's own engines: answers compared with the CPU's first; then both engines over
+// sizes from far below the break-even to far above it: where the warm-up predicted it, where it is, where predictions
+// put it once calls of sizes around it went through the product's choice of a side and corrected them (beside where it
+// is right after that), and how many times faster the GPU is beyond. Times are from the call to its promise, copies and
+// everything included. Where it is is found for all kinds in turns, several times, because what else a machine does
+// comes and goes.
 //
-//   similarity.ts [--device gpu:0] [--small] [--seconds 80] [--answers 10] [--kinds topk,cosine,rescore,spread] [--rounds 1] [--threads N]
+//   similarity.ts [--device gpu:0] [--small] [--seconds 80] [--answers 10] [--kinds topk,cosine,rescore,spread]
+//   [--rounds 1] [--threads N]
 //
-// --answers: seconds of comparing them. --rounds: so often are warm-up and the search for where it is repeated, to see what each of them differs by. --threads: of the CPU; unset: one for each core.
+// --answers: seconds of comparing them. --rounds: so often are warm-up and the search for where it is repeated, to
+//   see what each of them differs by. --threads: of the CPU; unset: one for each core.
 //
-// Needs the CUDA library beside the native code (sh native/similarity/build.sh cuda), or SHOAL_CUDA_LIBRARY. With --small on a machine
-// without a GPU its stand-in is measured, which says nothing.
+// Needs the CUDA library beside the native code (sh native/similarity/build.sh cuda), or SHOAL_CUDA_LIBRARY. With
+// --small on a machine without a GPU its stand-in is measured, which says nothing.
 
 import { availableParallelism } from 'node:os';
 import { RunTimes, isShoalError, lowerQuartile, risingZero } from '@shoal/core';
-import { CudaEngine, HybridEngine, cpuEngine, kernelsOn, matrixOf, measureEngines, openCuda, rowsOf, type Engine, type Matrix, type RowBlock } from '@shoal/similarity';
+import {
+  CudaEngine,
+  HybridEngine,
+  cpuEngine,
+  kernelsOn,
+  matrixOf,
+  measureEngines,
+  openCuda,
+  rowsOf,
+  type Engine,
+  type Matrix,
+  type RowBlock,
+} from '@shoal/similarity';
 import { standInLibrary } from '@shoal/similarity/testing';
 import { encodeRows } from '../../libs/similarity/src/encode-rows.ts';
 import { graphFromEdges, type Graph } from '../../libs/similarity/src/graph.ts';
@@ -42,7 +58,13 @@ const TRAFFIC_CALLS = isSmall ? 20 : 400;
 const TRAFFIC_MULTIPLES = [1 / 8, 1 / 4, 1 / 2, 0.7, 1, 1.4, 2, 4, 8] as const;
 const MOST_TRAFFIC_MS = 1_500;
 const graphs = new Map<number, Graph>();
-const asked = partArguments(import.meta.url, { seconds: { type: 'string', default: '80' }, answers: { type: 'string', default: isSmall ? '4' : '10' }, kinds: { type: 'string', default: 'topk,cosine,rescore,spread' }, rounds: { type: 'string', default: '1' }, threads: { type: 'string', default: String(availableParallelism()) } });
+const asked = partArguments(import.meta.url, {
+  seconds: { type: 'string', default: '80' },
+  answers: { type: 'string', default: isSmall ? '4' : '10' },
+  kinds: { type: 'string', default: 'topk,cosine,rescore,spread' },
+  rounds: { type: 'string', default: '1' },
+  threads: { type: 'string', default: String(availableParallelism()) },
+});
 /** What has not begun by then is left out, and said so. */
 const LAST_START_MS = performance.now() + 1_000 * Number(asked.seconds);
 const kinds = String(asked.kinds).split(',');
@@ -50,16 +72,49 @@ const kinds = String(asked.kinds).split(',');
 const found = openCuda(isSmall && device === 'cpu' ? standInLibrary() : process.env['SHOAL_CUDA_LIBRARY']);
 if (!found.ok) throw new Error(found.reason);
 const cpu = cpuEngine({ threads: Number(asked.threads) });
-const gpu = new CudaEngine({ cuda: found.cuda, device: 0, residentBytes: Math.floor(found.cuda.devices[0]!.freeBytes / 2), workBytes: isSmall ? 1 << 24 : 1 << 31 });
-row({ part: 'similarity: machine', gpu: found.cuda.devices[0]!.name, library: found.cuda.path, cpu: cpu.isa, threads: cpu.threads });
+const gpu = new CudaEngine({
+  cuda: found.cuda,
+  device: 0,
+  residentBytes: Math.floor(found.cuda.devices[0]!.freeBytes / 2),
+  workBytes: isSmall ? 1 << 24 : 1 << 31,
+});
+row({
+  part: 'similarity: machine',
+  gpu: found.cuda.devices[0]!.name,
+  library: found.cuda.path,
+  cpu: cpu.isa,
+  threads: cpu.threads,
+});
 
 await compareAnswers();
 const rows = { f32: randomRows('f32', MOST_ROWS), f16: randomRows('f16', MOST_ROWS) };
 const searches: Search[] = [
-  ...(['f32', 'f16'] as const).flatMap((dtype) => [1, 8, 64, 1_000].map((count): Search => ({ kind: `topk/${dtype}`, queries: count, most: MOST_ROWS, at: (size) => topK(count, slice(rows[dtype], size)) }))),
-  ...[1, 8, 64].map((count): Search => ({ kind: 'cosine/f32', queries: count, most: Math.floor(Math.min(MOST_ROWS, 2 ** 24 / count)), at: (size) => matrix(count, slice(rows.f32, size)) })),
-  ...[1, 8, 64].map((count): Search => ({ kind: 'rescore/f32', queries: count, most: Math.floor(MOST_ROWS / 8), at: (size) => rescore(count, rows.f32, size) })),
-  ...[1, 16].map((lanes): Search => ({ kind: 'spread', queries: lanes, most: isSmall ? 1_024 : 1 << 20, at: (size) => spread(lanes, size) })),
+  ...(['f32', 'f16'] as const).flatMap((dtype) =>
+    [1, 8, 64, 1_000].map((count): Search => ({
+      kind: `topk/${dtype}`,
+      queries: count,
+      most: MOST_ROWS,
+      at: (size) => topK(count, slice(rows[dtype], size)),
+    })),
+  ),
+  ...[1, 8, 64].map((count): Search => ({
+    kind: 'cosine/f32',
+    queries: count,
+    most: Math.floor(Math.min(MOST_ROWS, 2 ** 24 / count)),
+    at: (size) => matrix(count, slice(rows.f32, size)),
+  })),
+  ...[1, 8, 64].map((count): Search => ({
+    kind: 'rescore/f32',
+    queries: count,
+    most: Math.floor(MOST_ROWS / 8),
+    at: (size) => rescore(count, rows.f32, size),
+  })),
+  ...[1, 16].map((lanes): Search => ({
+    kind: 'spread',
+    queries: lanes,
+    most: isSmall ? 1_024 : 1 << 20,
+    at: (size) => spread(lanes, size),
+  })),
 ].filter(({ kind }) => kinds.includes(kind.split('/')[0]!));
 let times = await warmedUp();
 let crossings = await measuredCrossings(times);
@@ -71,7 +126,7 @@ const hybrid = new HybridEngine({ cpu, gpu, times });
 for (const [i, search] of searches.entries()) await beyond(search, crossings[i]);
 await streamed();
 
-// ---- what is run ------------------------------------------------------------------------------------------------------
+// ---- what is run ----------------------------------------------------------------------------------------------------
 
 interface Work {
   /** Values that each query is compared with, as predictions count them. */
@@ -84,7 +139,11 @@ interface Work {
 
 function topK(count: number, what: RowBlock): Work {
   const queries = randomQueries(count);
-  return { values: what.rows * DIMS, what, run: (engine) => engine.topK(queries, what, 'cosine', Math.min(K, what.rows)) };
+  return {
+    values: what.rows * DIMS,
+    what,
+    run: (engine) => engine.topK(queries, what, 'cosine', Math.min(K, what.rows)),
+  };
 }
 
 function matrix(count: number, what: RowBlock): Work {
@@ -101,13 +160,26 @@ function rescore(count: number, what: RowBlock, size: number): Work {
 
 function spread(lanes: number, nodes: number): Work {
   const edges = nodes * 20;
-  const graph = graphs.get(nodes) ?? graphFromEdges({ from: Uint32Array.from({ length: edges }, (_, i) => (Math.imul(i, 0x9e3779b1) >>> 0) % nodes), to: Uint32Array.from({ length: edges }, (_, i) => i % nodes) }, nodes);
+  const graph =
+    graphs.get(nodes) ??
+    graphFromEdges(
+      {
+        from: Uint32Array.from({ length: edges }, (_, i) => (Math.imul(i, 0x9e3779b1) >>> 0) % nodes),
+        to: Uint32Array.from({ length: edges }, (_, i) => i % nodes),
+      },
+      nodes,
+    );
   graphs.set(nodes, graph);
   const seeds = new Float32Array(nodes * lanes);
-  return { values: 3 * (nodes + edges), what: graph, prepare: () => seeds.fill(1), run: (engine) => engine.spread(graph, lanes, seeds, { steps: 3, decay: 0.05, threshold: 0, k: 1 }) };
+  return {
+    values: 3 * (nodes + edges),
+    what: graph,
+    prepare: () => seeds.fill(1),
+    run: (engine) => engine.spread(graph, lanes, seeds, { steps: 3, decay: 0.05, threshold: 0, k: 1 }),
+  };
 }
 
-// ---- break-even -------------------------------------------------------------------------------------------------------
+// ---- break-even -----------------------------------------------------------------------------------------------------
 
 interface Search {
   readonly kind: string;
@@ -125,7 +197,15 @@ interface Samples {
 async function warmedUp(): Promise<RunTimes> {
   const begunMs = performance.now();
   const measuredTimes = new RunTimes(await measureEngines({ cpu, gpu, mostRows: isSmall ? 1_024 : 65_536 }));
-  row({ part: 'similarity: warm-up', seconds: round((performance.now() - begunMs) / 1000, 2), breakEvens: Object.fromEntries(measuredTimes.breakEvens().map(({ kind, queries, work }) => [`${kind}, ${queries}`, work === undefined ? null : Math.round(work)])) });
+  row({
+    part: 'similarity: warm-up',
+    seconds: round((performance.now() - begunMs) / 1000, 2),
+    breakEvens: Object.fromEntries(
+      measuredTimes
+        .breakEvens()
+        .map(({ kind, queries, work }) => [`${kind}, ${queries}`, work === undefined ? null : Math.round(work)]),
+    ),
+  });
   return measuredTimes;
 }
 
@@ -135,7 +215,10 @@ function predictedBy(measuredTimes: RunTimes, { kind, queries, at }: Search): nu
   return work === undefined || work === 0 ? undefined : work / (at(512).values / 512);
 }
 
-/** Of every search: looked for around the prediction, then closely, all of them in turns. Undefined: one side always wins. */
+/**
+ * Of every search: looked for around the prediction, then closely, all of them in turns. Undefined: one side always
+ * wins.
+ */
 async function measuredCrossings(measuredTimes: RunTimes): Promise<(number | undefined)[]> {
   const begunMs = performance.now();
   const near: (number | undefined)[] = [];
@@ -148,12 +231,25 @@ async function measuredCrossings(measuredTimes: RunTimes): Promise<(number | und
   }
   const measured = close.map((visits) => crossingOf(visits));
   row({
-    part: 'similarity: break-even', seconds: round((performance.now() - begunMs) / 1000, 2),
-    found: Object.fromEntries(searches.map((search, i) => {
-      const predicted = predictedBy(measuredTimes, search);
-      const quiet = crossingOf(close[i]!, quietOf);
-      return [`${search.kind}, ${search.queries}`, { predicted: wholeOf(predicted), measured: wholeOf(measured[i]), error: errorOf(predicted, measured[i]), quiet: wholeOf(quiet), quietError: errorOf(predicted, quiet), ms: atCrossing(close[i]!) }];
-    })),
+    part: 'similarity: break-even',
+    seconds: round((performance.now() - begunMs) / 1000, 2),
+    found: Object.fromEntries(
+      searches.map((search, i) => {
+        const predicted = predictedBy(measuredTimes, search);
+        const quiet = crossingOf(close[i]!, quietOf);
+        return [
+          `${search.kind}, ${search.queries}`,
+          {
+            predicted: wholeOf(predicted),
+            measured: wholeOf(measured[i]),
+            error: errorOf(predicted, measured[i]),
+            quiet: wholeOf(quiet),
+            quietError: errorOf(predicted, quiet),
+            ms: atCrossing(close[i]!),
+          },
+        ];
+      }),
+    ),
   });
   return measured;
 }
@@ -161,7 +257,8 @@ async function measuredCrossings(measuredTimes: RunTimes): Promise<(number | und
 /** One pass over sizes around it, into `visits`; where to look next. */
 async function lookedAround(search: Search, near: number, visits: Map<number, Samples[]>): Promise<number> {
   const sizes = sizesAround(search, near, CLOSE_FACTORS);
-  for (const size of sizes) visits.set(size, [...(visits.get(size) ?? []), await inTurns(search.at(size), CLOSE_REPEATS)]);
+  for (const size of sizes)
+    visits.set(size, [...(visits.get(size) ?? []), await inTurns(search.at(size), CLOSE_REPEATS)]);
   const zero = closeCrossing(visits, medianOf);
   return Number.isFinite(zero) ? near : zero < 0 ? sizes[0]! : sizes.at(-1)!; // it lies beyond
 }
@@ -172,7 +269,10 @@ function medianOf(visits: readonly (readonly number[])[]): number {
   return median(visits.flat());
 }
 
-/** While nobody else wanted the machine, which is what the warm-up looks for: the lower quartile of what each visit says. */
+/**
+ * While nobody else wanted the machine, which is what the warm-up looks for: the lower quartile of what each visit
+ * says.
+ */
 function quietOf(visits: readonly (readonly number[])[]): number {
   return lowerQuartile(visits.map((turns) => median(turns)));
 }
@@ -185,7 +285,12 @@ function crossingOf(visits: ReadonlyMap<number, readonly Samples[]>, of: OfVisit
 /** Infinity: the CPU is faster at every size looked at, or there is none; -Infinity: the GPU is. */
 function closeCrossing(visits: ReadonlyMap<number, readonly Samples[]>, of: OfVisits): number {
   const bySize = [...visits].sort(([a], [b]) => a - b);
-  const zero = risingZero(bySize.map(([size, all]) => [Math.log(size), Math.log(of(all.map((one) => one.cpu)) / of(all.map((one) => one.gpu)))]));
+  const zero = risingZero(
+    bySize.map(([size, all]) => [
+      Math.log(size),
+      Math.log(of(all.map((one) => one.cpu)) / of(all.map((one) => one.gpu))),
+    ]),
+  );
   return Number.isFinite(zero) ? Math.exp(zero) : zero;
 }
 
@@ -197,7 +302,8 @@ function atCrossing(visits: ReadonlyMap<number, readonly Samples[]>): number | n
 
 async function beyond(search: Search, before: number | undefined): Promise<void> {
   const { kind, queries, most, at } = search;
-  if (performance.now() > LAST_START_MS) return row({ part: 'similarity: beyond', kind, queries, skipped: 'no time was left' });
+  if (performance.now() > LAST_START_MS)
+    return row({ part: 'similarity: beyond', kind, queries, skipped: 'no time was left' });
   const predicted = predictedBy(times, search);
   const calls = predicted === undefined ? undefined : await traffic(at, most, predicted);
   const corrected = predictedBy(times, search);
@@ -212,7 +318,18 @@ async function beyond(search: Search, before: number | undefined): Promise<void>
       if (cpuMs > MOST_CPU_MS) break;
     }
   }
-  row({ part: 'similarity: beyond', kind, queries, calls, corrected: wholeOf(corrected), correctedError: errorOf(corrected, measured), measured: wholeOf(measured), measuredBefore: wholeOf(before), ratios, ...(await largestOf(at, most)) });
+  row({
+    part: 'similarity: beyond',
+    kind,
+    queries,
+    calls,
+    corrected: wholeOf(corrected),
+    correctedError: errorOf(corrected, measured),
+    measured: wholeOf(measured),
+    measuredBefore: wholeOf(before),
+    ratios,
+    ...(await largestOf(at, most)),
+  });
 }
 
 /** Of one search, at once: what corrected predictions are compared with, because a machine does not stay as it was. */
@@ -231,7 +348,11 @@ function wholeOf(size: number | undefined): number | null {
 }
 
 /** Calls as they may come, one at a time: the product takes a side for each, and learns how long it took. */
-async function traffic(at: (size: number) => Work, most: number, around: number): Promise<{ readonly cpu: number; readonly gpu: number }> {
+async function traffic(
+  at: (size: number) => Work,
+  most: number,
+  around: number,
+): Promise<{ readonly cpu: number; readonly gpu: number }> {
   const random = randomFrom(5);
   const works = TRAFFIC_MULTIPLES.map((multiple) => at(Math.round(Math.min(most, Math.max(1, around * multiple)))));
   for (const { what, run, prepare } of works) {
@@ -300,7 +421,10 @@ async function inTurns({ what, run, prepare = () => undefined }: Work, repeats: 
     const isLate = performance.now() - startedMs > TURNS_MS;
     if (isLate && turn > 0) break;
     if (isLate) turn = 0;
-    for (const [name, engine] of [['gpu', gpu], ['cpu', cpu]] as const) {
+    for (const [name, engine] of [
+      ['gpu', gpu],
+      ['cpu', cpu],
+    ] as const) {
       prepare();
       const begunMs = performance.now();
       await run(engine);
@@ -312,39 +436,80 @@ async function inTurns({ what, run, prepare = () => undefined }: Work, repeats: 
   return ms;
 }
 
-// ---- answers ------------------------------------------------------------------------------------------------------------
+// ---- answers --------------------------------------------------------------------------------------------------------
 
-/** Rows and their order are those of the CPU: staying on the device, passing by, and with little memory for the work. */
+/**
+ * Rows and their order are those of the CPU: staying on the device, passing by, and with little memory for the work.
+ */
 async function compareAnswers(): Promise<void> {
   const random = randomFrom(11);
   const pick = <Value>(of: readonly Value[]): Value => of[Math.floor(random() * of.length)]!;
-  const tight = new CudaEngine({ cuda: found.ok ? found.cuda : undefined!, device: 0, residentBytes: 1 << 28, workBytes: 1 << 22 });
+  const tight = new CudaEngine({
+    cuda: found.ok ? found.cuda : undefined!,
+    device: 0,
+    residentBytes: 1 << 28,
+    workBytes: 1 << 22,
+  });
   const exact = kernelsOn(cpu);
   let [cases, refused] = [0, 0];
   const wrong: string[] = [];
   const endMs = performance.now() + 1_000 * Number(asked.answers);
   while (performance.now() < endMs && wrong.length < 5) {
-    const [dims, count, dtype, metric] = [pick([1, 7, 31, 33, 384, 768, 1_024]), pick([1, 7, 31, 33, 257, 4_097, 20_000]), pick(ROW_TYPES), pick(METRICS)];
-    const queries = matrixOf(Float32Array.from({ length: pick([1, 3, 8, 33, 130]) * dims }, () => 2 * random() - 1), dims);
+    const [dims, count, dtype, metric] = [
+      pick([1, 7, 31, 33, 384, 768, 1_024]),
+      pick([1, 7, 31, 33, 257, 4_097, 20_000]),
+      pick(ROW_TYPES),
+      pick(METRICS),
+    ];
+    const queries = matrixOf(
+      Float32Array.from({ length: pick([1, 3, 8, 33, 130]) * dims }, () => 2 * random() - 1),
+      dims,
+    );
     const values = Float32Array.from({ length: count * dims }, () => 2 * random() - 1);
     for (let copies = 0; copies < count / 16; copies++) values.copyWithin(Math.floor(random() * count) * dims, 0, dims);
     const encoded = encodeRows(matrixOf(values, dims), dtype);
-    const block: RowBlock = { dtype, rows: count, dims, strideBytes: strideOf(dtype, dims), data: encoded.data, ...(dtype === 'i8' ? { scales: encoded.scales } : {}) };
+    const block: RowBlock = {
+      dtype,
+      rows: count,
+      dims,
+      strideBytes: strideOf(dtype, dims),
+      data: encoded.data,
+      ...(dtype === 'i8' ? { scales: encoded.scales } : {}),
+    };
     const k = pick([1, 10, 100, count]);
     const wanted = await exact.topK(queries, block, { k, metric });
     const matrixWanted = count * queries.rows <= 1 << 20 ? await exact.cosine(queries, block, { metric }) : undefined;
-    for (const [name, engine, keeps] of [['kept', gpu, true], ['passing by', gpu, false], ['little memory', tight, true]] as const) {
+    for (const [name, engine, keeps] of [
+      ['kept', gpu, true],
+      ['passing by', gpu, false],
+      ['little memory', tight, true],
+    ] as const) {
       if (keeps) engine.keep(block);
       const label = `${dtype} ${metric} ${queries.rows} × ${count} × ${dims}, k ${k}, ${name}`;
-      const got = await kernelsOn(engine).topK(queries, block, { k, metric }).catch((error: unknown) => {
-        if (engine !== tight || !isShoalError(error, 'OUT_OF_VRAM')) throw error;
-        return undefined; // 4 MiB for its work are too little; the product takes smaller tiles then
-      });
+      const got = await kernelsOn(engine)
+        .topK(queries, block, { k, metric })
+        .catch((error: unknown) => {
+          if (engine !== tight || !isShoalError(error, 'OUT_OF_VRAM')) throw error;
+          return undefined; // 4 MiB for its work are too little; the product takes smaller tiles then
+        });
       if (got === undefined) refused++;
       else if (got.ids.join() !== wanted.ids.join()) wrong.push(`${label}: other rows`);
-      else if (got.scores.some((score, i) => Math.abs(score - wanted.scores[i]!) > 1e-6 * Math.max(1, Math.abs(wanted.scores[i]!)))) wrong.push(`${label}: other scores`);
-      const scores = matrixWanted === undefined || got === undefined ? undefined : await kernelsOn(engine).cosine(queries, block, { metric });
-      if (scores?.some((score, i) => Math.abs(score - matrixWanted![i]!) > 2e-5 * Math.max(1, Math.abs(matrixWanted![i]!))) === true) wrong.push(`${label}: another matrix`);
+      else if (
+        got.scores.some(
+          (score, i) => Math.abs(score - wanted.scores[i]!) > 1e-6 * Math.max(1, Math.abs(wanted.scores[i]!)),
+        )
+      )
+        wrong.push(`${label}: other scores`);
+      const scores =
+        matrixWanted === undefined || got === undefined
+          ? undefined
+          : await kernelsOn(engine).cosine(queries, block, { metric });
+      if (
+        scores?.some(
+          (score, i) => Math.abs(score - matrixWanted![i]!) > 2e-5 * Math.max(1, Math.abs(matrixWanted![i]!)),
+        ) === true
+      )
+        wrong.push(`${label}: another matrix`);
       engine.letGo(block);
     }
     cases++;
@@ -367,16 +532,28 @@ async function streamed(): Promise<void> {
   }
   const { deviceUs, copyUs, kernelUs, copiedBytes } = gpu.lastTimes;
   row({
-    part: 'similarity: streamed', rows: MOST_ROWS, queries: 64, dtype: 'f16', ms: round(median(ms), 2), deviceMs: round(deviceUs / 1e3, 2), gigabytesPerSecond: round((what.rows * what.strideBytes) / median(ms) / 1e6, 2),
-    copyShare: round(copyUs / deviceUs, 3), kernelShare: round(kernelUs / deviceUs, 3), overlap: round(Math.max(0, copyUs + kernelUs - deviceUs) / Math.min(copyUs, kernelUs), 3), copiedBytes,
+    part: 'similarity: streamed',
+    rows: MOST_ROWS,
+    queries: 64,
+    dtype: 'f16',
+    ms: round(median(ms), 2),
+    deviceMs: round(deviceUs / 1e3, 2),
+    gigabytesPerSecond: round((what.rows * what.strideBytes) / median(ms) / 1e6, 2),
+    copyShare: round(copyUs / deviceUs, 3),
+    kernelShare: round(kernelUs / deviceUs, 3),
+    overlap: round(Math.max(0, copyUs + kernelUs - deviceUs) / Math.min(copyUs, kernelUs), 3),
+    copiedBytes,
   });
 }
 
-// ---- data ---------------------------------------------------------------------------------------------------------------
+// ---- data -----------------------------------------------------------------------------------------------------------
 
 function randomQueries(count: number): Matrix {
   const random = randomFrom(3);
-  return matrixOf(Float32Array.from({ length: count * DIMS }, () => 2 * random() - 1), DIMS);
+  return matrixOf(
+    Float32Array.from({ length: count * DIMS }, () => 2 * random() - 1),
+    DIMS,
+  );
 }
 
 /** The same numbers in both types, near enough: halves between 0.25 and 2 with both signs. */

@@ -4,7 +4,13 @@ import { settingsSchema } from '@shoal/core';
 import { completionScript } from './completion.ts';
 import { SETTING_FLAGS, buildProgram } from './program.ts';
 
-const terminal = { stdin: process.stdin, stdout: process.stdout, stderr: process.stderr, environment: {}, signal: new AbortController().signal };
+const terminal = {
+  stdin: process.stdin,
+  stdout: process.stdout,
+  stderr: process.stderr,
+  environment: {},
+  signal: new AbortController().signal,
+};
 const program = buildProgram(terminal, '1.2.3');
 
 test('every setting of core has its flag, under its own name', () => {
@@ -13,7 +19,9 @@ test('every setting of core has its flag, under its own name', () => {
 
 /** What bash would offer for the words, the last of which is being typed. */
 function offered(...words: string[]): string[] {
-  const script = `${completionScript(program, 'bash')}\nCOMP_WORDS=(shoal ${words.map((word) => `'${word}'`).join(' ')}); COMP_CWORD=${words.length}; _shoal; printf '%s\\n' "\${COMPREPLY[@]}"`;
+  const script =
+    `${completionScript(program, 'bash')}\nCOMP_WORDS=(shoal ${words.map((word) => `'${word}'`).join(' ')}); ` +
+    `COMP_CWORD=${words.length}; _shoal; printf '%s\\n' "\${COMPREPLY[@]}"`;
   const { stdout, stderr } = spawnSync('bash', ['-c', script], { encoding: 'utf8' });
   expect(stderr).toBe('');
   return stdout.split('\n').filter((word) => word !== '');
@@ -45,7 +53,16 @@ describe('the completion script for bash', () => {
   });
 
   test('offers nothing where a file or any text may stand, so that bash completes file names', () => {
-    for (const words of [['embed', ''], ['embed', '-o', ''], ['embed', '--output', ''], ['embed', '-o', '-'], ['index', 'build', 'docs', ''], ['worker', '--collections-dir', ''], ['worker', '--model', '']]) expect(offered(...words)).toEqual([]);
+    for (const words of [
+      ['embed', ''],
+      ['embed', '-o', ''],
+      ['embed', '--output', ''],
+      ['embed', '-o', '-'],
+      ['index', 'build', 'docs', ''],
+      ['worker', '--collections-dir', ''],
+      ['worker', '--model', ''],
+    ])
+      expect(offered(...words)).toEqual([]);
     expect(completionScript(program, 'bash')).toContain('complete -o default ');
   });
 });
@@ -58,13 +75,24 @@ test('a worker has the flags of every setting that its kinds read', () => {
 test('the scripts for zsh and fish name every command', () => {
   expect(completionScript(program, 'zsh')).toMatch(/ compinit; .*bashcompinit && bashcompinit\n.*_shoal/s);
   const fish = completionScript(program, 'fish');
-  expect(fish).toContain("complete -c shoal -n '__fish_seen_subcommand_from embed' -l output-format -r -f -a 'jsonl npy arrow'");
-  expect(fish).toContain("complete -c shoal -n 'not __fish_seen_subcommand_from embed try index search similarity spread model up serve dashboard worker tune gpu doctor fleet queue completion' -f -a embed");
+  expect(fish).toContain(
+    "complete -c shoal -n '__fish_seen_subcommand_from embed' -l output-format -r -f -a 'jsonl npy arrow'",
+  );
+  expect(fish).toContain(
+    "complete -c shoal -n 'not __fish_seen_subcommand_from embed try index search similarity spread model up " +
+      "serve dashboard worker tune gpu doctor fleet queue completion' -f -a embed",
+  );
 });
 
 test('zsh without compinit takes the script, too, and its function runs as bashcompinit calls it', ({ skip }) => {
   if (spawnSync('zsh', ['--version']).status !== 0) skip('there is no zsh on this machine');
-  const asCalled = 'try() { emulate -L sh; setopt kshglob noshglob braceexpand nounset; COMP_WORDS=(shoal worker --hybrid a); COMP_CWORD=3; _shoal; echo "${COMPREPLY[@]}"; }; try';
-  const { stdout, stderr } = spawnSync('zsh', ['-f', '-c', `${completionScript(program, 'zsh')}\nprint $_comps[shoal]; ${asCalled}`], { encoding: 'utf8' });
+  const asCalled =
+    'try() { emulate -L sh; setopt kshglob noshglob braceexpand nounset; COMP_WORDS=(shoal worker --hybrid a); ' +
+    'COMP_CWORD=3; _shoal; echo "${COMPREPLY[@]}"; }; try';
+  const { stdout, stderr } = spawnSync(
+    'zsh',
+    ['-f', '-c', `${completionScript(program, 'zsh')}\nprint $_comps[shoal]; ${asCalled}`],
+    { encoding: 'utf8' },
+  );
   expect([stderr, stdout]).toEqual(['', '_bash_complete -o default -F _shoal\nauto never always\n']);
 });

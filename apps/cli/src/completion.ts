@@ -1,5 +1,6 @@
 // Completion scripts for bash, zsh and fish, made from the commands and the settings themselves, so that they cannot go
-// stale. Flags with a closed set of values offer the values; everything else completes file names, as the shell does by itself.
+// stale. Flags with a closed set of values offer the values; everything else completes file names, as the shell does by
+// itself.
 
 import { settingValues } from '@shoal/core';
 import type { Command } from 'commander';
@@ -22,7 +23,12 @@ interface CompletedCommand {
   /** Words after `shoal`; empty for the program itself. */
   readonly path: readonly string[];
   readonly commands: readonly { readonly name: string; readonly meaning: string }[];
-  readonly flags: readonly { readonly names: readonly string[]; readonly takesValue: boolean; readonly values: readonly string[]; readonly meaning: string }[];
+  readonly flags: readonly {
+    readonly names: readonly string[];
+    readonly takesValue: boolean;
+    readonly values: readonly string[];
+    readonly meaning: string;
+  }[];
   /** Closed set of the first argument. */
   readonly argumentValues: readonly string[];
 }
@@ -30,8 +36,17 @@ interface CompletedCommand {
 function commandsOf(command: Command, path: readonly string[] = []): readonly CompletedCommand[] {
   const own: CompletedCommand = {
     path,
-    commands: command.commands.map((child) => ({ name: child.name(), meaning: child.summary() || child.description() })),
-    flags: [...command.options, ...command.createHelp().visibleOptions(command).filter((option) => option.long === '--help')].map((option) => ({
+    commands: command.commands.map((child) => ({
+      name: child.name(),
+      meaning: child.summary() || child.description(),
+    })),
+    flags: [
+      ...command.options,
+      ...command
+        .createHelp()
+        .visibleOptions(command)
+        .filter((option) => option.long === '--help'),
+    ].map((option) => ({
       names: [option.short, option.long].filter((name) => name !== undefined && name !== null),
       takesValue: option.required,
       values: option.argChoices ?? settingValues(option.attributeName()) ?? [],
@@ -43,10 +58,25 @@ function commandsOf(command: Command, path: readonly string[] = []): readonly Co
 }
 
 function bashScript(commands: readonly CompletedCommand[]): string {
-  const byPath = commands.map(({ path, commands: children, argumentValues, flags }) => `    '${path.join(' ')}') words='${[...children.map((child) => child.name), ...argumentValues].join(' ')}' flags='${flags.flatMap((flag) => flag.names).join(' ')}' ;;`);
-  const valued = commands.flatMap(({ path, flags }) => flags.filter((flag) => flag.takesValue).flatMap(({ names, values }) => names.map((name) => ({ place: `'${[...path, name].join(' ')}'`, values: values.join(' ') }))));
-  const byFlag = [...Map.groupBy(valued, ({ values }) => values)].map(([values, places]) => `    ${places.map(({ place }) => place).join('|')}) words='${values}' ;;`);
-  const folders = [...new Set(commands.flatMap((command) => command.commands.map((child) => [...command.path, child.name].join(' '))))];
+  const byPath = commands.map(
+    ({ path, commands: children, argumentValues, flags }) =>
+      `    '${path.join(' ')}') ` +
+      `words='${[...children.map((child) => child.name), ...argumentValues].join(' ')}' ` +
+      `flags='${flags.flatMap((flag) => flag.names).join(' ')}' ;;`,
+  );
+  const valued = commands.flatMap(({ path, flags }) =>
+    flags
+      .filter((flag) => flag.takesValue)
+      .flatMap(({ names, values }) =>
+        names.map((name) => ({ place: `'${[...path, name].join(' ')}'`, values: values.join(' ') })),
+      ),
+  );
+  const byFlag = [...Map.groupBy(valued, ({ values }) => values)].map(
+    ([values, places]) => `    ${places.map(({ place }) => place).join('|')}) words='${values}' ;;`,
+  );
+  const folders = [
+    ...new Set(commands.flatMap((command) => command.commands.map((child) => [...command.path, child.name].join(' ')))),
+  ];
   return `# shoal completion: source <(shoal completion bash)
 _shoal() {
   local current="\${COMP_WORDS[COMP_CWORD]}" previous="\${COMP_WORDS[COMP_CWORD-1]}" command='' words='' flags='' word
@@ -72,9 +102,18 @@ function fishScript(commands: readonly CompletedCommand[]): string {
   const lines = commands.flatMap((command) => {
     const here = conditionOf(command);
     return [
-      ...command.commands.map((child) => `complete -c shoal -n '${here}' -f -a ${child.name} -d ${quoted(child.meaning)}`),
+      ...command.commands.map(
+        (child) => `complete -c shoal -n '${here}' -f -a ${child.name} -d ${quoted(child.meaning)}`,
+      ),
       ...command.argumentValues.map((value) => `complete -c shoal -n '${here}' -f -a ${value}`),
-      ...command.flags.map((flag) => `complete -c shoal -n '${here}' ${flag.names.map(fishName).join(' ')}${flag.takesValue ? ' -r' : ''}${flag.values.length > 0 ? ` -f -a '${flag.values.join(' ')}'` : ''} -d ${quoted(flag.meaning)}`),
+      ...command.flags.map(
+        (flag) =>
+          `complete -c shoal -n '${here}' ` +
+          `${flag.names.map(fishName).join(' ')}${flag.takesValue ? ' -r' : ''}${
+            flag.values.length > 0 ? ` -f -a '${flag.values.join(' ')}'` : ''
+          } ` +
+          `-d ${quoted(flag.meaning)}`,
+      ),
     ];
   });
   return `# shoal completion: shoal completion fish | source\n${lines.join('\n')}\n`;
@@ -82,7 +121,8 @@ function fishScript(commands: readonly CompletedCommand[]): string {
 
 function conditionOf({ path, commands }: CompletedCommand): string {
   const inside = path.map((name) => `__fish_seen_subcommand_from ${name}`);
-  const deeper = commands.length === 0 ? [] : [`not __fish_seen_subcommand_from ${commands.map((child) => child.name).join(' ')}`];
+  const deeper =
+    commands.length === 0 ? [] : [`not __fish_seen_subcommand_from ${commands.map((child) => child.name).join(' ')}`];
   return [...inside, ...deeper].join('; and ') || 'true';
 }
 

@@ -11,10 +11,24 @@ const started: ChildProcess[] = [];
 beforeAll(async () => {
   folder = await mkdtemp(join(tmpdir(), 'shoal-keeper-'));
   await writeFile(join(folder, 'dies.mjs'), "console.error('no memory left'); process.exit(3)");
-  await writeFile(join(folder, 'unfit.mjs'), "process.send({ kind: 'unfit', failure: { code: 'MODEL_CORRUPT', message: 'the weights are damaged' } }, () => process.exit(1))");
-  await writeFile(join(folder, 'unreachable.mjs'), "process.send({ kind: 'unfit', failure: { code: 'QUEUE_UNREACHABLE', message: 'no answer' } }, () => process.exit(1))");
-  await writeFile(join(folder, 'works.mjs'), "process.on('disconnect', () => process.exit(0)); process.send({ kind: 'ready' })");
-  await writeFile(join(folder, 'hangs.mjs'), "process.on('SIGTERM', () => {}); process.send({ kind: 'ready' }); setInterval(() => {}, 1000)");
+  await writeFile(
+    join(folder, 'unfit.mjs'),
+    "process.send({ kind: 'unfit', failure: { code: 'MODEL_CORRUPT', message: 'the weights are damaged' } }, " +
+      '() => process.exit(1))',
+  );
+  await writeFile(
+    join(folder, 'unreachable.mjs'),
+    "process.send({ kind: 'unfit', failure: { code: 'QUEUE_UNREACHABLE', message: 'no answer' } }, () => " +
+      'process.exit(1))',
+  );
+  await writeFile(
+    join(folder, 'works.mjs'),
+    "process.on('disconnect', () => process.exit(0)); process.send({ kind: 'ready' })",
+  );
+  await writeFile(
+    join(folder, 'hangs.mjs'),
+    "process.on('SIGTERM', () => {}); process.send({ kind: 'ready' }); setInterval(() => {}, 1000)",
+  );
 });
 afterAll(() => rm(folder, { recursive: true }));
 
@@ -24,7 +38,11 @@ function start(program: string): ChildProcess {
   return child;
 }
 
-function keeperOf(program: string, countWorkers: () => Promise<number>, onStart: (attempt: number) => void = () => undefined): WorkerKeeper {
+function keeperOf(
+  program: string,
+  countWorkers: () => Promise<number>,
+  onStart: (attempt: number) => void = () => undefined,
+): WorkerKeeper {
   return new WorkerKeeper({ startWorker: () => start(program), countWorkers, onStart, firstPauseMs: 1 });
 }
 
@@ -65,10 +83,14 @@ describe('the keeper of a worker', () => {
 
   test('starts the next one when it dies', async () => {
     const second = Promise.withResolvers<void>();
-    const keeper = keeperOf('works.mjs', async () => 0, (attempt) => {
-      if (attempt === 2) second.resolve();
-      else setImmediate(() => started.at(-1)?.kill('SIGKILL'));
-    });
+    const keeper = keeperOf(
+      'works.mjs',
+      async () => 0,
+      (attempt) => {
+        if (attempt === 2) second.resolve();
+        else setImmediate(() => started.at(-1)?.kill('SIGKILL'));
+      },
+    );
     await second.promise;
     expect(keeper.failed.aborted).toBe(false);
     await keeper.stop();
@@ -77,10 +99,14 @@ describe('the keeper of a worker', () => {
   test('starts the next one at once though the dead one still counts as alive', async () => {
     const second = Promise.withResolvers<void>();
     const counts = [0];
-    const keeper = keeperOf('works.mjs', async () => counts.shift() ?? 1, (attempt) => {
-      if (attempt === 2) second.resolve();
-      else setImmediate(() => started.at(-1)?.kill('SIGKILL'));
-    });
+    const keeper = keeperOf(
+      'works.mjs',
+      async () => counts.shift() ?? 1,
+      (attempt) => {
+        if (attempt === 2) second.resolve();
+        else setImmediate(() => started.at(-1)?.kill('SIGKILL'));
+      },
+    );
     await second.promise;
     await keeper.stop();
     expect(counts).toEqual([]);
@@ -88,16 +114,30 @@ describe('the keeper of a worker', () => {
 
   test('gives up after five deaths in a row, with the last words', async () => {
     const starts: number[] = [];
-    const keeper = keeperOf('dies.mjs', async () => 0, (attempt) => starts.push(attempt));
-    expect(await aborted(keeper.failed)).toMatchObject({ code: 'EXECUTOR_LOST', message: expect.stringMatching(/died 5 times in a row.*\n {2}no memory left/) });
+    const keeper = keeperOf(
+      'dies.mjs',
+      async () => 0,
+      (attempt) => starts.push(attempt),
+    );
+    expect(await aborted(keeper.failed)).toMatchObject({
+      code: 'EXECUTOR_LOST',
+      message: expect.stringMatching(/died 5 times in a row.*\n {2}no memory left/),
+    });
     expect(starts).toEqual([1, 2, 3, 4, 5]);
     await keeper.stop();
   });
 
   test('does not try again with a worker that says it is unfit', async () => {
     const starts: number[] = [];
-    const keeper = keeperOf('unfit.mjs', async () => 0, (attempt) => starts.push(attempt));
-    expect(await aborted(keeper.failed)).toMatchObject({ code: 'MODEL_CORRUPT', message: 'the worker cannot run: the weights are damaged' });
+    const keeper = keeperOf(
+      'unfit.mjs',
+      async () => 0,
+      (attempt) => starts.push(attempt),
+    );
+    expect(await aborted(keeper.failed)).toMatchObject({
+      code: 'MODEL_CORRUPT',
+      message: 'the worker cannot run: the weights are damaged',
+    });
     expect(starts).toEqual([1]);
     await keeper.stop();
   });
@@ -122,7 +162,10 @@ describe('the keeper of a worker', () => {
     expect([starts, keeper.failed.reason]).toEqual([7, undefined]);
     await keeper.stop();
     const first = keeperOf('unreachable.mjs', async () => 0);
-    expect(await aborted(first.failed)).toMatchObject({ code: 'QUEUE_UNREACHABLE', message: 'the worker cannot run: no answer' });
+    expect(await aborted(first.failed)).toMatchObject({
+      code: 'QUEUE_UNREACHABLE',
+      message: 'the worker cannot run: no answer',
+    });
     await first.stop();
   });
 });
@@ -135,6 +178,9 @@ test('a worker that does not go when asked is killed', async () => {
 });
 
 test('a report with a code that nobody knows is a set-up failure', () => {
-  expect(unfitReport({ kind: 'unfit', failure: { code: 'NEW', message: 'x' } })).toEqual({ code: 'SETUP_FAILED', message: 'x' });
+  expect(unfitReport({ kind: 'unfit', failure: { code: 'NEW', message: 'x' } })).toEqual({
+    code: 'SETUP_FAILED',
+    message: 'x',
+  });
   expect(unfitReport({ kind: 'ready' })).toBeUndefined();
 });

@@ -2,7 +2,8 @@
 // when there is none, starts the next when it dies, and gives up when that does not help.
 //
 // watching: other processes' workers serve the queue. They are counted every second; with none left, we start our own.
-// running:  our worker is alive. It reports `ready`, or `unfit` when it never can be: then nothing is tried again. Unfit for
+// running: our worker is alive. It reports `ready`, or `unfit` when it never can be: then nothing is tried again. Unfit
+// for
 //           want of the queue server passes, once one of ours was ready: that server comes back, or the client, which
 //           waits for it longer than a worker does, gives up.
 // pausing:  our worker died. The next one starts after a pause that doubles, as long as deaths follow one another
@@ -26,7 +27,10 @@ const MOST_DOUBLINGS = MOST_DEATHS - 2;
 /** A worker that has nothing to drain is gone in moments; one that hangs must not keep the command. */
 const STOP_MS = 10_000;
 const LAST_WORDS_BYTES = 4_096;
-/** What a dead worker wrote may still be on its way. Waiting for the end of the pipe instead would wait for its executor. */
+/**
+ * What a dead worker wrote may still be on its way. Waiting for the end of the pipe instead would wait for its
+ * executor.
+ */
 const LAST_WORDS_MS = 50;
 
 export interface KeepWorkerOptions {
@@ -81,7 +85,10 @@ export class WorkerKeeper {
 
   /** A server that does not answer now is the client's business, which waits for it or gives up. */
   async #isServed(): Promise<boolean> {
-    return this.#options.countWorkers().then((count) => count > 0, () => true);
+    return this.#options.countWorkers().then(
+      (count) => count > 0,
+      () => true,
+    );
   }
 
   async #runOne(): Promise<void> {
@@ -92,9 +99,12 @@ export class WorkerKeeper {
     this.#hasLostOne = true;
     this.#wasReady ||= isReady;
     const isPassing = failure?.code === 'QUEUE_UNREACHABLE' && this.#wasReady;
-    if (failure !== undefined && !isPassing) return this.#fail(new ShoalError(failure.code, `the worker cannot run: ${failure.message}`));
+    if (failure !== undefined && !isPassing)
+      return this.#fail(new ShoalError(failure.code, `the worker cannot run: ${failure.message}`));
     if (!isPassing && ++this.#deathsInARow >= MOST_DEATHS) return this.#fail(diedTooOften(lastWords));
-    await this.#pause((this.#options.firstPauseMs ?? FIRST_PAUSE_MS) * 2 ** Math.min(this.#pausesInARow++, MOST_DOUBLINGS));
+    await this.#pause(
+      (this.#options.firstPauseMs ?? FIRST_PAUSE_MS) * 2 ** Math.min(this.#pausesInARow++, MOST_DOUBLINGS),
+    );
   }
 
   #fail(error: ShoalError): void {
@@ -106,7 +116,10 @@ export class WorkerKeeper {
   }
 }
 
-/** Where the program of a worker app lies, seen from this file: in `src` when the command runs from its sources, else in `dist`. */
+/**
+ * Where the program of a worker app lies, seen from this file: in `src` when the command runs from its sources, else in
+ * `dist`.
+ */
 export function workerProgram(app: 'cpu-worker' | 'gpu-worker'): string {
   const [folder, extension] = import.meta.filename.endsWith('.ts') ? ['src', 'ts'] : ['dist', 'js'];
   return fileURLToPath(new URL(`../../${app}/${folder}/main.${extension}`, import.meta.url));
@@ -116,8 +129,16 @@ export function workerProgram(app: 'cpu-worker' | 'gpu-worker'): string {
  * A worker as a child of this process. It has a process group of its own: Ctrl-C in a terminal goes to the whole group,
  * and when the worker stops is our decision. Node's flags, such as the source condition, are inherited.
  */
-export function forkWorker(app: 'cpu-worker' | 'gpu-worker', environment: Readonly<Record<string, string | undefined>>, stderr: 'pipe' | 'inherit'): ChildProcess {
-  return fork(workerProgram(app), [], { detached: true, env: { ...environment }, stdio: ['ignore', 'ignore', stderr, 'ipc'] });
+export function forkWorker(
+  app: 'cpu-worker' | 'gpu-worker',
+  environment: Readonly<Record<string, string | undefined>>,
+  stderr: 'pipe' | 'inherit',
+): ChildProcess {
+  return fork(workerProgram(app), [], {
+    detached: true,
+    env: { ...environment },
+    stdio: ['ignore', 'ignore', stderr, 'ipc'],
+  });
 }
 
 /** Asks a child to drain and waits until it is gone; kills it when it does not go. */
@@ -173,7 +194,15 @@ function isErrorCode(code: unknown): code is ErrorCode {
 }
 
 function diedTooOften(lastWords: string): ShoalError<'EXECUTOR_LOST'> {
-  const words = lastWords.trim().split('\n').slice(-5).map((line) => `  ${line.slice(0, 400)}`).join('\n');
+  const words = lastWords
+    .trim()
+    .split('\n')
+    .slice(-5)
+    .map((line) => `  ${line.slice(0, 400)}`)
+    .join('\n');
   const found = words.trim() === '' ? ' It said nothing before.' : ` Its last words:\n${words}`;
-  return new ShoalError('EXECUTOR_LOST', `the worker died ${MOST_DEATHS} times in a row without finishing a job.${found}`);
+  return new ShoalError(
+    'EXECUTOR_LOST',
+    `the worker died ${MOST_DEATHS} times in a row without finishing a job.${found}`,
+  );
 }

@@ -1,10 +1,20 @@
-// `shoal embed` of 3,000 texts, and SIGKILL in the middle of it: of the executor, the worker, the private queue server and the
-// command itself. Every time the run is finished or resumed with the same rows in the same order as a quiet one, and nothing
-// is left running afterwards. How long each death held the run up is printed.
+// `shoal embed` of 3,000 texts, and SIGKILL in the middle of it: of the executor, the worker, the private queue server
+// and the command itself. Every time the run is finished or resumed with the same rows in the same order as a quiet
+// one, and nothing is left running afterwards. How long each death held the run up is printed.
 
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -33,7 +43,11 @@ function processes(): { pid: number; role: Role }[] {
     if (!/^\d+$/.test(entry) || Number(entry) === process.pid) return [];
     try {
       const command = readFileSync(`/proc/${entry}/cmdline`, 'utf8').replaceAll('\0', ' ');
-      if (!readFileSync(`/proc/${entry}/environ`, 'utf8').includes(`SHOAL_CACHE_DIR=${cacheDir}\0`) && !command.includes(cacheDir)) return [];
+      if (
+        !readFileSync(`/proc/${entry}/environ`, 'utf8').includes(`SHOAL_CACHE_DIR=${cacheDir}\0`) &&
+        !command.includes(cacheDir)
+      )
+        return [];
       const role = roleOf(command);
       return role === undefined ? [] : [{ pid: Number(entry), role }];
     } catch {
@@ -64,11 +78,16 @@ function embed(output: string, ...flags: string[]): Run {
   });
   let stderr = '';
   child.stderr.on('data', (chunk: Buffer) => (stderr += chunk.toString()));
-  const ended = once(child, 'exit').then(([code, signal]) => ({ code, signal, ms: performance.now() - startedMs }) as Awaited<Run['ended']>);
+  const ended = once(child, 'exit').then(
+    ([code, signal]) => ({ code, signal, ms: performance.now() - startedMs }) as Awaited<Run['ended']>,
+  );
   return { child, ended, stderr: () => stderr };
 }
 
-/** Bytes already written of an output that is not there yet. Files are replaced meanwhile: one that was listed may be gone. */
+/**
+ * Bytes already written of an output that is not there yet. Files are replaced meanwhile: one that was listed may be
+ * gone.
+ */
 function writtenBytes(output: string): number {
   const name = output.slice(folder.length + 1);
   return readdirSync(folder)
@@ -101,7 +120,10 @@ function expectQuietRows(output: string): void {
   const found = rows(output);
   let least = 1;
   for (let row = 0; row < TEXTS; row++) {
-    const [mine, other] = [found, quiet].map((all) => all.subarray(row * DIMS, (row + 1) * DIMS)) as [Float32Array, Float32Array];
+    const [mine, other] = [found, quiet].map((all) => all.subarray(row * DIMS, (row + 1) * DIMS)) as [
+      Float32Array,
+      Float32Array,
+    ];
     least = Math.min(least, dot(mine, other) / Math.sqrt(dot(mine, mine) * dot(other, other)));
   }
   expect(least).toBeGreaterThanOrEqual(0.999999);
@@ -123,12 +145,20 @@ async function nothingLeft(timeoutMs: number): Promise<number> {
 const seconds = (ms: number): string => `${(ms / 1000).toFixed(1)} s`;
 
 beforeAll(async () => {
-  const words = readFileSync(fileURLToPath(new URL('../../../GLOSSARY.md', import.meta.url)), 'utf8').split(/[^A-Za-z]+/).filter((word) => word.length > 2);
-  writeFileSync(input, Array.from({ length: TEXTS }, (_, i) => Array.from({ length: 4 + (i % 13) }, (_unused, k) => words[(i * 7 + k * 31) % words.length]).join(' ')).join('\n'));
+  const words = readFileSync(fileURLToPath(new URL('../../../GLOSSARY.md', import.meta.url)), 'utf8')
+    .split(/[^A-Za-z]+/)
+    .filter((word) => word.length > 2);
+  writeFileSync(
+    input,
+    Array.from({ length: TEXTS }, (_, i) =>
+      Array.from({ length: 4 + (i % 13) }, (_unused, k) => words[(i * 7 + k * 31) % words.length]).join(' '),
+    ).join('\n'),
+  );
   const shared = cacheFolder(process.env['SHOAL_CACHE_DIR']);
   await openGraph(await openModel('minilm', { cacheDir: shared }), { cacheDir: shared });
   mkdirSync(cacheDir, { recursive: true });
-  for (const part of ['models', 'graphs']) if (existsSync(join(shared, part))) symlinkSync(join(shared, part), join(cacheDir, part));
+  for (const part of ['models', 'graphs'])
+    if (existsSync(join(shared, part))) symlinkSync(join(shared, part), join(cacheDir, part));
   const run = embed(join(folder, 'quiet.npy'));
   const { code, ms } = await run.ended;
   if (code !== 0) throw new Error(`the quiet run failed:\n${run.stderr()}`);
@@ -143,17 +173,23 @@ afterEach(() => {
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 describe('SIGKILL in the middle of 3,000 texts', () => {
-  test.each(['executor', 'worker', 'server'] as const)('of the %s: the run is finished with the same rows', async (role) => {
-    const output = join(folder, `${role}.npy`);
-    const run = embed(output);
-    await midway(output, run);
-    kill(role);
-    const { code, ms } = await run.ended;
-    expect([code, run.stderr()]).toEqual([0, expect.any(String)]);
-    expectQuietRows(output);
-    const goneMs = await nothingLeft(NOTHING_LEFT_MS);
-    console.log(`SIGKILL of the ${role}: run ${seconds(ms)} (quiet ${seconds(quietMs)}, pause ${seconds(ms - quietMs)}), nothing left after ${seconds(goneMs)}`);
-  });
+  test.each(['executor', 'worker', 'server'] as const)(
+    'of the %s: the run is finished with the same rows',
+    async (role) => {
+      const output = join(folder, `${role}.npy`);
+      const run = embed(output);
+      await midway(output, run);
+      kill(role);
+      const { code, ms } = await run.ended;
+      expect([code, run.stderr()]).toEqual([0, expect.any(String)]);
+      expectQuietRows(output);
+      const goneMs = await nothingLeft(NOTHING_LEFT_MS);
+      console.log(
+        `SIGKILL of the ${role}: run ${seconds(ms)} (quiet ${seconds(quietMs)}, pause ` +
+          `${seconds(ms - quietMs)}), nothing left after ${seconds(goneMs)}`,
+      );
+    },
+  );
 
   test('of the command: --resume finishes with the same rows, and nothing outlives it', async () => {
     const output = join(folder, 'command.npy');

@@ -16,7 +16,11 @@ const terminal: Terminal = {
   signal: interruption.signal,
 };
 
-const SIGNALS = [['SIGINT', 130], ['SIGTERM', 143], ['SIGHUP', 129]] as const;
+const SIGNALS = [
+  ['SIGINT', 130],
+  ['SIGTERM', 143],
+  ['SIGHUP', 129],
+] as const;
 for (const [name, exitCode] of SIGNALS) {
   process.on(name, () => {
     if (interruption.signal.aborted) end(exitCode); // asked twice: now
@@ -26,7 +30,14 @@ for (const [name, exitCode] of SIGNALS) {
 for (const stream of [process.stdout, process.stderr]) {
   stream.on('error', ({ code, message }: NodeJS.ErrnoException) => {
     if (code === 'EPIPE') interruption.abort(new Interruption('the reader of the output is gone', 0, true));
-    else interruption.abort(new Interruption(`cannot write standard output: ${code === 'ENOSPC' ? 'the disk is full; free some space or write elsewhere' : message}`, 1));
+    else
+      interruption.abort(
+        new Interruption(
+          'cannot write standard output: ' +
+            `${code === 'ENOSPC' ? 'the disk is full; free some space or write elsewhere' : message}`,
+          1,
+        ),
+      );
   });
 }
 
@@ -34,7 +45,10 @@ const outcome = await run();
 await drained();
 end(outcome); // whatever a library may have left open: results are written, services released
 
-/** Leaving waits for threads, and one may be in the kernel for as long as a device or a pipe says nothing; from here on a signal ends the process at once. */
+/**
+ * Leaving waits for threads, and one may be in the kernel for as long as a device or a pipe says nothing; from here on
+ * a signal ends the process at once.
+ */
 function end(exitCode: number): never {
   for (const [name] of SIGNALS) process.removeAllListeners(name);
   process.exit(exitCode);
@@ -45,7 +59,8 @@ async function run(): Promise<number> {
     await buildProgram(terminal, version()).parseAsync(process.argv);
     await drained(); // a last line that cannot be written is a failure as well
     const { reason } = interruption.signal;
-    return reason instanceof Interruption && reason.exitCode === 1 ? await report(reason) : 0; // a signal may be a command's regular end: a drained worker
+    // a signal may be a command's regular end: a drained worker
+    return reason instanceof Interruption && reason.exitCode === 1 ? await report(reason) : 0;
   } catch (error) {
     return report(interruption.signal.aborted ? interruption.signal.reason : error);
   }
@@ -60,7 +75,10 @@ async function report(error: unknown): Promise<number> {
   }
   const { isShoalError } = await import('@shoal/core');
   if (!isShoalError(error)) {
-    process.stderr.write(`shoal: something unexpected happened; this is a bug worth reporting\n${error instanceof Error ? error.stack : String(error)}\n`);
+    process.stderr.write(
+      'shoal: something unexpected happened; this is a bug worth ' +
+        `reporting\n${error instanceof Error ? error.stack : String(error)}\n`,
+    );
     return 1;
   }
   process.stderr.write(`shoal: ${error.message}\n`);

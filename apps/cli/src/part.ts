@@ -1,12 +1,15 @@
-// One of the processes of `shoal up`: a worker, the HTTP producer, the dashboard. Kept running until it is told to stop.
+// One of the processes of `shoal up`: a worker, the HTTP producer, the dashboard. Kept running until it is told to
+// stop.
 //
-// starting: the process was forked and has not said `ready`. The first time, `unfit` is final: the command fails with what it
-//           says (a port that is taken, a model that cannot be opened). Later it counts as a death: what it needs, such as
-//           the queue server, may come back.
-// up:       it said `ready`.
-// pausing:  it died. The next one starts after a pause that doubles from a quarter of a second up to ten, and is short again
+// starting: the process was forked and has not said `ready`. The first time, `unfit` is final: the command fails with
+// what it
+//           says (a port that is taken, a model that cannot be opened). Later it counts as a death: what it needs, such
+//           as the queue server, may come back.
+// up: it said `ready`. pausing: it died. The next one starts after a pause that doubles from a quarter of a second up
+// to ten, and is short again
 //           once a process has been up for half a minute.
-// failed:   it could not be started even once. Final, unless it is one of several that do the same (`others`): then this is said
+// failed: it could not be started even once. Final, unless it is one of several that do the same (`others`): then this
+// is said
 //           and it goes on pausing, because a device that is taken or ill may come back.
 // stopped:  it was told to stop and is gone. Final.
 //
@@ -100,7 +103,10 @@ export class Part {
     this.#stopping.signal.addEventListener('abort', stop, { once: true });
     try {
       const [code, signal]: unknown[] = await once(child, 'exit');
-      return { failure, reason: failure?.message ?? (typeof signal === 'string' ? `killed by ${signal}` : `exit code ${String(code)}`) };
+      return {
+        failure,
+        reason: failure?.message ?? (typeof signal === 'string' ? `killed by ${signal}` : `exit code ${String(code)}`),
+      };
     } catch (error) {
       return { failure, reason: error instanceof Error ? error.message : String(error) }; // it could not even be forked
     } finally {
@@ -117,8 +123,8 @@ export class Part {
 }
 
 /**
- * An app as a child of this process. It has a process group of its own: Ctrl-C in a terminal goes to the whole group, and
- * when it stops is our decision. Node's flags, such as the source condition, are inherited.
+ * An app as a child of this process. It has a process group of its own: Ctrl-C in a terminal goes to the whole group,
+ * and when it stops is our decision. Node's flags, such as the source condition, are inherited.
  */
 export function forkApp(app: App, environment: Readonly<Record<string, string | undefined>>): ChildProcess {
   const [folder, extension] = import.meta.filename.endsWith('.ts') ? ['src', 'ts'] : ['dist', 'js'];
@@ -137,5 +143,8 @@ function isReady(message: unknown): message is ReadyReport {
 }
 
 function neverUp(name: string, reason: string): ShoalError<'SETUP_FAILED'> {
-  return new ShoalError('SETUP_FAILED', `${name} could not be started: it died ${MOST_FAILED_STARTS} times (${reason}); its log lines above say why`);
+  return new ShoalError(
+    'SETUP_FAILED',
+    `${name} could not be started: it died ${MOST_FAILED_STARTS} times (${reason}); its log lines above say why`,
+  );
 }

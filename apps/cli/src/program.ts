@@ -52,28 +52,82 @@ this order. Without REDIS_URL a private queue server of this user is used, and s
 Exit codes: 0 done, 1 failed, 2 called wrongly, 130 after Ctrl-C.`;
 
 function addEmbed(program: Command, terminal: Terminal): void {
-  const command = program.command('embed')
+  const command = program
+    .command('embed')
     .summary('vectors of the texts in files or standard input')
-    .description('Embeds texts through the queue: every line of a .txt, one field of every line of a .jsonl or row of a .csv, every passage of a .md. Rows come out in input order. Starts a queue server and a worker when there are none, and says so.')
+    .description(
+      'Embeds texts through the queue: every line of a .txt, one field of every line of a .jsonl or row of a ' +
+        '.csv, every passage of a .md. Rows come out in input order. Starts a queue server and a worker when ' +
+        'there are none, and says so.',
+    )
     .argument('[file...]', '.txt, .jsonl, .csv, .tsv or .md files, or - for standard input; none: standard input')
-    .option('-o, --output <file>', 'write to this file (.jsonl, .npy or .arrow) instead of standard output; it appears when it is complete')
-    .addOption(new Option('--output-format <format>', 'jsonl: {"id" or "index", "embedding"} a row; npy: float32 [rows, dims]; arrow: an IPC file with columns id or index, embedding').choices(['jsonl', 'npy', 'arrow']))
+    .option(
+      '-o, --output <file>',
+      'write to this file (.jsonl, .npy or .arrow) instead of standard output; it appears when it is complete',
+    )
+    .addOption(
+      new Option(
+        '--output-format <format>',
+        'jsonl: {"id" or "index", "embedding"} a row; npy: float32 [rows, dims]; arrow: an IPC file with ' +
+          'columns id or index, embedding',
+      ).choices(['jsonl', 'npy', 'arrow']),
+    )
     .option('--with-text', 'write the texts as well (jsonl and arrow)')
-    .option('--shard-rows <n>', 'a file for each n rows: OUT-00000.npy, OUT-00001.npy …; OUT.index.json names them all when they are complete', positiveInteger)
-    .addOption(new Option('--format <format>', 'form of the input, whatever the extension says; standard input is text unless told').choices(['text', 'jsonl', 'csv', 'markdown']))
-    .option('--text-field <name>', 'field of a JSONL line or CSV row that holds the text, in CSV by name or number (default: "text")')
-    .option('--id-field <name>', 'field that holds the id; every record must have it (without this flag: "id" where there is one)')
-    .option('--delimiter <character>', 'what divides the fields of CSV; "tab" for a tab (default: a comma, in .tsv a tab)', delimiter)
+    .option(
+      '--shard-rows <n>',
+      'a file for each n rows: OUT-00000.npy, OUT-00001.npy …; OUT.index.json names them all when they are complete',
+      positiveInteger,
+    )
+    .addOption(
+      new Option(
+        '--format <format>',
+        'form of the input, whatever the extension says; standard input is text unless told',
+      ).choices(['text', 'jsonl', 'csv', 'markdown']),
+    )
+    .option(
+      '--text-field <name>',
+      'field of a JSONL line or CSV row that holds the text, in CSV by name or number (default: "text")',
+    )
+    .option(
+      '--id-field <name>',
+      'field that holds the id; every record must have it (without this flag: "id" where there is one)',
+    )
+    .option(
+      '--delimiter <character>',
+      'what divides the fields of CSV; "tab" for a tab (default: a comma, in .tsv a tab)',
+      delimiter,
+    )
     .option('--no-header', 'the first row of CSV is a record; fields have numbers')
-    .addOption(new Option('--on-error <mode>', 'what a line that cannot be read, or a text that cannot be embedded, does to the run').choices(['fail', 'skip']).default('fail'))
-    .addOption(new Option('--prompt <kind>', 'put the model’s prompt for this kind before each text, where it has one').choices(['query', 'passage']))
-    .addOption(new Option('--truncate <mode>', 'a text longer than the model takes is cut at its end, or an error').choices(['end', 'error']).default('end'))
+    .addOption(
+      new Option(
+        '--on-error <mode>',
+        'what a line that cannot be read, or a text that cannot be embedded, does to the run',
+      )
+        .choices(['fail', 'skip'])
+        .default('fail'),
+    )
+    .addOption(
+      new Option('--prompt <kind>', 'put the model’s prompt for this kind before each text, where it has one').choices([
+        'query',
+        'passage',
+      ]),
+    )
+    .addOption(
+      new Option('--truncate <mode>', 'a text longer than the model takes is cut at its end, or an error')
+        .choices(['end', 'error'])
+        .default('end'),
+    )
     .option('--dimensions <n>', 'keep only the first n dimensions, normalized again', positiveInteger)
-    .option('--resume', 'go on with what an interrupted run left beside the output, and leave it there when this one is interrupted')
+    .option(
+      '--resume',
+      'go on with what an interrupted run left beside the output, and leave it there when this one is interrupted',
+    )
     .option('-q, --quiet', 'no progress and no notes; errors only');
   addSettings(command, ['model', 'maxTokens', ...CONNECTION]);
   command.addHelpText('after', EMBED_EXAMPLES);
-  command.action(async (files: string[], flags: EmbedFlags) => (await import('./commands/embed.ts')).embed(terminal, files, flags));
+  command.action(async (files: string[], flags: EmbedFlags) =>
+    (await import('./commands/embed.ts')).embed(terminal, files, flags),
+  );
 }
 
 const EMBED_EXAMPLES = `
@@ -91,51 +145,110 @@ goes on with the next one. "index" counts the records of the input from 0; a pas
 FILE#HEADING-PATH/N and is embedded with its headings.`;
 
 function addTry(program: Command, terminal: Terminal): void {
-  const command = program.command('try')
+  const command = program
+    .command('try')
     .summary('search the Markdown of this checkout and its dependencies by meaning')
-    .description('Embeds the Markdown of this checkout and the READMEs of its dependencies through the queue, up to 3,000 passages, and answers searches. Vectors are kept: the next time only what has changed is embedded.')
+    .description(
+      'Embeds the Markdown of this checkout and the READMEs of its dependencies through the queue, up to 3,000 ' +
+        'passages, and answers searches. Vectors are kept: the next time only what has changed is embedded.',
+    )
     .argument('[query...]', 'what to look for; without it, on a terminal, searches are typed in')
     .option('-k, --top <n>', 'answers to show', positiveInteger, 3)
     .option('--all', 'every passage, without the limit')
     .option('--json', 'answers as JSON')
     .option('-q, --quiet', 'no progress and no notes; errors only');
   addSettings(command, ['model', ...CONNECTION]);
-  command.action(async (query: string[], flags: TryFlags) => (await import('./commands/try.ts')).tryOut(terminal, query, flags));
+  command.action(async (query: string[], flags: TryFlags) =>
+    (await import('./commands/try.ts')).tryOut(terminal, query, flags),
+  );
 }
 
 const SIMILARITY = ['collectionsDir', 'kernels', 'cacheDir', 'threads'] as const;
 
 function metricOption(): Option {
-  return new Option('--metric <metric>', 'cosine, dot product, or squared distance (l2: the smallest is best)').choices(['cosine', 'dot', 'l2']).default('cosine');
+  return new Option('--metric <metric>', 'cosine, dot product, or squared distance (l2: the smallest is best)')
+    .choices(['cosine', 'dot', 'l2'])
+    .default('cosine');
 }
 
 function addIndex(program: Command, terminal: Terminal): void {
-  const index = program.command('index').description('Collections: named, versioned rows of vectors to search in.').helpCommand(false);
-  const build = index.command('build')
-    .description('Makes a collection, or its next version: from texts (.txt, .jsonl, .csv, .md), which are embedded through the queue, or from vectors (.npy, .arrow, .jsonl with "embedding"). Starts a queue server and a worker when texts need them. The version appears when it is complete; searches go on with the one before.')
-    .argument('<name>', 'name of the collection', collectionName).argument('[file...]', 'files of texts, or of vectors')
+  const index = program
+    .command('index')
+    .description('Collections: named, versioned rows of vectors to search in.')
+    .helpCommand(false);
+  const build = index
+    .command('build')
+    .description(
+      'Makes a collection, or its next version: from texts (.txt, .jsonl, .csv, .md), which are embedded ' +
+        'through the queue, or from vectors (.npy, .arrow, .jsonl with "embedding"). Starts a queue server and a ' +
+        'worker when texts need them. The version appears when it is complete; searches go on with the one ' +
+        'before.',
+    )
+    .argument('<name>', 'name of the collection', collectionName)
+    .argument('[file...]', 'files of texts, or of vectors')
     .option('--append', 'behind the rows that are there, instead of in their place')
-    .addOption(new Option('--dtype <type>', 'what rows are stored as: f32 exact (unless told), f16 half the size, i8 a quarter; with --append as the rows that are there').choices(['f32', 'f16', 'i8']))
+    .addOption(
+      new Option(
+        '--dtype <type>',
+        'what rows are stored as: f32 exact (unless told), f16 half the size, i8 a quarter; with --append as ' +
+          'the rows that are there',
+      ).choices(['f32', 'f16', 'i8']),
+    )
     .option('--ann', 'also an index of candidates for approximate search, with its recall as measured on these rows')
     .addOption(metricOption())
     .option('--keep <n>', 'versions that stay, the new one included', positiveInteger, 2)
-    .addOption(new Option('--format <format>', 'form of texts, whatever the extension says').choices(['text', 'jsonl', 'csv', 'markdown']))
+    .addOption(
+      new Option('--format <format>', 'form of texts, whatever the extension says').choices([
+        'text',
+        'jsonl',
+        'csv',
+        'markdown',
+      ]),
+    )
     .option('--text-field <name>', 'field of a JSONL line or CSV row that holds the text (default: "text")')
     .option('--id-field <name>', 'field that holds the id, which names the row')
-    .addOption(new Option('--on-error <mode>', 'what a line that cannot be read does to the build').choices(['fail', 'skip']).default('fail'));
+    .addOption(
+      new Option('--on-error <mode>', 'what a line that cannot be read does to the build')
+        .choices(['fail', 'skip'])
+        .default('fail'),
+    );
   addSettings(build, ['model', 'maxTokens', ...CONNECTION, 'collectionsDir', 'kernels']);
   build.addHelpText('after', INDEX_EXAMPLES);
-  build.action(async (name: string, files: string[], flags: BuildFlags) => (await import('./commands/collections.ts')).build(terminal, name, files, flags));
-  const list = index.command('list').description('Shows the collections of this machine, each with its newest version.');
+  build.action(async (name: string, files: string[], flags: BuildFlags) =>
+    (await import('./commands/collections.ts')).build(terminal, name, files, flags),
+  );
+  const list = index
+    .command('list')
+    .description('Shows the collections of this machine, each with its newest version.');
   list.action(async (flags: IndexFlags) => (await import('./commands/collections.ts')).list(terminal, flags));
-  const show = index.command('show').description('Shows one collection: versions, rows, model, file.').argument('<name>', 'NAME, or NAME@VERSION');
-  show.action(async (name: string, flags: IndexFlags) => (await import('./commands/collections.ts')).show(terminal, name, flags));
-  const check = index.command('check').description('Reads every byte of a version and compares it with its checksum; with --ann measures how much of the exact answer approximate search finds.').argument('<name>', 'NAME, or NAME@VERSION')
-    .option('--ann', 'measure approximate search on rows of the collection; builds its index when there is none').addOption(metricOption());
-  check.action(async (name: string, flags: CheckFlags) => (await import('./commands/collections.ts')).check(terminal, name, flags));
-  const rm = index.command('rm').description('Takes away collections, or single versions. Who has one open keeps it until he is done.').argument('<name...>', 'NAME, or NAME@VERSION');
-  rm.action(async (names: string[], flags: IndexFlags) => (await import('./commands/collections.ts')).remove(terminal, names, flags));
-  for (const command of [build, list, show, check, rm]) command.option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
+  const show = index
+    .command('show')
+    .description('Shows one collection: versions, rows, model, file.')
+    .argument('<name>', 'NAME, or NAME@VERSION');
+  show.action(async (name: string, flags: IndexFlags) =>
+    (await import('./commands/collections.ts')).show(terminal, name, flags),
+  );
+  const check = index
+    .command('check')
+    .description(
+      'Reads every byte of a version and compares it with its checksum; with --ann measures how much of the ' +
+        'exact answer approximate search finds.',
+    )
+    .argument('<name>', 'NAME, or NAME@VERSION')
+    .option('--ann', 'measure approximate search on rows of the collection; builds its index when there is none')
+    .addOption(metricOption());
+  check.action(async (name: string, flags: CheckFlags) =>
+    (await import('./commands/collections.ts')).check(terminal, name, flags),
+  );
+  const rm = index
+    .command('rm')
+    .description('Takes away collections, or single versions. Who has one open keeps it until he is done.')
+    .argument('<name...>', 'NAME, or NAME@VERSION');
+  rm.action(async (names: string[], flags: IndexFlags) =>
+    (await import('./commands/collections.ts')).remove(terminal, names, flags),
+  );
+  for (const command of [build, list, show, check, rm])
+    command.option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
   for (const command of [list, show, check, rm]) addSettings(command, SIMILARITY);
 }
 
@@ -147,173 +260,365 @@ Examples:
   shoal index build docs new.md --append`;
 
 function addSearch(program: Command, terminal: Terminal): void {
-  const search = program.command('search')
+  const search = program
+    .command('search')
     .summary('the rows of a collection nearest to a text')
-    .description('Embeds the query by the model of the collection and shows the nearest rows, by exact search over all of them or, with --ann, among candidates that are scored exactly. Only the query goes through the queue: the rows are compared in this process, since their files are here. To ask the workers of another machine use the HTTP interface or the SDK.')
-    .argument('<name>', 'the collection: NAME, or NAME@VERSION').argument('<query...>', 'what to look for')
+    .description(
+      'Embeds the query by the model of the collection and shows the nearest rows, by exact search over all of ' +
+        'them or, with --ann, among candidates that are scored exactly. Only the query goes through the queue: ' +
+        'the rows are compared in this process, since their files are here. To ask the workers of another ' +
+        'machine use the HTTP interface or the SDK.',
+    )
+    .argument('<name>', 'the collection: NAME, or NAME@VERSION')
+    .argument('<query...>', 'what to look for')
     .option('-k, --k <n>', 'rows to show', positiveInteger, 10)
     .option('--ann', 'approximate: candidates from the collection’s index; its recall is shown')
     .addOption(metricOption());
-  search.action(async (name: string, query: string[], flags: SearchFlags) => (await import('./commands/search.ts')).search(terminal, name, query, flags));
-  const similarity = program.command('similarity')
+  search.action(async (name: string, query: string[], flags: SearchFlags) =>
+    (await import('./commands/search.ts')).search(terminal, name, query, flags),
+  );
+  const similarity = program
+    .command('similarity')
     .summary('how alike two texts, or two files of vectors, are')
-    .description('Every vector of A against every one of B: files of vectors (.npy, .arrow, .jsonl), or texts, which are embedded through the queue. Prints a line for each vector of A, or writes float32 [A, B].')
-    .argument('<a>', 'a file of vectors, or a text').argument('<b>', 'a file of vectors, or a text')
+    .description(
+      'Every vector of A against every one of B: files of vectors (.npy, .arrow, .jsonl), or texts, which are ' +
+        'embedded through the queue. Prints a line for each vector of A, or writes float32 [A, B].',
+    )
+    .argument('<a>', 'a file of vectors, or a text')
+    .argument('<b>', 'a file of vectors, or a text')
     .option('-o, --output <file>', 'write the matrix to this .npy file')
     .addOption(metricOption());
-  similarity.action(async (a: string, b: string, flags: SimilarityFlags) => (await import('./commands/search.ts')).similarity(terminal, a, b, flags));
-  for (const command of [search, similarity]) addSettings(command, ['model', 'maxTokens', ...CONNECTION, 'collectionsDir', 'kernels']);
-  const spread = program.command('spread')
+  similarity.action(async (a: string, b: string, flags: SimilarityFlags) =>
+    (await import('./commands/search.ts')).similarity(terminal, a, b, flags),
+  );
+  for (const command of [search, similarity])
+    addSettings(command, ['model', 'maxTokens', ...CONNECTION, 'collectionsDir', 'kernels']);
+  const spread = program
+    .command('spread')
     .summary('spread activation over a graph')
-    .description('Activation spreads from the seeds along weighted edges; prints the most activated nodes. Cycles are fine.')
-    .argument('<graph>', 'an edge list (.jsonl with from, to, weight; .csv; .tsv; .npy), or the name of a graph that was saved')
-    .option('--seed <node[=value]>', 'a node to begin with, and its activation (1); as often as you like', (seed: string, before: string[]) => [...before, seed], [])
+    .description(
+      'Activation spreads from the seeds along weighted edges; prints the most activated nodes. Cycles are fine.',
+    )
+    .argument(
+      '<graph>',
+      'an edge list (.jsonl with from, to, weight; .csv; .tsv; .npy), or the name of a graph that was saved',
+    )
+    .option(
+      '--seed <node[=value]>',
+      'a node to begin with, and its activation (1); as often as you like',
+      (seed: string, before: string[]) => [...before, seed],
+      [],
+    )
     .option('-k, --k <n>', 'nodes to show', positiveInteger, 10)
     .option('--steps <n>', 'edges that activation goes along', positiveInteger, 3)
     .option('--decay <share>', 'what is left after an edge of weight 1, 0 to 1', numberFrom0(1), 0.5)
     .option('--threshold <value>', 'a node with less gives nothing on', numberFrom0(Infinity), 0)
     .option('--save <name>', 'keep the graph under this name');
   addSettings(spread, SIMILARITY);
-  spread.action(async (graph: string, flags: SpreadFlags) => (await import('./commands/search.ts')).spread(terminal, graph, flags));
-  for (const command of [search, similarity, spread]) command.option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
+  spread.action(async (graph: string, flags: SpreadFlags) =>
+    (await import('./commands/search.ts')).spread(terminal, graph, flags),
+  );
+  for (const command of [search, similarity, spread])
+    command.option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
 }
 
 function addModel(program: Command, terminal: Terminal): void {
-  const model = program.command('model').description('Models of the cache folder: fetch, list, verify, import.').helpCommand(false);
-  const pull = model.command('pull').description('Fetches a model and verifies it. Does nothing when it is there.').argument('[name]', 'name of the model', 'minilm').option('--force', 'fetch again and replace what is there').option('-q, --quiet', 'no progress and no notes; errors only').option('--json', 'report as JSON');
-  pull.action(async (name: string, flags: ModelFlags) => (await import('./commands/model.ts')).pull(terminal, name, flags));
-  const list = model.command('list').description('Shows the models that can be used, and which of them are in the cache.').option('--json', 'report as JSON');
+  const model = program
+    .command('model')
+    .description('Models of the cache folder: fetch, list, verify, import.')
+    .helpCommand(false);
+  const pull = model
+    .command('pull')
+    .description('Fetches a model and verifies it. Does nothing when it is there.')
+    .argument('[name]', 'name of the model', 'minilm')
+    .option('--force', 'fetch again and replace what is there')
+    .option('-q, --quiet', 'no progress and no notes; errors only')
+    .option('--json', 'report as JSON');
+  pull.action(async (name: string, flags: ModelFlags) =>
+    (await import('./commands/model.ts')).pull(terminal, name, flags),
+  );
+  const list = model
+    .command('list')
+    .description('Shows the models that can be used, and which of them are in the cache.')
+    .option('--json', 'report as JSON');
   list.action(async (flags: ModelFlags) => (await import('./commands/model.ts')).list(terminal, flags));
-  const verify = model.command('verify').description('Reads every file of a cached model and compares it with its checksum.').argument('[name]', 'name of the model', 'minilm').option('--json', 'report as JSON');
-  verify.action(async (name: string, flags: ModelFlags) => (await import('./commands/model.ts')).verify(terminal, name, flags));
-  const bring = model.command('import')
-    .description('Copies a model of the BERT family into the cache, checks it and gives it a name: a folder with config.json, model.safetensors and tokenizer.json, or an .onnx file with config.json and tokenizer.json beside it.')
+  const verify = model
+    .command('verify')
+    .description('Reads every file of a cached model and compares it with its checksum.')
+    .argument('[name]', 'name of the model', 'minilm')
+    .option('--json', 'report as JSON');
+  verify.action(async (name: string, flags: ModelFlags) =>
+    (await import('./commands/model.ts')).verify(terminal, name, flags),
+  );
+  const bring = model
+    .command('import')
+    .description(
+      'Copies a model of the BERT family into the cache, checks it and gives it a name: a folder with ' +
+        'config.json, model.safetensors and tokenizer.json, or an .onnx file with config.json and tokenizer.json ' +
+        'beside it.',
+    )
     .argument('<path>', 'the folder or .onnx file')
     .option('--name <name>', 'what to call it: a-z, 0-9 and "-"; without this flag after the folder or file')
     .option('--force', 'replace the model that was imported under this name')
     .option('-q, --quiet', 'no notes; errors only')
     .option('--json', 'report as JSON');
-  bring.action(async (path: string, flags: ImportFlags) => (await import('./commands/model.ts')).bring(terminal, path, flags));
+  bring.action(async (path: string, flags: ImportFlags) =>
+    (await import('./commands/model.ts')).bring(terminal, path, flags),
+  );
   for (const command of [pull, list, verify, bring]) addSettings(command, ['cacheDir']);
 }
 
 function addUp(program: Command, terminal: Terminal): void {
-  const command = program.command('up')
+  const command = program
+    .command('up')
     .summary('everything on this machine: queue server, HTTP, workers, dashboard')
-    .description('Starts a private queue server (or uses the one of REDIS_URL), the HTTP producer with OpenAI’s API, a worker for each GPU that can be used and one on the CPU, a worker for similarity, and the dashboard; starts again what dies. With --device only that device and the CPU work. Ctrl-C answers what is open, drains the workers and leaves nothing running.')
+    .description(
+      'Starts a private queue server (or uses the one of REDIS_URL), the HTTP producer with OpenAI’s API, a ' +
+        'worker for each GPU that can be used and one on the CPU, a worker for similarity, and the dashboard; ' +
+        'starts again what dies. With --device only that device and the CPU work. Ctrl-C answers what is open, ' +
+        'drains the workers and leaves nothing running.',
+    )
     .option('--json', 'print the addresses as one line of JSON');
   addSettings(command, ['device', 'model', 'maxTokens', ...HTTP, ...DASHBOARD, ...CONNECTION, ...WORKER]);
   command.action(async (flags: UpFlags) => (await import('./commands/up.ts')).up(terminal, flags));
 }
 
 function addServe(program: Command, terminal: Terminal): void {
-  const command = program.command('serve')
+  const command = program
+    .command('serve')
     .summary('run the HTTP producer in the foreground')
-    .description('Answers POST /v1/embeddings in the shape of OpenAI’s API, through the queue; workers run elsewhere. Prints its address when it listens. SIGTERM or Ctrl-C answers what is open first.');
+    .description(
+      'Answers POST /v1/embeddings in the shape of OpenAI’s API, through the queue; workers run elsewhere. ' +
+        'Prints its address when it listens. SIGTERM or Ctrl-C answers what is open first.',
+    );
   addSettings(command, ['model', 'maxTokens', ...HTTP, ...CONNECTION]);
   command.action(async (flags: ServeFlags) => (await import('./commands/serve.ts')).serve(terminal, flags));
 }
 
 function addDashboard(program: Command, terminal: Terminal): void {
-  const command = program.command('dashboard')
+  const command = program
+    .command('dashboard')
     .summary('run the dashboard in the foreground')
-    .description('Shows all queues and their jobs in a browser (Bull Board), for looking only. Prints its address when it listens.');
+    .description(
+      'Shows all queues and their jobs in a browser (Bull Board), for looking only. Prints its address when it ' +
+        'listens.',
+    );
   addSettings(command, [...DASHBOARD, ...CONNECTION]);
   command.action(async (flags: ServeFlags) => (await import('./commands/serve.ts')).dashboard(terminal, flags));
 }
 
 function addWorker(program: Command, terminal: Terminal): void {
-  const command = program.command('worker')
+  const command = program
+    .command('worker')
     .summary('run one worker in the foreground')
-    .description('Runs one worker on one device until it is told to stop: for the jobs of one model or, with --kind similarity, for similarity jobs on the collections of this machine. SIGTERM or Ctrl-C drains: what is in flight is finished, the rest goes back to the queue.');
+    .description(
+      'Runs one worker on one device until it is told to stop: for the jobs of one model or, with --kind ' +
+        'similarity, for similarity jobs on the collections of this machine. SIGTERM or Ctrl-C drains: what is ' +
+        'in flight is finished, the rest goes back to the queue.',
+    );
   addSettings(command, ['kind', 'device', 'model', 'maxTokens', ...CONNECTION, ...WORKER]);
   command.action(async (flags: WorkerFlags) => (await import('./commands/worker.ts')).worker(terminal, flags));
 }
 
 function addFleet(program: Command, terminal: Terminal): void {
-  const fleet = program.command('fleet').description('The workers of a model: who is alive, how fast, what waits; pause their claiming and let it go on. Works through the queue server that runs; none is started.').helpCommand(false);
+  const fleet = program
+    .command('fleet')
+    .description(
+      'The workers of a model: who is alive, how fast, what waits; pause their claiming and let it go on. ' +
+        'Works through the queue server that runs; none is started.',
+    )
+    .helpCommand(false);
   const which = 'a worker’s id, the beginning of one, or all';
-  const status = fleet.command('status').description('Shows live workers (device, rates by length of rows, claims, token budget, memory), both lanes with what waits, from which backlog on a CPU worker helps out, and what stands in the way.');
+  const status = fleet
+    .command('status')
+    .description(
+      'Shows live workers (device, rates by length of rows, claims, token budget, memory), both lanes with ' +
+        'what waits, from which backlog on a CPU worker helps out, and what stands in the way.',
+    );
   status.action(async (flags: FleetFlags) => (await import('./commands/fleet.ts')).status(terminal, flags));
-  const drain = fleet.command('drain').description('Tells workers to claim nothing more; they finish what they have and stay up. With all, workers that start later are drained too.').argument('<worker>', which);
-  drain.action(async (id: string, flags: FleetFlags) => (await import('./commands/fleet.ts')).drain(terminal, id, flags));
+  const drain = fleet
+    .command('drain')
+    .description(
+      'Tells workers to claim nothing more; they finish what they have and stay up. With all, workers that ' +
+        'start later are drained too.',
+    )
+    .argument('<worker>', which);
+  drain.action(async (id: string, flags: FleetFlags) =>
+    (await import('./commands/fleet.ts')).drain(terminal, id, flags),
+  );
   const resume = fleet.command('resume').description('Lets drained workers claim again.').argument('<worker>', which);
-  resume.action(async (id: string, flags: FleetFlags) => (await import('./commands/fleet.ts')).resume(terminal, id, flags));
+  resume.action(async (id: string, flags: FleetFlags) =>
+    (await import('./commands/fleet.ts')).resume(terminal, id, flags),
+  );
   for (const command of [status, drain, resume]) {
-    command.option('--queue <name>', 'a queue by its name instead of a model’s, e.g. similarity', queueName).option('--json', 'report as JSON').option('-q, --quiet', 'no notes; errors only');
+    command
+      .option('--queue <name>', 'a queue by its name instead of a model’s, e.g. similarity', queueName)
+      .option('--json', 'report as JSON')
+      .option('-q, --quiet', 'no notes; errors only');
     addSettings(command, ['model', 'redisUrl', 'prefix', 'cacheDir']);
   }
 }
 
 function addGpu(program: Command, terminal: Terminal): void {
   const gpu = program.command('gpu').description('What NVIDIA GPUs need beside the driver.').helpCommand(false);
-  const install = gpu.command('install')
-    .description('Fetches ONNX Runtime’s CUDA provider (a pinned wheel of the same version, 250 MB, once), puts it beside the runtime and says what its loader still misses. Does nothing when it is there.')
-    .option('--force', 'fetch again and replace what is there').option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
+  const install = gpu
+    .command('install')
+    .description(
+      'Fetches ONNX Runtime’s CUDA provider (a pinned wheel of the same version, 250 MB, once), puts it beside ' +
+        'the runtime and says what its loader still misses. Does nothing when it is there.',
+    )
+    .option('--force', 'fetch again and replace what is there')
+    .option('--json', 'report as JSON')
+    .option('-q, --quiet', 'no progress and no notes; errors only');
   addSettings(install, ['cacheDir']);
   install.action(async (flags: GpuFlags) => (await import('./commands/gpu.ts')).install(terminal, flags));
 }
 
 function addDoctor(program: Command, terminal: Terminal, version: string): void {
-  const command = program.command('doctor')
+  const command = program
+    .command('doctor')
     .summary('what works here and what does not, each failure with its cure')
-    .description('Looks at versions, cache folder, GPUs (driver, memory, ECC, MIG, permission), the CUDA provider, the model on its device and the queue server. Changes nothing. Exit code 1 when something is broken that the settings in force need.')
+    .description(
+      'Looks at versions, cache folder, GPUs (driver, memory, ECC, MIG, permission), the CUDA provider, the ' +
+        'model on its device and the queue server. Changes nothing. Exit code 1 when something is broken that ' +
+        'the settings in force need.',
+    )
     .option('--json', 'report as JSON');
   addSettings(command, ['device', 'precision', 'model', 'redisUrl', 'cacheDir']);
   command.action(async (flags: DoctorFlags) => (await import('./commands/doctor.ts')).doctor(terminal, flags, version));
 }
 
 function addTune(program: Command, terminal: Terminal): void {
-  const command = program.command('tune')
+  const command = program
+    .command('tune')
     .summary('measure this device with one model, in under two minutes')
-    .description('Measures how much memory runs of a model need on a device and which token budget gives most texts per second, prints both beside the preset, and keeps them: workers use them from their next start. With --kind similarity: from which sizes on the GPU is faster than the CPU at comparing. Nothing else should run on the device meanwhile.')
+    .description(
+      'Measures how much memory runs of a model need on a device and which token budget gives most texts per ' +
+        'second, prints both beside the preset, and keeps them: workers use them from their next start. With ' +
+        '--kind similarity: from which sizes on the GPU is faster than the CPU at comparing. Nothing else should ' +
+        'run on the device meanwhile.',
+    )
     .option('--json', 'report as JSON')
     .option('-q, --quiet', 'no progress and no notes; errors only');
-  addSettings(command, ['kind', 'device', 'precision', 'encoder', 'deviceSessions', 'model', 'maxTokens', 'threads', 'maxRows', 'poolTokens', 'cacheDir', 'kernels', 'cudaLibrary']);
+  addSettings(command, [
+    'kind',
+    'device',
+    'precision',
+    'encoder',
+    'deviceSessions',
+    'model',
+    'maxTokens',
+    'threads',
+    'maxRows',
+    'poolTokens',
+    'cacheDir',
+    'kernels',
+    'cudaLibrary',
+  ]);
   command.action(async (flags: TuneFlags) => (await import('./commands/tune.ts')).tune(terminal, flags));
 }
 
 function addQueue(program: Command, terminal: Terminal): void {
-  const queue = program.command('queue').description('The queue of a model, both lanes and the quarantine: look at it, pause it, run jobs again, take them away, put it right. Works through the queue server that runs; none is started.').helpCommand(false);
-  const counts = queue.command('counts').description('Jobs of both lanes by state, workers, quarantine, reserved room.');
+  const queue = program
+    .command('queue')
+    .description(
+      'The queue of a model, both lanes and the quarantine: look at it, pause it, run jobs again, take them ' +
+        'away, put it right. Works through the queue server that runs; none is started.',
+    )
+    .helpCommand(false);
+  const counts = queue
+    .command('counts')
+    .description('Jobs of both lanes by state, workers, quarantine, reserved room.');
   counts.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).counts(terminal, flags));
-  const pause = queue.command('pause').description('Nothing is claimed any more, in both lanes; what is claimed is finished, new jobs are taken.');
+  const pause = queue
+    .command('pause')
+    .description('Nothing is claimed any more, in both lanes; what is claimed is finished, new jobs are taken.');
   pause.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).pause(terminal, flags));
   const resume = queue.command('resume').description('Lets a paused queue go on.');
   resume.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).resume(terminal, flags));
-  const retry = queue.command('retry').description('Failed jobs wait again: those named, all, or all with one error code. A job whose input went with its failure has to be added anew.')
-    .argument('[job...]', 'ids of jobs').option('--all', 'every job that failed').option('--code <code>', 'every job that failed with this code, e.g. OUT_OF_VRAM');
-  retry.action(async (jobIds: string[], flags: RetryFlags) => (await import('./commands/queue.ts')).retry(terminal, jobIds, flags));
-  const cancel = queue.command('cancel').description('Takes jobs back: those that wait fail with CANCELLED at once, those that run as soon as their worker has heard.').argument('<job...>', 'ids of jobs');
-  cancel.action(async (jobIds: string[], flags: QueueFlags) => (await import('./commands/queue.ts')).cancel(terminal, jobIds, flags));
-  const clean = queue.command('clean').description('Takes the records of finished jobs away. Results stay until their time to live is over.')
+  const retry = queue
+    .command('retry')
+    .description(
+      'Failed jobs wait again: those named, all, or all with one error code. A job whose input went with its ' +
+        'failure has to be added anew.',
+    )
+    .argument('[job...]', 'ids of jobs')
+    .option('--all', 'every job that failed')
+    .option('--code <code>', 'every job that failed with this code, e.g. OUT_OF_VRAM');
+  retry.action(async (jobIds: string[], flags: RetryFlags) =>
+    (await import('./commands/queue.ts')).retry(terminal, jobIds, flags),
+  );
+  const cancel = queue
+    .command('cancel')
+    .description(
+      'Takes jobs back: those that wait fail with CANCELLED at once, those that run as soon as their worker has heard.',
+    )
+    .argument('<job...>', 'ids of jobs');
+  cancel.action(async (jobIds: string[], flags: QueueFlags) =>
+    (await import('./commands/queue.ts')).cancel(terminal, jobIds, flags),
+  );
+  const clean = queue
+    .command('clean')
+    .description('Takes the records of finished jobs away. Results stay until their time to live is over.')
     .addOption(new Option('--state <state>', 'which jobs').choices(['completed', 'failed']).default('completed'))
     .option('--older-than <time>', 'only those that ended so long ago, e.g. 30s, 10m, 6h, 7d', span, 0);
   clean.action(async (flags: CleanFlags) => (await import('./commands/queue.ts')).clean(terminal, flags));
-  const repair = queue.command('repair').description('Looks at every job of both lanes and puts right what is damaged: records that cannot be read, ids without a record, jobs that are in no list or wait for a child that is gone. Workers do the same every ten minutes, less thoroughly.');
+  const repair = queue
+    .command('repair')
+    .description(
+      'Looks at every job of both lanes and puts right what is damaged: records that cannot be read, ids ' +
+        'without a record, jobs that are in no list or wait for a child that is gone. Workers do the same every ' +
+        'ten minutes, less thoroughly.',
+    );
   repair.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).repair(terminal, flags));
-  const quarantine = queue.command('quarantine').description('Jobs that killed their executor, with their inputs: look, give back, drop.').helpCommand(false);
-  const list = quarantine.command('list').description('Shows up to 1,000 quarantined jobs, the newest first, and why they are here.');
+  const quarantine = queue
+    .command('quarantine')
+    .description('Jobs that killed their executor, with their inputs: look, give back, drop.')
+    .helpCommand(false);
+  const list = quarantine
+    .command('list')
+    .description('Shows up to 1,000 quarantined jobs, the newest first, and why they are here.');
   list.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).quarantineList(terminal, flags));
-  const giveBack = quarantine.command('return').description('Jobs wait again in the main lane, under their ids.').argument('<job...>', 'ids of jobs');
-  giveBack.action(async (jobIds: string[], flags: QueueFlags) => (await import('./commands/queue.ts')).quarantineReturn(terminal, jobIds, flags));
-  const drop = quarantine.command('drop').description('Takes jobs and their inputs away for good.').argument('<job...>', 'ids of jobs');
-  drop.action(async (jobIds: string[], flags: QueueFlags) => (await import('./commands/queue.ts')).quarantineDrop(terminal, jobIds, flags));
+  const giveBack = quarantine
+    .command('return')
+    .description('Jobs wait again in the main lane, under their ids.')
+    .argument('<job...>', 'ids of jobs');
+  giveBack.action(async (jobIds: string[], flags: QueueFlags) =>
+    (await import('./commands/queue.ts')).quarantineReturn(terminal, jobIds, flags),
+  );
+  const drop = quarantine
+    .command('drop')
+    .description('Takes jobs and their inputs away for good.')
+    .argument('<job...>', 'ids of jobs');
+  drop.action(async (jobIds: string[], flags: QueueFlags) =>
+    (await import('./commands/queue.ts')).quarantineDrop(terminal, jobIds, flags),
+  );
   for (const command of [counts, pause, resume, retry, cancel, clean, repair, list, giveBack, drop]) {
-    command.option('--queue <name>', 'a queue by its name instead of a model’s, e.g. embed-minilm-sim', queueName).option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
+    command
+      .option('--queue <name>', 'a queue by its name instead of a model’s, e.g. embed-minilm-sim', queueName)
+      .option('--json', 'report as JSON')
+      .option('-q, --quiet', 'no progress and no notes; errors only');
     addSettings(command, ['model', 'redisUrl', 'prefix', 'cacheDir']);
   }
 }
 
 function addCompletion(program: Command, terminal: Terminal): void {
-  program.command('completion')
+  program
+    .command('completion')
     .summary('print a completion script for your shell')
-    .description('Prints a completion script. bash: source <(shoal completion bash); zsh: the same; fish: shoal completion fish | source')
+    .description(
+      'Prints a completion script. bash: source <(shoal completion bash); zsh: the same; fish: shoal ' +
+        'completion fish | source',
+    )
     .addArgument(program.createArgument('<shell>', 'the shell').choices(['bash', 'zsh', 'fish']))
-    .action(async (shell: Shell) => print(terminal, (await import('./completion.ts')).completionScript(program, shell)));
+    .action(async (shell: Shell) =>
+      print(terminal, (await import('./completion.ts')).completionScript(program, shell)),
+    );
 }
 
-/** Settings as flags: what they stand for on the command line, and a short meaning. docs/settings.md has the long one. */
+/**
+ * Settings as flags: what they stand for on the command line, and a short meaning. docs/settings.md has the long one.
+ */
 export const SETTING_FLAGS = {
   redisUrl: ['url', 'queue server, e.g. redis://localhost:6379 (REDIS_URL)'],
   unsafeServer: ['mode', 'refuse or warn: a queue server that may lose jobs'],
@@ -370,9 +675,51 @@ export const SETTING_FLAGS = {
 } as const;
 
 const CONNECTION = ['redisUrl', 'unsafeServer', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
-const HTTP = ['httpHost', 'httpPort', 'requestTimeoutMs', 'maxOpenRequests', 'maxQueuedRows', 'maxQueuedBytes', 'maxTenantShare'] as const;
+const HTTP = [
+  'httpHost',
+  'httpPort',
+  'requestTimeoutMs',
+  'maxOpenRequests',
+  'maxQueuedRows',
+  'maxQueuedBytes',
+  'maxTenantShare',
+] as const;
 const DASHBOARD = ['dashboardHost', 'dashboardPort'] as const;
-const WORKER = ['collectionsDir', 'kernels', 'smallOnCpu', 'cudaLibrary', 'gpuRetryMs', 'metricsHost', 'metricsPort', 'precision', 'encoder', 'deviceSessions', 'runtimeBinding', 'workerName', 'tokenizerThreads', 'maxPaddedTokens', 'memoryFraction', 'maxDeviceBytes', 'latencyTargetMs', 'maxRows', 'poolTokens', 'windowRows', 'maxWaitMs', 'minRows', 'maxRowAgeMs', 'maxMemoryShare', 'maxUnreadShare', 'hybrid', 'hybridAgeMs', 'leaseMs', 'stalledCheckMs', 'executorTimeoutMs', 'claimTimeoutMs', 'janitorEveryMs', 'drainTimeoutMs'] as const;
+const WORKER = [
+  'collectionsDir',
+  'kernels',
+  'smallOnCpu',
+  'cudaLibrary',
+  'gpuRetryMs',
+  'metricsHost',
+  'metricsPort',
+  'precision',
+  'encoder',
+  'deviceSessions',
+  'runtimeBinding',
+  'workerName',
+  'tokenizerThreads',
+  'maxPaddedTokens',
+  'memoryFraction',
+  'maxDeviceBytes',
+  'latencyTargetMs',
+  'maxRows',
+  'poolTokens',
+  'windowRows',
+  'maxWaitMs',
+  'minRows',
+  'maxRowAgeMs',
+  'maxMemoryShare',
+  'maxUnreadShare',
+  'hybrid',
+  'hybridAgeMs',
+  'leaseMs',
+  'stalledCheckMs',
+  'executorTimeoutMs',
+  'claimTimeoutMs',
+  'janitorEveryMs',
+  'drainTimeoutMs',
+] as const;
 
 function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
   for (const key of keys) {
@@ -383,7 +730,8 @@ function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAG
 
 function delimiter(text: string): string {
   const character = text === 'tab' || text === '\\t' ? '\t' : text;
-  if (!/^[\t\x20-\x7e]$/.test(character) || character === '"') throw new InvalidArgumentError('It must be one ASCII character other than a quote, or "tab".');
+  if (!/^[\t\x20-\x7e]$/.test(character) || character === '"')
+    throw new InvalidArgumentError('It must be one ASCII character other than a quote, or "tab".');
   return character;
 }
 
@@ -404,13 +752,17 @@ function positiveInteger(text: string): number {
 function numberFrom0(most: number): (text: string) => number {
   return (text) => {
     const number = text.trim() === '' ? NaN : Number(text);
-    if (!(number >= 0 && number <= most && number < Infinity)) throw new InvalidArgumentError(`It must be a number from 0${most === Infinity ? '' : ` to ${most}`}.`);
+    if (!(number >= 0 && number <= most && number < Infinity))
+      throw new InvalidArgumentError(`It must be a number from 0${most === Infinity ? '' : ` to ${most}`}.`);
     return number;
   };
 }
 
 function queueName(text: string): string {
-  if (text.trim() === '' || text.includes(':')) throw new InvalidArgumentError('It must be the name of a queue, which is not empty and has no ":", for example embed-minilm or similarity.');
+  if (text.trim() === '' || text.includes(':'))
+    throw new InvalidArgumentError(
+      'It must be the name of a queue, which is not empty and has no ":", for example embed-minilm or similarity.',
+    );
   return text;
 }
 

@@ -21,7 +21,8 @@ export function rowProgress(terminal: Terminal, isShown: boolean): Progress {
   return {
     update: (done, total) => {
       pace.note(done);
-      const left = total === undefined || pace.perSecond === 0 ? '' : `${duration((total - done) / pace.perSecond)} left`;
+      const left =
+        total === undefined || pace.perSecond === 0 ? '' : `${duration((total - done) / pace.perSecond)} left`;
       if (total !== undefined) bar.setTotal(Math.max(1, total));
       bar.update(total === undefined ? 0 : Math.min(done, total), {
         share: total === undefined ? '' : `${Math.floor((100 * done) / Math.max(1, total))} %`,
@@ -49,8 +50,12 @@ export function downloadProgress(terminal: Terminal, label: string, isShown: boo
       bar ??= open();
       pace.note(done);
       if (total !== undefined) bar.setTotal(Math.max(1, total));
-      const left = total === undefined || pace.perSecond === 0 ? '' : `${duration((total - done) / pace.perSecond)} left`;
-      bar.update(total === undefined ? 0 : done, { amount: total === undefined ? `${megabytes(done)} MB` : `${megabytes(done)} of ${megabytes(total)} MB`, left });
+      const left =
+        total === undefined || pace.perSecond === 0 ? '' : `${duration((total - done) / pace.perSecond)} left`;
+      bar.update(total === undefined ? 0 : done, {
+        amount: total === undefined ? `${megabytes(done)} MB` : `${megabytes(done)} of ${megabytes(total)} MB`,
+        left,
+      });
     },
     stop: () => {
       bar?.stop();
@@ -68,7 +73,9 @@ export function shareProgress(terminal: Terminal, label: string, isShown: boolea
   return {
     update: (done, total = 1) => {
       pace.note(done);
-      bar.update(done / total, { left: pace.perSecond === 0 ? '' : `${duration((total - done) / pace.perSecond)} left` });
+      bar.update(done / total, {
+        left: pace.perSecond === 0 ? '' : `${duration((total - done) / pace.perSecond)} left`,
+      });
     },
     stop: () => bar.stop(),
   };
@@ -92,10 +99,16 @@ function canShow(terminal: Terminal, isShown: boolean): boolean {
 
 function openBar(terminal: Terminal, format: string): SingleBar {
   return new SingleBar({
-    format, stream: terminal.stderr, barsize: 24, clearOnComplete: true,
-    hideCursor: false, linewrap: true, // a killed command would leave the terminal without them
+    format,
+    stream: terminal.stderr,
+    barsize: 24,
+    clearOnComplete: true,
+    hideCursor: false,
+    linewrap: true, // a killed command would leave the terminal without them
     gracefulExit: false, // signals are main.ts's business
-    fps: 8, barCompleteChar: '█', barIncompleteChar: '░',
+    fps: 8,
+    barCompleteChar: '█',
+    barIncompleteChar: '░',
   });
 }
 

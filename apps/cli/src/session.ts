@@ -28,14 +28,22 @@ export interface SessionOptions {
 }
 
 /** Runs `use` with everything in place; nothing that was started here is left when this resolves or rejects. */
-export async function withSession<Result>(terminal: Terminal, options: SessionOptions & { readonly model: StoredModel }, use: (session: Session) => Promise<Result>): Promise<Result> {
+export async function withSession<Result>(
+  terminal: Terminal,
+  options: SessionOptions & { readonly model: StoredModel },
+  use: (session: Session) => Promise<Result>,
+): Promise<Result> {
   const { maxTokens } = options.settings;
   const tokenizer = await openTokenizer(options.model, maxTokens === undefined ? {} : { maxTokens });
   return withServer(terminal, options, (server) => withWorker(terminal, { ...options, server, tokenizer }, use));
 }
 
 /** The model from the cache folder, fetched first when it is not there, or in any case with `force`. */
-export async function fetchModel(terminal: Terminal, name: string, { settings, isQuiet, force = false }: SessionOptions & { readonly force?: boolean }): Promise<StoredModel> {
+export async function fetchModel(
+  terminal: Terminal,
+  name: string,
+  { settings, isQuiet, force = false }: SessionOptions & { readonly force?: boolean },
+): Promise<StoredModel> {
   const bar = downloadProgress(terminal, `model ${name}`, !isQuiet);
   let isAnnounced = isQuiet;
   try {
@@ -45,7 +53,11 @@ export async function fetchModel(terminal: Terminal, name: string, { settings, i
       ...(force ? { force } : {}),
       signal: terminal.signal,
       onProgress: (done, total) => {
-        if (!isAnnounced) say(terminal, `fetching the model ${name}${total === undefined ? '' : ` (${Math.ceil(total / 1e6)} MB)`}, once`);
+        if (!isAnnounced)
+          say(
+            terminal,
+            `fetching the model ${name}${total === undefined ? '' : ` (${Math.ceil(total / 1e6)} MB)`}, once`,
+          );
         isAnnounced = true;
         bar.update(done, total);
       },
@@ -62,10 +74,15 @@ export interface QueueServer {
 }
 
 /**
- * Runs `use` with a queue server: the one that is configured, which has to answer, else this user's private one, which does. Asked
- * here, because each of the processes that a command starts would tell of a server that does not. Throws CONFIG_INVALID or QUEUE_UNREACHABLE.
+ * Runs `use` with a queue server: the one that is configured, which has to answer, else this user's private one, which
+ * does. Asked here, because each of the processes that a command starts would tell of a server that does not. Throws
+ * CONFIG_INVALID or QUEUE_UNREACHABLE.
  */
-export async function withServer<Result>(terminal: Terminal, { settings, isQuiet }: SessionOptions, use: (server: QueueServer) => Promise<Result>): Promise<Result> {
+export async function withServer<Result>(
+  terminal: Terminal,
+  { settings, isQuiet }: SessionOptions,
+  use: (server: QueueServer) => Promise<Result>,
+): Promise<Result> {
   terminal.signal.throwIfAborted();
   const losing = new AbortController();
   const server = await attachServer({
@@ -78,7 +95,11 @@ export async function withServer<Result>(terminal: Terminal, { settings, isQuiet
     signal: terminal.signal,
   });
   try {
-    if (!server.isPrivate) await withConnection({ redisUrl: server.url, prefix: settings.prefix, signal: terminal.signal }, async () => undefined);
+    if (!server.isPrivate)
+      await withConnection(
+        { redisUrl: server.url, prefix: settings.prefix, signal: terminal.signal },
+        async () => undefined,
+      );
     return await use({ redisUrl: server.url, lost: losing.signal });
   } finally {
     await server.release();
@@ -93,7 +114,10 @@ export interface ConnectionTerms {
 }
 
 /** Runs `use` with a connection to a queue server that answers. Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
-export async function withConnection<Result>({ redisUrl, prefix, signal }: ConnectionTerms, use: (connection: Redis) => Promise<Result>): Promise<Result> {
+export async function withConnection<Result>(
+  { redisUrl, prefix, signal }: ConnectionTerms,
+  use: (connection: Redis) => Promise<Result>,
+): Promise<Result> {
   signal.throwIfAborted();
   const connection = openConnection({ url: redisUrl, prefix, name: 'shoal-cli' });
   const leave = (): void => void closeConnection(connection);
@@ -113,18 +137,37 @@ interface WorkerSessionOptions extends SessionOptions {
   readonly tokenizer: Tokenizer;
 }
 
-async function withWorker<Result>(terminal: Terminal, options: WorkerSessionOptions, use: (session: Session) => Promise<Result>): Promise<Result> {
+async function withWorker<Result>(
+  terminal: Terminal,
+  options: WorkerSessionOptions,
+  use: (session: Session) => Promise<Result>,
+): Promise<Result> {
   const { settings, server, model, tokenizer } = options;
   const connection = openConnection({ url: server.redisUrl, prefix: settings.prefix, name: 'shoal-cli' });
   try {
     await untilReady(connection, server.redisUrl);
-    for (const warning of (await checkServer(connection, { isUnsafeAllowed: settings.unsafeServer === 'warn' })).warnings) if (!options.isQuiet) say(terminal, warning);
+    for (const warning of (await checkServer(connection, { isUnsafeAllowed: settings.unsafeServer === 'warn' }))
+      .warnings)
+      if (!options.isQuiet) say(terminal, warning);
     const keeper = keepWorkerFor(terminal, options, connection);
     const failed = AbortSignal.any([keeper.failed, server.lost]);
     try {
-      const client = await ShoalClient.connect({ redisUrl: server.redisUrl, prefix: settings.prefix, model, tokenizer, limits: settings, onHeldBack: holdBackNotice(terminal, options) });
+      const client = await ShoalClient.connect({
+        redisUrl: server.redisUrl,
+        prefix: settings.prefix,
+        model,
+        tokenizer,
+        limits: settings,
+        onHeldBack: holdBackNotice(terminal, options),
+      });
       try {
-        return await use({ model, tokenizer, client, signal: AbortSignal.any([terminal.signal, failed]), noteProgress: () => keeper.noteProgress() });
+        return await use({
+          model,
+          tokenizer,
+          client,
+          signal: AbortSignal.any([terminal.signal, failed]),
+          noteProgress: () => keeper.noteProgress(),
+        });
       } catch (error) {
         throw failed.aborted ? failed.reason : error; // whatever the abort made of the client's work
       } finally {
@@ -148,15 +191,29 @@ function holdBackNotice(terminal: Terminal, { isQuiet }: SessionOptions): (retry
   };
 }
 
-function keepWorkerFor(terminal: Terminal, { settings, server, model, isQuiet }: WorkerSessionOptions, connection: Redis): WorkerKeeper {
-  // The kind of its own, too: a person whose workers serve similarity has that in the environment, and such a worker would never touch these jobs.
-  const environment = { ...terminal.environment, ...settingsEnvironment({ ...settings, redisUrl: server.redisUrl, kind: 'embed', device: 'cpu', metricsPort: 0 }) };
+function keepWorkerFor(
+  terminal: Terminal,
+  { settings, server, model, isQuiet }: WorkerSessionOptions,
+  connection: Redis,
+): WorkerKeeper {
+  // The kind of its own, too: a person whose workers serve similarity has that in the environment, and such a worker
+  // would never touch these jobs.
+  const environment = {
+    ...terminal.environment,
+    ...settingsEnvironment({ ...settings, redisUrl: server.redisUrl, kind: 'embed', device: 'cpu', metricsPort: 0 }),
+  };
   const queue = mainQueue(model.name);
   return new WorkerKeeper({
     startWorker: () => forkWorker('cpu-worker', environment, settings.logLevel === 'debug' ? 'inherit' : 'pipe'),
     countWorkers: async () => (await liveWorkers(connection, queue, settings.prefix)).length,
     onStart: (attempt) => {
-      if (!isQuiet) say(terminal, attempt === 1 ? `no worker serves ${queue}; starting one on the CPU for as long as this command runs` : 'the worker is gone; starting another one');
+      if (!isQuiet)
+        say(
+          terminal,
+          attempt === 1
+            ? `no worker serves ${queue}; starting one on the CPU for as long as this command runs`
+            : 'the worker is gone; starting another one',
+        );
     },
   });
 }

@@ -5,7 +5,9 @@ import { environmentName, resolveSettings, settingsSchema, type Settings } from 
 import { readSettingsFile } from '@shoal/ops/service';
 import type { Terminal } from './terminal.ts';
 
-/** Settings in force, or CONFIG_INVALID with every problem at once. Flags that are no settings are left to the command. */
+/**
+ * Settings in force, or CONFIG_INVALID with every problem at once. Flags that are no settings are left to the command.
+ */
 export async function settingsOf(terminal: Terminal, flags: object): Promise<Settings> {
   const keys = Object.keys(settingsSchema.shape);
   const given = Object.fromEntries(Object.entries(flags).filter(([key]) => keys.includes(key)));

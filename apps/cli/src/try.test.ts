@@ -1,4 +1,5 @@
-// Search by meaning, with the real model: ten fixed questions over a small frozen corpus, and `shoal try` on this checkout.
+// Search by meaning, with the real model: ten fixed questions over a small frozen corpus, and `shoal try` on this
+// checkout.
 
 import { readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -38,7 +39,13 @@ function vectorsOf(npy: Buffer): Float32Array {
 }
 
 test('ten questions find the right file among the first three, at least nine times', async () => {
-  const passages = (await Promise.all(readdirSync(CORPUS).sort().map((file) => passagesOf(CORPUS, file)))).flat();
+  const passages = (
+    await Promise.all(
+      readdirSync(CORPUS)
+        .sort()
+        .map((file) => passagesOf(CORPUS, file)),
+    )
+  ).flat();
   const lines = [...passages.map((passage) => passage.embedded), ...QUESTIONS.map(([question]) => question)];
   writeFileSync(box.path('lines.jsonl'), lines.map((text) => `${JSON.stringify({ text })}\n`).join(''));
   const result = await box.run(['embed', 'lines.jsonl', '-o', 'lines.npy'], minilm);
@@ -54,14 +61,33 @@ test('ten questions find the right file among the first three, at least nine tim
 });
 
 // The tiny model answers nonsense at once; what is tested is the way, not the answers.
-const ask = (...flags: string[]): Promise<Result> => box.run(['try', 'how', 'are', 'stalled', 'jobs', 'recovered', ...flags]);
+const ask = (...flags: string[]): Promise<Result> =>
+  box.run(['try', 'how', 'are', 'stalled', 'jobs', 'recovered', ...flags]);
 
 test('try answers from this checkout, and the second time embeds the question only', async () => {
   const first = await ask();
-  expect(first).toMatchObject({ code: 0, stderr: expect.stringMatching(/embedding [\d,]+ of [\d,]+ passages from \d+ Markdown files/) });
+  expect(first).toMatchObject({
+    code: 0,
+    stderr: expect.stringMatching(/embedding [\d,]+ of [\d,]+ passages from \d+ Markdown files/),
+  });
   expect(first.stdout).toMatch(/^1\. .+\.md.*\(-?\d\.\d{3}\)\n {3}\S[\s\S]*\n2\. [\s\S]*\n3\. /i);
   const second = await ask('--json', '-k', '5');
   expect(second.stderr).not.toContain('embedding');
   const report: unknown = JSON.parse(second.stdout);
-  expect(report).toMatchObject({ query: 'how are stalled jobs recovered', answers: [{ rank: 1, score: expect.any(Number), file: expect.any(String), heading: expect.any(String), passage: expect.any(String) }, {}, {}, {}, {}] });
+  expect(report).toMatchObject({
+    query: 'how are stalled jobs recovered',
+    answers: [
+      {
+        rank: 1,
+        score: expect.any(Number),
+        file: expect.any(String),
+        heading: expect.any(String),
+        passage: expect.any(String),
+      },
+      {},
+      {},
+      {},
+      {},
+    ],
+  });
 });

@@ -1,4 +1,5 @@
-// `shoal up` and the services alone, as processes: everything answers, what is killed comes back, a signal leaves nothing.
+// `shoal up` and the services alone, as processes: everything answers, what is killed comes back, a signal leaves
+// nothing.
 
 import { createServer } from 'node:net';
 import { once } from 'node:events';
@@ -12,7 +13,8 @@ interface Addresses {
   readonly http: string;
   readonly dashboard: string;
   readonly redisUrl: string;
-  readonly pids: Readonly<Record<'http' | 'dashboard', number>> & Readonly<Record<'workers' | 'similarity', readonly number[]>>;
+  readonly pids: Readonly<Record<'http' | 'dashboard', number>> &
+    Readonly<Record<'workers' | 'similarity', readonly number[]>>;
 }
 
 let sandbox: Sandbox;
@@ -54,7 +56,10 @@ async function firstOutput({ child, ended }: Running, matching: RegExp): Promise
   return Promise.race([found, ended.then(({ stderr }) => Promise.reject(new Error(`the command ended: ${stderr}`)))]);
 }
 
-async function startAll(environment: Readonly<Record<string, string>> = {}, args: readonly string[] = []): Promise<{ readonly one: Running; readonly at: Addresses }> {
+async function startAll(
+  environment: Readonly<Record<string, string>> = {},
+  args: readonly string[] = [],
+): Promise<{ readonly one: Running; readonly at: Addresses }> {
   const one = start(['up', '--json', ...FREE_PORTS, ...args], environment);
   const at: Addresses = JSON.parse(await firstOutput(one, /\n/));
   return { one, at };
@@ -69,7 +74,15 @@ async function dimensionsOf(url: string): Promise<number> {
 test('up: the openai client gets a vector, the dashboard shows its job, metrics move, Ctrl-C leaves nothing', async () => {
   const { one, at } = await startAll();
   expect(await dimensionsOf(at.http)).toBe(32);
-  expect(await (await fetch(`${at.dashboard}/api/queues`)).json()).toMatchObject({ queues: expect.arrayContaining([expect.objectContaining({ name: 'embed-tiny-random', counts: expect.objectContaining({ completed: 1 }), hasWorkers: true })]) });
+  expect(await (await fetch(`${at.dashboard}/api/queues`)).json()).toMatchObject({
+    queues: expect.arrayContaining([
+      expect.objectContaining({
+        name: 'embed-tiny-random',
+        counts: expect.objectContaining({ completed: 1 }),
+        hasWorkers: true,
+      }),
+    ]),
+  });
   const { value } = parseMetrics(await (await fetch(`${at.http}/metrics`)).text());
   expect(value('shoal_http_texts_total')).toBe(1);
   expect(at.redisUrl).toMatch(/^unix:/);
@@ -80,7 +93,8 @@ test('up: the openai client gets a vector, the dashboard shows its job, metrics 
 
 test('up: whatever is killed comes back at the same address', async () => {
   const { one, at } = await startAll({ SHOAL_REDIS_URL: server.url });
-  for (const pid of [at.pids.http, ...at.pids.workers, at.pids.dashboard, ...at.pids.similarity]) process.kill(pid, 'SIGKILL');
+  for (const pid of [at.pids.http, ...at.pids.workers, at.pids.dashboard, ...at.pids.similarity])
+    process.kill(pid, 'SIGKILL');
   await expect.poll(() => one.stderr().match(/is up again/g)?.length, { timeout: 20_000 }).toBe(4);
   expect(at.redisUrl).toBe(server.url);
   expect(await dimensionsOf(at.http)).toBe(32);
@@ -94,7 +108,9 @@ test('up: a port that is taken ends the command with the setting to change, and 
   await once(taken, 'listening');
   const address = taken.address();
   const port = typeof address === 'object' && address !== null ? address.port : 0;
-  const { code, stderr } = await start(['up', '--http-port', String(port), '--dashboard-port', '0'], { SHOAL_REDIS_URL: server.url }).ended;
+  const { code, stderr } = await start(['up', '--http-port', String(port), '--dashboard-port', '0'], {
+    SHOAL_REDIS_URL: server.url,
+  }).ended;
   taken.close();
   expect([code, stderr]).toEqual([2, expect.stringMatching(/cannot listen on 127\.0\.0\.1:\d+.*httpPort/)]);
 });
@@ -103,7 +119,9 @@ test('up: a device that is refused leaves the CPU at work, and is said once', as
   const { one, at } = await startAll({ SHOAL_REDIS_URL: server.url }, ['--device', 'gpu:7']);
   expect(at.pids.workers).toHaveLength(1);
   expect(await dimensionsOf(at.http)).toBe(32);
-  expect(one.stderr().match(/the worker on gpu:7 ended \(device gpu:7 was asked for and cannot be used/g)).toHaveLength(1);
+  expect(one.stderr().match(/the worker on gpu:7 ended \(device gpu:7 was asked for and cannot be used/g)).toHaveLength(
+    1,
+  );
   one.child.kill('SIGTERM');
   expect(await one.ended).toMatchObject({ code: 0 });
 });
@@ -125,11 +143,16 @@ test('up: stopped while it starts, it leaves nothing', async () => {
 test('up: people get the addresses and a line to try', async () => {
   const text = await firstOutput(start(['up', ...FREE_PORTS], { SHOAL_REDIS_URL: server.url }), /Ctrl-C/);
   expect(text).toMatch(/HTTP +http:\/\/127\.0\.0\.1:\d+\/v1\/embeddings/);
-  expect(text).toMatch(/curl http:\/\/127\.0\.0\.1:\d+\/v1\/embeddings -H 'content-type: application\/json' -d '\{"model": "tiny-random", "input": "hello"\}'/);
+  expect(text).toMatch(
+    /curl http:\/\/127\.0\.0\.1:\d+\/v1\/embeddings -H 'content-type: application\/json' -d '\{"model": "tiny-random", "input": "hello"\}'/,
+  );
 });
 
 test('serve and dashboard alone print their address and end with 0', async () => {
-  for (const [args, path] of [[['serve', '--http-port', '0'], '/readyz'], [['dashboard', '--dashboard-port', '0'], '/api/queues']] as const) {
+  for (const [args, path] of [
+    [['serve', '--http-port', '0'], '/readyz'],
+    [['dashboard', '--dashboard-port', '0'], '/api/queues'],
+  ] as const) {
     const one = start([...args], { SHOAL_REDIS_URL: server.url });
     const url = (await firstOutput(one, /\n/)).trim();
     expect((await fetch(`${url}${path}`)).status).toBe(200);
@@ -138,35 +161,56 @@ test('serve and dashboard alone print their address and end with 0', async () =>
   }
 });
 
-test('serve without a worker says so once and which command starts one; that command serves, and then nothing is said', async () => {
-  const at = ['--redis-url', server.url, '--prefix', '{no worker yet}'];
-  const alone = start(['serve', '--http-port', '0', '--log-level', 'warn', ...at]);
-  const url = (await firstOutput(alone, /\n/)).trim();
-  expect(alone.stderr()).toBe(`shoal: no worker serves the model tiny-random yet, and requests wait for one; start one with: shoal worker --model tiny-random --redis-url ${server.url} --prefix '{no worker yet}'\n`);
-  const ready = await fetch(`${url}/readyz`);
-  expect([ready.status, await ready.json()]).toEqual([200, { status: 'ready', workers: 0, waiting: 0 }]);
-  start(['worker', '--model', 'tiny-random', ...at], { SHOAL_DEVICE: 'cpu' });
-  expect(await dimensionsOf(url)).toBe(32);
-  const served = start(['serve', '--http-port', '0', '--log-level', 'warn', ...at]);
-  await firstOutput(served, /\n/);
-  expect(served.stderr()).toBe('');
-});
+test(
+  'serve without a worker says so once and which command starts one; that command serves, and then nothing is ' +
+    'said',
+  async () => {
+    const at = ['--redis-url', server.url, '--prefix', '{no worker yet}'];
+    const alone = start(['serve', '--http-port', '0', '--log-level', 'warn', ...at]);
+    const url = (await firstOutput(alone, /\n/)).trim();
+    expect(alone.stderr()).toBe(
+      'shoal: no worker serves the model tiny-random yet, and requests wait for one; start one with: shoal ' +
+        `worker --model tiny-random --redis-url ${server.url} --prefix '{no worker yet}'\n`,
+    );
+    const ready = await fetch(`${url}/readyz`);
+    expect([ready.status, await ready.json()]).toEqual([200, { status: 'ready', workers: 0, waiting: 0 }]);
+    start(['worker', '--model', 'tiny-random', ...at], { SHOAL_DEVICE: 'cpu' });
+    expect(await dimensionsOf(url)).toBe(32);
+    const served = start(['serve', '--http-port', '0', '--log-level', 'warn', ...at]);
+    await firstOutput(served, /\n/);
+    expect(served.stderr()).toBe('');
+  },
+);
 
 test('a password of the queue server is not in the command that starts a worker', async () => {
   await server.command('ACL', 'SETUSER', 'reader', 'on', '>secret', '~*', '&*', '+@all');
-  const one = start(['serve', '--http-port', '0', '--redis-url', server.url.replace('redis://', 'redis://reader:secret@')]);
+  const one = start([
+    'serve',
+    '--http-port',
+    '0',
+    '--redis-url',
+    server.url.replace('redis://', 'redis://reader:secret@'),
+  ]);
   await firstOutput(one, /\n/);
-  expect(one.stderr()).toMatch(/start one with: shoal worker --model tiny-random --redis-url '?redis:\/\/[^ ]*\*\*\*@127/);
+  expect(one.stderr()).toMatch(
+    /start one with: shoal worker --model tiny-random --redis-url '?redis:\/\/[^ ]*\*\*\*@127/,
+  );
   expect(one.stderr()).not.toContain('secret');
 });
 
-test.each([['worker', '--device', 'cpu'], ['worker', '--kind', 'similarity'], ['serve', '--http-port', '0'], ['dashboard', '--dashboard-port', '0'], ['up', ...FREE_PORTS]])(
-  '%s %s: a queue server that cannot be reached is told once, with what to do',
-  async (...args) => {
-    expect(await start([...args, '--redis-url', 'redis://127.0.0.1:1']).ended).toMatchObject({
-      code: 1, stdout: '',
-      stderr: 'shoal: the queue server at redis://127.0.0.1:1 does not answer: connect ECONNREFUSED 127.0.0.1:1. Start it, or set redisUrl (REDIS_URL) to one that runs; unset, Shoal starts its own\n',
-    });
-    expect(sandbox.processes()).toEqual([]);
-  },
-);
+test.each([
+  ['worker', '--device', 'cpu'],
+  ['worker', '--kind', 'similarity'],
+  ['serve', '--http-port', '0'],
+  ['dashboard', '--dashboard-port', '0'],
+  ['up', ...FREE_PORTS],
+])('%s %s: a queue server that cannot be reached is told once, with what to do', async (...args) => {
+  expect(await start([...args, '--redis-url', 'redis://127.0.0.1:1']).ended).toMatchObject({
+    code: 1,
+    stdout: '',
+    stderr:
+      'shoal: the queue server at redis://127.0.0.1:1 does not answer: connect ECONNREFUSED 127.0.0.1:1. Start ' +
+      'it, or set redisUrl (REDIS_URL) to one that runs; unset, Shoal starts its own\n',
+  });
+  expect(sandbox.processes()).toEqual([]);
+});

@@ -1,6 +1,6 @@
-// A similarity worker on a GPU as its own process, on the CUDA library's stand-in and a driver's tool that the test plays: it opens, tells
-// what it holds, goes on on its CPU when the device fails, and takes the device again when that works; and what is said where it
-// cannot be used.
+// A similarity worker on a GPU as its own process, on the CUDA library's stand-in and a driver's tool that the test
+// plays: it opens, tells what it holds, goes on on its CPU when the device fails, and takes the device again when that
+// works; and what is said where it cannot be used.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -36,7 +36,11 @@ beforeAll(async () => {
   redis = openConnection({ url: server.url, name: 'test' });
   queue = new Queue(SIMILARITY_QUEUE, { connection: redis, prefix: DEFAULT_PREFIX });
   await createCollection(join(folder, 'collections'), 'docs', [{ dims: DIMS, vectors: rowsOf(1) }]);
-  writeFileSync(join(folder, 'nvidia-smi'), "#!/bin/sh\necho '0, GPU-1, 580.10, 4096, 96, 4000, 0, 30, 50.0, Disabled, 9.0, NVIDIA Stand-in'\n", { mode: 0o755 });
+  writeFileSync(
+    join(folder, 'nvidia-smi'),
+    "#!/bin/sh\necho '0, GPU-1, 580.10, 4096, 96, 4000, 0, 30, 50.0, Disabled, 9.0, NVIDIA Stand-in'\n",
+    { mode: 0o755 },
+  );
 });
 
 afterEach(async () => {
@@ -56,12 +60,24 @@ afterAll(async () => {
 });
 
 /** Resolves with what it says first, and its log. */
-async function startWorker(settings: Readonly<Record<string, string | undefined>>): Promise<{ readonly said: Record<string, unknown>; readonly log: string[] }> {
+async function startWorker(
+  settings: Readonly<Record<string, string | undefined>>,
+): Promise<{ readonly said: Record<string, unknown>; readonly log: string[] }> {
   const worker = fork(fileURLToPath(new URL('../../gpu-worker/src/main.ts', import.meta.url)), [], {
     execArgv: ['--conditions=@shoal/source'],
     env: {
-      ...process.env, PATH: `${folder}:${process.env['PATH']}`, SHOAL_REDIS_URL: server.url, SHOAL_KIND: 'similarity', SHOAL_CACHE_DIR: folder, SHOAL_LOG_LEVEL: 'info', SHOAL_CUDA_LIBRARY: library,
-      SHOAL_STAND_IN_BYTES: String(4_096 * MEBIBYTE), SHOAL_STAND_IN_LOST: lost, SHOAL_GPU_RETRY_MS: '200', CUDA_VISIBLE_DEVICES: undefined, ...settings,
+      ...process.env,
+      PATH: `${folder}:${process.env['PATH']}`,
+      SHOAL_REDIS_URL: server.url,
+      SHOAL_KIND: 'similarity',
+      SHOAL_CACHE_DIR: folder,
+      SHOAL_LOG_LEVEL: 'info',
+      SHOAL_CUDA_LIBRARY: library,
+      SHOAL_STAND_IN_BYTES: String(4_096 * MEBIBYTE),
+      SHOAL_STAND_IN_LOST: lost,
+      SHOAL_GPU_RETRY_MS: '200',
+      CUDA_VISIBLE_DEVICES: undefined,
+      ...settings,
     },
     stdio: ['ignore', 2, 'pipe', 'ipc'],
   });
@@ -70,7 +86,9 @@ async function startWorker(settings: Readonly<Record<string, string | undefined>
   worker.stderr!.setEncoding('utf8').on('data', (text: string) => log.push(text));
   const said = await new Promise<Record<string, unknown>>((resolve, reject) => {
     worker.once('message', (message) => resolve(message as Record<string, unknown>));
-    worker.once('exit', (code, signal) => reject(new Error(`the worker ended before it was ready: ${code ?? signal}\n${log.join('')}`)));
+    worker.once('exit', (code, signal) =>
+      reject(new Error(`the worker ended before it was ready: ${code ?? signal}\n${log.join('')}`)),
+    );
   });
   return { said, log };
 }
@@ -92,31 +110,41 @@ describe.skipIf(library === undefined)('on the stand-in', () => {
     expect(new Set(await devices())).toEqual(new Set(['cuda:0']));
     await expect.poll(async () => (await facts())?.similarity?.gpu?.residents).toBe(1);
     const told = await facts();
-    expect(told).toMatchObject({ device: 'cuda:0', lanes: ['main'], similarity: { calls: { cpu: 0 }, fallbacks: 0, isGpuLost: false, gpu: { evictions: 0 } } });
+    expect(told).toMatchObject({
+      device: 'cuda:0',
+      lanes: ['main'],
+      similarity: { calls: { cpu: 0 }, fallbacks: 0, isGpuLost: false, gpu: { evictions: 0 } },
+    });
     const left = 0.8 * 4_096 * MEBIBYTE - 96 * MEBIBYTE - 512 * MEBIBYTE;
     expect(told!.similarity!.gpu!.budgetBytes).toBe(Math.floor(left - Math.floor(left / 8)));
   });
 
-  test('a device that fails in mid-job costs no answer: the same job goes on on the CPU and says so, and the device is taken again when it works', async () => {
-    const { log } = await startWorker({ SHOAL_DEVICE: 'gpu:0', SHOAL_SMALL_ON_CPU: 'never' });
-    await askEverything(client, 'docs@1', rowsOf(1));
-    const [before] = await fleetPids();
-    await queue.clean(0, 1_000, 'completed');
-    writeFileSync(lost, '');
-    await askEverything(client, 'docs@1', rowsOf(1));
-    const values = (await queue.getJobs(['completed'])).map(({ returnvalue }) => returnvalue as { device: string; fellBack?: string });
-    expect(values.filter(({ fellBack }) => fellBack === 'DEVICE_LOST').length).toBeGreaterThanOrEqual(1);
-    for (const { device } of values) expect(device).toMatch(/^cpu:/);
-    expect(log.join('')).toContain('the GPU could not compute this, the CPU does');
-    await expect.poll(async () => (await facts())?.similarity?.isGpuLost).toBe(true);
-    rmSync(lost);
-    await expect.poll(async () => (await facts())?.similarity?.isGpuLost, { timeout: 20_000 }).toBe(false);
-    await queue.clean(0, 1_000, 'completed');
-    await askEverything(client, 'docs@1', rowsOf(1));
-    expect(new Set(await devices())).toEqual(new Set(['cuda:0']));
-    expect(before).toBeDefined();
-    expect(await queue.getJobCounts('failed')).toEqual({ failed: 0 });
-  });
+  test(
+    'a device that fails in mid-job costs no answer: the same job goes on on the CPU and says so, and the device ' +
+      'is taken again when it works',
+    async () => {
+      const { log } = await startWorker({ SHOAL_DEVICE: 'gpu:0', SHOAL_SMALL_ON_CPU: 'never' });
+      await askEverything(client, 'docs@1', rowsOf(1));
+      const [before] = await fleetPids();
+      await queue.clean(0, 1_000, 'completed');
+      writeFileSync(lost, '');
+      await askEverything(client, 'docs@1', rowsOf(1));
+      const values = (await queue.getJobs(['completed'])).map(
+        ({ returnvalue }) => returnvalue as { device: string; fellBack?: string },
+      );
+      expect(values.filter(({ fellBack }) => fellBack === 'DEVICE_LOST').length).toBeGreaterThanOrEqual(1);
+      for (const { device } of values) expect(device).toMatch(/^cpu:/);
+      expect(log.join('')).toContain('the GPU could not compute this, the CPU does');
+      await expect.poll(async () => (await facts())?.similarity?.isGpuLost).toBe(true);
+      rmSync(lost);
+      await expect.poll(async () => (await facts())?.similarity?.isGpuLost, { timeout: 20_000 }).toBe(false);
+      await queue.clean(0, 1_000, 'completed');
+      await askEverything(client, 'docs@1', rowsOf(1));
+      expect(new Set(await devices())).toEqual(new Set(['cuda:0']));
+      expect(before).toBeDefined();
+      expect(await queue.getJobCounts('failed')).toEqual({ failed: 0 });
+    },
+  );
 
   // Fewer sizes on a busy machine, not fewer seconds: the measuring has a limit of its own.
   test('auto measures both sides once, keeps what it found, and answers from whichever is sooner', async () => {
@@ -130,17 +158,32 @@ describe.skipIf(library === undefined)('on the stand-in', () => {
   });
 
   test('a GPU that was asked for and cannot be used is refused with the reason; auto goes on on the CPU', async () => {
-    const refused = { kind: 'unfit', failure: { code: 'SETUP_FAILED', message: expect.stringContaining('device gpu:0 was asked for and cannot be used; cuda: ') } };
+    const refused = {
+      kind: 'unfit',
+      failure: {
+        code: 'SETUP_FAILED',
+        message: expect.stringContaining('device gpu:0 was asked for and cannot be used; cuda: '),
+      },
+    };
     const cases = [
-      [{ SHOAL_CUDA_LIBRARY: '/nowhere/similarity_cuda.so' }, '"sh native/similarity/build.sh cuda" builds them where there is nvcc'],
+      [
+        { SHOAL_CUDA_LIBRARY: '/nowhere/similarity_cuda.so' },
+        '"sh native/similarity/build.sh cuda" builds them where there is nvcc',
+      ],
       [{ CUDA_VISIBLE_DEVICES: '' }, 'hides every GPU from CUDA'],
       [{ SHOAL_STAND_IN_DEVICES: '0' }, 'find no device'],
       [{ SHOAL_STAND_IN_BYTES: String(700 * MEBIBYTE), SHOAL_MEMORY_FRACTION: '0.1' }, 'others use it'],
     ] as const;
     const [fallen, forced, ...refusals] = await Promise.all([
-      startWorker({ SHOAL_DEVICE: 'auto', SHOAL_CUDA_LIBRARY: '/nowhere/similarity_cuda.so', SHOAL_WORKER_NAME: 'on-the-cpu' }),
+      startWorker({
+        SHOAL_DEVICE: 'auto',
+        SHOAL_CUDA_LIBRARY: '/nowhere/similarity_cuda.so',
+        SHOAL_WORKER_NAME: 'on-the-cpu',
+      }),
       startWorker({ SHOAL_DEVICE: 'gpu:0', SHOAL_FORCE_CPU: '1', SHOAL_WORKER_NAME: 'forced' }),
-      ...cases.map(([settings], at) => startWorker({ SHOAL_DEVICE: 'gpu:0', SHOAL_WORKER_NAME: `refused-${at}`, ...settings })),
+      ...cases.map(([settings], at) =>
+        startWorker({ SHOAL_DEVICE: 'gpu:0', SHOAL_WORKER_NAME: `refused-${at}`, ...settings }),
+      ),
     ]);
     for (const [at, { said }] of refusals.entries()) {
       expect(said).toMatchObject(refused);

@@ -1,5 +1,5 @@
-// Similarity jobs when memory is short: the real queue, pipeline, kernels and files, with the executor in this process, so
-// that a test says how large its budget is and when memory runs out. Every answer is compared with a direct one.
+// Similarity jobs when memory is short: the real queue, pipeline, kernels and files, with the executor in this process,
+// so that a test says how large its budget is and when memory runs out. Every answer is compared with a direct one.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -25,7 +25,8 @@ const closers: (() => Promise<void>)[] = [];
 beforeAll(async () => {
   server = await startTestServer();
   client = await ShoalClient.connect({ redisUrl: server.url, model: { name: 'none', revision: '0' } });
-  for (let seed = 0; seed < 9; seed++) await createCollection(folder, `c${seed}`, [{ dims: DIMS, vectors: rowsOf(seed) }]);
+  for (let seed = 0; seed < 9; seed++)
+    await createCollection(folder, `c${seed}`, [{ dims: DIMS, vectors: rowsOf(seed) }]);
   const opened = await openCollectionRows(folder, 'c0@1');
   ({ rowBytes } = opened);
   await opened.close();
@@ -48,19 +49,29 @@ async function startWorker(device: SimilarityDevice, budgetBytes: number): Promi
 }
 
 /** Runs out of memory for more than `mostRows()` rows at once, when they are loaded or when they are computed on. */
-function shortOfMemory(device: SimilarityDevice, at: 'load' | 'run', mostRows: () => number, onRefused: (rows: number) => void): SimilarityDevice {
-  const refusal = (where: 'load' | 'run', count: number): { readonly fits: false; readonly message: string } | undefined => {
+function shortOfMemory(
+  device: SimilarityDevice,
+  at: 'load' | 'run',
+  mostRows: () => number,
+  onRefused: (rows: number) => void,
+): SimilarityDevice {
+  const refusal = (
+    where: 'load' | 'run',
+    count: number,
+  ): { readonly fits: false; readonly message: string } | undefined => {
     if (where !== at || count <= mostRows()) return undefined;
     onRefused(count);
     return { fits: false, message: `no memory for ${count} rows, says the test` };
   };
   const held = (rows: HeldRows): HeldRows => ({
-    rows: rows.rows, bytes: rows.bytes,
+    rows: rows.rows,
+    bytes: rows.bytes,
     free: () => rows.free(),
     has: (id) => rows.has(id),
     slice: (first, count) => held(rows.slice(first, count)),
     topK: async (asked, options) => refusal('run', rows.rows) ?? rows.topK(asked, options),
-    rescore: async (asked, candidates, options) => refusal('run', rows.rows) ?? rows.rescore(asked, candidates, options),
+    rescore: async (asked, candidates, options) =>
+      refusal('run', rows.rows) ?? rows.rescore(asked, candidates, options),
     scores: async (asked, options) => refusal('run', rows.rows) ?? rows.scores(asked, options),
   });
   return {
@@ -72,7 +83,7 @@ function shortOfMemory(device: SimilarityDevice, at: 'load' | 'run', mostRows: (
       return {
         ...source,
         load: async (first, count) => {
-          const loaded = refusal('load', count) ?? await source.load(first, count);
+          const loaded = refusal('load', count) ?? (await source.load(first, count));
           return loaded.fits ? { fits: true, value: held(loaded.value) } : loaded;
         },
       };
@@ -83,7 +94,8 @@ function shortOfMemory(device: SimilarityDevice, at: 'load' | 'run', mostRows: (
 test('collections of three times the budget take turns in it, and every answer is right', async () => {
   const budgetBytes = 3 * ROWS * rowBytes;
   const executor = await startWorker(kernelDevice({ kernels, folder }), budgetBytes);
-  for (let round = 0; round < 3; round++) await Promise.all(Array.from({ length: 9 }, (_, seed) => askEverything(`c${seed}@1`, rowsOf(seed))));
+  for (let round = 0; round < 3; round++)
+    await Promise.all(Array.from({ length: 9 }, (_, seed) => askEverything(`c${seed}@1`, rowsOf(seed))));
   expect(executor.residents.evictions).toBeGreaterThanOrEqual(6);
   expect(executor.residents.bytes).toBeLessThanOrEqual(budgetBytes);
 });
@@ -94,13 +106,25 @@ test('one collection of three times the budget passes by in tiles', async () => 
   expect(executor.residents.bytes).toBe(0);
 });
 
-test.each(['load', 'run'] as const)('memory runs out in every %s of a tile that is too large, at every size, and nothing is lost', async (at) => {
-  let most = ROWS;
-  const refused = new Set<number>();
-  const executor = await startWorker(shortOfMemory(kernelDevice({ kernels, folder }), at, () => most, (rows) => refused.add(rows)), 10 * ROWS * rowBytes);
-  for (most = ROWS - 1; most >= 1; most--) {
-    await askEverything('c1@1', rowsOf(1));
-    await executor.renew();
-  }
-  expect([...refused]).toEqual(expect.arrayContaining([40, 20, 10, 5, 2])); // halved down to one row; tiles that grew again are among them too
-});
+test.each(['load', 'run'] as const)(
+  'memory runs out in every %s of a tile that is too large, at every size, and nothing is lost',
+  async (at) => {
+    let most = ROWS;
+    const refused = new Set<number>();
+    const executor = await startWorker(
+      shortOfMemory(
+        kernelDevice({ kernels, folder }),
+        at,
+        () => most,
+        (rows) => refused.add(rows),
+      ),
+      10 * ROWS * rowBytes,
+    );
+    for (most = ROWS - 1; most >= 1; most--) {
+      await askEverything('c1@1', rowsOf(1));
+      await executor.renew();
+    }
+    // halved down to one row; tiles that grew again are among them too
+    expect([...refused]).toEqual(expect.arrayContaining([40, 20, 10, 5, 2]));
+  },
+);

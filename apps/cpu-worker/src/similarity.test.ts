@@ -1,5 +1,5 @@
-// Similarity jobs end to end: the real worker process, a real queue server, collections on disk, asked through the SDK and as
-// plain jobs. Answers are compared with a direct computation in f64; whatever is wrong fails by its code, alone.
+// Similarity jobs end to end: the real worker process, a real queue server, collections on disk, asked through the SDK
+// and as plain jobs. Answers are compared with a direct computation in f64; whatever is wrong fails by its code, alone.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
@@ -21,7 +21,10 @@ const folder = mkdtempSync(join(tmpdir(), 'shoal-similarity-'));
 const collections = join(folder, 'collections');
 const rows = randomVectors(ROWS, DIMS, 1);
 /** A ring of 50 nodes with shortcuts: full of cycles. */
-const EDGES = Array.from({ length: 50 }, (_, node): [number, number, number][] => [[node, (node + 1) % 50, 0.5], [node, (node * 7) % 50, 0.25]]).flat();
+const EDGES = Array.from({ length: 50 }, (_, node): [number, number, number][] => [
+  [node, (node + 1) % 50, 0.5],
+  [node, (node * 7) % 50, 0.25],
+]).flat();
 
 let server: TestServer;
 let worker: ChildProcess;
@@ -32,10 +35,21 @@ let queue: Queue;
 beforeAll(async () => {
   server = await startTestServer();
   await createCollection(collections, 'docs', [{ dims: DIMS, vectors: rows }]);
-  await saveGraph(collections, 'links', graphFromEdges({ from: Uint32Array.from(EDGES, ([from]) => from), to: Uint32Array.from(EDGES, ([, to]) => to), weight: Float32Array.from(EDGES, ([, , weight]) => weight) }));
+  await saveGraph(
+    collections,
+    'links',
+    graphFromEdges({
+      from: Uint32Array.from(EDGES, ([from]) => from),
+      to: Uint32Array.from(EDGES, ([, to]) => to),
+      weight: Float32Array.from(EDGES, ([, , weight]) => weight),
+    }),
+  );
   redis = openConnection({ url: server.url, name: 'test' });
   queue = new Queue(SIMILARITY_QUEUE, { connection: redis, prefix: DEFAULT_PREFIX });
-  [worker, client] = await Promise.all([startWorker(), ShoalClient.connect({ redisUrl: server.url, model: { name: 'none', revision: '0' } })]);
+  [worker, client] = await Promise.all([
+    startWorker(),
+    ShoalClient.connect({ redisUrl: server.url, model: { name: 'none', revision: '0' } }),
+  ]);
 });
 
 afterAll(async () => {
@@ -49,11 +63,21 @@ afterAll(async () => {
 function startWorker(): Promise<ChildProcess> {
   const child = fork(fileURLToPath(new URL('main.ts', import.meta.url)), [], {
     execArgv: ['--conditions=@shoal/source'],
-    env: { ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_KIND: 'similarity', SHOAL_CACHE_DIR: folder, SHOAL_LOG_LEVEL: 'error', SHOAL_LEASE_MS: '1500', SHOAL_STALLED_CHECK_MS: '300' },
+    env: {
+      ...process.env,
+      SHOAL_REDIS_URL: server.url,
+      SHOAL_KIND: 'similarity',
+      SHOAL_CACHE_DIR: folder,
+      SHOAL_LOG_LEVEL: 'error',
+      SHOAL_LEASE_MS: '1500',
+      SHOAL_STALLED_CHECK_MS: '300',
+    },
     stdio: ['ignore', 2, 2, 'ipc'],
   });
   return new Promise((resolve, reject) => {
-    child.once('message', (message: { kind: string; failure?: { message: string } }) => (message.kind === 'ready' ? resolve(child) : reject(new Error(message.failure?.message))));
+    child.once('message', (message: { kind: string; failure?: { message: string } }) =>
+      message.kind === 'ready' ? resolve(child) : reject(new Error(message.failure?.message)),
+    );
     child.once('exit', (code, signal) => reject(new Error(`the worker ended before it was ready: ${code ?? signal}`)));
   });
 }
@@ -64,12 +88,19 @@ async function stopWorker(): Promise<void> {
   await exited;
 }
 
-function expectedSpread(seeds: readonly number[], steps: number, decay: number, threshold: number): Map<number, number> {
+function expectedSpread(
+  seeds: readonly number[],
+  steps: number,
+  decay: number,
+  threshold: number,
+): Map<number, number> {
   const total = new Map(seeds.map((node) => [node, 1]));
   let last = new Map(total);
   for (let step = 0; step < steps; step++) {
     const next = new Map<number, number>();
-    for (const [from, to, weight] of EDGES) if ((last.get(from) ?? 0) >= threshold) next.set(to, (next.get(to) ?? 0) + decay * weight * (last.get(from) ?? 0));
+    for (const [from, to, weight] of EDGES)
+      if ((last.get(from) ?? 0) >= threshold)
+        next.set(to, (next.get(to) ?? 0) + decay * weight * (last.get(from) ?? 0));
     for (const [node, value] of next) total.set(node, (total.get(node) ?? 0) + value);
     last = next;
   }
@@ -77,20 +108,26 @@ function expectedSpread(seeds: readonly number[], steps: number, decay: number, 
 }
 
 async function codeOf(work: Promise<unknown>): Promise<string> {
-  return work.then(() => 'answered', (error: unknown) => (isShoalError(error) ? error.code : String(error)));
+  return work.then(
+    () => 'answered',
+    (error: unknown) => (isShoalError(error) ? error.code : String(error)),
+  );
 }
 
 /** The failure of a plain job, as anybody sees it. */
 async function plainFailure(name: string, data: object): Promise<string> {
   const { id } = await queue.add(name, { v: 1, ...data }, { jobId: `plain-${++plainJobs}` });
   let reason: string | undefined;
-  await expect.poll(async () => (reason = (await queue.getJob(id!))?.failedReason), { timeout: 10_000, interval: 20 }).toBeTruthy();
+  await expect
+    .poll(async () => (reason = (await queue.getJob(id!))?.failedReason), { timeout: 10_000, interval: 20 })
+    .toBeTruthy();
   return reason!;
 }
 
 let plainJobs = 0;
 
-const base64 = (values: Float32Array): string => Buffer.from(values.buffer, values.byteOffset, values.byteLength).toString('base64');
+const base64 = (values: Float32Array): string =>
+  Buffer.from(values.buffer, values.byteOffset, values.byteLength).toString('base64');
 const queries = { values: randomVectors(5, DIMS, 2), dims: DIMS };
 const query = (index: number): Float32Array => queries.values.subarray(index * DIMS, (index + 1) * DIMS);
 
@@ -125,28 +162,52 @@ describe('answers', () => {
     const many = { values: randomVectors(150, DIMS, 3), dims: DIMS };
     const found = await client.topK('docs@1', many, { k: 3, metric: 'dot' });
     expect(found).toHaveLength(150);
-    for (const i of [0, 63, 64, 127, 128, 149]) expectSame(found[i], exactRanking(rows, many.values.subarray(i * DIMS, (i + 1) * DIMS), 'dot', 3));
+    for (const i of [0, 63, 64, 127, 128, 149])
+      expectSame(found[i], exactRanking(rows, many.values.subarray(i * DIMS, (i + 1) * DIMS), 'dot', 3));
   });
 
   test('cosine against a collection, and against vectors that came with the job', async () => {
     const { rows: count, columns, scores } = await client.cosine(queries, { collection: 'docs@1' });
     expect([count, columns]).toEqual([5, ROWS]);
-    for (let at = 0; at < scores.length; at += 97) expect(scores[at]).toBeCloseTo(scoreOf(query(Math.floor(at / ROWS)), rows.subarray((at % ROWS) * DIMS, ((at % ROWS) + 1) * DIMS), 'cosine'), 5);
-    const own = await client.cosine({ values: query(0), dims: DIMS }, { values: rows.subarray(0, 3 * DIMS), dims: DIMS });
+    for (let at = 0; at < scores.length; at += 97)
+      expect(scores[at]).toBeCloseTo(
+        scoreOf(query(Math.floor(at / ROWS)), rows.subarray((at % ROWS) * DIMS, ((at % ROWS) + 1) * DIMS), 'cosine'),
+        5,
+      );
+    const own = await client.cosine(
+      { values: query(0), dims: DIMS },
+      { values: rows.subarray(0, 3 * DIMS), dims: DIMS },
+    );
     expect(own.columns).toBe(3);
-    own.scores.forEach((found, i) => expect(found).toBeCloseTo(scoreOf(query(0), rows.subarray(i * DIMS, (i + 1) * DIMS), 'cosine'), 5));
+    own.scores.forEach((found, i) =>
+      expect(found).toBeCloseTo(scoreOf(query(0), rows.subarray(i * DIMS, (i + 1) * DIMS), 'cosine'), 5),
+    );
   });
 
   test('a matrix of many queries comes in several jobs, whose rows are in order', async () => {
     const many = { values: randomVectors(150, DIMS, 3), dims: DIMS };
     const { columns, scores } = await client.cosine(many, { values: rows.subarray(0, 3 * DIMS), dims: DIMS });
     expect([columns, scores.length]).toEqual([3, 450]);
-    scores.forEach((found, i) => expect(found).toBeCloseTo(scoreOf(many.values.subarray(Math.floor(i / 3) * DIMS, (Math.floor(i / 3) + 1) * DIMS), rows.subarray((i % 3) * DIMS, ((i % 3) + 1) * DIMS), 'cosine'), 5));
+    scores.forEach((found, i) =>
+      expect(found).toBeCloseTo(
+        scoreOf(
+          many.values.subarray(Math.floor(i / 3) * DIMS, (Math.floor(i / 3) + 1) * DIMS),
+          rows.subarray((i % 3) * DIMS, ((i % 3) + 1) * DIMS),
+          'cosine',
+        ),
+        5,
+      ),
+    );
   });
 
   test('rescore ranks the candidates of each query alone', async () => {
     const candidates = [[5, 2_999, 17, 17, 400], [1]].map((ids) => BigUint64Array.from(ids, BigInt));
-    const found = await client.rescore('docs@1', { values: queries.values.subarray(0, 2 * DIMS), dims: DIMS }, candidates, { k: 3 });
+    const found = await client.rescore(
+      'docs@1',
+      { values: queries.values.subarray(0, 2 * DIMS), dims: DIMS },
+      candidates,
+      { k: 3 },
+    );
     expectSame(found[0], exactRanking(rows, query(0), 'cosine', 3, [5, 2_999, 17, 400]));
     expectSame(found[1], exactRanking(rows, query(1), 'cosine', 3, [1]));
   });
@@ -166,7 +227,9 @@ describe('answers', () => {
     const [again] = await client.topK('docs@1', { values: query(0), dims: DIMS }, { k: 2, jobId: 'stable' });
     expect(again).toEqual(first);
     const conflicting = client.topK('docs@1', { values: query(1), dims: DIMS }, { k: 2, jobId: 'open' });
-    expect(await codeOf(client.topK('docs@1', { values: query(0), dims: DIMS }, { k: 2, jobId: 'open' }))).toBe('JOB_ID_CONFLICT');
+    expect(await codeOf(client.topK('docs@1', { values: query(0), dims: DIMS }, { k: 2, jobId: 'open' }))).toBe(
+      'JOB_ID_CONFLICT',
+    );
     await conflicting;
   });
 });
@@ -179,23 +242,39 @@ describe('bad input fails by its code, and the worker goes on', () => {
 
   test('what can be seen in the job itself is refused before it is sent', async () => {
     expect(await codeOf(client.topK('docs@1', one, { k: 0 }))).toBe('JOB_INVALID');
-    expect(await codeOf(client.topK('docs@1', { values: Float32Array.of(1, Number.NaN), dims: 2 }, { k: 1 }))).toBe('VECTOR_INVALID');
+    expect(await codeOf(client.topK('docs@1', { values: Float32Array.of(1, Number.NaN), dims: 2 }, { k: 1 }))).toBe(
+      'VECTOR_INVALID',
+    );
     expect(await codeOf(client.topK('docs', one, { k: 1 }))).toBe('JOB_INVALID');
-    expect(await codeOf(client.cosine(one, { values: rows.subarray(0, DIMS + 1), dims: DIMS + 1 }))).toBe('DIMENSIONS_MISMATCH');
+    expect(await codeOf(client.cosine(one, { values: rows.subarray(0, DIMS + 1), dims: DIMS + 1 }))).toBe(
+      'DIMENSIONS_MISMATCH',
+    );
   });
 
   test('and by the worker when it comes as a plain job', async () => {
     const neighbour = client.topK('docs@1', one, { k: 1 });
     const reasons = await Promise.all([
       plainFailure('topk', { collection: 'docs@1', queries: vectors, k: -1 }),
-      plainFailure('topk', { collection: 'docs@1', queries: { vectors: base64(Float32Array.from({ length: DIMS }, () => Number.NaN)), dims: DIMS }, k: 1 }),
+      plainFailure('topk', {
+        collection: 'docs@1',
+        queries: { vectors: base64(Float32Array.from({ length: DIMS }, () => Number.NaN)), dims: DIMS },
+        k: 1,
+      }),
       plainFailure('topk', { collection: 'docs@1', queries: { vectors: base64(query(0)), dims: DIMS + 1 }, k: 1 }),
       plainFailure('topk', { collection: 'docs@1', queries: { texts: ['hello'] }, k: 1 }),
       plainFailure('topk', { collection: 'docs@1', queries: vectors, k: 1, metrik: 'dot' }),
       plainFailure('search', { collection: 'docs@1', queries: vectors, k: 1 }),
       plainFailure('topk', { collection: 'docs@1', queries: { key: { rows: 1, dims: DIMS } }, k: 1 }),
     ]);
-    expect(reasons.map((reason) => reason.split(':')[0])).toEqual(['JOB_INVALID', 'VECTOR_INVALID', 'DIMENSIONS_MISMATCH', 'TEXTS_NOT_EMBEDDED', 'JOB_INVALID', 'JOB_INVALID', 'INPUT_LOST']);
+    expect(reasons.map((reason) => reason.split(':')[0])).toEqual([
+      'JOB_INVALID',
+      'VECTOR_INVALID',
+      'DIMENSIONS_MISMATCH',
+      'TEXTS_NOT_EMBEDDED',
+      'JOB_INVALID',
+      'JOB_INVALID',
+      'INPUT_LOST',
+    ]);
     expect(reasons[4]).toContain('metrik');
     expectSame((await neighbour)[0], exactRanking(rows, query(0), 'cosine', 1));
   });
@@ -204,12 +283,26 @@ describe('bad input fails by its code, and the worker goes on', () => {
     await createCollection(collections, 'empty', [], { dims: DIMS });
     await createCollection(collections, 'narrow', [{ dims: 2, vectors: Float32Array.of(1, 0) }]);
     const neighbour = client.topK('docs@1', one, { k: 1 });
-    const codes = await Promise.all([
-      client.topK('nobody@1', one, { k: 1 }), client.topK('docs@9', one, { k: 1 }), client.topK('narrow@1', one, { k: 1 }), client.topK('empty@1', one, { k: 1 }),
-      client.rescore('docs@1', one, [BigUint64Array.of(BigInt(ROWS))], { k: 1 }),
-      client.spread('links', [[50]], { k: 1 }), client.spread('nothing', [[0]], { k: 1 }),
-    ].map(codeOf));
-    expect(codes).toEqual(['COLLECTION_UNKNOWN', 'COLLECTION_GONE', 'DIMENSIONS_MISMATCH', 'COLLECTION_EMPTY', 'SEARCH_INVALID', 'GRAPH_INVALID', 'COLLECTION_UNKNOWN']);
+    const codes = await Promise.all(
+      [
+        client.topK('nobody@1', one, { k: 1 }),
+        client.topK('docs@9', one, { k: 1 }),
+        client.topK('narrow@1', one, { k: 1 }),
+        client.topK('empty@1', one, { k: 1 }),
+        client.rescore('docs@1', one, [BigUint64Array.of(BigInt(ROWS))], { k: 1 }),
+        client.spread('links', [[50]], { k: 1 }),
+        client.spread('nothing', [[0]], { k: 1 }),
+      ].map(codeOf),
+    );
+    expect(codes).toEqual([
+      'COLLECTION_UNKNOWN',
+      'COLLECTION_GONE',
+      'DIMENSIONS_MISMATCH',
+      'COLLECTION_EMPTY',
+      'SEARCH_INVALID',
+      'GRAPH_INVALID',
+      'COLLECTION_UNKNOWN',
+    ]);
     expectSame((await neighbour)[0], exactRanking(rows, query(0), 'cosine', 1));
   });
 
@@ -227,7 +320,12 @@ describe('bad input fails by its code, and the worker goes on', () => {
     expect(await Promise.all([ask('cut'), ask('vanishing')])).toEqual(['answered', 'answered']);
     truncateSync(cut, 6_000);
     await removeCollection(collections, 'vanishing@1');
-    expect(await Promise.all([ask('flipped'), ask('cut'), ask('vanishing'), ask('docs')])).toEqual(['COLLECTION_CORRUPT', 'COLLECTION_CORRUPT', 'COLLECTION_GONE', 'answered']);
+    expect(await Promise.all([ask('flipped'), ask('cut'), ask('vanishing'), ask('docs')])).toEqual([
+      'COLLECTION_CORRUPT',
+      'COLLECTION_CORRUPT',
+      'COLLECTION_GONE',
+      'answered',
+    ]);
     expect(worker.exitCode).toBeNull();
   });
 });
@@ -245,13 +343,16 @@ test('an executor that is killed in mid-run costs no answer', async () => {
   const large = randomVectors(80_000, 128, 5);
   await createCollection(collections, 'large', [{ dims: 128, vectors: large }]);
   const many = { values: randomVectors(512, 128, 6), dims: 128 };
-  await client.topK('large@1', { values: many.values.subarray(0, 128), dims: 128 }, { k: 1 }); // it is held from now on: what follows runs at once
+  // it is held from now on: what follows runs at once
+  await client.topK('large@1', { values: many.values.subarray(0, 128), dims: 128 }, { k: 1 });
   const answered = client.topK('large@1', many, { k: 5 });
   const executor = executorPid();
   const before = cpuTicks(executor);
-  await expect.poll(() => cpuTicks(executor), { timeout: 10_000, interval: 1 }).toBeGreaterThan(before + 3); // it computes
+  // it computes
+  await expect.poll(() => cpuTicks(executor), { timeout: 10_000, interval: 1 }).toBeGreaterThan(before + 3);
   process.kill(executor, 'SIGKILL');
   const found = await answered;
-  for (const i of [0, 255, 511]) expectSame(found[i], exactRanking(large, many.values.subarray(i * 128, (i + 1) * 128), 'cosine', 5));
+  for (const i of [0, 255, 511])
+    expectSame(found[i], exactRanking(large, many.values.subarray(i * 128, (i + 1) * 128), 'cosine', 5));
   expect(executorPid()).not.toBe(executor);
 });

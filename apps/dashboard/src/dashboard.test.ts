@@ -26,7 +26,13 @@ beforeAll(async () => {
 beforeEach(async () => {
   await server.command('FLUSHALL');
   await fill();
-  dashboard = await createDashboard({ redisUrl: server.url, prefix: '{shoal}', host: '127.0.0.1', port: 0, log: noLog });
+  dashboard = await createDashboard({
+    redisUrl: server.url,
+    prefix: '{shoal}',
+    host: '127.0.0.1',
+    port: 0,
+    log: noLog,
+  });
 });
 afterEach(async () => {
   await dashboard.stop();
@@ -43,41 +49,64 @@ async function fill(): Promise<void> {
   await cpu.waitUntilReady();
   await server.command('HSET', `{shoal}:${QUEUE}-cpu:meta`, 'opts.maxLenEvents', 100);
   for (const jobId of ['good-job', 'bad-job']) await queue.add('embed', { v: 1, texts: TEXTS }, { jobId });
-  const worker = new Worker(QUEUE, async (job) => {
-    if (job.id === 'bad-job') throw new Error('INPUT_TOO_LONG: job "bad-job", row 3 has more than the 256 tokens this worker takes');
-    return { v: 1, key: `{shoal}:out:${QUEUE}:good-job`, rows: 64, dims: 384, vector: VECTOR };
-  }, { prefix: '{shoal}', connection });
+  const worker = new Worker(
+    QUEUE,
+    async (job) => {
+      if (job.id === 'bad-job')
+        throw new Error('INPUT_TOO_LONG: job "bad-job", row 3 has more than the 256 tokens this worker takes');
+      return { v: 1, key: `{shoal}:out:${QUEUE}:good-job`, rows: 64, dims: 384, vector: VECTOR };
+    },
+    { prefix: '{shoal}', connection },
+  );
   await expect.poll(() => queue.getJobCounts('completed', 'failed')).toEqual({ completed: 1, failed: 1 });
   await worker.close();
   for (const jobId of ['waiting-job', 'damaged-job']) await queue.add('embed', { v: 1, texts: TEXTS }, { jobId });
   await server.command('HSET', `{shoal}:${QUEUE}:damaged-job`, 'data', '{"v":1,"texts":["');
 }
 
-async function board(query = ''): Promise<{ status: number; body: { queues: { name: string; counts: Record<string, number>; readOnlyMode: boolean; jobs: { id: string }[] }[] }; text: string }> {
+async function board(query = ''): Promise<{
+  status: number;
+  body: { queues: { name: string; counts: Record<string, number>; readOnlyMode: boolean; jobs: { id: string }[] }[] };
+  text: string;
+}> {
   const response = await fetch(`${dashboard.url}/api/queues${query}`);
   const text = await response.text();
   return { status: response.status, body: JSON.parse(text), text };
 }
 
 async function dump(): Promise<unknown[]> {
-  return Promise.all(['wait', 'completed', 'failed', 'meta'].map(async (key) => String(await server.command('DUMP', `{shoal}:${QUEUE}:${key}`))));
+  return Promise.all(
+    ['wait', 'completed', 'failed', 'meta'].map(async (key) =>
+      String(await server.command('DUMP', `{shoal}:${QUEUE}:${key}`)),
+    ),
+  );
 }
 
 test('shows both lanes with their counts, read-only', async () => {
   const { body } = await board();
-  expect(body.queues.map(({ name, readOnlyMode }) => [name, readOnlyMode])).toEqual([[QUEUE, true], [`${QUEUE}-cpu`, true]]);
+  expect(body.queues.map(({ name, readOnlyMode }) => [name, readOnlyMode])).toEqual([
+    [QUEUE, true],
+    [`${QUEUE}-cpu`, true],
+  ]);
   expect(body.queues[0]!.counts).toMatchObject({ completed: 1, failed: 1, waiting: 2 });
 });
 
 test('a queue that comes later is shown soon', async () => {
   await board();
   await server.command('HSET', '{shoal}:embed-later:meta', 'opts.maxLenEvents', 100);
-  await expect.poll(async () => (await board()).body.queues.map(({ name }) => name), { timeout: 10_000 }).toContain('embed-later');
+  await expect
+    .poll(async () => (await board()).body.queues.map(({ name }) => name), { timeout: 10_000 })
+    .toContain('embed-later');
 });
 
 test('lists jobs of every state, the damaged one too, in a few kilobytes and without vectors', async () => {
   const { body, text } = await board(`?activeQueue=${QUEUE}&status=latest&page=1&jobsPerPage=10`);
-  expect(body.queues[0]!.jobs.map(({ id }) => id).toSorted()).toEqual(['bad-job', 'damaged-job', 'good-job', 'waiting-job']);
+  expect(body.queues[0]!.jobs.map(({ id }) => id).toSorted()).toEqual([
+    'bad-job',
+    'damaged-job',
+    'good-job',
+    'waiting-job',
+  ]);
   expect(text).toContain('64 texts, the first: text 0 about the sea');
   expect(text).toContain('384 numbers');
   expect(text).not.toContain('0.383');
@@ -85,8 +114,14 @@ test('lists jobs of every state, the damaged one too, in a few kilobytes and wit
 });
 
 test.each([
-  ['PUT', `/api/queues/${QUEUE}/pause`], ['PUT', `/api/queues/${QUEUE}/empty`], ['PUT', `/api/queues/${QUEUE}/obliterate`], ['PUT', `/api/queues/${QUEUE}/retry/failed`],
-  ['PUT', `/api/queues/${QUEUE}/clean/failed`], ['PUT', `/api/queues/${QUEUE}/bad-job/retry/failed`], ['PUT', `/api/queues/${QUEUE}/good-job/clean`], ['PUT', '/api/queues/pause'],
+  ['PUT', `/api/queues/${QUEUE}/pause`],
+  ['PUT', `/api/queues/${QUEUE}/empty`],
+  ['PUT', `/api/queues/${QUEUE}/obliterate`],
+  ['PUT', `/api/queues/${QUEUE}/retry/failed`],
+  ['PUT', `/api/queues/${QUEUE}/clean/failed`],
+  ['PUT', `/api/queues/${QUEUE}/bad-job/retry/failed`],
+  ['PUT', `/api/queues/${QUEUE}/good-job/clean`],
+  ['PUT', '/api/queues/pause'],
 ])('changes nothing: %s %s', async (method, path) => {
   const before = await dump();
   const response = await fetch(`${dashboard.url}${path}`, { method });
@@ -96,10 +131,21 @@ test.each([
 
 test('answers to names of this machine only', async () => {
   const port = Number(new URL(dashboard.url).port);
-  const statusFor = (host: string): Promise<number | undefined> => new Promise((resolve, reject) => {
-    request({ host: '127.0.0.1', port, path: '/api/queues', headers: { host } }, (response) => resolve(response.resume().statusCode)).on('error', reject).end();
-  });
-  expect(await Promise.all([`127.0.0.1:${port}`, `localhost:${port}`, `[::1]:${port}`, 'evil.example', `evil.example:${port}`].map(statusFor))).toEqual([200, 200, 200, 403, 403]);
+  const statusFor = (host: string): Promise<number | undefined> =>
+    new Promise((resolve, reject) => {
+      request({ host: '127.0.0.1', port, path: '/api/queues', headers: { host } }, (response) =>
+        resolve(response.resume().statusCode),
+      )
+        .on('error', reject)
+        .end();
+    });
+  expect(
+    await Promise.all(
+      [`127.0.0.1:${port}`, `localhost:${port}`, `[::1]:${port}`, 'evil.example', `evil.example:${port}`].map(
+        statusFor,
+      ),
+    ),
+  ).toEqual([200, 200, 200, 403, 403]);
 });
 
 test('says 503 while the server is away, and is right again after', async () => {
@@ -110,8 +156,17 @@ test('says 503 while the server is away, and is right again after', async () => 
 });
 
 test('a port that is taken is a setting to change; stop can be called twice', async () => {
-  const taken = createDashboard({ redisUrl: server.url, prefix: '{shoal}', host: '127.0.0.1', port: Number(new URL(dashboard.url).port), log: noLog });
-  await expect(taken).rejects.toMatchObject({ code: 'CONFIG_INVALID', message: expect.stringContaining('dashboardPort') });
+  const taken = createDashboard({
+    redisUrl: server.url,
+    prefix: '{shoal}',
+    host: '127.0.0.1',
+    port: Number(new URL(dashboard.url).port),
+    log: noLog,
+  });
+  await expect(taken).rejects.toMatchObject({
+    code: 'CONFIG_INVALID',
+    message: expect.stringContaining('dashboardPort'),
+  });
   await Promise.all([dashboard.stop(), dashboard.stop()]);
   await expect(fetch(dashboard.url)).rejects.toThrow('fetch failed');
 });
@@ -119,11 +174,16 @@ test('a port that is taken is a setting to change; stop can be called twice', as
 // ---- in a browser -------------------------------------------------------------------------------------------------
 
 const program = findChromium();
-if (program === undefined) process.stderr.write('the dashboard was not looked at in a browser: there is no chromium on PATH (apt-get install chromium)\n');
+if (program === undefined)
+  process.stderr.write(
+    'the dashboard was not looked at in a browser: there is no chromium on PATH (apt-get install chromium)\n',
+  );
 
 function findChromium(): string | undefined {
   const folders = (process.env['PATH'] ?? '').split(delimiter);
-  const candidates = ['chromium', 'chromium-browser', 'google-chrome'].flatMap((name) => folders.map((folder) => join(folder, name)));
+  const candidates = ['chromium', 'chromium-browser', 'google-chrome'].flatMap((name) =>
+    folders.map((folder) => join(folder, name)),
+  );
   return [process.env['SHOAL_TEST_CHROMIUM'] ?? '', ...candidates].find((path) => path !== '' && existsSync(path));
 }
 
@@ -137,7 +197,16 @@ describe.runIf(program !== undefined)('in Chromium', () => {
       ...(program === undefined ? {} : { executablePath: program }),
       headless: true,
       viewport: { width: 1400, height: 900 },
-      args: ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'],
+      args: [
+        '--headless',
+        '--no-sandbox',
+        '--disable-gpu',
+        '--disable-quic',
+        '--no-first-run',
+        '--disable-background-networking',
+        '--disable-component-update',
+        '--disable-sync',
+      ],
     });
   });
   afterAll(async () => {
@@ -145,13 +214,21 @@ describe.runIf(program !== undefined)('in Chromium', () => {
     await rm(profile, { recursive: true, force: true });
   });
 
-  /** Opens a page of the dashboard and waits for texts on it. Problems: errors of its scripts, answers of any other machine. */
-  async function look(path: string, name: string, expected: readonly string[]): Promise<{ readonly body: string; readonly problems: readonly string[] }> {
+  /**
+   * Opens a page of the dashboard and waits for texts on it. Problems: errors of its scripts, answers of any other
+   * machine.
+   */
+  async function look(
+    path: string,
+    name: string,
+    expected: readonly string[],
+  ): Promise<{ readonly body: string; readonly problems: readonly string[] }> {
     const page = await browser.newPage();
     const problems: string[] = [];
     page.on('pageerror', (error) => problems.push(error.message));
     page.on('requestfinished', (asked) => {
-      if (!asked.url().startsWith(dashboard.url) && !asked.url().startsWith('data:')) problems.push(`asks ${asked.url()}`);
+      if (!asked.url().startsWith(dashboard.url) && !asked.url().startsWith('data:'))
+        problems.push(`asks ${asked.url()}`);
     });
     await page.goto(`${dashboard.url}${path}`);
     for (const text of expected) await page.getByText(text).first().waitFor({ timeout: 10_000 });
@@ -168,17 +245,24 @@ describe.runIf(program !== undefined)('in Chromium', () => {
 
   test('a finished job, with the beginning of its texts and without its vectors', async () => {
     expect(await look(`/queue/${QUEUE}?status=completed`, 'completed', ['good-job'])).toMatchObject({ problems: [] });
-    const { body, problems } = await look(`/queue/${QUEUE}/good-job`, 'finished-job', ['good-job', '64 texts, the first: text 0']);
+    const { body, problems } = await look(`/queue/${QUEUE}/good-job`, 'finished-job', [
+      'good-job',
+      '64 texts, the first: text 0',
+    ]);
     expect(body).not.toContain('0.383');
     expect(problems).toEqual([]);
   });
 
   test('a failed job, with the reason', async () => {
     expect(await look(`/queue/${QUEUE}?status=failed`, 'failed', ['bad-job'])).toMatchObject({ problems: [] });
-    expect(await look(`/queue/${QUEUE}/bad-job`, 'failed-job', ['bad-job', 'INPUT_TOO_LONG'])).toMatchObject({ problems: [] });
+    expect(await look(`/queue/${QUEUE}/bad-job`, 'failed-job', ['bad-job', 'INPUT_TOO_LONG'])).toMatchObject({
+      problems: [],
+    });
   });
 
   test('the waiting jobs, the damaged one among them', async () => {
-    expect(await look(`/queue/${QUEUE}?status=waiting`, 'waiting', ['waiting-job', 'damaged-job', 'unreadable'])).toMatchObject({ problems: [] });
+    expect(
+      await look(`/queue/${QUEUE}?status=waiting`, 'waiting', ['waiting-job', 'damaged-job', 'unreadable']),
+    ).toMatchObject({ problems: [] });
   });
 });

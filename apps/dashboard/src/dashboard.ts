@@ -1,7 +1,7 @@
-// Bull Board over every queue of a prefix, to look at and nothing else: read-only, texts begun and vectors left out. Queues
-// that come later appear by themselves, and nothing is asked of the server while nobody looks. There is no authentication
-// here: it belongs on loopback, and on loopback it answers only to names of this machine, so that no web page can read it
-// through a name of its own (DNS rebinding).
+// Bull Board over every queue of a prefix, to look at and nothing else: read-only, texts begun and vectors left out.
+// Queues that come later appear by themselves, and nothing is asked of the server while nobody looks. There is no
+// authentication here: it belongs on loopback, and on loopback it answers only to names of this machine, so that no web
+// page can read it through a name of its own (DNS rebinding).
 
 import type { AddressInfo } from 'node:net';
 import { createBullBoard } from '@bull-board/api';
@@ -29,7 +29,10 @@ export interface Dashboard {
   stop(): Promise<void>;
 }
 
-/** Finding queues walks over all keys of the server in small steps: at most once in so long, and a twentieth of the time. */
+/**
+ * Finding queues walks over all keys of the server in small steps: at most once in so long, and a twentieth of the
+ * time.
+ */
 const FIND_EVERY_MS = 1_000;
 const FIND_SHARE = 20;
 
@@ -71,12 +74,20 @@ function addBoard(app: FastifyInstance): (queues: readonly BoardQueue[]) => void
 
 function adapterOf(queue: BoardQueue): BullMQAdapter {
   const adapter = new BullMQAdapter(queue, { readOnlyMode: true, allowRetries: false });
-  for (const field of ['data', 'returnValue', 'progress'] as const) adapter.setFormatter(field, (value: unknown) => shorten(value));
+  for (const field of ['data', 'returnValue', 'progress'] as const)
+    adapter.setFormatter(field, (value: unknown) => shorten(value));
   return adapter;
 }
 
-/** Looks for queues when somebody looks at them; one search at a time, and one that fails is made up for by the next. */
-function findWhenAsked(app: FastifyInstance, queues: BoardQueues, show: (found: readonly BoardQueue[]) => void, log: Logger): void {
+/**
+ * Looks for queues when somebody looks at them; one search at a time, and one that fails is made up for by the next.
+ */
+function findWhenAsked(
+  app: FastifyInstance,
+  queues: BoardQueues,
+  show: (found: readonly BoardQueue[]) => void,
+  log: Logger,
+): void {
   let notBeforeMs = 0;
   let search: Promise<void> | undefined;
   const find = async (): Promise<void> => {
@@ -95,7 +106,10 @@ function findWhenAsked(app: FastifyInstance, queues: BoardQueues, show: (found: 
 function refuseWhileAway(app: FastifyInstance, queues: BoardQueues): void {
   app.addHook('onRequest', async (request, reply) => {
     if (!request.url.startsWith('/api/') || queues.isConnected) return;
-    await reply.status(503).header('retry-after', '5').send({ error: 'the queue server is away; this page will be right again when it is back' });
+    await reply
+      .status(503)
+      .header('retry-after', '5')
+      .send({ error: 'the queue server is away; this page will be right again when it is back' });
   });
 }
 
@@ -104,18 +118,32 @@ const LOOPBACK = /^(localhost|127(\.\d{1,3}){3}|\[::1\]|::1)$/;
 function guardHost(app: FastifyInstance, host: string): void {
   if (!LOOPBACK.test(host)) return;
   app.addHook('onRequest', async (request, reply) => {
-    if (!LOOPBACK.test(request.hostname)) await reply.status(403).type('text/plain').send(`this dashboard answers to localhost only, not to ${request.hostname.slice(0, 100)}\n`);
+    if (!LOOPBACK.test(request.hostname))
+      await reply
+        .status(403)
+        .type('text/plain')
+        .send(`this dashboard answers to localhost only, not to ${request.hostname.slice(0, 100)}\n`);
   });
 }
 
-/** Bull Board's page asks a font server of another company; its read-only mode still answers 200 to "pause all" (9.10.1). */
-const POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; frame-ancestors 'none'; base-uri 'self'; form-action 'none'";
+/**
+ * Bull Board's page asks a font server of another company; its read-only mode still answers 200 to "pause all"
+ * (9.10.1).
+ */
+const POLICY =
+  "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; " +
+  "frame-ancestors 'none'; base-uri 'self'; form-action 'none'";
 
 /** Nothing is changed, and no browser asks anybody else on behalf of this page or shows it inside another. */
 function keepToItself(app: FastifyInstance): void {
   app.addHook('onRequest', async ({ method }, reply) => {
-    void reply.headers({ 'content-security-policy': POLICY, 'x-content-type-options': 'nosniff', 'referrer-policy': 'no-referrer' });
-    if (method !== 'GET' && method !== 'HEAD') await reply.status(405).header('allow', 'GET, HEAD').send({ error: 'this dashboard is for looking only' });
+    void reply.headers({
+      'content-security-policy': POLICY,
+      'x-content-type-options': 'nosniff',
+      'referrer-policy': 'no-referrer',
+    });
+    if (method !== 'GET' && method !== 'HEAD')
+      await reply.status(405).header('allow', 'GET, HEAD').send({ error: 'this dashboard is for looking only' });
   });
 }
 

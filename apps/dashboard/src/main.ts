@@ -3,10 +3,12 @@
 import { serviceMain } from '@shoal/ops/service';
 import { createDashboard } from './dashboard.ts';
 
-process.exit(await serviceMain({
-  name: 'dashboard',
-  start: async ({ redisUrl, prefix, dashboardHost: host, dashboardPort: port }, log) => {
-    const { url, stop } = await createDashboard({ redisUrl, prefix, host, port, log });
-    return { facts: { url }, stop };
-  },
-}));
+process.exit(
+  await serviceMain({
+    name: 'dashboard',
+    start: async ({ redisUrl, prefix, dashboardHost: host, dashboardPort: port }, log) => {
+      const { url, stop } = await createDashboard({ redisUrl, prefix, host, port, log });
+      return { facts: { url }, stop };
+    },
+  }),
+);

@@ -1,6 +1,6 @@
-// The HTTP interface: routes, and around them what holds for all: OpenAI's error bodies, metrics, the OpenAPI page. Fastify
-// checks and serializes nothing here; it parses JSON, bounds bodies and finds routes. Where vectors come from is the
-// Embedder's business.
+// The HTTP interface: routes, and around them what holds for all: OpenAI's error bodies, metrics, the OpenAPI page.
+// Fastify checks and serializes nothing here; it parses JSON, bounds bodies and finds routes. Where vectors come from
+// is the Embedder's business.
 
 import { STATUS_CODES, maxHeaderSize } from 'node:http';
 import type { Socket } from 'node:net';
@@ -12,7 +12,18 @@ import type { QueueDepth } from '@shoal/queue';
 import type { Embedder } from './embedder.ts';
 import { checkModel, parseEmbeddingsRequest, type ServedModel } from './embeddings-request.ts';
 import { toResponse } from './embeddings-response.ts';
-import { COSINE_SCHEMA, EMBEDDINGS_SCHEMA, HEALTH_SCHEMA, METRICS_SCHEMA, MODELS_SCHEMA, MODEL_SCHEMA, READY_SCHEMA, RESCORE_SCHEMA, SPREAD_SCHEMA, TOPK_SCHEMA } from './openapi.ts';
+import {
+  COSINE_SCHEMA,
+  EMBEDDINGS_SCHEMA,
+  HEALTH_SCHEMA,
+  METRICS_SCHEMA,
+  MODELS_SCHEMA,
+  MODEL_SCHEMA,
+  READY_SCHEMA,
+  RESCORE_SCHEMA,
+  SPREAD_SCHEMA,
+  TOPK_SCHEMA,
+} from './openapi.ts';
 import { withPatience, type PatienceTerms } from './patience.ts';
 import { parseJson } from './json-body.ts';
 import { invalid, overloaded, toProblem, unavailable, type Problem } from './problem.ts';
@@ -44,7 +55,9 @@ const RETRY_BUSY_SECONDS = 1;
 export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   const counts = new RequestCounts(parts.metrics);
   const app = fastify({
-    bodyLimit: MAX_BODY_BYTES, requestTimeout: ARRIVAL_MS, exposeHeadRoutes: true,
+    bodyLimit: MAX_BODY_BYTES,
+    requestTimeout: ARRIVAL_MS,
+    exposeHeadRoutes: true,
     return503OnClosing: false, // before any hook, so that nobody would count it; `closer` refuses instead
     frameworkErrors: (error, request, reply) => {
       counts.began(request, reply); // no hook runs for these
@@ -57,9 +70,23 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   app.setErrorHandler((error, request, reply) => answerProblem(error, request, reply, parts.log));
   app.setNotFoundHandler((request, reply) => answerProblem(notFound(app, request, reply), request, reply, parts.log));
   app.removeAllContentTypeParsers();
-  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJson(app.getDefaultJsonParser('error', 'error')));
+  app.addContentTypeParser(
+    'application/json',
+    { parseAs: 'buffer' },
+    parseJson(app.getDefaultJsonParser('error', 'error')),
+  );
   app.addHook('onRequest', async (request, reply) => counts.began(request, reply));
-  await app.register(swagger, { openapi: { openapi: '3.1.0', info: { title: 'Shoal', description: 'Embeddings through a durable queue, in the shape of OpenAI’s API, and questions about similarity.', version: parts.version } } });
+  await app.register(swagger, {
+    openapi: {
+      openapi: '3.1.0',
+      info: {
+        title: 'Shoal',
+        description:
+          'Embeddings through a durable queue, in the shape of OpenAI’s API, and questions about similarity.',
+        version: parts.version,
+      },
+    },
+  });
   // Routes are registered after the plugin has loaded, so that it sees them.
   await app.register(async (routes) => {
     const inTurn = turns(parts);
@@ -96,7 +123,9 @@ function addSimilarity(app: FastifyInstance, { embedder, similarity }: AppParts,
   });
   app.post('/v1/similarity/rescore', { schema: RESCORE_SCHEMA }, async (request, reply) => {
     const { collection, queries, candidates, ...options } = parseRescore(request.body);
-    return toRankings(await ask(reply, (signal) => client.rescore(collection, queries, candidates, { ...options, signal })));
+    return toRankings(
+      await ask(reply, (signal) => client.rescore(collection, queries, candidates, { ...options, signal })),
+    );
   });
   app.post('/v1/similarity/cosine', { schema: COSINE_SCHEMA }, async (request, reply) => {
     const { queries, others, ...options } = parseCosine(request.body);
@@ -114,7 +143,12 @@ type InTurn = <Answer>(answer: () => Promise<Answer>) => Promise<Answer>;
 function turns({ metrics, maxOpenRequests }: AppParts): InTurn {
   let open = 0;
   return async (answer) => {
-    if (open >= maxOpenRequests) throw overloaded('too_many_requests', `${open} requests are being answered, which is the most at a time; try again in a moment`, RETRY_BUSY_SECONDS);
+    if (open >= maxOpenRequests)
+      throw overloaded(
+        'too_many_requests',
+        `${open} requests are being answered, which is the most at a time; try again in a moment`,
+        RETRY_BUSY_SECONDS,
+      );
     metrics.set('shoal_http_requests_open', {}, ++open);
     try {
       return await answer();
@@ -145,19 +179,32 @@ function addModels(app: FastifyInstance, { model }: AppParts): void {
 
 function addOperations(app: FastifyInstance, { metrics, depth }: AppParts): void {
   app.get('/healthz', { schema: HEALTH_SCHEMA }, async () => ({ status: 'ok' }));
-  // Without workers it is ready all the same: requests wait, and a fleet that scales from zero needs somebody to take them.
+  // Without workers it is ready all the same: requests wait, and a fleet that scales from zero needs somebody to take
+  // them.
   app.get('/readyz', { schema: READY_SCHEMA }, async () => {
     const { workers, jobs } = await inTime(depth());
     return { status: 'ready', workers, waiting: jobs.waiting };
   });
-  app.get('/metrics', { schema: METRICS_SCHEMA }, async (_request, reply) => reply.type(metrics.contentType).send(await metrics.text()));
+  app.get('/metrics', { schema: METRICS_SCHEMA }, async (_request, reply) =>
+    reply.type(metrics.contentType).send(await metrics.text()),
+  );
   app.get('/openapi.json', { schema: { hide: true } }, async () => app.swagger());
 }
 
 async function inTime(depth: Promise<QueueDepth>): Promise<QueueDepth> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(unavailable('queue_unreachable', `the queue server has not answered for ${READY_MS / 1_000} s`, RETRY_BUSY_SECONDS)), READY_MS);
+    timer = setTimeout(
+      () =>
+        reject(
+          unavailable(
+            'queue_unreachable',
+            `the queue server has not answered for ${READY_MS / 1_000} s`,
+            RETRY_BUSY_SECONDS,
+          ),
+        ),
+      READY_MS,
+    );
   });
   return Promise.race([depth, late]).finally(() => clearTimeout(timer));
 }
@@ -167,27 +214,49 @@ async function inTime(depth: Promise<QueueDepth>): Promise<QueueDepth> {
 function answerProblem(error: unknown, request: FastifyRequest, reply: FastifyReply, log: Logger): FastifyReply {
   const problem = toProblem(error);
   const { status, code, retryAfterSeconds } = problem.facts;
-  if (status >= 500) log.warn({ route: request.routeOptions.url, status, code, err: problem.cause ?? problem }, 'request could not be answered');
+  if (status >= 500)
+    log.warn(
+      { route: request.routeOptions.url, status, code, err: problem.cause ?? problem },
+      'request could not be answered',
+    );
   if (retryAfterSeconds !== undefined) void reply.header('retry-after', String(retryAfterSeconds));
   return reply.status(status).type('application/json; charset=utf-8').send(problem.body);
 }
 
-/** What Node's parser refuses comes without a request: the answer is written by hand, and the connection is of no further use. */
+/**
+ * What Node's parser refuses comes without a request: the answer is written by hand, and the connection is of no
+ * further use.
+ */
 function answerUnparsed(error: NodeJS.ErrnoException, socket: Socket, counts: RequestCounts): void {
   if (error.code === 'ECONNRESET' || socket.destroyed) return;
   if (!socket.writable) return void socket.destroy();
   const { facts, body } = unparsed(error.code);
   counts.refused(socket, facts.status);
   const text = JSON.stringify(body);
-  socket.write(`HTTP/1.1 ${facts.status} ${STATUS_CODES[facts.status]}\r\ncontent-type: application/json; charset=utf-8\r\ncontent-length: ${Buffer.byteLength(text)}\r\nconnection: close\r\n\r\n${text}`);
+  socket.write(
+    `HTTP/1.1 ${facts.status} ${STATUS_CODES[facts.status]}\r\ncontent-type: application/json; ` +
+      `charset=utf-8\r\ncontent-length: ${Buffer.byteLength(text)}\r\nconnection: close\r\n\r\n${text}`,
+  );
   socket.destroySoon(); // whoever sends nonsense may never close its end
 }
 
 function unparsed(code: string | undefined): Problem {
   switch (code) {
-    case 'HPE_HEADER_OVERFLOW': return invalid('headers_too_large', null, `the headers of the request are too large; send fewer than ${maxHeaderSize} bytes of them`, 431);
-    case 'ERR_HTTP_REQUEST_TIMEOUT': return invalid('request_timeout', null, `the request did not arrive within ${ARRIVAL_MS / 1_000} s`, 408);
-    default: return invalid('bad_request', null, `what was sent is not an HTTP request${code === undefined ? '' : ` (${code})`}`);
+    case 'HPE_HEADER_OVERFLOW':
+      return invalid(
+        'headers_too_large',
+        null,
+        `the headers of the request are too large; send fewer than ${maxHeaderSize} bytes of them`,
+        431,
+      );
+    case 'ERR_HTTP_REQUEST_TIMEOUT':
+      return invalid('request_timeout', null, `the request did not arrive within ${ARRIVAL_MS / 1_000} s`, 408);
+    default:
+      return invalid(
+        'bad_request',
+        null,
+        `what was sent is not an HTTP request${code === undefined ? '' : ` (${code})`}`,
+      );
   }
 }
 
@@ -196,7 +265,12 @@ function notFound(app: FastifyInstance, { method, url }: FastifyRequest, reply: 
   const others = (['GET', 'HEAD', 'POST'] as const).filter((other) => app.hasRoute({ method: other, url: path }));
   if (others.length > 0) {
     void reply.header('allow', others.join(', '));
-    return invalid('method_not_supported', null, `${method} is not possible on ${path}; use ${others.join(' or ')}`, 405);
+    return invalid(
+      'method_not_supported',
+      null,
+      `${method} is not possible on ${path}; use ${others.join(' or ')}`,
+      405,
+    );
   }
   return invalid('unknown_url', null, `there is nothing at ${method} ${path.slice(0, 200)}; see /openapi.json`, 404);
 }

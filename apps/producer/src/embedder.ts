@@ -1,5 +1,5 @@
-// Between a checked request and the SDK: asks the queue for vectors, as long as patience.ts lets it, and says which input was at
-// fault. Knows no HTTP.
+// Between a checked request and the SDK: asks the queue for vectors, as long as patience.ts lets it, and says which
+// input was at fault. Knows no HTTP.
 
 import { randomUUID } from 'node:crypto';
 import { isShoalError, type Tokenizer } from '@shoal/core';
@@ -34,25 +34,39 @@ export class Embedder {
     return new Embedder(parts, await parts.connect(parts.tokenizer));
   }
 
-  /** Vectors and the number of real tokens. `callerGone` is aborted when nobody waits any more. Throws Problem and ShoalError. */
-  async embed({ input, dimensions, truncate }: EmbeddingsRequest, callerGone: AbortSignal): Promise<{ readonly result: EmbedResult; readonly tokens: number }> {
+  /**
+   * Vectors and the number of real tokens. `callerGone` is aborted when nobody waits any more. Throws Problem and
+   * ShoalError.
+   */
+  async embed(
+    { input, dimensions, truncate }: EmbeddingsRequest,
+    callerGone: AbortSignal,
+  ): Promise<{ readonly result: EmbedResult; readonly tokens: number }> {
     return withPatience({ ...this.parts, what: 'no vectors' }, callerGone, async (signal) => {
       const texts = input.kind === 'texts' ? input.texts : toTokenTexts(input.rows, this.parts.tokenizer, truncate);
       const client = input.kind === 'texts' ? this.textClient : await this.clientForIds();
-      const result = await client.embed(texts, {
-        jobId: randomUUID().replaceAll('-', ''), // several jobs of one request end in "-<first row>"
-        class: 'interactive',
-        truncate,
-        signal,
-        ...(dimensions === undefined ? {} : { output: { dimensions } }),
-      }).catch((error: unknown) => Promise.reject(this.withInput(error)));
+      const result = await client
+        .embed(texts, {
+          jobId: randomUUID().replaceAll('-', ''), // several jobs of one request end in "-<first row>"
+          class: 'interactive',
+          truncate,
+          signal,
+          ...(dimensions === undefined ? {} : { output: { dimensions } }),
+        })
+        .catch((error: unknown) => Promise.reject(this.withInput(error)));
       return { result, tokens: (result.tokens ?? []).reduce((sum, count) => sum + count, 0) };
     });
   }
 
   /** Requests that are open end with INTERRUPTED. Safe to call twice. */
   async close(): Promise<void> {
-    await Promise.all([this.textClient.close(), this.idClient?.then((client) => client.close(), () => undefined)]);
+    await Promise.all([
+      this.textClient.close(),
+      this.idClient?.then(
+        (client) => client.close(),
+        () => undefined,
+      ),
+    ]);
   }
 
   private clientForIds(): Promise<ShoalClient> {

@@ -24,18 +24,39 @@ describe('taken', () => {
     ['several texts', ['a', ' '], { kind: 'texts', texts: ['a', ' '] }],
     ['token ids of one text', [0, 30_521], { kind: 'tokens', rows: [[0, 30_521]] }],
     ['token ids of several texts', [[5], [6, 7]], { kind: 'tokens', rows: [[5], [6, 7]] }],
-    ['as many texts as there may be', Array.from({ length: MAX_INPUTS }, () => 'a'), { kind: 'texts', texts: { length: MAX_INPUTS } }],
+    [
+      'as many texts as there may be',
+      Array.from({ length: MAX_INPUTS }, () => 'a'),
+      { kind: 'texts', texts: { length: MAX_INPUTS } },
+    ],
   ])('%s', (_, input, expected) => {
     expect(parseEmbeddingsRequest({ model: 'minilm', input }, model)).toMatchObject({ ...defaults, input: expected });
   });
 
   test('every option, and the model with its revision', () => {
-    const body = { model: 'minilm@abc123', input: 'a', encoding_format: 'base64', dimensions: 384, user: 'u', truncate: 'end' };
-    expect(parseEmbeddingsRequest(body, model)).toEqual({ input: { kind: 'texts', texts: ['a'] }, encoding: 'base64', dimensions: 384, truncate: 'end' });
+    const body = {
+      model: 'minilm@abc123',
+      input: 'a',
+      encoding_format: 'base64',
+      dimensions: 384,
+      user: 'u',
+      truncate: 'end',
+    };
+    expect(parseEmbeddingsRequest(body, model)).toEqual({
+      input: { kind: 'texts', texts: ['a'] },
+      encoding: 'base64',
+      dimensions: 384,
+      truncate: 'end',
+    });
   });
 
   test('null for what was left out', () => {
-    expect(parseEmbeddingsRequest({ model: 'minilm', input: 'a', encoding_format: null, dimensions: null, user: null, truncate: null }, model)).toMatchObject(defaults);
+    expect(
+      parseEmbeddingsRequest(
+        { model: 'minilm', input: 'a', encoding_format: null, dimensions: null, user: null, truncate: null },
+        model,
+      ),
+    ).toMatchObject(defaults);
   });
 });
 
@@ -60,8 +81,18 @@ describe('refused, with the field and a code', () => {
     ['a number among texts', { ...ok, input: ['a', 1] }, 'invalid_type', 'input[1]'],
     ['null among texts', { ...ok, input: ['a', null] }, 'invalid_type', 'input[1]'],
     ['null as first text', { ...ok, input: [null] }, 'invalid_type', 'input[0]'],
-    ['too many texts', { ...ok, input: Array.from({ length: MAX_INPUTS + 1 }, () => 'a') }, 'array_above_max_length', 'input'],
-    ['too many token rows', { ...ok, input: Array.from({ length: MAX_INPUTS + 1 }, () => [1]) }, 'array_above_max_length', 'input'],
+    [
+      'too many texts',
+      { ...ok, input: Array.from({ length: MAX_INPUTS + 1 }, () => 'a') },
+      'array_above_max_length',
+      'input',
+    ],
+    [
+      'too many token rows',
+      { ...ok, input: Array.from({ length: MAX_INPUTS + 1 }, () => [1]) },
+      'array_above_max_length',
+      'input',
+    ],
     ['an empty row', { ...ok, input: [[1], []] }, 'empty_array', 'input[1]'],
     ['a text among rows', { ...ok, input: [[1], 'a'] }, 'invalid_type', 'input[1]'],
     ['a text among ids', { ...ok, input: [1, 'a'] }, 'invalid_type', 'input[1]'],
@@ -77,18 +108,33 @@ describe('refused, with the field and a code', () => {
     ['dimensions as text', { ...ok, dimensions: '8' }, 'invalid_type', 'dimensions'],
     ['a user that is no string', { ...ok, user: 7 }, 'invalid_type', 'user'],
     ['an unknown way to truncate', { ...ok, truncate: 'start' }, 'invalid_value', 'truncate'],
-    ['a field of the prototype', JSON.parse('{"model":"minilm","input":"a","constructor":1}'), 'unknown_parameter', 'constructor'],
+    [
+      'a field of the prototype',
+      JSON.parse('{"model":"minilm","input":"a","constructor":1}'),
+      'unknown_parameter',
+      'constructor',
+    ],
   ])('%s', (_, body, code, param) => {
     expect(refusal(body)).toMatchObject({ status: 400, type: 'invalid_request_error', code, param });
   });
 
   test('another model: 404, with the name of the one that is here', () => {
-    expect(refusal({ ...ok, model: 'text-embedding-3-small' })).toMatchObject({ status: 404, code: 'model_not_found', param: 'model', message: expect.stringContaining('"minilm"') });
+    expect(refusal({ ...ok, model: 'text-embedding-3-small' })).toMatchObject({
+      status: 404,
+      code: 'model_not_found',
+      param: 'model',
+      message: expect.stringContaining('"minilm"'),
+    });
     expect(refusal({ ...ok, model: 'minilm@other' })).toMatchObject({ status: 404 });
   });
 
   test('what a caller sent is repeated in part only', () => {
     const long = 'x'.repeat(100_000);
-    for (const body of [{ ...ok, model: long }, { ...ok, [long]: 1 }, { ...ok, encoding_format: long }]) expect(JSON.stringify(refusal(body)).length).toBeLessThan(600);
+    for (const body of [
+      { ...ok, model: long },
+      { ...ok, [long]: 1 },
+      { ...ok, encoding_format: long },
+    ])
+      expect(JSON.stringify(refusal(body)).length).toBeLessThan(600);
   });
 });

@@ -1,15 +1,20 @@
-// POST /v1/embeddings: its body, checked field by field, with OpenAI's names and limits. Nothing is coerced and nothing is
-// ignored: a field that is not known is refused by name. Token ids are checked against the model's vocabulary; what they
-// become is token-rows.ts's business.
+// POST /v1/embeddings: its body, checked field by field, with OpenAI's names and limits. Nothing is coerced and nothing
+// is ignored: a field that is not known is refused by name. Token ids are checked against the model's vocabulary; what
+// they become is token-rows.ts's business.
 
 import { checkedBody, oneOf, shortened, wholeNumber, wrongType } from './body-fields.ts';
 import { invalid } from './problem.ts';
 
 export interface EmbeddingsRequest {
-  readonly input: { readonly kind: 'texts'; readonly texts: readonly string[] } | { readonly kind: 'tokens'; readonly rows: readonly (readonly number[])[] };
+  readonly input:
+    | { readonly kind: 'texts'; readonly texts: readonly string[] }
+    | { readonly kind: 'tokens'; readonly rows: readonly (readonly number[])[] };
   readonly encoding: 'float' | 'base64';
   readonly dimensions: number | undefined;
-  /** OpenAI refuses texts that are too long, and so do we unless asked to cut them: `"truncate": "end"` is our own field. */
+  /**
+   * OpenAI refuses texts that are too long, and so do we unless asked to cut them: `"truncate": "end"` is our own
+   * field.
+   */
   readonly truncate: 'end' | 'error';
 }
 
@@ -41,10 +46,16 @@ export function parseEmbeddingsRequest(body: unknown, model: ServedModel): Embed
 }
 
 export function checkModel(asked: unknown, { name, revision }: ServedModel): void {
-  if (asked === undefined) throw invalid('missing_required_parameter', 'model', `"model" is missing; this server has "${name}"`);
+  if (asked === undefined)
+    throw invalid('missing_required_parameter', 'model', `"model" is missing; this server has "${name}"`);
   if (typeof asked !== 'string') throw wrongType('model', 'a string', asked);
   if (asked === name || asked === `${name}@${revision}`) return;
-  throw invalid('model_not_found', 'model', `there is no model "${shortened(asked)}" here; this server has "${name}"`, 404);
+  throw invalid(
+    'model_not_found',
+    'model',
+    `there is no model "${shortened(asked)}" here; this server has "${name}"`,
+    404,
+  );
 }
 
 function checkUser(user: unknown): void {
@@ -58,37 +69,49 @@ function parseDimensions(asked: unknown, { dims }: ServedModel): number | undefi
 // ---- input --------------------------------------------------------------------------------------------------------
 
 function parseInput(input: unknown, model: ServedModel): EmbeddingsRequest['input'] {
-  if (input === undefined) throw invalid('missing_required_parameter', 'input', '"input" is missing: a text, an array of texts, or token ids');
+  if (input === undefined)
+    throw invalid('missing_required_parameter', 'input', '"input" is missing: a text, an array of texts, or token ids');
   if (typeof input === 'string') return { kind: 'texts', texts: [checkText(input, 'input')] };
   if (!Array.isArray(input)) throw wrongType('input', 'a string, an array of strings, or token ids', input);
   const items: readonly unknown[] = input;
   const [first] = items;
-  if (items.length === 0) throw invalid('empty_array', 'input', '"input" is an empty array; at least one text is needed');
+  if (items.length === 0)
+    throw invalid('empty_array', 'input', '"input" is an empty array; at least one text is needed');
   if (typeof first === 'number') return { kind: 'tokens', rows: [checkIds(items, 'input', model)] };
-  if (items.length > MAX_INPUTS) throw invalid('array_above_max_length', 'input', `"input" has ${items.length} items; at most ${MAX_INPUTS} go into one request`);
+  if (items.length > MAX_INPUTS)
+    throw invalid(
+      'array_above_max_length',
+      'input',
+      `"input" has ${items.length} items; at most ${MAX_INPUTS} go into one request`,
+    );
   if (Array.isArray(first)) return { kind: 'tokens', rows: items.map((row, i) => checkRow(row, `input[${i}]`, model)) };
   return { kind: 'texts', texts: items.map((text, i) => checkText(text, `input[${i}]`)) };
 }
 
 export function checkText(text: unknown, param: string): string {
   if (typeof text !== 'string') throw wrongType(param, 'a string like the first', text);
-  if (text === '') throw invalid('empty_string', param, `"${param}" is an empty string; a text has at least one character`);
+  if (text === '')
+    throw invalid('empty_string', param, `"${param}" is an empty string; a text has at least one character`);
   return text;
 }
 
 function checkRow(row: unknown, param: string, model: ServedModel): readonly number[] {
   if (!Array.isArray(row)) throw wrongType(param, 'an array of token ids like the first', row);
-  if (row.length === 0) throw invalid('empty_array', param, `"${param}" is an empty array; a text has at least one token`);
+  if (row.length === 0)
+    throw invalid('empty_array', param, `"${param}" is an empty array; a text has at least one token`);
   return checkIds(row, param, model);
 }
 
 function checkIds(ids: readonly unknown[], param: string, { name, vocabularySize }: ServedModel): readonly number[] {
   return ids.map((id, i) => {
-    if (typeof id !== 'number' || !Number.isInteger(id)) throw wrongType(`${param}[${i}]`, 'a token id like the first', id);
+    if (typeof id !== 'number' || !Number.isInteger(id))
+      throw wrongType(`${param}[${i}]`, 'a token id like the first', id);
     if (id >= 0 && id < vocabularySize) return id;
     throw invalid(
-      'invalid_token', `${param}[${i}]`,
-      `${id} is no token of ${name}, which has ids from 0 to ${vocabularySize - 1}; were the tokens made for another model? Send texts instead (with LangChain: check_embedding_ctx_length=False)`,
+      'invalid_token',
+      `${param}[${i}]`,
+      `${id} is no token of ${name}, which has ids from 0 to ${vocabularySize - 1}; were the tokens made for ` +
+        'another model? Send texts instead (with LangChain: check_embedding_ctx_length=False)',
     );
   });
 }

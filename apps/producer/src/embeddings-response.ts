@@ -7,15 +7,28 @@ import type { EmbedResult } from '@shoal/client';
 
 export interface EmbeddingsResponse {
   readonly object: 'list';
-  readonly data: readonly { readonly object: 'embedding'; readonly index: number; readonly embedding: string | readonly number[] }[];
+  readonly data: readonly {
+    readonly object: 'embedding';
+    readonly index: number;
+    readonly embedding: string | readonly number[];
+  }[];
   readonly model: string;
   readonly usage: { readonly prompt_tokens: number; readonly total_tokens: number };
 }
 
 /** `tokens`: real tokens of all rows, special ones included. */
-export function toResponse({ rows, dims, vectors }: Pick<EmbedResult, 'rows' | 'dims' | 'vectors'>, model: string, encoding: 'float' | 'base64', tokens: number): EmbeddingsResponse {
+export function toResponse(
+  { rows, dims, vectors }: Pick<EmbedResult, 'rows' | 'dims' | 'vectors'>,
+  model: string,
+  encoding: 'float' | 'base64',
+  tokens: number,
+): EmbeddingsResponse {
   const encode = encoding === 'base64' ? toBase64 : toNumbers;
-  const data = Array.from({ length: rows }, (_, index) => ({ object: 'embedding' as const, index, embedding: encode(vectors.subarray(index * dims, (index + 1) * dims)) }));
+  const data = Array.from({ length: rows }, (_, index) => ({
+    object: 'embedding' as const,
+    index,
+    embedding: encode(vectors.subarray(index * dims, (index + 1) * dims)),
+  }));
   return { object: 'list', data, model, usage: { prompt_tokens: tokens, total_tokens: tokens } };
 }
 

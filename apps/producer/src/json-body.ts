@@ -1,5 +1,6 @@
-// From the bytes of a body to JSON. What Fastify's own parser lets pass is refused: bytes that are not UTF-8 would become U+FFFD
-// and be embedded as such, and a body in another charset or compressed would be called bad JSON, which it is not.
+// From the bytes of a body to JSON. What Fastify's own parser lets pass is refused: bytes that are not UTF-8 would
+// become U+FFFD and be embedded as such, and a body in another charset or compressed would be called bad JSON, which it
+// is not.
 
 import { isUtf8 } from 'node:buffer';
 import type { FastifyBodyParser, FastifyRequest } from 'fastify';
@@ -16,8 +17,20 @@ export function parseJson(parseText: FastifyBodyParser<string>): FastifyBodyPars
 
 function problemWith({ headers }: FastifyRequest, body: Buffer): Problem | undefined {
   const encoding = headers['content-encoding'] ?? 'identity';
-  if (encoding.toLowerCase() !== 'identity') return invalid('unsupported_media_type', null, `the body is compressed (content-encoding: ${encoding.slice(0, 80)}); send it as it is`, 415);
+  if (encoding.toLowerCase() !== 'identity')
+    return invalid(
+      'unsupported_media_type',
+      null,
+      `the body is compressed (content-encoding: ${encoding.slice(0, 80)}); send it as it is`,
+      415,
+    );
   const charset = /;\s*charset\s*=\s*"?([^\s;"]*)/i.exec(headers['content-type'] ?? '')?.[1] ?? 'utf-8';
-  if (!/^utf-?8$/i.test(charset)) return invalid('unsupported_media_type', null, `the charset of the body is ${charset.slice(0, 80)}; JSON is sent as UTF-8`, 415);
+  if (!/^utf-?8$/i.test(charset))
+    return invalid(
+      'unsupported_media_type',
+      null,
+      `the charset of the body is ${charset.slice(0, 80)}; JSON is sent as UTF-8`,
+      415,
+    );
   return isUtf8(body) ? undefined : invalid('invalid_json', null, 'the body is not UTF-8; encode the JSON as UTF-8');
 }

@@ -6,16 +6,33 @@ import { openModel, openTokenizer } from '@shoal/models';
 import { serviceMain } from '@shoal/ops/service';
 import { createProducer } from './producer.ts';
 
-process.exit(await serviceMain({
-  name: 'http',
-  start: async (settings, log) => {
-    const model = await openModel(settings.model, { cacheDir: cacheFolder(settings.cacheDir) });
-    const tokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
-    const { redisUrl, prefix, httpHost: host, httpPort: port, requestTimeoutMs, maxOpenRequests } = settings;
-    const { url, stop } = await createProducer({ redisUrl, prefix, model, tokenizer, host, port, requestTimeoutMs, maxOpenRequests, limits: settings, version: version(), log });
-    return { facts: { url }, stop };
-  },
-}));
+process.exit(
+  await serviceMain({
+    name: 'http',
+    start: async (settings, log) => {
+      const model = await openModel(settings.model, { cacheDir: cacheFolder(settings.cacheDir) });
+      const tokenizer = await openTokenizer(
+        model,
+        settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens },
+      );
+      const { redisUrl, prefix, httpHost: host, httpPort: port, requestTimeoutMs, maxOpenRequests } = settings;
+      const { url, stop } = await createProducer({
+        redisUrl,
+        prefix,
+        model,
+        tokenizer,
+        host,
+        port,
+        requestTimeoutMs,
+        maxOpenRequests,
+        limits: settings,
+        version: version(),
+        log,
+      });
+      return { facts: { url }, stop };
+    },
+  }),
+);
 
 function version(): string {
   const manifest: unknown = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8'));

@@ -1,5 +1,5 @@
-// How long a request waits for the queue: until the answer, its time-out, or its caller's leaving, whichever is first. What still
-// waits on the queue is taken off it by the signal. Knows no HTTP.
+// How long a request waits for the queue: until the answer, its time-out, or its caller's leaving, whichever is first.
+// What still waits on the queue is taken off it by the signal. Knows no HTTP.
 
 import { ShoalError } from '@shoal/core';
 import { unavailable } from './problem.ts';
@@ -16,7 +16,11 @@ export interface PatienceTerms {
 const RETRY_TIMEOUT_SECONDS = 10;
 
 /** What `ask` gives, or a Problem that says why nothing came. `callerGone` is aborted when nobody waits any more. */
-export async function withPatience<Answer>({ timeoutMs, what, backlog }: PatienceTerms, callerGone: AbortSignal, ask: (signal: AbortSignal) => Promise<Answer>): Promise<Answer> {
+export async function withPatience<Answer>(
+  { timeoutMs, what, backlog }: PatienceTerms,
+  callerGone: AbortSignal,
+  ask: (signal: AbortSignal) => Promise<Answer>,
+): Promise<Answer> {
   const late = AbortSignal.timeout(timeoutMs);
   const ending = AbortSignal.any([late, callerGone]);
   try {

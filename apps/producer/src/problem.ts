@@ -1,6 +1,6 @@
-// Everything that can go wrong with a request, as the answer to it: status, OpenAI's error body, Retry-After. The one place
-// that turns failures into answers; whoever finds something wrong throws a Problem or a ShoalError. What is a bug answers
-// 500 without its details, which are for the log.
+// Everything that can go wrong with a request, as the answer to it: status, OpenAI's error body, Retry-After. The one
+// place that turns failures into answers; whoever finds something wrong throws a Problem or a ShoalError. What is a bug
+// answers 500 without its details, which are for the log.
 
 import { isShoalError, type ErrorCode, type ShoalError } from '@shoal/core';
 
@@ -27,7 +27,14 @@ export class Problem extends Error {
   }
 
   /** OpenAI's error body. */
-  get body(): { readonly error: { readonly message: string; readonly type: ProblemType; readonly param: string | null; readonly code: string | null } } {
+  get body(): {
+    readonly error: {
+      readonly message: string;
+      readonly type: ProblemType;
+      readonly param: string | null;
+      readonly code: string | null;
+    };
+  } {
     const { type, param, code } = this.facts;
     return { error: { message: this.message, type, param, code } };
   }
@@ -56,28 +63,44 @@ const RETRY_FULL_SERVER_SECONDS = 10;
 export function toProblem(error: unknown): Problem {
   if (error instanceof Problem) return error;
   if (isShoalError(error)) return fromShoalError(error);
-  return fromFastify(error) ?? new Problem('something unexpected happened while the request was answered; the log of the server says what', { status: 500, type: 'server_error', code: 'internal_error', param: null }, error);
+  return (
+    fromFastify(error) ??
+    new Problem(
+      'something unexpected happened while the request was answered; the log of the server says what',
+      { status: 500, type: 'server_error', code: 'internal_error', param: null },
+      error,
+    )
+  );
 }
 
 function fromShoalError(cause: ShoalError): Problem {
-  const { code, message, fields }: { code: ErrorCode; message: string; fields: Readonly<Record<string, unknown>> } = cause;
+  const { code, message, fields }: { code: ErrorCode; message: string; fields: Readonly<Record<string, unknown>> } =
+    cause;
   switch (code) {
-    case 'INPUT_TOO_LONG': return invalid('context_length_exceeded', 'input', message);
+    case 'INPUT_TOO_LONG':
+      return invalid('context_length_exceeded', 'input', message);
     case 'QUEUE_UNREACHABLE':
-    case 'QUEUE_UNSAFE': return unavailable(code.toLowerCase(), message, RETRY_LOST_SERVER_SECONDS, cause);
-    case 'ADMISSION_REFUSED': return overloaded('queue_full', message, Math.ceil(Number(fields['retryAfterMs']) / 1_000), cause);
-    case 'QUEUE_FULL': return overloaded('queue_full', message, RETRY_FULL_SERVER_SECONDS, cause);
+    case 'QUEUE_UNSAFE':
+      return unavailable(code.toLowerCase(), message, RETRY_LOST_SERVER_SECONDS, cause);
+    case 'ADMISSION_REFUSED':
+      return overloaded('queue_full', message, Math.ceil(Number(fields['retryAfterMs']) / 1_000), cause);
+    case 'QUEUE_FULL':
+      return overloaded('queue_full', message, RETRY_FULL_SERVER_SECONDS, cause);
     case 'COLLECTION_UNKNOWN':
-    case 'COLLECTION_GONE': return invalid(code.toLowerCase(), null, message, 404);
+    case 'COLLECTION_GONE':
+      return invalid(code.toLowerCase(), null, message, 404);
     case 'COLLECTION_EMPTY':
     case 'DIMENSIONS_MISMATCH':
     case 'VECTOR_INVALID':
     case 'SEARCH_INVALID':
     case 'GRAPH_INVALID':
-    case 'RESULT_TOO_LARGE': return invalid(code.toLowerCase(), null, message);
+    case 'RESULT_TOO_LARGE':
+      return invalid(code.toLowerCase(), null, message);
     case 'DEADLINE_PASSED':
-    case 'INTERRUPTED': return unavailable(code.toLowerCase(), message, RETRY_LOST_SERVER_SECONDS, cause);
-    default: return new Problem(message, { status: 500, type: 'server_error', code: code.toLowerCase(), param: null }, cause);
+    case 'INTERRUPTED':
+      return unavailable(code.toLowerCase(), message, RETRY_LOST_SERVER_SECONDS, cause);
+    default:
+      return new Problem(message, { status: 500, type: 'server_error', code: code.toLowerCase(), param: null }, cause);
   }
 }
 
@@ -87,11 +110,37 @@ function fromFastify(error: unknown): Problem | undefined {
   const status: unknown = Reflect.get(error, 'statusCode');
   if (typeof status !== 'number' || status < 400 || status > 499) return undefined;
   switch (Reflect.get(error, 'code')) {
-    case 'FST_ERR_CTP_BODY_TOO_LARGE': return invalid('request_too_large', null, 'the body of the request is too large; send fewer inputs at a time', 413);
-    case 'FST_ERR_CTP_INVALID_MEDIA_TYPE': return invalid('unsupported_media_type', null, 'the body must be JSON: send it with "content-type: application/json"', 415);
-    case 'FST_ERR_CTP_EMPTY_JSON_BODY': return invalid('invalid_json', null, 'the body of the request is empty; it must be a JSON object');
-    case 'FST_ERR_BAD_URL': return invalid('invalid_url', null, `the request cannot be read: ${error.message}`);
-    case 'FST_ERR_MAX_PARAM_LENGTH': return invalid('url_too_long', null, 'the last part of the path is too long to be the id of anything; see /v1/models', 414);
-    default: return invalid(status === 400 ? 'invalid_json' : 'bad_request', null, `the request cannot be read: ${error.message}`, status);
+    case 'FST_ERR_CTP_BODY_TOO_LARGE':
+      return invalid(
+        'request_too_large',
+        null,
+        'the body of the request is too large; send fewer inputs at a time',
+        413,
+      );
+    case 'FST_ERR_CTP_INVALID_MEDIA_TYPE':
+      return invalid(
+        'unsupported_media_type',
+        null,
+        'the body must be JSON: send it with "content-type: application/json"',
+        415,
+      );
+    case 'FST_ERR_CTP_EMPTY_JSON_BODY':
+      return invalid('invalid_json', null, 'the body of the request is empty; it must be a JSON object');
+    case 'FST_ERR_BAD_URL':
+      return invalid('invalid_url', null, `the request cannot be read: ${error.message}`);
+    case 'FST_ERR_MAX_PARAM_LENGTH':
+      return invalid(
+        'url_too_long',
+        null,
+        'the last part of the path is too long to be the id of anything; see /v1/models',
+        414,
+      );
+    default:
+      return invalid(
+        status === 400 ? 'invalid_json' : 'bad_request',
+        null,
+        `the request cannot be read: ${error.message}`,
+        status,
+      );
   }
 }

@@ -1,5 +1,6 @@
-// The HTTP producer as its callers see it: the official OpenAI client, raw requests, a real queue server and a real worker
-// with a tiny random model. Bad requests get OpenAI's errors, outages a status to try again on; whoever leaves, leaves nothing.
+// The HTTP producer as its callers see it: the official OpenAI client, raw requests, a real queue server and a real
+// worker with a tiny random model. Bad requests get OpenAI's errors, outages a status to try again on; whoever leaves,
+// leaves nothing.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -46,7 +47,17 @@ afterAll(async () => {
 
 function options(change: Partial<ProducerOptions> = {}): ProducerOptions {
   return {
-    redisUrl: server.url, prefix: '{shoal}', model, tokenizer, host: '127.0.0.1', port: 0, requestTimeoutMs: 20_000, maxOpenRequests: 64, version: '0.0.0', log: noLog, ...change,
+    redisUrl: server.url,
+    prefix: '{shoal}',
+    model,
+    tokenizer,
+    host: '127.0.0.1',
+    port: 0,
+    requestTimeoutMs: 20_000,
+    maxOpenRequests: 64,
+    version: '0.0.0',
+    log: noLog,
+    ...change,
   };
 }
 
@@ -61,7 +72,15 @@ async function startWorker(prefix: string): Promise<void> {
   const main = fileURLToPath(new URL('../../cpu-worker/src/main.ts', import.meta.url));
   const child = fork(main, [], {
     execArgv: ['--conditions=@shoal/source'],
-    env: { ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_PREFIX: prefix, SHOAL_MODEL: MODEL, SHOAL_CACHE_DIR: cacheDir, SHOAL_THREADS: '1', SHOAL_LOG_LEVEL: 'error' },
+    env: {
+      ...process.env,
+      SHOAL_REDIS_URL: server.url,
+      SHOAL_PREFIX: prefix,
+      SHOAL_MODEL: MODEL,
+      SHOAL_CACHE_DIR: cacheDir,
+      SHOAL_THREADS: '1',
+      SHOAL_LOG_LEVEL: 'error',
+    },
     stdio: ['ignore', 2, 2, 'ipc'],
   });
   workers.push(child);
@@ -81,7 +100,12 @@ function openai({ url }: Producer = producer): OpenAI {
 }
 
 function post(body: unknown, { url }: Producer = producer, init: RequestInit = {}): Promise<Response> {
-  return fetch(`${url}/v1/embeddings`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: typeof body === 'string' ? body : JSON.stringify(body), ...init });
+  return fetch(`${url}/v1/embeddings`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: typeof body === 'string' ? body : JSON.stringify(body),
+    ...init,
+  });
 }
 
 async function vectorOf(input: string | number[]): Promise<readonly number[]> {
@@ -105,7 +129,14 @@ async function refused(response: Promise<Response>): Promise<object> {
   const answer = await response;
   expect(answer.headers.get('content-type')).toBe('application/json; charset=utf-8');
   const body: unknown = await answer.json();
-  expect(body).toEqual({ error: { message: expect.any(String), type: expect.any(String), param: expect.toSatisfy((value) => value === null || typeof value === 'string'), code: expect.any(String) } });
+  expect(body).toEqual({
+    error: {
+      message: expect.any(String),
+      type: expect.any(String),
+      param: expect.toSatisfy((value) => value === null || typeof value === 'string'),
+      code: expect.any(String),
+    },
+  });
   return { status: answer.status, ...(body as { error: object }).error };
 }
 
@@ -115,7 +146,10 @@ async function raw(bytes: string): Promise<Response> {
   socket.write(bytes);
   const [head = '', body] = (await text(socket)).split('\r\n\r\n');
   const [status = '', ...headers] = head.split('\r\n');
-  return new Response(body, { status: Number(status.split(' ')[1]), headers: headers.map((line) => line.split(': ') as [string, string]) });
+  return new Response(body, {
+    status: Number(status.split(' ')[1]),
+    headers: headers.map((line) => line.split(': ') as [string, string]),
+  });
 }
 
 async function metrics({ url }: Producer = producer): Promise<Exposition> {
@@ -127,7 +161,11 @@ async function metrics({ url }: Producer = producer): Promise<Exposition> {
 /** "route status" → answers so far, but for those to `metrics` itself. */
 async function counted(): Promise<Record<string, number>> {
   const { samples } = await metrics();
-  return Object.fromEntries(samples.flatMap(({ name, labels: { route, status }, value }) => (name === 'shoal_http_requests_total' && route !== '/metrics' ? [[`${route} ${status}`, value]] : [])));
+  return Object.fromEntries(
+    samples.flatMap(({ name, labels: { route, status }, value }) =>
+      name === 'shoal_http_requests_total' && route !== '/metrics' ? [[`${route} ${status}`, value]] : [],
+    ),
+  );
 }
 
 /** Spent on answers of the route for embeddings so far. */
@@ -142,14 +180,19 @@ describe('the official openai client', () => {
     expect(embedding?.embedding).toHaveLength(model.dims);
     expect(embedding?.embedding).toEqual(await vectorOf('a shoal of fish'));
     expect(Math.hypot(...embedding!.embedding)).toBeCloseTo(1, 4);
-    expect(answer).toMatchObject({ object: 'list', model: MODEL, usage: { prompt_tokens: tokenizer.encode('a shoal of fish').ids.length } });
+    expect(answer).toMatchObject({
+      object: 'list',
+      model: MODEL,
+      usage: { prompt_tokens: tokenizer.encode('a shoal of fish').ids.length },
+    });
   });
 
   test('gets several jobs’ worth of vectors in the order of its inputs', async () => {
     const input = Array.from({ length: 150 }, (_, i) => `text number ${i} of many ${'more '.repeat(i % 20)}`);
     const { data } = await openai().embeddings.create({ model: MODEL, input });
     expect(data.map(({ index }) => index)).toEqual(input.map((_, i) => i));
-    for (const i of [0, 63, 64, 149]) expect(cosine(data[i]!.embedding, await vectorOf(input[i]!))).toBeGreaterThan(0.999_999);
+    for (const i of [0, 63, 64, 149])
+      expect(cosine(data[i]!.embedding, await vectorOf(input[i]!))).toBeGreaterThan(0.999_999);
   });
 
   test('gets the vector of a text for its token ids, with and without special tokens', async () => {
@@ -162,13 +205,21 @@ describe('the official openai client', () => {
   });
 
   test('gets fewer dimensions, normalized again', async () => {
-    const { data: [short] } = await openai().embeddings.create({ model: MODEL, input: 'a', dimensions: 8 });
+    const {
+      data: [short],
+    } = await openai().embeddings.create({ model: MODEL, input: 'a', dimensions: 8 });
     expect(short?.embedding).toHaveLength(8);
     expect(Math.hypot(...short!.embedding)).toBeCloseTo(1, 4);
   });
 
   test('gets its own error classes', async () => {
-    await expect(openai().embeddings.create({ model: 'gpt', input: 'a' })).rejects.toMatchObject({ name: 'Error', status: 404, code: 'model_not_found', param: 'model', type: 'invalid_request_error' });
+    await expect(openai().embeddings.create({ model: 'gpt', input: 'a' })).rejects.toMatchObject({
+      name: 'Error',
+      status: 404,
+      code: 'model_not_found',
+      param: 'model',
+      type: 'invalid_request_error',
+    });
     await expect(openai().embeddings.create({ model: MODEL, input: '' })).rejects.toBeInstanceOf(BadRequestError);
   });
 
@@ -188,7 +239,12 @@ describe('a bad request', () => {
     ['a poisoned prototype', '{"model":"tiny-random","input":"a","__proto__":{"x":1}}', 400, 'invalid_json'],
     ['wrong types', { model: MODEL, input: { text: 'a' } }, 400, 'invalid_type'],
     ['an empty input', { model: MODEL, input: [] }, 400, 'empty_array'],
-    ['too many inputs', { model: MODEL, input: Array.from({ length: 2_049 }, () => 'a') }, 400, 'array_above_max_length'],
+    [
+      'too many inputs',
+      { model: MODEL, input: Array.from({ length: 2_049 }, () => 'a') },
+      400,
+      'array_above_max_length',
+    ],
     ['an unknown encoding', { model: MODEL, input: 'a', encoding_format: 'hex' }, 400, 'invalid_value'],
     ['too many dimensions', { model: MODEL, input: 'a', dimensions: 33 }, 400, 'integer_above_max_value'],
     ['a token of another vocabulary', { model: MODEL, input: [100_257] }, 400, 'invalid_token'],
@@ -198,28 +254,57 @@ describe('a bad request', () => {
     expect(await refused(post(body))).toMatchObject({ status, code, type: 'invalid_request_error' });
   });
 
-  test.each([['text/plain'], ['application/x-www-form-urlencoded'], ['multipart/form-data; boundary=x'], ['nonsense']])('with content type %s', async (contentType) => {
-    expect(await refused(post('{}', producer, { headers: { 'content-type': contentType } }))).toMatchObject({ status: 415, code: 'unsupported_media_type' });
-  });
+  test.each([['text/plain'], ['application/x-www-form-urlencoded'], ['multipart/form-data; boundary=x'], ['nonsense']])(
+    'with content type %s',
+    async (contentType) => {
+      expect(await refused(post('{}', producer, { headers: { 'content-type': contentType } }))).toMatchObject({
+        status: 415,
+        code: 'unsupported_media_type',
+      });
+    },
+  );
 
   test('whose bytes are not UTF-8 is refused, not embedded with U+FFFD in it', async () => {
     const body = Buffer.concat([Buffer.from(`{"model":"${MODEL}","input":"caf`), Buffer.of(0xe9), Buffer.from('"}')]);
-    expect(await refused(post('', producer, { body }))).toMatchObject({ status: 400, code: 'invalid_json', message: expect.stringContaining('not UTF-8') });
-    expect((await post(JSON.stringify({ model: MODEL, input: 'café' }), producer, { headers: { 'content-type': 'application/json; charset="UTF-8"' } })).status).toBe(200);
+    expect(await refused(post('', producer, { body }))).toMatchObject({
+      status: 400,
+      code: 'invalid_json',
+      message: expect.stringContaining('not UTF-8'),
+    });
+    expect(
+      (
+        await post(JSON.stringify({ model: MODEL, input: 'café' }), producer, {
+          headers: { 'content-type': 'application/json; charset="UTF-8"' },
+        })
+      ).status,
+    ).toBe(200);
   });
 
   test.each([
     [{ 'content-type': 'application/json; charset=iso-8859-1' }, 'iso-8859-1'],
     [{ 'content-type': 'application/json', 'content-encoding': 'gzip' }, 'gzip'],
   ])('in another form than plain UTF-8 is refused by the name of it: %j', async (headers, named) => {
-    const body = named === 'gzip' ? gzipSync(JSON.stringify({ model: MODEL, input: 'a' })) : JSON.stringify({ model: MODEL, input: 'a' });
-    expect(await refused(post('', producer, { headers, body }))).toMatchObject({ status: 415, code: 'unsupported_media_type', message: expect.stringContaining(named) });
+    const body =
+      named === 'gzip'
+        ? gzipSync(JSON.stringify({ model: MODEL, input: 'a' }))
+        : JSON.stringify({ model: MODEL, input: 'a' });
+    expect(await refused(post('', producer, { headers, body }))).toMatchObject({
+      status: 415,
+      code: 'unsupported_media_type',
+      message: expect.stringContaining(named),
+    });
   });
 
   test('that no route ever sees gets OpenAI’s error as well', async () => {
     expect(await refused(fetch(`${producer.url}/v1/models/%ff`))).toMatchObject({ status: 400, code: 'invalid_url' });
-    expect(await refused(fetch(`${producer.url}/v1/models/${'m'.repeat(150)}`))).toMatchObject({ status: 414, code: 'url_too_long' });
-    expect(await refused(fetch(`${producer.url}/healthz`, { headers: { large: 'x'.repeat(20_000) } }))).toMatchObject({ status: 431, code: 'headers_too_large' });
+    expect(await refused(fetch(`${producer.url}/v1/models/${'m'.repeat(150)}`))).toMatchObject({
+      status: 414,
+      code: 'url_too_long',
+    });
+    expect(await refused(fetch(`${producer.url}/healthz`, { headers: { large: 'x'.repeat(20_000) } }))).toMatchObject({
+      status: 431,
+      code: 'headers_too_large',
+    });
     expect(await refused(raw('GET nonsense\r\n\r\n'))).toMatchObject({ status: 400, code: 'bad_request' });
   });
 
@@ -237,16 +322,30 @@ describe('a bad request', () => {
   test('a text that is too long is named by its place, also in a later job, and cut when that is asked for', async () => {
     const long = 'word '.repeat(400);
     const input = Array.from({ length: 100 }, (_, i) => (i === 70 ? long : 'short'));
-    expect(await refused(post({ model: MODEL, input }))).toMatchObject({ status: 400, code: 'context_length_exceeded', param: 'input[70]' });
-    expect(await refused(post({ model: MODEL, input: long }))).toMatchObject({ status: 400, code: 'context_length_exceeded', param: 'input[0]' });
-    expect(await refused(post({ model: MODEL, input: [[5], Array.from({ length: 300 }, () => 5)] }))).toMatchObject({ status: 400, code: 'context_length_exceeded', param: 'input[1]' });
+    expect(await refused(post({ model: MODEL, input }))).toMatchObject({
+      status: 400,
+      code: 'context_length_exceeded',
+      param: 'input[70]',
+    });
+    expect(await refused(post({ model: MODEL, input: long }))).toMatchObject({
+      status: 400,
+      code: 'context_length_exceeded',
+      param: 'input[0]',
+    });
+    expect(await refused(post({ model: MODEL, input: [[5], Array.from({ length: 300 }, () => 5)] }))).toMatchObject({
+      status: 400,
+      code: 'context_length_exceeded',
+      param: 'input[1]',
+    });
     const cut = await post({ model: MODEL, input: long, truncate: 'end' });
     expect(await cut.json()).toMatchObject({ usage: { prompt_tokens: tokenizer.maxTokens } });
   });
 
   test('leaves the server as it was', async () => {
     const socket = connect(Number(new URL(producer.url).port), '127.0.0.1');
-    socket.end('POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"mod'); // leaves in the middle
+    socket.end(
+      'POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"mod',
+    ); // leaves in the middle
     await once(socket.resume(), 'close');
     expect((await post({ model: MODEL, input: 'a' })).status).toBe(200);
   });
@@ -258,7 +357,8 @@ describe('operations', () => {
     await post({ model: MODEL, input: ['one', 'two'] });
     await post({ model: MODEL, input: '' });
     const after = await metrics();
-    const rise = (name: string, labels?: Record<string, string>): number => (after.value(name, labels) ?? 0) - (before.value(name, labels) ?? 0);
+    const rise = (name: string, labels?: Record<string, string>): number =>
+      (after.value(name, labels) ?? 0) - (before.value(name, labels) ?? 0);
     expect(rise('shoal_http_requests_total', { route: '/v1/embeddings', status: '200' })).toBe(1);
     expect(rise('shoal_http_requests_total', { route: '/v1/embeddings', status: '400' })).toBe(1);
     expect(rise('shoal_http_request_duration_seconds_count', { route: '/v1/embeddings' })).toBe(2);
@@ -271,20 +371,49 @@ describe('operations', () => {
 
   test('unknown paths are one route, whatever they are called', async () => {
     await Promise.all(['a', 'b', 'c'].map((path) => fetch(`${producer.url}/${path}`)));
-    expect((await metrics()).samples.filter(({ name, labels }) => name === 'shoal_http_requests_total' && labels['status'] === '404' && labels['route'] === 'none')).toHaveLength(1);
+    expect(
+      (await metrics()).samples.filter(
+        ({ name, labels }) =>
+          name === 'shoal_http_requests_total' && labels['status'] === '404' && labels['route'] === 'none',
+      ),
+    ).toHaveLength(1);
   });
 
   test.each<[string, () => Promise<Response>, string, number]>([
     ['of an unknown path', () => fetch(`${producer.url}/v1/nothing/${'x'.repeat(9)}`), 'none', 404],
     ['by another method', () => fetch(`${producer.url}/v1/embeddings`, { method: 'PUT', body: '{}' }), 'none', 405],
     ['whose body is no JSON', () => post('{"model":'), '/v1/embeddings', 400],
-    ['whose body is too large', () => post({ model: MODEL, input: 'a'.repeat(17 * 1024 * 1024) }), '/v1/embeddings', 413],
-    ['of another content type', () => post('{}', producer, { headers: { 'content-type': 'text/plain' } }), '/v1/embeddings', 415],
+    [
+      'whose body is too large',
+      () => post({ model: MODEL, input: 'a'.repeat(17 * 1024 * 1024) }),
+      '/v1/embeddings',
+      413,
+    ],
+    [
+      'of another content type',
+      () => post('{}', producer, { headers: { 'content-type': 'text/plain' } }),
+      '/v1/embeddings',
+      415,
+    ],
     ['whose path is no text', () => fetch(`${producer.url}/v1/models/%ff`), 'none', 400],
     ['whose path is too long', () => fetch(`${producer.url}/v1/models/${'m'.repeat(150)}`), 'none', 414],
-    ['with too many headers', () => fetch(`${producer.url}/healthz`, { headers: { large: 'x'.repeat(20_000) } }), 'none', 431],
+    [
+      'with too many headers',
+      () => fetch(`${producer.url}/healthz`, { headers: { large: 'x'.repeat(20_000) } }),
+      'none',
+      431,
+    ],
     ['that is not HTTP', () => raw('GET nonsense\r\n\r\n'), 'none', 400],
-    ['that stops being HTTP in its body', () => raw('POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n'), '/v1/embeddings', 400],
+    [
+      'that stops being HTTP in its body',
+      () =>
+        raw(
+          'POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: ' +
+            'chunked\r\n\r\nzz\r\n',
+        ),
+      '/v1/embeddings',
+      400,
+    ],
   ])('a request %s is counted once, like any other', async (_, ask, route, status) => {
     const before = await counted();
     expect((await ask()).status).toBe(status);
@@ -305,12 +434,22 @@ describe('operations', () => {
     expect(await (await fetch(`${producer.url}/readyz`)).json()).toEqual({ status: 'ready', workers: 1, waiting: 0 });
     expect(await (await fetch(`${producer.url}/openapi.json`)).json()).toMatchObject({
       openapi: '3.1.0',
-      paths: { '/v1/embeddings': { post: { requestBody: { required: true } } }, '/v1/models': {}, '/v1/models/{id}': {}, '/healthz': {}, '/readyz': {}, '/metrics': {} },
+      paths: {
+        '/v1/embeddings': { post: { requestBody: { required: true } } },
+        '/v1/models': {},
+        '/v1/models/{id}': {},
+        '/healthz': {},
+        '/readyz': {},
+        '/metrics': {},
+      },
     });
   });
 
   test('a port that is taken is a setting to change', async () => {
-    await expect(createProducer(options({ port: Number(new URL(producer.url).port) }))).rejects.toMatchObject({ code: 'CONFIG_INVALID', message: expect.stringContaining('httpPort') });
+    await expect(createProducer(options({ port: Number(new URL(producer.url).port) }))).rejects.toMatchObject({
+      code: 'CONFIG_INVALID',
+      message: expect.stringContaining('httpPort'),
+    });
   });
 });
 
@@ -319,7 +458,9 @@ describe('when vectors do not come', () => {
     const idle = await idleProducer({ requestTimeoutMs: 1_000 });
     const answer = await post({ model: MODEL, input: 'a' }, idle);
     expect([answer.status, answer.headers.get('retry-after')]).toEqual([503, '10']);
-    expect(await answer.json()).toMatchObject({ error: { code: 'timeout', message: expect.stringMatching(/within 1 s: .*no worker serves/) } });
+    expect(await answer.json()).toMatchObject({
+      error: { code: 'timeout', message: expect.stringMatching(/within 1 s: .*no worker serves/) },
+    });
     await expect.poll(() => waiting('{idle}')).toBe(0);
   });
 
@@ -331,7 +472,9 @@ describe('when vectors do not come', () => {
     leaving.abort();
     expect(await asked).toBe('left');
     await expect.poll(() => waiting('{idle}')).toBe(0);
-    expect((await metrics(idle)).value('shoal_http_requests_total', { route: '/v1/embeddings', status: '499' })).toBe(1);
+    expect((await metrics(idle)).value('shoal_http_requests_total', { route: '/v1/embeddings', status: '499' })).toBe(
+      1,
+    );
   });
 
   test('and more ask than may: 429 with Retry-After, until one is answered', async () => {
@@ -339,7 +482,11 @@ describe('when vectors do not come', () => {
     const first = post({ model: MODEL, input: 'a' }, idle);
     await expect.poll(() => waiting('{idle}')).toBe(1);
     const second = await post({ model: MODEL, input: 'b' }, idle);
-    expect([second.status, second.headers.get('retry-after'), await second.json()]).toEqual([429, '1', { error: expect.objectContaining({ type: 'rate_limit_error', code: 'too_many_requests' }) }]);
+    expect([second.status, second.headers.get('retry-after'), await second.json()]).toEqual([
+      429,
+      '1',
+      { error: expect.objectContaining({ type: 'rate_limit_error', code: 'too_many_requests' }) },
+    ]);
     expect((await first).status).toBe(503);
     expect((await post({ model: MODEL, input: '' }, idle)).status).toBe(400);
   });
@@ -349,7 +496,17 @@ describe('when vectors do not come', () => {
     const first = post({ model: MODEL, input: ['a', 'b'] }, idle);
     await expect.poll(() => waiting('{idle}')).toBe(1);
     const second = await post({ model: MODEL, input: 'c' }, idle);
-    expect([second.status, second.headers.get('retry-after'), await second.json()]).toEqual([429, expect.stringMatching(/^\d+$/), { error: expect.objectContaining({ type: 'rate_limit_error', code: 'queue_full', message: expect.stringContaining('maxQueuedRows') }) }]);
+    expect([second.status, second.headers.get('retry-after'), await second.json()]).toEqual([
+      429,
+      expect.stringMatching(/^\d+$/),
+      {
+        error: expect.objectContaining({
+          type: 'rate_limit_error',
+          code: 'queue_full',
+          message: expect.stringContaining('maxQueuedRows'),
+        }),
+      },
+    ]);
     expect((await first).status).toBe(503);
   });
 
@@ -359,23 +516,39 @@ describe('when vectors do not come', () => {
     await server.command('CONFIG', 'SET', 'maxmemory', '1');
     const answer = await post({ model: MODEL, input: 'full' }, quick);
     await server.command('CONFIG', 'SET', 'maxmemory', '0');
-    expect([answer.status, answer.headers.get('retry-after'), await answer.json()]).toEqual([429, '10', { error: expect.objectContaining({ code: 'queue_full' }) }]);
-    await expect.poll(async () => (await post({ model: MODEL, input: 'room' }, quick)).status, { timeout: 10_000 }).toBe(200);
+    expect([answer.status, answer.headers.get('retry-after'), await answer.json()]).toEqual([
+      429,
+      '10',
+      { error: expect.objectContaining({ code: 'queue_full' }) },
+    ]);
+    await expect
+      .poll(async () => (await post({ model: MODEL, input: 'room' }, quick)).status, { timeout: 10_000 })
+      .toBe(200);
   });
 
-  test('because the queue server is away: 503 with Retry-After, healthy but not ready, metrics without the queue; then all is back', async () => {
-    const quick = await createProducer(options({ requestTimeoutMs: 2_000 }));
-    others.push(quick);
-    await server.kill9();
-    const answer = await post({ model: MODEL, input: 'away' }, quick);
-    expect([answer.status, answer.headers.get('retry-after'), await answer.json()]).toEqual([503, '5', { error: expect.objectContaining({ type: 'server_error', code: 'queue_unreachable' }) }]);
-    expect((await fetch(`${quick.url}/healthz`)).status).toBe(200);
-    expect((await fetch(`${quick.url}/readyz`)).status).toBe(503);
-    const { samples } = await metrics(quick);
-    expect(samples.some(({ name }) => name.startsWith('shoal_queue'))).toBe(false);
-    await server.restart();
-    await expect.poll(async () => (await post({ model: MODEL, input: 'back' }, quick)).status, { timeout: 20_000 }).toBe(200);
-  });
+  test(
+    'because the queue server is away: 503 with Retry-After, healthy but not ready, metrics without the queue; ' +
+      'then all is back',
+    async () => {
+      const quick = await createProducer(options({ requestTimeoutMs: 2_000 }));
+      others.push(quick);
+      await server.kill9();
+      const answer = await post({ model: MODEL, input: 'away' }, quick);
+      expect([answer.status, answer.headers.get('retry-after'), await answer.json()]).toEqual([
+        503,
+        '5',
+        { error: expect.objectContaining({ type: 'server_error', code: 'queue_unreachable' }) },
+      ]);
+      expect((await fetch(`${quick.url}/healthz`)).status).toBe(200);
+      expect((await fetch(`${quick.url}/readyz`)).status).toBe(503);
+      const { samples } = await metrics(quick);
+      expect(samples.some(({ name }) => name.startsWith('shoal_queue'))).toBe(false);
+      await server.restart();
+      await expect
+        .poll(async () => (await post({ model: MODEL, input: 'back' }, quick)).status, { timeout: 20_000 })
+        .toBe(200);
+    },
+  );
 });
 
 test('stop does not wait for callers that only keep a connection', async () => {
@@ -402,42 +575,57 @@ test('stop answers what is open, and then nothing listens', async () => {
 });
 
 /** A connection that can say its requests when it wants to, and what came back on it. */
-async function connectionTo({ url }: Producer): Promise<{ readonly ask: (method: string, path: string) => void; readonly answers: Promise<string> }> {
+async function connectionTo({
+  url,
+}: Producer): Promise<{ readonly ask: (method: string, path: string) => void; readonly answers: Promise<string> }> {
   const socket = connect(Number(new URL(url).port), '127.0.0.1');
   const answers = text(socket);
   await once(socket, 'connect');
-  return { answers, ask: (method, path) => void socket.write(`${method} ${path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n`) };
+  return {
+    answers,
+    ask: (method, path) => void socket.write(`${method} ${path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n`),
+  };
 }
 
-test('while it stops, a request on a connection that was open is refused with 503 and counted, and the last scrape says so', async () => {
-  const idle = await idleProducer({ prefix: '{stopping}', requestTimeoutMs: 5_000 });
-  const [early, health, scrape] = await Promise.all([connectionTo(idle), connectionTo(idle), connectionTo(idle)]);
-  const asked = post({ model: MODEL, input: 'a' }, idle); // no worker: the stop waits for it
-  await expect.poll(() => waiting('{stopping}')).toBe(1);
-  const stopped = idle.stop();
-  early.ask('POST', '/v1/embeddings');
-  health.ask('GET', '/healthz');
-  for (const answer of [await early.answers, await health.answers]) {
-    const [head = '', body = ''] = answer.split('\r\n\r\n');
-    expect(head).toMatch(/^HTTP\/1\.1 503 [^]*retry-after: \d+\r\n/i);
-    expect(head).toMatch(/connection: close/i);
-    expect(JSON.parse(body)).toEqual({ error: { message: expect.stringContaining('stopping'), type: 'server_error', param: null, code: 'stopping' } });
-  }
-  scrape.ask('GET', '/metrics');
-  const [head = '', ...body] = (await scrape.answers).split('\r\n\r\n');
-  expect(head).toMatch(/^HTTP\/1\.1 200/);
-  const { value } = parseMetrics(body.join(''));
-  for (const route of ['/v1/embeddings', '/healthz']) expect(value('shoal_http_requests_total', { route, status: '503' })).toBe(1);
-  expect((await asked).status).toBe(503);
-  await stopped;
-});
+test(
+  'while it stops, a request on a connection that was open is refused with 503 and counted, and the last scrape ' +
+    'says so',
+  async () => {
+    const idle = await idleProducer({ prefix: '{stopping}', requestTimeoutMs: 5_000 });
+    const [early, health, scrape] = await Promise.all([connectionTo(idle), connectionTo(idle), connectionTo(idle)]);
+    const asked = post({ model: MODEL, input: 'a' }, idle); // no worker: the stop waits for it
+    await expect.poll(() => waiting('{stopping}')).toBe(1);
+    const stopped = idle.stop();
+    early.ask('POST', '/v1/embeddings');
+    health.ask('GET', '/healthz');
+    for (const answer of [await early.answers, await health.answers]) {
+      const [head = '', body = ''] = answer.split('\r\n\r\n');
+      expect(head).toMatch(/^HTTP\/1\.1 503 [^]*retry-after: \d+\r\n/i);
+      expect(head).toMatch(/connection: close/i);
+      expect(JSON.parse(body)).toEqual({
+        error: { message: expect.stringContaining('stopping'), type: 'server_error', param: null, code: 'stopping' },
+      });
+    }
+    scrape.ask('GET', '/metrics');
+    const [head = '', ...body] = (await scrape.answers).split('\r\n\r\n');
+    expect(head).toMatch(/^HTTP\/1\.1 200/);
+    const { value } = parseMetrics(body.join(''));
+    for (const route of ['/v1/embeddings', '/healthz'])
+      expect(value('shoal_http_requests_total', { route, status: '503' })).toBe(1);
+    expect((await asked).status).toBe(503);
+    await stopped;
+  },
+);
 
 test('stop ends though a request waits behind one whose answer closes their connection', async () => {
   const idle = await idleProducer({ prefix: '{behind}', requestTimeoutMs: 1_000 });
   const body = JSON.stringify({ model: MODEL, input: 'a' });
   const socket = connect(Number(new URL(idle.url).port), '127.0.0.1');
   const gone = once(socket.resume(), 'close');
-  socket.write(`POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n`);
+  socket.write(
+    `POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: ` +
+      `${body.length}\r\n\r\n${body}GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n`,
+  );
   await expect.poll(() => waiting('{behind}')).toBe(1);
   await idle.stop();
   await gone;

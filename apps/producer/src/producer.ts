@@ -1,4 +1,5 @@
-// The HTTP producer put together: a client of the queue, metrics, and the HTTP interface in front. Constructs and connects.
+// The HTTP producer put together: a client of the queue, metrics, and the HTTP interface in front. Constructs and
+// connects.
 
 import type { AddressInfo } from 'node:net';
 import { ShoalClient } from '@shoal/client';
@@ -40,9 +41,23 @@ const BACKLOG_MS = 500;
 
 /** Listens once the queue server answers. Throws QUEUE_UNREACHABLE, and CONFIG_INVALID when it cannot listen there. */
 export async function createProducer(options: ProducerOptions): Promise<Producer> {
-  const { redisUrl, prefix, model, tokenizer, host, port, requestTimeoutMs, maxOpenRequests, limits = {}, version, log } = options;
+  const {
+    redisUrl,
+    prefix,
+    model,
+    tokenizer,
+    host,
+    port,
+    requestTimeoutMs,
+    maxOpenRequests,
+    limits = {},
+    version,
+    log,
+  } = options;
   const gauge = await QueueGauge.connect({ redisUrl, prefix, queue: mainQueue(model.name), log });
-  const similarityGauge = await QueueGauge.connect({ redisUrl, prefix, queue: SIMILARITY_QUEUE, log }).catch((error: unknown) => closeAndThrow([gauge], error));
+  const similarityGauge = await QueueGauge.connect({ redisUrl, prefix, queue: SIMILARITY_QUEUE, log }).catch(
+    (error: unknown) => closeAndThrow([gauge], error),
+  );
   const gauges = [gauge, similarityGauge];
   const metrics = createMetrics(PRODUCER_METRICS);
   collect(metrics, gauges);
@@ -50,11 +65,34 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
     tokenizer,
     timeoutMs: requestTimeoutMs,
     backlog: () => backlogInWords(gauge),
-    connect: (rowTokenizer) => ShoalClient.connect({ redisUrl, prefix, model, tokenizer: rowTokenizer, log, limits, whenFull: 'fail', giveUpAfterMs: Math.min(QUEUE_OUTAGE_MS, requestTimeoutMs / 2) }),
+    connect: (rowTokenizer) =>
+      ShoalClient.connect({
+        redisUrl,
+        prefix,
+        model,
+        tokenizer: rowTokenizer,
+        log,
+        limits,
+        whenFull: 'fail',
+        giveUpAfterMs: Math.min(QUEUE_OUTAGE_MS, requestTimeoutMs / 2),
+      }),
   }).catch((error: unknown) => closeAndThrow(gauges, error));
-  const served = { name: model.name, revision: model.revision, dims: model.dims, vocabularySize: tokenizer.vocabularySize, maxTokens: tokenizer.maxTokens };
+  const served = {
+    name: model.name,
+    revision: model.revision,
+    dims: model.dims,
+    vocabularySize: tokenizer.vocabularySize,
+    maxTokens: tokenizer.maxTokens,
+  };
   const app = await createApp({
-    model: served, embedder, similarity: { timeoutMs: requestTimeoutMs, backlog: () => backlogInWords(similarityGauge) }, metrics, depth: () => gauge.read(), maxOpenRequests, version, log,
+    model: served,
+    embedder,
+    similarity: { timeoutMs: requestTimeoutMs, backlog: () => backlogInWords(similarityGauge) },
+    metrics,
+    depth: () => gauge.read(),
+    maxOpenRequests,
+    version,
+    log,
   });
   const closeApp = closer(app);
   let stopping: Promise<void> | undefined;
@@ -74,7 +112,11 @@ async function closeAndThrow(gauges: readonly QueueGauge[], error: unknown): Pro
 }
 
 /** Requests first: they need the client. */
-async function stopAll(closeApp: () => Promise<void>, embedder: Embedder, gauges: readonly QueueGauge[]): Promise<void> {
+async function stopAll(
+  closeApp: () => Promise<void>,
+  embedder: Embedder,
+  gauges: readonly QueueGauge[],
+): Promise<void> {
   await closeApp();
   await Promise.all([embedder.close(), ...gauges.map((gauge) => gauge.close())]);
 }
@@ -85,11 +127,15 @@ function addressOf(address: AddressInfo | string | null, host: string): string {
 }
 
 function collect(metrics: MetricRegistry<typeof PRODUCER_METRICS>, gauges: readonly QueueGauge[]): void {
-  metrics.onScrape(() => metrics.set('shoal_process_resident_bytes', { process: 'producer' }, process.memoryUsage.rss()));
+  metrics.onScrape(() =>
+    metrics.set('shoal_process_resident_bytes', { process: 'producer' }, process.memoryUsage.rss()),
+  );
   metrics.onScrape(async () => {
-    for (const name of ['shoal_queue_jobs', 'shoal_queue_oldest_waiting_seconds', 'shoal_queue_workers'] as const) metrics.forget(name);
+    for (const name of ['shoal_queue_jobs', 'shoal_queue_oldest_waiting_seconds', 'shoal_queue_workers'] as const)
+      metrics.forget(name);
     for (const { queue, jobs, oldestWaitingMs, workers } of await Promise.all(gauges.map((gauge) => gauge.read()))) {
-      for (const state of ['waiting', 'active', 'delayed', 'completed', 'failed'] as const) metrics.set('shoal_queue_jobs', { queue, state }, jobs[state]);
+      for (const state of ['waiting', 'active', 'delayed', 'completed', 'failed'] as const)
+        metrics.set('shoal_queue_jobs', { queue, state }, jobs[state]);
       metrics.set('shoal_queue_oldest_waiting_seconds', { queue }, oldestWaitingMs / 1_000);
       metrics.set('shoal_queue_workers', { queue }, workers);
     }
@@ -101,5 +147,8 @@ async function backlogInWords(gauge: QueueGauge): Promise<string | undefined> {
   const late = new Promise<undefined>((resolve) => (timer = setTimeout(resolve, BACKLOG_MS, undefined)));
   const depth = await Promise.race([gauge.read().catch(() => undefined), late]).finally(() => clearTimeout(timer));
   if (depth === undefined) return undefined;
-  return `${depth.jobs.waiting} jobs wait in ${depth.queue}, and ${depth.workers === 0 ? 'no worker serves' : `${depth.workers} workers serve`} it`;
+  return (
+    `${depth.jobs.waiting} jobs wait in ${depth.queue}, and ` +
+    `${depth.workers === 0 ? 'no worker serves' : `${depth.workers} workers serve`} it`
+  );
 }

@@ -1,5 +1,5 @@
-// Every answer is counted once, whoever gave it: a route, Fastify before any hook has run, or what stands in for Node's parser,
-// which knows no request.
+// Every answer is counted once, whoever gave it: a route, Fastify before any hook has run, or what stands in for Node's
+// parser, which knows no request.
 
 import type { Socket } from 'node:net';
 import type { FastifyReply, FastifyRequest } from 'fastify';
@@ -12,7 +12,9 @@ const NO_ROUTE = 'none';
 
 export class RequestCounts {
   private readonly metrics: MetricRegistry<typeof PRODUCER_METRICS>;
-  /** How the request that a connection is busy with is counted should the connection close before the answer is written. */
+  /**
+   * How the request that a connection is busy with is counted should the connection close before the answer is written.
+   */
   private readonly open = new WeakMap<Socket, { status: number }>();
 
   constructor(metrics: MetricRegistry<typeof PRODUCER_METRICS>) {
@@ -20,8 +22,12 @@ export class RequestCounts {
   }
 
   /** Counts it when its answer is written, or its connection closed. */
-  began({ routeOptions: { url: route = NO_ROUTE }, raw: { socket } }: FastifyRequest, { raw: answer }: FastifyReply): void {
-    const beganMs = performance.now(); // Fastify takes no time of its own where it neither logs nor has a hook on responses
+  began(
+    { routeOptions: { url: route = NO_ROUTE }, raw: { socket } }: FastifyRequest,
+    { raw: answer }: FastifyReply,
+  ): void {
+    // Fastify takes no time of its own where it neither logs nor has a hook on responses
+    const beganMs = performance.now();
     const unanswered = { status: CALLER_LEFT };
     this.open.set(socket, unanswered);
     answer.once('close', () => {

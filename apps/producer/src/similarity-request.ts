@@ -1,5 +1,6 @@
-// POST /v1/similarity/{topk,rescore,cosine,spread}: their bodies, checked field by field like those of embeddings, and with the
-// limits that keep one answer in one piece of JSON. Whether collections, candidates and nodes exist only a worker knows.
+// POST /v1/similarity/{topk,rescore,cosine,spread}: their bodies, checked field by field like those of embeddings, and
+// with the limits that keep one answer in one piece of JSON. Whether collections, candidates and nodes exist only a
+// worker knows.
 
 import { MAX_VALUE, type Seed, type SeedSet, type SimilarityMetric } from '@shoal/core';
 import type { Queries } from '@shoal/client';
@@ -27,7 +28,12 @@ export interface CosineRequest {
 export interface SpreadRequest {
   readonly graph: string;
   readonly seeds: readonly SeedSet[];
-  readonly options: { readonly k: number; readonly steps?: number; readonly decay?: number; readonly threshold?: number };
+  readonly options: {
+    readonly k: number;
+    readonly steps?: number;
+    readonly decay?: number;
+    readonly threshold?: number;
+  };
 }
 
 export const MAX_QUERIES = 1_024;
@@ -48,29 +54,56 @@ export function parseRescore(body: unknown): RescoreRequest {
   const fields = checkedBody(body, ['collection', 'queries', 'candidates', 'k', 'metric']);
   const request = rankingRequest(fields);
   const lists = list('candidates', fields.candidates, 'an array of row ids for each query', MAX_QUERIES);
-  if (lists.length !== rowsOf(request.queries)) throw invalid('invalid_value', 'candidates', `there are ${rowsOf(request.queries)} queries and ${lists.length} lists of candidates; each query has one`);
+  if (lists.length !== rowsOf(request.queries))
+    throw invalid(
+      'invalid_value',
+      'candidates',
+      `there are ${rowsOf(request.queries)} queries and ${lists.length} lists of candidates; each query has one`,
+    );
   return { ...request, candidates: lists.map((ids, i) => candidatesOf(ids, `candidates[${i}]`)) };
 }
 
 export function parseCosine(body: unknown): CosineRequest {
   const fields = checkedBody(body, ['queries', 'collection', 'against', 'metric']);
-  if ((fields.collection === undefined) === (fields.against === undefined)) throw invalid('invalid_value', 'against', 'queries are compared either with a "collection" or with "against", which is more texts or vectors; give one of the two');
+  if ((fields.collection === undefined) === (fields.against === undefined))
+    throw invalid(
+      'invalid_value',
+      'against',
+      'queries are compared either with a "collection" or with "against", which is more texts or vectors; give ' +
+        'one of the two',
+    );
   const queries = queriesOf('queries', fields.queries, MAX_COSINE_QUERIES);
-  const others = fields.collection === undefined ? queriesOf('against', fields.against, MAX_QUERIES) : { collection: collectionOf(fields.collection) };
+  const others =
+    fields.collection === undefined
+      ? queriesOf('against', fields.against, MAX_QUERIES)
+      : { collection: collectionOf(fields.collection) };
   return { queries, others, metric: metricOf(fields.metric) };
 }
 
 export function parseSpread(body: unknown): SpreadRequest {
-  const { graph, seeds: given, k, steps, decay, threshold } = checkedBody(body, ['graph', 'seeds', 'k', 'steps', 'decay', 'threshold']);
-  const seeds = list('seeds', given, 'an array of sets of seeds', MAX_QUERIES).map((set, i) => list(`seeds[${i}]`, set, 'an array of nodes').map((seed, j) => seedOf(seed, `seeds[${i}][${j}]`)));
+  const {
+    graph,
+    seeds: given,
+    k,
+    steps,
+    decay,
+    threshold,
+  } = checkedBody(body, ['graph', 'seeds', 'k', 'steps', 'decay', 'threshold']);
+  const seeds = list('seeds', given, 'an array of sets of seeds', MAX_QUERIES).map((set, i) =>
+    list(`seeds[${i}]`, set, 'an array of nodes').map((seed, j) => seedOf(seed, `seeds[${i}][${j}]`)),
+  );
   return {
     graph: named('graph', graph, /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/, 'the name of a graph'),
     seeds,
     options: {
       k: kOf(k, seeds.length),
       ...(steps === undefined ? {} : { steps: wholeNumber('steps', steps, { from: 1, to: MAX_STEPS }) }),
-      ...(decay === undefined ? {} : { decay: between('decay', decay, (value) => value > 0 && value <= 1, 'above 0 and at most 1') }),
-      ...(threshold === undefined ? {} : { threshold: between('threshold', threshold, (value) => value >= 0, '0 or more') }),
+      ...(decay === undefined
+        ? {}
+        : { decay: between('decay', decay, (value) => value > 0 && value <= 1, 'above 0 and at most 1') }),
+      ...(threshold === undefined
+        ? {}
+        : { threshold: between('threshold', threshold, (value) => value >= 0, '0 or more') }),
     },
   };
 }
@@ -82,13 +115,25 @@ export function rowsOf(queries: Queries): number {
 
 // ---- fields -------------------------------------------------------------------------------------------------------
 
-function rankingRequest(fields: { readonly [Name in 'collection' | 'queries' | 'k' | 'metric']?: unknown }): TopKRequest {
+function rankingRequest(fields: {
+  readonly [Name in 'collection' | 'queries' | 'k' | 'metric']?: unknown;
+}): TopKRequest {
   const queries = queriesOf('queries', fields.queries, MAX_QUERIES);
-  return { collection: collectionOf(fields.collection), queries, k: kOf(fields.k, rowsOf(queries)), metric: metricOf(fields.metric) };
+  return {
+    collection: collectionOf(fields.collection),
+    queries,
+    k: kOf(fields.k, rowsOf(queries)),
+    metric: metricOf(fields.metric),
+  };
 }
 
 function collectionOf(asked: unknown): string {
-  return named('collection', asked, /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}@[1-9][0-9]{0,8}$/, 'a collection and its version, such as docs@3');
+  return named(
+    'collection',
+    asked,
+    /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}@[1-9][0-9]{0,8}$/,
+    'a collection and its version, such as docs@3',
+  );
 }
 
 function named(name: string, asked: unknown, pattern: RegExp, wanted: string): string {
@@ -119,10 +164,16 @@ function queriesOf(name: string, asked: unknown, most: number): Queries {
 
 function vectorOf(asked: unknown, param: string, dims: number): readonly number[] {
   const vector = list(param, asked, 'a vector like the first');
-  if (vector.length !== dims) throw invalid('dimensions_mismatch', param, `"${param}" has ${vector.length} dimensions, the first has ${dims}`);
+  if (vector.length !== dims)
+    throw invalid('dimensions_mismatch', param, `"${param}" has ${vector.length} dimensions, the first has ${dims}`);
   return vector.map((value, i) => {
     if (typeof value !== 'number') throw wrongType(`${param}[${i}]`, 'a number', value);
-    if (Math.abs(value) > MAX_VALUE) throw invalid('vector_invalid', `${param}[${i}]`, `"${param}[${i}]" is ${value}; only numbers between ±${MAX_VALUE.toExponential(0)} can be compared`);
+    if (Math.abs(value) > MAX_VALUE)
+      throw invalid(
+        'vector_invalid',
+        `${param}[${i}]`,
+        `"${param}[${i}]" is ${value}; only numbers between ±${MAX_VALUE.toExponential(0)} can be compared`,
+      );
     return value;
   });
 }
@@ -135,7 +186,15 @@ function seedOf(asked: unknown, param: string): Seed {
   if (!Array.isArray(asked)) return rowId(asked, param);
   const [node, activation, ...more]: unknown[] = asked;
   if (more.length > 0 || asked.length !== 2) throw wrongType(param, 'a node, or [node, activation]', asked);
-  return [rowId(node, `${param}[0]`), between(`${param}[1]`, activation, (value) => value > 0 && value <= MAX_VALUE, `above 0 and at most ${MAX_VALUE.toExponential(0)}`)];
+  return [
+    rowId(node, `${param}[0]`),
+    between(
+      `${param}[1]`,
+      activation,
+      (value) => value > 0 && value <= MAX_VALUE,
+      `above 0 and at most ${MAX_VALUE.toExponential(0)}`,
+    ),
+  ];
 }
 
 function rowId(asked: unknown, param: string): number {

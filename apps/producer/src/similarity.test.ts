@@ -1,5 +1,6 @@
-// POST /v1/similarity/… as its callers see it: a real queue server, the real workers (one that embeds, one that compares), a small
-// collection and a graph. Answers are those of a direct computation; whatever is wrong is refused by place and code.
+// POST /v1/similarity/… as its callers see it: a real queue server, the real workers (one that embeds, one that
+// compares), a small collection and a graph. Answers are those of a direct computation; whatever is wrong is refused by
+// place and code.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -18,7 +19,13 @@ import { createProducer, type Producer, type ProducerOptions } from './producer.
 const MODEL = 'tiny-random';
 const TEXTS = ['a shoal of fish', 'a school of whales', 'a queue at the baker', 'rain on the roof'];
 /** Corners of a square, and its middle. */
-const ROWS = [[1, 0], [0, 1], [-1, 0], [0, -1], [0.5, 0.5]];
+const ROWS = [
+  [1, 0],
+  [0, 1],
+  [-1, 0],
+  [0, -1],
+  [0.5, 0.5],
+];
 
 let server: TestServer;
 let cacheDir: string;
@@ -30,12 +37,31 @@ beforeAll(async () => {
   server = await startTestServer();
   cacheDir = await mkdtemp(join(tmpdir(), 'shoal-http-'));
   const model = await openModel(MODEL, { cacheDir });
-  options = { redisUrl: server.url, prefix: '{shoal}', model, tokenizer: await openTokenizer(model), host: '127.0.0.1', port: 0, requestTimeoutMs: 20_000, maxOpenRequests: 64, version: '0.0.0', log: noLog };
+  options = {
+    redisUrl: server.url,
+    prefix: '{shoal}',
+    model,
+    tokenizer: await openTokenizer(model),
+    host: '127.0.0.1',
+    port: 0,
+    requestTimeoutMs: 20_000,
+    maxOpenRequests: 64,
+    version: '0.0.0',
+    log: noLog,
+  };
   const collections = join(cacheDir, 'collections');
   await createCollection(collections, 'square', [{ dims: 2, vectors: Float32Array.from(ROWS.flat()) }]);
   await createCollection(collections, 'empty', [], { dims: 2 });
-  await saveGraph(collections, 'links', graphFromEdges({ from: Uint32Array.of(0, 1, 2), to: Uint32Array.of(1, 2, 3), weight: Float32Array.of(1, 1, 0.5) }));
-  [producer] = await Promise.all([createProducer(options), startWorker({ SHOAL_MODEL: MODEL }), startWorker({ SHOAL_KIND: 'similarity' })]);
+  await saveGraph(
+    collections,
+    'links',
+    graphFromEdges({ from: Uint32Array.of(0, 1, 2), to: Uint32Array.of(1, 2, 3), weight: Float32Array.of(1, 1, 0.5) }),
+  );
+  [producer] = await Promise.all([
+    createProducer(options),
+    startWorker({ SHOAL_MODEL: MODEL }),
+    startWorker({ SHOAL_KIND: 'similarity' }),
+  ]);
 });
 
 afterAll(async () => {
@@ -48,7 +74,14 @@ afterAll(async () => {
 async function startWorker(environment: NodeJS.ProcessEnv): Promise<void> {
   const child = fork(fileURLToPath(new URL('../../cpu-worker/src/main.ts', import.meta.url)), [], {
     execArgv: ['--conditions=@shoal/source'],
-    env: { ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_CACHE_DIR: cacheDir, SHOAL_THREADS: '1', SHOAL_LOG_LEVEL: 'error', ...environment },
+    env: {
+      ...process.env,
+      SHOAL_REDIS_URL: server.url,
+      SHOAL_CACHE_DIR: cacheDir,
+      SHOAL_THREADS: '1',
+      SHOAL_LOG_LEVEL: 'error',
+      ...environment,
+    },
     stdio: ['ignore', 2, 2, 'ipc'],
   });
   workers.push(child);
@@ -63,10 +96,18 @@ async function stopWorker(child: ChildProcess): Promise<void> {
 }
 
 function post(path: string, body: unknown, { url }: Producer = producer, init: RequestInit = {}): Promise<Response> {
-  return fetch(`${url}/v1/${path}`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body), ...init });
+  return fetch(`${url}/v1/${path}`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+    ...init,
+  });
 }
 
-async function answer(kind: string, body: unknown): Promise<{ readonly data: readonly { readonly ids: number[]; readonly scores: number[] }[] }> {
+async function answer(
+  kind: string,
+  body: unknown,
+): Promise<{ readonly data: readonly { readonly ids: number[]; readonly scores: number[] }[] }> {
   const response = await post(`similarity/${kind}`, body);
   const found: unknown = await response.json();
   expect([response.status, found]).toMatchObject([200, { object: 'list' }]);
@@ -74,48 +115,104 @@ async function answer(kind: string, body: unknown): Promise<{ readonly data: rea
 }
 
 async function waiting(prefix: string): Promise<number> {
-  const [list, prioritized] = await Promise.all([server.command('LLEN', `${prefix}:similarity:wait`), server.command('ZCARD', `${prefix}:similarity:prioritized`)]);
+  const [list, prioritized] = await Promise.all([
+    server.command('LLEN', `${prefix}:similarity:wait`),
+    server.command('ZCARD', `${prefix}:similarity:prioritized`),
+  ]);
   return Number(list) + Number(prioritized);
 }
 
 describe('a question is answered', () => {
   test('topk: the best rows of each query, in order', async () => {
-    expect(await answer('topk', { collection: 'square@1', queries: [[1, 0.1], [0, -2]], k: 2 })).toEqual({
+    expect(
+      await answer('topk', {
+        collection: 'square@1',
+        queries: [
+          [1, 0.1],
+          [0, -2],
+        ],
+        k: 2,
+      }),
+    ).toEqual({
       object: 'list',
       data: [
-        { object: 'ranking', index: 0, ids: [0, 4], scores: [expect.closeTo(1 / Math.hypot(1, 0.1), 5), expect.closeTo(1.1 / Math.hypot(1, 0.1) / Math.SQRT2, 5)] },
+        {
+          object: 'ranking',
+          index: 0,
+          ids: [0, 4],
+          scores: [expect.closeTo(1 / Math.hypot(1, 0.1), 5), expect.closeTo(1.1 / Math.hypot(1, 0.1) / Math.SQRT2, 5)],
+        },
         { object: 'ranking', index: 1, ids: [3, 0], scores: [expect.closeTo(1, 5), 0] },
       ],
     });
-    const { data: [nearest] } = await answer('topk', { collection: 'square@1', queries: [[0, -2]], k: 9, metric: 'l2' });
+    const {
+      data: [nearest],
+    } = await answer('topk', { collection: 'square@1', queries: [[0, -2]], k: 9, metric: 'l2' });
     expect(nearest).toMatchObject({ ids: [3, 0, 2, 4, 1], scores: [1, 5, 5, 6.5, 9] });
   });
 
   test('topk by texts, which are embedded on the way, as queries', async () => {
     const response = await post('embeddings', { model: MODEL, input: TEXTS.map((text) => `query: ${text}`) });
     const { data } = (await response.json()) as { data: { embedding: number[] }[] };
-    await createCollection(join(cacheDir, 'collections'), 'texts', [{ dims: data[0]!.embedding.length, vectors: Float32Array.from(data.flatMap(({ embedding }) => embedding)) }]);
+    await createCollection(join(cacheDir, 'collections'), 'texts', [
+      { dims: data[0]!.embedding.length, vectors: Float32Array.from(data.flatMap(({ embedding }) => embedding)) },
+    ]);
     const { data: rankings } = await answer('topk', { collection: 'texts@1', queries: TEXTS, k: 1 });
     expect(rankings.map(({ ids }) => ids)).toEqual([[0], [1], [2], [3]]);
     expect((await answer('topk', { collection: 'texts@1', queries: TEXTS[2], k: 1 })).data[0]?.ids).toEqual([2]);
   });
 
   test('rescore: the same among candidates', async () => {
-    const { data } = await answer('rescore', { collection: 'square@1', queries: [[1, 0], [1, 0]], candidates: [[1, 2, 4], [3]], k: 2, metric: 'dot' });
-    expect(data).toMatchObject([{ ids: [4, 1], scores: [0.5, 0] }, { ids: [3], scores: [0] }]);
+    const { data } = await answer('rescore', {
+      collection: 'square@1',
+      queries: [
+        [1, 0],
+        [1, 0],
+      ],
+      candidates: [[1, 2, 4], [3]],
+      k: 2,
+      metric: 'dot',
+    });
+    expect(data).toMatchObject([
+      { ids: [4, 1], scores: [0.5, 0] },
+      { ids: [3], scores: [0] },
+    ]);
   });
 
   test('cosine: every score, against a collection or other vectors', async () => {
-    expect((await answer('cosine', { collection: 'square@1', queries: [[2, 0]], metric: 'dot' })).data).toEqual([{ object: 'scores', index: 0, scores: [2, 0, -2, 0, 1] }]);
-    expect((await answer('cosine', { queries: [[2, 0], [0, 3]], against: [[1, 0], [1, 1]] })).data).toMatchObject([{ scores: [1, expect.closeTo(Math.SQRT1_2, 5)] }, { scores: [0, expect.closeTo(Math.SQRT1_2, 5)] }]);
-    const { data: [same] } = await answer('cosine', { queries: TEXTS[0], against: TEXTS });
+    expect((await answer('cosine', { collection: 'square@1', queries: [[2, 0]], metric: 'dot' })).data).toEqual([
+      { object: 'scores', index: 0, scores: [2, 0, -2, 0, 1] },
+    ]);
+    expect(
+      (
+        await answer('cosine', {
+          queries: [
+            [2, 0],
+            [0, 3],
+          ],
+          against: [
+            [1, 0],
+            [1, 1],
+          ],
+        })
+      ).data,
+    ).toMatchObject([
+      { scores: [1, expect.closeTo(Math.SQRT1_2, 5)] },
+      { scores: [0, expect.closeTo(Math.SQRT1_2, 5)] },
+    ]);
+    const {
+      data: [same],
+    } = await answer('cosine', { queries: TEXTS[0], against: TEXTS });
     expect(same?.scores).toHaveLength(4);
     expect(same?.scores[0]).toBeCloseTo(1, 5);
   });
 
   test('spread: the most activated nodes of each set of seeds', async () => {
     const { data } = await answer('spread', { graph: 'links', seeds: [[0], [[1, 4]]], k: 3, steps: 2, decay: 0.5 });
-    expect(data).toMatchObject([{ ids: [0, 1, 2], scores: [1, 0.5, 0.25] }, { ids: [1, 2, 3], scores: [4, 2, 0.5] }]);
+    expect(data).toMatchObject([
+      { ids: [0, 1, 2], scores: [1, 0.5, 0.25] },
+      { ids: [1, 2, 3], scores: [4, 2, 0.5] },
+    ]);
   });
 });
 
@@ -128,33 +225,87 @@ describe('a bad request is refused by place and code:', () => {
     ['a field of another kind', 'topk', { ...topk, candidates: [[1]] }, 'unknown_parameter', 'candidates'],
     ['no queries', 'topk', { ...topk, queries: [] }, 'empty_array', 'queries'],
     ['an empty text', 'topk', { ...topk, queries: ['a', ''] }, 'empty_string', 'queries[1]'],
-    ['too many queries', 'topk', { ...topk, queries: Array.from({ length: 1_025 }, () => [1, 0]) }, 'array_above_max_length', 'queries'],
+    [
+      'too many queries',
+      'topk',
+      { ...topk, queries: Array.from({ length: 1_025 }, () => [1, 0]) },
+      'array_above_max_length',
+      'queries',
+    ],
     ['vectors of two lengths', 'topk', { ...topk, queries: [[1, 0], [1]] }, 'dimensions_mismatch', 'queries[1]'],
     ['a value that is no number', 'topk', { ...topk, queries: [[1, null]] }, 'invalid_type', 'queries[0][1]'],
     ['a value beyond comparing', 'topk', { ...topk, queries: [[1, 1e17]] }, 'vector_invalid', 'queries[0][1]'],
     ['k of 0', 'topk', { ...topk, k: 0 }, 'integer_below_min_value', 'k'],
-    ['more hits than an answer holds', 'topk', { ...topk, queries: [[1, 0], [0, 1]], k: 500_001 }, 'integer_above_max_value', 'k'],
+    [
+      'more hits than an answer holds',
+      'topk',
+      {
+        ...topk,
+        queries: [
+          [1, 0],
+          [0, 1],
+        ],
+        k: 500_001,
+      },
+      'integer_above_max_value',
+      'k',
+    ],
     ['an unknown metric', 'topk', { ...topk, metric: 'hamming' }, 'invalid_value', 'metric'],
     ['queries of another length than the rows', 'topk', { ...topk, queries: [[1, 0, 0]] }, 'dimensions_mismatch', null],
     ['an empty collection', 'topk', { ...topk, collection: 'empty@1' }, 'collection_empty', null],
-    ['one list of candidates for two queries', 'rescore', { ...topk, queries: [[1, 0], [0, 1]], candidates: [[1]] }, 'invalid_value', 'candidates'],
+    [
+      'one list of candidates for two queries',
+      'rescore',
+      {
+        ...topk,
+        queries: [
+          [1, 0],
+          [0, 1],
+        ],
+        candidates: [[1]],
+      },
+      'invalid_value',
+      'candidates',
+    ],
     ['a candidate that is no row', 'rescore', { ...topk, candidates: [[99]] }, 'search_invalid', null],
     ['a candidate that is no number', 'rescore', { ...topk, candidates: [['1']] }, 'invalid_type', 'candidates[0][0]'],
     ['nothing to compare with', 'cosine', { queries: [[1, 0]] }, 'invalid_value', 'against'],
-    ['two things to compare with', 'cosine', { queries: [[1, 0]], against: [[1, 0]], collection: 'square@1' }, 'invalid_value', 'against'],
-    ['more whole rows of scores than go into one answer', 'cosine', { queries: Array.from({ length: 65 }, () => [1, 0]), collection: 'square@1' }, 'array_above_max_length', 'queries'],
+    [
+      'two things to compare with',
+      'cosine',
+      { queries: [[1, 0]], against: [[1, 0]], collection: 'square@1' },
+      'invalid_value',
+      'against',
+    ],
+    [
+      'more whole rows of scores than go into one answer',
+      'cosine',
+      { queries: Array.from({ length: 65 }, () => [1, 0]), collection: 'square@1' },
+      'array_above_max_length',
+      'queries',
+    ],
     ['a seed that is no node', 'spread', { ...spread, seeds: [[7]] }, 'graph_invalid', null],
     ['a seed of three values', 'spread', { ...spread, seeds: [[[1, 2, 3]]] }, 'invalid_type', 'seeds[0][0]'],
     ['a decay above 1', 'spread', { ...spread, decay: 1.5 }, 'invalid_value', 'decay'],
     ['too many steps', 'spread', { ...spread, steps: 65 }, 'integer_above_max_value', 'steps'],
   ])('%s', async (_, kind, body, code, param) => {
     const response = await post(`similarity/${kind}`, body);
-    expect([response.status, await response.json()]).toEqual([400, { error: { message: expect.any(String), type: 'invalid_request_error', code, param } }]);
+    expect([response.status, await response.json()]).toEqual([
+      400,
+      { error: { message: expect.any(String), type: 'invalid_request_error', code, param } },
+    ]);
   });
 
-  test.each([['topk', { ...topk, collection: 'nothing@1' }], ['topk', { ...topk, collection: 'square@9' }], ['spread', { ...spread, graph: 'nothing' }]])('%s of what is not there: 404', async (kind, body) => {
+  test.each([
+    ['topk', { ...topk, collection: 'nothing@1' }],
+    ['topk', { ...topk, collection: 'square@9' }],
+    ['spread', { ...spread, graph: 'nothing' }],
+  ])('%s of what is not there: 404', async (kind, body) => {
     const response = await post(`similarity/${kind}`, body);
-    expect([response.status, await response.json()]).toEqual([404, { error: expect.objectContaining({ code: expect.stringMatching(/^collection_(unknown|gone)$/) }) }]);
+    expect([response.status, await response.json()]).toEqual([
+      404,
+      { error: expect.objectContaining({ code: expect.stringMatching(/^collection_(unknown|gone)$/) }) },
+    ]);
   });
 });
 
@@ -165,9 +316,19 @@ describe('when no answer comes', () => {
     const idle = await createProducer({ ...options, prefix: '{idle}', requestTimeoutMs: 1_500, maxOpenRequests: 1 });
     const asked = post('similarity/topk', question, idle);
     await expect.poll(() => waiting('{idle}')).toBe(1);
-    expect((await post('embeddings', { model: MODEL, input: 'a' }, idle)).status).toBe(429); // both kinds share the limit
+    // both kinds share the limit
+    expect((await post('embeddings', { model: MODEL, input: 'a' }, idle)).status).toBe(429);
     const response = await asked;
-    expect([response.status, response.headers.get('retry-after'), await response.json()]).toEqual([503, '10', { error: expect.objectContaining({ code: 'timeout', message: expect.stringMatching(/no answer within 1.5 s: .*in similarity, and no worker serves/) }) }]);
+    expect([response.status, response.headers.get('retry-after'), await response.json()]).toEqual([
+      503,
+      '10',
+      {
+        error: expect.objectContaining({
+          code: 'timeout',
+          message: expect.stringMatching(/no answer within 1.5 s: .*in similarity, and no worker serves/),
+        }),
+      },
+    ]);
     await expect.poll(() => waiting('{idle}')).toBe(0);
     await idle.stop();
   });
@@ -185,7 +346,14 @@ describe('when no answer comes', () => {
 });
 
 test('the OpenAPI page and the metrics know of it', async () => {
-  expect(await (await fetch(`${producer.url}/openapi.json`)).json()).toMatchObject({ paths: { '/v1/similarity/topk': { post: {} }, '/v1/similarity/rescore': { post: {} }, '/v1/similarity/cosine': { post: {} }, '/v1/similarity/spread': { post: {} } } });
+  expect(await (await fetch(`${producer.url}/openapi.json`)).json()).toMatchObject({
+    paths: {
+      '/v1/similarity/topk': { post: {} },
+      '/v1/similarity/rescore': { post: {} },
+      '/v1/similarity/cosine': { post: {} },
+      '/v1/similarity/spread': { post: {} },
+    },
+  });
   const metrics = parseMetrics(await (await fetch(`${producer.url}/metrics`)).text());
   expect(metrics.value('shoal_queue_workers', { queue: 'similarity' })).toBe(1);
 });

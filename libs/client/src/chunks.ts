@@ -1,5 +1,5 @@
-// Cuts a stream of texts into the pieces that become jobs. Where it cuts depends on the texts and the settings alone, never
-// on time or on what is in flight, so that a run that is started again asks for the very same jobs.
+// Cuts a stream of texts into the pieces that become jobs. Where it cuts depends on the texts and the settings alone,
+// never on time or on what is in flight, so that a run that is started again asks for the very same jobs.
 
 import { ShoalError } from '@shoal/core';
 
@@ -38,5 +38,10 @@ export async function* cutChunks<Item extends { readonly text: string }>(
 
 function lengthOf(item: { readonly text: unknown }, row: number): number {
   if (typeof item.text === 'string') return item.text.length;
-  throw new ShoalError('INPUT_INVALID', `row ${row} has no text: expected an item with a string "text", found ${item.text === null ? 'null' : typeof item.text}`, { row });
+  throw new ShoalError(
+    'INPUT_INVALID',
+    `row ${row} has no text: expected an item with a string "text", found ` +
+      `${item.text === null ? 'null' : typeof item.text}`,
+    { row },
+  );
 }

@@ -1,10 +1,20 @@
-// Turns the texts of one job into what goes onto the queue: token ids when the client has a tokenizer, else the texts, and
-// the fingerprint of the whole request. Long work is cut into slices, so that the caller's event loop stays alive.
+// Turns the texts of one job into what goes onto the queue: token ids when the client has a tokenizer, else the texts,
+// and the fingerprint of the whole request. Long work is cut into slices, so that the caller's event loop stays alive.
 
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import {
-  ShoalError, checkJobId, encodeTexts, encodeTokens, fingerprintOf, parseJob,
-  type EmbedJobData, type Encoded, type OutputDtype, type OutputOptions, type RoomFor, type Tokenizer,
+  ShoalError,
+  checkJobId,
+  encodeTexts,
+  encodeTokens,
+  fingerprintOf,
+  parseJob,
+  type EmbedJobData,
+  type Encoded,
+  type OutputDtype,
+  type OutputOptions,
+  type RoomFor,
+  type Tokenizer,
 } from '@shoal/core';
 import type { NewJob } from '@shoal/queue';
 import type { JobRequest } from './open-jobs.ts';
@@ -53,15 +63,36 @@ function tokenizerFor({ tokenizer, prompt, prompts }: RequestTerms): Tokenizer |
   return prompt !== undefined && prompts === undefined ? undefined : tokenizer;
 }
 
-async function tokenRequest(jobId: string, texts: readonly string[], terms: RequestTerms, tokenizer: Tokenizer): Promise<EmbedRequest> {
+async function tokenRequest(
+  jobId: string,
+  texts: readonly string[],
+  terms: RequestTerms,
+  tokenizer: Tokenizer,
+): Promise<EmbedRequest> {
   const encoded = await encodeInSlices(texts, terms, tokenizer);
   const truncated = encoded.flatMap(({ isTruncated }, row) => (isTruncated ? [row] : []));
   const [tooLong] = truncated;
   if (tooLong !== undefined && terms.truncate === 'error') throw inputTooLong(jobId, tooLong, tokenizer.maxTokens);
   const tokens = encoded.map(({ ids }) => ids.length);
-  const input = encodeTokens(encoded.map(({ ids }) => ids), terms.roomFor);
-  const form = { form: 'tokens', rows: texts.length, tokens: tokens.reduce((sum, count) => sum + count, 0), tokenizer: tokenizer.hash } as const;
-  return finish(jobId, texts.length, terms, input, (common) => ({ jobId, data: { ...common, input: form }, input }), tokens, truncated);
+  const input = encodeTokens(
+    encoded.map(({ ids }) => ids),
+    terms.roomFor,
+  );
+  const form = {
+    form: 'tokens',
+    rows: texts.length,
+    tokens: tokens.reduce((sum, count) => sum + count, 0),
+    tokenizer: tokenizer.hash,
+  } as const;
+  return finish(
+    jobId,
+    texts.length,
+    terms,
+    input,
+    (common) => ({ jobId, data: { ...common, input: form }, input }),
+    tokens,
+    truncated,
+  );
 }
 
 function textRequest(jobId: string, texts: readonly string[], terms: RequestTerms): EmbedRequest {
@@ -76,29 +107,51 @@ function textRequest(jobId: string, texts: readonly string[], terms: RequestTerm
 type CommonData = Omit<EmbedJobData, 'texts' | 'input'>;
 
 function finish(
-  jobId: string, rows: number, terms: RequestTerms, input: Buffer, toJob: (common: CommonData) => NewJob,
-  tokens: readonly number[] | undefined, truncated: readonly number[] | undefined,
+  jobId: string,
+  rows: number,
+  terms: RequestTerms,
+  input: Buffer,
+  toJob: (common: CommonData) => NewJob,
+  tokens: readonly number[] | undefined,
+  truncated: readonly number[] | undefined,
 ): EmbedRequest {
   const { model, prompt, truncate, output } = terms;
   const fingerprint = fingerprintOf({ model, prompt, truncate, output: outputOf(output) }, input);
   const common: CommonData = {
-    v: 1, fingerprint, tenant: terms.tenant, reply: terms.reply,
+    v: 1,
+    fingerprint,
+    tenant: terms.tenant,
+    reply: terms.reply,
     ...(terms.class === undefined ? {} : { class: terms.class }),
     ...(truncate === 'end' ? {} : { truncate }),
     ...(prompt === undefined ? {} : { prompt }),
     ...(output === undefined ? {} : { output }),
   };
   const job = toJob(common);
-  const parsed = parseJob(jobId, 'embed', job.data); // a wrong option is this call's problem, not that of the jobs it would travel with
-  return { jobId, requestId: terms.requestId, rows, dimensions: output?.dimensions, fingerprint, job: { ...job, parsed }, tokens, truncated };
+  // a wrong option is this call's problem, not that of the jobs it would travel with
+  const parsed = parseJob(jobId, 'embed', job.data);
+  return {
+    jobId,
+    requestId: terms.requestId,
+    rows,
+    dimensions: output?.dimensions,
+    fingerprint,
+    job: { ...job, parsed },
+    tokens,
+    truncated,
+  };
 }
 
 function outputOf(output: RequestTerms['output']): OutputOptions {
   return { dtype: output?.dtype ?? 'f32', dimensions: output?.dimensions };
 }
 
-async function encodeInSlices(texts: readonly string[], { prompt, prompts }: RequestTerms, tokenizer: Tokenizer): Promise<Encoded[]> {
-  const prefix = prompt === undefined ? '' : prompts?.[prompt] ?? '';
+async function encodeInSlices(
+  texts: readonly string[],
+  { prompt, prompts }: RequestTerms,
+  tokenizer: Tokenizer,
+): Promise<Encoded[]> {
+  const prefix = prompt === undefined ? '' : (prompts?.[prompt] ?? '');
   const encoded: Encoded[] = [];
   let sliceStart = performance.now();
   for (const text of texts) {
@@ -111,5 +164,10 @@ async function encodeInSlices(texts: readonly string[], { prompt, prompts }: Req
 }
 
 function inputTooLong(jobId: string, row: number, maxTokens: number): ShoalError<'INPUT_TOO_LONG'> {
-  return new ShoalError('INPUT_TOO_LONG', `job "${jobId}", row ${row} has more than the ${maxTokens} tokens the model takes; shorten it or ask with truncate "end"`, { jobId, row });
+  return new ShoalError(
+    'INPUT_TOO_LONG',
+    `job "${jobId}", row ${row} has more than the ${maxTokens} tokens the model takes; shorten it or ask with ` +
+      'truncate "end"',
+    { jobId, row },
+  );
 }

@@ -1,6 +1,6 @@
 // A stream of texts in, a stream of blocks out, in input order and with bounded memory. One task reads ahead: it cuts
-// chunks, makes requests of them and asks, as long as the window has room. The generator hands over the oldest block, and
-// takes its result as delivered once the caller comes back for the next one. What became of a job on the queue is
+// chunks, makes requests of them and asks, as long as the window has room. The generator hands over the oldest block,
+// and takes its result as delivered once the caller comes back for the next one. What became of a job on the queue is
 // open-jobs.ts's business.
 
 import { ShoalError, isShoalError, toFailure } from '@shoal/core';
@@ -22,7 +22,15 @@ export interface StreamTerms extends RequestTerms {
 const MAX_WINDOW_CHARS = 1 << 26;
 
 /** Failures that are not about one job: the next job would meet them too, so they are never skipped. */
-const FATAL = new Set(['QUEUE_UNREACHABLE', 'QUEUE_FULL', 'ADMISSION_REFUSED', 'QUEUE_UNSAFE', 'INTERRUPTED', 'TOKENIZER_MISMATCH', 'FINGERPRINT_MISMATCH']);
+const FATAL = new Set([
+  'QUEUE_UNREACHABLE',
+  'QUEUE_FULL',
+  'ADMISSION_REFUSED',
+  'QUEUE_UNSAFE',
+  'INTERRUPTED',
+  'TOKENIZER_MISMATCH',
+  'FINGERPRINT_MISMATCH',
+]);
 
 interface Entry<Item> {
   readonly chunk: Chunk<Item>;
@@ -39,7 +47,9 @@ type Outcome =
 type Options = Pick<StreamOptions, 'startAt' | 'signal' | 'onError' | 'onProgress'>;
 
 export async function* embedStream<Item extends { readonly text: string }>(
-  texts: AsyncIterable<Item> | Iterable<Item>, terms: StreamTerms, options: Options,
+  texts: AsyncIterable<Item> | Iterable<Item>,
+  terms: StreamTerms,
+  options: Options,
 ): AsyncGenerator<StreamBlock<Item>, void, undefined> {
   const run = new StreamRun(texts, terms, options);
   try {
@@ -48,7 +58,13 @@ export async function* embedStream<Item extends { readonly text: string }>(
       options.signal?.throwIfAborted();
       if (outcome.ok) yield run.toBlock(entry.chunk, outcome);
       else if (options.onError === 'skip' && !FATAL.has(outcome.error.code)) {
-        yield { kind: 'skipped', first: entry.chunk.first, rows: entry.chunk.items.length, items: entry.chunk.items, error: outcome.error };
+        yield {
+          kind: 'skipped',
+          first: entry.chunk.first,
+          rows: entry.chunk.items.length,
+          items: entry.chunk.items,
+          error: outcome.error,
+        };
       } else throw outcome.error;
       run.handedOver(entry, outcome.ok);
     }
@@ -65,7 +81,9 @@ class StreamRun<Item extends { readonly text: string }> {
   private readonly options: Options;
   private readonly chunks: AsyncGenerator<Chunk<Item>, void, undefined>;
   private readonly entries: Entry<Item>[] = [];
-  private input: { readonly name: 'reading' | 'ended' | 'stopped' } | { readonly name: 'failed'; readonly error: unknown } = { name: 'reading' };
+  private input:
+    | { readonly name: 'reading' | 'ended' | 'stopped' }
+    | { readonly name: 'failed'; readonly error: unknown } = { name: 'reading' };
   private charsInFlight = 0;
   private progress: StreamProgress = { rowsRead: 0, rowsDone: 0, jobsInFlight: 0, tokensRead: 0 };
   private stopping: Promise<void> | undefined;
@@ -84,7 +102,8 @@ class StreamRun<Item extends { readonly text: string }> {
 
   /** The oldest entry, or undefined at the end of the input. Throws what reading the input threw, in its place. */
   async next(): Promise<Entry<Item> | undefined> {
-    while (this.entries.length === 0 && this.input.name === 'reading') await new Promise<void>((resolve) => (this.wakeCaller = resolve));
+    while (this.entries.length === 0 && this.input.name === 'reading')
+      await new Promise<void>((resolve) => (this.wakeCaller = resolve));
     this.options.signal?.throwIfAborted();
     if (this.entries.length === 0 && this.input.name === 'failed') throw this.input.error;
     return this.entries[0];
@@ -95,7 +114,17 @@ class StreamRun<Item extends { readonly text: string }> {
     const { rows, dims } = header;
     const vectors = widen(header, body);
     this.terms.jobs.letGo(delivery);
-    return { kind: 'embedded', first, items, rows, dims, dtype: vectorsDtype(header), vectors, tokens: request.tokens, truncated: request.truncated ?? header.isTruncated };
+    return {
+      kind: 'embedded',
+      first,
+      items,
+      rows,
+      dims,
+      dtype: vectorsDtype(header),
+      vectors,
+      tokens: request.tokens,
+      truncated: request.truncated ?? header.isTruncated,
+    };
   }
 
   handedOver(entry: Entry<Item>, isDelivered: boolean): void {
@@ -126,7 +155,8 @@ class StreamRun<Item extends { readonly text: string }> {
   private async read(): Promise<void> {
     try {
       for await (const chunk of this.chunks) {
-        while (this.isFull(chunk) && this.input.name === 'reading') await new Promise<void>((resolve) => (this.wakeReader = resolve));
+        while (this.isFull(chunk) && this.input.name === 'reading')
+          await new Promise<void>((resolve) => (this.wakeReader = resolve));
         if (this.input.name !== 'reading') return;
         await this.enter(chunk);
       }
@@ -143,13 +173,20 @@ class StreamRun<Item extends { readonly text: string }> {
   }
 
   private async enter(chunk: Chunk<Item>): Promise<void> {
-    const request = await makeRequest(this.terms.jobIdOf(chunk.first), chunk.items.map(({ text }) => text), this.terms).catch((error: unknown) => toShoalError(error));
+    const request = await makeRequest(
+      this.terms.jobIdOf(chunk.first),
+      chunk.items.map(({ text }) => text),
+      this.terms,
+    ).catch((error: unknown) => toShoalError(error));
     if (this.input.name !== 'reading') return;
     const asked = request instanceof ShoalError ? request : this.terms.jobs.ask(request);
     this.entries.push({ chunk, asked: asked instanceof ShoalError ? undefined : asked, outcome: outcomeOf(asked) });
     this.charsInFlight += chunk.chars;
-    const tokens = request instanceof ShoalError ? 0 : request.tokens?.reduce((sum, count) => sum + count, 0) ?? 0;
-    this.report({ rowsRead: this.progress.rowsRead + chunk.items.length, tokensRead: this.progress.tokensRead + tokens });
+    const tokens = request instanceof ShoalError ? 0 : (request.tokens?.reduce((sum, count) => sum + count, 0) ?? 0);
+    this.report({
+      rowsRead: this.progress.rowsRead + chunk.items.length,
+      tokensRead: this.progress.tokensRead + tokens,
+    });
     this.wakeCaller?.();
   }
 
@@ -169,7 +206,13 @@ async function outcomeOf(asked: Asked<EmbedRequest> | ShoalError): Promise<Outco
 }
 
 function interrupted(reason: unknown): ShoalError<'INTERRUPTED'> {
-  return new ShoalError('INTERRUPTED', 'the run was stopped before all results had come; what is finished stays on the queue server for a while, start it again with the same ids', {}, reason);
+  return new ShoalError(
+    'INTERRUPTED',
+    'the run was stopped before all results had come; what is finished stays on the queue server for a while, ' +
+      'start it again with the same ids',
+    {},
+    reason,
+  );
 }
 
 function toShoalError(error: unknown): ShoalError {

@@ -18,7 +18,9 @@ export interface ClientOptions {
   /** Hash tag of every key. Default {shoal}. */
   readonly prefix?: string;
   readonly model: ClientModel;
-  /** Given: texts are tokenized here and token ids travel (the fast form). Left out: texts travel, the worker tokenizes. */
+  /**
+   * Given: texts are tokenized here and token ids travel (the fast form). Left out: texts travel, the worker tokenizes.
+   */
   readonly tokenizer?: Tokenizer;
   /** Goes before every job id and into every job. Default "default". */
   readonly tenant?: string;
@@ -31,7 +33,10 @@ export interface ClientOptions {
   readonly askAfterMs?: number;
   /** How long a server that cannot be reached, or is full, is waited for. Milliseconds, default 60,000. */
   readonly giveUpAfterMs?: number;
-  /** What becomes of a job for which the queue has no room: 'wait' (default) until there is some, or 'fail' with ADMISSION_REFUSED and `retryAfterMs`. */
+  /**
+   * What becomes of a job for which the queue has no room: 'wait' (default) until there is some, or 'fail' with
+   * ADMISSION_REFUSED and `retryAfterMs`.
+   */
   readonly whenFull?: 'wait' | 'fail';
   /** Told when the queue takes no more, with the time until it is asked again, and with undefined once it goes on. */
   readonly onHeldBack?: (retryAfterMs: number | undefined) => void;
@@ -57,11 +62,14 @@ export interface EmbedOptions extends RequestOptions {
 
 export interface StreamOptions extends RequestOptions {
   /**
-   * Names this run. Job ids are `<tenant>~<runId>-<row index of the job's first text>`, so a run that died and is started
-   * again with the same runId, texts and settings finds what was computed meanwhile. Default: a random one.
+   * Names this run. Job ids are `<tenant>~<runId>-<row index of the job's first text>`, so a run that died and is
+   * started again with the same runId, texts and settings finds what was computed meanwhile. Default: a random one.
    */
   readonly runId?: string;
-  /** Row index of the first text of `texts`: what a resumed run has already. Blocks and job ids count from here. Default 0. */
+  /**
+   * Row index of the first text of `texts`: what a resumed run has already. Blocks and job ids count from here. Default
+   * 0.
+   */
   readonly startAt?: number;
   /**
    * 'fail' (default): the first job that fails ends the stream with its error. 'skip': its rows come as a block of kind

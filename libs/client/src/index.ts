@@ -1,6 +1,15 @@
 export { ShoalClient } from './shoal-client.ts';
 export type { CosineOptions, Queries, RankingOptions, RowIds, Scores, SpreadOptions } from './similarity-calls.ts';
 export type {
-  ClientCounts, ClientModel, ClientOptions, EmbedOptions, EmbedResult, EmbeddedBlock, SkippedBlock, StreamBlock, StreamOptions,
-  StreamProgress, Vectors,
+  ClientCounts,
+  ClientModel,
+  ClientOptions,
+  EmbedOptions,
+  EmbedResult,
+  EmbeddedBlock,
+  SkippedBlock,
+  StreamBlock,
+  StreamOptions,
+  StreamProgress,
+  Vectors,
 } from './embedding.ts';

@@ -1,4 +1,5 @@
-// docs/jobs.md and examples/plain-bullmq.mjs are contracts with producers that are not ours: what they show must be true.
+// docs/jobs.md and examples/plain-bullmq.mjs are contracts with producers that are not ours: what they show must be
+// true.
 
 import { readFile } from 'node:fs/promises';
 import { expect, test } from 'vitest';
@@ -9,7 +10,15 @@ const page = await readFile(new URL('../../../docs/jobs.md', import.meta.url), '
 test('the page shows the bytes and the fingerprint of its own example', () => {
   const input = encodeTexts(['hello', '']);
   expect(page).toContain(input.toString('hex').replaceAll(/(..)(?=.)/g, '$1 '));
-  const fingerprint = fingerprintOf({ model: 'minilm@53aa51172d14', prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } }, input);
+  const fingerprint = fingerprintOf(
+    {
+      model: 'minilm@53aa51172d14',
+      prompt: undefined,
+      truncate: 'end',
+      output: { dtype: 'f32', dimensions: undefined },
+    },
+    input,
+  );
   expect(page).toContain(`\`${fingerprint}\``);
 });
 
@@ -17,9 +26,21 @@ test('every field in the page’s table of data is one, and every option of the 
   const section = page.slice(page.indexOf('## `data`'), page.indexOf('## Input key'));
   const named = [...section.matchAll(/^\| `(\w+)`/gm)].map((match) => match[1]);
   const values: Record<string, unknown> = {
-    v: 1, fingerprint: '7a46bcc903f08498', class: 'bulk', tenant: 't', deadline: 1, reply: '{shoal}:reply:x', resultTtlMs: 5_000, truncate: 'end', prompt: 'query', output: {},
+    v: 1,
+    fingerprint: '7a46bcc903f08498',
+    class: 'bulk',
+    tenant: 't',
+    deadline: 1,
+    reply: '{shoal}:reply:x',
+    resultTtlMs: 5_000,
+    truncate: 'end',
+    prompt: 'query',
+    output: {},
   };
   expect(new Set(named)).toEqual(new Set([...Object.keys(values), 'texts', 'input']));
   expect(parseJob('j', 'embed', { ...values, texts: ['a'] }).rows).toBe(1);
-  expect(parseJob('j', 'embed', { ...values, input: { form: 'tokens', rows: 1, tokens: 2, tokenizer: '0123456789abcdef' } }).rows).toBe(1);
+  expect(
+    parseJob('j', 'embed', { ...values, input: { form: 'tokens', rows: 1, tokens: 2, tokenizer: '0123456789abcdef' } })
+      .rows,
+  ).toBe(1);
 });

@@ -1,5 +1,5 @@
-// Open jobs without a server. Whose memory a delivery lies in: the reader's, until everybody who asked for it has read it; and an input: nobody else's
-// while a command may have it. When jobs are sent, and when they are looked up.
+// Open jobs without a server. Whose memory a delivery lies in: the reader's, until everybody who asked for it has read
+// it; and an input: nobody else's while a command may have it. When jobs are sent, and when they are looked up.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
@@ -8,9 +8,17 @@ import type { JobEnding } from '@shoal/queue';
 import { OpenJobs, type JobRequest, type OpenJobsParts } from './open-jobs.ts';
 
 const FINGERPRINT = '0123456789abcdef';
-const requestOf = (jobId: string, input?: Buffer): JobRequest => ({ jobId, fingerprint: FINGERPRINT, job: { jobId, data: { v: 1, texts: ['a'] }, input } });
+const requestOf = (jobId: string, input?: Buffer): JobRequest => ({
+  jobId,
+  fingerprint: FINGERPRINT,
+  job: { jobId, data: { v: 1, texts: ['a'] }, input },
+});
 const request = requestOf('t~one');
-const result = (): Buffer => encodeResult({ dtype: 'f32', rows: 1, dims: 2, fingerprint: FINGERPRINT, isTruncated: false }, new Uint8Array(Float32Array.of(0.6, 0.8).buffer));
+const result = (): Buffer =>
+  encodeResult(
+    { dtype: 'f32', rows: 1, dims: 2, fingerprint: FINGERPRINT, isTruncated: false },
+    new Uint8Array(Float32Array.of(0.6, 0.8).buffer),
+  );
 
 type Added = Parameters<OpenJobsParts['producer']['add']>[0];
 
@@ -35,7 +43,17 @@ function setup(): { jobs: OpenJobs; released: ArrayBufferLike[]; added: Added[];
     endings: async (): Promise<JobEnding[]> => [],
     remove: async () => [],
   };
-  const jobs = new OpenJobs({ producer, reader, clock: systemClock, log: undefined, faults: noFaults, askAfterMs: 2_000, giveUpAfterMs: 60_000, whenFull: 'wait', onHeldBack: undefined });
+  const jobs = new OpenJobs({
+    producer,
+    reader,
+    clock: systemClock,
+    log: undefined,
+    faults: noFaults,
+    askAfterMs: 2_000,
+    giveUpAfterMs: 60_000,
+    whenFull: 'wait',
+    onHeldBack: undefined,
+  });
   return { jobs, released, added, producer };
 }
 
@@ -103,37 +121,46 @@ test('of many jobs that are asked for in one turn, the first are on their way wh
   await jobs.close();
 });
 
-test('jobs that nobody speaks of are looked up together, after the time that was asked for and an eighth of it at most', async () => {
-  const { jobs, producer } = setup();
-  const looks: { readonly jobIds: readonly string[]; readonly atMs: number }[] = [];
-  producer.add = async (group) => group.map(({ jobId }) => ({ jobId, outcome: 'added' }) as const);
-  producer.endings = async (jobIds) => {
-    looks.push({ jobIds, atMs: performance.now() });
-    return jobIds.map((jobId) => ({ jobId, state: 'completed', failedReason: undefined }) as const);
-  };
-  // As far from the next time as can be: two jobs that are added 20 ms apart have it in common.
-  await sleep(251 - (performance.now() % 250));
-  const startedMs = performance.now();
-  const deliveries = [jobs.ask(requestOf('t~0')).delivery];
-  await sleep(20);
-  deliveries.push(jobs.ask(requestOf('t~1')).delivery);
-  await Promise.all(deliveries);
-  expect(looks.map(({ jobIds }) => jobIds)).toEqual([['t~0', 't~1']]);
-  expect(looks[0]!.atMs - startedMs).toBeGreaterThanOrEqual(2_000);
-  expect(looks[0]!.atMs - startedMs).toBeLessThan(2_500);
-  await jobs.close();
-});
+test(
+  'jobs that nobody speaks of are looked up together, after the time that was asked for and an eighth of it at ' +
+    'most',
+  async () => {
+    const { jobs, producer } = setup();
+    const looks: { readonly jobIds: readonly string[]; readonly atMs: number }[] = [];
+    producer.add = async (group) => group.map(({ jobId }) => ({ jobId, outcome: 'added' }) as const);
+    producer.endings = async (jobIds) => {
+      looks.push({ jobIds, atMs: performance.now() });
+      return jobIds.map((jobId) => ({ jobId, state: 'completed', failedReason: undefined }) as const);
+    };
+    // As far from the next time as can be: two jobs that are added 20 ms apart have it in common.
+    await sleep(251 - (performance.now() % 250));
+    const startedMs = performance.now();
+    const deliveries = [jobs.ask(requestOf('t~0')).delivery];
+    await sleep(20);
+    deliveries.push(jobs.ask(requestOf('t~1')).delivery);
+    await Promise.all(deliveries);
+    expect(looks.map(({ jobIds }) => jobIds)).toEqual([['t~0', 't~1']]);
+    expect(looks[0]!.atMs - startedMs).toBeGreaterThanOrEqual(2_000);
+    expect(looks[0]!.atMs - startedMs).toBeLessThan(2_500);
+    await jobs.close();
+  },
+);
 
 test('whoever was refused room asks for it again in the order in which jobs were asked for', async () => {
   const { jobs, producer, added } = setup();
   const add = producer.add;
   const firstIsRefused = Promise.withResolvers<void>();
-  const refused: Awaited<ReturnType<Producer['add']>>[number] = { jobId: '', outcome: 'refused', error: new ShoalError('ADMISSION_REFUSED', 'full', { retryAfterMs: 50, reason: 'rows' }) };
+  const refused: Awaited<ReturnType<Producer['add']>>[number] = {
+    jobId: '',
+    outcome: 'refused',
+    error: new ShoalError('ADMISSION_REFUSED', 'full', { retryAfterMs: 50, reason: 'rows' }),
+  };
   let calls = 0;
   producer.add = async (group, options) => {
     if (++calls > 2) return add(group, options);
     if (calls === 1) await firstIsRefused.promise;
-    else firstIsRefused.resolve(); // both at the same time, or the second would have asked again before the first was refused
+    // both at the same time, or the second would have asked again before the first was refused
+    else firstIsRefused.resolve();
     return group.map(() => refused);
   };
   const deliveries = Array.from({ length: 20 }, (_, at) => jobs.ask(requestOf(`t~${at}`)).delivery);

@@ -1,24 +1,34 @@
-// Every job that this client has asked for and has not delivered yet, and whatever it takes to get its result exactly once:
-// adding, listening, looking it up when nobody speaks of it, adding it again when the server lost it. It does not know what
-// the rows of a job are for, keeps no order between jobs, and never looks into the vectors.
+// Every job that this client has asked for and has not delivered yet, and whatever it takes to get its result exactly
+// once: adding, listening, looking it up when nobody speaks of it, adding it again when the server lost it. It does not
+// know what the rows of a job are for, keeps no order between jobs, and never looks into the vectors.
 //
 // The life of a job here:
-//   *to add*     to be put on the queue (again), at once or after a pause when the server was full or away, or the queue took no more.
-//                A queue that is full holds back every first add of this client, so that none passes an earlier one
+//   *to add* to be put on the queue (again), at once or after a pause when the server was full or away, or the queue
+//     took no more. A queue that is full holds back every first add of this client, so that none passes an earlier one
 //   *adding*     the transaction is under way
-//   *waiting*    the queue has it. A reply on our channel, or a lookup after `askAfterMs` of silence, moves it on. A job that
-//                somebody else had added will not be announced to us: it is looked up sooner, and less often with time
+//   *waiting* the queue has it. A reply on our channel, or a lookup after `askAfterMs` of silence, moves it on. A job
+//     that somebody else had added will not be announced to us: it is looked up sooner, and less often with time
 //   *asking*     its state is being looked up
 //   *to fetch*, *fetching*   it ended and its result is to be read
-//   *gone*       delivered, failed or abandoned; nothing of it is kept
-// From *fetching* a job goes back to *to add* when its result is missing (RESULT_EXPIRED), was taken by somebody else
-// (RESULT_TAKEN) or is damaged (RESULT_CORRUPT), at most MAX_ASKED_AGAIN times; so does a job that failed for want of its
-// input (INPUT_LOST), because the input is still here. When a connection comes back after an outage, every *waiting* job is
-// added again: the server may have lost what it acknowledged last, and what it kept is only reported.
+//   *gone* delivered, failed or abandoned; nothing of it is kept From *fetching* a job goes back to *to add* when its
+//     result is missing (RESULT_EXPIRED), was taken by somebody else (RESULT_TAKEN) or is damaged (RESULT_CORRUPT), at
+//     most MAX_ASKED_AGAIN times; so does a job that failed for want of its input (INPUT_LOST), because the input is
+//     still here. When a connection comes back after an outage, every *waiting* job is added again: the server may have
+//     lost what it acknowledged last, and what it kept is only reported.
 
 import {
-  BodyRooms, SMALLEST_KEPT_BYTES, ShoalError, decodeResultHeader, isShoalError, openResult, parseFailedReason,
-  type Clock, type ErrorCode, type FaultPoints, type Logger, type ResultHeader,
+  BodyRooms,
+  SMALLEST_KEPT_BYTES,
+  ShoalError,
+  decodeResultHeader,
+  isShoalError,
+  openResult,
+  parseFailedReason,
+  type Clock,
+  type ErrorCode,
+  type FaultPoints,
+  type Logger,
+  type ResultHeader,
 } from '@shoal/core';
 import type { AddResult, Again, JobProducer, NewJob, ResultReader } from '@shoal/queue';
 import type { ClientCounts } from './embedding.ts';
@@ -35,7 +45,10 @@ export interface JobRequest {
 export interface OpenJobsParts {
   readonly producer: Pick<JobProducer, 'add' | 'endings' | 'remove' | 'onConnection'>;
   readonly reader: Pick<ResultReader, 'peek' | 'markTaken' | 'release' | 'onReply' | 'onConnection'>;
-  /** Takes running jobs back from their workers. Left out: they run to their end, and their results wait for whoever asks again. */
+  /**
+   * Takes running jobs back from their workers. Left out: they run to their end, and their results wait for whoever
+   * asks again.
+   */
   readonly cancel?: ((jobIds: readonly string[]) => Promise<unknown>) | undefined;
   readonly clock: Clock;
   readonly log: Logger | undefined;
@@ -43,7 +56,10 @@ export interface OpenJobsParts {
   readonly askAfterMs: number;
   readonly giveUpAfterMs: number;
   readonly whenFull: 'wait' | 'fail';
-  /** Told when the queue takes no more, with the time until it is asked again, and with undefined once it takes jobs again. */
+  /**
+   * Told when the queue takes no more, with the time until it is asked again, and with undefined once it takes jobs
+   * again.
+   */
   readonly onHeldBack: ((retryAfterMs: number | undefined) => void) | undefined;
 }
 
@@ -115,7 +131,10 @@ const REMOVAL_PATIENCE_MS = 2_000;
 export class OpenJobs {
   private readonly parts: OpenJobsParts;
   private readonly jobs = new Map<string, OpenJob>();
-  /** Those of them that the pump has to look at, by their step; it runs with every few jobs that end, and thousands may be open. */
+  /**
+   * Those of them that the pump has to look at, by their step; it runs with every few jobs that end, and thousands may
+   * be open.
+   */
   private readonly toAdd = new Set<OpenJob>();
   private readonly toFetch = new Set<OpenJob>();
   private readonly waiting = new Set<OpenJob>();
@@ -124,7 +143,10 @@ export class OpenJobs {
   private opened = 0;
   /** Since the pump ran. */
   private fresh = 0;
-  /** Of inputs: 300 of 12 KB a second made V8 collect the whole heap every 1.2 s, which throws away compiled code as well (2026-11). */
+  /**
+   * Of inputs: 300 of 12 KB a second made V8 collect the whole heap every 1.2 s, which throws away compiled code as
+   * well (2026-11).
+   */
   private readonly rooms = new BodyRooms();
   private readonly work = new Set<Promise<void>>();
   private toAcknowledge: string[] = [];
@@ -135,7 +157,16 @@ export class OpenJobs {
   private heldBackUntilMs: number | undefined;
   private isPumpDue = false;
   private isClosed = false;
-  private readonly tally = { added: 0, known: 0, ready: 0, delivered: 0, failed: 0, askedAgain: 0, addedAgain: 0, lookedUp: 0 };
+  private readonly tally = {
+    added: 0,
+    known: 0,
+    ready: 0,
+    delivered: 0,
+    failed: 0,
+    askedAgain: 0,
+    addedAgain: 0,
+    lookedUp: 0,
+  };
 
   constructor(parts: OpenJobsParts) {
     this.parts = parts;
@@ -151,9 +182,14 @@ export class OpenJobs {
     return { ...this.tally };
   }
 
-  /** Ids of the open jobs that are parts of a request. What a job is called does not tell: "order-7" may be the seventh row of "order", or a request of its own. */
+  /**
+   * Ids of the open jobs that are parts of a request. What a job is called does not tell: "order-7" may be the seventh
+   * row of "order", or a request of its own.
+   */
   idsOf(requestId: string): string[] {
-    return [...this.jobs].flatMap(([jobId, { holders }]) => ([...holders].some(({ request }) => request.requestId === requestId) ? [jobId] : []));
+    return [...this.jobs].flatMap(([jobId, { holders }]) =>
+      [...holders].some(({ request }) => request.requestId === requestId) ? [jobId] : [],
+    );
   }
 
   /** Room for the input of a request that is to be asked for; used for another's once its result is there. */
@@ -165,7 +201,10 @@ export class OpenJobs {
   ask<Request extends JobRequest>(request: Request): Asked<Request> {
     const job = this.jobs.get(request.jobId) ?? this.open(request);
     const isOther = job.request.fingerprint !== request.fingerprint;
-    const asked: Asked<Request> = { request, delivery: isOther ? Promise.reject(conflict(request, job.request.fingerprint)) : job.delivery.promise };
+    const asked: Asked<Request> = {
+      request,
+      delivery: isOther ? Promise.reject(conflict(request, job.request.fingerprint)) : job.delivery.promise,
+    };
     if (!isOther) job.holders.add(asked);
     return asked;
   }
@@ -176,7 +215,10 @@ export class OpenJobs {
     this.schedule();
   }
 
-  /** The caller has read a delivery and keeps nothing of it: when all have to whom it went, its memory is used again. Once for each `ask`. */
+  /**
+   * The caller has read a delivery and keeps nothing of it: when all have to whom it went, its memory is used again.
+   * Once for each `ask`.
+   */
   letGo(delivery: Delivery): void {
     if (--delivery.readers === 0) this.parts.reader.release([delivery.body]);
   }
@@ -206,8 +248,18 @@ export class OpenJobs {
 
   private open(request: JobRequest): OpenJob {
     const job: OpenJob = {
-      number: this.opened++, request, delivery: Promise.withResolvers(), step: { name: 'to-add', again: 'when-used-up', notBeforeMs: 0 },
-      holders: new Set(), isOurs: false, announced: undefined, wasLetIn: false, isLost: false, askedAgain: 0, adds: 0, faultSinceMs: undefined,
+      number: this.opened++,
+      request,
+      delivery: Promise.withResolvers(),
+      step: { name: 'to-add', again: 'when-used-up', notBeforeMs: 0 },
+      holders: new Set(),
+      isOurs: false,
+      announced: undefined,
+      wasLetIn: false,
+      isLost: false,
+      askedAgain: 0,
+      adds: 0,
+      faultSinceMs: undefined,
     };
     if (this.isClosed) this.reject(job, closedError());
     else {
@@ -215,17 +267,25 @@ export class OpenJobs {
       this.move(job, job.step);
       this.fresh++;
     }
-    if (this.lostConnections > 0) this.cancelGiveUp ??= this.parts.clock.after(this.parts.giveUpAfterMs, () => this.giveUp());
+    if (this.lostConnections > 0)
+      this.cancelGiveUp ??= this.parts.clock.after(this.parts.giveUpAfterMs, () => this.giveUp());
     this.schedule();
     return job;
   }
 
-  private async abandonJobs(jobs: readonly OpenJob[], error: ShoalError, cancelRunning?: OpenJobsParts['cancel']): Promise<void> {
+  private async abandonJobs(
+    jobs: readonly OpenJob[],
+    error: ShoalError,
+    cancelRunning?: OpenJobsParts['cancel'],
+  ): Promise<void> {
     for (const job of jobs) {
       this.forget(job);
       job.delivery.reject(error);
     }
-    await this.takeOff(jobs.filter(({ isOurs }) => isOurs).map(({ request }) => request.jobId), cancelRunning);
+    await this.takeOff(
+      jobs.filter(({ isOurs }) => isOurs).map(({ request }) => request.jobId),
+      cancelRunning,
+    );
   }
 
   // ---- the pump -------------------------------------------------------------------------------------------------
@@ -251,7 +311,7 @@ export class OpenJobs {
     let nextMs = Infinity;
     for (const job of this.toAdd) {
       const step = job.step as Extract<Step, { name: 'to-add' }>;
-      const dueMs = Math.max(step.notBeforeMs, job.wasLetIn ? 0 : this.heldBackUntilMs ?? 0);
+      const dueMs = Math.max(step.notBeforeMs, job.wasLetIn ? 0 : (this.heldBackUntilMs ?? 0));
       if (dueMs > nowMs) nextMs = Math.min(nextMs, dueMs);
       else if (!job.wasLetIn && step.again === 'when-used-up') toEnter.push(job);
       else toAdd[step.again].push(job);
@@ -259,9 +319,11 @@ export class OpenJobs {
     const toAsk = this.toAsk(nowMs);
     const toFetch = [...this.toFetch];
     if (toEnter.length > 0) this.track(this.enter(toEnter.sort((a, b) => a.number - b.number)));
-    for (const again of ['when-used-up', 'always', 'never'] as const) if (toAdd[again].length > 0) this.track(this.add(toAdd[again], again));
+    for (const again of ['when-used-up', 'always', 'never'] as const)
+      if (toAdd[again].length > 0) this.track(this.add(toAdd[again], again));
     if (toAsk.length > 0) this.track(this.lookUp(toAsk));
-    for (let at = 0; at < toFetch.length; at += FETCHED_AT_ONCE) this.track(this.fetch(toFetch.slice(at, at + FETCHED_AT_ONCE)));
+    for (let at = 0; at < toFetch.length; at += FETCHED_AT_ONCE)
+      this.track(this.fetch(toFetch.slice(at, at + FETCHED_AT_ONCE)));
     if (this.toAcknowledge.length > 0) this.track(this.acknowledge());
     this.setTimer(Math.min(nextMs, this.nextLookMs) - nowMs);
   }
@@ -293,7 +355,8 @@ export class OpenJobs {
 
   private setTimer(delayMs: number): void {
     this.cancelTimer?.();
-    this.cancelTimer = delayMs === Infinity ? undefined : this.parts.clock.after(Math.max(1, delayMs), () => this.pump());
+    this.cancelTimer =
+      delayMs === Infinity ? undefined : this.parts.clock.after(Math.max(1, delayMs), () => this.pump());
   }
 
   private track(work: Promise<void>): void {
@@ -308,7 +371,10 @@ export class OpenJobs {
 
   // ---- adding ---------------------------------------------------------------------------------------------------
 
-  /** One call at a time while the queue takes no more: only the oldest jobs ask, so that room is not asked for by thousands. */
+  /**
+   * One call at a time while the queue takes no more: only the oldest jobs ask, so that room is not asked for by
+   * thousands.
+   */
   private async enter(jobs: readonly OpenJob[]): Promise<void> {
     await this.add(this.heldBackUntilMs === undefined ? jobs : jobs.slice(0, ENTER_AT_ONCE), 'when-used-up');
   }
@@ -320,12 +386,21 @@ export class OpenJobs {
       job.adds++;
       job.announced = undefined;
     }
-    const results = await this.attempt(jobs, () => this.parts.producer.add(jobs.map(({ request }) => request.job), { again, isKnown }));
+    const results = await this.attempt(jobs, () =>
+      this.parts.producer.add(
+        jobs.map(({ request }) => request.job),
+        { again, isKnown },
+      ),
+    );
     if (results === undefined) return;
     this.holdBack(results);
     for (const [i, job] of jobs.entries()) if (job.step.name === 'adding') this.added(job, results[i]!);
     // Abandoned while the transaction was under way: abandoning could not take off what was not there yet.
-    await this.takeOff(jobs.filter((job, i) => job.step.name === 'gone' && results[i]!.outcome === 'added').map(({ request }) => request.jobId));
+    await this.takeOff(
+      jobs
+        .filter((job, i) => job.step.name === 'gone' && results[i]!.outcome === 'added')
+        .map(({ request }) => request.jobId),
+    );
   }
 
   private added(job: OpenJob, result: AddResult): void {
@@ -340,12 +415,17 @@ export class OpenJobs {
         return this.wait(job, this.parts.askAfterMs);
       case 'known':
         if (!job.isOurs) this.tally.known++;
-        return this.wait(job, job.isOurs ? this.parts.askAfterMs : Math.min(FOREIGN_PATIENCE_MS, this.parts.askAfterMs));
+        return this.wait(
+          job,
+          job.isOurs ? this.parts.askAfterMs : Math.min(FOREIGN_PATIENCE_MS, this.parts.askAfterMs),
+        );
       case 'ready':
         this.tally.ready++;
         return this.move(job, { name: 'to-fetch' });
       case 'finished':
-        return result.failedReason === undefined ? this.askAgain(job, 'RESULT_EXPIRED', 'when-used-up') : this.failed(job, result.failedReason);
+        return result.failedReason === undefined
+          ? this.askAgain(job, 'RESULT_EXPIRED', 'when-used-up')
+          : this.failed(job, result.failedReason);
       case 'conflict':
         return this.reject(job, result.error);
     }
@@ -355,10 +435,18 @@ export class OpenJobs {
     const refused = results.find((result) => result.outcome === 'refused');
     const retryAfterMs = refused === undefined ? undefined : Number(refused.error.fields['retryAfterMs']);
     const wasHeldBack = this.heldBackUntilMs !== undefined;
-    if (refused === undefined && (this.heldBackUntilMs ?? 0) > this.parts.clock.nowMs()) return; // it was on its way before
-    this.heldBackUntilMs = retryAfterMs === undefined || this.parts.whenFull === 'fail' ? undefined : this.parts.clock.nowMs() + retryAfterMs;
+    // it was on its way before
+    if (refused === undefined && (this.heldBackUntilMs ?? 0) > this.parts.clock.nowMs()) return;
+    this.heldBackUntilMs =
+      retryAfterMs === undefined || this.parts.whenFull === 'fail'
+        ? undefined
+        : this.parts.clock.nowMs() + retryAfterMs;
     if (retryAfterMs !== undefined || wasHeldBack) this.parts.onHeldBack?.(retryAfterMs);
-    if (retryAfterMs !== undefined && !wasHeldBack) this.parts.log?.info({ retryAfterMs, reason: refused?.error.fields['reason'] }, 'the queue takes no more for now, going on at the speed of the workers');
+    if (retryAfterMs !== undefined && !wasHeldBack)
+      this.parts.log?.info(
+        { retryAfterMs, reason: refused?.error.fields['reason'] },
+        'the queue takes no more for now, going on at the speed of the workers',
+      );
   }
 
   /** Waiting is no fault: however long it takes, it ends. */
@@ -371,7 +459,12 @@ export class OpenJobs {
     const { announced } = job;
     job.announced = undefined;
     if (announced === 'completed') this.move(job, { name: 'to-fetch' });
-    else this.move(job, { name: 'waiting', askAtMs: announced === 'failed' ? 0 : roundedUp(this.parts.clock.nowMs() + patienceMs, patienceMs * LOOK_STEP), patienceMs });
+    else
+      this.move(job, {
+        name: 'waiting',
+        askAtMs: announced === 'failed' ? 0 : roundedUp(this.parts.clock.nowMs() + patienceMs, patienceMs * LOOK_STEP),
+        patienceMs,
+      });
   }
 
   // ---- hearing and looking up -----------------------------------------------------------------------------------
@@ -381,22 +474,34 @@ export class OpenJobs {
     if (job === undefined) return;
     const { step } = job;
     if (step.name === 'adding' || step.name === 'asking') job.announced = outcome;
-    else if (step.name === 'waiting') this.move(job, outcome === 'completed' ? { name: 'to-fetch' } : { ...step, askAtMs: 0 });
+    else if (step.name === 'waiting')
+      this.move(job, outcome === 'completed' ? { name: 'to-fetch' } : { ...step, askAtMs: 0 });
     this.schedule();
   }
 
   private async lookUp(jobs: readonly OpenJob[]): Promise<void> {
     this.tally.lookedUp += jobs.length;
-    for (const job of jobs) if (job.step.name === 'waiting') this.move(job, { name: 'asking', patienceMs: job.step.patienceMs });
-    const endings = await this.attempt(jobs, () => this.parts.producer.endings(jobs.map(({ request }) => request.jobId)));
+    for (const job of jobs)
+      if (job.step.name === 'waiting') this.move(job, { name: 'asking', patienceMs: job.step.patienceMs });
+    const endings = await this.attempt(jobs, () =>
+      this.parts.producer.endings(jobs.map(({ request }) => request.jobId)),
+    );
     for (const [i, job] of jobs.entries()) {
       if (endings === undefined || job.step.name !== 'asking') continue;
       const { state, failedReason } = endings[i]!;
       switch (state) {
-        case 'open': this.wait(job, Math.min(2 * job.step.patienceMs, this.parts.askAfterMs)); break;
-        case 'completed': this.move(job, { name: 'to-fetch' }); break;
-        case 'failed': this.failed(job, failedReason ?? ''); break;
-        case 'unknown': this.lost(job); break;
+        case 'open':
+          this.wait(job, Math.min(2 * job.step.patienceMs, this.parts.askAfterMs));
+          break;
+        case 'completed':
+          this.move(job, { name: 'to-fetch' });
+          break;
+        case 'failed':
+          this.failed(job, failedReason ?? '');
+          break;
+        case 'unknown':
+          this.lost(job);
+          break;
       }
     }
   }
@@ -412,13 +517,15 @@ export class OpenJobs {
   private async fetch(jobs: readonly OpenJob[]): Promise<void> {
     for (const job of jobs) this.move(job, { name: 'fetching' });
     const results = await this.attempt(jobs, () => this.parts.reader.peek(jobs.map(({ request }) => request.jobId)));
-    for (const [i, job] of jobs.entries()) if (results !== undefined && job.step.name === 'fetching') this.fetched(job, results[i]);
+    for (const [i, job] of jobs.entries())
+      if (results !== undefined && job.step.name === 'fetching') this.fetched(job, results[i]);
   }
 
   private fetched(job: OpenJob, bytes: Buffer | undefined): void {
     if (bytes === undefined) return this.askAgain(job, 'RESULT_EXPIRED', 'when-used-up');
     const header = decodeResultHeader(bytes);
-    if (header !== undefined && header.fingerprint !== job.request.fingerprint) return this.reject(job, conflict(job.request, header.fingerprint));
+    if (header !== undefined && header.fingerprint !== job.request.fingerprint)
+      return this.reject(job, conflict(job.request, header.fingerprint));
     try {
       this.deliver(job, new Delivery(openResult(bytes), job.holders.size));
     } catch (error) {
@@ -447,7 +554,8 @@ export class OpenJobs {
   private deliver(job: OpenJob, delivery: Delivery): void {
     this.forget(job);
     this.tally.delivered++;
-    // Where it was added again, the first command may still be on its way (the server was full, or away), and reads the input when it goes.
+    // Where it was added again, the first command may still be on its way (the server was full, or away), and reads the
+    // input when it goes.
     const { input } = job.request.job;
     if (job.adds === 1 && input !== undefined) this.rooms.giveBack(input.buffer);
     job.delivery.resolve(delivery);
@@ -456,7 +564,15 @@ export class OpenJobs {
   private askAgain(job: OpenJob, code: ErrorCode, again: Again): void {
     const { jobId } = job.request;
     if (job.askedAgain++ >= MAX_ASKED_AGAIN) {
-      return this.reject(job, new ShoalError(code, `job "${jobId}" ended ${job.askedAgain} times without a result that could be read (${code}); does another client take its results?`, { jobId }));
+      return this.reject(
+        job,
+        new ShoalError(
+          code,
+          `job "${jobId}" ended ${job.askedAgain} times without a result that could be read (${code}); does ` +
+            'another client take its results?',
+          { jobId },
+        ),
+      );
     }
     this.tally.askedAgain++;
     this.parts.log?.warn({ jobId, code, times: job.askedAgain }, 'result cannot be had, asking for the job again');
@@ -482,11 +598,13 @@ export class OpenJobs {
 
   private async takeOff(jobIds: readonly string[], cancelRunning?: OpenJobsParts['cancel']): Promise<void> {
     if (jobIds.length === 0) return;
-    await this.patiently((async () => {
-      const removed = new Set(await this.parts.producer.remove(jobIds));
-      const running = jobIds.filter((jobId) => !removed.has(jobId));
-      if (running.length > 0) await cancelRunning?.(running);
-    })());
+    await this.patiently(
+      (async () => {
+        const removed = new Set(await this.parts.producer.remove(jobIds));
+        const running = jobIds.filter((jobId) => !removed.has(jobId));
+        if (running.length > 0) await cancelRunning?.(running);
+      })(),
+    );
   }
 
   /** Best effort: waits for a while, not at all when the server is away, and takes no for an answer. */
@@ -494,13 +612,17 @@ export class OpenJobs {
     if (this.lostConnections > 0) return void work.catch(() => undefined);
     const patience = Promise.withResolvers<void>();
     const cancel = this.parts.clock.after(REMOVAL_PATIENCE_MS, () => patience.resolve());
-    await Promise.race([work, patience.promise]).catch((error: unknown) => this.parts.log?.debug({ err: error }, 'cleaning up after abandoned jobs failed'));
+    await Promise.race([work, patience.promise]).catch((error: unknown) =>
+      this.parts.log?.debug({ err: error }, 'cleaning up after abandoned jobs failed'),
+    );
     cancel();
   }
 
   // ---- faults of the server -------------------------------------------------------------------------------------
 
-  /** Undefined when the server could not do it now: then the jobs are to be added again after a pause, or have failed. */
+  /**
+   * Undefined when the server could not do it now: then the jobs are to be added again after a pause, or have failed.
+   */
   private async attempt<Value>(jobs: readonly OpenJob[], work: () => Promise<Value>): Promise<Value | undefined> {
     try {
       const value = await work();
@@ -526,7 +648,8 @@ export class OpenJobs {
     this.lostConnections += event === 'lost' ? 1 : -1;
     this.cancelGiveUp?.();
     this.cancelGiveUp = undefined;
-    if (this.lostConnections > 0) this.cancelGiveUp = this.parts.clock.after(this.parts.giveUpAfterMs, () => this.giveUp());
+    if (this.lostConnections > 0)
+      this.cancelGiveUp = this.parts.clock.after(this.parts.giveUpAfterMs, () => this.giveUp());
     if (event === 'back') this.addEverythingAgain();
   }
 
@@ -542,8 +665,11 @@ export class OpenJobs {
   private giveUp(): void {
     this.cancelGiveUp = undefined;
     const seconds = Math.round(this.parts.giveUpAfterMs / 1_000);
-    const message = `the queue server has not answered for ${seconds} s; jobs that it has go on, ask again with the same ids to get their results`;
-    for (const job of this.jobs.values()) this.reject(job, new ShoalError('QUEUE_UNREACHABLE', message, { jobId: job.request.jobId }));
+    const message =
+      `the queue server has not answered for ${seconds} s; jobs that it has go on, ask again with the same ids ` +
+      'to get their results';
+    for (const job of this.jobs.values())
+      this.reject(job, new ShoalError('QUEUE_UNREACHABLE', message, { jobId: job.request.jobId }));
   }
 }
 
@@ -552,9 +678,16 @@ function roundedUp(ms: number, stepMs: number): number {
 }
 
 function conflict({ jobId, fingerprint }: JobRequest, found: string): ShoalError<'JOB_ID_CONFLICT'> {
-  return new ShoalError('JOB_ID_CONFLICT', `job id "${jobId}" is in use for another request (its fingerprint is ${found}, this one's ${fingerprint}); choose another id`, {
-    jobId, found, asked: fingerprint,
-  });
+  return new ShoalError(
+    'JOB_ID_CONFLICT',
+    `job id "${jobId}" is in use for another request (its fingerprint is ${found}, this one's ${fingerprint}); ` +
+      'choose another id',
+    {
+      jobId,
+      found,
+      asked: fingerprint,
+    },
+  );
 }
 
 /** What every call hears after `close`. */
@@ -564,5 +697,10 @@ export function closedError(): ShoalError<'INTERRUPTED'> {
 
 function toShoalError(error: unknown): ShoalError {
   if (error instanceof ShoalError) return error;
-  return new ShoalError('QUEUE_UNREACHABLE', `the queue server refused: ${error instanceof Error ? error.message : String(error)}`, {}, error);
+  return new ShoalError(
+    'QUEUE_UNREACHABLE',
+    `the queue server refused: ${error instanceof Error ? error.message : String(error)}`,
+    {},
+    error,
+  );
 }

@@ -1,5 +1,5 @@
-// What a client has open towards one queue: who adds its jobs, who reads their results, the jobs between the two, and who takes
-// jobs back, which is opened when the first one is.
+// What a client has open towards one queue: who adds its jobs, who reads their results, the jobs between the two, and
+// who takes jobs back, which is opened when the first one is.
 
 import { randomUUID } from 'node:crypto';
 import { DEFAULT_PREFIX, noFaults, noLog, systemClock } from '@shoal/core';
@@ -23,12 +23,30 @@ export class QueueLine {
   private isClosed = false;
 
   private constructor(options: ClientOptions, queue: string, producer: JobProducer, reader: ResultReader) {
-    const { log, faults = noFaults, askAfterMs = 2_000, giveUpAfterMs = 60_000, whenFull = 'wait', onHeldBack } = options;
+    const {
+      log,
+      faults = noFaults,
+      askAfterMs = 2_000,
+      giveUpAfterMs = 60_000,
+      whenFull = 'wait',
+      onHeldBack,
+    } = options;
     this.options = options;
     this.queue = queue;
     this.producer = producer;
     this.reader = reader;
-    this.jobs = new OpenJobs({ producer, reader, cancel: (jobIds) => this.cancel(jobIds), clock: systemClock, log, faults, askAfterMs, giveUpAfterMs, whenFull, onHeldBack });
+    this.jobs = new OpenJobs({
+      producer,
+      reader,
+      cancel: (jobIds) => this.cancel(jobIds),
+      clock: systemClock,
+      log,
+      faults,
+      askAfterMs,
+      giveUpAfterMs,
+      whenFull,
+      onHeldBack,
+    });
   }
 
   /** Connects and checks that the server answers. Throws QUEUE_UNREACHABLE or CONFIG_INVALID. */
@@ -36,7 +54,12 @@ export class QueueLine {
     const { redisUrl, prefix, limits, log } = options;
     const producer = await JobProducer.connect({ redisUrl, prefix, queue, limits, log });
     try {
-      return new QueueLine(options, queue, producer, await ResultReader.connect({ redisUrl, prefix, queue, log, replyName: `${name}-${randomUUID()}` }));
+      return new QueueLine(
+        options,
+        queue,
+        producer,
+        await ResultReader.connect({ redisUrl, prefix, queue, log, replyName: `${name}-${randomUUID()}` }),
+      );
     } catch (error) {
       await producer.close();
       throw error;

@@ -1,5 +1,6 @@
-// The client against a real queue server and a stand-in for the worker that keeps to the public contract (docs/jobs.md) and
-// can be told to misbehave. Vectors are a function of each row's bytes, so that a lost, doubled or swapped row is seen.
+// The client against a real queue server and a stand-in for the worker that keeps to the public contract (docs/jobs.md)
+// and can be told to misbehave. Vectors are a function of each row's bytes, so that a lost, doubled or swapped row is
+// seen.
 
 import { createHash, randomUUID } from 'node:crypto';
 import { once } from 'node:events';
@@ -10,8 +11,20 @@ import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
 import { Queue, UnrecoverableError, Worker, type Job } from 'bullmq';
 import { Redis } from 'ioredis';
 import {
-  SIMILARITY_QUEUE, decodeInput, decodeResultHeader, encodeBody, encodeResult, encodeTexts, failedReason, fingerprintOf, isShoalError, keySpace, mainQueue, parseJob,
-  type ErrorCode, type Tokenizer,
+  SIMILARITY_QUEUE,
+  decodeInput,
+  decodeResultHeader,
+  encodeBody,
+  encodeResult,
+  encodeTexts,
+  failedReason,
+  fingerprintOf,
+  isShoalError,
+  keySpace,
+  mainQueue,
+  parseJob,
+  type ErrorCode,
+  type Tokenizer,
 } from '@shoal/core';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import type { ClientOptions, StreamBlock } from './embedding.ts';
@@ -69,8 +82,14 @@ class StandIn {
     this.connection = new Redis(url, { maxRetriesPerRequest: null });
     this.connection.on('error', () => undefined);
     this.worker = new Worker(queue, (job) => this.run(job), {
-      prefix: PREFIX, connection: this.connection, concurrency: options.concurrency ?? 16, removeOnComplete: { count: 1000 }, removeOnFail: { count: 5000 },
-      lockDuration: 5_000, stalledInterval: 1_000, maxStalledCount: 100,
+      prefix: PREFIX,
+      connection: this.connection,
+      concurrency: options.concurrency ?? 16,
+      removeOnComplete: { count: 1000 },
+      removeOnFail: { count: 5000 },
+      lockDuration: 5_000,
+      stalledInterval: 1_000,
+      maxStalledCount: 100,
     });
     this.worker.on('error', () => undefined);
     this.worker.on('completed', (job) => void this.announce(job, 'completed').catch(() => undefined));
@@ -88,22 +107,33 @@ class StandIn {
     const order = parseJob(jobId, job.name, job.data);
     const [inKey, outKey] = [keys.input(this.queue, jobId), keys.output(this.queue, jobId)];
     const head = decodeResultHeader((await this.connection.getrangeBuffer(outKey, 0, 31)) as Buffer);
-    if (head !== undefined && (order.fingerprint ?? head.fingerprint) === head.fingerprint) return { v: 1, key: outKey, already: true };
+    if (head !== undefined && (order.fingerprint ?? head.fingerprint) === head.fingerprint)
+      return { v: 1, key: outKey, already: true };
     const times = (this.runs.get(jobId) ?? 0) + 1;
     this.runs.set(jobId, times);
     const failure = this.options.failure?.(jobId);
     await sleep(this.options.delayMs?.(jobId) ?? 0);
     if (failure) throw new UnrecoverableError(failedReason(failure));
-    const input = order.input.form === 'inline' ? encodeTexts(order.input.texts) : await this.connection.getBuffer(inKey);
+    const input =
+      order.input.form === 'inline' ? encodeTexts(order.input.texts) : await this.connection.getBuffer(inKey);
     if (input === null) throw new UnrecoverableError('INPUT_LOST: no input');
     const model = `${this.queue.slice('embed-'.length)}@r1`;
-    const fingerprint = fingerprintOf({ model, prompt: order.prompt, truncate: order.truncate, output: order.output }, input);
-    if (order.fingerprint !== undefined && order.fingerprint !== fingerprint) throw new UnrecoverableError(`FINGERPRINT_MISMATCH: ${fingerprint}`);
+    const fingerprint = fingerprintOf(
+      { model, prompt: order.prompt, truncate: order.truncate, output: order.output },
+      input,
+    );
+    if (order.fingerprint !== undefined && order.fingerprint !== fingerprint)
+      throw new UnrecoverableError(`FINGERPRINT_MISMATCH: ${fingerprint}`);
     const decoded = decodeInput(input);
     const rows: readonly (string | ArrayLike<number>)[] = decoded.form === 'texts' ? decoded.texts : decoded.rows;
     const vectors = Float32Array.from(rows.flatMap((row) => vectorOf(row)));
     const { dims, body } = encodeBody(vectors, rows.length, DIMS, order.output);
-    await this.connection.set(outKey, encodeResult({ dtype: order.output.dtype, rows: rows.length, dims, fingerprint, isTruncated: false }, body), 'PX', order.resultTtlMs);
+    await this.connection.set(
+      outKey,
+      encodeResult({ dtype: order.output.dtype, rows: rows.length, dims, fingerprint, isTruncated: false }, body),
+      'PX',
+      order.resultTtlMs,
+    );
     await this.options.tamper?.(jobId, outKey, times);
     this.rows += rows.length;
     return { v: 1, key: outKey, model, rows: rows.length, dims, device: 'stand-in' };
@@ -113,13 +143,16 @@ class StandIn {
     const reply: unknown = job.data.reply;
     const pipeline = this.connection.pipeline().del(keys.input(this.queue, job.id!));
     const isRepeated = (job.returnvalue as { already?: boolean } | null)?.already === true;
-    if (typeof reply === 'string' && this.options.isSilent !== true && !isRepeated) pipeline.publish(reply, JSON.stringify({ v: 1, queue: this.queue, [outcome]: [job.id] }));
+    if (typeof reply === 'string' && this.options.isSilent !== true && !isRepeated)
+      pipeline.publish(reply, JSON.stringify({ v: 1, queue: this.queue, [outcome]: [job.id] }));
     await pipeline.exec();
   }
 }
 
 function vectorOf(row: string | ArrayLike<number>): number[] {
-  const hash = createHash('sha256').update(typeof row === 'string' ? row : Uint32Array.from(row)).digest();
+  const hash = createHash('sha256')
+    .update(typeof row === 'string' ? row : Uint32Array.from(row))
+    .digest();
   const values = Array.from({ length: DIMS }, (_, i) => hash.readInt16LE(2 * i) / 32_768);
   const norm = Math.hypot(...values);
   return values.map((value) => Math.fround(value / norm));
@@ -127,7 +160,9 @@ function vectorOf(row: string | ArrayLike<number>): number[] {
 
 /** Code units as ids; at most 16 tokens. */
 const tokenizer: Tokenizer = {
-  hash: '0123456789abcdef', maxTokens: 16, vocabularySize: 70_000,
+  hash: '0123456789abcdef',
+  maxTokens: 16,
+  vocabularySize: 70_000,
   encode(text) {
     const ids = Array.from(text.slice(0, 14), (letter) => letter.codePointAt(0)! + 3);
     return { ids: [1, ...ids, 2], isTruncated: text.length > 14 };
@@ -177,7 +212,8 @@ function judge(blocks: readonly StreamBlock<{ text: string }>[], rows: number, f
     if (block.kind === 'skipped') return `rows from ${next} were skipped: ${block.error.message}`;
     for (const [row, { text }] of block.items.entries()) {
       const expected = vectorOf(text);
-      if (block.vectors.subarray(row * DIMS, (row + 1) * DIMS).some((value, i) => value !== expected[i])) return `row ${next + row} has another row's vector`;
+      if (block.vectors.subarray(row * DIMS, (row + 1) * DIMS).some((value, i) => value !== expected[i]))
+        return `row ${next + row} has another row's vector`;
     }
     next += block.rows;
   }
@@ -185,7 +221,15 @@ function judge(blocks: readonly StreamBlock<{ text: string }>[], rows: number, f
 }
 
 function fingerprintOfTexts(queue: string, texts: readonly string[]): string {
-  return fingerprintOf({ model: `${queue.slice('embed-'.length)}@r1`, prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } }, encodeTexts(texts));
+  return fingerprintOf(
+    {
+      model: `${queue.slice('embed-'.length)}@r1`,
+      prompt: undefined,
+      truncate: 'end',
+      output: { dtype: 'f32', dimensions: undefined },
+    },
+    encodeTexts(texts),
+  );
 }
 
 async function codeOf(work: Promise<unknown>): Promise<ErrorCode | 'no error'> {
@@ -203,7 +247,14 @@ async function codeOf(work: Promise<unknown>): Promise<ErrorCode | 'no error'> {
 test('three texts come back as three rows, and the result is marked taken', async () => {
   const { client, queue } = await setup();
   const result = await client.embed(['a', 'b', ''], { jobId: 'three' });
-  expect({ ...result, vectors: [...result.vectors] }).toEqual({ rows: 3, dims: DIMS, dtype: 'f32', tokens: undefined, truncated: false, vectors: ['a', 'b', ''].flatMap(vectorOf) });
+  expect({ ...result, vectors: [...result.vectors] }).toEqual({
+    rows: 3,
+    dims: DIMS,
+    dtype: 'f32',
+    tokens: undefined,
+    truncated: false,
+    vectors: ['a', 'b', ''].flatMap(vectorOf),
+  });
   await client.close();
   expect(decodeResultHeader((await redis.getBuffer(keys.output(queue, 'default~three')))!)?.isTaken).toBe(true);
   expect(await redis.exists(keys.input(queue, 'default~three'))).toBe(0);
@@ -236,11 +287,17 @@ test('a client with a tokenizer sends token ids and says which rows were cut', a
 test('smaller output types come back as floats', async () => {
   const { client } = await setup();
   const expected = vectorOf('a');
-  for (const [dtype, tolerance] of [['f32', 0], ['f16', 0.0005], ['i8', 0.005]] as const) {
+  for (const [dtype, tolerance] of [
+    ['f32', 0],
+    ['f16', 0.0005],
+    ['i8', 0.005],
+  ] as const) {
     const { vectors } = await client.embed(['a'], { output: { dtype } });
     for (const [i, value] of vectors.entries()) expect(Math.abs(value - expected[i]!)).toBeLessThanOrEqual(tolerance);
   }
-  expect([...(await client.embed(['a'], { output: { dtype: 'binary' } })).vectors]).toEqual(expected.map((value) => (value > 0 ? 1 : -1)));
+  expect([...(await client.embed(['a'], { output: { dtype: 'binary' } })).vectors]).toEqual(
+    expected.map((value) => (value > 0 ? 1 : -1)),
+  );
   expect((await client.embed(['a'], { output: { dimensions: 3 } })).dims).toBe(3);
 });
 
@@ -268,7 +325,10 @@ test('passthrough fields come back with their rows, and blocks count from startA
 test('two clients at once each get their own rows', async () => {
   const { client, model } = await setup({ jobTexts: 8 }, { delayMs: () => Math.random() * 5 });
   const other = await connect({ model, jobTexts: 8 });
-  const [mine, theirs] = await Promise.all([collect(client.embedStream(lines(500))), collect(other.embedStream(lines(700)))]);
+  const [mine, theirs] = await Promise.all([
+    collect(client.embedStream(lines(500))),
+    collect(other.embedStream(lines(700))),
+  ]);
   expect(judge(mine, 500)).toBe(EVERY_ROW);
   expect(judge(theirs, 700)).toBe(EVERY_ROW);
 });
@@ -276,14 +336,20 @@ test('two clients at once each get their own rows', async () => {
 test('two clients with the same run id at once both get every row', async () => {
   const { client, model } = await setup({ jobTexts: 8, askAfterMs: 100 }, { delayMs: () => Math.random() * 20 });
   const other = await connect({ model, jobTexts: 8, askAfterMs: 100 });
-  const [mine, theirs] = await Promise.all([collect(client.embedStream(lines(400), { runId: 'same' })), collect(other.embedStream(lines(400), { runId: 'same' }))]);
+  const [mine, theirs] = await Promise.all([
+    collect(client.embedStream(lines(400), { runId: 'same' })),
+    collect(other.embedStream(lines(400), { runId: 'same' })),
+  ]);
   expect(judge(mine, 400)).toBe(EVERY_ROW);
   expect(judge(theirs, 400)).toBe(EVERY_ROW);
 });
 
 test('the same request twice at once in one client is one job', async () => {
   const { client, worker } = await setup({}, { delayMs: () => 20 });
-  const [one, two] = await Promise.all([client.embed(['a'], { jobId: 'twice' }), client.embed(['a'], { jobId: 'twice' })]);
+  const [one, two] = await Promise.all([
+    client.embed(['a'], { jobId: 'twice' }),
+    client.embed(['a'], { jobId: 'twice' }),
+  ]);
   expect(one.vectors).toEqual(two.vectors);
   expect(worker.rows).toBe(1);
 });
@@ -296,7 +362,10 @@ test('an id in use for other texts is a conflict, and both requests are told apa
   const first = client.embed(['a'], { jobId: 'mine' });
   first.catch(() => undefined);
   await expect.poll(() => client.counts().added).toBe(1);
-  await expect(client.embed(['b'], { jobId: 'mine' })).rejects.toMatchObject({ code: 'JOB_ID_CONFLICT', fields: { found: expect.any(String), asked: expect.any(String) } });
+  await expect(client.embed(['b'], { jobId: 'mine' })).rejects.toMatchObject({
+    code: 'JOB_ID_CONFLICT',
+    fields: { found: expect.any(String), asked: expect.any(String) },
+  });
   const other = await connect({ model });
   expect(await codeOf(other.embed(['b'], { jobId: 'mine' }))).toBe('JOB_ID_CONFLICT');
 });
@@ -305,7 +374,11 @@ test('a finished request whose result nobody took is fetched without computing',
   const { client, worker, queue } = await setup();
   const request = { texts: ['a', 'b'], jobId: 'ready' };
   const plain = new Queue(queue, { prefix: PREFIX, connection: redis });
-  await plain.add('embed', { v: 1, texts: request.texts, fingerprint: fingerprintOfTexts(queue, request.texts) }, { jobId: `default~${request.jobId}` });
+  await plain.add(
+    'embed',
+    { v: 1, texts: request.texts, fingerprint: fingerprintOfTexts(queue, request.texts) },
+    { jobId: `default~${request.jobId}` },
+  );
   await expect.poll(() => plain.getJobState(`default~${request.jobId}`)).toBe('completed');
   expect([...(await client.embed(request.texts, request)).vectors]).toEqual(request.texts.flatMap(vectorOf));
   expect(worker.rows).toBe(2);
@@ -316,7 +389,11 @@ test('a request that waits already is known, and its end is found though nobody 
   const model = newModel();
   const queue = mainQueue(model.name);
   const plain = new Queue(queue, { prefix: PREFIX, connection: redis });
-  await plain.add('embed', { v: 1, texts: ['a'], fingerprint: fingerprintOfTexts(queue, ['a']), reply: keys.reply('nobody') }, { jobId: 'default~known' });
+  await plain.add(
+    'embed',
+    { v: 1, texts: ['a'], fingerprint: fingerprintOfTexts(queue, ['a']), reply: keys.reply('nobody') },
+    { jobId: 'default~known' },
+  );
   const client = await connect({ model });
   const result = client.embed(['a'], { jobId: 'known' });
   await expect.poll(() => client.counts().known).toBe(1);
@@ -329,7 +406,9 @@ test('a request that was answered before is computed again', async () => {
   const { client, worker, queue } = await setup();
   for (let i = 1; i <= 3; i++) {
     expect([...(await client.embed(['a'], { jobId: 'again' })).vectors]).toEqual(vectorOf('a'));
-    await expect.poll(async () => decodeResultHeader((await redis.getBuffer(keys.output(queue, 'default~again')))!)?.isTaken).toBe(true);
+    await expect
+      .poll(async () => decodeResultHeader((await redis.getBuffer(keys.output(queue, 'default~again')))!)?.isTaken)
+      .toBe(true);
   }
   expect(worker.rows).toBe(3);
 });
@@ -337,7 +416,10 @@ test('a request that was answered before is computed again', async () => {
 // ---- results that cannot be had -------------------------------------------------------------------------------------
 
 test('a result that expired before it was read is computed again', async () => {
-  const { client } = await setup({}, { tamper: async (_, outKey, times) => void (times === 1 && (await redis.del(outKey))) });
+  const { client } = await setup(
+    {},
+    { tamper: async (_, outKey, times) => void (times === 1 && (await redis.del(outKey))) },
+  );
   expect([...(await client.embed(['a'])).vectors]).toEqual(vectorOf('a'));
   expect(client.counts().askedAgain).toBe(1);
 });
@@ -349,14 +431,20 @@ test('a result that always expires fails after three more times', async () => {
 });
 
 test('a result that somebody else took is computed again', async () => {
-  const { client } = await setup({}, { tamper: async (_, outKey, times) => void (times === 1 && (await redis.setrange(outKey, 6, '\x01'))) });
+  const { client } = await setup(
+    {},
+    { tamper: async (_, outKey, times) => void (times === 1 && (await redis.setrange(outKey, 6, '\x01'))) },
+  );
   expect([...(await client.embed(['a'])).vectors]).toEqual(vectorOf('a'));
   expect(client.counts().askedAgain).toBe(1);
 });
 
 test('a damaged result is never delivered: it is computed again, and fails when it stays damaged', async () => {
   let damages = 1;
-  const { client } = await setup({}, { tamper: async (_, outKey) => void (damages-- > 0 && (await redis.setrange(outKey, 40, 'damaged'))) });
+  const { client } = await setup(
+    {},
+    { tamper: async (_, outKey) => void (damages-- > 0 && (await redis.setrange(outKey, 40, 'damaged'))) },
+  );
   expect([...(await client.embed(['a'])).vectors]).toEqual(vectorOf('a'));
   damages = Infinity;
   expect(await codeOf(client.embed(['a']))).toBe('RESULT_CORRUPT');
@@ -378,10 +466,19 @@ test('a job that fails rejects with its code and message', async () => {
 });
 
 test('a failed job ends the stream, or is skipped in its place', async () => {
-  const { client } = await setup({ jobTexts: 10 }, { failure: (jobId) => (jobId.endsWith('-20') ? { code: 'INFERENCE_FAILED', message: 'poison' } : undefined) });
+  const { client } = await setup(
+    { jobTexts: 10 },
+    { failure: (jobId) => (jobId.endsWith('-20') ? { code: 'INFERENCE_FAILED', message: 'poison' } : undefined) },
+  );
   expect(await codeOf(collect(client.embedStream(lines(50))))).toBe('INFERENCE_FAILED');
   const blocks = await collect(client.embedStream(lines(50), { onError: 'skip' }));
-  expect(blocks.map(({ kind, first }) => [kind, first])).toEqual([['embedded', 0], ['embedded', 10], ['skipped', 20], ['embedded', 30], ['embedded', 40]]);
+  expect(blocks.map(({ kind, first }) => [kind, first])).toEqual([
+    ['embedded', 0],
+    ['embedded', 10],
+    ['skipped', 20],
+    ['embedded', 30],
+    ['embedded', 40],
+  ]);
 });
 
 test('when nothing is ever announced, results are found by asking', async () => {
@@ -406,23 +503,47 @@ test('an aborted run rejects with INTERRUPTED and takes what waits off the queue
 
 test('cancel takes a request back while it waits, with all its parts, and whoever waits for it hears at once', async () => {
   const client = await connect({ jobTexts: 10, askAfterMs: 60_000 });
-  const run = client.embed([...lines(35)].map(({ text }) => text), { jobId: 'mine' });
+  const run = client.embed(
+    [...lines(35)].map(({ text }) => text),
+    { jobId: 'mine' },
+  );
   run.catch(() => undefined);
   await expect.poll(() => client.counts().added).toBe(4);
-  expect((await client.cancel(['mine', 'nobodys'])).map(({ outcome }) => outcome)).toEqual(['cancelled', 'cancelled', 'cancelled', 'cancelled']);
+  expect((await client.cancel(['mine', 'nobodys'])).map(({ outcome }) => outcome)).toEqual([
+    'cancelled',
+    'cancelled',
+    'cancelled',
+    'cancelled',
+  ]);
   expect(await codeOf(run)).toBe('CANCELLED');
 });
 
 test('cancel leaves other requests alone whose ids begin alike', async () => {
   const client = await connect({ jobTexts: 2, askAfterMs: 60_000 });
   const order = client.embed(['a', 'b', 'c'], { jobId: 'order' });
-  const others = [client.embed(['d'], { jobId: 'order-7' }), client.embed(['e', 'f', 'g'], { jobId: 'order-final' }), collect(client.embedStream([{ text: 'h' }], { runId: 'order-run' }))];
+  const others = [
+    client.embed(['d'], { jobId: 'order-7' }),
+    client.embed(['e', 'f', 'g'], { jobId: 'order-final' }),
+    collect(client.embedStream([{ text: 'h' }], { runId: 'order-run' })),
+  ];
   for (const call of [order, ...others]) call.catch(() => undefined);
   await expect.poll(() => client.counts().added).toBe(6);
-  expect((await client.cancel(['order'])).map(({ jobId }) => jobId).toSorted()).toEqual(['default~order-0', 'default~order-2']);
+  expect((await client.cancel(['order'])).map(({ jobId }) => jobId).toSorted()).toEqual([
+    'default~order-0',
+    'default~order-2',
+  ]);
   expect(await codeOf(order)).toBe('CANCELLED');
-  expect(await redis.exists(...['order-7', 'order-final-0', 'order-final-2', 'order-run-0'].map((id) => `${PREFIX}:embed-m${models}:default~${id}`))).toBe(4);
-  expect((await client.cancel(['order-run', 'order-7'])).map(({ jobId }) => jobId).toSorted()).toEqual(['default~order-7', 'default~order-run-0']);
+  expect(
+    await redis.exists(
+      ...['order-7', 'order-final-0', 'order-final-2', 'order-run-0'].map(
+        (id) => `${PREFIX}:embed-m${models}:default~${id}`,
+      ),
+    ),
+  ).toBe(4);
+  expect((await client.cancel(['order-run', 'order-7'])).map(({ jobId }) => jobId).toSorted()).toEqual([
+    'default~order-7',
+    'default~order-run-0',
+  ]);
 });
 
 test('an aborted run marks what a worker has, so that it is dropped there', async () => {
@@ -433,7 +554,8 @@ test('an aborted run marks what a worker has, so that it is dropped there', asyn
   await expect.poll(() => redis.llen(`${PREFIX}:${queue}:active`), { timeout: 10_000 }).toBe(2);
   abort.abort();
   expect(await codeOf(run)).toBe('INTERRUPTED');
-  for (const first of [0, 10]) expect(await redis.hexists(`${PREFIX}:${queue}:default~run-${first}`, 'shoalCancelled')).toBe(1);
+  for (const first of [0, 10])
+    expect(await redis.hexists(`${PREFIX}:${queue}:default~run-${first}`, 'shoalCancelled')).toBe(1);
 });
 
 test('a signal that was aborted before stops a run before it begins', async () => {
@@ -455,9 +577,11 @@ test('leaving the loop early takes what waits off the queue', async () => {
 test('an input that throws is reported after the rows before it', async () => {
   const { client } = await setup({ jobTexts: 10 });
   const seen: number[] = [];
-  await expect((async () => {
-    for await (const { first } of client.embedStream(brokenLines(20))) seen.push(first);
-  })()).rejects.toThrow('disk on fire');
+  await expect(
+    (async () => {
+      for await (const { first } of client.embedStream(brokenLines(20))) seen.push(first);
+    })(),
+  ).rejects.toThrow('disk on fire');
   expect(seen).toEqual([0]); // the second ten are an unfinished job when the input breaks
 });
 
@@ -474,7 +598,10 @@ test('close rejects what is open, and nothing is left running', async () => {
 
 test('a question about similarity that is aborted while its line opens ends at once, and leaves nothing on the queue', async () => {
   const client = await connect();
-  const line = await QueueLine.open({ redisUrl: server.url, prefix: PREFIX, model: newModel() }, { queue: SIMILARITY_QUEUE, name: 'similarity' });
+  const line = await QueueLine.open(
+    { redisUrl: server.url, prefix: PREFIX, model: newModel() },
+    { queue: SIMILARITY_QUEUE, name: 'similarity' },
+  );
   const slow = Promise.withResolvers<QueueLine>();
   const open = vi.spyOn(QueueLine, 'open').mockReturnValueOnce(slow.promise);
   const abort = new AbortController();
@@ -510,7 +637,10 @@ test('nothing is opened after close: every call says that the client was closed'
 
 test('values that are no whole rows are refused before anything is asked', async () => {
   const client = await connect();
-  for (const dims of [0, -1, 1.5, 2, Number.NaN]) expect(await codeOf(client.topK('docs@1', { values: Float32Array.of(1, 2, 3), dims }, { k: 1 }))).toBe('DIMENSIONS_MISMATCH');
+  for (const dims of [0, -1, 1.5, 2, Number.NaN])
+    expect(await codeOf(client.topK('docs@1', { values: Float32Array.of(1, 2, 3), dims }, { k: 1 }))).toBe(
+      'DIMENSIONS_MISMATCH',
+    );
 });
 
 test.each([2, 1_000])('plain arrays of %i numbers ask what typed arrays ask', async (length) => {
@@ -518,7 +648,11 @@ test.each([2, 1_000])('plain arrays of %i numbers ask what typed arrays ask', as
   const queue = new Queue(SIMILARITY_QUEUE, { connection: redis, prefix: PREFIX });
   closers.push(() => queue.close());
   const ids = Array.from({ length }, (_, i) => i);
-  const asked = async (id: string, values: Float32Array | number[], candidates: RowIds): Promise<{ fingerprint?: string }> => {
+  const asked = async (
+    id: string,
+    values: Float32Array | number[],
+    candidates: RowIds,
+  ): Promise<{ fingerprint?: string }> => {
     const jobId = `${id}-${randomUUID()}`;
     client.rescore('docs@1', { values, dims: length }, [candidates], { k: 1, jobId }).catch(() => undefined);
     const job = await vi.waitUntil(() => queue.getJob(`default~${jobId}`));
@@ -545,7 +679,10 @@ test.each<[unknown, RegExp]>([
 ])('candidates that cannot be rows are refused at once: %o', async (candidates, said) => {
   const client = await connect();
   const open = vi.spyOn(QueueLine, 'open');
-  await expect(client.rescore('docs@1', ONE_QUERY, candidates as RowIds[], { k: 1 })).rejects.toMatchObject({ code: 'SEARCH_INVALID', message: expect.stringMatching(said) });
+  await expect(client.rescore('docs@1', ONE_QUERY, candidates as RowIds[], { k: 1 })).rejects.toMatchObject({
+    code: 'SEARCH_INVALID',
+    message: expect.stringMatching(said),
+  });
   expect(open).not.toHaveBeenCalled();
   open.mockRestore();
 });
@@ -553,9 +690,21 @@ test.each<[unknown, RegExp]>([
 test('values that are no numbers are refused before anything is added', async () => {
   const client = await connect();
   const bytes = { values: Buffer.of(0, 0, 128, 63), dims: 1 } as unknown as typeof ONE_QUERY;
-  await expect(client.topK('docs@1', bytes, { k: 1 })).rejects.toMatchObject({ code: 'VECTOR_INVALID', message: expect.stringMatching(/^values are <Buffer 00 00 80 3f>; pass a Float32Array/) });
-  const nested = { values: [[1, 2], ['3', null]], dims: 2 } as unknown as typeof ONE_QUERY;
-  await expect(client.topK('docs@1', nested, { k: 1 })).rejects.toMatchObject({ code: 'VECTOR_INVALID', message: expect.stringContaining('holds NaN') });
+  await expect(client.topK('docs@1', bytes, { k: 1 })).rejects.toMatchObject({
+    code: 'VECTOR_INVALID',
+    message: expect.stringMatching(/^values are <Buffer 00 00 80 3f>; pass a Float32Array/),
+  });
+  const nested = {
+    values: [
+      [1, 2],
+      ['3', null],
+    ],
+    dims: 2,
+  } as unknown as typeof ONE_QUERY;
+  await expect(client.topK('docs@1', nested, { k: 1 })).rejects.toMatchObject({
+    code: 'VECTOR_INVALID',
+    message: expect.stringContaining('holds NaN'),
+  });
   expect(client.counts().added).toBe(0);
 });
 
@@ -566,7 +715,9 @@ test('neither a slow caller nor a long input makes memory grow', async () => {
   let ahead = 0;
   let most = 0;
   let rows = 0;
-  const stream = client.embedStream(lines(200_000), { onProgress: ({ rowsRead, rowsDone }) => (ahead = Math.max(ahead, rowsRead - rowsDone)) });
+  const stream = client.embedStream(lines(200_000), {
+    onProgress: ({ rowsRead, rowsDone }) => (ahead = Math.max(ahead, rowsRead - rowsDone)),
+  });
   for await (const block of stream) {
     rows += block.rows;
     if (block.first % 64_000 === 0) {
@@ -582,9 +733,19 @@ test('neither a slow caller nor a long input makes memory grow', async () => {
 
 test('tokenizing does not keep the event loop from turning', async () => {
   let [encoded, most] = [0, 0];
-  const slow: Tokenizer = { ...tokenizer, encode: (text) => { most = Math.max(most, ++encoded); const end = performance.now() + 4; while (performance.now() < end); return tokenizer.encode(text); } };
+  const slow: Tokenizer = {
+    ...tokenizer,
+    encode: (text) => {
+      most = Math.max(most, ++encoded);
+      const end = performance.now() + 4;
+      while (performance.now() < end);
+      return tokenizer.encode(text);
+    },
+  };
   const { client } = await setup({ tokenizer: slow, jobTexts: 256 });
-  const timer = setInterval(() => { encoded = 0; }, 1);
+  const timer = setInterval(() => {
+    encoded = 0;
+  }, 1);
   await client.embed(Array.from({ length: 256 }, (_, i) => `t${i}`));
   clearInterval(timer);
   expect(most).toBeLessThan(128); // texts between two turns; all at once would be 256
@@ -641,13 +802,17 @@ test('a server that stays away ends in QUEUE_UNREACHABLE', async () => {
 
 /** Every connection but the one that says so. */
 function cutConnections(): void {
-  void redis.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes').then(() => redis.call('CLIENT', 'KILL', 'TYPE', 'pubsub')).catch(() => undefined);
+  void redis
+    .call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes')
+    .then(() => redis.call('CLIENT', 'KILL', 'TYPE', 'pubsub'))
+    .catch(() => undefined);
 }
 
 test('connections that break again and again cost no row', async () => {
   const { client } = await setup({ jobTexts: 10, maxInFlightJobs: 16 }, { delayMs: () => 3 });
   const blocks: StreamBlock<{ text: string }>[] = [];
-  for await (const block of client.embedStream(lines(3_000))) if (blocks.push(block) % 15 === 0) setTimeout(cutConnections, 20 * Math.random());
+  for await (const block of client.embedStream(lines(3_000)))
+    if (blocks.push(block) % 15 === 0) setTimeout(cutConnections, 20 * Math.random());
   expect(judge(blocks, 3_000)).toBe(EVERY_ROW);
 });
 
@@ -689,19 +854,33 @@ test('a server that was away for longer than results live: what expired is compu
   expect(client.counts().askedAgain).toBe(5);
 });
 
-test('a queue that takes no more is waited for: every row comes, in order, and no more than fits is ever on the queue', async () => {
-  const notices: (number | undefined)[] = [];
-  const { client, queue } = await setup({ jobTexts: 10, limits: { maxQueuedRows: 50, maxTenantShare: 1 }, onHeldBack: (retryAfterMs) => notices.push(retryAfterMs) }, { delayMs: () => 5 });
-  let most = 0;
-  const timer = setInterval(() => void redis.hget(keys.load(), `rows ${queue}`).then((rows) => (most = Math.max(most, Number(rows)))), 5);
-  closers.push(async () => clearInterval(timer));
-  const blocks = await collect(client.embedStream(lines(1_000)));
-  clearInterval(timer);
-  expect(judge(blocks, 1_000)).toBe(EVERY_ROW);
-  expect(most).toBeLessThanOrEqual(50);
-  expect(notices.filter((notice) => notice !== undefined).length).toBeGreaterThan(0);
-  expect(notices.at(-1)).toBeUndefined();
-});
+test(
+  'a queue that takes no more is waited for: every row comes, in order, and no more than fits is ever on the ' +
+    'queue',
+  async () => {
+    const notices: (number | undefined)[] = [];
+    const { client, queue } = await setup(
+      {
+        jobTexts: 10,
+        limits: { maxQueuedRows: 50, maxTenantShare: 1 },
+        onHeldBack: (retryAfterMs) => notices.push(retryAfterMs),
+      },
+      { delayMs: () => 5 },
+    );
+    let most = 0;
+    const timer = setInterval(
+      () => void redis.hget(keys.load(), `rows ${queue}`).then((rows) => (most = Math.max(most, Number(rows)))),
+      5,
+    );
+    closers.push(async () => clearInterval(timer));
+    const blocks = await collect(client.embedStream(lines(1_000)));
+    clearInterval(timer);
+    expect(judge(blocks, 1_000)).toBe(EVERY_ROW);
+    expect(most).toBeLessThanOrEqual(50);
+    expect(notices.filter((notice) => notice !== undefined).length).toBeGreaterThan(0);
+    expect(notices.at(-1)).toBeUndefined();
+  },
+);
 
 test('two clients share what fits, and both get through', async () => {
   const limits = { maxQueuedRows: 40, maxTenantShare: 1 };
@@ -713,27 +892,47 @@ test('two clients share what fits, and both get through', async () => {
 
 test('who does not want to wait is told when to come back', async () => {
   const model = newModel(); // which nobody serves
-  const client = await connect({ model, prefix: '{full}', whenFull: 'fail', limits: { maxQueuedRows: 8 } }); // room is counted by prefix
-  const first = client.embed(['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h']); // interactive: of a bulk job's room a tenth is kept free
+  // room is counted by prefix
+  const client = await connect({ model, prefix: '{full}', whenFull: 'fail', limits: { maxQueuedRows: 8 } });
+  // interactive: of a bulk job's room a tenth is kept free
+  const first = client.embed(['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h']);
   first.catch(() => undefined);
   await expect.poll(() => client.counts().added).toBe(1);
-  await expect(client.embed(['k'])).rejects.toMatchObject({ code: 'ADMISSION_REFUSED', fields: { reason: 'rows', retryAfterMs: expect.any(Number) } });
+  await expect(client.embed(['k'])).rejects.toMatchObject({
+    code: 'ADMISSION_REFUSED',
+    fields: { reason: 'rows', retryAfterMs: expect.any(Number) },
+  });
 });
 
-test.for(['before-acknowledge', 'after-acknowledge'])('a client killed %s leaves nothing that a resumed run would miss', async (point) => {
-  const { model, client, worker } = await setup({ jobTexts: 10, askAfterMs: 200 }, { delayMs: () => 2 });
-  const runId = `run-${randomUUID()}`;
-  const child = fork(new URL('./testing/killed-client.ts', import.meta.url), [], {
-    env: { ...process.env, KILLED_CLIENT: JSON.stringify({ redisUrl: server.url, prefix: PREFIX, model, jobTexts: 10, maxInFlightJobs: 8, runId, rows: 500, fault: `${point}:SIGKILL:2` }) },
-    execArgv: ['--conditions=@shoal/source'],
-    stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
-  });
-  const [, signal] = await once(child, 'exit');
-  expect(signal).toBe('SIGKILL');
-  const items = [...lines(500)].map(({ text }) => ({ text }));
-  expect(judge(await collect(client.embedStream(items, { runId })), 500)).toBe(EVERY_ROW);
-  expect(worker.rows).toBeLessThan(1_000); // the first run was killed in the middle
-});
+test.for(['before-acknowledge', 'after-acknowledge'])(
+  'a client killed %s leaves nothing that a resumed run would miss',
+  async (point) => {
+    const { model, client, worker } = await setup({ jobTexts: 10, askAfterMs: 200 }, { delayMs: () => 2 });
+    const runId = `run-${randomUUID()}`;
+    const child = fork(new URL('./testing/killed-client.ts', import.meta.url), [], {
+      env: {
+        ...process.env,
+        KILLED_CLIENT: JSON.stringify({
+          redisUrl: server.url,
+          prefix: PREFIX,
+          model,
+          jobTexts: 10,
+          maxInFlightJobs: 8,
+          runId,
+          rows: 500,
+          fault: `${point}:SIGKILL:2`,
+        }),
+      },
+      execArgv: ['--conditions=@shoal/source'],
+      stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+    });
+    const [, signal] = await once(child, 'exit');
+    expect(signal).toBe('SIGKILL');
+    const items = [...lines(500)].map(({ text }) => ({ text }));
+    expect(judge(await collect(client.embedStream(items, { runId })), 500)).toBe(EVERY_ROW);
+    expect(worker.rows).toBeLessThan(1_000); // the first run was killed in the middle
+  },
+);
 
 test('the plain BullMQ example gets its vectors, and those of a repeated id at once', async () => {
   const model = newModel();
@@ -743,7 +942,12 @@ test('the plain BullMQ example gets its vectors, and those of a repeated id at o
   for (let i = 0; i < 2; i++) {
     const { stdout } = await promisify(execFile)(process.execPath, [example, 'example-1'], { env: environment });
     expect(stdout).toContain('3 rows of 8 dimensions');
-    expect(stdout).toContain(vectorOf('Invoices are due within thirty days.').slice(0, 4).map((value) => value.toFixed(4)).join(' '));
+    expect(stdout).toContain(
+      vectorOf('Invoices are due within thirty days.')
+        .slice(0, 4)
+        .map((value) => value.toFixed(4))
+        .join(' '),
+    );
   }
   expect(worker.rows).toBe(3);
 });

@@ -1,14 +1,30 @@
-// The SDK's face: connects, turns options into the terms of a run, and puts the blocks of a run together for those who want
-// one array. What a call asked for is computed by workers; this process only tokenizes, waits and checks.
+// The SDK's face: connects, turns options into the terms of a run, and puts the blocks of a run together for those who
+// want one array. What a call asked for is computed by workers; this process only tokenizes, waits and checks.
 
 import { randomUUID } from 'node:crypto';
 import { inspect } from 'node:util';
 import { MAX_ROWS_PER_JOB, ShoalError, mainQueue, type Matrix, type Ranking, type SeedSet } from '@shoal/core';
 import type { CancelResult } from '@shoal/queue';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
-import type { ClientCounts, ClientOptions, EmbedOptions, EmbedResult, EmbeddedBlock, StreamBlock, StreamOptions } from './embedding.ts';
+import type {
+  ClientCounts,
+  ClientOptions,
+  EmbedOptions,
+  EmbedResult,
+  EmbeddedBlock,
+  StreamBlock,
+  StreamOptions,
+} from './embedding.ts';
 import { QueueLine } from './queue-line.ts';
-import { SimilarityCalls, type CosineOptions, type Queries, type RankingOptions, type RowIds, type Scores, type SpreadOptions } from './similarity-calls.ts';
+import {
+  SimilarityCalls,
+  type CosineOptions,
+  type Queries,
+  type RankingOptions,
+  type RowIds,
+  type Scores,
+  type SpreadOptions,
+} from './similarity-calls.ts';
 
 /** Requests of up to so many texts are somebody waiting at a prompt, unless they say otherwise. */
 const INTERACTIVE_TEXTS = 8;
@@ -28,62 +44,111 @@ export class ShoalClient {
   /** Connects and checks that the server answers. Throws QUEUE_UNREACHABLE or CONFIG_INVALID. */
   static async connect(options: ClientOptions): Promise<ShoalClient> {
     checkOptions(options);
-    return new ShoalClient(options, await QueueLine.open(options, { queue: mainQueue(options.model.name), name: 'client' }));
+    return new ShoalClient(
+      options,
+      await QueueLine.open(options, { queue: mainQueue(options.model.name), name: 'client' }),
+    );
   }
 
   /**
    * Vectors of `texts`, in order, as one array of rows × dims. More than `jobTexts` texts become several jobs, at most
-   * `maxInFlightJobs` of them at a time. Survives restarts of workers and server. Rejects with a ShoalError: the failure of a
-   * job (INPUT_TOO_LONG, QUARANTINED, …), JOB_ID_CONFLICT, QUEUE_FULL or QUEUE_UNREACHABLE after `giveUpAfterMs`,
-   * ADMISSION_REFUSED with `whenFull: 'fail'`,
-   * RESULT_EXPIRED, RESULT_TAKEN or RESULT_CORRUPT when asking again did not help, INTERRUPTED by the signal or `close`.
+   * `maxInFlightJobs` of them at a time. Survives restarts of workers and server. Rejects with a ShoalError: the
+   * failure of a job (INPUT_TOO_LONG, QUARANTINED, …), JOB_ID_CONFLICT, QUEUE_FULL or QUEUE_UNREACHABLE after
+   * `giveUpAfterMs`, ADMISSION_REFUSED with `whenFull: 'fail'`, RESULT_EXPIRED, RESULT_TAKEN or RESULT_CORRUPT when
+   * asking again did not help, INTERRUPTED by the signal or `close`.
    */
   async embed(texts: readonly string[], options: EmbedOptions = {}): Promise<EmbedResult> {
     const { jobId = randomUUID(), signal, ...rest } = options;
     const isOneJob = texts.length <= this.jobTexts;
-    const terms = this.terms(jobId, { class: texts.length <= INTERACTIVE_TEXTS ? 'interactive' : 'bulk', ...rest }, (first) => (isOneJob ? jobId : `${jobId}-${first}`));
+    const terms = this.terms(
+      jobId,
+      { class: texts.length <= INTERACTIVE_TEXTS ? 'interactive' : 'bulk', ...rest },
+      (first) => (isOneJob ? jobId : `${jobId}-${first}`),
+    );
     const blocks: EmbeddedBlock<unknown>[] = [];
-    for await (const block of embedStream(asItems(texts), terms, signal === undefined ? {} : { signal })) if (block.kind === 'embedded') blocks.push(block);
+    for await (const block of embedStream(asItems(texts), terms, signal === undefined ? {} : { signal }))
+      if (block.kind === 'embedded') blocks.push(block);
     return joined(texts.length, blocks);
   }
 
   /**
-   * Vectors of a stream of any length, as blocks in input order without gaps; extra fields of an item come back in `items`.
-   * Memory is bounded by `maxInFlightJobs` jobs; neither a slow caller nor a slow queue makes it grow. A block's result is
-   * acknowledged when the caller asks for the next one; leaving the loop early takes what still waits off the queue.
-   * Throws as `embed` does, and whatever `texts` throws, after the blocks before it.
+   * Vectors of a stream of any length, as blocks in input order without gaps; extra fields of an item come back in
+   * `items`. Memory is bounded by `maxInFlightJobs` jobs; neither a slow caller nor a slow queue makes it grow. A
+   * block's result is acknowledged when the caller asks for the next one; leaving the loop early takes what still waits
+   * off the queue. Throws as `embed` does, and whatever `texts` throws, after the blocks before it.
    */
-  embedStream<Item extends { readonly text: string }>(texts: AsyncIterable<Item> | Iterable<Item>, options: StreamOptions = {}): AsyncGenerator<StreamBlock<Item>, void, undefined> {
+  embedStream<Item extends { readonly text: string }>(
+    texts: AsyncIterable<Item> | Iterable<Item>,
+    options: StreamOptions = {},
+  ): AsyncGenerator<StreamBlock<Item>, void, undefined> {
     const { runId = randomUUID(), ...rest } = options;
-    return embedStream(texts, this.terms(runId, { class: 'bulk', ...rest }, (first) => `${runId}-${first}`), rest);
+    return embedStream(
+      texts,
+      this.terms(runId, { class: 'bulk', ...rest }, (first) => `${runId}-${first}`),
+      rest,
+    );
   }
 
   /**
-   * The k best rows of a collection ("docs@3") for each query, best first, by exact search; one ranking per query, in order.
-   * Texts as queries are embedded by this client's model first. Rejects as `embed` does, and with COLLECTION_UNKNOWN,
-   * COLLECTION_GONE, COLLECTION_CORRUPT, COLLECTION_EMPTY, DIMENSIONS_MISMATCH, VECTOR_INVALID, RESULT_TOO_LARGE or OUT_OF_VRAM.
+   * The k best rows of a collection ("docs@3") for each query, best first, by exact search; one ranking per query, in
+   * order. Texts as queries are embedded by this client's model first. Rejects as `embed` does, and with
+   * COLLECTION_UNKNOWN, COLLECTION_GONE, COLLECTION_CORRUPT, COLLECTION_EMPTY, DIMENSIONS_MISMATCH, VECTOR_INVALID,
+   * RESULT_TOO_LARGE or OUT_OF_VRAM.
    */
   async topK(collection: string, queries: Queries, { k, metric, ...options }: RankingOptions): Promise<Ranking[]> {
-    return this.similarity.rankings({ kind: 'topk', collection, k, metric }, await this.vectorsOf(queries, options.signal), options);
+    return this.similarity.rankings(
+      { kind: 'topk', collection, k, metric },
+      await this.vectorsOf(queries, options.signal),
+      options,
+    );
   }
 
-  /** The same among chosen rows: `candidates` has a list of row ids for each query. Also rejects with SEARCH_INVALID where an id is no row; where it cannot be one, at once. */
-  async rescore(collection: string, queries: Queries, candidates: readonly RowIds[], { k, metric, ...options }: RankingOptions): Promise<Ranking[]> {
+  /**
+   * The same among chosen rows: `candidates` has a list of row ids for each query. Also rejects with SEARCH_INVALID
+   * where an id is no row; where it cannot be one, at once.
+   */
+  async rescore(
+    collection: string,
+    queries: Queries,
+    candidates: readonly RowIds[],
+    { k, metric, ...options }: RankingOptions,
+  ): Promise<Ranking[]> {
     const lists = candidates.map(rowIdsOf);
     const given = 'dims' in queries ? matrixOf(queries) : queries;
     const count = 'dims' in given ? given.rows : given.length;
-    if (lists.length !== count) throw new ShoalError('SEARCH_INVALID', `there are ${lists.length} lists of candidates for ${count} queries; pass one for each query`, { candidates: lists.length, queries: count });
-    return this.similarity.rankings({ kind: 'rescore', collection, k, metric, candidates: lists }, await this.vectorsOf(given, options.signal), options);
+    if (lists.length !== count)
+      throw new ShoalError(
+        'SEARCH_INVALID',
+        `there are ${lists.length} lists of candidates for ${count} queries; pass one for each query`,
+        { candidates: lists.length, queries: count },
+      );
+    return this.similarity.rankings(
+      { kind: 'rescore', collection, k, metric, candidates: lists },
+      await this.vectorsOf(given, options.signal),
+      options,
+    );
   }
 
   /** Every score of the queries against a collection, or against other vectors or texts. Rejects as `topK` does. */
-  async cosine(queries: Queries, others: { readonly collection: string } | Queries, { metric, ...options }: CosineOptions = {}): Promise<Scores> {
+  async cosine(
+    queries: Queries,
+    others: { readonly collection: string } | Queries,
+    { metric, ...options }: CosineOptions = {},
+  ): Promise<Scores> {
     const matrix = await this.vectorsOf(queries, options.signal);
-    if ('collection' in others) return this.similarity.scores({ kind: 'cosine', collection: others.collection, metric }, matrix, options);
-    return this.similarity.scores({ kind: 'cosine', against: await this.vectorsOf(others, options.signal), metric }, matrix, options);
+    if ('collection' in others)
+      return this.similarity.scores({ kind: 'cosine', collection: others.collection, metric }, matrix, options);
+    return this.similarity.scores(
+      { kind: 'cosine', against: await this.vectorsOf(others, options.signal), metric },
+      matrix,
+      options,
+    );
   }
 
-  /** The k nodes of a graph ("links") that activation spreading from each set of seeds reaches most; one ranking per set. A seed is a node, or a node and its activation. Also rejects with GRAPH_INVALID. */
+  /**
+   * The k nodes of a graph ("links") that activation spreading from each set of seeds reaches most; one ranking per
+   * set. A seed is a node, or a node and its activation. Also rejects with GRAPH_INVALID.
+   */
   async spread(graph: string, seeds: readonly SeedSet[], options: SpreadOptions): Promise<Ranking[]> {
     return this.similarity.spread({ graph, ...options }, seeds);
   }
@@ -91,8 +156,8 @@ export class ShoalClient {
   /**
    * Takes requests back, whoever made them and wherever they are: those that wait have failed with CANCELLED when this
    * resolves, running ones are dropped by their workers in less than a batch. `ids` as given to `embed` (`jobId`) or
-   * `embedStream` (`runId`); of what this client has not open itself, only requests of a single job are found. One result per
-   * job that was found.
+   * `embedStream` (`runId`); of what this client has not open itself, only requests of a single job are found. One
+   * result per job that was found.
    */
   async cancel(ids: readonly string[]): Promise<CancelResult[]> {
     const { tenant = 'default' } = this.options;
@@ -106,14 +171,24 @@ export class ShoalClient {
     return this.line.jobs.counts();
   }
 
-  /** Gives up whatever is open (INTERRUPTED), acknowledges what was delivered, closes the connections. Safe to call twice. */
+  /**
+   * Gives up whatever is open (INTERRUPTED), acknowledges what was delivered, closes the connections. Safe to call
+   * twice.
+   */
   close(): Promise<void> {
     return (this.closing ??= Promise.all([this.line.close(), this.similarity.close()]).then(() => undefined));
   }
 
   private async vectorsOf(queries: Queries, signal: AbortSignal | undefined): Promise<Matrix> {
     if ('dims' in queries) return matrixOf(queries);
-    const { vectors: values, rows, dims } = await this.embed(queries, { ...(this.options.model.prompts === undefined ? {} : { prompt: 'query' as const }), ...(signal === undefined ? {} : { signal }) });
+    const {
+      vectors: values,
+      rows,
+      dims,
+    } = await this.embed(queries, {
+      ...(this.options.model.prompts === undefined ? {} : { prompt: 'query' as const }),
+      ...(signal === undefined ? {} : { signal }),
+    });
     return { values, rows, dims };
   }
 
@@ -121,39 +196,89 @@ export class ShoalClient {
     return this.options.jobTexts ?? 64;
   }
 
-  private terms(id: string, { truncate = 'end', prompt, output, class: kind }: EmbedOptions, idOf: (first: number) => string): StreamTerms {
+  private terms(
+    id: string,
+    { truncate = 'end', prompt, output, class: kind }: EmbedOptions,
+    idOf: (first: number) => string,
+  ): StreamTerms {
     const { model, tokenizer, tenant = 'default', maxInFlightJobs = 64 } = this.options;
     return {
-      requestId: `${tenant}~${id}`, model: `${model.name}@${model.revision}`, prompts: model.prompts, tokenizer, tenant, reply: this.line.replyChannel,
-      truncate, prompt, output, class: kind,
-      roomFor: (bytes) => this.line.jobs.roomFor(bytes), jobs: this.line.jobs, maxInFlightJobs, jobTexts: this.jobTexts, jobIdOf: (first) => `${tenant}~${idOf(first)}`,
+      requestId: `${tenant}~${id}`,
+      model: `${model.name}@${model.revision}`,
+      prompts: model.prompts,
+      tokenizer,
+      tenant,
+      reply: this.line.replyChannel,
+      truncate,
+      prompt,
+      output,
+      class: kind,
+      roomFor: (bytes) => this.line.jobs.roomFor(bytes),
+      jobs: this.line.jobs,
+      maxInFlightJobs,
+      jobTexts: this.jobTexts,
+      jobIdOf: (first) => `${tenant}~${idOf(first)}`,
     };
   }
 }
 
 function checkOptions({ jobTexts = 1, maxInFlightJobs = 1, tenant = 'default' }: ClientOptions): void {
   const problems = [
-    ...(Number.isInteger(jobTexts) && jobTexts >= 1 && jobTexts <= MAX_ROWS_PER_JOB ? [] : [`jobTexts is ${jobTexts}; a job has 1 to ${MAX_ROWS_PER_JOB} texts`]),
-    ...(Number.isInteger(maxInFlightJobs) && maxInFlightJobs >= 1 ? [] : [`maxInFlightJobs is ${maxInFlightJobs}; at least 1 is needed`]),
-    ...(/^[^:~]{1,128}$/.test(tenant) && tenant.isWellFormed() ? [] : [`tenant is "${tenant.toWellFormed()}"; it is part of every job id, so it has 1 to 128 characters without ":" and "~", and no half of a surrogate pair`]),
+    ...(Number.isInteger(jobTexts) && jobTexts >= 1 && jobTexts <= MAX_ROWS_PER_JOB
+      ? []
+      : [`jobTexts is ${jobTexts}; a job has 1 to ${MAX_ROWS_PER_JOB} texts`]),
+    ...(Number.isInteger(maxInFlightJobs) && maxInFlightJobs >= 1
+      ? []
+      : [`maxInFlightJobs is ${maxInFlightJobs}; at least 1 is needed`]),
+    ...(/^[^:~]{1,128}$/.test(tenant) && tenant.isWellFormed()
+      ? []
+      : [
+          `tenant is "${tenant.toWellFormed()}"; it is part of every job id, so it has 1 to 128 characters ` +
+            'without ":" and "~", and no half of a surrogate pair',
+        ]),
   ];
   if (problems.length > 0) throw new ShoalError('CONFIG_INVALID', problems.join('; '), { problems });
 }
 
-/** Plain arrays are what JSON and JavaScript have at hand. What is no number becomes NaN, which VECTOR_INVALID names by row. */
+/**
+ * Plain arrays are what JSON and JavaScript have at hand. What is no number becomes NaN, which VECTOR_INVALID names by
+ * row.
+ */
 function matrixOf({ values: given, dims }: Exclude<Queries, readonly string[]>): Matrix {
-  if (!(given instanceof Float32Array) && !Array.isArray(given)) throw new ShoalError('VECTOR_INVALID', `values are ${shown(given)}; pass a Float32Array, or one array of all numbers`);
-  const values = given instanceof Float32Array ? given : Float32Array.from(given, (value: unknown) => (typeof value === 'number' ? value : Number.NaN));
-  if (Number.isInteger(dims) && dims >= 1 && values.length % dims === 0) return { values, rows: values.length / dims, dims };
-  throw new ShoalError('DIMENSIONS_MISMATCH', `${values.length} values are no rows of ${dims} dimensions; pass the length of one vector as dims, and whole vectors as values`, { values: values.length, dims });
+  if (!(given instanceof Float32Array) && !Array.isArray(given))
+    throw new ShoalError(
+      'VECTOR_INVALID',
+      `values are ${shown(given)}; pass a Float32Array, or one array of all numbers`,
+    );
+  const values =
+    given instanceof Float32Array
+      ? given
+      : Float32Array.from(given, (value: unknown) => (typeof value === 'number' ? value : Number.NaN));
+  if (Number.isInteger(dims) && dims >= 1 && values.length % dims === 0)
+    return { values, rows: values.length / dims, dims };
+  throw new ShoalError(
+    'DIMENSIONS_MISMATCH',
+    `${values.length} values are no rows of ${dims} dimensions; pass the length of one vector as dims, and ` +
+      'whole vectors as values',
+    { values: values.length, dims },
+  );
 }
 
 function rowIdsOf(ids: RowIds, query: number): BigUint64Array {
   if (ids instanceof BigUint64Array) return ids;
-  if (!Array.isArray(ids)) throw new ShoalError('SEARCH_INVALID', `candidates[${query}] is ${shown(ids)}; each query has a list of row ids: an array of numbers, or a BigUint64Array`);
+  if (!Array.isArray(ids))
+    throw new ShoalError(
+      'SEARCH_INVALID',
+      `candidates[${query}] is ${shown(ids)}; each query has a list of row ids: an array of numbers, or a ` +
+        'BigUint64Array',
+    );
   return BigUint64Array.from(ids, (id: unknown, at) => {
-    if ((typeof id === 'number' || typeof id === 'bigint') && id >= 0 && Number.isSafeInteger(Number(id))) return BigInt(id);
-    throw new ShoalError('SEARCH_INVALID', `candidates[${query}][${at}] is ${shown(id)}; a row id is a whole number from 0 to ${Number.MAX_SAFE_INTEGER}`);
+    if ((typeof id === 'number' || typeof id === 'bigint') && id >= 0 && Number.isSafeInteger(Number(id)))
+      return BigInt(id);
+    throw new ShoalError(
+      'SEARCH_INVALID',
+      `candidates[${query}][${at}] is ${shown(id)}; a row id is a whole number from 0 to ${Number.MAX_SAFE_INTEGER}`,
+    );
   });
 }
 
@@ -170,11 +295,17 @@ function joined(rows: number, blocks: readonly EmbeddedBlock<unknown>[]): EmbedR
   const { dims, dtype } = only ?? { dims: 0, dtype: 'f32' };
   const vectors = blocks.length === 1 && only !== undefined ? only.vectors : new Float32Array(rows * dims);
   if (vectors !== only?.vectors) for (const block of blocks) vectors.set(block.vectors, block.first * dims);
-  const tokens = blocks.every((block) => block.tokens !== undefined) ? blocks.flatMap((block) => block.tokens ?? []) : undefined;
+  const tokens = blocks.every((block) => block.tokens !== undefined)
+    ? blocks.flatMap((block) => block.tokens ?? [])
+    : undefined;
   return { rows, dims, dtype, vectors, tokens, truncated: joinedTruncated(blocks) };
 }
 
 function joinedTruncated(blocks: readonly EmbeddedBlock<unknown>[]): readonly number[] | boolean {
-  const rows = blocks.map(({ truncated, first }) => (typeof truncated === 'boolean' ? truncated : truncated.map((row) => first + row)));
-  return rows.some((part) => typeof part === 'boolean') ? rows.includes(true) : rows.flatMap((part) => (typeof part === 'boolean' ? [] : part));
+  const rows = blocks.map(({ truncated, first }) =>
+    typeof truncated === 'boolean' ? truncated : truncated.map((row) => first + row),
+  );
+  return rows.some((part) => typeof part === 'boolean')
+    ? rows.includes(true)
+    : rows.flatMap((part) => (typeof part === 'boolean' ? [] : part));
 }

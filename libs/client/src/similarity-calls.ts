@@ -1,12 +1,25 @@
-// Questions about similarity, asked of the queue and answered as arrays. Owns the line to the queue `similarity`, which is
-// opened with the first question. What became of a job on the queue is open-jobs.ts's business, as for embeddings.
+// Questions about similarity, asked of the queue and answered as arrays. Owns the line to the queue `similarity`, which
+// is opened with the first question. What became of a job on the queue is open-jobs.ts's business, as for embeddings.
 
 import { randomUUID } from 'node:crypto';
-import { SIMILARITY_QUEUE, ShoalError, decodeRankings, type Matrix, type Ranking, type SeedSet, type SimilarityMetric } from '@shoal/core';
+import {
+  SIMILARITY_QUEUE,
+  ShoalError,
+  decodeRankings,
+  type Matrix,
+  type Ranking,
+  type SeedSet,
+  type SimilarityMetric,
+} from '@shoal/core';
 import type { ClientOptions } from './embedding.ts';
 import { closedError, type Asked, type Delivery, type JobRequest } from './open-jobs.ts';
 import { QueueLine } from './queue-line.ts';
-import { compareRequests, spreadRequests, type SimilarityQuestion, type SimilarityTerms } from './similarity-request.ts';
+import {
+  compareRequests,
+  spreadRequests,
+  type SimilarityQuestion,
+  type SimilarityTerms,
+} from './similarity-request.ts';
 import { widen } from './widen.ts';
 
 /** Texts are embedded by the client's model first; `values` are rows × dims, row-major. */
@@ -17,7 +30,9 @@ export type RowIds = BigUint64Array | readonly (number | bigint)[];
 
 interface CallOptions {
   readonly signal?: AbortSignal;
-  /** Stable id of this request: asking again with the same id and question never computes twice. Default: a random one. */
+  /**
+   * Stable id of this request: asking again with the same id and question never computes twice. Default: a random one.
+   */
   readonly jobId?: string;
   readonly class?: 'interactive' | 'bulk';
 }
@@ -58,23 +73,41 @@ export class SimilarityCalls {
     this.options = options;
   }
 
-  async rankings(question: Extract<SimilarityQuestion, { kind: 'topk' | 'rescore' }>, queries: Matrix, options: CallOptions): Promise<Ranking[]> {
+  async rankings(
+    question: Extract<SimilarityQuestion, { kind: 'topk' | 'rescore' }>,
+    queries: Matrix,
+    options: CallOptions,
+  ): Promise<Ranking[]> {
     return (await this.ask(options, (terms) => compareRequests(question, queries, terms), readRankings)).flat();
   }
 
   async spread(question: { readonly graph: string } & SpreadOptions, seeds: readonly SeedSet[]): Promise<Ranking[]> {
     const { graph, k, steps, decay, threshold } = question;
-    return (await this.ask(question, (terms) => spreadRequests({ graph, k, steps, decay, threshold }, seeds, terms), readRankings)).flat();
+    return (
+      await this.ask(
+        question,
+        (terms) => spreadRequests({ graph, k, steps, decay, threshold }, seeds, terms),
+        readRankings,
+      )
+    ).flat();
   }
 
-  async scores(question: Extract<SimilarityQuestion, { kind: 'cosine' }>, queries: Matrix, options: CallOptions): Promise<Scores> {
+  async scores(
+    question: Extract<SimilarityQuestion, { kind: 'cosine' }>,
+    queries: Matrix,
+    options: CallOptions,
+  ): Promise<Scores> {
     let [columns, scores, at] = [0, new Float32Array(), 0];
-    await this.ask(options, (terms) => compareRequests(question, queries, terms), ({ header, body }) => {
-      if (at === 0) [columns, scores] = [header.dims, new Float32Array(queries.rows * header.dims)];
-      const part = widen(header, body);
-      scores.set(part, at);
-      at += part.length;
-    });
+    await this.ask(
+      options,
+      (terms) => compareRequests(question, queries, terms),
+      ({ header, body }) => {
+        if (at === 0) [columns, scores] = [header.dims, new Float32Array(queries.rows * header.dims)];
+        const part = widen(header, body);
+        scores.set(part, at);
+        at += part.length;
+      },
+    );
     return { rows: queries.rows, columns, scores };
   }
 
@@ -86,12 +119,20 @@ export class SimilarityCalls {
 
   /** What `read` makes of each answer, in order, keeping nothing of it: its memory is used again. */
   private async ask<Answer>(
-    { jobId = randomUUID(), signal, class: kind }: CallOptions, toRequests: (terms: SimilarityTerms) => readonly JobRequest[], read: (delivery: Delivery) => Answer,
+    { jobId = randomUUID(), signal, class: kind }: CallOptions,
+    toRequests: (terms: SimilarityTerms) => readonly JobRequest[],
+    read: (delivery: Delivery) => Answer,
   ): Promise<Answer[]> {
     const { jobs, replyChannel } = await unlessAborted(signal, () => this.opened());
     const { tenant = 'default' } = this.options;
     const jobIdOf = (first: number): string => (first === 0 ? `${tenant}~${jobId}` : `${tenant}~${jobId}-${first}`);
-    const requests = toRequests({ tenant, reply: replyChannel, class: kind, jobIdOf, roomFor: (bytes) => jobs.roomFor(bytes) });
+    const requests = toRequests({
+      tenant,
+      reply: replyChannel,
+      class: kind,
+      jobIdOf,
+      roomFor: (bytes) => jobs.roomFor(bytes),
+    });
     const asked = requests.map((request) => jobs.ask(request));
     const stop = (): void => void jobs.abandon(asked, interrupted(signal?.reason));
     signal?.addEventListener('abort', stop, { once: true });
@@ -131,7 +172,10 @@ function readRankings({ header, body }: Delivery): Ranking[] {
   return decodeRankings(header, body);
 }
 
-/** What `work` gives, or INTERRUPTED as soon as the signal is aborted. The work goes on: the line that it opens is there for the next call. */
+/**
+ * What `work` gives, or INTERRUPTED as soon as the signal is aborted. The work goes on: the line that it opens is there
+ * for the next call.
+ */
 async function unlessAborted<Value>(signal: AbortSignal | undefined, work: () => Promise<Value>): Promise<Value> {
   if (signal === undefined) return work();
   const aborted = Promise.withResolvers<never>();

@@ -1,5 +1,5 @@
-// Tells producers of jobs that ended: whatever ends while one call is under way goes together in the next, interactive jobs by
-// themselves. A call that fails is reported and not repeated; the producers ask for themselves after a while.
+// Tells producers of jobs that ended: whatever ends while one call is under way goes together in the next, interactive
+// jobs by themselves. A call that fails is reported and not repeated; the producers ask for themselves after a while.
 
 import type { FaultPoints } from './fault-points.ts';
 import type { Announcement, Announcer, Logger } from './ports.ts';
@@ -34,7 +34,10 @@ export class Announcements {
     try {
       await announcer.announce(batch);
     } catch (error) {
-      log.warn({ err: error, jobs: batch.length }, 'announcement lost, producers will ask for their results themselves');
+      log.warn(
+        { err: error, jobs: batch.length },
+        'announcement lost, producers will ask for their results themselves',
+      );
     }
     faults.reach('after-announce');
   }

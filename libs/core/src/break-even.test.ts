@@ -1,6 +1,12 @@
 import { expect, test } from 'vitest';
 import { assert, double, integer, property } from 'fast-check';
-import { RunTimes, decodeBreakEvenProfile, encodeBreakEvenProfile, type TimeTables, type TimedSize } from './break-even.ts';
+import {
+  RunTimes,
+  decodeBreakEvenProfile,
+  encodeBreakEvenProfile,
+  type TimeTables,
+  type TimedSize,
+} from './break-even.ts';
 
 type Law = (queries: number, work: number) => number;
 /** One thread, or eight where starting them pays. */
@@ -8,7 +14,13 @@ const cpuLaw: Law = (queries, work) => 0.02 + Math.min((queries * work) / 2e7, 0
 const gpuLaw: Law = (queries, work) => 0.12 + work / 1e9 + (queries * work) / 5e10;
 
 function table(law: Law, factor = 1): TimedSize[] {
-  return [1, 8, 64].flatMap((queries) => [25_000, 100_000, 400_000, 1_600_000, 6_400_000].map((work) => ({ queries, work, ms: law(queries, work) * factor })));
+  return [1, 8, 64].flatMap((queries) =>
+    [25_000, 100_000, 400_000, 1_600_000, 6_400_000].map((work) => ({
+      queries,
+      work,
+      ms: law(queries, work) * factor,
+    })),
+  );
 }
 
 function tables(): TimeTables {
@@ -28,14 +40,18 @@ function trueCrossing(queries: number): number {
 
 test('predicts what was measured, and between it within a fifth of what holds there', () => {
   const times = new RunTimes(tables());
-  for (const { queries, work, ms } of table(cpuLaw)) expect(times.predictMs('cpu', 'topk/f32', queries, work)).toBeCloseTo(ms, 9);
-  assert(property(integer({ min: 1, max: 64 }), double({ min: 25_000, max: 6_400_000, noNaN: true }), (queries, work) => {
-    expect(times.predictMs('gpu', 'topk/f32', queries, work)! / gpuLaw(queries, work)).toBeCloseTo(1, 0.7);
-  }));
+  for (const { queries, work, ms } of table(cpuLaw))
+    expect(times.predictMs('cpu', 'topk/f32', queries, work)).toBeCloseTo(ms, 9);
+  assert(
+    property(integer({ min: 1, max: 64 }), double({ min: 25_000, max: 6_400_000, noNaN: true }), (queries, work) => {
+      expect(times.predictMs('gpu', 'topk/f32', queries, work)! / gpuLaw(queries, work)).toBeCloseTo(1, 0.7);
+    }),
+  );
 });
 
 test('the break-even is where the laws cross, within a fifth', () => {
-  for (const { queries, work } of new RunTimes(tables()).breakEvens()) expect(Math.abs(work! / trueCrossing(queries) - 1), `${queries} queries`).toBeLessThan(0.2);
+  for (const { queries, work } of new RunTimes(tables()).breakEvens())
+    expect(Math.abs(work! / trueCrossing(queries) - 1), `${queries} queries`).toBeLessThan(0.2);
 });
 
 test('sends small work to the CPU and large work to the GPU, and what has to be brought there first later', () => {
@@ -50,7 +66,12 @@ test('sends small work to the CPU and large work to the GPU, and what has to be 
 
 test('a side that was measured wrongly by three times is right after some hundred runs, and its error falls', () => {
   const times = new RunTimes({ 'topk/f32': { cpu: table(cpuLaw), gpu: table(gpuLaw, 3) } });
-  const sizes = [[1, 30_000], [3, 500_000], [20, 2_000_000], [64, 6_000_000]] as const;
+  const sizes = [
+    [1, 30_000],
+    [3, 500_000],
+    [20, 2_000_000],
+    [64, 6_000_000],
+  ] as const;
   for (const [queries, work] of sizes) times.ran('gpu', 'topk/f32', queries, work, gpuLaw(queries, work));
   expect(times.error).toBeGreaterThan(1);
   for (let i = 0; i < 600; i++) {
@@ -82,16 +103,32 @@ test('another type of rows begins with what is known of its computation, and lea
   expect(times.predictMs('cpu', 'topk/f32', 8, 400_000)).toBe(before);
 });
 
-test('behind all that was measured the last line goes on; a GPU that never wins has no break-even, one that always does has 0', () => {
-  const times = new RunTimes(tables());
-  for (const [queries, work] of [[64, 640_000_000], [640, 6_400_000]] as const) expect(times.predictMs('gpu', 'topk/f32', queries, work)! / gpuLaw(queries, work)).toBeCloseTo(1, 6);
-  const slow = new RunTimes({ 'topk/f32': { cpu: table(cpuLaw), gpu: table(cpuLaw, 2) } });
-  const fast = new RunTimes({ 'topk/f32': { cpu: table(cpuLaw), gpu: table(cpuLaw, 0.5) } });
-  expect([slow, fast].map((one) => one.breakEvens().map(({ work }) => work))).toEqual([[undefined, undefined, undefined], [0, 0, 0]]);
-});
+test(
+  'behind all that was measured the last line goes on; a GPU that never wins has no break-even, one that always ' +
+    'does has 0',
+  () => {
+    const times = new RunTimes(tables());
+    for (const [queries, work] of [
+      [64, 640_000_000],
+      [640, 6_400_000],
+    ] as const)
+      expect(times.predictMs('gpu', 'topk/f32', queries, work)! / gpuLaw(queries, work)).toBeCloseTo(1, 6);
+    const slow = new RunTimes({ 'topk/f32': { cpu: table(cpuLaw), gpu: table(cpuLaw, 2) } });
+    const fast = new RunTimes({ 'topk/f32': { cpu: table(cpuLaw), gpu: table(cpuLaw, 0.5) } });
+    expect([slow, fast].map((one) => one.breakEvens().map(({ work }) => work))).toEqual([
+      [undefined, undefined, undefined],
+      [0, 0, 0],
+    ]);
+  },
+);
 
 test('is stored and read back, and refused for another machine or when it is damaged', () => {
-  const profile = { v: 1 as const, key: 'a GPU, a CPU', tables: new RunTimes(tables()).toTables(), measuredAt: new Date(0).toISOString() };
+  const profile = {
+    v: 1 as const,
+    key: 'a GPU, a CPU',
+    tables: new RunTimes(tables()).toTables(),
+    measuredAt: new Date(0).toISOString(),
+  };
   const text = encodeBreakEvenProfile(profile);
   expect(decodeBreakEvenProfile(text, 'a GPU, a CPU')).toEqual({ profile });
   expect(decodeBreakEvenProfile(text, 'another')).toEqual({ reason: 'it is of a GPU, a CPU, not of another' });

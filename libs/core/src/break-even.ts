@@ -1,10 +1,11 @@
-// How long a computation takes on the CPU and on the GPU of this machine, said before it runs, and so from which size on the GPU is
-// faster. Pure: times go in, predictions come out.
+// How long a computation takes on the CPU and on the GPU of this machine, said before it runs, and so from which size
+// on the GPU is faster. Pure: times go in, predictions come out.
 //
-// A *kind* is what is computed on which type of rows ("topk/f32"). Its size has two parts: how many queries come together, and
-// the *work* of one: values that it is compared with. A table of measured times over both, straight in logarithms between
-// two of them, because neither side is a line: a CPU begins with one thread, a GPU waits for memory or for its
-// multipliers, and what holds for one query does not for fifty. Every run that was predicted corrects what is near it.
+// A *kind* is what is computed on which type of rows ("topk/f32"). Its size has two parts: how many queries come
+// together, and the *work* of one: values that it is compared with. A table of measured times over both, straight in
+// logarithms between two of them, because neither side is a line: a CPU begins with one thread, a GPU waits for memory
+// or for its multipliers, and what holds for one query does not for fifty. Every run that was predicted corrects what
+// is near it.
 
 import { z } from 'zod';
 import { median } from './median.ts';
@@ -13,7 +14,11 @@ import { risingZero } from './rising-zero.ts';
 export const SIDES = ['cpu', 'gpu'] as const;
 export type Side = (typeof SIDES)[number];
 
-const pointSchema = z.strictObject({ queries: z.number().int().positive(), work: z.number().positive(), ms: z.number().positive() });
+const pointSchema = z.strictObject({
+  queries: z.number().int().positive(),
+  work: z.number().positive(),
+  ms: z.number().positive(),
+});
 const tableSchema = z.array(pointSchema).min(1);
 const tablesSchema = z.record(z.string().min(1).max(64), z.partialRecord(z.enum(SIDES), tableSchema));
 
@@ -21,10 +26,18 @@ const tablesSchema = z.record(z.string().min(1).max(64), z.partialRecord(z.enum(
 export type TimedSize = z.infer<typeof pointSchema>;
 export type TimeTables = z.infer<typeof tablesSchema>;
 
-const profileSchema = z.strictObject({ v: z.literal(1), key: z.string().min(1).max(400), tables: tablesSchema, measuredAt: z.iso.datetime() });
+const profileSchema = z.strictObject({
+  v: z.literal(1),
+  key: z.string().min(1).max(400),
+  tables: tablesSchema,
+  measuredAt: z.iso.datetime(),
+});
 export type BreakEvenProfile = z.infer<typeof profileSchema>;
 
-/** A size from which on the GPU is faster: so many values for each of so many queries. Undefined: never, as far as was measured. */
+/**
+ * A size from which on the GPU is faster: so many values for each of so many queries. Undefined: never, as far as was
+ * measured.
+ */
 export interface BreakEven {
   readonly kind: string;
   readonly queries: number;
@@ -33,7 +46,10 @@ export interface BreakEven {
 
 /** One run says little: somebody else may have wanted the machine. */
 const LEARNING_RATE = 0.1;
-/** So wrong at most is a prediction taken to be by one run: one in twenty takes many times as long, and none is as much too short. */
+/**
+ * So wrong at most is a prediction taken to be by one run: one in twenty takes many times as long, and none is as much
+ * too short.
+ */
 const MOST_CORRECTION = 1.5;
 const ERRORS_KEPT = 128;
 /** Where both are as near as this, they take turns, so that both stay measured. */
@@ -56,7 +72,12 @@ export class RunTimes {
 
   constructor(tables: TimeTables = {}) {
     for (const [kind, sides] of Object.entries(tables)) {
-      this.tables.set(kind, new Map(SIDES.flatMap((side) => (sides[side] === undefined ? [] : [[side, tableOfPoints(sides[side])] as const]))));
+      this.tables.set(
+        kind,
+        new Map(
+          SIDES.flatMap((side) => (sides[side] === undefined ? [] : [[side, tableOfPoints(sides[side])] as const])),
+        ),
+      );
     }
   }
 
@@ -101,12 +122,30 @@ export class RunTimes {
   }
 
   toTables(): TimeTables {
-    return Object.fromEntries([...this.tables].map(([kind, sides]) => [kind, Object.fromEntries([...sides].map(([side, table]) => [side, table.flatMap(({ points }) => points.map((point) => ({ ...point, ms: Number(point.ms.toPrecision(6)) })))]))]));
+    return Object.fromEntries(
+      [...this.tables].map(([kind, sides]) => [
+        kind,
+        Object.fromEntries(
+          [...sides].map(([side, table]) => [
+            side,
+            table.flatMap(({ points }) => points.map((point) => ({ ...point, ms: Number(point.ms.toPrecision(6)) }))),
+          ]),
+        ),
+      ]),
+    );
   }
 
-  /** Its own, or that of the same computation on another type of rows ("topk/f32"), or of another form of it ("topk-many/f16"). */
+  /**
+   * Its own, or that of the same computation on another type of rows ("topk/f32"), or of another form of it
+   * ("topk-many/f16").
+   */
   private tableOf(side: Side, kind: string): Table | undefined {
-    return this.tables.get(kind)?.get(side) ?? [...this.tables].find(([other, sides]) => computationOf(other) === computationOf(kind) && sides.has(side))?.[1].get(side);
+    return (
+      this.tables.get(kind)?.get(side) ??
+      [...this.tables]
+        .find(([other, sides]) => computationOf(other) === computationOf(kind) && sides.has(side))?.[1]
+        .get(side)
+    );
   }
 
   private ownTable(side: Side, kind: string): Table | undefined {
@@ -126,9 +165,17 @@ export function encodeBreakEvenProfile(profile: BreakEvenProfile): string {
 }
 
 /** The stored profile, or why it is not for `key`. */
-export function decodeBreakEvenProfile(text: string, key: string): { readonly profile: BreakEvenProfile } | { readonly reason: string } {
+export function decodeBreakEvenProfile(
+  text: string,
+  key: string,
+): { readonly profile: BreakEvenProfile } | { readonly reason: string } {
   const parsed = profileSchema.safeParse(asJson(text));
-  if (!parsed.success) return { reason: `it is no profile of run times: ${parsed.error.issues[0]?.path.join('.') || 'the whole of it'}: ${parsed.error.issues[0]?.message}` };
+  if (!parsed.success)
+    return {
+      reason:
+        `it is no profile of run times: ${parsed.error.issues[0]?.path.join('.') || 'the whole of it'}: ` +
+        `${parsed.error.issues[0]?.message}`,
+    };
   return parsed.data.key === key ? { profile: parsed.data } : { reason: `it is of ${parsed.data.key}, not of ${key}` };
 }
 
@@ -144,12 +191,16 @@ function computationOf(kind: string): string {
   return kind.split(/[-/]/)[0]!;
 }
 
-// ---- tables -----------------------------------------------------------------------------------------------------------
+// ---- tables ---------------------------------------------------------------------------------------------------------
 
 /** With points of its own. */
 function tableOfPoints(points: readonly TimedSize[]): Table {
   const counts = [...new Set(points.map(({ queries }) => queries))].sort((a, b) => a - b);
-  const ofCount = (count: number): TimedSize[] => points.filter(({ queries }) => queries === count).map((point) => ({ ...point })).sort((a, b) => a.work - b.work);
+  const ofCount = (count: number): TimedSize[] =>
+    points
+      .filter(({ queries }) => queries === count)
+      .map((point) => ({ ...point }))
+      .sort((a, b) => a.work - b.work);
   return counts.map((queries) => ({ queries, points: ofCount(queries) }));
 }
 
@@ -172,7 +223,10 @@ interface Between<Value> {
   readonly share: number;
 }
 
-/** The two values around `at` in logarithms; what is below the first counts as the first, what is behind the last as the last. */
+/**
+ * The two values around `at` in logarithms; what is below the first counts as the first, what is behind the last as the
+ * last.
+ */
 function around<Value>(sorted: readonly Value[], sizeOf: (value: Value) => number, at: number): Between<Value> {
   const above = sorted.findIndex((value) => sizeOf(value) >= at);
   if (above === 0 || sorted.length === 1) return { low: sorted[0]!, high: sorted[0]!, share: 0 };
@@ -181,8 +235,16 @@ function around<Value>(sorted: readonly Value[], sizeOf: (value: Value) => numbe
   return { low, high, share: Math.log(at / sizeOf(low)) / Math.log(sizeOf(high) / sizeOf(low)) };
 }
 
-/** Between two sizes in logarithms; behind the last one the line goes on that ended there, because most of it may be what every call costs. */
-function interpolate<Value>(sorted: readonly Value[], sizeOf: (value: Value) => number, msOf: (value: Value) => number, at: number): number {
+/**
+ * Between two sizes in logarithms; behind the last one the line goes on that ended there, because most of it may be
+ * what every call costs.
+ */
+function interpolate<Value>(
+  sorted: readonly Value[],
+  sizeOf: (value: Value) => number,
+  msOf: (value: Value) => number,
+  at: number,
+): number {
   const last = sorted.at(-1)!;
   if (at <= sizeOf(last)) {
     const { low, high, share } = around(sorted, sizeOf, at);
@@ -206,9 +268,16 @@ function mix(low: number, high: number, share: number): number {
 function pointsNear(table: Table, queries: number, work: number): [TimedSize, number][] {
   const between = around(table, queriesOf, queries);
   const weights = new Map<TimedSize, number>();
-  for (const [{ points }, weight] of [[between.low, 1 - between.share], [between.high, between.share]] as const) {
+  for (const [{ points }, weight] of [
+    [between.low, 1 - between.share],
+    [between.high, between.share],
+  ] as const) {
     const { low, high, share } = around(points, workOf, work);
-    for (const [point, part] of [[low, 1 - share], [high, share]] as const) weights.set(point, (weights.get(point) ?? 0) + weight * part);
+    for (const [point, part] of [
+      [low, 1 - share],
+      [high, share],
+    ] as const)
+      weights.set(point, (weights.get(point) ?? 0) + weight * part);
   }
   return [...weights];
 }
@@ -221,6 +290,8 @@ function crossing(cpu: Table, gpu: Table, queries: number): number | undefined {
   const pointsOf = (table: Table): readonly TimedSize[] => table.find((one) => one.queries === queries)?.points ?? [];
   const measured = [...new Set([...pointsOf(cpu), ...pointsOf(gpu)].map(workOf))].sort((a, b) => a - b);
   const works = [...measured, ...Array.from({ length: DOUBLINGS }, (_, i) => measured.at(-1)! * 2 ** (i + 1))];
-  const zero = risingZero(works.map((work) => [Math.log(work), Math.log(predict(cpu, queries, work) / predict(gpu, queries, work))]));
+  const zero = risingZero(
+    works.map((work) => [Math.log(work), Math.log(predict(cpu, queries, work) / predict(gpu, queries, work))]),
+  );
   return zero === Infinity ? undefined : Math.exp(zero);
 }

@@ -7,11 +7,19 @@ import type { RunShape } from './ports.ts';
 const GB = 1e9;
 /** 20 KB a token, 60 KB in the widest rows. */
 const law: MemoryLaw = {
-  loadedBytes: 0.5 * GB, floorBytes: 10e6, slackBytes: 2e6, arena: 'doubling',
-  perToken: [{ width: 64, bytes: 20e3 }, { width: 256, bytes: 30e3 }, { width: 512, bytes: 60e3 }],
+  loadedBytes: 0.5 * GB,
+  floorBytes: 10e6,
+  slackBytes: 2e6,
+  arena: 'doubling',
+  perToken: [
+    { width: 64, bytes: 20e3 },
+    { width: 256, bytes: 30e3 },
+    { width: 512, bytes: 60e3 },
+  ],
 };
 const WIDE: BudgetOptions = { maxPaddedTokens: 1 << 24, maxRows: 1 << 16, maxTokens: 512, kneeTokens: 1 << 22 };
-const withMemory = (change: Partial<BudgetOptions> = {}): Budget => createBudget({ ...WIDE, memory: { law, source: 'fitted' }, totalBytes: 8 * GB, ...change });
+const withMemory = (change: Partial<BudgetOptions> = {}): Budget =>
+  createBudget({ ...WIDE, memory: { law, source: 'fitted' }, totalBytes: 8 * GB, ...change });
 const widths = Array.from({ length: 64 }, (_, i) => (i + 1) * 8);
 
 const tookMs = ({ rows, width }: RunShape): number => 1 + rows * width * 0.001;
@@ -34,7 +42,10 @@ describe('the least limit holds', () => {
 
   test('knee, settings and rows', () => {
     expect(withMemory({ kneeTokens: 65_536 }).current()).toMatchObject({ maxPaddedTokens: 65_536, limitedBy: 'knee' });
-    expect(withMemory({ maxPaddedTokens: 1_024 }).current()).toMatchObject({ maxPaddedTokens: 1_024, limitedBy: 'setting' });
+    expect(withMemory({ maxPaddedTokens: 1_024 }).current()).toMatchObject({
+      maxPaddedTokens: 1_024,
+      limitedBy: 'setting',
+    });
     expect(withMemory({ maxRows: 16 }).rowsAt(8)).toBe(16);
   });
 
@@ -51,7 +62,8 @@ describe('the least limit holds', () => {
 
   test('latency, only while an interactive row waits', () => {
     const budget = withMemory({ latencyTargetMs: 20, totalBytes: 80 * GB });
-    for (let i = 0; i < 10; i++) for (const rows of [4, 16, 64, 256]) budget.ran({ rows, width: 128, runMs: tookMs({ rows, width: 128 }) });
+    for (let i = 0; i < 10; i++)
+      for (const rows of [4, 16, 64, 256]) budget.ran({ rows, width: 128, runMs: tookMs({ rows, width: 128 }) });
     const before = budget.rowsAt(128);
     budget.interactiveWaits(true);
     expect(budget.current().limitedBy).toBe('latency');
@@ -65,8 +77,11 @@ describe('the least limit holds', () => {
   });
 
   test('memory that holds no single row is refused at start, with what to change', () => {
-    expect(() => withMemory({ totalBytes: 0.6 * GB })).toThrow(/one row of 512 tokens takes 539 MB .* 0\.8 of 600 MB .*raise memoryFraction or maxDeviceBytes/);
-    expect(() => withMemory({ totalBytes: 0.6 * GB, memory: { law, source: 'preset' } })).not.toThrow(); // a guess refuses nothing
+    expect(() => withMemory({ totalBytes: 0.6 * GB })).toThrow(
+      /one row of 512 tokens takes 539 MB .* 0\.8 of 600 MB .*raise memoryFraction or maxDeviceBytes/,
+    );
+    // a guess refuses nothing
+    expect(() => withMemory({ totalBytes: 0.6 * GB, memory: { law, source: 'preset' } })).not.toThrow();
   });
 });
 
@@ -98,7 +113,8 @@ describe('running out of memory', () => {
   test('a row that asks for too much costs the others nothing: once a larger run went well, all is as before', () => {
     const budget = withMemory();
     const before = budget.rowsAt(512);
-    const fails = (rows: number, siblingWaits = false): void => budget.ranOutOfMemory({ rows, width: 512 }, { siblingWaits });
+    const fails = (rows: number, siblingWaits = false): void =>
+      budget.ranOutOfMemory({ rows, width: 512 }, { siblingWaits });
     const half = before >> 1;
     fails(before);
     expect(budget.rowsAt(512)).toBeLessThan(before);
@@ -200,10 +216,16 @@ describe('without a source of memory', () => {
 });
 
 describe('readings correct the law', () => {
-  const truth: MemoryLaw = { ...law, perToken: law.perToken.map(({ width, bytes }) => ({ width, bytes: bytes * 1.3 })) };
+  const truth: MemoryLaw = {
+    ...law,
+    perToken: law.perToken.map(({ width, bytes }) => ({ width, bytes: bytes * 1.3 })),
+  };
 
   test('within a few runs it says what is measured, and where it says too much it comes down', () => {
-    for (const [believed, real] of [[law, truth], [truth, law]] as const) {
+    for (const [believed, real] of [
+      [law, truth],
+      [truth, law],
+    ] as const) {
       const budget = withMemory({ memory: { law: believed, source: 'stored' } });
       let peak = 0;
       for (let i = 0; i < 60; i++) {
@@ -228,62 +250,111 @@ describe('readings correct the law', () => {
 });
 
 describe('whatever happens to it', () => {
-  const shape = fc.record({ rows: fc.integer({ min: 1, max: 4_096 }), width: fc.integer({ min: 1, max: 64 }).map((step) => step * 8) });
-  const reading = fc.option(fc.integer({ min: 1, max: 200 }).map((gb) => ({ liveBytes: gb * GB, footprintBytes: undefined, source: 'arena' as const })), { nil: undefined });
+  const shape = fc.record({
+    rows: fc.integer({ min: 1, max: 4_096 }),
+    width: fc.integer({ min: 1, max: 64 }).map((step) => step * 8),
+  });
+  const reading = fc.option(
+    fc
+      .integer({ min: 1, max: 200 })
+      .map((gb) => ({ liveBytes: gb * GB, footprintBytes: undefined, source: 'arena' as const })),
+    { nil: undefined },
+  );
   const event = fc.oneof(
-    fc.record({ kind: fc.constant('ran' as const), shape, runMs: fc.double({ min: 0.01, max: 1_000, noNaN: true }), memory: reading }),
+    fc.record({
+      kind: fc.constant('ran' as const),
+      shape,
+      runMs: fc.double({ min: 0.01, max: 1_000, noNaN: true }),
+      memory: reading,
+    }),
     fc.record({ kind: fc.constant('oom' as const), shape: fc.option(shape, { nil: undefined }) }),
     fc.record({ kind: fc.constant('interactive' as const), isWaiting: fc.boolean() }),
-    fc.record({ kind: fc.constant('device' as const), freeShare: fc.double({ min: 0, max: 1, noNaN: true }), isSilent: fc.boolean() }),
+    fc.record({
+      kind: fc.constant('device' as const),
+      freeShare: fc.double({ min: 0, max: 1, noNaN: true }),
+      isSilent: fc.boolean(),
+    }),
   );
   const device = fc.record({
-    hasMemory: fc.boolean(), total: fc.integer({ min: 2, max: 200 }), knee: fc.option(fc.integer({ min: 256, max: 1 << 18 }), { nil: undefined }),
-    maxPaddedTokens: fc.integer({ min: 16, max: 1 << 20 }), maxRows: fc.integer({ min: 1, max: 1 << 14 }),
+    hasMemory: fc.boolean(),
+    total: fc.integer({ min: 2, max: 200 }),
+    knee: fc.option(fc.integer({ min: 256, max: 1 << 18 }), { nil: undefined }),
+    maxPaddedTokens: fc.integer({ min: 16, max: 1 << 20 }),
+    maxRows: fc.integer({ min: 1, max: 1 << 14 }),
   });
 
-  test('at least one row, never above its caps, never more in wider rows, and less after running out of memory unless something ran since the first time (1,000 runs)', () => {
-    fc.assert(fc.property(device, fc.array(event, { maxLength: 24 }), ({ hasMemory, total, knee, maxPaddedTokens, maxRows }, events) => {
-      const budget = createBudget({
-        maxPaddedTokens, maxRows, maxTokens: 512, kneeTokens: knee, model: { hiddenSize: 384, intermediateSize: 1536, heads: 12 },
-        ...(hasMemory ? { memory: { law, source: 'fitted' as const }, totalBytes: total * GB } : {}),
-      });
-      let [hasNotShrunk, hasFailed, hasRunSince] = [false, false, false];
-      for (const one of events) {
-        const before = budget.rowsAt(512);
-        if (one.kind === 'ran') {
-          budget.ran({ ...one.shape, runMs: one.runMs, memory: one.memory });
-          hasRunSince ||= hasFailed;
-        } else if (one.kind === 'interactive') budget.interactiveWaits(one.isWaiting);
-        else if (one.kind === 'device') budget.deviceMemory(one.isSilent ? undefined : { totalBytes: total * GB, freeBytes: one.freeShare * total * GB });
-        else {
-          budget.ranOutOfMemory(one.shape ?? { rows: before, width: 512 });
-          hasFailed = true;
-          hasNotShrunk ||= !hasRunSince && budget.rowsAt(512) > (one.shape === undefined && before > 4 ? before - 1 : before);
-        }
-        const rows = widths.map((width) => budget.rowsAt(width));
-        // Looked at without `expect`, which would take most of the time.
-        const isWrong = (count: number, i: number): boolean => {
-          const width = widths[i]!;
-          const predicted = budget.peakBytes({ rows: count, width }) ?? 0;
-          const isAboveCaps = count > maxRows || count * width > Math.min(maxPaddedTokens, knee ?? maxPaddedTokens) || predicted > 0.8 * total * GB * (1 + 1e-9);
-          return !Number.isInteger(count) || count < 1 || (count > 1 && isAboveCaps) || (i > 0 && count > rows[i - 1]!);
-        };
-        expect(rows.filter(isWrong)).toEqual([]);
-        expect(hasNotShrunk).toBe(false);
-        expect(budget.current().maxPaddedTokens).toBe(Math.max(...rows.map((count, i) => count * widths[i]!)));
-      }
-    }), { numRuns: 1_000 });
-  });
+  test(
+    'at least one row, never above its caps, never more in wider rows, and less after running out of memory ' +
+      'unless something ran since the first time (1,000 runs)',
+    () => {
+      fc.assert(
+        fc.property(
+          device,
+          fc.array(event, { maxLength: 24 }),
+          ({ hasMemory, total, knee, maxPaddedTokens, maxRows }, events) => {
+            const budget = createBudget({
+              maxPaddedTokens,
+              maxRows,
+              maxTokens: 512,
+              kneeTokens: knee,
+              model: { hiddenSize: 384, intermediateSize: 1536, heads: 12 },
+              ...(hasMemory ? { memory: { law, source: 'fitted' as const }, totalBytes: total * GB } : {}),
+            });
+            let [hasNotShrunk, hasFailed, hasRunSince] = [false, false, false];
+            for (const one of events) {
+              const before = budget.rowsAt(512);
+              if (one.kind === 'ran') {
+                budget.ran({ ...one.shape, runMs: one.runMs, memory: one.memory });
+                hasRunSince ||= hasFailed;
+              } else if (one.kind === 'interactive') budget.interactiveWaits(one.isWaiting);
+              else if (one.kind === 'device')
+                budget.deviceMemory(
+                  one.isSilent ? undefined : { totalBytes: total * GB, freeBytes: one.freeShare * total * GB },
+                );
+              else {
+                budget.ranOutOfMemory(one.shape ?? { rows: before, width: 512 });
+                hasFailed = true;
+                hasNotShrunk ||=
+                  !hasRunSince && budget.rowsAt(512) > (one.shape === undefined && before > 4 ? before - 1 : before);
+              }
+              const rows = widths.map((width) => budget.rowsAt(width));
+              // Looked at without `expect`, which would take most of the time.
+              const isWrong = (count: number, i: number): boolean => {
+                const width = widths[i]!;
+                const predicted = budget.peakBytes({ rows: count, width }) ?? 0;
+                const isAboveCaps =
+                  count > maxRows ||
+                  count * width > Math.min(maxPaddedTokens, knee ?? maxPaddedTokens) ||
+                  predicted > 0.8 * total * GB * (1 + 1e-9);
+                return (
+                  !Number.isInteger(count) || count < 1 || (count > 1 && isAboveCaps) || (i > 0 && count > rows[i - 1]!)
+                );
+              };
+              expect(rows.filter(isWrong)).toEqual([]);
+              expect(hasNotShrunk).toBe(false);
+              expect(budget.current().maxPaddedTokens).toBe(Math.max(...rows.map((count, i) => count * widths[i]!)));
+            }
+          },
+        ),
+        { numRuns: 1_000 },
+      );
+    },
+  );
 
   test('it comes back to what it was once nothing fails any more', () => {
-    fc.assert(fc.property(shape, fc.boolean(), (failed, twice) => {
-      const budget = withMemory();
-      const before = budget.rowsAt(512);
-      for (let i = 0; i < (twice ? 2 : 1); i++) budget.ranOutOfMemory(failed);
-      expect(budget.rowsAt(512)).toBeLessThan(before);
-      // Held for 10,000 runs, 20,000 after a second failure; a quarter is then regained in as many, of a quarter of the budget at worst.
-      for (let i = 0; i < (twice ? 6 * 20_000 : 4 * 10_000); i++) budget.ran({ rows: budget.rowsAt(512), width: 512, runMs: 10 });
-      expect(budget.rowsAt(512)).toBe(before);
-    }), { numRuns: 3 });
+    fc.assert(
+      fc.property(shape, fc.boolean(), (failed, twice) => {
+        const budget = withMemory();
+        const before = budget.rowsAt(512);
+        for (let i = 0; i < (twice ? 2 : 1); i++) budget.ranOutOfMemory(failed);
+        expect(budget.rowsAt(512)).toBeLessThan(before);
+        // Held for 10,000 runs, 20,000 after a second failure; a quarter is then regained in as many, of a quarter of
+        // the budget at worst.
+        for (let i = 0; i < (twice ? 6 * 20_000 : 4 * 10_000); i++)
+          budget.ran({ rows: budget.rowsAt(512), width: 512, runMs: 10 });
+        expect(budget.rowsAt(512)).toBe(before);
+      }),
+      { numRuns: 3 },
+    );
   });
 });

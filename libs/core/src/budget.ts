@@ -1,13 +1,14 @@
-// How large the next micro-batch may be: the least of what the memory of the device allows, what still makes runs faster, what
-// is done in time while somebody waits, and what the runtime's integers can count. It learns from every run and from every
-// running out of memory; it reads no memory and no clock itself.
+// How large the next micro-batch may be: the least of what the memory of the device allows, what still makes runs
+// faster, what is done in time while somebody waits, and what the runtime's integers can count. It learns from every
+// run and from every running out of memory; it reads no memory and no clock itself.
 //
 // Memory is counted as increment: bytes above what the open graph holds. Three limits hold at a time, the least wins:
-//   *room*     a fraction of the device, less what is loaded, less what other processes use (where a source of memory is known)
-//   *ceiling*  what running out of memory has taught. It falls by a quarter each time, is held for HOLD_RUNS runs, doubled with
-//              each further OOM, then rises by a quarter in as many runs; so at most about one run in HOLD_RUNS tests a limit
-//              that failed before. It is forgotten once something else limits. When a run goes well that is larger than one that
-//              failed, there is memory and the rows were to blame: then it is as before the first of them.
+//   *room* a fraction of the device, less what is loaded, less what other processes use (where a source of memory is
+//     known)
+//   *ceiling* what running out of memory has taught. It falls by a quarter each time, is held for HOLD_RUNS runs,
+//     doubled with each further OOM, then rises by a quarter in as many runs; so at most about one run in HOLD_RUNS
+//     tests a limit that failed before. It is forgotten once something else limits. When a run goes well that is larger
+//     than one that failed, there is memory and the rows were to blame: then it is as before the first of them.
 //   *trial*    where no source of memory is known: starts small and doubles with each full run that went well.
 
 import { ShoalError } from './errors.ts';
@@ -21,8 +22,13 @@ export interface BudgetOptions {
   readonly maxRows: number;
   /** Longest row in tokens. */
   readonly maxTokens: number;
-  /** For the runtime's integers: elements per token of the widest tensor, and heads. Unset: nothing is known of the graph. */
-  readonly model?: { readonly hiddenSize: number; readonly intermediateSize: number; readonly heads: number } | undefined;
+  /**
+   * For the runtime's integers: elements per token of the widest tensor, and heads. Unset: nothing is known of the
+   * graph.
+   */
+  readonly model?:
+    | { readonly hiddenSize: number; readonly intermediateSize: number; readonly heads: number }
+    | undefined;
   /** Its `loadedBytes` is best replaced by what this process holds. Unset: nothing predicts memory. */
   readonly memory?: { readonly law: MemoryLaw; readonly source: 'fitted' | 'stored' | 'preset' } | undefined;
   /** All memory this worker's device has. Unset: no source of memory. */
@@ -47,8 +53,14 @@ export interface LearnedBudget {
 }
 
 export interface Budget extends BatchBudget {
-  /** What the driver shows, at most every few seconds and after an OOM. `ownBytes`: what of it this worker holds itself; predicted when unset. */
-  deviceMemory(reading: { readonly freeBytes: number; readonly totalBytes: number } | undefined, ownBytes?: number): void;
+  /**
+   * What the driver shows, at most every few seconds and after an OOM. `ownBytes`: what of it this worker holds itself;
+   * predicted when unset.
+   */
+  deviceMemory(
+    reading: { readonly freeBytes: number; readonly totalBytes: number } | undefined,
+    ownBytes?: number,
+  ): void;
   /** From now on memory is predicted by this law: measured at warm-up, beside the first runs. */
   useMemoryLaw(law: MemoryLaw, source: 'fitted' | 'stored' | 'preset'): void;
   /** The law with its corrections; undefined when nothing predicts memory. */
@@ -90,16 +102,26 @@ const HOLD_RUNS = 10_000;
 const MAX_HOLD_RUNS = 160_000;
 /** It rises in steps of so many runs. */
 const STEP_RUNS = 100;
-/** An OOM lowers the budget by this factor; for a run that was far smaller than the budget by no more than half, see ranOutOfMemory. */
+/**
+ * An OOM lowers the budget by this factor; for a run that was far smaller than the budget by no more than half, see
+ * ranOutOfMemory.
+ */
 const SHRINK = 0.75;
 const MOST_SHRINK = 0.5;
-/** A run that went well shows that one smaller by so much failed for its rows, not for want of memory: runs of one shape differ by 8 %. */
+/**
+ * A run that went well shows that one smaller by so much failed for its rows, not for want of memory: runs of one shape
+ * differ by 8 %.
+ */
 const PROOF = 1.25;
-/** Runtimes count elements of a tensor in 32 bits with a sign: 4,096 × 512 tokens of MiniLM failed on CUDA as "out of memory" that it was not (2026-11). */
+/**
+ * Runtimes count elements of a tensor in 32 bits with a sign: 4,096 × 512 tokens of MiniLM failed on CUDA as "out of
+ * memory" that it was not (2026-11).
+ */
 const MAX_ELEMENTS = 2 ** 31 - 1;
 /**
- * How far one reading draws the law towards it. Where it said too little all the way at once: the next runs are smaller then, and
- * peaks of smaller runs show nothing. A process holds other things than tensors: half-way. Where it said too much, gently.
+ * How far one reading draws the law towards it. Where it said too little all the way at once: the next runs are smaller
+ * then, and peaks of smaller runs show nothing. A process holds other things than tensors: half-way. Where it said too
+ * much, gently.
  */
 const CORRECTION_UP = 1;
 const CORRECTION_UP_BY_PROCESS = 0.5;
@@ -114,7 +136,13 @@ const START_TOKENS = 4096;
 const TRIAL_TOKENS = 1024;
 
 /** Stands in where nothing predicts memory: a byte is a padded token. */
-const TOKENS_AS_BYTES: MemoryLaw = { loadedBytes: 0, floorBytes: 0, slackBytes: 0, perToken: [{ width: WIDTH_STEP, bytes: 1 }], arena: 'exact' };
+const TOKENS_AS_BYTES: MemoryLaw = {
+  loadedBytes: 0,
+  floorBytes: 0,
+  slackBytes: 0,
+  perToken: [{ width: WIDTH_STEP, bytes: 1 }],
+  arena: 'exact',
+};
 
 type Limit = BudgetState['limitedBy'];
 
@@ -170,29 +198,40 @@ class LearningBudget implements Budget {
     return this.source === 'none' || this.law === TOKENS_AS_BYTES ? undefined : liveBytes(this.law, shape);
   }
 
-  ran({ rows, width, runMs, memory }: RunShape & { readonly runMs: number; readonly memory?: MemoryReading | undefined }): void {
+  ran({
+    rows,
+    width,
+    runMs,
+    memory,
+  }: RunShape & { readonly runMs: number; readonly memory?: MemoryReading | undefined }): void {
     this.state = undefined;
     this.runTimes.add({ rows, width }, runMs);
     this.knee = undefined;
     if (memory !== undefined) this.correct({ rows, width }, memory);
     const increment = this.increment(rows, width);
-    if (this.largestRun === undefined || increment > this.increment(this.largestRun.rows, this.largestRun.width)) this.largestRun = { rows, width };
+    if (this.largestRun === undefined || increment > this.increment(this.largestRun.rows, this.largestRun.width))
+      this.largestRun = { rows, width };
     if (increment > this.mostIncrement() * SHRINK) this.testsLeft = Math.max(0, this.testsLeft - 1);
-    if (this.ceiling !== undefined) this.ceiling = increment > this.ceiling.bytes * MOST_SHRINK ? this.regained(this.ceiling) : this.ceiling;
+    if (this.ceiling !== undefined)
+      this.ceiling = increment > this.ceiling.bytes * MOST_SHRINK ? this.regained(this.ceiling) : this.ceiling;
     else if (this.trialBytes !== undefined && increment > this.trialBytes * SHRINK) this.trialBytes *= 2;
     if (this.shortage !== undefined) this.shortage = this.after(this.shortage, increment);
   }
 
   /**
-   * A quarter less than the run that failed, or than is allowed now where that is less: the run may have been cut before an
-   * earlier failure was known. A small run that fails where larger ones went well says little about how much there is: then
-   * half of the budget at most. Its sibling, of the same size, is to run before anything is lowered below it.
+   * A quarter less than the run that failed, or than is allowed now where that is less: the run may have been cut
+   * before an earlier failure was known. A small run that fails where larger ones went well says little about how much
+   * there is: then half of the budget at most. Its sibling, of the same size, is to run before anything is lowered
+   * below it.
    */
   ranOutOfMemory({ rows, width }: RunShape, { siblingWaits } = { siblingWaits: false }): void {
     const allowed = this.largestIncrement();
     const failed = this.increment(rows, width);
     if (this.areRowsToBlame(failed)) return;
-    const bytes = Math.min(siblingWaits ? allowed : this.lowered(allowed), Math.max(siblingWaits ? failed : this.lowered(failed), MOST_SHRINK * allowed));
+    const bytes = Math.min(
+      siblingWaits ? allowed : this.lowered(allowed),
+      Math.max(siblingWaits ? failed : this.lowered(failed), MOST_SHRINK * allowed),
+    );
     const patienceRuns = Math.min(MAX_HOLD_RUNS, 2 * (this.ceiling?.patienceRuns ?? HOLD_RUNS / 2));
     this.ceiling = { bytes, holdRuns: patienceRuns, patienceRuns, othersBytes: this.othersBytes };
     if (this.source === 'none') this.source = 'learned';
@@ -203,7 +242,8 @@ class LearningBudget implements Budget {
   /** Whether a failed run was smaller than what went well since the first that failed. */
   private areRowsToBlame(failed: number): boolean {
     const known = this.shortage;
-    if (known?.runsLeft !== undefined && failed * PROOF > known.mostRan) this.shortage = undefined; // those rows are not all of it
+    // those rows are not all of it
+    if (known?.runsLeft !== undefined && failed * PROOF > known.mostRan) this.shortage = undefined;
     this.shortage ??= { ceilingBefore: this.ceiling, sourceBefore: this.source, leastFailed: failed, mostRan: 0 };
     this.shortage.leastFailed = Math.min(this.shortage.leastFailed, failed);
     return this.isProvenWrong(this.shortage);
@@ -232,7 +272,10 @@ class LearningBudget implements Budget {
     this.state = undefined;
   }
 
-  deviceMemory(reading: { readonly freeBytes: number; readonly totalBytes: number } | undefined, ownBytes = this.heldBytes()): void {
+  deviceMemory(
+    reading: { readonly freeBytes: number; readonly totalBytes: number } | undefined,
+    ownBytes = this.heldBytes(),
+  ): void {
     if (reading === undefined) return; // the last one stays: a source that is silent for a while says nothing new
     this.totalBytes = Math.min(reading.totalBytes, this.options.totalBytes ?? reading.totalBytes);
     this.othersBytes = Math.max(0, reading.totalBytes - reading.freeBytes - ownBytes);
@@ -273,13 +316,26 @@ class LearningBudget implements Budget {
 
   /** Most rows by each limit, not rounded. None rises with the width. */
   private limitsAt(width: number): [Limit, number][] {
-    const { maxPaddedTokens, maxRows, model, kneeTokens = this.learnedKnee(), latencyTargetMs = DEFAULT_LATENCY_TARGET_MS } = this.options;
+    const {
+      maxPaddedTokens,
+      maxRows,
+      model,
+      kneeTokens = this.learnedKnee(),
+      latencyTargetMs = DEFAULT_LATENCY_TARGET_MS,
+    } = this.options;
     const limits: [Limit, number][] = [
       ['setting', Math.min(maxPaddedTokens / width, maxRows)],
       [this.trialBytes === undefined ? 'memory' : 'unknown-memory', this.rowsOf(this.mostIncrement(), width)],
       ['knee', kneeTokens / width],
     ];
-    if (model !== undefined) limits.push(['integer', Math.min(MAX_ELEMENTS / (width * Math.max(3 * model.hiddenSize, model.intermediateSize)), MAX_ELEMENTS / (model.heads * width * width))]);
+    if (model !== undefined)
+      limits.push([
+        'integer',
+        Math.min(
+          MAX_ELEMENTS / (width * Math.max(3 * model.hiddenSize, model.intermediateSize)),
+          MAX_ELEMENTS / (model.heads * width * width),
+        ),
+      ]);
     const inTime = this.isInteractive ? this.runTimes.rowsWithin(latencyTargetMs, width) : undefined;
     if (inTime !== undefined) limits.push(['latency', inTime]);
     return limits;
@@ -292,7 +348,9 @@ class LearningBudget implements Budget {
   /** Least of room, ceiling and trial. */
   private mostIncrement(): number {
     const most = this.mostBelowCeiling();
-    return this.ceiling === undefined ? most : Math.min(most, this.ceiling.bytes + Math.max(0, this.ceiling.othersBytes - this.othersBytes));
+    return this.ceiling === undefined
+      ? most
+      : Math.min(most, this.ceiling.bytes + Math.max(0, this.ceiling.othersBytes - this.othersBytes));
   }
 
   private mostBelowCeiling(): number {
@@ -311,7 +369,9 @@ class LearningBudget implements Budget {
 
   private rowsOf(increment: number, width: number): number {
     const { floorBytes, slackBytes } = this.law;
-    return increment < floorBytes ? 0 : (increment - floorBytes + slackBytes) / (width * bytesPerToken(this.law, width));
+    return increment < floorBytes
+      ? 0
+      : (increment - floorBytes + slackBytes) / (width * bytesPerToken(this.law, width));
   }
 
   private increment(rows: number, width: number): number {
@@ -343,10 +403,16 @@ class LearningBudget implements Budget {
 
   // ---- what was learned -----------------------------------------------------------------------------------------
 
-  /** A quarter off all that was held, weights included, because what is missing may have been taken by others; of the increment a quarter at least and half at most. */
+  /**
+   * A quarter off all that was held, weights included, because what is missing may have been taken by others; of the
+   * increment a quarter at least and half at most.
+   */
   private lowered(increment: number): number {
     const { loadedBytes } = this.law;
-    return Math.min(SHRINK * increment, Math.max(MOST_SHRINK * increment, SHRINK * (loadedBytes + increment) - loadedBytes));
+    return Math.min(
+      SHRINK * increment,
+      Math.max(MOST_SHRINK * increment, SHRINK * (loadedBytes + increment) - loadedBytes),
+    );
   }
 
   private regained(ceiling: Ceiling): Ceiling | undefined {
@@ -357,8 +423,9 @@ class LearningBudget implements Budget {
   }
 
   /**
-   * A reading is the peak of all runs so far. When it rose, this run needed that much: exactly, or where the arena doubles, more
-   * than it held before. When it did not, this run needed no more than that. What the law says is drawn into this interval.
+   * A reading is the peak of all runs so far. When it rose, this run needed that much: exactly, or where the arena
+   * doubles, more than it held before. When it did not, this run needed no more than that. What the law says is drawn
+   * into this interval.
    */
   private correct(shape: RunShape, { liveBytes: live, footprintBytes: footprint, source }: MemoryReading): void {
     const reading = live ?? footprint;
@@ -388,18 +455,26 @@ class LearningBudget implements Budget {
     const { totalBytes, memoryFraction = DEFAULT_MEMORY_FRACTION, maxTokens } = this.options;
     throw new ShoalError(
       'CONFIG_INVALID',
-      `one row of ${maxTokens} tokens takes ${megabytes(this.law.loadedBytes + need)} with this model, but ${memoryFraction} of ${megabytes(totalBytes ?? 0)} may be used; ` +
+      `one row of ${maxTokens} tokens takes ${megabytes(this.law.loadedBytes + need)} with this model, but ` +
+        `${memoryFraction} of ${megabytes(totalBytes ?? 0)} may be used; ` +
         'raise memoryFraction or maxDeviceBytes, lower maxTokens, or use a smaller model',
       { totalBytes, memoryFraction, maxTokens },
     );
   }
 }
 
-/** The law with the table's entries beside `width` drawn towards `perToken`, each by its share in that width; others only so far that none falls with the width. */
+/**
+ * The law with the table's entries beside `width` drawn towards `perToken`, each by its share in that width; others
+ * only so far that none falls with the width.
+ */
 function drawn(law: MemoryLaw, width: number, perToken: number, pull: number): MemoryLaw {
   const ratio = perToken / bytesPerToken(law, width);
-  const knots = law.perToken.map((knot, i) => ({ ...knot, bytes: knot.bytes * ratio ** (pull * shareOf(law.perToken, i, width)) }));
-  if (ratio > 1) for (let i = 1; i < knots.length; i++) knots[i]!.bytes = Math.max(knots[i]!.bytes, knots[i - 1]!.bytes);
+  const knots = law.perToken.map((knot, i) => ({
+    ...knot,
+    bytes: knot.bytes * ratio ** (pull * shareOf(law.perToken, i, width)),
+  }));
+  if (ratio > 1)
+    for (let i = 1; i < knots.length; i++) knots[i]!.bytes = Math.max(knots[i]!.bytes, knots[i - 1]!.bytes);
   else for (let i = knots.length - 2; i >= 0; i--) knots[i]!.bytes = Math.min(knots[i]!.bytes, knots[i + 1]!.bytes);
   return { ...law, perToken: knots };
 }

@@ -1,7 +1,10 @@
 import { expect, test } from 'vitest';
 import { ClaimAhead } from './claim-ahead.ts';
 
-/** A device that eats 12,000 tokens a millisecond for two seconds, and jobs that are filled so long after they were asked for. */
+/**
+ * A device that eats 12,000 tokens a millisecond for two seconds, and jobs that are filled so long after they were
+ * asked for.
+ */
 function busyFor(fillMs: number): ClaimAhead {
   const ahead = new ClaimAhead();
   for (let ms = 5; ms <= 2_000; ms += 5) {

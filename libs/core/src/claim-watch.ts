@@ -1,7 +1,7 @@
-// Nothing waits silently: when a claim has waited long, the queue is asked in another way whether jobs wait. Do they, twice,
-// while the same claim still waits, then claiming is wedged (a dead connection that nobody reports, a bug in a library) and
-// the worker has to leave so that its supervisor starts another. A paused queue, an empty one and a server that is away are
-// no wedges; the last is reported.
+// Nothing waits silently: when a claim has waited long, the queue is asked in another way whether jobs wait. Do they,
+// twice, while the same claim still waits, then claiming is wedged (a dead connection that nobody reports, a bug in a
+// library) and the worker has to leave so that its supervisor starts another. A paused queue, an empty one and a server
+// that is away are no wedges; the last is reported.
 
 import { ShoalError } from './errors.ts';
 import type { Clock, Logger } from './ports.ts';
@@ -31,7 +31,10 @@ export class ClaimWatch {
 
   start(): void {
     const { clock, timeoutMs } = this.parts;
-    this.cancel = clock.after(timeoutMs / 2, () => void this.look().finally(() => (this.isStopped ? undefined : this.start())));
+    this.cancel = clock.after(
+      timeoutMs / 2,
+      () => void this.look().finally(() => (this.isStopped ? undefined : this.start())),
+    );
   }
 
   stop(): void {
@@ -69,7 +72,8 @@ export class ClaimWatch {
 function wedged(waiting: number, waitedMs: number): ShoalError<'QUEUE_STUCK'> {
   return new ShoalError(
     'QUEUE_STUCK',
-    `${waiting} jobs wait in the queue, but claiming has brought none for ${waitedMs} ms; this worker leaves, so that the one that is started in its place connects anew`,
+    `${waiting} jobs wait in the queue, but claiming has brought none for ${waitedMs} ms; this worker leaves, ` +
+      'so that the one that is started in its place connects anew',
     { waiting, waitedMs },
   );
 }

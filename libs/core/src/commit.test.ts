@@ -8,8 +8,18 @@ const LARGE = 65_536;
 
 function jobOf(jobId: string, more: Partial<CommittedJob> = {}): CommittedJob {
   return {
-    order: { jobId, token: `${jobId}-token`, queuedMs: 0, fingerprint: undefined, class: 'bulk', resultTtlMs: 1_000, remainingMs: undefined },
-    fingerprint: '0123456789abcdef', isDropped: false, ...more,
+    order: {
+      jobId,
+      token: `${jobId}-token`,
+      queuedMs: 0,
+      fingerprint: undefined,
+      class: 'bulk',
+      resultTtlMs: 1_000,
+      remainingMs: undefined,
+    },
+    fingerprint: '0123456789abcdef',
+    isDropped: false,
+    ...more,
   };
 }
 
@@ -22,7 +32,13 @@ function setup(bytesOf: (job: CommittedJob) => number) {
       read: async () => [],
       release: () => undefined,
       stop: async () => undefined,
-      commit: (requests: readonly CommitRequest[]) => new Promise<CommitResult[]>((resolve) => asked.push({ jobIds: requests.map(({ jobId }) => jobId), answer: () => resolve(requests.map(() => 'committed')) })),
+      commit: (requests: readonly CommitRequest[]) =>
+        new Promise<CommitResult[]>((resolve) =>
+          asked.push({
+            jobIds: requests.map(({ jobId }) => jobId),
+            answer: () => resolve(requests.map(() => 'committed')),
+          }),
+        ),
     },
     faults: noFaults,
     resultOf: (job) => Buffer.alloc(bytesOf(job)),

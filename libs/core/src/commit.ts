@@ -1,6 +1,7 @@
-// The executor's last verb: a job that is done gets its result written, if its lease still holds. Large results are written as they
-// come. Small ones take turns, one at a time; whatever is done meanwhile goes with the next, and interactive jobs do not wait for the
-// results of others. Knows nothing of pools and devices, nor of what is in a result.
+// The executor's last verb: a job that is done gets its result written, if its lease still holds. Large results are
+// written as they come. Small ones take turns, one at a time; whatever is done meanwhile goes with the next, and
+// interactive jobs do not wait for the results of others. Knows nothing of pools and devices, nor of what is in a
+// result.
 
 import { toFailure, type Failure } from './errors.ts';
 import { conflict } from './fill.ts';
@@ -10,8 +11,9 @@ import type { JobOutcome, JobReturn, OrderTerms } from './protocol.ts';
 import { Turns } from './turns.ts';
 
 /**
- * Results are written in pieces of about so many bytes, and a job is told of when its piece is there: one of 64 rows (98 KB) is a piece
- * by itself, and waits for no other. Small results share a piece, because each costs the server and the claimer a call.
+ * Results are written in pieces of about so many bytes, and a job is told of when its piece is there: one of 64 rows
+ * (98 KB) is a piece by itself, and waits for no other. Small results share a piece, because each costs the server and
+ * the claimer a call.
  */
 const PIECE_BYTES = 65_536;
 
@@ -49,7 +51,10 @@ export class Committer<Job extends CommittedJob> {
 
   /** The commits that are under way, or undefined when there are none. */
   get busy(): Promise<unknown> | undefined {
-    const { turns: { busy }, writing } = this;
+    const {
+      turns: { busy },
+      writing,
+    } = this;
     return busy === undefined && writing.size === 0 ? undefined : Promise.all([busy, ...writing]);
   }
 
@@ -75,23 +80,37 @@ export class Committer<Job extends CommittedJob> {
 
   private async write(piece: readonly Commit<Job>[], isUrgent: boolean): Promise<void> {
     this.parts.faults.reach('before-commit');
-    const results = await this.parts.store.commit(piece.map(({ request }) => request), { isUrgent });
+    const results = await this.parts.store.commit(
+      piece.map(({ request }) => request),
+      { isUrgent },
+    );
     this.parts.faults.reach('after-commit');
     this.parts.onCommitted(piece.map(({ job }, i) => ({ job, outcome: this.outcomeOf(job, results[i]!) })));
   }
 
   private commitRequest(job: Job): CommitRequest {
     const { order, fingerprint } = job;
-    return { jobId: order.jobId, lane: order.lane, token: order.token, fingerprint, result: this.parts.resultOf(job), ttlMs: order.resultTtlMs };
+    return {
+      jobId: order.jobId,
+      lane: order.lane,
+      token: order.token,
+      fingerprint,
+      result: this.parts.resultOf(job),
+      ttlMs: order.resultTtlMs,
+    };
   }
 
   private outcomeOf(job: Job, result: CommitResult): JobOutcome {
     const { jobId, token } = job.order;
     switch (result) {
-      case 'committed': return { kind: 'committed', jobId, token, value: this.parts.valueOf(job) };
-      case 'already': return { kind: 'already', jobId, token, value: this.parts.valueOf(job) };
-      case 'lease-lost': return { kind: 'lease-lost', jobId, token };
-      case 'conflict': return failed(job.order, toFailure(conflict(jobId, 'something else', job.fingerprint)));
+      case 'committed':
+        return { kind: 'committed', jobId, token, value: this.parts.valueOf(job) };
+      case 'already':
+        return { kind: 'already', jobId, token, value: this.parts.valueOf(job) };
+      case 'lease-lost':
+        return { kind: 'lease-lost', jobId, token };
+      case 'conflict':
+        return failed(job.order, toFailure(conflict(jobId, 'something else', job.fingerprint)));
     }
   }
 }

@@ -1,7 +1,15 @@
 // Where a setting comes from, what is said when it is wrong, and what never reaches a log.
 
 import { describe, expect, test } from 'vitest';
-import { environmentName, flagName, redactSettings, resolveSettings, settingsSchema, sizesOf, type SettingSources } from './config.ts';
+import {
+  environmentName,
+  flagName,
+  redactSettings,
+  resolveSettings,
+  settingsSchema,
+  sizesOf,
+  type SettingSources,
+} from './config.ts';
 import { isShoalError } from './errors.ts';
 
 /** What is said about settings that are wrong. */
@@ -21,7 +29,13 @@ test('names follow from keys', () => {
 });
 
 test('without any source every setting has its default', () => {
-  expect(resolveSettings()).toMatchObject({ prefix: '{shoal}', model: 'minilm', device: 'auto', leaseMs: 15_000, logLevel: 'info' });
+  expect(resolveSettings()).toMatchObject({
+    prefix: '{shoal}',
+    model: 'minilm',
+    device: 'auto',
+    leaseMs: 15_000,
+    logLevel: 'info',
+  });
   expect(resolveSettings().redisUrl).toBeUndefined();
   expect(resolveSettings().maxPaddedTokens).toBeUndefined(); // measured, or the preset's
 });
@@ -31,9 +45,28 @@ test('every setting says what it is for', () => {
 });
 
 test('sizes of batches that make no sense are refused all at once, by name', () => {
-  const problems = problemsOf({ flags: { maxWaitMs: -1, memoryFraction: 1.2, maxPaddedTokens: 128, maxTokens: 512, windowRows: 0, latencyTargetMs: 0, device: 'sim:0GB' } });
-  expect((problems as string[]).map((problem) => problem.split(' = ')[0])).toEqual(['--device', '--memory-fraction', '--latency-target-ms', '--window-rows', '--max-wait-ms', '--max-padded-tokens']);
-  expect((problems as string[]).at(-1)).toBe('--max-padded-tokens = 128: one row of maxTokens (512 padded tokens) does not fit; raise it or lower maxTokens');
+  const problems = problemsOf({
+    flags: {
+      maxWaitMs: -1,
+      memoryFraction: 1.2,
+      maxPaddedTokens: 128,
+      maxTokens: 512,
+      windowRows: 0,
+      latencyTargetMs: 0,
+      device: 'sim:0GB',
+    },
+  });
+  expect((problems as string[]).map((problem) => problem.split(' = ')[0])).toEqual([
+    '--device',
+    '--memory-fraction',
+    '--latency-target-ms',
+    '--window-rows',
+    '--max-wait-ms',
+    '--max-padded-tokens',
+  ]);
+  expect((problems as string[]).at(-1)).toBe(
+    '--max-padded-tokens = 128: one row of maxTokens (512 padded tokens) does not fit; raise it or lower maxTokens',
+  );
 });
 
 describe('precedence', () => {
@@ -49,17 +82,38 @@ describe('precedence', () => {
 
   test('sizes that are not given are those of the device that was found, whatever was asked for', () => {
     const auto = resolveSettings({ flags: { device: 'auto' } });
-    for (const device of ['cuda:1', 'webgpu:0', 'sim:24GB']) expect(sizesOf(auto, device)).toEqual({ maxRows: 16_384, poolTokens: 1_310_720, aheadTokens: 1_310_720 });
-    for (const device of ['cpu', 'cpu:avx512', 'sim:8000']) expect(sizesOf(resolveSettings({ flags: { device: 'gpu:1' } }), device)).toEqual({ maxRows: 1_024, poolTokens: 24_576, aheadTokens: 0 });
-    expect(sizesOf(resolveSettings({ flags: { maxRows: 7 } }), 'cuda:0')).toEqual({ maxRows: 7, poolTokens: 1_310_720, aheadTokens: 1_310_720 });
-    expect(sizesOf(resolveSettings({ flags: { poolTokens: 99 } }), 'cpu')).toEqual({ maxRows: 1_024, poolTokens: 99, aheadTokens: 0 });
-    expect(sizesOf(resolveSettings({ flags: { poolTokens: 99 } }), 'cuda:0')).toMatchObject({ poolTokens: 99, aheadTokens: 99 });
+    for (const device of ['cuda:1', 'webgpu:0', 'sim:24GB'])
+      expect(sizesOf(auto, device)).toEqual({ maxRows: 16_384, poolTokens: 1_310_720, aheadTokens: 1_310_720 });
+    for (const device of ['cpu', 'cpu:avx512', 'sim:8000'])
+      expect(sizesOf(resolveSettings({ flags: { device: 'gpu:1' } }), device)).toEqual({
+        maxRows: 1_024,
+        poolTokens: 24_576,
+        aheadTokens: 0,
+      });
+    expect(sizesOf(resolveSettings({ flags: { maxRows: 7 } }), 'cuda:0')).toEqual({
+      maxRows: 7,
+      poolTokens: 1_310_720,
+      aheadTokens: 1_310_720,
+    });
+    expect(sizesOf(resolveSettings({ flags: { poolTokens: 99 } }), 'cpu')).toEqual({
+      maxRows: 1_024,
+      poolTokens: 99,
+      aheadTokens: 0,
+    });
+    expect(sizesOf(resolveSettings({ flags: { poolTokens: 99 } }), 'cuda:0')).toMatchObject({
+      poolTokens: 99,
+      aheadTokens: 99,
+    });
   });
 
   test('REDIS_URL and LOG_LEVEL are honoured: above the file, below the names of Shoal’s own', () => {
     const known = { REDIS_URL: 'redis://known', LOG_LEVEL: 'debug' };
-    expect(resolveSettings({ environment: known, file: { redisUrl: 'redis://file', logLevel: 'error' } })).toMatchObject({ redisUrl: 'redis://known', logLevel: 'debug' });
-    expect(resolveSettings({ environment: { ...known, SHOAL_REDIS_URL: 'redis://own', SHOAL_LOG_LEVEL: 'warn' } })).toMatchObject({ redisUrl: 'redis://own', logLevel: 'warn' });
+    expect(
+      resolveSettings({ environment: known, file: { redisUrl: 'redis://file', logLevel: 'error' } }),
+    ).toMatchObject({ redisUrl: 'redis://known', logLevel: 'debug' });
+    expect(
+      resolveSettings({ environment: { ...known, SHOAL_REDIS_URL: 'redis://own', SHOAL_LOG_LEVEL: 'warn' } }),
+    ).toMatchObject({ redisUrl: 'redis://own', logLevel: 'warn' });
   });
 
   test('SHOAL_FORCE_CPU=1 beats even the flag, other values of it nothing', () => {
@@ -68,7 +122,9 @@ describe('precedence', () => {
   });
 
   test('an empty variable counts as unset', () => {
-    expect(resolveSettings({ environment: { SHOAL_MODEL: '', REDIS_URL: '', SHOAL_THREADS: '' }, file: { model: 'bge' } })).toMatchObject({ model: 'bge', threads: 0 });
+    expect(
+      resolveSettings({ environment: { SHOAL_MODEL: '', REDIS_URL: '', SHOAL_THREADS: '' }, file: { model: 'bge' } }),
+    ).toMatchObject({ model: 'bge', threads: 0 });
   });
 
   test('other variables are none of ours', () => {
@@ -114,20 +170,34 @@ describe('what is wrong', () => {
 
   test('no setting is refused in the words of the checking library', () => {
     for (const key of Object.keys(settingsSchema.shape)) {
-      for (const value of [null, -1, 1e300, 'x y', {}]) expect(String(problemsOf({ file: { [key]: value } }))).not.toMatch(/Invalid|Too |expected|undefined/);
+      for (const value of [null, -1, 1e300, 'x y', {}])
+        expect(String(problemsOf({ file: { [key]: value } }))).not.toMatch(/Invalid|Too |expected|undefined/);
     }
   });
 
-  test.each([null, true, false, [], [5], {}, '', ' ', '5.5', 5.5, '5x', Number.NaN, 'Infinity', -1])('%j in a file is not a count', (value) => {
-    expect(problemsOf({ file: { maxWaitMs: value } })).toHaveLength(value === '' ? 0 : 1);
-  });
+  test.each([null, true, false, [], [5], {}, '', ' ', '5.5', 5.5, '5x', Number.NaN, 'Infinity', -1])(
+    '%j in a file is not a count',
+    (value) => {
+      expect(problemsOf({ file: { maxWaitMs: value } })).toHaveLength(value === '' ? 0 : 1);
+    },
+  );
 
-  test.each([['12', 12], [' 12 ', 12], [12, 12], ['0', 0]])('%j is a count', (value, expected) => {
+  test.each([
+    ['12', 12],
+    [' 12 ', 12],
+    [12, 12],
+    ['0', 0],
+  ])('%j is a count', (value, expected) => {
     expect(resolveSettings({ file: { maxWaitMs: value } }).maxWaitMs).toBe(expected);
   });
 
   test('a password is not told', () => {
-    for (const url of ['http://user:secret@host', 'http://user:a"@secret@host', 'http://host?sentinelPassword=a"secret']) expect(JSON.stringify(problemsOf({ environment: { REDIS_URL: url } }))).not.toContain('secret');
+    for (const url of [
+      'http://user:secret@host',
+      'http://user:a"@secret@host',
+      'http://host?sentinelPassword=a"secret',
+    ])
+      expect(JSON.stringify(problemsOf({ environment: { REDIS_URL: url } }))).not.toContain('secret');
   });
 });
 
@@ -137,7 +207,10 @@ describe('redaction', () => {
     ['rediss://:secret@host', 'rediss://***@host'],
     ['redis://:se/cr@et@host', 'redis://***@host'],
     ['redis://:sec@ret@host:1', 'redis://***@host:1'],
-    ['redis+sentinel://u:p@host/m?sentinelPassword=hu@sh&db=1', 'redis+sentinel://***@host/m?sentinelPassword=***&db=1'],
+    [
+      'redis+sentinel://u:p@host/m?sentinelPassword=hu@sh&db=1',
+      'redis+sentinel://***@host/m?sentinelPassword=***&db=1',
+    ],
     ['redis+sentinel://host/m?sentinelPassword=hu"sh', 'redis+sentinel://host/m?sentinelPassword=***'],
     ['redis://host:6379', 'redis://host:6379'],
     ['unix:///run/redis.sock', 'unix:///run/redis.sock'],

@@ -1,10 +1,24 @@
 import { expect, test } from 'vitest';
 import { decodeDeviceProfile, encodeDeviceProfile, type DeviceProfile } from './device-profile.ts';
 
-const key = { graphHash: '0123456789abcdef', provider: 'cpu', precision: 'fp32', deviceKind: 'AMD EPYC, 2 threads' } as const;
+const key = {
+  graphHash: '0123456789abcdef',
+  provider: 'cpu',
+  precision: 'fp32',
+  deviceKind: 'AMD EPYC, 2 threads',
+} as const;
 const profile: DeviceProfile = {
-  v: 1, key, kneeTokens: 1024, measuredAt: '2026-11-21T20:00:00.000Z',
-  memory: { loadedBytes: 200e6, floorBytes: 2e6, slackBytes: 3e6, perToken: [{ width: 128, bytes: 25_000 }], arena: 'exact' },
+  v: 1,
+  key,
+  kneeTokens: 1024,
+  measuredAt: '2026-11-21T20:00:00.000Z',
+  memory: {
+    loadedBytes: 200e6,
+    floorBytes: 2e6,
+    slackBytes: 3e6,
+    perToken: [{ width: 128, bytes: 25_000 }],
+    arena: 'exact',
+  },
 };
 
 test('a profile comes back as it was stored', () => {
@@ -12,7 +26,11 @@ test('a profile comes back as it was stored', () => {
 });
 
 test.each([
-  ['another graph', { ...key, graphHash: 'fedcba9876543210' }, 'its graphHash is 0123456789abcdef, not fedcba9876543210'],
+  [
+    'another graph',
+    { ...key, graphHash: 'fedcba9876543210' },
+    'its graphHash is 0123456789abcdef, not fedcba9876543210',
+  ],
   ['another device', { ...key, deviceKind: 'NVIDIA H200' }, 'its deviceKind is AMD EPYC, 2 threads, not NVIDIA H200'],
   ['another precision', { ...key, precision: 'int8' as const }, 'its precision is fp32, not int8'],
 ])('a profile of %s is refused with the reason', (_, asked, reason) => {

@@ -1,5 +1,5 @@
-// What was measured of one graph on one kind of device, as it is stored between starts. Whatever does not fit the graph and
-// device at hand is ignored with a reason, never bent into shape.
+// What was measured of one graph on one kind of device, as it is stored between starts. Whatever does not fit the graph
+// and device at hand is ignored with a reason, never bent into shape.
 
 import { z } from 'zod';
 import { memoryLawSchema } from './memory-model.ts';
@@ -43,7 +43,9 @@ export function decodeDeviceProfile(text: string, key: DeviceProfileKey): ReadPr
     return { reason: `it is not a device profile: ${issue?.path.join('.') || 'the whole of it'}: ${issue?.message}` };
   }
   const other = (Object.keys(key) as (keyof DeviceProfileKey)[]).find((part) => parsed.data.key[part] !== key[part]);
-  return other === undefined ? { profile: parsed.data } : { reason: `its ${other} is ${parsed.data.key[other]}, not ${key[other]}` };
+  return other === undefined
+    ? { profile: parsed.data }
+    : { reason: `its ${other} is ${parsed.data.key[other]}, not ${key[other]}` };
 }
 
 function asJson(text: string): unknown {

@@ -58,7 +58,9 @@ export const ERROR_CODES = {
 
 export type ErrorCode = keyof typeof ERROR_CODES;
 
-/** The one error class. `code` is literal, `fields` are the facts a caller or a log needs, `cause` is what was caught. */
+/**
+ * The one error class. `code` is literal, `fields` are the facts a caller or a log needs, `cause` is what was caught.
+ */
 export class ShoalError<Code extends ErrorCode = ErrorCode> extends Error {
   readonly code: Code;
   readonly fields: Readonly<Record<string, unknown>>;
@@ -86,11 +88,14 @@ export function failedReason(failure: Failure): string {
   return `${failure.code}: ${failure.message}`;
 }
 
-/** The reverse of `failedReason`; a reason that somebody else wrote is reported as INFERENCE_FAILED with its own text. */
+/**
+ * The reverse of `failedReason`; a reason that somebody else wrote is reported as INFERENCE_FAILED with its own text.
+ */
 export function parseFailedReason(reason: string): Failure {
   const match = /^([A-Z_]+): ([\s\S]*)$/.exec(reason);
   const code = match?.[1];
-  if (code !== undefined && Object.hasOwn(ERROR_CODES, code)) return { code: code as ErrorCode, message: match?.[2] ?? '' };
+  if (code !== undefined && Object.hasOwn(ERROR_CODES, code))
+    return { code: code as ErrorCode, message: match?.[2] ?? '' };
   return { code: 'INFERENCE_FAILED', message: reason };
 }
 

@@ -1,5 +1,5 @@
-// In which order and how soon things run: interactive rows before bulk ones, a window that follows the run time, deadlines,
-// and equal rows that share a run.
+// In which order and how soon things run: interactive rows before bulk ones, a window that follows the run time,
+// deadlines, and equal rows that share a run.
 
 import { describe, expect, test } from 'vitest';
 import { fixedBudget } from './fixed-budget.ts';
@@ -9,7 +9,10 @@ import { settled } from './testing/index.ts';
 
 /** A bulk job that is a full micro-batch of 16 rows, 256 padded tokens. */
 function fullBatch(jobId: string) {
-  return orderOf(jobId, Array.from({ length: 16 }, (_, i) => textOf(16, `${jobId}r${i}`)));
+  return orderOf(
+    jobId,
+    Array.from({ length: 16 }, (_, i) => textOf(16, `${jobId}r${i}`)),
+  );
 }
 
 function question(jobId: string, tokens = 8) {
@@ -18,7 +21,10 @@ function question(jobId: string, tokens = 8) {
 
 /** A budget that has learned that a run takes 2 ms and 0.1 ms a token. */
 function learnedBudget(): BatchBudget {
-  return { ...fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }), predictMs: ({ rows, width }) => 2 + rows * width * 0.1 };
+  return {
+    ...fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }),
+    predictMs: ({ rows, width }) => 2 + rows * width * 0.1,
+  };
 }
 
 function slowBudget(): BatchBudget {
@@ -30,7 +36,10 @@ function fixedCostBudget(): BatchBudget {
   return { ...fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }), predictMs: () => 10 };
 }
 
-/** When micro-batches began on three sessions of 10 ms while a job of one row came every so often, without those before the rate was known. */
+/**
+ * When micro-batches began on three sessions of 10 ms while a job of one row came every so often, without those before
+ * the rate was known.
+ */
 async function beginnings(everyMs: number): Promise<number[]> {
   const bench = setup({ newBudget: fixedCostBudget, backend: { sessions: 3, slots: 6, runMs: () => 10 } });
   const beganMs: number[] = [];
@@ -55,7 +64,14 @@ describe('interactive rows', () => {
     await bench.clock.advance(1); // a runs, b and c are queued
     bench.run([question('q')], false);
     await bench.untilOutcomes(6);
-    expect(bench.backend.runs.map(({ rows, isUrgent }) => [rows, isUrgent])).toEqual([[16, false], [1, true], [16, false], [16, false], [16, false], [16, false]]);
+    expect(bench.backend.runs.map(({ rows, isUrgent }) => [rows, isUrgent])).toEqual([
+      [16, false],
+      [1, true],
+      [16, false],
+      [16, false],
+      [16, false],
+      [16, false],
+    ]);
     expect(await bench.leftovers()).toEqual(NOTHING);
   });
 
@@ -69,35 +85,49 @@ describe('interactive rows', () => {
     await settled();
     expect(bench.said('began').map(({ jobIds }) => jobIds)).toEqual([['a'], ['b'], ['c'], ['q'], ['r']]);
     await bench.untilOutcomes(6);
-    expect(bench.backend.runs.map(({ rows, isUrgent }) => [rows, isUrgent])).toEqual([[16, false], [1, true], [1, true], [16, false], [16, false], [16, false]]);
+    expect(bench.backend.runs.map(({ rows, isUrgent }) => [rows, isUrgent])).toEqual([
+      [16, false],
+      [1, true],
+      [1, true],
+      [16, false],
+      [16, false],
+      [16, false],
+    ]);
     expect(await bench.leftovers()).toEqual(NOTHING);
   });
 
-  test('gather, where a run takes the same whatever its size, until the one that goes on is nearly over, and while others are queued', async () => {
-    const bench = setup({ newBudget: fixedCostBudget, backend: { slots: 6, runMs: () => 10 } });
-    bench.run(['a', 'b', 'c', 'd'].map(fullBatch), false);
-    await bench.clock.advance(1); // a runs, b and c are queued
-    for (const jobId of ['q', 'r', 's']) {
-      bench.run([question(jobId)], false);
+  test(
+    'gather, where a run takes the same whatever its size, until the one that goes on is nearly over, and while ' +
+      'others are queued',
+    async () => {
+      const bench = setup({ newBudget: fixedCostBudget, backend: { slots: 6, runMs: () => 10 } });
+      bench.run(['a', 'b', 'c', 'd'].map(fullBatch), false);
+      await bench.clock.advance(1); // a runs, b and c are queued
+      for (const jobId of ['q', 'r', 's']) {
+        bench.run([question(jobId)], false);
+        await bench.clock.advance(1);
+      }
+      expect(bench.said('began').map(({ jobIds }) => jobIds)).toEqual([['a'], ['b'], ['c']]);
+      await bench.clock.advance(2); // six of ten milliseconds of a are over
+      expect(bench.said('began').at(-1)?.jobIds).toEqual(expect.arrayContaining(['q', 'r', 's']));
+      bench.run([question('t')], false);
+      await bench.clock.advance(2);
+      bench.run([question('u')], false);
+      await bench.clock.advance(7); // q runs since two milliseconds after u came
+      expect(bench.said('began')).toHaveLength(4);
       await bench.clock.advance(1);
-    }
-    expect(bench.said('began').map(({ jobIds }) => jobIds)).toEqual([['a'], ['b'], ['c']]);
-    await bench.clock.advance(2); // six of ten milliseconds of a are over
-    expect(bench.said('began').at(-1)?.jobIds).toEqual(expect.arrayContaining(['q', 'r', 's']));
-    bench.run([question('t')], false);
-    await bench.clock.advance(2);
-    bench.run([question('u')], false);
-    await bench.clock.advance(7); // q runs since two milliseconds after u came
-    expect(bench.said('began')).toHaveLength(4);
-    await bench.clock.advance(1);
-    expect(bench.said('began').at(-1)?.jobIds).toEqual(expect.arrayContaining(['t', 'u']));
-    await bench.untilOutcomes(9);
-    expect(bench.backend.runs.map(({ isUrgent }) => isUrgent).slice(0, 3)).toEqual([false, true, true]);
-    expect(await bench.leftovers()).toEqual(NOTHING);
-  });
+      expect(bench.said('began').at(-1)?.jobIds).toEqual(expect.arrayContaining(['t', 'u']));
+      await bench.untilOutcomes(9);
+      expect(bench.backend.runs.map(({ isUrgent }) => isUrgent).slice(0, 3)).toEqual([false, true, true]);
+      expect(await bench.leftovers()).toEqual(NOTHING);
+    },
+  );
 
   test('gather no longer than the run that goes on, when that ends sooner than was foreseen', async () => {
-    const bench = setup({ newBudget: () => ({ ...fixedCostBudget(), predictMs: () => 25 }), backend: { slots: 6, runMs: () => 10 } });
+    const bench = setup({
+      newBudget: () => ({ ...fixedCostBudget(), predictMs: () => 25 }),
+      backend: { slots: 6, runMs: () => 10 },
+    });
     bench.run(['a', 'b', 'c', 'd'].map(fullBatch), false);
     await bench.clock.advance(3); // a runs, b is queued
     bench.run([question('q')], false);
@@ -126,7 +156,12 @@ describe('interactive rows', () => {
 
   test('the budget hears that somebody waits, once, and that nobody does any more', async () => {
     const heard: boolean[] = [];
-    const bench = setup({ newBudget: () => ({ ...fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }), interactiveWaits: (isWaiting) => void heard.push(isWaiting) }) });
+    const bench = setup({
+      newBudget: () => ({
+        ...fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }),
+        interactiveWaits: (isWaiting) => void heard.push(isWaiting),
+      }),
+    });
     bench.run([fullBatch('a')], false);
     bench.run([question('q'), question('r', 40)], false);
     await bench.untilOutcomes(3);
@@ -134,25 +169,39 @@ describe('interactive rows', () => {
   });
 
   test('stay urgent when their micro-batch is split', async () => {
-    const bench = setup({ backend: { slots: 2 }, prepare: (backend) => backend.runsOutOfVramWhen(({ rows, isUrgent }) => (isUrgent && rows > 1 ? 'too-large' : 'fits')) });
+    const bench = setup({
+      backend: { slots: 2 },
+      prepare: (backend) =>
+        backend.runsOutOfVramWhen(({ rows, isUrgent }) => (isUrgent && rows > 1 ? 'too-large' : 'fits')),
+    });
     bench.run([orderOf('q', [textOf(8, 1), textOf(8, 2)], { class: 'interactive' })], false);
     await settled();
     bench.run([fullBatch('a'), fullBatch('b')], false);
     await bench.untilOutcomes(3);
-    expect(bench.backend.runs.map(({ rows, isUrgent }) => [rows, isUrgent])).toEqual([[2, true], [16, false], [1, true], [1, true], [16, false]]);
+    expect(bench.backend.runs.map(({ rows, isUrgent }) => [rows, isUrgent])).toEqual([
+      [2, true],
+      [16, false],
+      [1, true],
+      [1, true],
+      [16, false],
+    ]);
   });
 });
 
 describe('bulk rows', () => {
-  test('are cut when the device has 20 ms and a tenth of the run left, so that who comes meanwhile is not behind what is queued', async () => {
-    const bench = setup({ newBudget: slowBudget, backend: { slots: 6, runMs: () => 100 } });
-    bench.run(['a', 'b', 'c'].map(fullBatch), false);
-    await bench.clock.advance(69);
-    expect(bench.said('began').map(({ jobIds }) => jobIds)).toEqual([['a']]);
-    await bench.clock.advance(1);
-    expect(bench.said('began').map(({ jobIds }) => jobIds)).toEqual([['a'], ['b']]);
-    expect(await bench.leftovers()).toEqual(NOTHING);
-  });
+  test(
+    'are cut when the device has 20 ms and a tenth of the run left, so that who comes meanwhile is not behind ' +
+      'what is queued',
+    async () => {
+      const bench = setup({ newBudget: slowBudget, backend: { slots: 6, runMs: () => 100 } });
+      bench.run(['a', 'b', 'c'].map(fullBatch), false);
+      await bench.clock.advance(69);
+      expect(bench.said('began').map(({ jobIds }) => jobIds)).toEqual([['a']]);
+      await bench.clock.advance(1);
+      expect(bench.said('began').map(({ jobIds }) => jobIds)).toEqual([['a'], ['b']]);
+      expect(await bench.leftovers()).toEqual(NOTHING);
+    },
+  );
 
   test('are cut sooner after the device stood still, because a run was over before it was foreseen', async () => {
     const bench = setup({ newBudget: slowBudget, backend: { slots: 6, runMs: () => 60 } });
@@ -165,7 +214,11 @@ describe('bulk rows', () => {
   });
 
   test('of a tenant that asked for little run before those of another that were claimed earlier', async () => {
-    const bench = setup({ newBudget: slowBudget, limits: { maxRowAgeMs: 1e9 }, backend: { slots: 6, runMs: () => 100 } });
+    const bench = setup({
+      newBudget: slowBudget,
+      limits: { maxRowAgeMs: 1e9 },
+      backend: { slots: 6, runMs: () => 100 },
+    });
     const much = Array.from({ length: 540 }, (_, i) => ({ ...fullBatch(`much-${i}`), tenant: 'A' })); // 512 use up its own lead
     bench.run(much, false);
     await bench.untilOutcomes(520);
@@ -182,7 +235,8 @@ describe('sessions side by side, where a run takes 10 ms whatever its size,', ()
     const beganMs = await beginnings(0.5);
     const gaps = beganMs.slice(1).map((ms, i) => ms - beganMs[i]!);
     expect(gaps.length).toBeGreaterThan(80);
-    expect(Math.max(...gaps)).toBeLessThanOrEqual(4.5); // a third of a run and a little; 9 where each begins as soon as it can
+    // a third of a run and a little; 9 where each begins as soon as it can
+    expect(Math.max(...gaps)).toBeLessThanOrEqual(4.5);
   });
 
   test('begin at once as long as no more rows are expected than there are sessions for', async () => {
@@ -194,7 +248,15 @@ describe('sessions side by side, where a run takes 10 ms whatever its size,', ()
 describe('the window', () => {
   test('is no longer than the run would take', async () => {
     const bench = setup({ newBudget: learnedBudget });
-    bench.run([orderOf('a', Array.from({ length: 4 }, (_, i) => textOf(5, i)))], false); // 20 tokens: 4 ms
+    bench.run(
+      [
+        orderOf(
+          'a',
+          Array.from({ length: 4 }, (_, i) => textOf(5, i)),
+        ),
+      ],
+      false,
+    ); // 20 tokens: 4 ms
     await bench.clock.advance(3.9);
     expect(bench.backend.runs).toHaveLength(0);
     await bench.clock.advance(0.1);
@@ -209,14 +271,30 @@ describe('the window', () => {
     await few.clock.advance(0.1);
     expect(few.backend.runs).toHaveLength(1);
     const slow = setup({ newBudget: learnedBudget });
-    slow.run([orderOf('a', Array.from({ length: 4 }, (_, i) => textOf(40, i)))], false); // 18 ms
+    slow.run(
+      [
+        orderOf(
+          'a',
+          Array.from({ length: 4 }, (_, i) => textOf(40, i)),
+        ),
+      ],
+      false,
+    ); // 18 ms
     await slow.clock.advance(10);
     expect(slow.backend.runs).toHaveLength(1);
   });
 
   test('closes with windowRows rows, however much the budget would still take', async () => {
     const bench = setup({ budget: { maxPaddedTokens: 1024, maxRows: 64 }, limits: { windowRows: 10 } });
-    bench.run([orderOf('a', Array.from({ length: 9 }, (_, i) => textOf(5, i)))], false);
+    bench.run(
+      [
+        orderOf(
+          'a',
+          Array.from({ length: 9 }, (_, i) => textOf(5, i)),
+        ),
+      ],
+      false,
+    );
     await settled();
     expect(bench.backend.runs).toHaveLength(0);
     bench.run([orderOf('b', [textOf(5, 'b')])], false);
@@ -227,7 +305,15 @@ describe('the window', () => {
   test('a short pool gathers on while the device has a run and another to go on with', async () => {
     const bench = setup({ backend: { slots: 6 }, limits: { windowRows: 4 } });
     for (const job of ['a', 'b', 'c']) {
-      bench.run([orderOf(job, Array.from({ length: 4 }, (_, i) => textOf(8, `${job}${i}`)))], true);
+      bench.run(
+        [
+          orderOf(
+            job,
+            Array.from({ length: 4 }, (_, i) => textOf(8, `${job}${i}`)),
+          ),
+        ],
+        true,
+      );
       await settled();
     }
     expect(bench.said('began')).toHaveLength(2);
@@ -241,9 +327,14 @@ describe('deadlines', () => {
   test('rows of a job past its deadline are not cut, and it fails with DEADLINE_PASSED; its neighbours run', async () => {
     const bench = setup({ backend: { slots: 1 }, budget: { maxRows: 1 } });
     bench.run([orderOf('long', [textOf(64, 1), textOf(64, 2)])]);
-    bench.run([orderOf('late', [textOf(8, 3)], { remainingMs: 1 }), orderOf('timely', [textOf(8, 4)], { remainingMs: 1_000 })]);
+    bench.run([
+      orderOf('late', [textOf(8, 3)], { remainingMs: 1 }),
+      orderOf('timely', [textOf(8, 4)], { remainingMs: 1_000 }),
+    ]);
     await bench.untilOutcomes(3);
-    expect(bench.outcomesOf('late')).toMatchObject([{ kind: 'failed', token: 'late-token', failure: { code: 'DEADLINE_PASSED' } }]);
+    expect(bench.outcomesOf('late')).toMatchObject([
+      { kind: 'failed', token: 'late-token', failure: { code: 'DEADLINE_PASSED' } },
+    ]);
     expect(bench.outcomesOf('timely')).toMatchObject([{ kind: 'committed' }]);
     expect(bench.backend.runs.map(({ width }) => width)).toEqual([64, 64, 8]);
     expect(await bench.leftovers()).toEqual(NOTHING);
@@ -267,15 +358,19 @@ describe('deadlines', () => {
     expect(bench.outcomes()).toMatchObject([{ kind: 'committed' }]);
   });
 
-  test('half a job is no job: it fails when its deadline passes between two runs, and the rows at the device come back to nobody', async () => {
-    const bench = setup({ backend: { slots: 2 }, budget: { maxRows: 1 } });
-    bench.run([orderOf('a', [textOf(64, 1), textOf(64, 2), textOf(64, 3)], { remainingMs: 1 })]);
-    await bench.clock.advance(1_000);
-    expect(bench.outcomes()).toMatchObject([{ kind: 'failed', failure: { code: 'DEADLINE_PASSED' } }]);
-    expect(bench.backend.runs).toHaveLength(2);
-    expect(bench.store.results.size).toBe(0);
-    expect(await bench.leftovers()).toEqual(NOTHING);
-  });
+  test(
+    'half a job is no job: it fails when its deadline passes between two runs, and the rows at the device come ' +
+      'back to nobody',
+    async () => {
+      const bench = setup({ backend: { slots: 2 }, budget: { maxRows: 1 } });
+      bench.run([orderOf('a', [textOf(64, 1), textOf(64, 2), textOf(64, 3)], { remainingMs: 1 })]);
+      await bench.clock.advance(1_000);
+      expect(bench.outcomes()).toMatchObject([{ kind: 'failed', failure: { code: 'DEADLINE_PASSED' } }]);
+      expect(bench.backend.runs).toHaveLength(2);
+      expect(bench.store.results.size).toBe(0);
+      expect(await bench.leftovers()).toEqual(NOTHING);
+    },
+  );
 });
 
 describe('equal rows of one cut', () => {
@@ -292,7 +387,10 @@ describe('equal rows of one cut', () => {
 
   test('of which one job is dropped: the other still gets its vector', async () => {
     for (const dropped of ['a', 'b']) {
-      const bench = setup({ backend: { slots: 1 }, prepare: (backend) => backend.runsOutOfVramWhen(({ rows }) => (rows > 1 ? 'too-large' : 'fits')) });
+      const bench = setup({
+        backend: { slots: 1 },
+        prepare: (backend) => backend.runsOutOfVramWhen(({ rows }) => (rows > 1 ? 'too-large' : 'fits')),
+      });
       bench.run([orderOf('a', [textOf(10, 'x'), textOf(10, 'y')]), orderOf('b', [textOf(10, 'x')])]);
       await settled();
       bench.executor.handle({ kind: 'drop', jobIds: [dropped] });
@@ -306,7 +404,12 @@ describe('equal rows of one cut', () => {
     const bench = setup({ prepare: (backend) => backend.runsOutOfVramAbove({ paddedTokens: 40 }) });
     bench.run([orderOf('a', [textOf(64, 'x')]), orderOf('b', [textOf(64, 'x')]), orderOf('c', [textOf(8, 'y')])]);
     await bench.untilOutcomes(3);
-    expect(bench.outcomes().map(({ jobId, kind }) => `${jobId} ${kind}`).toSorted()).toEqual(['a hand-over', 'b hand-over', 'c committed']);
+    expect(
+      bench
+        .outcomes()
+        .map(({ jobId, kind }) => `${jobId} ${kind}`)
+        .toSorted(),
+    ).toEqual(['a hand-over', 'b hand-over', 'c committed']);
   });
 });
 

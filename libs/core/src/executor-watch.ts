@@ -1,5 +1,6 @@
-// Asks the executor a few times per timeout whether it lives, and has one killed that is silent or whose run never ends. A run
-// that hangs is the fault of what is at the device; silence is not: the thread that answers does not run the model.
+// Asks the executor a few times per timeout whether it lives, and has one killed that is silent or whose run never
+// ends. A run that hangs is the fault of what is at the device; silence is not: the thread that answers does not run
+// the model.
 
 import type { Clock, Logger } from './ports.ts';
 

@@ -1,5 +1,5 @@
-// What the executor promises about rows: each runs exactly once, wherever its micro-batch ends up; a job's result is what it
-// would have been alone; and whatever is dropped, fails or ends in between, nothing stays behind.
+// What the executor promises about rows: each runs exactly once, wherever its micro-batch ends up; a job's result is
+// what it would have been alone; and whatever is dropped, fails or ends in between, nothing stays behind.
 
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
@@ -12,27 +12,49 @@ import type { JobOrder } from './protocol.ts';
 import { DIMS, MODEL, NOTHING, expectedVectors, orderOf, setup, textOf } from './testing/executor-bench.ts';
 import { Gate, settled } from './testing/index.ts';
 
-const jobSizes = fc.array(fc.array(fc.integer({ min: 2, max: 64 }), { minLength: 1, maxLength: 20 }), { minLength: 1, maxLength: 12 });
+const jobSizes = fc.array(fc.array(fc.integer({ min: 2, max: 64 }), { minLength: 1, maxLength: 20 }), {
+  minLength: 1,
+  maxLength: 12,
+});
 
 describe('rows', () => {
   test('every row runs exactly once, and every job gets its own vectors in its own order, whatever the sizes', async () => {
     await fc.assert(
-      fc.asyncProperty(jobSizes, fc.integer({ min: 8, max: 1024 }), fc.integer({ min: 1, max: 64 }), fc.boolean(), async (sizes, maxPaddedTokens, maxRows, isDrained) => {
-        const bench = setup({ budget: { maxPaddedTokens, maxRows } });
-        const jobs = sizes.map((rows, job) => orderOf(`job-${job}`, rows.map((tokens, row) => textOf(tokens, `${job}r${row}`))));
-        bench.run(jobs, isDrained);
-        await bench.untilOutcomes(jobs.length);
-        for (const job of jobs) {
-          const texts = job.input.form === 'inline' ? job.input.texts : [];
-          expect(bench.vectorsOf(job.jobId)).toEqual(expectedVectors(bench.tokenizer, texts));
-          expect(bench.outcomesOf(job.jobId)).toMatchObject([{ kind: 'committed', token: job.token, value: { rows: texts.length, splits: 0 } }]);
-        }
-        const ran = bench.backend.runs.flatMap((run) => run.ids.map(String));
-        expect(ran.length + bench.said('ran').reduce((sum, { duplicates }) => sum + duplicates, 0)).toBe(sizes.flat().length);
-        expect(new Set(ran).size).toBe(new Set(sizes.flatMap((rows, job) => rows.map((tokens, row) => (tokens === 2 ? 2 : `${job}r${row}`)))).size);
-        expect(Math.max(0, ...bench.backend.runs.filter((run) => run.rows > 1).map((run) => run.rows * run.width))).toBeLessThanOrEqual(maxPaddedTokens);
-        expect(await bench.leftovers()).toEqual(NOTHING);
-      }),
+      fc.asyncProperty(
+        jobSizes,
+        fc.integer({ min: 8, max: 1024 }),
+        fc.integer({ min: 1, max: 64 }),
+        fc.boolean(),
+        async (sizes, maxPaddedTokens, maxRows, isDrained) => {
+          const bench = setup({ budget: { maxPaddedTokens, maxRows } });
+          const jobs = sizes.map((rows, job) =>
+            orderOf(
+              `job-${job}`,
+              rows.map((tokens, row) => textOf(tokens, `${job}r${row}`)),
+            ),
+          );
+          bench.run(jobs, isDrained);
+          await bench.untilOutcomes(jobs.length);
+          for (const job of jobs) {
+            const texts = job.input.form === 'inline' ? job.input.texts : [];
+            expect(bench.vectorsOf(job.jobId)).toEqual(expectedVectors(bench.tokenizer, texts));
+            expect(bench.outcomesOf(job.jobId)).toMatchObject([
+              { kind: 'committed', token: job.token, value: { rows: texts.length, splits: 0 } },
+            ]);
+          }
+          const ran = bench.backend.runs.flatMap((run) => run.ids.map(String));
+          expect(ran.length + bench.said('ran').reduce((sum, { duplicates }) => sum + duplicates, 0)).toBe(
+            sizes.flat().length,
+          );
+          expect(new Set(ran).size).toBe(
+            new Set(sizes.flatMap((rows, job) => rows.map((tokens, row) => (tokens === 2 ? 2 : `${job}r${row}`)))).size,
+          );
+          expect(
+            Math.max(0, ...bench.backend.runs.filter((run) => run.rows > 1).map((run) => run.rows * run.width)),
+          ).toBeLessThanOrEqual(maxPaddedTokens);
+          expect(await bench.leftovers()).toEqual(NOTHING);
+        },
+      ),
       { numRuns: 60 },
     );
   });
@@ -42,7 +64,11 @@ describe('rows', () => {
     alone.run([orderOf('a', ['one', 'two words', textOf(40, 'x')])]);
     await alone.untilOutcomes(1);
     const together = setup();
-    together.run([orderOf('b', [textOf(64, 1), textOf(9, 2)]), orderOf('a', ['one', 'two words', textOf(40, 'x')]), orderOf('c', [textOf(30, 3)])]);
+    together.run([
+      orderOf('b', [textOf(64, 1), textOf(9, 2)]),
+      orderOf('a', ['one', 'two words', textOf(40, 'x')]),
+      orderOf('c', [textOf(30, 3)]),
+    ]);
     await together.untilOutcomes(3);
     expect(together.store.results.get('a')).toEqual(alone.store.results.get('a'));
   });
@@ -51,7 +77,10 @@ describe('rows', () => {
     const bench = setup({ budget: { maxRows: 4 } });
     bench.run([orderOf('a', [textOf(8, 1), textOf(32, 2)]), orderOf('b', [textOf(8, 3), textOf(32, 4)])]);
     await bench.untilOutcomes(2);
-    expect(bench.backend.runs.map((run) => run.ids.map((ids) => ids.length))).toEqual([[32, 32], [8, 8]]);
+    expect(bench.backend.runs.map((run) => run.ids.map((ids) => ids.length))).toEqual([
+      [32, 32],
+      [8, 8],
+    ]);
   });
 
   test('the return value tells what ran', async () => {
@@ -61,7 +90,20 @@ describe('rows', () => {
     expect(bench.outcomes()).toMatchObject([
       {
         kind: 'committed',
-        value: { v: 1, key: 'out:a', model: MODEL, rows: 2, dims: 4, dtype: 'i8', device: 'fake', precision: 'fp32', tokens: 4 + 64, truncated: 1, splits: 0, ms: { queued: 3 } },
+        value: {
+          v: 1,
+          key: 'out:a',
+          model: MODEL,
+          rows: 2,
+          dims: 4,
+          dtype: 'i8',
+          device: 'fake',
+          precision: 'fp32',
+          tokens: 4 + 64,
+          truncated: 1,
+          splits: 0,
+          ms: { queued: 3 },
+        },
       },
     ]);
     const { header } = openResult(bench.store.results.get('a')!);
@@ -97,7 +139,9 @@ describe('rows', () => {
     await bench.untilOutcomes(3);
     expect(bench.vectorsOf('texts')).toEqual(bench.vectorsOf('inline'));
     expect(bench.vectorsOf('tokens')).toEqual(bench.vectorsOf('inline'));
-    expect(decodeResultHeader(bench.store.results.get('texts')!)?.fingerprint).toBe(decodeResultHeader(bench.store.results.get('inline')!)?.fingerprint);
+    expect(decodeResultHeader(bench.store.results.get('texts')!)?.fingerprint).toBe(
+      decodeResultHeader(bench.store.results.get('inline')!)?.fingerprint,
+    );
   });
 });
 
@@ -107,58 +151,87 @@ describe('running out of device memory', () => {
       fc.asyncProperty(jobSizes, fc.integer({ min: 64, max: 1024 }), async (sizes, vramPaddedTokens) => {
         const bench = setup({ budget: { maxPaddedTokens: 1024, maxRows: 64 } });
         bench.backend.runsOutOfVramAbove({ paddedTokens: vramPaddedTokens });
-        const jobs = sizes.map((rows, job) => orderOf(`job-${job}`, rows.map((tokens, row) => textOf(tokens, `${job}r${row}`))));
+        const jobs = sizes.map((rows, job) =>
+          orderOf(
+            `job-${job}`,
+            rows.map((tokens, row) => textOf(tokens, `${job}r${row}`)),
+          ),
+        );
         bench.run(jobs);
         await bench.untilOutcomes(jobs.length);
         expect(bench.outcomes().map((outcome) => outcome.kind)).toEqual(jobs.map(() => 'committed'));
-        for (const job of jobs) expect(bench.vectorsOf(job.jobId)).toEqual(expectedVectors(bench.tokenizer, job.input.form === 'inline' ? job.input.texts : []));
+        for (const job of jobs)
+          expect(bench.vectorsOf(job.jobId)).toEqual(
+            expectedVectors(bench.tokenizer, job.input.form === 'inline' ? job.input.texts : []),
+          );
         expect(await bench.leftovers()).toEqual(NOTHING);
       }),
       { numRuns: 40 },
     );
   });
 
-  test('token ids lie in inputs whose memory is used again: not while a row of the job, or its twin in another, can still run', async () => {
-    await fc.assert(
-      fc.asyncProperty(jobSizes, fc.integer({ min: 64, max: 1024 }), fc.option(fc.nat(20)), async (sizes, vramPaddedTokens, dropped) => {
-        const bench = setup({ budget: { maxPaddedTokens: 1024, maxRows: 64 } });
-        bench.backend.runsOutOfVramAbove({ paddedTokens: vramPaddedTokens });
-        const texts = sizes.map((rows, job) => rows.map((tokens, row) => textOf(tokens, `${job % 2}r${row}`)));
-        const jobs = texts.map((ofJob, job) => {
-          const ids = ofJob.map((text) => bench.tokenizer.encode(text).ids);
-          bench.store.inputs.set(`job-${job}`, encodeTokens(ids));
-          return orderOf(`job-${job}`, [], { input: { form: 'tokens', rows: ids.length, tokens: ids.flat().length, tokenizer: bench.tokenizer.hash } });
-        });
-        bench.run(jobs);
-        if (dropped !== null) {
-          await bench.clock.advance(dropped);
-          bench.executor.handle({ kind: 'drop', jobIds: ['job-0'] });
-        }
-        const kept = jobs.slice(dropped === null ? 0 : 1);
-        await bench.clock.advanceUntil(() => kept.every(({ jobId }) => bench.outcomesOf(jobId).length > 0));
-        for (const { jobId } of kept) expect(bench.outcomesOf(jobId)).toMatchObject([{ kind: 'committed' }]);
-        const delivered = [...texts.entries()].filter(([job]) => bench.store.results.has(`job-${job}`)); // the dropped one may have been before that
-        for (const [job, ofJob] of delivered) expect(bench.vectorsOf(`job-${job}`)).toEqual(expectedVectors(bench.tokenizer, ofJob));
-        expect(await bench.leftovers()).toEqual(NOTHING);
-      }),
-      { numRuns: 60 },
-    );
-  });
+  test(
+    'token ids lie in inputs whose memory is used again: not while a row of the job, or its twin in another, can ' +
+      'still run',
+    async () => {
+      await fc.assert(
+        fc.asyncProperty(
+          jobSizes,
+          fc.integer({ min: 64, max: 1024 }),
+          fc.option(fc.nat(20)),
+          async (sizes, vramPaddedTokens, dropped) => {
+            const bench = setup({ budget: { maxPaddedTokens: 1024, maxRows: 64 } });
+            bench.backend.runsOutOfVramAbove({ paddedTokens: vramPaddedTokens });
+            const texts = sizes.map((rows, job) => rows.map((tokens, row) => textOf(tokens, `${job % 2}r${row}`)));
+            const jobs = texts.map((ofJob, job) => {
+              const ids = ofJob.map((text) => bench.tokenizer.encode(text).ids);
+              bench.store.inputs.set(`job-${job}`, encodeTokens(ids));
+              return orderOf(`job-${job}`, [], {
+                input: { form: 'tokens', rows: ids.length, tokens: ids.flat().length, tokenizer: bench.tokenizer.hash },
+              });
+            });
+            bench.run(jobs);
+            if (dropped !== null) {
+              await bench.clock.advance(dropped);
+              bench.executor.handle({ kind: 'drop', jobIds: ['job-0'] });
+            }
+            const kept = jobs.slice(dropped === null ? 0 : 1);
+            await bench.clock.advanceUntil(() => kept.every(({ jobId }) => bench.outcomesOf(jobId).length > 0));
+            for (const { jobId } of kept) expect(bench.outcomesOf(jobId)).toMatchObject([{ kind: 'committed' }]);
+            const delivered = [...texts.entries()].filter(([job]) => bench.store.results.has(`job-${job}`)); // the dropped one may have been before that
+            for (const [job, ofJob] of delivered)
+              expect(bench.vectorsOf(`job-${job}`)).toEqual(expectedVectors(bench.tokenizer, ofJob));
+            expect(await bench.leftovers()).toEqual(NOTHING);
+          },
+        ),
+        { numRuns: 60 },
+      );
+    },
+  );
 
-  test('on the last lane a row that does not fit alone fails its own job with OUT_OF_VRAM, and its neighbours complete', async () => {
-    const bench = setup({ isLastLane: true });
-    bench.backend.runsOutOfVramAbove({ paddedTokens: 40 });
-    bench.run([orderOf('huge', [textOf(8, 1), textOf(64, 2)]), orderOf('small', [textOf(8, 3), textOf(30, 4)])]);
-    await bench.untilOutcomes(2);
-    expect(bench.outcomesOf('huge')).toMatchObject([{ kind: 'failed', failure: { code: 'OUT_OF_VRAM' } }]);
-    expect(bench.outcomesOf('small')).toMatchObject([{ kind: 'committed' }]);
-    expect(await bench.leftovers()).toEqual(NOTHING);
-  });
+  test(
+    'on the last lane a row that does not fit alone fails its own job with OUT_OF_VRAM, and its neighbours ' +
+      'complete',
+    async () => {
+      const bench = setup({ isLastLane: true });
+      bench.backend.runsOutOfVramAbove({ paddedTokens: 40 });
+      bench.run([orderOf('huge', [textOf(8, 1), textOf(64, 2)]), orderOf('small', [textOf(8, 3), textOf(30, 4)])]);
+      await bench.untilOutcomes(2);
+      expect(bench.outcomesOf('huge')).toMatchObject([{ kind: 'failed', failure: { code: 'OUT_OF_VRAM' } }]);
+      expect(bench.outcomesOf('small')).toMatchObject([{ kind: 'committed' }]);
+      expect(await bench.leftovers()).toEqual(NOTHING);
+    },
+  );
 
   test('splits are counted once per split micro-batch, not once per row', async () => {
     const bench = setup();
     bench.backend.runsOutOfVramAbove({ paddedTokens: 128 });
-    bench.run([orderOf('a', Array.from({ length: 16 }, (_, i) => textOf(16, i)))]);
+    bench.run([
+      orderOf(
+        'a',
+        Array.from({ length: 16 }, (_, i) => textOf(16, i)),
+      ),
+    ]);
     await bench.untilOutcomes(1);
     expect(bench.backend.runs.map((run) => run.rows)).toEqual([16, 8, 8]);
     expect(bench.outcomes()).toMatchObject([{ value: { splits: 1 } }]);
@@ -167,7 +240,12 @@ describe('running out of device memory', () => {
   test('halves run before anything new', async () => {
     const bench = setup({ backend: { slots: 1 } });
     bench.backend.runsOutOfVramAbove({ paddedTokens: 64 });
-    bench.run([orderOf('a', Array.from({ length: 4 }, (_, i) => textOf(32, i)))]);
+    bench.run([
+      orderOf(
+        'a',
+        Array.from({ length: 4 }, (_, i) => textOf(32, i)),
+      ),
+    ]);
     await settled();
     bench.run([orderOf('b', [textOf(8, 'new')])]);
     await bench.untilOutcomes(2);
@@ -176,18 +254,26 @@ describe('running out of device memory', () => {
 });
 
 describe('rows that cannot run', () => {
-  test.each(['failsAtRows', 'givesNanAtRows'] as const)('%s: only the job with the culprit fails, with INFERENCE_FAILED', async (fault) => {
-    const bench = setup();
-    const culprit = bench.tokenizer.encode(textOf(12, 'culprit')).ids;
-    bench.backend[fault]((ids) => String(ids) === String([...culprit]));
-    const jobs = Array.from({ length: 6 }, (_, job) => orderOf(`job-${job}`, Array.from({ length: 5 }, (__, row) => textOf(10 + row, `${job}r${row}`))));
-    bench.run([...jobs, orderOf('poisoned', [textOf(10, 'x'), textOf(12, 'culprit'), textOf(14, 'y')])]);
-    await bench.untilOutcomes(7);
-    expect(bench.outcomesOf('poisoned')).toMatchObject([{ kind: 'failed', failure: { code: 'INFERENCE_FAILED' } }]);
-    for (const job of jobs) expect(bench.outcomesOf(job.jobId)).toMatchObject([{ kind: 'committed' }]);
-    expect(bench.store.results.has('poisoned')).toBe(false);
-    expect(await bench.leftovers()).toEqual(NOTHING);
-  });
+  test.each(['failsAtRows', 'givesNanAtRows'] as const)(
+    '%s: only the job with the culprit fails, with INFERENCE_FAILED',
+    async (fault) => {
+      const bench = setup();
+      const culprit = bench.tokenizer.encode(textOf(12, 'culprit')).ids;
+      bench.backend[fault]((ids) => String(ids) === String([...culprit]));
+      const jobs = Array.from({ length: 6 }, (_, job) =>
+        orderOf(
+          `job-${job}`,
+          Array.from({ length: 5 }, (__, row) => textOf(10 + row, `${job}r${row}`)),
+        ),
+      );
+      bench.run([...jobs, orderOf('poisoned', [textOf(10, 'x'), textOf(12, 'culprit'), textOf(14, 'y')])]);
+      await bench.untilOutcomes(7);
+      expect(bench.outcomesOf('poisoned')).toMatchObject([{ kind: 'failed', failure: { code: 'INFERENCE_FAILED' } }]);
+      for (const job of jobs) expect(bench.outcomesOf(job.jobId)).toMatchObject([{ kind: 'committed' }]);
+      expect(bench.store.results.has('poisoned')).toBe(false);
+      expect(await bench.leftovers()).toEqual(NOTHING);
+    },
+  );
 
   test('two culprits in one job give it one outcome', async () => {
     const bench = setup();
@@ -202,7 +288,10 @@ describe('rows that cannot run', () => {
 
 /** Its result is written at once, not in turn with others. */
 function large(jobId: string): JobOrder {
-  return orderOf(jobId, Array.from({ length: 2_100 }, (_, row) => `${jobId} ${row}`));
+  return orderOf(
+    jobId,
+    Array.from({ length: 2_100 }, (_, row) => `${jobId} ${row}`),
+  );
 }
 
 test('the memory of a result serves another job once it was written, and not before', async () => {
@@ -232,16 +321,25 @@ test('the memory of a result serves another job once it was written, and not bef
 });
 
 function resultOf(fingerprint: string, flags: 'taken' | undefined = undefined): Buffer {
-  const bytes = encodeResult({ dtype: 'f32', rows: 1, dims: DIMS, fingerprint, isTruncated: false }, new Uint8Array(DIMS * 4));
+  const bytes = encodeResult(
+    { dtype: 'f32', rows: 1, dims: DIMS, fingerprint, isTruncated: false },
+    new Uint8Array(DIMS * 4),
+  );
   if (flags === 'taken') bytes.writeUInt16LE(1, 6);
   return bytes;
 }
 
 describe('results that exist already', () => {
   const texts = ['one two'];
-  const fingerprint = fingerprintOf({ model: MODEL, prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } }, encodeTexts(texts));
+  const fingerprint = fingerprintOf(
+    { model: MODEL, prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } },
+    encodeTexts(texts),
+  );
 
-  test.each([['whole', undefined], ['taken', 'taken']] as const)('a %s one of the same request completes the job without a run', async (_, flags) => {
+  test.each([
+    ['whole', undefined],
+    ['taken', 'taken'],
+  ] as const)('a %s one of the same request completes the job without a run', async (_, flags) => {
     const bench = setup();
     bench.store.results.set('a', resultOf(fingerprint, flags));
     bench.run([orderOf('a', texts)]);
@@ -262,7 +360,11 @@ describe('results that exist already', () => {
     const bench = setup();
     const input = { form: 'texts', rows: 1 } as const;
     for (const jobId of ['same', 'unsaid', 'other']) bench.store.results.set(jobId, resultOf(fingerprint));
-    bench.run([orderOf('same', [], { input, fingerprint }), orderOf('unsaid', [], { input }), orderOf('other', [], { input, fingerprint: 'ffffffffffffffff' })]);
+    bench.run([
+      orderOf('same', [], { input, fingerprint }),
+      orderOf('unsaid', [], { input }),
+      orderOf('other', [], { input, fingerprint: 'ffffffffffffffff' }),
+    ]);
     await bench.untilOutcomes(3);
     expect(bench.outcomesOf('same')).toMatchObject([{ kind: 'already' }]);
     expect(bench.outcomesOf('unsaid')).toMatchObject([{ kind: 'already' }]);
@@ -286,17 +388,74 @@ describe('input that is refused', () => {
   const cases: readonly (readonly [code: string, why: string, order: JobOrder, input: Buffer | undefined])[] = [
     ['INPUT_LOST', 'neither input nor result', orderOf('a', [], { input: { form: 'texts', rows: 1 } }), undefined],
     ['INPUT_CORRUPT', 'not SHI1', orderOf('a', [], { input: { form: 'texts', rows: 1 } }), Buffer.from('nonsense')],
-    ['INPUT_CORRUPT', 'another form than the job says', orderOf('a', [], { input: { form: 'texts', rows: 1 } }), encodeTokens([[101, 7, 102]])],
-    ['INPUT_CORRUPT', 'another number of rows than the job says', orderOf('a', [], { input: { form: 'texts', rows: 2 } }), encodeTexts(['one'])],
-    ['INPUT_CORRUPT', 'ids outside the vocabulary', orderOf('a', [], { input: tokens }), encodeTokens([[101, 30_522, 102]])],
-    ...[65_535, 65_536, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 1].map((id) => ['INPUT_CORRUPT', `id ${id}`, orderOf('a', [], { input: tokens }), encodeTokens([[1, 2, 3, 4, 5, 6, 7, id]])] as const),
-    ...Array.from({ length: 9 }, (_, at) => ['INPUT_CORRUPT', `a strange id at ${at}`, orderOf('a', [], { input: tokens }), encodeTokens([Array.from({ length: 9 }, (_unused, i) => (i === at ? 30_522 : i))])] as const),
+    [
+      'INPUT_CORRUPT',
+      'another form than the job says',
+      orderOf('a', [], { input: { form: 'texts', rows: 1 } }),
+      encodeTokens([[101, 7, 102]]),
+    ],
+    [
+      'INPUT_CORRUPT',
+      'another number of rows than the job says',
+      orderOf('a', [], { input: { form: 'texts', rows: 2 } }),
+      encodeTexts(['one']),
+    ],
+    [
+      'INPUT_CORRUPT',
+      'ids outside the vocabulary',
+      orderOf('a', [], { input: tokens }),
+      encodeTokens([[101, 30_522, 102]]),
+    ],
+    ...[65_535, 65_536, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 1].map(
+      (id) =>
+        [
+          'INPUT_CORRUPT',
+          `id ${id}`,
+          orderOf('a', [], { input: tokens }),
+          encodeTokens([[1, 2, 3, 4, 5, 6, 7, id]]),
+        ] as const,
+    ),
+    ...Array.from(
+      { length: 9 },
+      (_, at) =>
+        [
+          'INPUT_CORRUPT',
+          `a strange id at ${at}`,
+          orderOf('a', [], { input: tokens }),
+          encodeTokens([Array.from({ length: 9 }, (_unused, i) => (i === at ? 30_522 : i))]),
+        ] as const,
+    ),
     ['INPUT_CORRUPT', 'a row without ids', orderOf('a', [], { input: tokens }), encodeTokens([[]])],
-    ['TOKENIZER_MISMATCH', 'ids of another tokenizer', orderOf('a', [], { input: { ...tokens, tokenizer: 'ffffffffffffffff' } }), encodeTokens([[101, 7, 102]])],
-    ['INPUT_TOO_LONG', 'more ids than the model takes', orderOf('a', [], { input: tokens }), encodeTokens([Array.from({ length: 65 }, () => 7)])],
-    ['INPUT_TOO_LONG', 'a long text with truncate "error"', orderOf('a', [textOf(65, 1)], { truncate: 'error' }), undefined],
-    ['JOB_INVALID', 'more dimensions than the model has', orderOf('a', ['one'], { output: { dtype: 'f32', dimensions: 1_000 } }), undefined],
-    ['FINGERPRINT_MISMATCH', 'a fingerprint of something else', orderOf('a', ['one'], { fingerprint: 'ffffffffffffffff' }), undefined],
+    [
+      'TOKENIZER_MISMATCH',
+      'ids of another tokenizer',
+      orderOf('a', [], { input: { ...tokens, tokenizer: 'ffffffffffffffff' } }),
+      encodeTokens([[101, 7, 102]]),
+    ],
+    [
+      'INPUT_TOO_LONG',
+      'more ids than the model takes',
+      orderOf('a', [], { input: tokens }),
+      encodeTokens([Array.from({ length: 65 }, () => 7)]),
+    ],
+    [
+      'INPUT_TOO_LONG',
+      'a long text with truncate "error"',
+      orderOf('a', [textOf(65, 1)], { truncate: 'error' }),
+      undefined,
+    ],
+    [
+      'JOB_INVALID',
+      'more dimensions than the model has',
+      orderOf('a', ['one'], { output: { dtype: 'f32', dimensions: 1_000 } }),
+      undefined,
+    ],
+    [
+      'FINGERPRINT_MISMATCH',
+      'a fingerprint of something else',
+      orderOf('a', ['one'], { fingerprint: 'ffffffffffffffff' }),
+      undefined,
+    ],
   ];
 
   test.each(cases)('%s: %s, and its neighbour completes', async (code, _, refused, input) => {
@@ -350,11 +509,27 @@ describe('the window', () => {
 
   test('a full budget or a full count of rows runs at once', async () => {
     const tokens = setup();
-    tokens.run([orderOf('a', Array.from({ length: 4 }, (_, i) => textOf(64, i)))], false);
+    tokens.run(
+      [
+        orderOf(
+          'a',
+          Array.from({ length: 4 }, (_, i) => textOf(64, i)),
+        ),
+      ],
+      false,
+    );
     await settled();
     expect(tokens.backend.runs).toHaveLength(1);
     const rows = setup();
-    rows.run([orderOf('a', Array.from({ length: 16 }, () => 'one'))], false);
+    rows.run(
+      [
+        orderOf(
+          'a',
+          Array.from({ length: 16 }, () => 'one'),
+        ),
+      ],
+      false,
+    );
     await settled();
     expect(rows.backend.runs).toHaveLength(1);
   });
@@ -369,7 +544,10 @@ describe('the window', () => {
   });
 
   test('what would run behind another gathers until that is nearly over, or is full', async () => {
-    const twentyMs = { newBudget: () => ({ ...fixedBudget({ maxPaddedTokens: 1024, maxRows: 8 }), predictMs: () => 20 }), backend: { runMs: () => 20 } };
+    const twentyMs = {
+      newBudget: () => ({ ...fixedBudget({ maxPaddedTokens: 1024, maxRows: 8 }), predictMs: () => 20 }),
+      backend: { runMs: () => 20 },
+    };
     const bench = setup(twentyMs);
     bench.run([orderOf('a', ['one'])], true);
     await bench.clock.advance(3);
@@ -383,7 +561,15 @@ describe('the window', () => {
     const full = setup(twentyMs);
     full.run([orderOf('a', ['one'])], true);
     await full.clock.advance(1);
-    full.run([orderOf('b', Array.from({ length: 8 }, (_, i) => textOf(8, i)))], true);
+    full.run(
+      [
+        orderOf(
+          'b',
+          Array.from({ length: 8 }, (_, i) => textOf(8, i)),
+        ),
+      ],
+      true,
+    );
     await settled();
     expect(full.said('began')).toHaveLength(2);
   });
@@ -424,7 +610,10 @@ describe('dropping', () => {
   test('halves of a split micro-batch lose the rows of a dropped job', async () => {
     const bench = setup({ backend: { slots: 1 } });
     bench.backend.runsOutOfVramAbove({ paddedTokens: 32 });
-    bench.run([orderOf('a', [textOf(8, 1), textOf(8, 2), textOf(8, 3)]), orderOf('b', [textOf(8, 4), textOf(8, 5), textOf(8, 6)])]);
+    bench.run([
+      orderOf('a', [textOf(8, 1), textOf(8, 2), textOf(8, 3)]),
+      orderOf('b', [textOf(8, 4), textOf(8, 5), textOf(8, 6)]),
+    ]);
     await settled();
     bench.executor.handle({ kind: 'drop', jobIds: ['a'] });
     await bench.untilOutcomes(1);
@@ -476,7 +665,10 @@ describe('a job that is claimed again', () => {
     await bench.clock.advance(100);
     bench.store.commitGate.release();
     expect(await bench.leftovers()).toEqual(NOTHING);
-    expect(bench.outcomes()).toMatchObject([{ kind: 'already', token: 'new' }, { kind: 'committed', token: 'old' }]);
+    expect(bench.outcomes()).toMatchObject([
+      { kind: 'already', token: 'new' },
+      { kind: 'committed', token: 'old' },
+    ]);
   });
 
   test('the same order sent twice runs once', async () => {
@@ -508,7 +700,10 @@ describe('stopping', () => {
     await settled();
     const stopped = bench.executor.stop();
     await bench.clock.advanceUntilSettled(stopped);
-    expect(bench.outcomes()).toMatchObject([{ kind: 'unstarted', jobId: 'waiting', token: 'waiting-token' }, { kind: 'committed', jobId: 'begun' }]);
+    expect(bench.outcomes()).toMatchObject([
+      { kind: 'unstarted', jobId: 'waiting', token: 'waiting-token' },
+      { kind: 'committed', jobId: 'begun' },
+    ]);
     expect(await bench.leftovers()).toEqual(NOTHING);
   });
 
@@ -562,7 +757,10 @@ test('a ping is answered with the time of the run at the device', async () => {
   bench.run([orderOf('a', ['one'])]);
   await bench.clock.advance(500);
   bench.executor.handle({ kind: 'ping', sequence: 2 });
-  expect(bench.sent.filter((message) => message.kind === 'pong')).toEqual([{ kind: 'pong', sequence: 1, runningMs: 0 }, { kind: 'pong', sequence: 2, runningMs: 500 }]);
+  expect(bench.sent.filter((message) => message.kind === 'pong')).toEqual([
+    { kind: 'pong', sequence: 1, runningMs: 0 },
+    { kind: 'pong', sequence: 2, runningMs: 500 },
+  ]);
 });
 
 test('a job that is done in the very moment in which a commit ends is committed as well', async () => {
@@ -585,55 +783,94 @@ test('a job that is done in the very moment in which a commit ends is committed 
     for (let i = 0; i < microtasks; i++) await Promise.resolve();
     runGate.release();
     await bench.clock.advance(100);
-    expect(bench.outcomes()).toMatchObject([{ jobId: 'a', kind: 'committed' }, { jobId: 'b', kind: 'committed' }]);
+    expect(bench.outcomes()).toMatchObject([
+      { jobId: 'a', kind: 'committed' },
+      { jobId: 'b', kind: 'committed' },
+    ]);
     expect(await bench.leftovers()).toEqual(NOTHING);
   }
 });
 
-test('whatever is dropped, claimed again, refused or out of memory meanwhile: one answer per claim that is still wanted', async () => {
-  const step = fc.oneof(
-    fc.record({ kind: fc.constant('run' as const), job: fc.integer({ min: 0, max: 5 }), sizes: fc.array(fc.integer({ min: 2, max: 64 }), { minLength: 1, maxLength: 9 }), isDrained: fc.boolean() }),
-    fc.record({ kind: fc.constant('drop' as const), job: fc.integer({ min: 0, max: 5 }) }),
-    fc.record({ kind: fc.constant('wait' as const), ms: fc.integer({ min: 0, max: 15 }) }),
-    fc.record({ kind: fc.constant('hold' as const), what: fc.constantFrom('readGate' as const, 'commitGate' as const) }),
-    fc.record({ kind: fc.constant('releaseOne' as const), what: fc.constantFrom('readGate' as const, 'commitGate' as const), index: fc.integer({ min: 0, max: 3 }) }),
-  );
-  await fc.assert(
-    fc.asyncProperty(fc.array(step, { maxLength: 40 }), fc.integer({ min: 64, max: 512 }), async (steps, vramPaddedTokens) => {
-      const bench = setup();
-      bench.backend.runsOutOfVramAbove({ paddedTokens: vramPaddedTokens });
-      const wanted = new Map<string, string>();
-      let tokens = 0;
-      for (const now of steps) {
-        switch (now.kind) {
-          case 'run': {
-            const token = `t${++tokens}`;
-            wanted.set(`job-${now.job}`, token);
-            bench.run([orderOf(`job-${now.job}`, now.sizes.map((size, i) => textOf(size, `${now.job}r${i}`)), { token })], now.isDrained);
-            break;
+test(
+  'whatever is dropped, claimed again, refused or out of memory meanwhile: one answer per claim that is still ' +
+    'wanted',
+  async () => {
+    const step = fc.oneof(
+      fc.record({
+        kind: fc.constant('run' as const),
+        job: fc.integer({ min: 0, max: 5 }),
+        sizes: fc.array(fc.integer({ min: 2, max: 64 }), { minLength: 1, maxLength: 9 }),
+        isDrained: fc.boolean(),
+      }),
+      fc.record({ kind: fc.constant('drop' as const), job: fc.integer({ min: 0, max: 5 }) }),
+      fc.record({ kind: fc.constant('wait' as const), ms: fc.integer({ min: 0, max: 15 }) }),
+      fc.record({
+        kind: fc.constant('hold' as const),
+        what: fc.constantFrom('readGate' as const, 'commitGate' as const),
+      }),
+      fc.record({
+        kind: fc.constant('releaseOne' as const),
+        what: fc.constantFrom('readGate' as const, 'commitGate' as const),
+        index: fc.integer({ min: 0, max: 3 }),
+      }),
+    );
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(step, { maxLength: 40 }),
+        fc.integer({ min: 64, max: 512 }),
+        async (steps, vramPaddedTokens) => {
+          const bench = setup();
+          bench.backend.runsOutOfVramAbove({ paddedTokens: vramPaddedTokens });
+          const wanted = new Map<string, string>();
+          let tokens = 0;
+          for (const now of steps) {
+            switch (now.kind) {
+              case 'run': {
+                const token = `t${++tokens}`;
+                wanted.set(`job-${now.job}`, token);
+                bench.run(
+                  [
+                    orderOf(
+                      `job-${now.job}`,
+                      now.sizes.map((size, i) => textOf(size, `${now.job}r${i}`)),
+                      { token },
+                    ),
+                  ],
+                  now.isDrained,
+                );
+                break;
+              }
+              case 'drop':
+                wanted.delete(`job-${now.job}`);
+                bench.store.locks.delete(`job-${now.job}`);
+                bench.executor.handle({ kind: 'drop', jobIds: [`job-${now.job}`] });
+                break;
+              case 'wait':
+                await bench.clock.advance(now.ms);
+                break;
+              case 'hold':
+                bench.store[now.what].hold();
+                break;
+              case 'releaseOne':
+                bench.store[now.what].releaseOne(now.index);
+                break;
+            }
           }
-          case 'drop':
-            wanted.delete(`job-${now.job}`);
-            bench.store.locks.delete(`job-${now.job}`);
-            bench.executor.handle({ kind: 'drop', jobIds: [`job-${now.job}`] });
-            break;
-          case 'wait': await bench.clock.advance(now.ms); break;
-          case 'hold': bench.store[now.what].hold(); break;
-          case 'releaseOne': bench.store[now.what].releaseOne(now.index); break;
-        }
-      }
-      bench.store.readGate.release();
-      bench.store.commitGate.release();
-      await bench.clock.advance(100_000);
-      for (const [jobId, token] of wanted) expect(bench.outcomesOf(jobId).filter((outcome) => outcome.token === token)).toHaveLength(1);
-      const answered = bench.outcomes().map((outcome) => `${outcome.jobId} ${outcome.token}`);
-      expect(new Set(answered).size).toBe(answered.length);
-      for (const result of bench.store.results.values()) expect(openResult(result).header.rows).toBeGreaterThan(0);
-      expect(await bench.leftovers()).toEqual(NOTHING);
-    }),
-    { numRuns: 300 },
-  );
-});
+          bench.store.readGate.release();
+          bench.store.commitGate.release();
+          await bench.clock.advance(100_000);
+          for (const [jobId, token] of wanted)
+            expect(bench.outcomesOf(jobId).filter((outcome) => outcome.token === token)).toHaveLength(1);
+          const answered = bench.outcomes().map((outcome) => `${outcome.jobId} ${outcome.token}`);
+          expect(new Set(answered).size).toBe(answered.length);
+          for (const result of bench.store.results.values()) expect(openResult(result).header.rows).toBeGreaterThan(0);
+          expect(await bench.leftovers()).toEqual(NOTHING);
+        },
+      ),
+      { numRuns: 300 },
+    );
+  },
+);
 
 test('the result has the form that was asked for', async () => {
   const bench = setup();
@@ -641,5 +878,7 @@ test('the result has the form that was asked for', async () => {
   bench.run([orderOf('a', ['one', 'two'], { output })]);
   await bench.untilOutcomes(1);
   const vectors = Float32Array.from(expectedVectors(bench.tokenizer, ['one', 'two']).flatMap((vector) => [...vector]));
-  expect(Uint8Array.from(openResult(bench.store.results.get('a')!).body)).toEqual(encodeBody(vectors, 2, DIMS, output).body);
+  expect(Uint8Array.from(openResult(bench.store.results.get('a')!).body)).toEqual(
+    encodeBody(vectors, 2, DIMS, output).body,
+  );
 });

@@ -1,15 +1,17 @@
-// The executor's half of the pipeline: fill → cut → run → commit. Jobs come in as orders; their rows go into one pool and
-// lose touch with each other; micro-batches leave it for the device, and each job is committed when its last row is back.
-// Everything here happens in one process beside the claimer, and knows no Redis, no ONNX Runtime and no clock of its own.
-// Filling is told in fill.ts, committing in commit.ts, how long to gather in window.ts.
+// The executor's half of the pipeline: fill → cut → run → commit. Jobs come in as orders; their rows go into one pool
+// and lose touch with each other; micro-batches leave it for the device, and each job is committed when its last row is
+// back. Everything here happens in one process beside the claimer, and knows no Redis, no ONNX Runtime and no clock of
+// its own. Filling is told in fill.ts, committing in commit.ts, how long to gather in window.ts.
 //
 // The life of a job here: *filling* (its input is read and tokenized), *pooled* (some rows wait, some may be running),
-// *done* (all rows are back, its result is being committed), *gone* (its outcome was sent). A job that is dropped, fails, is
-// handed over or meets its deadline in between goes straight to gone: rows at the device finish, and nothing is written for it.
+// *done* (all rows are back, its result is being committed), *gone* (its outcome was sent). A job that is dropped,
+//   fails, is handed over or meets its deadline in between goes straight to gone: rows at the device finish, and
+//   nothing is written for it.
 //
-// A micro-batch that was too much for the device is halved by its tokens, until its rows have run or one is left that does not
-// fit alone: then that row's job moves to the CPU lane as a whole. Two such rows in a row, or a library that cannot allocate
-// any more, and the process is worn out: *recycled*. It says so once, launches nothing more, and leaves its open jobs to the next.
+// A micro-batch that was too much for the device is halved by its tokens, until its rows have run or one is left that
+// does not fit alone: then that row's job moves to the CPU lane as a whole. Two such rows in a row, or a library that
+// cannot allocate any more, and the process is worn out: *recycled*. It says so once, launches nothing more, and leaves
+// its open jobs to the next.
 
 import { ArrivalRate } from './arrival-rate.ts';
 import { Committer, failed } from './commit.ts';
@@ -23,12 +25,33 @@ import { BodyRooms } from './result-format.ts';
 import { invariant, unreachable } from './invariant.ts';
 import { DEFAULT_TENANT } from './job-terms.ts';
 import { fewRowsAtLeast, fewWidth } from './run-shapes.ts';
-import { BUCKET_TOKENS, FILLED_SHARE, SMALL_BATCH, Pool, batchOf, halve, type CutLimits, type MicroBatch } from './pool.ts';
+import {
+  BUCKET_TOKENS,
+  FILLED_SHARE,
+  SMALL_BATCH,
+  Pool,
+  batchOf,
+  halve,
+  type CutLimits,
+  type MicroBatch,
+} from './pool.ts';
 import { familyOf, isWanted, jobsOf, type OpenJob, type Row } from './open-job.ts';
 import { OpenOrders, unstarted } from './open-orders.ts';
 import { mergeTwins } from './twins.ts';
 import { windowMs, type WindowLimits } from './window.ts';
-import type { BatchBudget, BatchTokenizer, BudgetState, Clock, HandOver, InferenceBackend, Logger, PayloadStore, RunResult, RunShape, Slot } from './ports.ts';
+import type {
+  BatchBudget,
+  BatchTokenizer,
+  BudgetState,
+  Clock,
+  HandOver,
+  InferenceBackend,
+  Logger,
+  PayloadStore,
+  RunResult,
+  RunShape,
+  Slot,
+} from './ports.ts';
 import type { FaultPoints } from './fault-points.ts';
 import type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from './protocol.ts';
 
@@ -78,18 +101,25 @@ const LONE_FAILURES_TO_RECYCLE = 2;
 /** A run in fp32 takes twice the memory of one in fp16, beside a session of its own. */
 const EXACT_SHARE = 0.5;
 /**
- * How long before the device is through it is given a full micro-batch to go on with. A thread that reads inputs is late now and then, and
- * two runs of a GPU take about 20 ms: as much as was queued always. What nobody knows beforehand is learned: a device that stood still
- * doubles it, and each run takes a hundredth off. What is queued cannot be overtaken, and a tenant with little waits for it.
+ * How long before the device is through it is given a full micro-batch to go on with. A thread that reads inputs is
+ * late now and then, and two runs of a GPU take about 20 ms: as much as was queued always. What nobody knows beforehand
+ * is learned: a device that stood still doubles it, and each run takes a hundredth off. What is queued cannot be
+ * overtaken, and a tenant with little waits for it.
  */
 const FIRST_IN_HAND_MS = 20;
 const LEAST_IN_HAND_MS = 5;
 const MOST_IN_HAND_MS = 160;
 const LESS_IN_HAND = 0.99;
-/** Packing a micro-batch and waking the device's thread take about a millisecond; what a run takes is foreseen within a tenth. */
+/**
+ * Packing a micro-batch and waking the device's thread take about a millisecond; what a run takes is foreseen within a
+ * tenth.
+ */
 const GO_ON_MS = 1;
 const GO_ON_SHARE = 0.1;
-/** Share of a run that is kept in hand when interactive rows gather behind it: coming too late would cost them a run of bulk work. */
+/**
+ * Share of a run that is kept in hand when interactive rows gather behind it: coming too late would cost them a run of
+ * bulk work.
+ */
 const URGENT_GO_ON_SHARE = 0.4;
 const MEMORY_NEWS_MS = 1_000;
 /** A budget that changed by less than this share is no news. */
@@ -107,7 +137,9 @@ export class Executor {
   private readonly flows = new Flows();
   private readonly orders: OpenOrders<JobOrder, OpenJob>;
   private readonly rooms = new BodyRooms();
-  /** Halves of batches that were too much for the device, and rows to be run again in fp32; they go before anything new. */
+  /**
+   * Halves of batches that were too much for the device, and rows to be run again in fp32; they go before anything new.
+   */
   private again: Attempt[] = [];
   /** What is at the device, in the order in which it came there, by when it ends. */
   private readonly running = new Map<Promise<void>, SentRun>();
@@ -135,7 +167,12 @@ export class Executor {
     this.parts = parts;
     this.filler = new Filler(parts);
     this.orders = new OpenOrders((outcomes) => this.report(outcomes));
-    this.committer = new Committer({ ...parts, resultOf: (job) => embedResult(parts, job), valueOf: (job) => embedValue(parts, job), onCommitted: (answers) => this.conclude(answers) });
+    this.committer = new Committer({
+      ...parts,
+      resultOf: (job) => embedResult(parts, job),
+      valueOf: (job) => embedValue(parts, job),
+      onCommitted: (answers) => this.conclude(answers),
+    });
     this.slots = new Slots(backend);
     this.cutLimits = {
       maxRowAgeMs: limits.maxRowAgeMs,
@@ -149,22 +186,27 @@ export class Executor {
       case 'run':
         this.tellBudget();
         return this.accept(message.jobs, message.isQueueDrained);
-      case 'drop': return this.drop(message.jobIds);
+      case 'drop':
+        return this.drop(message.jobIds);
       case 'ping':
         this.tellBudget();
         return this.parts.send({ kind: 'pong', sequence: message.sequence, runningMs: this.parts.backend.runningMs() });
-      default: return unreachable(message);
+      default:
+        return unreachable(message);
     }
   }
 
-  /** Gives back what has not begun, finishes the rest, and resolves when every job has had its outcome and nothing runs. */
+  /**
+   * Gives back what has not begun, finishes the rest, and resolves when every job has had its outcome and nothing runs.
+   */
   async stop(): Promise<void> {
     this.isStopping = true;
     await Promise.all(this.filling);
     this.giveBack((job) => !job.isBegun || this.isRecycled);
     this.isQueueDrained = true;
     this.pump();
-    while (this.running.size > 0 || this.committer.busy !== undefined) await Promise.all([...this.running.keys(), this.committer.busy]);
+    while (this.running.size > 0 || this.committer.busy !== undefined)
+      await Promise.all([...this.running.keys(), this.committer.busy]);
     this.giveBack(() => this.isRecycled); // recycled while it stopped
     invariant(this.orders.size === 0 && this.again.length === 0, 'nothing is open once nothing runs');
     this.slots.stop();
@@ -197,28 +239,50 @@ export class Executor {
   private admit(order: JobOrder, filled: Filled, arrivedMs: number): number | undefined {
     const { jobId, token } = order;
     switch (filled.kind) {
-      case 'rows': return this.pour(order, filled, arrivedMs);
-      case 'already': return void this.report([{ kind: 'already', jobId, token, value: repeatedValue(this.parts, order, filled.header) }]);
-      case 'failed': return void this.report([failed(order, filled.failure)]);
-      default: return unreachable(filled);
+      case 'rows':
+        return this.pour(order, filled, arrivedMs);
+      case 'already':
+        return void this.report([
+          { kind: 'already', jobId, token, value: repeatedValue(this.parts, order, filled.header) },
+        ]);
+      case 'failed':
+        return void this.report([failed(order, filled.failure)]);
+      default:
+        return unreachable(filled);
     }
   }
 
-  private pour(order: JobOrder, { ids, truncated, fingerprint, input }: Extract<Filled, { kind: 'rows' }>, arrivedMs: number): number {
+  private pour(
+    order: JobOrder,
+    { ids, truncated, fingerprint, input }: Extract<Filled, { kind: 'rows' }>,
+    arrivedMs: number,
+  ): number {
     const tokens = ids.reduce((sum, row) => sum + row.length, 0);
-    const body = this.rooms.take(4 * ids.length * this.parts.backend.dims); // what is sent, where nothing is to be cut off
+    // what is sent, where nothing is to be cut off
+    const body = this.rooms.take(4 * ids.length * this.parts.backend.dims);
     const job: OpenJob = {
-      order, fingerprint, input, tokens, truncated, rows: ids.length, left: ids.length, waiting: ids.length,
+      order,
+      fingerprint,
+      input,
+      tokens,
+      truncated,
+      rows: ids.length,
+      left: ids.length,
+      waiting: ids.length,
       deadlineMs: arrivedMs + (order.remainingMs ?? Number.POSITIVE_INFINITY),
       vectors: new Float32Array(body.buffer, body.byteOffset, body.length / 4),
-      splits: 0, runMs: 0, isBegun: false, isDropped: false,
+      splits: 0,
+      runMs: 0,
+      isBegun: false,
+      isDropped: false,
     };
     this.orders.open(job);
     const enteredMs = this.parts.clock.nowMs();
     this.arrivals.add(ids.length, enteredMs);
     const isInteractive = order.class === 'interactive';
     const hasLead = !isInteractive && this.flows.enter(order.tenant ?? DEFAULT_TENANT, tokens);
-    for (const [index, row] of ids.entries()) this.pool.add({ job, index, ids: row, tokens: row.length, enteredMs, isInteractive, hasLead, twins: NO_TWINS });
+    for (const [index, row] of ids.entries())
+      this.pool.add({ job, index, ids: row, tokens: row.length, enteredMs, isInteractive, hasLead, twins: NO_TWINS });
     return tokens;
   }
 
@@ -254,7 +318,8 @@ export class Executor {
   }
 
   private launchNext(): boolean {
-    if (this.running.size > 0 && this.parts.budget.current().isTesting === true) return false; // what is sent behind a run that fails would fail as well
+    // what is sent behind a run that fails would fail as well
+    if (this.running.size > 0 && this.parts.budget.current().isTesting === true) return false;
     const isUrgent = this.pool.interactiveRows > 0 || this.again.some(({ batch }) => hasInteractive(batch));
     if (isUrgent ? this.gathersUrgent() : !this.isBulkDue()) return false;
     const slot = this.slots.lend(isUrgent);
@@ -265,9 +330,9 @@ export class Executor {
   }
 
   /**
-   * A device with one micro-batch running and one to go on with is given a third only when that is full, because a short pool
-   * loses nothing by gathering on, and none at all while an interactive row waits. What would run behind another gathers until
-   * that is nearly over. Else the window decides.
+   * A device with one micro-batch running and one to go on with is given a third only when that is full, because a
+   * short pool loses nothing by gathering on, and none at all while an interactive row waits. What would run behind
+   * another gathers until that is nearly over. Else the window decides.
    */
   private isBulkDue(): boolean {
     if (this.slots.areBusy && this.urgentRun() !== undefined) return false;
@@ -280,20 +345,28 @@ export class Executor {
     if (this.slots.areBusy && !isFull) return false;
     const waiting = { rows, tokens, isFull, isQueueDrained: this.isQueueDrained };
     const windowEndMs = oldestMs + windowMs(waiting, limits, budget);
-    const remainingMs = Math.max(windowEndMs, this.goOnMs(isFull ? this.inHandMs : GO_ON_MS), isFull ? Number.NEGATIVE_INFINITY : this.takeSessionMs()) - clock.nowMs();
+    const remainingMs =
+      Math.max(
+        windowEndMs,
+        this.goOnMs(isFull ? this.inHandMs : GO_ON_MS),
+        isFull ? Number.NEGATIVE_INFINITY : this.takeSessionMs(),
+      ) - clock.nowMs();
     if (remainingMs <= 0) return true;
     this.cancelWindow ??= clock.after(remainingMs, () => this.pump());
     return false;
   }
 
   /**
-   * Where a run takes much the same time whatever its size, interactive rows gather until the one that goes on is nearly over, and
-   * while others are queued: they would not run any sooner, and each few of them would take a run of their own from bulk work and
-   * from those that come after them. With one every two runs, the slowest of a hundred takes 2.4 runs; 2.9
-   * while they were cut as they came (bench/interactive-wait.ts --device fixed, 2026-11).
+   * Where a run takes much the same time whatever its size, interactive rows gather until the one that goes on is
+   * nearly over, and while others are queued: they would not run any sooner, and each few of them would take a run of
+   * their own from bulk work and from those that come after them. With one every two runs, the slowest of a hundred
+   * takes 2.4 runs; 2.9 while they were cut as they came (bench/interactive-wait.ts --device fixed, 2026-11).
    */
   private gathersUrgent(): boolean {
-    const { backend: { sessions = 1 }, clock } = this.parts;
+    const {
+      backend: { sessions = 1 },
+      clock,
+    } = this.parts;
     if (this.running.size < sessions || (this.smallShare() ?? 0) < FILLED_SHARE) return false;
     if (this.urgentQueued > 0) return true;
     const remainingMs = this.urgentGoOnMs() - clock.nowMs();
@@ -304,7 +377,10 @@ export class Executor {
     return true;
   }
 
-  /** When the device has to be given interactive rows for them to be next. What runs now is what came first, or is urgent itself. */
+  /**
+   * When the device has to be given interactive rows for them to be next. What runs now is what came first, or is
+   * urgent itself.
+   */
   private urgentGoOnMs(): number {
     const { sessions = 1 } = this.parts.backend;
     const current = this.urgentRun() ?? [...this.running.values()][0];
@@ -313,8 +389,8 @@ export class Executor {
   }
 
   /**
-   * When the device has to be given what comes next. Cut any earlier, a batch would wait behind the run that goes on with fewer
-   * rows than it could have. Of devices that run several at once see takeSessionMs.
+   * When the device has to be given what comes next. Cut any earlier, a batch would wait behind the run that goes on
+   * with fewer rows than it could have. Of devices that run several at once see takeSessionMs.
    */
   private goOnMs(inHandMs: number): number {
     const { sessions = 1 } = this.parts.backend;
@@ -324,14 +400,19 @@ export class Executor {
   }
 
   /**
-   * When what waits takes a free session of a device that runs several at once. Where a run takes much the same time whatever its
-   * size, sessions that are taken one right after the other also end so, and all that comes meanwhile waits for that. With rows coming at
-   * an even rate, the sum of all waits is least when those that wait are as many as will come, for each free session, until another is free.
+   * When what waits takes a free session of a device that runs several at once. Where a run takes much the same time
+   * whatever its size, sessions that are taken one right after the other also end so, and all that comes meanwhile
+   * waits for that. With rows coming at an even rate, the sum of all waits is least when those that wait are as many as
+   * will come, for each free session, until another is free.
    */
   private takeSessionMs(): number {
-    const { backend: { sessions = 1 }, clock } = this.parts;
+    const {
+      backend: { sessions = 1 },
+      clock,
+    } = this.parts;
     const free = sessions - this.running.size;
-    if (sessions === 1 || this.running.size === 0 || free <= 0 || (this.smallShare() ?? 0) < FILLED_SHARE) return Number.NEGATIVE_INFINITY;
+    if (sessions === 1 || this.running.size === 0 || free <= 0 || (this.smallShare() ?? 0) < FILLED_SHARE)
+      return Number.NEGATIVE_INFINITY;
     const nextFreeMs = Math.min(...[...this.running.values()].map(({ sentMs, expectedMs }) => sentMs + expectedMs));
     return nextFreeMs - (free * this.pool.rows) / this.arrivals.perMs(clock.nowMs());
   }
@@ -345,7 +426,9 @@ export class Executor {
   /** Told of each end of a run. */
   private learnInHand(): void {
     const stoodStill = this.running.size === 0 && this.isPoolFull();
-    this.inHandMs = stoodStill ? Math.min(MOST_IN_HAND_MS, 2 * this.inHandMs) : Math.max(LEAST_IN_HAND_MS, LESS_IN_HAND * this.inHandMs);
+    this.inHandMs = stoodStill
+      ? Math.min(MOST_IN_HAND_MS, 2 * this.inHandMs)
+      : Math.max(LEAST_IN_HAND_MS, LESS_IN_HAND * this.inHandMs);
   }
 
   /** The first at the device with an interactive row. */
@@ -366,7 +449,9 @@ export class Executor {
     const { budget } = this.parts;
     const least = budget.predictMs({ rows: 1, width: BUCKET_TOKENS });
     const full = budget.predictMs({ rows: this.cutLimits.rowsAt(BUCKET_TOKENS), width: BUCKET_TOKENS });
-    return least === undefined || full === undefined || full <= 0 ? undefined : Math.min(1, Math.max(SMALL_BATCH, least / full));
+    return least === undefined || full === undefined || full <= 0
+      ? undefined
+      : Math.min(1, Math.max(SMALL_BATCH, least / full));
   }
 
   /** The budget may have shrunk since the batch was cut: what is above it now is halved before it runs. */
@@ -382,7 +467,14 @@ export class Executor {
   /** "Before each run": a job whose deadline passed while rows of it still wait has no result in time. */
   private failLateJobs(): void {
     const late = this.orders.late(this.parts.clock.nowMs()).filter((job) => job.waiting > 0);
-    this.end(late, (order) => failed(order, { code: 'DEADLINE_PASSED', message: `the deadline passed ${order.remainingMs} ms after the job reached the device's queue, before all its rows had run` }));
+    this.end(late, (order) =>
+      failed(order, {
+        code: 'DEADLINE_PASSED',
+        message:
+          `the deadline passed ${order.remainingMs} ms after the job reached the device's queue, before all its ` +
+          'rows had run',
+      }),
+    );
   }
 
   // ---- run ------------------------------------------------------------------------------------------------------
@@ -418,7 +510,8 @@ export class Executor {
       if (result.ok) this.deliver(slot, attempt, shape, number, result);
       else this.runOut(attempt, shape, number, result.outOfVram);
     } catch (error) {
-      if (!(error instanceof ShoalError) || error.code !== 'INFERENCE_FAILED') throw error; // the device itself: the process ends, its jobs run again
+      // the device itself: the process ends, its jobs run again
+      if (!(error instanceof ShoalError) || error.code !== 'INFERENCE_FAILED') throw error;
       const failure = toFailure(error);
       this.split(attempt, number, failure, (jobs) => this.end(jobs, (order) => failed(order, failure)));
     } finally {
@@ -431,7 +524,8 @@ export class Executor {
     const { backend } = this.parts;
     if (backend.prefersFewShapes !== true) return { rows: length, width: exact };
     const width = fewWidth(exact); // halves were cut to their own width
-    const rows = Math.min(fewRowsAtLeast(length, width), this.cutLimits.rowsAt(width)); // a half is rounded up within the budget only
+    // a half is rounded up within the budget only
+    const rows = Math.min(fewRowsAtLeast(length, width), this.cutLimits.rowsAt(width));
     return rows < length ? { rows: length, width: exact } : { rows, width };
   }
 
@@ -442,7 +536,13 @@ export class Executor {
     return backend.runExact(slot, shape);
   }
 
-  private deliver(slot: Slot, attempt: Attempt, shape: RunShape, number: number, result: Extract<RunResult, { ok: true }>): void {
+  private deliver(
+    slot: Slot,
+    attempt: Attempt,
+    shape: RunShape,
+    number: number,
+    result: Extract<RunResult, { ok: true }>,
+  ): void {
     const { batch, isExact } = attempt;
     const { rows } = batch;
     const { runMs } = result;
@@ -458,7 +558,16 @@ export class Executor {
       if (!this.unpack(slot, i, row, runMs / rows.length, isExact, done)) unsound.push(row);
     }
     const poolAgeMs = this.parts.clock.nowMs() - (this.pool.oldestMs() ?? this.parts.clock.nowMs());
-    this.parts.send({ kind: 'ran', batch: number, ...shape, tokens, runMs, duplicates, poolTokens: this.pool.tokens, poolAgeMs });
+    this.parts.send({
+      kind: 'ran',
+      batch: number,
+      ...shape,
+      tokens,
+      runMs,
+      duplicates,
+      poolTokens: this.pool.tokens,
+      poolAgeMs,
+    });
     if (unsound.length > 0) this.refuse(unsound, isExact);
     this.committer.add(done);
   }
@@ -468,7 +577,8 @@ export class Executor {
     const { dims, givesUnitRows = false } = this.parts.backend;
     const isUnit = givesUnitRows && !isExact;
     const squaredLength = isUnit ? 1 : squaredLengthOf(slot.embeddings, at * dims, dims);
-    if (!(Math.abs(squaredLength - 1) < MAX_LENGTH_ERROR) || (isUnit && Number.isNaN(slot.embeddings[at * dims]))) return false;
+    if (!(Math.abs(squaredLength - 1) < MAX_LENGTH_ERROR) || (isUnit && Number.isNaN(slot.embeddings[at * dims])))
+      return false;
     for (const { job, index } of familyOf(row)) {
       if (isUnit) job.vectors.set(slot.embeddings.subarray(at * dims, (at + 1) * dims), index * dims);
       else writeScaled(slot.embeddings, at * dims, dims, 1 / Math.sqrt(squaredLength), job.vectors, index * dims);
@@ -478,12 +588,18 @@ export class Executor {
     return true;
   }
 
-  /** Unsound rows run again in fp32 where that is something else; what is unsound even then fails its jobs, and nobody beside them. */
+  /**
+   * Unsound rows run again in fp32 where that is something else; what is unsound even then fails its jobs, and nobody
+   * beside them.
+   */
   private refuse(unsound: readonly Row[], isExact: boolean): void {
     const rows = unsound.filter(isWanted);
     if (rows.length === 0) return;
     if (!isExact && this.parts.backend.runExact !== undefined) {
-      this.parts.log.warn({ rows: rows.length, precision: this.parts.backend.precision }, 'vectors not of length 1, running their rows again in fp32');
+      this.parts.log.warn(
+        { rows: rows.length, precision: this.parts.backend.precision },
+        'vectors not of length 1, running their rows again in fp32',
+      );
       this.parts.send({ kind: 'rerun', rows: rows.length });
       return this.repeat({ batch: batchOf(rows), isExact: true });
     }
@@ -498,7 +614,8 @@ export class Executor {
     const measuredBytes = memory?.footprintBytes ?? memory?.liveBytes;
     if (memory !== undefined && measuredBytes !== undefined && clock.nowMs() - this.toldMemoryMs >= MEMORY_NEWS_MS) {
       this.toldMemoryMs = clock.nowMs();
-      send({ kind: 'memory', predictedBytes: budget.peakBytes(shape), measuredBytes, source: memory.source }); // before the budget learns from it
+      // before the budget learns from it
+      send({ kind: 'memory', predictedBytes: budget.peakBytes(shape), measuredBytes, source: memory.source });
     }
     budget.ran({ ...shape, runMs, memory });
     this.tellBudget();
@@ -506,28 +623,51 @@ export class Executor {
 
   // ---- too much for the device -------------------------------------------------------------------------------------
 
-  private runOut(attempt: Attempt, shape: RunShape, number: number, { message, needsRecycle }: Extract<RunResult, { ok: false }>['outOfVram']): void {
+  private runOut(
+    attempt: Attempt,
+    shape: RunShape,
+    number: number,
+    { message, needsRecycle }: Extract<RunResult, { ok: false }>['outOfVram'],
+  ): void {
     const { budget } = this.parts;
     const peakBytes = budget.peakBytes(shape);
     if (!attempt.isExact) budget.ranOutOfMemory(shape, { siblingWaits: this.siblingOf(attempt) >= 0 });
     this.tellBudget();
     if (needsRecycle === true) this.recycle(message);
-    else if (shape.rows === 1 && budget.current().isTesting !== false && ++this.loneFailures >= LONE_FAILURES_TO_RECYCLE) this.recycle(`${this.loneFailures} rows in a row did not fit alone: ${message}`);
+    else if (
+      shape.rows === 1 &&
+      budget.current().isTesting !== false &&
+      ++this.loneFailures >= LONE_FAILURES_TO_RECYCLE
+    )
+      this.recycle(`${this.loneFailures} rows in a row did not fit alone: ${message}`);
     if (this.isRecycled) return this.repeat(attempt);
-    const reason: Failure = { code: 'OUT_OF_VRAM', message: `a row of ${shape.width} tokens does not fit this device alone: ${message}` };
-    this.split(attempt, number, { code: 'OUT_OF_VRAM', message }, (jobs) => this.end(jobs, (order) => this.isLast(order) ? failed(order, reason) : handedOver(order, { reason, peakBytes })));
+    const reason: Failure = {
+      code: 'OUT_OF_VRAM',
+      message: `a row of ${shape.width} tokens does not fit this device alone: ${message}`,
+    };
+    this.split(attempt, number, { code: 'OUT_OF_VRAM', message }, (jobs) =>
+      this.end(jobs, (order) =>
+        this.isLast(order) ? failed(order, reason) : handedOver(order, { reason, peakBytes }),
+      ),
+    );
   }
 
   private isLast(order: JobOrder): boolean {
     return this.parts.isLastLane || order.lane === 'cpu';
   }
 
-  /** Keeps the halves of a batch apart until the row is found that cannot run; `giveUp` ends the jobs that wait for it. The other half of the same batch goes first. */
+  /**
+   * Keeps the halves of a batch apart until the row is found that cannot run; `giveUp` ends the jobs that wait for it.
+   * The other half of the same batch goes first.
+   */
   private split(attempt: Attempt, number: number, failure: Failure, giveUp: (jobs: readonly OpenJob[]) => void): void {
     const { batch, isExact } = attempt;
     const { log, send } = this.parts;
     const jobs = jobsOf(batch.rows);
-    log.warn({ rows: batch.rows.length, width: batch.width, code: failure.code, reason: failure.message }, batch.rows.length === 1 ? 'row cannot run here' : 'micro-batch failed, splitting');
+    log.warn(
+      { rows: batch.rows.length, width: batch.width, code: failure.code, reason: failure.message },
+      batch.rows.length === 1 ? 'row cannot run here' : 'micro-batch failed, splitting',
+    );
     if (batch.rows.length === 1) {
       send({ kind: 'refused', batch: number, code: failure.code });
       return giveUp([...jobs]);
@@ -563,7 +703,8 @@ export class Executor {
       this.orders.forget(job);
       this.rooms.giveBack(job.vectors.buffer);
     }
-    this.parts.store.release(answers.flatMap(({ job }) => job.input ?? [])); // no row of theirs is left that would be packed
+    // no row of theirs is left that would be packed
+    this.parts.store.release(answers.flatMap(({ job }) => job.input ?? []));
     this.report(answers.map(({ outcome }) => outcome));
   }
 
@@ -572,7 +713,10 @@ export class Executor {
   }
 
   private tellWhoWaits(): void {
-    const isWaiting = this.pool.interactiveRows > 0 || this.urgentRun() !== undefined || this.again.some(({ batch }) => hasInteractive(batch));
+    const isWaiting =
+      this.pool.interactiveRows > 0 ||
+      this.urgentRun() !== undefined ||
+      this.again.some(({ batch }) => hasInteractive(batch));
     if (isWaiting === this.toldWaiting) return;
     this.toldWaiting = isWaiting;
     this.parts.budget.interactiveWaits(isWaiting);

@@ -1,7 +1,15 @@
 // Places where tests make a process die or stop, to prove that whatever happens there nothing is lost or doubled.
 // In production `noFaults` stands here; `faultPointsFrom` is used only when SHOAL_FAULT_POINT is set.
 
-export type FaultPoint = 'hand-over-watched' | 'before-commit' | 'after-commit' | 'before-complete' | 'after-complete' | 'after-announce' | 'before-acknowledge' | 'after-acknowledge';
+export type FaultPoint =
+  | 'hand-over-watched'
+  | 'before-commit'
+  | 'after-commit'
+  | 'before-complete'
+  | 'after-complete'
+  | 'after-announce'
+  | 'before-acknowledge'
+  | 'after-acknowledge';
 
 export interface FaultPoints {
   reach(point: FaultPoint): void;

@@ -4,12 +4,19 @@ import { expect, test } from 'vitest';
 import { fingerprintOf, tokenizerHash, type FingerprintFacts } from './fingerprint.ts';
 import { encodeTexts } from './input-format.ts';
 
-const FACTS: FingerprintFacts = { model: 'minilm@53aa51172d14', prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } };
+const FACTS: FingerprintFacts = {
+  model: 'minilm@53aa51172d14',
+  prompt: undefined,
+  truncate: 'end',
+  output: { dtype: 'f32', dimensions: undefined },
+};
 const INPUT = encodeTexts(['Hi', '', '€']);
 
 test('golden values', () => {
   expect(fingerprintOf(FACTS, INPUT)).toBe('883950d45fb1c575');
-  expect(fingerprintOf({ ...FACTS, prompt: 'query', truncate: 'error', output: { dtype: 'i8', dimensions: 128 } }, INPUT)).toBe('8908da5ab7dd78ed');
+  expect(
+    fingerprintOf({ ...FACTS, prompt: 'query', truncate: 'error', output: { dtype: 'i8', dimensions: 128 } }, INPUT),
+  ).toBe('8908da5ab7dd78ed');
   expect(tokenizerHash(Buffer.from('{}'))).toBe('44136fa355b3678a');
 });
 

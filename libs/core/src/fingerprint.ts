@@ -27,19 +27,30 @@ export function fingerprintOf(facts: FingerprintFacts, input: Uint8Array): strin
 
 /**
  * The same of a similarity job: sha256 over one line of JSON and what is compared, as SHQ1 bytes:
- * `["topk","docs@3","cosine",10]\n` ‖ SHQ1. Of a spread: `["spread","links",3,0.5,0,10,[[7],[1,2]]]\n`, seeds at the end.
- * `encoded`: the SHQ1 bytes, where they are at hand.
+ * `["topk","docs@3","cosine",10]\n` ‖ SHQ1. Of a spread: `["spread","links",3,0.5,0,10,[[7],[1,2]]]\n`, seeds at the
+ * end. `encoded`: the SHQ1 bytes, where they are at hand.
  */
-export function similarityFingerprint(request: SimilarityRequest, compared: Comparands | readonly SeedSet[], encoded?: Uint8Array): string {
+export function similarityFingerprint(
+  request: SimilarityRequest,
+  compared: Comparands | readonly SeedSet[],
+  encoded?: Uint8Array,
+): string {
   const hash = createHash('sha256');
   if (request.kind === 'spread') {
     const { kind, graph, steps, decay, threshold, k } = request;
-    return hash.update(`${JSON.stringify([kind, graph, steps, decay, threshold, k, compared])}\n`).digest('hex').slice(0, 16);
+    return hash
+      .update(`${JSON.stringify([kind, graph, steps, decay, threshold, k, compared])}\n`)
+      .digest('hex')
+      .slice(0, 16);
   }
   invariant('queries' in compared, 'only a spread begins at seeds');
   const { kind, collection = null, metric } = request;
   const head = JSON.stringify([kind, collection, metric, ...('k' in request ? [request.k] : [compared.queries.rows])]);
-  return hash.update(`${head}\n`).update(encoded ?? encodeComparands(compared)).digest('hex').slice(0, 16);
+  return hash
+    .update(`${head}\n`)
+    .update(encoded ?? encodeComparands(compared))
+    .digest('hex')
+    .slice(0, 16);
 }
 
 /** `tokenizer` of a job with token ids: first 16 hex digits of sha256 of the bytes of tokenizer.json. */

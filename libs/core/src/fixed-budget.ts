@@ -1,5 +1,5 @@
-// A budget that learns nothing: so many padded tokens and so many rows, whatever happens. For tests, and for devices without
-// memory of their own to run out of. The one that learns is in budget.ts.
+// A budget that learns nothing: so many padded tokens and so many rows, whatever happens. For tests, and for devices
+// without memory of their own to run out of. The one that learns is in budget.ts.
 
 import type { BatchBudget } from './ports.ts';
 

@@ -1,4 +1,5 @@
-// What a lead is: who asked for little lately goes first, for a bounded number of tokens, and nobody who comes evenly does.
+// What a lead is: who asked for little lately goes first, for a bounded number of tokens, and nobody who comes evenly
+// does.
 
 import { expect, test } from 'vitest';
 import { Flows } from './flows.ts';

@@ -1,13 +1,23 @@
-// Who goes first among jobs that a worker has claimed ahead: the rule of the queue's line once more (docs/order.md), because
-// whoever comes late with little has to go before what was claimed of others meanwhile, as it did before what still waits. A
-// tenant's job begins where its last one ended, or a lead before the virtual time, and has a lead when it begins half of that
-// before it or more. Tenants that come evenly never do, so their rows still meet by length alone. Bulk jobs only; knows no rows.
+// Who goes first among jobs that a worker has claimed ahead: the rule of the queue's line once more (docs/order.md),
+// because whoever comes late with little has to go before what was claimed of others meanwhile, as it did before what
+// still waits. A tenant's job begins where its last one ended, or a lead before the virtual time, and has a lead when
+// it begins half of that before it or more. Tenants that come evenly never do, so their rows still meet by length
+// alone. Bulk jobs only; knows no rows.
 
-/** About 5,000 short texts: what somebody who asked for nothing lately may put before those who wait for long, here and in the line. */
+/**
+ * About 5,000 short texts: what somebody who asked for nothing lately may put before those who wait for long, here and
+ * in the line.
+ */
 export const LEAD_TOKENS = 2 ** 18;
-/** Tenants are looked through for those that are long served when there are twice as many as after the last time, and so many. */
+/**
+ * Tenants are looked through for those that are long served when there are twice as many as after the last time, and so
+ * many.
+ */
 const LEAST_FLOWS = 64;
-/** Of tenants that came once each, and too little for the virtual time to move on, those seen first are forgotten: they begin with a lead once more. */
+/**
+ * Of tenants that came once each, and too little for the virtual time to move on, those seen first are forgotten: they
+ * begin with a lead once more.
+ */
 const MOST_FLOWS = 4_096;
 
 export class Flows {

@@ -35,15 +35,33 @@ describe('one value', () => {
       const middle = (low + high) / 2; // exact in f32, and so are the steps to either side of it
       const step = Math.max(2 ** -149, middle * 2 ** -23);
       const even = half & 1 ? half + 1 : half;
-      if (toHalf(middle) !== even || toHalf(Math.fround(middle - step)) !== half || toHalf(Math.fround(middle + step)) !== half + 1) wrong.push(half);
+      if (
+        toHalf(middle) !== even ||
+        toHalf(Math.fround(middle - step)) !== half ||
+        toHalf(Math.fround(middle + step)) !== half + 1
+      )
+        wrong.push(half);
       if (toHalf(-middle) !== (even | 0x8000)) wrong.push(-half);
     }
     expect(wrong).toEqual([]);
   });
 
   test.each([
-    [0, 0x0000], [-0, 0x8000], [1, 0x3c00], [-2, 0xc000], [65_504, 0x7bff], [65_519.99, 0x7bff], [65_520, 0x7c00], [1e10, 0x7c00], [-1e10, 0xfc00],
-    [Number.POSITIVE_INFINITY, 0x7c00], [2 ** -24, 0x0001], [2 ** -25, 0x0000], [2 ** -25 * 1.0001, 0x0001], [1e-40, 0x0000], [1 / 3, 0x3555],
+    [0, 0x0000],
+    [-0, 0x8000],
+    [1, 0x3c00],
+    [-2, 0xc000],
+    [65_504, 0x7bff],
+    [65_519.99, 0x7bff],
+    [65_520, 0x7c00],
+    [1e10, 0x7c00],
+    [-1e10, 0xfc00],
+    [Number.POSITIVE_INFINITY, 0x7c00],
+    [2 ** -24, 0x0001],
+    [2 ** -25, 0x0000],
+    [2 ** -25 * 1.0001, 0x0001],
+    [1e-40, 0x0000],
+    [1 / 3, 0x3555],
   ])('%d is %i', (value, half) => {
     expect(toHalf(value)).toBe(half);
   });

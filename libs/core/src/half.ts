@@ -1,4 +1,5 @@
-// IEEE 754 binary16: 1 sign, 5 exponent and 10 fraction bits. Whole arrays by their bits, because a result may hold 100,000 values.
+// IEEE 754 binary16: 1 sign, 5 exponent and 10 fraction bits. Whole arrays by their bits, because a result may hold
+// 100,000 values.
 
 const ONE_WORD = new Float32Array(1);
 const ITS_BITS = new Int32Array(ONE_WORD.buffer); // signed: V8 keeps those in registers as they are
@@ -41,7 +42,8 @@ export function fromHalves(halves: Uint16Array): Float32Array {
 function halfOf(word: number): number {
   const sign = (word >>> 16) & 0x8000;
   const magnitude = word & 0x7fff_ffff;
-  if (magnitude >= LEAST_NORMAL && magnitude < OVERFLOWS) return sign | ((magnitude - BIAS + 0xfff + ((magnitude >>> 13) & 1)) >>> 13);
+  if (magnitude >= LEAST_NORMAL && magnitude < OVERFLOWS)
+    return sign | ((magnitude - BIAS + 0xfff + ((magnitude >>> 13) & 1)) >>> 13);
   if (magnitude >= OVERFLOWS) return sign | (magnitude > 0x7f80_0000 ? 0x7e00 : 0x7c00);
   ITS_BITS[0] = magnitude;
   return sign | roundEven(ONE_WORD[0]! * 2 ** 24); // steps of 2⁻²⁴

@@ -1,5 +1,5 @@
-// SHI1 byte by byte: what is written comes back, and what is malformed is INPUT_CORRUPT, never another error and never a
-// byte from outside the key.
+// SHI1 byte by byte: what is written comes back, and what is malformed is INPUT_CORRUPT, never another error and never
+// a byte from outside the key.
 
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
@@ -30,7 +30,11 @@ const GOLDEN_U32 = hex(
 
 const wellFormed = fc.string({ unit: 'binary', maxLength: 40 });
 const texts = fc.array(wellFormed, { minLength: 1, maxLength: 256 });
-const rowsOf = (most: number): fc.Arbitrary<number[][]> => fc.array(fc.array(fc.integer({ min: 0, max: most }), { minLength: 1, maxLength: 30 }), { minLength: 1, maxLength: 256 });
+const rowsOf = (most: number): fc.Arbitrary<number[][]> =>
+  fc.array(fc.array(fc.integer({ min: 0, max: most }), { minLength: 1, maxLength: 30 }), {
+    minLength: 1,
+    maxLength: 256,
+  });
 
 function plain(input: DecodedInput): unknown {
   return input.form === 'texts' ? input : { ...input, rows: input.rows.map((row) => [...row]), ids: [...input.ids] };
@@ -58,8 +62,20 @@ describe('golden bytes', () => {
   });
 
   test('token ids of two bytes', () => {
-    expect(encodeTokens([[101, 4660, 102], [101, 102]])).toEqual(GOLDEN_U16);
-    expect(plain(decodeInput(GOLDEN_U16))).toEqual({ form: 'tokens', rows: [[101, 4660, 102], [101, 102]], ids: [101, 4660, 102, 101, 102] });
+    expect(
+      encodeTokens([
+        [101, 4660, 102],
+        [101, 102],
+      ]),
+    ).toEqual(GOLDEN_U16);
+    expect(plain(decodeInput(GOLDEN_U16))).toEqual({
+      form: 'tokens',
+      rows: [
+        [101, 4660, 102],
+        [101, 102],
+      ],
+      ids: [101, 4660, 102, 101, 102],
+    });
   });
 
   test('token ids of four bytes', () => {
@@ -78,10 +94,16 @@ describe('round trips', () => {
   });
 
   test('lone surrogates become U+FFFD, a byte order mark stays', () => {
-    expect(decodeInput(encodeTexts(['a\ud800b', '\ufeffc']))).toEqual({ form: 'texts', texts: ['a\ufffdb', '\ufeffc'] });
+    expect(decodeInput(encodeTexts(['a\ud800b', '\ufeffc']))).toEqual({
+      form: 'texts',
+      texts: ['a\ufffdb', '\ufeffc'],
+    });
   });
 
-  test.each([['u16', 0xffff], ['u32', 0xffff_ffff]] as const)('any token ids as %s', (_, most) => {
+  test.each([
+    ['u16', 0xffff],
+    ['u32', 0xffff_ffff],
+  ] as const)('any token ids as %s', (_, most) => {
     fc.assert(
       fc.property(rowsOf(most), (rows) => {
         expect(plain(decodeInput(encodeTokens(rows)))).toEqual({ form: 'tokens', rows, ids: rows.flat() });
@@ -90,17 +112,31 @@ describe('round trips', () => {
   });
 
   test('token ids into room at any alignment, from arrays of any kind', () => {
-    for (const rows of [[[101, 4660, 102], [101, 102]], [[101, 65_536]]]) {
+    for (const rows of [
+      [
+        [101, 4660, 102],
+        [101, 102],
+      ],
+      [[101, 65_536]],
+    ]) {
       const wanted = encodeTokens(rows);
       for (let shift = 0; shift < 8; shift++) {
-        const room = (bytes: number): Uint8Array<ArrayBuffer> => new Uint8Array(new ArrayBuffer(bytes + 8), shift, bytes);
-        for (const given of [rows, rows.map((row) => Uint32Array.from(row)), rows.map((row) => Int32Array.from(row))]) expect(encodeTokens(given, room)).toEqual(wanted);
+        const room = (bytes: number): Uint8Array<ArrayBuffer> =>
+          new Uint8Array(new ArrayBuffer(bytes + 8), shift, bytes);
+        for (const given of [rows, rows.map((row) => Uint32Array.from(row)), rows.map((row) => Int32Array.from(row))])
+          expect(encodeTokens(given, room)).toEqual(wanted);
       }
     }
   });
 
   test.each([-1, 0.5, NaN, 2 ** 32, -(2 ** 31)])('a token id that is %d is refused', (id) => {
-    for (const other of [1, 65_536]) expect(() => encodeTokens([[other, 2], [3, id]])).toThrow(new RangeError(`a token id is ${id}: it must be a whole number from 0 to 4294967295`));
+    for (const other of [1, 65_536])
+      expect(() =>
+        encodeTokens([
+          [other, 2],
+          [3, id],
+        ]),
+      ).toThrow(new RangeError(`a token id is ${id}: it must be a whole number from 0 to 4294967295`));
   });
 
   test('token ids at any alignment inside a larger buffer', () => {
@@ -115,9 +151,15 @@ describe('round trips', () => {
 });
 
 describe('malformed input is INPUT_CORRUPT', () => {
-  test.each([['texts', GOLDEN_TEXTS], ['u16', GOLDEN_U16], ['u32', GOLDEN_U32]] as const)('%s cut off at any byte, or with bytes after its end', (_, golden) => {
-    for (let length = 0; length < golden.length; length++) expect(attempt(golden.subarray(0, length))).toBe('INPUT_CORRUPT');
-    for (const more of [1, 2, 4, 100]) expect(attempt(Buffer.concat([golden, Buffer.alloc(more)]))).toBe('INPUT_CORRUPT');
+  test.each([
+    ['texts', GOLDEN_TEXTS],
+    ['u16', GOLDEN_U16],
+    ['u32', GOLDEN_U32],
+  ] as const)('%s cut off at any byte, or with bytes after its end', (_, golden) => {
+    for (let length = 0; length < golden.length; length++)
+      expect(attempt(golden.subarray(0, length))).toBe('INPUT_CORRUPT');
+    for (const more of [1, 2, 4, 100])
+      expect(attempt(Buffer.concat([golden, Buffer.alloc(more)]))).toBe('INPUT_CORRUPT');
   });
 
   test('what lies behind the key in a larger buffer is not read', () => {
@@ -155,8 +197,13 @@ describe('malformed input is INPUT_CORRUPT', () => {
 
   test('any bytes at all, and any well-formed input with a few bytes changed, decode or are INPUT_CORRUPT', () => {
     const mutated = fc
-      .tuple(fc.oneof(texts.map(encodeTexts), rowsOf(0xffff).map(encodeTokens), rowsOf(0xffff_ffff).map(encodeTokens)), fc.array(fc.tuple(fc.nat(), fc.integer({ min: 0, max: 255 })), { minLength: 1, maxLength: 4 }))
-      .map(([bytes, changes]) => changes.reduce((copy, [at, value]) => changed(copy, at % Math.min(bytes.length, 64), value), bytes));
+      .tuple(
+        fc.oneof(texts.map(encodeTexts), rowsOf(0xffff).map(encodeTokens), rowsOf(0xffff_ffff).map(encodeTokens)),
+        fc.array(fc.tuple(fc.nat(), fc.integer({ min: 0, max: 255 })), { minLength: 1, maxLength: 4 }),
+      )
+      .map(([bytes, changes]) =>
+        changes.reduce((copy, [at, value]) => changed(copy, at % Math.min(bytes.length, 64), value), bytes),
+      );
     const arbitrary = fc.uint8Array({ maxLength: 200 }).map((bytes) => Buffer.from(bytes));
     fc.assert(
       fc.property(fc.oneof(mutated, arbitrary), (bytes) => {

@@ -1,7 +1,7 @@
 // SHI1, the binary form of a job's input at {shoal}:in:<main queue>:<jobId>. Little-endian throughout:
 //   "SHI1" | version u8 = 1 | form u8 | flags u16 = 0 | rows u32 | u32 offsets[rows + 1] | elements
-// form 0: UTF-8 texts, offsets count bytes; 1: token ids u16; 2: token ids u32, offsets count ids.
-// Ids are exactly what the model takes: special tokens in, truncated. Decoding never trusts a length it has not checked.
+// form 0: UTF-8 texts, offsets count bytes; 1: token ids u16; 2: token ids u32, offsets count ids. Ids are exactly what
+// the model takes: special tokens in, truncated. Decoding never trusts a length it has not checked.
 
 import { ShoalError } from './errors.ts';
 import { MAX_ROWS_PER_JOB } from './job-terms.ts';
@@ -30,11 +30,19 @@ export function encodeTexts(texts: readonly string[], roomFor = ownRoom): Buffer
   return buffer;
 }
 
-/** `rows`: token ids per text, special tokens included, already truncated. Stored as u16 when every id fits. Throws RangeError for what is no whole number from 0 to 2³² - 1. */
+/**
+ * `rows`: token ids per text, special tokens included, already truncated. Stored as u16 when every id fits. Throws
+ * RangeError for what is no whole number from 0 to 2³² - 1.
+ */
 export function encodeTokens(rows: readonly ArrayLike<number>[], roomFor = ownRoom): Buffer {
   const isNarrow = !rows.some((row) => hasAtLeast(0x1_0000, row));
   const elementBytes = isNarrow ? 2 : 4;
-  const { buffer, at } = allocate(isNarrow ? FORM.u16 : FORM.u32, rows.map((row) => row.length), elementBytes, roomFor);
+  const { buffer, at } = allocate(
+    isNarrow ? FORM.u16 : FORM.u32,
+    rows.map((row) => row.length),
+    elementBytes,
+    roomFor,
+  );
   const isAligned = (buffer.byteOffset + at) % elementBytes === 0;
   const body = isAligned ? buffer.subarray(at) : Buffer.allocUnsafeSlow(buffer.length - at);
   const ids = idsOver(body, elementBytes);
@@ -52,20 +60,26 @@ function idsOver({ buffer, byteOffset, byteLength }: Uint8Array, elementBytes: n
 function putIds(to: TokenIds, at: number, row: ArrayLike<number>): number {
   for (let i = 0; i < row.length; i++) {
     to[at + i] = row[i]!;
-    if (to[at + i] !== row[i]) throw new RangeError(`a token id is ${String(row[i])}: it must be a whole number from 0 to ${2 ** 32 - 1}`);
+    if (to[at + i] !== row[i])
+      throw new RangeError(`a token id is ${String(row[i])}: it must be a whole number from 0 to ${2 ** 32 - 1}`);
   }
   return at + row.length;
 }
 
-/** Decodes an input key. Throws INPUT_CORRUPT with what was found. The ids are views where alignment allows, copies where not. */
+/**
+ * Decodes an input key. Throws INPUT_CORRUPT with what was found. The ids are views where alignment allows, copies
+ * where not.
+ */
 export function decodeInput(bytes: Buffer): DecodedInput {
-  if (bytes.length < HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC) throw corrupt(`it does not begin with a SHI1 header (${bytes.length} bytes)`);
+  if (bytes.length < HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC)
+    throw corrupt(`it does not begin with a SHI1 header (${bytes.length} bytes)`);
   if (bytes.readUInt8(4) !== 1) throw corrupt(`its version is ${bytes.readUInt8(4)}, this worker reads version 1`);
   const form = bytes.readUInt8(5);
   if (bytes.readUInt16LE(6) !== 0) throw corrupt(`its flags are ${bytes.readUInt16LE(6)}, version 1 has none`);
   const rows = bytes.readUInt32LE(8);
   if (rows < 1 || rows > MAX_ROWS_PER_JOB) throw corrupt(`it says ${rows} rows; a job has 1 to ${MAX_ROWS_PER_JOB}`);
-  if (form !== FORM.texts && form !== FORM.u16 && form !== FORM.u32) throw corrupt(`its form is ${form}; known are 0, 1 and 2`);
+  if (form !== FORM.texts && form !== FORM.u16 && form !== FORM.u32)
+    throw corrupt(`its form is ${form}; known are 0, 1 and 2`);
   const elementBytes = form === FORM.texts ? 1 : form === FORM.u16 ? 2 : 4;
   const offsets = readOffsets(bytes, rows, elementBytes);
   const at = HEADER_BYTES + 4 * (rows + 1);
@@ -74,7 +88,12 @@ export function decodeInput(bytes: Buffer): DecodedInput {
   return { form: 'tokens', rows: rowsOf(ids, offsets), ids };
 }
 
-function allocate(form: number, lengths: readonly number[], elementBytes: number, roomFor: RoomFor): { buffer: Buffer; at: number } {
+function allocate(
+  form: number,
+  lengths: readonly number[],
+  elementBytes: number,
+  roomFor: RoomFor,
+): { buffer: Buffer; at: number } {
   const total = lengths.reduce((sum, length) => sum + length, 0);
   const at = HEADER_BYTES + 4 * (lengths.length + 1);
   const buffer = bufferOver(roomFor(at + total * elementBytes)).fill(0, 0, at);
@@ -91,14 +110,32 @@ export function bufferOver({ buffer, byteOffset, byteLength }: Uint8Array<ArrayB
   return Buffer.from(buffer, byteOffset, byteLength);
 }
 
-/** Whether an id is not below `limit`, of whole numbers below 2³². Looks at every token that passes: by the sign of what is left to the last id, or of an id from 2³¹ on, and eight at a time. */
+/**
+ * Whether an id is not below `limit`, of whole numbers below 2³². Looks at every token that passes: by the sign of what
+ * is left to the last id, or of an id from 2³¹ on, and eight at a time.
+ */
 export function hasAtLeast(limit: number, ids: ArrayLike<number>): boolean {
   const last = limit - 1;
   const wholeEights = ids.length & ~7;
   let excess = 0;
   for (let i = 0; i < wholeEights; i += 8) {
-    excess |= (last - ids[i]!) | ids[i]! | (last - ids[i + 1]!) | ids[i + 1]! | (last - ids[i + 2]!) | ids[i + 2]! | (last - ids[i + 3]!) | ids[i + 3]!
-      | (last - ids[i + 4]!) | ids[i + 4]! | (last - ids[i + 5]!) | ids[i + 5]! | (last - ids[i + 6]!) | ids[i + 6]! | (last - ids[i + 7]!) | ids[i + 7]!;
+    excess |=
+      (last - ids[i]!) |
+      ids[i]! |
+      (last - ids[i + 1]!) |
+      ids[i + 1]! |
+      (last - ids[i + 2]!) |
+      ids[i + 2]! |
+      (last - ids[i + 3]!) |
+      ids[i + 3]! |
+      (last - ids[i + 4]!) |
+      ids[i + 4]! |
+      (last - ids[i + 5]!) |
+      ids[i + 5]! |
+      (last - ids[i + 6]!) |
+      ids[i + 6]! |
+      (last - ids[i + 7]!) |
+      ids[i + 7]!;
   }
   for (let i = wholeEights; i < ids.length; i++) excess |= (last - ids[i]!) | ids[i]!;
   return excess < 0;
@@ -138,7 +175,8 @@ function readIds(bytes: Buffer, at: number, elementBytes: number): TokenIds {
 
 function rowsOf(ids: TokenIds, offsets: Uint32Array): TokenIds[] {
   return Array.from({ length: offsets.length - 1 }, (_, row) => {
-    if (offsets[row] === offsets[row + 1]) throw corrupt(`row ${row} has no token ids; even an empty text has its special tokens`);
+    if (offsets[row] === offsets[row + 1])
+      throw corrupt(`row ${row} has no token ids; even an empty text has its special tokens`);
     return ids.subarray(offsets[row]!, offsets[row + 1]!);
   });
 }

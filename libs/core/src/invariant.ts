@@ -1,4 +1,5 @@
-// Bugs stop the process; they are not errors that somebody handles. Expected failures are values or ShoalError, never this.
+// Bugs stop the process; they are not errors that somebody handles. Expected failures are values or ShoalError, never
+// this.
 
 /** Throws when `condition` does not hold. `claim` says what must be true. */
 export function invariant(condition: unknown, claim: string): asserts condition {

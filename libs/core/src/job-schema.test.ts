@@ -1,4 +1,5 @@
-// The public job format as producers meet it: what each option defaults to, and every refusal with a word on what was wrong.
+// The public job format as producers meet it: what each option defaults to, and every refusal with a word on what was
+// wrong.
 
 import { describe, expect, test } from 'vitest';
 import { isShoalError } from './errors.ts';
@@ -21,23 +22,57 @@ function refusalOf(data: unknown, jobId = 'a', name = 'embed'): { readonly code:
 describe('what is accepted', () => {
   test('the smallest job, with every default', () => {
     expect(parseJob('a', 'embed', { v: 1, texts: ['one', ''] })).toEqual({
-      jobId: 'a', input: { form: 'inline', texts: ['one', ''] }, rows: 2, fingerprint: undefined, class: 'interactive', tenant: 'default', deadlineMs: undefined, reply: undefined,
-      resultTtlMs: 86_400_000, truncate: 'end', prompt: undefined, output: { dtype: 'f32', dimensions: undefined },
+      jobId: 'a',
+      input: { form: 'inline', texts: ['one', ''] },
+      rows: 2,
+      fingerprint: undefined,
+      class: 'interactive',
+      tenant: 'default',
+      deadlineMs: undefined,
+      reply: undefined,
+      resultTtlMs: 86_400_000,
+      truncate: 'end',
+      prompt: undefined,
+      output: { dtype: 'f32', dimensions: undefined },
     });
   });
 
   test('few rows are interactive and many are bulk, unless the job says so', () => {
-    expect([classOf(8), classOf(9), classOf(8, { class: 'bulk' }), classOf(9, { class: 'interactive' })]).toEqual(['interactive', 'bulk', 'bulk', 'interactive']);
+    expect([classOf(8), classOf(9), classOf(8, { class: 'bulk' }), classOf(9, { class: 'interactive' })]).toEqual([
+      'interactive',
+      'bulk',
+      'bulk',
+      'interactive',
+    ]);
   });
 
   test('every option', () => {
     const data = {
-      v: 1, texts: ['one'], fingerprint: HASH, class: 'interactive', tenant: 't', deadline: 1_800_000_000_000, reply: '{shoal}:reply:me_1-2', resultTtlMs: 5_000,
-      truncate: 'error', prompt: 'passage', output: { dtype: 'binary', dimensions: 128, normalize: true },
+      v: 1,
+      texts: ['one'],
+      fingerprint: HASH,
+      class: 'interactive',
+      tenant: 't',
+      deadline: 1_800_000_000_000,
+      reply: '{shoal}:reply:me_1-2',
+      resultTtlMs: 5_000,
+      truncate: 'error',
+      prompt: 'passage',
+      output: { dtype: 'binary', dimensions: 128, normalize: true },
     };
     expect(parseJob('a', 'embed', data)).toEqual({
-      jobId: 'a', input: { form: 'inline', texts: ['one'] }, rows: 1, fingerprint: HASH, class: 'interactive', tenant: 't', deadlineMs: 1_800_000_000_000, reply: '{shoal}:reply:me_1-2',
-      resultTtlMs: 5_000, truncate: 'error', prompt: 'passage', output: { dtype: 'binary', dimensions: 128 },
+      jobId: 'a',
+      input: { form: 'inline', texts: ['one'] },
+      rows: 1,
+      fingerprint: HASH,
+      class: 'interactive',
+      tenant: 't',
+      deadlineMs: 1_800_000_000_000,
+      reply: '{shoal}:reply:me_1-2',
+      resultTtlMs: 5_000,
+      truncate: 'error',
+      prompt: 'passage',
+      output: { dtype: 'binary', dimensions: 128 },
     });
   });
 
@@ -67,17 +102,37 @@ describe('what is refused as JOB_INVALID', () => {
     ['texts that are not a list', { v: 1, texts: 'one' }, /texts: .*array/],
     ['neither texts nor input', { v: 1 }, /input: /],
     ['texts and input', { ...KEYED, texts: ['one'] }, /unknown field "input"/],
-    ['too many bytes inline', { v: 1, texts: ['x'.repeat(MAX_INLINE_BYTES), 'y'] }, /262145 bytes, above the 262144 .*input key/],
+    [
+      'too many bytes inline',
+      { v: 1, texts: ['x'.repeat(MAX_INLINE_BYTES), 'y'] },
+      /262145 bytes, above the 262144 .*input key/,
+    ],
     ['an unknown field', { ...KEYED, prioritty: 1 }, /unknown field "prioritty"/],
-    ['an unknown field of the input', { v: 1, input: { ...KEYED.input, tokens: 3 } }, /unknown field "tokens" in input/],
+    [
+      'an unknown field of the input',
+      { v: 1, input: { ...KEYED.input, tokens: 3 } },
+      /unknown field "tokens" in input/,
+    ],
     ['an unknown field of the output', { ...KEYED, output: { type: 'f32' } }, /unknown field "type" in output/],
     ['an unknown form', { v: 1, input: { form: 'image', rows: 1 } }, /input\.form: /],
     ['0 rows', { v: 1, input: { form: 'texts', rows: 0 } }, /input\.rows: /],
     ['257 rows', { v: 1, input: { form: 'texts', rows: 257 } }, /input\.rows: /],
     ['rows that are not a whole number', { v: 1, input: { form: 'texts', rows: 1.5 } }, /input\.rows: /],
-    ['token ids without their tokenizer', { v: 1, input: { form: 'tokens', rows: 1, tokens: 3 } }, /input\.tokenizer: /],
-    ['token ids without their number', { v: 1, input: { form: 'tokens', rows: 1, tokenizer: HASH } }, /input\.tokens: /],
-    ['a fingerprint in upper case', { ...KEYED, fingerprint: 'ABCDEF0123456789' }, /fingerprint: must be 16 lower-case hex digits/],
+    [
+      'token ids without their tokenizer',
+      { v: 1, input: { form: 'tokens', rows: 1, tokens: 3 } },
+      /input\.tokenizer: /,
+    ],
+    [
+      'token ids without their number',
+      { v: 1, input: { form: 'tokens', rows: 1, tokenizer: HASH } },
+      /input\.tokens: /,
+    ],
+    [
+      'a fingerprint in upper case',
+      { ...KEYED, fingerprint: 'ABCDEF0123456789' },
+      /fingerprint: must be 16 lower-case hex digits/,
+    ],
     ['an unknown class', { ...KEYED, class: 'urgent' }, /class: /],
     ['an empty tenant', { ...KEYED, tenant: '' }, /tenant: /],
     ['a deadline as text', { ...KEYED, deadline: '2026-11-21' }, /deadline: /],
@@ -99,21 +154,40 @@ describe('what is refused as JOB_INVALID', () => {
   });
 
   test('every problem is told in one message', () => {
-    const { message } = refusalOf({ v: 1, texts: [1], colour: 'red', class: 'urgent', output: { dtype: 'f64', size: 3 } });
-    for (const said of ['"a"', 'texts.0: ', '"colour"', 'class: ', 'output.dtype: ', '"size" in output']) expect(message).toContain(said);
+    const { message } = refusalOf({
+      v: 1,
+      texts: [1],
+      colour: 'red',
+      class: 'urgent',
+      output: { dtype: 'f64', size: 3 },
+    });
+    for (const said of ['"a"', 'texts.0: ', '"colour"', 'class: ', 'output.dtype: ', '"size" in output'])
+      expect(message).toContain(said);
   });
 
   test.each(['', 'a:b', '17', '-3'])('the job id "%s"', (jobId) => {
-    expect(refusalOf(KEYED, jobId)).toEqual({ code: 'JOB_INVALID', message: expect.stringContaining(`jobId "${jobId}" cannot be used`) });
+    expect(refusalOf(KEYED, jobId)).toEqual({
+      code: 'JOB_INVALID',
+      message: expect.stringContaining(`jobId "${jobId}" cannot be used`),
+    });
   });
 
   test('another job name', () => {
-    expect(refusalOf(KEYED, 'a', 'embedd')).toEqual({ code: 'JOB_INVALID', message: expect.stringMatching(/named "embedd".*named "embed"/) });
+    expect(refusalOf(KEYED, 'a', 'embedd')).toEqual({
+      code: 'JOB_INVALID',
+      message: expect.stringMatching(/named "embedd".*named "embed"/),
+    });
   });
 
   test('a refusal is short, however large what it refuses', () => {
     const large = 'x'.repeat(100_000);
-    const cases: readonly unknown[] = [{ ...KEYED, v: large }, { v: 1, texts: Array.from({ length: 256 }, () => 0) }, { ...KEYED, [large]: 1 }, { ...KEYED, class: large }, Object.fromEntries(Array.from({ length: 5_000 }, (_, i) => [`field${i}`, 1]).concat([['v', 1]]))];
+    const cases: readonly unknown[] = [
+      { ...KEYED, v: large },
+      { v: 1, texts: Array.from({ length: 256 }, () => 0) },
+      { ...KEYED, [large]: 1 },
+      { ...KEYED, class: large },
+      Object.fromEntries(Array.from({ length: 5_000 }, (_, i) => [`field${i}`, 1]).concat([['v', 1]])),
+    ];
     for (const data of cases) {
       const { code, message } = refusalOf(data);
       expect(code).toBe('JOB_INVALID');
@@ -123,7 +197,10 @@ describe('what is refused as JOB_INVALID', () => {
 });
 
 test('a higher version is for a newer worker, whatever else is in the job', () => {
-  expect(refusalOf({ v: 2 })).toEqual({ code: 'JOB_VERSION_UNKNOWN', message: expect.stringMatching(/version 2; this worker knows version 1/) });
+  expect(refusalOf({ v: 2 })).toEqual({
+    code: 'JOB_VERSION_UNKNOWN',
+    message: expect.stringMatching(/version 2; this worker knows version 1/),
+  });
   expect(refusalOf({ v: 2, anything: true, texts: 'new' }).code).toBe('JOB_VERSION_UNKNOWN');
 });
 

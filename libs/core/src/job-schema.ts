@@ -3,19 +3,44 @@
 // misspelt option is never silently ignored. Nothing here touches a queue.
 
 import { z } from 'zod';
-import { MAX_INLINE_BYTES, MAX_ROWS_PER_JOB, checkFields, checkVersion, hex16, invalid, rowCount, termFields, termsOf, type JobTerms } from './job-terms.ts';
+import {
+  MAX_INLINE_BYTES,
+  MAX_ROWS_PER_JOB,
+  checkFields,
+  checkVersion,
+  hex16,
+  invalid,
+  rowCount,
+  termFields,
+  termsOf,
+  type JobTerms,
+} from './job-terms.ts';
 import type { ErrorCode } from './errors.ts';
 
 const outputOptions = z.strictObject({
   dtype: z.enum(['f32', 'f16', 'i8', 'binary']).optional().describe('Form of the vectors in the result. Default f32.'),
-  dimensions: z.int().min(1).max(65_536).optional().describe('Keep only the first so many dimensions, normalized again.'),
-  normalize: z.literal(true).optional().describe('Vectors are L2-normalized inside the model graph; they cannot be had otherwise.'),
+  dimensions: z
+    .int()
+    .min(1)
+    .max(65_536)
+    .optional()
+    .describe('Keep only the first so many dimensions, normalized again.'),
+  normalize: z
+    .literal(true)
+    .optional()
+    .describe('Vectors are L2-normalized inside the model graph; they cannot be had otherwise.'),
 });
 
 const options = {
   ...termFields,
-  truncate: z.enum(['end', 'error']).optional().describe('What happens to a text with more tokens than the model takes. Default end.'),
-  prompt: z.enum(['query', 'passage']).optional().describe('Which of the model’s prompts goes before each text, where it has any.'),
+  truncate: z
+    .enum(['end', 'error'])
+    .optional()
+    .describe('What happens to a text with more tokens than the model takes. Default end.'),
+  prompt: z
+    .enum(['query', 'passage'])
+    .optional()
+    .describe('Which of the model’s prompts goes before each text, where it has any.'),
   output: outputOptions.optional(),
 };
 
@@ -52,7 +77,9 @@ export interface EmbedJob extends JobTerms {
   readonly output: OutputOptions;
 }
 
-/** What a completed job returns: facts and the key of the result, at most 300 bytes of JSON. The vectors are at `key`. */
+/**
+ * What a completed job returns: facts and the key of the result, at most 300 bytes of JSON. The vectors are at `key`.
+ */
 export interface EmbedReturn {
   readonly v: 1;
   readonly key: string;
@@ -68,16 +95,26 @@ export interface EmbedReturn {
   readonly truncated: number;
   /** How often a micro-batch with rows of this job was split for lack of memory. */
   readonly splits: number;
-  /** Set when the job went through the CPU lane: why, and the peak memory predicted for it, bytes, where something predicts it. */
+  /**
+   * Set when the job went through the CPU lane: why, and the peak memory predicted for it, bytes, where something
+   * predicts it.
+   */
   readonly handedOver?: { readonly reason: ErrorCode; readonly peakBytes?: number };
   readonly ms: { readonly queued: number; readonly run: number };
 }
 
-/** Turns what was found on the queue into a job, or throws JOB_INVALID or JOB_VERSION_UNKNOWN naming every problem at once. */
+/**
+ * Turns what was found on the queue into a job, or throws JOB_INVALID or JOB_VERSION_UNKNOWN naming every problem at
+ * once.
+ */
 export function parseJob(jobId: string, name: string, data: unknown): EmbedJob {
-  if (name !== 'embed') throw invalid(jobId, `the job is named "${name.slice(0, 80)}"; this queue takes jobs named "embed"`);
+  if (name !== 'embed')
+    throw invalid(jobId, `the job is named "${name.slice(0, 80)}"; this queue takes jobs named "embed"`);
   const checked = checkVersion(jobId, data);
-  return toEmbedJob(jobId, 'texts' in checked ? checkFields(jobId, inlineJob, checked) : checkFields(jobId, keyedJob, checked));
+  return toEmbedJob(
+    jobId,
+    'texts' in checked ? checkFields(jobId, inlineJob, checked) : checkFields(jobId, keyedJob, checked),
+  );
 }
 
 function toEmbedJob(jobId: string, data: EmbedJobData): EmbedJob {
@@ -99,7 +136,11 @@ function inputOf(jobId: string, data: EmbedJobData): JobInput {
   let bytes = 0;
   for (const text of data.texts) bytes += Buffer.byteLength(text);
   if (bytes > MAX_INLINE_BYTES) {
-    throw invalid(jobId, `its texts have ${bytes} bytes, above the ${MAX_INLINE_BYTES} that may travel inside a job; split the job or use an input key`);
+    throw invalid(
+      jobId,
+      `its texts have ${bytes} bytes, above the ${MAX_INLINE_BYTES} that may travel inside a job; split the ` +
+        'job or use an input key',
+    );
   }
   return { form: 'inline', texts: data.texts };
 }

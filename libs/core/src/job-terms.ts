@@ -1,6 +1,6 @@
-// What jobs of every kind have in common: the fields that say who asks, how urgently and where the answer goes, and the way
-// from what was found on the queue to checked data. Unknown fields are refused by name, so that a misspelt option is never
-// silently ignored. What a job asks for is the business of job-schema.ts and similarity-schema.ts.
+// What jobs of every kind have in common: the fields that say who asks, how urgently and where the answer goes, and the
+// way from what was found on the queue to checked data. Unknown fields are refused by name, so that a misspelt option
+// is never silently ignored. What a job asks for is the business of job-schema.ts and similarity-schema.ts.
 
 import { z } from 'zod';
 import { ShoalError } from './errors.ts';
@@ -17,7 +17,10 @@ export const MAX_INLINE_BYTES = 256 * 1024;
 export const LIVE_RESULT_TTL_MS = 300_000;
 export const SUBMITTED_RESULT_TTL_MS = 86_400_000;
 
-/** The queue keeps thousands of failed jobs with their reasons: what a job holds by mistake is not repeated to them in full. */
+/**
+ * The queue keeps thousands of failed jobs with their reasons: what a job holds by mistake is not repeated to them in
+ * full.
+ */
 const MAX_PROBLEM_CHARACTERS = 2_000;
 
 export const hex16 = z.string().regex(/^[0-9a-f]{16}$/, 'must be 16 lower-case hex digits');
@@ -26,10 +29,19 @@ export const termFields = {
   v: z.literal(1),
   fingerprint: hex16.optional().describe('See fingerprint.ts. Checked by the worker when given.'),
   class: z.enum(['interactive', 'bulk']).optional(),
-  tenant: z.string().min(1).max(128).refine((tenant) => tenant.isWellFormed(), 'must not hold half of a surrogate pair').optional(),
+  tenant: z
+    .string()
+    .min(1)
+    .max(128)
+    .refine((tenant) => tenant.isWellFormed(), 'must not hold half of a surrogate pair')
+    .optional(),
   deadline: z.int().positive().optional().describe('Epoch milliseconds by the clock of the queue server.'),
   reply: z.string().regex(REPLY_CHANNEL, 'must look like {shoal}:reply:<1 to 64 of A-Z a-z 0-9 _ ->').optional(),
-  resultTtlMs: z.int().min(1_000).max(30 * 86_400_000).optional(),
+  resultTtlMs: z
+    .int()
+    .min(1_000)
+    .max(30 * 86_400_000)
+    .optional(),
 };
 
 export const rowCount = z.int().min(1).max(MAX_ROWS_PER_JOB);
@@ -60,7 +72,8 @@ export function termsOf(data: TermFields, rows: number): JobTerms {
 /** An object of version 1, whatever else is in it; throws JOB_INVALID or JOB_VERSION_UNKNOWN. */
 export function checkVersion(jobId: string, data: unknown): object {
   checkJobId(jobId);
-  if (typeof data !== 'object' || data === null || Array.isArray(data)) throw invalid(jobId, 'its data is not an object');
+  if (typeof data !== 'object' || data === null || Array.isArray(data))
+    throw invalid(jobId, 'its data is not an object');
   const version: unknown = Reflect.get(data, 'v');
   if (version !== 1) throw unknownVersion(jobId, version);
   return data;
@@ -74,21 +87,29 @@ export function checkFields<Schema extends z.ZodType>(jobId: string, schema: Sch
 }
 
 export function invalid(jobId: string, problem: string): ShoalError<'JOB_INVALID'> {
-  const told = problem.length > MAX_PROBLEM_CHARACTERS ? `${problem.slice(0, MAX_PROBLEM_CHARACTERS)} … and more` : problem;
+  const told =
+    problem.length > MAX_PROBLEM_CHARACTERS ? `${problem.slice(0, MAX_PROBLEM_CHARACTERS)} … and more` : problem;
   return new ShoalError('JOB_INVALID', `job "${jobId.slice(0, 80)}": ${told}`, { jobId });
 }
 
 function describeIssue(issue: z.core.$ZodIssue): string {
   const path = issue.path.map(String).join('.');
   if (issue.code === 'unrecognized_keys') {
-    return `unknown field${issue.keys.length > 1 ? 's' : ''} ${issue.keys.map((key) => `"${key}"`).join(', ')}${path ? ` in ${path}` : ''}`;
+    return (
+      `unknown field${issue.keys.length > 1 ? 's' : ''} ` +
+      `${issue.keys.map((key) => `"${key}"`).join(', ')}${path ? ` in ${path}` : ''}`
+    );
   }
   return `${path || 'data'}: ${issue.message}`;
 }
 
 function unknownVersion(jobId: string, version: unknown): ShoalError {
   if (typeof version === 'number' && Number.isInteger(version) && version > 1) {
-    return new ShoalError('JOB_VERSION_UNKNOWN', `job "${jobId.slice(0, 80)}" has version ${version}; this worker knows version 1`, { jobId, version });
+    return new ShoalError(
+      'JOB_VERSION_UNKNOWN',
+      `job "${jobId.slice(0, 80)}" has version ${version}; this worker knows version 1`,
+      { jobId, version },
+    );
   }
   return invalid(jobId, `field "v" must be 1, found ${JSON.stringify(version) ?? 'nothing'}`);
 }

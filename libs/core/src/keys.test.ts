@@ -11,8 +11,24 @@ test('the queues of a model', () => {
 
 test('every key of a job', () => {
   const keys = keySpace();
-  const all = [keys.input('embed-minilm', 'a~1'), keys.output('embed-minilm', 'a~1'), keys.staged('embed-minilm', 'a~1', 'w:7'), keys.lock('embed-minilm', 'a~1'), keys.job('embed-minilm', 'a~1'), keys.workers('embed-minilm'), keys.reply('me')];
-  expect(all).toEqual(['{shoal}:in:embed-minilm:a~1', '{shoal}:out:embed-minilm:a~1', '{shoal}:staged:embed-minilm:a~1:w:7', '{shoal}:embed-minilm:a~1:lock', '{shoal}:embed-minilm:a~1', '{shoal}:workers:embed-minilm', '{shoal}:reply:me']);
+  const all = [
+    keys.input('embed-minilm', 'a~1'),
+    keys.output('embed-minilm', 'a~1'),
+    keys.staged('embed-minilm', 'a~1', 'w:7'),
+    keys.lock('embed-minilm', 'a~1'),
+    keys.job('embed-minilm', 'a~1'),
+    keys.workers('embed-minilm'),
+    keys.reply('me'),
+  ];
+  expect(all).toEqual([
+    '{shoal}:in:embed-minilm:a~1',
+    '{shoal}:out:embed-minilm:a~1',
+    '{shoal}:staged:embed-minilm:a~1:w:7',
+    '{shoal}:embed-minilm:a~1:lock',
+    '{shoal}:embed-minilm:a~1',
+    '{shoal}:workers:embed-minilm',
+    '{shoal}:reply:me',
+  ]);
   expect(keySpace('{shoal.1}').reply('me')).toBe('{shoal.1}:reply:me');
   expect(keySpace('{shoal.1}').reply('me')).toMatch(REPLY_CHANNEL);
 });
@@ -22,13 +38,30 @@ describe('job ids', () => {
     expect(checkJobId(jobId)).toBe(jobId);
   });
 
-  test.each(['', 'x'.repeat(257), 'a:b', ':', '0', '42', '-7', '0042', 'marker', 'wait', '123456789012345678901234567890'])('"%s" cannot', (jobId) => {
+  test.each([
+    '',
+    'x'.repeat(257),
+    'a:b',
+    ':',
+    '0',
+    '42',
+    '-7',
+    '0042',
+    'marker',
+    'wait',
+    '123456789012345678901234567890',
+  ])('"%s" cannot', (jobId) => {
     expect(() => checkJobId(jobId)).toThrow(expect.objectContaining({ code: 'JOB_INVALID' }));
   });
 
-  test.each(['s\ud800', '\udc00s', 'a\ud83d-1'])('one with half of a surrogate pair cannot, because the server would keep it under another name', (jobId) => {
-    expect(() => checkJobId(jobId)).toThrow(expect.objectContaining({ code: 'JOB_INVALID', message: expect.stringContaining('half of a surrogate pair') }));
-  });
+  test.each(['s\ud800', '\udc00s', 'a\ud83d-1'])(
+    'one with half of a surrogate pair cannot, because the server would keep it under another name',
+    (jobId) => {
+      expect(() => checkJobId(jobId)).toThrow(
+        expect.objectContaining({ code: 'JOB_INVALID', message: expect.stringContaining('half of a surrogate pair') }),
+      );
+    },
+  );
 
   test('nor can such a tenant', () => {
     expect(termFields.tenant.safeParse('t\ud800').error?.issues[0]?.message).toContain('half of a surrogate pair');

@@ -8,7 +8,10 @@ export const DEFAULT_PREFIX = '{shoal}';
 
 /** The store's model name as it appears in queue names: lower case, "/" → "--", anything unusual → "-". */
 export function modelSlug(modelName: string): string {
-  return modelName.toLowerCase().replaceAll('/', '--').replaceAll(/[^a-z0-9-]/g, '-');
+  return modelName
+    .toLowerCase()
+    .replaceAll('/', '--')
+    .replaceAll(/[^a-z0-9-]/g, '-');
 }
 
 /** The main lane: any device may claim from it. */
@@ -36,7 +39,10 @@ export interface KeySpace {
   input(queue: string, jobId: string): string;
   /** Where the job's result is committed (SHL1). Both lanes of a model share it: `queue` is always the main one. */
   output(queue: string, jobId: string): string;
-  /** Where a large result lies until the commit renames it; named after the claim, so that no other claim of the job writes there. A large input: a token of the call that adds its job. */
+  /**
+   * Where a large result lies until the commit renames it; named after the claim, so that no other claim of the job
+   * writes there. A large input: a token of the call that adds its job.
+   */
   staged(queue: string, jobId: string, token: string): string;
   /** The lock BullMQ keeps for a claimed job; its value is the claim's token. */
   lock(queue: string, jobId: string): string;
@@ -95,24 +101,58 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
 
 export const REPLY_CHANNEL = /^\{[^{}]{1,64}\}:reply:[A-Za-z0-9_-]{1,64}$/;
 
-/** What BullMQ keeps beside the jobs of a queue, under the same names as jobs: a job "marker" would stop the whole queue. */
+/**
+ * What BullMQ keeps beside the jobs of a queue, under the same names as jobs: a job "marker" would stop the whole
+ * queue.
+ */
 const QUEUE_KEYS: ReadonlySet<string> = new Set([
-  'wait', 'paused', 'active', 'prioritized', 'delayed', 'completed', 'failed', 'waiting-children', 'stalled', 'stalled-check',
-  'marker', 'meta', 'events', 'limiter', 'id', 'pc', 'repeat', 'de', 'metrics', 'priority', 'relay',
+  'wait',
+  'paused',
+  'active',
+  'prioritized',
+  'delayed',
+  'completed',
+  'failed',
+  'waiting-children',
+  'stalled',
+  'stalled-check',
+  'marker',
+  'meta',
+  'events',
+  'limiter',
+  'id',
+  'pc',
+  'repeat',
+  'de',
+  'metrics',
+  'priority',
+  'relay',
 ]);
 
 /**
- * Refuses ids that BullMQ or the key names cannot carry. Returns the id. Half of a surrogate pair has no UTF-8: the server would keep
- * the job under another id than the one that is waited for.
+ * Refuses ids that BullMQ or the key names cannot carry. Returns the id. Half of a surrogate pair has no UTF-8: the
+ * server would keep the job under another id than the one that is waited for.
  */
 export function checkJobId(jobId: string): string {
   if (!jobId.isWellFormed()) {
-    throw new ShoalError('JOB_INVALID', `jobId "${jobId.slice(0, 80).toWellFormed()}" cannot be used: it holds half of a surrogate pair, which the queue server cannot store; was a text cut within a character?`, { jobId: jobId.toWellFormed() });
-  }
-  if (QUEUE_KEYS.has(jobId) || jobId.length === 0 || jobId.length > 256 || jobId.includes(':') || /^-?\d+$/.test(jobId)) {
     throw new ShoalError(
       'JOB_INVALID',
-      `jobId "${jobId.slice(0, 80)}" cannot be used: choose 1 to 256 characters without ":" that are not a whole number or a name the queue keeps for itself, ` +
+      `jobId "${jobId.slice(0, 80).toWellFormed()}" cannot be used: it holds half of a surrogate pair, which ` +
+        'the queue server cannot store; was a text cut within a character?',
+      { jobId: jobId.toWellFormed() },
+    );
+  }
+  if (
+    QUEUE_KEYS.has(jobId) ||
+    jobId.length === 0 ||
+    jobId.length > 256 ||
+    jobId.includes(':') ||
+    /^-?\d+$/.test(jobId)
+  ) {
+    throw new ShoalError(
+      'JOB_INVALID',
+      `jobId "${jobId.slice(0, 80)}" cannot be used: choose 1 to 256 characters without ":" that are not a ` +
+        'whole number or a name the queue keeps for itself, ' +
         'for example "docs-2026-11-21-0001". The id is what makes adding a job twice safe.',
       { jobId },
     );

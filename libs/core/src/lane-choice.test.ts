@@ -7,7 +7,14 @@ import type { WorkerLoad } from './worker-facts.ts';
 type Worker = LaneView['others'][number];
 
 function load(rate: number | undefined, more: Partial<WorkerLoad> = {}): WorkerLoad {
-  return { rates: rate === undefined ? {} : { medium: rate }, mix: rate === undefined ? {} : { medium: 1 }, claims: 0, poolTokens: 0, tokensPerJob: 1_000, ...more };
+  return {
+    rates: rate === undefined ? {} : { medium: rate },
+    mix: rate === undefined ? {} : { medium: 1 },
+    claims: 0,
+    poolTokens: 0,
+    tokensPerJob: 1_000,
+    ...more,
+  };
 }
 
 function worker(lanes: readonly Lane[], rate: number | undefined, more: Partial<Worker> = {}): Worker {
@@ -19,7 +26,14 @@ const cpu = (rate = 10_000, more: Partial<Worker> = {}): Worker => worker(['cpu'
 
 /** 1,000 jobs of 1,000 tokens: one second of the GPU, 100 of this CPU worker. */
 function view(more: Partial<LaneView> = {}): LaneView {
-  return { hybrid: 'auto', backlog: { jobs: 1_000, oldestMs: 5_000 }, others: [gpu()], own: load(10_000), ageLimitMs: 60_000, ...more };
+  return {
+    hybrid: 'auto',
+    backlog: { jobs: 1_000, oldestMs: 5_000 },
+    others: [gpu()],
+    own: load(10_000),
+    ageLimitMs: 60_000,
+    ...more,
+  };
 }
 
 describe('a CPU worker takes from the main lane', () => {
@@ -38,7 +52,10 @@ describe('a CPU worker takes from the main lane', () => {
   });
 
   test('nothing when the GPU is done sooner with everything than this worker with one job', () => {
-    expect(chooseLane(view({ backlog: { jobs: 120, oldestMs: 5_000 } }))).toMatchObject({ jobs: 0, reason: 'gpu-is-sooner' });
+    expect(chooseLane(view({ backlog: { jobs: 120, oldestMs: 5_000 } }))).toMatchObject({
+      jobs: 0,
+      reason: 'gpu-is-sooner',
+    });
   });
 
   test('nothing of a backlog that has just appeared: it is about to be claimed', () => {
@@ -48,20 +65,32 @@ describe('a CPU worker takes from the main lane', () => {
   test('what it does within a second once the oldest job has waited too long', () => {
     const old = { jobs: 20, oldestMs: 60_000 };
     expect(chooseLane(view({ backlog: old }))).toMatchObject({ jobs: 10, reason: 'backlog-age' });
-    expect(chooseLane(view({ backlog: old, own: load(500) }))).toMatchObject({ jobs: 1 }); // slower than a job a second, but idle
-    expect(chooseLane(view({ backlog: old, own: load(500, { claims: 1, poolTokens: 1_000 }) }))).toMatchObject({ jobs: 0 });
+    // slower than a job a second, but idle
+    expect(chooseLane(view({ backlog: old, own: load(500) }))).toMatchObject({ jobs: 1 });
+    expect(chooseLane(view({ backlog: old, own: load(500, { claims: 1, poolTokens: 1_000 }) }))).toMatchObject({
+      jobs: 0,
+    });
   });
 
   test('one job to learn its rate, when the others have much to do; and none while their rates are not known', () => {
     const own = load(undefined);
-    expect(chooseLane(view({ own, backlog: { jobs: 20_000, oldestMs: 5_000 } }))).toMatchObject({ jobs: 1, reason: 'probe' });
+    expect(chooseLane(view({ own, backlog: { jobs: 20_000, oldestMs: 5_000 } }))).toMatchObject({
+      jobs: 1,
+      reason: 'probe',
+    });
     expect(chooseLane(view({ own }))).toMatchObject({ jobs: 0, reason: 'rate-unknown' });
-    expect(chooseLane(view({ others: [worker(['main'], undefined)] }))).toMatchObject({ jobs: 0, reason: 'rate-unknown' });
+    expect(chooseLane(view({ others: [worker(['main'], undefined)] }))).toMatchObject({
+      jobs: 0,
+      reason: 'rate-unknown',
+    });
   });
 
   test('as the setting says, whatever the rates', () => {
     expect(chooseLane(view({ hybrid: 'never', others: [] }))).toMatchObject({ jobs: 0, reason: 'never' });
-    expect(chooseLane(view({ hybrid: 'always', backlog: { jobs: 0, oldestMs: 0 } }))).toMatchObject({ jobs: Infinity, reason: 'always' });
+    expect(chooseLane(view({ hybrid: 'always', backlog: { jobs: 0, oldestMs: 0 } }))).toMatchObject({
+      jobs: Infinity,
+      reason: 'always',
+    });
   });
 });
 
@@ -69,7 +98,10 @@ test('a rate that flickers by a tenth does not open and close the lane', () => {
   let last: LaneChoice | undefined;
   let changes = 0;
   for (let look = 0; look < 100; look++) {
-    const next = chooseLane(view({ backlog: { jobs: 125, oldestMs: 5_000 }, own: load(look % 2 === 0 ? 10_000 * 1.05 : 10_000 * 0.95) }), last);
+    const next = chooseLane(
+      view({ backlog: { jobs: 125, oldestMs: 5_000 }, own: load(look % 2 === 0 ? 10_000 * 1.05 : 10_000 * 0.95) }),
+      last,
+    );
     if (last !== undefined && next.reason !== last.reason) changes++;
     last = next;
   }
@@ -86,7 +118,9 @@ test('the break-even backlog is where one job more begins to pay, for each lengt
 });
 
 test('a GPU that has run nothing yet counts like the others', () => {
-  expect(chooseLane(view({ others: [gpu(), worker(['main'], undefined)] }))).toMatchObject({ jobs: chooseLane(view({ others: [gpu(), gpu()] })).jobs });
+  expect(chooseLane(view({ others: [gpu(), worker(['main'], undefined)] }))).toMatchObject({
+    jobs: chooseLane(view({ others: [gpu(), gpu()] })).jobs,
+  });
 });
 
 test('a mix of lengths takes the time of its parts; a length never measured counts like the nearest', () => {
@@ -115,39 +149,55 @@ function totals({ others, backlog, own }: LaneView): Totals {
 describe('by property', () => {
   const rate = fc.double({ min: 10, max: 1e8, noNaN: true });
   const tokens = fc.integer({ min: 0, max: 10_000_000 });
-  const views = fc.record({
-    jobs: fc.integer({ min: 0, max: 1_000_000 }), gpus: fc.array(fc.record({ rate, poolTokens: tokens }), { minLength: 1, maxLength: 4 }), own: rate, ownPool: tokens, tokensPerJob: fc.integer({ min: 1, max: 65_536 }),
-  }).map(({ jobs, gpus, own, ownPool, tokensPerJob }) =>
-    view({
-      backlog: { jobs, oldestMs: 2_000 },
-      others: gpus.map((one) => gpu(one.rate, { poolTokens: one.poolTokens, tokensPerJob })),
-      own: load(own, { poolTokens: ownPool, claims: 1, tokensPerJob }),
-    }));
+  const views = fc
+    .record({
+      jobs: fc.integer({ min: 0, max: 1_000_000 }),
+      gpus: fc.array(fc.record({ rate, poolTokens: tokens }), { minLength: 1, maxLength: 4 }),
+      own: rate,
+      ownPool: tokens,
+      tokensPerJob: fc.integer({ min: 1, max: 65_536 }),
+    })
+    .map(({ jobs, gpus, own, ownPool, tokensPerJob }) =>
+      view({
+        backlog: { jobs, oldestMs: 2_000 },
+        others: gpus.map((one) => gpu(one.rate, { poolTokens: one.poolTokens, tokensPerJob })),
+        own: load(own, { poolTokens: ownPool, claims: 1, tokensPerJob }),
+      }),
+    );
   test('what is taken shortens the total time, and is never more than there is', () => {
-    fc.assert(fc.property(views, (seen) => {
-      const { jobs } = chooseLane(seen);
-      const { rate: all, tokens: work, perJob, ownRate } = totals(seen);
-      if (jobs === 0) return;
-      expect(jobs).toBeLessThanOrEqual(seen.backlog.jobs);
-      const without = Math.max(work / all, seen.own.poolTokens / ownRate);
-      const withIt = Math.max((work - jobs * perJob) / all, (seen.own.poolTokens + jobs * perJob) / ownRate);
-      expect(withIt).toBeLessThan(without);
-    }), { numRuns: 2_000 });
+    fc.assert(
+      fc.property(views, (seen) => {
+        const { jobs } = chooseLane(seen);
+        const { rate: all, tokens: work, perJob, ownRate } = totals(seen);
+        if (jobs === 0) return;
+        expect(jobs).toBeLessThanOrEqual(seen.backlog.jobs);
+        const without = Math.max(work / all, seen.own.poolTokens / ownRate);
+        const withIt = Math.max((work - jobs * perJob) / all, (seen.own.poolTokens + jobs * perJob) / ownRate);
+        expect(withIt).toBeLessThan(without);
+      }),
+      { numRuns: 2_000 },
+    );
   });
 
-  test('what is left is left because one job would be ready after four fifths of the others\' time', () => {
-    fc.assert(fc.property(views, (seen) => {
-      const { jobs } = chooseLane(seen);
-      const { rate: all, tokens: work, perJob, ownRate } = totals(seen);
-      if (jobs > 0 || seen.backlog.jobs === 0) return;
-      expect((seen.own.poolTokens + perJob) / ownRate).toBeGreaterThan((0.8 * work) / all - 1e-9);
-    }), { numRuns: 2_000 });
+  test("what is left is left because one job would be ready after four fifths of the others' time", () => {
+    fc.assert(
+      fc.property(views, (seen) => {
+        const { jobs } = chooseLane(seen);
+        const { rate: all, tokens: work, perJob, ownRate } = totals(seen);
+        if (jobs > 0 || seen.backlog.jobs === 0) return;
+        expect((seen.own.poolTokens + perJob) / ownRate).toBeGreaterThan((0.8 * work) / all - 1e-9);
+      }),
+      { numRuns: 2_000 },
+    );
   });
 
   test('more backlog never closes the lane', () => {
-    fc.assert(fc.property(views, fc.integer({ min: 1, max: 1_000_000 }), (seen, more) => {
-      const later = { ...seen, backlog: { ...seen.backlog, jobs: seen.backlog.jobs + more } };
-      expect(chooseLane(later).jobs).toBeGreaterThanOrEqual(chooseLane(seen).jobs);
-    }), { numRuns: 2_000 });
+    fc.assert(
+      fc.property(views, fc.integer({ min: 1, max: 1_000_000 }), (seen, more) => {
+        const later = { ...seen, backlog: { ...seen.backlog, jobs: seen.backlog.jobs + more } };
+        expect(chooseLane(later).jobs).toBeGreaterThanOrEqual(chooseLane(seen).jobs);
+      }),
+      { numRuns: 2_000 },
+    );
   });
 });

@@ -1,11 +1,11 @@
 // How much a CPU worker takes from the main lane. Pure: what is known goes in, a choice comes out.
 //
-// While no other device serves the main lane a CPU worker takes all it can, as on a fleet of CPU workers only. Beside faster
-// workers it takes a job only where that shortens the total time: where it would be done with the job before the others
-// would be done with everything. Say the others need T for the whole backlog; a job that is ready here before T leaves them
-// less to do, one that is ready later makes everybody wait for it. So the worker takes what it can finish within T, less a
-// margin, and nothing when not even one job fits. When the oldest job has waited too long the rule is set aside, and the
-// worker takes what it can do within a moment.
+// While no other device serves the main lane a CPU worker takes all it can, as on a fleet of CPU workers only. Beside
+// faster workers it takes a job only where that shortens the total time: where it would be done with the job before the
+// others would be done with everything. Say the others need T for the whole backlog; a job that is ready here before T
+// leaves them less to do, one that is ready later makes everybody wait for it. So the worker takes what it can finish
+// within T, less a margin, and nothing when not even one job fits. When the oldest job has waited too long the rule is
+// set aside, and the worker takes what it can do within a moment.
 
 import { LENGTH_CLASSES, type ByLength, type WorkerFacts, type WorkerLoad } from './worker-facts.ts';
 
@@ -23,10 +23,19 @@ export interface LaneView {
 }
 
 /**
- * `no-gpu-worker`: no other device is alive that serves the main lane. `shortens`: done here before the others are done with
- * everything. `probe`: one job, so that this worker learns its rate while the others have much to do.
+ * `no-gpu-worker`: no other device is alive that serves the main lane. `shortens`: done here before the others are done
+ * with everything. `probe`: one job, so that this worker learns its rate while the others have much to do.
  */
-export const LANE_REASONS = ['never', 'always', 'no-gpu-worker', 'shortens', 'backlog-age', 'probe', 'gpu-is-sooner', 'rate-unknown'] as const;
+export const LANE_REASONS = [
+  'never',
+  'always',
+  'no-gpu-worker',
+  'shortens',
+  'backlog-age',
+  'probe',
+  'gpu-is-sooner',
+  'rate-unknown',
+] as const;
 export type LaneReason = (typeof LANE_REASONS)[number];
 
 export interface LaneChoice {
@@ -37,9 +46,15 @@ export interface LaneChoice {
   readonly breakEven: ByLength;
 }
 
-/** Taking begins when a job would be done in 4/5 of the others' time and goes on until it would need all of it, so that a rate that flickers by a tenth does not open and close the lane. */
+/**
+ * Taking begins when a job would be done in 4/5 of the others' time and goes on until it would need all of it, so that
+ * a rate that flickers by a tenth does not open and close the lane.
+ */
 const MARGIN = 1.25;
-/** Younger backlogs are what is just being claimed; and only after a second of work do rates tell what a busy device can do. */
+/**
+ * Younger backlogs are what is just being claimed; and only after a second of work do rates tell what a busy device can
+ * do.
+ */
 const MIN_BACKLOG_AGE_MS = 1_000;
 /** What a worker takes at a time from a lane whose oldest job has waited too long. */
 const MOMENT_MS = 1_000;
@@ -61,13 +76,15 @@ export function chooseLane(view: LaneView, last?: LaneChoice): LaneChoice {
   const tokensPerJob = tokensPerJobOf(others, own);
   const rate = rateOn(mix, own.rates);
   const othersMs = timeOf(others, mix, backlog.jobs * tokensPerJob);
-  const within = (ms: number): number => (rate === undefined ? 0 : Math.max(0, Math.floor(((ms / 1_000) * rate - own.poolTokens) / tokensPerJob)));
+  const within = (ms: number): number =>
+    rate === undefined ? 0 : Math.max(0, Math.floor(((ms / 1_000) * rate - own.poolTokens) / tokensPerJob));
   if (backlog.jobs > 0 && backlog.oldestMs >= MIN_BACKLOG_AGE_MS && othersMs !== undefined) {
     const jobs = within(othersMs / (last?.reason === 'shortens' ? 1 : MARGIN));
     if (jobs >= 1) return choice(Math.min(jobs, backlog.jobs), 'shortens');
     if (rate === undefined && own.claims === 0 && othersMs >= PROBE_MS) return choice(1, 'probe');
   }
-  if (backlog.jobs > 0 && backlog.oldestMs >= ageLimitMs) return choice(Math.max(within(MOMENT_MS), own.claims === 0 ? 1 : 0), 'backlog-age');
+  if (backlog.jobs > 0 && backlog.oldestMs >= ageLimitMs)
+    return choice(Math.max(within(MOMENT_MS), own.claims === 0 ? 1 : 0), 'backlog-age');
   return choice(0, rate === undefined || othersMs === undefined ? 'rate-unknown' : 'gpu-is-sooner');
 }
 
@@ -76,7 +93,9 @@ function isFaster({ lanes }: Pick<WorkerFacts, 'lanes'>): boolean {
   return lanes.includes('main') && !lanes.includes('cpu');
 }
 
-/** How long these workers need for what they have and this backlog, together; undefined while nobody knows their rates. */
+/**
+ * How long these workers need for what they have and this backlog, together; undefined while nobody knows their rates.
+ */
 function timeOf(workers: LaneView['others'], mix: ByLength, backlogTokens: number): number | undefined {
   const rates = workers.map((worker) => rateOn(mix, worker.rates));
   const known = workers.flatMap((worker, index) => (isFaster(worker) ? (rates[index] ?? []) : []));
@@ -93,31 +112,45 @@ export function rateOn(mix: ByLength, rates: ByLength): number | undefined {
   if (known.length === 0) return undefined;
   const shares = LENGTH_CLASSES.map((length) => mix[length] ?? 0);
   const total = shares.reduce((sum, share) => sum + share, 0);
-  const [wanted, weights] = total > 0 ? [LENGTH_CLASSES, shares.map((share) => share / total)] : [known, known.map(() => 1 / known.length)];
-  const secondsPerToken = wanted.reduce((sum, length, index) => sum + weights[index]! / rates[nearest(length, known)]!, 0);
+  const [wanted, weights] =
+    total > 0 ? [LENGTH_CLASSES, shares.map((share) => share / total)] : [known, known.map(() => 1 / known.length)];
+  const secondsPerToken = wanted.reduce(
+    (sum, length, index) => sum + weights[index]! / rates[nearest(length, known)]!,
+    0,
+  );
   return 1 / secondsPerToken;
 }
 
-function nearest(length: (typeof LENGTH_CLASSES)[number], known: readonly (typeof LENGTH_CLASSES)[number][]): (typeof LENGTH_CLASSES)[number] {
-  const distance = (other: (typeof LENGTH_CLASSES)[number]): number => Math.abs(LENGTH_CLASSES.indexOf(other) - LENGTH_CLASSES.indexOf(length));
+function nearest(
+  length: (typeof LENGTH_CLASSES)[number],
+  known: readonly (typeof LENGTH_CLASSES)[number][],
+): (typeof LENGTH_CLASSES)[number] {
+  const distance = (other: (typeof LENGTH_CLASSES)[number]): number =>
+    Math.abs(LENGTH_CLASSES.indexOf(other) - LENGTH_CLASSES.indexOf(length));
   return known.reduce((best, other) => (distance(other) < distance(best) ? other : best));
 }
 
 function meanMix(workers: readonly WorkerLoad[]): ByLength {
-  return Object.fromEntries(LENGTH_CLASSES.map((length) => [length, workers.reduce((sum, worker) => sum + (worker.mix[length] ?? 0), 0)]));
+  return Object.fromEntries(
+    LENGTH_CLASSES.map((length) => [length, workers.reduce((sum, worker) => sum + (worker.mix[length] ?? 0), 0)]),
+  );
 }
 
 function tokensPerJobOf(others: readonly WorkerLoad[], own: WorkerLoad): number {
   const known = [...others, own].flatMap(({ tokensPerJob }) => (tokensPerJob === undefined ? [] : [tokensPerJob]));
-  return known.length === 0 ? FIRST_TOKENS_PER_JOB : Math.max(1, known.reduce((sum, tokens) => sum + tokens, 0) / known.length);
+  return known.length === 0
+    ? FIRST_TOKENS_PER_JOB
+    : Math.max(1, known.reduce((sum, tokens) => sum + tokens, 0) / known.length);
 }
 
 /** For one job on an idle worker of this kind: the others must have that much to do, or the job is ready too late. */
 function breakEvenOf(others: readonly WorkerLoad[], own: WorkerLoad): ByLength {
   const tokensPerJob = tokensPerJobOf(others, own);
-  return Object.fromEntries(LENGTH_CLASSES.flatMap((length) => {
-    const rate = own.rates[length];
-    const theirs = others.reduce((sum, worker) => sum + (worker.rates[length] ?? 0), 0);
-    return rate === undefined || theirs === 0 ? [] : [[length, Math.ceil((MARGIN * theirs * tokensPerJob) / rate)]];
-  }));
+  return Object.fromEntries(
+    LENGTH_CLASSES.flatMap((length) => {
+      const rate = own.rates[length];
+      const theirs = others.reduce((sum, worker) => sum + (worker.rates[length] ?? 0), 0);
+      return rate === undefined || theirs === 0 ? [] : [[length, Math.ceil((MARGIN * theirs * tokensPerJob) / rate)]];
+    }),
+  );
 }

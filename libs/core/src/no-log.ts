@@ -2,4 +2,9 @@
 
 import type { Logger } from './ports.ts';
 
-export const noLog: Logger = { debug: () => undefined, info: () => undefined, warn: () => undefined, error: () => undefined };
+export const noLog: Logger = {
+  debug: () => undefined,
+  info: () => undefined,
+  warn: () => undefined,
+  error: () => undefined,
+};

@@ -1,23 +1,40 @@
-// From the f32 rows a device gives to the body a job asked for: fewer dimensions, smaller types. Rows come L2-normalized
-// and stay so when dimensions are cut off (Matryoshka truncation: Kusupati et al. 2022, arXiv 2205.13147).
+// From the f32 rows a device gives to the body a job asked for: fewer dimensions, smaller types. Rows come
+// L2-normalized and stay so when dimensions are cut off (Matryoshka truncation: Kusupati et al. 2022, arXiv
+// 2205.13147).
 
 import { toHalves, type ToHalves } from './half.ts';
 import { bodyBytes, roomForBody } from './result-format.ts';
 import type { OutputOptions } from './job-schema.ts';
 
 /** `vectors`: rows × dims, row-major. Returns the dimensions kept and the body in the layout of SHL1. */
-export function encodeBody(vectors: Float32Array, rows: number, dims: number, output: OutputOptions, halvesBy: ToHalves = toHalves): { dims: number; body: Uint8Array } {
+export function encodeBody(
+  vectors: Float32Array,
+  rows: number,
+  dims: number,
+  output: OutputOptions,
+  halvesBy: ToHalves = toHalves,
+): { dims: number; body: Uint8Array } {
   const kept = Math.min(output.dimensions ?? dims, dims);
   const cut = kept === dims ? vectors : shorten(vectors, rows, dims, kept);
   return { dims: kept, body: encodeValues(cut, rows, kept, output.dtype, halvesBy) };
 }
 
-function encodeValues(vectors: Float32Array, rows: number, dims: number, dtype: OutputOptions['dtype'], halvesBy: ToHalves): Uint8Array {
+function encodeValues(
+  vectors: Float32Array,
+  rows: number,
+  dims: number,
+  dtype: OutputOptions['dtype'],
+  halvesBy: ToHalves,
+): Uint8Array {
   switch (dtype) {
-    case 'f32': return new Uint8Array(vectors.buffer, vectors.byteOffset, rows * dims * 4);
-    case 'f16': return encodeHalves(vectors.subarray(0, rows * dims), halvesBy);
-    case 'i8': return encodeInt8(vectors, rows, dims);
-    case 'binary': return encodeBits(vectors, rows, dims);
+    case 'f32':
+      return new Uint8Array(vectors.buffer, vectors.byteOffset, rows * dims * 4);
+    case 'f16':
+      return encodeHalves(vectors.subarray(0, rows * dims), halvesBy);
+    case 'i8':
+      return encodeInt8(vectors, rows, dims);
+    case 'binary':
+      return encodeBits(vectors, rows, dims);
   }
 }
 

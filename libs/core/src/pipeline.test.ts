@@ -1,5 +1,6 @@
-// What the claimer promises about claims: each gets one ending, whatever becomes of its executor, its lease or the worker;
-// producers hear of it once and only when it is true; and stopping leaves nothing behind, at whatever moment it happens.
+// What the claimer promises about claims: each gets one ending, whatever becomes of its executor, its lease or the
+// worker; producers hear of it once and only when it is true; and stopping leaves nothing behind, at whatever moment it
+// happens.
 
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
@@ -13,16 +14,38 @@ import type { JobSource, RawClaim, SettleResult, Settlement } from './ports.ts';
 import type { JobOrder, JobOutcome } from './protocol.ts';
 import { openResult } from './result-format.ts';
 import {
-  FakeBackend, FakeExecutorLink, FakeTokenizer, Gate, InProcessExecutor, ManualClock, MemoryJobSource, MemoryPayloadStore, MemoryQueue, READY,
-  RecordingAnnouncer, RecordingLogger, deliveredVector, settled,
+  FakeBackend,
+  FakeExecutorLink,
+  FakeTokenizer,
+  Gate,
+  InProcessExecutor,
+  ManualClock,
+  MemoryJobSource,
+  MemoryPayloadStore,
+  MemoryQueue,
+  READY,
+  RecordingAnnouncer,
+  RecordingLogger,
+  deliveredVector,
+  settled,
 } from './testing/index.ts';
 
-const LIMITS: PipelineLimits = { poolTokens: 4_096, executorTimeoutMs: 60_000, drainTimeoutMs: 30_000, claimTimeoutMs: 30_000 };
+const LIMITS: PipelineLimits = {
+  poolTokens: 4_096,
+  executorTimeoutMs: 60_000,
+  drainTimeoutMs: 30_000,
+  claimTimeoutMs: 30_000,
+};
 const SERVER_NOW_MS = 1_800_000_000_000;
 
 /** A MemoryJobSource that writes down what happens and can be held back. */
 class WatchedSource implements JobSource {
-  readonly endings: { readonly jobId: string; readonly token: string; readonly settlement: Settlement; readonly result: SettleResult }[] = [];
+  readonly endings: {
+    readonly jobId: string;
+    readonly token: string;
+    readonly settlement: Settlement;
+    readonly result: SettleResult;
+  }[] = [];
   readonly limits: number[] = [];
   readonly settleGate = new Gate();
   readonly startGate = new Gate();
@@ -111,14 +134,23 @@ function setup(limits: Partial<PipelineLimits> = {}) {
   const announcer = new RecordingAnnouncer();
   const log = new RecordingLogger();
   const pipeline = new Pipeline({
-    source, announcer, clock, log,
+    source,
+    announcer,
+    clock,
+    log,
     executor: link,
     serverNowMs: () => SERVER_NOW_MS + clock.nowMs(),
     limits: { ...LIMITS, ...limits },
     faults: noFaults,
   });
   const bench = {
-    clock, queue, source, link, announcer, log, pipeline,
+    clock,
+    queue,
+    source,
+    link,
+    announcer,
+    log,
+    pipeline,
     async started(): Promise<void> {
       await pipeline.start();
       await settled();
@@ -131,12 +163,22 @@ function setup(limits: Partial<PipelineLimits> = {}) {
       await settled();
     },
     /** Ids of the orders sent after the first `count`. */
-    sentSince: (count: number): string[] => link.orders().slice(count).map(({ jobId }) => jobId),
-    /** An executor with one run at a time, of all it has, that dies when one of the `deadly` is in it; until nothing is open. Returns its deaths. */
+    sentSince: (count: number): string[] =>
+      link
+        .orders()
+        .slice(count)
+        .map(({ jobId }) => jobId),
+    /**
+     * An executor with one run at a time, of all it has, that dies when one of the `deadly` is in it; until nothing is
+     * open. Returns its deaths.
+     */
     async runDeadly(deadly: ReadonlySet<string>): Promise<number> {
       let seen = 0;
       for (let run = 1; run < 1_000; run++) {
-        const jobIds = link.orders().slice(seen).map(({ jobId }) => jobId);
+        const jobIds = link
+          .orders()
+          .slice(seen)
+          .map(({ jobId }) => jobId);
         seen += jobIds.length;
         if (jobIds.length === 0) return link.starts - 1;
         link.say({ kind: 'began', batch: run, jobIds });
@@ -159,14 +201,30 @@ function bulk(rows: number, more: object = {}): object {
 }
 
 function valueOf({ jobId }: JobOrder): EmbedReturn {
-  return { v: 1, key: `out:${jobId}`, model: READY.model, rows: 1, dims: 8, dtype: 'f32', device: 'fake', precision: 'fp32', tokens: 3, truncated: 0, splits: 0, ms: { queued: 0, run: 1 } };
+  return {
+    v: 1,
+    key: `out:${jobId}`,
+    model: READY.model,
+    rows: 1,
+    dims: 8,
+    dtype: 'f32',
+    device: 'fake',
+    precision: 'fp32',
+    tokens: 3,
+    truncated: 0,
+    splits: 0,
+    ms: { queued: 0, run: 1 },
+  };
 }
 
 function committed(order: JobOrder): JobOutcome {
   return { kind: 'committed', jobId: order.jobId, token: order.token, value: valueOf(order) };
 }
 
-/** A device that eats a job of 16 tokens each millisecond for a second, and jobs that are in the pool `fillMs` after they were sent: the least that waits there in the second half of it. */
+/**
+ * A device that eats a job of 16 tokens each millisecond for a second, and jobs that are in the pool `fillMs` after
+ * they were sent: the least that waits there in the second half of it.
+ */
 async function leastPooled(poolTokens: number, fillMs: number): Promise<number> {
   const bench = setup({ poolTokens, aheadTokens: poolTokens });
   const tokens = 16;
@@ -181,10 +239,25 @@ async function leastPooled(poolTokens: number, fillMs: number): Promise<number> 
     const fresh = orders.slice(filled, due === -1 ? orders.length : due);
     filled += fresh.length;
     const pooled = filled - eaten;
-    if (fresh.length > 0) bench.link.say({ kind: 'filled', jobs: fresh.map(({ jobId }) => ({ jobId, tokens })), poolTokens: tokens * pooled });
+    if (fresh.length > 0)
+      bench.link.say({
+        kind: 'filled',
+        jobs: fresh.map(({ jobId }) => ({ jobId, tokens })),
+        poolTokens: tokens * pooled,
+      });
     if (ms >= 500) least = Math.min(least, tokens * pooled);
     if (pooled > 0) {
-      bench.link.say({ kind: 'ran', batch: ms, rows: 1, width: tokens, tokens, runMs: 1, duplicates: 0, poolTokens: tokens * (pooled - 1), poolAgeMs: 0 });
+      bench.link.say({
+        kind: 'ran',
+        batch: ms,
+        rows: 1,
+        width: tokens,
+        tokens,
+        runMs: 1,
+        duplicates: 0,
+        poolTokens: tokens * (pooled - 1),
+        poolAgeMs: 0,
+      });
       bench.link.sayOutcomes(committed(orders[eaten++]!));
     }
     await bench.clock.advance(1);
@@ -208,15 +281,18 @@ describe('claiming', () => {
     await bench.stop();
   });
 
-  test.each([1, 8, 64, 256])('jobs of %i rows are claimed up to the token target of the pool, give or take a job', async (rows) => {
-    const bench = setup({ poolTokens: 65_536 });
-    bench.addJobs(2_000, bulk(rows));
-    await bench.started();
-    const claimedTokens = bench.link.orders().length * rows * 64;
-    expect(claimedTokens).toBeLessThanOrEqual(65_536 + 4 * rows * 64);
-    expect(claimedTokens).toBeGreaterThanOrEqual(65_536);
-    await bench.stop();
-  });
+  test.each([1, 8, 64, 256])(
+    'jobs of %i rows are claimed up to the token target of the pool, give or take a job',
+    async (rows) => {
+      const bench = setup({ poolTokens: 65_536 });
+      bench.addJobs(2_000, bulk(rows));
+      await bench.started();
+      const claimedTokens = bench.link.orders().length * rows * 64;
+      expect(claimedTokens).toBeLessThanOrEqual(65_536 + 4 * rows * 64);
+      expect(claimedTokens).toBeGreaterThanOrEqual(65_536);
+      await bench.stop();
+    },
+  );
 
   test('a few jobs of one row before are no reason to take hundreds of large ones at once', async () => {
     const bench = setup({ poolTokens: 24_576 });
@@ -234,7 +310,11 @@ describe('claiming', () => {
     bench.addJobs(1_000);
     await bench.started();
     const before = bench.link.orders().length;
-    bench.link.say({ kind: 'filled', jobs: bench.link.orders().map(({ jobId }) => ({ jobId, tokens: 16 })), poolTokens: 16 * before });
+    bench.link.say({
+      kind: 'filled',
+      jobs: bench.link.orders().map(({ jobId }) => ({ jobId, tokens: 16 })),
+      poolTokens: 16 * before,
+    });
     await bench.complete(bench.link.orders()[0]!.jobId);
     expect(bench.link.orders().length).toBeGreaterThan(before + 1);
     await bench.stop();
@@ -247,7 +327,10 @@ describe('claiming', () => {
     const claimed = (): number => bench.link.orders().length;
     const said = new Set<string>();
     const tellSizes = (poolTokens: number): void => {
-      const jobs = bench.link.orders().filter(({ jobId }) => !said.has(jobId)).map(({ jobId }) => ({ jobId, tokens: 16 }));
+      const jobs = bench.link
+        .orders()
+        .filter(({ jobId }) => !said.has(jobId))
+        .map(({ jobId }) => ({ jobId, tokens: 16 }));
       for (const { jobId } of jobs) said.add(jobId);
       bench.link.say({ kind: 'filled', jobs, poolTokens });
     };
@@ -255,7 +338,17 @@ describe('claiming', () => {
     await settled();
     const full = claimed();
     for (let i = 0; i < 50; i++) {
-      bench.link.say({ kind: 'ran', batch: 1, rows: 8, width: 16, tokens: 128, runMs: 1, duplicates: 0, poolTokens: 0, poolAgeMs: 0 });
+      bench.link.say({
+        kind: 'ran',
+        batch: 1,
+        rows: 8,
+        width: 16,
+        tokens: 128,
+        runMs: 1,
+        duplicates: 0,
+        poolTokens: 0,
+        poolAgeMs: 0,
+      });
       await settled();
       tellSizes(0);
       await settled();
@@ -268,7 +361,8 @@ describe('claiming', () => {
 
   test('what the device eats until claimed jobs are in the pool, and in 100 ms, is claimed ahead, up to a limit', async () => {
     const poolTokens = 4_000;
-    expect(await leastPooled(poolTokens, 0)).toBeGreaterThan(1.2 * poolTokens); // 1.4 by the 100 ms, less the room that is not worth a claim
+    // 1.4 by the 100 ms, less the room that is not worth a claim
+    expect(await leastPooled(poolTokens, 0)).toBeGreaterThan(1.2 * poolTokens);
     expect(await leastPooled(poolTokens, 50)).toBeGreaterThan(1.2 * poolTokens); // a fifth of a pool on its way
     expect(await leastPooled(poolTokens, 250)).toBeLessThan(1.1 * poolTokens); // a whole one
   });
@@ -306,7 +400,17 @@ describe('claiming', () => {
     bench.addJobs(1, bulk(200));
     await bench.started();
     bench.link.say({ kind: 'filled', jobs: [{ jobId: 'job-0', tokens: 12_800 }], poolTokens: 12_800 });
-    bench.link.say({ kind: 'ran', batch: 1, rows: 1, width: 16, tokens: 64_000, runMs: 1, duplicates: 0, poolTokens: 12_800, poolAgeMs: 0 });
+    bench.link.say({
+      kind: 'ran',
+      batch: 1,
+      rows: 1,
+      width: 16,
+      tokens: 64_000,
+      runMs: 1,
+      duplicates: 0,
+      poolTokens: 12_800,
+      poolAgeMs: 0,
+    });
     bench.queue.add('hurried', bulk(4, { class: 'interactive' }));
     await bench.clock.advance(60);
     expect(bench.sentSince(1)).toEqual(['hurried']);
@@ -351,7 +455,12 @@ describe('claiming', () => {
     bench.source.settleGate.hold();
     await bench.started();
     expect(bench.link.orders()).toHaveLength(2_000);
-    await bench.complete(...bench.link.orders().slice(0, 500).map(({ jobId }) => jobId));
+    await bench.complete(
+      ...bench.link
+        .orders()
+        .slice(0, 500)
+        .map(({ jobId }) => jobId),
+    );
     expect(bench.link.orders()).toHaveLength(2_000);
     bench.source.settleGate.release();
     await settled();
@@ -369,10 +478,25 @@ describe('claiming', () => {
 
   test('an order carries what the job asks for and the token of its claim', async () => {
     const bench = setup();
-    bench.queue.add('a', { v: 1, texts: ['one', 'two'], truncate: 'error', prompt: 'query', reply: '{shoal}:reply:me', output: { dtype: 'i8', dimensions: 4 } });
+    bench.queue.add('a', {
+      v: 1,
+      texts: ['one', 'two'],
+      truncate: 'error',
+      prompt: 'query',
+      reply: '{shoal}:reply:me',
+      output: { dtype: 'i8', dimensions: 4 },
+    });
     await bench.started();
     expect(bench.link.orders()).toMatchObject([
-      { jobId: 'a', input: { form: 'inline', texts: ['one', 'two'] }, truncate: 'error', prompt: 'query', output: { dtype: 'i8', dimensions: 4 }, resultTtlMs: 300_000, class: 'interactive' },
+      {
+        jobId: 'a',
+        input: { form: 'inline', texts: ['one', 'two'] },
+        truncate: 'error',
+        prompt: 'query',
+        output: { dtype: 'i8', dimensions: 4 },
+        resultTtlMs: 300_000,
+        class: 'interactive',
+      },
     ]);
     await bench.complete('a');
     expect(bench.source.endings[0]?.token).toBe(bench.link.orders()[0]?.token);
@@ -403,8 +527,19 @@ test('rows that left the pool without a run do not count as waiting there', asyn
   const bench = setup();
   bench.addJobs(2);
   await bench.started();
-  bench.link.say({ kind: 'filled', jobs: ['job-0', 'job-1'].map((jobId) => ({ jobId, tokens: 8_192 })), poolTokens: 16_384 });
-  bench.link.sayOutcomes(...['job-0', 'job-1'].map((jobId): JobOutcome => ({ kind: 'failed', jobId, token: bench.link.orderOf(jobId)!.token, failure: { code: 'DEADLINE_PASSED', message: 'too late' } })));
+  bench.link.say({
+    kind: 'filled',
+    jobs: ['job-0', 'job-1'].map((jobId) => ({ jobId, tokens: 8_192 })),
+    poolTokens: 16_384,
+  });
+  bench.link.sayOutcomes(
+    ...['job-0', 'job-1'].map((jobId): JobOutcome => ({
+      kind: 'failed',
+      jobId,
+      token: bench.link.orderOf(jobId)!.token,
+      failure: { code: 'DEADLINE_PASSED', message: 'too late' },
+    })),
+  );
   await settled();
   bench.addJobs(1, bulk(1), 'next');
   await settled();
@@ -419,7 +554,10 @@ describe('jobs that do not run', () => {
     bench.queue.add('good', bulk(1));
     await bench.started();
     expect(bench.link.orders().map(({ jobId }) => jobId)).toEqual(['good']);
-    expect(bench.queue.inspect('bad')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^JOB_INVALID: /) });
+    expect(bench.queue.inspect('bad')).toMatchObject({
+      state: 'failed',
+      failedReason: expect.stringMatching(/^JOB_INVALID: /),
+    });
     expect(bench.announcer.announced).toMatchObject([{ jobId: 'bad', outcome: 'failed', reply: undefined }]);
     await bench.stop();
   });
@@ -428,7 +566,10 @@ describe('jobs that do not run', () => {
     const bench = setup();
     bench.queue.add('a', bulk(1), { mustFail: 'it stalled too often' });
     await bench.started();
-    expect(bench.queue.inspect('a')).toMatchObject({ state: 'failed', failedReason: 'JOB_INVALID: it stalled too often' });
+    expect(bench.queue.inspect('a')).toMatchObject({
+      state: 'failed',
+      failedReason: 'JOB_INVALID: it stalled too often',
+    });
     expect(bench.link.orders()).toEqual([]);
     await bench.stop();
   });
@@ -442,33 +583,46 @@ describe('jobs that do not run', () => {
     await bench.clock.advance(599_000);
     expect(bench.queue.inspect('a')).toMatchObject({ state: 'delayed', attempts: 0 });
     await bench.clock.advance(10_000);
-    expect(bench.queue.inspect('a')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^JOB_VERSION_UNKNOWN: .*version 2/) });
+    expect(bench.queue.inspect('a')).toMatchObject({
+      state: 'failed',
+      failedReason: expect.stringMatching(/^JOB_VERSION_UNKNOWN: .*version 2/),
+    });
     expect(new Set(bench.source.kindsOf('a').slice(0, -1))).toEqual(new Set(['return']));
     await bench.stop();
   });
 
-  test('one that may run for a while longer says so; one whose deadline passes before another executor gets it is not run', async () => {
-    const bench = setup();
-    bench.queue.add('soon', bulk(1, { deadline: SERVER_NOW_MS + 5_000 }));
-    bench.queue.add('never', bulk(1));
-    await bench.started();
-    expect(bench.link.orders().map(({ remainingMs }) => remainingMs)).toEqual([5_000, undefined]);
-    bench.link.startGate.hold();
-    bench.link.die();
-    await bench.clock.advance(5_001);
-    bench.link.startGate.release();
-    await settled();
-    expect(bench.sentSince(2)).toEqual(['never']);
-    expect(bench.queue.inspect('soon')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^DEADLINE_PASSED: /) });
-    await bench.stop();
-  });
+  test(
+    'one that may run for a while longer says so; one whose deadline passes before another executor gets it is ' +
+      'not run',
+    async () => {
+      const bench = setup();
+      bench.queue.add('soon', bulk(1, { deadline: SERVER_NOW_MS + 5_000 }));
+      bench.queue.add('never', bulk(1));
+      await bench.started();
+      expect(bench.link.orders().map(({ remainingMs }) => remainingMs)).toEqual([5_000, undefined]);
+      bench.link.startGate.hold();
+      bench.link.die();
+      await bench.clock.advance(5_001);
+      bench.link.startGate.release();
+      await settled();
+      expect(bench.sentSince(2)).toEqual(['never']);
+      expect(bench.queue.inspect('soon')).toMatchObject({
+        state: 'failed',
+        failedReason: expect.stringMatching(/^DEADLINE_PASSED: /),
+      });
+      await bench.stop();
+    },
+  );
 
   test('one whose deadline has passed fails, and its producer hears of it', async () => {
     const bench = setup();
     bench.queue.add('late', bulk(1, { deadline: SERVER_NOW_MS, reply: '{shoal}:reply:me' }));
     bench.queue.add('timely', bulk(1, { deadline: SERVER_NOW_MS + 60_000 }));
     await bench.started();
-    expect(bench.queue.inspect('late')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^DEADLINE_PASSED: .*2027-01-15/) });
+    expect(bench.queue.inspect('late')).toMatchObject({
+      state: 'failed',
+      failedReason: expect.stringMatching(/^DEADLINE_PASSED: .*2027-01-15/),
+    });
     expect(bench.announcer.announced).toMatchObject([{ jobId: 'late', outcome: 'failed', reply: '{shoal}:reply:me' }]);
     expect(bench.link.orders().map(({ jobId }) => jobId)).toEqual(['timely']);
     await bench.stop();
@@ -486,7 +640,16 @@ describe('settling and announcing', () => {
     bench.source.settleGate.release();
     await settled();
     expect(bench.queue.inspect('a')).toMatchObject({ state: 'completed', returnValue: { key: 'out:a' } });
-    expect(bench.announcer.announced).toEqual([{ jobId: 'a', outcome: 'completed', reply: '{shoal}:reply:me', resultTtlMs: 300_000, isUrgent: true, wasRepeated: false }]);
+    expect(bench.announcer.announced).toEqual([
+      {
+        jobId: 'a',
+        outcome: 'completed',
+        reply: '{shoal}:reply:me',
+        resultTtlMs: 300_000,
+        isUrgent: true,
+        wasRepeated: false,
+      },
+    ]);
     await bench.stop();
   });
 
@@ -497,7 +660,12 @@ describe('settling and announcing', () => {
     bench.queue.steal('job-0');
     bench.queue.steal('job-1');
     const [first, second] = bench.link.orders();
-    bench.link.sayOutcomes(committed(first!), { kind: 'failed', jobId: second!.jobId, token: second!.token, failure: { code: 'INFERENCE_FAILED', message: 'no' } });
+    bench.link.sayOutcomes(committed(first!), {
+      kind: 'failed',
+      jobId: second!.jobId,
+      token: second!.token,
+      failure: { code: 'INFERENCE_FAILED', message: 'no' },
+    });
     await settled();
     expect(bench.source.endings.map((ending) => ending.result)).toEqual(['lease-lost', 'lease-lost']);
     expect(bench.announcer.announced).toEqual([]);
@@ -520,9 +688,18 @@ describe('settling and announcing', () => {
     bench.queue.add('a', bulk(1, { reply: '{shoal}:reply:me' }));
     await bench.started();
     const order = bench.link.orders()[0]!;
-    bench.link.sayOutcomes({ kind: 'failed', jobId: 'a', token: order.token, failure: { code: 'INPUT_LOST', message: 'nothing there' } });
+    bench.link.sayOutcomes({
+      kind: 'failed',
+      jobId: 'a',
+      token: order.token,
+      failure: { code: 'INPUT_LOST', message: 'nothing there' },
+    });
     await settled();
-    expect(bench.queue.inspect('a')).toMatchObject({ state: 'failed', failedReason: 'INPUT_LOST: nothing there', attempts: 1 });
+    expect(bench.queue.inspect('a')).toMatchObject({
+      state: 'failed',
+      failedReason: 'INPUT_LOST: nothing there',
+      attempts: 1,
+    });
     expect(bench.announcer.announced).toMatchObject([{ outcome: 'failed', reply: '{shoal}:reply:me' }]);
     await bench.stop();
   });
@@ -544,7 +721,12 @@ describe('settling and announcing', () => {
     bench.addJobs(2);
     await bench.started();
     const [first, second] = bench.link.orders();
-    bench.link.sayOutcomes(committed(first!), committed(first!), { ...committed(second!), token: 'older' }, { ...committed(second!), jobId: 'stranger' });
+    bench.link.sayOutcomes(
+      committed(first!),
+      committed(first!),
+      { ...committed(second!), token: 'older' },
+      { ...committed(second!), jobId: 'stranger' },
+    );
     await bench.complete('job-0');
     expect(bench.source.endings.map(({ jobId }) => jobId)).toEqual(['job-0']);
     expect(bench.announcer.announced).toHaveLength(1);
@@ -626,7 +808,15 @@ describe('leases', () => {
 
   test('a job claimed again by the same worker goes on under its new token alone', async () => {
     const bench = setup();
-    const claims: RawClaim[] = ['old', 'new'].map((token) => ({ jobId: 'a', token, name: 'embed', data: bulk(1), attempt: 0, queuedMs: 0, mustFail: undefined }));
+    const claims: RawClaim[] = ['old', 'new'].map((token) => ({
+      jobId: 'a',
+      token,
+      name: 'embed',
+      data: bulk(1),
+      attempt: 0,
+      queuedMs: 0,
+      mustFail: undefined,
+    }));
     const source = new WatchedSource({
       start: async () => undefined,
       claim: async () => (claims.length > 0 ? [claims.shift()!] : new Promise<never>(() => undefined)),
@@ -638,31 +828,48 @@ describe('leases', () => {
       stopClaiming: async () => undefined,
       stop: async () => undefined,
     });
-    const pipeline = new Pipeline({ ...bench, source, executor: bench.link, serverNowMs: () => 0, limits: LIMITS, faults: noFaults });
+    const pipeline = new Pipeline({
+      ...bench,
+      source,
+      executor: bench.link,
+      serverNowMs: () => 0,
+      limits: LIMITS,
+      faults: noFaults,
+    });
     await pipeline.start();
     await settled();
     bench.link.sayOutcomes(...bench.link.orders().map(committed));
     await settled();
-    expect(source.endings.map(({ token, settlement }) => `${token} ${settlement.kind}`)).toEqual(['old abandon', 'new complete']);
+    expect(source.endings.map(({ token, settlement }) => `${token} ${settlement.kind}`)).toEqual([
+      'old abandon',
+      'new complete',
+    ]);
   });
 });
 
 describe('cancelling', () => {
-  test('a claimed job is dropped at the executor and fails, its producer hears of it, and its late outcome changes nothing', async () => {
-    const bench = setup();
-    bench.queue.add('a', bulk(1, { reply: '{shoal}:reply:me' }));
-    bench.queue.add('b', bulk(1));
-    await bench.started();
-    bench.queue.cancel('a');
-    await settled();
-    expect(bench.link.sent).toContainEqual({ kind: 'drop', jobIds: ['a'] });
-    expect(bench.queue.inspect('a')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^CANCELLED: /) });
-    expect(bench.announcer.announced).toMatchObject([{ jobId: 'a', outcome: 'failed', reply: '{shoal}:reply:me' }]);
-    await bench.complete('a', 'b');
-    expect(bench.queue.inspect('a')).toMatchObject({ state: 'failed' });
-    expect(bench.announcer.announced).toHaveLength(2);
-    await bench.stop();
-  });
+  test(
+    'a claimed job is dropped at the executor and fails, its producer hears of it, and its late outcome changes ' +
+      'nothing',
+    async () => {
+      const bench = setup();
+      bench.queue.add('a', bulk(1, { reply: '{shoal}:reply:me' }));
+      bench.queue.add('b', bulk(1));
+      await bench.started();
+      bench.queue.cancel('a');
+      await settled();
+      expect(bench.link.sent).toContainEqual({ kind: 'drop', jobIds: ['a'] });
+      expect(bench.queue.inspect('a')).toMatchObject({
+        state: 'failed',
+        failedReason: expect.stringMatching(/^CANCELLED: /),
+      });
+      expect(bench.announcer.announced).toMatchObject([{ jobId: 'a', outcome: 'failed', reply: '{shoal}:reply:me' }]);
+      await bench.complete('a', 'b');
+      expect(bench.queue.inspect('a')).toMatchObject({ state: 'failed' });
+      expect(bench.announcer.announced).toHaveLength(2);
+      await bench.stop();
+    },
+  );
 });
 
 describe('watching the queue', () => {
@@ -673,7 +880,10 @@ describe('watching the queue', () => {
     bench.source.hidesJobs = true;
     bench.addJobs(3);
     await bench.clock.advance(120_000);
-    await expect(bench.pipeline.failed).rejects.toMatchObject({ code: 'QUEUE_STUCK', message: expect.stringMatching(/^\d jobs wait/) });
+    await expect(bench.pipeline.failed).rejects.toMatchObject({
+      code: 'QUEUE_STUCK',
+      message: expect.stringMatching(/^\d jobs wait/),
+    });
     await bench.stop();
     expect(bench.leftovers()).toEqual(NOTHING);
   });
@@ -728,7 +938,10 @@ describe('an executor that dies', () => {
     expect(bench.queue.inspect('a')).toMatchObject({ state: 'active' });
     bench.link.die();
     await settled();
-    expect(bench.queue.inspect('a')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^EXECUTOR_LOST: 20 /) });
+    expect(bench.queue.inspect('a')).toMatchObject({
+      state: 'failed',
+      failedReason: expect.stringMatching(/^EXECUTOR_LOST: 20 /),
+    });
     expect(bench.announcer.announced).toMatchObject([{ jobId: 'a', outcome: 'failed', reply: '{shoal}:reply:me' }]);
     await bench.stop();
   });
@@ -761,7 +974,10 @@ describe('an executor that dies', () => {
       bench.link.die();
       await settled();
     }
-    expect(bench.queue.inspect('a')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^EXECUTOR_LOST: 20 /) });
+    expect(bench.queue.inspect('a')).toMatchObject({
+      state: 'failed',
+      failedReason: expect.stringMatching(/^EXECUTOR_LOST: 20 /),
+    });
     await bench.stop();
   });
 
@@ -785,10 +1001,17 @@ describe('an executor that dies', () => {
     bench.addJobs(8, bulk(1, { reply: '{shoal}:reply:me' }));
     await bench.started();
     const deaths = await bench.runDeadly(new Set(['job-5']));
-    expect(bench.queue.inspect('job-5')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^QUARANTINED: /) });
+    expect(bench.queue.inspect('job-5')).toMatchObject({
+      state: 'failed',
+      failedReason: expect.stringMatching(/^QUARANTINED: /),
+    });
     expect(bench.queue.quarantined.get('job-5')).toEqual(bulk(1, { reply: '{shoal}:reply:me' }));
-    expect(bench.announcer.announced.find(({ jobId }) => jobId === 'job-5')).toMatchObject({ outcome: 'failed', reply: '{shoal}:reply:me' });
-    for (const job of [0, 1, 2, 3, 4, 6, 7]) expect(bench.queue.inspect(`job-${job}`)).toMatchObject({ state: 'completed', attempts: 1 });
+    expect(bench.announcer.announced.find(({ jobId }) => jobId === 'job-5')).toMatchObject({
+      outcome: 'failed',
+      reply: '{shoal}:reply:me',
+    });
+    for (const job of [0, 1, 2, 3, 4, 6, 7])
+      expect(bench.queue.inspect(`job-${job}`)).toMatchObject({ state: 'completed', attempts: 1 });
     expect(deaths).toBeLessThanOrEqual(1 + 3 + 1); // all eight, halves, and once more alone
     await bench.stop();
   });
@@ -818,7 +1041,17 @@ describe('an executor that dies', () => {
     bench.addJobs(2);
     await bench.started();
     bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-0'] });
-    bench.link.say({ kind: 'ran', batch: 1, rows: 1, width: 8, tokens: 8, runMs: 1, duplicates: 0, poolTokens: 0, poolAgeMs: 0 });
+    bench.link.say({
+      kind: 'ran',
+      batch: 1,
+      rows: 1,
+      width: 8,
+      tokens: 8,
+      runMs: 1,
+      duplicates: 0,
+      poolTokens: 0,
+      poolAgeMs: 0,
+    });
     bench.link.die();
     await settled();
     bench.link.say({ kind: 'began', batch: 1, jobIds: ['job-0'] });
@@ -842,7 +1075,10 @@ describe('an executor that dies', () => {
       bench.link.say({ kind: 'recycle', reason: 'no memory' });
       await settled();
     }
-    expect(bench.queue.inspect('job-0')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^QUARANTINED: /) });
+    expect(bench.queue.inspect('job-0')).toMatchObject({
+      state: 'failed',
+      failedReason: expect.stringMatching(/^QUARANTINED: /),
+    });
     await bench.complete('job-1');
     await bench.stop();
   });
@@ -875,22 +1111,29 @@ describe('an executor that dies', () => {
     await bench.stop();
   });
 
-  test('jobs that stalled twice run alone, in smaller groups the more often, and with nobody else claimed; at eight they are quarantined', async () => {
-    const bench = setup({ poolTokens: 1 << 20 });
-    bench.queue.add('twice', bulk(1), { stalls: 2 });
-    bench.queue.add('fresh', bulk(1));
-    bench.queue.add('thrice', bulk(1), { stalls: 3 });
-    bench.queue.add('once', bulk(1), { stalls: 1 });
-    bench.queue.add('eight', bulk(1), { stalls: 8 });
-    await bench.started();
-    expect(bench.sentSince(0)).toEqual(['twice']);
-    expect(bench.queue.inspect('fresh')).toMatchObject({ state: 'waiting', attempts: 0 });
-    expect(bench.queue.inspect('eight')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^QUARANTINED: 8 workers/) });
-    await bench.complete('twice');
-    await bench.complete('thrice');
-    expect(bench.sentSince(1)).toEqual(['thrice', 'fresh', 'once']);
-    await bench.stop();
-  });
+  test(
+    'jobs that stalled twice run alone, in smaller groups the more often, and with nobody else claimed; at eight ' +
+      'they are quarantined',
+    async () => {
+      const bench = setup({ poolTokens: 1 << 20 });
+      bench.queue.add('twice', bulk(1), { stalls: 2 });
+      bench.queue.add('fresh', bulk(1));
+      bench.queue.add('thrice', bulk(1), { stalls: 3 });
+      bench.queue.add('once', bulk(1), { stalls: 1 });
+      bench.queue.add('eight', bulk(1), { stalls: 8 });
+      await bench.started();
+      expect(bench.sentSince(0)).toEqual(['twice']);
+      expect(bench.queue.inspect('fresh')).toMatchObject({ state: 'waiting', attempts: 0 });
+      expect(bench.queue.inspect('eight')).toMatchObject({
+        state: 'failed',
+        failedReason: expect.stringMatching(/^QUARANTINED: 8 workers/),
+      });
+      await bench.complete('twice');
+      await bench.complete('thrice');
+      expect(bench.sentSince(1)).toEqual(['thrice', 'fresh', 'once']);
+      await bench.stop();
+    },
+  );
 
   test('what is claimed while there is none reaches the next one, once', async () => {
     const bench = setup();
@@ -1037,20 +1280,23 @@ describe('stopping', () => {
     expect(bench.leftovers()).toEqual(NOTHING);
   });
 
-  test.each([0, 100, 150, 10_000])('it may happen while an executor is being replaced (%i ms after it died)', async (ms) => {
-    const bench = setup();
-    bench.addJobs(1);
-    await bench.started();
-    bench.link.startErrors.push(new Error('not yet'), new Error('not yet'));
-    bench.link.die();
-    await bench.clock.advance(ms);
-    await bench.stop();
-    const { starts } = bench.link;
-    await bench.clock.advance(60_000);
-    expect(bench.link.starts).toBe(starts);
-    expect(bench.queue.inspect('job-0')).toMatchObject({ state: 'waiting', attempts: 0 });
-    expect(bench.leftovers()).toEqual(NOTHING);
-  });
+  test.each([0, 100, 150, 10_000])(
+    'it may happen while an executor is being replaced (%i ms after it died)',
+    async (ms) => {
+      const bench = setup();
+      bench.addJobs(1);
+      await bench.started();
+      bench.link.startErrors.push(new Error('not yet'), new Error('not yet'));
+      bench.link.die();
+      await bench.clock.advance(ms);
+      await bench.stop();
+      const { starts } = bench.link;
+      await bench.clock.advance(60_000);
+      expect(bench.link.starts).toBe(starts);
+      expect(bench.queue.inspect('job-0')).toMatchObject({ state: 'waiting', attempts: 0 });
+      expect(bench.leftovers()).toEqual(NOTHING);
+    },
+  );
 
   test('it may happen while an executor starts', async () => {
     const bench = setup();
@@ -1160,15 +1406,26 @@ interface World {
 
 function newWorld(): World {
   const clock = new ManualClock();
-  return { clock, queue: new FlakyQueue(clock, 3_000), store: new MemoryPayloadStore(), tokenizer: new FakeTokenizer() };
+  return {
+    clock,
+    queue: new FlakyQueue(clock, 3_000),
+    store: new MemoryPayloadStore(),
+    tokenizer: new FakeTokenizer(),
+  };
 }
 
-function newWorker({ clock, queue, store, tokenizer }: World, { poison, latencyMs, vram }: { poison?: string; latencyMs?: () => number; vram?: number } = {}) {
+function newWorker(
+  { clock, queue, store, tokenizer }: World,
+  { poison, latencyMs, vram }: { poison?: string; latencyMs?: () => number; vram?: number } = {},
+) {
   const announcer = new RecordingAnnouncer();
   const log = new RecordingLogger();
   const poisonIds = poison === undefined ? undefined : String(Array.from(tokenizer.encode(poison).ids));
   const link = new InProcessExecutor({
-    clock, store, tokenizer, log,
+    clock,
+    store,
+    tokenizer,
+    log,
     limits: { maxRowAgeMs: 250, windowRows: 64, maxWaitMs: 10, minRows: 4 },
     isLastLane: false,
     newBudget: () => fixedBudget({ maxPaddedTokens: 256, maxRows: 16 }),
@@ -1182,7 +1439,10 @@ function newWorker({ clock, queue, store, tokenizer }: World, { poison, latencyM
   });
   const source = new WatchedSource(new MemoryJobSource(queue), ({ jobId, token }) => store.locks.set(jobId, token));
   const pipeline = new Pipeline({
-    source, announcer, clock, log,
+    source,
+    announcer,
+    clock,
+    log,
     executor: link,
     serverNowMs: () => SERVER_NOW_MS + clock.nowMs(),
     limits: { ...LIMITS, poolTokens: 1_024 },
@@ -1192,7 +1452,9 @@ function newWorker({ clock, queue, store, tokenizer }: World, { poison, latencyM
 }
 
 function textsOf(job: number, rows: number): string[] {
-  return Array.from({ length: rows }, (_, row) => Array.from({ length: 1 + ((job * 7 + row * 13) % 60) }, (__, word) => `j${job}r${row}w${word}`).join(' '));
+  return Array.from({ length: rows }, (_, row) =>
+    Array.from({ length: 1 + ((job * 7 + row * 13) % 60) }, (__, word) => `j${job}r${row}w${word}`).join(' '),
+  );
 }
 
 function vectorsAt(store: MemoryPayloadStore, jobId: string): Float32Array {
@@ -1213,7 +1475,8 @@ describe('claimer and executor together', () => {
     }
     await worker.pipeline.start();
     await world.clock.advanceUntil(() => worker.announcer.announced.length === 60);
-    for (let job = 0; job < 60; job++) expect(vectorsAt(world.store, `job-${job}`)).toEqual(expectedVectors(world.tokenizer, textsOf(job, 17)));
+    for (let job = 0; job < 60; job++)
+      expect(vectorsAt(world.store, `job-${job}`)).toEqual(expectedVectors(world.tokenizer, textsOf(job, 17)));
     await world.clock.advanceUntilSettled(worker.pipeline.stop());
     expect(world.clock.pending).toBe(0);
   });
@@ -1224,7 +1487,10 @@ describe('claimer and executor together', () => {
     world.queue.add('poison', { v: 1, texts: ['deadly text'] });
     await worker.pipeline.start();
     await world.clock.advanceUntil(() => worker.announcer.announced.length === 1);
-    expect(world.queue.inspect('poison')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^QUARANTINED: .*device lost/) });
+    expect(world.queue.inspect('poison')).toMatchObject({
+      state: 'failed',
+      failedReason: expect.stringMatching(/^QUARANTINED: .*device lost/),
+    });
     expect(worker.link.starts).toBe(3);
     world.queue.add('good', { v: 1, texts: ['harmless'] });
     await world.clock.advanceUntil(() => worker.announcer.announced.length === 2);
@@ -1233,67 +1499,87 @@ describe('claimer and executor together', () => {
     expect(world.clock.pending).toBe(0);
   });
 
-  test('two workers, executors that die, leases that are lost, workers that leave: each job completes once, with its own vectors', async () => {
-    const event = fc.record({
-      afterMs: fc.integer({ min: 0, max: 400 }),
-      worker: fc.integer({ min: 0, max: 1 }),
-      what: fc.constantFrom('die', 'lose', 'add', 'add', 'add', 'wait'),
-      job: fc.integer({ min: 0, max: 30 }),
-    });
-    await fc.assert(
-      fc.asyncProperty(fc.array(event, { maxLength: 60 }), fc.infiniteStream(fc.integer({ min: 0, max: 30 })), fc.integer({ min: 64, max: 512 }), fc.boolean(), async (events, latencies, vram, leaves) => {
-        const world = newWorld();
-        const latencyMs = (): number => latencies.next().value;
-        const workers = [0, 1].map(() => newWorker(world, { latencyMs, vram }));
-        for (const worker of workers) await world.clock.advanceUntilSettled(worker.pipeline.start());
-        const jobs = new Map<string, string[]>();
-        for (const { afterMs, worker, what, job } of events) {
-          await world.clock.advance(afterMs);
-          const jobId = `job-${job}`;
-          if (what === 'die') workers[worker]!.link.die();
-          else if (what === 'add') {
-            jobs.set(jobId, textsOf(job, 1 + (job % 9)));
-            world.queue.add(jobId, bulk(1 + (job % 9)));
-            world.store.inputs.set(jobId, encodeTexts(jobs.get(jobId)!));
-          } else if (what === 'lose' && world.queue.inspect(jobId)?.state === 'active') {
-            world.queue.lostLeases.add(jobId);
-          }
-        }
-        if (leaves) await world.clock.advanceUntilSettled(workers[0]!.pipeline.stop());
-        await world.clock.advanceUntil(() => [...jobs.keys()].every((jobId) => world.queue.inspect(jobId)?.state === 'completed'));
-        for (const [jobId, texts] of jobs) expect(vectorsAt(world.store, jobId)).toEqual(expectedVectors(world.tokenizer, texts));
-        for (const worker of workers) await world.clock.advanceUntilSettled(worker.pipeline.stop());
-        await world.clock.advance(100); // what was said to the dead arrives nowhere
-        const announced = workers.flatMap((worker) => worker.announcer.announced);
-        expect(announced.map(({ jobId }) => jobId).toSorted()).toEqual([...jobs.keys()].toSorted());
-        expect(world.store.commits.filter(({ result }) => result === 'committed')).toHaveLength(jobs.size);
-        expect(world.clock.pending).toBe(0);
-      }),
-      { numRuns: 60 },
-    );
-  });
+  test(
+    'two workers, executors that die, leases that are lost, workers that leave: each job completes once, with ' +
+      'its own vectors',
+    async () => {
+      const event = fc.record({
+        afterMs: fc.integer({ min: 0, max: 400 }),
+        worker: fc.integer({ min: 0, max: 1 }),
+        what: fc.constantFrom('die', 'lose', 'add', 'add', 'add', 'wait'),
+        job: fc.integer({ min: 0, max: 30 }),
+      });
+      await fc.assert(
+        fc.asyncProperty(
+          fc.array(event, { maxLength: 60 }),
+          fc.infiniteStream(fc.integer({ min: 0, max: 30 })),
+          fc.integer({ min: 64, max: 512 }),
+          fc.boolean(),
+          async (events, latencies, vram, leaves) => {
+            const world = newWorld();
+            const latencyMs = (): number => latencies.next().value;
+            const workers = [0, 1].map(() => newWorker(world, { latencyMs, vram }));
+            for (const worker of workers) await world.clock.advanceUntilSettled(worker.pipeline.start());
+            const jobs = new Map<string, string[]>();
+            for (const { afterMs, worker, what, job } of events) {
+              await world.clock.advance(afterMs);
+              const jobId = `job-${job}`;
+              if (what === 'die') workers[worker]!.link.die();
+              else if (what === 'add') {
+                jobs.set(jobId, textsOf(job, 1 + (job % 9)));
+                world.queue.add(jobId, bulk(1 + (job % 9)));
+                world.store.inputs.set(jobId, encodeTexts(jobs.get(jobId)!));
+              } else if (what === 'lose' && world.queue.inspect(jobId)?.state === 'active') {
+                world.queue.lostLeases.add(jobId);
+              }
+            }
+            if (leaves) await world.clock.advanceUntilSettled(workers[0]!.pipeline.stop());
+            await world.clock.advanceUntil(() =>
+              [...jobs.keys()].every((jobId) => world.queue.inspect(jobId)?.state === 'completed'),
+            );
+            for (const [jobId, texts] of jobs)
+              expect(vectorsAt(world.store, jobId)).toEqual(expectedVectors(world.tokenizer, texts));
+            for (const worker of workers) await world.clock.advanceUntilSettled(worker.pipeline.stop());
+            await world.clock.advance(100); // what was said to the dead arrives nowhere
+            const announced = workers.flatMap((worker) => worker.announcer.announced);
+            expect(announced.map(({ jobId }) => jobId).toSorted()).toEqual([...jobs.keys()].toSorted());
+            expect(world.store.commits.filter(({ result }) => result === 'committed')).toHaveLength(jobs.size);
+            expect(world.clock.pending).toBe(0);
+          },
+        ),
+        { numRuns: 60 },
+      );
+    },
+  );
 
   test('a worker may be stopped at any moment: what it did not finish waits unspent', async () => {
     await fc.assert(
-      fc.asyncProperty(fc.integer({ min: 0, max: 300 }), fc.integer({ min: 0, max: 20 }), fc.option(fc.integer({ min: 0, max: 300 })), async (stopMs, jobCount, deathMs) => {
-        const world = newWorld();
-        const worker = newWorker(world, { latencyMs: () => 1 });
-        for (let job = 0; job < jobCount; job++) {
-          world.queue.add(`job-${job}`, bulk(5));
-          world.store.inputs.set(`job-${job}`, encodeTexts(textsOf(job, 5)));
-        }
-        await world.clock.advanceUntilSettled(worker.pipeline.start());
-        if (deathMs !== null) world.clock.after(deathMs, () => worker.link.die());
-        await world.clock.advance(stopMs);
-        await world.clock.advanceUntilSettled(worker.pipeline.stop());
-        const states = Array.from({ length: jobCount }, (_, job) => world.queue.inspect(`job-${job}`)!);
-        for (const [job, { state, attempts }] of states.entries()) {
-          expect(['waiting 0', 'completed 1']).toContain(`${state} ${attempts}`);
-          expect(worker.announcer.announced.filter(({ jobId }) => jobId === `job-${job}`)).toHaveLength(state === 'completed' ? 1 : 0);
-        }
-        await world.clock.advance(1_000);
-        expect(world.clock.pending).toBe(0);
-      }),
+      fc.asyncProperty(
+        fc.integer({ min: 0, max: 300 }),
+        fc.integer({ min: 0, max: 20 }),
+        fc.option(fc.integer({ min: 0, max: 300 })),
+        async (stopMs, jobCount, deathMs) => {
+          const world = newWorld();
+          const worker = newWorker(world, { latencyMs: () => 1 });
+          for (let job = 0; job < jobCount; job++) {
+            world.queue.add(`job-${job}`, bulk(5));
+            world.store.inputs.set(`job-${job}`, encodeTexts(textsOf(job, 5)));
+          }
+          await world.clock.advanceUntilSettled(worker.pipeline.start());
+          if (deathMs !== null) world.clock.after(deathMs, () => worker.link.die());
+          await world.clock.advance(stopMs);
+          await world.clock.advanceUntilSettled(worker.pipeline.stop());
+          const states = Array.from({ length: jobCount }, (_, job) => world.queue.inspect(`job-${job}`)!);
+          for (const [job, { state, attempts }] of states.entries()) {
+            expect(['waiting 0', 'completed 1']).toContain(`${state} ${attempts}`);
+            expect(worker.announcer.announced.filter(({ jobId }) => jobId === `job-${job}`)).toHaveLength(
+              state === 'completed' ? 1 : 0,
+            );
+          }
+          await world.clock.advance(1_000);
+          expect(world.clock.pending).toBe(0);
+        },
+      ),
       { numRuns: 150 },
     );
   });
@@ -1313,8 +1599,19 @@ describe('jobs that were handed over', () => {
     bench.addJobs(1, bulk(1, { reply: '{shoal}:reply:me', resultTtlMs: 7_000, deadline: SERVER_NOW_MS - 1 }));
     await bench.started();
     expect(bench.link.orders()).toEqual([]);
-    expect(bench.source.endings).toMatchObject([{ jobId: 'job-0', settlement: { kind: 'complete', value }, result: 'settled' }]);
-    expect(bench.announcer.announced).toEqual([{ jobId: 'job-0', outcome: 'completed', reply: '{shoal}:reply:me', resultTtlMs: 7_000, isUrgent: true, wasRepeated: false }]);
+    expect(bench.source.endings).toMatchObject([
+      { jobId: 'job-0', settlement: { kind: 'complete', value }, result: 'settled' },
+    ]);
+    expect(bench.announcer.announced).toEqual([
+      {
+        jobId: 'job-0',
+        outcome: 'completed',
+        reply: '{shoal}:reply:me',
+        resultTtlMs: 7_000,
+        isUrgent: true,
+        wasRepeated: false,
+      },
+    ]);
     await bench.stop();
   });
 
@@ -1323,7 +1620,10 @@ describe('jobs that were handed over', () => {
     claimsWith(bench, { ending: { kind: 'fail', failure: { code: 'OUT_OF_VRAM', message: 'not here either' } } });
     bench.addJobs(1);
     await bench.started();
-    expect(bench.queue.inspect('job-0')).toMatchObject({ state: 'failed', failedReason: 'OUT_OF_VRAM: not here either' });
+    expect(bench.queue.inspect('job-0')).toMatchObject({
+      state: 'failed',
+      failedReason: 'OUT_OF_VRAM: not here either',
+    });
     expect(bench.announcer.announced).toMatchObject([{ jobId: 'job-0', outcome: 'failed' }]);
     await bench.stop();
   });
@@ -1336,9 +1636,18 @@ describe('jobs that were handed over', () => {
     await bench.started();
     expect(bench.link.orderOf('job-0')?.lane).toBe('cpu');
     await bench.complete('job-0');
-    bench.link.sayOutcomes({ kind: 'failed', jobId: 'job-1', token: bench.link.orderOf('job-1')!.token, failure: { code: 'OUT_OF_VRAM', message: 'x' } });
+    bench.link.sayOutcomes({
+      kind: 'failed',
+      jobId: 'job-1',
+      token: bench.link.orderOf('job-1')!.token,
+      failure: { code: 'OUT_OF_VRAM', message: 'x' },
+    });
     await settled();
-    expect(['job-0', 'job-1', 'broken'].map((jobId) => bench.queue.inspect(jobId)?.state)).toEqual(['completed', 'failed', 'failed']);
+    expect(['job-0', 'job-1', 'broken'].map((jobId) => bench.queue.inspect(jobId)?.state)).toEqual([
+      'completed',
+      'failed',
+      'failed',
+    ]);
     expect(bench.announcer.announced).toEqual([]);
     await bench.stop();
   });

@@ -1,12 +1,13 @@
-// The claimer's half of the pipeline: claim → dispatch → settle. It holds leases and decides endings; texts and vectors are
-// the executor's business. Core's other half is executor.ts; the messages between the two are in protocol.ts.
+// The claimer's half of the pipeline: claim → dispatch → settle. It holds leases and decides endings; texts and vectors
+// are the executor's business. Core's other half is executor.ts; the messages between the two are in protocol.ts.
 //
-// States of the pipeline: *new*; *starting* (the executor opens the model); *claiming* (the loop runs); *draining* (no new
-// claims; what has begun is finished, the rest goes back unspent); *stopped*. It may be stopped in any of them.
+// States of the pipeline: *new*; *starting* (the executor opens the model); *claiming* (the loop runs); *draining* (no
+// new claims; what has begun is finished, the rest goes back unspent); *stopped*. It may be stopped in any of them.
 //
-// Whatever happens to the executor meanwhile: its jobs stay claimed, their leases are renewed, and they are dispatched again
-// to the next one. That costs no attempt. Jobs that were at the device when it died run alone first (suspects.ts); the others
-// are *held* until that is over, and go back to the queue when it takes longer than one more death.
+// Whatever happens to the executor meanwhile: its jobs stay claimed, their leases are renewed, and they are dispatched
+// again to the next one. That costs no attempt. Jobs that were at the device when it died run alone first
+// (suspects.ts); the others are *held* until that is over, and go back to the queue when it takes longer than one more
+// death.
 
 import { Announcements } from './announcements.ts';
 import { ClaimAhead } from './claim-ahead.ts';
@@ -16,7 +17,20 @@ import { ExecutorWatch } from './executor-watch.ts';
 import { MAX_ROWS_PER_JOB } from './job-terms.ts';
 import { invariant, unreachable } from './invariant.ts';
 import { noMetrics } from './metrics.ts';
-import type { Announcement, Announcer, Clock, ExecutorLink, JobSource, KnownEnding, Logger, Metrics, RawClaim, SettleResult, SettledJob, Settlement } from './ports.ts';
+import type {
+  Announcement,
+  Announcer,
+  Clock,
+  ExecutorLink,
+  JobSource,
+  KnownEnding,
+  Logger,
+  Metrics,
+  RawClaim,
+  SettleResult,
+  SettledJob,
+  Settlement,
+} from './ports.ts';
 import { Suspects, isConvictedByStalls } from './suspects.ts';
 import type { FaultPoints } from './fault-points.ts';
 import { readEmbedJob, type QueuedJob, type ReadJob } from './queued-job.ts';
@@ -51,44 +65,57 @@ export interface PipelineParts {
 
 export type PipelineState = { readonly name: 'new' | 'starting' | 'claiming' | 'draining' | 'stopped' };
 
-/** BullMQ removes a completed job from the active list in time linear to its length: 2,000 claims measured harmless (2026-11). */
+/**
+ * BullMQ removes a completed job from the active list in time linear to its length: 2,000 claims measured harmless
+ * (2026-11).
+ */
 const MAX_CLAIMS = 2_000;
 /** Expected tokens of a row before any has been seen: the mean of the standard length mix. */
 const FIRST_TOKENS_PER_ROW = 64;
 /**
- * A claim asks for at most so many jobs or for as many as are held. Nobody knows how large a job is before it is claimed:
- * a worker that has seen jobs of one row would else take the work of minutes in one claim, and keep it from the others.
+ * A claim asks for at most so many jobs or for as many as are held. Nobody knows how large a job is before it is
+ * claimed: a worker that has seen jobs of one row would else take the work of minutes in one claim, and keep it from
+ * the others.
  */
 const FIRST_CLAIM = 8;
 /**
- * A job is open until its last row has run, and most of its rows have run long before; so claims follow what waits in the pool,
- * and open jobs are bounded only to keep memory in sight: by so many pools and what is claimed ahead.
+ * A job is open until its last row has run, and most of its rows have run long before; so claims follow what waits in
+ * the pool, and open jobs are bounded only to keep memory in sight: by so many pools and what is claimed ahead.
  */
 const MAX_OPEN_POOLS = 4;
 /**
- * Of what may be claimed ahead: less room is not worth a claim. Jobs of 256 texts for a deep pool were claimed 8 at a time then, not 3,
- * and claims with their orders took 44 µs of the server's one thread a job, not 69 (a simulated device, two cores, 2026-11).
+ * Of what may be claimed ahead: less room is not worth a claim. Jobs of 256 texts for a deep pool were claimed 8 at a
+ * time then, not 3, and claims with their orders took 44 µs of the server's one thread a job, not 69 (a simulated
+ * device, two cores, 2026-11).
  */
 const LEAST_CLAIM_SHARE = 1 / 8;
-/** An interactive job does not wait for the pool to have room: so many more may be claimed at a look, into as much room again. */
+/**
+ * An interactive job does not wait for the pool to have room: so many more may be claimed at a look, into as much room
+ * again.
+ */
 const URGENT_CLAIMS = 16;
 /**
- * How often a worker whose pool is full looks for interactive jobs, while there are some and while none came lately. A look takes the
- * server about 40 µs, so 3 ms are 1.3 % of its thread a worker (5 ms: half the interactive jobs 1 ms later; 2026-11). A pool that is
- * full for longer than a run is looked after with each run as well.
+ * How often a worker whose pool is full looks for interactive jobs, while there are some and while none came lately. A
+ * look takes the server about 40 µs, so 3 ms are 1.3 % of its thread a worker (5 ms: half the interactive jobs 1 ms
+ * later; 2026-11). A pool that is full for longer than a run is looked after with each run as well.
  */
 const URGENT_LOOK_MS = 3;
 const IDLE_LOOK_MS = 50;
 const URGENT_LATELY_MS = 1_000;
 /** A job that so many executors were about to read when they died without running anything is failed. */
 const MAX_EXECUTOR_DEATHS = 20;
-/** So many recycled executors in a row without one job done: the next is taken for a death, and somebody for its cause. */
+/**
+ * So many recycled executors in a row without one job done: the next is taken for a death, and somebody for its cause.
+ */
 const MAX_VAIN_RECYCLES = 5;
 /** So many executors in a row that die before one answers: the device does not work, the worker ends. */
 const MAX_FAILED_STARTS = 5;
 /** How long `stop` waits for announcements; a producer that misses one asks for itself after 2 s. */
 const LAST_ANNOUNCEMENTS_MS = 5_000;
-/** A source that was stopped by somebody else resolves empty at once; asked without a pause it would keep the process from hearing anything. */
+/**
+ * A source that was stopped by somebody else resolves empty at once; asked without a pause it would keep the process
+ * from hearing anything.
+ */
 const EMPTY_CLAIM_MS = 100;
 const UNKNOWN_VERSION_RETRY_MS = 5_000;
 const UNKNOWN_VERSION_LIMIT_MS = 600_000;
@@ -103,7 +130,10 @@ interface ClaimedJob {
   isDispatched: boolean;
   /** Whether the executor has said that its rows are in the pool. */
   isFilled: boolean;
-  /** When its claim began, until it is filled; undefined of a claim that waited for jobs, and of what has been to another executor. */
+  /**
+   * When its claim began, until it is filled; undefined of a claim that waited for jobs, and of what has been to
+   * another executor.
+   */
   askedMs: number | undefined;
 }
 
@@ -156,7 +186,8 @@ export class Pipeline {
     const { clock, log, limits, source, executor } = parts;
     this.announcements = new Announcements(parts);
     this.executorWatch = new ExecutorWatch({
-      clock, log,
+      clock,
+      log,
       timeoutMs: limits.executorTimeoutMs,
       ping: (sequence) => (this.isExecutorUp ? executor.send({ kind: 'ping', sequence }) : undefined),
       onHung: (reason) => executor.kill(reason),
@@ -168,7 +199,8 @@ export class Pipeline {
       openJobs: () => this.dispatched,
     });
     this.claimWatch = new ClaimWatch({
-      clock, log,
+      clock,
+      log,
       timeoutMs: limits.claimTimeoutMs,
       claimable: () => source.claimable(),
       onWedged: (error) => this.reportFatal(error),
@@ -204,7 +236,10 @@ export class Pipeline {
     return ready;
   }
 
-  /** Drains: no new claims, what has begun is finished within the drain timeout, everything else is given back. Safe to call early or twice. */
+  /**
+   * Drains: no new claims, what has begun is finished within the drain timeout, everything else is given back. Safe to
+   * call early or twice.
+   */
   stop(): Promise<void> {
     this.stopping ??= this.isIn('new') ? this.neverStart() : this.drain();
     return this.stopping;
@@ -247,24 +282,39 @@ export class Pipeline {
 
   // ---- claim ----------------------------------------------------------------------------------------------------
 
-  /** How many jobs fill the pool up to its target and what comes to it for what the device eats meanwhile, by the sizes seen so far. */
+  /**
+   * How many jobs fill the pool up to its target and what comes to it for what the device eats meanwhile, by the sizes
+   * seen so far.
+   */
   private claimLimit(): number {
     if (this.suspects.isIsolating) return 0;
     const room = this.room();
     if (room <= (this.parts.limits.aheadTokens ?? 0) * LEAST_CLAIM_SHARE) return 0;
     if (this.claimed.size > 0) this.tokensPerJob = this.tokensInFlight / this.claimed.size;
     const jobs = Math.ceil(room / this.tokensPerJob);
-    return Math.min(jobs, Math.max(FIRST_CLAIM, this.claimed.size), MAX_CLAIMS - this.claimed.size - this.settling.size);
+    return Math.min(
+      jobs,
+      Math.max(FIRST_CLAIM, this.claimed.size),
+      MAX_CLAIMS - this.claimed.size - this.settling.size,
+    );
   }
 
   /** Real tokens that may be claimed. `pools`: beyond the one that is to be kept waiting. */
   private room(pools = 0): number {
-    const { clock, limits: { poolTokens, aheadTokens = 0 } } = this.parts;
+    const {
+      clock,
+      limits: { poolTokens, aheadTokens = 0 },
+    } = this.parts;
     const more = pools * poolTokens + Math.min(aheadTokens, this.ahead.tokens(clock.nowMs()));
-    return Math.min(poolTokens + more - this.pooledTokens - this.unfilledTokens, MAX_OPEN_POOLS * poolTokens + more - this.tokensInFlight);
+    return Math.min(
+      poolTokens + more - this.pooledTokens - this.unfilledTokens,
+      MAX_OPEN_POOLS * poolTokens + more - this.tokensInFlight,
+    );
   }
 
-  /** What is done while there is no room: looks for interactive jobs now and then, and waits for a change in between. */
+  /**
+   * What is done while there is no room: looks for interactive jobs now and then, and waits for a change in between.
+   */
   private async claimUrgent(): Promise<void> {
     const { clock, source } = this.parts;
     const limit = this.urgentLimit();
@@ -291,7 +341,8 @@ export class Pipeline {
       const job = this.judge(claim);
       return job === undefined ? [] : [this.hold(claim, job, askedMs)];
     });
-    if (this.suspects.claimed(fresh.map(({ claim: { jobId, stalls = 0 } }) => ({ jobId, stalls })))) this.giveBackHeld(); // the worker may die of them, and others with it
+    if (this.suspects.claimed(fresh.map(({ claim: { jobId, stalls = 0 } }) => ({ jobId, stalls }))))
+      this.giveBackHeld(); // the worker may die of them, and others with it
     // By themselves, so that their inputs are not read behind those of others.
     const [urgent, rest] = [fresh.filter(({ job }) => isUrgent(job)), fresh.filter(({ job }) => !isUrgent(job))];
     if (urgent.length > 0) this.lastUrgentMs = this.parts.clock.nowMs();
@@ -301,7 +352,15 @@ export class Pipeline {
 
   private hold(claim: RawClaim, job: QueuedJob, askedMs: number | undefined): ClaimedJob {
     const tokens = job.tokens ?? Math.ceil(job.rows * this.tokensPerRow);
-    const open: ClaimedJob = { claim, job, tokens, unexplainedDeaths: 0, isDispatched: false, isFilled: false, askedMs };
+    const open: ClaimedJob = {
+      claim,
+      job,
+      tokens,
+      unexplainedDeaths: 0,
+      isDispatched: false,
+      isFilled: false,
+      askedMs,
+    };
     this.claimed.set(claim.jobId, open);
     this.tokensInFlight += tokens;
     this.unfilledTokens += tokens;
@@ -359,7 +418,12 @@ export class Pipeline {
 
   /** A checked job, or undefined when it got its ending here, without running. */
   private judge(claim: RawClaim): QueuedJob | undefined {
-    if (isConvictedByStalls(claim.stalls ?? 0)) return this.quarantine(claim, `${claim.stalls} workers died or were cut off while they had this job, the last ones with nothing else at the device`);
+    if (isConvictedByStalls(claim.stalls ?? 0))
+      return this.quarantine(
+        claim,
+        `${claim.stalls} workers died or were cut off while they had this job, the last ones with nothing else ` +
+          'at the device',
+      );
     if (claim.mustFail !== undefined) return this.refuse(claim, { code: 'JOB_INVALID', message: claim.mustFail });
     try {
       const job = this.readJob(claim);
@@ -368,7 +432,8 @@ export class Pipeline {
       return this.refuse(claim, deadlinePassed(job), job);
     } catch (error) {
       if (!(error instanceof ShoalError)) throw error;
-      if (error.code !== 'JOB_VERSION_UNKNOWN' || claim.queuedMs > UNKNOWN_VERSION_LIMIT_MS) return this.refuse(claim, toFailure(error));
+      if (error.code !== 'JOB_VERSION_UNKNOWN' || claim.queuedMs > UNKNOWN_VERSION_LIMIT_MS)
+        return this.refuse(claim, toFailure(error));
       this.settle(claim, { kind: 'return', delayMs: UNKNOWN_VERSION_RETRY_MS, reason: error.message }, undefined);
       return undefined;
     }
@@ -382,12 +447,23 @@ export class Pipeline {
   private endAsKnown(claim: RawClaim, ending: KnownEnding, job: QueuedJob): undefined {
     const { reply, resultTtlMs } = job;
     const outcome = ending.kind === 'complete' ? 'completed' : 'failed';
-    this.settle(claim, ending, { jobId: claim.jobId, outcome, reply, resultTtlMs, isUrgent: isUrgent(job), wasRepeated: false });
+    this.settle(claim, ending, {
+      jobId: claim.jobId,
+      outcome,
+      reply,
+      resultTtlMs,
+      isUrgent: isUrgent(job),
+      wasRepeated: false,
+    });
   }
 
   private quarantine(claim: RawClaim, message: string, job?: QueuedJob): undefined {
     this.parts.log.error({ jobId: claim.jobId, code: 'QUARANTINED', reason: message }, 'job quarantined');
-    this.settle(claim, { kind: 'quarantine', failure: { code: 'QUARANTINED', message } }, failedAnnouncement(claim, job));
+    this.settle(
+      claim,
+      { kind: 'quarantine', failure: { code: 'QUARANTINED', message } },
+      failedAnnouncement(claim, job),
+    );
   }
 
   // ---- settle ---------------------------------------------------------------------------------------------------
@@ -401,27 +477,39 @@ export class Pipeline {
       case 'filled':
         for (const { jobId, tokens } of message.jobs) this.learnSize(jobId, tokens);
         return this.learnPool(message.poolTokens);
-      case 'pong': return this.executorWatch.answered(message.runningMs);
+      case 'pong':
+        return this.executorWatch.answered(message.runningMs);
       case 'ran':
         this.suspects.ended(message.batch);
         this.metrics.microBatchRan(message);
         this.ahead.ran(message.tokens, this.parts.clock.nowMs());
         this.learnPool(message.poolTokens);
-        return this.parts.log.debug({ rows: message.rows, width: message.width, tokens: message.tokens, runMs: message.runMs }, 'micro-batch ran');
+        return this.parts.log.debug(
+          { rows: message.rows, width: message.width, tokens: message.tokens, runMs: message.runMs },
+          'micro-batch ran',
+        );
       case 'split':
         this.suspects.ended(message.batch);
         return this.metrics.microBatchSplit(message.code);
-      case 'refused': return this.suspects.ended(message.batch);
-      case 'began': return this.suspects.began(message.batch, message.jobIds);
-      case 'rerun': return this.metrics.rowsRerun(message.rows);
-      case 'budget': return this.metrics.budgetChanged(message.budget);
-      case 'memory': return this.metrics.memoryMeasured(message);
-      case 'similarity': return this.metrics.similarityTold(message.facts);
-      case 'recycle': return this.recycle(message.reason);
+      case 'refused':
+        return this.suspects.ended(message.batch);
+      case 'began':
+        return this.suspects.began(message.batch, message.jobIds);
+      case 'rerun':
+        return this.metrics.rowsRerun(message.rows);
+      case 'budget':
+        return this.metrics.budgetChanged(message.budget);
+      case 'memory':
+        return this.metrics.memoryMeasured(message);
+      case 'similarity':
+        return this.metrics.similarityTold(message.facts);
+      case 'recycle':
+        return this.recycle(message.reason);
       case 'ready':
       case 'unfit':
         return; // the link's own business
-      default: return unreachable(message);
+      default:
+        return unreachable(message);
     }
   }
 
@@ -457,7 +545,8 @@ export class Pipeline {
     this.goOnIsolating(open.claim.jobId);
     this.tokensInFlight -= open.tokens;
     if (!open.isFilled) this.unfilledTokens -= open.tokens;
-    this.pooledTokens = Math.min(this.pooledTokens, this.tokensInFlight); // its rows may have left the pool without a run that would tell
+    // its rows may have left the pool without a run that would tell
+    this.pooledTokens = Math.min(this.pooledTokens, this.tokensInFlight);
     this.countInFlight();
     this.wake();
   }
@@ -479,12 +568,17 @@ export class Pipeline {
   private settle(claim: RawClaim, settlement: Settlement, announcement: Announcement | undefined): void {
     const { source, log, faults } = this.parts;
     const settled = (async () => {
-      if (settlement.kind === 'fail' && settlement.failure.code !== 'CANCELLED') log.warn({ jobId: claim.jobId, code: settlement.failure.code, reason: settlement.failure.message }, 'job failed');
+      if (settlement.kind === 'fail' && settlement.failure.code !== 'CANCELLED')
+        log.warn(
+          { jobId: claim.jobId, code: settlement.failure.code, reason: settlement.failure.message },
+          'job failed',
+        );
       faults.reach('before-complete');
       const result = await source.settle(claim, settlement, announcement);
       faults.reach('after-complete');
       this.metrics.jobSettled(toSettledJob(settlement, result));
-      if (result === 'lease-lost') log.warn({ jobId: claim.jobId, code: 'LEASE_LOST' }, 'job belongs to another worker by now');
+      if (result === 'lease-lost')
+        log.warn({ jobId: claim.jobId, code: 'LEASE_LOST' }, 'job belongs to another worker by now');
       else if (result === 'announced') faults.reach('after-announce');
       else if (announcement !== undefined) this.announcements.add(announcement);
     })()
@@ -514,7 +608,11 @@ export class Pipeline {
     if (open === undefined) return;
     this.parts.executor.send({ kind: 'drop', jobIds: [jobId] });
     this.forget(open);
-    this.refuse(open.claim, { code: 'CANCELLED', message: 'the job was cancelled after a worker had claimed it' }, open.job);
+    this.refuse(
+      open.claim,
+      { code: 'CANCELLED', message: 'the job was cancelled after a worker had claimed it' },
+      open.job,
+    );
   }
 
   private recycle(reason: string): void {
@@ -537,7 +635,8 @@ export class Pipeline {
     this.judgeDeath(reason);
     await this.startAnother();
     this.isReplacing = false;
-    if (!this.isIn('starting', 'claiming') || this.hasFailed) return; // whoever stops the pipeline stops the executor as well
+    // whoever stops the pipeline stops the executor as well
+    if (!this.isIn('starting', 'claiming') || this.hasFailed) return;
     this.isExecutorUp = true;
     this.executorWatch.renewed();
     this.emptyPool();
@@ -557,9 +656,13 @@ export class Pipeline {
     const wasIsolating = this.suspects.isIsolating;
     const wasDeviceEmpty = this.suspects.isDeviceEmpty;
     const convicted = this.suspects.executorDied();
-    this.parts.log.error({ code: 'EXECUTOR_LOST', reason, jobs: this.claimed.size, suspects: this.suspects.all().length }, 'executor lost, starting another');
+    this.parts.log.error(
+      { code: 'EXECUTOR_LOST', reason, jobs: this.claimed.size, suspects: this.suspects.all().length },
+      'executor lost, starting another',
+    );
     for (const jobId of convicted) this.convict(jobId, reason);
-    for (const jobId of this.suspects.all()) if (!this.claimed.has(jobId)) this.suspects.forget(jobId); // its end crossed the news of its run; nobody would wait for it in vain
+    // its end crossed the news of its run; nobody would wait for it in vain
+    for (const jobId of this.suspects.all()) if (!this.claimed.has(jobId)) this.suspects.forget(jobId);
     if (wasIsolating) this.giveBackHeld(); // it is one of them; others need not wait until it is found
     if (wasDeviceEmpty) this.countUnexplained(unread);
   }
@@ -568,7 +671,11 @@ export class Pipeline {
     const open = this.claimed.get(jobId);
     if (open === undefined) return;
     this.forget(open);
-    this.quarantine(open.claim, `its executor ended each time it was alone at the device (${reason}); its input is kept in quarantine`, open.job);
+    this.quarantine(
+      open.claim,
+      `its executor ended each time it was alone at the device (${reason}); its input is kept in quarantine`,
+      open.job,
+    );
   }
 
   private async startAnother(): Promise<void> {
@@ -598,12 +705,18 @@ export class Pipeline {
     this.reportFatal(error);
   }
 
-  /** Nothing was at the device: it died as it opened, or over the input of one of these. Nobody can be tried, so patience is all there is. */
+  /**
+   * Nothing was at the device: it died as it opened, or over the input of one of these. Nobody can be tried, so
+   * patience is all there is.
+   */
   private countUnexplained(unread: readonly ClaimedJob[]): void {
     for (const open of unread) {
       if (++open.unexplainedDeaths < MAX_EXECUTOR_DEATHS) continue;
       this.forget(open);
-      const failure: Failure = { code: 'EXECUTOR_LOST', message: `${MAX_EXECUTOR_DEATHS} executors died before they had read this job` };
+      const failure: Failure = {
+        code: 'EXECUTOR_LOST',
+        message: `${MAX_EXECUTOR_DEATHS} executors died before they had read this job`,
+      };
       this.settle(open.claim, { kind: 'fail', failure }, failedAnnouncement(open.claim, open.job));
     }
   }
@@ -625,7 +738,8 @@ export class Pipeline {
       this.settle(open.claim, { kind: 'return', delayMs: 0, reason: 'worker stopped' }, undefined);
     }
     const startedMs = clock.nowMs();
-    await Promise.race([this.allSettled(), this.sleep(limits.drainTimeoutMs)]); // a server that is away may be for long; its leases run out
+    // a server that is away may be for long; its leases run out
+    await Promise.race([this.allSettled(), this.sleep(limits.drainTimeoutMs)]);
     await Promise.race([this.announcements.settled(), this.sleep(LAST_ANNOUNCEMENTS_MS)]);
     this.endSleeps();
     this.parts.log.debug({ durationMs: clock.nowMs() - startedMs }, 'settled the rest');
@@ -673,18 +787,27 @@ function isUrgent(job: QueuedJob): boolean {
 }
 
 function deadlinePassed({ deadlineMs = 0 }: QueuedJob): Failure {
-  return { code: 'DEADLINE_PASSED', message: `the deadline ${new Date(deadlineMs).toISOString()} passed before the job ran` };
+  return {
+    code: 'DEADLINE_PASSED',
+    message: `the deadline ${new Date(deadlineMs).toISOString()} passed before the job ran`,
+  };
 }
 
 function settlementOf(outcome: JobOutcome): Settlement {
   switch (outcome.kind) {
     case 'committed':
-    case 'already': return { kind: 'complete', value: outcome.value };
-    case 'failed': return { kind: 'fail', failure: outcome.failure };
-    case 'hand-over': return { kind: 'hand-over', handOver: outcome.handOver };
-    case 'lease-lost': return { kind: 'abandon' };
-    case 'unstarted': return { kind: 'return', delayMs: 0, reason: 'worker stopped' };
-    default: return unreachable(outcome);
+    case 'already':
+      return { kind: 'complete', value: outcome.value };
+    case 'failed':
+      return { kind: 'fail', failure: outcome.failure };
+    case 'hand-over':
+      return { kind: 'hand-over', handOver: outcome.handOver };
+    case 'lease-lost':
+      return { kind: 'abandon' };
+    case 'unstarted':
+      return { kind: 'return', delayMs: 0, reason: 'worker stopped' };
+    default:
+      return unreachable(outcome);
   }
 }
 
@@ -694,7 +817,8 @@ function toSettledJob(settlement: Settlement, result: SettleResult): SettledJob 
   return {
     outcome: settlement.kind,
     code: settlement.kind === 'fail' || settlement.kind === 'quarantine' ? settlement.failure.code : undefined,
-    rows: settlement.kind === 'complete' && !wasHandedOver(settlement.value) ? settlement.value.rows : 0, // its child was counted
+    // its child was counted
+    rows: settlement.kind === 'complete' && !wasHandedOver(settlement.value) ? settlement.value.rows : 0,
   };
 }
 
@@ -706,15 +830,28 @@ function announcementOf({ claim, job }: ClaimedJob, outcome: JobOutcome): Announ
   if (claim.lane === 'cpu') return undefined; // the job itself is in the main lane, and is announced when it ends there
   const base = { jobId: job.jobId, reply: job.reply, resultTtlMs: job.resultTtlMs, isUrgent: isUrgent(job) };
   switch (outcome.kind) {
-    case 'committed': return { ...base, outcome: 'completed', wasRepeated: false };
-    case 'already': return { ...base, outcome: 'completed', wasRepeated: true };
-    case 'failed': return { ...base, outcome: 'failed', wasRepeated: false };
-    default: return undefined;
+    case 'committed':
+      return { ...base, outcome: 'completed', wasRepeated: false };
+    case 'already':
+      return { ...base, outcome: 'completed', wasRepeated: true };
+    case 'failed':
+      return { ...base, outcome: 'failed', wasRepeated: false };
+    default:
+      return undefined;
   }
 }
 
-/** Without a job, because it could not even be read: nobody is known to wait for it, but its input must not stay behind. */
+/**
+ * Without a job, because it could not even be read: nobody is known to wait for it, but its input must not stay behind.
+ */
 function failedAnnouncement({ jobId, lane }: RawClaim, job?: QueuedJob): Announcement | undefined {
   if (lane === 'cpu') return undefined;
-  return { jobId, outcome: 'failed', reply: job?.reply, resultTtlMs: job?.resultTtlMs ?? 0, isUrgent: job !== undefined && isUrgent(job), wasRepeated: false };
+  return {
+    jobId,
+    outcome: 'failed',
+    reply: job?.reply,
+    resultTtlMs: job?.resultTtlMs ?? 0,
+    isUrgent: job !== undefined && isUrgent(job),
+    wasRepeated: false,
+  };
 }

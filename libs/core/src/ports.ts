@@ -56,13 +56,24 @@ export interface Metrics {
   inFlight(claims: number, tokens: number): void;
   jobSettled(job: SettledJob): void;
   /** `duplicates`: rows that got the vector of an equal one. `poolAgeMs`: of the row that waits longest, afterwards. */
-  microBatchRan(run: RunShape & { readonly tokens: number; readonly runMs: number; readonly duplicates: number; readonly poolAgeMs: number }): void;
+  microBatchRan(
+    run: RunShape & {
+      readonly tokens: number;
+      readonly runMs: number;
+      readonly duplicates: number;
+      readonly poolAgeMs: number;
+    },
+  ): void;
   microBatchSplit(code: ErrorCode): void;
   /** Rows that ran again in fp32. */
   rowsRerun(rows: number): void;
   budgetChanged(budget: BudgetState): void;
   /** `source`: what the prediction is corrected from. */
-  memoryMeasured(memory: { readonly predictedBytes: number | undefined; readonly measuredBytes: number; readonly source: MemoryReading['source'] }): void;
+  memoryMeasured(memory: {
+    readonly predictedBytes: number | undefined;
+    readonly measuredBytes: number;
+    readonly source: MemoryReading['source'];
+  }): void;
   similarityTold(facts: SimilarityFacts): void;
   executorRecycled(): void;
   leaseLost(): void;
@@ -127,8 +138,8 @@ export type Settlement =
   | { readonly kind: 'abandon' };
 
 /**
- * `settled`: the queue took the ending. `announced`: it did, and what follows is done. `lease-lost`: the job belongs to somebody else
- * by now and nothing was changed.
+ * `settled`: the queue took the ending. `announced`: it did, and what follows is done. `lease-lost`: the job belongs to
+ * somebody else by now and nothing was changed.
  */
 export type SettleResult = 'settled' | 'announced' | 'lease-lost';
 
@@ -136,22 +147,29 @@ export type SettleResult = 'settled' | 'announced' | 'lease-lost';
 export interface JobSource {
   /** Connects, checks the server and begins to renew leases. Throws QUEUE_UNREACHABLE or QUEUE_UNSAFE. */
   start(): Promise<void>;
-  /** Up to `limit` jobs in as few round trips as possible; waits until there is at least one. Empty only while stopping. */
+  /**
+   * Up to `limit` jobs in as few round trips as possible; waits until there is at least one. Empty only while stopping.
+   */
   claim(limit: number): Promise<readonly RawClaim[]>;
   /** Of the jobs that are next in line, up to `limit` interactive ones; none when another is next. Does not wait. */
   claimUrgent(limit: number): Promise<readonly RawClaim[]>;
   /**
-   * Gives a claim its ending. Faults of the server are retried inside until the lease is lost. A source that can announces the job as
-   * part of it; else whoever asked does, afterwards.
+   * Gives a claim its ending. Faults of the server are retried inside until the lease is lost. A source that can
+   * announces the job as part of it; else whoever asked does, afterwards.
    */
   settle(claim: RawClaim, settlement: Settlement, announcement?: Announcement): Promise<SettleResult>;
   /** Called for each claim whose lease could not be renewed. */
   onLeaseLost(listener: (jobId: string) => void): void;
   /** Called with jobs that somebody cancelled; not all of them need be held here. */
   onCancelled(listener: (jobIds: readonly string[]) => void): void;
-  /** Jobs that wait and that this source may claim now, asked in another way than claims are. Throws QUEUE_UNREACHABLE while nobody can tell. */
+  /**
+   * Jobs that wait and that this source may claim now, asked in another way than claims are. Throws QUEUE_UNREACHABLE
+   * while nobody can tell.
+   */
   claimable(): Promise<number>;
-  /** Stops claiming at once: a waiting `claim` resolves empty. Leases are still renewed, claims can still be settled. */
+  /**
+   * Stops claiming at once: a waiting `claim` resolves empty. Leases are still renewed, claims can still be settled.
+   */
   stopClaiming(): Promise<void>;
   /** Closes everything. Claims not settled by now are left to their leases. Safe to call early or twice. */
   stop(): Promise<void>;
@@ -202,10 +220,18 @@ export type CommitResult = 'committed' | 'already' | 'conflict' | 'lease-lost';
 export interface PayloadStore {
   /** `hasInput` false: only the result's head is looked for (inline jobs have no input key). */
   read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]>;
-  /** Inputs that nobody looks at any more: later ones come in their memory. Of what is never given back nothing is kept. */
+  /**
+   * Inputs that nobody looks at any more: later ones come in their memory. Of what is never given back nothing is kept.
+   */
   release(inputs: readonly Buffer[]): void;
-  /** `isUrgent`: not behind other results that are being written. Once it is answered the bytes are the caller's again, who may write over them. */
-  commit(requests: readonly CommitRequest[], options?: { readonly isUrgent?: boolean }): Promise<readonly CommitResult[]>;
+  /**
+   * `isUrgent`: not behind other results that are being written. Once it is answered the bytes are the caller's again,
+   * who may write over them.
+   */
+  commit(
+    requests: readonly CommitRequest[],
+    options?: { readonly isUrgent?: boolean },
+  ): Promise<readonly CommitResult[]>;
   stop(): Promise<void>;
 }
 
@@ -244,7 +270,10 @@ export interface BatchBudget {
   /** What holds now, for cutting, metrics and logs. */
   current(): BudgetState;
   ran(run: RunShape & { readonly runMs: number; readonly memory?: MemoryReading | undefined }): void;
-  /** `siblingWaits`: it is half of a batch that failed, and the other half has yet to run, which shows whether it was the size or the rows. */
+  /**
+   * `siblingWaits`: it is half of a batch that failed, and the other half has yet to run, which shows whether it was
+   * the size or the rows.
+   */
   ranOutOfMemory(shape: RunShape, half?: { readonly siblingWaits: boolean }): void;
   /** While an interactive row waits, runs are kept short enough for the latency target. */
   interactiveWaits(isWaiting: boolean): void;
@@ -260,7 +289,10 @@ export interface BudgetState {
   readonly limitedBy: 'memory' | 'knee' | 'latency' | 'integer' | 'setting' | 'unknown-memory';
   /** Where predictions of memory come from. */
   readonly source: 'fitted' | 'stored' | 'preset' | 'corrected' | 'learned' | 'none';
-  /** The device ran out of memory, and no run near the budget has gone well since: what is sent behind one that fails would fail as well. */
+  /**
+   * The device ran out of memory, and no run near the budget has gone well since: what is sent behind one that fails
+   * would fail as well.
+   */
   readonly isTesting?: boolean;
 }
 
@@ -275,17 +307,26 @@ export interface Slot {
   readonly embeddings: Float32Array;
 }
 
-/** What a device holds, bytes. `liveBytes`: most that tensors used at once. `footprintBytes`: what is gone from the device, arena and context included. */
+/**
+ * What a device holds, bytes. `liveBytes`: most that tensors used at once. `footprintBytes`: what is gone from the
+ * device, arena and context included.
+ */
 export interface MemoryReading {
   readonly liveBytes: number | undefined;
   readonly footprintBytes: number | undefined;
-  /** `process`: resident set of the executor. `arena`: the runtime's own statistics. `driver`: what the driver shows. */
+  /**
+   * `process`: resident set of the executor. `arena`: the runtime's own statistics. `driver`: what the driver shows.
+   */
   readonly source: 'process' | 'arena' | 'driver' | 'simulated';
 }
 
 /** Running out of device memory is a result; everything else that goes wrong is thrown. */
 export type RunResult =
-  | { readonly ok: true; readonly runMs: number; /** The peak up to and with this run, where the backend knows it without asking. */ readonly memory?: MemoryReading }
+  | {
+      readonly ok: true;
+      readonly runMs: number;
+      /** The peak up to and with this run, where the backend knows it without asking. */ readonly memory?: MemoryReading;
+    }
   /** `needsRecycle`: a library below the arena could not allocate (cuBLAS, cuDNN); the next runs would fail as well. */
   | { readonly ok: false; readonly outOfVram: { readonly message: string; readonly needsRecycle?: boolean } };
 
@@ -305,15 +346,18 @@ export interface InferenceBackend {
   /** A shape that it has not seen before costs it many times its run: it is given few of them, see run-shapes.ts. */
   readonly prefersFewShapes?: boolean;
   /**
-   * Rows of `run` are of length 1 to the last bit of f32, or NaN from their first value on: nobody has to look at every number of
-   * them again. Not those of `runExact`.
+   * Rows of `run` are of length 1 to the last bit of f32, or NaN from their first value on: nobody has to look at every
+   * number of them again. Not those of `runExact`.
    */
   readonly givesUnitRows?: boolean;
   /** Runs that go on side by side. Default 1. */
   readonly sessions?: number;
   /** A free slot to fill, or undefined while all are queued or running. */
   lend(): Slot | undefined;
-  /** Queues the slot's first rows × width ids. Runs happen in the order of the calls, urgent ones first. The slot stays lent. */
+  /**
+   * Queues the slot's first rows × width ids. Runs happen in the order of the calls, urgent ones first. The slot stays
+   * lent.
+   */
   run(slot: Slot, shape: RunShape, options?: RunOptions): Promise<RunResult>;
   /** The same in fp32, for rows that a narrower precision turned into NaN. Absent where `precision` is fp32 already. */
   runExact?(slot: Slot, shape: RunShape): Promise<RunResult>;

@@ -3,20 +3,32 @@ import { liveBytes } from './memory-model.ts';
 import { presetFor, type PresetQuestion } from './presets.ts';
 
 const minilm = { hiddenSize: 384, intermediateSize: 1536, heads: 12, weightsBytes: 45e6, maxTokens: 512 };
-const ask = (deviceName: string, change: Partial<PresetQuestion> = {}) => presetFor({ deviceName, totalBytes: 24e9, model: minilm, precision: 'fp16', keepsScores: false, ...change });
+const ask = (deviceName: string, change: Partial<PresetQuestion> = {}) =>
+  presetFor({ deviceName, totalBytes: 24e9, model: minilm, precision: 'fp16', keepsScores: false, ...change });
 
 test('cards are known by the names their drivers give, and a faster one begins with more', () => {
-  const names = ['NVIDIA GeForce RTX 3060', 'NVIDIA GeForce RTX 4070 Ti', 'NVIDIA L4', 'NVIDIA A100-SXM4-80GB', 'NVIDIA H200'];
+  const names = [
+    'NVIDIA GeForce RTX 3060',
+    'NVIDIA GeForce RTX 4070 Ti',
+    'NVIDIA L4',
+    'NVIDIA A100-SXM4-80GB',
+    'NVIDIA H200',
+  ];
   for (const name of names) expect(ask(name)).toMatchObject({ isKnown: true });
   expect(ask('NVIDIA H200').startTokens).toBe(65_536);
-  const starts = ['NVIDIA GeForce RTX 3060', 'NVIDIA A100-SXM4-80GB', 'NVIDIA H200'].map((name) => ask(name).startTokens);
+  const starts = ['NVIDIA GeForce RTX 3060', 'NVIDIA A100-SXM4-80GB', 'NVIDIA H200'].map(
+    (name) => ask(name).startTokens,
+  );
   expect(starts).toEqual(starts.toSorted((a, b) => a - b));
 });
 
 test('an unknown card gets safe defaults and is told so', () => {
   const preset = ask('Moore Threads S80', { totalBytes: undefined });
   expect(preset).toMatchObject({ isKnown: false, startTokens: 4_096 });
-  expect(preset.line).toBe('no preset for "Moore Threads S80" (memory unknown): beginning with 4096 padded tokens, the knee is found while running; shoal tune measures it');
+  expect(preset.line).toBe(
+    'no preset for "Moore Threads S80" (memory unknown): beginning with 4096 padded tokens, the knee is found ' +
+      'while running; shoal tune measures it',
+  );
   expect(ask('NVIDIA A1000').isKnown).toBe(false); // not an A100
 });
 
@@ -24,7 +36,9 @@ test('a larger model begins with fewer tokens and needs more memory for each', (
   const large = { hiddenSize: 1024, intermediateSize: 4096, heads: 16, weightsBytes: 670e6, maxTokens: 512 };
   const shape = { rows: 64, width: 512 };
   expect(ask('NVIDIA H200', { model: large }).startTokens).toBeLessThan(ask('NVIDIA H200').startTokens);
-  expect(liveBytes(ask('NVIDIA H200', { model: large }).law, shape)).toBeGreaterThan(liveBytes(ask('NVIDIA H200').law, shape));
+  expect(liveBytes(ask('NVIDIA H200', { model: large }).law, shape)).toBeGreaterThan(
+    liveBytes(ask('NVIDIA H200').law, shape),
+  );
 });
 
 test('the law is on the safe side of what was measured', () => {

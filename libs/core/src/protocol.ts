@@ -75,10 +75,20 @@ export type FromExecutor =
   /** The executor cannot do its work at all; it exits after this. */
   | { readonly kind: 'unfit'; readonly failure: Failure }
   /** The sizes of jobs whose rows are now in the pool. `poolTokens`: real tokens that wait there in all. */
-  | { readonly kind: 'filled'; readonly jobs: readonly { readonly jobId: string; readonly tokens: number }[]; readonly poolTokens: number }
-  /** These jobs' rows are at the device from now on, until `ran`, `split` or `refused` with the same batch: who is suspect when the executor dies. */
+  | {
+      readonly kind: 'filled';
+      readonly jobs: readonly { readonly jobId: string; readonly tokens: number }[];
+      readonly poolTokens: number;
+    }
+  /**
+   * These jobs' rows are at the device from now on, until `ran`, `split` or `refused` with the same batch: who is
+   * suspect when the executor dies.
+   */
   | { readonly kind: 'began'; readonly batch: number; readonly jobIds: readonly string[] }
-  /** `rows` is what the device ran, `duplicates` how many rows more got one of their vectors. `poolAgeMs`: of the row that waits longest. */
+  /**
+   * `rows` is what the device ran, `duplicates` how many rows more got one of their vectors. `poolAgeMs`: of the row
+   * that waits longest.
+   */
   | {
       readonly kind: 'ran';
       readonly batch: number;
@@ -99,7 +109,12 @@ export type FromExecutor =
   /** The budget changed; also said once after `ready`. */
   | { readonly kind: 'budget'; readonly budget: BudgetState }
   /** Predicted and measured memory of a run, bytes, now and then. */
-  | { readonly kind: 'memory'; readonly predictedBytes: number | undefined; readonly measuredBytes: number; readonly source: MemoryReading['source'] }
+  | {
+      readonly kind: 'memory';
+      readonly predictedBytes: number | undefined;
+      readonly measuredBytes: number;
+      readonly source: MemoryReading['source'];
+    }
   /** Of an executor that compares: what it holds and where it computes, when that has changed. */
   | { readonly kind: 'similarity'; readonly facts: SimilarityFacts }
   /** The device works, but not in this process any more: start another executor and give it the open jobs. */

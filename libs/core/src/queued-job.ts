@@ -1,5 +1,5 @@
-// What the claimer must know of a job, whatever it asks for: how large it is, who waits for it, and how an executor is told.
-// The claimer never looks further; which jobs a queue has is said by the function it reads them with.
+// What the claimer must know of a job, whatever it asks for: how large it is, who waits for it, and how an executor is
+// told. The claimer never looks further; which jobs a queue has is said by the function it reads them with.
 
 import { parseJob } from './job-schema.ts';
 import type { JobTerms } from './job-terms.ts';
@@ -25,7 +25,21 @@ export function readEmbedJob(claim: RawClaim): QueuedJob {
   return {
     ...job,
     tokens: input.form === 'tokens' ? input.tokens : undefined,
-    order: (remainingMs) => ({ jobId: claim.jobId, lane: claim.lane, token: claim.token, queuedMs: claim.queuedMs, class: job.class, tenant: job.tenant, input, fingerprint, truncate, prompt, output, resultTtlMs, remainingMs }),
+    order: (remainingMs) => ({
+      jobId: claim.jobId,
+      lane: claim.lane,
+      token: claim.token,
+      queuedMs: claim.queuedMs,
+      class: job.class,
+      tenant: job.tenant,
+      input,
+      fingerprint,
+      truncate,
+      prompt,
+      output,
+      resultTtlMs,
+      remainingMs,
+    }),
   };
 }
 
@@ -36,6 +50,18 @@ export function readSimilarityJob(claim: RawClaim): QueuedJob {
   return {
     ...job,
     tokens: rows,
-    order: (remainingMs) => ({ jobId: claim.jobId, lane: claim.lane, token: claim.token, queuedMs: claim.queuedMs, class: job.class, rows, request, input, fingerprint, resultTtlMs, remainingMs }),
+    order: (remainingMs) => ({
+      jobId: claim.jobId,
+      lane: claim.lane,
+      token: claim.token,
+      queuedMs: claim.queuedMs,
+      class: job.class,
+      rows,
+      request,
+      input,
+      fingerprint,
+      resultTtlMs,
+      remainingMs,
+    }),
   };
 }

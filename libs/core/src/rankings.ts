@@ -12,7 +12,10 @@ export function mergeRankings(a: Ranking, b: Ranking, k: number, metric: Similar
   const count = Math.min(k, a.ids.length + b.ids.length);
   const merged = { ids: new BigUint64Array(count), scores: new Float32Array(count) };
   for (let at = 0, i = 0, j = 0; at < count; at++) {
-    const takesA = j >= b.ids.length || (i < a.ids.length && (isBetter(a.scores[i]!, b.scores[j]!) || (a.scores[i] === b.scores[j] && a.ids[i]! < b.ids[j]!)));
+    const takesA =
+      j >= b.ids.length ||
+      (i < a.ids.length &&
+        (isBetter(a.scores[i]!, b.scores[j]!) || (a.scores[i] === b.scores[j] && a.ids[i]! < b.ids[j]!)));
     const from = takesA ? a : b;
     const index = takesA ? i++ : j++;
     merged.ids[at] = from.ids[index]!;

@@ -1,6 +1,6 @@
-// The ledger of what a similarity executor holds in its device's memory between runs: whole collections and graphs, within a
-// budget in bytes. Whoever was used least recently leaves first. Counts and chooses; what is held, and how it is loaded and
-// freed, is its owner's business.
+// The ledger of what a similarity executor holds in its device's memory between runs: whole collections and graphs,
+// within a budget in bytes. Whoever was used least recently leaves first. Counts and chooses; what is held, and how it
+// is loaded and freed, is its owner's business.
 
 import { invariant } from './invariant.ts';
 

@@ -1,16 +1,28 @@
-// SHL1 byte by byte: header, body, checksum, and the difference between a result that was taken and one that is damaged.
+// SHL1 byte by byte: header, body, checksum, and the difference between a result that was taken and one that is
+// damaged.
 
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { isShoalError } from './errors.ts';
-import { BodyRooms, RESULT_HEADER_BYTES, bodyBytes, decodeResultHeader, encodeResult, openResult, roomForBody } from './result-format.ts';
+import {
+  BodyRooms,
+  RESULT_HEADER_BYTES,
+  bodyBytes,
+  decodeResultHeader,
+  encodeResult,
+  openResult,
+  roomForBody,
+} from './result-format.ts';
 
 /** Bytes as pairs of digits, fields apart. */
 function hex(...fields: readonly string[]): Buffer {
   return Buffer.from(fields.join('').replaceAll(' ', ''), 'hex');
 }
 
-/** Written by hand from the layout in result-format.ts: one row of 1.0 and −2.0. The checksum was computed with Python's zlib. */
+/**
+ * Written by hand from the layout in result-format.ts: one row of 1.0 and −2.0. The checksum was computed with Python's
+ * zlib.
+ */
 const GOLDEN = hex(
   '53484c31 01 00 0200', // SHL1, version 1, f32, some rows truncated
   '01000000 02000000 562687c3', // 1 row, 2 dims, crc32 0xc3872656
@@ -44,18 +56,22 @@ test('a body that was made with room for its header is not copied', () => {
 describe('rooms for bodies', () => {
   const ROWS = { dtype: 'f32', rows: 65, dims: 384, fingerprint: '0123456789abcdef', isTruncated: false } as const;
 
-  test('a room that came back serves the next body, also one that is a little shorter, and its result ends where that body ends', () => {
-    const rooms = new BodyRooms();
-    const first = rooms.take(66 * 384 * 4).fill(7);
-    rooms.giveBack(first.buffer);
-    const second = rooms.take(65 * 384 * 4);
-    expect(second.buffer).toBe(first.buffer);
-    expect(second.length).toBe(65 * 384 * 4);
-    second.fill(0);
-    const result = encodeResult(ROWS, second);
-    expect(result.buffer).toBe(second.buffer);
-    expect(result.equals(encodeResult(ROWS, new Uint8Array(65 * 384 * 4)))).toBe(true);
-  });
+  test(
+    'a room that came back serves the next body, also one that is a little shorter, and its result ends where ' +
+      'that body ends',
+    () => {
+      const rooms = new BodyRooms();
+      const first = rooms.take(66 * 384 * 4).fill(7);
+      rooms.giveBack(first.buffer);
+      const second = rooms.take(65 * 384 * 4);
+      expect(second.buffer).toBe(first.buffer);
+      expect(second.length).toBe(65 * 384 * 4);
+      second.fill(0);
+      const result = encodeResult(ROWS, second);
+      expect(result.buffer).toBe(second.buffer);
+      expect(result.equals(encodeResult(ROWS, new Uint8Array(65 * 384 * 4)))).toBe(true);
+    },
+  );
 
   test('nobody gets a room that another still has, however often it is given back', () => {
     const rooms = new BodyRooms();
@@ -83,7 +99,8 @@ describe('rooms for bodies', () => {
 
   test('sizes that nobody asks for any more make room for those that somebody does', () => {
     const rooms = new BodyRooms();
-    for (const { buffer } of Array.from({ length: 8 }, () => rooms.take(4 * 2 ** 20))) rooms.giveBack(buffer); // 32 MiB: all that is kept
+    // 32 MiB: all that is kept
+    for (const { buffer } of Array.from({ length: 8 }, () => rooms.take(4 * 2 ** 20))) rooms.giveBack(buffer);
     const { buffer } = rooms.take(98_304);
     rooms.giveBack(buffer);
     expect(rooms.take(98_304).buffer).toBe(buffer);
@@ -91,11 +108,13 @@ describe('rooms for bodies', () => {
 
   test('every size has its room, at most an eighth too large', () => {
     const rooms = new BodyRooms();
-    fc.assert(fc.property(fc.integer({ min: 1, max: 5_000_000 }), (bytes) => {
-      const room = rooms.take(bytes);
-      expect([room.byteOffset, room.length]).toEqual([RESULT_HEADER_BYTES, bytes]);
-      expect(room.buffer.byteLength - RESULT_HEADER_BYTES).toBeLessThanOrEqual(bytes * 9 / 8);
-    }));
+    fc.assert(
+      fc.property(fc.integer({ min: 1, max: 5_000_000 }), (bytes) => {
+        const room = rooms.take(bytes);
+        expect([room.byteOffset, room.length]).toEqual([RESULT_HEADER_BYTES, bytes]);
+        expect(room.buffer.byteLength - RESULT_HEADER_BYTES).toBeLessThanOrEqual((bytes * 9) / 8);
+      }),
+    );
   });
 });
 
@@ -109,7 +128,11 @@ test('golden bytes', () => {
 test('whatever is encoded can be opened', () => {
   fc.assert(
     fc.property(
-      fc.constantFrom('f32', 'f16', 'i8', 'binary'), fc.integer({ min: 1, max: 20 }), fc.integer({ min: 1, max: 40 }), fc.boolean(), fc.infiniteStream(fc.integer({ min: 0, max: 255 })),
+      fc.constantFrom('f32', 'f16', 'i8', 'binary'),
+      fc.integer({ min: 1, max: 20 }),
+      fc.integer({ min: 1, max: 40 }),
+      fc.boolean(),
+      fc.infiniteStream(fc.integer({ min: 0, max: 255 })),
       (dtype, rows, dims, isTruncated, bytes) => {
         const facts = { dtype, rows, dims, isTruncated, fingerprint: 'fedcba9876543210' } as const;
         const body = Uint8Array.from({ length: bodyBytes(dtype, rows, dims) }, () => bytes.next().value);
@@ -139,7 +162,8 @@ test.each([
 
 describe('what cannot be opened', () => {
   test('a result cut off anywhere, or longer than it should be, is RESULT_CORRUPT', () => {
-    for (let length = 0; length < GOLDEN.length; length++) expect(codeOf(GOLDEN.subarray(0, length))).toBe('RESULT_CORRUPT');
+    for (let length = 0; length < GOLDEN.length; length++)
+      expect(codeOf(GOLDEN.subarray(0, length))).toBe('RESULT_CORRUPT');
     expect(codeOf(Buffer.concat([GOLDEN, Buffer.alloc(1)]))).toBe('RESULT_CORRUPT');
   });
 

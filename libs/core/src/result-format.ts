@@ -1,9 +1,10 @@
 // SHL1, the binary form of a result at {shoal}:out:<main queue>:<jobId>. A 32-byte little-endian header:
-//   "SHL1" | version u8 = 1 | dtype u8 | flags u16 | rows u32 | dims u32 | crc32 u32 of the body | fingerprint 8 bytes | 4 zero
-// then the rows. f32 and f16: rows × dims values; i8: rows × dims bytes, then one f32 scale per row (value = byte × scale);
-// binary: one bit per dimension, most significant first, each row padded to whole bytes.
-// ranking, of a similarity job: per query u32 n, n × u64 row id, n × f32 score, best first; dims is the k that was asked for.
-// Flag 1 (TAKEN): acknowledged, the body is gone. Flag 2: some rows were truncated.
+//   "SHL1" | version u8 = 1 | dtype u8 | flags u16 | rows u32 | dims u32 | crc32 u32 of the body | fingerprint 8 bytes
+//   | 4 zero
+// then the rows. f32 and f16: rows × dims values; i8: rows × dims bytes, then one f32 scale per row (value = byte ×
+// scale); binary: one bit per dimension, most significant first, each row padded to whole bytes. ranking, of a
+// similarity job: per query u32 n, n × u64 row id, n × f32 score, best first; dims is the k that was asked for. Flag 1
+// (TAKEN): acknowledged, the body is gone. Flag 2: some rows were truncated.
 
 import { crc32 } from 'node:zlib';
 import { ShoalError } from './errors.ts';
@@ -36,12 +37,15 @@ export interface ResultHeader {
   readonly isTruncated: boolean;
 }
 
-/** Whose first bytes nobody else uses: that a body lies behind 32 bytes of its buffer does not say so, another job's scores may lie there. */
+/**
+ * Whose first bytes nobody else uses: that a body lies behind 32 bytes of its buffer does not say so, another job's
+ * scores may lie there.
+ */
 const withHeaderRoom = new WeakSet<ArrayBufferLike>();
 
 /**
- * Room for a body whose header will be written in front of it, without a copy: 165 µs of CPU a job of 64 × 384 became 112 (2-core Xeon, 2026-11). Its bytes are
- * not set to 0: whoever asks writes all of them.
+ * Room for a body whose header will be written in front of it, without a copy: 165 µs of CPU a job of 64 × 384 became
+ * 112 (2-core Xeon, 2026-11). Its bytes are not set to 0: whoever asks writes all of them.
  */
 export function roomForBody(bytes: number): Uint8Array<ArrayBuffer> {
   const { buffer } = Buffer.allocUnsafeSlow(RESULT_HEADER_BYTES + bytes);
@@ -56,8 +60,9 @@ const LARGEST_KEPT_BYTES = 4_194_304;
 const MOST_KEPT_BYTES = 33_554_432;
 
 /**
- * Room for bodies, used again: 800 results of 98 KB a second, each in memory of its own, made V8 collect its whole heap three times a
- * second, for 13 ms each (2-core EPYC, 2026-11). Sizes are rounded up by at most an eighth, so that jobs of about the same size share.
+ * Room for bodies, used again: 800 results of 98 KB a second, each in memory of its own, made V8 collect its whole heap
+ * three times a second, for 13 ms each (2-core EPYC, 2026-11). Sizes are rounded up by at most an eighth, so that jobs
+ * of about the same size share.
  */
 export class BodyRooms {
   private kept = new Map<number, ArrayBuffer[]>();
@@ -76,11 +81,15 @@ export class BodyRooms {
     return new Uint8Array(room, RESULT_HEADER_BYTES, bytes);
   }
 
-  /** For who is sure that nobody reads or writes it any more. Other buffers than those of `take`, and one that is back already, are left alone. */
+  /**
+   * For who is sure that nobody reads or writes it any more. Other buffers than those of `take`, and one that is back
+   * already, are left alone.
+   */
   giveBack(buffer: ArrayBufferLike): void {
     if (!(buffer instanceof ArrayBuffer) || !this.lent.delete(buffer)) return;
     const size = buffer.byteLength - RESULT_HEADER_BYTES;
-    if (this.keptBytes + size > MOST_KEPT_BYTES) { // sizes that nobody asks for any more would fill it for ever
+    if (this.keptBytes + size > MOST_KEPT_BYTES) {
+      // sizes that nobody asks for any more would fill it for ever
       this.kept = new Map();
       this.keptBytes = 0;
     }
@@ -98,14 +107,21 @@ function roundedUp(bytes: number): number {
 
 /** The buffer of a body that lies behind room for a header, up to its end, or a copy of any other. */
 function withRoom(body: Uint8Array): Buffer {
-  if (body.byteOffset === RESULT_HEADER_BYTES && withHeaderRoom.has(body.buffer)) return Buffer.from(body.buffer, 0, RESULT_HEADER_BYTES + body.byteLength);
+  if (body.byteOffset === RESULT_HEADER_BYTES && withHeaderRoom.has(body.buffer))
+    return Buffer.from(body.buffer, 0, RESULT_HEADER_BYTES + body.byteLength);
   const out = Buffer.allocUnsafeSlow(RESULT_HEADER_BYTES + body.byteLength);
   out.set(body, RESULT_HEADER_BYTES);
   return out;
 }
 
-/** Header and body in one buffer, ready to be committed. `body` must have the length that dtype, rows and dims ask for. */
-export function encodeResult(facts: Pick<ResultHeader, 'dtype' | 'rows' | 'dims' | 'fingerprint' | 'isTruncated'>, body: Uint8Array, checksum: (bytes: Uint8Array) => number = crc32): Buffer {
+/**
+ * Header and body in one buffer, ready to be committed. `body` must have the length that dtype, rows and dims ask for.
+ */
+export function encodeResult(
+  facts: Pick<ResultHeader, 'dtype' | 'rows' | 'dims' | 'fingerprint' | 'isTruncated'>,
+  body: Uint8Array,
+  checksum: (bytes: Uint8Array) => number = crc32,
+): Buffer {
   invariant(isBodyOf(facts, body), 'a result body has the size its header announces');
   const out = withRoom(body).fill(0, 0, RESULT_HEADER_BYTES);
   out.writeUInt32LE(MAGIC, 0);
@@ -121,7 +137,8 @@ export function encodeResult(facts: Pick<ResultHeader, 'dtype' | 'rows' | 'dims'
 
 /** Reads the header alone; undefined when the bytes are not one. */
 export function decodeResultHeader(bytes: Buffer): ResultHeader | undefined {
-  if (bytes.length < RESULT_HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC || bytes.readUInt8(4) !== 1) return undefined;
+  if (bytes.length < RESULT_HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC || bytes.readUInt8(4) !== 1)
+    return undefined;
   const dtype = DTYPES[bytes.readUInt8(5)];
   if (dtype === undefined) return undefined;
   const flags = bytes.readUInt16LE(6);
@@ -136,13 +153,21 @@ export function decodeResultHeader(bytes: Buffer): ResultHeader | undefined {
   };
 }
 
-/** The body of a whole result after its form and checksum were verified; throws RESULT_TAKEN or RESULT_CORRUPT. A view, not a copy. */
+/**
+ * The body of a whole result after its form and checksum were verified; throws RESULT_TAKEN or RESULT_CORRUPT. A view,
+ * not a copy.
+ */
 export function openResult(bytes: Buffer): { header: ResultHeader; body: Buffer } {
   const header = decodeResultHeader(bytes);
   if (header === undefined) throw corrupt(`it does not begin with a SHL1 header (${bytes.length} bytes)`);
-  if (header.isTaken) throw new ShoalError('RESULT_TAKEN', 'the result was acknowledged before; ask for the job again to have it computed anew');
+  if (header.isTaken)
+    throw new ShoalError(
+      'RESULT_TAKEN',
+      'the result was acknowledged before; ask for the job again to have it computed anew',
+    );
   const body = bytes.subarray(RESULT_HEADER_BYTES);
-  if (!isBodyOf(header, body)) throw corrupt(`its body has ${body.length} bytes, which are not ${header.rows} × ${header.dims} ${header.dtype}`);
+  if (!isBodyOf(header, body))
+    throw corrupt(`its body has ${body.length} bytes, which are not ${header.rows} × ${header.dims} ${header.dtype}`);
   if (crc32(body) !== header.crc32) throw corrupt('its checksum does not match');
   return { header, body };
 }
@@ -150,10 +175,14 @@ export function openResult(bytes: Buffer): { header: ResultHeader; body: Buffer 
 /** Bytes of the body of a result of vectors. */
 export function bodyBytes(dtype: OutputDtype, rows: number, dims: number): number {
   switch (dtype) {
-    case 'f32': return rows * dims * 4;
-    case 'f16': return rows * dims * 2;
-    case 'i8': return rows * dims + rows * 4;
-    case 'binary': return rows * Math.ceil(dims / 8);
+    case 'f32':
+      return rows * dims * 4;
+    case 'f16':
+      return rows * dims * 2;
+    case 'i8':
+      return rows * dims + rows * 4;
+    case 'binary':
+      return rows * Math.ceil(dims / 8);
   }
 }
 
@@ -163,7 +192,12 @@ export function rankingBytes(queries: number, hits: number): number {
 }
 
 export function encodeRankings(rankings: readonly Ranking[]): Buffer {
-  const body = Buffer.allocUnsafeSlow(rankingBytes(rankings.length, rankings.reduce((sum, { ids }) => sum + ids.length, 0)));
+  const body = Buffer.allocUnsafeSlow(
+    rankingBytes(
+      rankings.length,
+      rankings.reduce((sum, { ids }) => sum + ids.length, 0),
+    ),
+  );
   let at = 0;
   for (const { ids, scores } of rankings) {
     at = body.writeUInt32LE(ids.length, at);
@@ -174,7 +208,10 @@ export function encodeRankings(rankings: readonly Ranking[]): Buffer {
   return body;
 }
 
-/** `body`: as `openResult` returned it. Copied, because bodies are not aligned for u64, and all into one buffer: memory for each array takes longer than the rest. */
+/**
+ * `body`: as `openResult` returned it. Copied, because bodies are not aligned for u64, and all into one buffer: memory
+ * for each array takes longer than the rest.
+ */
 export function decodeRankings({ rows }: Pick<ResultHeader, 'rows'>, body: Buffer): Ranking[] {
   const { buffer, byteOffset } = body.byteOffset % 4 === 0 ? body : Uint8Array.from(body);
   const words = new Uint32Array(buffer, byteOffset, body.length / 4);
@@ -183,7 +220,10 @@ export function decodeRankings({ rows }: Pick<ResultHeader, 'rows'>, body: Buffe
   let [at, idsAt, scoresAt] = [0, 0, 2 * hits];
   return Array.from({ length: rows }, () => {
     const count = words[at++]!;
-    const ranking = { ids: new BigUint64Array(copied.buffer, 4 * idsAt, count), scores: new Float32Array(copied.buffer, 4 * scoresAt, count) };
+    const ranking = {
+      ids: new BigUint64Array(copied.buffer, 4 * idsAt, count),
+      scores: new Float32Array(copied.buffer, 4 * scoresAt, count),
+    };
     for (let i = 0; i < 2 * count; i++) copied[idsAt++] = words[at++]!;
     for (let i = 0; i < count; i++) copied[scoresAt++] = words[at++]!;
     return ranking;

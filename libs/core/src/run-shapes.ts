@@ -1,8 +1,8 @@
-// Which shapes a device is given, where a shape that it has not seen before is dear. On CUDA the libraries choose kernels anew for
-// each number of rows × width: 45 to 70 ms in fp16, where the run itself takes 6 (ONNX Runtime 1.30, CUDA 13, H200, 2026-11;
-// bench/gpu/new-shapes.ts), so that ragged batches of any size ran at 20 k texts/s instead of 92 k. Here there are few: 48 widths
-// up to 512, and for each the rows that fill so many padded tokens: 8, 12, 16, 24, 32, 48 … A batch in between takes fewer rows
-// while others wait, else empty rows are added to it.
+// Which shapes a device is given, where a shape that it has not seen before is dear. On CUDA the libraries choose
+// kernels anew for each number of rows × width: 45 to 70 ms in fp16, where the run itself takes 6 (ONNX Runtime 1.30,
+// CUDA 13, H200, 2026-11; bench/gpu/new-shapes.ts), so that ragged batches of any size ran at 20 k texts/s instead of
+// 92 k. Here there are few: 48 widths up to 512, and for each the rows that fill so many padded tokens: 8, 12, 16, 24,
+// 32, 48 … A batch in between takes fewer rows while others wait, else empty rows are added to it.
 
 /** Step of the widths: 8 up to 256, then 16. */
 export function fewWidth(width: number): number {

@@ -2,7 +2,8 @@ import { expect, test } from 'vitest';
 import { RunTimeModel } from './run-time-model.ts';
 
 /** 2,500 tokens' worth of time for every run, 8 million tokens a second, attention a little more. */
-const truth = ({ rows, width }: { rows: number; width: number }): number => 0.3 + rows * width * (0.000_12 + 0.000_000_05 * width);
+const truth = ({ rows, width }: { rows: number; width: number }): number =>
+  0.3 + rows * width * (0.000_12 + 0.000_000_05 * width);
 
 function learnedFrom(shapes: readonly { rows: number; width: number }[], ms: typeof truth = truth): RunTimeModel {
   const model = new RunTimeModel();
@@ -10,11 +11,18 @@ function learnedFrom(shapes: readonly { rows: number; width: number }[], ms: typ
   return model;
 }
 
-const MIXED = [{ rows: 8, width: 64 }, { rows: 64, width: 64 }, { rows: 256, width: 32 }, { rows: 16, width: 512 }, { rows: 128, width: 256 }];
+const MIXED = [
+  { rows: 8, width: 64 },
+  { rows: 64, width: 64 },
+  { rows: 256, width: 32 },
+  { rows: 16, width: 512 },
+  { rows: 128, width: 256 },
+];
 
 test('what runs took is what the next is said to take, of sizes not seen as well', () => {
   const model = learnedFrom(MIXED);
-  for (const shape of [...MIXED, { rows: 512, width: 128 }]) expect(model.predictMs(shape)).toBeCloseTo(truth(shape), 3);
+  for (const shape of [...MIXED, { rows: 512, width: 128 }])
+    expect(model.predictMs(shape)).toBeCloseTo(truth(shape), 3);
 });
 
 test('as many rows are done within a time as are said', () => {

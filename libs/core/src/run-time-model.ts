@@ -1,6 +1,7 @@
-// How long a run takes, learned from runs: b + a·T + c·T·width for T padded tokens. b is what every run costs whatever its
-// size, c is attention. Tells up to which size a larger batch is faster (the knee), and how large one may be that has to be
-// done in time. Runs are kept as sums by size, so that what large and small ones taught is not forgotten while only one size runs.
+// How long a run takes, learned from runs: b + a·T + c·T·width for T padded tokens. b is what every run costs whatever
+// its size, c is attention. Tells up to which size a larger batch is faster (the knee), and how large one may be that
+// has to be done in time. Runs are kept as sums by size, so that what large and small ones taught is not forgotten
+// while only one size runs.
 
 import type { RunShape } from './ports.ts';
 
@@ -39,7 +40,12 @@ export class RunTimeModel {
     const key = sizeOf(tokens);
     const size = this.sizes.get(key) ?? { runs: 0, tokens: 0, tokenWidths: 0, ms: 0 };
     const kept = 1 - 1 / REMEMBERED_RUNS;
-    this.sizes.set(key, { runs: size.runs * kept + 1, tokens: size.tokens * kept + tokens, tokenWidths: size.tokenWidths * kept + tokens * width, ms: size.ms * kept + runMs });
+    this.sizes.set(key, {
+      runs: size.runs * kept + 1,
+      tokens: size.tokens * kept + tokens,
+      tokenWidths: size.tokenWidths * kept + tokens * width,
+      ms: size.ms * kept + runMs,
+    });
     if (++this.ran % 16 === 0 || this.ran < 64) this.fitted = this.fit();
   }
 
@@ -56,17 +62,23 @@ export class RunTimeModel {
   /** Most rows of this width that are done within `limitMs`; undefined while nothing is known. */
   rowsWithin(limitMs: number, width: number): number | undefined {
     const law = this.fitted;
-    return law === undefined ? undefined : Math.floor((limitMs - law.perRunMs) / (width * (law.perTokenMs + law.perTokenWidthMs * width)));
+    return law === undefined
+      ? undefined
+      : Math.floor((limitMs - law.perRunMs) / (width * (law.perTokenMs + law.perTokenWidthMs * width)));
   }
 
-  /** Padded tokens beyond which a larger batch gains next to nothing. At most `startTokens` or twice what was tried, so that it is found step by step. */
+  /**
+   * Padded tokens beyond which a larger batch gains next to nothing. At most `startTokens` or twice what was tried, so
+   * that it is found step by step.
+   */
   kneeTokens(startTokens: number): number {
     const known = [...this.sizes.values()].filter((size) => size.runs >= ENOUGH_RUNS);
     const tried = Math.max(startTokens, ...known.map((size) => (2 * size.tokens) / size.runs));
     const law = this.fitted;
     if (law === undefined) return tried;
     const perTokenMs = law.perTokenMs + law.perTokenWidthMs * (sum(known, 'tokenWidths') / sum(known, 'tokens'));
-    const knee = perTokenMs > 0 ? (law.perRunMs / perTokenMs) * (TIME_IN_TOKENS / (1 - TIME_IN_TOKENS)) : Number.POSITIVE_INFINITY;
+    const knee =
+      perTokenMs > 0 ? (law.perRunMs / perTokenMs) * (TIME_IN_TOKENS / (1 - TIME_IN_TOKENS)) : Number.POSITIVE_INFINITY;
     return Math.min(knee, this.cheapestTokens(known, law), tried);
   }
 
@@ -82,11 +94,18 @@ export class RunTimeModel {
   }
 
   private fit(): RunTimeLaw | undefined {
-    const means = [...this.sizes.values()].filter((size) => size.runs >= ENOUGH_RUNS)
-      .map(({ runs, tokens, tokenWidths, ms }) => ({ tokens: tokens / runs, tokenWidths: tokenWidths / runs, ms: ms / runs }));
+    const means = [...this.sizes.values()]
+      .filter((size) => size.runs >= ENOUGH_RUNS)
+      .map(({ runs, tokens, tokenWidths, ms }) => ({
+        tokens: tokens / runs,
+        tokenWidths: tokenWidths / runs,
+        ms: ms / runs,
+      }));
     const tokens = means.map((mean) => mean.tokens);
     if (means.length < 2 || Math.max(...tokens) < 2 * Math.min(...tokens)) return undefined;
-    const [perRunMs, perTokenMs, perTokenWidthMs] = nonNegativeFit(means.map((mean) => [1 / mean.ms, mean.tokens / mean.ms, mean.tokenWidths / mean.ms]));
+    const [perRunMs, perTokenMs, perTokenWidthMs] = nonNegativeFit(
+      means.map((mean) => [1 / mean.ms, mean.tokens / mean.ms, mean.tokenWidths / mean.ms]),
+    );
     return { perRunMs: perRunMs!, perTokenMs: perTokenMs!, perTokenWidthMs: perTokenWidthMs! };
   }
 }
@@ -116,7 +135,8 @@ function nonNegativeFit(rows: readonly (readonly [number, number, number])[]): [
 /** x that makes A·x closest to all ones, by the normal equations; undefined where they have no single answer. */
 function leastSquares(rows: readonly (readonly number[])[]): number[] | undefined {
   const n = rows[0]!.length;
-  const scale = rows[0]!.map((_, i) => Math.sqrt(rows.reduce((total, row) => total + row[i]! ** 2, 0)) || 1); // columns differ by powers of ten
+  // columns differ by powers of ten
+  const scale = rows[0]!.map((_, i) => Math.sqrt(rows.reduce((total, row) => total + row[i]! ** 2, 0)) || 1);
   const matrix = scale.map((ofRow, i) => [
     ...scale.map((ofColumn, j) => rows.reduce((total, row) => total + (row[i]! * row[j]!) / (ofRow * ofColumn), 0)),
     rows.reduce((total, row) => total + row[i]! / ofRow, 0),

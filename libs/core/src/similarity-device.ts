@@ -1,5 +1,5 @@
-// What a similarity executor needs of whatever computes for it, said as interfaces: rows that can be held in memory as a
-// whole or in part, and the four computations on what is held. A library of kernels (SIMD on the CPU, CUDA) joins by
+// What a similarity executor needs of whatever computes for it, said as interfaces: rows that can be held in memory as
+// a whole or in part, and the four computations on what is held. A library of kernels (SIMD on the CPU, CUDA) joins by
 // implementing these; core knows no files and no kernels. Running out of memory is a value here, as everywhere.
 
 import type { ErrorCode } from './errors.ts';
@@ -7,18 +7,26 @@ import type { Ranking } from './result-format.ts';
 import type { Matrix } from './similarity-input.ts';
 import type { SeedSet, SimilarityMetric } from './similarity-schema.ts';
 
-export type Fitted<Value> = { readonly fits: true; readonly value: Value } | { readonly fits: false; readonly message: string };
+export type Fitted<Value> =
+  | { readonly fits: true; readonly value: Value }
+  | { readonly fits: false; readonly message: string };
 
 export interface SimilarityDevice {
   /** What really computes: e.g. "cpu:avx512". */
   readonly device: string;
-  /** `name`: name@version, of a graph its name. Throws COLLECTION_UNKNOWN, COLLECTION_GONE or COLLECTION_CORRUPT. Holds no rows yet. */
+  /**
+   * `name`: name@version, of a graph its name. Throws COLLECTION_UNKNOWN, COLLECTION_GONE or COLLECTION_CORRUPT. Holds
+   * no rows yet.
+   */
   openCollection(name: string): Promise<RowSource>;
   /** Throws GRAPH_INVALID and what `openCollection` throws. */
   openGraph(name: string): Promise<GraphSource>;
   /** Vectors that came with a job, as rows to compare with. */
   rowsOf(matrix: Matrix): HeldRows;
-  /** Whether it compares with rows in memory of its own: a part of what is held there would have to be brought again, and all of it does not take long. */
+  /**
+   * Whether it compares with rows in memory of its own: a part of what is held there would have to be brought again,
+   * and all of it does not take long.
+   */
   readonly hasOwnMemory?: boolean;
   /** What computed since this was last asked; absent where that is always `device`. */
   takeUse?(): DeviceUse;
@@ -38,7 +46,10 @@ export interface RowSource {
   readonly dims: number;
   /** Memory that a held row takes. */
   readonly rowBytes: number;
-  /** False when another is there under its name. Throws COLLECTION_GONE or COLLECTION_CORRUPT when it may not be used any more. */
+  /**
+   * False when another is there under its name. Throws COLLECTION_GONE or COLLECTION_CORRUPT when it may not be used
+   * any more.
+   */
   isCurrent(): Promise<boolean>;
   load(first: number, count: number): Promise<Fitted<HeldRows>>;
   /** What was loaded stays held. */
@@ -78,7 +89,11 @@ export interface HeldRows extends Held {
   /** The k best of each query by exact search, best first, ties to the lower id. */
   topK(queries: Matrix, options: RankOptions): Promise<Fitted<readonly Ranking[]>>;
   /** The same among `candidates`, a list for each query: ids of these rows, each once. */
-  rescore(queries: Matrix, candidates: readonly BigUint64Array[], options: RankOptions): Promise<Fitted<readonly Ranking[]>>;
+  rescore(
+    queries: Matrix,
+    candidates: readonly BigUint64Array[],
+    options: RankOptions,
+  ): Promise<Fitted<readonly Ranking[]>>;
   /** Every score, queries × rows. */
   scores(queries: Matrix, options: Omit<RankOptions, 'k'>): Promise<Fitted<Float32Array>>;
 }
@@ -89,7 +104,10 @@ export interface SpreadTerms {
   readonly threshold: number;
   readonly k: number;
   readonly signal: AbortSignal;
-  /** The device is through with a part of it and begins with the next. None may last as long as would be taken for a device that hangs. */
+  /**
+   * The device is through with a part of it and begins with the next. None may last as long as would be taken for a
+   * device that hangs.
+   */
   readonly onPart: () => void;
 }
 

@@ -1,5 +1,5 @@
-// The executor that compares, between fakes: jobs of one request share a call, what does not fit is halved or passes by in
-// tiles, residents leave in order of use, and whatever is wrong with one job is that job's alone.
+// The executor that compares, between fakes: jobs of one request share a call, what does not fit is halved or passes by
+// in tiles, residents leave in order of use, and whatever is wrong with one job is that job's alone.
 
 import { describe, expect, test } from 'vitest';
 import { noFaults } from './fault-points.ts';
@@ -22,16 +22,36 @@ function setup({ budgetRows = 1_000, maxRows = 64, isLastLane = true } = {}) {
   const device = new FakeSimilarityDevice();
   const residents = new Residents(budgetRows * ROW_BYTES);
   const sent: FromExecutor[] = [];
-  const executor = new SimilarityExecutor({ store, device, residents, clock, maxRows, isLastLane, log: new RecordingLogger(), resultKey: (jobId) => `out:${jobId}`, send: (message) => sent.push(structuredClone(message)), faults: noFaults });
+  const executor = new SimilarityExecutor({
+    store,
+    device,
+    residents,
+    clock,
+    maxRows,
+    isLastLane,
+    log: new RecordingLogger(),
+    resultKey: (jobId) => `out:${jobId}`,
+    send: (message) => sent.push(structuredClone(message)),
+    faults: noFaults,
+  });
   const outcomes = (): JobOutcome[] => sent.flatMap((message) => (message.kind === 'outcomes' ? message.outcomes : []));
   return {
-    clock, store, device, residents, sent, executor, outcomes,
+    clock,
+    store,
+    device,
+    residents,
+    sent,
+    executor,
+    outcomes,
     run(...orders: readonly SimilarityOrder[]): void {
       for (const order of orders) store.locks.set(order.jobId, order.token);
       executor.handle({ kind: 'run', jobs: orders, isQueueDrained: true });
     },
     untilOutcomes: (count: number): Promise<void> => clock.advanceUntil(() => outcomes().length >= count),
-    kinds: (): Record<string, string> => Object.fromEntries(outcomes().map((outcome) => [outcome.jobId, outcome.kind === 'failed' ? outcome.failure.code : outcome.kind])),
+    kinds: (): Record<string, string> =>
+      Object.fromEntries(
+        outcomes().map((outcome) => [outcome.jobId, outcome.kind === 'failed' ? outcome.failure.code : outcome.kind]),
+      ),
     rankings(jobId: string): Ranking[] {
       const { header, body } = openResult(store.results.get(jobId)!);
       return decodeRankings(header, body);
@@ -48,7 +68,11 @@ function setup({ budgetRows = 1_000, maxRows = 64, isLastLane = true } = {}) {
 
 /** Row r of a collection is the r-th power of something between 0 and 1, so that no two are alike. */
 function collection(rows: number, seed = 1): Matrix {
-  return { rows, dims: DIMS, values: Float32Array.from({ length: rows * DIMS }, (_, i) => Math.sin(seed * 12.9898 + i * 78.233)) };
+  return {
+    rows,
+    dims: DIMS,
+    values: Float32Array.from({ length: rows * DIMS }, (_, i) => Math.sin(seed * 12.9898 + i * 78.233)),
+  };
 }
 
 function matrix(...vectors: readonly (readonly number[])[]): Matrix {
@@ -59,17 +83,50 @@ function base64({ values }: Matrix): string {
   return Buffer.from(values.buffer, values.byteOffset, values.byteLength).toString('base64');
 }
 
-function orderOf(jobId: string, kind: SimilarityKind, data: object, more: Partial<SimilarityOrder> = {}): SimilarityOrder {
-  const { rows, request, input, fingerprint, resultTtlMs, class: kindOf } = parseSimilarityJob(jobId, kind, { v: 1, class: 'bulk', ...data });
-  return { jobId, token: `${jobId}-token`, queuedMs: 3, class: kindOf, rows, request, input, fingerprint, resultTtlMs, remainingMs: undefined, ...more };
+function orderOf(
+  jobId: string,
+  kind: SimilarityKind,
+  data: object,
+  more: Partial<SimilarityOrder> = {},
+): SimilarityOrder {
+  const {
+    rows,
+    request,
+    input,
+    fingerprint,
+    resultTtlMs,
+    class: kindOf,
+  } = parseSimilarityJob(jobId, kind, { v: 1, class: 'bulk', ...data });
+  return {
+    jobId,
+    token: `${jobId}-token`,
+    queuedMs: 3,
+    class: kindOf,
+    rows,
+    request,
+    input,
+    fingerprint,
+    resultTtlMs,
+    remainingMs: undefined,
+    ...more,
+  };
 }
 
 function topK(jobId: string, queries: Matrix, data: object = {}, more: Partial<SimilarityOrder> = {}): SimilarityOrder {
-  return orderOf(jobId, 'topk', { collection: 'docs@1', queries: { vectors: base64(queries), dims: queries.dims }, k: 3, ...data }, more);
+  return orderOf(
+    jobId,
+    'topk',
+    { collection: 'docs@1', queries: { vectors: base64(queries), dims: queries.dims }, k: 3, ...data },
+    more,
+  );
 }
 
 /** What a device with all the memory in the world gives. */
-async function unlimited(rows: Matrix, orders: readonly SimilarityOrder[], then: (bench: ReturnType<typeof setup>) => unknown): Promise<unknown> {
+async function unlimited(
+  rows: Matrix,
+  orders: readonly SimilarityOrder[],
+  then: (bench: ReturnType<typeof setup>) => unknown,
+): Promise<unknown> {
   const bench = setup({ budgetRows: 1_000_000 });
   bench.device.collections.set('docs@1', rows);
   bench.run(...orders);
@@ -85,12 +142,20 @@ describe('running together', () => {
     bench.device.gate.hold();
     bench.run(topK('first', matrix([1, 0, 0])));
     await bench.clock.advanceUntil(() => bench.device.calls.length === 1);
-    bench.run(topK('a', matrix([0, 1, 0], [0, 0, 1])), topK('b', matrix([1, 1, 0])), topK('other', matrix([1, 1, 1]), { k: 2 }));
+    bench.run(
+      topK('a', matrix([0, 1, 0], [0, 0, 1])),
+      topK('b', matrix([1, 1, 0])),
+      topK('other', matrix([1, 1, 1]), { k: 2 }),
+    );
     await bench.clock.advanceUntil(() => bench.sent.filter(({ kind }) => kind === 'filled').length === 2);
     bench.device.gate.release();
     await bench.untilOutcomes(4);
     expect(bench.device.calls.map(({ queries }) => queries)).toEqual([1, 3, 1]);
-    const alone = await unlimited(rows, [topK('a', matrix([0, 1, 0], [0, 0, 1])), topK('b', matrix([1, 1, 0]))], (one) => [one.ids('a'), one.ids('b')]);
+    const alone = await unlimited(
+      rows,
+      [topK('a', matrix([0, 1, 0], [0, 0, 1])), topK('b', matrix([1, 1, 0]))],
+      (one) => [one.ids('a'), one.ids('b')],
+    );
     expect([bench.ids('a'), bench.ids('b')]).toEqual(alone);
   });
 
@@ -100,7 +165,11 @@ describe('running together', () => {
     bench.device.gate.hold();
     bench.run(topK('z', matrix([1, 0, 0])));
     await bench.clock.advanceUntil(() => bench.device.calls.length === 1);
-    bench.run(topK('a', matrix([1, 0, 0], [0, 1, 0])), topK('b', matrix([0, 0, 1], [1, 1, 1])), topK('c', matrix([1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1])));
+    bench.run(
+      topK('a', matrix([1, 0, 0], [0, 1, 0])),
+      topK('b', matrix([0, 0, 1], [1, 1, 1])),
+      topK('c', matrix([1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1])),
+    );
     await bench.clock.advanceUntil(() => bench.sent.filter(({ kind }) => kind === 'filled').length === 2);
     bench.device.gate.release();
     await bench.untilOutcomes(4);
@@ -122,7 +191,13 @@ describe('running together', () => {
 });
 
 function answersOf(bench: ReturnType<typeof setup>) {
-  return [bench.rankings('top'), bench.rankings('near'), bench.scores('matrix'), bench.rankings('again'), bench.scores('pair')];
+  return [
+    bench.rankings('top'),
+    bench.rankings('near'),
+    bench.scores('matrix'),
+    bench.rankings('again'),
+    bench.scores('pair'),
+  ];
 }
 
 describe('memory', () => {
@@ -130,22 +205,36 @@ describe('memory', () => {
   const orders = [
     topK('top', matrix([1, 0, 0], [0.2, 1, 0])),
     topK('near', matrix([0.3, 0.3, 0.1]), { metric: 'l2', k: 200 }),
-    orderOf('matrix', 'cosine', { collection: 'docs@1', queries: { vectors: base64(matrix([1, 2, 3], [3, 2, 1])), dims: DIMS } }),
-    orderOf('again', 'rescore', { collection: 'docs@1', queries: { vectors: base64(matrix([1, 2, 3], [0, 0, 1])), dims: DIMS }, k: 2, candidates: [[99, 0, 50, 0], [7]] }),
-    orderOf('pair', 'cosine', { against: { vectors: base64(collection(30)), dims: DIMS }, queries: { vectors: base64(matrix([1, 2, 3])), dims: DIMS } }),
+    orderOf('matrix', 'cosine', {
+      collection: 'docs@1',
+      queries: { vectors: base64(matrix([1, 2, 3], [3, 2, 1])), dims: DIMS },
+    }),
+    orderOf('again', 'rescore', {
+      collection: 'docs@1',
+      queries: { vectors: base64(matrix([1, 2, 3], [0, 0, 1])), dims: DIMS },
+      k: 2,
+      candidates: [[99, 0, 50, 0], [7]],
+    }),
+    orderOf('pair', 'cosine', {
+      against: { vectors: base64(collection(30)), dims: DIMS },
+      queries: { vectors: base64(matrix([1, 2, 3])), dims: DIMS },
+    }),
   ];
 
-  test.each(['mostCallRows', 'mostLoadRows'] as const)('memory runs out at every size of tile (%s), and the answers stay the same', async (limit) => {
-    const expected = await unlimited(rows, orders, answersOf);
-    for (let most = 1; most <= 100; most++) {
-      const bench = setup();
-      bench.device.collections.set('docs@1', rows);
-      bench.device[limit] = most;
-      bench.run(...orders);
-      await bench.untilOutcomes(orders.length);
-      expect(answersOf(bench)).toEqual(expected);
-    }
-  });
+  test.each(['mostCallRows', 'mostLoadRows'] as const)(
+    'memory runs out at every size of tile (%s), and the answers stay the same',
+    async (limit) => {
+      const expected = await unlimited(rows, orders, answersOf);
+      for (let most = 1; most <= 100; most++) {
+        const bench = setup();
+        bench.device.collections.set('docs@1', rows);
+        bench.device[limit] = most;
+        bench.run(...orders);
+        await bench.untilOutcomes(orders.length);
+        expect(answersOf(bench)).toEqual(expected);
+      }
+    },
+  );
 
   test('a collection of three times the budget passes by in tiles that stay within it', async () => {
     const expected = await unlimited(rows, orders, answersOf);
@@ -179,7 +268,12 @@ describe('memory', () => {
   test('files that nobody uses are closed when others are opened, and come back when they are asked for', async () => {
     const bench = setup();
     for (let i = 1; i <= 70; i++) bench.device.collections.set(`docs@${i}`, collection(2, i));
-    for (let round = 0; round < 2; round++) bench.run(...Array.from({ length: 70 }, (_, i) => topK(`job-${round}-${i}`, matrix([1, 0, 0]), { collection: `docs@${i + 1}` })));
+    for (let round = 0; round < 2; round++)
+      bench.run(
+        ...Array.from({ length: 70 }, (_, i) =>
+          topK(`job-${round}-${i}`, matrix([1, 0, 0]), { collection: `docs@${i + 1}` }),
+        ),
+      );
     await bench.untilOutcomes(140);
     for (let i = 0; i < 70; i++) {
       bench.run(topK(`one-${i}`, matrix([1, 0, 0]), { collection: `docs@${i + 1}` }));
@@ -192,7 +286,8 @@ describe('memory', () => {
   test('a graph that was replaced is read anew', async () => {
     const bench = setup();
     bench.device.graphs.set('links', [[1], [], []]);
-    const ask = (jobId: string): void => bench.run(orderOf(jobId, 'spread', { graph: 'links', seeds: [[0]], k: 3, steps: 1 }));
+    const ask = (jobId: string): void =>
+      bench.run(orderOf(jobId, 'spread', { graph: 'links', seeds: [[0]], k: 3, steps: 1 }));
     ask('before');
     await bench.untilOutcomes(1);
     bench.device.graphs.set('links', [[2], [], []]);
@@ -213,18 +308,41 @@ describe('memory', () => {
     expect(bench.device.calls.map(({ rows: count }) => count)).toEqual([100, 50, 25, 12, 6, 3, 1]);
   });
 
-  test('where a CPU lane comes after this device, what does not fit alone goes there with its reason, and its neighbours are answered', async () => {
-    const bench = setup({ isLastLane: false });
-    bench.device.collections.set('docs@1', rows);
-    bench.device.graphs.set('large', Array.from({ length: 1_001 }, () => []));
-    bench.device.mostCallRows = 0;
-    bench.run(topK('a', matrix([1, 0, 0])), topK('b', matrix([0, 1, 0])), topK('from the CPU lane', matrix([1, 0, 0]), {}, { lane: 'cpu' }), orderOf('graph', 'spread', { graph: 'large', seeds: [[0]], k: 2 }));
-    await bench.untilOutcomes(4);
-    expect(bench.kinds()).toEqual({ a: 'hand-over', b: 'hand-over', 'from the CPU lane': 'OUT_OF_VRAM', graph: 'hand-over' });
-    const [first] = bench.outcomes().filter(({ jobId }) => jobId === 'a');
-    expect(first).toMatchObject({ kind: 'hand-over', handOver: { reason: { code: 'OUT_OF_VRAM', message: expect.stringContaining('not even one row') }, peakBytes: undefined } });
-    expect(bench.residents.bytes).toBeLessThanOrEqual(bench.residents.budgetBytes);
-  });
+  test(
+    'where a CPU lane comes after this device, what does not fit alone goes there with its reason, and its ' +
+      'neighbours are answered',
+    async () => {
+      const bench = setup({ isLastLane: false });
+      bench.device.collections.set('docs@1', rows);
+      bench.device.graphs.set(
+        'large',
+        Array.from({ length: 1_001 }, () => []),
+      );
+      bench.device.mostCallRows = 0;
+      bench.run(
+        topK('a', matrix([1, 0, 0])),
+        topK('b', matrix([0, 1, 0])),
+        topK('from the CPU lane', matrix([1, 0, 0]), {}, { lane: 'cpu' }),
+        orderOf('graph', 'spread', { graph: 'large', seeds: [[0]], k: 2 }),
+      );
+      await bench.untilOutcomes(4);
+      expect(bench.kinds()).toEqual({
+        a: 'hand-over',
+        b: 'hand-over',
+        'from the CPU lane': 'OUT_OF_VRAM',
+        graph: 'hand-over',
+      });
+      const [first] = bench.outcomes().filter(({ jobId }) => jobId === 'a');
+      expect(first).toMatchObject({
+        kind: 'hand-over',
+        handOver: {
+          reason: { code: 'OUT_OF_VRAM', message: expect.stringContaining('not even one row') },
+          peakBytes: undefined,
+        },
+      });
+      expect(bench.residents.bytes).toBeLessThanOrEqual(bench.residents.budgetBytes);
+    },
+  );
 
   test('a result says what computed it, and why another device did not', async () => {
     const bench = setup();
@@ -259,12 +377,22 @@ describe('memory', () => {
   test('sets of seeds are halved as well, and a graph above the budget is refused with both sizes', async () => {
     const bench = setup({ budgetRows: 10 });
     bench.device.graphs.set('links', [[1], [2], [0, 3], []]);
-    bench.device.graphs.set('large', Array.from({ length: 11 }, () => []));
+    bench.device.graphs.set(
+      'large',
+      Array.from({ length: 11 }, () => []),
+    );
     bench.device.mostLanes = 1;
-    bench.run(orderOf('a', 'spread', { graph: 'links', seeds: [[0], [2], [3, [1, 2]]], k: 2, steps: 2, decay: 0.5 }), orderOf('b', 'spread', { graph: 'large', seeds: [[0]], k: 2 }));
+    bench.run(
+      orderOf('a', 'spread', { graph: 'links', seeds: [[0], [2], [3, [1, 2]]], k: 2, steps: 2, decay: 0.5 }),
+      orderOf('b', 'spread', { graph: 'large', seeds: [[0]], k: 2 }),
+    );
     await bench.untilOutcomes(2);
     expect(bench.kinds()).toEqual({ a: 'committed', b: 'OUT_OF_VRAM' });
-    expect(bench.ids('a')).toEqual([[0, 1], [2, 0], [1, 3]]);
+    expect(bench.ids('a')).toEqual([
+      [0, 1],
+      [2, 0],
+      [1, 3],
+    ]);
   });
 });
 
@@ -296,34 +424,49 @@ test('a source that was replaced while many came for it is opened once, and noth
   expect([bench.device.openSources, bench.device.heldBytes]).toEqual([0, 0]);
 });
 
-test('a run of many tiles is not taken for one that hangs: what is told is how long the device has been busy with one', async () => {
-  const bench = setup({ budgetRows: 20 });
-  bench.device.collections.set('docs@1', collection(100));
-  bench.device.gate.hold();
-  bench.run(topK('a', matrix([1, 0, 0])));
-  for (let tile = 1; tile <= 10; tile++) {
-    await bench.clock.advanceUntil(() => bench.device.gate.waiters === 1);
-    await bench.clock.advance(10_000);
-    bench.executor.handle({ kind: 'ping', sequence: tile });
-    bench.device.gate.releaseOne();
-  }
-  await bench.untilOutcomes(1);
-  bench.executor.handle({ kind: 'ping', sequence: 11 });
-  const told = bench.sent.flatMap((message) => (message.kind === 'pong' ? [message.runningMs] : []));
-  expect(told).toEqual([...Array.from({ length: 10 }, () => 10_000), 0]);
-});
+test(
+  'a run of many tiles is not taken for one that hangs: what is told is how long the device has been busy with ' +
+    'one',
+  async () => {
+    const bench = setup({ budgetRows: 20 });
+    bench.device.collections.set('docs@1', collection(100));
+    bench.device.gate.hold();
+    bench.run(topK('a', matrix([1, 0, 0])));
+    for (let tile = 1; tile <= 10; tile++) {
+      await bench.clock.advanceUntil(() => bench.device.gate.waiters === 1);
+      await bench.clock.advance(10_000);
+      bench.executor.handle({ kind: 'ping', sequence: tile });
+      bench.device.gate.releaseOne();
+    }
+    await bench.untilOutcomes(1);
+    bench.executor.handle({ kind: 'ping', sequence: 11 });
+    const told = bench.sent.flatMap((message) => (message.kind === 'pong' ? [message.runningMs] : []));
+    expect(told).toEqual([...Array.from({ length: 10 }, () => 10_000), 0]);
+  },
+);
 
 test('nor is a spread of many parts, of which each is short', async () => {
   const bench = setup();
   bench.device.openGraph = async (name) => ({
-    name, nodes: 3, bytes: 0, isCurrent: async () => true, close: async () => undefined,
-    load: async () => ({ fits: true, value: { bytes: 0, free: () => undefined, spread: async (seeds, { onPart }) => {
-      for (let part = 1; part <= 10; part++) {
-        await bench.device.gate.pass();
-        if (part < 10) onPart();
-      }
-      return { fits: true, value: seeds.map(() => ({ ids: BigUint64Array.of(0n), scores: Float32Array.of(1) })) };
-    } } }),
+    name,
+    nodes: 3,
+    bytes: 0,
+    isCurrent: async () => true,
+    close: async () => undefined,
+    load: async () => ({
+      fits: true,
+      value: {
+        bytes: 0,
+        free: () => undefined,
+        spread: async (seeds, { onPart }) => {
+          for (let part = 1; part <= 10; part++) {
+            await bench.device.gate.pass();
+            if (part < 10) onPart();
+          }
+          return { fits: true, value: seeds.map(() => ({ ids: BigUint64Array.of(0n), scores: Float32Array.of(1) })) };
+        },
+      },
+    }),
   });
   bench.device.gate.hold();
   bench.run(orderOf('a', 'spread', { graph: 'large', seeds: [[0]], k: 1, steps: 64 }));
@@ -335,12 +478,15 @@ test('nor is a spread of many parts, of which each is short', async () => {
   }
   await bench.untilOutcomes(1);
   expect(bench.kinds()).toEqual({ a: 'committed' });
-  expect(bench.sent.flatMap((message) => (message.kind === 'pong' ? [message.runningMs] : []))).toEqual(Array.from({ length: 10 }, () => 10_000));
+  expect(bench.sent.flatMap((message) => (message.kind === 'pong' ? [message.runningMs] : []))).toEqual(
+    Array.from({ length: 10 }, () => 10_000),
+  );
 });
 
 test('scores of jobs that ran together are each job’s own, whatever lies beside them', async () => {
   const rows: Matrix = { rows: 8, dims: 2, values: Float32Array.from({ length: 16 }, (_, i) => Math.sin(i + 1)) };
-  const cosine = (jobId: string, queries: Matrix, kindOf: 'bulk' | 'interactive'): SimilarityOrder => orderOf(jobId, 'cosine', { collection: 'labels@1', class: kindOf, queries: { vectors: base64(queries), dims: 2 } });
+  const cosine = (jobId: string, queries: Matrix, kindOf: 'bulk' | 'interactive'): SimilarityOrder =>
+    orderOf(jobId, 'cosine', { collection: 'labels@1', class: kindOf, queries: { vectors: base64(queries), dims: 2 } });
   const alone = setup();
   alone.device.collections.set('labels@1', rows);
   alone.run(cosine('one', matrix([1, 0]), 'interactive'));
@@ -351,13 +497,16 @@ test('scores of jobs that ran together are each job’s own, whatever lies besid
   const firstIsWritten = Promise.withResolvers<void>();
   bench.store.commit = async (requests) => {
     const answers = await commit(requests);
-    if (requests[0]!.jobId === 'first') await firstIsWritten.promise; // the interactive ones wait behind it, others do not
+    // the interactive ones wait behind it, others do not
+    if (requests[0]!.jobId === 'first') await firstIsWritten.promise;
     return answers;
   };
   bench.run(cosine('first', matrix([1, 2]), 'interactive'));
   await bench.clock.advance(5);
   bench.device.gate.hold();
-  bench.run(orderOf('blocker', 'topk', { collection: 'labels@1', k: 1, queries: { vectors: base64(matrix([1, 2])), dims: 2 } }));
+  bench.run(
+    orderOf('blocker', 'topk', { collection: 'labels@1', k: 1, queries: { vectors: base64(matrix([1, 2])), dims: 2 } }),
+  );
   await bench.clock.advance(5);
   bench.run(cosine('one', matrix([1, 0]), 'interactive'), cosine('two', matrix([0, 1], [1, 1]), 'bulk'));
   await bench.clock.advance(5);
@@ -376,22 +525,51 @@ describe('what is wrong with one job', () => {
     bench.device.graphs.set('links', [[1], []]);
     const keyed = { collection: 'docs@1', k: 1, queries: { key: { rows: 1, dims: DIMS } } };
     const input = (...values: readonly number[]): Buffer => encodeComparands({ queries: matrix(values) });
-    bench.store.inputs.set('nan', input(1, Number.NaN, 0)).set('short', input(1, 0)).set('torn', input(1, 0, 0).subarray(0, 30)).set('keyed', input(1, 0, 0));
+    bench.store.inputs
+      .set('nan', input(1, Number.NaN, 0))
+      .set('short', input(1, 0))
+      .set('torn', input(1, 0, 0).subarray(0, 30))
+      .set('keyed', input(1, 0, 0));
     bench.run(
       topK('good', matrix([1, 0, 0])),
       topK('dims', matrix([1, 0])),
       topK('unknown', matrix([1, 0, 0]), { collection: 'nobody@1' }),
       topK('empty', matrix([1, 0, 0]), { collection: 'empty@1' }),
-      orderOf('strangers', 'rescore', { collection: 'docs@1', queries: { vectors: base64(matrix([1, 0, 0])), dims: DIMS }, k: 1, candidates: [[3, 20]] }),
-      orderOf('friends', 'rescore', { collection: 'docs@1', queries: { vectors: base64(matrix([1, 0, 0])), dims: DIMS }, k: 1, candidates: [[3]] }),
+      orderOf('strangers', 'rescore', {
+        collection: 'docs@1',
+        queries: { vectors: base64(matrix([1, 0, 0])), dims: DIMS },
+        k: 1,
+        candidates: [[3, 20]],
+      }),
+      orderOf('friends', 'rescore', {
+        collection: 'docs@1',
+        queries: { vectors: base64(matrix([1, 0, 0])), dims: DIMS },
+        k: 1,
+        candidates: [[3]],
+      }),
       orderOf('node', 'spread', { graph: 'links', seeds: [[0], [2]], k: 1 }),
-      orderOf('nan', 'topk', keyed), orderOf('short', 'topk', keyed), orderOf('torn', 'topk', keyed), orderOf('lost', 'topk', keyed), orderOf('keyed', 'topk', keyed),
+      orderOf('nan', 'topk', keyed),
+      orderOf('short', 'topk', keyed),
+      orderOf('torn', 'topk', keyed),
+      orderOf('lost', 'topk', keyed),
+      orderOf('keyed', 'topk', keyed),
       topK('stranger', matrix([1, 0, 0]), { fingerprint: '0123456789abcdef' }),
     );
     await bench.untilOutcomes(13);
     expect(bench.kinds()).toEqual({
-      good: 'committed', dims: 'DIMENSIONS_MISMATCH', unknown: 'COLLECTION_UNKNOWN', empty: 'COLLECTION_EMPTY', strangers: 'SEARCH_INVALID', friends: 'committed', node: 'GRAPH_INVALID',
-      nan: 'VECTOR_INVALID', short: 'INPUT_CORRUPT', torn: 'INPUT_CORRUPT', lost: 'INPUT_LOST', keyed: 'committed', stranger: 'FINGERPRINT_MISMATCH',
+      good: 'committed',
+      dims: 'DIMENSIONS_MISMATCH',
+      unknown: 'COLLECTION_UNKNOWN',
+      empty: 'COLLECTION_EMPTY',
+      strangers: 'SEARCH_INVALID',
+      friends: 'committed',
+      node: 'GRAPH_INVALID',
+      nan: 'VECTOR_INVALID',
+      short: 'INPUT_CORRUPT',
+      torn: 'INPUT_CORRUPT',
+      lost: 'INPUT_LOST',
+      keyed: 'committed',
+      stranger: 'FINGERPRINT_MISMATCH',
     });
     expect(bench.ids('keyed')).toEqual(bench.ids('good').map((ids) => ids.slice(0, 1)));
     await bench.clock.advanceUntilSettled(bench.executor.stop());
@@ -426,7 +604,9 @@ describe('what is wrong with one job', () => {
   test('a matrix that is larger than a result may be is refused before anything runs', async () => {
     const bench = setup();
     bench.device.collections.set('huge@1', { values: new Float32Array(DIMS), rows: 20_000_000, dims: DIMS });
-    bench.run(orderOf('a', 'cosine', { collection: 'huge@1', queries: { vectors: base64(matrix([1, 0, 0])), dims: DIMS } }));
+    bench.run(
+      orderOf('a', 'cosine', { collection: 'huge@1', queries: { vectors: base64(matrix([1, 0, 0])), dims: DIMS } }),
+    );
     await bench.untilOutcomes(1);
     expect(bench.kinds()).toEqual({ a: 'RESULT_TOO_LARGE' });
     expect(bench.device.calls).toEqual([]);
@@ -476,7 +656,9 @@ describe('leases, deadlines and endings', () => {
     bench.device.gate.release();
     await bench.clock.advanceUntilSettled(stopped);
     expect(bench.kinds()).toEqual({ crossing: 'unstarted', waiting: 'unstarted', running: 'committed' });
-    expect([bench.device.openSources, bench.device.heldBytes, bench.residents.bytes, bench.clock.pending]).toEqual([0, 0, 0, 0]);
+    expect([bench.device.openSources, bench.device.heldBytes, bench.residents.bytes, bench.clock.pending]).toEqual([
+      0, 0, 0, 0,
+    ]);
   });
 
   test('a result that is there already is not computed again, and one of another request is a conflict', async () => {
@@ -488,7 +670,12 @@ describe('leases, deadlines and endings', () => {
     await bench.untilOutcomes(3);
     bench.run(topK('a', matrix([0, 1, 0]), {}, { token: 'third' }));
     await bench.untilOutcomes(4);
-    expect(bench.outcomes().map(({ kind, jobId }) => `${jobId} ${kind}`)).toEqual(['a committed', 'a already', 'b committed', 'a failed']);
+    expect(bench.outcomes().map(({ kind, jobId }) => `${jobId} ${kind}`)).toEqual([
+      'a committed',
+      'a already',
+      'b committed',
+      'a failed',
+    ]);
     expect(bench.kinds()['a']).toBe('JOB_ID_CONFLICT');
   });
 
@@ -498,6 +685,11 @@ describe('leases, deadlines and endings', () => {
     bench.device.mostCallRows = 10;
     bench.run(topK('a', matrix([1, 0, 0])));
     await bench.untilOutcomes(1);
-    expect(bench.sent.flatMap((message) => ('batch' in message ? [`${message.kind} ${message.batch}`] : []))).toEqual(['began 1', 'split 1', 'began 2', 'ran 2']);
+    expect(bench.sent.flatMap((message) => ('batch' in message ? [`${message.kind} ${message.batch}`] : []))).toEqual([
+      'began 1',
+      'split 1',
+      'began 2',
+      'ran 2',
+    ]);
   });
 });

@@ -1,11 +1,12 @@
-// The executor that compares: fill → cut → run → commit, in the protocol of protocol.ts like the one that embeds. Orders come
-// in, their vectors are read and checked (similarity-fill.ts), wait with others of the same request (similarity-pool.ts), run
-// together (similarity-run.ts), and each job is committed when its run is back (commit.ts).
+// The executor that compares: fill → cut → run → commit, in the protocol of protocol.ts like the one that embeds.
+// Orders come in, their vectors are read and checked (similarity-fill.ts), wait with others of the same request
+// (similarity-pool.ts), run together (similarity-run.ts), and each job is committed when its run is back (commit.ts).
 //
-// The life of a job here: *filling*, *pooled*, *running*, *done* (its result is being committed), *gone* (its outcome was
-// sent). One run at a time: the kernels use the whole device, and what comes meanwhile gathers by itself, so there is no window.
-// A run that fails for a reason of its own is run again job by job, so that the reason stays with the job that has it. A job that does
-// not fit this device even alone is handed over to the CPU lane, unless it comes from there or this device is a CPU.
+// The life of a job here: *filling*, *pooled*, *running*, *done* (its result is being committed), *gone* (its outcome
+// was sent). One run at a time: the kernels use the whole device, and what comes meanwhile gathers by itself, so there
+// is no window. A run that fails for a reason of its own is run again job by job, so that the reason stays with the job
+// that has it. A job that does not fit this device even alone is handed over to the CPU lane, unless it comes from
+// there or this device is a CPU.
 
 import { Committer, failed } from './commit.ts';
 import { ShoalError, toFailure, type Failure } from './errors.ts';
@@ -60,13 +61,19 @@ interface Running {
   readonly startedMs: number;
   readonly abort: AbortController;
   readonly ended: Promise<void>;
-  /** Since when the device is busy with a part of it; undefined while rows are read, which takes as long as the disk does. */
+  /**
+   * Since when the device is busy with a part of it; undefined while rows are read, which takes as long as the disk
+   * does.
+   */
   deviceSinceMs: number | undefined;
   /** As the claimer knows it: another number after each split. */
   batch: number;
 }
 
-/** Hits of one run, all queries together: the kernels hold up to 76 bytes for each while they run (workBytes in libs/similarity). */
+/**
+ * Hits of one run, all queries together: the kernels hold up to 76 bytes for each while they run (workBytes in
+ * libs/similarity).
+ */
 const MAX_HITS = 1 << 20;
 
 export class SimilarityExecutor {
@@ -84,7 +91,11 @@ export class SimilarityExecutor {
   constructor(parts: SimilarityExecutorParts) {
     this.parts = parts;
     this.filler = new SimilarityFiller(parts);
-    this.runs = new SimilarityRun({ ...parts, onSplit: (rows, message) => this.split(rows, message), onDevice: (isBusy) => this.deviceIs(isBusy) });
+    this.runs = new SimilarityRun({
+      ...parts,
+      onSplit: (rows, message) => this.split(rows, message),
+      onDevice: (isBusy) => this.deviceIs(isBusy),
+    });
     this.orders = new OpenOrders((outcomes) => parts.send({ kind: 'outcomes', outcomes }));
     this.committer = new Committer({
       ...parts,
@@ -99,20 +110,33 @@ export class SimilarityExecutor {
 
   handle(message: Exclude<ToExecutor<SimilarityOrder>, { kind: 'stop' }>): void {
     switch (message.kind) {
-      case 'run': return this.accept(message.jobs);
-      case 'drop': return this.drop(message.jobIds);
-      case 'ping': return this.parts.send({ kind: 'pong', sequence: message.sequence, runningMs: this.running?.deviceSinceMs === undefined ? 0 : this.parts.clock.nowMs() - this.running.deviceSinceMs });
-      default: return unreachable(message);
+      case 'run':
+        return this.accept(message.jobs);
+      case 'drop':
+        return this.drop(message.jobIds);
+      case 'ping':
+        return this.parts.send({
+          kind: 'pong',
+          sequence: message.sequence,
+          runningMs:
+            this.running?.deviceSinceMs === undefined ? 0 : this.parts.clock.nowMs() - this.running.deviceSinceMs,
+        });
+      default:
+        return unreachable(message);
     }
   }
 
-  /** Gives back what has not begun, finishes the rest, and resolves when every job has had its outcome and nothing is held. */
+  /**
+   * Gives back what has not begun, finishes the rest, and resolves when every job has had its outcome and nothing is
+   * held.
+   */
   async stop(): Promise<void> {
     this.isStopping = true;
     await Promise.all(this.filling);
     const unbegun = this.orders.all().filter((job) => !job.isBegun);
     this.letGo(this.orders.end(unbegun, unstarted));
-    while (this.running !== undefined || this.committer.busy !== undefined) await Promise.all([this.running?.ended, this.committer.busy]);
+    while (this.running !== undefined || this.committer.busy !== undefined)
+      await Promise.all([this.running?.ended, this.committer.busy]);
     invariant(this.orders.size === 0, 'nothing is open once nothing runs');
     await this.filler.close();
     this.parts.residents.clear();
@@ -122,7 +146,8 @@ export class SimilarityExecutor {
 
   private accept(orders: readonly SimilarityOrder[]): void {
     const fresh = orders.filter((order) => !this.orders.has(order));
-    if (this.isStopping) return this.parts.send({ kind: 'outcomes', outcomes: fresh.map(unstarted) }); // they crossed the stop on the way
+    // they crossed the stop on the way
+    if (this.isStopping) return this.parts.send({ kind: 'outcomes', outcomes: fresh.map(unstarted) });
     this.drop(fresh.map((order) => order.jobId)); // older claims of the same jobs on this worker
     this.orders.want(fresh);
     const filled = this.fill(fresh, this.parts.clock.nowMs()).finally(() => this.filling.delete(filled));
@@ -132,7 +157,8 @@ export class SimilarityExecutor {
   private async fill(orders: readonly SimilarityOrder[], arrivedMs: number): Promise<void> {
     const filled = await this.filler.fill(orders);
     const pooled = orders.flatMap((order, i) => {
-      if (this.orders.arrived(order)) return this.admit(order, filled[i]!, arrivedMs) ? [{ jobId: order.jobId, tokens: order.rows }] : [];
+      if (this.orders.arrived(order))
+        return this.admit(order, filled[i]!, arrivedMs) ? [{ jobId: order.jobId, tokens: order.rows }] : [];
       if (filled[i]!.kind === 'work') this.release(filled[i]!.work); // dropped while its input was read
       return [];
     });
@@ -144,13 +170,34 @@ export class SimilarityExecutor {
   private admit(order: SimilarityOrder, filled: FilledWork, arrivedMs: number): boolean {
     const { jobId, token, rows } = order;
     if (filled.kind === 'failed') this.parts.send({ kind: 'outcomes', outcomes: [failed(order, filled.failure)] });
-    if (filled.kind === 'already') this.parts.send({ kind: 'outcomes', outcomes: [{ kind: 'already', jobId, token, value: this.valueOf(order, filled.header, { splits: 0, runMs: 0, use: undefined }) }] });
+    if (filled.kind === 'already')
+      this.parts.send({
+        kind: 'outcomes',
+        outcomes: [
+          {
+            kind: 'already',
+            jobId,
+            token,
+            value: this.valueOf(order, filled.header, { splits: 0, runMs: 0, use: undefined }),
+          },
+        ],
+      });
     if (filled.kind !== 'work') return false;
     const { fingerprint, work } = filled;
     const job: OpenJob = {
-      order, fingerprint, work, rows,
-      enteredMs: this.parts.clock.nowMs(), deadlineMs: arrivedMs + (order.remainingMs ?? Number.POSITIVE_INFINITY),
-      isAlone: false, isDropped: false, isBegun: false, splits: 0, runMs: 0, result: undefined, use: undefined,
+      order,
+      fingerprint,
+      work,
+      rows,
+      enteredMs: this.parts.clock.nowMs(),
+      deadlineMs: arrivedMs + (order.remainingMs ?? Number.POSITIVE_INFINITY),
+      isAlone: false,
+      isDropped: false,
+      isBegun: false,
+      splits: 0,
+      runMs: 0,
+      result: undefined,
+      use: undefined,
     };
     this.orders.open(job);
     this.pool.add(job);
@@ -174,7 +221,9 @@ export class SimilarityExecutor {
   }
 
   private release(work: Work): void {
-    this.filler.release(work).catch((error: unknown) => this.parts.log.warn({ err: error }, 'a collection could not be closed'));
+    this.filler
+      .release(work)
+      .catch((error: unknown) => this.parts.log.warn({ err: error }, 'a collection could not be closed'));
   }
 
   // ---- cut and run ----------------------------------------------------------------------------------------------
@@ -186,7 +235,14 @@ export class SimilarityExecutor {
     if (jobs === undefined) return;
     for (const job of jobs) job.isBegun = true;
     const { promise: ended, resolve } = Promise.withResolvers<void>();
-    const running: Running = { jobs, abort: new AbortController(), startedMs: this.parts.clock.nowMs(), ended, deviceSinceMs: undefined, batch: 0 };
+    const running: Running = {
+      jobs,
+      abort: new AbortController(),
+      startedMs: this.parts.clock.nowMs(),
+      ended,
+      deviceSinceMs: undefined,
+      batch: 0,
+    };
     this.running = running;
     this.begin(running);
     void this.run(running).finally(() => {
@@ -205,7 +261,11 @@ export class SimilarityExecutor {
   private async run(running: Running): Promise<void> {
     const { jobs, abort, startedMs } = running;
     try {
-      const computed = await this.runs.compute(jobs[0]!.order.request, jobs.map(({ work }) => work), abort.signal);
+      const computed = await this.runs.compute(
+        jobs[0]!.order.request,
+        jobs.map(({ work }) => work),
+        abort.signal,
+      );
       const runMs = this.parts.clock.nowMs() - startedMs;
       this.tellRan(running, runMs);
       const use = this.parts.device.takeUse?.();
@@ -229,9 +289,15 @@ export class SimilarityExecutor {
   /** What ran together runs alone next; what was alone has failed. */
   private fail({ jobs, batch }: Running, error: ShoalError): void {
     const failure = toFailure(error);
-    this.parts.log.warn({ jobs: jobs.length, code: failure.code, reason: failure.message }, jobs.length === 1 ? 'job cannot run here' : 'run failed, its jobs run one by one');
+    this.parts.log.warn(
+      { jobs: jobs.length, code: failure.code, reason: failure.message },
+      jobs.length === 1 ? 'job cannot run here' : 'run failed, its jobs run one by one',
+    );
     this.parts.send({ kind: 'refused', batch, code: failure.code });
-    if (jobs.length === 1) return void this.orders.end(jobs, (order) => (failure.code === 'OUT_OF_VRAM' && !this.isLast(order) ? handedOver(order, failure) : failed(order, failure)));
+    if (jobs.length === 1)
+      return void this.orders.end(jobs, (order) =>
+        failure.code === 'OUT_OF_VRAM' && !this.isLast(order) ? handedOver(order, failure) : failed(order, failure),
+      );
     for (const job of jobs) {
       if (job.isDropped) continue;
       job.isAlone = true;
@@ -259,7 +325,17 @@ export class SimilarityExecutor {
   private tellRan({ jobs, batch }: Running, runMs: number): void {
     const rows = jobs.reduce((sum, job) => sum + job.rows, 0);
     const nowMs = this.parts.clock.nowMs();
-    this.parts.send({ kind: 'ran', batch, rows, width: 1, tokens: rows, runMs, duplicates: 0, poolTokens: this.pool.rows, poolAgeMs: nowMs - (this.pool.oldestMs() ?? nowMs) });
+    this.parts.send({
+      kind: 'ran',
+      batch,
+      rows,
+      width: 1,
+      tokens: rows,
+      runMs,
+      duplicates: 0,
+      poolTokens: this.pool.rows,
+      poolAgeMs: nowMs - (this.pool.oldestMs() ?? nowMs),
+    });
   }
 
   private mostRows({ order: { request }, work }: OpenJob): number {
@@ -270,16 +346,38 @@ export class SimilarityExecutor {
 
   private failLateJobs(): void {
     const late = this.orders.late(this.parts.clock.nowMs()).filter((job) => !job.isBegun);
-    this.letGo(this.orders.end(late, (order) => failed(order, { code: 'DEADLINE_PASSED', message: `the deadline passed ${order.remainingMs} ms after the job reached the device's queue, before it had run` })));
+    this.letGo(
+      this.orders.end(late, (order) =>
+        failed(order, {
+          code: 'DEADLINE_PASSED',
+          message:
+            `the deadline passed ${order.remainingMs} ms after the job reached the device's queue, before it had ` +
+            'run',
+        }),
+      ),
+    );
   }
 
   // ---- tell -----------------------------------------------------------------------------------------------------
 
-  private valueOf({ jobId, queuedMs, rows, request }: SimilarityOrder, { dtype, dims }: Pick<ResultHeader, 'dtype' | 'dims'>, { splits, runMs, use }: Pick<OpenJob, 'splits' | 'runMs' | 'use'>): SimilarityReturn {
+  private valueOf(
+    { jobId, queuedMs, rows, request }: SimilarityOrder,
+    { dtype, dims }: Pick<ResultHeader, 'dtype' | 'dims'>,
+    { splits, runMs, use }: Pick<OpenJob, 'splits' | 'runMs' | 'use'>,
+  ): SimilarityReturn {
     const collection = request.kind === 'spread' ? request.graph : request.collection;
     return {
-      v: 1, key: this.parts.resultKey(jobId), kind: request.kind, ...(collection === undefined ? {} : { collection }),
-      rows, dims, dtype: dtype === 'ranking' ? 'ranking' : 'f32', device: use?.device ?? this.parts.device.device, ...(use?.fellBack === undefined ? {} : { fellBack: use.fellBack }), splits, ms: { queued: Math.round(queuedMs), run: Math.round(runMs) },
+      v: 1,
+      key: this.parts.resultKey(jobId),
+      kind: request.kind,
+      ...(collection === undefined ? {} : { collection }),
+      rows,
+      dims,
+      dtype: dtype === 'ranking' ? 'ranking' : 'f32',
+      device: use?.device ?? this.parts.device.device,
+      ...(use?.fellBack === undefined ? {} : { fellBack: use.fellBack }),
+      splits,
+      ms: { queued: Math.round(queuedMs), run: Math.round(runMs) },
     };
   }
 }

@@ -1,5 +1,5 @@
-// What the executor of a similarity worker tells of itself now and then: what it holds, where it computed, and from which sizes on its
-// GPU is faster. For metrics and the fleet; nothing is decided by it.
+// What the executor of a similarity worker tells of itself now and then: what it holds, where it computed, and from
+// which sizes on its GPU is faster. For metrics and the fleet; nothing is decided by it.
 
 import type { BreakEven } from './break-even.ts';
 

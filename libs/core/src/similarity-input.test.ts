@@ -10,10 +10,17 @@ const bad = [least, -least, 1e17, -1e17, 3.4e38, Infinity, -Infinity, NaN, -NaN]
 test('the first value that cannot be compared is found wherever it stands, and no other', () => {
   expect(largest).toBeLessThanOrEqual(MAX_VALUE);
   expect(least).toBeGreaterThan(MAX_VALUE);
-  const value = fc.oneof({ weight: 30, arbitrary: fc.constantFrom(...good) }, { weight: 1, arbitrary: fc.constantFrom(...bad) });
-  fc.assert(fc.property(fc.array(value, { maxLength: 60 }), fc.nat(3), (values, skipped) => {
-    const padded = Float32Array.of(...Array.from({ length: skipped }, () => NaN), ...values).subarray(skipped); // within a larger buffer
-    const found = values.findIndex((one) => bad.includes(one));
-    expect(firstIncomparable(padded)).toBe(found === -1 ? undefined : found);
-  }), { numRuns: 2_000 });
+  const value = fc.oneof(
+    { weight: 30, arbitrary: fc.constantFrom(...good) },
+    { weight: 1, arbitrary: fc.constantFrom(...bad) },
+  );
+  fc.assert(
+    fc.property(fc.array(value, { maxLength: 60 }), fc.nat(3), (values, skipped) => {
+      // within a larger buffer
+      const padded = Float32Array.of(...Array.from({ length: skipped }, () => NaN), ...values).subarray(skipped);
+      const found = values.findIndex((one) => bad.includes(one));
+      expect(firstIncomparable(padded)).toBe(found === -1 ? undefined : found);
+    }),
+    { numRuns: 2_000 },
+  );
 });

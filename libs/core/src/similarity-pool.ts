@@ -1,11 +1,15 @@
-// Similarity jobs that wait to run, by what they ask for: jobs with the same request to the same collection run in one call
-// of the kernels. Interactive jobs first, then whoever came first; how many rows may run together is the caller's to say.
-// Knows no device.
+// Similarity jobs that wait to run, by what they ask for: jobs with the same request to the same collection run in one
+// call of the kernels. Interactive jobs first, then whoever came first; how many rows may run together is the caller's
+// to say. Knows no device.
 
 import type { SimilarityRequest } from './similarity-schema.ts';
 
 export interface PooledJob {
-  readonly order: { readonly jobId: string; readonly class: 'interactive' | 'bulk'; readonly request: SimilarityRequest };
+  readonly order: {
+    readonly jobId: string;
+    readonly class: 'interactive' | 'bulk';
+    readonly request: SimilarityRequest;
+  };
   /** Queries, or sets of seeds. */
   readonly rows: number;
   readonly enteredMs: number;
@@ -42,7 +46,10 @@ export class SimilarityPool<Job extends PooledJob> {
       const key = groupOf(job);
       const group = this.groups.get(key);
       if (group?.includes(job) !== true) continue;
-      this.keep(key, group.filter((other) => other !== job));
+      this.keep(
+        key,
+        group.filter((other) => other !== job),
+      );
       this.waitingRows -= job.rows;
     }
   }
@@ -62,7 +69,10 @@ export class SimilarityPool<Job extends PooledJob> {
       rows += job.rows;
     }
     const gone = new Set(taken);
-    this.keep(key, group.filter((job) => !gone.has(job)));
+    this.keep(
+      key,
+      group.filter((job) => !gone.has(job)),
+    );
     this.waitingRows -= rows;
     return taken;
   }

@@ -1,7 +1,7 @@
-// Computes for jobs that run together: their queries become one matrix, the collection is held as a whole where the budget
-// has room and passes by in tiles where it has not, and every job gets its own part of the answer. A tile that is too much for
-// the device is halved until it fits; one row that does not fit alone is OUT_OF_VRAM. What was learned that way is
-// forgotten slowly, by doubling, because memory that others took comes back.
+// Computes for jobs that run together: their queries become one matrix, the collection is held as a whole where the
+// budget has room and passes by in tiles where it has not, and every job gets its own part of the answer. A tile that
+// is too much for the device is halved until it fits; one row that does not fit alone is OUT_OF_VRAM. What was learned
+// that way is forgotten slowly, by doubling, because memory that others took comes back.
 
 import { ShoalError, type Failure } from './errors.ts';
 import { invariant, unreachable } from './invariant.ts';
@@ -15,7 +15,9 @@ import type { Matrix } from './similarity-input.ts';
 import type { SimilarityRequest } from './similarity-schema.ts';
 
 /** The body of a job's result, or why it has none. */
-export type Computed = { readonly ok: true; readonly dtype: 'f32' | 'ranking'; readonly dims: number; readonly body: Uint8Array } | { readonly ok: false; readonly failure: Failure };
+export type Computed =
+  | { readonly ok: true; readonly dtype: 'f32' | 'ranking'; readonly dims: number; readonly body: Uint8Array }
+  | { readonly ok: false; readonly failure: Failure };
 
 export interface SimilarityRunParts {
   readonly device: SimilarityDevice;
@@ -23,7 +25,10 @@ export interface SimilarityRunParts {
   readonly clock: Clock;
   /** A tile was halved: it had so many rows, or sets of seeds. */
   readonly onSplit: (rows: number, message: string) => void;
-  /** The device begins with something, or is through with it and waits for the next: what takes long is then a part, and not all of them or the disk. */
+  /**
+   * The device begins with something, or is through with it and waits for the next: what takes long is then a part, and
+   * not all of them or the disk.
+   */
   readonly onDevice: (isBusy: boolean) => void;
 }
 
@@ -32,8 +37,9 @@ const PASSING_SHARE = 0.5;
 /** So many tiles that went well before one twice as large is tried again. */
 const TILES_TO_REGAIN = 64;
 /**
- * What a CPU is given in one go ends long before it would be taken for hung (60 s), and before who cancels loses patience: as many products
- * as it does in that time, by the last part that said something; before one did, few enough for plain JavaScript.
+ * What a CPU is given in one go ends long before it would be taken for hung (60 s), and before who cancels loses
+ * patience: as many products as it does in that time, by the last part that said something; before one did, few enough
+ * for plain JavaScript.
  */
 const PART_MS = 10_000;
 const FIRST_PRODUCTS_PER_MS = 2e6;
@@ -57,11 +63,19 @@ export class SimilarityRun {
     this.parts = parts;
   }
 
-  /** One value per work, in order: all of one request. Throws OUT_OF_VRAM, what the device throws, and the signal's reason. */
+  /**
+   * One value per work, in order: all of one request. Throws OUT_OF_VRAM, what the device throws, and the signal's
+   * reason.
+   */
   async compute(request: SimilarityRequest, works: readonly Work[], signal: AbortSignal): Promise<Computed[]> {
     const [first] = works;
     invariant(first !== undefined, 'something is computed');
-    if (request.kind === 'spread') return this.spread(request, works.filter((work) => work.kind === 'graph'), signal);
+    if (request.kind === 'spread')
+      return this.spread(
+        request,
+        works.filter((work) => work.kind === 'graph'),
+        signal,
+      );
     if (first.kind === 'matrix') {
       invariant(request.kind === 'cosine', 'what names no collection asks for scores');
       return [await this.matrix(request.metric, first, signal)];
@@ -69,10 +83,14 @@ export class SimilarityRun {
     const ofRows = works.filter((work) => work.kind === 'rows');
     return this.together(ofRows, (queries) => {
       switch (request.kind) {
-        case 'topk': return this.topK(request, ofRows, queries, signal);
-        case 'rescore': return this.rescore(request, ofRows, queries, signal);
-        case 'cosine': return this.scores(request.metric, ofRows, queries, signal);
-        default: return unreachable(request);
+        case 'topk':
+          return this.topK(request, ofRows, queries, signal);
+        case 'rescore':
+          return this.rescore(request, ofRows, queries, signal);
+        case 'cosine':
+          return this.scores(request.metric, ofRows, queries, signal);
+        default:
+          return unreachable(request);
       }
     });
   }
@@ -100,42 +118,86 @@ export class SimilarityRun {
 
   // ---- kinds ----------------------------------------------------------------------------------------------------
 
-  private async topK({ k, metric }: RankingRequest, works: readonly RowsWork[], queries: Matrix, signal: AbortSignal): Promise<Computed[]> {
+  private async topK(
+    { k, metric }: RankingRequest,
+    works: readonly RowsWork[],
+    queries: Matrix,
+    signal: AbortSignal,
+  ): Promise<Computed[]> {
     const best = noRankings(queries.rows);
-    await this.eachTile(works[0]!.collection, queries.values.length, signal, (rows) => rows.topK(queries, { k, metric, signal }), (part) => mergeInto(best, part, k, metric));
-    return rankingsOf(works.map((work) => work.queries.rows), best, k);
+    await this.eachTile(
+      works[0]!.collection,
+      queries.values.length,
+      signal,
+      (rows) => rows.topK(queries, { k, metric, signal }),
+      (part) => mergeInto(best, part, k, metric),
+    );
+    return rankingsOf(
+      works.map((work) => work.queries.rows),
+      best,
+      k,
+    );
   }
 
-  private async rescore({ k, metric }: RankingRequest, works: readonly RowsWork[], queries: Matrix, signal: AbortSignal): Promise<Computed[]> {
+  private async rescore(
+    { k, metric }: RankingRequest,
+    works: readonly RowsWork[],
+    queries: Matrix,
+    signal: AbortSignal,
+  ): Promise<Computed[]> {
     const candidates = works.flatMap((work) => work.candidates ?? []).map(unique);
     invariant(candidates.length === queries.rows, 'every query has candidates');
     const best = noRankings(queries.rows);
     const found = candidates.map(() => 0);
-    await this.eachTile(works[0]!.collection, 0, signal, async (rows) => {
-      const here = candidates.map((ids) => ids.filter((id) => rows.has(id)));
-      if (here.every((ids) => ids.length === 0)) return { fits: true, value: { ranked: noRankings(queries.rows), here } };
-      const ranked = await rows.rescore(queries, here, { k, metric, signal });
-      return ranked.fits ? { fits: true, value: { ranked: ranked.value, here } } : ranked;
-    }, ({ ranked, here }) => {
-      mergeInto(best, ranked, k, metric);
-      here.forEach((ids, query) => (found[query]! += ids.length));
-    });
+    await this.eachTile(
+      works[0]!.collection,
+      0,
+      signal,
+      async (rows) => {
+        const here = candidates.map((ids) => ids.filter((id) => rows.has(id)));
+        if (here.every((ids) => ids.length === 0))
+          return { fits: true, value: { ranked: noRankings(queries.rows), here } };
+        const ranked = await rows.rescore(queries, here, { k, metric, signal });
+        return ranked.fits ? { fits: true, value: { ranked: ranked.value, here } } : ranked;
+      },
+      ({ ranked, here }) => {
+        mergeInto(best, ranked, k, metric);
+        here.forEach((ids, query) => (found[query]! += ids.length));
+      },
+    );
     const stranger = (query: number): boolean => found[query] !== candidates[query]!.length;
-    return rankingsOf(works.map((work) => work.queries.rows), best, k).map((computed, i) => {
+    return rankingsOf(
+      works.map((work) => work.queries.rows),
+      best,
+      k,
+    ).map((computed, i) => {
       const from = rowsBefore(works, i);
       const at = works[i]!.queries.rows;
       const query = Array.from({ length: at }, (_, row) => row).find((row) => stranger(from + row));
       if (query === undefined) return computed;
-      const message = `candidates of query ${query}: ${candidates[from + query]!.length - found[from + query]!} of ${candidates[from + query]!.length} ids are no rows of ${works[i]!.collection.source.name}`;
+      const message =
+        `candidates of query ${query}: ${candidates[from + query]!.length - found[from + query]!} of ` +
+        `${candidates[from + query]!.length} ids are no rows of ${works[i]!.collection.source.name}`;
       return { ok: false, failure: { code: 'SEARCH_INVALID', message } };
     });
   }
 
-  private async scores(metric: RankingRequest['metric'], works: readonly RowsWork[], queries: Matrix, signal: AbortSignal): Promise<Computed[]> {
+  private async scores(
+    metric: RankingRequest['metric'],
+    works: readonly RowsWork[],
+    queries: Matrix,
+    signal: AbortSignal,
+  ): Promise<Computed[]> {
     const { collection } = works[0]!;
     const columns = collection.source.rows;
     const all = new ScoresOfParts(queries.rows, columns);
-    await this.eachTile(collection, queries.values.length, signal, (rows) => rows.scores(queries, { metric, signal }), (part, first, count) => all.add(part, first, count));
+    await this.eachTile(
+      collection,
+      queries.values.length,
+      signal,
+      (rows) => rows.scores(queries, { metric, signal }),
+      (part, first, count) => all.add(part, first, count),
+    );
     const matrix = all.whole();
     return works.map((work, i) => {
       const from = rowsBefore(works, i) * columns;
@@ -143,29 +205,58 @@ export class SimilarityRun {
     });
   }
 
-  private async matrix(metric: RankingRequest['metric'], { queries, against }: Extract<Work, { kind: 'matrix' }>, signal: AbortSignal): Promise<Computed> {
+  private async matrix(
+    metric: RankingRequest['metric'],
+    { queries, against }: Extract<Work, { kind: 'matrix' }>,
+    signal: AbortSignal,
+  ): Promise<Computed> {
     const all = new ScoresOfParts(queries.rows, against.rows);
     const rows = this.parts.device.rowsOf(against);
-    await this.eachPart(rows, 0, { rowBytes: 4 * against.dims, products: queries.values.length }, signal, (part) => part.scores(queries, { metric, signal }), (part, first, count) => all.add(part, first, count));
+    await this.eachPart(
+      rows,
+      0,
+      { rowBytes: 4 * against.dims, products: queries.values.length },
+      signal,
+      (part) => part.scores(queries, { metric, signal }),
+      (part, first, count) => all.add(part, first, count),
+    );
     return matrixOf(all.whole(), against.rows);
   }
 
-  private async spread({ k, steps, decay, threshold }: Extract<SimilarityRequest, { kind: 'spread' }>, works: readonly Extract<Work, { kind: 'graph' }>[], signal: AbortSignal): Promise<Computed[]> {
+  private async spread(
+    { k, steps, decay, threshold }: Extract<SimilarityRequest, { kind: 'spread' }>,
+    works: readonly Extract<Work, { kind: 'graph' }>[],
+    signal: AbortSignal,
+  ): Promise<Computed[]> {
     const graph = await this.wholeGraph(works[0]!.graph);
     const seeds = works.flatMap((work) => work.seeds);
     const best: Ranking[] = [];
     while (best.length < seeds.length) {
       signal.throwIfAborted();
       const lanes = Math.min(this.mostLanes, seeds.length - best.length);
-      const part = await this.onDevice(() => graph.spread(seeds.slice(best.length, best.length + lanes), { k, steps, decay, threshold, signal, onPart: () => this.nextPart() }));
+      const part = await this.onDevice(() =>
+        graph.spread(seeds.slice(best.length, best.length + lanes), {
+          k,
+          steps,
+          decay,
+          threshold,
+          signal,
+          onPart: () => this.nextPart(),
+        }),
+      );
       if (!part.fits) {
         this.mostLanes = this.halved(lanes, part.message);
         continue;
       }
       best.push(...part.value);
-      if (this.isRegained(this.mostLanes)) this.mostLanes = 2 * this.mostLanes > MOST_LANES ? Number.POSITIVE_INFINITY : 2 * this.mostLanes;
+      if (this.isRegained(this.mostLanes))
+        this.mostLanes = 2 * this.mostLanes > MOST_LANES ? Number.POSITIVE_INFINITY : 2 * this.mostLanes;
     }
-    return rankingsOf(works.map((work) => work.seeds.length), best, k);
+    return rankingsOf(
+      works.map((work) => work.seeds.length),
+      best,
+      k,
+    );
   }
 
   private async wholeGraph(open: OpenGraph): Promise<NonNullable<ReturnType<OpenGraph['whole']>>> {
@@ -175,13 +266,26 @@ export class SimilarityRun {
     const loaded = await open.holdWhole(source.bytes, () => source.load());
     if (loaded?.fits === true) return loaded.value;
     const why = loaded === undefined ? `the budget is ${this.parts.residents.budgetBytes} bytes` : loaded.message;
-    throw new ShoalError('OUT_OF_VRAM', `${source.name} has ${source.nodes} nodes and needs ${source.bytes} bytes, but ${why}; graphs are not spread over in parts`);
+    throw new ShoalError(
+      'OUT_OF_VRAM',
+      `${source.name} has ${source.nodes} nodes and needs ${source.bytes} bytes, but ${why}; graphs are not ` +
+        'spread over in parts',
+    );
   }
 
   // ---- tiles ----------------------------------------------------------------------------------------------------
 
-  /** The whole collection, in as few tiles as memory allows; `take` gets each tile's part and which rows it is about. `products`: of each row. */
-  private async eachTile<Part>(open: OpenCollection, products: number, signal: AbortSignal, compute: Compute<Part>, take: Take<Part>): Promise<void> {
+  /**
+   * The whole collection, in as few tiles as memory allows; `take` gets each tile's part and which rows it is about.
+   * `products`: of each row.
+   */
+  private async eachTile<Part>(
+    open: OpenCollection,
+    products: number,
+    signal: AbortSignal,
+    compute: Compute<Part>,
+    take: Take<Part>,
+  ): Promise<void> {
     const { source } = open;
     const { rows, rowBytes } = source;
     let first = 0;
@@ -191,14 +295,20 @@ export class SimilarityRun {
       if (whole !== undefined) return this.eachPart(whole, first, { rowBytes, products }, signal, compute, take);
       const count = Math.min(rows - first, this.tileRows(rowBytes));
       const bytes = count * rowBytes;
-      if (!this.parts.residents.makeRoom(bytes)) throw new ShoalError('OUT_OF_VRAM', `one row of ${source.name} takes ${rowBytes} bytes, above the budget of ${this.parts.residents.budgetBytes}`);
+      if (!this.parts.residents.makeRoom(bytes))
+        throw new ShoalError(
+          'OUT_OF_VRAM',
+          `one row of ${source.name} takes ${rowBytes} bytes, above the budget of ${this.parts.residents.budgetBytes}`,
+        );
       const loaded = await source.load(first, count);
       if (!loaded.fits) {
         this.learn(count, rowBytes, loaded.message);
         continue;
       }
       try {
-        await this.eachPart(loaded.value, 0, { rowBytes, products }, signal, compute, (part, at, length) => take(part, first + at, length));
+        await this.eachPart(loaded.value, 0, { rowBytes, products }, signal, compute, (part, at, length) =>
+          take(part, first + at, length),
+        );
       } finally {
         loaded.value.free();
       }
@@ -207,11 +317,21 @@ export class SimilarityRun {
   }
 
   /** What is held, from row `from` on, in as few parts as the kernels have memory for, none of which takes long. */
-  private async eachPart<Part>(held: HeldRows, from: number, { rowBytes, products }: RowSize, signal: AbortSignal, compute: Compute<Part>, take: Take<Part>): Promise<void> {
+  private async eachPart<Part>(
+    held: HeldRows,
+    from: number,
+    { rowBytes, products }: RowSize,
+    signal: AbortSignal,
+    compute: Compute<Part>,
+    take: Take<Part>,
+  ): Promise<void> {
     let first = from;
     while (first < held.rows) {
       signal.throwIfAborted();
-      const count = Math.min(held.rows - first, Math.max(1, Math.floor(Math.min(this.mostTileBytes / rowBytes, this.rowsInTime(rowBytes, products)))));
+      const count = Math.min(
+        held.rows - first,
+        Math.max(1, Math.floor(Math.min(this.mostTileBytes / rowBytes, this.rowsInTime(rowBytes, products)))),
+      );
       const startedMs = this.parts.clock.nowMs();
       const part = await this.onDevice(() => compute(count === held.rows ? held : held.slice(first, count)));
       if (!part.fits) {
@@ -238,7 +358,10 @@ export class SimilarityRun {
   }
 
   private tileRows(rowBytes: number): number {
-    return Math.max(1, Math.floor(Math.min(this.mostTileBytes, this.parts.residents.budgetBytes * PASSING_SHARE) / rowBytes));
+    return Math.max(
+      1,
+      Math.floor(Math.min(this.mostTileBytes, this.parts.residents.budgetBytes * PASSING_SHARE) / rowBytes),
+    );
   }
 
   private learn(rows: number, rowBytes: number, message: string): void {
@@ -320,10 +443,18 @@ function rankingsOf(rows: readonly number[], best: readonly Ranking[], k: number
 }
 
 function matrixOf(scores: Float32Array, columns: number): Computed {
-  return { ok: true, dtype: 'f32', dims: columns, body: new Uint8Array(scores.buffer, scores.byteOffset, scores.byteLength) };
+  return {
+    ok: true,
+    dtype: 'f32',
+    dims: columns,
+    body: new Uint8Array(scores.buffer, scores.byteOffset, scores.byteLength),
+  };
 }
 
-/** A matrix of parts that have all rows and some columns each. The part that has all of them is the matrix: copying 400 MB takes longer than a GPU with them. */
+/**
+ * A matrix of parts that have all rows and some columns each. The part that has all of them is the matrix: copying 400
+ * MB takes longer than a GPU with them.
+ */
 class ScoresOfParts {
   private readonly rows: number;
   private readonly columns: number;
@@ -341,7 +472,8 @@ class ScoresOfParts {
       return;
     }
     this.matrix ??= new Float32Array(this.rows * this.columns);
-    for (let row = 0; row < this.rows; row++) this.matrix.set(part.subarray(row * count, (row + 1) * count), row * this.columns + first);
+    for (let row = 0; row < this.rows; row++)
+      this.matrix.set(part.subarray(row * count, (row + 1) * count), row * this.columns + first);
   }
 
   whole(): Float32Array {

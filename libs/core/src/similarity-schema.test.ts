@@ -1,5 +1,5 @@
-// Similarity jobs as producers meet them: what each option defaults to, and every refusal by its code and a word on what was
-// wrong. Also the two binary forms: what goes in comes out, and nothing that was cut or changed does.
+// Similarity jobs as producers meet them: what each option defaults to, and every refusal by its code and a word on
+// what was wrong. Also the two binary forms: what goes in comes out, and nothing that was cut or changed does.
 
 import { describe, expect, test } from 'vitest';
 import { isShoalError } from './errors.ts';
@@ -8,7 +8,8 @@ import { decodeRankings, encodeRankings, encodeResult, openResult } from './resu
 import { decodeComparands, encodeComparands, type Comparands } from './similarity-input.ts';
 import { parseSimilarityJob } from './similarity-schema.ts';
 
-const base64 = (...values: readonly number[]): string => Buffer.from(Float32Array.from(values).buffer).toString('base64');
+const base64 = (...values: readonly number[]): string =>
+  Buffer.from(Float32Array.from(values).buffer).toString('base64');
 const ONE = { vectors: base64(1, 2), dims: 2 };
 const TOPK = { v: 1, collection: 'docs@3', queries: ONE, k: 10 };
 
@@ -28,18 +29,49 @@ function refused(work: () => unknown): string {
 
 describe('what is accepted', () => {
   test('the smallest job of each kind, with every default', () => {
-    const terms = { jobId: 'a', rows: 1, fingerprint: undefined, class: 'interactive', tenant: 'default', deadlineMs: undefined, reply: undefined, resultTtlMs: 86_400_000 };
+    const terms = {
+      jobId: 'a',
+      rows: 1,
+      fingerprint: undefined,
+      class: 'interactive',
+      tenant: 'default',
+      deadlineMs: undefined,
+      reply: undefined,
+      resultTtlMs: 86_400_000,
+    };
     const queries = { form: 'inline', matrix: { values: Float32Array.of(1, 2), rows: 1, dims: 2 } };
-    expect(parseSimilarityJob('a', 'topk', TOPK)).toEqual({ ...terms, request: { kind: 'topk', collection: 'docs@3', metric: 'cosine', k: 10 }, input: { form: 'vectors', queries, against: undefined, candidates: undefined } });
-    expect(parseSimilarityJob('a', 'cosine', { v: 1, queries: ONE, against: ONE })).toEqual({ ...terms, request: { kind: 'cosine', collection: undefined, metric: 'cosine' }, input: { form: 'vectors', queries, against: queries, candidates: undefined } });
-    expect(parseSimilarityJob('a', 'rescore', { ...TOPK, candidates: [[3, 1]] })).toEqual({ ...terms, request: { kind: 'rescore', collection: 'docs@3', metric: 'cosine', k: 10 }, input: { form: 'vectors', queries, against: undefined, candidates: [BigUint64Array.of(3n, 1n)] } });
-    expect(parseSimilarityJob('a', 'spread', { v: 1, graph: 'links', seeds: [[7, [8, 0.5]]], k: 5 })).toEqual({ ...terms, request: { kind: 'spread', graph: 'links', steps: 3, decay: 0.5, threshold: 0, k: 5 }, input: { form: 'seeds', seeds: [[7, [8, 0.5]]] } });
+    expect(parseSimilarityJob('a', 'topk', TOPK)).toEqual({
+      ...terms,
+      request: { kind: 'topk', collection: 'docs@3', metric: 'cosine', k: 10 },
+      input: { form: 'vectors', queries, against: undefined, candidates: undefined },
+    });
+    expect(parseSimilarityJob('a', 'cosine', { v: 1, queries: ONE, against: ONE })).toEqual({
+      ...terms,
+      request: { kind: 'cosine', collection: undefined, metric: 'cosine' },
+      input: { form: 'vectors', queries, against: queries, candidates: undefined },
+    });
+    expect(parseSimilarityJob('a', 'rescore', { ...TOPK, candidates: [[3, 1]] })).toEqual({
+      ...terms,
+      request: { kind: 'rescore', collection: 'docs@3', metric: 'cosine', k: 10 },
+      input: { form: 'vectors', queries, against: undefined, candidates: [BigUint64Array.of(3n, 1n)] },
+    });
+    expect(parseSimilarityJob('a', 'spread', { v: 1, graph: 'links', seeds: [[7, [8, 0.5]]], k: 5 })).toEqual({
+      ...terms,
+      request: { kind: 'spread', graph: 'links', steps: 3, decay: 0.5, threshold: 0, k: 5 },
+      input: { form: 'seeds', seeds: [[7, [8, 0.5]]] },
+    });
   });
 
   test('vectors in the input key, and many queries are bulk', () => {
     const keyed = { ...TOPK, queries: { key: { rows: 9, dims: 384 } } };
-    expect(parseSimilarityJob('a', 'topk', keyed)).toMatchObject({ rows: 9, class: 'bulk', input: { queries: { form: 'key', rows: 9, dims: 384 } } });
-    expect(parseSimilarityJob('a', 'rescore', { ...keyed, candidates: 'key' })).toMatchObject({ input: { candidates: 'key' } });
+    expect(parseSimilarityJob('a', 'topk', keyed)).toMatchObject({
+      rows: 9,
+      class: 'bulk',
+      input: { queries: { form: 'key', rows: 9, dims: 384 } },
+    });
+    expect(parseSimilarityJob('a', 'rescore', { ...keyed, candidates: 'key' })).toMatchObject({
+      input: { candidates: 'key' },
+    });
   });
 });
 
@@ -57,7 +89,11 @@ describe('what is refused', () => {
     ['topk', /DIMENSIONS_MISMATCH.*12 bytes/, { ...TOPK, queries: { vectors: base64(1, 2, 3), dims: 2 } }],
     ['topk', /DIMENSIONS_MISMATCH.*0 bytes/, { ...TOPK, queries: { vectors: '', dims: 2 } }],
     ['topk', /JOB_INVALID/, { ...TOPK, queries: { vectors: 'not base64!', dims: 2 } }],
-    ['topk', /VECTOR_INVALID.*row 0 .*NaN at dimension 1/, { ...TOPK, queries: { vectors: base64(1, Number.NaN), dims: 2 } }],
+    [
+      'topk',
+      /VECTOR_INVALID.*row 0 .*NaN at dimension 1/,
+      { ...TOPK, queries: { vectors: base64(1, Number.NaN), dims: 2 } },
+    ],
     ['topk', /VECTOR_INVALID.*Infinity/, { ...TOPK, queries: { vectors: base64(1, Infinity), dims: 2 } }],
     ['topk', /VECTOR_INVALID/, { ...TOPK, queries: { vectors: base64(1, 1e20), dims: 2 } }],
     ['topk', /JOB_INVALID.*257 queries/, { ...TOPK, queries: { vectors: base64(...new Float32Array(514)), dims: 2 } }],
@@ -66,7 +102,11 @@ describe('what is refused', () => {
     ['topk', /RESULT_TOO_LARGE.*smaller k/, { ...TOPK, queries: { key: { rows: 256, dims: 2 } }, k: 100_000 }],
     ['cosine', /JOB_INVALID.*one of the two/, { v: 1, queries: ONE }],
     ['cosine', /JOB_INVALID.*one of the two/, { v: 1, queries: ONE, against: ONE, collection: 'docs@1' }],
-    ['cosine', /DIMENSIONS_MISMATCH.*2 dimensions.*3/, { v: 1, queries: ONE, against: { vectors: base64(1, 2, 3), dims: 3 } }],
+    [
+      'cosine',
+      /DIMENSIONS_MISMATCH.*2 dimensions.*3/,
+      { v: 1, queries: ONE, against: { vectors: base64(1, 2, 3), dims: 3 } },
+    ],
     ['cosine', /JOB_INVALID.*both/, { v: 1, queries: ONE, against: { key: { rows: 1, dims: 2 } } }],
     ['rescore', /JOB_INVALID.*1 queries and 2 lists/, { ...TOPK, candidates: [[1], [2]] }],
     ['rescore', /JOB_INVALID.*candidates/, { ...TOPK, candidates: [[-1]] }],
@@ -94,12 +134,15 @@ describe('SHQ1', () => {
   test('what goes in comes out', () => {
     expect(decodeComparands(encodeComparands(compared), expected)).toEqual(compared);
     const { queries } = compared;
-    expect(decodeComparands(encodeComparands({ queries }), { queries: 2, against: 0, dims: 2, hasCandidates: false })).toEqual({ queries, against: undefined, candidates: undefined });
+    expect(
+      decodeComparands(encodeComparands({ queries }), { queries: 2, against: 0, dims: 2, hasCandidates: false }),
+    ).toEqual({ queries, against: undefined, candidates: undefined });
   });
 
   test('bytes that were cut anywhere or changed anywhere are refused', () => {
     const bytes = encodeComparands(compared);
-    for (let length = 0; length < bytes.length; length++) expect(refused(() => decodeComparands(bytes.subarray(0, length), expected))).toMatch(/^INPUT_CORRUPT/);
+    for (let length = 0; length < bytes.length; length++)
+      expect(refused(() => decodeComparands(bytes.subarray(0, length), expected))).toMatch(/^INPUT_CORRUPT/);
     for (const at of bytes.keys()) {
       const changed = Buffer.from(bytes);
       changed[at]! ^= 4;
@@ -109,7 +152,12 @@ describe('SHQ1', () => {
 
   test('an input that is not what its job says is refused', () => {
     const bytes = encodeComparands(compared);
-    for (const other of [{ ...expected, queries: 3 }, { ...expected, dims: 3 }, { ...expected, hasCandidates: false }]) expect(refused(() => decodeComparands(bytes, other))).toMatch(/^INPUT_CORRUPT/);
+    for (const other of [
+      { ...expected, queries: 3 },
+      { ...expected, dims: 3 },
+      { ...expected, hasCandidates: false },
+    ])
+      expect(refused(() => decodeComparands(bytes, other))).toMatch(/^INPUT_CORRUPT/);
   });
 });
 
@@ -121,10 +169,14 @@ describe('rankings', () => {
   ];
 
   test('a result carries them, and one that was cut is no result', () => {
-    const result = encodeResult({ dtype: 'ranking', rows: 3, dims: 2, fingerprint: '0123456789abcdef', isTruncated: false }, encodeRankings(rankings));
+    const result = encodeResult(
+      { dtype: 'ranking', rows: 3, dims: 2, fingerprint: '0123456789abcdef', isTruncated: false },
+      encodeRankings(rankings),
+    );
     const { header, body } = openResult(result);
     expect(decodeRankings(header, body)).toEqual(rankings);
-    for (let length = 32; length < result.length; length++) expect(refused(() => openResult(result.subarray(0, length)))).toMatch(/^RESULT_CORRUPT/);
+    for (let length = 32; length < result.length; length++)
+      expect(refused(() => openResult(result.subarray(0, length)))).toMatch(/^RESULT_CORRUPT/);
   });
 
   test('are read wherever a body lies, and lie in memory of their own', () => {
@@ -145,6 +197,8 @@ describe('rankings', () => {
     expect([...mergeRankings(a, b, 10, 'dot').ids]).toEqual([1n, 2n, 3n, 4n]);
     expect([...mergeRankings(b, a, 3, 'dot').ids]).toEqual([1n, 2n, 3n]);
     const near = { ids: BigUint64Array.of(5n), scores: Float32Array.of(0.1) };
-    expect([...mergeRankings({ ids: BigUint64Array.of(9n), scores: Float32Array.of(0.2) }, near, 1, 'l2').ids]).toEqual([5n]);
+    expect([...mergeRankings({ ids: BigUint64Array.of(9n), scores: Float32Array.of(0.2) }, near, 1, 'l2').ids]).toEqual(
+      [5n],
+    );
   });
 });

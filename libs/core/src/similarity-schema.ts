@@ -4,7 +4,17 @@
 
 import { z } from 'zod';
 import { ShoalError, type ErrorCode } from './errors.ts';
-import { MAX_INLINE_BYTES, MAX_ROWS_PER_JOB, checkFields, checkVersion, invalid, rowCount, termFields, termsOf, type JobTerms } from './job-terms.ts';
+import {
+  MAX_INLINE_BYTES,
+  MAX_ROWS_PER_JOB,
+  checkFields,
+  checkVersion,
+  invalid,
+  rowCount,
+  termFields,
+  termsOf,
+  type JobTerms,
+} from './job-terms.ts';
 import { RESULT_HEADER_BYTES, rankingBytes } from './result-format.ts';
 import { MAX_VALUE, firstIncomparable, type Matrix } from './similarity-input.ts';
 
@@ -19,8 +29,12 @@ const MAX_DIMS = 65_536;
 const MAX_STEPS = 64;
 
 const dims = z.int().min(1).max(MAX_DIMS);
-const named = z.string().regex(/^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}@[1-9][0-9]{0,8}$/, 'must be name@version, e.g. docs@3');
-const graph = z.string().regex(/^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/, 'must be the name of a graph: up to 64 of A-Z a-z 0-9 _ . -');
+const named = z
+  .string()
+  .regex(/^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}@[1-9][0-9]{0,8}$/, 'must be name@version, e.g. docs@3');
+const graph = z
+  .string()
+  .regex(/^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/, 'must be the name of a graph: up to 64 of A-Z a-z 0-9 _ . -');
 const metric = z.enum(['cosine', 'dot', 'l2']).optional();
 const k = z.int().min(1, 'must be at least 1').max(1_000_000);
 const rowId = z.int().min(0);
@@ -30,7 +44,11 @@ const inlineVectors = z.strictObject({ vectors: z.base64(), dims });
 const keyedVectors = z.strictObject({ key: z.strictObject({ rows: rowCount, dims }) });
 // The form of most jobs first: each that does not fit is tried, and costs the list of its problems.
 const vectors = z.union([keyedVectors, inlineVectors]);
-const queries = z.union([keyedVectors, inlineVectors, z.strictObject({ texts: z.array(z.string()).min(1).max(MAX_ROWS_PER_JOB) })]);
+const queries = z.union([
+  keyedVectors,
+  inlineVectors,
+  z.strictObject({ texts: z.array(z.string()).min(1).max(MAX_ROWS_PER_JOB) }),
+]);
 const candidates = z.union([z.array(z.array(rowId)).min(1).max(MAX_ROWS_PER_JOB), z.literal('key')]);
 
 const schemas = {
@@ -38,7 +56,9 @@ const schemas = {
   topk: z.strictObject({ ...termFields, collection: named, queries, k, metric }),
   rescore: z.strictObject({ ...termFields, collection: named, queries, candidates, k, metric }),
   spread: z.strictObject({
-    ...termFields, graph, k,
+    ...termFields,
+    graph,
+    k,
     seeds: z.array(z.array(seedField).min(1)).min(1).max(MAX_ROWS_PER_JOB),
     steps: z.int().min(1).max(MAX_STEPS).optional(),
     decay: z.number().gt(0).max(1).optional(),
@@ -51,7 +71,9 @@ export type SimilarityJobData = z.infer<(typeof schemas)[SimilarityKind]>;
 type Given<Kind extends SimilarityKind> = z.infer<(typeof schemas)[Kind]>;
 
 /** Vectors that came with the job, or that its input key has. */
-export type VectorInput = { readonly form: 'inline'; readonly matrix: Matrix } | { readonly form: 'key'; readonly rows: number; readonly dims: number };
+export type VectorInput =
+  | { readonly form: 'inline'; readonly matrix: Matrix }
+  | { readonly form: 'key'; readonly rows: number; readonly dims: number };
 
 /** A node that begins with an activation of 1, or of what is said. */
 export type Seed = number | readonly [node: number, activation: number];
@@ -73,12 +95,23 @@ interface Ranked {
 /** What is computed, without what it is computed from: jobs with equal requests run together. */
 export type SimilarityRequest =
   | { readonly kind: 'cosine'; readonly collection: string | undefined; readonly metric: SimilarityMetric }
-  | { readonly kind: 'topk' | 'rescore'; readonly collection: string; readonly metric: SimilarityMetric } & Ranked
-  | { readonly kind: 'spread'; readonly graph: string; readonly steps: number; readonly decay: number; readonly threshold: number } & Ranked;
+  | ({ readonly kind: 'topk' | 'rescore'; readonly collection: string; readonly metric: SimilarityMetric } & Ranked)
+  | ({
+      readonly kind: 'spread';
+      readonly graph: string;
+      readonly steps: number;
+      readonly decay: number;
+      readonly threshold: number;
+    } & Ranked);
 
 /** What it is computed from. Inputs with the form "key" lie together in the job's one input key. */
 export type SimilarityInput =
-  | { readonly form: 'vectors'; readonly queries: VectorInput; readonly against: VectorInput | undefined; readonly candidates: readonly BigUint64Array[] | 'key' | undefined }
+  | {
+      readonly form: 'vectors';
+      readonly queries: VectorInput;
+      readonly against: VectorInput | undefined;
+      readonly candidates: readonly BigUint64Array[] | 'key' | undefined;
+    }
   | { readonly form: 'seeds'; readonly seeds: readonly SeedSet[] };
 
 /** A checked job. Made by `parseSimilarityJob` only. `rows`: its queries, or sets of seeds. */
@@ -115,73 +148,145 @@ export function isSimilarityKind(name: string): name is SimilarityKind {
   return (SIMILARITY_KINDS as readonly string[]).includes(name);
 }
 
-/** Turns what was found on the queue into a job, or throws JOB_INVALID, JOB_VERSION_UNKNOWN, DIMENSIONS_MISMATCH, VECTOR_INVALID, RESULT_TOO_LARGE or TEXTS_NOT_EMBEDDED. */
+/**
+ * Turns what was found on the queue into a job, or throws JOB_INVALID, JOB_VERSION_UNKNOWN, DIMENSIONS_MISMATCH,
+ * VECTOR_INVALID, RESULT_TOO_LARGE or TEXTS_NOT_EMBEDDED.
+ */
 export function parseSimilarityJob(jobId: string, name: string, data: unknown): SimilarityJob {
-  if (!isSimilarityKind(name)) throw invalid(jobId, `the job is named "${name.slice(0, 80)}"; this queue takes jobs named ${SIMILARITY_KINDS.map((kind) => `"${kind}"`).join(', ')}`);
+  if (!isSimilarityKind(name))
+    throw invalid(
+      jobId,
+      `the job is named "${name.slice(0, 80)}"; this queue takes jobs named ` +
+        `${SIMILARITY_KINDS.map((kind) => `"${kind}"`).join(', ')}`,
+    );
   const checked = checkVersion(jobId, data);
   switch (name) {
-    case 'cosine': return cosineJob(jobId, checkFields(jobId, schemas.cosine, checked));
-    case 'topk': return topKJob(jobId, checkFields(jobId, schemas.topk, checked));
-    case 'rescore': return rescoreJob(jobId, checkFields(jobId, schemas.rescore, checked));
-    case 'spread': return spreadJob(jobId, checkFields(jobId, schemas.spread, checked));
+    case 'cosine':
+      return cosineJob(jobId, checkFields(jobId, schemas.cosine, checked));
+    case 'topk':
+      return topKJob(jobId, checkFields(jobId, schemas.topk, checked));
+    case 'rescore':
+      return rescoreJob(jobId, checkFields(jobId, schemas.rescore, checked));
+    case 'spread':
+      return spreadJob(jobId, checkFields(jobId, schemas.spread, checked));
   }
 }
 
 function cosineJob(jobId: string, data: Given<'cosine'>): SimilarityJob {
-  if ((data.collection === undefined) === (data.against === undefined)) throw invalid(jobId, 'cosine compares its queries either with a "collection" or with the vectors in "against"; give one of the two');
+  if ((data.collection === undefined) === (data.against === undefined))
+    throw invalid(
+      jobId,
+      'cosine compares its queries either with a "collection" or with the vectors in "against"; give one of the two',
+    );
   const input = vectorsOf(jobId, data);
   const { queries: own, against } = input;
-  if (against !== undefined && dimsOf(own) !== dimsOf(against)) throw dimensionsMismatch(`job "${jobId}": its queries have ${dimsOf(own)} dimensions, what they are compared with has ${dimsOf(against)}`);
+  if (against !== undefined && dimsOf(own) !== dimsOf(against))
+    throw dimensionsMismatch(
+      `job "${jobId}": its queries have ${dimsOf(own)} dimensions, what they are compared with has ${dimsOf(against)}`,
+    );
   if (against !== undefined) checkSize(jobId, 4 * rowsOf(own) * rowsOf(against));
-  return { jobId, rows: rowsOf(own), ...termsOf(data, rowsOf(own)), request: { kind: 'cosine', collection: data.collection, metric: data.metric ?? 'cosine' }, input };
+  return {
+    jobId,
+    rows: rowsOf(own),
+    ...termsOf(data, rowsOf(own)),
+    request: { kind: 'cosine', collection: data.collection, metric: data.metric ?? 'cosine' },
+    input,
+  };
 }
 
 function topKJob(jobId: string, data: Given<'topk'>): SimilarityJob {
   const input = vectorsOf(jobId, data);
-  return { ...ranked(jobId, data, rowsOf(input.queries)), request: { kind: 'topk', collection: data.collection, metric: data.metric ?? 'cosine', k: data.k }, input };
+  return {
+    ...ranked(jobId, data, rowsOf(input.queries)),
+    request: { kind: 'topk', collection: data.collection, metric: data.metric ?? 'cosine', k: data.k },
+    input,
+  };
 }
 
 function rescoreJob(jobId: string, data: Given<'rescore'>): SimilarityJob {
   const input = vectorsOf(jobId, data);
   const rows = rowsOf(input.queries);
-  if (data.candidates === 'key' && input.queries.form !== 'key') throw invalid(jobId, 'its candidates are said to be in the input key, but its queries are not there; both go together');
-  if (data.candidates !== 'key' && data.candidates.length !== rows) throw invalid(jobId, `it has ${rows} queries and ${data.candidates.length} lists of candidates; each query has one`);
-  const lists = data.candidates === 'key' ? data.candidates : data.candidates.map((ids) => BigUint64Array.from(ids, BigInt));
-  return { ...ranked(jobId, data, rows), request: { kind: 'rescore', collection: data.collection, metric: data.metric ?? 'cosine', k: data.k }, input: { ...input, candidates: lists } };
+  if (data.candidates === 'key' && input.queries.form !== 'key')
+    throw invalid(
+      jobId,
+      'its candidates are said to be in the input key, but its queries are not there; both go together',
+    );
+  if (data.candidates !== 'key' && data.candidates.length !== rows)
+    throw invalid(
+      jobId,
+      `it has ${rows} queries and ${data.candidates.length} lists of candidates; each query has one`,
+    );
+  const lists =
+    data.candidates === 'key' ? data.candidates : data.candidates.map((ids) => BigUint64Array.from(ids, BigInt));
+  return {
+    ...ranked(jobId, data, rows),
+    request: { kind: 'rescore', collection: data.collection, metric: data.metric ?? 'cosine', k: data.k },
+    input: { ...input, candidates: lists },
+  };
 }
 
 function spreadJob(jobId: string, data: Given<'spread'>): SimilarityJob {
   const { graph: name, seeds, steps = 3, decay = 0.5, threshold = 0 } = data;
-  return { ...ranked(jobId, data, seeds.length), request: { kind: 'spread', graph: name, steps, decay, threshold, k: data.k }, input: { form: 'seeds', seeds } };
+  return {
+    ...ranked(jobId, data, seeds.length),
+    request: { kind: 'spread', graph: name, steps, decay, threshold, k: data.k },
+    input: { form: 'seeds', seeds },
+  };
 }
 
-function ranked(jobId: string, data: Given<'topk' | 'rescore' | 'spread'>, rows: number): Pick<SimilarityJob, 'jobId' | 'rows' | keyof JobTerms> {
+function ranked(
+  jobId: string,
+  data: Given<'topk' | 'rescore' | 'spread'>,
+  rows: number,
+): Pick<SimilarityJob, 'jobId' | 'rows' | keyof JobTerms> {
   checkSize(jobId, rankingBytes(rows, rows * data.k));
   return { jobId, rows, ...termsOf(data, rows) };
 }
 
 function checkSize(jobId: string, bodyBytes: number): void {
-  if (bodyBytes + RESULT_HEADER_BYTES > MAX_RESULT_BYTES) throw resultTooLarge(`job "${jobId}": its result may have ${bodyBytes} bytes, above the ${MAX_RESULT_BYTES} of one result; ask for fewer rows or a smaller k`);
+  if (bodyBytes + RESULT_HEADER_BYTES > MAX_RESULT_BYTES)
+    throw resultTooLarge(
+      `job "${jobId}": its result may have ${bodyBytes} bytes, above the ${MAX_RESULT_BYTES} of one result; ` +
+        'ask for fewer rows or a smaller k',
+    );
 }
 
-function vectorsOf(jobId: string, data: Given<'cosine' | 'topk' | 'rescore'>): Extract<SimilarityInput, { form: 'vectors' }> {
+function vectorsOf(
+  jobId: string,
+  data: Given<'cosine' | 'topk' | 'rescore'>,
+): Extract<SimilarityInput, { form: 'vectors' }> {
   if ('texts' in data.queries) {
-    throw new ShoalError('TEXTS_NOT_EMBEDDED', `job "${jobId}" has texts as queries; similarity workers run no model: embed them on the queue of the model first (the SDK does so by itself) and send the vectors`, { jobId });
+    throw new ShoalError(
+      'TEXTS_NOT_EMBEDDED',
+      `job "${jobId}" has texts as queries; similarity workers run no model: embed them on the queue of the ` +
+        'model first (the SDK does so by itself) and send the vectors',
+      { jobId },
+    );
   }
   const against = 'against' in data ? data.against : undefined;
   const own = vectorInput(jobId, 'queries', data.queries);
   const others = against === undefined ? undefined : vectorInput(jobId, 'against', against);
-  if (rowsOf(own) > MAX_ROWS_PER_JOB) throw invalid(jobId, `it has ${rowsOf(own)} queries; a job has 1 to ${MAX_ROWS_PER_JOB}`);
-  if (others !== undefined && others.form !== own.form) throw invalid(jobId, 'its queries and what they are compared with must both be inline or both be in the input key');
+  if (rowsOf(own) > MAX_ROWS_PER_JOB)
+    throw invalid(jobId, `it has ${rowsOf(own)} queries; a job has 1 to ${MAX_ROWS_PER_JOB}`);
+  if (others !== undefined && others.form !== own.form)
+    throw invalid(jobId, 'its queries and what they are compared with must both be inline or both be in the input key');
   return { form: 'vectors', queries: own, against: others, candidates: undefined };
 }
 
 function vectorInput(jobId: string, field: string, given: z.infer<typeof vectors>): VectorInput {
   if ('key' in given) return { form: 'key', ...given.key };
-  if (given.vectors.length > MAX_INLINE_BYTES) throw invalid(jobId, `${field} has ${given.vectors.length} bytes of base64, above the ${MAX_INLINE_BYTES} that may travel inside a job; use an input key`);
+  if (given.vectors.length > MAX_INLINE_BYTES)
+    throw invalid(
+      jobId,
+      `${field} has ${given.vectors.length} bytes of base64, above the ${MAX_INLINE_BYTES} that may travel ` +
+        'inside a job; use an input key',
+    );
   const bytes = Uint8Array.from(Buffer.from(given.vectors, 'base64'));
   const rows = bytes.length / (4 * given.dims);
-  if (!Number.isInteger(rows) || rows < 1) throw dimensionsMismatch(`job "${jobId}": ${field} has ${bytes.length} bytes, which are no whole rows of ${given.dims} f32 values`);
+  if (!Number.isInteger(rows) || rows < 1)
+    throw dimensionsMismatch(
+      `job "${jobId}": ${field} has ${bytes.length} bytes, which are no whole rows of ${given.dims} f32 values`,
+    );
   const matrix = { values: new Float32Array(bytes.buffer), rows, dims: given.dims };
   checkValues(jobId, field, matrix);
   return { form: 'inline', matrix };
@@ -190,7 +295,13 @@ function vectorInput(jobId: string, field: string, given: z.infer<typeof vectors
 /** Throws VECTOR_INVALID where a value is NaN, infinite or beyond what can be compared. */
 export function checkValues(jobId: string, field: string, { values, dims: width }: Matrix): void {
   const at = firstIncomparable(values);
-  if (at !== undefined) throw new ShoalError('VECTOR_INVALID', `job "${jobId}": row ${Math.floor(at / width)} of ${field} holds ${String(values[at])} at dimension ${at % width}; only numbers between ±${MAX_VALUE.toExponential(0)} can be compared`, { jobId });
+  if (at !== undefined)
+    throw new ShoalError(
+      'VECTOR_INVALID',
+      `job "${jobId}": row ${Math.floor(at / width)} of ${field} holds ${String(values[at])} at dimension ` +
+        `${at % width}; only numbers between ±${MAX_VALUE.toExponential(0)} can be compared`,
+      { jobId },
+    );
 }
 
 export function rowsOf(input: VectorInput): number {

@@ -1,6 +1,6 @@
-// The collections and graphs that jobs of a similarity executor name: each opened once, looked at again whenever another job
-// comes for it, and closed when nobody needs it any more and others are needed more. What a job has taken stays usable until
-// it is given back, even if the files are gone by then.
+// The collections and graphs that jobs of a similarity executor name: each opened once, looked at again whenever
+// another job comes for it, and closed when nobody needs it any more and others are needed more. What a job has taken
+// stays usable until it is given back, even if the files are gone by then.
 
 import type { Resident, Residents } from './residents.ts';
 import type { Fitted, Held } from './similarity-device.ts';
@@ -110,7 +110,10 @@ export class Sources<Source extends Openable, Whole extends Held> {
   }
 
   /** A file may be gone, cut or replaced since it was opened: nobody gets it from then on. */
-  private async takeKnown(name: string, known: Promise<OpenSource<Source, Whole>>): Promise<OpenSource<Source, Whole> | undefined> {
+  private async takeKnown(
+    name: string,
+    known: Promise<OpenSource<Source, Whole>>,
+  ): Promise<OpenSource<Source, Whole> | undefined> {
     const source = await known;
     const isCurrent = await source.isCurrent().catch(async (error: unknown) => {
       await this.retire(name, source);

@@ -1,15 +1,19 @@
-// The slots of a backend as the executor lends them: some are kept back, so that an interactive row never waits for a slot behind
-// queued bulk work, nor behind the interactive rows that came just before it.
+// The slots of a backend as the executor lends them: some are kept back, so that an interactive row never waits for a
+// slot behind queued bulk work, nor behind the interactive rows that came just before it.
 
 import type { BatchBudget, InferenceBackend, Slot } from './ports.ts';
 
-/** One micro-batch runs and one waits behind it: fewer, and the device would idle while the next is packed. A device that runs more side by side has as many. */
+/**
+ * One micro-batch runs and one waits behind it: fewer, and the device would idle while the next is packed. A device
+ * that runs more side by side has as many.
+ */
 const BUSY_SLOTS = 2;
 /**
- * For urgent micro-batches. With one, rows that came while another urgent run was queued got a slot when the running bulk one ended:
- * the device was through with the urgent run before they were packed, and went on with bulk work. With an interactive job every three
- * batch times 8 to 24 of 110 waited for a bulk run that began after they had come; with two slots 2 or 3, each of them the third
- * within one batch time (bench/interactive-wait.ts on a busy machine, 2026-11-22).
+ * For urgent micro-batches. With one, rows that came while another urgent run was queued got a slot when the running
+ * bulk one ended: the device was through with the urgent run before they were packed, and went on with bulk work. With
+ * an interactive job every three batch times 8 to 24 of 110 waited for a bulk run that began after they had come; with
+ * two slots 2 or 3, each of them the third within one batch time (bench/interactive-wait.ts on a busy machine,
+ * 2026-11-22).
  */
 export const KEPT_SLOTS = 3;
 
@@ -55,6 +59,10 @@ export class Slots {
 }
 
 /** Most rows of this width that the budget allows and a slot's buffers hold; at least 1. */
-export function rowsWithin({ slotRows, slotTokens }: Pick<InferenceBackend, 'slotRows' | 'slotTokens'>, budget: Pick<BatchBudget, 'rowsAt'>, width: number): number {
+export function rowsWithin(
+  { slotRows, slotTokens }: Pick<InferenceBackend, 'slotRows' | 'slotTokens'>,
+  budget: Pick<BatchBudget, 'rowsAt'>,
+  width: number,
+): number {
   return Math.max(1, Math.min(budget.rowsAt(width), slotRows, Math.floor(slotTokens / width)));
 }

@@ -1,12 +1,19 @@
-// Whoever kills executors is found, by any fate of theirs: exactly the culprits are convicted, in few deaths, and a device
-// that dies of itself convicts nobody for it.
+// Whoever kills executors is found, by any fate of theirs: exactly the culprits are convicted, in few deaths, and a
+// device that dies of itself convicts nobody for it.
 
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { Suspects, isConvictedByStalls } from './suspects.ts';
 
-/** An executor with up to two runs of `size` jobs at the device, the first of which goes on; it dies of the deadly. Returns who was convicted and how many died for it. */
-function runAll(jobIds: readonly string[], deadly: ReadonlySet<string>, size: number): { convicted: string[]; ended: string[]; deaths: number } {
+/**
+ * An executor with up to two runs of `size` jobs at the device, the first of which goes on; it dies of the deadly.
+ * Returns who was convicted and how many died for it.
+ */
+function runAll(
+  jobIds: readonly string[],
+  deadly: ReadonlySet<string>,
+  size: number,
+): { convicted: string[]; ended: string[]; deaths: number } {
   const suspects = new Suspects();
   const open = new Set(jobIds);
   const convicted: string[] = [];
@@ -46,14 +53,19 @@ const named = (count: number): string[] => Array.from({ length: count }, (_, i) 
 describe('suspects', () => {
   test('exactly the culprits are convicted, whatever their number, the sizes of runs and the order', () => {
     fc.assert(
-      fc.property(fc.integer({ min: 1, max: 120 }), fc.integer({ min: 1, max: 64 }), fc.array(fc.nat(119), { maxLength: 6 }), (count, size, culprits) => {
-        const jobIds = named(count);
-        const deadly = new Set(culprits.filter((at) => at < count).map((at) => `job-${at}`));
-        const { convicted, ended, deaths } = runAll(jobIds, deadly, size);
-        expect(convicted.toSorted()).toEqual([...deadly].toSorted());
-        expect(ended.toSorted()).toEqual(jobIds.filter((jobId) => !deadly.has(jobId)).toSorted());
-        expect(deaths).toBeLessThanOrEqual(deadly.size * (3 + Math.ceil(Math.log2(Math.max(2, size)))));
-      }),
+      fc.property(
+        fc.integer({ min: 1, max: 120 }),
+        fc.integer({ min: 1, max: 64 }),
+        fc.array(fc.nat(119), { maxLength: 6 }),
+        (count, size, culprits) => {
+          const jobIds = named(count);
+          const deadly = new Set(culprits.filter((at) => at < count).map((at) => `job-${at}`));
+          const { convicted, ended, deaths } = runAll(jobIds, deadly, size);
+          expect(convicted.toSorted()).toEqual([...deadly].toSorted());
+          expect(ended.toSorted()).toEqual(jobIds.filter((jobId) => !deadly.has(jobId)).toSorted());
+          expect(deaths).toBeLessThanOrEqual(deadly.size * (3 + Math.ceil(Math.log2(Math.max(2, size)))));
+        },
+      ),
       { numRuns: 1_000 },
     );
   });
@@ -90,14 +102,16 @@ describe('suspects', () => {
 
   test('groups of jobs that stalled shrink with the number of stalls', () => {
     const suspects = new Suspects();
-    const jobs = [0, 1, 2, 3, 4, 5, 6].flatMap((stalls) => Array.from({ length: 70 }, (_, i) => ({ jobId: `${stalls}-${i}`, stalls })));
+    const jobs = [0, 1, 2, 3, 4, 5, 6].flatMap((stalls) =>
+      Array.from({ length: 70 }, (_, i) => ({ jobId: `${stalls}-${i}`, stalls })),
+    );
     expect(suspects.claimed(jobs.slice(0, 140))).toBe(false);
     expect(suspects.claimed(jobs)).toBe(true);
     const sizes = new Map<string, number[]>();
     while (suspects.isIsolating) {
       const { group } = suspects;
       const stalls = group[0]!.slice(0, 1);
-      sizes.set(stalls, [...sizes.get(stalls) ?? [], group.length]);
+      sizes.set(stalls, [...(sizes.get(stalls) ?? []), group.length]);
       for (const jobId of group) suspects.forget(jobId);
     }
     expect([...sizes.keys()]).toEqual(['2', '3', '4', '5', '6']);

@@ -1,15 +1,18 @@
-// Who kills executors. Only a job whose rows were at the device when its executor died can have done it; whoever shared the
-// executor is innocent. Suspects run in groups, one group alone at the device, halved after every death until the culprit
-// is by itself; one that kills its executor alone twice is convicted. A device that dies for reasons of its own convicts
-// nobody: its suspects run to their end in the next executor and are forgotten.
+// Who kills executors. Only a job whose rows were at the device when its executor died can have done it; whoever shared
+// the executor is innocent. Suspects run in groups, one group alone at the device, halved after every death until the
+// culprit is by itself; one that kills its executor alone twice is convicted. A device that dies for reasons of its own
+// convicts nobody: its suspects run to their end in the next executor and are forgotten.
 //
 // Not *isolating*: everybody may run. *Isolating*: only the first group may; when the last of its jobs is forgotten (it
-// ended, or its lease is lost) the next group is first, and after the last group everybody may run again.
-// A job may also be suspect because it stalled again and again: the whole worker dies where it runs, and can tell nobody.
+// ended, or its lease is lost) the next group is first, and after the last group everybody may run again. A job may
+// also be suspect because it stalled again and again: the whole worker dies where it runs, and can tell nobody.
 
 /** A job that stalled so often is suspect: two workers died while they held it. */
 const SUSPECT_STALLS = 2;
-/** Groups of jobs that stalled 2, 3, 4, … times: nobody who could halve them survives, so they shrink by the count itself. */
+/**
+ * Groups of jobs that stalled 2, 3, 4, … times: nobody who could halve them survives, so they shrink by the count
+ * itself.
+ */
 const STALLED_GROUP_SIZES = [64, 16, 4, 1];
 /** Alone at the device from the fifth stall on, and three more workers died of it. */
 const CONVICTING_STALLS = 8;
@@ -54,8 +57,11 @@ export class Suspects {
     const suspects = jobs.filter(({ stalls }) => stalls >= SUSPECT_STALLS);
     for (const [at, size] of STALLED_GROUP_SIZES.entries()) {
       const isLast = at === STALLED_GROUP_SIZES.length - 1;
-      const alike = suspects.filter(({ stalls }) => stalls === SUSPECT_STALLS + at || (isLast && stalls > SUSPECT_STALLS + at));
-      for (let from = 0; from < alike.length; from += size) this.groups.push(alike.slice(from, from + size).map(({ jobId }) => jobId));
+      const alike = suspects.filter(
+        ({ stalls }) => stalls === SUSPECT_STALLS + at || (isLast && stalls > SUSPECT_STALLS + at),
+      );
+      for (let from = 0; from < alike.length; from += size)
+        this.groups.push(alike.slice(from, from + size).map(({ jobId }) => jobId));
     }
     return suspects.length > 0;
   }
@@ -63,8 +69,10 @@ export class Suspects {
   /** The job has its ending, or is somebody else's business now. */
   forget(jobId: string): void {
     this.deathsAlone.delete(jobId);
-    for (const jobIds of this.runs.values()) jobIds.delete(jobId); // a row that failed alone ends its run without a word
-    if (this.groups.length > 0) this.groups = withoutEmpty(this.groups.map((group) => group.filter((id) => id !== jobId)));
+    // a row that failed alone ends its run without a word
+    for (const jobIds of this.runs.values()) jobIds.delete(jobId);
+    if (this.groups.length > 0)
+      this.groups = withoutEmpty(this.groups.map((group) => group.filter((id) => id !== jobId)));
   }
 
   /** The executor is gone for a reason that is nobody's fault. */
@@ -72,7 +80,10 @@ export class Suspects {
     this.runs.clear();
   }
 
-  /** The executor died of what it ran, or of nothing that we know. Returns the jobs that are convicted; the caller forgets them. */
+  /**
+   * The executor died of what it ran, or of nothing that we know. Returns the jobs that are convicted; the caller
+   * forgets them.
+   */
   executorDied(): readonly string[] {
     const atDevice = this.takeRuns();
     const [tried = [], ...later] = this.groups;
@@ -89,7 +100,9 @@ export class Suspects {
   /** Jobs of each run at the device, oldest first, each job once. */
   private takeRuns(): string[][] {
     const seen = new Set<string>();
-    const runs = [...this.runs.values()].map((jobIds) => [...jobIds].filter((jobId) => !seen.has(jobId) && seen.add(jobId)));
+    const runs = [...this.runs.values()].map((jobIds) =>
+      [...jobIds].filter((jobId) => !seen.has(jobId) && seen.add(jobId)),
+    );
     this.runs.clear();
     return withoutEmpty(runs);
   }

@@ -1,5 +1,6 @@
-// Items that go together: one call at a time, and whatever comes while it is under way goes with the next. Urgent items take
-// turns of their own, so that they never wait for a call that others fill. Knows nothing of what is done with them.
+// Items that go together: one call at a time, and whatever comes while it is under way goes with the next. Urgent items
+// take turns of their own, so that they never wait for a call that others fill. Knows nothing of what is done with
+// them.
 
 /** May not throw: there is nobody who could be told. */
 export type TakeTurn<Item> = (items: readonly Item[], isUrgent: boolean) => Promise<void>;

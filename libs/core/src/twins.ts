@@ -1,5 +1,6 @@
-// Rows with equal ids that meet in one cut share one run. Opportunistic: it looks no further than the cut, and a sampled hash
-// chooses whom a row is compared with, so that looking costs next to nothing where there is nothing to find.
+// Rows with equal ids that meet in one cut share one run. Opportunistic: it looks no further than the cut, and a
+// sampled hash chooses whom a row is compared with, so that looking costs next to nothing where there is nothing to
+// find.
 
 interface Comparable<Row> {
   readonly ids: ArrayLike<number>;
@@ -13,9 +14,9 @@ const SAMPLES = 4;
 const MAX_PROBES = 8;
 
 /**
- * The rows without those that equal an earlier one; each of these has become the earlier one's twin. The same array when all differ.
- * Costs a twentieth of checking the length of the same rows' vectors (47 and 1,041 µs for 256 rows on a busy 2-core Xeon,
- * 2026-11; bench/safety-cost.ts): half a percent of a core at 100 k texts/s.
+ * The rows without those that equal an earlier one; each of these has become the earlier one's twin. The same array
+ * when all differ. Costs a twentieth of checking the length of the same rows' vectors (47 and 1,041 µs for 256 rows on
+ * a busy 2-core Xeon, 2026-11; bench/safety-cost.ts): half a percent of a core at 100 k texts/s.
  */
 export function mergeTwins<Row extends Comparable<Row>>(rows: readonly Row[]): readonly Row[] {
   if (rows.length < 2) return rows;
@@ -37,7 +38,13 @@ export function mergeTwins<Row extends Comparable<Row>>(rows: readonly Row[]): r
 }
 
 /** The earlier row with the same ids; when there is none, the row takes a slot so that later ones can meet it. */
-function meet<Row extends Comparable<Row>>(row: Row, index: number, rows: readonly Row[], table: Int32Array, mask: number): Row | undefined {
+function meet<Row extends Comparable<Row>>(
+  row: Row,
+  index: number,
+  rows: readonly Row[],
+  table: Int32Array,
+  mask: number,
+): Row | undefined {
   let slot = sampledHash(row.ids) & mask;
   for (let probes = 0; probes < MAX_PROBES; probes++, slot = (slot + 1) & mask) {
     const found = table[slot]!;

@@ -1,6 +1,6 @@
-// When a short pool stops gathering and runs. A batch costs a fixed part and a part for its tokens, so company is worth waiting
-// for, but never longer than the run itself would take: then waiting would cost more than it could save. Interactive rows go at
-// once and never come here. Pure; no clock.
+// When a short pool stops gathering and runs. A batch costs a fixed part and a part for its tokens, so company is worth
+// waiting for, but never longer than the run itself would take: then waiting would cost more than it could save.
+// Interactive rows go at once and never come here. Pure; no clock.
 
 import type { BatchBudget } from './ports.ts';
 
@@ -23,7 +23,11 @@ export interface Waiting {
 }
 
 /** How long the oldest row may wait for company; 0: run now. */
-export function windowMs({ rows, tokens, isFull, isQueueDrained }: Waiting, limits: WindowLimits, budget: Pick<BatchBudget, 'predictMs'>): number {
+export function windowMs(
+  { rows, tokens, isFull, isQueueDrained }: Waiting,
+  limits: WindowLimits,
+  budget: Pick<BatchBudget, 'predictMs'>,
+): number {
   if (isFull || isQueueDrained || rows >= limits.windowRows) return 0;
   const waitMs = Math.min(limits.maxWaitMs, budget.predictMs({ rows, width: tokens / rows }) ?? limits.maxWaitMs);
   return rows >= limits.minRows ? waitMs : 2 * waitMs;

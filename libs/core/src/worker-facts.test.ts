@@ -10,7 +10,11 @@ function run(metrics: Metrics, width: number, tokens: number, runMs: number): vo
 test('rates and mix are told by length, and everything is passed on', () => {
   const meter = new LoadMeter();
   const passed: string[] = [];
-  const metrics = meter.tap({ ...noMetrics, microBatchRan: ({ width }) => passed.push(`ran ${width}`), inFlight: (claims) => passed.push(`flight ${claims}`) });
+  const metrics = meter.tap({
+    ...noMetrics,
+    microBatchRan: ({ width }) => passed.push(`ran ${width}`),
+    inFlight: (claims) => passed.push(`flight ${claims}`),
+  });
   expect(meter.load()).toEqual({ rates: {}, mix: {}, claims: 0, poolTokens: 0, tokensPerJob: undefined });
   metrics.inFlight(3, 500);
   run(metrics, 16, 1_000, 10);

@@ -1,6 +1,6 @@
-// What a live worker tells others of itself, every two seconds: who it is, what it has in flight, and how fast it is. Rates
-// are measured, in real tokens a second at the device, by the length of rows, because a CPU falls behind further on some
-// lengths than on others. Decides nothing; lane-choice.ts does.
+// What a live worker tells others of itself, every two seconds: who it is, what it has in flight, and how fast it is.
+// Rates are measured, in real tokens a second at the device, by the length of rows, because a CPU falls behind further
+// on some lengths than on others. Decides nothing; lane-choice.ts does.
 
 import type { BudgetState, Lane, Metrics, Precision } from './ports.ts';
 import type { SimilarityFacts } from './similarity-facts.ts';
@@ -47,7 +47,10 @@ export interface WorkerFacts extends WorkerLoad {
   readonly memoryBytes?: number | undefined;
   /** Of a worker that compares. */
   readonly similarity?: SimilarityFacts | undefined;
-  /** Of a CPU worker: why it takes from the main lane or does not, and from which backlog on, in tokens, that shortens the total time. */
+  /**
+   * Of a CPU worker: why it takes from the main lane or does not, and from which backlog on, in tokens, that shortens
+   * the total time.
+   */
   readonly mainLane?: { readonly reason: string; readonly breakEven: ByLength } | undefined;
 }
 
@@ -108,7 +111,12 @@ export class LoadMeter {
     const all = LENGTH_CLASSES.reduce((sum, length) => sum + this.byLength[length].tokens, 0);
     const known = LENGTH_CLASSES.filter((length) => this.byLength[length].weightedMs > 0);
     return {
-      rates: Object.fromEntries(known.map((length) => [length, (1_000 * this.byLength[length].weightedTokens) / this.byLength[length].weightedMs])),
+      rates: Object.fromEntries(
+        known.map((length) => [
+          length,
+          (1_000 * this.byLength[length].weightedTokens) / this.byLength[length].weightedMs,
+        ]),
+      ),
       mix: Object.fromEntries(known.map((length) => [length, this.byLength[length].tokens / all])),
       claims: this.claims,
       poolTokens: this.poolTokens,
@@ -116,7 +124,15 @@ export class LoadMeter {
     };
   }
 
-  private ran({ width, tokens, runMs }: { readonly width: number; readonly tokens: number; readonly runMs: number }): void {
+  private ran({
+    width,
+    tokens,
+    runMs,
+  }: {
+    readonly width: number;
+    readonly tokens: number;
+    readonly runMs: number;
+  }): void {
     if (!(runMs > 0 && tokens > 0)) return;
     const forget = Math.exp(-runMs / MEMORY_MS);
     for (const length of LENGTH_CLASSES) {

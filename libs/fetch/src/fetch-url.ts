@@ -1,5 +1,5 @@
-// One file over HTTP(S), hashed while it arrives. Refuses to hand over bytes whose digest is not the pinned one, and does
-// not wait for a server that does not answer: a laptop without a network learns that in seconds.
+// One file over HTTP(S), hashed while it arrives. Refuses to hand over bytes whose digest is not the pinned one, and
+// does not wait for a server that does not answer: a laptop without a network learns that in seconds.
 
 import { createHash } from 'node:crypto';
 import { open, rm } from 'node:fs/promises';
@@ -21,11 +21,19 @@ export interface UrlOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** Writes the body of `url` to `destination` (created or overwritten; removed again on failure). Use inside `placeAtomically`. */
-export async function fetchUrl(url: string, destination: string, options: UrlOptions = {}): Promise<{ bytes: number; sha256: string }> {
+/**
+ * Writes the body of `url` to `destination` (created or overwritten; removed again on failure). Use inside
+ * `placeAtomically`.
+ */
+export async function fetchUrl(
+  url: string,
+  destination: string,
+  options: UrlOptions = {},
+): Promise<{ bytes: number; sha256: string }> {
   try {
     const received = await receive(url, destination, options);
-    if (options.sha256 !== undefined && received.sha256 !== options.sha256) throw mismatch(url, options.sha256, received.sha256);
+    if (options.sha256 !== undefined && received.sha256 !== options.sha256)
+      throw mismatch(url, options.sha256, received.sha256);
     return received;
   } catch (error) {
     await rm(destination, { force: true });
@@ -34,13 +42,20 @@ export async function fetchUrl(url: string, destination: string, options: UrlOpt
   }
 }
 
-async function receive(url: string, destination: string, options: UrlOptions): Promise<{ bytes: number; sha256: string }> {
+async function receive(
+  url: string,
+  destination: string,
+  options: UrlOptions,
+): Promise<{ bytes: number; sha256: string }> {
   const { connectTimeoutMs = 5_000, silenceTimeoutMs = 30_000, headers = {}, onProgress, signal } = options;
   const abort = new AbortController();
   let timer = setTimeout(() => abort.abort(new Error(`no answer within ${connectTimeoutMs} ms`)), connectTimeoutMs);
   const file = await open(destination, 'w');
   try {
-    const response = await fetch(url, { signal: signal === undefined ? abort.signal : AbortSignal.any([abort.signal, signal]), headers });
+    const response = await fetch(url, {
+      signal: signal === undefined ? abort.signal : AbortSignal.any([abort.signal, signal]),
+      headers,
+    });
     if (!response.ok || response.body === null) throw refused(url, response.status);
     const length = Number(response.headers.get('content-length'));
     const totalBytes = Number.isInteger(length) && length > 0 ? length : undefined;
@@ -70,7 +85,17 @@ function refused(url: string, status: number): Error {
 
 function translate(url: string, error: unknown): Error {
   const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
-  const found = cause instanceof Error ? cause.message || ('code' in cause ? String(cause.code) : cause.name) : String(cause);
-  if (found.includes('ENOSPC')) return fetchFailure('disk-full', `${url} could not be stored: the disk is full. Free some space and try again.`, error);
-  return fetchFailure('unreachable', `${url} cannot be reached from here (${found}): check the network or the proxy settings`, error);
+  const found =
+    cause instanceof Error ? cause.message || ('code' in cause ? String(cause.code) : cause.name) : String(cause);
+  if (found.includes('ENOSPC'))
+    return fetchFailure(
+      'disk-full',
+      `${url} could not be stored: the disk is full. Free some space and try again.`,
+      error,
+    );
+  return fetchFailure(
+    'unreachable',
+    `${url} cannot be reached from here (${found}): check the network or the proxy settings`,
+    error,
+  );
 }

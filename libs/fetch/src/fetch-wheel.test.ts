@@ -1,6 +1,15 @@
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -19,10 +28,16 @@ beforeAll(() => {
   mkdirSync(join(content, 'tiny-1.0.dist-info'));
   writeFileSync(join(content, 'tiny', 'data.txt'), 'the data');
   writeFileSync(join(content, 'tiny-1.0.dist-info', 'METADATA'), 'Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n');
-  writeFileSync(join(content, 'tiny-1.0.dist-info', 'WHEEL'), 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n');
+  writeFileSync(
+    join(content, 'tiny-1.0.dist-info', 'WHEEL'),
+    'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n',
+  );
   writeFileSync(join(content, 'tiny-1.0.dist-info', 'RECORD'), '');
   const file = join(folder, 'tiny-1.0-py3-none-any.whl');
-  const zipped = spawnSync('python3', ['-m', 'zipfile', '-c', file, 'tiny/', 'tiny-1.0.dist-info/'], { cwd: content, encoding: 'utf8' });
+  const zipped = spawnSync('python3', ['-m', 'zipfile', '-c', file, 'tiny/', 'tiny-1.0.dist-info/'], {
+    cwd: content,
+    encoding: 'utf8',
+  });
   if (zipped.status !== 0) throw new Error(`the test wheel could not be made: ${zipped.stderr}`);
   digest = createHash('sha256').update(readFileSync(file)).digest('hex');
   mkdirSync(join(folder, 'tmp'));
@@ -36,39 +51,61 @@ const tiny = (sha256: Wheel['sha256'], version = '1.0'): Wheel => ({ project: 't
 
 async function failure(wheel: Wheel, environment: Record<string, string | undefined>): Promise<string> {
   let taken = false;
-  const error = await fetchWheel(wheel, async () => { taken = true; }, { environment }).catch((caught: unknown) => caught);
+  const error = await fetchWheel(
+    wheel,
+    async () => {
+      taken = true;
+    },
+    { environment },
+  ).catch((caught: unknown) => caught);
   expect(taken).toBe(false);
   return `${fetchReason(error)}: ${(error as Error).message}`;
 }
 
 test('the files of a pinned wheel are handed over and the temporary folder is gone afterwards', async () => {
   let seen = '';
-  const text = await fetchWheel(tiny(digest), async (unpacked) => {
-    seen = unpacked;
-    return readFileSync(join(unpacked, 'tiny', 'data.txt'), 'utf8');
-  }, { environment: offline });
+  const text = await fetchWheel(
+    tiny(digest),
+    async (unpacked) => {
+      seen = unpacked;
+      return readFileSync(join(unpacked, 'tiny', 'data.txt'), 'utf8');
+    },
+    { environment: offline },
+  );
   expect(text).toBe('the data');
   expect(existsSync(seen)).toBe(false);
 });
 
 test('a pin per platform is chosen by this platform, and a platform without one is told which have', async () => {
-  await expect(fetchWheel(tiny({ [`${process.platform}-${process.arch}`]: digest }), async () => 'ok', { environment: offline })).resolves.toBe('ok');
-  await expect(failure(tiny({ 'sunos-ppc': digest }), offline)).resolves.toMatch(/^not-found: .*no build for .* only for sunos-ppc/);
+  await expect(
+    fetchWheel(tiny({ [`${process.platform}-${process.arch}`]: digest }), async () => 'ok', { environment: offline }),
+  ).resolves.toBe('ok');
+  await expect(failure(tiny({ 'sunos-ppc': digest }), offline)).resolves.toMatch(
+    /^not-found: .*no build for .* only for sunos-ppc/,
+  );
 });
 
 test('a wheel with another digest is refused before anything of it is read', async () => {
-  await expect(failure(tiny('0'.repeat(64)), offline)).resolves.toMatch(new RegExp(`^mismatch: .*should be 0{64} and is ${digest}`));
+  await expect(failure(tiny('0'.repeat(64)), offline)).resolves.toMatch(
+    new RegExp(`^mismatch: .*should be 0{64} and is ${digest}`),
+  );
 });
 
 test('no network, an unknown version, no pip and no python are four different messages', async () => {
-  await expect(failure(tiny(digest), { ...offline, PIP_FIND_LINKS: '' })).resolves.toMatch(/^unreachable: .*cannot be reached/);
+  await expect(failure(tiny(digest), { ...offline, PIP_FIND_LINKS: '' })).resolves.toMatch(
+    /^unreachable: .*cannot be reached/,
+  );
   await expect(failure(tiny(digest, '2.0'), offline)).resolves.toMatch(/^not-found: .*not version 2\.0 .*offers 1\.0/);
-  await expect(failure(tiny(digest), { ...offline, PATH: join(folder, 'nothing') })).resolves.toMatch(/^missing-tool: python3 .*apt install/);
+  await expect(failure(tiny(digest), { ...offline, PATH: join(folder, 'nothing') })).resolves.toMatch(
+    /^missing-tool: python3 .*apt install/,
+  );
   const withoutPip = join(folder, 'bin');
   mkdirSync(withoutPip);
   writeFileSync(join(withoutPip, 'python3'), '#!/bin/sh\necho "/usr/bin/python3: No module named pip" >&2\nexit 1\n');
   chmodSync(join(withoutPip, 'python3'), 0o755);
-  await expect(failure(tiny(digest), { ...offline, PATH: withoutPip })).resolves.toMatch(/^missing-tool: python3 has no pip/);
+  await expect(failure(tiny(digest), { ...offline, PATH: withoutPip })).resolves.toMatch(
+    /^missing-tool: python3 has no pip/,
+  );
   expect(readdirSync(join(folder, 'tmp'))).toEqual([]);
 });
 
@@ -76,10 +113,17 @@ test('a signal ends it with its own reason, and nothing is left, running or on t
   const slow = join(folder, 'slow');
   const pidFile = join(folder, 'pid');
   mkdirSync(slow);
-  writeFileSync(join(slow, 'python3'), `#!/bin/sh\necho half > "$TMPDIR/half.whl"\necho $$ > ${pidFile}\nexec sleep 60\n`);
+  writeFileSync(
+    join(slow, 'python3'),
+    `#!/bin/sh\necho half > "$TMPDIR/half.whl"\necho $$ > ${pidFile}\nexec sleep 60\n`,
+  );
   chmodSync(join(slow, 'python3'), 0o755);
   const stopping = new AbortController();
-  const fetching = fetchWheel(tiny(digest), async () => undefined, { environment: { ...offline, PATH: `${slow}:${process.env['PATH']}` }, signal: stopping.signal, onProgress: () => stopping.abort('enough') });
+  const fetching = fetchWheel(tiny(digest), async () => undefined, {
+    environment: { ...offline, PATH: `${slow}:${process.env['PATH']}` },
+    signal: stopping.signal,
+    onProgress: () => stopping.abort('enough'),
+  });
   await expect(fetching).rejects.toBe('enough');
   expect(() => process.kill(Number(readFileSync(pidFile, 'utf8')), 0)).toThrow('ESRCH');
   expect(readdirSync(join(folder, 'tmp'))).toEqual([]);

@@ -17,7 +17,10 @@ export interface Wheel {
   readonly version: string;
   /** One digest, or one per platform for wheels with native code. */
   readonly sha256: string | Readonly<Partial<Record<Platform, string>>>;
-  /** Which build, where it is not the one for the Python that fetches it: that of another Python holds the same libraries. */
+  /**
+   * Which build, where it is not the one for the Python that fetches it: that of another Python holds the same
+   * libraries.
+   */
   readonly build?: { readonly python: string; readonly platform: string };
 }
 
@@ -33,7 +36,11 @@ export interface WheelOptions {
  * Downloads and unpacks the wheel into a temporary folder, calls `take` with that folder's path and removes it again.
  * What `take` wants to keep it copies away. SETUP_FAILED otherwise; `fetchReason` tells why.
  */
-export async function fetchWheel<T>(wheel: Wheel, take: (unpacked: string) => Promise<T>, options: WheelOptions = {}): Promise<T> {
+export async function fetchWheel<T>(
+  wheel: Wheel,
+  take: (unpacked: string) => Promise<T>,
+  options: WheelOptions = {},
+): Promise<T> {
   const digest = digestFor(wheel);
   options.signal?.throwIfAborted();
   const folder = await mkdtemp(join(tmpdir(), 'shoal-wheel-'));
@@ -52,7 +59,10 @@ function digestFor(wheel: Wheel): string {
   const platform: Platform = `${process.platform}-${process.arch}`;
   const digest = wheel.sha256[platform];
   if (digest !== undefined) return digest;
-  throw fetchFailure('not-found', `${nameOf(wheel)} has no build for ${platform}, only for ${Object.keys(wheel.sha256).join(', ')}`);
+  throw fetchFailure(
+    'not-found',
+    `${nameOf(wheel)} has no build for ${platform}, only for ${Object.keys(wheel.sha256).join(', ')}`,
+  );
 }
 
 async function download(wheel: Wheel, digest: string, folder: string, options: WheelOptions): Promise<string> {
@@ -63,21 +73,50 @@ async function download(wheel: Wheel, digest: string, folder: string, options: W
   await writeFile(requirements, `${wheel.project}==${wheel.version} --hash=sha256:${digest}\n`);
   const watching = watchBytes(working, options.onProgress);
   // TMPDIR: pip collects the bytes there, which is how progress is seen.
-  const pip = await runPython(['-m', 'pip', 'download', '--no-deps', '--require-hashes', '--only-binary', ':all:', '--no-input',
-    '--progress-bar', 'off', '--disable-pip-version-check', ...buildOf(wheel), '--dest', arrived, '--requirement', requirements],
-  { ...(options.environment ?? process.env), TMPDIR: working }, options.signal).finally(() => clearInterval(watching));
+  const pip = await runPython(
+    [
+      '-m',
+      'pip',
+      'download',
+      '--no-deps',
+      '--require-hashes',
+      '--only-binary',
+      ':all:',
+      '--no-input',
+      '--progress-bar',
+      'off',
+      '--disable-pip-version-check',
+      ...buildOf(wheel),
+      '--dest',
+      arrived,
+      '--requirement',
+      requirements,
+    ],
+    { ...(options.environment ?? process.env), TMPDIR: working },
+    options.signal,
+  ).finally(() => clearInterval(watching));
   if (pip.exitCode !== 0) throw pipFailure(wheel, digest, pip.output);
   const [file] = await readdir(arrived);
-  if (file === undefined) throw fetchFailure('failed', `pip said that it fetched ${nameOf(wheel)}, but left no file. Its last words: ${lastLines(pip.output)}`);
+  if (file === undefined)
+    throw fetchFailure(
+      'failed',
+      `pip said that it fetched ${nameOf(wheel)}, but left no file. Its last words: ${lastLines(pip.output)}`,
+    );
   return join(arrived, file);
 }
 
 function buildOf({ build }: Wheel): string[] {
-  return build === undefined ? [] : ['--implementation', 'cp', '--python-version', build.python, '--platform', build.platform];
+  return build === undefined
+    ? []
+    : ['--implementation', 'cp', '--python-version', build.python, '--platform', build.platform];
 }
 
 async function unpack(wheel: Wheel, file: string, into: string, options: WheelOptions): Promise<void> {
-  const python = await runPython(['-m', 'zipfile', '-e', file, into], { ...(options.environment ?? process.env) }, options.signal);
+  const python = await runPython(
+    ['-m', 'zipfile', '-e', file, into],
+    { ...(options.environment ?? process.env) },
+    options.signal,
+  );
   if (python.exitCode === 0) return;
   if (/No space left/i.test(python.output)) throw diskFull(wheel);
   throw fetchFailure('failed', `${nameOf(wheel)} could not be unpacked: ${lastLines(python.output)}`);
@@ -89,7 +128,11 @@ interface PythonRun {
   readonly output: string;
 }
 
-function runPython(args: readonly string[], environment: Readonly<Record<string, string | undefined>>, signal: AbortSignal | undefined): Promise<PythonRun> {
+function runPython(
+  args: readonly string[],
+  environment: Readonly<Record<string, string | undefined>>,
+  signal: AbortSignal | undefined,
+): Promise<PythonRun> {
   return new Promise((resolve, reject) => {
     const python = spawn('python3', args, { env: environment, stdio: ['ignore', 'pipe', 'pipe'] });
     const output: string[] = [];
@@ -98,7 +141,15 @@ function runPython(args: readonly string[], environment: Readonly<Record<string,
     const stop = (): void => void python.kill('SIGKILL'); // what it leaves lies in a folder of ours
     signal?.addEventListener('abort', stop, { once: true });
     if (signal?.aborted === true) stop();
-    python.on('error', (error) => reject(fetchFailure('missing-tool', `python3 is needed to fetch wheels and could not be started (${error.message}): ${PIP_CURE}`, error)));
+    python.on('error', (error) =>
+      reject(
+        fetchFailure(
+          'missing-tool',
+          `python3 is needed to fetch wheels and could not be started (${error.message}): ${PIP_CURE}`,
+          error,
+        ),
+      ),
+    );
     python.on('close', (exitCode) => {
       signal?.removeEventListener('abort', stop);
       if (signal?.aborted === true) reject(signal.reason);
@@ -111,24 +162,42 @@ const PIP_CURE = 'install Python 3 with pip (apt install python3-pip; dnf instal
 
 /** pip speaks prose only; these are the sentences of pip 20 to 26. */
 function pipFailure(wheel: Wheel, digest: string, output: string): Error {
-  if (/No module named '?pip/.test(output)) return fetchFailure('missing-tool', `python3 has no pip, which is needed to fetch ${nameOf(wheel)}: ${PIP_CURE}`);
+  if (/No module named '?pip/.test(output))
+    return fetchFailure('missing-tool', `python3 has no pip, which is needed to fetch ${nameOf(wheel)}: ${PIP_CURE}`);
   if (/do not match the hashes/i.test(output)) {
     const got = /Got\s+([0-9a-f]{64})/.exec(output)?.[1] ?? 'another one';
-    return fetchFailure('mismatch', `the package index gave a file for ${nameOf(wheel)} that is not the pinned one: sha256 should be ${digest} and is ${got}. ` +
-      'Nothing was kept. Check which index pip is set to (python3 -m pip config list).');
+    return fetchFailure(
+      'mismatch',
+      `the package index gave a file for ${nameOf(wheel)} that is not the pinned one: sha256 should be ` +
+        `${digest} and is ${got}. ` +
+        'Nothing was kept. Check which index pip is set to (python3 -m pip config list).',
+    );
   }
   if (/No space left/i.test(output)) return diskFull(wheel);
   if (/No matching distribution|Could not find a version/i.test(output)) {
     const versions = /from versions: ([^)]*)\)/.exec(output)?.[1] ?? 'none';
-    if (versions !== 'none') return fetchFailure('not-found', `pip found ${wheel.project} but not version ${wheel.version} for ${process.platform}-${process.arch} (it offers ${versions.slice(-80)})`);
-    return fetchFailure('unreachable', `pip cannot find ${nameOf(wheel)}: the package index cannot be reached from here, or has nothing for ${process.platform}-${process.arch}. ` +
-      `Check the network, the proxy and pip's settings (python3 -m pip config list)${quote(output)}`);
+    if (versions !== 'none')
+      return fetchFailure(
+        'not-found',
+        `pip found ${wheel.project} but not version ${wheel.version} for ${process.platform}-${process.arch} ` +
+          `(it offers ${versions.slice(-80)})`,
+      );
+    return fetchFailure(
+      'unreachable',
+      `pip cannot find ${nameOf(wheel)}: the package index cannot be reached from here, or has nothing for ` +
+        `${process.platform}-${process.arch}. ` +
+        `Check the network, the proxy and pip's settings (python3 -m pip config list)${quote(output)}`,
+    );
   }
   return fetchFailure('failed', `pip could not fetch ${nameOf(wheel)}: ${lastLines(output)}`);
 }
 
 function diskFull(wheel: Wheel): Error {
-  return fetchFailure('disk-full', `${nameOf(wheel)} could not be stored: the disk of ${tmpdir()} is full. Free some space (TMPDIR chooses another place) and try again.`);
+  return fetchFailure(
+    'disk-full',
+    `${nameOf(wheel)} could not be stored: the disk of ${tmpdir()} is full. Free some space (TMPDIR chooses ` +
+      'another place) and try again.',
+  );
 }
 
 function nameOf(wheel: Wheel): string {
@@ -136,7 +205,10 @@ function nameOf(wheel: Wheel): string {
 }
 
 function quote(output: string): string {
-  const warning = /(?:NewConnectionError|ConnectTimeoutError|Name or service|SSL[^\n]*|Connection refused|403[^\n]*)/.exec(output)?.[0];
+  const warning =
+    /(?:NewConnectionError|ConnectTimeoutError|Name or service|SSL[^\n]*|Connection refused|403[^\n]*)/.exec(
+      output,
+    )?.[0];
   return warning === undefined ? '' : `; pip met: ${warning.slice(0, 120)}`;
 }
 
@@ -156,9 +228,11 @@ function watchBytes(folder: string, onProgress: OnProgress | undefined): NodeJS.
 
 async function bytesUnder(folder: string): Promise<number> {
   const names = await readdir(folder, { recursive: true }).catch(() => []);
-  const sizes = await Promise.all(names.map(async (name) => {
-    const found = await stat(join(folder, name)).catch(() => undefined);
-    return found?.isFile() === true ? found.size : 0;
-  }));
+  const sizes = await Promise.all(
+    names.map(async (name) => {
+      const found = await stat(join(folder, name)).catch(() => undefined);
+      return found?.isFile() === true ? found.size : 0;
+    }),
+  );
   return sizes.reduce((sum, size) => sum + size, 0);
 }

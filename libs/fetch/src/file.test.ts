@@ -6,17 +6,26 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { placeAtomically, sha256File } from './file.ts';
 
 let folder: string;
-beforeEach(() => { folder = mkdtempSync(join(tmpdir(), 'shoal-file-')); });
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'shoal-file-'));
+});
 afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
 test('a digest is the sha256 of the bytes', async () => {
   writeFileSync(join(folder, 'abc'), 'abc');
-  await expect(sha256File(join(folder, 'abc'))).resolves.toBe('ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad');
+  await expect(sha256File(join(folder, 'abc'))).resolves.toBe(
+    'ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad',
+  );
 });
 
 test('a file takes its name when it is whole, and folders above it are made', async () => {
   const destination = join(folder, 'a', 'b', 'whole');
-  await expect(placeAtomically(destination, async (temporary) => { await writeFile(temporary, 'all of it'); return 9; })).resolves.toBe(9);
+  await expect(
+    placeAtomically(destination, async (temporary) => {
+      await writeFile(temporary, 'all of it');
+      return 9;
+    }),
+  ).resolves.toBe(9);
   expect(readFileSync(destination, 'utf8')).toBe('all of it');
   expect(readdirSync(join(folder, 'a', 'b'))).toEqual(['whole']);
 });
@@ -24,7 +33,10 @@ test('a file takes its name when it is whole, and folders above it are made', as
 test('a writer that fails leaves the old file and nothing else', async () => {
   const destination = join(folder, 'kept');
   writeFileSync(destination, 'old');
-  const failing = placeAtomically(destination, async (temporary) => { await writeFile(temporary, 'half'); throw new Error('disk'); });
+  const failing = placeAtomically(destination, async (temporary) => {
+    await writeFile(temporary, 'half');
+    throw new Error('disk');
+  });
   await expect(failing).rejects.toThrow('disk');
   expect(readFileSync(destination, 'utf8')).toBe('old');
   expect(readdirSync(folder)).toEqual(['kept']);

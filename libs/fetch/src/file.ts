@@ -17,11 +17,15 @@ export async function sha256File(path: string): Promise<string> {
 }
 
 /**
- * Calls `write` with a path beside `destination`, syncs what it wrote to the disk and renames it into place.
- * When `write` throws, the temporary file is removed and `destination` stays as it was. Returns what `write` returned. `isLocked`: nobody
- * else writes it meanwhile, so whatever lies beside it was left by a killed process, and goes.
+ * Calls `write` with a path beside `destination`, syncs what it wrote to the disk and renames it into place. When
+ * `write` throws, the temporary file is removed and `destination` stays as it was. Returns what `write` returned.
+ * `isLocked`: nobody else writes it meanwhile, so whatever lies beside it was left by a killed process, and goes.
  */
-export async function placeAtomically<T>(destination: string, write: (temporary: string) => Promise<T>, { isLocked = false } = {}): Promise<T> {
+export async function placeAtomically<T>(
+  destination: string,
+  write: (temporary: string) => Promise<T>,
+  { isLocked = false } = {},
+): Promise<T> {
   const folder = dirname(destination);
   await mkdir(folder, { recursive: true });
   await sweepAbandoned(folder, basename(destination), isLocked);

@@ -22,12 +22,18 @@ function start(body: string): ChildProcess {
   const script = `import { withLock } from ${JSON.stringify(new URL('lock.ts', import.meta.url).href)};
     import { appendFileSync } from 'node:fs';
     const path = ${JSON.stringify(path)}; ${body}`;
-  return spawn(process.execPath, ['--conditions=@shoal/source', '--input-type=module', '-e', script], { stdio: ['ignore', 'pipe', 'inherit'] });
+  return spawn(process.execPath, ['--conditions=@shoal/source', '--input-type=module', '-e', script], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
 }
 
 test('the lock is free again after its work, with the work’s value or error passed on', async () => {
   await expect(withLock(path, async () => 7)).resolves.toBe(7);
-  await expect(withLock(path, async () => { throw new Error('no'); })).rejects.toThrow('no');
+  await expect(
+    withLock(path, async () => {
+      throw new Error('no');
+    }),
+  ).rejects.toThrow('no');
   expect(readdirSync(join(folder, 'deep'))).toEqual([]);
 });
 
@@ -43,16 +49,24 @@ test('four processes that want the same lock at once run one after the other', a
 });
 
 test('the lock of a killed owner is taken over at once, by one of those who wait', async () => {
-  const owner = start(`await withLock(path, () => { console.log('held'); setInterval(() => {}, 1000); return new Promise(() => {}); });`);
+  const owner = start(
+    `await withLock(path, () => { console.log('held'); setInterval(() => {}, 1000); return new Promise(() => {}); });`,
+  );
   await once(owner.stdout!, 'data');
   const waits: number[] = [];
   let inside = 0;
   let most = 0;
-  const waiting = [1, 2, 3].map(() => withLock(path, async () => {
-    most = Math.max(most, ++inside);
-    await new Promise((resolve) => setImmediate(resolve));
-    inside--;
-  }, { pollMs: 2, onWait: (holder) => waits.push(holder!.pid) }));
+  const waiting = [1, 2, 3].map(() =>
+    withLock(
+      path,
+      async () => {
+        most = Math.max(most, ++inside);
+        await new Promise((resolve) => setImmediate(resolve));
+        inside--;
+      },
+      { pollMs: 2, onWait: (holder) => waits.push(holder!.pid) },
+    ),
+  );
   await expect.poll(() => waits).toEqual([owner.pid, owner.pid, owner.pid]);
   owner.kill('SIGKILL');
   await Promise.all(waiting);
@@ -62,14 +76,28 @@ test('the lock of a killed owner is taken over at once, by one of those who wait
 
 test('a pid that was reused does not keep a lock', async () => {
   await withLock(path, async () => undefined);
-  writeFileSync(path, JSON.stringify({ host: hostname(), place: placeOfPids(), pid: process.pid, startTime: 'long ago', nonce: 'x' }));
+  writeFileSync(
+    path,
+    JSON.stringify({ host: hostname(), place: placeOfPids(), pid: process.pid, startTime: 'long ago', nonce: 'x' }),
+  );
   await expect(withLock(path, async () => 'mine')).resolves.toBe('mine');
 });
 
 test('an owner in another pid namespace of this host keeps its lock until it has not touched it for a minute', async () => {
   await withLock(path, async () => undefined);
-  writeFileSync(path, JSON.stringify({ host: hostname(), place: `${placeOfPids()}0`, pid: 999_999_999, startTime: 'there', nonce: 'x' }));
-  await expect(withLock(path, async () => undefined, { timeoutMs: 20, pollMs: 5 })).rejects.toThrow('process 999999999 on');
+  writeFileSync(
+    path,
+    JSON.stringify({
+      host: hostname(),
+      place: `${placeOfPids()}0`,
+      pid: 999_999_999,
+      startTime: 'there',
+      nonce: 'x',
+    }),
+  );
+  await expect(withLock(path, async () => undefined, { timeoutMs: 20, pollMs: 5 })).rejects.toThrow(
+    'process 999999999 on',
+  );
   const old = new Date(Date.now() - 61_000);
   utimesSync(path, old, old);
   await expect(withLock(path, async () => 'mine')).resolves.toBe('mine');
@@ -77,16 +105,24 @@ test('an owner in another pid namespace of this host keeps its lock until it has
 
 test('waiting ends with an error that names the holder', async () => {
   await withLock(path, async () => {
-    await expect(withLock(path, async () => undefined, { timeoutMs: 20, pollMs: 5 })).rejects.toThrow(`process ${process.pid} on`);
+    await expect(withLock(path, async () => undefined, { timeoutMs: 20, pollMs: 5 })).rejects.toThrow(
+      `process ${process.pid} on`,
+    );
   });
 });
 
 test('a signal ends the waiting with its own reason, and leaves the lock to its holder and nothing of its own', async () => {
   const stopping = new AbortController();
   let ran = false;
-  const work = async (): Promise<void> => { ran = true; };
+  const work = async (): Promise<void> => {
+    ran = true;
+  };
   await withLock(path, async () => {
-    const waiting = withLock(path, work, { signal: stopping.signal, pollMs: 60_000, onWait: () => setImmediate(() => stopping.abort('enough')) });
+    const waiting = withLock(path, work, {
+      signal: stopping.signal,
+      pollMs: 60_000,
+      onWait: () => setImmediate(() => stopping.abort('enough')),
+    });
     await expect(waiting).rejects.toBe('enough');
     expect(readdirSync(join(folder, 'deep'))).toEqual(['a.lock']);
   });
@@ -95,15 +131,18 @@ test('a signal ends the waiting with its own reason, and leaves the lock to its 
   expect(readdirSync(join(folder, 'deep'))).toEqual([]);
 });
 
-test.each([process.platform, 'darwin'])('a process is told apart from a later one with its pid, and a dead one is dead (as on %s)', async (platform) => {
-  vi.spyOn(process, 'platform', 'get').mockReturnValue(platform as NodeJS.Platform);
-  expect(isAlive(ownIdentity())).toBe(true);
-  expect(isAlive({ ...ownIdentity(), startTime: 'another' })).toBe(false);
-  const child = spawn(process.execPath, ['-e', '']);
-  const identity = identityOf(child.pid!);
-  await once(child, 'exit');
-  expect(identity).toBeDefined();
-  expect(isAlive(identity!)).toBe(false);
-  expect(identityOf(-1)).toBeUndefined();
-  vi.restoreAllMocks();
-});
+test.each([process.platform, 'darwin'])(
+  'a process is told apart from a later one with its pid, and a dead one is dead (as on %s)',
+  async (platform) => {
+    vi.spyOn(process, 'platform', 'get').mockReturnValue(platform as NodeJS.Platform);
+    expect(isAlive(ownIdentity())).toBe(true);
+    expect(isAlive({ ...ownIdentity(), startTime: 'another' })).toBe(false);
+    const child = spawn(process.execPath, ['-e', '']);
+    const identity = identityOf(child.pid!);
+    await once(child, 'exit');
+    expect(identity).toBeDefined();
+    expect(isAlive(identity!)).toBe(false);
+    expect(identityOf(-1)).toBeUndefined();
+    vi.restoreAllMocks();
+  },
+);

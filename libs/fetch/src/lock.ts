@@ -1,6 +1,6 @@
-// A lock between processes: a file that only one of them can create. It names its owner (host, place of its pid, pid, start
-// time), so a lock whose owner was killed is taken over at once, and nobody has to delete files by hand. Waiting is polling.
-// Not for hot paths, and not re-entrant: taking a lock twice in one process waits for the first to end.
+// A lock between processes: a file that only one of them can create. It names its owner (host, place of its pid, pid,
+// start time), so a lock whose owner was killed is taken over at once, and nobody has to delete files by hand. Waiting
+// is polling. Not for hot paths, and not re-entrant: taking a lock twice in one process waits for the first to end.
 
 import { linkSync, mkdirSync, readFileSync, renameSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
 import { randomUUID } from 'node:crypto';
@@ -29,11 +29,17 @@ export interface LockOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** An owner whose pid means nothing here (another host, or a container that shares the cache) cannot be looked up: it counts as dead when it stops touching its lock. */
+/**
+ * An owner whose pid means nothing here (another host, or a container that shares the cache) cannot be looked up: it
+ * counts as dead when it stops touching its lock.
+ */
 const TOUCH_MS = 5_000;
 const FOREIGN_STALE_MS = 60_000;
 
-/** Runs `work` while holding the lock file at `path`; other processes wait. SETUP_FAILED when it stays taken for `timeoutMs`. */
+/**
+ * Runs `work` while holding the lock file at `path`; other processes wait. SETUP_FAILED when it stays taken for
+ * `timeoutMs`.
+ */
 export async function withLock<T>(path: string, work: () => Promise<T>, options: LockOptions = {}): Promise<T> {
   const owner: LockOwner = { host: hostname(), place: placeOfPids(), ...ownIdentity(), nonce: randomUUID() };
   await acquire(path, owner, options);
@@ -68,7 +74,12 @@ function create(path: string, owner: LockOwner): boolean {
     return true;
   } catch (error) {
     if (errorCode(error) === 'EEXIST') return false;
-    throw new ShoalError('SETUP_FAILED', `the lock file ${path} cannot be created (${errorCode(error)}): its folder must be writable`, { path }, error);
+    throw new ShoalError(
+      'SETUP_FAILED',
+      `the lock file ${path} cannot be created (${errorCode(error)}): its folder must be writable`,
+      { path },
+      error,
+    );
   } finally {
     rmSync(draft, { force: true });
   }
@@ -134,7 +145,8 @@ function stillTaken(path: string, holder: LockOwner | undefined, timeoutMs: numb
   const who = holder === undefined ? 'an unknown process' : `process ${holder.pid} on ${holder.host}`;
   return new ShoalError(
     'SETUP_FAILED',
-    `waited ${Math.round(timeoutMs / 1000)} s for ${path}, which ${who} holds: end that process, or wait for it and try again`,
+    `waited ${Math.round(timeoutMs / 1000)} s for ${path}, which ${who} holds: end that process, or wait for ` +
+      'it and try again',
     { path, ...holder },
   );
 }

@@ -1,5 +1,5 @@
-// Which process a pid means: a pid alone is reused, a pid with its start time is not. Lock files and run files hold both.
-// Refuses nothing and signals nobody; a zombie counts as dead, because it will never release what it holds.
+// Which process a pid means: a pid alone is reused, a pid with its start time is not. Lock files and run files hold
+// both. Refuses nothing and signals nobody; a zombie counts as dead, because it will never release what it holds.
 
 import { spawnSync } from 'node:child_process';
 import { readFileSync, readlinkSync } from 'node:fs';
@@ -35,11 +35,18 @@ export function placeOfPids(): string {
 }
 
 /**
- * Whether processes that were written down there can be looked up here: not those of another host, nor of another container of this boot
- * under this host's name. What says no place is taken by its host alone.
+ * Whether processes that were written down there can be looked up here: not those of another host, nor of another
+ * container of this boot under this host's name. What says no place is taken by its host alone.
  */
-export function isInSight({ host, place: theirs }: { readonly host: string; readonly place?: string | undefined }): boolean {
-  const isOtherContainer = theirs !== undefined && theirs !== placeOfPids() && theirs.split('.')[0] === placeOfPids().split('.')[0];
+export function isInSight({
+  host,
+  place: theirs,
+}: {
+  readonly host: string;
+  readonly place?: string | undefined;
+}): boolean {
+  const isOtherContainer =
+    theirs !== undefined && theirs !== placeOfPids() && theirs.split('.')[0] === placeOfPids().split('.')[0];
   return host === hostname() && !isOtherContainer;
 }
 
@@ -64,7 +71,10 @@ function startTimeOf(pid: number): string | undefined {
   return process.platform === 'linux' ? startTimeFromProc(pid) : startTimeFromPs(pid);
 }
 
-/** Field 22 of /proc/<pid>/stat, clock ticks since boot; the name in field 2 may hold spaces, so counting starts behind it. */
+/**
+ * Field 22 of /proc/<pid>/stat, clock ticks since boot; the name in field 2 may hold spaces, so counting starts behind
+ * it.
+ */
 function startTimeFromProc(pid: number): string | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
@@ -76,7 +86,10 @@ function startTimeFromProc(pid: number): string | undefined {
 }
 
 function startTimeFromPs(pid: number): string | undefined {
-  const ps = spawnSync('ps', ['-o', 'stat=', '-o', 'lstart=', '-p', String(pid)], { encoding: 'utf8', env: { ...process.env, LC_ALL: 'C' } });
+  const ps = spawnSync('ps', ['-o', 'stat=', '-o', 'lstart=', '-p', String(pid)], {
+    encoding: 'utf8',
+    env: { ...process.env, LC_ALL: 'C' },
+  });
   const [state = '', ...started] = (ps.stdout ?? '').trim().split(/\s+/);
   return state === '' || state.startsWith('Z') ? undefined : started.join(' ');
 }

@@ -1,5 +1,6 @@
-// The native encoder passes the suite that every backend passes, by its reference in plain C++: what lies between a worker and the
-// C interface is the same for CUDA. And what is its own: memory known to the byte, limits, libraries that are none.
+// The native encoder passes the suite that every backend passes, by its reference in plain C++: what lies between a
+// worker and the C interface is the same for CUDA. And what is its own: memory known to the byte, limits, libraries
+// that are none.
 
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -21,11 +22,25 @@ afterAll(() => rmSync(cacheDir, { recursive: true, force: true }));
 const hasCompiler = buildReferenceEncoder('the native encoder');
 
 async function open(model: StoredModel, options: Partial<EncoderBackendOptions> = {}): Promise<EncoderBackend> {
-  return EncoderBackend.open({ model: await readEncoder(model), library: ENCODER_LIBRARIES.reference, precision: 'fp32', device: 'cpu:reference', slotRows: 64, slotTokens: 1024, ...options });
+  return EncoderBackend.open({
+    model: await readEncoder(model),
+    library: ENCODER_LIBRARIES.reference,
+    precision: 'fp32',
+    device: 'cpu:reference',
+    slotRows: 64,
+    slotTokens: 1024,
+    ...options,
+  });
 }
 
 async function openExact(model: StoredModel): Promise<OrtBackend> {
-  return OrtBackend.open({ graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1, slotRows: 64, slotTokens: 1024 });
+  return OrtBackend.open({
+    graphPath: await openGraph(model, { cacheDir }),
+    dims: model.dims,
+    threads: 1,
+    slotRows: 64,
+    slotTokens: 1024,
+  });
 }
 
 function fill({ ids, lengths }: Slot, rows: number, width: number): void {
@@ -37,16 +52,27 @@ describe.runIf(hasCompiler)('with a compiler', () => {
   describeInferenceBackend('the native encoder', async () => {
     const model = await openModel('tiny-random', { cacheDir });
     const maxTokens = Math.floor(model.positionLimit / 8) * 8;
-    return { backend: await open(model, { slotTokens: Math.max(1024, maxTokens) }), vocabularySize: model.vocabularySize, maxTokens };
+    return {
+      backend: await open(model, { slotTokens: Math.max(1024, maxTokens) }),
+      vocabularySize: model.vocabularySize,
+      maxTokens,
+    };
   });
 
   describeInferenceBackend('the native encoder with exact runs elsewhere', async () => {
     const model = await openModel('tiny-random', { cacheDir });
-    return { backend: await open(model, { precision: 'fp16', openExact: () => openExact(model) }), vocabularySize: model.vocabularySize, maxTokens: 64 };
+    return {
+      backend: await open(model, { precision: 'fp16', openExact: () => openExact(model) }),
+      vocabularySize: model.vocabularySize,
+      maxTokens: 64,
+    };
   });
 
   test('gives the vectors of ONNX Runtime, for both ways of pooling and with a prefix before names', async () => {
-    for (const options of [{ seed: 3, pooling: 'mean' }, { seed: 4, pooling: 'cls', prefix: 'bert.' }] as const) {
+    for (const options of [
+      { seed: 3, pooling: 'mean' },
+      { seed: 4, pooling: 'cls', prefix: 'bert.' },
+    ] as const) {
       const model = await writeTinyModel(join(cacheDir, `tiny-${options.pooling}`), options);
       const [native, runtime] = [await open(model), await openExact(model)];
       const [a, b] = [native.lend()!, runtime.lend()!];
@@ -80,36 +106,55 @@ describe.runIf(hasCompiler)('with a compiler', () => {
     expect(before.footprintBytes).toBe(before.liveBytes);
     const law = backend.memoryLaw(before.footprintBytes!);
     const slot = backend.lend()!;
-    for (const { rows, width } of [{ rows: 1, width: 8 }, { rows: 7, width: 40 }, { rows: 300, width: 8 }, { rows: 64, width: 104 }, { rows: 500, width: 128 }]) {
+    for (const { rows, width } of [
+      { rows: 1, width: 8 },
+      { rows: 7, width: 40 },
+      { rows: 300, width: 8 },
+      { rows: 64, width: 104 },
+      { rows: 500, width: 128 },
+    ]) {
       fill(slot, rows, width);
       await backend.shrink();
       expect(await backend.run(slot, { rows, width })).toMatchObject({ ok: true });
       const { footprintBytes } = (await backend.memory())!;
       expect(footprintBytes! - before.footprintBytes!).toBe(backend.laneBytes(rows * width, rows));
-      expect(footprintBytes! - before.footprintBytes!).toBeLessThanOrEqual(law.floorBytes + rows * width * law.perToken[0]!.bytes);
+      expect(footprintBytes! - before.footprintBytes!).toBeLessThanOrEqual(
+        law.floorBytes + rows * width * law.perToken[0]!.bytes,
+      );
     }
     await backend.stop();
   });
 
-  test('a run beyond the limit is refused as a result, the next smaller one runs, and what was held can be given back', async () => {
-    const model = await openModel('tiny-random', { cacheDir });
-    const probe = await open(model);
-    const memoryLimit = (await probe.memory())!.footprintBytes! + probe.laneBytes(512, 16);
-    await probe.stop();
-    const backend = await open(model, { memoryLimit });
-    const slot = backend.lend()!;
-    fill(slot, 8, 128);
-    expect(await backend.run(slot, { rows: 8, width: 128 })).toMatchObject({ ok: false, outOfVram: { message: expect.stringContaining('out of memory') } });
-    expect(await backend.run(slot, { rows: 4, width: 128 })).toMatchObject({ ok: true });
-    expect(await backend.shrink()).toBe(true);
-    expect(await backend.shrink()).toBe(false);
-    expect(await backend.run(slot, { rows: 4, width: 128 })).toMatchObject({ ok: true });
-    await backend.stop();
-  });
+  test(
+    'a run beyond the limit is refused as a result, the next smaller one runs, and what was held can be given ' +
+      'back',
+    async () => {
+      const model = await openModel('tiny-random', { cacheDir });
+      const probe = await open(model);
+      const memoryLimit = (await probe.memory())!.footprintBytes! + probe.laneBytes(512, 16);
+      await probe.stop();
+      const backend = await open(model, { memoryLimit });
+      const slot = backend.lend()!;
+      fill(slot, 8, 128);
+      expect(await backend.run(slot, { rows: 8, width: 128 })).toMatchObject({
+        ok: false,
+        outOfVram: { message: expect.stringContaining('out of memory') },
+      });
+      expect(await backend.run(slot, { rows: 4, width: 128 })).toMatchObject({ ok: true });
+      expect(await backend.shrink()).toBe(true);
+      expect(await backend.shrink()).toBe(false);
+      expect(await backend.run(slot, { rows: 4, width: 128 })).toMatchObject({ ok: true });
+      await backend.stop();
+    },
+  );
 
   test('an exact backend that could not be opened is opened by the next run, and want of memory is a result', async () => {
     const model = await openModel('tiny-random', { cacheDir });
-    const failures = [new Error('no such graph'), new ShoalError('INFERENCE_FAILED', 'ONNX Runtime does not open it: CUDA failure 2: out of memory'), new ShoalError('OUT_OF_VRAM', 'no room for the weights')];
+    const failures = [
+      new Error('no such graph'),
+      new ShoalError('INFERENCE_FAILED', 'ONNX Runtime does not open it: CUDA failure 2: out of memory'),
+      new ShoalError('OUT_OF_VRAM', 'no room for the weights'),
+    ];
     const backend = await open(model, {
       openExact: async () => {
         const failure = failures.shift();
@@ -121,7 +166,10 @@ describe.runIf(hasCompiler)('with a compiler', () => {
     fill(slot, 1, 8);
     const run = () => backend.runExact!(slot, { rows: 1, width: 8 });
     await expect(run()).rejects.toThrow('no such graph');
-    expect(await run()).toMatchObject({ ok: false, outOfVram: { message: expect.stringContaining('out of memory') } });
+    expect(await run()).toMatchObject({
+      ok: false,
+      outOfVram: { message: expect.stringContaining('out of memory') },
+    });
     expect(await run()).toMatchObject({ ok: false, outOfVram: { message: 'no room for the weights' } });
     expect(await run()).toMatchObject({ ok: true });
     await backend.stop();
@@ -173,13 +221,18 @@ describe.runIf(hasCompiler)('with a compiler', () => {
     const slot = backend.lend()!;
     fill(slot, 1, 8);
     slot.ids[3] = model.vocabularySize + 5;
-    await expect(backend.run(slot, { rows: 1, width: 8 })).rejects.toMatchObject({ code: 'INFERENCE_FAILED', message: expect.stringContaining('vocabulary') });
+    await expect(backend.run(slot, { rows: 1, width: 8 })).rejects.toMatchObject({
+      code: 'INFERENCE_FAILED',
+      message: expect.stringContaining('vocabulary'),
+    });
     slot.ids[3] = 1;
     expect(await backend.run(slot, { rows: 1, width: 8 })).toMatchObject({ ok: true });
     await backend.stop();
   });
 
-  test('halves are those of the core, to the bit, for every exponent and on both sides of every middle', async ({ skip }) => {
+  test('halves are those of the core, to the bit, for every exponent and on both sides of every middle', async ({
+    skip,
+  }) => {
     const backend = await open(await openModel('tiny-random', { cacheDir }));
     const { toHalves: toHalvesHere } = backend;
     await backend.stop();
@@ -190,7 +243,8 @@ describe.runIf(hasCompiler)('with a compiler', () => {
     toHalvesHere(values, found);
     expect(Buffer.from(found.buffer).equals(Buffer.from(toHalves(values).buffer))).toBe(true);
     const few = new Uint16Array(11);
-    toHalvesHere(values.subarray(5, 14), few.subarray(1, 10)); // not a multiple of what goes at once, and nothing beside it
+    // not a multiple of what goes at once, and nothing beside it
+    toHalvesHere(values.subarray(5, 14), few.subarray(1, 10));
     expect([...few]).toEqual([0, ...toHalves(values.subarray(5, 14)), 0]);
   });
 
@@ -200,9 +254,15 @@ describe.runIf(hasCompiler)('with a compiler', () => {
     await backend.stop();
     if (checksum === undefined) return skip('this processor has no instruction for carry-less products');
     const bytes = Buffer.alloc(400_000, 0);
-    for (let at = 0, state = 1; at < bytes.length; at++) bytes[at] = (state = (Math.imul(state, 1_103_515_245) + 12_345) >>> 0) >>> 24;
-    for (let length = 0; length <= 400; length++) expect([length, checksum(bytes.subarray(length % 17, (length % 17) + length))]).toEqual([length, crc32(bytes.subarray(length % 17, (length % 17) + length))]);
-    for (const length of [393_216, 399_983, 400_000]) expect(checksum(bytes.subarray(0, length))).toBe(crc32(bytes.subarray(0, length)));
+    for (let at = 0, state = 1; at < bytes.length; at++)
+      bytes[at] = (state = (Math.imul(state, 1_103_515_245) + 12_345) >>> 0) >>> 24;
+    for (let length = 0; length <= 400; length++)
+      expect([length, checksum(bytes.subarray(length % 17, (length % 17) + length))]).toEqual([
+        length,
+        crc32(bytes.subarray(length % 17, (length % 17) + length)),
+      ]);
+    for (const length of [393_216, 399_983, 400_000])
+      expect(checksum(bytes.subarray(0, length))).toBe(crc32(bytes.subarray(0, length)));
     for (const same of [0x00, 0xff]) expect(checksum(Buffer.alloc(4_099, same))).toBe(crc32(Buffer.alloc(4_099, same)));
   });
 
@@ -214,9 +274,16 @@ describe.runIf(hasCompiler)('with a compiler', () => {
     writeFileSync(source, 'int shoal_encoder_abi(void) { return 999; }');
     expect(spawnSync(process.env['CXX'] ?? 'c++', ['-x', 'c', '-shared', '-fPIC', source, '-o', other]).status).toBe(0);
     const model = await openModel('tiny-random', { cacheDir });
-    for (const [library, words] of [[join(cacheDir, 'libnone.so'), 'cannot open shared object'], [broken, 'libbroken.so'], [other, 'version 999']] as const) {
+    for (const [library, words] of [
+      [join(cacheDir, 'libnone.so'), 'cannot open shared object'],
+      [broken, 'libbroken.so'],
+      [other, 'version 999'],
+    ] as const) {
       expect(nativeEncoderProblem(library)).toMatch(/^[^\n]+$/);
-      await expect(open(model, { library })).rejects.toMatchObject({ code: 'SETUP_FAILED', message: expect.stringContaining(words) });
+      await expect(open(model, { library })).rejects.toMatchObject({
+        code: 'SETUP_FAILED',
+        message: expect.stringContaining(words),
+      });
     }
   });
 });

@@ -1,10 +1,36 @@
-// InferenceBackend over an encoder of native/encoder: lanes that compute real tokens alone, micro-batches queued at them so that the
-// device never waits for the main thread. Buffers are ordinary memory, which the lanes' threads reach as well as shared memory and V8
-// copies in half the time. Every shape costs what its tokens cost, and what a run will hold is known to the byte. What is asked for exactly runs in fp32 at another backend, opened when it is needed for the first time.
+// InferenceBackend over an encoder of native/encoder: lanes that compute real tokens alone, micro-batches queued at
+// them so that the device never waits for the main thread. Buffers are ordinary memory, which the lanes' threads reach
+// as well as shared memory and V8 copies in half the time. Every shape costs what its tokens cost, and what a run will
+// hold is known to the byte. What is asked for exactly runs in fp32 at another backend, opened when it is needed for
+// the first time.
 
-import { KEPT_SLOTS, ShoalError, invariant, isShoalError, newSlots, type InferenceBackend, type MemoryLaw, type MemoryProbe, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot, type ToHalves } from '@shoal/core';
+import {
+  KEPT_SLOTS,
+  ShoalError,
+  invariant,
+  isShoalError,
+  newSlots,
+  type InferenceBackend,
+  type MemoryLaw,
+  type MemoryProbe,
+  type MemoryReading,
+  type Precision,
+  type RunOptions,
+  type RunResult,
+  type RunShape,
+  type Slot,
+  type ToHalves,
+} from '@shoal/core';
 import type { EncoderModel } from '@shoal/models';
-import { ENCODER_LIBRARIES, ENCODER_STATUS, encoderAddon, nativeEncoderProblem, type EncoderAddon, type HeldBytes, type NativeEncoder } from './encoder-addon.ts';
+import {
+  ENCODER_LIBRARIES,
+  ENCODER_STATUS,
+  encoderAddon,
+  nativeEncoderProblem,
+  type EncoderAddon,
+  type HeldBytes,
+  type NativeEncoder,
+} from './encoder-addon.ts';
 import { classifyRunFailure } from './run-failure.ts';
 
 export interface EncoderBackendOptions {
@@ -34,7 +60,9 @@ export interface EncoderBackendOptions {
   readonly slotTokens: number;
 }
 
-/** Beside each batch that runs: one is queued behind it, one is being packed or read, and some are kept for urgent rows. */
+/**
+ * Beside each batch that runs: one is queued behind it, one is being packed or read, and some are kept for urgent rows.
+ */
 const SPARE_SLOTS = 2 + KEPT_SLOTS;
 /** Larger products take the algorithm of this size (LARGEST_CHOICE in native/encoder). */
 const PREPARED_TOKENS = 65_536;
@@ -69,7 +97,13 @@ export class EncoderBackend implements InferenceBackend {
   private exactTurn: Promise<unknown> = Promise.resolve();
   private stopped: Promise<void> | undefined;
 
-  private constructor(options: EncoderBackendOptions, addon: EncoderAddon, encoder: NativeEncoder, sizes: Float64Array, held: HeldBytes) {
+  private constructor(
+    options: EncoderBackendOptions,
+    addon: EncoderAddon,
+    encoder: NativeEncoder,
+    sizes: Float64Array,
+    held: HeldBytes,
+  ) {
     const { device, precision = 'fp16', lanes = 1, slotRows, slotTokens, model, openExact } = options;
     this.options = options;
     this.device = device;
@@ -83,12 +117,17 @@ export class EncoderBackend implements InferenceBackend {
     this.sizes = sizes;
     this.held = held;
     this.free = newSlots(lanes + SPARE_SLOTS, this);
-    if (addon.halves(new Float32Array(0), new Uint16Array(0))) this.toHalves = (values, halves) => void addon.halves(values, halves);
+    if (addon.halves(new Float32Array(0), new Uint16Array(0)))
+      this.toHalves = (values, halves) => void addon.halves(values, halves);
     if (addon.checksum(new Uint8Array(0)) !== undefined) this.checksum = (bytes) => addon.checksum(bytes)!;
-    if (openExact !== undefined) this.runExact = (slot, shape) => this.inTurn(() => this.runElsewhere(openExact, slot, shape));
+    if (openExact !== undefined)
+      this.runExact = (slot, shape) => this.inTurn(() => this.runElsewhere(openExact, slot, shape));
   }
 
-  /** Throws SETUP_FAILED where there is no library, or it cannot take this model; OUT_OF_VRAM where there is no room for the weights. */
+  /**
+   * Throws SETUP_FAILED where there is no library, or it cannot take this model; OUT_OF_VRAM where there is no room for
+   * the weights.
+   */
   static async open(options: EncoderBackendOptions): Promise<EncoderBackend> {
     const { library = ENCODER_LIBRARIES.cuda, slotTokens } = options;
     const addon = encoderAddon();
@@ -118,7 +157,15 @@ export class EncoderBackend implements InferenceBackend {
     invariant(rows >= 1 && rows <= this.slotRows && rows * width <= this.slotTokens, 'a micro-batch fits its slot');
     invariant(this.stopped === undefined, 'nothing runs on a stopped backend');
     try {
-      const [runMs, ...held] = await this.addon.run(this.encoder, slot.ids, slot.lengths, slot.embeddings, rows, width, isUrgent);
+      const [runMs, ...held] = await this.addon.run(
+        this.encoder,
+        slot.ids,
+        slot.lengths,
+        slot.embeddings,
+        rows,
+        width,
+        isUrgent,
+      );
       this.held = held;
       return { ok: true, runMs };
     } catch (error) {
@@ -126,7 +173,10 @@ export class EncoderBackend implements InferenceBackend {
     }
   }
 
-  /** Of whichever run has been going on longest: one that hangs elsewhere, or waits for what never opens there, holds up its rows as well. */
+  /**
+   * Of whichever run has been going on longest: one that hangs elsewhere, or waits for what never opens there, holds up
+   * its rows as well.
+   */
   runningMs(): number {
     const openingMs = this.openingSinceMs === undefined ? 0 : performance.now() - this.openingSinceMs;
     return Math.max(this.addon.runningMs(this.encoder), this.openedExact?.runningMs() ?? openingMs);
@@ -151,12 +201,21 @@ export class EncoderBackend implements InferenceBackend {
     return this.addon.bytes(this.encoder, this.sizes, tokens, rows);
   }
 
-  /** For planning by padded tokens: what all lanes may hold, never less than they do. A narrow row costs a little more a token, for its vector. */
+  /**
+   * For planning by padded tokens: what all lanes may hold, never less than they do. A narrow row costs a little more a
+   * token, for its vector.
+   */
   memoryLaw(loadedBytes: number): MemoryLaw {
     const [few, many] = [8192, 1_048_576]; // powers of two, which are not rounded up
     const [small, large] = [this.laneBytes(few, few / 8), this.laneBytes(many, many / 8)];
     const perToken = ((large - small) / (many - few)) * MOST_ROUNDING;
-    return { loadedBytes, floorBytes: this.sessions * Math.max(0, this.laneBytes(1, 1)), slackBytes: 0, perToken: [{ width: 8, bytes: this.sessions * perToken }], arena: 'exact' };
+    return {
+      loadedBytes,
+      floorBytes: this.sessions * Math.max(0, this.laneBytes(1, 1)),
+      slackBytes: 0,
+      perToken: [{ width: 8, bytes: this.sessions * perToken }],
+      arena: 'exact',
+    };
   }
 
   /** Gives what idle lanes hold back to the device. False where there was nothing. */
@@ -182,13 +241,16 @@ export class EncoderBackend implements InferenceBackend {
   }
 
   /** What does not open is tried again by the next run: what there was no room for may have room by then. */
-  private async openOnce(openExact: () => Promise<InferenceBackend>): Promise<InferenceBackend | Extract<RunResult, { ok: false }>> {
+  private async openOnce(
+    openExact: () => Promise<InferenceBackend>,
+  ): Promise<InferenceBackend | Extract<RunResult, { ok: false }>> {
     this.openingSinceMs = performance.now();
     try {
       return (this.openedExact = await (this.exact ??= openExact()));
     } catch (error) {
       this.exact = undefined;
-      if (isShoalError(error, 'OUT_OF_VRAM') || classifyRunFailure(messageOf(error)) === 'out-of-vram') return { ok: false, outOfVram: { message: messageOf(error) } };
+      if (isShoalError(error, 'OUT_OF_VRAM') || classifyRunFailure(messageOf(error)) === 'out-of-vram')
+        return { ok: false, outOfVram: { message: messageOf(error) } };
       throw error;
     } finally {
       this.openingSinceMs = undefined;
@@ -196,7 +258,11 @@ export class EncoderBackend implements InferenceBackend {
   }
 
   /** The other backend has slots of its own: what goes there and back is copied. */
-  private async runElsewhere(openExact: () => Promise<InferenceBackend>, slot: Slot, shape: RunShape): Promise<RunResult> {
+  private async runElsewhere(
+    openExact: () => Promise<InferenceBackend>,
+    slot: Slot,
+    shape: RunShape,
+  ): Promise<RunResult> {
     const exact = await this.openOnce(openExact);
     if ('outOfVram' in exact) return exact;
     const other = exact.lend();
@@ -214,10 +280,29 @@ export class EncoderBackend implements InferenceBackend {
 }
 
 /** In the order of shoal_encoder_model and shoal_encoder_options. */
-function sizesOf({ model: { config, pooling }, lanes = 1, memoryLimit = 0, hasExactGelu = false }: EncoderBackendOptions): Float64Array {
+function sizesOf({
+  model: { config, pooling },
+  lanes = 1,
+  memoryLimit = 0,
+  hasExactGelu = false,
+}: EncoderBackendOptions): Float64Array {
   const { hidden, layers, heads, intermediate, vocabularySize, positions, layerNormEpsilon } = config;
   const firstDevice = 0; // CUDA_VISIBLE_DEVICES leaves one
-  return Float64Array.of(hidden, layers, heads, intermediate, vocabularySize, positions, layerNormEpsilon, pooling === 'cls' ? 1 : 0, 1, hasExactGelu ? 1 : 0, firstDevice, lanes, Math.floor(memoryLimit));
+  return Float64Array.of(
+    hidden,
+    layers,
+    heads,
+    intermediate,
+    vocabularySize,
+    positions,
+    layerNormEpsilon,
+    pooling === 'cls' ? 1 : 0,
+    1,
+    hasExactGelu ? 1 : 0,
+    firstDevice,
+    lanes,
+    Math.floor(memoryLimit),
+  );
 }
 
 /** They are on the device by now; nobody holds 90 MB for the rest of the process. */
@@ -234,14 +319,27 @@ function messageOf(error: unknown): string {
 }
 
 function refused(error: unknown): ShoalError {
-  const code = statusOf(error) === ENCODER_STATUS.OUT_OF_MEMORY ? 'OUT_OF_VRAM' : statusOf(error) === ENCODER_STATUS.DEVICE_LOST ? 'DEVICE_LOST' : 'SETUP_FAILED';
+  const code =
+    statusOf(error) === ENCODER_STATUS.OUT_OF_MEMORY
+      ? 'OUT_OF_VRAM'
+      : statusOf(error) === ENCODER_STATUS.DEVICE_LOST
+        ? 'DEVICE_LOST'
+        : 'SETUP_FAILED';
   return new ShoalError(code, `the native encoder does not take this model: ${messageOf(error)}`, {}, error);
 }
 
 function failure(error: unknown): RunResult {
   switch (statusOf(error)) {
-    case ENCODER_STATUS.OUT_OF_MEMORY: return { ok: false, outOfVram: { message: messageOf(error) } };
-    case ENCODER_STATUS.DEVICE_LOST: throw new ShoalError('DEVICE_LOST', `the device stopped working: ${messageOf(error)}`, {}, error);
-    default: throw new ShoalError('INFERENCE_FAILED', `the native encoder could not run the model: ${messageOf(error)}`, {}, error);
+    case ENCODER_STATUS.OUT_OF_MEMORY:
+      return { ok: false, outOfVram: { message: messageOf(error) } };
+    case ENCODER_STATUS.DEVICE_LOST:
+      throw new ShoalError('DEVICE_LOST', `the device stopped working: ${messageOf(error)}`, {}, error);
+    default:
+      throw new ShoalError(
+        'INFERENCE_FAILED',
+        `the native encoder could not run the model: ${messageOf(error)}`,
+        {},
+        error,
+      );
   }
 }

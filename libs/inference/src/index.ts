@@ -7,5 +7,13 @@ export { nativeOrt, nativeOrtProblem } from './native-ort.ts';
 export type { Binding } from './ort-line.ts';
 export { openSession, type SessionOptions } from './ort-session.ts';
 export { readTrace, type TracedNode } from './ort-trace.ts';
-export { CUDA_PROVIDER_FILES, cudaProviderProblem, findsCudnn, installedRuntime, missingLibraries, type InstalledRuntime, type Provider } from './provider.ts';
+export {
+  CUDA_PROVIDER_FILES,
+  cudaProviderProblem,
+  findsCudnn,
+  installedRuntime,
+  missingLibraries,
+  type InstalledRuntime,
+  type Provider,
+} from './provider.ts';
 export { classifyRunFailure, type RunFailureKind } from './run-failure.ts';

@@ -1,13 +1,20 @@
-// A line over the addon of native/ort-session: runs wait and go on a thread of its own, whose arena can be limited, asked and
-// told to give back what it does not use. On CUDA the arena grows by what is asked for, not by doubling, and fp32 is fp32. A run that finds no room is tried once more after giving back: the arena
-// keeps regions of the sizes that were asked for before, and what lies free in them fits nothing larger.
+// A line over the addon of native/ort-session: runs wait and go on a thread of its own, whose arena can be limited,
+// asked and told to give back what it does not use. On CUDA the arena grows by what is asked for, not by doubling, and
+// fp32 is fp32. A run that finds no room is tried once more after giving back: the arena keeps regions of the sizes
+// that were asked for before, and what lies free in them fits nothing larger.
 
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { MOST_HELD, ShoalError, invariant, type MemoryReading } from '@shoal/core';
 import { SHORT_WIDTH, layOutArena } from './arena-region.ts';
-import { nativeOrt, nativeOrtProblem, type ArenaFigures, type NativeLine as AddonLine, type NativeOrt } from './native-ort.ts';
+import {
+  nativeOrt,
+  nativeOrtProblem,
+  type ArenaFigures,
+  type NativeLine as AddonLine,
+  type NativeOrt,
+} from './native-ort.ts';
 import type { ArenaUse, LineOptions, OrtLine, RunAnswer, RunRequest } from './ort-line.ts';
 import { readTrace, refuseStrays, type TracedNode } from './ort-trace.ts';
 import { processMemory } from './process-memory.ts';
@@ -25,10 +32,18 @@ export interface NativeSessionOptions extends Pick<LineOptions, 'graphPath' | 'p
   readonly ownsStream?: boolean;
 }
 
-/** Throws SETUP_FAILED where there is no addon, and what the runtime said when it does not open the graph or does not run it where it was told to. */
+/**
+ * Throws SETUP_FAILED where there is no addon, and what the runtime said when it does not open the graph or does not
+ * run it where it was told to.
+ */
 export async function openNativeLine(options: LineOptions): Promise<OrtLine> {
   const addon = nativeOrt();
-  if (addon === undefined) throw new ShoalError('SETUP_FAILED', `the native binding was asked for and is not here (${nativeOrtProblem()}); npm run build makes it where there is a C++ compiler, SHOAL_RUNTIME_BINDING=stock does without`);
+  if (addon === undefined)
+    throw new ShoalError(
+      'SETUP_FAILED',
+      `the native binding was asked for and is not here (${nativeOrtProblem()}); npm run build makes it where ` +
+        'there is a C++ compiler, SHOAL_RUNTIME_BINDING=stock does without',
+    );
   const line = addon.line();
   try {
     await openTrue(addon, line, options);
@@ -41,10 +56,30 @@ export async function openNativeLine(options: LineOptions): Promise<OrtLine> {
 }
 
 /** For benches: a session by itself, with the nodes of a first run where they are asked for. */
-export function openGraphOn(addon: NativeOrt, line: AddonLine, { graphPath, provider, threads, arenaBytes = 0, cuda = {}, ownsStream = false }: NativeSessionOptions, trace = ''): Promise<readonly [graph: number]> {
+export function openGraphOn(
+  addon: NativeOrt,
+  line: AddonLine,
+  { graphPath, provider, threads, arenaBytes = 0, cuda = {}, ownsStream = false }: NativeSessionOptions,
+  trace = '',
+): Promise<readonly [graph: number]> {
   const isCuda = provider === 'cuda';
-  const given = { device_id: '0', arena_extend_strategy: 'kSameAsRequested', use_tf32: process.env['NVIDIA_TF32_OVERRIDE'] === '1' ? '1' : '0', ...(arenaBytes > 0 && { gpu_mem_limit: String(Math.floor(arenaBytes)) }), ...cuda };
-  return addon.open(line, graphPath, isCuda, threads, trace, isCuda ? Object.entries(given).flat() : [], isCuda ? 0 : Math.floor(arenaBytes), ownsStream);
+  const given = {
+    device_id: '0',
+    arena_extend_strategy: 'kSameAsRequested',
+    use_tf32: process.env['NVIDIA_TF32_OVERRIDE'] === '1' ? '1' : '0',
+    ...(arenaBytes > 0 && { gpu_mem_limit: String(Math.floor(arenaBytes)) }),
+    ...cuda,
+  };
+  return addon.open(
+    line,
+    graphPath,
+    isCuda,
+    threads,
+    trace,
+    isCuda ? Object.entries(given).flat() : [],
+    isCuda ? 0 : Math.floor(arenaBytes),
+    ownsStream,
+  );
 }
 
 /** The truth gate, as in ort-thread.ts. */
@@ -60,8 +95,24 @@ async function openTrue(addon: NativeOrt, line: AddonLine, options: LineOptions)
 }
 
 /** Of two short rows under the runtime's profiler, which costs nothing afterwards. */
-export async function firstNodes(addon: NativeOrt, line: AddonLine, graph: number, dims: number): Promise<readonly TracedNode[]> {
-  await addon.run(line, graph, new Int32Array(16).fill(1), Int32Array.of(8, 5), new Float32Array(2 * dims), 2, 8, dims, false, false);
+export async function firstNodes(
+  addon: NativeOrt,
+  line: AddonLine,
+  graph: number,
+  dims: number,
+): Promise<readonly TracedNode[]> {
+  await addon.run(
+    line,
+    graph,
+    new Int32Array(16).fill(1),
+    Int32Array.of(8, 5),
+    new Float32Array(2 * dims),
+    2,
+    8,
+    dims,
+    false,
+    false,
+  );
   return readTrace(await readFile(await addon.endTrace(line, graph), 'utf8'));
 }
 
@@ -105,7 +156,9 @@ class NativeLine implements OrtLine {
 
   /** With a limit the arena grows as it is asked, and a region for all would be most of the limit. */
   prepare(reserveTokens: number): Promise<void> {
-    return layOutArena(this.options.arenaBytes === undefined ? reserveTokens : 1, (rows, id) => this.canRunShort(rows, id, false));
+    return layOutArena(this.options.arenaBytes === undefined ? reserveTokens : 1, (rows, id) =>
+      this.canRunShort(rows, id, false),
+    );
   }
 
   arena(): ArenaUse {
@@ -156,11 +209,22 @@ class NativeLine implements OrtLine {
     try {
       const graph = isExact ? await this.openExact() : 0;
       const [runMs, ...figures] = await this.addon.run(
-        this.line, graph, new Int32Array(shared.ids), new Int32Array(shared.lengths), new Float32Array(shared.embeddings), rows, width, dims, isUrgent, false,
+        this.line,
+        graph,
+        new Int32Array(shared.ids),
+        new Int32Array(shared.lengths),
+        new Float32Array(shared.embeddings),
+        rows,
+        width,
+        dims,
+        isUrgent,
+        false,
       );
       if (!isExact) this.grewTo(useOf(figures));
       if (this.holdsTooMuch()) await this.giveBack(); // before the answer, so that nobody sees more than this
-      return this.options.provider === 'cpu' ? { ok: true, runMs, memory: this.processMemory() } : { ok: true, runMs, ...(!isExact && { arena: this.use }) };
+      return this.options.provider === 'cpu'
+        ? { ok: true, runMs, memory: this.processMemory() }
+        : { ok: true, runMs, ...(!isExact && { arena: this.use }) };
     } catch (error) {
       return { ok: false, message: firstLine(error) };
     }
@@ -172,8 +236,9 @@ class NativeLine implements OrtLine {
   }
 
   /**
-   * Not by what was in use at most: that figure never falls again, so that one wide run would excuse everything after it; and a fresh arena
-   * takes up to 1.86 times what is in use (two workspaces of attention, with a small tensor in the first), which would be given back after every run.
+   * Not by what was in use at most: that figure never falls again, so that one wide run would excuse everything after
+   * it; and a fresh arena takes up to 1.86 times what is in use (two workspaces of attention, with a small tensor in
+   * the first), which would be given back after every run.
    */
   private holdsTooMuch(): boolean {
     const { inUse, held } = this.use;
@@ -185,18 +250,23 @@ class NativeLine implements OrtLine {
     return this.options.provider === 'cuda' || this.options.arenaBytes !== undefined;
   }
 
-  /** Opened when a row needs it for the first time, and stays: a model that overflows does so again. One that could not be opened is tried again: there may be room then. */
+  /**
+   * Opened when a row needs it for the first time, and stays: a model that overflows does so again. One that could not
+   * be opened is tried again: there may be room then.
+   */
   private openExact(): Promise<number> {
     const { exactGraphPath: graphPath } = this.options;
     invariant(graphPath !== undefined, 'an exact run needs an exact graph');
     if (this.exactGraph === undefined) this.openingSinceMs = performance.now();
-    return (this.exactGraph ??= openGraphOn(this.addon, this.line, { ...this.options, graphPath }).finally(() => (this.openingSinceMs = undefined)).then(
-      ([graph]) => graph,
-      (error: unknown) => {
-        this.exactGraph = undefined;
-        throw error;
-      },
-    ));
+    return (this.exactGraph ??= openGraphOn(this.addon, this.line, { ...this.options, graphPath })
+      .finally(() => (this.openingSinceMs = undefined))
+      .then(
+        ([graph]) => graph,
+        (error: unknown) => {
+          this.exactGraph = undefined;
+          throw error;
+        },
+      ));
   }
 
   private canRunShort(rows: number, id: number, shrinks: boolean): Promise<boolean> {

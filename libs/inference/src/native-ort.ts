@@ -1,5 +1,5 @@
-// The addon of native/ort-session, loaded when it was built and fits this machine. Absent is no error: the package's own binding
-// runs the same graphs. The only place that knows where the addon lies and what it exports.
+// The addon of native/ort-session, loaded when it was built and fits this machine. Absent is no error: the package's
+// own binding runs the same graphs. The only place that knows where the addon lies and what it exports.
 
 import { readdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -18,12 +18,48 @@ export interface NativeOrt {
   /** Once for the process; its version. */
   load(library: string): string;
   line(): NativeLine;
-  /** `trace`: prefix of the file with the runtime's trace, or ''. `providerOptions`: key, value, key, value … of CUDA. `cpuArenaBytes`: 0 for no limit. `ownsStream`: what is replayed needs it. */
-  open(line: NativeLine, path: string, isCuda: boolean, threads: number, trace: string, providerOptions: readonly string[], cpuArenaBytes: number, ownsStream: boolean): Promise<readonly [graph: number]>;
-  /** `isReplayed`: what the device is given to do was recorded, see session.h; for a graph that was opened with enable_cuda_graph. */
-  run(line: NativeLine, graph: number, ids: Int32Array, lengths: Int32Array, embeddings: Float32Array, rows: number, width: number, dims: number, isUrgent: boolean, isReplayed: boolean): Promise<readonly [runMs: number, ...ArenaFigures]>;
-  /** Rows that are all of one id, before all that waits; what comes out is thrown away. `shrinks`: afterwards the arena gives back what no tensor lies in. */
-  runPlain(line: NativeLine, graph: number, rows: number, width: number, id: number, shrinks: boolean): Promise<ArenaFigures>;
+  /**
+   * `trace`: prefix of the file with the runtime's trace, or ''. `providerOptions`: key, value, key, value … of CUDA.
+   * `cpuArenaBytes`: 0 for no limit. `ownsStream`: what is replayed needs it.
+   */
+  open(
+    line: NativeLine,
+    path: string,
+    isCuda: boolean,
+    threads: number,
+    trace: string,
+    providerOptions: readonly string[],
+    cpuArenaBytes: number,
+    ownsStream: boolean,
+  ): Promise<readonly [graph: number]>;
+  /**
+   * `isReplayed`: what the device is given to do was recorded, see session.h; for a graph that was opened with
+   * enable_cuda_graph.
+   */
+  run(
+    line: NativeLine,
+    graph: number,
+    ids: Int32Array,
+    lengths: Int32Array,
+    embeddings: Float32Array,
+    rows: number,
+    width: number,
+    dims: number,
+    isUrgent: boolean,
+    isReplayed: boolean,
+  ): Promise<readonly [runMs: number, ...ArenaFigures]>;
+  /**
+   * Rows that are all of one id, before all that waits; what comes out is thrown away. `shrinks`: afterwards the arena
+   * gives back what no tensor lies in.
+   */
+  runPlain(
+    line: NativeLine,
+    graph: number,
+    rows: number,
+    width: number,
+    id: number,
+    shrinks: boolean,
+  ): Promise<ArenaFigures>;
   statistics(line: NativeLine, graph: number): Promise<ArenaFigures>;
   /** Path of the trace. */
   endTrace(line: NativeLine, graph: number): Promise<string>;
@@ -52,7 +88,10 @@ function load(): Outcome {
   }
 }
 
-/** ONNX Runtime 1.30 on Linux keeps a device id under the user's cache folder and uploads events unless told not to before it is loaded; Shoal tells nobody what it runs. */
+/**
+ * ONNX Runtime 1.30 on Linux keeps a device id under the user's cache folder and uploads events unless told not to
+ * before it is loaded; Shoal tells nobody what it runs.
+ */
 export function disableTelemetry(): void {
   process.env['ORT_DISABLE_TELEMETRY'] = '1';
 }

@@ -1,4 +1,5 @@
-// ONNX Runtime passes the suite that every backend passes, on a tiny random model; and what is its own: graphs it refuses.
+// ONNX Runtime passes the suite that every backend passes, on a tiny random model; and what is its own: graphs it
+// refuses.
 
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
@@ -24,22 +25,38 @@ describe.each(BINDINGS)('%s binding', (binding) => {
     const model = await openModel('tiny-random', { cacheDir });
     const graphPath = await openGraph(model, { cacheDir });
     const maxTokens = Math.floor(model.positionLimit / 8) * 8;
-    const backend = await OrtBackend.open({ binding, graphPath, dims: model.dims, threads: 1, slotRows: 64, slotTokens: Math.max(1024, maxTokens) });
+    const backend = await OrtBackend.open({
+      binding,
+      graphPath,
+      dims: model.dims,
+      threads: 1,
+      slotRows: 64,
+      slotTokens: Math.max(1024, maxTokens),
+    });
     return { backend, vocabularySize: model.vocabularySize, maxTokens };
   });
-
 
   test('a graph that the runtime cannot read is named, and nothing is left running', async () => {
     const graphPath = join(cacheDir, 'broken.onnx');
     writeFileSync(graphPath, 'not a graph');
-    await expect(OrtBackend.open({ binding, graphPath, dims: 8, threads: 1, slotRows: 1, slotTokens: 8 })).rejects.toMatchObject({
-      code: 'INFERENCE_FAILED', message: expect.stringContaining('broken.onnx'),
+    await expect(
+      OrtBackend.open({ binding, graphPath, dims: 8, threads: 1, slotRows: 1, slotTokens: 8 }),
+    ).rejects.toMatchObject({
+      code: 'INFERENCE_FAILED',
+      message: expect.stringContaining('broken.onnx'),
     });
   });
 
   test('a token id outside the vocabulary fails that run alone', async () => {
     const model = await openModel('tiny-random', { cacheDir });
-    const backend = await OrtBackend.open({ binding, graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1, slotRows: 4, slotTokens: 64 });
+    const backend = await OrtBackend.open({
+      binding,
+      graphPath: await openGraph(model, { cacheDir }),
+      dims: model.dims,
+      threads: 1,
+      slotRows: 4,
+      slotTokens: 64,
+    });
     const slot = backend.lend()!;
     slot.ids[0] = model.vocabularySize + 5;
     slot.lengths[0] = 1;
@@ -54,7 +71,14 @@ describe.each(BINDINGS)('%s binding', (binding) => {
     const graphPath = await openGraph(model, { cacheDir });
     const vectors: string[] = [];
     for (const paddedTokens of [undefined, 1024, Number.MAX_SAFE_INTEGER]) {
-      const backend = await OrtBackend.open({ binding, graphPath, dims: model.dims, threads: 1, slotRows: 4, slotTokens: 64 });
+      const backend = await OrtBackend.open({
+        binding,
+        graphPath,
+        dims: model.dims,
+        threads: 1,
+        slotRows: 4,
+        slotTokens: 64,
+      });
       if (paddedTokens !== undefined) await backend.prepare(paddedTokens);
       const slot = backend.lend()!;
       slot.ids.set([2, 7, 9, 3, 0, 0, 0, 0]);
@@ -68,7 +92,14 @@ describe.each(BINDINGS)('%s binding', (binding) => {
 
   test('an urgent run overtakes what is queued and has not begun', async () => {
     const model = await openModel('tiny-random', { cacheDir });
-    const backend = await OrtBackend.open({ binding, graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1, slotRows: 64, slotTokens: 1024 });
+    const backend = await OrtBackend.open({
+      binding,
+      graphPath: await openGraph(model, { cacheDir }),
+      dims: model.dims,
+      threads: 1,
+      slotRows: 64,
+      slotTokens: 1024,
+    });
     const order: string[] = [];
     const run = (name: string, isUrgent: boolean): Promise<unknown> => {
       const slot = backend.lend()!;
@@ -87,19 +118,32 @@ describe.each(BINDINGS)('%s binding', (binding) => {
     function fill({ ids, lengths }: Slot): void {
       for (let row = 0; row < SHAPE.rows; row++) {
         lengths[row] = 2 + (row % 15);
-        for (let at = 0; at < SHAPE.width; at++) ids[row * SHAPE.width + at] = at < lengths[row]! ? 5 + ((row * 31 + at * 7919) % 150) : 0;
+        for (let at = 0; at < SHAPE.width; at++)
+          ids[row * SHAPE.width + at] = at < lengths[row]! ? 5 + ((row * 31 + at * 7919) % 150) : 0;
       }
     }
 
     function rowsOfLengthOne({ embeddings }: Slot, dims: number): boolean[] {
-      return Array.from({ length: SHAPE.rows }, (_, row) => Math.abs(embeddings.subarray(row * dims, (row + 1) * dims).reduce((sum, value) => sum + value * value, 0) - 1) < 0.01);
+      return Array.from(
+        { length: SHAPE.rows },
+        (_, row) =>
+          Math.abs(
+            embeddings.subarray(row * dims, (row + 1) * dims).reduce((sum, value) => sum + value * value, 0) - 1,
+          ) < 0.01,
+      );
     }
 
     test('gives some rows that are no vectors, and all of them in an exact run, which are those of the fp32 graph', async () => {
       const model = await writeTinyModel(join(cacheDir, 'loud'), { seed: 1, feedForwardScale: 100 });
-      const [graphPath, exactGraphPath] = [await openGraph(model, { cacheDir, kind: 'plain-fp16' }), await openGraph(model, { cacheDir, kind: 'fused-fp32' })];
+      const [graphPath, exactGraphPath] = [
+        await openGraph(model, { cacheDir, kind: 'plain-fp16' }),
+        await openGraph(model, { cacheDir, kind: 'fused-fp32' }),
+      ];
       const options = { binding, dims: model.dims, threads: 1, slotRows: SHAPE.rows, slotTokens: 1024 };
-      const [half, full] = [await OrtBackend.open({ ...options, graphPath, exactGraphPath, precision: 'fp16' }), await OrtBackend.open({ ...options, graphPath: exactGraphPath })];
+      const [half, full] = [
+        await OrtBackend.open({ ...options, graphPath, exactGraphPath, precision: 'fp16' }),
+        await OrtBackend.open({ ...options, graphPath: exactGraphPath }),
+      ];
       const [slot, reference] = [half.lend()!, full.lend()!];
       fill(slot);
       fill(reference);
@@ -118,7 +162,14 @@ describe.each(BINDINGS)('%s binding', (binding) => {
 
   test('memory is what this process holds: now, and at most so far', async () => {
     const model = await openModel('tiny-random', { cacheDir });
-    const backend = await OrtBackend.open({ binding, graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1, slotRows: 64, slotTokens: 1024 });
+    const backend = await OrtBackend.open({
+      binding,
+      graphPath: await openGraph(model, { cacheDir }),
+      dims: model.dims,
+      threads: 1,
+      slotRows: 64,
+      slotTokens: 1024,
+    });
     const { footprintBytes, liveBytes, source } = (await backend.memory())!;
     expect(source).toBe('process');
     expect(footprintBytes! / process.memoryUsage.rss()).toBeCloseTo(1, 0);
@@ -133,19 +184,34 @@ test('the runtime leaves no device id behind and reports to nobody', async () =>
   const home = join(cacheDir, 'home');
   mkdirSync(home);
   const program = join(cacheDir, 'open-and-stop.mjs');
-  writeFileSync(program, `
+  writeFileSync(
+    program,
+    `
     import { OrtBackend } from '${new URL('./ort-backend.ts', import.meta.url).href}';
     const backend = await OrtBackend.open({ graphPath: process.argv[2], dims: ${model.dims}, threads: 1, slotRows: 1, slotTokens: 64 });
-    await backend.stop();`);
+    await backend.stop();`,
+  );
   const { ORT_DISABLE_TELEMETRY: _ours, ...environment } = process.env;
-  execFileSync(process.execPath, ['--conditions=@shoal/source', program, graphPath], { env: { ...environment, HOME: home, XDG_CACHE_HOME: join(home, 'cache') } });
+  execFileSync(process.execPath, ['--conditions=@shoal/source', program, graphPath], {
+    env: { ...environment, HOME: home, XDG_CACHE_HOME: join(home, 'cache') },
+  });
   expect(readdirSync(home, { recursive: true })).toEqual([]);
 });
 
 test('messages of failed runs are told apart: out of memory, device lost, anything else', () => {
-  expect(classifyRunFailure("Non-zero status code returned while running Attention node. Name:'Attention_4' Status Message: std::bad_alloc")).toBe('out-of-vram');
-  expect(classifyRunFailure('Status Message: bfc_arena.cc:360 Failed to allocate memory for requested buffer of size 201326592')).toBe('out-of-vram');
-  expect(classifyRunFailure('CUDA failure 2: out of memory ; GPU=0 ; hostname=H ; expr=cudaMalloc((void**)&p, size);')).toBe('out-of-vram');
+  expect(
+    classifyRunFailure(
+      "Non-zero status code returned while running Attention node. Name:'Attention_4' Status Message: std::bad_alloc",
+    ),
+  ).toBe('out-of-vram');
+  expect(
+    classifyRunFailure(
+      'Status Message: bfc_arena.cc:360 Failed to allocate memory for requested buffer of size 201326592',
+    ),
+  ).toBe('out-of-vram');
+  expect(
+    classifyRunFailure('CUDA failure 2: out of memory ; GPU=0 ; hostname=H ; expr=cudaMalloc((void**)&p, size);'),
+  ).toBe('out-of-vram');
   expect(classifyRunFailure('CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0')).toBe('out-of-vram');
   expect(classifyRunFailure('CUDA failure 700: an illegal memory access was encountered ; GPU=0')).toBe('device-lost');
   expect(classifyRunFailure('input index out of range')).toBe('failed');

@@ -1,10 +1,31 @@
-// InferenceBackend over ONNX Runtime: buffers in shared memory, lines that run the model, micro-batches queued at them so that the
-// device never waits for the main thread. Translates the runtime's errors; knows nothing of jobs.
+// InferenceBackend over ONNX Runtime: buffers in shared memory, lines that run the model, micro-batches queued at them
+// so that the device never waits for the main thread. Translates the runtime's errors; knows nothing of jobs.
 
-import { KEPT_SLOTS, ShoalError, invariant, type InferenceBackend, type MemoryProbe, type MemoryReading, type Precision, type RunOptions, type RunResult, type RunShape, type Slot } from '@shoal/core';
+import {
+  KEPT_SLOTS,
+  ShoalError,
+  invariant,
+  type InferenceBackend,
+  type MemoryProbe,
+  type MemoryReading,
+  type Precision,
+  type RunOptions,
+  type RunResult,
+  type RunShape,
+  type Slot,
+} from '@shoal/core';
 import { openNativeLine } from './native-line.ts';
 import { disableTelemetry, nativeOrt } from './native-ort.ts';
-import { soonestLine, type ArenaUse, type Binding, type LineOptions, type OrtLine, type RunAnswer, type RunRequest, type SharedSlot } from './ort-line.ts';
+import {
+  soonestLine,
+  type ArenaUse,
+  type Binding,
+  type LineOptions,
+  type OrtLine,
+  type RunAnswer,
+  type RunRequest,
+  type SharedSlot,
+} from './ort-line.ts';
 import { processMemory } from './process-memory.ts';
 import type { Provider } from './provider.ts';
 import { classifyRunFailure } from './run-failure.ts';
@@ -21,7 +42,10 @@ export interface OrtBackendOptions {
   readonly provider?: Provider;
   /** What to call it in the records of what ran, e.g. "cuda:0". Default: the provider's name. */
   readonly device?: string;
-  /** Sessions that run side by side, each with its own copy of the weights: one launches while another computes. Default 1. */
+  /**
+   * Sessions that run side by side, each with its own copy of the weights: one launches while another computes. Default
+   * 1.
+   */
   readonly sessions?: number;
   /** The device's own name, e.g. "NVIDIA H200": what is measured on one is no use on another. */
   readonly deviceKind?: string | undefined;
@@ -40,13 +64,15 @@ export interface OrtBackendOptions {
   readonly slotTokens: number;
 }
 
-/** Beside each batch that runs: one is queued behind it, one is being packed or read, and some are kept for urgent rows. */
+/**
+ * Beside each batch that runs: one is queued behind it, one is being packed or read, and some are kept for urgent rows.
+ */
 const SPARE_SLOTS = 2 + KEPT_SLOTS;
 
 /**
- * Vectors of the hidden size, in fp32, that the region has for each token. A run needs 52 at most with plain operators and 512
- * tokens, 32 in the fused graph (minilm, 2026-11-22); in a region 1.27 times as large as what it needs, tensors still came to lie
- * badly, and it took 1.3 times as much.
+ * Vectors of the hidden size, in fp32, that the region has for each token. A run needs 52 at most with plain operators
+ * and 512 tokens, 32 in the fused graph (minilm, 2026-11-22); in a region 1.27 times as large as what it needs, tensors
+ * still came to lie badly, and it took 1.3 times as much.
  */
 const VECTORS_PER_TOKEN = 80;
 /** Their ids are 16 MB. */
@@ -68,28 +94,41 @@ export class OrtBackend implements InferenceBackend {
   private readonly lines: readonly OrtLine[];
   private readonly free: Slot[];
   private readonly readMemory: () => Promise<MemoryReading | undefined>;
-  /** Of the device, beside the arenas of the open graphs: context, kernels, workspaces of libraries. Where a driver tells. */
+  /**
+   * Of the device, beside the arenas of the open graphs: context, kernels, workspaces of libraries. Where a driver
+   * tells.
+   */
   private besideArenasBytes: number | undefined;
   private isStopping = false;
 
-  private constructor(options: OrtBackendOptions, binding: Binding, lines: readonly OrtLine[], shared: readonly SharedSlot[]) {
+  private constructor(
+    options: OrtBackendOptions,
+    binding: Binding,
+    lines: readonly OrtLine[],
+    shared: readonly SharedSlot[],
+  ) {
     const { provider = 'cpu', device = provider } = options;
     this.options = options;
     this.device = device;
     this.precision = options.precision ?? 'fp32';
-    this.prefersFewShapes = provider === 'webgpu' || (provider === 'cuda' && this.precision !== 'fp32'); // in fp32 CUDA does not mind
+    // in fp32 CUDA does not mind
+    this.prefersFewShapes = provider === 'webgpu' || (provider === 'cuda' && this.precision !== 'fp32');
     this.sessions = options.sessions ?? 1;
     this.dims = options.dims;
     this.slotRows = options.slotRows;
     this.slotTokens = options.slotTokens;
     this.readMemory = options.readMemory ?? (async () => (provider === 'cpu' ? processMemory() : undefined));
-    if (options.exactGraphPath !== undefined) this.runExact = (slot, shape) => this.queue(slot, shape, { isUrgent: false, isExact: true });
+    if (options.exactGraphPath !== undefined)
+      this.runExact = (slot, shape) => this.queue(slot, shape, { isUrgent: false, isExact: true });
     this.free = shared.map(toSlot);
     this.binding = binding;
     this.lines = lines;
   }
 
-  /** Opens the graph once for each session. Throws INFERENCE_FAILED when the runtime refuses it, or does not run it where it was told to. */
+  /**
+   * Opens the graph once for each session. Throws INFERENCE_FAILED when the runtime refuses it, or does not run it
+   * where it was told to.
+   */
   static async open(options: OrtBackendOptions): Promise<OrtBackend> {
     const binding = bindingFor(options);
     prepareEnvironment(binding);
@@ -99,7 +138,15 @@ export class OrtBackend implements InferenceBackend {
       lengths: new SharedArrayBuffer(slotRows * 4),
       embeddings: new SharedArrayBuffer(slotRows * dims * 4),
     }));
-    const line: LineOptions = { graphPath, exactGraphPath, provider, threads, dims, slots, arenaBytes: options.arenaBytes && options.arenaBytes / sessions };
+    const line: LineOptions = {
+      graphPath,
+      exactGraphPath,
+      provider,
+      threads,
+      dims,
+      slots,
+      arenaBytes: options.arenaBytes && options.arenaBytes / sessions,
+    };
     const opened = await Promise.allSettled(Array.from({ length: sessions }, () => LINES[binding](line)));
     const open = opened.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
     const failure = opened.find((one) => one.status === 'rejected');
@@ -120,9 +167,10 @@ export class OrtBackend implements InferenceBackend {
   }
 
   /**
-   * Before the first run, on the CPU: lets the provider's arena begin with one region for runs of up to so many padded tokens, so that
-   * what a run takes follows its size (see ort-thread.ts), and runs one short row. Costs address space, not memory, and no more of it
-   * than `mostBytes` for all sessions; on other devices it would be memory, and nothing happens.
+   * Before the first run, on the CPU: lets the provider's arena begin with one region for runs of up to so many padded
+   * tokens, so that what a run takes follows its size (see ort-thread.ts), and runs one short row. Costs address space,
+   * not memory, and no more of it than `mostBytes` for all sessions; on other devices it would be memory, and nothing
+   * happens.
    */
   async prepare(paddedTokens: number, mostBytes = Number.POSITIVE_INFINITY): Promise<void> {
     if ((this.options.provider ?? 'cpu') !== 'cpu') return;
@@ -130,7 +178,10 @@ export class OrtBackend implements InferenceBackend {
     const wantedBytes = VECTORS_PER_TOKEN * paddedTokens * this.dims * ELEMENT_BYTES.fp32;
     const powerBelow = 2 ** Math.floor(Math.log2(mostBytes / this.sessions)); // regions are powers of two
     const reserveTokens = Math.min(MOST_RESERVED_TOKENS, Math.floor(Math.min(wantedBytes, powerBelow) / vectorBytes));
-    invariant(this.lines.every((line) => line.pending === 0), 'the arena is laid out before anything runs');
+    invariant(
+      this.lines.every((line) => line.pending === 0),
+      'the arena is laid out before anything runs',
+    );
     await Promise.all(this.lines.map((line) => line.prepare(reserveTokens)));
   }
 
@@ -138,7 +189,11 @@ export class OrtBackend implements InferenceBackend {
     return this.queue(slot, shape, { isUrgent, isExact: false });
   }
 
-  private async queue(slot: Slot, { rows, width }: RunShape, how: Pick<RunRequest, 'isUrgent' | 'isExact'>): Promise<RunResult> {
+  private async queue(
+    slot: Slot,
+    { rows, width }: RunShape,
+    how: Pick<RunRequest, 'isUrgent' | 'isExact'>,
+  ): Promise<RunResult> {
     invariant(rows >= 1 && rows <= this.slotRows && rows * width <= this.slotTokens, 'a micro-batch fits its slot');
     invariant(!this.isStopping, 'nothing runs on a stopped backend');
     const line = soonestLine(this.lines);
@@ -149,11 +204,14 @@ export class OrtBackend implements InferenceBackend {
     return Math.max(...this.lines.map((line) => line.runningMs()));
   }
 
-  /** The first reading also tells what of the device lies beside the arenas; runs tell what lived at most from then on. */
+  /**
+   * The first reading also tells what of the device lies beside the arenas; runs tell what lived at most from then on.
+   */
   async memory(): Promise<MemoryReading | undefined> {
     const reading = await this.readMemory();
     const held = this.heldByArenas();
-    if (held !== undefined && reading?.footprintBytes !== undefined) this.besideArenasBytes ??= Math.max(0, reading.footprintBytes - held);
+    if (held !== undefined && reading?.footprintBytes !== undefined)
+      this.besideArenasBytes ??= Math.max(0, reading.footprintBytes - held);
     return reading;
   }
 
@@ -162,13 +220,19 @@ export class OrtBackend implements InferenceBackend {
     return this.lines.map((line) => line.arena());
   }
 
-  /** Gives what the arenas hold and no tensor lies in back to the device; the next run asks for it again. False where the binding cannot, or there is nothing to give. */
+  /**
+   * Gives what the arenas hold and no tensor lies in back to the device; the next run asks for it again. False where
+   * the binding cannot, or there is nothing to give.
+   */
   async shrink(): Promise<boolean> {
     const given = await Promise.all(this.lines.map((line) => line.shrink()));
     return given.includes(true);
   }
 
-  /** Ends the runs that go on, which are rejected with CANCELLED; those that wait still run. False where the binding cannot, or nothing goes on. */
+  /**
+   * Ends the runs that go on, which are rejected with CANCELLED; those that wait still run. False where the binding
+   * cannot, or nothing goes on.
+   */
   cancel(): boolean {
     return this.lines.map((line) => line.cancel()).includes(true);
   }
@@ -190,10 +254,14 @@ export class OrtBackend implements InferenceBackend {
     }
     const { message } = answer;
     switch (classifyRunFailure(message)) {
-      case 'out-of-vram': return { ok: false, outOfVram: { message } };
-      case 'cancelled': throw new ShoalError('CANCELLED', 'the run was cut off');
-      case 'device-lost': throw new ShoalError('DEVICE_LOST', `the device stopped working: ${message}`);
-      case 'failed': throw new ShoalError('INFERENCE_FAILED', `ONNX Runtime could not run the model: ${message}`);
+      case 'out-of-vram':
+        return { ok: false, outOfVram: { message } };
+      case 'cancelled':
+        throw new ShoalError('CANCELLED', 'the run was cut off');
+      case 'device-lost':
+        throw new ShoalError('DEVICE_LOST', `the device stopped working: ${message}`);
+      case 'failed':
+        throw new ShoalError('INFERENCE_FAILED', `ONNX Runtime could not run the model: ${message}`);
     }
   }
 
@@ -201,30 +269,47 @@ export class OrtBackend implements InferenceBackend {
   private peakWith({ inUse, mostInUse }: ArenaUse): MemoryReading | undefined {
     if (this.besideArenasBytes === undefined) return undefined;
     const atRest = inUse * (this.sessions - 1); // their graphs; between runs nothing else is in use
-    return { liveBytes: Math.round(this.besideArenasBytes + atRest + mostInUse), footprintBytes: undefined, source: 'arena' };
+    return {
+      liveBytes: Math.round(this.besideArenasBytes + atRest + mostInUse),
+      footprintBytes: undefined,
+      source: 'arena',
+    };
   }
 }
 
-const LINES: Readonly<Record<Binding, (options: LineOptions) => Promise<OrtLine>>> = { native: openNativeLine, stock: openThreadLine };
+const LINES: Readonly<Record<Binding, (options: LineOptions) => Promise<OrtLine>>> = {
+  native: openNativeLine,
+  stock: openThreadLine,
+};
 
 /**
- * What carries it. Auto is the package's own, because it measured better: on an H200 43.0 k texts/s against 39.2 k in bulk and 0.68 ms against 0.78 for one
- * text, on two CPU cores 57.2 against 55.1, ours with 9 % less memory (bench/ort-session.ts, 2026-11-22). Only ours has an arena with a limit. It does not open WebGPU.
+ * What carries it. Auto is the package's own, because it measured better: on an H200 43.0 k texts/s against 39.2 k in
+ * bulk and 0.68 ms against 0.78 for one text, on two CPU cores 57.2 against 55.1, ours with 9 % less memory
+ * (bench/ort-session.ts, 2026-11-22). Only ours has an arena with a limit. It does not open WebGPU.
  */
-export function bindingFor({ binding = 'auto', provider = 'cpu', arenaBytes }: Pick<OrtBackendOptions, 'binding' | 'provider' | 'arenaBytes'>): Binding {
+export function bindingFor({
+  binding = 'auto',
+  provider = 'cpu',
+  arenaBytes,
+}: Pick<OrtBackendOptions, 'binding' | 'provider' | 'arenaBytes'>): Binding {
   if (binding !== 'auto') return provider === 'webgpu' ? 'stock' : binding;
   return provider !== 'webgpu' && arenaBytes !== undefined && nativeOrt() !== undefined ? 'native' : 'stock';
 }
 
 function refused(graphPath: string, reason: unknown): ShoalError {
   if (reason instanceof ShoalError) return reason;
-  return new ShoalError('INFERENCE_FAILED', `ONNX Runtime does not open ${graphPath}: ${(reason instanceof Error ? reason.message : String(reason)).split('\n', 1)[0]}`, { graphPath });
+  return new ShoalError(
+    'INFERENCE_FAILED',
+    `ONNX Runtime does not open ${graphPath}: ` +
+      `${(reason instanceof Error ? reason.message : String(reason)).split('\n', 1)[0]}`,
+    { graphPath },
+  );
 }
 
 /**
- * Variables that have to be set before the library is loaded. (Here, not in the thread: only the main thread's variables
- * reach native code.) CUDA's libraries compute fp32 products in tf32, ten bits of fraction, because the provider asks for it;
- * our binding tells it not to, the package's cannot. What is called fp32 here is fp32.
+ * Variables that have to be set before the library is loaded. (Here, not in the thread: only the main thread's
+ * variables reach native code.) CUDA's libraries compute fp32 products in tf32, ten bits of fraction, because the
+ * provider asks for it; our binding tells it not to, the package's cannot. What is called fp32 here is fp32.
  */
 function prepareEnvironment(binding: Binding): void {
   disableTelemetry();
@@ -232,5 +317,10 @@ function prepareEnvironment(binding: Binding): void {
 }
 
 function toSlot(shared: SharedSlot, index: number): Slot {
-  return { index, ids: new Int32Array(shared.ids), lengths: new Int32Array(shared.lengths), embeddings: new Float32Array(shared.embeddings) };
+  return {
+    index,
+    ids: new Int32Array(shared.ids),
+    lengths: new Int32Array(shared.lengths),
+    embeddings: new Float32Array(shared.embeddings),
+  };
 }

@@ -1,6 +1,7 @@
-// A line of runs at the device: a session of the runtime, opened on the provider that was asked for and proven to run there, and
-// the runs that wait for it. Two bindings carry one: the package's own in a thread of Node's (thread-line.ts), and the addon of
-// native/ort-session (native-line.ts). Runs go in the order of the calls, urgent ones first.
+// A line of runs at the device: a session of the runtime, opened on the provider that was asked for and proven to run
+// there, and the runs that wait for it. Two bindings carry one: the package's own in a thread of Node's
+// (thread-line.ts), and the addon of native/ort-session (native-line.ts). Runs go in the order of the calls, urgent
+// ones first.
 
 import type { MemoryReading } from '@shoal/core';
 import type { Provider } from './provider.ts';
@@ -46,7 +47,12 @@ export interface ArenaUse {
 
 export type RunAnswer =
   /** `arena`: where the device's memory is not this process's. */
-  | { readonly ok: true; readonly runMs: number; readonly memory?: MemoryReading | undefined; readonly arena?: ArenaUse }
+  | {
+      readonly ok: true;
+      readonly runMs: number;
+      readonly memory?: MemoryReading | undefined;
+      readonly arena?: ArenaUse;
+    }
   /** In the runtime's words. */
   | { readonly ok: false; readonly message: string };
 
@@ -68,7 +74,14 @@ export interface OrtLine {
   stop(): Promise<void>;
 }
 
-/** The one with least to do; of those with as much, the one whose run has gone on for longest is likely the next to be free. */
+/**
+ * The one with least to do; of those with as much, the one whose run has gone on for longest is likely the next to be
+ * free.
+ */
 export function soonestLine<Line extends Pick<OrtLine, 'pending' | 'runningMs'>>(lines: readonly Line[]): Line {
-  return lines.reduce((best, other) => (other.pending < best.pending || (other.pending === best.pending && other.runningMs() > best.runningMs()) ? other : best));
+  return lines.reduce((best, other) =>
+    other.pending < best.pending || (other.pending === best.pending && other.runningMs() > best.runningMs())
+      ? other
+      : best,
+  );
 }

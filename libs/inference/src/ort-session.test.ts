@@ -1,4 +1,5 @@
-// What a session ran on is read from the runtime's own trace, and a provider that is not there is said to be missing by name.
+// What a session ran on is read from the runtime's own trace, and a provider that is not there is said to be missing by
+// name.
 
 import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -25,7 +26,9 @@ describe('the trace of a first run', () => {
     const before = readdirSync(tmpdir()).filter((name) => name.startsWith('shoal-trace-'));
     const { session, nodes } = await openTracedSession({ ...(await tinyGraph()), provider: 'cpu', threads: 1 });
     expect(strays(nodes, 'CPUExecutionProvider')).toEqual([]);
-    expect(strays(nodes, 'CUDAExecutionProvider')).toEqual(expect.arrayContaining(['MatMul on CPUExecutionProvider', 'Attention on CPUExecutionProvider']));
+    expect(strays(nodes, 'CUDAExecutionProvider')).toEqual(
+      expect.arrayContaining(['MatMul on CPUExecutionProvider', 'Attention on CPUExecutionProvider']),
+    );
     expect(Math.max(...nodes.map(({ inUsePeakBytes }) => inUsePeakBytes))).toBeGreaterThan(0);
     expect(readdirSync(tmpdir()).filter((name) => name.startsWith('shoal-trace-'))).toEqual(before);
     await session.release();
@@ -33,23 +36,47 @@ describe('the trace of a first run', () => {
 
   test('without any work proves nothing', () => {
     expect(strays([], 'CPUExecutionProvider')).toBeUndefined();
-    expect(strays([{ operator: 'Shape', name: 's', provider: 'CUDAExecutionProvider', microseconds: 1, inUseBytes: 0, inUsePeakBytes: 0, heldBytes: 0 }], 'CUDAExecutionProvider')).toBeUndefined();
+    expect(
+      strays(
+        [
+          {
+            operator: 'Shape',
+            name: 's',
+            provider: 'CUDAExecutionProvider',
+            microseconds: 1,
+            inUseBytes: 0,
+            inUsePeakBytes: 0,
+            heldBytes: 0,
+          },
+        ],
+        'CUDAExecutionProvider',
+      ),
+    ).toBeUndefined();
   });
 });
 
-test.runIf(!isCudaThere)('a backend on CUDA is refused where there is none, and is not served by the CPU instead', async () => {
-  await expect(OrtBackend.open({ ...(await tinyGraph()), provider: 'cuda', threads: 1, slotRows: 8, slotTokens: 64 })).rejects.toMatchObject({ code: 'INFERENCE_FAILED' });
-});
+test.runIf(!isCudaThere)(
+  'a backend on CUDA is refused where there is none, and is not served by the CPU instead',
+  async () => {
+    await expect(
+      OrtBackend.open({ ...(await tinyGraph()), provider: 'cuda', threads: 1, slotRows: 8, slotTokens: 64 }),
+    ).rejects.toMatchObject({ code: 'INFERENCE_FAILED' });
+  },
+);
 
 describe('the CUDA provider', () => {
   test('that is not installed is missed by the name of its file, with the way to get it', async () => {
-    expect(await cudaProviderProblem({ folder: cacheDir, version: '1.30.0' })).toMatch(/libonnxruntime_providers_shared\.so is not in .*"shoal gpu install"/);
+    expect(await cudaProviderProblem({ folder: cacheDir, version: '1.30.0' })).toMatch(
+      /libonnxruntime_providers_shared\.so is not in .*"shoal gpu install"/,
+    );
   });
 
   test('that is installed, but cannot be loaded, is told by each library it misses', async () => {
     const folder = join(cacheDir, 'installed');
     mkdirSync(folder);
-    for (const file of CUDA_PROVIDER_FILES) copyFileSync(join(installedRuntime().folder, 'onnxruntime_binding.node'), join(folder, file)); // needs libonnxruntime.so.1 beside it
+    for (const file of CUDA_PROVIDER_FILES)
+      // needs libonnxruntime.so.1 beside it
+      copyFileSync(join(installedRuntime().folder, 'onnxruntime_binding.node'), join(folder, file));
     expect(await cudaProviderProblem({ folder, version: '1.30.0' })).toContain('libonnxruntime.so.1');
   });
 

@@ -1,6 +1,7 @@
-// An ONNX Runtime session with the options that measured best, on the provider that is asked for and no other; and what it
-// really ran on, read from the runtime's own trace. A provider that is missing makes opening fail; nodes that a provider
-// has no kernel for go to the CPU silently, which is why the trace is looked at before anybody believes a label.
+// An ONNX Runtime session with the options that measured best, on the provider that is asked for and no other; and what
+// it really ran on, read from the runtime's own trace. A provider that is missing makes opening fail; nodes that a
+// provider has no kernel for go to the CPU silently, which is why the trace is looked at before anybody believes a
+// label.
 
 import { mkdtemp, readFile, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -17,10 +18,13 @@ export interface SessionOptions {
 }
 
 /**
- * Memory patterns off: they cost 24 to 45 % more peak memory at most large shapes. Spinning off: 39 % less CPU time at equal
- * latency (measured 2026-11 on 2 cores, onnxruntime-node 1.30).
+ * Memory patterns off: they cost 24 to 45 % more peak memory at most large shapes. Spinning off: 39 % less CPU time at
+ * equal latency (measured 2026-11 on 2 cores, onnxruntime-node 1.30).
  */
-export function openSession({ graphPath, provider, threads }: SessionOptions, traceFolder?: string): Promise<InferenceSession> {
+export function openSession(
+  { graphPath, provider, threads }: SessionOptions,
+  traceFolder?: string,
+): Promise<InferenceSession> {
   return InferenceSession.create(graphPath, {
     executionProviders: [provider === 'cuda' ? { name: 'cuda', deviceId: 0 } : provider],
     enableMemPattern: false,
@@ -44,7 +48,10 @@ export async function openTracedSession(options: SessionOptions): Promise<Traced
   const folder = await mkdtemp(join(tmpdir(), 'shoal-trace-'));
   try {
     const session = await openSession(options, folder);
-    await session.run({ input_ids: new Tensor('int32', new Int32Array(16).fill(1), [2, 8]), lengths: new Tensor('int32', Int32Array.of(8, 5), [2]) });
+    await session.run({
+      input_ids: new Tensor('int32', new Int32Array(16).fill(1), [2, 8]),
+      lengths: new Tensor('int32', Int32Array.of(8, 5), [2]),
+    });
     session.endProfiling();
     const [name = ''] = await readdir(folder);
     return { session, nodes: readTrace(await readFile(join(folder, name), 'utf8')) };

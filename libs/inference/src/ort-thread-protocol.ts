@@ -5,7 +5,10 @@ import type { LineOptions, RunRequest } from './ort-line.ts';
 
 export type OrtThreadData = Omit<LineOptions, 'arenaBytes'>;
 
-/** Before the first run: the arena begins with room for a tensor of one vector for each of so many tokens, and one short row runs. */
+/**
+ * Before the first run: the arena begins with room for a tensor of one vector for each of so many tokens, and one short
+ * row runs.
+ */
 export interface PrepareRequest {
   readonly reserveTokens: number;
 }

@@ -1,6 +1,7 @@
-// The thread in which ONNX Runtime runs, and nothing else: `run()` blocks its thread for the whole call. It must never be
-// terminated, and its process must not exit, while a run is in flight (both abort the process); SIGKILL is the hard way out.
-// Loads nothing that it does not need: each module is loaded anew for a thread, and the whole of core takes it 0.1 s of every start.
+// The thread in which ONNX Runtime runs, and nothing else: `run()` blocks its thread for the whole call. It must never
+// be terminated, and its process must not exit, while a run is in flight (both abort the process); SIGKILL is the hard
+// way out. Loads nothing that it does not need: each module is loaded anew for a thread, and the whole of core takes it
+// 0.1 s of every start.
 
 import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads';
 import { Tensor, type InferenceSession } from 'onnxruntime-node';
@@ -29,8 +30,8 @@ let exactSession: InferenceSession | undefined;
 let memoryReadMs = -Infinity;
 
 /**
- * The truth gate: a session under a GPU's label is believed only when the runtime's own trace says that the model's work ran
- * there. The CPU is where everything lands that could not run elsewhere; it needs no proof.
+ * The truth gate: a session under a GPU's label is believed only when the runtime's own trace says that the model's
+ * work ran there. The CPU is where everything lands that could not run elsewhere; it needs no proof.
  */
 async function openTrueSession(): Promise<InferenceSession> {
   if (provider === 'cpu') return openSession({ graphPath, provider, threads });
@@ -50,7 +51,8 @@ function firstLine(error: unknown): string {
 
 function accept(message: ToOrtThread): void {
   if (message === 'close') isClosing = true;
-  else if ('reserveTokens' in message) void layOutArena(message.reserveTokens, canRun).then(() => say({ kind: 'prepared' }));
+  else if ('reserveTokens' in message)
+    void layOutArena(message.reserveTokens, canRun).then(() => say({ kind: 'prepared' }));
   else waiting.push(message);
 }
 
@@ -60,7 +62,10 @@ async function canRun(rows: number, id: number): Promise<boolean> {
     input_ids: new Tensor('int32', new Int32Array(rows * SHORT_WIDTH).fill(id), [rows, SHORT_WIDTH]),
     lengths: new Tensor('int32', Int32Array.of(SHORT_WIDTH), [1]),
   };
-  return (await sessionFor(false)).run(feeds).then(() => true, () => false);
+  return (await sessionFor(false)).run(feeds).then(
+    () => true,
+    () => false,
+  );
 }
 
 /** One run after the other until nothing waits; then closes, when that was asked. */
@@ -76,11 +81,12 @@ async function serve(): Promise<void> {
 }
 
 /**
- * The first urgent one, else the first. A run blocks this thread, and what was sent meanwhile lies unread in the port: read
- * it now, or an urgent run would wait for everything that was asked before it.
+ * The first urgent one, else the first. A run blocks this thread, and what was sent meanwhile lies unread in the port:
+ * read it now, or an urgent run would wait for everything that was asked before it.
  */
 function nextRun(): RunRequest | undefined {
-  for (let unread = receiveMessageOnPort(port); unread !== undefined; unread = receiveMessageOnPort(port)) accept(unread.message as ToOrtThread);
+  for (let unread = receiveMessageOnPort(port); unread !== undefined; unread = receiveMessageOnPort(port))
+    accept(unread.message as ToOrtThread);
   const urgent = waiting.findIndex(({ isUrgent }) => isUrgent);
   return waiting.splice(Math.max(urgent, 0), 1)[0];
 }
@@ -104,7 +110,9 @@ async function run({ slot, rows, width, isExact }: RunRequest): Promise<void> {
   }
 }
 
-/** The exact graph is opened when a row needs it for the first time, and stays: a model that overflows does so again. */
+/**
+ * The exact graph is opened when a row needs it for the first time, and stays: a model that overflows does so again.
+ */
 async function sessionFor(isExact: boolean): Promise<InferenceSession> {
   invariant(session !== undefined, 'nothing runs before the session is open');
   if (!isExact) return session;

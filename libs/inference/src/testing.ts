@@ -1,4 +1,5 @@
-// For tests of the native encoder on machines without a GPU: its addon and the reference library, built where a compiler is.
+// For tests of the native encoder on machines without a GPU: its addon and the reference library, built where a
+// compiler is.
 
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';

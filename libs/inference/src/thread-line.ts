@@ -1,5 +1,5 @@
-// A line over the package's own binding: a thread of Node's that runs the model and blocks while it does. It can tell nothing of
-// the arena, give nothing back before it is closed, and cut off no run.
+// A line over the package's own binding: a thread of Node's that runs the model and blocks while it does. It can tell
+// nothing of the arena, give nothing back before it is closed, and cut off no run.
 
 import { Worker } from 'node:worker_threads';
 import { ShoalError, invariant, unreachable } from '@shoal/core';
@@ -14,7 +14,9 @@ interface Pending {
 /** Throws what the runtime said when it does not open the graph, or does not run it where it was told to. */
 export async function openThreadLine({ arenaBytes: _cannot, ...workerData }: LineOptions): Promise<OrtLine> {
   const isSource = import.meta.url.endsWith('.ts');
-  const thread = new Worker(new URL(isSource ? './ort-thread.ts' : './ort-thread.js', import.meta.url), { workerData: workerData satisfies OrtThreadData });
+  const thread = new Worker(new URL(isSource ? './ort-thread.ts' : './ort-thread.js', import.meta.url), {
+    workerData: workerData satisfies OrtThreadData,
+  });
   await ready(thread);
   return new ThreadLine(thread);
 }
@@ -85,13 +87,16 @@ class ThreadLine implements OrtLine {
       case 'started':
         this.runStartedMs = performance.now();
         return;
-      case 'ran': return this.take(message.slot).resolve({ ok: true, runMs: message.runMs, memory: message.memory });
-      case 'failed': return this.take(message.slot).resolve({ ok: false, message: message.message });
+      case 'ran':
+        return this.take(message.slot).resolve({ ok: true, runMs: message.runMs, memory: message.memory });
+      case 'failed':
+        return this.take(message.slot).resolve({ ok: false, message: message.message });
       case 'ready':
       case 'unfit':
       case 'prepared':
         return; // heard where they were asked for
-      default: return unreachable(message);
+      default:
+        return unreachable(message);
     }
   }
 
@@ -111,7 +116,12 @@ class ThreadLine implements OrtLine {
 }
 
 function lost(error: unknown): ShoalError {
-  return new ShoalError('DEVICE_LOST', `the ort thread ended: ${error instanceof Error ? error.message : String(error)}`, {}, error);
+  return new ShoalError(
+    'DEVICE_LOST',
+    `the ort thread ended: ${error instanceof Error ? error.message : String(error)}`,
+    {},
+    error,
+  );
 }
 
 /** Or the thread is gone, which whoever runs something is going to hear. */
@@ -129,7 +139,9 @@ function prepared(thread: Worker): Promise<void> {
 function ready(thread: Worker): Promise<void> {
   return new Promise((resolve, reject) => {
     const refuse = (found: string): void => reject(new Error(found));
-    thread.once('message', (message: OrtThreadMessage) => (message.kind === 'ready' ? resolve() : refuse(message.kind === 'unfit' ? message.message : message.kind)));
+    thread.once('message', (message: OrtThreadMessage) =>
+      message.kind === 'ready' ? resolve() : refuse(message.kind === 'unfit' ? message.message : message.kind),
+    );
     thread.once('error', (error) => refuse(error instanceof Error ? error.message : String(error)));
   });
 }

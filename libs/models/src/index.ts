@@ -1,6 +1,13 @@
 export {
-  listModels, openModel, pullModel, verifyModel,
-  type ModelListing, type OpenOptions, type PullOptions, type StoreOptions, type VerifiedModel,
+  listModels,
+  openModel,
+  pullModel,
+  verifyModel,
+  type ModelListing,
+  type OpenOptions,
+  type PullOptions,
+  type StoreOptions,
+  type VerifiedModel,
 } from './store/model-store.ts';
 export { importModel, type ImportOptions, type ImportReport } from './store/import-model.ts';
 export type { StoredModel } from './store/stored-model.ts';

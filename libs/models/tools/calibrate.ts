@@ -1,6 +1,7 @@
-// Makes libs/models/calibration/minilm.json: the largest |activation| of each input of every linear layer that an int8 graph
-// smooths, over the texts beside it, each text alone and every run of eight neighbours as one long text. Runs the fp32 graph
-// with its inner values as further outputs. Three significant digits are kept, so that every machine writes the same file.
+// Makes libs/models/calibration/minilm.json: the largest |activation| of each input of every linear layer that an int8
+// graph smooths, over the texts beside it, each text alone and every run of eight neighbours as one long text. Runs the
+// fp32 graph with its inner values as further outputs. Three significant digits are kept, so that every machine writes
+// the same file.
 //   node --conditions=@shoal/source libs/models/tools/calibrate.ts
 
 import { createHash } from 'node:crypto';
@@ -25,10 +26,14 @@ const texts = JSON.parse(await readFile(new URL('texts.json', FOLDER), 'utf8')) 
 const long = texts.flatMap((_, at) => (at % NEIGHBOURS === 0 ? [texts.slice(at, at + NEIGHBOURS).join(' ')] : []));
 const maxima = await observe(model, [...texts, ...long]);
 const file = {
-  about: 'Largest |activation| per input channel of minilm in fp32, by layer and linear layer. Made by libs/models/tools/calibrate.ts; see README.md.',
+  about:
+    'Largest |activation| per input channel of minilm in fp32, by layer and linear layer. Made by ' +
+    'libs/models/tools/calibrate.ts; see README.md.',
   weightsSha256: model.weightsSha256,
   textsSha256: createHash('sha256').update(JSON.stringify(texts)).digest('hex'),
-  maxima: Object.fromEntries([...maxima].map(([name, values]) => [name, Array.from(values, (value) => Number(value.toPrecision(3)))])),
+  maxima: Object.fromEntries(
+    [...maxima].map(([name, values]) => [name, Array.from(values, (value) => Number(value.toPrecision(3)))]),
+  ),
 };
 const lines = JSON.stringify(file).replaceAll(/,?"[0-9]+\.[a-z0-9]+":/g, (key) => `\n${key}`);
 await writeFile(new URL('minilm.json', FOLDER), `${lines}\n`);
@@ -36,7 +41,11 @@ await writeFile(new URL('minilm.json', FOLDER), `${lines}\n`);
 /** Names of the values inside the fp32 graph that go into each smoothed layer. */
 function valuesOf(layer: number): readonly (readonly [key: string, value: string])[] {
   const from = `encoder.layer.${layer}`;
-  return [[`${layer}.qkv`, layer === 0 ? 'embedded' : `encoder.layer.${layer - 1}.out`], [`${layer}.out`, `${from}.context`], [`${layer}.ff1`, `${from}.middle`]];
+  return [
+    [`${layer}.qkv`, layer === 0 ? 'embedded' : `encoder.layer.${layer - 1}.out`],
+    [`${layer}.out`, `${from}.context`],
+    [`${layer}.ff1`, `${from}.middle`],
+  ];
 }
 
 async function observe(of: StoredModel, rows: readonly string[]): Promise<ReadonlyMap<string, Float32Array>> {
@@ -47,7 +56,10 @@ async function observe(of: StoredModel, rows: readonly string[]): Promise<Readon
   const found = new Map([...values.keys()].map((key) => [key, new Float32Array(config.hidden)]));
   for (const row of rows) {
     const ids = Int32Array.from(tokenizer.encode(row).ids);
-    const outputs = await session.run({ input_ids: new Tensor('int32', ids, [1, ids.length]), lengths: new Tensor('int32', Int32Array.of(ids.length), [1]) });
+    const outputs = await session.run({
+      input_ids: new Tensor('int32', ids, [1, ids.length]),
+      lengths: new Tensor('int32', Int32Array.of(ids.length), [1]),
+    });
     for (const [key, name] of values) widen(found.get(key)!, outputs[name]!.data as Float32Array);
   }
   await session.release();

@@ -1,5 +1,6 @@
-// Writes src/tokenizer/unicode-classes.ts by asking the official `tokenizers` package about every code point, one by one: its Rust
-// tables are of several Unicode versions at once, and none of them is the version of the Node that runs this.
+// Writes src/tokenizer/unicode-classes.ts by asking the official `tokenizers` package about every code point, one by
+// one: its Rust tables are of several Unicode versions at once, and none of them is the version of the Node that runs
+// this.
 //   node libs/models/tools/make-unicode-classes.mjs
 import { createRequire } from 'node:module';
 import { writeFileSync } from 'node:fs';
@@ -17,7 +18,8 @@ const nfd = oracle.nfdNormalizer();
 const words = oracle.bertPreTokenizer();
 
 // Reordered before U+0334 (class 1) or after U+0301 (class 230): then its own combining class is not 0.
-const isReordered = (char) => nfd.normalizeString(`${char}\u0334`) !== `${char}\u0334` || nfd.normalizeString(`\u0301${char}`) !== `\u0301${char}`;
+const isReordered = (char) =>
+  nfd.normalizeString(`${char}\u0334`) !== `${char}\u0334` || nfd.normalizeString(`\u0301${char}`) !== `\u0301${char}`;
 
 const questions = {
   DROPPED: (char) => clean.normalizeString(`a${char}b`) === 'ab',
@@ -54,7 +56,10 @@ for (let point = 0; point < 0x110000; point++) {
   if (nfd.normalizeString(char) !== char.normalize('NFD')) decompositionDiffers.push(point);
 }
 const wrong = decompositionDiffers.filter((point) => sets.DECOMPOSED.includes(point));
-if (lowerCaseDiffers.length > 0 || wrong.length > 0) throw new Error(`not expressible by these classes: ${[...lowerCaseDiffers, ...wrong].map((p) => p.toString(16)).join(' ')}`);
+if (lowerCaseDiffers.length > 0 || wrong.length > 0)
+  throw new Error(
+    `not expressible by these classes: ${[...lowerCaseDiffers, ...wrong].map((p) => p.toString(16)).join(' ')}`,
+  );
 
 function ranges(points) {
   const found = [];
@@ -83,9 +88,16 @@ const meanings = {
   DECOMPOSED: 'changed by NFD, or moved by it among its neighbours',
   MARK: 'removed by strip_accents after NFD',
 };
-const notes = Object.entries(differing).filter(([name]) => nodes[name] !== undefined).map(([name, count]) => `${name} ${count}`).join(', ');
-const body = Object.entries(sets).map(([name, points]) => `  // ${meanings[name]}\n  ${name}: \`\n${wrap(ranges(points))}\`,`).join('\n');
-writeFileSync(new URL('../src/tokenizer/unicode-classes.ts', import.meta.url), `// What BERT's normalizer does with each code point, as tokenizers ${version} (the Rust original) does it. Written by
+const notes = Object.entries(differing)
+  .filter(([name]) => nodes[name] !== undefined)
+  .map(([name, count]) => `${name} ${count}`)
+  .join(', ');
+const body = Object.entries(sets)
+  .map(([name, points]) => `  // ${meanings[name]}\n  ${name}: \`\n${wrap(ranges(points))}\`,`)
+  .join('\n');
+writeFileSync(
+  new URL('../src/tokenizer/unicode-classes.ts', import.meta.url),
+  `// What BERT's normalizer does with each code point, as tokenizers ${version} (the Rust original) does it. Written by
 // tools/make-unicode-classes.mjs, which asked that package about every code point; do not edit. The answers of Node ${process.versions.node}
 // (Unicode ${process.versions.unicode}) differ at this many code points: ${notes}; ${decompositionDiffers.length} have an NFD there
 // and none here (${decompositionDiffers.map((p) => p.toString(16)).join(' ')}).
@@ -95,5 +107,6 @@ writeFileSync(new URL('../src/tokenizer/unicode-classes.ts', import.meta.url), `
 export const CLASS_RANGES = {
 ${body}
 } as const;
-`);
+`,
+);
 console.log(`differing from this Node: ${notes}, NFD ${decompositionDiffers.length}`);

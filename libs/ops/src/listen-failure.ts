@@ -16,7 +16,12 @@ export function listenFailure(error: unknown, { host, port, what, setting }: Lis
   const code: unknown = error instanceof Error ? Reflect.get(error, 'code') : undefined;
   const found = typeof code === 'string' ? REASONS.get(code) : undefined;
   if (found === undefined) return error;
-  return new ShoalError('CONFIG_INVALID', `${what} cannot listen on ${host}:${port}: ${found}; choose another with the setting ${setting}`, { host, port }, error);
+  return new ShoalError(
+    'CONFIG_INVALID',
+    `${what} cannot listen on ${host}:${port}: ${found}; choose another with the setting ${setting}`,
+    { host, port },
+    error,
+  );
 }
 
 const REASONS: ReadonlyMap<string, string> = new Map([

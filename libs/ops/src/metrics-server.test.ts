@@ -9,7 +9,11 @@ const servers: MetricsServer[] = [];
 afterEach(async () => void (await Promise.all(servers.splice(0).map((server) => server.stop()))));
 
 async function start(options: Partial<MetricsServerOptions> = {}): Promise<MetricsServer> {
-  const server = await startMetricsServer({ port: 0, metrics: { contentType: 'text/plain; version=0.0.4; charset=utf-8', text: async () => 'up 1\n' }, ...options });
+  const server = await startMetricsServer({
+    port: 0,
+    metrics: { contentType: 'text/plain; version=0.0.4; charset=utf-8', text: async () => 'up 1\n' },
+    ...options,
+  });
   servers.push(server);
   return server;
 }
@@ -18,7 +22,11 @@ test('serves the metrics with their content type, on loopback, on any free port'
   const { url } = await start();
   expect(url).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/);
   const response = await fetch(`${url}/metrics`);
-  expect([response.status, response.headers.get('content-type'), await response.text()]).toEqual([200, 'text/plain; version=0.0.4; charset=utf-8', 'up 1\n']);
+  expect([response.status, response.headers.get('content-type'), await response.text()]).toEqual([
+    200,
+    'text/plain; version=0.0.4; charset=utf-8',
+    'up 1\n',
+  ]);
 });
 
 test('says whether its process is well', async () => {
@@ -38,15 +46,23 @@ test('refuses other paths and methods', async () => {
 });
 
 test('metrics that cannot be written are a 500, not a crash', async () => {
-  const { url } = await start({ metrics: { contentType: 'text/plain', text: () => Promise.reject(new Error('broken')) } });
+  const { url } = await start({
+    metrics: { contentType: 'text/plain', text: () => Promise.reject(new Error('broken')) },
+  });
   const response = await fetch(`${url}/metrics`);
   expect([response.status, await response.text()]).toEqual([500, 'the metrics could not be written: broken\n']);
 });
 
 test('a port that is taken, and a host that is not ours, are settings to change', async () => {
   const { port } = await start();
-  await expect(start({ port })).rejects.toMatchObject({ code: 'CONFIG_INVALID', message: expect.stringMatching(/127\.0\.0\.1:\d+: somebody else listens there already; .*metricsPort/) });
-  await expect(start({ host: '192.0.2.1' })).rejects.toMatchObject({ code: 'CONFIG_INVALID', message: expect.stringContaining('no such address') });
+  await expect(start({ port })).rejects.toMatchObject({
+    code: 'CONFIG_INVALID',
+    message: expect.stringMatching(/127\.0\.0\.1:\d+: somebody else listens there already; .*metricsPort/),
+  });
+  await expect(start({ host: '192.0.2.1' })).rejects.toMatchObject({
+    code: 'CONFIG_INVALID',
+    message: expect.stringContaining('no such address'),
+  });
 });
 
 test('is gone after stop, also when stopped twice and with a connection open', async () => {

@@ -1,5 +1,5 @@
-// /metrics and /healthz of a process that serves nothing else over HTTP: a worker. On loopback unless told otherwise; there
-// is no authentication, so a wider address belongs behind a firewall. Knows nothing of what the metrics mean.
+// /metrics and /healthz of a process that serves nothing else over HTTP: a worker. On loopback unless told otherwise;
+// there is no authentication, so a wider address belongs behind a firewall. Knows nothing of what the metrics mean.
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
@@ -34,22 +34,44 @@ export async function startMetricsServer(options: MetricsServerOptions): Promise
   });
   const address = server.address();
   invariant(typeof address === 'object' && address !== null, 'a listening server has an address');
-  return { url: `http://${host.includes(':') ? `[${host}]` : host}:${address.port}`, port: address.port, stop: () => close(server) };
+  return {
+    url: `http://${host.includes(':') ? `[${host}]` : host}:${address.port}`,
+    port: address.port,
+    stop: () => close(server),
+  };
 }
 
-async function answer(request: IncomingMessage, response: ServerResponse, { metrics, health }: MetricsServerOptions): Promise<void> {
+async function answer(
+  request: IncomingMessage,
+  response: ServerResponse,
+  { metrics, health }: MetricsServerOptions,
+): Promise<void> {
   const isRead = request.method === 'GET' || request.method === 'HEAD';
   switch (isRead ? request.url?.split('?')[0] : 'refused') {
-    case '/metrics': return metrics.text().then(
-      (text) => reply(response, 200, metrics.contentType, text),
-      (error: unknown) => reply(response, 500, 'text/plain', `the metrics could not be written: ${error instanceof Error ? error.message : String(error)}\n`),
-    );
+    case '/metrics':
+      return metrics.text().then(
+        (text) => reply(response, 200, metrics.contentType, text),
+        (error: unknown) =>
+          reply(
+            response,
+            500,
+            'text/plain',
+            `the metrics could not be written: ${error instanceof Error ? error.message : String(error)}\n`,
+          ),
+      );
     case '/healthz': {
       const { isHealthy, ...facts } = health?.() ?? { isHealthy: true };
-      return reply(response, isHealthy ? 200 : 503, 'application/json', `${JSON.stringify({ status: isHealthy ? 'ok' : 'failing', ...facts })}\n`);
+      return reply(
+        response,
+        isHealthy ? 200 : 503,
+        'application/json',
+        `${JSON.stringify({ status: isHealthy ? 'ok' : 'failing', ...facts })}\n`,
+      );
     }
-    case 'refused': return reply(response, 405, 'text/plain', 'only GET\n');
-    default: return reply(response, 404, 'text/plain', 'here are /metrics and /healthz\n');
+    case 'refused':
+      return reply(response, 405, 'text/plain', 'only GET\n');
+    default:
+      return reply(response, 404, 'text/plain', 'here are /metrics and /healthz\n');
   }
 }
 

@@ -1,5 +1,5 @@
-// Metrics as a scraper sees them: the text parses, every name is in the catalogue with its unit, and a source that fails or
-// hangs costs its own metrics only.
+// Metrics as a scraper sees them: the text parses, every name is in the catalogue with its unit, and a source that
+// fails or hangs costs its own metrics only.
 
 import { afterEach, expect, test, vi } from 'vitest';
 import { FEW, PRODUCER_METRICS, WORKER_METRICS, type MetricDefinition } from './metric-catalogue.ts';
@@ -12,15 +12,20 @@ afterEach(() => void vi.useRealTimers());
 
 const noDevices = async (): Promise<DevicesRead> => ({ ok: false, reason: 'no-tool', message: '' });
 
-const definitions = Object.entries<MetricDefinition>({ ...WORKER_METRICS, ...PRODUCER_METRICS }).map(([name, { type, help }]) => ({ name, type, help }));
+const definitions = Object.entries<MetricDefinition>({ ...WORKER_METRICS, ...PRODUCER_METRICS }).map(
+  ([name, { type, help }]) => ({ name, type, help }),
+);
 
-test.each(definitions)('$name: a plain sentence, and a name that ends with its unit, or _total when it counts', ({ name, type, help }) => {
-  expect(name).toMatch(/^shoal_[a-z_]+$/);
-  expect(help).toMatch(/^[A-Z].*\.$/);
-  expect(name.endsWith('_total')).toBe(type === 'counter');
-  expect(/Time|Age/.test(help)).toBe(name.endsWith('_seconds'));
-  expect(/memory/i.test(help)).toBe(name.endsWith('_bytes'));
-});
+test.each(definitions)(
+  '$name: a plain sentence, and a name that ends with its unit, or _total when it counts',
+  ({ name, type, help }) => {
+    expect(name).toMatch(/^shoal_[a-z_]+$/);
+    expect(help).toMatch(/^[A-Z].*\.$/);
+    expect(name.endsWith('_total')).toBe(type === 'counter');
+    expect(/Time|Age/.test(help)).toBe(name.endsWith('_seconds'));
+    expect(/memory/i.test(help)).toBe(name.endsWith('_bytes'));
+  },
+);
 
 test('counters with one closed label begin at zero, so that their first event can be seen as a rise', async () => {
   const { registry } = createWorkerMetrics({ readDevices: noDevices });
@@ -45,34 +50,80 @@ test('what a worker does is counted once, in the unit that the name says', async
   const { value } = parseMetrics(await registry.text());
   expect(value('shoal_claim_wait_seconds_sum')).toBe(1.5);
   expect([value('shoal_claims_in_flight'), value('shoal_pool_tokens')]).toEqual([3, 700]);
-  expect([value('shoal_tokens_total', { kind: 'real' }), value('shoal_tokens_total', { kind: 'padded' })]).toEqual([400, 512]);
-  expect([value('shoal_run_duration_seconds_sum'), value('shoal_run_duration_seconds_bucket', { le: '0.02' }), value('shoal_run_duration_seconds_bucket', { le: '0.05' })]).toEqual([0.025, 0, 1]);
+  expect([value('shoal_tokens_total', { kind: 'real' }), value('shoal_tokens_total', { kind: 'padded' })]).toEqual([
+    400, 512,
+  ]);
+  expect([
+    value('shoal_run_duration_seconds_sum'),
+    value('shoal_run_duration_seconds_bucket', { le: '0.02' }),
+    value('shoal_run_duration_seconds_bucket', { le: '0.05' }),
+  ]).toEqual([0.025, 0, 1]);
   expect(value('shoal_padding_efficiency_ratio_sum')).toBeCloseTo(400 / 512);
   expect(value('shoal_micro_batch_rows_sum')).toBe(8);
-  expect([value('shoal_duplicate_rows_total'), value('shoal_pool_age_seconds'), value('shoal_rerun_rows_total'), value('shoal_executor_recycles_total')]).toEqual([2, 0.5, 3, 1]);
+  expect([
+    value('shoal_duplicate_rows_total'),
+    value('shoal_pool_age_seconds'),
+    value('shoal_rerun_rows_total'),
+    value('shoal_executor_recycles_total'),
+  ]).toEqual([2, 0.5, 3, 1]);
   expect(value('shoal_texts_total')).toBe(64);
   expect(value('shoal_jobs_settled_total', { outcome: 'complete', code: 'NONE' })).toBe(1);
   expect(value('shoal_jobs_settled_total', { outcome: 'fail', code: 'INPUT_TOO_LONG' })).toBe(1);
-  expect([value('shoal_splits_total', { code: 'OUT_OF_VRAM' }), value('shoal_leases_lost_total'), value('shoal_executor_losses_total')]).toEqual([1, 1, 1]);
+  expect([
+    value('shoal_splits_total', { code: 'OUT_OF_VRAM' }),
+    value('shoal_leases_lost_total'),
+    value('shoal_executor_losses_total'),
+  ]).toEqual([1, 1, 1]);
 });
 
 test('a similarity worker counts on over the lives of its executors, and its GPU has lines only where there is one', async () => {
   const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
   const ledger = { residents: 2, bytes: 300, budgetBytes: 1_000, evictions: 5 };
-  const facts = { host: ledger, gpu: { ...ledger, evictions: 1 }, calls: { cpu: 3, gpu: 7 }, fallbacks: 1, isGpuLost: true, breakEvens: [{ kind: 'topk/f32', queries: 8, work: 40_000 }, { kind: 'spread', queries: 1, work: undefined }], predictionError: 0.25 };
+  const facts = {
+    host: ledger,
+    gpu: { ...ledger, evictions: 1 },
+    calls: { cpu: 3, gpu: 7 },
+    fallbacks: 1,
+    isGpuLost: true,
+    breakEvens: [
+      { kind: 'topk/f32', queries: 8, work: 40_000 },
+      { kind: 'spread', queries: 1, work: undefined },
+    ],
+    predictionError: 0.25,
+  };
   recorder.similarityTold({ host: ledger, calls: { cpu: 0, gpu: 0 }, fallbacks: 0, isGpuLost: false });
   expect(parseMetrics(await registry.text()).value('shoal_similarity_residents', { memory: 'gpu' })).toBeUndefined();
   recorder.executorReady(1);
-  recorder.similarityTold({ host: { ...ledger, evictions: 9 }, calls: { cpu: 0, gpu: 0 }, fallbacks: 0, isGpuLost: false });
+  recorder.similarityTold({
+    host: { ...ledger, evictions: 9 },
+    calls: { cpu: 0, gpu: 0 },
+    fallbacks: 0,
+    isGpuLost: false,
+  });
   recorder.executorLost();
   recorder.similarityTold(facts); // read together with `ready`, which is told a microtask later
   recorder.executorReady(2);
   recorder.similarityTold({ ...facts, calls: { cpu: 3, gpu: 9 } });
   const { value } = parseMetrics(await registry.text());
-  expect([value('shoal_similarity_evictions_total', { memory: 'host' }), value('shoal_similarity_evictions_total', { memory: 'gpu' })]).toEqual([14, 1]);
-  expect([value('shoal_similarity_calls_total', { side: 'cpu' }), value('shoal_similarity_calls_total', { side: 'gpu' }), value('shoal_similarity_fallbacks_total')]).toEqual([3, 9, 1]);
-  expect([value('shoal_similarity_resident_bytes', { memory: 'gpu' }), value('shoal_similarity_budget_bytes', { memory: 'gpu' }), value('shoal_similarity_gpu_lost')]).toEqual([300, 1_000, 1]);
-  expect([value('shoal_similarity_break_even_values', { kind: 'topk/f32', queries: '8' }), value('shoal_similarity_break_even_values', { kind: 'spread', queries: '1' }), value('shoal_similarity_prediction_error_ratio')]).toEqual([40_000, undefined, 0.25]);
+  expect([
+    value('shoal_similarity_evictions_total', { memory: 'host' }),
+    value('shoal_similarity_evictions_total', { memory: 'gpu' }),
+  ]).toEqual([14, 1]);
+  expect([
+    value('shoal_similarity_calls_total', { side: 'cpu' }),
+    value('shoal_similarity_calls_total', { side: 'gpu' }),
+    value('shoal_similarity_fallbacks_total'),
+  ]).toEqual([3, 9, 1]);
+  expect([
+    value('shoal_similarity_resident_bytes', { memory: 'gpu' }),
+    value('shoal_similarity_budget_bytes', { memory: 'gpu' }),
+    value('shoal_similarity_gpu_lost'),
+  ]).toEqual([300, 1_000, 1]);
+  expect([
+    value('shoal_similarity_break_even_values', { kind: 'topk/f32', queries: '8' }),
+    value('shoal_similarity_break_even_values', { kind: 'spread', queries: '1' }),
+    value('shoal_similarity_prediction_error_ratio'),
+  ]).toEqual([40_000, undefined, 0.25]);
 });
 
 test('the budget stands under what limits it now, and a run has no predicted memory where nothing predicts it', async () => {
@@ -81,12 +132,24 @@ test('the budget stands under what limits it now, and a run has no predicted mem
   recorder.budgetChanged({ maxPaddedTokens: 49_152, limitedBy: 'memory', source: 'corrected' });
   recorder.memoryMeasured({ predictedBytes: 1_000, measuredBytes: 1_100, source: 'process' });
   const first = parseMetrics(await registry.text());
-  expect([first.value('shoal_budget_tokens', { limited_by: 'memory' }), first.value('shoal_budget_tokens', { limited_by: 'knee' })]).toEqual([49_152, undefined]);
-  expect([first.value('shoal_run_memory_bytes', { kind: 'predicted' }), first.value('shoal_run_memory_bytes', { kind: 'measured' })]).toEqual([1_000, 1_100]);
+  expect([
+    first.value('shoal_budget_tokens', { limited_by: 'memory' }),
+    first.value('shoal_budget_tokens', { limited_by: 'knee' }),
+  ]).toEqual([49_152, undefined]);
+  expect([
+    first.value('shoal_run_memory_bytes', { kind: 'predicted' }),
+    first.value('shoal_run_memory_bytes', { kind: 'measured' }),
+  ]).toEqual([1_000, 1_100]);
   recorder.memoryMeasured({ predictedBytes: undefined, measuredBytes: 1_200, source: 'arena' });
   const second = parseMetrics(await registry.text());
-  expect([second.value('shoal_run_memory_bytes', { kind: 'predicted' }), second.value('shoal_run_memory_bytes', { kind: 'measured' })]).toEqual([undefined, 1_200]);
-  expect([second.value('shoal_run_memory_source', { source: 'process' }), second.value('shoal_run_memory_source', { source: 'arena' })]).toEqual([undefined, 1]);
+  expect([
+    second.value('shoal_run_memory_bytes', { kind: 'predicted' }),
+    second.value('shoal_run_memory_bytes', { kind: 'measured' }),
+  ]).toEqual([undefined, 1_200]);
+  expect([
+    second.value('shoal_run_memory_source', { source: 'process' }),
+    second.value('shoal_run_memory_source', { source: 'arena' }),
+  ]).toEqual([undefined, 1]);
 });
 
 test('memory of both processes is read at the scrape, of an executor that is gone no more', async () => {
@@ -101,9 +164,22 @@ test('memory of both processes is read at the scrape, of an executor that is gon
 });
 
 test('devices show what their driver tells, and nothing when it stops telling', async () => {
-  const device = { index: 1, uuid: undefined, name: undefined, driverVersion: undefined, computeCapability: undefined, migMode: undefined, temperatureCelsius: undefined };
+  const device = {
+    index: 1,
+    uuid: undefined,
+    name: undefined,
+    driverVersion: undefined,
+    computeCapability: undefined,
+    migMode: undefined,
+    temperatureCelsius: undefined,
+  };
   const answers: DevicesRead[] = [
-    { ok: true, devices: [{ ...device, totalBytes: 100, usedBytes: undefined, freeBytes: 60, utilization: 0.5, powerWatts: undefined }] },
+    {
+      ok: true,
+      devices: [
+        { ...device, totalBytes: 100, usedBytes: undefined, freeBytes: 60, utilization: 0.5, powerWatts: undefined },
+      ],
+    },
     { ok: false, reason: 'no-answer', message: 'hangs' },
   ];
   const { registry } = createWorkerMetrics({ readDevices: async () => answers.shift()! });
@@ -136,17 +212,27 @@ test('a source that fails or never answers does not keep the others from being r
   expect(parseMetrics(await text).value('shoal_queue_workers', { queue: 'embed-"minilm"\\' })).toBe(2);
 });
 
-test('what waits in the CPU lane, who serves it, and what a CPU worker takes from the main lane and from which backlog on', async () => {
-  const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
-  recorder.handedOverWaiting(12, 0);
-  recorder.laneChosen({ jobs: 8, reason: 'shortens', breakEven: { short: 125_000 } });
-  recorder.laneChosen({ jobs: 0, reason: 'gpu-is-sooner', breakEven: { long: 250_000 } });
-  const { value, has } = parsed(await registry.text());
-  expect([value('shoal_handed_over_waiting'), value('shoal_cpu_lane_workers')]).toEqual([12, 0]);
-  expect([value('shoal_main_lane_choice', { reason: 'shortens' }), value('shoal_main_lane_choice', { reason: 'gpu-is-sooner' })]).toEqual([0, 1]);
-  expect([value('shoal_break_even_tokens', { length: 'long' }), has('short')]).toEqual([250_000, false]);
-});
+test(
+  'what waits in the CPU lane, who serves it, and what a CPU worker takes from the main lane and from which ' +
+    'backlog on',
+  async () => {
+    const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
+    recorder.handedOverWaiting(12, 0);
+    recorder.laneChosen({ jobs: 8, reason: 'shortens', breakEven: { short: 125_000 } });
+    recorder.laneChosen({ jobs: 0, reason: 'gpu-is-sooner', breakEven: { long: 250_000 } });
+    const { value, has } = parsed(await registry.text());
+    expect([value('shoal_handed_over_waiting'), value('shoal_cpu_lane_workers')]).toEqual([12, 0]);
+    expect([
+      value('shoal_main_lane_choice', { reason: 'shortens' }),
+      value('shoal_main_lane_choice', { reason: 'gpu-is-sooner' }),
+    ]).toEqual([0, 1]);
+    expect([value('shoal_break_even_tokens', { length: 'long' }), has('short')]).toEqual([250_000, false]);
+  },
+);
 
 function parsed(text: string) {
-  return { value: parseMetrics(text).value, has: (length: string) => text.includes(`shoal_break_even_tokens{length="${length}"}`) };
+  return {
+    value: parseMetrics(text).value,
+    has: (length: string) => text.includes(`shoal_break_even_tokens{length="${length}"}`),
+  };
 }

@@ -1,6 +1,7 @@
-// Metrics in memory and as Prometheus text. The only importer of prom-client. Names, labels and their values are checked by
-// the compiler against a catalogue, so that a misspelt metric cannot be recorded. Values that exist only on request, such as
-// the depth of a queue, are collected at a scrape; a source that fails or hangs costs its own metrics and nothing else.
+// Metrics in memory and as Prometheus text. The only importer of prom-client. Names, labels and their values are
+// checked by the compiler against a catalogue, so that a misspelt metric cannot be recorded. Values that exist only on
+// request, such as the depth of a queue, are collected at a scrape; a source that fails or hangs costs its own metrics
+// and nothing else.
 
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import { invariant } from '@shoal/core';
@@ -11,7 +12,8 @@ const COLLECT_MS = 3_000;
 
 type NameOf<Catalogue, Type extends MetricDefinition['type']> = {
   [Name in keyof Catalogue]: Catalogue[Name] extends { readonly type: Type } ? Name : never;
-}[keyof Catalogue] & string;
+}[keyof Catalogue] &
+  string;
 
 type LabelsOf<Definition> = Definition extends { readonly labels: infer Labels }
   ? { readonly [Label in keyof Labels]: Labels[Label] extends readonly (infer Value)[] ? Value : string }
@@ -20,7 +22,11 @@ type LabelsOf<Definition> = Definition extends { readonly labels: infer Labels }
 export interface MetricRegistry<Catalogue extends MetricCatalogue> {
   count<Name extends NameOf<Catalogue, 'counter'>>(name: Name, labels: LabelsOf<Catalogue[Name]>, by?: number): void;
   set<Name extends NameOf<Catalogue, 'gauge'>>(name: Name, labels: LabelsOf<Catalogue[Name]>, value: number): void;
-  observe<Name extends NameOf<Catalogue, 'histogram'>>(name: Name, labels: LabelsOf<Catalogue[Name]>, value: number): void;
+  observe<Name extends NameOf<Catalogue, 'histogram'>>(
+    name: Name,
+    labels: LabelsOf<Catalogue[Name]>,
+    value: number,
+  ): void;
   /** Forgets every value of a gauge: what it measured is not known any more. */
   forget(name: NameOf<Catalogue, 'gauge'>): void;
   /** Called before every text; sets gauges. */
@@ -32,7 +38,9 @@ export interface MetricRegistry<Catalogue extends MetricCatalogue> {
 
 export function createMetrics<Catalogue extends MetricCatalogue>(catalogue: Catalogue): MetricRegistry<Catalogue> {
   const registry = new Registry();
-  const metrics = new Map(Object.entries(catalogue).map(([name, definition]) => [name, register(registry, name, definition)]));
+  const metrics = new Map(
+    Object.entries(catalogue).map(([name, definition]) => [name, register(registry, name, definition)]),
+  );
   const collectors: (() => void | Promise<void>)[] = [];
   return {
     contentType: registry.contentType,
@@ -53,13 +61,19 @@ type AnyMetric = Counter | Gauge | Histogram;
 function register(registry: Registry, name: string, { type, help, labels, buckets }: MetricDefinition): AnyMetric {
   const common = { name, help, labelNames: Object.keys(labels), registers: [registry] };
   switch (type) {
-    case 'counter': return startAtZero(new Counter(common), labels);
-    case 'gauge': return new Gauge(common);
-    case 'histogram': return new Histogram({ ...common, ...(buckets === undefined ? {} : { buckets: [...buckets] }) });
+    case 'counter':
+      return startAtZero(new Counter(common), labels);
+    case 'gauge':
+      return new Gauge(common);
+    case 'histogram':
+      return new Histogram({ ...common, ...(buckets === undefined ? {} : { buckets: [...buckets] }) });
   }
 }
 
-/** A counter that appears with its first event hides that event from rate(). Only where one closed label lists the values. */
+/**
+ * A counter that appears with its first event hides that event from rate(). Only where one closed label lists the
+ * values.
+ */
 function startAtZero(counter: Counter, labels: MetricDefinition['labels']): Counter {
   const [only, ...others] = Object.entries(labels);
   if (only === undefined || others.length > 0) return counter;

@@ -1,6 +1,6 @@
-// What a person wants to know of an NVIDIA GPU before trusting it with work: error correction, slices, modes, who else is on it.
-// Asked once and not while serving; nvidia-smi.ts has what workers ask. What the driver does not tell is undefined, which is
-// neither yes nor no.
+// What a person wants to know of an NVIDIA GPU before trusting it with work: error correction, slices, modes, who else
+// is on it. Asked once and not while serving; nvidia-smi.ts has what workers ask. What the driver does not tell is
+// undefined, which is neither yes nor no.
 
 import { askTool, hasAnswered, numberIn, textIn, type ReadDevicesOptions } from './nvidia-smi.ts';
 
@@ -33,30 +33,56 @@ export interface DeviceSlice {
   readonly id: string;
 }
 
-const FIELDS = ['index', 'ecc.mode.current', 'ecc.errors.uncorrected.volatile.total', 'mig.mode.current', 'compute_mode', 'persistence_mode', 'power.limit', 'memory.reserved'] as const;
+const FIELDS = [
+  'index',
+  'ecc.mode.current',
+  'ecc.errors.uncorrected.volatile.total',
+  'mig.mode.current',
+  'compute_mode',
+  'persistence_mode',
+  'power.limit',
+  'memory.reserved',
+] as const;
 const MEBIBYTE = 1_048_576;
 
 /** Empty when the tool does not answer, or not in this form. */
 export async function readDetails(options: ReadDevicesOptions = {}): Promise<readonly DeviceDetails[]> {
   const lines = await linesOf([`--query-gpu=${FIELDS.join(',')}`, '--format=csv,noheader,nounits'], options);
   return lines.flatMap((line) => {
-    const [index, ecc, errors, mig, computeMode, persistence, power, reserved] = line.split(',').map((cell) => cell.trim());
+    const [index, ecc, errors, mig, computeMode, persistence, power, reserved] = line
+      .split(',')
+      .map((cell) => cell.trim());
     const number = numberIn(index);
     if (number === undefined || reserved === undefined) return [];
-    return [{
-      index: number, isEccOn: stateIn(ecc), uncorrectedErrors: numberIn(errors), isMigOn: stateIn(mig), computeMode: textIn(computeMode), isPersistent: stateIn(persistence),
-      powerLimitWatts: numberIn(power), reservedBytes: mebibytes(reserved),
-    }];
+    return [
+      {
+        index: number,
+        isEccOn: stateIn(ecc),
+        uncorrectedErrors: numberIn(errors),
+        isMigOn: stateIn(mig),
+        computeMode: textIn(computeMode),
+        isPersistent: stateIn(persistence),
+        powerLimitWatts: numberIn(power),
+        reservedBytes: mebibytes(reserved),
+      },
+    ];
   });
 }
 
-/** Processes that compute on any GPU. Empty is no proof: inside virtual machines and containers the driver shows none. */
+/**
+ * Processes that compute on any GPU. Empty is no proof: inside virtual machines and containers the driver shows none.
+ */
 export async function readProcesses(options: ReadDevicesOptions = {}): Promise<readonly DeviceProcess[]> {
-  const lines = await linesOf(['--query-compute-apps=pid,gpu_uuid,used_gpu_memory,process_name', '--format=csv,noheader,nounits'], options);
+  const lines = await linesOf(
+    ['--query-compute-apps=pid,gpu_uuid,used_gpu_memory,process_name', '--format=csv,noheader,nounits'],
+    options,
+  );
   return lines.flatMap((line) => {
     const [pid, uuid, used, ...name] = line.split(',').map((cell) => cell.trim());
     const number = numberIn(pid);
-    return number === undefined || used === undefined ? [] : [{ pid: number, deviceUuid: textIn(uuid), usedBytes: mebibytes(used), name: textIn(name.join(', ')) }];
+    return number === undefined || used === undefined
+      ? []
+      : [{ pid: number, deviceUuid: textIn(uuid), usedBytes: mebibytes(used), name: textIn(name.join(', ')) }];
   });
 }
 
@@ -73,7 +99,9 @@ export async function readSlices(options: ReadDevicesOptions = {}): Promise<read
 
 async function linesOf(args: readonly string[], options: ReadDevicesOptions): Promise<readonly string[]> {
   const answer = await askTool(args, options);
-  return answer.ok && hasAnswered(answer.ended) ? answer.ended.output.split(/\r?\n/).filter((line) => line.trim() !== '') : [];
+  return answer.ok && hasAnswered(answer.ended)
+    ? answer.ended.output.split(/\r?\n/).filter((line) => line.trim() !== '')
+    : [];
 }
 
 function stateIn(cell: string | undefined): boolean | undefined {

@@ -1,6 +1,7 @@
-// What the driver says of NVIDIA GPUs, asked through nvidia-smi. The only importer of execa. Nothing here throws because of
-// what the tool does: a machine without it, without a driver, with a GPU that tells nothing or a tool that hangs are ordinary,
-// and come back as values with the tool's own words. Memory is the driver's view: what an arena keeps counts as used.
+// What the driver says of NVIDIA GPUs, asked through nvidia-smi. The only importer of execa. Nothing here throws
+// because of what the tool does: a machine without it, without a driver, with a GPU that tells nothing or a tool that
+// hangs are ordinary, and come back as values with the tool's own words. Memory is the driver's view: what an arena
+// keeps counts as used.
 
 import type { ChildProcess } from 'node:child_process';
 import { execa } from 'execa';
@@ -29,7 +30,11 @@ export interface DeviceReading {
 export type DevicesRead =
   | { readonly ok: true; readonly devices: readonly DeviceReading[] }
   /** `message` is what to tell a person. */
-  | { readonly ok: false; readonly reason: 'no-tool' | 'no-device' | 'no-answer' | 'failed' | 'not-understood'; readonly message: string };
+  | {
+      readonly ok: false;
+      readonly reason: 'no-tool' | 'no-device' | 'no-answer' | 'failed' | 'not-understood';
+      readonly message: string;
+    };
 
 export interface ReadDevicesOptions {
   /** Index, UUID or PCI bus id of one device; without it all of them. */
@@ -41,18 +46,42 @@ export interface ReadDevicesOptions {
 
 /** The second is where WSL 2 keeps it, off the PATH of many shells. */
 const PROGRAMS = ['nvidia-smi', '/usr/lib/wsl/lib/nvidia-smi'];
-/** Far above what it takes: 0.02 s for this query (one H200 in persistence mode, 2026-11). Without that mode the driver is loaded first. */
+/**
+ * Far above what it takes: 0.02 s for this query (one H200 in persistence mode, 2026-11). Without that mode the driver
+ * is loaded first.
+ */
 const TIMEOUT_MS = 5_000;
 /** "infoROM is corrupted" of one GPU: the table is there, and so is all that it says of that GPU. */
 const CORRUPTED_INFOROM = 14;
 
 /** Fields in the order of the columns. The name comes last: it is the only one that could have a comma in it. */
 const FIELDS = [
-  'index', 'uuid', 'driver_version', 'memory.total', 'memory.used', 'memory.free', 'utilization.gpu', 'temperature.gpu', 'power.draw',
-  'mig.mode.current', 'compute_cap', 'name',
+  'index',
+  'uuid',
+  'driver_version',
+  'memory.total',
+  'memory.used',
+  'memory.free',
+  'utilization.gpu',
+  'temperature.gpu',
+  'power.draw',
+  'mig.mode.current',
+  'compute_cap',
+  'name',
 ] as const;
 /** What every driver knows; asked again when one refuses the others. */
-const OLD_FIELDS = ['index', 'uuid', 'driver_version', 'memory.total', 'memory.used', 'memory.free', 'utilization.gpu', 'temperature.gpu', 'power.draw', 'name'] as const;
+const OLD_FIELDS = [
+  'index',
+  'uuid',
+  'driver_version',
+  'memory.total',
+  'memory.used',
+  'memory.free',
+  'utilization.gpu',
+  'temperature.gpu',
+  'power.draw',
+  'name',
+] as const;
 
 type Field = (typeof FIELDS)[number];
 
@@ -63,7 +92,10 @@ export async function readDevices(options: ReadDevicesOptions = {}): Promise<Dev
 }
 
 /** A MemoryProbe of one device. Readings younger than `maxAgeMs` are given again: the tool takes a while. */
-export function nvidiaMemoryProbe({ maxAgeMs = 0, ...options }: ReadDevicesOptions & { readonly device: string; readonly maxAgeMs?: number }): MemoryProbe {
+export function nvidiaMemoryProbe({
+  maxAgeMs = 0,
+  ...options
+}: ReadDevicesOptions & { readonly device: string; readonly maxAgeMs?: number }): MemoryProbe {
   const read = cachedReader(options, maxAgeMs);
   return {
     async read() {
@@ -79,7 +111,8 @@ export function nvidiaMemoryProbe({ maxAgeMs = 0, ...options }: ReadDevicesOptio
 export function cachedReader(options: ReadDevicesOptions, maxAgeMs: number): () => Promise<DevicesRead> {
   let last: { readonly answer: Promise<DevicesRead>; readonly askedMs: number } | undefined;
   return () => {
-    if (last === undefined || performance.now() - last.askedMs > maxAgeMs) last = { answer: readDevices(options), askedMs: performance.now() };
+    if (last === undefined || performance.now() - last.askedMs > maxAgeMs)
+      last = { answer: readDevices(options), askedMs: performance.now() };
     return last.answer;
   };
 }
@@ -88,7 +121,11 @@ export function cachedReader(options: ReadDevicesOptions, maxAgeMs: number): () 
 
 async function ask(fields: readonly Field[], options: ReadDevicesOptions): Promise<DevicesRead> {
   const { device } = options;
-  const args = [`--query-gpu=${fields.join(',')}`, '--format=csv,noheader,nounits', ...(device === undefined ? [] : [`--id=${device}`])];
+  const args = [
+    `--query-gpu=${fields.join(',')}`,
+    '--format=csv,noheader,nounits',
+    ...(device === undefined ? [] : [`--id=${device}`]),
+  ];
   const answer = await askTool(args, options);
   return answer.ok ? understand(fields, answer.ended, device) : answer;
 }
@@ -97,24 +134,45 @@ type Ended = Extract<ToolEnd, { kind: 'ended' }>;
 type ToolAnswer = { readonly ok: true; readonly ended: Ended } | Extract<DevicesRead, { ok: false }>;
 
 /** What the first of the programs that exists says to these arguments, whatever its exit code. */
-export async function askTool(args: readonly string[], { programs = PROGRAMS, timeoutMs = TIMEOUT_MS }: ReadDevicesOptions): Promise<ToolAnswer> {
+export async function askTool(
+  args: readonly string[],
+  { programs = PROGRAMS, timeoutMs = TIMEOUT_MS }: ReadDevicesOptions,
+): Promise<ToolAnswer> {
   for (const program of programs) {
     const ended = await runTool(program, args, timeoutMs);
     if (ended.kind === 'absent') continue;
-    if (ended.kind === 'hung') return { ok: false, reason: 'no-answer', message: `${program} did not answer within ${timeoutMs} ms; the driver may hang (see dmesg)` };
+    if (ended.kind === 'hung')
+      return {
+        ok: false,
+        reason: 'no-answer',
+        message: `${program} did not answer within ${timeoutMs} ms; the driver may hang (see dmesg)`,
+      };
     return { ok: true, ended };
   }
-  return { ok: false, reason: 'no-tool', message: 'there is no nvidia-smi on this machine: no NVIDIA driver is installed, or it is not on PATH' };
+  return {
+    ok: false,
+    reason: 'no-tool',
+    message: 'there is no nvidia-smi on this machine: no NVIDIA driver is installed, or it is not on PATH',
+  };
 }
 
-type ToolEnd = { readonly kind: 'absent' } | { readonly kind: 'hung' } | { readonly kind: 'ended'; readonly exitCode: number | undefined; readonly output: string; readonly words: string };
+type ToolEnd =
+  | { readonly kind: 'absent' }
+  | { readonly kind: 'hung' }
+  | { readonly kind: 'ended'; readonly exitCode: number | undefined; readonly output: string; readonly words: string };
 
 /**
- * Does not wait for the end of a tool that was killed: stuck in the driver it cannot die, and what it forked may hold its
- * output open.
+ * Does not wait for the end of a tool that was killed: stuck in the driver it cannot die, and what it forked may hold
+ * its output open.
  */
 async function runTool(program: string, args: readonly string[], timeoutMs: number): Promise<ToolEnd> {
-  const child = execa(program, args, { reject: false, stdin: 'ignore', env: { LC_ALL: 'C' }, maxBuffer: 1_000_000, killSignal: 'SIGKILL' });
+  const child = execa(program, args, {
+    reject: false,
+    stdin: 'ignore',
+    env: { LC_ALL: 'C' },
+    maxBuffer: 1_000_000,
+    killSignal: 'SIGKILL',
+  });
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<undefined>((resolve) => (timer = setTimeout(resolve, timeoutMs, undefined)));
   const result = await Promise.race([child, late]);
@@ -125,7 +183,12 @@ async function runTool(program: string, args: readonly string[], timeoutMs: numb
     return { kind: 'hung' };
   }
   if (result.code === 'ENOENT' || result.code === 'EACCES' || result.code === 'ENOTDIR') return { kind: 'absent' };
-  return { kind: 'ended', exitCode: result.exitCode, output: withoutWarnings(result.stdout), words: `${result.stdout}\n${result.stderr}`.trim() };
+  return {
+    kind: 'ended',
+    exitCode: result.exitCode,
+    output: withoutWarnings(result.stdout),
+    words: `${result.stdout}\n${result.stderr}`.trim(),
+  };
 }
 
 /** They come between the lines of a table. */
@@ -148,11 +211,25 @@ function letGo(child: ChildProcess): void {
 function understand(fields: readonly Field[], ended: Ended, device: string | undefined): DevicesRead {
   const { exitCode, output, words } = ended;
   if (/^No devices were found/m.test(words)) {
-    return device === undefined ? { ok: true, devices: [] } : { ok: false, reason: 'no-device', message: `the driver knows no device ${device}` };
+    return device === undefined
+      ? { ok: true, devices: [] }
+      : { ok: false, reason: 'no-device', message: `the driver knows no device ${device}` };
   }
-  if (!hasAnswered(ended)) return { ok: false, reason: 'failed', message: `nvidia-smi ended with ${exitCode === undefined ? 'a signal' : `exit code ${exitCode}`}: ${excerpt(words)}` };
+  if (!hasAnswered(ended))
+    return {
+      ok: false,
+      reason: 'failed',
+      message:
+        `nvidia-smi ended with ${exitCode === undefined ? 'a signal' : `exit code ${exitCode}`}: ` +
+        `${excerpt(words)}`,
+    };
   const devices = parseDevices(output, fields);
-  if (devices === undefined) return { ok: false, reason: 'not-understood', message: `nvidia-smi answered something else than the table that was asked for: ${excerpt(words)}` };
+  if (devices === undefined)
+    return {
+      ok: false,
+      reason: 'not-understood',
+      message: `nvidia-smi answered something else than the table that was asked for: ${excerpt(words)}`,
+    };
   return { ok: true, devices };
 }
 
@@ -162,7 +239,9 @@ function excerpt(words: string): string {
 
 // ---- its words ----------------------------------------------------------------------------------------------------
 
-/** One reading per line of `--format=csv,noheader,nounits` with these columns; undefined when that is not what it is. */
+/**
+ * One reading per line of `--format=csv,noheader,nounits` with these columns; undefined when that is not what it is.
+ */
 export function parseDevices(output: string, fields: readonly Field[] = FIELDS): readonly DeviceReading[] | undefined {
   const lines = output.split(/\r?\n/).filter((line) => line.trim() !== '');
   const devices = lines.map((line) => parseLine(line, fields));
@@ -173,7 +252,9 @@ function parseLine(line: string, fields: readonly Field[]): DeviceReading | unde
   const parts = line.split(',').map((part) => part.trim());
   if (parts.length < fields.length) return undefined;
   const last = fields.length - 1;
-  const cells = new Map<Field, string>(fields.map((field, column) => [field, column === last ? parts.slice(last).join(', ') : parts[column]!]));
+  const cells = new Map<Field, string>(
+    fields.map((field, column) => [field, column === last ? parts.slice(last).join(', ') : parts[column]!]),
+  );
   const index = numberIn(cells.get('index'));
   if (index === undefined || !Number.isInteger(index) || index < 0) return undefined;
   const utilization = numberIn(cells.get('utilization.gpu'));

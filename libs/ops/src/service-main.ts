@@ -1,10 +1,20 @@
-// What the main.ts of every process that serves calls (worker, HTTP producer, dashboard): settings, log, start, stop. It is the
-// only reader of environment and signals there, and knows nothing of what the service does.
+// What the main.ts of every process that serves calls (worker, HTTP producer, dashboard): settings, log, start, stop.
+// It is the only reader of environment and signals there, and knows nothing of what the service does.
 //
-// Alone a service stops on SIGTERM or SIGINT. Forked with an IPC channel it reports `ready` or `unfit` there and stops when
-// the channel closes as well, so that a parent that was killed leaves nothing behind; SIGINT is then the parent's to handle.
+// Alone a service stops on SIGTERM or SIGINT. Forked with an IPC channel it reports `ready` or `unfit` there and stops
+// when the channel closes as well, so that a parent that was killed leaves nothing behind; SIGINT is then the parent's
+// to handle.
 
-import { ShoalError, isShoalError, redactSettings, resolveSettings, toFailure, type Failure, type Logger, type Settings } from '@shoal/core';
+import {
+  ShoalError,
+  isShoalError,
+  redactSettings,
+  resolveSettings,
+  toFailure,
+  type Failure,
+  type Logger,
+  type Settings,
+} from '@shoal/core';
 import { createLogger } from './logger.ts';
 import { readSettingsFile } from './settings-file.ts';
 
@@ -33,7 +43,10 @@ export interface ServiceMainOptions {
 export async function serviceMain({ name, fixed = {}, start }: ServiceMainOptions): Promise<number> {
   const stopped = stopRequest();
   try {
-    const settings = withServer(name, resolveSettings({ flags: fixed, environment: process.env, file: await readSettingsFile() }));
+    const settings = withServer(
+      name,
+      resolveSettings({ flags: fixed, environment: process.env, file: await readSettingsFile() }),
+    );
     const log = createLogger({ level: settings.logLevel, name });
     log.debug({ settings: redactSettings(settings) }, 'settings in force');
     const service = await start(settings, log);
@@ -44,7 +57,7 @@ export async function serviceMain({ name, fixed = {}, start }: ServiceMainOption
     const failure = toFailure(error, 'SETUP_FAILED');
     await report({ kind: 'unfit', failure });
     process.stderr.write(`shoal ${name}: ${failure.message}\n`);
-    if (!isShoalError(error)) process.stderr.write(`${error instanceof Error ? error.stack ?? '' : ''}\n`);
+    if (!isShoalError(error)) process.stderr.write(`${error instanceof Error ? (error.stack ?? '') : ''}\n`);
     return isShoalError(error, 'CONFIG_INVALID') ? 2 : 1;
   } finally {
     if (process.connected) process.disconnect();
@@ -64,7 +77,10 @@ async function untilStopped(service: Service, stopped: Promise<string>, log: Log
   }
 }
 
-/** To the parent, when there is one; resolves when the message is on its way. A parent that is gone does not want to know. */
+/**
+ * To the parent, when there is one; resolves when the message is on its way. A parent that is gone does not want to
+ * know.
+ */
 function report(message: ServiceReport): Promise<void> {
   return new Promise((resolve) => {
     if (process.send === undefined) resolve();
@@ -85,5 +101,9 @@ function stopRequest(): Promise<string> {
 function withServer(name: string, settings: Settings): Settings & { readonly redisUrl: string } {
   const { redisUrl } = settings;
   if (redisUrl !== undefined) return { ...settings, redisUrl };
-  throw new ShoalError('CONFIG_INVALID', `${name} needs a queue server: set REDIS_URL, e.g. redis://localhost:6379, or use \`shoal ${name === 'worker' ? 'worker' : 'up'}\`, which finds or starts one`);
+  throw new ShoalError(
+    'CONFIG_INVALID',
+    `${name} needs a queue server: set REDIS_URL, e.g. redis://localhost:6379, or use \`shoal ` +
+      `${name === 'worker' ? 'worker' : 'up'}\`, which finds or starts one`,
+  );
 }

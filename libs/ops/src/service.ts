@@ -1,4 +1,5 @@
-// @shoal/ops/service: what a process needs to start and stop. Carries neither prom-client nor execa, so that it loads at once.
+// @shoal/ops/service: what a process needs to start and stop. Carries neither prom-client nor execa, so that it loads
+//   at once.
 
 export { createLogger, type LoggerOptions } from './logger.ts';
 export { serviceMain, type Service, type ServiceMainOptions, type ServiceReport } from './service-main.ts';

@@ -1,8 +1,17 @@
-// What a worker tells of itself: core's Metrics, written into the catalogue, and at each scrape the memory of its processes
-// and, where nvidia-smi answers, of its devices. Decides nothing.
+// What a worker tells of itself: core's Metrics, written into the catalogue, and at each scrape the memory of its
+// processes and, where nvidia-smi answers, of its devices. Decides nothing.
 
 import { readFile } from 'node:fs/promises';
-import { LANE_REASONS, LENGTH_CLASSES, SIDES, invariant, noMetrics, type LedgerFacts, type Metrics, type SimilarityFacts } from '@shoal/core';
+import {
+  LANE_REASONS,
+  LENGTH_CLASSES,
+  SIDES,
+  invariant,
+  noMetrics,
+  type LedgerFacts,
+  type Metrics,
+  type SimilarityFacts,
+} from '@shoal/core';
 import { NO_CODE, WORKER_METRICS } from './metric-catalogue.ts';
 import { createMetrics, type MetricRegistry } from './metrics.ts';
 import { startMetricsServer } from './metrics-server.ts';
@@ -22,7 +31,9 @@ export interface WorkerMetricsOptions {
 
 const DEVICES_MAX_AGE_MS = 5_000;
 
-export function createWorkerMetrics({ readDevices = cachedReader({}, DEVICES_MAX_AGE_MS) }: WorkerMetricsOptions = {}): WorkerMetrics {
+export function createWorkerMetrics({
+  readDevices = cachedReader({}, DEVICES_MAX_AGE_MS),
+}: WorkerMetricsOptions = {}): WorkerMetrics {
   const registry = createMetrics(WORKER_METRICS);
   const executor: { pid: number | undefined } = { pid: undefined };
   registry.onScrape(() => collectProcesses(registry, executor.pid));
@@ -38,8 +49,16 @@ export interface ServedMetrics {
   stop(): Promise<void>;
 }
 
-/** What a worker counts, and where it is served; with port 0 neither. Throws CONFIG_INVALID when it cannot listen there. */
-export async function serveWorkerMetrics({ host, port }: { readonly host: string; readonly port: number }): Promise<ServedMetrics> {
+/**
+ * What a worker counts, and where it is served; with port 0 neither. Throws CONFIG_INVALID when it cannot listen there.
+ */
+export async function serveWorkerMetrics({
+  host,
+  port,
+}: {
+  readonly host: string;
+  readonly port: number;
+}): Promise<ServedMetrics> {
   if (port === 0) return { recorder: noMetrics, url: undefined, stop: async () => undefined };
   const { recorder, registry } = createWorkerMetrics();
   const { url, stop } = await startMetricsServer({ host, port, metrics: registry });
@@ -93,10 +112,12 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
     },
     executorRecycled: () => registry.count('shoal_executor_recycles_total', {}),
     claimingBraked(reason) {
-      for (const known of ['memory', 'unread'] as const) registry.set('shoal_claiming_braked', { reason: known }, reason === known ? 1 : 0);
+      for (const known of ['memory', 'unread'] as const)
+        registry.set('shoal_claiming_braked', { reason: known }, reason === known ? 1 : 0);
     },
     janitorSwept({ durationMs, inputBytes, ...findings }) {
-      for (const finding of WORKER_METRICS.shoal_janitor_findings_total.labels.finding) registry.count('shoal_janitor_findings_total', { finding }, findings[finding]);
+      for (const finding of WORKER_METRICS.shoal_janitor_findings_total.labels.finding)
+        registry.count('shoal_janitor_findings_total', { finding }, findings[finding]);
       registry.count('shoal_janitor_input_bytes_total', {}, inputBytes);
       registry.count('shoal_janitor_sweeps_total', {});
       registry.set('shoal_janitor_last_sweep_seconds', {}, durationMs / 1_000);
@@ -107,9 +128,11 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
       registry.set('shoal_cpu_lane_workers', {}, cpuWorkers);
     },
     laneChosen({ reason, breakEven }) {
-      for (const known of LANE_REASONS) registry.set('shoal_main_lane_choice', { reason: known }, reason === known ? 1 : 0);
+      for (const known of LANE_REASONS)
+        registry.set('shoal_main_lane_choice', { reason: known }, reason === known ? 1 : 0);
       registry.forget('shoal_break_even_tokens');
-      for (const length of LENGTH_CLASSES) if (breakEven[length] !== undefined) registry.set('shoal_break_even_tokens', { length }, breakEven[length]);
+      for (const length of LENGTH_CLASSES)
+        if (breakEven[length] !== undefined) registry.set('shoal_break_even_tokens', { length }, breakEven[length]);
     },
     executorReady(pid) {
       executor.pid = pid;
@@ -128,15 +151,23 @@ function recordSimilarity(registry: Registry, facts: SimilarityFacts, before: Si
   recordLedger(registry, 'host', host, before?.host);
   if (gpu === undefined) return;
   recordLedger(registry, 'gpu', gpu, before?.gpu);
-  for (const side of SIDES) registry.count('shoal_similarity_calls_total', { side }, calls[side] - (before?.calls[side] ?? 0));
+  for (const side of SIDES)
+    registry.count('shoal_similarity_calls_total', { side }, calls[side] - (before?.calls[side] ?? 0));
   registry.count('shoal_similarity_fallbacks_total', {}, fallbacks - (before?.fallbacks ?? 0));
   registry.set('shoal_similarity_gpu_lost', {}, isGpuLost ? 1 : 0);
   registry.forget('shoal_similarity_break_even_values');
-  for (const { kind, queries, work } of breakEvens) if (work !== undefined) registry.set('shoal_similarity_break_even_values', { kind, queries: String(queries) }, work);
+  for (const { kind, queries, work } of breakEvens)
+    if (work !== undefined)
+      registry.set('shoal_similarity_break_even_values', { kind, queries: String(queries) }, work);
   if (predictionError !== undefined) registry.set('shoal_similarity_prediction_error_ratio', {}, predictionError);
 }
 
-function recordLedger(registry: Registry, memory: 'host' | 'gpu', { residents, bytes, budgetBytes, evictions }: LedgerFacts, before: LedgerFacts | undefined): void {
+function recordLedger(
+  registry: Registry,
+  memory: 'host' | 'gpu',
+  { residents, bytes, budgetBytes, evictions }: LedgerFacts,
+  before: LedgerFacts | undefined,
+): void {
   registry.set('shoal_similarity_residents', { memory }, residents);
   registry.set('shoal_similarity_resident_bytes', { memory }, bytes);
   registry.set('shoal_similarity_budget_bytes', { memory }, budgetBytes);
@@ -164,14 +195,26 @@ function collectDevices(registry: Registry, readDevices: () => Promise<DevicesRe
     if (!hasTool) return;
     const read = await readDevices();
     hasTool = read.ok || read.reason !== 'no-tool';
-    for (const name of ['shoal_device_memory_bytes', 'shoal_device_utilization_ratio', 'shoal_device_power_watts'] as const) registry.forget(name);
+    for (const name of [
+      'shoal_device_memory_bytes',
+      'shoal_device_utilization_ratio',
+      'shoal_device_power_watts',
+    ] as const)
+      registry.forget(name);
     if (read.ok) for (const device of read.devices) setDevice(registry, device);
   };
 }
 
-function setDevice(registry: Registry, { index, totalBytes, usedBytes, freeBytes, utilization, powerWatts }: DeviceReading): void {
+function setDevice(
+  registry: Registry,
+  { index, totalBytes, usedBytes, freeBytes, utilization, powerWatts }: DeviceReading,
+): void {
   const device = String(index);
-  for (const [state, bytes] of [['total', totalBytes], ['used', usedBytes], ['free', freeBytes]] as const) {
+  for (const [state, bytes] of [
+    ['total', totalBytes],
+    ['used', usedBytes],
+    ['free', freeBytes],
+  ] as const) {
     if (bytes !== undefined) registry.set('shoal_device_memory_bytes', { device, state }, bytes);
   }
   if (utilization !== undefined) registry.set('shoal_device_utilization_ratio', { device }, utilization);

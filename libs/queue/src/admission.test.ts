@@ -1,7 +1,18 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { LIVE_RESULT_TTL_MS, parseJob, keySpace, type EmbedJobData } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
-import { Admission, readAdmission, readServerMemory, queuesWithLoad, recountAdmission, releaseAdmission, tellDims, type AdmissionAnswer, type AdmissionLimits, type WantedRoom } from './admission.ts';
+import {
+  Admission,
+  readAdmission,
+  readServerMemory,
+  queuesWithLoad,
+  recountAdmission,
+  releaseAdmission,
+  tellDims,
+  type AdmissionAnswer,
+  type AdmissionLimits,
+  type WantedRoom,
+} from './admission.ts';
 import { closeConnection, openConnection, type Redis } from './connection.ts';
 import { RedisAnnouncer } from './payload/announcer.ts';
 import { startTestServer, type TestServer } from './testing.ts';
@@ -44,7 +55,8 @@ function door(limits: Partial<AdmissionLimits>, caller = 'somebody'): Admission 
 }
 
 const load = () => readAdmission(connection, { prefix, queue: QUEUE });
-const release = (jobIds: readonly string[], part: 'queued' | 'all') => releaseAdmission(connection, { prefix, queue: QUEUE }, jobIds, part);
+const release = (jobIds: readonly string[], part: 'queued' | 'all') =>
+  releaseAdmission(connection, { prefix, queue: QUEUE }, jobIds, part);
 const reasonOf = ({ refused }: AdmissionAnswer): string | undefined => refused?.reason;
 
 describe('admission', () => {
@@ -67,19 +79,23 @@ describe('admission', () => {
     expect((await load()).rows).toBe(90);
   });
 
-  test('while room is ample the reservation is made without being asked for first: after an answer, for little, until half is used', async () => {
-    const roomy = door({ maxQueuedRows: 10_000 });
-    expect(roomy.admitMeanwhile(rooms('a', 1))).toBeUndefined(); // nothing is known yet
-    await roomy.admit(rooms('b', 1));
-    await roomy.admitMeanwhile(rooms('a', 10));
-    expect((await load()).rows).toBe(110);
-    expect(roomy.admitMeanwhile(rooms('c', 11))).toBeUndefined(); // more than a hundredth
-    expect(roomy.admitMeanwhile(rooms('d', 1, { tenant: 'unknown' }))).toBeUndefined();
-    await door({ maxQueuedRows: 10_000 }, 'other').admit(rooms('e', 489));
-    await roomy.admitMeanwhile(rooms('f', 1)); // which says so
-    expect(roomy.admitMeanwhile(rooms('g', 1))).toBeUndefined();
-    expect((await load()).rows).toBe(5_010);
-  });
+  test(
+    'while room is ample the reservation is made without being asked for first: after an answer, for little, ' +
+      'until half is used',
+    async () => {
+      const roomy = door({ maxQueuedRows: 10_000 });
+      expect(roomy.admitMeanwhile(rooms('a', 1))).toBeUndefined(); // nothing is known yet
+      await roomy.admit(rooms('b', 1));
+      await roomy.admitMeanwhile(rooms('a', 10));
+      expect((await load()).rows).toBe(110);
+      expect(roomy.admitMeanwhile(rooms('c', 11))).toBeUndefined(); // more than a hundredth
+      expect(roomy.admitMeanwhile(rooms('d', 1, { tenant: 'unknown' }))).toBeUndefined();
+      await door({ maxQueuedRows: 10_000 }, 'other').admit(rooms('e', 489));
+      await roomy.admitMeanwhile(rooms('f', 1)); // which says so
+      expect(roomy.admitMeanwhile(rooms('g', 1))).toBeUndefined();
+      expect((await load()).rows).toBe(5_010);
+    },
+  );
 
   test('no room is ample beside somebody who stands in line, nor for a tenant whose share is half used', async () => {
     const limits = { maxQueuedRows: 1_000, maxTenantShare: 0.4 };
@@ -99,7 +115,13 @@ describe('admission', () => {
     const answer = await door({ maxQueuedRows: 100 }).admit(rooms('a', 20));
     expect(answer.admitted).toBe(9); // a tenth is for interactive jobs
     expect(reasonOf(answer)).toBe('rows');
-    expect(reasonOf(await door({ maxQueuedBytes: 9 * (QUEUED_BYTES + OWED_BYTES) + 2_000 }, 'other').admit(rooms('b', 2, { class: 'interactive' })))).toBe('bytes');
+    expect(
+      reasonOf(
+        await door({ maxQueuedBytes: 9 * (QUEUED_BYTES + OWED_BYTES) + 2_000 }, 'other').admit(
+          rooms('b', 2, { class: 'interactive' }),
+        ),
+      ),
+    ).toBe('bytes');
   });
 
   test('what is larger than the whole room is let in when it is empty, or it would wait for ever', async () => {
@@ -131,7 +153,8 @@ describe('admission', () => {
     await door(limits, 'first').admit(rooms('f', 9));
     await Promise.all(['d', 'c', 'b', 'a'].map((caller) => door(limits, caller).admit(rooms(caller, 1))));
     await release(['f-0'], 'all');
-    for (const caller of ['a', 'b', 'c']) expect(reasonOf(await door(limits, caller).admit(rooms(caller, 1)))).toBe('line');
+    for (const caller of ['a', 'b', 'c'])
+      expect(reasonOf(await door(limits, caller).admit(rooms(caller, 1)))).toBe('line');
     expect((await door(limits, 'd').admit(rooms('d', 1))).admitted).toBe(1);
   });
 
@@ -139,7 +162,13 @@ describe('admission', () => {
     const limits = { maxQueuedRows: 1_000 };
     const first = door(limits, 'first');
     await first.admit(rooms('a', 90));
-    await connection.hset(keySpace(prefix).drain(QUEUE), { rowRate: '0.1', byteRate: '100', sampleMs: String(Date.now()), sampleRows: '0', sampleBytes: '0' });
+    await connection.hset(keySpace(prefix).drain(QUEUE), {
+      rowRate: '0.1',
+      byteRate: '100',
+      sampleMs: String(Date.now()),
+      sampleRows: '0',
+      sampleBytes: '0',
+    });
     expect((await first.admit(rooms('b', 1))).refused).toEqual({ retryAfterMs: 100, reason: 'rows' });
     const second = (await door(limits, 'second').admit(rooms('c', 1))).refused!;
     expect(second.retryAfterMs).toBeGreaterThan(100); // behind the first, less the moment that passed in between
@@ -172,9 +201,17 @@ describe('admission', () => {
 
   test('the announcer gives back what ended jobs had: all of a failed one, all but the result of a completed one', async () => {
     await door({}).admit(rooms('a', 2));
-    const announcer = await RedisAnnouncer.connect({ redisUrl: server.url, prefix, queue: QUEUE, log: new RecordingLogger() });
+    const announcer = await RedisAnnouncer.connect({
+      redisUrl: server.url,
+      prefix,
+      queue: QUEUE,
+      log: new RecordingLogger(),
+    });
     const ended = { reply: undefined, resultTtlMs: LIVE_RESULT_TTL_MS, isUrgent: false, wasRepeated: false };
-    await announcer.announce([{ ...ended, jobId: 'a-0', outcome: 'completed' }, { ...ended, jobId: 'a-1', outcome: 'failed' }]);
+    await announcer.announce([
+      { ...ended, jobId: 'a-0', outcome: 'completed' },
+      { ...ended, jobId: 'a-1', outcome: 'failed' },
+    ]);
     await announcer.stop();
     expect(await load()).toEqual({ rows: 0, bytes: OWED_BYTES, unreadBytes: OWED_BYTES });
   });

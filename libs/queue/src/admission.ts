@@ -1,13 +1,15 @@
-// Decides whether there is room for more: reserves rows and bytes for jobs before they are added, by tenant and in total, and
-// says how long to wait when there is none. A reservation is kept by job id until the result was acknowledged, the
-// job failed or was removed; what was missed (a reader that died, a result that expired) is found by `recountAdmission`.
-// Jobs that are put on the queue by hand have no reservation: workers stop claiming before memory ends, see claim-brake.ts.
+// Decides whether there is room for more: reserves rows and bytes for jobs before they are added, by tenant and in
+// total, and says how long to wait when there is none. A reservation is kept by job id until the result was
+// acknowledged, the job failed or was removed; what was missed (a reader that died, a result that expired) is found by
+// `recountAdmission`. Jobs that are put on the queue by hand have no reservation: workers stop claiming before memory
+// ends, see claim-brake.ts.
 //
-// A reservation counts in two parts. *Queued*: its rows and the bytes of its input, until the job ended. *Owed*: the bytes
-// of its result, reserved from the beginning, so that everything accepted can be delivered even when nobody reads for a while.
+// A reservation counts in two parts. *Queued*: its rows and the bytes of its input, until the job ended. *Owed*: the
+// bytes of its result, reserved from the beginning, so that everything accepted can be delivered even when nobody reads
+// for a while.
 //
-// Who waits for room stands in line at the door: it was told when its turn will be, and nobody who comes later passes it.
-// A tenth of the room is kept for interactive jobs, which pass the door while there is any.
+// Who waits for room stands in line at the door: it was told when its turn will be, and nobody who comes later passes
+// it. A tenth of the room is kept for interactive jobs, which pass the door while there is any.
 //
 // While room is ample (ample-room.ts) nobody asks first: the reservation travels with the jobs.
 
@@ -25,7 +27,11 @@ export interface AdmissionLimits {
   readonly maxTenantShare: number;
 }
 
-export const DEFAULT_LIMITS: AdmissionLimits = { maxQueuedRows: 4_000_000, maxQueuedBytes: undefined, maxTenantShare: 0.8 };
+export const DEFAULT_LIMITS: AdmissionLimits = {
+  maxQueuedRows: 4_000_000,
+  maxQueuedBytes: undefined,
+  maxTenantShare: 0.8,
+};
 
 export interface WantedRoom {
   readonly job: Pick<EmbedJob, 'jobId' | 'tenant' | 'class' | 'rows' | 'input' | 'output'>;
@@ -36,10 +42,14 @@ export interface AdmissionAnswer {
   /** So many of the jobs, from the first on, have their reservation. */
   readonly admitted: number;
   /** How long the next one has to wait; undefined when all were admitted. */
-  readonly refused: { readonly retryAfterMs: number; readonly reason: 'rows' | 'bytes' | 'tenant' | 'line' } | undefined;
+  readonly refused:
+    | { readonly retryAfterMs: number; readonly reason: 'rows' | 'bytes' | 'tenant' | 'line' }
+    | undefined;
 }
 
-/** Of what the server may use, for inputs and results. The rest is for job hashes, buffers and what is added by hand. */
+/**
+ * Of what the server may use, for inputs and results. The rest is for job hashes, buffers and what is added by hand.
+ */
 const BYTES_SHARE = 0.6;
 /** Nothing is admitted above this share of maxmemory, whatever it is filled with. */
 const MOST_MEMORY_SHARE = 0.75;
@@ -58,11 +68,15 @@ const UNKNOWN_DIMS = 1_024;
 /** The wait while nobody knows how fast room comes back: nothing has left the queue yet. */
 const UNKNOWN_RATE_MS = 1_000;
 const JOBS_PER_CALL = 500;
-/** Of those who stand in line, so many are looked at: whoever is behind them is told too short a wait, and comes back too early. */
+/**
+ * Of those who stand in line, so many are looked at: whoever is behind them is told too short a wait, and comes back
+ * too early.
+ */
 const MOST_IN_LINE = 200;
 
-// A reservation: "<q|o> <rows> <queued bytes> <owed bytes> <ms> <tenant>", q while the job waits or runs, o when only its result is owed.
-// KEYS of all three scripts: [1] reservations of the queue, [2] load of all queues, [3] drain of the queue.
+// A reservation: "<q|o> <rows> <queued bytes> <owed bytes> <ms> <tenant>", q while the job waits or runs, o when only
+// its result is owed. KEYS of all three scripts: [1] reservations of the queue, [2] load of all queues, [3] drain of
+// the queue.
 const RELEASE_FUNCTION = `
 local sums = {}
 local function less(field, by) sums[field] = (sums[field] or 0) + by end
@@ -91,10 +105,14 @@ local function settle()
 end
 `;
 
-// KEYS also [4] the line at the door. ARGV: queue, caller, maxQueuedRows, maxQueuedBytes, maxTenantShare, interactive share kept, unknown
-// dims, 1 if limits do not hold, then for each job: id, tenant, i or b, rows, bytes, bytes of one result row's dimension,
-// dimensions or 0. Returns jobs admitted, ms to wait, why, and thousandths of what is fullest: the queue, the server's share, one of these tenants (all, when somebody stands in line).
-const ADMIT = script(4, 'allow-oom', `
+// KEYS also [4] the line at the door. ARGV: queue, caller, maxQueuedRows, maxQueuedBytes, maxTenantShare, interactive
+// share kept, unknown dims, 1 if limits do not hold, then for each job: id, tenant, i or b, rows, bytes, bytes of one
+// result row's dimension, dimensions or 0. Returns jobs admitted, ms to wait, why, and thousandths of what is fullest:
+// the queue, the server's share, one of these tenants (all, when somebody stands in line).
+const ADMIT = script(
+  4,
+  'allow-oom',
+  `
 local queue, caller = ARGV[1], ARGV[2]
 local mostRows, mostBytes, tenantShare, kept, isForced = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[8] == '1'
 local time = redis.call('TIME')
@@ -207,11 +225,15 @@ for _, own in pairs(tenants) do
   full = math.max(full, (own.rows + own.addedRows) / (mostRows * tenantShare), (own.bytes + own.addedBytes) / (mostBytes * tenantShare))
 end
 return { admitted, wait, reason, math.ceil(1000 * math.min(full, 1)) }
-`);
+`,
+);
 
-// ARGV: queue, 1 to release all of it or 0 for what is queued, then ids. A job of the same id that was added again meanwhile
-// loses its reservation: it is counted as less than it is, once, and never for long.
-const RELEASE = script(3, 'allow-oom', `
+// ARGV: queue, 1 to release all of it or 0 for what is queued, then ids. A job of the same id that was added again
+// meanwhile loses its reservation: it is counted as less than it is, once, and never for long.
+const RELEASE = script(
+  3,
+  'allow-oom',
+  `
 ${RELEASE_FUNCTION}
 local rows, bytes = 0, 0
 for at = 3, #ARGV do
@@ -222,10 +244,15 @@ settle()
 if rows > 0 then redis.call('HINCRBY', KEYS[3], 'rows', rows) end
 if bytes > 0 then redis.call('HINCRBY', KEYS[3], 'bytes', bytes) end
 return rows
-`);
+`,
+);
 
-// ARGV: queue, prefix of job keys, prefix of results, how old a reservation without a job must be, then ids. Returns how many were released.
-const RECOUNT = script(3, 'allow-oom', `
+// ARGV: queue, prefix of job keys, prefix of results, how old a reservation without a job must be, then ids. Returns
+// how many were released.
+const RECOUNT = script(
+  3,
+  'allow-oom',
+  `
 ${RELEASE_FUNCTION}
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -246,7 +273,8 @@ for at = 5, #ARGV do
 end
 settle()
 return released
-`);
+`,
+);
 
 export interface AdmissionOptions {
   readonly prefix?: string | undefined;
@@ -272,22 +300,32 @@ export class Admission {
   }
 
   /**
-   * Where room is ample: reserves it for all of the jobs, and whoever calls may add them meanwhile. Undefined where it has to be asked
-   * for first.
+   * Where room is ample: reserves it for all of the jobs, and whoever calls may add them meanwhile. Undefined where it
+   * has to be asked for first.
    */
   admitMeanwhile(jobs: readonly WantedRoom[]): Promise<unknown> | undefined {
     const { memory } = this;
     const ageMs = memory === undefined ? Infinity : performance.now() - memory.readMs;
-    if (memory === undefined || memory.isFull || ageMs > MEMORY_KNOWN_MS || jobs.length > JOBS_PER_CALL) return undefined;
-    if (ageMs > MEMORY_READ_MS) this.memoryIsRead ??= this.askMemory().catch(() => undefined).finally(() => (this.memoryIsRead = undefined));
+    if (memory === undefined || memory.isFull || ageMs > MEMORY_KNOWN_MS || jobs.length > JOBS_PER_CALL)
+      return undefined;
+    if (ageMs > MEMORY_READ_MS)
+      this.memoryIsRead ??= this.askMemory()
+        .catch(() => undefined)
+        .finally(() => (this.memoryIsRead = undefined));
     const { maxQueuedRows, maxQueuedBytes = memory.limitBytes } = this.limits;
-    const wanted = { tenants: jobs.map(({ job }) => job.tenant), share: Math.max(sum(jobs.map(({ job }) => job.rows)) / maxQueuedRows, sum(jobs.map(mostBytesOf)) / maxQueuedBytes) };
+    const wanted = {
+      tenants: jobs.map(({ job }) => job.tenant),
+      share: Math.max(
+        sum(jobs.map(({ job }) => job.rows)) / maxQueuedRows,
+        sum(jobs.map(mostBytesOf)) / maxQueuedBytes,
+      ),
+    };
     return this.ample.whileAmple(wanted, () => this.ask(jobs, memory.limitBytes, true));
   }
 
   /**
-   * Reserves room for as many of the jobs as there is, in order. One that has a reservation keeps it. `isForced`: limits do not
-   * hold for what was let in before. Throws QUEUE_FULL when the server is almost full, whatever fills it.
+   * Reserves room for as many of the jobs as there is, in order. One that has a reservation keeps it. `isForced`:
+   * limits do not hold for what was let in before. Throws QUEUE_FULL when the server is almost full, whatever fills it.
    */
   async admit(jobs: readonly WantedRoom[], isForced = false): Promise<AdmissionAnswer> {
     const memory = await this.readMemory();
@@ -307,12 +345,32 @@ export class Admission {
   private async ask(jobs: readonly WantedRoom[], memoryBytes: number, isForced: boolean): Promise<AdmissionAnswer> {
     const { queue, prefix, caller } = this.options;
     const { maxQueuedRows, maxQueuedBytes = memoryBytes, maxTenantShare } = this.limits;
-    const head = [queue, caller, maxQueuedRows, maxQueuedBytes, maxTenantShare, INTERACTIVE_RESERVE, UNKNOWN_DIMS, isForced ? 1 : 0];
-    const [reply] = await runScript(this.connection, ADMIT, [[...keysOf(prefix, queue), keySpace(prefix).door(queue), ...head, ...jobs.flatMap(toArguments)]]);
+    const head = [
+      queue,
+      caller,
+      maxQueuedRows,
+      maxQueuedBytes,
+      maxTenantShare,
+      INTERACTIVE_RESERVE,
+      UNKNOWN_DIMS,
+      isForced ? 1 : 0,
+    ];
+    const [reply] = await runScript(this.connection, ADMIT, [
+      [...keysOf(prefix, queue), keySpace(prefix).door(queue), ...head, ...jobs.flatMap(toArguments)],
+    ]);
     invariant(Array.isArray(reply), 'the admission script answers with a list');
     const [admitted, retryAfterMs, reason] = [Number(reply[0]), Number(reply[1]), String(reply[2])];
-    this.ample.learn(jobs.map(({ job }) => job.tenant), Number(reply[3]) / 1_000);
-    return { admitted, refused: admitted === jobs.length ? undefined : { retryAfterMs, reason: reason as NonNullable<AdmissionAnswer['refused']>['reason'] } };
+    this.ample.learn(
+      jobs.map(({ job }) => job.tenant),
+      Number(reply[3]) / 1_000,
+    );
+    return {
+      admitted,
+      refused:
+        admitted === jobs.length
+          ? undefined
+          : { retryAfterMs, reason: reason as NonNullable<AdmissionAnswer['refused']>['reason'] },
+    };
   }
 
   private async readMemory(): Promise<{ readonly limitBytes: number; readonly isFull: boolean }> {
@@ -325,21 +383,43 @@ export class Admission {
     const nowMs = performance.now();
     const { usedBytes, maxBytes, machineBytes } = await readServerMemory(this.connection);
     const mayUse = maxBytes > 0 ? maxBytes : machineBytes * MACHINE_SHARE;
-    this.memory = { readMs: nowMs, limitBytes: Math.floor(mayUse * BYTES_SHARE), isFull: usedBytes > mayUse * MOST_MEMORY_SHARE };
+    this.memory = {
+      readMs: nowMs,
+      limitBytes: Math.floor(mayUse * BYTES_SHARE),
+      isFull: usedBytes > mayUse * MOST_MEMORY_SHARE,
+    };
     return this.memory;
   }
 }
 
 /** `queued`: the job ended, its result is owed. `all`: nothing of it is left. */
-export async function releaseAdmission(connection: Redis, { prefix, queue }: Pick<AdmissionOptions, 'prefix' | 'queue'>, jobIds: readonly string[], part: 'queued' | 'all', signal?: AbortSignal): Promise<void> {
-  if (jobIds.length > 0) await runScript(connection, RELEASE, [[...keysOf(prefix, queue), queue, part === 'all' ? 1 : 0, ...jobIds]], { signal });
+export async function releaseAdmission(
+  connection: Redis,
+  { prefix, queue }: Pick<AdmissionOptions, 'prefix' | 'queue'>,
+  jobIds: readonly string[],
+  part: 'queued' | 'all',
+  signal?: AbortSignal,
+): Promise<void> {
+  if (jobIds.length > 0)
+    await runScript(connection, RELEASE, [[...keysOf(prefix, queue), queue, part === 'all' ? 1 : 0, ...jobIds]], {
+      signal,
+    });
 }
 
-// KEYS[1] the load of all queues, ARGV a field and its value. A worker starts where the memory is full as well: it is needed there.
+// KEYS[1] the load of all queues, ARGV a field and its value. A worker starts where the memory is full as well: it is
+// needed there.
 const TELL = script(1, 'allow-oom', "redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])");
 
-/** What a result of this queue has; told by its workers, so that reservations are right. Waits for a server that is away; throws QUEUE_UNREACHABLE. */
-export async function tellDims(connection: Redis, { prefix, queue }: Pick<AdmissionOptions, 'prefix' | 'queue'>, dims: number, signal?: AbortSignal): Promise<void> {
+/**
+ * What a result of this queue has; told by its workers, so that reservations are right. Waits for a server that is
+ * away; throws QUEUE_UNREACHABLE.
+ */
+export async function tellDims(
+  connection: Redis,
+  { prefix, queue }: Pick<AdmissionOptions, 'prefix' | 'queue'>,
+  dims: number,
+  signal?: AbortSignal,
+): Promise<void> {
   await runScript(connection, TELL, [[keySpace(prefix).load(), `dims ${queue}`, dims]], { signal });
 }
 
@@ -352,14 +432,23 @@ export interface RecountOptions {
   readonly onStep?: () => Promise<void>;
 }
 
-/** Every queue that may have reservations, also of models whose workers are gone: what they hold counts for all queues. */
+/**
+ * Every queue that may have reservations, also of models whose workers are gone: what they hold counts for all queues.
+ */
 export async function queuesWithLoad(connection: Redis, prefix: string = DEFAULT_PREFIX): Promise<string[]> {
   const fields = await connection.hkeys(keySpace(prefix).load());
   return [...new Set(fields.flatMap((field) => /^(?:rows|dims) (\S+)$/.exec(field)?.[1] ?? []))];
 }
 
-/** For the janitor: releases what belongs to no job and no unread result any more. Walks in small steps; resolves to how many were released. */
-export async function recountAdmission(connection: Redis, { prefix = DEFAULT_PREFIX, queue, graceMs = 60_000, onStep }: RecountOptions, signal?: AbortSignal): Promise<number> {
+/**
+ * For the janitor: releases what belongs to no job and no unread result any more. Walks in small steps; resolves to how
+ * many were released.
+ */
+export async function recountAdmission(
+  connection: Redis,
+  { prefix = DEFAULT_PREFIX, queue, graceMs = 60_000, onStep }: RecountOptions,
+  signal?: AbortSignal,
+): Promise<number> {
   const keys = keySpace(prefix);
   let released = 0;
   let cursor = '0';
@@ -369,7 +458,12 @@ export async function recountAdmission(connection: Redis, { prefix = DEFAULT_PRE
     cursor = next;
     const jobIds = found.filter((_, at) => at % 2 === 0);
     if (jobIds.length === 0) continue;
-    const [count] = await runScript(connection, RECOUNT, [[...keysOf(prefix, queue), queue, keys.job(queue, ''), keys.output(queue, ''), graceMs, ...jobIds]], { signal });
+    const [count] = await runScript(
+      connection,
+      RECOUNT,
+      [[...keysOf(prefix, queue), queue, keys.job(queue, ''), keys.output(queue, ''), graceMs, ...jobIds]],
+      { signal },
+    );
     released += Number(count);
     await onStep?.();
   } while (cursor !== '0');
@@ -385,7 +479,10 @@ export interface AdmissionLoad {
   readonly unreadBytes: number;
 }
 
-export async function readAdmission(connection: Redis, { prefix, queue }: Pick<AdmissionOptions, 'prefix' | 'queue'>): Promise<AdmissionLoad> {
+export async function readAdmission(
+  connection: Redis,
+  { prefix, queue }: Pick<AdmissionOptions, 'prefix' | 'queue'>,
+): Promise<AdmissionLoad> {
   const [rows, bytes, unread] = await connection.hmget(keySpace(prefix).load(), `rows ${queue}`, 'bytes', 'unread');
   return { rows: Number(rows ?? 0), bytes: Number(bytes ?? 0), unreadBytes: Number(unread ?? 0) };
 }
@@ -401,17 +498,27 @@ export async function readServerMemory(connection: Redis): Promise<ServerMemory>
   const info = await connection.info('memory');
   const field = (name: string): number => Number(new RegExp(`^${name}:(\\d+)`, 'm').exec(info)?.[1] ?? 0);
   // Buffers for replicas and for the append-only file pass, and do not count against maxmemory.
-  return { usedBytes: field('used_memory') - field('mem_not_counted_for_evict'), maxBytes: field('maxmemory'), machineBytes: field('total_system_memory') };
+  return {
+    usedBytes: field('used_memory') - field('mem_not_counted_for_evict'),
+    maxBytes: field('maxmemory'),
+    machineBytes: field('total_system_memory'),
+  };
 }
 
-export function admissionRefused({ retryAfterMs, reason }: NonNullable<AdmissionAnswer['refused']>): ShoalError<'ADMISSION_REFUSED'> {
+export function admissionRefused({
+  retryAfterMs,
+  reason,
+}: NonNullable<AdmissionAnswer['refused']>): ShoalError<'ADMISSION_REFUSED'> {
   const why = {
     rows: 'as many rows wait as the queue takes (maxQueuedRows)',
     bytes: 'inputs and results fill their share of the server (maxQueuedBytes)',
     tenant: 'this tenant fills its share of the queue (maxTenantShare)',
     line: 'others wait for room in the queue as well',
   }[reason];
-  return new ShoalError('ADMISSION_REFUSED', `${why}; try again in ${(retryAfterMs / 1_000).toFixed(1)} s`, { retryAfterMs, reason });
+  return new ShoalError('ADMISSION_REFUSED', `${why}; try again in ${(retryAfterMs / 1_000).toFixed(1)} s`, {
+    retryAfterMs,
+    reason,
+  });
 }
 
 /** Whatever the result will have: its dimensions may not be known yet. */
@@ -430,7 +537,11 @@ function sum(values: readonly number[]): number {
 }
 
 function serverFull(): ShoalError<'QUEUE_FULL'> {
-  return new ShoalError('QUEUE_FULL', `the memory of the queue server is more than ${MOST_MEMORY_SHARE * 100} % full; let workers and readers catch up and repeat the call, or raise maxmemory`);
+  return new ShoalError(
+    'QUEUE_FULL',
+    `the memory of the queue server is more than ${MOST_MEMORY_SHARE * 100} % full; let workers and readers ` +
+      'catch up and repeat the call, or raise maxmemory',
+  );
 }
 
 function keysOf(prefix: string | undefined, queue: string): [admitted: string, load: string, drain: string] {
@@ -440,5 +551,13 @@ function keysOf(prefix: string | undefined, queue: string): [admitted: string, l
 
 function toArguments(wanted: WantedRoom): (string | number)[] {
   const { jobId, tenant, class: kind, rows, output } = wanted.job;
-  return [jobId, tenant, kind === 'interactive' ? 'i' : 'b', rows, queuedBytesOf(wanted), BYTES_PER_DIM[output.dtype], output.dimensions ?? 0];
+  return [
+    jobId,
+    tenant,
+    kind === 'interactive' ? 'i' : 'b',
+    rows,
+    queuedBytesOf(wanted),
+    BYTES_PER_DIM[output.dtype],
+    output.dimensions ?? 0,
+  ];
 }

@@ -1,9 +1,10 @@
-// Whether there is so much room on the queue that a producer need not wait for an answer before it adds: its reservation is made
-// all the same, in the same write, and tells how full it is by then. Asking first costs each job a round trip.
+// Whether there is so much room on the queue that a producer need not wait for an answer before it adds: its
+// reservation is made all the same, in the same write, and tells how full it is by then. Asking first costs each job a
+// round trip.
 //
-// It never takes long to notice: room is ample while less than half is used, nobody stands in line, and what this producer
-// has added without an answer is at most a hundredth of the whole. So fifty producers that all start in the same moment on what they
-// heard a while ago fill the other half, and each of them knows it with its next answer.
+// It never takes long to notice: room is ample while less than half is used, nobody stands in line, and what this
+// producer has added without an answer is at most a hundredth of the whole. So fifty producers that all start in the
+// same moment on what they heard a while ago fill the other half, and each of them knows it with its next answer.
 
 /** Of whatever is fullest. */
 const AMPLE_SHARE = 0.5;
@@ -38,7 +39,11 @@ export class AmpleRoom {
   /** What `reserve` gives, or undefined where there may be too little room: then it was not called. */
   whileAmple<T>({ tenants, share }: AskedRoom, reserve: () => Promise<T>): Promise<T> | undefined {
     const nowMs = this.nowMs();
-    if (this.unansweredShare + share > MOST_UNANSWERED_SHARE || !tenants.every((tenant) => (this.untilMs.get(tenant) ?? 0) > nowMs)) return undefined;
+    if (
+      this.unansweredShare + share > MOST_UNANSWERED_SHARE ||
+      !tenants.every((tenant) => (this.untilMs.get(tenant) ?? 0) > nowMs)
+    )
+      return undefined;
     this.unansweredShare += share;
     return reserve().finally(() => (this.unansweredShare -= share));
   }

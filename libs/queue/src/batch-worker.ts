@@ -30,7 +30,10 @@ export const KEEP_COMPLETED = 1_000;
 export const KEEP_FAILED = 5_000;
 /** The death of workers says nothing about a job, so no number of stalls fails one. */
 const MAX_STALLED_COUNT = 1_000_000_000;
-/** An idle worker looks by itself so often, should a marker ever be lost; also bounds how long a broken wait goes unnoticed. */
+/**
+ * An idle worker looks by itself so often, should a marker ever be lost; also bounds how long a broken wait goes
+ * unnoticed.
+ */
 const IDLE_LOOK_SECONDS = 2;
 
 /** In place of a token. */
@@ -59,7 +62,10 @@ export class BatchWorker extends Worker {
     this.place = options;
   }
 
-  /** Resolves when a job may be there, or after a while. Takes none: whoever waits for a sign takes as many as there are. */
+  /**
+   * Resolves when a job may be there, or after a while. Takes none: whoever waits for a sign takes as many as there
+   * are.
+   */
   async untilSign(): Promise<void> {
     await this.getNextJob(ONLY_WAITING, { block: true });
   }
@@ -117,10 +123,12 @@ export class BatchWorker extends Worker {
     }
   }
 
-  /** A job whose hash is damaged is claimed all the same, with a reason why it must fail: nobody else would ever end it. */
+  /**
+   * A job whose hash is damaged is claimed all the same, with a reason why it must fail: nobody else would ever end it.
+   */
   private async readDamaged(jobId: string, token: string): Promise<Job> {
     await mendJob(this.place.connection, { ...this.place, jobId });
-    const job = await Job.fromId(this, jobId) ?? new Job(this, '', {}, {}, jobId);
+    const job = (await Job.fromId(this, jobId)) ?? new Job(this, '', {}, {}, jobId);
     job.token = token;
     return job;
   }
@@ -135,7 +143,14 @@ function isWhole({ name, attemptsMade, attemptsStarted, stalledCounter }: Job): 
   return typeof name === 'string' && !Number.isNaN(attemptsMade + attemptsStarted + stalledCounter);
 }
 
-/** What parsing throws over a hash, or the server when it counts in one. The job was taken, under the token of that call. */
+/**
+ * What parsing throws over a hash, or the server when it counts in one. The job was taken, under the token of that
+ * call.
+ */
 function isUnreadable(error: unknown): boolean {
-  return error instanceof SyntaxError || error instanceof TypeError || (error instanceof Error && error.message.includes('hash value is not an integer'));
+  return (
+    error instanceof SyntaxError ||
+    error instanceof TypeError ||
+    (error instanceof Error && error.message.includes('hash value is not an integer'))
+  );
 }

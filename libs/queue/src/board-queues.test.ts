@@ -1,5 +1,5 @@
-// What a dashboard sees, on a real server: every queue of the prefix and no other, without touching them; damaged jobs are
-// shown as damaged and hide nobody.
+// What a dashboard sees, on a real server: every queue of the prefix and no other, without touching them; damaged jobs
+// are shown as damaged and hide nobody.
 
 import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
@@ -55,7 +55,12 @@ test('looking changes nothing on the server', async () => {
   const plain = plainQueue('embed-minilm');
   await plain.add('embed', { v: 1, texts: ['a'] }, { jobId: 'one' });
   await server.command('HSET', '{shoal}:embed-minilm:meta', 'opts.maxLenEvents', '77');
-  const dump = async (): Promise<unknown[]> => Promise.all(((await server.command('KEYS', '*')) as string[]).toSorted().map(async (key) => [key, String(await server.command('DUMP', key))]));
+  const dump = async (): Promise<unknown[]> =>
+    Promise.all(
+      ((await server.command('KEYS', '*')) as string[])
+        .toSorted()
+        .map(async (key) => [key, String(await server.command('DUMP', key))]),
+    );
   const before = await dump();
   const [queue] = await (await board()).find();
   expect(await queue?.getJobs(['waiting'])).toHaveLength(1);
@@ -88,6 +93,10 @@ test('a job whose key is not a hash at all is shown as unreadable, in its place'
   await server.command('SET', '{shoal}:embed-minilm:broken', 'x');
   const [queue] = await (await board()).find();
   const jobs = await queue!.getJobs(['waiting'], 0, 9, true);
-  expect(jobs.map(({ id, name }) => [id, name])).toEqual([['before', 'embed'], ['broken', UNREADABLE_JOB], ['after', 'embed']]);
+  expect(jobs.map(({ id, name }) => [id, name])).toEqual([
+    ['before', 'embed'],
+    ['broken', UNREADABLE_JOB],
+    ['after', 'embed'],
+  ]);
   expect(jobs[1]!.data).toEqual({ problem: expect.stringContaining('WRONGTYPE') });
 });

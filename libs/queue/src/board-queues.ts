@@ -1,6 +1,6 @@
-// The queues of a prefix as BullMQ's own objects, for a dashboard to look at. Nothing on the server is changed by finding or
-// reading them. A job whose hash is damaged comes back as one that says so: BullMQ would throw, and one such job would hide
-// the listing it is in.
+// The queues of a prefix as BullMQ's own objects, for a dashboard to look at. Nothing on the server is changed by
+// finding or reading them. A job whose hash is damaged comes back as one that says so: BullMQ would throw, and one such
+// job would hide the listing it is in.
 
 import { DEFAULT_PREFIX, type Logger } from '@shoal/core';
 import { Job, Queue, type JobType } from 'bullmq';
@@ -36,7 +36,10 @@ export class BoardQueues {
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: BoardQueuesOptions): Promise<BoardQueues> {
-    return new BoardQueues(await connected({ url: options.redisUrl, prefix: options.prefix, name: 'shoal:board', log: options.log }), options);
+    return new BoardQueues(
+      await connected({ url: options.redisUrl, prefix: options.prefix, name: 'shoal:board', log: options.log }),
+      options,
+    );
   }
 
   /** Every queue there is now, by name; one that was found before is the same object. Throws QUEUE_UNREACHABLE. */
@@ -63,7 +66,15 @@ export class BoardQueues {
     const names = new Set<string>();
     let cursor = '0';
     do {
-      const [next, keys] = await this.connection.scan(cursor, 'MATCH', `${literally(start)}*${end}`, 'COUNT', SCAN_STEP, 'TYPE', 'hash');
+      const [next, keys] = await this.connection.scan(
+        cursor,
+        'MATCH',
+        `${literally(start)}*${end}`,
+        'COUNT',
+        SCAN_STEP,
+        'TYPE',
+        'hash',
+      );
       for (const key of keys) names.add(key.slice(start.length, -end.length));
       cursor = next;
     } while (cursor !== '0');
@@ -83,7 +94,13 @@ class ForgivingQueue extends Queue {
       return await super.getJob(jobId);
     } catch (error) {
       if (isPassingFault(error)) throw error;
-      return new Job(this, UNREADABLE_JOB, { problem: error instanceof Error ? error.message : String(error) }, {}, jobId);
+      return new Job(
+        this,
+        UNREADABLE_JOB,
+        { problem: error instanceof Error ? error.message : String(error) },
+        {},
+        jobId,
+      );
     }
   }
 

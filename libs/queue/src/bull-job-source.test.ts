@@ -17,7 +17,6 @@ let server: TestServer;
 let connection: Redis;
 let prefixes = 0;
 
-
 beforeAll(async () => {
   server = await startTestServer();
   connection = openConnection({ url: server.url, name: 'test' });
@@ -45,7 +44,16 @@ function setScene(url = server.url): Scene {
     prefix,
     queue,
     open: ({ leaseMs = LEASE_MS, log = noLog } = {}) => {
-      const source = new BullJobSource({ redisUrl: url, prefix, queue: 'embed-x', leaseMs, stalledCheckMs: STALLED_CHECK_MS, quarantineOf: 'embed-x', workerId: `worker-${opened.length}`, log });
+      const source = new BullJobSource({
+        redisUrl: url,
+        prefix,
+        queue: 'embed-x',
+        leaseMs,
+        stalledCheckMs: STALLED_CHECK_MS,
+        quarantineOf: 'embed-x',
+        workerId: `worker-${opened.length}`,
+        log,
+      });
       opened.push(source);
       return source;
     },
@@ -60,19 +68,41 @@ function setScene(url = server.url): Scene {
 
 /** The server knows of every connection: none of a stopped worker may be left. */
 async function expectNoConnections(): Promise<void> {
-  await vi.waitFor(async () => {
-    const clients = String(await server.command('CLIENT', 'LIST'));
-    if (clients.split('\n').some((line) => / name=(shoal:worker|\{t-source)/.test(line))) throw new Error(`connections left behind:\n${clients}`);
-  }, { timeout: 10_000 });
+  await vi.waitFor(
+    async () => {
+      const clients = String(await server.command('CLIENT', 'LIST'));
+      if (clients.split('\n').some((line) => / name=(shoal:worker|\{t-source)/.test(line)))
+        throw new Error(`connections left behind:\n${clients}`);
+    },
+    { timeout: 10_000 },
+  );
 }
 
 describeJobSource('BullJobSource', async () => {
   const scene = setScene();
-  return jobSourceHarness({ redisUrl: server.url, prefix: scene.prefix, queue: 'embed-x', leaseMs: LEASE_MS, open: () => scene.open(), onClosed: () => scene.close() });
+  return jobSourceHarness({
+    redisUrl: server.url,
+    prefix: scene.prefix,
+    queue: 'embed-x',
+    leaseMs: LEASE_MS,
+    open: () => scene.open(),
+    onClosed: () => scene.close(),
+  });
 });
 
 const RETURN: EmbedReturn = {
-  v: 1, key: '{t}:out:embed-x:a', model: 'x@1', rows: 1, dims: 4, dtype: 'f32', device: 'cpu', precision: 'fp32', tokens: 3, truncated: 0, splits: 0, ms: { queued: 1, run: 2 },
+  v: 1,
+  key: '{t}:out:embed-x:a',
+  model: 'x@1',
+  rows: 1,
+  dims: 4,
+  dtype: 'f32',
+  device: 'cpu',
+  precision: 'fp32',
+  tokens: 3,
+  truncated: 0,
+  splits: 0,
+  ms: { queued: 1, run: 2 },
 };
 
 describe('BullJobSource and BullMQ', () => {
@@ -102,7 +132,11 @@ describe('BullJobSource and BullMQ', () => {
     await source.settle(claim!, { kind: 'complete', value: RETURN });
     expect((await heard)[0]).toMatchObject({ jobId: job.id, returnvalue: RETURN });
     expect(await job.getState()).toBe('completed');
-    expect(await scene.queue.getJob(job.id ?? '')).toMatchObject({ returnvalue: RETURN, processedBy: 'worker-0', attemptsMade: 1 });
+    expect(await scene.queue.getJob(job.id ?? '')).toMatchObject({
+      returnvalue: RETURN,
+      processedBy: 'worker-0',
+      attemptsMade: 1,
+    });
     await events.close();
     await closeConnection(own);
   });
@@ -118,7 +152,12 @@ describe('BullJobSource and BullMQ', () => {
   });
 
   test('prioritized jobs are claimed in their order, and one that goes back wakes an idle worker at once', async () => {
-    for (const [jobId, priority] of [['late', 9], ['early', 1], ['middle', 5]] as const) await scene.queue.add('embed', {}, { jobId, priority });
+    for (const [jobId, priority] of [
+      ['late', 9],
+      ['early', 1],
+      ['middle', 5],
+    ] as const)
+      await scene.queue.add('embed', {}, { jobId, priority });
     const [busy, idle] = await Promise.all([started(), started()]);
     const claims = await claimAll(busy, 3);
     expect(claims.map(({ jobId }) => jobId)).toEqual(['early', 'middle', 'late']);
@@ -131,7 +170,11 @@ describe('BullJobSource and BullMQ', () => {
   });
 
   test('a burst of 2,000 jobs is claimed in few round trips, settled, and each once', async () => {
-    const jobs = Array.from({ length: 2_000 }, (_, index) => ({ name: 'embed', data: { index }, opts: { jobId: `job-${index}` } }));
+    const jobs = Array.from({ length: 2_000 }, (_, index) => ({
+      name: 'embed',
+      data: { index },
+      opts: { jobId: `job-${index}` },
+    }));
     await scene.queue.addBulk(jobs);
     const source = await started({ leaseMs: 15_000 });
     const claims = await source.claim(2_000);
@@ -142,7 +185,7 @@ describe('BullJobSource and BullMQ', () => {
     expect(await connection.xlen(`${scene.prefix}:embed-x:events`)).toBeLessThan(1_500);
   });
 
-  test('what a job says about keeping it wins over the worker\'s default', async () => {
+  test("what a job says about keeping it wins over the worker's default", async () => {
     await scene.queue.add('embed', {}, { jobId: 'gone', removeOnComplete: true });
     const source = await started();
     const [claim] = await source.claim(1);
@@ -162,11 +205,17 @@ describe('BullJobSource and BullMQ', () => {
     const source = await started({ log });
     const claims = await claimAll(source, 5);
     expect(claims.map(({ jobId, data, mustFail }) => [jobId, data, mustFail?.slice(0, 40)])).toEqual([
-      ['data', {}, 'its record cannot be read: "data" is not'], ['opts', { jobId: 'opts' }, 'its record cannot be read: "opts" is not'], ['gone', {}, 'its record is gone; only its id was left'],
-      ['good', { jobId: 'good' }, undefined], ['empty', {}, undefined],
+      ['data', {}, 'its record cannot be read: "data" is not'],
+      ['opts', { jobId: 'opts' }, 'its record cannot be read: "opts" is not'],
+      ['gone', {}, 'its record is gone; only its id was left'],
+      ['good', { jobId: 'good' }, undefined],
+      ['empty', {}, undefined],
     ]);
     expect(log.messages('error')).toEqual([]);
-    for (const claim of claims) expect(await source.settle(claim, { kind: 'fail', failure: { code: 'JOB_INVALID', message: 'x' } })).toBe('settled');
+    for (const claim of claims)
+      expect(await source.settle(claim, { kind: 'fail', failure: { code: 'JOB_INVALID', message: 'x' } })).toBe(
+        'settled',
+      );
     expect(await scene.queue.getFailedCount()).toBe(5);
   });
 
@@ -212,7 +261,9 @@ describe('BullJobSource and BullMQ', () => {
   });
 
   test('settles although its connections are cut again and again', async () => {
-    await scene.queue.addBulk(Array.from({ length: 500 }, (_, index) => ({ name: 'embed', data: {}, opts: { jobId: `job-${index}` } })));
+    await scene.queue.addBulk(
+      Array.from({ length: 500 }, (_, index) => ({ name: 'embed', data: {}, opts: { jobId: `job-${index}` } })),
+    );
     const source = await started({ leaseMs: 5_000 });
     const claims = await claimAll(source, 500);
     const cutting = (async () => {
@@ -270,7 +321,9 @@ describe('BullJobSource and a server that dies', () => {
   });
 
   test('claims held over a short restart are still ours and are completed after it', async () => {
-    await scene.queue.addBulk(Array.from({ length: 100 }, (_, index) => ({ name: 'embed', data: {}, opts: { jobId: `job-${index}` } })));
+    await scene.queue.addBulk(
+      Array.from({ length: 100 }, (_, index) => ({ name: 'embed', data: {}, opts: { jobId: `job-${index}` } })),
+    );
     const source = scene.open({ leaseMs: 15_000 });
     await source.start();
     const claims = await claimAll(source, 100);
@@ -282,7 +335,13 @@ describe('BullJobSource and a server that dies', () => {
   });
 
   test('an outage longer than the lease loses the leases, which is told, and the jobs are claimed again', async () => {
-    await scene.queue.addBulk(Array.from({ length: 20 }, (_, index) => ({ name: 'embed', data: {}, opts: { jobId: `job-${index}`, attempts: 1 } })));
+    await scene.queue.addBulk(
+      Array.from({ length: 20 }, (_, index) => ({
+        name: 'embed',
+        data: {},
+        opts: { jobId: `job-${index}`, attempts: 1 },
+      })),
+    );
     const source = scene.open();
     await source.start();
     const lost: string[] = [];
@@ -319,7 +378,14 @@ describe('BullJobSource and a server that dies', () => {
     await own.command('CONFIG', 'SET', 'maxmemory-policy', 'allkeys-lru');
     await expect(scene.open().start()).rejects.toMatchObject({ code: 'QUEUE_UNSAFE' });
     await own.command('CONFIG', 'SET', 'maxmemory-policy', 'noeviction');
-    const nowhere = new BullJobSource({ redisUrl: 'redis://127.0.0.1:1', prefix: '{t}', queue: 'embed-x', leaseMs: 1_000, stalledCheckMs: 500, log: noLog });
+    const nowhere = new BullJobSource({
+      redisUrl: 'redis://127.0.0.1:1',
+      prefix: '{t}',
+      queue: 'embed-x',
+      leaseMs: 1_000,
+      stalledCheckMs: 500,
+      log: noLog,
+    });
     await expect(nowhere.start()).rejects.toMatchObject({ code: 'QUEUE_UNREACHABLE' });
   });
 });

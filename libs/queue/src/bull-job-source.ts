@@ -1,12 +1,23 @@
-// Claims jobs of one queue from the server and gives each claim its ending; implements core's JobSource on BullMQ. It knows
-// nothing of what a job asks for. Taking jobs is claim-bursts.ts, ending them job-endings.ts, keeping them leases.ts.
+// Claims jobs of one queue from the server and gives each claim its ending; implements core's JobSource on BullMQ. It
+// knows nothing of what a job asks for. Taking jobs is claim-bursts.ts, ending them job-endings.ts, keeping them
+// leases.ts.
 //
-// States: *new* → *claiming* → *draining* (stopClaiming: no more claims; leases are renewed, claims settled) → *stopped*. Any
-// state may go to *stopped* at once. A claim call that waits when claiming ends resolves empty; a job that the server hands
-// out after that moment goes back unspent.
+// States: *new* → *claiming* → *draining* (stopClaiming: no more claims; leases are renewed, claims settled) →
+// *stopped*. Any state may go to *stopped* at once. A claim call that waits when claiming ends resolves empty; a job
+// that the server hands out after that moment goes back unspent.
 
 import { randomUUID } from 'node:crypto';
-import { invariant, noFaults, type Announcement, type FaultPoints, type JobSource, type Logger, type RawClaim, type SettleResult, type Settlement } from '@shoal/core';
+import {
+  invariant,
+  noFaults,
+  type Announcement,
+  type FaultPoints,
+  type JobSource,
+  type Logger,
+  type RawClaim,
+  type SettleResult,
+  type Settlement,
+} from '@shoal/core';
 import { BatchWorker, KEEP_COMPLETED, type TakenJob } from './batch-worker.ts';
 import { Completions } from './bullmq-finish.ts';
 import { limitEvents } from './bullmq-internals.ts';
@@ -64,7 +75,9 @@ interface Parts {
 }
 
 const MAX_EVENTS = 1_000;
-/** How long `stop` waits for jobs on their way back before it cuts the connection; their leases bring them back as well. */
+/**
+ * How long `stop` waits for jobs on their way back before it cuts the connection; their leases bring them back as well.
+ */
 const HAND_BACK_MS = 1_000;
 
 export class BullJobSource implements JobSource {
@@ -89,8 +102,10 @@ export class BullJobSource implements JobSource {
   constructor(options: BullJobSourceOptions) {
     this.options = options;
     const { redisUrl, prefix, queue, handOverTo, faults = noFaults, log } = options;
-    if (handOverTo !== undefined) this.handOvers = new HandOvers({ redisUrl, prefix, queue, cpuQueue: handOverTo, faults, log });
-    if (options.quarantineOf !== undefined) this.quarantine = new Quarantine({ redisUrl, prefix, queue: options.quarantineOf, log });
+    if (handOverTo !== undefined)
+      this.handOvers = new HandOvers({ redisUrl, prefix, queue, cpuQueue: handOverTo, faults, log });
+    if (options.quarantineOf !== undefined)
+      this.quarantine = new Quarantine({ redisUrl, prefix, queue: options.quarantineOf, log });
     this.leases = new Leases({
       leaseMs: options.leaseMs,
       extend: (jobIds, tokens, leaseMs) => this.extend(jobIds, tokens, leaseMs),
@@ -133,7 +148,10 @@ export class BullJobSource implements JobSource {
     return this.whereAllowed(limit, (bursts, allowed) => bursts.claimUrgent(allowed));
   }
 
-  private whereAllowed(limit: number, take: (bursts: ClaimBursts, allowed: number) => Promise<TakenJob[]>): Promise<readonly RawClaim[]> {
+  private whereAllowed(
+    limit: number,
+    take: (bursts: ClaimBursts, allowed: number) => Promise<TakenJob[]>,
+  ): Promise<readonly RawClaim[]> {
     return this.inTurn(async ({ bursts, brake }) => {
       const allowed = await brake.allowed(limit);
       return allowed === 0 ? [] : take(bursts, allowed);
@@ -150,14 +168,20 @@ export class BullJobSource implements JobSource {
     return turn;
   }
 
-  /** A job that was handed over comes with its child's ending, when that can be read; else it runs again and finds its result. */
+  /**
+   * A job that was handed over comes with its child's ending, when that can be read; else it runs again and finds its
+   * result.
+   */
   private async toClaim(taken: TakenJob): Promise<RawClaim> {
     const claim = toClaim(taken);
     if (handOverOf(taken.job) === undefined) return claim;
     try {
       return { ...claim, ending: await unlessAborted(this.claimingEnd.signal, endingOf(taken.job)) };
     } catch (error) {
-      this.options.log.warn({ jobId: claim.jobId, err: error }, 'how a handed-over job ended could not be read, it runs again');
+      this.options.log.warn(
+        { jobId: claim.jobId, err: error },
+        'how a handed-over job ended could not be read, it runs again',
+      );
       return claim;
     }
   }
@@ -169,7 +193,8 @@ export class BullJobSource implements JobSource {
       return 'settled';
     }
     const taken = this.claimed.get(token);
-    if (this.parts === undefined || taken === undefined || !this.leases.beginSettling(jobId, token)) return 'lease-lost';
+    if (this.parts === undefined || taken === undefined || !this.leases.beginSettling(jobId, token))
+      return 'lease-lost';
     const result = await this.parts.endings.settle(taken, settlement, announcement);
     if (settlement.kind === 'fail' && settlement.failure.code === 'CANCELLED') void this.parts.cancels.forget(jobId);
     this.forget(jobId, token);
@@ -205,16 +230,35 @@ export class BullJobSource implements JobSource {
   }
 
   private async open(): Promise<void> {
-    const { redisUrl, prefix, queue, log, leaseMs, stalledCheckMs, workerName = '', workerId = workerName || randomUUID() } = this.options;
+    const {
+      redisUrl,
+      prefix,
+      queue,
+      log,
+      leaseMs,
+      stalledCheckMs,
+      workerName = '',
+      workerId = workerName || randomUUID(),
+    } = this.options;
     const connection = openConnection({ url: redisUrl, prefix, name: `shoal:worker:${queue}`, log });
     this.connection = connection;
     await untilReady(connection, redisUrl);
     const { facts, warnings } = await checkServer(connection, { isUnsafeAllowed: this.options.isUnsafeAllowed });
     for (const warning of warnings) log.warn({ server: facts.version }, warning);
     this.facts = facts;
-    await limitEvents(connection, prefix, queue, MAX_EVENTS).catch((error: unknown) => log.debug({ err: error }, 'the stream of events was not bounded'));
+    await limitEvents(connection, prefix, queue, MAX_EVENTS).catch((error: unknown) =>
+      log.debug({ err: error }, 'the stream of events was not bounded'),
+    );
     if (this.isStopped()) return;
-    const worker = new BatchWorker({ connection, prefix, queue, workerId, leaseMs, stalledCheckMs, tokenPrefix: tokenPrefixOf(workerName) });
+    const worker = new BatchWorker({
+      connection,
+      prefix,
+      queue,
+      workerId,
+      leaseMs,
+      stalledCheckMs,
+      tokenPrefix: tokenPrefixOf(workerName),
+    });
     worker.on('error', (error) => log.debug({ err: error }, 'queue client reported an error'));
     worker.on('stalled', (jobId) => log.warn({ jobId }, 'job stalled, its worker is gone; it waits again'));
     this.parts = this.assemble(connection, worker);
@@ -227,10 +271,31 @@ export class BullJobSource implements JobSource {
   private assemble(connection: Redis, worker: BatchWorker): Parts {
     const { redisUrl, prefix, queue, leaseMs, log } = this.options;
     const completions = new Completions({ connection, prefix, queue, kept: KEEP_COMPLETED, signal: this.end.signal });
-    const announcer = new PromptAnnouncer({ connection, prefix, queue, sendEndings: () => completions.flush(), signal: this.end.signal, log });
-    const endings = new JobEndings({ connection, prefix, queue, log, announcer, completions, handOvers: this.handOvers, quarantine: this.quarantine, open: () => this.claimed.size, signal: this.end.signal });
+    const announcer = new PromptAnnouncer({
+      connection,
+      prefix,
+      queue,
+      sendEndings: () => completions.flush(),
+      signal: this.end.signal,
+      log,
+    });
+    const endings = new JobEndings({
+      connection,
+      prefix,
+      queue,
+      log,
+      announcer,
+      completions,
+      handOvers: this.handOvers,
+      quarantine: this.quarantine,
+      open: () => this.claimed.size,
+      signal: this.end.signal,
+    });
     const cancels = new CancelListener({
-      redisUrl, prefix, connection, log,
+      redisUrl,
+      prefix,
+      connection,
+      log,
       lane: queue,
       everyMs: leaseMs / 3,
       held: () => [...this.claimed.values()].map(({ job }) => job.id ?? ''),
@@ -246,7 +311,10 @@ export class BullJobSource implements JobSource {
       log,
     });
     const brake = new ClaimBrake({
-      connection, prefix, queue, log,
+      connection,
+      prefix,
+      queue,
+      log,
       limits: this.options.brake ?? DEFAULT_BRAKE,
       inFlight: () => this.claimed.size,
       onChange: this.options.onBrake,
@@ -271,10 +339,16 @@ export class BullJobSource implements JobSource {
     this.claimingEnd.abort();
     this.leases.stop();
     await this.claimTurn;
-    if (this.parts !== undefined && this.connection?.status === 'ready') await within(HAND_BACK_MS, this.parts.bursts.settled());
+    if (this.parts !== undefined && this.connection?.status === 'ready')
+      await within(HAND_BACK_MS, this.parts.bursts.settled());
     this.end.abort();
     this.claimed.clear();
-    await Promise.all([this.parts?.worker.shutDown(), this.parts?.cancels.stop(), this.handOvers?.stop(), this.quarantine?.close()]);
+    await Promise.all([
+      this.parts?.worker.shutDown(),
+      this.parts?.cancels.stop(),
+      this.handOvers?.stop(),
+      this.quarantine?.close(),
+    ]);
     if (this.connection !== undefined) await closeConnection(this.connection);
     await within(HAND_BACK_MS, this.opening);
   }

@@ -1,10 +1,10 @@
-// Adds a group of jobs in one call of one script: what BullMQ 6.7.0's addStandardJob keeps of a job, with the job's input, and what was
-// found under each id before; bullmq-add.test.ts compares all that either leaves behind. It knows jobs that just wait: no priority, delay,
-// parent or repetition.
+// Adds a group of jobs in one call of one script: what BullMQ 6.7.0's addStandardJob keeps of a job, with the job's
+// input, and what was found under each id before; bullmq-add.test.ts compares all that either leaves behind. It knows
+// jobs that just wait: no priority, delay, parent or repetition.
 //
-// A job of one text took the server 94 µs of CPU by BullMQ's script in a transaction, 12 of it for what is done: the rest is what each call
-// costs, and the functions that BullMQ's script makes anew each time. It takes 28 so, and the producer 20 instead of 94 (50 jobs a
-// call, Valkey 9.1, 2026-11).
+// A job of one text took the server 94 µs of CPU by BullMQ's script in a transaction, 12 of it for what is done: the
+// rest is what each call costs, and the functions that BullMQ's script makes anew each time. It takes 28 so, and the
+// producer 20 instead of 94 (50 jobs a call, Valkey 9.1, 2026-11).
 
 import { randomUUID } from 'node:crypto';
 import { ShoalError, checkJobId, type KeySpace } from '@shoal/core';
@@ -27,15 +27,20 @@ const MAX_ROUNDS = 4;
 
 const NOT_STAGED = 'not-staged';
 
-// KEYS[1] wait, [2] meta, [3] id, [4] active, [5] events, [6] marker. ARGV[1] to [3] what keys of jobs, inputs and results begin with, [4] how many
-// jobs, then for each: id, name, data, options, when it was made, and '-', or 's' and a small input, or 'l' and where a large one was staged.
-// Returns for each job false where nothing was found and all was done, else data, finishedOn, failedReason and the head of the result
-// as they were, and with a fifth value why nothing was done: it was not staged, or what is there is of another type.
+// KEYS[1] wait, [2] meta, [3] id, [4] active, [5] events, [6] marker. ARGV[1] to [3] what keys of jobs, inputs and
+// results begin with, [4] how many jobs, then for each: id, name, data, options, when it was made, and '-', or 's' and
+// a small input, or 'l' and where a large one was staged. Returns for each job false where nothing was found and all
+// was done, else data, finishedOn, failedReason and the head of the result as they were, and with a fifth value why
+// nothing was done: it was not staged, or what is there is of another type.
 //
-// The first write is one that a full server refuses: then nothing was done, and after it nothing is refused. An input is only written for
-// a job that does not exist (else one would stay behind for every job that had completed already). What an acknowledged result left
-// behind (TAKEN, the lowest bit of byte 6) goes, because a worker would take it for an answer.
-const ADD = script(6, '', `
+// The first write is one that a full server refuses: then nothing was done, and after it nothing is refused. An input
+// is only written for a job that does not exist (else one would stay behind for every job that had completed already).
+// What an acknowledged result left behind (TAKEN, the lowest bit of byte 6) goes, because a worker would take it for an
+// answer.
+const ADD = script(
+  6,
+  '',
+  `
 local call, try = redis.call, redis.pcall
 local count = tonumber(ARGV[4])
 call('INCRBY', KEYS[3], count)
@@ -79,19 +84,36 @@ if #added > 0 then
   if not isHeld then call('ZADD', KEYS[6], 0, '0') end
 end
 return found
-`);
+`,
+);
 
 /**
- * Adds each job whose id is free, and says what was under each id before, in order; an id that comes twice is found the second time. All
- * is sent in one turn of the event loop, and may be done twice: what was added is found. Throws what the server refused it for,
- * after which either nothing was done or, where one id is no job at all (WRONGTYPE), everything but that one.
+ * Adds each job whose id is free, and says what was under each id before, in order; an id that comes twice is found the
+ * second time. All is sent in one turn of the event loop, and may be done twice: what was added is found. Throws what
+ * the server refused it for, after which either nothing was done or, where one id is no job at all (WRONGTYPE),
+ * everything but that one.
  */
-export async function addAndLook(connection: Redis, queue: Queue, keys: KeySpace, jobs: readonly AddedJob[]): Promise<Found[]> {
+export async function addAndLook(
+  connection: Redis,
+  queue: Queue,
+  keys: KeySpace,
+  jobs: readonly AddedJob[],
+): Promise<Found[]> {
   const found: Found[] = [];
   let open = jobs.map((_, index) => index);
   for (let round = 0; open.length > 0; round++) {
-    if (round === MAX_ROUNDS) throw new ShoalError('QUEUE_UNREACHABLE', 'the queue server lost large inputs before it added their jobs, again and again; repeat the call as a whole', {});
-    const answers = await addOnce(connection, queue, keys, open.map((index) => jobs[index]!));
+    if (round === MAX_ROUNDS)
+      throw new ShoalError(
+        'QUEUE_UNREACHABLE',
+        'the queue server lost large inputs before it added their jobs, again and again; repeat the call as a whole',
+        {},
+      );
+    const answers = await addOnce(
+      connection,
+      queue,
+      keys,
+      open.map((index) => jobs[index]!),
+    );
     for (const [at, index] of open.entries()) if (answers[at] !== undefined) found[index] = answers[at];
     open = open.filter((_, at) => answers[at] === undefined);
   }
@@ -99,16 +121,34 @@ export async function addAndLook(connection: Redis, queue: Queue, keys: KeySpace
 }
 
 /** Undefined for a job whose large input was not there any more. */
-async function addOnce(connection: Redis, queue: Queue, keys: KeySpace, jobs: readonly AddedJob[]): Promise<(Found | undefined)[]> {
+async function addOnce(
+  connection: Redis,
+  queue: Queue,
+  keys: KeySpace,
+  jobs: readonly AddedJob[],
+): Promise<(Found | undefined)[]> {
   const token = randomUUID(); // another call with the same id must not write there before the script has come
-  const staged = jobs.flatMap(({ jobId, input }, at) => (input !== undefined && isLarge(input) ? [{ at, key: keys.staged(queue.name, jobId, `${token}-${at}`), input }] : []));
+  const staged = jobs.flatMap(({ jobId, input }, at) =>
+    input !== undefined && isLarge(input) ? [{ at, key: keys.staged(queue.name, jobId, `${token}-${at}`), input }] : [],
+  );
   const places = new Map(staged.map(({ at, key }) => [at, key]));
-  const values = [...queueKeys(queue), queue.toKey(''), keys.input(queue.name, ''), keys.output(queue.name, ''), jobs.length, ...jobs.flatMap((job, at) => argumentsOf(queue, job, places.get(at)))];
+  const values = [
+    ...queueKeys(queue),
+    queue.toKey(''),
+    keys.input(queue.name, ''),
+    keys.output(queue.name, ''),
+    jobs.length,
+    ...jobs.flatMap((job, at) => argumentsOf(queue, job, places.get(at))),
+  ];
   const [stagings, replies] = await Promise.all([
-    askOnce(connection, staged.map(({ key, input }): Command => ['SET', key, input, 'PX', STAGED_TTL_MS])),
+    askOnce(
+      connection,
+      staged.map(({ key, input }): Command => ['SET', key, input, 'PX', STAGED_TTL_MS]),
+    ),
     runScriptOnce(connection, ADD, values),
   ]).catch((error: unknown) => {
-    if (staged.length > 0) void connection.unlink(staged.map(({ key }) => key)).catch(() => undefined); // a full server has no room for it; else it expires
+    // a full server has no room for it; else it expires
+    if (staged.length > 0) void connection.unlink(staged.map(({ key }) => key)).catch(() => undefined);
     throw error;
   });
   const answers = (replies as (readonly (Buffer | null)[] | null)[]).map(toAnswer);
@@ -120,14 +160,19 @@ function toAnswer(reply: readonly (Buffer | null)[] | null): Found | undefined {
   const [data, finishedOn, failedReason, head, fault] = reply ?? [];
   if (fault?.toString() === NOT_STAGED) return undefined;
   if (fault !== undefined && fault !== null) throw new Error(fault.toString());
-  return toFound([data, finishedOn, failedReason].map((field) => field?.toString() ?? null), head ?? Buffer.alloc(0));
+  return toFound(
+    [data, finishedOn, failedReason].map((field) => field?.toString() ?? null),
+    head ?? Buffer.alloc(0),
+  );
 }
 
 function queueKeys(queue: Queue): string[] {
   return ['wait', 'meta', 'id', 'active', 'events', 'marker'].map((name) => queue.toKey(name));
 }
 
-/** Throws JOB_INVALID for an id that cannot be one. What BullMQ would have packed of the options is what their JSON has. */
+/**
+ * Throws JOB_INVALID for an id that cannot be one. What BullMQ would have packed of the options is what their JSON has.
+ */
 function argumentsOf(queue: Queue, { jobId, name, data, input }: AddedJob, staged: string | undefined): Argument[] {
   const json = new Job(queue, name, data, { jobId }, checkJobId(jobId)).asJSON();
   const fields = [jobId, json.name, json.data, JSON.stringify(json.opts), json.timestamp];

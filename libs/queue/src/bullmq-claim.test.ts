@@ -32,7 +32,10 @@ afterAll(async () => {
   await server.stop();
 });
 
-async function play(isJoined: boolean, history: (scene: Scene) => Promise<unknown>): Promise<{ taken: unknown; remembered: unknown; state: QueueState }> {
+async function play(
+  isJoined: boolean,
+  history: (scene: Scene) => Promise<unknown>,
+): Promise<{ taken: unknown; remembered: unknown; state: QueueState }> {
   const prefix = `{t-claim-${++scenes}}`;
   const queue = new Queue('q', { prefix, connection, streams: { events: { maxLen: 100 } } });
   const worker = new Worker('q', null, { prefix, connection, name: 'w', autorun: false, lockDuration: 60_000 });
@@ -43,11 +46,23 @@ async function play(isJoined: boolean, history: (scene: Scene) => Promise<unknow
     const calls = Array.from({ length: count }, () => worker.getNextJob(`token-${tokens++}`, { block: false }));
     return (await Promise.allSettled(calls)).map((call) => {
       if (call.status === 'rejected') return (call.reason as Error).message.replace(/,? ?script: .*/, '');
-      return (call.value as typeof call.value | undefined) && { id: call.value.id, token: call.value.token, data: call.value.data as unknown, started: call.value.attemptsStarted, by: call.value.processedBy };
+      return (
+        (call.value as typeof call.value | undefined) && {
+          id: call.value.id,
+          token: call.value.token,
+          data: call.value.data as unknown,
+          started: call.value.attemptsStarted,
+          by: call.value.processedBy,
+        }
+      );
     });
   };
   const taken = await history({ queue, take, key: (name) => `${prefix}:q:${name}` });
-  const remembered = { drained: Reflect.get(worker, 'drained') as unknown, blockUntil: Reflect.get(worker, 'blockUntil') as unknown, isLimited: Reflect.get(worker, 'limitUntil') as number > 0 };
+  const remembered = {
+    drained: Reflect.get(worker, 'drained') as unknown,
+    blockUntil: Reflect.get(worker, 'blockUntil') as unknown,
+    isLimited: (Reflect.get(worker, 'limitUntil') as number) > 0,
+  };
   const state = await queueState(connection, `${prefix}:`);
   await worker.close(true);
   await queue.close();
@@ -63,7 +78,13 @@ async function compare(history: (scene: Scene) => Promise<unknown>): Promise<Awa
 }
 
 async function add(queue: Queue, count: number, opts: JobsOptions = {}, name: string = 'j'): Promise<void> {
-  await queue.addBulk(Array.from({ length: count }, (_, at) => ({ name: 'embed', data: { at }, opts: { jobId: `${name}-${at}`, ...opts } })));
+  await queue.addBulk(
+    Array.from({ length: count }, (_, at) => ({
+      name: 'embed',
+      data: { at },
+      opts: { jobId: `${name}-${at}`, ...opts },
+    })),
+  );
 }
 
 const idsOf = (taken: unknown): unknown[] => (taken as ({ id: string } | undefined)[]).map((one) => one?.id);
@@ -93,7 +114,10 @@ test('jobs without a place before those that have one, those by their place; the
 test('more than travel in one call', async () => {
   const { taken } = await compare(async ({ queue, take, key }) => {
     await add(queue, 100);
-    await connection.zadd(key('prioritized'), ...Array.from({ length: 50 }, (_, at) => [at - 1_000, `j-${2 * at}`]).flat());
+    await connection.zadd(
+      key('prioritized'),
+      ...Array.from({ length: 50 }, (_, at) => [at - 1_000, `j-${2 * at}`]).flat(),
+    );
     for (let at = 0; at < 50; at++) await connection.lrem(key('wait'), 1, `j-${2 * at}`);
     return take(70);
   });
@@ -102,7 +126,11 @@ test('more than travel in one call', async () => {
 
 test('a queue that is paused, and one that is at its own limits of jobs at once and of jobs in a time', async () => {
   const taken: unknown[] = [];
-  for (const limit of [(queue: Queue) => queue.pause(), (queue: Queue) => queue.setGlobalConcurrency(2), (queue: Queue) => queue.setGlobalRateLimit(2, 60_000)]) {
+  for (const limit of [
+    (queue: Queue) => queue.pause(),
+    (queue: Queue) => queue.setGlobalConcurrency(2),
+    (queue: Queue) => queue.setGlobalRateLimit(2, 60_000),
+  ]) {
     const { taken: some } = await compare(async ({ queue, take }) => {
       await add(queue, 4);
       await limit(queue);
@@ -110,7 +138,11 @@ test('a queue that is paused, and one that is at its own limits of jobs at once 
     });
     taken.push(idsOf(some));
   }
-  expect(taken).toEqual([[undefined, undefined, undefined], ['j-0', 'j-1', undefined], ['j-0', 'j-1', undefined]]);
+  expect(taken).toEqual([
+    [undefined, undefined, undefined],
+    ['j-0', 'j-1', undefined],
+    ['j-0', 'j-1', undefined],
+  ]);
 });
 
 test('delayed jobs: one that is not due is waited for, those that are due go first of all', async () => {
@@ -136,17 +168,31 @@ test('records that cannot be read fail alone, and are claimed', async () => {
     await connection.set(key('j-2'), 'no record');
     return take(4);
   });
-  expect(taken).toEqual([expect.stringMatching(/not an integer/), expect.anything(), expect.stringMatching(/WRONGTYPE/), expect.objectContaining({ id: 'j-3' })]);
+  expect(taken).toEqual([
+    expect.stringMatching(/not an integer/),
+    expect.anything(),
+    expect.stringMatching(/WRONGTYPE/),
+    expect.objectContaining({ id: 'j-3' }),
+  ]);
 });
 
-test('a server that is full hands nothing out, and all of it once there is room; one that has forgotten the script learns it again', async () => {
-  const { taken } = await compare(async ({ queue, take }) => {
-    await add(queue, 2);
-    await server.command('CONFIG', 'SET', 'maxmemory', '100kb');
-    const refused = await take(2);
-    await server.command('CONFIG', 'SET', 'maxmemory', '0');
-    await connection.script('FLUSH');
-    return [...refused, ...await take(2)];
-  });
-  expect(taken).toEqual([expect.stringMatching(/^OOM/), expect.stringMatching(/^OOM/), expect.objectContaining({ id: 'j-0' }), expect.objectContaining({ id: 'j-1' })]);
-});
+test(
+  'a server that is full hands nothing out, and all of it once there is room; one that has forgotten the script ' +
+    'learns it again',
+  async () => {
+    const { taken } = await compare(async ({ queue, take }) => {
+      await add(queue, 2);
+      await server.command('CONFIG', 'SET', 'maxmemory', '100kb');
+      const refused = await take(2);
+      await server.command('CONFIG', 'SET', 'maxmemory', '0');
+      await connection.script('FLUSH');
+      return [...refused, ...(await take(2))];
+    });
+    expect(taken).toEqual([
+      expect.stringMatching(/^OOM/),
+      expect.stringMatching(/^OOM/),
+      expect.objectContaining({ id: 'j-0' }),
+      expect.objectContaining({ id: 'j-1' }),
+    ]);
+  },
+);

@@ -1,7 +1,8 @@
-// Claims many jobs in one call. BullMQ's own script claims one, and asks the queue anew each time whether it is paused, limited, or has delayed
-// jobs that are due: 70 µs of the server's time a job. This one asks once for all that are claimed together, and answers each as BullMQ's
-// does, so that all of BullMQ's own code around it stays. Where it would have to limit, or to let a delayed job go, BullMQ's does it.
-// bullmq-claim.test.ts holds the two against each other, key by key.
+// Claims many jobs in one call. BullMQ's own script claims one, and asks the queue anew each time whether it is paused,
+// limited, or has delayed jobs that are due: 70 µs of the server's time a job. This one asks once for all that are
+// claimed together, and answers each as BullMQ's does, so that all of BullMQ's own code around it stays. Where it would
+// have to limit, or to let a delayed job go, BullMQ's does it. bullmq-claim.test.ts holds the two against each other,
+// key by key.
 
 import type { Worker } from 'bullmq';
 import { Command } from 'ioredis';
@@ -11,10 +12,14 @@ import { script } from './payload/script.ts';
 /** Names and places of moveToActive's arguments. */
 const KEY_COUNT = 11;
 
-// KEYS as moveToActive's: wait, active, prioritized, events, stalled, limiter, delayed, paused, meta, pc, marker. ARGV what records begin
-// with, ms since 1970, then for each job its options (MessagePack: token, lockDuration, name, limiter). Answers with a list for each: what moveToActive
-// would answer, the error that it would meet, or 1 where it has to be asked itself; then nothing was done.
-const CLAIM = script(KEY_COUNT, '', `
+// KEYS as moveToActive's: wait, active, prioritized, events, stalled, limiter, delayed, paused, meta, pc, marker. ARGV
+// what records begin with, ms since 1970, then for each job its options (MessagePack: token, lockDuration, name,
+// limiter). Answers with a list for each: what moveToActive would answer, the error that it would meet, or 1 where it
+// has to be asked itself; then nothing was done.
+const CLAIM = script(
+  KEY_COUNT,
+  '',
+  `
 local prefix, now, answers = ARGV[1], ARGV[2], {}
 local meta = redis.call('HMGET', KEYS[9], 'paused', 'concurrency', 'max')
 local delayed = tonumber(redis.call('ZRANGE', KEYS[7], 0, 0, 'WITHSCORES')[2])
@@ -58,7 +63,8 @@ local nothing = { 0, 0, 0, delayed and not meta[1] and delayed / 0x1000 or 0 }
 for at = 1, wanted do answers[at] = ids[at] and begin(ids[at], cmsgpack.unpack(ARGV[2 + at])) or nothing end
 if #ids > 0 then redis.call('ZADD', KEYS[11], 0, '0') end
 return answers
-`);
+`,
+);
 
 /** The server does nothing else meanwhile: some 35 µs a job. */
 const JOBS_PER_CALL = 32;
@@ -109,7 +115,10 @@ export async function joinClaims(worker: Worker, connection: Redis): Promise<voi
 }
 
 async function claim(connection: Redis, values: readonly unknown[]): Promise<unknown[]> {
-  const ask = (): Promise<unknown[]> => connection.sendCommand(new Command('EVALSHA', [CLAIM.sha, KEY_COUNT, ...values as string[]], { replyEncoding: 'utf8' })) as Promise<unknown[]>;
+  const ask = (): Promise<unknown[]> =>
+    connection.sendCommand(
+      new Command('EVALSHA', [CLAIM.sha, KEY_COUNT, ...(values as string[])], { replyEncoding: 'utf8' }),
+    ) as Promise<unknown[]>;
   try {
     return await ask();
   } catch (error) {

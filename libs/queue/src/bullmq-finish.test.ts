@@ -1,4 +1,5 @@
-// Completions against BullMQ's own moveToCompleted, on two queues with the same history: what either leaves on the server is the same.
+// Completions against BullMQ's own moveToCompleted, on two queues with the same history: what either leaves on the
+// server is the same.
 
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { FlowProducer, Queue, QueueEvents, type Job, type JobsOptions } from 'bullmq';
@@ -38,7 +39,13 @@ function completions(kept: number = KEPT): Completions {
 }
 
 async function claimed(count: number): Promise<TakenJob[]> {
-  const worker = new BatchWorker({ ...place, workerId: 'w', tokenPrefix: 'token', leaseMs: 60_000, stalledCheckMs: 60_000 });
+  const worker = new BatchWorker({
+    ...place,
+    workerId: 'w',
+    tokenPrefix: 'token',
+    leaseMs: 60_000,
+    stalledCheckMs: 60_000,
+  });
   Object.assign(worker, { id: 'one' });
   Object.assign(worker.opts, { removeOnComplete: { count: KEPT } });
   await worker.untilReady();
@@ -50,10 +57,15 @@ async function claimed(count: number): Promise<TakenJob[]> {
 const stops: (() => Promise<void>)[] = [];
 
 async function add(count: number, opts: JobsOptions = {}): Promise<void> {
-  await queue.addBulk(Array.from({ length: count }, (_, at) => ({ name: 'embed', data: { at }, opts: { jobId: `j-${at}`, ...opts } })));
+  await queue.addBulk(
+    Array.from({ length: count }, (_, at) => ({ name: 'embed', data: { at }, opts: { jobId: `j-${at}`, ...opts } })),
+  );
 }
 
-/** The state that a history leaves, and what the endings of its last call said, in its order: a code of BullMQ's, or "completed". */
+/**
+ * The state that a history leaves, and what the endings of its last call said, in its order: a code of BullMQ's, or
+ * "completed".
+ */
 interface Outcome {
   readonly state: QueueState;
   readonly said: readonly unknown[];
@@ -64,9 +76,14 @@ type Complete = (jobs: readonly TakenJob[]) => Promise<unknown>[];
 async function outcome(history: (complete: Complete) => Promise<unknown>, complete: Complete): Promise<Outcome> {
   begin();
   const said: unknown[] = [];
-  await history((jobs) => complete(jobs).map(async (ending, at) => {
-    said[at] = await ending.then(() => 'completed', (error: Error & { code?: number }) => error.code ?? error.message);
-  }));
+  await history((jobs) =>
+    complete(jobs).map(async (ending, at) => {
+      said[at] = await ending.then(
+        () => 'completed',
+        (error: Error & { code?: number }) => error.code ?? error.message,
+      );
+    }),
+  );
   const state = await queueState(connection, `${place.prefix}:`);
   for (const stop of stops.splice(0)) await stop();
   await queue.close();
@@ -75,7 +92,9 @@ async function outcome(history: (complete: Complete) => Promise<unknown>, comple
 
 /** By both ways. */
 async function compare(history: (complete: Complete) => Promise<unknown>): Promise<Outcome> {
-  const theirs = await outcome(history, (jobs) => jobs.map(({ job, token }) => job.moveToCompleted(VALUE, token, false)));
+  const theirs = await outcome(history, (jobs) =>
+    jobs.map(({ job, token }) => job.moveToCompleted(VALUE, token, false)),
+  );
   const ours = await outcome(history, (jobs) => {
     const together = completions();
     return jobs.map(({ job, token }) => together.complete(job, token, VALUE));
@@ -104,18 +123,21 @@ test('some of a queue, whose oldest finished jobs go with all they left', async 
   expect(state['q:completed']).toHaveLength(2 * KEPT);
 });
 
-test('claims that were lost: no lock, another\'s lock, no job, a job that is not active; their neighbours complete', async () => {
-  const { said } = await compare(async (complete) => {
-    await add(6);
-    const taken = await claimed(6);
-    await connection.del(`${place.prefix}:q:j-0:lock`);
-    await connection.set(`${place.prefix}:q:j-1:lock`, 'a stranger');
-    await connection.del(`${place.prefix}:q:j-2`);
-    await connection.lrem(`${place.prefix}:q:active`, 1, 'j-3');
-    await Promise.all(complete(taken));
-  });
-  expect(said).toEqual([-2, -6, -1, -3, 'completed', 'completed']);
-});
+test(
+  "claims that were lost: no lock, another's lock, no job, a job that is not active; their neighbours complete",
+  async () => {
+    const { said } = await compare(async (complete) => {
+      await add(6);
+      const taken = await claimed(6);
+      await connection.del(`${place.prefix}:q:j-0:lock`);
+      await connection.set(`${place.prefix}:q:j-1:lock`, 'a stranger');
+      await connection.del(`${place.prefix}:q:j-2`);
+      await connection.lrem(`${place.prefix}:q:active`, 1, 'j-3');
+      await Promise.all(complete(taken));
+    });
+    expect(said).toEqual([-2, -6, -1, -3, 'completed', 'completed']);
+  },
+);
 
 test('children that wait, a parent, a deduplication id, a number to keep of its own: as BullMQ does it', async () => {
   const { said } = await compare(async (complete) => {
@@ -123,7 +145,12 @@ test('children that wait, a parent, a deduplication id, a number to keep of its 
     await queue.add('embed', {}, { jobId: 'j-alone', deduplication: { id: 'same' } });
     await queue.add('embed', {}, { jobId: 'j-gone', removeOnComplete: true });
     // Ids in the order of the endings: those of one millisecond are sorted by name.
-    await new FlowProducer({ prefix: place.prefix, connection }).add({ name: 'parent', queueName: 'p', opts: { jobId: 'parent' }, children: [{ name: 'child', queueName: 'q', opts: { jobId: 'k-child' } }] });
+    await new FlowProducer({ prefix: place.prefix, connection }).add({
+      name: 'parent',
+      queueName: 'p',
+      opts: { jobId: 'parent' },
+      children: [{ name: 'child', queueName: 'q', opts: { jobId: 'k-child' } }],
+    });
     const taken = await claimed(4);
     await connection.sadd(`${place.prefix}:q:j-0:dependencies`, 'somebody');
     await Promise.all(complete(taken));
@@ -157,7 +184,10 @@ test('the same claim twice: the second one lost it', async () => {
   await add(1);
   const [taken] = await claimed(1);
   const together = completions();
-  const twice = await Promise.allSettled([together.complete(taken!.job, taken!.token, VALUE), together.complete(taken!.job, taken!.token, VALUE)]);
+  const twice = await Promise.allSettled([
+    together.complete(taken!.job, taken!.token, VALUE),
+    together.complete(taken!.job, taken!.token, VALUE),
+  ]);
   expect(twice.map(({ status }) => status)).toEqual(['fulfilled', 'rejected']);
   for (const stop of stops.splice(0)) await stop();
 });
@@ -176,13 +206,15 @@ test('many at once, also when the server has forgotten the script, and where it 
   await Promise.all(taken.map(({ job, token }) => together.complete(job, token, VALUE)));
   await server.command('CONFIG', 'SET', 'maxmemory', '0');
   expect(await queue.getJobCounts('active', 'completed')).toEqual({ active: 0, completed: 150 });
-  expect((await queue.getCompleted()).every((job: Job) => job.returnvalue.words === VALUE.words && job.attemptsMade === 1)).toBe(true);
+  expect(
+    (await queue.getCompleted()).every((job: Job) => job.returnvalue.words === VALUE.words && job.attemptsMade === 1),
+  ).toBe(true);
   await expect.poll(() => heard.length).toBe(150);
   await events.close();
   for (const stop of stops.splice(0)) await stop();
 });
 
-test('a set of finished jobs that is none: each job meets what BullMQ\'s script meets', async () => {
+test("a set of finished jobs that is none: each job meets what BullMQ's script meets", async () => {
   const { said } = await compare(async (complete) => {
     await add(2);
     const taken = await claimed(2);

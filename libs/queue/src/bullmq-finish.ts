@@ -1,6 +1,7 @@
-// Completes claimed jobs, many in one call. BullMQ's own script completes one, makes some forty functions anew for it, and asks after
-// parents, deduplication and metrics that a plain job has none of: 123 µs of the server's time a job of one text, the smaller
-// part of it for commands. What is more than plain is left to BullMQ's script. bullmq-finish.test.ts holds the two against each other, key by key.
+// Completes claimed jobs, many in one call. BullMQ's own script completes one, makes some forty functions anew for it,
+// and asks after parents, deduplication and metrics that a plain job has none of: 123 µs of the server's time a job of
+// one text, the smaller part of it for commands. What is more than plain is left to BullMQ's script.
+// bullmq-finish.test.ts holds the two against each other, key by key.
 
 import type { Job } from 'bullmq';
 import { lockLost } from './bullmq-internals.ts';
@@ -22,11 +23,15 @@ const NOT_PLAIN = 1;
 /** Finished jobs that one call removes beyond as many as it adds: 100 take the server a millisecond or two. */
 const REMOVED_AT_ONCE = 100;
 
-// KEYS active, stalled, completed, events, meta, wait, prioritized; then for each job its record and its lock. ARGV what records begin
-// with, ms since 1970, finished jobs to keep; then for each job its id, the claim's token and the return value. Answers with a number for
-// each job: 0, or the code of BullMQ's moveToFinished, or NOT_PLAIN where nothing was done. What a key of the wrong kind could stop is looked at first, because a
-// script that ends half-way leaves what it wrote.
-const COMPLETE = script(0, 'allow-oom', `
+// KEYS active, stalled, completed, events, meta, wait, prioritized; then for each job its record and its lock. ARGV
+// what records begin with, ms since 1970, finished jobs to keep; then for each job its id, the claim's token and the
+// return value. Answers with a number for each job: 0, or the code of BullMQ's moveToFinished, or NOT_PLAIN where
+// nothing was done. What a key of the wrong kind could stop is looked at first, because a script that ends half-way
+// leaves what it wrote.
+const COMPLETE = script(
+  0,
+  'allow-oom',
+  `
 local now, kept = ARGV[2], tonumber(ARGV[3])
 local most = redis.call('HGET', KEYS[5], 'opts.maxLenEvents')
 if not most then
@@ -91,7 +96,8 @@ if redis.call('LLEN', KEYS[6]) == 0 and redis.call('LLEN', KEYS[1]) == 0 and red
   redis.call('XADD', KEYS[4], '*', 'event', 'drained')
 end
 return answers
-`);
+`,
+);
 
 /** The server does nothing else meanwhile: some 30 µs a job. */
 const JOBS_PER_CALL = 32;
@@ -114,7 +120,9 @@ export class Completions {
   constructor(options: CompletionsOptions) {
     this.options = options;
     this.keyPrefix = `${options.prefix}:${options.queue}:`;
-    this.sharedKeys = ['active', 'stalled', 'completed', 'events', 'meta', 'wait', 'prioritized'].map((name) => this.keyPrefix + name);
+    this.sharedKeys = ['active', 'stalled', 'completed', 'events', 'meta', 'wait', 'prioritized'].map(
+      (name) => this.keyPrefix + name,
+    );
   }
 
   /** So that the first jobs need no second round trip; whoever leaves it out only waits for that. */
@@ -122,7 +130,10 @@ export class Completions {
     await this.options.connection.script('LOAD', COMPLETE.lua).catch(() => undefined);
   }
 
-  /** What is completed in one turn of the event loop, or while others may wait, goes out together. Throws as Job.moveToCompleted does; isLockLost knows its codes. */
+  /**
+   * What is completed in one turn of the event loop, or while others may wait, goes out together. Throws as
+   * Job.moveToCompleted does; isLockLost knows its codes.
+   */
   async complete(job: Job, token: string, value: object, mayWaitMs = 0): Promise<void> {
     const code = isPlain(job) ? await this.ask(job, token, JSON.stringify(value), mayWaitMs) : NOT_PLAIN;
     if (code === NOT_PLAIN) await job.moveToCompleted(value, token, false);
@@ -145,7 +156,12 @@ export class Completions {
     const facts = batch.flatMap(({ job, token, value }) => [job.id ?? '', token, value]);
     const call = { ...COMPLETE, keyCount: this.sharedKeys.length + keys.length };
     try {
-      const [codes] = await runScript(connection, call, [[...this.sharedKeys, ...keys, this.keyPrefix, Date.now(), kept, ...facts]], { signal });
+      const [codes] = await runScript(
+        connection,
+        call,
+        [[...this.sharedKeys, ...keys, this.keyPrefix, Date.now(), kept, ...facts]],
+        { signal },
+      );
       for (const [at, { answer }] of batch.entries()) answer(Number((codes as unknown[])[at]));
     } catch (error) {
       // A key that all share may be broken: BullMQ's own script says what each job meets.
@@ -159,5 +175,10 @@ export class Completions {
 
 /** Keeps to the worker's own number of finished jobs, belongs to no flow, and stands for no other job. */
 function isPlain({ opts, parent, parentKey, deduplicationId }: Job): boolean {
-  return opts.removeOnComplete === undefined && parent === undefined && parentKey === undefined && deduplicationId === undefined;
+  return (
+    opts.removeOnComplete === undefined &&
+    parent === undefined &&
+    parentKey === undefined &&
+    deduplicationId === undefined
+  );
 }

@@ -14,11 +14,11 @@ export const BULLMQ_VERSION = '6.7.0';
 
 /**
  * MULTI … EXEC on the queue's connection. Any ioredis command may be appended (`set` with a Buffer and "NX", `hmget`,
- * `getBuffer`, …); strings and Buffers travel as they are. `exec()` resolves to one [error, reply] per appended command, in
- * order. It throws when the server refused the whole transaction (EXECABORT: nothing was done) and when the connection was
- * lost (then nobody knows whether it was done: append only what may be repeated). A script that the server has forgotten fails
- * alone while the other commands are done; isScriptMissing tells. The omitted commands are those whose signature BullMQ replaces
- * on this object.
+ * `getBuffer`, …); strings and Buffers travel as they are. `exec()` resolves to one [error, reply] per appended
+ * command, in order. It throws when the server refused the whole transaction (EXECABORT: nothing was done) and when the
+ * connection was lost (then nobody knows whether it was done: append only what may be repeated). A script that the
+ * server has forgotten fails alone while the other commands are done; isScriptMissing tells. The omitted commands are
+ * those whose signature BullMQ replaces on this object.
  */
 export type Transaction = Omit<ChainableCommander, 'hset' | 'hscan' | 'sscan' | 'zrange'>;
 
@@ -45,15 +45,18 @@ export async function openTransaction(queue: Queue): Promise<Transaction> {
 }
 
 /**
- * Whether the server had forgotten a script of the transaction (SCRIPT FLUSH; it keeps the last 500 that came by EVAL). They are
- * loaded again by then: whoever may repeat the transaction finds them.
+ * Whether the server had forgotten a script of the transaction (SCRIPT FLUSH; it keeps the last 500 that came by EVAL).
+ * They are loaded again by then: whoever may repeat the transaction finds them.
  */
 export function isScriptMissing(replies: Replies): boolean {
   return replies?.some(([error]) => error?.message.startsWith('NOSCRIPT') === true) ?? false;
 }
 
 /** A transaction that may be done twice, and is when the server had forgotten one of its scripts. */
-export async function runTransaction(queue: Queue, append: (transaction: Transaction) => void): Promise<NonNullable<Replies>> {
+export async function runTransaction(
+  queue: Queue,
+  append: (transaction: Transaction) => void,
+): Promise<NonNullable<Replies>> {
   const run = async (): Promise<Replies> => {
     const transaction = await openTransaction(queue);
     append(transaction);
@@ -65,17 +68,19 @@ export async function runTransaction(queue: Queue, append: (transaction: Transac
 
 /**
  * ioredis sends a script's text once a socket, then its hash, and the text again only when that very command is refused
- * (Script.js). In a transaction the command is queued and the refusal lies among EXEC's replies: without this every later
- * transaction on the socket would fail as well. What came by SCRIPT LOAD is not pushed out by others.
+ * (Script.js). In a transaction the command is queued and the refusal lies among EXEC's replies: without this every
+ * later transaction on the socket would fail as well. What came by SCRIPT LOAD is not pushed out by others.
  */
 async function loadScripts(client: Redis): Promise<void> {
-  const scripts = Object.values(Reflect.get(client, 'scriptsSet') as Readonly<Record<string, { readonly lua: string }>>);
+  const scripts = Object.values(
+    Reflect.get(client, 'scriptsSet') as Readonly<Record<string, { readonly lua: string }>>,
+  );
   await Promise.all(scripts.map(({ lua }) => client.script('LOAD', lua)));
 }
 
 /**
- * Appends "add this job": exactly one command, whose reply is the job's id. An id that exists already is left as it is and
- * the reply is that id all the same, so the caller tells them apart by another command of the transaction. Throws
+ * Appends "add this job": exactly one command, whose reply is the job's id. An id that exists already is left as it is
+ * and the reply is that id all the same, so the caller tells them apart by another command of the transaction. Throws
  * JOB_INVALID, before anything is appended, for an id that cannot be one.
  */
 export function queueAdd(queue: Queue, transaction: Transaction, job: QueuedJob): void {
@@ -84,13 +89,20 @@ export function queueAdd(queue: Queue, transaction: Transaction, job: QueuedJob)
   const lengthBefore = transaction.length;
   const { parentKey } = json;
   // The command is appended before the returned promise waits for anything; BullMQ's own addJobs relies on that too.
-  void queue.getBackend().addJobToTransaction(transaction as unknown as IRedisTransaction, json, jobId, parentKey === undefined ? {} : { parentKey, parentDependenciesKey: `${parentKey}:dependencies` });
+  void queue
+    .getBackend()
+    .addJobToTransaction(
+      transaction as unknown as IRedisTransaction,
+      json,
+      jobId,
+      parentKey === undefined ? {} : { parentKey, parentDependenciesKey: `${parentKey}:dependencies` },
+    );
   invariant(transaction.length === lengthBefore + 1, 'addJobToTransaction appends exactly one command at once');
 }
 
 /**
- * Appends "remove this job", whatever its state, exactly one command whose reply is 1, or 0 when there is no such job or a
- * worker holds it. Its children, input and result stay. Only for jobs that are being watched.
+ * Appends "remove this job", whatever its state, exactly one command whose reply is 1, or 0 when there is no such job
+ * or a worker holds it. Its children, input and result stay. Only for jobs that are being watched.
  */
 export function queueRemove(queue: Queue, transaction: Transaction, jobId: string): void {
   const args = [queue.toKey(jobId), queue.toKey('repeat'), jobId, 0, queue.toKey('')];
@@ -98,11 +110,19 @@ export function queueRemove(queue: Queue, transaction: Transaction, jobId: strin
 }
 
 /**
- * Appends "this active job waits for its child": exactly one command. Its reply is 0 when it does, 1 when that child is not
- * pending, and negative when the lock does not have this token (isLockLost knows these codes).
+ * Appends "this active job waits for its child": exactly one command. Its reply is 0 when it does, 1 when that child is
+ * not pending, and negative when the lock does not have this token (isLockLost knows these codes).
  */
-export function queueWaitForChild(queue: Queue, transaction: Transaction, jobId: string, token: string, child: { readonly queue: Queue; readonly jobId: string }): void {
-  const args = queue.getBackend().moveToWaitingChildrenArgs(jobId, token, { child: { id: child.jobId, queue: child.queue.qualifiedName } });
+export function queueWaitForChild(
+  queue: Queue,
+  transaction: Transaction,
+  jobId: string,
+  token: string,
+  child: { readonly queue: Queue; readonly jobId: string },
+): void {
+  const args = queue
+    .getBackend()
+    .moveToWaitingChildrenArgs(jobId, token, { child: { id: child.jobId, queue: child.queue.qualifiedName } });
   void queue.getBackend().execCommand(transaction as unknown as IRedisTransaction, 'moveToWaitingChildren', args);
 }
 
@@ -124,14 +144,21 @@ export interface FailedWaiting {
   readonly reply: string | undefined;
 }
 
-/** 100 records take the server 2 ms. All at once, as a worker's next failure trims what is left: 2.3 s for 100,000 (Valkey 9.1 on a busy machine, 2026-11). */
+/**
+ * 100 records take the server 2 ms. All at once, as a worker's next failure trims what is left: 2.3 s for 100,000
+ * (Valkey 9.1 on a busy machine, 2026-11).
+ */
 const TRIM_STEP = 100;
 
-// KEYS[1] job, [2] wait, [3] prioritized, [4] delayed, [5] waiting-children, [6] failed, [7] events. ARGV[1] id, ARGV[2] reason,
-// ARGV[3] what job keys begin with. What moveToFinished does with a claimed job, for one that nobody has claimed, but that
-// it trims the failed ones in steps; those with a parent are left to a worker, because BullMQ's own trimming lets the parent
-// go on, and what is no record to repair. LREM walks the list, which holds only jobs that plain producers added without a priority.
-const FAIL_WAITING = script(7, 'allow-oom', `
+// KEYS[1] job, [2] wait, [3] prioritized, [4] delayed, [5] waiting-children, [6] failed, [7] events. ARGV[1] id,
+// ARGV[2] reason, ARGV[3] what job keys begin with. What moveToFinished does with a claimed job, for one that nobody
+// has claimed, but that it trims the failed ones in steps; those with a parent are left to a worker, because BullMQ's
+// own trimming lets the parent go on, and what is no record to repair. LREM walks the list, which holds only jobs that
+// plain producers added without a priority.
+const FAIL_WAITING = script(
+  7,
+  'allow-oom',
+  `
 if redis.call('EXISTS', KEYS[1]) == 0 then return {'unknown'} end
 if redis.call('HEXISTS', KEYS[1], 'finishedOn') == 1 then return {'finished'} end
 if redis.call('ZSCORE', KEYS[5], ARGV[1]) then return {'waiting-children'} end
@@ -152,12 +179,28 @@ for _, id in ipairs(excess > 0 and redis.call('ZRANGE', KEYS[6], 0, math.min(exc
 end
 redis.call('XADD', KEYS[7], 'MAXLEN', '~', 1000, '*', 'event', 'failed', 'jobId', ARGV[1], 'failedReason', ARGV[2], 'prev', 'waiting')
 return {'failed', redis.call('HGET', KEYS[1], 'data')}
-`);
+`,
+);
 
-/** Fails a job that waits, prioritized and delayed ones included; says where one is that does not. Old failures beyond what workers keep go, a few a call. */
-export async function failWaiting(connection: Redis, { prefix, queue, jobId, reason }: { readonly prefix: string; readonly queue: string; readonly jobId: string; readonly reason: string }): Promise<FailedWaiting> {
-  const lists = ['wait', 'prioritized', 'delayed', 'waiting-children', 'failed', 'events'].map((name) => `${prefix}:${queue}:${name}`);
-  const [reply] = await runScript(connection, FAIL_WAITING, [[`${prefix}:${queue}:${jobId}`, ...lists, jobId, reason, `${prefix}:${queue}:`]]);
+/**
+ * Fails a job that waits, prioritized and delayed ones included; says where one is that does not. Old failures beyond
+ * what workers keep go, a few a call.
+ */
+export async function failWaiting(
+  connection: Redis,
+  {
+    prefix,
+    queue,
+    jobId,
+    reason,
+  }: { readonly prefix: string; readonly queue: string; readonly jobId: string; readonly reason: string },
+): Promise<FailedWaiting> {
+  const lists = ['wait', 'prioritized', 'delayed', 'waiting-children', 'failed', 'events'].map(
+    (name) => `${prefix}:${queue}:${name}`,
+  );
+  const [reply] = await runScript(connection, FAIL_WAITING, [
+    [`${prefix}:${queue}:${jobId}`, ...lists, jobId, reason, `${prefix}:${queue}:`],
+  ]);
   const [state, data] = (reply as unknown[]).map(String);
   return { state: state as FailedWaiting['state'], reply: data === undefined ? undefined : replyIn(data) };
 }
@@ -179,19 +222,25 @@ export async function countStall(connection: Redis, jobKey: string): Promise<voi
 }
 
 /**
- * Wakes one idle worker of a queue. Handing back a prioritized job puts no marker, and a marker that a stopping worker took
- * is gone with it: an idle fleet would sleep until its next look. A marker too many costs one look.
+ * Wakes one idle worker of a queue. Handing back a prioritized job puts no marker, and a marker that a stopping worker
+ * took is gone with it: an idle fleet would sleep until its next look. A marker too many costs one look.
  */
 export async function wakeIdleWorker(connection: Redis, prefix: string, queue: string): Promise<void> {
   await connection.zadd(`${prefix}:${queue}:marker`, 0, '0');
 }
 
-/** Bounds the stream of events of a queue; BullMQ's default keeps the last 10,000. A Queue made elsewhere may set it again. */
+/**
+ * Bounds the stream of events of a queue; BullMQ's default keeps the last 10,000. A Queue made elsewhere may set it
+ * again.
+ */
 export async function limitEvents(connection: Redis, prefix: string, queue: string, maxEvents: number): Promise<void> {
   await connection.hset(`${prefix}:${queue}:meta`, 'opts.maxLenEvents', maxEvents);
 }
 
-/** Of an error thrown by a settling method of Job: the job is no longer ours to settle (gone, no lock, another's lock, not active). */
+/**
+ * Of an error thrown by a settling method of Job: the job is no longer ours to settle (gone, no lock, another's lock,
+ * not active).
+ */
 export function isLockLost(error: unknown): boolean {
   return error instanceof Error && LOCK_LOST_CODES.has(Reflect.get(error, 'code'));
 }

@@ -24,7 +24,10 @@ afterAll(async () => {
   await server.stop();
 });
 
-const HAND_OVER: Settlement = { kind: 'hand-over', handOver: { reason: { code: 'OUT_OF_VRAM', message: 'x' }, peakBytes: undefined } };
+const HAND_OVER: Settlement = {
+  kind: 'hand-over',
+  handOver: { reason: { code: 'OUT_OF_VRAM', message: 'x' }, peakBytes: undefined },
+};
 const claimOne = async (source: BullJobSource): Promise<RawClaim> => (await source.claim(1))[0]!;
 
 describe('a canceller', () => {
@@ -46,8 +49,20 @@ describe('a canceller', () => {
     await Promise.all([main.close(), cpu.close()]);
   });
 
-  async function started(lane = 'embed-x', faults: FaultPoints = noFaults): Promise<{ source: BullJobSource; heard: string[] }> {
-    const source = new BullJobSource({ redisUrl: server.url, prefix, queue: lane, leaseMs: 900, stalledCheckMs: 300, handOverTo: 'embed-x-cpu', faults, log: new RecordingLogger() });
+  async function started(
+    lane = 'embed-x',
+    faults: FaultPoints = noFaults,
+  ): Promise<{ source: BullJobSource; heard: string[] }> {
+    const source = new BullJobSource({
+      redisUrl: server.url,
+      prefix,
+      queue: lane,
+      leaseMs: 900,
+      stalledCheckMs: 300,
+      handOverTo: 'embed-x-cpu',
+      faults,
+      log: new RecordingLogger(),
+    });
     sources.push(source);
     const heard: string[] = [];
     source.onCancelled((jobIds) => heard.push(...jobIds));
@@ -64,19 +79,39 @@ describe('a canceller', () => {
     subscriber.on('message', (_channel: string, message: string) => messages.push(message));
     await subscriber.subscribe(reply);
     const data = { v: 1, texts: ['a'], reply };
-    await main.addBulk([{ name: 'embed', data, opts: { jobId: 'a' } }, { name: 'embed', data, opts: { jobId: 'b', priority: 5 } }, { name: 'embed', data, opts: { jobId: 'c', delay: 60_000 } }]);
+    await main.addBulk([
+      { name: 'embed', data, opts: { jobId: 'a' } },
+      { name: 'embed', data, opts: { jobId: 'b', priority: 5 } },
+      { name: 'embed', data, opts: { jobId: 'c', delay: 60_000 } },
+    ]);
     await connection.set(keySpace(prefix).input('embed-x', 'a'), 'input');
     expect(await canceller.cancel(['a', 'b', 'c', 'nobody'])).toEqual([
-      { jobId: 'a', outcome: 'cancelled' }, { jobId: 'b', outcome: 'cancelled' }, { jobId: 'c', outcome: 'cancelled' }, { jobId: 'nobody', outcome: 'unknown' },
+      { jobId: 'a', outcome: 'cancelled' },
+      { jobId: 'b', outcome: 'cancelled' },
+      { jobId: 'c', outcome: 'cancelled' },
+      { jobId: 'nobody', outcome: 'unknown' },
     ]);
     for (const jobId of ['a', 'b', 'c']) {
       const job = await main.getJob(jobId);
       expect(job).toMatchObject({ failedReason: expect.stringMatching(/^CANCELLED: /), attemptsMade: 0 });
       expect(await job?.getState()).toBe('failed');
     }
-    expect(await main.getJobCounts('wait', 'prioritized', 'delayed', 'failed')).toEqual({ wait: 0, prioritized: 0, delayed: 0, failed: 3 });
+    expect(await main.getJobCounts('wait', 'prioritized', 'delayed', 'failed')).toEqual({
+      wait: 0,
+      prioritized: 0,
+      delayed: 0,
+      failed: 3,
+    });
     expect(await connection.exists(keySpace(prefix).input('embed-x', 'a'))).toBe(0);
-    await vi.waitFor(() => expect(messages.flatMap((message) => (JSON.parse(message) as { failed: string[] }).failed).toSorted()).toEqual(['a', 'b', 'c']), { timeout: 10_000 });
+    await vi.waitFor(
+      () =>
+        expect(messages.flatMap((message) => (JSON.parse(message) as { failed: string[] }).failed).toSorted()).toEqual([
+          'a',
+          'b',
+          'c',
+        ]),
+      { timeout: 10_000 },
+    );
     expect(await outcomeOf('a')).toBe('finished');
     await closeConnection(subscriber);
   });
@@ -90,7 +125,9 @@ describe('a canceller', () => {
     await source.settle(a, { kind: 'fail', failure: { code: 'CANCELLED', message: 'x' } });
     await source.settle(b, { kind: 'fail', failure: { code: 'INPUT_LOST', message: 'x' } });
     expect(await outcomeOf('b')).toBe('finished');
-    await vi.waitFor(async () => expect(await connection.hexists(`${prefix}:embed-x:a`, 'shoalCancelled')).toBe(0), { timeout: 10_000 }); // a retry by hand runs
+    await vi.waitFor(async () => expect(await connection.hexists(`${prefix}:embed-x:a`, 'shoalCancelled')).toBe(0), {
+      timeout: 10_000,
+    }); // a retry by hand runs
   });
 
   test('is heard by a worker whose ear was cut off meanwhile', async () => {
@@ -151,21 +188,30 @@ describe('a canceller', () => {
     expect(await cpu.getJob('a')).toBeUndefined();
   });
 
-  const mark = (): Promise<unknown> => Promise.all([connection.hset(`${prefix}:embed-x:a`, 'shoalCancelled', 1), connection.set(keySpace(prefix).cancelled('embed-x'), 1)]);
+  const mark = (): Promise<unknown> =>
+    Promise.all([
+      connection.hset(`${prefix}:embed-x:a`, 'shoalCancelled', 1),
+      connection.set(keySpace(prefix).cancelled('embed-x'), 1),
+    ]);
 
-  test.each(['before the hand-over', 'in the middle of it'])('a job that was marked %s is not moved, but heard by whoever claims it next', async (when) => {
-    const { source, heard } = await started('embed-x', { reach: () => when === 'in the middle of it' && void mark() });
-    await main.add('embed', { v: 1, texts: ['a'] }, { jobId: 'a', priority: 5 });
-    const claim = await claimOne(source);
-    if (when !== 'in the middle of it') await mark();
-    expect(await source.settle(claim, HAND_OVER)).toBe('settled');
-    expect([await main.getJobState('a'), await cpu.getJobState('a')]).toEqual(['prioritized', 'unknown']);
-    const again = await claimOne(source);
-    expect(again).toMatchObject({ jobId: 'a', attempt: 0, stalls: 0 });
-    await vi.waitFor(() => expect(heard).toContain('a'), { timeout: 10_000 });
-    await source.settle(again, { kind: 'fail', failure: { code: 'CANCELLED', message: 'x' } });
-    expect(await main.getJobState('a')).toBe('failed');
-  });
+  test.each(['before the hand-over', 'in the middle of it'])(
+    'a job that was marked %s is not moved, but heard by whoever claims it next',
+    async (when) => {
+      const { source, heard } = await started('embed-x', {
+        reach: () => when === 'in the middle of it' && void mark(),
+      });
+      await main.add('embed', { v: 1, texts: ['a'] }, { jobId: 'a', priority: 5 });
+      const claim = await claimOne(source);
+      if (when !== 'in the middle of it') await mark();
+      expect(await source.settle(claim, HAND_OVER)).toBe('settled');
+      expect([await main.getJobState('a'), await cpu.getJobState('a')]).toEqual(['prioritized', 'unknown']);
+      const again = await claimOne(source);
+      expect(again).toMatchObject({ jobId: 'a', attempt: 0, stalls: 0 });
+      await vi.waitFor(() => expect(heard).toContain('a'), { timeout: 10_000 });
+      await source.settle(again, { kind: 'fail', failure: { code: 'CANCELLED', message: 'x' } });
+      expect(await main.getJobState('a')).toBe('failed');
+    },
+  );
 
   test('reaches a job that was handed over: its child is removed, or its worker told', async () => {
     const { source } = await started();

@@ -1,9 +1,9 @@
-// Takes jobs back from wherever they are. One that waits fails at once, by the hand of whoever cancels. One that a worker has
-// gets a mark in its hash, and a broadcast tells all workers of its lane; the one that holds it drops its rows and fails it.
-// A broadcast that was missed is made up for by the mark, which is looked for after every claim, after every reconnect and
-// now and then; and since the mark is part of the job, it is gone with it when the id is used again. One that is handed over
-// meanwhile has its mark before the move, which then does not happen (hand-over.ts), or is followed into the CPU lane.
-// A job that completes before the worker has heard stays completed.
+// Takes jobs back from wherever they are. One that waits fails at once, by the hand of whoever cancels. One that a
+// worker has gets a mark in its hash, and a broadcast tells all workers of its lane; the one that holds it drops its
+// rows and fails it. A broadcast that was missed is made up for by the mark, which is looked for after every claim,
+// after every reconnect and now and then; and since the mark is part of the job, it is gone with it when the id is used
+// again. One that is handed over meanwhile has its mark before the move, which then does not happen (hand-over.ts), or
+// is followed into the CPU lane. A job that completes before the worker has heard stays completed.
 
 import { cpuLaneOf, failedReason, keySpace, type Failure, type KeySpace, type Logger } from '@shoal/core';
 import { Queue } from 'bullmq';
@@ -15,29 +15,39 @@ import { translated } from './translated.ts';
 
 /** In the hash of a cancelled job that a worker has. */
 export const CANCEL_MARK = 'shoalCancelled';
-/** How long workers look for marks after somebody has made one; a claim does not last longer without one of their looks. */
+/**
+ * How long workers look for marks after somebody has made one; a claim does not last longer without one of their looks.
+ */
 const LOOK_FOR_MS = 86_400_000;
 
-// KEYS[1] the job, KEYS[2] whether there are marks, KEYS[3] waiting-children. ARGV[1] channel, ARGV[2] message, ARGV[3] life of
-// KEYS[2] in ms, ARGV[4] id.
-const MARK_ACTIVE = script(3, 'allow-oom', `
+// KEYS[1] the job, KEYS[2] whether there are marks, KEYS[3] waiting-children. ARGV[1] channel, ARGV[2] message, ARGV[3]
+// life of KEYS[2] in ms, ARGV[4] id.
+const MARK_ACTIVE = script(
+  3,
+  'allow-oom',
+  `
 if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], 'finishedOn') == 1 then return 'finished' end
 if redis.call('ZSCORE', KEYS[3], ARGV[4]) then return 'moved' end
 redis.call('HSET', KEYS[1], '${CANCEL_MARK}', 1)
 redis.call('SET', KEYS[2], 1, 'PX', ARGV[3])
 redis.call('PUBLISH', ARGV[1], ARGV[2])
 return 'marked'
-`);
+`,
+);
 
 // KEYS[1] whether there are marks. ARGV[1] what job keys begin with, then ids. Returns the ids that are marked.
-const LOOK = script(1, 'allow-oom', `
+const LOOK = script(
+  1,
+  'allow-oom',
+  `
 local marked = {}
 if redis.call('EXISTS', KEYS[1]) == 0 then return marked end
 for i = 2, #ARGV do
   if redis.call('HEXISTS', ARGV[1] .. ARGV[i], '${CANCEL_MARK}') == 1 then marked[#marked + 1] = ARGV[i] end
 end
 return marked
-`);
+`,
+);
 
 export interface CancelOptions {
   readonly redisUrl: string;
@@ -49,7 +59,10 @@ export interface CancelOptions {
 
 export interface CancelResult {
   readonly jobId: string;
-  /** `cancelled`: it has failed. `asked`: a worker has it and was told. `finished`, `unknown`: there is nothing to cancel. */
+  /**
+   * `cancelled`: it has failed. `asked`: a worker has it and was told. `finished`, `unknown`: there is nothing to
+   * cancel.
+   */
   readonly outcome: 'cancelled' | 'asked' | 'finished' | 'unknown';
 }
 
@@ -71,7 +84,12 @@ export class Canceller {
 
   /** Throws QUEUE_UNREACHABLE. */
   static async connect(options: CancelOptions): Promise<Canceller> {
-    const connection = await connected({ url: options.redisUrl, prefix: options.prefix, name: `shoal:cancel:${options.queue}`, log: options.log });
+    const connection = await connected({
+      url: options.redisUrl,
+      prefix: options.prefix,
+      name: `shoal:cancel:${options.queue}`,
+      log: options.log,
+    });
     try {
       return new Canceller(options, connection, await RedisAnnouncer.connect(options));
     } catch (error) {
@@ -82,7 +100,9 @@ export class Canceller {
 
   /** One result per id, in order. May be repeated. */
   async cancel(jobIds: readonly string[]): Promise<CancelResult[]> {
-    return translated(() => Promise.all(jobIds.map(async (jobId) => ({ jobId, outcome: await this.cancelOne(jobId) }))));
+    return translated(() =>
+      Promise.all(jobIds.map(async (jobId) => ({ jobId, outcome: await this.cancelOne(jobId) }))),
+    );
   }
 
   async close(): Promise<void> {
@@ -94,15 +114,21 @@ export class Canceller {
     const { queue, prefix } = this.options;
     const found = await failWaiting(this.connection, { prefix, queue, jobId, reason: failedReason(FAILURE) });
     switch (found.state) {
-      case 'failed': return this.announce(jobId, found);
-      case 'active': return this.cancelActive(jobId);
-      case 'waiting-children': return this.cancelHandedOver(jobId);
-      default: return found.state;
+      case 'failed':
+        return this.announce(jobId, found);
+      case 'active':
+        return this.cancelActive(jobId);
+      case 'waiting-children':
+        return this.cancelHandedOver(jobId);
+      default:
+        return found.state;
     }
   }
 
   private async announce(jobId: string, { reply }: FailedWaiting): Promise<'cancelled'> {
-    await this.announcer.announce([{ jobId, outcome: 'failed', reply, resultTtlMs: 0, isUrgent: true, wasRepeated: false }]);
+    await this.announcer.announce([
+      { jobId, outcome: 'failed', reply, resultTtlMs: 0, isUrgent: true, wasRepeated: false },
+    ]);
     return 'cancelled';
   }
 
@@ -126,7 +152,15 @@ export class Canceller {
   private async mark(lane: string, jobId: string): Promise<'marked' | 'moved' | 'finished'> {
     const keys = keySpace(this.options.prefix);
     const message = JSON.stringify({ v: 1, jobIds: [jobId] });
-    const call = [keys.job(lane, jobId), keys.cancelled(lane), keys.job(lane, 'waiting-children'), keys.cancels(lane), message, LOOK_FOR_MS, jobId];
+    const call = [
+      keys.job(lane, jobId),
+      keys.cancelled(lane),
+      keys.job(lane, 'waiting-children'),
+      keys.cancels(lane),
+      message,
+      LOOK_FOR_MS,
+      jobId,
+    ];
     const [marked] = await runScript(this.connection, MARK_ACTIVE, [call]);
     return String(marked) as 'marked' | 'moved' | 'finished';
   }
@@ -158,8 +192,14 @@ export class CancelListener {
   constructor(options: CancelListenerOptions) {
     this.options = options;
     this.keys = keySpace(options.prefix);
-    this.subscriber = openConnection({ url: options.redisUrl, prefix: options.prefix, name: `shoal:cancels:${options.lane}`, log: options.log });
-    // By ioredis itself nobody would catch its failure when the connection closes meanwhile: an unhandled rejection (6.0.0).
+    this.subscriber = openConnection({
+      url: options.redisUrl,
+      prefix: options.prefix,
+      name: `shoal:cancels:${options.lane}`,
+      log: options.log,
+    });
+    // By ioredis itself nobody would catch its failure when the connection closes meanwhile: an unhandled rejection
+    // (6.0.0).
     this.subscriber.options.autoResubscribe = false;
     this.subscriber.on('message', (_channel: string, text: string) => options.onCancelled(jobIdsIn(text)));
   }
@@ -184,7 +224,9 @@ export class CancelListener {
     if (jobIds.length === 0) return;
     try {
       if ((await connection.exists(this.keys.cancelled(lane))) === 0) return;
-      const [marked] = await runScript(connection, LOOK, [[this.keys.cancelled(lane), keySpace(prefix).job(lane, ''), ...jobIds]]);
+      const [marked] = await runScript(connection, LOOK, [
+        [this.keys.cancelled(lane), keySpace(prefix).job(lane, ''), ...jobIds],
+      ]);
       if (Array.isArray(marked) && marked.length > 0) onCancelled(marked.map(String));
     } catch (error) {
       log.debug({ err: error }, 'cancelled jobs could not be looked for, trying again');
@@ -211,7 +253,10 @@ export class CancelListener {
 function jobIdsIn(text: string): string[] {
   try {
     const message: unknown = JSON.parse(text);
-    const jobIds: unknown = typeof message === 'object' && message !== null && Reflect.get(message, 'v') === 1 ? Reflect.get(message, 'jobIds') : undefined;
+    const jobIds: unknown =
+      typeof message === 'object' && message !== null && Reflect.get(message, 'v') === 1
+        ? Reflect.get(message, 'jobIds')
+        : undefined;
     return Array.isArray(jobIds) ? jobIds.filter((jobId) => typeof jobId === 'string') : [];
   } catch {
     return []; // anybody may publish on a channel

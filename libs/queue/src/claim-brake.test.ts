@@ -20,10 +20,17 @@ beforeEach(async () => {
   connection = openConnection({ url: server.url, name: 'test' });
   queue = new Queue('embed-x', { prefix: '{t}', connection });
   await connection.set('ballast', Buffer.alloc(40_000_000)); // beside it what connections take does not show
-  await vi.waitUntil(async () => (await readServerMemory(connection)).usedBytes < 60_000_000, { timeout: 10_000 }); // its copy on the way to the file is gone
+  // its copy on the way to the file is gone
+  await vi.waitUntil(async () => (await readServerMemory(connection)).usedBytes < 60_000_000, { timeout: 10_000 });
   changes = [];
   source = new BullJobSource({
-    redisUrl: server.url, prefix: '{t}', queue: 'embed-x', leaseMs: 5_000, stalledCheckMs: 5_000, log: new RecordingLogger(), brake: { maxMemoryShare: 0.8, maxUnreadShare: 0.5 },
+    redisUrl: server.url,
+    prefix: '{t}',
+    queue: 'embed-x',
+    leaseMs: 5_000,
+    stalledCheckMs: 5_000,
+    log: new RecordingLogger(),
+    brake: { maxMemoryShare: 0.8, maxUnreadShare: 0.5 },
     onBrake: (reason) => changes.push(reason),
   });
   await queue.addBulk(Array.from({ length: 20 }, (_, i) => ({ name: 'embed', data: {}, opts: { jobId: `j-${i}` } })));
@@ -38,7 +45,12 @@ afterEach(async () => {
 
 /** Sets maxmemory so that so much of it is in use. */
 async function fill(share: number): Promise<void> {
-  await server.command('CONFIG', 'SET', 'maxmemory', Math.round((await readServerMemory(connection)).usedBytes / share));
+  await server.command(
+    'CONFIG',
+    'SET',
+    'maxmemory',
+    Math.round((await readServerMemory(connection)).usedBytes / share),
+  );
 }
 
 test('a source stops while the server is away, whatever the brake was about to read', async () => {
@@ -58,21 +70,26 @@ test('a source stops while the server is away, whatever the brake was about to r
 });
 
 describe('the brake', () => {
-  test('above its share of memory few jobs are claimed, one handful after the other is settled; below it all, by itself', async () => {
-    await fill(0.85);
-    await source.start();
-    const claims = await source.claim(20);
-    expect(claims).toHaveLength(4);
-    expect(changes).toEqual(['memory']);
-    expect(await source.claimNow(20)).toEqual([]);
-    expect(await source.claimable()).toBe(0); // so that nobody takes it for wedged
-    for (const claim of claims) await source.settle(claim, { kind: 'fail', failure: { code: 'JOB_INVALID', message: 'test' } });
-    expect(await source.claim(20)).toHaveLength(4);
-    const waiting = source.claim(20);
-    await fill(0.5);
-    expect(await waiting).toHaveLength(12);
-    expect(changes).toEqual(['memory', undefined]);
-  });
+  test(
+    'above its share of memory few jobs are claimed, one handful after the other is settled; below it all, by ' +
+      'itself',
+    async () => {
+      await fill(0.85);
+      await source.start();
+      const claims = await source.claim(20);
+      expect(claims).toHaveLength(4);
+      expect(changes).toEqual(['memory']);
+      expect(await source.claimNow(20)).toEqual([]);
+      expect(await source.claimable()).toBe(0); // so that nobody takes it for wedged
+      for (const claim of claims)
+        await source.settle(claim, { kind: 'fail', failure: { code: 'JOB_INVALID', message: 'test' } });
+      expect(await source.claim(20)).toHaveLength(4);
+      const waiting = source.claim(20);
+      await fill(0.5);
+      expect(await waiting).toHaveLength(12);
+      expect(changes).toEqual(['memory', undefined]);
+    },
+  );
 
   test('near the end of memory, and while unread results fill their share, nothing is claimed until that has passed', async () => {
     await fill(0.95);

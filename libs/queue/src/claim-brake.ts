@@ -1,10 +1,11 @@
-// Stops a worker from claiming while the queue server has no room for its results: above a share of its memory, or while
-// results that nobody has read fill theirs. A claim turns a small input into a large result; a 60 MB server filled to 70 % with
-// inputs and without a reader took 230 of 3,600 results and then refused everything (2026-11). Frees nothing, fails nothing:
-// claiming goes on by itself once readers have caught up.
+// Stops a worker from claiming while the queue server has no room for its results: above a share of its memory, or
+// while results that nobody has read fill theirs. A claim turns a small input into a large result; a 60 MB server
+// filled to 70 % with inputs and without a reader took 230 of 3,600 results and then refused everything (2026-11).
+// Frees nothing, fails nothing: claiming goes on by itself once readers have caught up.
 //
-// States: *open*; *memory*, above `maxMemoryShare`: only a few jobs at a time while none is in flight, because inputs alone may
-// be what fills the server, and nothing but running them makes them fewer; *unread* (and *memory* near the end): no claims.
+// States: *open*; *memory*, above `maxMemoryShare`: only a few jobs at a time while none is in flight, because inputs
+// alone may be what fills the server, and nothing but running them makes them fewer; *unread* (and *memory* near the
+// end): no claims.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from '@shoal/core';
@@ -70,7 +71,9 @@ export class ClaimBrake {
   async allowed(limit: number): Promise<number> {
     const ageMs = performance.now() - (this.reading?.atMs ?? -Infinity);
     if (ageMs > LOOK_MS) this.looking ??= this.look().finally(() => (this.looking = undefined));
-    if (this.reason !== undefined || this.reading === undefined) await unlessAborted(this.options.signal, this.looking ?? Promise.resolve()); // a server that is away must not hold up a goodbye
+    if (this.reason !== undefined || this.reading === undefined)
+      // a server that is away must not hold up a goodbye
+      await unlessAborted(this.options.signal, this.looking ?? Promise.resolve());
     if (this.reason === undefined) return limit;
     const isLast = this.reason === 'unread' || (this.reading?.memoryShare ?? 0) > LAST_SHARE;
     return isLast || this.options.inFlight() > 0 ? 0 : Math.min(limit, JOBS_AT_A_TIME);
@@ -89,9 +92,16 @@ export class ClaimBrake {
   private async look(): Promise<void> {
     const { connection, prefix, queue, log } = this.options;
     try {
-      const [memory, load] = await Promise.all([readServerMemory(connection), readAdmission(connection, { prefix, queue })]);
+      const [memory, load] = await Promise.all([
+        readServerMemory(connection),
+        readAdmission(connection, { prefix, queue }),
+      ]);
       const mayUse = memory.maxBytes > 0 ? memory.maxBytes : memory.machineBytes;
-      this.reading = { atMs: performance.now(), memoryShare: memory.usedBytes / mayUse, unreadShare: load.unreadBytes / mayUse };
+      this.reading = {
+        atMs: performance.now(),
+        memoryShare: memory.usedBytes / mayUse,
+        unreadShare: load.unreadBytes / mayUse,
+      };
       this.change(this.reading);
     } catch (error) {
       log.debug({ err: error }, 'the memory of the queue server could not be read');
@@ -99,13 +109,28 @@ export class ClaimBrake {
   }
 
   private change({ memoryShare, unreadShare }: Reading): void {
-    const { limits: { maxMemoryShare, maxUnreadShare }, log, onChange } = this.options;
+    const {
+      limits: { maxMemoryShare, maxUnreadShare },
+      log,
+      onChange,
+    } = this.options;
     const slack = this.reason === undefined ? 0 : SLACK;
-    const reason = unreadShare > maxUnreadShare - slack ? 'unread' : memoryShare > maxMemoryShare - slack ? 'memory' : undefined;
+    const reason =
+      unreadShare > maxUnreadShare - slack ? 'unread' : memoryShare > maxMemoryShare - slack ? 'memory' : undefined;
     if (reason === this.reason) return;
-    const facts = { reason, memoryPercent: Math.round(100 * memoryShare), unreadPercent: Math.round(100 * unreadShare) };
+    const facts = {
+      reason,
+      memoryPercent: Math.round(100 * memoryShare),
+      unreadPercent: Math.round(100 * unreadShare),
+    };
     if (reason === undefined) log.info(facts, 'the queue server has room again, claiming goes on');
-    else log.warn({ ...facts, code: 'QUEUE_FULL' }, reason === 'unread' ? 'claiming stopped until results are read' : 'claiming slowed down, the memory of the queue server is almost full');
+    else
+      log.warn(
+        { ...facts, code: 'QUEUE_FULL' },
+        reason === 'unread'
+          ? 'claiming stopped until results are read'
+          : 'claiming slowed down, the memory of the queue server is almost full',
+      );
     this.reason = reason;
     onChange?.(reason);
   }

@@ -5,7 +5,10 @@ import type { TakenJob } from './batch-worker.ts';
 import { ClaimBursts } from './claim-bursts.ts';
 import type { Line } from './fair-order.ts';
 
-/** A queue of which every call is written down: `?` waits for a sign, a number asks for so many jobs in one round trip. Like BullMQ's, it leaves a sign with each job that comes or is taken. */
+/**
+ * A queue of which every call is written down: `?` waits for a sign, a number asks for so many jobs in one round trip.
+ * Like BullMQ's, it leaves a sign with each job that comes or is taken.
+ */
 class FakeQueue {
   readonly calls: (number | '?')[] = [];
   readonly claiming = new AbortController();

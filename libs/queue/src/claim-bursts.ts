@@ -1,9 +1,9 @@
-// How jobs are taken: in bursts of parallel calls, one round trip each, as many calls as jobs are known to wait or will have come
-// by then. Only where nothing is known does it wait for a sign first. Takes and nothing else; whose the jobs are and how they end
-// is bull-job-source.ts.
+// How jobs are taken: in bursts of parallel calls, one round trip each, as many calls as jobs are known to wait or will
+// have come by then. Only where nothing is known does it wait for a sign first. Takes and nothing else; whose the jobs
+// are and how they end is bull-job-source.ts.
 //
-// Once the signal says that claiming has ended, nothing is waited for any more. A call that is under way may still bring a
-// job: it goes to `onLate`, which hands it back unspent.
+// Once the signal says that claiming has ended, nothing is waited for any more. A call that is under way may still
+// bring a job: it goes to `onLate`, which hands it back unspent.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from '@shoal/core';
@@ -16,7 +16,10 @@ export interface ClaimBurstsOptions {
   readonly untilSign: () => Promise<void>;
   /** So many calls at once, in one round trip. */
   readonly takeNow: (count: number) => Promise<TakenJob | undefined>[];
-  /** Gives waiting jobs their place in line and tells how many wait; undefined when that is not known. Travels before the calls that follow it. */
+  /**
+   * Gives waiting jobs their place in line and tells how many wait; undefined when that is not known. Travels before
+   * the calls that follow it.
+   */
   readonly order: () => Promise<Line | undefined>;
   /** Told of each job as it comes: its lease runs from now, though the claim may still be asking for more. */
   readonly onTaken: (taken: TakenJob) => void;
@@ -26,19 +29,23 @@ export interface ClaimBurstsOptions {
 }
 
 /**
- * Calls that find nothing cost the server as much as others: asking for all at once took 54 % of a core on an almost empty queue,
- * bursts growing from 8 took 10 % (2026-11). So a first burst is small where nothing is known, and each order tells how many wait.
+ * Calls that find nothing cost the server as much as others: asking for all at once took 54 % of a core on an almost
+ * empty queue, bursts growing from 8 took 10 % (2026-11). So a first burst is small where nothing is known, and each
+ * order tells how many wait.
  */
 const FIRST_BURST = 2;
 const BURST_GROWTH = 4;
 const FIRST_RETRY_MS = 100;
 const LAST_RETRY_MS = 2_000;
 /**
- * Signs that come at once and bring no job: one was left over, and the next look waits; when they go on, the
- * queue is paused or limited, and they come ever later up to this. (20 ms at once cost a lone text 20 of its 22 ms; 2026-11.)
+ * Signs that come at once and bring no job: one was left over, and the next look waits; when they go on, the queue is
+ * paused or limited, and they come ever later up to this. (20 ms at once cost a lone text 20 of its 22 ms; 2026-11.)
  */
 const EMPTY_LOOK_MS = 20;
-/** Calls that give jobs their places, one behind the other in one round trip: 100,000 jobs behind 20 ms took 11.6 s one at a time (2026-11). The server does other things between two. */
+/**
+ * Calls that give jobs their places, one behind the other in one round trip: 100,000 jobs behind 20 ms took 11.6 s one
+ * at a time (2026-11). The server does other things between two.
+ */
 const ORDERS_AT_ONCE = 8;
 /** Four round trips' worth: jobs that were taken wait while so many others get their places, and no longer. */
 const LONG_BACKLOG = 4 * ORDERS_AT_ONCE * MOST_JOBS;
@@ -78,7 +85,10 @@ export class ClaimBursts {
     return this.takeBursts(limit);
   }
 
-  /** Of the jobs that are next in line, at most `limit` interactive ones, or none. One call at a time, counted with `claim`. */
+  /**
+   * Of the jobs that are next in line, at most `limit` interactive ones, or none. One call at a time, counted with
+   * `claim`.
+   */
   async claimUrgent(limit: number): Promise<TakenJob[]> {
     const line = await unlessAborted(this.options.signal, this.orderAll());
     const count = Math.min(limit, line?.urgent ?? 0);
@@ -111,7 +121,13 @@ export class ClaimBursts {
   private async takeBursts(limit: number): Promise<TakenJob[]> {
     const jobs: TakenJob[] = [];
     do jobs.push(...(await this.takeBurst(limit - jobs.length)));
-    while (this.mayHaveMore && !this.isUnordered && this.known > jobs.length && jobs.length < limit && !this.options.signal.aborted);
+    while (
+      this.mayHaveMore &&
+      !this.isUnordered &&
+      this.known > jobs.length &&
+      jobs.length < limit &&
+      !this.options.signal.aborted
+    );
     return jobs;
   }
 
@@ -123,7 +139,8 @@ export class ClaimBursts {
     const ordering = this.options.order();
     const got = await this.collect(this.options.takeNow(wanted));
     const line = await unlessAborted(this.options.signal, ordering);
-    this.isUnordered = got.length > 0 && line !== undefined && line.unplaced > LONG_BACKLOG; // what was taken goes on its way first
+    // what was taken goes on its way first
+    this.isUnordered = got.length > 0 && line !== undefined && line.unplaced > LONG_BACKLOG;
     if (!this.isUnordered) await unlessAborted(this.options.signal, this.orderRest(line));
     this.roundTripMs = performance.now() - sentMs;
     if (line !== undefined) this.arrivals = [Math.max(0, line.placed + line.unplaced - this.known), this.arrivals[0]];
@@ -134,7 +151,10 @@ export class ClaimBursts {
     return got;
   }
 
-  /** So many jobs come, as it seems, while a burst is under way: the smaller count, because what one producer adds at once comes once. */
+  /**
+   * So many jobs come, as it seems, while a burst is under way: the smaller count, because what one producer adds at
+   * once comes once.
+   */
   private arriving(): number {
     return Math.min(...this.arrivals);
   }
@@ -159,7 +179,9 @@ export class ClaimBursts {
       for (const call of calls) this.handBackLate(call);
       return [];
     }
-    const jobs = outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' && outcome.value !== undefined ? [outcome.value] : []));
+    const jobs = outcomes.flatMap((outcome) =>
+      outcome.status === 'fulfilled' && outcome.value !== undefined ? [outcome.value] : [],
+    );
     for (const taken of jobs) this.options.onTaken(taken);
     const faults = outcomes.flatMap((outcome): unknown[] => (outcome.status === 'rejected' ? [outcome.reason] : []));
     for (const fault of faults) this.report(fault);
@@ -192,7 +214,10 @@ export class ClaimBursts {
   }
 }
 
-/** Jobs of a line that was counted before so many were taken; when it was counted later (the server had to load the script first), all of it. */
+/**
+ * Jobs of a line that was counted before so many were taken; when it was counted later (the server had to load the
+ * script first), all of it.
+ */
 function restOf({ placed, unplaced }: Line, taken: number): number {
   const waiting = placed + unplaced;
   return waiting < taken ? waiting : waiting - taken;

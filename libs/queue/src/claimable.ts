@@ -1,5 +1,5 @@
-// Whether jobs wait that a worker could have: asked over a connection of its own that lives as long as the question, so that
-// the answer does not depend on anything that may be wedged. For the watchdog; a few questions a minute at most.
+// Whether jobs wait that a worker could have: asked over a connection of its own that lives as long as the question, so
+// that the answer does not depend on anything that may be wedged. For the watchdog; a few questions a minute at most.
 
 import { ShoalError, type Logger } from '@shoal/core';
 import { Queue } from 'bullmq';
@@ -23,9 +23,21 @@ export async function countClaimable({ redisUrl, prefix, queue: name, log }: Cla
   queue.on('error', (error) => log.debug({ err: error }, 'queue client reported an error'));
   try {
     let answer: [boolean, boolean, number, number] | undefined;
-    const asked = Promise.all([queue.isPaused(), queue.isMaxed(), queue.getRateLimitTtl(), queue.getJobCountByTypes('wait', 'prioritized')]);
-    await within(ANSWER_MS, asked.then((found) => (answer = found)));
-    if (answer === undefined) throw new ShoalError('QUEUE_UNREACHABLE', `the queue server took a connection, but did not answer within ${ANSWER_MS} ms`);
+    const asked = Promise.all([
+      queue.isPaused(),
+      queue.isMaxed(),
+      queue.getRateLimitTtl(),
+      queue.getJobCountByTypes('wait', 'prioritized'),
+    ]);
+    await within(
+      ANSWER_MS,
+      asked.then((found) => (answer = found)),
+    );
+    if (answer === undefined)
+      throw new ShoalError(
+        'QUEUE_UNREACHABLE',
+        `the queue server took a connection, but did not answer within ${ANSWER_MS} ms`,
+      );
     const [isPaused, isMaxed, limitedMs, waiting] = answer;
     return isPaused || isMaxed || limitedMs > 0 ? 0 : waiting;
   } finally {

@@ -59,7 +59,10 @@ test('an unreachable server is named without its password, with what was found a
   const url = 'redis://user:secret@127.0.0.1:1';
   const connection = openConnection({ url, name: 'test' });
   const error: unknown = await untilReady(connection, url, 200).catch((caught: unknown) => caught);
-  expect(error).toMatchObject({ code: 'QUEUE_UNREACHABLE', message: expect.stringMatching(/\*\*\*@127\.0\.0\.1:1 .*ECONNREFUSED.*REDIS_URL/) });
+  expect(error).toMatchObject({
+    code: 'QUEUE_UNREACHABLE',
+    message: expect.stringMatching(/\*\*\*@127\.0\.0\.1:1 .*ECONNREFUSED.*REDIS_URL/),
+  });
   expect(String(error)).not.toContain('secret');
   await closeConnection(connection);
 });
@@ -68,7 +71,10 @@ test('a server that refuses to talk to us is not waited for', async () => {
   await server.command('CONFIG', 'SET', 'requirepass', 'right');
   const url = server.url.replace('unix://', 'unix://:wrong@');
   const connection = openConnection({ url, name: 'test' });
-  await expect(untilReady(connection, url, 60_000)).rejects.toMatchObject({ code: 'QUEUE_UNREACHABLE', message: expect.stringContaining('WRONGPASS') });
+  await expect(untilReady(connection, url, 60_000)).rejects.toMatchObject({
+    code: 'QUEUE_UNREACHABLE',
+    message: expect.stringContaining('WRONGPASS'),
+  });
   await closeConnection(connection);
   await server.command('CONFIG', 'SET', 'requirepass', '');
 });
@@ -95,19 +101,30 @@ test('a server that accepts and says nothing is given up on in time', async () =
   const address = mute.address();
   const url = `redis://127.0.0.1:${typeof address === 'object' && address !== null ? address.port : 0}`;
   const connection = openConnection({ url, name: 'test' });
-  await expect(untilReady(connection, url, 200)).rejects.toMatchObject({ code: 'QUEUE_UNREACHABLE', message: expect.stringContaining('no answer within 200 ms') });
+  await expect(untilReady(connection, url, 200)).rejects.toMatchObject({
+    code: 'QUEUE_UNREACHABLE',
+    message: expect.stringContaining('no answer within 200 ms'),
+  });
   await closeConnection(connection);
   mute.close();
 });
 
 test('urls: what cannot be one is refused, what is logged has no password', () => {
-  for (const url of ['localhost:6379', 'http://x', '', 'redis//x']) expect(() => openConnection({ url, name: 'test' })).toThrow(/not the URL of a queue server/);
+  for (const url of ['localhost:6379', 'http://x', '', 'redis//x'])
+    expect(() => openConnection({ url, name: 'test' })).toThrow(/not the URL of a queue server/);
   expect(redactUrl('rediss://a:b@h:1/2')).toBe('rediss://***@h:1/2');
   expect(redactUrl('unix:///tmp/a.sock')).toBe('unix:///tmp/a.sock');
 });
 
 test('what passes and what does not', () => {
-  const passing = ['LOADING Redis is loading', 'READONLY You can\'t write', 'OOM command not allowed when used memory > \'maxmemory\'.', 'Connection is closed.', 'Command aborted due to connection close', 'MISCONF Errors writing to the AOF file'];
+  const passing = [
+    'LOADING Redis is loading',
+    "READONLY You can't write",
+    "OOM command not allowed when used memory > 'maxmemory'.",
+    'Connection is closed.',
+    'Command aborted due to connection close',
+    'MISCONF Errors writing to the AOF file',
+  ];
   const lasting = ['WRONGTYPE Operation', 'NOPERM no', 'ERR unknown command', 'NOSCRIPT No matching script'];
   expect([...passing, ...lasting].filter((message) => isPassingFault(new Error(message)))).toEqual(passing);
   expect(isServerFull(new Error('EXECABORT Transaction discarded because of: OOM command not allowed'))).toBe(true);

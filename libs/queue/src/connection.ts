@@ -1,7 +1,7 @@
 // The only maker of connections to the queue server. A connection reconnects for as long as it lives: a server that
-// restarts (the private one behind a unix socket above all: ENOENT, ECONNREFUSED) is normal. Commands wait meanwhile and
-// are sent again, so whoever sends one must be able to repeat it. No 'error' event is ever left without a listener, no
-// message carries a password. Carries no bullmq: the executor loads this file too.
+// restarts (the private one behind a unix socket above all: ENOENT, ECONNREFUSED) is normal. Commands wait meanwhile
+// and are sent again, so whoever sends one must be able to repeat it. No 'error' event is ever left without a listener,
+// no message carries a password. Carries no bullmq: the executor loads this file too.
 
 import { Socket } from 'node:net';
 import { ShoalError, type BodyRooms, type Logger } from '@shoal/core';
@@ -26,8 +26,9 @@ export interface ConnectionOptions {
 const FIRST_RETRY_MS = 50;
 const LAST_RETRY_MS = 2_000;
 /**
- * A command that got no answer for so long waits on a dead connection (a proxy that swallows replies, a peer that vanished
- * without a word): it is connected anew and what was open is sent again. The longest wait that is meant is 2 s (BZPOPMIN).
+ * A command that got no answer for so long waits on a dead connection (a proxy that swallows replies, a peer that
+ * vanished without a word): it is connected anew and what was open is sent again. The longest wait that is meant is 2 s
+ * (BZPOPMIN).
  */
 const DEAF_MS = 20_000;
 /** A peer that does not answer a goodbye in this time is left without one. */
@@ -37,8 +38,8 @@ const GOODBYE_MS = 500;
 const MOST_JOINED_BYTES = 262_144;
 
 /**
- * What is sent within one turn of the event loop goes out in one write. A claim or a round of endings is dozens of commands, and a
- * system call for each costs client and server more than the commands do.
+ * What is sent within one turn of the event loop goes out in one write. A claim or a round of endings is dozens of
+ * commands, and a system call for each costs client and server more than the commands do.
  */
 class JoiningRedis extends Redis {
   private isJoining = false;
@@ -81,7 +82,10 @@ export function openConnection(options: ConnectionOptions): Redis {
   return connection;
 }
 
-/** Opens a connection and resolves once the server answers. Throws CONFIG_INVALID or QUEUE_UNREACHABLE, and then leaves nothing open. */
+/**
+ * Opens a connection and resolves once the server answers. Throws CONFIG_INVALID or QUEUE_UNREACHABLE, and then leaves
+ * nothing open.
+ */
 export async function connected(options: ConnectionOptions): Promise<Redis> {
   const connection = openConnection(options);
   try {
@@ -93,7 +97,9 @@ export async function connected(options: ConnectionOptions): Promise<Redis> {
   }
 }
 
-/** Resolves when the server answers; throws QUEUE_UNREACHABLE when it does not within `waitMs` or refuses to talk to us. */
+/**
+ * Resolves when the server answers; throws QUEUE_UNREACHABLE when it does not within `waitMs` or refuses to talk to us.
+ */
 export async function untilReady(connection: Redis, url: string, waitMs = 5_000): Promise<void> {
   if (connection.status === 'ready') return;
   let lastError: Error | undefined;
@@ -136,8 +142,8 @@ export async function closeConnection(connection: Closable): Promise<void> {
     const isBetweenAttempts = connection.status === 'reconnecting';
     connection.disconnect();
     if (!isBetweenAttempts) return;
-    // Without a socket, `disconnect` only clears the retry timer: no 'end', and waiting commands would wait for ever. An
-    // attempt that is called off at once takes the ordinary way out.
+    // Without a socket, `disconnect` only clears the retry timer: no 'end', and waiting commands would wait for ever.
+    // An attempt that is called off at once takes the ordinary way out.
     connection.connect().catch(() => undefined);
     connection.disconnect();
   });
@@ -149,7 +155,9 @@ export function isConnectionFault(error: unknown): boolean {
   const code: unknown = Reflect.get(error, 'code');
   return (
     (typeof code === 'string' && /^E(CONN|PIPE|NOENT|TIMEDOUT|HOST|NET|AI_)/.test(code)) ||
-    /Connection is closed|Command aborted|Stream isn't writeable|max retries per request|Command timed out/.test(error.message)
+    /Connection is closed|Command aborted|Stream isn't writeable|max retries per request|Command timed out/.test(
+      error.message,
+    )
   );
 }
 
@@ -160,7 +168,12 @@ export function isServerFull(error: unknown): boolean {
 
 /** The server cannot serve now and says that this will pass: loading, failing over, its disk full, busy in a script. */
 export function isPassingRefusal(error: unknown): boolean {
-  return error instanceof Error && /^(LOADING|READONLY|MASTERDOWN|MISCONF|BUSY|TRYAGAIN|CLUSTERDOWN|NOREPLICAS|UNBLOCKED|MOVED|ASK)\b/.test(error.message);
+  return (
+    error instanceof Error &&
+    /^(LOADING|READONLY|MASTERDOWN|MISCONF|BUSY|TRYAGAIN|CLUSTERDOWN|NOREPLICAS|UNBLOCKED|MOVED|ASK)\b/.test(
+      error.message,
+    )
+  );
 }
 
 /** Worth trying again after a pause. */
@@ -177,24 +190,34 @@ function reportOutages(connection: Redis, { url, name, log }: ConnectionOptions)
     log?.warn({ connection: name, server: redactUrl(url), reason: describe(error) }, 'queue server lost, reconnecting');
   });
   connection.on('ready', () => {
-    if (lostAtMs !== undefined) log?.info({ connection: name, durationMs: Math.round(performance.now() - lostAtMs) }, 'queue server is back');
+    if (lostAtMs !== undefined)
+      log?.info({ connection: name, durationMs: Math.round(performance.now() - lostAtMs) }, 'queue server is back');
     lostAtMs = undefined;
   });
 }
 
 /** The server answered, and will answer the same next time: wrong password, no permission, not a Redis at all. */
 function isRefusal(error: Error): boolean {
-  return /WRONGPASS|NOAUTH|NOPERM|invalid password|DB index is out of range|Protocol error|wrong number of arguments/.test(error.message);
+  return /WRONGPASS|NOAUTH|NOPERM|invalid password|DB index is out of range|Protocol error|wrong number of arguments/.test(
+    error.message,
+  );
 }
 
 function unreachableError(url: string, cause: Error | undefined, waitMs: number): ShoalError<'QUEUE_UNREACHABLE'> {
   const found = cause === undefined ? `no answer within ${waitMs} ms` : describe(cause);
   if (cause !== undefined && isRefusal(cause)) {
-    return new ShoalError('QUEUE_UNREACHABLE', `the queue server at ${redactUrl(url)} answers and refuses us: ${found.replace(/\.$/, '')}. Check user, password and database in redisUrl (REDIS_URL), and that it is a Redis or Valkey that listens there`, { server: redactUrl(url) }, cause);
+    return new ShoalError(
+      'QUEUE_UNREACHABLE',
+      `the queue server at ${redactUrl(url)} answers and refuses us: ${found.replace(/\.$/, '')}. Check user, ` +
+        'password and database in redisUrl (REDIS_URL), and that it is a Redis or Valkey that listens there',
+      { server: redactUrl(url) },
+      cause,
+    );
   }
   return new ShoalError(
     'QUEUE_UNREACHABLE',
-    `the queue server at ${redactUrl(url)} does not answer: ${found}. Start it, or set redisUrl (REDIS_URL) to one that runs; unset, Shoal starts its own`,
+    `the queue server at ${redactUrl(url)} does not answer: ${found}. Start it, or set redisUrl (REDIS_URL) to ` +
+      'one that runs; unset, Shoal starts its own',
     { server: redactUrl(url) },
     cause,
   );

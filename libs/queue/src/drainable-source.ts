@@ -1,5 +1,6 @@
-// A JobSource whose claiming somebody else may pause: `shoal fleet drain`. A drained worker stays up, renews its leases and
-// finishes what it has; it claims nothing until it is resumed. What the inner source brings after that goes back unspent.
+// A JobSource whose claiming somebody else may pause: `shoal fleet drain`. A drained worker stays up, renews its leases
+// and finishes what it has; it claims nothing until it is resumed. What the inner source brings after that goes back
+// unspent.
 
 import type { Announcement, JobSource, RawClaim, SettleResult, Settlement } from '@shoal/core';
 
@@ -35,7 +36,11 @@ export class DrainableSource implements JobSource {
       await this.untilResumed();
       const claims = await this.inner.claim(limit); // empty at once when claiming has ended
       if (!this.isPaused || claims.length === 0) return claims;
-      await Promise.all(claims.map((claim) => this.inner.settle(claim, { kind: 'return', delayMs: 0, reason: 'the worker is drained' })));
+      await Promise.all(
+        claims.map((claim) =>
+          this.inner.settle(claim, { kind: 'return', delayMs: 0, reason: 'the worker is drained' }),
+        ),
+      );
     }
   }
 

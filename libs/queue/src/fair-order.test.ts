@@ -34,8 +34,16 @@ beforeEach(() => {
 });
 
 /** 64 rows with 4,096 tokens unless it says otherwise. */
-function job(jobId: string, tenant: string, more: object = {}): { name: string; data: object; opts: { jobId: string; priority?: number } } {
-  return { name: 'embed', data: { v: 1, input: { form: 'tokens', rows: 64, tokens: 4_096, tokenizer: '0123456789abcdef' }, tenant, ...more }, opts: { jobId } };
+function job(
+  jobId: string,
+  tenant: string,
+  more: object = {},
+): { name: string; data: object; opts: { jobId: string; priority?: number } } {
+  return {
+    name: 'embed',
+    data: { v: 1, input: { form: 'tokens', rows: 64, tokens: 4_096, tokenizer: '0123456789abcdef' }, tenant, ...more },
+    opts: { jobId },
+  };
 }
 
 function many(tenant: string, count: number, more: object = {}, from = 0): ReturnType<typeof job>[] {
@@ -43,7 +51,10 @@ function many(tenant: string, count: number, more: object = {}, from = 0): Retur
 }
 
 async function order(mostJobs?: number): Promise<void> {
-  while ((await orderWaiting(connection, { prefix, queue: 'embed-x', ...(mostJobs === undefined ? {} : { mostJobs }) })).unplaced > 0);
+  while (
+    (await orderWaiting(connection, { prefix, queue: 'embed-x', ...(mostJobs === undefined ? {} : { mostJobs }) }))
+      .unplaced > 0
+  );
 }
 
 async function urgent(): Promise<number> {
@@ -105,15 +116,25 @@ describe('fair order', () => {
     expect(ids.match(/A/g)).toHaveLength(15);
   });
 
-  test('who comes late with little goes before who has waited with much, and plain jobs without a tenant are one more tenant', async () => {
-    await queue.addBulk(Array.from({ length: 2_000 }, (_, i) => ({ name: 'embed', data: { v: 1, texts: Array.from({ length: 64 }, () => 'plain text') }, opts: { jobId: `P-${i}` } })));
-    await order();
-    await claim(100);
-    await queue.addBulk(many('B', 40));
-    await order();
-    expect(tenantsOf(await claim(40))).toBe('B'.repeat(40));
-    expect(tenantsOf(await claim(1))).toBe('P');
-  });
+  test(
+    'who comes late with little goes before who has waited with much, and plain jobs without a tenant are one ' +
+      'more tenant',
+    async () => {
+      await queue.addBulk(
+        Array.from({ length: 2_000 }, (_, i) => ({
+          name: 'embed',
+          data: { v: 1, texts: Array.from({ length: 64 }, () => 'plain text') },
+          opts: { jobId: `P-${i}` },
+        })),
+      );
+      await order();
+      await claim(100);
+      await queue.addBulk(many('B', 40));
+      await order();
+      expect(tenantsOf(await claim(40))).toBe('B'.repeat(40));
+      expect(tenantsOf(await claim(1))).toBe('P');
+    },
+  );
 
   test('nobody may come back for the front again and again: a lead that was used is gone until others were served', async () => {
     await queue.addBulk(many('A', 400));
@@ -140,7 +161,10 @@ describe('fair order', () => {
     await order();
     await claim(10);
     await queue.addBulk([
-      ...many('B', 2), ...many('I', 2, { class: 'interactive' }), job('few', 'F', { input: { form: 'texts', rows: 8 } }), job('less', 'L', { input: { form: 'texts', rows: 8 }, class: 'bulk' }),
+      ...many('B', 2),
+      ...many('I', 2, { class: 'interactive' }),
+      job('few', 'F', { input: { form: 'texts', rows: 8 } }),
+      job('less', 'L', { input: { form: 'texts', rows: 8 }, class: 'bulk' }),
       { name: 'embed', data: { v: 1, texts: ['one text'] }, opts: { jobId: 'one' } },
     ]);
     await order();
@@ -154,7 +178,8 @@ describe('fair order', () => {
     const key = keySpace(prefix).order('embed-x');
     await queue.addBulk(many('A', 4));
     await order();
-    await connection.zadd(key, String(Number(await connection.zscore(key, '')) + 1), 'i:I'); // as if 2^27 tokens had gone before
+    // as if 2^27 tokens had gone before
+    await connection.zadd(key, String(Number(await connection.zscore(key, '')) + 1), 'i:I');
     await queue.addBulk(many('I', 600, { class: 'interactive' }));
     await order();
     const ids = tenantsOf(await claim(600));
@@ -210,25 +235,46 @@ describe('fair order', () => {
     expect(await claim(22)).toEqual([...many('A', 2), ...many('A', 20, {}, 100)].map(({ opts }) => opts.jobId));
   });
 
-  test('what is no job takes its turn like one: broken JSON, a job without a hash, odd numbers, a long text that looks like a field', async () => {
-    await queue.addBulk([
-      job('odd', 'A', { input: { form: 'tokens', rows: -1, tokens: 1e300 } }),
-      { name: 'embed', data: { v: 1, texts: ['x'.repeat(5_000), '"tenant":"Z"', 'ends with "tenant'], tenant: 'B', class: 'interactive' }, opts: { jobId: 'long' } },
-      job('gone', 'A'), job('broken', 'A'),
-    ]);
-    await connection.del(queue.toKey('gone'));
-    await connection.hset(queue.toKey('broken'), 'data', '{"v":');
-    await order();
-    expect(await connection.zscore(keySpace(prefix).order('embed-x'), 'i:B')).not.toBeNull();
-    expect(await connection.exists(queue.toKey('gone'))).toBe(0);
-    expect((await connection.zrange(queue.toKey('prioritized'), '0', '-1')).toSorted()).toEqual(['broken', 'gone', 'long', 'odd']);
-  });
+  test(
+    'what is no job takes its turn like one: broken JSON, a job without a hash, odd numbers, a long text that ' +
+      'looks like a field',
+    async () => {
+      await queue.addBulk([
+        job('odd', 'A', { input: { form: 'tokens', rows: -1, tokens: 1e300 } }),
+        {
+          name: 'embed',
+          data: {
+            v: 1,
+            texts: ['x'.repeat(5_000), '"tenant":"Z"', 'ends with "tenant'],
+            tenant: 'B',
+            class: 'interactive',
+          },
+          opts: { jobId: 'long' },
+        },
+        job('gone', 'A'),
+        job('broken', 'A'),
+      ]);
+      await connection.del(queue.toKey('gone'));
+      await connection.hset(queue.toKey('broken'), 'data', '{"v":');
+      await order();
+      expect(await connection.zscore(keySpace(prefix).order('embed-x'), 'i:B')).not.toBeNull();
+      expect(await connection.exists(queue.toKey('gone'))).toBe(0);
+      expect((await connection.zrange(queue.toKey('prioritized'), '0', '-1')).toSorted()).toEqual([
+        'broken',
+        'gone',
+        'long',
+        'odd',
+      ]);
+    },
+  );
 
   test('states, removal and listings of BullMQ see ordered jobs as waiting ones', async () => {
     await queue.addBulk(many('A', 3));
     await order();
     expect(await queue.getJobState('A-000000')).toBe('prioritized');
-    expect((await queue.getJobs(['prioritized'], 0, -1, true)).map(({ id }) => id)).toEqual(many('A', 3).map(({ opts }) => opts.jobId));
+    expect((await queue.getJobs(['prioritized'], 0, -1, true)).map(({ id }) => id)).toEqual(
+      many('A', 3).map(({ opts }) => opts.jobId),
+    );
     expect(await queue.remove('A-000001')).toBe(1);
     expect(await claim(3)).toEqual(['A-000000', 'A-000002']);
   });

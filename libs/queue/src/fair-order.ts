@@ -1,19 +1,22 @@
 // Decides who is next: gives every waiting job its place in line by start-time fair queueing over tenants. BullMQ keeps
-// the line (the sorted set `prioritized`, lowest score first); the scores are Shoal's own. Jobs arrive in BullMQ's `wait`
-// list, whoever adds them and by whatever means; a worker calls this script before it claims, so that a plain BullMQ job
-// takes no turn before it has a place. Claims nothing and looks into nothing but who asks, of which class, and how much.
+// the line (the sorted set `prioritized`, lowest score first); the scores are Shoal's own. Jobs arrive in BullMQ's
+// `wait` list, whoever adds them and by whatever means; a worker calls this script before it claims, so that a plain
+// BullMQ job takes no turn before it has a place. Claims nothing and looks into nothing but who asks, of which class,
+// and how much.
 //
 // The rule, in units of 1/16 token. A *flow* is a tenant and a class. `now` is the virtual time: the place at the head
 // of the line, which never goes back while somebody waits. A job's place is
 //     max(now − lead, where its flow's last job ends),   and it ends its length further on.
-// So whoever waits alone for long moves up, whoever asked for little goes first, and many jobs of one tenant alternate with
-// those of another. An interactive token is as long as 1/256 of a bulk token and its lead is larger: interactive jobs
-// go before bulk ones without ever stopping them (a tenant that never ceases uses its lead up, and then shares 256 : 1).
+// So whoever waits alone for long moves up, whoever asked for little goes first, and many jobs of one tenant alternate
+// with those of another. An interactive token is as long as 1/256 of a bulk token and its lead is larger: interactive
+// jobs go before bulk ones without ever stopping them (a tenant that never ceases uses its lead up, and then shares 256
+// : 1).
 //
-// Places of interactive jobs are odd, those of bulk jobs even: so whoever has room for interactive ones alone sees how many of
-// them are next. Places lie between −2^53 and 0. BullMQ's own scores are 2^32 and above (a priority that a producer chose), so
-// those are told apart, come last until they are given a place, and its 21 bits of priority are no limit here: 2^53 units are
-// two years of a device that runs 8 million tokens a second without one moment of an empty line, which begins anew.
+// Places of interactive jobs are odd, those of bulk jobs even: so whoever has room for interactive ones alone sees how
+// many of them are next. Places lie between −2^53 and 0. BullMQ's own scores are 2^32 and above (a priority that a
+// producer chose), so those are told apart, come last until they are given a place, and its 21 bits of priority are no
+// limit here: 2^53 units are two years of a device that runs 8 million tokens a second without one moment of an empty
+// line, which begins anew.
 
 import { INTERACTIVE_ROWS, LEAD_TOKENS, invariant, keySpace } from '@shoal/core';
 import type { Redis } from './connection.ts';
@@ -32,20 +35,25 @@ const MOST_URGENT = 16;
 /** Where an empty line begins: close to −2^53, with room for leads. */
 const FIRST_PLACE = -(2 ** 53) + 2 ** 26;
 const BULK_LEAD = 16 * LEAD_TOKENS;
-/** Twice that, so that interactive jobs go before a fresh bulk tenant too; at 1/256 they last for 134 million tokens. */
+/**
+ * Twice that, so that interactive jobs go before a fresh bulk tenant too; at 1/256 they last for 134 million tokens.
+ */
 const INTERACTIVE_LEAD = 2 * BULK_LEAD;
 const MOST_DECODED_BYTES = 4_096;
 /** Of a job's hash; BullMQ passes over fields that it does not know. */
 const PLACE_FIELD = 'shoalPlace';
 
-// KEYS[1] wait, KEYS[2] prioritized, KEYS[3] the order: a sorted set with the end of each flow's last job, and under the empty
-// name the virtual time. ARGV[1] prefix of job keys, ARGV[2] prefix of input keys, ARGV[3] most jobs. Returns how many in
-// `wait` still have no place, how many jobs have one, and how many of those that are next are interactive.
+// KEYS[1] wait, KEYS[2] prioritized, KEYS[3] the order: a sorted set with the end of each flow's last job, and under
+// the empty name the virtual time. ARGV[1] prefix of job keys, ARGV[2] prefix of input keys, ARGV[3] most jobs. Returns
+// how many in `wait` still have no place, how many jobs have one, and how many of those that are next are interactive.
 //
-// A job that was in line before (handed back, stalled, delayed, released by its child) keeps its place in its hash and is not
-// charged again. Larger inline jobs are not decoded (256 KiB of JSON would take a millisecond): a quote inside a JSON string
-// is always escaped, so `"tenant"` before a colon is a field.
-const ORDER = script(3, 'allow-oom', `
+// A job that was in line before (handed back, stalled, delayed, released by its child) keeps its place in its hash and
+// is not charged again. Larger inline jobs are not decoded (256 KiB of JSON would take a millisecond): a quote inside a
+// JSON string is always escaped, so `"tenant"` before a colon is a field.
+const ORDER = script(
+  3,
+  'allow-oom',
+  `
 local UNITS, CHEAPER, BULK_LEAD, INTERACTIVE_LEAD, FIRST, LAST = 16, 256, ${BULK_LEAD}, ${INTERACTIVE_LEAD}, ${FIRST_PLACE}, -1
 local most = tonumber(ARGV[3])
 local listed = redis.call('LRANGE', KEYS[1], -most, -1)
@@ -124,7 +132,8 @@ redis.call('ZADD', KEYS[2], unpack(line))
 if #listed > 0 then redis.call('LTRIM', KEYS[1], 0, -#listed - 1) end
 for flow, place in pairs(ends) do redis.call('ZADD', KEYS[3], text(place), flow) end
 return told()
-`);
+`,
+);
 
 /** How many jobs wait: in line, and without a place in it. */
 export interface Line {
@@ -135,9 +144,27 @@ export interface Line {
 }
 
 /** Gives jobs their places. Some may have none afterwards, because one call orders no more than `mostJobs`. */
-export async function orderWaiting(connection: Redis, { prefix, queue, mostJobs = MOST_JOBS }: FairOrderOptions, signal?: AbortSignal): Promise<Line> {
+export async function orderWaiting(
+  connection: Redis,
+  { prefix, queue, mostJobs = MOST_JOBS }: FairOrderOptions,
+  signal?: AbortSignal,
+): Promise<Line> {
   const keys = keySpace(prefix);
-  const [reply] = await runScript(connection, ORDER, [[`${prefix}:${queue}:wait`, `${prefix}:${queue}:prioritized`, keys.order(queue), keys.job(queue, ''), keys.input(queue, ''), mostJobs]], { signal });
+  const [reply] = await runScript(
+    connection,
+    ORDER,
+    [
+      [
+        `${prefix}:${queue}:wait`,
+        `${prefix}:${queue}:prioritized`,
+        keys.order(queue),
+        keys.job(queue, ''),
+        keys.input(queue, ''),
+        mostJobs,
+      ],
+    ],
+    { signal },
+  );
   invariant(Array.isArray(reply), 'the order script answers with three numbers');
   return { unplaced: Number(reply[0]), placed: Number(reply[1]), urgent: Number(reply[2]) };
 }

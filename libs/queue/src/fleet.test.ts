@@ -8,8 +8,18 @@ import { startTestServer, type TestServer } from './testing.ts';
 import { WorkerPresence } from './worker-presence.ts';
 
 const FACTS: WorkerFacts = {
-  device: 'cuda:0', precision: 'fp16', model: 'x@1', host: 'h', pid: 7, lanes: ['main'], isDrained: false,
-  rates: { short: 1_000 }, mix: { short: 1 }, claims: 2, poolTokens: 300, tokensPerJob: 640,
+  device: 'cuda:0',
+  precision: 'fp16',
+  model: 'x@1',
+  host: 'h',
+  pid: 7,
+  lanes: ['main'],
+  isDrained: false,
+  rates: { short: 1_000 },
+  mix: { short: 1 },
+  claims: 2,
+  poolTokens: 300,
+  tokensPerJob: 640,
 };
 
 let server: TestServer;
@@ -40,9 +50,22 @@ afterAll(async () => {
   await server.stop();
 });
 
-async function show(workerId: string, lanes: readonly ('main' | 'cpu')[], more: Partial<Parameters<typeof WorkerPresence.connect>[0]> = {}): Promise<WorkerPresence> {
+async function show(
+  workerId: string,
+  lanes: readonly ('main' | 'cpu')[],
+  more: Partial<Parameters<typeof WorkerPresence.connect>[0]> = {},
+): Promise<WorkerPresence> {
   const queues = lanes.map((lane) => (lane === 'main' ? mainQueue('x') : cpuQueue('x')));
-  const presence = await WorkerPresence.connect({ redisUrl: server.url, prefix, queue: mainQueue('x'), lanes: queues, workerId, facts: () => ({ ...FACTS, lanes }), log: new RecordingLogger(), ...more });
+  const presence = await WorkerPresence.connect({
+    redisUrl: server.url,
+    prefix,
+    queue: mainQueue('x'),
+    lanes: queues,
+    workerId,
+    facts: () => ({ ...FACTS, lanes }),
+    log: new RecordingLogger(),
+    ...more,
+  });
   present.push(presence);
   await presence.start();
   return presence;
@@ -90,11 +113,20 @@ test('one worker is drained and resumed by the beginning of its id', async () =>
   await show('gpu-1', ['main']);
   await show('gpu-2', ['main']);
   expect(await fleet.drain('gpu-1')).toEqual(['gpu-1']);
-  expect((await fleet.read()).workers.map(({ workerId, isDrained }) => [workerId, isDrained])).toEqual([['gpu-1', true], ['gpu-2', false]]);
+  expect((await fleet.read()).workers.map(({ workerId, isDrained }) => [workerId, isDrained])).toEqual([
+    ['gpu-1', true],
+    ['gpu-2', false],
+  ]);
   expect(await fleet.resume('gpu-1')).toEqual(['gpu-1']);
   expect((await fleet.read()).workers.map(({ isDrained }) => isDrained)).toEqual([false, false]);
-  await expect(fleet.drain('gpu')).rejects.toMatchObject({ code: 'USAGE', message: expect.stringContaining('2 live workers have') });
-  await expect(fleet.drain('nobody')).rejects.toMatchObject({ code: 'USAGE', message: expect.stringContaining('alive: gpu-1, gpu-2') });
+  await expect(fleet.drain('gpu')).rejects.toMatchObject({
+    code: 'USAGE',
+    message: expect.stringContaining('2 live workers have'),
+  });
+  await expect(fleet.drain('nobody')).rejects.toMatchObject({
+    code: 'USAGE',
+    message: expect.stringContaining('alive: gpu-1, gpu-2'),
+  });
 });
 
 test('all are drained, those that start later too, until all are resumed', async () => {
@@ -105,24 +137,34 @@ test('all are drained, those that start later too, until all are resumed', async
   await expect(fleet.resume('later')).rejects.toMatchObject({ code: 'USAGE' });
   await fleet.drain('later');
   await fleet.resume('all');
-  expect(await fleet.read()).toMatchObject({ isAllDrained: false, workers: [{ isDrained: false }, { isDrained: false }] });
+  expect(await fleet.read()).toMatchObject({
+    isAllDrained: false,
+    workers: [{ isDrained: false }, { isDrained: false }],
+  });
 });
 
 test('a drain outlasts an outage in which everybody’s time ran out', async () => {
   const [drained, other] = [await show('drained', ['main', 'cpu']), await show('other', ['main', 'cpu'])];
   await fleet.drain('drained');
   const { workers } = keySpace(prefix);
-  for (const lane of ['embed-x', 'embed-x-cpu']) for (const id of ['drained', 'other']) await connection.zadd(workers(lane), String(Date.now() - 60_000), id);
+  for (const lane of ['embed-x', 'embed-x-cpu'])
+    for (const id of ['drained', 'other']) await connection.zadd(workers(lane), String(Date.now() - 60_000), id);
   expect((await fleet.read()).workers).toEqual([]);
   await Reflect.apply(Reflect.get(other, 'show') as () => Promise<void>, other, []); // the first to show itself again
   expect((await fleet.read()).workers).toMatchObject([{ workerId: 'other', isDrained: false }]);
   await Reflect.apply(Reflect.get(drained, 'show') as () => Promise<void>, drained, []);
-  expect((await fleet.read()).workers).toMatchObject([{ workerId: 'drained', isDrained: true }, { workerId: 'other', isDrained: false }]);
+  expect((await fleet.read()).workers).toMatchObject([
+    { workerId: 'drained', isDrained: true },
+    { workerId: 'other', isDrained: false },
+  ]);
 });
 
 test('a drained worker that never comes back is forgotten after a day', async () => {
   const keys = keySpace(prefix);
-  for (const [id, agoMs] of [['lately', 82_800_000], ['long-ago', 90_000_000]] as const) {
+  for (const [id, agoMs] of [
+    ['lately', 82_800_000],
+    ['long-ago', 90_000_000],
+  ] as const) {
     await connection.zadd(keys.workers('embed-x'), String(Date.now() - agoMs), id);
     await connection.sadd(keys.drained('embed-x'), id);
   }

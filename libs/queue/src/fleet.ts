@@ -1,9 +1,17 @@
-// The fleet of one queue, a model's or that of another kind of job, as anybody sees it: live workers with what they tell of
-// themselves, and how full both lanes are.
-// Also where workers are told to claim nothing (drain) and to go on (resume). Reads, and writes that one set; the workers
-// follow within a second, when they next look at the fleet.
+// The fleet of one queue, a model's or that of another kind of job, as anybody sees it: live workers with what they
+// tell of themselves, and how full both lanes are. Also where workers are told to claim nothing (drain) and to go on
+// (resume). Reads, and writes that one set; the workers follow within a second, when they next look at the fleet.
 
-import { DEFAULT_PREFIX, ShoalError, cpuLaneOf, keySpace, type KeySpace, type Lane, type Logger, type WorkerFacts } from '@shoal/core';
+import {
+  DEFAULT_PREFIX,
+  ShoalError,
+  cpuLaneOf,
+  keySpace,
+  type KeySpace,
+  type Lane,
+  type Logger,
+  type WorkerFacts,
+} from '@shoal/core';
 import { Queue } from 'bullmq';
 import { closeConnection, connected, type Redis } from './connection.ts';
 import { translated } from './translated.ts';
@@ -59,12 +67,18 @@ export class Fleet {
     this.keys = keySpace(prefix);
     const open = (name: string): Queue => new Queue(name, { prefix, connection, skipMetasUpdate: true });
     this.queues = { main: open(main), cpu: open(cpuLaneOf(main)) };
-    for (const queue of Object.values(this.queues)) queue.on('error', (error) => log?.debug({ queue: queue.name, reason: error.message }, 'queue reported an error'));
+    for (const queue of Object.values(this.queues))
+      queue.on('error', (error) => log?.debug({ queue: queue.name, reason: error.message }, 'queue reported an error'));
   }
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: FleetOptions): Promise<Fleet> {
-    const connection = await connected({ url: options.redisUrl, prefix: options.prefix, name: `shoal:fleet:${options.queue}`, log: options.log });
+    const connection = await connected({
+      url: options.redisUrl,
+      prefix: options.prefix,
+      name: `shoal:fleet:${options.queue}`,
+      log: options.log,
+    });
     return new Fleet(options, connection);
   }
 
@@ -73,13 +87,20 @@ export class Fleet {
     return translated(async () => {
       const { main, cpu } = this.queues;
       const [mainDepth, cpuDepth, mainWorkers, cpuWorkers, drained] = await Promise.all([
-        this.depthOf(main), this.depthOf(cpu), this.workersOf(main.name), this.workersOf(cpu.name), this.connection.smembers(this.keys.drained(main.name)),
+        this.depthOf(main),
+        this.depthOf(cpu),
+        this.workersOf(main.name),
+        this.workersOf(cpu.name),
+        this.connection.smembers(this.keys.drained(main.name)),
       ]);
       const isAllDrained = drained.includes(ALL_WORKERS);
       const ids = [...new Set([...mainWorkers.keys(), ...cpuWorkers.keys()])].sort();
       const workers = ids.map((workerId): LiveWorker => ({
         workerId,
-        lanes: [...(mainWorkers.has(workerId) ? ['main' as const] : []), ...(cpuWorkers.has(workerId) ? ['cpu' as const] : [])],
+        lanes: [
+          ...(mainWorkers.has(workerId) ? ['main' as const] : []),
+          ...(cpuWorkers.has(workerId) ? ['cpu' as const] : []),
+        ],
         facts: mainWorkers.get(workerId) ?? cpuWorkers.get(workerId),
         isDrained: isAllDrained || drained.includes(workerId),
       }));
@@ -87,20 +108,32 @@ export class Fleet {
     });
   }
 
-  /** `which`: a worker's id, the beginning of one, or "all", which holds for workers that start later too. The ids of those alive that it is about. */
+  /**
+   * `which`: a worker's id, the beginning of one, or "all", which holds for workers that start later too. The ids of
+   * those alive that it is about.
+   */
   async drain(which: string): Promise<string[]> {
     const { members, ids } = await this.find(which);
     await translated(() => this.connection.sadd(this.drainedKey(), members));
     return ids;
   }
 
-  /** "all" also forgets what was drained one by one. A single worker of a fleet that was drained as a whole cannot be resumed. */
+  /**
+   * "all" also forgets what was drained one by one. A single worker of a fleet that was drained as a whole cannot be
+   * resumed.
+   */
   async resume(which: string): Promise<string[]> {
     const { members, ids, view } = await this.find(which);
     if (which !== 'all' && view.isAllDrained) {
-      throw new ShoalError('USAGE', `all workers of ${this.queues.main.name} are drained, later ones too; resume all, then drain those that are to stay so`);
+      throw new ShoalError(
+        'USAGE',
+        `all workers of ${this.queues.main.name} are drained, later ones too; resume all, then drain those ` +
+          'that are to stay so',
+      );
     }
-    await translated(async () => (which === 'all' ? this.connection.del(this.drainedKey()) : this.connection.srem(this.drainedKey(), members)));
+    await translated(async () =>
+      which === 'all' ? this.connection.del(this.drainedKey()) : this.connection.srem(this.drainedKey(), members),
+    );
     return ids;
   }
 
@@ -121,15 +154,27 @@ export class Fleet {
     const found = ids.includes(which) ? [which] : ids.filter((id) => id.startsWith(which));
     if (found.length === 1) return { members: found, ids: found, view };
     const problem = found.length === 0 ? 'no live worker has' : `${found.length} live workers have`;
-    throw new ShoalError('USAGE', `${problem} an id that begins with "${which}"; alive: ${ids.join(', ') || 'none'}`, { which });
+    throw new ShoalError('USAGE', `${problem} an id that begins with "${which}"; alive: ${ids.join(', ') || 'none'}`, {
+      which,
+    });
   }
 
   private async depthOf(queue: Queue): Promise<LaneDepth> {
     const [counts, first, firstPrioritized] = await Promise.all([
-      queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'waiting-children', 'failed'), this.ageOfNext(queue, 'wait'), this.ageOfNext(queue, 'prioritized'),
+      queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'waiting-children', 'failed'),
+      this.ageOfNext(queue, 'wait'),
+      this.ageOfNext(queue, 'prioritized'),
     ]);
     const { wait = 0, prioritized = 0, active = 0, delayed = 0, failed = 0 } = counts;
-    return { queue: queue.name, waiting: wait + prioritized, active, delayed, handedOver: counts['waiting-children'] ?? 0, failed, oldestMs: Math.max(first, firstPrioritized) };
+    return {
+      queue: queue.name,
+      waiting: wait + prioritized,
+      active,
+      delayed,
+      handedOver: counts['waiting-children'] ?? 0,
+      failed,
+      oldestMs: Math.max(first, firstPrioritized),
+    };
   }
 
   private async ageOfNext(queue: Queue, state: 'wait' | 'prioritized'): Promise<number> {
@@ -139,7 +184,10 @@ export class Fleet {
   }
 
   private async workersOf(queue: string): Promise<Map<string, WorkerFacts | undefined>> {
-    const [alive, facts] = await Promise.all([liveWorkers(this.connection, queue, this.prefix), this.connection.hgetall(this.keys.facts(queue))]);
+    const [alive, facts] = await Promise.all([
+      liveWorkers(this.connection, queue, this.prefix),
+      this.connection.hgetall(this.keys.facts(queue)),
+    ]);
     return new Map(alive.map((workerId) => [workerId, parseFacts(facts[workerId])]));
   }
 }
@@ -150,7 +198,13 @@ function parseFacts(text: string | undefined): WorkerFacts | undefined {
     const facts: unknown = JSON.parse(text ?? 'null');
     if (typeof facts !== 'object' || facts === null) return undefined;
     const { rates, mix, lanes, device } = facts as Record<string, unknown>;
-    const isWhole = typeof rates === 'object' && rates !== null && typeof mix === 'object' && mix !== null && Array.isArray(lanes) && typeof device === 'string';
+    const isWhole =
+      typeof rates === 'object' &&
+      rates !== null &&
+      typeof mix === 'object' &&
+      mix !== null &&
+      Array.isArray(lanes) &&
+      typeof device === 'string';
     return isWhole ? (facts as WorkerFacts) : undefined;
   } catch {
     return undefined;

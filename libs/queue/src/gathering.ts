@@ -1,5 +1,6 @@
-// When what gathers goes out: at the end of the turn of the event loop for whatever may not wait, and with it all that may; else when
-// the first of it has waited as long as it may. Calls for many items cost the server far less than one for each.
+// When what gathers goes out: at the end of the turn of the event loop for whatever may not wait, and with it all that
+// may; else when the first of it has waited as long as it may. Calls for many items cost the server far less than one
+// for each.
 
 export class Gathering {
   private readonly flush: () => void;

@@ -42,8 +42,11 @@ async function start(role: LaneWorkerOptions['role'], faultPoint?: string): Prom
 
 /** One job, which does not fit the GPU, in a fleet of one GPU and one CPU worker. */
 async function completed(): Promise<void> {
-  await expect.poll(() => connection.zcard(`${prefix}:${LANE_QUEUE}:completed`), { timeout: SLOW_MACHINE_MS / 2, interval: 20 }).toBe(1);
-  await expect.poll(() => wrongs(connection, prefix, ['j-0']), { timeout: 10_000, interval: 200 }).toEqual([]); // the announcement comes a moment later
+  await expect
+    .poll(() => connection.zcard(`${prefix}:${LANE_QUEUE}:completed`), { timeout: SLOW_MACHINE_MS / 2, interval: 20 })
+    .toBe(1);
+  // the announcement comes a moment later
+  await expect.poll(() => wrongs(connection, prefix, ['j-0']), { timeout: 10_000, interval: 200 }).toEqual([]);
 }
 
 describe('SIGKILL', () => {
@@ -59,34 +62,52 @@ describe('SIGKILL', () => {
     ['gpu', 'before-complete:SIGKILL:2', 'active|completed|0'],
     ['gpu', 'after-complete:SIGKILL:2', 'completed|completed|0'],
     ['gpu', 'after-announce', 'completed|completed|0'],
-  ])('of the %s worker at %s leaves the job at %s, and it ends once', async (role, point, place) => {
-    const faultPoint = point.includes(':') ? point : `${point}:SIGKILL`;
-    await addJobs(connection, prefix, ['j-0']);
-    const victim = await start(role, faultPoint);
-    const died = once(victim, 'exit');
-    const other = role === 'gpu' ? 'cpu' : 'gpu';
-    const isAlone = role === 'gpu' && !point.endsWith(':2') && point !== 'after-announce';
-    const helper = isAlone ? undefined : await start(other);
-    await died;
-    expect(await misplaced(connection, prefix, ['j-0'])).toEqual([]);
-    const [found] = await placesOf(connection, prefix, ['j-0']);
-    expect(isAlone ? [place] : possibleAfter(place)).toContain(found);
-    await start(role);
-    if (helper === undefined) await start(other);
-    await completed();
-  }, SLOW_MACHINE_MS);
+  ])(
+    'of the %s worker at %s leaves the job at %s, and it ends once',
+    async (role, point, place) => {
+      const faultPoint = point.includes(':') ? point : `${point}:SIGKILL`;
+      await addJobs(connection, prefix, ['j-0']);
+      const victim = await start(role, faultPoint);
+      const died = once(victim, 'exit');
+      const other = role === 'gpu' ? 'cpu' : 'gpu';
+      const isAlone = role === 'gpu' && !point.endsWith(':2') && point !== 'after-announce';
+      const helper = isAlone ? undefined : await start(other);
+      await died;
+      expect(await misplaced(connection, prefix, ['j-0'])).toEqual([]);
+      const [found] = await placesOf(connection, prefix, ['j-0']);
+      expect(isAlone ? [place] : possibleAfter(place)).toContain(found);
+      await start(role);
+      if (helper === undefined) await start(other);
+      await completed();
+    },
+    SLOW_MACHINE_MS,
+  );
 });
 
 /** The other worker is alive until the look, and may have gone on from that place. */
 function possibleAfter(place: string): string[] {
-  const way = ['active||0', 'waiting-children|wait|1', 'waiting-children|active|1', 'wait|completed|0', 'prioritized|completed|0', 'active|completed|0', 'completed|completed|0'];
+  const way = [
+    'active||0',
+    'waiting-children|wait|1',
+    'waiting-children|active|1',
+    'wait|completed|0',
+    'prioritized|completed|0',
+    'active|completed|0',
+    'completed|completed|0',
+  ];
   return way.slice(way.indexOf(place));
 }
 
-test('workers of both kinds are killed again and again: nothing is lost, nothing wrong, nothing to be had twice', async () => {
-  const seed = Number(process.env['SHOAL_TEST_SEED'] ?? Math.floor(Math.random() * 2 ** 32));
-  const report = await crashHandOvers({ redisUrl: server.url, prefix, jobs: 300, seed, mostChanges: 30 });
-  console.log(`seed ${seed}: ${JSON.stringify({ ...report, misplaced: report.misplaced.length, wrong: report.wrong.length })}`);
-  expect(report).toMatchObject({ misplaced: [], wrong: [] });
-  expect(report.kills.gpu + report.kills.cpu).toBeGreaterThan(3);
-}, SLOW_MACHINE_MS);
+test(
+  'workers of both kinds are killed again and again: nothing is lost, nothing wrong, nothing to be had twice',
+  async () => {
+    const seed = Number(process.env['SHOAL_TEST_SEED'] ?? Math.floor(Math.random() * 2 ** 32));
+    const report = await crashHandOvers({ redisUrl: server.url, prefix, jobs: 300, seed, mostChanges: 30 });
+    console.log(
+      `seed ${seed}: ${JSON.stringify({ ...report, misplaced: report.misplaced.length, wrong: report.wrong.length })}`,
+    );
+    expect(report).toMatchObject({ misplaced: [], wrong: [] });
+    expect(report.kills.gpu + report.kills.cpu).toBeGreaterThan(3);
+  },
+  SLOW_MACHINE_MS,
+);

@@ -1,6 +1,14 @@
 import { execFileSync } from 'node:child_process';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { keySpace, noFaults, parseJob, type EmbedReturn, type FaultPoints, type HandOver, type RawClaim } from '@shoal/core';
+import {
+  keySpace,
+  noFaults,
+  parseJob,
+  type EmbedReturn,
+  type FaultPoints,
+  type HandOver,
+  type RawClaim,
+} from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
 import { Queue } from 'bullmq';
 import { BullJobSource } from './bull-job-source.ts';
@@ -11,9 +19,23 @@ import { startTestServer, type TestServer } from './testing.ts';
 
 const MAIN = 'embed-x';
 const CPU = 'embed-x-cpu';
-const WHY: HandOver = { reason: { code: 'OUT_OF_VRAM', message: 'row 3 needs 9 GB, 8 GB are free' }, peakBytes: 9_000_000_000 };
+const WHY: HandOver = {
+  reason: { code: 'OUT_OF_VRAM', message: 'row 3 needs 9 GB, 8 GB are free' },
+  peakBytes: 9_000_000_000,
+};
 const VALUE: EmbedReturn = {
-  v: 1, key: '{t}:out:embed-x:a', model: 'x@1', rows: 1, dims: 4, dtype: 'f32', device: 'cpu', precision: 'fp32', tokens: 3, truncated: 0, splits: 0, ms: { queued: 1, run: 2 },
+  v: 1,
+  key: '{t}:out:embed-x:a',
+  model: 'x@1',
+  rows: 1,
+  dims: 4,
+  dtype: 'f32',
+  device: 'cpu',
+  precision: 'fp32',
+  tokens: 3,
+  truncated: 0,
+  splits: 0,
+  ms: { queued: 1, run: 2 },
 };
 const DATA = { v: 1, texts: ['one', 'two'], reply: '{shoal}:reply:me' };
 
@@ -49,7 +71,16 @@ afterAll(async () => {
 });
 
 async function open(queue: string, faults: FaultPoints = noFaults): Promise<BullJobSource> {
-  const source = new BullJobSource({ redisUrl: server.url, prefix, queue, leaseMs: 900, stalledCheckMs: 300, handOverTo: queue === MAIN ? CPU : undefined, faults, log });
+  const source = new BullJobSource({
+    redisUrl: server.url,
+    prefix,
+    queue,
+    leaseMs: 900,
+    stalledCheckMs: 300,
+    handOverTo: queue === MAIN ? CPU : undefined,
+    faults,
+    log,
+  });
   opened.push(source);
   await source.start();
   return source;
@@ -75,22 +106,34 @@ async function handedOver(jobId = 'a', data: object = DATA): Promise<BullJobSour
 /** Answered when it returns, so that it is in between whatever the hand-over sends next. */
 function renewAtOnce(lockKey: string): void {
   const { hostname, port } = new URL(server.url);
-  const send = `const line = require('node:net').connect(${port}, '${hostname}', () => line.write('PEXPIRE ${lockKey} 5000\\r\\n')).on('data', () => line.end())`;
+  const send =
+    `const line = require('node:net').connect(${port}, '${hostname}', () => line.write('PEXPIRE ${lockKey} ` +
+    `5000\\r\\n')).on('data', () => line.end())`;
   execFileSync(process.execPath, ['-e', send]);
 }
 
 describe('handing a job over', () => {
-  test('puts a child with the same id and data into the CPU lane, and the job waits for it, with the reason to be seen at both', async () => {
-    await handedOver();
-    expect(await whereIs('a')).toEqual(['waiting-children', 'waiting']);
-    const [job, child] = await Promise.all([main.getJob('a'), cpu.getJob('a')]);
-    expect(child?.data).toEqual(DATA);
-    expect(parseJob('a', child?.name ?? '', child?.data).input).toEqual({ form: 'inline', texts: ['one', 'two'] }); // every row moves
-    for (const one of [job, child]) expect(readMark(one?.progress)).toMatchObject({ code: 'OUT_OF_VRAM', message: WHY.reason.message, peakBytes: WHY.peakBytes });
-    expect(child?.parent).toMatchObject({ id: 'a', queueKey: `${prefix}:${MAIN}` });
-    expect(child?.timestamp).toBe(job?.timestamp);
-    expect(await connection.exists(keySpace(prefix).lock(MAIN, 'a'))).toBe(0);
-  });
+  test(
+    'puts a child with the same id and data into the CPU lane, and the job waits for it, with the reason to be ' +
+      'seen at both',
+    async () => {
+      await handedOver();
+      expect(await whereIs('a')).toEqual(['waiting-children', 'waiting']);
+      const [job, child] = await Promise.all([main.getJob('a'), cpu.getJob('a')]);
+      expect(child?.data).toEqual(DATA);
+      // every row moves
+      expect(parseJob('a', child?.name ?? '', child?.data).input).toEqual({ form: 'inline', texts: ['one', 'two'] });
+      for (const one of [job, child])
+        expect(readMark(one?.progress)).toMatchObject({
+          code: 'OUT_OF_VRAM',
+          message: WHY.reason.message,
+          peakBytes: WHY.peakBytes,
+        });
+      expect(child?.parent).toMatchObject({ id: 'a', queueKey: `${prefix}:${MAIN}` });
+      expect(child?.timestamp).toBe(job?.timestamp);
+      expect(await connection.exists(keySpace(prefix).lock(MAIN, 'a'))).toBe(0);
+    },
+  );
 
   test('a completed child completes the job with its value and the reason, through whoever claims it', async () => {
     const gpu = await handedOver();
@@ -108,11 +151,17 @@ describe('handing a job over', () => {
   test('a failed child fails the job with its code, and says what came before: no parent waits for ever', async () => {
     const gpu = await handedOver();
     const worker = await open(CPU);
-    await worker.settle(await claimOne(worker), { kind: 'fail', failure: { code: 'INFERENCE_FAILED', message: 'not here either' } });
+    await worker.settle(await claimOne(worker), {
+      kind: 'fail',
+      failure: { code: 'INFERENCE_FAILED', message: 'not here either' },
+    });
     const again = await claimOne(gpu);
     expect(again.ending).toEqual({
       kind: 'fail',
-      failure: { code: 'INFERENCE_FAILED', message: `not here either (in the CPU lane, after OUT_OF_VRAM: ${WHY.reason.message})` },
+      failure: {
+        code: 'INFERENCE_FAILED',
+        message: `not here either (in the CPU lane, after OUT_OF_VRAM: ${WHY.reason.message})`,
+      },
     });
   });
 
@@ -123,11 +172,17 @@ describe('handing a job over', () => {
   });
 
   test('interactive jobs stand before bulk ones in the CPU lane, whatever came first', async () => {
-    for (const [jobId, data] of [['bulk-1', { ...DATA, class: 'bulk' }], ['bulk-2', { ...DATA, class: 'bulk' }], ['fast', { ...DATA, class: 'interactive' }]] as const) await main.add('embed', data, { jobId });
+    for (const [jobId, data] of [
+      ['bulk-1', { ...DATA, class: 'bulk' }],
+      ['bulk-2', { ...DATA, class: 'bulk' }],
+      ['fast', { ...DATA, class: 'interactive' }],
+    ] as const)
+      await main.add('embed', data, { jobId });
     const gpu = await open(MAIN);
     const claims = new Map<string, RawClaim>();
     for (const claim of [await claimOne(gpu), await claimOne(gpu), await claimOne(gpu)]) claims.set(claim.jobId, claim);
-    for (const jobId of ['bulk-1', 'bulk-2', 'fast']) await gpu.settle(claims.get(jobId)!, { kind: 'hand-over', handOver: WHY });
+    for (const jobId of ['bulk-1', 'bulk-2', 'fast'])
+      await gpu.settle(claims.get(jobId)!, { kind: 'hand-over', handOver: WHY });
     const worker = await open(CPU);
     const order = [];
     for (let i = 0; i < 3; i++) order.push((await claimOne(worker)).jobId);
@@ -154,7 +209,11 @@ describe('handing a job over', () => {
 
   test('a lock that changes hands between the look and the move stops the move', async () => {
     await main.add('embed', DATA, { jobId: 'a' });
-    const source = await open(MAIN, { reach: (point) => point === 'hand-over-watched' && void connection.set(keySpace(prefix).lock(MAIN, 'a'), 'a stranger', 'PX', 60_000) });
+    const source = await open(MAIN, {
+      reach: (point) =>
+        point === 'hand-over-watched' &&
+        void connection.set(keySpace(prefix).lock(MAIN, 'a'), 'a stranger', 'PX', 60_000),
+    });
     expect(await source.settle(await claimOne(source), { kind: 'hand-over', handOver: WHY })).toBe('lease-lost');
     expect(await whereIs('a')).toEqual(['active', 'unknown']);
   });
@@ -179,19 +238,23 @@ describe('handing a job over', () => {
     }
   });
 
-  test('an id used again, after its first life went through the CPU lane, is run anew and not answered with the old ending', async () => {
-    const gpu = await handedOver();
-    const worker = await open(CPU);
-    await worker.settle(await claimOne(worker), { kind: 'complete', value: VALUE });
-    const again = await claimOne(gpu);
-    await gpu.settle(again, again.ending!);
-    await main.remove('a');
-    const later = { ...DATA, texts: ['three'] };
-    await main.add('embed', later, { jobId: 'a' });
-    await gpu.settle(await claimOne(gpu), { kind: 'hand-over', handOver: WHY });
-    expect(await whereIs('a')).toEqual(['waiting-children', 'waiting']);
-    expect((await claimOne(worker)).data).toEqual(later);
-  });
+  test(
+    'an id used again, after its first life went through the CPU lane, is run anew and not answered with the old ' +
+      'ending',
+    async () => {
+      const gpu = await handedOver();
+      const worker = await open(CPU);
+      await worker.settle(await claimOne(worker), { kind: 'complete', value: VALUE });
+      const again = await claimOne(gpu);
+      await gpu.settle(again, again.ending!);
+      await main.remove('a');
+      const later = { ...DATA, texts: ['three'] };
+      await main.add('embed', later, { jobId: 'a' });
+      await gpu.settle(await claimOne(gpu), { kind: 'hand-over', handOver: WHY });
+      expect(await whereIs('a')).toEqual(['waiting-children', 'waiting']);
+      expect((await claimOne(worker)).data).toEqual(later);
+    },
+  );
 
   test('a job removed while its child waits, and added again with other input, is not answered with the old input', async () => {
     const gpu = await handedOver();
@@ -199,7 +262,7 @@ describe('handing a job over', () => {
     const later = { ...DATA, texts: ['three'] };
     await main.add('embed', later, { jobId: 'a' });
     await gpu.settle(await claimOne(gpu), { kind: 'hand-over', handOver: WHY });
-    expect((await (await cpu.getJob('a'))?.data)).toEqual(later);
+    expect(await (await cpu.getJob('a'))?.data).toEqual(later);
     expect(await whereIs('a')).toEqual(['waiting-children', 'waiting']);
   });
 
@@ -268,14 +331,28 @@ describe('handing a job over', () => {
 /** Kills the connections of hand-overs, `turns` turns of the event loop from now. */
 async function cutHandOvers(turns: number): Promise<void> {
   for (let turn = 0; turn < turns; turn++) await new Promise((resolve) => setImmediate(resolve));
-  const clients = String(await connection.client('LIST')).split('\n').filter((line) => line.includes('name=shoal:worker:hand-over'));
-  await Promise.all(clients.map((line) => connection.client('KILL', 'ID', Number(/id=(\d+)/.exec(line)?.[1])).catch(() => undefined)));
+  const clients = String(await connection.client('LIST'))
+    .split('\n')
+    .filter((line) => line.includes('name=shoal:worker:hand-over'));
+  await Promise.all(
+    clients.map((line) => connection.client('KILL', 'ID', Number(/id=(\d+)/.exec(line)?.[1])).catch(() => undefined)),
+  );
 }
 
 test('what progress holds is a mark only when all of it is there', () => {
   const mark = { code: 'OUT_OF_VRAM', message: 'x', by: 'w:1', attempt: 0 };
   expect(readMark({ handedOver: mark })).toEqual(mark);
-  for (const progress of [undefined, null, 0, 50, 'x', {}, { handedOver: null }, { handedOver: { ...mark, code: 'NO_SUCH_CODE' } }, { handedOver: { ...mark, attempt: '0' } }]) {
+  for (const progress of [
+    undefined,
+    null,
+    0,
+    50,
+    'x',
+    {},
+    { handedOver: null },
+    { handedOver: { ...mark, code: 'NO_SUCH_CODE' } },
+    { handedOver: { ...mark, attempt: '0' } },
+  ]) {
     expect(readMark(progress)).toBeUndefined();
   }
 });

@@ -1,19 +1,40 @@
 // Moves a claimed job to the CPU lane in one transaction, and tells how it ended there. Decides nothing about when.
 //
-// The job in the main lane stays the public handle: under the same id a *child* goes into the CPU lane, and the job itself
-// becomes *waiting-children*. When the child has ended, well or badly, BullMQ puts the job back into its lane with the ending
-// beside it; whoever claims it finds that ending (`endingOf`) and gives it to the job. At every moment the job is in exactly
-// one place: before EXEC it is an active job of the main lane whose lease brings it back, after EXEC it waits for its child.
+// The job in the main lane stays the public handle: under the same id a *child* goes into the CPU lane, and the job
+// itself becomes *waiting-children*. When the child has ended, well or badly, BullMQ puts the job back into its lane
+// with the ending beside it; whoever claims it finds that ending (`endingOf`) and gives it to the job. At every moment
+// the job is in exactly one place: before EXEC it is an active job of the main lane whose lease brings it back, after
+// EXEC it waits for its child.
 //
-// The mark of a hand-over is the job's `progress`, written in the same transaction: Bull Board shows it, every claim brings
-// it along at no cost, and its `by` tells a repeated call that the first one did happen.
+// The mark of a hand-over is the job's `progress`, written in the same transaction: Bull Board shows it, every claim
+// brings it along at no cost, and its `by` tells a repeated call that the first one did happen.
 
 import {
-  ERROR_CODES, invariant, parseFailedReason, type ErrorCode, type Failure, type FaultPoints, type HandOver, type JobReturn, type KnownEnding, type Logger,
+  ERROR_CODES,
+  invariant,
+  parseFailedReason,
+  type ErrorCode,
+  type Failure,
+  type FaultPoints,
+  type HandOver,
+  type JobReturn,
+  type KnownEnding,
+  type Logger,
 } from '@shoal/core';
 import { Queue, type Job } from 'bullmq';
 import type { TakenJob } from './batch-worker.ts';
-import { childEndKeys, isScriptMissing, lockLost, openTransaction, queueAdd, queueProgress, queueRemove, queueWaitForChild, wakeIdleWorker, type Transaction } from './bullmq-internals.ts';
+import {
+  childEndKeys,
+  isScriptMissing,
+  lockLost,
+  openTransaction,
+  queueAdd,
+  queueProgress,
+  queueRemove,
+  queueWaitForChild,
+  wakeIdleWorker,
+  type Transaction,
+} from './bullmq-internals.ts';
 import { CANCEL_MARK } from './cancel.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from './connection.ts';
 
@@ -43,7 +64,9 @@ export interface HandOverMark {
 /** The child is a record of what happened; the job itself is kept like every other. */
 const KEEP_COMPLETED_CHILDREN = 100;
 const KEEP_FAILED_CHILDREN = 1_000;
-/** So often a transaction is begun anew because something it watches changed: a renewed lease, a child that just ended. */
+/**
+ * So often a transaction is begun anew because something it watches changed: a renewed lease, a child that just ended.
+ */
 const MAX_COLLISIONS = 20;
 
 interface Lanes {
@@ -65,8 +88,8 @@ export class HandOvers {
   }
 
   /**
-   * One that is being cancelled goes back to its lane instead, where whoever claims it finds the mark. Throws what isLockLost
-   * knows when the job is no longer this claim's, and the fault when the server could not do it.
+   * One that is being cancelled goes back to its lane instead, where whoever claims it finds the mark. Throws what
+   * isLockLost knows when the job is no longer this claim's, and the fault when the server could not do it.
    */
   handOver(taken: TakenJob, why: HandOver): Promise<void> {
     const moved = this.turn.then(() => this.move(taken, why));
@@ -89,18 +112,32 @@ export class HandOvers {
     for (let collisions = 0; collisions < MAX_COLLISIONS; collisions++) {
       if (await this.tryMove(lanes, job, job.id, token, mark)) return;
     }
-    throw new Error(`job ${job.id} could not be handed over: its lock or its child changed ${MAX_COLLISIONS} times in a row`);
+    throw new Error(
+      `job ${job.id} could not be handed over: its lock or its child changed ${MAX_COLLISIONS} times in a row`,
+    );
   }
 
-  /** False when something watched changed meanwhile, or a script was missing: it is to be begun anew. True also for one that went back because it is being cancelled. */
-  private async tryMove({ connection, main, cpu }: Lanes, job: Job, jobId: string, token: string, mark: HandOverMark): Promise<boolean> {
+  /**
+   * False when something watched changed meanwhile, or a script was missing: it is to be begun anew. True also for one
+   * that went back because it is being cancelled.
+   */
+  private async tryMove(
+    { connection, main, cpu }: Lanes,
+    job: Job,
+    jobId: string,
+    token: string,
+    mark: HandOverMark,
+  ): Promise<boolean> {
     const jobKey = main.toKey(jobId);
     const lockKey = `${jobKey}:lock`;
     const childKey = cpu.toKey(jobId);
     const childLockKey = `${childKey}:lock`;
     await connection.watch(lockKey, jobKey, childKey, childLockKey);
     const [lock, isCancelled, childLock, [finishedOn, data]] = await Promise.all([
-      connection.get(lockKey), connection.hexists(jobKey, CANCEL_MARK), connection.get(childLockKey), connection.hmget(childKey, 'finishedOn', 'data'),
+      connection.get(lockKey),
+      connection.hexists(jobKey, CANCEL_MARK),
+      connection.get(childLockKey),
+      connection.hmget(childKey, 'finishedOn', 'data'),
     ]);
     this.options.faults.reach('hand-over-watched');
     if (lock !== token) {
@@ -110,7 +147,8 @@ export class HandOvers {
     if (isCancelled === 1) {
       await connection.unwatch();
       await job.moveToWait(token); // a child would have no mark, and run
-      await wakeIdleWorker(connection, this.options.prefix, main.name).catch(() => undefined); // a prioritized job puts no marker
+      // a prioritized job puts no marker
+      await wakeIdleWorker(connection, this.options.prefix, main.name).catch(() => undefined);
       return true;
     }
     // A child of an earlier life of this id: adding over it would bring its old ending instead of a new run.
@@ -153,13 +191,17 @@ export class HandOvers {
     const { redisUrl, prefix, queue, cpuQueue, log } = this.options;
     const connection = openConnection({ url: redisUrl, prefix, name: `shoal:worker:hand-over:${queue}`, log });
     this.connection = connection;
-    // What is sent again after a cut would run on a connection that watches nothing: it fails instead, and is begun anew.
+    // What is sent again after a cut would run on a connection that watches nothing: it fails instead, and is begun
+    // anew.
     connection.options.maxRetriesPerRequest = 0;
     try {
       await untilReady(connection, redisUrl);
       connection.options.enableOfflineQueue = false;
-      const [main, cpu] = [queue, cpuQueue].map((name) => new Queue(name, { prefix, connection, skipMetasUpdate: true })) as [Queue, Queue];
-      for (const lane of [main, cpu]) lane.on('error', (error) => log.debug({ err: error }, 'queue client reported an error'));
+      const [main, cpu] = [queue, cpuQueue].map(
+        (name) => new Queue(name, { prefix, connection, skipMetasUpdate: true }),
+      ) as [Queue, Queue];
+      for (const lane of [main, cpu])
+        lane.on('error', (error) => log.debug({ err: error }, 'queue client reported an error'));
       await Promise.all([main.waitUntilReady(), cpu.waitUntilReady()]);
       return { connection, main, cpu };
     } catch (error) {
@@ -172,9 +214,11 @@ export class HandOvers {
 function childOptions(main: Queue, job: Job, jobId: string): Parameters<typeof queueAdd>[2]['opts'] {
   return {
     jobId,
-    timestamp: job.timestamp, // it has been waiting since then; its place in the lane is fair-order.ts's business, as in every lane
+    // it has been waiting since then; its place in the lane is fair-order.ts's business, as in every lane
+    timestamp: job.timestamp,
     parent: { id: jobId, queue: main.qualifiedName },
-    // Of BullMQ's four ways to treat a child that failed, the one that puts the parent back at once and keeps the reason.
+    // Of BullMQ's four ways to treat a child that failed, the one that puts the parent back at once and keeps the
+    // reason.
     ignoreDependencyOnFailure: true,
     removeOnComplete: { count: KEEP_COMPLETED_CHILDREN },
     removeOnFail: { count: KEEP_FAILED_CHILDREN },
@@ -182,10 +226,21 @@ function childOptions(main: Queue, job: Job, jobId: string): Parameters<typeof q
 }
 
 function markOf({ reason, peakBytes }: HandOver, by: string, attempt: number): HandOverMark {
-  return { handedOver: { code: reason.code, message: reason.message, ...(peakBytes === undefined ? {} : { peakBytes }), by, attempt } };
+  return {
+    handedOver: {
+      code: reason.code,
+      message: reason.message,
+      ...(peakBytes === undefined ? {} : { peakBytes }),
+      by,
+      attempt,
+    },
+  };
 }
 
-/** The mark of the hand-over that this job is in, or undefined. A child has one as well, but it is not the one that waits. */
+/**
+ * The mark of the hand-over that this job is in, or undefined. A child has one as well, but it is not the one that
+ * waits.
+ */
 export function handOverOf(job: Job): HandOverMark['handedOver'] | undefined {
   if (job.parentKey !== undefined) return undefined;
   const mark = readMark(job.progress);
@@ -194,16 +249,18 @@ export function handOverOf(job: Job): HandOverMark['handedOver'] | undefined {
 
 /** `progress` may hold anything: plain producers may write it as well. */
 export function readMark(progress: unknown): HandOverMark['handedOver'] | undefined {
-  const mark: unknown = typeof progress === 'object' && progress !== null ? Reflect.get(progress, 'handedOver') : undefined;
+  const mark: unknown =
+    typeof progress === 'object' && progress !== null ? Reflect.get(progress, 'handedOver') : undefined;
   if (typeof mark !== 'object' || mark === null) return undefined;
   const { code, message, peakBytes, by, attempt } = mark as Record<string, unknown>;
-  if (!isErrorCode(code) || typeof message !== 'string' || typeof by !== 'string' || typeof attempt !== 'number') return undefined;
+  if (!isErrorCode(code) || typeof message !== 'string' || typeof by !== 'string' || typeof attempt !== 'number')
+    return undefined;
   return { code, message, by, attempt, ...(typeof peakBytes === 'number' ? { peakBytes } : {}) };
 }
 
 /**
- * How a job ended that had been handed over; undefined for any other, and for one whose child vanished without an ending
- * (somebody removed it): that one runs again.
+ * How a job ended that had been handed over; undefined for any other, and for one whose child vanished without an
+ * ending (somebody removed it): that one runs again.
  */
 export async function endingOf(job: Job): Promise<KnownEnding | undefined> {
   const mark = handOverOf(job);
@@ -212,7 +269,10 @@ export async function endingOf(job: Job): Promise<KnownEnding | undefined> {
   const value = Object.values(values ?? {}).find(isJobReturn);
   if (value !== undefined) {
     const { code: reason, peakBytes } = mark;
-    return { kind: 'complete', value: { ...value, handedOver: { reason, ...(peakBytes === undefined ? {} : { peakBytes }) } } };
+    return {
+      kind: 'complete',
+      value: { ...value, handedOver: { reason, ...(peakBytes === undefined ? {} : { peakBytes }) } },
+    };
   }
   const [reason] = Object.values(failures);
   return reason === undefined ? undefined : { kind: 'fail', failure: failureAfter(mark, reason) };
@@ -225,7 +285,12 @@ function failureAfter(mark: HandOverMark['handedOver'], reason: string): Failure
 }
 
 function isJobReturn(value: unknown): value is JobReturn {
-  return typeof value === 'object' && value !== null && Reflect.get(value, 'v') === 1 && typeof Reflect.get(value, 'key') === 'string';
+  return (
+    typeof value === 'object' &&
+    value !== null &&
+    Reflect.get(value, 'v') === 1 &&
+    typeof Reflect.get(value, 'key') === 'string'
+  );
 }
 
 function isErrorCode(code: unknown): code is ErrorCode {

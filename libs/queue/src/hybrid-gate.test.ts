@@ -4,11 +4,35 @@ import { ManualClock, RecordingLogger, settled } from '@shoal/core/testing';
 import type { FleetView, LaneDepth, LiveWorker } from './fleet.ts';
 import { FleetWatch, HybridGate, alarmOfCpuLane } from './hybrid-gate.ts';
 
-const depth = (queue: string, waiting: number, oldestMs = 5_000): LaneDepth => ({ queue, waiting, active: 0, delayed: 0, handedOver: 0, failed: 0, oldestMs: waiting > 0 ? oldestMs : 0 });
-const LOAD: WorkerLoad = { rates: { medium: 10_000 }, mix: { medium: 1 }, claims: 0, poolTokens: 0, tokensPerJob: 1_000 };
+const depth = (queue: string, waiting: number, oldestMs = 5_000): LaneDepth => ({
+  queue,
+  waiting,
+  active: 0,
+  delayed: 0,
+  handedOver: 0,
+  failed: 0,
+  oldestMs: waiting > 0 ? oldestMs : 0,
+});
+const LOAD: WorkerLoad = {
+  rates: { medium: 10_000 },
+  mix: { medium: 1 },
+  claims: 0,
+  poolTokens: 0,
+  tokensPerJob: 1_000,
+};
 
 function worker(workerId: string, lanes: readonly Lane[], rate = 1_000_000): LiveWorker {
-  const facts: WorkerFacts = { ...LOAD, rates: { medium: rate }, device: 'x', precision: 'fp32', model: 'x@1', host: 'h', pid: 1, lanes, isDrained: false };
+  const facts: WorkerFacts = {
+    ...LOAD,
+    rates: { medium: rate },
+    device: 'x',
+    precision: 'fp32',
+    model: 'x@1',
+    host: 'h',
+    pid: 1,
+    lanes,
+    isDrained: false,
+  };
   return { workerId, lanes, facts, isDrained: false };
 }
 
@@ -83,7 +107,13 @@ test('jobs that nobody serves are told once, and once that somebody does', () =>
   see(view(0, [GPU], 12));
   see(view(0, [GPU], 13));
   see(view(0, [GPU, { ...ME, isDrained: true }], 13));
-  expect(log.lines).toMatchObject([{ level: 'warn', fields: { queue: 'embed-x-cpu', waiting: 12 }, message: expect.stringContaining('no CPU worker is alive') }]);
+  expect(log.lines).toMatchObject([
+    {
+      level: 'warn',
+      fields: { queue: 'embed-x-cpu', waiting: 12 },
+      message: expect.stringContaining('no CPU worker is alive'),
+    },
+  ]);
   see(view(0, [GPU, ME], 13));
   see(view(0, [GPU, ME], 0));
   expect(log.lines.slice(1)).toMatchObject([{ level: 'info', message: 'the CPU lane is served again' }]);
@@ -94,7 +124,8 @@ test('the fleet is looked at every second, whatever becomes of a look, and not a
   let looks = 0;
   const views: FleetView[] = [];
   const watch = new FleetWatch({
-    clock, log: new RecordingLogger(),
+    clock,
+    log: new RecordingLogger(),
     read: async () => {
       if (++looks === 2) throw new ShoalError('QUEUE_UNREACHABLE', 'away');
       return view(looks, []);

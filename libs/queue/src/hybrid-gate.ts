@@ -97,7 +97,16 @@ export class HybridGate implements MainLaneGate {
     const isGpuSeen = next.reason !== 'no-gpu-worker';
     if (isGpuSeen) this.seenGpuAtMs = clock.nowMs();
     else if (clock.nowMs() - this.seenGpuAtMs < ABSENCE_MS) return;
-    if (next.reason !== this.chosen?.reason) log.info({ reason: next.reason, was: this.chosen?.reason, waiting: view.lanes.main.waiting, oldestMs: view.lanes.main.oldestMs }, 'what this worker takes from the main lane has changed');
+    if (next.reason !== this.chosen?.reason)
+      log.info(
+        {
+          reason: next.reason,
+          was: this.chosen?.reason,
+          waiting: view.lanes.main.waiting,
+          oldestMs: view.lanes.main.oldestMs,
+        },
+        'what this worker takes from the main lane has changed',
+      );
     this.chosen = next;
     this.taken = 0;
     for (const listener of this.listeners) listener();
@@ -105,8 +114,13 @@ export class HybridGate implements MainLaneGate {
 
   private choose({ lanes, workers }: FleetView): LaneChoice {
     const { workerId, hybrid, ageLimitMs, load } = this.options;
-    const others = workers.filter((worker) => worker.workerId !== workerId && worker.lanes.includes('main')).map(toOther);
-    return chooseLane({ hybrid, ageLimitMs, others, own: load(), backlog: { jobs: lanes.main.waiting, oldestMs: lanes.main.oldestMs } }, this.chosen);
+    const others = workers
+      .filter((worker) => worker.workerId !== workerId && worker.lanes.includes('main'))
+      .map(toOther);
+    return chooseLane(
+      { hybrid, ageLimitMs, others, own: load(), backlog: { jobs: lanes.main.waiting, oldestMs: lanes.main.oldestMs } },
+      this.chosen,
+    );
   }
 }
 
@@ -122,7 +136,11 @@ export function alarmOfCpuLane(log: Logger): (view: FleetView) => void {
   return ({ lanes, workers }) => {
     const { waiting, queue, oldestMs } = lanes.cpu;
     const isServed = workers.some((worker) => worker.lanes.includes('cpu') && !worker.isDrained);
-    if (!isServed && waiting > 0 && !isAlone) log.warn({ queue, waiting, oldestMs }, 'jobs wait in the CPU lane and no CPU worker is alive; start one with shoal worker --device cpu');
+    if (!isServed && waiting > 0 && !isAlone)
+      log.warn(
+        { queue, waiting, oldestMs },
+        'jobs wait in the CPU lane and no CPU worker is alive; start one with shoal worker --device cpu',
+      );
     if (isServed && isAlone) log.info({ queue, waiting }, 'the CPU lane is served again');
     isAlone = !isServed && (waiting > 0 || isAlone);
   };

@@ -10,7 +10,17 @@ const PREFIX = '{t-janitor}';
 const QUEUE = 'embed-x';
 const TEN_MINUTES = 600_000;
 const keys = keySpace(PREFIX);
-const NOTHING = { inputs: 0, inputBytes: 0, strayResults: 0, reservations: 0, jobsMended: 0, jobsFailed: 0, jobsRequeued: 0, parentsReleased: 0, idsRemoved: 0 };
+const NOTHING = {
+  inputs: 0,
+  inputBytes: 0,
+  strayResults: 0,
+  reservations: 0,
+  jobsMended: 0,
+  jobsFailed: 0,
+  jobsRequeued: 0,
+  parentsReleased: 0,
+  idsRemoved: 0,
+};
 
 let server: TestServer;
 let connection: Redis;
@@ -37,7 +47,16 @@ afterAll(async () => {
 
 function open(onSwept?: (findings: SweepFindings) => void): Janitor {
   const janitor = new Janitor({
-    redisUrl: server.url, prefix: PREFIX, queue: QUEUE, cpuQueue: `${QUEUE}-cpu`, everyMs: TEN_MINUTES, clock, serverNowMs: () => 1_000_000_000_000 + clock.nowMs(), restMs: 0, onSwept, log,
+    redisUrl: server.url,
+    prefix: PREFIX,
+    queue: QUEUE,
+    cpuQueue: `${QUEUE}-cpu`,
+    everyMs: TEN_MINUTES,
+    clock,
+    serverNowMs: () => 1_000_000_000_000 + clock.nowMs(),
+    restMs: 0,
+    onSwept,
+    log,
   });
   opened.push(janitor);
   return janitor;
@@ -51,46 +70,57 @@ function hasInput(jobId: string, queue = QUEUE): Promise<number> {
   return connection.exists(keys.input(queue, jobId));
 }
 
-test('an input that had no job at two sweeps, ten minutes apart, is taken away; at one sweep, or with a job in any lane, it is not', async () => {
-  for (const jobId of ['orphan', 'waits', 'on-cpu', 'done', 'comes']) await leaveInput(jobId);
-  for (const jobId of ['held', 'dropped']) await leaveInput(jobId, `${QUEUE}-quarantine`);
-  await connection.hset(keys.job(QUEUE, 'waits'), 'name', 'embed', 'data', '{}', 'opts', '{}');
-  await connection.zadd(keys.job(QUEUE, 'prioritized'), 1, 'waits');
-  await connection.hset(keys.job(`${QUEUE}-cpu`, 'on-cpu'), 'name', 'embed', 'data', '{}', 'opts', '{}');
-  await connection.zadd(keys.job(`${QUEUE}-cpu`, 'prioritized'), 1, 'on-cpu');
-  await connection.hset(keys.job(QUEUE, 'done'), 'finishedOn', '1', 'name', 'embed', 'data', '{}', 'opts', '{}');
-  await connection.zadd(keys.job(QUEUE, 'completed'), 1, 'done');
-  await connection.hset(keys.job(`${QUEUE}-quarantine`, 'held'), 'name', 'embed');
-  const janitor = open();
-  expect(await janitor.sweep()).toMatchObject(NOTHING);
-  await clock.advance(TEN_MINUTES - 1_000);
-  expect(await janitor.sweep()).toMatchObject(NOTHING); // nine tenths have passed, not all of it
-  await connection.hset(keys.job(QUEUE, 'comes'), 'name', 'embed', 'data', '{}', 'opts', '{}');
-  await connection.zadd(keys.job(QUEUE, 'prioritized'), 2, 'comes');
-  await clock.advance(TEN_MINUTES);
-  const findings = await janitor.sweep();
-  expect(findings).toMatchObject({ ...NOTHING, inputs: 3, inputBytes: expect.any(Number) });
-  expect(findings?.inputBytes).toBeGreaterThan(3_000);
-  expect(await Promise.all(['orphan', 'waits', 'on-cpu', 'done', 'comes'].map((jobId) => hasInput(jobId)))).toEqual([0, 1, 1, 0, 1]);
-  expect(await Promise.all(['held', 'dropped'].map((jobId) => hasInput(jobId, `${QUEUE}-quarantine`)))).toEqual([1, 0]);
-  expect(await connection.zrange(keys.jobless(QUEUE), '0', '-1')).toEqual(['']);
-});
+test(
+  'an input that had no job at two sweeps, ten minutes apart, is taken away; at one sweep, or with a job in any ' +
+    'lane, it is not',
+  async () => {
+    for (const jobId of ['orphan', 'waits', 'on-cpu', 'done', 'comes']) await leaveInput(jobId);
+    for (const jobId of ['held', 'dropped']) await leaveInput(jobId, `${QUEUE}-quarantine`);
+    await connection.hset(keys.job(QUEUE, 'waits'), 'name', 'embed', 'data', '{}', 'opts', '{}');
+    await connection.zadd(keys.job(QUEUE, 'prioritized'), 1, 'waits');
+    await connection.hset(keys.job(`${QUEUE}-cpu`, 'on-cpu'), 'name', 'embed', 'data', '{}', 'opts', '{}');
+    await connection.zadd(keys.job(`${QUEUE}-cpu`, 'prioritized'), 1, 'on-cpu');
+    await connection.hset(keys.job(QUEUE, 'done'), 'finishedOn', '1', 'name', 'embed', 'data', '{}', 'opts', '{}');
+    await connection.zadd(keys.job(QUEUE, 'completed'), 1, 'done');
+    await connection.hset(keys.job(`${QUEUE}-quarantine`, 'held'), 'name', 'embed');
+    const janitor = open();
+    expect(await janitor.sweep()).toMatchObject(NOTHING);
+    await clock.advance(TEN_MINUTES - 1_000);
+    expect(await janitor.sweep()).toMatchObject(NOTHING); // nine tenths have passed, not all of it
+    await connection.hset(keys.job(QUEUE, 'comes'), 'name', 'embed', 'data', '{}', 'opts', '{}');
+    await connection.zadd(keys.job(QUEUE, 'prioritized'), 2, 'comes');
+    await clock.advance(TEN_MINUTES);
+    const findings = await janitor.sweep();
+    expect(findings).toMatchObject({ ...NOTHING, inputs: 3, inputBytes: expect.any(Number) });
+    expect(findings?.inputBytes).toBeGreaterThan(3_000);
+    expect(await Promise.all(['orphan', 'waits', 'on-cpu', 'done', 'comes'].map((jobId) => hasInput(jobId)))).toEqual([
+      0, 1, 1, 0, 1,
+    ]);
+    expect(await Promise.all(['held', 'dropped'].map((jobId) => hasInput(jobId, `${QUEUE}-quarantine`)))).toEqual([
+      1, 0,
+    ]);
+    expect(await connection.zrange(keys.jobless(QUEUE), '0', '-1')).toEqual(['']);
+  },
+);
 
-test('the second sweep may be another worker\'s, and an input whose job came and went in between begins anew', async () => {
-  await leaveInput('orphan');
-  await leaveInput('again');
-  await open().sweep();
-  await clock.advance(TEN_MINUTES);
-  await connection.hset(keys.job(QUEUE, 'again'), 'name', 'embed', 'data', '{}', 'opts', '{}');
-  await connection.zadd(keys.job(QUEUE, 'prioritized'), 1, 'again');
-  expect(await open().sweep()).toMatchObject({ inputs: 1 });
-  await connection.del(keys.job(QUEUE, 'again'), keys.job(QUEUE, 'prioritized'));
-  await clock.advance(TEN_MINUTES);
-  expect(await open().sweep()).toMatchObject({ inputs: 0 });
-  expect(await hasInput('again')).toBe(1);
-});
+test(
+  "the second sweep may be another worker's, and an input whose job came and went in between begins anew",
+  async () => {
+    await leaveInput('orphan');
+    await leaveInput('again');
+    await open().sweep();
+    await clock.advance(TEN_MINUTES);
+    await connection.hset(keys.job(QUEUE, 'again'), 'name', 'embed', 'data', '{}', 'opts', '{}');
+    await connection.zadd(keys.job(QUEUE, 'prioritized'), 1, 'again');
+    expect(await open().sweep()).toMatchObject({ inputs: 1 });
+    await connection.del(keys.job(QUEUE, 'again'), keys.job(QUEUE, 'prioritized'));
+    await clock.advance(TEN_MINUTES);
+    expect(await open().sweep()).toMatchObject({ inputs: 0 });
+    expect(await hasInput('again')).toBe(1);
+  },
+);
 
-test('inputs of other models are somebody else\'s, however alike their names', async () => {
+test("inputs of other models are somebody else's, however alike their names", async () => {
   await leaveInput('a', 'embed-x-int8');
   await leaveInput('a', 'embed-xy');
   const janitor = open();
@@ -105,7 +135,17 @@ test('a prefix with characters that mean something in a pattern is taken literal
   await connection.set(odd.input(QUEUE, 'orphan'), 'x');
   await connection.set(odd.output(QUEUE, 'stray'), 'x');
   await leaveInput('a');
-  const janitor = new Janitor({ redisUrl: server.url, prefix, queue: QUEUE, cpuQueue: `${QUEUE}-cpu`, everyMs: TEN_MINUTES, clock, serverNowMs: () => 1_000_000_000_000 + clock.nowMs(), restMs: 0, log });
+  const janitor = new Janitor({
+    redisUrl: server.url,
+    prefix,
+    queue: QUEUE,
+    cpuQueue: `${QUEUE}-cpu`,
+    everyMs: TEN_MINUTES,
+    clock,
+    serverNowMs: () => 1_000_000_000_000 + clock.nowMs(),
+    restMs: 0,
+    log,
+  });
   opened.push(janitor);
   expect(await janitor.sweep()).toMatchObject({ ...NOTHING, strayResults: 1 });
   await clock.advance(TEN_MINUTES);
@@ -114,7 +154,10 @@ test('a prefix with characters that mean something in a pattern is taken literal
 });
 
 test('a result without a time to live gets one; others keep theirs', async () => {
-  const result = encodeResult({ dtype: 'f32', rows: 1, dims: 1, fingerprint: '00112233445566ff', isTruncated: false }, Buffer.alloc(4));
+  const result = encodeResult(
+    { dtype: 'f32', rows: 1, dims: 1, fingerprint: '00112233445566ff', isTruncated: false },
+    Buffer.alloc(4),
+  );
   await connection.set(keys.output(QUEUE, 'stray'), result);
   await connection.lpush(keys.output(QUEUE, 'list'), 'x');
   await connection.set(keys.output(QUEUE, 'ours'), result, 'PX', 5_000_000);
@@ -168,7 +211,8 @@ test('started, it sweeps by itself and tells; stopped, it leaves no timer, no co
 
 test('many inputs are looked at in small steps', async () => {
   const inputs = 20_000;
-  for (let i = 0; i < inputs / 1_000; i++) await connection.mset(...Array.from({ length: 1_000 }, (_, at) => [keys.input(QUEUE, `${i}-${at}`), 'x']).flat());
+  for (let i = 0; i < inputs / 1_000; i++)
+    await connection.mset(...Array.from({ length: 1_000 }, (_, at) => [keys.input(QUEUE, `${i}-${at}`), 'x']).flat());
   const janitor = open();
   await janitor.sweep();
   await clock.advance(TEN_MINUTES);

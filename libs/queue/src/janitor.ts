@@ -1,7 +1,7 @@
-// Takes away what nobody needs any more, and puts right what nobody else does: inputs without a job, results that would stay
-// for ever, reservations of jobs that are gone, damaged jobs (repair.ts). Every worker has a janitor; one of them sweeps at a
-// time, in turn. A sweep looks at every key of its queue once, in steps of a millisecond or two of the server's time, with a
-// rest after each; it is never in anybody's way, and may be cut short at any step.
+// Takes away what nobody needs any more, and puts right what nobody else does: inputs without a job, results that would
+// stay for ever, reservations of jobs that are gone, damaged jobs (repair.ts). Every worker has a janitor; one of them
+// sweeps at a time, in turn. A sweep looks at every key of its queue once, in steps of a millisecond or two of the
+// server's time, with a rest after each; it is never in anybody's way, and may be cut short at any step.
 //
 // An input is taken only after two sweeps, a whole interval apart, found no unfinished job for it in any lane or in
 // quarantine. When it was first seen so is kept on the server: the second sweep may be another worker's.
@@ -44,35 +44,51 @@ const SCAN_STEP = 100;
 /** What a result gets that has no time to live: nobody of ours wrote it. */
 const STRAY_RESULT_MS = 86_400_000;
 
-// KEYS[1] the lock, KEYS[2] what was seen. ARGV[1] token, [2] life of the lock, [3] now, [4] interval. Not before nine tenths of the
-// interval have passed since the last sweep, whoever did it.
-const BEGIN = script(2, 'allow-oom', `
+// KEYS[1] the lock, KEYS[2] what was seen. ARGV[1] token, [2] life of the lock, [3] now, [4] interval. Not before nine
+// tenths of the interval have passed since the last sweep, whoever did it.
+const BEGIN = script(
+  2,
+  'allow-oom',
+  `
 local last = redis.call('ZSCORE', KEYS[2], '')
 if last and tonumber(ARGV[3]) - tonumber(last) < 0.9 * tonumber(ARGV[4]) then return 0 end
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
 return 0
-`);
+`,
+);
 
 // KEYS[1] the lock. ARGV[1] token, [2] life in ms.
-const KEEP = script(1, 'allow-oom', `
+const KEEP = script(
+  1,
+  'allow-oom',
+  `
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])
-`);
+`,
+);
 
-// KEYS[1] the lock, KEYS[2] what was seen: id of an input by when it was first seen without a job; under the empty id the last whole
-// sweep. ARGV[1] token, [2] now, [3] interval. What was not seen again for long is gone.
-const END = script(2, 'allow-oom', `
+// KEYS[1] the lock, KEYS[2] what was seen: id of an input by when it was first seen without a job; under the empty id
+// the last whole sweep. ARGV[1] token, [2] now, [3] interval. What was not seen again for long is gone.
+const END = script(
+  2,
+  'allow-oom',
+  `
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', ARGV[2] - 5 * ARGV[3])
 redis.call('ZADD', KEYS[2], ARGV[2], '')
 return redis.call('DEL', KEYS[1])
-`);
+`,
+);
 
-// KEYS[1] the lock, KEYS[2] what was seen. ARGV[1] token, [2] life of the lock, [3] now, [4] interval, [5] where to go on, [6] the pattern of inputs
-// and results, [7] keys to look at, [8] what results' keys begin with, [9] what one gets that has no time to live, then for each kind of
-// inputs: what their keys begin with, how many beginnings of job keys follow, and these. Returns where to go on, inputs taken, their
-// bytes, and results that had no time to live; nothing when the lock is somebody else's.
-const STEP = script(2, 'allow-oom', `
+// KEYS[1] the lock, KEYS[2] what was seen. ARGV[1] token, [2] life of the lock, [3] now, [4] interval, [5] where to go
+// on, [6] the pattern of inputs and results, [7] keys to look at, [8] what results' keys begin with, [9] what one gets
+// that has no time to live, then for each kind of inputs: what their keys begin with, how many beginnings of job keys
+// follow, and these. Returns where to go on, inputs taken, their bytes, and results that had no time to live; nothing
+// when the lock is somebody else's.
+const STEP = script(
+  2,
+  'allow-oom',
+  `
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local now, interval, output = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[8]
@@ -116,7 +132,8 @@ for _, key in ipairs(page[2]) do
   end
 end
 return {page[1], taken, bytes, strays}
-`);
+`,
+);
 
 export class Janitor {
   private readonly options: JanitorOptions;
@@ -144,7 +161,10 @@ export class Janitor {
     return this.stopping;
   }
 
-  /** One sweep now, if it is time for one and nobody else is at it; undefined when not. Never throws: the next one may succeed. */
+  /**
+   * One sweep now, if it is time for one and nobody else is at it; undefined when not. Never throws: the next one may
+   * succeed.
+   */
   async sweep(): Promise<SweepFindings | undefined> {
     const { redisUrl, prefix, queue, clock, log, onSwept } = this.options;
     const token = randomUUID();
@@ -157,7 +177,8 @@ export class Janitor {
       const findings = await this.sweepAll(token);
       if (findings === undefined) return undefined;
       const swept = { ...findings, durationMs: clock.nowMs() - startedMs };
-      if (Object.entries(findings).some(([, count]) => count > 0)) log.info({ queue, ...swept }, 'janitor found something to do');
+      if (Object.entries(findings).some(([, count]) => count > 0))
+        log.info({ queue, ...swept }, 'janitor found something to do');
       onSwept?.(swept);
       return swept;
     } catch (error) {
@@ -191,7 +212,14 @@ export class Janitor {
 
   private async begin(token: string): Promise<boolean> {
     const { queue, everyMs, serverNowMs } = this.options;
-    const [began] = await this.run(BEGIN, [this.keys.janitor(queue), this.keys.jobless(queue), token, LOCK_MS, serverNowMs(), everyMs]);
+    const [began] = await this.run(BEGIN, [
+      this.keys.janitor(queue),
+      this.keys.jobless(queue),
+      token,
+      LOCK_MS,
+      serverNowMs(),
+      everyMs,
+    ]);
     return began === 1;
   }
 
@@ -201,31 +229,67 @@ export class Janitor {
     const step = (): Promise<void> => this.stepped(token);
     const found = await this.takeAndAge(token);
     let reservations = 0;
-    for (const loaded of new Set([queue, ...(await queuesWithLoad(this.connection, prefix))])) reservations += await recountAdmission(this.connection, { prefix, queue: loaded, onStep: step }, this.end.signal);
+    for (const loaded of new Set([queue, ...(await queuesWithLoad(this.connection, prefix))]))
+      reservations += await recountAdmission(this.connection, { prefix, queue: loaded, onStep: step }, this.end.signal);
     const repaired = { mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
     for (const lane of [queue, cpu]) {
-      const report = await repairQueue({ connection: this.connection, prefix, queue: lane, onStep: step, signal: this.end.signal });
-      for (const kind of ['mended', 'failed', 'requeued', 'released', 'removed'] as const) repaired[kind] += report[kind];
+      const report = await repairQueue({
+        connection: this.connection,
+        prefix,
+        queue: lane,
+        onStep: step,
+        signal: this.end.signal,
+      });
+      for (const kind of ['mended', 'failed', 'requeued', 'released', 'removed'] as const)
+        repaired[kind] += report[kind];
     }
     if (this.isOver) return undefined;
     await this.run(END, [this.keys.janitor(queue), this.keys.jobless(queue), token, serverNowMs(), everyMs]);
     return {
-      ...found, reservations,
-      jobsMended: repaired.mended, jobsFailed: repaired.failed, jobsRequeued: repaired.requeued, parentsReleased: repaired.released, idsRemoved: repaired.removed,
+      ...found,
+      reservations,
+      jobsMended: repaired.mended,
+      jobsFailed: repaired.failed,
+      jobsRequeued: repaired.requeued,
+      parentsReleased: repaired.released,
+      idsRemoved: repaired.removed,
     };
   }
 
-  /** One look at every key: inputs without a job, results that would stay. The server finds and judges them; little of it is sent. */
+  /**
+   * One look at every key: inputs without a job, results that would stay. The server finds and judges them; little of
+   * it is sent.
+   */
   private async takeAndAge(token: string): Promise<Pick<SweepFindings, 'inputs' | 'inputBytes' | 'strayResults'>> {
     const { queue, cpuQueue: cpu, prefix, everyMs, serverNowMs } = this.options;
     const quarantine = quarantineQueue(queue);
-    const kinds = [[queue, [queue, cpu]], [quarantine, [quarantine]]] as const;
-    const inputs = kinds.flatMap(([owner, lanes]) => [this.keys.input(owner, ''), lanes.length, ...lanes.map((lane) => this.keys.job(lane, ''))]);
+    const kinds = [
+      [queue, [queue, cpu]],
+      [quarantine, [quarantine]],
+    ] as const;
+    const inputs = kinds.flatMap(([owner, lanes]) => [
+      this.keys.input(owner, ''),
+      lanes.length,
+      ...lanes.map((lane) => this.keys.job(lane, '')),
+    ]);
     const pattern = `${literally(prefix)}:[io]*:${literally(queue)}*`; // {shoal}:in:<queue>:<job id>, {shoal}:in:<queue>-quarantine:…, {shoal}:out:<queue>:…
     const found = { inputs: 0, inputBytes: 0, strayResults: 0 };
     let cursor = '0';
     do {
-      const [step] = await this.run(STEP, [this.keys.janitor(queue), this.keys.jobless(queue), token, LOCK_MS, serverNowMs(), everyMs, cursor, pattern, SCAN_STEP, this.keys.output(queue, ''), STRAY_RESULT_MS, ...inputs]);
+      const [step] = await this.run(STEP, [
+        this.keys.janitor(queue),
+        this.keys.jobless(queue),
+        token,
+        LOCK_MS,
+        serverNowMs(),
+        everyMs,
+        cursor,
+        pattern,
+        SCAN_STEP,
+        this.keys.output(queue, ''),
+        STRAY_RESULT_MS,
+        ...inputs,
+      ]);
       if (!Array.isArray(step)) throw anotherSweeps();
       const [next, taken, bytes, strays] = step.map(String);
       cursor = next!;
@@ -257,7 +321,10 @@ export class Janitor {
     });
   }
 
-  private run(called: Parameters<typeof runScript>[1], values: Parameters<typeof runScript>[2][number]): Promise<unknown[]> {
+  private run(
+    called: Parameters<typeof runScript>[1],
+    values: Parameters<typeof runScript>[2][number],
+  ): Promise<unknown[]> {
     return runScript(this.connection, called, [values], { signal: this.end.signal });
   }
 

@@ -1,10 +1,19 @@
-// How a claim gets its one ending on the server: completed, failed or returned, tried until the server took it or says that
-// the lock is not ours. A fault of the server never turns one ending into another: that is why BullMQ's processJob, which
-// fails a job whose completion could not be written, is not used.
+// How a claim gets its one ending on the server: completed, failed or returned, tried until the server took it or says
+// that the lock is not ours. A fault of the server never turns one ending into another: that is why BullMQ's
+// processJob, which fails a job whose completion could not be written, is not used.
 
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { failedReason, keySpace, unreachable, type Announcement, type Failure, type Logger, type SettleResult, type Settlement } from '@shoal/core';
+import {
+  failedReason,
+  keySpace,
+  unreachable,
+  type Announcement,
+  type Failure,
+  type Logger,
+  type SettleResult,
+  type Settlement,
+} from '@shoal/core';
 import { UnrecoverableError, type Job } from 'bullmq';
 import type { TakenJob } from './batch-worker.ts';
 import type { Completions } from './bullmq-finish.ts';
@@ -36,8 +45,9 @@ export interface JobEndingsOptions {
 const FIRST_RETRY_MS = 100;
 const LAST_RETRY_MS = 2_000;
 /**
- * A completion that nobody waits for in person waits for others, as long as there are others, for a thirty-second of the time that its job has been here: jobs of 256 texts
- * that lay in a deep pool for 300 ms completed 5 in a call, 14 so, and cost the server 153 µs each with what follows, 123 so (two H100, 2026-11).
+ * A completion that nobody waits for in person waits for others, as long as there are others, for a thirty-second of
+ * the time that its job has been here: jobs of 256 texts that lay in a deep pool for 300 ms completed 5 in a call, 14
+ * so, and cost the server 153 µs each with what follows, 123 so (two H100, 2026-11).
  */
 const WAITING_SHARE = 1 / 32;
 const LONGEST_WAIT_MS = 16;
@@ -67,7 +77,10 @@ export class JobEndings {
     const isOneCommand = ending.kind === 'complete' || ending.kind === 'fail';
     const hasOthers = this.underWay < this.options.open();
     const mayWaitMs = ending.kind === 'complete' && announcement?.isUrgent === false && hasOthers ? waitFor(taken) : 0;
-    const announced = announcement !== undefined && isOneCommand ? this.options.announcer.announceBehind(announcement, mayWaitMs) : undefined;
+    const announced =
+      announcement !== undefined && isOneCommand
+        ? this.options.announcer.announceBehind(announcement, mayWaitMs)
+        : undefined;
     const result = await this.end(taken, ending, mayWaitMs);
     return result === 'settled' && (await announced) === true ? 'announced' : result;
   }
@@ -87,7 +100,9 @@ export class JobEndings {
           return 'lease-lost';
         }
         log.debug(fields, 'ending a job failed, trying again');
-        await sleep(Math.min(FIRST_RETRY_MS * 2 ** Math.min(attempt, 10), LAST_RETRY_MS), undefined, { signal }).catch(() => undefined);
+        await sleep(Math.min(FIRST_RETRY_MS * 2 ** Math.min(attempt, 10), LAST_RETRY_MS), undefined, { signal }).catch(
+          () => undefined,
+        );
       }
     }
     return 'lease-lost';
@@ -108,31 +123,44 @@ export class JobEndings {
   private async give(taken: TakenJob, ending: Ending, mayWaitMs: number): Promise<void> {
     const { job, token } = taken;
     switch (ending.kind) {
-      case 'complete': return this.options.completions.complete(job, token, ending.value, mayWaitMs);
+      case 'complete':
+        return this.options.completions.complete(job, token, ending.value, mayWaitMs);
       case 'quarantine':
         await this.options.quarantine?.put(this.options.queue, job, ending.failure);
         return void (await job.moveToFailed(verdict(ending.failure), token, false));
-      case 'fail': return void (await job.moveToFailed(verdict(ending.failure), token, false));
+      case 'fail':
+        return void (await job.moveToFailed(verdict(ending.failure), token, false));
       case 'hand-over':
         if (this.options.handOvers !== undefined) return this.options.handOvers.handOver(taken, ending.handOver);
         return void (await job.moveToFailed(verdict(ending.handOver.reason), token, false));
-      case 'return': return this.giveBack(taken, ending.delayMs);
-      default: return unreachable(ending);
+      case 'return':
+        return this.giveBack(taken, ending.delayMs);
+      default:
+        return unreachable(ending);
     }
   }
 
   /**
-   * A lost lock may be our own doing: when the connection breaks after the server did the work, the same command is sent
-   * again and finds no lock. The job says whether it ended the way we asked.
+   * A lost lock may be our own doing: when the connection breaks after the server did the work, the same command is
+   * sent again and finds no lock. The job says whether it ended the way we asked.
    */
   private async wasTakenBefore({ job, token }: TakenJob, ending: Ending): Promise<SettleResult> {
     if (ending.kind === 'return') return 'lease-lost';
     const { connection, prefix, queue } = this.options;
     try {
       if (ending.kind === 'hand-over' && (await this.wasHandedOver(job, token))) return 'settled';
-      const [finishedOn, returnvalue, reason] = await connection.hmget(keySpace(prefix).job(queue, job.id ?? ''), 'finishedOn', 'returnvalue', 'failedReason');
-      const failure = ending.kind === 'complete' ? undefined : ending.kind === 'hand-over' ? ending.handOver.reason : ending.failure;
-      const isOurs = ending.kind === 'complete' ? returnvalue === JSON.stringify(ending.value) : failure !== undefined && reason === failedReason(failure);
+      const [finishedOn, returnvalue, reason] = await connection.hmget(
+        keySpace(prefix).job(queue, job.id ?? ''),
+        'finishedOn',
+        'returnvalue',
+        'failedReason',
+      );
+      const failure =
+        ending.kind === 'complete' ? undefined : ending.kind === 'hand-over' ? ending.handOver.reason : ending.failure;
+      const isOurs =
+        ending.kind === 'complete'
+          ? returnvalue === JSON.stringify(ending.value)
+          : failure !== undefined && reason === failedReason(failure);
       return finishedOn && isOurs ? 'settled' : 'lease-lost';
     } catch {
       return 'lease-lost';
@@ -148,7 +176,9 @@ export class JobEndings {
 
 /** ms. The time of the claim is by this machine's clock, which may have been set since. */
 function waitFor({ job: { processedOn } }: TakenJob): number {
-  return processedOn === undefined ? 0 : Math.min(LONGEST_WAIT_MS, Math.max(0, Date.now() - processedOn) * WAITING_SHARE);
+  return processedOn === undefined
+    ? 0
+    : Math.min(LONGEST_WAIT_MS, Math.max(0, Date.now() - processedOn) * WAITING_SHARE);
 }
 
 /** A verdict is final whatever `attempts` the producer gave, and where it was thrown says nothing to anybody. */

@@ -49,7 +49,11 @@ async function connectProducer(queue: string, url = server.url): Promise<JobProd
 /** At the end of every text. */
 let padding = '';
 function keyed(jobId: string, fingerprint = OURS, text = 'a'): NewJob {
-  return { jobId, data: { v: 1, fingerprint, input: { form: 'texts', rows: 1 } }, input: encodeTexts([text + padding]) };
+  return {
+    jobId,
+    data: { v: 1, fingerprint, input: { form: 'texts', rows: 1 } },
+    input: encodeTexts([text + padding]),
+  };
 }
 
 function inline(jobId: string, fingerprint = OURS): NewJob {
@@ -60,14 +64,21 @@ function resultOf(fingerprint: string): Buffer {
   return encodeResult({ dtype: 'f32', rows: 1, dims: 1, fingerprint, isTruncated: false }, new Uint8Array(4));
 }
 
-/** Ends every waiting job: with a result of `fingerprint`, without one, or by failing. Inputs are deleted as announcing does. */
-async function finish(queue: string, { fingerprint, failure }: { fingerprint?: string; failure?: string } = {}): Promise<void> {
+/**
+ * Ends every waiting job: with a result of `fingerprint`, without one, or by failing. Inputs are deleted as announcing
+ * does.
+ */
+async function finish(
+  queue: string,
+  { fingerprint, failure }: { fingerprint?: string; failure?: string } = {},
+): Promise<void> {
   const own = openConnection({ url: server.url, name: 'test-worker' });
   const worker = new Worker(queue, undefined, { prefix: PREFIX, connection: own, autorun: false });
   for (;;) {
     const job = await worker.getNextJob('t', { block: false });
     if (job?.id === undefined) break;
-    if (fingerprint !== undefined) await connection.set(keys.output(queue, job.id), resultOf(fingerprint), 'PX', 60_000);
+    if (fingerprint !== undefined)
+      await connection.set(keys.output(queue, job.id), resultOf(fingerprint), 'PX', 60_000);
     if (failure === undefined) await job.moveToCompleted({ v: 1 }, 't', false);
     else await job.moveToFailed(new UnrecoverableError(failure), 't', false);
     await connection.del(keys.input(queue, job.id));
@@ -80,7 +91,10 @@ async function waiting(queue: string): Promise<number> {
   return connection.llen(`${PREFIX}:${queue}:wait`);
 }
 
-describe.each([['small inputs, which travel in the script', ''], ['large inputs, which are staged', 'b'.repeat(20_000)]])('add of %s', (_form, end) => {
+describe.each([
+  ['small inputs, which travel in the script', ''],
+  ['large inputs, which are staged', 'b'.repeat(20_000)],
+])('add of %s', (_form, end) => {
   beforeEach(() => {
     padding = end;
   });
@@ -93,8 +107,14 @@ describe.each([['small inputs, which travel in the script', ''], ['large inputs,
   test('puts input and job on the queue, and a repeated call changes nothing', async () => {
     const { queue, producer } = await setup();
     const jobs = [keyed('a-1'), inline('a-2')];
-    expect(await producer.add(jobs)).toEqual([{ jobId: 'a-1', outcome: 'added' }, { jobId: 'a-2', outcome: 'added' }]);
-    expect(await producer.add(jobs)).toEqual([{ jobId: 'a-1', outcome: 'known' }, { jobId: 'a-2', outcome: 'known' }]);
+    expect(await producer.add(jobs)).toEqual([
+      { jobId: 'a-1', outcome: 'added' },
+      { jobId: 'a-2', outcome: 'added' },
+    ]);
+    expect(await producer.add(jobs)).toEqual([
+      { jobId: 'a-1', outcome: 'known' },
+      { jobId: 'a-2', outcome: 'known' },
+    ]);
     expect(await connection.getBuffer(keys.input(queue, 'a-1'))).toEqual(jobs[0]?.input);
     expect(await waiting(queue)).toBe(2);
   });
@@ -103,13 +123,20 @@ describe.each([['small inputs, which travel in the script', ''], ['large inputs,
     const { queue, producer } = await setup();
     const jobs = Array.from({ length: 500 }, (_, i) => keyed(`j-${i}`));
     expect((await producer.add(jobs)).map(({ outcome }) => outcome)).toEqual(jobs.map(() => 'added'));
-    expect((await connection.lrange(`${PREFIX}:${queue}:wait`, 0, -1)).toReversed()).toEqual(jobs.map(({ jobId }) => jobId));
+    expect((await connection.lrange(`${PREFIX}:${queue}:wait`, 0, -1)).toReversed()).toEqual(
+      jobs.map(({ jobId }) => jobId),
+    );
     expect(await producer.counts()).toEqual({ waiting: 500, active: 0, delayed: 0, completed: 0, failed: 0 });
   });
 
   test('an id that comes twice in one call is added once, with the input that came first', async () => {
     const { queue, producer } = await setup();
-    const results = await producer.add([keyed('t-1', OURS, 'first'), keyed('t-2'), keyed('t-1', OURS, 'second'), keyed('t-1', THEIRS, 'third')]);
+    const results = await producer.add([
+      keyed('t-1', OURS, 'first'),
+      keyed('t-2'),
+      keyed('t-1', OURS, 'second'),
+      keyed('t-1', THEIRS, 'third'),
+    ]);
     expect(results.map(({ outcome }) => outcome)).toEqual(['added', 'added', 'known', 'conflict']);
     expect(await connection.getBuffer(keys.input(queue, 't-1'))).toEqual(keyed('t-1', OURS, 'first').input);
     expect(await waiting(queue)).toBe(2);
@@ -142,18 +169,34 @@ describe.each([['small inputs, which travel in the script', ''], ['large inputs,
     expect(await waiting(queue)).toBe(0);
   });
 
-  test.for(['taken', 'expired', 'failed'])('a finished request whose result is used up (%s) is replaced, input and all', async (how) => {
-    const { queue, producer } = await setup();
-    await producer.add([keyed('u-1'), inline('u-2')]);
-    await finish(queue, how === 'failed' ? { failure: 'OUT_OF_VRAM: too wide' } : how === 'taken' ? { fingerprint: OURS } : {});
-    if (how === 'taken') for (const jobId of ['u-1', 'u-2']) await connection.setrange(keys.output(queue, jobId), 6, '\x01');
-    const left = await producer.add([keyed('u-1'), inline('u-2')], { again: 'never' });
-    expect(left).toEqual(['u-1', 'u-2'].map((jobId) => ({ jobId, outcome: 'finished', failedReason: how === 'failed' ? 'OUT_OF_VRAM: too wide' : undefined })));
-    expect((await producer.add([keyed('u-1'), inline('u-2')])).map(({ outcome }) => outcome)).toEqual(['added', 'added']);
-    expect(await waiting(queue)).toBe(2);
-    expect(await connection.exists(keys.input(queue, 'u-1'))).toBe(1);
-    expect(await connection.exists(keys.output(queue, 'u-1'), keys.output(queue, 'u-2'))).toBe(0);
-  });
+  test.for(['taken', 'expired', 'failed'])(
+    'a finished request whose result is used up (%s) is replaced, input and all',
+    async (how) => {
+      const { queue, producer } = await setup();
+      await producer.add([keyed('u-1'), inline('u-2')]);
+      await finish(
+        queue,
+        how === 'failed' ? { failure: 'OUT_OF_VRAM: too wide' } : how === 'taken' ? { fingerprint: OURS } : {},
+      );
+      if (how === 'taken')
+        for (const jobId of ['u-1', 'u-2']) await connection.setrange(keys.output(queue, jobId), 6, '\x01');
+      const left = await producer.add([keyed('u-1'), inline('u-2')], { again: 'never' });
+      expect(left).toEqual(
+        ['u-1', 'u-2'].map((jobId) => ({
+          jobId,
+          outcome: 'finished',
+          failedReason: how === 'failed' ? 'OUT_OF_VRAM: too wide' : undefined,
+        })),
+      );
+      expect((await producer.add([keyed('u-1'), inline('u-2')])).map(({ outcome }) => outcome)).toEqual([
+        'added',
+        'added',
+      ]);
+      expect(await waiting(queue)).toBe(2);
+      expect(await connection.exists(keys.input(queue, 'u-1'))).toBe(1);
+      expect(await connection.exists(keys.output(queue, 'u-1'), keys.output(queue, 'u-2'))).toBe(0);
+    },
+  );
 
   test('what an acknowledged result left behind is cleared away in the transaction that adds its job again', async () => {
     const { queue, producer } = await setup();
@@ -169,7 +212,9 @@ describe.each([['small inputs, which travel in the script', ''], ['large inputs,
     await producer.add([keyed('w-1'), keyed('w-2', THEIRS)]);
     await finish(queue, { fingerprint: OURS });
     await connection.set(keys.output(queue, 'w-2'), resultOf(THEIRS));
-    expect((await producer.add([keyed('w-1'), keyed('w-2')], { again: 'always' })).map(({ outcome }) => outcome)).toEqual(['added', 'conflict']);
+    expect(
+      (await producer.add([keyed('w-1'), keyed('w-2')], { again: 'always' })).map(({ outcome }) => outcome),
+    ).toEqual(['added', 'conflict']);
     expect(await connection.exists(keys.output(queue, 'w-1'))).toBe(0);
     expect(await connection.exists(keys.output(queue, 'w-2'))).toBe(1);
   });
@@ -179,7 +224,10 @@ describe.each([['small inputs, which travel in the script', ''], ['large inputs,
     const rival = await connectProducer(queue);
     const ids = Array.from({ length: 120 }, (_, i) => `v-${i}`);
     const [ours, theirs] = [ids.map((id) => keyed(id, OURS, 'ours')), ids.map((id) => keyed(id, THEIRS, 'theirs'))];
-    const answers = await Promise.all([producer.add(ours), rival.add(theirs.toReversed()).then((added) => added.toReversed())]);
+    const answers = await Promise.all([
+      producer.add(ours),
+      rival.add(theirs.toReversed()).then((added) => added.toReversed()),
+    ]);
     for (const [i, id] of ids.entries()) {
       expect([id, answers.map((answer) => answer[i]?.outcome).toSorted()]).toEqual([id, ['added', 'conflict']]);
       const winner = answers[0][i]?.outcome === 'added' ? ours[i] : theirs[i];
@@ -212,7 +260,9 @@ describe.each([['small inputs, which travel in the script', ''], ['large inputs,
     const look = Reflect.get(producer, 'look') as (...args: unknown[]) => Promise<unknown>;
     Reflect.set(producer, 'look', async (...args: unknown[]) => {
       Reflect.deleteProperty(producer, 'look');
-      const clients = String(await server.command('CLIENT', 'LIST')).split('\n').filter((line) => line.includes('name=shoal-producer-watch'));
+      const clients = String(await server.command('CLIENT', 'LIST'))
+        .split('\n')
+        .filter((line) => line.includes('name=shoal-producer-watch'));
       await Promise.all(clients.map((line) => server.command('CLIENT', 'KILL', 'ID', /id=(\d+)/.exec(line)![1]!)));
       const [looked] = await Promise.allSettled([look.apply(producer, args)]);
       expect(await rival.add(jobs)).toMatchObject([{ outcome: 'added' }]);
@@ -226,7 +276,13 @@ describe.each([['small inputs, which travel in the script', ''], ['large inputs,
   test('refuses before sending: ids, formats, a missing fingerprint, an input that is or is not there', async () => {
     const { queue, producer } = await setup();
     const { input: _, ...withoutInput } = keyed('x-1');
-    for (const job of [keyed('a:b'), keyed('17'), { ...keyed('x-2'), data: { v: 1, texts: ['a'] } }, withoutInput, { ...inline('x-3'), input: encodeTexts(['a']) }] as NewJob[]) {
+    for (const job of [
+      keyed('a:b'),
+      keyed('17'),
+      { ...keyed('x-2'), data: { v: 1, texts: ['a'] } },
+      withoutInput,
+      { ...inline('x-3'), input: encodeTexts(['a']) },
+    ] as NewJob[]) {
       await expect(producer.add([inline('fine'), job])).rejects.toMatchObject({ code: 'JOB_INVALID' });
     }
     expect(await waiting(queue)).toBe(0);
@@ -246,7 +302,8 @@ describe.each([['small inputs, which travel in the script', ''], ['large inputs,
   test('a server that forgot its scripts takes new jobs and replacements all the same', async () => {
     const { queue, producer } = await setup();
     const jobs = [keyed('n-1'), inline('n-2')];
-    const outcomes = async (ofJobs: readonly NewJob[]): Promise<string[]> => (await producer.add(ofJobs)).map(({ outcome }) => outcome);
+    const outcomes = async (ofJobs: readonly NewJob[]): Promise<string[]> =>
+      (await producer.add(ofJobs)).map(({ outcome }) => outcome);
     await producer.add([keyed('n-3')]);
     await server.command('SCRIPT', 'FLUSH');
     expect(await outcomes(jobs)).toEqual(['added', 'added']);
@@ -265,7 +322,10 @@ describe.each([['small inputs, which travel in the script', ''], ['large inputs,
     const jobs = Array.from({ length: 300 }, (_, i) => keyed(`k-${i}`));
     const codes = new Set<unknown>();
     for (let i = 0; i < 12; i++) {
-      const add = producer.add(jobs).then(() => 'added', (error: unknown) => (isShoalError(error) ? error.code : error));
+      const add = producer.add(jobs).then(
+        () => 'added',
+        (error: unknown) => (isShoalError(error) ? error.code : error),
+      );
       await server.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
       codes.add(await add);
     }
@@ -310,7 +370,9 @@ describe('states and remove', () => {
     expect(await producer.endings(['e-1', 'e-2', 'e-3', 'e-4', 'e-5', 'e-6'])).toEqual([
       { jobId: 'e-1', state: 'completed', failedReason: undefined },
       { jobId: 'e-2', state: 'failed', failedReason: 'DEADLINE_PASSED: too late' },
-      { jobId: 'e-3', ...open }, { jobId: 'e-4', ...open }, { jobId: 'e-5', ...open },
+      { jobId: 'e-3', ...open },
+      { jobId: 'e-4', ...open },
+      { jobId: 'e-5', ...open },
       { jobId: 'e-6', state: 'unknown', failedReason: undefined },
     ]);
     await finish(queue);
@@ -328,7 +390,11 @@ describe('states and remove', () => {
     expect(await producer.remove(['d-1', 'd-2', 'd-3', 'd-4'])).toEqual(['d-3']);
     expect(await connection.exists(keys.input(queue, 'd-3'))).toBe(0);
     expect(await connection.exists(keys.input(queue, 'd-2'))).toBe(1);
-    expect((await producer.states(['d-1', 'd-2', 'd-3'])).map(({ state }) => state)).toEqual(['completed', 'active', 'unknown']);
+    expect((await producer.states(['d-1', 'd-2', 'd-3'])).map(({ state }) => state)).toEqual([
+      'completed',
+      'active',
+      'unknown',
+    ]);
     await worker.close(true);
   });
 });
@@ -370,7 +436,12 @@ describe('ResultReader', () => {
     process.on('unhandledRejection', note);
     closers.push(async () => void process.off('unhandledRejection', note));
     for (let i = 0; i < 15; i++) {
-      const reader = await ResultReader.connect({ redisUrl: server.url, prefix: PREFIX, queue, replyName: `closed-${i}` });
+      const reader = await ResultReader.connect({
+        redisUrl: server.url,
+        prefix: PREFIX,
+        queue,
+        replyName: `closed-${i}`,
+      });
       await server.command('CLIENT', 'KILL', 'TYPE', 'pubsub');
       await sleep(46 + i); // the first reconnect comes after 50 ms
       await reader.close();
@@ -393,38 +464,61 @@ describe('ResultReader', () => {
     expect(await reader.acknowledge(['m-1', 'm-2'])).toMatchObject([{ kind: 'taken' }, { kind: 'absent' }]);
   });
 
-  test('a server that died and forgot what was taken is told again, and a later result under the same id is left alone', async () => {
-    const { queue } = await setup();
-    const reader = await ResultReader.connect({ redisUrl: server.url, prefix: PREFIX, queue, replyName: 'four' });
-    closers.push(() => reader.close());
-    const ids = ['f-1', 'f-2', 'f-3', 'f-4'];
-    const outputs = ids.map((id) => keys.output(queue, id));
-    for (const key of outputs) await connection.set(key, resultOf(OURS), 'PX', 60_000);
-    await reader.markTaken(ids.slice(0, 3));
-    await reader.acknowledge(ids.slice(3));
-    const back = new Promise<void>((resolve) => reader.onConnection((event) => (event === 'back' ? resolve() : undefined)));
-    await connection.set(outputs[0]!, resultOf(OURS), 'PX', 60_000); // the mark was forgotten,
-    await connection.del(outputs[1]!); // the result as well,
-    await connection.set(outputs[2]!, resultOf(THEIRS), 'PX', 60_000); // and here is somebody else's
-    await connection.set(outputs[3]!, resultOf(OURS), 'PX', 60_000);
-    await server.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
-    await back;
-    expect(await reader.acknowledge(ids)).toMatchObject([{ kind: 'taken' }, { kind: 'taken' }, { kind: 'body' }, { kind: 'taken' }]);
-  });
+  test(
+    'a server that died and forgot what was taken is told again, and a later result under the same id is left ' +
+      'alone',
+    async () => {
+      const { queue } = await setup();
+      const reader = await ResultReader.connect({ redisUrl: server.url, prefix: PREFIX, queue, replyName: 'four' });
+      closers.push(() => reader.close());
+      const ids = ['f-1', 'f-2', 'f-3', 'f-4'];
+      const outputs = ids.map((id) => keys.output(queue, id));
+      for (const key of outputs) await connection.set(key, resultOf(OURS), 'PX', 60_000);
+      await reader.markTaken(ids.slice(0, 3));
+      await reader.acknowledge(ids.slice(3));
+      const back = new Promise<void>((resolve) =>
+        reader.onConnection((event) => (event === 'back' ? resolve() : undefined)),
+      );
+      await connection.set(outputs[0]!, resultOf(OURS), 'PX', 60_000); // the mark was forgotten,
+      await connection.del(outputs[1]!); // the result as well,
+      await connection.set(outputs[2]!, resultOf(THEIRS), 'PX', 60_000); // and here is somebody else's
+      await connection.set(outputs[3]!, resultOf(OURS), 'PX', 60_000);
+      await server.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+      await back;
+      expect(await reader.acknowledge(ids)).toMatchObject([
+        { kind: 'taken' },
+        { kind: 'taken' },
+        { kind: 'body' },
+        { kind: 'taken' },
+      ]);
+    },
+  );
 });
 
-test('what was seen and then forgotten by a server that died, before it was marked, is not delivered again when it is computed anew', async () => {
-  const { queue } = await setup();
-  const reader = await ResultReader.connect({ redisUrl: server.url, prefix: PREFIX, queue, replyName: 'five' });
-  closers.push(() => reader.close());
-  const [forgotten, anew, theirs] = ['s-1', 's-2', 's-3'].map((id) => keys.output(queue, id)) as [string, string, string];
-  for (const key of [forgotten, anew, theirs]) await connection.set(key, resultOf(OURS), 'PX', 60_000);
-  await reader.peek(['s-1', 's-2', 's-3']);
-  await connection.del(forgotten);
-  await connection.set(theirs, resultOf(THEIRS), 'PX', 60_000);
-  await reader.markTaken(['s-1', 's-2', 's-3']);
-  expect(await reader.acknowledge(['s-1', 's-2', 's-3'])).toMatchObject([{ kind: 'taken' }, { kind: 'taken' }, { kind: 'body' }]);
-});
+test(
+  'what was seen and then forgotten by a server that died, before it was marked, is not delivered again when it ' +
+    'is computed anew',
+  async () => {
+    const { queue } = await setup();
+    const reader = await ResultReader.connect({ redisUrl: server.url, prefix: PREFIX, queue, replyName: 'five' });
+    closers.push(() => reader.close());
+    const [forgotten, anew, theirs] = ['s-1', 's-2', 's-3'].map((id) => keys.output(queue, id)) as [
+      string,
+      string,
+      string,
+    ];
+    for (const key of [forgotten, anew, theirs]) await connection.set(key, resultOf(OURS), 'PX', 60_000);
+    await reader.peek(['s-1', 's-2', 's-3']);
+    await connection.del(forgotten);
+    await connection.set(theirs, resultOf(THEIRS), 'PX', 60_000);
+    await reader.markTaken(['s-1', 's-2', 's-3']);
+    expect(await reader.acknowledge(['s-1', 's-2', 's-3'])).toMatchObject([
+      { kind: 'taken' },
+      { kind: 'taken' },
+      { kind: 'body' },
+    ]);
+  },
+);
 
 test('closing rejects what is open and leaves no connection', async () => {
   const own = await startTestServer();

@@ -5,11 +5,29 @@ import { judge, toFound, type Again, type Found } from './job-verdict.ts';
 const OURS = '0000000000000001';
 const THEIRS = '0000000000000002';
 
-function found({ job, isFinished = true, failedReason, result, isTaken = false }: { job?: string | undefined; isFinished?: boolean; failedReason?: string; result?: string; isTaken?: boolean } = {}): Found {
-  const head = result === undefined ? Buffer.alloc(0) : encodeResult({ dtype: 'f32', rows: 1, dims: 1, fingerprint: result, isTruncated: false }, new Uint8Array(4));
+function found({
+  job,
+  isFinished = true,
+  failedReason,
+  result,
+  isTaken = false,
+}: {
+  job?: string | undefined;
+  isFinished?: boolean;
+  failedReason?: string;
+  result?: string;
+  isTaken?: boolean;
+} = {}): Found {
+  const head =
+    result === undefined
+      ? Buffer.alloc(0)
+      : encodeResult({ dtype: 'f32', rows: 1, dims: 1, fingerprint: result, isTruncated: false }, new Uint8Array(4));
   if (isTaken) head.writeUInt8(1, 6);
   const data = job === undefined ? null : job === '' ? '{"v":1}' : JSON.stringify({ v: 1, fingerprint: job });
-  return toFound([data, data !== null && isFinished ? '1700000000000' : null, failedReason ?? null], head.subarray(0, 32));
+  return toFound(
+    [data, data !== null && isFinished ? '1700000000000' : null, failedReason ?? null],
+    head.subarray(0, 32),
+  );
 }
 
 function verdict(what: Found, again: Again = 'when-used-up'): string {
@@ -45,17 +63,27 @@ describe('the table above judge', () => {
   });
 
   test('with again "never" a used-up job is reported with the reason of its failure', () => {
-    expect(judge('j', OURS, found({ job: OURS, failedReason: 'OUT_OF_VRAM: x' }), 'never')).toEqual({ kind: 'finished', failedReason: 'OUT_OF_VRAM: x' });
-    expect(judge('j', OURS, found({ job: OURS, result: OURS, isTaken: true }), 'never')).toEqual({ kind: 'finished', failedReason: undefined });
+    expect(judge('j', OURS, found({ job: OURS, failedReason: 'OUT_OF_VRAM: x' }), 'never')).toEqual({
+      kind: 'finished',
+      failedReason: 'OUT_OF_VRAM: x',
+    });
+    expect(judge('j', OURS, found({ job: OURS, result: OURS, isTaken: true }), 'never')).toEqual({
+      kind: 'finished',
+      failedReason: undefined,
+    });
   });
 
-  test('a finished job of another request is a conflict until somebody insists, and then only when its result was taken or is gone', () => {
-    expect(verdict(found({ job: THEIRS }))).toBe('conflict');
-    expect(verdict(found({ job: THEIRS, result: THEIRS, isTaken: true }))).toBe('conflict');
-    expect(verdict(found({ job: THEIRS }), 'always')).toBe('replace');
-    expect(verdict(found({ job: THEIRS, result: THEIRS, isTaken: true }), 'always')).toBe('replace');
-    expect(verdict(found({ job: THEIRS, result: THEIRS }), 'always')).toBe('conflict');
-  });
+  test(
+    'a finished job of another request is a conflict until somebody insists, and then only when its result was ' +
+      'taken or is gone',
+    () => {
+      expect(verdict(found({ job: THEIRS }))).toBe('conflict');
+      expect(verdict(found({ job: THEIRS, result: THEIRS, isTaken: true }))).toBe('conflict');
+      expect(verdict(found({ job: THEIRS }), 'always')).toBe('replace');
+      expect(verdict(found({ job: THEIRS, result: THEIRS, isTaken: true }), 'always')).toBe('replace');
+      expect(verdict(found({ job: THEIRS, result: THEIRS }), 'always')).toBe('conflict');
+    },
+  );
 
   test('of a plain job without a fingerprint the result tells whose it is', () => {
     expect(verdict(found({ job: '', result: OURS }))).toBe('ready');
@@ -65,7 +93,10 @@ describe('the table above judge', () => {
   });
 
   test('a conflict names both fingerprints', () => {
-    expect(judge('j', OURS, found({ job: THEIRS }), 'never')).toMatchObject({ kind: 'conflict', error: { code: 'JOB_ID_CONFLICT', fields: { found: THEIRS, asked: OURS } } });
+    expect(judge('j', OURS, found({ job: THEIRS }), 'never')).toMatchObject({
+      kind: 'conflict',
+      error: { code: 'JOB_ID_CONFLICT', fields: { found: THEIRS, asked: OURS } },
+    });
   });
 
   test('data that does not parse counts as a plain job: the worker reports what is wrong with it', () => {

@@ -8,9 +8,9 @@
 //   finished, result taken,  replace: remove the old job      conflict, unless asked to replace always
 //     expired, or failed     and add it anew
 //
-// `again` shifts the last two lines: 'never' leaves a finished job alone, 'always' replaces it even when its own result is
-// unread (it arrived damaged). A job that some plain BullMQ producer added without a fingerprint counts as the same request;
-// whose vectors they are is seen from the fingerprint in the result.
+// `again` shifts the last two lines: 'never' leaves a finished job alone, 'always' replaces it even when its own result
+// is unread (it arrived damaged). A job that some plain BullMQ producer added without a fingerprint counts as the same
+// request; whose vectors they are is seen from the fingerprint in the result.
 
 import { ShoalError, decodeResultHeader, type ResultHeader } from '@shoal/core';
 
@@ -63,7 +63,8 @@ export function judge(jobId: string, fingerprint: string, found: Found, again: A
 function fingerprintIn(data: string): string | undefined {
   try {
     const parsed: unknown = JSON.parse(data);
-    const value: unknown = typeof parsed === 'object' && parsed !== null ? Reflect.get(parsed, 'fingerprint') : undefined;
+    const value: unknown =
+      typeof parsed === 'object' && parsed !== null ? Reflect.get(parsed, 'fingerprint') : undefined;
     return typeof value === 'string' ? value : undefined;
   } catch {
     return undefined; // somebody's corrupt job: the worker fails it, and the failure is reported
@@ -73,7 +74,8 @@ function fingerprintIn(data: string): string | undefined {
 function conflict(jobId: string, found: string, asked: string): Verdict {
   const error = new ShoalError(
     'JOB_ID_CONFLICT',
-    `job id "${jobId}" is in use for another request (its fingerprint is ${found}, this one's ${asked}); choose another id, or remove that job first`,
+    `job id "${jobId}" is in use for another request (its fingerprint is ${found}, this one's ${asked}); ` +
+      'choose another id, or remove that job first',
     { jobId, found, asked },
   );
   return { kind: 'conflict', error };

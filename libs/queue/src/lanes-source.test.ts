@@ -2,7 +2,15 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Queue } from 'bullmq';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { invariant, keySpace, type RawClaim } from '@shoal/core';
-import { ManualClock, MemoryJobSource, MemoryQueue, RecordingLogger, describeJobSource, settled, type JobRecord } from '@shoal/core/testing';
+import {
+  ManualClock,
+  MemoryJobSource,
+  MemoryQueue,
+  RecordingLogger,
+  describeJobSource,
+  settled,
+  type JobRecord,
+} from '@shoal/core/testing';
 import { BullJobSource } from './bull-job-source.ts';
 import { Canceller } from './cancel.ts';
 import { closeConnection, openConnection } from './connection.ts';
@@ -200,7 +208,12 @@ for (const lane of ['cpu', 'main'] as const) {
     const queues = { cpu: new MemoryQueue(clock, 1_000), main: new MemoryQueue(clock, 1_000) };
     return {
       leaseMs: 1_000,
-      open: () => new LanesSource({ cpu: new MemoryJobSource(queues.cpu), main: new MemoryJobSource(queues.main), gate: openGate }),
+      open: () =>
+        new LanesSource({
+          cpu: new MemoryJobSource(queues.cpu),
+          main: new MemoryJobSource(queues.main),
+          gate: openGate,
+        }),
       add: async (jobId, data) => queues[lane].add(jobId, data),
       inspect: async (jobId) => queues[lane].inspect(jobId),
       steal: async (jobId) => queues[lane].steal(jobId),
@@ -221,8 +234,18 @@ describeJobSource('LanesSource over two BullJobSources', async () => {
   const connection = openConnection({ url: server.url, prefix, name: 'test' });
   const lanes = ['embed-x', 'embed-x-cpu'].map((name) => new Queue(name, { prefix, connection })) as [Queue, Queue];
   let added = prefixes;
-  const find = async (jobId: string) => (await Promise.all(lanes.map((lane) => lane.getJob(jobId)))).find((job) => job !== undefined);
-  const open = (queue: string): BullJobSource => new BullJobSource({ redisUrl: server.url, prefix, queue, quarantineOf: 'embed-x', leaseMs: LEASE_MS, stalledCheckMs: 300, log: new RecordingLogger() });
+  const find = async (jobId: string) =>
+    (await Promise.all(lanes.map((lane) => lane.getJob(jobId)))).find((job) => job !== undefined);
+  const open = (queue: string): BullJobSource =>
+    new BullJobSource({
+      redisUrl: server.url,
+      prefix,
+      queue,
+      quarantineOf: 'embed-x',
+      leaseMs: LEASE_MS,
+      stalledCheckMs: 300,
+      log: new RecordingLogger(),
+    });
   return {
     leaseMs: LEASE_MS,
     open: () => new LanesSource({ main: open('embed-x'), cpu: open('embed-x-cpu'), gate: openGate }),
@@ -230,15 +253,26 @@ describeJobSource('LanesSource over two BullJobSources', async () => {
     inspect: async (jobId): Promise<JobRecord | undefined> => {
       const job = await find(jobId);
       const state = await job?.getState();
-      if (job === undefined || state === undefined || state === 'unknown' || state === 'waiting-children') return undefined;
-      return { state: state === 'prioritized' ? 'waiting' : state, attempts: job.attemptsMade, returnValue: job.returnvalue ?? undefined, failedReason: job.failedReason };
+      if (job === undefined || state === undefined || state === 'unknown' || state === 'waiting-children')
+        return undefined;
+      return {
+        state: state === 'prioritized' ? 'waiting' : state,
+        attempts: job.attemptsMade,
+        returnValue: job.returnvalue ?? undefined,
+        failedReason: job.failedReason,
+      };
     },
     steal: async (jobId) => {
       const job = await find(jobId);
       await connection.set(keySpace(prefix).lock(job?.queueName ?? '', jobId), 'a stranger', 'PX', 60_000);
     },
     cancel: async (jobId) => {
-      const canceller = await Canceller.connect({ redisUrl: server.url, prefix, queue: (await find(jobId))?.queueName ?? '', log: new RecordingLogger() });
+      const canceller = await Canceller.connect({
+        redisUrl: server.url,
+        prefix,
+        queue: (await find(jobId))?.queueName ?? '',
+        log: new RecordingLogger(),
+      });
       await canceller.cancel([jobId]);
       await canceller.close();
     },

@@ -1,12 +1,21 @@
-// Claims for a CPU worker, which serves two lanes: its own first, and the main lane as far as a gate lets it. Every claim
-// keeps its lane, and its ending goes there. Decides nothing about when the main lane is open: see hybrid-gate.ts.
+// Claims for a CPU worker, which serves two lanes: its own first, and the main lane as far as a gate lets it. Every
+// claim keeps its lane, and its ending goes there. Decides nothing about when the main lane is open: see
+// hybrid-gate.ts.
 //
-// Jobs are looked for without waiting, lane after lane. Where there is nothing, a question for a single job waits: in the CPU
-// lane from then on, in the main lane when there is nothing anywhere. A lane whose question still waits is known to be empty.
-// What such a question brings when nobody claims any more, or after the gate has closed, goes back unspent: another worker
-// may take it at once.
+// Jobs are looked for without waiting, lane after lane. Where there is nothing, a question for a single job waits: in
+// the CPU lane from then on, in the main lane when there is nothing anywhere. A lane whose question still waits is
+// known to be empty. What such a question brings when nobody claims any more, or after the gate has closed, goes back
+// unspent: another worker may take it at once.
 
-import { invariant, type Announcement, type JobSource, type Lane, type RawClaim, type SettleResult, type Settlement } from '@shoal/core';
+import {
+  invariant,
+  type Announcement,
+  type JobSource,
+  type Lane,
+  type RawClaim,
+  type SettleResult,
+  type Settlement,
+} from '@shoal/core';
 
 /** A source that can also be asked without waiting. */
 export interface LaneSource extends JobSource {
@@ -161,12 +170,15 @@ export class LanesSource implements JobSource {
       if (room < 1) continue;
       const got = await lane.source.claimNow(room);
       claims.push(...this.received(lane, got));
-      if (lane === this.cpu && got.length < room) this.ask(lane); // mostly empty: not to be looked into with every claim
+      // mostly empty: not to be looked into with every claim
+      if (lane === this.cpu && got.length < room) this.ask(lane);
     }
     return claims;
   }
 
-  /** Until a question is answered, the gate moves or claiming ends; at once when something arrived while nobody looked. */
+  /**
+   * Until a question is answered, the gate moves or claiming ends; at once when something arrived while nobody looked.
+   */
   private async untilChange(): Promise<void> {
     for (const lane of this.openLanes()) this.ask(lane);
     if (this.arrived.length > 0 || this.isEnding) return;

@@ -1,5 +1,5 @@
-// What a server sends comes through byte for byte however it is torn, large strings whole in one piece; and results that
-// were read and let go of do not change those that are still looked at.
+// What a server sends comes through byte for byte however it is torn, large strings whole in one piece; and results
+// that were read and let go of do not change those that are still looked at.
 
 import { randomBytes } from 'node:crypto';
 import * as fc from 'fast-check';
@@ -16,7 +16,8 @@ beforeAll(async () => {
 });
 afterAll(() => server.stop());
 
-const string = (length: number, type = '$'): Buffer => Buffer.concat([Buffer.from(`${type}${length}\r\n`), randomBytes(length), Buffer.from('\r\n')]);
+const string = (length: number, type = '$'): Buffer =>
+  Buffer.concat([Buffer.from(`${type}${length}\r\n`), randomBytes(length), Buffer.from('\r\n')]);
 
 /** Cut at these places; each part in memory that is written over as soon as it was taken in, as a socket's is. */
 function torn(sent: Buffer, cuts: readonly number[]): Buffer[] {
@@ -31,18 +32,41 @@ function torn(sent: Buffer, cuts: readonly number[]): Buffer[] {
   return pieces;
 }
 
-const replies = fc.array(fc.oneof(
-  fc.constantFrom('+OK\r\n', ':1\r\n', '$-1\r\n', '*-1\r\n', '_\r\n', '#t\r\n', ',1.5\r\n', '(12345678901234567890\r\n', '-ERR $20000\r\n', '*3\r\n', '%2\r\n', '~1\r\n', '>3\r\n', '$0\r\n\r\n').map((text) => Buffer.from(text)),
-  fc.integer({ min: 0, max: 300 }).map((length) => string(length)),
-  fc.constantFrom(8_191, 8_192, 8_193, 40_000).map((length) => string(length)),
-  fc.constantFrom(20, 20_000).map((length) => string(length, '=')),
-), { minLength: 1, maxLength: 12 });
+const replies = fc.array(
+  fc.oneof(
+    fc
+      .constantFrom(
+        '+OK\r\n',
+        ':1\r\n',
+        '$-1\r\n',
+        '*-1\r\n',
+        '_\r\n',
+        '#t\r\n',
+        ',1.5\r\n',
+        '(12345678901234567890\r\n',
+        '-ERR $20000\r\n',
+        '*3\r\n',
+        '%2\r\n',
+        '~1\r\n',
+        '>3\r\n',
+        '$0\r\n\r\n',
+      )
+      .map((text) => Buffer.from(text)),
+    fc.integer({ min: 0, max: 300 }).map((length) => string(length)),
+    fc.constantFrom(8_191, 8_192, 8_193, 40_000).map((length) => string(length)),
+    fc.constantFrom(20, 20_000).map((length) => string(length, '=')),
+  ),
+  { minLength: 1, maxLength: 12 },
+);
 
 test('every byte once and in order, wherever the network tears it', () => {
-  fc.assert(fc.property(replies, fc.array(fc.nat()), (parts, cuts) => {
-    const sent = Buffer.concat(parts);
-    expect(Buffer.concat(torn(sent, cuts)).equals(sent)).toBe(true);
-  }), { numRuns: 300 });
+  fc.assert(
+    fc.property(replies, fc.array(fc.nat()), (parts, cuts) => {
+      const sent = Buffer.concat(parts);
+      expect(Buffer.concat(torn(sent, cuts)).equals(sent)).toBe(true);
+    }),
+    { numRuns: 300 },
+  );
 });
 
 test('a large string is a piece of its own, with the end of its line, wherever it is torn', () => {
@@ -61,7 +85,10 @@ test('through ioredis: values of many sizes, in lists too, and other replies amo
   const names = values.map((_, at) => `v-${at}`);
   for (let round = 0; round < 5; round++) {
     const [single, list, missing, count] = await Promise.all([
-      Promise.all(names.map((name) => connection.getBuffer(name))), connection.mgetBuffer(...names), connection.getBuffer('not-there'), connection.dbsize(),
+      Promise.all(names.map((name) => connection.getBuffer(name))),
+      connection.mgetBuffer(...names),
+      connection.getBuffer('not-there'),
+      connection.dbsize(),
     ]);
     expect(single.map((value, at) => value?.equals(values[at]!))).toEqual(values.map(() => true));
     expect(list.map((value, at) => value?.equals(values[at]!))).toEqual(values.map(() => true));

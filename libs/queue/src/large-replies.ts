@@ -1,7 +1,8 @@
-// How large replies are read: each string of 8 KB or more straight into a room that is used again. Node gives every piece of 64 KB that a socket
-// reads memory of its own, and ioredis joins those of a string into another: twice the bytes, all of them garbage at once. At 800 results of
-// 98 KB a second V8 collected the whole heap of their reader up to ten times a second (2-core EPYC, 2026-11). Here the
-// socket reads into one buffer, and what is passed on is cut so that the decoder finds a large string whole in a piece.
+// How large replies are read: each string of 8 KB or more straight into a room that is used again. Node gives every
+// piece of 64 KB that a socket reads memory of its own, and ioredis joins those of a string into another: twice the
+// bytes, all of them garbage at once. At 800 results of 98 KB a second V8 collected the whole heap of their reader up
+// to ten times a second (2-core EPYC, 2026-11). Here the socket reads into one buffer, and what is passed on is cut so
+// that the decoder finds a large string whole in a piece.
 
 import { connect, type NetConnectOpts, type Socket } from 'node:net';
 import { RESULT_HEADER_BYTES, SMALLEST_KEPT_BYTES, type BodyRooms } from '@shoal/core';
@@ -12,7 +13,10 @@ const READ_BYTES = 262_144;
 /** What a server may store in a string; a longer one is not believed. */
 const LARGEST_BYTES = 536_870_912;
 const LINE_END = 10;
-/** "$", "=" and "!": a line with a length, behind it so many bytes and a line's end. Everything else of RESP2 and RESP3 is lines alone. */
+/**
+ * "$", "=" and "!": a line with a length, behind it so many bytes and a line's end. Everything else of RESP2 and RESP3
+ * is lines alone.
+ */
 const WITH_LENGTH = new Set([36, 61, 33]);
 /** Of a type and a length; lines that go on are not kept. */
 const HEAD_BYTES = 24;
@@ -72,7 +76,8 @@ export class ReplyPieces {
   private readLine(bytes: Buffer, from: number): number {
     const end = bytes.indexOf(LINE_END, from);
     const to = end < 0 ? bytes.length : end + 1;
-    if (this.head !== '' || WITH_LENGTH.has(bytes[from]!)) this.head += bytes.toString('latin1', from, Math.min(to, from + HEAD_BYTES));
+    if (this.head !== '' || WITH_LENGTH.has(bytes[from]!))
+      this.head += bytes.toString('latin1', from, Math.min(to, from + HEAD_BYTES));
     if (end < 0) {
       if (this.head === '') this.head = ' '; // of another type: nothing in it is a length
       return to;
@@ -119,7 +124,10 @@ class LargeReplyConnector extends AbstractConnector {
   readonly #where: NetConnectOpts;
   readonly #rooms: BodyRooms;
 
-  constructor({ disconnectTimeout = 0, path, host = 'localhost', port = 6_379, family = 0 }: RedisOptions, rooms: BodyRooms) {
+  constructor(
+    { disconnectTimeout = 0, path, host = 'localhost', port = 6_379, family = 0 }: RedisOptions,
+    rooms: BodyRooms,
+  ) {
     super(disconnectTimeout);
     this.#where = path ? { path } : { host, port, family };
     this.#rooms = rooms;

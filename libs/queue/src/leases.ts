@@ -1,7 +1,8 @@
-// The claims a worker holds and the renewal of their leases, at a third of their length, all in few calls. A claim is *held*
-// from `hold` to `release`; in between it may be found *lost*: the server says that its lock is no longer ours, or we claim
-// the same job again, which only happens after the old lease ran out. A lost claim is reported once and forgotten. While
-// the server does not answer nothing is presumed lost: nobody else can claim either, or the commit finds a stranger's lock.
+// The claims a worker holds and the renewal of their leases, at a third of their length, all in few calls. A claim is
+// *held* from `hold` to `release`; in between it may be found *lost*: the server says that its lock is no longer ours,
+// or we claim the same job again, which only happens after the old lease ran out. A lost claim is reported once and
+// forgotten. While the server does not answer nothing is presumed lost: nobody else can claim either, or the commit
+// finds a stranger's lock.
 
 import type { Logger } from '@shoal/core';
 import { inParts } from './in-parts.ts';
@@ -71,7 +72,13 @@ export class Leases {
   private async renewChunk(leases: readonly { readonly jobId: string; readonly token: string }[]): Promise<void> {
     const { extend, leaseMs, log } = this.options;
     try {
-      const failed = new Set(await extend(leases.map(({ jobId }) => jobId), leases.map(({ token }) => token), leaseMs));
+      const failed = new Set(
+        await extend(
+          leases.map(({ jobId }) => jobId),
+          leases.map(({ token }) => token),
+          leaseMs,
+        ),
+      );
       for (const { jobId, token } of leases) if (failed.has(jobId)) this.find(jobId, token);
     } catch (error) {
       log.warn({ leases: leases.length, err: error }, 'leases could not be renewed, trying again');

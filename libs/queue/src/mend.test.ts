@@ -14,14 +14,26 @@ test('a record that can be read has no damage, whatever it asks for', () => {
 });
 
 test('every field that BullMQ parses gets a stand-in, and what it held is told', () => {
-  const damage = damageIn(fields({ ...whole, data: '{', opts: '[', progress: 'x', parent: '"id"', parentKey: '{t}:embed-x:mum' }));
-  expect(damage.map(({ field, standIn }) => [field, standIn])).toEqual([['data', '{}'], ['opts', '{}'], ['progress', '0'], ['parent', '{"id":"mum","queueKey":"{t}:embed-x"}']]);
-  expect(damageSentence(damage)).toMatch(/"data" is not JSON.*"parent" is "id", not an object.*fields "damaged:data", "damaged:opts", "damaged:progress", "damaged:parent"/);
+  const damage = damageIn(
+    fields({ ...whole, data: '{', opts: '[', progress: 'x', parent: '"id"', parentKey: '{t}:embed-x:mum' }),
+  );
+  expect(damage.map(({ field, standIn }) => [field, standIn])).toEqual([
+    ['data', '{}'],
+    ['opts', '{}'],
+    ['progress', '0'],
+    ['parent', '{"id":"mum","queueKey":"{t}:embed-x"}'],
+  ]);
+  expect(damageSentence(damage)).toMatch(
+    /"data" is not JSON.*"parent" is "id", not an object.*fields "damaged:data", "damaged:opts", "damaged:progress", "damaged:parent"/,
+  );
 });
 
 test('a counter that is no number begins at 0 again, which is no reason to fail', () => {
   const damage = damageIn(fields({ ...whole, atm: 'many', stc: '-1' }));
-  expect(damage.map(({ field, standIn }) => [field, standIn])).toEqual([['atm', '0'], ['stc', '0']]);
+  expect(damage.map(({ field, standIn }) => [field, standIn])).toEqual([
+    ['atm', '0'],
+    ['stc', '0'],
+  ]);
   expect(damageSentence(damage)).toBeUndefined();
 });
 

@@ -1,7 +1,7 @@
-// Jobs whose hash cannot be read. BullMQ parses some fields of a hash whenever it meets the job; one that does not parse makes
-// the claim throw after the job was taken, so that the job would come back with every lease for ever, and no listing that
-// holds it can be shown. Such fields get a stand-in that can be parsed; what they held is kept in the hash beside them.
-// Says what was damaged; what becomes of the job is for others to decide.
+// Jobs whose hash cannot be read. BullMQ parses some fields of a hash whenever it meets the job; one that does not
+// parse makes the claim throw after the job was taken, so that the job would come back with every lease for ever, and
+// no listing that holds it can be shown. Such fields get a stand-in that can be parsed; what they held is kept in the
+// hash beside them. Says what was damaged; what becomes of the job is for others to decide.
 
 import { keySpace } from '@shoal/core';
 import type { Redis } from './connection.ts';
@@ -20,8 +20,22 @@ export interface DamagedField {
 /** As the server has them; a record need not be text. */
 export type JobFields = Readonly<Partial<Record<(typeof READ_FIELDS)[number], Buffer | null>>>;
 
-/** Every field that the pinned BullMQ parses, counts up or cannot do without; see Job.fromJSON, its Redis backend and scripts. */
-export const READ_FIELDS = ['name', 'data', 'opts', 'progress', 'parent', 'parentKey', 'timestamp', 'atm', 'ats', 'stc'] as const;
+/**
+ * Every field that the pinned BullMQ parses, counts up or cannot do without; see Job.fromJSON, its Redis backend and
+ * scripts.
+ */
+export const READ_FIELDS = [
+  'name',
+  'data',
+  'opts',
+  'progress',
+  'parent',
+  'parentKey',
+  'timestamp',
+  'atm',
+  'ats',
+  'stc',
+] as const;
 const STAND_INS = { data: () => '{}', opts: () => '{}', progress: () => '0', parent: parentByKey } as const;
 const PARSED_FIELDS = ['data', 'opts', 'progress', 'parent'] as const;
 const COUNTERS = ['atm', 'ats', 'stc'] as const;
@@ -39,7 +53,9 @@ export function damageIn(fields: JobFields): DamagedField[] {
   });
   const counted = COUNTERS.flatMap((field) => {
     const was = fields[field] ?? undefined;
-    return was === undefined || /^\d{1,15}$/.test(was.toString()) ? [] : [{ field, was, standIn: '0', problem: undefined }];
+    return was === undefined || /^\d{1,15}$/.test(was.toString())
+      ? []
+      : [{ field, was, standIn: '0', problem: undefined }];
   });
   return [...(isGone(fields) ? ghost(fields) : []), ...parsed, ...counted];
 }
@@ -51,11 +67,15 @@ export function isGone({ name, data }: JobFields): boolean {
 
 /** What a job fails with, for people; undefined when it need not fail. */
 export function damageSentence(damage: readonly DamagedField[]): string | undefined {
-  if (damage.some(({ field }) => field === 'name')) return 'its record is gone; only its id was left in the queue. Add the job again';
+  if (damage.some(({ field }) => field === 'name'))
+    return 'its record is gone; only its id was left in the queue. Add the job again';
   const fatal = damage.filter(({ problem }) => problem !== undefined);
   if (fatal.length === 0) return undefined;
   const told = fatal.map(({ field, problem }) => `"${field}" ${problem}`).join(', ');
-  return `its record cannot be read: ${told}. What was found is kept in the job's field${fatal.length > 1 ? 's' : ''} ${fatal.map(({ field }) => `"${KEPT}${field}"`).join(', ')}. Add the job again`;
+  return (
+    `its record cannot be read: ${told}. What was found is kept in the job's field${fatal.length > 1 ? 's' : ''} ` +
+    `${fatal.map(({ field }) => `"${KEPT}${field}"`).join(', ')}. Add the job again`
+  );
 }
 
 function missing(field: string, standIn: string): DamagedField {
@@ -63,10 +83,18 @@ function missing(field: string, standIn: string): DamagedField {
 }
 
 function ghost({ opts, timestamp }: JobFields): DamagedField[] {
-  return [missing('name', 'gone'), missing('data', '{}'), ...(opts ? [] : [missing('opts', '{}')]), ...(timestamp ? [] : [missing('timestamp', String(Date.now()))])];
+  return [
+    missing('name', 'gone'),
+    missing('data', '{}'),
+    ...(opts ? [] : [missing('opts', '{}')]),
+    ...(timestamp ? [] : [missing('timestamp', String(Date.now()))]),
+  ];
 }
 
-/** The same as the parent's key says, or the parent would never hear of this job's end. Nothing where there is no such key. */
+/**
+ * The same as the parent's key says, or the parent would never hear of this job's end. Nothing where there is no such
+ * key.
+ */
 function parentByKey({ parentKey }: JobFields): string {
   const match = /^(.+):([^:]+)$/.exec(parentKey?.toString() ?? '');
   return match === null ? '' : JSON.stringify({ id: match[2], queueKey: match[1] });
@@ -76,16 +104,22 @@ function problemOf(field: string, bytes: Buffer): string | undefined {
   try {
     const value: unknown = JSON.parse(bytes.toString());
     const isObject = typeof value === 'object' && value !== null;
-    return isObject || field === 'data' || field === 'progress' ? undefined : `is ${bytes.toString().slice(0, 20)}, not an object`;
+    return isObject || field === 'data' || field === 'progress'
+      ? undefined
+      : `is ${bytes.toString().slice(0, 20)}, not an object`;
   } catch (error) {
     return `is not JSON (${error instanceof Error ? error.message.slice(0, 120) : ''})`;
   }
 }
 
-// KEYS[1] the job. ARGV[1] bytes to keep, ARGV[2] why it must fail or nothing, then for each field: name, what was found, stand-in, 1 if
-// something was found. A field that has changed since it was looked at is left alone. BullMQ reads `defa` whenever the job is
-// claimed, so that the job fails by whoever claims it next, should this worker die now.
-const MEND = script(1, 'allow-oom', `
+// KEYS[1] the job. ARGV[1] bytes to keep, ARGV[2] why it must fail or nothing, then for each field: name, what was
+// found, stand-in, 1 if something was found. A field that has changed since it was looked at is left alone. BullMQ
+// reads `defa` whenever the job is claimed, so that the job fails by whoever claims it next, should this worker die
+// now.
+const MEND = script(
+  1,
+  'allow-oom',
+  `
 if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then return 0 end
 if ARGV[2] ~= '' then redis.call('HSET', KEYS[1], 'defa', ARGV[2]) end
 for at = 3, #ARGV, 4 do
@@ -99,7 +133,8 @@ for at = 3, #ARGV, 4 do
   end
 end
 return 1
-`);
+`,
+);
 
 export interface JobPlace {
   readonly prefix: string;
@@ -107,7 +142,10 @@ export interface JobPlace {
   readonly jobId: string;
 }
 
-/** Makes a job's hash readable; what was lost decides whether the job fails when it is claimed. Resolves to what was damaged: nothing when it could be read all along. May be repeated. */
+/**
+ * Makes a job's hash readable; what was lost decides whether the job fails when it is claimed. Resolves to what was
+ * damaged: nothing when it could be read all along. May be repeated.
+ */
 export async function mendJob(connection: Redis, { prefix, queue, jobId }: JobPlace): Promise<DamagedField[]> {
   const key = keySpace(prefix).job(queue, jobId);
   const damage = damageIn(await readFields(connection, key));
@@ -122,19 +160,34 @@ export async function readFields(connection: Redis, key: string): Promise<JobFie
 
 export async function applyMending(connection: Redis, key: string, damage: readonly DamagedField[]): Promise<void> {
   if (damage.length === 0) return;
-  await runScript(connection, MEND, [[key, MOST_KEPT, damageSentence(damage) ?? '', ...damage.flatMap(({ field, was, standIn }) => [field, was ?? '', standIn, was === undefined ? 0 : 1])]]);
+  await runScript(connection, MEND, [
+    [
+      key,
+      MOST_KEPT,
+      damageSentence(damage) ?? '',
+      ...damage.flatMap(({ field, was, standIn }) => [field, was ?? '', standIn, was === undefined ? 0 : 1]),
+    ],
+  ]);
 }
 
 // KEYS[1] the active list. ARGV[1] what job keys begin with, ARGV[2] token. The newest claims come first.
-const CLAIMED_BY = script(1, 'allow-oom', `
+const CLAIMED_BY = script(
+  1,
+  'allow-oom',
+  `
 for _, id in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do
   if redis.call('GET', ARGV[1] .. id .. ':lock') == ARGV[2] then return id end
 end
 return false
-`);
+`,
+);
 
 /** Which job a token has claimed, when the claim itself could not say. */
-export async function claimedBy(connection: Redis, { prefix, queue }: Omit<JobPlace, 'jobId'>, token: string): Promise<string | undefined> {
+export async function claimedBy(
+  connection: Redis,
+  { prefix, queue }: Omit<JobPlace, 'jobId'>,
+  token: string,
+): Promise<string | undefined> {
   const keys = keySpace(prefix);
   const [jobId] = await runScript(connection, CLAIMED_BY, [[keys.job(queue, 'active'), keys.job(queue, ''), token]]);
   return Buffer.isBuffer(jobId) ? jobId.toString() : undefined;

@@ -6,7 +6,9 @@ import { expect, test } from 'vitest';
 function reach(file: string, seen = new Set<string>(), packages = new Set<string>()): Set<string> {
   if (seen.has(file)) return packages;
   seen.add(file);
-  for (const [, isType, from = ''] of readFileSync(file, 'utf8').matchAll(/^(?:import|export) (type )?[^;]*? from '([^']+)'/gm)) {
+  for (const [, isType, from = ''] of readFileSync(file, 'utf8').matchAll(
+    /^(?:import|export) (type )?[^;]*? from '([^']+)'/gm,
+  )) {
     if (isType !== undefined) continue;
     if (from.startsWith('.')) reach(resolve(dirname(file), from), seen, packages);
     else packages.add(from);

@@ -1,6 +1,16 @@
 // @shoal/queue/payload: inputs and results as binary keys, for executors and readers. Carries no bullmq.
 
-export { closeConnection, isConnectionFault, isPassingFault, isServerFull, openConnection, redactUrl, untilReady, type ConnectionOptions, type Redis } from './connection.ts';
+export {
+  closeConnection,
+  isConnectionFault,
+  isPassingFault,
+  isServerFull,
+  openConnection,
+  redactUrl,
+  untilReady,
+  type ConnectionOptions,
+  type Redis,
+} from './connection.ts';
 export { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
 export { RedisAnnouncer, type AnnouncerOptions } from './payload/announcer.ts';
 export { RedisPayloadStore, type PayloadStoreOptions } from './payload/payload-store.ts';

@@ -1,6 +1,7 @@
-// Announces jobs right behind their endings: on the same connection and in the same write, so that a producer hears of its job
-// half a round trip after the server took the ending, and not one and a half. What the server says decides: a job that has not
-// ended when the script looks is left alone, and announced by RedisAnnouncer once its ending was taken.
+// Announces jobs right behind their endings: on the same connection and in the same write, so that a producer hears of
+// its job half a round trip after the server took the ending, and not one and a half. What the server says decides: a
+// job that has not ended when the script looks is left alone, and announced by RedisAnnouncer once its ending was
+// taken.
 
 import { keySpace, type Announcement, type Logger } from '@shoal/core';
 import type { Redis } from './connection.ts';
@@ -21,10 +22,14 @@ export interface PromptAnnouncerOptions {
   readonly log: Logger;
 }
 
-// KEYS for each job: its record, input and result. ARGV[1] the queue, then for each job: outcome, id, reply channel or nothing, the
-// result's time to live in ms or 0 to leave it as it is. Cleans up after those that ended that way and publishes one message for
-// each channel, in the words of reply-message.ts. Returns 1 for each job that was announced, else 0.
-const ANNOUNCE_ENDED = script(0, 'allow-oom', `
+// KEYS for each job: its record, input and result. ARGV[1] the queue, then for each job: outcome, id, reply channel or
+// nothing, the result's time to live in ms or 0 to leave it as it is. Cleans up after those that ended that way and
+// publishes one message for each channel, in the words of reply-message.ts. Returns 1 for each job that was announced,
+// else 0.
+const ANNOUNCE_ENDED = script(
+  0,
+  'allow-oom',
+  `
 local field = { completed = 'returnvalue', failed = 'failedReason' }
 local told, channels = {}, {}
 for at = 1, #KEYS / 3 do
@@ -43,7 +48,8 @@ for at = 1, #KEYS / 3 do
 end
 for channel, message in pairs(channels) do redis.call('PUBLISH', channel, cjson.encode(message)) end
 return told
-`);
+`,
+);
 
 /** The server does nothing else meanwhile: about 3 µs a job. */
 const JOBS_PER_CALL = 64;
@@ -62,7 +68,10 @@ export class PromptAnnouncer {
     this.options = options;
   }
 
-  /** Call it just before the ending is sent: what is told in one turn of the event loop, or may wait, goes out together, behind its endings. Never throws. */
+  /**
+   * Call it just before the ending is sent: what is told in one turn of the event loop, or may wait, goes out together,
+   * behind its endings. Never throws.
+   */
   announceBehind(announcement: Announcement, mayWaitMs = 0): Promise<boolean> {
     this.gathering.within(mayWaitMs);
     return new Promise((answer) => this.waiting.push({ announcement, answer }));
@@ -76,10 +85,20 @@ export class PromptAnnouncer {
   private async announce(batch: readonly Waiting[]): Promise<void> {
     const { connection, prefix, queue, signal, log } = this.options;
     try {
-      const [reply] = await runScript(connection, { ...ANNOUNCE_ENDED, keyCount: 3 * batch.length }, [this.argumentsFor(batch)], { signal });
+      const [reply] = await runScript(
+        connection,
+        { ...ANNOUNCE_ENDED, keyCount: 3 * batch.length },
+        [this.argumentsFor(batch)],
+        { signal },
+      );
       const told = batch.filter((_, at) => Array.isArray(reply) && reply[at] === 1);
       for (const one of batch) one.answer(told.includes(one));
-      await releaseEnded(connection, { prefix, queue }, told.map(({ announcement }) => announcement), signal);
+      await releaseEnded(
+        connection,
+        { prefix, queue },
+        told.map(({ announcement }) => announcement),
+        signal,
+      );
     } catch (error) {
       for (const { answer } of batch) answer(false);
       if (!signal.aborted) log.warn({ jobs: batch.length, err: error }, 'finished jobs could not be announced at once');
@@ -90,7 +109,12 @@ export class PromptAnnouncer {
     const { prefix, queue } = this.options;
     const keys = keySpace(prefix);
     const jobKeys = batch.flatMap(({ announcement }) => keysAfter(keys, queue, announcement));
-    const facts = batch.flatMap(({ announcement }) => [announcement.outcome, announcement.jobId, announcement.reply ?? '', ttlAfter(announcement)]);
+    const facts = batch.flatMap(({ announcement }) => [
+      announcement.outcome,
+      announcement.jobId,
+      announcement.reply ?? '',
+      ttlAfter(announcement),
+    ]);
     return [...jobKeys, queue, ...facts];
   }
 }

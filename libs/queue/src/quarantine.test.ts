@@ -85,16 +85,19 @@ describe('quarantine', () => {
     expect(await quarantine.list()).toHaveLength(1);
   });
 
-  test.each([keyed, { v: 1, fingerprint: '0123456789abcdef', texts: ['deadly'] } as EmbedJobData])('gives a job back under its id, input and all', async (data) => {
-    await put(data);
-    await main.remove('a');
-    await connection.del(keySpace(prefix).input('embed-x', 'a'));
-    expect(await quarantine.giveBack(['a', 'nobody'])).toMatchObject([{ jobId: 'a', outcome: 'added' }, undefined]);
-    expect((await main.getJob('a'))?.data).toEqual(data);
-    expect(await inputAt('embed-x')).toEqual('input' in data ? input : null);
-    expect(await quarantine.list()).toEqual([]);
-    expect(await inputAt(quarantineQueue('embed-x'))).toBeNull();
-  });
+  test.each([keyed, { v: 1, fingerprint: '0123456789abcdef', texts: ['deadly'] } as EmbedJobData])(
+    'gives a job back under its id, input and all',
+    async (data) => {
+      await put(data);
+      await main.remove('a');
+      await connection.del(keySpace(prefix).input('embed-x', 'a'));
+      expect(await quarantine.giveBack(['a', 'nobody'])).toMatchObject([{ jobId: 'a', outcome: 'added' }, undefined]);
+      expect((await main.getJob('a'))?.data).toEqual(data);
+      expect(await inputAt('embed-x')).toEqual('input' in data ? input : null);
+      expect(await quarantine.list()).toEqual([]);
+      expect(await inputAt(quarantineQueue('embed-x'))).toBeNull();
+    },
+  );
 
   test('does not give back what lost its input, and keeps it', async () => {
     await put();

@@ -1,10 +1,20 @@
-// Where jobs go that killed their executor: a queue of its own, `<main queue>-quarantine`, that nobody claims from and that
-// Bull Board shows. A quarantined job keeps its id, its data, why it is here, and its input under that queue's name, so that
-// a person can look at it, give it back or drop it. Judges nobody: that is core's suspects.ts.
+// Where jobs go that killed their executor: a queue of its own, `<main queue>-quarantine`, that nobody claims from and
+// that Bull Board shows. A quarantined job keeps its id, its data, why it is here, and its input under that queue's
+// name, so that a person can look at it, give it back or drop it. Judges nobody: that is core's suspects.ts.
 
 import {
-  ShoalError, invariant, isSimilarityKind, keySpace, parseJob, parseSimilarityJob,
-  type EmbedJobData, type Failure, type KeySpace, type Logger, type SimilarityJobData, type SimilarityKind,
+  ShoalError,
+  invariant,
+  isSimilarityKind,
+  keySpace,
+  parseJob,
+  parseSimilarityJob,
+  type EmbedJobData,
+  type Failure,
+  type KeySpace,
+  type Logger,
+  type SimilarityJobData,
+  type SimilarityKind,
 } from '@shoal/core';
 import { Queue, type Job } from 'bullmq';
 import { queueAdd, runTransaction } from './bullmq-internals.ts';
@@ -67,7 +77,11 @@ export class Quarantine {
     const { queue } = await this.open();
     const replies = await runTransaction(queue, (transaction) => {
       transaction.copy(this.keys.input(this.options.queue, jobId), this.keys.input(queue.name, jobId), 'REPLACE');
-      queueAdd(queue, transaction, { name, data: { v: 1, failure, lane, job: data } satisfies Record, opts: { jobId } });
+      queueAdd(queue, transaction, {
+        name,
+        data: { v: 1, failure, lane, job: data } satisfies Record,
+        opts: { jobId },
+      });
     });
     for (const [error] of replies) if (error !== null) throw error;
   }
@@ -76,13 +90,15 @@ export class Quarantine {
   async list(first = 0, count = 100): Promise<QuarantinedJob[]> {
     return this.translated(async ({ connection, queue }) => {
       const jobs = await queue.getJobs(['waiting', 'prioritized'], first, first + count - 1, false);
-      return Promise.all(jobs.map(async (job) => toQuarantined(job, await connection.strlen(this.keys.input(queue.name, job.id ?? '')))));
+      return Promise.all(
+        jobs.map(async (job) => toQuarantined(job, await connection.strlen(this.keys.input(queue.name, job.id ?? '')))),
+      );
     });
   }
 
   /**
-   * Adds jobs to the main lane again, under their ids, and takes those out of here that it has then. One result per job, in order;
-   * undefined for an id that is not here.
+   * Adds jobs to the main lane again, under their ids, and takes those out of here that it has then. One result per
+   * job, in order; undefined for an id that is not here.
    */
   async giveBack(jobIds: readonly string[]): Promise<(AddResult | undefined)[]> {
     const { redisUrl, prefix, queue: name, log } = this.options;
@@ -99,12 +115,14 @@ export class Quarantine {
   /** Takes jobs out of here, inputs included. Says which were here. */
   async drop(jobIds: readonly string[]): Promise<string[]> {
     return this.translated(async ({ connection, queue }) => {
-      const dropped = await Promise.all(jobIds.map(async (jobId) => {
-        const isHere = (await queue.getJobState(jobId)) !== 'unknown';
-        await queue.remove(jobId);
-        await connection.unlink(this.keys.input(queue.name, jobId));
-        return isHere ? [jobId] : [];
-      }));
+      const dropped = await Promise.all(
+        jobIds.map(async (jobId) => {
+          const isHere = (await queue.getJobState(jobId)) !== 'unknown';
+          await queue.remove(jobId);
+          await connection.unlink(this.keys.input(queue.name, jobId));
+          return isHere ? [jobId] : [];
+        }),
+      );
       return dropped.flat();
     });
   }
@@ -120,18 +138,33 @@ export class Quarantine {
   private async giveBackOne(producer: JobProducer, jobId: string): Promise<AddResult | undefined> {
     const found = await this.translated(async ({ connection, queue }) => {
       const job = await queue.getJob(jobId);
-      return job === undefined ? undefined : { name: job.name, record: recordOf(job), input: await connection.getBuffer(this.keys.input(queue.name, jobId)) };
+      return job === undefined
+        ? undefined
+        : {
+            name: job.name,
+            record: recordOf(job),
+            input: await connection.getBuffer(this.keys.input(queue.name, jobId)),
+          };
     });
     if (found === undefined) return undefined;
     const name = isSimilarityKind(found.name) ? found.name : 'embed';
     const { data, hasInput } = checkedData(jobId, name, found.record?.job);
-    if (hasInput && found.input === null) throw new ShoalError('INPUT_LOST', `the input of job "${jobId}" is not in quarantine any more; drop the job and add it anew`, { jobId });
-    const [result] = await producer.add([{ jobId, name, data, ...(found.input === null ? {} : { input: found.input }) }]);
+    if (hasInput && found.input === null)
+      throw new ShoalError(
+        'INPUT_LOST',
+        `the input of job "${jobId}" is not in quarantine any more; drop the job and add it anew`,
+        { jobId },
+      );
+    const [result] = await producer.add([
+      { jobId, name, data, ...(found.input === null ? {} : { input: found.input }) },
+    ]);
     if (result !== undefined && HAS_IT.has(result.outcome)) await this.drop([jobId]);
     return result;
   }
 
-  private async translated<Value>(work: (parts: { readonly connection: Redis; readonly queue: Queue }) => Promise<Value>): Promise<Value> {
+  private async translated<Value>(
+    work: (parts: { readonly connection: Redis; readonly queue: Queue }) => Promise<Value>,
+  ): Promise<Value> {
     return translated(async () => work(await this.open()));
   }
 
@@ -159,19 +192,33 @@ export class Quarantine {
 }
 
 /** Throws what a worker would fail it with. */
-function checkedData(jobId: string, name: 'embed' | SimilarityKind, data: unknown): { readonly data: EmbedJobData | SimilarityJobData; readonly hasInput: boolean } {
-  if (name === 'embed') return { data: data as EmbedJobData, hasInput: parseJob(jobId, name, data).input.form !== 'inline' };
+function checkedData(
+  jobId: string,
+  name: 'embed' | SimilarityKind,
+  data: unknown,
+): { readonly data: EmbedJobData | SimilarityJobData; readonly hasInput: boolean } {
+  if (name === 'embed')
+    return { data: data as EmbedJobData, hasInput: parseJob(jobId, name, data).input.form !== 'inline' };
   const { input } = parseSimilarityJob(jobId, name, data);
   return { data: data as SimilarityJobData, hasInput: input.form === 'vectors' && input.queries.form === 'key' };
 }
 
 function recordOf(job: Job): Record | undefined {
   const record: unknown = job.data;
-  return typeof record === 'object' && record !== null && Reflect.get(record, 'v') === 1 ? (record as Record) : undefined;
+  return typeof record === 'object' && record !== null && Reflect.get(record, 'v') === 1
+    ? (record as Record)
+    : undefined;
 }
 
 function toQuarantined(job: Job, inputBytes: number): QuarantinedJob {
   const record = recordOf(job);
   const failure = record?.failure ?? { code: 'QUARANTINED', message: 'somebody else put it here' };
-  return { jobId: job.id ?? '', failure, lane: record?.lane ?? '', sinceMs: job.timestamp, data: record?.job, inputBytes };
+  return {
+    jobId: job.id ?? '',
+    failure,
+    lane: record?.lane ?? '',
+    sinceMs: job.timestamp,
+    data: record?.job,
+    inputBytes,
+  };
 }

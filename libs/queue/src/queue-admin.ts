@@ -1,6 +1,6 @@
-// What a person does to the queue of a model by hand: look at it, pause it, run failed jobs again, take finished ones away,
-// have it put right. Both lanes and the quarantine are meant wherever that makes sense. Cancelling is cancel.ts, quarantine
-// quarantine.ts. Starts nothing and waits for no worker.
+// What a person does to the queue of a model by hand: look at it, pause it, run failed jobs again, take finished ones
+// away, have it put right. Both lanes and the quarantine are meant wherever that makes sense. Cancelling is cancel.ts,
+// quarantine quarantine.ts. Starts nothing and waits for no worker.
 
 import { DEFAULT_PREFIX, cpuLaneOf, keySpace, parseFailedReason, type KeySpace, type Logger } from '@shoal/core';
 import { Job, Queue } from 'bullmq';
@@ -45,7 +45,10 @@ export interface QueueCounts {
 
 export interface RetriedJob {
   readonly jobId: string;
-  /** `retried`: it waits again. `input-lost`: its input was deleted with its failure; add it anew. `not-failed`: it did not fail, or is gone. */
+  /**
+   * `retried`: it waits again. `input-lost`: its input was deleted with its failure; add it anew. `not-failed`: it did
+   * not fail, or is gone.
+   */
   readonly outcome: 'retried' | 'input-lost' | 'not-failed';
 }
 
@@ -59,9 +62,14 @@ export interface CleanOptions {
 
 const STEP_JOBS = 200;
 
-// KEYS[1] the job. What would make it fail again at once: marks of a cancel, of damage, of stalls; and, in `progress`, that of a
-// hand-over, which would pass for one of the new life, whose attempts begin at 0 again, and bring the old failure as its ending.
-const FORGIVE = script(1, 'allow-oom', `return redis.call('HDEL', KEYS[1], 'defa', 'stc', '${CANCEL_MARK}', 'progress')`);
+// KEYS[1] the job. What would make it fail again at once: marks of a cancel, of damage, of stalls; and, in `progress`,
+// that of a hand-over, which would pass for one of the new life, whose attempts begin at 0 again, and bring the old
+// failure as its ending.
+const FORGIVE = script(
+  1,
+  'allow-oom',
+  `return redis.call('HDEL', KEYS[1], 'defa', 'stc', '${CANCEL_MARK}', 'progress')`,
+);
 
 export class QueueAdmin {
   private readonly connection: Redis;
@@ -93,7 +101,10 @@ export class QueueAdmin {
     return translated(async () => {
       const { prefix, connection, queue } = this;
       const [main, cpu, quarantined, reserved] = await Promise.all([
-        this.countLane(this.queue), this.countLane(this.cpu), this.quarantine.getJobCountByTypes('waiting', 'prioritized'), readAdmission(connection, { prefix, queue: queue.name }),
+        this.countLane(this.queue),
+        this.countLane(this.cpu),
+        this.quarantine.getJobCountByTypes('waiting', 'prioritized'),
+        readAdmission(connection, { prefix, queue: queue.name }),
       ]);
       return { lanes: [main, cpu], quarantined, reserved };
     });
@@ -122,11 +133,15 @@ export class QueueAdmin {
     return translated(() => Promise.all(jobIds.map(async (jobId) => ({ jobId, outcome: await this.retryOne(jobId) }))));
   }
 
-  /** Takes finished jobs of the main lane away, their records that is: results end with their time to live. Resolves to how many. */
+  /**
+   * Takes finished jobs of the main lane away, their records that is: results end with their time to live. Resolves to
+   * how many.
+   */
   async clean({ state, olderThanMs, onProgress, signal }: CleanOptions): Promise<number> {
     let removed = 0;
     for (;;) {
-      const ids = signal?.aborted === true ? [] : await translated(() => this.queue.clean(olderThanMs, STEP_JOBS, state));
+      const ids =
+        signal?.aborted === true ? [] : await translated(() => this.queue.clean(olderThanMs, STEP_JOBS, state));
       removed += ids.length;
       onProgress?.(removed);
       if (ids.length < STEP_JOBS) return removed;
@@ -137,12 +152,23 @@ export class QueueAdmin {
   async repair(onProgress?: (jobs: number, total: number) => void, signal?: AbortSignal): Promise<RepairReport> {
     return translated(async () => {
       const lanes = [this.queue, this.cpu, this.quarantine];
-      const totals = await Promise.all(lanes.map((lane) => lane.getJobCountByTypes('waiting', 'prioritized', 'delayed', 'waiting-children', 'completed', 'failed')));
+      const totals = await Promise.all(
+        lanes.map((lane) =>
+          lane.getJobCountByTypes('waiting', 'prioritized', 'delayed', 'waiting-children', 'completed', 'failed'),
+        ),
+      );
       const total = totals.reduce((sum, count) => sum + count, 0);
       const report = { jobs: 0, mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
       for (const lane of lanes) {
         const before = report.jobs;
-        const repaired = await repairQueue({ connection: this.connection, prefix: this.prefix, queue: lane.name, isThorough: true, signal, onStep: (jobs) => onProgress?.(before + jobs, total) });
+        const repaired = await repairQueue({
+          connection: this.connection,
+          prefix: this.prefix,
+          queue: lane.name,
+          isThorough: true,
+          signal,
+          onStep: (jobs) => onProgress?.(before + jobs, total),
+        });
         for (const kind of Object.keys(report) as (keyof RepairReport)[]) report[kind] += repaired[kind];
       }
       return report;
@@ -157,14 +183,36 @@ export class QueueAdmin {
 
   private async countLane(lane: Queue): Promise<LaneCounts> {
     const [counts, isPaused, workers] = await Promise.all([
-      lane.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'waiting-children', 'completed', 'failed'), lane.isPaused(), liveWorkers(this.connection, lane.name, this.prefix),
+      lane.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'waiting-children', 'completed', 'failed'),
+      lane.isPaused(),
+      liveWorkers(this.connection, lane.name, this.prefix),
     ]);
-    const { wait = 0, prioritized = 0, active = 0, delayed = 0, 'waiting-children': handedOver = 0, completed = 0, failed = 0 } = counts;
-    return { queue: lane.name, isPaused, waiting: wait + prioritized, active, delayed, handedOver, completed, failed, workers: workers.length };
+    const {
+      wait = 0,
+      prioritized = 0,
+      active = 0,
+      delayed = 0,
+      'waiting-children': handedOver = 0,
+      completed = 0,
+      failed = 0,
+    } = counts;
+    return {
+      queue: lane.name,
+      isPaused,
+      waiting: wait + prioritized,
+      active,
+      delayed,
+      handedOver,
+      completed,
+      failed,
+      workers: workers.length,
+    };
   }
 
   private async withCode(jobIds: readonly string[], code: string): Promise<string[]> {
-    const reasons = await Promise.all(jobIds.map((jobId) => this.connection.hget(this.queue.toKey(jobId), 'failedReason')));
+    const reasons = await Promise.all(
+      jobIds.map((jobId) => this.connection.hget(this.queue.toKey(jobId), 'failedReason')),
+    );
     return jobIds.filter((_, at) => parseFailedReason(reasons[at] ?? '').code === code);
   }
 
@@ -173,7 +221,8 @@ export class QueueAdmin {
     if (job === undefined || !(await job.isFailed())) return 'not-failed';
     const data: unknown = job.data;
     const hasInputKey = typeof data === 'object' && data !== null && 'input' in data;
-    if (hasInputKey && (await this.connection.exists(this.keys.input(this.queue.name, jobId))) === 0) return 'input-lost';
+    if (hasInputKey && (await this.connection.exists(this.keys.input(this.queue.name, jobId))) === 0)
+      return 'input-lost';
     await runScript(this.connection, FORGIVE, [[this.queue.toKey(jobId)]]);
     await job.retry('failed', { resetAttemptsMade: true, resetAttemptsStarted: true });
     return 'retried';

@@ -48,9 +48,25 @@ test('counts by state, age of the longest wait whether prioritized or not, live 
 test('while the server is away nothing is put in line; when it is back there are answers again', async () => {
   const { gauge } = await setup();
   await server.kill9();
-  await expect.poll(() => gauge.read().then(() => 'answered', (error: unknown) => (error instanceof Error ? Reflect.get(error, 'code') : error))).toBe('QUEUE_UNREACHABLE');
+  await expect
+    .poll(() =>
+      gauge.read().then(
+        () => 'answered',
+        (error: unknown) => (error instanceof Error ? Reflect.get(error, 'code') : error),
+      ),
+    )
+    .toBe('QUEUE_UNREACHABLE');
   await server.restart();
-  await expect.poll(() => gauge.read().then(({ workers }) => workers, () => -1), { timeout: 10_000 }).toBe(0);
+  await expect
+    .poll(
+      () =>
+        gauge.read().then(
+          ({ workers }) => workers,
+          () => -1,
+        ),
+      { timeout: 10_000 },
+    )
+    .toBe(0);
 });
 
 test('who asks while a question is open gets its answer', async () => {
@@ -60,7 +76,10 @@ test('who asks while a question is open gets its answer', async () => {
 
 test('can be closed twice, and while it is asked', async () => {
   const { gauge } = await setup();
-  const asked = gauge.read().then(() => 'answered', () => 'refused');
+  const asked = gauge.read().then(
+    () => 'answered',
+    () => 'refused',
+  );
   await Promise.all([gauge.close(), gauge.close()]);
   expect(await asked).toMatch(/answered|refused/);
 });

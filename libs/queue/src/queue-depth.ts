@@ -1,6 +1,6 @@
-// How full a queue is: jobs by state, the age of the one that waits longest, workers that serve it. For metrics and health
-// checks, which must answer while the server is away: a question is never put in line for a connection that is lost, and
-// whoever asks while a question is open gets its answer. Reads only.
+// How full a queue is: jobs by state, the age of the one that waits longest, workers that serve it. For metrics and
+// health checks, which must answer while the server is away: a question is never put in line for a connection that is
+// lost, and whoever asks while a question is open gets its answer. Reads only.
 
 import { DEFAULT_PREFIX, ShoalError, type Logger } from '@shoal/core';
 import { Queue } from 'bullmq';
@@ -34,13 +34,27 @@ export class QueueGauge {
   private constructor(options: QueueGaugeOptions, connection: Redis) {
     this.options = options;
     this.connection = connection;
-    this.queue = new Queue(options.queue, { prefix: options.prefix ?? DEFAULT_PREFIX, connection, skipMetasUpdate: true });
-    this.queue.on('error', (error) => options.log?.debug({ queue: options.queue, reason: error.message }, 'queue reported an error'));
+    this.queue = new Queue(options.queue, {
+      prefix: options.prefix ?? DEFAULT_PREFIX,
+      connection,
+      skipMetasUpdate: true,
+    });
+    this.queue.on('error', (error) =>
+      options.log?.debug({ queue: options.queue, reason: error.message }, 'queue reported an error'),
+    );
   }
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: QueueGaugeOptions): Promise<QueueGauge> {
-    return new QueueGauge(options, await connected({ url: options.redisUrl, prefix: options.prefix, name: `shoal:gauge:${options.queue}`, log: options.log }));
+    return new QueueGauge(
+      options,
+      await connected({
+        url: options.redisUrl,
+        prefix: options.prefix,
+        name: `shoal:gauge:${options.queue}`,
+        log: options.log,
+      }),
+    );
   }
 
   /** Throws QUEUE_UNREACHABLE at once while the connection is lost; waits on a server that does not answer. */
@@ -55,7 +69,9 @@ export class QueueGauge {
     await Promise.allSettled([this.queue.close(), this.reading]);
   }
 
-  /** What was sent when the connection broke is sent again by ioredis, whenever that will be; nobody waits for it here. */
+  /**
+   * What was sent when the connection broke is sent again by ioredis, whenever that will be; nobody waits for it here.
+   */
   private async askWhileConnected(): Promise<QueueDepth> {
     const lost = new ShoalError('QUEUE_UNREACHABLE', 'the connection to the queue server is lost');
     if (this.connection.status !== 'ready') throw lost;
@@ -78,7 +94,12 @@ export class QueueGauge {
       liveWorkers(this.connection, queue, prefix),
     ]);
     const { wait = 0, prioritized = 0, active = 0, delayed = 0, completed = 0, failed = 0 } = counts;
-    return { queue, jobs: { waiting: wait + prioritized, active, delayed, completed, failed }, oldestWaitingMs: Math.max(first, firstPrioritized), workers: workers.length };
+    return {
+      queue,
+      jobs: { waiting: wait + prioritized, active, delayed, completed, failed },
+      oldestWaitingMs: Math.max(first, firstPrioritized),
+      workers: workers.length,
+    };
   }
 
   /** Of the job that is next in line there; by priority that is not always the oldest. */

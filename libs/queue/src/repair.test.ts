@@ -32,8 +32,20 @@ afterAll(async () => {
 
 /** Healthy jobs in every state that a job may rest in. */
 async function addNeighbours(count: number): Promise<void> {
-  await queue.addBulk(Array.from({ length: count }, (_, i) => ({ name: 'embed', data: { v: 1, texts: ['x'] }, opts: { jobId: `plain-${i}` } })));
-  await queue.addBulk(Array.from({ length: count }, (_, i) => ({ name: 'embed', data: { v: 1, texts: ['x'] }, opts: { jobId: `first-${i}`, priority: 1 } })));
+  await queue.addBulk(
+    Array.from({ length: count }, (_, i) => ({
+      name: 'embed',
+      data: { v: 1, texts: ['x'] },
+      opts: { jobId: `plain-${i}` },
+    })),
+  );
+  await queue.addBulk(
+    Array.from({ length: count }, (_, i) => ({
+      name: 'embed',
+      data: { v: 1, texts: ['x'] },
+      opts: { jobId: `first-${i}`, priority: 1 },
+    })),
+  );
   await queue.add('embed', { v: 1 }, { jobId: 'later', delay: 60_000 });
   await queue.add('embed', { v: 1 }, { jobId: 'scheduled-child' });
 }
@@ -66,8 +78,19 @@ test('waiting jobs with damaged records fail with what was found; their neighbou
   await connection.del(key('plain-299'), key('first-3'));
   expect(await repair()).toEqual({ ...NOTHING, jobs: 607, mended: 3, failed: 5 });
   const failed = await queue.getJobs(['failed']);
-  expect(failed.map(({ id, failedReason }) => [id, /^JOB_INVALID: its record (cannot be read: "(opts|data)" is not JSON|is gone)/.test(failedReason)]).sort()).toEqual(['first-250', 'first-3', 'later', 'plain-299', 'plain-7'].map((id) => [id, true]));
-  expect(await queue.getJobCounts('wait', 'prioritized', 'delayed')).toEqual({ wait: 300 - 1, prioritized: 298, delayed: 0 });
+  expect(
+    failed
+      .map(({ id, failedReason }) => [
+        id,
+        /^JOB_INVALID: its record (cannot be read: "(opts|data)" is not JSON|is gone)/.test(failedReason),
+      ])
+      .sort(),
+  ).toEqual(['first-250', 'first-3', 'later', 'plain-299', 'plain-7'].map((id) => [id, true]));
+  expect(await queue.getJobCounts('wait', 'prioritized', 'delayed')).toEqual({
+    wait: 300 - 1,
+    prioritized: 298,
+    delayed: 0,
+  });
   expect(await connection.hget(key('plain-7'), 'damaged:opts')).toBe('nonsense');
   expect(await repair()).toMatchObject(NOTHING);
 });
@@ -124,7 +147,14 @@ test('an id whose key is no record leaves the list; what the key holds stays', a
 
 test('a parent whose child is gone runs again; one whose child waits goes on waiting', async () => {
   const flow = new FlowProducer({ prefix: PREFIX, connection });
-  const add = (parent: string): Promise<unknown> => flow.add({ name: 'embed', queueName: QUEUE, data: {}, opts: { jobId: parent }, children: [{ name: 'embed', queueName: 'embed-x-cpu', data: {}, opts: { jobId: `${parent}-child` } }] });
+  const add = (parent: string): Promise<unknown> =>
+    flow.add({
+      name: 'embed',
+      queueName: QUEUE,
+      data: {},
+      opts: { jobId: parent },
+      children: [{ name: 'embed', queueName: 'embed-x-cpu', data: {}, opts: { jobId: `${parent}-child` } }],
+    });
   await add('bereft');
   await add('patient');
   await connection.del(keys.job('embed-x-cpu', 'bereft-child'));

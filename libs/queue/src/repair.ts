@@ -1,9 +1,10 @@
-// Puts right what BullMQ cannot put right by itself in one lane: records that cannot be read, ids without a record, whole jobs
-// that are in no list, parents whose child is gone. Each waiting one of them ends as a failed job with a reason, or waits
-// again; a claimed job is its worker's business, and what is healthy is not touched. May run while everything works.
+// Puts right what BullMQ cannot put right by itself in one lane: records that cannot be read, ids without a record,
+// whole jobs that are in no list, parents whose child is gone. Each waiting one of them ends as a failed job with a
+// reason, or waits again; a claimed job is its worker's business, and what is healthy is not touched. May run while
+// everything works.
 //
-// It walks in steps of a few hundred jobs, each a call of a millisecond or two, and rests between them when asked to, so
-// that a queue of any length can be looked at. Every change is made by a script that looks again first.
+// It walks in steps of a few hundred jobs, each a call of a millisecond or two, and rests between them when asked to,
+// so that a queue of any length can be looked at. Every change is made by a script that looks again first.
 
 import { failedReason, keySpace } from '@shoal/core';
 import { failWaiting } from './bullmq-internals.ts';
@@ -46,9 +47,12 @@ const STATES: readonly State[] = ['wait', 'prioritized', 'delayed', 'waiting-chi
 const STEP_JOBS = 250;
 const SCAN_STEP = 1_000;
 
-// KEYS[1] anything of the queue. ARGV[1] what job keys begin with, then ids. Returns those whose record has to be looked at
-// closely. No JSON is parsed: that would take the server 100 µs for a job of 64 texts.
-const SUSPECT = script(1, 'allow-oom', `
+// KEYS[1] anything of the queue. ARGV[1] what job keys begin with, then ids. Returns those whose record has to be
+// looked at closely. No JSON is parsed: that would take the server 100 µs for a job of 64 texts.
+const SUSPECT = script(
+  1,
+  'allow-oom',
+  `
 local found = {}
 local function isCount(value) return not value or string.match(value, '^%d+$') end
 local function isObject(value) return value and string.sub(value, 1, 1) == '{' and string.sub(value, -1) == '}' end
@@ -61,18 +65,26 @@ for i = 2, #ARGV do
   end
 end
 return found
-`);
+`,
+);
 
 // KEYS[1] the list or sorted set, KEYS[2] the key under the id. ARGV[1] the id. An id that has a record by now stays.
-const UNLIST = script(2, 'allow-oom', `
+const UNLIST = script(
+  2,
+  'allow-oom',
+  `
 if redis.call('TYPE', KEYS[2]).ok == 'hash' then return 0 end
 if redis.call('TYPE', KEYS[1]).ok == 'list' then return redis.call('LREM', KEYS[1], 0, ARGV[1]) end
 return redis.call('ZREM', KEYS[1], ARGV[1])
-`);
+`,
+);
 
-// KEYS[1] waiting-children, [2] wait, [3] marker. ARGV[1] what job keys begin with, then ids of parents. BullMQ lets a parent go
-// when its child ends; one whose child was deleted, or lost its parent's name, would wait for ever.
-const RELEASE_CHILDLESS = script(3, 'allow-oom', `
+// KEYS[1] waiting-children, [2] wait, [3] marker. ARGV[1] what job keys begin with, then ids of parents. BullMQ lets a
+// parent go when its child ends; one whose child was deleted, or lost its parent's name, would wait for ever.
+const RELEASE_CHILDLESS = script(
+  3,
+  'allow-oom',
+  `
 local released = 0
 for i = 2, #ARGV do
   local key = ARGV[1] .. ARGV[i]
@@ -88,11 +100,16 @@ for i = 2, #ARGV do
   end
 end
 return released
-`);
+`,
+);
 
-// KEYS[1] wait, [2] active, [3] marker, [4] to [8] the sorted sets of states. ARGV[1] what job keys begin with, then ids. A job that is in
-// no list and unfinished waits again; what is left of a finished one goes. LPOS walks its list: few ids come this far.
-const ADOPT = script(8, 'allow-oom', `
+// KEYS[1] wait, [2] active, [3] marker, [4] to [8] the sorted sets of states. ARGV[1] what job keys begin with, then
+// ids. A job that is in no list and unfinished waits again; what is left of a finished one goes. LPOS walks its list:
+// few ids come this far.
+const ADOPT = script(
+  8,
+  'allow-oom',
+  `
 local requeued, removed = 0, 0
 local function isListed(id)
   for set = 4, 8 do if redis.call('ZSCORE', KEYS[set], id) then return true end end
@@ -114,7 +131,8 @@ for i = 2, #ARGV do
   end
 end
 return {requeued, removed}
-`);
+`,
+);
 
 /** Resolves to what was done; stops early, without an error, when `signal` is aborted. */
 export async function repairQueue(options: RepairOptions): Promise<RepairReport> {
@@ -136,7 +154,7 @@ class Repair {
 
   /** All jobs of a state, from the head on; what leaves the list on the way makes those behind it move up. */
   async walk(state: State): Promise<void> {
-    for (let at = 0; !this.isOver; ) {
+    for (let at = 0; !this.isOver;) {
       const ids = await this.idsOf(state, at);
       if (ids.length === 0) return;
       if (state === 'wait') for (const id of ids) this.waiting.add(id);
@@ -152,16 +170,28 @@ class Repair {
     const active = new Set(await connection.lrange(this.key('active'), 0, -1));
     let cursor = '0';
     do {
-      const [next, keys] = await connection.scan(cursor, 'MATCH', `${literally(base)}*`, 'COUNT', SCAN_STEP, 'TYPE', 'hash');
+      const [next, keys] = await connection.scan(
+        cursor,
+        'MATCH',
+        `${literally(base)}*`,
+        'COUNT',
+        SCAN_STEP,
+        'TYPE',
+        'hash',
+      );
       cursor = next;
-      const ids = keys.map((key) => key.slice(base.length)).filter((id) => !id.includes(':') && !this.waiting.has(id) && !active.has(id));
+      const ids = keys
+        .map((key) => key.slice(base.length))
+        .filter((id) => !id.includes(':') && !this.waiting.has(id) && !active.has(id));
       if (ids.length > 0) await this.adopt(ids);
       await this.stepped(0);
     } while (cursor !== '0' && !this.isOver);
   }
 
   private async adopt(ids: readonly string[]): Promise<void> {
-    const sets = ['wait', 'active', 'marker', 'prioritized', 'delayed', 'waiting-children', 'completed', 'failed'].map((name) => this.key(name));
+    const sets = ['wait', 'active', 'marker', 'prioritized', 'delayed', 'waiting-children', 'completed', 'failed'].map(
+      (name) => this.key(name),
+    );
     const unlisted = await this.withoutPlace(ids);
     if (unlisted.length === 0) return;
     const [counts] = await runScript(this.options.connection, ADOPT, [[...sets, this.key(''), ...unlisted]]);
@@ -173,15 +203,20 @@ class Repair {
   /** Cheap, and right for nearly all; the script looks again. */
   private async withoutPlace(ids: readonly string[]): Promise<string[]> {
     const pipeline = this.options.connection.pipeline();
-    for (const set of ['prioritized', 'delayed', 'waiting-children', 'completed', 'failed']) pipeline.zmscore(this.key(set), ...ids);
-    const replies = ((await pipeline.exec()) ?? []).map(([, scores]) => (Array.isArray(scores) ? (scores as unknown[]) : []));
+    for (const set of ['prioritized', 'delayed', 'waiting-children', 'completed', 'failed'])
+      pipeline.zmscore(this.key(set), ...ids);
+    const replies = ((await pipeline.exec()) ?? []).map(([, scores]) =>
+      Array.isArray(scores) ? (scores as unknown[]) : [],
+    );
     return ids.filter((_, at) => replies.every((scores) => scores[at] === null));
   }
 
   private async idsOf(state: State, at: number): Promise<string[]> {
     const { connection } = this.options;
     const [first, last] = [at, at + STEP_JOBS - 1];
-    return state === 'wait' ? connection.lrange(this.key(state), first, last) : connection.zrange(this.key(state), String(first), String(last));
+    return state === 'wait'
+      ? connection.lrange(this.key(state), first, last)
+      : connection.zrange(this.key(state), String(first), String(last));
   }
 
   /** Resolves to how many ids left the list. */
@@ -212,7 +247,12 @@ class Repair {
     this.report.mended += isGone(fields) ? 0 : 1;
     const reason = damageSentence(damage);
     if (isFinished || reason === undefined) return;
-    const { state: found } = await failWaiting(connection, { prefix, queue, jobId, reason: failedReason({ code: 'JOB_INVALID', message: reason }) });
+    const { state: found } = await failWaiting(connection, {
+      prefix,
+      queue,
+      jobId,
+      reason: failedReason({ code: 'JOB_INVALID', message: reason }),
+    });
     if (found === 'failed') this.report.failed++;
   }
 

@@ -1,6 +1,7 @@
-// The reading half of a producer: hears on a reply channel that jobs ended, and fetches their results. A result can be taken
-// at once (`acknowledge`: its body comes once) or read first and marked afterwards (`peek`, `markTaken`), for readers that
-// make vectors durable in between. It keeps no list of open jobs and checks no checksum; @shoal/client does both.
+// The reading half of a producer: hears on a reply channel that jobs ended, and fetches their results. A result can be
+// taken at once (`acknowledge`: its body comes once) or read first and marked afterwards (`peek`, `markTaken`), for
+// readers that make vectors durable in between. It keeps no list of open jobs and checks no checksum; @shoal/client
+// does both.
 
 import { BodyRooms, keySpace, type KeySpace, type Logger } from '@shoal/core';
 import { releaseAdmission } from './admission.ts';
@@ -47,21 +48,41 @@ export class ResultReader {
     // unhandled rejection ends the process (6.0.0, event_handler.js). So it is done here.
     subscriber.options.autoResubscribe = false;
     watchConnection(connection, (event) => {
-      if (event === 'back') return void this.marks.repeat(connection).catch(() => undefined).then(() => this.tell(event)); // a failure: it is lost again
+      if (event === 'back')
+        return void this.marks
+          .repeat(connection)
+          .catch(() => undefined)
+          .then(() => this.tell(event)); // a failure: it is lost again
       this.marks.lost();
       this.tell(event);
     });
     watchConnection(subscriber, (event) => {
       if (event === 'lost') this.tell(event);
-      else void this.subscribe().then(() => this.tell(event), (error: unknown) => options.log?.warn({ channel: this.replyChannel, err: error }, 'replies are not heard any more'));
+      else
+        void this.subscribe().then(
+          () => this.tell(event),
+          (error: unknown) =>
+            options.log?.warn({ channel: this.replyChannel, err: error }, 'replies are not heard any more'),
+        );
     });
   }
 
   /** Subscribed when it resolves. Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: ReaderOptions): Promise<ResultReader> {
     const rooms = new BodyRooms();
-    const connection = openConnection({ url: options.redisUrl, prefix: options.prefix, name: 'shoal-reader', rooms, log: options.log });
-    const subscriber = openConnection({ url: options.redisUrl, prefix: options.prefix, name: 'shoal-replies', log: options.log });
+    const connection = openConnection({
+      url: options.redisUrl,
+      prefix: options.prefix,
+      name: 'shoal-reader',
+      rooms,
+      log: options.log,
+    });
+    const subscriber = openConnection({
+      url: options.redisUrl,
+      prefix: options.prefix,
+      name: 'shoal-replies',
+      log: options.log,
+    });
     const reader = new ResultReader(options, connection, subscriber, rooms);
     try {
       await Promise.all([untilReady(connection, options.redisUrl), untilReady(subscriber, options.redisUrl)]);
@@ -73,7 +94,10 @@ export class ResultReader {
     }
   }
 
-  /** Jobs that ended. A message may be lost or come twice: whoever waits asks for a job that it has not heard of for long. */
+  /**
+   * Jobs that ended. A message may be lost or come twice: whoever waits asks for a job that it has not heard of for
+   * long.
+   */
   onReply(listener: (message: ReplyMessage) => void): void {
     this.subscriber.on('message', (_channel: string, text: string) => {
       const message = parseReply(text);
@@ -99,14 +123,20 @@ export class ResultReader {
     // Single commands, not a pipeline: after a reconnect these are sent again, a broken pipeline is not.
     return translated(async () => {
       const keys = this.keysOf(jobIds);
-      const replies = await askOnce(this.connection, keys.map((key) => ['GET', key]));
+      const replies = await askOnce(
+        this.connection,
+        keys.map((key) => ['GET', key]),
+      );
       const bodies = replies.map((reply) => (valueOf(reply) as Buffer | null) ?? undefined);
       this.marks.saw(keys, bodies);
       return bodies;
     });
   }
 
-  /** Results that `peek` or `acknowledge` gave and that nobody looks at any more: later ones come in their memory. Who does not say so leaves it to the collector. */
+  /**
+   * Results that `peek` or `acknowledge` gave and that nobody looks at any more: later ones come in their memory. Who
+   * does not say so leaves it to the collector.
+   */
   release(results: readonly Buffer[]): void {
     for (const { buffer } of results) this.rooms.giveBack(buffer);
   }
@@ -114,13 +144,22 @@ export class ResultReader {
   /** Each body once; its header stays, marked TAKEN. In order. */
   async acknowledge(jobIds: readonly string[]): Promise<Acknowledged[]> {
     return translated(async () => {
-      const [results] = await Promise.all([acknowledge(this.connection, this.keys, this.queue, jobIds), this.releaseRoom(jobIds)]);
-      this.marks.add(this.keysOf(jobIds), results.map((result) => (result.kind === 'body' ? takenHeader(result.bytes) : undefined)));
+      const [results] = await Promise.all([
+        acknowledge(this.connection, this.keys, this.queue, jobIds),
+        this.releaseRoom(jobIds),
+      ]);
+      this.marks.add(
+        this.keysOf(jobIds),
+        results.map((result) => (result.kind === 'body' ? takenHeader(result.bytes) : undefined)),
+      );
       return results;
     });
   }
 
-  /** Acknowledges results whose bodies were peeked at; taken ones are left as they are, as are missing ones that this reader has not seen. */
+  /**
+   * Acknowledges results whose bodies were peeked at; taken ones are left as they are, as are missing ones that this
+   * reader has not seen.
+   */
   async markTaken(jobIds: readonly string[]): Promise<void> {
     await translated(async () => {
       await Promise.all([this.marks.mark(this.connection, this.keysOf(jobIds)), this.releaseRoom(jobIds)]);

@@ -1,9 +1,16 @@
-// How a connection finds the master that Sentinels name, and leaves it when they name another. ioredis asks before every
-// attempt to connect; but a master that was replaced while it lived goes on taking writes for up to ten seconds, until a
-// Sentinel demotes it, and whatever it acknowledges then is lost. So every Sentinel is listened to while a connection
-// stands. ioredis's own detector does that too, but leaves the errors of its listeners without anybody to hear them.
+// How a connection finds the master that Sentinels name, and leaves it when they name another. ioredis asks before
+// every attempt to connect; but a master that was replaced while it lived goes on taking writes for up to ten seconds,
+// until a Sentinel demotes it, and whatever it acknowledges then is lost. So every Sentinel is listened to while a
+// connection stands. ioredis's own detector does that too, but leaves the errors of its listeners without anybody to
+// hear them.
 
-import { Redis, SentinelConnector, type RedisOptions, type SentinelAddress, type SentinelConnectionOptions } from 'ioredis';
+import {
+  Redis,
+  SentinelConnector,
+  type RedisOptions,
+  type SentinelAddress,
+  type SentinelConnectionOptions,
+} from 'ioredis';
 
 const CHANNEL = '+switch-master';
 /** A Sentinel that is away is tried again so often; the others go on telling. */
@@ -17,7 +24,9 @@ export class WatchingSentinelConnector extends SentinelConnector {
     super(options as SentinelConnectionOptions);
   }
 
-  override async connect(report: Parameters<SentinelConnector['connect']>[0]): ReturnType<SentinelConnector['connect']> {
+  override async connect(
+    report: Parameters<SentinelConnector['connect']>[0],
+  ): ReturnType<SentinelConnector['connect']> {
     const stream = await super.connect(report);
     this.#stopWatching();
     this.#watchers = (this.options.sentinels ?? []).map((sentinel) => this.#watch(sentinel));
@@ -35,7 +44,15 @@ export class WatchingSentinelConnector extends SentinelConnector {
 
   #watch({ host = 'localhost', port = 26_379 }: Partial<SentinelAddress>): Redis {
     const { sentinelUsername: username, sentinelPassword: password, name } = this.options;
-    const options: RedisOptions & { replyMapping: 'legacy' } = { host, port, replyMapping: 'legacy', enableReadyCheck: false, autoResubscribe: false, maxRetriesPerRequest: null, retryStrategy: () => RETRY_MS };
+    const options: RedisOptions & { replyMapping: 'legacy' } = {
+      host,
+      port,
+      replyMapping: 'legacy',
+      enableReadyCheck: false,
+      autoResubscribe: false,
+      maxRetriesPerRequest: null,
+      retryStrategy: () => RETRY_MS,
+    };
     if (username) options.username = username;
     if (password) options.password = password;
     const watcher = new Redis(options);

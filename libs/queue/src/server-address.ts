@@ -1,5 +1,5 @@
-// What the URL of a queue server says: one server, a master that Sentinels name, or the node of a cluster that holds our
-// keys. Pure: connects to nothing. A connection is always one socket to one server, whatever stands behind the URL:
+// What the URL of a queue server says: one server, a master that Sentinels name, or the node of a cluster that holds
+// our keys. Pure: connects to nothing. A connection is always one socket to one server, whatever stands behind the URL:
 //   redis://host:port/db, rediss://…, unix:///path/of/the.sock?db=1
 //   redis+sentinel://host:port,host:port/master?db=1     host:port are Sentinels
 //   redis+cluster://host:port,host:port                  host:port are any nodes
@@ -15,18 +15,27 @@ import { slotOwnerConnector, type Node } from './slot-owner-connector.ts';
 const SUCCEEDED = /^(READONLY|NOREPLICAS|MOVED)\b/;
 
 /**
- * Where to connect, as ioredis wants it. `prefix` is the hash tag whose slot decides on the node of a cluster, `rooms` are for large-replies.ts,
- * and are left alone behind TLS and Sentinels. Throws CONFIG_INVALID.
+ * Where to connect, as ioredis wants it. `prefix` is the hash tag whose slot decides on the node of a cluster, `rooms`
+ * are for large-replies.ts, and are left alone behind TLS and Sentinels. Throws CONFIG_INVALID.
  */
-export function addressOf(url: string, prefix: string = DEFAULT_PREFIX, { rooms }: { readonly rooms?: BodyRooms | undefined } = {}): RedisOptions {
+export function addressOf(
+  url: string,
+  prefix: string = DEFAULT_PREFIX,
+  { rooms }: { readonly rooms?: BodyRooms | undefined } = {},
+): RedisOptions {
   const many = /^(rediss?)\+(sentinel|cluster):\/\/(?:([^/?]*)@)?([^@/?]+)(?:\/([^?]*))?(?:\?(.*))?$/.exec(url);
   if (many === null) return withRooms(oneServer(url), rooms);
   const [, scheme, kind, credentials = '', hosts = '', path = '', query = ''] = many;
   const nodes = hosts.split(',').map((host) => nodeOf(url, host, kind === 'sentinel' ? 26_379 : 6_379));
   const parameters = new URLSearchParams(query);
-  const common = { ...credentialsOf(...(credentials.split(/:(.*)/s) as [string, string?])), ...(scheme === 'rediss' ? { tls: {} } : {}), reconnectOnError: (error: Error) => SUCCEEDED.test(error.message) };
+  const common = {
+    ...credentialsOf(...(credentials.split(/:(.*)/s) as [string, string?])),
+    ...(scheme === 'rediss' ? { tls: {} } : {}),
+    reconnectOnError: (error: Error) => SUCCEEDED.test(error.message),
+  };
   if (kind === 'cluster') return { ...common, Connector: slotOwnerConnector(nodes, prefix, rooms) };
-  if (path === '') throw notAnAddress(url, 'the name of the master is missing: redis+sentinel://host:port,host:port/mymaster');
+  if (path === '')
+    throw notAnAddress(url, 'the name of the master is missing: redis+sentinel://host:port,host:port/mymaster');
   return {
     ...common,
     ...databaseOf(url, parameters.get('db')),
@@ -49,15 +58,29 @@ function oneServer(url: string): RedisOptions {
   const text = unix === null ? url : `unix://${unix[1] ?? ''}localhost${unix[2]}`;
   const parsed = URL.canParse(text) ? new URL(text) : undefined;
   switch (parsed?.protocol) {
-    case 'unix:': return { path: decoded(parsed.pathname), ...credentialsIn(parsed), ...databaseOf(url, parsed.searchParams.get('db')) };
-    case 'redis:': return { ...hostOf(parsed), ...credentialsIn(parsed), ...databaseOf(url, parsed.pathname.slice(1)) };
-    case 'rediss:': return { ...hostOf(parsed), ...credentialsIn(parsed), ...databaseOf(url, parsed.pathname.slice(1)), tls: {} };
-    default: throw notAnAddress(url, 'use redis://host:port, rediss://host:port, unix:///path/to.sock, redis+sentinel://host:port,host:port/master or redis+cluster://host:port,host:port');
+    case 'unix:':
+      return {
+        path: decoded(parsed.pathname),
+        ...credentialsIn(parsed),
+        ...databaseOf(url, parsed.searchParams.get('db')),
+      };
+    case 'redis:':
+      return { ...hostOf(parsed), ...credentialsIn(parsed), ...databaseOf(url, parsed.pathname.slice(1)) };
+    case 'rediss:':
+      return { ...hostOf(parsed), ...credentialsIn(parsed), ...databaseOf(url, parsed.pathname.slice(1)), tls: {} };
+    default:
+      throw notAnAddress(
+        url,
+        'use redis://host:port, rediss://host:port, unix:///path/to.sock, ' +
+          'redis+sentinel://host:port,host:port/master or redis+cluster://host:port,host:port',
+      );
   }
 }
 
 function withRooms(options: RedisOptions, rooms: BodyRooms | undefined): RedisOptions {
-  return rooms === undefined || options.tls !== undefined ? options : { ...options, Connector: largeReplyConnector(rooms) };
+  return rooms === undefined || options.tls !== undefined
+    ? options
+    : { ...options, Connector: largeReplyConnector(rooms) };
 }
 
 function hostOf(url: URL): { host: string; port: number } {
@@ -67,7 +90,11 @@ function hostOf(url: URL): { host: string; port: number } {
 function nodeOf(url: string, text: string, defaultPort: number): Node {
   const match = /^(\[[0-9a-fA-F:.%]+\]|[^[\]:]+)(?::(\d{1,5}))?$/.exec(text.trim());
   // A "/" or "?" in a password ends it where no one meant, and what looks like a host is the beginning of it.
-  if (match === null) throw notAnAddress(url, redactUrl(url).includes(text) ? `"${text}" is not host:port` : 'write "/" in a password as %2F and "?" as %3F');
+  if (match === null)
+    throw notAnAddress(
+      url,
+      redactUrl(url).includes(text) ? `"${text}" is not host:port` : 'write "/" in a password as %2F and "?" as %3F',
+    );
   return { host: match[1]!.replace(/^\[|\]$/g, ''), port: match[2] === undefined ? defaultPort : Number(match[2]) };
 }
 
@@ -76,7 +103,10 @@ function credentialsIn(url: URL): RedisOptions {
 }
 
 function credentialsOf(username: string, password = ''): RedisOptions {
-  return { ...(username === '' ? {} : { username: decoded(username) }), ...(password === '' ? {} : { password: decoded(password) }) };
+  return {
+    ...(username === '' ? {} : { username: decoded(username) }),
+    ...(password === '' ? {} : { password: decoded(password) }),
+  };
 }
 
 /** What is no percent-encoding stands for itself: a password may have a bare % in it, and URL lets it pass. */
@@ -92,13 +122,21 @@ function decoded(text: string): string {
 
 function sentinelCredentials(parameters: URLSearchParams): RedisOptions {
   const [sentinelUsername, sentinelPassword] = [parameters.get('sentinelUsername'), parameters.get('sentinelPassword')];
-  return { ...(sentinelUsername === null ? {} : { sentinelUsername }), ...(sentinelPassword === null ? {} : { sentinelPassword }) };
+  return {
+    ...(sentinelUsername === null ? {} : { sentinelUsername }),
+    ...(sentinelPassword === null ? {} : { sentinelPassword }),
+  };
 }
 
 /** What cannot be a number is not repeated: it may be the end of a password that has a "/" in it. */
 function databaseOf(url: string, text: string | null): RedisOptions {
   if (text === null || text === '') return {};
-  if (!/^\d{1,9}$/.test(text)) throw notAnAddress(url, 'the database must be a number, such as 0 in redis://host:port/0 or unix:///path/to.sock?db=0; leave it out for database 0');
+  if (!/^\d{1,9}$/.test(text))
+    throw notAnAddress(
+      url,
+      'the database must be a number, such as 0 in redis://host:port/0 or unix:///path/to.sock?db=0; leave it ' +
+        'out for database 0',
+    );
   return { db: Number(text) };
 }
 

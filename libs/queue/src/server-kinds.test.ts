@@ -1,7 +1,7 @@
-// The queue on every kind of server that it promises to run on: a Sentinel-managed pair and a cluster (of whatever program
-// the other tests use), and Debian's Redis 7.0 where it is installed. Every job source passes the same conformance suite;
-// then a master dies under the jobs, and another server takes over by hand. The whole suite of this package runs on one kind
-// by SHOAL_TEST_TOPOLOGY or SHOAL_TEST_SERVER; see docs/operations.md.
+// The queue on every kind of server that it promises to run on: a Sentinel-managed pair and a cluster (of whatever
+// program the other tests use), and Debian's Redis 7.0 where it is installed. Every job source passes the same
+// conformance suite; then a master dies under the jobs, and another server takes over by hand. The whole suite of this
+// package runs on one kind by SHOAL_TEST_TOPOLOGY or SHOAL_TEST_SERVER; see docs/operations.md.
 
 import { execFileSync } from 'node:child_process';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -24,12 +24,26 @@ let prefixes = 0;
 function describeSourceOn(kind: string, urlOf: () => string): void {
   describeJobSource(`BullJobSource on ${kind}`, async () => {
     const prefix = `{t-kinds-${++prefixes}}`;
-    return jobSourceHarness({ redisUrl: urlOf(), prefix, queue: QUEUE, leaseMs: LEASE_MS, open: () => openSource(urlOf(), prefix) });
+    return jobSourceHarness({
+      redisUrl: urlOf(),
+      prefix,
+      queue: QUEUE,
+      leaseMs: LEASE_MS,
+      open: () => openSource(urlOf(), prefix),
+    });
   });
 }
 
 function openSource(redisUrl: string, prefix: string): BullJobSource {
-  return new BullJobSource({ redisUrl, prefix, queue: QUEUE, quarantineOf: QUEUE, leaseMs: LEASE_MS, stalledCheckMs: 300, log: new RecordingLogger() });
+  return new BullJobSource({
+    redisUrl,
+    prefix,
+    queue: QUEUE,
+    quarantineOf: QUEUE,
+    leaseMs: LEASE_MS,
+    stalledCheckMs: 300,
+    log: new RecordingLogger(),
+  });
 }
 
 for (const kind of ['sentinel', 'cluster'] as const) {
@@ -63,45 +77,65 @@ for (const kind of ['sentinel', 'cluster'] as const) {
       return { producer, reader, store, source };
     }
 
-    test('a master that dies is succeeded: jobs that its replica has are claimed, committed and completed, new ones are taken', async () => {
-      const { producer, store, source } = await setScene('{shoal}');
-      const before = newJobs('before', 40);
-      await producer.add(before);
-      const claims = await claimAll(source, 20);
-      await servers.durable();
-      await servers.kill9();
-      const after = newJobs('after', 20);
-      const added = await untilTaken(() => producer.add(after));
-      expect(added.every(({ outcome }) => outcome === 'added' || outcome === 'known')).toBe(true);
-      const ended = new Set<string>();
-      const finish = async (claim: RawClaim): Promise<void> => {
-        const [input] = await store.read([{ jobId: claim.jobId, hasInput: true }]);
-        expect(input?.input).toEqual(encodeTokens([[1, 2, 3]]));
-        if ((await source.settle(claim, { kind: 'complete', value: RETURN })) === 'settled') ended.add(claim.jobId);
-      };
-      await Promise.all(claims.map(finish));
-      while (ended.size < 60) await Promise.all((await claimSome(source, 60)).map(finish));
-      expect((await producer.counts()).completed).toBe(60);
-      await servers.restart();
-    });
+    test(
+      'a master that dies is succeeded: jobs that its replica has are claimed, committed and completed, new ones ' +
+        'are taken',
+      async () => {
+        const { producer, store, source } = await setScene('{shoal}');
+        const before = newJobs('before', 40);
+        await producer.add(before);
+        const claims = await claimAll(source, 20);
+        await servers.durable();
+        await servers.kill9();
+        const after = newJobs('after', 20);
+        const added = await untilTaken(() => producer.add(after));
+        expect(added.every(({ outcome }) => outcome === 'added' || outcome === 'known')).toBe(true);
+        const ended = new Set<string>();
+        const finish = async (claim: RawClaim): Promise<void> => {
+          const [input] = await store.read([{ jobId: claim.jobId, hasInput: true }]);
+          expect(input?.input).toEqual(encodeTokens([[1, 2, 3]]));
+          if ((await source.settle(claim, { kind: 'complete', value: RETURN })) === 'settled') ended.add(claim.jobId);
+        };
+        await Promise.all(claims.map(finish));
+        while (ended.size < 60) await Promise.all((await claimSome(source, 60)).map(finish));
+        expect((await producer.counts()).completed).toBe(60);
+        await servers.restart();
+      },
+    );
 
-    test('a master that is demoted while connections to it live is left, without a word lost or an unhandled rejection', async () => {
-      const { producer, reader, source } = await setScene('{shoal}');
-      const heard: string[] = [];
-      reader.onReply(({ completed }) => heard.push(...completed));
-      await producer.add(newJobs('one', 4));
-      await claimAll(source, 4).then((claims) => Promise.all(claims.map((claim) => source.settle(claim, { kind: 'complete', value: RETURN }))));
-      await servers.switchOver();
-      await untilTaken(() => producer.add(newJobs('two', 4)));
-      const claims = await claimAll(source, 4);
-      expect(claims.map(({ jobId }) => jobId).sort()).toEqual(['two-0', 'two-1', 'two-2', 'two-3']);
-      expect(await Promise.all(claims.map((claim) => source.settle(claim, { kind: 'complete', value: RETURN })))).toEqual(Array.from({ length: 4 }, () => 'settled'));
-      await servers.command('PUBLISH', reader.replyChannel, JSON.stringify({ v: 1, queue: QUEUE, completed: ['two-0'], failed: [] }));
-      while (!heard.includes('two-0')) {
-        await sleep(20);
-        await servers.command('PUBLISH', reader.replyChannel, JSON.stringify({ v: 1, queue: QUEUE, completed: ['two-0'], failed: [] }));
-      }
-    });
+    test(
+      'a master that is demoted while connections to it live is left, without a word lost or an unhandled ' +
+        'rejection',
+      async () => {
+        const { producer, reader, source } = await setScene('{shoal}');
+        const heard: string[] = [];
+        reader.onReply(({ completed }) => heard.push(...completed));
+        await producer.add(newJobs('one', 4));
+        await claimAll(source, 4).then((claims) =>
+          Promise.all(claims.map((claim) => source.settle(claim, { kind: 'complete', value: RETURN }))),
+        );
+        await servers.switchOver();
+        await untilTaken(() => producer.add(newJobs('two', 4)));
+        const claims = await claimAll(source, 4);
+        expect(claims.map(({ jobId }) => jobId).sort()).toEqual(['two-0', 'two-1', 'two-2', 'two-3']);
+        expect(
+          await Promise.all(claims.map((claim) => source.settle(claim, { kind: 'complete', value: RETURN }))),
+        ).toEqual(Array.from({ length: 4 }, () => 'settled'));
+        await servers.command(
+          'PUBLISH',
+          reader.replyChannel,
+          JSON.stringify({ v: 1, queue: QUEUE, completed: ['two-0'], failed: [] }),
+        );
+        while (!heard.includes('two-0')) {
+          await sleep(20);
+          await servers.command(
+            'PUBLISH',
+            reader.replyChannel,
+            JSON.stringify({ v: 1, queue: QUEUE, completed: ['two-0'], failed: [] }),
+          );
+        }
+      },
+    );
   });
 }
 
@@ -124,11 +158,17 @@ test('what is not a cluster, and Sentinels that know no such master, are named w
   const server = await startTestServer({ topology: 'single' });
   const single = server.url.replace('redis://', 'redis+cluster://');
   const connection = openConnection({ url: single, name: 'test' });
-  await expect(untilReady(connection, single, 1_000)).rejects.toMatchObject({ code: 'QUEUE_UNREACHABLE', message: expect.stringMatching(/cluster support disabled/) });
+  await expect(untilReady(connection, single, 1_000)).rejects.toMatchObject({
+    code: 'QUEUE_UNREACHABLE',
+    message: expect.stringMatching(/cluster support disabled/),
+  });
   await closeConnection(connection);
   const none = 'redis+sentinel://127.0.0.1:1,127.0.0.1:2/none';
   const away = openConnection({ url: none, name: 'test' });
-  await expect(untilReady(away, none, 500)).rejects.toMatchObject({ code: 'QUEUE_UNREACHABLE', message: expect.stringMatching(/sentinels are unreachable/) });
+  await expect(untilReady(away, none, 500)).rejects.toMatchObject({
+    code: 'QUEUE_UNREACHABLE',
+    message: expect.stringMatching(/sentinels are unreachable/),
+  });
   await closeConnection(away);
   await server.stop();
 });
@@ -136,7 +176,15 @@ test('what is not a cluster, and Sentinels that know no such master, are named w
 const redis70 = process.env['SHOAL_TEST_REDIS_7_0'] ?? 'redis-server';
 const redis70Version = versionOf(redis70);
 const isRedis70 = redis70Version?.startsWith('7.0.') === true;
-if (!isRedis70) console.warn(`skipped: the queue on Redis 7.0, because ${redis70} ${redis70Version === undefined ? 'is not installed (apt-get install redis-server on Debian 12)' : `is ${redis70Version}`}`);
+if (!isRedis70)
+  console.warn(
+    `skipped: the queue on Redis 7.0, because ${redis70} ` +
+      `${
+        redis70Version === undefined
+          ? 'is not installed (apt-get install redis-server on Debian 12)'
+          : `is ${redis70Version}`
+      }`,
+  );
 
 describe.skipIf(!isRedis70)('with Redis 7.0', () => {
   let server: TestServer;
@@ -156,12 +204,31 @@ function versionOf(program: string): string | undefined {
 }
 
 const RETURN: EmbedReturn = {
-  v: 1, key: '{shoal}:out:embed-x:a', model: 'x@1', rows: 1, dims: 4, dtype: 'f32', device: 'cpu', precision: 'fp32', tokens: 3, truncated: 0, splits: 0, ms: { queued: 1, run: 2 },
+  v: 1,
+  key: '{shoal}:out:embed-x:a',
+  model: 'x@1',
+  rows: 1,
+  dims: 4,
+  dtype: 'f32',
+  device: 'cpu',
+  precision: 'fp32',
+  tokens: 3,
+  truncated: 0,
+  splits: 0,
+  ms: { queued: 1, run: 2 },
 };
 
 function newJobs(name: string, count: number) {
-  const data: EmbedJobData = { v: 1, fingerprint: '00112233445566ff', input: { form: 'tokens', rows: 1, tokens: 3, tokenizer: '00112233445566ff' } };
-  return Array.from({ length: count }, (_, index) => ({ jobId: `${name}-${index}`, data, input: encodeTokens([[1, 2, 3]]) }));
+  const data: EmbedJobData = {
+    v: 1,
+    fingerprint: '00112233445566ff',
+    input: { form: 'tokens', rows: 1, tokens: 3, tokenizer: '00112233445566ff' },
+  };
+  return Array.from({ length: count }, (_, index) => ({
+    jobId: `${name}-${index}`,
+    data,
+    input: encodeTokens([[1, 2, 3]]),
+  }));
 }
 
 /** As a producer does: a call that met a fault is repeated as a whole. */
@@ -175,4 +242,3 @@ async function untilTaken<Value>(call: () => Promise<Value>): Promise<Value> {
     }
   }
 }
-

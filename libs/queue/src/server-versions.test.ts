@@ -16,6 +16,14 @@ test.each([
 });
 
 test('what is refused is a Redis before 7.0.8, and what is warned of depends on the program', () => {
-  expect([isTooOld('Redis', '7.0.7'), isTooOld('Redis', '7.0.8'), isTooOld('Valkey', '7.0.0')]).toEqual([true, false, false]);
-  expect([isBelowAdvised('Redis', '7.2.4'), isBelowAdvised('Valkey', '7.2.4'), isBelowAdvised('Valkey', '8.0.0')]).toEqual([false, true, false]);
+  expect([isTooOld('Redis', '7.0.7'), isTooOld('Redis', '7.0.8'), isTooOld('Valkey', '7.0.0')]).toEqual([
+    true,
+    false,
+    false,
+  ]);
+  expect([
+    isBelowAdvised('Redis', '7.2.4'),
+    isBelowAdvised('Valkey', '7.2.4'),
+    isBelowAdvised('Valkey', '8.0.0'),
+  ]).toEqual([false, true, false]);
 });

@@ -17,7 +17,10 @@ export function isBelowAdvised(name: ServerName, version: string): boolean {
   return isOlder(version, ADVISED[name]);
 }
 
-/** Compares three numbers between dots; what follows them ("-rc1") does not count, and what is no number is older than any. */
+/**
+ * Compares three numbers between dots; what follows them ("-rc1") does not count, and what is no number is older than
+ * any.
+ */
 export function isOlder(version: string, than: string): boolean {
   const [have, wanted] = [version, than].map((text) => text.split('.').map(Number.parseFloat));
   for (let index = 0; index < 3; index++) {

@@ -1,7 +1,7 @@
-// How a connection finds its node of a cluster. All keys of a prefix share its hash tag, so they lie in one slot, on one
-// node: a plain connection to the node that owns it does all that one to a single server does (WATCH, MULTI, SCAN, blocking
-// reads), which a cluster client does not. Asks for the owner before every attempt to connect, so a connection that broke
-// in a failover finds the new one. Knows nothing of what is sent.
+// How a connection finds its node of a cluster. All keys of a prefix share its hash tag, so they lie in one slot, on
+// one node: a plain connection to the node that owns it does all that one to a single server does (WATCH, MULTI, SCAN,
+// blocking reads), which a cluster client does not. Asks for the owner before every attempt to connect, so a connection
+// that broke in a failover finds the new one. Knows nothing of what is sent.
 
 import { connect as connectTcp } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -24,7 +24,11 @@ const FIRST_RETRY_MS = 50;
 const LAST_RETRY_MS = 1_000;
 
 /** A class, because ioredis wants to construct it: one connector for each connection, duplicates included. */
-export function slotOwnerConnector(seeds: readonly Node[], tag: string, rooms?: BodyRooms): NonNullable<RedisOptions['Connector']> {
+export function slotOwnerConnector(
+  seeds: readonly Node[],
+  tag: string,
+  rooms?: BodyRooms,
+): NonNullable<RedisOptions['Connector']> {
   return class extends SlotOwnerConnector {
     constructor(options: unknown) {
       super(options as RedisOptions, seeds, tag, rooms);
@@ -77,7 +81,11 @@ class SlotOwnerConnector extends AbstractConnector {
 
   #open({ host, port }: Node): NodeStream {
     const { tls } = this.#options;
-    const stream = tls ? connectTls({ ...tls, host, port }) : this.#rooms ? connectToRooms({ host, port }, this.#rooms) : connectTcp({ host, port });
+    const stream = tls
+      ? connectTls({ ...tls, host, port })
+      : this.#rooms
+        ? connectToRooms({ host, port }, this.#rooms)
+        : connectTcp({ host, port });
     stream.once('error', (error: Error) => (this.firstError = error));
     this.stream = stream;
     return stream;
@@ -102,9 +110,16 @@ class SlotOwnerConnector extends AbstractConnector {
   async #ask(node: Node): Promise<{ owner: Node | undefined; nodes: Node[] }> {
     const { username, password, tls } = this.#options;
     const asked = new Redis({
-      ...node, retryStrategy: () => null, enableReadyCheck: false, maxRetriesPerRequest: 0, connectTimeout: ANSWER_MS, commandTimeout: ANSWER_MS,
+      ...node,
+      retryStrategy: () => null,
+      enableReadyCheck: false,
+      maxRetriesPerRequest: 0,
+      connectTimeout: ANSWER_MS,
+      commandTimeout: ANSWER_MS,
       replyMapping: 'legacy',
-      ...(username ? { username } : {}), ...(password ? { password } : {}), ...(tls ? { tls } : {}),
+      ...(username ? { username } : {}),
+      ...(password ? { password } : {}),
+      ...(tls ? { tls } : {}),
     });
     let fault: Error | undefined;
     asked.on('error', (error: Error) => (fault = error));
@@ -121,7 +136,10 @@ class SlotOwnerConnector extends AbstractConnector {
   }
 }
 
-/** `ranges`: the reply of CLUSTER SLOTS, a list of [first, last, [host, port, …], replicas …]; the first node is the master. */
+/**
+ * `ranges`: the reply of CLUSTER SLOTS, a list of [first, last, [host, port, …], replicas …]; the first node is the
+ * master.
+ */
 export function ownerIn(ranges: unknown, slot: number, askedHost: string): { owner: Node | undefined; nodes: Node[] } {
   const nodes: Node[] = [];
   let owner: Node | undefined;

@@ -1,6 +1,7 @@
-// @shoal/queue/testing: a real queue server for tests, on a free port or a unix socket, with its data in a folder of its
-// own. It can be killed and started again in place. SHOAL_TEST_SERVER names the program, SHOAL_TEST_TOPOLOGY makes every
-// server of a run a Sentinel-managed pair or a cluster. For tests only; the private server of a user lives in server.ts.
+// @shoal/queue/testing: a real queue server for tests, on a free port or a unix socket, with its data in a folder of
+//   its own. It can be killed and started again in place. SHOAL_TEST_SERVER names the program, SHOAL_TEST_TOPOLOGY
+//   makes every server of a run a Sentinel-managed pair or a cluster. For tests only; the private server of a user
+//   lives in server.ts.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -46,7 +47,14 @@ export interface TestServer {
 
 export async function startTestServer(options: TestServerOptions = {}): Promise<TestServer> {
   const folder = await mkdtemp(join(tmpdir(), 'shoal-server-'));
-  const args = ['--save', '', '--maxmemory-policy', 'noeviction', ...durability(options.appendFsync ?? 'everysec'), ...options.args ?? []];
+  const args = [
+    '--save',
+    '',
+    '--maxmemory-policy',
+    'noeviction',
+    ...durability(options.appendFsync ?? 'everysec'),
+    ...(options.args ?? []),
+  ];
   const topology = await startTopology(options, folder, args);
   return {
     folder,
@@ -65,32 +73,75 @@ export async function startTestServer(options: TestServerOptions = {}): Promise<
   };
 }
 
-/** Several servers that take over from each other, whatever SHOAL_TEST_TOPOLOGY says. The cluster has a replica for each master unless told otherwise. */
-export async function startTestTopology(topology: 'sentinel' | 'cluster', { prefix, replicas = 1, ...options }: TestServerOptions & { readonly prefix?: string; readonly replicas?: 0 | 1 } = {}): Promise<Topology & { durable(): Promise<void> }> {
+/**
+ * Several servers that take over from each other, whatever SHOAL_TEST_TOPOLOGY says. The cluster has a replica for each
+ * master unless told otherwise.
+ */
+export async function startTestTopology(
+  topology: 'sentinel' | 'cluster',
+  {
+    prefix,
+    replicas = 1,
+    ...options
+  }: TestServerOptions & { readonly prefix?: string; readonly replicas?: 0 | 1 } = {},
+): Promise<Topology & { durable(): Promise<void> }> {
   const folder = await mkdtemp(join(tmpdir(), 'shoal-servers-'));
-  const args = ['--save', '', '--maxmemory-policy', 'noeviction', ...durability(options.appendFsync ?? 'everysec'), ...options.args ?? []];
-  const parts = { program: await findProgram(options), folder, args, replicas, ...(prefix === undefined ? {} : { prefix }) };
+  const args = [
+    '--save',
+    '',
+    '--maxmemory-policy',
+    'noeviction',
+    ...durability(options.appendFsync ?? 'everysec'),
+    ...(options.args ?? []),
+  ];
+  const parts = {
+    program: await findProgram(options),
+    folder,
+    args,
+    replicas,
+    ...(prefix === undefined ? {} : { prefix }),
+  };
   const started = await (topology === 'sentinel' ? startSentinels(parts) : startCluster(parts));
   const stop = async (): Promise<void> => {
     await started.stop();
     await rm(folder, { recursive: true, force: true });
   };
-  return Object.defineProperties({ ...started, stop, durable: () => durable(started) }, { pid: { get: () => started.pid } });
+  return Object.defineProperties(
+    { ...started, stop, durable: () => durable(started) },
+    { pid: { get: () => started.pid } },
+  );
 }
 
-async function startTopology(options: TestServerOptions, folder: string, args: readonly string[]): Promise<Pick<Topology, 'url' | 'pid' | 'command' | 'kill9' | 'restart' | 'stop'>> {
+async function startTopology(
+  options: TestServerOptions,
+  folder: string,
+  args: readonly string[],
+): Promise<Pick<Topology, 'url' | 'pid' | 'command' | 'kill9' | 'restart' | 'stop'>> {
   const program = await findProgram(options);
-  const topology = options.unixSocket === true ? 'single' : options.topology ?? process.env['SHOAL_TEST_TOPOLOGY'] ?? 'single';
+  const topology =
+    options.unixSocket === true ? 'single' : (options.topology ?? process.env['SHOAL_TEST_TOPOLOGY'] ?? 'single');
   switch (topology) {
-    case 'single': return startSingle(program, await (options.unixSocket === true ? unixAddress(folder) : portAddress()), ['--dir', folder, ...args]);
-    case 'sentinel': return startSentinels({ program, folder, args, downAfterMs: PATIENT_MS });
+    case 'single':
+      return startSingle(program, await (options.unixSocket === true ? unixAddress(folder) : portAddress()), [
+        '--dir',
+        folder,
+        ...args,
+      ]);
+    case 'sentinel':
+      return startSentinels({ program, folder, args, downAfterMs: PATIENT_MS });
     // Tests use many prefixes on connections that know of none, and each would lie on another node.
-    case 'cluster': return startCluster({ program, folder, args, slots: 'one-node', downAfterMs: PATIENT_MS });
-    default: throw new Error(`SHOAL_TEST_TOPOLOGY is "${topology}"; it can be single, sentinel or cluster`);
+    case 'cluster':
+      return startCluster({ program, folder, args, slots: 'one-node', downAfterMs: PATIENT_MS });
+    default:
+      throw new Error(`SHOAL_TEST_TOPOLOGY is "${topology}"; it can be single, sentinel or cluster`);
   }
 }
 
-async function startSingle(program: string, address: Address, args: readonly string[]): Promise<Omit<Topology, 'switchOver' | 'succeeded' | 'servers'>> {
+async function startSingle(
+  program: string,
+  address: Address,
+  args: readonly string[],
+): Promise<Omit<Topology, 'switchOver' | 'succeeded' | 'servers'>> {
   const server = new ServerProcess(program, [...address.args, ...args], 0, undefined, address.url);
   await server.start();
   const control = await connected({ url: address.url, name: 'test-server-control' });
@@ -112,14 +163,19 @@ async function startSingle(program: string, address: Address, args: readonly str
   };
 }
 
-/** On disk, and with the replica where there is one. WAITAOF came with Redis 7.2; before it, what is written waits in no buffer. */
+/**
+ * On disk, and with the replica where there is one. WAITAOF came with Redis 7.2; before it, what is written waits in no
+ * buffer.
+ */
 async function durable({ command }: Pick<Topology, 'command'>): Promise<void> {
   await command('SET', `${DEFAULT_PREFIX}:durable`, 1); // both waits are about what this connection wrote, and all before it
   const replicas = Number(/connected_slaves:(\d+)/.exec(String(await command('INFO', 'replication')))?.[1] ?? 0);
   if (replicas > 0) await command('WAIT', 1, 5_000);
   const isAppendOnly = String(await command('INFO', 'persistence')).includes('aof_enabled:1');
   if (!isAppendOnly) return;
-  const hasWaitAof = Array.isArray(await command('COMMAND', 'INFO', 'WAITAOF').then((reply) => (reply as unknown[])[0]));
+  const hasWaitAof = Array.isArray(
+    await command('COMMAND', 'INFO', 'WAITAOF').then((reply) => (reply as unknown[])[0]),
+  );
   if (hasWaitAof) return void (await command('WAITAOF', 1, 0, 5_000));
   while (!/aof_buffer_length:0\b/.test(String(await command('INFO', 'persistence')))) await command('PING');
 }

@@ -1,5 +1,5 @@
-// Errors of bullmq and ioredis, as a producer or reader meets them, in Shoal's own words. Faults that pass get a code that
-// says so, QUEUE_FULL or QUEUE_UNREACHABLE; what is neither is a bug or a refusal for good, and leaves as it came.
+// Errors of bullmq and ioredis, as a producer or reader meets them, in Shoal's own words. Faults that pass get a code
+// that says so, QUEUE_FULL or QUEUE_UNREACHABLE; what is neither is a bug or a refusal for good, and leaves as it came.
 
 import { ShoalError } from '@shoal/core';
 import { isConnectionFault, isPassingRefusal, isServerFull } from './connection.ts';
@@ -16,10 +16,22 @@ function translate(error: unknown): unknown {
   if (error instanceof ShoalError || !(error instanceof Error)) return error;
   const fault = firstOf(error);
   if (isServerFull(fault)) {
-    return new ShoalError('QUEUE_FULL', 'the queue server refused the jobs because its memory is full; let workers and readers catch up and repeat the call, or raise maxmemory', {}, error);
+    return new ShoalError(
+      'QUEUE_FULL',
+      'the queue server refused the jobs because its memory is full; let workers and readers catch up and ' +
+        'repeat the call, or raise maxmemory',
+      {},
+      error,
+    );
   }
   if (isConnectionFault(fault) || isPassingRefusal(fault)) {
-    return new ShoalError('QUEUE_UNREACHABLE', `the queue server did not take the call (${fault.message}); repeat it as a whole, jobs that were added are not added twice`, {}, error);
+    return new ShoalError(
+      'QUEUE_UNREACHABLE',
+      `the queue server did not take the call (${fault.message}); repeat it as a whole, jobs that were added ` +
+        'are not added twice',
+      {},
+      error,
+    );
   }
   return error;
 }

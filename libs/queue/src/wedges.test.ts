@@ -1,6 +1,6 @@
 // The ways in which claiming is known to fall silent (a connection killed under a wait, a peer that swallows replies, a
-// paused server, a paused queue): each either heals by itself or is seen by the question that the watchdog asks, and none is
-// mistaken for another.
+// paused server, a paused queue): each either heals by itself or is seen by the question that the watchdog asks, and
+// none is mistaken for another.
 
 import { once } from 'node:events';
 import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
@@ -72,11 +72,22 @@ describe('a worker that waits for jobs', () => {
     return () => queue.close();
   });
 
-  async function waiting(redisUrl = server.url): Promise<{ source: BullJobSource; claimed: Promise<readonly string[]> }> {
-    const source = new BullJobSource({ redisUrl, prefix, queue: 'embed-x', leaseMs: 2_000, stalledCheckMs: 60_000, log: new RecordingLogger() });
+  async function waiting(
+    redisUrl = server.url,
+  ): Promise<{ source: BullJobSource; claimed: Promise<readonly string[]> }> {
+    const source = new BullJobSource({
+      redisUrl,
+      prefix,
+      queue: 'embed-x',
+      leaseMs: 2_000,
+      stalledCheckMs: 60_000,
+      log: new RecordingLogger(),
+    });
     await source.start();
     const claimed = source.claim(1).then((claims) => claims.map(({ jobId }) => jobId));
-    await vi.waitFor(async () => expect(String(await server.command('CLIENT', 'LIST'))).toMatch(/cmd=bzpopmin/), { timeout: 10_000 });
+    await vi.waitFor(async () => expect(String(await server.command('CLIENT', 'LIST'))).toMatch(/cmd=bzpopmin/), {
+      timeout: 10_000,
+    });
     return { source, claimed };
   }
 
@@ -102,7 +113,8 @@ describe('a worker that waits for jobs', () => {
     for (let cut = 0; cut < 15; cut++) {
       await server.command('CLIENT', 'KILL', 'TYPE', 'pubsub');
       await server.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
-      await new Promise((resolve) => setTimeout(resolve, 20 * (cut % 5))); // cuts during connecting, selecting and subscribing
+      // cuts during connecting, selecting and subscribing
+      await new Promise((resolve) => setTimeout(resolve, 20 * (cut % 5)));
     }
     await second.add('embed', {}, { jobId: 'a' });
     expect(await claimed).toEqual(['a']);
@@ -149,7 +161,14 @@ describe('a worker that waits for jobs', () => {
 
   test('learns nothing from a server that is away, and says so', async () => {
     const away = await startTestServer({ topology: 'single' }); // nobody succeeds it
-    const source = new BullJobSource({ redisUrl: away.url, prefix, queue: 'embed-x', leaseMs: 2_000, stalledCheckMs: 60_000, log: new RecordingLogger() });
+    const source = new BullJobSource({
+      redisUrl: away.url,
+      prefix,
+      queue: 'embed-x',
+      leaseMs: 2_000,
+      stalledCheckMs: 60_000,
+      log: new RecordingLogger(),
+    });
     await source.start();
     await away.kill9();
     await expect(source.claimable()).rejects.toMatchObject({ code: 'QUEUE_UNREACHABLE' });

@@ -1,4 +1,5 @@
-// A worker that starts under the name of one that died has its claims back in the queue at once; one that lives keeps its own.
+// A worker that starts under the name of one that died has its claims back in the queue at once; one that lives keeps
+// its own.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -37,7 +38,7 @@ async function tokenOfTheDead(name: string): Promise<string> {
   return `${name}~${place}~${child.pid}~${startTime}~uuid:7`;
 }
 
-test('tokens tell a dead process of one\'s own name from a living one, a stranger, and another machine', async () => {
+test("tokens tell a dead process of one's own name from a living one, a stranger, and another machine", async () => {
   const dead = await tokenOfTheDead('host-cpu');
   const [name, , pid, startTime] = dead.split('~');
   expect(isPredecessors(dead, 'host-cpu')).toBe(true);
@@ -48,19 +49,36 @@ test('tokens tell a dead process of one\'s own name from a living one, a strange
   expect(isPredecessors('', 'host-cpu')).toBe(false);
 });
 
-test('claims of a dead worker of the same name go back at the start, with a stall counted and no attempt; others stay', async () => {
-  const queue = new Queue('embed-x', { prefix: PREFIX, connection });
-  const open = (workerName: string) => new BullJobSource({ redisUrl: server.url, prefix: PREFIX, queue: 'embed-x', workerName, leaseMs: 60_000, stalledCheckMs: 60_000, log: new RecordingLogger() });
-  await queue.addBulk(['a', 'b', 'c'].map((jobId) => ({ name: 'embed', data: {}, opts: { jobId } })));
-  const living = open('host-cpu');
-  await living.start();
-  const [first, second] = [...(await living.claim(1)), ...(await living.claim(1))];
-  await connection.set(`${PREFIX}:embed-x:${first!.jobId}:lock`, await tokenOfTheDead('host-cpu'), 'PX', 60_000);
-  const next = open('host-cpu');
-  await next.start();
-  const claims = await claimAll(next, 2);
-  expect(claims.map(({ jobId, attempt, stalls }) => ({ jobId, attempt, stalls }))).toContainEqual({ jobId: first!.jobId, attempt: 0, stalls: 1 });
-  expect(claims.map(({ jobId }) => jobId)).not.toContain(second!.jobId);
-  await Promise.all([living.stop(), next.stop()]);
-  await queue.close();
-});
+test(
+  'claims of a dead worker of the same name go back at the start, with a stall counted and no attempt; others ' +
+    'stay',
+  async () => {
+    const queue = new Queue('embed-x', { prefix: PREFIX, connection });
+    const open = (workerName: string) =>
+      new BullJobSource({
+        redisUrl: server.url,
+        prefix: PREFIX,
+        queue: 'embed-x',
+        workerName,
+        leaseMs: 60_000,
+        stalledCheckMs: 60_000,
+        log: new RecordingLogger(),
+      });
+    await queue.addBulk(['a', 'b', 'c'].map((jobId) => ({ name: 'embed', data: {}, opts: { jobId } })));
+    const living = open('host-cpu');
+    await living.start();
+    const [first, second] = [...(await living.claim(1)), ...(await living.claim(1))];
+    await connection.set(`${PREFIX}:embed-x:${first!.jobId}:lock`, await tokenOfTheDead('host-cpu'), 'PX', 60_000);
+    const next = open('host-cpu');
+    await next.start();
+    const claims = await claimAll(next, 2);
+    expect(claims.map(({ jobId, attempt, stalls }) => ({ jobId, attempt, stalls }))).toContainEqual({
+      jobId: first!.jobId,
+      attempt: 0,
+      stalls: 1,
+    });
+    expect(claims.map(({ jobId }) => jobId)).not.toContain(second!.jobId);
+    await Promise.all([living.stop(), next.stop()]);
+    await queue.close();
+  },
+);

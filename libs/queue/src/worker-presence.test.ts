@@ -20,7 +20,13 @@ afterAll(async () => {
 });
 
 function connect(workerId: string): Promise<WorkerPresence> {
-  return WorkerPresence.connect({ redisUrl: server.url, prefix: '{t}', queue: 'embed-x', workerId, log: new RecordingLogger() });
+  return WorkerPresence.connect({
+    redisUrl: server.url,
+    prefix: '{t}',
+    queue: 'embed-x',
+    workerId,
+    log: new RecordingLogger(),
+  });
 }
 
 test('a worker is seen from start to stop, and both may be called twice or early', async () => {

@@ -1,5 +1,5 @@
-// The k best of a stream of scored rows. Rows come by rising number, and one that only equals the worst is not taken: so ties
-// go to the lower number.
+// The k best of a stream of scored rows. Rows come by rising number, and one that only equals the worst is not taken:
+// so ties go to the lower number.
 
 import type { BestRows } from './kernels.ts';
 
@@ -33,7 +33,9 @@ export class BestHeap {
 
   /** Best first, as answer number `query` of `best`; scores times `sign`. */
   writeTo(best: BestRows, query: number, k: number, sign: 1 | -1): void {
-    const order = this.#scores.map((score, i) => ({ score, row: this.#rows[i]! })).sort((a, b) => b.score - a.score || a.row - b.row);
+    const order = this.#scores
+      .map((score, i) => ({ score, row: this.#rows[i]! }))
+      .sort((a, b) => b.score - a.score || a.row - b.row);
     best.found[query] = order.length;
     for (const [i, { score, row }] of order.entries()) {
       best.scores[query * k + i] = sign * score + 0; // −0 is for nobody
@@ -42,7 +44,9 @@ export class BestHeap {
   }
 
   #isWorse(a: number, b: number): boolean {
-    return this.#scores[a]! < this.#scores[b]! || (this.#scores[a] === this.#scores[b] && this.#rows[a]! > this.#rows[b]!);
+    return (
+      this.#scores[a]! < this.#scores[b]! || (this.#scores[a] === this.#scores[b] && this.#rows[a]! > this.#rows[b]!)
+    );
   }
 
   #swap(a: number, b: number): void {
@@ -51,11 +55,12 @@ export class BestHeap {
   }
 
   #rise(at: number): void {
-    for (let parent = (at - 1) >> 1; at > 0 && this.#isWorse(at, parent); at = parent, parent = (at - 1) >> 1) this.#swap(at, parent);
+    for (let parent = (at - 1) >> 1; at > 0 && this.#isWorse(at, parent); at = parent, parent = (at - 1) >> 1)
+      this.#swap(at, parent);
   }
 
   #sink(): void {
-    for (let at = 0; ; ) {
+    for (let at = 0; ;) {
       const left = 2 * at + 1;
       let worst = at;
       if (left < this.#scores.length && this.#isWorse(left, worst)) worst = left;

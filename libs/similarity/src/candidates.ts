@@ -1,7 +1,8 @@
-// Candidates from an HNSW graph (Malkov and Yashunin 2016) beside a version of a collection, by the package usearch, whose only
-// importer this is: an index of our own would be months. It finds likely rows without looking at all of them; exact scores and
-// the order are ours (`rescore`), and how many it misses is measured on the user's own rows (`checkRecall`).
-// Without the package nothing else changes: searches are exact. Calls block for some milliseconds at a time.
+// Candidates from an HNSW graph (Malkov and Yashunin 2016) beside a version of a collection, by the package usearch,
+// whose only importer this is: an index of our own would be months. It finds likely rows without looking at all of
+// them; exact scores and the order are ours (`rescore`), and how many it misses is measured on the user's own rows
+// (`checkRecall`). Without the package nothing else changes: searches are exact. Calls block for some milliseconds at a
+// time.
 
 import { readFile, writeFile } from 'node:fs/promises';
 import { setImmediate as turn } from 'node:timers/promises';
@@ -46,13 +47,19 @@ interface Facts {
   readonly measured?: Recall;
 }
 
-/** Edges of a node, and rows looked at while adding and searching; what they give is measured on the collection itself. */
+/**
+ * Edges of a node, and rows looked at while adding and searching; what they give is measured on the collection itself.
+ */
 const CONNECTIVITY = 16;
 const EXPANSION = { add: 128, search: 128 };
 const ROWS_PER_TURN = 64;
 
 /** Builds the index of this version and keeps it beside it. SETUP_FAILED where usearch is not there. */
-export async function buildCandidates(folder: string, collection: Collection, { metric = 'cosine', signal, onRows }: BuildOptions = {}): Promise<Candidates> {
+export async function buildCandidates(
+  folder: string,
+  collection: Collection,
+  { metric = 'cosine', signal, onRows }: BuildOptions = {},
+): Promise<Candidates> {
   const usearch = await loadUsearch();
   const index = newIndex(usearch, collection.dims, metric);
   const read = rowReader(collection.block);
@@ -61,7 +68,11 @@ export async function buildCandidates(folder: string, collection: Collection, { 
     const last = Math.min(collection.rows, first + ROWS_PER_TURN);
     const values = new Float32Array((last - first) * collection.dims);
     for (let row = first; row < last; row++) values.set(read(row), (row - first) * collection.dims);
-    index.add(BigUint64Array.from({ length: last - first }, (_, i) => BigInt(first + i)), values, 1);
+    index.add(
+      BigUint64Array.from({ length: last - first }, (_, i) => BigInt(first + i)),
+      values,
+      1,
+    );
     onRows?.(last);
     await turn();
   }
@@ -73,24 +84,45 @@ export async function buildCandidates(folder: string, collection: Collection, { 
 }
 
 /** The index of this version, or undefined when there is none that fits it. */
-export async function openCandidates(folder: string, collection: Collection, metric: Metric = 'cosine'): Promise<Candidates | undefined> {
+export async function openCandidates(
+  folder: string,
+  collection: Collection,
+  metric: Metric = 'cosine',
+): Promise<Candidates | undefined> {
   const path = indexPath(folder, collection, metric);
   const facts = await readFacts(path);
   if (facts === undefined || facts.rows !== collection.rows || facts.metric !== metric) return undefined;
-  if ((await sha256File(path).catch(() => '')) !== facts.sha256) return undefined; // usearch would read a damaged one without looking
+  // usearch would read a damaged one without looking
+  if ((await sha256File(path).catch(() => '')) !== facts.sha256) return undefined;
   const index = newIndex(await loadUsearch(), collection.dims, metric);
   index.load(path);
   return candidatesOf(collection, index, metric, facts.measured);
 }
 
 /** Candidates, exactly scored: the best k of them. */
-export async function searchCandidates(kernels: Kernels, collection: Collection, candidates: Candidates, queries: Matrix, options: SearchOptions): Promise<TopK> {
+export async function searchCandidates(
+  kernels: Kernels,
+  collection: Collection,
+  candidates: Candidates,
+  queries: Matrix,
+  options: SearchOptions,
+): Promise<TopK> {
   const found = candidates.find(queries, Math.min(collection.rows, Math.max(4 * options.k, 64)));
   return kernels.rescore(queries, collection.block, found, options);
 }
 
 /** Recall@k of `candidates` on `sample` rows of the collection, spread over it; kept beside the index. */
-export async function checkRecall(folder: string, kernels: Kernels, collection: Collection, candidates: Candidates, { k = 10, sample = 200, signal }: { readonly k?: number; readonly sample?: number; readonly signal?: AbortSignal } = {}): Promise<Recall> {
+export async function checkRecall(
+  folder: string,
+  kernels: Kernels,
+  collection: Collection,
+  candidates: Candidates,
+  {
+    k = 10,
+    sample = 200,
+    signal,
+  }: { readonly k?: number; readonly sample?: number; readonly signal?: AbortSignal } = {},
+): Promise<Recall> {
   const { rows, dims, block } = collection;
   const count = Math.min(sample, rows);
   const kept = Math.min(k, rows - 1);
@@ -101,11 +133,17 @@ export async function checkRecall(folder: string, kernels: Kernels, collection: 
   picked.forEach((row, i) => values.set(read(row), i * dims));
   const queries = matrixOf(values, dims);
   const options = { k: kept + 1, metric: candidates.metric, ...(signal === undefined ? {} : { signal }) };
-  const [exact, found] = [await kernels.topK(queries, block, options), await searchCandidates(kernels, collection, candidates, queries, options)];
+  const [exact, found] = [
+    await kernels.topK(queries, block, options),
+    await searchCandidates(kernels, collection, candidates, queries, options),
+  ];
   let hits = 0;
   for (const [query, row] of picked.entries()) {
     // By score: of equal rows any will do.
-    const others = (from: TopK): number[] => [...hitsOf(from, query).ids].flatMap((id, at) => (id === idOfRow(block, row) ? [] : [hitsOf(from, query).scores[at]!])).slice(0, kept);
+    const others = (from: TopK): number[] =>
+      [...hitsOf(from, query).ids]
+        .flatMap((id, at) => (id === idOfRow(block, row) ? [] : [hitsOf(from, query).scores[at]!]))
+        .slice(0, kept);
     const [wanted, got] = [others(exact), others(found)];
     const worst = wanted.at(-1)!;
     hits += got.filter((score) => (candidates.metric === 'l2' ? score <= worst : score >= worst)).length;
@@ -119,35 +157,66 @@ export async function checkRecall(folder: string, kernels: Kernels, collection: 
 
 /** Whether usearch can be used here. */
 export async function canFindCandidates(): Promise<boolean> {
-  return loadUsearch().then(() => true, () => false);
+  return loadUsearch().then(
+    () => true,
+    () => false,
+  );
 }
 
 async function loadUsearch(): Promise<Usearch> {
   try {
     return await import('usearch');
   } catch (error) {
-    throw new ShoalError('SETUP_FAILED', `approximate search needs the package usearch, whose library does not load here (${error instanceof Error ? error.message.split('\n')[0] : String(error)}): leave out --ann to search exactly, or install it (npm install usearch)`, {}, error);
+    throw new ShoalError(
+      'SETUP_FAILED',
+      'approximate search needs the package usearch, whose library does not load here ' +
+        `(${error instanceof Error ? error.message.split('\n')[0] : String(error)}): leave out --ann to search ` +
+        'exactly, or install it (npm install usearch)',
+      {},
+      error,
+    );
   }
 }
 
 function newIndex({ Index, MetricKind, ScalarKind }: Usearch, dimensions: number, metric: Metric): Index {
   const kind = { cosine: MetricKind.Cos, dot: MetricKind.IP, l2: MetricKind.L2sq }[metric];
-  return new Index({ dimensions, metric: kind, quantization: ScalarKind.F32, connectivity: CONNECTIVITY, expansion_add: EXPANSION.add, expansion_search: EXPANSION.search, multi: false });
+  return new Index({
+    dimensions,
+    metric: kind,
+    quantization: ScalarKind.F32,
+    connectivity: CONNECTIVITY,
+    expansion_add: EXPANSION.add,
+    expansion_search: EXPANSION.search,
+    multi: false,
+  });
 }
 
-function candidatesOf({ block, rows, dims }: Collection, index: Index, metric: Metric, measured: Recall | undefined): Candidates {
+function candidatesOf(
+  { block, rows, dims }: Collection,
+  index: Index,
+  metric: Metric,
+  measured: Recall | undefined,
+): Candidates {
   return {
-    metric, measured,
+    metric,
+    measured,
     find(queries, count) {
       return Array.from({ length: queries.rows }, (_, query) => {
         const { keys } = index.search(queries.values.subarray(query * dims, (query + 1) * dims), count, 1);
-        return BigUint64Array.from([...keys].filter((row) => row < BigInt(rows)), (row) => idOfRow(block, Number(row)));
+        return BigUint64Array.from(
+          [...keys].filter((row) => row < BigInt(rows)),
+          (row) => idOfRow(block, Number(row)),
+        );
       });
     },
   };
 }
 
-function indexPath(folder: string, { name, version }: Pick<CollectionInfo, 'name' | 'version'>, metric: Metric): string {
+function indexPath(
+  folder: string,
+  { name, version }: Pick<CollectionInfo, 'name' | 'version'>,
+  metric: Metric,
+): string {
   return besideVersion(folder, name, version, `${metric}.hnsw`);
 }
 

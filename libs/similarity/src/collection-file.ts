@@ -5,7 +5,7 @@
 //   48    u64 × 6: where rows, scales, lengths, ids, names, about begin   u64 bytes of the file
 //   104   u32 crc32 of all behind the header   u32 crc32 of the header before this field
 //   4096  rows: rows × stride, each on a multiple of 64 bytes
-//         scales f32[rows] (i8)   lengths f32[rows]   ids u64[rows]   names u64[rows + 1] offsets, then UTF-8   about: JSON
+//         scales f32[rows] (i8) lengths f32[rows] ids u64[rows] names u64[rows + 1] offsets, then UTF-8 about: JSON
 //
 // All little-endian; sections begin on multiples of 64. A half-written file never has its name, and one that was cut or
 // changed later does not have its size or its checksum.
@@ -64,21 +64,38 @@ export function encodeHeader(header: CollectionHeader): Buffer {
 
 /** The header of the file `path`, which has `size` bytes; COLLECTION_CORRUPT says what is wrong with it. */
 export function decodeHeader(bytes: Buffer, path: string, size: number): CollectionHeader {
-  if (bytes.length < HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC || bytes.readUInt32LE(4) !== HEADER_BYTES) throw corrupt(path, 'it does not begin like a collection');
-  if (crc32(bytes.subarray(0, CHECKED_BYTES)) !== bytes.readUInt32LE(CHECKED_BYTES)) throw corrupt(path, 'its header has another checksum than was written');
+  if (bytes.length < HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC || bytes.readUInt32LE(4) !== HEADER_BYTES)
+    throw corrupt(path, 'it does not begin like a collection');
+  if (crc32(bytes.subarray(0, CHECKED_BYTES)) !== bytes.readUInt32LE(CHECKED_BYTES))
+    throw corrupt(path, 'its header has another checksum than was written');
   const u64 = (at: number): number => Number(bytes.readBigUInt64LE(at));
   const dtype = ROW_TYPES[bytes.readUInt8(8)];
-  if (dtype === undefined) throw corrupt(path, `it has rows of type ${bytes.readUInt8(8)}, which this version does not know`);
+  if (dtype === undefined)
+    throw corrupt(path, `it has rows of type ${bytes.readUInt8(8)}, which this version does not know`);
   const flags = bytes.readUInt8(9);
   const fileBytes = u64(96);
   if (fileBytes !== size) throw corrupt(path, `it should have ${fileBytes} bytes and has ${size}`);
   const at = Object.fromEntries(SECTIONS.map((section, i) => [section, u64(48 + 8 * i)])) as Record<Section, number>;
   return {
-    dtype, dims: bytes.readUInt32LE(12), rows: u64(16), strideBytes: u64(24), version: u64(32), createdMs: bytes.readDoubleLE(40),
-    hasIds: (flags & FLAG.ids) !== 0, hasNames: (flags & FLAG.names) !== 0, at, fileBytes, crc: bytes.readUInt32LE(104),
+    dtype,
+    dims: bytes.readUInt32LE(12),
+    rows: u64(16),
+    strideBytes: u64(24),
+    version: u64(32),
+    createdMs: bytes.readDoubleLE(40),
+    hasIds: (flags & FLAG.ids) !== 0,
+    hasNames: (flags & FLAG.names) !== 0,
+    at,
+    fileBytes,
+    crc: bytes.readUInt32LE(104),
   };
 }
 
 export function corrupt(path: string, found: string, cause?: unknown): ShoalError<'COLLECTION_CORRUPT'> {
-  return new ShoalError('COLLECTION_CORRUPT', `the collection file ${path} is damaged: ${found}. Remove this version and build it again.`, { path }, cause);
+  return new ShoalError(
+    'COLLECTION_CORRUPT',
+    `the collection file ${path} is damaged: ${found}. Remove this version and build it again.`,
+    { path },
+    cause,
+  );
 }

@@ -1,4 +1,5 @@
-// What a collection may be called. An entry point of its own, so that the command line can ask before it loads anything else.
+// What a collection may be called. An entry point of its own, so that the command line can ask before it loads anything
+// else.
 
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
 

@@ -1,6 +1,7 @@
-// Collections: named folders of versions, each a file that is written once (collection-file.ts). Building or appending makes
-// the next version and never touches one that is there, so readers go on undisturbed with what they have open; the newest is
-// the one with the highest number. Writers take turns by a lock; a version appears whole, by one rename, or not at all.
+// Collections: named folders of versions, each a file that is written once (collection-file.ts). Building or appending
+// makes the next version and never touches one that is there, so readers go on undisturbed with what they have open;
+// the newest is the one with the highest number. Writers take turns by a lock; a version appears whole, by one rename,
+// or not at all.
 
 import { randomUUID } from 'node:crypto';
 import { mkdir, open, readdir, rename, rm, rmdir, stat, type FileHandle } from 'node:fs/promises';
@@ -8,7 +9,14 @@ import { join } from 'node:path';
 import { cacheFolder, ShoalError } from '@shoal/core';
 import { withLock } from '@shoal/fetch';
 import { crc32 } from 'node:zlib';
-import { aligned, encodeHeader, HEADER_BYTES, strideOf, type CollectionHeader, type Section } from './collection-file.ts';
+import {
+  aligned,
+  encodeHeader,
+  HEADER_BYTES,
+  strideOf,
+  type CollectionHeader,
+  type Section,
+} from './collection-file.ts';
 import { COLLECTION_NAME_RULE, isCollectionName } from './collection-name.ts';
 import { encodeRows } from './encode-rows.ts';
 import { readCollection, readHeader, type Collection, type OpenOptions } from './open-collection.ts';
@@ -37,7 +45,9 @@ export type RowSource = AsyncIterable<RowBatch> | Iterable<RowBatch>;
 export interface WriteOptions {
   readonly signal?: AbortSignal;
   readonly onRows?: (rows: number) => void;
-  /** Versions that stay, the new one included; default 2, so that what was queued against the last one still finds it. */
+  /**
+   * Versions that stay, the new one included; default 2, so that what was queued against the last one still finds it.
+   */
   readonly keepVersions?: number;
   readonly about?: CollectionAbout;
 }
@@ -67,24 +77,42 @@ export interface DamagedCollection {
 }
 
 /** Where collections are, given the settings `collectionsDir` and `cacheDir`. */
-export function collectionsFolder(settings: { readonly collectionsDir?: string | undefined; readonly cacheDir?: string | undefined }, environment?: Readonly<Record<string, string | undefined>>): string {
+export function collectionsFolder(
+  settings: { readonly collectionsDir?: string | undefined; readonly cacheDir?: string | undefined },
+  environment?: Readonly<Record<string, string | undefined>>,
+): string {
   return settings.collectionsDir ?? join(cacheFolder(settings.cacheDir, environment), 'collections');
 }
 
 /** A new version with the rows of `source` and nothing else; the first one when there is no such collection. */
-export async function createCollection(folder: string, name: string, source: RowSource, options: CreateOptions = {}): Promise<CollectionInfo> {
+export async function createCollection(
+  folder: string,
+  name: string,
+  source: RowSource,
+  options: CreateOptions = {},
+): Promise<CollectionInfo> {
   checkName(name);
   const { dtype = 'f32' } = options;
-  if (!ROW_TYPES.includes(dtype)) throw new ShoalError('SEARCH_INVALID', `"${String(dtype)}" is no type of rows: there are ${ROW_TYPES.join(', ')}`, { dtype });
+  if (!ROW_TYPES.includes(dtype))
+    throw new ShoalError('SEARCH_INVALID', `"${String(dtype)}" is no type of rows: there are ${ROW_TYPES.join(', ')}`, {
+      dtype,
+    });
   return withDraft(folder, name, async (file) => {
     const writer = new RowsWriter(file, dtype, options.dims);
     await writer.addAll(source, options);
-    return withLock(lockPath(folder, name), () => publish(folder, name, writer, { ...options, about: options.about ?? {} }));
+    return withLock(lockPath(folder, name), () =>
+      publish(folder, name, writer, { ...options, about: options.about ?? {} }),
+    );
   });
 }
 
 /** A new version with the rows of the newest one and those of `source` behind them. Another writer waits meanwhile. */
-export async function appendToCollection(folder: string, name: string, source: RowSource, options: WriteOptions = {}): Promise<CollectionInfo> {
+export async function appendToCollection(
+  folder: string,
+  name: string,
+  source: RowSource,
+  options: WriteOptions = {},
+): Promise<CollectionInfo> {
   checkName(name);
   return withLock(lockPath(folder, name), async () => {
     const base = await openCollection(folder, name);
@@ -98,8 +126,15 @@ export async function appendToCollection(folder: string, name: string, source: R
   });
 }
 
-/** Opens "docs" (the newest version) or "docs@3". COLLECTION_UNKNOWN, COLLECTION_GONE or COLLECTION_CORRUPT when it cannot. */
-export async function openCollection(folder: string, nameAndVersion: string, options: OpenOptions = {}): Promise<Collection> {
+/**
+ * Opens "docs" (the newest version) or "docs@3". COLLECTION_UNKNOWN, COLLECTION_GONE or COLLECTION_CORRUPT when it
+ * cannot.
+ */
+export async function openCollection(
+  folder: string,
+  nameAndVersion: string,
+  options: OpenOptions = {},
+): Promise<Collection> {
   const { name, version } = parseName(nameAndVersion);
   for (let attempt = 0; ; attempt++) {
     const versions = await versionsOf(folder, name);
@@ -119,14 +154,16 @@ export async function openCollection(folder: string, nameAndVersion: string, opt
 /** Every collection by name, its newest version; a damaged one with its error. */
 export async function listCollections(folder: string): Promise<readonly (CollectionInfo | DamagedCollection)[]> {
   const names = (await entriesOf(folder)).filter(isCollectionName).sort();
-  const found = await Promise.all(names.map(async (name) => {
-    try {
-      return [await collectionInfo(folder, name)];
-    } catch (error) {
-      if (!(error instanceof ShoalError)) throw error;
-      return error.code === 'COLLECTION_UNKNOWN' ? [] : [{ name, error }];
-    }
-  }));
+  const found = await Promise.all(
+    names.map(async (name) => {
+      try {
+        return [await collectionInfo(folder, name)];
+      } catch (error) {
+        if (!(error instanceof ShoalError)) throw error;
+        return error.code === 'COLLECTION_UNKNOWN' ? [] : [{ name, error }];
+      }
+    }),
+  );
   return found.flat();
 }
 
@@ -170,14 +207,20 @@ export function besideVersion(folder: string, name: string, version: number, ext
 }
 
 function checkName(name: string): void {
-  if (!isCollectionName(name)) throw new ShoalError('COLLECTION_UNKNOWN', `"${name}" cannot be the name of a collection: ${COLLECTION_NAME_RULE}`, { name });
+  if (!isCollectionName(name))
+    throw new ShoalError(
+      'COLLECTION_UNKNOWN',
+      `"${name}" cannot be the name of a collection: ${COLLECTION_NAME_RULE}`,
+      { name },
+    );
 }
 
 function parseName(nameAndVersion: string): { name: string; version: number | undefined } {
   const [name = '', version, ...rest] = nameAndVersion.split('@');
   checkName(name);
   if (version === undefined) return { name, version: undefined };
-  if (rest.length > 0 || !/^[1-9]\d{0,14}$/.test(version)) throw new ShoalError('COLLECTION_UNKNOWN', `"${nameAndVersion}" has no version: name@1, name@2 …`, { name });
+  if (rest.length > 0 || !/^[1-9]\d{0,14}$/.test(version))
+    throw new ShoalError('COLLECTION_UNKNOWN', `"${nameAndVersion}" has no version: name@1, name@2 …`, { name });
   return { name, version: Number(version) };
 }
 
@@ -205,17 +248,28 @@ async function entriesOf(folder: string): Promise<string[]> {
 }
 
 async function removeVersion(folder: string, name: string, version: number): Promise<void> {
-  for (const file of await entriesOf(join(folder, name))) if (file.startsWith(`${version}.`)) await rm(join(folder, name, file), { force: true });
+  for (const file of await entriesOf(join(folder, name)))
+    if (file.startsWith(`${version}.`)) await rm(join(folder, name, file), { force: true });
 }
 
 async function unknownCollection(folder: string, name: string): Promise<ShoalError> {
   const names = (await entriesOf(folder)).filter(isCollectionName).sort();
-  const there = names.length === 0 ? 'there is none yet' : `there ${names.length === 1 ? 'is' : 'are'} ${names.slice(0, 10).join(', ')}${names.length > 10 ? ' …' : ''}`;
-  return new ShoalError('COLLECTION_UNKNOWN', `no collection is called ${name}: ${there} (shoal index build ${name} FILE… makes one)`, { name });
+  const there =
+    names.length === 0
+      ? 'there is none yet'
+      : `there ${names.length === 1 ? 'is' : 'are'} ${names.slice(0, 10).join(', ')}${names.length > 10 ? ' …' : ''}`;
+  return new ShoalError(
+    'COLLECTION_UNKNOWN',
+    `no collection is called ${name}: ${there} (shoal index build ${name} FILE… makes one)`,
+    { name },
+  );
 }
 
 function gone(name: string, version: number, versions: readonly number[]): ShoalError {
-  const there = versions.length === 0 ? 'the collection was removed' : `there ${versions.length === 1 ? 'is' : 'are'} ${versions.map((each) => `${name}@${each}`).join(', ')}`;
+  const there =
+    versions.length === 0
+      ? 'the collection was removed'
+      : `there ${versions.length === 1 ? 'is' : 'are'} ${versions.map((each) => `${name}@${each}`).join(', ')}`;
   return new ShoalError('COLLECTION_GONE', `${name}@${version} is not there (any more): ${there}`, { name, version });
 }
 
@@ -227,7 +281,12 @@ function codeOf(error: unknown): unknown {
   return error instanceof Error && 'code' in error ? error.code : undefined;
 }
 
-function infoOf(name: string, versions: readonly number[], path: string, { version, rows, dims, dtype, fileBytes, createdMs }: CollectionHeader): CollectionInfo {
+function infoOf(
+  name: string,
+  versions: readonly number[],
+  path: string,
+  { version, rows, dims, dtype, fileBytes, createdMs }: CollectionHeader,
+): CollectionInfo {
   return { name, version, versions, rows, dims, dtype, bytes: fileBytes, createdMs, path };
 }
 
@@ -261,7 +320,12 @@ async function sweepDrafts(folder: string): Promise<void> {
 }
 
 /** Gives a finished draft the next number. Called under the lock. */
-async function publish(folder: string, name: string, writer: RowsWriter, { keepVersions = 2, about = {} }: WriteOptions): Promise<CollectionInfo> {
+async function publish(
+  folder: string,
+  name: string,
+  writer: RowsWriter,
+  { keepVersions = 2, about = {} }: WriteOptions,
+): Promise<CollectionInfo> {
   const before = await versionsOf(folder, name);
   const header = await writer.finish((before[0] ?? 0) + 1, about);
   const path = pathOf(folder, name, header.version);
@@ -315,7 +379,12 @@ class RowsWriter {
 
   async #add({ dims, vectors, names, ids }: RowBatch): Promise<void> {
     this.#dims ??= dims;
-    if (dims !== this.#dims) throw new ShoalError('DIMENSIONS_MISMATCH', `row ${this.#rows} has ${dims} dimensions and the rows before it ${this.#dims}: all must come from one model`, { found: dims, expected: this.#dims });
+    if (dims !== this.#dims)
+      throw new ShoalError(
+        'DIMENSIONS_MISMATCH',
+        `row ${this.#rows} has ${dims} dimensions and the rows before it ${this.#dims}: all must come from one model`,
+        { found: dims, expected: this.#dims },
+      );
     const matrix = matrixOf(vectors, dims);
     const { data, scales, lengths } = encodeRows(matrix, this.#dtype);
     this.#addIds(matrix.rows, ids);
@@ -339,10 +408,17 @@ class RowsWriter {
   }
 
   #addIds(rows: number, given: BigUint64Array | undefined): void {
-    if (given !== undefined && given.length !== rows) throw new ShoalError('INPUT_INVALID', `${rows} rows came with ${given.length} ids`, {});
+    if (given !== undefined && given.length !== rows)
+      throw new ShoalError('INPUT_INVALID', `${rows} rows came with ${given.length} ids`, {});
     const ids = given ?? BigUint64Array.from({ length: rows }, (_, i) => this.#lastId + 1n + BigInt(i));
     for (const [i, id] of ids.entries()) {
-      if (id <= this.#lastId) throw new ShoalError('INPUT_INVALID', `the id ${id} of row ${this.#rows + i} is not above ${this.#lastId}, the one before it: ids rise, so that ties have an order`, {});
+      if (id <= this.#lastId)
+        throw new ShoalError(
+          'INPUT_INVALID',
+          `the id ${id} of row ${this.#rows + i} is not above ${this.#lastId}, the one before it: ids rise, so ` +
+            'that ties have an order',
+          {},
+        );
       this.#lastId = id;
       this.#hasIds ||= id !== BigInt(this.#rows + i);
     }
@@ -351,7 +427,12 @@ class RowsWriter {
 
   /** Sections, header and all of it on the disk. */
   async finish(version: number, about: CollectionAbout): Promise<CollectionHeader> {
-    if (this.#dims === undefined) throw new ShoalError('COLLECTION_EMPTY', 'there are no rows, so nobody knows how many dimensions the collection has', {});
+    if (this.#dims === undefined)
+      throw new ShoalError(
+        'COLLECTION_EMPTY',
+        'there are no rows, so nobody knows how many dimensions the collection has',
+        {},
+      );
     const at: Partial<Record<Section, number>> = { rows: HEADER_BYTES };
     const sections: readonly (readonly [Section, readonly Uint8Array[]])[] = [
       ['scales', this.#dtype === 'i8' ? this.#scales.map(bytesOf) : []],
@@ -366,8 +447,17 @@ class RowsWriter {
       for (const part of parts) await this.#write(part);
     }
     const header: CollectionHeader = {
-      dtype: this.#dtype, dims: this.#dims, rows: this.#rows, strideBytes: strideOf(this.#dtype, this.#dims), version, createdMs: Date.now(),
-      hasIds: this.#hasIds, hasNames: this.#hasNames, at: at as Record<Section, number>, fileBytes: this.#at, crc: this.#crc,
+      dtype: this.#dtype,
+      dims: this.#dims,
+      rows: this.#rows,
+      strideBytes: strideOf(this.#dtype, this.#dims),
+      version,
+      createdMs: Date.now(),
+      hasIds: this.#hasIds,
+      hasNames: this.#hasNames,
+      at: at as Record<Section, number>,
+      fileBytes: this.#at,
+      crc: this.#crc,
     };
     await writeAt(this.#file.handle, encodeHeader(header), 0);
     await this.#file.handle.sync();
@@ -382,7 +472,8 @@ class RowsWriter {
 }
 
 async function writeAt(file: FileHandle, bytes: Uint8Array, position: number): Promise<void> {
-  for (let written = 0; written < bytes.length; ) written += (await file.write(bytes, written, bytes.length - written, position + written)).bytesWritten;
+  for (let written = 0; written < bytes.length;)
+    written += (await file.write(bytes, written, bytes.length - written, position + written)).bytesWritten;
 }
 
 function bytesOf(values: Float32Array | BigUint64Array): Uint8Array {

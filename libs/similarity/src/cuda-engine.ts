@@ -1,9 +1,10 @@
-// The kernels on a GPU, through the CUDA library. What stays on the device between calls is counted in a ledger (core's Residents)
-// and leaves it, least recently used first; what may not stay, or is larger than all of it, passes by in pieces.
+// The kernels on a GPU, through the CUDA library. What stays on the device between calls is counted in a ledger (core's
+// Residents) and leaves it, least recently used first; what may not stay, or is larger than all of it, passes by in
+// pieces.
 //
-// Running out of memory: a call may use less and less memory for its work, down to LEAST_WORK_BYTES; then everything else leaves
-// the device and it is tried once more; then OUT_OF_VRAM. What was learned that way is forgotten slowly, by doubling. A device
-// that fails is DEVICE_LOST, for this call and every later one of this process.
+// Running out of memory: a call may use less and less memory for its work, down to LEAST_WORK_BYTES; then everything
+// else leaves the device and it is tried once more; then OUT_OF_VRAM. What was learned that way is forgotten slowly, by
+// doubling. A device that fails is DEVICE_LOST, for this call and every later one of this process.
 
 import { Residents, ShoalError, type Resident } from '@shoal/core';
 import type { BestRows, Engine } from './kernels.ts';
@@ -36,7 +37,10 @@ export interface CudaTimes {
 }
 
 type Keepable = RowBlock | Graph;
-/** Freed when it is not kept, or has left, and nobody uses it: a call that waits for its turn, or between two tries, does not hold the handle itself. */
+/**
+ * Freed when it is not kept, or has left, and nobody uses it: a call that waits for its turn, or between two tries,
+ * does not hold the handle itself.
+ */
 type Uploaded = Resident & { readonly handle: CudaHandle; users: number; isResident: boolean };
 
 /** What a call needs, about: bytes that the device reads, products, and bytes that it gives back. */
@@ -50,7 +54,10 @@ const AT_ONCE: Need = { bytes: 32 << 20, products: 2e9, resultBytes: 256 << 10 }
 /** In products: one in fp64, and what a lane of a graph takes along an edge. */
 const EXACT_PRODUCT = 8;
 const EDGE = 32;
-/** Then the caller's thread waits for it, so long at most: handing it to another one takes longer than the call. A device that others use is waited for elsewhere. */
+/**
+ * Then the caller's thread waits for it, so long at most: handing it to another one takes longer than the call. A
+ * device that others use is waited for elsewhere.
+ */
 const MOST_WAIT_US = 150;
 const AT_ONCE_US = 50;
 const AT_ONCE_US_OF_A_TURN = 2_000;
@@ -59,11 +66,17 @@ const MOST_CALLS_ELSEWHERE = 64;
 
 /** A call that is given less than this is not worth its launches. */
 const LEAST_WORK_BYTES = 1 << 16;
-/** The smallest piece of some work is larger than what a call may use: so many times that it may have all the same, out of the reserve. */
+/**
+ * The smallest piece of some work is larger than what a call may use: so many times that it may have all the same, out
+ * of the reserve.
+ */
 const MOST_GROWTH = 16;
 /** So many calls that went well before one is given twice as much again. */
 const CALLS_TO_REGAIN = 64;
-/** The fp16 form, by which searches choose what they score exactly, is kept beside wider rows where all of it takes no more of the ledger. */
+/**
+ * The fp16 form, by which searches choose what they score exactly, is kept beside wider rows where all of it takes no
+ * more of the ledger.
+ */
 const HALF_SHARE = 0.5;
 
 export class CudaEngine implements Engine {
@@ -89,7 +102,13 @@ export class CudaEngine implements Engine {
   #goodCalls = 0;
   #lost: string | undefined;
 
-  constructor({ cuda: { addon, library }, device, residentBytes, workBytes, nowMs = () => performance.now() }: CudaEngineOptions) {
+  constructor({
+    cuda: { addon, library },
+    device,
+    residentBytes,
+    workBytes,
+    nowMs = () => performance.now(),
+  }: CudaEngineOptions) {
     this.#addon = addon;
     this.#library = library;
     this.#device = device;
@@ -100,7 +119,13 @@ export class CudaEngine implements Engine {
   }
 
   get lastTimes(): CudaTimes {
-    const [deviceUs, copyUs, kernelUs, copiedBytes, redone] = this.#times as unknown as [number, number, number, number, number];
+    const [deviceUs, copyUs, kernelUs, copiedBytes, redone] = this.#times as unknown as [
+      number,
+      number,
+      number,
+      number,
+      number,
+    ];
     return { deviceUs, copyUs, kernelUs, copiedBytes, redone };
   }
 
@@ -144,10 +169,17 @@ export class CudaEngine implements Engine {
     const ask = [unshared(queries.values), queries.rows, METRICS.indexOf(metric), k, found, scores] as const;
     const held = await this.#held(rows, signal);
     if (held !== undefined) {
-      await this.#releasedAfter(held, this.#withinMemory(held, needOf(rows, queries.rows, found.byteLength + scores.byteLength), signal, (...terms) => this.#addon.cudaTopK(held.handle, ...ask, ...terms)));
+      await this.#releasedAfter(
+        held,
+        this.#withinMemory(held, needOf(rows, queries.rows, found.byteLength + scores.byteLength), signal, (...terms) =>
+          this.#addon.cudaTopK(held.handle, ...ask, ...terms),
+        ),
+      );
     } else {
       const described = describedRows(rows, rows.scales ?? null, 0);
-      await this.#withinMemory(undefined, undefined, signal, (...terms) => this.#addon.cudaTopKStreamed(this.#library, this.#device, ...described, ...ask, ...terms));
+      await this.#withinMemory(undefined, undefined, signal, (...terms) =>
+        this.#addon.cudaTopKStreamed(this.#library, this.#device, ...described, ...ask, ...terms),
+      );
     }
     return { found: found.subarray(0, queries.rows), rows: found.subarray(queries.rows), scores };
   }
@@ -155,25 +187,50 @@ export class CudaEngine implements Engine {
   async matrix(queries: Matrix, rows: RowBlock, metric: Metric, signal?: AbortSignal): Promise<Float32Array> {
     const values = unshared(queries.values);
     const scoresOf = (on: Uploaded, count: number): Promise<Float32Array> =>
-      this.#withinMemory(on, needOf(rows, queries.rows, 4 * queries.rows * count), signal, (...terms) => this.#addon.cudaMatrix(on.handle, values, queries.rows, METRICS.indexOf(metric), count, ...terms));
+      this.#withinMemory(on, needOf(rows, queries.rows, 4 * queries.rows * count), signal, (...terms) =>
+        this.#addon.cudaMatrix(on.handle, values, queries.rows, METRICS.indexOf(metric), count, ...terms),
+      );
     const held = await this.#held(rows, signal);
     if (held !== undefined) return this.#releasedAfter(held, scoresOf(held, rows.rows));
     const all = new Float32Array(queries.rows * rows.rows);
     await this.#eachPiece(rows, signal, async (piece, first, count) => {
       const scores = await scoresOf(piece, count);
-      for (let query = 0; query < queries.rows; query++) all.set(scores.subarray(query * count, (query + 1) * count), query * rows.rows + first);
+      for (let query = 0; query < queries.rows; query++)
+        all.set(scores.subarray(query * count, (query + 1) * count), query * rows.rows + first);
     });
     return all;
   }
 
-  async rescore(queries: Matrix, rows: RowBlock, metric: Metric, begin: Uint32Array, candidates: Uint32Array, signal?: AbortSignal): Promise<Float64Array> {
+  async rescore(
+    queries: Matrix,
+    rows: RowBlock,
+    metric: Metric,
+    begin: Uint32Array,
+    candidates: Uint32Array,
+    signal?: AbortSignal,
+  ): Promise<Float64Array> {
     const values = unshared(queries.values);
     const scoresOf = async (on: Uploaded, from: Uint32Array, chosen: Uint32Array): Promise<Float64Array> => {
       const scores = new Float64Array(chosen.length);
       if (chosen.length === 0) return scores;
       const products = chosen.length * rows.dims;
-      const need = { bytes: products * BYTES_OF[rows.dtype], products: EXACT_PRODUCT * products, resultBytes: scores.byteLength };
-      await this.#withinMemory(on, need, signal, (...terms) => this.#addon.cudaRescore(on.handle, values, queries.rows, METRICS.indexOf(metric), from, chosen, scores, ...terms));
+      const need = {
+        bytes: products * BYTES_OF[rows.dtype],
+        products: EXACT_PRODUCT * products,
+        resultBytes: scores.byteLength,
+      };
+      await this.#withinMemory(on, need, signal, (...terms) =>
+        this.#addon.cudaRescore(
+          on.handle,
+          values,
+          queries.rows,
+          METRICS.indexOf(metric),
+          from,
+          chosen,
+          scores,
+          ...terms,
+        ),
+      );
       return scores;
     };
     const held = await this.#held(rows, signal);
@@ -187,21 +244,42 @@ export class CudaEngine implements Engine {
         while (at < places.length && places[at]! < begin[query]!) at++;
         from[query] = at;
       }
-      const scores = await scoresOf(piece, from, places.map((place) => candidates[place]! - first));
+      const scores = await scoresOf(
+        piece,
+        from,
+        places.map((place) => candidates[place]! - first),
+      );
       places.forEach((place, i) => (all[place] = scores[i]!));
     });
     return all;
   }
 
-  async spread(graph: Graph, lanes: number, activation: Float32Array, { steps, decay, threshold, signal }: Parameters<Engine['spread']>[3]): Promise<Float32Array> {
+  async spread(
+    graph: Graph,
+    lanes: number,
+    activation: Float32Array,
+    { steps, decay, threshold, signal }: Parameters<Engine['spread']>[3],
+  ): Promise<Float32Array> {
     const held = (await this.#held(graph, signal)) ?? (await this.#withRoom(() => this.#uploadGraph(graph, signal)));
-    const need = { bytes: steps * held.bytes, products: EDGE * steps * graph.source.length * lanes, resultBytes: activation.byteLength };
-    return this.#releasedAfter(held, this.#withinMemory(held, need, signal, (...terms) => this.#addon.cudaSpread(held.handle, lanes, steps, decay, threshold, unshared(activation), ...terms)));
+    const need = {
+      bytes: steps * held.bytes,
+      products: EDGE * steps * graph.source.length * lanes,
+      resultBytes: activation.byteLength,
+    };
+    return this.#releasedAfter(
+      held,
+      this.#withinMemory(held, need, signal, (...terms) =>
+        this.#addon.cudaSpread(held.handle, lanes, steps, decay, threshold, unshared(activation), ...terms),
+      ),
+    );
   }
 
   // ---- what is on the device ----------------------------------------------------------------------------------------
 
-  /** What is kept and on the device, brought there if need be, and used from now on until it is released; undefined for what has to pass by. */
+  /**
+   * What is kept and on the device, brought there if need be, and used from now on until it is released; undefined for
+   * what has to pass by.
+   */
   async #held(what: Keepable, signal: AbortSignal | undefined): Promise<Uploaded | undefined> {
     this.#refuseLost();
     this.#calls++;
@@ -211,7 +289,9 @@ export class CudaEngine implements Engine {
     const bytes = this.bytesOf(what);
     if (!this.residents.makeRoom(bytes)) return undefined;
     try {
-      const uploaded = await this.#withRoom(() => ('data' in what ? this.#uploadRows(what, signal) : this.#uploadGraph(what, signal)));
+      const uploaded = await this.#withRoom(() =>
+        'data' in what ? this.#uploadRows(what, signal) : this.#uploadGraph(what, signal),
+      );
       const again = this.#uploaded.get(what);
       if (again !== undefined || !this.#kept.has(what) || !this.residents.makeRoom(uploaded.bytes)) {
         this.#release(uploaded); // somebody else was faster, or it is not wanted any more
@@ -243,12 +323,24 @@ export class CudaEngine implements Engine {
   async #uploadRows(rows: RowBlock, signal: AbortSignal | undefined): Promise<Uploaded> {
     const described = describedRows(rows, rows.scales ?? null, 0);
     const { bytes, hasHalf } = this.#rowsBytes(described);
-    return this.#uploadedAs(rows, bytes, await this.#call(signal, (stop) => this.#addon.cudaUpload(this.#library, this.#device, ...described, hasHalf ? 1 : 0, stop)));
+    return this.#uploadedAs(
+      rows,
+      bytes,
+      await this.#call(signal, (stop) =>
+        this.#addon.cudaUpload(this.#library, this.#device, ...described, hasHalf ? 1 : 0, stop),
+      ),
+    );
   }
 
   async #uploadGraph(graph: Graph, signal: AbortSignal | undefined): Promise<Uploaded> {
     const { nodes, begin, source, weight } = graph;
-    return this.#uploadedAs(graph, this.#graphBytes(graph), await this.#call(signal, (stop) => this.#addon.cudaUploadGraph(this.#library, this.#device, nodes, begin, source, weight, stop)));
+    return this.#uploadedAs(
+      graph,
+      this.#graphBytes(graph),
+      await this.#call(signal, (stop) =>
+        this.#addon.cudaUploadGraph(this.#library, this.#device, nodes, begin, source, weight, stop),
+      ),
+    );
   }
 
   #uploadedAs(what: Keepable, bytes: number, handle: CudaHandle): Uploaded {
@@ -291,11 +383,21 @@ export class CudaEngine implements Engine {
     return this.#addon.cudaGraphBytes(this.#library, nodes, source.length);
   }
 
-  /** Rows that may not stay, in as large pieces as work memory takes; halved when even that is too much, and alone on the device at last. */
-  async #eachPiece(rows: RowBlock, signal: AbortSignal | undefined, work: (piece: Uploaded, first: number, count: number) => Promise<void>): Promise<void> {
-    const rowBytes = Math.max(1, this.#addon.cudaRowsBytes(this.#library, ...describedRows(rows, rows.scales ?? null, 0), 0) / rows.rows);
+  /**
+   * Rows that may not stay, in as large pieces as work memory takes; halved when even that is too much, and alone on
+   * the device at last.
+   */
+  async #eachPiece(
+    rows: RowBlock,
+    signal: AbortSignal | undefined,
+    work: (piece: Uploaded, first: number, count: number) => Promise<void>,
+  ): Promise<void> {
+    const rowBytes = Math.max(
+      1,
+      this.#addon.cudaRowsBytes(this.#library, ...describedRows(rows, rows.scales ?? null, 0), 0) / rows.rows,
+    );
     let most = Math.max(1, Math.floor(this.#mostWorkBytes / rowBytes));
-    for (let first = 0, hasCleared = false; first < rows.rows; ) {
+    for (let first = 0, hasCleared = false; first < rows.rows;) {
       const count = Math.min(most, rows.rows - first);
       const part = sliceRows(rows, first, first + count);
       let piece: Uploaded | undefined;
@@ -317,14 +419,24 @@ export class CudaEngine implements Engine {
     }
   }
 
-  // ---- calls ----------------------------------------------------------------------------------------------------------
+  // ---- calls --------------------------------------------------------------------------------------------------------
 
-  /** Tries with less and less work memory, then with nothing else on the device. `need`: undefined for what cannot be done at once. */
-  async #withinMemory<Value>(on: Uploaded | undefined, need: Need | undefined, signal: AbortSignal | undefined, call: (...terms: CudaTerms) => Promise<Value>): Promise<Value> {
+  /**
+   * Tries with less and less work memory, then with nothing else on the device. `need`: undefined for what cannot be
+   * done at once.
+   */
+  async #withinMemory<Value>(
+    on: Uploaded | undefined,
+    need: Need | undefined,
+    signal: AbortSignal | undefined,
+    call: (...terms: CudaTerms) => Promise<Value>,
+  ): Promise<Value> {
     let workBytes = this.#mostWorkBytes;
-    for (let hasCleared = false, hasGrown = false; ; ) {
+    for (let hasCleared = false, hasGrown = false; ;) {
       try {
-        const value = await this.#call(signal, (stop) => this.#soon(need, (mostWaitUs) => call(workBytes, mostWaitUs > 0 ? null : this.#times, stop, mostWaitUs)));
+        const value = await this.#call(signal, (stop) =>
+          this.#soon(need, (mostWaitUs) => call(workBytes, mostWaitUs > 0 ? null : this.#times, stop, mostWaitUs)),
+        );
         this.#wentWell();
         return value;
       } catch (error) {
@@ -357,7 +469,11 @@ export class CudaEngine implements Engine {
 
   /** At once, where it needs little and the device was free the last time. */
   #soon<Value>(need: Need | undefined, call: (mostWaitUs: number) => Promise<Value>): Promise<Value> {
-    const isLittle = need !== undefined && need.bytes <= AT_ONCE.bytes && need.products <= AT_ONCE.products && need.resultBytes <= AT_ONCE.resultBytes;
+    const isLittle =
+      need !== undefined &&
+      need.bytes <= AT_ONCE.bytes &&
+      need.products <= AT_ONCE.products &&
+      need.resultBytes <= AT_ONCE.resultBytes;
     if (!isLittle || this.#calls < this.#atOnceFrom || !this.#turn.take(AT_ONCE_US)) return call(0);
     const startedMs = this.#nowMs();
     const value = call(MOST_WAIT_US);
@@ -383,13 +499,16 @@ export class CudaEngine implements Engine {
   #translated(error: unknown): unknown {
     if (!(error instanceof Error)) return error;
     switch ((error as { code?: unknown }).code) {
-      case 'OUT_OF_MEMORY': return new ShoalError('OUT_OF_VRAM', `the GPU has too little memory: ${error.message}`, {}, error);
-      case 'INVALID': return new ShoalError('SEARCH_INVALID', `the GPU cannot compute this: ${error.message}`, {}, error);
+      case 'OUT_OF_MEMORY':
+        return new ShoalError('OUT_OF_VRAM', `the GPU has too little memory: ${error.message}`, {}, error);
+      case 'INVALID':
+        return new ShoalError('SEARCH_INVALID', `the GPU cannot compute this: ${error.message}`, {}, error);
       case 'NO_DEVICE':
       case 'LOST':
         this.#lost = `the GPU failed: ${error.message}`;
         return new ShoalError('DEVICE_LOST', this.#lost, {}, error);
-      default: return error;
+      default:
+        return error;
     }
   }
 }
@@ -398,9 +517,15 @@ function needOf({ rows, dims, strideBytes }: RowBlock, queries: number, resultBy
   return { bytes: rows * strideBytes, products: queries * rows * dims, resultBytes };
 }
 
-/** What the library says that its smallest piece takes, as what the call as a whole has to be allowed; undefined where memory itself was short. */
+/**
+ * What the library says that its smallest piece takes, as what the call as a whole has to be allowed; undefined where
+ * memory itself was short.
+ */
 function neededFor(error: unknown, workBytes: number): number | undefined {
-  const [, takes, allowed] = /smallest piece of this work takes (\d+) bytes, and (\d+) are allowed/.exec(error instanceof Error ? error.message : '') ?? [];
+  const [, takes, allowed] =
+    /smallest piece of this work takes (\d+) bytes, and (\d+) are allowed/.exec(
+      error instanceof Error ? error.message : '',
+    ) ?? [];
   return takes === undefined ? undefined : Math.ceil((1.01 * workBytes * Number(takes)) / Number(allowed));
 }
 

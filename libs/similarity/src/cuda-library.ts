@@ -1,8 +1,16 @@
-// The CUDA library of native/similarity: where it is looked for, and whether there is a device that it can use. Everything that
-// keeps it from being used is an ordinary answer with a reason. Opens; computes nothing (cuda-engine.ts does).
+// The CUDA library of native/similarity: where it is looked for, and whether there is a device that it can use.
+// Everything that keeps it from being used is an ordinary answer with a reason. Opens; computes nothing (cuda-engine.ts
+// does).
 
 import { access } from 'node:fs/promises';
-import { CUDA_LIBRARY, nativeAddon, nativeProblem, type CudaAddon, type CudaDevice, type CudaLibrary } from './native-addon.ts';
+import {
+  CUDA_LIBRARY,
+  nativeAddon,
+  nativeProblem,
+  type CudaAddon,
+  type CudaDevice,
+  type CudaLibrary,
+} from './native-addon.ts';
 
 export interface OpenedCuda {
   readonly addon: CudaAddon;
@@ -12,21 +20,45 @@ export interface OpenedCuda {
 }
 
 /** `isAbsence`: there is nothing of the kind here, which is no news to anybody. */
-export type CudaFound = { readonly ok: true; readonly cuda: OpenedCuda } | { readonly ok: false; readonly reason: string; readonly isAbsence: boolean };
+export type CudaFound =
+  | { readonly ok: true; readonly cuda: OpenedCuda }
+  | { readonly ok: false; readonly reason: string; readonly isAbsence: boolean };
 
-/** `path` unset: beside the addon. Opens the driver, which takes up to a second the first time; a process sees the devices of its CUDA_VISIBLE_DEVICES. */
+/**
+ * `path` unset: beside the addon. Opens the driver, which takes up to a second the first time; a process sees the
+ * devices of its CUDA_VISIBLE_DEVICES.
+ */
 export function openCuda(path: string = CUDA_LIBRARY): CudaFound {
   const addon = nativeAddon();
-  if (addon === undefined) return { ok: false, reason: `the CUDA kernels are opened by the native code, which is not here (${nativeProblem()})`, isAbsence: true };
+  if (addon === undefined)
+    return {
+      ok: false,
+      reason: `the CUDA kernels are opened by the native code, which is not here (${nativeProblem()})`,
+      isAbsence: true,
+    };
   const library = addon.cudaOpen(path);
-  if (typeof library === 'string') return { ok: false, reason: `the CUDA kernels cannot be opened (${library}); "sh native/similarity/build.sh cuda" builds them where there is nvcc`, isAbsence: false };
+  if (typeof library === 'string')
+    return {
+      ok: false,
+      reason:
+        `the CUDA kernels cannot be opened (${library}); "sh native/similarity/build.sh cuda" builds them where ` +
+        'there is nvcc',
+      isAbsence: false,
+    };
   const devices = addon.cudaDevices(library);
-  if (typeof devices === 'string') return { ok: false, reason: `the CUDA kernels find no device: ${devices}`, isAbsence: false };
+  if (typeof devices === 'string')
+    return { ok: false, reason: `the CUDA kernels find no device: ${devices}`, isAbsence: false };
   return { ok: true, cuda: { addon, library, path, devices } };
 }
 
 /** Why the library would not be opened, as far as can be seen without opening it; undefined: it is there. */
 export async function cudaLibraryProblem(path: string = CUDA_LIBRARY): Promise<string | undefined> {
-  const isThere = await access(path).then(() => true, () => false);
-  return isThere ? undefined : `the CUDA kernels for similarity are not here (${path}); "sh native/similarity/build.sh cuda" builds them where there is nvcc`;
+  const isThere = await access(path).then(
+    () => true,
+    () => false,
+  );
+  return isThere
+    ? undefined
+    : `the CUDA kernels for similarity are not here (${path}); "sh native/similarity/build.sh cuda" builds them ` +
+        'where there is nvcc';
 }

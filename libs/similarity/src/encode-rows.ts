@@ -1,4 +1,5 @@
-// Rows of fp32 into what a collection stores, with their scales and lengths. Refuses what cannot be compared (VECTOR_INVALID).
+// Rows of fp32 into what a collection stores, with their scales and lengths. Refuses what cannot be compared
+// (VECTOR_INVALID).
 
 import { ShoalError, toHalves } from '@shoal/core';
 import { strideOf } from './collection-file.ts';
@@ -32,7 +33,12 @@ export function encodeRows(matrix: Matrix, dtype: RowType): EncodedRows {
 
 function encodeHalves(from: Float32Array, to: Uint16Array, row: number): void {
   const large = from.find((value) => Math.abs(value) > MAX_HALF);
-  if (large !== undefined) throw new ShoalError('VECTOR_INVALID', `row ${row} holds ${large}, which is no half (at most ${MAX_HALF}): store these rows as f32 or i8`, { row });
+  if (large !== undefined)
+    throw new ShoalError(
+      'VECTOR_INVALID',
+      `row ${row} holds ${large}, which is no half (at most ${MAX_HALF}): store these rows as f32 or i8`,
+      { row },
+    );
   toHalves(from, to);
 }
 

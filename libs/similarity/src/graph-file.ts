@@ -1,7 +1,8 @@
-// Graphs as files, written once and replaced by a rename, beside the collections. Edge lists come in as JSONL, CSV or .npy.
+// Graphs as files, written once and replaced by a rename, beside the collections. Edge lists come in as JSONL, CSV or
+// .npy.
 //
-//   "SHG1"  u32 flags (1 names)  u64 nodes  u64 edges  u32 crc32 of what is before it and behind the header   (64 bytes)
-//   begin u32[nodes + 1]   source u32[edges]   weight f32[edges]   names: JSON                      little-endian
+//   "SHG1" u32 flags (1 names) u64 nodes u64 edges u32 crc32 of what is before it and behind the header (64 bytes)
+//   begin u32[nodes + 1] source u32[edges] weight f32[edges] names: JSON little-endian
 
 import { createReadStream } from 'node:fs';
 import { open, readdir, rm } from 'node:fs/promises';
@@ -32,13 +33,21 @@ export interface GraphInfo {
 
 /** Keeps a graph under a name; one that was there is replaced, and who has it open keeps what he read. */
 export async function saveGraph(folder: string, name: string, graph: Graph): Promise<GraphInfo> {
-  const parts = [bytesOf(graph.begin), bytesOf(graph.source), bytesOf(graph.weight), Buffer.from(graph.names === undefined ? '' : JSON.stringify(graph.names))];
+  const parts = [
+    bytesOf(graph.begin),
+    bytesOf(graph.source),
+    bytesOf(graph.weight),
+    Buffer.from(graph.names === undefined ? '' : JSON.stringify(graph.names)),
+  ];
   const header = Buffer.alloc(HEADER_BYTES);
   header.writeUInt32LE(MAGIC, 0);
   header.writeUInt32LE(graph.names === undefined ? 0 : 1, 4);
   header.writeBigUInt64LE(BigInt(graph.nodes), 8);
   header.writeBigUInt64LE(BigInt(graph.source.length), 16);
-  header.writeUInt32LE([header.subarray(0, CHECKED_BYTES), ...parts].reduce((crc, part) => crcOf(part, crc), 0), CHECKED_BYTES);
+  header.writeUInt32LE(
+    [header.subarray(0, CHECKED_BYTES), ...parts].reduce((crc, part) => crcOf(part, crc), 0),
+    CHECKED_BYTES,
+  );
   await placeAtomically(pathOf(folder, name), async (temporary) => {
     const file = await open(temporary, 'w');
     try {
@@ -50,19 +59,27 @@ export async function saveGraph(folder: string, name: string, graph: Graph): Pro
   return graphInfo(folder, name);
 }
 
-/** COLLECTION_UNKNOWN when there is no such graph, COLLECTION_CORRUPT when its file is damaged, GRAPH_INVALID when it is no graph. */
+/**
+ * COLLECTION_UNKNOWN when there is no such graph, COLLECTION_CORRUPT when its file is damaged, GRAPH_INVALID when it is
+ * no graph.
+ */
 export async function openGraph(folder: string, name: string): Promise<Graph> {
   const path = pathOf(folder, name);
   const bytes = await readWhole(path).catch(async (error: unknown) => {
     throw error instanceof ShoalError ? error : await unknownGraph(folder, name, error);
   });
   const { nodes, edges, hasNames, crc } = decodeHeader(Buffer.from(bytes), path, bytes.byteLength);
-  if (crcOf(new Uint8Array(bytes, HEADER_BYTES), crc32(new Uint8Array(bytes, 0, CHECKED_BYTES))) !== crc) throw corrupt(path, 'its bytes have another checksum than was written');
+  if (crcOf(new Uint8Array(bytes, HEADER_BYTES), crc32(new Uint8Array(bytes, 0, CHECKED_BYTES))) !== crc)
+    throw corrupt(path, 'its bytes have another checksum than was written');
   const at = HEADER_BYTES + (nodes + 1) * 4;
   const graph: Graph = {
     nodes,
-    begin: new Uint32Array(bytes, HEADER_BYTES, nodes + 1), source: new Uint32Array(bytes, at, edges), weight: new Float32Array(bytes, at + edges * 4, edges),
-    ...(hasNames ? { names: JSON.parse(Buffer.from(bytes, at + edges * 8).toString('utf8')) as readonly string[] } : {}),
+    begin: new Uint32Array(bytes, HEADER_BYTES, nodes + 1),
+    source: new Uint32Array(bytes, at, edges),
+    weight: new Float32Array(bytes, at + edges * 4, edges),
+    ...(hasNames
+      ? { names: JSON.parse(Buffer.from(bytes, at + edges * 8).toString('utf8')) as readonly string[] }
+      : {}),
   };
   checkGraph(graph);
   return graph;
@@ -97,7 +114,13 @@ export async function removeGraph(folder: string, name: string): Promise<void> {
 }
 
 function pathOf(folder: string, name: string): string {
-  if (!NAME.test(name)) throw new ShoalError('COLLECTION_UNKNOWN', `"${name}" cannot be the name of a graph: up to 64 letters, digits, ".", "_" and "-", the first a letter or digit`, { name });
+  if (!NAME.test(name))
+    throw new ShoalError(
+      'COLLECTION_UNKNOWN',
+      `"${name}" cannot be the name of a graph: up to 64 letters, digits, ".", "_" and "-", the first a letter ` +
+        'or digit',
+      { name },
+    );
   return join(folder, '.graphs', `${name}.shg`);
 }
 
@@ -106,8 +129,13 @@ async function readWhole(path: string): Promise<ArrayBuffer> {
   const file = await open(path, 'r');
   try {
     const buffer = new ArrayBuffer((await file.stat()).size);
-    for (let at = 0; at < buffer.byteLength; ) {
-      const { bytesRead } = await file.read(new Uint8Array(buffer, at), 0, Math.min(MOST_AT_ONCE, buffer.byteLength - at), at);
+    for (let at = 0; at < buffer.byteLength;) {
+      const { bytesRead } = await file.read(
+        new Uint8Array(buffer, at),
+        0,
+        Math.min(MOST_AT_ONCE, buffer.byteLength - at),
+        at,
+      );
       if (bytesRead === 0) throw corrupt(path, `it ends after ${at} of ${buffer.byteLength} bytes`);
       at += bytesRead;
     }
@@ -123,8 +151,13 @@ function crcOf(bytes: Uint8Array, before: number): number {
   return crc;
 }
 
-function decodeHeader(bytes: Buffer, path: string, size: number): { nodes: number; edges: number; hasNames: boolean; crc: number } {
-  if (bytes.length < HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC) throw corrupt(path, 'it does not begin like a graph');
+function decodeHeader(
+  bytes: Buffer,
+  path: string,
+  size: number,
+): { nodes: number; edges: number; hasNames: boolean; crc: number } {
+  if (bytes.length < HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC)
+    throw corrupt(path, 'it does not begin like a graph');
   const [nodes, edges] = [Number(bytes.readBigUInt64LE(8)), Number(bytes.readBigUInt64LE(16))];
   const hasNames = (bytes.readUInt32LE(4) & 1) === 1;
   const wanted = HEADER_BYTES + (nodes + 1) * 4 + edges * 8;
@@ -137,9 +170,14 @@ function corrupt(path: string, found: string): ShoalError<'COLLECTION_CORRUPT'> 
 }
 
 async function unknownGraph(folder: string, name: string, error: unknown): Promise<ShoalError> {
-  if (!(error instanceof Error && 'code' in error && error.code === 'ENOENT')) return unreadable(pathOf(folder, name), error);
+  if (!(error instanceof Error && 'code' in error && error.code === 'ENOENT'))
+    return unreadable(pathOf(folder, name), error);
   const names = await listGraphs(folder);
-  return new ShoalError('COLLECTION_UNKNOWN', `no graph is called ${name}: there ${names.length === 0 ? 'is none yet' : `are ${names.slice(0, 10).join(', ')}`}`, { name });
+  return new ShoalError(
+    'COLLECTION_UNKNOWN',
+    `no graph is called ${name}: there ${names.length === 0 ? 'is none yet' : `are ${names.slice(0, 10).join(', ')}`}`,
+    { name },
+  );
 }
 
 function bytesOf(values: Uint32Array | Float32Array): Uint8Array {
@@ -147,13 +185,17 @@ function bytesOf(values: Uint32Array | Float32Array): Uint8Array {
 }
 
 /**
- * A graph of an edge list: .jsonl lines {"from", "to", "weight"?}, .csv or .tsv lines from,to[,weight] (a first line without
- * numbers is a heading), .npy of edges × 2 or 3. Nodes that are all whole numbers are numbers; else they are names, numbered as they come.
+ * A graph of an edge list: .jsonl lines {"from", "to", "weight"?}, .csv or .tsv lines from,to[,weight] (a first line
+ * without numbers is a heading), .npy of edges × 2 or 3. Nodes that are all whole numbers are numbers; else they are
+ * names, numbered as they come.
  */
 export async function readEdgeList(path: string): Promise<Graph> {
   const extension = extname(path).toLowerCase();
   if (extension === '.npy') return readNpyEdges(path);
-  if (!['.jsonl', '.ndjson', '.csv', '.tsv'].includes(extension)) throw new ShoalError('USAGE', `${path} is no edge list that can be read: .jsonl, .csv, .tsv or .npy`, { file: path });
+  if (!['.jsonl', '.ndjson', '.csv', '.tsv'].includes(extension))
+    throw new ShoalError('USAGE', `${path} is no edge list that can be read: .jsonl, .csv, .tsv or .npy`, {
+      file: path,
+    });
   const from: string[] = [];
   const to: string[] = [];
   const weight: number[] = [];
@@ -165,8 +207,13 @@ export async function readEdgeList(path: string): Promise<Graph> {
   for await (const text of createInterface({ input, crlfDelay: Infinity })) {
     line++;
     if (text.trim() === '') continue;
-    const edge = extension.endsWith('sv') ? csvEdge(text, extension === '.tsv' ? '\t' : ',') : jsonEdge(path, line, text);
-    if (edge === undefined || (line === 1 && extension.endsWith('sv') && edge.length > 2 && Number.isNaN(Number(edge[2])))) {
+    const edge = extension.endsWith('sv')
+      ? csvEdge(text, extension === '.tsv' ? '\t' : ',')
+      : jsonEdge(path, line, text);
+    if (
+      edge === undefined ||
+      (line === 1 && extension.endsWith('sv') && edge.length > 2 && Number.isNaN(Number(edge[2])))
+    ) {
       if (line === 1) continue; // a heading
       throw wrongFile(path, 'an edge is from, to and perhaps a weight', line);
     }
@@ -204,7 +251,8 @@ function jsonEdge(path: string, line: number, text: string): Edge | undefined {
 }
 
 function numbered(from: readonly string[], to: readonly string[], weight: Float32Array): Graph {
-  if (from.every(isNumeral) && to.every(isNumeral)) return graphFromEdges({ from: Uint32Array.from(from, Number), to: Uint32Array.from(to, Number), weight });
+  if (from.every(isNumeral) && to.every(isNumeral))
+    return graphFromEdges({ from: Uint32Array.from(from, Number), to: Uint32Array.from(to, Number), weight });
   const numbers = new Map<string, number>();
   const numberOf = (name: string): number => numbers.get(name) ?? (numbers.set(name, numbers.size), numbers.size - 1);
   const edges = { from: Uint32Array.from(from, numberOf), to: Uint32Array.from(to, numberOf), weight };
@@ -218,10 +266,16 @@ function isNumeral(node: string): boolean {
 async function readNpyEdges(path: string): Promise<Graph> {
   const [from, to, weight]: [number[], number[], number[]] = [[], [], []];
   for await (const { file, values } of readNpy(path)) {
-    if (file.columns !== 2 && file.columns !== 3) throw wrongFile(path, `its rows have ${file.columns} values; an edge is from, to and perhaps a weight`);
+    if (file.columns !== 2 && file.columns !== 3)
+      throw wrongFile(path, `its rows have ${file.columns} values; an edge is from, to and perhaps a weight`);
     for (let i = 0; i < values.length; i += file.columns) {
       const [a, b] = [values[i]!, values[i + 1]!];
-      if (!isNode(a) || !isNode(b)) throw new ShoalError('GRAPH_INVALID', `${path}: edge ${from.length} goes from ${a} to ${b}; nodes are whole numbers from 0 on`, { file: path });
+      if (!isNode(a) || !isNode(b))
+        throw new ShoalError(
+          'GRAPH_INVALID',
+          `${path}: edge ${from.length} goes from ${a} to ${b}; nodes are whole numbers from 0 on`,
+          { file: path },
+        );
       from.push(a);
       to.push(b);
       weight.push(file.columns === 3 ? values[i + 2]! : 1);

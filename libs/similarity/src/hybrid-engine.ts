@@ -1,7 +1,7 @@
-// A CPU engine and a GPU engine as one: each call goes to the one that will be done sooner, by the times measured on this machine
-// (core's RunTimes), and what it really took corrects them. Rows come to the device when the time they would have saved there pays
-// for the way. A device that fails costs no answer: the same call goes on on the CPU, and so does everything after it.
-// Running out of memory is not a failure: it is for the caller to take smaller tiles.
+// A CPU engine and a GPU engine as one: each call goes to the one that will be done sooner, by the times measured on
+// this machine (core's RunTimes), and what it really took corrects them. Rows come to the device when the time they
+// would have saved there pays for the way. A device that fails costs no answer: the same call goes on on the CPU, and
+// so does everything after it. Running out of memory is not a failure: it is for the caller to take smaller tiles.
 
 import { ShoalError, type RunTimes } from '@shoal/core';
 import type { CudaEngine } from './cuda-engine.ts';
@@ -51,11 +51,22 @@ export class HybridEngine implements Engine {
   readonly #onFellBack: (error: ShoalError) => void;
   /** Milliseconds that rows would have saved on the device, were they there. */
   readonly #credit = new WeakMap<RowBlock | Graph, number>();
-  #usage: { cpu: number; gpu: number; fellBack: ShoalError['code'] | undefined } = { cpu: 0, gpu: 0, fellBack: undefined };
+  #usage: { cpu: number; gpu: number; fellBack: ShoalError['code'] | undefined } = {
+    cpu: 0,
+    gpu: 0,
+    fellBack: undefined,
+  };
   readonly #calls = { cpu: 0, gpu: 0 };
   #isLost = false;
 
-  constructor({ cpu, gpu, times, chooses = 'auto', nowMs = () => performance.now(), onFellBack = () => undefined }: HybridEngineOptions) {
+  constructor({
+    cpu,
+    gpu,
+    times,
+    chooses = 'auto',
+    nowMs = () => performance.now(),
+    onFellBack = () => undefined,
+  }: HybridEngineOptions) {
     this.cpu = cpu;
     this.gpu = gpu;
     this.times = times;
@@ -82,20 +93,36 @@ export class HybridEngine implements Engine {
 
   topK(...[queries, rows, metric, k, signal]: Parameters<Engine['topK']>): ReturnType<Engine['topK']> {
     const kind = k > LARGE_K ? 'topk-many' : 'topk';
-    return this.#run(rows, { kind: `${kind}/${rows.dtype}`, queries: queries.rows, work: rows.rows * rows.dims }, (engine) => engine.topK(queries, rows, metric, k, signal));
+    return this.#run(
+      rows,
+      { kind: `${kind}/${rows.dtype}`, queries: queries.rows, work: rows.rows * rows.dims },
+      (engine) => engine.topK(queries, rows, metric, k, signal),
+    );
   }
 
   matrix(...[queries, rows, metric, signal]: Parameters<Engine['matrix']>): ReturnType<Engine['matrix']> {
-    return this.#run(rows, { kind: `cosine/${rows.dtype}`, queries: queries.rows, work: rows.rows * rows.dims }, (engine) => engine.matrix(queries, rows, metric, signal));
+    return this.#run(
+      rows,
+      { kind: `cosine/${rows.dtype}`, queries: queries.rows, work: rows.rows * rows.dims },
+      (engine) => engine.matrix(queries, rows, metric, signal),
+    );
   }
 
-  rescore(...[queries, rows, metric, begin, candidates, signal]: Parameters<Engine['rescore']>): ReturnType<Engine['rescore']> {
+  rescore(
+    ...[queries, rows, metric, begin, candidates, signal]: Parameters<Engine['rescore']>
+  ): ReturnType<Engine['rescore']> {
     const work = Math.max(1, candidates.length / queries.rows) * rows.dims;
-    return this.#run(rows, { kind: `rescore/${rows.dtype}`, queries: queries.rows, work }, (engine) => engine.rescore(queries, rows, metric, begin, candidates, signal));
+    return this.#run(rows, { kind: `rescore/${rows.dtype}`, queries: queries.rows, work }, (engine) =>
+      engine.rescore(queries, rows, metric, begin, candidates, signal),
+    );
   }
 
   spread(...[graph, lanes, activation, options]: Parameters<Engine['spread']>): ReturnType<Engine['spread']> {
-    return this.#run(graph, { kind: 'spread', queries: lanes, work: Math.max(1, options.steps) * (graph.nodes + graph.source.length) }, (engine) => engine.spread(graph, lanes, activation, options));
+    return this.#run(
+      graph,
+      { kind: 'spread', queries: lanes, work: Math.max(1, options.steps) * (graph.nodes + graph.source.length) },
+      (engine) => engine.spread(graph, lanes, activation, options),
+    );
   }
 
   async #run<Value>(what: RowBlock | Graph, size: Size, call: (engine: Engine) => Promise<Value>): Promise<Value> {
@@ -106,7 +133,8 @@ export class HybridEngine implements Engine {
       const value = await call(this.gpu);
       this.#usage.gpu++;
       this.#calls.gpu++;
-      if (wasHeld) this.times.ran('gpu', size.kind, size.queries, size.work, this.#nowMs() - startedMs); // else the way there is in it
+      // else the way there is in it
+      if (wasHeld) this.times.ran('gpu', size.kind, size.queries, size.work, this.#nowMs() - startedMs);
       return value;
     } catch (error) {
       if (!isFailure(error)) throw error;
@@ -132,7 +160,10 @@ export class HybridEngine implements Engine {
     if (this.gpu.isHeld(what)) return this.times.faster(kind, queries, work) !== 'cpu';
     const uploadMs = this.times.predictMs('gpu', 'upload', 1, bytesOf(what)) ?? 0;
     if (!this.gpu.isKept(what)) return this.times.faster(kind, queries, work, uploadMs) !== 'cpu';
-    const [cpuMs, gpuMs] = [this.times.predictMs('cpu', kind, queries, work), this.times.predictMs('gpu', kind, queries, work)];
+    const [cpuMs, gpuMs] = [
+      this.times.predictMs('cpu', kind, queries, work),
+      this.times.predictMs('gpu', kind, queries, work),
+    ];
     if (cpuMs === undefined || gpuMs === undefined) return true;
     const credit = (this.#credit.get(what) ?? 0) + Math.max(0, cpuMs - gpuMs);
     const isDue = gpuMs < cpuMs && credit >= uploadMs;

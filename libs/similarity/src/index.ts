@@ -1,24 +1,82 @@
-// Similarity: collections of vectors, exact top-k, cosine, re-scoring and activation spreading, on native code or plain code.
+// Similarity: collections of vectors, exact top-k, cosine, re-scoring and activation spreading, on native code or plain
+// code.
 
 export {
-  cpuEngine, hitsOf, ISAS, kernelsOn, openKernels, type Engine, type EngineName, type Isa, type KernelOptions, type Kernels, type MatrixOptions, type SearchOptions, type Seeds, type SpreadOptions, type Stoppable, type TopK,
+  cpuEngine,
+  hitsOf,
+  ISAS,
+  kernelsOn,
+  openKernels,
+  type Engine,
+  type EngineName,
+  type Isa,
+  type KernelOptions,
+  type Kernels,
+  type MatrixOptions,
+  type SearchOptions,
+  type Seeds,
+  type SpreadOptions,
+  type Stoppable,
+  type TopK,
 } from './kernels.ts';
 export {
-  checkDims, checkValues, idOfRow, matrixOf, METRICS, ROW_TYPES, rowOfId, rowsOf, sliceRows, type Matrix, type Metric, type RowBlock, type RowType,
+  checkDims,
+  checkValues,
+  idOfRow,
+  matrixOf,
+  METRICS,
+  ROW_TYPES,
+  rowOfId,
+  rowsOf,
+  sliceRows,
+  type Matrix,
+  type Metric,
+  type RowBlock,
+  type RowType,
 } from './vectors.ts';
 export {
-  appendToCollection, checkCollection, collectionInfo, collectionsFolder, createCollection, listCollections, openCollection, removeCollection,
-  type CollectionAbout, type CollectionInfo, type CreateOptions, type DamagedCollection, type RowBatch, type RowSource, type WriteOptions,
+  appendToCollection,
+  checkCollection,
+  collectionInfo,
+  collectionsFolder,
+  createCollection,
+  listCollections,
+  openCollection,
+  removeCollection,
+  type CollectionAbout,
+  type CollectionInfo,
+  type CreateOptions,
+  type DamagedCollection,
+  type RowBatch,
+  type RowSource,
+  type WriteOptions,
 } from './collections.ts';
 export { residentBytes, type Collection, type OpenOptions } from './open-collection.ts';
 export { openCollectionRows, type CollectionRows } from './collection-rows.ts';
 export { workBytes, type SearchSize } from './work-bytes.ts';
 export { checkGraph, graphFromEdges, type Edges, type Graph } from './graph.ts';
-export { graphInfo, listGraphs, openGraph, readEdgeList, removeGraph, saveGraph, type GraphInfo } from './graph-file.ts';
+export {
+  graphInfo,
+  listGraphs,
+  openGraph,
+  readEdgeList,
+  removeGraph,
+  saveGraph,
+  type GraphInfo,
+} from './graph-file.ts';
 export { readVectors, VECTOR_FORMATS, vectorFormat, type VectorFormat } from './vector-files.ts';
 export { cudaLibraryProblem, openCuda, type CudaFound, type OpenedCuda } from './cuda-library.ts';
 export { CudaEngine, type CudaEngineOptions, type CudaTimes } from './cuda-engine.ts';
 export { HybridEngine, type HybridEngineOptions, type Usage } from './hybrid-engine.ts';
 export { measureEngines, type MeasureOptions } from './measure-engines.ts';
 export { nativeProblem } from './native-addon.ts';
-export { buildCandidates, canFindCandidates, checkRecall, openCandidates, searchCandidates, type BuildOptions, type Candidates, type Recall } from './candidates.ts';
+export {
+  buildCandidates,
+  canFindCandidates,
+  checkRecall,
+  openCandidates,
+  searchCandidates,
+  type BuildOptions,
+  type Candidates,
+  type Recall,
+} from './candidates.ts';

@@ -1,6 +1,7 @@
-// What this library computes, as one interface: exact top-k, every score, scores of candidates, spreading activation. The
-// checks stand here, once; an engine below (native code where its addon loads, plain code elsewhere) gets checked values
-// and gives the same answers: ordered and scored in fp64, ties to the lower id. No call blocks the event loop for long.
+// What this library computes, as one interface: exact top-k, every score, scores of candidates, spreading activation.
+// The checks stand here, once; an engine below (native code where its addon loads, plain code elsewhere) gets checked
+// values and gives the same answers: ordered and scored in fp64, ties to the lower id. No call blocks the event loop
+// for long.
 
 import { availableParallelism } from 'node:os';
 import { ShoalError } from '@shoal/core';
@@ -9,7 +10,18 @@ import { BestHeap } from './best-heap.ts';
 import { nativeAddon, nativeProblem } from './native-addon.ts';
 import { nativeEngine } from './native-engine.ts';
 import { plainEngine } from './plain-engine.ts';
-import { checkDims, checkValues, idOfRow, METRICS, rowOfId, rowsOf, sliceRows, type Matrix, type Metric, type RowBlock } from './vectors.ts';
+import {
+  checkDims,
+  checkValues,
+  idOfRow,
+  METRICS,
+  rowOfId,
+  rowsOf,
+  sliceRows,
+  type Matrix,
+  type Metric,
+  type RowBlock,
+} from './vectors.ts';
 
 /** Instruction sets of the native code, best first, and `plain`: no native code at all. */
 export const ISAS = ['avx512', 'avx2', 'neon', 'portable', 'plain'] as const;
@@ -68,7 +80,12 @@ export interface Kernels {
   /** Every score, a.rows × b.rows, whatever the metric. */
   cosine(a: Matrix, b: Matrix | RowBlock, options: MatrixOptions): Promise<Float32Array>;
   /** The k best of the rows with the ids `candidates[q]`; an id that comes twice counts once. */
-  rescore(queries: Matrix, rows: RowBlock, candidates: readonly BigUint64Array[], options: SearchOptions): Promise<TopK>;
+  rescore(
+    queries: Matrix,
+    rows: RowBlock,
+    candidates: readonly BigUint64Array[],
+    options: SearchOptions,
+  ): Promise<TopK>;
   /** The k most activated nodes of each lane; nodes that nothing reached are not among them. */
   spread(graph: Graph, seeds: readonly Seeds[], options: SpreadOptions): Promise<TopK>;
 }
@@ -87,8 +104,18 @@ export interface Engine {
   topK(queries: Matrix, rows: RowBlock, metric: Metric, k: number, signal?: AbortSignal): Promise<BestRows>;
   matrix(queries: Matrix, rows: RowBlock, metric: Metric, signal?: AbortSignal): Promise<Float32Array>;
   /** Scores in fp64 of the rows `candidates[begin[q]] … candidates[begin[q + 1] − 1]`. */
-  rescore(queries: Matrix, rows: RowBlock, metric: Metric, begin: Uint32Array, candidates: Uint32Array, signal?: AbortSignal): Promise<Float64Array>;
-  /** The totals. `activation` is nodes × lanes and holds the seeds; where the device failed it still does, otherwise it may hold the totals. */
+  rescore(
+    queries: Matrix,
+    rows: RowBlock,
+    metric: Metric,
+    begin: Uint32Array,
+    candidates: Uint32Array,
+    signal?: AbortSignal,
+  ): Promise<Float64Array>;
+  /**
+   * The totals. `activation` is nodes × lanes and holds the seeds; where the device failed it still does, otherwise it
+   * may hold the totals.
+   */
   spread(graph: Graph, lanes: number, activation: Float32Array, options: SpreadOptions): Promise<Float32Array>;
 }
 
@@ -113,14 +140,25 @@ export function kernelsOn(engine: Engine): Kernels {
 }
 
 /** As `openKernels`, without the checks. */
-export function cpuEngine({ isa, threads = Math.min(MOST_THREADS, availableParallelism()) }: KernelOptions = {}): Engine {
-  if (!Number.isInteger(threads) || threads < 1 || threads > MOST_THREADS) throw new ShoalError('CONFIG_INVALID', `the kernels were asked for ${threads} threads: they take 1 to ${MOST_THREADS}; leave it out for one per core`, { threads });
+export function cpuEngine({
+  isa,
+  threads = Math.min(MOST_THREADS, availableParallelism()),
+}: KernelOptions = {}): Engine {
+  if (!Number.isInteger(threads) || threads < 1 || threads > MOST_THREADS)
+    throw new ShoalError(
+      'CONFIG_INVALID',
+      `the kernels were asked for ${threads} threads: they take 1 to ${MOST_THREADS}; leave it out for one per core`,
+      { threads },
+    );
   const addon = isa === 'plain' ? undefined : nativeAddon();
   const there = addon?.isas() ?? [];
   const chosen = isa ?? (there[0] as Isa | undefined) ?? 'plain';
   if (chosen === 'plain') return plainEngine();
   if (addon === undefined || !there.includes(chosen)) {
-    const why = addon === undefined ? `the native code is not here (${nativeProblem()}); npm run build makes it where there is a C++ compiler` : `this machine has ${there.join(', ')}`;
+    const why =
+      addon === undefined
+        ? `the native code is not here (${nativeProblem()}); npm run build makes it where there is a C++ compiler`
+        : `this machine has ${there.join(', ')}`;
     throw new ShoalError('SETUP_FAILED', `the kernels for ${chosen} cannot be used: ${why}`, { isa: chosen });
   }
   return nativeEngine(addon, chosen, threads);
@@ -144,9 +182,14 @@ class CheckedKernels implements Kernels {
     return this.#engine.threads;
   }
 
-  async topK(queries: Matrix, rows: RowBlock, { k, metric, tileRows = rows.rows, signal }: SearchOptions): Promise<TopK> {
+  async topK(
+    queries: Matrix,
+    rows: RowBlock,
+    { k, metric, tileRows = rows.rows, signal }: SearchOptions,
+  ): Promise<TopK> {
     checkSearch(queries, rows, k, metric);
-    if (!Number.isInteger(tileRows) || tileRows < 1) throw new ShoalError('SEARCH_INVALID', `tileRows is ${tileRows}: it must be 1 or more`, { tileRows });
+    if (!Number.isInteger(tileRows) || tileRows < 1)
+      throw new ShoalError('SEARCH_INVALID', `tileRows is ${tileRows}: it must be 1 or more`, { tileRows });
     const kept = Math.min(k, rows.rows);
     let best: BestRows | undefined;
     for (let first = 0; first < rows.rows; first += tileRows) {
@@ -154,7 +197,10 @@ class CheckedKernels implements Kernels {
       const last = Math.min(rows.rows, first + tileRows);
       const tile = first === 0 && last === rows.rows ? rows : sliceRows(rows, first, last);
       const found = await this.#engine.topK(queries, tile, metric, Math.min(k, last - first), signal);
-      best = best === undefined && last === rows.rows ? found : merged(best, found, { queries: queries.rows, kept, first, tile: Math.min(k, last - first), metric });
+      best =
+        best === undefined && last === rows.rows
+          ? found
+          : merged(best, found, { queries: queries.rows, kept, first, tile: Math.min(k, last - first), metric });
     }
     refuseCut(rows);
     return answer(best!, queries.rows, kept, (row) => idOfRow(rows, row), rows.ids === undefined);
@@ -173,9 +219,19 @@ class CheckedKernels implements Kernels {
     return scores;
   }
 
-  async rescore(queries: Matrix, rows: RowBlock, candidates: readonly BigUint64Array[], { k, metric, signal }: SearchOptions): Promise<TopK> {
+  async rescore(
+    queries: Matrix,
+    rows: RowBlock,
+    candidates: readonly BigUint64Array[],
+    { k, metric, signal }: SearchOptions,
+  ): Promise<TopK> {
     checkSearch(queries, rows, k, metric);
-    if (candidates.length !== queries.rows) throw new ShoalError('SEARCH_INVALID', `there are ${queries.rows} queries and ${candidates.length} lists of candidates`, { queries: queries.rows, lists: candidates.length });
+    if (candidates.length !== queries.rows)
+      throw new ShoalError(
+        'SEARCH_INVALID',
+        `there are ${queries.rows} queries and ${candidates.length} lists of candidates`,
+        { queries: queries.rows, lists: candidates.length },
+      );
     const lists = candidates.map((ids, query) => rowsOfIds(rows, ids, query));
     const begin = new Uint32Array(lists.length + 1);
     lists.forEach((list, query) => (begin[query + 1] = begin[query]! + list.length));
@@ -185,9 +241,15 @@ class CheckedKernels implements Kernels {
     const kept = Math.min(k, Math.max(0, ...lists.map((list) => list.length)));
     refuseCut(rows);
     const sign = metric === 'l2' ? -1 : 1;
-    const best: BestRows = { found: new Uint32Array(queries.rows), rows: new Uint32Array(queries.rows * kept), scores: new Float64Array(queries.rows * kept) };
+    const best: BestRows = {
+      found: new Uint32Array(queries.rows),
+      rows: new Uint32Array(queries.rows * kept),
+      scores: new Float64Array(queries.rows * kept),
+    };
     for (const [query, list] of lists.entries()) {
-      const order = Array.from(list, (row, i) => ({ row, score: scores[begin[query]! + i]! })).filter(({ score }) => !Number.isNaN(score));
+      const order = Array.from(list, (row, i) => ({ row, score: scores[begin[query]! + i]! })).filter(
+        ({ score }) => !Number.isNaN(score),
+      );
       order.sort((a, b) => sign * (b.score - a.score) || a.row - b.row);
       best.found[query] = Math.min(kept, order.length);
       for (const [i, { row, score }] of order.slice(0, kept).entries()) {
@@ -201,13 +263,18 @@ class CheckedKernels implements Kernels {
   async spread(graph: Graph, seeds: readonly Seeds[], options: SpreadOptions): Promise<TopK> {
     checkSpread(graph, seeds, options);
     const kept = Math.min(options.k, graph.nodes);
-    const best: BestRows = { found: new Uint32Array(seeds.length), rows: new Uint32Array(seeds.length * kept), scores: new Float64Array(seeds.length * kept) };
+    const best: BestRows = {
+      found: new Uint32Array(seeds.length),
+      rows: new Uint32Array(seeds.length * kept),
+      scores: new Float64Array(seeds.length * kept),
+    };
     for (let first = 0; first < seeds.length; first += SPREAD_LANES) {
       options.signal?.throwIfAborted();
       if (first > 0) options.onPart?.();
       const lanes = seeds.slice(first, first + SPREAD_LANES);
       const activation = new Float32Array(graph.nodes * lanes.length);
-      for (const [lane, { nodes, values }] of lanes.entries()) nodes.forEach((node, i) => (activation[node * lanes.length + lane]! += values[i]!));
+      for (const [lane, { nodes, values }] of lanes.entries())
+        nodes.forEach((node, i) => (activation[node * lanes.length + lane]! += values[i]!));
       const totals = await this.#engine.spread(graph, lanes.length, activation, options);
       lanes.forEach((_, lane) => mostActivated(totals, lanes.length, lane, kept, best, first + lane));
     }
@@ -217,11 +284,19 @@ class CheckedKernels implements Kernels {
 
 /** A mapped file that somebody cut reads as zeros: then there is no answer. */
 function refuseCut({ data }: RowBlock): void {
-  if (nativeAddon()?.isCut(data) === true) throw new ShoalError('COLLECTION_CORRUPT', 'the file of the collection was cut while it was searched: build it again', {});
+  if (nativeAddon()?.isCut(data) === true)
+    throw new ShoalError(
+      'COLLECTION_CORRUPT',
+      'the file of the collection was cut while it was searched: build it again',
+      {},
+    );
 }
 
 function checkMetric(metric: Metric): void {
-  if (!METRICS.includes(metric)) throw new ShoalError('SEARCH_INVALID', `"${String(metric)}" is no metric: there are ${METRICS.join(', ')}`, { metric });
+  if (!METRICS.includes(metric))
+    throw new ShoalError('SEARCH_INVALID', `"${String(metric)}" is no metric: there are ${METRICS.join(', ')}`, {
+      metric,
+    });
 }
 
 function checkK(k: number): void {
@@ -239,16 +314,32 @@ function checkSearch(queries: Matrix, rows: RowBlock, k: number, metric: Metric)
 
 function checkSpread(graph: Graph, seeds: readonly Seeds[], { steps, decay, threshold, k }: SpreadOptions): void {
   checkK(k);
-  if (!Number.isInteger(steps) || steps < 0 || steps > 10_000) throw new ShoalError('SEARCH_INVALID', `steps is ${steps}: ask for 0 to 10,000`, { steps });
-  if (!(decay >= 0 && decay <= 1)) throw new ShoalError('SEARCH_INVALID', `decay is ${decay}: it must be 0 to 1`, { decay });
-  if (!(threshold >= 0 && threshold < Infinity)) throw new ShoalError('SEARCH_INVALID', `threshold is ${threshold}: it must be 0 or more`, { threshold });
+  if (!Number.isInteger(steps) || steps < 0 || steps > 10_000)
+    throw new ShoalError('SEARCH_INVALID', `steps is ${steps}: ask for 0 to 10,000`, { steps });
+  if (!(decay >= 0 && decay <= 1))
+    throw new ShoalError('SEARCH_INVALID', `decay is ${decay}: it must be 0 to 1`, { decay });
+  if (!(threshold >= 0 && threshold < Infinity))
+    throw new ShoalError('SEARCH_INVALID', `threshold is ${threshold}: it must be 0 or more`, { threshold });
   if (seeds.length === 0) throw new ShoalError('SEARCH_INVALID', 'there are no seeds', {});
   for (const [lane, { nodes, values }] of seeds.entries()) {
-    if (nodes.length === 0 || nodes.length !== values.length) throw new ShoalError('SEARCH_INVALID', `seeds ${lane}: ${nodes.length} nodes and ${values.length} values`, { lane });
+    if (nodes.length === 0 || nodes.length !== values.length)
+      throw new ShoalError('SEARCH_INVALID', `seeds ${lane}: ${nodes.length} nodes and ${values.length} values`, {
+        lane,
+      });
     const strange = nodes.find((node) => node >= graph.nodes);
-    if (strange !== undefined) throw new ShoalError('GRAPH_INVALID', `seeds ${lane}: there is no node ${strange}; the graph has ${graph.nodes}`, { lane, node: strange });
+    if (strange !== undefined)
+      throw new ShoalError(
+        'GRAPH_INVALID',
+        `seeds ${lane}: there is no node ${strange}; the graph has ${graph.nodes}`,
+        { lane, node: strange },
+      );
     const bad = values.findIndex((value) => !(value >= 0 && value <= MAX_ACTIVATION));
-    if (bad !== -1) throw new ShoalError('VECTOR_INVALID', `seeds ${lane}: the activation of node ${nodes[bad]} is ${values[bad]}; it must be 0 to ${MAX_ACTIVATION}`, { lane });
+    if (bad !== -1)
+      throw new ShoalError(
+        'VECTOR_INVALID',
+        `seeds ${lane}: the activation of node ${nodes[bad]} is ${values[bad]}; it must be 0 to ${MAX_ACTIVATION}`,
+        { lane },
+      );
   }
 }
 
@@ -257,15 +348,36 @@ const MAX_ACTIVATION = 1e16;
 function rowsOfIds(rows: RowBlock, ids: BigUint64Array, query: number): Uint32Array {
   const found = Uint32Array.from(ids, (id) => {
     const row = rowOfId(rows, id);
-    if (row === undefined) throw new ShoalError('SEARCH_INVALID', `candidates of query ${query}: there is no row ${id} among ${rows.rows}`, { query, id: String(id) });
+    if (row === undefined)
+      throw new ShoalError('SEARCH_INVALID', `candidates of query ${query}: there is no row ${id} among ${rows.rows}`, {
+        query,
+        id: String(id),
+      });
     return row;
   });
   return found.length === new Set(found).size ? found : new Uint32Array(new Set(found));
 }
 
-/** The best of `before` and of a tile that begins at row `first`; rows of the tile have higher numbers, so ties are for `before`. */
-function merged(before: BestRows | undefined, tile: BestRows, { queries, kept, first, tile: tileK, metric }: { queries: number; kept: number; first: number; tile: number; metric: Metric }): BestRows {
-  const out: BestRows = { found: new Uint32Array(queries), rows: new Uint32Array(queries * kept), scores: new Float64Array(queries * kept) };
+/**
+ * The best of `before` and of a tile that begins at row `first`; rows of the tile have higher numbers, so ties are for
+ * `before`.
+ */
+function merged(
+  before: BestRows | undefined,
+  tile: BestRows,
+  {
+    queries,
+    kept,
+    first,
+    tile: tileK,
+    metric,
+  }: { queries: number; kept: number; first: number; tile: number; metric: Metric },
+): BestRows {
+  const out: BestRows = {
+    found: new Uint32Array(queries),
+    rows: new Uint32Array(queries * kept),
+    scores: new Float64Array(queries * kept),
+  };
   for (let query = 0; query < queries; query++) {
     let [i, j, n] = [0, 0, 0];
     const [ends, tileEnds] = [before?.found[query] ?? 0, tile.found[query]!];
@@ -274,32 +386,52 @@ function merged(before: BestRows | undefined, tile: BestRows, { queries, kept, f
       const other = j < tileEnds ? tile.scores[query * tileK + j]! : NaN;
       const takesMine = Number.isNaN(other) || (metric === 'l2' ? mine <= other : mine >= other);
       out.scores[query * kept + n] = takesMine ? mine : other;
-      out.rows[query * kept + n] = takesMine ? before!.rows[query * kept + i++]! : first + tile.rows[query * tileK + j++]!;
+      out.rows[query * kept + n] = takesMine
+        ? before!.rows[query * kept + i++]!
+        : first + tile.rows[query * tileK + j++]!;
     }
     out.found[query] = n;
   }
   return out;
 }
 
-function answer({ found, rows, scores }: BestRows, queries: number, k: number, idOf: (row: number) => bigint, isRowNumber: boolean): TopK {
+function answer(
+  { found, rows, scores }: BestRows,
+  queries: number,
+  k: number,
+  idOf: (row: number) => bigint,
+  isRowNumber: boolean,
+): TopK {
   const ids = new BigUint64Array(rows.length);
   if (isRowNumber) {
     const halves = new Uint32Array(ids.buffer); // little-endian: the low half first
     for (let i = 0; i < rows.length; i++) halves[2 * i] = rows[i]!;
   } else {
-    for (let query = 0; query < queries; query++) for (let i = query * k; i < query * k + found[query]!; i++) ids[i] = idOf(rows[i]!);
+    for (let query = 0; query < queries; query++)
+      for (let i = query * k; i < query * k + found[query]!; i++) ids[i] = idOf(rows[i]!);
   }
   return { queries, k, found, ids, scores: Float32Array.from(scores) };
 }
 
 /** The answer of one query as views. */
-export function hitsOf({ k, found, ids, scores }: TopK, query: number): { readonly ids: BigUint64Array; readonly scores: Float32Array } {
+export function hitsOf(
+  { k, found, ids, scores }: TopK,
+  query: number,
+): { readonly ids: BigUint64Array; readonly scores: Float32Array } {
   const [from, to] = [query * k, query * k + found[query]!];
   return { ids: ids.subarray(from, to), scores: scores.subarray(from, to) };
 }
 
-function mostActivated(activation: Float32Array, lanes: number, lane: number, k: number, best: BestRows, query: number): void {
+function mostActivated(
+  activation: Float32Array,
+  lanes: number,
+  lane: number,
+  k: number,
+  best: BestRows,
+  query: number,
+): void {
   const heap = new BestHeap(k);
-  for (let node = 0, at = lane; at < activation.length; node++, at += lanes) if (activation[at]! > 0) heap.offer(activation[at]!, node);
+  for (let node = 0, at = lane; at < activation.length; node++, at += lanes)
+    if (activation[at]! > 0) heap.offer(activation[at]!, node);
   heap.writeTo(best, query, k, 1);
 }

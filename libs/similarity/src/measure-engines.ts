@@ -1,7 +1,8 @@
-// How long a CPU engine and a GPU engine take for each kind of computation, at a few numbers of queries: at sizes from where the
-// CPU is surely faster to where the GPU is, and then closer and closer to where they are as fast, because between two sizes four
-// times apart neither is a line. What lies near there is timed again after all other kinds, a few times, because what else a
-// machine does comes and goes within seconds. What the choice between them begins with. Some ten seconds at most, of random rows.
+// How long a CPU engine and a GPU engine take for each kind of computation, at a few numbers of queries: at sizes from
+// where the CPU is surely faster to where the GPU is, and then closer and closer to where they are as fast, because
+// between two sizes four times apart neither is a line. What lies near there is timed again after all other kinds, a
+// few times, because what else a machine does comes and goes within seconds. What the choice between them begins with.
+// Some ten seconds at most, of random rows.
 
 import { SIDES, lowerQuartile, median, type Side, type TimeTables, type TimedSize } from '@shoal/core';
 import type { CudaEngine } from './cuda-engine.ts';
@@ -29,14 +30,20 @@ const GROWTH = 4;
 /** The size at which both are as fast is known to lie between two that are so far apart. */
 const CLOSE = 1.08;
 const K = 10;
-/** Turns of both sides at a size, and of one that decides where they are as fast: medians of 5 were off by up to a half (H200, 2026-11-22). */
+/**
+ * Turns of both sides at a size, and of one that decides where they are as fast: medians of 5 were off by up to a half
+ * (H200, 2026-11-22).
+ */
 const TURNS = 5;
 const CLOSE_TURNS = 15;
 const UNCOUNTED_TURNS = 3;
 /** So often is timed again what is at most so many times from where both are as fast. */
 const PASSES = 10;
 const NEAR = 1.5;
-/** Sizes grow until the GPU is so many times faster, beyond which both go on in a line, and shrink until it is so many times slower. */
+/**
+ * Sizes grow until the GPU is so many times faster, beyond which both go on in a line, and shrink until it is so many
+ * times slower.
+ */
 const CLEARLY = 4;
 const CLEARLY_SLOWER = 2;
 /** One run of the CPU above this is long enough to know. */
@@ -71,8 +78,13 @@ interface Sample {
 
 export async function measureEngines(options: MeasureOptions): Promise<TimeTables> {
   const { onProgress = () => undefined, mostRows = MOST_ROWS, nowMs = () => performance.now() } = options;
-  const searches = [...ROW_TYPES.flatMap((dtype) => rowMeasurements(randomRows(dtype, mostRows))), ...graphMeasurements(mostRows)].map((measured) => new Search(options, measured));
-  const tables: Record<string, Partial<Record<Side, TimedSize[]>>> = { upload: { gpu: await uploads(options, randomRows('f32', mostRows)) } };
+  const searches = [
+    ...ROW_TYPES.flatMap((dtype) => rowMeasurements(randomRows(dtype, mostRows))),
+    ...graphMeasurements(mostRows),
+  ].map((measured) => new Search(options, measured));
+  const tables: Record<string, Partial<Record<Side, TimedSize[]>>> = {
+    upload: { gpu: await uploads(options, randomRows('f32', mostRows)) },
+  };
   const startedMs = nowMs();
   for (const [at, search] of searches.entries()) {
     const endMs = startedMs + (LIMIT_MS * (at + 1)) / searches.length;
@@ -85,9 +97,13 @@ export async function measureEngines(options: MeasureOptions): Promise<TimeTable
       onProgress(((pass + 1) * searches.length + at + 1) / (searches.length * (PASSES + 1)));
     }
   }
-  for (const { measured: { kind, queries }, samples } of searches) {
+  for (const {
+    measured: { kind, queries },
+    samples,
+  } of searches) {
     const table = (tables[kind] ??= { cpu: [], gpu: [] });
-    for (const sample of samples) for (const side of SIDES) table[side]!.push({ queries, work: sample.run.work, ms: undisturbed(sample)[side] });
+    for (const sample of samples)
+      for (const side of SIDES) table[side]!.push({ queries, work: sample.run.work, ms: undisturbed(sample)[side] });
   }
   return tables;
 }
@@ -107,24 +123,36 @@ class Search {
     return [...this.#bySize.values()];
   }
 
-  /** Sizes that grow to where the GPU is clearly faster, and shrink to where the CPU is, which takes no time: with less of the CPU's a wrong reading, or what is learned later, would leave it nothing. */
+  /**
+   * Sizes that grow to where the GPU is clearly faster, and shrink to where the CPU is, which takes no time: with less
+   * of the CPU's a wrong reading, or what is learned later, would leave it nothing.
+   */
   async begin(isLate: () => boolean): Promise<void> {
     const { mostRows } = this.measured;
     for (let size = FIRST_ROWS; size <= mostRows; size *= GROWTH) {
       const { cpu, gpu } = undisturbed(await this.#time(size, TURNS));
       if (cpu > CLEARLY * gpu || cpu > LONG_MS || (isLate() && this.#bySize.size > 1)) break;
     }
-    for (let size = FIRST_ROWS / GROWTH; size >= 1 && !isCpuClearlyFaster(this.#bySize.get(size * GROWTH)!); size /= GROWTH) await this.#time(size, TURNS);
+    for (
+      let size = FIRST_ROWS / GROWTH;
+      size >= 1 && !isCpuClearlyFaster(this.#bySize.get(size * GROWTH)!);
+      size /= GROWTH
+    )
+      await this.#time(size, TURNS);
   }
 
-  /** What is near joins what was found before, and may say that it lies elsewhere; then half of what lies between the last two that disagree. */
+  /**
+   * What is near joins what was found before, and may say that it lies elsewhere; then half of what lies between the
+   * last two that disagree.
+   */
   async again(isLate: () => boolean): Promise<void> {
     const before = this.#lastGap();
     if (before === undefined) return;
     const near = [...this.#bySize.keys()].filter((size) => size >= before.low / NEAR && size <= before.high * NEAR);
     for (const size of near) if (!isLate()) await this.#time(size, CLOSE_TURNS);
     const gap = this.#lastGap();
-    if (gap !== undefined && gap.high > gap.low * CLOSE && gap.high - gap.low > 1 && !isLate()) await this.#time(Math.round(Math.sqrt(gap.low * gap.high)), CLOSE_TURNS);
+    if (gap !== undefined && gap.high > gap.low * CLOSE && gap.high - gap.low > 1 && !isLate())
+      await this.#time(Math.round(Math.sqrt(gap.low * gap.high)), CLOSE_TURNS);
   }
 
   async #time(size: number, turns: number): Promise<Sample> {
@@ -137,7 +165,9 @@ class Search {
   /** Two sizes next to each other, at the smaller of which the CPU is faster and at the larger the GPU. */
   #lastGap(): { low: number; high: number } | undefined {
     const sizes = [...this.#bySize.keys()].sort((a, b) => a - b);
-    const at = sizes.findLastIndex((size, i) => i > 0 && isGpuFaster(this.#bySize.get(size)!) && !isGpuFaster(this.#bySize.get(sizes[i - 1]!)!));
+    const at = sizes.findLastIndex(
+      (size, i) => i > 0 && isGpuFaster(this.#bySize.get(size)!) && !isGpuFaster(this.#bySize.get(sizes[i - 1]!)!),
+    );
     return at === -1 ? undefined : { low: sizes[at - 1]!, high: sizes[at]! };
   }
 }
@@ -158,8 +188,15 @@ function undisturbed({ visits }: Sample): Both {
   return { cpu: of('cpu'), gpu: of('gpu') };
 }
 
-/** Medians of both sides in turns, so that what disturbs one disturbs the other; after a few that do not count: the CUDA library records what is asked for again. */
-async function inTurns({ cpu, gpu, signal, nowMs = () => performance.now() }: MeasureOptions, { what, run }: Run, turns: number): Promise<Both> {
+/**
+ * Medians of both sides in turns, so that what disturbs one disturbs the other; after a few that do not count: the CUDA
+ * library records what is asked for again.
+ */
+async function inTurns(
+  { cpu, gpu, signal, nowMs = () => performance.now() }: MeasureOptions,
+  { what, run }: Run,
+  turns: number,
+): Promise<Both> {
   gpu.keep(what);
   for (let turn = 0; turn < UNCOUNTED_TURNS; turn++) {
     const startedMs = nowMs();
@@ -170,7 +207,10 @@ async function inTurns({ cpu, gpu, signal, nowMs = () => performance.now() }: Me
   const ms: Record<Side, number[]> = { cpu: [], gpu: [] };
   for (let turn = 0; turn < turns && (turn === 0 || ms.cpu[0]! < LONG_MS); turn++) {
     signal?.throwIfAborted();
-    for (const [side, engine] of [['gpu', gpu], ['cpu', cpu]] as const) {
+    for (const [side, engine] of [
+      ['gpu', gpu],
+      ['cpu', cpu],
+    ] as const) {
       const startedMs = nowMs();
       await run(engine);
       ms[side].push(Math.max(1e-6, nowMs() - startedMs));
@@ -181,7 +221,10 @@ async function inTurns({ cpu, gpu, signal, nowMs = () => performance.now() }: Me
 }
 
 /** Median of a few of one side, after one that does not count. */
-async function timed({ signal, nowMs = () => performance.now() }: MeasureOptions, run: () => Promise<unknown>): Promise<number> {
+async function timed(
+  { signal, nowMs = () => performance.now() }: MeasureOptions,
+  run: () => Promise<unknown>,
+): Promise<number> {
   await run();
   const times: number[] = [];
   for (let i = 0; i < TURNS && (times.length === 0 || times[0]! < LONG_MS); i++) {
@@ -197,12 +240,23 @@ function rowMeasurements(rows: RowBlock): Measured[] {
   return QUERIES.flatMap((count): Measured[] => {
     const queries = randomQueries(count);
     const topK: Measured = {
-      kind: `topk/${rows.dtype}`, queries: count, mostRows: rows.rows,
+      kind: `topk/${rows.dtype}`,
+      queries: count,
+      mostRows: rows.rows,
       at: (size) => ofRows(rows, size, (engine, what) => engine.topK(queries, what, 'cosine', Math.min(K, size))),
     };
     if (rows.dtype !== 'f32') return [topK];
-    const matrix: Measured = { kind: 'cosine/f32', queries: count, mostRows: Math.min(rows.rows, (1 << 20) / count), at: (size) => ofRows(rows, size, (engine, what) => engine.matrix(queries, what, 'cosine')) };
-    return [topK, matrix, { kind: 'rescore/f32', queries: count, mostRows: rows.rows / GROWTH, at: (size) => rescore(rows, queries, size) }];
+    const matrix: Measured = {
+      kind: 'cosine/f32',
+      queries: count,
+      mostRows: Math.min(rows.rows, (1 << 20) / count),
+      at: (size) => ofRows(rows, size, (engine, what) => engine.matrix(queries, what, 'cosine')),
+    };
+    return [
+      topK,
+      matrix,
+      { kind: 'rescore/f32', queries: count, mostRows: rows.rows / GROWTH, at: (size) => rescore(rows, queries, size) },
+    ];
   });
 }
 
@@ -214,7 +268,9 @@ function ofRows(rows: RowBlock, size: number, run: (engine: Engine, what: RowBlo
 /** So many candidates for each query, anywhere among the rows. */
 function rescore(what: RowBlock, queries: Matrix, size: number): Run {
   const begin = Uint32Array.from({ length: queries.rows + 1 }, (_, query) => query * size);
-  const candidates = Uint32Array.from({ length: queries.rows * size }, (_, i) => Math.imul(i, 0x9e3779b1) >>> 0).map((at) => at % what.rows);
+  const candidates = Uint32Array.from({ length: queries.rows * size }, (_, i) => Math.imul(i, 0x9e3779b1) >>> 0).map(
+    (at) => at % what.rows,
+  );
   return { work: size * DIMS, what, run: (engine) => engine.rescore(queries, what, 'cosine', begin, candidates) };
 }
 
@@ -224,10 +280,17 @@ function graphMeasurements(mostRows: number): Measured[] {
 
 function spread(lanes: number, nodes: number): Run {
   const edges = nodes * DEGREE;
-  const graph = graphFromEdges({ from: Uint32Array.from({ length: edges }, (_, i) => (Math.imul(i, 0x9e3779b1) >>> 0) % nodes), to: Uint32Array.from({ length: edges }, (_, i) => i % nodes) }, nodes);
+  const graph = graphFromEdges(
+    {
+      from: Uint32Array.from({ length: edges }, (_, i) => (Math.imul(i, 0x9e3779b1) >>> 0) % nodes),
+      to: Uint32Array.from({ length: edges }, (_, i) => i % nodes),
+    },
+    nodes,
+  );
   const seeds = new Float32Array(nodes * lanes); // new memory for each run would take longer than a GPU
   return {
-    work: STEPS * (nodes + edges), what: graph,
+    work: STEPS * (nodes + edges),
+    what: graph,
     run: (engine) => engine.spread(graph, lanes, seeds.fill(1), { steps: STEPS, decay: 0.1, threshold: 0, k: 1 }),
   };
 }
@@ -253,7 +316,10 @@ async function uploads(options: MeasureOptions, rows: RowBlock): Promise<TimedSi
 }
 
 function randomQueries(count: number): Matrix {
-  return matrixOf(Float32Array.from({ length: count * DIMS }, (_, i) => Math.sin(i + 1)), DIMS);
+  return matrixOf(
+    Float32Array.from({ length: count * DIMS }, (_, i) => Math.sin(i + 1)),
+    DIMS,
+  );
 }
 
 /** Numbers of every type from the same bits; halves between 0.25 and 2 with both signs. */
@@ -271,5 +337,12 @@ function randomRows(dtype: RowType, rows: number): RowBlock {
   } else {
     for (let i = 0; i < data.length; i++) data[i] = next() >>> 24;
   }
-  return { dtype, data, rows, dims: DIMS, strideBytes, ...(dtype === 'i8' ? { scales: new Float32Array(rows).fill(1 / 127) } : {}) };
+  return {
+    dtype,
+    data,
+    rows,
+    dims: DIMS,
+    strideBytes,
+    ...(dtype === 'i8' ? { scales: new Float32Array(rows).fill(1 / 127) } : {}),
+  };
 }

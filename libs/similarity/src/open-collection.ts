@@ -1,4 +1,5 @@
-// One version of a collection, open for reading. Its bytes are checked against header and checksum before anybody gets them.
+// One version of a collection, open for reading. Its bytes are checked against header and checksum before anybody gets
+// them.
 
 import { open, type FileHandle } from 'node:fs/promises';
 import { setImmediate as turn } from 'node:timers/promises';
@@ -29,7 +30,10 @@ export interface Collection {
   readonly block: RowBlock;
   /** What the row is called, '' when it has no name; absent when no row has one. */
   readonly names?: (row: number) => string;
-  /** COLLECTION_CORRUPT when the file was cut while it was mapped and something of it could not be read. Kernels ask by themselves. */
+  /**
+   * COLLECTION_CORRUPT when the file was cut while it was mapped and something of it could not be read. Kernels ask by
+   * themselves.
+   */
   checkIntact(): void;
 }
 
@@ -37,12 +41,17 @@ export interface Collection {
 const CHUNK_BYTES = 1 << 24;
 
 /** Throws what `open` throws when the file is not there; COLLECTION_CORRUPT for everything that is wrong with it. */
-export async function readCollection(path: string, name: string, { verify = true, map = true }: OpenOptions): Promise<Collection> {
+export async function readCollection(
+  path: string,
+  name: string,
+  { verify = true, map = true }: OpenOptions,
+): Promise<Collection> {
   const addon = map ? nativeAddon() : undefined;
   const file = await open(path, 'r');
   try {
     const header = await headerOf(file, path);
-    const bytes = addon === undefined ? await readAll(file, header, path, verify) : await mapAll(addon, header, path, verify);
+    const bytes =
+      addon === undefined ? await readAll(file, header, path, verify) : await mapAll(addon, header, path, verify);
     return collectionOf(path, name, header, bytes, addon);
   } finally {
     await file.close();
@@ -52,7 +61,7 @@ export async function readCollection(path: string, name: string, { verify = true
 async function readAll(file: FileHandle, header: CollectionHeader, path: string, verify: boolean): Promise<Uint8Array> {
   const bytes = new Uint8Array(header.fileBytes);
   let crc = 0;
-  for (let at = 0; at < bytes.length; ) {
+  for (let at = 0; at < bytes.length;) {
     const { bytesRead } = await file.read(bytes, at, Math.min(CHUNK_BYTES, bytes.length - at), at);
     if (bytesRead === 0) throw corrupt(path, `it ends after ${at} of ${bytes.length} bytes`);
     if (verify) crc = crc32(bytes.subarray(Math.max(at, HEADER_BYTES), at + bytesRead), crc);
@@ -63,9 +72,15 @@ async function readAll(file: FileHandle, header: CollectionHeader, path: string,
 }
 
 /** The path may stand for another file by now: versions are never written again, so that would be somebody's doing. */
-async function mapAll(addon: NativeAddon, header: CollectionHeader, path: string, verify: boolean): Promise<Uint8Array> {
+async function mapAll(
+  addon: NativeAddon,
+  header: CollectionHeader,
+  path: string,
+  verify: boolean,
+): Promise<Uint8Array> {
   const bytes = new Uint8Array(addon.mapFile(path));
-  if (bytes.length !== header.fileBytes) throw corrupt(path, `it should have ${header.fileBytes} bytes and has ${bytes.length}`);
+  if (bytes.length !== header.fileBytes)
+    throw corrupt(path, `it should have ${header.fileBytes} bytes and has ${bytes.length}`);
   if (!verify) return bytes;
   let crc = 0;
   for (let at = HEADER_BYTES; at < bytes.length; at += CHUNK_BYTES) {
@@ -98,27 +113,51 @@ async function headerOf(file: FileHandle, path: string): Promise<CollectionHeade
 }
 
 /** A header with a right checksum was written by us; this is for a later version that thinks differently. */
-function checkSections({ dtype, dims, rows, strideBytes, at, fileBytes, hasIds, hasNames }: CollectionHeader, path: string): void {
+function checkSections(
+  { dtype, dims, rows, strideBytes, at, fileBytes, hasIds, hasNames }: CollectionHeader,
+  path: string,
+): void {
   const ends = [
-    at.rows + rows * strideBytes <= at.scales, at.scales + (dtype === 'i8' ? rows * 4 : 0) <= at.lengths, at.lengths + rows * 4 <= at.ids,
-    at.ids + (hasIds ? rows * 8 : 0) <= at.names, at.names + (hasNames ? (rows + 1) * 8 : 0) <= at.about, at.about <= fileBytes,
+    at.rows + rows * strideBytes <= at.scales,
+    at.scales + (dtype === 'i8' ? rows * 4 : 0) <= at.lengths,
+    at.lengths + rows * 4 <= at.ids,
+    at.ids + (hasIds ? rows * 8 : 0) <= at.names,
+    at.names + (hasNames ? (rows + 1) * 8 : 0) <= at.about,
+    at.about <= fileBytes,
   ];
-  if (dims < 1 || strideBytes !== strideOf(dtype, dims) || ends.includes(false)) throw corrupt(path, 'its header contradicts itself');
+  if (dims < 1 || strideBytes !== strideOf(dtype, dims) || ends.includes(false))
+    throw corrupt(path, 'its header contradicts itself');
 }
 
-function collectionOf(path: string, name: string, header: CollectionHeader, bytes: Uint8Array, addon: NativeAddon | undefined): Collection {
+function collectionOf(
+  path: string,
+  name: string,
+  header: CollectionHeader,
+  bytes: Uint8Array,
+  addon: NativeAddon | undefined,
+): Collection {
   const { dtype, dims, rows, strideBytes, at, hasIds, hasNames } = header;
   const floats = (from: number): Float32Array => new Float32Array(bytes.buffer, bytes.byteOffset + from, rows);
   const block: RowBlock = {
-    dtype, rows, dims, strideBytes,
+    dtype,
+    rows,
+    dims,
+    strideBytes,
     data: bytes.subarray(at.rows, at.rows + rows * strideBytes),
     lengths: floats(at.lengths),
     ...(dtype === 'i8' ? { scales: floats(at.scales) } : {}),
     ...(hasIds ? { ids: new BigUint64Array(bytes.buffer, bytes.byteOffset + at.ids, rows) } : {}),
   };
   return {
-    name, path, rows, dims, dtype, block,
-    version: header.version, bytes: header.fileBytes, createdMs: header.createdMs,
+    name,
+    path,
+    rows,
+    dims,
+    dtype,
+    block,
+    version: header.version,
+    bytes: header.fileBytes,
+    createdMs: header.createdMs,
     about: readAbout(bytes.subarray(at.about), path),
     isMapped: addon !== undefined,
     ...(hasNames ? { names: nameReader(bytes, at.names, rows) } : {}),
@@ -144,7 +183,10 @@ function readAbout(bytes: Uint8Array, path: string): CollectionAbout {
   throw corrupt(path, 'what it says about itself is not JSON');
 }
 
-/** Memory that an open collection holds, or that the system holds for it where it is mapped. It is given back when nobody refers to it. */
+/**
+ * Memory that an open collection holds, or that the system holds for it where it is mapped. It is given back when
+ * nobody refers to it.
+ */
 export function residentBytes({ bytes }: Pick<Collection, 'bytes'>): number {
   return bytes;
 }

@@ -1,5 +1,5 @@
-// The kernels in plain TypeScript: what runs where no compiler built the native ones. Everything is summed in fp64, so there
-// are no candidates and no second look. It lets the event loop go on every few milliseconds.
+// The kernels in plain TypeScript: what runs where no compiler built the native ones. Everything is summed in fp64, so
+// there are no candidates and no second look. It lets the event loop go on every few milliseconds.
 
 import { setImmediate as turn } from 'node:timers/promises';
 import { BestHeap } from './best-heap.ts';
@@ -42,13 +42,26 @@ function scorer({ values, rows, dims }: Matrix, metric: Metric): Score {
   if (metric === 'dot') return (q, row) => dot(queries[q]!, row);
   if (metric === 'l2') return (q, row) => -distance(queries[q]!, row);
   const lengths = queries.map(lengthOf);
-  return (q, row, rowLength) => (lengths[q]! < MIN_LENGTH || rowLength < MIN_LENGTH ? 0 * rowLength : dot(queries[q]!, row) / (lengths[q]! * rowLength));
+  return (q, row, rowLength) =>
+    lengths[q]! < MIN_LENGTH || rowLength < MIN_LENGTH
+      ? 0 * rowLength
+      : dot(queries[q]!, row) / (lengths[q]! * rowLength);
 }
 
-async function topK(queries: Matrix, rows: RowBlock, metric: Metric, k: number, signal?: AbortSignal): Promise<BestRows> {
+async function topK(
+  queries: Matrix,
+  rows: RowBlock,
+  metric: Metric,
+  k: number,
+  signal?: AbortSignal,
+): Promise<BestRows> {
   const heaps = Array.from({ length: queries.rows }, () => new BestHeap(k));
   await eachRow(queries, rows, metric, signal, (query, row, score) => heaps[query]!.offer(score, row));
-  const best: BestRows = { found: new Uint32Array(queries.rows), rows: new Uint32Array(queries.rows * k), scores: new Float64Array(queries.rows * k) };
+  const best: BestRows = {
+    found: new Uint32Array(queries.rows),
+    rows: new Uint32Array(queries.rows * k),
+    scores: new Float64Array(queries.rows * k),
+  };
   heaps.forEach((heap, query) => heap.writeTo(best, query, k, metric === 'l2' ? -1 : 1));
   return best;
 }
@@ -56,11 +69,23 @@ async function topK(queries: Matrix, rows: RowBlock, metric: Metric, k: number, 
 async function matrix(queries: Matrix, rows: RowBlock, metric: Metric, signal?: AbortSignal): Promise<Float32Array> {
   const scores = new Float32Array(queries.rows * rows.rows);
   const sign = metric === 'l2' ? -1 : 1;
-  await eachRow(queries, rows, metric, signal, (query, row, score) => (scores[query * rows.rows + row] = sign * score + 0));
+  await eachRow(
+    queries,
+    rows,
+    metric,
+    signal,
+    (query, row, score) => (scores[query * rows.rows + row] = sign * score + 0),
+  );
   return scores;
 }
 
-async function eachRow(queries: Matrix, rows: RowBlock, metric: Metric, signal: AbortSignal | undefined, take: (query: number, row: number, score: number) => void): Promise<void> {
+async function eachRow(
+  queries: Matrix,
+  rows: RowBlock,
+  metric: Metric,
+  signal: AbortSignal | undefined,
+  take: (query: number, row: number, score: number) => void,
+): Promise<void> {
   const score = scorer(queries, metric);
   const read = rowReader(rows);
   const breath = new Breath(signal);
@@ -72,7 +97,14 @@ async function eachRow(queries: Matrix, rows: RowBlock, metric: Metric, signal: 
   }
 }
 
-async function rescore(queries: Matrix, rows: RowBlock, metric: Metric, begin: Uint32Array, candidates: Uint32Array, signal?: AbortSignal): Promise<Float64Array> {
+async function rescore(
+  queries: Matrix,
+  rows: RowBlock,
+  metric: Metric,
+  begin: Uint32Array,
+  candidates: Uint32Array,
+  signal?: AbortSignal,
+): Promise<Float64Array> {
   const score = scorer(queries, metric);
   const read = rowReader(rows);
   const breath = new Breath(signal);

@@ -1,5 +1,5 @@
-// Queries and rows as the kernels take them: flat, row-major, little-endian. Says what a vector may hold, and refuses the rest
-// by code before anything is computed: NaN, infinities, and values whose products would leave fp32.
+// Queries and rows as the kernels take them: flat, row-major, little-endian. Says what a vector may hold, and refuses
+// the rest by code before anything is computed: NaN, infinities, and values whose products would leave fp32.
 
 import { firstIncomparable, MAX_VALUE, ShoalError } from '@shoal/core';
 import { nativeAddon } from './native-addon.ts';
@@ -40,14 +40,23 @@ export const MIN_LENGTH = 1e-30;
 
 export function matrixOf(values: Float32Array, dims: number): Matrix {
   if (!Number.isInteger(dims) || dims < 1 || values.length % dims !== 0) {
-    throw new ShoalError('DIMENSIONS_MISMATCH', `${values.length} values are not whole vectors of ${dims} dimensions`, { values: values.length, dims });
+    throw new ShoalError('DIMENSIONS_MISMATCH', `${values.length} values are not whole vectors of ${dims} dimensions`, {
+      values: values.length,
+      dims,
+    });
   }
   return { values, rows: values.length / dims, dims };
 }
 
 /** A matrix as rows to search, without a copy. Its values are not looked at: see `checkValues`. */
 export function rowsOf({ values, rows, dims }: Matrix): RowBlock {
-  return { dtype: 'f32', data: new Uint8Array(values.buffer, values.byteOffset, values.byteLength), rows, dims, strideBytes: dims * 4 };
+  return {
+    dtype: 'f32',
+    data: new Uint8Array(values.buffer, values.byteOffset, values.byteLength),
+    rows,
+    dims,
+    strideBytes: dims * 4,
+  };
 }
 
 /** Fewer values are looked at here sooner than native code is asked. */
@@ -59,12 +68,21 @@ export function checkValues({ values, dims }: Matrix, what: string): void {
   const at = firstIncomparable(values);
   if (at === undefined) return;
   const [vector, dimension] = [Math.floor(at / dims), at % dims];
-  throw new ShoalError('VECTOR_INVALID', `${what} ${vector} holds ${values[at]} at dimension ${dimension}: only numbers between ±${MAX_VALUE.toExponential(0)} can be compared`, { what, vector, dimension });
+  throw new ShoalError(
+    'VECTOR_INVALID',
+    `${what} ${vector} holds ${values[at]} at dimension ${dimension}: only numbers between ` +
+      `±${MAX_VALUE.toExponential(0)} can be compared`,
+    { what, vector, dimension },
+  );
 }
 
 export function checkDims(queries: { readonly dims: number }, rows: { readonly dims: number }): void {
   if (queries.dims === rows.dims) return;
-  throw new ShoalError('DIMENSIONS_MISMATCH', `the queries have ${queries.dims} dimensions and the rows ${rows.dims}: both must come from one model`, { queries: queries.dims, rows: rows.dims });
+  throw new ShoalError(
+    'DIMENSIONS_MISMATCH',
+    `the queries have ${queries.dims} dimensions and the rows ${rows.dims}: both must come from one model`,
+    { queries: queries.dims, rows: rows.dims },
+  );
 }
 
 /** The row at which `id` stands, or undefined. */

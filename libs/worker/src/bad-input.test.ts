@@ -1,5 +1,5 @@
-// Jobs that somebody put on the queue by hand, with raw commands: each ends as a failed job with a code and a sentence, its
-// healthy neighbours complete, and the listings of a dashboard show them all. One real worker on the tiny model.
+// Jobs that somebody put on the queue by hand, with raw commands: each ends as a failed job with a code and a sentence,
+// its healthy neighbours complete, and the listings of a dashboard show them all. One real worker on the tiny model.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -59,11 +59,22 @@ async function expectHealthyQueue(): Promise<void> {
 function startWorker(): Promise<ChildProcess> {
   const child = fork(fileURLToPath(new URL('../../../apps/cpu-worker/src/main.ts', import.meta.url)), [], {
     execArgv: ['--conditions=@shoal/source'],
-    env: { ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_MODEL: 'tiny-random', SHOAL_CACHE_DIR: cacheDir, SHOAL_THREADS: '1', SHOAL_LOG_LEVEL: 'silent', SHOAL_LEASE_MS: '1500', SHOAL_STALLED_CHECK_MS: '300' },
+    env: {
+      ...process.env,
+      SHOAL_REDIS_URL: server.url,
+      SHOAL_MODEL: 'tiny-random',
+      SHOAL_CACHE_DIR: cacheDir,
+      SHOAL_THREADS: '1',
+      SHOAL_LOG_LEVEL: 'silent',
+      SHOAL_LEASE_MS: '1500',
+      SHOAL_STALLED_CHECK_MS: '300',
+    },
     stdio: ['ignore', 2, 2, 'ipc'],
   });
   return new Promise((resolve, reject) => {
-    child.once('message', (message: { kind: string; failure?: { message: string } }) => (message.kind === 'ready' ? resolve(child) : reject(new Error(message.failure?.message))));
+    child.once('message', (message: { kind: string; failure?: { message: string } }) =>
+      message.kind === 'ready' ? resolve(child) : reject(new Error(message.failure?.message)),
+    );
     child.once('exit', (code, signal) => reject(new Error(`worker ended before it was ready: ${code ?? signal}`)));
   });
 }
@@ -82,17 +93,31 @@ async function putByHand(jobId: string, fields: Record<string, string | Buffer>)
 }
 
 function hashOf(data: unknown, more: Record<string, string> = {}): Record<string, string> {
-  return { name: 'embed', data: typeof data === 'string' ? data : JSON.stringify(data), opts: '{}', timestamp: String(Date.now()), delay: '0', priority: '0', ...more };
+  return {
+    name: 'embed',
+    data: typeof data === 'string' ? data : JSON.stringify(data),
+    opts: '{}',
+    timestamp: String(Date.now()),
+    delay: '0',
+    priority: '0',
+    ...more,
+  };
 }
 
 /** Read with plain commands: the record may be one that BullMQ cannot read. */
 async function ending(jobId: string): Promise<{ state: 'completed' | 'failed'; code: string; message: string }> {
   const deadline = performance.now() + 20_000;
   for (;;) {
-    const [finishedOn, failedReason, isCompleted] = [await redis.hget(keys.job(QUEUE, jobId), 'finishedOn'), await redis.hget(keys.job(QUEUE, jobId), 'failedReason'), await redis.zscore(keys.job(QUEUE, 'completed'), jobId)];
+    const [finishedOn, failedReason, isCompleted] = [
+      await redis.hget(keys.job(QUEUE, jobId), 'finishedOn'),
+      await redis.hget(keys.job(QUEUE, jobId), 'failedReason'),
+      await redis.zscore(keys.job(QUEUE, 'completed'), jobId),
+    ];
     if (finishedOn !== null && isCompleted !== null) return { state: 'completed', code: '', message: '' };
-    if (finishedOn !== null && (await redis.zscore(keys.job(QUEUE, 'failed'), jobId)) !== null) return { state: 'failed', ...parseFailedReason(failedReason ?? '') };
-    if (performance.now() > deadline) throw new Error(`${jobId} never ended: ${JSON.stringify(await redis.hgetall(keys.job(QUEUE, jobId)))}`);
+    if (finishedOn !== null && (await redis.zscore(keys.job(QUEUE, 'failed'), jobId)) !== null)
+      return { state: 'failed', ...parseFailedReason(failedReason ?? '') };
+    if (performance.now() > deadline)
+      throw new Error(`${jobId} never ended: ${JSON.stringify(await redis.hgetall(keys.job(QUEUE, jobId)))}`);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }
@@ -117,7 +142,11 @@ async function expectFailure(jobId: string, code: string, message: RegExp): Prom
 describe('a record that cannot be read', () => {
   test('data that is not JSON', async () => {
     await putByHand('a', hashOf('{"v":1,"texts":["x"'));
-    await expectFailure('a', 'JOB_INVALID', /its record cannot be read: "data" is not JSON.*kept in the job's field "damaged:data".*Add the job again/);
+    await expectFailure(
+      'a',
+      'JOB_INVALID',
+      /its record cannot be read: "data" is not JSON.*kept in the job's field "damaged:data".*Add the job again/,
+    );
     expect(await redis.hget(keys.job(QUEUE, 'a'), 'damaged:data')).toBe('{"v":1,"texts":["x"');
   });
 
@@ -129,8 +158,17 @@ describe('a record that cannot be read', () => {
   });
 
   test('several fields at once, binary noise among them', async () => {
-    await putByHand('a', { ...hashOf('\u0000\u0001'), opts: Buffer.from([0xff, 0xfe, 0x00]), progress: '{', parent: '[' });
-    await expectFailure('a', 'JOB_INVALID', /"data" is not JSON.*"opts" is not JSON.*"progress" is not JSON.*"parent" is not JSON/);
+    await putByHand('a', {
+      ...hashOf('\u0000\u0001'),
+      opts: Buffer.from([0xff, 0xfe, 0x00]),
+      progress: '{',
+      parent: '[',
+    });
+    await expectFailure(
+      'a',
+      'JOB_INVALID',
+      /"data" is not JSON.*"opts" is not JSON.*"progress" is not JSON.*"parent" is not JSON/,
+    );
   });
 
   test('a record that says it is another job', async () => {
@@ -156,7 +194,9 @@ describe('a record that cannot be read', () => {
     await redis.set(keys.job(QUEUE, 'odd'), 'a string');
     await redis.lpush(keys.job(QUEUE, 'wait'), 'odd');
     await redis.zadd(keys.job(QUEUE, 'marker'), 0, '0');
-    const isGone = async (): Promise<boolean> => (await redis.lpos(keys.job(QUEUE, 'wait'), 'odd')) === null && (await redis.lpos(keys.job(QUEUE, 'active'), 'odd')) === null;
+    const isGone = async (): Promise<boolean> =>
+      (await redis.lpos(keys.job(QUEUE, 'wait'), 'odd')) === null &&
+      (await redis.lpos(keys.job(QUEUE, 'active'), 'odd')) === null;
     const deadline = performance.now() + 20_000;
     while (!(await isGone()) && performance.now() < deadline) await new Promise((resolve) => setTimeout(resolve, 50));
     expect(await isGone()).toBe(true);
@@ -212,14 +252,20 @@ async function withInput(jobId: string, bytes: Buffer, jobData: object = tokensJ
 }
 
 describe('an input key', () => {
-  const tokens = encodeTokens([[2, 5, 3], [2, 6, 3]]);
+  const tokens = encodeTokens([
+    [2, 5, 3],
+    [2, 6, 3],
+  ]);
   test('that is as it should be completes', async () => {
     await withInput('a', tokens);
     expect(await ending('a')).toMatchObject({ state: 'completed' });
   });
 
   test('of another tokenizer', async () => {
-    await withInput('a', tokens, { v: 1, input: { form: 'tokens', rows: 2, tokens: 6, tokenizer: '0000000000000000' } });
+    await withInput('a', tokens, {
+      v: 1,
+      input: { form: 'tokens', rows: 2, tokens: 6, tokenizer: '0000000000000000' },
+    });
     await expectFailure('a', 'TOKENIZER_MISMATCH', /tokenizer/);
   });
 
@@ -253,7 +299,14 @@ describe('a result key', () => {
   test.each([
     ['noise', async (key: string) => void (await redis.set(key, 'noise'))],
     ['a list', async (key: string) => void (await redis.lpush(key, 'x'))],
-    ['nothing but a header of another request', async (key: string) => void (await redis.set(key, Buffer.concat([Buffer.from('SHL1'), Buffer.from([1, 0, 0, 0]), Buffer.alloc(24, 7)])))],
+    [
+      'nothing but a header of another request',
+      async (key: string) =>
+        void (await redis.set(
+          key,
+          Buffer.concat([Buffer.from('SHL1'), Buffer.from([1, 0, 0, 0]), Buffer.alloc(24, 7)]),
+        )),
+    ],
   ])('overwritten with %s is not overwritten in turn: the job fails', async (_, overwrite) => {
     await overwrite(keys.output(QUEUE, 'a'));
     await putByHand('a', hashOf({ v: 1, texts: ['x'], fingerprint: undefined }));
@@ -267,21 +320,38 @@ describe('clocks that differ by an hour', () => {
     await putByHand('past', hashOf({ v: 1, texts: ['x'] }, { timestamp: String(Date.now() - 3_600_000) }));
     for (const jobId of ['future', 'past']) {
       expect(await ending(jobId)).toMatchObject({ state: 'completed' });
-      const value = JSON.parse((await redis.hget(keys.job(QUEUE, jobId), 'returnvalue')) ?? '{}') as { ms: { queued: number } };
+      const value = JSON.parse((await redis.hget(keys.job(QUEUE, jobId), 'returnvalue')) ?? '{}') as {
+        ms: { queued: number };
+      };
       expect(value.ms.queued).toBeGreaterThanOrEqual(0);
     }
   });
 
   test('a deadline counts by the clock of the server', async () => {
     const [seconds] = await redis.time();
-    await putByHand('late', hashOf({ v: 1, texts: ['x'], deadline: Number(seconds) * 1_000 - 1_000 }, { timestamp: String(Date.now() - 3_600_000) }));
+    await putByHand(
+      'late',
+      hashOf(
+        { v: 1, texts: ['x'], deadline: Number(seconds) * 1_000 - 1_000 },
+        { timestamp: String(Date.now() - 3_600_000) },
+      ),
+    );
     await expectFailure('late', 'DEADLINE_PASSED', /passed/);
-    await putByHand('early', hashOf({ v: 1, texts: ['x'], deadline: Number(seconds) * 1_000 + 60_000 }, { timestamp: String(Date.now() + 3_600_000) }));
+    await putByHand(
+      'early',
+      hashOf(
+        { v: 1, texts: ['x'], deadline: Number(seconds) * 1_000 + 60_000 },
+        { timestamp: String(Date.now() + 3_600_000) },
+      ),
+    );
     expect(await ending('early')).toMatchObject({ state: 'completed' });
   });
 
   test('numbers of the record that are none', async () => {
-    await putByHand('a', hashOf({ v: 1, texts: ['x'] }, { timestamp: 'yesterday', delay: 'x', priority: 'high', atm: 'many', stc: '-' }));
+    await putByHand(
+      'a',
+      hashOf({ v: 1, texts: ['x'] }, { timestamp: 'yesterday', delay: 'x', priority: 'high', atm: 'many', stc: '-' }),
+    );
     expect(await ending('a')).toMatchObject({ state: 'completed' });
     await putByHand('b', hashOf({ v: 1, texts: ['x'] }, { ats: 'often' }));
     expect(await ending('b')).toMatchObject({ state: 'completed' });

@@ -1,5 +1,5 @@
-// A few texts whose vectors are known: what a device gives for them is compared with what the CPU gives in fp32 before a
-// worker claims its first job. The reference is computed once for a model and kept beside its graphs.
+// A few texts whose vectors are known: what a device gives for them is compared with what the CPU gives in fp32 before
+// a worker claims its first job. The reference is computed once for a model and kept beside its graphs.
 
 import { createHash } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
@@ -9,10 +9,16 @@ import { openGraph, type StoredModel } from '@shoal/models';
 
 /** Short and long, plain and odd; the last two are as long as the model takes. */
 const TEXTS: readonly string[] = [
-  'a', 'The cat sat on the mat.', 'Embedding jobs wait in a queue until a device has room for them.', 'naïve café, 中文, Straße, 𝟘 — and [MASK]',
-  'SELECT id FROM jobs WHERE state = \'waiting\' ORDER BY priority, id LIMIT 64;', '3.14159 26535 89793 23846 26433 83279 50288 41971',
-  'The quick brown fox jumps over the lazy dog. '.repeat(4), 'How long does a claim last without renewal? '.repeat(12),
-  'Rows of like length run together, so that little of a run is padding. '.repeat(64), 'zebra quantum harbour velvet kettle '.repeat(160),
+  'a',
+  'The cat sat on the mat.',
+  'Embedding jobs wait in a queue until a device has room for them.',
+  'naïve café, 中文, Straße, 𝟘 — and [MASK]',
+  "SELECT id FROM jobs WHERE state = 'waiting' ORDER BY priority, id LIMIT 64;",
+  '3.14159 26535 89793 23846 26433 83279 50288 41971',
+  'The quick brown fox jumps over the lazy dog. '.repeat(4),
+  'How long does a claim last without renewal? '.repeat(12),
+  'Rows of like length run together, so that little of a run is padding. '.repeat(64),
+  'zebra quantum harbour velvet kettle '.repeat(160),
 ];
 
 export interface CanaryOptions {
@@ -28,9 +34,14 @@ export type Canary = (backend: InferenceBackend) => Promise<number>;
 export async function openCanary({ model, tokenizer, cacheDir, threads }: CanaryOptions): Promise<Canary> {
   const rows = TEXTS.map((text) => tokenizer.encode(text).ids);
   const graphPath = await openGraph(model, { cacheDir });
-  const hash = createHash('sha256').update(JSON.stringify(rows.map((row) => [...row]))).digest('hex').slice(0, 12);
+  const hash = createHash('sha256')
+    .update(JSON.stringify(rows.map((row) => [...row])))
+    .digest('hex')
+    .slice(0, 12);
   const path = `${graphPath.replace(/\.onnx$/, '')}.canary-${hash}.f32`;
-  const reference = (await readReference(path, rows.length * model.dims)) ?? (await makeReference(path, rows, { graphPath, dims: model.dims, threads }));
+  const reference =
+    (await readReference(path, rows.length * model.dims)) ??
+    (await makeReference(path, rows, { graphPath, dims: model.dims, threads }));
   return async (backend) => leastCosine(await vectorsOf(backend, rows), reference, model.dims);
 }
 
@@ -38,15 +49,22 @@ type Ids = ArrayLike<number>;
 
 async function readReference(path: string, values: number): Promise<Float32Array | undefined> {
   const bytes = await readFile(path).catch(() => undefined);
-  return bytes === undefined || bytes.length !== values * 4 ? undefined : new Float32Array(Uint8Array.from(bytes).buffer);
+  return bytes === undefined || bytes.length !== values * 4
+    ? undefined
+    : new Float32Array(Uint8Array.from(bytes).buffer);
 }
 
-async function makeReference(path: string, rows: readonly Ids[], { graphPath, dims, threads }: { graphPath: string; dims: number; threads: number }): Promise<Float32Array> {
+async function makeReference(
+  path: string,
+  rows: readonly Ids[],
+  { graphPath, dims, threads }: { graphPath: string; dims: number; threads: number },
+): Promise<Float32Array> {
   const width = widthOf(rows);
   const cpu = await OrtBackend.open({ graphPath, dims, threads, slotRows: 1, slotTokens: width });
   const vectors = await vectorsOf(cpu, rows);
   await cpu.stop();
-  await writeFile(path, new Uint8Array(vectors.buffer)).catch(() => undefined); // a cache that cannot be written costs a second at the next start
+  // a cache that cannot be written costs a second at the next start
+  await writeFile(path, new Uint8Array(vectors.buffer)).catch(() => undefined);
   return vectors;
 }
 
@@ -55,7 +73,8 @@ async function vectorsOf(backend: InferenceBackend, rows: readonly Ids[]): Promi
   const width = widthOf(rows);
   const atOnce = Math.max(1, Math.min(backend.slotRows, Math.floor(backend.slotTokens / width)));
   const vectors = new Float32Array(rows.length * backend.dims);
-  for (let first = 0; first < rows.length; first += atOnce) vectors.set(await runRows(backend, rows.slice(first, first + atOnce), width), first * backend.dims);
+  for (let first = 0; first < rows.length; first += atOnce)
+    vectors.set(await runRows(backend, rows.slice(first, first + atOnce), width), first * backend.dims);
   return vectors;
 }
 
@@ -70,7 +89,11 @@ async function runRows(backend: InferenceBackend, rows: readonly Ids[], width: n
   const result = await backend.run(slot, { rows: rows.length, width });
   const vectors = slot.embeddings.slice(0, rows.length * backend.dims);
   backend.giveBack(slot);
-  if (!result.ok) throw new ShoalError('OUT_OF_VRAM', `the device has no room for ${rows.length} × ${width} tokens: ${result.outOfVram.message}`);
+  if (!result.ok)
+    throw new ShoalError(
+      'OUT_OF_VRAM',
+      `the device has no room for ${rows.length} × ${width} tokens: ${result.outOfVram.message}`,
+    );
   return vectors;
 }
 

@@ -4,7 +4,16 @@ import { cpuSessions, threadsEach } from './cpu-sessions.ts';
 const GRAPH_BYTES = 90e6;
 const MEMORY_BYTES = 64e9;
 
-test.each([[1, 1, 1], [2, 1, 2], [15, 1, 15], [16, 2, 8], [20, 2, 10], [32, 4, 8], [64, 8, 8], [128, 8, 16]])('%i threads are %i sessions of %i', (threads, sessions, each) => {
+test.each([
+  [1, 1, 1],
+  [2, 1, 2],
+  [15, 1, 15],
+  [16, 2, 8],
+  [20, 2, 10],
+  [32, 4, 8],
+  [64, 8, 8],
+  [128, 8, 16],
+])('%i threads are %i sessions of %i', (threads, sessions, each) => {
   expect(cpuSessions({ threads, graphBytes: GRAPH_BYTES, memoryBytes: MEMORY_BYTES })).toBe(sessions);
   expect(threadsEach(threads, sessions)).toBe(each);
 });

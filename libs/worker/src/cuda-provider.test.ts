@@ -18,17 +18,27 @@ beforeAll(() => {
   const content = join(folder, 'content');
   mkdirSync(join(content, 'onnxruntime', 'capi'), { recursive: true });
   mkdirSync(join(content, 'tiny-1.0.dist-info'));
-  for (const file of CUDA_PROVIDER_FILES) writeFileSync(join(content, 'onnxruntime', 'capi', file), `the library ${file}`);
-  for (const [name, text] of [['METADATA', 'Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n'], ['WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp312-cp312-manylinux_2_28_x86_64\n'], ['RECORD', '']] as const) {
+  for (const file of CUDA_PROVIDER_FILES)
+    writeFileSync(join(content, 'onnxruntime', 'capi', file), `the library ${file}`);
+  for (const [name, text] of [
+    ['METADATA', 'Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n'],
+    ['WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp312-cp312-manylinux_2_28_x86_64\n'],
+    ['RECORD', ''],
+  ] as const) {
     writeFileSync(join(content, 'tiny-1.0.dist-info', name), text);
   }
   const wheel = join(folder, 'tiny-1.0-cp312-cp312-manylinux_2_28_x86_64.whl');
-  const zipped = spawnSync('python3', ['-m', 'zipfile', '-c', wheel, 'onnxruntime/', 'tiny-1.0.dist-info/'], { cwd: content, encoding: 'utf8' });
+  const zipped = spawnSync('python3', ['-m', 'zipfile', '-c', wheel, 'onnxruntime/', 'tiny-1.0.dist-info/'], {
+    cwd: content,
+    encoding: 'utf8',
+  });
   if (zipped.status !== 0) throw new Error(`the test wheel could not be made: ${zipped.stderr}`);
   provider = {
     wheel: { project: 'tiny', version: '1.0', sha256: sha(wheel), build: CUDA_PROVIDER.wheel.build! },
     folderInWheel: CUDA_PROVIDER.folderInWheel,
-    files: Object.fromEntries(CUDA_PROVIDER_FILES.map((file) => [file, sha(join(content, 'onnxruntime', 'capi', file))])),
+    files: Object.fromEntries(
+      CUDA_PROVIDER_FILES.map((file) => [file, sha(join(content, 'onnxruntime', 'capi', file))]),
+    ),
   };
   environment = { ...process.env, PIP_FIND_LINKS: folder, PIP_INDEX_URL: 'http://127.0.0.1:9', PIP_RETRIES: '0' };
 });
@@ -45,10 +55,24 @@ describe.runIf(process.platform === 'linux' && process.arch === 'x64')('the CUDA
   test('is fetched once, verified, and found beside every runtime of its version', async () => {
     const cacheDir = join(folder, 'cache');
     const [first, second] = [freshRuntime(), freshRuntime()];
-    expect(await installCudaProvider({ cacheDir, provider, environment, runtime: first })).toMatchObject({ version: '1.0', wasThere: false, linked: first.folder });
-    expect(await installCudaProvider({ cacheDir, provider, environment: { ...environment, PIP_FIND_LINKS: undefined }, runtime: second })).toMatchObject({ wasThere: true });
+    expect(await installCudaProvider({ cacheDir, provider, environment, runtime: first })).toMatchObject({
+      version: '1.0',
+      wasThere: false,
+      linked: first.folder,
+    });
+    expect(
+      await installCudaProvider({
+        cacheDir,
+        provider,
+        environment: { ...environment, PIP_FIND_LINKS: undefined },
+        runtime: second,
+      }),
+    ).toMatchObject({ wasThere: true });
     for (const { folder: runtime } of [first, second]) {
-      for (const file of CUDA_PROVIDER_FILES) expect(realpathSync(join(runtime, file))).toBe(realpathSync(join(cacheDir, 'providers', 'onnxruntime-cuda-1.0', file)));
+      for (const file of CUDA_PROVIDER_FILES)
+        expect(realpathSync(join(runtime, file))).toBe(
+          realpathSync(join(cacheDir, 'providers', 'onnxruntime-cuda-1.0', file)),
+        );
     }
   });
 
@@ -57,7 +81,9 @@ describe.runIf(process.platform === 'linux' && process.arch === 'x64')('the CUDA
     const fresh = freshRuntime();
     await installCudaProvider({ cacheDir, provider, environment, runtime: freshRuntime() });
     await linkKeptProvider(cacheDir, provider, fresh);
-    expect(readFileSync(join(fresh.folder, CUDA_PROVIDER_FILES[0]), 'utf8')).toBe(`the library ${CUDA_PROVIDER_FILES[0]}`);
+    expect(readFileSync(join(fresh.folder, CUDA_PROVIDER_FILES[0]), 'utf8')).toBe(
+      `the library ${CUDA_PROVIDER_FILES[0]}`,
+    );
     await linkKeptProvider(join(folder, 'nothing'), provider, freshRuntime());
   });
 
@@ -67,20 +93,39 @@ describe.runIf(process.platform === 'linux' && process.arch === 'x64')('the CUDA
     const { kept } = await installCudaProvider({ cacheDir, provider, environment, runtime });
     writeFileSync(join(kept, CUDA_PROVIDER_FILES[1]), 'cut off');
     expect(await installCudaProvider({ cacheDir, provider, environment, runtime })).toMatchObject({ wasThere: false });
-    expect(readFileSync(join(runtime.folder, CUDA_PROVIDER_FILES[1]), 'utf8')).toBe(`the library ${CUDA_PROVIDER_FILES[1]}`);
+    expect(readFileSync(join(runtime.folder, CUDA_PROVIDER_FILES[1]), 'utf8')).toBe(
+      `the library ${CUDA_PROVIDER_FILES[1]}`,
+    );
   });
 
   test('of another version than the runtime is refused before anything is fetched', async () => {
-    await expect(installCudaProvider({ cacheDir: folder, provider, environment, runtime: freshRuntime('1.29.0') })).rejects.toMatchObject({ code: 'SETUP_FAILED', message: expect.stringMatching(/1\.29\.0 is installed .* is 1\.0/) });
+    await expect(
+      installCudaProvider({ cacheDir: folder, provider, environment, runtime: freshRuntime('1.29.0') }),
+    ).rejects.toMatchObject({
+      code: 'SETUP_FAILED',
+      message: expect.stringMatching(/1\.29\.0 is installed .* is 1\.0/),
+    });
   });
 
   test('that holds another file than the pinned one is refused, and nothing is kept', async () => {
     const wrong = { ...provider, files: { ...provider.files, [CUDA_PROVIDER_FILES[1]]: 'f'.repeat(64) } };
-    await expect(installCudaProvider({ cacheDir: join(folder, 'wrong'), provider: wrong, environment, runtime: freshRuntime() })).rejects.toMatchObject({ code: 'SETUP_FAILED', message: expect.stringMatching(/should have the sha256 ffff/) });
+    await expect(
+      installCudaProvider({ cacheDir: join(folder, 'wrong'), provider: wrong, environment, runtime: freshRuntime() }),
+    ).rejects.toMatchObject({ code: 'SETUP_FAILED', message: expect.stringMatching(/should have the sha256 ffff/) });
   });
 
   test('without a network says what pip met', async () => {
-    await expect(installCudaProvider({ cacheDir: join(folder, 'offline'), provider, environment: { ...environment, PIP_FIND_LINKS: undefined }, runtime: freshRuntime() })).rejects.toMatchObject({ code: 'SETUP_FAILED', message: expect.stringMatching(/CUDA provider could not be fetched/) });
+    await expect(
+      installCudaProvider({
+        cacheDir: join(folder, 'offline'),
+        provider,
+        environment: { ...environment, PIP_FIND_LINKS: undefined },
+        runtime: freshRuntime(),
+      }),
+    ).rejects.toMatchObject({
+      code: 'SETUP_FAILED',
+      message: expect.stringMatching(/CUDA provider could not be fetched/),
+    });
   });
 
   test('is pinned for the runtime that is installed', () => {

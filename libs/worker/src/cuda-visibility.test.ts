@@ -14,9 +14,12 @@ test.each([
   expect(visibleDevice(index, given)).toEqual({ devices });
 });
 
-test.each(['', '-1', 'none', 'NoDevFiles'])('CUDA_VISIBLE_DEVICES=%j hides every GPU, and the refusal says so', (given) => {
-  expect(visibleDevice(0, given)).toEqual({ refusal: expect.stringMatching(/hides every GPU/) });
-});
+test.each(['', '-1', 'none', 'NoDevFiles'])(
+  'CUDA_VISIBLE_DEVICES=%j hides every GPU, and the refusal says so',
+  (given) => {
+    expect(visibleDevice(0, given)).toEqual({ refusal: expect.stringMatching(/hides every GPU/) });
+  },
+);
 
 test('an index beyond the list, or beyond the entry that ends it, is refused with the list', () => {
   expect(visibleDevice(2, '0,1')).toEqual({ refusal: expect.stringMatching(/shows 2 GPUs \(0, 1\): gpu:2 is none/) });

@@ -1,9 +1,25 @@
-// The token budget of the device this executor runs on: begins with what is stored of this graph on this device, else with the
-// preset, and has the memory law measured once that may be. Tells the budget what the device has left, every few seconds.
+// The token budget of the device this executor runs on: begins with what is stored of this graph on this device, else
+// with the preset, and has the memory law measured once that may be. Tells the budget what the device has left, every
+// few seconds.
 
 import { stat } from 'node:fs/promises';
 import {
-  createBudget, lawOfSessions, presetFor, toFailure, type Budget, type BudgetOptions, type Clock, type DeviceProfileKey, type FromExecutor, type InferenceBackend, type LearnedBudget, type Logger, type MemoryLaw, type MemoryProbe, type ModelSizes, type Preset,
+  createBudget,
+  lawOfSessions,
+  presetFor,
+  toFailure,
+  type Budget,
+  type BudgetOptions,
+  type Clock,
+  type DeviceProfileKey,
+  type FromExecutor,
+  type InferenceBackend,
+  type LearnedBudget,
+  type Logger,
+  type MemoryLaw,
+  type MemoryProbe,
+  type ModelSizes,
+  type Preset,
 } from '@shoal/core';
 import { PacedBackend, SimulatedDevice } from '@shoal/core/sim';
 import { EncoderBackend, OrtBackend, type EncoderBackendOptions, type OrtBackendOptions } from '@shoal/inference';
@@ -21,7 +37,9 @@ export interface DeviceBudgetOptions {
   readonly model: StoredModel;
   /** Longest row, tokens. */
   readonly maxTokens: number;
-  readonly settings: Pick<ExecutorSettings, 'limits' | 'threads' | 'cacheDir'> & { readonly learned?: LearnedBudget | undefined };
+  readonly settings: Pick<ExecutorSettings, 'limits' | 'threads' | 'cacheDir'> & {
+    readonly learned?: LearnedBudget | undefined;
+  };
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -33,7 +51,10 @@ export interface DeviceBudget {
   stop(): void;
 }
 
-/** Larger batches only add padding on a CPU: of 512 to 8,192 tokens 1,024 gave most texts per second in fp32 and in int8 (2 cores, 2026-11). */
+/**
+ * Larger batches only add padding on a CPU: of 512 to 8,192 tokens 1,024 gave most texts per second in fp32 and in int8
+ * (2 cores, 2026-11).
+ */
 export const CPU_KNEE_TOKENS = 1_024;
 const READ_MEMORY_EVERY_MS = 5_000;
 /** Bytes per token stay the same beyond: 0.3 % between 16 k and 131 k. */
@@ -46,9 +67,18 @@ export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<De
   const { backend, model, settings, maxTokens, clock, log } = options;
   const { limits } = settings;
   const sizes = backend instanceof OrtBackend ? await sizesOf(model, backend.options.graphPath, maxTokens) : undefined;
-  const common = { model: sizes, maxPaddedTokens: limits.maxPaddedTokens ?? backend.slotTokens, maxRows: limits.maxRows ?? backend.slotRows, maxTokens, memoryFraction: limits.memoryFraction, latencyTargetMs: limits.latencyTargetMs, learned: settings.learned };
+  const common = {
+    model: sizes,
+    maxPaddedTokens: limits.maxPaddedTokens ?? backend.slotTokens,
+    maxRows: limits.maxRows ?? backend.slotRows,
+    maxTokens,
+    memoryFraction: limits.memoryFraction,
+    latencyTargetMs: limits.latencyTargetMs,
+    learned: settings.learned,
+  };
   // its rate is the same at every size: what it is capped at is where it is best
-  if (backend instanceof PacedBackend) return withoutMemory(createBudget({ ...common, kneeTokens: limits.maxPaddedTokens ?? CPU_KNEE_TOKENS }));
+  if (backend instanceof PacedBackend)
+    return withoutMemory(createBudget({ ...common, kneeTokens: limits.maxPaddedTokens ?? CPU_KNEE_TOKENS }));
   if (backend instanceof SimulatedDevice) return simulatedBudget(options, backend, common);
   if (backend instanceof EncoderBackend) return encoderBudget(options, backend, common);
   if (backend instanceof OrtBackend && !isCpu(backend)) return gpuBudget(options, backend, common);
@@ -62,12 +92,24 @@ export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<De
   await backend.prepare(Math.max(maxTokens, Math.min(kneeTokens, common.maxPaddedTokens)), totalBytes);
   const loadedBytes = (await backend.memory())?.footprintBytes ?? 0;
   const budget = createBudget({
-    ...common, kneeTokens, totalBytes,
-    memory: profile?.memory && { law: { ...lawOfSessions(profile.memory, backend.sessions), loadedBytes }, source: 'stored' },
+    ...common,
+    kneeTokens,
+    totalBytes,
+    memory: profile?.memory && {
+      law: { ...lawOfSessions(profile.memory, backend.sessions), loadedBytes },
+      source: 'stored',
+    },
   });
-  if (profile !== undefined) log.info({ ...budget.current(), measuredAt: profile.measuredAt }, 'what was measured of this model on this device is used');
-  const stopReading = readEvery(READ_MEMORY_EVERY_MS, clock, async () => budget.deviceMemory(await host.read(), (await backend.memory())?.footprintBytes));
-  const fit = profile?.memory === undefined ? fitMemory(options, backend, { budget, host, key, loadedBytes }) : undefined;
+  if (profile !== undefined)
+    log.info(
+      { ...budget.current(), measuredAt: profile.measuredAt },
+      'what was measured of this model on this device is used',
+    );
+  const stopReading = readEvery(READ_MEMORY_EVERY_MS, clock, async () =>
+    budget.deviceMemory(await host.read(), (await backend.memory())?.footprintBytes),
+  );
+  const fit =
+    profile?.memory === undefined ? fitMemory(options, backend, { budget, host, key, loadedBytes }) : undefined;
   return {
     budget,
     hear: (message) => fit?.hear(message),
@@ -79,11 +121,16 @@ export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<De
 }
 
 /**
- * Begins with what is stored of this card, else with the preset for its name; what others use of it is asked of the driver.
- * Memory is not measured beside the work here: a second process on the card would take what the first is about to need. Where the
- * arena can be asked, it is measured once before the first claim and kept. While nobody asks for anything, the arena is given back.
+ * Begins with what is stored of this card, else with the preset for its name; what others use of it is asked of the
+ * driver. Memory is not measured beside the work here: a second process on the card would take what the first is about
+ * to need. Where the arena can be asked, it is measured once before the first claim and kept. While nobody asks for
+ * anything, the arena is given back.
  */
-async function gpuBudget({ settings, model, maxTokens, clock, log }: DeviceBudgetOptions, backend: OrtBackend, common: BudgetOptions): Promise<DeviceBudget> {
+async function gpuBudget(
+  { settings, model, maxTokens, clock, log }: DeviceBudgetOptions,
+  backend: OrtBackend,
+  common: BudgetOptions,
+): Promise<DeviceBudget> {
   const { graphPath, provider = 'cuda', deviceKind, probe } = backend.options;
   if (deviceKind === undefined || probe === undefined) return withoutMemory(createBudget(common));
   const totalBytes = (await probe.read())?.totalBytes;
@@ -91,15 +138,22 @@ async function gpuBudget({ settings, model, maxTokens, clock, log }: DeviceBudge
   const profile = await readProfile(settings.cacheDir, key, log);
   const preset = await gpuPreset({ ...backend.options, deviceKind }, model, maxTokens, totalBytes);
   if (profile === undefined) log.info({ device: backend.device, totalBytes }, preset.line);
-  const fitted = profile?.memory === undefined ? await fitArena(backend, { maxWidth: maxTokens, tokens: Math.min(preset.startTokens, MOST_FIT_TOKENS) }, log) : undefined;
+  const fitted =
+    profile?.memory === undefined
+      ? await fitArena(backend, { maxWidth: maxTokens, tokens: Math.min(preset.startTokens, MOST_FIT_TOKENS) }, log)
+      : undefined;
   if (fitted !== undefined) await keepProfile(settings.cacheDir, key, { memory: fitted }, log);
   await backend.shrink(); // what the canary took is not what the open graph holds
   const loadedBytes = (await backend.memory())?.footprintBytes ?? preset.law.loadedBytes;
   const own = ownBytes(loadedBytes, () => heldByArenas(backend));
-  // A card that is known keeps its knee until `shoal tune` has measured it: bulk runs are all of one size, and teach nothing of others.
+  // A card that is known keeps its knee until `shoal tune` has measured it: bulk runs are all of one size, and teach
+  // nothing of others.
   const kneeTokens = profile?.kneeTokens ?? (preset.isKnown ? preset.startTokens : undefined);
   const budget = createBudget({
-    ...common, totalBytes, startTokens: preset.startTokens, kneeTokens,
+    ...common,
+    totalBytes,
+    startTokens: preset.startTokens,
+    kneeTokens,
     memory: {
       law: { ...lawOfSessions(profile?.memory ?? fitted ?? preset.law, backend.sessions), loadedBytes },
       source: profile?.memory !== undefined ? 'stored' : fitted !== undefined ? 'fitted' : 'preset',
@@ -114,9 +168,9 @@ async function gpuBudget({ settings, model, maxTokens, clock, log }: DeviceBudge
 }
 
 /**
- * What of the device is this worker's: what it held once it was open, and what it took since, by its own count. The driver's count
- * would be every process's: from it, whoever comes later would be taken for ours. Undefined where there is no count; then the budget
- * predicts it.
+ * What of the device is this worker's: what it held once it was open, and what it took since, by its own count. The
+ * driver's count would be every process's: from it, whoever comes later would be taken for ours. Undefined where there
+ * is no count; then the budget predicts it.
  */
 export function ownBytes(loadedBytes: number, held: () => number | undefined): () => number | undefined {
   const heldAtOpen = held();
@@ -132,7 +186,11 @@ function heldByArenas(backend: OrtBackend): number | undefined {
 }
 
 /** Undefined where the arena cannot be asked; what goes wrong is a line in the log. */
-async function fitArena({ binding, options }: OrtBackend, shapes: Parameters<typeof arenaShapes>[0], log: Logger): Promise<MemoryLaw | undefined> {
+async function fitArena(
+  { binding, options }: OrtBackend,
+  shapes: Parameters<typeof arenaShapes>[0],
+  log: Logger,
+): Promise<MemoryLaw | undefined> {
   if (binding !== 'native') return undefined;
   const startedMs = performance.now();
   try {
@@ -140,13 +198,23 @@ async function fitArena({ binding, options }: OrtBackend, shapes: Parameters<typ
     log.info({ durationMs: Math.round(performance.now() - startedMs) }, 'memory of this model measured');
     return law;
   } catch (error) {
-    log.warn({ code: toFailure(error).code, reason: toFailure(error).message }, 'memory of this model could not be measured, going on with the preset');
+    log.warn(
+      { code: toFailure(error).code, reason: toFailure(error).message },
+      'memory of this model could not be measured, going on with the preset',
+    );
     return undefined;
   }
 }
 
-/** What the native encoder holds is known before it runs, so that nothing of it is measured or corrected; where it is fastest, `shoal tune` found out or the preset says. */
-async function encoderBudget({ model, settings, clock, log }: DeviceBudgetOptions, backend: EncoderBackend, common: BudgetOptions): Promise<DeviceBudget> {
+/**
+ * What the native encoder holds is known before it runs, so that nothing of it is measured or corrected; where it is
+ * fastest, `shoal tune` found out or the preset says.
+ */
+async function encoderBudget(
+  { model, settings, clock, log }: DeviceBudgetOptions,
+  backend: EncoderBackend,
+  common: BudgetOptions,
+): Promise<DeviceBudget> {
   const { probe } = backend.options;
   const loadedBytes = (await backend.memory())?.footprintBytes ?? 0;
   const totalBytes = (await probe?.read())?.totalBytes;
@@ -155,7 +223,13 @@ async function encoderBudget({ model, settings, clock, log }: DeviceBudgetOption
   const profile = await readProfile(settings.cacheDir, encoderKey(model, backend.options), log);
   const kneeTokens = profile?.kneeTokens ?? (preset.isKnown ? preset.startTokens : undefined);
   log.info({ device: backend.device, totalBytes }, preset.line);
-  const budget = createBudget({ ...common, totalBytes, startTokens: preset.startTokens, kneeTokens, memory: { law: backend.memoryLaw(loadedBytes), source: 'fitted' } });
+  const budget = createBudget({
+    ...common,
+    totalBytes,
+    startTokens: preset.startTokens,
+    kneeTokens,
+    memory: { law: backend.memoryLaw(loadedBytes), source: 'fitted' },
+  });
   const idle = new IdleShrink(backend, clock);
   const stop = readEvery(READ_MEMORY_EVERY_MS, clock, async () => {
     await idle.look();
@@ -164,29 +238,79 @@ async function encoderBudget({ model, settings, clock, log }: DeviceBudgetOption
   return { budget, hear: (message) => idle.hear(message), stop };
 }
 
-export function encoderPreset({ device, deviceKind = device, precision = 'fp16', model: { config } }: EncoderBackendOptions, maxTokens: number, totalBytes: number | undefined): Preset {
-  const model = { hiddenSize: config.hidden, intermediateSize: config.intermediate, heads: config.heads, weightsBytes: 0, maxTokens };
+export function encoderPreset(
+  { device, deviceKind = device, precision = 'fp16', model: { config } }: EncoderBackendOptions,
+  maxTokens: number,
+  totalBytes: number | undefined,
+): Preset {
+  const model = {
+    hiddenSize: config.hidden,
+    intermediateSize: config.intermediate,
+    heads: config.heads,
+    weightsBytes: 0,
+    maxTokens,
+  };
   return presetFor({ deviceName: deviceKind, totalBytes, precision, keepsScores: false, model });
 }
 
 /** For a card of this name. */
-export async function gpuPreset({ deviceKind, graphPath, precision = 'fp32' }: Pick<OrtBackendOptions, 'graphPath' | 'precision'> & { readonly deviceKind: string }, model: StoredModel, maxTokens: number, totalBytes: number | undefined): Promise<Preset> {
-  return presetFor({ deviceName: deviceKind, totalBytes, model: await sizesOf(model, graphPath, maxTokens), precision, keepsScores: false });
+export async function gpuPreset(
+  {
+    deviceKind,
+    graphPath,
+    precision = 'fp32',
+  }: Pick<OrtBackendOptions, 'graphPath' | 'precision'> & { readonly deviceKind: string },
+  model: StoredModel,
+  maxTokens: number,
+  totalBytes: number | undefined,
+): Promise<Preset> {
+  return presetFor({
+    deviceName: deviceKind,
+    totalBytes,
+    model: await sizesOf(model, graphPath, maxTokens),
+    precision,
+    keepsScores: false,
+  });
 }
 
 /** The usual proportions of the family: a starting point needs no more. */
 async function sizesOf({ dims }: StoredModel, graphPath: string, maxTokens: number): Promise<ModelSizes> {
-  return { hiddenSize: dims, intermediateSize: 4 * dims, heads: Math.max(1, Math.round(dims / 32)), weightsBytes: (await stat(graphPath)).size, maxTokens };
+  return {
+    hiddenSize: dims,
+    intermediateSize: 4 * dims,
+    heads: Math.max(1, Math.round(dims / 32)),
+    weightsBytes: (await stat(graphPath)).size,
+    maxTokens,
+  };
 }
 
 /** As on a GPU that nobody measured: the preset for an unknown card, corrected by what every run tells. */
-async function simulatedBudget({ clock, log }: DeviceBudgetOptions, backend: SimulatedDevice, common: BudgetOptions): Promise<DeviceBudget> {
+async function simulatedBudget(
+  { clock, log }: DeviceBudgetOptions,
+  backend: SimulatedDevice,
+  common: BudgetOptions,
+): Promise<DeviceBudget> {
   const { totalBytes } = await backend.read();
-  const model = { hiddenSize: 384, intermediateSize: 1536, heads: 12, weightsBytes: 0, maxTokens: common.maxTokens }; // the simulated law is MiniLM's, whatever the model
-  const preset = presetFor({ deviceName: backend.device, totalBytes, model, precision: backend.precision, keepsScores: false });
+  // the simulated law is MiniLM's, whatever the model
+  const model = { hiddenSize: 384, intermediateSize: 1536, heads: 12, weightsBytes: 0, maxTokens: common.maxTokens };
+  const preset = presetFor({
+    deviceName: backend.device,
+    totalBytes,
+    model,
+    precision: backend.precision,
+    keepsScores: false,
+  });
   log.info({ device: backend.device, startTokens: preset.startTokens }, preset.line);
-  const budget = createBudget({ ...common, totalBytes, startTokens: preset.startTokens, model, memory: { law: preset.law, source: 'preset' } });
-  const stop = readEvery(READ_MEMORY_EVERY_MS, clock, async () => budget.deviceMemory(await backend.read(), (await backend.memory())?.footprintBytes));
+  const budget = createBudget({
+    ...common,
+    totalBytes,
+    startTokens: preset.startTokens,
+    model,
+    memory: { law: preset.law, source: 'preset' },
+  });
+  const stop = readEvery(READ_MEMORY_EVERY_MS, clock, async () =>
+    budget.deviceMemory(await backend.read(), (await backend.memory())?.footprintBytes),
+  );
   return { budget, hear: () => undefined, stop };
 }
 
@@ -200,7 +324,13 @@ function isCpu(backend: InferenceBackend): backend is OrtBackend {
 }
 
 function keyOf({ model, settings }: DeviceBudgetOptions, backend: OrtBackend): DeviceProfileKey {
-  return profileKey({ model, graphPath: backend.options.graphPath, provider: 'cpu', precision: backend.precision, deviceKind: cpuKind(settings.threads, backend.sessions) });
+  return profileKey({
+    model,
+    graphPath: backend.options.graphPath,
+    provider: 'cpu',
+    precision: backend.precision,
+    deviceKind: cpuKind(settings.threads, backend.sessions),
+  });
 }
 
 interface FitParts {
@@ -210,10 +340,24 @@ interface FitParts {
   readonly loadedBytes: number;
 }
 
-function fitMemory({ settings, maxTokens, clock, log }: DeviceBudgetOptions, backend: OrtBackend, { budget, host, key, loadedBytes }: FitParts): MemoryFit {
+function fitMemory(
+  { settings, maxTokens, clock, log }: DeviceBudgetOptions,
+  backend: OrtBackend,
+  { budget, host, key, loadedBytes }: FitParts,
+): MemoryFit {
   return new MemoryFit({
-    clock, log, host, loadedBytes,
-    measure: (signal) => measureMemory({ backend: backend.options, maxWidth: maxTokens, isBackground: true, timeoutMs: PROBE_TIMEOUT_MS, signal }),
+    clock,
+    log,
+    host,
+    loadedBytes,
+    measure: (signal) =>
+      measureMemory({
+        backend: backend.options,
+        maxWidth: maxTokens,
+        isBackground: true,
+        timeoutMs: PROBE_TIMEOUT_MS,
+        signal,
+      }),
     onLaw: async (law) => {
       budget.useMemoryLaw({ ...lawOfSessions(law, backend.sessions), loadedBytes }, 'fitted');
       await keepProfile(settings.cacheDir, key, { memory: law }, log);
@@ -226,7 +370,9 @@ function capped(host: MemoryProbe, maxBytes: number | undefined): MemoryProbe {
   return {
     read: async () => {
       const found = await host.read();
-      return found && { totalBytes: Math.min(found.totalBytes, maxBytes), freeBytes: Math.min(found.freeBytes, maxBytes) };
+      return (
+        found && { totalBytes: Math.min(found.totalBytes, maxBytes), freeBytes: Math.min(found.freeBytes, maxBytes) }
+      );
     },
   };
 }

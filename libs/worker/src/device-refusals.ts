@@ -1,5 +1,5 @@
-// Why a device was not used, in the same words whatever runs on it: tried one after the other, told in one line, refused with
-// every reason.
+// Why a device was not used, in the same words whatever runs on it: tried one after the other, told in one line,
+// refused with every reason.
 
 import { ShoalError, type Logger } from '@shoal/core';
 
@@ -19,7 +19,11 @@ export class Refused extends Error {
 }
 
 export function refusalOf(provider: string, error: unknown): Refusal {
-  return { provider, reason: error instanceof Error ? error.message : String(error), isAbsence: error instanceof Refused && error.isAbsence };
+  return {
+    provider,
+    reason: error instanceof Error ? error.message : String(error),
+    isAbsence: error instanceof Refused && error.isAbsence,
+  };
 }
 
 /** One line: a warning when a GPU is here and does not serve, else what everybody expects. */
@@ -31,12 +35,18 @@ export function tellRefusals(log: Logger, refusals: readonly Refusal[], device: 
 }
 
 export function tellForcedCpu(log: Logger, environment: Readonly<Record<string, string | undefined>>): void {
-  if (environment['SHOAL_FORCE_CPU'] === '1') log.warn({ device: 'cpu' }, 'SHOAL_FORCE_CPU=1: running on the CPU, whatever else is here');
+  if (environment['SHOAL_FORCE_CPU'] === '1')
+    log.warn({ device: 'cpu' }, 'SHOAL_FORCE_CPU=1: running on the CPU, whatever else is here');
 }
 
 export function noDevice(device: string, refusals: readonly Refusal[]): ShoalError<'SETUP_FAILED'> {
   const reasons = refusals.map(({ provider, reason }) => `${provider}: ${reason}`).join('; ');
-  return new ShoalError('SETUP_FAILED', `device ${device} was asked for and cannot be used; ${reasons}. "shoal doctor" looks closer; --device cpu runs on the CPU`, { device });
+  return new ShoalError(
+    'SETUP_FAILED',
+    `device ${device} was asked for and cannot be used; ${reasons}. "shoal doctor" looks closer; --device cpu ` +
+      'runs on the CPU',
+    { device },
+  );
 }
 
 /** The index of gpu:<index>; auto is the first. */

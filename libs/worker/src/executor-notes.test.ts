@@ -25,7 +25,14 @@ afterEach(() => {
 function noteOfPredecessor(): string {
   const file = join(cacheDir, 'executors', 'gpu-0.1.json');
   mkdirSync(join(cacheDir, 'executors'));
-  writeFileSync(file, JSON.stringify({ place: placeOfPids(), worker: { pid: 1, startTime: 'never' }, executor: identityOf(executor.pid!) }));
+  writeFileSync(
+    file,
+    JSON.stringify({
+      place: placeOfPids(),
+      worker: { pid: 1, startTime: 'never' },
+      executor: identityOf(executor.pid!),
+    }),
+  );
   return file;
 }
 
@@ -47,12 +54,19 @@ test('the executor of a worker that died is killed, and its note goes', async ()
 test('one that does not end by being killed holds up nobody for ever, and is said', async () => {
   const file = noteOfPredecessor();
   await notes({ kill: () => undefined }).untilPredecessorsLeft();
-  expect(log.messages('warn')).toEqual([expect.stringContaining('killing it'), expect.stringContaining('cannot be ended')]);
+  expect(log.messages('warn')).toEqual([
+    expect.stringContaining('killing it'),
+    expect.stringContaining('cannot be ended'),
+  ]);
   expect(existsSync(file)).toBe(true);
 });
 
 test('one that may not be killed, or is gone at that moment, does not keep the worker from starting', async () => {
   noteOfPredecessor();
   await notes({ kill: refuse }).untilPredecessorsLeft();
-  expect(log.messages('warn')).toEqual([expect.stringContaining('killing it'), expect.stringContaining('cannot be killed'), expect.stringContaining('cannot be ended')]);
+  expect(log.messages('warn')).toEqual([
+    expect.stringContaining('killing it'),
+    expect.stringContaining('cannot be killed'),
+    expect.stringContaining('cannot be ended'),
+  ]);
 });

@@ -1,7 +1,7 @@
-// Remembers on disk which executor belongs to which worker process, so that a worker that starts under the name of one that
-// died waits until that one's executor has left the device, before it measures what is free there. An executor leaves by
-// itself when its worker is gone; one that does not is killed, because nobody else will. Workers on other machines, or in
-// other containers, that share the folder are left alone: their pids mean nothing here.
+// Remembers on disk which executor belongs to which worker process, so that a worker that starts under the name of one
+// that died waits until that one's executor has left the device, before it measures what is free there. An executor
+// leaves by itself when its worker is gone; one that does not is killed, because nobody else will. Workers on other
+// machines, or in other containers, that share the folder are left alone: their pids mean nothing here.
 
 import { mkdir, readFile, readdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -28,7 +28,10 @@ export interface ExecutorNotesOptions {
 
 /** An executor notices at once that its worker is gone; freeing the device takes a driver longer than that. */
 const LEAVE_MS = 2_000;
-/** One that is stuck in the driver does not end by being killed either; somebody has to look, and a worker that waits for it serves nobody. */
+/**
+ * One that is stuck in the driver does not end by being killed either; somebody has to look, and a worker that waits
+ * for it serves nobody.
+ */
 const KILLED_MS = 30_000;
 const LOOK_MS = 20;
 
@@ -43,10 +46,17 @@ export class ExecutorNotes {
     this.own = join(this.folder, `${options.name}.${process.pid}.json`);
   }
 
-  /** Resolves when no executor of a dead worker of this name is left, or none that can be made to leave. Never throws: a note that cannot be read holds up nobody. */
+  /**
+   * Resolves when no executor of a dead worker of this name is left, or none that can be made to leave. Never throws: a
+   * note that cannot be read holds up nobody.
+   */
   async untilPredecessorsLeft(): Promise<void> {
     const files = await readdir(this.folder).catch(() => []);
-    await Promise.all(files.filter((file) => file.startsWith(`${this.options.name}.`)).map((file) => this.untilLeft(join(this.folder, file))));
+    await Promise.all(
+      files
+        .filter((file) => file.startsWith(`${this.options.name}.`))
+        .map((file) => this.untilLeft(join(this.folder, file))),
+    );
   }
 
   /** Another executor is up. */
@@ -68,7 +78,12 @@ export class ExecutorNotes {
     if (note === undefined || note.place !== placeOfPids() || isAlive(note.worker)) return;
     const { leaveMs = LEAVE_MS, log } = this.options;
     const hasLeft = (await isGoneWithin(note.executor, leaveMs)) || (await this.killed(note.executor));
-    if (!hasLeft) return log.warn({ pid: note.executor.pid }, 'the executor of a worker that died cannot be ended, starting beside it; what it holds of the device stays taken');
+    if (!hasLeft)
+      return log.warn(
+        { pid: note.executor.pid },
+        'the executor of a worker that died cannot be ended, starting beside it; what it holds of the device ' +
+          'stays taken',
+      );
     await rm(file, { force: true }).catch(() => undefined); // it says nothing any more, of a process that is gone
   }
 
@@ -78,7 +93,11 @@ export class ExecutorNotes {
     try {
       kill(executor.pid);
     } catch (error) {
-      if (isAlive(executor)) log.warn({ pid: executor.pid, reason: error instanceof Error ? error.message : String(error) }, 'it cannot be killed');
+      if (isAlive(executor))
+        log.warn(
+          { pid: executor.pid, reason: error instanceof Error ? error.message : String(error) },
+          'it cannot be killed',
+        );
       return !isAlive(executor);
     }
     return isGoneWithin(executor, killedMs);
@@ -98,7 +117,11 @@ async function isGoneWithin(process: ProcessIdentity, ms: number): Promise<boole
 async function readNote(file: string): Promise<Note | undefined> {
   try {
     const note: unknown = JSON.parse(await readFile(file, 'utf8'));
-    const isNote = typeof note === 'object' && note !== null && isIdentity(Reflect.get(note, 'worker')) && isIdentity(Reflect.get(note, 'executor'));
+    const isNote =
+      typeof note === 'object' &&
+      note !== null &&
+      isIdentity(Reflect.get(note, 'worker')) &&
+      isIdentity(Reflect.get(note, 'executor'));
     return isNote ? (note as Note) : undefined;
   } catch {
     return undefined;
@@ -106,5 +129,10 @@ async function readNote(file: string): Promise<Note | undefined> {
 }
 
 function isIdentity(value: unknown): boolean {
-  return typeof value === 'object' && value !== null && Number.isInteger(Reflect.get(value, 'pid')) && typeof Reflect.get(value, 'startTime') === 'string';
+  return (
+    typeof value === 'object' &&
+    value !== null &&
+    Number.isInteger(Reflect.get(value, 'pid')) &&
+    typeof Reflect.get(value, 'startTime') === 'string'
+  );
 }

@@ -1,6 +1,6 @@
-// What every executor process is, whatever it computes: it has its settings from its worker, answers it over the channel, and
-// ends with it. A closed channel means SIGKILL, because leaving in any softer way aborts while a run is in flight. Signals
-// from a terminal are the claimer's to handle.
+// What every executor process is, whatever it computes: it has its settings from its worker, answers it over the
+// channel, and ends with it. A closed channel means SIGKILL, because leaving in any softer way aborts while a run is in
+// flight. Signals from a terminal are the claimer's to handle.
 
 import { invariant, toFailure, type AnyOrder, type FromExecutor, type Logger, type ToExecutor } from '@shoal/core';
 import { createLogger } from '@shoal/ops/service';
@@ -10,7 +10,10 @@ import type { FromExecutorProcess } from './forked-executor.ts';
 export interface ExecutorProcess<Settings> {
   readonly settings: Settings;
   readonly log: Logger;
-  /** What is told in one turn of the event loop travels together, in order: each message by itself costs both processes a system call and a wake-up. */
+  /**
+   * What is told in one turn of the event loop travels together, in order: each message by itself costs both processes
+   * a system call and a wake-up.
+   */
   readonly tell: (message: FromExecutorProcess) => void;
 }
 
@@ -21,7 +24,10 @@ export interface OpenExecutor<Order extends AnyOrder> {
 }
 
 /** Runs this process: `open` says `ready` when it can work. */
-export async function executorProcess<Settings extends ExecutorSettings | SimilarityExecutorSettings, Order extends AnyOrder>(open: (process: ExecutorProcess<Settings>) => Promise<OpenExecutor<Order>>): Promise<void> {
+export async function executorProcess<
+  Settings extends ExecutorSettings | SimilarityExecutorSettings,
+  Order extends AnyOrder,
+>(open: (process: ExecutorProcess<Settings>) => Promise<OpenExecutor<Order>>): Promise<void> {
   const settings = JSON.parse(process.env[EXECUTOR_ENVIRONMENT] ?? 'null') as Settings;
   invariant(settings !== null && process.send !== undefined, 'the executor is started by its worker');
   const log = createLogger({ level: settings.logLevel, name: 'executor' });
@@ -30,13 +36,17 @@ export async function executorProcess<Settings extends ExecutorSettings | Simila
   const sendWaiting = (): void => {
     const together = waiting;
     waiting = [];
-    if (together.length > 0) lastSent = new Promise((resolve) => process.send?.(together, undefined, {}, () => resolve()));
+    if (together.length > 0)
+      lastSent = new Promise((resolve) => process.send?.(together, undefined, {}, () => resolve()));
   };
   const tell = (message: FromExecutorProcess): void => {
     if (waiting.push(message) === 1) setImmediate(sendWaiting);
     if (message.kind === 'began') sendWaiting(); // who is at the device has to be known before it can end this process
   };
-  /** Ends the process once the last message is on its way. Nothing runs at the device by now; what else is open does not matter. */
+  /**
+   * Ends the process once the last message is on its way. Nothing runs at the device by now; what else is open does not
+   * matter.
+   */
   const leave = async (): Promise<never> => {
     sendWaiting();
     await lastSent;

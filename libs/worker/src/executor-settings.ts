@@ -32,7 +32,18 @@ export interface ExecutorSettings {
   readonly threads: number;
   /** Threads that tokenize jobs which came as text. */
   readonly tokenizerThreads: number;
-  readonly limits: Pick<Settings, 'maxPaddedTokens' | 'maxRows' | 'memoryFraction' | 'maxDeviceBytes' | 'latencyTargetMs' | 'windowRows' | 'maxWaitMs' | 'minRows' | 'maxRowAgeMs'>;
+  readonly limits: Pick<
+    Settings,
+    | 'maxPaddedTokens'
+    | 'maxRows'
+    | 'memoryFraction'
+    | 'maxDeviceBytes'
+    | 'latencyTargetMs'
+    | 'windowRows'
+    | 'maxWaitMs'
+    | 'minRows'
+    | 'maxRowAgeMs'
+  >;
   readonly logLevel: Settings['logLevel'];
   /** What the executor before this one had learned. */
   readonly learned?: LearnedBudget | undefined;

@@ -1,9 +1,17 @@
-// ExecutorLink over a child process: starts executor-main, carries the protocol over its IPC channel, notices its death.
-// One process at a time; whoever replaces a dead one calls start() again. The child kills itself when this side is gone.
+// ExecutorLink over a child process: starts executor-main, carries the protocol over its IPC channel, notices its
+// death. One process at a time; whoever replaces a dead one calls start() again. The child kills itself when this side
+// is gone.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { ShoalError, type AnyOrder, type ExecutorLink, type FromExecutor, type LearnedBudget, type ToExecutor } from '@shoal/core';
+import {
+  ShoalError,
+  type AnyOrder,
+  type ExecutorLink,
+  type FromExecutor,
+  type LearnedBudget,
+  type ToExecutor,
+} from '@shoal/core';
 import { EXECUTOR_ENVIRONMENT, type ExecutorSettings, type SimilarityExecutorSettings } from './executor-settings.ts';
 
 type Ready = Extract<FromExecutor, { kind: 'ready' }>;
@@ -11,7 +19,9 @@ type Ready = Extract<FromExecutor, { kind: 'ready' }>;
 /** What the claimer hears, and what only the next executor is told. Travels in lists. */
 export type FromExecutorProcess = FromExecutor | { readonly kind: 'learned'; readonly learned: LearnedBudget };
 
-/** Opening a graph takes under a second, building it first a few, a GPU's context and kernels up to twenty (2026-11). */
+/**
+ * Opening a graph takes under a second, building it first a few, a GPU's context and kernels up to twenty (2026-11).
+ */
 const START_TIMEOUT_MS = 180_000;
 
 export class ForkedExecutor implements ExecutorLink {
@@ -54,15 +64,25 @@ export class ForkedExecutor implements ExecutorLink {
     const child = this.spawn();
     this.child = child;
     this.killReason = undefined;
-    const limit = setTimeout(() => child === this.child && this.kill(`it was not ready ${this.startTimeoutMs} ms after its start`), this.startTimeoutMs);
+    const limit = setTimeout(
+      () => child === this.child && this.kill(`it was not ready ${this.startTimeoutMs} ms after its start`),
+      this.startTimeoutMs,
+    );
     return new Promise<Ready>((resolve, reject) => {
       let isReady = false;
       const hear = (message: FromExecutorProcess): void => {
         if (message.kind === 'learned') this.learned = message.learned;
         else if (message.kind === 'ready') {
           this.device ??= message.device;
-          if (this.settings.kind !== 'similarity' && message.device !== this.device) { // similarity chooses anew for each call
-            reject(new ShoalError('DEVICE_LOST', `the worker began on ${this.device}, and its next executor found ${message.device} only; start the worker again to have it serve that`));
+          if (this.settings.kind !== 'similarity' && message.device !== this.device) {
+            // similarity chooses anew for each call
+            reject(
+              new ShoalError(
+                'DEVICE_LOST',
+                `the worker began on ${this.device}, and its next executor found ${message.device} only; start ` +
+                  'the worker again to have it serve that',
+              ),
+            );
             return this.kill('it has another device');
           }
           isReady = true;
@@ -81,12 +101,14 @@ export class ForkedExecutor implements ExecutorLink {
         const reason = this.killReason ?? (signal === null ? `exit code ${code}` : `killed by ${signal}`);
         if (child === this.child) {
           this.child = undefined;
-          if (isReady && this.early !== undefined) { // it died before anybody took it over: `start` begins another
+          if (isReady && this.early !== undefined) {
+            // it died before anybody took it over: `start` begins another
             this.early = undefined;
             this.unheard = [];
           }
         }
-        if (!isReady) reject(new ShoalError('EXECUTOR_LOST', `the executor process ended before it was ready (${reason})`));
+        if (!isReady)
+          reject(new ShoalError('EXECUTOR_LOST', `the executor process ended before it was ready (${reason})`));
         else if (!this.isStopping) for (const listener of this.lostListeners) listener(reason);
       });
     }).finally(() => clearTimeout(limit));

@@ -1,5 +1,5 @@
-// Where the budget of a GPU begins and what it keeps an eye on. The session runs on the CPU under a GPU's name: the budget knows
-// of a device only what it is told.
+// Where the budget of a GPU begins and what it keeps an eye on. The session runs on the CPU under a GPU's name: the
+// budget knows of a device only what it is told.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -17,18 +17,53 @@ beforeAll(async () => {
 });
 afterAll(() => rm(cacheDir, { recursive: true, force: true }));
 
-async function budgetOf(deviceKind: string, totalGib: number, free = { bytes: totalGib * GIB }, binding: Binding = 'stock') {
+async function budgetOf(
+  deviceKind: string,
+  totalGib: number,
+  free = { bytes: totalGib * GIB },
+  binding: Binding = 'stock',
+) {
   const model = await openModel('tiny-random', { cacheDir });
   const totalBytes = totalGib * GIB;
   const freeAtStart = free.bytes; // the driver's tool counts all that was taken since, by whomever
   const backend = await OrtBackend.open({
-    binding, graphPath: await openGraph(model, { cacheDir, kind: 'cuda-fp16' }), precision: 'fp16', dims: model.dims, threads: 1, slotRows: 16_384, slotTokens: 262_144, device: 'cuda:0', deviceKind,
-    probe: { read: async () => ({ freeBytes: free.bytes, totalBytes }) }, readMemory: async () => ({ liveBytes: undefined, footprintBytes: GIB + freeAtStart - free.bytes, source: 'driver' }),
+    binding,
+    graphPath: await openGraph(model, { cacheDir, kind: 'cuda-fp16' }),
+    precision: 'fp16',
+    dims: model.dims,
+    threads: 1,
+    slotRows: 16_384,
+    slotTokens: 262_144,
+    device: 'cuda:0',
+    deviceKind,
+    probe: { read: async () => ({ freeBytes: free.bytes, totalBytes }) },
+    readMemory: async () => ({
+      liveBytes: undefined,
+      footprintBytes: GIB + freeAtStart - free.bytes,
+      source: 'driver',
+    }),
   });
   const clock = new ManualClock();
-  const limits = { maxPaddedTokens: undefined, maxRows: 16_384, memoryFraction: 0.8, latencyTargetMs: 100, maxDeviceBytes: undefined, windowRows: 64, maxWaitMs: 10, minRows: 8, maxRowAgeMs: 250 };
+  const limits = {
+    maxPaddedTokens: undefined,
+    maxRows: 16_384,
+    memoryFraction: 0.8,
+    latencyTargetMs: 100,
+    maxDeviceBytes: undefined,
+    windowRows: 64,
+    maxWaitMs: 10,
+    minRows: 8,
+    maxRowAgeMs: 250,
+  };
   const log = new RecordingLogger();
-  const opened = await openDeviceBudget({ backend, model, maxTokens: 512, settings: { limits, threads: 1, cacheDir }, clock, log });
+  const opened = await openDeviceBudget({
+    backend,
+    model,
+    maxTokens: 512,
+    settings: { limits, threads: 1, cacheDir },
+    clock,
+    log,
+  });
   return { ...opened, clock, log, close: async () => (opened.stop(), backend.stop()) };
 }
 
@@ -41,23 +76,29 @@ test('a large card begins with its preset, which is far below its memory, and sa
 
 const native = nativeOrtProblem();
 if (native !== undefined) console.warn(`no arena is asked: ${native}`);
-test.skipIf(native !== undefined)('where the arena can be asked, memory is measured before the first claim, and stored for the next start', async () => {
-  const first = await budgetOf('NVIDIA asked', 140, undefined, 'native');
-  expect(first.budget.current().source).toBe('fitted');
-  expect(first.log.messages('info')).toContain('memory of this model measured');
-  await first.close();
-  const second = await budgetOf('NVIDIA asked', 140, undefined, 'native');
-  expect(second.budget.current().source).toBe('stored');
-  expect(second.log.messages('info')).not.toContain('memory of this model measured');
-  await second.close();
-});
+test.skipIf(native !== undefined)(
+  'where the arena can be asked, memory is measured before the first claim, and stored for the next start',
+  async () => {
+    const first = await budgetOf('NVIDIA asked', 140, undefined, 'native');
+    expect(first.budget.current().source).toBe('fitted');
+    expect(first.log.messages('info')).toContain('memory of this model measured');
+    await first.close();
+    const second = await budgetOf('NVIDIA asked', 140, undefined, 'native');
+    expect(second.budget.current().source).toBe('stored');
+    expect(second.log.messages('info')).not.toContain('memory of this model measured');
+    await second.close();
+  },
+);
 
-test.each<Binding>(native === undefined ? ['stock', 'native'] : ['stock'])('what others take of the card while a worker runs leaves less for its runs, %s binding', async (binding) => {
-  const free = { bytes: 20 * GIB };
-  const { budget, clock, close } = await budgetOf('NVIDIA H200', 20, free, binding);
-  const before = budget.rowsAt(512);
-  free.bytes = 0.1 * GIB;
-  clock.advance(5_001);
-  await expect.poll(() => budget.rowsAt(512)).toBeLessThan(before);
-  await close();
-});
+test.each<Binding>(native === undefined ? ['stock', 'native'] : ['stock'])(
+  'what others take of the card while a worker runs leaves less for its runs, %s binding',
+  async (binding) => {
+    const free = { bytes: 20 * GIB };
+    const { budget, clock, close } = await budgetOf('NVIDIA H200', 20, free, binding);
+    const before = budget.rowsAt(512);
+    free.bytes = 0.1 * GIB;
+    await clock.advance(5_001);
+    await expect.poll(() => budget.rowsAt(512)).toBeLessThan(before);
+    await close();
+  },
+);

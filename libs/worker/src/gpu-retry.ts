@@ -1,6 +1,6 @@
-// Tries a GPU that failed again, in a process of its own, because in the one where it failed nothing on it can be used any more:
-// after `firstMs`, then after twice as long each time, up to ten minutes. Says when it works; what is done then is the
-// caller's business.
+// Tries a GPU that failed again, in a process of its own, because in the one where it failed nothing on it can be used
+// any more: after `firstMs`, then after twice as long each time, up to ten minutes. Says when it works; what is done
+// then is the caller's business.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -47,8 +47,14 @@ export class GpuRetry {
 
   private probe(waitedMs: number): void {
     const { cudaLibrary, log, onBack } = this.options;
-    const main = fileURLToPath(new URL(`./gpu-probe-main.${import.meta.url.endsWith('.ts') ? 'ts' : 'js'}`, import.meta.url));
-    this.child = fork(main, cudaLibrary === undefined ? [] : [cudaLibrary], { stdio: ['ignore', 'ignore', 2, 'ipc'], timeout: PROBE_TIMEOUT_MS, killSignal: 'SIGKILL' });
+    const main = fileURLToPath(
+      new URL(`./gpu-probe-main.${import.meta.url.endsWith('.ts') ? 'ts' : 'js'}`, import.meta.url),
+    );
+    this.child = fork(main, cudaLibrary === undefined ? [] : [cudaLibrary], {
+      stdio: ['ignore', 'ignore', 2, 'ipc'],
+      timeout: PROBE_TIMEOUT_MS,
+      killSignal: 'SIGKILL',
+    });
     this.child.once('close', (code) => {
       if (this.isStopped) return;
       if (code === 0) return onBack();

@@ -1,6 +1,7 @@
-// Main memory as a device's memory, for workers on the CPU: the limit of the control group or of the machine, whichever is
-// less, and what is free below it. Node reads both forms of control groups itself (22.12), but counts what the group has read
-// of files as used; the kernel gives that up before it refuses anything, so it is free here, as on a machine without a limit.
+// Main memory as a device's memory, for workers on the CPU: the limit of the control group or of the machine, whichever
+// is less, and what is free below it. Node reads both forms of control groups itself (22.12), but counts what the group
+// has read of files as used; the kernel gives that up before it refuses anything, so it is free here, as on a machine
+// without a limit.
 
 import { readFile } from 'node:fs/promises';
 import { totalmem } from 'node:os';
@@ -15,7 +16,11 @@ interface MemoryOfProcess {
 
 type ReadText = (path: string) => Promise<string>;
 
-export function hostMemory(memory: MemoryOfProcess = process, machineBytes = totalmem(), readText: ReadText = (path) => readFile(path, 'utf8')): MemoryProbe {
+export function hostMemory(
+  memory: MemoryOfProcess = process,
+  machineBytes = totalmem(),
+  readText: ReadText = (path) => readFile(path, 'utf8'),
+): MemoryProbe {
   return {
     read: async () => {
       const limitBytes = memory.constrainedMemory() || machineBytes;
@@ -26,7 +31,10 @@ export function hostMemory(memory: MemoryOfProcess = process, machineBytes = tot
   };
 }
 
-/** Pages of files that nobody used lately, in this process's control group and those below it. 0 where it cannot be read. */
+/**
+ * Pages of files that nobody used lately, in this process's control group and those below it. 0 where it cannot be
+ * read.
+ */
 async function idleCacheBytes(readText: ReadText): Promise<number> {
   const groups = await readText('/proc/self/cgroup').catch(() => '');
   const first = /^\d+:(?:[^:\n]*,)?memory(?:,[^:\n]*)?:(.*)$/m.exec(groups)?.[1];
@@ -37,7 +45,9 @@ async function idleCacheBytes(readText: ReadText): Promise<number> {
 
 /** In a container the group is often mounted in the place of the root. */
 async function statOf(mount: string, group: string, readText: ReadText): Promise<string> {
-  return readText(`${mount}${group.replace(/\/$/, '')}/memory.stat`).catch(() => readText(`${mount}/memory.stat`).catch(() => ''));
+  return readText(`${mount}${group.replace(/\/$/, '')}/memory.stat`).catch(() =>
+    readText(`${mount}/memory.stat`).catch(() => ''),
+  );
 }
 
 function statIn(stat: string, name: string): number {

@@ -10,11 +10,15 @@ function setup() {
   let shrinks = 0;
   const device = { runMs: 0 };
   const idle = new IdleShrink({ runningMs: () => device.runMs, shrink: async () => ++shrinks > 0 }, clock);
-  return { device, idle, shrinksAfter: async (ms: number) => {
-    await clock.advance(ms);
-    await idle.look();
-    return shrinks;
-  } };
+  return {
+    device,
+    idle,
+    shrinksAfter: async (ms: number) => {
+      await clock.advance(ms);
+      await idle.look();
+      return shrinks;
+    },
+  };
 }
 
 test('an arena is given back once after a burst, and again after the next', async () => {

@@ -1,5 +1,6 @@
-// Gives the arena of a device back while nobody asks for anything: what a burst took stays with the runtime otherwise, and others
-// on the device find it missing. Looks when it is told to; the next run takes its memory again, which costs it some milliseconds.
+// Gives the arena of a device back while nobody asks for anything: what a burst took stays with the runtime otherwise,
+// and others on the device find it missing. Looks when it is told to; the next run takes its memory again, which costs
+// it some milliseconds.
 
 import type { Clock, FromExecutor } from '@shoal/core';
 

@@ -3,7 +3,9 @@
 /** The items of all lists, those of each spread evenly over the whole. */
 export function inTurns<Item>(lists: readonly (readonly Item[])[]): Item[] {
   return lists
-    .flatMap((items, place) => items.map((item, i) => ({ item, at: (i + (place + 0.5) / lists.length) / items.length })))
+    .flatMap((items, place) =>
+      items.map((item, i) => ({ item, at: (i + (place + 0.5) / lists.length) / items.length })),
+    )
     .sort((a, b) => a.at - b.at)
     .map(({ item }) => item);
 }

@@ -1,10 +1,36 @@
-// Kernels as core's SimilarityDevice: collections and graphs read from their folder into memory of this process, computed on
-// by whatever `Kernels` are there. What is held as a whole may stay on a GPU as well, which has a ledger of its own (CudaEngine).
-// Translates shapes, and running out of memory into a value; chooses nothing.
+// Kernels as core's SimilarityDevice: collections and graphs read from their folder into memory of this process,
+// computed on by whatever `Kernels` are there. What is held as a whole may stay on a GPU as well, which has a ledger of
+// its own (CudaEngine). Translates shapes, and running out of memory into a value; chooses nothing.
 
-import { activationOf, isShoalError, nodeOf, type DeviceUse, type Fitted, type GraphSource, type HeldGraph, type HeldRows, type Ranking, type RowSource, type SeedSet, type SimilarityDevice } from '@shoal/core';
 import {
-  graphInfo, hitsOf, openCollectionRows, openGraph, rowOfId, rowsOf, sliceRows, type CudaEngine, type Graph, type HybridEngine, type Kernels, type RowBlock, type Seeds, type TopK,
+  activationOf,
+  isShoalError,
+  nodeOf,
+  type DeviceUse,
+  type Fitted,
+  type GraphSource,
+  type HeldGraph,
+  type HeldRows,
+  type Ranking,
+  type RowSource,
+  type SeedSet,
+  type SimilarityDevice,
+} from '@shoal/core';
+import {
+  graphInfo,
+  hitsOf,
+  openCollectionRows,
+  openGraph,
+  rowOfId,
+  rowsOf,
+  sliceRows,
+  type CudaEngine,
+  type Graph,
+  type HybridEngine,
+  type Kernels,
+  type RowBlock,
+  type Seeds,
+  type TopK,
 } from '@shoal/similarity';
 
 export interface KernelDeviceOptions {
@@ -34,7 +60,12 @@ function useOf(device: string, hybrid: HybridEngine): DeviceUse {
 /** Memory of this process: forgotten is freed. */
 function forget(): void {}
 
-async function rowSource(kernels: Kernels, folder: string, nameAndVersion: string, gpu: CudaEngine | undefined): Promise<RowSource> {
+async function rowSource(
+  kernels: Kernels,
+  folder: string,
+  nameAndVersion: string,
+  gpu: CudaEngine | undefined,
+): Promise<RowSource> {
   const { name, rows, dims, rowBytes, read, isCurrent, close } = await openCollectionRows(folder, nameAndVersion);
   const load = async (first: number, count: number): Promise<HeldRows> => {
     const block = await read(first, count);
@@ -52,7 +83,8 @@ function heldRows(kernels: Kernels, block: RowBlock, bytes: number, free: () => 
     slice: (first, count) => heldRows(kernels, withIds(sliceRows(block, first, first + count), first), 0, forget),
     has: (id) => rowOfId(block, id) !== undefined,
     topK: (queries, options) => fitted(async () => rankingsOf(await kernels.topK(queries, block, options))),
-    rescore: (queries, candidates, options) => fitted(async () => rankingsOf(await kernels.rescore(queries, block, candidates, options))),
+    rescore: (queries, candidates, options) =>
+      fitted(async () => rankingsOf(await kernels.rescore(queries, block, candidates, options))),
     scores: (queries, options) => fitted(() => kernels.cosine(queries, block, options)),
   };
 }
@@ -63,14 +95,23 @@ function withIds(part: RowBlock, first: number): RowBlock {
   return { ...part, ids: BigUint64Array.from({ length: part.rows }, (_, row) => BigInt(first + row)) };
 }
 
-/** Lanes of activation that a run has side by side, each with two more arrays of its size (libs/similarity, kernels.ts). */
+/**
+ * Lanes of activation that a run has side by side, each with two more arrays of its size (libs/similarity, kernels.ts).
+ */
 const LANE_BYTES = 16 * 3 * 4;
 
-async function graphSource(kernels: Kernels, folder: string, name: string, gpu: CudaEngine | undefined): Promise<GraphSource> {
+async function graphSource(
+  kernels: Kernels,
+  folder: string,
+  name: string,
+  gpu: CudaEngine | undefined,
+): Promise<GraphSource> {
   const { nodes, edges, createdMs } = await graphInfo(folder, name);
   const bytes = 4 * (nodes + 1) + 8 * edges + LANE_BYTES * nodes;
   return {
-    name, nodes, bytes,
+    name,
+    nodes,
+    bytes,
     load: () => fitted(async () => heldGraph(kernels, await openGraph(folder, name), bytes, gpu)),
     isCurrent: async () => (await graphInfo(folder, name)).createdMs === createdMs,
     close: async () => undefined, // nothing is open between reads
@@ -105,5 +146,8 @@ async function fitted<Value>(work: () => Promise<Value>): Promise<Fitted<Value>>
 
 /** V8 says so by a RangeError without a code, kernels by ours. */
 function isOutOfMemory(error: unknown): error is Error {
-  return isShoalError(error, 'OUT_OF_VRAM') || (error instanceof RangeError && /allocation failed|invalid (typed )?array(buffer)? length/i.test(error.message));
+  return (
+    isShoalError(error, 'OUT_OF_VRAM') ||
+    (error instanceof RangeError && /allocation failed|invalid (typed )?array(buffer)? length/i.test(error.message))
+  );
 }

@@ -13,7 +13,8 @@ beforeAll(async () => {
 });
 afterAll(() => rm(folder, { recursive: true, force: true }));
 
-const fixture = (name: string): string => `cat '${fileURLToPath(new URL(`../../ops/fixtures/${name}`, import.meta.url))}'`;
+const fixture = (name: string): string =>
+  `cat '${fileURLToPath(new URL(`../../ops/fixtures/${name}`, import.meta.url))}'`;
 
 interface Machine {
   /** What its nvidia-smi does; none without it. */
@@ -27,7 +28,9 @@ async function found({ script, visible, problem }: Machine): Promise<LocalGpus> 
   await writeFile(program, `#!/bin/sh\n${script ?? ''}\n`);
   await chmod(program, 0o755);
   return localGpus({
-    cacheDir: folder, environment: { CUDA_VISIBLE_DEVICES: visible }, providerProblem: async () => problem,
+    cacheDir: folder,
+    environment: { CUDA_VISIBLE_DEVICES: visible },
+    providerProblem: async () => problem,
     tool: { programs: [script === undefined ? join(folder, 'missing') : program] },
   });
 }
@@ -46,7 +49,10 @@ test('those that CUDA_VISIBLE_DEVICES shows, under the names it has there', asyn
 
 test('of what CUDA_VISIBLE_DEVICES lists each GPU once, and nothing from the first entry on that is none', async () => {
   const script = fixture('four-h200.csv');
-  expect(await found({ script, visible: '0,7,1' })).toEqual({ ids: ['0'], refusals: [expect.stringContaining('names 7, which the driver does not know')] });
+  expect(await found({ script, visible: '0,7,1' })).toEqual({
+    ids: ['0'],
+    refusals: [expect.stringContaining('names 7, which the driver does not know')],
+  });
   expect((await found({ script, visible: '0,GPU-ffff,1' })).ids).toEqual(['0']);
   expect((await found({ script, visible: '0,0,MIG-1,MIG-1,3,GPU-a9350980-b1ed' })).ids).toEqual(['0', 'MIG-1', '3']);
 });
@@ -60,7 +66,9 @@ esac`;
 });
 
 test('one that is too old is left out with the reason, also where it is asked for', async () => {
-  const script = `printf '0, GPU-1, 580.1, 100, 0, 100, 0, 30, 70, [N/A], 6.1, NVIDIA GeForce GTX 1080\\n1, GPU-2, 580.1, 100, 0, 100, 0, 30, 70, [N/A], 9.0, NVIDIA H200\\n'`;
+  const script =
+    `printf '0, GPU-1, 580.1, 100, 0, 100, 0, 30, 70, [N/A], 6.1, NVIDIA GeForce GTX 1080\\n1, GPU-2, 580.1, ` +
+    `100, 0, 100, 0, 30, 70, [N/A], 9.0, NVIDIA H200\\n'`;
   const refusals = [expect.stringContaining('GTX 1080 (index 0) has compute capability 6.1')];
   expect(await found({ script })).toEqual({ ids: ['1'], refusals });
   expect(await found({ script, visible: '0,1' })).toEqual({ ids: ['1'], refusals });
@@ -68,6 +76,9 @@ test('one that is too old is left out with the reason, also where it is asked fo
 
 test('none without the tool, and none without the provider, whose reason is told', async () => {
   expect(await found({})).toEqual({ ids: [], refusals: [] });
-  expect(await found({ script: fixture('four-h200.csv'), problem: 'no provider' })).toEqual({ ids: [], refusals: ['no provider'] });
+  expect(await found({ script: fixture('four-h200.csv'), problem: 'no provider' })).toEqual({
+    ids: [],
+    refusals: ['no provider'],
+  });
   expect((await found({ script: 'echo failed >&2; exit 9' })).refusals).toHaveLength(1);
 });

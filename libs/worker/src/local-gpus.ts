@@ -1,5 +1,5 @@
-// The GPUs of this machine that a worker each could run on, for whoever starts them all. Looks; opens nothing, so that a GPU
-// named here may still refuse its worker.
+// The GPUs of this machine that a worker each could run on, for whoever starts them all. Looks; opens nothing, so that
+// a GPU named here may still refuse its worker.
 
 import { cudaProviderProblem, nativeEncoderProblem } from '@shoal/inference';
 import { readDevices, readSlices, type DeviceReading, type ReadDevicesOptions } from '@shoal/ops';
@@ -23,22 +23,33 @@ export interface LocalGpusOptions {
   readonly providerProblem?: () => Promise<string | undefined>;
 }
 
-export async function localGpus({ cacheDir, environment, tool = {}, providerProblem = cudaProviderProblem }: LocalGpusOptions): Promise<LocalGpus> {
+export async function localGpus({
+  cacheDir,
+  environment,
+  tool = {},
+  providerProblem = cudaProviderProblem,
+}: LocalGpusOptions): Promise<LocalGpus> {
   const read = await readDevices(tool);
-  if (!read.ok) return { ids: [], refusals: read.reason === 'no-tool' || read.reason === 'no-device' ? [] : [read.message] };
+  if (!read.ok)
+    return { ids: [], refusals: read.reason === 'no-tool' || read.reason === 'no-device' ? [] : [read.message] };
   const { fit, refusals: unfit } = sorted(read.devices);
   const given = environment['CUDA_VISIBLE_DEVICES'];
   const { present, refusals: absent } = known(given === undefined ? [] : listedDevices(given), read.devices);
-  const ids = given === undefined ? await withSlices(fit, tool) : present.filter((id) => !isRefused(id, read.devices, fit));
+  const ids =
+    given === undefined ? await withSlices(fit, tool) : present.filter((id) => !isRefused(id, read.devices, fit));
   const refusals = [...unfit, ...absent];
   if (ids.length === 0) return { ids, refusals };
   await linkKeptProvider(cacheDir);
   const missing = await providerProblem();
-  const problem = missing !== undefined && nativeEncoderProblem() === undefined ? undefined : missing; // either of the two is enough
+  // either of the two is enough
+  const problem = missing !== undefined && nativeEncoderProblem() === undefined ? undefined : missing;
   return problem === undefined ? { ids, refusals } : { ids: [], refusals: [...refusals, problem] };
 }
 
-function sorted(devices: readonly DeviceReading[]): { readonly fit: readonly DeviceReading[]; readonly refusals: readonly string[] } {
+function sorted(devices: readonly DeviceReading[]): {
+  readonly fit: readonly DeviceReading[];
+  readonly refusals: readonly string[];
+} {
   const checked = devices.map((device) => ({ device, refusal: unusable(device)?.reason }));
   return {
     fit: checked.flatMap(({ device, refusal }) => (refusal === undefined ? [device] : [])),
@@ -49,7 +60,11 @@ function sorted(devices: readonly DeviceReading[]): { readonly fit: readonly Dev
 /** A GPU cut into slices is as many devices, and none as a whole. */
 async function withSlices(devices: readonly DeviceReading[], tool: ReadDevicesOptions): Promise<string[]> {
   const slices = devices.some(isCut) ? await readSlices(tool) : [];
-  return devices.flatMap((device) => (isCut(device) ? slices.filter(({ deviceIndex }) => deviceIndex === device.index).map(({ id }) => id) : [String(device.index)]));
+  return devices.flatMap((device) =>
+    isCut(device)
+      ? slices.filter(({ deviceIndex }) => deviceIndex === device.index).map(({ id }) => id)
+      : [String(device.index)],
+  );
 }
 
 function isCut({ migMode }: DeviceReading): boolean {
@@ -57,23 +72,42 @@ function isCut({ migMode }: DeviceReading): boolean {
 }
 
 /**
- * As CUDA reads the list: the first entry that names no GPU ends it, and what stands behind it is not seen by any process. A GPU
- * that is named twice, or by index and UUID, is one. Slices are not looked up: the driver lists them elsewhere, and their worker will tell.
+ * As CUDA reads the list: the first entry that names no GPU ends it, and what stands behind it is not seen by any
+ * process. A GPU that is named twice, or by index and UUID, is one. Slices are not looked up: the driver lists them
+ * elsewhere, and their worker will tell.
  */
-function known(listed: readonly string[], devices: readonly DeviceReading[]): { readonly present: readonly string[]; readonly refusals: readonly string[] } {
+function known(
+  listed: readonly string[],
+  devices: readonly DeviceReading[],
+): { readonly present: readonly string[]; readonly refusals: readonly string[] } {
   const absent = listed.findIndex((id) => isAbsent(id, devices));
   const seen = absent === -1 ? listed : listed.slice(0, absent);
   const numbers = seen.map((id) => named(id, devices)?.index ?? id);
-  return { present: seen.filter((_, at) => numbers.indexOf(numbers[at]!) === at), refusals: absent === -1 ? [] : [`CUDA_VISIBLE_DEVICES names ${listed[absent]}, which the driver does not know; CUDA sees nothing from there on`] };
+  return {
+    present: seen.filter((_, at) => numbers.indexOf(numbers[at]!) === at),
+    refusals:
+      absent === -1
+        ? []
+        : [
+            `CUDA_VISIBLE_DEVICES names ${listed[absent]}, which the driver does not know; CUDA sees nothing ` +
+              'from there on',
+          ],
+  };
 }
 
 /** By UUID none is absent while the driver does not tell them all. */
 function isAbsent(id: string, devices: readonly DeviceReading[]): boolean {
-  return !id.startsWith('MIG-') && named(id, devices) === undefined && (!id.startsWith('GPU-') || devices.every(({ uuid }) => uuid !== undefined));
+  return (
+    !id.startsWith('MIG-') &&
+    named(id, devices) === undefined &&
+    (!id.startsWith('GPU-') || devices.every(({ uuid }) => uuid !== undefined))
+  );
 }
 
 function named(id: string, devices: readonly DeviceReading[]): DeviceReading | undefined {
-  return devices.find(({ index, uuid }) => (/^\d+$/.test(id) ? index === Number(id) : id.startsWith('GPU-') && uuid?.startsWith(id)));
+  return devices.find(({ index, uuid }) =>
+    /^\d+$/.test(id) ? index === Number(id) : id.startsWith('GPU-') && uuid?.startsWith(id),
+  );
 }
 
 function isRefused(id: string, all: readonly DeviceReading[], fit: readonly DeviceReading[]): boolean {

@@ -1,5 +1,5 @@
-// The memory law of one graph on this device, from a few shapes run in a process of their own: about 4 s for minilm on 2 cores.
-// Stores nothing and decides nothing.
+// The memory law of one graph on this device, from a few shapes run in a process of their own: about 4 s for minilm on
+// 2 cores. Stores nothing and decides nothing.
 
 import { fitMemoryModel, fitShapes, type MemoryLaw, type MemoryPoint } from '@shoal/core';
 import { probeShapes, type ProbeOptions } from './shape-probe.ts';
@@ -9,18 +9,27 @@ export interface MeasureMemoryOptions extends Omit<ProbeOptions, 'shapes' | 'rep
   readonly maxWidth: number;
 }
 
-/** What an executor's own objects grow by in its first jobs, beside the tensors; the process that measures has none (2026-11-22). */
+/**
+ * What an executor's own objects grow by in its first jobs, beside the tensors; the process that measures has none
+ * (2026-11-22).
+ */
 const EXECUTOR_BYTES = 0.8e6;
 /** A shape that needs hardly more than one before it shows what that one left. */
 const LEAST_RISE = 1.02;
 
-/** Of one session, whatever is asked for. Throws EXECUTOR_LOST when a shape cannot be measured, SETUP_FAILED when the points make no law. */
+/**
+ * Of one session, whatever is asked for. Throws EXECUTOR_LOST when a shape cannot be measured, SETUP_FAILED when the
+ * points make no law.
+ */
 export async function measureMemory({ maxWidth, ...probe }: MeasureMemoryOptions): Promise<MemoryLaw> {
   const shapes = fitShapes({ maxWidth });
   const arenaTokens = Math.max(...shapes.map(({ rows, width }) => rows * width));
   const backend = { ...probe.backend, sessions: 1 };
   const measured = rising(await probeShapes({ ...probe, backend, shapes, repeats: 1, arenaTokens }));
-  return fitMemoryModel(measured.map((point) => ({ ...point, peakBytes: point.peakBytes + EXECUTOR_BYTES })), { floorBytes: EXECUTOR_BYTES });
+  return fitMemoryModel(
+    measured.map((point) => ({ ...point, peakBytes: point.peakBytes + EXECUTOR_BYTES })),
+    { floorBytes: EXECUTOR_BYTES },
+  );
 }
 
 /** In one process a peak is a shape's own only when it is above all before it. */

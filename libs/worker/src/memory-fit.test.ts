@@ -1,12 +1,18 @@
-// When the memory law is measured: after the first batch that somebody waits for, or when nobody waits; and what happens when it
-// cannot be.
+// When the memory law is measured: after the first batch that somebody waits for, or when nobody waits; and what
+// happens when it cannot be.
 
 import { expect, test } from 'vitest';
 import type { FromExecutor, MemoryLaw } from '@shoal/core';
 import { ManualClock, RecordingLogger } from '@shoal/core/testing';
 import { MemoryFit } from './memory-fit.ts';
 
-const LAW: MemoryLaw = { loadedBytes: 1, floorBytes: 1, slackBytes: 0, perToken: [{ width: 8, bytes: 1 }], arena: 'exact' };
+const LAW: MemoryLaw = {
+  loadedBytes: 1,
+  floorBytes: 1,
+  slackBytes: 0,
+  perToken: [{ width: 8, bytes: 1 }],
+  arena: 'exact',
+};
 const began: FromExecutor = { kind: 'began', batch: 1, jobIds: ['a'] };
 const ended: FromExecutor = { kind: 'split', batch: 1, code: 'OUT_OF_VRAM' };
 
@@ -16,7 +22,9 @@ function setup({ freeBytes = 1e9, fails = false } = {}) {
   const laws: MemoryLaw[] = [];
   const asked: AbortSignal[] = [];
   const fit = new MemoryFit({
-    clock, log, loadedBytes: 2e8,
+    clock,
+    log,
+    loadedBytes: 2e8,
     host: { read: async () => ({ freeBytes, totalBytes: 2e9 }) },
     measure: async (signal) => {
       asked.push(signal);
@@ -61,8 +69,12 @@ test('too little free memory, and a measurement that fails, are lines in the log
   const tight = setup({ freeBytes: 5e8 });
   await tight.clock.advance(2_000);
   expect(tight.asked).toEqual([]);
-  expect(tight.log.lines.map((line) => line.message)).toEqual(['too little memory is free to measure this model, going on with the preset']);
+  expect(tight.log.lines.map((line) => line.message)).toEqual([
+    'too little memory is free to measure this model, going on with the preset',
+  ]);
   const broken = setup({ fails: true });
   await broken.clock.advance(2_000);
-  expect(broken.log.lines.map((line) => line.message)).toEqual(['memory of this model could not be measured, going on with the preset']);
+  expect(broken.log.lines.map((line) => line.message)).toEqual([
+    'memory of this model could not be measured, going on with the preset',
+  ]);
 });

@@ -1,5 +1,6 @@
-// Measures the memory law of this graph once it may: never before the first batch that somebody waits for, and beside the work,
-// not in its way. Until then the budget goes by its preset. Nothing here is needed: whatever goes wrong is a line in the log.
+// Measures the memory law of this graph once it may: never before the first batch that somebody waits for, and beside
+// the work, not in its way. Until then the budget goes by its preset. Nothing here is needed: whatever goes wrong is a
+// line in the log.
 //
 // *waiting* for the device to be idle, or to have ended a first run; *measuring* in processes of their own; *over*.
 
@@ -54,13 +55,21 @@ export class MemoryFit {
   private async measure(): Promise<void> {
     const { clock, log, host, loadedBytes, measure, onLaw } = this.options;
     const memory = await host.read();
-    if (memory === undefined || memory.freeBytes < NEEDED * loadedBytes) return log.info({ freeBytes: memory?.freeBytes, loadedBytes }, 'too little memory is free to measure this model, going on with the preset');
+    if (memory === undefined || memory.freeBytes < NEEDED * loadedBytes)
+      return log.info(
+        { freeBytes: memory?.freeBytes, loadedBytes },
+        'too little memory is free to measure this model, going on with the preset',
+      );
     const startedMs = clock.nowMs();
     try {
       await onLaw(await measure(this.abort.signal));
       log.info({ durationMs: Math.round(clock.nowMs() - startedMs) }, 'memory of this model measured');
     } catch (error) {
-      if (!this.abort.signal.aborted) log.warn({ code: toFailure(error).code, reason: toFailure(error).message }, 'memory of this model could not be measured, going on with the preset');
+      if (!this.abort.signal.aborted)
+        log.warn(
+          { code: toFailure(error).code, reason: toFailure(error).message },
+          'memory of this model could not be measured, going on with the preset',
+        );
     }
   }
 }

@@ -1,5 +1,6 @@
-// The micro-batches that a token budget makes out of the standard length mix, as a worker in full swing cuts them: claims keep
-// so many tokens in the pool, and a batch is taken from it again and again. Pure; the same plan for the same seed.
+// The micro-batches that a token budget makes out of the standard length mix, as a worker in full swing cuts them:
+// claims keep so many tokens in the pool, and a batch is taken from it again and again. Pure; the same plan for the
+// same seed.
 
 import { Pool, fixedBudget, type RunShape } from '@shoal/core';
 import { seededRandom } from '@shoal/core/sim';
@@ -31,7 +32,8 @@ export function cutMix({ rows, maxTokens, maxPaddedTokens, maxRows, poolTokens }
   const pool = new Pool<{ tokens: number; enteredMs: number; isInteractive: boolean }>();
   const plan: MixBatch[] = [];
   for (;;) {
-    while (pool.tokens < poolTokens && lengths.length > 0) pool.add({ tokens: lengths.pop()!, enteredMs: 0, isInteractive: false });
+    while (pool.tokens < poolTokens && lengths.length > 0)
+      pool.add({ tokens: lengths.pop()!, enteredMs: 0, isInteractive: false });
     const batch = pool.cut({ rowsAt, maxRowAgeMs: Number.POSITIVE_INFINITY }, 0);
     if (batch === undefined) return plan;
     plan.push({ tokens: batch.rows.map(({ tokens }) => tokens), width: batch.width });
@@ -41,8 +43,8 @@ export function cutMix({ rows, maxTokens, maxPaddedTokens, maxRows, poolTokens }
 const DRAWS = 65_536;
 
 /**
- * Log-normal, median 52 tokens, σ 0.98, 8 at least: as many rows from each part of the distribution as belong there, in random order.
- * Drawn at random, a hundred rows would hold 13 % more or fewer tokens than another hundred.
+ * Log-normal, median 52 tokens, σ 0.98, 8 at least: as many rows from each part of the distribution as belong there, in
+ * random order. Drawn at random, a hundred rows would hold 13 % more or fewer tokens than another hundred.
  */
 export function standardLengths(rows: number, maxTokens: number): number[] {
   const random = seededRandom(1);

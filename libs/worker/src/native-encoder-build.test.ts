@@ -1,4 +1,5 @@
-// What `shoal gpu install` says of the native encoder: built, no compiler, broken. A shell script stands in for the compilers.
+// What `shoal gpu install` says of the native encoder: built, no compiler, broken. A shell script stands in for the
+// compilers.
 
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -19,17 +20,29 @@ async function reportOf(script: string): Promise<{ isBuilt: boolean; found: stri
 }
 
 test('a missing compiler is named and no error', async () => {
-  expect(await reportOf('[ "$1" = addon ] || { echo "there is no CUDA compiler" >&2; exit 3; }')).toMatchObject({ isBuilt: false, found: 'a compiler is missing: there is no CUDA compiler' });
+  expect(await reportOf('[ "$1" = addon ] || { echo "there is no CUDA compiler" >&2; exit 3; }')).toMatchObject({
+    isBuilt: false,
+    found: 'a compiler is missing: there is no CUDA compiler',
+  });
 });
 
 test('a build that fails says which part and the last words of the compiler', async () => {
-  expect(await reportOf('echo first >&2; echo "error: no" >&2; exit 1')).toMatchObject({ isBuilt: false, found: 'building addon failed: error: no' });
+  expect(await reportOf('echo first >&2; echo "error: no" >&2; exit 1')).toMatchObject({
+    isBuilt: false,
+    found: 'building addon failed: error: no',
+  });
 });
 
 test('both parts are built, and what else is missing is told', async () => {
-  expect(await reportOf(`echo "$1" >> ${join(folder, 'parts')}`)).toMatchObject({ isBuilt: true, found: expect.stringContaining('encoder') });
+  expect(await reportOf(`echo "$1" >> ${join(folder, 'parts')}`)).toMatchObject({
+    isBuilt: true,
+    found: expect.stringContaining('encoder'),
+  });
 });
 
 test('a project without the sources says so', async () => {
-  expect(await buildNativeEncoder({ cacheDir: folder, script: join(folder, 'absent.sh') })).toMatchObject({ isBuilt: false, found: expect.stringContaining('not here') });
+  expect(await buildNativeEncoder({ cacheDir: folder, script: join(folder, 'absent.sh') })).toMatchObject({
+    isBuilt: false,
+    found: expect.stringContaining('not here'),
+  });
 });

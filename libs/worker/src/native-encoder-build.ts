@@ -1,5 +1,5 @@
-// The second half of `shoal gpu install`: builds the native encoder for the GPU that is here, where CUDA's compiler and a C++ compiler
-// are. Workers run without it, so nothing of this is an error: what keeps it from being built is told.
+// The second half of `shoal gpu install`: builds the native encoder for the GPU that is here, where CUDA's compiler and
+// a C++ compiler are. Workers run without it, so nothing of this is an error: what keeps it from being built is told.
 
 import { spawn } from 'node:child_process';
 import { access } from 'node:fs/promises';
@@ -29,13 +29,25 @@ const BUILD_TIMEOUT_MS = 900_000;
 /** Of build.sh: a compiler is missing. */
 const NO_COMPILER = 3;
 
-export async function buildNativeEncoder({ cacheDir, environment = process.env, script = SCRIPT }: NativeEncoderBuildOptions): Promise<NativeEncoderReport> {
-  if (!(await access(script).then(() => true, () => false))) return { isBuilt: false, found: `its sources are not here (${script})`, problem: nativeEncoderProblem() };
+export async function buildNativeEncoder({
+  cacheDir,
+  environment = process.env,
+  script = SCRIPT,
+}: NativeEncoderBuildOptions): Promise<NativeEncoderReport> {
+  if (
+    !(await access(script).then(
+      () => true,
+      () => false,
+    ))
+  )
+    return { isBuilt: false, found: `its sources are not here (${script})`, problem: nativeEncoderProblem() };
   const own = { ...environment, SHOAL_CACHE_DIR: cacheDir, ...(await architectureHere()) };
   for (const part of ['addon', 'cuda']) {
     const { status, words } = await built(script, part, own);
-    if (status === NO_COMPILER) return { isBuilt: false, found: `a compiler is missing: ${words}`, problem: nativeEncoderProblem() };
-    if (status !== 0) return { isBuilt: false, found: `building ${part} failed: ${words}`, problem: nativeEncoderProblem() };
+    if (status === NO_COMPILER)
+      return { isBuilt: false, found: `a compiler is missing: ${words}`, problem: nativeEncoderProblem() };
+    if (status !== 0)
+      return { isBuilt: false, found: `building ${part} failed: ${words}`, problem: nativeEncoderProblem() };
   }
   return { isBuilt: true, found: dirname(ENCODER_LIBRARIES.cuda), problem: nativeEncoderProblem() };
 }
@@ -48,8 +60,17 @@ async function architectureHere(): Promise<{ readonly ARCH?: string }> {
   return capabilities.size === 1 && only !== undefined ? { ARCH: only.replace('.', '') } : {};
 }
 
-async function built(script: string, part: string, environment: Readonly<Record<string, string | undefined>>): Promise<{ readonly status: number; readonly words: string }> {
-  const child = spawn('sh', [script, part], { cwd: join(dirname(script)), env: environment, stdio: ['ignore', 'ignore', 'pipe'], timeout: BUILD_TIMEOUT_MS });
+async function built(
+  script: string,
+  part: string,
+  environment: Readonly<Record<string, string | undefined>>,
+): Promise<{ readonly status: number; readonly words: string }> {
+  const child = spawn('sh', [script, part], {
+    cwd: join(dirname(script)),
+    env: environment,
+    stdio: ['ignore', 'ignore', 'pipe'],
+    timeout: BUILD_TIMEOUT_MS,
+  });
   let words = '';
   child.stderr.setEncoding('utf8').on('data', (chunk: string) => (words = (words + chunk).slice(-2000)));
   const status = await new Promise<number>((resolve, reject) => {

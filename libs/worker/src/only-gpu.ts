@@ -1,4 +1,5 @@
-// The GPU of `gpu:<index>` or `auto` for this process alone: found by the driver's tool, and from then on the only one that CUDA shows.
+// The GPU of `gpu:<index>` or `auto` for this process alone: found by the driver's tool, and from then on the only one
+// that CUDA shows.
 
 import type { Logger } from '@shoal/core';
 import { visibleDevice } from './cuda-visibility.ts';
@@ -11,8 +12,15 @@ export interface OnlyGpu {
   readonly found: NvidiaDevice;
 }
 
-/** Warns of what may not be what was meant. Sets CUDA_VISIBLE_DEVICES in `environment`, to be called before anything of CUDA is loaded. Throws Refused. */
-export async function onlyGpu(device: string, environment: Record<string, string | undefined>, log: Logger): Promise<OnlyGpu> {
+/**
+ * Warns of what may not be what was meant. Sets CUDA_VISIBLE_DEVICES in `environment`, to be called before anything of
+ * CUDA is loaded. Throws Refused.
+ */
+export async function onlyGpu(
+  device: string,
+  environment: Record<string, string | undefined>,
+  log: Logger,
+): Promise<OnlyGpu> {
   const index = indexOf(device);
   const visibility = visibleDevice(index, environment['CUDA_VISIBLE_DEVICES']);
   if ('refusal' in visibility) throw new Refused(visibility.refusal);

@@ -1,8 +1,20 @@
-// What a similarity worker computes with: the CPU alone, or a GPU with the CPU beside it for what is sooner done there and for the
-// day the GPU fails. Whoever asked for a GPU gets one or a refusal that names every reason; `auto` goes on to the CPU.
+// What a similarity worker computes with: the CPU alone, or a GPU with the CPU beside it for what is sooner done there
+// and for the day the GPU fails. Whoever asked for a GPU gets one or a refusal that names every reason; `auto` goes on
+// to the CPU.
 
 import { RunTimes, type Logger, type ShoalError, type TimeTables } from '@shoal/core';
-import { CudaEngine, HybridEngine, cpuEngine, kernelsOn, measureEngines, openCuda, type Engine, type Isa, type Kernels, type OpenedCuda } from '@shoal/similarity';
+import {
+  CudaEngine,
+  HybridEngine,
+  cpuEngine,
+  kernelsOn,
+  measureEngines,
+  openCuda,
+  type Engine,
+  type Isa,
+  type Kernels,
+  type OpenedCuda,
+} from '@shoal/similarity';
 import { keepBreakEven, readBreakEven } from './break-even-store.ts';
 import { onlyGpu } from './only-gpu.ts';
 import { Refused, noDevice, refusalOf, tellForcedCpu, tellRefusals } from './device-refusals.ts';
@@ -75,18 +87,38 @@ async function openGpu(options: ComparerOptions, cpu: Engine): Promise<Comparer>
   const [{ name } = { name: 'GPU' }] = cuda.devices;
   const engine = new CudaEngine({ cuda, device: 0, ...budgetOf(options, found.reading ?? {}, cuda) });
   const key = `${name}, ${cpuKind(threads)}, ${cpu.isa}`;
-  const tables = chooses === 'auto' ? await measuredTimes(options, key, cpu, engine).catch((error: unknown) => closed(engine, error)) : {};
-  const hybrid = new HybridEngine({ cpu, gpu: engine, chooses, times: new RunTimes(tables), ...(onFellBack === undefined ? {} : { onFellBack }) });
+  const tables =
+    chooses === 'auto'
+      ? await measuredTimes(options, key, cpu, engine).catch((error: unknown) => closed(engine, error))
+      : {};
+  const hybrid = new HybridEngine({
+    cpu,
+    gpu: engine,
+    chooses,
+    times: new RunTimes(tables),
+    ...(onFellBack === undefined ? {} : { onFellBack }),
+  });
   log.info({ device, name, residentBytes: engine.residents.budgetBytes, workBytes: engine.workBytes }, 'GPU compares');
   return { kernels: kernelsOn(hybrid), device, cpu, gpu: { engine, hybrid, name, key } };
 }
 
-/** What is left for this worker of the share that it and all others may use together; the library's own word where the driver's tool says nothing. */
-function budgetOf({ memoryFraction, maxDeviceBytes = Infinity }: ComparerOptions, reading: { readonly totalBytes?: number | undefined; readonly freeBytes?: number | undefined }, { devices: [first] }: OpenedCuda): { residentBytes: number; workBytes: number } {
+/**
+ * What is left for this worker of the share that it and all others may use together; the library's own word where the
+ * driver's tool says nothing.
+ */
+function budgetOf(
+  { memoryFraction, maxDeviceBytes = Infinity }: ComparerOptions,
+  reading: { readonly totalBytes?: number | undefined; readonly freeBytes?: number | undefined },
+  { devices: [first] }: OpenedCuda,
+): { residentBytes: number; workBytes: number } {
   const totalBytes = reading.totalBytes ?? first?.totalBytes ?? 0;
   const freeBytes = Math.min(reading.freeBytes ?? Infinity, first?.freeBytes ?? Infinity);
   const left = Math.min(memoryFraction * totalBytes - (totalBytes - freeBytes) - RESERVED_BYTES, maxDeviceBytes);
-  if (left < 2 * LEAST_WORK_BYTES) throw new Refused(`of its ${totalBytes} bytes of memory ${freeBytes} are free, which leaves this worker nothing after a reserve of ${RESERVED_BYTES}; others use it, or memoryFraction (${memoryFraction}) is small`);
+  if (left < 2 * LEAST_WORK_BYTES)
+    throw new Refused(
+      `of its ${totalBytes} bytes of memory ${freeBytes} are free, which leaves this worker nothing after a ` +
+        `reserve of ${RESERVED_BYTES}; others use it, or memoryFraction (${memoryFraction}) is small`,
+    );
   const workBytes = Math.floor(Math.min(MOST_WORK_BYTES, Math.max(LEAST_WORK_BYTES, left * WORK_SHARE)));
   return { residentBytes: Math.floor(left - workBytes), workBytes };
 }
@@ -98,7 +130,12 @@ function closed(engine: CudaEngine, error: unknown): never {
 }
 
 /** Measured once on a machine, then kept in the cache folder. */
-async function measuredTimes({ cacheDir, log }: ComparerOptions, key: string, cpu: Engine, gpu: CudaEngine): Promise<TimeTables> {
+async function measuredTimes(
+  { cacheDir, log }: ComparerOptions,
+  key: string,
+  cpu: Engine,
+  gpu: CudaEngine,
+): Promise<TimeTables> {
   const stored = await readBreakEven(cacheDir, key, log);
   if (stored !== undefined) return stored.tables;
   const startedMs = performance.now();

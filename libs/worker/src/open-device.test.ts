@@ -1,5 +1,5 @@
-// What a worker ends up on, and what it says on the way, on a machine without a GPU: refusals carry their reasons, and only
-// `auto` goes on. What a GPU does is shown by bench/gpu.
+// What a worker ends up on, and what it says on the way, on a machine without a GPU: refusals carry their reasons, and
+// only `auto` goes on. What a GPU does is shown by bench/gpu.
 
 import { readdirSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -21,15 +21,31 @@ beforeAll(async () => {
 });
 afterAll(() => rm(cacheDir, { recursive: true, force: true }));
 
-async function options(device: string, environment: Record<string, string | undefined> = {}): Promise<DeviceOptions & { log: RecordingLogger }> {
+async function options(
+  device: string,
+  environment: Record<string, string | undefined> = {},
+): Promise<DeviceOptions & { log: RecordingLogger }> {
   const model = await openModel('tiny-random', { cacheDir });
   const tokenizer = await openTokenizer(model);
-  return { device, precision: 'auto', slots: { dims: model.dims, slotRows: 16, slotTokens: 2048 }, model, tokenizer, cacheDir, threads: 1, environment, log: new RecordingLogger() };
+  return {
+    device,
+    precision: 'auto',
+    slots: { dims: model.dims, slotRows: 16, slotTokens: 2048 },
+    model,
+    tokenizer,
+    cacheDir,
+    threads: 1,
+    environment,
+    log: new RecordingLogger(),
+  };
 }
 
 describe('without a GPU', () => {
   test.runIf(!hasGpu)('gpu:0 is refused, with what was tried and why', async () => {
-    await expect(openDevice(await options('gpu:0'))).rejects.toMatchObject({ code: 'SETUP_FAILED', message: expect.stringMatching(/gpu:0 was asked for.*cuda: .+; webgpu: .+--device cpu/s) });
+    await expect(openDevice(await options('gpu:0'))).rejects.toMatchObject({
+      code: 'SETUP_FAILED',
+      message: expect.stringMatching(/gpu:0 was asked for.*cuda: .+; webgpu: .+--device cpu/s),
+    });
   });
 
   test.runIf(!hasGpu)('auto runs on the CPU and says once what was tried', async () => {
@@ -37,33 +53,52 @@ describe('without a GPU', () => {
     const backend = await openDevice(asked);
     expect(backend.device).toBe('cpu');
     expect(asked.log.lines).toHaveLength(1);
-    expect(asked.log.lines[0]!.fields).toMatchObject({ device: 'cpu', tried: { cuda: expect.any(String), webgpu: expect.any(String) } });
+    expect(asked.log.lines[0]!.fields).toMatchObject({
+      device: 'cpu',
+      tried: { cuda: expect.any(String), webgpu: expect.any(String) },
+    });
     await backend.stop();
   });
 });
 
 test('with CUDA hidden a GPU label is refused with the reason, whatever is here', async () => {
-  await expect(openDevice(await options('gpu:0', { CUDA_VISIBLE_DEVICES: '' }))).rejects.toMatchObject({ message: expect.stringMatching(/CUDA_VISIBLE_DEVICES is "", which hides every GPU/) });
-  await expect(openDevice(await options('gpu:3', { CUDA_VISIBLE_DEVICES: '0,1' }))).rejects.toMatchObject({ message: expect.stringMatching(/gpu:3 is none of them/) });
+  await expect(openDevice(await options('gpu:0', { CUDA_VISIBLE_DEVICES: '' }))).rejects.toMatchObject({
+    message: expect.stringMatching(/CUDA_VISIBLE_DEVICES is "", which hides every GPU/),
+  });
+  await expect(openDevice(await options('gpu:3', { CUDA_VISIBLE_DEVICES: '0,1' }))).rejects.toMatchObject({
+    message: expect.stringMatching(/gpu:3 is none of them/),
+  });
 });
 
-test.runIf(!hasGpu)('slots are as large as the device that was found asks for, not the one that was asked for', async () => {
-  const asked = await options('auto');
-  const sizes = { cuda: 99, webgpu: 98, cpu: 3 };
-  const backend = await openDevice({ ...asked, slots: (provider) => ({ ...asked.slots, slotRows: sizes[provider] }) });
-  expect(backend).toMatchObject({ device: 'cpu', slotRows: 3 });
-  await backend.stop();
-});
+test.runIf(!hasGpu)(
+  'slots are as large as the device that was found asks for, not the one that was asked for',
+  async () => {
+    const asked = await options('auto');
+    const sizes = { cuda: 99, webgpu: 98, cpu: 3 };
+    const backend = await openDevice({
+      ...asked,
+      slots: (provider) => ({ ...asked.slots, slotRows: sizes[provider] }),
+    });
+    expect(backend).toMatchObject({ device: 'cpu', slotRows: 3 });
+    await backend.stop();
+  },
+);
 
 test('with CUDA hidden auto runs on the CPU with one warning', async () => {
   const asked = await options('auto', { CUDA_VISIBLE_DEVICES: '-1' });
   const backend = await openDevice(asked);
   expect(backend.device).toBe('cpu');
-  expect(asked.log.lines.map(({ level, message }) => [level, message])).toEqual([['warn', expect.stringMatching(/a GPU is not used/)]]);
+  expect(asked.log.lines.map(({ level, message }) => [level, message])).toEqual([
+    ['warn', expect.stringMatching(/a GPU is not used/)],
+  ]);
   await backend.stop();
 });
 
-test.each([[undefined, 2, 8], [1, 1, 17], [3, 3, 5]])('on a CPU %s sessions of 17 threads that were asked for are %i with %i each', async (sessions, open, threads) => {
+test.each([
+  [undefined, 2, 8],
+  [1, 1, 17],
+  [3, 3, 5],
+])('on a CPU %s sessions of 17 threads that were asked for are %i with %i each', async (sessions, open, threads) => {
   const backend = await openDevice({ ...(await options('cpu')), threads: 17, sessions });
   expect(backend).toMatchObject({ device: 'cpu', sessions: open, options: { threads } });
   await backend.stop();
@@ -72,7 +107,9 @@ test.each([[undefined, 2, 8], [1, 1, 17], [3, 3, 5]])('on a CPU %s sessions of 1
 test('SHOAL_FORCE_CPU=1 is said aloud', async () => {
   const asked = await options('cpu', { SHOAL_FORCE_CPU: '1' });
   const backend = await openDevice(asked);
-  expect(asked.log.lines).toEqual([expect.objectContaining({ level: 'warn', message: expect.stringMatching(/SHOAL_FORCE_CPU=1/) })]);
+  expect(asked.log.lines).toEqual([
+    expect.objectContaining({ level: 'warn', message: expect.stringMatching(/SHOAL_FORCE_CPU=1/) }),
+  ]);
   await backend.stop();
 });
 
@@ -85,15 +122,25 @@ describe('a GPU that the driver has is refused', () => {
   });
 
   test('but not for what the driver does not tell', () => {
-    expect(unusable({ index: 0, name: undefined, computeCapability: undefined, driverVersion: undefined })).toBeUndefined();
-    expect(unusable({ index: 0, name: 'NVIDIA H200', computeCapability: '9.0', driverVersion: '580.159.04' })).toBeUndefined();
+    expect(
+      unusable({ index: 0, name: undefined, computeCapability: undefined, driverVersion: undefined }),
+    ).toBeUndefined();
+    expect(
+      unusable({ index: 0, name: 'NVIDIA H200', computeCapability: '9.0', driverVersion: '580.159.04' }),
+    ).toBeUndefined();
   });
 });
 
 async function cosineOf(kind: GraphKind): Promise<number> {
   const { model, tokenizer } = await options('cpu');
   const canary = await openCanary({ model, tokenizer, cacheDir, threads: 1 });
-  const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir, kind }), dims: model.dims, threads: 1, slotRows: 4, slotTokens: 512 });
+  const backend = await OrtBackend.open({
+    graphPath: await openGraph(model, { cacheDir, kind }),
+    dims: model.dims,
+    threads: 1,
+    slotRows: 4,
+    slotTokens: 512,
+  });
   const cosine = await canary(backend);
   await backend.stop();
   return cosine;
@@ -102,7 +149,8 @@ async function cosineOf(kind: GraphKind): Promise<number> {
 describe('the canary', () => {
   test('finds fp16 to give the vectors of fp32', async () => {
     expect(await cosineOf('cuda-fp16')).toBeGreaterThan(0.9999);
-    expect(readdirSync(join(cacheDir, 'graphs')).filter((name) => name.includes('.canary-'))).toHaveLength(1); // kept for the next start
+    // kept for the next start
+    expect(readdirSync(join(cacheDir, 'graphs')).filter((name) => name.includes('.canary-'))).toHaveLength(1);
   });
 
   test('finds a coarser graph out', async () => {

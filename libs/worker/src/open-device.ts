@@ -1,6 +1,6 @@
-// The device a worker runs on: the first of CUDA, WebGPU and the CPU that exists, runs the model where it says it does, and
-// gives the vectors it should. Whoever asked for a GPU gets one or a refusal that names every reason; only `auto` goes on to
-// the next. Nothing is claimed before this has answered.
+// The device a worker runs on: the first of CUDA, WebGPU and the CPU that exists, runs the model where it says it does,
+// and gives the vectors it should. Whoever asked for a GPU gets one or a refusal that names every reason; only `auto`
+// goes on to the next. Nothing is claimed before this has answered.
 
 import { access, stat } from 'node:fs/promises';
 import type { InferenceBackend, Logger, Precision, Settings } from '@shoal/core';
@@ -22,10 +22,16 @@ export interface DeviceOptions extends CanaryOptions {
   /** auto, cpu or gpu:<index> */
   readonly device: string;
   readonly precision: 'auto' | Precision;
-  /** What computes on CUDA. Default auto: the native encoder where it was built and gives the vectors, else ONNX Runtime. */
+  /**
+   * What computes on CUDA. Default auto: the native encoder where it was built and gives the vectors, else ONNX
+   * Runtime.
+   */
   readonly encoder?: Settings['encoder'] | undefined;
   readonly slots: SlotSizes;
-  /** Sessions or lanes side by side; undefined: on a GPU what was measured, else as many as its memory allows without a thought; on a CPU cpuSessions. */
+  /**
+   * Sessions or lanes side by side; undefined: on a GPU what was measured, else as many as its memory allows without a
+   * thought; on a CPU cpuSessions.
+   */
   readonly sessions?: number | undefined;
   /** What ONNX Runtime is called through. Default: auto. */
   readonly binding?: OrtBackendOptions['binding'];
@@ -38,13 +44,21 @@ export interface DeviceOptions extends CanaryOptions {
 const LEAST_COSINE_CHOSEN = 0.99;
 
 /** `slots` may depend on what is found: called with "cuda", "webgpu" or "cpu". */
-export async function openDevice({ slots, ...options }: Omit<DeviceOptions, 'slots'> & { readonly slots: SlotSizes | ((provider: Provider) => SlotSizes) }): Promise<InferenceBackend> {
+export async function openDevice({
+  slots,
+  ...options
+}: Omit<DeviceOptions, 'slots'> & {
+  readonly slots: SlotSizes | ((provider: Provider) => SlotSizes);
+}): Promise<InferenceBackend> {
   const { device, environment, log } = options;
   tellForcedCpu(log, environment);
   const refusals: Refusal[] = [];
   for (const provider of providersFor(device)) {
     try {
-      const backend = await openers[provider]({ ...options, slots: typeof slots === 'function' ? slots(provider) : slots });
+      const backend = await openers[provider]({
+        ...options,
+        slots: typeof slots === 'function' ? slots(provider) : slots,
+      });
       tellRefusals(log, refusals, backend.device);
       return backend;
     } catch (error) {
@@ -62,7 +76,11 @@ function providersFor(device: string): readonly Provider[] {
   return device === 'gpu:0' ? ['cuda', 'webgpu'] : ['cuda'];
 }
 
-const openers: Readonly<Record<Provider, (options: DeviceOptions) => Promise<InferenceBackend>>> = { cuda: openCuda, webgpu: openWebGpu, cpu: openCpu };
+const openers: Readonly<Record<Provider, (options: DeviceOptions) => Promise<InferenceBackend>>> = {
+  cuda: openCuda,
+  webgpu: openWebGpu,
+  cpu: openCpu,
+};
 
 /** From here on a second session is worth its copy of weights and arena: 5 % more texts per second on an H200. */
 const LARGE_CARD_BYTES = 40e9;
@@ -71,7 +89,8 @@ const LARGE_CARD_BYTES = 40e9;
 
 async function openCuda(options: DeviceOptions): Promise<InferenceBackend> {
   const { environment, model, log } = options;
-  if (model.graphKind === 'int8') throw new Refused(`${model.name} is an int8 model, and those run on CPUs alone`, { isAbsence: true });
+  if (model.graphKind === 'int8')
+    throw new Refused(`${model.name} is an int8 model, and those run on CPUs alone`, { isAbsence: true });
   const { device, found } = await onlyGpu(options.device, environment, log);
   const totalBytes = found.reading?.totalBytes ?? 0;
   const usualLanes = totalBytes >= LARGE_CARD_BYTES ? 2 : 1;
@@ -81,7 +100,10 @@ async function openCuda(options: DeviceOptions): Promise<InferenceBackend> {
   await linkKeptProvider(options.cacheDir);
   const problem = await cudaProviderProblem();
   if (problem !== undefined) throw new Refused(problem);
-  return firstPrecise({ ...options, sessions: options.sessions ?? usualLanes }, CUDA_KINDS, { ...place, provider: 'cuda' });
+  return firstPrecise({ ...options, sessions: options.sessions ?? usualLanes }, CUDA_KINDS, {
+    ...place,
+    provider: 'cuda',
+  });
 }
 
 // ---- webgpu -----------------------------------------------------------------------------------------------------
@@ -90,21 +112,48 @@ async function openWebGpu(options: DeviceOptions): Promise<InferenceBackend> {
   const visibility = visibleDevice(0, options.environment['CUDA_VISIBLE_DEVICES']);
   if ('refusal' in visibility) throw new Refused(visibility.refusal); // WebGPU would see the GPU that somebody hid
   if (options.model.graphKind === 'int8') throw new Refused('int8 models run on CPUs alone', { isAbsence: true });
-  const isNamed = options.environment['VK_DRIVER_FILES'] !== undefined; // a driver that somebody chose may need no device, such as Mesa's in software
-  if (process.platform === 'linux' && !isNamed && !(await exists('/dev/dri')) && !(await exists('/dev/dxg'))) throw new Refused('no graphics device in /dev/dri', { isAbsence: true });
+  // a driver that somebody chose may need no device, such as Mesa's in software
+  const isNamed = options.environment['VK_DRIVER_FILES'] !== undefined;
+  if (process.platform === 'linux' && !isNamed && !(await exists('/dev/dri')) && !(await exists('/dev/dxg')))
+    throw new Refused('no graphics device in /dev/dri', { isAbsence: true });
   return firstPrecise(options, WEBGPU_KINDS, { provider: 'webgpu', device: 'webgpu:0' });
 }
 
 function exists(path: string): Promise<boolean> {
-  return access(path).then(() => true, () => false);
+  return access(path).then(
+    () => true,
+    () => false,
+  );
 }
 
 // ---- cpu --------------------------------------------------------------------------------------------------------
 
-async function openCpu({ model, slots, threads, sessions: asked, cacheDir, binding, environment }: DeviceOptions): Promise<InferenceBackend> {
+async function openCpu({
+  model,
+  slots,
+  threads,
+  sessions: asked,
+  cacheDir,
+  binding,
+  environment,
+}: DeviceOptions): Promise<InferenceBackend> {
   const graphPath = await openGraph(model, { cacheDir });
-  const sessions = asked ?? cpuSessions({ threads, graphBytes: (await stat(graphPath)).size, memoryBytes: (await hostMemory().read())?.totalBytes ?? 0 });
-  return OrtBackend.open({ ...slots, binding, arenaBytes: faultyArenaBytes(environment), sessions, threads: threadsEach(threads, sessions), precision: model.precision, graphPath });
+  const sessions =
+    asked ??
+    cpuSessions({
+      threads,
+      graphBytes: (await stat(graphPath)).size,
+      memoryBytes: (await hostMemory().read())?.totalBytes ?? 0,
+    });
+  return OrtBackend.open({
+    ...slots,
+    binding,
+    arenaBytes: faultyArenaBytes(environment),
+    sessions,
+    threads: threadsEach(threads, sessions),
+    precision: model.precision,
+    graphPath,
+  });
 }
 
 /** For tests and benches: an arena that is smaller than anybody is told, so that runs find no room. */
@@ -116,7 +165,10 @@ function faultyArenaBytes({ SHOAL_FAULT_ARENA_BYTES: bytes }: DeviceOptions['env
 
 type Kinds = Readonly<Partial<Record<Precision, GraphKind>>>;
 
-/** Of the graphs in fp16 the fused one was the fastest on an H200, in bulk by 2 % and alone by 6 %, at the same least cosine (bench/results/gpu.md). */
+/**
+ * Of the graphs in fp16 the fused one was the fastest on an H200, in bulk by 2 % and alone by 6 %, at the same least
+ * cosine (bench/results/gpu.md).
+ */
 const CUDA_KINDS: Kinds = { fp16: 'fused-fp16', fp32: 'cuda-fp32', bf16: 'cuda-bf16' };
 const WEBGPU_KINDS: Kinds = { fp16: 'plain-fp16', fp32: 'plain-fp32' };
 
@@ -126,7 +178,15 @@ type Place = Pick<OrtBackendOptions, 'provider' | 'device' | 'deviceKind' | 'rea
 async function firstPrecise(options: DeviceOptions, kinds: Kinds, place: Place): Promise<InferenceBackend> {
   const { model, precision, log } = options;
   const canary = await openCanary(options);
-  if (model.graphKind === 'imported') return openProven(options, { precision: model.precision, kind: 'imported', kinds, place, canary, least: LEAST_COSINE_CHOSEN });
+  if (model.graphKind === 'imported')
+    return openProven(options, {
+      precision: model.precision,
+      kind: 'imported',
+      kinds,
+      place,
+      canary,
+      least: LEAST_COSINE_CHOSEN,
+    });
   const chosen = precision === 'auto' ? undefined : precision;
   const wanted: readonly Precision[] = chosen === undefined ? ['fp16', 'fp32'] : [chosen];
   for (const [attempt, tried] of wanted.entries()) {
@@ -134,10 +194,20 @@ async function firstPrecise(options: DeviceOptions, kinds: Kinds, place: Place):
     if (kind === undefined) throw new Refused(`${String(place.provider)} has no graph in ${tried}`);
     const isLast = attempt === wanted.length - 1;
     try {
-      return await openProven(options, { precision: tried, kind, kinds, place, canary, least: chosen === undefined ? LEAST_COSINE : LEAST_COSINE_CHOSEN });
+      return await openProven(options, {
+        precision: tried,
+        kind,
+        kinds,
+        place,
+        canary,
+        least: chosen === undefined ? LEAST_COSINE : LEAST_COSINE_CHOSEN,
+      });
     } catch (error) {
       if (isLast) throw error;
-      log.warn({ device: place.device, precision: tried, reason: error instanceof Error ? error.message : String(error) }, 'precision refused, trying the next');
+      log.warn(
+        { device: place.device, precision: tried, reason: error instanceof Error ? error.message : String(error) },
+        'precision refused, trying the next',
+      );
     }
   }
   throw new Refused('no precision was left to try');
@@ -152,21 +222,44 @@ interface Attempt {
   readonly least: number;
 }
 
-/** Through our own binding where it serves by itself; where that does not open, or gives other vectors, through the package's, and says so. */
+/**
+ * Through our own binding where it serves by itself; where that does not open, or gives other vectors, through the
+ * package's, and says so.
+ */
 async function openProven(options: DeviceOptions, attempt: Attempt): Promise<OrtBackend> {
   const { binding = 'auto', log } = options;
-  const openWith = async (chosen: typeof binding): Promise<OrtBackend> => accepted(await openIn({ ...options, binding: chosen }, attempt), attempt.canary, attempt.least, log);
+  const openWith = async (chosen: typeof binding): Promise<OrtBackend> =>
+    accepted(await openIn({ ...options, binding: chosen }, attempt), attempt.canary, attempt.least, log);
   if (binding !== 'auto' || bindingFor(attempt.place) === 'stock') return openWith(binding);
   try {
     return await openWith('native');
   } catch (error) {
-    log.warn({ device: attempt.place.device, reason: error instanceof Error ? error.message : String(error) }, 'the native binding of the runtime is refused, going on with the package’s own');
+    log.warn(
+      { device: attempt.place.device, reason: error instanceof Error ? error.message : String(error) },
+      'the native binding of the runtime is refused, going on with the package’s own',
+    );
     return openWith('stock');
   }
 }
 
-async function openIn({ model, slots, cacheDir, sessions, binding, environment }: DeviceOptions, { precision, kind, kinds, place }: Attempt): Promise<OrtBackend> {
+async function openIn(
+  { model, slots, cacheDir, sessions, binding, environment }: DeviceOptions,
+  { precision, kind, kinds, place }: Attempt,
+): Promise<OrtBackend> {
   const graphPath = await openGraph(model, { cacheDir, kind });
-  const exactGraphPath = precision === 'fp32' || kind === 'imported' || kinds.fp32 === undefined ? undefined : await openGraph(model, { cacheDir, kind: kinds.fp32 });
-  return OrtBackend.open({ ...slots, ...place, binding, arenaBytes: faultyArenaBytes(environment), threads: 1, precision, graphPath, exactGraphPath, ...(sessions !== undefined && { sessions }) });
+  const exactGraphPath =
+    precision === 'fp32' || kind === 'imported' || kinds.fp32 === undefined
+      ? undefined
+      : await openGraph(model, { cacheDir, kind: kinds.fp32 });
+  return OrtBackend.open({
+    ...slots,
+    ...place,
+    binding,
+    arenaBytes: faultyArenaBytes(environment),
+    threads: 1,
+    precision,
+    graphPath,
+    exactGraphPath,
+    ...(sessions !== undefined && { sessions }),
+  });
 }

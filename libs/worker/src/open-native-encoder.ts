@@ -1,8 +1,15 @@
-// The encoder of our own on a GPU, where it is wanted and can: it was built, takes the model, and passes the truth gate. What it cannot
-// is ONNX Runtime's; only who asked for nothing else is refused.
+// The encoder of our own on a GPU, where it is wanted and can: it was built, takes the model, and passes the truth
+// gate. What it cannot is ONNX Runtime's; only who asked for nothing else is refused.
 
 import type { InferenceBackend } from '@shoal/core';
-import { EncoderBackend, OrtBackend, cudaProviderProblem, nativeEncoderProblem, type EncoderBackendOptions, type OrtBackendOptions } from '@shoal/inference';
+import {
+  EncoderBackend,
+  OrtBackend,
+  cudaProviderProblem,
+  nativeEncoderProblem,
+  type EncoderBackendOptions,
+  type OrtBackendOptions,
+} from '@shoal/inference';
 import { openGraph, readEncoder } from '@shoal/models';
 import { openCanary } from './canary.ts';
 import { linkKeptProvider } from './cuda-provider.ts';
@@ -11,7 +18,10 @@ import type { DeviceOptions } from './open-device.ts';
 import { encoderKey, readProfile } from './profile-store.ts';
 import { LEAST_COSINE, accepted } from './truth-gate.ts';
 
-export interface NativePlace extends Pick<EncoderBackendOptions, 'device' | 'deviceKind' | 'readMemory' | 'probe' | 'library'> {
+export interface NativePlace extends Pick<
+  EncoderBackendOptions,
+  'device' | 'deviceKind' | 'readMemory' | 'probe' | 'library'
+> {
   /** Lanes where neither a setting nor `shoal tune` says how many. Default 1. */
   readonly usualLanes?: number;
 }
@@ -31,12 +41,26 @@ export async function nativeEncoder(options: DeviceOptions, place: NativePlace):
 }
 
 async function open(options: DeviceOptions, { usualLanes = 1, ...place }: NativePlace): Promise<EncoderBackend> {
-  const { model, precision, slots: { slotRows, slotTokens }, cacheDir, log } = options;
-  if (precision !== 'auto' && precision !== 'fp16') throw new Refused(`it computes in fp16, and ${precision} was asked for`);
+  const {
+    model,
+    precision,
+    slots: { slotRows, slotTokens },
+    cacheDir,
+    log,
+  } = options;
+  if (precision !== 'auto' && precision !== 'fp16')
+    throw new Refused(`it computes in fp16, and ${precision} was asked for`);
   const problem = nativeEncoderProblem(place.library);
   if (problem !== undefined) throw new Refused(problem);
   const lanes = options.sessions ?? (await readProfile(cacheDir, encoderKey(model, place), log))?.lanes ?? usualLanes;
-  const backend = await EncoderBackend.open({ ...place, model: await readEncoder(model), lanes, slotRows, slotTokens, openExact: () => openExact(options, place) });
+  const backend = await EncoderBackend.open({
+    ...place,
+    model: await readEncoder(model),
+    lanes,
+    slotRows,
+    slotTokens,
+    openExact: () => openExact(options, place),
+  });
   const served = await accepted(backend, await openCanary(options), LEAST_COSINE, log);
   log.info({ device: place.device, lanes }, 'the native encoder serves');
   return served;
@@ -48,8 +72,12 @@ async function openExact(options: DeviceOptions, place: NativePlace): Promise<Or
   return OrtBackend.open({ ...slots, threads, ...(await exactPlace(options, place)) });
 }
 
-async function exactPlace({ model, cacheDir }: DeviceOptions, { device }: NativePlace): Promise<Pick<OrtBackendOptions, 'graphPath' | 'provider' | 'device'>> {
+async function exactPlace(
+  { model, cacheDir }: DeviceOptions,
+  { device }: NativePlace,
+): Promise<Pick<OrtBackendOptions, 'graphPath' | 'provider' | 'device'>> {
   await linkKeptProvider(cacheDir);
-  if ((await cudaProviderProblem()) !== undefined) return { graphPath: await openGraph(model, { cacheDir }), provider: 'cpu' };
+  if ((await cudaProviderProblem()) !== undefined)
+    return { graphPath: await openGraph(model, { cacheDir }), provider: 'cpu' };
   return { graphPath: await openGraph(model, { cacheDir, kind: 'cuda-fp32' }), provider: 'cuda', device };
 }

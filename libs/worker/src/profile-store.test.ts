@@ -7,8 +7,19 @@ import { RecordingLogger } from '@shoal/core/testing';
 import { keepBreakEven } from './break-even-store.ts';
 import { keepProfile, readProfile, storeProfile } from './profile-store.ts';
 
-const KEY: DeviceProfileKey = { graphHash: '0123456789abcdef', provider: 'cpu', precision: 'fp32', deviceKind: 'Some CPU @ 2.0 GHz, 2 threads' };
-const LAW: MemoryLaw = { loadedBytes: 1, floorBytes: 1, slackBytes: 0, perToken: [{ width: 8, bytes: 1 }], arena: 'exact' };
+const KEY: DeviceProfileKey = {
+  graphHash: '0123456789abcdef',
+  provider: 'cpu',
+  precision: 'fp32',
+  deviceKind: 'Some CPU @ 2.0 GHz, 2 threads',
+};
+const LAW: MemoryLaw = {
+  loadedBytes: 1,
+  floorBytes: 1,
+  slackBytes: 0,
+  perToken: [{ width: 8, bytes: 1 }],
+  arena: 'exact',
+};
 
 let cacheDir: string;
 let log: RecordingLogger;
@@ -31,12 +42,20 @@ test('what cannot be kept is a warning', async () => {
   writeFileSync(file, '');
   await keepProfile(file, KEY, { memory: LAW }, log);
   await keepBreakEven(file, 'Some GPU', {}, log);
-  expect(log.messages('warn')).toEqual([expect.stringContaining('cannot be read'), expect.stringContaining('cannot be kept'), expect.stringContaining('run times cannot be kept')]);
+  expect(log.messages('warn')).toEqual([
+    expect.stringContaining('cannot be read'),
+    expect.stringContaining('cannot be kept'),
+    expect.stringContaining('run times cannot be kept'),
+  ]);
 });
 
 test('another graph, device or precision has a profile of its own', async () => {
   await storeProfile(cacheDir, KEY, { kneeTokens: 1536 }, log);
-  for (const other of [{ graphHash: 'fedcba9876543210' }, { deviceKind: 'Some CPU @ 2.0 GHz, 4 threads' }, { precision: 'int8' as const }]) {
+  for (const other of [
+    { graphHash: 'fedcba9876543210' },
+    { deviceKind: 'Some CPU @ 2.0 GHz, 4 threads' },
+    { precision: 'int8' as const },
+  ]) {
     expect(await readProfile(cacheDir, { ...KEY, ...other }, log)).toBeUndefined();
   }
   expect(log.lines).toEqual([]);
@@ -50,7 +69,9 @@ test.each([
   const path = await storeProfile(cacheDir, KEY, { kneeTokens: 1536 }, log);
   writeFileSync(path, damage(readFileSync(path, 'utf8')));
   expect(await readProfile(cacheDir, KEY, log)).toBeUndefined();
-  expect(log.lines).toMatchObject([{ level: 'warn', message: 'stored profile does not fit this graph and device, going on without it' }]);
+  expect(log.lines).toMatchObject([
+    { level: 'warn', message: 'stored profile does not fit this graph and device, going on without it' },
+  ]);
   await storeProfile(cacheDir, KEY, { kneeTokens: 512 }, log);
   expect(await readProfile(cacheDir, KEY, new RecordingLogger())).toMatchObject({ kneeTokens: 512 });
 });

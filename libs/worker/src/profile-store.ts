@@ -1,19 +1,31 @@
-// What was measured of a graph on a device, kept in the cache folder between starts: the memory law and the knee. A profile that
-// is damaged, or of another graph or device, is left alone and said; it is never bent to fit.
+// What was measured of a graph on a device, kept in the cache folder between starts: the memory law and the knee. A
+// profile that is damaged, or of another graph or device, is left alone and said; it is never bent to fit.
 
 import { readFile, writeFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { cpus } from 'node:os';
-import { decodeDeviceProfile, encodeDeviceProfile, type DeviceProfile, type DeviceProfileKey, type Logger, type Precision } from '@shoal/core';
+import {
+  decodeDeviceProfile,
+  encodeDeviceProfile,
+  type DeviceProfile,
+  type DeviceProfileKey,
+  type Logger,
+  type Precision,
+} from '@shoal/core';
 import { placeAtomically } from '@shoal/fetch';
 import type { EncoderBackendOptions } from '@shoal/inference';
 import type { StoredModel } from '@shoal/models';
 
 /** Undefined when there is none that fits. */
-export async function readProfile(cacheDir: string, key: DeviceProfileKey, log: Logger): Promise<DeviceProfile | undefined> {
+export async function readProfile(
+  cacheDir: string,
+  key: DeviceProfileKey,
+  log: Logger,
+): Promise<DeviceProfile | undefined> {
   const path = profilePath(cacheDir, key);
   const text = await readFile(path, 'utf8').catch((error: NodeJS.ErrnoException) => {
-    if (error.code !== 'ENOENT') log.warn({ path, reason: error.message }, 'stored profile cannot be read, going on without it');
+    if (error.code !== 'ENOENT')
+      log.warn({ path, reason: error.message }, 'stored profile cannot be read, going on without it');
     return undefined;
   });
   if (text === undefined) return undefined;
@@ -24,7 +36,12 @@ export async function readProfile(cacheDir: string, key: DeviceProfileKey, log: 
 }
 
 /** Puts what is new beside what was known: the warm-up measures memory alone, `shoal tune` the knee as well. */
-export async function storeProfile(cacheDir: string, key: DeviceProfileKey, found: Pick<DeviceProfile, 'memory' | 'kneeTokens' | 'lanes'>, log: Logger): Promise<string> {
+export async function storeProfile(
+  cacheDir: string,
+  key: DeviceProfileKey,
+  found: Pick<DeviceProfile, 'memory' | 'kneeTokens' | 'lanes'>,
+  log: Logger,
+): Promise<string> {
   const known = await readProfile(cacheDir, key, log);
   const path = profilePath(cacheDir, key);
   const profile: DeviceProfile = { ...known, ...found, v: 1, key, measuredAt: new Date().toISOString() };
@@ -33,32 +50,65 @@ export async function storeProfile(cacheDir: string, key: DeviceProfileKey, foun
 }
 
 /** Whoever only wanted to know goes on without a place to keep it. */
-export async function keepProfile(cacheDir: string, key: DeviceProfileKey, found: Pick<DeviceProfile, 'memory' | 'kneeTokens' | 'lanes'>, log: Logger): Promise<void> {
+export async function keepProfile(
+  cacheDir: string,
+  key: DeviceProfileKey,
+  found: Pick<DeviceProfile, 'memory' | 'kneeTokens' | 'lanes'>,
+  log: Logger,
+): Promise<void> {
   await storeProfile(cacheDir, key, found, log).catch((error: unknown) => {
-    log.warn({ path: profilePath(cacheDir, key), reason: error instanceof Error ? error.message : String(error) }, 'what was measured cannot be kept, the next start measures it again');
+    log.warn(
+      { path: profilePath(cacheDir, key), reason: error instanceof Error ? error.message : String(error) },
+      'what was measured cannot be kept, the next start measures it again',
+    );
   });
 }
 
-/** The graph's own hash is in its file name; an imported graph is known by its model's revision, which is a hash of all its files. */
-export function profileKey({ model, graphPath, provider, precision, deviceKind }: {
-  readonly model: StoredModel; readonly graphPath: string; readonly provider: string; readonly precision: Precision; readonly deviceKind: string;
+/**
+ * The graph's own hash is in its file name; an imported graph is known by its model's revision, which is a hash of all
+ * its files.
+ */
+export function profileKey({
+  model,
+  graphPath,
+  provider,
+  precision,
+  deviceKind,
+}: {
+  readonly model: StoredModel;
+  readonly graphPath: string;
+  readonly provider: string;
+  readonly precision: Precision;
+  readonly deviceKind: string;
 }): DeviceProfileKey {
   const graphHash = model.graphKind === 'imported' ? model.revision : basename(graphPath, '.onnx').split('-').at(-1)!;
   return { graphHash, provider, precision, deviceKind };
 }
 
 /** Of the native encoder, which has no graph: its weights are the model's. */
-export function encoderKey({ revision }: StoredModel, { device, deviceKind = device, precision = 'fp16' }: Pick<EncoderBackendOptions, 'device' | 'deviceKind' | 'precision'>): DeviceProfileKey {
+export function encoderKey(
+  { revision }: StoredModel,
+  {
+    device,
+    deviceKind = device,
+    precision = 'fp16',
+  }: Pick<EncoderBackendOptions, 'device' | 'deviceKind' | 'precision'>,
+): DeviceProfileKey {
   return { graphHash: revision, provider: 'native-encoder', precision, deviceKind };
 }
 
-/** Threads are a part of it: each has buffers of its own, and they decide how long a run takes. `sessions` share them. */
+/**
+ * Threads are a part of it: each has buffers of its own, and they decide how long a run takes. `sessions` share them.
+ */
 export function cpuKind(threads: number, sessions = 1): string {
   const divided = sessions === 1 ? '' : ` in ${sessions} sessions`;
   return `${cpus()[0]?.model.trim() ?? 'unknown CPU'}, ${threads} ${threads === 1 ? 'thread' : 'threads'}${divided}`;
 }
 
 function profilePath(cacheDir: string, { graphHash, provider, precision, deviceKind }: DeviceProfileKey): string {
-  const name = [graphHash, provider, precision, deviceKind].join('-').toLowerCase().replaceAll(/[^a-z0-9]+/g, '-');
+  const name = [graphHash, provider, precision, deviceKind]
+    .join('-')
+    .toLowerCase()
+    .replaceAll(/[^a-z0-9]+/g, '-');
   return join(cacheDir, 'profiles', `${name}.json`);
 }

@@ -1,4 +1,5 @@
-// The process behind shape-probe.ts: opens a backend, runs shapes, says what each held and took, and waits to be killed.
+// The process behind shape-probe.ts: opens a backend, runs shapes, says what each held and took, and waits to be
+// killed.
 
 import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
@@ -34,7 +35,12 @@ async function heldBytes(backend: InferenceBackend): Promise<{ readonly now: num
   return { now: footprintBytes, peak: liveBytes };
 }
 
-async function probe(backend: InferenceBackend, shape: RunShape, repeats: number, loadedBytes: number): Promise<FromProbe> {
+async function probe(
+  backend: InferenceBackend,
+  shape: RunShape,
+  repeats: number,
+  loadedBytes: number,
+): Promise<FromProbe> {
   const { rows, width } = shape;
   const slot = backend.lend();
   invariant(slot !== undefined, 'a slot is free while nothing runs');

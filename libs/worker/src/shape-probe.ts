@@ -1,5 +1,6 @@
-// Measures runs of given shapes in a process of its own: what they hold in memory and how long they take. A process of its own,
-// because an arena never gives back what it took: a shape measured after others shows the most that any of them needed. It is the first that the kernel kills when memory runs out, and it may be killed.
+// Measures runs of given shapes in a process of its own: what they hold in memory and how long they take. A process of
+// its own, because an arena never gives back what it took: a shape measured after others shows the most that any of
+// them needed. It is the first that the kernel kills when memory runs out, and it may be killed.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { setPriority } from 'node:os';
@@ -39,7 +40,10 @@ export type FromProbe =
   | { readonly kind: 'done' }
   | { readonly kind: 'failed'; readonly message: string };
 
-/** The shapes that could be measured: all, or those before the first that ran out of memory. Throws EXECUTOR_LOST when the process ends early or is silent for `timeoutMs`. */
+/**
+ * The shapes that could be measured: all, or those before the first that ran out of memory. Throws EXECUTOR_LOST when
+ * the process ends early or is silent for `timeoutMs`.
+ */
 export async function probeShapes(options: ProbeOptions): Promise<readonly ProbedShape[]> {
   const { isBackground = false, timeoutMs, onShape, signal } = options;
   const child = startProbe(options);
@@ -60,7 +64,15 @@ export async function probeShapes(options: ProbeOptions): Promise<readonly Probe
         }
       });
       child.once('error', reject);
-      child.once('close', (code, by) => reject(new ShoalError('EXECUTOR_LOST', `the process that measures ended (${by ?? `exit code ${code}`}) after ${measured.length} of ${options.shapes.length} shapes`)));
+      child.once('close', (code, by) =>
+        reject(
+          new ShoalError(
+            'EXECUTOR_LOST',
+            `the process that measures ended (${by ?? `exit code ${code}`}) after ${measured.length} of ` +
+              `${options.shapes.length} shapes`,
+          ),
+        ),
+      );
     });
   } finally {
     clearTimeout(patience);
@@ -73,6 +85,7 @@ function startProbe({ backend, shapes, repeats, arenaTokens }: ProbeOptions): Ch
   const isSource = import.meta.url.endsWith('.ts');
   const main = fileURLToPath(new URL(isSource ? './shape-probe-main.ts' : './shape-probe-main.js', import.meta.url));
   const child = fork(main, [], { stdio: ['ignore', 2, 2, 'ipc'] });
-  child.send({ backend, shapes, repeats, arenaTokens } satisfies ToProbe); // as JSON: what it cannot say, the probe does not need
+  // as JSON: what it cannot say, the probe does not need
+  child.send({ backend, shapes, repeats, arenaTokens } satisfies ToProbe);
   return child;
 }

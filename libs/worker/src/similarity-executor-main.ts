@@ -1,8 +1,19 @@
-// The executor process of a worker that compares: opens the kernels and its own connection to the queue server, then lets
-// core's SimilarityExecutor answer the claimer. It ends with its claimer, as executor-main.ts does. A GPU that failed stays lost
-// in this process: it is tried in another one now and then, and once it works again this process asks to be replaced.
+// The executor process of a worker that compares: opens the kernels and its own connection to the queue server, then
+// lets core's SimilarityExecutor answer the claimer. It ends with its claimer, as executor-main.ts does. A GPU that
+// failed stays lost in this process: it is tried in another one now and then, and once it works again this process asks
+// to be replaced.
 
-import { Residents, SimilarityExecutor, faultPointsFrom, keySpace, sizesOf, systemClock, type LedgerFacts, type SimilarityFacts, type SimilarityOrder } from '@shoal/core';
+import {
+  Residents,
+  SimilarityExecutor,
+  faultPointsFrom,
+  keySpace,
+  sizesOf,
+  systemClock,
+  type LedgerFacts,
+  type SimilarityFacts,
+  type SimilarityOrder,
+} from '@shoal/core';
 import { RedisPayloadStore } from '@shoal/queue/payload';
 import { executorProcess } from './executor-process.ts';
 import type { SimilarityExecutorSettings } from './executor-settings.ts';
@@ -15,9 +26,20 @@ const TELL_EVERY_MS = 1_000;
 await executorProcess<SimilarityExecutorSettings, SimilarityOrder>(async ({ settings, log, tell: send }) => {
   const { redisUrl, prefix, queue, cpuQueue, folder, budgetBytes, cudaLibrary } = settings;
   let fallbacks = 0;
-  const retry = new GpuRetry({ cudaLibrary, log, firstMs: settings.gpuRetryMs, onBack: () => send({ kind: 'recycle', reason: 'the GPU works again' }) });
-  const { kernels, device: label, cpu, gpu } = await openComparer({
-    ...settings, log,
+  const retry = new GpuRetry({
+    cudaLibrary,
+    log,
+    firstMs: settings.gpuRetryMs,
+    onBack: () => send({ kind: 'recycle', reason: 'the GPU works again' }),
+  });
+  const {
+    kernels,
+    device: label,
+    cpu,
+    gpu,
+  } = await openComparer({
+    ...settings,
+    log,
     environment: process.env,
     onFellBack: ({ code, message }) => {
       fallbacks++;
@@ -30,15 +52,30 @@ await executorProcess<SimilarityExecutorSettings, SimilarityOrder>(async ({ sett
   const keys = keySpace(prefix);
   const residents = new Residents(budgetBytes);
   const executor = new SimilarityExecutor({
-    store, device, log, send, residents,
+    store,
+    device,
+    log,
+    send,
+    residents,
     maxRows: sizesOf(settings, label).maxRows,
     isLastLane: gpu === undefined,
     clock: systemClock,
     resultKey: (jobId) => keys.output(queue, jobId),
     faults: faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal)),
   });
-  send({ kind: 'ready', model: 'similarity', dims: 0, maxTokens: 0, device: device.device, precision: 'fp32', pid: process.pid });
-  const telling = tellFacts(() => factsOf(residents, fallbacks, gpu), (facts) => send({ kind: 'similarity', facts }));
+  send({
+    kind: 'ready',
+    model: 'similarity',
+    dims: 0,
+    maxTokens: 0,
+    device: device.device,
+    precision: 'fp32',
+    pid: process.pid,
+  });
+  const telling = tellFacts(
+    () => factsOf(residents, fallbacks, gpu),
+    (facts) => send({ kind: 'similarity', facts }),
+  );
   return {
     handle: (message) => executor.handle(message),
     close: async () => {
@@ -68,8 +105,13 @@ function factsOf(host: Residents, fallbacks: number, gpu: OpenGpu | undefined): 
   if (gpu === undefined) return { host: ledgerOf(host), calls: { cpu: 0, gpu: 0 }, fallbacks, isGpuLost: false };
   const { engine, hybrid } = gpu;
   return {
-    host: ledgerOf(host), gpu: ledgerOf(engine.residents), calls: hybrid.calls, fallbacks, isGpuLost: hybrid.isLost,
-    breakEvens: hybrid.times.breakEvens(), predictionError: hybrid.times.error,
+    host: ledgerOf(host),
+    gpu: ledgerOf(engine.residents),
+    calls: hybrid.calls,
+    fallbacks,
+    isGpuLost: hybrid.isLost,
+    breakEvens: hybrid.times.breakEvens(),
+    predictionError: hybrid.times.error,
   };
 }
 

@@ -15,7 +15,10 @@ beforeAll(async () => {
 });
 afterAll(() => rmSync(cacheDir, { recursive: true, force: true }));
 
-const texts = Array.from({ length: 200 }, (_, i) => `a shoal of ${i} fish, näive — ${'swims past the reef '.repeat(i % 9)}`);
+const texts = Array.from(
+  { length: 200 },
+  (_, i) => `a shoal of ${i} fish, näive — ${'swims past the reef '.repeat(i % 9)}`,
+);
 
 function expected(all: readonly string[]): { ids: number[]; isTruncated: boolean }[] {
   return all.map((text) => {
@@ -25,17 +28,30 @@ function expected(all: readonly string[]): { ids: number[]; isTruncated: boolean
 }
 
 test('rows are the same on threads as here, in order, with several requests under way', async () => {
-  const threaded = new ThreadedTokenizer({ tokenizer, model: 'tiny-random', cacheDir, maxTokens: MAX_TOKENS, threads: 2 });
+  const threaded = new ThreadedTokenizer({
+    tokenizer,
+    model: 'tiny-random',
+    cacheDir,
+    maxTokens: MAX_TOKENS,
+    threads: 2,
+  });
   const requests = [texts, texts.toReversed(), texts.slice(0, 150), ['one short text'], []];
   const answers = await Promise.all(requests.map((request) => threaded.encodeAll(request)));
-  for (const [i, rows] of answers.entries()) expect(rows.map(({ ids, isTruncated }) => ({ ids: Array.from(ids), isTruncated }))).toEqual(expected(requests[i]!));
+  for (const [i, rows] of answers.entries())
+    expect(rows.map(({ ids, isTruncated }) => ({ ids: Array.from(ids), isTruncated }))).toEqual(expected(requests[i]!));
   expect(answers[0]!.some((row) => row.isTruncated)).toBe(true);
   await threaded.stop();
   await threaded.stop();
 });
 
 test('without threads everything is tokenized here', async () => {
-  const threaded = new ThreadedTokenizer({ tokenizer, model: 'tiny-random', cacheDir, maxTokens: MAX_TOKENS, threads: 0 });
+  const threaded = new ThreadedTokenizer({
+    tokenizer,
+    model: 'tiny-random',
+    cacheDir,
+    maxTokens: MAX_TOKENS,
+    threads: 0,
+  });
   const rows = await threaded.encodeAll(texts);
   expect(rows.map(({ ids, isTruncated }) => ({ ids: Array.from(ids), isTruncated }))).toEqual(expected(texts));
 });

@@ -1,6 +1,6 @@
-// Tokenizes for the executor. Jobs that bring token ids never come here; a few short texts are tokenized where they are,
-// because a trip to another thread takes longer; more of them go to threads, so that the main thread keeps the device fed.
-// A thread that fails fails the process: the executor is started anew and its jobs run again.
+// Tokenizes for the executor. Jobs that bring token ids never come here; a few short texts are tokenized where they
+// are, because a trip to another thread takes longer; more of them go to threads, so that the main thread keeps the
+// device fed. A thread that fails fails the process: the executor is started anew and its jobs run again.
 
 import { Worker } from 'node:worker_threads';
 import { invariant, type BatchTokenizer, type Encoded, type Tokenizer } from '@shoal/core';
@@ -13,7 +13,9 @@ export interface ThreadedTokenizerOptions extends TokenizerThreadData {
   readonly threads: number;
 }
 
-/** 8,192 characters of prose take 0.06 ms here and 0.09 ms by a thread and back; 256 k take 2.3 ms either way (2026-11). */
+/**
+ * 8,192 characters of prose take 0.06 ms here and 0.09 ms by a thread and back; 256 k take 2.3 ms either way (2026-11).
+ */
 const WORTH_A_TRIP_CHARACTERS = 8_192;
 
 interface Thread {
@@ -38,7 +40,8 @@ export class ThreadedTokenizer implements BatchTokenizer {
 
   async encodeAll(texts: readonly string[]): Promise<readonly Encoded[]> {
     const characters = texts.reduce((sum, text) => sum + text.length, 0);
-    if (characters < WORTH_A_TRIP_CHARACTERS || this.options.threads === 0) return texts.map((text) => this.options.tokenizer.encode(text));
+    if (characters < WORTH_A_TRIP_CHARACTERS || this.options.threads === 0)
+      return texts.map((text) => this.options.tokenizer.encode(text));
     return rowsOf(await this.ask(texts));
   }
 
@@ -59,7 +62,8 @@ export class ThreadedTokenizer implements BatchTokenizer {
   private leastBusy(): Thread {
     let least = this.threads[0];
     for (const thread of this.threads) if (thread.pending.size < least!.pending.size) least = thread;
-    if (least === undefined || (least.pending.size > 0 && this.threads.length < this.options.threads)) return this.startThread();
+    if (least === undefined || (least.pending.size > 0 && this.threads.length < this.options.threads))
+      return this.startThread();
     return least;
   }
 
@@ -67,7 +71,9 @@ export class ThreadedTokenizer implements BatchTokenizer {
     const { model, cacheDir, maxTokens } = this.options;
     const isSource = import.meta.url.endsWith('.ts');
     const workerData: TokenizerThreadData = { model, cacheDir, maxTokens };
-    const worker = new Worker(new URL(isSource ? './tokenizer-thread.ts' : './tokenizer-thread.js', import.meta.url), { workerData });
+    const worker = new Worker(new URL(isSource ? './tokenizer-thread.ts' : './tokenizer-thread.js', import.meta.url), {
+      workerData,
+    });
     const thread: Thread = { worker, pending: new Map() };
     worker.on('message', (reply: TokenizeReply) => {
       const answer = thread.pending.get(reply.id);
@@ -82,5 +88,8 @@ export class ThreadedTokenizer implements BatchTokenizer {
 }
 
 function rowsOf({ ids, offsets, cut }: TokenizeReply): Encoded[] {
-  return Array.from(cut, (isCut, row) => ({ ids: ids.subarray(offsets[row], offsets[row + 1]), isTruncated: isCut === 1 }));
+  return Array.from(cut, (isCut, row) => ({
+    ids: ids.subarray(offsets[row], offsets[row + 1]),
+    isTruncated: isCut === 1,
+  }));
 }

@@ -1,5 +1,5 @@
-// A thread that tokenizes and nothing else. Texts come as an array; ids go back as one buffer with offsets, handed over, not
-// copied. It ends with its process.
+// A thread that tokenizes and nothing else. Texts come as an array; ids go back as one buffer with offsets, handed
+// over, not copied. It ends with its process.
 
 import { parentPort, workerData } from 'node:worker_threads';
 import { invariant } from '@shoal/core';

@@ -3,17 +3,35 @@ import { inOrder, pick, together } from './tried-budgets.ts';
 
 test('the first of those within 2 % of the best is chosen: few lanes before many, small budgets before large ones', () => {
   const tried = inOrder([
-    { lanes: 2, maxPaddedTokens: 4_096, textsPerSecond: 100 }, { lanes: 1, maxPaddedTokens: 16_384, textsPerSecond: 99 },
-    { lanes: 1, maxPaddedTokens: 8_192, textsPerSecond: 98.5 }, { lanes: 1, maxPaddedTokens: 4_096, textsPerSecond: 97 },
+    { lanes: 2, maxPaddedTokens: 4_096, textsPerSecond: 100 },
+    { lanes: 1, maxPaddedTokens: 16_384, textsPerSecond: 99 },
+    { lanes: 1, maxPaddedTokens: 8_192, textsPerSecond: 98.5 },
+    { lanes: 1, maxPaddedTokens: 4_096, textsPerSecond: 97 },
   ]);
   expect(pick(tried)).toEqual({ lanes: 1, maxPaddedTokens: 8_192, textsPerSecond: 98.5 });
   expect(pick(tried.filter(({ lanes }) => lanes === 2))).toMatchObject({ lanes: 2, maxPaddedTokens: 4_096 });
 });
 
 test('what was tried once is told on the scale of what was tried again, in order', () => {
-  const coarse = [{ maxPaddedTokens: 256, textsPerSecond: 10 }, { maxPaddedTokens: 512, textsPerSecond: 20 }];
-  const fine = [{ maxPaddedTokens: 512, textsPerSecond: 40 }, { maxPaddedTokens: 384, textsPerSecond: 35 }];
-  expect(together(coarse, fine)).toEqual([{ maxPaddedTokens: 256, textsPerSecond: 20 }, { maxPaddedTokens: 384, textsPerSecond: 35 }, { maxPaddedTokens: 512, textsPerSecond: 40 }]);
-  const lanes = [{ lanes: 1, maxPaddedTokens: 512, textsPerSecond: 20 }, { lanes: 2, maxPaddedTokens: 512, textsPerSecond: 30 }];
-  expect(together(lanes, [{ ...lanes[1]!, textsPerSecond: 60 }])).toEqual([{ ...lanes[0]!, textsPerSecond: 40 }, { ...lanes[1]!, textsPerSecond: 60 }]);
+  const coarse = [
+    { maxPaddedTokens: 256, textsPerSecond: 10 },
+    { maxPaddedTokens: 512, textsPerSecond: 20 },
+  ];
+  const fine = [
+    { maxPaddedTokens: 512, textsPerSecond: 40 },
+    { maxPaddedTokens: 384, textsPerSecond: 35 },
+  ];
+  expect(together(coarse, fine)).toEqual([
+    { maxPaddedTokens: 256, textsPerSecond: 20 },
+    { maxPaddedTokens: 384, textsPerSecond: 35 },
+    { maxPaddedTokens: 512, textsPerSecond: 40 },
+  ]);
+  const lanes = [
+    { lanes: 1, maxPaddedTokens: 512, textsPerSecond: 20 },
+    { lanes: 2, maxPaddedTokens: 512, textsPerSecond: 30 },
+  ];
+  expect(together(lanes, [{ ...lanes[1]!, textsPerSecond: 60 }])).toEqual([
+    { ...lanes[0]!, textsPerSecond: 40 },
+    { ...lanes[1]!, textsPerSecond: 60 },
+  ]);
 });

@@ -22,17 +22,26 @@ export function bestOf(tried: readonly TriedBudget[]): TriedBudget {
   return tried.reduce((most, other) => (other.textsPerSecond > most.textsPerSecond ? other : most));
 }
 
-/** All that was tried, in order. The machine may have been faster or slower in the first pass: its rates are told on the scale of the later rounds. */
+/**
+ * All that was tried, in order. The machine may have been faster or slower in the first pass: its rates are told on the
+ * scale of the later rounds.
+ */
 export function together(coarse: readonly TriedBudget[], fine: readonly TriedBudget[]): readonly TriedBudget[] {
   const again = new Map(fine.map((budget) => [nameOf(budget), budget.textsPerSecond]));
-  const ratios = coarse.flatMap((budget) => (again.has(nameOf(budget)) ? [again.get(nameOf(budget))! / budget.textsPerSecond] : []));
+  const ratios = coarse.flatMap((budget) =>
+    again.has(nameOf(budget)) ? [again.get(nameOf(budget))! / budget.textsPerSecond] : [],
+  );
   const scale = ratios.length === 0 ? 1 : median(ratios);
-  const once = coarse.filter((budget) => !again.has(nameOf(budget))).map((budget) => ({ ...budget, textsPerSecond: budget.textsPerSecond * scale }));
+  const once = coarse
+    .filter((budget) => !again.has(nameOf(budget)))
+    .map((budget) => ({ ...budget, textsPerSecond: budget.textsPerSecond * scale }));
   return inOrder([...once, ...fine]);
 }
 
 /** Few lanes first, then small budgets. */
-export function inOrder<Budget extends Pick<TriedBudget, 'lanes' | 'maxPaddedTokens'>>(budgets: readonly Budget[]): readonly Budget[] {
+export function inOrder<Budget extends Pick<TriedBudget, 'lanes' | 'maxPaddedTokens'>>(
+  budgets: readonly Budget[],
+): readonly Budget[] {
   return budgets.toSorted((a, b) => (a.lanes ?? 1) - (b.lanes ?? 1) || a.maxPaddedTokens - b.maxPaddedTokens);
 }
 

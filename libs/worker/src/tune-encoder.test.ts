@@ -1,5 +1,5 @@
-// `shoal tune` of the native encoder, by the reference library in the place of the one for CUDA; and that a worker that starts
-// afterwards takes what was found.
+// `shoal tune` of the native encoder, by the reference library in the place of the one for CUDA; and that a worker that
+// starts afterwards takes what was found.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -56,13 +56,29 @@ class TimedEncoder {
   }
 }
 
-async function options(msOf?: ConstructorParameters<typeof TimedEncoder>[1], more: Partial<EncoderBackendOptions> = {}): Promise<EncoderTuneOptions & { opened: Map<number, TimedEncoder | EncoderBackend> }> {
+async function options(
+  msOf?: ConstructorParameters<typeof TimedEncoder>[1],
+  more: Partial<EncoderBackendOptions> = {},
+): Promise<EncoderTuneOptions & { opened: Map<number, TimedEncoder | EncoderBackend> }> {
   const model = await openModel('tiny-random', { cacheDir });
   const opened = new Map<number, TimedEncoder | EncoderBackend>();
   return {
-    opened, passMs: 50, lanes: [1, 2], vocabularySize: model.vocabularySize, maxTokens: 256, maxRows: 512, poolTokens: 24_576,
+    opened,
+    passMs: 50,
+    lanes: [1, 2],
+    vocabularySize: model.vocabularySize,
+    maxTokens: 256,
+    maxRows: 512,
+    poolTokens: 24_576,
     open: async (lanes) => {
-      const backend = await EncoderBackend.open({ ...CARD, model: await readEncoder(model), slotRows: 512, slotTokens: 16_384, ...more, lanes });
+      const backend = await EncoderBackend.open({
+        ...CARD,
+        model: await readEncoder(model),
+        slotRows: 512,
+        slotTokens: 16_384,
+        ...more,
+        lanes,
+      });
       const timed = msOf === undefined ? backend : new TimedEncoder(backend, msOf);
       opened.set(lanes, timed);
       return timed instanceof TimedEncoder ? timed.backend : timed;
@@ -78,7 +94,9 @@ describe.runIf(hasCompiler)('shoal tune of the native encoder', () => {
     expect(tried).toContainEqual(chosen);
     for (const { textsPerSecond } of tried) expect(textsPerSecond).toBeGreaterThan(0);
     expect(memory).toMatchObject({ arena: 'exact', loadedBytes: expect.any(Number) });
-    for (const backend of asked.opened.values()) await expect((backend as EncoderBackend).stop()).resolves.toBeUndefined(); // already stopped: nothing is left open
+    for (const backend of asked.opened.values())
+      // already stopped: nothing is left open
+      await expect((backend as EncoderBackend).stop()).resolves.toBeUndefined();
   });
 
   test('takes two lanes where two give clearly more, with a batch queued behind those that run', async () => {
@@ -89,21 +107,57 @@ describe.runIf(hasCompiler)('shoal tune of the native encoder', () => {
   });
 
   test('goes on without budgets that find no memory, and says so where none does', async () => {
-    const { tried } = await tuneEncoder({ ...(await options((tokens, padded) => (padded > 5_000 ? 'out-of-memory' : tokens / 5_000))), lanes: [1] });
+    const { tried } = await tuneEncoder({
+      ...(await options((tokens, padded) => (padded > 5_000 ? 'out-of-memory' : tokens / 5_000))),
+      lanes: [1],
+    });
     expect(tried.map(({ maxPaddedTokens }) => maxPaddedTokens)).toEqual([4_096]);
     const asked = await options(() => 'out-of-memory');
-    await expect(tuneEncoder(asked)).rejects.toMatchObject({ code: 'OUT_OF_VRAM', message: expect.stringContaining('not even a batch of 4096') });
+    await expect(tuneEncoder(asked)).rejects.toMatchObject({
+      code: 'OUT_OF_VRAM',
+      message: expect.stringContaining('not even a batch of 4096'),
+    });
   });
 
   test('is what a worker begins with at its next start', async () => {
     const model = await openModel('tiny-random', { cacheDir });
     const log = new RecordingLogger();
     await storeProfile(cacheDir, encoderKey(model, CARD), { kneeTokens: 6_144, lanes: 2 }, log);
-    const device = { device: 'gpu:0', precision: 'auto', slots: { dims: model.dims, slotRows: 512, slotTokens: 16_384 }, model, tokenizer: await openTokenizer(model), cacheDir, threads: 1, environment: {}, log } as const;
-    const backend = (await nativeEncoder({ ...device, encoder: 'native' }, { ...CARD, usualLanes: 1, probe: { read: async () => ({ freeBytes: 1e11, totalBytes: 1.4e11 }) } }))!;
+    const device = {
+      device: 'gpu:0',
+      precision: 'auto',
+      slots: { dims: model.dims, slotRows: 512, slotTokens: 16_384 },
+      model,
+      tokenizer: await openTokenizer(model),
+      cacheDir,
+      threads: 1,
+      environment: {},
+      log,
+    } as const;
+    const backend = (await nativeEncoder(
+      { ...device, encoder: 'native' },
+      { ...CARD, usualLanes: 1, probe: { read: async () => ({ freeBytes: 1e11, totalBytes: 1.4e11 }) } },
+    ))!;
     expect(backend.sessions).toBe(2);
-    const limits = { maxRows: undefined, maxPaddedTokens: undefined, windowRows: 1, maxWaitMs: 1, minRows: 1, maxRowAgeMs: 1, memoryFraction: 0.8, latencyTargetMs: 100, maxDeviceBytes: undefined };
-    const { budget, stop } = await openDeviceBudget({ backend, model, maxTokens: 256, settings: { limits, threads: 1, cacheDir }, clock: systemClock, log });
+    const limits = {
+      maxRows: undefined,
+      maxPaddedTokens: undefined,
+      windowRows: 1,
+      maxWaitMs: 1,
+      minRows: 1,
+      maxRowAgeMs: 1,
+      memoryFraction: 0.8,
+      latencyTargetMs: 100,
+      maxDeviceBytes: undefined,
+    };
+    const { budget, stop } = await openDeviceBudget({
+      backend,
+      model,
+      maxTokens: 256,
+      settings: { limits, threads: 1, cacheDir },
+      clock: systemClock,
+      log,
+    });
     expect(budget.current()).toMatchObject({ maxPaddedTokens: 6_144, limitedBy: 'knee' });
     stop();
     await backend.stop();

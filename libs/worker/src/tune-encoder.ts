@@ -1,7 +1,8 @@
-// `shoal tune` where the native encoder serves: how many lanes and which token budget give most texts per second. Each pair runs the
-// micro-batches that a worker would cut from the standard length mix, with a batch queued behind those that run, because that is how it
-// serves and lanes are of no use to one batch after another. In this process: the encoder gives back what it took, and what it holds is
-// known before it runs, so that nothing of memory has to be measured.
+// `shoal tune` where the native encoder serves: how many lanes and which token budget give most texts per second. Each
+// pair runs the micro-batches that a worker would cut from the standard length mix, with a batch queued behind those
+// that run, because that is how it serves and lanes are of no use to one batch after another. In this process: the
+// encoder gives back what it took, and what it holds is known before it runs, so that nothing of memory has to be
+// measured.
 
 import { ShoalError, invariant, median, type MemoryLaw, type Slot } from '@shoal/core';
 import type { EncoderBackend } from '@shoal/inference';
@@ -57,12 +58,21 @@ export async function tuneEncoder(options: EncoderTuneOptions): Promise<EncoderT
     const coarse: TriedBudget[] = [];
     for (const lanes of options.lanes) coarse.push(...(await bench.climb(lanes)));
     onProgress(0.4);
-    if (coarse.length === 0) throw new ShoalError('OUT_OF_VRAM', `not even a batch of ${FIRST_TOKENS} padded tokens runs on this device; free some of its memory or use a smaller model`);
+    if (coarse.length === 0)
+      throw new ShoalError(
+        'OUT_OF_VRAM',
+        `not even a batch of ${FIRST_TOKENS} padded tokens runs on this device; free some of its memory or use ` +
+          'a smaller model',
+      );
     const fine = await bench.refine(coarse, (share) => onProgress(0.4 + 0.6 * share));
     const { lanes = 1, ...found } = pick(fine.length > 0 ? fine : inOrder(coarse));
     const backend = opened.get(lanes)!;
     await backend.shrink();
-    return { tried: together(coarse, fine), chosen: { ...found, lanes }, memory: backend.memoryLaw((await backend.memory())?.footprintBytes ?? 0) };
+    return {
+      tried: together(coarse, fine),
+      chosen: { ...found, lanes },
+      memory: backend.memoryLaw((await backend.memory())?.footprintBytes ?? 0),
+    };
   } finally {
     await Promise.all([...opened.values()].map((backend) => backend.stop()));
   }
@@ -96,7 +106,11 @@ class PairBench {
     let best = 0;
     let worse = 0;
     const most = this.opened.get(lanes)!.slotTokens;
-    for (let maxPaddedTokens = FIRST_TOKENS; maxPaddedTokens <= most && worse < WORSE_IN_A_ROW && (tried.length === 0 || this.elapsedMs() < CLIMB_END_MS); maxPaddedTokens *= 2) {
+    for (
+      let maxPaddedTokens = FIRST_TOKENS;
+      maxPaddedTokens <= most && worse < WORSE_IN_A_ROW && (tried.length === 0 || this.elapsedMs() < CLIMB_END_MS);
+      maxPaddedTokens *= 2
+    ) {
       const textsPerSecond = await this.pass({ lanes, maxPaddedTokens });
       if (textsPerSecond === undefined) break; // no memory for it
       tried.push({ lanes, maxPaddedTokens, textsPerSecond });
@@ -111,7 +125,12 @@ class PairBench {
   async refine(coarse: readonly TriedBudget[], onProgress: (share: number) => void): Promise<readonly TriedBudget[]> {
     const best = bestOf(coarse).textsPerSecond;
     const largest = Math.max(...coarse.map(({ maxPaddedTokens }) => maxPaddedTokens));
-    const near = coarse.filter(({ textsPerSecond }) => textsPerSecond >= NEAR_THE_BEST * best).flatMap(({ lanes = 1, maxPaddedTokens }) => [{ lanes, maxPaddedTokens }, { lanes, maxPaddedTokens: maxPaddedTokens * 1.5 }]);
+    const near = coarse
+      .filter(({ textsPerSecond }) => textsPerSecond >= NEAR_THE_BEST * best)
+      .flatMap(({ lanes = 1, maxPaddedTokens }) => [
+        { lanes, maxPaddedTokens },
+        { lanes, maxPaddedTokens: maxPaddedTokens * 1.5 },
+      ]);
     const pairs = inOrder(near.filter(({ maxPaddedTokens }) => maxPaddedTokens <= largest));
     const rates = new Map<Pair, number[]>(pairs.map((pair) => [pair, []]));
     let roundMs = pairs.length * PASS_MS;
@@ -124,7 +143,9 @@ class PairBench {
       roundMs = this.elapsedMs() - beganMs;
       onProgress((round + 1) / ROUNDS);
     }
-    return pairs.filter((pair) => rates.get(pair)!.length > 0).map((pair) => ({ ...pair, textsPerSecond: median(rates.get(pair)!) }));
+    return pairs
+      .filter((pair) => rates.get(pair)!.length > 0)
+      .map((pair) => ({ ...pair, textsPerSecond: median(rates.get(pair)!) }));
   }
 
   /** Texts per second of one pass over a plan; undefined where memory ran out. */
@@ -133,10 +154,27 @@ class PairBench {
     const backend = this.opened.get(lanes)!;
     const { maxTokens, maxRows, poolTokens, passMs = PASS_MS } = this.options;
     const atOnce = lanes + 1;
-    const rows = Math.round(Math.min(MOST_ROWS, Math.max(passMs * this.textsPerMs, (BATCHES_EACH * atOnce * maxPaddedTokens) / MEAN_TOKENS)));
-    const plan = cutMix({ rows, maxTokens, maxPaddedTokens, maxRows: Math.min(maxRows, backend.slotRows), poolTokens: Math.max(poolTokens, 4 * maxPaddedTokens) });
-    const largest = plan.reduce((most, batch) => (batch.tokens.length * batch.width > most.tokens.length * most.width ? batch : most));
-    if (!(await ranAll(backend, Array.from({ length: lanes }, () => largest), atOnce))) return undefined; // lanes grow with what they are given
+    const rows = Math.round(
+      Math.min(MOST_ROWS, Math.max(passMs * this.textsPerMs, (BATCHES_EACH * atOnce * maxPaddedTokens) / MEAN_TOKENS)),
+    );
+    const plan = cutMix({
+      rows,
+      maxTokens,
+      maxPaddedTokens,
+      maxRows: Math.min(maxRows, backend.slotRows),
+      poolTokens: Math.max(poolTokens, 4 * maxPaddedTokens),
+    });
+    const largest = plan.reduce((most, batch) =>
+      batch.tokens.length * batch.width > most.tokens.length * most.width ? batch : most,
+    );
+    if (
+      !(await ranAll(
+        backend,
+        Array.from({ length: lanes }, () => largest),
+        atOnce,
+      ))
+    )
+      return undefined; // lanes grow with what they are given
     const beganMs = performance.now();
     return (await ranAll(backend, plan, atOnce)) ? (rows * 1000) / (performance.now() - beganMs) : undefined;
   }

@@ -1,11 +1,24 @@
-// Measures what a model can do on a device: how much memory runs need, and the token budget at which the standard length mix
-// gives most texts per second. Budgets are tried by running the very micro-batches that a worker would cut, in a process of its own:
-// first doubling until larger ones only lose, then those near the best again and again, their micro-batches in turns, and the choice is
-// among these. What each micro-batch takes is the median of its rounds: a moment in which somebody else wanted the machine slows single
-// runs, not a budget. Ends within two minutes, with fewer rounds where the device is slow. Stores what it found. Where the native
-// encoder serves, that is measured instead (tune-encoder.ts).
+// Measures what a model can do on a device: how much memory runs need, and the token budget at which the standard
+// length mix gives most texts per second. Budgets are tried by running the very micro-batches that a worker would cut,
+// in a process of its own: first doubling until larger ones only lose, then those near the best again and again, their
+// micro-batches in turns, and the choice is among these. What each micro-batch takes is the median of its rounds: a
+// moment in which somebody else wanted the machine slows single runs, not a budget. Ends within two minutes, with fewer
+// rounds where the device is slow. Stores what it found. Where the native encoder serves, that is measured instead
+// (tune-encoder.ts).
 
-import { ShoalError, median, sizesOf, toFailure, type DeviceProfileKey, type Logger, type MemoryLaw, type RunShape, type Settings, type Sizes, type Tokenizer } from '@shoal/core';
+import {
+  ShoalError,
+  median,
+  sizesOf,
+  toFailure,
+  type DeviceProfileKey,
+  type Logger,
+  type MemoryLaw,
+  type RunShape,
+  type Settings,
+  type Sizes,
+  type Tokenizer,
+} from '@shoal/core';
 import { EncoderBackend, OrtBackend, type OrtBackendOptions } from '@shoal/inference';
 import { readEncoder, type StoredModel } from '@shoal/models';
 import { CPU_KNEE_TOKENS, encoderPreset, gpuPreset } from './device-budget.ts';
@@ -83,7 +96,10 @@ export async function tune(options: TuneOptions): Promise<TuneReport> {
   const startedMs = performance.now();
   const backend = await chosenBackend(options);
   options.onProgress?.(0.02);
-  const found = backend instanceof EncoderBackend ? await tuneNative(options, backend) : await tuneRuntime(options, backend.options, startedMs);
+  const found =
+    backend instanceof EncoderBackend
+      ? await tuneNative(options, backend)
+      : await tuneRuntime(options, backend.options, startedMs);
   return { ...found, seconds: (performance.now() - startedMs) / 1000 };
 }
 
@@ -92,27 +108,59 @@ type Found = Omit<TuneReport, 'seconds'>;
 async function tuneRuntime(options: TuneOptions, backend: OrtBackendOptions, startedMs: number): Promise<Found> {
   const { cacheDir, threads, log, model, onProgress = () => undefined } = options;
   const { graphPath, provider = 'cpu', device = provider, precision = 'fp32', sessions = 1 } = backend;
-  const key = profileKey({ model, graphPath, provider, precision, deviceKind: provider === 'cpu' ? cpuKind(threads, sessions) : (backend.deviceKind ?? device) });
+  const key = profileKey({
+    model,
+    graphPath,
+    provider,
+    precision,
+    deviceKind: provider === 'cpu' ? cpuKind(threads, sessions) : (backend.deviceKind ?? device),
+  });
   const memory = await measuredMemory(options, backend);
   onProgress(0.2);
   // Sessions that share a CPU are alike: one of them is measured, with its threads.
-  const bench = new BudgetBench({ ...options, ...sizesOf(options, provider) }, provider === 'cpu' ? { ...backend, sessions: 1 } : backend, startedMs);
+  const bench = new BudgetBench(
+    { ...options, ...sizesOf(options, provider) },
+    provider === 'cpu' ? { ...backend, sessions: 1 } : backend,
+    startedMs,
+  );
   const coarse = await bench.climb((share) => onProgress(0.2 + 0.3 * share));
   const fine = await bench.refine(coarse, (share) => onProgress(0.5 + 0.5 * share));
-  const { maxPaddedTokens: kneeTokens } = pick(fine.length > 0 ? fine : coarse); // what was tried at another moment says little beside it
-  const path = await storeProfile(cacheDir, key, { kneeTokens, ...(memory.law !== undefined && { memory: memory.law }) }, log);
-  return { device, key, tried: together(coarse, fine), kneeTokens, presetTokens: await presetTokens(options, backend), memory: memory.law, memoryReason: memory.reason, path };
+  // what was tried at another moment says little beside it
+  const { maxPaddedTokens: kneeTokens } = pick(fine.length > 0 ? fine : coarse);
+  const path = await storeProfile(
+    cacheDir,
+    key,
+    { kneeTokens, ...(memory.law !== undefined && { memory: memory.law }) },
+    log,
+  );
+  return {
+    device,
+    key,
+    tried: together(coarse, fine),
+    kneeTokens,
+    presetTokens: await presetTokens(options, backend),
+    memory: memory.law,
+    memoryReason: memory.reason,
+    path,
+  };
 }
 
 /** Of its memory nothing is measured: it is known. */
 async function tuneNative(options: TuneOptions, { options: backend, device }: EncoderBackend): Promise<Found> {
   const { cacheDir, log, model, tokenizer, sessions, signal, onProgress } = options;
   const key = encoderKey(model, backend);
-  const { tried, chosen: { lanes, maxPaddedTokens: kneeTokens }, memory } = await tuneEncoder({
-    ...sizesOf(options, device), signal, ...(onProgress !== undefined && { onProgress }),
+  const {
+    tried,
+    chosen: { lanes, maxPaddedTokens: kneeTokens },
+    memory,
+  } = await tuneEncoder({
+    ...sizesOf(options, device),
+    signal,
+    ...(onProgress !== undefined && { onProgress }),
     open: async (wanted) => EncoderBackend.open({ ...backend, model: await readEncoder(model), lanes: wanted }),
     lanes: sessions === undefined ? LANES : [sessions],
-    vocabularySize: model.vocabularySize, maxTokens: tokenizer.maxTokens,
+    vocabularySize: model.vocabularySize,
+    maxTokens: tokenizer.maxTokens,
   });
   const path = await storeProfile(cacheDir, key, { kneeTokens, lanes }, log);
   const { startTokens } = encoderPreset(backend, tokenizer.maxTokens, (await backend.probe?.read())?.totalBytes);
@@ -120,22 +168,66 @@ async function tuneNative(options: TuneOptions, { options: backend, device }: En
 }
 
 /** What a worker would choose, closed again: it is opened anew to be measured. */
-async function chosenBackend({ model, tokenizer, device, precision = 'auto', encoder = 'auto', sessions, cacheDir, threads, log, ...sizes }: TuneOptions): Promise<OrtBackend | EncoderBackend> {
-  const slots = (found: string): SlotSizes => ({ dims: model.dims, slotRows: sizesOf(sizes, found).maxRows, slotTokens: MOST_TOKENS });
-  const backend = await openDevice({ device, precision, encoder, sessions, slots, model, tokenizer, cacheDir, threads, log, environment: process.env });
+async function chosenBackend({
+  model,
+  tokenizer,
+  device,
+  precision = 'auto',
+  encoder = 'auto',
+  sessions,
+  cacheDir,
+  threads,
+  log,
+  ...sizes
+}: TuneOptions): Promise<OrtBackend | EncoderBackend> {
+  const slots = (found: string): SlotSizes => ({
+    dims: model.dims,
+    slotRows: sizesOf(sizes, found).maxRows,
+    slotTokens: MOST_TOKENS,
+  });
+  const backend = await openDevice({
+    device,
+    precision,
+    encoder,
+    sessions,
+    slots,
+    model,
+    tokenizer,
+    cacheDir,
+    threads,
+    log,
+    environment: process.env,
+  });
   await backend.stop();
   if (backend instanceof OrtBackend || backend instanceof EncoderBackend) return backend;
   throw new TypeError('openDevice opens what is of ONNX Runtime or the native encoder');
 }
 
-async function presetTokens({ model, tokenizer }: TuneOptions, { provider = 'cpu', deviceKind, probe, ...backend }: OrtBackendOptions): Promise<number | undefined> {
+async function presetTokens(
+  { model, tokenizer }: TuneOptions,
+  { provider = 'cpu', deviceKind, probe, ...backend }: OrtBackendOptions,
+): Promise<number | undefined> {
   if (provider === 'cpu') return CPU_KNEE_TOKENS;
-  return deviceKind === undefined ? undefined : (await gpuPreset({ ...backend, deviceKind }, model, tokenizer.maxTokens, (await probe?.read())?.totalBytes)).startTokens;
+  return deviceKind === undefined
+    ? undefined
+    : (await gpuPreset({ ...backend, deviceKind }, model, tokenizer.maxTokens, (await probe?.read())?.totalBytes))
+        .startTokens;
 }
 
-async function measuredMemory({ tokenizer, signal }: TuneOptions, backend: OrtBackendOptions): Promise<{ readonly law: MemoryLaw | undefined; readonly reason: string | undefined }> {
+async function measuredMemory(
+  { tokenizer, signal }: TuneOptions,
+  backend: OrtBackendOptions,
+): Promise<{ readonly law: MemoryLaw | undefined; readonly reason: string | undefined }> {
   try {
-    return { law: await measureMemory({ backend, maxWidth: tokenizer.maxTokens, timeoutMs: SILENCE_MS, ...(signal !== undefined && { signal }) }), reason: undefined };
+    return {
+      law: await measureMemory({
+        backend,
+        maxWidth: tokenizer.maxTokens,
+        timeoutMs: SILENCE_MS,
+        ...(signal !== undefined && { signal }),
+      }),
+      reason: undefined,
+    };
   } catch (error) {
     if (signal?.aborted === true) throw error;
     return { law: undefined, reason: toFailure(error).message };
@@ -167,7 +259,11 @@ class BudgetBench {
     const tried: TriedBudget[] = [];
     let best = 0;
     let worse = 0;
-    for (let budget = FIRST_TOKENS; budget <= MOST_TOKENS && worse < WORSE_IN_A_ROW && (tried.length === 0 || this.elapsedMs() < CLIMB_END_MS); budget *= 2) {
+    for (
+      let budget = FIRST_TOKENS;
+      budget <= MOST_TOKENS && worse < WORSE_IN_A_ROW && (tried.length === 0 || this.elapsedMs() < CLIMB_END_MS);
+      budget *= 2
+    ) {
       const [found] = await this.measure([budget], 1);
       if (found === undefined) break; // no memory for it, or no time
       tried.push(found);
@@ -176,7 +272,12 @@ class BudgetBench {
       best = Math.max(best, found.textsPerSecond);
       onProgress(Math.min(1, tried.length / 8));
     }
-    if (tried.length === 0) throw new ShoalError('OUT_OF_VRAM', `not even a batch of ${FIRST_TOKENS} padded tokens runs on this device; free some of its memory or use a smaller model`);
+    if (tried.length === 0)
+      throw new ShoalError(
+        'OUT_OF_VRAM',
+        `not even a batch of ${FIRST_TOKENS} padded tokens runs on this device; free some of its memory or use ` +
+          'a smaller model',
+      );
     return tried;
   }
 
@@ -184,14 +285,24 @@ class BudgetBench {
   async refine(coarse: readonly TriedBudget[], onProgress: (share: number) => void): Promise<readonly TriedBudget[]> {
     const best = bestOf(coarse);
     const largest = coarse.at(-1)!.maxPaddedTokens;
-    const near = coarse.filter(({ textsPerSecond }) => textsPerSecond >= NEAR_THE_BEST * best.textsPerSecond).map(({ maxPaddedTokens }) => maxPaddedTokens);
-    const budgets = [...near, best.maxPaddedTokens * 0.75, best.maxPaddedTokens * 1.5].filter((budget) => budget >= FIRST_TOKENS && budget <= largest).sort((a, b) => a - b);
+    const near = coarse
+      .filter(({ textsPerSecond }) => textsPerSecond >= NEAR_THE_BEST * best.textsPerSecond)
+      .map(({ maxPaddedTokens }) => maxPaddedTokens);
+    const budgets = [...near, best.maxPaddedTokens * 0.75, best.maxPaddedTokens * 1.5]
+      .filter((budget) => budget >= FIRST_TOKENS && budget <= largest)
+      .sort((a, b) => a - b);
     this.textsPerMs = best.textsPerSecond / 1000;
     return this.measure(budgets, ROUNDS, onProgress);
   }
 
-  /** Budgets in the order given, then in the reverse, and so on, over the same rows. Those that there was memory for. */
-  private async measure(budgets: readonly number[], rounds: number, onProgress: (share: number) => void = () => undefined): Promise<readonly TriedBudget[]> {
+  /**
+   * Budgets in the order given, then in the reverse, and so on, over the same rows. Those that there was memory for.
+   */
+  private async measure(
+    budgets: readonly number[],
+    rounds: number,
+    onProgress: (share: number) => void = () => undefined,
+  ): Promise<readonly TriedBudget[]> {
     const plans = budgets.map((budget) => this.plan(budget));
     let roundMs = plans.reduce((sum, { rows }) => sum + rows / this.textsPerMs, 0) * ROUND_OVERHEAD;
     for (let round = 0; round < rounds && this.elapsedMs() + roundMs < END_MS; round++) {
@@ -199,9 +310,12 @@ class BudgetBench {
       await this.runOnce(round % 2 === 0 ? plans : plans.toReversed(), (share) => onProgress((round + share) / rounds));
       roundMs = this.elapsedMs() - beganMs;
     }
-    return plans.filter(({ runMs }) => runMs.every((found) => found.length > 0)).map(({ maxPaddedTokens, rows, runMs }) => ({
-      maxPaddedTokens, textsPerSecond: (rows * 1000) / runMs.reduce((sum, found) => sum + median(found), 0),
-    }));
+    return plans
+      .filter(({ runMs }) => runMs.every((found) => found.length > 0))
+      .map(({ maxPaddedTokens, rows, runMs }) => ({
+        maxPaddedTokens,
+        textsPerSecond: (rows * 1000) / runMs.reduce((sum, found) => sum + median(found), 0),
+      }));
   }
 
   /** One process, every plan once. Counts for nothing when memory ran out on the way. */
@@ -219,9 +333,19 @@ class BudgetBench {
   }
 
   private plan(maxPaddedTokens: number): Plan {
-    const { maxRows, poolTokens, tokenizer: { maxTokens } } = this.options;
+    const {
+      maxRows,
+      poolTokens,
+      tokenizer: { maxTokens },
+    } = this.options;
     const rows = Math.round(Math.max(LEAST_SAMPLE_ROWS, Math.min(MOST_SAMPLE_ROWS, SAMPLE_MS * this.textsPerMs)));
-    const shapes = planMix({ rows, maxTokens, maxPaddedTokens, maxRows, poolTokens: Math.max(poolTokens, 4 * maxPaddedTokens) });
+    const shapes = planMix({
+      rows,
+      maxTokens,
+      maxPaddedTokens,
+      maxRows,
+      poolTokens: Math.max(poolTokens, 4 * maxPaddedTokens),
+    });
     return { maxPaddedTokens, rows, shapes, runMs: shapes.map(() => []) };
   }
 
@@ -229,11 +353,21 @@ class BudgetBench {
     const { signal } = this.options;
     let done = 0;
     const arenaTokens = Math.max(...shapes.map(({ rows, width }) => rows * width));
-    return probeShapes({ backend: this.backend, shapes, repeats: 1, arenaTokens, timeoutMs: SILENCE_MS, onShape: () => onProgress(++done / shapes.length), ...(signal !== undefined && { signal }) });
+    return probeShapes({
+      backend: this.backend,
+      shapes,
+      repeats: 1,
+      arenaTokens,
+      timeoutMs: SILENCE_MS,
+      onShape: () => onProgress(++done / shapes.length),
+      ...(signal !== undefined && { signal }),
+    });
   }
 }
 
 /** The first runs of a process are slow: the largest batch of each plan once, uncounted. */
 function warmUp(plans: readonly Plan[]): readonly RunShape[] {
-  return plans.map(({ shapes }) => shapes.reduce((most, shape) => (shape.rows * shape.width > most.rows * most.width ? shape : most)));
+  return plans.map(({ shapes }) =>
+    shapes.reduce((most, shape) => (shape.rows * shape.width > most.rows * most.width ? shape : most)),
+  );
 }

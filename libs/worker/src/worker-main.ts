@@ -6,7 +6,11 @@ import { isConnectionFault } from '@shoal/queue';
 import { startWorker } from './worker.ts';
 
 /** What a forked worker tells its parent. */
-export type WorkerReport = ServiceReport<{ readonly device: string; readonly precision: Precision; readonly model: string }>;
+export type WorkerReport = ServiceReport<{
+  readonly device: string;
+  readonly precision: Precision;
+  readonly model: string;
+}>;
 
 export interface WorkerMainOptions {
   /** Settings that this app is about, e.g. its device; the environment may not override them. */
@@ -20,7 +24,8 @@ export async function workerMain({ fixed = {} }: WorkerMainOptions = {}): Promis
     fixed,
     start: async (settings, log) => {
       process.on('unhandledRejection', (error) => survive(error, log));
-      const start = settings.kind === 'similarity' ? (await import('./similarity.ts')).startSimilarityWorker : startWorker;
+      const start =
+        settings.kind === 'similarity' ? (await import('./similarity.ts')).startSimilarityWorker : startWorker;
       const { facts, failed, stop } = await start({ settings, log, faultPoint: process.env['SHOAL_FAULT_POINT'] });
       const { device, precision, model } = facts;
       return { facts: { device, precision, model }, failed, stop };
@@ -29,8 +34,8 @@ export async function workerMain({ fixed = {} }: WorkerMainOptions = {}): Promis
 }
 
 /**
- * ioredis selects a database and subscribes again by itself after a cut, and lets nobody catch that the next cut came first
- * (6.0.0); the connection after that does it anew. Anything else is a bug: the process ends, aloud.
+ * ioredis selects a database and subscribes again by itself after a cut, and lets nobody catch that the next cut came
+ * first (6.0.0); the connection after that does it anew. Anything else is a bug: the process ends, aloud.
  */
 function survive(error: unknown, log: Logger): void {
   if (!isConnectionFault(error)) throw error;

@@ -1,5 +1,6 @@
-// The worker as a whole, through nothing but the public contract: a plain BullMQ producer on a real server, real processes,
-// real ONNX Runtime on a tiny random model. Processes are killed at every fault point; whatever dies, one result is visible.
+// The worker as a whole, through nothing but the public contract: a plain BullMQ producer on a real server, real
+// processes, real ONNX Runtime on a tiny random model. Processes are killed at every fault point; whatever dies, one
+// result is visible.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -8,7 +9,15 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { decodeResultHeader, encodeTexts, encodeTokens, fingerprintOf, keySpace, mainQueue, openResult } from '@shoal/core';
+import {
+  decodeResultHeader,
+  encodeTexts,
+  encodeTokens,
+  fingerprintOf,
+  keySpace,
+  mainQueue,
+  openResult,
+} from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { parseMetrics } from '@shoal/ops/testing';
@@ -53,14 +62,23 @@ function startWorker(environment: Record<string, string> = {}): Promise<ChildPro
   const child = fork(main, [], {
     execArgv: ['--conditions=@shoal/source'],
     env: {
-      ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_MODEL: 'tiny-random', SHOAL_CACHE_DIR: cacheDir, SHOAL_THREADS: '1', SHOAL_LOG_LEVEL: 'error',
-      SHOAL_LEASE_MS: String(LEASE_MS), SHOAL_STALLED_CHECK_MS: '300', ...environment,
+      ...process.env,
+      SHOAL_REDIS_URL: server.url,
+      SHOAL_MODEL: 'tiny-random',
+      SHOAL_CACHE_DIR: cacheDir,
+      SHOAL_THREADS: '1',
+      SHOAL_LOG_LEVEL: 'error',
+      SHOAL_LEASE_MS: String(LEASE_MS),
+      SHOAL_STALLED_CHECK_MS: '300',
+      ...environment,
     },
     stdio: ['ignore', 2, 2, 'ipc'],
   });
   children.add(child);
   return new Promise((resolve, reject) => {
-    child.once('message', (message: WorkerReady) => (message.kind === 'ready' ? resolve(child) : reject(new Error(message.failure?.message))));
+    child.once('message', (message: WorkerReady) =>
+      message.kind === 'ready' ? resolve(child) : reject(new Error(message.failure?.message)),
+    );
     child.once('exit', (code, signal) => {
       children.delete(child);
       reject(new Error(`worker ended before it was ready: ${code ?? signal}`));
@@ -92,11 +110,16 @@ async function until<T>(what: string, look: () => Promise<T | undefined>, timeou
   }
 }
 
-async function finished(queue: Queue, jobId: string): Promise<{ state: string; failedReason: string; value: { key: string; dims: number; rows: number } }> {
+async function finished(
+  queue: Queue,
+  jobId: string,
+): Promise<{ state: string; failedReason: string; value: { key: string; dims: number; rows: number } }> {
   return until(`${jobId} is finished`, async () => {
     const state = await queue.getJobState(jobId); // first: a job read before it ended has no return value
     const job = await queue.getJob(jobId);
-    return state === 'completed' || state === 'failed' ? { state, failedReason: job?.failedReason ?? '', value: job?.returnvalue as never } : undefined;
+    return state === 'completed' || state === 'failed'
+      ? { state, failedReason: job?.failedReason ?? '', value: job?.returnvalue as never }
+      : undefined;
   });
 }
 
@@ -111,7 +134,13 @@ async function vectorsAt(key: string): Promise<Float32Array[]> {
 async function expectedVectors(modelName: string, texts: readonly string[]): Promise<Float32Array[]> {
   const model = await openModel(modelName, { cacheDir });
   const tokenizer = await openTokenizer(model);
-  const backend = await OrtBackend.open({ graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 1, slotRows: 1, slotTokens: 512 });
+  const backend = await OrtBackend.open({
+    graphPath: await openGraph(model, { cacheDir }),
+    dims: model.dims,
+    threads: 1,
+    slotRows: 1,
+    slotTokens: 512,
+  });
   const vectors: Float32Array[] = [];
   for (const text of texts) {
     const slot = backend.lend()!;
@@ -139,7 +168,13 @@ function expectSame(found: readonly Float32Array[], expected: readonly Float32Ar
   for (const [row, vector] of found.entries()) expect(cosine(vector, expected[row]!)).toBeGreaterThan(0.999999);
 }
 
-const TEXTS = ['a fish', 'a shoal of fish swims past the reef at dawn', '', 'Ünïcödé 数据 👍', 'one two three four five six seven eight nine ten '.repeat(12)];
+const TEXTS = [
+  'a fish',
+  'a shoal of fish swims past the reef at dawn',
+  '',
+  'Ünïcödé 数据 👍',
+  'one two three four five six seven eight nine ten '.repeat(12),
+];
 
 describe('a plain BullMQ producer', () => {
   test('gets the vectors that the model gives, from inline texts and from input keys in both forms', async () => {
@@ -153,7 +188,11 @@ describe('a plain BullMQ producer', () => {
     const ids = TEXTS.map((text) => tokenizer.encode(text).ids);
     const tokens = ids.reduce((sum, row) => sum + row.length, 0);
     await redis.set(keys.input(queue.name, 'as-tokens'), encodeTokens(ids));
-    await queue.add('embed', { v: 1, input: { form: 'tokens', rows: ids.length, tokens, tokenizer: tokenizer.hash } }, { jobId: 'as-tokens' });
+    await queue.add(
+      'embed',
+      { v: 1, input: { form: 'tokens', rows: ids.length, tokens, tokenizer: tokenizer.hash } },
+      { jobId: 'as-tokens' },
+    );
     const expected = await expectedVectors('tiny-random', TEXTS);
     for (const jobId of ['inline', 'as-texts', 'as-tokens']) {
       const { state, failedReason, value } = await finished(queue, jobId);
@@ -161,7 +200,9 @@ describe('a plain BullMQ producer', () => {
       expect(value.key).toBe(keys.output(queue.name, jobId));
       expect(JSON.stringify(value).length).toBeLessThanOrEqual(300);
       expectSame(await vectorsAt(value.key), expected);
-      await until('its input is deleted', async () => ((await redis.exists(keys.input(queue.name, jobId))) === 0 ? true : undefined));
+      await until('its input is deleted', async () =>
+        (await redis.exists(keys.input(queue.name, jobId))) === 0 ? true : undefined,
+      );
     }
   });
 
@@ -175,7 +216,10 @@ describe('a plain BullMQ producer', () => {
     for (const jobId of jobIds) {
       const { state, value } = await finished(queue, jobId);
       expect(state).toBe('completed');
-      expectSame(await vectorsAt(value.key), many.map((_, i) => expected[i % TEXTS.length]!));
+      expectSame(
+        await vectorsAt(value.key),
+        many.map((_, i) => expected[i % TEXTS.length]!),
+      );
     }
   });
 
@@ -187,7 +231,10 @@ describe('a plain BullMQ producer', () => {
     const before = await redis.getBuffer(keys.output(queue.name, 'again'));
     await queue.remove('again');
     await queue.add('embed', { v: 1, texts: ['other'] }, { jobId: 'again' });
-    expect(await finished(queue, 'again')).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^JOB_ID_CONFLICT: /) });
+    expect(await finished(queue, 'again')).toMatchObject({
+      state: 'failed',
+      failedReason: expect.stringMatching(/^JOB_ID_CONFLICT: /),
+    });
     expect(await redis.getBuffer(keys.output(queue.name, 'again'))).toEqual(before);
     await queue.remove('again');
     await queue.add('embed', { v: 1, texts: ['first'] }, { jobId: 'again' });
@@ -204,7 +251,9 @@ describe('a plain BullMQ producer', () => {
       const { value } = await finished(queue, 'same-id');
       expectSame(await vectorsAt(value.key), await expectedVectors(model, TEXTS));
     }
-    const [a, b] = await Promise.all(['tiny-random', 'tiny-random-b'].map((model) => redis.getBuffer(keys.output(mainQueue(model), 'same-id'))));
+    const [a, b] = await Promise.all(
+      ['tiny-random', 'tiny-random-b'].map((model) => redis.getBuffer(keys.output(mainQueue(model), 'same-id'))),
+    );
     expect(decodeResultHeader(a!)!.fingerprint).not.toBe(decodeResultHeader(b!)!.fingerprint);
   });
 
@@ -226,7 +275,10 @@ describe('a plain BullMQ producer', () => {
     await queue.add('embed', { v: 1, input: { form: 'texts', rows: 1 } }, { jobId: 'garbage' });
     expect(await finished(queue, 'good')).toMatchObject({ state: 'completed' });
     for (const [jobId, , reason] of [...bad, ['garbage', null, /^INPUT_CORRUPT: /] as const]) {
-      expect(await finished(queue, jobId)).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(reason) });
+      expect(await finished(queue, jobId)).toMatchObject({
+        state: 'failed',
+        failedReason: expect.stringMatching(reason),
+      });
     }
   });
 });
@@ -260,28 +312,41 @@ describe('whatever dies, one result is visible', () => {
       const { state, failedReason, value } = await finished(queue, jobId);
       expect([jobId, state, failedReason]).toEqual([jobId, 'completed', '']);
       expectSame(await vectorsAt(value.key), expected);
-      const header = decodeResultHeader((await redis.getrangeBuffer(value.key, 0, 31)))!;
+      const header = decodeResultHeader(await redis.getrangeBuffer(value.key, 0, 31))!;
       const options = { prompt: undefined, truncate: 'end', output: { dtype: 'f32', dimensions: undefined } } as const;
-      expect(header.fingerprint).toBe(fingerprintOf({ model: `${model.name}@${model.revision}`, ...options }, encodeTexts(TEXTS)));
+      expect(header.fingerprint).toBe(
+        fingerprintOf({ model: `${model.name}@${model.revision}`, ...options }, encodeTexts(TEXTS)),
+      );
       expect((await queue.getJob(jobId))!.attemptsMade).toBeLessThanOrEqual(1);
     }
-    expect(await queue.getJobCounts('active', 'waiting', 'failed', 'delayed')).toEqual({ active: 0, waiting: 0, failed: 0, delayed: 0 });
+    expect(await queue.getJobCounts('active', 'waiting', 'failed', 'delayed')).toEqual({
+      active: 0,
+      waiting: 0,
+      failed: 0,
+      delayed: 0,
+    });
   }
 
-  test.each(['before-commit', 'after-commit', 'before-complete', 'after-complete', 'after-announce'])('SIGKILL %s', async (point) => {
-    const queue = plainQueue();
-    const jobIds = Array.from({ length: 20 }, (_, i) => `${point}-${i}`);
-    await queue.addBulk(jobIds.map((jobId) => ({ name: 'embed', data: { v: 1, texts: TEXTS }, opts: { jobId } })));
-    await startWorker({ SHOAL_FAULT_POINT: `${point}:SIGKILL:2` });
-    await startWorker();
-    await expectOneResult(queue, jobIds);
-  });
+  test.each(['before-commit', 'after-commit', 'before-complete', 'after-complete', 'after-announce'])(
+    'SIGKILL %s',
+    async (point) => {
+      const queue = plainQueue();
+      const jobIds = Array.from({ length: 20 }, (_, i) => `${point}-${i}`);
+      await queue.addBulk(jobIds.map((jobId) => ({ name: 'embed', data: { v: 1, texts: TEXTS }, opts: { jobId } })));
+      await startWorker({ SHOAL_FAULT_POINT: `${point}:SIGKILL:2` });
+      await startWorker();
+      await expectOneResult(queue, jobIds);
+    },
+  );
 
   test('an executor that is stopped past its lease and resumed writes nothing', async () => {
     const queue = plainQueue();
     await queue.add('embed', { v: 1, texts: TEXTS }, { jobId: 'stopped' });
     const frozen = await startWorker({ SHOAL_FAULT_POINT: 'before-commit:SIGSTOP:1', SHOAL_LOG_LEVEL: 'silent' });
-    const token = await until('the job is claimed', async () => (await redis.get(keys.lock(queue.name, 'stopped'))) ?? undefined);
+    const token = await until(
+      'the job is claimed',
+      async () => (await redis.get(keys.lock(queue.name, 'stopped'))) ?? undefined,
+    );
     await until('its executor has stopped', async () => ((await stoppedChildOf(frozen.pid!)) ? true : undefined));
     frozen.kill('SIGSTOP'); // the claimer as well: nobody renews the lease now
     await startWorker();
@@ -299,7 +364,13 @@ describe('whatever dies, one result is visible', () => {
   test('SIGTERM drains: exit code 0, nothing active, what had not begun is back unspent', async () => {
     const queue = plainQueue();
     const worker = await startWorker();
-    await queue.addBulk(Array.from({ length: 300 }, (_, i) => ({ name: 'embed', data: { v: 1, texts: TEXTS }, opts: { jobId: `drain-${i}` } })));
+    await queue.addBulk(
+      Array.from({ length: 300 }, (_, i) => ({
+        name: 'embed',
+        data: { v: 1, texts: TEXTS },
+        opts: { jobId: `drain-${i}` },
+      })),
+    );
     await until('work has begun', async () => ((await queue.getCompletedCount()) > 0 ? true : undefined));
     expect(await stopWorker(worker)).toBe(0);
     expect(await queue.getActiveCount()).toBe(0);
@@ -318,7 +389,8 @@ describe('whatever dies, one result is visible', () => {
 
 async function stoppedChildOf(pid: number): Promise<boolean> {
   const { readFile } = await import('node:fs/promises');
-  for (const child of childrenOf(pid)) if (/^State:\s+T/m.test(await readFile(`/proc/${child}/status`, 'utf8'))) return true;
+  for (const child of childrenOf(pid))
+    if (/^State:\s+T/m.test(await readFile(`/proc/${child}/status`, 'utf8'))) return true;
   return false;
 }
 

@@ -1,10 +1,23 @@
-// One worker put together: the claimer's parts in this process, the executor beside it. Constructs and connects; the story
-// itself is core's Pipeline. A worker serves one model on one device; one for similarity jobs is similarity-worker.ts.
+// One worker put together: the claimer's parts in this process, the executor beside it. Constructs and connects; the
+// story itself is core's Pipeline. A worker serves one model on one device; one for similarity jobs is
+// similarity-worker.ts.
 
 import { randomUUID } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import {
-  LoadMeter, Pipeline, cacheFolder, cpuQueue, faultPointsFrom, mainQueue, noMetrics, sizesOf, systemClock, type FromExecutor, type Logger, type Metrics, type Settings,
+  LoadMeter,
+  Pipeline,
+  cacheFolder,
+  cpuQueue,
+  faultPointsFrom,
+  mainQueue,
+  noMetrics,
+  sizesOf,
+  systemClock,
+  type FromExecutor,
+  type Logger,
+  type Metrics,
+  type Settings,
 } from '@shoal/core';
 import { paceOf } from '@shoal/core/sim';
 import { openModel } from '@shoal/models';
@@ -30,7 +43,10 @@ export interface RunningWorker {
   stop(): Promise<void>;
 }
 
-/** Starts claiming. Throws what keeps it from that: CONFIG_INVALID, MODEL_*, QUEUE_UNREACHABLE, QUEUE_UNSAFE, INFERENCE_FAILED. */
+/**
+ * Starts claiming. Throws what keeps it from that: CONFIG_INVALID, MODEL_*, QUEUE_UNREACHABLE, QUEUE_UNSAFE,
+ * INFERENCE_FAILED.
+ */
 export async function startWorker({ settings, log, faultPoint }: WorkerOptions): Promise<RunningWorker> {
   const { redisUrl, prefix, leaseMs, stalledCheckMs } = settings;
   const cacheDir = cacheFolder(settings.cacheDir);
@@ -40,7 +56,24 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
   const served = settings.device.startsWith('sim:') ? `${model.name}-sim` : model.name; // nobody who asks for the model gets simulated vectors
   const server = { redisUrl, prefix, queue: mainQueue(served), log };
   const cpuLane = cpuQueue(served);
-  const executor = new ForkedExecutor({ ...server, device: settings.device, precision: settings.precision, encoder: settings.encoder, deviceSessions: settings.deviceSessions, runtimeBinding: settings.runtimeBinding, cacheDir, threads, tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(), cpuQueue: cpuLane, model: model.name, served, simulatedTokensPerMs, maxTokens: settings.maxTokens, limits: settings, logLevel: settings.logLevel });
+  const executor = new ForkedExecutor({
+    ...server,
+    device: settings.device,
+    precision: settings.precision,
+    encoder: settings.encoder,
+    deviceSessions: settings.deviceSessions,
+    runtimeBinding: settings.runtimeBinding,
+    cacheDir,
+    threads,
+    tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(),
+    cpuQueue: cpuLane,
+    model: model.name,
+    served,
+    simulatedTokensPerMs,
+    maxTokens: settings.maxTokens,
+    limits: settings,
+    logLevel: settings.logLevel,
+  });
   const workerName = settings.workerName ?? defaultWorkerName(settings.device);
   const notes = new ExecutorNotes({ cacheDir, name: workerName, log });
   const opened = [executor, notes] as { stop(): Promise<void> }[];
@@ -52,26 +85,67 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
   try {
     await notes.untilPredecessorsLeft();
     const early = executor.startEarly(); // the slowest part, beside everything else
-    const [announcer, serverNowMs, { recorder }] = await Promise.all([keep(RedisAnnouncer.connect(server)), serverClock(redisUrl), keep(serveMetrics(settings))]);
+    const [announcer, serverNowMs, { recorder }] = await Promise.all([
+      keep(RedisAnnouncer.connect(server)),
+      serverClock(redisUrl),
+      keep(serveMetrics(settings)),
+    ]);
     const faults = faultPointsFrom(faultPoint, (signal) => process.kill(process.pid, signal));
     const meter = new LoadMeter();
     const ready = await early;
-    const lanes = await keep(openLanes({
-      source: { ...server, leaseMs, stalledCheckMs, workerName, quarantineOf: server.queue, isUnsafeAllowed: settings.unsafeServer === 'warn', brake: settings, onBrake: (reason) => recorder.claimingBraked(reason) },
-      settings, meter, faults, log,
-      cpuQueue: cpuLane, workerId: `${workerName}-${randomUUID().slice(0, 8)}`, ready, metrics: recorder,
-    }));
+    const lanes = await keep(
+      openLanes({
+        source: {
+          ...server,
+          leaseMs,
+          stalledCheckMs,
+          workerName,
+          quarantineOf: server.queue,
+          isUnsafeAllowed: settings.unsafeServer === 'warn',
+          brake: settings,
+          onBrake: (reason) => recorder.claimingBraked(reason),
+        },
+        settings,
+        meter,
+        faults,
+        log,
+        cpuQueue: cpuLane,
+        workerId: `${workerName}-${randomUUID().slice(0, 8)}`,
+        ready,
+        metrics: recorder,
+      }),
+    );
     const { source } = lanes;
     opened.push(source);
-    const pipeline = new Pipeline({ source, announcer, executor, log, faults, serverNowMs, clock: systemClock, limits: { ...settings, ...sizesOf(settings, ready.device) }, metrics: meter.tap(noting(recorder, notes, log)) });
+    const pipeline = new Pipeline({
+      source,
+      announcer,
+      executor,
+      log,
+      faults,
+      serverNowMs,
+      clock: systemClock,
+      limits: { ...settings, ...sizesOf(settings, ready.device) },
+      metrics: meter.tap(noting(recorder, notes, log)),
+    });
     opened.push(pipeline);
     const facts = await pipeline.start();
     await announcer.tellDims(facts.dims);
     await lanes.show();
-    const janitor = new Janitor({ ...server, cpuQueue: cpuLane, everyMs: settings.janitorEveryMs, clock: systemClock, serverNowMs, onSwept: (findings) => recorder.janitorSwept(findings) });
+    const janitor = new Janitor({
+      ...server,
+      cpuQueue: cpuLane,
+      everyMs: settings.janitorEveryMs,
+      clock: systemClock,
+      serverNowMs,
+      onSwept: (findings) => recorder.janitorSwept(findings),
+    });
     opened.push(janitor);
     janitor.start();
-    log.info({ queue: server.queue, device: facts.device, precision: facts.precision, model: facts.model, threads }, 'worker ready');
+    log.info(
+      { queue: server.queue, device: facts.device, precision: facts.precision, model: facts.model, threads },
+      'worker ready',
+    );
     const stop = async (): Promise<void> => {
       await pipeline.stop();
       await close();
@@ -96,13 +170,19 @@ export function noting(metrics: Metrics, notes: ExecutorNotes, log: Logger): Met
 }
 
 /** Loaded only when they are served: what it takes would delay the start. */
-export async function serveMetrics({ metricsHost: host, metricsPort: port }: Settings): Promise<{ readonly recorder: Metrics; stop(): Promise<void> }> {
+export async function serveMetrics({
+  metricsHost: host,
+  metricsPort: port,
+}: Settings): Promise<{ readonly recorder: Metrics; stop(): Promise<void> }> {
   if (port === 0) return { recorder: noMetrics, stop: async () => undefined };
   const { serveWorkerMetrics } = await import('@shoal/ops');
   return serveWorkerMetrics({ host, port });
 }
 
-/** One for every four cores: a core tokenizes for about as many texts as a device of the size that comes with four cores runs. */
+/**
+ * One for every four cores: a core tokenizes for about as many texts as a device of the size that comes with four cores
+ * runs.
+ */
 function defaultTokenizerThreads(): number {
   return Math.min(8, Math.max(1, Math.floor(availableParallelism() / 4)));
 }

@@ -1,7 +1,8 @@
-// An encoder library as a Node addon, in plain N-API. What is exported is declared in libs/inference/src/encoder-addon.ts; here shapes
-// are trusted and only types are looked at. An encoder is one queue, urgent runs first, and a thread for each lane that takes from it:
-// the device gets its next run without waiting for JavaScript, and no thread of Node or libuv blocks. Buffers are the caller's,
-// are held until their run has ended, and results are written into them.
+// An encoder library as a Node addon, in plain N-API. What is exported is declared in
+// libs/inference/src/encoder-addon.ts; here shapes are trusted and only types are looked at. An encoder is one queue,
+// urgent runs first, and a thread for each lane that takes from it: the device gets its next run without waiting for
+// JavaScript, and no thread of Node or libuv blocks. Buffers are the caller's, are held until their run has ended, and
+// results are written into them.
 #include <node_api.h>
 #include <chrono>
 #include <condition_variable>
@@ -83,7 +84,8 @@ class Encoder {
     return status;
   }
 
-  void run(Job &job, int32_t lane, const int32_t *ids, const int32_t *lengths, int32_t rows, int32_t width, float *embeddings) {
+  void run(Job &job, int32_t lane, const int32_t *ids, const int32_t *lengths, int32_t rows, int32_t width,
+           float *embeddings) {
     const Clock::time_point began = Clock::now();
     show(lane, began);
     note(job, library.run(encoder, lane, ids, lengths, rows, width, embeddings));
@@ -101,7 +103,8 @@ class Encoder {
   void tell_memory(Job &job) const {
     shoal_encoder_memory_use use{};
     if (encoder != nullptr) library.memory(encoder, &use);
-    for (const uint64_t bytes : {use.weights, use.lanes, use.most_lanes}) job.figures.push_back(static_cast<double>(bytes));
+    for (const uint64_t bytes : {use.weights, use.lanes, use.most_lanes})
+      job.figures.push_back(static_cast<double>(bytes));
   }
 
   /** Of the run that goes on for longest; 0 when idle. */
@@ -109,7 +112,8 @@ class Encoder {
     const std::lock_guard<std::mutex> lock(mutex_);
     double longest = 0;
     for (const Clock::time_point began : began_)
-      if (began != Clock::time_point()) longest = std::max(longest, std::chrono::duration<double, std::milli>(Clock::now() - began).count());
+      if (began != Clock::time_point())
+        longest = std::max(longest, std::chrono::duration<double, std::milli>(Clock::now() - began).count());
     return longest;
   }
 
@@ -132,7 +136,8 @@ class Encoder {
     try {
       threads_.emplace_back([this, lane] { serve(lane); });
     } catch (const std::system_error &error) {
-      throw std::runtime_error(std::string("the system refuses the thread of a lane (") + error.what() + "): allow this process more of them, by ulimit -u or the container's limit of pids");
+      throw std::runtime_error(std::string("the system refuses the thread of a lane (") + error.what() +
+                               "): allow this process more of them, by ulimit -u or the container's limit of pids");
     }
     living_++; // the last that lives closes the encoder
   }
@@ -238,7 +243,8 @@ class Call : public shoal::Arguments {
     const double *v = array<double>(i, 13);
     if (is_bad) return sizes;
     const auto whole = [v](int at) { return static_cast<int32_t>(v[at]); };
-    sizes.model = {whole(0), whole(1), whole(2), whole(3), whole(4), whole(5), static_cast<float>(v[6]), whole(7), whole(8), whole(9)};
+    sizes.model = {whole(0), whole(1), whole(2), whole(3), whole(4), whole(5), static_cast<float>(v[6]),
+                   whole(7), whole(8), whole(9)};
     sizes.options = {whole(10), whole(11), static_cast<uint64_t>(v[12])};
     return sizes;
   }
@@ -257,7 +263,8 @@ class Call : public shoal::Arguments {
   }
 
   /** A promise that `work` fulfils in one of the encoder's lanes. */
-  napi_value promise(const std::shared_ptr<Encoder> &encoder, std::function<void(Job &, int32_t lane)> work, bool is_urgent = false) {
+  napi_value promise(const std::shared_ptr<Encoder> &encoder, std::function<void(Job &, int32_t lane)> work,
+                     bool is_urgent = false) {
     if (is_bad) return nullptr;
     napi_value promise;
     Job *job = this->job(&promise);
@@ -275,7 +282,9 @@ napi_value make_encoder(napi_env env, napi_callback_info info) {
   try {
     napi_value external;
     auto *shared = new std::shared_ptr<Encoder>(new Encoder(env, path));
-    napi_create_external(env, shared, [](napi_env, void *data, void *) { delete static_cast<std::shared_ptr<Encoder> *>(data); }, nullptr, &external);
+    napi_create_external(
+        env, shared, [](napi_env, void *data, void *) { delete static_cast<std::shared_ptr<Encoder> *>(data); },
+        nullptr, &external);
     return external;
   } catch (const std::exception &error) {
     return napi_throw_error(env, nullptr, error.what()), nullptr;
@@ -321,19 +330,28 @@ napi_value run(napi_env env, napi_callback_info info) {
   const auto encoder = call.encoder(0);
   const int32_t rows = static_cast<int32_t>(call.number(4)), width = static_cast<int32_t>(call.number(5));
   const bool is_urgent = call.truth(6);
-  const int32_t *ids = call.array<int32_t>(1, static_cast<size_t>(rows) * static_cast<size_t>(width)), *lengths = call.array<int32_t>(2, static_cast<size_t>(rows));
+  const int32_t *ids = call.array<int32_t>(1, static_cast<size_t>(rows) * static_cast<size_t>(width)),
+                *lengths = call.array<int32_t>(2, static_cast<size_t>(rows));
   float *embeddings = call.array<float>(3, static_cast<size_t>(rows));
-  return call.promise(encoder, [=, encoder = encoder.get()](Job &self, int32_t lane) { encoder->run(self, lane, ids, lengths, rows, width, embeddings); }, is_urgent);
+  return call.promise(
+      encoder,
+      [=, encoder = encoder.get()](Job &self, int32_t lane) {
+        encoder->run(self, lane, ids, lengths, rows, width, embeddings);
+      },
+      is_urgent);
 }
 
 /** shrink(encoder): [weights, lanes, most of lanes] */
 napi_value shrink(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto encoder = call.encoder(0);
-  return call.promise(encoder, [encoder = encoder.get()](Job &self, int32_t) {
-    encoder->note(self, encoder->library.shrink(encoder->encoder));
-    encoder->tell_memory(self);
-  }, true);
+  return call.promise(
+      encoder,
+      [encoder = encoder.get()](Job &self, int32_t) {
+        encoder->note(self, encoder->library.shrink(encoder->encoder));
+        encoder->tell_memory(self);
+      },
+      true);
 }
 
 /** close(encoder): after everything that was asked before. */
@@ -360,7 +378,10 @@ napi_value bytes(napi_env env, napi_callback_info info) {
   const double tokens = call.number(2), rows = call.number(3);
   if (call.is_bad) return nullptr;
   const shoal::Library &library = encoder->library;
-  return number_of(env, static_cast<double>(tokens == 0 ? library.weight_bytes(&sizes.model) : library.lane_bytes(&sizes.model, static_cast<uint64_t>(tokens), static_cast<uint64_t>(rows))));
+  return number_of(env,
+                   static_cast<double>(tokens == 0 ? library.weight_bytes(&sizes.model)
+                                                   : library.lane_bytes(&sizes.model, static_cast<uint64_t>(tokens),
+                                                                        static_cast<uint64_t>(rows))));
 }
 
 napi_value running_ms(napi_env env, napi_callback_info info) {
@@ -395,11 +416,16 @@ napi_value checksum(napi_env env, napi_callback_info info) {
 
 NAPI_MODULE_INIT() {
   const napi_property_descriptor functions[] = {
-      {"encoder", nullptr, make_encoder, nullptr, nullptr, nullptr, napi_enumerable, nullptr}, {"devices", nullptr, devices, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
-      {"open", nullptr, open, nullptr, nullptr, nullptr, napi_enumerable, nullptr},            {"run", nullptr, run, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
-      {"shrink", nullptr, shrink, nullptr, nullptr, nullptr, napi_enumerable, nullptr},        {"close", nullptr, close, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
-      {"bytes", nullptr, bytes, nullptr, nullptr, nullptr, napi_enumerable, nullptr},          {"runningMs", nullptr, running_ms, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
-      {"halves", nullptr, halves, nullptr, nullptr, nullptr, napi_enumerable, nullptr},        {"checksum", nullptr, checksum, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"encoder", nullptr, make_encoder, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"devices", nullptr, devices, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"open", nullptr, open, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"run", nullptr, run, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"shrink", nullptr, shrink, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"close", nullptr, close, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"bytes", nullptr, bytes, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"runningMs", nullptr, running_ms, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"halves", nullptr, halves, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
+      {"checksum", nullptr, checksum, nullptr, nullptr, nullptr, napi_enumerable, nullptr},
   };
   napi_define_properties(env, exports, sizeof functions / sizeof *functions, functions);
   return exports;

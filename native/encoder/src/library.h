@@ -1,4 +1,5 @@
-// An encoder library (encoder.h) opened at run time. Refuses one of another ABI: what it calls a model may lie differently in memory.
+// An encoder library (encoder.h) opened at run time. Refuses one of another ABI: what it calls a model may lie
+// differently in memory.
 #pragma once
 #include <dlfcn.h>
 #include <stdexcept>
@@ -28,9 +29,14 @@ struct Library {
     handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle_ == nullptr) throw std::runtime_error(dlerror());
     find(abi, "shoal_encoder_abi");
-    if (abi() != SHOAL_ENCODER_ABI) throw std::runtime_error(path + " speaks version " + std::to_string(abi()) + " of the encoder's interface, this is version " + std::to_string(SHOAL_ENCODER_ABI) + ": build both from one source");
-    find(error, "shoal_encoder_error"), find(devices, "shoal_encoder_devices"), find(open, "shoal_encoder_open"), find(prepare, "shoal_encoder_prepare"), find(run, "shoal_encoder_run");
-    find(memory, "shoal_encoder_memory"), find(weight_bytes, "shoal_encoder_weight_bytes"), find(lane_bytes, "shoal_encoder_lane_bytes"), find(shrink, "shoal_encoder_shrink");
+    if (abi() != SHOAL_ENCODER_ABI)
+      throw std::runtime_error(path + " speaks version " + std::to_string(abi()) +
+                               " of the encoder's interface, this is version " + std::to_string(SHOAL_ENCODER_ABI) +
+                               ": build both from one source");
+    find(error, "shoal_encoder_error"), find(devices, "shoal_encoder_devices"), find(open, "shoal_encoder_open"),
+        find(prepare, "shoal_encoder_prepare"), find(run, "shoal_encoder_run");
+    find(memory, "shoal_encoder_memory"), find(weight_bytes, "shoal_encoder_weight_bytes"),
+        find(lane_bytes, "shoal_encoder_lane_bytes"), find(shrink, "shoal_encoder_shrink");
     find(close, "shoal_encoder_close"), find(profile, "shoal_encoder_profile"), find(peak, "shoal_encoder_peak");
   }
 

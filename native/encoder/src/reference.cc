@@ -1,6 +1,7 @@
-// The encoder as it is defined: plain C++, fp32, one row after the other, GELU always by the error function. What the CUDA library is compared with,
-// and what runs where there is no GPU, so that everything above the C interface can be tested there. It is no product: on the
-// CPU ONNX Runtime is faster. Memory limits are judged by the same law as on CUDA, so that running out of it can be tested too.
+// The encoder as it is defined: plain C++, fp32, one row after the other, GELU always by the error function. What the
+// CUDA library is compared with, and what runs where there is no GPU, so that everything above the C interface can be
+// tested there. It is no product: on the CPU ONNX Runtime is faster. Memory limits are judged by the same law as on
+// CUDA, so that running out of it can be tested too.
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -21,7 +22,8 @@ using Floats = std::vector<float>;
 Floats turned(const float *matrix, int outputs, int inputs) {
   Floats result(static_cast<size_t>(outputs) * inputs);
   for (int o = 0; o < outputs; o++)
-    for (int i = 0; i < inputs; i++) result[static_cast<size_t>(i) * outputs + o] = matrix[static_cast<size_t>(o) * inputs + i];
+    for (int i = 0; i < inputs; i++)
+      result[static_cast<size_t>(i) * outputs + o] = matrix[static_cast<size_t>(o) * inputs + i];
   return result;
 }
 
@@ -29,7 +31,8 @@ struct Linear {
   int inputs = 0, outputs = 0;
   Floats matrix, bias;
   Linear() = default;
-  Linear(const float *weight, const float *b, int outs, int ins) : inputs(ins), outputs(outs), matrix(turned(weight, outs, ins)), bias(b, b + outs) {}
+  Linear(const float *weight, const float *b, int outs, int ins)
+      : inputs(ins), outputs(outs), matrix(turned(weight, outs, ins)), bias(b, b + outs) {}
 
   /** to[t] = from[t] · matrix + bias (+ to[t]). Four tokens and 32 outputs at a time stay in registers. */
   void apply(const float *from, float *to, int tokens, bool adds) const {
@@ -78,7 +81,8 @@ struct Norm {
       const double mean = sum / static_cast<double>(size);
       for (size_t i = 0; i < size; i++) squares += (values[i] - mean) * (values[i] - mean);
       const double factor = 1 / std::sqrt(squares / static_cast<double>(size) + static_cast<double>(epsilon));
-      for (size_t i = 0; i < size; i++) values[i] = static_cast<float>((values[i] - mean) * factor) * weight[i] + bias[i];
+      for (size_t i = 0; i < size; i++)
+        values[i] = static_cast<float>((values[i] - mean) * factor) * weight[i] + bias[i];
     }
   }
 };
@@ -93,7 +97,8 @@ struct Scratch {
   Floats hidden, query, key, value, context, wide, scores;
   Scratch(const shoal_encoder_model &m, int width) {
     const size_t tokens = static_cast<size_t>(width), h = tokens * static_cast<size_t>(m.hidden);
-    hidden.resize(h), query.resize(h), key.resize(h), value.resize(h), context.resize(h), wide.resize(tokens * static_cast<size_t>(m.intermediate)), scores.resize(tokens);
+    hidden.resize(h), query.resize(h), key.resize(h), value.resize(h), context.resize(h),
+        wide.resize(tokens * static_cast<size_t>(m.intermediate)), scores.resize(tokens);
   }
 };
 
@@ -129,7 +134,8 @@ void attend(const shoal_encoder_model &m, Scratch &s, int length) {
         s.scores[static_cast<size_t>(k)] = score * scale;
         most = std::fmax(most, score * scale);
       }
-      for (int k = 0; k < length; k++) total += s.scores[static_cast<size_t>(k)] = std::exp(s.scores[static_cast<size_t>(k)] - most);
+      for (int k = 0; k < length; k++)
+        total += s.scores[static_cast<size_t>(k)] = std::exp(s.scores[static_cast<size_t>(k)] - most);
       float *context = &s.context[static_cast<size_t>(q) * h + at];
       std::fill(context, context + size, 0.0f);
       for (int k = 0; k < length; k++) {
@@ -145,7 +151,9 @@ void encode(const shoal_encoder &e, const int32_t *ids, int length, Scratch &s, 
   const shoal_encoder_model &m = e.model;
   const size_t h = static_cast<size_t>(m.hidden);
   for (int t = 0; t < length; t++)
-    for (size_t i = 0; i < h; i++) s.hidden[static_cast<size_t>(t) * h + i] = e.words[static_cast<size_t>(ids[t]) * h + i] + e.positions[static_cast<size_t>(t) * h + i];
+    for (size_t i = 0; i < h; i++)
+      s.hidden[static_cast<size_t>(t) * h + i] =
+          e.words[static_cast<size_t>(ids[t]) * h + i] + e.positions[static_cast<size_t>(t) * h + i];
   e.norm.apply(s.hidden.data(), length);
   for (const Layer &layer : e.layers) {
     layer.query.apply(s.hidden.data(), s.query.data(), length, false);
@@ -155,7 +163,8 @@ void encode(const shoal_encoder &e, const int32_t *ids, int length, Scratch &s, 
     layer.output.apply(s.context.data(), s.hidden.data(), length, true);
     layer.middle.apply(s.hidden.data(), length);
     layer.wide.apply(s.hidden.data(), s.wide.data(), length, false);
-    for (size_t i = 0; i < static_cast<size_t>(length) * static_cast<size_t>(m.intermediate); i++) s.wide[i] = 0.5f * s.wide[i] * (1 + std::erf(s.wide[i] * 0.70710678f));
+    for (size_t i = 0; i < static_cast<size_t>(length) * static_cast<size_t>(m.intermediate); i++)
+      s.wide[i] = 0.5f * s.wide[i] * (1 + std::erf(s.wide[i] * 0.70710678f));
     layer.narrow.apply(s.wide.data(), s.hidden.data(), length, true);
     layer.end.apply(s.hidden.data(), length);
   }
@@ -181,7 +190,9 @@ int hold(shoal_encoder &e, size_t lane, uint64_t bytes) {
   for (size_t other = 0; other < e.held.size(); other++) all += other == lane ? 0 : e.held[other];
   if (e.options.memory_limit != 0 && all > e.options.memory_limit) {
     e.held[lane] = 0;
-    return refuse(SHOAL_ENCODER_OUT_OF_MEMORY, "out of memory: " + std::to_string(bytes) + " bytes are beyond the limit of " + std::to_string(e.options.memory_limit));
+    return refuse(SHOAL_ENCODER_OUT_OF_MEMORY, "out of memory: " + std::to_string(bytes) +
+                                                   " bytes are beyond the limit of " +
+                                                   std::to_string(e.options.memory_limit));
   }
   e.held[lane] = bytes;
   uint64_t lanes = 0;
@@ -197,27 +208,41 @@ int hold(shoal_encoder &e, size_t lane, uint64_t bytes) {
 SHOAL_EXPORT int shoal_encoder_abi(void) { return SHOAL_ENCODER_ABI; }
 SHOAL_EXPORT const char *shoal_encoder_error(void) { return last_error().c_str(); }
 SHOAL_EXPORT int shoal_encoder_devices(void) { return 1; }
-SHOAL_EXPORT uint64_t shoal_encoder_weight_bytes(const shoal_encoder_model *model) { return WeightLayout(*model).bytes; }
-SHOAL_EXPORT uint64_t shoal_encoder_lane_bytes(const shoal_encoder_model *model, uint64_t tokens, uint64_t rows) { return LaneLayout(*model, Capacity(tokens, rows)).bytes; }
+SHOAL_EXPORT uint64_t shoal_encoder_weight_bytes(const shoal_encoder_model *model) {
+  return WeightLayout(*model).bytes;
+}
+SHOAL_EXPORT uint64_t shoal_encoder_lane_bytes(const shoal_encoder_model *model, uint64_t tokens, uint64_t rows) {
+  return LaneLayout(*model, Capacity(tokens, rows)).bytes;
+}
 
-SHOAL_EXPORT int shoal_encoder_open(const shoal_encoder_model *model, const float *const *weights, const shoal_encoder_options *options, shoal_encoder **encoder) {
-  if (model == nullptr || weights == nullptr || options == nullptr || encoder == nullptr || options->lanes < 1 || options->lanes > 16) return refuse(SHOAL_ENCODER_BAD_ARGUMENT, "open needs a model, weights and 1 to 16 lanes");
+SHOAL_EXPORT int shoal_encoder_open(const shoal_encoder_model *model, const float *const *weights,
+                                    const shoal_encoder_options *options, shoal_encoder **encoder) {
+  if (model == nullptr || weights == nullptr || options == nullptr || encoder == nullptr || options->lanes < 1 ||
+      options->lanes > 16)
+    return refuse(SHOAL_ENCODER_BAD_ARGUMENT, "open needs a model, weights and 1 to 16 lanes");
   *encoder = nullptr;
   if (check_model(*model) != SHOAL_ENCODER_OK) return SHOAL_ENCODER_BAD_ARGUMENT;
-  if (options->memory_limit != 0 && shoal_encoder_weight_bytes(model) > options->memory_limit) return refuse(SHOAL_ENCODER_OUT_OF_MEMORY, "out of memory: the weights alone are beyond the limit");
+  if (options->memory_limit != 0 && shoal_encoder_weight_bytes(model) > options->memory_limit)
+    return refuse(SHOAL_ENCODER_OUT_OF_MEMORY, "out of memory: the weights alone are beyond the limit");
   const int h = model->hidden, i = model->intermediate;
   std::unique_ptr<shoal_encoder> e(new (std::nothrow) shoal_encoder);
   if (!e) return refuse(SHOAL_ENCODER_OUT_OF_MEMORY, "out of host memory");
   e->model = *model, e->options = *options;
-  e->words.assign(weights[SHOAL_WORDS], weights[SHOAL_WORDS] + static_cast<size_t>(model->vocabulary) * static_cast<size_t>(h));
-  e->positions.assign(weights[SHOAL_POSITIONS], weights[SHOAL_POSITIONS] + static_cast<size_t>(model->positions) * static_cast<size_t>(h));
-  for (size_t at = 0; at < e->positions.size(); at++) e->positions[at] += weights[SHOAL_FIRST_TYPE][at % static_cast<size_t>(h)];
+  e->words.assign(weights[SHOAL_WORDS],
+                  weights[SHOAL_WORDS] + static_cast<size_t>(model->vocabulary) * static_cast<size_t>(h));
+  e->positions.assign(weights[SHOAL_POSITIONS],
+                      weights[SHOAL_POSITIONS] + static_cast<size_t>(model->positions) * static_cast<size_t>(h));
+  for (size_t at = 0; at < e->positions.size(); at++)
+    e->positions[at] += weights[SHOAL_FIRST_TYPE][at % static_cast<size_t>(h)];
   e->norm = Norm(weights[SHOAL_NORM], weights[SHOAL_NORM_BIAS], h, model->norm_epsilon);
   for (int layer = 0; layer < model->layers; layer++) {
     const float *const *w = weights + SHOAL_EMBEDDING_WEIGHTS + layer * SHOAL_LAYER_WEIGHTS;
-    e->layers.push_back({Linear(w[SHOAL_QUERY], w[SHOAL_QUERY_BIAS], h, h), Linear(w[SHOAL_KEY], w[SHOAL_KEY_BIAS], h, h), Linear(w[SHOAL_VALUE], w[SHOAL_VALUE_BIAS], h, h),
-                         Linear(w[SHOAL_OUTPUT], w[SHOAL_OUTPUT_BIAS], h, h), Linear(w[SHOAL_WIDE], w[SHOAL_WIDE_BIAS], i, h), Linear(w[SHOAL_NARROW], w[SHOAL_NARROW_BIAS], h, i),
-                         Norm(w[SHOAL_OUTPUT_NORM], w[SHOAL_OUTPUT_NORM_BIAS], h, model->norm_epsilon), Norm(w[SHOAL_NARROW_NORM], w[SHOAL_NARROW_NORM_BIAS], h, model->norm_epsilon)});
+    e->layers.push_back(
+        {Linear(w[SHOAL_QUERY], w[SHOAL_QUERY_BIAS], h, h), Linear(w[SHOAL_KEY], w[SHOAL_KEY_BIAS], h, h),
+         Linear(w[SHOAL_VALUE], w[SHOAL_VALUE_BIAS], h, h), Linear(w[SHOAL_OUTPUT], w[SHOAL_OUTPUT_BIAS], h, h),
+         Linear(w[SHOAL_WIDE], w[SHOAL_WIDE_BIAS], i, h), Linear(w[SHOAL_NARROW], w[SHOAL_NARROW_BIAS], h, i),
+         Norm(w[SHOAL_OUTPUT_NORM], w[SHOAL_OUTPUT_NORM_BIAS], h, model->norm_epsilon),
+         Norm(w[SHOAL_NARROW_NORM], w[SHOAL_NARROW_NORM_BIAS], h, model->norm_epsilon)});
   }
   for (int lane = 0; lane < options->lanes; lane++) e->busy.push_back(std::make_unique<std::mutex>());
   e->held.resize(static_cast<size_t>(options->lanes));
@@ -227,18 +252,26 @@ SHOAL_EXPORT int shoal_encoder_open(const shoal_encoder_model *model, const floa
 
 SHOAL_EXPORT int shoal_encoder_prepare(shoal_encoder *, uint64_t) { return SHOAL_ENCODER_OK; }
 
-SHOAL_EXPORT int shoal_encoder_run(shoal_encoder *e, int32_t lane, const int32_t *ids, const int32_t *lengths, int32_t rows, int32_t width, float *embeddings) {
-  if (lane < 0 || static_cast<size_t>(lane) >= e->busy.size() || embeddings == nullptr) return refuse(SHOAL_ENCODER_BAD_ARGUMENT, "there is no lane " + std::to_string(lane));
+SHOAL_EXPORT int shoal_encoder_run(shoal_encoder *e, int32_t lane, const int32_t *ids, const int32_t *lengths,
+                                   int32_t rows, int32_t width, float *embeddings) {
+  if (lane < 0 || static_cast<size_t>(lane) >= e->busy.size() || embeddings == nullptr)
+    return refuse(SHOAL_ENCODER_BAD_ARGUMENT, "there is no lane " + std::to_string(lane));
   uint64_t tokens = 0;
   if (check_run(e->model, ids, lengths, rows, width, &tokens) != SHOAL_ENCODER_OK) return SHOAL_ENCODER_BAD_ARGUMENT;
   std::lock_guard<std::mutex> lock(*e->busy[static_cast<size_t>(lane)]);
-  if (hold(*e, static_cast<size_t>(lane), shoal_encoder_lane_bytes(&e->model, tokens, static_cast<uint64_t>(rows))) != SHOAL_ENCODER_OK) return SHOAL_ENCODER_OUT_OF_MEMORY;
+  if (hold(*e, static_cast<size_t>(lane), shoal_encoder_lane_bytes(&e->model, tokens, static_cast<uint64_t>(rows))) !=
+      SHOAL_ENCODER_OK)
+    return SHOAL_ENCODER_OUT_OF_MEMORY;
   std::atomic<int32_t> next{0};
   const auto work = [&] {
     Scratch scratch(e->model, width);
-    for (int32_t row = next++; row < rows; row = next++) encode(*e, ids + static_cast<size_t>(row) * width, lengths[row], scratch, embeddings + static_cast<size_t>(row) * e->model.hidden);
+    for (int32_t row = next++; row < rows; row = next++)
+      encode(*e, ids + static_cast<size_t>(row) * width, lengths[row], scratch,
+             embeddings + static_cast<size_t>(row) * e->model.hidden);
   };
-  const int32_t threads = tokens < 256 ? 1 : std::min<int32_t>(rows, static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency())));
+  const int32_t threads =
+      tokens < 256 ? 1
+                   : std::min<int32_t>(rows, static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency())));
   std::vector<std::thread> others;
   for (int32_t thread = 1; thread < threads; thread++) others.emplace_back(work);
   work();
@@ -261,9 +294,12 @@ SHOAL_EXPORT int shoal_encoder_shrink(shoal_encoder *e) {
 
 SHOAL_EXPORT void shoal_encoder_close(shoal_encoder *e) { delete e; }
 
-SHOAL_EXPORT int shoal_encoder_profile(shoal_encoder *e, const int32_t *ids, const int32_t *lengths, int32_t rows, int32_t width, float *embeddings, shoal_encoder_step *, int32_t *count) {
+SHOAL_EXPORT int shoal_encoder_profile(shoal_encoder *e, const int32_t *ids, const int32_t *lengths, int32_t rows,
+                                       int32_t width, float *embeddings, shoal_encoder_step *, int32_t *count) {
   *count = 0;
   return shoal_encoder_run(e, 0, ids, lengths, rows, width, embeddings);
 }
 
-SHOAL_EXPORT int shoal_encoder_peak(int32_t, double *, double *) { return refuse(SHOAL_ENCODER_UNSUPPORTED, "the reference has no peak"); }
+SHOAL_EXPORT int shoal_encoder_peak(int32_t, double *, double *) {
+  return refuse(SHOAL_ENCODER_UNSUPPORTED, "the reference has no peak");
+}

@@ -1,7 +1,8 @@
 // Every answer of an encoder library against the reference, on random weights and awkward sizes, then its times.
 //   encoder_test <reference library> <library> [tiny | brief | check | time | counters | all] [seed]
-// A case prints OK with the least cosine to the reference, or WRONG and goes on; the exit status says whether any was wrong.
-// Nothing is timed on answers that were not checked. Without a device the checks run the reference against itself.
+// A case prints OK with the least cosine to the reference, or WRONG and goes on; the exit status says whether any was
+// wrong. Nothing is timed on answers that were not checked. Without a device the checks run the reference against
+// itself.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -46,11 +47,13 @@ struct Weights {
   explicit Weights(const shoal_encoder_model &m) {
     const size_t h = static_cast<size_t>(m.hidden), i = static_cast<size_t>(m.intermediate);
     const float spread = 1.2f / std::sqrt(static_cast<float>(h));
-    add(static_cast<size_t>(m.vocabulary) * h, 0, 0.8f), add(static_cast<size_t>(m.positions) * h, 0, 0.3f), add(2 * h, 0, 0.2f), add(h, 1, 0.1f), add(h, 0, 0.1f);
+    add(static_cast<size_t>(m.vocabulary) * h, 0, 0.8f), add(static_cast<size_t>(m.positions) * h, 0, 0.3f),
+        add(2 * h, 0, 0.2f), add(h, 1, 0.1f), add(h, 0, 0.1f);
     for (int layer = 0; layer < m.layers; layer++) {
       for (int part = 0; part < 3; part++) add(h * h, 0, spread), add(h, 0, 0.1f);
       add(h * h, 0, spread / 2), add(h, 0, 0.1f), add(h, 1, 0.1f), add(h, 0, 0.1f);
-      add(h * i, 0, spread), add(i, 0, 0.1f), add(h * i, 0, spread / 2), add(h, 0, 0.1f), add(h, 1, 0.1f), add(h, 0, 0.1f);
+      add(h * i, 0, spread), add(i, 0, 0.1f), add(h * i, 0, spread / 2), add(h, 0, 0.1f), add(h, 1, 0.1f),
+          add(h, 0, 0.1f);
     }
     for (const auto &value : values) pointers.push_back(value.data());
   }
@@ -75,7 +78,8 @@ Batch batch(const std::vector<int32_t> &lengths, int32_t vocabulary, int32_t mor
   b.ids.assign(static_cast<size_t>(b.rows) * static_cast<size_t>(b.width), -7); // padding that must not be looked at
   std::uniform_int_distribution<int32_t> id(0, vocabulary - 1);
   for (int32_t row = 0; row < b.rows; row++)
-    for (int32_t at = 0; at < lengths[static_cast<size_t>(row)]; at++) b.ids[static_cast<size_t>(row) * static_cast<size_t>(b.width) + static_cast<size_t>(at)] = id(generator);
+    for (int32_t at = 0; at < lengths[static_cast<size_t>(row)]; at++)
+      b.ids[static_cast<size_t>(row) * static_cast<size_t>(b.width) + static_cast<size_t>(at)] = id(generator);
   return b;
 }
 
@@ -83,13 +87,16 @@ Batch batch(const std::vector<int32_t> &lengths, int32_t vocabulary, int32_t mor
 std::vector<int32_t> ragged(size_t count) {
   std::normal_distribution<double> normal(std::log(52.0), 0.967);
   std::vector<int32_t> lengths(count);
-  for (int32_t &length : lengths) length = static_cast<int32_t>(std::min(512.0, std::max(8.0, std::exp(normal(generator)))));
+  for (int32_t &length : lengths)
+    length = static_cast<int32_t>(std::min(512.0, std::max(8.0, std::exp(normal(generator)))));
   return lengths;
 }
 
 double cosine(const float *a, const float *b, int size) {
   double dot = 0, aa = 0, bb = 0;
-  for (int i = 0; i < size; i++) dot += static_cast<double>(a[i]) * b[i], aa += static_cast<double>(a[i]) * a[i], bb += static_cast<double>(b[i]) * b[i];
+  for (int i = 0; i < size; i++)
+    dot += static_cast<double>(a[i]) * b[i], aa += static_cast<double>(a[i]) * a[i],
+        bb += static_cast<double>(b[i]) * b[i];
   return dot / std::sqrt(aa * bb);
 }
 
@@ -100,7 +107,8 @@ struct Subject {
   shoal_encoder_model model;
   shoal_encoder *encoder = nullptr;
   int status;
-  Subject(const Library &l, const shoal_encoder_model &m, const Weights &weights, int lanes = 1, uint64_t limit = 0) : library(l), model(m) {
+  Subject(const Library &l, const shoal_encoder_model &m, const Weights &weights, int lanes = 1, uint64_t limit = 0)
+      : library(l), model(m) {
     const shoal_encoder_options options{0, lanes, limit};
     status = l.open(&m, weights.pointers.data(), &options, &encoder);
     if (status != 0) std::printf("WRONG open: %d %s\n", status, l.error()), wrong++;
@@ -109,14 +117,19 @@ struct Subject {
   std::vector<float> run(const Batch &b, int lane = 0, int *outcome = nullptr) const {
     std::vector<float> vectors(static_cast<size_t>(b.rows) * static_cast<size_t>(model.hidden), NAN);
     const int result = library.run(encoder, lane, b.ids.data(), b.lengths.data(), b.rows, b.width, vectors.data());
-    if (outcome != nullptr) *outcome = result;
-    else if (result != 0) std::printf("WRONG run: %d %s\n", result, library.error()), wrong++;
+    if (outcome != nullptr)
+      *outcome = result;
+    else if (result != 0)
+      std::printf("WRONG run: %d %s\n", result, library.error()), wrong++;
     return vectors;
   }
 };
 
-/** Compares up to `most` rows of the batch, which the reference runs by themselves: rows do not depend on each other. */
-void compare(const std::string &name, const Subject &reference, const Subject &subject, const Batch &b, int32_t most = 1 << 30) {
+/**
+ * Compares up to `most` rows of the batch, which the reference runs by themselves: rows do not depend on each other.
+ */
+void compare(const std::string &name, const Subject &reference, const Subject &subject, const Batch &b,
+             int32_t most = 1 << 30) {
   const std::vector<float> found = subject.run(b);
   std::vector<int32_t> chosen(static_cast<size_t>(b.rows));
   std::iota(chosen.begin(), chosen.end(), 0);
@@ -126,24 +139,29 @@ void compare(const std::string &name, const Subject &reference, const Subject &s
   part.rows = static_cast<int32_t>(chosen.size()), part.width = b.width;
   for (int32_t row : chosen) {
     part.lengths.push_back(b.lengths[static_cast<size_t>(row)]);
-    part.ids.insert(part.ids.end(), b.ids.begin() + static_cast<ptrdiff_t>(row) * b.width, b.ids.begin() + static_cast<ptrdiff_t>(row + 1) * b.width);
+    part.ids.insert(part.ids.end(), b.ids.begin() + static_cast<ptrdiff_t>(row) * b.width,
+                    b.ids.begin() + static_cast<ptrdiff_t>(row + 1) * b.width);
   }
   const std::vector<float> expected = reference.run(part);
   const int size = subject.model.hidden;
   double least = 2, largest = 0;
   int32_t worst = 0;
   for (size_t at = 0; at < chosen.size(); at++) {
-    const float *a = &found[static_cast<size_t>(chosen[at]) * static_cast<size_t>(size)], *e = &expected[at * static_cast<size_t>(size)];
+    const float *a = &found[static_cast<size_t>(chosen[at]) * static_cast<size_t>(size)],
+                *e = &expected[at * static_cast<size_t>(size)];
     const double c = cosine(a, e, size);
     if (!(c >= least)) least = std::isnan(c) ? -1 : c, worst = chosen[at];
     double squares = 0;
     for (int i = 0; i < size; i++) squares += static_cast<double>(a[i]) * a[i];
-    if (subject.model.normalize && !(std::fabs(std::sqrt(squares) - 1) < 1e-7)) say(false, name, text("row %d has the length %.9f", chosen[at], std::sqrt(squares)));
+    if (subject.model.normalize && !(std::fabs(std::sqrt(squares) - 1) < 1e-7))
+      say(false, name, text("row %d has the length %.9f", chosen[at], std::sqrt(squares)));
     for (int i = 0; i < size; i++) largest = std::max(largest, std::fabs(static_cast<double>(a[i]) - e[i]));
   }
   const bool is_whole = std::all_of(found.begin(), found.end(), [](float value) { return std::isfinite(value); });
   say(is_whole && least >= LEAST_COSINE && largest < (subject.model.normalize ? 0.02 : 0.5), name,
-      text("%d rows, %lld tokens, least cosine %.7f (row %d of %d tokens), largest difference %.5f%s", b.rows, static_cast<long long>(b.tokens()), least, worst, b.lengths[static_cast<size_t>(worst)], largest, is_whole ? "" : ", NOT FINITE"));
+      text("%d rows, %lld tokens, least cosine %.7f (row %d of %d tokens), largest difference %.5f%s", b.rows,
+           static_cast<long long>(b.tokens()), least, worst, b.lengths[static_cast<size_t>(worst)], largest,
+           is_whole ? "" : ", NOT FINITE"));
 }
 
 constexpr shoal_encoder_model MINILM{384, 6, 12, 1536, 30522, 512, 1e-12f, SHOAL_ENCODER_MEAN, 1, 0};
@@ -151,7 +169,10 @@ constexpr shoal_encoder_model MINILM{384, 6, 12, 1536, 30522, 512, 1e-12f, SHOAL
 // ---- checks -----------------------------------------------------------------------------------------------------
 
 void check_shapes(const Library &reference, const Library &library, size_t most) {
-  struct Shape { const char *name; shoal_encoder_model model; };
+  struct Shape {
+    const char *name;
+    shoal_encoder_model model;
+  };
   const Shape shapes[] = {
       {"384, 12 heads of 32", {384, 2, 12, 1536, 1000, 512, 1e-12f, SHOAL_ENCODER_MEAN, 1, 0}},
       {"768, 12 heads of 64", {768, 1, 12, 3072, 1000, 512, 1e-12f, SHOAL_ENCODER_MEAN, 1, 0}},
@@ -171,10 +192,14 @@ void check_shapes(const Library &reference, const Library &library, size_t most)
     if (subject.status != 0) continue;
     std::vector<int32_t> awkward, up_to_80(80);
     std::iota(up_to_80.begin(), up_to_80.end(), 1);
-    for (int32_t length : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 79, 80, 81, 96, 97, 127, 128, 129, 191, 200, 255, 256, 257, 383, 400, 500, 511, 512}) awkward.push_back(length);
+    for (int32_t length : {1,  2,  3,  7,  8,  9,   15,  16,  17,  31,  32,  33,  47,  48,  49,  63,  64,  65,
+                           79, 80, 81, 96, 97, 127, 128, 129, 191, 200, 255, 256, 257, 383, 400, 500, 511, 512})
+      awkward.push_back(length);
     compare(std::string(shape.name) + ", awkward lengths", expected, subject, batch(awkward, shape.model.vocabulary));
-    compare(std::string(shape.name) + ", rows of 1 to 80", expected, subject, batch(up_to_80, shape.model.vocabulary), 30);
-    compare(std::string(shape.name) + ", short rows, wide padding", expected, subject, batch(std::vector<int32_t>(67, 5), shape.model.vocabulary, 91), 20);
+    compare(std::string(shape.name) + ", rows of 1 to 80", expected, subject, batch(up_to_80, shape.model.vocabulary),
+            30);
+    compare(std::string(shape.name) + ", short rows, wide padding", expected, subject,
+            batch(std::vector<int32_t>(67, 5), shape.model.vocabulary, 91), 20);
   }
 }
 
@@ -182,9 +207,11 @@ void check_minilm(const Library &reference, const Library &library) {
   const Weights weights(MINILM);
   const Subject expected(reference, MINILM, weights), subject(library, MINILM, weights, 2);
   if (subject.status != 0) return;
-  for (int32_t length : {1, 8, 14, 16, 17, 33, 64, 100, 128, 300, 512}) compare(text("one row of %d", length), expected, subject, batch({length}, MINILM.vocabulary, length % 8));
+  for (int32_t length : {1, 8, 14, 16, 17, 33, 64, 100, 128, 300, 512})
+    compare(text("one row of %d", length), expected, subject, batch({length}, MINILM.vocabulary, length % 8));
   if (library.prepare(subject.encoder, 65536) != 0) say(false, "prepare", library.error());
-  for (int32_t length : {1, 14, 129, 512}) compare(text("one row of %d, prepared", length), expected, subject, batch({length}, MINILM.vocabulary));
+  for (int32_t length : {1, 14, 129, 512})
+    compare(text("one row of %d, prepared", length), expected, subject, batch({length}, MINILM.vocabulary));
   std::vector<int32_t> all(512);
   std::iota(all.begin(), all.end(), 1);
   compare("rows of 1 to 512", expected, subject, batch(all, MINILM.vocabulary), 40);
@@ -196,7 +223,9 @@ void check_minilm(const Library &reference, const Library &library) {
   // lanes side by side give the bits that they give one after the other
   std::vector<Batch> batches;
   std::vector<std::vector<float>> alone;
-  for (int i = 0; i < 8; i++) batches.push_back(batch(ragged(static_cast<size_t>(i % 2 == 0 ? 3 : 150)), MINILM.vocabulary)), alone.push_back(subject.run(batches.back()));
+  for (int i = 0; i < 8; i++)
+    batches.push_back(batch(ragged(static_cast<size_t>(i % 2 == 0 ? 3 : 150)), MINILM.vocabulary)),
+        alone.push_back(subject.run(batches.back()));
   bool is_equal[2] = {true, true};
   const auto work = [&](int lane) {
     for (int times = 0; times < 3; times++)
@@ -228,7 +257,9 @@ void check_faults(const Library &library) {
   Batch poisoned = b;
   for (int32_t at = 0; at < 9; at++) poisoned.ids[static_cast<size_t>(b.width + at)] = 299;
   const std::vector<float> after = subject.run(poisoned);
-  const bool is_apart = std::memcmp(before.data(), after.data(), 64 * 4) == 0 && std::memcmp(&before[128], &after[128], 64 * 4) == 0 && std::all_of(after.begin() + 64, after.begin() + 128, [](float value) { return std::isnan(value); });
+  const bool is_apart =
+      std::memcmp(before.data(), after.data(), 64 * 4) == 0 && std::memcmp(&before[128], &after[128], 64 * 4) == 0 &&
+      std::all_of(after.begin() + 64, after.begin() + 128, [](float value) { return std::isnan(value); });
   say(is_apart, "a row of NaN", "stays NaN, and its neighbours keep their bits");
 
   const auto refused = [&](const char *what, Batch bad, int lane, int expected) {
@@ -251,18 +282,23 @@ void check_faults(const Library &library) {
   library.shrink(subject.encoder);
   shoal_encoder_memory_use use{};
   library.memory(subject.encoder, &use);
-  say(use.lanes == 0 && use.weights == library.weight_bytes(&model), "shrink", text("%llu bytes of weights, %llu of lanes", static_cast<unsigned long long>(use.weights), static_cast<unsigned long long>(use.lanes)));
+  say(use.lanes == 0 && use.weights == library.weight_bytes(&model), "shrink",
+      text("%llu bytes of weights, %llu of lanes", static_cast<unsigned long long>(use.weights),
+           static_cast<unsigned long long>(use.lanes)));
   const Batch large = batch(std::vector<int32_t>(20, 100), 299);
   int outcome = 0;
   subject.run(large, 0, &outcome);
   library.memory(subject.encoder, &use);
-  say(outcome == 0 && use.lanes == library.lane_bytes(&model, 2000, 20), "memory", text("%llu bytes predicted, %llu held", static_cast<unsigned long long>(library.lane_bytes(&model, 2000, 20)), static_cast<unsigned long long>(use.lanes)));
+  say(outcome == 0 && use.lanes == library.lane_bytes(&model, 2000, 20), "memory",
+      text("%llu bytes predicted, %llu held", static_cast<unsigned long long>(library.lane_bytes(&model, 2000, 20)),
+           static_cast<unsigned long long>(use.lanes)));
   refused("a run beyond the limit", batch(std::vector<int32_t>(24, 100), 299), 0, SHOAL_ENCODER_OUT_OF_MEMORY);
   refused("the other lane, while this one holds nothing", large, 1, 0);
   refused("this one, while the other holds all", large, 0, SHOAL_ENCODER_OUT_OF_MEMORY);
   library.shrink(subject.encoder);
   const std::vector<float> again = subject.run(b);
-  say(std::memcmp(before.data(), again.data(), before.size() * 4) == 0, "after running out of memory", "the bits of before");
+  say(std::memcmp(before.data(), again.data(), before.size() * 4) == 0, "after running out of memory",
+      "the bits of before");
 
   shoal_encoder *none = nullptr;
   const shoal_encoder_options options{0, 1, 0};
@@ -300,7 +336,9 @@ StepTimes profile(const Subject &subject, const Batch &b) {
   for (int times = 0; times < 9; times++) {
     shoal_encoder_step steps[512];
     int32_t count = 512;
-    if (subject.library.profile(subject.encoder, b.ids.data(), b.lengths.data(), b.rows, b.width, vectors.data(), steps, &count) != 0) std::printf("WRONG profile: %s\n", subject.library.error()), wrong++;
+    if (subject.library.profile(subject.encoder, b.ids.data(), b.lengths.data(), b.rows, b.width, vectors.data(), steps,
+                                &count) != 0)
+      std::printf("WRONG profile: %s\n", subject.library.error()), wrong++;
     if (times < 2) continue;
     std::map<std::string, double> sums;
     for (int32_t at = 0; at < std::min(count, 512); at++) {
@@ -345,7 +383,9 @@ double speed(const Subject &subject, const Corpus &c, int lanes) {
     const auto work = [&](int lane) {
       for (size_t at = next++; at < c.batches.size(); at = next++) {
         const Batch &b = c.batches[at];
-        if (subject.library.run(subject.encoder, lane, b.ids.data(), b.lengths.data(), b.rows, b.width, outputs[static_cast<size_t>(lane)].data()) != 0) std::printf("WRONG run: %s\n", subject.library.error()), wrong++;
+        if (subject.library.run(subject.encoder, lane, b.ids.data(), b.lengths.data(), b.rows, b.width,
+                                outputs[static_cast<size_t>(lane)].data()) != 0)
+          std::printf("WRONG run: %s\n", subject.library.error()), wrong++;
       }
     };
     const auto begin = Clock::now();
@@ -390,7 +430,8 @@ void time_all(const Library &library) {
   const Batch mixed = batch(ragged(790), MINILM.vocabulary);
   for (const auto &shape : {std::pair<size_t, int32_t>(4096, 16), {512, 128}, {128, 512}}) {
     const Batch even = batch(std::vector<int32_t>(shape.first, shape.second), MINILM.vocabulary);
-    print_profile(text("rows of %d, 65 k tokens, a layer", shape.second).c_str(), profile(subject, even), even.tokens(), 6);
+    print_profile(text("rows of %d, 65 k tokens, a layer", shape.second).c_str(), profile(subject, even), even.tokens(),
+                  6);
   }
   print_profile("exact GELU, ragged, 65 k tokens, a layer", profile(by_erf, mixed), mixed.tokens(), 6);
   print_profile("ragged, 65 k tokens, a layer", profile(subject, mixed), mixed.tokens(), 6);
@@ -407,19 +448,27 @@ void time_all(const Library &library) {
   std::sort(times.begin(), times.end());
   std::printf("one text of 14 tokens: p50 %.0f us, p99 %.0f us\n", times[250], times[495]);
   const std::vector<int32_t> lengths = ragged(32768);
-  std::printf("exact GELU, 65536 tokens: %.1f k texts/s with one lane\n", speed(by_erf, corpus(lengths, 65536), 1) / 1e3);
-  std::printf("arrival order, 65536 tokens: %.1f k texts/s with one lane\n", speed(subject, corpus(lengths, 65536, false), 1) / 1e3);
+  std::printf("exact GELU, 65536 tokens: %.1f k texts/s with one lane\n",
+              speed(by_erf, corpus(lengths, 65536), 1) / 1e3);
+  std::printf("arrival order, 65536 tokens: %.1f k texts/s with one lane\n",
+              speed(subject, corpus(lengths, 65536, false), 1) / 1e3);
   for (int64_t budget : {4096, 8192, 16384, 32768, 65536, 131072, 262144}) {
     const Corpus c = corpus(lengths, budget);
-    const double single = speed(subject, c, 1), twin = speed(subject, c, 2), mean = static_cast<double>(c.tokens) / static_cast<double>(c.rows);
-    std::printf("sorted, budget %lld: %.1f k texts/s (%.2f Mtok/s) with one lane, %.1f k (%.2f) with two\n", static_cast<long long>(budget), single / 1e3, single * mean / 1e6, twin / 1e3, twin * mean / 1e6);
+    const double single = speed(subject, c, 1), twin = speed(subject, c, 2),
+                 mean = static_cast<double>(c.tokens) / static_cast<double>(c.rows);
+    std::printf("sorted, budget %lld: %.1f k texts/s (%.2f Mtok/s) with one lane, %.1f k (%.2f) with two\n",
+                static_cast<long long>(budget), single / 1e3, single * mean / 1e6, twin / 1e3, twin * mean / 1e6);
   }
 }
 
 } // namespace
 
 int main(int count, char **arguments) {
-  if (count < 3) return std::fprintf(stderr, "encoder_test <reference library> <library> [tiny | brief | check | time | counters | all] [seed]\n"), 2;
+  if (count < 3)
+    return std::fprintf(
+               stderr,
+               "encoder_test <reference library> <library> [tiny | brief | check | time | counters | all] [seed]\n"),
+           2;
   const std::string what = count > 3 ? arguments[3] : "all";
   const uint64_t seed = count > 4 ? std::strtoull(arguments[4], nullptr, 10) : std::random_device{}();
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));

@@ -1,7 +1,8 @@
-// Sessions of ONNX Runtime as a Node addon, in plain N-API. What is exported is declared in libs/inference/src/native-ort.ts;
-// here shapes are trusted and only types are looked at. A line is a thread with the runs that wait for it, urgent ones first:
-// no thread of Node or libuv ever blocks, and the device gets its next run without waiting for JavaScript. Buffers are the
-// caller's and are held until their run has ended. When the process exits, the run that is going on is cut off and waited for.
+// Sessions of ONNX Runtime as a Node addon, in plain N-API. What is exported is declared in
+// libs/inference/src/native-ort.ts; here shapes are trusted and only types are looked at. A line is a thread with the
+// runs that wait for it, urgent ones first: no thread of Node or libuv ever blocks, and the device gets its next run
+// without waiting for JavaScript. Buffers are the caller's and are held until their run has ended. When the process
+// exits, the run that is going on is cut off and waited for.
 #include <node_api.h>
 #include <atomic>
 #include <chrono>
@@ -23,7 +24,9 @@ using shoal::ort::Graph;
 using shoal::ort::GraphOptions;
 using Clock = std::chrono::steady_clock;
 
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
 
 /** What one promise stands for. */
 struct Job {
@@ -258,10 +261,13 @@ napi_value line(napi_env env, napi_callback_info) {
   try {
     napi_value external;
     auto *shared = new std::shared_ptr<Line>(new Line(env));
-    napi_create_external(env, shared, [](napi_env, void *data, void *) { delete static_cast<std::shared_ptr<Line> *>(data); }, nullptr, &external);
+    napi_create_external(
+        env, shared, [](napi_env, void *data, void *) { delete static_cast<std::shared_ptr<Line> *>(data); }, nullptr,
+        &external);
     return external;
   } catch (const std::exception &error) {
-    const std::string message = std::string("the system refuses the thread of a line (") + error.what() + "): allow this process more of them, by ulimit -u or the container's limit of pids";
+    const std::string message = std::string("the system refuses the thread of a line (") + error.what() +
+                                "): allow this process more of them, by ulimit -u or the container's limit of pids";
     return napi_throw_error(env, nullptr, message.c_str()), nullptr;
   }
 }
@@ -285,7 +291,10 @@ napi_value open(napi_env env, napi_callback_info info) {
   });
 }
 
-/** run(line, graph, ids, lengths, embeddings, rows, width, dims, isUrgent, isReplayed): [milliseconds, in use, most in use, held, limit] */
+/**
+ * run(line, graph, ids, lengths, embeddings, rows, width, dims, isUrgent, isReplayed): [milliseconds, in use, most in
+ * use, held, limit]
+ */
 napi_value run(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto line = call.line(0);
@@ -299,17 +308,25 @@ napi_value run(napi_env env, napi_callback_info info) {
   batch.width = static_cast<int64_t>(call.number(6));
   batch.dims = static_cast<int64_t>(call.number(7));
   const bool is_urgent = call.truth(8), is_replayed = call.truth(9);
-  if (!call.is_bad && (ids < static_cast<size_t>(batch.rows * batch.width) || lengths < static_cast<size_t>(batch.rows) || embeddings < static_cast<size_t>(batch.rows * batch.dims))) {
+  if (!call.is_bad &&
+      (ids < static_cast<size_t>(batch.rows * batch.width) || lengths < static_cast<size_t>(batch.rows) ||
+       embeddings < static_cast<size_t>(batch.rows * batch.dims))) {
     return napi_throw_range_error(env, nullptr, "the batch is larger than its buffers"), nullptr;
   }
-  return call.promise(line, [line = line.get(), index, batch, is_replayed](Job &job) {
-    Graph &graph = graph_of(*line, index);
-    job.figures.push_back(line->timed(graph, [&] { is_replayed ? graph.replay(batch) : graph.run(batch); }));
-    tell_statistics(job, graph);
-  }, is_urgent);
+  return call.promise(
+      line,
+      [line = line.get(), index, batch, is_replayed](Job &job) {
+        Graph &graph = graph_of(*line, index);
+        job.figures.push_back(line->timed(graph, [&] { is_replayed ? graph.replay(batch) : graph.run(batch); }));
+        tell_statistics(job, graph);
+      },
+      is_urgent);
 }
 
-/** runPlain(line, graph, rows, width, id, shrinks): [in use, most in use, held, limit] after a run of rows that are all of this id; before all that waits */
+/**
+ * runPlain(line, graph, rows, width, id, shrinks): [in use, most in use, held, limit] after a run of rows that are all
+ * of this id; before all that waits
+ */
 napi_value run_plain(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto line = call.line(0);
@@ -317,11 +334,14 @@ napi_value run_plain(napi_env env, napi_callback_info info) {
   const int64_t rows = static_cast<int64_t>(call.number(2)), width = static_cast<int64_t>(call.number(3));
   const int32_t id = static_cast<int32_t>(call.number(4));
   const bool shrinks = call.truth(5);
-  return call.promise(line, [line = line.get(), index, rows, width, id, shrinks](Job &job) {
-    Graph &graph = graph_of(*line, index);
-    line->timed(graph, [&] { graph.run_plain(rows, width, id, shrinks); });
-    tell_statistics(job, graph);
-  }, true);
+  return call.promise(
+      line,
+      [line = line.get(), index, rows, width, id, shrinks](Job &job) {
+        Graph &graph = graph_of(*line, index);
+        line->timed(graph, [&] { graph.run_plain(rows, width, id, shrinks); });
+        tell_statistics(job, graph);
+      },
+      true);
 }
 
 /** statistics(line, graph): [in use, most in use, held, limit], before all that waits */
@@ -329,7 +349,8 @@ napi_value statistics(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto line = call.line(0);
   const size_t index = static_cast<size_t>(call.number(1));
-  return call.promise(line, [line = line.get(), index](Job &job) { tell_statistics(job, graph_of(*line, index)); }, true);
+  return call.promise(
+      line, [line = line.get(), index](Job &job) { tell_statistics(job, graph_of(*line, index)); }, true);
 }
 
 /** endTrace(line, graph): path of the trace */
@@ -340,7 +361,10 @@ napi_value end_trace(napi_env env, napi_callback_info info) {
   return call.promise(line, [line = line.get(), index](Job &job) { job.text = graph_of(*line, index).end_trace(); });
 }
 
-/** close(line): after everything that was asked before, its graphs and its thread are gone; what is asked later is refused */
+/**
+ * close(line): after everything that was asked before, its graphs and its thread are gone; what is asked later is
+ * refused
+ */
 napi_value close(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto line = call.line(0);
@@ -365,13 +389,16 @@ napi_value running_ms(napi_env env, napi_callback_info info) {
   return value;
 }
 
-}  // namespace
+} // namespace
 
 NAPI_MODULE_INIT() {
   const napi_property_descriptor functions[] = {
 #define SHOAL_EXPORT(NAME, FUNCTION) {NAME, nullptr, FUNCTION, nullptr, nullptr, nullptr, napi_enumerable, nullptr}
-      SHOAL_EXPORT("load", load), SHOAL_EXPORT("line", line), SHOAL_EXPORT("open", open), SHOAL_EXPORT("run", run), SHOAL_EXPORT("runPlain", run_plain), SHOAL_EXPORT("statistics", statistics),
-      SHOAL_EXPORT("endTrace", end_trace), SHOAL_EXPORT("close", close), SHOAL_EXPORT("cancel", cancel), SHOAL_EXPORT("runningMs", running_ms),
+      SHOAL_EXPORT("load", load),          SHOAL_EXPORT("line", line),
+      SHOAL_EXPORT("open", open),          SHOAL_EXPORT("run", run),
+      SHOAL_EXPORT("runPlain", run_plain), SHOAL_EXPORT("statistics", statistics),
+      SHOAL_EXPORT("endTrace", end_trace), SHOAL_EXPORT("close", close),
+      SHOAL_EXPORT("cancel", cancel),      SHOAL_EXPORT("runningMs", running_ms),
   };
   napi_define_properties(env, exports, sizeof functions / sizeof *functions, functions);
   return exports;

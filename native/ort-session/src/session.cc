@@ -36,9 +36,14 @@ struct Owned {
   operator T *() const { return value; }
 };
 
-void describe_memory(Owned<OrtMemoryInfo> &info, const char *name, AllocatorType type) { check(api.CreateMemoryInfo(name, type, 0, kMemoryDefault, &info.value)); }
+void describe_memory(Owned<OrtMemoryInfo> &info, const char *name, AllocatorType type) {
+  check(api.CreateMemoryInfo(name, type, 0, kMemoryDefault, &info.value));
+}
 
-/** The arena that graphs with a limit share. Registered again when another limit is asked for: graphs that are open keep theirs. */
+/**
+ * The arena that graphs with a limit share. Registered again when another limit is asked for: graphs that are open keep
+ * theirs.
+ */
 void register_cpu_arena(uint64_t bytes) {
   static uint64_t registered = 0;
   const std::lock_guard<std::mutex> lock(loading);
@@ -57,7 +62,10 @@ void register_cpu_arena(uint64_t bytes) {
   registered = bytes;
 }
 
-/** CUDA's own library for programs, which the provider needs anyway; not linked, so that nothing of CUDA is needed elsewhere. */
+/**
+ * CUDA's own library for programs, which the provider needs anyway; not linked, so that nothing of CUDA is needed
+ * elsewhere.
+ */
 struct CudaRuntime {
   enum Direction { kToDevice = 1, kToHost = 2 };
   int (*create_stream)(void **, unsigned flags) = nullptr;
@@ -74,7 +82,9 @@ struct CudaRuntime {
     find(library, "cudaMemcpyAsync", copy);
   }
 
-  bool can_stream() const { return create_stream != nullptr && destroy_stream != nullptr && synchronize != nullptr && copy != nullptr; }
+  bool can_stream() const {
+    return create_stream != nullptr && destroy_stream != nullptr && synchronize != nullptr && copy != nullptr;
+  }
 
  private:
   template <class T>
@@ -92,7 +102,7 @@ void check_cuda(int error, const char *what) {
   if (error != 0) throw Error("CUDA failure " + std::to_string(error) + ": " + what); // in the words of the provider
 }
 
-}  // namespace
+} // namespace
 
 std::string load(const std::string &library) {
   const std::lock_guard<std::mutex> lock(loading);
@@ -104,7 +114,9 @@ std::string load(const std::string &library) {
   if (get_base == nullptr) throw Error(library + " has no OrtGetApiBase");
   const OrtApiBase *base = get_base();
   const void *const *table = base->get_api(kApiVersion);
-  if (table == nullptr || !read_table(table, &api)) throw Error(library + " is ONNX Runtime " + base->version() + ", whose C API is older than version " + std::to_string(kApiVersion));
+  if (table == nullptr || !read_table(table, &api))
+    throw Error(library + " is ONNX Runtime " + base->version() + ", whose C API is older than version " +
+                std::to_string(kApiVersion));
   check(api.CreateEnv(kLogFatal, "shoal", &env)); // failed runs are reported by us, with what they meant
   check(api.DisableTelemetryEvents(env));
   return version = base->version();
@@ -120,11 +132,12 @@ struct Recorded {
 
   explicit Recorded(OrtAllocator *arena) : arena(arena) {}
   ~Recorded() {
-    for (void *buffer : {ids, lengths, embeddings}) if (buffer != nullptr) api.ReleaseStatus(api.AllocatorFree(arena, buffer));
+    for (void *buffer : {ids, lengths, embeddings})
+      if (buffer != nullptr) api.ReleaseStatus(api.AllocatorFree(arena, buffer));
   }
 };
 
-}  // namespace
+} // namespace
 
 struct Graph::State {
   Owned<OrtMemoryInfo> host{api.ReleaseMemoryInfo}, device{api.ReleaseMemoryInfo};
@@ -136,14 +149,16 @@ struct Graph::State {
   void *stream = nullptr;
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Recorded>> recorded;
 
-  void run(const OrtValue *ids, const OrtValue *lengths, OrtValue **embeddings, std::initializer_list<std::pair<const char *, const char *>> settings);
+  void run(const OrtValue *ids, const OrtValue *lengths, OrtValue **embeddings,
+           std::initializer_list<std::pair<const char *, const char *>> settings);
   void tell(OrtRunOptions *now) {
     const std::lock_guard<std::mutex> lock(running_mutex);
     running = now;
   }
 };
 
-void Graph::State::run(const OrtValue *ids, const OrtValue *lengths, OrtValue **embeddings, std::initializer_list<std::pair<const char *, const char *>> settings) {
+void Graph::State::run(const OrtValue *ids, const OrtValue *lengths, OrtValue **embeddings,
+                       std::initializer_list<std::pair<const char *, const char *>> settings) {
   Owned<OrtRunOptions> options(api.ReleaseRunOptions);
   check(api.CreateRunOptions(&options.value));
   for (const auto &[key, value] : settings) check(api.AddRunConfigEntry(options, key, value));
@@ -177,11 +192,13 @@ Graph::Graph(const GraphOptions &options) : state_(new State) {
     std::string stream;
     if (options.owns_stream) {
       if (!cuda_runtime().can_stream()) throw Error("libcudart.so.13 is not found, and a stream of one's own needs it");
-      check_cuda(cuda_runtime().create_stream(&state_->stream, 1 /* does not wait for the default stream */), "no stream");
+      check_cuda(cuda_runtime().create_stream(&state_->stream, 1 /* does not wait for the default stream */),
+                 "no stream");
       stream = std::to_string(reinterpret_cast<uintptr_t>(state_->stream));
       keys.push_back("user_compute_stream"), values.push_back(stream.c_str());
     }
-    for (const auto &[key, value] : options.provider_options) keys.push_back(key.c_str()), values.push_back(value.c_str());
+    for (const auto &[key, value] : options.provider_options)
+      keys.push_back(key.c_str()), values.push_back(value.c_str());
     check(api.UpdateCUDAProviderOptions(cuda, keys.data(), values.data(), keys.size()));
     check(api.SessionOptionsAppendExecutionProvider_CUDA_V2(so, cuda));
   }
@@ -202,16 +219,18 @@ Graph::~Graph() {
 
 namespace {
 
-void wrap(Owned<OrtValue> &value, const OrtMemoryInfo *memory, void *data, ElementType type, std::initializer_list<int64_t> shape) {
+void wrap(Owned<OrtValue> &value, const OrtMemoryInfo *memory, void *data, ElementType type,
+          std::initializer_list<int64_t> shape) {
   size_t bytes = 4; // of either type
   for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
   check(api.CreateTensorWithDataAsOrtValue(memory, data, bytes, shape.begin(), shape.size(), type, &value.value));
 }
 
-}  // namespace
+} // namespace
 
 void Graph::run(const Batch &batch) {
-  // as memory of the host: what is called "CudaPinned" counts as the device's, kernels work on it in place, and the copy out of it is refused (1.30, H200)
+  // as memory of the host: what is called "CudaPinned" counts as the device's, kernels work on it in place, and the
+  // copy out of it is refused (1.30, H200)
   const OrtMemoryInfo *memory = state_->host;
   Owned<OrtValue> ids(api.ReleaseValue), lengths(api.ReleaseValue), embeddings(api.ReleaseValue);
   wrap(ids, memory, batch.ids, kInt32, {batch.rows, batch.width});
@@ -224,7 +243,9 @@ void Graph::run(const Batch &batch) {
 void Graph::replay(const Batch &batch) {
   if (state_->stream == nullptr) throw Error("a graph without a stream of its own replays nothing");
   const CudaRuntime &cuda = cuda_runtime();
-  const size_t ids_bytes = static_cast<size_t>(batch.rows * batch.width) * 4, lengths_bytes = static_cast<size_t>(batch.rows) * 4, embeddings_bytes = static_cast<size_t>(batch.rows * batch.dims) * 4;
+  const size_t ids_bytes = static_cast<size_t>(batch.rows * batch.width) * 4,
+               lengths_bytes = static_cast<size_t>(batch.rows) * 4,
+               embeddings_bytes = static_cast<size_t>(batch.rows * batch.dims) * 4;
   std::unique_ptr<Recorded> &recorded = state_->recorded[{batch.rows, batch.width}];
   if (recorded == nullptr) {
     auto made = std::make_unique<Recorded>(state_->arena);
@@ -236,12 +257,15 @@ void Graph::replay(const Batch &batch) {
     wrap(made->embeddings_value, state_->device, made->embeddings, kFloat, {batch.rows, batch.dims});
     recorded = std::move(made);
   }
-  check_cuda(cuda.copy(recorded->ids, batch.ids, ids_bytes, CudaRuntime::kToDevice, state_->stream), "ids were not copied");
-  check_cuda(cuda.copy(recorded->lengths, batch.lengths, lengths_bytes, CudaRuntime::kToDevice, state_->stream), "lengths were not copied");
+  check_cuda(cuda.copy(recorded->ids, batch.ids, ids_bytes, CudaRuntime::kToDevice, state_->stream),
+             "ids were not copied");
+  check_cuda(cuda.copy(recorded->lengths, batch.lengths, lengths_bytes, CudaRuntime::kToDevice, state_->stream),
+             "lengths were not copied");
   const std::string number = std::to_string(batch.rows * 65536 + batch.width);
   OrtValue *output = recorded->embeddings_value;
   state_->run(recorded->ids_value, recorded->lengths_value, &output, {{"gpu_graph_id", number.c_str()}});
-  check_cuda(cuda.copy(batch.embeddings, recorded->embeddings, embeddings_bytes, CudaRuntime::kToHost, state_->stream), "embeddings were not copied");
+  check_cuda(cuda.copy(batch.embeddings, recorded->embeddings, embeddings_bytes, CudaRuntime::kToHost, state_->stream),
+             "embeddings were not copied");
   check_cuda(cuda.synchronize(state_->stream), "the run did not end well");
 }
 
@@ -250,9 +274,12 @@ void Graph::run_plain(int64_t rows, int64_t width, int32_t id, bool shrinks) {
   int32_t length = static_cast<int32_t>(width);
   Owned<OrtValue> ids(api.ReleaseValue), lengths(api.ReleaseValue), embeddings(api.ReleaseValue);
   wrap(ids, state_->host, all.data(), kInt32, {rows, width});
-  wrap(lengths, state_->host, &length, kInt32, {1}); // one for all: where nothing is computed, masks for them would be left over in the arena
-  if (shrinks) state_->run(ids, lengths, &embeddings.value, {{"memory.enable_memory_arena_shrinkage", state_->shrinkage}});
-  else state_->run(ids, lengths, &embeddings.value, {});
+  // one for all: where nothing is computed, masks for them would be left over in the arena
+  wrap(lengths, state_->host, &length, kInt32, {1});
+  if (shrinks)
+    state_->run(ids, lengths, &embeddings.value, {{"memory.enable_memory_arena_shrinkage", state_->shrinkage}});
+  else
+    state_->run(ids, lengths, &embeddings.value, {});
 }
 
 void Graph::cancel() {
@@ -280,4 +307,4 @@ std::string Graph::end_trace() {
   return found;
 }
 
-}  // namespace shoal::ort
+} // namespace shoal::ort

@@ -1,6 +1,6 @@
-// Sessions of ONNX Runtime through its C API. Knows nothing of Node and starts no thread: whoever calls sees to it that a
-// graph is used by one thread at a time (the CUDA provider keeps handles and workspace for each thread that ran it). Every
-// failure is an Error with the runtime's own words; running out of memory is told by those words alone.
+// Sessions of ONNX Runtime through its C API. Knows nothing of Node and starts no thread: whoever calls sees to it that
+// a graph is used by one thread at a time (the CUDA provider keeps handles and workspace for each thread that ran it).
+// Every failure is an Error with the runtime's own words; running out of memory is told by those words alone.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,7 +15,10 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/** Opens the library once for the process and gives its version. Throws when it cannot be opened or its API is older than 23. */
+/**
+ * Opens the library once for the process and gives its version. Throws when it cannot be opened or its API is older
+ * than 23.
+ */
 std::string load(const std::string &library);
 
 struct GraphOptions {
@@ -29,7 +32,10 @@ struct GraphOptions {
   std::vector<std::pair<std::string, std::string>> provider_options;
   /** CUDA alone: work is launched on a stream of the graph's own, which replay() needs. */
   bool owns_stream = false;
-  /** CPU alone: most that the arena may hold (0: no limit). A graph with a limit takes its arena from the process: there is one, with the limit that was named last. */
+  /**
+   * CPU alone: most that the arena may hold (0: no limit). A graph with a limit takes its arena from the process: there
+   * is one, with the limit that was named last.
+   */
   uint64_t cpu_arena_bytes = 0;
 };
 
@@ -53,11 +59,15 @@ class Graph {
   /** Reads ids [rows, width] and lengths [rows], writes embeddings [rows, dims]. */
   void run(const Batch &batch);
   /**
-   * The same for few shapes that come again and again: the provider records what it launches for a shape the second time, and replays it afterwards.
-   * For a graph that was opened with enable_cuda_graph and a stream of its own; each shape keeps buffers on the device.
+   * The same for few shapes that come again and again: the provider records what it launches for a shape the second
+   * time, and replays it afterwards. For a graph that was opened with enable_cuda_graph and a stream of its own; each
+   * shape keeps buffers on the device.
    */
   void replay(const Batch &batch);
-  /** Rows that are all of this one id and of this length; what comes out is thrown away. `shrinks`: afterwards the arena gives back what no tensor lies in. (The allocator has a function for it; in 1.30 it is empty.) */
+  /**
+   * Rows that are all of this one id and of this length; what comes out is thrown away. `shrinks`: afterwards the arena
+   * gives back what no tensor lies in. (The allocator has a function for it; in 1.30 it is empty.)
+   */
   void run_plain(int64_t rows, int64_t width, int32_t id, bool shrinks);
   /** From any thread: the run that is going on ends with an Error before its next node. */
   void cancel();
@@ -70,4 +80,4 @@ class Graph {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace shoal::ort
+} // namespace shoal::ort

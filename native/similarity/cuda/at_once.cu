@@ -1,7 +1,11 @@
-// All steps of spreading to one lane in a small graph, in one launch and without copies. Each thread keeps its edges in registers, and each block has all values of a step in its shared
-// memory: read through the second-level cache, where no two edges of a warp lie together, they took 2.3 µs a step (10,000 nodes, 200,000 edges, H200, 2026-11-25), copied and read there
-// 0.9. Between steps all blocks wait for each other at a counter (1.1 µs), for which the launch is a cooperative one: all blocks are on the device, or none is. Few seeds come
-// with the launch, and the activation is written where the host reads it: the device waited 6 µs for each command that the host had not given yet, and so longer than it worked.
+// All steps of spreading to one lane in a small graph, in one launch and without copies. Each thread keeps its edges in
+// registers, and each block has all values of a step in its shared memory: read through the second-level cache, where
+// no two edges of a warp lie together, they took 2.3 µs a step (10,000 nodes, 200,000 edges, H200, 2026-11-25), copied
+// and read there
+// 0.9. Between steps all blocks wait for each other at a counter (1.1 µs), for which the launch is a cooperative one:
+//   all blocks are on the device, or none is. Few seeds come with the launch, and the activation is written where the
+//   host reads it: the device waited 6 µs for each command that the host had not given yet, and so longer than it
+//   worked.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -34,7 +38,10 @@ struct Counter {
 
 __device__ __forceinline__ float4 load_from_all(const float *from) {
   float4 four;
-  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w) : "l"(from) : "memory");
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+               : "l"(from)
+               : "memory");
   return four;
 }
 
@@ -43,9 +50,11 @@ __device__ __forceinline__ void copy_values(float *to, const float *from, uint32
   for (uint32_t first = threadIdx.x * 4; first < nodes; first += COPIES * BLOCK * 4) {
     float4 four[COPIES];
 #pragma unroll
-    for (uint32_t i = 0; i < COPIES; i++) if (first + i * BLOCK * 4 < nodes) four[i] = load_from_all(from + first + i * BLOCK * 4);
+    for (uint32_t i = 0; i < COPIES; i++)
+      if (first + i * BLOCK * 4 < nodes) four[i] = load_from_all(from + first + i * BLOCK * 4);
 #pragma unroll
-    for (uint32_t i = 0; i < COPIES; i++) if (first + i * BLOCK * 4 < nodes) *reinterpret_cast<float4 *>(to + first + i * BLOCK * 4) = four[i];
+    for (uint32_t i = 0; i < COPIES; i++)
+      if (first + i * BLOCK * 4 < nodes) *reinterpret_cast<float4 *>(to + first + i * BLOCK * 4) = four[i];
   }
 }
 
@@ -61,7 +70,10 @@ __device__ __forceinline__ void wait_for_all(uint32_t *counter, uint32_t wanted)
   __syncthreads();
 }
 
-/** `TEAM` threads have a node. What arrives lies in `step.arriving` and `step.given` in turn; the activation goes to `step.activation`, in the host's memory. */
+/**
+ * `TEAM` threads have a node. What arrives lies in `step.arriving` and `step.given` in turn; the activation goes to
+ * `step.activation`, in the host's memory.
+ */
 template <uint32_t TEAM>
 __global__ void __launch_bounds__(BLOCK, 1) at_once_kernel(Step step, uint32_t steps, Seeds seeds, Counter counter) {
   extern __shared__ __align__(16) float values[];
@@ -80,18 +92,23 @@ __global__ void __launch_bounds__(BLOCK, 1) at_once_kernel(Step step, uint32_t s
   if (seeds.count == 0) {
     copy_values(values, step.given, step.nodes);
   } else {
-    for (uint32_t i = threadIdx.x * 4; i < step.nodes; i += BLOCK * 4) *reinterpret_cast<float4 *>(values + i) = make_float4(0, 0, 0, 0);
+    for (uint32_t i = threadIdx.x * 4; i < step.nodes; i += BLOCK * 4)
+      *reinterpret_cast<float4 *>(values + i) = make_float4(0, 0, 0, 0);
     __syncthreads();
     if (threadIdx.x < seeds.count) values[seeds.node[threadIdx.x]] = seeds.value[threadIdx.x];
   }
   __syncthreads();
-  const auto add = [&](float sum, float weight, float value) { return fmaf(weight, value >= step.threshold ? value * step.decay : 0.0f, sum); };
+  const auto add = [&](float sum, float weight, float value) {
+    return fmaf(weight, value >= step.threshold ? value * step.decay : 0.0f, sum);
+  };
   float total = is_first ? values[node] : 0.0f, *arriving = step.arriving, *free = const_cast<float *>(step.given);
   for (uint32_t done = 0;;) {
     float sum = 0;
 #pragma unroll
-    for (uint32_t i = 0; i < EDGES; i++) if (first + i * TEAM < last) sum = add(sum, weight[i], values[source[i]]);
-    for (uint32_t edge = first + EDGES * TEAM; edge < last; edge += TEAM) sum = add(sum, __ldg(step.weight + edge), values[__ldg(step.source + edge)]);
+    for (uint32_t i = 0; i < EDGES; i++)
+      if (first + i * TEAM < last) sum = add(sum, weight[i], values[source[i]]);
+    for (uint32_t edge = first + EDGES * TEAM; edge < last; edge += TEAM)
+      sum = add(sum, __ldg(step.weight + edge), values[__ldg(step.source + edge)]);
 #pragma unroll
     for (uint32_t other = 1; other < TEAM; other *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, other);
     total += sum;
@@ -120,7 +137,9 @@ uint32_t team_of(int device, uint64_t nodes, uint64_t edges) {
 }
 
 /** Of one block: values of all nodes, or those that it writes. */
-size_t shared_bytes(uint64_t nodes) { return std::max<size_t>(divided_up<uint64_t>(nodes, 4) * 16, BLOCK / 2 * sizeof(float)); }
+size_t shared_bytes(uint64_t nodes) {
+  return std::max<size_t>(divided_up<uint64_t>(nodes, 4) * 16, BLOCK / 2 * sizeof(float));
+}
 
 /** Nodes of `seeds` that have a value; none when there are too many for it. */
 Seeds few_seeds(const float *seeds, uint32_t nodes) {
@@ -153,25 +172,30 @@ void launch(Slot &slot, const Step &step, uint32_t steps, const Seeds &seeds) {
   together.id = cudaLaunchAttributeCooperative;
   together.val.cooperative = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks), config.blockDim = dim3(BLOCK), config.dynamicSmemBytes = bytes, config.stream = slot.stream;
+  config.gridDim = dim3(blocks), config.blockDim = dim3(BLOCK), config.dynamicSmemBytes = bytes,
+  config.stream = slot.stream;
   config.attrs = &together, config.numAttrs = 1;
   const Counter counter{slot.counter(), slot.counted};
   slot.mark(slot.loaded, slot.stream);
-  check(cudaLaunchKernelEx(&config, at_once_kernel<TEAM>, step, steps, seeds, counter), "the kernel of all steps of spreading");
+  check(cudaLaunchKernelEx(&config, at_once_kernel<TEAM>, step, steps, seeds, counter),
+        "the kernel of all steps of spreading");
   slot.counted += blocks * (steps - 1);
 }
 
-}  // namespace
+} // namespace
 
 bool can_spread_at_once(int device, uint64_t nodes, uint64_t edges, uint32_t steps) {
   const Facts &facts = facts_of(device);
-  return facts.can_wait_for_all && steps > 0 && steps <= MOST_STEPS && nodes <= MOST_NODES && shared_bytes(nodes) <= facts.shared_bytes && team_of(device, nodes, edges) > 0;
+  return facts.can_wait_for_all && steps > 0 && steps <= MOST_STEPS && nodes <= MOST_NODES &&
+         shared_bytes(nodes) <= facts.shared_bytes && team_of(device, nodes, edges) > 0;
 }
 
-void spread_at_once(Slot &slot, Step step, uint64_t edges, uint32_t steps, float *given, const float *seeds, float *totals, shoal_cuda_times &times, shoal_stop stop) {
+void spread_at_once(Slot &slot, Step step, uint64_t edges, uint32_t steps, float *given, const float *seeds,
+                    float *totals, shoal_cuda_times &times, shoal_stop stop) {
   const Seeds few = few_seeds(seeds, step.nodes);
   const bool is_direct = !slot.is_hurried && is_pinned(totals);
-  float *const pinned = few.count > 0 && is_direct ? nullptr : reinterpret_cast<float *>(slot.host(step.nodes * sizeof(float)));
+  float *const pinned =
+      few.count > 0 && is_direct ? nullptr : reinterpret_cast<float *>(slot.host(step.nodes * sizeof(float)));
   step.given = given, step.activation = is_direct ? totals : pinned;
   if (few.count == 0) {
     std::copy_n(seeds, step.nodes, pinned);
@@ -179,18 +203,28 @@ void spread_at_once(Slot &slot, Step step, uint64_t edges, uint32_t steps, float
     check(cudaMemcpyAsync(given, pinned, step.nodes * sizeof(float), cudaMemcpyHostToDevice, slot.stream), "seeds");
   }
   switch (team_of(slot.device, step.nodes, edges)) {
-    case 32: launch<32>(slot, step, steps, few); break;
-    case 16: launch<16>(slot, step, steps, few); break;
-    case 8: launch<8>(slot, step, steps, few); break;
-    case 4: launch<4>(slot, step, steps, few); break;
-    default: launch<2>(slot, step, steps, few);
+    case 32:
+      launch<32>(slot, step, steps, few);
+      break;
+    case 16:
+      launch<16>(slot, step, steps, few);
+      break;
+    case 8:
+      launch<8>(slot, step, steps, few);
+      break;
+    case 4:
+      launch<4>(slot, step, steps, few);
+      break;
+    default:
+      launch<2>(slot, step, steps, few);
   }
   check(cudaEventRecord(slot.ended.handle, slot.stream), "an event");
   slot.wait(slot.ended, stop);
   if (!is_direct) std::copy_n(pinned, step.nodes, totals);
-  times.kernel_us = slot.between(slot.loaded, slot.ended), times.copy_us = few.count == 0 ? slot.between(slot.begun, slot.loaded) : 0;
+  times.kernel_us = slot.between(slot.loaded, slot.ended),
+  times.copy_us = few.count == 0 ? slot.between(slot.begun, slot.loaded) : 0;
   times.device_us = times.copy_us + times.kernel_us;
   times.copied_bytes = (few.count == 0 ? 2 : 1) * step.nodes * sizeof(float);
 }
 
-}  // namespace shoal_cuda
+} // namespace shoal_cuda

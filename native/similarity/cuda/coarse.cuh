@@ -1,12 +1,13 @@
-// Coarse scores on tensor cores: products of fp16 forms summed in fp32, every query with every row, never written to memory. A
-// kernel gives either the largest score of every 16 rows (`maxima`: a sample, to find a threshold with), or appends the rows whose
-// score is at least their query's threshold to that query's list (`filter`).
+// Coarse scores on tensor cores: products of fp16 forms summed in fp32, every query with every row, never written to
+// memory. A kernel gives either the largest score of every 16 rows (`maxima`: a sample, to find a threshold with), or
+// appends the rows whose score is at least their query's threshold to that query's list (`filter`).
 //
-// Shapes: queries are `padded` (a multiple of 128) × `dims` padded to 64, fp16, padding zero, thresholds of padding +infinity.
-// Rows are `count` of `bytes` (a multiple of 16, padding zero), `stride` bytes apart. Three kernels of the same result:
-//   coarse_thin    at most 32 queries, rows straight from memory into registers: as fast as rows can be read (sm_75 and later)
-//   coarse_wide    tiles of 128 × 128 in shared memory, mma.sync (sm_75 and later)
-//   coarse_hopper  tiles of 128 × 256, wgmma and the copy engine (sm_90a)
+// Shapes: queries are `padded` (a multiple of 128) × `dims` padded to 64, fp16, padding zero, thresholds of padding
+// +infinity. Rows are `count` of `bytes` (a multiple of 16, padding zero), `stride` bytes apart. Three kernels of the
+// same result:
+//   coarse_thin at most 32 queries, rows straight from memory into registers: as fast as rows can be read (sm_75 and
+//   later) coarse_wide tiles of 128 × 128 in shared memory, mma.sync (sm_75 and later) coarse_hopper tiles of 128 ×
+//   256, wgmma and the copy engine (sm_90a)
 #pragma once
 #include "rows.cuh"
 
@@ -55,15 +56,22 @@ inline uint32_t groups_for(uint32_t count) { return divided_up(count, 256u) * (2
 
 /** At most 32 queries whose fp16 forms fit into shared memory. */
 bool fits_thin(const CoarseQueries &queries, int device);
-void coarse_thin(const CoarseRows &rows, const CoarseQueries &queries, const CoarseOut &out, int device, cudaStream_t stream);
-void coarse_wide(const CoarseRows &rows, const CoarseQueries &queries, const CoarseOut &out, int device, cudaStream_t stream);
+void coarse_thin(const CoarseRows &rows, const CoarseQueries &queries, const CoarseOut &out, int device,
+                 cudaStream_t stream);
+void coarse_wide(const CoarseRows &rows, const CoarseQueries &queries, const CoarseOut &out, int device,
+                 cudaStream_t stream);
 /** False where this build or device cannot. */
 bool has_hopper(int device);
-void coarse_hopper(const CoarseRows &rows, const CoarseQueries &queries, const CoarseOut &out, int device, cudaStream_t stream);
+void coarse_hopper(const CoarseRows &rows, const CoarseQueries &queries, const CoarseOut &out, int device,
+                   cudaStream_t stream);
 
-/** Whichever is best; SHOAL_CUDA_COARSE=thin|wide|hopper asks for one where it can be used (tests and benches): its first letter, or 0. */
+/**
+ * Whichever is best; SHOAL_CUDA_COARSE=thin|wide|hopper asks for one where it can be used (tests and benches): its
+ * first letter, or 0.
+ */
 char coarse_asked();
-void coarse(const CoarseRows &rows, const CoarseQueries &queries, const CoarseOut &out, int device, cudaStream_t stream);
+void coarse(const CoarseRows &rows, const CoarseQueries &queries, const CoarseOut &out, int device,
+            cudaStream_t stream);
 
 __device__ __forceinline__ void keep(const CoarseOut &out, uint32_t query, float score, uint32_t row) {
   const uint32_t place = atomicAdd(&out.found[query], 1u);
@@ -74,13 +82,15 @@ __device__ __forceinline__ void keep(const CoarseOut &out, uint32_t query, float
 __device__ __forceinline__ void mma(float *c, const uint32_t *a, const uint32_t *b) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-#pragma unroll
+#  pragma unroll
   for (int half = 0; half < 2; half++)
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
 #endif
 }
 
-}  // namespace shoal_cuda
+} // namespace shoal_cuda

@@ -30,7 +30,10 @@ Device &device_of(int device) {
 
 __global__ void nothing() {}
 
-/** Memory is locked once so many times as much was missed. 1 GB in large pages took 28 ms to touch and 18 to 24 to lock, 1 MB 0.65; a result of 400 MB elsewhere 4 to 29 ms longer, one of 3 MB 0.3 (H200, 2026-11-22). */
+/**
+ * Memory is locked once so many times as much was missed. 1 GB in large pages took 28 ms to touch and 18 to 24 to lock,
+ * 1 MB 0.65; a result of 400 MB elsewhere 4 to 29 ms longer, one of 3 MB 0.3 (H200, 2026-11-22).
+ */
 constexpr uint64_t PINNING_COSTS = 4;
 
 /** Page-locked memory. Much of it in large pages that are locked afterwards: cudaHostAlloc took 130 ms for 400 MB. */
@@ -82,7 +85,9 @@ class PinnedPool {
     const uint64_t size = size_for(bytes);
     Block *best = nullptr;
     for (Block &block : blocks_)
-      if (!block.is_taken && block.memory->bytes() >= size && block.memory->bytes() <= 2 * size && (best == nullptr || block.memory->bytes() < best->memory->bytes())) best = &block;
+      if (!block.is_taken && block.memory->bytes() >= size && block.memory->bytes() <= 2 * size &&
+          (best == nullptr || block.memory->bytes() < best->memory->bytes()))
+        best = &block;
     if (best != nullptr) return best->is_taken = true, best->memory->at();
     make_room(size);
     coming_ += size;
@@ -103,7 +108,8 @@ class PinnedPool {
 
   void give(void *memory) {
     const std::lock_guard<std::mutex> guard(lock_);
-    for (Block &block : blocks_) if (block.memory->at() == memory) block.is_taken = false;
+    for (Block &block : blocks_)
+      if (block.memory->at() == memory) block.is_taken = false;
   }
 
   void trim() {
@@ -125,10 +131,13 @@ class PinnedPool {
   }
 
   void make_room(uint64_t size) {
-    if (size > SHOAL_CUDA_MOST_PINNED_BYTES) fail(SHOAL_CUDA_OUT_OF_MEMORY, "%llu bytes of pinned memory are more than all that there may be", static_cast<unsigned long long>(size));
+    if (size > SHOAL_CUDA_MOST_PINNED_BYTES)
+      fail(SHOAL_CUDA_OUT_OF_MEMORY, "%llu bytes of pinned memory are more than all that there may be",
+           static_cast<unsigned long long>(size));
     missed_ += size;
     if (missed_ < PINNING_COSTS * size) fail(SHOAL_CUDA_OUT_OF_MEMORY, "pinned memory is not worth it yet");
-    if (drop(SHOAL_CUDA_MOST_PINNED_BYTES - size) > SHOAL_CUDA_MOST_PINNED_BYTES - size) fail(SHOAL_CUDA_OUT_OF_MEMORY, "all pinned memory is taken");
+    if (drop(SHOAL_CUDA_MOST_PINNED_BYTES - size) > SHOAL_CUDA_MOST_PINNED_BYTES - size)
+      fail(SHOAL_CUDA_OUT_OF_MEMORY, "all pinned memory is taken");
     missed_ = 0;
   }
 
@@ -137,7 +146,10 @@ class PinnedPool {
     uint64_t held = coming_;
     for (const Block &block : blocks_) held += block.memory->bytes();
     for (size_t i = 0; i < blocks_.size() && held > most;) {
-      if (blocks_[i].is_taken) { i++; continue; }
+      if (blocks_[i].is_taken) {
+        i++;
+        continue;
+      }
       held -= blocks_[i].memory->bytes();
       blocks_.erase(blocks_.begin() + static_cast<long>(i));
     }
@@ -160,7 +172,7 @@ size_t class_of(size_t bytes) {
   return size;
 }
 
-}  // namespace
+} // namespace
 
 void fail(int status, const char *format, ...) {
   char words[512];
@@ -176,7 +188,8 @@ void check(cudaError_t error, const char *what) {
   cudaGetLastError(); // what is no longer pending does not fail the next call
   const char *words = cudaGetErrorString(error);
   switch (error) {
-    case cudaErrorMemoryAllocation: fail(SHOAL_CUDA_OUT_OF_MEMORY, "%s: %s", what, words);
+    case cudaErrorMemoryAllocation:
+      fail(SHOAL_CUDA_OUT_OF_MEMORY, "%s: %s", what, words);
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
     case cudaErrorInvalidDevice:
@@ -184,8 +197,10 @@ void check(cudaError_t error, const char *what) {
     case cudaErrorCompatNotSupportedOnDevice:
     case cudaErrorStubLibrary:
     case cudaErrorSystemNotReady:
-    case cudaErrorDevicesUnavailable: fail(SHOAL_CUDA_NO_DEVICE, "%s: %s", what, words);
-    default: fail(SHOAL_CUDA_LOST, "%s: %s (%s)", what, words, cudaGetErrorName(error));
+    case cudaErrorDevicesUnavailable:
+      fail(SHOAL_CUDA_NO_DEVICE, "%s: %s", what, words);
+    default:
+      fail(SHOAL_CUDA_LOST, "%s: %s (%s)", what, words, cudaGetErrorName(error));
   }
 }
 
@@ -252,7 +267,8 @@ Slot::~Slot() {
 }
 
 char *Slot::work(size_t bytes, size_t most) {
-  if (most != 0 && bytes > most) fail(SHOAL_CUDA_OUT_OF_MEMORY, "the smallest piece of this work takes %zu bytes, and %zu are allowed", bytes, most);
+  if (most != 0 && bytes > most)
+    fail(SHOAL_CUDA_OUT_OF_MEMORY, "the smallest piece of this work takes %zu bytes, and %zu are allowed", bytes, most);
   if (work_.bytes() >= bytes && (most == 0 || work_.bytes() <= most)) return work_.at();
   refuse_hurried("memory for it");
   work_ = Memory();
@@ -308,9 +324,12 @@ void Slot::record(Recording &recording, const std::function<void()> &launches) {
 void Slot::replay(const std::string &key, const std::function<void()> &launches) {
   constexpr size_t MOST_RECORDINGS = 16;
   if (!facts_of(device).can_record) return launches();
-  const auto found = std::find_if(recordings_.begin(), recordings_.end(), [&](const auto &one) { return one->key == key; });
+  const auto found =
+      std::find_if(recordings_.begin(), recordings_.end(), [&](const auto &one) { return one->key == key; });
   if (found == recordings_.end()) {
-    if (recordings_.size() == MOST_RECORDINGS) recordings_.erase(std::min_element(recordings_.begin(), recordings_.end(), [](const auto &a, const auto &b) { return a->last_used < b->last_used; }));
+    if (recordings_.size() == MOST_RECORDINGS)
+      recordings_.erase(std::min_element(recordings_.begin(), recordings_.end(),
+                                         [](const auto &a, const auto &b) { return a->last_used < b->last_used; }));
     recordings_.emplace_back(new Recording);
     recordings_.back()->key = key, recordings_.back()->last_used = ++replays_;
     return launches();
@@ -349,23 +368,30 @@ Lease::Lease(int number, const shoal_cuda_terms *terms) {
   const bool is_hurried = terms != nullptr && terms->most_wait_us > 0;
   {
     const std::lock_guard<std::mutex> guard(device.lock);
-    if (!device.idle.empty() && !(is_hurried && device.idle.back()->is_behind && cudaStreamQuery(device.idle.back()->stream) == cudaErrorNotReady)) {
+    if (!device.idle.empty() && !(is_hurried && device.idle.back()->is_behind &&
+                                  cudaStreamQuery(device.idle.back()->stream) == cudaErrorNotReady)) {
       slot_ = std::move(device.idle.back());
       device.idle.pop_back();
     }
   }
   if (!slot_ && is_hurried) fail(SHOAL_CUDA_LATER, "everything is in use");
-  if (!slot_) slot_.reset(new Slot(number));
-  else if (slot_->is_behind && !is_hurried) slot_->finish();
+  if (!slot_)
+    slot_.reset(new Slot(number));
+  else if (slot_->is_behind && !is_hurried)
+    slot_->finish();
   slot_->is_behind = false;
   slot_->is_hurried = is_hurried;
   slot_->is_timed = terms == nullptr || terms->times != nullptr;
-  if (is_hurried) slot_->until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(terms->most_wait_us * 1e3));
+  if (is_hurried)
+    slot_->until =
+        std::chrono::steady_clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(terms->most_wait_us * 1e3));
 }
 
 Lease::~Lease() {
-  if (slot_->is_hurried) slot_->is_behind = true; // whoever has it next looks
-  else slot_->finish();
+  if (slot_->is_hurried)
+    slot_->is_behind = true; // whoever has it next looks
+  else
+    slot_->finish();
   Device &device = device_of(slot_->device);
   const std::lock_guard<std::mutex> guard(device.lock);
   device.idle.push_back(std::move(slot_));
@@ -391,7 +417,8 @@ size_t held_bytes(int device) { return held[device]; }
 void use_device(int device) {
   int count = 0;
   check(cudaGetDeviceCount(&count), "the devices");
-  if (device < 0 || device >= std::min(count, MAX_DEVICES)) fail(SHOAL_CUDA_NO_DEVICE, "there is no device %d: this process sees %d", device, count);
+  if (device < 0 || device >= std::min(count, MAX_DEVICES))
+    fail(SHOAL_CUDA_NO_DEVICE, "there is no device %d: this process sees %d", device, count);
   check(cudaSetDevice(device), "the device");
 }
 
@@ -407,8 +434,15 @@ const Facts &facts_of(int number) {
   cudaFuncAttributes code;
   check(cudaFuncGetAttributes(&code, nothing), "facts of the device");
   const char *const launches = std::getenv("SHOAL_CUDA_LAUNCHES");
-  const bool is_in_order = launches != nullptr && launches[0] == 'i', is_single = is_in_order || (launches != nullptr && launches[0] == 's');
-  device.facts = {ask(cudaDevAttrComputeCapabilityMajor) * 10 + ask(cudaDevAttrComputeCapabilityMinor), code.ptxVersion, ask(cudaDevAttrMultiProcessorCount), static_cast<size_t>(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin)), code.ptxVersion >= 90 && !is_in_order, !is_single, ask(cudaDevAttrCooperativeLaunch) != 0};
+  const bool is_in_order = launches != nullptr && launches[0] == 'i',
+             is_single = is_in_order || (launches != nullptr && launches[0] == 's');
+  device.facts = {ask(cudaDevAttrComputeCapabilityMajor) * 10 + ask(cudaDevAttrComputeCapabilityMinor),
+                  code.ptxVersion,
+                  ask(cudaDevAttrMultiProcessorCount),
+                  static_cast<size_t>(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin)),
+                  code.ptxVersion >= 90 && !is_in_order,
+                  !is_single,
+                  ask(cudaDevAttrCooperativeLaunch) != 0};
   device.is_known = true;
   return device.facts;
 }
@@ -422,19 +456,22 @@ bool is_pinned(const void *at) {
 namespace {
 
 void copy_rows(char *to, size_t to_stride, const char *from, size_t from_stride, size_t bytes, size_t count) {
-  if (to_stride == from_stride) std::memcpy(to, from, (count - 1) * to_stride + bytes);
-  else for (size_t i = 0; i < count; i++) std::memcpy(to + i * to_stride, from + i * from_stride, bytes);
+  if (to_stride == from_stride)
+    std::memcpy(to, from, (count - 1) * to_stride + bytes);
+  else
+    for (size_t i = 0; i < count; i++) std::memcpy(to + i * to_stride, from + i * from_stride, bytes);
 }
 
 /**
- * Each thread has two pinned buffers and fills (or empties) one while the other is copied; each takes the next chunk that nobody
- * has. A buffer is touched only when its event says that the copy before has ended, of this call or an earlier one.
- * `work(next, buffers, events)` does them; next(&first, &rows) is false when there are no more.
+ * Each thread has two pinned buffers and fills (or empties) one while the other is copied; each takes the next chunk
+ * that nobody has. A buffer is touched only when its event says that the copy before has ended, of this call or an
+ * earlier one. `work(next, buffers, events)` does them; next(&first, &rows) is false when there are no more.
  */
 template <class Work>
 void in_chunks(Slot &slot, size_t rows, size_t row_bytes, size_t count, const Work &work) {
   const size_t chunks = divided_up(count, rows);
-  const int threads = static_cast<int>(std::min<size_t>({static_cast<size_t>(COPY_THREADS), chunks, std::max(1u, std::thread::hardware_concurrency())}));
+  const int threads = static_cast<int>(
+      std::min<size_t>({static_cast<size_t>(COPY_THREADS), chunks, std::max(1u, std::thread::hardware_concurrency())}));
   const size_t buffer_bytes = std::max(rows * row_bytes, COPY_BYTES);
   for (int i = 0; i < 2 * threads; i++) {
     if (!slot.staged[i]) slot.staged[i].reset(new Event);
@@ -446,24 +483,32 @@ void in_chunks(Slot &slot, size_t rows, size_t row_bytes, size_t count, const Wo
   shoal::in_blocks(threads, chunks, [&](auto next) {
     check(cudaSetDevice(slot.device), "the device");
     const int mine = 2 * thread.fetch_add(1);
-    work([&](size_t *first, size_t *some) {
-      uint64_t block;
-      if (!next(&block)) return false;
-      *first = block * rows, *some = std::min(rows, count - block * rows);
-      return true;
-    }, slot.staging + mine, slot.staged + mine);
+    work(
+        [&](size_t *first, size_t *some) {
+          uint64_t block;
+          if (!next(&block)) return false;
+          *first = block * rows, *some = std::min(rows, count - block * rows);
+          return true;
+        },
+        slot.staging + mine, slot.staged + mine);
   });
 }
 
-}  // namespace
+} // namespace
 
-size_t chunk_rows_of(size_t bytes, size_t count) { return std::max<size_t>(1, std::min(COPY_BYTES, std::max(LEAST_COPY_BYTES, bytes * count / COPY_THREADS)) / bytes); }
+size_t chunk_rows_of(size_t bytes, size_t count) {
+  return std::max<size_t>(1, std::min(COPY_BYTES, std::max(LEAST_COPY_BYTES, bytes * count / COPY_THREADS)) / bytes);
+}
 
-void copy_in(Slot &slot, cudaStream_t stream, const Places &places, const char *from, size_t host_stride, size_t bytes, size_t count, shoal_stop stop) {
+void copy_in(Slot &slot, cudaStream_t stream, const Places &places, const char *from, size_t host_stride, size_t bytes,
+             size_t count, shoal_stop stop) {
   const auto copy = [&](size_t first, size_t rows, const char *source, size_t apart) {
     char *const target = places.place(first, rows);
-    if (places.device_stride == bytes && apart == bytes) check(cudaMemcpyAsync(target, source, rows * bytes, cudaMemcpyHostToDevice, stream), "a copy to the device");
-    else check(cudaMemcpy2DAsync(target, places.device_stride, source, apart, bytes, rows, cudaMemcpyHostToDevice, stream), "a copy to the device");
+    if (places.device_stride == bytes && apart == bytes)
+      check(cudaMemcpyAsync(target, source, rows * bytes, cudaMemcpyHostToDevice, stream), "a copy to the device");
+    else
+      check(cudaMemcpy2DAsync(target, places.device_stride, source, apart, bytes, rows, cudaMemcpyHostToDevice, stream),
+            "a copy to the device");
     places.placed(first, rows);
   };
   if (is_pinned(from)) {
@@ -473,51 +518,62 @@ void copy_in(Slot &slot, cudaStream_t stream, const Places &places, const char *
     }
     return check(cudaStreamSynchronize(stream), "a copy to the device");
   }
-  in_chunks(slot, places.chunk_rows, bytes, count, [&](auto next, const Pinned *buffers, const std::unique_ptr<Event> *events) {
-    size_t first, rows;
-    for (int turn = 0; next(&first, &rows); turn ^= 1) {
-      refuse_stopped(stop);
-      check(cudaEventSynchronize(events[turn]->handle), "a copy to the device");
-      copy_rows(buffers[turn].at(), bytes, from + first * host_stride, host_stride, bytes, rows);
-      copy(first, rows, buffers[turn].at(), bytes);
-      check(cudaEventRecord(events[turn]->handle, stream), "a copy to the device");
-    }
-  });
+  in_chunks(slot, places.chunk_rows, bytes, count,
+            [&](auto next, const Pinned *buffers, const std::unique_ptr<Event> *events) {
+              size_t first, rows;
+              for (int turn = 0; next(&first, &rows); turn ^= 1) {
+                refuse_stopped(stop);
+                check(cudaEventSynchronize(events[turn]->handle), "a copy to the device");
+                copy_rows(buffers[turn].at(), bytes, from + first * host_stride, host_stride, bytes, rows);
+                copy(first, rows, buffers[turn].at(), bytes);
+                check(cudaEventRecord(events[turn]->handle, stream), "a copy to the device");
+              }
+            });
 }
 
-void copy_in(Slot &slot, cudaStream_t stream, char *to, size_t device_stride, const char *from, size_t host_stride, size_t bytes, size_t count, shoal_stop stop) {
-  const Places places{chunk_rows_of(bytes, count), device_stride, [=](size_t first, size_t) { return to + first * device_stride; }, [](size_t, size_t) {}};
+void copy_in(Slot &slot, cudaStream_t stream, char *to, size_t device_stride, const char *from, size_t host_stride,
+             size_t bytes, size_t count, shoal_stop stop) {
+  const Places places{chunk_rows_of(bytes, count), device_stride,
+                      [=](size_t first, size_t) { return to + first * device_stride; }, [](size_t, size_t) {}};
   if (count > 0) copy_in(slot, stream, places, from, host_stride, bytes, count, stop);
 }
 
-void copy_out(Slot &slot, cudaStream_t stream, char *to, size_t host_stride, const char *from, size_t device_stride, size_t bytes, size_t count, shoal_stop stop) {
+void copy_out(Slot &slot, cudaStream_t stream, char *to, size_t host_stride, const char *from, size_t device_stride,
+              size_t bytes, size_t count, shoal_stop stop) {
   if (count == 0) return;
   if (is_pinned(to)) {
-    check(cudaMemcpy2DAsync(to, host_stride, from, device_stride, bytes, count, cudaMemcpyDeviceToHost, stream), "a copy from the device");
+    check(cudaMemcpy2DAsync(to, host_stride, from, device_stride, bytes, count, cudaMemcpyDeviceToHost, stream),
+          "a copy from the device");
     return check(cudaStreamSynchronize(stream), "a copy from the device");
   }
-  in_chunks(slot, chunk_rows_of(bytes, count), bytes, count, [&](auto next, const Pinned *buffers, const std::unique_ptr<Event> *events) {
-    size_t first[2], rows[2];
-    const auto ask = [&](int turn) {
-      if (!next(&first[turn], &rows[turn])) return false;
-      refuse_stopped(stop);
-      check(cudaEventSynchronize(events[turn]->handle), "a copy from the device");
-      const char *const source = from + first[turn] * device_stride;
-      if (device_stride == bytes) check(cudaMemcpyAsync(buffers[turn].at(), source, bytes * rows[turn], cudaMemcpyDeviceToHost, stream), "a copy from the device");
-      else check(cudaMemcpy2DAsync(buffers[turn].at(), bytes, source, device_stride, bytes, rows[turn], cudaMemcpyDeviceToHost, stream), "a copy from the device");
-      check(cudaEventRecord(events[turn]->handle, stream), "a copy from the device");
-      return true;
-    };
-    bool is_asked = ask(0);
-    for (int turn = 0; is_asked; turn ^= 1) {
-      is_asked = ask(turn ^ 1); // the next one is on its way while this one is put in place
-      check(cudaEventSynchronize(events[turn]->handle), "a copy from the device");
-      copy_rows(to + first[turn] * host_stride, host_stride, buffers[turn].at(), bytes, bytes, rows[turn]);
-    }
-  });
+  in_chunks(slot, chunk_rows_of(bytes, count), bytes, count,
+            [&](auto next, const Pinned *buffers, const std::unique_ptr<Event> *events) {
+              size_t first[2], rows[2];
+              const auto ask = [&](int turn) {
+                if (!next(&first[turn], &rows[turn])) return false;
+                refuse_stopped(stop);
+                check(cudaEventSynchronize(events[turn]->handle), "a copy from the device");
+                const char *const source = from + first[turn] * device_stride;
+                if (device_stride == bytes)
+                  check(cudaMemcpyAsync(buffers[turn].at(), source, bytes * rows[turn], cudaMemcpyDeviceToHost, stream),
+                        "a copy from the device");
+                else
+                  check(cudaMemcpy2DAsync(buffers[turn].at(), bytes, source, device_stride, bytes, rows[turn],
+                                          cudaMemcpyDeviceToHost, stream),
+                        "a copy from the device");
+                check(cudaEventRecord(events[turn]->handle, stream), "a copy from the device");
+                return true;
+              };
+              bool is_asked = ask(0);
+              for (int turn = 0; is_asked; turn ^= 1) {
+                is_asked = ask(turn ^ 1); // the next one is on its way while this one is put in place
+                check(cudaEventSynchronize(events[turn]->handle), "a copy from the device");
+                copy_rows(to + first[turn] * host_stride, host_stride, buffers[turn].at(), bytes, bytes, rows[turn]);
+              }
+            });
 }
 
-}  // namespace shoal_cuda
+} // namespace shoal_cuda
 
 using namespace shoal_cuda;
 
@@ -569,4 +625,4 @@ int shoal_cuda_take_pinned(int device, uint64_t bytes, void **memory) {
 
 void shoal_cuda_give_pinned(void *memory) { pinned_pool().give(memory); }
 
-}  // extern "C"
+} // extern "C"

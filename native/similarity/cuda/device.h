@@ -1,5 +1,6 @@
-// What a call holds on a device, and how it ends: memory that is counted, a stream and work memory for each call that is under
-// way, copies through pinned memory, and failures as exceptions that become a status at the edge (`answer`). Knows no kernel.
+// What a call holds on a device, and how it ends: memory that is counted, a stream and work memory for each call that
+// is under way, copies through pinned memory, and failures as exceptions that become a status at the edge (`answer`).
+// Knows no kernel.
 #pragma once
 #include <cuda_runtime.h>
 #include <atomic>
@@ -106,43 +107,60 @@ bool is_pinned(const void *at);
 double microseconds(const Event &from, const Event &to);
 
 /**
- * Copies between ordinary memory and a device by so many threads: one thread's memcpy is slower than the link. H200, 2026-11-22, 55 GB/s when pinned, in and out: 4 MB
- * at a time 52 and 53 GB/s, 2 MB 50, 1 MB 47, 0.5 MB 31, whether by 8 threads or 16; stores past the caches 43 to 48 in and 53 out. Into memory that was never touched 11.
+ * Copies between ordinary memory and a device by so many threads: one thread's memcpy is slower than the link. H200,
+ * 2026-11-22, 55 GB/s when pinned, in and out: 4 MB at a time 52 and 53 GB/s, 2 MB 50, 1 MB 47, 0.5 MB 31, whether by 8
+ * threads or 16; stores past the caches 43 to 48 in and 53 out. Into memory that was never touched 11.
  */
 constexpr int COPY_THREADS = 8;
 constexpr size_t COPY_BYTES = 4 << 20, LEAST_COPY_BYTES = 512 << 10;
 /** What is smaller goes through the slot's own pinned memory: starting threads would take longer. */
 constexpr size_t FEW_BYTES = 2 << 20;
-/** So little is read again, or written, by kernels where it lies in pinned memory: each copy of its own took 6 to 7 µs (H200, 2026-11-22). */
+/**
+ * So little is read again, or written, by kernels where it lies in pinned memory: each copy of its own took 6 to 7 µs
+ * (H200, 2026-11-22).
+ */
 constexpr size_t DIRECT_BYTES = 64 << 10;
 
 /**
- * What one call under way uses: streams of its own, work memory and pinned memory that stay for the next call. Taken by `Lease`,
- * by one call at a time.
+ * What one call under way uses: streams of its own, work memory and pinned memory that stay for the next call. Taken by
+ * `Lease`, by one call at a time.
  */
 class Slot {
  public:
   explicit Slot(int device);
   ~Slot();
-  /** At least so many bytes, in size classes (powers of two) as far as `most` allows (0: no bound). What was in them is lost. */
+  /**
+   * At least so many bytes, in size classes (powers of two) as far as `most` allows (0: no bound). What was in them is
+   * lost.
+   */
   char *work(size_t bytes, size_t most);
   char *host(size_t bytes);
   /**
-   * Does `launches` (kernels on `stream`), which put the same kernels with the same arguments there whenever `key` is the same: from the
-   * second time on as one recorded graph: one query × 1,000 to 100,000 rows take 32 to 54 µs instead of 36 to 59 (H200, 2026-11-22).
+   * Does `launches` (kernels on `stream`), which put the same kernels with the same arguments there whenever `key` is
+   * the same: from the second time on as one recorded graph: one query × 1,000 to 100,000 rows take 32 to 54 µs instead
+   * of 36 to 59 (H200, 2026-11-22).
    */
   void replay(const std::string &key, const std::function<void()> &launches);
-  /** Waits for `event`; throws STOPPED once everything that this slot has under way has ended, and LATER while it has not. */
+  /**
+   * Waits for `event`; throws STOPPED once everything that this slot has under way has ended, and LATER while it has
+   * not.
+   */
   void wait(const Event &event, shoal_stop stop);
   void finish() noexcept;
   /** Throws LATER where the caller may not wait for what takes as long as `what`. */
   void refuse_hurried(const char *what) const {
     if (is_hurried) fail(SHOAL_CUDA_LATER, "%s would take too long", what);
   }
-  /** Of kernels whose blocks wait for each other: what each block adds one to, and what it has come to when all that were launched have ended. */
+  /**
+   * Of kernels whose blocks wait for each other: what each block adds one to, and what it has come to when all that
+   * were launched have ended.
+   */
   uint32_t *counter();
   uint32_t counted = 0;
-  /** Events that only tell how long something took are recorded: each takes the host a microsecond, and the device another. */
+  /**
+   * Events that only tell how long something took are recorded: each takes the host a microsecond, and the device
+   * another.
+   */
   bool is_timed = true;
   void mark(const Event &event, cudaStream_t at) const {
     if (is_timed) check(cudaEventRecord(event.handle, at), "an event");
@@ -152,7 +170,9 @@ class Slot {
   /** Nobody waits after `until`. */
   bool is_hurried = false;
   std::chrono::steady_clock::time_point until;
-  /** Work of a call that was hurried may still be under way, all of it ordered in `stream` and in memory of this slot. */
+  /**
+   * Work of a call that was hurried may still be under way, all of it ordered in `stream` and in memory of this slot.
+   */
   bool is_behind = false;
   const int device;
   cudaStream_t stream = nullptr, copies = nullptr;
@@ -187,7 +207,10 @@ std::string key_of(const Values &...values) {
 
 class Lease {
  public:
-  /** For a call within `terms` (null: one that may wait, and is timed); throws LATER where there is no slot to be had at once. */
+  /**
+   * For a call within `terms` (null: one that may wait, and is timed); throws LATER where there is no slot to be had at
+   * once.
+   */
   explicit Lease(int device, const shoal_cuda_terms *terms = nullptr);
   ~Lease();
   Slot *operator->() const { return slot_.get(); }
@@ -202,19 +225,25 @@ void finish_behind(int device);
 void trim(int device);
 size_t held_bytes(int device);
 struct Facts {
-  /** Compute capability, and that for which the code was written that the device runs: what the driver compiled from older PTX knows nothing newer. */
+  /**
+   * Compute capability, and that for which the code was written that the device runs: what the driver compiled from
+   * older PTX knows nothing newer.
+   */
   int compute, code;
   int multiprocessors;
   size_t shared_bytes;
   /**
-   * The code that this device runs knows `after_previous` (launch.cuh). SHOAL_CUDA_LAUNCHES=in-order does without, and without recordings;
-   * =single without those alone (tests and benches).
+   * The code that this device runs knows `after_previous` (launch.cuh). SHOAL_CUDA_LAUNCHES=in-order does without, and
+   * without recordings; =single without those alone (tests and benches).
    */
   bool can_overlap, can_record;
   /** Blocks of one launch may wait for each other. */
   bool can_wait_for_all;
 };
-/** Lets a kernel use so many bytes of dynamic shared memory: asked once for each device, because asking takes as long as a launch. */
+/**
+ * Lets a kernel use so many bytes of dynamic shared memory: asked once for each device, because asking takes as long as
+ * a launch.
+ */
 template <auto KERNEL>
 void allow_shared(int device, size_t bytes) {
   static std::atomic<size_t> allowed[MAX_DEVICES];
@@ -222,7 +251,8 @@ void allow_shared(int device, size_t bytes) {
   if (allowed[device].load() >= bytes) return;
   const std::lock_guard<std::mutex> guard(asking);
   if (allowed[device].load() >= bytes) return;
-  check(cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "shared memory of a kernel");
+  check(cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        "shared memory of a kernel");
   allowed[device] = bytes;
 }
 
@@ -231,13 +261,17 @@ const Facts &facts_of(int device);
 void use_device(int device);
 
 /**
- * Copies `count` rows of `bytes` each between host memory (`host_stride` bytes apart) and device memory (`device_stride` apart),
- * ordered in `stream`. To the device it returns once the host memory may change, with copies from pinned memory under way; from it, once
- * all is there.
+ * Copies `count` rows of `bytes` each between host memory (`host_stride` bytes apart) and device memory
+ * (`device_stride` apart), ordered in `stream`. To the device it returns once the host memory may change, with copies
+ * from pinned memory under way; from it, once all is there.
  */
-void copy_in(Slot &slot, cudaStream_t stream, char *to, size_t device_stride, const char *from, size_t host_stride, size_t bytes, size_t count, shoal_stop stop);
+void copy_in(Slot &slot, cudaStream_t stream, char *to, size_t device_stride, const char *from, size_t host_stride,
+             size_t bytes, size_t count, shoal_stop stop);
 
-/** Where chunks of rows go, `chunk_rows` at a time: both are called by several threads, in no order but that no chunk is left out. */
+/**
+ * Where chunks of rows go, `chunk_rows` at a time: both are called by several threads, in no order but that no chunk is
+ * left out.
+ */
 struct Places {
   size_t chunk_rows, device_stride;
   /** Where this chunk goes; may wait until there is room. */
@@ -247,8 +281,10 @@ struct Places {
 };
 /** So many rows of these are copied at a time. */
 size_t chunk_rows_of(size_t bytes, size_t count);
-void copy_in(Slot &slot, cudaStream_t stream, const Places &places, const char *from, size_t host_stride, size_t bytes, size_t count, shoal_stop stop);
-void copy_out(Slot &slot, cudaStream_t stream, char *to, size_t host_stride, const char *from, size_t device_stride, size_t bytes, size_t count, shoal_stop stop);
+void copy_in(Slot &slot, cudaStream_t stream, const Places &places, const char *from, size_t host_stride, size_t bytes,
+             size_t count, shoal_stop stop);
+void copy_out(Slot &slot, cudaStream_t stream, char *to, size_t host_stride, const char *from, size_t device_stride,
+              size_t bytes, size_t count, shoal_stop stop);
 
 inline bool is_stopped(shoal_stop stop) { return stop != nullptr && *stop != 0; }
 inline void refuse_stopped(shoal_stop stop) {
@@ -256,6 +292,8 @@ inline void refuse_stopped(shoal_stop stop) {
 }
 
 template <class T>
-__host__ __device__ constexpr T divided_up(T a, T b) { return (a + b - 1) / b; }
+__host__ __device__ constexpr T divided_up(T a, T b) {
+  return (a + b - 1) / b;
+}
 
-}  // namespace shoal_cuda
+} // namespace shoal_cuda

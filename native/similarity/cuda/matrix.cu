@@ -1,8 +1,10 @@
-// Every score in fp32: a block has a tile of queries × rows, each thread 8 queries × 4 rows of them (or 1), some dimensions at a time through shared memory
-// while the next ones are on their way. Plain multiply-adds, not tensor cores: tf32 and fp16 would lose digits that the answer has.
-// At most 32 dimensions are summed in one chain, and the chains' sums are added with what each addition loses (Kahan): chains of 128 were off by
-// 1.1e-6 on an H200 where all terms have one sign (2026-11-22). Scores of one or two queries are those of pairs.cu, rounded.
-// Which kernel it is depends on the number of queries alone, so that a score has the same bits whatever rows are scored beside it.
+// Every score in fp32: a block has a tile of queries × rows, each thread 8 queries × 4 rows of them (or 1), some
+// dimensions at a time through shared memory while the next ones are on their way. Plain multiply-adds, not tensor
+// cores: tf32 and fp16 would lose digits that the answer has. At most 32 dimensions are summed in one chain, and the
+// chains' sums are added with what each addition loses (Kahan): chains of 128 were off by
+// 1.1e-6 on an H200 where all terms have one sign (2026-11-22). Scores of one or two queries are those of pairs.cu,
+//   rounded. Which kernel it is depends on the number of queries alone, so that a score has the same bits whatever rows
+//   are scored beside it.
 #include <algorithm>
 #include "pairs.cuh"
 
@@ -19,10 +21,14 @@ constexpr uint32_t PLACES = 3;
 /** So much is written by the kernels where the host reads it, and copied from there. */
 constexpr size_t WRITTEN_BYTES = 256 << 10;
 
-/** How a block divides its tile: each thread has QUERIES × ROWS scores, `ACROSS` threads lie side by side along the rows, and DEPTH dimensions are there at a time. */
+/**
+ * How a block divides its tile: each thread has QUERIES × ROWS scores, `ACROSS` threads lie side by side along the
+ * rows, and DEPTH dimensions are there at a time.
+ */
 template <uint32_t QUERIES, uint32_t ROWS, uint32_t ACROSS, uint32_t DEPTH, uint32_t BLOCKS>
 struct Tiling {
-  static constexpr uint32_t queries = QUERIES, rows = ROWS, across = ACROSS, depth = DEPTH, blocks = BLOCKS, query_tile = QUERIES * (THREADS / ACROSS), row_tile = ROWS * ACROSS;
+  static constexpr uint32_t queries = QUERIES, rows = ROWS, across = ACROSS, depth = DEPTH, blocks = BLOCKS,
+                            query_tile = QUERIES * (THREADS / ACROSS), row_tile = ROWS * ACROSS;
 };
 /** 64 × 64 scores; and 8 × 128. */
 typedef Tiling<8, 4, 16, 16, 3> Wide;
@@ -62,11 +68,15 @@ struct Eight {
 
 /** `scores` is queries × `line` floats; rows [first, first + count) of all. */
 template <enum shoal_dtype TYPE, enum shoal_metric METRIC, class T>
-__global__ void __launch_bounds__(THREADS, T::blocks) matrix_kernel(Rows rows, const float *queries, const double *norms, uint32_t query_count, uint32_t first, uint32_t count, float *scores, uint64_t line) {
-  constexpr uint32_t EIGHTS = T::depth / 8, ROW_EIGHTS = T::row_tile * EIGHTS / THREADS, QUERY_EIGHTS = (T::query_tile * EIGHTS + THREADS - 1) / THREADS;
+__global__ void __launch_bounds__(THREADS, T::blocks)
+    matrix_kernel(Rows rows, const float *queries, const double *norms, uint32_t query_count, uint32_t first,
+                  uint32_t count, float *scores, uint64_t line) {
+  constexpr uint32_t EIGHTS = T::depth / 8, ROW_EIGHTS = T::row_tile * EIGHTS / THREADS,
+                     QUERY_EIGHTS = (T::query_tile * EIGHTS + THREADS - 1) / THREADS;
   constexpr int Q = T::queries, R = T::rows;
   __shared__ __align__(16) float asked[2][T::depth][T::query_tile + 4], stored[2][T::depth][T::row_tile + 4];
-  const uint32_t stride = divided_up(rows.dims, K_STEP) * K_STEP, query0 = blockIdx.y * T::query_tile, row0 = blockIdx.x * T::row_tile;
+  const uint32_t stride = divided_up(rows.dims, K_STEP) * K_STEP, query0 = blockIdx.y * T::query_tile,
+                 row0 = blockIdx.x * T::row_tile;
   // What this thread brings: 8 values each of some rows and queries.
   const char *row_at[ROW_EIGHTS];
   float row_scale[ROW_EIGHTS], query_scale[QUERY_EIGHTS];
@@ -76,23 +86,30 @@ __global__ void __launch_bounds__(THREADS, T::blocks) matrix_kernel(Rows rows, c
     const uint32_t row = first + min(row0 + (threadIdx.x + i * THREADS) / EIGHTS, count - 1);
     row_at[i] = rows.data + row * rows.stride;
     row_scale[i] = 1;
-    if (METRIC == SHOAL_COSINE) row_scale[i] = TYPE == SHOAL_F32 ? rows.cosine_factor[row] / rows.dot_factor[row] : rows.cosine_factor[row];
-    else if (TYPE == SHOAL_I8 && rows.scales != nullptr) row_scale[i] = rows.scales[row];
+    if (METRIC == SHOAL_COSINE)
+      row_scale[i] = TYPE == SHOAL_F32 ? rows.cosine_factor[row] / rows.dot_factor[row] : rows.cosine_factor[row];
+    else if (TYPE == SHOAL_I8 && rows.scales != nullptr)
+      row_scale[i] = rows.scales[row];
   }
 #pragma unroll
   for (uint32_t i = 0; i < QUERY_EIGHTS; i++) {
     const uint32_t query = min(query0 + (threadIdx.x + i * THREADS) / EIGHTS, query_count - 1);
     query_at[i] = queries + static_cast<uint64_t>(query) * stride;
-    query_scale[i] = METRIC != SHOAL_COSINE ? 1.0f : norms[query] < SHOAL_MIN_LENGTH ? 0.0f : static_cast<float>(1 / norms[query]);
+    query_scale[i] = METRIC != SHOAL_COSINE            ? 1.0f
+                     : norms[query] < SHOAL_MIN_LENGTH ? 0.0f
+                                                       : static_cast<float>(1 / norms[query]);
   }
   Eight<TYPE> row_next[ROW_EIGHTS];
   Eight<SHOAL_F32> query_next[QUERY_EIGHTS];
   const auto load = [&](uint32_t dim) {
 #pragma unroll
-    for (uint32_t i = 0; i < ROW_EIGHTS; i++) row_next[i].load(row_at[i], rows.stride, dim + (threadIdx.x + i * THREADS) % EIGHTS * 8);
+    for (uint32_t i = 0; i < ROW_EIGHTS; i++)
+      row_next[i].load(row_at[i], rows.stride, dim + (threadIdx.x + i * THREADS) % EIGHTS * 8);
 #pragma unroll
     for (uint32_t i = 0; i < QUERY_EIGHTS; i++)
-      if (threadIdx.x + i * THREADS < T::query_tile * EIGHTS) query_next[i].load(reinterpret_cast<const char *>(query_at[i]), stride * 4ull, dim + (threadIdx.x + i * THREADS) % EIGHTS * 8);
+      if (threadIdx.x + i * THREADS < T::query_tile * EIGHTS)
+        query_next[i].load(reinterpret_cast<const char *>(query_at[i]), stride * 4ull,
+                           dim + (threadIdx.x + i * THREADS) % EIGHTS * 8);
   };
   const auto put = [&](uint32_t turn) {
     float values[8];
@@ -125,15 +142,20 @@ __global__ void __launch_bounds__(THREADS, T::blocks) matrix_kernel(Rows rows, c
     for (uint32_t d = 0; d < T::depth; d++) {
       float q[Q], r[R];
 #pragma unroll
-      for (int i = 0; i < Q; i += 4) *reinterpret_cast<float4 *>(q + i) = *reinterpret_cast<const float4 *>(&asked[turn][d][ty * Q + i]);
-      if (R % 4 == 0) *reinterpret_cast<float4 *>(r) = *reinterpret_cast<const float4 *>(&stored[turn][d][tx * R]);
-      else r[0] = stored[turn][d][tx];
+      for (int i = 0; i < Q; i += 4)
+        *reinterpret_cast<float4 *>(q + i) = *reinterpret_cast<const float4 *>(&asked[turn][d][ty * Q + i]);
+      if (R % 4 == 0)
+        *reinterpret_cast<float4 *>(r) = *reinterpret_cast<const float4 *>(&stored[turn][d][tx * R]);
+      else
+        r[0] = stored[turn][d][tx];
 #pragma unroll
       for (int i = 0; i < Q; i++)
 #pragma unroll
         for (int j = 0; j < R; j++) {
-          if (METRIC == SHOAL_L2) chain[i][j] = fmaf(q[i] - r[j], q[i] - r[j], chain[i][j]);
-          else chain[i][j] = fmaf(q[i], r[j], chain[i][j]);
+          if (METRIC == SHOAL_L2)
+            chain[i][j] = fmaf(q[i] - r[j], q[i] - r[j], chain[i][j]);
+          else
+            chain[i][j] = fmaf(q[i], r[j], chain[i][j]);
         }
     }
     if ((step + 1) * T::depth % CHAIN != 0 && step + 1 < steps) continue;
@@ -170,20 +192,23 @@ struct Tile {
 };
 
 template <class T>
-void score_tiles(const Rows &rows, enum shoal_metric metric, const float *queries, const double *norms, uint32_t count, uint32_t first, uint32_t wide, float *scores, cudaStream_t stream) {
+void score_tiles(const Rows &rows, enum shoal_metric metric, const float *queries, const double *norms, uint32_t count,
+                 uint32_t first, uint32_t wide, float *scores, cudaStream_t stream) {
   with_kind(rows.dtype, metric, [&](auto type, auto known) {
     const dim3 grid(divided_up(wide, T::row_tile), divided_up(count, T::query_tile));
-    matrix_kernel<decltype(type)::value, decltype(known)::value, T><<<grid, THREADS, 0, stream>>>(rows, queries, norms, count, first, wide, scores, wide);
+    matrix_kernel<decltype(type)::value, decltype(known)::value, T>
+        <<<grid, THREADS, 0, stream>>>(rows, queries, norms, count, first, wide, scores, wide);
   });
   check(cudaGetLastError(), "the kernel of a matrix");
 }
 
-}  // namespace
-}  // namespace shoal_cuda
+} // namespace
+} // namespace shoal_cuda
 
 using namespace shoal_cuda;
 
-extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries, uint64_t query_count, enum shoal_metric metric, float *scores, const shoal_cuda_terms *terms) {
+extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries, uint64_t query_count,
+                                 enum shoal_metric metric, float *scores, const shoal_cuda_terms *terms) {
   return answer([&] {
     const Rows &rows = of->rows;
     const shoal_cuda_terms none{}, &limits = terms == nullptr ? none : *terms;
@@ -193,14 +218,24 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
     const uint32_t stride = padded_dims(rows.dims);
     const uint64_t bytes = limits.work_bytes == 0 ? 512ull << 20 : limits.work_bytes;
     const uint64_t all_bytes = query_count * rows.count * 4;
-    // Into pinned memory the device writes by itself: smaller tiles then, because of all but one what is made is hidden behind what is copied, and more of them on their way,
-    // because the host looks at them late. Whole rows of the matrix lie together there.
+    // Into pinned memory the device writes by itself: smaller tiles then, because of all but one what is made is hidden
+    // behind what is copied, and more of them on their way, because the host looks at them late. Whole rows of the
+    // matrix lie together there.
     const bool is_direct = all_bytes > DIRECT_BYTES && is_pinned(scores);
-    const uint64_t places = is_direct ? PLACES : 2, wanted = is_direct ? std::min<uint64_t>(8 << 20, std::max<uint64_t>(1 << 20, all_bytes / 4 / 4)) : 32 << 20;
+    const uint64_t places = is_direct ? PLACES : 2,
+                   wanted = is_direct ? std::min<uint64_t>(8 << 20, std::max<uint64_t>(1 << 20, all_bytes / 4 / 4))
+                                      : 32 << 20;
     const bool is_deep = is_direct && rows.count * Wide::query_tile <= wanted;
-    uint64_t chunk = std::min<uint64_t>(query_count, 4096), tile = is_deep ? rows.count : std::min<uint64_t>(rows.count, std::max<uint64_t>(1 << 12, wanted / chunk / ROUND * ROUND));
-    const auto deep = [&] { return is_deep ? std::min(chunk, wanted / rows.count / Wide::query_tile * Wide::query_tile) : chunk; };
-    const auto bytes_for = [&] { return chunk * (static_cast<uint64_t>(stride) * 4 + 8) + places * deep() * tile * 4 + 2048; };
+    uint64_t chunk = std::min<uint64_t>(query_count, 4096),
+             tile = is_deep
+                        ? rows.count
+                        : std::min<uint64_t>(rows.count, std::max<uint64_t>(1 << 12, wanted / chunk / ROUND * ROUND));
+    const auto deep = [&] {
+      return is_deep ? std::min(chunk, wanted / rows.count / Wide::query_tile * Wide::query_tile) : chunk;
+    };
+    const auto bytes_for = [&] {
+      return chunk * (static_cast<uint64_t>(stride) * 4 + 8) + places * deep() * tile * 4 + 2048;
+    };
     while (bytes_for() > bytes && tile > ROUND) tile = std::max<uint64_t>(ROUND, tile / 2);
     while (bytes_for() > bytes && chunk > 1) chunk /= 2;
     while (bytes_for() > bytes && tile > 1) tile /= 2;
@@ -210,7 +245,8 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
     float *out[PLACES];
     for (uint64_t i = 0; i < places; i++) out[i] = parts.take<float>(deep() * tile);
     const uint64_t query_bytes = chunk * rows.dims * 4;
-    const bool is_written_there = all_bytes <= WRITTEN_BYTES && !is_direct && chunk == query_count && tile == rows.count;
+    const bool is_written_there =
+        all_bytes <= WRITTEN_BYTES && !is_direct && chunk == query_count && tile == rows.count;
     if (!is_written_there) slot->refuse_hurried("so many scores");
     char *const host = slot->host(query_bytes + 256 + (is_written_there ? all_bytes : 0));
     if (is_written_there) out[0] = reinterpret_cast<float *>(host + divided_up<uint64_t>(query_bytes, 256) * 256);
@@ -219,10 +255,12 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
       std::copy_n(queries + q0 * rows.dims, static_cast<uint64_t>(count) * rows.dims, reinterpret_cast<float *>(host));
       slot->mark(slot->begun, slot->stream);
       pad_queries(reinterpret_cast<const float *>(host), count, rows.dims, padded, norms, slot->stream);
-      const uint64_t across = divided_up<uint64_t>(rows.count, tile), tiles = across * divided_up<uint64_t>(count, deep());
+      const uint64_t across = divided_up<uint64_t>(rows.count, tile),
+                     tiles = across * divided_up<uint64_t>(count, deep());
       const auto tile_at = [&](uint64_t i) {
         const uint64_t query = i / across * deep(), first = i % across * tile;
-        return Tile{query, first, static_cast<uint32_t>(std::min(deep(), count - query)), static_cast<uint32_t>(std::min(tile, rows.count - first))};
+        return Tile{query, first, static_cast<uint32_t>(std::min(deep(), count - query)),
+                    static_cast<uint32_t>(std::min(tile, rows.count - first))};
       };
       const auto make = [&](uint64_t i) {
         const Tile now = tile_at(i);
@@ -230,9 +268,15 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
         const float *const asked = padded + now.query * stride;
         const double *const lengths = norms + now.query;
         float *const to = out[i % places];
-        if (query_count <= PAIRED_QUERIES) score_pairs(rows, metric, {asked, lengths, nullptr, nullptr, nullptr, from, now.wide, static_cast<uint64_t>(now.deep) * now.wide}, {nullptr, to}, of->device, slot->stream);
-        else if (query_count <= Thin::query_tile) score_tiles<Thin>(rows, metric, asked, lengths, now.deep, from, now.wide, to, slot->stream);
-        else score_tiles<Wide>(rows, metric, asked, lengths, now.deep, from, now.wide, to, slot->stream);
+        if (query_count <= PAIRED_QUERIES)
+          score_pairs(
+              rows, metric,
+              {asked, lengths, nullptr, nullptr, nullptr, from, now.wide, static_cast<uint64_t>(now.deep) * now.wide},
+              {nullptr, to}, of->device, slot->stream);
+        else if (query_count <= Thin::query_tile)
+          score_tiles<Thin>(rows, metric, asked, lengths, now.deep, from, now.wide, to, slot->stream);
+        else
+          score_tiles<Wide>(rows, metric, asked, lengths, now.deep, from, now.wide, to, slot->stream);
         check(cudaEventRecord(slot->launched[i % places].handle, slot->stream), "an event");
       };
       const auto place_of = [&](const Tile &of) { return scores + (q0 + of.query) * rows.count + of.first; };
@@ -243,8 +287,14 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
           check(cudaStreamWaitEvent(slot->copies, slot->launched[i % places].handle, 0), "scores");
           if (i == 0) slot->mark(slot->loaded, slot->copies);
           const Tile now = tile_at(i);
-          if (now.wide == rows.count) check(cudaMemcpyAsync(place_of(now), out[i % places], 4ull * now.deep * now.wide, cudaMemcpyDeviceToHost, slot->copies), "scores");
-          else check(cudaMemcpy2DAsync(place_of(now), rows.count * 4ull, out[i % places], now.wide * 4ull, now.wide * 4ull, now.deep, cudaMemcpyDeviceToHost, slot->copies), "scores");
+          if (now.wide == rows.count)
+            check(cudaMemcpyAsync(place_of(now), out[i % places], 4ull * now.deep * now.wide, cudaMemcpyDeviceToHost,
+                                  slot->copies),
+                  "scores");
+          else
+            check(cudaMemcpy2DAsync(place_of(now), rows.count * 4ull, out[i % places], now.wide * 4ull, now.wide * 4ull,
+                                    now.deep, cudaMemcpyDeviceToHost, slot->copies),
+                  "scores");
           check(cudaEventRecord(slot->copied[i % places].handle, slot->copies), "an event");
         }
         check(cudaEventRecord(slot->ended.handle, slot->copies), "an event");
@@ -267,7 +317,9 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
           slot->wait(slot->launched[i % places], limits.stop);
           const Tile now = tile_at(i);
           slot->mark(slot->loaded, slot->copies);
-          copy_out(*slot, slot->copies, reinterpret_cast<char *>(place_of(now)), rows.count * 4ull, reinterpret_cast<const char *>(out[i % places]), now.wide * 4ull, now.wide * 4ull, now.deep, limits.stop);
+          copy_out(*slot, slot->copies, reinterpret_cast<char *>(place_of(now)), rows.count * 4ull,
+                   reinterpret_cast<const char *>(out[i % places]), now.wide * 4ull, now.wide * 4ull, now.deep,
+                   limits.stop);
           check(cudaEventRecord(slot->ended.handle, slot->copies), "an event");
           check(cudaEventSynchronize(slot->ended.handle), "a copy");
           times.copy_us += slot->between(slot->loaded, slot->ended);

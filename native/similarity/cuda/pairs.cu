@@ -1,4 +1,5 @@
-// Exact scores of chosen pairs: 16 lanes have four pairs, gathered rows read by 16 bytes, fp64 sums. Bound by memory: bytes of the rows.
+// Exact scores of chosen pairs: 16 lanes have four pairs, gathered rows read by 16 bytes, fp64 sums. Bound by memory:
+// bytes of the rows.
 #include <type_traits>
 #include <algorithm>
 #include "launch.cuh"
@@ -16,7 +17,9 @@ struct Group {
   uint32_t numbers[TOGETHER], query;
 };
 
-__device__ __forceinline__ uint32_t count_at(const Pairs &pairs, uint64_t pair) { return static_cast<uint32_t>(min(static_cast<uint64_t>(TOGETHER), pairs.count - pair)); }
+__device__ __forceinline__ uint32_t count_at(const Pairs &pairs, uint64_t pair) {
+  return static_cast<uint32_t>(min(static_cast<uint64_t>(TOGETHER), pairs.count - pair));
+}
 
 __device__ __forceinline__ Group load(const Pairs &pairs, uint64_t pair) {
   Group group;
@@ -24,7 +27,8 @@ __device__ __forceinline__ Group load(const Pairs &pairs, uint64_t pair) {
   if (pairs.candidates == nullptr) {
     group.query = static_cast<uint32_t>(pair / pairs.each) | (pair % pairs.each + last < pairs.each ? 0 : SEVERAL);
 #pragma unroll
-    for (uint32_t n = 0; n < TOGETHER; n++) group.numbers[n] = pairs.first + static_cast<uint32_t>((pair + min(n, last)) % pairs.each);
+    for (uint32_t n = 0; n < TOGETHER; n++)
+      group.numbers[n] = pairs.first + static_cast<uint32_t>((pair + min(n, last)) % pairs.each);
   } else {
     group.query = __ldg(pairs.query_of + pair / TOGETHER);
 #pragma unroll
@@ -34,8 +38,10 @@ __device__ __forceinline__ Group load(const Pairs &pairs, uint64_t pair) {
 }
 
 __device__ __forceinline__ void put(const PairScores &scores, uint64_t pair, double score) {
-  if (scores.exact != nullptr) scores.exact[pair] = score;
-  else scores.rounded[pair] = static_cast<float>(score);
+  if (scores.exact != nullptr)
+    scores.exact[pair] = score;
+  else
+    scores.rounded[pair] = static_cast<float>(score);
 }
 
 /** What the next pairs are is loaded before these are scored: one wait for memory a turn, that for the rows. */
@@ -54,18 +60,25 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_EACH) score_kernel(Rows rows, 
     const uint32_t count = count_at(pairs, pair);
     if ((group.query & SEVERAL) == 0) {
       double found[TOGETHER];
-      exact_scores<TYPE, METRIC, TOGETHER>(rows, group.numbers, pairs.queries + static_cast<uint64_t>(group.query) * stride, pairs.norms[group.query], lane, found);
+      exact_scores<TYPE, METRIC, TOGETHER>(rows, group.numbers,
+                                           pairs.queries + static_cast<uint64_t>(group.query) * stride,
+                                           pairs.norms[group.query], lane, found);
 #pragma unroll
       for (uint32_t n = 0; n < TOGETHER; n++)
         if (lane == n && n < count) put(scores, pair + n, found[n]);
       continue;
     }
     for (uint32_t n = 0, query = group.query & ~SEVERAL; n < count; n++) {
-      if (pairs.candidates == nullptr) query = static_cast<uint32_t>((pair + n) / pairs.each);
-      else while (__ldg(pairs.begin + query + 1) <= pair + n) query++;
-      const uint32_t number[1] = {pairs.candidates == nullptr ? pairs.first + static_cast<uint32_t>((pair + n) % pairs.each) : __ldg(pairs.candidates + pair + n)};
+      if (pairs.candidates == nullptr)
+        query = static_cast<uint32_t>((pair + n) / pairs.each);
+      else
+        while (__ldg(pairs.begin + query + 1) <= pair + n) query++;
+      const uint32_t number[1] = {pairs.candidates == nullptr
+                                      ? pairs.first + static_cast<uint32_t>((pair + n) % pairs.each)
+                                      : __ldg(pairs.candidates + pair + n)};
       double found[1];
-      exact_scores<TYPE, METRIC, 1>(rows, number, pairs.queries + static_cast<uint64_t>(query) * stride, pairs.norms[query], lane, found);
+      exact_scores<TYPE, METRIC, 1>(rows, number, pairs.queries + static_cast<uint64_t>(query) * stride,
+                                    pairs.norms[query], lane, found);
       if (lane == 0) put(scores, pair + n, found[0]);
     }
   }
@@ -94,16 +107,19 @@ void find_queries(const uint32_t *begin, uint32_t pairs, uint32_t *query_of) {
   }
 }
 
-}  // namespace
+} // namespace
 
-void score_pairs(const Rows &rows, enum shoal_metric metric, const Pairs &pairs, const PairScores &scores, int device, cudaStream_t stream) {
+void score_pairs(const Rows &rows, enum shoal_metric metric, const Pairs &pairs, const PairScores &scores, int device,
+                 cudaStream_t stream) {
   if (pairs.count == 0) return;
   // Few pairs are spread over all multiprocessors: each converts 16 values to fp64 in a cycle.
   const uint64_t most = facts_of(device).multiprocessors * BLOCKS_EACH;
   const uint32_t threads = pairs.count < most * pairs_of(THREADS) / 2 ? FEW_THREADS : THREADS;
   const uint64_t wanted = divided_up<uint64_t>(pairs.count, pairs_of(threads));
   with_kind(rows.dtype, metric, [&](auto type, auto known) {
-    launch_overlapping("the kernel of exact scores", device, score_kernel<decltype(type)::value, decltype(known)::value>, static_cast<uint32_t>(std::min(wanted, most * (THREADS / threads))), threads, 0, stream, rows, pairs, scores);
+    launch_overlapping(
+        "the kernel of exact scores", device, score_kernel<decltype(type)::value, decltype(known)::value>,
+        static_cast<uint32_t>(std::min(wanted, most * (THREADS / threads))), threads, 0, stream, rows, pairs, scores);
   });
 }
 
@@ -112,11 +128,12 @@ void pad_queries(const float *raw, uint32_t count, uint32_t dims, float *padded,
   check(cudaGetLastError(), "the kernel of queries");
 }
 
-}  // namespace shoal_cuda
+} // namespace shoal_cuda
 
 using namespace shoal_cuda;
 
-extern "C" int shoal_cuda_rescore(const shoal_cuda_rows *of, const float *queries, uint64_t query_count, enum shoal_metric metric, const uint32_t *begin, const uint32_t *candidates,
+extern "C" int shoal_cuda_rescore(const shoal_cuda_rows *of, const float *queries, uint64_t query_count,
+                                  enum shoal_metric metric, const uint32_t *begin, const uint32_t *candidates,
                                   double *scores, const shoal_cuda_terms *terms) {
   return answer([&] {
     const Rows &rows = of->rows;
@@ -125,18 +142,28 @@ extern "C" int shoal_cuda_rescore(const shoal_cuda_rows *of, const float *querie
     shoal_cuda_times times{};
     const uint32_t stride = padded_dims(rows.dims);
     // Queries in groups of at most 4,096, and their candidates in pieces: 13 bytes each.
-    const uint64_t group = std::max<uint64_t>(1, std::min<uint64_t>(query_count, limits.work_bytes == 0 ? 4096 : std::min<uint64_t>(4096, limits.work_bytes / 2 / (stride * 4ull + 16))));
-    const auto bytes_for = [&](uint64_t pairs) { return group * (stride * 4ull + 16) + pairs * 12 + divided_up<uint64_t>(pairs, TOGETHER) * 4 + 2048; };
+    const uint64_t group = std::max<uint64_t>(
+        1, std::min<uint64_t>(
+               query_count,
+               limits.work_bytes == 0 ? 4096 : std::min<uint64_t>(4096, limits.work_bytes / 2 / (stride * 4ull + 16))));
+    const auto bytes_for = [&](uint64_t pairs) {
+      return group * (stride * 4ull + 16) + pairs * 12 + divided_up<uint64_t>(pairs, TOGETHER) * 4 + 2048;
+    };
     const uint64_t most = std::max<uint64_t>(1, begin[query_count]);
     uint64_t piece = std::min<uint64_t>(most, 1 << 22);
     while (limits.work_bytes != 0 && piece > 1 && bytes_for(piece) > limits.work_bytes) piece /= 2;
     Parts parts(slot->work(bytes_for(piece), limits.work_bytes));
     float *const padded = parts.take<float>(group * stride);
     double *const norms = parts.take<double>(group), *const device_scores = parts.take<double>(piece);
-    uint32_t *const device_begin = parts.take<uint32_t>(group + 1), *const device_candidates = parts.take<uint32_t>(piece + divided_up<uint64_t>(piece, TOGETHER));
-    char *const host = slot->host(group * rows.dims * 4 + (group + 1) * 4 + piece * 12 + divided_up<uint64_t>(piece, TOGETHER) * 4 + 64);
+    uint32_t *const device_begin = parts.take<uint32_t>(group + 1), *const device_candidates = parts.take<uint32_t>(
+                                                                        piece + divided_up<uint64_t>(piece, TOGETHER));
+    char *const host = slot->host(group * rows.dims * 4 + (group + 1) * 4 + piece * 12 +
+                                  divided_up<uint64_t>(piece, TOGETHER) * 4 + 64);
     double *const host_scores = reinterpret_cast<double *>(host);
-    uint32_t *const host_candidates = reinterpret_cast<uint32_t *>(host + piece * 8), *const host_begin = host_candidates + piece + divided_up<uint64_t>(piece, TOGETHER);
+    uint32_t *const host_candidates = reinterpret_cast<uint32_t *>(host + piece * 8), *const host_begin =
+                                                                                          host_candidates + piece +
+                                                                                          divided_up<uint64_t>(
+                                                                                              piece, TOGETHER);
     float *const host_queries = reinterpret_cast<float *>(host_begin + group + 1);
     const bool is_direct = group * rows.dims * 4 + (group + 1) * 4 + piece * 13 <= DIRECT_BYTES;
     for (uint64_t q0 = 0; q0 < query_count; q0 += group) {
@@ -145,7 +172,8 @@ extern "C" int shoal_cuda_rescore(const shoal_cuda_rows *of, const float *querie
         refuse_stopped(limits.stop);
         const uint32_t pairs = static_cast<uint32_t>(std::min<uint64_t>(piece, begin[q0 + count] - first));
         // Ranges as seen from this piece: what lies before it begins at 0.
-        for (uint64_t q = 0; q <= count; q++) host_begin[q] = begin[q0 + q] <= first ? 0 : static_cast<uint32_t>(begin[q0 + q] - first);
+        for (uint64_t q = 0; q <= count; q++)
+          host_begin[q] = begin[q0 + q] <= first ? 0 : static_cast<uint32_t>(begin[q0 + q] - first);
         std::copy_n(candidates + first, pairs, host_candidates);
         const uint32_t groups = divided_up(pairs, TOGETHER);
         find_queries(host_begin, pairs, host_candidates + pairs);
@@ -154,22 +182,32 @@ extern "C" int shoal_cuda_rescore(const shoal_cuda_rows *of, const float *querie
         slot->mark(slot->begun, slot->stream);
         pad_queries(host_queries, static_cast<uint32_t>(count), rows.dims, padded, norms, slot->stream);
         if (is_direct) {
-          score_pairs(rows, metric, {padded, norms, host_begin, host_candidates, host_candidates + pairs, 0, 0, pairs}, {host_scores, nullptr}, of->device, slot->stream);
+          score_pairs(rows, metric, {padded, norms, host_begin, host_candidates, host_candidates + pairs, 0, 0, pairs},
+                      {host_scores, nullptr}, of->device, slot->stream);
         } else {
           // Candidates arrive meanwhile.
-          check(cudaMemcpyAsync(device_begin, host_begin, (count + 1) * 4, cudaMemcpyHostToDevice, slot->copies), "ranges");
-          check(cudaMemcpyAsync(device_candidates, host_candidates, (pairs + groups) * 4ull, cudaMemcpyHostToDevice, slot->copies), "candidates");
+          check(cudaMemcpyAsync(device_begin, host_begin, (count + 1) * 4, cudaMemcpyHostToDevice, slot->copies),
+                "ranges");
+          check(cudaMemcpyAsync(device_candidates, host_candidates, (pairs + groups) * 4ull, cudaMemcpyHostToDevice,
+                                slot->copies),
+                "candidates");
           check(cudaEventRecord(slot->launched[0].handle, slot->copies), "an event");
           check(cudaStreamWaitEvent(slot->stream, slot->launched[0].handle, 0), "candidates");
           slot->mark(slot->loaded, slot->stream);
-          score_pairs(rows, metric, {padded, norms, device_begin, device_candidates, device_candidates + pairs, 0, 0, pairs}, {device_scores, nullptr}, of->device, slot->stream);
+          score_pairs(rows, metric,
+                      {padded, norms, device_begin, device_candidates, device_candidates + pairs, 0, 0, pairs},
+                      {device_scores, nullptr}, of->device, slot->stream);
           slot->mark(slot->computed, slot->stream);
-          check(cudaMemcpyAsync(host_scores, device_scores, pairs * 8ull, cudaMemcpyDeviceToHost, slot->stream), "scores");
+          check(cudaMemcpyAsync(host_scores, device_scores, pairs * 8ull, cudaMemcpyDeviceToHost, slot->stream),
+                "scores");
         }
         check(cudaEventRecord(slot->ended.handle, slot->stream), "an event");
         slot->wait(slot->ended, limits.stop);
         std::copy_n(host_scores, pairs, scores + first);
-        const double device_us = slot->between(slot->begun, slot->ended), copy_us = is_direct ? 0 : slot->between(slot->begun, slot->loaded) + slot->between(slot->computed, slot->ended);
+        const double device_us = slot->between(slot->begun, slot->ended),
+                     copy_us = is_direct ? 0
+                                         : slot->between(slot->begun, slot->loaded) +
+                                               slot->between(slot->computed, slot->ended);
         times.device_us += device_us, times.copy_us += copy_us, times.kernel_us += device_us - copy_us;
         times.copied_bytes += asked_bytes + (count + 1) * 4 + pairs * 12ull + groups * 4ull;
       }

@@ -11,9 +11,9 @@ constexpr uint32_t TOGETHER = 4;
 constexpr uint32_t SEVERAL = 0x80000000u;
 
 /**
- * scores[i] of pair i: row candidates[i] and the query whose range [begin[q], begin[q + 1]) holds i; query_of[i / TOGETHER] is that of
- * the first of TOGETHER pairs, with SEVERAL where the others have not the same. Without candidates: query i / each and row
- * first + i % each. Queries are padded_dims(…) floats apart.
+ * scores[i] of pair i: row candidates[i] and the query whose range [begin[q], begin[q + 1]) holds i; query_of[i /
+ * TOGETHER] is that of the first of TOGETHER pairs, with SEVERAL where the others have not the same. Without
+ * candidates: query i / each and row first + i % each. Queries are padded_dims(…) floats apart.
  */
 struct Pairs {
   const float *queries;
@@ -29,7 +29,8 @@ struct PairScores {
   float *rounded;
 };
 
-void score_pairs(const Rows &rows, enum shoal_metric metric, const Pairs &pairs, const PairScores &scores, int device, cudaStream_t stream);
+void score_pairs(const Rows &rows, enum shoal_metric metric, const Pairs &pairs, const PairScores &scores, int device,
+                 cudaStream_t stream);
 
 /** Queries (in device memory or pinned) as floats, padded with zeros, and ‖q‖ of each. */
 void pad_queries(const float *raw, uint32_t count, uint32_t dims, float *padded, double *norms, cudaStream_t stream);
@@ -38,13 +39,19 @@ void pad_queries(const float *raw, uint32_t count, uint32_t dims, float *padded,
 template <class Work>
 void with_kind(enum shoal_dtype type, enum shoal_metric metric, const Work &work) {
   const auto with_metric = [&](auto known) {
-    if (metric == SHOAL_DOT) work(known, std::integral_constant<enum shoal_metric, SHOAL_DOT>{});
-    else if (metric == SHOAL_L2) work(known, std::integral_constant<enum shoal_metric, SHOAL_L2>{});
-    else work(known, std::integral_constant<enum shoal_metric, SHOAL_COSINE>{});
+    if (metric == SHOAL_DOT)
+      work(known, std::integral_constant<enum shoal_metric, SHOAL_DOT>{});
+    else if (metric == SHOAL_L2)
+      work(known, std::integral_constant<enum shoal_metric, SHOAL_L2>{});
+    else
+      work(known, std::integral_constant<enum shoal_metric, SHOAL_COSINE>{});
   };
-  if (type == SHOAL_F32) with_metric(std::integral_constant<enum shoal_dtype, SHOAL_F32>{});
-  else if (type == SHOAL_F16) with_metric(std::integral_constant<enum shoal_dtype, SHOAL_F16>{});
-  else with_metric(std::integral_constant<enum shoal_dtype, SHOAL_I8>{});
+  if (type == SHOAL_F32)
+    with_metric(std::integral_constant<enum shoal_dtype, SHOAL_F32>{});
+  else if (type == SHOAL_F16)
+    with_metric(std::integral_constant<enum shoal_dtype, SHOAL_F16>{});
+  else
+    with_metric(std::integral_constant<enum shoal_dtype, SHOAL_I8>{});
 }
 
 /** Sum over a block of at most 1,024 threads, in a fixed order, in every thread. */
@@ -59,4 +66,4 @@ __device__ __forceinline__ double block_sum(double value) {
   return sum;
 }
 
-}  // namespace shoal_cuda
+} // namespace shoal_cuda

@@ -1,6 +1,7 @@
-// Uploading rows. Kernel `measure_rows`: one warp a row reads it twice (the second time from cache) and writes its factors; the
-// longest row and the largest error of an fp16 form are maxima, so the order does not matter. Kernel `convert_rows`: 8 values a
-// thread. Memory of a collection: data (rows on multiples of 16 bytes, padded with zeros), scales, fp16 form, three floats and a double a row.
+// Uploading rows. Kernel `measure_rows`: one warp a row reads it twice (the second time from cache) and writes its
+// factors; the longest row and the largest error of an fp16 form are maxima, so the order does not matter. Kernel
+// `convert_rows`: 8 values a thread. Memory of a collection: data (rows on multiples of 16 bytes, padded with zeros),
+// scales, fp16 form, three floats and a double a row.
 #include "rows.cuh"
 #include <cmath>
 
@@ -12,18 +13,24 @@ __device__ __forceinline__ double warp_sum(double value) {
   return value;
 }
 
-__device__ void raise(double *most, double value) { atomicMax(reinterpret_cast<unsigned long long *>(most), static_cast<unsigned long long>(__double_as_longlong(value))); }
+__device__ void raise(double *most, double value) {
+  atomicMax(reinterpret_cast<unsigned long long *>(most), static_cast<unsigned long long>(__double_as_longlong(value)));
+}
 
 __device__ __forceinline__ float value_at(const Rows &rows, uint32_t row, uint32_t d) {
   const char *from = rows.data + row * rows.stride;
   switch (rows.dtype) {
-    case SHOAL_F32: return reinterpret_cast<const float *>(from)[d];
-    case SHOAL_F16: return __half2float(reinterpret_cast<const __half *>(from)[d]);
-    default: return reinterpret_cast<const int8_t *>(from)[d];
+    case SHOAL_F32:
+      return reinterpret_cast<const float *>(from)[d];
+    case SHOAL_F16:
+      return __half2float(reinterpret_cast<const __half *>(from)[d]);
+    default:
+      return reinterpret_cast<const int8_t *>(from)[d];
   }
 }
 
-__global__ void __launch_bounds__(256) measure_rows(Rows rows, float *dot_factor, float *cosine_factor, float *l2_bias, double *length_of, Summary *summary) {
+__global__ void __launch_bounds__(256) measure_rows(Rows rows, float *dot_factor, float *cosine_factor, float *l2_bias,
+                                                    double *length_of, Summary *summary) {
   const uint32_t row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (row >= rows.count) return;
   double square = 0;
@@ -33,7 +40,8 @@ __global__ void __launch_bounds__(256) measure_rows(Rows rows, float *dot_factor
     has_nan |= isnan(value);
     square = fma(value, value, square);
   }
-  const double stored = sqrt(warp_sum(square)), scale = rows.scales == nullptr ? 1.0 : rows.scales[row], length = stored * fabs(scale);
+  const double stored = sqrt(warp_sum(square)), scale = rows.scales == nullptr ? 1.0 : rows.scales[row],
+               length = stored * fabs(scale);
   has_nan = __any_sync(0xffffffffu, has_nan) || isnan(scale);
   const bool is_strange = !has_nan && !(length < 1e30);
   double factor = 1;
@@ -57,12 +65,15 @@ __global__ void __launch_bounds__(256) measure_rows(Rows rows, float *dot_factor
   }
   const float nothing = __int_as_float(0x7fc00000);
   dot_factor[row] = has_nan || is_strange ? nothing : static_cast<float>(factor * scale);
-  cosine_factor[row] = has_nan || is_strange ? nothing : length < SHOAL_MIN_LENGTH ? 0.0f : static_cast<float>(factor / stored);
+  cosine_factor[row] = has_nan || is_strange       ? nothing
+                       : length < SHOAL_MIN_LENGTH ? 0.0f
+                                                   : static_cast<float>(factor / stored);
   length_of[row] = length < SHOAL_MIN_LENGTH ? 0.0 : stored; // NaN where a value is none
   l2_bias[row] = has_nan ? 0.0f : static_cast<float>(-length * length);
 }
 
-__global__ void __launch_bounds__(256) convert_rows(Rows rows, uint32_t first, uint32_t step, uint32_t count, char *half, uint64_t stride) {
+__global__ void __launch_bounds__(256)
+    convert_rows(Rows rows, uint32_t first, uint32_t step, uint32_t count, char *half, uint64_t stride) {
   const uint32_t chunks = (rows.dims + 7) / 8;
   const uint64_t at = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const uint64_t i = at / chunks;
@@ -73,17 +84,23 @@ __global__ void __launch_bounds__(256) convert_rows(Rows rows, uint32_t first, u
   const float back = rows.dtype == SHOAL_F32 ? 1.0f / rows.dot_factor[row] : 1.0f;
   __half values[8];
 #pragma unroll
-  for (uint32_t d = 0; d < 8; d++) values[d] = chunk * 8 + d < rows.dims ? __float2half_rn(value_at(rows, row, chunk * 8 + d) * back) : __float2half_rn(0.0f);
+  for (uint32_t d = 0; d < 8; d++)
+    values[d] =
+        chunk * 8 + d < rows.dims ? __float2half_rn(value_at(rows, row, chunk * 8 + d) * back) : __float2half_rn(0.0f);
   *reinterpret_cast<uint4 *>(half + i * stride + chunk * 16) = *reinterpret_cast<uint4 *>(values);
 }
 
-uint64_t stride_of(const shoal_rows &rows) { return divided_up<uint64_t>(rows.dims * element_bytes(rows.dtype), 16) * 16; }
+uint64_t stride_of(const shoal_rows &rows) {
+  return divided_up<uint64_t>(rows.dims * element_bytes(rows.dtype), 16) * 16;
+}
 
-}  // namespace
+} // namespace
 
 void check_shape(const shoal_rows &rows) {
-  if (rows.count >= 1u << 31) fail(SHOAL_CUDA_INVALID, "%llu rows: a device takes fewer than 2^31", static_cast<unsigned long long>(rows.count));
-  if (rows.dims == 0 || rows.dims > 1 << 20) fail(SHOAL_CUDA_INVALID, "%u dimensions: 1 to 1,048,576 are possible", rows.dims);
+  if (rows.count >= 1u << 31)
+    fail(SHOAL_CUDA_INVALID, "%llu rows: a device takes fewer than 2^31", static_cast<unsigned long long>(rows.count));
+  if (rows.dims == 0 || rows.dims > 1 << 20)
+    fail(SHOAL_CUDA_INVALID, "%u dimensions: 1 to 1,048,576 are possible", rows.dims);
   if (rows.scales != nullptr && rows.dtype != SHOAL_I8) fail(SHOAL_CUDA_INVALID, "only int8 rows have scales");
 }
 
@@ -95,8 +112,10 @@ Rows lay_out(char *memory, const shoal_rows &of, bool has_half, Summary **summar
   // A tail of one chunk more: the copy engine's boxes may not begin behind the memory.
   rows.data = parts.take<char>(of.count * rows.stride + 256);
   rows.half_stride = half_stride_of(of.dims);
-  if (of.dtype == SHOAL_F16) rows.half = rows.data;
-  else if (has_half) rows.half = parts.take<char>(of.count * rows.half_stride + 256);
+  if (of.dtype == SHOAL_F16)
+    rows.half = rows.data;
+  else if (has_half)
+    rows.half = parts.take<char>(of.count * rows.half_stride + 256);
   rows.scales = of.scales == nullptr ? nullptr : parts.take<float>(of.count);
   rows.dot_factor = parts.take<float>(of.count);
   rows.cosine_factor = parts.take<float>(of.count);
@@ -115,18 +134,23 @@ size_t bytes_for(const shoal_rows &rows, bool has_half) {
 
 void measure(const Rows &rows, Summary *summary, cudaStream_t stream) {
   check(cudaMemsetAsync(summary, 0, sizeof *summary, stream), "lengths");
-  measure_rows<<<divided_up(rows.count, 8u), 256, 0, stream>>>(rows, const_cast<float *>(rows.dot_factor), const_cast<float *>(rows.cosine_factor), const_cast<float *>(rows.l2_bias), const_cast<double *>(rows.length), summary);
+  measure_rows<<<divided_up(rows.count, 8u), 256, 0, stream>>>(
+      rows, const_cast<float *>(rows.dot_factor), const_cast<float *>(rows.cosine_factor),
+      const_cast<float *>(rows.l2_bias), const_cast<double *>(rows.length), summary);
   check(cudaGetLastError(), "the kernel of lengths");
-  if (rows.half != nullptr && rows.half != rows.data) convert(rows, 0, 1, rows.count, const_cast<char *>(rows.half), rows.half_stride, stream);
+  if (rows.half != nullptr && rows.half != rows.data)
+    convert(rows, 0, 1, rows.count, const_cast<char *>(rows.half), rows.half_stride, stream);
 }
 
-void convert(const Rows &rows, uint32_t first, uint32_t step, uint32_t count, char *half, uint64_t stride, cudaStream_t stream) {
+void convert(const Rows &rows, uint32_t first, uint32_t step, uint32_t count, char *half, uint64_t stride,
+             cudaStream_t stream) {
   const uint64_t threads = static_cast<uint64_t>(count) * ((rows.dims + 7) / 8);
-  convert_rows<<<static_cast<uint32_t>(divided_up<uint64_t>(threads, 256)), 256, 0, stream>>>(rows, first, step, count, half, stride);
+  convert_rows<<<static_cast<uint32_t>(divided_up<uint64_t>(threads, 256)), 256, 0, stream>>>(rows, first, step, count,
+                                                                                              half, stride);
   check(cudaGetLastError(), "the kernel of fp16 forms");
 }
 
-}  // namespace shoal_cuda
+} // namespace shoal_cuda
 
 using namespace shoal_cuda;
 
@@ -139,14 +163,19 @@ int shoal_cuda_upload(int device, const shoal_rows *rows, int has_half, shoal_cu
   return answer([&] {
     check_shape(*rows);
     Lease slot(device);
-    std::unique_ptr<shoal_cuda_rows> made(new shoal_cuda_rows{device, Memory(device, bytes_for(*rows, has_half != 0)), {}, nullptr});
+    std::unique_ptr<shoal_cuda_rows> made(
+        new shoal_cuda_rows{device, Memory(device, bytes_for(*rows, has_half != 0)), {}, nullptr});
     Summary *summary;
     made->rows = lay_out(made->memory.at(), *rows, has_half != 0, &summary);
     if (rows->count > 0) {
       const size_t bytes = rows->dims * element_bytes(rows->dtype);
-      if (made->rows.stride != bytes) check(cudaMemsetAsync(made->memory.at(), 0, rows->count * made->rows.stride, slot->stream), "padding");
-      copy_in(*slot, slot->stream, made->memory.at(), made->rows.stride, static_cast<const char *>(rows->data), rows->stride, bytes, rows->count, stop);
-      if (rows->scales != nullptr) copy_in(*slot, slot->stream, reinterpret_cast<char *>(const_cast<float *>(made->rows.scales)), 4, reinterpret_cast<const char *>(rows->scales), 4, 4, rows->count, stop);
+      if (made->rows.stride != bytes)
+        check(cudaMemsetAsync(made->memory.at(), 0, rows->count * made->rows.stride, slot->stream), "padding");
+      copy_in(*slot, slot->stream, made->memory.at(), made->rows.stride, static_cast<const char *>(rows->data),
+              rows->stride, bytes, rows->count, stop);
+      if (rows->scales != nullptr)
+        copy_in(*slot, slot->stream, reinterpret_cast<char *>(const_cast<float *>(made->rows.scales)), 4,
+                reinterpret_cast<const char *>(rows->scales), 4, 4, rows->count, stop);
       measure(made->rows, summary, slot->stream);
       made->device_summary = summary;
       check(cudaStreamSynchronize(slot->stream), "an upload");
@@ -160,4 +189,4 @@ void shoal_cuda_free_rows(shoal_cuda_rows *rows) {
   delete rows;
 }
 
-}  // extern "C"
+} // extern "C"

@@ -1,5 +1,5 @@
-// Rows and queries as kernels see them, and the exact score of one pair. Data of a row begins on a multiple of 16 bytes and is
-// padded with zeros to the next; queries are padded with zeros to a multiple of 64 values.
+// Rows and queries as kernels see them, and the exact score of one pair. Data of a row begins on a multiple of 16 bytes
+// and is padded with zeros to the next; queries are padded with zeros to a multiple of 64 values.
 #pragma once
 #include <cuda_fp16.h>
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Rows {
   /** Null: 1. */
   const float *scales;
   /**
-   * A coarse score is (product of the fp16 forms) × factor + bias of its row: for dot, for cosine (1/‖fp16 form‖), for both
-   * with l2 (−‖row‖²). NaN for rows that hold no numbers: they are above no threshold.
+   * A coarse score is (product of the fp16 forms) × factor + bias of its row: for dot, for cosine (1/‖fp16 form‖), for
+   * both with l2 (−‖row‖²). NaN for rows that hold no numbers: they are above no threshold.
    */
   const float *dot_factor, *cosine_factor, *l2_bias;
   /** ‖row‖ as stored, without its scale; 0 where the row is shorter than SHOAL_MIN_LENGTH. */
@@ -43,7 +43,8 @@ template <>
 struct Chunk<SHOAL_F32> {
   static constexpr int VALUES = 4;
   static __device__ __forceinline__ void floats(uint4 bits, float *to) {
-    to[0] = __uint_as_float(bits.x), to[1] = __uint_as_float(bits.y), to[2] = __uint_as_float(bits.z), to[3] = __uint_as_float(bits.w);
+    to[0] = __uint_as_float(bits.x), to[1] = __uint_as_float(bits.y), to[2] = __uint_as_float(bits.z),
+    to[3] = __uint_as_float(bits.w);
   }
 };
 template <>
@@ -80,13 +81,16 @@ __device__ __forceinline__ double sum_of_pair(double value) {
 }
 
 /**
- * Scores of N rows and one query in fp64, as exact_score of the CPU has them; in every one of PAIR_LANES lanes. Several loads are under
- * way before the first is used, and what is read of the query serves N rows: converting values to fp64 is what costs (2026-11-22: 42 µs
- * for 100,000 rows one by one, of which 18 were memory). A row's score is the same whatever N.
+ * Scores of N rows and one query in fp64, as exact_score of the CPU has them; in every one of PAIR_LANES lanes. Several
+ * loads are under way before the first is used, and what is read of the query serves N rows: converting values to fp64
+ * is what costs (2026-11-22: 42 µs for 100,000 rows one by one, of which 18 were memory). A row's score is the same
+ * whatever N.
  */
 template <enum shoal_dtype TYPE, enum shoal_metric METRIC, int N>
-__device__ __forceinline__ void exact_scores(const Rows &rows, const uint32_t (&numbers)[N], const float *query, double query_norm, int lane, double (&scores)[N]) {
-  constexpr int VALUES = Chunk<TYPE>::VALUES, LOADS = N == 1 ? 4 : TYPE == SHOAL_I8 ? 2 : 3; // 384 dimensions of fp16 in one go
+__device__ __forceinline__ void exact_scores(const Rows &rows, const uint32_t (&numbers)[N], const float *query,
+                                             double query_norm, int lane, double (&scores)[N]) {
+  // 384 dimensions of fp16 in one go
+  constexpr int VALUES = Chunk<TYPE>::VALUES, LOADS = N == 1 ? 4 : TYPE == SHOAL_I8 ? 2 : 3;
   const int chunks = static_cast<int>((rows.dims + VALUES - 1) / VALUES);
   const uint4 *from[N];
   double scale[N], sum[N], length[N];
@@ -121,9 +125,12 @@ __device__ __forceinline__ void exact_scores(const Rows &rows, const uint32_t (&
           const double q = asked[j];
 #pragma unroll
           for (int n = 0; n < N; n++) {
-            const double r = METRIC != SHOAL_COSINE && TYPE == SHOAL_I8 ? values[n][d + j] * scale[n] : static_cast<double>(values[n][d + j]);
-            if (METRIC == SHOAL_L2) sum[n] = fma(q - r, q - r, sum[n]);
-            else sum[n] = fma(q, r, sum[n]);
+            const double r = METRIC != SHOAL_COSINE && TYPE == SHOAL_I8 ? values[n][d + j] * scale[n]
+                                                                        : static_cast<double>(values[n][d + j]);
+            if (METRIC == SHOAL_L2)
+              sum[n] = fma(q - r, q - r, sum[n]);
+            else
+              sum[n] = fma(q, r, sum[n]);
           }
         }
       }
@@ -133,11 +140,12 @@ __device__ __forceinline__ void exact_scores(const Rows &rows, const uint32_t (&
   for (int n = 0; n < N; n++) {
     scores[n] = sum_of_pair(sum[n]);
     if (METRIC != SHOAL_COSINE) continue;
-    scores[n] = length[n] == 0 || query_norm < SHOAL_MIN_LENGTH ? 0 * length[n] : scores[n] / (query_norm * length[n]); // NaN stays NaN
+    // NaN stays NaN
+    scores[n] = length[n] == 0 || query_norm < SHOAL_MIN_LENGTH ? 0 * length[n] : scores[n] / (query_norm * length[n]);
   }
 }
 
-}  // namespace shoal_cuda
+} // namespace shoal_cuda
 
 /** What the interface hands out. */
 struct shoal_cuda_rows {
@@ -155,10 +163,11 @@ Rows lay_out(char *memory, const shoal_rows &rows, bool has_half, Summary **summ
 /** Works out factors, lengths and (where there is room for one) the fp16 form of rows whose data has been copied. */
 void measure(const Rows &rows, Summary *summary, cudaStream_t stream);
 /** fp16 form of the rows first, first + step, …: `count` of them, `stride` bytes apart. */
-void convert(const Rows &rows, uint32_t first, uint32_t step, uint32_t count, char *half, uint64_t stride, cudaStream_t stream);
+void convert(const Rows &rows, uint32_t first, uint32_t step, uint32_t count, char *half, uint64_t stride,
+             cudaStream_t stream);
 void check_shape(const shoal_rows &rows);
 inline uint64_t half_stride_of(uint32_t dims) { return divided_up<uint64_t>(dims, 8) * 16; }
 inline uint32_t padded_dims(uint32_t dims) { return divided_up(dims, K_STEP) * K_STEP; }
 inline size_t element_bytes(enum shoal_dtype type) { return type == SHOAL_F32 ? 4 : type == SHOAL_F16 ? 2 : 1; }
 
-}  // namespace shoal_cuda
+} // namespace shoal_cuda

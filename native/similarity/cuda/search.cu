@@ -1,13 +1,15 @@
 // Exact top-k in five steps, none of which writes all scores to memory:
-//   prepare    queries in fp16, and how far a coarse score may be from the true one (`margin` is twice that)
-//   sample     coarse scores of some 16,384 rows spread over the collection; the j-th best of them, less the margin, is a threshold that
+//   prepare queries in fp16, and how far a coarse score may be from the true one (`margin` is twice that) sample coarse
+//   scores of some 16,384 rows spread over the collection; the j-th best of them, less the margin, is a threshold that
 //              a few times k rows should pass
-//   filter     coarse scores of all rows; those at the threshold or above are listed (coarse.cuh)
-//   finish     one block a query: the k-th best coarse score t of the list; rows below t − margin are proven to be worse than k others;
+//   filter coarse scores of all rows; those at the threshold or above are listed (coarse.cuh) finish one block a query:
+//   the k-th best coarse score t of the list; rows below t − margin are proven to be worse than k others;
 //              the rest is scored in fp64 and sorted, ties to the lower row
-//   host       queries whose list was too short or too long for that proof are scored in fp64 against every row and selected here
-// The proof: k rows have coarse scores of at least t, so true ones of at least t − margin/2; a row whose coarse score is below
-// t − margin is truly below t − margin/2. It needs all rows above t − margin in the list: t − margin must reach the threshold.
+//   host queries whose list was too short or too long for that proof are scored in fp64 against every row and selected
+//   here
+// The proof: k rows have coarse scores of at least t, so true ones of at least t − margin/2; a row whose coarse score
+// is below t − margin is truly below t − margin/2. It needs all rows above t − margin in the list: t − margin must
+// reach the threshold.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -62,7 +64,8 @@ Work lay_out_work(Parts &parts, const Plan &plan, uint32_t dims) {
   work.prepared.bias_scale = parts.take<float>(plan.padded);
   work.prepared.threshold = parts.take<float>(plan.padded);
   work.prepared.margin = parts.take<float>(plan.padded);
-  work.scores = parts.take<double>(chunk * plan.kept + divided_up(chunk * plan.kept, uint64_t{2}) + divided_up(chunk, uint64_t{2}));
+  work.scores = parts.take<double>(chunk * plan.kept + divided_up(chunk * plan.kept, uint64_t{2}) +
+                                   divided_up(chunk, uint64_t{2}));
   put_results(work, work.scores, plan);
   work.prepared.found = parts.take<uint32_t>(chunk);
   work.maxima = parts.take<float>(plan.sampled == 0 ? 0 : static_cast<uint64_t>(plan.padded) * plan.groups);
@@ -85,13 +88,18 @@ uint32_t sort_places(size_t shared_bytes) {
 }
 
 /** The plan that needs at most `limit` bytes, if there is one; fewer queries at a time otherwise, down to one. */
-Plan plan_for(uint32_t count, uint32_t dims, bool has_half, uint64_t queries, uint32_t k, size_t shared_bytes, uint64_t limit) {
+Plan plan_for(uint32_t count, uint32_t dims, bool has_half, uint64_t queries, uint32_t k, size_t shared_bytes,
+              uint64_t limit) {
   Plan plan{};
   plan.kept = std::min(k, count);
   const uint32_t most = sort_places(shared_bytes), wanted = plan.kept + std::max(64u, plan.kept / 4);
   plan.is_all = count <= std::min(FEW_ROWS, most) || (count <= most && static_cast<uint64_t>(plan.kept) * 16 > count);
   plan.is_host = !plan.is_all && wanted > most;
-  plan.exact_rows = plan.is_all ? count : std::min<uint32_t>(count, limit == 0 ? 1 << 20 : static_cast<uint32_t>(std::min<uint64_t>(1 << 20, limit / 64 + 1024)));
+  plan.exact_rows =
+      plan.is_all
+          ? count
+          : std::min<uint32_t>(
+                count, limit == 0 ? 1 << 20 : static_cast<uint32_t>(std::min<uint64_t>(1 << 20, limit / 64 + 1024)));
   plan.sort_size = 256;
   while (plan.sort_size < (plan.is_all ? count : std::min(wanted, most))) plan.sort_size *= 2;
   const uint64_t bytes = limit == 0 ? DEFAULT_BYTES : limit;
@@ -106,10 +114,12 @@ Plan plan_for(uint32_t count, uint32_t dims, bool has_half, uint64_t queries, ui
       // So many of the sample that among all rows k are above, but for one query in 10,000.
       plan.rank = static_cast<uint32_t>(std::ceil(expected + 4 * std::sqrt(expected) + 4));
       // Twice what is expected, and what chance may add: the margin lets more rows in.
-      plan.room = static_cast<uint32_t>(std::min<double>(count, 2 * plan.rank / share * (1 + 6 / std::sqrt(plan.rank)) + 256));
+      plan.room =
+          static_cast<uint32_t>(std::min<double>(count, 2 * plan.rank / share * (1 + 6 / std::sqrt(plan.rank)) + 256));
     }
     if (!has_half) {
-      const uint64_t rows = std::max<uint64_t>(plan.sampled, std::min<uint64_t>(bytes / 4, 256 << 20) / half_stride_of(dims) / 256 * 256);
+      const uint64_t rows =
+          std::max<uint64_t>(plan.sampled, std::min<uint64_t>(bytes / 4, 256 << 20) / half_stride_of(dims) / 256 * 256);
       plan.tile_rows = static_cast<uint32_t>(std::min<uint64_t>(count, std::max<uint64_t>(rows, 256)));
     }
   }
@@ -122,17 +132,26 @@ Plan plan_for(uint32_t count, uint32_t dims, bool has_half, uint64_t queries, ui
 
 class Search {
  public:
-  Search(Slot &slot, const Rows &rows, const Summary *summary, const Query &query, const shoal_cuda_terms &terms, const Best &best)
-      : slot_(slot), rows_(rows), summary_(summary), query_(query), terms_(terms), best_(best), facts_(facts_of(slot.device)),
-        plan_(plan_for(rows.count, rows.dims, rows.half != nullptr, query.count, query.k, facts_.shared_bytes, terms.work_bytes)) {}
+  Search(Slot &slot, const Rows &rows, const Summary *summary, const Query &query, const shoal_cuda_terms &terms,
+         const Best &best)
+      : slot_(slot),
+        rows_(rows),
+        summary_(summary),
+        query_(query),
+        terms_(terms),
+        best_(best),
+        facts_(facts_of(slot.device)),
+        plan_(plan_for(rows.count, rows.dims, rows.half != nullptr, query.count, query.k, facts_.shared_bytes,
+                       terms.work_bytes)) {}
 
   void run(shoal_cuda_times &times) {
     Parts parts(slot_.work(work_bytes(plan_, rows_.dims), terms_.work_bytes));
     work_ = lay_out_work(parts, plan_, rows_.dims);
-    const size_t result_bytes = plan_.chunk * (static_cast<size_t>(plan_.kept) * 12 + 4) + 16, query_bytes = static_cast<size_t>(plan_.chunk) * rows_.dims * 4;
+    const size_t result_bytes = plan_.chunk * (static_cast<size_t>(plan_.kept) * 12 + 4) + 16,
+                 query_bytes = static_cast<size_t>(plan_.chunk) * rows_.dims * 4;
     host_ = slot_.host(result_bytes + query_bytes + plan_.exact_rows * 8ull + 64);
-    // The first kernel reads queries where they lie, in pinned memory, each value once: a copy would wait behind those of rows that
-    // stream past. Few results are written there by the last kernel.
+    // The first kernel reads queries where they lie, in pinned memory, each value once: a copy would wait behind those
+    // of rows that stream past. Few results are written there by the last kernel.
     const bool is_written_there = result_bytes <= DIRECT_BYTES;
     if (is_written_there) put_results(work_, reinterpret_cast<double *>(host_), plan_);
     const uint64_t copied_results = is_written_there ? 0 : plan_.chunk * (plan_.kept * 12ull + 4);
@@ -144,8 +163,12 @@ class Search {
       std::memcpy(queries, query_.values + first * rows_.dims, count * rows_.dims * 4ull);
       const uint64_t asked_bytes = count * rows_.dims * 4ull;
       slot_.mark(slot_.begun, slot_.stream);
-      if (piece_rows() < rows_.count) find(queries, count);
-      else slot_.replay(key_of(rows_, summary_, query_.metric, query_.k, query_.count, terms_.work_bytes, count, work_, queries, coarse_asked()), [&] { find(queries, count); });
+      if (piece_rows() < rows_.count)
+        find(queries, count);
+      else
+        slot_.replay(key_of(rows_, summary_, query_.metric, query_.k, query_.count, terms_.work_bytes, count, work_,
+                            queries, coarse_asked()),
+                     [&] { find(queries, count); });
       if (copied_results != 0) {
         slot_.mark(slot_.computed, slot_.stream);
         check(cudaMemcpyAsync(host_, work_.scores, copied_results, cudaMemcpyDeviceToHost, slot_.stream), "results");
@@ -161,26 +184,43 @@ class Search {
   }
 
  private:
-  /** Everything that the device does for one chunk of queries; nothing is waited for but every other launch of a long filter. */
+  /**
+   * Everything that the device does for one chunk of queries; nothing is waited for but every other launch of a long
+   * filter.
+   */
   void find(const float *raw, uint32_t count) {
-    if (plan_.is_all) pad_queries(raw, count, rows_.dims, work_.prepared.padded, work_.prepared.norms, slot_.stream);
-    else prepare_queries(raw, count, plan_.padded, rows_.dims, query_.metric, summary_, work_.prepared, slot_.stream);
+    if (plan_.is_all)
+      pad_queries(raw, count, rows_.dims, work_.prepared.padded, work_.prepared.norms, slot_.stream);
+    else
+      prepare_queries(raw, count, plan_.padded, rows_.dims, query_.metric, summary_, work_.prepared, slot_.stream);
     if (plan_.is_host) return;
     if (plan_.is_all) {
-      score_pairs(rows_, query_.metric, {work_.prepared.padded, work_.prepared.norms, nullptr, nullptr, nullptr, 0, rows_.count, static_cast<uint64_t>(count) * rows_.count}, {work_.exact, nullptr}, slot_.device, slot_.stream);
+      score_pairs(rows_, query_.metric,
+                  {work_.prepared.padded, work_.prepared.norms, nullptr, nullptr, nullptr, 0, rows_.count,
+                   static_cast<uint64_t>(count) * rows_.count},
+                  {work_.exact, nullptr}, slot_.device, slot_.stream);
     } else {
       if (plan_.sampled != 0) sample(count);
       filter(count);
     }
-    finish_queries({rows_, summary_, work_.prepared, work_.list, plan_.room, plan_.kept, plan_.sort_size, plan_.is_all ? work_.exact : nullptr, work_.best, work_.scores, work_.found}, query_.metric, count, slot_.device, slot_.stream);
+    finish_queries({rows_, summary_, work_.prepared, work_.list, plan_.room, plan_.kept, plan_.sort_size,
+                    plan_.is_all ? work_.exact : nullptr, work_.best, work_.scores, work_.found},
+                   query_.metric, count, slot_.device, slot_.stream);
   }
 
   CoarseQueries queries(uint32_t count) const {
-    return {work_.prepared.half, count, plan_.padded, padded_dims(rows_.dims), work_.prepared.bias_scale, work_.prepared.threshold};
+    return {work_.prepared.half,     count, plan_.padded, padded_dims(rows_.dims), work_.prepared.bias_scale,
+            work_.prepared.threshold};
   }
 
   CoarseRows coarse_rows(const char *half, uint64_t stride, uint32_t first, uint32_t step, uint32_t count) const {
-    return {half, stride, static_cast<uint32_t>(half_stride_of(rows_.dims)), count, first, step, query_.metric == SHOAL_COSINE ? rows_.cosine_factor : rows_.dot_factor,
+    return {half,
+            stride,
+            static_cast<uint32_t>(half_stride_of(rows_.dims)),
+            count,
+            first,
+            step,
+            query_.metric == SHOAL_COSINE ? rows_.cosine_factor : rows_.dot_factor,
             query_.metric == SHOAL_L2 ? rows_.l2_bias : nullptr};
   }
 
@@ -191,17 +231,21 @@ class Search {
       convert(rows_, 0, plan_.step, plan_.sampled, work_.tile, rows_.half_stride, slot_.stream);
       half = work_.tile, stride = rows_.half_stride;
     }
-    coarse(coarse_rows(half, stride, 0, plan_.step, plan_.sampled), queries(count), {work_.maxima, plan_.groups, nullptr, nullptr, 0}, slot_.device, slot_.stream);
+    coarse(coarse_rows(half, stride, 0, plan_.step, plan_.sampled), queries(count),
+           {work_.maxima, plan_.groups, nullptr, nullptr, 0}, slot_.device, slot_.stream);
     find_thresholds(work_.maxima, plan_.groups, plan_.rank, count, work_.prepared, slot_.device, slot_.stream);
   }
 
   /** Rows of one launch of the filter. */
   uint32_t piece_rows() const {
-    const uint64_t piece = std::max<uint64_t>(1 << 18, 1'000'000'000'000 / (static_cast<uint64_t>(plan_.padded) * padded_dims(rows_.dims)) / 256 * 256);
+    const uint64_t piece = std::max<uint64_t>(
+        1 << 18, 1'000'000'000'000 / (static_cast<uint64_t>(plan_.padded) * padded_dims(rows_.dims)) / 256 * 256);
     return static_cast<uint32_t>(std::min<uint64_t>(plan_.tile_rows == 0 ? rows_.count : plan_.tile_rows, piece));
   }
 
-  /** In launches of some milliseconds, the next one under way while one is waited for: the caller may stop between them. */
+  /**
+   * In launches of some milliseconds, the next one under way while one is waited for: the caller may stop between them.
+   */
   void filter(uint32_t count) {
     const uint32_t most = piece_rows();
     const CoarseOut out{nullptr, 0, work_.prepared.found, work_.list, plan_.room};
@@ -210,15 +254,20 @@ class Search {
       if (launches >= 2) slot_.wait(slot_.launched[launches % 2], terms_.stop);
       const uint32_t rows = static_cast<uint32_t>(std::min<uint64_t>(most, rows_.count - first));
       const char *half = rows_.half == nullptr ? work_.tile : rows_.half + first * rows_.half_stride;
-      if (rows_.half == nullptr) convert(rows_, static_cast<uint32_t>(first), 1, rows, work_.tile, rows_.half_stride, slot_.stream);
-      coarse(coarse_rows(half, rows_.half_stride, static_cast<uint32_t>(first), 1, rows), queries(count), out, slot_.device, slot_.stream);
-      if (first + most < rows_.count) check(cudaEventRecord(slot_.launched[launches % 2].handle, slot_.stream), "an event");
+      if (rows_.half == nullptr)
+        convert(rows_, static_cast<uint32_t>(first), 1, rows, work_.tile, rows_.half_stride, slot_.stream);
+      coarse(coarse_rows(half, rows_.half_stride, static_cast<uint32_t>(first), 1, rows), queries(count), out,
+             slot_.device, slot_.stream);
+      if (first + most < rows_.count)
+        check(cudaEventRecord(slot_.launched[launches % 2].handle, slot_.stream), "an event");
     }
   }
 
   void take(uint64_t first, uint32_t count, shoal_cuda_times &times) {
     const double *const scores = reinterpret_cast<const double *>(host_);
-    const uint32_t *const rows = reinterpret_cast<const uint32_t *>(scores + static_cast<size_t>(plan_.chunk) * plan_.kept), *const found = rows + static_cast<size_t>(plan_.chunk) * plan_.kept;
+    const uint32_t *const rows = reinterpret_cast<const uint32_t *>(scores +
+                                                                    static_cast<size_t>(plan_.chunk) * plan_.kept),
+                          *const found = rows + static_cast<size_t>(plan_.chunk) * plan_.kept;
     for (uint32_t q = 0; q < count; q++) {
       const uint64_t to = (first + q) * query_.k;
       if (plan_.is_host || found[q] == NOT_PROVEN) {
@@ -227,7 +276,8 @@ class Search {
         times.redone++;
         continue;
       }
-      if (found[q] > plan_.kept) fail(SHOAL_CUDA_LOST, "the device says that it found %u of %u rows", found[q], plan_.kept);
+      if (found[q] > plan_.kept)
+        fail(SHOAL_CUDA_LOST, "the device says that it found %u of %u rows", found[q], plan_.kept);
       best_.found[first + q] = found[q];
       std::memcpy(best_.rows + to, rows + static_cast<size_t>(q) * plan_.kept, found[q] * 4ull);
       std::memcpy(best_.scores + to, scores + static_cast<size_t>(q) * plan_.kept, found[q] * 8ull);
@@ -240,13 +290,18 @@ class Search {
       double score;
       uint32_t row;
     };
-    const auto is_better = [](const Scored &a, const Scored &b) { return a.score > b.score || (a.score == b.score && a.row < b.row); };
+    const auto is_better = [](const Scored &a, const Scored &b) {
+      return a.score > b.score || (a.score == b.score && a.row < b.row);
+    };
     std::vector<Scored> all;
     const uint32_t stride = padded_dims(rows_.dims);
     for (uint32_t first = 0; first < rows_.count; first += plan_.exact_rows) {
       refuse_stopped(terms_.stop);
       const uint32_t rows = std::min(plan_.exact_rows, rows_.count - first);
-      score_pairs(rows_, query_.metric, {work_.prepared.padded + static_cast<uint64_t>(q) * stride, work_.prepared.norms + q, nullptr, nullptr, nullptr, first, rows, rows}, {work_.exact, nullptr}, slot_.device, slot_.stream);
+      score_pairs(rows_, query_.metric,
+                  {work_.prepared.padded + static_cast<uint64_t>(q) * stride, work_.prepared.norms + q, nullptr,
+                   nullptr, nullptr, first, rows, rows},
+                  {work_.exact, nullptr}, slot_.device, slot_.stream);
       check(cudaMemcpyAsync(exact_, work_.exact, rows * 8ull, cudaMemcpyDeviceToHost, slot_.stream), "scores");
       check(cudaStreamSynchronize(slot_.stream), "scores");
       for (uint32_t i = 0; i < rows; i++)
@@ -277,12 +332,15 @@ class Search {
   double *exact_ = nullptr;
 };
 
-}  // namespace
+} // namespace
 
-size_t search_bytes(uint32_t rows, uint32_t dims, uint64_t queries, uint32_t k) { return work_bytes(plan_for(rows, dims, true, queries, k, 99 * 1024, 0), dims); }
+size_t search_bytes(uint32_t rows, uint32_t dims, uint64_t queries, uint32_t k) {
+  return work_bytes(plan_for(rows, dims, true, queries, k, 99 * 1024, 0), dims);
+}
 
-void search(Slot &slot, const Rows &rows, const Summary *summary, const Query &query, const shoal_cuda_terms &terms, const Best &best, shoal_cuda_times &times) {
+void search(Slot &slot, const Rows &rows, const Summary *summary, const Query &query, const shoal_cuda_terms &terms,
+            const Best &best, shoal_cuda_times &times) {
   Search(slot, rows, summary, query, terms, best).run(times);
 }
 
-}  // namespace shoal_cuda
+} // namespace shoal_cuda

@@ -1,5 +1,5 @@
-// One step of spreading as its kernels see it (spread.cu), the edges of a large graph a second time, for steps in which many
-// nodes give something to one lane (sliced.cu), and all steps to one lane in a small graph (at_once.cu).
+// One step of spreading as its kernels see it (spread.cu), the edges of a large graph a second time, for steps in which
+// many nodes give something to one lane (sliced.cu), and all steps to one lane in a small graph (at_once.cu).
 #pragma once
 #include <cstdint>
 #include "device.h"
@@ -40,16 +40,27 @@ struct Sliced {
 
 /** Bytes that such edges take beside the graph; 0: the graph is better off without. */
 uint64_t sliced_bytes(uint64_t nodes, uint64_t edges);
-/** Whether the device and the code for it have what it takes: the copy engine, shared memory and number of multiprocessors of sm_90. */
+/**
+ * Whether the device and the code for it have what it takes: the copy engine, shared memory and number of
+ * multiprocessors of sm_90.
+ */
 bool can_slice(int device);
-/** Lays `sliced_bytes` bytes (not 0) out on a device that `can_slice`, and fills them, of a graph that lies there as well; nothing where few nodes have most of the edges. */
-Sliced slice(char *memory, const shoal_graph &graph, const uint32_t *begin, const uint32_t *source, const float *weight, int device, cudaStream_t stream);
+/**
+ * Lays `sliced_bytes` bytes (not 0) out on a device that `can_slice`, and fills them, of a graph that lies there as
+ * well; nothing where few nodes have most of the edges.
+ */
+Sliced slice(char *memory, const shoal_graph &graph, const uint32_t *begin, const uint32_t *source, const float *weight,
+             int device, cudaStream_t stream);
 /** One step of one lane, when more than `most_active` nodes give; nothing otherwise. */
 void spread_sliced(const Step &step, const Sliced &sliced, int device, cudaStream_t stream);
 
-/** Whether all nodes find room on the device at the same time. Of a node of very many edges all others would wait for the end. */
+/**
+ * Whether all nodes find room on the device at the same time. Of a node of very many edges all others would wait for
+ * the end.
+ */
 bool can_spread_at_once(int device, uint64_t nodes, uint64_t edges, uint32_t steps);
 /** From `seeds` to `totals`, both in host memory; `given` and `step.arriving` are room for values of all nodes. */
-void spread_at_once(Slot &slot, Step step, uint64_t edges, uint32_t steps, float *given, const float *seeds, float *totals, shoal_cuda_times &times, shoal_stop stop);
+void spread_at_once(Slot &slot, Step step, uint64_t edges, uint32_t steps, float *given, const float *seeds,
+                    float *totals, shoal_cuda_times &times, shoal_stop stop);
 
-}  // namespace shoal_cuda
+} // namespace shoal_cuda

@@ -1,5 +1,5 @@
-// Exact top-k over parts of a collection on several devices, side by side, and over rows that pass through one: each is a search of
-// its own (search.h), and what they find is merged here, in order and with ties to the lower row.
+// Exact top-k over parts of a collection on several devices, side by side, and over rows that pass through one: each is
+// a search of its own (search.h), and what they find is merged here, in order and with ties to the lower row.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -23,7 +23,10 @@ class Merge {
       const uint64_t at = q * query_.k;
       uint32_t i = 0, j = 0, n = 0;
       for (; n < query_.k && (i < to_.found[q] || j < part.found[q]); n++) {
-        const bool is_mine = j == part.found[q] || (i < to_.found[q] && !(query_.metric == SHOAL_L2 ? part.scores[at + j] < to_.scores[at + i] : part.scores[at + j] > to_.scores[at + i]));
+        const bool is_mine =
+            j == part.found[q] ||
+            (i < to_.found[q] && !(query_.metric == SHOAL_L2 ? part.scores[at + j] < to_.scores[at + i]
+                                                             : part.scores[at + j] > to_.scores[at + i]));
         rows[n] = is_mine ? to_.rows[at + i] : static_cast<uint32_t>(first_row + part.rows[at + j]);
         scores[n] = is_mine ? to_.scores[at + i++] : part.scores[at + j++];
       }
@@ -62,7 +65,8 @@ void refuse_hurried(const shoal_cuda_terms &terms) {
   if (terms.most_wait_us > 0) fail(SHOAL_CUDA_LATER, "rows that do not lie on one device would take too long");
 }
 
-void search_part(const shoal_cuda_rows &part, const Query &query, const shoal_cuda_terms &terms, const Best &best, shoal_cuda_times &times) {
+void search_part(const shoal_cuda_rows &part, const Query &query, const shoal_cuda_terms &terms, const Best &best,
+                 shoal_cuda_times &times) {
   if (part.rows.count == 0) return static_cast<void>(std::fill_n(best.found, query.count, 0u));
   Lease slot(part.device, &terms);
   search(*slot, part.rows, part.device_summary, query, terms, best, times);
@@ -72,13 +76,14 @@ void search_part(const shoal_cuda_rows &part, const Query &query, const shoal_cu
 class Aside {
  public:
   template <class Work>
-  explicit Aside(const Work &work) : thread_([this, work] {
-    try {
-      work();
-    } catch (...) {
-      failure_ = std::current_exception();
-    }
-  }) {}
+  explicit Aside(const Work &work)
+      : thread_([this, work] {
+          try {
+            work();
+          } catch (...) {
+            failure_ = std::current_exception();
+          }
+        }) {}
   ~Aside() {
     if (thread_.joinable()) thread_.join();
   }
@@ -100,14 +105,17 @@ struct Piece {
 constexpr uint64_t MOST_PIECE_BYTES = 1ull << 30, LEAST_PIECE_BYTES = 64ull << 20;
 
 /**
- * Whole chunks, two of the largest in 3/4 of `allowed`; and none larger than half of what is left, so that what is searched when the last copy has ended is little:
- * a third of 3 GB took 2 of the 70 ms that 1,000 queries had (H200, 2026-11-22).
+ * Whole chunks, two of the largest in 3/4 of `allowed`; and none larger than half of what is left, so that what is
+ * searched when the last copy has ended is little: a third of 3 GB took 2 of the 70 ms that 1,000 queries had (H200,
+ * 2026-11-22).
  */
 std::vector<Piece> pieces_of(const shoal_rows &rows, uint64_t allowed) {
   shoal_rows some = rows;
   some.count = 1 << 10;
   const uint64_t per_row = std::max<uint64_t>(1, bytes_for(some, false) / some.count);
-  const uint64_t most = std::max<uint64_t>(1, std::min({rows.count, allowed * 3 / 8 / per_row, MOST_PIECE_BYTES / per_row})), chunk = std::min<uint64_t>(most, chunk_rows_of(rows.dims * element_bytes(rows.dtype), rows.count));
+  const uint64_t most = std::max<uint64_t>(
+                     1, std::min({rows.count, allowed * 3 / 8 / per_row, MOST_PIECE_BYTES / per_row})),
+                 chunk = std::min<uint64_t>(most, chunk_rows_of(rows.dims * element_bytes(rows.dtype), rows.count));
   const uint64_t least = std::max<uint64_t>(chunk, LEAST_PIECE_BYTES / per_row);
   std::vector<Piece> pieces;
   for (uint64_t first = 0; first < rows.count; first += pieces.back().count) {
@@ -117,13 +125,19 @@ std::vector<Piece> pieces_of(const shoal_rows &rows, uint64_t allowed) {
   return pieces;
 }
 
-/** Whose turn it is: pieces are copied into two places in turn, by several threads, and searched by one. Over: nobody waits any more. */
+/**
+ * Whose turn it is: pieces are copied into two places in turn, by several threads, and searched by one. Over: nobody
+ * waits any more.
+ */
 class Turns {
  public:
   explicit Turns(const std::vector<Piece> &pieces) : pieces_(pieces), arrived_(pieces.size()) {}
 
   size_t piece_of(uint64_t row) const {
-    return static_cast<size_t>(std::upper_bound(pieces_.begin(), pieces_.end(), row, [](uint64_t of, const Piece &piece) { return of < piece.first; }) - pieces_.begin()) - 1;
+    return static_cast<size_t>(std::upper_bound(pieces_.begin(), pieces_.end(), row,
+                                                [](uint64_t of, const Piece &piece) { return of < piece.first; }) -
+                               pieces_.begin()) -
+           1;
   }
 
   void wait_for_room(size_t piece) {
@@ -181,8 +195,8 @@ class Over {
   Turns &turns_;
 };
 
-}  // namespace
-}  // namespace shoal_cuda
+} // namespace
+} // namespace shoal_cuda
 
 using namespace shoal_cuda;
 
@@ -193,7 +207,8 @@ uint64_t shoal_cuda_topk_bytes(uint64_t rows, uint32_t dims, uint64_t query_coun
   return search_bytes(static_cast<uint32_t>(rows), dims, query_count, k);
 }
 
-int shoal_cuda_topk(const shoal_cuda_rows *const *parts, uint32_t part_count, const float *queries, uint64_t query_count, enum shoal_metric metric, uint32_t k, uint32_t *best, double *scores,
+int shoal_cuda_topk(const shoal_cuda_rows *const *parts, uint32_t part_count, const float *queries,
+                    uint64_t query_count, enum shoal_metric metric, uint32_t k, uint32_t *best, double *scores,
                     uint32_t *found, const shoal_cuda_terms *terms) {
   return answer([&] {
     const Query query{queries, query_count, metric, k};
@@ -209,7 +224,8 @@ int shoal_cuda_topk(const shoal_cuda_rows *const *parts, uint32_t part_count, co
       std::vector<int> devices;
       for (uint32_t p = 0; p < part_count; p++) {
         held.emplace_back(new Held(query));
-        if (std::find(devices.begin(), devices.end(), parts[p]->device) == devices.end()) devices.push_back(parts[p]->device);
+        if (std::find(devices.begin(), devices.end(), parts[p]->device) == devices.end())
+          devices.push_back(parts[p]->device);
       }
       std::vector<shoal_cuda_times> taken(devices.size());
       std::vector<std::unique_ptr<Aside>> asides;
@@ -232,7 +248,8 @@ int shoal_cuda_topk(const shoal_cuda_rows *const *parts, uint32_t part_count, co
   });
 }
 
-int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *queries, uint64_t query_count, enum shoal_metric metric, uint32_t k, uint32_t *best, double *scores, uint32_t *found,
+int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *queries, uint64_t query_count,
+                             enum shoal_metric metric, uint32_t k, uint32_t *best, double *scores, uint32_t *found,
                              const shoal_cuda_terms *terms) {
   return answer([&] {
     const Query query{queries, query_count, metric, k};
@@ -252,7 +269,9 @@ int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *qu
     shoal_rows piece = *rows;
     piece.count = pieces[0].count;
     const size_t piece_bytes = bytes_for(piece, false);
-    if (2 * piece_bytes > allowed) fail(SHOAL_CUDA_OUT_OF_MEMORY, "two pieces of one row each take %zu bytes, and %llu are allowed", 2 * piece_bytes, static_cast<unsigned long long>(allowed));
+    if (2 * piece_bytes > allowed)
+      fail(SHOAL_CUDA_OUT_OF_MEMORY, "two pieces of one row each take %zu bytes, and %llu are allowed", 2 * piece_bytes,
+           static_cast<unsigned long long>(allowed));
     char *const memory = slot->work(2 * piece_bytes, std::max<uint64_t>(2 * piece_bytes, allowed / 4 * 3));
     Merge merge(query, best, scores, found);
     Held held(query);
@@ -284,21 +303,30 @@ int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *qu
       const size_t row_bytes = rows->dims * element_bytes(rows->dtype);
       Summary *unused;
       const size_t stride = rows_of(0, &unused).stride;
-      const Places places{std::min<size_t>(chunk_rows_of(row_bytes, rows->count), pieces[0].count), stride, [&](size_t first, size_t count) {
-        const size_t p = turns.piece_of(first), at = first - pieces[p].first;
-        turns.wait_for_room(p);
-        Summary *summary;
-        const Rows now = rows_of(p, &summary);
-        char *const to = const_cast<char *>(now.data) + at * stride;
-        if (stride != row_bytes) check(cudaMemsetAsync(to, 0, count * stride, slot->copies), "padding");
-        if (rows->scales != nullptr) check(cudaMemcpyAsync(const_cast<float *>(now.scales) + at, rows->scales + first, count * 4, cudaMemcpyHostToDevice, slot->copies), "scales");
-        return to;
-      }, [&](size_t first, size_t count) {
-        const size_t p = turns.piece_of(first);
-        turns.arrived(p, count, [&] { check(cudaEventRecord(slot->copied[p % 2].handle, slot->copies), "an event"); });
-      }};
+      const Places places{std::min<size_t>(chunk_rows_of(row_bytes, rows->count), pieces[0].count), stride,
+                          [&](size_t first, size_t count) {
+                            const size_t p = turns.piece_of(first), at = first - pieces[p].first;
+                            turns.wait_for_room(p);
+                            Summary *summary;
+                            const Rows now = rows_of(p, &summary);
+                            char *const to = const_cast<char *>(now.data) + at * stride;
+                            if (stride != row_bytes)
+                              check(cudaMemsetAsync(to, 0, count * stride, slot->copies), "padding");
+                            if (rows->scales != nullptr)
+                              check(cudaMemcpyAsync(const_cast<float *>(now.scales) + at, rows->scales + first,
+                                                    count * 4, cudaMemcpyHostToDevice, slot->copies),
+                                    "scales");
+                            return to;
+                          },
+                          [&](size_t first, size_t count) {
+                            const size_t p = turns.piece_of(first);
+                            turns.arrived(p, count, [&] {
+                              check(cudaEventRecord(slot->copied[p % 2].handle, slot->copies), "an event");
+                            });
+                          }};
       check(cudaEventRecord(slot->begun.handle, slot->copies), "an event");
-      copy_in(*slot, slot->copies, places, static_cast<const char *>(rows->data), rows->stride, row_bytes, rows->count, limits.stop);
+      copy_in(*slot, slot->copies, places, static_cast<const char *>(rows->data), rows->stride, row_bytes, rows->count,
+              limits.stop);
       check(cudaEventRecord(slot->loaded.handle, slot->copies), "an event");
     } catch (...) {
       failure = std::current_exception();
@@ -313,4 +341,4 @@ int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *qu
   });
 }
 
-}  // extern "C"
+} // extern "C"

@@ -1,4 +1,5 @@
-// Kernels of topk_steps.cuh. All have one block a query, and results that do not depend on the order in which rows were listed.
+// Kernels of topk_steps.cuh. All have one block a query, and results that do not depend on the order in which rows were
+// listed.
 #include "launch.cuh"
 #include "pairs.cuh"
 #include "topk_steps.cuh"
@@ -13,7 +14,9 @@ __device__ __forceinline__ uint32_t key_of(float value) {
   const uint32_t bits = __float_as_uint(value);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
-__device__ __forceinline__ float value_of(uint32_t key) { return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
+__device__ __forceinline__ float value_of(uint32_t key) {
+  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
 
 /** Better scores have smaller keys; what is no number is last. */
 __device__ __forceinline__ uint64_t order_of(double score) {
@@ -21,7 +24,9 @@ __device__ __forceinline__ uint64_t order_of(double score) {
   const uint64_t bits = static_cast<uint64_t>(__double_as_longlong(score + 0.0)); // −0 and 0 are equal
   return bits >> 63 ? bits : ~(bits | 1ull << 63);
 }
-__device__ __forceinline__ double score_of(uint64_t order) { return __longlong_as_double(static_cast<long long>(order >> 63 ? order : ~order & ~(1ull << 63))); }
+__device__ __forceinline__ double score_of(uint64_t order) {
+  return __longlong_as_double(static_cast<long long>(order >> 63 ? order : ~order & ~(1ull << 63)));
+}
 
 __device__ __forceinline__ uint32_t warp_sum(uint32_t value) {
 #if __CUDA_ARCH__ >= 800
@@ -43,14 +48,15 @@ __device__ __forceinline__ uint32_t block_count(uint32_t mine, uint32_t (*sums)[
 }
 
 /**
- * The `rank`-th largest (1 is the largest) of `count` floats, of which there are as many: bit by bit, how many keys are at least so
- * large. A few for each thread lie in registers; `score(i)` reads the others again each time.
+ * The `rank`-th largest (1 is the largest) of `count` floats, of which there are as many: bit by bit, how many keys are
+ * at least so large. A few for each thread lie in registers; `score(i)` reads the others again each time.
  */
 template <class Score>
 __device__ float largest(uint32_t rank, uint32_t count, const Score &score, uint32_t (*sums)[32]) {
   uint32_t keys[LISTED];
 #pragma unroll
-  for (uint32_t i = 0; i < LISTED; i++) keys[i] = i * blockDim.x + threadIdx.x < count ? key_of(score(i * blockDim.x + threadIdx.x)) : 0;
+  for (uint32_t i = 0; i < LISTED; i++)
+    keys[i] = i * blockDim.x + threadIdx.x < count ? key_of(score(i * blockDim.x + threadIdx.x)) : 0;
   const auto each = [&](const auto &work) {
 #pragma unroll
     for (uint32_t i = 0; i < LISTED; i++) work(keys[i]);
@@ -66,7 +72,9 @@ __device__ float largest(uint32_t rank, uint32_t count, const Score &score, uint
   }
   // Exactly `rank` keys are not below, or all bits are known: the smallest of those keys.
   uint32_t smallest = 0xffffffffu;
-  each([&](uint32_t key) { if (key >= least) smallest = min(smallest, key); });
+  each([&](uint32_t key) {
+    if (key >= least) smallest = min(smallest, key);
+  });
   for (int other = 16; other > 0; other /= 2) smallest = min(smallest, __shfl_xor_sync(0xffffffffu, smallest, other));
   __syncthreads();
   if (threadIdx.x % 32 == 0) sums[0][threadIdx.x / 32] = smallest;
@@ -77,7 +85,8 @@ __device__ float largest(uint32_t rank, uint32_t count, const Score &score, uint
 }
 
 /** One block a query, padding included. `raw` is queries × dims. */
-__global__ void __launch_bounds__(128) prepare_kernel(const float *raw, uint32_t count, uint32_t dims, enum shoal_metric metric, const Summary *summary, Prepared to) {
+__global__ void __launch_bounds__(128) prepare_kernel(const float *raw, uint32_t count, uint32_t dims,
+                                                      enum shoal_metric metric, const Summary *summary, Prepared to) {
   const uint32_t query = blockIdx.x, padded = divided_up(dims, K_STEP) * K_STEP;
   __half *const half = reinterpret_cast<__half *>(to.half) + static_cast<uint64_t>(query) * padded;
   next_may_begin();
@@ -87,7 +96,8 @@ __global__ void __launch_bounds__(128) prepare_kernel(const float *raw, uint32_t
     return;
   }
   const float *const from = raw + static_cast<uint64_t>(query) * dims;
-  float *const plain = to.padded + static_cast<uint64_t>(query) * padded; // read again instead of `from`, which may be across the link
+  // read again instead of `from`, which may be across the link
+  float *const plain = to.padded + static_cast<uint64_t>(query) * padded;
   double square = 0;
   for (uint32_t d = threadIdx.x; d < padded; d += blockDim.x) {
     const float value = d < dims ? from[d] : 0.0f;
@@ -97,7 +107,8 @@ __global__ void __launch_bounds__(128) prepare_kernel(const float *raw, uint32_t
   const double norm = sqrt(block_sum(square));
   // What leaves the range in which fp32 has all its digits is left to fp64.
   const double longest = summary->longest;
-  const bool is_plain = norm > 1e-15 && norm < 1e15 && (metric == SHOAL_COSINE || (longest > 1e-15 && longest < 1e15)) && summary->strange_rows == 0;
+  const bool is_plain = norm > 1e-15 && norm < 1e15 &&
+                        (metric == SHOAL_COSINE || (longest > 1e-15 && longest < 1e15)) && summary->strange_rows == 0;
   const double scale = is_plain ? HALF_LENGTH / norm : 0;
   double difference = 0;
   for (uint32_t d = threadIdx.x; d < padded; d += blockDim.x) {
@@ -110,8 +121,10 @@ __global__ void __launch_bounds__(128) prepare_kernel(const float *raw, uint32_t
   const double query_error = sqrt(block_sum(difference)) / HALF_LENGTH;
   if (threadIdx.x != 0) return;
   const double row_error = summary->half_error, length = metric == SHOAL_COSINE ? 1 : longest;
-  // Rounding of both operands; then, for each 16 dimensions, 17 terms cut off at 2^-23 of the largest; then factor and bias.
-  const double rounding = query_error + row_error + query_error * row_error + (1.1 * padded + 32) / (1 << 23) * 1.01 + 1.0 / (1 << 21);
+  // Rounding of both operands; then, for each 16 dimensions, 17 terms cut off at 2^-23 of the largest; then factor and
+  // bias.
+  const double rounding =
+      query_error + row_error + query_error * row_error + (1.1 * padded + 32) / (1 << 23) * 1.01 + 1.0 / (1 << 21);
   const double bias_scale = metric == SHOAL_L2 && is_plain ? HALF_LENGTH / (2 * norm) : 0;
   const double error = HALF_LENGTH * length * rounding + length * length * bias_scale / (1 << 21) + 1e-28;
   to.norms[query] = norm;
@@ -122,14 +135,17 @@ __global__ void __launch_bounds__(128) prepare_kernel(const float *raw, uint32_t
 }
 
 /** The `rank`-th best of a sample's groups, less the margin. One block a query. */
-__global__ void __launch_bounds__(256) threshold_kernel(const float *maxima, uint32_t groups, uint32_t rank, Prepared prepared) {
+__global__ void __launch_bounds__(256)
+    threshold_kernel(const float *maxima, uint32_t groups, uint32_t rank, Prepared prepared) {
   __shared__ uint32_t sums[2][32];
   const uint32_t query = blockIdx.x;
   next_may_begin();
   after_previous();
   // A query that is not plain lists nothing.
-  const float least = largest(rank, groups, [&](uint32_t i) { return maxima[static_cast<uint64_t>(query) * groups + i]; }, sums);
-  if (threadIdx.x == 0) prepared.threshold[query] = prepared.found[query] == NOT_PROVEN ? INFINITY : least - prepared.margin[query];
+  const float least =
+      largest(rank, groups, [&](uint32_t i) { return maxima[static_cast<uint64_t>(query) * groups + i]; }, sums);
+  if (threadIdx.x == 0)
+    prepared.threshold[query] = prepared.found[query] == NOT_PROVEN ? INFINITY : least - prepared.margin[query];
 }
 
 /** Dynamic shared memory: sort_size × (key, row). One block a query. */
@@ -146,8 +162,14 @@ __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(Finish f) {
   if (f.all != nullptr) {
     const double *const all = f.all + static_cast<uint64_t>(query) * count;
     const auto score_at = [&](uint32_t i) { return METRIC == SHOAL_L2 ? -all[i] : all[i]; };
-    // Sorting all took twice as long as everything else: what rounds to less than the last of the best does is not among them.
-    const float least = kept > 0 && kept * 4 < count ? largest(kept, count, [&](uint32_t i) { return isnan(score_at(i)) ? -INFINITY : static_cast<float>(score_at(i)); }, sums) : -INFINITY;
+    // Sorting all took twice as long as everything else: what rounds to less than the last of the best does is not
+    // among them.
+    const float least =
+        kept > 0 && kept * 4 < count
+            ? largest(
+                  kept, count,
+                  [&](uint32_t i) { return isnan(score_at(i)) ? -INFINITY : static_cast<float>(score_at(i)); }, sums)
+            : -INFINITY;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
       const double score = score_at(i);
@@ -210,8 +232,10 @@ __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(Finish f) {
         }
       }
       const uint32_t next_apart = apart > 1 ? apart / 2 : run;
-      if (apart > 32 || next_apart > 32 || next_apart == size) __syncthreads();
-      else __syncwarp();
+      if (apart > 32 || next_apart > 32 || next_apart == size)
+        __syncthreads();
+      else
+        __syncwarp();
     }
   uint32_t mine = 0;
   for (uint32_t i = threadIdx.x; i < min(kept, count); i += blockDim.x) {
@@ -226,23 +250,28 @@ __global__ void __launch_bounds__(FINISH_THREADS) finish_kernel(Finish f) {
   if (threadIdx.x == 0) f.found[query] = filled;
 }
 
-}  // namespace
+} // namespace
 
-void prepare_queries(const float *raw, uint32_t count, uint32_t padded, uint32_t dims, enum shoal_metric metric, const Summary *summary, const Prepared &to, cudaStream_t stream) {
+void prepare_queries(const float *raw, uint32_t count, uint32_t padded, uint32_t dims, enum shoal_metric metric,
+                     const Summary *summary, const Prepared &to, cudaStream_t stream) {
   prepare_kernel<<<padded, 128, 0, stream>>>(raw, count, dims, metric, summary, to);
   check(cudaGetLastError(), "the kernel of queries");
 }
 
-void find_thresholds(const float *maxima, uint32_t groups, uint32_t rank, uint32_t count, const Prepared &prepared, int device, cudaStream_t stream) {
-  launch_overlapping("the kernel of thresholds", device, threshold_kernel, count, 256, 0, stream, maxima, groups, rank, prepared);
+void find_thresholds(const float *maxima, uint32_t groups, uint32_t rank, uint32_t count, const Prepared &prepared,
+                     int device, cudaStream_t stream) {
+  launch_overlapping("the kernel of thresholds", device, threshold_kernel, count, 256, 0, stream, maxima, groups, rank,
+                     prepared);
 }
 
 void finish_queries(const Finish &finish, enum shoal_metric metric, uint32_t count, int device, cudaStream_t stream) {
   const size_t bytes = finish.sort_size * 12;
   with_kind(finish.rows.dtype, metric, [&](auto type, auto known) {
     allow_shared<finish_kernel<decltype(type)::value, decltype(known)::value>>(device, bytes);
-    launch_overlapping("the kernel of the last step", device, finish_kernel<decltype(type)::value, decltype(known)::value>, count, FINISH_THREADS, bytes, stream, finish);
+    launch_overlapping("the kernel of the last step", device,
+                       finish_kernel<decltype(type)::value, decltype(known)::value>, count, FINISH_THREADS, bytes,
+                       stream, finish);
   });
 }
 
-}  // namespace shoal_cuda
+} // namespace shoal_cuda

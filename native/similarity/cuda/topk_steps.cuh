@@ -7,11 +7,14 @@ namespace shoal_cuda {
 /** `found` of a query that the host must do. */
 constexpr uint32_t NOT_PROVEN = 0xffffffffu;
 
-/** Queries as the steps want them, all on the device. `found` counts what is listed for each, and is NOT_PROVEN where nothing can be. */
+/**
+ * Queries as the steps want them, all on the device. `found` counts what is listed for each, and is NOT_PROVEN where
+ * nothing can be.
+ */
 struct Prepared {
-  float *padded;      // chunk × padded dims
-  double *norms;      // chunk
-  char *half;         // tiles of 128 × padded dims
+  float *padded; // chunk × padded dims
+  double *norms; // chunk
+  char *half;    // tiles of 128 × padded dims
   float *bias_scale, *threshold, *margin;
   uint32_t *found;
 };
@@ -31,10 +34,12 @@ struct Finish {
 };
 
 /** Fills `to` from `raw` (count × dims, in device memory or pinned), for `padded` queries. */
-void prepare_queries(const float *raw, uint32_t count, uint32_t padded, uint32_t dims, enum shoal_metric metric, const Summary *summary, const Prepared &to, cudaStream_t stream);
+void prepare_queries(const float *raw, uint32_t count, uint32_t padded, uint32_t dims, enum shoal_metric metric,
+                     const Summary *summary, const Prepared &to, cudaStream_t stream);
 /** Threshold of each query: the `rank`-th best of a sample's groups, less the margin. */
-void find_thresholds(const float *maxima, uint32_t groups, uint32_t rank, uint32_t count, const Prepared &prepared, int device, cudaStream_t stream);
+void find_thresholds(const float *maxima, uint32_t groups, uint32_t rank, uint32_t count, const Prepared &prepared,
+                     int device, cudaStream_t stream);
 /** Proves, scores in fp64 and sorts what was listed. */
 void finish_queries(const Finish &finish, enum shoal_metric metric, uint32_t count, int device, cudaStream_t stream);
 
-}  // namespace shoal_cuda
+} // namespace shoal_cuda

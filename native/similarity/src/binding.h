@@ -1,5 +1,6 @@
-// What both halves of the addon (addon.cc, cuda_addon.cc) are made of: the arguments of a call, rows among them, and work that ends in a
-// promise, on libuv's threads or at once. Arrays are the caller's, are held until the work is done, and results are written into them.
+// What both halves of the addon (addon.cc, cuda_addon.cc) are made of: the arguments of a call, rows among them, and
+// work that ends in a promise, on libuv's threads or at once. Arrays are the caller's, are held until the work is done,
+// and results are written into them.
 #pragma once
 #include <node_api.h>
 #include <functional>
@@ -55,7 +56,10 @@ class Call : public Arguments {
     return rows;
   }
 
-  /** A promise that `run` fulfils on another thread, or `at_once`: on this one, before there is a promise to wait for, unless it throws Later. */
+  /**
+   * A promise that `run` fulfils on another thread, or `at_once`: on this one, before there is a promise to wait for,
+   * unless it throws Later.
+   */
   napi_value promise(std::function<void()> run, Value value = nullptr, bool at_once = false) {
     if (is_bad) return nullptr;
     Job *job = new Job;
@@ -113,4 +117,4 @@ class Call : public Arguments {
   }
 };
 
-}  // namespace shoal
+} // namespace shoal

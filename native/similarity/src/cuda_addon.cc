@@ -1,9 +1,10 @@
-// The CUDA library (similarity_cuda.h) for Node: opened by its path at run time, so that nothing of CUDA is needed to build or load
-// this. What is not there, or is another version's, is told in words and is no error. Every status other than OK becomes an
-// error with its name as `code`; what it means, and what to do then, is libs/similarity's business (cuda-library.ts).
+// The CUDA library (similarity_cuda.h) for Node: opened by its path at run time, so that nothing of CUDA is needed to
+// build or load this. What is not there, or is another version's, is told in words and is no error. Every status other
+// than OK becomes an error with its name as `code`; what it means, and what to do then, is libs/similarity's business
+// (cuda-library.ts).
 //
-// What lies on a device is held by handles. A handle is freed when it is let go (cudaFree) or collected, and never under a
-// call that still uses it.
+// What lies on a device is held by handles. A handle is freed when it is let go (cudaFree) or collected, and never
+// under a call that still uses it.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <algorithm>
@@ -22,17 +23,21 @@ namespace {
 
 /** The functions of one opened library. It is never closed: a driver does not like to be unloaded. */
 struct Library {
-#define SHOAL_FUNCTIONS(APPLY)                                                                                                                        \
-  APPLY(abi) APPLY(error) APPLY(device_count) APPLY(describe) APPLY(held_bytes) APPLY(trim) APPLY(rows_bytes) APPLY(upload) APPLY(free_rows)          \
-  APPLY(topk_bytes) APPLY(topk) APPLY(topk_streamed) APPLY(rescore) APPLY(matrix) APPLY(graph_bytes) APPLY(upload_graph) APPLY(free_graph) APPLY(spread)           \
-  APPLY(take_pinned) APPLY(give_pinned)
+  // clang-format off
+#define SHOAL_FUNCTIONS(APPLY) \
+  APPLY(abi) APPLY(error) APPLY(device_count) APPLY(describe) APPLY(held_bytes) APPLY(trim) APPLY(rows_bytes) \
+  APPLY(upload) APPLY(free_rows) APPLY(topk_bytes) APPLY(topk) APPLY(topk_streamed) APPLY(rescore) \
+  APPLY(matrix) APPLY(graph_bytes) APPLY(upload_graph) APPLY(free_graph) APPLY(spread) APPLY(take_pinned) \
+  APPLY(give_pinned)
+// clang-format on
 #define SHOAL_DECLARE(NAME) decltype(&shoal_cuda_##NAME) NAME;
   SHOAL_FUNCTIONS(SHOAL_DECLARE)
 
   /** Throws Failure by the status and the library's words. To be called on the thread that made the call. */
   void check(int status) const {
     static const char *const codes[] = {"OK", "OUT_OF_MEMORY", "STOPPED", "NO_DEVICE", "INVALID", "LOST"};
-    if (status != SHOAL_CUDA_OK) throw Failure(status > 0 && status <= SHOAL_CUDA_LOST ? codes[status] : "LOST", error());
+    if (status != SHOAL_CUDA_OK)
+      throw Failure(status > 0 && status <= SHOAL_CUDA_LOST ? codes[status] : "LOST", error());
   }
 };
 
@@ -52,7 +57,8 @@ struct Held {
 typedef std::shared_ptr<Held> Handle;
 
 // So that nobody passes the one for the other.
-const napi_type_tag LIBRARY_TAG = {0x5f1c3a90b7d24e61, 0x9e0d6c4b8a2f7315}, HANDLE_TAG = {0x1d7b5e3fc2a84906, 0x83f6a1d94c0e5b27};
+const napi_type_tag LIBRARY_TAG = {0x5f1c3a90b7d24e61, 0x9e0d6c4b8a2f7315},
+                    HANDLE_TAG = {0x1d7b5e3fc2a84906, 0x83f6a1d94c0e5b27};
 
 template <class T>
 T *external(napi_env env, Call &call, size_t i, const napi_type_tag &tag, const char *wanted) {
@@ -60,12 +66,16 @@ T *external(napi_env env, Call &call, size_t i, const napi_type_tag &tag, const 
   napi_valuetype type;
   bool is_ours = false;
   void *data = nullptr;
-  if (napi_typeof(env, value, &type) != napi_ok || type != napi_external || napi_check_object_type_tag(env, value, &tag, &is_ours) != napi_ok || !is_ours) return call.refuse(i, wanted), nullptr;
+  if (napi_typeof(env, value, &type) != napi_ok || type != napi_external ||
+      napi_check_object_type_tag(env, value, &tag, &is_ours) != napi_ok || !is_ours)
+    return call.refuse(i, wanted), nullptr;
   napi_get_value_external(env, value, &data);
   return static_cast<T *>(data);
 }
 
-const Library *library_at(napi_env env, Call &call, size_t i) { return external<Library>(env, call, i, LIBRARY_TAG, "an opened library"); }
+const Library *library_at(napi_env env, Call &call, size_t i) {
+  return external<Library>(env, call, i, LIBRARY_TAG, "an opened library");
+}
 
 /** Empty, and refused, when it was freed. */
 Handle handle_of(napi_env env, Call &call, size_t i) {
@@ -83,7 +93,10 @@ napi_value as_external(napi_env env, Handle held) {
   return value;
 }
 
-/** The last four arguments of every computation: bytes it may use for its work, where times are written or null, stop, how long this thread may wait for it (0: another one does). */
+/**
+ * The last four arguments of every computation: bytes it may use for its work, where times are written or null, stop,
+ * how long this thread may wait for it (0: another one does).
+ */
 struct Terms {
   double *out;
   shoal_cuda_times times{};
@@ -98,7 +111,10 @@ struct Terms {
 
   bool at_once() const { return terms.most_wait_us > 0; }
 
-  /** Runs `work(const shoal_cuda_terms *)`, and writes times: device, copying, kernels (µs), bytes copied, queries done again. */
+  /**
+   * Runs `work(const shoal_cuda_terms *)`, and writes times: device, copying, kernels (µs), bytes copied, queries done
+   * again.
+   */
   template <class Work>
   void run(const Library &library, const Work &work) {
     if (out != nullptr) terms.times = &times;
@@ -108,15 +124,22 @@ struct Terms {
       throw Later();
     }
     library.check(status);
-    const double all[] = {times.device_us, times.copy_us, times.kernel_us, static_cast<double>(times.copied_bytes), static_cast<double>(times.redone)};
+    const double all[] = {times.device_us, times.copy_us, times.kernel_us, static_cast<double>(times.copied_bytes),
+                          static_cast<double>(times.redone)};
     for (size_t i = 0; out != nullptr && i < sizeof all / sizeof *all; i++) out[i] = all[i];
   }
 };
 
-/** Results that JavaScript gets without a copy, and that are freed when it has forgotten them: in pinned memory, where there is some. */
+/**
+ * Results that JavaScript gets without a copy, and that are freed when it has forgotten them: in pinned memory, where
+ * there is some.
+ */
 class Scores {
  public:
-  /** `at_once`: in no memory that a device may still write into when they are gone, and that might have to be locked first. */
+  /**
+   * `at_once`: in no memory that a device may still write into when they are gone, and that might have to be locked
+   * first.
+   */
   Scores(const Library &library, int device, size_t count, bool at_once) : library_(library), count_(count) {
     is_pinned_ = !at_once && count * 4 > FEW_BYTES && library.take_pinned(device, count * 4, &memory_) == SHOAL_CUDA_OK;
     if (!is_pinned_) allocate(count * 4);
@@ -169,12 +192,14 @@ napi_value text(napi_env env, const std::string &words) {
 std::string open_library(const std::string &path, Library &library) {
   void *opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (opened == nullptr) return dlerror();
-#define SHOAL_FIND(NAME)                                                                  \
+#define SHOAL_FIND(NAME)                                                                       \
   library.NAME = reinterpret_cast<decltype(library.NAME)>(dlsym(opened, "shoal_cuda_" #NAME)); \
   if (library.NAME == nullptr) return path + " has no function shoal_cuda_" #NAME;
   SHOAL_FUNCTIONS(SHOAL_FIND)
   const int abi = library.abi();
-  if (abi != SHOAL_CUDA_ABI) return path + " was built for version " + std::to_string(abi) + " of the interface, this is " + std::to_string(SHOAL_CUDA_ABI) + ": build it again";
+  if (abi != SHOAL_CUDA_ABI)
+    return path + " was built for version " + std::to_string(abi) + " of the interface, this is " +
+           std::to_string(SHOAL_CUDA_ABI) + ": build it again";
   return "";
 }
 
@@ -187,12 +212,15 @@ napi_value cuda_open(napi_env env, napi_callback_info info) {
   const std::string problem = open_library(path, *library);
   if (!problem.empty()) return delete library, text(env, problem);
   napi_value value;
-  napi_create_external(env, library, nullptr, nullptr, &value); // for as long as the process lives, as the library itself
+  // for as long as the process lives, as the library itself
+  napi_create_external(env, library, nullptr, nullptr, &value);
   napi_type_tag_object(env, value, &LIBRARY_TAG);
   return value;
 }
 
-/** cudaDevices(library): what each device is, or in words why there is none. Opens the driver: a second, the first time. */
+/**
+ * cudaDevices(library): what each device is, or in words why there is none. Opens the driver: a second, the first time.
+ */
 napi_value cuda_devices(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Library *library = library_at(env, call, 0);
@@ -207,8 +235,12 @@ napi_value cuda_devices(napi_env env, napi_callback_info info) {
     napi_value device, value;
     napi_create_object(env, &device);
     napi_set_named_property(env, device, "name", text(env, facts.name));
-    const std::pair<const char *, double> numbers[] = {{"compute", facts.compute}, {"multiprocessors", facts.multiprocessors}, {"totalBytes", static_cast<double>(facts.total_bytes)}, {"freeBytes", static_cast<double>(facts.free_bytes)}};
-    for (const auto &[name, number] : numbers) napi_create_double(env, number, &value), napi_set_named_property(env, device, name, value);
+    const std::pair<const char *, double> numbers[] = {{"compute", facts.compute},
+                                                       {"multiprocessors", facts.multiprocessors},
+                                                       {"totalBytes", static_cast<double>(facts.total_bytes)},
+                                                       {"freeBytes", static_cast<double>(facts.free_bytes)}};
+    for (const auto &[name, number] : numbers)
+      napi_create_double(env, number, &value), napi_set_named_property(env, device, name, value);
     napi_set_element(env, devices, i, device);
   }
   return devices;
@@ -272,7 +304,8 @@ napi_value cuda_upload(napi_env env, napi_callback_info info) {
   const uint8_t *stop = call.array<uint8_t>(10);
   const Handle held = std::make_shared<Held>();
   held->library = library, held->device = device;
-  return call.promise([=] { library->check(library->upload(device, &rows, has_half, &held->rows, stop)); }, [held](napi_env env) { return as_external(env, held); });
+  return call.promise([=] { library->check(library->upload(device, &rows, has_half, &held->rows, stop)); },
+                      [held](napi_env env) { return as_external(env, held); });
 }
 
 /** cudaUploadGraph(library, device, nodes, begin, source, weight, stop): a handle. */
@@ -280,11 +313,13 @@ napi_value cuda_upload_graph(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Library *library = library_at(env, call, 0);
   const int device = static_cast<int>(call.number(1));
-  const shoal_graph graph{static_cast<uint64_t>(call.number(2)), call.array<uint32_t>(3), call.array<uint32_t>(4), call.array<float>(5)};
+  const shoal_graph graph{static_cast<uint64_t>(call.number(2)), call.array<uint32_t>(3), call.array<uint32_t>(4),
+                          call.array<float>(5)};
   const uint8_t *stop = call.array<uint8_t>(6);
   const Handle held = std::make_shared<Held>();
   held->library = library, held->device = device;
-  return call.promise([=] { library->check(library->upload_graph(device, &graph, &held->graph, stop)); }, [held](napi_env env) { return as_external(env, held); });
+  return call.promise([=] { library->check(library->upload_graph(device, &graph, &held->graph, stop)); },
+                      [held](napi_env env) { return as_external(env, held); });
 }
 
 /** cudaFree(handle): as soon as no call uses it. */
@@ -306,12 +341,14 @@ napi_value cuda_top_k(napi_env env, napi_callback_info info) {
   uint32_t *found = call.array<uint32_t>(5), *best = found + count;
   double *scores = call.array<double>(6);
   Terms terms(call, 7);
-  return call.promise([=]() mutable {
-    terms.run(*held->library, [&](const shoal_cuda_terms *t) {
-      const shoal_cuda_rows *part = held->rows;
-      return held->library->topk(&part, 1, queries, count, metric, k, best, scores, found, t);
-    });
-  }, nullptr, terms.at_once());
+  return call.promise(
+      [=]() mutable {
+        terms.run(*held->library, [&](const shoal_cuda_terms *t) {
+          const shoal_cuda_rows *part = held->rows;
+          return held->library->topk(&part, 1, queries, count, metric, k, best, scores, found, t);
+        });
+      },
+      nullptr, terms.at_once());
 }
 
 /** cudaTopKStreamed(library, device, …rows, queries, count, metric, k, found and best, scores, …terms) */
@@ -328,7 +365,9 @@ napi_value cuda_top_k_streamed(napi_env env, napi_callback_info info) {
   double *scores = call.array<double>(14);
   Terms terms(call, 15);
   return call.promise([=]() mutable {
-    terms.run(*library, [&](const shoal_cuda_terms *t) { return library->topk_streamed(device, &rows, queries, count, metric, k, best, scores, found, t); });
+    terms.run(*library, [&](const shoal_cuda_terms *t) {
+      return library->topk_streamed(device, &rows, queries, count, metric, k, best, scores, found, t);
+    });
   });
 }
 
@@ -342,9 +381,13 @@ napi_value cuda_rescore(napi_env env, napi_callback_info info) {
   const uint32_t *begin = call.array<uint32_t>(4), *candidates = call.array<uint32_t>(5);
   double *scores = call.array<double>(6);
   Terms terms(call, 7);
-  return call.promise([=]() mutable {
-    terms.run(*held->library, [&](const shoal_cuda_terms *t) { return held->library->rescore(held->rows, queries, count, metric, begin, candidates, scores, t); });
-  }, nullptr, terms.at_once());
+  return call.promise(
+      [=]() mutable {
+        terms.run(*held->library, [&](const shoal_cuda_terms *t) {
+          return held->library->rescore(held->rows, queries, count, metric, begin, candidates, scores, t);
+        });
+      },
+      nullptr, terms.at_once());
 }
 
 /** cudaMatrix(handle, queries, count, metric, rows, …terms): the scores. */
@@ -357,10 +400,14 @@ napi_value cuda_matrix(napi_env env, napi_callback_info info) {
   const uint64_t rows = static_cast<uint64_t>(call.number(4));
   Terms terms(call, 5);
   const auto scores = std::make_shared<std::unique_ptr<Scores>>();
-  return call.promise([=]() mutable {
-    scores->reset(new Scores(*held->library, held->device, count * rows, terms.at_once()));
-    terms.run(*held->library, [&](const shoal_cuda_terms *t) { return held->library->matrix(held->rows, queries, count, metric, (*scores)->at(), t); });
-  }, [scores](napi_env env) { return Scores::as_array(env, std::move(*scores)); }, terms.at_once());
+  return call.promise(
+      [=]() mutable {
+        scores->reset(new Scores(*held->library, held->device, count * rows, terms.at_once()));
+        terms.run(*held->library, [&](const shoal_cuda_terms *t) {
+          return held->library->matrix(held->rows, queries, count, metric, (*scores)->at(), t);
+        });
+      },
+      [scores](napi_env env) { return Scores::as_array(env, std::move(*scores)); }, terms.at_once());
 }
 
 /** cudaSpread(handle, lanes, steps, decay, threshold, seeds, …terms): the totals. */
@@ -373,23 +420,38 @@ napi_value cuda_spread(napi_env env, napi_callback_info info) {
   const float *seeds = static_cast<Arguments &>(call).array<float>(5, 0, &count);
   Terms terms(call, 6);
   const auto totals = std::make_shared<std::unique_ptr<Scores>>();
-  return call.promise([=]() mutable {
-    totals->reset(new Scores(*held->library, held->device, count, terms.at_once()));
-    terms.run(*held->library, [&](const shoal_cuda_terms *t) { return held->library->spread(held->graph, lanes, steps, decay, threshold, seeds, (*totals)->at(), t); });
-  }, [totals](napi_env env) { return Scores::as_array(env, std::move(*totals)); }, terms.at_once());
+  return call.promise(
+      [=]() mutable {
+        totals->reset(new Scores(*held->library, held->device, count, terms.at_once()));
+        terms.run(*held->library, [&](const shoal_cuda_terms *t) {
+          return held->library->spread(held->graph, lanes, steps, decay, threshold, seeds, (*totals)->at(), t);
+        });
+      },
+      [totals](napi_env env) { return Scores::as_array(env, std::move(*totals)); }, terms.at_once());
 }
 
-}  // namespace
+} // namespace
 
 void export_cuda(napi_env env, napi_value exports) {
   const napi_property_descriptor functions[] = {
 #define SHOAL_EXPORT(NAME, FUNCTION) {NAME, nullptr, FUNCTION, nullptr, nullptr, nullptr, napi_enumerable, nullptr}
-      SHOAL_EXPORT("cudaOpen", cuda_open), SHOAL_EXPORT("cudaDevices", cuda_devices), SHOAL_EXPORT("cudaHeldBytes", cuda_held_bytes), SHOAL_EXPORT("cudaTrim", cuda_trim),
-      SHOAL_EXPORT("cudaRowsBytes", cuda_rows_bytes), SHOAL_EXPORT("cudaGraphBytes", cuda_graph_bytes), SHOAL_EXPORT("cudaTopKBytes", cuda_top_k_bytes), SHOAL_EXPORT("cudaUpload", cuda_upload),
-      SHOAL_EXPORT("cudaUploadGraph", cuda_upload_graph), SHOAL_EXPORT("cudaFree", cuda_free), SHOAL_EXPORT("cudaTopK", cuda_top_k), SHOAL_EXPORT("cudaTopKStreamed", cuda_top_k_streamed),
-      SHOAL_EXPORT("cudaRescore", cuda_rescore), SHOAL_EXPORT("cudaMatrix", cuda_matrix), SHOAL_EXPORT("cudaSpread", cuda_spread),
+      SHOAL_EXPORT("cudaOpen", cuda_open),
+      SHOAL_EXPORT("cudaDevices", cuda_devices),
+      SHOAL_EXPORT("cudaHeldBytes", cuda_held_bytes),
+      SHOAL_EXPORT("cudaTrim", cuda_trim),
+      SHOAL_EXPORT("cudaRowsBytes", cuda_rows_bytes),
+      SHOAL_EXPORT("cudaGraphBytes", cuda_graph_bytes),
+      SHOAL_EXPORT("cudaTopKBytes", cuda_top_k_bytes),
+      SHOAL_EXPORT("cudaUpload", cuda_upload),
+      SHOAL_EXPORT("cudaUploadGraph", cuda_upload_graph),
+      SHOAL_EXPORT("cudaFree", cuda_free),
+      SHOAL_EXPORT("cudaTopK", cuda_top_k),
+      SHOAL_EXPORT("cudaTopKStreamed", cuda_top_k_streamed),
+      SHOAL_EXPORT("cudaRescore", cuda_rescore),
+      SHOAL_EXPORT("cudaMatrix", cuda_matrix),
+      SHOAL_EXPORT("cudaSpread", cuda_spread),
   };
   napi_define_properties(env, exports, sizeof functions / sizeof *functions, functions);
 }
 
-}  // namespace shoal
+} // namespace shoal

@@ -6,4 +6,4 @@ namespace shoal {
 
 void export_cuda(napi_env env, napi_value exports);
 
-}  // namespace shoal
+} // namespace shoal

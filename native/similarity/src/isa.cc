@@ -27,7 +27,7 @@ const Kernels &kernels_of(int isa) {
   return *supported()[isa];
 }
 
-}  // namespace shoal
+} // namespace shoal
 
 int shoal_isa_count(void) { return static_cast<int>(shoal::supported().size()); }
 const char *shoal_isa_name(int isa) { return shoal::kernels_of(isa).name; }

@@ -1,5 +1,5 @@
-// The kernels, written once with the compiler's vector types; a .cc file for each instruction set includes this with the
-// width of its registers and is compiled with its flags. NEON comes from the portable one on arm64.
+// The kernels, written once with the compiler's vector types; a .cc file for each instruction set includes this with
+// the width of its registers and is compiled with its flags. NEON comes from the portable one on arm64.
 //
 // A tile is the inner loop of a matrix product: rows and queries are packed by dimension, so that one step loads
 // TILE_VECTORS vectors of rows, broadcasts TILE_QUERIES values and does their product in registers; nothing is reduced
@@ -46,7 +46,9 @@ struct Marks {
 
 struct Dot {
   template <class S, class A, class B>
-  static S add(S sum, A a, B b) { return sum + a * b; }
+  static S add(S sum, A a, B b) {
+    return sum + a * b;
+  }
 };
 
 struct L2 {
@@ -77,7 +79,8 @@ uint32_t tile(const float *queries, const float *rows, size_t dims, bool adds, c
   };
   // Several steps at a time where the counting would else take a share of what the processor can begin.
   for (size_t left = dims / STEPS; left > 0; left--) {
-    for (int line = 0; line < PREFETCH_LINES; line++) __builtin_prefetch(queries + 16 * TILE_QUERIES + 16 * line); // they come from the second-level cache
+    // they come from the second-level cache
+    for (int line = 0; line < PREFETCH_LINES; line++) __builtin_prefetch(queries + 16 * TILE_QUERIES + 16 * line);
 #pragma GCC unroll 4
     for (size_t i = 0; i < STEPS; i++) step();
   }
@@ -106,7 +109,8 @@ uint32_t tile(const float *queries, const float *rows, size_t dims, bool adds, c
 
 uint64_t above(const float *values, float limit) {
   uint64_t bits = 0;
-  for (size_t v = 0; v < TILE_VECTORS; v++) bits |= static_cast<uint64_t>(above_bits(load(values + v * LANES), Vector{} + limit)) << (v * LANES);
+  for (size_t v = 0; v < TILE_VECTORS; v++)
+    bits |= static_cast<uint64_t>(above_bits(load(values + v * LANES), Vector{} + limit)) << (v * LANES);
   return bits;
 }
 
@@ -139,15 +143,19 @@ inline void four_sums(Vector a, Vector b, Vector c, Vector d, float *sums) {
 constexpr size_t PART_DIMS = CHAIN_DIMS * LANES;
 
 constexpr size_t PAIR_ROWS = 3;
-/** So far ahead rows are asked for: several at a time are more than processors foresee. 8 × 20,000 × 384 took 184 ns a row without, and 110 with it (EPYC, AVX2; one row at a time 141). */
+/**
+ * So far ahead rows are asked for: several at a time are more than processors foresee. 8 × 20,000 × 384 took 184 ns a
+ * row without, and 110 with it (EPYC, AVX2; one row at a time 141).
+ */
 constexpr size_t ROWS_AHEAD = 2 * PAIR_ROWS;
 
 /**
- * ROWS × COUNT pairs at a time: each vector is loaded once for all it meets, and so many chains keep a core from waiting for its own additions. A pair is summed in the same order whatever it
- * lies beside.
+ * ROWS × COUNT pairs at a time: each vector is loaded once for all it meets, and so many chains keep a core from
+ * waiting for its own additions. A pair is summed in the same order whatever it lies beside.
  */
 template <class Metric, size_t ROWS, size_t COUNT>
-void pairs_of(const float *queries, const float *rows, size_t stride, size_t dims, size_t scores_stride, float *scores) {
+void pairs_of(const float *queries, const float *rows, size_t stride, size_t dims, size_t scores_stride,
+              float *scores) {
   float total[ROWS][COUNT] = {};
   size_t d = 0;
   while (d + LANES <= dims) {
@@ -177,7 +185,8 @@ void pairs_of(const float *queries, const float *rows, size_t stride, size_t dim
   }
   for (; d < dims; d++)
     for (size_t r = 0; r < ROWS; r++)
-      for (size_t q = 0; q < COUNT; q++) total[r][q] = Metric::add(total[r][q], rows[r * stride + d], queries[q * dims + d]);
+      for (size_t q = 0; q < COUNT; q++)
+        total[r][q] = Metric::add(total[r][q], rows[r * stride + d], queries[q * dims + d]);
   for (size_t r = 0; r < ROWS; r++)
     for (size_t q = 0; q < COUNT; q++) scores[r * scores_stride + q] = total[r][q];
 }
@@ -187,17 +196,23 @@ void pairs_of_rows(const float *queries, size_t count, const float *rows, size_t
   size_t q = 0;
   for (; q + 4 <= count; q += 4) pairs_of<Metric, ROWS, 4>(queries + q * dims, rows, stride, dims, count, scores + q);
   switch (count - q) {
-    case 3: return pairs_of<Metric, ROWS, 3>(queries + q * dims, rows, stride, dims, count, scores + q);
-    case 2: return pairs_of<Metric, ROWS, 2>(queries + q * dims, rows, stride, dims, count, scores + q);
-    case 1: return pairs_of<Metric, ROWS, 1>(queries + q * dims, rows, stride, dims, count, scores + q);
+    case 3:
+      return pairs_of<Metric, ROWS, 3>(queries + q * dims, rows, stride, dims, count, scores + q);
+    case 2:
+      return pairs_of<Metric, ROWS, 2>(queries + q * dims, rows, stride, dims, count, scores + q);
+    case 1:
+      return pairs_of<Metric, ROWS, 1>(queries + q * dims, rows, stride, dims, count, scores + q);
   }
 }
 
 template <class Metric>
-void pairs(const float *queries, size_t count, const float *rows, size_t row_count, size_t stride, size_t dims, float *scores) {
+void pairs(const float *queries, size_t count, const float *rows, size_t row_count, size_t stride, size_t dims,
+           float *scores) {
   size_t r = 0;
-  for (; r + PAIR_ROWS <= row_count; r += PAIR_ROWS) pairs_of_rows<Metric, PAIR_ROWS>(queries, count, rows + r * stride, stride, dims, scores + r * count);
-  for (; r < row_count; r++) pairs_of_rows<Metric, 1>(queries, count, rows + r * stride, stride, dims, scores + r * count);
+  for (; r + PAIR_ROWS <= row_count; r += PAIR_ROWS)
+    pairs_of_rows<Metric, PAIR_ROWS>(queries, count, rows + r * stride, stride, dims, scores + r * count);
+  for (; r < row_count; r++)
+    pairs_of_rows<Metric, 1>(queries, count, rows + r * stride, stride, dims, scores + r * count);
 }
 
 typedef double Wide __attribute__((vector_size(VECTOR_BYTES)));
@@ -230,7 +245,8 @@ void exact_of(const float *query, const float *row, size_t dims, double scale, d
       sum[i] += IsL2 ? (q - r) * (q - r) : q * r;
       norm[i] += r * r;
     }
-  double total = lanes_sum((sum[0] + sum[1]) + (sum[2] + sum[3])), length = lanes_sum((norm[0] + norm[1]) + (norm[2] + norm[3]));
+  double total = lanes_sum((sum[0] + sum[1]) + (sum[2] + sum[3])),
+         length = lanes_sum((norm[0] + norm[1]) + (norm[2] + norm[3]));
   for (; d < dims; d++) {
     const double r = row[d] * scale, q = query[d];
     total += IsL2 ? (q - r) * (q - r) : q * r;
@@ -240,14 +256,16 @@ void exact_of(const float *query, const float *row, size_t dims, double scale, d
 }
 
 void exact(const float *query, const float *row, size_t dims, double scale, bool is_l2, double *score, double *square) {
-  if (is_l2) exact_of<true>(query, row, dims, scale, score, square);
-  else exact_of<false>(query, row, dims, scale, score, square);
+  if (is_l2)
+    exact_of<true>(query, row, dims, scale, score, square);
+  else
+    exact_of<false>(query, row, dims, scale, score, square);
 }
 
 #ifndef OWN_DECODE
 /**
- * The bits of a half, moved into place, are a float 2^112 times too small; the product makes denormals right as well. What had
- * the largest exponent (infinities, NaN) gets it back.
+ * The bits of a half, moved into place, are a float 2^112 times too small; the product makes denormals right as well.
+ * What had the largest exponent (infinities, NaN) gets it back.
  */
 void decode_f16(const uint16_t *from, float *to, size_t n) {
   for (size_t i = 0; i < n; i++) {
@@ -269,18 +287,24 @@ void decode_i8(const int8_t *from, float *to, size_t n) {
 }
 
 #ifdef OWN_TRANSPOSE
-/** As many rows as a vector has lanes, and as many dimensions of them, are turned in registers: whole ones, or what there is of them. */
+/**
+ * As many rows as a vector has lanes, and as many dimensions of them, are turned in registers: whole ones, or what
+ * there is of them.
+ */
 template <bool IS_WHOLE>
-inline void pack_square(const float *rows, size_t count, size_t stride, size_t wide, const float *scales, float *packed) {
+inline void pack_square(const float *rows, size_t count, size_t stride, size_t wide, const float *scales,
+                        float *packed) {
   Vector square[LANES];
-#pragma GCC unroll 16
+#  pragma GCC unroll 16
   for (size_t i = 0; i < LANES; i++) {
-    if (IS_WHOLE) square[i] = load(rows + i * stride);
-    else square[i] = i < count ? load_some(rows + i * stride, wide) : Vector{};
+    if (IS_WHOLE)
+      square[i] = load(rows + i * stride);
+    else
+      square[i] = i < count ? load_some(rows + i * stride, wide) : Vector{};
     if (scales != nullptr && (IS_WHOLE || i < count)) square[i] *= scales[i];
   }
   transpose(square);
-#pragma GCC unroll 16
+#  pragma GCC unroll 16
   for (size_t i = 0; i < LANES; i++)
     if (IS_WHOLE || i < wide) store(packed + i * TILE_ROWS, square[i]);
 }
@@ -291,10 +315,13 @@ void pack_rows(const float *rows, size_t count, size_t stride, size_t dims, cons
     const size_t there = r < count ? count - r : 0;
     size_t d = 0;
     for (; there >= LANES && d + LANES <= dims; d += LANES) {
-      for (size_t i = 0; i < LANES; i++) __builtin_prefetch(from + (TILE_ROWS + i) * stride + d, 0, 2); // the next tile's
+      // the next tile's
+      for (size_t i = 0; i < LANES; i++) __builtin_prefetch(from + (TILE_ROWS + i) * stride + d, 0, 2);
       pack_square<true>(from + d, LANES, stride, LANES, scale, packed + d * TILE_ROWS + r);
     }
-    for (; d < dims; d += LANES) pack_square<false>(from + d, there, stride, dims - d < LANES ? dims - d : LANES, scale, packed + d * TILE_ROWS + r);
+    for (; d < dims; d += LANES)
+      pack_square<false>(from + d, there, stride, dims - d < LANES ? dims - d : LANES, scale,
+                         packed + d * TILE_ROWS + r);
   }
 }
 #else
@@ -313,7 +340,8 @@ void pack_rows(const float *rows, size_t count, size_t stride, size_t dims, cons
 /** So many lanes in as few registers as hold them. As an array of floats GCC 12 would add them up one by one. */
 template <size_t WIDTH>
 struct LaneSums {
-  static constexpr size_t BYTES = WIDTH * sizeof(float) < VECTOR_BYTES ? WIDTH * sizeof(float) : VECTOR_BYTES, COUNT = WIDTH * sizeof(float) / BYTES, EACH = BYTES / sizeof(float);
+  static constexpr size_t BYTES = WIDTH * sizeof(float) < VECTOR_BYTES ? WIDTH * sizeof(float) : VECTOR_BYTES,
+                          COUNT = WIDTH * sizeof(float) / BYTES, EACH = BYTES / sizeof(float);
   typedef float V __attribute__((vector_size(BYTES)));
   V sum[COUNT] = {};
 
@@ -345,7 +373,8 @@ struct LaneSums<1> {
 
 /** `WIDTH` lanes lie in registers while the edges of a node pass. */
 template <size_t WIDTH>
-void gather_lanes(const uint32_t *begin, const uint32_t *source, const float *weight, uint64_t first, uint64_t last, size_t lanes, size_t lane, const float *given, float *arriving, float *activation) {
+void gather_lanes(const uint32_t *begin, const uint32_t *source, const float *weight, uint64_t first, uint64_t last,
+                  size_t lanes, size_t lane, const float *given, float *arriving, float *activation) {
   for (uint64_t node = first; node < last; node++) {
     LaneSums<WIDTH> sums;
     for (uint32_t e = begin[node]; e < begin[node + 1]; e++) {
@@ -356,12 +385,17 @@ void gather_lanes(const uint32_t *begin, const uint32_t *source, const float *we
   }
 }
 
-void gather(const uint32_t *begin, const uint32_t *source, const float *weight, uint64_t first, uint64_t last, size_t lanes, const float *given, float *arriving, float *activation) {
+void gather(const uint32_t *begin, const uint32_t *source, const float *weight, uint64_t first, uint64_t last,
+            size_t lanes, const float *given, float *arriving, float *activation) {
   size_t lane = 0;
-  for (; lane + 16 <= lanes; lane += 16) gather_lanes<16>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
-  for (; lane + 8 <= lanes; lane += 8) gather_lanes<8>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
-  for (; lane + 4 <= lanes; lane += 4) gather_lanes<4>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
-  for (; lane < lanes; lane++) gather_lanes<1>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
+  for (; lane + 16 <= lanes; lane += 16)
+    gather_lanes<16>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
+  for (; lane + 8 <= lanes; lane += 8)
+    gather_lanes<8>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
+  for (; lane + 4 <= lanes; lane += 4)
+    gather_lanes<4>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
+  for (; lane < lanes; lane++)
+    gather_lanes<1>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
 }
 
 float peak(long steps, long *flops) {
@@ -381,10 +415,9 @@ float peak(long steps, long *flops) {
   return sums[0];
 }
 
-}  // namespace
-}  // namespace shoal
+} // namespace
+} // namespace shoal
 
-#define SHOAL_KERNELS(NAME, IS_SUPPORTED)                                                                                                          \
-  {                                                                                                                                               \
-    NAME, IS_SUPPORTED, TILE_QUERIES, TILE_ROWS, BLOCK_BYTES, tile<Dot>, tile<L2>, above, pairs<Dot>, pairs<L2>, exact, decode_f16, decode_i8, pack_rows, gather, peak \
-  }
+#define SHOAL_KERNELS(NAME, IS_SUPPORTED)                                                       \
+  {NAME,       IS_SUPPORTED, TILE_QUERIES, TILE_ROWS,  BLOCK_BYTES, tile<Dot>, tile<L2>, above, \
+   pairs<Dot>, pairs<L2>,    exact,        decode_f16, decode_i8,   pack_rows, gather,   peak}

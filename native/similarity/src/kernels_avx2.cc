@@ -18,7 +18,9 @@
 
 namespace shoal {
 namespace {
-inline uint32_t above_bits(__m256 a, __m256 b) { return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NLE_UQ))); }
+inline uint32_t above_bits(__m256 a, __m256 b) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NLE_UQ)));
+}
 
 struct Marks {
   __m256 above = _mm256_setzero_ps();
@@ -28,7 +30,8 @@ struct Marks {
 
 void decode_f16(const uint16_t *from, float *to, size_t n) {
   size_t i = 0;
-  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from + i))));
+  for (; i + 8 <= n; i += 8)
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from + i))));
   if (i == n) return;
   uint16_t rest[8] = {};
   float values[8];
@@ -71,17 +74,19 @@ inline __m256d load_wide(const float *from) { return _mm256_cvtps_pd(_mm_loadu_p
 
 /** The first `count` of 8 floats, then zeros. */
 inline __m256 load_some(const float *from, size_t count) {
-  return _mm256_maskload_ps(from, _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
+  return _mm256_maskload_ps(
+      from, _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
 }
-}  // namespace
-}  // namespace shoal
+} // namespace
+} // namespace shoal
 
 #include "kernels.inl"
 
 namespace shoal {
 static bool is_supported() {
   unsigned a, b, c, d; // GCC 10 does not know "f16c"
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) != 0 &&
+         (c & bit_F16C) != 0;
 }
 const Kernels avx2_kernels = SHOAL_KERNELS("avx2", is_supported);
-}  // namespace shoal
+} // namespace shoal

@@ -28,14 +28,19 @@ struct Marks {
 
 void decode_f16(const uint16_t *from, float *to, size_t n) {
   size_t i = 0;
-  for (; i + 16 <= n; i += 16) _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from + i))));
+  for (; i + 16 <= n; i += 16)
+    _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from + i))));
   if (i == n) return;
   uint16_t rest[16] = {};
   std::memcpy(rest, from + i, (n - i) * 2);
-  _mm512_mask_storeu_ps(to + i, static_cast<__mmask16>((1u << (n - i)) - 1), _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(rest))));
+  _mm512_mask_storeu_ps(to + i, static_cast<__mmask16>((1u << (n - i)) - 1),
+                        _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(rest))));
 }
 
-/** 16 × 16 floats turned: pairs, then fours, then quarters of a register. 64 shuffles; value by value it took four times as long. */
+/**
+ * 16 × 16 floats turned: pairs, then fours, then quarters of a register. 64 shuffles; value by value it took four times
+ * as long.
+ */
 inline void transpose(__m512 *r) {
   __m512 t[16];
 #pragma GCC unroll 8
@@ -70,7 +75,8 @@ inline __m256 halves_sum(__m512 v) { return _mm256_add_ps(_mm512_castps512_ps256
 
 /** Taken apart by address, sums of vectors stay in memory while they are summed (GCC 12). */
 inline void four_sums(__m512 a, __m512 b, __m512 c, __m512 d, float *sums) {
-  const __m256 fours = _mm256_hadd_ps(_mm256_hadd_ps(halves_sum(a), halves_sum(b)), _mm256_hadd_ps(halves_sum(c), halves_sum(d)));
+  const __m256 fours =
+      _mm256_hadd_ps(_mm256_hadd_ps(halves_sum(a), halves_sum(b)), _mm256_hadd_ps(halves_sum(c), halves_sum(d)));
   _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(fours), _mm256_extractf128_ps(fours, 1)));
 }
 
@@ -78,14 +84,16 @@ inline void four_sums(__m512 a, __m512 b, __m512 c, __m512 d, float *sums) {
 inline __m512d load_wide(const float *from) { return _mm512_cvtps_pd(_mm256_loadu_ps(from)); }
 
 /** The first `count` of 16 floats, then zeros. */
-inline __m512 load_some(const float *from, size_t count) { return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from); }
+inline __m512 load_some(const float *from, size_t count) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from);
+}
 
-}  // namespace
-}  // namespace shoal
+} // namespace
+} // namespace shoal
 
 #include "kernels.inl"
 
 namespace shoal {
 static bool is_supported() { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq"); }
 const Kernels avx512_kernels = SHOAL_KERNELS("avx512", is_supported);
-}  // namespace shoal
+} // namespace shoal

@@ -17,4 +17,4 @@ const Kernels portable_kernels = SHOAL_KERNELS(
     "portable",
 #endif
     is_supported);
-}  // namespace shoal
+} // namespace shoal

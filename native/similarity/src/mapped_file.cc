@@ -49,17 +49,18 @@ void on_bus_error(int signal, siginfo_t *info, void *context) {
     }
   }
   // Not ours: what would have happened without us.
-  if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) return before.sa_sigaction(signal, info, context);
+  if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr)
+    return before.sa_sigaction(signal, info, context);
   sigaction(signal, &before, nullptr);
   raise(signal);
 }
 
-}  // namespace
+} // namespace
 
 char *map_file(const char *path, size_t *size) {
   static std::once_flag once;
   std::call_once(once, [] {
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_sigaction = on_bus_error;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
@@ -67,9 +68,10 @@ char *map_file(const char *path, size_t *size) {
   });
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return nullptr;
-  struct stat facts {};
+  struct stat facts{};
   void *data = MAP_FAILED;
-  if (fstat(file, &facts) == 0 && facts.st_size > 0) data = mmap(nullptr, static_cast<size_t>(facts.st_size), PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+  if (fstat(file, &facts) == 0 && facts.st_size > 0)
+    data = mmap(nullptr, static_cast<size_t>(facts.st_size), PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
   if (data == MAP_FAILED) {
     const int failure = errno;
     close(file);
@@ -114,15 +116,16 @@ bool is_in_memory(const char *data, size_t size) {
 #else
   unsigned char *answer = is_there.data();
 #endif
-  return mincore(from, static_cast<size_t>(data + size - from), answer) == 0 && std::all_of(is_there.begin(), is_there.end(), [](unsigned char facts) { return (facts & 1) != 0; });
+  return mincore(from, static_cast<size_t>(data + size - from), answer) == 0 &&
+         std::all_of(is_there.begin(), is_there.end(), [](unsigned char facts) { return (facts & 1) != 0; });
 }
 
 bool is_cut(const char *data) {
   const Mapping *mapping = mapping_of(data);
   if (mapping == nullptr) return false;
   // What was cut off its last page reads as zeros without a signal: only the file's size tells.
-  struct stat facts {};
+  struct stat facts{};
   return mapping->is_cut || (fstat(mapping->file, &facts) == 0 && static_cast<size_t>(facts.st_size) < mapping->size);
 }
 
-}  // namespace shoal
+} // namespace shoal

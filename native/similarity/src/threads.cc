@@ -53,9 +53,11 @@ struct Crew {
 
 Crew &crew() {
   static Crew *const all = [] {
-    // Whoever unloads this library, as Node does when a worker thread ends, would take the code away from under threads that wait in it.
+    // Whoever unloads this library, as Node does when a worker thread ends, would take the code away from under threads
+    // that wait in it.
     Dl_info library;
-    if (dladdr(reinterpret_cast<void *>(&side_by_side), &library) != 0) dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+    if (dladdr(reinterpret_cast<void *>(&side_by_side), &library) != 0)
+      dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
     return new Crew;
   }();
   return *all;
@@ -67,7 +69,7 @@ Helper *new_helper() {
   return made.release();
 }
 
-}  // namespace
+} // namespace
 
 void side_by_side(int others, void (*run)(void *context), void *context) {
   if (others <= 0) return run(context);
@@ -77,7 +79,8 @@ void side_by_side(int others, void (*run)(void *context), void *context) {
     {
       Crew &all = crew();
       const std::lock_guard<std::mutex> guard(all.lock);
-      while (mine.size() < static_cast<size_t>(others) && !all.free.empty()) mine.push_back(all.free.back()), all.free.pop_back();
+      while (mine.size() < static_cast<size_t>(others) && !all.free.empty())
+        mine.push_back(all.free.back()), all.free.pop_back();
     }
     for (Helper *const helper : mine) helper->call(run, context);
     while (mine.size() < static_cast<size_t>(others)) {
@@ -98,4 +101,4 @@ void side_by_side(int others, void (*run)(void *context), void *context) {
   }
 }
 
-}  // namespace shoal
+} // namespace shoal

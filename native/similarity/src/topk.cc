@@ -1,6 +1,6 @@
-// Exact top-k: scores in fp32 by tiles of a matrix product, fused with their selection so that no score is written to memory.
-// Whatever fp32 cannot prove to be worse than the k-th best is kept and scored in fp64; the k best of those are the answer, so it
-// is the fp64 order, proven and not likely.
+// Exact top-k: scores in fp32 by tiles of a matrix product, fused with their selection so that no score is written to
+// memory. Whatever fp32 cannot prove to be worse than the k-th best is kept and scored in fp64; the k best of those are
+// the answer, so it is the fp64 order, proven and not likely.
 #include <functional>
 #include <limits>
 #include "in_place.h"
@@ -9,7 +9,10 @@
 namespace shoal {
 namespace {
 
-/** So many panels of queries at most (300 KB of 384 dimensions) pass over a block at a time; their scores lie in between. */
+/**
+ * So many panels of queries at most (300 KB of 384 dimensions) pass over a block at a time; their scores lie in
+ * between.
+ */
 constexpr size_t GROUP_PANELS = 16;
 
 struct Scored {
@@ -30,14 +33,17 @@ struct Error {
   }
 };
 
-size_t chain_dims(const Kernels &kernels) { return std::min(SEARCH_CHAIN_DIMS, SEARCH_CHAIN_BYTES / (kernels.tile_rows * sizeof(float))); }
+size_t chain_dims(const Kernels &kernels) {
+  return std::min(SEARCH_CHAIN_DIMS, SEARCH_CHAIN_BYTES / (kernels.tile_rows * sizeof(float)));
+}
 
 /**
- * One rounding (2^-24 of the term's size) for each addition of a chain, a few for scales and the last conversion; sizes by
- * Cauchy and Schwarz. 1e-35: products that leave the normal numbers of fp32.
+ * One rounding (2^-24 of the term's size) for each addition of a chain, a few for scales and the last conversion; sizes
+ * by Cauchy and Schwarz. 1e-35: products that leave the normal numbers of fp32.
  */
 Error error_of(const shoal_rows &rows, enum shoal_metric metric, double query_norm) {
-  const double chain = std::min<double>(rows.dims, SEARCH_CHAIN_DIMS) + static_cast<double>(rows.dims) / CHAIN_DIMS + 12;
+  const double chain =
+      std::min<double>(rows.dims, SEARCH_CHAIN_DIMS) + static_cast<double>(rows.dims) / CHAIN_DIMS + 12;
   const double roundings = 1.01 * chain / (1 << 24);
   if (metric == SHOAL_COSINE) return {roundings + 1e-35, 1.0 / (1 << 23), 0};
   if (metric == SHOAL_DOT) return {roundings * query_norm * rows.longest + 1e-35, 1.0 / (1 << 23), 0};
@@ -47,10 +53,11 @@ Error error_of(const shoal_rows &rows, enum shoal_metric metric, double query_no
 }
 
 /**
- * The best rows of one query among those that one thread has seen. Rows wait with their fp32 scores, so that hardly more than k of
- * them are scored in fp64 (0.6 µs each, most of it waiting for memory): k rows are at least `floor_` in fp32, so the k-th best
- * is at least that less one error, and a row below by two errors is not among the best. Where too many are as near as that
- * (thousands of duplicates), those that wait are scored, and the k-th of them is the limit.
+ * The best rows of one query among those that one thread has seen. Rows wait with their fp32 scores, so that hardly
+ * more than k of them are scored in fp64 (0.6 µs each, most of it waiting for memory): k rows are at least `floor_` in
+ * fp32, so the k-th best is at least that less one error, and a row below by two errors is not among the best. Where
+ * too many are as near as that (thousands of duplicates), those that wait are scored, and the k-th of them is the
+ * limit.
  */
 class Best {
  public:
@@ -60,7 +67,10 @@ class Best {
   }
   const std::vector<Scored> &found() const { return heap_; }
 
-  /** Returns the new limit: what a row must not be at most in fp32; NaN until there are k, so that every row is looked at. */
+  /**
+   * Returns the new limit: what a row must not be at most in fp32; NaN until there are k, so that every row is looked
+   * at.
+   */
   template <class Exact>
   float offer(float score, uint32_t row, const Exact &exact) {
     // What left fp32 has no bound: fp64 decides.
@@ -114,7 +124,9 @@ class Best {
   }
 
   void forget_worse() {
-    waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), [this](const Waiting &waiting) { return waiting.score <= limit_; }), waiting_.end());
+    waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(),
+                                  [this](const Waiting &waiting) { return waiting.score <= limit_; }),
+                   waiting_.end());
   }
 
   size_t k_, most_waiting_;
@@ -143,25 +155,34 @@ struct Search {
 };
 
 /** Keeps those rows of a tile that may be among the best of the queries in `hot`. */
-void take_hot(const Search &search, uint32_t hot, uint64_t q0, uint64_t row, uint64_t last, const float *scores, float *scratch, float *limits, std::vector<Best> &best) {
+void take_hot(const Search &search, uint32_t hot, uint64_t q0, uint64_t row, uint64_t last, const float *scores,
+              float *scratch, float *limits, std::vector<Best> &best) {
   const Kernels &kernels = search.kernels;
-  if (q0 + kernels.tile_queries > search.query_count) hot &= (1u << (search.query_count - q0)) - 1; // queries that packing added
+  // queries that packing added
+  if (q0 + kernels.tile_queries > search.query_count) hot &= (1u << (search.query_count - q0)) - 1;
   for (; hot != 0; hot &= hot - 1) {
     const uint64_t q = __builtin_ctz(hot);
     const float *values = scores + q * kernels.tile_rows;
     for (uint64_t bits = kernels.above(values, limits[q0 + q]); bits != 0; bits &= bits - 1) {
       const uint64_t r = __builtin_ctzll(bits);
       // Rows beyond the end are zeros that packing added; the limit may have risen meanwhile.
-      if (row + r < last && !(values[r] <= limits[q0 + q])) limits[q0 + q] = best[q0 + q].offer(values[r], static_cast<uint32_t>(row + r), [&](uint64_t id) { return search.exact(q0 + q, id, scratch); });
+      if (row + r < last && !(values[r] <= limits[q0 + q]))
+        limits[q0 + q] = best[q0 + q].offer(values[r], static_cast<uint32_t>(row + r),
+                                            [&](uint64_t id) { return search.exact(q0 + q, id, scratch); });
     }
   }
 }
 
-/** Brings rows into the second-level cache a few lines at a time, within so many calls, while something else is computed. */
+/**
+ * Brings rows into the second-level cache a few lines at a time, within so many calls, while something else is
+ * computed.
+ */
 class Ahead {
  public:
   Ahead(const shoal_rows &rows, uint64_t first, uint64_t last, uint64_t calls)
-      : at_(row_at(rows, std::min(first, rows.count))), end_(row_at(rows, std::min(last, rows.count))), step_((end_ - at_) / (64 * calls) + 1) {}
+      : at_(row_at(rows, std::min(first, rows.count))),
+        end_(row_at(rows, std::min(last, rows.count))),
+        step_((end_ - at_) / (64 * calls) + 1) {}
 
   void some() {
     for (int64_t i = 0; i < step_ && at_ < end_; i++, at_ += 64) __builtin_prefetch(at_, 0, 2);
@@ -172,8 +193,12 @@ class Ahead {
   int64_t step_;
 };
 
-/** `next`: the first row of the block that this thread will likely have next; without it packing waits for memory, 1 ns a value. */
-void search_packed(const Search &search, const float *packed_queries, uint64_t first, uint64_t last, uint64_t next, float *packed, float *scratch, float *scores, float *limits, std::vector<Best> &best) {
+/**
+ * `next`: the first row of the block that this thread will likely have next; without it packing waits for memory, 1 ns
+ * a value.
+ */
+void search_packed(const Search &search, const float *packed_queries, uint64_t first, uint64_t last, uint64_t next,
+                   float *packed, float *scratch, float *scores, float *limits, std::vector<Best> &best) {
   const Kernels &kernels = search.kernels;
   const uint32_t dims = search.rows.dims;
   const size_t tile_rows = kernels.tile_rows, panel = kernels.tile_queries;
@@ -181,7 +206,8 @@ void search_packed(const Search &search, const float *packed_queries, uint64_t f
   pack_block(kernels, search.rows, first, last, packed, scratch);
   const uint64_t panels = (search.query_count + panel - 1) / panel, tiles = (last - first + tile_rows - 1) / tile_rows;
   each_part(panels, GROUP_PANELS, [&](size_t first_panel, size_t count) {
-    const uint64_t group = first_panel * panel, group_end = std::min<uint64_t>(search.query_count, (first_panel + count) * panel);
+    const uint64_t group = first_panel * panel,
+                   group_end = std::min<uint64_t>(search.query_count, (first_panel + count) * panel);
     // While the last group passes: what came earlier, the queries would push out again.
     Ahead ahead(search.rows, next, first_panel + count == panels ? next + (last - first) : next, count * tiles);
     for (uint64_t row = first; row < last; row += tile_rows)
@@ -190,35 +216,46 @@ void search_packed(const Search &search, const float *packed_queries, uint64_t f
         for (uint64_t q0 = group; q0 < group_end; q0 += panel) {
           float *values = scores + (q0 - group) * tile_rows;
           ahead.some();
-          const uint32_t hot = tile(packed_queries + q0 * dims + d * panel, packed + (row - first) * dims + d * tile_rows, length, d > 0, is_last ? limits + q0 : nullptr, values);
-          if (__builtin_expect(hot != 0, 0)) take_hot(search, hot, q0, row, last, values, scratch, limits, best); // rare, once the first rows have been seen
+          const uint32_t hot =
+              tile(packed_queries + q0 * dims + d * panel, packed + (row - first) * dims + d * tile_rows, length, d > 0,
+                   is_last ? limits + q0 : nullptr, values);
+          // rare, once the first rows have been seen
+          if (__builtin_expect(hot != 0, 0)) take_hot(search, hot, q0, row, last, values, scratch, limits, best);
         }
       });
   });
 }
 
-void search_in_place(const Search &search, const float *scaled_queries, uint64_t first, uint64_t last, float *scratch, float *limits, std::vector<Best> &best) {
-  compare_in_place(search.kernels, search.rows, search.metric, scaled_queries, search.query_count, first, last, scratch, [&](uint64_t row, uint64_t q, float score) {
-    if (!(score <= limits[q])) limits[q] = best[q].offer(score, static_cast<uint32_t>(row), [&](uint64_t other) { return search.exact(q, other, scratch + ROWS_IN_PLACE * search.rows.dims); });
-  });
+void search_in_place(const Search &search, const float *scaled_queries, uint64_t first, uint64_t last, float *scratch,
+                     float *limits, std::vector<Best> &best) {
+  compare_in_place(search.kernels, search.rows, search.metric, scaled_queries, search.query_count, first, last, scratch,
+                   [&](uint64_t row, uint64_t q, float score) {
+                     if (!(score <= limits[q]))
+                       limits[q] = best[q].offer(score, static_cast<uint32_t>(row), [&](uint64_t other) {
+                         return search.exact(q, other, scratch + ROWS_IN_PLACE * search.rows.dims);
+                       });
+                   });
 }
 
 /** The best k of what all threads found. */
-uint32_t finish(const std::vector<std::vector<Best>> &parts, uint64_t query, enum shoal_metric metric, uint32_t k, uint32_t *best, double *scores) {
+uint32_t finish(const std::vector<std::vector<Best>> &parts, uint64_t query, enum shoal_metric metric, uint32_t k,
+                uint32_t *best, double *scores) {
   std::vector<Scored> all;
   for (const auto &part : parts)
     if (!part.empty()) all.insert(all.end(), part[query].found().begin(), part[query].found().end());
   std::sort(all.begin(), all.end(), is_better);
   const uint32_t found = static_cast<uint32_t>(std::min<size_t>(k, all.size()));
-  for (uint32_t i = 0; i < found; i++) best[i] = all[i].row, scores[i] = (metric == SHOAL_L2 ? -all[i].score : all[i].score) + 0.0;
+  for (uint32_t i = 0; i < found; i++)
+    best[i] = all[i].row, scores[i] = (metric == SHOAL_L2 ? -all[i].score : all[i].score) + 0.0;
   return found;
 }
 
-}  // namespace
-}  // namespace shoal
+} // namespace
+} // namespace shoal
 
-void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count, const shoal_rows *rows, enum shoal_metric metric, uint32_t k, uint32_t *best_rows,
-                double *scores, uint32_t *found, shoal_stop stop) {
+void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count, const shoal_rows *rows,
+                enum shoal_metric metric, uint32_t k, uint32_t *best_rows, double *scores, uint32_t *found,
+                shoal_stop stop) {
   using namespace shoal;
   if (k == 0 || rows->count == 0) {
     std::fill_n(found, query_count, 0u);
@@ -230,9 +267,11 @@ void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count
   search.scales = query_scales(search.norms, metric);
   const bool is_packed = query_count >= MIN_PACKED_QUERIES;
   const size_t panel = kernels.tile_queries, padded = (query_count + panel - 1) / panel * panel;
-  const Packed prepared = is_packed ? pack_queries(kernels, queries, query_count, dims, search.scales) : scale_queries(queries, query_count, dims, search.scales);
+  const Packed prepared = is_packed ? pack_queries(kernels, queries, query_count, dims, search.scales)
+                                    : scale_queries(queries, query_count, dims, search.scales);
   const uint64_t all_tiles = (rows->count + kernels.tile_rows - 1) / kernels.tile_rows;
-  const uint64_t tiles = std::min(all_tiles, std::max<uint64_t>(1, kernels.block_bytes / (kernels.tile_rows * dims * sizeof(float))));
+  const uint64_t tiles =
+      std::min(all_tiles, std::max<uint64_t>(1, kernels.block_bytes / (kernels.tile_rows * dims * sizeof(float))));
   const uint64_t block_rows = tiles * kernels.tile_rows, blocks = (rows->count + block_rows - 1) / block_rows;
   const size_t kept = std::min<uint64_t>(k, rows->count);
   std::vector<std::vector<Best>> parts(threads);
@@ -241,13 +280,19 @@ void shoal_topk(int isa, int threads, const float *queries, uint64_t query_count
     std::vector<Best> &best = parts[part.fetch_add(1)];
     for (uint64_t q = 0; q < query_count; q++) best.emplace_back(kept, error_of(*rows, metric, search.norms[q]));
     std::vector<float> limits(padded, std::numeric_limits<float>::quiet_NaN());
-    Packed packed(is_packed ? block_rows * dims : 0), scratch(std::max<size_t>(ROWS_IN_PLACE + 1, kernels.tile_rows) * dims), tile(GROUP_PANELS * panel * kernels.tile_rows);
+    Packed packed(is_packed ? block_rows * dims : 0),
+        scratch(std::max<size_t>(ROWS_IN_PLACE + 1, kernels.tile_rows) * dims),
+        tile(GROUP_PANELS * panel * kernels.tile_rows);
     for (uint64_t block; next(&block) && !is_stopped(stop);) {
       const uint64_t first = block * block_rows, last = std::min<uint64_t>(rows->count, first + block_rows);
-      if (is_packed) search_packed(search, prepared.data(), first, last, first + threads * block_rows, packed.data(), scratch.data(), tile.data(), limits.data(), best);
-      else search_in_place(search, prepared.data(), first, last, scratch.data(), limits.data(), best);
+      if (is_packed)
+        search_packed(search, prepared.data(), first, last, first + threads * block_rows, packed.data(), scratch.data(),
+                      tile.data(), limits.data(), best);
+      else
+        search_in_place(search, prepared.data(), first, last, scratch.data(), limits.data(), best);
     }
-    for (uint64_t q = 0; q < query_count && !is_stopped(stop); q++) best[q].settle([&](uint64_t row) { return search.exact(q, row, scratch.data()); });
+    for (uint64_t q = 0; q < query_count && !is_stopped(stop); q++)
+      best[q].settle([&](uint64_t row) { return search.exact(q, row, scratch.data()); });
   });
   if (is_stopped(stop)) return;
   for (uint64_t q = 0; q < query_count; q++) found[q] = finish(parts, q, metric, k, best_rows + q * k, scores + q * k);

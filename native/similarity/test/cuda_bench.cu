@@ -1,6 +1,7 @@
-// The CUDA library on the clock: every bar with its bytes or operations, beside what this card copies. Answers are checked before
-// the clock starts. Times are the device's own (events), medians of the runs; inputs are larger than the second-level cache or pass
-// through it in turn. Usage: cuda_bench [link topk one large-k f32 rescore spread small-spread big matrix cpu two]…; all of them when none is named.
+// The CUDA library on the clock: every bar with its bytes or operations, beside what this card copies. Answers are
+// checked before the clock starts. Times are the device's own (events), medians of the runs; inputs are larger than the
+// second-level cache or pass through it in turn. Usage: cuda_bench [link topk one large-k f32 rescore spread
+// small-spread big matrix cpu two]…; all of them when none is named.
 #include <cuda_runtime.h>
 #include <algorithm>
 #include <atomic>
@@ -47,7 +48,8 @@ const int THREADS = static_cast<int>(std::max(1u, std::min(32u, std::thread::har
 template <class Work>
 void side_by_side(size_t count, const Work &work) {
   std::vector<std::thread> threads;
-  for (int t = 0; t < THREADS; t++) threads.emplace_back([&, t] { work(count * t / THREADS, count * (t + 1) / THREADS, t); });
+  for (int t = 0; t < THREADS; t++)
+    threads.emplace_back([&, t] { work(count * t / THREADS, count * (t + 1) / THREADS, t); });
   for (auto &thread : threads) thread.join();
 }
 
@@ -111,10 +113,14 @@ void link() {
     });
   };
   must(cudaMemset(a, 1, bytes), "memory"), std::memset(host, 1, bytes / 4);
-  copy_bandwidth = 2 * static_cast<double>(bytes) / timed([&] { cudaMemcpyAsync(b, a, bytes, cudaMemcpyDeviceToDevice); });
-  const double in = static_cast<double>(bytes / 4) / timed([&] { cudaMemcpyAsync(a, host, bytes / 4, cudaMemcpyHostToDevice); });
-  const double out = static_cast<double>(bytes / 4) / timed([&] { cudaMemcpyAsync(host, a, bytes / 4, cudaMemcpyDeviceToHost); });
-  std::printf("copy on the device %.2f TB/s read and written; link %.1f GB/s in, %.1f out (pinned)\n", copy_bandwidth / 1e6, in / 1e3, out / 1e3);
+  copy_bandwidth =
+      2 * static_cast<double>(bytes) / timed([&] { cudaMemcpyAsync(b, a, bytes, cudaMemcpyDeviceToDevice); });
+  const double in =
+      static_cast<double>(bytes / 4) / timed([&] { cudaMemcpyAsync(a, host, bytes / 4, cudaMemcpyHostToDevice); });
+  const double out =
+      static_cast<double>(bytes / 4) / timed([&] { cudaMemcpyAsync(host, a, bytes / 4, cudaMemcpyDeviceToHost); });
+  std::printf("copy on the device %.2f TB/s read and written; link %.1f GB/s in, %.1f out (pinned)\n",
+              copy_bandwidth / 1e6, in / 1e3, out / 1e3);
   cudaFree(a), cudaFree(b), cudaFreeHost(host), cudaEventDestroy(from), cudaEventDestroy(to);
 }
 
@@ -127,22 +133,28 @@ struct Result {
 
 typedef std::vector<const shoal_cuda_rows *> Parts;
 
-double search(const Parts &rows, const std::vector<float> &queries, size_t count, enum shoal_metric metric, size_t k, Result &result, uint64_t work_bytes = 0) {
+double search(const Parts &rows, const std::vector<float> &queries, size_t count, enum shoal_metric metric, size_t k,
+              Result &result, uint64_t work_bytes = 0) {
   shoal_cuda_terms terms{work_bytes, nullptr, &result.times, 0};
   const double begun = seconds();
-  must(shoal_cuda_topk(rows.data(), static_cast<uint32_t>(rows.size()), queries.data(), count, metric, static_cast<uint32_t>(k), result.best.data(), result.scores.data(), result.found.data(), &terms), "topk");
+  must(shoal_cuda_topk(rows.data(), static_cast<uint32_t>(rows.size()), queries.data(), count, metric,
+                       static_cast<uint32_t>(k), result.best.data(), result.scores.data(), result.found.data(), &terms),
+       "topk");
   return (seconds() - begun) * 1e6;
 }
 
 /** The rows of a few queries against fp64 on this machine's processors. */
-void check_best(const void *data, bool is_half, size_t rows, size_t dims, const std::vector<float> &queries, const std::vector<size_t> &which, enum shoal_metric metric, size_t k, const Result &result) {
+void check_best(const void *data, bool is_half, size_t rows, size_t dims, const std::vector<float> &queries,
+                const std::vector<size_t> &which, enum shoal_metric metric, size_t k, const Result &result) {
   for (size_t q : which) {
     std::vector<std::pair<double, uint32_t>> order(rows);
     side_by_side(rows, [&](size_t first, size_t last, int) {
       for (size_t r = first; r < last; r++) {
         double dot = 0, rr = 0;
         for (size_t d = 0; d < dims; d++) {
-          const double a = queries[q * dims + d], b = is_half ? float_of(static_cast<const uint16_t *>(data)[r * dims + d]) : static_cast<const float *>(data)[r * dims + d];
+          const double a = queries[q * dims + d], b = is_half
+                                                          ? float_of(static_cast<const uint16_t *>(data)[r * dims + d])
+                                                          : static_cast<const float *>(data)[r * dims + d];
           dot += a * b, rr += b * b;
         }
         order[r] = {metric == SHOAL_DOT ? -dot : -dot / std::sqrt(rr), static_cast<uint32_t>(r)};
@@ -150,15 +162,18 @@ void check_best(const void *data, bool is_half, size_t rows, size_t dims, const 
     });
     std::partial_sort(order.begin(), order.begin() + static_cast<long>(k), order.end());
     for (size_t i = 0; i < k; i++)
-      if (result.found[q] != k || (result.best[q * k + i] != order[i].second && std::fabs(order[i].first - order[std::min(i + 1, rows - 1)].first) > 1e-9)) {
-        std::printf("WRONG query %zu place %zu: row %u, expected %u; found %u\n", q, i, result.best[q * k + i], order[i].second, result.found[q]);
+      if (result.found[q] != k || (result.best[q * k + i] != order[i].second &&
+                                   std::fabs(order[i].first - order[std::min(i + 1, rows - 1)].first) > 1e-9)) {
+        std::printf("WRONG query %zu place %zu: row %u, expected %u; found %u\n", q, i, result.best[q * k + i],
+                    order[i].second, result.found[q]);
         return;
       }
   }
   std::printf("  answer checked: %zu queries, k %zu\n", which.size(), k);
 }
 
-shoal_cuda_rows *upload(const void *data, size_t rows, size_t dims, enum shoal_dtype type, bool has_half, double *us = nullptr, int device = 0) {
+shoal_cuda_rows *upload(const void *data, size_t rows, size_t dims, enum shoal_dtype type, bool has_half,
+                        double *us = nullptr, int device = 0) {
   shoal_cuda_rows *there;
   const size_t element = type == SHOAL_F32 ? 4 : type == SHOAL_F16 ? 2 : 1;
   const shoal_rows described{data, rows, static_cast<uint32_t>(dims), dims * element, type, nullptr, 0};
@@ -168,7 +183,8 @@ shoal_cuda_rows *upload(const void *data, size_t rows, size_t dims, enum shoal_d
   return there;
 }
 
-void time_topk(const char *name, const Parts &rows, const std::vector<float> &queries, size_t count, size_t row_count, size_t dims, size_t k, int runs, double row_bytes, enum shoal_metric metric = SHOAL_COSINE) {
+void time_topk(const char *name, const Parts &rows, const std::vector<float> &queries, size_t count, size_t row_count,
+               size_t dims, size_t k, int runs, double row_bytes, enum shoal_metric metric = SHOAL_COSINE) {
   Result result(count, k);
   search(rows, queries, count, metric, k, result);
   std::vector<double> device, kernels, wall;
@@ -178,8 +194,12 @@ void time_topk(const char *name, const Parts &rows, const std::vector<float> &qu
   }
   const auto middle = [](std::vector<double> &of) { return std::sort(of.begin(), of.end()), of[of.size() / 2]; };
   const double on_device = middle(device), in_kernels = middle(kernels), on_wall = middle(wall);
-  std::printf("topk %-26s device %9.1f us (min %.1f), kernels %9.1f, wall %9.1f; %6.1f TFLOP/s, %.2f TB/s (%.2f of the copy); redone %llu\n", name, on_device, device[0], in_kernels, on_wall,
-              2.0 * static_cast<double>(count * row_count * dims) / in_kernels / 1e6, row_bytes / in_kernels / 1e6, row_bytes / in_kernels / copy_bandwidth, static_cast<unsigned long long>(result.times.redone));
+  std::printf(
+      "topk %-26s device %9.1f us (min %.1f), kernels %9.1f, wall %9.1f; %6.1f TFLOP/s, %.2f TB/s (%.2f of the copy); "
+      "redone %llu\n",
+      name, on_device, device[0], in_kernels, on_wall,
+      2.0 * static_cast<double>(count * row_count * dims) / in_kernels / 1e6, row_bytes / in_kernels / 1e6,
+      row_bytes / in_kernels / copy_bandwidth, static_cast<unsigned long long>(result.times.redone));
 }
 
 void topk() {
@@ -207,7 +227,8 @@ void topk() {
   }
   unsetenv("SHOAL_CUDA_COARSE");
   if (is_wanted("one"))
-    for (size_t count : {1, 8, 9, 32, 64, 128}) time_topk((std::to_string(count) + " x 1M x 384 f16").c_str(), {there}, queries, count, rows, dims, k, 31, bytes);
+    for (size_t count : {1, 8, 9, 32, 64, 128})
+      time_topk((std::to_string(count) + " x 1M x 384 f16").c_str(), {there}, queries, count, rows, dims, k, 31, bytes);
   if (is_wanted("topk")) time_topk("1000 x 1M x 384 f16 l2", {there}, queries, 1000, rows, dims, k, 5, bytes, SHOAL_L2);
   if (is_wanted("large-k")) {
     time_topk("1000 x 1M x 384 f16 k5000", {there}, queries, 1000, rows, dims, 5000, 5, bytes);
@@ -225,7 +246,9 @@ void topk() {
       for (int i = 0; i < 25; i++) {
         for (uint32_t &row : candidates) row = static_cast<uint32_t>(random() % rows); // others each time: 77 MB of 768
         const double begun = seconds();
-        must(shoal_cuda_rescore(there, queries.data(), count, SHOAL_COSINE, begin.data(), candidates.data(), scores.data(), &terms), "rescore");
+        must(shoal_cuda_rescore(there, queries.data(), count, SHOAL_COSINE, begin.data(), candidates.data(),
+                                scores.data(), &terms),
+             "rescore");
         walls.push_back((seconds() - begun) * 1e6), times.push_back(taken.kernel_us);
       }
       double dot = 0, rr = 0, qq = 0;
@@ -233,16 +256,22 @@ void topk() {
         const double a = queries[d], b = float_of(data[candidates[0] * dims + d]);
         dot += a * b, rr += b * b, qq += a * a;
       }
-      if (std::fabs(scores[0] - dot / std::sqrt(rr * qq)) > 1e-9) std::printf("WRONG rescore: %g, expected %g\n", scores[0], dot / std::sqrt(rr * qq));
+      if (std::fabs(scores[0] - dot / std::sqrt(rr * qq)) > 1e-9)
+        std::printf("WRONG rescore: %g, expected %g\n", scores[0], dot / std::sqrt(rr * qq));
       std::sort(times.begin(), times.end()), std::sort(walls.begin(), walls.end());
       const double moved = static_cast<double>(total) * (dims * 2 + 12), bar = 1.5 * moved / copy_bandwidth + 10;
-      std::printf("rescore %zu x %zu of 1M x 384 f16: kernels %.1f us, bar %.1f us (1.5 x bytes / copy + 10): %s; wall %.1f, target 850\n", count, total / count, times[12], bar, times[12] <= bar ? "met" : "MISSED", walls[12]);
+      std::printf(
+          "rescore %zu x %zu of 1M x 384 f16: kernels %.1f us, bar %.1f us (1.5 x bytes / copy + 10): %s; wall %.1f, "
+          "target 850\n",
+          count, total / count, times[12], bar, times[12] <= bar ? "met" : "MISSED", walls[12]);
     }
   }
   shoal_cuda_free_rows(there);
   if (is_wanted("f32")) {
     std::vector<float> wide(rows * dims);
-    side_by_side(rows, [&](size_t first, size_t last, int) { for (size_t i = first * dims; i < last * dims; i++) wide[i] = float_of(data[i]) * 1.0001f; });
+    side_by_side(rows, [&](size_t first, size_t last, int) {
+      for (size_t i = first * dims; i < last * dims; i++) wide[i] = float_of(data[i]) * 1.0001f;
+    });
     for (bool has_half : {true, false}) {
       shoal_cuda_rows *floats = upload(wide.data(), rows, dims, SHOAL_F32, has_half);
       Result many(1000, k);
@@ -267,17 +296,24 @@ void topk() {
         shoal_cuda_terms terms{0, nullptr, &taken, 0};
         std::vector<double> device;
         const double wall = median_of(9, [&] {
-          float *const fresh = into[0] == 'f' ? static_cast<float *>(std::malloc(bytes)) : nullptr, *const to = into[0] == 'p' ? static_cast<float *>(pinned) : fresh != nullptr ? fresh : scores.data();
+          float *const fresh = into[0] == 'f' ? static_cast<float *>(std::malloc(bytes)) : nullptr,
+                       *const to = into[0] == 'p'     ? static_cast<float *>(pinned)
+                                   : fresh != nullptr ? fresh
+                                                      : scores.data();
           const double begun = seconds();
           must(shoal_cuda_matrix(some, queries.data(), count, SHOAL_COSINE, to, &terms), "matrix");
           const double us = (seconds() - begun) * 1e6;
           device.push_back(taken.device_us);
-          if (fresh != nullptr || into[0] == 'p') { if (std::memcmp(to, scores.data(), bytes) != 0) std::printf("WRONG matrix into %s\n", into); }
+          if (fresh != nullptr || into[0] == 'p') {
+            if (std::memcmp(to, scores.data(), bytes) != 0) std::printf("WRONG matrix into %s\n", into);
+          }
           std::free(fresh);
           return us;
         });
         std::sort(device.begin(), device.end());
-        std::printf("matrix %zu x 100K x 384 into %s: wall %.1f us, device %.1f, copies %.1f: %.1f GB/s out of the device\n", count, into, wall, device[device.size() / 2], taken.copy_us, static_cast<double>(bytes) / wall / 1e3);
+        std::printf(
+            "matrix %zu x 100K x 384 into %s: wall %.1f us, device %.1f, copies %.1f: %.1f GB/s out of the device\n",
+            count, into, wall, device[device.size() / 2], taken.copy_us, static_cast<double>(bytes) / wall / 1e3);
       }
       shoal_cuda_give_pinned(pinned);
     }
@@ -287,14 +323,17 @@ void topk() {
     // The same search by the library's own search of small collections, to see from what size on a device is worth it.
     for (size_t few : {1000, 10'000, 100'000}) {
       shoal_cuda_rows *some = upload(data.data(), few, dims, SHOAL_F16, false);
-      for (size_t count : {1, 8, 100}) time_topk((std::to_string(count) + " x " + std::to_string(few) + " x 384").c_str(), {some}, queries, count, few, dims, k, 15, static_cast<double>(few * dims * 2));
+      for (size_t count : {1, 8, 100})
+        time_topk((std::to_string(count) + " x " + std::to_string(few) + " x 384").c_str(), {some}, queries, count, few,
+                  dims, k, 15, static_cast<double>(few * dims * 2));
       shoal_cuda_free_rows(some);
     }
   }
   int devices = 0;
   cudaGetDeviceCount(&devices);
   if (is_wanted("two") && devices >= 2) {
-    shoal_cuda_rows *first = upload(data.data(), rows / 2, dims, SHOAL_F16, false, nullptr, 0), *second = upload(data.data() + rows / 2 * dims, rows / 2, dims, SHOAL_F16, false, nullptr, 1);
+    shoal_cuda_rows *first = upload(data.data(), rows / 2, dims, SHOAL_F16, false, nullptr, 0),
+                    *second = upload(data.data() + rows / 2 * dims, rows / 2, dims, SHOAL_F16, false, nullptr, 1);
     Result many(1000, k);
     search({first, second}, queries, 1000, SHOAL_COSINE, k, many);
     check_best(data.data(), true, rows, dims, queries, {0, 999}, SHOAL_COSINE, k, many);
@@ -311,7 +350,8 @@ void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double 
   source.reserve(nodes * degree);
   for (size_t n = 0; n < nodes; n++) {
     const size_t first = source.size();
-    for (size_t e = 0, count = random() % (2 * degree + 1); e < count; e++) source.push_back(static_cast<uint32_t>(random() % nodes));
+    for (size_t e = 0, count = random() % (2 * degree + 1); e < count; e++)
+      source.push_back(static_cast<uint32_t>(random() % nodes));
     std::sort(source.begin() + static_cast<long>(first), source.end());
     begin[n + 1] = static_cast<uint32_t>(source.size());
   }
@@ -327,18 +367,25 @@ void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double 
     uploaded = (seconds() - begun) * 1e3;
   }
   std::vector<float> seeds(nodes * lanes, 0.0f), activation(seeds), expected, scratch(2 * seeds.size());
-  for (size_t lane = 0; lane < lanes; lane++) for (size_t i = 0; i < seeds_each; i++) seeds[random() % nodes * lanes + lane] = 1;
+  for (size_t lane = 0; lane < lanes; lane++)
+    for (size_t i = 0; i < seeds_each; i++) seeds[random() % nodes * lanes + lane] = 1;
   if (seeds_each == 0) std::fill(seeds.begin(), seeds.end(), 1.0f);
   shoal_cuda_times taken{}, none{};
   shoal_cuda_terms terms{0, nullptr, &taken, 0}, empty{0, nullptr, &none, 0};
   std::vector<double> times, walls, idle, device;
   for (int i = 0; i < 25; i++) {
     activation = seeds;
-    must(shoal_cuda_spread(there, static_cast<uint32_t>(lanes), 0, 0.8f, 1e-6f, activation.data(), activation.data(), &empty), "spread"); // copies the seeds alone
+    // copies the seeds alone
+    must(shoal_cuda_spread(there, static_cast<uint32_t>(lanes), 0, 0.8f, 1e-6f, activation.data(), activation.data(),
+                           &empty),
+         "spread");
     activation = seeds;
     const double begun = seconds();
-    must(shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), 0.8f, 1e-6f, seeds.data(), activation.data(), &terms), "spread");
-    walls.push_back((seconds() - begun) * 1e6), times.push_back(taken.kernel_us), idle.push_back(none.kernel_us), device.push_back(taken.device_us);
+    must(shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), 0.8f, 1e-6f, seeds.data(),
+                           activation.data(), &terms),
+         "spread");
+    walls.push_back((seconds() - begun) * 1e6), times.push_back(taken.kernel_us), idle.push_back(none.kernel_us),
+        device.push_back(taken.device_us);
   }
   std::vector<double> total(seeds.begin(), seeds.end());
   std::vector<float> last = seeds, next(seeds.size());
@@ -357,16 +404,24 @@ void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double 
     std::swap(last, next);
   }
   size_t wrong = 0;
-  for (size_t i = 0; i < total.size(); i++) wrong += !(std::fabs(activation[i] - total[i]) <= 1e-5 * std::max(1.0, total[i]));
-  if (wrong > total.size() / 10000) std::printf("WRONG spread: %zu of %zu values\n", wrong, total.size()); // a value beside the threshold may fall on either side
-  std::sort(times.begin(), times.end()), std::sort(walls.begin(), walls.end()), std::sort(idle.begin(), idle.end()), std::sort(device.begin(), device.end());
+  for (size_t i = 0; i < total.size(); i++)
+    wrong += !(std::fabs(activation[i] - total[i]) <= 1e-5 * std::max(1.0, total[i]));
+  // a value beside the threshold may fall on either side
+  if (wrong > total.size() / 10000) std::printf("WRONG spread: %zu of %zu values\n", wrong, total.size());
+  std::sort(times.begin(), times.end()), std::sort(walls.begin(), walls.end()), std::sort(idle.begin(), idle.end()),
+      std::sort(device.begin(), device.end());
   const double us = times[times.size() / 2];
   // Each edge once (source, weight, the lanes it brings), each node's lanes written, read and written.
   const double edges = static_cast<double>(source.size()), cells = static_cast<double>(nodes * lanes) * 4;
-  const double moved = static_cast<double>(steps) * (edges * (8.0 + 4 * static_cast<double>(lanes)) + static_cast<double>(nodes) * 4 + 3 * cells);
+  const double moved = static_cast<double>(steps) *
+                       (edges * (8.0 + 4 * static_cast<double>(lanes)) + static_cast<double>(nodes) * 4 + 3 * cells);
   const double bar = 1.5 * moved / copy_bandwidth + 10;
-  std::printf("spread %zu nodes %zu edges %zu lanes %zu steps, %s: kernels %.1f us (%.1f with no step at all), bar %.1f: %s; %.2f TB/s; device %.1f, wall %.1f%s; upload %.2f ms\n", nodes, source.size(), lanes, steps, seeds_each == 0 ? "all give" : "10 seeds", us, idle[idle.size() / 2], bar,
-              us <= bar ? "met" : "MISSED", moved / us / 1e6, device[device.size() / 2], walls[walls.size() / 2], target > 0 ? ", target 450" : "", uploaded);
+  std::printf(
+      "spread %zu nodes %zu edges %zu lanes %zu steps, %s: kernels %.1f us (%.1f with no step at all), bar %.1f: %s; "
+      "%.2f TB/s; device %.1f, wall %.1f%s; upload %.2f ms\n",
+      nodes, source.size(), lanes, steps, seeds_each == 0 ? "all give" : "10 seeds", us, idle[idle.size() / 2], bar,
+      us <= bar ? "met" : "MISSED", moved / us / 1e6, device[device.size() / 2], walls[walls.size() / 2],
+      target > 0 ? ", target 450" : "", uploaded);
   shoal_cuda_free_graph(there);
 }
 
@@ -386,19 +441,29 @@ void stream() {
     shoal_cuda_free_rows(there);
     for (bool is_pinned : {false, true}) {
       const double begun = seconds();
-      if (is_pinned) must(cudaHostRegister(const_cast<uint16_t *>(data.data()), static_cast<size_t>(bytes), cudaHostRegisterPortable), "locking");
+      if (is_pinned)
+        must(
+            cudaHostRegister(const_cast<uint16_t *>(data.data()), static_cast<size_t>(bytes), cudaHostRegisterPortable),
+            "locking");
       if (is_pinned) std::printf("locking %.1f GB took %.1f ms\n", bytes / 1e9, (seconds() - begun) * 1e3);
       for (size_t count : {size_t{1000}, size_t{64}, size_t{1}}) {
         Result streamed(count, k);
         shoal_cuda_terms terms{6ull << 30, nullptr, &streamed.times, 0};
         const double wall = median_of(7, [&] {
           const double from = seconds();
-          must(shoal_cuda_topk_streamed(0, &described, queries.data(), count, SHOAL_COSINE, k, streamed.best.data(), streamed.scores.data(), streamed.found.data(), &terms), "streamed");
+          must(shoal_cuda_topk_streamed(0, &described, queries.data(), count, SHOAL_COSINE, k, streamed.best.data(),
+                                        streamed.scores.data(), streamed.found.data(), &terms),
+               "streamed");
           return (seconds() - from) * 1e6;
         });
-        if (!std::equal(streamed.best.begin(), streamed.best.end(), resident.best.begin())) std::printf("WRONG streamed: other rows than resident\n");
-        std::printf("streamed %zu x %.1fM x 768 f16 from %s memory: %.2f ms, link %.1f GB/s; copies %.2f ms, kernels %.2f ms, %.3f of the time without a copy\n", count, static_cast<double>(rows) / 1e6, is_pinned ? "pinned" : "ordinary", wall / 1e3,
-                    bytes / wall / 1e3, streamed.times.copy_us / 1e3, streamed.times.kernel_us / 1e3, std::max(0.0, wall - streamed.times.copy_us) / wall);
+        if (!std::equal(streamed.best.begin(), streamed.best.end(), resident.best.begin()))
+          std::printf("WRONG streamed: other rows than resident\n");
+        std::printf(
+            "streamed %zu x %.1fM x 768 f16 from %s memory: %.2f ms, link %.1f GB/s; copies %.2f ms, kernels %.2f ms, "
+            "%.3f of the time without a copy\n",
+            count, static_cast<double>(rows) / 1e6, is_pinned ? "pinned" : "ordinary", wall / 1e3, bytes / wall / 1e3,
+            streamed.times.copy_us / 1e3, streamed.times.kernel_us / 1e3,
+            std::max(0.0, wall - streamed.times.copy_us) / wall);
       }
       if (is_pinned) cudaHostUnregister(const_cast<uint16_t *>(data.data()));
     }
@@ -426,16 +491,22 @@ void big() {
   for (size_t count : {size_t{1000}, size_t{1}}) {
     shoal_cuda_terms terms{6ull << 30, nullptr, &streamed.times, 0};
     begun = seconds();
-    must(shoal_cuda_topk_streamed(0, &described, queries.data(), count, SHOAL_COSINE, k, streamed.best.data(), streamed.scores.data(), streamed.found.data(), &terms), "streamed");
+    must(shoal_cuda_topk_streamed(0, &described, queries.data(), count, SHOAL_COSINE, k, streamed.best.data(),
+                                  streamed.scores.data(), streamed.found.data(), &terms),
+         "streamed");
     us = (seconds() - begun) * 1e6;
-    if (!std::equal(streamed.best.begin(), streamed.best.begin() + static_cast<long>(count * k), resident.best.begin())) std::printf("WRONG streamed: other rows than resident\n");
+    if (!std::equal(streamed.best.begin(), streamed.best.begin() + static_cast<long>(count * k), resident.best.begin()))
+      std::printf("WRONG streamed: other rows than resident\n");
     const double copy = streamed.times.copy_us, kernel = streamed.times.kernel_us;
-    std::printf("streamed %zu x 10M x 768 within 6 GB: %.1f ms; link %.1f GB/s; copies %.1f ms, kernels %.1f ms, %.2f of the kernels hidden, %.3f of the time without a copy\n", count, us / 1e3, bytes / us / 1e3, copy / 1e3, kernel / 1e3,
-                std::max(0.0, std::min(1.0, (copy + kernel - us) / kernel)), std::max(0.0, us - copy) / us);
+    std::printf(
+        "streamed %zu x 10M x 768 within 6 GB: %.1f ms; link %.1f GB/s; copies %.1f ms, kernels %.1f ms, %.2f of the "
+        "kernels hidden, %.3f of the time without a copy\n",
+        count, us / 1e3, bytes / us / 1e3, copy / 1e3, kernel / 1e3,
+        std::max(0.0, std::min(1.0, (copy + kernel - us) / kernel)), std::max(0.0, us - copy) / us);
   }
 }
 
-}  // namespace
+} // namespace
 
 int main(int argc, char **argv) {
   for (int i = 1; i < argc; i++) parts.push_back(argv[i]);

@@ -1,7 +1,8 @@
-// The CUDA library against an fp64 reference and against itself: random cases with awkward sizes and the values that go wrong, of
-// every element type, metric and kind, on several threads at the same time, in parts, streamed, and within little memory; then
-// what the interface promises otherwise (stop flag, out of memory, no device). Goes on after a failure; exit status 1 when there was
-// one. Usage: cuda_test [cases [seed]]. SHOAL_CUDA_COARSE=thin|wide|hopper asks for one kernel of coarse scores.
+// The CUDA library against an fp64 reference and against itself: random cases with awkward sizes and the values that go
+// wrong, of every element type, metric and kind, on several threads at the same time, in parts, streamed, and within
+// little memory; then what the interface promises otherwise (stop flag, out of memory, no device). Goes on after a
+// failure; exit status 1 when there was one. Usage: cuda_test [cases [seed]]. SHOAL_CUDA_COARSE=thin|wide|hopper asks
+// for one kernel of coarse scores.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -48,16 +49,22 @@ void wrong(const Case &c, const char *what, size_t q, size_t i, double found, do
   failures++;
   const std::lock_guard<std::mutex> guard(printing);
   if (printed.size() > 40) return;
-  if (!printed.insert(std::string(what) + std::to_string(c.dtype) + std::to_string(c.metric) + std::to_string(c.shape)).second) return;
-  std::printf("WRONG %s: case %llu shape %d dims %zu rows %zu queries %zu k %zu dtype %d metric %d; query %zu, place %zu: %.17g, expected %.17g [%s]\n", what, static_cast<unsigned long long>(c.number), c.shape,
-              c.dims, c.count, c.queries, c.k, c.dtype, c.metric, q, i, found, expected, shoal_cuda_error());
+  if (!printed.insert(std::string(what) + std::to_string(c.dtype) + std::to_string(c.metric) + std::to_string(c.shape))
+           .second)
+    return;
+  std::printf(
+      "WRONG %s: case %llu shape %d dims %zu rows %zu queries %zu k %zu dtype %d metric %d; query %zu, place %zu: "
+      "%.17g, expected %.17g [%s]\n",
+      what, static_cast<unsigned long long>(c.number), c.shape, c.dims, c.count, c.queries, c.k, c.dtype, c.metric, q,
+      i, found, expected, shoal_cuda_error());
 }
 
 enum { MIXED, NEAR, LENGTHS, SORTED, TIES, BROKEN, SHAPES };
 
 /**
- * MIXED: mostly normal, sometimes zero, tiny, or equal to an earlier row. NEAR: a few centres with little noise, so that fp16 cannot
- * tell rows apart. LENGTHS: over nine orders of magnitude. SORTED: better from row to row. TIES: of few values. BROKEN: NaN and infinities.
+ * MIXED: mostly normal, sometimes zero, tiny, or equal to an earlier row. NEAR: a few centres with little noise, so
+ * that fp16 cannot tell rows apart. LENGTHS: over nine orders of magnitude. SORTED: better from row to row. TIES: of
+ * few values. BROKEN: NaN and infinities.
  */
 void fill(Random &random, Case &c) {
   std::normal_distribution<float> normal;
@@ -72,14 +79,21 @@ void fill(Random &random, Case &c) {
       const float *centre = c.values.data() + random() % 3 * c.dims;
       for (size_t d = 0; d < c.dims; d++) row[d] = centre[d] + 1e-4f * normal(random);
     } else if (c.shape == SORTED) {
-      for (size_t d = 0; d < c.dims; d++) row[d] = static_cast<float>(r + 1) / static_cast<float>(c.count) + 0.01f * normal(random);
+      for (size_t d = 0; d < c.dims; d++)
+        row[d] = static_cast<float>(r + 1) / static_cast<float>(c.count) + 0.01f * normal(random);
     } else if (kind == 0 && r > 0) {
       std::copy_n(c.values.data() + random() % r * c.dims, c.dims, row);
     } else {
-      for (size_t d = 0; d < c.dims; d++) row[d] = kind == 1 ? 0.0f : length * normal(random) * (kind == 4 ? 1e-15f : kind == 2 && d % 2 == 1 ? 1e-40f : 1.0f);
+      for (size_t d = 0; d < c.dims; d++)
+        row[d] = kind == 1 ? 0.0f
+                           : length * normal(random) *
+                                 (kind == 4                 ? 1e-15f
+                                  : kind == 2 && d % 2 == 1 ? 1e-40f
+                                                            : 1.0f);
     }
     if (c.shape == BROKEN && kind == 3) row[random() % c.dims] = std::numeric_limits<float>::quiet_NaN();
-    if (c.shape == BROKEN && kind == 5 && random() % 8 == 0) row[random() % c.dims] = random() % 2 ? INFINITY : -INFINITY;
+    if (c.shape == BROKEN && kind == 5 && random() % 8 == 0)
+      row[random() % c.dims] = random() % 2 ? INFINITY : -INFINITY;
   }
 }
 
@@ -88,8 +102,10 @@ Case random_case(Random &random, uint64_t number) {
   c.number = number;
   c.shape = random() % 3 == 0 ? MIXED : static_cast<int>(random() % SHAPES);
   c.dims = pick(random, {1, 2, 7, 15, 16, 17, 31, 33, 64, 65, 100, 128, 129, 384, 384, 500, 768, 4096});
-  c.count = c.dims > 800 ? pick(random, {1, 33, 65, 2049}) : pick(random, {1, 7, 31, 32, 33, 257, 1000, 2049, 4097, 4097, 9000, 20011});
-  c.queries = c.dims * c.count > 3'000'000 ? pick(random, {1, 3, 9, 33}) : pick(random, {1, 2, 4, 7, 8, 9, 16, 17, 31, 33, 129});
+  c.count = c.dims > 800 ? pick(random, {1, 33, 65, 2049})
+                         : pick(random, {1, 7, 31, 32, 33, 257, 1000, 2049, 4097, 4097, 9000, 20011});
+  c.queries = c.dims * c.count > 3'000'000 ? pick(random, {1, 3, 9, 33})
+                                           : pick(random, {1, 2, 4, 7, 8, 9, 16, 17, 31, 33, 129});
   c.k = pick(random, {1, 10, 17, 50, c.count, c.count + 5});
   if (c.k > 5000 && c.queries > 4) c.queries = 4;
   c.dtype = static_cast<enum shoal_dtype>(random() % 3);
@@ -110,11 +126,19 @@ Case random_case(Random &random, uint64_t number) {
   for (float &value : c.query) value = normal(random);
   if (random() % 8 == 0) std::fill_n(c.query.begin(), c.dims, 0.0f);
   if (random() % 3 == 0)
-    for (size_t d = 0; d < c.dims; d++) c.query[d] = std::isfinite(c.values[d]) ? c.values[d] : 1; // a row asks for itself
-  c.rows = {c.data.data(), c.count, static_cast<uint32_t>(c.dims), stride, c.dtype, c.scales.empty() ? nullptr : c.scales.data(), 0};
+    // a row asks for itself
+    for (size_t d = 0; d < c.dims; d++) c.query[d] = std::isfinite(c.values[d]) ? c.values[d] : 1;
+  c.rows = {c.data.data(),
+            c.count,
+            static_cast<uint32_t>(c.dims),
+            stride,
+            c.dtype,
+            c.scales.empty() ? nullptr : c.scales.data(),
+            0};
   for (size_t r = 0; r < c.count; r++) {
     double square = 0;
-    for (size_t d = 0; d < c.dims; d++) square += static_cast<double>(c.values[r * c.dims + d]) * c.values[r * c.dims + d];
+    for (size_t d = 0; d < c.dims; d++)
+      square += static_cast<double>(c.values[r * c.dims + d]) * c.values[r * c.dims + d];
     c.lengths.push_back(std::sqrt(square) * (c.scales.empty() ? 1 : c.scales[r]));
   }
   return c;
@@ -133,12 +157,14 @@ Reference reference(const Case &c, size_t q, size_t r) {
   }
   const double size = std::sqrt(qq) * length;
   if (c.metric == SHOAL_L2) return {far, far + (c.scales.empty() ? 0 : 0.05 * std::sqrt(far) * length)};
-  if (c.metric == SHOAL_COSINE) return {std::sqrt(qq) < SHOAL_MIN_LENGTH || length < SHOAL_MIN_LENGTH ? 0 * length : dot / size, 1};
+  if (c.metric == SHOAL_COSINE)
+    return {std::sqrt(qq) < SHOAL_MIN_LENGTH || length < SHOAL_MIN_LENGTH ? 0 * length : dot / size, 1};
   return {dot, size};
 }
 
 bool is_near(const Case &c, double found, Reference expected) {
-  if (std::isnan(expected.score) || std::isinf(expected.score)) return std::isnan(expected.score) ? std::isnan(found) : found == expected.score;
+  if (std::isnan(expected.score) || std::isinf(expected.score))
+    return std::isnan(expected.score) ? std::isnan(found) : found == expected.score;
   const double allowed = c.metric == SHOAL_L2 ? 1e-5 * expected.size + 1e-30 : 1e-6 * std::max(1.0, expected.size);
   return std::fabs(found - expected.score) <= allowed;
 }
@@ -146,7 +172,8 @@ bool is_near(const Case &c, double found, Reference expected) {
 struct Answer {
   std::vector<uint32_t> best, found;
   std::vector<double> scores;
-  explicit Answer(const Case &c) : best(c.queries * c.k, 0xdeadbeef), found(c.queries, 0xdeadbeef), scores(c.queries * c.k, -1e300) {}
+  explicit Answer(const Case &c)
+      : best(c.queries * c.k, 0xdeadbeef), found(c.queries, 0xdeadbeef), scores(c.queries * c.k, -1e300) {}
 };
 
 void check_topk(const Case &c, const std::vector<Reference> &expected, const Answer &a, const char *what) {
@@ -159,17 +186,22 @@ void check_topk(const Case &c, const std::vector<Reference> &expected, const Ans
     }
     const size_t count = std::min(c.k, order.size());
     std::partial_sort(order.begin(), order.begin() + static_cast<long>(count), order.end());
-    if (a.found[q] != count) return wrong(c, (std::string(what) + " number found").c_str(), q, 0, a.found[q], static_cast<double>(count));
+    if (a.found[q] != count)
+      return wrong(c, (std::string(what) + " number found").c_str(), q, 0, a.found[q], static_cast<double>(count));
     for (size_t i = 0; i < count; i++) {
       const uint32_t row = a.best[q * c.k + i];
-      if (row >= c.count) return wrong(c, (std::string(what) + " row").c_str(), q, i, row, static_cast<double>(c.count));
+      if (row >= c.count)
+        return wrong(c, (std::string(what) + " row").c_str(), q, i, row, static_cast<double>(c.count));
       const Reference mine = expected[q * c.count + row];
-      if (!is_near(c, a.scores[q * c.k + i], mine)) return wrong(c, (std::string(what) + " score").c_str(), q, i, a.scores[q * c.k + i], mine.score);
+      if (!is_near(c, a.scores[q * c.k + i], mine))
+        return wrong(c, (std::string(what) + " score").c_str(), q, i, a.scores[q * c.k + i], mine.score);
       const double best = std::fabs(order[i].first), size = expected[q * c.count + order[i].second].size;
       // Another row only where sums in another order may differ.
-      if (row != order[i].second && !(std::isinf(mine.score) && std::fabs(mine.score) == best) && std::fabs(std::fabs(mine.score) - best) > 1e-12 * std::max(best, size) + 1e-300)
+      if (row != order[i].second && !(std::isinf(mine.score) && std::fabs(mine.score) == best) &&
+          std::fabs(std::fabs(mine.score) - best) > 1e-12 * std::max(best, size) + 1e-300)
         return wrong(c, (std::string(what) + " order").c_str(), q, i, mine.score, best);
-      if (i > 0 && a.scores[q * c.k + i] == a.scores[q * c.k + i - 1] && a.best[q * c.k + i] < a.best[q * c.k + i - 1]) return wrong(c, (std::string(what) + " tie").c_str(), q, i, row, a.best[q * c.k + i - 1]);
+      if (i > 0 && a.scores[q * c.k + i] == a.scores[q * c.k + i - 1] && a.best[q * c.k + i] < a.best[q * c.k + i - 1])
+        return wrong(c, (std::string(what) + " tie").c_str(), q, i, row, a.best[q * c.k + i - 1]);
     }
   }
 }
@@ -183,18 +215,25 @@ bool is_ok(const Case &c, int status, const char *what) {
 bool is_equal(const Case &c, const Answer &a, const Answer &b) {
   if (a.found != b.found) return false;
   for (size_t q = 0; q < c.queries; q++)
-    if (std::memcmp(a.best.data() + q * c.k, b.best.data() + q * c.k, a.found[q] * 4) != 0 || std::memcmp(a.scores.data() + q * c.k, b.scores.data() + q * c.k, a.found[q] * 8) != 0) return false;
+    if (std::memcmp(a.best.data() + q * c.k, b.best.data() + q * c.k, a.found[q] * 4) != 0 ||
+        std::memcmp(a.scores.data() + q * c.k, b.scores.data() + q * c.k, a.found[q] * 8) != 0)
+      return false;
   return true;
 }
 
-/** Calls that may not wait long: each says so, or gives the answer that is known. What it leaves behind must not reach the next one. */
+/**
+ * Calls that may not wait long: each says so, or gives the answer that is known. What it leaves behind must not reach
+ * the next one.
+ */
 template <class Ask, class Same>
 void check_hurried(Random &random, const Case &c, const char *what, const Ask &ask, const Same &is_same) {
   for (int turn = 0; turn < 3; turn++) {
     const shoal_cuda_terms hurried{0, nullptr, nullptr, static_cast<double>(pick(random, {1, 20, 100, 3000}))};
     const int status = ask(&hurried);
-    if (status == SHOAL_CUDA_LATER) hurried_later++;
-    else if (is_ok(c, status, what) && ++hurried_done && !is_same()) wrong(c, what, 0, 0, turn, 0);
+    if (status == SHOAL_CUDA_LATER)
+      hurried_later++;
+    else if (is_ok(c, status, what) && ++hurried_done && !is_same())
+      wrong(c, what, 0, 0, turn, 0);
   }
 }
 
@@ -208,37 +247,67 @@ void check_rows(Random &random, const Case &c, int devices) {
   shoal_cuda_times times{};
   shoal_cuda_terms terms{0, nullptr, &times, 0}, tight{3ull << 20 << random() % 6, nullptr, nullptr, 0};
   Answer first(c), second(c), parted(c), streamed(c);
-  if (is_ok(c, shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), first.best.data(), first.scores.data(), first.found.data(), &terms), "topk")) check_topk(c, expected, first, "topk");
+  if (is_ok(c,
+            shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k),
+                            first.best.data(), first.scores.data(), first.found.data(), &terms),
+            "topk"))
+    check_topk(c, expected, first, "topk");
   queries_asked += c.queries, queries_redone += times.redone;
   // What is asked for again is recorded, and then replayed.
   for (int turn = 0; turn < 2; turn++) {
     Answer again(c);
-    if (is_ok(c, shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), again.best.data(), again.scores.data(), again.found.data(), &terms), "topk again") && !is_equal(c, first, again)) wrong(c, "topk again", 0, 0, turn, 0);
+    if (is_ok(c,
+              shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k),
+                              again.best.data(), again.scores.data(), again.found.data(), &terms),
+              "topk again") &&
+        !is_equal(c, first, again))
+      wrong(c, "topk again", 0, 0, turn, 0);
   }
   Answer quick(c);
-  check_hurried(random, c, "topk hurried", [&](const shoal_cuda_terms *t) { return shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), quick.best.data(), quick.scores.data(), quick.found.data(), t); },
-                [&] { return is_equal(c, first, quick); });
-  const int status = shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), second.best.data(), second.scores.data(), second.found.data(), &tight);
+  check_hurried(
+      random, c, "topk hurried",
+      [&](const shoal_cuda_terms *t) {
+        return shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k),
+                               quick.best.data(), quick.scores.data(), quick.found.data(), t);
+      },
+      [&] { return is_equal(c, first, quick); });
+  const int status = shoal_cuda_topk(&rows, 1, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k),
+                                     second.best.data(), second.scores.data(), second.found.data(), &tight);
   // What a piece takes at least may be more than the bound: then it says so.
-  if (status != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, status, "topk in pieces") && !is_equal(c, first, second)) wrong(c, "topk in pieces", 0, 0, 1, 0);
+  if (status != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, status, "topk in pieces") && !is_equal(c, first, second))
+    wrong(c, "topk in pieces", 0, 0, 1, 0);
 
   // Three parts, on two devices where there are two.
   std::vector<shoal_cuda_rows *> parts;
   for (size_t p = 0, begin = 0; p < 3; p++) {
     const size_t end = p == 2 ? c.count : begin + random() % (c.count - begin + 1);
     shoal_rows piece = c.rows;
-    piece.data = c.data.data() + begin * c.rows.stride, piece.count = end - begin, piece.scales = c.rows.scales == nullptr ? nullptr : c.rows.scales + begin;
+    piece.data = c.data.data() + begin * c.rows.stride, piece.count = end - begin,
+    piece.scales = c.rows.scales == nullptr ? nullptr : c.rows.scales + begin;
     shoal_cuda_rows *part;
-    if (is_ok(c, shoal_cuda_upload(static_cast<int>(p % static_cast<size_t>(devices)), &piece, random() % 2, &part, nullptr), "upload of a part")) parts.push_back(part);
+    if (is_ok(
+            c,
+            shoal_cuda_upload(static_cast<int>(p % static_cast<size_t>(devices)), &piece, random() % 2, &part, nullptr),
+            "upload of a part"))
+      parts.push_back(part);
     begin = end;
   }
-  if (parts.size() == 3 && is_ok(c, shoal_cuda_topk(parts.data(), 3, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), parted.best.data(), parted.scores.data(), parted.found.data(), nullptr), "topk of parts") && !is_equal(c, first, parted)) wrong(c, "topk of parts", 0, 0, 1, 0);
+  if (parts.size() == 3 &&
+      is_ok(c,
+            shoal_cuda_topk(parts.data(), 3, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k),
+                            parted.best.data(), parted.scores.data(), parted.found.data(), nullptr),
+            "topk of parts") &&
+      !is_equal(c, first, parted))
+    wrong(c, "topk of parts", 0, 0, 1, 0);
   for (auto *part : parts) shoal_cuda_free_rows(part);
   if (random() % 3 == 0) {
     shoal_cuda_terms little{64ull << 20, nullptr, nullptr, 0};
     if (random() % 2) little.work_bytes = 8ull << 20;
-    const int outcome = shoal_cuda_topk_streamed(device, &c.rows, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k), streamed.best.data(), streamed.scores.data(), streamed.found.data(), &little);
-    if (outcome != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, outcome, "topk streamed") && !is_equal(c, first, streamed)) wrong(c, "topk streamed", 0, 0, 1, 0);
+    const int outcome =
+        shoal_cuda_topk_streamed(device, &c.rows, c.query.data(), c.queries, c.metric, static_cast<uint32_t>(c.k),
+                                 streamed.best.data(), streamed.scores.data(), streamed.found.data(), &little);
+    if (outcome != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, outcome, "topk streamed") && !is_equal(c, first, streamed))
+      wrong(c, "topk streamed", 0, 0, 1, 0);
   }
 
   std::vector<float> matrix(c.queries * c.count, -1e30f), again(matrix);
@@ -254,22 +323,33 @@ void check_rows(Random &random, const Case &c, int devices) {
       }
     }
     std::vector<float> quick(matrix.size());
-    check_hurried(random, c, "matrix hurried", [&](const shoal_cuda_terms *t) { return shoal_cuda_matrix(rows, c.query.data(), c.queries, c.metric, quick.data(), t); },
-                  [&] { return std::memcmp(matrix.data(), quick.data(), matrix.size() * 4) == 0; });
+    check_hurried(
+        random, c, "matrix hurried",
+        [&](const shoal_cuda_terms *t) {
+          return shoal_cuda_matrix(rows, c.query.data(), c.queries, c.metric, quick.data(), t);
+        },
+        [&] { return std::memcmp(matrix.data(), quick.data(), matrix.size() * 4) == 0; });
     void *pinned = nullptr;
-    for (int turn = 0; turn < 20 && pinned == nullptr; turn++) shoal_cuda_take_pinned(device, matrix.size() * 4, &pinned);
+    for (int turn = 0; turn < 20 && pinned == nullptr; turn++)
+      shoal_cuda_take_pinned(device, matrix.size() * 4, &pinned);
     if (pinned != nullptr) {
       pinned_matrices++;
       std::memset(pinned, 0x7f, matrix.size() * 4);
-      for (const shoal_cuda_terms *within : {static_cast<const shoal_cuda_terms *>(nullptr), static_cast<const shoal_cuda_terms *>(&tight)}) {
-        const int status = shoal_cuda_matrix(rows, c.query.data(), c.queries, c.metric, static_cast<float *>(pinned), within);
-        if (status != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, status, "matrix in pinned memory") && std::memcmp(matrix.data(), pinned, matrix.size() * 4) != 0) wrong(c, "matrix in pinned memory", 0, 0, within != nullptr, 0);
+      for (const shoal_cuda_terms *within :
+           {static_cast<const shoal_cuda_terms *>(nullptr), static_cast<const shoal_cuda_terms *>(&tight)}) {
+        const int status =
+            shoal_cuda_matrix(rows, c.query.data(), c.queries, c.metric, static_cast<float *>(pinned), within);
+        if (status != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, status, "matrix in pinned memory") &&
+            std::memcmp(matrix.data(), pinned, matrix.size() * 4) != 0)
+          wrong(c, "matrix in pinned memory", 0, 0, within != nullptr, 0);
         std::memset(pinned, 0x7f, matrix.size() * 4);
       }
       shoal_cuda_give_pinned(pinned);
     }
     const int outcome = shoal_cuda_matrix(rows, c.query.data(), c.queries, c.metric, again.data(), &tight);
-    if (outcome != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, outcome, "matrix in pieces") && std::memcmp(matrix.data(), again.data(), matrix.size() * 4) != 0) wrong(c, "matrix in pieces", 0, 0, 1, 0);
+    if (outcome != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, outcome, "matrix in pieces") &&
+        std::memcmp(matrix.data(), again.data(), matrix.size() * 4) != 0)
+      wrong(c, "matrix in pieces", 0, 0, 1, 0);
   }
 
   std::vector<uint32_t> begin{0}, candidates;
@@ -279,47 +359,73 @@ void check_rows(Random &random, const Case &c, int devices) {
   }
   std::vector<double> scores(candidates.size() + 1, -1e300), scores_again(scores);
   tight.work_bytes = 1ull << (16 + random() % 6);
-  if (is_ok(c, shoal_cuda_rescore(rows, c.query.data(), c.queries, c.metric, begin.data(), candidates.data(), scores.data(), nullptr), "rescore")) {
+  if (is_ok(c,
+            shoal_cuda_rescore(rows, c.query.data(), c.queries, c.metric, begin.data(), candidates.data(),
+                               scores.data(), nullptr),
+            "rescore")) {
     checks++;
     for (size_t q = 0; q < c.queries; q++)
       for (size_t i = begin[q]; i < begin[q + 1]; i++)
-        if (!is_near(c, scores[i], expected[q * c.count + candidates[i]])) wrong(c, "rescore", q, i, scores[i], expected[q * c.count + candidates[i]].score), i = begin[q + 1];
+        if (!is_near(c, scores[i], expected[q * c.count + candidates[i]]))
+          wrong(c, "rescore", q, i, scores[i], expected[q * c.count + candidates[i]].score), i = begin[q + 1];
     std::vector<double> quick(candidates.size() + 1);
-    check_hurried(random, c, "rescore hurried", [&](const shoal_cuda_terms *t) { return shoal_cuda_rescore(rows, c.query.data(), c.queries, c.metric, begin.data(), candidates.data(), quick.data(), t); },
-                  [&] { return std::memcmp(scores.data(), quick.data(), candidates.size() * 8) == 0; });
+    check_hurried(
+        random, c, "rescore hurried",
+        [&](const shoal_cuda_terms *t) {
+          return shoal_cuda_rescore(rows, c.query.data(), c.queries, c.metric, begin.data(), candidates.data(),
+                                    quick.data(), t);
+        },
+        [&] { return std::memcmp(scores.data(), quick.data(), candidates.size() * 8) == 0; });
     for (int turn = 0; turn < 2; turn++) {
       std::vector<double> more(candidates.size() + 1, -1e300);
-      if (is_ok(c, shoal_cuda_rescore(rows, c.query.data(), c.queries, c.metric, begin.data(), candidates.data(), more.data(), nullptr), "rescore again") && std::memcmp(scores.data(), more.data(), candidates.size() * 8) != 0) wrong(c, "rescore again", 0, 0, turn, 0);
+      if (is_ok(c,
+                shoal_cuda_rescore(rows, c.query.data(), c.queries, c.metric, begin.data(), candidates.data(),
+                                   more.data(), nullptr),
+                "rescore again") &&
+          std::memcmp(scores.data(), more.data(), candidates.size() * 8) != 0)
+        wrong(c, "rescore again", 0, 0, turn, 0);
     }
-    const int outcome = shoal_cuda_rescore(rows, c.query.data(), c.queries, c.metric, begin.data(), candidates.data(), scores_again.data(), &tight);
-    if (outcome != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, outcome, "rescore in pieces") && std::memcmp(scores.data(), scores_again.data(), candidates.size() * 8) != 0) wrong(c, "rescore in pieces", 0, 0, 1, 0);
+    const int outcome = shoal_cuda_rescore(rows, c.query.data(), c.queries, c.metric, begin.data(), candidates.data(),
+                                           scores_again.data(), &tight);
+    if (outcome != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, outcome, "rescore in pieces") &&
+        std::memcmp(scores.data(), scores_again.data(), candidates.size() * 8) != 0)
+      wrong(c, "rescore in pieces", 0, 0, 1, 0);
   }
   shoal_cuda_free_rows(rows);
 }
 
 /** What leaves fp32 is infinite there. */
-bool is_spread(float got, double expected) { return std::fabs(got - expected) <= 1e-5 * std::max(1.0, expected) || (std::isinf(got) && expected > std::numeric_limits<float>::max()); }
+bool is_spread(float got, double expected) {
+  return std::fabs(got - expected) <= 1e-5 * std::max(1.0, expected) ||
+         (std::isinf(got) && expected > std::numeric_limits<float>::max());
+}
 
 void check_spread(Random &random, uint64_t number, int devices) {
   Case c{}; // for the words of a failure
   c.number = number, c.shape = 100;
   // The largest has enough edges for bits of who gives.
-  size_t nodes = pick(random, {1, 2, 7, 33, 200, 5000, 12345, 17500, 20011, 32768, 32769}), lanes = pick(random, {1, 2, 3, 4, 5, 8, 12, 16, 17, 20, 33}), steps = random() % 5;
-  if (random() % 3 == 0) lanes = 1; // what one launch does, with few seeds or many
+  size_t nodes = pick(random, {1, 2, 7, 33, 200, 5000, 12345, 17500, 20011, 32768, 32769}),
+         lanes = pick(random, {1, 2, 3, 4, 5, 8, 12, 16, 17, 20, 33}), steps = random() % 5;
+  if (random() % 3 == 0) lanes = 1;                               // what one launch does, with few seeds or many
   if (lanes == 1 && random() % 4 == 0) steps = 60 + random() % 8; // 64 in one launch, no more
   if (std::getenv("SHOAL_CUDA_SPREAD") != nullptr && random() % 2 == 0) nodes = 20011, lanes = 1; // these are sliced
   c.count = nodes, c.queries = lanes, c.k = steps;
   std::vector<uint32_t> begin{0}, source;
   std::vector<float> weight;
   std::uniform_real_distribution<float> uniform;
-  const size_t degree = nodes > 20011 ? 12 : 30, hub = random() % 3 == 0 ? random() % nodes : nodes, likely = random() % 3 == 0 ? 700 : nodes; // some have most of their edges from few nodes
+  // some have most of their edges from few nodes
+  const size_t degree = nodes > 20011 ? 12 : 30, hub = random() % 3 == 0 ? random() % nodes : nodes,
+               likely = random() % 3 == 0 ? 700 : nodes;
   for (size_t n = 0; n < nodes; n++) {
-    for (size_t e = n == hub ? 1000 + random() % 9000 : random() % degree * (n % 64 < 60); e > 0; e--) source.push_back(static_cast<uint32_t>(random() % (random() % 4 == 0 ? nodes : std::min(likely, nodes)))), weight.push_back(uniform(random) * (n == hub ? 0.01f : 0.2f));
+    for (size_t e = n == hub ? 1000 + random() % 9000 : random() % degree * (n % 64 < 60); e > 0; e--)
+      source.push_back(static_cast<uint32_t>(random() % (random() % 4 == 0 ? nodes : std::min(likely, nodes)))),
+          weight.push_back(uniform(random) * (n == hub ? 0.01f : 0.2f));
     begin.push_back(static_cast<uint32_t>(source.size()));
   }
   std::vector<float> seeds(nodes * lanes, 0.0f);
   const size_t seeds_each = random() % 4 == 0 ? nodes / 3 + 1 : random() % 12 + 1; // few give at first, or many
-  for (size_t i = 0; i < lanes; i++) for (size_t s = 0; s < seeds_each; s++) seeds[random() % nodes * lanes + i] = random() % 9 == 0 ? -0.5f : 1;
+  for (size_t i = 0; i < lanes; i++)
+    for (size_t s = 0; s < seeds_each; s++) seeds[random() % nodes * lanes + i] = random() % 9 == 0 ? -0.5f : 1;
   // A threshold that no value comes near: which side of it a rounding falls would decide otherwise.
   const float decay = 0.8f, threshold = random() % 2 ? 0.0f : 1e-30f;
   std::vector<double> total(seeds.begin(), seeds.end()), last(total);
@@ -328,16 +434,24 @@ void check_spread(Random &random, uint64_t number, int devices) {
     for (size_t n = 0; n < nodes; n++)
       for (uint32_t e = begin[n]; e < begin[n + 1]; e++)
         for (size_t i = 0; i < lanes; i++)
-          if (last[source[e] * lanes + i] >= threshold) next[n * lanes + i] += static_cast<double>(decay) * weight[e] * last[source[e] * lanes + i];
+          if (last[source[e] * lanes + i] >= threshold)
+            next[n * lanes + i] += static_cast<double>(decay) * weight[e] * last[source[e] * lanes + i];
     for (size_t i = 0; i < total.size(); i++) total[i] += next[i];
     last = next;
   }
   const shoal_graph graph{nodes, begin.data(), source.data(), weight.data()};
   shoal_cuda_graph *there;
-  if (!is_ok(c, shoal_cuda_upload_graph(static_cast<int>(random() % static_cast<uint64_t>(devices)), &graph, &there, nullptr), "upload of a graph")) return;
+  if (!is_ok(
+          c,
+          shoal_cuda_upload_graph(static_cast<int>(random() % static_cast<uint64_t>(devices)), &graph, &there, nullptr),
+          "upload of a graph"))
+    return;
   std::vector<float> activation(seeds), again(seeds), pieces(seeds);
   const shoal_cuda_terms tight{nodes * 12 * 4 + 8192 + 4 * source.size() / 100, nullptr, nullptr, 0};
-  if (is_ok(c, shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, seeds.data(), activation.data(), nullptr), "spread")) {
+  if (is_ok(c,
+            shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold,
+                              seeds.data(), activation.data(), nullptr),
+            "spread")) {
     checks++;
     for (size_t i = 0; i < total.size(); i++)
       if (!is_spread(activation[i], total[i])) {
@@ -345,21 +459,33 @@ void check_spread(Random &random, uint64_t number, int devices) {
         break;
       }
     std::vector<float> quick(seeds.size());
-    check_hurried(random, c, "spread hurried", [&](const shoal_cuda_terms *t) { return shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, seeds.data(), quick.data(), t); },
-                  [&] { return std::memcmp(activation.data(), quick.data(), quick.size() * 4) == 0; });
+    check_hurried(
+        random, c, "spread hurried",
+        [&](const shoal_cuda_terms *t) {
+          return shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold,
+                                   seeds.data(), quick.data(), t);
+        },
+        [&] { return std::memcmp(activation.data(), quick.data(), quick.size() * 4) == 0; });
     for (int turn = 0; turn < 2; turn++) {
       again = seeds;
-      shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, again.data(), again.data(), nullptr);
+      shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold,
+                        again.data(), again.data(), nullptr);
       if (std::memcmp(activation.data(), again.data(), again.size() * 4) != 0) wrong(c, "spread again", 0, 0, turn, 0);
     }
     void *pinned = nullptr;
     for (int turn = 0; turn < 6 && pinned == nullptr; turn++) shoal_cuda_take_pinned(0, seeds.size() * 4, &pinned);
     if (pinned != nullptr) {
       std::memset(pinned, 0x7f, seeds.size() * 4);
-      if (is_ok(c, shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, seeds.data(), static_cast<float *>(pinned), nullptr), "spread into pinned memory") && std::memcmp(activation.data(), pinned, seeds.size() * 4) != 0) wrong(c, "spread into pinned memory", 0, 0, 0, 0);
+      if (is_ok(c,
+                shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold,
+                                  seeds.data(), static_cast<float *>(pinned), nullptr),
+                "spread into pinned memory") &&
+          std::memcmp(activation.data(), pinned, seeds.size() * 4) != 0)
+        wrong(c, "spread into pinned memory", 0, 0, 0, 0);
       shoal_cuda_give_pinned(pinned);
     }
-    const int outcome = shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold, seeds.data(), pieces.data(), &tight);
+    const int outcome = shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay,
+                                          threshold, seeds.data(), pieces.data(), &tight);
     if (outcome != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, outcome, "spread in pieces"))
       for (size_t i = 0; i < total.size(); i++)
         if (!is_spread(pieces[i], total[i])) {
@@ -393,7 +519,8 @@ void check_promises() {
   shoal_rows large = rows;
   large.count = 2'000'000'000, large.dims = 8192;
   const uint64_t before = shoal_cuda_held_bytes(0);
-  expect(shoal_cuda_upload(0, &large, 1, &none, nullptr) == SHOAL_CUDA_OUT_OF_MEMORY && none == nullptr, "an upload that no device holds is out of memory");
+  expect(shoal_cuda_upload(0, &large, 1, &none, nullptr) == SHOAL_CUDA_OUT_OF_MEMORY && none == nullptr,
+         "an upload that no device holds is out of memory");
   expect(shoal_cuda_held_bytes(0) == before, "and holds nothing");
   large.count = 1ull << 31;
   expect(shoal_cuda_upload(0, &large, 0, &none, nullptr) == SHOAL_CUDA_INVALID, "2^31 rows are refused");
@@ -403,7 +530,10 @@ void check_promises() {
   if (there == nullptr) return;
   expect(shoal_cuda_held_bytes(0) - before == wanted, "an upload takes the bytes that it said");
   shoal_cuda_terms terms{0, &stop, nullptr, 0};
-  const auto search = [&] { return shoal_cuda_topk(&there, 1, query.data(), queries, SHOAL_COSINE, k, best.data(), scores.data(), found.data(), &terms); };
+  const auto search = [&] {
+    return shoal_cuda_topk(&there, 1, query.data(), queries, SHOAL_COSINE, k, best.data(), scores.data(), found.data(),
+                           &terms);
+  };
   expect(search() == SHOAL_CUDA_STOPPED, "a search stops that was stopped before it began");
   stop = 0;
   terms.work_bytes = 1000;
@@ -433,9 +563,12 @@ void check_promises() {
   int stopped = 0, finished = 0;
   for (int i = 0; i < 300; i++) {
     const int status = search();
-    if (status == SHOAL_CUDA_STOPPED) stopped++;
-    else if (status == SHOAL_CUDA_OK) finished++;
-    else expect(false, "a search that may be stopped");
+    if (status == SHOAL_CUDA_STOPPED)
+      stopped++;
+    else if (status == SHOAL_CUDA_OK)
+      finished++;
+    else
+      expect(false, "a search that may be stopped");
   }
   done = true;
   stopper.join();
@@ -448,7 +581,7 @@ void check_promises() {
   expect(shoal_cuda_held_bytes(0) == 0, "nothing is held when everything was given back");
 }
 
-}  // namespace
+} // namespace
 
 /** Where it was: a line for each frame, to be read with addr2line. */
 void tell_where(int signal) {
@@ -471,8 +604,11 @@ int main(int argc, char **argv) {
   devices = std::min(devices, 2);
   shoal_cuda_device facts;
   shoal_cuda_describe(0, &facts);
-  std::printf("%s, compute capability %d, %d multiprocessors, %.1f GB; %d device%s used; %d cases, seed %llu, coarse %s\n", facts.name, facts.compute, facts.multiprocessors, facts.total_bytes / 1e9, devices,
-              devices == 1 ? "" : "s", cases, static_cast<unsigned long long>(seed), std::getenv("SHOAL_CUDA_COARSE") ? std::getenv("SHOAL_CUDA_COARSE") : "any");
+  std::printf(
+      "%s, compute capability %d, %d multiprocessors, %.1f GB; %d device%s used; %d cases, seed %llu, coarse %s\n",
+      facts.name, facts.compute, facts.multiprocessors, facts.total_bytes / 1e9, devices, devices == 1 ? "" : "s",
+      cases, static_cast<unsigned long long>(seed),
+      std::getenv("SHOAL_CUDA_COARSE") ? std::getenv("SHOAL_CUDA_COARSE") : "any");
   check_promises();
   std::atomic<int> next{0};
   std::vector<std::thread> threads;
@@ -486,7 +622,11 @@ int main(int argc, char **argv) {
       }
     });
   for (auto &thread : threads) thread.join();
-  std::printf("%d failures in %d checks; %llu of %llu queries were scored against every row; %d matrices in pinned memory; %d of %d hurried calls were done\n%s\n", failures.load(), checks.load(), static_cast<unsigned long long>(queries_redone.load()),
-              static_cast<unsigned long long>(queries_asked.load()), pinned_matrices.load(), hurried_done.load(), hurried_done + hurried_later, failures == 0 ? "OK" : "FAILED");
+  std::printf(
+      "%d failures in %d checks; %llu of %llu queries were scored against every row; %d matrices in pinned memory; %d "
+      "of %d hurried calls were done\n%s\n",
+      failures.load(), checks.load(), static_cast<unsigned long long>(queries_redone.load()),
+      static_cast<unsigned long long>(queries_asked.load()), pinned_matrices.load(), hurried_done.load(),
+      hurried_done + hurried_later, failures == 0 ? "OK" : "FAILED");
   return failures == 0 ? 0 : 1;
 }

@@ -1,4 +1,5 @@
-// Values of rows as the kernels are given them, for tests and benches: fp16 and back, and one value into a row of any type.
+// Values of rows as the kernels are given them, for tests and benches: fp16 and back, and one value into a row of any
+// type.
 #pragma once
 #include <algorithm>
 #include <cmath>

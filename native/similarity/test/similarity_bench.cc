@@ -1,5 +1,6 @@
 // Exact top-k against the peak of the machine's multiply-adds, measured in the same run. Usage: similarity_bench [rows]
-// [queries] [dims] [k]; one line for each number of threads and instruction set. The answer is checked before the clock starts.
+// [queries] [dims] [k]; one line for each number of threads and instruction set. The answer is checked before the clock
+// starts.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -25,10 +26,12 @@ double median_of(int runs, const Work &work) {
   return times[times.size() / 2];
 }
 
-}  // namespace
+} // namespace
 
 int main(int argc, char **argv) {
-  const auto argument = [&](int i, size_t otherwise) { return argc > i ? std::strtoull(argv[i], nullptr, 10) : otherwise; };
+  const auto argument = [&](int i, size_t otherwise) {
+    return argc > i ? std::strtoull(argv[i], nullptr, 10) : otherwise;
+  };
   const size_t rows = argument(1, 100'000), queries = argument(2, 1'000), dims = argument(3, 384), k = argument(4, 10);
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
@@ -42,7 +45,10 @@ int main(int argc, char **argv) {
   const int most = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   for (int isa = 0; isa < shoal_isa_count(); isa++)
     for (int threads = 1; threads <= std::min(2, most); threads++) {
-      const auto search = [&] { shoal_topk(isa, threads, query.data(), queries, &base, SHOAL_DOT, static_cast<uint32_t>(k), ids.data(), scores.data(), found.data(), nullptr); };
+      const auto search = [&] {
+        shoal_topk(isa, threads, query.data(), queries, &base, SHOAL_DOT, static_cast<uint32_t>(k), ids.data(),
+                   scores.data(), found.data(), nullptr);
+      };
       search();
       if (first.empty()) first = ids;
       if (ids != first) return std::printf("%s gives other rows than %s\n", shoal_isa_name(isa), shoal_isa_name(0)), 1;
@@ -50,7 +56,8 @@ int main(int argc, char **argv) {
       const double time = median_of(queries > 8 ? 5 : 51, search);
       const double machine = (before + shoal_peak(isa, threads)) / 2;
       const double rate = 2.0 * static_cast<double>(queries * rows * dims) / time / 1e9;
-      std::printf("%-8s %d thread%s  %10.1f us  %6.1f GFLOP/s  peak %6.1f  share %.3f\n", shoal_isa_name(isa), threads, threads > 1 ? "s" : " ", time * 1e6, rate, machine, rate / machine);
+      std::printf("%-8s %d thread%s  %10.1f us  %6.1f GFLOP/s  peak %6.1f  share %.3f\n", shoal_isa_name(isa), threads,
+                  threads > 1 ? "s" : " ", time * 1e6, rate, machine, rate / machine);
     }
   return 0;
 }

@@ -1,6 +1,6 @@
-// The kernels against an fp64 reference, for every instruction set of this machine: random cases with awkward sizes, and the
-// values that go wrong (zeros, NaN, infinities, denormals, duplicates). Usage: similarity_test [cases] [seed]; exit 1 on the
-// first difference, which is printed with its seed.
+// The kernels against an fp64 reference, for every instruction set of this machine: random cases with awkward sizes,
+// and the values that go wrong (zeros, NaN, infinities, denormals, duplicates). Usage: similarity_test [cases] [seed];
+// exit 1 on the first difference, which is printed with its seed.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -27,7 +27,7 @@ struct Case {
   enum shoal_dtype dtype;
   enum shoal_metric metric;
   std::vector<char> data;
-  std::vector<float> scales, query, values;  // values: rows as floats, unscaled
+  std::vector<float> scales, query, values; // values: rows as floats, unscaled
   shoal_rows rows;
 };
 
@@ -38,8 +38,11 @@ void fill(Random &random, Case &c) {
   for (size_t r = 0; r < c.count; r++) {
     float *row = c.values.data() + r * c.dims;
     const size_t kind = random() % 12;
-    if (kind == 0 && r > 0) std::copy_n(c.values.data() + random() % r * c.dims, c.dims, row);
-    else for (size_t d = 0; d < c.dims; d++) row[d] = kind == 1 ? 0.0f : normal(random) * (kind == 4 ? 1e-15f : kind == 2 && d % 2 == 1 ? 1e-40f : 1.0f);
+    if (kind == 0 && r > 0)
+      std::copy_n(c.values.data() + random() % r * c.dims, c.dims, row);
+    else
+      for (size_t d = 0; d < c.dims; d++)
+        row[d] = kind == 1 ? 0.0f : normal(random) * (kind == 4 ? 1e-15f : kind == 2 && d % 2 == 1 ? 1e-40f : 1.0f);
     if (kind == 3 && random() % 4 == 0) row[random() % c.dims] = std::numeric_limits<float>::quiet_NaN();
   }
 }
@@ -66,24 +69,37 @@ Case random_case(Random &random) {
   if (c.metric == SHOAL_COSINE || c.dtype == SHOAL_I8)
     for (size_t r = 0; r < c.count; r++) {
       double square = 0;
-      for (size_t d = 0; d < c.dims; d++) square += static_cast<double>(c.values[r * c.dims + d]) * c.values[r * c.dims + d];
-      c.scales.push_back(c.metric != SHOAL_COSINE ? 0.025f * (1 + r % 3) : square < SHOAL_MIN_LENGTH * SHOAL_MIN_LENGTH ? 0 : static_cast<float>(1 / std::sqrt(square)));
+      for (size_t d = 0; d < c.dims; d++)
+        square += static_cast<double>(c.values[r * c.dims + d]) * c.values[r * c.dims + d];
+      c.scales.push_back(c.metric != SHOAL_COSINE                       ? 0.025f * (1 + r % 3)
+                         : square < SHOAL_MIN_LENGTH * SHOAL_MIN_LENGTH ? 0
+                                                                        : static_cast<float>(1 / std::sqrt(square)));
     }
   std::normal_distribution<float> normal;
   c.query.resize(c.queries * c.dims);
   for (float &value : c.query) value = normal(random);
   if (random() % 8 == 0) std::fill_n(c.query.begin(), c.dims, 0.0f);
-  if (random() % 3 == 0) for (size_t d = 0; d < c.dims; d++) c.query[d] = std::isnan(c.values[d]) ? 1 : c.values[d]; // a row asks for itself
-  c.rows = {c.data.data(), c.count, static_cast<uint32_t>(c.dims), stride, c.dtype, c.scales.empty() ? nullptr : c.scales.data(), 0};
+  // a row asks for itself
+  if (random() % 3 == 0)
+    for (size_t d = 0; d < c.dims; d++) c.query[d] = std::isnan(c.values[d]) ? 1 : c.values[d];
+  c.rows = {c.data.data(),
+            c.count,
+            static_cast<uint32_t>(c.dims),
+            stride,
+            c.dtype,
+            c.scales.empty() ? nullptr : c.scales.data(),
+            0};
   std::vector<double> lengths(c.count);
   shoal_lengths(0, 1, &c.rows, lengths.data());
   for (size_t r = 0; r < c.count; r++)
-    if (lengths[r] > 0) c.rows.longest = std::max(c.rows.longest, lengths[r] * (c.metric == SHOAL_COSINE || c.scales.empty() ? 1 : c.scales[r]));
+    if (lengths[r] > 0)
+      c.rows.longest =
+          std::max(c.rows.longest, lengths[r] * (c.metric == SHOAL_COSINE || c.scales.empty() ? 1 : c.scales[r]));
   return c;
 }
 
 struct Reference {
-  double score, size;  // size: ‖q‖ ‖r‖, what errors are relative to
+  double score, size; // size: ‖q‖ ‖r‖, what errors are relative to
 };
 
 Reference reference(const Case &c, size_t q, size_t r) {
@@ -94,15 +110,18 @@ Reference reference(const Case &c, size_t q, size_t r) {
     dot += a * b, far += (a - b) * (a - b), qq += a * a, rr += b * b;
   }
   const double size = std::sqrt(qq) * std::sqrt(rr);
-  // An int8 value times its scale is rounded once before the difference is taken; that error does not shrink with the distance.
+  // An int8 value times its scale is rounded once before the difference is taken; that error does not shrink with the
+  // distance.
   if (c.metric == SHOAL_L2) return {far, far + (c.scales.empty() ? 0 : 0.05 * std::sqrt(far * rr))};
   if (c.metric == SHOAL_COSINE) return {qq < 1e-60 || rr < 1e-60 ? 0 * dot : dot / size, std::isnan(dot) ? size : 1};
   return {dot, size};
 }
 
 int fail(const char *what, const Case &c, int isa, size_t q, size_t i, double found, double expected) {
-  std::printf("%s: isa %s dims %zu rows %zu queries %zu k %zu threads %d dtype %d metric %d; query %zu, place %zu: %.9g, expected %.9g\n", what, shoal_isa_name(isa), c.dims, c.count,
-              c.queries, c.k, c.threads, c.dtype, c.metric, q, i, found, expected);
+  std::printf(
+      "%s: isa %s dims %zu rows %zu queries %zu k %zu threads %d dtype %d metric %d; query %zu, place %zu: %.9g, "
+      "expected %.9g\n",
+      what, shoal_isa_name(isa), c.dims, c.count, c.queries, c.k, c.threads, c.dtype, c.metric, q, i, found, expected);
   return 1;
 }
 
@@ -117,14 +136,19 @@ int check(const Case &c, int isa) {
   std::vector<uint32_t> ids(c.queries * c.k), again_ids(ids);
   std::vector<double> scores(c.queries * c.k), again(scores);
   std::vector<uint32_t> found(c.queries), again_found(found);
-  shoal_topk(isa, c.threads, c.query.data(), c.queries, &c.rows, c.metric, static_cast<uint32_t>(c.k), ids.data(), scores.data(), found.data(), nullptr);
-  shoal_topk(isa, 1, c.query.data(), c.queries, &c.rows, c.metric, static_cast<uint32_t>(c.k), again_ids.data(), again.data(), again_found.data(), nullptr);
-  if (ids != again_ids || found != again_found || std::memcmp(scores.data(), again.data(), scores.size() * sizeof(double)) != 0) return fail("threads change the answer", c, isa, 0, 0, 0, 0);
+  shoal_topk(isa, c.threads, c.query.data(), c.queries, &c.rows, c.metric, static_cast<uint32_t>(c.k), ids.data(),
+             scores.data(), found.data(), nullptr);
+  shoal_topk(isa, 1, c.query.data(), c.queries, &c.rows, c.metric, static_cast<uint32_t>(c.k), again_ids.data(),
+             again.data(), again_found.data(), nullptr);
+  if (ids != again_ids || found != again_found ||
+      std::memcmp(scores.data(), again.data(), scores.size() * sizeof(double)) != 0)
+    return fail("threads change the answer", c, isa, 0, 0, 0, 0);
   for (size_t q = 0; q < c.queries; q++) {
     std::vector<std::pair<double, uint64_t>> order;
     for (size_t r = 0; r < c.count; r++) {
       const Reference expected = reference(c, q, r);
-      if (!is_near(c, matrix[q * c.count + r], expected)) return fail("matrix", c, isa, q, r, matrix[q * c.count + r], expected.score);
+      if (!is_near(c, matrix[q * c.count + r], expected))
+        return fail("matrix", c, isa, q, r, matrix[q * c.count + r], expected.score);
       if (!std::isnan(expected.score)) order.push_back({c.metric == SHOAL_L2 ? expected.score : -expected.score, r});
     }
     std::sort(order.begin(), order.end());
@@ -132,9 +156,13 @@ int check(const Case &c, int isa) {
     if (found[q] != count) return fail("number found", c, isa, q, 0, found[q], static_cast<double>(count));
     for (size_t i = 0; i < count; i++) {
       const double best = std::fabs(order[i].first), mine = reference(c, q, ids[q * c.k + i]).score;
-      if (!is_near(c, scores[q * c.k + i], reference(c, q, ids[q * c.k + i]))) return fail("score", c, isa, q, i, scores[q * c.k + i], mine);
-      // Another id only where sums in another order may differ: 1e-12 of their size, far below a unit in the last place of fp32.
-      if (ids[q * c.k + i] != order[i].second && std::fabs(std::fabs(mine) - best) > 1e-12 * std::max(best, reference(c, q, order[i].second).size) + 1e-300) return fail("order", c, isa, q, i, mine, best);
+      if (!is_near(c, scores[q * c.k + i], reference(c, q, ids[q * c.k + i])))
+        return fail("score", c, isa, q, i, scores[q * c.k + i], mine);
+      // Another id only where sums in another order may differ: 1e-12 of their size, far below a unit in the last place
+      // of fp32.
+      if (ids[q * c.k + i] != order[i].second &&
+          std::fabs(std::fabs(mine) - best) > 1e-12 * std::max(best, reference(c, q, order[i].second).size) + 1e-300)
+        return fail("order", c, isa, q, i, mine, best);
     }
   }
   return 0;
@@ -147,20 +175,24 @@ int check_rescore(Random &random, const Case &c, int isa) {
     begin.push_back(static_cast<uint32_t>(candidates.size()));
   }
   std::vector<double> scores(candidates.size());
-  shoal_rescore(isa, c.threads, c.query.data(), c.queries, &c.rows, c.metric, begin.data(), candidates.data(), scores.data(), nullptr);
+  shoal_rescore(isa, c.threads, c.query.data(), c.queries, &c.rows, c.metric, begin.data(), candidates.data(),
+                scores.data(), nullptr);
   for (size_t q = 0; q < c.queries; q++)
     for (size_t i = begin[q]; i < begin[q + 1]; i++)
-      if (!is_near(c, scores[i], reference(c, q, candidates[i]))) return fail("rescore", c, isa, q, i, scores[i], reference(c, q, candidates[i]).score);
+      if (!is_near(c, scores[i], reference(c, q, candidates[i])))
+        return fail("rescore", c, isa, q, i, scores[i], reference(c, q, candidates[i]).score);
   return 0;
 }
 
 int check_spread(Random &random) {
-  const size_t nodes = pick(random, {1, 2, 7, 33, 200}), lanes = pick(random, {1, 3, 4, 8, 13, 16, 17, 29}), steps = random() % 5;
+  const size_t nodes = pick(random, {1, 2, 7, 33, 200}), lanes = pick(random, {1, 3, 4, 8, 13, 16, 17, 29}),
+               steps = random() % 5;
   std::vector<uint32_t> begin{0}, source;
   std::vector<float> weight;
   std::uniform_real_distribution<float> uniform;
   for (size_t n = 0; n < nodes; n++) {
-    for (size_t e = random() % 6; e > 0; e--) source.push_back(static_cast<uint32_t>(random() % nodes)), weight.push_back(uniform(random));
+    for (size_t e = random() % 6; e > 0; e--)
+      source.push_back(static_cast<uint32_t>(random() % nodes)), weight.push_back(uniform(random));
     begin.push_back(static_cast<uint32_t>(source.size()));
   }
   std::vector<float> seeds(nodes * lanes, 0.0f);
@@ -173,7 +205,8 @@ int check_spread(Random &random) {
       for (uint32_t e = begin[n]; e < begin[n + 1]; e++)
         for (size_t i = 0; i < lanes; i++)
           // Values a rounding away from the threshold may fire on one side only: the reference asks in fp32 as well.
-          if (static_cast<float>(last[source[e] * lanes + i]) >= threshold) next[n * lanes + i] += decay * weight[e] * last[source[e] * lanes + i];
+          if (static_cast<float>(last[source[e] * lanes + i]) >= threshold)
+            next[n * lanes + i] += decay * weight[e] * last[source[e] * lanes + i];
     for (size_t i = 0; i < total.size(); i++) total[i] += next[i];
     last = next;
   }
@@ -186,12 +219,17 @@ int check_spread(Random &random) {
       // The first time all of it in one call, then in parts that may end within a step.
       const uint64_t most = threads == 1 ? work : 1 + random() % std::max<uint64_t>(1, work);
       for (uint64_t from = 0; from < work; from += most)
-        shoal_spread(isa, threads, &graph, static_cast<uint32_t>(lanes), from, std::min(work, from + most), decay, threshold, activation.data(), scratch.data(), nullptr);
+        shoal_spread(isa, threads, &graph, static_cast<uint32_t>(lanes), from, std::min(work, from + most), decay,
+                     threshold, activation.data(), scratch.data(), nullptr);
       if (threads == 1) whole = activation;
-      if (std::memcmp(activation.data(), whole.data(), whole.size() * sizeof(float)) != 0) return std::printf("spread: isa %s, nodes %zu, lanes %zu, steps %zu: other bits in parts of %zu\n", shoal_isa_name(isa), nodes, lanes, steps, static_cast<size_t>(most)), 1;
+      if (std::memcmp(activation.data(), whole.data(), whole.size() * sizeof(float)) != 0)
+        return std::printf("spread: isa %s, nodes %zu, lanes %zu, steps %zu: other bits in parts of %zu\n",
+                           shoal_isa_name(isa), nodes, lanes, steps, static_cast<size_t>(most)),
+               1;
       for (size_t i = 0; i < total.size(); i++)
         if (std::fabs(activation[i] - total[i]) > 1e-5 * std::max(1.0, total[i])) {
-          std::printf("spread: isa %s, nodes %zu, lanes %zu, steps %zu: value %zu is %.9g, expected %.9g\n", shoal_isa_name(isa), nodes, lanes, steps, i, activation[i], total[i]);
+          std::printf("spread: isa %s, nodes %zu, lanes %zu, steps %zu: value %zu is %.9g, expected %.9g\n",
+                      shoal_isa_name(isa), nodes, lanes, steps, i, activation[i], total[i]);
           return 1;
         }
     }
@@ -199,7 +237,7 @@ int check_spread(Random &random) {
   return 0;
 }
 
-}  // namespace
+} // namespace
 
 /** Who asks for the best 0 rows, or of 0 rows, finds none. */
 int check_nothing(int isa) {
@@ -210,7 +248,8 @@ int check_nothing(int isa) {
     double score = 7;
     const float queries[32] = {1};
     shoal_topk(isa, 2, queries, 2, &rows, SHOAL_DOT, k, &best, &score, found, nullptr);
-    if (found[0] != 0 || found[1] != 0 || best != 7 || score != 7) return std::printf("%s: found %u and %u of nothing\n", shoal_isa_name(isa), found[0], found[1]), 1;
+    if (found[0] != 0 || found[1] != 0 || best != 7 || score != 7)
+      return std::printf("%s: found %u and %u of nothing\n", shoal_isa_name(isa), found[0], found[1]), 1;
   }
   return 0;
 }

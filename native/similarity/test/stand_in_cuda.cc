@@ -1,17 +1,17 @@
-// The CUDA library's interface over the CPU kernels, for tests on machines without a GPU: the same answers, from a "device" that
-// has as much memory as it is told, and fails when it is told. It keeps account of memory as the real one does (rows, graphs,
-// work), and takes rows in pieces where work memory is short. No figure of its speed means anything.
+// The CUDA library's interface over the CPU kernels, for tests on machines without a GPU: the same answers, from a
+// "device" that has as much memory as it is told, and fails when it is told. It keeps account of memory as the real one
+// does (rows, graphs, work), and takes rows in pieces where work memory is short. No figure of its speed means
+// anything.
 //
 // Told by environment variables, looked at with every call:
-//   SHOAL_STAND_IN_BYTES       memory of the device (default 1 GiB)
-//   SHOAL_STAND_IN_MOST_ROWS   uploading more rows, or computing on more of them at once, is out of memory
-//   SHOAL_STAND_IN_MOST_WORK   so is being allowed more bytes of work than this
-//   SHOAL_STAND_IN_LEAST_WORK  a call that may use less bytes of work (default 1,024) is refused, with the library's words
-//   SHOAL_STAND_IN_LATER       set to anything: a call that may not wait is not done, and told so
-//   SHOAL_STAND_IN_LOST        a path: while there is a file the device fails, and stays failed in this process
-//   SHOAL_STAND_IN_DEVICES     how many devices there are (default 1)
-//   SHOAL_STAND_IN_PINNED      how many bytes of pinned memory may be taken (default 0); those taken are written into the file of SHOAL_STAND_IN_TAKEN
-//   SHOAL_STAND_IN_MIB_PER_S   speed of copies to the device
+//   SHOAL_STAND_IN_BYTES memory of the device (default 1 GiB) SHOAL_STAND_IN_MOST_ROWS uploading more rows, or
+//   computing on more of them at once, is out of memory SHOAL_STAND_IN_MOST_WORK so is being allowed more bytes of work
+//   than this SHOAL_STAND_IN_LEAST_WORK a call that may use less bytes of work (default 1,024) is refused, with the
+//   library's words SHOAL_STAND_IN_LATER set to anything: a call that may not wait is not done, and told so
+//   SHOAL_STAND_IN_LOST a path: while there is a file the device fails, and stays failed in this process
+//   SHOAL_STAND_IN_DEVICES how many devices there are (default 1) SHOAL_STAND_IN_PINNED how many bytes of pinned memory
+//   may be taken (default 0); those taken are written into the file of SHOAL_STAND_IN_TAKEN SHOAL_STAND_IN_MIB_PER_S
+//   speed of copies to the device
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -47,7 +47,8 @@ constexpr size_t PINNED_HEAD = 64;
 void tell_pinned() {
   const char *path = std::getenv("SHOAL_STAND_IN_TAKEN");
   if (path == nullptr || *path == '\0') return;
-  if (FILE *const file = std::fopen(path, "w")) std::fprintf(file, "%llu", static_cast<unsigned long long>(pinned.load())), std::fclose(file);
+  if (FILE *const file = std::fopen(path, "w"))
+    std::fprintf(file, "%llu", static_cast<unsigned long long>(pinned.load())), std::fclose(file);
 }
 
 /** Of the kernels' own, whatever the rows are. */
@@ -58,10 +59,14 @@ int fail(int status, const std::string &why) {
   return status;
 }
 
-int out_of_memory(uint64_t bytes) { return fail(SHOAL_CUDA_OUT_OF_MEMORY, "the stand-in has no room for " + std::to_string(bytes) + " bytes"); }
+int out_of_memory(uint64_t bytes) {
+  return fail(SHOAL_CUDA_OUT_OF_MEMORY, "the stand-in has no room for " + std::to_string(bytes) + " bytes");
+}
 
 int too_little(uint64_t least, const shoal_cuda_terms *terms) {
-  return fail(SHOAL_CUDA_OUT_OF_MEMORY, "the smallest piece of this work takes " + std::to_string(least) + " bytes, and " + std::to_string(terms == nullptr ? 0 : terms->work_bytes) + " are allowed");
+  return fail(SHOAL_CUDA_OUT_OF_MEMORY, "the smallest piece of this work takes " + std::to_string(least) +
+                                            " bytes, and " + std::to_string(terms == nullptr ? 0 : terms->work_bytes) +
+                                            " are allowed");
 }
 
 /** What every call begins with. */
@@ -69,14 +74,16 @@ int ready(int device, shoal_stop stop) {
   const char *path = std::getenv("SHOAL_STAND_IN_LOST");
   if (path != nullptr && *path != '\0' && access(path, F_OK) == 0) is_lost = true;
   if (is_lost) return fail(SHOAL_CUDA_LOST, "the stand-in was told to fail");
-  if (device < 0 || static_cast<uint64_t>(device) >= told("SHOAL_STAND_IN_DEVICES", 1)) return fail(SHOAL_CUDA_NO_DEVICE, "the stand-in has no device " + std::to_string(device));
+  if (device < 0 || static_cast<uint64_t>(device) >= told("SHOAL_STAND_IN_DEVICES", 1))
+    return fail(SHOAL_CUDA_NO_DEVICE, "the stand-in has no device " + std::to_string(device));
   return stop != nullptr && *stop != 0 ? fail(SHOAL_CUDA_STOPPED, "stopped") : SHOAL_CUDA_OK;
 }
 
 /** Memory of the device, for as long as this lives. */
 class Memory {
  public:
-  explicit Memory(uint64_t bytes) : bytes_(bytes), fits_(held.fetch_add(bytes) + bytes <= told("SHOAL_STAND_IN_BYTES", GIB)) {}
+  explicit Memory(uint64_t bytes)
+      : bytes_(bytes), fits_(held.fetch_add(bytes) + bytes <= told("SHOAL_STAND_IN_BYTES", GIB)) {}
   Memory(const Memory &) = delete;
   ~Memory() { held -= bytes_; }
   bool fits() const { return fits_; }
@@ -98,7 +105,7 @@ uint64_t bytes_of(uint64_t count, uint32_t dims, enum shoal_dtype dtype, int has
   return count * (dims * (element(dtype) + (has_half && dtype != SHOAL_F16 ? 2 : 0)) + 8);
 }
 
-}  // namespace
+} // namespace
 
 struct shoal_cuda_rows {
   Memory memory;
@@ -112,7 +119,8 @@ struct shoal_cuda_rows {
   void fill(const shoal_rows &from) {
     const uint64_t width = from.dims * element(from.dtype);
     data.resize(from.count * width);
-    for (uint64_t r = 0; r < from.count; r++) std::memcpy(data.data() + r * width, static_cast<const char *>(from.data) + r * from.stride, width);
+    for (uint64_t r = 0; r < from.count; r++)
+      std::memcpy(data.data() + r * width, static_cast<const char *>(from.data) + r * from.stride, width);
     rows.data = data.data();
     rows.stride = width;
     if (from.scales != nullptr) scales.assign(from.scales, from.scales + from.count);
@@ -157,9 +165,11 @@ uint64_t rows_within(uint64_t count, uint64_t row_bytes, const shoal_cuda_terms 
 
 /** OUT_OF_MEMORY or LATER where the test asked for it. */
 int check_limits(uint64_t rows_at_once, const shoal_cuda_terms *terms) {
-  if (std::getenv("SHOAL_STAND_IN_LATER") != nullptr && terms != nullptr && terms->most_wait_us > 0) return fail(SHOAL_CUDA_LATER, "the stand-in was told to be late");
+  if (std::getenv("SHOAL_STAND_IN_LATER") != nullptr && terms != nullptr && terms->most_wait_us > 0)
+    return fail(SHOAL_CUDA_LATER, "the stand-in was told to be late");
   const uint64_t most_work = told("SHOAL_STAND_IN_MOST_WORK", UINT64_MAX);
-  if (most_work != UINT64_MAX && terms != nullptr && (terms->work_bytes == 0 || terms->work_bytes > most_work)) return out_of_memory(terms->work_bytes);
+  if (most_work != UINT64_MAX && terms != nullptr && (terms->work_bytes == 0 || terms->work_bytes > most_work))
+    return out_of_memory(terms->work_bytes);
   return rows_at_once > told("SHOAL_STAND_IN_MOST_ROWS", UINT64_MAX) ? out_of_memory(rows_at_once) : SHOAL_CUDA_OK;
 }
 
@@ -178,7 +188,8 @@ class Clock {
 /** The best of each query over pieces of rows that come in order. */
 class Merger {
  public:
-  Merger(uint64_t queries, uint32_t k, enum shoal_metric metric) : k_(k), sign_(metric == SHOAL_L2 ? -1 : 1), best_(queries) {}
+  Merger(uint64_t queries, uint32_t k, enum shoal_metric metric)
+      : k_(k), sign_(metric == SHOAL_L2 ? -1 : 1), best_(queries) {}
 
   void add(const shoal_rows &piece, uint64_t first, const float *queries, enum shoal_metric metric, shoal_stop stop) {
     const uint32_t k = static_cast<uint32_t>(std::min<uint64_t>(k_, piece.count));
@@ -187,9 +198,11 @@ class Merger {
     shoal_topk(0, 1, queries, best_.size(), &piece, metric, k, rows.data(), scores.data(), found.data(), stop);
     if (stop != nullptr && *stop != 0) return;
     for (size_t q = 0; q < best_.size(); q++) {
-      for (uint32_t i = 0; i < found[q]; i++) best_[q].push_back({scores[q * k + i], static_cast<uint32_t>(first + rows[q * k + i])});
+      for (uint32_t i = 0; i < found[q]; i++)
+        best_[q].push_back({scores[q * k + i], static_cast<uint32_t>(first + rows[q * k + i])});
       // Stable: rows of earlier pieces have the lower numbers.
-      std::stable_sort(best_[q].begin(), best_[q].end(), [this](const Scored &a, const Scored &b) { return sign_ * a.score > sign_ * b.score; });
+      std::stable_sort(best_[q].begin(), best_[q].end(),
+                       [this](const Scored &a, const Scored &b) { return sign_ * a.score > sign_ * b.score; });
       if (best_[q].size() > k_) best_[q].resize(k_);
     }
   }
@@ -197,7 +210,8 @@ class Merger {
   void write(uint32_t *rows, double *scores, uint32_t *found) const {
     for (size_t q = 0; q < best_.size(); q++) {
       found[q] = static_cast<uint32_t>(best_[q].size());
-      for (size_t i = 0; i < best_[q].size(); i++) rows[q * k_ + i] = best_[q][i].row, scores[q * k_ + i] = best_[q][i].score;
+      for (size_t i = 0; i < best_[q].size(); i++)
+        rows[q * k_ + i] = best_[q][i].row, scores[q * k_ + i] = best_[q][i].score;
     }
   }
 
@@ -211,10 +225,12 @@ class Merger {
   std::vector<std::vector<Scored>> best_;
 };
 
-int stopped(shoal_stop stop) { return stop != nullptr && *stop != 0 ? fail(SHOAL_CUDA_STOPPED, "stopped") : SHOAL_CUDA_OK; }
+int stopped(shoal_stop stop) {
+  return stop != nullptr && *stop != 0 ? fail(SHOAL_CUDA_STOPPED, "stopped") : SHOAL_CUDA_OK;
+}
 shoal_stop stop_of(const shoal_cuda_terms *terms) { return terms == nullptr ? nullptr : terms->stop; }
 
-}  // namespace
+} // namespace
 
 EXPORT int shoal_cuda_abi(void) { return SHOAL_CUDA_ABI; }
 EXPORT const char *shoal_cuda_error(void) { return words.c_str(); }
@@ -250,9 +266,12 @@ EXPORT void shoal_cuda_give_pinned(void *memory) {
   std::free(taken);
 }
 
-EXPORT uint64_t shoal_cuda_rows_bytes(const shoal_rows *rows, int has_half) { return bytes_of(rows->count, rows->dims, rows->dtype, has_half); }
+EXPORT uint64_t shoal_cuda_rows_bytes(const shoal_rows *rows, int has_half) {
+  return bytes_of(rows->count, rows->dims, rows->dtype, has_half);
+}
 
-EXPORT int shoal_cuda_upload(int device, const shoal_rows *rows, int has_half, shoal_cuda_rows **uploaded, shoal_stop stop) {
+EXPORT int shoal_cuda_upload(int device, const shoal_rows *rows, int has_half, shoal_cuda_rows **uploaded,
+                             shoal_stop stop) {
   if (const int status = ready(device, stop)) return status;
   const uint64_t bytes = shoal_cuda_rows_bytes(rows, has_half);
   if (rows->count > told("SHOAL_STAND_IN_MOST_ROWS", UINT64_MAX)) return out_of_memory(bytes);
@@ -267,10 +286,13 @@ EXPORT int shoal_cuda_upload(int device, const shoal_rows *rows, int has_half, s
 
 EXPORT void shoal_cuda_free_rows(shoal_cuda_rows *rows) { delete rows; }
 
-EXPORT uint64_t shoal_cuda_topk_bytes(uint64_t rows, uint32_t, uint64_t query_count, uint32_t k) { return least_work() + rows * 4 + query_count * std::min<uint64_t>(k, rows) * 12; }
+EXPORT uint64_t shoal_cuda_topk_bytes(uint64_t rows, uint32_t, uint64_t query_count, uint32_t k) {
+  return least_work() + rows * 4 + query_count * std::min<uint64_t>(k, rows) * 12;
+}
 
-EXPORT int shoal_cuda_topk(const shoal_cuda_rows *const *parts, uint32_t part_count, const float *queries, uint64_t query_count, enum shoal_metric metric, uint32_t k, uint32_t *best,
-                           double *scores, uint32_t *found, const shoal_cuda_terms *terms) {
+EXPORT int shoal_cuda_topk(const shoal_cuda_rows *const *parts, uint32_t part_count, const float *queries,
+                           uint64_t query_count, enum shoal_metric metric, uint32_t k, uint32_t *best, double *scores,
+                           uint32_t *found, const shoal_cuda_terms *terms) {
   const Clock clock;
   Merger merger(query_count, k, metric);
   uint64_t first = 0;
@@ -292,12 +314,14 @@ EXPORT int shoal_cuda_topk(const shoal_cuda_rows *const *parts, uint32_t part_co
   return SHOAL_CUDA_OK;
 }
 
-EXPORT int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *queries, uint64_t query_count, enum shoal_metric metric, uint32_t k, uint32_t *best, double *scores,
+EXPORT int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *queries, uint64_t query_count,
+                                    enum shoal_metric metric, uint32_t k, uint32_t *best, double *scores,
                                     uint32_t *found, const shoal_cuda_terms *terms) {
   if (const int status = ready(device, stop_of(terms))) return status;
   const Clock clock;
   const uint64_t row_bytes = bytes_of(1, rows->dims, rows->dtype, 0) + 4;
-  const uint64_t step = rows_within(rows->count, 2 * row_bytes, terms); // while one piece is searched, the next is copied
+  // while one piece is searched, the next is copied
+  const uint64_t step = rows_within(rows->count, 2 * row_bytes, terms);
   if (step == 0) return too_little(least_work() + 2 * row_bytes, terms);
   if (const int status = check_limits(step, terms)) return status;
   const Memory work(least_work() + 2 * step * row_bytes);
@@ -319,8 +343,9 @@ EXPORT int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const fl
   return SHOAL_CUDA_OK;
 }
 
-EXPORT int shoal_cuda_rescore(const shoal_cuda_rows *rows, const float *queries, uint64_t query_count, enum shoal_metric metric, const uint32_t *begin, const uint32_t *candidates, double *scores,
-                              const shoal_cuda_terms *terms) {
+EXPORT int shoal_cuda_rescore(const shoal_cuda_rows *rows, const float *queries, uint64_t query_count,
+                              enum shoal_metric metric, const uint32_t *begin, const uint32_t *candidates,
+                              double *scores, const shoal_cuda_terms *terms) {
   if (const int status = ready(0, stop_of(terms))) return status;
   const Clock clock;
   if (rows_within(1, 12, terms) == 0) return too_little(least_work() + 12, terms);
@@ -331,7 +356,8 @@ EXPORT int shoal_cuda_rescore(const shoal_cuda_rows *rows, const float *queries,
   return stopped(stop_of(terms));
 }
 
-EXPORT int shoal_cuda_matrix(const shoal_cuda_rows *rows, const float *queries, uint64_t query_count, enum shoal_metric metric, float *scores, const shoal_cuda_terms *terms) {
+EXPORT int shoal_cuda_matrix(const shoal_cuda_rows *rows, const float *queries, uint64_t query_count,
+                             enum shoal_metric metric, float *scores, const shoal_cuda_terms *terms) {
   if (const int status = ready(0, stop_of(terms))) return status;
   const Clock clock;
   const uint64_t step = rows_within(rows->rows.count, 4 * query_count, terms);
@@ -362,7 +388,8 @@ EXPORT int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_c
 
 EXPORT void shoal_cuda_free_graph(shoal_cuda_graph *graph) { delete graph; }
 
-EXPORT int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t steps, float decay, float threshold, const float *seeds, float *totals, const shoal_cuda_terms *terms) {
+EXPORT int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t steps, float decay,
+                             float threshold, const float *seeds, float *totals, const shoal_cuda_terms *terms) {
   if (const int status = ready(0, stop_of(terms))) return status;
   const Clock clock;
   const uint64_t nodes = graph->begin.size() - 1, bytes = 3 * nodes * lanes * sizeof(float);
@@ -373,7 +400,8 @@ EXPORT int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint
   const shoal_graph whole{nodes, graph->begin.data(), graph->source.data(), graph->weight.data()};
   std::vector<float> scratch(2 * nodes * lanes);
   std::memmove(totals, seeds, nodes * lanes * sizeof(float));
-  shoal_spread(0, 1, &whole, lanes, 0, steps * (nodes + graph->source.size()), decay, threshold, totals, scratch.data(), stop_of(terms));
+  shoal_spread(0, 1, &whole, lanes, 0, steps * (nodes + graph->source.size()), decay, threshold, totals, scratch.data(),
+               stop_of(terms));
   clock.write(terms, 0);
   return stopped(stop_of(terms));
 }

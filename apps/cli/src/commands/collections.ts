@@ -1,12 +1,25 @@
-// `shoal index`: collections out of texts (embedded through the queue) or files of vectors, and what there is of them. A build
-// makes a version that appears when it is complete; who searches the one before goes on.
+// `shoal index`: collections out of texts (embedded through the queue) or files of vectors, and what there is of them.
+// A build makes a version that appears when it is complete; who searches the one before goes on.
 
 import { createReadStream } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { ShoalError, isShoalError, type Settings } from '@shoal/core';
 import {
-  appendToCollection, checkCollection, collectionInfo, createCollection, listCollections, openCollection, readVectors, removeCollection, vectorFormat,
-  type CollectionInfo, type Metric, type Recall, type RowBatch, type RowSource, type RowType,
+  appendToCollection,
+  checkCollection,
+  collectionInfo,
+  createCollection,
+  listCollections,
+  openCollection,
+  readVectors,
+  removeCollection,
+  vectorFormat,
+  type CollectionInfo,
+  type Metric,
+  type Recall,
+  type RowBatch,
+  type RowSource,
+  type RowType,
 } from '@shoal/similarity';
 import { checkInputs, refuseFieldsWithoutEffect, totalBytes } from '../input/files.ts';
 import { readLines } from '../input/lines.ts';
@@ -45,7 +58,12 @@ export interface CheckFlags extends IndexFlags {
   readonly metric: Metric;
 }
 
-export async function build(terminal: Terminal, name: string, files: readonly string[], flags: BuildFlags): Promise<void> {
+export async function build(
+  terminal: Terminal,
+  name: string,
+  files: readonly string[],
+  flags: BuildFlags,
+): Promise<void> {
   const settings = await collectionSettings(terminal, flags);
   const { collectionsDir: folder } = settings;
   const startedMs = performance.now();
@@ -56,10 +74,21 @@ export async function build(terminal: Terminal, name: string, files: readonly st
     ? await write({ terminal, settings, folder, name, flags }, chained(files), { about: {} })
     : await buildFromTexts(terminal, settings, name, files, flags);
   const recall = flags.ann === true ? await measure(terminal, settings, info, flags) : undefined;
-  if (flags.json === true) return print(terminal, `${JSON.stringify({ ...info, ...(recall === undefined ? {} : { ann: { metric: flags.metric, ...recall } }) }, null, 1)}\n`);
+  if (flags.json === true)
+    return print(
+      terminal,
+      `${JSON.stringify({ ...info, ...(recall === undefined ? {} : { ann: { metric: flags.metric, ...recall } }) }, null, 1)}\n`,
+    );
   if (flags.quiet === true) return;
   const { version, rows, dims, dtype, bytes } = info;
-  say(terminal, `${name}@${version}: ${rows.toLocaleString('en')} rows of ${dims} dimensions (${dtype}, ${megabytes(bytes)} MB) in ${duration((performance.now() - startedMs) / 1_000)}${recall === undefined ? '' : `; candidates: ${recallText(recall)}`}`);
+  say(
+    terminal,
+    `${name}@${version}: ${rows.toLocaleString('en')} rows of ${dims} dimensions (${dtype}, ` +
+      `${megabytes(bytes)} MB) in ` +
+      `${duration((performance.now() - startedMs) / 1_000)}${
+        recall === undefined ? '' : `; candidates: ${recallText(recall)}`
+      }`,
+  );
 }
 
 interface Target {
@@ -70,19 +99,49 @@ interface Target {
   readonly flags: BuildFlags;
 }
 
-function write({ terminal, folder, name, flags }: Target, source: RowSource, { about, dims, signal = terminal.signal }: { readonly about: Readonly<Record<string, unknown>>; readonly dims?: number; readonly signal?: AbortSignal }): Promise<CollectionInfo> {
+function write(
+  { terminal, folder, name, flags }: Target,
+  source: RowSource,
+  {
+    about,
+    dims,
+    signal = terminal.signal,
+  }: { readonly about: Readonly<Record<string, unknown>>; readonly dims?: number; readonly signal?: AbortSignal },
+): Promise<CollectionInfo> {
   const options = { signal, about, keepVersions: flags.keep };
   if (flags.append === true) return appendToCollection(folder, name, source, options);
-  return createCollection(folder, name, source, { ...options, dtype: flags.dtype ?? 'f32', ...(dims === undefined ? {} : { dims }) });
+  return createCollection(folder, name, source, {
+    ...options,
+    dtype: flags.dtype ?? 'f32',
+    ...(dims === undefined ? {} : { dims }),
+  });
 }
 
-async function buildFromTexts(terminal: Terminal, settings: CollectionSettings, name: string, files: readonly string[], flags: BuildFlags): Promise<CollectionInfo> {
+async function buildFromTexts(
+  terminal: Terminal,
+  settings: CollectionSettings,
+  name: string,
+  files: readonly string[],
+  flags: BuildFlags,
+): Promise<CollectionInfo> {
   const inputs = await checkInputs(files, flags.format);
   refuseFieldsWithoutEffect(inputs, flags);
   const { textField, idField, onError } = flags;
-  const records = new RecordReader(terminal, inputs, { textField, idField, delimiter: undefined, hasHeader: true, skipsBad: onError === 'skip', hasOneColumn: false });
+  const records = new RecordReader(terminal, inputs, {
+    textField,
+    idField,
+    delimiter: undefined,
+    hasHeader: true,
+    skipsBad: onError === 'skip',
+    hasOneColumn: false,
+  });
   const options = { settings, isQuiet: flags.quiet === true };
-  if (await records.isEmpty()) throw new ShoalError('COLLECTION_EMPTY', 'the input holds no texts, so there is nothing to make a collection of', {});
+  if (await records.isEmpty())
+    throw new ShoalError(
+      'COLLECTION_EMPTY',
+      'the input holds no texts, so there is nothing to make a collection of',
+      {},
+    );
   const { collectionsDir: folder } = settings;
   const model = await fetchModel(terminal, await modelFor(folder, name, settings, flags), options);
   const about = { model: `${model.name}@${model.revision}` };
@@ -90,8 +149,14 @@ async function buildFromTexts(terminal: Terminal, settings: CollectionSettings, 
   return withSession(terminal, { ...options, settings: { ...settings, model: model.name }, model }, async (session) => {
     const bar = rowProgress(terminal, flags.quiet !== true);
     try {
-      const source = embedded(terminal, session, records, (rows) => bar.update(rows, records.estimateTotal(totalBytes(inputs))));
-      return await write({ terminal, settings, folder, name, flags }, source, { about, dims: model.dims, signal: session.signal });
+      const source = embedded(terminal, session, records, (rows) =>
+        bar.update(rows, records.estimateTotal(totalBytes(inputs))),
+      );
+      return await write({ terminal, settings, folder, name, flags }, source, {
+        about,
+        dims: model.dims,
+        signal: session.signal,
+      });
     } finally {
       bar.stop();
     }
@@ -99,18 +164,39 @@ async function buildFromTexts(terminal: Terminal, settings: CollectionSettings, 
 }
 
 function refuseFlagsOfTexts({ model, maxTokens, textField, idField, onError }: BuildFlags): void {
-  const asked = Object.entries({ '--model': model, '--max-tokens': maxTokens, '--text-field': textField, '--id-field': idField, '--on-error skip': onError === 'skip' ? onError : undefined });
+  const asked = Object.entries({
+    '--model': model,
+    '--max-tokens': maxTokens,
+    '--text-field': textField,
+    '--id-field': idField,
+    '--on-error skip': onError === 'skip' ? onError : undefined,
+  });
   const flag = asked.find(([, value]) => value !== undefined)?.[0];
-  if (flag !== undefined) throw new ShoalError('USAGE', `${flag} is about texts, and the files hold vectors; leave it out, or say --format jsonl to embed the texts of JSONL that has both`);
+  if (flag !== undefined)
+    throw new ShoalError(
+      'USAGE',
+      `${flag} is about texts, and the files hold vectors; leave it out, or say --format jsonl to embed the ` +
+        'texts of JSONL that has both',
+    );
 }
 
 /** Rows that are appended are stored, and embedded, as those that are there. */
 async function refuseOtherRows(folder: string, name: string, { dtype, model }: BuildFlags): Promise<void> {
   if (dtype === undefined && model === undefined) return;
   const { dtype: thereDtype } = await collectionInfo(folder, name);
-  if (dtype !== undefined && dtype !== thereDtype) throw new ShoalError('USAGE', `--dtype ${dtype} is asked for and ${name} holds ${thereDtype}: all rows of a collection are of one type; leave out --dtype, or build it anew without --append`);
+  if (dtype !== undefined && dtype !== thereDtype)
+    throw new ShoalError(
+      'USAGE',
+      `--dtype ${dtype} is asked for and ${name} holds ${thereDtype}: all rows of a collection are of one ` +
+        'type; leave out --dtype, or build it anew without --append',
+    );
   const { about } = await openCollection(folder, name, { verify: false });
-  if (model !== undefined && about.model !== undefined && model !== about.model.split('@')[0]) throw new ShoalError('USAGE', `--model ${model} is asked for and ${name} was embedded by ${about.model}: vectors of two models cannot be compared; leave out --model, or build it anew without --append`);
+  if (model !== undefined && about.model !== undefined && model !== about.model.split('@')[0])
+    throw new ShoalError(
+      'USAGE',
+      `--model ${model} is asked for and ${name} was embedded by ${about.model}: vectors of two models cannot ` +
+        'be compared; leave out --model, or build it anew without --append',
+    );
 }
 
 /** What is appended comes from the model of what is there. */
@@ -122,12 +208,27 @@ async function modelFor(folder: string, name: string, settings: Settings, { appe
 
 async function refuseOtherModel(folder: string, name: string, model: string): Promise<void> {
   const { about } = await openCollection(folder, name, { verify: false });
-  if (about.model !== undefined && about.model !== model) throw new ShoalError('DIMENSIONS_MISMATCH', `${name} was embedded by ${about.model} and this is ${model}: vectors of two models cannot be compared; build it anew without --append`, {});
+  if (about.model !== undefined && about.model !== model)
+    throw new ShoalError(
+      'DIMENSIONS_MISMATCH',
+      `${name} was embedded by ${about.model} and this is ${model}: vectors of two models cannot be compared; ` +
+        'build it anew without --append',
+      {},
+    );
 }
 
-async function* embedded(terminal: Terminal, session: Session, records: RecordReader, onRows: (rows: number) => void): AsyncGenerator<RowBatch> {
+async function* embedded(
+  terminal: Terminal,
+  session: Session,
+  records: RecordReader,
+  onRows: (rows: number) => void,
+): AsyncGenerator<RowBatch> {
   let rows = 0;
-  for await (const block of session.client.embedStream(records.from(0, undefined), { signal: session.signal, prompt: 'passage', truncate: 'end' })) {
+  for await (const block of session.client.embedStream(records.from(0, undefined), {
+    signal: session.signal,
+    prompt: 'passage',
+    truncate: 'end',
+  })) {
     session.noteProgress();
     if (block.kind === 'skipped') {
       say(terminal, `skipped ${records.placeOf(block.items)}: ${block.error.message}`);
@@ -151,17 +252,30 @@ async function* chained(files: readonly string[]): AsyncGenerator<RowBatch> {
 
 /** Files of vectors by extension; JSONL is one when its first record holds a vector. */
 async function areVectors(files: readonly string[], { format }: BuildFlags): Promise<boolean> {
-  if (files.length === 0) throw new ShoalError('USAGE', 'name files to make the collection of: texts (.md, .txt, .csv, .jsonl) or vectors (.npy, .arrow, .jsonl)');
+  if (files.length === 0)
+    throw new ShoalError(
+      'USAGE',
+      'name files to make the collection of: texts (.md, .txt, .csv, .jsonl) or vectors (.npy, .arrow, .jsonl)',
+    );
   if (format !== undefined) return false;
-  const kinds = await Promise.all(files.map(async (file) => {
-    const found = vectorFormat(file);
-    return found === 'jsonl' ? holdsVectors(file) : found !== undefined;
-  }));
-  if (kinds.some((isVectors) => isVectors !== kinds[0])) throw new ShoalError('USAGE', 'some of the files hold vectors and some texts: build from one kind, and append the other');
+  const kinds = await Promise.all(
+    files.map(async (file) => {
+      const found = vectorFormat(file);
+      return found === 'jsonl' ? holdsVectors(file) : found !== undefined;
+    }),
+  );
+  if (kinds.some((isVectors) => isVectors !== kinds[0]))
+    throw new ShoalError(
+      'USAGE',
+      'some of the files hold vectors and some texts: build from one kind, and append the other',
+    );
   return kinds[0]!;
 }
 
-/** A file that cannot be read, or whose first record cannot, counts as one of texts: it is reported with all others, by file and line. */
+/**
+ * A file that cannot be read, or whose first record cannot, counts as one of texts: it is reported with all others, by
+ * file and line.
+ */
 async function holdsVectors(path: string): Promise<boolean> {
   try {
     if (!(await stat(path)).isFile()) return false; // what a look takes out of a pipe is gone
@@ -184,11 +298,20 @@ async function firstRecord(path: string): Promise<string> {
   return '';
 }
 
-async function measure(terminal: Terminal, settings: CollectionSettings, { name, version, rows }: CollectionInfo, { metric, quiet }: CheckFlags): Promise<Recall> {
+async function measure(
+  terminal: Terminal,
+  settings: CollectionSettings,
+  { name, version, rows }: CollectionInfo,
+  { metric, quiet }: CheckFlags,
+): Promise<Recall> {
   const collection = await openNamed(settings, `${name}@${version}`);
   const bar = rowProgress(terminal, quiet !== true);
   try {
-    return await measureCandidates(settings, collection, { metric, signal: terminal.signal, onRows: (done) => bar.update(done, rows) });
+    return await measureCandidates(settings, collection, {
+      metric,
+      signal: terminal.signal,
+      onRows: (done) => bar.update(done, rows),
+    });
   } finally {
     bar.stop();
   }
@@ -196,13 +319,30 @@ async function measure(terminal: Terminal, settings: CollectionSettings, { name,
 
 export async function list(terminal: Terminal, flags: IndexFlags): Promise<void> {
   const found = await listCollections((await collectionSettings(terminal, flags)).collectionsDir);
-  if (flags.json === true) return print(terminal, `${JSON.stringify(found.map((one) => ('error' in one ? { name: one.name, error: { code: one.error.code, message: one.error.message } } : one)), null, 1)}\n`);
-  if (found.length === 0 && flags.quiet !== true) say(terminal, 'there are no collections yet: shoal index build NAME FILE… makes one');
-  await print(terminal, found.map((one) => ('error' in one ? `${one.name}  damaged: ${one.error.message}\n` : lineOf(one))).join(''));
+  if (flags.json === true)
+    return print(
+      terminal,
+      `${JSON.stringify(
+        found.map((one) =>
+          'error' in one ? { name: one.name, error: { code: one.error.code, message: one.error.message } } : one,
+        ),
+        null,
+        1,
+      )}\n`,
+    );
+  if (found.length === 0 && flags.quiet !== true)
+    say(terminal, 'there are no collections yet: shoal index build NAME FILE… makes one');
+  await print(
+    terminal,
+    found.map((one) => ('error' in one ? `${one.name}  damaged: ${one.error.message}\n` : lineOf(one))).join(''),
+  );
 }
 
 function lineOf({ name, version, rows, dims, dtype, bytes, createdMs }: CollectionInfo): string {
-  return `${name}@${version}  ${rows.toLocaleString('en')} rows × ${dims} ${dtype}  ${megabytes(bytes)} MB  ${new Date(createdMs).toISOString().slice(0, 19)}Z\n`;
+  return (
+    `${name}@${version}  ${rows.toLocaleString('en')} rows × ${dims} ${dtype}  ${megabytes(bytes)} MB  ` +
+    `${new Date(createdMs).toISOString().slice(0, 19)}Z\n`
+  );
 }
 
 export async function show(terminal: Terminal, name: string, flags: IndexFlags): Promise<void> {
@@ -210,15 +350,28 @@ export async function show(terminal: Terminal, name: string, flags: IndexFlags):
   const info = await collectionInfo(folder, name);
   const { about } = await openCollection(folder, name, { verify: false });
   if (flags.json === true) return print(terminal, `${JSON.stringify({ ...info, about }, null, 1)}\n`);
-  await print(terminal, `${lineOf(info)}versions  ${info.versions.map((version) => `${info.name}@${version}`).join(', ')}\nmodel     ${about.model ?? 'not known: it was built from vectors'}\nfile      ${info.path}\n`);
+  await print(
+    terminal,
+    `${lineOf(info)}versions  ` +
+      `${info.versions.map((version) => `${info.name}@${version}`).join(', ')}\nmodel     ` +
+      `${about.model ?? 'not known: it was built from vectors'}\nfile      ${info.path}\n`,
+  );
 }
 
 export async function check(terminal: Terminal, name: string, flags: CheckFlags): Promise<void> {
   const settings = await collectionSettings(terminal, flags);
   const info = await checkCollection(settings.collectionsDir, name);
   const recall = flags.ann === true ? await measure(terminal, settings, info, flags) : undefined;
-  if (flags.json === true) return print(terminal, `${JSON.stringify({ ...info, isWhole: true, ...(recall === undefined ? {} : { ann: { metric: flags.metric, ...recall } }) }, null, 1)}\n`);
-  await print(terminal, `${info.name}@${info.version} is whole: ${info.rows.toLocaleString('en')} rows, checksum as written\n${recall === undefined ? '' : `candidates: ${recallText(recall)}\n`}`);
+  if (flags.json === true)
+    return print(
+      terminal,
+      `${JSON.stringify({ ...info, isWhole: true, ...(recall === undefined ? {} : { ann: { metric: flags.metric, ...recall } }) }, null, 1)}\n`,
+    );
+  await print(
+    terminal,
+    `${info.name}@${info.version} is whole: ${info.rows.toLocaleString('en')} rows, checksum as ` +
+      `written\n${recall === undefined ? '' : `candidates: ${recallText(recall)}\n`}`,
+  );
 }
 
 export async function remove(terminal: Terminal, names: readonly string[], flags: IndexFlags): Promise<void> {
@@ -227,16 +380,20 @@ export async function remove(terminal: Terminal, names: readonly string[], flags
   const leaving = [...new Set(names)].filter((name) => !name.includes('@') || !names.includes(name.split('@')[0]!));
   for (const name of leaving) await refuseUnknown(folder, name);
   const removed: string[] = [];
-  for (const name of leaving) removed.push(...(await removeCollection(folder, name)).map((version) => `${name.split('@')[0]}@${version}`));
+  for (const name of leaving)
+    removed.push(...(await removeCollection(folder, name)).map((version) => `${name.split('@')[0]}@${version}`));
   if (flags.json === true) await print(terminal, `${JSON.stringify({ removed })}\n`);
   else if (flags.quiet !== true) say(terminal, `removed ${removed.join(', ')}`);
 }
 
-/** Before anything is taken away: a mistyped name among several must not end the command half-way. A damaged one may go. */
+/**
+ * Before anything is taken away: a mistyped name among several must not end the command half-way. A damaged one may go.
+ */
 async function refuseUnknown(folder: string, name: string): Promise<void> {
   await collectionInfo(folder, name).catch((error: unknown) => {
     if (!isShoalError(error)) throw error;
-    if (error.code === 'COLLECTION_UNKNOWN' || error.code === 'COLLECTION_GONE') throw new ShoalError(error.code, `${error.message}; nothing was removed`, error.fields, error);
+    if (error.code === 'COLLECTION_UNKNOWN' || error.code === 'COLLECTION_GONE')
+      throw new ShoalError(error.code, `${error.message}; nothing was removed`, error.fields, error);
   });
 }
 

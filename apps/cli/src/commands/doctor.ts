@@ -1,5 +1,5 @@
-// `shoal doctor`: what works here and what does not, each failure with its cure. Exit code 1 when something is broken that the
-// settings in force need: a GPU that nobody asked for may be broken, the one of --device may not.
+// `shoal doctor`: what works here and what does not, each failure with its cure. Exit code 1 when something is broken
+// that the settings in force need: a GPU that nobody asked for may be broken, the one of --device may not.
 
 import { access, constants, stat, statfs } from 'node:fs/promises';
 import { totalmem } from 'node:os';
@@ -23,15 +23,30 @@ export async function doctor(terminal: Terminal, flags: DoctorFlags, version: st
   const settings = await settingsOf(terminal, flags);
   const cacheDir = cacheFolder(settings.cacheDir, terminal.environment);
   const findings: Finding[] = [
-    { about: 'versions', state: 'ok', found: `shoal ${version}, Node ${process.version}, ${process.platform}-${process.arch}, ${(totalmem() / 1e9).toFixed(0)} GB of memory` },
+    {
+      about: 'versions',
+      state: 'ok',
+      found:
+        `shoal ${version}, Node ${process.version}, ${process.platform}-${process.arch}, ` +
+        `${(totalmem() / 1e9).toFixed(0)} GB of memory`,
+    },
     await cacheFinding(cacheDir),
-    ...(settings.device === 'cpu' ? [] : await examineGpus({ environment: terminal.environment, cudaLibrary: settings.cudaLibrary })),
+    ...(settings.device === 'cpu'
+      ? []
+      : await examineGpus({ environment: terminal.environment, cudaLibrary: settings.cudaLibrary })),
     await modelFinding(settings, cacheDir, terminal),
     ...(await queueFindings(settings, cacheDir)),
   ];
   const isBroken = findings.some((finding) => finding.state === 'broken' && isNeeded(finding, settings));
-  await print(terminal, flags.json === true ? `${JSON.stringify({ ok: !isBroken, findings })}\n` : asText(findings, hasColor(terminal)));
-  if (isBroken) throw new ShoalError('SETUP_FAILED', 'something that these settings need does not work; the lines marked ✗ say what to do');
+  await print(
+    terminal,
+    flags.json === true ? `${JSON.stringify({ ok: !isBroken, findings })}\n` : asText(findings, hasColor(terminal)),
+  );
+  if (isBroken)
+    throw new ShoalError(
+      'SETUP_FAILED',
+      'something that these settings need does not work; the lines marked ✗ say what to do',
+    );
 }
 
 /** Under `auto` a GPU that does not work is not needed: the CPU takes its place, as the model's own finding says. */
@@ -49,17 +64,27 @@ async function cacheFinding(cacheDir: string): Promise<Finding> {
     await access(folder, constants.W_OK | constants.X_OK);
     const { bavail, bsize } = await statfs(folder);
     const freeBytes = bavail * bsize;
-    const found = `${cacheDir}${folder === resolve(cacheDir) ? '' : ' (not made yet)'}, ${(freeBytes / 1e9).toFixed(1)} GB free`;
-    return freeBytes < LEAST_DISK_BYTES ? { about, state: 'warning', found, cure: 'free some space, or choose another folder with cacheDir' } : { about, state: 'ok', found };
+    const found =
+      `${cacheDir}${folder === resolve(cacheDir) ? '' : ' (not made yet)'}, ${(freeBytes / 1e9).toFixed(1)} GB ` +
+      'free';
+    return freeBytes < LEAST_DISK_BYTES
+      ? { about, state: 'warning', found, cure: 'free some space, or choose another folder with cacheDir' }
+      : { about, state: 'ok', found };
   } catch (error) {
-    return { about, state: 'broken', found: error instanceof Error ? error.message : String(error), cure: 'choose a folder that you may write to with --cache-dir' };
+    return {
+      about,
+      state: 'broken',
+      found: error instanceof Error ? error.message : String(error),
+      cure: 'choose a folder that you may write to with --cache-dir',
+    };
   }
 }
 
 /** The folder itself, or the one above it in which the first command makes it: this command makes none. */
 async function existingFolder(path: string): Promise<string> {
   const facts = await stat(path).catch((error: unknown) => {
-    if (error instanceof Error && 'code' in error && error.code === 'ENOENT' && dirname(path) !== path) return undefined;
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT' && dirname(path) !== path)
+      return undefined;
     throw error;
   });
   if (facts === undefined) return existingFolder(dirname(path));
@@ -68,12 +93,35 @@ async function existingFolder(path: string): Promise<string> {
 }
 
 /** The model is run, but not fetched: this command changes nothing. */
-async function modelFinding({ model: name, device, precision }: Settings, cacheDir: string, { environment }: Terminal): Promise<Finding> {
+async function modelFinding(
+  { model: name, device, precision }: Settings,
+  cacheDir: string,
+  { environment }: Terminal,
+): Promise<Finding> {
   const known = (await listModels({ cacheDir })).find((model) => model.name === name);
-  if (known === undefined) return { about: `model ${name}`, state: 'broken', found: 'no model of this name is known', cure: 'shoal model list shows those that are' };
-  if (!known.isStored) return { about: `model ${name}`, state: 'absent', found: 'not fetched yet; the first command that needs it fetches it', cure: `shoal model pull ${name}` };
-  if (device.startsWith('sim')) return { about: `model ${name}`, state: 'ok', found: 'in the cache; a simulated device runs nothing' };
-  return examineModel({ model: await openModel(name, { cacheDir }), device, precision, cacheDir, environment: { ...environment } });
+  if (known === undefined)
+    return {
+      about: `model ${name}`,
+      state: 'broken',
+      found: 'no model of this name is known',
+      cure: 'shoal model list shows those that are',
+    };
+  if (!known.isStored)
+    return {
+      about: `model ${name}`,
+      state: 'absent',
+      found: 'not fetched yet; the first command that needs it fetches it',
+      cure: `shoal model pull ${name}`,
+    };
+  if (device.startsWith('sim'))
+    return { about: `model ${name}`, state: 'ok', found: 'in the cache; a simulated device runs nothing' };
+  return examineModel({
+    model: await openModel(name, { cacheDir }),
+    device,
+    precision,
+    cacheDir,
+    environment: { ...environment },
+  });
 }
 
 async function queueFindings({ redisUrl, unsafeServer }: Settings, cacheDir: string): Promise<Finding[]> {
@@ -83,11 +131,24 @@ async function queueFindings({ redisUrl, unsafeServer }: Settings, cacheDir: str
     await untilReady(connection, redisUrl, ANSWER_WITHIN_MS);
     const { facts, warnings } = await checkServer(connection, { isUnsafeAllowed: unsafeServer === 'warn' });
     return [
-      { about: 'queue server', state: 'ok', found: `${facts.product} ${facts.version}${facts.appendFsync === undefined ? '' : `, appendfsync ${facts.appendFsync}`}` },
+      {
+        about: 'queue server',
+        state: 'ok',
+        found:
+          `${facts.product} ` +
+          `${facts.version}${facts.appendFsync === undefined ? '' : `, appendfsync ${facts.appendFsync}`}`,
+      },
       ...warnings.map((found): Finding => ({ about: 'queue server', state: 'warning', found })),
     ];
   } catch (error) {
-    return [{ about: 'queue server', state: 'broken', found: error instanceof Error ? error.message : String(error), cure: 'see the line; REDIS_URL names the server' }];
+    return [
+      {
+        about: 'queue server',
+        state: 'broken',
+        found: error instanceof Error ? error.message : String(error),
+        cure: 'see the line; REDIS_URL names the server',
+      },
+    ];
   } finally {
     await closeConnection(connection);
   }
@@ -98,12 +159,27 @@ async function privateServerFinding(cacheDir: string): Promise<Finding> {
   try {
     const passedOver: string[] = [];
     const program = await findPresentProgram({ cacheDir, onProgress: (reason) => passedOver.push(reason) });
-    if (program === undefined) return { about, state: 'absent', found: ['no REDIS_URL: a private server is used, not fetched yet; the first command that needs it fetches it', ...passedOver].join('; ') };
+    if (program === undefined)
+      return {
+        about,
+        state: 'absent',
+        found: [
+          'no REDIS_URL: a private server is used, not fetched yet; the first command that needs it fetches it',
+          ...passedOver,
+        ].join('; '),
+      };
     const { name, version, path, warning } = program;
     const found = `no REDIS_URL: a private server is used, ${name} ${version} (${path})`;
-    return warning === undefined ? { about, state: 'ok', found } : { about, state: 'warning', found: `${found}; ${warning}` };
+    return warning === undefined
+      ? { about, state: 'ok', found }
+      : { about, state: 'warning', found: `${found}; ${warning}` };
   } catch (error) {
-    return { about, state: 'broken', found: error instanceof Error ? error.message : String(error), cure: 'install valkey, or set REDIS_URL to a server that runs' };
+    return {
+      about,
+      state: 'broken',
+      found: error instanceof Error ? error.message : String(error),
+      cure: 'install valkey, or set REDIS_URL to a server that runs',
+    };
   }
 }
 
@@ -111,9 +187,14 @@ const MARKS = { ok: ['✓', 32], warning: ['!', 33], broken: ['✗', 31], absent
 
 function asText(findings: readonly Finding[], isColored: boolean): string {
   const width = Math.max(...findings.map(({ about }) => about.length));
-  return findings.map(({ about, state, found, cure }) => {
-    const [mark, color] = MARKS[state];
-    const shown = isColored ? `\u001b[${color}m${mark}\u001b[0m` : mark;
-    return `${shown} ${about.padEnd(width)}  ${found}\n${cure === undefined ? '' : `${' '.repeat(width + 4)}→ ${cure}\n`}`;
-  }).join('');
+  return findings
+    .map(({ about, state, found, cure }) => {
+      const [mark, color] = MARKS[state];
+      const shown = isColored ? `\u001b[${color}m${mark}\u001b[0m` : mark;
+      return (
+        `${shown} ${about.padEnd(width)}  ` +
+        `${found}\n${cure === undefined ? '' : `${' '.repeat(width + 4)}→ ${cure}\n`}`
+      );
+    })
+    .join('');
 }

@@ -9,9 +9,24 @@ import { RecordReader } from '../input/record-reader.ts';
 import type { TextFormat } from '../input/record.ts';
 import { withClaim } from '../output/claim.ts';
 import { openEncoder, type RowForm } from '../output/row-encoder.ts';
-import { FileWriter, SpooledWriter, StreamWriter, deviceSink, type ByteSink, type RowWriter } from '../output/row-writer.ts';
+import {
+  FileWriter,
+  SpooledWriter,
+  StreamWriter,
+  deviceSink,
+  type ByteSink,
+  type RowWriter,
+} from '../output/row-writer.ts';
 import { differences, readRunState, type RunRequest, type RunState } from '../output/run-state.ts';
-import { checkTarget, existingShards, outputFormat, shardTarget, type FileTarget, type OutputFormat, type Target } from '../output/target.ts';
+import {
+  checkTarget,
+  existingShards,
+  outputFormat,
+  shardTarget,
+  type FileTarget,
+  type OutputFormat,
+  type Target,
+} from '../output/target.ts';
 import { duration, rowProgress } from '../progress.ts';
 import { fetchModel, withSession, type Session } from '../session.ts';
 import { settingsOf } from '../settings.ts';
@@ -48,10 +63,20 @@ export async function embed(terminal: Terminal, files: readonly string[], flags:
 }
 
 /** The output is this run's alone, for as long as this takes. */
-async function embedClaimed(terminal: Terminal, { settings, flags, inputs, format, target }: Omit<Request, 'earlier' | 'records'>): Promise<void> {
+async function embedClaimed(
+  terminal: Terminal,
+  { settings, flags, inputs, format, target }: Omit<Request, 'earlier' | 'records'>,
+): Promise<void> {
   const earlier = await findEarlierRun(target, inputs, flags);
   const { textField, idField, delimiter, header: hasHeader, onError } = flags;
-  const records = new RecordReader(terminal, inputs, { textField, idField, delimiter, hasHeader, skipsBad: onError === 'skip', hasOneColumn: format === 'arrow' });
+  const records = new RecordReader(terminal, inputs, {
+    textField,
+    idField,
+    delimiter,
+    hasHeader,
+    skipsBad: onError === 'skip',
+    hasOneColumn: format === 'arrow',
+  });
   const request: Request = { settings, flags, inputs, format, target, earlier, records };
   const options = { settings, isQuiet: flags.quiet === true };
   const isEmpty = await records.isEmpty();
@@ -97,7 +122,8 @@ async function run(terminal: Terminal, session: Session, request: CheckedRequest
     await writer.finish();
     if (flags.quiet !== true) say(terminal, summary(done, request, (performance.now() - startedMs) / 1_000));
   } catch (error) {
-    await writer.abandon(flags.resume === true || flags.shardRows !== undefined); // whole shards stay, so what goes on with them does as well
+    // whole shards stay, so what goes on with them does as well
+    await writer.abandon(flags.resume === true || flags.shardRows !== undefined);
     throw error;
   }
 }
@@ -110,22 +136,32 @@ interface Done {
 }
 
 /** Records to the client, blocks to the writer. */
-async function stream(terminal: Terminal, session: Session, { flags, inputs, target, records, writer, state }: Request & { writer: RowWriter; state: RunState }): Promise<Done> {
-  const bar = rowProgress(terminal, flags.quiet !== true && !(target.kind === 'stdout' && terminal.stdout.isTTY === true));
+async function stream(
+  terminal: Terminal,
+  session: Session,
+  { flags, inputs, target, records, writer, state }: Request & { writer: RowWriter; state: RunState },
+): Promise<Done> {
+  const bar = rowProgress(
+    terminal,
+    flags.quiet !== true && !(target.kind === 'stdout' && terminal.stdout.isTTY === true),
+  );
   const bytes = totalBytes(inputs);
   let rows = state.rows;
   let truncated = 0;
   let failed = 0;
   try {
-    const blocks = session.client.embedStream(records.from(state.position, flags.truncate === 'error' ? session.tokenizer : undefined), {
-      runId: state.runId,
-      startAt: state.position,
-      signal: session.signal,
-      truncate: flags.truncate,
-      onError: flags.onError,
-      ...(flags.prompt === undefined ? {} : { prompt: flags.prompt }),
-      ...(flags.dimensions === undefined ? {} : { output: { dimensions: flags.dimensions } }),
-    });
+    const blocks = session.client.embedStream(
+      records.from(state.position, flags.truncate === 'error' ? session.tokenizer : undefined),
+      {
+        runId: state.runId,
+        startAt: state.position,
+        signal: session.signal,
+        truncate: flags.truncate,
+        onError: flags.onError,
+        ...(flags.prompt === undefined ? {} : { prompt: flags.prompt }),
+        ...(flags.dimensions === undefined ? {} : { output: { dimensions: flags.dimensions } }),
+      },
+    );
     for await (const block of blocks) {
       session.noteProgress();
       if (block.kind === 'skipped') {
@@ -133,7 +169,12 @@ async function stream(terminal: Terminal, session: Session, { flags, inputs, tar
         say(terminal, `skipped ${records.placeOf(block.items)}: ${block.error.message}`);
         continue;
       }
-      await writer.write({ records: block.items, dims: block.dims, vectors: block.vectors, position: block.first + block.rows });
+      await writer.write({
+        records: block.items,
+        dims: block.dims,
+        vectors: block.vectors,
+        position: block.first + block.rows,
+      });
       rows += block.rows;
       truncated += Array.isArray(block.truncated) ? block.truncated.length : 0;
       bar.update(rows, records.estimateTotal(bytes));
@@ -147,61 +188,114 @@ async function stream(terminal: Terminal, session: Session, { flags, inputs, tar
 
 function refuseSilentTerminal(terminal: Terminal, files: readonly string[]): void {
   if (files.length === 0 && terminal.stdin.isTTY === true) {
-    throw new ShoalError('USAGE', 'nothing to embed: name files, pipe text in (echo hello | shoal embed), or give - to type it');
+    throw new ShoalError(
+      'USAGE',
+      'nothing to embed: name files, pipe text in (echo hello | shoal embed), or give - to type it',
+    );
   }
 }
 
 function refuseBinaryToTerminal(terminal: Terminal, target: Target, format: OutputFormat): void {
   if (target.kind === 'stdout' && format !== 'jsonl' && terminal.stdout.isTTY === true) {
-    throw new ShoalError('USAGE', `.${format} is binary and standard output is a terminal: write it to a file with -o OUT.${format}, or into a pipe`);
+    throw new ShoalError(
+      'USAGE',
+      `.${format} is binary and standard output is a terminal: write it to a file with -o OUT.${format}, or ` +
+        'into a pipe',
+    );
   }
 }
 
-function refuseFlagsWithoutEffect(inputs: readonly Input[], target: Target, format: OutputFormat, { withText, shardRows, delimiter, header, ...fields }: EmbedFlags): void {
-  if (withText === true && format === 'npy') throw new ShoalError('USAGE', '--with-text needs .jsonl or .arrow: .npy holds numbers and nothing else');
-  if (shardRows !== undefined && target.kind !== 'file') throw new ShoalError('USAGE', '--shard-rows needs an output file (-o OUT.npy), from which the shards get their names: OUT-00000.npy');
+function refuseFlagsWithoutEffect(
+  inputs: readonly Input[],
+  target: Target,
+  format: OutputFormat,
+  { withText, shardRows, delimiter, header, ...fields }: EmbedFlags,
+): void {
+  if (withText === true && format === 'npy')
+    throw new ShoalError('USAGE', '--with-text needs .jsonl or .arrow: .npy holds numbers and nothing else');
+  if (shardRows !== undefined && target.kind !== 'file')
+    throw new ShoalError(
+      'USAGE',
+      '--shard-rows needs an output file (-o OUT.npy), from which the shards get their names: OUT-00000.npy',
+    );
   refuseFieldsWithoutEffect(inputs, fields);
   const flag = delimiter !== undefined ? '--delimiter' : header ? undefined : '--no-header';
-  if (flag !== undefined && !inputs.some((input) => input.format === 'csv')) throw new ShoalError('USAGE', `${flag} is about CSV, and no input is that; say --format csv where an extension does not`);
+  if (flag !== undefined && !inputs.some((input) => input.format === 'csv'))
+    throw new ShoalError(
+      'USAGE',
+      `${flag} is about CSV, and no input is that; say --format csv where an extension does not`,
+    );
 }
 
 function refuseDimensions(model: StoredModel, dimensions: number | undefined): void {
-  if (dimensions !== undefined && dimensions > model.dims) throw new ShoalError('USAGE', `--dimensions ${dimensions} is more than ${model.name} has: ${model.dims}`);
+  if (dimensions !== undefined && dimensions > model.dims)
+    throw new ShoalError('USAGE', `--dimensions ${dimensions} is more than ${model.name} has: ${model.dims}`);
 }
 
 /** What an interrupted run left, when it is to be continued. */
-async function findEarlierRun(target: Target, inputs: readonly Input[], { resume: isResumed = false, shardRows }: EmbedFlags): Promise<RunState | undefined> {
+async function findEarlierRun(
+  target: Target,
+  inputs: readonly Input[],
+  { resume: isResumed = false, shardRows }: EmbedFlags,
+): Promise<RunState | undefined> {
   if (target.kind !== 'file') {
-    if (isResumed) throw new ShoalError('USAGE', '--resume needs an output file (-o OUT.jsonl): what went to standard output or a device cannot be continued');
+    if (isResumed)
+      throw new ShoalError(
+        'USAGE',
+        '--resume needs an output file (-o OUT.jsonl): what went to standard output or a device cannot be continued',
+      );
     return undefined;
   }
   const unrepeatable = inputs.find((input) => input.identity === undefined);
-  if (isResumed && unrepeatable !== undefined) throw new ShoalError('USAGE', `--resume needs input files: ${unrepeatable.name} cannot be read again`);
+  if (isResumed && unrepeatable !== undefined)
+    throw new ShoalError('USAGE', `--resume needs input files: ${unrepeatable.name} cannot be read again`);
   const state = await readRunState(target.state);
   const earlier = isResumed ? state : undefined;
   if (shardRows !== undefined) await checkShards(target, earlier, state !== undefined);
   return earlier;
 }
 
-/** Shards of another run would be mixed up with those of this one, and a run cannot go on behind a shard that is gone. */
+/**
+ * Shards of another run would be mixed up with those of this one, and a run cannot go on behind a shard that is gone.
+ */
 async function checkShards(target: FileTarget, earlier: RunState | undefined, isResumable: boolean): Promise<void> {
   const there = await existingShards(target);
   const name = (shard: number): string => shardTarget(target, shard).name;
   const gone = Array.from({ length: earlier?.shard ?? 0 }, (_, shard) => shard).find((shard) => !there.includes(shard));
-  if (gone !== undefined) throw new ShoalError('USAGE', `${name(gone)} is gone, which an interrupted run had finished; put it back, or remove ${name(0)} and the others and leave out --resume`);
+  if (gone !== undefined)
+    throw new ShoalError(
+      'USAGE',
+      `${name(gone)} is gone, which an interrupted run had finished; put it back, or remove ${name(0)} and the ` +
+        'others and leave out --resume',
+    );
   const strange = there.find((shard) => shard > (earlier?.shard ?? -1));
   if (strange === undefined) return;
-  const cure = isResumable && earlier === undefined ? '--resume goes on with that run; to begin again remove its shards' : 'remove the shards of that run, or choose another name';
+  const cure =
+    isResumable && earlier === undefined
+      ? '--resume goes on with that run; to begin again remove its shards'
+      : 'remove the shards of that run, or choose another name';
   throw new ShoalError('USAGE', `${name(strange)} is there from an earlier run; ${cure}`);
 }
 
 function runRequest(model: StoredModel, { settings, flags, inputs, format }: Request): RunRequest {
   const options = {
-    '--output-format': format, '--format': inputs.map((input) => input.format).join(', '), '--text-field': flags.textField, '--id-field': flags.idField,
-    '--delimiter': flags.delimiter, '--no-header': flags.header ? undefined : true, '--with-text': flags.withText, '--shard-rows': flags.shardRows,
-    '--on-error': flags.onError, '--prompt': flags.prompt, '--truncate': flags.truncate, '--dimensions': flags.dimensions, '--max-tokens': settings.maxTokens,
+    '--output-format': format,
+    '--format': inputs.map((input) => input.format).join(', '),
+    '--text-field': flags.textField,
+    '--id-field': flags.idField,
+    '--delimiter': flags.delimiter,
+    '--no-header': flags.header ? undefined : true,
+    '--with-text': flags.withText,
+    '--shard-rows': flags.shardRows,
+    '--on-error': flags.onError,
+    '--prompt': flags.prompt,
+    '--truncate': flags.truncate,
+    '--dimensions': flags.dimensions,
+    '--max-tokens': settings.maxTokens,
   };
-  const given = Object.entries(options).flatMap(([flag, value]) => (value === undefined ? [] : [[flag, String(value)] as const]));
+  const given = Object.entries(options).flatMap(([flag, value]) =>
+    value === undefined ? [] : [[flag, String(value)] as const],
+  );
   return {
     inputs: inputs.flatMap((input) => (input.identity === undefined ? [] : [input.identity])),
     model: `${model.name}@${model.revision}`,
@@ -213,7 +307,11 @@ function refuseOtherRun(target: Target, earlier: RunState, asked: RunRequest): v
   const found = differences(earlier.request, asked);
   if (found.length === 0) return;
   const name = target.kind === 'file' ? target.name : 'the output';
-  throw new ShoalError('USAGE', `${name} cannot be resumed, because its first ${earlier.rows} rows come from another request:\n  ${found.join('\n  ')}\nRepeat the first command, or leave out --resume to begin again`);
+  throw new ShoalError(
+    'USAGE',
+    `${name} cannot be resumed, because its first ${earlier.rows} rows come from another request:\n  ` +
+      `${found.join('\n  ')}\nRepeat the first command, or leave out --resume to begin again`,
+  );
 }
 
 type WriterRequest = Pick<CheckedRequest, 'flags' | 'records' | 'target' | 'format' | 'dims' | 'asked' | 'earlier'>;
@@ -224,14 +322,23 @@ async function openWriter(terminal: Terminal, request: WriterRequest): Promise<{
   const fresh: RunState = { v: 1, runId: randomUUID(), request: asked, rows: 0, position: 0, shard: 0, bytes: 0 };
   if (target.kind === 'file') return openFileWriter(terminal, target, form, request, fresh);
   const sink = target.kind === 'stdout' ? stdoutSink(terminal) : await deviceSink(target.path);
-  return { writer: format === 'npy' ? await SpooledWriter.create(form, sink) : new StreamWriter(await openEncoder(form), sink), state: fresh };
+  return {
+    writer: format === 'npy' ? await SpooledWriter.create(form, sink) : new StreamWriter(await openEncoder(form), sink),
+    state: fresh,
+  };
 }
 
-async function openFileWriter(terminal: Terminal, target: FileTarget, form: RowForm, { flags, earlier }: WriterRequest, fresh: RunState) {
+async function openFileWriter(
+  terminal: Terminal,
+  target: FileTarget,
+  form: RowForm,
+  { flags, earlier }: WriterRequest,
+  fresh: RunState,
+) {
   const options = { target, form, shardRows: flags.shardRows };
   const reopened = earlier === undefined ? undefined : await FileWriter.reopen(options, earlier);
   if (reopened !== undefined) say(terminal, `resuming ${target.name} behind row ${reopened.state.rows}`);
-  const writer = reopened ?? await FileWriter.create(options, fresh);
+  const writer = reopened ?? (await FileWriter.create(options, fresh));
   return { writer, state: writer.state };
 }
 
@@ -239,7 +346,11 @@ function stdoutSink(terminal: Terminal): ByteSink {
   return { write: (bytes) => print(terminal, bytes), close: async () => undefined };
 }
 
-function summary({ rows, rowsBefore, truncated, failed }: Done, { records: { skipped }, target, flags }: Request, seconds: number): string {
+function summary(
+  { rows, rowsBefore, truncated, failed }: Done,
+  { records: { skipped }, target, flags }: Request,
+  seconds: number,
+): string {
   const place = target.kind === 'file' ? ` → ${placeOf(target, flags, rows)}` : '';
   if (rows === 0 && failed + skipped === 0) return `the input is empty: 0 rows${place}`;
   const fresh = rows - rowsBefore;
@@ -254,6 +365,8 @@ function summary({ rows, rowsBefore, truncated, failed }: Done, { records: { ski
 
 function placeOf(target: FileTarget, { shardRows }: EmbedFlags, rows: number): string {
   if (shardRows === undefined) return target.name;
-  const [first, last] = [0, Math.max(0, Math.ceil(rows / shardRows) - 1)].map((shard) => shardTarget(target, shard).name);
+  const [first, last] = [0, Math.max(0, Math.ceil(rows / shardRows) - 1)].map(
+    (shard) => shardTarget(target, shard).name,
+  );
   return first === last ? first! : `${first} to ${last}`;
 }

@@ -1,5 +1,5 @@
-// `shoal fleet`: who serves a model, how full its lanes are, what stands in the way; and workers told to claim nothing or to
-// go on. Everything goes through the queue server that is there, so it works from any machine that reaches it.
+// `shoal fleet`: who serves a model, how full its lanes are, what stands in the way; and workers told to claim nothing
+// or to go on. Everything goes through the queue server that is there, so it works from any machine that reaches it.
 
 import { LENGTH_CLASSES, ShoalError, type ByLength, type LedgerFacts, type SimilarityFacts } from '@shoal/core';
 import { Fleet, type FleetView, type LiveWorker } from '@shoal/queue';
@@ -26,7 +26,13 @@ export async function drain(terminal: Terminal, which: string, flags: FleetFlags
   refuseNobody(which);
   await withFleet(terminal, flags, async (fleet) => {
     const workerIds = await fleet.drain(which);
-    await report(terminal, flags, workerIds, `${told(workerIds)} to claim nothing more; what they have they finish. shoal fleet resume ${which} lets them go on`);
+    await report(
+      terminal,
+      flags,
+      workerIds,
+      `${told(workerIds)} to claim nothing more; what they have they finish. shoal fleet resume ${which} lets ` +
+        'them go on',
+    );
   });
 }
 
@@ -40,7 +46,11 @@ export async function resume(terminal: Terminal, which: string, flags: FleetFlag
 
 /** Every id begins with an empty text, which a script passes when its variable is not set. */
 function refuseNobody(which: string): void {
-  if (which.trim() === '') throw new ShoalError('USAGE', 'the worker is an empty text: give an id, the beginning of one, or all; shoal fleet status shows who is alive');
+  if (which.trim() === '')
+    throw new ShoalError(
+      'USAGE',
+      'the worker is an empty text: give an id, the beginning of one, or all; shoal fleet status shows who is alive',
+    );
 }
 
 async function withFleet(terminal: Terminal, flags: FleetFlags, use: (fleet: Fleet) => Promise<void>): Promise<void> {
@@ -54,7 +64,12 @@ async function withFleet(terminal: Terminal, flags: FleetFlags, use: (fleet: Fle
   });
 }
 
-async function report(terminal: Terminal, flags: FleetFlags, workerIds: readonly string[], message: string): Promise<void> {
+async function report(
+  terminal: Terminal,
+  flags: FleetFlags,
+  workerIds: readonly string[],
+  message: string,
+): Promise<void> {
   if (flags.json === true) await print(terminal, `${JSON.stringify({ workers: workerIds })}\n`);
   else if (flags.quiet !== true) say(terminal, message);
 }
@@ -66,16 +81,30 @@ function told(workerIds: readonly string[]): string {
 
 /** What a person should know who only looked at numbers. */
 export function warningsOf({ lanes: { main, cpu }, workers, isAllDrained }: FleetView): string[] {
-  const serving = (lane: 'main' | 'cpu'): LiveWorker[] => workers.filter((worker) => worker.lanes.includes(lane) && !worker.isDrained);
+  const serving = (lane: 'main' | 'cpu'): LiveWorker[] =>
+    workers.filter((worker) => worker.lanes.includes(lane) && !worker.isDrained);
   const drained = workers.filter(({ isDrained }) => isDrained);
   const lost = main.handedOver - (cpu.waiting + cpu.active + cpu.delayed);
   return [
-    ...(cpu.waiting > 0 && serving('cpu').length === 0 ? [`the CPU lane has ${jobs(cpu.waiting)} and no CPU worker; start one with shoal worker --device cpu`] : []),
-    ...(main.waiting > 0 && serving('main').length === 0 ? [`the main lane has ${jobs(main.waiting)} and no worker serves it`] : []),
+    ...(cpu.waiting > 0 && serving('cpu').length === 0
+      ? [`the CPU lane has ${jobs(cpu.waiting)} and no CPU worker; start one with shoal worker --device cpu`]
+      : []),
+    ...(main.waiting > 0 && serving('main').length === 0
+      ? [`the main lane has ${jobs(main.waiting)} and no worker serves it`]
+      : []),
     ...(isAllDrained ? ['all workers are drained, those that start later too; shoal fleet resume all'] : []),
     ...(!isAllDrained && drained.length > 0 ? [`drained: ${drained.map(({ workerId }) => workerId).join(', ')}`] : []),
-    ...workers.flatMap(({ workerId, facts }) => (facts?.similarity?.isGpuLost === true ? [`${workerId}: its GPU failed, everything runs on its CPU; the GPU is tried again now and then`] : [])),
-    ...(lost > 0 ? [`${jobs(lost)} handed over without a child in the CPU lane; if this stays so, shoal queue repair brings them back`] : []),
+    ...workers.flatMap(({ workerId, facts }) =>
+      facts?.similarity?.isGpuLost === true
+        ? [`${workerId}: its GPU failed, everything runs on its CPU; the GPU is tried again now and then`]
+        : [],
+    ),
+    ...(lost > 0
+      ? [
+          `${jobs(lost)} handed over without a child in the CPU lane; if this stays so, shoal queue repair ` +
+            'brings them back',
+        ]
+      : []),
   ];
 }
 
@@ -85,29 +114,96 @@ function jobs(count: number): string {
 
 export function describe({ lanes, workers }: FleetView): string {
   const depths = Object.values(lanes).map((lane) => [
-    lane.queue, ...[lane.waiting, lane.active, lane.delayed, lane.handedOver, lane.failed].map((count) => count.toLocaleString('en')), lane.waiting > 0 ? seconds(lane.oldestMs) : '-',
+    lane.queue,
+    ...[lane.waiting, lane.active, lane.delayed, lane.handedOver, lane.failed].map((count) =>
+      count.toLocaleString('en'),
+    ),
+    lane.waiting > 0 ? seconds(lane.oldestMs) : '-',
   ]);
   const lines = workers.map(({ workerId, lanes: served, facts, isDrained }) => [
-    workerId, facts?.device ?? '?', facts?.precision ?? '?', served.join('+'), isDrained ? 'drained' : 'claiming', short(facts?.claims), short(facts?.poolTokens),
-    byLength(facts?.rates), facts?.budget === undefined ? '-' : `${short(facts.budget.maxPaddedTokens)} by ${facts.budget.limitedBy}`, bytes(facts?.memoryBytes),
+    workerId,
+    facts?.device ?? '?',
+    facts?.precision ?? '?',
+    served.join('+'),
+    isDrained ? 'drained' : 'claiming',
+    short(facts?.claims),
+    short(facts?.poolTokens),
+    byLength(facts?.rates),
+    facts?.budget === undefined ? '-' : `${short(facts.budget.maxPaddedTokens)} by ${facts.budget.limitedBy}`,
+    bytes(facts?.memoryBytes),
   ]);
-  const takers = workers.flatMap(({ workerId, facts }) => (facts?.mainLane === undefined ? [] : [[workerId, facts.mainLane.reason, byLength(facts.mainLane.breakEven)]]));
-  const comparers = workers.flatMap(({ workerId, facts }) => (facts?.similarity === undefined ? [] : [[workerId, ...ledgerCells(facts.similarity.host), ...ledgerCells(facts.similarity.gpu), ...callCells(facts.similarity)]]));
+  const takers = workers.flatMap(({ workerId, facts }) =>
+    facts?.mainLane === undefined ? [] : [[workerId, facts.mainLane.reason, byLength(facts.mainLane.breakEven)]],
+  );
+  const comparers = workers.flatMap(({ workerId, facts }) =>
+    facts?.similarity === undefined
+      ? []
+      : [
+          [
+            workerId,
+            ...ledgerCells(facts.similarity.host),
+            ...ledgerCells(facts.similarity.gpu),
+            ...callCells(facts.similarity),
+          ],
+        ],
+  );
   return [
     table(['LANE', 'WAITING', 'ACTIVE', 'DELAYED', 'HANDED OVER', 'FAILED', 'NEXT WAITS'], depths),
-    workers.length === 0 ? 'no worker is alive\n' : table(['WORKER', 'DEVICE', 'PRECISION', 'LANES', 'STATE', 'CLAIMS', 'POOL TOKENS', 'TOKENS/S SHORT/MEDIUM/LONG', 'TOKEN BUDGET', 'MEMORY'], lines),
-    comparers.length === 0 ? '' : table(['SIMILARITY WORKER', 'HELD', 'BYTES', 'OF', 'LEFT FOR OTHERS', 'ON THE GPU', 'BYTES', 'OF', 'LEFT FOR OTHERS', 'CALLS GPU/CPU', 'PREDICTED TIMES OFF BY'], comparers),
-    takers.length === 0 ? '' : table(['CPU WORKER', 'TAKES FROM THE MAIN LANE', 'BREAK-EVEN BACKLOG, TOKENS SHORT/MEDIUM/LONG'], takers),
-  ].filter((part) => part !== '').join('\n');
+    workers.length === 0
+      ? 'no worker is alive\n'
+      : table(
+          [
+            'WORKER',
+            'DEVICE',
+            'PRECISION',
+            'LANES',
+            'STATE',
+            'CLAIMS',
+            'POOL TOKENS',
+            'TOKENS/S SHORT/MEDIUM/LONG',
+            'TOKEN BUDGET',
+            'MEMORY',
+          ],
+          lines,
+        ),
+    comparers.length === 0
+      ? ''
+      : table(
+          [
+            'SIMILARITY WORKER',
+            'HELD',
+            'BYTES',
+            'OF',
+            'LEFT FOR OTHERS',
+            'ON THE GPU',
+            'BYTES',
+            'OF',
+            'LEFT FOR OTHERS',
+            'CALLS GPU/CPU',
+            'PREDICTED TIMES OFF BY',
+          ],
+          comparers,
+        ),
+    takers.length === 0
+      ? ''
+      : table(['CPU WORKER', 'TAKES FROM THE MAIN LANE', 'BREAK-EVEN BACKLOG, TOKENS SHORT/MEDIUM/LONG'], takers),
+  ]
+    .filter((part) => part !== '')
+    .join('\n');
 }
 
 function ledgerCells(ledger: LedgerFacts | undefined): string[] {
-  return ledger === undefined ? ['-', '-', '-', '-'] : [String(ledger.residents), bytes(ledger.bytes), bytes(ledger.budgetBytes), short(ledger.evictions)];
+  return ledger === undefined
+    ? ['-', '-', '-', '-']
+    : [String(ledger.residents), bytes(ledger.bytes), bytes(ledger.budgetBytes), short(ledger.evictions)];
 }
 
 function callCells({ gpu, calls, isGpuLost, predictionError }: SimilarityFacts): string[] {
   if (gpu === undefined) return ['-', '-'];
-  return [`${short(calls.gpu)} / ${short(calls.cpu)}${isGpuLost ? ', GPU LOST' : ''}`, predictionError === undefined ? '-' : `${Math.round(100 * predictionError)} %`];
+  return [
+    `${short(calls.gpu)} / ${short(calls.cpu)}${isGpuLost ? ', GPU LOST' : ''}`,
+    predictionError === undefined ? '-' : `${Math.round(100 * predictionError)} %`,
+  ];
 }
 
 function byLength(values: ByLength | undefined): string {
@@ -130,5 +226,13 @@ function seconds(ms: number): string {
 
 function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
   const widths = head.map((title, column) => Math.max(title.length, ...rows.map((row) => row[column]?.length ?? 0)));
-  return [head, ...rows].map((row) => `${row.map((cell, column) => cell.padEnd(widths[column] ?? 0)).join('  ').trimEnd()}\n`).join('');
+  return [head, ...rows]
+    .map(
+      (row) =>
+        `${row
+          .map((cell, column) => cell.padEnd(widths[column] ?? 0))
+          .join('  ')
+          .trimEnd()}\n`,
+    )
+    .join('');
 }

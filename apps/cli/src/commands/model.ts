@@ -15,8 +15,13 @@ export interface ModelFlags {
 
 export async function pull(terminal: Terminal, name: string, flags: ModelFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
-  const model = await fetchModel(terminal, name, { settings, isQuiet: flags.quiet === true, force: flags.force === true });
-  if (flags.json === true) await print(terminal, `${JSON.stringify({ name: model.name, revision: model.revision, folder: model.folder })}\n`);
+  const model = await fetchModel(terminal, name, {
+    settings,
+    isQuiet: flags.quiet === true,
+    force: flags.force === true,
+  });
+  if (flags.json === true)
+    await print(terminal, `${JSON.stringify({ name: model.name, revision: model.revision, folder: model.folder })}\n`);
   else if (flags.quiet !== true) say(terminal, `${model.name}@${model.revision} is in ${model.folder}`);
 }
 
@@ -26,27 +31,51 @@ export interface ImportFlags extends ModelFlags {
 
 export async function bring(terminal: Terminal, path: string, flags: ImportFlags): Promise<void> {
   const cacheDir = folderOf(terminal, await settingsOf(terminal, flags));
-  const { model, notes } = await importModel(path, { cacheDir, force: flags.force === true, ...(flags.name !== undefined && { name: flags.name }) });
+  const { model, notes } = await importModel(path, {
+    cacheDir,
+    force: flags.force === true,
+    ...(flags.name !== undefined && { name: flags.name }),
+  });
   const { name, revision, folder, dims, pooling, defaultMaxTokens, precision } = model;
-  if (flags.json === true) return print(terminal, `${JSON.stringify({ name, revision, folder, dims, pooling, maxTokens: defaultMaxTokens, precision, notes })}\n`);
+  if (flags.json === true)
+    return print(
+      terminal,
+      `${JSON.stringify({ name, revision, folder, dims, pooling, maxTokens: defaultMaxTokens, precision, notes })}\n`,
+    );
   if (flags.quiet === true) return;
   for (const note of notes) say(terminal, note);
-  say(terminal, `${name}@${revision} is in ${folder}: ${dims} dimensions, ${pooling} pooling, rows of up to ${defaultMaxTokens} tokens; use it with --model ${name}`);
+  say(
+    terminal,
+    `${name}@${revision} is in ${folder}: ${dims} dimensions, ${pooling} pooling, rows of up to ` +
+      `${defaultMaxTokens} tokens; use it with --model ${name}`,
+  );
 }
 
 export async function list(terminal: Terminal, flags: ModelFlags): Promise<void> {
   const models = await listModels({ cacheDir: folderOf(terminal, await settingsOf(terminal, flags)) });
   if (flags.json === true) return print(terminal, `${JSON.stringify(models, null, 1)}\n`);
-  const lines = models.filter((model) => !model.isForTests).map(({ name, revision, bytes, isStored, licence, description }) =>
-    `${name}  ${revision}  ${isStored ? 'in the cache' : 'not fetched yet'}  ${(bytes / 1e6).toFixed(0)} MB  ${licence}\n   ${description}\n`);
+  const lines = models
+    .filter((model) => !model.isForTests)
+    .map(
+      ({ name, revision, bytes, isStored, licence, description }) =>
+        `${name}  ${revision}  ${isStored ? 'in the cache' : 'not fetched yet'}  ${(bytes / 1e6).toFixed(0)} ` +
+        `MB  ${licence}\n   ${description}\n`,
+    );
   await print(terminal, lines.join(''));
 }
 
 export async function verify(terminal: Terminal, name: string, flags: ModelFlags): Promise<void> {
   const { model, files } = await verifyModel(name, { cacheDir: folderOf(terminal, await settingsOf(terminal, flags)) });
-  if (flags.json === true) return print(terminal, `${JSON.stringify({ name: model.name, revision: model.revision, folder: model.folder, files }, null, 1)}\n`);
+  if (flags.json === true)
+    return print(
+      terminal,
+      `${JSON.stringify({ name: model.name, revision: model.revision, folder: model.folder, files }, null, 1)}\n`,
+    );
   const lines = files.map(({ path, bytes, sha256 }) => `${sha256}  ${path}  ${bytes} bytes\n`);
-  await print(terminal, `${lines.join('')}${model.name}@${model.revision} is whole: ${files.length} files as they should be\n`);
+  await print(
+    terminal,
+    `${lines.join('')}${model.name}@${model.revision} is whole: ${files.length} files as they should be\n`,
+  );
 }
 
 function folderOf(terminal: Terminal, settings: Settings): string {

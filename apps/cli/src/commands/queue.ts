@@ -1,5 +1,5 @@
-// `shoal queue`: what a person does to a model's queue by hand. Everything goes through the queue server that is there; none
-// is started for it. Jobs that are named and not found make the exit code 1.
+// `shoal queue`: what a person does to a model's queue by hand. Everything goes through the queue server that is there;
+// none is started for it. Jobs that are named and not found make the exit code 1.
 
 import { ERROR_CODES, ShoalError } from '@shoal/core';
 import { Canceller, Quarantine, QueueAdmin, type QueueCounts } from '@shoal/queue';
@@ -39,7 +39,13 @@ export async function counts(terminal: Terminal, flags: QueueFlags): Promise<voi
 export async function pause(terminal: Terminal, flags: QueueFlags): Promise<void> {
   await withAdmin(terminal, flags, async (admin, { queue }) => {
     await admin.pause();
-    await report(terminal, flags, { queue, paused: true }, `${queue} and its CPU lane are paused: nothing is claimed, what is claimed is finished, new jobs are taken. shoal queue resume lets it go on`);
+    await report(
+      terminal,
+      flags,
+      { queue, paused: true },
+      `${queue} and its CPU lane are paused: nothing is claimed, what is claimed is finished, new jobs are ` +
+        'taken. shoal queue resume lets it go on',
+    );
   });
 }
 
@@ -52,14 +58,26 @@ export async function resume(terminal: Terminal, flags: QueueFlags): Promise<voi
 
 export async function retry(terminal: Terminal, jobIds: readonly string[], flags: RetryFlags): Promise<void> {
   const isAll = flags.all === true || flags.code !== undefined;
-  if (isAll === jobIds.length > 0) throw new ShoalError('USAGE', 'name the jobs to run again, or all that failed with --all or --code CODE');
-  if (flags.code !== undefined && !Object.hasOwn(ERROR_CODES, flags.code)) throw new ShoalError('USAGE', `"${flags.code}" is no error code; known are ${Object.keys(ERROR_CODES).join(', ')}`);
+  if (isAll === jobIds.length > 0)
+    throw new ShoalError('USAGE', 'name the jobs to run again, or all that failed with --all or --code CODE');
+  if (flags.code !== undefined && !Object.hasOwn(ERROR_CODES, flags.code))
+    throw new ShoalError('USAGE', `"${flags.code}" is no error code; known are ${Object.keys(ERROR_CODES).join(', ')}`);
   await withAdmin(terminal, flags, async (admin) => {
     const bar = progressFor(terminal, 'running again', flags);
     const found: string[] = [];
     if (isAll) for await (const ids of admin.failedIds(flags.code)) found.push(...ids);
     const results = await inSteps(terminal, isAll ? found : jobIds, bar, (ids) => admin.retry(ids));
-    await reportJobs(terminal, flags, results, { retried: 'waiting again', 'input-lost': 'without an input, which went with the failure; to be added anew', 'not-failed': 'not failed, or gone' }, 'retried');
+    await reportJobs(
+      terminal,
+      flags,
+      results,
+      {
+        retried: 'waiting again',
+        'input-lost': 'without an input, which went with the failure; to be added anew',
+        'not-failed': 'not failed, or gone',
+      },
+      'retried',
+    );
   });
 }
 
@@ -67,8 +85,22 @@ export async function cancel(terminal: Terminal, jobIds: readonly string[], flag
   await withRunningQueue(terminal, flags, async (place) => {
     const canceller = await Canceller.connect({ ...place, log: quietLog });
     try {
-      const results = await inSteps(terminal, jobIds, progressFor(terminal, 'cancelling', flags), (ids) => canceller.cancel(ids));
-      await reportJobs(terminal, flags, results, { cancelled: 'cancelled', asked: 'running, the worker was told', finished: 'ended before', unknown: 'not known' }, 'cancelled', 'asked');
+      const results = await inSteps(terminal, jobIds, progressFor(terminal, 'cancelling', flags), (ids) =>
+        canceller.cancel(ids),
+      );
+      await reportJobs(
+        terminal,
+        flags,
+        results,
+        {
+          cancelled: 'cancelled',
+          asked: 'running, the worker was told',
+          finished: 'ended before',
+          unknown: 'not known',
+        },
+        'cancelled',
+        'asked',
+      );
     } finally {
       await canceller.close();
     }
@@ -80,26 +112,56 @@ export async function quarantineList(terminal: Terminal, flags: QueueFlags): Pro
     const jobs = await quarantine.list(0, 1_000);
     if (flags.json === true) return print(terminal, asJson(jobs));
     for (const { jobId, failure, lane, sinceMs, inputBytes } of jobs) {
-      await print(terminal, `${jobId}\n  ${failure.code}: ${failure.message}\n  since ${new Date(sinceMs).toISOString()}, last in ${lane || 'an unknown lane'}, input of ${inputBytes.toLocaleString('en')} bytes\n`);
+      await print(
+        terminal,
+        `${jobId}\n  ${failure.code}: ${failure.message}\n  since ${new Date(sinceMs).toISOString()}, last in ` +
+          `${lane || 'an unknown lane'}, input of ${inputBytes.toLocaleString('en')} bytes\n`,
+      );
     }
     if (jobs.length === 0) note(terminal, flags, 'nothing is in quarantine');
   });
 }
 
-export async function quarantineReturn(terminal: Terminal, jobIds: readonly string[], flags: QueueFlags): Promise<void> {
+export async function quarantineReturn(
+  terminal: Terminal,
+  jobIds: readonly string[],
+  flags: QueueFlags,
+): Promise<void> {
   await withQuarantine(terminal, flags, async (quarantine) => {
-    const results = (await quarantine.giveBack(jobIds)).map((result, at) => ({ jobId: jobIds[at] ?? '', outcome: result?.outcome ?? 'unknown' }));
-    await reportJobs(terminal, flags, results, {
-      added: 'waiting again', known: 'waiting or running already', ready: 'with a result already', finished: 'ended before', conflict: 'left in quarantine, because the id is in use for another request',
-      refused: 'left in quarantine, because the queue is full; to be given back later', unknown: 'not in quarantine',
-    }, 'added', 'known', 'ready');
+    const results = (await quarantine.giveBack(jobIds)).map((result, at) => ({
+      jobId: jobIds[at] ?? '',
+      outcome: result?.outcome ?? 'unknown',
+    }));
+    await reportJobs(
+      terminal,
+      flags,
+      results,
+      {
+        added: 'waiting again',
+        known: 'waiting or running already',
+        ready: 'with a result already',
+        finished: 'ended before',
+        conflict: 'left in quarantine, because the id is in use for another request',
+        refused: 'left in quarantine, because the queue is full; to be given back later',
+        unknown: 'not in quarantine',
+      },
+      'added',
+      'known',
+      'ready',
+    );
   });
 }
 
 export async function quarantineDrop(terminal: Terminal, jobIds: readonly string[], flags: QueueFlags): Promise<void> {
   await withQuarantine(terminal, flags, async (quarantine) => {
     const dropped = new Set(await quarantine.drop(jobIds));
-    await reportJobs(terminal, flags, jobIds.map((jobId) => ({ jobId, outcome: dropped.has(jobId) ? 'dropped' : 'unknown' })), { dropped: 'dropped, input included', unknown: 'not in quarantine' }, 'dropped');
+    await reportJobs(
+      terminal,
+      flags,
+      jobIds.map((jobId) => ({ jobId, outcome: dropped.has(jobId) ? 'dropped' : 'unknown' })),
+      { dropped: 'dropped, input included', unknown: 'not in quarantine' },
+      'dropped',
+    );
   });
 }
 
@@ -108,9 +170,19 @@ export async function clean(terminal: Terminal, { state, olderThan, ...flags }: 
     const total = (await admin.counts()).lanes[0]?.[state] ?? 0;
     const bar = progressFor(terminal, 'cleaning', flags);
     try {
-      const removed = await admin.clean({ state, olderThanMs: olderThan, signal: terminal.signal, onProgress: (done) => bar.update(done, total) });
+      const removed = await admin.clean({
+        state,
+        olderThanMs: olderThan,
+        signal: terminal.signal,
+        onProgress: (done) => bar.update(done, total),
+      });
       terminal.signal.throwIfAborted();
-      await report(terminal, flags, { removed }, `${jobsOf(removed)} taken away that ${state === 'completed' ? 'had completed' : 'had failed'}`);
+      await report(
+        terminal,
+        flags,
+        { removed },
+        `${jobsOf(removed)} taken away that ${state === 'completed' ? 'had completed' : 'had failed'}`,
+      );
     } finally {
       bar.stop();
     }
@@ -120,20 +192,34 @@ export async function clean(terminal: Terminal, { state, olderThan, ...flags }: 
 export async function repair(terminal: Terminal, flags: QueueFlags): Promise<void> {
   await withAdmin(terminal, flags, async (admin) => {
     const bar = progressFor(terminal, 'looking', flags);
-    const repaired = await admin.repair((jobs, total) => bar.update(jobs, Math.max(jobs, total)), terminal.signal).finally(() => bar.stop());
+    const repaired = await admin
+      .repair((jobs, total) => bar.update(jobs, Math.max(jobs, total)), terminal.signal)
+      .finally(() => bar.stop());
     terminal.signal.throwIfAborted();
     const { jobs, mended, failed, requeued, released, removed } = repaired;
     const told = [
-      [mended, 'damaged records can be read again'], [failed, 'of the waiting ones have failed, with what was found'], [requeued, 'were in no list and wait again'],
-      [released, 'waited for a child that is gone, and run again'], [removed, 'ids or records of nothing were taken away'],
+      [mended, 'damaged records can be read again'],
+      [failed, 'of the waiting ones have failed, with what was found'],
+      [requeued, 'were in no list and wait again'],
+      [released, 'waited for a child that is gone, and run again'],
+      [removed, 'ids or records of nothing were taken away'],
     ].flatMap(([count, what]) => (count === 0 ? [] : [`  ${Number(count).toLocaleString('en')} ${what}`]));
-    await report(terminal, flags, repaired, `${jobsOf(jobs)} looked at${told.length === 0 ? ', all well' : `:\n${told.join('\n')}`}`);
+    await report(
+      terminal,
+      flags,
+      repaired,
+      `${jobsOf(jobs)} looked at${told.length === 0 ? ', all well' : `:\n${told.join('\n')}`}`,
+    );
   });
 }
 
 // ---- around them ------------------------------------------------------------------------------------------------
 
-async function withAdmin(terminal: Terminal, flags: QueueFlags, use: (admin: QueueAdmin, place: RunningQueue) => Promise<void>): Promise<void> {
+async function withAdmin(
+  terminal: Terminal,
+  flags: QueueFlags,
+  use: (admin: QueueAdmin, place: RunningQueue) => Promise<void>,
+): Promise<void> {
   await withRunningQueue(terminal, flags, async (place) => {
     const admin = await QueueAdmin.connect(place);
     try {
@@ -144,7 +230,11 @@ async function withAdmin(terminal: Terminal, flags: QueueFlags, use: (admin: Que
   });
 }
 
-async function withQuarantine(terminal: Terminal, flags: QueueFlags, use: (quarantine: Quarantine) => Promise<void>): Promise<void> {
+async function withQuarantine(
+  terminal: Terminal,
+  flags: QueueFlags,
+  use: (quarantine: Quarantine) => Promise<void>,
+): Promise<void> {
   await withRunningQueue(terminal, flags, async (place) => {
     const quarantine = new Quarantine(place);
     try {
@@ -157,7 +247,12 @@ async function withQuarantine(terminal: Terminal, flags: QueueFlags, use: (quara
 
 const quietLog = createLogger({ level: 'silent', name: 'queue' });
 
-async function inSteps<Result>(terminal: Terminal, jobIds: readonly string[], bar: Progress, step: (ids: readonly string[]) => Promise<readonly Result[]>): Promise<Result[]> {
+async function inSteps<Result>(
+  terminal: Terminal,
+  jobIds: readonly string[],
+  bar: Progress,
+  step: (ids: readonly string[]) => Promise<readonly Result[]>,
+): Promise<Result[]> {
   const results: Result[] = [];
   try {
     for (let at = 0; at < jobIds.length; at += STEP_JOBS) {
@@ -172,14 +267,23 @@ async function inSteps<Result>(terminal: Terminal, jobIds: readonly string[], ba
 }
 
 /** How each named job fared; a failure when one did not end as one of `good`. */
-async function reportJobs<Outcome extends string>(terminal: Terminal, flags: QueueFlags, results: readonly { readonly jobId: string; readonly outcome: Outcome }[], meanings: Readonly<Record<Outcome, string>>, ...good: Outcome[]): Promise<void> {
+async function reportJobs<Outcome extends string>(
+  terminal: Terminal,
+  flags: QueueFlags,
+  results: readonly { readonly jobId: string; readonly outcome: Outcome }[],
+  meanings: Readonly<Record<Outcome, string>>,
+  ...good: Outcome[]
+): Promise<void> {
   const bad = results.filter(({ outcome }) => !good.includes(outcome));
   if (flags.json === true) await print(terminal, asJson(results));
   const byOutcome = Map.groupBy(results, ({ outcome }) => outcome);
-  for (const [outcome, jobs] of byOutcome) if (good.includes(outcome)) note(terminal, flags, `${jobsOf(jobs.length)}: ${meanings[outcome]}`);
+  for (const [outcome, jobs] of byOutcome)
+    if (good.includes(outcome)) note(terminal, flags, `${jobsOf(jobs.length)}: ${meanings[outcome]}`);
   if (results.length === 0) note(terminal, flags, 'no such jobs');
   if (bad.length === 0) return;
-  const told = [...Map.groupBy(bad, ({ outcome }) => outcome)].map(([outcome, jobs]) => `${namesOf(jobs.map(({ jobId }) => jobId))}: ${meanings[outcome]}`);
+  const told = [...Map.groupBy(bad, ({ outcome }) => outcome)].map(
+    ([outcome, jobs]) => `${namesOf(jobs.map(({ jobId }) => jobId))}: ${meanings[outcome]}`,
+  );
   throw new ShoalError('JOB_INVALID', told.join('; '), { jobs: bad });
 }
 
@@ -204,15 +308,24 @@ function asJson(facts: object): string {
 export function describe({ lanes, quarantined, reserved }: QueueCounts): string {
   const head = ['queue', 'waiting', 'active', 'delayed', 'handed over', 'failed', 'completed', 'workers'];
   const rows = lanes.map((lane) => [
-    `${lane.queue}${lane.isPaused ? ' (paused)' : ''}`, ...[lane.waiting, lane.active, lane.delayed, lane.handedOver, lane.failed, lane.completed, lane.workers].map((count) => count.toLocaleString('en')),
+    `${lane.queue}${lane.isPaused ? ' (paused)' : ''}`,
+    ...[lane.waiting, lane.active, lane.delayed, lane.handedOver, lane.failed, lane.completed, lane.workers].map(
+      (count) => count.toLocaleString('en'),
+    ),
   ]);
   const widths = head.map((title, column) => Math.max(title.length, ...rows.map((row) => row[column]?.length ?? 0)));
-  const line = (cells: readonly string[]): string => cells.map((cell, column) => (column === 0 ? cell.padEnd(widths[column] ?? 0) : cell.padStart(widths[column] ?? 0))).join('  ');
+  const line = (cells: readonly string[]): string =>
+    cells
+      .map((cell, column) => (column === 0 ? cell.padEnd(widths[column] ?? 0) : cell.padStart(widths[column] ?? 0)))
+      .join('  ');
   const { rows: reservedRows, bytes, unreadBytes } = reserved;
   return [
-    line(head), ...rows.map(line),
+    line(head),
+    ...rows.map(line),
     `in quarantine: ${quarantined.toLocaleString('en')}`,
-    `reserved: ${reservedRows.toLocaleString('en')} rows, ${(bytes / 1e6).toFixed(1)} MB, of these ${(unreadBytes / 1e6).toFixed(1)} MB of results that nobody has fetched`, '',
+    `reserved: ${reservedRows.toLocaleString('en')} rows, ${(bytes / 1e6).toFixed(1)} MB, of these ` +
+      `${(unreadBytes / 1e6).toFixed(1)} MB of results that nobody has fetched`,
+    '',
   ].join('\n');
 }
 

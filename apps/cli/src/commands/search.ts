@@ -1,12 +1,24 @@
-// `shoal search`, `similarity` and `spread`: questions to what is kept. Texts are embedded through the queue by the model that
-// embedded the collection; vectors and graphs are compared in this process.
+// `shoal search`, `similarity` and `spread`: questions to what is kept. Texts are embedded through the queue by the
+// model that embedded the collection; vectors and graphs are compared in this process.
 
 import { ShoalError, type Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { rename, rm, stat, writeFile } from 'node:fs/promises';
 import { extname } from 'node:path';
 import {
-  graphInfo, hitsOf, matrixOf, openGraph, readEdgeList, readVectors, saveGraph, vectorFormat, type Collection, type Graph, type Matrix, type Metric, type Seeds,
+  graphInfo,
+  hitsOf,
+  matrixOf,
+  openGraph,
+  readEdgeList,
+  readVectors,
+  saveGraph,
+  vectorFormat,
+  type Collection,
+  type Graph,
+  type Matrix,
+  type Metric,
+  type Seeds,
 } from '@shoal/similarity';
 import { npyHeader, npyRows } from '../output/npy.ts';
 import { checkTarget, writeFailure, type FileTarget } from '../output/target.ts';
@@ -23,17 +35,44 @@ export interface SearchFlags {
   readonly quiet?: boolean;
 }
 
-export async function search(terminal: Terminal, name: string, words: readonly string[], flags: SearchFlags): Promise<void> {
+export async function search(
+  terminal: Terminal,
+  name: string,
+  words: readonly string[],
+  flags: SearchFlags,
+): Promise<void> {
   const settings = await collectionSettings(terminal, flags);
   const text = words.join(' ').trim();
-  if (text === '') throw new ShoalError('USAGE', 'nothing to look for: give a query, for example: shoal search docs "how are stalled jobs recovered"');
+  if (text === '')
+    throw new ShoalError(
+      'USAGE',
+      'nothing to look for: give a query, for example: shoal search docs "how are stalled jobs recovered"',
+    );
   const collection = await openNamed(settings, name);
-  const queries = await embedded(terminal, settings, [text], { prompt: 'query', collection, isQuiet: flags.quiet === true });
-  const answer = await searchCollection(settings, { collection, queries, k: flags.k, metric: flags.metric, isApproximate: flags.ann === true, signal: terminal.signal });
+  const queries = await embedded(terminal, settings, [text], {
+    prompt: 'query',
+    collection,
+    isQuiet: flags.quiet === true,
+  });
+  const answer = await searchCollection(settings, {
+    collection,
+    queries,
+    k: flags.k,
+    metric: flags.metric,
+    isApproximate: flags.ann === true,
+    signal: terminal.signal,
+  });
   const found = answer.found[0]!;
-  if (flags.json === true) return print(terminal, `${JSON.stringify({ query: text, collection: `${collection.name}@${collection.version}`, metric: flags.metric, ...(answer.recall === undefined ? {} : { recall: answer.recall }), found }, null, 1)}\n`);
+  if (flags.json === true)
+    return print(
+      terminal,
+      `${JSON.stringify({ query: text, collection: `${collection.name}@${collection.version}`, metric: flags.metric, ...(answer.recall === undefined ? {} : { recall: answer.recall }), found }, null, 1)}\n`,
+    );
   if (flags.quiet !== true) {
-    const how = flags.ann === true ? `candidates${answer.recall === undefined ? '' : ` (${recallText(answer.recall)})`}, re-scored exactly` : `all ${collection.rows.toLocaleString('en')} rows`;
+    const how =
+      flags.ann === true
+        ? `candidates${answer.recall === undefined ? '' : ` (${recallText(answer.recall)})`}, re-scored exactly`
+        : `all ${collection.rows.toLocaleString('en')} rows`;
     say(terminal, `${collection.name}@${collection.version}: ${how}, ${answer.isa}, ${answer.ms.toFixed(1)} ms`);
   }
   await print(terminal, found.map((row, at) => lineOf(row, at, hasColor(terminal))).join(''));
@@ -55,31 +94,57 @@ export interface SimilarityFlags {
 export async function similarity(terminal: Terminal, a: string, b: string, flags: SimilarityFlags): Promise<void> {
   const settings = await collectionSettings(terminal, flags);
   const output = flags.output === undefined ? undefined : await checkMatrixTarget(flags.output);
-  const given = await Promise.all([a, b].map(async (side) => (vectorFormat(side) === undefined ? side : readMatrix(side))));
+  const given = await Promise.all(
+    [a, b].map(async (side) => (vectorFormat(side) === undefined ? side : readMatrix(side))),
+  );
   const texts = given.filter((side) => typeof side === 'string');
-  const vectors = texts.length === 0 ? undefined : await embedded(terminal, settings, texts, { isQuiet: flags.quiet === true });
+  const vectors =
+    texts.length === 0 ? undefined : await embedded(terminal, settings, texts, { isQuiet: flags.quiet === true });
   let next = 0;
-  const [left, right] = given.map((side) => (typeof side === 'string' ? matrixOf(vectors!.values.slice(next * vectors!.dims, ++next * vectors!.dims), vectors!.dims) : side)) as [Matrix, Matrix];
+  const [left, right] = given.map((side) =>
+    typeof side === 'string'
+      ? matrixOf(vectors!.values.slice(next * vectors!.dims, ++next * vectors!.dims), vectors!.dims)
+      : side,
+  ) as [Matrix, Matrix];
   const scores = await kernelsOf(settings).cosine(left, right, { metric: flags.metric, signal: terminal.signal });
   if (output !== undefined) {
     await writeMatrix(output, scores, left.rows, right.rows);
-    if (flags.json === true) return print(terminal, `${JSON.stringify({ metric: flags.metric, rows: left.rows, columns: right.rows, output: output.name })}\n`);
+    if (flags.json === true)
+      return print(
+        terminal,
+        `${JSON.stringify({ metric: flags.metric, rows: left.rows, columns: right.rows, output: output.name })}\n`,
+      );
     if (flags.quiet !== true) say(terminal, `${left.rows} × ${right.rows} scores → ${output.name}`);
     return;
   }
-  const rows = Array.from({ length: left.rows }, (_, row) => Array.from(scores.subarray(row * right.rows, (row + 1) * right.rows)));
-  if (flags.json === true) return print(terminal, `${JSON.stringify({ metric: flags.metric, rows: left.rows, columns: right.rows, scores: rows })}\n`);
+  const rows = Array.from({ length: left.rows }, (_, row) =>
+    Array.from(scores.subarray(row * right.rows, (row + 1) * right.rows)),
+  );
+  if (flags.json === true)
+    return print(
+      terminal,
+      `${JSON.stringify({ metric: flags.metric, rows: left.rows, columns: right.rows, scores: rows })}\n`,
+    );
   await print(terminal, rows.map((row) => `${row.map((score) => score.toFixed(6)).join('\t')}\n`).join(''));
 }
 
 async function readMatrix(path: string): Promise<Matrix> {
   const isThere = (await stat(path).catch(() => undefined)) !== undefined;
-  if (!isThere) throw new ShoalError('FILE_UNREADABLE', `cannot read ${path}: there is no such file. What ends in ${extname(path)} is a file of vectors; write a text in another way, with a full stop behind it`, { file: path });
+  if (!isThere)
+    throw new ShoalError(
+      'FILE_UNREADABLE',
+      `cannot read ${path}: there is no such file. What ends in ${extname(path)} is a file of vectors; write a ` +
+        'text in another way, with a full stop behind it',
+      { file: path },
+    );
   const parts: Float32Array[] = [];
   let dims = 0;
   for await (const batch of readVectors(path)) {
     dims ||= batch.dims;
-    if (batch.dims !== dims) throw new ShoalError('DIMENSIONS_MISMATCH', `${path} holds vectors of ${dims} and of ${batch.dims} dimensions`, { file: path });
+    if (batch.dims !== dims)
+      throw new ShoalError('DIMENSIONS_MISMATCH', `${path} holds vectors of ${dims} and of ${batch.dims} dimensions`, {
+        file: path,
+      });
     parts.push(batch.vectors);
   }
   if (dims === 0) throw new ShoalError('INPUT_INVALID', `${path} holds no vectors`, { file: path });
@@ -90,13 +155,22 @@ async function readMatrix(path: string): Promise<Matrix> {
 
 /** Looked at before anything is embedded. */
 async function checkMatrixTarget(output: string): Promise<FileTarget> {
-  if (!output.endsWith('.npy')) throw new ShoalError('USAGE', `the output ${output} is not called .npy, which is the one form that a matrix is written in`);
+  if (!output.endsWith('.npy'))
+    throw new ShoalError(
+      'USAGE',
+      `the output ${output} is not called .npy, which is the one form that a matrix is written in`,
+    );
   const target = await checkTarget(output, []);
   if (target.kind !== 'file') throw new ShoalError('USAGE', `the output ${output} is a device or a pipe; name a file`);
   return target;
 }
 
-async function writeMatrix({ name, path }: FileTarget, scores: Float32Array, rows: number, columns: number): Promise<void> {
+async function writeMatrix(
+  { name, path }: FileTarget,
+  scores: Float32Array,
+  rows: number,
+  columns: number,
+): Promise<void> {
   const temporary = `${path}.${process.pid}.new`;
   try {
     await writeFile(temporary, Buffer.concat([npyHeader(rows, columns), npyRows(scores)]));
@@ -115,20 +189,41 @@ interface EmbedTerms {
   readonly collection?: Collection;
 }
 
-async function embedded(terminal: Terminal, settings: Settings, texts: readonly string[], { isQuiet, prompt, collection }: EmbedTerms): Promise<Matrix> {
+async function embedded(
+  terminal: Terminal,
+  settings: Settings,
+  texts: readonly string[],
+  { isQuiet, prompt, collection }: EmbedTerms,
+): Promise<Matrix> {
   const [name = settings.model, revision] = collection?.about.model?.split('@') ?? [];
   const options = { settings: { ...settings, model: name }, isQuiet };
   const model = await fetchModel(terminal, name, options);
   refuseOtherModel(model, revision, collection);
   return withSession(terminal, { ...options, model }, async ({ client, signal }) => {
-    const { vectors } = await client.embed([...texts], { class: 'interactive', signal, ...(prompt === undefined ? {} : { prompt }) });
+    const { vectors } = await client.embed([...texts], {
+      class: 'interactive',
+      signal,
+      ...(prompt === undefined ? {} : { prompt }),
+    });
     return matrixOf(vectors, model.dims);
   });
 }
 
 function refuseOtherModel(model: StoredModel, revision: string | undefined, collection: Collection | undefined): void {
-  if (revision !== undefined && revision !== model.revision) throw new ShoalError('DIMENSIONS_MISMATCH', `${collection!.name} was embedded by ${collection!.about.model} and here is ${model.name}@${model.revision}: their vectors cannot be compared; build it again`, {});
-  if (collection !== undefined && model.dims !== collection.dims) throw new ShoalError('DIMENSIONS_MISMATCH', `${collection.name} has rows of ${collection.dims} dimensions and ${model.name} makes ${model.dims}: name its model with --model`, {});
+  if (revision !== undefined && revision !== model.revision)
+    throw new ShoalError(
+      'DIMENSIONS_MISMATCH',
+      `${collection!.name} was embedded by ${collection!.about.model} and here is ` +
+        `${model.name}@${model.revision}: their vectors cannot be compared; build it again`,
+      {},
+    );
+  if (collection !== undefined && model.dims !== collection.dims)
+    throw new ShoalError(
+      'DIMENSIONS_MISMATCH',
+      `${collection.name} has rows of ${collection.dims} dimensions and ${model.name} makes ${model.dims}: ` +
+        'name its model with --model',
+      {},
+    );
 }
 
 export interface SpreadFlags {
@@ -147,20 +242,39 @@ export async function spread(terminal: Terminal, graphOrFile: string, flags: Spr
   const settings = await collectionSettings(terminal, flags);
   const { collectionsDir: folder } = settings;
   const isFile = (await stat(graphOrFile).catch(() => undefined))?.isFile() === true;
-  const graph = isFile || graphOrFile.includes('.') ? await readEdgeList(graphOrFile) : await openGraph(folder, graphOrFile);
+  const graph =
+    isFile || graphOrFile.includes('.') ? await readEdgeList(graphOrFile) : await openGraph(folder, graphOrFile);
   if (flags.save !== undefined) {
     await saveGraph(folder, flags.save, graph);
-    if (flags.quiet !== true) say(terminal, `kept as ${flags.save}: ${(await graphInfo(folder, flags.save)).nodes.toLocaleString('en')} nodes, ${graph.source.length.toLocaleString('en')} edges`);
+    if (flags.quiet !== true)
+      say(
+        terminal,
+        `kept as ${flags.save}: ${(await graphInfo(folder, flags.save)).nodes.toLocaleString('en')} nodes, ` +
+          `${graph.source.length.toLocaleString('en')} edges`,
+      );
   }
   if (flags.seed.length === 0) {
     if (flags.save !== undefined) return;
-    throw new ShoalError('USAGE', 'nothing to begin with: name a node with --seed NODE or --seed NODE=0.5, as often as you like');
+    throw new ShoalError(
+      'USAGE',
+      'nothing to begin with: name a node with --seed NODE or --seed NODE=0.5, as often as you like',
+    );
   }
   const seeds = seedsOf(graph, flags.seed);
   const { k, steps, decay, threshold } = flags;
-  const { ids, scores } = hitsOf(await kernelsOf(settings).spread(graph, [seeds], { k, steps, decay, threshold, signal: terminal.signal }), 0);
-  const found = Array.from(ids, (id, at) => ({ node: graph.names?.[Number(id)] ?? String(id), activation: scores[at]! }));
-  if (flags.json === true) return print(terminal, `${JSON.stringify({ nodes: graph.nodes, edges: graph.source.length, steps, decay, threshold, found }, null, 1)}\n`);
+  const { ids, scores } = hitsOf(
+    await kernelsOf(settings).spread(graph, [seeds], { k, steps, decay, threshold, signal: terminal.signal }),
+    0,
+  );
+  const found = Array.from(ids, (id, at) => ({
+    node: graph.names?.[Number(id)] ?? String(id),
+    activation: scores[at]!,
+  }));
+  if (flags.json === true)
+    return print(
+      terminal,
+      `${JSON.stringify({ nodes: graph.nodes, edges: graph.source.length, steps, decay, threshold, found }, null, 1)}\n`,
+    );
   await print(terminal, found.map(({ node, activation }) => `${activation.toFixed(6)}  ${node}\n`).join(''));
 }
 
@@ -169,7 +283,12 @@ function seedsOf(graph: Graph, given: readonly string[]): Seeds {
   const seeds = given.map((seed) => {
     const [, node = seed, value = '1'] = /^(.+)=([\d.eE+-]+)$/.exec(seed) ?? [];
     const number = numbers === undefined ? (/^\d{1,10}$/.test(node) ? Number(node) : undefined) : numbers.get(node);
-    if (number === undefined || number >= graph.nodes) throw new ShoalError('GRAPH_INVALID', `there is no node "${node}" among the ${graph.nodes.toLocaleString('en')} of the graph`, { node });
+    if (number === undefined || number >= graph.nodes)
+      throw new ShoalError(
+        'GRAPH_INVALID',
+        `there is no node "${node}" among the ${graph.nodes.toLocaleString('en')} of the graph`,
+        { node },
+      );
     return { node: number, value: Number(value) };
   });
   return { nodes: Uint32Array.from(seeds, ({ node }) => node), values: Float32Array.from(seeds, ({ value }) => value) };

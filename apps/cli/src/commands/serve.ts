@@ -15,20 +15,31 @@ export type ServeFlags = Readonly<Record<string, string>>;
 const BEYOND_REQUESTS_MS = 5_000;
 /** A queue server that has not told by then who serves the queue holds up nobody who waits for the address. */
 const LOOK_MS = 2_000;
-/** Flags that a worker has to be given as well, so that both are at the same queue. What comes from elsewhere, it finds there. */
+/**
+ * Flags that a worker has to be given as well, so that both are at the same queue. What comes from elsewhere, it finds
+ * there.
+ */
 const SHARED_FLAGS: readonly SettingKey[] = ['redisUrl', 'prefix', 'cacheDir'];
 
 export async function serve(terminal: Terminal, flags: ServeFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
   const { name: model } = await fetchModel(terminal, settings.model, { settings, isQuiet: false });
   await runService(terminal, settings, {
-    app: 'producer', name: 'HTTP', port: 'httpPort', stopMs: settings.requestTimeoutMs + BEYOND_REQUESTS_MS,
+    app: 'producer',
+    name: 'HTTP',
+    port: 'httpPort',
+    stopMs: settings.requestTimeoutMs + BEYOND_REQUESTS_MS,
     onReady: (terms) => tellOfNoWorker(terminal, model, flags, terms),
   });
 }
 
 export async function dashboard(terminal: Terminal, flags: ServeFlags): Promise<void> {
-  await runService(terminal, await settingsOf(terminal, flags), { app: 'dashboard', name: 'dashboard', port: 'dashboardPort', stopMs: BEYOND_REQUESTS_MS });
+  await runService(terminal, await settingsOf(terminal, flags), {
+    app: 'dashboard',
+    name: 'dashboard',
+    port: 'dashboardPort',
+    stopMs: BEYOND_REQUESTS_MS,
+  });
 }
 
 interface Service {
@@ -41,20 +52,34 @@ interface Service {
   readonly onReady?: (terms: ConnectionTerms) => Promise<void>;
 }
 
-async function runService(terminal: Terminal, settings: Settings, { app, name, port, stopMs, onReady }: Service): Promise<void> {
+async function runService(
+  terminal: Terminal,
+  settings: Settings,
+  { app, name, port, stopMs, onReady }: Service,
+): Promise<void> {
   await withServer(terminal, { settings, isQuiet: false }, async ({ redisUrl, lost }) => {
     const ending = AbortSignal.any([terminal.signal, lost]);
     ending.throwIfAborted();
     const ended = once(ending, 'abort');
     const part = new Part({
-      name, stopMs,
-      start: (first) => forkApp(app, { ...terminal.environment, ...settingsEnvironment({ ...settings, redisUrl }), ...samePort(port, first) }),
+      name,
+      stopMs,
+      start: (first) =>
+        forkApp(app, {
+          ...terminal.environment,
+          ...settingsEnvironment({ ...settings, redisUrl }),
+          ...samePort(port, first),
+        }),
       onDeath: (reason) => say(terminal, `${name} ended (${reason}); starting it again`),
       onReturn: () => say(terminal, `${name} is up again`),
     });
     try {
       const report = await Promise.race([part.ready, ended]);
-      await onReady?.({ redisUrl, prefix: settings.prefix, signal: AbortSignal.any([ending, AbortSignal.timeout(LOOK_MS)]) });
+      await onReady?.({
+        redisUrl,
+        prefix: settings.prefix,
+        signal: AbortSignal.any([ending, AbortSignal.timeout(LOOK_MS)]),
+      });
       if (!Array.isArray(report) && 'url' in report) await print(terminal, `${String(report.url)}\n`);
       await ended;
     } finally {
@@ -64,12 +89,25 @@ async function runService(terminal: Terminal, settings: Settings, { app, name, p
   });
 }
 
-/** A request may come before its worker; whoever starts the service without one should hear so, rather than wait with no hint. */
-async function tellOfNoWorker(terminal: Terminal, model: string, flags: ServeFlags, terms: ConnectionTerms): Promise<void> {
-  const workers = await withConnection(terms, (connection) => liveWorkers(connection, mainQueue(model), terms.prefix))
-    .catch(() => undefined); // told to stop, or the server is away: that is told by others
+/**
+ * A request may come before its worker; whoever starts the service without one should hear so, rather than wait with no
+ * hint.
+ */
+async function tellOfNoWorker(
+  terminal: Terminal,
+  model: string,
+  flags: ServeFlags,
+  terms: ConnectionTerms,
+): Promise<void> {
+  const workers = await withConnection(terms, (connection) =>
+    liveWorkers(connection, mainQueue(model), terms.prefix),
+  ).catch(() => undefined); // told to stop, or the server is away: that is told by others
   if (workers?.length !== 0) return;
-  say(terminal, `no worker serves the model ${model} yet, and requests wait for one; start one with: ${workerCommand(model, flags)}`);
+  say(
+    terminal,
+    `no worker serves the model ${model} yet, and requests wait for one; start one with: ` +
+      `${workerCommand(model, flags)}`,
+  );
 }
 
 function workerCommand(model: string, flags: ServeFlags): string {

@@ -1,5 +1,5 @@
-// `shoal try`: the whole path of Shoal on text that everybody has: the Markdown of this checkout. Passages go through the
-// queue to a worker; their vectors are kept by content, so that the second time only the question is embedded.
+// `shoal try`: the whole path of Shoal on text that everybody has: the Markdown of this checkout. Passages go through
+// the queue to a worker; their vectors are kept by content, so that the second time only the question is embedded.
 
 import { createInterface } from 'node:readline/promises';
 import { fileURLToPath } from 'node:url';
@@ -28,14 +28,19 @@ export async function tryOut(terminal: Terminal, query: readonly string[], flags
   const settings = await settingsOf(terminal, flags);
   const question = query.join(' ').trim();
   const isTyped = terminal.stdin.isTTY === true && terminal.stderr.isTTY === true;
-  if (question === '' && !isTyped) throw new ShoalError('USAGE', 'nothing to look for: give a query, for example: shoal try "how are stalled jobs recovered"');
+  if (question === '' && !isTyped)
+    throw new ShoalError(
+      'USAGE',
+      'nothing to look for: give a query, for example: shoal try "how are stalled jobs recovered"',
+    );
   const passages = await readCorpus(projectRoot(), flags.all === true ? NO_LIMITS : LIMITS);
   const options = { settings, isQuiet: flags.quiet === true };
   const model = await fetchModel(terminal, settings.model, options);
   await withSession(terminal, { ...options, model }, async (session) => {
     const matrix = await vectorsOf(terminal, session, { passages, settings, flags });
     const search = (text: string): Promise<readonly Hit[]> => nearest(session, matrix, text, flags.top);
-    if (question === '') await promptLoop(terminal, session, async (text) => answer(terminal, passages, await search(text), flags, text));
+    if (question === '')
+      await promptLoop(terminal, session, async (text) => answer(terminal, passages, await search(text), flags, text));
     else await answer(terminal, passages, await search(question), flags, question);
   });
 }
@@ -52,9 +57,16 @@ interface TryRequest {
 }
 
 /** One row per passage. Passages whose vectors are not kept yet are embedded; an interrupted run keeps what it got. */
-async function vectorsOf(terminal: Terminal, session: Session, { passages, settings, flags }: TryRequest): Promise<Float32Array> {
+async function vectorsOf(
+  terminal: Terminal,
+  session: Session,
+  { passages, settings, flags }: TryRequest,
+): Promise<Float32Array> {
   const { name, revision, dims } = session.model;
-  const store = await VectorStore.open(join(cacheFolder(settings.cacheDir, terminal.environment), 'try', `${modelSlug(name)}-${revision}.vectors`), dims);
+  const store = await VectorStore.open(
+    join(cacheFolder(settings.cacheDir, terminal.environment), 'try', `${modelSlug(name)}-${revision}.vectors`),
+    dims,
+  );
   const missing = passages.filter((passage) => store.get(passage.key) === undefined);
   try {
     if (missing.length > 0) await embedMissing(terminal, session, { missing, passages, store, flags });
@@ -73,10 +85,19 @@ interface Missing {
   readonly flags: TryFlags;
 }
 
-async function embedMissing(terminal: Terminal, session: Session, { missing, passages, store, flags }: Missing): Promise<void> {
+async function embedMissing(
+  terminal: Terminal,
+  session: Session,
+  { missing, passages, store, flags }: Missing,
+): Promise<void> {
   const isQuiet = flags.quiet === true;
   const files = new Set(passages.map((passage) => passage.file)).size;
-  if (!isQuiet) say(terminal, `embedding ${missing.length.toLocaleString('en')} of ${passages.length.toLocaleString('en')} passages from ${files} Markdown files; their vectors are kept for the next time`);
+  if (!isQuiet)
+    say(
+      terminal,
+      `embedding ${missing.length.toLocaleString('en')} of ${passages.length.toLocaleString('en')} passages ` +
+        `from ${files} Markdown files; their vectors are kept for the next time`,
+    );
   const bar = rowProgress(terminal, !isQuiet);
   const startedMs = performance.now();
   try {
@@ -84,7 +105,8 @@ async function embedMissing(terminal: Terminal, session: Session, { missing, pas
     for await (const block of session.client.embedStream(items, { signal: session.signal, prompt: 'passage' })) {
       if (block.kind === 'skipped') continue;
       session.noteProgress();
-      for (const [row, item] of block.items.entries()) store.set(item.key, block.vectors.subarray(row * block.dims, (row + 1) * block.dims));
+      for (const [row, item] of block.items.entries())
+        store.set(item.key, block.vectors.subarray(row * block.dims, (row + 1) * block.dims));
       bar.update(block.first + block.rows, missing.length);
     }
   } finally {
@@ -94,12 +116,20 @@ async function embedMissing(terminal: Terminal, session: Session, { missing, pas
 }
 
 async function nearest(session: Session, matrix: Float32Array, query: string, k: number): Promise<readonly Hit[]> {
-  const { vectors } = await session.client.embed([query], { class: 'interactive', prompt: 'query', signal: session.signal });
+  const { vectors } = await session.client.embed([query], {
+    class: 'interactive',
+    prompt: 'query',
+    signal: session.signal,
+  });
   return topK(matrix, vectors, k);
 }
 
 /** Searches typed in, until an empty line, Ctrl-D or Ctrl-C. */
-async function promptLoop(terminal: Terminal, session: Session, search: (query: string) => Promise<void>): Promise<void> {
+async function promptLoop(
+  terminal: Terminal,
+  session: Session,
+  search: (query: string) => Promise<void>,
+): Promise<void> {
   say(terminal, 'type what you look for; an empty line or Ctrl-D ends');
   const reader = createInterface({ input: terminal.stdin, output: terminal.stderr, prompt: 'search: ' });
   const end = (): void => reader.close();
@@ -118,7 +148,13 @@ async function promptLoop(terminal: Terminal, session: Session, search: (query: 
   session.signal.throwIfAborted();
 }
 
-async function answer(terminal: Terminal, passages: readonly CorpusPassage[], hits: readonly Hit[], flags: TryFlags, query: string): Promise<void> {
+async function answer(
+  terminal: Terminal,
+  passages: readonly CorpusPassage[],
+  hits: readonly Hit[],
+  flags: TryFlags,
+  query: string,
+): Promise<void> {
   const answers = hits.map(({ row, score }, at) => {
     const { file, headings, text } = passages[row]!;
     return { rank: at + 1, score: Number(score.toFixed(4)), file, heading: headings.join(' › '), passage: text };
@@ -137,7 +173,10 @@ interface Answer {
 
 function showAnswer({ rank, score, file, heading, passage }: Answer, columns: number, isColored: boolean): string {
   const bold = (text: string): string => (isColored ? `\u001B[1m${text}\u001B[22m` : text);
-  const lines = passage.split('\n').flatMap((line) => wrap(line, columns - 3)).map((line) => `   ${line}`);
+  const lines = passage
+    .split('\n')
+    .flatMap((line) => wrap(line, columns - 3))
+    .map((line) => `   ${line}`);
   return `${rank}. ${bold(file)}${heading === '' ? '' : `  ${heading}`}  (${score.toFixed(3)})\n${lines.join('\n')}\n`;
 }
 

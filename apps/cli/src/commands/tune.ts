@@ -1,5 +1,6 @@
-// `shoal tune`: measures this device with one model, or with --kind similarity from which sizes on a GPU is faster at comparing, and
-// keeps what it found; workers that start here afterwards use it. Prints a table of what was tried, with the preset beside the choice.
+// `shoal tune`: measures this device with one model, or with --kind similarity from which sizes on a GPU is faster at
+// comparing, and keeps what it found; workers that start here afterwards use it. Prints a table of what was tried, with
+// the preset beside the choice.
 
 import { availableParallelism } from 'node:os';
 import { ShoalError, cacheFolder, liveBytes, type MemoryLaw, type Settings } from '@shoal/core';
@@ -19,37 +20,66 @@ export interface TuneFlags {
 
 export async function tune(terminal: Terminal, flags: TuneFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
-  if (settings.device.startsWith('sim')) throw new ShoalError('CONFIG_INVALID', `device ${settings.device} is simulated and has nothing to measure; tune cpu or gpu:<index>`);
+  if (settings.device.startsWith('sim'))
+    throw new ShoalError(
+      'CONFIG_INVALID',
+      `device ${settings.device} is simulated and has nothing to measure; tune cpu or gpu:<index>`,
+    );
   const isQuiet = flags.quiet === true || flags.json === true;
   if (settings.kind === 'similarity') return tuneSimilarity(terminal, flags, settings, isQuiet);
   const model = await fetchModel(terminal, settings.model, { settings, isQuiet });
-  const tokenizer = await openTokenizer(model, settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens });
+  const tokenizer = await openTokenizer(
+    model,
+    settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens },
+  );
   const progress = shareProgress(terminal, `measuring ${model.name}`, !isQuiet);
   try {
     const report = await tuneDevice({
-      model, tokenizer, device: settings.device, precision: settings.precision, encoder: settings.encoder, sessions: settings.deviceSessions, cacheDir: cacheFolder(settings.cacheDir, terminal.environment), threads: settings.threads || availableParallelism(),
-      maxRows: settings.maxRows, poolTokens: settings.poolTokens, log: createLogger({ level: 'error', name: 'tune' }), onProgress: (done) => progress.update(done, 1), signal: terminal.signal,
+      model,
+      tokenizer,
+      device: settings.device,
+      precision: settings.precision,
+      encoder: settings.encoder,
+      sessions: settings.deviceSessions,
+      cacheDir: cacheFolder(settings.cacheDir, terminal.environment),
+      threads: settings.threads || availableParallelism(),
+      maxRows: settings.maxRows,
+      poolTokens: settings.poolTokens,
+      log: createLogger({ level: 'error', name: 'tune' }),
+      onProgress: (done) => progress.update(done, 1),
+      signal: terminal.signal,
     });
     progress.stop();
     await print(terminal, flags.json === true ? `${JSON.stringify(report)}\n` : tableOf(model.name, report));
-    if (!isQuiet) say(terminal, `kept in ${report.path}; workers of ${model.name} on this device use it from their next start`);
+    if (!isQuiet)
+      say(terminal, `kept in ${report.path}; workers of ${model.name} on this device use it from their next start`);
   } finally {
     progress.stop();
   }
 }
 
 /** From which sizes on the GPU is faster at comparing. */
-async function tuneSimilarity(terminal: Terminal, flags: TuneFlags, settings: Settings, isQuiet: boolean): Promise<void> {
+async function tuneSimilarity(
+  terminal: Terminal,
+  flags: TuneFlags,
+  settings: Settings,
+  isQuiet: boolean,
+): Promise<void> {
   const { tuneComparing } = await import('@shoal/worker/similarity');
   const progress = shareProgress(terminal, 'measuring CPU and GPU', !isQuiet);
   try {
     const report = await tuneComparing({
-      ...settings, cacheDir: cacheFolder(settings.cacheDir, terminal.environment), threads: settings.threads || availableParallelism(),
-      log: createLogger({ level: 'error', name: 'tune' }), onProgress: (done) => progress.update(done, 1), signal: terminal.signal,
+      ...settings,
+      cacheDir: cacheFolder(settings.cacheDir, terminal.environment),
+      threads: settings.threads || availableParallelism(),
+      log: createLogger({ level: 'error', name: 'tune' }),
+      onProgress: (done) => progress.update(done, 1),
+      signal: terminal.signal,
     });
     progress.stop();
     await print(terminal, flags.json === true ? `${JSON.stringify(report)}\n` : breakEvenTable(report));
-    if (!isQuiet && report.path !== undefined) say(terminal, `kept in ${report.path}; similarity workers on this GPU use it from their next start`);
+    if (!isQuiet && report.path !== undefined)
+      say(terminal, `kept in ${report.path}; similarity workers on this GPU use it from their next start`);
   } finally {
     progress.stop();
   }
@@ -59,14 +89,25 @@ async function tuneSimilarity(terminal: Terminal, flags: TuneFlags, settings: Se
 const USUAL_DIMS = 384;
 
 export function breakEvenTable({ device, key, breakEvens, seconds }: ComparingReport): string {
-  if (breakEvens.length === 0) return `comparing on ${device}: there is one device and nothing to choose, so nothing was measured\n`;
+  if (breakEvens.length === 0)
+    return `comparing on ${device}: there is one device and nothing to choose, so nothing was measured\n`;
   const lines = breakEvens.map(({ kind, queries, work }) => {
-    const found = work === undefined ? ['never', ''] : [Math.round(work).toLocaleString('en'), kind === 'spread' ? '' : Math.ceil(work / USUAL_DIMS).toLocaleString('en')];
+    const found =
+      work === undefined
+        ? ['never', '']
+        : [
+            Math.round(work).toLocaleString('en'),
+            kind === 'spread' ? '' : Math.ceil(work / USUAL_DIMS).toLocaleString('en'),
+          ];
     return `${kind.padEnd(14)}  ${String(queries).padStart(7)}  ${found[0]!.padStart(16)}  ${found[1]!.padStart(10)}`.trimEnd();
   });
   return [
-    `comparing on ${device} (${key}), measured in ${Math.round(seconds)} s: the GPU is sooner from so many values for each query on`, '',
-    `what            queries            values  rows of ${USUAL_DIMS}`, ...lines, '',
+    `comparing on ${device} (${key}), measured in ${Math.round(seconds)} s: the GPU is sooner from so many ` +
+      'values for each query on',
+    '',
+    `what            queries            values  rows of ${USUAL_DIMS}`,
+    ...lines,
+    '',
   ].join('\n');
 }
 
@@ -75,12 +116,24 @@ export function tableOf(modelName: string, report: TuneReport): string {
   const best = Math.max(...tried.map(({ textsPerSecond }) => textsPerSecond));
   const lines = tried.map(({ maxPaddedTokens, lanes, textsPerSecond }) => {
     const isChosen = maxPaddedTokens === kneeTokens && lanes === chosenLanes;
-    const marks = [isChosen ? '← chosen' : '', maxPaddedTokens === presetTokens ? '(preset)' : ''].filter(Boolean).join(' ');
-    return `${laneColumn(lanes)}${String(maxPaddedTokens).padStart(13)}  ${rate(textsPerSecond).padStart(9)}  ${`${Math.round((100 * textsPerSecond) / best)} %`.padStart(6)}  ${marks}`.trimEnd();
+    const marks = [isChosen ? '← chosen' : '', maxPaddedTokens === presetTokens ? '(preset)' : '']
+      .filter(Boolean)
+      .join(' ');
+    return (
+      `${laneColumn(lanes)}${String(maxPaddedTokens).padStart(13)}  ${rate(textsPerSecond).padStart(9)}  ` +
+      `${`${Math.round((100 * textsPerSecond) / best)} %`.padStart(6)}  ${marks}`
+    ).trimEnd();
   });
   return [
-    `${modelName} on ${device} (${key.deviceKind}, ${key.precision}${chosenLanes === undefined ? '' : ', native encoder'}), measured in ${Math.round(seconds)} s`, '',
-    `${chosenLanes === undefined ? '' : 'lanes  '}padded tokens    texts/s  of best`, ...lines, '', ...memoryLines(report), '',
+    `${modelName} on ${device} (${key.deviceKind}, ` +
+      `${key.precision}${chosenLanes === undefined ? '' : ', native encoder'}), measured in ` +
+      `${Math.round(seconds)} s`,
+    '',
+    `${chosenLanes === undefined ? '' : 'lanes  '}padded tokens    texts/s  of best`,
+    ...lines,
+    '',
+    ...memoryLines(report),
+    '',
   ].join('\n');
 }
 
@@ -88,12 +141,22 @@ function laneColumn(lanes: number | undefined): string {
   return lanes === undefined ? '' : `${String(lanes).padStart(5)}  `;
 }
 
-/** Smallest and largest widths that a batch of the chosen budget can have; the native encoder's tokens cost the same in all of them. */
+/**
+ * Smallest and largest widths that a batch of the chosen budget can have; the native encoder's tokens cost the same in
+ * all of them.
+ */
 function memoryLines({ memory, memoryReason, kneeTokens }: TuneReport): string[] {
   if (memory === undefined) return [`memory: not measured (${memoryReason ?? 'nothing tells'})`];
   const widths = memory.perToken.length === 1 ? [32] : [32, memory.perToken.at(-1)!.width];
-  const peaks = widths.map((width) => `${megabytes(liveBytes(memory, { rows: Math.max(1, Math.floor(kneeTokens / width)), width }))} MB at width ${width}`);
-  return [`memory: ${megabytes(memory.loadedBytes)} MB loaded; with a batch of the chosen budget ${peaks.join(', ')}`, `per token: ${perToken(memory)}`];
+  const peaks = widths.map(
+    (width) =>
+      `${megabytes(liveBytes(memory, { rows: Math.max(1, Math.floor(kneeTokens / width)), width }))} MB at ` +
+      `width ${width}`,
+  );
+  return [
+    `memory: ${megabytes(memory.loadedBytes)} MB loaded; with a batch of the chosen budget ${peaks.join(', ')}`,
+    `per token: ${perToken(memory)}`,
+  ];
 }
 
 function perToken({ perToken: knots }: MemoryLaw): string {

@@ -1,7 +1,7 @@
-// `shoal up`: everything on this machine in one command: queue server, HTTP, dashboard, and workers: one for each GPU and one
-// on the CPU to embed, and as many to compare where the CUDA kernels for that were built. Each is a process of its own, started again when it dies; a GPU that fails leaves the
-// others at work. Ctrl-C first stops taking requests, answers those that are open, then drains the workers, then lets go of
-// the queue server; nothing is left running.
+// `shoal up`: everything on this machine in one command: queue server, HTTP, dashboard, and workers: one for each GPU
+// and one on the CPU to embed, and as many to compare where the CUDA kernels for that were built. Each is a process of
+// its own, started again when it dies; a GPU that fails leaves the others at work. Ctrl-C first stops taking requests,
+// answers those that are open, then drains the workers, then lets go of the queue server; nothing is left running.
 
 import { once } from 'node:events';
 import { cacheFolder, type Settings } from '@shoal/core';
@@ -23,7 +23,9 @@ export async function up(terminal: Terminal, flags: UpFlags): Promise<void> {
   const model = await fetchModel(terminal, settings.model, { settings, isQuiet: false });
   const devices = await devicesOf(terminal, flags, settings, model);
   const comparers = await comparersOf(terminal, flags, settings);
-  await withServer(terminal, { settings, isQuiet: false }, (server) => runAll(terminal, { settings, devices, comparers, server, isJson: flags.json === true }));
+  await withServer(terminal, { settings, isQuiet: false }, (server) =>
+    runAll(terminal, { settings, devices, comparers, server, isJson: flags.json === true }),
+  );
 }
 
 interface Parts {
@@ -49,8 +51,12 @@ async function runAll(terminal: Terminal, { settings, devices, comparers, server
   const ended = once(ending, 'abort').then(() => undefined);
   const parts = startParts(terminal, { ...settings, redisUrl: server.redisUrl }, devices, comparers);
   try {
-    const reports = await Promise.race([Promise.all([parts.http.ready, someOf(parts.workers), parts.dashboard.ready, someOf(parts.similarity)]), ended]);
-    if (reports !== undefined) await print(terminal, isJson ? asJson(reports, server.redisUrl) : asText(reports, settings));
+    const reports = await Promise.race([
+      Promise.all([parts.http.ready, someOf(parts.workers), parts.dashboard.ready, someOf(parts.similarity)]),
+      ended,
+    ]);
+    if (reports !== undefined)
+      await print(terminal, isJson ? asJson(reports, server.redisUrl) : asText(reports, settings));
     await ended;
     say(terminal, 'stopping: requests first, then the workers; a second Ctrl-C does not wait');
   } finally {
@@ -75,45 +81,97 @@ interface Device {
 }
 
 /** What was named, else every GPU that can be used. The CPU beside them takes what fits none of them. */
-async function devicesOf(terminal: Terminal, flags: UpFlags, { device, cacheDir }: Settings, model: StoredModel): Promise<readonly Device[]> {
-  const on = async (name: string, environment = {}): Promise<Device> => ({ settings: await settingsOf(terminal, { ...flags, device: name }), environment });
+async function devicesOf(
+  terminal: Terminal,
+  flags: UpFlags,
+  { device, cacheDir }: Settings,
+  model: StoredModel,
+): Promise<readonly Device[]> {
+  const on = async (name: string, environment = {}): Promise<Device> => ({
+    settings: await settingsOf(terminal, { ...flags, device: name }),
+    environment,
+  });
   const cpu = await on('cpu');
   if (device === 'cpu' || (device === 'auto' && model.graphKind === 'int8')) return [cpu];
   if (device !== 'auto') return [await on(device), cpu];
-  const { ids, refusals } = await localGpus({ cacheDir: cacheFolder(cacheDir, terminal.environment), environment: terminal.environment });
-  if (refusals.length > 0) say(terminal, `${ids.length === 0 ? 'no GPU is used' : 'not every GPU is used'}: ${refusals.join('; ')}. "shoal doctor" looks closer`);
+  const { ids, refusals } = await localGpus({
+    cacheDir: cacheFolder(cacheDir, terminal.environment),
+    environment: terminal.environment,
+  });
+  if (refusals.length > 0)
+    say(
+      terminal,
+      `${ids.length === 0 ? 'no GPU is used' : 'not every GPU is used'}: ${refusals.join('; ')}. "shoal ` +
+        'doctor" looks closer',
+    );
   const environment = { CUDA_VISIBLE_DEVICES: ids.join(',') };
   return [...(await Promise.all(ids.map((_, index) => on(`gpu:${index}`, environment)))), cpu];
 }
 
 /** The same for comparing, where the CUDA kernels for it were built; else the CPU. */
-async function comparersOf(terminal: Terminal, flags: UpFlags, { device, cacheDir, cudaLibrary }: Settings): Promise<readonly Device[]> {
-  const on = async (name: string, environment = {}): Promise<Device> => ({ settings: await settingsOf(terminal, { ...flags, device: name }), environment });
+async function comparersOf(
+  terminal: Terminal,
+  flags: UpFlags,
+  { device, cacheDir, cudaLibrary }: Settings,
+): Promise<readonly Device[]> {
+  const on = async (name: string, environment = {}): Promise<Device> => ({
+    settings: await settingsOf(terminal, { ...flags, device: name }),
+    environment,
+  });
   const cpu = await on('cpu');
   const isGpu = device === 'auto' || device.startsWith('gpu:');
   if (!isGpu || (await cudaLibraryProblem(cudaLibrary)) !== undefined) return [cpu];
   if (device !== 'auto') return [await on(device), cpu];
-  const { ids } = await localGpus({ cacheDir: cacheFolder(cacheDir, terminal.environment), environment: terminal.environment, providerProblem: async () => undefined });
+  const { ids } = await localGpus({
+    cacheDir: cacheFolder(cacheDir, terminal.environment),
+    environment: terminal.environment,
+    providerProblem: async () => undefined,
+  });
   const environment = { CUDA_VISIBLE_DEVICES: ids.join(',') };
   return [...(await Promise.all(ids.map((_, index) => on(`gpu:${index}`, environment)))), cpu];
 }
 
-function startParts(terminal: Terminal, settings: Settings, devices: readonly Device[], comparers: readonly Device[]): Parts {
+function startParts(
+  terminal: Terminal,
+  settings: Settings,
+  devices: readonly Device[],
+  comparers: readonly Device[],
+): Parts {
   // Every line of three processes would bury what a person wants to see; whoever asks for another level gets it.
   const logLevel = settings.logLevel === 'info' ? 'warn' : settings.logLevel;
-  const environmentOf = (own: Settings): Record<string, string | undefined> => ({ ...terminal.environment, ...settingsEnvironment({ ...own, redisUrl: settings.redisUrl, logLevel }) });
-  type More = Pick<PartOptions, 'hasOthers'> & { readonly port?: 'httpPort' | 'dashboardPort'; readonly environment?: Readonly<Record<string, string | undefined>> };
-  const part = (app: App, name: string, stopMs: number, { port, hasOthers = false, environment = environmentOf(settings) }: More = {}): Part => new Part({
-    name, hasOthers,
-    stopMs: stopMs + BEYOND_STOP_MS,
-    start: (first) => forkApp(app, { ...environment, ...(port === undefined ? {} : samePort(port, first)) }),
-    ...told(terminal, name),
+  const environmentOf = (own: Settings): Record<string, string | undefined> => ({
+    ...terminal.environment,
+    ...settingsEnvironment({ ...own, redisUrl: settings.redisUrl, logLevel }),
   });
-  const workersFor = (kind: Settings['kind'], called: string, on: readonly Device[], firstPort: number): Part[] => on.map(({ settings: own, environment }, at) => {
-    const hasOthers = on.length > 1;
-    const name = hasOthers ? `${called} on ${own.device}` : called;
-    return part(own.device === 'cpu' ? 'cpu-worker' : 'gpu-worker', name, settings.drainTimeoutMs, { hasOthers, environment: { ...environmentOf({ ...own, kind, metricsPort: portOf(settings.metricsPort, firstPort + at) }), ...environment } });
-  });
+  type More = Pick<PartOptions, 'hasOthers'> & {
+    readonly port?: 'httpPort' | 'dashboardPort';
+    readonly environment?: Readonly<Record<string, string | undefined>>;
+  };
+  const part = (
+    app: App,
+    name: string,
+    stopMs: number,
+    { port, hasOthers = false, environment = environmentOf(settings) }: More = {},
+  ): Part =>
+    new Part({
+      name,
+      hasOthers,
+      stopMs: stopMs + BEYOND_STOP_MS,
+      start: (first) => forkApp(app, { ...environment, ...(port === undefined ? {} : samePort(port, first)) }),
+      ...told(terminal, name),
+    });
+  const workersFor = (kind: Settings['kind'], called: string, on: readonly Device[], firstPort: number): Part[] =>
+    on.map(({ settings: own, environment }, at) => {
+      const hasOthers = on.length > 1;
+      const name = hasOthers ? `${called} on ${own.device}` : called;
+      return part(own.device === 'cpu' ? 'cpu-worker' : 'gpu-worker', name, settings.drainTimeoutMs, {
+        hasOthers,
+        environment: {
+          ...environmentOf({ ...own, kind, metricsPort: portOf(settings.metricsPort, firstPort + at) }),
+          ...environment,
+        },
+      });
+    });
   return {
     http: part('producer', 'HTTP', settings.requestTimeoutMs, { port: 'httpPort' }),
     workers: workersFor('embed', 'the worker', devices, 0),
@@ -142,7 +200,12 @@ function portOf(first: number, at: number): number {
   return first === 0 ? 0 : first + at;
 }
 
-type Reports = readonly [http: ReadyReport, workers: readonly ReadyReport[], dashboard: ReadyReport, similarity: readonly ReadyReport[]];
+type Reports = readonly [
+  http: ReadyReport,
+  workers: readonly ReadyReport[],
+  dashboard: ReadyReport,
+  similarity: readonly ReadyReport[],
+];
 
 function asText([http, workers, dashboard, similarity]: Reports, { model }: Settings): string {
   const url = String(http['url']);
@@ -159,6 +222,11 @@ Ctrl-C drains and stops all of it.
 }
 
 function asJson([http, workers, dashboard, similarity]: Reports, redisUrl: string): string {
-  const pids = { http: http['pid'], workers: workers.map(({ pid }) => pid), dashboard: dashboard['pid'], similarity: similarity.map(({ pid }) => pid) };
+  const pids = {
+    http: http['pid'],
+    workers: workers.map(({ pid }) => pid),
+    dashboard: dashboard['pid'],
+    similarity: similarity.map(({ pid }) => pid),
+  };
   return `${JSON.stringify({ http: http['url'], dashboard: dashboard['url'], redisUrl, pids })}\n`;
 }

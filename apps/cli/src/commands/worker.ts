@@ -17,7 +17,9 @@ const BEYOND_DRAIN_MS = 5_000;
 export async function worker(terminal: Terminal, flags: WorkerFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
   if (settings.kind === 'embed') await fetchModel(terminal, settings.model, { settings, isQuiet: false });
-  await withServer(terminal, { settings, isQuiet: false }, ({ redisUrl }) => runWorker(terminal, { ...settings, redisUrl }));
+  await withServer(terminal, { settings, isQuiet: false }, ({ redisUrl }) =>
+    runWorker(terminal, { ...settings, redisUrl }),
+  );
 }
 
 async function runWorker(terminal: Terminal, settings: Settings): Promise<void> {
@@ -31,20 +33,31 @@ async function runWorker(terminal: Terminal, settings: Settings): Promise<void> 
   const stopped = stopOnSignal(terminal, child, settings.drainTimeoutMs + BEYOND_DRAIN_MS);
   const [code, signal] = await once(child, 'exit');
   if (stopped() && code === 0) return;
-  throw new ShoalError('EXECUTOR_LOST', `the worker ended ${signal === null ? `with exit code ${String(code)}` : `by ${String(signal)}`}; its log lines above say why`);
+  throw new ShoalError(
+    'EXECUTOR_LOST',
+    `the worker ended ${signal === null ? `with exit code ${String(code)}` : `by ${String(signal)}`}; its log ` +
+      'lines above say why',
+  );
 }
 
 function announce(terminal: Terminal, message: unknown): undefined {
   if (typeof message !== 'object' || message === null || Reflect.get(message, 'kind') !== 'ready') return;
   const fact = (name: string): string => String(Reflect.get(message, name));
-  say(terminal, `worker ${fact('pid')} serves ${fact('model')} on ${fact('device')} (${fact('precision')}); Ctrl-C drains it`);
+  say(
+    terminal,
+    `worker ${fact('pid')} serves ${fact('model')} on ${fact('device')} (${fact('precision')}); Ctrl-C drains it`,
+  );
 }
 
 /** Returns whether a stop was asked for. A drained worker is a done command: the exit code is 0. */
 function stopOnSignal(terminal: Terminal, child: ChildProcess, waitMs: number): () => boolean {
-  terminal.signal.addEventListener('abort', () => {
-    say(terminal, 'draining; a second Ctrl-C does not wait');
-    void stopWorker(child, waitMs);
-  }, { once: true });
+  terminal.signal.addEventListener(
+    'abort',
+    () => {
+      say(terminal, 'draining; a second Ctrl-C does not wait');
+      void stopWorker(child, waitMs);
+    },
+    { once: true },
+  );
   return () => terminal.signal.aborted;
 }

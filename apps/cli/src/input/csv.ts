@@ -1,6 +1,7 @@
-// CSV as RFC 4180 has it, line by line at constant memory: quoted fields with delimiters, quotes and line ends in them, CRLF
-// or LF, a byte order mark. A row that is wrong is named and reading goes on behind it. Knows nothing of texts and ids.
-// A library would do the same; what it costs to write is this file, and a place of each problem that a person can find.
+// CSV as RFC 4180 has it, line by line at constant memory: quoted fields with delimiters, quotes and line ends in them,
+// CRLF or LF, a byte order mark. A row that is wrong is named and reading goes on behind it. Knows nothing of texts and
+// ids. A library would do the same; what it costs to write is this file, and a place of each problem that a person can
+// find.
 
 import { MAX_LINE_BYTES, readLines, type Line } from './lines.ts';
 import { decodeLine } from './utf8.ts';
@@ -25,7 +26,10 @@ export interface CsvOptions {
 const QUOTE = '"';
 
 /** Every row that has something in it; an empty text of a file with one column is written "". */
-export async function* readCsv(chunks: AsyncIterable<Buffer>, { delimiter, maxLineBytes = MAX_LINE_BYTES }: CsvOptions): AsyncGenerator<CsvRow | BadCsvRow> {
+export async function* readCsv(
+  chunks: AsyncIterable<Buffer>,
+  { delimiter, maxLineBytes = MAX_LINE_BYTES }: CsvOptions,
+): AsyncGenerator<CsvRow | BadCsvRow> {
   let row = new OpenRow(delimiter, maxLineBytes);
   for await (const lines of readLines(chunks, maxLineBytes)) {
     for (const line of lines) {
@@ -66,9 +70,16 @@ class OpenRow {
   close(): CsvRow | BadCsvRow {
     if (this.#quoted !== undefined) {
       const where = this.#quoted.line === this.#line ? '' : ` on line ${this.#quoted.line}`;
-      return { line: this.#line, problem: `the quote that opens field ${this.#fields.length + 1}${where} is never closed, so that everything behind it is one field; close it, or write a quote inside a text twice ("")` };
+      return {
+        line: this.#line,
+        problem:
+          `the quote that opens field ${this.#fields.length + 1}${where} is never closed, so that everything ` +
+          'behind it is one field; close it, or write a quote inside a text twice ("")',
+      };
     }
-    return this.#problem === undefined ? { line: this.#line, fields: this.#fields } : { line: this.#line, problem: this.#problem };
+    return this.#problem === undefined
+      ? { line: this.#line, fields: this.#fields }
+      : { line: this.#line, problem: this.#problem };
   }
 
   add(line: Line): void {
@@ -82,7 +93,9 @@ class OpenRow {
 
   /** Nobody knows whether a dropped line closed a quote; one that was kept is still looked through for it. */
   #dropTooLong(line: Line): void {
-    this.#problem ??= `the row is longer than ${this.#maxBytes / 1024 / 1024} MiB; split it, a model reads a few hundred words of a text. A quote that is never closed has this effect as well`;
+    this.#problem ??=
+      `the row is longer than ${this.#maxBytes / 1024 / 1024} MiB; split it, a model reads a few hundred words ` +
+      'of a text. A quote that is never closed has this effect as well';
     if (line.bytes === undefined) this.#quoted = undefined;
     else this.#split(line.bytes.toString(), line);
     this.#quoted?.pieces.splice(0);
@@ -91,7 +104,11 @@ class OpenRow {
   #split(text: string, line: Line): void {
     this.#characters += text.length;
     let at = 0;
-    while (at <= text.length) at = this.#quoted !== undefined || text[at] === QUOTE ? this.#quotedField(text, at, line) : this.#plainField(text, at);
+    while (at <= text.length)
+      at =
+        this.#quoted !== undefined || text[at] === QUOTE
+          ? this.#quotedField(text, at, line)
+          : this.#plainField(text, at);
   }
 
   /** Returns where the next field begins; behind the end of the text: there is none on this line. */
@@ -122,7 +139,9 @@ class OpenRow {
     this.#fields.push(this.#quoted!.pieces.join(''));
     this.#quoted = undefined;
     if (at === text.length || text[at] === this.#delimiter) return at + 1;
-    this.#problem ??= `field ${this.#fields.length} goes on behind its closing quote (${JSON.stringify(text.slice(at, at + 20))}); write a quote inside a text twice ("")`;
+    this.#problem ??=
+      `field ${this.#fields.length} goes on behind its closing quote ` +
+      `(${JSON.stringify(text.slice(at, at + 20))}); write a quote inside a text twice ("")`;
     const next = text.indexOf(this.#delimiter, at);
     return next === -1 ? text.length + 1 : next + 1;
   }
@@ -133,5 +152,7 @@ const LONG_LINE = 64 * 1024;
 
 function copied(text: string, from: number, to: number): string {
   const slice = text.slice(from, to);
-  return text.length <= LONG_LINE || slice.length === text.length ? slice : Buffer.from(slice, 'utf16le').toString('utf16le');
+  return text.length <= LONG_LINE || slice.length === text.length
+    ? slice
+    : Buffer.from(slice, 'utf16le').toString('utf16le');
 }

@@ -15,7 +15,14 @@ const HEAD_BYTES = 64 * 1024;
 const BINARY_BYTES = 8 * 1024;
 
 const FORMAT_OF: Readonly<Record<string, TextFormat>> = {
-  '.txt': 'text', '.text': 'text', '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.csv': 'csv', '.tsv': 'csv', '.md': 'markdown', '.markdown': 'markdown',
+  '.txt': 'text',
+  '.text': 'text',
+  '.jsonl': 'jsonl',
+  '.ndjson': 'jsonl',
+  '.csv': 'csv',
+  '.tsv': 'csv',
+  '.md': 'markdown',
+  '.markdown': 'markdown',
 };
 
 /** How a later run knows that it reads the same bytes. */
@@ -44,8 +51,11 @@ export interface Input {
 /** Every FILE as an input, or one error that names every problem. `-` and an empty list mean standard input. */
 export async function checkInputs(files: readonly string[], format: TextFormat | undefined): Promise<readonly Input[]> {
   const names = files.length === 0 ? ['-'] : files;
-  if (names.filter((name) => name === '-').length > 1) throw new ShoalError('USAGE', '"-" is given twice; standard input can be read once');
-  const checked = await Promise.all(names.map((name) => (name === '-' ? standardInput(format) : checkFile(name, format))));
+  if (names.filter((name) => name === '-').length > 1)
+    throw new ShoalError('USAGE', '"-" is given twice; standard input can be read once');
+  const checked = await Promise.all(
+    names.map((name) => (name === '-' ? standardInput(format) : checkFile(name, format))),
+  );
   const problems = checked.filter((one) => 'code' in one);
   if (problems.length === 0) return checked.filter((one) => 'name' in one);
   const code = problems.find((one) => one.code === 'FILE_UNREADABLE')?.code ?? 'USAGE';
@@ -53,15 +63,25 @@ export async function checkInputs(files: readonly string[], format: TextFormat |
 }
 
 /** Only a record has fields: a line of JSON that is read as plain text would be embedded with its braces and names. */
-export function refuseFieldsWithoutEffect(inputs: readonly Input[], { textField, idField }: { readonly textField?: string; readonly idField?: string }): void {
+export function refuseFieldsWithoutEffect(
+  inputs: readonly Input[],
+  { textField, idField }: { readonly textField?: string; readonly idField?: string },
+): void {
   const flag = textField !== undefined ? '--text-field' : idField === undefined ? undefined : '--id-field';
   if (flag === undefined || inputs.some(({ format }) => format === 'jsonl' || format === 'csv')) return;
-  throw new ShoalError('USAGE', `${flag} is about fields of JSONL and CSV, and no input is either; say --format jsonl or --format csv where an extension does not`);
+  throw new ShoalError(
+    'USAGE',
+    `${flag} is about fields of JSONL and CSV, and no input is either; say --format jsonl or --format csv ` +
+      'where an extension does not',
+  );
 }
 
 /** Bytes of all inputs, or undefined where one of them is a pipe. */
 export function totalBytes(inputs: readonly Input[]): number | undefined {
-  return inputs.reduce<number | undefined>((total, { bytes }) => (total === undefined || bytes === undefined ? undefined : total + bytes), 0);
+  return inputs.reduce<number | undefined>(
+    (total, { bytes }) => (total === undefined || bytes === undefined ? undefined : total + bytes),
+    0,
+  );
 }
 
 export interface ReadOptions extends Pick<RecordOptions, 'textField' | 'idField' | 'delimiter' | 'hasHeader'> {
@@ -71,10 +91,18 @@ export interface ReadOptions extends Pick<RecordOptions, 'textField' | 'idField'
 }
 
 /** The records of all inputs, one file after the other. Throws FILE_UNREADABLE when one stops being readable. */
-export async function* readInputs(inputs: readonly Input[], options: ReadOptions): AsyncGenerator<TextRecord | BadRecord> {
+export async function* readInputs(
+  inputs: readonly Input[],
+  options: ReadOptions,
+): AsyncGenerator<TextRecord | BadRecord> {
   let next = 0;
   for (const input of inputs) {
-    for await (const record of readRecords(chunksOf(input, options), { ...options, format: input.format, name: input.name, firstIndex: next })) {
+    for await (const record of readRecords(chunksOf(input, options), {
+      ...options,
+      format: input.format,
+      name: input.name,
+      firstIndex: next,
+    })) {
       next = record.index + 1;
       yield record;
     }
@@ -102,8 +130,8 @@ async function openChunks(path: string): Promise<AsyncIterable<unknown>> {
 }
 
 /**
- * A pipe by its name. Opened the usual way it keeps a thread in the kernel until somebody writes, and a process with such a
- * thread cannot end: Ctrl-C would do nothing. Opened without waiting, it is the event loop that waits.
+ * A pipe by its name. Opened the usual way it keeps a thread in the kernel until somebody writes, and a process with
+ * such a thread cannot end: Ctrl-C would do nothing. Opened without waiting, it is the event loop that waits.
  */
 function openPipe(path: string): AsyncIterable<unknown> {
   return new Socket({ fd: openSync(path, constants.O_RDONLY | constants.O_NONBLOCK), readable: true, writable: false });
@@ -112,13 +140,21 @@ function openPipe(path: string): AsyncIterable<unknown> {
 type Problem = { readonly code: 'USAGE' | 'FILE_UNREADABLE'; readonly message: string };
 
 function standardInput(format: TextFormat | undefined): Input {
-  return { name: 'standard input', path: undefined, format: format ?? 'text', identity: undefined, ...standardInputFacts() };
+  return {
+    name: 'standard input',
+    path: undefined,
+    format: format ?? 'text',
+    identity: undefined,
+    ...standardInputFacts(),
+  };
 }
 
 function standardInputFacts(): { inode: string | undefined; bytes: number | undefined } {
   try {
     const facts = fstatSync(0);
-    return facts.isFile() ? { inode: `${facts.dev}:${facts.ino}`, bytes: facts.size } : { inode: undefined, bytes: undefined };
+    return facts.isFile()
+      ? { inode: `${facts.dev}:${facts.ino}`, bytes: facts.size }
+      : { inode: undefined, bytes: undefined };
   } catch {
     return { inode: undefined, bytes: undefined }; // closed: it reads as empty
   }
@@ -128,19 +164,33 @@ async function checkFile(name: string, given: TextFormat | undefined): Promise<I
   const format = given ?? FORMAT_OF[extname(name).toLowerCase()];
   try {
     const facts = await stat(name);
-    if (facts.isDirectory()) return { code: 'FILE_UNREADABLE', message: `${name} is a folder; name the files in it, for example ${name.replace(/\/$/, '')}/*.txt` };
+    if (facts.isDirectory())
+      return {
+        code: 'FILE_UNREADABLE',
+        message: `${name} is a folder; name the files in it, for example ${name.replace(/\/$/, '')}/*.txt`,
+      };
     if (format === undefined) return { code: 'USAGE', message: unknownFormat(name) };
     const inode = `${facts.dev}:${facts.ino}`;
     if (!facts.isFile()) return { name, path: name, format, inode, identity: undefined, bytes: undefined };
     const file = await open(name, constants.O_RDONLY);
     try {
       const head = await readHead(file, name);
-      return { name, path: name, format, inode, identity: { path: resolve(name), bytes: facts.size, modifiedMs: facts.mtimeMs, head }, bytes: facts.size };
+      return {
+        name,
+        path: name,
+        format,
+        inode,
+        identity: { path: resolve(name), bytes: facts.size, modifiedMs: facts.mtimeMs, head },
+        bytes: facts.size,
+      };
     } finally {
       await file.close();
     }
   } catch (error) {
-    return { code: 'FILE_UNREADABLE', message: error instanceof ShoalError ? error.message : unreadable(name, error).message };
+    return {
+      code: 'FILE_UNREADABLE',
+      message: error instanceof ShoalError ? error.message : unreadable(name, error).message,
+    };
   }
 }
 
@@ -154,21 +204,39 @@ async function readHead(file: FileHandle, name: string): Promise<string> {
 function unknownFormat(name: string): string {
   const extension = extname(name);
   const found = extension === '' ? 'has no extension' : `has the extension ${extension}`;
-  return `${name} ${found}; Shoal reads .txt (a line a text), .jsonl, .csv, .tsv and .md. Say which of them it is with --format ${TEXT_FORMATS.join('|')}`;
+  return (
+    `${name} ${found}; Shoal reads .txt (a line a text), .jsonl, .csv, .tsv and .md. Say which of them it is ` +
+    `with --format ${TEXT_FORMATS.join('|')}`
+  );
 }
 
 function refuseBinary(name: string, head: Buffer): void {
-  const isUtf16 = head.length >= 2 && ((head[0] === 0xff && head[1] === 0xfe) || (head[0] === 0xfe && head[1] === 0xff));
-  if (isUtf16) throw new ShoalError('FILE_UNREADABLE', `${name} is UTF-16; convert it first, for example: iconv -f UTF-16 -t UTF-8 ${name}`);
+  const isUtf16 =
+    head.length >= 2 && ((head[0] === 0xff && head[1] === 0xfe) || (head[0] === 0xfe && head[1] === 0xff));
+  if (isUtf16)
+    throw new ShoalError(
+      'FILE_UNREADABLE',
+      `${name} is UTF-16; convert it first, for example: iconv -f UTF-16 -t UTF-8 ${name}`,
+    );
   const nulAt = head.subarray(0, BINARY_BYTES).indexOf(0);
-  if (nulAt !== -1) throw new ShoalError('FILE_UNREADABLE', `${name} is a binary file (a NUL at byte ${nulAt}); Shoal embeds lines of UTF-8 text`);
+  if (nulAt !== -1)
+    throw new ShoalError(
+      'FILE_UNREADABLE',
+      `${name} is a binary file (a NUL at byte ${nulAt}); Shoal embeds lines of UTF-8 text`,
+    );
 }
 
 function unreadable(name: string, error: unknown): ShoalError<'FILE_UNREADABLE'> {
   const code = error instanceof Error && 'code' in error ? error.code : undefined;
-  const reason = code === 'ENOENT' ? 'there is no such file'
-    : code === 'EACCES' || code === 'EPERM' ? 'this user may not read it'
-    : code === 'ENOTDIR' ? 'a part of its path is not a folder'
-    : error instanceof Error ? error.message : String(error);
+  const reason =
+    code === 'ENOENT'
+      ? 'there is no such file'
+      : code === 'EACCES' || code === 'EPERM'
+        ? 'this user may not read it'
+        : code === 'ENOTDIR'
+          ? 'a part of its path is not a folder'
+          : error instanceof Error
+            ? error.message
+            : String(error);
   return new ShoalError('FILE_UNREADABLE', `cannot read ${name}: ${reason}`, { file: name }, error);
 }

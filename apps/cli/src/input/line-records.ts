@@ -1,5 +1,5 @@
-// Records of plain text and of JSONL, where a line is a record. Decides what a bad line is; an empty line is an empty text
-// in plain text and nothing in JSONL.
+// Records of plain text and of JSONL, where a line is a record. Decides what a bad line is; an empty line is an empty
+// text in plain text and nothing in JSONL.
 
 import { MAX_LINE_BYTES, readLines, type Line } from './lines.ts';
 import type { Found, RecordId, RecordOptions } from './record.ts';
@@ -23,7 +23,8 @@ function readRecord(line: Line, options: RecordOptions): Content | undefined {
   }
   const { text, problem } = decodeLine({ ...line, bytes: line.bytes });
   if (problem !== undefined) return { problem };
-  if (text === '' && line.end === '' && line.bytes.length > 0) return undefined; // a byte order mark and nothing else: an empty file
+  // a byte order mark and nothing else: an empty file
+  if (text === '' && line.end === '' && line.bytes.length > 0) return undefined;
   return options.format === 'text' ? { id: undefined, text } : readJson(text, options);
 }
 
@@ -32,9 +33,11 @@ function readJson(line: string, { textField = 'text', idField }: RecordOptions):
   const parsed = parseJson(line);
   if ('problem' in parsed) return parsed;
   const { value } = parsed;
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) return { problem: `expected a JSON object, found ${kindOf(value)}` };
+  if (typeof value !== 'object' || value === null || Array.isArray(value))
+    return { problem: `expected a JSON object, found ${kindOf(value)}` };
   const text: unknown = ownField(value, textField);
-  if (text === undefined) return { problem: `the object has no field "${textField}"${fieldsOf(value)}; name the field with --text-field` };
+  if (text === undefined)
+    return { problem: `the object has no field "${textField}"${fieldsOf(value)}; name the field with --text-field` };
   if (typeof text !== 'string') return { problem: `field "${textField}" is ${kindOf(text)}, not a string` };
   const id = readId(ownField(value, idField ?? 'id'), idField);
   return 'problem' in id ? id : { id: id.id, text };
@@ -49,12 +52,17 @@ function parseJson(line: string): { readonly value: unknown } | { readonly probl
   }
 }
 
-function readId(id: unknown, idField: string | undefined): { readonly id: RecordId | undefined } | { readonly problem: string } {
+function readId(
+  id: unknown,
+  idField: string | undefined,
+): { readonly id: RecordId | undefined } | { readonly problem: string } {
   const name = idField ?? 'id';
-  if (id === undefined) return idField === undefined ? { id: undefined } : { problem: `the object has no field "${idField}" (--id-field)` };
+  if (id === undefined)
+    return idField === undefined ? { id: undefined } : { problem: `the object has no field "${idField}" (--id-field)` };
   if (typeof id === 'string') return { id };
   if (typeof id !== 'number') return { problem: `field "${name}" is ${kindOf(id)}; an id is a string or a number` };
-  if (Number.isInteger(id) && !Number.isSafeInteger(id)) return { problem: `field "${name}" is a number too large to be kept exactly; write it as a string` };
+  if (Number.isInteger(id) && !Number.isSafeInteger(id))
+    return { problem: `field "${name}" is a number too large to be kept exactly; write it as a string` };
   return { id };
 }
 
@@ -63,7 +71,9 @@ function ownField(value: object, name: string): unknown {
 }
 
 function fieldsOf(value: object): string {
-  const names = Object.keys(value).slice(0, 5).map((name) => `"${name.slice(0, 40)}"`);
+  const names = Object.keys(value)
+    .slice(0, 5)
+    .map((name) => `"${name.slice(0, 40)}"`);
   return names.length === 0 ? '' : ` (it has ${names.join(', ')}${Object.keys(value).length > 5 ? ', …' : ''})`;
 }
 

@@ -1,7 +1,10 @@
 // Bytes into lines, at constant memory. Knows LF and CRLF and nothing of what a line means; a line above the limit is
 // dropped while it is read and reported by its place, so that no input can fill the memory of this process.
 
-/** Longest line that is kept whole. A line is held once, as bytes, then once as a string; 64 MiB is three times the longest we were asked to take. */
+/**
+ * Longest line that is kept whole. A line is held once, as bytes, then once as a string; 64 MiB is three times the
+ * longest we were asked to take.
+ */
 export const MAX_LINE_BYTES = 64 * 1024 * 1024;
 
 export interface Line {
@@ -14,8 +17,14 @@ export interface Line {
   readonly end: '' | '\n' | '\r\n';
 }
 
-/** The lines of a stream of chunks, as many at a time as a chunk completes. What follows the last line end is a line unless it is empty. */
-export async function* readLines(chunks: AsyncIterable<Buffer>, maxLineBytes: number = MAX_LINE_BYTES): AsyncGenerator<readonly Line[]> {
+/**
+ * The lines of a stream of chunks, as many at a time as a chunk completes. What follows the last line end is a line
+ * unless it is empty.
+ */
+export async function* readLines(
+  chunks: AsyncIterable<Buffer>,
+  maxLineBytes: number = MAX_LINE_BYTES,
+): AsyncGenerator<readonly Line[]> {
   const open = new OpenLine(maxLineBytes);
   for await (const chunk of chunks) {
     const lines: Line[] = [];

@@ -7,7 +7,14 @@ async function* chunksOf(bytes: Buffer, size = 5): AsyncGenerator<Buffer> {
 
 async function recordsOf(content: string | Buffer, size?: number) {
   const found = [];
-  for await (const record of readRecords(chunksOf(Buffer.from(content), size), { format: 'markdown', name: 'docs/a.md', firstIndex: 3, textField: undefined, idField: undefined })) found.push(record);
+  for await (const record of readRecords(chunksOf(Buffer.from(content), size), {
+    format: 'markdown',
+    name: 'docs/a.md',
+    firstIndex: 3,
+    textField: undefined,
+    idField: undefined,
+  }))
+    found.push(record);
   return found;
 }
 
@@ -15,28 +22,50 @@ const sentence = 'A lease that is not renewed runs out, and the queue gives the 
 
 describe('records of Markdown', () => {
   test('are its passages, called by file, headings and number, embedded with their headings', async () => {
-    expect(await recordsOf(`\uFEFFIntro, ünder no heading.\n\n# Guide\n\n## What's *new*?\n${sentence.repeat(8)}\n`)).toEqual([
+    expect(
+      await recordsOf(`\uFEFFIntro, ünder no heading.\n\n# Guide\n\n## What's *new*?\n${sentence.repeat(8)}\n`),
+    ).toEqual([
       { index: 3, id: 'docs/a.md#/1', text: 'Intro, ünder no heading.', file: 'docs/a.md', line: undefined },
-      { index: 4, id: 'docs/a.md#guide/whats-new/1', text: expect.stringMatching(/^Guide › What's \*new\*\?: A lease/), file: 'docs/a.md', line: undefined },
-      { index: 5, id: 'docs/a.md#guide/whats-new/2', text: expect.stringContaining('A lease'), file: 'docs/a.md', line: undefined },
+      {
+        index: 4,
+        id: 'docs/a.md#guide/whats-new/1',
+        text: expect.stringMatching(/^Guide › What's \*new\*\?: A lease/),
+        file: 'docs/a.md',
+        line: undefined,
+      },
+      {
+        index: 5,
+        id: 'docs/a.md#guide/whats-new/2',
+        text: expect.stringContaining('A lease'),
+        file: 'docs/a.md',
+        line: undefined,
+      },
     ]);
   });
 
   test('under headings of the same name are counted on', async () => {
-    expect((await recordsOf('# A\nfirst one\n# A!\nsecond one\n')).map((record) => 'id' in record && record.id)).toEqual(['docs/a.md#a/1', 'docs/a.md#a/2']);
+    expect(
+      (await recordsOf('# A\nfirst one\n# A!\nsecond one\n')).map((record) => 'id' in record && record.id),
+    ).toEqual(['docs/a.md#a/1', 'docs/a.md#a/2']);
   });
 
   test('leave nothing out that has a letter or a digit: no licence, no short answer, no line of code', async () => {
     const code = Array.from({ length: 20 }, (_, at) => `step ${at}`).join('\n');
-    const texts = (await recordsOf(`# License\nMIT\n# Size\n42\n# Code\n\`\`\`\n${code}\n\`\`\`\n# Rule\n\n---\n`)).map((record) => ('text' in record ? record.text : ''));
+    const texts = (await recordsOf(`# License\nMIT\n# Size\n42\n# Code\n\`\`\`\n${code}\n\`\`\`\n# Rule\n\n---\n`)).map(
+      (record) => ('text' in record ? record.text : ''),
+    );
     expect(texts.slice(0, 2)).toEqual(['License: MIT', 'Size: 42']);
     expect(texts.slice(2).join('\n')).toContain('step 19');
     expect(texts.join('\n')).not.toContain('Rule');
   });
 
   test('of a document that is no UTF-8, or too long, are one bad record', async () => {
-    expect(await recordsOf(Buffer.from('# T\nna\xefve', 'latin1'))).toEqual([{ index: 3, problem: 'docs/a.md: not valid UTF-8 at byte 6 (0xef); convert the file to UTF-8' }]);
-    expect(await recordsOf(Buffer.alloc(17 << 20, 'words '), 1 << 20)).toEqual([{ index: 3, problem: expect.stringContaining('docs/a.md: the document is longer than 16 MiB') }]);
+    expect(await recordsOf(Buffer.from('# T\nna\xefve', 'latin1'))).toEqual([
+      { index: 3, problem: 'docs/a.md: not valid UTF-8 at byte 6 (0xef); convert the file to UTF-8' },
+    ]);
+    expect(await recordsOf(Buffer.alloc(17 << 20, 'words '), 1 << 20)).toEqual([
+      { index: 3, problem: expect.stringContaining('docs/a.md: the document is longer than 16 MiB') },
+    ]);
   });
 
   test('of a paragraph of a megabyte take no longer than it takes to read them', async () => {

@@ -1,6 +1,6 @@
-// Markdown into records: a document is cut into passages by heading and paragraph, as `shoal try` cuts it, and a passage
-// is called FILE#HEADING-PATH/N. Nothing is left out here: `shoal try` skips what answers no question, this file may not.
-// The only reader that holds a whole document, and therefore the only one that refuses a long one.
+// Markdown into records: a document is cut into passages by heading and paragraph, as `shoal try` cuts it, and a
+// passage is called FILE#HEADING-PATH/N. Nothing is left out here: `shoal try` skips what answers no question, this
+// file may not. The only reader that holds a whole document, and therefore the only one that refuses a long one.
 
 import { embeddedText, splitPassages } from '../search/passages.ts';
 import type { Found, RecordOptions } from './record.ts';
@@ -25,12 +25,19 @@ function* passages(document: string, name: string): Generator<Found> {
   }
 }
 
-async function readDocument(chunks: AsyncIterable<Buffer>): Promise<{ readonly text: string } | { readonly problem: string }> {
+async function readDocument(
+  chunks: AsyncIterable<Buffer>,
+): Promise<{ readonly text: string } | { readonly problem: string }> {
   const pieces: Buffer[] = [];
   let bytes = 0;
   for await (const chunk of chunks) {
     bytes += chunk.length;
-    if (bytes > MAX_DOCUMENT_BYTES) return { problem: `the document is longer than ${MAX_DOCUMENT_BYTES / 1024 / 1024} MiB; split it, or have its lines read as texts with --format text` };
+    if (bytes > MAX_DOCUMENT_BYTES)
+      return {
+        problem:
+          `the document is longer than ${MAX_DOCUMENT_BYTES / 1024 / 1024} MiB; split it, or have its lines read ` +
+          'as texts with --format text',
+      };
     pieces.push(chunk);
   }
   const { text, problem } = decodeLine({ number: 1, byteOffset: 0, bytes: Buffer.concat(pieces) });
@@ -39,5 +46,9 @@ async function readDocument(chunks: AsyncIterable<Buffer>): Promise<{ readonly t
 
 /** As links into a rendered page name a heading: lower case, words joined by hyphens, no punctuation. */
 function slug(heading: string): string {
-  return heading.toLowerCase().replaceAll(/[^\p{L}\p{N}\s_-]/gu, '').trim().replaceAll(/\s+/g, '-');
+  return heading
+    .toLowerCase()
+    .replaceAll(/[^\p{L}\p{N}\s_-]/gu, '')
+    .trim()
+    .replaceAll(/\s+/g, '-');
 }

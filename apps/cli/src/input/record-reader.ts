@@ -1,5 +1,5 @@
-// The records of all inputs on their way to the queue: what happens to bad ones is decided here and nowhere else, and how far
-// the input has been read is known here. Starts nothing and writes nothing but notes for the person.
+// The records of all inputs on their way to the queue: what happens to bad ones is decided here and nowhere else, and
+// how far the input has been read is known here. Starts nothing and writes nothing but notes for the person.
 
 import { ShoalError, type Tokenizer } from '@shoal/core';
 import { say, type Terminal } from '../terminal.ts';
@@ -25,11 +25,19 @@ export class RecordReader {
   #isAtEnd = false;
   skipped = 0;
 
-  constructor(terminal: Terminal, inputs: readonly Input[], { skipsBad, hasOneColumn, ...fields }: RecordReaderOptions) {
+  constructor(
+    terminal: Terminal,
+    inputs: readonly Input[],
+    { skipsBad, hasOneColumn, ...fields }: RecordReaderOptions,
+  ) {
     this.#terminal = terminal;
     this.#skips = skipsBad;
     this.#hasOneColumn = hasOneColumn;
-    this.#records = readInputs(inputs, { ...fields, stdin: terminal.stdin, onBytes: (bytes) => (this.#bytes += bytes) });
+    this.#records = readInputs(inputs, {
+      ...fields,
+      stdin: terminal.stdin,
+      onBytes: (bytes) => (this.#bytes += bytes),
+    });
   }
 
   /** Known once `isEmpty` has looked: whether records have ids, as far as their first one tells. */
@@ -49,7 +57,11 @@ export class RecordReader {
    */
   async *from(position: number, tokenizer: Tokenizer | undefined): AsyncGenerator<TextRecord> {
     for (let record = this.#firstGood; record !== undefined; record = await this.#next()) {
-      if (tokenizer?.encode(record.text).isTruncated === true) this.#refuse(`${nameOf(record)}: the text has more than the ${tokenizer.maxTokens} tokens of a row; shorten it, or leave out --truncate error`);
+      if (tokenizer?.encode(record.text).isTruncated === true)
+        this.#refuse(
+          `${nameOf(record)}: the text has more than the ${tokenizer.maxTokens} tokens of a row; shorten it, ` +
+            'or leave out --truncate error',
+        );
       else if (this.#good++ >= position) yield record;
     }
   }
@@ -57,14 +69,18 @@ export class RecordReader {
   /** Rows of the whole input: known at its end, before that estimated by bytes. */
   estimateTotal(bytes: number | undefined): number | undefined {
     if (this.#isAtEnd) return this.#good;
-    return bytes === undefined || this.#bytes === 0 ? undefined : Math.max(this.#good, Math.round((this.#good * bytes) / this.#bytes));
+    return bytes === undefined || this.#bytes === 0
+      ? undefined
+      : Math.max(this.#good, Math.round((this.#good * bytes) / this.#bytes));
   }
 
   /** How to call some records in a message. */
   placeOf(records: readonly TextRecord[]): string {
     const [first, last] = [records[0], records.at(-1)];
     if (first === undefined || last === undefined) return 'no record';
-    return first === last ? nameOf(first) : `${nameOf(first)} to ${nameOf(last)} (${records.length} records of one job)`;
+    return first === last
+      ? nameOf(first)
+      : `${nameOf(first)} to ${nameOf(last)} (${records.length} records of one job)`;
   }
 
   async #next(): Promise<TextRecord | undefined> {
@@ -75,7 +91,8 @@ export class RecordReader {
         return undefined;
       }
       if (!('text' in value)) this.#refuse(value.problem);
-      else if (this.#firstGood !== undefined && this.#hasOneColumn && (value.id !== undefined) !== this.hasIds) this.#refuse(otherKind(value, this.#firstGood));
+      else if (this.#firstGood !== undefined && this.#hasOneColumn && (value.id !== undefined) !== this.hasIds)
+        this.#refuse(otherKind(value, this.#firstGood));
       else return value;
     }
   }
@@ -93,7 +110,10 @@ function nameOf({ file, line, id }: TextRecord): string {
 
 function otherKind(record: TextRecord, first: TextRecord): string {
   const [has, had] = [record, first].map(({ id }) => (id === undefined ? 'no id' : 'an id'));
-  return `${nameOf(record)}: the record has ${has} and the first one ${had}; an Arrow file has a column of ids or one of indices. Give all records ids or none, or write .jsonl`;
+  return (
+    `${nameOf(record)}: the record has ${has} and the first one ${had}; an Arrow file has a column of ids or one ` +
+    'of indices. Give all records ids or none, or write .jsonl'
+  );
 }
 
 /** Reading standard input can wait for ever; an interruption must not. */

@@ -9,7 +9,9 @@ export interface TextRecord {
   readonly index: number;
   readonly id: RecordId | undefined;
   readonly text: string;
-  /** Name of its file and line in it, for messages; a passage of Markdown has no line, and its id says where it stands. */
+  /**
+   * Name of its file and line in it, for messages; a passage of Markdown has no line, and its id says where it stands.
+   */
   readonly file: string;
   readonly line: number | undefined;
 }

@@ -18,11 +18,18 @@ async function* long(): AsyncGenerator<Buffer> {
 }
 
 async function recordsOf(content: string | Buffer, options: Partial<RecordOptions> = {}) {
-  const defaults: RecordOptions = { format: 'text', name: 'a.txt', firstIndex: 0, textField: 'text', idField: undefined };
+  const defaults: RecordOptions = {
+    format: 'text',
+    name: 'a.txt',
+    firstIndex: 0,
+    textField: 'text',
+    idField: undefined,
+  };
   return all(readRecords(once(Buffer.from(content)), { ...defaults, ...options }));
 }
 
-const jsonl = (content: string, options: Partial<RecordOptions> = {}) => recordsOf(content, { format: 'jsonl', name: 'a.jsonl', ...options });
+const jsonl = (content: string, options: Partial<RecordOptions> = {}) =>
+  recordsOf(content, { format: 'jsonl', name: 'a.jsonl', ...options });
 
 describe('records of plain text', () => {
   test('are its lines; an empty line is an empty text', async () => {
@@ -51,19 +58,29 @@ describe('records of plain text', () => {
     ['a surrogate in UTF-8', [0x61, 0xed, 0xa0, 0x80], 1, 'ed'],
   ])('with invalid UTF-8 are refused by file, line and byte: %s', async (_, bytes, at, value) => {
     const records = await recordsOf(Buffer.from(bytes));
-    expect(records.at(-1)).toMatchObject({ problem: expect.stringMatching(new RegExp(`^a\\.txt, line \\d: not valid UTF-8 at byte ${at} \\(0x${value}\\)`)) });
+    expect(records.at(-1)).toMatchObject({
+      problem: expect.stringMatching(new RegExp(`^a\\.txt, line \\d: not valid UTF-8 at byte ${at} \\(0x${value}\\)`)),
+    });
   });
 
   test('are cut after a MiB of characters, far behind what any model reads', async () => {
-    const [record] = await all(readRecords(long(), {
-      format: 'text', name: 'a.txt', firstIndex: 0, textField: 'text', idField: undefined,
-    }));
+    const [record] = await all(
+      readRecords(long(), {
+        format: 'text',
+        name: 'a.txt',
+        firstIndex: 0,
+        textField: 'text',
+        idField: undefined,
+      }),
+    );
     expect(record).toMatchObject({ text: 'word '.repeat(209_716).slice(0, 1024 * 1024) });
   });
 
   test('above the longest line are refused by file and line', async () => {
     expect(await recordsOf(`ok\n${'x'.repeat(3_000)}\nok`, { maxLineBytes: 2048 })).toMatchObject([
-      { text: 'ok' }, { index: 1, problem: expect.stringContaining('a.txt, line 2: the line is longer than') }, { index: 2, text: 'ok' },
+      { text: 'ok' },
+      { index: 1, problem: expect.stringContaining('a.txt, line 2: the line is longer than') },
+      { index: 2, text: 'ok' },
     ]);
   });
 });
@@ -71,12 +88,16 @@ describe('records of plain text', () => {
 describe('records of JSONL', () => {
   test('keep ids of both kinds, and do without', async () => {
     expect(await jsonl('{"id":"a","text":"x"}\n{"id":7,"text":"y"}\n{"text":"z"}')).toMatchObject([
-      { index: 0, id: 'a', text: 'x' }, { index: 1, id: 7, text: 'y' }, { index: 2, id: undefined, text: 'z' },
+      { index: 0, id: 'a', text: 'x' },
+      { index: 1, id: 7, text: 'y' },
+      { index: 2, id: undefined, text: 'z' },
     ]);
   });
 
   test('take other field names', async () => {
-    expect(await jsonl('{"key":"a","body":"x","id":{}}', { textField: 'body', idField: 'key' })).toMatchObject([{ index: 0, id: 'a', text: 'x' }]);
+    expect(await jsonl('{"key":"a","body":"x","id":{}}', { textField: 'body', idField: 'key' })).toMatchObject([
+      { index: 0, id: 'a', text: 'x' },
+    ]);
   });
 
   test('skip blank lines', async () => {
@@ -97,6 +118,8 @@ describe('records of JSONL', () => {
   });
 
   test('without the id field that was asked for are refused', async () => {
-    expect(await jsonl('{"text":"x"}', { idField: 'key' })).toMatchObject([{ problem: expect.stringContaining('no field "key" (--id-field)') }]);
+    expect(await jsonl('{"text":"x"}', { idField: 'key' })).toMatchObject([
+      { problem: expect.stringContaining('no field "key" (--id-field)') },
+    ]);
   });
 });

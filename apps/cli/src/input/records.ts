@@ -12,12 +12,19 @@ import { placeIn, type BadRecord, type Found, type RecordOptions, type TextRecor
  */
 export const MAX_TEXT_CHARACTERS = 1024 * 1024;
 
-/** The records of one file. Throws INPUT_INVALID when nothing of the file can be read: a header without the text field. */
-export async function* readRecords(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGenerator<TextRecord | BadRecord> {
+/**
+ * The records of one file. Throws INPUT_INVALID when nothing of the file can be read: a header without the text field.
+ */
+export async function* readRecords(
+  chunks: AsyncIterable<Buffer>,
+  options: RecordOptions,
+): AsyncGenerator<TextRecord | BadRecord> {
   let index = options.firstIndex;
   for await (const found of foundIn(chunks, options)) {
     const { name: file } = options;
-    yield 'text' in found ? { index, id: found.id, text: clip(found.text), file, line: found.line } : { index, problem: `${placeIn(file, found.line)}: ${found.problem}` };
+    yield 'text' in found
+      ? { index, id: found.id, text: clip(found.text), file, line: found.line }
+      : { index, problem: `${placeIn(file, found.line)}: ${found.problem}` };
     index++;
   }
 }
@@ -25,13 +32,18 @@ export async function* readRecords(chunks: AsyncIterable<Buffer>, options: Recor
 function foundIn(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGenerator<Found> {
   switch (options.format) {
     case 'text':
-    case 'jsonl': return lineRecords(chunks, options);
-    case 'csv': return csvRecords(chunks, options);
-    case 'markdown': return markdownRecords(chunks, options);
+    case 'jsonl':
+      return lineRecords(chunks, options);
+    case 'csv':
+      return csvRecords(chunks, options);
+    case 'markdown':
+      return markdownRecords(chunks, options);
   }
 }
 
 /** A copy: a slice of a string keeps the whole of it alive. */
 function clip(text: string): string {
-  return text.length <= MAX_TEXT_CHARACTERS ? text : Buffer.from(text.slice(0, MAX_TEXT_CHARACTERS), 'utf16le').toString('utf16le');
+  return text.length <= MAX_TEXT_CHARACTERS
+    ? text
+    : Buffer.from(text.slice(0, MAX_TEXT_CHARACTERS), 'utf16le').toString('utf16le');
 }

@@ -9,20 +9,34 @@ export function decodeUtf8(bytes: Buffer): { readonly text: string } | { readonl
   return isUtf8(bytes) ? { text: bytes.toString('utf8') } : { badByteAt: firstBadByte(bytes) };
 }
 
-/** A line of a file as text, without the byte order mark of the first one. With a problem the text is only good for finding its end. */
-export function decodeLine(line: { readonly bytes: Buffer } & Pick<Line, 'number' | 'byteOffset'>): { readonly text: string; readonly problem?: string } {
+/**
+ * A line of a file as text, without the byte order mark of the first one. With a problem the text is only good for
+ * finding its end.
+ */
+export function decodeLine(line: { readonly bytes: Buffer } & Pick<Line, 'number' | 'byteOffset'>): {
+  readonly text: string;
+  readonly problem?: string;
+} {
   const bytes = line.number === 1 ? withoutByteOrderMark(line.bytes) : line.bytes;
   const decoded = decodeUtf8(bytes);
   if ('text' in decoded) return decoded;
   const at = line.byteOffset + (line.bytes.length - bytes.length) + decoded.badByteAt;
-  return { text: bytes.toString('utf8'), problem: `not valid UTF-8 at byte ${at} (0x${bytes[decoded.badByteAt]!.toString(16).padStart(2, '0')}); convert the file to UTF-8` };
+  return {
+    text: bytes.toString('utf8'),
+    problem:
+      `not valid UTF-8 at byte ${at} (0x${bytes[decoded.badByteAt]!.toString(16).padStart(2, '0')}); convert the ` +
+      'file to UTF-8',
+  };
 }
 
 function withoutByteOrderMark(bytes: Buffer): Buffer {
   return bytes.length >= 3 && bytes[0] === 0xef && bytes[1] === 0xbb && bytes[2] === 0xbf ? bytes.subarray(3) : bytes;
 }
 
-/** Decoding replaces each bad sequence by U+FFFD; the first one that does not stand in the bytes themselves marks the place. */
+/**
+ * Decoding replaces each bad sequence by U+FFFD; the first one that does not stand in the bytes themselves marks the
+ * place.
+ */
 function firstBadByte(bytes: Buffer): number {
   const lenient = bytes.toString('utf8');
   let at = 0;

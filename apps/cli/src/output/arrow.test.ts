@@ -14,8 +14,14 @@ const FORM: RowForm = { format: 'arrow', dims: DIMS, hasIds: true, withText: tru
 /** Rows `from` to `to`; every value tells where it belongs. */
 function block(from: number, to: number, textOf = (row: number) => `text ${row} 🐟`): Block {
   return {
-    records: Array.from({ length: to - from }, (_, at) => ({ id: `doc-${from + at}`, index: from + at, text: textOf(from + at) })),
-    dims: DIMS, vectors: Float32Array.from({ length: (to - from) * DIMS }, (_, at) => from * DIMS + at), position: to,
+    records: Array.from({ length: to - from }, (_, at) => ({
+      id: `doc-${from + at}`,
+      index: from + at,
+      text: textOf(from + at),
+    })),
+    dims: DIMS,
+    vectors: Float32Array.from({ length: (to - from) * DIMS }, (_, at) => from * DIMS + at),
+    position: to,
   };
 }
 
@@ -31,7 +37,9 @@ async function arrow(form: Partial<RowForm>, ...blocks: readonly Block[]): Promi
 describe('an Arrow file', () => {
   test('has a column of ids, one of texts where asked for, and one of vectors, none of them with nulls', async () => {
     const table = tableFromIPC(await arrow({}, block(0, 3)));
-    expect(table.schema.toString()).toBe('Schema<{ 0: id: Utf8, 1: text: Utf8, 2: embedding: FixedSizeList[4]<Float32> }>');
+    expect(table.schema.toString()).toBe(
+      'Schema<{ 0: id: Utf8, 1: text: Utf8, 2: embedding: FixedSizeList[4]<Float32> }>',
+    );
     expect(table.schema.fields.map((field) => field.nullable)).toEqual([false, false, false]);
     expect(table.getChild('id')!.toArray()).toEqual(['doc-0', 'doc-1', 'doc-2']);
     expect(table.getChild('text')!.get(1)).toBe('text 1 🐟');
@@ -54,13 +62,21 @@ describe('an Arrow file', () => {
   });
 
   test('closes a batch before its texts are more than 16 MiB', async () => {
-    const table = tableFromIPC(await arrow({}, block(0, 20, () => 'x'.repeat(1 << 20))));
+    const table = tableFromIPC(
+      await arrow(
+        {},
+        block(0, 20, () => 'x'.repeat(1 << 20)),
+      ),
+    );
     expect(table.batches.map((batch) => batch.numRows)).toEqual([16, 4]);
   });
 
   test('without rows has its columns', async () => {
     const table = tableFromIPC(await arrow({ hasIds: false }));
-    expect([table.numRows, table.schema.fields.map((field) => field.name)]).toEqual([0, ['index', 'text', 'embedding']]);
+    expect([table.numRows, table.schema.fields.map((field) => field.name)]).toEqual([
+      0,
+      ['index', 'text', 'embedding'],
+    ]);
   });
 
   test('says with each batch how much of the input is done with behind it', async () => {
@@ -83,7 +99,15 @@ describe('an Arrow file that a run left unfinished', () => {
   });
   afterEach(() => rm(folder, { recursive: true }));
 
-  const fresh: RunState = { v: 1, runId: 'run', request: { inputs: [], model: 'm@1', options: {} }, rows: 0, position: 0, shard: 0, bytes: 0 };
+  const fresh: RunState = {
+    v: 1,
+    runId: 'run',
+    request: { inputs: [], model: 'm@1', options: {} },
+    rows: 0,
+    position: 0,
+    shard: 0,
+    bytes: 0,
+  };
 
   test('is gone on with behind its last whole batch, and ends up as the bytes of a quiet run', async () => {
     const options = { target, form: FORM, shardRows: undefined };
@@ -105,6 +129,9 @@ describe('an Arrow file that a run left unfinished', () => {
     await first.abandon(true);
     const state = await readRunState(target.state);
     const reopened = FileWriter.reopen(options, { ...state!, bytes: state!.bytes - 8 });
-    await expect(reopened).rejects.toMatchObject({ code: 'FILE_UNREADABLE', message: expect.stringContaining('the unfinished Arrow file is damaged at byte') });
+    await expect(reopened).rejects.toMatchObject({
+      code: 'FILE_UNREADABLE',
+      message: expect.stringContaining('the unfinished Arrow file is damaged at byte'),
+    });
   });
 });

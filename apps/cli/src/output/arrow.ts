@@ -1,10 +1,24 @@
-// Arrow's IPC file: a schema, record batches of 1,024 rows, a footer that says where each batch is. Batches are cut by rows and
-// bytes of the file alone, never by time, so that a run that was interrupted and gone on with writes the same bytes as a quiet
-// one. https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
-// The only importer of apache-arrow, whose parts are used and not its file writer: that one cannot begin behind batches that
-// are there. Doing without it would mean FlatBuffers by hand.
+// Arrow's IPC file: a schema, record batches of 1,024 rows, a footer that says where each batch is. Batches are cut by
+// rows and bytes of the file alone, never by time, so that a run that was interrupted and gone on with writes the same
+// bytes as a quiet one. https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format The only importer of
+// apache-arrow, whose parts are used and not its file writer: that one cannot begin behind batches that are there.
+// Doing without it would mean FlatBuffers by hand.
 
-import { Field, FixedSizeList, Float32, Int64, MessageHeader, MetadataVersion, RecordBatch, Schema, Struct, Utf8, makeData, type Data, type DataType } from 'apache-arrow';
+import {
+  Field,
+  FixedSizeList,
+  Float32,
+  Int64,
+  MessageHeader,
+  MetadataVersion,
+  RecordBatch,
+  Schema,
+  Struct,
+  Utf8,
+  makeData,
+  type Data,
+  type DataType,
+} from 'apache-arrow';
 import { FileBlock, Footer } from 'apache-arrow/ipc/metadata/file';
 import { Message, RecordBatch as BatchHeader } from 'apache-arrow/ipc/metadata/message';
 import { VectorAssembler } from 'apache-arrow/visitor/vectorassembler';
@@ -46,7 +60,7 @@ export class ArrowEncoder implements RowEncoder {
   static async open(form: RowForm, written?: { readonly read: ReadAt; readonly bytes: number }): Promise<ArrowEncoder> {
     const encoder = new ArrowEncoder(form);
     if (written === undefined) return encoder;
-    encoder.#blocks.push(...await findBatches(written.read, encoder.#bytes, written.bytes));
+    encoder.#blocks.push(...(await findBatches(written.read, encoder.#bytes, written.bytes)));
     encoder.#bytes = written.bytes;
     return encoder;
   }
@@ -59,10 +73,17 @@ export class ArrowEncoder implements RowEncoder {
     const done: EncodedRows[] = [];
     for (const [row, record] of records.entries()) {
       const text = this.#form.withText ? Buffer.from(record.text) : NO_TEXT;
-      if (this.#rows.length === BATCH_ROWS || (this.#rows.length > 0 && this.#textBytes + text.length > BATCH_TEXT_BYTES)) done.push(...this.flush());
+      if (
+        this.#rows.length === BATCH_ROWS ||
+        (this.#rows.length > 0 && this.#textBytes + text.length > BATCH_TEXT_BYTES)
+      )
+        done.push(...this.flush());
       this.#rows.push({
-        id: String(record.id), index: record.index, text,
-        vector: vectors.subarray(row * dims, (row + 1) * dims), position: position - records.length + row + 1,
+        id: String(record.id),
+        index: record.index,
+        text,
+        vector: vectors.subarray(row * dims, (row + 1) * dims),
+        position: position - records.length + row + 1,
       });
       this.#textBytes += text.length;
     }
@@ -103,11 +124,16 @@ function listOf(dims: number): FixedSizeList<Float32> {
 
 function batchOf(schema: Schema, { dims, hasIds, withText }: RowForm, rows: readonly Row[]): RecordBatch {
   const children: Data<DataType>[] = [
-    hasIds ? utf8(rows.map((row) => Buffer.from(row.id))) : makeData({ type: new Int64(), data: BigInt64Array.from(rows, (row) => BigInt(row.index)) }),
+    hasIds
+      ? utf8(rows.map((row) => Buffer.from(row.id)))
+      : makeData({ type: new Int64(), data: BigInt64Array.from(rows, (row) => BigInt(row.index)) }),
     ...(withText ? [utf8(rows.map((row) => row.text))] : []),
     embeddings(dims, rows),
   ];
-  return new RecordBatch(schema, makeData({ type: new Struct(schema.fields), length: rows.length, nullCount: 0, children }));
+  return new RecordBatch(
+    schema,
+    makeData({ type: new Struct(schema.fields), length: rows.length, nullCount: 0, children }),
+  );
 }
 
 function utf8(texts: readonly Buffer[]): Data<Utf8> {
@@ -119,7 +145,12 @@ function utf8(texts: readonly Buffer[]): Data<Utf8> {
 function embeddings(dims: number, rows: readonly Row[]): Data<FixedSizeList<Float32>> {
   const data = new Float32Array(rows.length * dims);
   for (const [at, { vector }] of rows.entries()) data.set(vector, at * dims);
-  return makeData({ type: listOf(dims), length: rows.length, nullCount: 0, child: makeData({ type: new Float32(), length: data.length, nullCount: 0, data }) });
+  return makeData({
+    type: listOf(dims),
+    length: rows.length,
+    nullCount: 0,
+    child: makeData({ type: new Float32(), length: data.length, nullCount: 0, data }),
+  });
 }
 
 const MAGIC = 'ARROW1';
@@ -137,8 +168,15 @@ function messageBytes(message: Message): Buffer {
 
 function batchBytes(batch: RecordBatch): { readonly metadata: Buffer; readonly body: Buffer } {
   const { byteLength, nodes, bufferRegions, buffers, variadicBufferCounts } = VectorAssembler.assemble(batch);
-  const metadata = messageBytes(Message.from(new BatchHeader(batch.numRows, nodes, bufferRegions, null, variadicBufferCounts), byteLength));
-  const body = Buffer.concat(buffers.flatMap((part) => [new Uint8Array(part.buffer, part.byteOffset, part.byteLength), padding(part.byteLength)]));
+  const metadata = messageBytes(
+    Message.from(new BatchHeader(batch.numRows, nodes, bufferRegions, null, variadicBufferCounts), byteLength),
+  );
+  const body = Buffer.concat(
+    buffers.flatMap((part) => [
+      new Uint8Array(part.buffer, part.byteOffset, part.byteLength),
+      padding(part.byteLength),
+    ]),
+  );
   invariant(body.length === byteLength, 'the body of a record batch has the size that its message says');
   return { metadata, body };
 }
@@ -170,5 +208,8 @@ async function findBatches(read: ReadAt, from: number, bytes: number): Promise<r
 }
 
 function damaged(at: number): ShoalError<'FILE_UNREADABLE'> {
-  return new ShoalError('FILE_UNREADABLE', `the unfinished Arrow file is damaged at byte ${at} and cannot be gone on with; leave out --resume to begin again`);
+  return new ShoalError(
+    'FILE_UNREADABLE',
+    `the unfinished Arrow file is damaged at byte ${at} and cannot be gone on with; leave out --resume to begin again`,
+  );
 }

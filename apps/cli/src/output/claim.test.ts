@@ -18,19 +18,28 @@ beforeEach(async () => {
 afterEach(() => rm(folder, { recursive: true }));
 
 const claimed = (): Promise<string> => withClaim(target, async () => 'claimed');
-const write = (pid: number, host = hostname(), place?: string): Promise<void> => writeFile(path, JSON.stringify({ pid, host, place }));
-const grow = (file: string): Promise<void> => utimes(file, new Date(Date.now() - 60_000), new Date(Date.now() - 60_000));
+const write = (pid: number, host = hostname(), place?: string): Promise<void> =>
+  writeFile(path, JSON.stringify({ pid, host, place }));
+const grow = (file: string): Promise<void> =>
+  utimes(file, new Date(Date.now() - 60_000), new Date(Date.now() - 60_000));
 
 describe('the claim of an output', () => {
   test('is there until the run ends, however it ends', async () => {
     await withClaim(target, async () => expect(existsSync(path)).toBe(true));
-    await expect(withClaim(target, async () => { throw new Error('the run'); })).rejects.toThrow('the run');
+    await expect(
+      withClaim(target, async () => {
+        throw new Error('the run');
+      }),
+    ).rejects.toThrow('the run');
     expect(await readdir(folder)).toEqual([]);
   });
 
   test('refuses a second run while the first lives and touches it', async () => {
     await write(process.ppid);
-    await expect(claimed()).rejects.toMatchObject({ code: 'FILE_UNWRITABLE', message: expect.stringContaining(`another shoal embed (process ${process.ppid}) is writing it`) });
+    await expect(claimed()).rejects.toMatchObject({
+      code: 'FILE_UNWRITABLE',
+      message: expect.stringContaining(`another shoal embed (process ${process.ppid}) is writing it`),
+    });
     await grow(path);
     expect(await claimed()).toBe('claimed');
   });
@@ -64,6 +73,8 @@ describe('the claim of an output', () => {
   });
 
   test('of a file whose name leaves no room for it is refused', async () => {
-    await expect(withClaim(await checkTarget(join(folder, `${'x'.repeat(240)}.npy`), []), async () => undefined)).rejects.toMatchObject({ code: 'FILE_UNWRITABLE', message: expect.stringContaining('its name is too long') });
+    await expect(
+      withClaim(await checkTarget(join(folder, `${'x'.repeat(240)}.npy`), []), async () => undefined),
+    ).rejects.toMatchObject({ code: 'FILE_UNWRITABLE', message: expect.stringContaining('its name is too long') });
   });
 });

@@ -1,7 +1,7 @@
-// Who writes an output file: one run at a time, from before its first look at what an earlier one left until its end. The
-// claim is a hidden file beside the output, which only one process can create. It names its owner, and that of a process
-// that is gone, or that has not touched it for a while, gives way; nobody has to delete files by hand.
-// Not a link, as the locks of the cache folder are: outputs also lie on file systems that have no links.
+// Who writes an output file: one run at a time, from before its first look at what an earlier one left until its end.
+// The claim is a hidden file beside the output, which only one process can create. It names its owner, and that of a
+// process that is gone, or that has not touched it for a while, gives way; nobody has to delete files by hand. Not a
+// link, as the locks of the cache folder are: outputs also lie on file systems that have no links.
 
 import { mkdir, open, readFile, rm, rmdir, stat, utimes } from 'node:fs/promises';
 import { hostname } from 'node:os';
@@ -20,18 +20,25 @@ interface Owner {
   readonly place?: string | undefined;
 }
 
-/** Runs `use` while no other run writes `target`; FILE_UNWRITABLE, naming the other, when one does. Pipes and devices may be shared. */
+/**
+ * Runs `use` while no other run writes `target`; FILE_UNWRITABLE, naming the other, when one does. Pipes and devices
+ * may be shared.
+ */
 export async function withClaim<Result>(target: Target, use: () => Promise<Result>): Promise<Result> {
   if (target.kind !== 'file') return use();
   const path = `${target.partial}.claim`;
   await take(path, target.name);
-  const touching = setInterval(() => void utimes(path, new Date(), new Date()).catch(() => undefined), HEARTBEAT_MS).unref();
+  const touching = setInterval(
+    () => void utimes(path, new Date(), new Date()).catch(() => undefined),
+    HEARTBEAT_MS,
+  ).unref();
   try {
     return await use();
   } finally {
     clearInterval(touching);
     const owner = await readOwner(path);
-    if (owner !== undefined && isOurs(owner)) await rm(path, { force: true }); // another's, when we were stopped for so long that we seemed dead
+    // another's, when we were stopped for so long that we seemed dead
+    if (owner !== undefined && isOurs(owner)) await rm(path, { force: true });
   }
 }
 
@@ -39,7 +46,7 @@ async function take(path: string, name: string): Promise<void> {
   try {
     while (!(await create(path))) {
       const owner = await readOwner(path);
-      if (await isHeld(path, owner) || !(await removeAbandoned(path))) throw heldByAnother(name, owner);
+      if ((await isHeld(path, owner)) || !(await removeAbandoned(path))) throw heldByAnother(name, owner);
     }
   } catch (error) {
     throw error instanceof ShoalError ? error : writeFailure(name, error);
@@ -74,7 +81,7 @@ async function removeAbandoned(path: string): Promise<boolean> {
     await mkdir(guard);
   } catch (error) {
     if (!isCode(error, 'EEXIST')) throw error;
-    if (await ageMs(guard) > HELD_MS) await rmdir(guard).catch(() => undefined);
+    if ((await ageMs(guard)) > HELD_MS) await rmdir(guard).catch(() => undefined);
     return false;
   }
   try {
@@ -87,7 +94,7 @@ async function removeAbandoned(path: string): Promise<boolean> {
 
 /** A number of a process alone proves nothing: they are used again, and mean nothing on another host. */
 async function isHeld(path: string, owner: Owner | undefined): Promise<boolean> {
-  if (await ageMs(path) >= HELD_MS) return false;
+  if ((await ageMs(path)) >= HELD_MS) return false;
   if (owner === undefined || !isInSight(owner)) return true; // being written this moment, or out of sight
   return !isOurs(owner) && isAlive(owner.pid); // a claim of our number that is not ours was left by a process before us
 }
@@ -98,13 +105,18 @@ function isOurs(owner: Owner): boolean {
 
 /** Infinity when there is no such file: then nobody holds it. */
 async function ageMs(path: string): Promise<number> {
-  return stat(path).then(({ mtimeMs }) => Date.now() - mtimeMs, () => Infinity);
+  return stat(path).then(
+    ({ mtimeMs }) => Date.now() - mtimeMs,
+    () => Infinity,
+  );
 }
 
 async function readOwner(path: string): Promise<Owner | undefined> {
   try {
     const { pid, host, place }: Record<string, unknown> = JSON.parse(await readFile(path, 'utf8'));
-    return typeof pid === 'number' && typeof host === 'string' ? { pid, host, place: typeof place === 'string' ? place : undefined } : undefined;
+    return typeof pid === 'number' && typeof host === 'string'
+      ? { pid, host, place: typeof place === 'string' ? place : undefined }
+      : undefined;
   } catch {
     return undefined;
   }
@@ -125,7 +137,11 @@ function isCode(error: unknown, code: string): boolean {
 
 function heldByAnother(name: string, owner: Owner | undefined): ShoalError<'FILE_UNWRITABLE'> {
   const who = owner === undefined ? '' : ` (process ${owner.pid}${whereIs(owner)})`;
-  return new ShoalError('FILE_UNWRITABLE', `cannot write ${name}: another shoal embed${who} is writing it; wait for it, or choose another file`, { file: name });
+  return new ShoalError(
+    'FILE_UNWRITABLE',
+    `cannot write ${name}: another shoal embed${who} is writing it; wait for it, or choose another file`,
+    { file: name },
+  );
 }
 
 function whereIs(owner: Owner): string {

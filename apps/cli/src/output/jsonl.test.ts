@@ -7,7 +7,9 @@ test('a row names its id when it has one, else its index', () => {
 });
 
 test('a row carries its text when it is given one', () => {
-  expect(jsonlRow({ id: 7, index: 4, text: 'a\n"b" 🐟' }, Float32Array.of(1))).toBe('{"id":7,"text":"a\\n\\"b\\" 🐟","embedding":[1]}\n');
+  expect(jsonlRow({ id: 7, index: 4, text: 'a\n"b" 🐟' }, Float32Array.of(1))).toBe(
+    '{"id":7,"text":"a\\n\\"b\\" 🐟","embedding":[1]}\n',
+  );
 });
 
 test('every value reads back as the float32 it was', () => {

@@ -1,10 +1,14 @@
 // One JSON object a row: {"id" or "index", "text" where asked for, "embedding"}. Numbers are the shortest decimals that
-// read back as the same float32; printing them as doubles would cost 21 characters a value instead of 12 and carry no more.
+// read back as the same float32; printing them as doubles would cost 21 characters a value instead of 12 and carry no
+// more.
 
 import type { RecordId } from '../input/record.ts';
 
 /** A row with its line end. */
-export function jsonlRow(record: { readonly id: RecordId | undefined; readonly index: number; readonly text?: string }, vector: Float32Array): string {
+export function jsonlRow(
+  record: { readonly id: RecordId | undefined; readonly index: number; readonly text?: string },
+  vector: Float32Array,
+): string {
   const name = record.id === undefined ? `"index":${record.index}` : `"id":${JSON.stringify(record.id)}`;
   const text = record.text === undefined ? '' : `,"text":${JSON.stringify(record.text)}`;
   return `{${name}${text},"embedding":[${Array.from(vector, shortestDecimal).join(',')}]}\n`;

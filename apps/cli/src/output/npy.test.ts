@@ -5,7 +5,9 @@ test('the header is NumPy’s: magic, version 1.0, length, description, one line
   const header = npyHeader(3000, 384);
   expect(header.subarray(0, 8)).toEqual(Buffer.from([0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1, 0]));
   expect(header.readUInt16LE(8)).toBe(118);
-  expect(header.subarray(10).toString()).toBe("{'descr': '<f4', 'fortran_order': False, 'shape': (3000, 384), }".padEnd(117) + '\n');
+  expect(header.subarray(10).toString()).toBe(
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (3000, 384), }".padEnd(117) + '\n',
+  );
   expect(header).toHaveLength(NPY_HEADER_BYTES);
 });
 

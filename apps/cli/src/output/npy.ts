@@ -1,5 +1,5 @@
-// NumPy's .npy, version 1.0: float32, C order, [rows, dims]. The header has a fixed size, so that the number of rows can
-// be written once it is known. https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+// NumPy's .npy, version 1.0: float32, C order, [rows, dims]. The header has a fixed size, so that the number of rows
+// can be written once it is known. https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
 import { endianness } from 'node:os';
 import { invariant } from '@shoal/core';

@@ -13,7 +13,11 @@ beforeEach(async () => {
 });
 afterEach(() => rm(folder, { recursive: true }));
 
-const request: RunRequest = { inputs: [{ path: '/a.txt', bytes: 10, modifiedMs: 1, head: 'x' }], model: 'minilm@1', options: { '--format': 'text' } };
+const request: RunRequest = {
+  inputs: [{ path: '/a.txt', bytes: 10, modifiedMs: 1, head: 'x' }],
+  model: 'minilm@1',
+  options: { '--format': 'text' },
+};
 const state: RunState = { v: 1, runId: 'run', request, rows: 0, position: 0, shard: 0, bytes: 0 };
 
 async function fileTarget(name: string): Promise<FileTarget> {
@@ -82,7 +86,10 @@ async function replaced(): Promise<PartialFile> {
 describe('a partial file in whose place another run has put its own', () => {
   test('is not finished: rows of the other would get the name', async () => {
     const partial = await replaced();
-    await expect(partial.finish({ head: Buffer.alloc(0), tail: Buffer.alloc(0) })).rejects.toMatchObject({ code: 'FILE_UNWRITABLE', message: expect.stringMatching(/cannot write .*out: its unfinished file was removed or replaced/) });
+    await expect(partial.finish({ head: Buffer.alloc(0), tail: Buffer.alloc(0) })).rejects.toMatchObject({
+      code: 'FILE_UNWRITABLE',
+      message: expect.stringMatching(/cannot write .*out: its unfinished file was removed or replaced/),
+    });
     expect(await readdir(folder)).not.toContain('out');
   });
 
@@ -98,7 +105,13 @@ describe('a run state', () => {
   test('that is no JSON, of another form or missing counts as none', async () => {
     const path = join(folder, 'state');
     expect(await readRunState(path)).toBeUndefined();
-    for (const content of ['{', 'null', '{"v":2}', JSON.stringify({ ...state, rows: -1 }), JSON.stringify({ ...state, request: { ...request, inputs: [{}] } })]) {
+    for (const content of [
+      '{',
+      'null',
+      '{"v":2}',
+      JSON.stringify({ ...state, rows: -1 }),
+      JSON.stringify({ ...state, request: { ...request, inputs: [{}] } }),
+    ]) {
       await writeFile(path, content);
       expect(await readRunState(path)).toBeUndefined();
     }
@@ -114,7 +127,10 @@ describe('a run state', () => {
     ['the input was /a.txt and is /b.txt', { inputs: [{ ...request.inputs[0]!, path: '/b.txt' }] }],
     ['/a.txt had 10 bytes and has 12', { inputs: [{ ...request.inputs[0]!, bytes: 12 }] }],
     ['the beginning of /a.txt has changed', { inputs: [{ ...request.inputs[0]!, head: 'y' }] }],
-    ['/a.txt was modified 1970-01-01T00:00:00.002Z, after the first run began to read it', { inputs: [{ ...request.inputs[0]!, modifiedMs: 2 }] }],
+    [
+      '/a.txt was modified 1970-01-01T00:00:00.002Z, after the first run began to read it',
+      { inputs: [{ ...request.inputs[0]!, modifiedMs: 2 }] },
+    ],
   ])('says what differs: %s', (sentence, change) => {
     expect(differences(request, request)).toEqual([]);
     expect(differences(request, { ...request, ...change })).toEqual([sentence]);
@@ -125,7 +141,9 @@ describe('a target', () => {
   test('in a missing folder, in a file, or that is a folder is refused', async () => {
     await writeFile(join(folder, 'file'), '');
     await mkdir(join(folder, 'folder'));
-    await expect(checkTarget(join(folder, 'missing/out.npy'), [])).rejects.toThrow(/there is no folder .*missing; create it first: mkdir -p/);
+    await expect(checkTarget(join(folder, 'missing/out.npy'), [])).rejects.toThrow(
+      /there is no folder .*missing; create it first: mkdir -p/,
+    );
     await expect(checkTarget(join(folder, 'file/out.npy'), [])).rejects.toMatchObject({ code: 'FILE_UNWRITABLE' });
     await expect(checkTarget(join(folder, 'folder'), [])).rejects.toThrow('it is a folder; name a file in it');
   });
@@ -135,7 +153,10 @@ describe('a target', () => {
     await writeFile(path, '{"text":"x"}\n');
     await symlink(path, join(folder, 'link.jsonl'));
     const inputs = await checkInputs([path], undefined);
-    await expect(checkTarget(join(folder, 'link.jsonl'), inputs)).rejects.toMatchObject({ code: 'USAGE', message: expect.stringContaining('is also an input') });
+    await expect(checkTarget(join(folder, 'link.jsonl'), inputs)).rejects.toMatchObject({
+      code: 'USAGE',
+      message: expect.stringContaining('is also an input'),
+    });
   });
 
   test('behind a link is written where the link points', async () => {
@@ -149,7 +170,15 @@ describe('a target', () => {
   });
 
   test('has the form that was asked for, or that its extension says', () => {
-    expect([outputFormat('a.jsonl', undefined), outputFormat('a.NPY', undefined), outputFormat(undefined, undefined), outputFormat('a.dat', 'npy'), outputFormat('a.arrow', undefined)]).toEqual(['jsonl', 'npy', 'jsonl', 'npy', 'arrow']);
-    expect(() => outputFormat('a.parquet', undefined)).toThrow('has the extension .parquet; Shoal writes .jsonl, .npy and .arrow');
+    expect([
+      outputFormat('a.jsonl', undefined),
+      outputFormat('a.NPY', undefined),
+      outputFormat(undefined, undefined),
+      outputFormat('a.dat', 'npy'),
+      outputFormat('a.arrow', undefined),
+    ]).toEqual(['jsonl', 'npy', 'jsonl', 'npy', 'arrow']);
+    expect(() => outputFormat('a.parquet', undefined)).toThrow(
+      'has the extension .parquet; Shoal writes .jsonl, .npy and .arrow',
+    );
   });
 });

@@ -1,5 +1,5 @@
-// The rows of a run that is not finished yet, in a hidden file beside its target. The target appears by one rename, after
-// an fsync, or not at all. Knows bytes and rows; what the bytes mean is the format's business.
+// The rows of a run that is not finished yet, in a hidden file beside its target. The target appears by one rename,
+// after an fsync, or not at all. Knows bytes and rows; what the bytes mean is the format's business.
 
 import type { BigIntStats } from 'node:fs';
 import { open, rename, rm, stat, type FileHandle } from 'node:fs/promises';
@@ -14,7 +14,10 @@ export class PartialFile {
   #state: RunState;
   #lastCheckpointMs = performance.now();
   #isClosed = false;
-  /** Which file it is: its name may come to mean another's, when this run was stopped for so long that its claim gave way. */
+  /**
+   * Which file it is: its name may come to mean another's, when this run was stopped for so long that its claim gave
+   * way.
+   */
   readonly #facts: BigIntStats;
 
   private constructor(target: FileTarget, file: FileHandle, facts: BigIntStats, state: RunState) {
@@ -26,9 +29,12 @@ export class PartialFile {
 
   /** A partial file with nothing but `head` in it; what an earlier run left is removed. */
   static async create(target: FileTarget, state: RunState, head: Buffer): Promise<PartialFile> {
-    if (state.rows === 0) await removeLeftovers(target); // behind a first shard, the state is the only one that there is
+    // behind a first shard, the state is the only one that there is
+    if (state.rows === 0) await removeLeftovers(target);
     else await rm(target.partial, { force: true });
-    return PartialFile.#open(target, 'wx', { ...state, bytes: 0 }, (partial) => partial.append(head, 0, state.position));
+    return PartialFile.#open(target, 'wx', { ...state, bytes: 0 }, (partial) =>
+      partial.append(head, 0, state.position),
+    );
   }
 
   /** The partial file of `state`, cut to the rows that the state vouches for. Undefined when the file has fewer. */
@@ -38,7 +44,12 @@ export class PartialFile {
     return PartialFile.#open(target, 'r+', state, (partial) => partial.#file.truncate(state.bytes));
   }
 
-  static async #open(target: FileTarget, flags: string, state: RunState, prepare: (partial: PartialFile) => Promise<void>): Promise<PartialFile> {
+  static async #open(
+    target: FileTarget,
+    flags: string,
+    state: RunState,
+    prepare: (partial: PartialFile) => Promise<void>,
+  ): Promise<PartialFile> {
     const file = await open(target.partial, flags).catch((error: unknown) => {
       throw writeFailure(target.name, error);
     });
@@ -58,7 +69,10 @@ export class PartialFile {
     return this.#state;
   }
 
-  /** Adds whole rows, after which `position` records are done with. A checkpoint follows when the last one is old enough. */
+  /**
+   * Adds whole rows, after which `position` records are done with. A checkpoint follows when the last one is old
+   * enough.
+   */
   async append(bytes: Buffer, rows: number, position: number): Promise<void> {
     try {
       await writeAt(this.#file, bytes, this.#state.bytes);
@@ -92,9 +106,9 @@ export class PartialFile {
   }
 
   /**
-   * Replaces the beginning by `head` of the same size, writes `tail` behind the rows, then gives the file its name. The state
-   * counts all rows by then and no byte of the tail, so that a run that dies in here is gone on with from behind the rows; it
-   * stays, until whoever has the run in hand removes it or writes the next file.
+   * Replaces the beginning by `head` of the same size, writes `tail` behind the rows, then gives the file its name. The
+   * state counts all rows by then and no byte of the tail, so that a run that dies in here is gone on with from behind
+   * the rows; it stays, until whoever has the run in hand removes it or writes the next file.
    */
   async finish({ head, tail }: { readonly head: Buffer; readonly tail: Buffer }): Promise<void> {
     invariant(!this.#isClosed, 'a partial file is finished once');
@@ -104,7 +118,7 @@ export class PartialFile {
       await writeAt(this.#file, tail, this.#state.bytes);
       await this.#file.sync();
       await this.#close();
-      if (await this.#nowThere() !== 'ours') throw this.#lost();
+      if ((await this.#nowThere()) !== 'ours') throw this.#lost();
       await rename(this.#target.partial, this.#target.path);
       await syncFolder(dirname(this.#target.path));
     } catch (error) {
@@ -115,7 +129,7 @@ export class PartialFile {
   /** Leaves nothing behind; what another run has put in the place is that run's. */
   async discard(): Promise<void> {
     await this.#close();
-    if (await this.#nowThere() !== 'another') await removeLeftovers(this.#target);
+    if ((await this.#nowThere()) !== 'another') await removeLeftovers(this.#target);
   }
 
   /** Leaves rows and state for a later run. Where the last rows cannot be made safe, an older state is still true. */
@@ -137,12 +151,17 @@ export class PartialFile {
   }
 
   #lost(): ShoalError<'FILE_UNWRITABLE'> {
-    return new ShoalError('FILE_UNWRITABLE', `cannot write ${this.#target.name}: its unfinished file was removed or replaced while this run wrote it, perhaps by another shoal embed; run the command again`, { file: this.#target.name });
+    return new ShoalError(
+      'FILE_UNWRITABLE',
+      `cannot write ${this.#target.name}: its unfinished file was removed or replaced while this run wrote it, ` +
+        'perhaps by another shoal embed; run the command again',
+      { file: this.#target.name },
+    );
   }
 }
 
 async function writeAt(file: FileHandle, bytes: Buffer, position: number): Promise<void> {
-  for (let written = 0; written < bytes.length; ) {
+  for (let written = 0; written < bytes.length;) {
     written += (await file.write(bytes, written, bytes.length - written, position + written)).bytesWritten;
   }
 }

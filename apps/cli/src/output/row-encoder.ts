@@ -1,5 +1,6 @@
-// Rows into the bytes of one form of file. An encoder may hold rows back (Arrow writes them in batches), so what it gives says
-// how many rows it holds and how much of the input is done with behind it. Knows nothing of files, shards and resuming.
+// Rows into the bytes of one form of file. An encoder may hold rows back (Arrow writes them in batches), so what it
+// gives says how many rows it holds and how much of the input is done with behind it. Knows nothing of files, shards
+// and resuming.
 
 import type { TextRecord } from '../input/record.ts';
 import { jsonlRow } from './jsonl.ts';
@@ -45,7 +46,10 @@ export interface RowForm {
 export type ReadAt = (position: number, length: number) => Promise<Buffer>;
 
 /** `written`: a file of this form that is gone on with, and how much of it counts. */
-export async function openEncoder(form: RowForm, written?: { readonly read: ReadAt; readonly bytes: number }): Promise<RowEncoder> {
+export async function openEncoder(
+  form: RowForm,
+  written?: { readonly read: ReadAt; readonly bytes: number },
+): Promise<RowEncoder> {
   if (form.format === 'npy') return npyEncoder(form.dims);
   if (form.format === 'jsonl') return jsonlEncoder(form.withText);
   const { ArrowEncoder } = await import('./arrow.ts'); // 0.1 s that nobody else should wait for
@@ -65,7 +69,12 @@ function jsonlEncoder(withText: boolean): RowEncoder {
   return {
     head: () => Buffer.alloc(0),
     encode: ({ records, dims, vectors, position }) => {
-      const lines = records.map((record, row) => jsonlRow(withText ? record : { id: record.id, index: record.index }, vectors.subarray(row * dims, (row + 1) * dims)));
+      const lines = records.map((record, row) =>
+        jsonlRow(
+          withText ? record : { id: record.id, index: record.index },
+          vectors.subarray(row * dims, (row + 1) * dims),
+        ),
+      );
       return [{ bytes: Buffer.from(lines.join('')), rows: records.length, position }];
     },
     flush: () => [],

@@ -1,6 +1,6 @@
-// Vectors into a target. The three writers differ in what a failure leaves: a file target appears whole or not at all (or, in
-// shards, one whole file after the other), a pipe has what it was given, and .npy into a pipe is spooled, because its header
-// counts the rows.
+// Vectors into a target. The three writers differ in what a failure leaves: a file target appears whole or not at all
+// (or, in shards, one whole file after the other), a pipe has what it was given, and .npy into a pipe is spooled,
+// because its header counts the rows.
 
 import { createReadStream } from 'node:fs';
 import { mkdtemp, open, rename, rm, writeFile } from 'node:fs/promises';
@@ -26,7 +26,10 @@ export interface FileWriterOptions {
   readonly shardRows: number | undefined;
 }
 
-/** One file, or one after the other. A file that is being written is *open*; none is between the last of them and the end. */
+/**
+ * One file, or one after the other. A file that is being written is *open*; none is between the last of them and the
+ * end.
+ */
 interface OpenFile {
   readonly partial: PartialFile;
   readonly encoder: RowEncoder;
@@ -75,7 +78,7 @@ export class FileWriter implements RowWriter {
 
   async write(block: Block): Promise<void> {
     const limit = this.#options.shardRows ?? Infinity;
-    for (let from = 0; from < block.records.length; ) {
+    for (let from = 0; from < block.records.length;) {
       if (this.#open === undefined) await this.#begin({ ...this.#state, shard: this.#state.shard + 1 });
       const file = this.#open!;
       const to = Math.min(block.records.length, from + limit - file.rows);
@@ -119,7 +122,9 @@ function fileOf({ target, shardRows }: FileWriterOptions, shard: number): FileTa
 function partOf(block: Block, from: number, to: number): Block {
   if (from === 0 && to === block.records.length) return block;
   return {
-    records: block.records.slice(from, to), dims: block.dims, vectors: block.vectors.subarray(from * block.dims, to * block.dims),
+    records: block.records.slice(from, to),
+    dims: block.dims,
+    vectors: block.vectors.subarray(from * block.dims, to * block.dims),
     position: block.position - (block.records.length - to),
   };
 }
@@ -129,12 +134,23 @@ async function append(partial: PartialFile, encoded: readonly EncodedRows[]): Pr
 }
 
 /** Shards appear one by one; this file, which names them all, says that there are no more to come. */
-async function writeIndex({ target, form }: FileWriterOptions, shardRows: number, { rows, request }: RunState): Promise<void> {
+async function writeIndex(
+  { target, form }: FileWriterOptions,
+  shardRows: number,
+  { rows, request }: RunState,
+): Promise<void> {
   const count = Math.max(1, Math.ceil(rows / shardRows));
-  const shards = Array.from({ length: count }, (_, at) => ({ file: basename(shardTarget(target, at).path), rows: Math.min(shardRows, rows - at * shardRows) }));
+  const shards = Array.from({ length: count }, (_, at) => ({
+    file: basename(shardTarget(target, at).path),
+    rows: Math.min(shardRows, rows - at * shardRows),
+  }));
   const path = indexPath(target);
   try {
-    await writeFile(`${path}.new`, `${JSON.stringify({ model: request.model, rows, dims: form.dims, format: form.format, shards }, null, 1)}\n`, { flush: true });
+    await writeFile(
+      `${path}.new`,
+      `${JSON.stringify({ model: request.model, rows, dims: form.dims, format: form.format, shards }, null, 1)}\n`,
+      { flush: true },
+    );
     await rename(`${path}.new`, path);
   } catch (error) {
     await rm(`${path}.new`, { force: true });
@@ -204,7 +220,15 @@ export class SpooledWriter implements RowWriter {
     });
     const path = join(folder, 'rows.npy');
     const target = { kind: 'file', name: path, path, partial: `${path}.partial`, state: `${path}.state` } as const;
-    const state = { v: 1, runId: '', request: { inputs: [], model: '', options: {} }, rows: 0, position: 0, shard: 0, bytes: 0 } as const;
+    const state = {
+      v: 1,
+      runId: '',
+      request: { inputs: [], model: '', options: {} },
+      rows: 0,
+      position: 0,
+      shard: 0,
+      bytes: 0,
+    } as const;
     return new SpooledWriter(folder, await FileWriter.create({ target, form, shardRows: undefined }, state), sink);
   }
 

@@ -60,7 +60,8 @@ export function differences(before: RunRequest, now: RunRequest): readonly strin
     const [then, today] = [before.options[flag], now.options[flag]];
     if (then !== today) found.push(`${flag} was ${then ?? 'not given'} and is ${today ?? 'not given'}`);
   }
-  if (before.inputs.length !== now.inputs.length) found.push(`there were ${before.inputs.length} input files and are ${now.inputs.length}`);
+  if (before.inputs.length !== now.inputs.length)
+    found.push(`there were ${before.inputs.length} input files and are ${now.inputs.length}`);
   else for (const [at, input] of now.inputs.entries()) found.push(...inputDifferences(before.inputs[at]!, input));
   return found;
 }
@@ -69,20 +70,34 @@ function inputDifferences(before: InputIdentity, now: InputIdentity): readonly s
   if (before.path !== now.path) return [`the input was ${before.path} and is ${now.path}`];
   if (before.bytes !== now.bytes) return [`${now.path} had ${before.bytes} bytes and has ${now.bytes}`];
   if (before.head !== now.head) return [`the beginning of ${now.path} has changed`];
-  if (before.modifiedMs !== now.modifiedMs) return [`${now.path} was modified ${new Date(now.modifiedMs).toISOString()}, after the first run began to read it`];
+  if (before.modifiedMs !== now.modifiedMs)
+    return [`${now.path} was modified ${new Date(now.modifiedMs).toISOString()}, after the first run began to read it`];
   return [];
 }
 
 function isRunState(value: unknown): value is RunState {
-  if (!isRecord(value) || value['v'] !== 1 || typeof value['runId'] !== 'string' || !isRecord(value['request'])) return false;
+  if (!isRecord(value) || value['v'] !== 1 || typeof value['runId'] !== 'string' || !isRecord(value['request']))
+    return false;
   const { inputs, model, options } = value['request'];
-  return ['rows', 'position', 'shard', 'bytes'].every((key) => Number.isSafeInteger(value[key]) && Number(value[key]) >= 0)
-    && typeof model === 'string' && isRecord(options) && Array.isArray(inputs) && inputs.every(isIdentity);
+  return (
+    ['rows', 'position', 'shard', 'bytes'].every(
+      (key) => Number.isSafeInteger(value[key]) && Number(value[key]) >= 0,
+    ) &&
+    typeof model === 'string' &&
+    isRecord(options) &&
+    Array.isArray(inputs) &&
+    inputs.every(isIdentity)
+  );
 }
 
 function isIdentity(value: unknown): value is InputIdentity {
-  return isRecord(value) && typeof value['path'] === 'string' && typeof value['bytes'] === 'number'
-    && typeof value['modifiedMs'] === 'number' && typeof value['head'] === 'string';
+  return (
+    isRecord(value) &&
+    typeof value['path'] === 'string' &&
+    typeof value['bytes'] === 'number' &&
+    typeof value['modifiedMs'] === 'number' &&
+    typeof value['head'] === 'string'
+  );
 }
 
 function isRecord(value: unknown): value is Record<string, unknown> {

@@ -26,7 +26,13 @@ export interface FileTarget {
   readonly state: string;
 }
 
-const FORMAT_OF: Readonly<Record<string, OutputFormat>> = { '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.npy': 'npy', '.arrow': 'arrow', '.feather': 'arrow' };
+const FORMAT_OF: Readonly<Record<string, OutputFormat>> = {
+  '.jsonl': 'jsonl',
+  '.ndjson': 'jsonl',
+  '.npy': 'npy',
+  '.arrow': 'arrow',
+  '.feather': 'arrow',
+};
 
 /** The form of the output: what was asked for, else what the file's extension says, else JSONL on stdout. */
 export function outputFormat(output: string | undefined, asked: OutputFormat | undefined): OutputFormat {
@@ -36,7 +42,10 @@ export function outputFormat(output: string | undefined, asked: OutputFormat | u
   const format = FORMAT_OF[extension];
   if (format !== undefined) return format;
   const found = extension === '' ? 'has no extension' : `has the extension ${extension}`;
-  throw new ShoalError('USAGE', `the output ${output} ${found}; Shoal writes .jsonl, .npy and .arrow. Say which of them it is with --output-format`);
+  throw new ShoalError(
+    'USAGE',
+    `the output ${output} ${found}; Shoal writes .jsonl, .npy and .arrow. Say which of them it is with --output-format`,
+  );
 }
 
 /** The target of `-o`, or FILE_UNWRITABLE or USAGE saying why it cannot be one. */
@@ -44,7 +53,8 @@ export async function checkTarget(output: string | undefined, inputs: readonly I
   if (output === undefined || isStdout(output)) return { kind: 'stdout' };
   const path = await followLink(resolve(output));
   const facts = await factsOf(path, output);
-  if (facts?.isDirectory() === true) throw unwritable(output, `it is a folder; name a file in it, for example ${join(output, 'vectors.jsonl')}`);
+  if (facts?.isDirectory() === true)
+    throw unwritable(output, `it is a folder; name a file in it, for example ${join(output, 'vectors.jsonl')}`);
   if (facts !== undefined && !facts.isFile()) return { kind: 'device', path };
   if (facts !== undefined) refuseInput(output, `${facts.dev}:${facts.ino}`, inputs);
   await checkFolder(dirname(path), output);
@@ -56,9 +66,16 @@ const SHARD_DIGITS = 5;
 
 /** The file of one shard: OUT.npy → OUT-00000.npy. The state of the run is one for all of them. */
 export function shardTarget({ path, name, state }: FileTarget, shard: number): FileTarget {
-  const numbered = (file: string): string => `${withoutExtension(file)}-${String(shard).padStart(SHARD_DIGITS, '0')}${extname(file)}`;
+  const numbered = (file: string): string =>
+    `${withoutExtension(file)}-${String(shard).padStart(SHARD_DIGITS, '0')}${extname(file)}`;
   const own = numbered(path);
-  return { kind: 'file', name: numbered(name), path: own, partial: join(dirname(own), `.${basename(own)}.shoal-partial`), state };
+  return {
+    kind: 'file',
+    name: numbered(name),
+    path: own,
+    partial: join(dirname(own), `.${basename(own)}.shoal-partial`),
+    state,
+  };
 }
 
 /** Names all shards, once they are all there: OUT.npy → OUT.index.json. */
@@ -73,7 +90,10 @@ export async function existingShards({ path, name }: FileTarget): Promise<readon
     throw writeFailure(name, error);
   });
   return files.flatMap((file) => {
-    const digits = file.startsWith(before) && extname(file) === extname(path) ? file.slice(before.length, file.length - extname(path).length) : '';
+    const digits =
+      file.startsWith(before) && extname(file) === extname(path)
+        ? file.slice(before.length, file.length - extname(path).length)
+        : '';
     return digits.length >= SHARD_DIGITS && /^\d+$/.test(digits) ? [Number(digits)] : [];
   });
 }
@@ -85,12 +105,20 @@ function withoutExtension(path: string): string {
 /** What the operating system says of a failed write, as one sentence for a person. */
 export function writeFailure(name: string, error: unknown): ShoalError<'FILE_UNWRITABLE'> {
   const code = error instanceof Error && 'code' in error ? error.code : undefined;
-  const reason = code === 'ENOSPC' || code === 'EDQUOT' ? 'the disk is full; free some space or write elsewhere, and run the command again'
-    : code === 'EFBIG' ? 'the file would become larger than this user or file system allows (ulimit -f)'
-    : code === 'EACCES' || code === 'EPERM' ? 'this user may not write there'
-    : code === 'EROFS' ? 'the file system is read-only'
-    : code === 'ENAMETOOLONG' ? 'its name is too long for a temporary file beside it'
-    : error instanceof Error ? error.message : String(error);
+  const reason =
+    code === 'ENOSPC' || code === 'EDQUOT'
+      ? 'the disk is full; free some space or write elsewhere, and run the command again'
+      : code === 'EFBIG'
+        ? 'the file would become larger than this user or file system allows (ulimit -f)'
+        : code === 'EACCES' || code === 'EPERM'
+          ? 'this user may not write there'
+          : code === 'EROFS'
+            ? 'the file system is read-only'
+            : code === 'ENAMETOOLONG'
+              ? 'its name is too long for a temporary file beside it'
+              : error instanceof Error
+                ? error.message
+                : String(error);
   return new ShoalError('FILE_UNWRITABLE', `cannot write ${name}: ${reason}`, { file: name }, error);
 }
 
@@ -114,12 +142,17 @@ async function factsOf(path: string, output: string) {
 
 function refuseInput(output: string, inode: string, inputs: readonly Input[]): void {
   const same = inputs.find((input) => input.inode === inode);
-  if (same !== undefined) throw new ShoalError('USAGE', `the output ${output} is also an input (${same.name}); choose another file, the input would be lost`);
+  if (same !== undefined)
+    throw new ShoalError(
+      'USAGE',
+      `the output ${output} is also an input (${same.name}); choose another file, the input would be lost`,
+    );
 }
 
 async function checkFolder(folder: string, output: string): Promise<void> {
   const facts = await factsOf(folder, output);
-  if (facts === undefined) throw unwritable(output, `there is no folder ${folder}; create it first: mkdir -p ${folder}`);
+  if (facts === undefined)
+    throw unwritable(output, `there is no folder ${folder}; create it first: mkdir -p ${folder}`);
   if (!facts.isDirectory()) throw unwritable(output, `${folder} is not a folder`);
   await access(folder, constants.W_OK | constants.X_OK).catch((error: unknown) => {
     throw writeFailure(output, error);

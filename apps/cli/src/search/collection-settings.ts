@@ -1,4 +1,5 @@
-// Settings of a command that works on collections: their folder is the one of the terminal's environment, not of this process's.
+// Settings of a command that works on collections: their folder is the one of the terminal's environment, not of this
+// process's.
 
 import type { Settings } from '@shoal/core';
 import { collectionsFolder } from '@shoal/similarity';

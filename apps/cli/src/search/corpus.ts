@@ -23,7 +23,8 @@ export interface CorpusLimits {
   readonly words: number;
 }
 
-const NO_ANSWERS = /^(changelog|changes|history|releases?|licen[sc]es?|copying|notice|contributing|contributors|authors|code[-_]of[-_]conduct|security|governance|upgrading|migrat\w*|pull_request_template|issue_template)\b/i;
+const NO_ANSWERS =
+  /^(changelog|changes|history|releases?|licen[sc]es?|copying|notice|contributing|contributors|authors|code[-_]of[-_]conduct|security|governance|upgrading|migrat\w*|pull_request_template|issue_template)\b/i;
 /** Folders of this project without documents: what is built, fetched or made for tests. */
 const NO_DOCUMENTS = new Set(['node_modules', 'dist', 'fixtures', 'results']);
 const OWN_FIRST = ['README.md', 'ARCHITECTURE.md', 'GLOSSARY.md', 'CONTRIBUTING.md'];
@@ -35,7 +36,7 @@ export async function readCorpus(root: string, limits: CorpusLimits): Promise<re
   const passages: CorpusPassage[] = [];
   const seen = new Set<string>();
   let words = 0;
-  for (const file of [...await ownDocuments(root), ...await dependencyReadmes(root)]) {
+  for (const file of [...(await ownDocuments(root)), ...(await dependencyReadmes(root))]) {
     for (const passage of await passagesOf(root, file)) {
       if (seen.has(passage.key)) continue;
       words += passage.embedded.split(/\s+/).length;
@@ -52,7 +53,13 @@ export async function passagesOf(root: string, file: string): Promise<readonly C
   const markdown = (await readFile(join(root, file), 'utf8').catch(() => '')).slice(0, DOCUMENT_CHARACTERS);
   return splitPassages(markdown).map((passage) => {
     const embedded = embeddedText(passage);
-    return { file, headings: passage.headings, text: passage.text, embedded, key: createHash('sha256').update(embedded).digest('hex') };
+    return {
+      file,
+      headings: passage.headings,
+      text: passage.text,
+      embedded,
+      key: createHash('sha256').update(embedded).digest('hex'),
+    };
   });
 }
 
@@ -72,16 +79,24 @@ async function markdownBelow(root: string, folder: string): Promise<string[]> {
   const found: string[] = [];
   for (const entry of await readdir(folder, { withFileTypes: true })) {
     const path = join(folder, entry.name);
-    if (entry.isFile() && entry.name.toLowerCase().endsWith('.md')) found.push(relative(root, path).split(sep).join('/'));
-    else if (entry.isDirectory() && !entry.name.startsWith('.') && !NO_DOCUMENTS.has(entry.name)) found.push(...await markdownBelow(root, path));
+    if (entry.isFile() && entry.name.toLowerCase().endsWith('.md'))
+      found.push(relative(root, path).split(sep).join('/'));
+    else if (entry.isDirectory() && !entry.name.startsWith('.') && !NO_DOCUMENTS.has(entry.name))
+      found.push(...(await markdownBelow(root, path)));
   }
   return found;
 }
 
-/** READMEs of packages: those that a package.json of this project names, then the rest by name. Workspaces are links and were read already. */
+/**
+ * READMEs of packages: those that a package.json of this project names, then the rest by name. Workspaces are links and
+ * were read already.
+ */
 async function dependencyReadmes(root: string): Promise<readonly string[]> {
   const named = await namedDependencies(root);
-  const packages = (await packagesBelow(join(root, 'node_modules'))).map((name) => ({ name, rank: named.has(name) ? 0 : 1 }));
+  const packages = (await packagesBelow(join(root, 'node_modules'))).map((name) => ({
+    name,
+    rank: named.has(name) ? 0 : 1,
+  }));
   packages.sort((a, b) => a.rank - b.rank || a.name.localeCompare(b.name, 'en'));
   const readmes = await Promise.all(packages.map(({ name }) => readmeOf(root, name)));
   return readmes.filter((readme) => readme !== undefined);
@@ -92,7 +107,9 @@ async function packagesBelow(folder: string): Promise<string[]> {
   for (const entry of await readdir(folder, { withFileTypes: true }).catch(() => [])) {
     if (!entry.isDirectory() || entry.name.startsWith('.')) continue;
     if (!entry.name.startsWith('@')) names.push(entry.name);
-    else for (const scoped of await readdir(join(folder, entry.name), { withFileTypes: true })) if (scoped.isDirectory()) names.push(`${entry.name}/${scoped.name}`);
+    else
+      for (const scoped of await readdir(join(folder, entry.name), { withFileTypes: true }))
+        if (scoped.isDirectory()) names.push(`${entry.name}/${scoped.name}`);
   }
   return names;
 }
@@ -105,12 +122,16 @@ async function readmeOf(root: string, name: string): Promise<string | undefined>
 
 async function namedDependencies(root: string): Promise<ReadonlySet<string>> {
   const names = new Set<string>();
-  for (const group of ['', ...await foldersOf(root, 'libs'), ...await foldersOf(root, 'apps')]) {
-    const manifest = await readFile(join(root, group, 'package.json'), 'utf8').then((text): unknown => JSON.parse(text), () => undefined);
+  for (const group of ['', ...(await foldersOf(root, 'libs')), ...(await foldersOf(root, 'apps'))]) {
+    const manifest = await readFile(join(root, group, 'package.json'), 'utf8').then(
+      (text): unknown => JSON.parse(text),
+      () => undefined,
+    );
     if (typeof manifest !== 'object' || manifest === null) continue;
     for (const field of ['dependencies', 'devDependencies']) {
       const dependencies: unknown = Reflect.get(manifest, field);
-      if (typeof dependencies === 'object' && dependencies !== null) for (const name of Object.keys(dependencies)) names.add(name);
+      if (typeof dependencies === 'object' && dependencies !== null)
+        for (const name of Object.keys(dependencies)) names.add(name);
     }
   }
   return names;

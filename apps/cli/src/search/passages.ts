@@ -1,5 +1,6 @@
 // Markdown into passages: pieces of one document between two headings, short enough for one row. Reads the text as a
-// person sees it: links lose their addresses, badges and comments go, code stays but is bounded. No renderer, no plugins.
+// person sees it: links lose their addresses, badges and comments go, code stays but is bounded. No renderer, no
+// plugins.
 
 /** Words of a passage: short blocks are joined up to `aim`, longer ones are cut at sentence ends before `most`. */
 const WORDS = { aim: 60, most: 90 } as const;
@@ -7,10 +8,14 @@ const WORDS = { aim: 60, most: 90 } as const;
 const CODE_LINES = 8;
 /** Below so many letters a passage says nothing that could answer a question. */
 const LEAST_LETTERS = 24;
-/** A paragraph or line is cut above this: what finds links and tables in it takes time by the square of its length (17 s for 160 kB of spaces, 2026-11-21). */
+/**
+ * A paragraph or line is cut above this: what finds links and tables in it takes time by the square of its length (17 s
+ * for 160 kB of spaces, 2026-11-21).
+ */
 const BLOCK_CHARACTERS = 8_000;
 /** Sections that answer no question about the subject. */
-const NO_ANSWERS = /^(licen[sc]e|copyright|contribut|sponsor|backers|authors?\b|credits|changelog|table of contents|contents\b|badges)/i;
+const NO_ANSWERS =
+  /^(licen[sc]e|copyright|contribut|sponsor|backers|authors?\b|credits|changelog|table of contents|contents\b|badges)/i;
 
 export interface Passage {
   /** Headings above it, outermost first. */
@@ -24,7 +29,8 @@ export function splitPassages(markdown: string, kept: 'answers' | 'all' = 'answe
   for (const section of sectionsOf(blocksOf(markdown, kept === 'all' ? Infinity : CODE_LINES))) {
     if (kept === 'answers' && section.headings.some((heading) => NO_ANSWERS.test(heading))) continue;
     for (const text of joinBlocks(section.blocks)) {
-      if (kept === 'all' ? /[\p{L}\p{N}]/u.test(text) : lettersOf(text) >= LEAST_LETTERS) passages.push({ headings: section.headings, text });
+      if (kept === 'all' ? /[\p{L}\p{N}]/u.test(text) : lettersOf(text) >= LEAST_LETTERS)
+        passages.push({ headings: section.headings, text });
     }
   }
   return passages;
@@ -77,7 +83,10 @@ function blocksOf(markdown: string, codeLines: number): readonly Block[] {
     if (fence !== undefined) {
       endProse();
       const end = fenceEnd(lines, at + 1, fence);
-      const code = lines.slice(at + 1, end).map((codeLine) => codeLine.trimEnd()).filter((codeLine) => codeLine !== '');
+      const code = lines
+        .slice(at + 1, end)
+        .map((codeLine) => codeLine.trimEnd())
+        .filter((codeLine) => codeLine !== '');
       if (code.length > 0) blocks.push({ kind: 'code', text: code.slice(0, codeLines).join('\n') });
       at = end;
       continue;
@@ -103,7 +112,11 @@ function fenceEnd(lines: readonly string[], from: number, fence: string): number
   return end === -1 ? lines.length : end;
 }
 
-function headingOf(line: string, next: string | undefined, isFirst: boolean): { level: number; text: string; isUnderlined: boolean } | undefined {
+function headingOf(
+  line: string,
+  next: string | undefined,
+  isFirst: boolean,
+): { level: number; text: string; isUnderlined: boolean } | undefined {
   const atx = /^ {0,3}(#{1,6})(?:\s+(.*?))?(?:\s+#+)?\s*$/.exec(line);
   if (atx !== null) return { level: atx[1]!.length, text: plainText(atx[2] ?? ''), isUnderlined: false };
   const html = /^\s*<h([1-6])[^>]*>(.*?)<\/h\1>\s*$/i.exec(line);
@@ -130,7 +143,7 @@ function withoutComments(markdown: string): string {
 function cutLine(line: string): readonly string[] {
   if (line.length <= BLOCK_CHARACTERS) return [line];
   const pieces: string[] = [];
-  for (let at = 0; at < line.length; ) {
+  for (let at = 0; at < line.length;) {
     const space = line.lastIndexOf(' ', at + BLOCK_CHARACTERS);
     const end = space > at ? space : at + BLOCK_CHARACTERS;
     pieces.push(line.slice(at, end));
@@ -156,7 +169,13 @@ function plainText(markdown: string): string {
     .replaceAll(/<((?:https?|mailto):[^>]+)>/g, '$1')
     .replaceAll(/<\/?[a-zA-Z][^>]*>/g, ' ') // HTML
     .replaceAll(/^[ \t]*\|?[ \t:|-]+\|[ \t:|-]*$/gm, '') // the rule under a table's head
-    .replaceAll(/^[ \t]*\|(.*)\|[ \t]*$/gm, (_, cells: string) => cells.split('|').map((cell) => cell.trim()).filter((cell) => cell !== '').join(' | '))
+    .replaceAll(/^[ \t]*\|(.*)\|[ \t]*$/gm, (_, cells: string) =>
+      cells
+        .split('|')
+        .map((cell) => cell.trim())
+        .filter((cell) => cell !== '')
+        .join(' | '),
+    )
     .replaceAll(/^[ \t]*([-*_])([ \t]*\1){2,}[ \t]*$/gm, '') // horizontal rules
     .replaceAll(/(\*\*|__)(?=\S)(.*?\S)\1/g, '$2')
     .replaceAll(/^[ \t]*>[ \t]?/gm, '')
@@ -203,7 +222,10 @@ function cutLong(text: string): readonly string[] {
 
 /** The sentences of a line, each with what stands before it when it is not the first of a piece. */
 function partsOf(line: string): readonly { readonly glue: string; readonly part: string }[] {
-  return line.split(/(?<=[.!?:;])\s+/).flatMap(cutWords).map((part, at) => ({ glue: at === 0 ? '\n' : ' ', part }));
+  return line
+    .split(/(?<=[.!?:;])\s+/)
+    .flatMap(cutWords)
+    .map((part, at) => ({ glue: at === 0 ? '\n' : ' ', part }));
 }
 
 /** A sentence without end, such as a line of a table of data, is cut between words. */

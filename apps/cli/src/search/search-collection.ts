@@ -1,10 +1,22 @@
-// One search of a collection, with vectors as queries, computed in this process. What the queue's job kinds do with the same
-// collection on a worker gives the same rows.
+// One search of a collection, with vectors as queries, computed in this process. What the queue's job kinds do with the
+// same collection on a worker gives the same rows.
 
 import { ShoalError, type Settings } from '@shoal/core';
 import {
-  checkRecall, buildCandidates, collectionsFolder, hitsOf, openCandidates, openCollection, openKernels, searchCandidates,
-  type Candidates, type Collection, type Kernels, type Matrix, type Metric, type Recall,
+  checkRecall,
+  buildCandidates,
+  collectionsFolder,
+  hitsOf,
+  openCandidates,
+  openCollection,
+  openKernels,
+  searchCandidates,
+  type Candidates,
+  type Collection,
+  type Kernels,
+  type Matrix,
+  type Metric,
+  type Recall,
 } from '@shoal/similarity';
 
 export interface CollectionSearch {
@@ -38,25 +50,48 @@ export async function searchCollection(settings: Settings, search: CollectionSea
   const candidates = isApproximate ? await candidatesFor(settings, collection, metric) : undefined;
   const begunMs = performance.now();
   const options = { k, metric, signal };
-  const best = candidates === undefined ? await kernels.topK(queries, collection.block, options) : await searchCandidates(kernels, collection, candidates, queries, options);
+  const best =
+    candidates === undefined
+      ? await kernels.topK(queries, collection.block, options)
+      : await searchCandidates(kernels, collection, candidates, queries, options);
   const ms = performance.now() - begunMs;
   const found = Array.from({ length: queries.rows }, (_, query) => {
     const { ids, scores } = hitsOf(best, query);
     return Array.from(ids, (id, at) => ({ id: String(id), ...nameOf(collection, id), score: scores[at]! }));
   });
-  return { found, isa: kernels.isa, ms, ...(candidates?.measured === undefined ? {} : { recall: candidates.measured }) };
+  return {
+    found,
+    isa: kernels.isa,
+    ms,
+    ...(candidates?.measured === undefined ? {} : { recall: candidates.measured }),
+  };
 }
 
 async function candidatesFor(settings: Settings, collection: Collection, metric: Metric): Promise<Candidates> {
   const found = await openCandidates(collectionsFolder(settings), collection, metric);
   if (found !== undefined) return found;
-  throw new ShoalError('COLLECTION_UNKNOWN', `${collection.name}@${collection.version} has no index of candidates for ${metric}: shoal index check ${collection.name} --ann --metric ${metric} builds one and measures it`, {});
+  throw new ShoalError(
+    'COLLECTION_UNKNOWN',
+    `${collection.name}@${collection.version} has no index of candidates for ${metric}: shoal index check ` +
+      `${collection.name} --ann --metric ${metric} builds one and measures it`,
+    {},
+  );
 }
 
 /** The index of candidates, built when there is none, and its recall on rows of the collection. */
-export async function measureCandidates(settings: Settings, collection: Collection, { metric, signal, onRows }: { readonly metric: Metric; readonly signal: AbortSignal; readonly onRows: (rows: number) => void }): Promise<Recall> {
+export async function measureCandidates(
+  settings: Settings,
+  collection: Collection,
+  {
+    metric,
+    signal,
+    onRows,
+  }: { readonly metric: Metric; readonly signal: AbortSignal; readonly onRows: (rows: number) => void },
+): Promise<Recall> {
   const folder = collectionsFolder(settings);
-  const candidates = await openCandidates(folder, collection, metric) ?? await buildCandidates(folder, collection, { metric, signal, onRows });
+  const candidates =
+    (await openCandidates(folder, collection, metric)) ??
+    (await buildCandidates(folder, collection, { metric, signal, onRows }));
   return checkRecall(folder, kernelsOf(settings), collection, candidates, { signal });
 }
 

@@ -25,20 +25,40 @@ async function write(files: Readonly<Record<string, string>>): Promise<void> {
 describe('the corpus', () => {
   test('has this project’s documents first, then READMEs of named dependencies, then the others', async () => {
     await write({
-      'package.json': '{"dependencies":{"zebra":"1"}}', 'libs/core/package.json': '{"dependencies":{"@scope/named":"1"}}',
-      'docs/jobs.md': prose('jobs'), 'README.md': prose('the project'), 'libs/core/notes.md': prose('notes'),
-      'node_modules/aardvark/README.md': prose('aardvarks'), 'node_modules/zebra/readme.md': prose('zebras'), 'node_modules/@scope/named/README.md': prose('scopes'),
+      'package.json': '{"dependencies":{"zebra":"1"}}',
+      'libs/core/package.json': '{"dependencies":{"@scope/named":"1"}}',
+      'docs/jobs.md': prose('jobs'),
+      'README.md': prose('the project'),
+      'libs/core/notes.md': prose('notes'),
+      'node_modules/aardvark/README.md': prose('aardvarks'),
+      'node_modules/zebra/readme.md': prose('zebras'),
+      'node_modules/@scope/named/README.md': prose('scopes'),
     });
     const files = (await readCorpus(folder, { passages: 100, words: 10_000 })).map((passage) => passage.file);
-    expect(files).toEqual(['README.md', 'docs/jobs.md', 'libs/core/notes.md', 'node_modules/@scope/named/README.md', 'node_modules/zebra/readme.md', 'node_modules/aardvark/README.md']);
+    expect(files).toEqual([
+      'README.md',
+      'docs/jobs.md',
+      'libs/core/notes.md',
+      'node_modules/@scope/named/README.md',
+      'node_modules/zebra/readme.md',
+      'node_modules/aardvark/README.md',
+    ]);
   });
 
   test('leaves out what answers no question, what is made for tests, and what it has already', async () => {
     await write({
-      'README.md': prose('the project'), 'CHANGELOG.md': prose('changes'), 'LICENSE.md': prose('rights'), 'SECURITY.md': prose('reports'),
-      'apps/x/fixtures/a.md': prose('fixtures'), '.hidden/a.md': prose('hidden things'), 'node_modules/copy/README.md': prose('the project'), 'node_modules/copy/CHANGELOG.md': prose('more changes'),
+      'README.md': prose('the project'),
+      'CHANGELOG.md': prose('changes'),
+      'LICENSE.md': prose('rights'),
+      'SECURITY.md': prose('reports'),
+      'apps/x/fixtures/a.md': prose('fixtures'),
+      '.hidden/a.md': prose('hidden things'),
+      'node_modules/copy/README.md': prose('the project'),
+      'node_modules/copy/CHANGELOG.md': prose('more changes'),
     });
-    expect((await readCorpus(folder, { passages: 100, words: 10_000 })).map((passage) => passage.file)).toEqual(['README.md']);
+    expect((await readCorpus(folder, { passages: 100, words: 10_000 })).map((passage) => passage.file)).toEqual([
+      'README.md',
+    ]);
   });
 
   test('ends at its limits', async () => {
@@ -56,7 +76,11 @@ describe('kept vectors', () => {
     store.set(key(2), Float32Array.of(3, 4));
     await store.save(new Set());
     const again = await VectorStore.open(path, 2);
-    expect([again.get(key(1)), again.get(key(2)), again.get(key(3))]).toEqual([Float32Array.of(0.1, -1), Float32Array.of(3, 4), undefined]);
+    expect([again.get(key(1)), again.get(key(2)), again.get(key(3))]).toEqual([
+      Float32Array.of(0.1, -1),
+      Float32Array.of(3, 4),
+      undefined,
+    ]);
     expect(await readdir(join(folder, 'sub'))).toEqual(['vectors']);
   });
 

@@ -1,5 +1,5 @@
-// Exact nearest rows by cosine over one matrix of unit vectors, in plain code: some thousand rows take a few milliseconds.
-// Larger collections are the business of libs/similarity.
+// Exact nearest rows by cosine over one matrix of unit vectors, in plain code: some thousand rows take a few
+// milliseconds. Larger collections are the business of libs/similarity.
 
 export interface Hit {
   readonly row: number;
@@ -7,7 +7,10 @@ export interface Hit {
   readonly score: number;
 }
 
-/** The `k` rows of `matrix` (rows × dims, unit length) nearest to `query` (dims, unit length), best first; equal ones by row. */
+/**
+ * The `k` rows of `matrix` (rows × dims, unit length) nearest to `query` (dims, unit length), best first; equal ones by
+ * row.
+ */
 export function topK(matrix: Float32Array, query: Float32Array, k: number): readonly Hit[] {
   const dims = query.length;
   const best: Hit[] = [];

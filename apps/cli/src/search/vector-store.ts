@@ -76,7 +76,10 @@ function decode(bytes: Buffer, dims: number): Map<string, Float32Array> {
   if (bytes.length !== at + rows * dims * 4) return vectors;
   const values = new Float32Array(Uint8Array.from(bytes.subarray(at)).buffer);
   for (let row = 0; row < rows; row++) {
-    vectors.set(bytes.toString('hex', HEADER_BYTES + row * KEY_BYTES, HEADER_BYTES + (row + 1) * KEY_BYTES), values.subarray(row * dims, (row + 1) * dims));
+    vectors.set(
+      bytes.toString('hex', HEADER_BYTES + row * KEY_BYTES, HEADER_BYTES + (row + 1) * KEY_BYTES),
+      values.subarray(row * dims, (row + 1) * dims),
+    );
   }
   return vectors;
 }

@@ -50,13 +50,21 @@ export class Sandbox {
   /** Models and graphs that the machine has already are used; what is missing there is made there, once. */
   shareModels(): void {
     const shared = cacheFolder(process.env['SHOAL_CACHE_DIR']);
-    for (const part of ['models', 'graphs']) if (existsSync(join(shared, part))) symlinkSync(join(shared, part), join(this.cacheDir, part));
+    for (const part of ['models', 'graphs'])
+      if (existsSync(join(shared, part))) symlinkSync(join(shared, part), join(this.cacheDir, part));
   }
 
   environment(): Record<string, string> {
     const program = process.env['SHOAL_TEST_SERVER'];
     const path = `${program === undefined ? '' : `${dirname(program)}${delimiter}`}${process.env['PATH'] ?? ''}`;
-    return { PATH: path, HOME: this.root, TMPDIR: tmpdir(), SHOAL_CACHE_DIR: this.cacheDir, SHOAL_MODEL: 'tiny-random', SHOAL_THREADS: '1' };
+    return {
+      PATH: path,
+      HOME: this.root,
+      TMPDIR: tmpdir(),
+      SHOAL_CACHE_DIR: this.cacheDir,
+      SHOAL_MODEL: 'tiny-random',
+      SHOAL_THREADS: '1',
+    };
   }
 
   start(args: readonly string[], options: RunOptions = {}): Running {
@@ -82,7 +90,9 @@ export class Sandbox {
       if (!/^\d+$/.test(entry) || Number(entry) === process.pid) return [];
       try {
         const command = readFileSync(`/proc/${entry}/cmdline`, 'utf8').replaceAll('\0', ' ').trim();
-        const isOurs = command.includes(this.cacheDir) || readFileSync(`/proc/${entry}/environ`, 'utf8').includes(`SHOAL_CACHE_DIR=${this.cacheDir}\0`);
+        const isOurs =
+          command.includes(this.cacheDir) ||
+          readFileSync(`/proc/${entry}/environ`, 'utf8').includes(`SHOAL_CACHE_DIR=${this.cacheDir}\0`);
         return isOurs && command !== '' ? [{ pid: Number(entry), command }] : [];
       } catch {
         return []; // gone meanwhile, or not ours to read
@@ -103,7 +113,10 @@ export function watch(child: ChildProcess): Running {
   child.stdout?.setEncoding('utf8').on('data', (text: string) => (stdout += text));
   child.stderr?.setEncoding('utf8').on('data', (text: string) => (stderr += text));
   const ended = once(child, 'close').then(([code, signal]: unknown[]): Result => ({
-    code: typeof code === 'number' ? code : null, signal: typeof signal === 'string' ? signalNamed(signal) : null, stdout, stderr,
+    code: typeof code === 'number' ? code : null,
+    signal: typeof signal === 'string' ? signalNamed(signal) : null,
+    stdout,
+    stderr,
   }));
   return { child, ended, stderr: () => stderr };
 }
@@ -117,7 +130,8 @@ export async function says(running: Running, text: string): Promise<void> {
   const ended = new AbortController();
   void running.ended.then(() => ended.abort());
   while (!running.stderr().includes(text)) {
-    if (ended.signal.aborted || running.child.stderr === null) throw new Error(`it ended without saying "${text}":\n${running.stderr()}`);
+    if (ended.signal.aborted || running.child.stderr === null)
+      throw new Error(`it ended without saying "${text}":\n${running.stderr()}`);
     await once(running.child.stderr, 'data', { signal: ended.signal }).catch(() => undefined);
   }
 }

@@ -13,14 +13,22 @@ const query = (index: number): Float32Array => queries.values.subarray(index * D
 export async function askEverything(client: ShoalClient, name: string, rows: Float32Array): Promise<void> {
   const candidates = [[1, 30, 20], [39], [7, 8, 9]];
   const [top, near, matrix, again] = await Promise.all([
-    client.topK(name, queries, { k: 5 }), client.topK(name, queries, { k: 200, metric: 'l2' }), client.cosine(queries, { collection: name }, { metric: 'dot' }),
-    client.rescore(name, queries, candidates.map((ids) => BigUint64Array.from(ids, BigInt)), { k: 2 }),
+    client.topK(name, queries, { k: 5 }),
+    client.topK(name, queries, { k: 200, metric: 'l2' }),
+    client.cosine(queries, { collection: name }, { metric: 'dot' }),
+    client.rescore(
+      name,
+      queries,
+      candidates.map((ids) => BigUint64Array.from(ids, BigInt)),
+      { k: 2 },
+    ),
   ]);
   for (let i = 0; i < 3; i++) {
     expectSame(top[i], exactRanking(rows, query(i), 'cosine', 5));
     expectSame(near[i], exactRanking(rows, query(i), 'l2', ROWS));
     expectSame(again[i], exactRanking(rows, query(i), 'cosine', 2, candidates[i]));
-    for (const { id, score } of exactRanking(rows, query(i), 'dot', ROWS)) expect(matrix.scores[i * ROWS + id]).toBeCloseTo(score, 4);
+    for (const { id, score } of exactRanking(rows, query(i), 'dot', ROWS))
+      expect(matrix.scores[i * ROWS + id]).toBeCloseTo(score, 4);
   }
 }
 

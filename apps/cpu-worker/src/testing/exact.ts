@@ -29,7 +29,13 @@ export function scoreOf(a: Float32Array, b: Float32Array, metric: SimilarityMetr
 }
 
 /** The k best of `ids`, or of all rows; the lower id is the better among equals. */
-export function exactRanking(rows: Float32Array, query: Float32Array, metric: SimilarityMetric, k: number, ids?: readonly number[]): Hit[] {
+export function exactRanking(
+  rows: Float32Array,
+  query: Float32Array,
+  metric: SimilarityMetric,
+  k: number,
+  ids?: readonly number[],
+): Hit[] {
   const dims = query.length;
   const all = ids ?? Array.from({ length: rows.length / dims }, (_, row) => row);
   const scored = all.map((id) => ({ id, score: scoreOf(query, rows.subarray(id * dims, (id + 1) * dims), metric) }));
@@ -38,5 +44,6 @@ export function exactRanking(rows: Float32Array, query: Float32Array, metric: Si
 
 export function expectSame(found: Ranking | undefined, exact: readonly Hit[]): void {
   expect([...found!.ids].map(Number)).toEqual(exact.map(({ id }) => id));
-  for (const [i, { score }] of exact.entries()) expect(Math.abs(found!.scores[i]! - score)).toBeLessThan(1e-5 * Math.max(1, Math.abs(score)));
+  for (const [i, { score }] of exact.entries())
+    expect(Math.abs(found!.scores[i]! - score)).toBeLessThan(1e-5 * Math.max(1, Math.abs(score)));
 }

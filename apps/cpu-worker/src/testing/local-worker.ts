@@ -1,8 +1,23 @@
-// A similarity worker in the process of a test: the real queue, pipeline and files, and an executor on whatever device the test gives it.
+// A similarity worker in the process of a test: the real queue, pipeline and files, and an executor on whatever device
+// the test gives it.
 
 import {
-  DEFAULT_PREFIX, Pipeline, Residents, SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE, SimilarityExecutor, noFaults, noLog, readSimilarityJob, systemClock,
-  type ExecutorLink, type FromExecutor, type JobSource, type SimilarityDevice, type SimilarityOrder, type ToExecutor,
+  DEFAULT_PREFIX,
+  Pipeline,
+  Residents,
+  SIMILARITY_CPU_QUEUE,
+  SIMILARITY_QUEUE,
+  SimilarityExecutor,
+  noFaults,
+  noLog,
+  readSimilarityJob,
+  systemClock,
+  type ExecutorLink,
+  type FromExecutor,
+  type JobSource,
+  type SimilarityDevice,
+  type SimilarityOrder,
+  type ToExecutor,
 } from '@shoal/core';
 import { BullJobSource, LanesSource } from '@shoal/queue';
 import { RedisAnnouncer, RedisPayloadStore } from '@shoal/queue/payload';
@@ -12,7 +27,10 @@ export interface LocalWorkerOptions {
   readonly device: SimilarityDevice;
   /** For what is held in memory of the process. */
   readonly budgetBytes: number;
-  /** main: what does not fit goes to the CPU lane. cpu: serves that lane and no other. Left out: what does not fit fails. */
+  /**
+   * main: what does not fit goes to the CPU lane. cpu: serves that lane and no other. Left out: what does not fit
+   * fails.
+   */
   readonly lane?: 'main' | 'cpu';
 }
 
@@ -43,7 +61,15 @@ export class LocalExecutor implements ExecutorLink {
   }
 
   async start(): Promise<Extract<FromExecutor, { kind: 'ready' }>> {
-    return { kind: 'ready', model: 'similarity', dims: 0, maxTokens: 0, device: this.options.device.device, precision: 'fp32', pid: process.pid };
+    return {
+      kind: 'ready',
+      model: 'similarity',
+      dims: 0,
+      maxTokens: 0,
+      device: this.options.device.device,
+      precision: 'fp32',
+      pid: process.pid,
+    };
   }
 
   send(message: ToExecutor<SimilarityOrder>): void {
@@ -64,7 +90,15 @@ export class LocalExecutor implements ExecutorLink {
 
   private newExecutor(): SimilarityExecutor {
     return new SimilarityExecutor({
-      store: this.store, device: this.options.device, residents: this.residents, isLastLane: this.options.lane !== 'main', clock: systemClock, log: noLog, maxRows: 64, resultKey: (jobId) => jobId, faults: noFaults,
+      store: this.store,
+      device: this.options.device,
+      residents: this.residents,
+      isLastLane: this.options.lane !== 'main',
+      clock: systemClock,
+      log: noLog,
+      maxRows: 64,
+      resultKey: (jobId) => jobId,
+      faults: noFaults,
       send: (message) => queueMicrotask(() => this.listeners.forEach((listener) => listener(message))),
     });
   }
@@ -72,10 +106,20 @@ export class LocalExecutor implements ExecutorLink {
 
 export async function startLocalWorker(options: LocalWorkerOptions): Promise<LocalWorker> {
   const common = { redisUrl: options.redisUrl, prefix: DEFAULT_PREFIX, queue: SIMILARITY_QUEUE, log: noLog };
-  const [store, announcer] = await Promise.all([RedisPayloadStore.connect({ ...common, cpuQueue: SIMILARITY_CPU_QUEUE }), RedisAnnouncer.connect(common)]);
+  const [store, announcer] = await Promise.all([
+    RedisPayloadStore.connect({ ...common, cpuQueue: SIMILARITY_CPU_QUEUE }),
+    RedisAnnouncer.connect(common),
+  ]);
   const executor = new LocalExecutor(options, store);
   const pipeline = new Pipeline({
-    announcer, executor, source: sourceOf(options), clock: systemClock, serverNowMs: Date.now, log: noLog, faults: noFaults, readJob: readSimilarityJob,
+    announcer,
+    executor,
+    source: sourceOf(options),
+    clock: systemClock,
+    serverNowMs: Date.now,
+    log: noLog,
+    faults: noFaults,
+    readJob: readSimilarityJob,
     limits: { poolTokens: 256, executorTimeoutMs: 60_000, drainTimeoutMs: 5_000, claimTimeoutMs: 60_000 },
   });
   await pipeline.start();
@@ -89,9 +133,20 @@ export async function startLocalWorker(options: LocalWorkerOptions): Promise<Loc
 }
 
 function sourceOf({ redisUrl, lane }: LocalWorkerOptions): JobSource {
-  const common = { redisUrl, prefix: DEFAULT_PREFIX, queue: SIMILARITY_QUEUE, leaseMs: 5_000, stalledCheckMs: 1_000, log: noLog };
+  const common = {
+    redisUrl,
+    prefix: DEFAULT_PREFIX,
+    queue: SIMILARITY_QUEUE,
+    leaseMs: 5_000,
+    stalledCheckMs: 1_000,
+    log: noLog,
+  };
   if (lane === 'main') return new BullJobSource({ ...common, handOverTo: SIMILARITY_CPU_QUEUE });
   if (lane === undefined) return new BullJobSource(common);
   const gate = { allows: () => 0, took: () => undefined, onChange: () => undefined };
-  return new LanesSource({ cpu: new BullJobSource({ ...common, queue: SIMILARITY_CPU_QUEUE }), main: new BullJobSource(common), gate });
+  return new LanesSource({
+    cpu: new BullJobSource({ ...common, queue: SIMILARITY_CPU_QUEUE }),
+    main: new BullJobSource(common),
+    gate,
+  });
 }

@@ -4,7 +4,10 @@ import { faultPointsFrom } from '@shoal/core';
 import { ShoalClient } from '../shoal-client.ts';
 
 const { rows, runId, fault, ...options } = JSON.parse(process.env['KILLED_CLIENT'] ?? '{}');
-const client = await ShoalClient.connect({ ...options, faults: faultPointsFrom(fault, (signal) => process.kill(process.pid, signal)) });
+const client = await ShoalClient.connect({
+  ...options,
+  faults: faultPointsFrom(fault, (signal) => process.kill(process.pid, signal)),
+});
 
 function* lines(): Generator<{ text: string }> {
   for (let n = 0; n < rows; n++) yield { text: `line ${n} ${'x'.repeat(n % 7)}` };

@@ -6,8 +6,15 @@ import type { InferenceBackend, RunResult, RunShape, Slot } from '../ports.ts';
 /** What happens once a run with the token in it was at the device. */
 export type Fate = 'die' | 'hang' | 'worker' | 'refuse' | 'nan';
 
-/** `spec`: "<token id>" or "<token id>:<fate>"; `worker`: the whole worker dies with it; `refuse`: the device has no memory for it; `nan`: its row is no number. The backend itself, its `run` replaced. */
-export function withDeadlyToken<Backend extends InferenceBackend>(backend: Backend, spec: string | undefined, die: (whole: boolean) => void): Backend {
+/**
+ * `spec`: "<token id>" or "<token id>:<fate>"; `worker`: the whole worker dies with it; `refuse`: the device has no
+ * memory for it; `nan`: its row is no number. The backend itself, its `run` replaced.
+ */
+export function withDeadlyToken<Backend extends InferenceBackend>(
+  backend: Backend,
+  spec: string | undefined,
+  die: (whole: boolean) => void,
+): Backend {
   if (spec === undefined || spec === '') return backend;
   const [token, fate = 'die'] = spec.split(':');
   const run = backend.run.bind(backend);
@@ -30,7 +37,8 @@ export function withDeadlyToken<Backend extends InferenceBackend>(backend: Backe
 
 function spoil(slot: Slot, { rows, width }: RunShape, token: number, dims: number, result: RunResult): RunResult {
   for (let row = 0; row < rows; row++) {
-    if (slot.ids.subarray(row * width, row * width + slot.lengths[row]!).includes(token)) slot.embeddings.fill(Number.NaN, row * dims, (row + 1) * dims);
+    if (slot.ids.subarray(row * width, row * width + slot.lengths[row]!).includes(token))
+      slot.embeddings.fill(Number.NaN, row * dims, (row + 1) * dims);
   }
   return result;
 }

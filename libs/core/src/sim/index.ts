@@ -1,4 +1,13 @@
-export { REFUSAL_MS, h200Law, runMs, seededRandom, simulatedLaw, tensorBytes, type DeviceLaw, type MemoryForm } from './device-law.ts';
+export {
+  REFUSAL_MS,
+  h200Law,
+  runMs,
+  seededRandom,
+  simulatedLaw,
+  tensorBytes,
+  type DeviceLaw,
+  type MemoryForm,
+} from './device-law.ts';
 export { SimulatedMemory, type MemoryVerdict } from './simulated-memory.ts';
 export { SimulatedDevice, type DeviceFaults, type SimulatedDeviceOptions } from './simulated-device.ts';
 export { withDeadlyToken, type Fate } from './deadly-token.ts';

@@ -3,10 +3,15 @@ import { describeInferenceBackend } from '../testing/inference-backend.conforman
 import { PacedBackend, paceOf, pacedAxis } from './paced-backend.ts';
 
 describeInferenceBackend('the paced device', async () => ({
-  backend: new PacedBackend({ tokensPerMs: 400, dims: 32, slotRows: 64, slotTokens: 4_096 }), vocabularySize: 1_000, maxTokens: 64,
+  backend: new PacedBackend({ tokensPerMs: 400, dims: 32, slotRows: 64, slotTokens: 4_096 }),
+  vocabularySize: 1_000,
+  maxTokens: 64,
 }));
 
-test.each([[1, ['long', 'short', 'last']], [2, ['short', 'last', 'long']]])('a short run behind a long one, runs side by side: %i', async (sessions, order) => {
+test.each([
+  [1, ['long', 'short', 'last']],
+  [2, ['short', 'last', 'long']],
+])('a short run behind a long one, runs side by side: %i', async (sessions, order) => {
   const backend = new PacedBackend({ tokensPerMs: 1, sessions, dims: 32, slotRows: 1, slotTokens: 256 });
   const ended: string[] = [];
   const run = async (name: string, width: number): Promise<void> => {
@@ -21,7 +26,12 @@ test.each([[1, ['long', 'short', 'last']], [2, ['short', 'last', 'long']]])('a s
 });
 
 test('a device is named by its pace', () => {
-  expect([paceOf('sim:8000'), paceOf('sim:8000+15'), paceOf('cpu'), paceOf('sim:8000+')]).toEqual([{ tokensPerMs: 8_000, fixedMs: 0 }, { tokensPerMs: 8_000, fixedMs: 15 }, undefined, undefined]);
+  expect([paceOf('sim:8000'), paceOf('sim:8000+15'), paceOf('cpu'), paceOf('sim:8000+')]).toEqual([
+    { tokensPerMs: 8_000, fixedMs: 0 },
+    { tokensPerMs: 8_000, fixedMs: 15 },
+    undefined,
+    undefined,
+  ]);
 });
 
 test('a row points along the axis of its ids', async () => {

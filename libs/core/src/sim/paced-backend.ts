@@ -1,6 +1,7 @@
-// A device that takes its time and computes nothing: real clock, a fixed number of tokens per millisecond, no memory of its
-// own to run out of. It measures everything around a device on a machine that has none; `--device sim:8000` starts a worker
-// on it. Its vectors are unit vectors along an axis chosen by the row's ids, so that whoever receives one can check it.
+// A device that takes its time and computes nothing: real clock, a fixed number of tokens per millisecond, no memory of
+// its own to run out of. It measures everything around a device on a machine that has none; `--device sim:8000` starts
+// a worker on it. Its vectors are unit vectors along an axis chosen by the row's ids, so that whoever receives one can
+// check it.
 
 import type { InferenceBackend, MemoryReading, Precision, RunOptions, RunResult, RunShape, Slot } from '../ports.ts';
 import { invariant } from '../invariant.ts';
@@ -43,7 +44,10 @@ export class PacedBackend implements InferenceBackend {
   private readonly fixedMs: number;
   private readonly free: Slot[];
   private readonly queue: QueuedRun[] = [];
-  /** Of each session that does nothing, when its last run ended. Timers fire late, and the device must not stand still for that. */
+  /**
+   * Of each session that does nothing, when its last run ended. Timers fire late, and the device must not stand still
+   * for that.
+   */
   private readonly idleSinceMs: number[];
   private idleListeners: (() => void)[] = [];
 
@@ -104,12 +108,15 @@ export class PacedBackend implements InferenceBackend {
     const urgent = this.queue.findIndex((run) => run.isUrgent && run.queuedMs <= startedMs);
     const run = this.queue.splice(Math.max(0, urgent), 1)[0]!;
     const runMs = this.fixedMs + (run.shape.rows * run.shape.width) / this.tokensPerMs;
-    setTimeout(() => {
-      this.write(run.slot, run.shape);
-      run.resolve({ ok: true, runMs });
-      this.idleSinceMs.push(startedMs + runMs);
-      this.next();
-    }, startedMs + runMs - performance.now());
+    setTimeout(
+      () => {
+        this.write(run.slot, run.shape);
+        run.resolve({ ok: true, runMs });
+        this.idleSinceMs.push(startedMs + runMs);
+        this.next();
+      },
+      startedMs + runMs - performance.now(),
+    );
   }
 
   private write(slot: Slot, { rows, width }: RunShape): void {
@@ -121,7 +128,10 @@ export class PacedBackend implements InferenceBackend {
   }
 }
 
-/** Of `sim:8000` and `sim:8000+15`: tokens a millisecond, and milliseconds that every run takes besides. Undefined for a device that exists. */
+/**
+ * Of `sim:8000` and `sim:8000+15`: tokens a millisecond, and milliseconds that every run takes besides. Undefined for a
+ * device that exists.
+ */
 export function paceOf(device: string): { readonly tokensPerMs: number; readonly fixedMs: number } | undefined {
   const [, rate, fixed = '0'] = /^sim:(\d+)(?:\+(\d+))?$/.exec(device) ?? [];
   return rate === undefined ? undefined : { tokensPerMs: Number(rate), fixedMs: Number(fixed) };

@@ -32,7 +32,12 @@ function open(change: Partial<SimulatedDeviceOptions> = {}) {
 
 describeInferenceBackend('the simulated device', async () => {
   const { clock, device } = open();
-  return { backend: device, vocabularySize: 30_522, maxTokens: 64, wait: (promise) => clock.advanceUntilSettled(promise) };
+  return {
+    backend: device,
+    vocabularySize: 30_522,
+    maxTokens: 64,
+    wait: (promise) => clock.advanceUntilSettled(promise),
+  };
 });
 
 test('runs take what every run takes and what their tokens take; the first waits for the start as well', async () => {
@@ -107,7 +112,9 @@ test('every fault happens where it was put and nowhere else', async () => {
   expect((await lost.run(two)).result.ok).toBe(true);
   await expect(lost.run(three)).rejects.toMatchObject({ code: 'DEVICE_LOST' });
   const after = lost.filled(two); // the failed run's slot was never given back; this is another
-  await expect(lost.clock.advanceUntilSettled(lost.device.run(after, two))).rejects.toMatchObject({ code: 'DEVICE_LOST' });
+  await expect(lost.clock.advanceUntilSettled(lost.device.run(after, two))).rejects.toMatchObject({
+    code: 'DEVICE_LOST',
+  });
 
   const oom = open({ faults: { outOfMemoryAt: ({ rows }) => rows === 3 } });
   expect((await oom.run(two)).result.ok).toBe(true);

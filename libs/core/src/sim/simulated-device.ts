@@ -1,13 +1,24 @@
-// A device with memory to run out of, for tests and for a whole fleet on a laptop (`--device sim:24GB`): time and memory by
-// device-law.ts, vectors that follow from a row's own token ids, and every way in which a real device fails. It computes
-// nothing. On a manual clock it is as exact as that clock; on the system's it takes its time in real milliseconds.
+// A device with memory to run out of, for tests and for a whole fleet on a laptop (`--device sim:24GB`): time and
+// memory by device-law.ts, vectors that follow from a row's own token ids, and every way in which a real device fails.
+// It computes nothing. On a manual clock it is as exact as that clock; on the system's it takes its time in real
+// milliseconds.
 
 import { ShoalError } from '../errors.ts';
 import { invariant } from '../invariant.ts';
 import { newSlots } from '../slot-buffers.ts';
 import { KEPT_SLOTS } from '../slots.ts';
 import { fakeVector } from '../testing/fake-backend.ts';
-import type { Clock, InferenceBackend, MemoryProbe, MemoryReading, Precision, RunOptions, RunResult, RunShape, Slot } from '../ports.ts';
+import type {
+  Clock,
+  InferenceBackend,
+  MemoryProbe,
+  MemoryReading,
+  Precision,
+  RunOptions,
+  RunResult,
+  RunShape,
+  Slot,
+} from '../ports.ts';
 import { REFUSAL_MS, runMs, seededRandom, type DeviceLaw } from './device-law.ts';
 import { SimulatedMemory } from './simulated-memory.ts';
 
@@ -129,10 +140,20 @@ export class SimulatedDevice implements InferenceBackend, MemoryProbe {
 
   private enqueue(slot: Slot, shape: RunShape, isUrgent: boolean, isExact: boolean): Promise<RunResult> {
     invariant(!this.isStopping, 'nothing runs on a stopped backend');
-    invariant(shape.rows >= 1 && shape.rows <= this.slotRows && shape.rows * shape.width <= this.slotTokens, 'a micro-batch fits its slot');
+    invariant(
+      shape.rows >= 1 && shape.rows <= this.slotRows && shape.rows * shape.width <= this.slotTokens,
+      'a micro-batch fits its slot',
+    );
     return new Promise((resolve, reject) => {
       const firstBulk = this.queue.findIndex((run) => !run.isUrgent);
-      this.queue.splice(isUrgent && firstBulk >= 0 ? firstBulk : this.queue.length, 0, { slot, shape, isUrgent, isExact, resolve, reject });
+      this.queue.splice(isUrgent && firstBulk >= 0 ? firstBulk : this.queue.length, 0, {
+        slot,
+        shape,
+        isUrgent,
+        isExact,
+        resolve,
+        reject,
+      });
       this.next();
     });
   }
@@ -169,11 +190,21 @@ export class SimulatedDevice implements InferenceBackend, MemoryProbe {
     const rows = rowsOf(run.slot, run.shape);
     if (abort !== undefined && rows.some(abortsAtRow)) return abort();
     this.isLost ||= rows.some((ids) => losesDeviceAtRow(ids) || abortsAtRow(ids));
-    if (this.isLost) return run.reject(new ShoalError('DEVICE_LOST', 'the simulated device stopped working; start its executor again'));
-    if (rows.some(failsAtRow)) return run.reject(new ShoalError('INFERENCE_FAILED', 'the simulated model cannot run this batch'));
+    if (this.isLost)
+      return run.reject(
+        new ShoalError('DEVICE_LOST', 'the simulated device stopped working; start its executor again'),
+      );
+    if (rows.some(failsAtRow))
+      return run.reject(new ShoalError('INFERENCE_FAILED', 'the simulated model cannot run this batch'));
     if (verdict !== 'fits') {
       const { rows: count, width } = run.shape;
-      return run.resolve({ ok: false, outOfVram: { message: `the simulated device has no memory for ${count} rows of ${width} tokens`, needsRecycle: verdict === 'needs-recycle' } });
+      return run.resolve({
+        ok: false,
+        outOfVram: {
+          message: `the simulated device has no memory for ${count} rows of ${width} tokens`,
+          needsRecycle: verdict === 'needs-recycle',
+        },
+      });
     }
     this.write(run, rows);
     run.resolve({ ok: true, runMs: tookMs, memory: this.simulated.reading() });
@@ -182,7 +213,8 @@ export class SimulatedDevice implements InferenceBackend, MemoryProbe {
   private write({ slot, isExact }: QueuedRun, rows: readonly Int32Array[]): void {
     const { givesNanAtRow = never } = this.options.faults ?? {};
     for (const [i, ids] of rows.entries()) {
-      const vector = !isExact && givesNanAtRow(ids) ? new Float32Array(this.dims).fill(Number.NaN) : fakeVector(ids, this.dims);
+      const vector =
+        !isExact && givesNanAtRow(ids) ? new Float32Array(this.dims).fill(Number.NaN) : fakeVector(ids, this.dims);
       slot.embeddings.set(vector, i * this.dims);
     }
   }

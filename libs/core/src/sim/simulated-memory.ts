@@ -1,5 +1,6 @@
-// The memory of a simulated device: context, weights and workspaces, an arena that grows by doubling and keeps what it took,
-// and whoever else is on the card. Answers for each run whether there was room; forgets everything when the executor ends.
+// The memory of a simulated device: context, weights and workspaces, an arena that grows by doubling and keeps what it
+// took, and whoever else is on the card. Answers for each run whether there was room; forgets everything when the
+// executor ends.
 
 import type { MemoryReading, RunShape } from '../ports.ts';
 import { WORKSPACE_BYTES, tensorBytes, workspaceClass, type DeviceLaw } from './device-law.ts';
@@ -46,13 +47,20 @@ export class SimulatedMemory {
   }
 
   reading(): MemoryReading {
-    return { liveBytes: Math.ceil(this.peakBytes), footprintBytes: Math.ceil(this.fixedBytes() + this.arenaBytes), source: 'simulated' };
+    return {
+      liveBytes: Math.ceil(this.peakBytes),
+      footprintBytes: Math.ceil(this.fixedBytes() + this.arenaBytes),
+      source: 'simulated',
+    };
   }
 
   /** What the driver says. Free memory is what neither this device's arena nor anybody seen holds. */
   driver(): { readonly freeBytes: number; readonly totalBytes: number } {
     const others = this.areOthersSeen ? this.othersBytes : 0;
-    return { freeBytes: Math.max(0, this.law.totalBytes - this.fixedBytes() - this.arenaBytes - others), totalBytes: this.law.totalBytes };
+    return {
+      freeBytes: Math.max(0, this.law.totalBytes - this.fixedBytes() - this.arenaBytes - others),
+      totalBytes: this.law.totalBytes,
+    };
   }
 
   private fixedBytes(): number {

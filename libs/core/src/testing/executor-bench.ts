@@ -1,5 +1,6 @@
-// An executor on a bench: the real one between fakes, with the means to give it orders, turn its clock and look at what it
-// did. The test is the claimer; where it says so, a recycled executor is followed by another that gets the open orders.
+// An executor on a bench: the real one between fakes, with the means to give it orders, turn its clock and look at what
+// it did. The test is the claimer; where it says so, a recycled executor is followed by another that gets the open
+// orders.
 
 import { Executor, type ExecutorLimits } from '../executor.ts';
 import { noFaults } from '../fault-points.ts';
@@ -45,7 +46,8 @@ export function setup(options: SetupOptions = {}) {
 
   const hear = (message: FromExecutor): void => {
     sent.push(structuredClone(message));
-    if (message.kind === 'outcomes') for (const { jobId, token } of message.outcomes) if (open.get(jobId)?.token === token) open.delete(jobId);
+    if (message.kind === 'outcomes')
+      for (const { jobId, token } of message.outcomes) if (open.get(jobId)?.token === token) open.delete(jobId);
     if (message.kind === 'recycle' && isReplaced) {
       now = start();
       now.executor.handle({ kind: 'run', jobs: [...open.values()], isQueueDrained: true });
@@ -58,8 +60,18 @@ export function setup(options: SetupOptions = {}) {
     /** One that was replaced was killed: it writes nothing and is not heard any more. */
     const isAlive = (): boolean => now.backend === backend;
     const executor = new Executor({
-      store: { read: (jobs) => store.read(jobs), release: (inputs) => store.release(inputs), stop: async () => undefined, commit: (requests) => (isAlive() ? store.commit(requests) : never) },
-      backend, budget, tokenizer, clock, log, isLastLane,
+      store: {
+        read: (jobs) => store.read(jobs),
+        release: (inputs) => store.release(inputs),
+        stop: async () => undefined,
+        commit: (requests) => (isAlive() ? store.commit(requests) : never),
+      },
+      backend,
+      budget,
+      tokenizer,
+      clock,
+      log,
+      isLastLane,
       limits: { ...LIMITS, ...options.limits },
       model: MODEL,
       prompts: { query: 'query : ', passage: '' },
@@ -72,7 +84,11 @@ export function setup(options: SetupOptions = {}) {
   let now = start();
 
   return {
-    clock, store, tokenizer, log, sent,
+    clock,
+    store,
+    tokenizer,
+    log,
+    sent,
     get backend(): FakeBackend {
       return now.backend;
     },
@@ -112,8 +128,18 @@ export function setup(options: SetupOptions = {}) {
 
 export function orderOf(jobId: string, texts: readonly string[], more: Partial<JobOrder> = {}): JobOrder {
   return {
-    jobId, token: `${jobId}-token`, queuedMs: 3, class: 'bulk', input: { form: 'inline', texts }, fingerprint: undefined, truncate: 'end', prompt: undefined,
-    output: { dtype: 'f32', dimensions: undefined }, resultTtlMs: 1_000, remainingMs: undefined, ...more,
+    jobId,
+    token: `${jobId}-token`,
+    queuedMs: 3,
+    class: 'bulk',
+    input: { form: 'inline', texts },
+    fingerprint: undefined,
+    truncate: 'end',
+    prompt: undefined,
+    output: { dtype: 'f32', dimensions: undefined },
+    resultTtlMs: 1_000,
+    remainingMs: undefined,
+    ...more,
   };
 }
 
@@ -125,4 +151,3 @@ export function textOf(tokens: number, seed: string | number): string {
 export function expectedVectors(tokenizer: FakeTokenizer, texts: readonly string[]): Float32Array[] {
   return texts.map((text) => deliveredVector(tokenizer.encode(text).ids, DIMS));
 }
-

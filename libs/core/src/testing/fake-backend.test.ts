@@ -7,7 +7,16 @@ import { ManualClock } from './manual-clock.ts';
 for (const precision of ['fp32', 'fp16'] as const) {
   describeInferenceBackend(`FakeBackend in ${precision}`, async () => {
     const clock = new ManualClock();
-    const backend = new FakeBackend({ clock, precision, slots: 4, memoryAfter: ({ rows, width }) => ({ liveBytes: rows * width * 100, footprintBytes: undefined, source: 'simulated' }) });
+    const backend = new FakeBackend({
+      clock,
+      precision,
+      slots: 4,
+      memoryAfter: ({ rows, width }) => ({
+        liveBytes: rows * width * 100,
+        footprintBytes: undefined,
+        source: 'simulated',
+      }),
+    });
     return { backend, vocabularySize: 30_522, maxTokens: 64, wait: (promise) => clock.advanceUntilSettled(promise) };
   });
 }

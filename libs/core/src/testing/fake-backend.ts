@@ -1,11 +1,20 @@
-// A simulated device: vectors that follow from the token ids of their own row alone, runs that take time of a clock, and
-// every way in which a real one fails, at the moment a test chooses. Passes inference-backend.conformance.ts.
+// A simulated device: vectors that follow from the token ids of their own row alone, runs that take time of a clock,
+// and every way in which a real one fails, at the moment a test chooses. Passes inference-backend.conformance.ts.
 
 import { ShoalError } from '../errors.ts';
 import { invariant } from '../invariant.ts';
 import { newSlots } from '../slot-buffers.ts';
 import { KEPT_SLOTS } from '../slots.ts';
-import type { Clock, InferenceBackend, MemoryReading, Precision, RunOptions, RunResult, RunShape, Slot } from '../ports.ts';
+import type {
+  Clock,
+  InferenceBackend,
+  MemoryReading,
+  Precision,
+  RunOptions,
+  RunResult,
+  RunShape,
+  Slot,
+} from '../ports.ts';
 
 export interface RecordedRun extends RunShape {
   /** Token ids of each row, without padding. */
@@ -80,7 +89,18 @@ export class FakeBackend implements InferenceBackend {
   private givesNanExactlyAt: RowRule = never;
 
   constructor(options: FakeBackendOptions) {
-    const { clock, dims = 8, slots = 2 + KEPT_SLOTS, slotRows = 64, slotTokens = 1024, runMs = ({ rows, width }) => 1 + (rows * width) / 100, precision = 'fp32', givesUnitRows = false, memoryAfter, sessions = 1 } = options;
+    const {
+      clock,
+      dims = 8,
+      slots = 2 + KEPT_SLOTS,
+      slotRows = 64,
+      slotTokens = 1024,
+      runMs = ({ rows, width }) => 1 + (rows * width) / 100,
+      precision = 'fp32',
+      givesUnitRows = false,
+      memoryAfter,
+      sessions = 1,
+    } = options;
     this.clock = clock;
     this.slots = slots;
     this.dims = dims;
@@ -91,7 +111,8 @@ export class FakeBackend implements InferenceBackend {
     this.givesUnitRows = givesUnitRows;
     this.sessions = sessions;
     this.memoryAfter = memoryAfter;
-    if (precision !== 'fp32') this.runExact = (slot, shape) => this.enqueue(slot, shape, { isUrgent: false, isExact: true });
+    if (precision !== 'fp32')
+      this.runExact = (slot, shape) => this.enqueue(slot, shape, { isUrgent: false, isExact: true });
     this.free = newSlots(slots, this);
   }
 
@@ -143,7 +164,10 @@ export class FakeBackend implements InferenceBackend {
 
   giveBack(slot: Slot): void {
     invariant(!this.free.includes(slot), 'a slot is given back once');
-    invariant([...[...this.running].map(({ run }) => run), ...this.queue].every((run) => run.slot !== slot), 'a slot is not given back while it is queued or running');
+    invariant(
+      [...[...this.running].map(({ run }) => run), ...this.queue].every((run) => run.slot !== slot),
+      'a slot is not given back while it is queued or running',
+    );
     this.free.push(slot);
   }
 
@@ -151,7 +175,11 @@ export class FakeBackend implements InferenceBackend {
     return this.enqueue(slot, shape, { isUrgent, isExact: false });
   }
 
-  private enqueue(slot: Slot, shape: RunShape, { isUrgent, isExact }: { readonly isUrgent: boolean; readonly isExact: boolean }): Promise<RunResult> {
+  private enqueue(
+    slot: Slot,
+    shape: RunShape,
+    { isUrgent, isExact }: { readonly isUrgent: boolean; readonly isExact: boolean },
+  ): Promise<RunResult> {
     const { rows, width } = shape;
     invariant(!this.isStopped, 'nothing runs on a stopped backend');
     invariant(!this.free.includes(slot), 'only a lent slot runs');
@@ -164,7 +192,14 @@ export class FakeBackend implements InferenceBackend {
     }
     return new Promise((resolve, reject) => {
       const firstBulk = this.queue.findIndex((run) => !run.isUrgent);
-      this.queue.splice(isUrgent && firstBulk >= 0 ? firstBulk : this.queue.length, 0, { slot, shape, isUrgent, isExact, resolve, reject });
+      this.queue.splice(isUrgent && firstBulk >= 0 ? firstBulk : this.queue.length, 0, {
+        slot,
+        shape,
+        isUrgent,
+        isExact,
+        resolve,
+        reject,
+      });
       this.next();
     });
   }
@@ -210,20 +245,34 @@ export class FakeBackend implements InferenceBackend {
   private finish(run: QueuedRun, recorded: RecordedRun): void {
     const { rows, width, ids, isExact } = recorded;
     const verdict = this.vramRule(recorded);
-    const isNan = (row: readonly number[]): boolean => (!isExact && this.givesNanAt(row)) || this.givesNanExactlyAt(row);
-    if (verdict !== 'fits') run.resolve({ ok: false, outOfVram: { message: `${rows * width} padded tokens do not fit`, needsRecycle: verdict === 'needs-recycle' } });
-    else if (ids.some(this.losesDeviceAt)) run.reject(new ShoalError('DEVICE_LOST', 'the simulated device stopped working'));
-    else if (ids.some(this.failsAt)) run.reject(new ShoalError('INFERENCE_FAILED', 'the simulated model cannot run this batch'));
+    const isNan = (row: readonly number[]): boolean =>
+      (!isExact && this.givesNanAt(row)) || this.givesNanExactlyAt(row);
+    if (verdict !== 'fits')
+      run.resolve({
+        ok: false,
+        outOfVram: { message: `${rows * width} padded tokens do not fit`, needsRecycle: verdict === 'needs-recycle' },
+      });
+    else if (ids.some(this.losesDeviceAt))
+      run.reject(new ShoalError('DEVICE_LOST', 'the simulated device stopped working'));
+    else if (ids.some(this.failsAt))
+      run.reject(new ShoalError('INFERENCE_FAILED', 'the simulated model cannot run this batch'));
     else {
-      for (const [row, rowIds] of ids.entries()) run.slot.embeddings.set(isNan(rowIds) ? nan(this.dims) : this.vectorOf(rowIds, isExact), row * this.dims);
+      for (const [row, rowIds] of ids.entries())
+        run.slot.embeddings.set(isNan(rowIds) ? nan(this.dims) : this.vectorOf(rowIds, isExact), row * this.dims);
       this.reading = this.memoryAfter?.(run.shape);
-      run.resolve({ ok: true, runMs: this.runMs(run.shape), ...(this.reading === undefined ? {} : { memory: this.reading }) });
+      run.resolve({
+        ok: true,
+        runMs: this.runMs(run.shape),
+        ...(this.reading === undefined ? {} : { memory: this.reading }),
+      });
     }
     this.next();
   }
 }
 
-/** The vector FakeBackend gives for these token ids: of length 1, the same wherever and beside whatever the row runs. */
+/**
+ * The vector FakeBackend gives for these token ids: of length 1, the same wherever and beside whatever the row runs.
+ */
 export function fakeVector(ids: ArrayLike<number>, dims: number): Float32Array {
   let state = 0x811c_9dc5;
   for (let i = 0; i < ids.length; i++) state = Math.imul(state ^ (ids[i]! + 0x9e37_79b9), 0x0100_0193);
@@ -245,7 +294,9 @@ export function deliveredVector(ids: ArrayLike<number>, dims: number): Float32Ar
 }
 
 function idsOf(slot: Slot, { rows, width }: RunShape): number[][] {
-  return Array.from({ length: rows }, (_, row) => [...slot.ids.subarray(row * width, row * width + slot.lengths[row]!)]);
+  return Array.from({ length: rows }, (_, row) => [
+    ...slot.ids.subarray(row * width, row * width + slot.lengths[row]!),
+  ]);
 }
 
 function nan(dims: number): Float32Array {

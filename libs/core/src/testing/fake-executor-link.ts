@@ -6,7 +6,15 @@ import { Gate } from './gate.ts';
 
 export type Ready = Extract<FromExecutor, { kind: 'ready' }>;
 
-export const READY: Ready = { kind: 'ready', model: 'fake@0123456789ab', dims: 8, maxTokens: 64, device: 'fake', precision: 'fp32', pid: 1 };
+export const READY: Ready = {
+  kind: 'ready',
+  model: 'fake@0123456789ab',
+  dims: 8,
+  maxTokens: 64,
+  device: 'fake',
+  precision: 'fp32',
+  pid: 1,
+};
 
 export class FakeExecutorLink implements ExecutorLink {
   readonly sent: ToExecutor[] = [];
@@ -35,7 +43,8 @@ export class FakeExecutorLink implements ExecutorLink {
 
   send(message: ToExecutor): void {
     this.sent.push(structuredClone(message));
-    if (message.kind === 'ping' && this.answersPings && this.isUp) this.say({ kind: 'pong', sequence: message.sequence, runningMs: this.runningMs });
+    if (message.kind === 'ping' && this.answersPings && this.isUp)
+      this.say({ kind: 'pong', sequence: message.sequence, runningMs: this.runningMs });
   }
 
   onMessage(listener: (message: FromExecutor) => void): void {

@@ -1,5 +1,5 @@
-// A device for similarity without kernels and files: collections are arrays, scores are summed in f64, and a test says how
-// much memory there is, what fails, and when a run may go on. Keeps count of what is held.
+// A device for similarity without kernels and files: collections are arrays, scores are summed in f64, and a test says
+// how much memory there is, what fails, and when a run may go on. Keeps count of what is held.
 
 import { ShoalError } from '../errors.ts';
 import type { Ranking } from '../result-format.ts';
@@ -40,7 +40,10 @@ export class FakeSimilarityDevice implements SimilarityDevice {
     if (matrix === undefined) throw new ShoalError('COLLECTION_UNKNOWN', `no collection is called ${name}`);
     this.openSources++;
     return {
-      name, rows: matrix.rows, dims: matrix.dims, rowBytes: ROW_BYTES,
+      name,
+      rows: matrix.rows,
+      dims: matrix.dims,
+      rowBytes: ROW_BYTES,
       isCurrent: () => this.check(name),
       load: async (first, count) => {
         await this.check(name);
@@ -60,9 +63,29 @@ export class FakeSimilarityDevice implements SimilarityDevice {
     const bytes = graph.length * ROW_BYTES;
     const load = async (): Promise<Fitted<HeldGraph>> => {
       this.hold(bytes);
-      return { fits: true, value: { bytes, free: () => this.free(bytes), spread: (seeds, { k, steps, decay, threshold }) => this.call(seeds.length, graph.length, () => seeds.length > this.mostLanes, () => seeds.map((set) => spread(graph, set, steps, decay, threshold, k))) } };
+      return {
+        fits: true,
+        value: {
+          bytes,
+          free: () => this.free(bytes),
+          spread: (seeds, { k, steps, decay, threshold }) =>
+            this.call(
+              seeds.length,
+              graph.length,
+              () => seeds.length > this.mostLanes,
+              () => seeds.map((set) => spread(graph, set, steps, decay, threshold, k)),
+            ),
+        },
+      };
     };
-    return { name, nodes: graph.length, bytes, load, isCurrent: () => this.check(name), close: async () => void this.openSources-- };
+    return {
+      name,
+      nodes: graph.length,
+      bytes,
+      load,
+      isCurrent: () => this.check(name),
+      close: async () => void this.openSources--,
+    };
   }
 
   rowsOf(matrix: Matrix): HeldRows {
@@ -71,25 +94,66 @@ export class FakeSimilarityDevice implements SimilarityDevice {
 
   private rows(matrix: Matrix, first: number, bytes: number): HeldRows {
     const isTooMuch = (): boolean => matrix.rows > this.mostCallRows;
-    const idsAndScores = (queries: Matrix, metric: SimilarityMetric, k: number, idsOf: (query: number) => readonly number[]): Ranking[] =>
-      Array.from({ length: queries.rows }, (_, query) => ranked(idsOf(query).map((id) => ({ id, score: scoreOf(rowOf(queries, query), rowOf(matrix, id - first), metric) })), metric, k));
+    const idsAndScores = (
+      queries: Matrix,
+      metric: SimilarityMetric,
+      k: number,
+      idsOf: (query: number) => readonly number[],
+    ): Ranking[] =>
+      Array.from({ length: queries.rows }, (_, query) =>
+        ranked(
+          idsOf(query).map((id) => ({ id, score: scoreOf(rowOf(queries, query), rowOf(matrix, id - first), metric) })),
+          metric,
+          k,
+        ),
+      );
     const all = Array.from({ length: matrix.rows }, (_, row) => first + row);
     return {
-      rows: matrix.rows, bytes,
+      rows: matrix.rows,
+      bytes,
       free: () => this.free(bytes),
       slice: (from, count) => this.rows(part(matrix, from, count), first + from, 0),
       has: (id) => id >= BigInt(first) && id < BigInt(first + matrix.rows),
-      topK: (queries, { k, metric }) => this.call(queries.rows, matrix.rows, isTooMuch, () => idsAndScores(queries, metric, k, () => all), queries),
-      rescore: (queries, candidates, { k, metric }) => this.call(queries.rows, matrix.rows, isTooMuch, () => idsAndScores(queries, metric, k, (query) => Array.from(candidates[query]!, Number)), queries),
-      scores: (queries, { metric }) => this.call(queries.rows, matrix.rows, isTooMuch, () => Float32Array.from({ length: queries.rows * matrix.rows }, (_, at) => scoreOf(rowOf(queries, Math.floor(at / matrix.rows)), rowOf(matrix, at % matrix.rows), metric)), queries),
+      topK: (queries, { k, metric }) =>
+        this.call(queries.rows, matrix.rows, isTooMuch, () => idsAndScores(queries, metric, k, () => all), queries),
+      rescore: (queries, candidates, { k, metric }) =>
+        this.call(
+          queries.rows,
+          matrix.rows,
+          isTooMuch,
+          () => idsAndScores(queries, metric, k, (query) => Array.from(candidates[query]!, Number)),
+          queries,
+        ),
+      scores: (queries, { metric }) =>
+        this.call(
+          queries.rows,
+          matrix.rows,
+          isTooMuch,
+          () =>
+            Float32Array.from({ length: queries.rows * matrix.rows }, (_, at) =>
+              scoreOf(rowOf(queries, Math.floor(at / matrix.rows)), rowOf(matrix, at % matrix.rows), metric),
+            ),
+          queries,
+        ),
     };
   }
 
-  private async call<Value>(queries: number, rows: number, isTooMuch: () => boolean, compute: () => Value, values?: Matrix): Promise<Fitted<Value>> {
+  private async call<Value>(
+    queries: number,
+    rows: number,
+    isTooMuch: () => boolean,
+    compute: () => Value,
+    values?: Matrix,
+  ): Promise<Fitted<Value>> {
     this.calls.push({ queries, rows });
     await this.gate.pass();
     if (isTooMuch()) return noRoom;
-    if (values !== undefined && this.poison !== undefined && Array.from({ length: values.rows }, (_, row) => rowOf(values, row)[0]).includes(this.poison)) throw new ShoalError('SEARCH_INVALID', 'a poisoned query');
+    if (
+      values !== undefined &&
+      this.poison !== undefined &&
+      Array.from({ length: values.rows }, (_, row) => rowOf(values, row)[0]).includes(this.poison)
+    )
+      throw new ShoalError('SEARCH_INVALID', 'a poisoned query');
     return { fits: true, value: compute() };
   }
 
@@ -126,19 +190,43 @@ function scoreOf(a: Float32Array, b: Float32Array, metric: SimilarityMetric): nu
   return metric === 'dot' ? dot : dot / Math.sqrt(sum((i) => a[i]! ** 2) * sum((i) => b[i]! ** 2));
 }
 
-function ranked(scored: readonly { readonly id: number; readonly score: number }[], metric: SimilarityMetric, k: number): Ranking {
-  const best = scored.toSorted((a, b) => (metric === 'l2' ? a.score - b.score : b.score - a.score) || a.id - b.id).slice(0, k);
-  return { ids: BigUint64Array.from(best, ({ id }) => BigInt(id)), scores: Float32Array.from(best, ({ score }) => score) };
+function ranked(
+  scored: readonly { readonly id: number; readonly score: number }[],
+  metric: SimilarityMetric,
+  k: number,
+): Ranking {
+  const best = scored
+    .toSorted((a, b) => (metric === 'l2' ? a.score - b.score : b.score - a.score) || a.id - b.id)
+    .slice(0, k);
+  return {
+    ids: BigUint64Array.from(best, ({ id }) => BigInt(id)),
+    scores: Float32Array.from(best, ({ score }) => score),
+  };
 }
 
-function spread(graph: readonly (readonly number[])[], seeds: SeedSet, steps: number, decay: number, threshold: number, k: number): Ranking {
-  const total: number[] = graph.map((_, node) => seeds.filter((seed) => nodeOf(seed) === node).reduce((sum: number, seed) => sum + activationOf(seed), 0));
+function spread(
+  graph: readonly (readonly number[])[],
+  seeds: SeedSet,
+  steps: number,
+  decay: number,
+  threshold: number,
+  k: number,
+): Ranking {
+  const total: number[] = graph.map((_, node) =>
+    seeds.filter((seed) => nodeOf(seed) === node).reduce((sum: number, seed) => sum + activationOf(seed), 0),
+  );
   let last = [...total];
   for (let step = 0; step < steps; step++) {
     const next: number[] = graph.map(() => 0);
-    for (const [node, targets] of graph.entries()) if (last[node]! >= threshold && last[node]! > 0) for (const target of targets) next[target]! += decay * last[node]!;
+    for (const [node, targets] of graph.entries())
+      if (last[node]! >= threshold && last[node]! > 0)
+        for (const target of targets) next[target]! += decay * last[node]!;
     next.forEach((value, node) => (total[node]! += value));
     last = next;
   }
-  return ranked(total.flatMap((score, id) => (score > 0 ? [{ id, score }] : [])), 'dot', k);
+  return ranked(
+    total.flatMap((score, id) => (score > 0 ? [{ id, score }] : [])),
+    'dot',
+    k,
+  );
 }

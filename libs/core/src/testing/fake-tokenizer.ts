@@ -10,7 +10,10 @@ export class FakeTokenizer implements Tokenizer, BatchTokenizer {
   readonly maxTokens: number;
   readonly vocabularySize = 30_522;
 
-  constructor({ maxTokens = 64, hash = '0123456789abcdef' }: { readonly maxTokens?: number; readonly hash?: string } = {}) {
+  constructor({
+    maxTokens = 64,
+    hash = '0123456789abcdef',
+  }: { readonly maxTokens?: number; readonly hash?: string } = {}) {
     this.maxTokens = maxTokens;
     this.hash = hash;
   }
@@ -22,7 +25,10 @@ export class FakeTokenizer implements Tokenizer, BatchTokenizer {
   encode(text: string): Encoded {
     const words = text.split(/\s+/).filter((word) => word !== '');
     const kept = words.slice(0, this.maxTokens - 2);
-    return { ids: Uint16Array.from([FIRST, ...kept.map((word) => idOf(word, this.vocabularySize)), LAST]), isTruncated: kept.length < words.length };
+    return {
+      ids: Uint16Array.from([FIRST, ...kept.map((word) => idOf(word, this.vocabularySize)), LAST]),
+      isTruncated: kept.length < words.length,
+    };
   }
 }
 

@@ -1,6 +1,6 @@
 // An ExecutorLink whose executor is core's own, in this very process, so that both halves of the pipeline are tested
-// together. Each start is a new "process" with a device of its own; one that dies does nothing any more, not even to the
-// payload store. Messages are cloned as between processes and arrive in order, a moment later.
+// together. Each start is a new "process" with a device of its own; one that dies does nothing any more, not even to
+// the payload store. Messages are cloned as between processes and arrive in order, a moment later.
 
 import { Executor, type ExecutorLimits } from '../executor.ts';
 import { isShoalError } from '../errors.ts';
@@ -126,7 +126,14 @@ export class InProcessExecutor implements ExecutorLink {
       this.deliver(() => this.messageListeners.forEach((listener) => listener(copy)));
     };
     const executor = new Executor({
-      store: mortal, backend, tokenizer, clock, log, limits, isLastLane, send,
+      store: mortal,
+      backend,
+      tokenizer,
+      clock,
+      log,
+      limits,
+      isLastLane,
+      send,
       budget: this.options.newBudget(this.starts),
       model: READY.model,
       prompts: { query: '', passage: '' },

@@ -2,7 +2,14 @@ export { MemoryJobSource, MemoryQueue, type JobRecord, type MemoryJobOptions } f
 export { describeJobSource, type JobSourceHarness } from './job-source.conformance.ts';
 export { ManualClock, settled } from './manual-clock.ts';
 export { Gate } from './gate.ts';
-export { FakeBackend, deliveredVector, fakeVector, type FakeBackendOptions, type RecordedRun, type VramRule } from './fake-backend.ts';
+export {
+  FakeBackend,
+  deliveredVector,
+  fakeVector,
+  type FakeBackendOptions,
+  type RecordedRun,
+  type VramRule,
+} from './fake-backend.ts';
 export { FakeTokenizer } from './fake-tokenizer.ts';
 export { MemoryPayloadStore } from './memory-payload-store.ts';
 export { RecordingAnnouncer, RecordingLogger, type LogLine } from './recorders.ts';

@@ -1,5 +1,5 @@
-// What every InferenceBackend keeps, the simulated device and ONNX Runtime alike: how slots are lent, the order of runs, and
-// that a row's vector is its own, whatever runs beside it.
+// What every InferenceBackend keeps, the simulated device and ONNX Runtime alike: how slots are lent, the order of
+// runs, and that a row's vector is its own, whatever runs beside it.
 
 import { afterEach, describe, expect, test } from 'vitest';
 import { invariant } from '../invariant.ts';
@@ -70,42 +70,59 @@ export function describeInferenceBackend(name: string, make: () => Promise<Backe
       expect(order).toEqual(slots.map((_, i) => i));
       const together = slots.map((slot) => slot.embeddings.slice(0, bench.backend.dims));
       for (const slot of slots) bench.backend.giveBack(slot);
-      for (const [i, row] of rows.entries()) expect(cosine(together[i]!, await bench.embedAlone(row))).toBeGreaterThanOrEqual(bench.minCosine);
+      for (const [i, row] of rows.entries())
+        expect(cosine(together[i]!, await bench.embedAlone(row))).toBeGreaterThanOrEqual(bench.minCosine);
     });
 
-    test('runs urgent rows before those that are queued and have not begun, and urgent ones in the order of the calls', async (context) => {
-      const bench = await setup();
-      const slots = lendAll(bench.backend);
-      if (!bench.supportsUrgent) context.skip('this backend knows no urgent runs');
-      const order: number[] = [];
-      const rows = slots.map((_, i) => bench.row(i + 3, i));
-      // The first takes as long as it can, so that the others meet in the queue; whether it has begun by then is its own affair.
-      const long = Array.from({ length: bench.mostRows() }, () => bench.row(bench.maxTokens, 0));
-      const isUrgent = (i: number): boolean => i > 0 && i >= slots.length - 2;
-      const runs = slots.map((slot, i) => bench.run(slot, i === 0 ? [rows[0]!, ...long.slice(1)] : [rows[i]!], undefined, { isUrgent: isUrgent(i) }).finally(() => order.push(i)));
-      for (const run of runs) expect(await bench.wait(run)).toMatchObject({ ok: true });
-      const queued = slots.map((_, i) => i).slice(1);
-      expect(order.filter((i) => i !== 0)).toEqual([...queued.filter(isUrgent), ...queued.filter((i) => !isUrgent(i))]);
-      for (const [i, slot] of slots.entries()) {
-        const vector = slot.embeddings.slice(0, bench.backend.dims);
-        bench.backend.giveBack(slot);
-        expect(cosine(vector, await bench.embedAlone(rows[i]!))).toBeGreaterThanOrEqual(bench.minCosine);
-      }
-    });
+    test(
+      'runs urgent rows before those that are queued and have not begun, and urgent ones in the order of the ' +
+        'calls',
+      async (context) => {
+        const bench = await setup();
+        const slots = lendAll(bench.backend);
+        if (!bench.supportsUrgent) context.skip('this backend knows no urgent runs');
+        const order: number[] = [];
+        const rows = slots.map((_, i) => bench.row(i + 3, i));
+        // The first takes as long as it can, so that the others meet in the queue; whether it has begun by then is its
+        // own affair.
+        const long = Array.from({ length: bench.mostRows() }, () => bench.row(bench.maxTokens, 0));
+        const isUrgent = (i: number): boolean => i > 0 && i >= slots.length - 2;
+        const runs = slots.map((slot, i) =>
+          bench
+            .run(slot, i === 0 ? [rows[0]!, ...long.slice(1)] : [rows[i]!], undefined, { isUrgent: isUrgent(i) })
+            .finally(() => order.push(i)),
+        );
+        for (const run of runs) expect(await bench.wait(run)).toMatchObject({ ok: true });
+        const queued = slots.map((_, i) => i).slice(1);
+        expect(order.filter((i) => i !== 0)).toEqual([
+          ...queued.filter(isUrgent),
+          ...queued.filter((i) => !isUrgent(i)),
+        ]);
+        for (const [i, slot] of slots.entries()) {
+          const vector = slot.embeddings.slice(0, bench.backend.dims);
+          bench.backend.giveBack(slot);
+          expect(cosine(vector, await bench.embedAlone(rows[i]!))).toBeGreaterThanOrEqual(bench.minCosine);
+        }
+      },
+    );
 
     test('tells what its memory holds in whole bytes, or that nobody knows', async () => {
       const bench = await setup();
       await bench.embedAlone(bench.row(5, 1));
       const reading = await bench.backend.memory();
-      for (const bytes of [reading?.liveBytes, reading?.footprintBytes]) expect(bytes === undefined || (Number.isSafeInteger(bytes) && bytes > 0)).toBe(true);
-      expect(reading === undefined || reading.liveBytes !== undefined || reading.footprintBytes !== undefined).toBe(true);
+      for (const bytes of [reading?.liveBytes, reading?.footprintBytes])
+        expect(bytes === undefined || (Number.isSafeInteger(bytes) && bytes > 0)).toBe(true);
+      expect(reading === undefined || reading.liveBytes !== undefined || reading.footprintBytes !== undefined).toBe(
+        true,
+      );
     });
 
     test('runs rows exactly where its precision is narrower than fp32, and gives the vectors of the same rows', async (context) => {
       const bench = await setup();
       const { backend } = bench;
       expect(backend.precision !== 'fp32' || backend.runExact === undefined).toBe(true);
-      if (backend.runExact === undefined) context.skip(`this backend computes in ${backend.precision} and has nothing more exact`);
+      if (backend.runExact === undefined)
+        context.skip(`this backend computes in ${backend.precision} and has nothing more exact`);
       const rows = [bench.row(7, 1), bench.row(5, 2)];
       const exact = await bench.embed(rows, 8, (slot, shape) => backend.runExact!(slot, shape));
       for (const [i, row] of rows.entries()) {
@@ -134,9 +151,12 @@ export function describeInferenceBackend(name: string, make: () => Promise<Backe
       for (let place = 0; place <= neighbours.length; place++) {
         const rows = neighbours.toSpliced(place, 0, row);
         if (!bench.fits(rows.length, bench.maxTokens)) continue;
-        expect(cosine((await bench.embed(rows, bench.maxTokens))[place]!, alone)).toBeGreaterThanOrEqual(bench.minCosine);
+        expect(cosine((await bench.embed(rows, bench.maxTokens))[place]!, alone)).toBeGreaterThanOrEqual(
+          bench.minCosine,
+        );
       }
-      for (let width = 16; width <= bench.maxTokens; width += 8) expect(cosine((await bench.embed([row], width))[0]!, alone)).toBeGreaterThanOrEqual(bench.minCosine);
+      for (let width = 16; width <= bench.maxTokens; width += 8)
+        expect(cosine((await bench.embed([row], width))[0]!, alone)).toBeGreaterThanOrEqual(bench.minCosine);
     });
 
     test('gives different rows different vectors', async () => {
@@ -161,11 +181,17 @@ export function describeInferenceBackend(name: string, make: () => Promise<Backe
     test('fills a slot to its last row and to its last token', async () => {
       const bench = await setup();
       const { slotRows, slotTokens } = bench.backend;
-      const manyRows = Array.from({ length: Math.min(slotRows, Math.floor(slotTokens / 8)) }, (_, i) => bench.row(1 + (i % 8), i));
+      const manyRows = Array.from({ length: Math.min(slotRows, Math.floor(slotTokens / 8)) }, (_, i) =>
+        bench.row(1 + (i % 8), i),
+      );
       const wideRows = Array.from({ length: bench.mostRows() }, (_, i) => bench.row(bench.maxTokens - (i % 3), i));
-      for (const [rows, width] of [[manyRows, 8], [wideRows, bench.maxTokens]] as const) {
+      for (const [rows, width] of [
+        [manyRows, 8],
+        [wideRows, bench.maxTokens],
+      ] as const) {
         const vectors = await bench.embed(rows, width);
-        for (const i of new Set([0, rows.length >> 1, rows.length - 1])) expect(cosine(vectors[i]!, await bench.embedAlone(rows[i]!))).toBeGreaterThanOrEqual(bench.minCosine);
+        for (const i of new Set([0, rows.length >> 1, rows.length - 1]))
+          expect(cosine(vectors[i]!, await bench.embedAlone(rows[i]!))).toBeGreaterThanOrEqual(bench.minCosine);
       }
     });
 
@@ -186,7 +212,8 @@ export function describeInferenceBackend(name: string, make: () => Promise<Backe
       const stops = [bench.backend.stop(), bench.backend.stop()].map((stop) => stop.then(() => ended.push('stop')));
       for (const promise of [...runs, ...stops]) await bench.wait(promise);
       expect(ended).toEqual([...slots.map(() => 'run'), 'stop', 'stop']);
-      for (const slot of slots) expect(cosine(slot.embeddings.slice(0, bench.backend.dims), alone)).toBeGreaterThanOrEqual(bench.minCosine);
+      for (const slot of slots)
+        expect(cosine(slot.embeddings.slice(0, bench.backend.dims), alone)).toBeGreaterThanOrEqual(bench.minCosine);
       await bench.wait(bench.backend.stop());
     });
   });
@@ -201,7 +228,14 @@ class Bench {
   readonly minCosine: number;
   readonly supportsUrgent: boolean;
 
-  constructor({ backend, vocabularySize, maxTokens, minCosine = 0.999_999, supportsUrgent = true, wait = (promise) => promise }: BackendUnderTest) {
+  constructor({
+    backend,
+    vocabularySize,
+    maxTokens,
+    minCosine = 0.999_999,
+    supportsUrgent = true,
+    wait = (promise) => promise,
+  }: BackendUnderTest) {
     this.supportsUrgent = supportsUrgent;
     this.backend = backend;
     this.vocabularySize = vocabularySize;
@@ -224,7 +258,12 @@ class Bench {
     return rows <= this.backend.slotRows && rows * width <= this.backend.slotTokens;
   }
 
-  run(slot: Slot, rows: readonly (readonly number[])[], width = widthOf(rows), options: RunOptions = {}): Promise<RunResult> {
+  run(
+    slot: Slot,
+    rows: readonly (readonly number[])[],
+    width = widthOf(rows),
+    options: RunOptions = {},
+  ): Promise<RunResult> {
     this.fill(slot, rows, width);
     return this.backend.run(slot, { rows: rows.length, width }, options);
   }
@@ -237,7 +276,11 @@ class Bench {
     }
   }
 
-  async embed(rows: readonly (readonly number[])[], width: number, runSlot: InferenceBackend['run'] = (slot, shape) => this.backend.run(slot, shape)): Promise<Float32Array[]> {
+  async embed(
+    rows: readonly (readonly number[])[],
+    width: number,
+    runSlot: InferenceBackend['run'] = (slot, shape) => this.backend.run(slot, shape),
+  ): Promise<Float32Array[]> {
     const slot = this.backend.lend();
     invariant(slot !== undefined, 'a slot is free while nothing runs');
     const { dims } = this.backend;
@@ -260,7 +303,8 @@ class Bench {
 
 function lendAll(backend: InferenceBackend): Slot[] {
   const slots: Slot[] = [];
-  for (let slot = backend.lend(); slot !== undefined && slots.length < MANY_SLOTS; slot = backend.lend()) slots.push(slot);
+  for (let slot = backend.lend(); slot !== undefined && slots.length < MANY_SLOTS; slot = backend.lend())
+    slots.push(slot);
   return slots;
 }
 

@@ -25,7 +25,18 @@ export interface JobSourceHarness {
 }
 
 const RETURN: EmbedReturn = {
-  v: 1, key: '{t}:out:embed-x:a', model: 'x@1', rows: 1, dims: 4, dtype: 'f32', device: 'cpu', precision: 'fp32', tokens: 3, truncated: 0, splits: 0, ms: { queued: 1, run: 2 },
+  v: 1,
+  key: '{t}:out:embed-x:a',
+  model: 'x@1',
+  rows: 1,
+  dims: 4,
+  dtype: 'f32',
+  device: 'cpu',
+  precision: 'fp32',
+  tokens: 3,
+  truncated: 0,
+  splits: 0,
+  ms: { queued: 1, run: 2 },
 };
 
 export function describeJobSource(name: string, make: () => Promise<JobSourceHarness>): void {
@@ -38,7 +49,8 @@ export function describeJobSource(name: string, make: () => Promise<JobSourceHar
       await source.start();
       return source;
     };
-    const add = (...jobIds: string[]): Promise<unknown> => Promise.all(jobIds.map((jobId) => harness.add(jobId, { v: 1, texts: [jobId] })));
+    const add = (...jobIds: string[]): Promise<unknown> =>
+      Promise.all(jobIds.map((jobId) => harness.add(jobId, { v: 1, texts: [jobId] })));
 
     beforeEach(async () => {
       harness = await make();
@@ -57,7 +69,12 @@ export function describeJobSource(name: string, make: () => Promise<JobSourceHar
       const claims = [...(await claimAll(one, 20)), ...(await claimAll(other, 30))];
       expect(claims.map((claim) => claim.jobId).sort()).toEqual(ids.toSorted());
       expect(new Set(claims.map((claim) => claim.token)).size).toBe(50);
-      expect(claims.every((claim) => claim.name === 'embed' && claim.attempt === 0 && claim.queuedMs >= 0 && claim.mustFail === undefined)).toBe(true);
+      expect(
+        claims.every(
+          (claim) =>
+            claim.name === 'embed' && claim.attempt === 0 && claim.queuedMs >= 0 && claim.mustFail === undefined,
+        ),
+      ).toBe(true);
       expect(claims.find((claim) => claim.jobId === 'job-7')?.data).toEqual({ v: 1, texts: ['job-7'] });
       expect((await harness.inspect('job-7'))?.state).toBe('active');
     });
@@ -72,7 +89,8 @@ export function describeJobSource(name: string, make: () => Promise<JobSourceHar
     test('of jobs that are next in line only interactive ones are claimed as urgent, without waiting', async () => {
       const source = await open();
       expect(await source.claimUrgent(8)).toEqual([]);
-      for (const jobId of ['one', 'two', 'three']) await harness.add(jobId, { v: 1, texts: [jobId], class: 'interactive' });
+      for (const jobId of ['one', 'two', 'three'])
+        await harness.add(jobId, { v: 1, texts: [jobId], class: 'interactive' });
       await harness.add('slow', { v: 1, texts: ['slow'], class: 'bulk' });
       const claims = [...(await source.claimUrgent(2))];
       expect(claims).toHaveLength(2);
@@ -90,9 +108,17 @@ export function describeJobSource(name: string, make: () => Promise<JobSourceHar
       const bad = first?.jobId === 'good' ? second : first;
       invariant(good !== undefined && bad !== undefined, 'both jobs were claimed');
       expect(await source.settle(good, { kind: 'complete', value: RETURN })).toBe('settled');
-      expect(await source.settle(bad, { kind: 'fail', failure: { code: 'INPUT_TOO_LONG', message: 'text 3 has 900 tokens' } })).toBe('settled');
+      expect(
+        await source.settle(bad, {
+          kind: 'fail',
+          failure: { code: 'INPUT_TOO_LONG', message: 'text 3 has 900 tokens' },
+        }),
+      ).toBe('settled');
       expect(await harness.inspect('good')).toMatchObject({ state: 'completed', returnValue: RETURN });
-      expect(await harness.inspect('bad')).toMatchObject({ state: 'failed', failedReason: 'INPUT_TOO_LONG: text 3 has 900 tokens' });
+      expect(await harness.inspect('bad')).toMatchObject({
+        state: 'failed',
+        failedReason: 'INPUT_TOO_LONG: text 3 has 900 tokens',
+      });
     });
 
     test('a claim has one ending: the second is refused and changes nothing', async () => {
@@ -100,7 +126,9 @@ export function describeJobSource(name: string, make: () => Promise<JobSourceHar
       const source = await open();
       const claim = await claimOne(source);
       await source.settle(claim, { kind: 'complete', value: RETURN });
-      expect(await source.settle(claim, { kind: 'fail', failure: { code: 'OUT_OF_VRAM', message: 'late' } })).toBe('lease-lost');
+      expect(await source.settle(claim, { kind: 'fail', failure: { code: 'OUT_OF_VRAM', message: 'late' } })).toBe(
+        'lease-lost',
+      );
       expect((await harness.inspect('a'))?.state).toBe('completed');
     });
 
@@ -149,13 +177,15 @@ export function describeJobSource(name: string, make: () => Promise<JobSourceHar
       await harness.passTime(harness.leaseMs * 2);
       expect(lost.mock.calls).toEqual([['a']]);
       for (const claim of claims) {
-        expect(await source.settle(claim, { kind: 'complete', value: RETURN })).toBe(claim.jobId === 'a' ? 'lease-lost' : 'settled');
+        expect(await source.settle(claim, { kind: 'complete', value: RETURN })).toBe(
+          claim.jobId === 'a' ? 'lease-lost' : 'settled',
+        );
       }
       expect((await harness.inspect('a'))?.state).toBe('active');
       expect((await harness.inspect('b'))?.state).toBe('completed');
     });
 
-    test('whatever the ending, a claim whose lock is somebody else\'s is left alone', async () => {
+    test("whatever the ending, a claim whose lock is somebody else's is left alone", async () => {
       await add('a', 'b', 'c', 'd');
       const source = await open();
       const claims = await claimAll(source, 4);
@@ -167,7 +197,8 @@ export function describeJobSource(name: string, make: () => Promise<JobSourceHar
         source.settle(claims[3]!, { kind: 'return', delayMs: 1_000, reason: 'x' }),
       ]);
       expect(results).toEqual(['lease-lost', 'lease-lost', 'lease-lost', 'lease-lost']);
-      for (const { jobId } of claims) expect(await harness.inspect(jobId)).toMatchObject({ state: 'active', attempts: 0 });
+      for (const { jobId } of claims)
+        expect(await harness.inspect(jobId)).toMatchObject({ state: 'active', attempts: 0 });
     });
 
     test('an abandoned claim is forgotten and its job goes to somebody else, without an attempt charged', async () => {
@@ -189,17 +220,31 @@ export function describeJobSource(name: string, make: () => Promise<JobSourceHar
       const claim = await claimOne(source);
       const other = claim.jobId === 'held' ? 'waits' : 'held';
       await harness.cancel(other);
-      expect(await harness.inspect(other)).toMatchObject({ state: 'failed', failedReason: expect.stringMatching(/^CANCELLED: /), attempts: 0 });
+      expect(await harness.inspect(other)).toMatchObject({
+        state: 'failed',
+        failedReason: expect.stringMatching(/^CANCELLED: /),
+        attempts: 0,
+      });
       await harness.cancel(claim.jobId);
       await vi.waitFor(() => expect(cancelled).toHaveBeenCalledWith([claim.jobId]), { timeout: 10_000 });
-      expect(await source.settle(claim, { kind: 'fail', failure: { code: 'CANCELLED', message: 'taken back' } })).toBe('settled');
-      expect(await harness.inspect(claim.jobId)).toMatchObject({ state: 'failed', failedReason: 'CANCELLED: taken back' });
+      expect(await source.settle(claim, { kind: 'fail', failure: { code: 'CANCELLED', message: 'taken back' } })).toBe(
+        'settled',
+      );
+      expect(await harness.inspect(claim.jobId)).toMatchObject({
+        state: 'failed',
+        failedReason: 'CANCELLED: taken back',
+      });
     });
 
     test('a quarantined job has failed, and is in quarantine', async () => {
       await add('a');
       const source = await open();
-      expect(await source.settle(await claimOne(source), { kind: 'quarantine', failure: { code: 'QUARANTINED', message: 'it kills' } })).toBe('settled');
+      expect(
+        await source.settle(await claimOne(source), {
+          kind: 'quarantine',
+          failure: { code: 'QUARANTINED', message: 'it kills' },
+        }),
+      ).toBe('settled');
       expect(await harness.inspect('a')).toMatchObject({ state: 'failed', failedReason: 'QUARANTINED: it kills' });
       expect(await harness.quarantined()).toEqual(['a']);
     });
@@ -225,26 +270,33 @@ export function describeJobSource(name: string, make: () => Promise<JobSourceHar
       expect(await source.claimable()).toBe(2);
     });
 
-    test('stopClaiming: the waiting claim and every later one resolve empty; claims held are still renewed and settled', async () => {
-      await add('a');
-      const source = await open();
-      const claim = await claimOne(source);
-      const waiting = source.claim(8);
-      await source.stopClaiming();
-      expect(await waiting).toEqual([]);
-      await add('b');
-      expect(await source.claim(8)).toEqual([]);
-      await harness.passTime(harness.leaseMs * 2);
-      expect(await source.settle(claim, { kind: 'complete', value: RETURN })).toBe('settled');
-      expect((await harness.inspect('b'))?.state).toBe('waiting');
-    });
+    test(
+      'stopClaiming: the waiting claim and every later one resolve empty; claims held are still renewed and ' +
+        'settled',
+      async () => {
+        await add('a');
+        const source = await open();
+        const claim = await claimOne(source);
+        const waiting = source.claim(8);
+        await source.stopClaiming();
+        expect(await waiting).toEqual([]);
+        await add('b');
+        expect(await source.claim(8)).toEqual([]);
+        await harness.passTime(harness.leaseMs * 2);
+        expect(await source.settle(claim, { kind: 'complete', value: RETURN })).toBe('settled');
+        expect((await harness.inspect('b'))?.state).toBe('waiting');
+      },
+    );
 
     test('a job added while a worker stops waiting goes to another worker at once', async () => {
       const [leaving, staying] = await Promise.all([open(), open()]);
       const left = leaving.claim(8);
       const stayed = staying.claim(8);
       await Promise.all([leaving.stopClaiming(), add('a')]);
-      const claims = [...(await left), ...(await Promise.race([stayed, left.then((kept) => (kept.length > 0 ? [] : stayed))]))];
+      const claims = [
+        ...(await left),
+        ...(await Promise.race([stayed, left.then((kept) => (kept.length > 0 ? [] : stayed))])),
+      ];
       expect(claims.map(({ jobId }) => jobId)).toEqual(['a']);
     });
 

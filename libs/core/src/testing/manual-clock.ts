@@ -1,5 +1,6 @@
-// Time that passes only when a test says so. Timers fire in the order of their moments, and everything that follows from one
-// without further waiting has happened before the next fires. A pipeline that hangs shows as "nothing left to wait for".
+// Time that passes only when a test says so. Timers fire in the order of their moments, and everything that follows
+// from one without further waiting has happened before the next fires. A pipeline that hangs shows as "nothing left to
+// wait for".
 
 import { invariant } from '../invariant.ts';
 import type { Clock } from '../ports.ts';
@@ -37,7 +38,10 @@ export class ManualClock implements Clock {
     this.currentMs = endMs;
   }
 
-  /** Lets time pass until `isDone`, from timer to timer. Throws when no timer is left or `limitMs` has passed: it would never be. */
+  /**
+   * Lets time pass until `isDone`, from timer to timer. Throws when no timer is left or `limitMs` has passed: it would
+   * never be.
+   */
   async advanceUntil(isDone: () => boolean, limitMs = 3_600_000): Promise<void> {
     const endMs = this.currentMs + limitMs;
     await settled();

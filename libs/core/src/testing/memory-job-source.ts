@@ -1,8 +1,8 @@
 // A queue in memory and the JobSource that claims from it, driven by a clock that a test turns by hand. It passes the
 // same conformance suite as the real one, so what a test proves with it holds for the queue server as well.
 //
-// A job is *waiting* → *active* (claimed: a lock with a token and an end) → *completed* | *failed*. A returned job waits
-// again, or is *delayed* until its time. An active job whose lock has ended may be claimed by anybody.
+// A job is *waiting* → *active* (claimed: a lock with a token and an end) → *completed* | *failed*. A returned job
+// waits again, or is *delayed* until its time. An active job whose lock has ended may be claimed by anybody.
 
 import { failedReason } from '../errors.ts';
 import { invariant } from '../invariant.ts';
@@ -55,8 +55,18 @@ export class MemoryQueue {
     if (this.jobs.has(jobId)) return;
     const nowMs = this.clock.nowMs();
     this.jobs.set(jobId, {
-      jobId, data, name: options.name ?? 'embed', mustFail: options.mustFail, stalls: options.stalls ?? 0, addedMs: nowMs, readyMs: nowMs,
-      state: 'waiting', attempts: 0, returnValue: undefined, failedReason: undefined, lock: undefined,
+      jobId,
+      data,
+      name: options.name ?? 'embed',
+      mustFail: options.mustFail,
+      stalls: options.stalls ?? 0,
+      addedMs: nowMs,
+      readyMs: nowMs,
+      state: 'waiting',
+      attempts: 0,
+      returnValue: undefined,
+      failedReason: undefined,
+      lock: undefined,
     });
     this.tell();
   }
@@ -85,7 +95,12 @@ export class MemoryQueue {
   /** A job that waits fails at once, one that is claimed is its worker's to end. */
   cancel(jobId: string): void {
     const job = this.jobs.get(jobId);
-    if (job?.state === 'waiting' || job?.state === 'delayed') this.jobs.set(jobId, { ...job, state: 'failed', failedReason: 'CANCELLED: the job was cancelled before a worker had claimed it' });
+    if (job?.state === 'waiting' || job?.state === 'delayed')
+      this.jobs.set(jobId, {
+        ...job,
+        state: 'failed',
+        failedReason: 'CANCELLED: the job was cancelled before a worker had claimed it',
+      });
     else for (const listener of this.cancelListeners) listener([jobId]);
   }
 
@@ -114,7 +129,16 @@ export class MemoryQueue {
       const token = nextToken();
       const stalls = job.state === 'active' ? job.stalls + 1 : job.stalls;
       this.jobs.set(job.jobId, { ...job, stalls, state: 'active', lock: { token, untilMs: nowMs + this.leaseMs } });
-      return { jobId: job.jobId, token, name: job.name, data: structuredClone(job.data), attempt: job.attempts, queuedMs: nowMs - job.addedMs, stalls, mustFail: job.mustFail };
+      return {
+        jobId: job.jobId,
+        token,
+        name: job.name,
+        data: structuredClone(job.data),
+        attempt: job.attempts,
+        queuedMs: nowMs - job.addedMs,
+        stalls,
+        mustFail: job.mustFail,
+      };
     });
   }
 
@@ -154,11 +178,17 @@ export class MemoryQueue {
 
   private outcomeOf(claim: RawClaim, ending: Ending): Partial<MemoryJob> {
     switch (ending.kind) {
-      case 'complete': return { state: 'completed', returnValue: structuredClone(ending.value), attempts: claim.attempt + 1 };
-      case 'fail': return { state: 'failed', failedReason: failedReason(ending.failure), attempts: claim.attempt + 1 };
-      case 'hand-over': return { state: 'failed', failedReason: failedReason(ending.handOver.reason), attempts: claim.attempt + 1 }; // there is one lane here
-      case 'quarantine': return { state: 'failed', failedReason: failedReason(ending.failure), attempts: claim.attempt + 1 };
-      case 'return': return { state: ending.delayMs > 0 ? 'delayed' : 'waiting', readyMs: this.clock.nowMs() + ending.delayMs };
+      case 'complete':
+        return { state: 'completed', returnValue: structuredClone(ending.value), attempts: claim.attempt + 1 };
+      case 'fail':
+        return { state: 'failed', failedReason: failedReason(ending.failure), attempts: claim.attempt + 1 };
+      case 'hand-over':
+        // there is one lane here
+        return { state: 'failed', failedReason: failedReason(ending.handOver.reason), attempts: claim.attempt + 1 };
+      case 'quarantine':
+        return { state: 'failed', failedReason: failedReason(ending.failure), attempts: claim.attempt + 1 };
+      case 'return':
+        return { state: ending.delayMs > 0 ? 'delayed' : 'waiting', readyMs: this.clock.nowMs() + ending.delayMs };
     }
   }
 }
@@ -167,10 +197,13 @@ export class MemoryQueue {
 function claimableMs(job: MemoryJob): number {
   switch (job.state) {
     case 'waiting':
-    case 'delayed': return job.readyMs;
-    case 'active': return job.lock?.untilMs ?? Infinity;
+    case 'delayed':
+      return job.readyMs;
+    case 'active':
+      return job.lock?.untilMs ?? Infinity;
     case 'completed':
-    case 'failed': return Infinity;
+    case 'failed':
+      return Infinity;
   }
 }
 

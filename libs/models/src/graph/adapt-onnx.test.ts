@@ -1,5 +1,5 @@
-// Which .onnx files are taken, decided by what they say about their inputs and outputs. Nothing is run here: the vectors of a
-// graph that was wrapped are compared in import-model.test.ts.
+// Which .onnx files are taken, decided by what they say about their inputs and outputs. Nothing is run here: the
+// vectors of a graph that was wrapped are compared in import-model.test.ts.
 
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -19,7 +19,12 @@ interface Export {
 }
 
 /** A graph with these inputs and this output, which computes nothing. */
-async function exported({ inputs = DYNAMIC, mask = inputs, output = 'last_hidden_state', shape = ['batch', 'sequence', 32] }: Export): Promise<Uint8Array> {
+async function exported({
+  inputs = DYNAMIC,
+  mask = inputs,
+  output = 'last_hidden_state',
+  shape = ['batch', 'sequence', 32],
+}: Export): Promise<Uint8Array> {
   const folder = await mkdtemp(join(tmpdir(), 'shoal-adapt-'));
   const graph = new OnnxFile('export', { '': 17 });
   graph.input('input_ids', TYPE.INT64, inputs);
@@ -43,11 +48,34 @@ test.each<[string, Export, boolean]>([
 });
 
 test.each<[string, Export, RegExp]>([
-  ['both input sizes fixed', { inputs: [1, 8] }, /x\.onnx takes input_ids int64 \[1, 8\], attention_mask int64 \[1, 8\] and nothing else.*export it again with both sizes dynamic/],
-  ['a fixed row length of one input', { mask: ['batch', 8] }, /x\.onnx takes attention_mask int64 \[\?, 8\] and nothing else/],
-  ['hidden states of unknown shape', { shape: [] }, /outputs last_hidden_state float32 \[\]\. Needed are .*a file that says no shape has \[\] here/],
-  ['hidden states of two dimensions', { shape: ['batch', 32] }, /outputs last_hidden_state float32 \[\?, 32\]\. Needed are/],
-  ['a sentence embedding of unknown shape', { output: 'sentence_embedding', shape: [] }, /outputs sentence_embedding float32 \[\]/],
+  [
+    'both input sizes fixed',
+    { inputs: [1, 8] },
+    /x\.onnx takes input_ids int64 \[1, 8\], attention_mask int64 \[1, 8\] and nothing else.*export it again with both sizes dynamic/,
+  ],
+  [
+    'a fixed row length of one input',
+    { mask: ['batch', 8] },
+    /x\.onnx takes attention_mask int64 \[\?, 8\] and nothing else/,
+  ],
+  [
+    'hidden states of unknown shape',
+    { shape: [] },
+    /outputs last_hidden_state float32 \[\]\. Needed are .*a file that says no shape has \[\] here/,
+  ],
+  [
+    'hidden states of two dimensions',
+    { shape: ['batch', 32] },
+    /outputs last_hidden_state float32 \[\?, 32\]\. Needed are/,
+  ],
+  [
+    'a sentence embedding of unknown shape',
+    { output: 'sentence_embedding', shape: [] },
+    /outputs sentence_embedding float32 \[\]/,
+  ],
 ])('refused is %s', async (_, form, message) => {
-  await expect(adaptOnnx(await exported(form), 'x.onnx', 'mean')).rejects.toMatchObject({ code: 'MODEL_CORRUPT', message: expect.stringMatching(message) as unknown });
+  await expect(adaptOnnx(await exported(form), 'x.onnx', 'mean')).rejects.toMatchObject({
+    code: 'MODEL_CORRUPT',
+    message: expect.stringMatching(message) as unknown,
+  });
 });

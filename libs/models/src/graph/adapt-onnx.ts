@@ -1,6 +1,7 @@
-// An encoder that came as an .onnx file, given the inputs and the output that Shoal's graphs have. Files with our own are
-// taken as they are; around the usual export (input_ids, attention_mask, token_type_ids → last_hidden_state) go a few
-// nodes that make the mask before it and pool and normalize after it. Everything else is refused with what was found.
+// An encoder that came as an .onnx file, given the inputs and the output that Shoal's graphs have. Files with our own
+// are taken as they are; around the usual export (input_ids, attention_mask, token_type_ids → last_hidden_state) go a
+// few nodes that make the mask before it and pool and normalize after it. Everything else is refused with what was
+// found.
 
 import { ShoalError, type Precision } from '@shoal/core';
 import { MODEL, OnnxFile, TYPE, type ElementType } from './onnx-file.ts';
@@ -36,14 +37,29 @@ export async function adaptOnnx(file: Uint8Array, where: string, pooling: Poolin
   const output = graph.outputs.find(isHiddenStates) ?? graph.outputs.find(isPooled);
   if (!canBeWrapped(graph) || output === undefined) throw unfit(graph, where);
   const opset = readOpset(file, where);
-  if (opset < FIRST_OPSET || opset > LAST_OPSET) throw new ShoalError('MODEL_CORRUPT', `${where} uses opset ${opset}; ${FIRST_OPSET} to ${LAST_OPSET} can be adapted: export it again with one of them`, { where, opset });
+  if (opset < FIRST_OPSET || opset > LAST_OPSET)
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `${where} uses opset ${opset}; ${FIRST_OPSET} to ${LAST_OPSET} can be adapted: export it again with one of them`,
+      { where, opset },
+    );
   const dims = lastSize(output);
-  const around = [await beforeIt(graph).content(), renamedGraph(graph.bytes, PREFIX, where), await afterIt(output, pooling, dims).content()];
+  const around = [
+    await beforeIt(graph).content(),
+    renamedGraph(graph.bytes, PREFIX, where),
+    await afterIt(output, pooling, dims).content(),
+  ];
   return { bytes: replaceGraph(file, around, where), dims, precision, isWrapped: true };
 }
 
 function isOurs({ inputs, outputs }: OnnxGraph): boolean {
-  return inputs.length === 2 && has(inputs, 'input_ids', TYPE.INT32, 2) && has(inputs, 'lengths', TYPE.INT32, 1) && outputs.length === 1 && has(outputs, 'embeddings', TYPE.FLOAT, 2);
+  return (
+    inputs.length === 2 &&
+    has(inputs, 'input_ids', TYPE.INT32, 2) &&
+    has(inputs, 'lengths', TYPE.INT32, 1) &&
+    outputs.length === 1 &&
+    has(outputs, 'embeddings', TYPE.FLOAT, 2)
+  );
 }
 
 function has(values: readonly OnnxValue[], name: string, type: ElementType, rank: number): boolean {
@@ -52,10 +68,19 @@ function has(values: readonly OnnxValue[], name: string, type: ElementType, rank
 
 function canBeWrapped({ inputs }: OnnxGraph): boolean {
   const known = ['input_ids', 'attention_mask', 'token_type_ids'];
-  return inputs.some(({ name }) => name === 'input_ids') && inputs.every(({ name, type, shape }) => known.includes(name) && (type === TYPE.INT64 || type === TYPE.INT32) && shape.length === 2);
+  return (
+    inputs.some(({ name }) => name === 'input_ids') &&
+    inputs.every(
+      ({ name, type, shape }) =>
+        known.includes(name) && (type === TYPE.INT64 || type === TYPE.INT32) && shape.length === 2,
+    )
+  );
 }
 
-/** The name says what the numbers are, and the file has to agree: a guess from the shape alone would give other vectors without a word. */
+/**
+ * The name says what the numbers are, and the file has to agree: a guess from the shape alone would give other vectors
+ * without a word.
+ */
 function isHiddenStates({ name, type, shape }: OnnxValue): boolean {
   return HIDDEN_STATES.includes(name) && isFloat(type) && shape.length === 3;
 }
@@ -72,7 +97,12 @@ function isFloat(type: number): boolean {
 function refuseFixedSizes({ inputs }: OnnxGraph, where: string): void {
   const fixed = inputs.filter(({ shape }) => shape.some((size) => size !== undefined));
   if (fixed.length === 0) return;
-  throw new ShoalError('MODEL_CORRUPT', `${where} takes ${inWords(fixed)} and nothing else, but every run has its own number of rows and tokens: export it again with both sizes dynamic`, { where });
+  throw new ShoalError(
+    'MODEL_CORRUPT',
+    `${where} takes ${inWords(fixed)} and nothing else, but every run has its own number of rows and tokens: ` +
+      'export it again with both sizes dynamic',
+    { where },
+  );
 }
 
 /** Our inputs, and out of them those of the graph. */
@@ -96,7 +126,13 @@ function afterIt(output: OnnxValue, pooling: Pooling, dims: number | undefined):
   const graph = new OnnxFile('after', {}, MADE_BEFORE);
   const elements = type === TYPE.FLOAT16 ? TYPE.FLOAT16 : TYPE.FLOAT;
   if (isHiddenStates(output)) addPooling(graph, PREFIX + name, elements, pooling);
-  else addNorm(graph, elements === TYPE.FLOAT ? PREFIX + name : graph.node('Cast', [PREFIX + name], 'pooled_f32', { integers: { to: TYPE.FLOAT } }));
+  else
+    addNorm(
+      graph,
+      elements === TYPE.FLOAT
+        ? PREFIX + name
+        : graph.node('Cast', [PREFIX + name], 'pooled_f32', { integers: { to: TYPE.FLOAT } }),
+    );
   graph.output('embeddings', TYPE.FLOAT, ['batch', dims ?? 'dims']);
   return graph;
 }
@@ -112,11 +148,21 @@ function lastSize({ shape }: OnnxValue): number | undefined {
 }
 
 function unfit({ inputs, outputs }: OnnxGraph, where: string): ShoalError {
-  return new ShoalError('MODEL_CORRUPT',
-    `${where} has the inputs ${inWords(inputs)} and the outputs ${inWords(outputs)}. Needed are either input_ids int32 [batch, seq], lengths int32 [batch] → embeddings float32 [batch, dims], ` +
-    'or what exports of encoders have: input_ids, attention_mask and perhaps token_type_ids, int64 [batch, seq] → last_hidden_state, float32 or float16 [batch, seq, dims], or sentence_embedding [batch, dims]; a file that says no shape has [] here', { where });
+  return new ShoalError(
+    'MODEL_CORRUPT',
+    `${where} has the inputs ${inWords(inputs)} and the outputs ${inWords(outputs)}. Needed are either ` +
+      'input_ids int32 [batch, seq], lengths int32 [batch] → embeddings float32 [batch, dims], ' +
+      'or what exports of encoders have: input_ids, attention_mask and perhaps token_type_ids, int64 [batch, ' +
+      'seq] → last_hidden_state, float32 or float16 [batch, seq, dims], or sentence_embedding [batch, dims]; a ' +
+      'file that says no shape has [] here',
+    { where },
+  );
 }
 
 function inWords(values: readonly OnnxValue[]): string {
-  return values.map(({ name, typeName, shape }) => `${name} ${typeName} [${shape.map((size) => size ?? '?').join(', ')}]`).join(', ') || 'none';
+  return (
+    values
+      .map(({ name, typeName, shape }) => `${name} ${typeName} [${shape.map((size) => size ?? '?').join(', ')}]`)
+      .join(', ') || 'none'
+  );
 }

@@ -1,5 +1,5 @@
-// config.json of a BERT-family encoder as checked facts. What the graph builder cannot compute exactly as the authors do
-// (another activation, relative positions, a decoder) is refused by name here, before a weight is read.
+// config.json of a BERT-family encoder as checked facts. What the graph builder cannot compute exactly as the authors
+// do (another activation, relative positions, a decoder) is refused by name here, before a weight is read.
 
 import { ShoalError } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
@@ -20,7 +20,8 @@ export function parseBertConfig(text: string, where: string): BertConfig {
   expectOnly(json, 'model_type', 'bert');
   expectOnly(json, 'hidden_act', 'gelu');
   if (json.has('position_embedding_type')) expectOnly(json, 'position_embedding_type', 'absolute');
-  for (const flag of ['is_decoder', 'add_cross_attention']) if (json.has(flag) && json.boolean(flag)) refuse(json, `"${flag}" is true; only encoders give embeddings`);
+  for (const flag of ['is_decoder', 'add_cross_attention'])
+    if (json.has(flag) && json.boolean(flag)) refuse(json, `"${flag}" is true; only encoders give embeddings`);
   const config = {
     layers: json.integer('num_hidden_layers', 1),
     heads: json.integer('num_attention_heads', 1),
@@ -31,13 +32,15 @@ export function parseBertConfig(text: string, where: string): BertConfig {
     tokenTypes: json.integer('type_vocab_size', 1),
     layerNormEpsilon: json.positive('layer_norm_eps'),
   };
-  if (config.hidden % config.heads !== 0) refuse(json, `hidden_size ${config.hidden} cannot be shared by ${config.heads} heads`);
+  if (config.hidden % config.heads !== 0)
+    refuse(json, `hidden_size ${config.hidden} cannot be shared by ${config.heads} heads`);
   return config;
 }
 
 function expectOnly(json: CheckedJson, key: string, supported: string): void {
   const found = json.string(key);
-  if (found !== supported) refuse(json, `${key} ${JSON.stringify(found)} is not supported, only ${JSON.stringify(supported)}`);
+  if (found !== supported)
+    refuse(json, `${key} ${JSON.stringify(found)} is not supported, only ${JSON.stringify(supported)}`);
 }
 
 function refuse(json: CheckedJson, problem: string): never {

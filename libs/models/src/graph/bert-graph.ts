@@ -24,7 +24,11 @@ export interface BertGraphOptions {
 }
 
 /** Names and shapes of the weights are checked here; their values are read by `write` of the result. */
-export function bertGraph(config: BertConfig, file: Safetensors, { pooling, kind, calibration }: BertGraphOptions): OnnxFile {
+export function bertGraph(
+  config: BertConfig,
+  file: Safetensors,
+  { pooling, kind, calibration }: BertGraphOptions,
+): OnnxFile {
   const form = FORMS[kind];
   const graph = new OnnxFile('bert', form.encoder === 'plain' ? { '': 17 } : { '': 17, 'com.microsoft': 1 });
   const parts = new BertParts(graph, config, new BertWeights(file), form.floats);
@@ -39,9 +43,11 @@ export function bertGraph(config: BertConfig, file: Safetensors, { pooling, kind
 }
 
 /**
- * Where sizes have names, the runtime sees which tensors are of one size, and a later one takes over the buffer of an earlier one, which then lives through
- * everything between them: the widest two of each layer through the attention of the next. On CUDA that is 17 vectors of the hidden size a token in place of 9 (H200, ONNX
- * Runtime 1.30, 2026-11-22). The other graphs for GPUs add positions in a way whose sizes it cannot follow; those for the CPU have an arena laid out for them.
+ * Where sizes have names, the runtime sees which tensors are of one size, and a later one takes over the buffer of an
+ * earlier one, which then lives through everything between them: the widest two of each layer through the attention of
+ * the next. On CUDA that is 17 vectors of the hidden size a token in place of 9 (H200, ONNX Runtime 1.30, 2026-11-22).
+ * The other graphs for GPUs add positions in a way whose sizes it cannot follow; those for the CPU have an arena laid
+ * out for them.
  */
 function namesSizes(kind: GraphKind): boolean {
   return kind !== 'fused-fp16';
@@ -49,10 +55,15 @@ function namesSizes(kind: GraphKind): boolean {
 
 function addEncoder({ encoder, codes }: BertForm, parts: BertParts, calibration: Calibration | undefined): string {
   switch (encoder) {
-    case 'fused': return addFusedEncoder(parts);
-    case 'plain': return addPlainEncoder(parts);
-    case 'cuda': return addCudaEncoder(parts);
-    case 'packed': return addPackedEncoder(parts);
-    case 'int8': return addInt8Encoder(parts, calibration, codes ?? 'signed');
+    case 'fused':
+      return addFusedEncoder(parts);
+    case 'plain':
+      return addPlainEncoder(parts);
+    case 'cuda':
+      return addCudaEncoder(parts);
+    case 'packed':
+      return addPackedEncoder(parts);
+    case 'int8':
+      return addInt8Encoder(parts, calibration, codes ?? 'signed');
   }
 }

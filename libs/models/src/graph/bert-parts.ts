@@ -1,5 +1,6 @@
-// What every form of the encoder is made from: the graph being written, the checked config, the weights by their authors'
-// names, and the type that floats are kept and computed in. Knows where tensors lie, not what is done with them.
+// What every form of the encoder is made from: the graph being written, the checked config, the weights by their
+// authors' names, and the type that floats are kept and computed in. Knows where tensors lie, not what is done with
+// them.
 
 import { ShoalError, toHalves } from '@shoal/core';
 import type { BertConfig } from './bert-config.ts';
@@ -8,7 +9,9 @@ import { TYPE, type ElementType, type MakeFloats, type OnnxFile } from './onnx-f
 
 export const MICROSOFT = { domain: 'com.microsoft' } as const;
 
-/** `fp16-weights`: matrices are kept as fp16 and widened once, when the runtime loads the graph; it computes in fp32. */
+/**
+ * `fp16-weights`: matrices are kept as fp16 and widened once, when the runtime loads the graph; it computes in fp32.
+ */
 export type FloatForm = 'fp32' | 'fp16' | 'bf16' | 'fp16-weights';
 
 export class BertParts {
@@ -29,27 +32,43 @@ export class BertParts {
 
   /** Adds weights in this form; returns the name under which nodes find them. */
   floats(name: string, shape: readonly number[], make: MakeFloats): string {
-    if (this.form === 'bf16') return this.graph.initializer(name, TYPE.BFLOAT16, shape, async () => Uint16Array.from(new Uint32Array((await make()).buffer), toBfloat));
+    if (this.form === 'bf16')
+      return this.graph.initializer(name, TYPE.BFLOAT16, shape, async () =>
+        Uint16Array.from(new Uint32Array((await make()).buffer), toBfloat),
+      );
     const isKeptAsHalf = this.form === 'fp16' || (this.form === 'fp16-weights' && shape.length > 1);
     if (!isKeptAsHalf) return this.graph.initializer(name, TYPE.FLOAT, shape, make);
-    const kept = this.graph.initializer(this.form === 'fp16' ? name : `${name}.half`, TYPE.FLOAT16, shape, async () => halvesOf(name, await make()));
+    const kept = this.graph.initializer(this.form === 'fp16' ? name : `${name}.half`, TYPE.FLOAT16, shape, async () =>
+      halvesOf(name, await make()),
+    );
     return this.form === 'fp16' ? kept : this.graph.node('Cast', [kept], name, { integers: { to: TYPE.FLOAT } });
   }
 
   /** One number in this form, without a dimension. */
   float(value: number): string {
-    return this.form === 'fp16' ? this.graph.once(`half_${value}`, (name) => this.floats(name, [], async () => Float32Array.of(value))) : this.graph.float(value);
+    return this.form === 'fp16'
+      ? this.graph.once(`half_${value}`, (name) => this.floats(name, [], async () => Float32Array.of(value)))
+      : this.graph.float(value);
   }
 
   /** Every token is of type 0, so that row is part of the positions; leaving the type input out alone would drop it. */
   positions(): string {
     const { positions, hidden, tokenTypes } = this.config;
     const [table, types] = ['embeddings.position_embeddings.weight', 'embeddings.token_type_embeddings.weight'];
-    return this.floats('positions', [positions, hidden], this.weights.withFirstRowAdded(table, types, [positions, hidden], tokenTypes));
+    return this.floats(
+      'positions',
+      [positions, hidden],
+      this.weights.withFirstRowAdded(table, types, [positions, hidden], tokenTypes),
+    );
   }
 
   layerNorm(name: string): [weight: string, bias: string] {
-    const vector = (part: string): string => this.floats(`${name}.${part}`, [this.config.hidden], this.weights.tensor(`${name}.${part}`, [this.config.hidden]));
+    const vector = (part: string): string =>
+      this.floats(
+        `${name}.${part}`,
+        [this.config.hidden],
+        this.weights.tensor(`${name}.${part}`, [this.config.hidden]),
+      );
     return [vector('weight'), vector('bias')];
   }
 
@@ -58,14 +77,17 @@ export class BertParts {
   }
 
   /**
-   * The end of both halves of a layer: LayerNorm(value + bias + residual). In fp16, which is for GPUs, as the one operator
-   * for it. That operator is slow on the CPU provider (21 % of an int8 run, 8 % of an fp32 run), and the runtime makes it out of
-   * Add and LayerNormalization by itself, but not out of Sum: without it fp32 is 1.12, int8 1.27 times as fast (2026-11-21,
-   * onnxruntime-node 1.30, AMD EPYC with AVX-512, ragged corpus, 1 thread).
+   * The end of both halves of a layer: LayerNorm(value + bias + residual). In fp16, which is for GPUs, as the one
+   * operator for it. That operator is slow on the CPU provider (21 % of an int8 run, 8 % of an fp32 run), and the
+   * runtime makes it out of Add and LayerNormalization by itself, but not out of Sum: without it fp32 is 1.12, int8
+   * 1.27 times as fast (2026-11-21, onnxruntime-node 1.30, AMD EPYC with AVX-512, ragged corpus, 1 thread).
    */
   addAndNorm(from: string, value: string, residual: string, output: string): string {
     if (this.form === 'fp16') return this.skipNorm(from, value, residual, output);
-    const { graph, config: { hidden, layerNormEpsilon } } = this;
+    const {
+      graph,
+      config: { hidden, layerNormEpsilon },
+    } = this;
     const [norm, bias] = [this.layerNorm(`${from}.LayerNorm`), this.bias(`${from}.dense`, hidden)];
     const sum = graph.node('Sum', [graph.node('Add', [value, bias], `${output}.biased`), residual], `${output}.sum`);
     return graph.node('LayerNormalization', [sum, ...norm], output, { floats: { epsilon: layerNormEpsilon } });
@@ -73,9 +95,15 @@ export class BertParts {
 
   /** The same as one operator: one pass over memory on a GPU. */
   skipNorm(from: string, value: string, residual: string, output: string): string {
-    const { graph, config: { hidden, layerNormEpsilon } } = this;
+    const {
+      graph,
+      config: { hidden, layerNormEpsilon },
+    } = this;
     const [norm, bias] = [this.layerNorm(`${from}.LayerNorm`), this.bias(`${from}.dense`, hidden)];
-    return graph.node('SkipLayerNormalization', [value, residual, ...norm, bias], output, { ...MICROSOFT, floats: { epsilon: layerNormEpsilon } });
+    return graph.node('SkipLayerNormalization', [value, residual, ...norm, bias], output, {
+      ...MICROSOFT,
+      floats: { epsilon: layerNormEpsilon },
+    });
   }
 }
 
@@ -92,6 +120,11 @@ function toBfloat(bits: number): number {
 function halvesOf(name: string, values: Float32Array): Uint16Array {
   const halves = toHalves(values);
   const lost = values.findIndex((value, at) => Number.isFinite(value) && (halves[at]! & 0x7fff) >= 0x7c00);
-  if (lost !== -1) throw new ShoalError('MODEL_CORRUPT', `${name} holds ${values[lost]}, which fp16 cannot say (65,504 at most): use fp32 for this model`, { tensor: name });
+  if (lost !== -1)
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `${name} holds ${values[lost]}, which fp16 cannot say (65,504 at most): use fp32 for this model`,
+      { tensor: name },
+    );
   return halves;
 }

@@ -1,6 +1,6 @@
-// The tensors of a BERT encoder under the names their authors gave them, with or without a prefix such as "bert.". Each is
-// checked when it is asked for, and at the end nothing of the encoder may be left over: a layer that the config does not
-// know, or a part that this graph does not have, would otherwise give plausible and wrong vectors.
+// The tensors of a BERT encoder under the names their authors gave them, with or without a prefix such as "bert.". Each
+// is checked when it is asked for, and at the end nothing of the encoder may be left over: a layer that the config does
+// not know, or a part that this graph does not have, would otherwise give plausible and wrong vectors.
 
 import { ShoalError } from '@shoal/core';
 import type { MakeFloats } from './onnx-file.ts';
@@ -42,7 +42,8 @@ export class BertWeights {
     return async () => {
       const width = outputs * all.length;
       const matrix = new Float32Array(inputs * width);
-      for (const [index, full] of all.entries()) transposeInto(matrix, width, index * outputs, await this.#file.read(full), outputs, inputs);
+      for (const [index, full] of all.entries())
+        transposeInto(matrix, width, index * outputs, await this.#file.read(full), outputs, inputs);
       return matrix;
     };
   }
@@ -72,7 +73,12 @@ export class BertWeights {
     for (const name of this.#file.names) {
       const short = name.startsWith(this.#prefix) ? name.slice(this.#prefix.length) : undefined;
       if (short === undefined || this.#used.has(name) || WITHOUT_USE.test(short)) continue;
-      if (/^(embeddings|encoder)\./.test(short)) throw new ShoalError('MODEL_CORRUPT', `${this.#file.path}: tensor ${name} has no place in the model that config.json describes`, { tensor: name });
+      if (/^(embeddings|encoder)\./.test(short))
+        throw new ShoalError(
+          'MODEL_CORRUPT',
+          `${this.#file.path}: tensor ${name} has no place in the model that config.json describes`,
+          { tensor: name },
+        );
     }
   }
 
@@ -87,13 +93,23 @@ export class BertWeights {
 /** Squares of 32 × 32 keep both sides in the first cache. */
 const BLOCK = 32;
 
-/** Writes the transpose of `source` [rows, columns] into `target`, rows of `width` values, beginning at column `offset`. */
-function transposeInto(target: Float32Array, width: number, offset: number, source: Float32Array, rows: number, columns: number): void {
+/**
+ * Writes the transpose of `source` [rows, columns] into `target`, rows of `width` values, beginning at column `offset`.
+ */
+function transposeInto(
+  target: Float32Array,
+  width: number,
+  offset: number,
+  source: Float32Array,
+  rows: number,
+  columns: number,
+): void {
   for (let top = 0; top < rows; top += BLOCK) {
     for (let left = 0; left < columns; left += BLOCK) {
       const [bottom, right] = [Math.min(rows, top + BLOCK), Math.min(columns, left + BLOCK)];
       for (let row = top; row < bottom; row++) {
-        for (let column = left; column < right; column++) target[column * width + offset + row] = source[row * columns + column]!;
+        for (let column = left; column < right; column++)
+          target[column * width + offset + row] = source[row * columns + column]!;
       }
     }
   }

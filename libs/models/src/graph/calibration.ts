@@ -1,10 +1,14 @@
-// Calibration maxima of a model: for each linear layer that is smoothed, the largest |activation| of every input over the
-// calibration texts. Files lie in libs/models/calibration, which says how they are made. Refuses maxima of another model.
+// Calibration maxima of a model: for each linear layer that is smoothed, the largest |activation| of every input over
+// the calibration texts. Files lie in libs/models/calibration, which says how they are made. Refuses maxima of another
+// model.
 
 import { ShoalError } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
 
-/** Linear layers whose inputs are smoothed: the attention's projections, its output, and the first of the feed-forward part. */
+/**
+ * Linear layers whose inputs are smoothed: the attention's projections, its output, and the first of the feed-forward
+ * part.
+ */
 export const SMOOTHED_LINEARS = ['qkv', 'out', 'ff1'] as const;
 export type SmoothedLinear = (typeof SMOOTHED_LINEARS)[number];
 
@@ -19,13 +23,20 @@ export class Calibration {
   static parse(text: string, where: string, weightsSha256: string): Calibration {
     const json = CheckedJson.parse(text, where);
     const made = json.string('weightsSha256');
-    if (made !== weightsSha256) throw new ShoalError('MODEL_CORRUPT', `${where} was made for weights with sha256 ${made}, not ${weightsSha256}`, { where });
+    if (made !== weightsSha256)
+      throw new ShoalError('MODEL_CORRUPT', `${where} was made for weights with sha256 ${made}, not ${weightsSha256}`, {
+        where,
+      });
     return new Calibration(json.object('maxima'));
   }
 
   maxima(layer: number, linear: SmoothedLinear, channels: number): Float32Array {
     const found = Float32Array.from(this.#maxima.list(`${layer}.${linear}`), Number);
     if (found.length === channels && found.every((most) => most >= 0 && Number.isFinite(most))) return found;
-    throw new ShoalError('MODEL_CORRUPT', `${this.#maxima.where}: "${layer}.${linear}" should be ${channels} numbers ≥ 0`, { where: this.#maxima.where });
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `${this.#maxima.where}: "${layer}.${linear}" should be ${channels} numbers ≥ 0`,
+      { where: this.#maxima.where },
+    );
   }
 }

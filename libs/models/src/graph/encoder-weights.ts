@@ -1,5 +1,6 @@
 // A stored model as a native encoder takes it: checked sizes, and the weights as fp32 arrays in the order of
-// native/encoder/include/encoder.h. The same checks as for a graph: every tensor has its shape, and none of the encoder is left over.
+// native/encoder/include/encoder.h. The same checks as for a graph: every tensor has its shape, and none of the encoder
+// is left over.
 
 import { join } from 'node:path';
 import { ShoalError } from '@shoal/core';
@@ -19,12 +20,21 @@ export interface EncoderModel {
 
 /** MODEL_UNAVAILABLE for a model whose vectors do not come from fp32 weights; MODEL_CORRUPT as for a graph. */
 export async function readEncoder(model: StoredModel): Promise<EncoderModel> {
-  if (model.graphKind === 'imported' || model.graphKind === 'int8') throw new ShoalError('MODEL_UNAVAILABLE', `${model.name} is ${model.graphKind === 'int8' ? 'an int8 model' : 'an imported graph'}; the native encoder takes weights`, { name: model.name });
+  if (model.graphKind === 'imported' || model.graphKind === 'int8')
+    throw new ShoalError(
+      'MODEL_UNAVAILABLE',
+      `${model.name} is ${model.graphKind === 'int8' ? 'an int8 model' : 'an imported graph'}; the native ` +
+        'encoder takes weights',
+      { name: model.name },
+    );
   const configPath = join(model.folder, 'config.json');
   const config = parseBertConfig((await readModelFile(configPath)).toString(), configPath);
   return Safetensors.use(join(model.folder, 'model.safetensors'), async (file) => {
     const weights = new BertWeights(file);
-    const makers = [...embeddings(config, weights), ...Array.from({ length: config.layers }, (_, layer) => layerOf(config, weights, `encoder.layer.${layer}`)).flat()];
+    const makers = [
+      ...embeddings(config, weights),
+      ...Array.from({ length: config.layers }, (_, layer) => layerOf(config, weights, `encoder.layer.${layer}`)).flat(),
+    ];
     weights.expectAllTaken();
     const read: Float32Array[] = [];
     for (const make of makers) read.push(await make());
@@ -32,22 +42,31 @@ export async function readEncoder(model: StoredModel): Promise<EncoderModel> {
   });
 }
 
-function embeddings({ vocabularySize, positions, tokenTypes, hidden }: BertConfig, weights: BertWeights): readonly MakeFloats[] {
+function embeddings(
+  { vocabularySize, positions, tokenTypes, hidden }: BertConfig,
+  weights: BertWeights,
+): readonly MakeFloats[] {
   return [
     weights.tensor('embeddings.word_embeddings.weight', [vocabularySize, hidden]),
     weights.tensor('embeddings.position_embeddings.weight', [positions, hidden]),
-    weights.tensor('embeddings.token_type_embeddings.weight', [tokenTypes, hidden]), // the first row counts: every token is of type 0
+    // the first row counts: every token is of type 0
+    weights.tensor('embeddings.token_type_embeddings.weight', [tokenTypes, hidden]),
     ...norm(weights, 'embeddings', hidden),
   ];
 }
 
 function layerOf({ hidden, intermediate }: BertConfig, weights: BertWeights, from: string): readonly MakeFloats[] {
-  const linear = (name: string, outputs: number, inputs: number): MakeFloats[] => [weights.tensor(`${name}.weight`, [outputs, inputs]), weights.tensor(`${name}.bias`, [outputs])];
+  const linear = (name: string, outputs: number, inputs: number): MakeFloats[] => [
+    weights.tensor(`${name}.weight`, [outputs, inputs]),
+    weights.tensor(`${name}.bias`, [outputs]),
+  ];
   return [
     ...attentionParts(from).flatMap((part) => linear(part, hidden, hidden)),
-    ...linear(`${from}.attention.output.dense`, hidden, hidden), ...norm(weights, `${from}.attention.output`, hidden),
+    ...linear(`${from}.attention.output.dense`, hidden, hidden),
+    ...norm(weights, `${from}.attention.output`, hidden),
     ...linear(`${from}.intermediate.dense`, intermediate, hidden),
-    ...linear(`${from}.output.dense`, hidden, intermediate), ...norm(weights, `${from}.output`, hidden),
+    ...linear(`${from}.output.dense`, hidden, intermediate),
+    ...norm(weights, `${from}.output`, hidden),
   ];
 }
 

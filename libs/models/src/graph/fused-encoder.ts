@@ -1,5 +1,5 @@
-// The encoder with the operators that ONNX Runtime has fused kernels for; it does not fuse hand-written graphs by itself.
-// For the CPU provider; cuda-encoder.ts takes its layers. Returns the last hidden states [batch, seq, hidden].
+// The encoder with the operators that ONNX Runtime has fused kernels for; it does not fuse hand-written graphs by
+// itself. For the CPU provider; cuda-encoder.ts takes its layers. Returns the last hidden states [batch, seq, hidden].
 
 import { MICROSOFT, attentionParts, type BertParts } from './bert-parts.ts';
 
@@ -16,14 +16,18 @@ export function addFusedEncoder(parts: BertParts): string {
   return addFusedLayers(parts, addEmbeddings(parts), form);
 }
 
-/** `lengths` as the mask: one number a row instead of one a token, and the form that the CUDA provider is fastest with. */
+/**
+ * `lengths` as the mask: one number a row instead of one a token, and the form that the CUDA provider is fastest with.
+ */
 export function attendByLengths({ graph, config: { heads } }: BertParts): LayerForm['attend'] {
-  return (input, qkv, qkvBias, output) => graph.node('Attention', [input, qkv, qkvBias, 'lengths'], output, { ...MICROSOFT, integers: { num_heads: heads } });
+  return (input, qkv, qkvBias, output) =>
+    graph.node('Attention', [input, qkv, qkvBias, 'lengths'], output, { ...MICROSOFT, integers: { num_heads: heads } });
 }
 
 export function addFusedLayers(parts: BertParts, embedded: string, form: LayerForm): string {
   let hidden = embedded;
-  for (let layer = 0; layer < parts.config.layers; layer++) hidden = addLayer(parts, `encoder.layer.${layer}`, hidden, form);
+  for (let layer = 0; layer < parts.config.layers; layer++)
+    hidden = addLayer(parts, `encoder.layer.${layer}`, hidden, form);
   return hidden;
 }
 
@@ -31,22 +35,58 @@ function addEmbeddings(parts: BertParts): string {
   const { graph, weights, config } = parts;
   const shape = [config.vocabularySize, config.hidden];
   const words = parts.floats('words', shape, weights.tensor('embeddings.word_embeddings.weight', shape));
-  return graph.node('EmbedLayerNormalization', ['input_ids', '', words, parts.positions(), '', ...parts.layerNorm('embeddings.LayerNorm')], 'embedded',
-    { ...MICROSOFT, floats: { epsilon: config.layerNormEpsilon }, moreOutputs: ['unused_mask_index'] });
+  return graph.node(
+    'EmbedLayerNormalization',
+    ['input_ids', '', words, parts.positions(), '', ...parts.layerNorm('embeddings.LayerNorm')],
+    'embedded',
+    { ...MICROSOFT, floats: { epsilon: config.layerNormEpsilon }, moreOutputs: ['unused_mask_index'] },
+  );
 }
 
 function addLayer(parts: BertParts, from: string, input: string, { attend, norm }: LayerForm): string {
-  const { graph, weights, config: { hidden, intermediate } } = parts;
+  const {
+    graph,
+    weights,
+    config: { hidden, intermediate },
+  } = parts;
   const matrix = (name: string, outputs: number, inputs: number): string =>
-    parts.floats(`${from}.${name}.weight`, [inputs, outputs], weights.transposed(`${from}.${name}.weight`, outputs, inputs));
+    parts.floats(
+      `${from}.${name}.weight`,
+      [inputs, outputs],
+      weights.transposed(`${from}.${name}.weight`, outputs, inputs),
+    );
   const three = attentionParts(from);
-  const qkv = parts.floats(`${from}.qkv.weight`, [hidden, 3 * hidden], weights.transposedBeside(three.map((part) => `${part}.weight`), hidden, hidden));
-  const qkvBias = parts.floats(`${from}.qkv.bias`, [3 * hidden], weights.joined(three.map((part) => `${part}.bias`), hidden));
+  const qkv = parts.floats(
+    `${from}.qkv.weight`,
+    [hidden, 3 * hidden],
+    weights.transposedBeside(
+      three.map((part) => `${part}.weight`),
+      hidden,
+      hidden,
+    ),
+  );
+  const qkvBias = parts.floats(
+    `${from}.qkv.bias`,
+    [3 * hidden],
+    weights.joined(
+      three.map((part) => `${part}.bias`),
+      hidden,
+    ),
+  );
   const context = attend(input, qkv, qkvBias, `${from}.context`);
-  const attended = graph.node('MatMul', [context, matrix('attention.output.dense', hidden, hidden)], `${from}.attended`);
+  const attended = graph.node(
+    'MatMul',
+    [context, matrix('attention.output.dense', hidden, hidden)],
+    `${from}.attended`,
+  );
   const middle = norm(`${from}.attention.output`, attended, input, `${from}.middle`);
   const wide = graph.node('MatMul', [middle, matrix('intermediate.dense', intermediate, hidden)], `${from}.wide`);
-  const active = graph.node('BiasGelu', [wide, parts.bias(`${from}.intermediate.dense`, intermediate)], `${from}.active`, MICROSOFT);
+  const active = graph.node(
+    'BiasGelu',
+    [wide, parts.bias(`${from}.intermediate.dense`, intermediate)],
+    `${from}.active`,
+    MICROSOFT,
+  );
   const narrow = graph.node('MatMul', [active, matrix('output.dense', hidden, intermediate)], `${from}.narrow`);
   return norm(`${from}.output`, narrow, middle, `${from}.out`);
 }

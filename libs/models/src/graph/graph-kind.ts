@@ -1,11 +1,21 @@
-// The forms a model's graph comes in. All take the same inputs and give the same output; which one a device likes best is
-// the worker's choice, except for int8, which is a model of its own because its vectors are not the fp32 ones.
+// The forms a model's graph comes in. All take the same inputs and give the same output; which one a device likes best
+// is the worker's choice, except for int8, which is a model of its own because its vectors are not the fp32 ones.
 
 import type { FloatForm } from './bert-parts.ts';
 import type { CodeForm } from './int8-linear.ts';
 
 export const GRAPH_KINDS = [
-  'fused-fp32', 'fused-fp16', 'fused-fp16-weights', 'plain-fp32', 'plain-fp16', 'int8', 'int8-unsigned', 'cuda-fp32', 'cuda-fp16', 'cuda-bf16', 'packed-fp16',
+  'fused-fp32',
+  'fused-fp16',
+  'fused-fp16-weights',
+  'plain-fp32',
+  'plain-fp16',
+  'int8',
+  'int8-unsigned',
+  'cuda-fp32',
+  'cuda-fp16',
+  'cuda-bf16',
+  'packed-fp16',
 ] as const;
 export type GraphKind = (typeof GRAPH_KINDS)[number];
 

@@ -1,11 +1,19 @@
-// The encoder with whole numbers from -127 to 127 in its matrices and its word table. Activations are quantized while it runs,
-// with one scale per token: the stock way, one scale per tensor, makes a text's vector depend on its neighbours in the
-// micro-batch (cosine 0.985 to the text alone), which a queue that mixes jobs must not allow. Attention, norms and pooling
-// stay fp32. With calibration maxima activations are smoothed first (quantize.ts), which brings vectors nearer to fp32's.
+// The encoder with whole numbers from -127 to 127 in its matrices and its word table. Activations are quantized while
+// it runs, with one scale per token: the stock way, one scale per tensor, makes a text's vector depend on its
+// neighbours in the micro-batch (cosine 0.985 to the text alone), which a queue that mixes jobs must not allow.
+// Attention, norms and pooling stay fp32. With calibration maxima activations are smoothed first (quantize.ts), which
+// brings vectors nearer to fp32's.
 
 import { MICROSOFT, attentionParts, type BertParts } from './bert-parts.ts';
 import type { Calibration, SmoothedLinear } from './calibration.ts';
-import { addGeluRows, addProduct, addSignedRows, codesAndScales, type CodeForm, type CodedRows } from './int8-linear.ts';
+import {
+  addGeluRows,
+  addProduct,
+  addSignedRows,
+  codesAndScales,
+  type CodeForm,
+  type CodedRows,
+} from './int8-linear.ts';
 import { TYPE, type MakeFloats } from './onnx-file.ts';
 import { divideColumns, quantizeRows, scaleRows, smoothingDivisors } from './quantize.ts';
 
@@ -17,33 +25,101 @@ export function addInt8Encoder(parts: BertParts, calibration: Calibration | unde
 }
 
 function addEmbeddings(parts: BertParts): string {
-  const { graph, weights, config: { vocabularySize, hidden, layerNormEpsilon } } = parts;
+  const {
+    graph,
+    weights,
+    config: { vocabularySize, hidden, layerNormEpsilon },
+  } = parts;
   const table = weights.tensor('embeddings.word_embeddings.weight', [vocabularySize, hidden]);
   const [codes, scales] = codesAndScales(async () => quantizeRows(await table(), hidden));
-  const found = graph.node('Gather', [graph.initializer('words.codes', TYPE.INT8, [vocabularySize, hidden], codes), 'input_ids'], 'word_codes');
-  const scale = graph.node('Gather', [graph.initializer('words.scales', TYPE.FLOAT, [vocabularySize, 1], scales), 'input_ids'], 'word_scales');
-  const words = graph.node('Mul', [graph.node('Cast', [found], 'word_floats', { integers: { to: TYPE.FLOAT } }), scale], 'word_rows');
+  const found = graph.node(
+    'Gather',
+    [graph.initializer('words.codes', TYPE.INT8, [vocabularySize, hidden], codes), 'input_ids'],
+    'word_codes',
+  );
+  const scale = graph.node(
+    'Gather',
+    [graph.initializer('words.scales', TYPE.FLOAT, [vocabularySize, 1], scales), 'input_ids'],
+    'word_scales',
+  );
+  const words = graph.node(
+    'Mul',
+    [graph.node('Cast', [found], 'word_floats', { integers: { to: TYPE.FLOAT } }), scale],
+    'word_rows',
+  );
   const width = graph.node('Shape', ['input_ids'], 'row_width', { integers: { start: 1 } });
   const places = graph.node('Slice', [parts.positions(), graph.integers(0), width, graph.integers(0)], 'place_rows');
   const sum = graph.node('Sum', [words, places], 'embedding_sum'); // not Add: see addAndNorm
-  return graph.node('LayerNormalization', [sum, ...parts.layerNorm('embeddings.LayerNorm')], 'embedded', { floats: { epsilon: layerNormEpsilon } });
+  return graph.node('LayerNormalization', [sum, ...parts.layerNorm('embeddings.LayerNorm')], 'embedded', {
+    floats: { epsilon: layerNormEpsilon },
+  });
 }
 
-function addLayer(parts: BertParts, calibration: Calibration | undefined, form: CodeForm, layer: number, input: string): string {
-  const { graph, weights, config: { heads, hidden, intermediate } } = parts;
+function addLayer(
+  parts: BertParts,
+  calibration: Calibration | undefined,
+  form: CodeForm,
+  layer: number,
+  input: string,
+): string {
+  const {
+    graph,
+    weights,
+    config: { heads, hidden, intermediate },
+  } = parts;
   const from = `encoder.layer.${layer}`;
-  const divisorsOf = (linear: SmoothedLinear, matrix: MakeFloats): Divisors => calibration && (async () => smoothingDivisors(calibration.maxima(layer, linear, hidden), await matrix()));
-  const matrix = (name: string, outputs: number, inputs: number): MakeFloats => weights.transposed(`${from}.${name}.weight`, outputs, inputs);
+  const divisorsOf = (linear: SmoothedLinear, matrix: MakeFloats): Divisors =>
+    calibration && (async () => smoothingDivisors(calibration.maxima(layer, linear, hidden), await matrix()));
+  const matrix = (name: string, outputs: number, inputs: number): MakeFloats =>
+    weights.transposed(`${from}.${name}.weight`, outputs, inputs);
 
-  const [out, wide, narrow] = [matrix('attention.output.dense', hidden, hidden), matrix('intermediate.dense', intermediate, hidden), matrix('output.dense', hidden, intermediate)];
+  const [out, wide, narrow] = [
+    matrix('attention.output.dense', hidden, hidden),
+    matrix('intermediate.dense', intermediate, hidden),
+    matrix('output.dense', hidden, intermediate),
+  ];
   const outDivisors = divisorsOf('out', out);
-  const context = graph.node('MultiHeadAttention', [...addProjections(parts, form, from, input, outDivisors, (joined) => divisorsOf('qkv', joined)), 'lengths'], `${from}.context`, { ...MICROSOFT, integers: { num_heads: heads } });
-  const attended = addProduct(parts, form, addSignedRows(parts, context, hidden, `${from}.context`), hidden, hidden, smoothed(out, outDivisors), `${from}.attended`);
+  const context = graph.node(
+    'MultiHeadAttention',
+    [...addProjections(parts, form, from, input, outDivisors, (joined) => divisorsOf('qkv', joined)), 'lengths'],
+    `${from}.context`,
+    { ...MICROSOFT, integers: { num_heads: heads } },
+  );
+  const attended = addProduct(
+    parts,
+    form,
+    addSignedRows(parts, context, hidden, `${from}.context`),
+    hidden,
+    hidden,
+    smoothed(out, outDivisors),
+    `${from}.attended`,
+  );
   const middle = parts.addAndNorm(`${from}.attention.output`, attended, input, `${from}.middle`);
   const wideDivisors = divisorsOf('ff1', wide);
-  const expanded = addProduct(parts, form, addSmoothRows(parts, middle, hidden, wideDivisors, `${from}.middle`), hidden, intermediate, smoothed(wide, wideDivisors), `${from}.wide`);
-  const active = graph.node('BiasGelu', [expanded, parts.bias(`${from}.intermediate.dense`, intermediate)], `${from}.active`, MICROSOFT);
-  const shrunk = addProduct(parts, form, addGeluRows(parts, active, intermediate, `${from}.active`), intermediate, hidden, narrow, `${from}.narrow`);
+  const expanded = addProduct(
+    parts,
+    form,
+    addSmoothRows(parts, middle, hidden, wideDivisors, `${from}.middle`),
+    hidden,
+    intermediate,
+    smoothed(wide, wideDivisors),
+    `${from}.wide`,
+  );
+  const active = graph.node(
+    'BiasGelu',
+    [expanded, parts.bias(`${from}.intermediate.dense`, intermediate)],
+    `${from}.active`,
+    MICROSOFT,
+  );
+  const shrunk = addProduct(
+    parts,
+    form,
+    addGeluRows(parts, active, intermediate, `${from}.active`),
+    intermediate,
+    hidden,
+    narrow,
+    `${from}.narrow`,
+  );
   return parts.addAndNorm(`${from}.output`, shrunk, middle, `${from}.out`);
 }
 
@@ -51,21 +127,42 @@ function addLayer(parts: BertParts, calibration: Calibration | undefined, form: 
 type Divisors = MakeFloats | undefined;
 
 /**
- * Queries, keys, values and their joined bias. What comes out of attention is a weighted mean of values, so its divisors go
- * into the projection that makes values, and cost no node.
+ * Queries, keys, values and their joined bias. What comes out of attention is a weighted mean of values, so its
+ * divisors go into the projection that makes values, and cost no node.
  */
-function addProjections(parts: BertParts, form: CodeForm, from: string, input: string, valueDivisors: Divisors, divisorsOf: (joined: MakeFloats) => Divisors): string[] {
-  const { graph, weights, config: { hidden } } = parts;
+function addProjections(
+  parts: BertParts,
+  form: CodeForm,
+  from: string,
+  input: string,
+  valueDivisors: Divisors,
+  divisorsOf: (joined: MakeFloats) => Divisors,
+): string[] {
+  const {
+    graph,
+    weights,
+    config: { hidden },
+  } = parts;
   const names = attentionParts(from);
-  const divideValues = async (values: Float32Array): Promise<Float32Array> => (valueDivisors === undefined ? values : divideColumns(values, await valueDivisors()));
-  const inputDivisors = divisorsOf(weights.transposedBeside(names.map((name) => `${name}.weight`), hidden, hidden));
+  const divideValues = async (values: Float32Array): Promise<Float32Array> =>
+    valueDivisors === undefined ? values : divideColumns(values, await valueDivisors());
+  const inputDivisors = divisorsOf(
+    weights.transposedBeside(
+      names.map((name) => `${name}.weight`),
+      hidden,
+      hidden,
+    ),
+  );
   const rows = addSmoothRows(parts, input, hidden, inputDivisors, `${from}.input`);
   const projected = names.map((name, at) => {
     const matrix = weights.transposed(`${name}.weight`, hidden, hidden);
     const divided: MakeFloats = at === 2 ? async () => divideValues(await matrix()) : matrix;
     return addProduct(parts, form, rows, hidden, hidden, smoothed(divided, inputDivisors), name);
   });
-  const joined = weights.joined(names.map((name) => `${name}.bias`), hidden);
+  const joined = weights.joined(
+    names.map((name) => `${name}.bias`),
+    hidden,
+  );
   const bias = graph.initializer(`${from}.qkv.bias`, TYPE.FLOAT, [3 * hidden], async () => {
     const values = await joined();
     values.set(await divideValues(values.slice(2 * hidden)), 2 * hidden);
@@ -76,7 +173,9 @@ function addProjections(parts: BertParts, form: CodeForm, from: string, input: s
 
 function addSmoothRows(parts: BertParts, input: string, channels: number, divisors: Divisors, name: string): CodedRows {
   if (divisors === undefined) return addSignedRows(parts, input, channels, name);
-  const factors = parts.graph.initializer(`${name}.smoothing`, TYPE.FLOAT, [channels], async () => (await divisors()).map((divisor) => 1 / divisor));
+  const factors = parts.graph.initializer(`${name}.smoothing`, TYPE.FLOAT, [channels], async () =>
+    (await divisors()).map((divisor) => 1 / divisor),
+  );
   return addSignedRows(parts, parts.graph.node('Mul', [input, factors], `${name}.smooth`), channels, name);
 }
 

@@ -1,7 +1,7 @@
-// Which of the two forms of an int8 graph this processor runs. Both hold the same whole numbers and give the same vectors, where
-// products are exact. Without VNNI, x86 multiplies bytes with signed bytes in pairs and keeps 16 bits of the sum, so two large
-// products saturate (ONNX Runtime's documentation of quantization, "when and why do I need to try U8U8"); bytes with bytes it multiplies exactly,
-// but with VNNI that is the slower form.
+// Which of the two forms of an int8 graph this processor runs. Both hold the same whole numbers and give the same
+// vectors, where products are exact. Without VNNI, x86 multiplies bytes with signed bytes in pairs and keeps 16 bits of
+// the sum, so two large products saturate (ONNX Runtime's documentation of quantization, "when and why do I need to try
+// U8U8"); bytes with bytes it multiplies exactly, but with VNNI that is the slower form.
 
 import { readFile } from 'node:fs/promises';
 import type { GraphKind } from './graph-kind.ts';

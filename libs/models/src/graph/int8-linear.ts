@@ -1,6 +1,6 @@
-// A linear layer in whole numbers: rows of activations become codes with one scale each while the graph runs, matrices were
-// codes with one scale per column before; the product of codes is exact, and what a row gives depends on that row alone.
-// ONNX Runtime's own DynamicQuantizeMatMul has one scale for all rows and is not used.
+// A linear layer in whole numbers: rows of activations become codes with one scale each while the graph runs, matrices
+// were codes with one scale per column before; the product of codes is exact, and what a row gives depends on that row
+// alone. ONNX Runtime's own DynamicQuantizeMatMul has one scale for all rows and is not used.
 
 import { MICROSOFT, type BertParts } from './bert-parts.ts';
 import { TYPE, type MakeFloats, type MakeValues } from './onnx-file.ts';
@@ -27,39 +27,73 @@ export function addSignedRows(parts: BertParts, input: string, channels: number,
   const { graph } = parts;
   const rows = flatten(parts, input, channels, name);
   const lowest = graph.node('Neg', [reduce(parts, 'ReduceMin', rows, `${name}.lowest`)], `${name}.depth`);
-  const most = graph.node('Max', [reduce(parts, 'ReduceMax', rows, `${name}.highest`), lowest, graph.float(1e-9)], `${name}.most`);
+  const most = graph.node(
+    'Max',
+    [reduce(parts, 'ReduceMax', rows, `${name}.highest`), lowest, graph.float(1e-9)],
+    `${name}.most`,
+  );
   const scales = graph.node('Mul', [most, graph.float(1 / 127)], `${name}.scale`);
   return addCodes(parts, rows, scales, SIGNED_ZERO, name);
 }
 
-/** As `addSignedRows`, for what comes out of a GELU: hardly anything lies below 0, so nearly all codes go to what is above. */
+/**
+ * As `addSignedRows`, for what comes out of a GELU: hardly anything lies below 0, so nearly all codes go to what is
+ * above.
+ */
 export function addGeluRows(parts: BertParts, input: string, channels: number, name: string): CodedRows {
   const { graph } = parts;
   const rows = flatten(parts, input, channels, name);
-  const above = graph.node('Mul', [reduce(parts, 'ReduceMax', rows, `${name}.highest`), graph.float(1 / (255 - GELU_ZERO))], `${name}.above`);
+  const above = graph.node(
+    'Mul',
+    [reduce(parts, 'ReduceMax', rows, `${name}.highest`), graph.float(1 / (255 - GELU_ZERO))],
+    `${name}.above`,
+  );
   const scales = graph.node('Max', [above, graph.float(-GELU_LEAST / GELU_ZERO)], `${name}.scale`);
   return addCodes(parts, rows, scales, GELU_ZERO, name);
 }
 
-/** How the codes of matrices are stored: from -127 to 127, or 128 more, which are the same numbers once their zero is taken off. */
+/**
+ * How the codes of matrices are stored: from -127 to 127, or 128 more, which are the same numbers once their zero is
+ * taken off.
+ */
 export type CodeForm = 'signed' | 'unsigned';
 
 /** Rows times a matrix [inputs, outputs]: f32 [batch, seq, outputs]. */
-export function addProduct(parts: BertParts, form: CodeForm, rows: CodedRows, inputs: number, outputs: number, matrix: MakeFloats, name: string): string {
+export function addProduct(
+  parts: BertParts,
+  form: CodeForm,
+  rows: CodedRows,
+  inputs: number,
+  outputs: number,
+  matrix: MakeFloats,
+  name: string,
+): string {
   const { graph } = parts;
   const [codes, scales] = codesAndScales(async () => quantizeColumns(await matrix(), outputs));
-  const coded = form === 'signed' ? graph.initializer(`${name}.codes`, TYPE.INT8, [inputs, outputs], codes) : graph.initializer(`${name}.codes`, TYPE.UINT8, [inputs, outputs], async () => unsigned(await codes()));
+  const coded =
+    form === 'signed'
+      ? graph.initializer(`${name}.codes`, TYPE.INT8, [inputs, outputs], codes)
+      : graph.initializer(`${name}.codes`, TYPE.UINT8, [inputs, outputs], async () => unsigned(await codes()));
   const factors = [graph.float(1), graph.initializer(`${name}.scales`, TYPE.FLOAT, [outputs], scales)];
   const zeros = form === 'signed' ? [rows.zero] : [rows.zero, zeroCode(parts, SIGNED_ZERO)];
-  const product = graph.node('MatMulIntegerToFloat', [rows.codes, coded, ...factors, ...zeros], `${name}.product`, MICROSOFT);
+  const product = graph.node(
+    'MatMulIntegerToFloat',
+    [rows.codes, coded, ...factors, ...zeros],
+    `${name}.product`,
+    MICROSOFT,
+  );
   const scaled = graph.node('Mul', [product, rows.scales], `${name}.rows`);
   const batchAndSeq = graph.once('batch_and_seq', (shape) => graph.node('Shape', ['input_ids'], shape));
-  const shape = graph.once(`shape_${outputs}`, (whole) => graph.node('Concat', [batchAndSeq, graph.integers(outputs)], whole, { integers: { axis: 0 } }));
+  const shape = graph.once(`shape_${outputs}`, (whole) =>
+    graph.node('Concat', [batchAndSeq, graph.integers(outputs)], whole, { integers: { axis: 0 } }),
+  );
   return graph.node('Reshape', [scaled, shape], name);
 }
 
 /** Both initializers out of one computation, which is forgotten once they are written. */
-export function codesAndScales(quantize: () => Promise<Quantized>): [codes: () => Promise<Int8Array>, scales: MakeValues] {
+export function codesAndScales(
+  quantize: () => Promise<Quantized>,
+): [codes: () => Promise<Int8Array>, scales: MakeValues] {
   let made: Promise<Quantized> | undefined;
   const codes = async (): Promise<Int8Array> => (await (made = quantize())).codes;
   const scales = async (): Promise<Float32Array> => {
@@ -82,8 +116,19 @@ function addCodes(parts: BertParts, rows: string, scales: string, code: number, 
   const { graph } = parts;
   const scaleByRow = graph.node('Squeeze', [scales, graph.integers(1)], `${name}.scale_by_row`);
   const tokens = graph.node('Shape', [scaleByRow], `${name}.tokens`);
-  const zeroByRow = graph.node('Expand', [graph.once(`zeros_${code}`, (it) => graph.initializer(it, TYPE.UINT8, [1], async () => Uint8Array.of(code))), tokens], `${name}.zero_by_row`);
-  return { codes: graph.node('QuantizeLinear', [rows, scaleByRow, zeroByRow], `${name}.codes`, { integers: { axis: 0 } }), scales, zero: zeroCode(parts, code) };
+  const zeroByRow = graph.node(
+    'Expand',
+    [
+      graph.once(`zeros_${code}`, (it) => graph.initializer(it, TYPE.UINT8, [1], async () => Uint8Array.of(code))),
+      tokens,
+    ],
+    `${name}.zero_by_row`,
+  );
+  return {
+    codes: graph.node('QuantizeLinear', [rows, scaleByRow, zeroByRow], `${name}.codes`, { integers: { axis: 0 } }),
+    scales,
+    zero: zeroCode(parts, code),
+  };
 }
 
 function flatten(parts: BertParts, input: string, channels: number, name: string): string {

@@ -1,5 +1,5 @@
-// What minilm-int8 promises, on the real weights: vectors near those of minilm, the same neighbours, and no dependence on who
-// else is in the micro-batch. Figures are printed; docs/models.md quotes them.
+// What minilm-int8 promises, on the real weights: vectors near those of minilm, the same neighbours, and no dependence
+// on who else is in the micro-batch. Figures are printed; docs/models.md quotes them.
 
 import { readFile } from 'node:fs/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -26,7 +26,13 @@ beforeAll(async () => {
   texts = passages.map(({ text }) => text);
   const [minilm, quantized] = [await openMinilm(), await openModel('minilm-int8', { cacheDir: testCacheDir })];
   tokenizer = await openTokenizer(quantized);
-  const open = async (kind: GraphKind): Promise<GraphRunner> => GraphRunner.open(await (kind === 'int8' ? openGraph(quantized, { cacheDir: testCacheDir }) : openGraph(minilm, { cacheDir: testCacheDir, kind })), minilm);
+  const open = async (kind: GraphKind): Promise<GraphRunner> =>
+    GraphRunner.open(
+      await (kind === 'int8'
+        ? openGraph(quantized, { cacheDir: testCacheDir })
+        : openGraph(minilm, { cacheDir: testCacheDir, kind })),
+      minilm,
+    );
   runners = { fp32: await open('fused-fp32'), int8: await open('int8'), fp16: await open('fused-fp16-weights') };
 }, FETCH_TIMEOUT_MS);
 afterAll(async () => {
@@ -35,7 +41,8 @@ afterAll(async () => {
 
 async function embed(runner: GraphRunner, rows: readonly (readonly number[])[]): Promise<readonly Float32Array[]> {
   const vectors: Float32Array[] = [];
-  for (let at = 0; at < rows.length; at += RUN_TEXTS) vectors.push(...(await runner.run(rows.slice(at, at + RUN_TEXTS))));
+  for (let at = 0; at < rows.length; at += RUN_TEXTS)
+    vectors.push(...(await runner.run(rows.slice(at, at + RUN_TEXTS))));
   return vectors;
 }
 
@@ -43,8 +50,14 @@ const rowsOf = (some: readonly string[]): number[][] => some.map((text) => [...t
 
 /** Indexes of the ten nearest others. */
 function nearest(vectors: readonly Float32Array[], query: number): readonly number[] {
-  const scores = vectors.map((vector, at) => ({ at, score: at === query ? -Infinity : cosine(vectors[query]!, vector) }));
-  return scores.toSorted((a, b) => b.score - a.score).slice(0, 10).map(({ at }) => at);
+  const scores = vectors.map((vector, at) => ({
+    at,
+    score: at === query ? -Infinity : cosine(vectors[query]!, vector),
+  }));
+  return scores
+    .toSorted((a, b) => b.score - a.score)
+    .slice(0, 10)
+    .map(({ at }) => at);
 }
 
 describe('on the frozen passages', () => {
@@ -57,9 +70,14 @@ describe('on the frozen passages', () => {
     const expected = await (exact ??= embed(runners.fp32, rows));
     const cosines = found.map((vector, at) => cosine(vector, expected[at]!));
     const mean = cosines.reduce((sum, value) => sum + value, 0) / cosines.length;
-    const recalls = rows.map((_, query) => nearest(found, query).filter((at) => nearestTo(expected, query).includes(at)).length / 10);
+    const recalls = rows.map(
+      (_, query) => nearest(found, query).filter((at) => nearestTo(expected, query).includes(at)).length / 10,
+    );
     const recall = recalls.reduce((sum, value) => sum + value, 0) / recalls.length;
-    console.log(`${form} on ${rows.length} passages: mean cosine ${mean.toFixed(6)}, least ${Math.min(...cosines).toFixed(6)}, recall@10 ${recall.toFixed(4)}`);
+    console.log(
+      `${form} on ${rows.length} passages: mean cosine ${mean.toFixed(6)}, least ` +
+        `${Math.min(...cosines).toFixed(6)}, recall@10 ${recall.toFixed(4)}`,
+    );
     expect(mean).toBeGreaterThanOrEqual(least.mean);
     expect(Math.min(...cosines)).toBeGreaterThanOrEqual(least.min);
     expect(recall).toBeGreaterThanOrEqual(least.recall);
@@ -84,7 +102,9 @@ describe('a text gets the same vector', () => {
       const together = await runners[form].run(batch.map((at) => rows[at]!));
       for (const [place, at] of batch.entries()) least = Math.min(least, cosine(together[place]!, alone[at]!));
     }
-    console.log(`${form}: ${rows.length} texts alone and in ${shapes(rows.length).length} micro-batches: least cosine ${least}`);
+    console.log(
+      `${form}: ${rows.length} texts alone and in ${shapes(rows.length).length} micro-batches: least cosine ${least}`,
+    );
     expect(rows.length).toBeGreaterThanOrEqual(50);
     expect(least).toBeGreaterThanOrEqual(0.999999);
   });
@@ -93,7 +113,8 @@ describe('a text gets the same vector', () => {
 /** Everything at once; runs of 2, 7 and 16 mixed lengths; runs of 16 similar lengths, as a worker cuts them. */
 function shapes(count: number): readonly (readonly number[])[] {
   const indexes = Array.from({ length: count }, (_, at) => at);
-  const runsOf = (size: number, order: readonly number[]): number[][] => Array.from({ length: Math.ceil(count / size) }, (_, run) => order.slice(run * size, (run + 1) * size));
+  const runsOf = (size: number, order: readonly number[]): number[][] =>
+    Array.from({ length: Math.ceil(count / size) }, (_, run) => order.slice(run * size, (run + 1) * size));
   const mixed = indexes.toSorted((a, b) => ((a * 37) % count) - ((b * 37) % count));
   return [indexes, ...runsOf(2, mixed), ...runsOf(7, mixed), ...runsOf(16, mixed), ...runsOf(16, indexes)];
 }

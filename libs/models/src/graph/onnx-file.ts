@@ -1,6 +1,6 @@
-// An ONNX file, written front to back. Nodes and names are kept as small messages; the numbers of an initializer are asked
-// for when it is their turn and dropped once they are in the file, so building a graph needs the memory of its largest
-// tensor and not of the model. Knows nothing of BERT. Field numbers are those of onnx.proto (IR version 8).
+// An ONNX file, written front to back. Nodes and names are kept as small messages; the numbers of an initializer are
+// asked for when it is their turn and dropped once they are in the file, so building a graph needs the memory of its
+// largest tensor and not of the model. Knows nothing of BERT. Field numbers are those of onnx.proto (IR version 8).
 
 import { open, type FileHandle } from 'node:fs/promises';
 import { ShoalError, invariant } from '@shoal/core';
@@ -9,7 +9,10 @@ import { Message } from './protobuf.ts';
 export const TYPE = { FLOAT: 1, UINT8: 2, INT8: 3, INT32: 6, INT64: 7, FLOAT16: 10, BFLOAT16: 16 } as const;
 export type ElementType = (typeof TYPE)[keyof typeof TYPE];
 
-/** A number is a fixed size, a name one that each run chooses; undefined one that the runtime is not to compare with others. */
+/**
+ * A number is a fixed size, a name one that each run chooses; undefined one that the runtime is not to compare with
+ * others.
+ */
 export type Shape = readonly (number | string | undefined)[];
 
 export interface NodeOptions {
@@ -21,8 +24,13 @@ export interface NodeOptions {
   readonly moreOutputs?: readonly string[];
 }
 
-/** Values in row-major order, made when the file is written. Float16 and bfloat16 values travel as their bits in a Uint16Array. */
-export type MakeValues = () => Promise<Float32Array | Uint16Array | Int8Array | Uint8Array | Int32Array | BigInt64Array>;
+/**
+ * Values in row-major order, made when the file is written. Float16 and bfloat16 values travel as their bits in a
+ * Uint16Array.
+ */
+export type MakeValues = () => Promise<
+  Float32Array | Uint16Array | Int8Array | Uint8Array | Int32Array | BigInt64Array
+>;
 export type MakeFloats = () => Promise<Float32Array>;
 
 interface Initializer {
@@ -32,7 +40,15 @@ interface Initializer {
   readonly make: MakeValues;
 }
 
-const ELEMENT_BYTES: Readonly<Record<ElementType, number>> = { [TYPE.FLOAT]: 4, [TYPE.UINT8]: 1, [TYPE.INT8]: 1, [TYPE.INT32]: 4, [TYPE.INT64]: 8, [TYPE.FLOAT16]: 2, [TYPE.BFLOAT16]: 2 };
+const ELEMENT_BYTES: Readonly<Record<ElementType, number>> = {
+  [TYPE.FLOAT]: 4,
+  [TYPE.UINT8]: 1,
+  [TYPE.INT8]: 1,
+  [TYPE.INT32]: 4,
+  [TYPE.INT64]: 8,
+  [TYPE.FLOAT16]: 2,
+  [TYPE.BFLOAT16]: 2,
+};
 /** protobuf refuses messages of 2 GiB; larger models would need their weights in a file beside the graph. */
 const MAX_FILE_BYTES = 2 ** 31 - 1;
 /** Field numbers of messages that are also read. */
@@ -49,7 +65,10 @@ export class OnnxFile {
   readonly #opsets: Readonly<Record<string, number>>;
   readonly #shared: Set<string>;
 
-  /** `opsets`: version by domain; '' is ONNX itself. `shared`: what `once` need not make, because another graph before this one does. */
+  /**
+   * `opsets`: version by domain; '' is ONNX itself. `shared`: what `once` need not make, because another graph before
+   * this one does.
+   */
   constructor(name: string, opsets: Readonly<Record<string, number>>, shared: readonly string[] = []) {
     this.#name = name;
     this.#opsets = opsets;
@@ -82,7 +101,8 @@ export class OnnxFile {
     for (const name of [output, ...(options.moreOutputs ?? [])]) node.text(2, name);
     node.text(3, `${operator}:${output}`).text(4, operator);
     for (const [name, value] of Object.entries(options.integers ?? {})) node.message(5, integerAttribute(name, value));
-    for (const [name, value] of Object.entries(options.floats ?? {})) node.message(5, new Message().text(1, name).float(2, value).integer(20, ATTRIBUTE.FLOAT));
+    for (const [name, value] of Object.entries(options.floats ?? {}))
+      node.message(5, new Message().text(1, name).float(2, value).integer(20, ATTRIBUTE.FLOAT));
     if (options.domain !== undefined) node.text(7, options.domain);
     this.#nodes.push(node);
     return output;
@@ -90,17 +110,23 @@ export class OnnxFile {
 
   /** Whole numbers as a vector, for axes, shapes and the like; made once, found again. The name says the values. */
   integers(...values: readonly number[]): string {
-    return this.once(`integers_${values.join('_')}`, (name) => this.initializer(name, TYPE.INT64, [values.length], async () => BigInt64Array.from(values, BigInt)));
+    return this.once(`integers_${values.join('_')}`, (name) =>
+      this.initializer(name, TYPE.INT64, [values.length], async () => BigInt64Array.from(values, BigInt)),
+    );
   }
 
   /** One whole number without a dimension. */
   integer(value: number): string {
-    return this.once(`integer_${value}`, (name) => this.initializer(name, TYPE.INT64, [], async () => BigInt64Array.of(BigInt(value))));
+    return this.once(`integer_${value}`, (name) =>
+      this.initializer(name, TYPE.INT64, [], async () => BigInt64Array.of(BigInt(value))),
+    );
   }
 
   /** One number without a dimension. */
   float(value: number): string {
-    return this.once(`float_${value}`, (name) => this.initializer(name, TYPE.FLOAT, [], async () => Float32Array.of(value)));
+    return this.once(`float_${value}`, (name) =>
+      this.initializer(name, TYPE.FLOAT, [], async () => Float32Array.of(value)),
+    );
   }
 
   /** What `make` adds under this name, only at the first call. */
@@ -121,8 +147,14 @@ export class OnnxFile {
     for (const input of this.#inputs) after.message(GRAPH.INPUT, input);
     for (const output of this.#outputs) after.message(GRAPH.OUTPUT, output);
     const [start, end] = [before.finish(), after.finish()];
-    const tensors = this.#initializers.map((tensor) => ({ ...tensor, field: new Message().head(GRAPH.INITIALIZER, tensor.head.length + tensor.valueBytes).finish() }));
-    const graphBytes = tensors.reduce((sum, { field, head, valueBytes }) => sum + field.length + head.length + valueBytes, start.length + end.length);
+    const tensors = this.#initializers.map((tensor) => ({
+      ...tensor,
+      field: new Message().head(GRAPH.INITIALIZER, tensor.head.length + tensor.valueBytes).finish(),
+    }));
+    const graphBytes = tensors.reduce(
+      (sum, { field, head, valueBytes }) => sum + field.length + head.length + valueBytes,
+      start.length + end.length,
+    );
     const model = this.#modelHead(graphBytes);
     if (model.length + graphBytes > MAX_FILE_BYTES) throw tooLarge(model.length + graphBytes);
     const file = await open(path, 'wx');
@@ -141,7 +173,11 @@ export class OnnxFile {
     const pieces: Uint8Array[] = this.#nodes.map((node) => new Message().message(GRAPH.NODE, node).finish());
     for (const { head, valueBytes, make } of this.#initializers) {
       const values = await make();
-      pieces.push(new Message().head(GRAPH.INITIALIZER, head.length + valueBytes).finish(), head, new Uint8Array(values.buffer, values.byteOffset, values.byteLength));
+      pieces.push(
+        new Message().head(GRAPH.INITIALIZER, head.length + valueBytes).finish(),
+        head,
+        new Uint8Array(values.buffer, values.byteOffset, values.byteLength),
+      );
     }
     for (const input of this.#inputs) pieces.push(new Message().message(GRAPH.INPUT, input).finish());
     for (const output of this.#outputs) pieces.push(new Message().message(GRAPH.OUTPUT, output).finish());
@@ -150,7 +186,8 @@ export class OnnxFile {
 
   #modelHead(graphBytes: number): Uint8Array {
     const model = new Message().integer(1, 8).text(2, 'shoal');
-    for (const [domain, version] of Object.entries(this.#opsets)) model.message(MODEL.OPSET, new Message().text(1, domain).integer(2, version));
+    for (const [domain, version] of Object.entries(this.#opsets))
+      model.message(MODEL.OPSET, new Message().text(1, domain).integer(2, version));
     return model.head(MODEL.GRAPH, graphBytes).finish();
   }
 }
@@ -183,5 +220,9 @@ function integerAttribute(name: string, value: number | readonly number[]): Mess
 }
 
 function tooLarge(bytes: number): ShoalError {
-  return new ShoalError('MODEL_CORRUPT', `the graph would have ${bytes} bytes; ONNX files end at ${MAX_FILE_BYTES}. Models this large are not supported yet`, { bytes });
+  return new ShoalError(
+    'MODEL_CORRUPT',
+    `the graph would have ${bytes} bytes; ONNX files end at ${MAX_FILE_BYTES}. Models this large are not supported yet`,
+    { bytes },
+  );
 }

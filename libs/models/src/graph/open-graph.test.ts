@@ -17,17 +17,37 @@ import { Safetensors } from './safetensors.ts';
 
 /** Random weights are harder to quantize than trained ones. */
 const LEAST_COSINE: Readonly<Record<GraphKind, number>> = {
-  'fused-fp32': 1 - 1e-9, 'plain-fp32': 1 - 1e-9, 'cuda-fp32': 1 - 1e-9, 'fused-fp16-weights': 0.99999, 'fused-fp16': 0.99999, 'plain-fp16': 0.99999, 'cuda-fp16': 0.99999, 'packed-fp16': 0.99999,
-  'cuda-bf16': 0.999, int8: 0.99, 'int8-unsigned': 0.99,
+  'fused-fp32': 1 - 1e-9,
+  'plain-fp32': 1 - 1e-9,
+  'cuda-fp32': 1 - 1e-9,
+  'fused-fp16-weights': 0.99999,
+  'fused-fp16': 0.99999,
+  'plain-fp16': 0.99999,
+  'cuda-fp16': 0.99999,
+  'packed-fp16': 0.99999,
+  'cuda-bf16': 0.999,
+  int8: 0.99,
+  'int8-unsigned': 0.99,
 };
 /** Signed codes in whole numbers are for processors with VNNI: elsewhere on x86 their products saturate. */
 const hasSignedProducts = (await int8KindHere()) === 'int8';
-if (!hasSignedProducts) console.log('the graph kind int8 is left out: this processor has no VNNI and runs int8-unsigned');
+if (!hasSignedProducts)
+  console.log('the graph kind int8 is left out: this processor has no VNNI and runs int8-unsigned');
 /** The CPU provider has no kernels for the CUDA kinds: bench/gpu compares those on a GPU. */
-const RUNNABLE = GRAPH_KINDS.filter((kind) => !CUDA_ONLY_KINDS.includes(kind) && (hasSignedProducts || kind !== 'int8'));
-const FORMS_OF_POOLING = RUNNABLE.flatMap((kind) => (['mean', 'cls'] as const).map((pooling) => [kind, pooling, LEAST_COSINE[kind]] as const));
+const RUNNABLE = GRAPH_KINDS.filter(
+  (kind) => !CUDA_ONLY_KINDS.includes(kind) && (hasSignedProducts || kind !== 'int8'),
+);
+const FORMS_OF_POOLING = RUNNABLE.flatMap((kind) =>
+  (['mean', 'cls'] as const).map((pooling) => [kind, pooling, LEAST_COSINE[kind]] as const),
+);
 
-const TEXTS = ['the cat and the dog', 'a', '', 'batch of text through the queue, token after token: most of the work is done before it is asked for', 'Hello [MASK] 中文!'];
+const TEXTS = [
+  'the cat and the dog',
+  'a',
+  '',
+  'batch of text through the queue, token after token: most of the work is done before it is asked for',
+  'Hello [MASK] 中文!',
+];
 
 let folder: string;
 let cacheDir: string;
@@ -38,7 +58,8 @@ beforeEach(async () => {
 });
 afterEach(() => rm(folder, { recursive: true, force: true }));
 
-const tiny = (options: Partial<TinyModelOptions> = {}): Promise<StoredModel> => writeTinyModel(join(folder, 'model'), { seed: 1, ...options });
+const tiny = (options: Partial<TinyModelOptions> = {}): Promise<StoredModel> =>
+  writeTinyModel(join(folder, 'model'), { seed: 1, ...options });
 
 async function rowsOf(model: StoredModel): Promise<readonly (readonly number[])[]> {
   const tokenizer = await openTokenizer(model);
@@ -46,11 +67,19 @@ async function rowsOf(model: StoredModel): Promise<readonly (readonly number[])[
 }
 
 /** The weights of a safetensors file under another type. */
-async function narrowWeights(path: string, dtype: 'F16' | 'BF16', narrow: (values: Float32Array) => Uint16Array): Promise<void> {
+async function narrowWeights(
+  path: string,
+  dtype: 'F16' | 'BF16',
+  narrow: (values: Float32Array) => Uint16Array,
+): Promise<void> {
   const file = await readFile(path);
   const headerBytes = Number(file.readBigUInt64LE(0));
-  const header = JSON.parse(file.toString('utf8', 8, 8 + headerBytes)) as Record<string, { dtype: string; data_offsets: [number, number] }>;
-  for (const tensor of Object.values(header)) Object.assign(tensor, { dtype, data_offsets: tensor.data_offsets.map((offset) => offset / 2) });
+  const header = JSON.parse(file.toString('utf8', 8, 8 + headerBytes)) as Record<
+    string,
+    { dtype: string; data_offsets: [number, number] }
+  >;
+  for (const tensor of Object.values(header))
+    Object.assign(tensor, { dtype, data_offsets: tensor.data_offsets.map((offset) => offset / 2) });
   const text = Buffer.from(JSON.stringify(header));
   const length = Buffer.alloc(8);
   length.writeBigUInt64LE(BigInt(text.length));
@@ -80,19 +109,29 @@ describe('vectors of the graph', () => {
     await runner.release();
   });
 
-  test.each(FORMS_OF_POOLING)('are those of fp32 from every other kind of graph: %s, %s', async (kind, pooling, least) => {
-    const model = await tiny({ pooling });
-    const rows = await rowsOf(model);
-    const [full, other] = [await GraphRunner.open(await openGraph(model, { cacheDir }), model), await GraphRunner.open(await openGraph(model, { cacheDir, kind }), model)];
-    const [expected, found] = [await full.run(rows), await other.run(rows)];
-    for (const at of rows.keys()) expect(cosine(found[at]!, expected[at]!)).toBeGreaterThan(least);
-    await Promise.all([full.release(), other.release()]);
-  });
+  test.each(FORMS_OF_POOLING)(
+    'are those of fp32 from every other kind of graph: %s, %s',
+    async (kind, pooling, least) => {
+      const model = await tiny({ pooling });
+      const rows = await rowsOf(model);
+      const [full, other] = [
+        await GraphRunner.open(await openGraph(model, { cacheDir }), model),
+        await GraphRunner.open(await openGraph(model, { cacheDir, kind }), model),
+      ];
+      const [expected, found] = [await full.run(rows), await other.run(rows)];
+      for (const at of rows.keys()) expect(cosine(found[at]!, expected[at]!)).toBeGreaterThan(least);
+      await Promise.all([full.release(), other.release()]);
+    },
+  );
 
   test.runIf(hasSignedProducts)('are the same to the bit from both forms of int8', async () => {
     const model = await tiny();
     const rows = await rowsOf(model);
-    const [signed, unsigned] = await Promise.all((['int8', 'int8-unsigned'] as const).map(async (kind) => GraphRunner.open(await openGraph(model, { cacheDir, kind }), model)));
+    const [signed, unsigned] = await Promise.all(
+      (['int8', 'int8-unsigned'] as const).map(async (kind) =>
+        GraphRunner.open(await openGraph(model, { cacheDir, kind }), model),
+      ),
+    );
     expect(await unsigned!.run(rows)).toEqual(await signed!.run(rows));
     await Promise.all([signed!.release(), unsigned!.release()]);
   });
@@ -102,7 +141,8 @@ describe('vectors of the graph', () => {
     const runner = await GraphRunner.open(await openGraph(model, { cacheDir, kind }), model);
     const rows = await rowsOf(model);
     const together = await runner.run(rows);
-    for (const [at, row] of rows.entries()) expect(cosine(together[at]!, (await runner.run([row]))[0]!)).toBeGreaterThan(0.9999999);
+    for (const [at, row] of rows.entries())
+      expect(cosine(together[at]!, (await runner.run([row]))[0]!)).toBeGreaterThan(0.9999999);
     await runner.release();
   });
 
@@ -174,29 +214,120 @@ async function changeHeader(change: (text: string) => string): Promise<void> {
 
 describe('a model that is not what it claims is refused by name, and no graph is kept', () => {
   test.each<[string, () => Promise<void>, RegExp]>([
-    ['weights cut off', () => truncate(join(folder, 'model', 'model.safetensors'), 120_000), /model\.safetensors: the file is cut off inside tensor encoder\.layer\.0/],
-    ['weights missing', () => rm(join(folder, 'model', 'model.safetensors')), /model\.safetensors belongs to the model and cannot be read/],
-    ['header of 4 GB', async () => {
-      const file = await open(join(folder, 'model', 'model.safetensors'), 'r+');
-      await file.write(Buffer.from([0, 0, 0, 0, 1, 0, 0, 0]), 0, 8, 0);
-      await file.close();
-    }, /header claims 4294967296 bytes/],
-    ['tensor missing', () => changeHeader((text) => text.replace('encoder.layer.1.output.dense.bias', 'encoder.layer.1.output.dense.bios')), /tensor encoder\.layer\.1\.output\.dense\.bias is missing/],
-    ['no word table', () => changeHeader((text) => text.replace('word_embeddings', 'wort_embeddings')), /tensor embeddings\.word_embeddings\.weight is missing/],
-    ['wrong shape', () => changeConfig((json) => { json['intermediate_size'] = 128; }), /tensor encoder\.layer\.0\.intermediate\.dense\.weight should have the shape \[128, 32\] and has \[64, 32\]/],
-    ['more layers than the config says', () => changeConfig((json) => { json['num_hidden_layers'] = 1; }), /tensor encoder\.layer\.1\.\S+ has no place in the model/],
-    ['fewer layers than the config says', () => changeConfig((json) => { json['num_hidden_layers'] = 3; }), /tensor encoder\.layer\.2\.\S+ is missing/],
-    ['another architecture', () => changeConfig((json) => { json['model_type'] = 'xlm-roberta'; }), /config\.json: model_type "xlm-roberta" is not supported, only "bert"/],
-    ['another activation', () => changeConfig((json) => { json['hidden_act'] = 'gelu_new'; }), /hidden_act "gelu_new" is not supported, only "gelu"/],
-    ['relative positions', () => changeConfig((json) => { json['position_embedding_type'] = 'relative_key'; }), /position_embedding_type "relative_key"/],
-    ['a decoder', () => changeConfig((json) => { json['is_decoder'] = true; }), /"is_decoder" is true/],
-    ['heads that do not share', () => changeConfig((json) => { json['num_attention_heads'] = 5; }), /hidden_size 32 cannot be shared by 5 heads/],
-    ['a config without sizes', () => changeConfig((json) => { delete json['hidden_size']; }), /"hidden_size" should be a whole number ≥ 1, found nothing/],
-    ['a config that is not JSON', () => writeFile(join(folder, 'model', 'config.json'), '{'), /config\.json is not JSON/],
+    [
+      'weights cut off',
+      () => truncate(join(folder, 'model', 'model.safetensors'), 120_000),
+      /model\.safetensors: the file is cut off inside tensor encoder\.layer\.0/,
+    ],
+    [
+      'weights missing',
+      () => rm(join(folder, 'model', 'model.safetensors')),
+      /model\.safetensors belongs to the model and cannot be read/,
+    ],
+    [
+      'header of 4 GB',
+      async () => {
+        const file = await open(join(folder, 'model', 'model.safetensors'), 'r+');
+        await file.write(Buffer.from([0, 0, 0, 0, 1, 0, 0, 0]), 0, 8, 0);
+        await file.close();
+      },
+      /header claims 4294967296 bytes/,
+    ],
+    [
+      'tensor missing',
+      () =>
+        changeHeader((text) => text.replace('encoder.layer.1.output.dense.bias', 'encoder.layer.1.output.dense.bios')),
+      /tensor encoder\.layer\.1\.output\.dense\.bias is missing/,
+    ],
+    [
+      'no word table',
+      () => changeHeader((text) => text.replace('word_embeddings', 'wort_embeddings')),
+      /tensor embeddings\.word_embeddings\.weight is missing/,
+    ],
+    [
+      'wrong shape',
+      () =>
+        changeConfig((json) => {
+          json['intermediate_size'] = 128;
+        }),
+      /tensor encoder\.layer\.0\.intermediate\.dense\.weight should have the shape \[128, 32\] and has \[64, 32\]/,
+    ],
+    [
+      'more layers than the config says',
+      () =>
+        changeConfig((json) => {
+          json['num_hidden_layers'] = 1;
+        }),
+      /tensor encoder\.layer\.1\.\S+ has no place in the model/,
+    ],
+    [
+      'fewer layers than the config says',
+      () =>
+        changeConfig((json) => {
+          json['num_hidden_layers'] = 3;
+        }),
+      /tensor encoder\.layer\.2\.\S+ is missing/,
+    ],
+    [
+      'another architecture',
+      () =>
+        changeConfig((json) => {
+          json['model_type'] = 'xlm-roberta';
+        }),
+      /config\.json: model_type "xlm-roberta" is not supported, only "bert"/,
+    ],
+    [
+      'another activation',
+      () =>
+        changeConfig((json) => {
+          json['hidden_act'] = 'gelu_new';
+        }),
+      /hidden_act "gelu_new" is not supported, only "gelu"/,
+    ],
+    [
+      'relative positions',
+      () =>
+        changeConfig((json) => {
+          json['position_embedding_type'] = 'relative_key';
+        }),
+      /position_embedding_type "relative_key"/,
+    ],
+    [
+      'a decoder',
+      () =>
+        changeConfig((json) => {
+          json['is_decoder'] = true;
+        }),
+      /"is_decoder" is true/,
+    ],
+    [
+      'heads that do not share',
+      () =>
+        changeConfig((json) => {
+          json['num_attention_heads'] = 5;
+        }),
+      /hidden_size 32 cannot be shared by 5 heads/,
+    ],
+    [
+      'a config without sizes',
+      () =>
+        changeConfig((json) => {
+          delete json['hidden_size'];
+        }),
+      /"hidden_size" should be a whole number ≥ 1, found nothing/,
+    ],
+    [
+      'a config that is not JSON',
+      () => writeFile(join(folder, 'model', 'config.json'), '{'),
+      /config\.json is not JSON/,
+    ],
   ])('%s', async (_, damage, message) => {
     const model = await tiny();
     await damage();
-    await expect(openGraph(model, { cacheDir })).rejects.toMatchObject({ code: 'MODEL_CORRUPT', message: expect.stringMatching(message) as string });
+    await expect(openGraph(model, { cacheDir })).rejects.toMatchObject({
+      code: 'MODEL_CORRUPT',
+      message: expect.stringMatching(message) as string,
+    });
     await mkdir(join(cacheDir, 'graphs'), { recursive: true });
     expect(await readdir(join(cacheDir, 'graphs'))).toEqual([]);
   });

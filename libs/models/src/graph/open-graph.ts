@@ -1,5 +1,6 @@
-// The ONNX graph of a stored model as a file: built when it is asked for the first time, found afterwards. Its name carries
-// a hash of everything that went into it, so a changed weight, config or builder makes another file and never reuses this.
+// The ONNX graph of a stored model as a file: built when it is asked for the first time, found afterwards. Its name
+// carries a hash of everything that went into it, so a changed weight, config or builder makes another file and never
+// reuses this.
 
 import { createHash } from 'node:crypto';
 import { stat } from 'node:fs/promises';
@@ -24,11 +25,18 @@ export interface GraphOptions {
   readonly kind?: StoredModel['graphKind'] | undefined;
 }
 
-/** Path of the .onnx file. MODEL_CORRUPT, and no file, when the model's files do not add up to the model they claim to be. */
+/**
+ * Path of the .onnx file. MODEL_CORRUPT, and no file, when the model's files do not add up to the model they claim to
+ * be.
+ */
 export async function openGraph(model: StoredModel, options: GraphOptions): Promise<string> {
   const { cacheDir, kind = await ownKind(model) } = options;
   if (kind === 'imported') return join(model.folder, 'model.onnx');
-  if (model.graphKind === 'imported') throw new ShoalError('MODEL_UNAVAILABLE', `${model.name} was imported as a graph; it cannot be had as ${kind}`, { name: model.name, kind });
+  if (model.graphKind === 'imported')
+    throw new ShoalError('MODEL_UNAVAILABLE', `${model.name} was imported as a graph; it cannot be had as ${kind}`, {
+      name: model.name,
+      kind,
+    });
   const configPath = join(model.folder, 'config.json');
   const config = await readModelFile(configPath);
   const calibrationPath = FORMS[kind].encoder === 'int8' ? model.calibration : undefined;
@@ -40,7 +48,10 @@ export async function openGraph(model: StoredModel, options: GraphOptions): Prom
   const build = async (): Promise<void> => {
     if (await exists(path)) return; // by whoever had the lock before
     const parsed = parseBertConfig(config.toString(), configPath);
-    const calibration = calibrationPath === undefined ? undefined : Calibration.parse(maxima.toString(), calibrationPath, model.weightsSha256);
+    const calibration =
+      calibrationPath === undefined
+        ? undefined
+        : Calibration.parse(maxima.toString(), calibrationPath, model.weightsSha256);
     await Safetensors.use(join(model.folder, 'model.safetensors'), async (weights) => {
       const graph = bertGraph(parsed, weights, { pooling: model.pooling, kind, calibration });
       await placeAtomically(path, (temporary) => graph.write(temporary), { isLocked: true });

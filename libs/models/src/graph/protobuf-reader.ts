@@ -5,7 +5,10 @@ import { ShoalError } from '@shoal/core';
 
 export interface Field {
   readonly number: number;
-  /** Of a varint; 0 for other kinds. Whole numbers beyond 2⁵³ lose digits; none that ONNX gives meaning to is that large. */
+  /**
+   * Of a varint; 0 for other kinds. Whole numbers beyond 2⁵³ lose digits; none that ONNX gives meaning to is that
+   * large.
+   */
   readonly integer: number;
   /** Content of a nested message, string or packed list; empty for other kinds. */
   readonly bytes: Uint8Array;

@@ -1,5 +1,6 @@
-// The little of protobuf's wire format that writing an ONNX file needs: whole numbers, floats, strings and nested messages.
-// Messages are small; the tensors between them are written straight to the file (onnx-file.ts). Reads nothing.
+// The little of protobuf's wire format that writing an ONNX file needs: whole numbers, floats, strings and nested
+// messages. Messages are small; the tensors between them are written straight to the file (onnx-file.ts). Reads
+// nothing.
 
 import { invariant } from '@shoal/core';
 

@@ -1,6 +1,6 @@
 // Weights as whole numbers from -127 to 127: symmetric, one scale per column of a matrix or per row of a table; and the
-// SmoothQuant factors (Xiao et al. 2023, arXiv 2211.10438) that move what is hard to quantize from activations into weights.
-// Matrices are row-major, inputs × outputs.
+// SmoothQuant factors (Xiao et al. 2023, arXiv 2211.10438) that move what is hard to quantize from activations into
+// weights. Matrices are row-major, inputs × outputs.
 
 export interface Quantized {
   readonly codes: Int8Array;
@@ -37,20 +37,24 @@ export function quantizeRows(table: Float32Array, columns: number): Quantized {
   return { codes, scales };
 }
 
-/** How much of the difficulty moves from activations to weights: 0 nothing, 1 all. From an earlier experiment; other values were not tried on this graph. */
+/**
+ * How much of the difficulty moves from activations to weights: 0 nothing, 1 all. From an earlier experiment; other
+ * values were not tried on this graph.
+ */
 const ALPHA = 0.6;
 
 /**
- * One divisor per input of a linear layer: activations are divided by it, the rows of the matrix multiplied. `maxima`: the
- * largest |activation| of each input over the calibration texts. The geometric mean of the divisors is 1, which leaves
- * both sides in the range they had.
+ * One divisor per input of a linear layer: activations are divided by it, the rows of the matrix multiplied. `maxima`:
+ * the largest |activation| of each input over the calibration texts. The geometric mean of the divisors is 1, which
+ * leaves both sides in the range they had.
  */
 export function smoothingDivisors(maxima: Float32Array, matrix: Float32Array): Float32Array {
   const columns = matrix.length / maxima.length;
   const logarithms = new Float64Array(maxima.length);
   eachRow(matrix, columns, (row, start) => {
     const input = start / columns;
-    logarithms[input] = ALPHA * Math.log(Math.max(maxima[input]!, 1e-4)) - (1 - ALPHA) * Math.log(Math.max(largest(row), 1e-5));
+    logarithms[input] =
+      ALPHA * Math.log(Math.max(maxima[input]!, 1e-4)) - (1 - ALPHA) * Math.log(Math.max(largest(row), 1e-5));
   });
   const mean = logarithms.reduce((sum, value) => sum + value, 0) / logarithms.length;
   return Float32Array.from(logarithms, (value) => Math.exp(value - mean));

@@ -1,6 +1,7 @@
-// Weights from a .safetensors file: 8 bytes of header length, a JSON header, then the tensors without a gap. The header is
-// believed only after every number in it has been checked against the size of the file; a tensor is read when it is asked
-// for, into memory of its own, so that no model is ever in memory twice. Refuses with MODEL_CORRUPT, naming the tensor.
+// Weights from a .safetensors file: 8 bytes of header length, a JSON header, then the tensors without a gap. The header
+// is believed only after every number in it has been checked against the size of the file; a tensor is read when it is
+// asked for, into memory of its own, so that no model is ever in memory twice. Refuses with MODEL_CORRUPT, naming the
+// tensor.
 
 import { open, type FileHandle } from 'node:fs/promises';
 import { ShoalError, fromHalves } from '@shoal/core';
@@ -9,7 +10,23 @@ import { CheckedJson } from '../checked-json.ts';
 /** The limit of the reference implementation; minilm's header has 11 kB. */
 const MAX_HEADER_BYTES = 100_000_000;
 
-const ELEMENT_BYTES = { BOOL: 1, U8: 1, I8: 1, F8_E4M3: 1, F8_E5M2: 1, I16: 2, U16: 2, F16: 2, BF16: 2, I32: 4, U32: 4, F32: 4, I64: 8, U64: 8, F64: 8 } as const;
+const ELEMENT_BYTES = {
+  BOOL: 1,
+  U8: 1,
+  I8: 1,
+  F8_E4M3: 1,
+  F8_E5M2: 1,
+  I16: 2,
+  U16: 2,
+  F16: 2,
+  BF16: 2,
+  I32: 4,
+  U32: 4,
+  F32: 4,
+  I64: 8,
+  U64: 8,
+  F64: 8,
+} as const;
 
 type Dtype = keyof typeof ELEMENT_BYTES;
 
@@ -35,7 +52,12 @@ export class Safetensors {
   /** Opens the file, calls `work` with it and closes it again. */
   static async use<T>(path: string, work: (weights: Safetensors) => Promise<T>): Promise<T> {
     const file = await open(path, 'r').catch((cause: Error) => {
-      throw new ShoalError('MODEL_CORRUPT', `${path} belongs to the model and cannot be read: ${cause.message}`, { path }, cause);
+      throw new ShoalError(
+        'MODEL_CORRUPT',
+        `${path} belongs to the model and cannot be read: ${cause.message}`,
+        { path },
+        cause,
+      );
     });
     try {
       return await work(new Safetensors(path, file, await readHeader(path, file)));
@@ -55,8 +77,14 @@ export class Safetensors {
   /** Throws unless the tensor exists, has this shape and holds floating point numbers. */
   expect(name: string, shape: readonly number[]): void {
     const { dtype, shape: found } = this.#entry(name);
-    if (found.join() !== shape.join()) throw corrupt(this.path, `tensor ${name} should have the shape [${shape.join(', ')}] and has [${found.join(', ')}]`, { tensor: name });
-    if (dtype !== 'F32' && dtype !== 'F16' && dtype !== 'BF16') throw corrupt(this.path, `tensor ${name} holds ${dtype}; F32, F16 and BF16 can be read`, { tensor: name });
+    if (found.join() !== shape.join())
+      throw corrupt(
+        this.path,
+        `tensor ${name} should have the shape [${shape.join(', ')}] and has [${found.join(', ')}]`,
+        { tensor: name },
+      );
+    if (dtype !== 'F32' && dtype !== 'F16' && dtype !== 'BF16')
+      throw corrupt(this.path, `tensor ${name} holds ${dtype}; F32, F16 and BF16 can be read`, { tensor: name });
   }
 
   /** The tensor's values, row-major, as 32-bit floats. Call `expect` before. */
@@ -82,22 +110,45 @@ async function readHeader(path: string, file: FileHandle): Promise<ReadonlyMap<s
   const lengthBytes = new Uint8Array(8);
   await readFully(file, lengthBytes, 0);
   const length = new DataView(lengthBytes.buffer).getBigUint64(0, true);
-  if (length > BigInt(MAX_HEADER_BYTES)) throw corrupt(path, `the header claims ${length} bytes; ${MAX_HEADER_BYTES} are allowed`);
-  if (length > BigInt(size - 8)) throw corrupt(path, `the header claims ${length} bytes, but the file ends after ${size - 8}`);
+  if (length > BigInt(MAX_HEADER_BYTES))
+    throw corrupt(path, `the header claims ${length} bytes; ${MAX_HEADER_BYTES} are allowed`);
+  if (length > BigInt(size - 8))
+    throw corrupt(path, `the header claims ${length} bytes, but the file ends after ${size - 8}`);
   const headerBytes = new Uint8Array(Number(length));
   await readFully(file, headerBytes, 8);
-  return checkHeader(CheckedJson.parse(new TextDecoder().decode(headerBytes), `${path}: header`), path, 8 + headerBytes.length, size);
+  return checkHeader(
+    CheckedJson.parse(new TextDecoder().decode(headerBytes), `${path}: header`),
+    path,
+    8 + headerBytes.length,
+    size,
+  );
 }
 
 /** Tensors must follow each other without gap or overlap and end where the file ends. */
-function checkHeader(header: CheckedJson, path: string, dataStart: number, fileSize: number): ReadonlyMap<string, TensorEntry> {
+function checkHeader(
+  header: CheckedJson,
+  path: string,
+  dataStart: number,
+  fileSize: number,
+): ReadonlyMap<string, TensorEntry> {
   const tensors = new Map<string, TensorEntry>();
-  for (const name of header.keys()) if (name !== '__metadata__') tensors.set(name, checkTensor(header.object(name), path, name, dataStart));
+  for (const name of header.keys())
+    if (name !== '__metadata__') tensors.set(name, checkTensor(header.object(name), path, name, dataStart));
   let end = dataStart;
   for (const [name, tensor] of [...tensors].sort(([, a], [, b]) => a.start - b.start || a.bytes - b.bytes)) {
-    if (tensor.start !== end) throw corrupt(path, `tensor ${name} should begin at byte ${end - dataStart} of the data and begins at ${tensor.start - dataStart}`, { tensor: name });
+    if (tensor.start !== end)
+      throw corrupt(
+        path,
+        `tensor ${name} should begin at byte ${end - dataStart} of the data and begins at ${tensor.start - dataStart}`,
+        { tensor: name },
+      );
     end += tensor.bytes;
-    if (end > fileSize) throw corrupt(path, `the file is cut off inside tensor ${name}: ${fileSize} bytes where at least ${end} should be`, { tensor: name });
+    if (end > fileSize)
+      throw corrupt(
+        path,
+        `the file is cut off inside tensor ${name}: ${fileSize} bytes where at least ${end} should be`,
+        { tensor: name },
+      );
   }
   if (end !== fileSize) throw corrupt(path, `the file has ${fileSize} bytes where its header describes ${end}`);
   return tensors;
@@ -105,12 +156,18 @@ function checkHeader(header: CheckedJson, path: string, dataStart: number, fileS
 
 function checkTensor(json: CheckedJson, path: string, name: string, dataStart: number): TensorEntry {
   const dtype = json.string('dtype');
-  if (!isDtype(dtype)) throw corrupt(path, `tensor ${name} has the unknown type ${JSON.stringify(dtype)}`, { tensor: name });
+  if (!isDtype(dtype))
+    throw corrupt(path, `tensor ${name} has the unknown type ${JSON.stringify(dtype)}`, { tensor: name });
   const shape = json.integers('shape');
   const [begin = -1, end = -1, ...more] = json.integers('data_offsets');
   const bytes = shape.reduce((product, size) => product * size, ELEMENT_BYTES[dtype]);
   if (begin < 0 || more.length > 0 || end - begin !== bytes || !Number.isSafeInteger(bytes)) {
-    throw corrupt(path, `tensor ${name} of type ${dtype} and shape [${shape.join(', ')}] takes ${bytes} bytes, not those from ${begin} to ${end}`, { tensor: name });
+    throw corrupt(
+      path,
+      `tensor ${name} of type ${dtype} and shape [${shape.join(', ')}] takes ${bytes} bytes, not those from ` +
+        `${begin} to ${end}`,
+      { tensor: name },
+    );
   }
   return { dtype, shape, start: dataStart + begin, bytes };
 }
@@ -121,9 +178,13 @@ function isDtype(name: string): name is Dtype {
 
 /** One call of read() moves at most 2 GiB, and may move less than asked for. */
 async function readFully(file: FileHandle, into: Uint8Array, position: number): Promise<void> {
-  for (let done = 0; done < into.length; ) {
+  for (let done = 0; done < into.length;) {
     const { bytesRead } = await file.read(into, done, Math.min(into.length - done, 1 << 30), position + done);
-    if (bytesRead === 0) throw new ShoalError('MODEL_CORRUPT', `the file became shorter while it was read: nothing at byte ${position + done}`);
+    if (bytesRead === 0)
+      throw new ShoalError(
+        'MODEL_CORRUPT',
+        `the file became shorter while it was read: nothing at byte ${position + done}`,
+      );
     done += bytesRead;
   }
 }

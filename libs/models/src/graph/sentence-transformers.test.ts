@@ -1,5 +1,5 @@
-// The product's promise about its vectors: those of sentence-transformers on the same weights, text by text, alone and in
-// company. The expected vectors are a fixture (fixtures/README.md says how it was made); no Python runs here.
+// The product's promise about its vectors: those of sentence-transformers on the same weights, text by text, alone and
+// in company. The expected vectors are a fixture (fixtures/README.md says how it was made); no Python runs here.
 
 import { readFile } from 'node:fs/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -31,8 +31,13 @@ afterAll(() => runner?.release());
 function expectSameVectors(how: string, found: readonly Float32Array[]): void {
   const cosines = found.map((vector, at) => cosine(vector, expected[at]!));
   const least = Math.min(...cosines);
-  console.log(`${found.length} texts ${how}: least cosine ${least}, for ${JSON.stringify(texts[cosines.indexOf(least)]!.slice(0, 40))}`);
-  expect(cosines.map((value, at) => ({ value, text: texts[at] })).filter(({ value }) => !(value >= LEAST_COSINE))).toEqual([]);
+  console.log(
+    `${found.length} texts ${how}: least cosine ${least}, for ` +
+      `${JSON.stringify(texts[cosines.indexOf(least)]!.slice(0, 40))}`,
+  );
+  expect(
+    cosines.map((value, at) => ({ value, text: texts[at] })).filter(({ value }) => !(value >= LEAST_COSINE)),
+  ).toEqual([]);
   for (const vector of found) expect(Math.abs(Math.hypot(...vector) - 1)).toBeLessThan(1e-5);
 }
 

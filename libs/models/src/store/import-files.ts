@@ -1,6 +1,6 @@
-// The files of a model to import, copied into an empty folder and made complete: what sentence-transformers keeps beside a
-// model is taken when it is there and assumed, with a note, when it is not. Everything is checked in the copy before
-// anyone may open it: architecture, tensors and shapes, tokenizer, pooling. Refuses by name and runs nothing.
+// The files of a model to import, copied into an empty folder and made complete: what sentence-transformers keeps
+// beside a model is taken when it is there and assumed, with a note, when it is not. Everything is checked in the copy
+// before anyone may open it: architecture, tensors and shapes, tokenizer, pooling. Refuses by name and runs nothing.
 
 import { createHash } from 'node:crypto';
 import { constants, copyFile, mkdir, readFile, stat, writeFile } from 'node:fs/promises';
@@ -53,7 +53,12 @@ export async function collectFiles(folder: string, source: ImportSource, name: s
     return await collect(folder, source, name);
   } catch (error) {
     if (!isShoalError(error)) throw error;
-    throw new ShoalError(error.code, error.message.replaceAll(folder, source.folder), { ...error.fields, folder: source.folder }, error.cause);
+    throw new ShoalError(
+      error.code,
+      error.message.replaceAll(folder, source.folder),
+      { ...error.fields, folder: source.folder },
+      error.cause,
+    );
   }
 }
 
@@ -64,7 +69,10 @@ async function collect(folder: string, source: ImportSource, name: string): Prom
   const files = await pin(folder, onnx === undefined ? [FILE.weights, ...OPTIONAL] : [FILE.graph, ...OPTIONAL]);
   const revision = createHash('sha256').update(JSON.stringify(files)).digest('hex').slice(0, REVISION_DIGITS);
   const model: ImportedModel = {
-    name, revision, files, origin: 'imported',
+    name,
+    revision,
+    files,
+    origin: 'imported',
     description: `imported from ${basename(source.graph ?? source.folder)}`,
     licence: await readLicence(folder),
     attribution: 'its authors',
@@ -102,7 +110,8 @@ async function missingFiles(folder: string, missing: readonly string[]): Promise
 async function complete(folder: string): Promise<string[]> {
   const notes: string[] = [];
   if (await isFile(join(folder, FILE.modules))) {
-    if (!(await checkModules(join(folder, FILE.modules)))) notes.push('modules.json has no Normalize: vectors are normalized to length 1 all the same');
+    if (!(await checkModules(join(folder, FILE.modules))))
+      notes.push('modules.json has no Normalize: vectors are normalized to length 1 all the same');
   } else notes.push('no modules.json: vectors are normalized to length 1');
   notes.push(...(await promptNotes(join(folder, FILE.prompts))));
   const path = join(folder, FILE.config);
@@ -125,7 +134,12 @@ async function checkModules(path: string): Promise<boolean> {
   const modules = CheckedJson.parse(`{ "modules": ${await readFile(path, 'utf8')} }`, path).list('modules'); // the file is a list
   const types = modules.map((value, at) => CheckedJson.of(value, `${path}: module ${at}`).string('type'));
   for (const type of types) {
-    if (!MODULE_TYPES.test(type)) throw new ShoalError('MODEL_CORRUPT', `${path}: a module of type ${type} is not supported, only Transformer, Pooling and Normalize`, { path, type });
+    if (!MODULE_TYPES.test(type))
+      throw new ShoalError(
+        'MODEL_CORRUPT',
+        `${path}: a module of type ${type} is not supported, only Transformer, Pooling and Normalize`,
+        { path, type },
+      );
   }
   return types.some((type) => type.endsWith('Normalize'));
 }
@@ -135,14 +149,24 @@ async function promptNotes(path: string): Promise<string[]> {
   if (!(await isFile(path))) return [];
   const json = CheckedJson.parse(await readFile(path, 'utf8'), path);
   if (!json.has('default_prompt_name')) return [];
-  return [`its default prompt ${JSON.stringify(json.string('default_prompt_name'))} is put before no text unless the job asks for a prompt`];
+  return [
+    `its default prompt ${JSON.stringify(json.string('default_prompt_name'))} is put before no text unless the ` +
+      'job asks for a prompt',
+  ];
 }
 
 async function placeGraph(graph: string, folder: string, notes: string[]): Promise<OnnxFacts> {
   const { size } = await stat(graph);
-  if (size > MAX_GRAPH_BYTES) throw new ShoalError('MODEL_CORRUPT', `${graph} has ${size} bytes; ONNX files end at ${MAX_GRAPH_BYTES}`, { path: graph });
+  if (size > MAX_GRAPH_BYTES)
+    throw new ShoalError('MODEL_CORRUPT', `${graph} has ${size} bytes; ONNX files end at ${MAX_GRAPH_BYTES}`, {
+      path: graph,
+    });
   const poolingPath = join(folder, FILE.pooling);
-  const adapted = await adaptOnnx(await readFile(graph), graph, readPooling(CheckedJson.parse(await readFile(poolingPath, 'utf8'), poolingPath)));
+  const adapted = await adaptOnnx(
+    await readFile(graph),
+    graph,
+    readPooling(CheckedJson.parse(await readFile(poolingPath, 'utf8'), poolingPath)),
+  );
   await writeFile(join(folder, FILE.graph), adapted.bytes);
   if (adapted.isWrapped) notes.push('mask, pooling and norm were put around the graph');
   const configPath = join(folder, FILE.config);
@@ -155,14 +179,19 @@ async function placeGraph(graph: string, folder: string, notes: string[]): Promi
   };
 }
 
-/** Everything that would be refused later is refused now: names and shapes of tensors, the tokenizer, its vocabulary. */
+/**
+ * Everything that would be refused later is refused now: names and shapes of tensors, the tokenizer, its vocabulary.
+ */
 async function check(model: ImportedModel, folder: string): Promise<void> {
   const described = await describeImported(model, folder);
   await openTokenizer(described);
   if (model.onnx !== undefined) return;
   const path = join(folder, FILE.config);
   const config = parseBertConfig(await readFile(path, 'utf8'), path);
-  await Safetensors.use(join(folder, FILE.weights), async (weights) => void bertGraph(config, weights, { pooling: described.pooling, kind: 'fused-fp32' }));
+  await Safetensors.use(
+    join(folder, FILE.weights),
+    async (weights) => void bertGraph(config, weights, { pooling: described.pooling, kind: 'fused-fp32' }),
+  );
 }
 
 async function pin(folder: string, paths: readonly string[]): Promise<Pins> {
@@ -181,7 +210,8 @@ async function readPrompts(folder: string): Promise<ImportedModel['prompts']> {
   const json = CheckedJson.parse(await readFile(path, 'utf8'), path);
   if (!json.has('prompts')) return { query: '', passage: '' };
   const prompts = json.object('prompts');
-  const find = (...keys: string[]): string => keys.filter((key) => prompts.has(key)).map((key) => prompts.string(key))[0] ?? '';
+  const find = (...keys: string[]): string =>
+    keys.filter((key) => prompts.has(key)).map((key) => prompts.string(key))[0] ?? '';
   return { query: find('query'), passage: find('passage', 'document') };
 }
 

@@ -1,5 +1,6 @@
-// A model that a person brings, as a folder or as an .onnx file: its files are copied, checked in the copy and placed whole,
-// with a digest of each, or refused by name with nothing left behind. What the files must be stands in import-files.ts.
+// A model that a person brings, as a folder or as an .onnx file: its files are copied, checked in the copy and placed
+// whole, with a digest of each, or refused by name with nothing left behind. What the files must be stands in
+// import-files.ts.
 
 import { mkdir, rm, stat } from 'node:fs/promises';
 import { basename, dirname, extname, join, resolve } from 'node:path';
@@ -31,27 +32,37 @@ export async function importModel(path: string, options: ImportOptions): Promise
   const { cacheDir } = options;
   const source = await findSource(resolve(path));
   const name = checkModelName(options.name ?? defaultName(path));
-  if (KNOWN_MODELS.some((known) => known.name === name)) throw nameTaken(name, 'Shoal knows a model of this name. Choose another with --name');
+  if (KNOWN_MODELS.some((known) => known.name === name))
+    throw nameTaken(name, 'Shoal knows a model of this name. Choose another with --name');
   return storing(cacheDir, async () => {
     await mkdir(join(cacheDir, 'models'), { recursive: true });
     return withLock(join(cacheDir, 'models', '.import.lock'), () => place(source, name, options));
   });
 }
 
-async function place(source: ImportSource, name: string, { cacheDir, force = false }: ImportOptions): Promise<ImportReport> {
+async function place(
+  source: ImportSource,
+  name: string,
+  { cacheDir, force = false }: ImportOptions,
+): Promise<ImportReport> {
   const parent = join(cacheDir, 'models', name);
   const earlier = await findImported(name, cacheDir);
   const collected: { model: ImportedModel; notes: readonly string[] }[] = [];
   const folder = await placeFolderIn(parent, async (temporary) => {
     const { model, notes } = await collectFiles(temporary, source, name);
     if (earlier !== undefined && earlier.revision !== model.revision && !force) {
-      throw nameTaken(name, `other files were imported under this name before (revision ${earlier.revision}). Choose another with --name, or replace them with --force`);
+      throw nameTaken(
+        name,
+        `other files were imported under this name before (revision ${earlier.revision}). Choose another with ` +
+          '--name, or replace them with --force',
+      );
     }
     collected.push({ model, notes });
     return model.revision;
   });
   const { model, notes } = collected[0]!;
-  if (earlier !== undefined && earlier.revision !== model.revision) await rm(join(parent, earlier.revision), { recursive: true, force: true });
+  if (earlier !== undefined && earlier.revision !== model.revision)
+    await rm(join(parent, earlier.revision), { recursive: true, force: true });
   return { model: await describeImported(model, folder), notes };
 }
 
@@ -61,11 +72,17 @@ async function findSource(path: string): Promise<ImportSource> {
   });
   if (found.isDirectory()) return { folder: path, graph: undefined };
   if (found.isFile() && extname(path) === '.onnx') return { folder: dirname(path), graph: path };
-  throw new ShoalError('FILE_UNREADABLE', `${path} is neither a folder with a model's files nor an .onnx file`, { path });
+  throw new ShoalError('FILE_UNREADABLE', `${path} is neither a folder with a model's files nor an .onnx file`, {
+    path,
+  });
 }
 
 function defaultName(path: string): string {
-  return basename(resolve(path), '.onnx').toLowerCase().replaceAll(/[^a-z0-9]+/g, '-').replaceAll(/^-+|-+$/g, '').slice(0, 64);
+  return basename(resolve(path), '.onnx')
+    .toLowerCase()
+    .replaceAll(/[^a-z0-9]+/g, '-')
+    .replaceAll(/^-+|-+$/g, '')
+    .slice(0, 64);
 }
 
 function nameTaken(name: string, why: string): ShoalError {

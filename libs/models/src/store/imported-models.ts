@@ -1,5 +1,6 @@
-// Models that a person brought: read back from their own folders. What they are made of stands in import.json beside the
-// files, with a digest of each, so that opening and verifying them is the same as for models that Shoal knows by itself.
+// Models that a person brought: read back from their own folders. What they are made of stands in import.json beside
+// the files, with a digest of each, so that opening and verifying them is the same as for models that Shoal knows by
+// itself.
 
 import { readFile, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -27,7 +28,12 @@ const RESERVED_END = /-(?:cpu|sim)$/;
 /** Throws USAGE unless a model may be called this. */
 export function checkModelName(name: string): string {
   if (NAME.test(name) && !RESERVED_END.test(name)) return name;
-  throw new ShoalError('USAGE', `${JSON.stringify(name)} cannot be the name of a model: up to 64 of a-z, 0-9 and "-", beginning and ending with a letter or digit, not ending in "-cpu" or "-sim". Choose one with --name`, { name });
+  throw new ShoalError(
+    'USAGE',
+    `${JSON.stringify(name)} cannot be the name of a model: up to 64 of a-z, 0-9 and "-", beginning and ending ` +
+      'with a letter or digit, not ending in "-cpu" or "-sim". Choose one with --name',
+    { name },
+  );
 }
 
 /** The imported model of this name, or undefined. */
@@ -46,7 +52,9 @@ export async function findImported(name: string, cacheDir: string): Promise<Impo
 export async function importedNames(cacheDir: string): Promise<readonly string[]> {
   const names: string[] = [];
   for (const name of await readdir(join(cacheDir, 'models')).catch(() => [])) {
-    const entries = NAME.test(name) ? await readdir(join(cacheDir, 'models', name), { recursive: true }).catch(() => []) : [];
+    const entries = NAME.test(name)
+      ? await readdir(join(cacheDir, 'models', name), { recursive: true }).catch(() => [])
+      : [];
     if (entries.some((entry) => /^[^./\\][^/\\]*[/\\]import\.json$/.test(entry))) names.push(name);
   }
   return names.sort();
@@ -55,24 +63,65 @@ export async function importedNames(cacheDir: string): Promise<readonly string[]
 export function describeImported(model: ImportedModel, folder: string): Promise<StoredModel> {
   const { name, licence, prompts, revision, files, onnx } = model;
   const weights = files['model.safetensors'] ?? files['model.onnx'];
-  if (weights === undefined) throw new ShoalError('MODEL_CORRUPT', `${join(folder, MANIFEST)} names no weights: import the model again`, { folder });
-  return describeModel({ name, folder, licence, prompts, revision, weightsSha256: weights.sha256, ...(onnx && { onnx }) });
+  if (weights === undefined)
+    throw new ShoalError('MODEL_CORRUPT', `${join(folder, MANIFEST)} names no weights: import the model again`, {
+      folder,
+    });
+  return describeModel({
+    name,
+    folder,
+    licence,
+    prompts,
+    revision,
+    weightsSha256: weights.sha256,
+    ...(onnx && { onnx }),
+  });
 }
 
 export function manifestText(model: ImportedModel): string {
   return `${JSON.stringify({ version: 1, ...model }, null, 1)}\n`;
 }
 
-function parseManifest(text: string, path: string, given: { readonly name: string; readonly revision: string }): ImportedModel {
+function parseManifest(
+  text: string,
+  path: string,
+  given: { readonly name: string; readonly revision: string },
+): ImportedModel {
   const json = CheckedJson.parse(text, path);
-  if (json.integer('version') !== 1) throw new ShoalError('MODEL_CORRUPT', `${path} was written by another version of Shoal: import the model again`, { path });
+  if (json.integer('version') !== 1)
+    throw new ShoalError('MODEL_CORRUPT', `${path} was written by another version of Shoal: import the model again`, {
+      path,
+    });
   const [files, prompts] = [json.object('files'), json.object('prompts')];
-  const pins = Object.fromEntries(files.keys().map((file) => [file, { bytes: files.object(file).integer('bytes'), sha256: files.object(file).string('sha256') }]));
-  const facts = { description: json.string('description'), licence: json.string('licence'), attribution: json.string('attribution'), prompts: { query: prompts.string('query'), passage: prompts.string('passage') } };
-  return { ...given, ...facts, origin: 'imported', files: pins, ...(json.has('onnx') && { onnx: parseOnnx(json.object('onnx')) }) };
+  const pins = Object.fromEntries(
+    files
+      .keys()
+      .map((file) => [
+        file,
+        { bytes: files.object(file).integer('bytes'), sha256: files.object(file).string('sha256') },
+      ]),
+  );
+  const facts = {
+    description: json.string('description'),
+    licence: json.string('licence'),
+    attribution: json.string('attribution'),
+    prompts: { query: prompts.string('query'), passage: prompts.string('passage') },
+  };
+  return {
+    ...given,
+    ...facts,
+    origin: 'imported',
+    files: pins,
+    ...(json.has('onnx') && { onnx: parseOnnx(json.object('onnx')) }),
+  };
 }
 
 function parseOnnx(json: CheckedJson): OnnxFacts {
   const precision = (['fp32', 'fp16', 'int8'] as const).find((known) => known === json.string('precision')) ?? 'fp32';
-  return { dims: json.integer('dims', 1), positions: json.integer('positions', 1), vocabularySize: json.integer('vocabularySize', 1), precision };
+  return {
+    dims: json.integer('dims', 1),
+    positions: json.integer('positions', 1),
+    vocabularySize: json.integer('vocabularySize', 1),
+    precision,
+  };
 }

@@ -17,7 +17,9 @@ export interface PinnedFile {
 export type Pins = Readonly<Record<string, PinnedFile>>;
 
 /** By path: pinned digest, size and time of change as they were when the digest was computed. */
-type Verified = Readonly<Record<string, { readonly sha256: string; readonly bytes: number; readonly changedMs: number }>>;
+type Verified = Readonly<
+  Record<string, { readonly sha256: string; readonly bytes: number; readonly changedMs: number }>
+>;
 
 export interface FileProblem {
   readonly path: string;
@@ -58,11 +60,18 @@ async function problemOf(path: string, pin: PinnedFile): Promise<string | undefi
 
 async function areAsVerified(folder: string, pins: Pins): Promise<boolean> {
   try {
-    const verified = JSON.parse(await readFile(join(folder, VERIFIED), 'utf8')) as Verified; // anything else fails below
+    // anything else fails below
+    const verified = JSON.parse(await readFile(join(folder, VERIFIED), 'utf8')) as Verified;
     for (const [path, pin] of Object.entries(pins)) {
       const then = verified[path];
       const now = await stat(join(folder, path));
-      if (then?.sha256 !== pin.sha256 || now.size !== pin.bytes || then.bytes !== pin.bytes || then.changedMs !== now.mtimeMs) return false;
+      if (
+        then?.sha256 !== pin.sha256 ||
+        now.size !== pin.bytes ||
+        then.bytes !== pin.bytes ||
+        then.changedMs !== now.mtimeMs
+      )
+        return false;
     }
     return true;
   } catch {
@@ -72,11 +81,17 @@ async function areAsVerified(folder: string, pins: Pins): Promise<boolean> {
 
 async function markVerified(folder: string, pins: Pins): Promise<void> {
   const verified: Record<string, Verified[string]> = {};
-  for (const [path, pin] of Object.entries(pins)) verified[path] = { ...pin, changedMs: (await stat(join(folder, path))).mtimeMs };
+  for (const [path, pin] of Object.entries(pins))
+    verified[path] = { ...pin, changedMs: (await stat(join(folder, path))).mtimeMs };
   await writeFile(join(folder, VERIFIED), `${JSON.stringify(verified, null, 1)}\n`).catch(() => undefined); // a read-only cache works, only slower
 }
 
 function corruptFiles(name: string, folder: string, problems: readonly FileProblem[]): ShoalError {
   const list = problems.map(({ path, problem }) => `\n  ${path} ${problem}`).join('');
-  return new ShoalError('MODEL_CORRUPT', `the model ${JSON.stringify(name)} in ${folder} is not what it should be:${list}\nFetch it again: shoal model pull ${name} --force`, { name, folder, problems });
+  return new ShoalError(
+    'MODEL_CORRUPT',
+    `the model ${JSON.stringify(name)} in ${folder} is not what it should be:${list}\nFetch it again: shoal ` +
+      `model pull ${name} --force`,
+    { name, folder, problems },
+  );
 }

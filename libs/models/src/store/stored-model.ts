@@ -57,11 +57,26 @@ export interface OnnxFacts {
 }
 
 export async function describeModel(given: ModelGiven): Promise<StoredModel> {
-  const { name, folder, weightsSha256, licence, prompts, calibration, onnx, revision = weightsSha256.slice(0, REVISION_DIGITS) } = given;
+  const {
+    name,
+    folder,
+    weightsSha256,
+    licence,
+    prompts,
+    calibration,
+    onnx,
+    revision = weightsSha256.slice(0, REVISION_DIGITS),
+  } = given;
   const read = async (path: string): Promise<Buffer> => readModelFile(join(folder, path));
   const sizes = onnx ?? sizesOf(parseBertConfig((await read('config.json')).toString(), join(folder, 'config.json')));
-  const limits = CheckedJson.parse((await read('sentence_bert_config.json')).toString(), join(folder, 'sentence_bert_config.json'));
-  const pooling = CheckedJson.parse((await read('1_Pooling/config.json')).toString(), join(folder, '1_Pooling/config.json'));
+  const limits = CheckedJson.parse(
+    (await read('sentence_bert_config.json')).toString(),
+    join(folder, 'sentence_bert_config.json'),
+  );
+  const pooling = CheckedJson.parse(
+    (await read('1_Pooling/config.json')).toString(),
+    join(folder, '1_Pooling/config.json'),
+  );
   return {
     name,
     revision,
@@ -80,13 +95,19 @@ export async function describeModel(given: ModelGiven): Promise<StoredModel> {
   };
 }
 
-function sizesOf({ hidden, positions, vocabularySize }: BertConfig): Pick<OnnxFacts, 'dims' | 'positions' | 'vocabularySize'> {
+function sizesOf({
+  hidden,
+  positions,
+  vocabularySize,
+}: BertConfig): Pick<OnnxFacts, 'dims' | 'positions' | 'vocabularySize'> {
   return { dims: hidden, positions, vocabularySize };
 }
 
 function computation({ calibration, onnx }: ModelGiven): Pick<StoredModel, 'graphKind' | 'precision'> {
   if (onnx !== undefined) return { graphKind: 'imported', precision: onnx.precision };
-  return calibration === undefined ? { graphKind: 'fused-fp32', precision: 'fp32' } : { graphKind: 'int8', precision: 'int8' };
+  return calibration === undefined
+    ? { graphKind: 'fused-fp32', precision: 'fp32' }
+    : { graphKind: 'int8', precision: 'int8' };
 }
 
 /** The bytes of a file that a model must have; MODEL_CORRUPT when it cannot be read. */
@@ -94,17 +115,31 @@ export async function readModelFile(path: string): Promise<Buffer> {
   try {
     return await readFile(path);
   } catch (cause) {
-    throw new ShoalError('MODEL_CORRUPT', `${path} belongs to the model and cannot be read: ${cause instanceof Error ? cause.message : String(cause)}`, { path }, cause);
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `${path} belongs to the model and cannot be read: ${cause instanceof Error ? cause.message : String(cause)}`,
+      { path },
+      cause,
+    );
   }
 }
 
 /** Of 1_Pooling/config.json. */
 export function readPooling(json: CheckedJson): Pooling {
   if (json.has('include_prompt') && !json.boolean('include_prompt')) {
-    throw new ShoalError('MODEL_CORRUPT', `${json.where}: "include_prompt": false is not supported: the tokens of a prompt are part of every pooling here, and other vectors would come out`, { where: json.where });
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `${json.where}: "include_prompt": false is not supported: the tokens of a prompt are part of every ` +
+        'pooling here, and other vectors would come out',
+      { where: json.where },
+    );
   }
   const chosen = json.keys().filter((key) => key.startsWith('pooling_mode_') && json.boolean(key));
   if (chosen.length === 1 && chosen[0] === 'pooling_mode_mean_tokens') return 'mean';
   if (chosen.length === 1 && chosen[0] === 'pooling_mode_cls_token') return 'cls';
-  throw new ShoalError('MODEL_CORRUPT', `${json.where}: ${chosen.join(' + ') || 'no pooling'} is not supported, only the mean or the first token`, { where: json.where });
+  throw new ShoalError(
+    'MODEL_CORRUPT',
+    `${json.where}: ${chosen.join(' + ') || 'no pooling'} is not supported, only the mean or the first token`,
+    { where: json.where },
+  );
 }

@@ -20,6 +20,11 @@ export async function storing<T>(cacheDir: string, work: () => Promise<T>): Prom
     const code = error instanceof Error && 'code' in error ? String(error.code) : '';
     const cure = CURES[code];
     if (cure === undefined) throw error;
-    throw new ShoalError('FILE_UNWRITABLE', `nothing can be stored in ${cacheDir} (${code}): ${cure}, or choose another folder with SHOAL_CACHE_DIR`, { cacheDir }, error);
+    throw new ShoalError(
+      'FILE_UNWRITABLE',
+      `nothing can be stored in ${cacheDir} (${code}): ${cure}, or choose another folder with SHOAL_CACHE_DIR`,
+      { cacheDir },
+      error,
+    );
   }
 }

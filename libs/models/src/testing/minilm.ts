@@ -1,4 +1,5 @@
-// The real model, for tests that need its vocabulary or weights: from this user's cache, fetched there by the first run.
+// The real model, for tests that need its vocabulary or weights: from this user's cache, fetched there by the first
+// run.
 
 import { cacheFolder } from '@shoal/core';
 import { openModel } from '../store/model-store.ts';

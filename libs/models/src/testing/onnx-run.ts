@@ -1,4 +1,5 @@
-// Runs a graph file on ONNX Runtime's CPU provider, as workers do. Tests only: libs/inference is the product's importer.
+// Runs a graph file on ONNX Runtime's CPU provider, as workers do. Tests only: libs/inference is the product's
+// importer.
 
 // oxlint-disable-next-line no-restricted-imports -- a test of the graph needs the engine that runs it
 import { InferenceSession, Tensor } from 'onnxruntime-node';
@@ -15,7 +16,13 @@ export class GraphRunner {
 
   static async open(graph: string, model: Pick<StoredModel, 'dims'>): Promise<GraphRunner> {
     const extra = { session: { intra_op: { allow_spinning: '0' } } };
-    const session = await InferenceSession.create(graph, { executionProviders: ['cpu'], enableMemPattern: false, interOpNumThreads: 1, intraOpNumThreads: 2, extra });
+    const session = await InferenceSession.create(graph, {
+      executionProviders: ['cpu'],
+      enableMemPattern: false,
+      interOpNumThreads: 1,
+      intraOpNumThreads: 2,
+      extra,
+    });
     return new GraphRunner(session, model.dims);
   }
 
@@ -25,7 +32,10 @@ export class GraphRunner {
     const ids = new Int32Array(rows.length * width);
     for (const [at, row] of rows.entries()) ids.set(row, at * width);
     const lengths = Int32Array.from(rows, (row) => row.length);
-    const { embeddings } = await this.#session.run({ input_ids: new Tensor('int32', ids, [rows.length, width]), lengths: new Tensor('int32', lengths, [rows.length]) });
+    const { embeddings } = await this.#session.run({
+      input_ids: new Tensor('int32', ids, [rows.length, width]),
+      lengths: new Tensor('int32', lengths, [rows.length]),
+    });
     const values = embeddings?.data as Float32Array;
     return rows.map((_, at) => values.slice(at * this.#dims, (at + 1) * this.#dims));
   }

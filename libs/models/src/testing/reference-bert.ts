@@ -1,23 +1,42 @@
-// A BERT encoder in plain loops and double precision, straight from the formulas, for one row at a time: the oracle of the
-// graph's structure where no fixture exists. Slow; for tiny models.
+// A BERT encoder in plain loops and double precision, straight from the formulas, for one row at a time: the oracle of
+// the graph's structure where no fixture exists. Slow; for tiny models.
 
 import type { BertConfig } from '../graph/bert-config.ts';
 import type { Safetensors } from '../graph/safetensors.ts';
 
 type Matrix = number[][];
 
-export async function referenceVector(config: BertConfig, file: Safetensors, prefix: string, ids: readonly number[], pooling: 'mean' | 'cls'): Promise<number[]> {
+export async function referenceVector(
+  config: BertConfig,
+  file: Safetensors,
+  prefix: string,
+  ids: readonly number[],
+  pooling: 'mean' | 'cls',
+): Promise<number[]> {
   const vector = async (name: string): Promise<number[]> => [...(await file.read(prefix + name))];
   const rows = async (name: string, width: number): Promise<Matrix> => chunk(await vector(name), width);
   const { hidden, heads, layers, intermediate, layerNormEpsilon } = config;
-  const norm = async (x: Matrix, name: string): Promise<Matrix> => layerNorm(x, await vector(`${name}.weight`), await vector(`${name}.bias`), layerNormEpsilon);
-  const linear = async (x: Matrix, name: string, inputs: number): Promise<Matrix> => affine(x, await rows(`${name}.weight`, inputs), await vector(`${name}.bias`));
+  const norm = async (x: Matrix, name: string): Promise<Matrix> =>
+    layerNorm(x, await vector(`${name}.weight`), await vector(`${name}.bias`), layerNormEpsilon);
+  const linear = async (x: Matrix, name: string, inputs: number): Promise<Matrix> =>
+    affine(x, await rows(`${name}.weight`, inputs), await vector(`${name}.bias`));
 
-  const [words, places, types] = [await rows('embeddings.word_embeddings.weight', hidden), await rows('embeddings.position_embeddings.weight', hidden), await rows('embeddings.token_type_embeddings.weight', hidden)];
-  let x = await norm(ids.map((id, at) => words[id]!.map((value, k) => value + places[at]![k]! + types[0]![k]!)), 'embeddings.LayerNorm');
+  const [words, places, types] = [
+    await rows('embeddings.word_embeddings.weight', hidden),
+    await rows('embeddings.position_embeddings.weight', hidden),
+    await rows('embeddings.token_type_embeddings.weight', hidden),
+  ];
+  let x = await norm(
+    ids.map((id, at) => words[id]!.map((value, k) => value + places[at]![k]! + types[0]![k]!)),
+    'embeddings.LayerNorm',
+  );
   for (let layer = 0; layer < layers; layer++) {
     const from = `encoder.layer.${layer}`;
-    const [q, k, v] = [await linear(x, `${from}.attention.self.query`, hidden), await linear(x, `${from}.attention.self.key`, hidden), await linear(x, `${from}.attention.self.value`, hidden)];
+    const [q, k, v] = [
+      await linear(x, `${from}.attention.self.query`, hidden),
+      await linear(x, `${from}.attention.self.key`, hidden),
+      await linear(x, `${from}.attention.self.value`, hidden),
+    ];
     const attended = await linear(attention(q, k, v, heads), `${from}.attention.output.dense`, hidden);
     const middle = await norm(add(attended, x), `${from}.attention.output.LayerNorm`);
     const wide = (await linear(middle, `${from}.intermediate.dense`, hidden)).map((row) => row.map(gelu));
@@ -30,14 +49,18 @@ export async function referenceVector(config: BertConfig, file: Safetensors, pre
 
 function attention(q: Matrix, k: Matrix, v: Matrix, heads: number): Matrix {
   const size = q[0]!.length / heads;
-  return q.map((query) => query.map((_, column) => {
-    const start = Math.floor(column / size) * size;
-    const scores = k.map((key) => dot(query.slice(start, start + size), key.slice(start, start + size)) / Math.sqrt(size));
-    const largest = Math.max(...scores);
-    const weights = scores.map((score) => Math.exp(score - largest));
-    const total = weights.reduce((a, b) => a + b, 0);
-    return weights.reduce((sum, weight, at) => sum + (weight / total) * v[at]![column]!, 0);
-  }));
+  return q.map((query) =>
+    query.map((_, column) => {
+      const start = Math.floor(column / size) * size;
+      const scores = k.map(
+        (key) => dot(query.slice(start, start + size), key.slice(start, start + size)) / Math.sqrt(size),
+      );
+      const largest = Math.max(...scores);
+      const weights = scores.map((score) => Math.exp(score - largest));
+      const total = weights.reduce((a, b) => a + b, 0);
+      return weights.reduce((sum, weight, at) => sum + (weight / total) * v[at]![column]!, 0);
+    }),
+  );
 }
 
 function layerNorm(x: Matrix, weight: number[], bias: number[], epsilon: number): Matrix {

@@ -20,13 +20,20 @@ export class ReferenceTokenizer {
   }
 
   /** Ids of each text, and whether something was cut off. */
-  async encode(texts: readonly string[]): Promise<{ readonly ids: readonly number[]; readonly isTruncated: boolean }[]> {
+  async encode(
+    texts: readonly string[],
+  ): Promise<{ readonly ids: readonly number[]; readonly isTruncated: boolean }[]> {
     const encodings = await this.#tokenizer.encodeBatch([...texts]);
     return encodings.map((encoding) => ({ ids: encoding.getIds(), isTruncated: encoding.getOverflowing().length > 0 }));
   }
 }
 
-const normalizer = tokenizers.bertNormalizer({ cleanText: true, handleChineseChars: true, stripAccents: true, lowercase: true });
+const normalizer = tokenizers.bertNormalizer({
+  cleanText: true,
+  handleChineseChars: true,
+  stripAccents: true,
+  lowercase: true,
+});
 const preTokenizer = tokenizers.bertPreTokenizer();
 
 /** The words that WordPiece is given for a text without special tokens. */

@@ -12,7 +12,8 @@ export function realLines(folder: string, limit: number): readonly string[] {
   const lines = new Set<string>();
   for (const path of readdirSync(folder, { recursive: true, encoding: 'utf8' }).sort()) {
     if (lines.size >= limit) break;
-    if (!/\.(md|txt|js|mjs|ts)$/.test(path) || /^@shoal|(^|\/)\./.test(path)) continue; // what this checkout itself changes
+    // what this checkout itself changes
+    if (!/\.(md|txt|js|mjs|ts)$/.test(path) || /^@shoal|(^|\/)\./.test(path)) continue;
     for (const line of linesOf(join(folder, path)).slice(0, MAX_LINES_PER_FILE)) lines.add(line);
   }
   return [...lines].slice(0, limit);
@@ -21,7 +22,12 @@ export function realLines(folder: string, limit: number): readonly string[] {
 function linesOf(path: string): readonly string[] {
   try {
     const bytes = readFileSync(path);
-    return bytes.length > MAX_FILE_BYTES ? [] : bytes.toString().split('\n').filter((line) => line.length >= 3 && line.length <= 2_000);
+    return bytes.length > MAX_FILE_BYTES
+      ? []
+      : bytes
+          .toString()
+          .split('\n')
+          .filter((line) => line.length >= 3 && line.length <= 2_000);
   } catch {
     return []; // a folder named like a file
   }
@@ -29,12 +35,59 @@ function linesOf(path: string): readonly string[] {
 
 /** First and last code points; some twice, to be drawn more often. */
 const POOLS: readonly (readonly [number, number])[] = [
-  [0x20, 0x7e], [0x20, 0x7e], [0x61, 0x7a], [0x00, 0x2ff], [0x300, 0x36f], [0x370, 0x5ff], [0x600, 0x8ff], [0x900, 0xdff], [0xe00, 0x10ff], [0x1100, 0x11ff],
-  [0x1200, 0x1fff], [0x2000, 0x206f], [0x2070, 0x2bff], [0x3000, 0x30ff], [0x3400, 0x4dff], [0x4e00, 0x4fff], [0xa000, 0xabff], [0xac00, 0xad00], [0xe000, 0xe010],
-  [0xf900, 0xfaff], [0xfe00, 0xffff], [0x10000, 0x10fff], [0x11000, 0x11fff], [0x12000, 0x16fff], [0x1d100, 0x1d7ff], [0x1e000, 0x1efff], [0x1f300, 0x1faff],
-  [0x20000, 0x2007f], [0x2b800, 0x2ba00], [0x2f800, 0x2fa1f], [0xe0000, 0xe01ef], [0x10fff0, 0x10ffff],
+  [0x20, 0x7e],
+  [0x20, 0x7e],
+  [0x61, 0x7a],
+  [0x00, 0x2ff],
+  [0x300, 0x36f],
+  [0x370, 0x5ff],
+  [0x600, 0x8ff],
+  [0x900, 0xdff],
+  [0xe00, 0x10ff],
+  [0x1100, 0x11ff],
+  [0x1200, 0x1fff],
+  [0x2000, 0x206f],
+  [0x2070, 0x2bff],
+  [0x3000, 0x30ff],
+  [0x3400, 0x4dff],
+  [0x4e00, 0x4fff],
+  [0xa000, 0xabff],
+  [0xac00, 0xad00],
+  [0xe000, 0xe010],
+  [0xf900, 0xfaff],
+  [0xfe00, 0xffff],
+  [0x10000, 0x10fff],
+  [0x11000, 0x11fff],
+  [0x12000, 0x16fff],
+  [0x1d100, 0x1d7ff],
+  [0x1e000, 0x1efff],
+  [0x1f300, 0x1faff],
+  [0x20000, 0x2007f],
+  [0x2b800, 0x2ba00],
+  [0x2f800, 0x2fa1f],
+  [0xe0000, 0xe01ef],
+  [0x10fff0, 0x10ffff],
 ];
-const INSERTS = [' ', ' ', ' ', '[SEP]', '[CLS]', '[MASK', '[PAD]', '\u0301', '\u0323', '≠', 'the', '##ing', '\t', '\n', '한', 'Σ', 'İ', '👩🏽‍🚀'];
+const INSERTS = [
+  ' ',
+  ' ',
+  ' ',
+  '[SEP]',
+  '[CLS]',
+  '[MASK',
+  '[PAD]',
+  '\u0301',
+  '\u0323',
+  '≠',
+  'the',
+  '##ing',
+  '\t',
+  '\n',
+  '한',
+  'Σ',
+  'İ',
+  '👩🏽‍🚀',
+];
 
 /** Strings of 1 to 60 characters. Surrogates may stand alone, as they may in a JavaScript string. */
 export function randomStrings(count: number, seed: number): readonly string[] {

@@ -7,7 +7,8 @@ import { BertWords, ROLE } from './bert-words.ts';
 const words = new BertWords({ cleanText: true, handleChineseChars: true, stripAccents: true, lowercase: true });
 
 function* codePoints(): Generator<string> {
-  for (let point = 0; point < 0x110000; point++) if (point < 0xd800 || point > 0xdfff) yield String.fromCodePoint(point);
+  for (let point = 0; point < 0x110000; point++)
+    if (point < 0xd800 || point > 0xdfff) yield String.fromCodePoint(point);
 }
 
 describe('words of a text', () => {
@@ -16,7 +17,8 @@ describe('words of a text', () => {
     const differing: string[] = [];
     for (const char of codePoints()) {
       const text = `a${char}B ${char} e${char}\u0301x\u0323${char}\u0334 \u1100${char}\u11a8 ${char}${char}`;
-      if (words.split(text).join(' ') !== referenceWords(text).join(' ')) differing.push(char.codePointAt(0)!.toString(16));
+      if (words.split(text).join(' ') !== referenceWords(text).join(' '))
+        differing.push(char.codePointAt(0)!.toString(16));
     }
     expect(differing).toEqual([]);
   });
@@ -27,9 +29,15 @@ describe('words of a text', () => {
     for (const char of codePoints()) {
       const role = roles[char.codePointAt(0)!]!;
       if (role !== ROLE.SPACE && role !== ROLE.ALONE) continue;
-      for (const [before, after] of [['a', 'b'], ['e\u0301', '\u0323\u0301x'], ['\u1100', '\u1161'], [char, char]] as const) {
+      for (const [before, after] of [
+        ['a', 'b'],
+        ['e\u0301', '\u0323\u0301x'],
+        ['\u1100', '\u1161'],
+        [char, char],
+      ] as const) {
         const cut = [before, role === ROLE.ALONE ? char : '', after].flatMap((part) => words.split(part));
-        if (cut.join(' ') !== words.split(before + char + after).join(' ')) differing.push(char.codePointAt(0)!.toString(16));
+        if (cut.join(' ') !== words.split(before + char + after).join(' '))
+          differing.push(char.codePointAt(0)!.toString(16));
       }
     }
     expect(differing).toEqual([]);

@@ -1,6 +1,6 @@
-// Text into the words that WordPiece takes: BertNormalizer and BertPreTokenizer of the official `tokenizers` package, by
-// its tables (unicode-classes.ts) and in its order: clean, set Chinese apart, decompose and strip, lower, split.
-// The tokenizer scans raw text by `roles` and comes here only for stretches it has not met before.
+// Text into the words that WordPiece takes: BertNormalizer and BertPreTokenizer of the official `tokenizers` package,
+// by its tables (unicode-classes.ts) and in its order: clean, set Chinese apart, decompose and strip, lower, split. The
+// tokenizer scans raw text by `roles` and comes here only for stretches it has not met before.
 
 import { CLASS_RANGES } from './unicode-classes.ts';
 import type { NormalizerOptions } from './tokenizer-json.ts';
@@ -21,7 +21,9 @@ export const ROLE = {
 
 const CLASS = { DROPPED: 1, SPACE: 2, PUNCTUATION: 4, CHINESE: 8, DECOMPOSED: 16, MARK: 32 } as const;
 
-const RANGES = Object.entries(CLASS).flatMap(([name, bit]) => rangesOf(CLASS_RANGES[name as keyof typeof CLASS]).map((range) => ({ ...range, bit })));
+const RANGES = Object.entries(CLASS).flatMap(([name, bit]) =>
+  rangesOf(CLASS_RANGES[name as keyof typeof CLASS]).map((range) => ({ ...range, bit })),
+);
 
 /** 1.1 MB, filled in 3 ms: one lookup instead of six regular expressions with the u flag. */
 const classes = new Uint8Array(0x110000);
@@ -55,7 +57,7 @@ export class BertWords {
     const normal = this.#normalize(text);
     const words: string[] = [];
     let start = 0; // of the word being read
-    for (let at = 0; at < normal.length; ) {
+    for (let at = 0; at < normal.length;) {
       const end = at + charLength(normal, at);
       const is = classOf(normal, at);
       if ((is & (CLASS.SPACE | CLASS.PUNCTUATION)) !== 0) {
@@ -84,8 +86,8 @@ export class BertWords {
     let normal = text;
     if (cleanText) normal = replaceRuns(normal, CLASS.DROPPED, () => '');
     if (handleChineseChars) normal = replaceRuns(normal, CLASS.CHINESE, (run) => ` ${[...run].join(' ')} `);
-    // By runs, so that what only a newer Node would decompose or move stays as it is in the original's older tables: the
-    // characters between the runs are starters without a decomposition, nothing moves across them.
+    // By runs, so that what only a newer Node would decompose or move stays as it is in the original's older tables:
+    // the characters between the runs are starters without a decomposition, nothing moves across them.
     if (stripAccents) normal = replaceRuns(normal, CLASS.DECOMPOSED, (run) => run.normalize('NFD'));
     if (stripAccents) normal = replaceRuns(normal, CLASS.MARK, () => '');
     // Per character in the original: a sigma at the end of a word stays σ, which toLowerCase() alone would make ς.
@@ -93,11 +95,14 @@ export class BertWords {
   }
 }
 
-/** Replaces each longest run of characters of a class. Parts are joined once: a 20 MB word stays linear in time and memory. */
+/**
+ * Replaces each longest run of characters of a class. Parts are joined once: a 20 MB word stays linear in time and
+ * memory.
+ */
 function replaceRuns(text: string, wanted: number, replace: (run: string) => string): string {
   const parts: string[] = [];
   let start = 0; // of what has not been copied yet
-  for (let at = 0; at < text.length; ) {
+  for (let at = 0; at < text.length;) {
     if ((classOf(text, at) & wanted) === 0) {
       at += charLength(text, at);
       continue;
@@ -123,8 +128,11 @@ function charLength(text: string, at: number): number {
 }
 
 function rangesOf(text: string): { readonly from: number; readonly to: number }[] {
-  return text.trim().split(/\s+/).map((range) => {
-    const [from = '', to = from] = range.split('-');
-    return { from: Number.parseInt(from, 16), to: Number.parseInt(to, 16) };
-  });
+  return text
+    .trim()
+    .split(/\s+/)
+    .map((range) => {
+      const [from = '', to = from] = range.split('-');
+      return { from: Number.parseInt(from, 16), to: Number.parseInt(to, 16) };
+    });
 }

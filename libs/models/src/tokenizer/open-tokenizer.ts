@@ -1,5 +1,6 @@
-// The tokenizer of a stored model, ready to use in about 40 ms (most of it JSON.parse of 466 kB). Refuses row lengths that
-// the model has no positions for, vocabularies that name rows the model does not have, and a lowercasing outside of it.
+// The tokenizer of a stored model, ready to use in about 40 ms (most of it JSON.parse of 466 kB). Refuses row lengths
+// that the model has no positions for, vocabularies that name rows the model does not have, and a lowercasing outside
+// of it.
 
 import { join } from 'node:path';
 import { ShoalError, tokenizerHash, type Tokenizer } from '@shoal/core';
@@ -19,26 +20,39 @@ const LEAST_TOKENS = 3;
 export async function openTokenizer(model: StoredModel, options: TokenizerOptions = {}): Promise<Tokenizer> {
   const { maxTokens = model.defaultMaxTokens } = options;
   if (!Number.isInteger(maxTokens) || maxTokens < LEAST_TOKENS || maxTokens > model.positionLimit) {
-    throw new ShoalError('CONFIG_INVALID', `maxTokens is ${maxTokens}; ${model.name} takes rows of ${LEAST_TOKENS} to ${model.positionLimit} tokens`, { maxTokens, positionLimit: model.positionLimit });
+    throw new ShoalError(
+      'CONFIG_INVALID',
+      `maxTokens is ${maxTokens}; ${model.name} takes rows of ${LEAST_TOKENS} to ${model.positionLimit} tokens`,
+      { maxTokens, positionLimit: model.positionLimit },
+    );
   }
   const path = join(model.folder, 'tokenizer.json');
   const bytes = await readModelFile(path);
   const facts = parseTokenizerJson(bytes.toString(), path);
   if (facts.vocabularySize > model.vocabularySize) {
-    throw new ShoalError('MODEL_CORRUPT', `${path} has ids up to ${facts.vocabularySize - 1}, but the model has only ${model.vocabularySize} rows for them`, { path });
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `${path} has ids up to ${facts.vocabularySize - 1}, but the model has only ${model.vocabularySize} rows for them`,
+      { path },
+    );
   }
   if (!facts.normalizer.lowercase) await refuseLowercasing(model, path);
   return new WordPieceTokenizer(facts, { hash: tokenizerHash(bytes), maxTokens });
 }
 
-/** sentence-transformers lowercases texts before a tokenizer that keeps capitals, by rules of Python that are not the tokenizer's. */
+/**
+ * sentence-transformers lowercases texts before a tokenizer that keeps capitals, by rules of Python that are not the
+ * tokenizer's.
+ */
 async function refuseLowercasing(model: StoredModel, tokenizer: string): Promise<void> {
   const path = join(model.folder, 'sentence_bert_config.json');
   const limits = CheckedJson.parse((await readModelFile(path)).toString(), path);
   if (!limits.has('do_lower_case') || !limits.boolean('do_lower_case')) return;
   throw new ShoalError(
     'MODEL_CORRUPT',
-    `${path} has "do_lower_case": true, but ${tokenizer} keeps capitals, and Shoal changes no text before its tokenizer: set "lowercase" to true in the normalizer of tokenizer.json, or "do_lower_case" to false if texts shall keep their capitals`,
+    `${path} has "do_lower_case": true, but ${tokenizer} keeps capitals, and Shoal changes no text before its ` +
+      'tokenizer: set "lowercase" to true in the normalizer of tokenizer.json, or "do_lower_case" to false if ' +
+      'texts shall keep their capitals',
     { path },
   );
 }

@@ -26,41 +26,112 @@ async function changeTokenizer(change: (root: Root) => void): Promise<void> {
   await writeFile(path, JSON.stringify(root));
 }
 
-const keepsCapitals = (root: Root): void => { root['normalizer']!['lowercase'] = false; };
-const asksForLowercase = (value: boolean): Promise<void> => writeFile(join(folder, 'sentence_bert_config.json'), JSON.stringify({ max_seq_length: 256, do_lower_case: value }));
+const keepsCapitals = (root: Root): void => {
+  root['normalizer']!['lowercase'] = false;
+};
+const asksForLowercase = (value: boolean): Promise<void> =>
+  writeFile(join(folder, 'sentence_bert_config.json'), JSON.stringify({ max_seq_length: 256, do_lower_case: value }));
 
 describe('a tokenizer.json that this tokenizer would read wrongly is refused by name', () => {
   test.each<[string, (root: Root) => void, RegExp]>([
-    ['another model', (root) => { root['model']!['type'] = 'BPE'; }, /model: type "BPE" is not supported, only WordPiece/],
-    ['another normalizer', (root) => { root['normalizer'] = { type: 'NFKC' }; }, /normalizer: type "NFKC" is not supported/],
-    ['another pre-tokenizer', (root) => { root['pre_tokenizer'] = { type: 'Metaspace' }; }, /pre_tokenizer: type "Metaspace"/],
-    ['no normalizer', (root) => { delete root['normalizer']; }, /"normalizer" should be an object, found nothing/],
-    ['three special tokens', (root) => { (root['post_processor']!['single'] as unknown[]).push({ SpecialToken: { id: '[SEP]' } }); }, /"single" should be one special token/],
-    ['an added token that strips', (root) => { (root as unknown as Record<string, Record<string, unknown>[]>)['added_tokens']![4]!['lstrip'] = true; }, /"lstrip" is not supported for "\[MASK\]"/],
-    ['an unknown token outside the vocabulary', (root) => { root['model']!['unk_token'] = '<unk>'; }, /unk_token "<unk>" is not in the vocabulary/],
-    ['an id that is no id', (root) => { (root['model']!['vocab'] as Record<string, unknown>)['the'] = -1; }, /"the" should be a whole number ≥ 0, found -1/],
-    ['more ids than the model has rows', (root) => { (root['model']!['vocab'] as Record<string, unknown>)['the'] = 5_000; }, /ids up to 5000, but the model has only 231 rows/],
+    [
+      'another model',
+      (root) => {
+        root['model']!['type'] = 'BPE';
+      },
+      /model: type "BPE" is not supported, only WordPiece/,
+    ],
+    [
+      'another normalizer',
+      (root) => {
+        root['normalizer'] = { type: 'NFKC' };
+      },
+      /normalizer: type "NFKC" is not supported/,
+    ],
+    [
+      'another pre-tokenizer',
+      (root) => {
+        root['pre_tokenizer'] = { type: 'Metaspace' };
+      },
+      /pre_tokenizer: type "Metaspace"/,
+    ],
+    [
+      'no normalizer',
+      (root) => {
+        delete root['normalizer'];
+      },
+      /"normalizer" should be an object, found nothing/,
+    ],
+    [
+      'three special tokens',
+      (root) => {
+        (root['post_processor']!['single'] as unknown[]).push({ SpecialToken: { id: '[SEP]' } });
+      },
+      /"single" should be one special token/,
+    ],
+    [
+      'an added token that strips',
+      (root) => {
+        (root as unknown as Record<string, Record<string, unknown>[]>)['added_tokens']![4]!['lstrip'] = true;
+      },
+      /"lstrip" is not supported for "\[MASK\]"/,
+    ],
+    [
+      'an unknown token outside the vocabulary',
+      (root) => {
+        root['model']!['unk_token'] = '<unk>';
+      },
+      /unk_token "<unk>" is not in the vocabulary/,
+    ],
+    [
+      'an id that is no id',
+      (root) => {
+        (root['model']!['vocab'] as Record<string, unknown>)['the'] = -1;
+      },
+      /"the" should be a whole number ≥ 0, found -1/,
+    ],
+    [
+      'more ids than the model has rows',
+      (root) => {
+        (root['model']!['vocab'] as Record<string, unknown>)['the'] = 5_000;
+      },
+      /ids up to 5000, but the model has only 231 rows/,
+    ],
   ])('%s', async (_, change, message) => {
     await changeTokenizer(change);
-    await expect(openTokenizer(model)).rejects.toMatchObject({ code: 'MODEL_CORRUPT', message: expect.stringMatching(message) as string });
+    await expect(openTokenizer(model)).rejects.toMatchObject({
+      code: 'MODEL_CORRUPT',
+      message: expect.stringMatching(message) as string,
+    });
   });
 
   test('cut off in the middle', async () => {
     const path = join(folder, 'tokenizer.json');
     await writeFile(path, (await readFile(path)).subarray(0, 1_000));
-    await expect(openTokenizer(model)).rejects.toMatchObject({ code: 'MODEL_CORRUPT', message: expect.stringContaining('tokenizer.json is not JSON') as string });
+    await expect(openTokenizer(model)).rejects.toMatchObject({
+      code: 'MODEL_CORRUPT',
+      message: expect.stringContaining('tokenizer.json is not JSON') as string,
+    });
   });
 
   test('missing', async () => {
     await rm(join(folder, 'tokenizer.json'));
-    await expect(openTokenizer(model)).rejects.toMatchObject({ code: 'MODEL_CORRUPT', message: expect.stringContaining('cannot be read') as string });
+    await expect(openTokenizer(model)).rejects.toMatchObject({
+      code: 'MODEL_CORRUPT',
+      message: expect.stringContaining('cannot be read') as string,
+    });
   });
 });
 
 describe('"do_lower_case" of sentence_bert_config.json', () => {
   test('is refused beside a tokenizer that keeps capitals', async () => {
     await Promise.all([changeTokenizer(keepsCapitals), asksForLowercase(true)]);
-    await expect(openTokenizer(model)).rejects.toMatchObject({ code: 'MODEL_CORRUPT', message: expect.stringMatching(/sentence_bert_config\.json has "do_lower_case": true, but .*tokenizer\.json keeps capitals.*set "lowercase" to true/) as string });
+    await expect(openTokenizer(model)).rejects.toMatchObject({
+      code: 'MODEL_CORRUPT',
+      message: expect.stringMatching(
+        /sentence_bert_config\.json has "do_lower_case": true, but .*tokenizer\.json keeps capitals.*set "lowercase" to true/,
+      ) as string,
+    });
   });
 
   test('changes nothing where the tokenizer lowercases, or where it is false', async () => {
@@ -82,6 +153,9 @@ describe('row length', () => {
   });
 
   test.each([513, 2, 0, -1, 8.5, NaN])('%d is CONFIG_INVALID', async (maxTokens) => {
-    await expect(openTokenizer(model, { maxTokens })).rejects.toMatchObject({ code: 'CONFIG_INVALID', message: expect.stringContaining('rows of 3 to 512 tokens') as string });
+    await expect(openTokenizer(model, { maxTokens })).rejects.toMatchObject({
+      code: 'CONFIG_INVALID',
+      message: expect.stringContaining('rows of 3 to 512 tokens') as string,
+    });
   });
 });

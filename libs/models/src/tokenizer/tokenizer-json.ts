@@ -1,7 +1,8 @@
 // tokenizer.json of a BERT-family model as checked facts. Takes BertNormalizer + BertPreTokenizer + WordPiece with one
-// [CLS]-like token before and one [SEP]-like token after, and refuses everything else by name: ids of a tokenizer that is
-// only nearly this one would be wrong without anybody noticing. Padding and truncation in the file are ignored on purpose
-// (minilm's says 128 for both): rows are padded by the planner and truncated where the model's authors truncate.
+// [CLS]-like token before and one [SEP]-like token after, and refuses everything else by name: ids of a tokenizer that
+// is only nearly this one would be wrong without anybody noticing. Padding and truncation in the file are ignored on
+// purpose (minilm's says 128 for both): rows are padded by the planner and truncated where the model's authors
+// truncate.
 
 import { ShoalError } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
@@ -58,7 +59,8 @@ function readNormalizer(json: CheckedJson): NormalizerOptions {
   return {
     cleanText: json.boolean('clean_text'),
     handleChineseChars: json.boolean('handle_chinese_chars'),
-    stripAccents: json.has('strip_accents') ? json.boolean('strip_accents') : lowercase, // null means "as lowercase says"
+    // null means "as lowercase says"
+    stripAccents: json.has('strip_accents') ? json.boolean('strip_accents') : lowercase,
     lowercase,
   };
 }
@@ -81,7 +83,8 @@ function readAddedTokens(root: CheckedJson): ReadonlyMap<string, number> {
   for (const [index, value] of root.list('added_tokens').entries()) {
     const token = CheckedJson.of(value, `${root.where}: added_tokens[${index}]`);
     for (const option of ['single_word', 'lstrip', 'rstrip', 'normalized']) {
-      if (token.has(option) && token.boolean(option)) refuse(token, `"${option}" is not supported for ${JSON.stringify(token.string('content'))}`);
+      if (token.has(option) && token.boolean(option))
+        refuse(token, `"${option}" is not supported for ${JSON.stringify(token.string('content'))}`);
     }
     const content = token.string('content');
     if (content === '') refuse(token, 'an added token is empty');
@@ -103,7 +106,9 @@ function readEnds(json: CheckedJson): { readonly beginId: number; readonly endId
 
 function pairedId(json: CheckedJson, key: string): number {
   const id = json.list(key)[1];
-  return typeof id === 'number' && Number.isSafeInteger(id) && id >= 0 ? id : refuse(json, `"${key}" should be [token, id]`);
+  return typeof id === 'number' && Number.isSafeInteger(id) && id >= 0
+    ? id
+    : refuse(json, `"${key}" should be [token, id]`);
 }
 
 function templateId(json: CheckedJson, part: CheckedJson): number {
@@ -113,9 +118,14 @@ function templateId(json: CheckedJson, part: CheckedJson): number {
 
 function expectType(json: CheckedJson, allowed: readonly string[]): void {
   const type = json.string('type');
-  if (!allowed.includes(type)) refuse(json, `type ${JSON.stringify(type)} is not supported, only ${allowed.join(' or ')}`);
+  if (!allowed.includes(type))
+    refuse(json, `type ${JSON.stringify(type)} is not supported, only ${allowed.join(' or ')}`);
 }
 
 function refuse(json: CheckedJson, problem: string): never {
-  throw new ShoalError('MODEL_CORRUPT', `${json.where}: ${problem}. Shoal reads WordPiece tokenizers of the BERT family`, { where: json.where });
+  throw new ShoalError(
+    'MODEL_CORRUPT',
+    `${json.where}: ${problem}. Shoal reads WordPiece tokenizers of the BERT family`,
+    { where: json.where },
+  );
 }

@@ -1,8 +1,9 @@
 // What BERT's normalizer does with each code point, as tokenizers 0.23.2 (the Rust original) does it. Written by
-// tools/make-unicode-classes.mjs, which asked that package about every code point; do not edit. The answers of Node 22.23.3
-// (Unicode 17.0) differ at this many code points: DROPPED 20, SPACE 0, PUNCTUATION 143, MARK 488; 21 have an NFD there
-// and none here (105c9 105e4 11383 11385 1138e 11391 113c5 113c7 113c8 11938 16121 16122 16123 16124 16125 16126 16127 16128 16d68 16d69 16d6a).
-// Lower case agrees everywhere. Whole classes instead of a list of exceptions: a newer Node would need another list.
+// tools/make-unicode-classes.mjs, which asked that package about every code point; do not edit. The answers of Node
+// 22.23.3 (Unicode 17.0) differ at this many code points: DROPPED 20, SPACE 0, PUNCTUATION 143, MARK 488; 21 have an
+// NFD there and none here (105c9 105e4 11383 11385 1138e 11391 113c5 113c7 113c8 11938 16121 16122 16123 16124 16125
+// 16126 16127 16128 16d68 16d69 16d6a). Lower case agrees everywhere. Whole classes instead of a list of exceptions: a
+// newer Node would need another list.
 
 /** Ranges of code points in hexadecimal, ascending. */
 export const CLASS_RANGES = {

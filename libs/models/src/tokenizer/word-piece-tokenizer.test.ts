@@ -21,7 +21,10 @@ let whole: WordPieceTokenizer; // never truncates
 beforeAll(async () => {
   model = await openMinilm();
   json = await readFile(join(model.folder, 'tokenizer.json'), 'utf8');
-  whole = new WordPieceTokenizer(parseTokenizerJson(json, 'tokenizer.json'), { hash: '', maxTokens: Number.MAX_SAFE_INTEGER });
+  whole = new WordPieceTokenizer(parseTokenizerJson(json, 'tokenizer.json'), {
+    hash: '',
+    maxTokens: Number.MAX_SAFE_INTEGER,
+  });
 }, FETCH_TIMEOUT_MS);
 
 /** Fails with the first texts whose ids differ; returns how many ids were compared. */
@@ -44,13 +47,29 @@ async function expectSameIds(ours: Tokenizer, theirs: ReferenceTokenizer, texts:
 
 describe('token ids are those of the official package', () => {
   test.each([
-    ['nothing', ''], ['a space', ' '], ['only spaces of all kinds', ' \t\n\r\u00a0\u3000\u2028'], ['punctuation', 'Hello, World! $100 +5% ^caret `tick` ~til'],
-    ['accents', 'naïve café Ångström e\u0301 Việt'], ['Chinese', '你好，世界 mixed 中文text'], ['kana', '日本語テキスト ｶﾞ'], ['Hangul', '한국어 한'],
-    ['emoji', '😀👍🏽 text 👨‍👩‍👧‍👦'], ['controls', 'a\u0000b\u0007c\u200bd\ufeffe\u00ad'], ['vertical tab, form feed, next line', 'a\u000bb\u000cc\u0085d'],
-    ['special tokens', '[CLS] in text [SEP] [MASK]ed[PAD] [cls] [MASK'], ['a word of 100 characters', 'x'.repeat(100)], ['a word of 101 characters', 'x'.repeat(101)],
-    ['100 characters in 200 code units', '𝕏'.repeat(100)], ['lower case of its own', 'ß ẞ İ ı ŉ ﬁ ΣΊΣΥΦΟΣ'], ['a lone surrogate', 'a\ud800b \udc00'],
-    ['hashes', '##ing ## # ##'], ['marks without a letter', '\u0301\u0302 x'], ['decomposes to punctuation', 'a≠b \u037e \u1fef'], ['astral Chinese', 'a𠀀b𫠠c'],
-    ['right to left', 'العربية עברית'], ['Indic', 'ไทย हिन्दी தமிழ்'],
+    ['nothing', ''],
+    ['a space', ' '],
+    ['only spaces of all kinds', ' \t\n\r\u00a0\u3000\u2028'],
+    ['punctuation', 'Hello, World! $100 +5% ^caret `tick` ~til'],
+    ['accents', 'naïve café Ångström e\u0301 Việt'],
+    ['Chinese', '你好，世界 mixed 中文text'],
+    ['kana', '日本語テキスト ｶﾞ'],
+    ['Hangul', '한국어 한'],
+    ['emoji', '😀👍🏽 text 👨‍👩‍👧‍👦'],
+    ['controls', 'a\u0000b\u0007c\u200bd\ufeffe\u00ad'],
+    ['vertical tab, form feed, next line', 'a\u000bb\u000cc\u0085d'],
+    ['special tokens', '[CLS] in text [SEP] [MASK]ed[PAD] [cls] [MASK'],
+    ['a word of 100 characters', 'x'.repeat(100)],
+    ['a word of 101 characters', 'x'.repeat(101)],
+    ['100 characters in 200 code units', '𝕏'.repeat(100)],
+    ['lower case of its own', 'ß ẞ İ ı ŉ ﬁ ΣΊΣΥΦΟΣ'],
+    ['a lone surrogate', 'a\ud800b \udc00'],
+    ['hashes', '##ing ## # ##'],
+    ['marks without a letter', '\u0301\u0302 x'],
+    ['decomposes to punctuation', 'a≠b \u037e \u1fef'],
+    ['astral Chinese', 'a𠀀b𫠠c'],
+    ['right to left', 'العربية עברית'],
+    ['Indic', 'ไทย हिन्दी தமிழ்'],
   ])('%s', async (_, text) => {
     await expectSameIds(whole, new ReferenceTokenizer(json), [text]);
   });
@@ -82,26 +101,100 @@ type Root = Record<string, Record<string, unknown>>;
 
 /** minilm's tokenizer.json with a vocabulary in which every option matters, changed by `change`. */
 function smallTokenizer(change: (root: Root) => void): string {
-  const pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', 'Ab', 'ab', '##c', '##C', 'é', 'e', '中', '文', '中文', 'x', '##x', '$', '\u0000', 'a', '##b', 'ς', 'σ', '<add>'];
-  const added = (id: number): unknown => ({ id, content: pieces[id], single_word: false, lstrip: false, rstrip: false, normalized: false, special: id === 3 });
+  const pieces = [
+    '[PAD]',
+    '[UNK]',
+    '[CLS]',
+    '[SEP]',
+    'Ab',
+    'ab',
+    '##c',
+    '##C',
+    'é',
+    'e',
+    '中',
+    '文',
+    '中文',
+    'x',
+    '##x',
+    '$',
+    '\u0000',
+    'a',
+    '##b',
+    'ς',
+    'σ',
+    '<add>',
+  ];
+  const added = (id: number): unknown => ({
+    id,
+    content: pieces[id],
+    single_word: false,
+    lstrip: false,
+    rstrip: false,
+    normalized: false,
+    special: id === 3,
+  });
   const root = JSON.parse(json) as Root & Record<string, unknown>;
   root['model']!['vocab'] = Object.fromEntries(pieces.map((piece, id) => [piece, id]));
-  Object.assign(root, { added_tokens: [added(3), added(21)], post_processor: { type: 'BertProcessing', sep: ['[SEP]', 3], cls: ['[CLS]', 2] } });
+  Object.assign(root, {
+    added_tokens: [added(3), added(21)],
+    post_processor: { type: 'BertProcessing', sep: ['[SEP]', 3], cls: ['[CLS]', 2] },
+  });
   change(root);
   return JSON.stringify(root);
 }
 
 describe('fields of tokenizer.json that change ids', () => {
-  const texts = ['Abc abC ABC', 'é e\u0301 É', '中文 中 x中文x', 'xxxxx xxxxxx', 'a\u0000b\u000bc $', 'ΑΣ σς', '<add>x<add><ad[SEP]', 'a\tb\u00a0c', '\u2000x\ufeffx'];
+  const texts = [
+    'Abc abC ABC',
+    'é e\u0301 É',
+    '中文 中 x中文x',
+    'xxxxx xxxxxx',
+    'a\u0000b\u000bc $',
+    'ΑΣ σς',
+    '<add>x<add><ad[SEP]',
+    'a\tb\u00a0c',
+    '\u2000x\ufeffx',
+  ];
 
   test.each<[string, (root: Root) => void]>([
     ['as they are', () => undefined],
-    ['lowercase: false keeps case and accents', (root) => { root['normalizer']!['lowercase'] = false; }],
-    ['strip_accents: false keeps accents', (root) => { root['normalizer']!['strip_accents'] = false; }],
-    ['strip_accents: true without lowercase', (root) => { Object.assign(root['normalizer']!, { strip_accents: true, lowercase: false }); }],
-    ['handle_chinese_chars: false', (root) => { root['normalizer']!['handle_chinese_chars'] = false; }],
-    ['clean_text: false', (root) => { root['normalizer']!['clean_text'] = false; }],
-    ['max_input_chars_per_word: 5', (root) => { root['model']!['max_input_chars_per_word'] = 5; }],
+    [
+      'lowercase: false keeps case and accents',
+      (root) => {
+        root['normalizer']!['lowercase'] = false;
+      },
+    ],
+    [
+      'strip_accents: false keeps accents',
+      (root) => {
+        root['normalizer']!['strip_accents'] = false;
+      },
+    ],
+    [
+      'strip_accents: true without lowercase',
+      (root) => {
+        Object.assign(root['normalizer']!, { strip_accents: true, lowercase: false });
+      },
+    ],
+    [
+      'handle_chinese_chars: false',
+      (root) => {
+        root['normalizer']!['handle_chinese_chars'] = false;
+      },
+    ],
+    [
+      'clean_text: false',
+      (root) => {
+        root['normalizer']!['clean_text'] = false;
+      },
+    ],
+    [
+      'max_input_chars_per_word: 5',
+      (root) => {
+        root['model']!['max_input_chars_per_word'] = 5;
+      },
+    ],
   ])('%s', async (_, change) => {
     const changed = smallTokenizer(change);
     const ours = new WordPieceTokenizer(parseTokenizerJson(changed, 'tokenizer.json'), { hash: '', maxTokens: 512 });
@@ -117,11 +210,16 @@ describe('long texts', () => {
     ['characters that decompose to punctuation', '≠'.repeat(7_000_000)],
     ['words', 'lorem ipsum dolor '.repeat(1_100_000)],
     ['nothing but dropped characters', '\u200b'.repeat(7_000_000)],
-  ])('20 MB of %s take seconds, not hours', async (_, text) => {
-    const tokenizer = await openTokenizer(model);
-    const { ids } = tokenizer.encode(text); // 0.1 to 0.9 s of a core; work that grows with the square would outlast the test's limit
-    expect(ids.length).toBeLessThanOrEqual(256);
-  }, 300_000);
+  ])(
+    '20 MB of %s take seconds, not hours',
+    async (_, text) => {
+      const tokenizer = await openTokenizer(model);
+      // 0.1 to 0.9 s of a core; work that grows with the square would outlast the test's limit
+      const { ids } = tokenizer.encode(text);
+      expect(ids.length).toBeLessThanOrEqual(256);
+    },
+    300_000,
+  );
 
   test('ids end where the row is full, and say so', async () => {
     const tokenizer = await openTokenizer(model, { maxTokens: 5 });

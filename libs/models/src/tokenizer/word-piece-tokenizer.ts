@@ -1,6 +1,6 @@
 // Texts into token ids as the model takes them: exactly those of the official `tokenizers` package, truncated where
-// sentence-transformers truncates. One pass over the raw text cuts it into stretches; a cache knows the ids of most, and
-// only new ones are normalized, split and looked up. Stops as soon as a row is full, so a 20 MB line costs what its
+// sentence-transformers truncates. One pass over the raw text cuts it into stretches; a cache knows the ids of most,
+// and only new ones are normalized, split and looked up. Stops as soon as a row is full, so a 20 MB line costs what its
 // beginning costs. Refuses nothing: every string has ids.
 
 import type { Encoded, Tokenizer } from '@shoal/core';
@@ -103,7 +103,9 @@ export class WordPieceTokenizer implements Tokenizer {
   }
 }
 
-/** Tokens that stand for themselves in raw text. Where several begin at one place the longest wins, as in the original. */
+/**
+ * Tokens that stand for themselves in raw text. Where several begin at one place the longest wins, as in the original.
+ */
 class AddedTokens {
   readonly #byFirst = new Map<number, { readonly content: string; readonly id: number }[]>();
   readonly #otherRoles = new Map<number, number>();

@@ -27,7 +27,7 @@ export class WordPiece {
   pieces(word: string): readonly number[] {
     if (word.length > this.#maxWordChars && countChars(word) > this.#maxWordChars) return this.#unknown;
     const ids: number[] = [];
-    for (let start = 0; start < word.length; ) {
+    for (let start = 0; start < word.length;) {
       const known = start === 0 ? this.#first : this.#continued;
       let end = Math.min(word.length, start + this.#longestPiece);
       let id = known.get(word.slice(start, end));

@@ -1,5 +1,6 @@
-// Reads Prometheus text format 0.0.4 strictly: for tests that what we serve is what a scraper understands. Refuses lines out
-// of order, samples without a declared type, doubled samples and histograms that do not add up. For tests only.
+// Reads Prometheus text format 0.0.4 strictly: for tests that what we serve is what a scraper understands. Refuses
+// lines out of order, samples without a declared type, doubled samples and histograms that do not add up. For tests
+// only.
 
 export interface Sample {
   readonly name: string;
@@ -37,7 +38,11 @@ export function parseMetrics(text: string): Exposition {
     samples.set(key, sample);
   }
   checkHistograms(types, [...samples.values()]);
-  return { types, samples: [...samples.values()], value: (name, labels = {}) => samples.get(keyOf(name, labels))?.value };
+  return {
+    types,
+    samples: [...samples.values()],
+    value: (name, labels = {}) => samples.get(keyOf(name, labels))?.value,
+  };
 }
 
 function parseSample(line: string): Sample {
@@ -54,7 +59,9 @@ function parseLabels(text: string, line: string): Record<string, string> {
   while (LABEL.lastIndex < text.length) {
     const match = LABEL.exec(text);
     if (match === null) throw new Error(`labels that cannot be read: ${line}`);
-    labels[match[1]!] = match[2]!.replaceAll(/\\(["\\n])/g, (_, character: string) => (character === 'n' ? '\n' : character));
+    labels[match[1]!] = match[2]!.replaceAll(/\\(["\\n])/g, (_, character: string) =>
+      character === 'n' ? '\n' : character,
+    );
   }
   return labels;
 }
@@ -71,10 +78,14 @@ function keyOf(name: string, labels: Readonly<Record<string, string>>): string {
 function checkHistograms(types: ReadonlyMap<string, string>, samples: readonly Sample[]): void {
   for (const [family, type] of types) {
     if (type !== 'histogram') continue;
-    const series = Map.groupBy(samples.filter(({ name }) => name === `${family}_bucket`), ({ labels }) => keyOf('', { ...labels, le: '' }));
+    const series = Map.groupBy(
+      samples.filter(({ name }) => name === `${family}_bucket`),
+      ({ labels }) => keyOf('', { ...labels, le: '' }),
+    );
     for (const buckets of series.values()) {
       const counts = buckets.map(({ value }) => value);
-      if (counts.some((count, i) => count < (counts[i - 1] ?? 0))) throw new Error(`${family}: its buckets do not grow`);
+      if (counts.some((count, i) => count < (counts[i - 1] ?? 0)))
+        throw new Error(`${family}: its buckets do not grow`);
       if (buckets.at(-1)?.labels['le'] !== '+Inf') throw new Error(`${family}: its last bucket is not +Inf`);
     }
   }

@@ -11,7 +11,10 @@ const output = (jobId: string): string => keys.output(QUEUE, jobId);
 const staged = (): Promise<string[]> => connection.keys(keys.staged(QUEUE, '*', '*'));
 let server: TestServer;
 let connection: Redis;
-const result = encodeResult({ dtype: 'f32', rows: 2, dims: 3, fingerprint: '00112233445566ff', isTruncated: true }, Buffer.alloc(24, 0xfe));
+const result = encodeResult(
+  { dtype: 'f32', rows: 2, dims: 3, fingerprint: '00112233445566ff', isTruncated: true },
+  Buffer.alloc(24, 0xfe),
+);
 
 beforeAll(async () => {
   server = await startTestServer();
@@ -30,7 +33,13 @@ test('the body comes back once; the header stays, marked TAKEN, with its time to
   expect(first?.kind === 'body' && openResult(first.bytes).body.equals(result.subarray(32))).toBe(true);
   const left = await connection.getBuffer(output('a'));
   expect(left?.length).toBe(32);
-  expect(decodeResultHeader(left ?? Buffer.alloc(0))).toMatchObject({ isTaken: true, isTruncated: true, fingerprint: '00112233445566ff', rows: 2, dims: 3 });
+  expect(decodeResultHeader(left ?? Buffer.alloc(0))).toMatchObject({
+    isTaken: true,
+    isTruncated: true,
+    fingerprint: '00112233445566ff',
+    rows: 2,
+    dims: 3,
+  });
   const remainingMs = await connection.pttl(output('a'));
   expect(remainingMs).toBeGreaterThan(55_000);
   expect(remainingMs).toBeLessThanOrEqual(60_000);
@@ -59,7 +68,9 @@ test('a body whose reply was lost with the connection comes all the same', async
     await Promise.all(jobIds.map((jobId) => connection.set(output(jobId), result)));
     const answers = acknowledge(connection, keys, QUEUE, jobIds);
     await server.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
-    expect((await answers).filter((answer) => answer.kind === 'body' && answer.bytes.equals(result))).toHaveLength(jobIds.length);
+    expect((await answers).filter((answer) => answer.kind === 'body' && answer.bytes.equals(result))).toHaveLength(
+      jobIds.length,
+    );
   }
 });
 

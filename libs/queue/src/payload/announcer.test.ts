@@ -22,7 +22,12 @@ beforeAll(async () => {
 
 beforeEach(async () => {
   await connection.flushall();
-  announcer = await RedisAnnouncer.connect({ redisUrl: server.url, prefix: '{t}', queue: QUEUE, log: new RecordingLogger() });
+  announcer = await RedisAnnouncer.connect({
+    redisUrl: server.url,
+    prefix: '{t}',
+    queue: QUEUE,
+    log: new RecordingLogger(),
+  });
 });
 
 afterEach(() => announcer.stop());
@@ -34,7 +39,15 @@ afterAll(async () => {
 });
 
 function announcement(jobId: string, more: Partial<Announcement> = {}): Announcement {
-  return { jobId, outcome: 'completed', reply: keys.reply('me'), resultTtlMs: 50_000, isUrgent: false, wasRepeated: false, ...more };
+  return {
+    jobId,
+    outcome: 'completed',
+    reply: keys.reply('me'),
+    resultTtlMs: 50_000,
+    isUrgent: false,
+    wasRepeated: false,
+    ...more,
+  };
 }
 
 async function leave(jobId: string): Promise<void> {
@@ -48,7 +61,10 @@ test('one message per channel names all ids that concern it, after inputs are go
   await subscriber.subscribe(keys.reply('me'));
   const heard = once(subscriber, 'message');
   await announcer.announce([
-    announcement('a'), announcement('b', { wasRepeated: true }), announcement('c', { outcome: 'failed' }), announcement('d', { reply: undefined }),
+    announcement('a'),
+    announcement('b', { wasRepeated: true }),
+    announcement('c', { outcome: 'failed' }),
+    announcement('d', { reply: undefined }),
   ]);
   expect(await heard).toEqual([keys.reply('me'), '{"v":1,"queue":"embed-x","completed":["a","b"],"failed":["c"]}']);
   expect(await connection.exists(...['a', 'b', 'c', 'd'].map((jobId) => keys.input(QUEUE, jobId)))).toBe(0);
@@ -97,6 +113,7 @@ test('waits for a server that is away, and gives up without a word of complaint 
 test('a message survives its encoding, and strangers are not understood', () => {
   const message = { queue: 'q', completed: ['a'], failed: [] };
   expect(parseReply(encodeReply(message))).toEqual(message);
-  for (const text of ['', 'null', '[]', '{"v":2,"queue":"q"}', '{"v":1}', '{"v":1,"queue":3}']) expect(parseReply(text)).toBeUndefined();
+  for (const text of ['', 'null', '[]', '{"v":2,"queue":"q"}', '{"v":1}', '{"v":1,"queue":3}'])
+    expect(parseReply(text)).toBeUndefined();
   expect(parseReply('{"v":1,"queue":"q","completed":["a",3],"failed":"x"}')).toEqual(message);
 });

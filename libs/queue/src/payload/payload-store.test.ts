@@ -26,7 +26,13 @@ beforeEach(async () => {
   keys = keySpace(prefix);
   dims = 4;
   log = new RecordingLogger();
-  store = await RedisPayloadStore.connect({ redisUrl: server.url, prefix, queue: QUEUE, cpuQueue: `${QUEUE}-cpu`, log });
+  store = await RedisPayloadStore.connect({
+    redisUrl: server.url,
+    prefix,
+    queue: QUEUE,
+    cpuQueue: `${QUEUE}-cpu`,
+    log,
+  });
 });
 
 afterEach(async () => {
@@ -41,7 +47,16 @@ afterAll(async () => {
 
 let dims = 4;
 function request(jobId: string, token: string, fill: number, fingerprint = FINGERPRINT): CommitRequest {
-  return { jobId, token, fingerprint, ttlMs: 60_000, result: encodeResult({ dtype: 'f32', rows: 1, dims, fingerprint, isTruncated: false }, Buffer.alloc(dims * 4, fill)) };
+  return {
+    jobId,
+    token,
+    fingerprint,
+    ttlMs: 60_000,
+    result: encodeResult(
+      { dtype: 'f32', rows: 1, dims, fingerprint, isTruncated: false },
+      Buffer.alloc(dims * 4, fill),
+    ),
+  };
 }
 
 function lock(jobId: string, token: string): Promise<unknown> {
@@ -57,7 +72,10 @@ function stored(jobId: string): Promise<Buffer | null> {
   return connection.getBuffer(keys.output(QUEUE, jobId));
 }
 
-describe.each([['small results, which travel in the script', 4], ['large results, which are staged', 8_192]])('commit of %s', (_form, wide) => {
+describe.each([
+  ['small results, which travel in the script', 4],
+  ['large results, which are staged', 8_192],
+])('commit of %s', (_form, wide) => {
   beforeEach(() => {
     dims = wide;
   });
@@ -70,18 +88,26 @@ describe.each([['small results, which travel in the script', 4], ['large results
     expect(await connection.pttl(keys.output(QUEUE, 'a'))).toBeGreaterThan(55_000);
   });
 
-  test('writes nothing when the lock is another\'s or gone', async () => {
+  test("writes nothing when the lock is another's or gone", async () => {
     await lock('other', 'theirs');
-    expect(await store.commit([request('other', 'mine', 7), request('gone', 'mine', 7)])).toEqual(['lease-lost', 'lease-lost']);
+    expect(await store.commit([request('other', 'mine', 7), request('gone', 'mine', 7)])).toEqual([
+      'lease-lost',
+      'lease-lost',
+    ]);
     expect(await connection.exists(keys.output(QUEUE, 'other'), keys.output(QUEUE, 'gone'))).toBe(0);
     expect(await staged()).toEqual([]);
   });
 
-  test('for a job of the CPU lane its lock there counts, and the result goes where the main lane\'s goes', async () => {
+  test("for a job of the CPU lane its lock there counts, and the result goes where the main lane's goes", async () => {
     await lock('a', 'main claim');
     await connection.set(keys.lock(`${QUEUE}-cpu`, 'a'), 'mine');
     const wanted: CommitRequest = { ...request('a', 'mine', 7), lane: 'cpu' };
-    expect(await store.commit([{ ...wanted, token: 'main claim' }, { ...wanted, lane: 'main' }])).toEqual(['lease-lost', 'lease-lost']);
+    expect(
+      await store.commit([
+        { ...wanted, token: 'main claim' },
+        { ...wanted, lane: 'main' },
+      ]),
+    ).toEqual(['lease-lost', 'lease-lost']);
     expect(await store.commit([wanted])).toEqual(['committed']);
     expect(await stored('a')).toEqual(wanted.result);
   });
@@ -126,7 +152,13 @@ describe.each([['small results, which travel in the script', 4], ['large results
     await lock('lost', 'theirs');
     await connection.config('SET', 'maxmemory', '1');
     const committed = store.commit([request('a', 'mine', 1), request('lost', 'mine', 1)]);
-    await vi.waitUntil(() => log.messages('warn').includes('the memory of the queue server is full, holding results back until there is room'), { timeout: 10_000 });
+    await vi.waitUntil(
+      () =>
+        log
+          .messages('warn')
+          .includes('the memory of the queue server is full, holding results back until there is room'),
+      { timeout: 10_000 },
+    );
     expect(await stored('a')).toBeNull();
     await connection.config('SET', 'maxmemory', '0');
     expect(await committed).toEqual(['committed', 'lease-lost']);
@@ -173,7 +205,9 @@ test('a large result that the server forgot before it was committed is staged ag
   await lock('a', 'mine');
   const writer = store['writers'][0]!;
   const send = writer.sendCommand.bind(writer);
-  const forgetful = vi.spyOn(writer, 'sendCommand').mockImplementationOnce(({ name }) => send(new Command('ECHO', [name])));
+  const forgetful = vi
+    .spyOn(writer, 'sendCommand')
+    .mockImplementationOnce(({ name }) => send(new Command('ECHO', [name])));
   expect(await store.commit([request('a', 'mine', 5)])).toEqual(['committed']);
   expect(forgetful.mock.calls.filter(([{ name }]) => name.toLowerCase() === 'set')).toHaveLength(2);
   expect(await stored('a')).toEqual(request('a', 'mine', 5).result);
@@ -189,7 +223,13 @@ describe('read', () => {
     await connection.lpush(keys.input(QUEUE, 'c'), 'x');
     await connection.hset(keys.output(QUEUE, 'c'), 'x', 'y');
     await connection.set(keys.input(QUEUE, 'd'), '');
-    const reads = await store.read([{ jobId: 'a', hasInput: true }, { jobId: 'b', hasInput: false }, { jobId: 'c', hasInput: true }, { jobId: 'd', hasInput: true }, { jobId: 'e', hasInput: true }]);
+    const reads = await store.read([
+      { jobId: 'a', hasInput: true },
+      { jobId: 'b', hasInput: false },
+      { jobId: 'c', hasInput: true },
+      { jobId: 'd', hasInput: true },
+      { jobId: 'e', hasInput: true },
+    ]);
     expect(reads).toEqual([
       { input, resultHead: undefined },
       { input: undefined, resultHead: request('b', 'x', 1).result.subarray(0, 32) },
@@ -202,7 +242,8 @@ describe('read', () => {
   test('an input that was given back lends its memory to the next one, and no other does', async () => {
     const inputs = ['a', 'b', 'c'].map((word) => encodeTexts([word.repeat(12_000)]));
     await Promise.all(inputs.map((input, job) => connection.set(keys.input(QUEUE, `job-${job}`), input)));
-    const read = async (job: number): Promise<Buffer> => (await store.read([{ jobId: `job-${job}`, hasInput: true }]))[0]!.input!;
+    const read = async (job: number): Promise<Buffer> =>
+      (await store.read([{ jobId: `job-${job}`, hasInput: true }]))[0]!.input!;
     const [first, second] = [await read(0), await read(1)];
     store.release([first]);
     const third = await read(2);

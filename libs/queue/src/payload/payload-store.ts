@@ -1,9 +1,28 @@
-// The executor's side of the payload: reads inputs, commits results. Implements core's PayloadStore on binary keys. A commit
-// is decided on the server in one step: whoever lost the lease cannot write, and what is there already is never replaced.
+// The executor's side of the payload: reads inputs, commits results. Implements core's PayloadStore on binary keys. A
+// commit is decided on the server in one step: whoever lost the lease cannot write, and what is there already is never
+// replaced.
 
 import { setMaxListeners } from 'node:events';
-import { BodyRooms, RESULT_HEADER_BYTES, invariant, keySpace, type CommitRequest, type CommitResult, type InputRead, type KeySpace, type Logger, type PayloadStore } from '@shoal/core';
-import { closeConnection, connected, isServerFull, openConnection, type ConnectionOptions, type Redis } from '../connection.ts';
+import {
+  BodyRooms,
+  RESULT_HEADER_BYTES,
+  invariant,
+  keySpace,
+  type CommitRequest,
+  type CommitResult,
+  type InputRead,
+  type KeySpace,
+  type Logger,
+  type PayloadStore,
+} from '@shoal/core';
+import {
+  closeConnection,
+  connected,
+  isServerFull,
+  openConnection,
+  type ConnectionOptions,
+  type Redis,
+} from '../connection.ts';
 import { inParts } from '../in-parts.ts';
 import { askAll, bytesOf, valueOf, type Command, type RetryOptions } from './pipeline.ts';
 import { runScriptOver, script, type ScriptItem } from './script.ts';
@@ -19,11 +38,14 @@ export interface PayloadStoreOptions {
   readonly log: Logger;
 }
 
-// KEYS of each job: its lock, its result, and where a large result was staged. ARGV of each: our token, the result's time to live in
-// ms, its fingerprint, and the result itself, or nothing where it was staged. Answers with a word for each. Bytes 20..27 of a header
-// are the fingerprint (21 to 28 as Lua counts). A header marked TAKEN counts like any other. A full server refuses the first write, and
-// none after it: what is refused has left all as it was.
-const COMMIT = script(0, '', `
+// KEYS of each job: its lock, its result, and where a large result was staged. ARGV of each: our token, the result's
+// time to live in ms, its fingerprint, and the result itself, or nothing where it was staged. Answers with a word for
+// each. Bytes 20..27 of a header are the fingerprint (21 to 28 as Lua counts). A header marked TAKEN counts like any
+// other. A full server refuses the first write, and none after it: what is refused has left all as it was.
+const COMMIT = script(
+  0,
+  '',
+  `
 local function decide(lock, output, staged, token, ttl, fingerprint, result)
   if redis.pcall('GET', lock) ~= token then return 'lease-lost' end
   local kind = redis.call('TYPE', output).ok
@@ -48,11 +70,13 @@ for at = 1, #KEYS / 3 do
   if result == '' and answers[at] ~= 'committed' then redis.call('UNLINK', staged) end
 end
 return answers
-`);
+`,
+);
 
 /**
- * The server takes one large argument from a connection in each turn of its loop, two in three of them in two turns: over one
- * connection 64 rows of 384 dimensions took 2.3 ms each, while it had half a core to spare (800 jobs a second, 2-core Xeon, 2026-11).
+ * The server takes one large argument from a connection in each turn of its loop, two in three of them in two turns:
+ * over one connection 64 rows of 384 dimensions took 2.3 ms each, while it had half a core to spare (800 jobs a second,
+ * 2-core Xeon, 2026-11).
  */
 const WRITERS = 4;
 
@@ -101,14 +125,24 @@ export class RedisPayloadStore implements PayloadStore {
     const { queue } = this.options;
     if (jobs.length === 0) return [];
     const outputs = jobs.map(({ jobId }) => this.keys.output(queue, jobId));
-    const inputs = jobs.flatMap(({ jobId, hasInput }): Command[] => (hasInput ? [['GET', this.keys.input(queue, jobId)]] : []));
+    const inputs = jobs.flatMap(({ jobId, hasInput }): Command[] =>
+      hasInput ? [['GET', this.keys.input(queue, jobId)]] : [],
+    );
     const [results, ...replies] = await askAll(this.connection, [['EXISTS', ...outputs], ...inputs], this.retrying());
     let next = 0;
     const read = jobs.map(({ hasInput }) => (hasInput ? bytesOf(replies[next++]) : undefined));
     // An input may also be gone because its job was done in between.
-    const mayHaveResults = valueOf(results!) !== 0 || jobs.some(({ hasInput }, at) => hasInput && read[at] === undefined);
-    const heads = mayHaveResults ? await askAll(this.connection, outputs.map((output): Command => ['GETRANGE', output, 0, RESULT_HEADER_BYTES - 1]), this.retrying()) : [];
-    return jobs.map((_, at) => ({ resultHead: nonEmpty(bytesOf(heads[at])), input: read[at] })); // GETRANGE has no word for a key that is not there
+    const mayHaveResults =
+      valueOf(results!) !== 0 || jobs.some(({ hasInput }, at) => hasInput && read[at] === undefined);
+    const heads = mayHaveResults
+      ? await askAll(
+          this.connection,
+          outputs.map((output): Command => ['GETRANGE', output, 0, RESULT_HEADER_BYTES - 1]),
+          this.retrying(),
+        )
+      : [];
+    // GETRANGE has no word for a key that is not there
+    return jobs.map((_, at) => ({ resultHead: nonEmpty(bytesOf(heads[at])), input: read[at] }));
   }
 
   release(inputs: readonly Buffer[]): void {
@@ -116,9 +150,9 @@ export class RedisPayloadStore implements PayloadStore {
   }
 
   /**
-   * A commit whose reply was lost is sent again and comes back as `already`, as does one that another worker made before
-   * it died. Nobody needs to tell these apart: the job is completed in both cases, and announcing it again only repeats a
-   * message that is allowed to come twice.
+   * A commit whose reply was lost is sent again and comes back as `already`, as does one that another worker made
+   * before it died. Nobody needs to tell these apart: the job is completed in both cases, and announcing it again only
+   * repeats a message that is allowed to come twice.
    */
   async commit(requests: readonly CommitRequest[], { isUrgent = false } = {}): Promise<readonly CommitResult[]> {
     const { cpuQueue, queue } = this.options;
@@ -131,7 +165,10 @@ export class RedisPayloadStore implements PayloadStore {
       const isStaged = result.length >= STAGED_FROM_BYTES;
       return {
         stages: isStaged ? [['SET', staged, result, 'PX', STAGED_TTL_MS]] : [],
-        item: { keys: [this.keys.lock(claimedFrom, jobId), this.keys.output(queue, jobId), staged], values: [token, ttlMs, inHeader, isStaged ? '' : result] },
+        item: {
+          keys: [this.keys.lock(claimedFrom, jobId), this.keys.output(queue, jobId), staged],
+          values: [token, ttlMs, inHeader, isStaged ? '' : result],
+        },
       };
     });
     const large = commits.filter(({ stages }) => stages.length > 0).length;
@@ -142,7 +179,9 @@ export class RedisPayloadStore implements PayloadStore {
 
   async stop(): Promise<void> {
     this.end.abort();
-    await Promise.all([this.connection, this.urgentWriter, ...this.writers].map((connection) => closeConnection(connection)));
+    await Promise.all(
+      [this.connection, this.urgentWriter, ...this.writers].map((connection) => closeConnection(connection)),
+    );
   }
 
   /** At most so many of them. */
@@ -155,14 +194,19 @@ export class RedisPayloadStore implements PayloadStore {
   private async write(writer: Redis, commits: readonly Commit[]): Promise<readonly CommitResult[]> {
     const answers: string[] = [];
     let open = [...commits.keys()];
-    // What was refused at first (the server was full) is staged by the second round. What is not there even then was forgotten in a
-    // restart, or expired while the server was away: it is staged again in the third.
+    // What was refused at first (the server was full) is staged by the second round. What is not there even then was
+    // forgotten in a restart, or expired while the server was away: it is staged again in the third.
     for (let round = 0; open.length > 0; round++) {
       const stages = open.flatMap((index) => (round % 2 === 0 ? commits[index]!.stages : []));
       // Written back to back on one connection, so the script finds what was staged without a round trip between them.
       const [staged, replies] = await Promise.all([
         askAll(writer, stages, this.retrying()),
-        runScriptOver(writer, COMMIT, open.map((index) => commits[index]!.item), this.retrying()),
+        runScriptOver(
+          writer,
+          COMMIT,
+          open.map((index) => commits[index]!.item),
+          this.retrying(),
+        ),
       ]);
       for (const reply of staged) valueOf(reply);
       for (const [at, index] of open.entries()) answers[index] = String(replies[at]);
@@ -175,7 +219,11 @@ export class RedisPayloadStore implements PayloadStore {
     return {
       signal: this.end.signal,
       onFault: (fault, count) => {
-        if (isServerFull(fault)) this.options.log.warn({ code: 'QUEUE_FULL', count }, 'the memory of the queue server is full, holding results back until there is room');
+        if (isServerFull(fault))
+          this.options.log.warn(
+            { code: 'QUEUE_FULL', count },
+            'the memory of the queue server is full, holding results back until there is room',
+          );
         else this.options.log.debug({ err: fault, count }, 'the queue server could not answer, asking again');
       },
     };

@@ -1,6 +1,6 @@
-// Many commands in one round trip, each with its own answer, tried again where trying again can help: while the server is
-// away, loading or full. A command may be executed twice for one answer (the reply may be lost after the work was done), so
-// only commands that may be repeated belong here. Replies come as Buffers.
+// Many commands in one round trip, each with its own answer, tried again where trying again can help: while the server
+// is away, loading or full. A command may be executed twice for one answer (the reply may be lost after the work was
+// done), so only commands that may be repeated belong here. Replies come as Buffers.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ShoalError } from '@shoal/core';
@@ -26,12 +26,19 @@ const FIRST_RETRY_MS = 50;
 const LAST_RETRY_MS = 2_000;
 
 /** One reply per command, in order. Throws QUEUE_UNREACHABLE once the connection is closed for good, nothing else. */
-export async function askAll(connection: Redis, commands: readonly Command[], { signal, onFault }: RetryOptions = {}): Promise<Reply[]> {
+export async function askAll(
+  connection: Redis,
+  commands: readonly Command[],
+  { signal, onFault }: RetryOptions = {},
+): Promise<Reply[]> {
   const replies: Reply[] = [];
   let open = commands.map((_, index) => index);
   for (let attempt = 0; open.length > 0; attempt++) {
     let fault: Error | undefined;
-    const answers = await askOnce(connection, open.map((index) => commands[index]!));
+    const answers = await askOnce(
+      connection,
+      open.map((index) => commands[index]!),
+    );
     const again: number[] = [];
     for (const [at, index] of open.entries()) {
       const reply = answers[at]!;
@@ -52,7 +59,10 @@ export function valueOf(reply: Reply): unknown {
   return reply.value;
 }
 
-/** The string that was read. Undefined where there is nothing, or something that is no string: that concerns its own reader alone. */
+/**
+ * The string that was read. Undefined where there is nothing, or something that is no string: that concerns its own
+ * reader alone.
+ */
 export function bytesOf(reply: Reply | undefined): Buffer | undefined {
   if (reply === undefined || (!reply.ok && reply.error.message.startsWith('WRONGTYPE'))) return undefined;
   const value = valueOf(reply);
@@ -69,21 +79,42 @@ function toError(reason: unknown): Error {
 }
 
 /**
- * All of them are written before this returns, and leave together (connection.ts). Not by ioredis' pipelines: each takes over every script that
- * BullMQ has defined on its connection, 64 of them, and copies what it sends twice. One command took 145 µs of CPU so, with its reply,
- * and takes 70; 64 commands 720 and 430 (2026-11). One reply per command, faults that will pass among them; never throws.
+ * All of them are written before this returns, and leave together (connection.ts). Not by ioredis' pipelines: each
+ * takes over every script that BullMQ has defined on its connection, 64 of them, and copies what it sends twice. One
+ * command took 145 µs of CPU so, with its reply, and takes 70; 64 commands 720 and 430 (2026-11). One reply per
+ * command, faults that will pass among them; never throws.
  */
 export async function askOnce(connection: Redis, commands: readonly Command[]): Promise<Reply[]> {
-  const answers = await Promise.allSettled(commands.map(([name, ...values]) =>
-    connection.sendCommand(isLarge(values) ? new WholeCommand(name, values) : new RedisCommand(name, values, { replyEncoding: null }))));
-  return answers.map((answer) => (answer.status === 'fulfilled' ? { ok: true, value: answer.value } : { ok: false, error: toError(answer.reason) }));
+  const answers = await Promise.allSettled(
+    commands.map(([name, ...values]) =>
+      connection.sendCommand(
+        isLarge(values) ? new WholeCommand(name, values) : new RedisCommand(name, values, { replyEncoding: null }),
+      ),
+    ),
+  );
+  return answers.map((answer) =>
+    answer.status === 'fulfilled' ? { ok: true, value: answer.value } : { ok: false, error: toError(answer.reason) },
+  );
 }
 
-async function waitOut(connection: Redis, fault: Error, attempt: number, signal: AbortSignal | undefined, report: () => void): Promise<void> {
+async function waitOut(
+  connection: Redis,
+  fault: Error,
+  attempt: number,
+  signal: AbortSignal | undefined,
+  report: () => void,
+): Promise<void> {
   const closed = (): never => {
-    throw new ShoalError('QUEUE_UNREACHABLE', 'the connection to the queue server was closed before it answered', {}, fault);
+    throw new ShoalError(
+      'QUEUE_UNREACHABLE',
+      'the connection to the queue server was closed before it answered',
+      {},
+      fault,
+    );
   };
   if (connection.status === 'end') closed();
   report();
-  await sleep(Math.min(FIRST_RETRY_MS * 2 ** Math.min(attempt, 10), LAST_RETRY_MS), undefined, { signal }).catch(closed);
+  await sleep(Math.min(FIRST_RETRY_MS * 2 ** Math.min(attempt, 10), LAST_RETRY_MS), undefined, { signal }).catch(
+    closed,
+  );
 }

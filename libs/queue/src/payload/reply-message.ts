@@ -1,4 +1,5 @@
-// What is published on a producer's reply channel when jobs ended: their ids, nothing more. Public format (docs/jobs.md):
+// What is published on a producer's reply channel when jobs ended: their ids, nothing more. Public format
+// (docs/jobs.md):
 //   {"v":1,"queue":"embed-minilm","completed":["id",…],"failed":["id",…]}
 // Either list may be absent. A message may be lost or come twice: it only saves the producer from asking.
 
@@ -9,7 +10,12 @@ export interface ReplyMessage {
 }
 
 export function encodeReply({ queue, completed, failed }: ReplyMessage): string {
-  return JSON.stringify({ v: 1, queue, ...(completed.length > 0 ? { completed } : {}), ...(failed.length > 0 ? { failed } : {}) });
+  return JSON.stringify({
+    v: 1,
+    queue,
+    ...(completed.length > 0 ? { completed } : {}),
+    ...(failed.length > 0 ? { failed } : {}),
+  });
 }
 
 /** Undefined for what is not such a message: anybody may publish on a channel. */
@@ -17,7 +23,9 @@ export function parseReply(text: string): ReplyMessage | undefined {
   const value = parse(text);
   if (typeof value !== 'object' || value === null || Reflect.get(value, 'v') !== 1) return undefined;
   const queue: unknown = Reflect.get(value, 'queue');
-  return typeof queue === 'string' ? { queue, completed: idsOf(value, 'completed'), failed: idsOf(value, 'failed') } : undefined;
+  return typeof queue === 'string'
+    ? { queue, completed: idsOf(value, 'completed'), failed: idsOf(value, 'failed') }
+    : undefined;
 }
 
 function parse(text: string): unknown {

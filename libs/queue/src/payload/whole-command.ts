@@ -1,5 +1,6 @@
-// A command whose large values go to the socket as they are. ioredis makes one buffer of a command, and another of all commands of a
-// pipeline: at 700 results of 393 KB a second that was a sixth of the executor's main thread, with what it left to collect.
+// A command whose large values go to the socket as they are. ioredis makes one buffer of a command, and another of all
+// commands of a pipeline: at 700 results of 393 KB a second that was a sixth of the executor's main thread, with what
+// it left to collect.
 
 import { Writable } from 'node:stream';
 import { Command } from 'ioredis';
@@ -9,7 +10,10 @@ export class WholeCommand extends Command {
     super(name, [...values], { replyEncoding: null }); // replies as Buffers
   }
 
-  /** Called when it is sent, and again when it is sent anew. The socket is corked then (connection.ts), so that all parts leave in one write. */
+  /**
+   * Called when it is sent, and again when it is sent anew. The socket is corked then (connection.ts), so that all
+   * parts leave in one write.
+   */
   override toWritable(socket: object): string | Buffer {
     if (!(socket instanceof Writable)) return super.toWritable(socket);
     let text = `*${this.args.length + 1}\r\n$${Buffer.byteLength(this.name)}\r\n${this.name}\r\n`;

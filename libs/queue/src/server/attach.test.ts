@@ -1,9 +1,21 @@
-// The private server with a real Valkey and real processes. Each test has a cache of its own, and fails when a process that
-// names that cache in its arguments is still there at its end.
+// The private server with a real Valkey and real processes. Each test has a cache of its own, and fails when a process
+// that names that cache in its arguments is still there at its end.
 
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import { connect, createServer } from 'node:net';
 import { hostname, tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
@@ -40,8 +52,12 @@ afterEach(async () => {
 /** "<pid> <command line>" of every process that names this test's cache. */
 function processesLeft(): string[] {
   const lines = existsSync('/proc/self/cmdline')
-    ? readdirSync('/proc').filter((name) => /^\d+$/.test(name)).map((pid) => `${pid} ${readQuietly(`/proc/${pid}/cmdline`).replaceAll('\0', ' ')}`)
-    : spawnSync('ps', ['-ww', '-ax', '-o', 'pid=', '-o', 'args='], { encoding: 'utf8' }).stdout.split('\n').map((line) => line.trim());
+    ? readdirSync('/proc')
+        .filter((name) => /^\d+$/.test(name))
+        .map((pid) => `${pid} ${readQuietly(`/proc/${pid}/cmdline`).replaceAll('\0', ' ')}`)
+    : spawnSync('ps', ['-ww', '-ax', '-o', 'pid=', '-o', 'args='], { encoding: 'utf8' })
+        .stdout.split('\n')
+        .map((line) => line.trim());
   return lines.filter((line) => line.includes(cacheDir));
 }
 
@@ -53,10 +69,12 @@ function readQuietly(path: string): string {
   }
 }
 
-const attach = (options: Partial<Parameters<typeof attachServer>[0]> = {}): Promise<AttachedServer> => attachServer({ cacheDir, lingerMs: 200, ...options });
+const attach = (options: Partial<Parameters<typeof attachServer>[0]> = {}): Promise<AttachedServer> =>
+  attachServer({ cacheDir, lingerMs: 200, ...options });
 const running = () => readRunFile(join(cacheDir, 'server', 'run.json'));
 const socketOf = (server: AttachedServer): string => server.url.replace('unix://', '');
-const say = (server: AttachedServer, command: string): Promise<string | undefined> => ask(socketOf(server), command, 1_000);
+const say = (server: AttachedServer, command: string): Promise<string | undefined> =>
+  ask(socketOf(server), command, 1_000);
 
 /** Another command that attaches, prints the supervisor's pid and holds on until it is killed or told to leave. */
 async function otherCommand(lingerMs = 200): Promise<{ child: ChildProcess; supervisor: number }> {
@@ -65,7 +83,10 @@ async function otherCommand(lingerMs = 200): Promise<{ child: ChildProcess; supe
     const server = await attachServer({ cacheDir: process.env.CACHE, lingerMs: ${lingerMs} });
     console.log(readRunFile(process.env.CACHE + '/server/run.json').supervisor.pid);
     process.stdin.on('end', () => server.release()).resume();`;
-  const child = spawn(process.execPath, ['--conditions=@shoal/source', '--input-type=module', '-e', script], { env: { ...process.env, CACHE: cacheDir }, stdio: ['pipe', 'pipe', 'inherit'] });
+  const child = spawn(process.execPath, ['--conditions=@shoal/source', '--input-type=module', '-e', script], {
+    env: { ...process.env, CACHE: cacheDir },
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
   children.push(child);
   const [printed] = (await once(child.stdout!, 'data')) as [Buffer];
   return { child, supervisor: Number(String(printed)) };
@@ -130,7 +151,14 @@ test('the server is set up to lose nothing and to be reached by this user only',
   const server = await attach();
   expect(statSync(join(cacheDir, 'server')).mode & 0o777).toBe(0o700);
   expect(statSync(socketOf(server)).mode & 0o077).toBe(0);
-  for (const [setting, value] of [['maxmemory-policy', 'noeviction'], ['appendonly', 'yes'], ['appendfsync', 'everysec'], ['port', '0'], ['save', ''], ['latency-tracking', 'no']]) {
+  for (const [setting, value] of [
+    ['maxmemory-policy', 'noeviction'],
+    ['appendonly', 'yes'],
+    ['appendfsync', 'everysec'],
+    ['port', '0'],
+    ['save', ''],
+    ['latency-tracking', 'no'],
+  ]) {
     expect(await configOf(server, setting!)).toBe(value);
   }
   await server.release();
@@ -140,19 +168,31 @@ test('the server is set up to lose nothing and to be reached by this user only',
 function configOf(server: AttachedServer, setting: string): Promise<string> {
   return new Promise((resolve) => {
     const socket = connect(socketOf(server));
-    socket.setEncoding('utf8').on('data', (reply: string) => { resolve(reply.split('\r\n')[4] ?? ''); socket.destroy(); });
+    socket.setEncoding('utf8').on('data', (reply: string) => {
+      resolve(reply.split('\r\n')[4] ?? '');
+      socket.destroy();
+    });
     socket.write(`CONFIG GET ${setting}\r\n`);
   });
 }
 
 test('a server that is killed comes back at the same address with its data', async () => {
   const warnings: string[] = [];
-  const log = { debug() {}, info() {}, warn: (_: object, message: string) => { warnings.push(message); }, error() {} };
+  const log = {
+    debug() {},
+    info() {},
+    warn: (_: object, message: string) => {
+      warnings.push(message);
+    },
+    error() {},
+  };
   const server = await attach({ log });
   await say(server, 'SET kept yes');
   const killed = running()!.server!.pid;
   process.kill(killed, 'SIGKILL');
-  await expect.poll(async () => (running()?.server?.pid !== killed ? probe(socketOf(server)) : 'old'), { interval: 5 }).toBe('ready');
+  await expect
+    .poll(async () => (running()?.server?.pid !== killed ? probe(socketOf(server)) : 'old'), { interval: 5 })
+    .toBe('ready');
   expect(await say(server, 'EXISTS kept')).toBe(':1');
   const { warning } = await findServerProgram({ cacheDir }); // of an older program, once when it is first started
   expect(warnings).toEqual([...(warning === undefined ? [] : [warning]), 'private queue server died, starting again']);
@@ -181,28 +221,40 @@ test('when the supervisor is killed, attached commands bring up another with the
   const other = await otherCommand();
   await say(server, 'SET kept yes');
   process.kill(other.supervisor, 'SIGKILL');
-  await expect.poll(async () => (running()?.supervisor.pid !== other.supervisor ? probe(socketOf(server)) : 'old'), { interval: 5 }).toBe('ready');
+  await expect
+    .poll(async () => (running()?.supervisor.pid !== other.supervisor ? probe(socketOf(server)) : 'old'), {
+      interval: 5,
+    })
+    .toBe('ready');
   expect(await say(server, 'EXISTS kept')).toBe(':1');
   other.child.stdin?.end();
   await once(other.child, 'exit');
   await server.release();
 });
 
-test('a signal ends the attaching, while a program is looked for or fetched and while another command attaches, and nothing of it stays', async () => {
-  const looking = new AbortController();
-  setImmediate(() => looking.abort('enough'));
-  await expect(attach({ signal: looking.signal })).rejects.toBe('enough');
-  const waiting = new AbortController();
-  await withLock(join(cacheDir, 'server', 'run.lock'), async () => {
-    await expect(attach({ signal: waiting.signal, onProgress: () => waiting.abort('enough') })).rejects.toBe('enough');
-  });
-  const bin = mkdtempSync(join(cacheDir, 'bin-'));
-  writeFileSync(join(bin, 'python3'), '#!/bin/sh\nexec /bin/sleep 60\n', { mode: 0o755 });
-  vi.stubEnv('PATH', bin);
-  const fetching = new AbortController();
-  await expect(attach({ signal: fetching.signal, onProgress: () => setImmediate(() => fetching.abort('enough')) })).rejects.toBe('enough');
-  expect(readdirSync(join(cacheDir, 'server'))).toEqual(['data']);
-});
+test(
+  'a signal ends the attaching, while a program is looked for or fetched and while another command attaches, and ' +
+    'nothing of it stays',
+  async () => {
+    const looking = new AbortController();
+    setImmediate(() => looking.abort('enough'));
+    await expect(attach({ signal: looking.signal })).rejects.toBe('enough');
+    const waiting = new AbortController();
+    await withLock(join(cacheDir, 'server', 'run.lock'), async () => {
+      await expect(attach({ signal: waiting.signal, onProgress: () => waiting.abort('enough') })).rejects.toBe(
+        'enough',
+      );
+    });
+    const bin = mkdtempSync(join(cacheDir, 'bin-'));
+    writeFileSync(join(bin, 'python3'), '#!/bin/sh\nexec /bin/sleep 60\n', { mode: 0o755 });
+    vi.stubEnv('PATH', bin);
+    const fetching = new AbortController();
+    await expect(
+      attach({ signal: fetching.signal, onProgress: () => setImmediate(() => fetching.abort('enough')) }),
+    ).rejects.toBe('enough');
+    expect(readdirSync(join(cacheDir, 'server'))).toEqual(['data']);
+  },
+);
 
 test('a signal that comes once a command is attached does not keep it from bringing up another supervisor', async () => {
   const stopping = new AbortController();
@@ -210,7 +262,9 @@ test('a signal that comes once a command is attached does not keep it from bring
   const killed = running()!.supervisor.pid;
   stopping.abort('enough');
   process.kill(killed, 'SIGKILL');
-  await expect.poll(async () => (running()?.supervisor.pid !== killed ? probe(socketOf(server)) : 'old'), { interval: 5 }).toBe('ready');
+  await expect
+    .poll(async () => (running()?.supervisor.pid !== killed ? probe(socketOf(server)) : 'old'), { interval: 5 })
+    .toBe('ready');
   await server.release();
 });
 
@@ -229,7 +283,10 @@ test('a server left behind by a killed supervisor and a killed guard is stopped 
   const left = running()!.server!.pid;
   child.kill('SIGKILL');
   process.kill(-supervisor, 'SIGSTOP'); // the whole process group, so that the guard cannot act
-  const guard = Number.parseInt(processesLeft().find((line) => line.includes('shoal-guard'))!, 10);
+  const guard = Number.parseInt(
+    processesLeft().find((line) => line.includes('shoal-guard'))!,
+    10,
+  );
   for (const pid of [guard, supervisor]) process.kill(pid, 'SIGKILL');
   process.kill(left, 'SIGCONT');
   const server = await attach();
@@ -282,7 +339,12 @@ test('a path that is too long or unfit for a URL puts the sockets into a private
 
 test.each([
   ['damaged data', '.incr.aof', 'not an append-only file\r\n', /are damaged: .*move that folder away/],
-  ['data in the format of a later program', '.base.rdb', 'VALKEY999', /are of another or a newer server program, or damaged: .*on PATH, or move that folder away/],
+  [
+    'data in the format of a later program',
+    '.base.rdb',
+    'VALKEY999',
+    /are of another or a newer server program, or damaged: .*on PATH, or move that folder away/,
+  ],
 ])('%s are reported with the cure, and nothing is left running', async (_, file, content, message) => {
   const server = await attach();
   await say(server, 'SET kept yes');
@@ -306,17 +368,24 @@ test('a program that cannot read the data of the one before is passed over', asy
 
 test.each([
   ['another host', { host: 'far-away' }, /runs on host far-away: .*SHOAL_CACHE_DIR/],
-  ['another container under this host\'s name', { host: hostname(), place: `${placeOfPids().split('.')[0]}.1` }, /in another container: .*SHOAL_CACHE_DIR/],
-])('a server that %s runs on the same files is not run twice, until its run file grows old', async (_, where, refusal) => {
-  await (await attach()).release();
-  const elsewhere = { pid: 999_999_999, startTime: 'there' };
-  const path = join(cacheDir, 'server', 'run.json');
-  writeRunFile(path, { version: 1, ...where, supervisor: elsewhere, socket: 's', control: 'c' });
-  await expect(attach()).rejects.toThrow(refusal);
-  const old = new Date(Date.now() - 120_000);
-  utimesSync(path, old, old);
-  await (await attach()).release();
-});
+  [
+    "another container under this host's name",
+    { host: hostname(), place: `${placeOfPids().split('.')[0]}.1` },
+    /in another container: .*SHOAL_CACHE_DIR/,
+  ],
+])(
+  'a server that %s runs on the same files is not run twice, until its run file grows old',
+  async (_, where, refusal) => {
+    await (await attach()).release();
+    const elsewhere = { pid: 999_999_999, startTime: 'there' };
+    const path = join(cacheDir, 'server', 'run.json');
+    writeRunFile(path, { version: 1, ...where, supervisor: elsewhere, socket: 's', control: 'c' });
+    await expect(attach()).rejects.toThrow(refusal);
+    const old = new Date(Date.now() - 120_000);
+    utimesSync(path, old, old);
+    await (await attach()).release();
+  },
+);
 
 test('a server whose cache folder is deleted ends, however long it would have lingered', async () => {
   const { child } = await otherCommand(60_000);
@@ -337,21 +406,24 @@ test('a command whose cache folder is deleted gets a new server at the same addr
 test.each([
   ['by itself', async () => undefined],
   ['when its last command leaves', (server: AttachedServer) => server.release()],
-])('a server whose cache folder is deleted and made again by another command ends %s and leaves the new one its sockets', async (_, leave) => {
-  const server = await attach();
-  const old = running()!.supervisor;
-  rmSync(cacheDir, { recursive: true });
-  const other = await otherCommand();
-  await leave(server);
-  await expect.poll(() => isAlive(old), { timeout: 20_000 }).toBe(false);
-  const sockets = [running()!.control, running()!.socket];
-  expect(sockets.map((path) => existsSync(path))).toEqual([true, true]);
-  const next = await attach();
-  expect(running()?.supervisor.pid).toBe(other.supervisor);
-  expect(await say(next, 'PING')).toBe('+PONG');
-  other.child.stdin?.end();
-  await Promise.all([once(other.child, 'exit'), next.release(), server.release()]);
-});
+])(
+  'a server whose cache folder is deleted and made again by another command ends %s and leaves the new one its sockets',
+  async (_, leave) => {
+    const server = await attach();
+    const old = running()!.supervisor;
+    rmSync(cacheDir, { recursive: true });
+    const other = await otherCommand();
+    await leave(server);
+    await expect.poll(() => isAlive(old), { timeout: 20_000 }).toBe(false);
+    const sockets = [running()!.control, running()!.socket];
+    expect(sockets.map((path) => existsSync(path))).toEqual([true, true]);
+    const next = await attach();
+    expect(running()?.supervisor.pid).toBe(other.supervisor);
+    expect(await say(next, 'PING')).toBe('+PONG');
+    other.child.stdin?.end();
+    await Promise.all([once(other.child, 'exit'), next.release(), server.release()]);
+  },
+);
 
 test('a server that somebody else runs is handed back as it is', async () => {
   const server = await attach({ redisUrl: 'redis://example.test:6379' });

@@ -1,5 +1,5 @@
-// Attaching to this user's private queue server, which is started when it is not running and stops when the last command
-// has left. An attachment is
+// Attaching to this user's private queue server, which is started when it is not running and stops when the last
+// command has left. An attachment is
 //   attached   while its line to the supervisor is open;
 //   rejoining  when the line broke (the supervisor was killed): a new one is started, by whichever command is first;
 //   lost       when that failed: the owner is told once, through onLost;
@@ -31,7 +31,10 @@ export interface AttachOptions {
   readonly onLost?: ((failure: ShoalError) => void) | undefined;
   /** How long the server waits for another command when the last one was killed. Used by the command that starts it. */
   readonly lingerMs?: number | undefined;
-  /** Ends the wait for other commands and the fetch of a program, with its reason. A server that is being started is attached to; later nothing comes of it, because what stops needs its server. */
+  /**
+   * Ends the wait for other commands and the fetch of a program, with its reason. A server that is being started is
+   * attached to; later nothing comes of it, because what stops needs its server.
+   */
   readonly signal?: AbortSignal | undefined;
 }
 
@@ -42,19 +45,25 @@ export interface AttachedServer {
   release(): Promise<void>;
 }
 
-/** A command that was killed may be resumed for the better part of a minute; after the minute nothing of it is left running. */
+/**
+ * A command that was killed may be resumed for the better part of a minute; after the minute nothing of it is left
+ * running.
+ */
 const LINGER_MS = 50_000;
 /** Supervisors that may die under our hands while we attach. */
 const MAX_JOINS = 5;
 
 /** The queue server to use: the one at `redisUrl`, else this user's private one, running and ready. */
 export async function attachServer(options: AttachOptions): Promise<AttachedServer> {
-  if (options.redisUrl !== undefined) return { url: options.redisUrl, isPrivate: false, release: async () => undefined };
+  if (options.redisUrl !== undefined)
+    return { url: options.redisUrl, isPrivate: false, release: async () => undefined };
   const attachment = new Attachment(options, await join(options));
   return { url: attachment.url, isPrivate: true, release: () => attachment.release() };
 }
 
-/** The queue server to use, if there is one: undefined when no private server runs. Starts nothing and creates nothing. */
+/**
+ * The queue server to use, if there is one: undefined when no private server runs. Starts nothing and creates nothing.
+ */
 export async function attachRunningServer(options: AttachOptions): Promise<AttachedServer | undefined> {
   if (options.redisUrl !== undefined) return attachServer(options);
   const runFile = runFileOf(options.cacheDir);
@@ -99,14 +108,19 @@ class Attachment {
 
   #listen(line: ControlLine): void {
     line.onMessage((message) => {
-      if (message.kind === 'restarting') this.#options.log?.warn({ found: message.found }, 'private queue server died, starting again');
-      if (message.kind === 'stopping' && this.#state.name === 'attached' && this.#state.line === line) this.#lineBroke(line);
+      if (message.kind === 'restarting')
+        this.#options.log?.warn({ found: message.found }, 'private queue server died, starting again');
+      if (message.kind === 'stopping' && this.#state.name === 'attached' && this.#state.line === line)
+        this.#lineBroke(line);
     });
   }
 
   #lineBroke(line: ControlLine): void {
     if (line.failure !== undefined) return this.#lose(line.failure);
-    this.#options.log?.warn({ cacheDir: this.#options.cacheDir }, 'supervisor of the private queue server is gone, attaching again');
+    this.#options.log?.warn(
+      { cacheDir: this.#options.cacheDir },
+      'supervisor of the private queue server is gone, attaching again',
+    );
     this.#state = { name: 'rejoining', joined: this.#rejoin() };
   }
 
@@ -117,7 +131,16 @@ class Attachment {
       this.#state = { name: 'attached', line };
       this.#listen(line);
     } catch (error) {
-      this.#lose(isShoalError(error) ? error : new ShoalError('SETUP_FAILED', `the private queue server could not be brought back: ${String(error)}`, {}, error));
+      this.#lose(
+        isShoalError(error)
+          ? error
+          : new ShoalError(
+              'SETUP_FAILED',
+              `the private queue server could not be brought back: ${String(error)}`,
+              {},
+              error,
+            ),
+      );
     }
   }
 
@@ -142,7 +165,10 @@ async function join(options: AttachOptions): Promise<Joined> {
   throw diesAtOnce(site);
 }
 
-/** At most one supervisor can be found stopping, and one be started, while we hold the lock: more turns mean that it dies at once. */
+/**
+ * At most one supervisor can be found stopping, and one be started, while we hold the lock: more turns mean that it
+ * dies at once.
+ */
 async function openLine(site: Site, options: AttachOptions): Promise<{ line: ControlLine; run: RunFile }> {
   for (let turn = 0; turn < MAX_JOINS; turn++) {
     const run = readRunFile(site.runFile);
@@ -168,36 +194,59 @@ async function launch(site: Site, options: AttachOptions): Promise<void> {
   const settings: SupervisorOptions = { site, program, lingerMs: options.lingerMs ?? LINGER_MS };
   const log = openSync(site.log, 'a', 0o600);
   const main = new URL(`./supervisor-main${extname(import.meta.url)}`, import.meta.url);
-  const child = spawn(process.execPath, [...conditions(process.execArgv), '--max-old-space-size=64', fileURLToPath(main), JSON.stringify(settings)], {
-    detached: true,
-    cwd: site.folder,
-    stdio: ['ignore', log, log, 'ipc'],
-  });
+  const child = spawn(
+    process.execPath,
+    [...conditions(process.execArgv), '--max-old-space-size=64', fileURLToPath(main), JSON.stringify(settings)],
+    {
+      detached: true,
+      cwd: site.folder,
+      stdio: ['ignore', log, log, 'ipc'],
+    },
+  );
   closeSync(log);
   const outcome = await new Promise<Launched>((resolve) => {
     child.once('message', (message) => resolve(message as Launched));
     child.once('error', (error) => resolve({ kind: 'unfit', message: error.message }));
-    child.once('exit', (code, signal) => resolve({ kind: 'unfit', message: `its supervisor ended (${signal ?? `code ${code}`}); ${site.log} may say why` }));
+    child.once('exit', (code, signal) =>
+      resolve({
+        kind: 'unfit',
+        message: `its supervisor ended (${signal ?? `code ${code}`}); ${site.log} may say why`,
+      }),
+    );
   });
   child.removeAllListeners();
   if (child.connected) child.disconnect();
   child.unref();
-  if (outcome.kind === 'unfit') throw new ShoalError('SETUP_FAILED', `the private queue server cannot be started: ${outcome.message}`, { log: site.log });
+  if (outcome.kind === 'unfit')
+    throw new ShoalError('SETUP_FAILED', `the private queue server cannot be started: ${outcome.message}`, {
+      log: site.log,
+    });
 }
 
-/** Of our own flags only those that decide how packages resolve; an inspector port or a test runner's flags are ours alone. */
+/**
+ * Of our own flags only those that decide how packages resolve; an inspector port or a test runner's flags are ours
+ * alone.
+ */
 function conditions(flags: readonly string[]): string[] {
-  return flags.filter((flag, i) => /^(--conditions|-C)(=|$)/.test(flag) || /^(--conditions|-C)$/.test(flags[i - 1] ?? ''));
+  return flags.filter(
+    (flag, i) => /^(--conditions|-C)(=|$)/.test(flag) || /^(--conditions|-C)$/.test(flags[i - 1] ?? ''),
+  );
 }
 
 function diesAtOnce(site: Site): ShoalError {
-  return new ShoalError('SETUP_FAILED', `the private queue server's supervisor died ${MAX_JOINS} times while it started: ${site.log} may say why`, { log: site.log });
+  return new ShoalError(
+    'SETUP_FAILED',
+    `the private queue server's supervisor died ${MAX_JOINS} times while it started: ${site.log} may say why`,
+    { log: site.log },
+  );
 }
 
 function onAnotherHost(run: RunFile): ShoalError {
   return new ShoalError(
     'SETUP_FAILED',
-    `the private queue server of this folder runs on host ${run.host}${run.host === hostname() ? ' in another container' : ''}: set SHOAL_CACHE_DIR to a folder that is used only here, or REDIS_URL to a server for both`,
+    'the private queue server of this folder runs on host ' +
+      `${run.host}${run.host === hostname() ? ' in another container' : ''}: set SHOAL_CACHE_DIR to a folder ` +
+      'that is used only here, or REDIS_URL to a server for both',
     { host: run.host },
   );
 }
@@ -205,7 +254,8 @@ function onAnotherHost(run: RunFile): ShoalError {
 function otherVersion(run: RunFile): ShoalError {
   return new ShoalError(
     'SETUP_FAILED',
-    `a private queue server of another version of Shoal is running (process ${run.supervisor.pid}): let the commands that use it finish, then try again`,
+    `a private queue server of another version of Shoal is running (process ${run.supervisor.pid}): let the ` +
+      'commands that use it finish, then try again',
     { pid: run.supervisor.pid, version: run.version },
   );
 }

@@ -70,7 +70,8 @@ export class ControlLine {
     if (message.kind === 'attached') this.#attached.resolve(true);
     if (message.kind === 'ready') this.#ready.resolve(true);
     if (message.kind === 'left' || message.kind === 'stopping') this.#answered.resolve(message.kind);
-    if (message.kind === 'failed') this.#failure = new ShoalError('SETUP_FAILED', `the private queue server cannot run: ${message.message}`);
+    if (message.kind === 'failed')
+      this.#failure = new ShoalError('SETUP_FAILED', `the private queue server cannot run: ${message.message}`);
     if (message.kind === 'stopping') this.#attached.resolve(false);
     for (const listener of this.#listeners) listener(message);
   }
@@ -87,7 +88,12 @@ export async function waitUntilGone(supervisor: ProcessIdentity): Promise<void> 
   const giveUpAt = performance.now() + EXIT_TIMEOUT_MS;
   while (isAlive(supervisor)) {
     if (performance.now() > giveUpAt) {
-      throw new ShoalError('SETUP_FAILED', `the private queue server's supervisor (process ${supervisor.pid}) neither answers nor ends: kill -9 ${supervisor.pid}, then try again`, { pid: supervisor.pid });
+      throw new ShoalError(
+        'SETUP_FAILED',
+        `the private queue server's supervisor (process ${supervisor.pid}) neither answers nor ends: kill -9 ` +
+          `${supervisor.pid}, then try again`,
+        { pid: supervisor.pid },
+      );
     }
     await delay(10);
   }

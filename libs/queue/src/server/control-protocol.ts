@@ -17,7 +17,9 @@ export type ToCommand =
   /** Answer to `bye` of the last one, or to a connection that came too late: the supervisor exits after this. */
   | { readonly kind: 'stopping' };
 
-export interface ToSupervisor { readonly kind: 'bye' }
+export interface ToSupervisor {
+  readonly kind: 'bye';
+}
 
 /** What the supervisor tells the command that started it, over the IPC channel, once. */
 export type Launched = { readonly kind: 'listening' } | { readonly kind: 'unfit'; readonly message: string };
@@ -26,8 +28,13 @@ export function send(socket: Socket, message: ToCommand | ToSupervisor): void {
   if (socket.writable) socket.write(`${JSON.stringify(message)}\n`);
 }
 
-/** Calls `listener` once per line. Lines that are not JSON are dropped: they come from a program that is none of ours. */
-export function onMessage<Message extends ToCommand | ToSupervisor>(socket: Socket, listener: (message: Message) => void): void {
+/**
+ * Calls `listener` once per line. Lines that are not JSON are dropped: they come from a program that is none of ours.
+ */
+export function onMessage<Message extends ToCommand | ToSupervisor>(
+  socket: Socket,
+  listener: (message: Message) => void,
+): void {
   let rest = '';
   socket.setEncoding('utf8').on('data', (text: string) => {
     const lines = (rest + text).split('\n');

@@ -1,5 +1,6 @@
-// Which program wrote the private server's data, kept in their folder so that whoever moves the folder away moves this, too.
-// An older program, or one of another brand, calls data that it cannot read damaged: so it is not started on them at all.
+// Which program wrote the private server's data, kept in their folder so that whoever moves the folder away moves this,
+// too. An older program, or one of another brand, calls data that it cannot read damaged: so it is not started on them
+// at all.
 
 import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -26,7 +27,10 @@ export function writeDataWriter(data: string, { name, version }: DataWriter): vo
   renameSync(draft, join(data, 'writer.json'));
 }
 
-/** Formats change with major and minor versions only. Valkey came out of Redis 7.2 and reads what that and earlier ones wrote. */
+/**
+ * Formats change with major and minor versions only. Valkey came out of Redis 7.2 and reads what that and earlier ones
+ * wrote.
+ */
 export function canReadDataOf(writer: DataWriter | undefined, reader: DataWriter): boolean {
   if (writer === undefined) return true;
   if (writer.name === reader.name) return !isOlder(series(reader.version), series(writer.version));

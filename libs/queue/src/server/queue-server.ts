@@ -1,6 +1,7 @@
-// The queue server's process over time: started, found ready, started again after a crash, stopped. Data survive a crash
-// in the append-only file. Refuses to try for ever: a server that never gets ready five times in a row is reported with
-// the last lines that it printed, because those name the cause (a damaged file, a full disk, a missing library).
+// The queue server's process over time: started, found ready, started again after a crash, stopped. Data survive a
+// crash in the append-only file. Refuses to try for ever: a server that never gets ready five times in a row is
+// reported with the last lines that it printed, because those name the cause (a damaged file, a full disk, a missing
+// library).
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -28,9 +29,15 @@ const STEADY_MS = 10_000;
 /** Until it listens. Loading a long append-only file comes after that and may take as long as it takes. */
 const LISTEN_TIMEOUT_MS = 30_000;
 const SHUTDOWN_TIMEOUT_MS = 20_000;
-/** An append-only file is rewritten from so much on, in gigabytes: of the machine's memory, because the disk mostly is like it. Large machines, as those with several GPUs are, give the smaller share and more of it. */
+/**
+ * An append-only file is rewritten from so much on, in gigabytes: of the machine's memory, because the disk mostly is
+ * like it. Large machines, as those with several GPUs are, give the smaller share and more of it.
+ */
 const LEAST_REWRITE = 1;
-const REWRITE_SHARES = [{ share: 1 / 6, most: 8 }, { share: 1 / 16, most: 32 }] as const;
+const REWRITE_SHARES = [
+  { share: 1 / 6, most: 8 },
+  { share: 1 / 16, most: 32 },
+] as const;
 
 export class QueueServer {
   readonly #options: QueueServerOptions;
@@ -55,7 +62,8 @@ export class QueueServer {
       const life = await this.#liveOnce();
       if (this.#stopping.signal.aborted) return;
       failedStarts = life.wasReady ? 0 : failedStarts + 1;
-      if (failedStarts >= MAX_FAILED_STARTS) throw new Error(`${this.#options.program} could not be started ${failedStarts} times in a row: ${life.found}`);
+      if (failedStarts >= MAX_FAILED_STARTS)
+        throw new Error(`${this.#options.program} could not be started ${failedStarts} times in a row: ${life.found}`);
       this.#options.onCrash(life.found);
       if (performance.now() - startedAt > STEADY_MS) backoffMs = FIRST_BACKOFF_MS;
       await delay(backoffMs, undefined, { signal: this.#stopping.signal }).catch(() => undefined);
@@ -68,11 +76,16 @@ export class QueueServer {
     const { program, socket, log } = this.#options;
     const logFile = openSync(log, 'a', 0o600);
     const logStart = fstatSync(logFile).size;
-    const child = spawn(program, serverArguments(this.#options), { stdio: ['ignore', logFile, logFile], env: serverEnvironment() });
+    const child = spawn(program, serverArguments(this.#options), {
+      stdio: ['ignore', logFile, logFile],
+      env: serverEnvironment(),
+    });
     closeSync(logFile);
     const exited = new Promise<string>((resolve) => {
       child.once('error', (error) => resolve(error.message));
-      child.once('exit', (code, signal) => resolve(signal === null ? `it exited with code ${code}` : `it was ended by ${signal}`));
+      child.once('exit', (code, signal) =>
+        resolve(signal === null ? `it exited with code ${code}` : `it was ended by ${signal}`),
+      );
     });
     this.#child = child;
     if (child.pid !== undefined) this.#options.onStarted(child.pid);
@@ -90,7 +103,8 @@ export class QueueServer {
     const child = this.#child;
     if (child !== undefined && !hasExited(child)) {
       const insist = setTimeout(() => child.kill('SIGKILL'), SHUTDOWN_TIMEOUT_MS);
-      await ask(this.#options.socket, 'SHUTDOWN NOSAVE', 1_000); // acts at once; SIGTERM waits for the server's next tick
+      // acts at once; SIGTERM waits for the server's next tick
+      await ask(this.#options.socket, 'SHUTDOWN NOSAVE', 1_000);
       if (!hasExited(child)) child.kill('SIGTERM');
       if (!hasExited(child)) await once(child, 'exit');
       clearTimeout(insist);
@@ -109,42 +123,66 @@ export class QueueServer {
 /** DESIGN: nothing evicted, every write in an append-only file synced once a second, rewritten late, no snapshots. */
 function serverArguments({ socket, data }: QueueServerOptions): string[] {
   return [
-    '--port', '0', '--unixsocket', socket, '--unixsocketperm', '700', '--daemonize', 'no', '--maxmemory-policy', 'noeviction',
-    '--appendonly', 'yes', '--appendfsync', 'everysec', '--save', '', '--dir', data, ...tuning(),
+    '--port',
+    '0',
+    '--unixsocket',
+    socket,
+    '--unixsocketperm',
+    '700',
+    '--daemonize',
+    'no',
+    '--maxmemory-policy',
+    'noeviction',
+    '--appendonly',
+    'yes',
+    '--appendfsync',
+    'everysec',
+    '--save',
+    '',
+    '--dir',
+    data,
+    ...tuning(),
   ];
 }
 
 /**
- * Threads that read and write sockets: where a GPU fills the queue, one thread is full with copying results; where cores are few,
- * the others need them more.
+ * Threads that read and write sockets: where a GPU fills the queue, one thread is full with copying results; where
+ * cores are few, the others need them more.
  *
- * A late rewrite of the append-only file, which results fill fast and hardly outlive: each one forks the server, whose memory is then
- * copied page by page, and has it wait for the disk when it lists the new file: 94 ms, in which it did nothing, while 78 MB of results
- * came each second. From 64 MB on, the default, that was a sixth of the server's CPU at 200 results of 393 KB a second on two
- * cores; 800 of 98 KB have a p99 of 59 to 92 ms from 1 GB on and of 46 to 56 from 4 GB on (two cores, 2026-11); one H200 did
- * 162 k texts/s from 1 GB on and was at work for 0.85 of the time, 174 k and 0.97 from 8 GB on. Four of them fill 8 GB in 13 s, and did 642 k texts/s
- * with f16 results then, 725 k where nothing was rewritten meanwhile (512 GB of memory, 2026-11-26). A server that starts again reads a gigabyte in some 1.1 s.
+ * A late rewrite of the append-only file, which results fill fast and hardly outlive: each one forks the server, whose
+ * memory is then copied page by page, and has it wait for the disk when it lists the new file: 94 ms, in which it did
+ * nothing, while 78 MB of results came each second. From 64 MB on, the default, that was a sixth of the server's CPU at
+ * 200 results of 393 KB a second on two cores; 800 of 98 KB have a p99 of 59 to 92 ms from 1 GB on and of 46 to 56 from
+ * 4 GB on (two cores, 2026-11); one H200 did 162 k texts/s from 1 GB on and was at work for 0.85 of the time, 174 k and
+ * 0.97 from 8 GB on. Four of them fill 8 GB in 13 s, and did 642 k texts/s with f16 results then, 725 k where nothing
+ * was rewritten meanwhile (512 GB of memory, 2026-11-26). A server that starts again reads a gigabyte in some 1.1 s.
  *
- * Eager expiry: every result leaves a header behind that expires, of which the default effort keeps 18 % beyond their time, this
- * one 3 % (800 a second; Valkey 9.1, 2026-11).
+ * Eager expiry: every result leaves a header behind that expires, of which the default effort keeps 18 % beyond their
+ * time, this one 3 % (800 a second; Valkey 9.1, 2026-11).
  *
- * No histograms of latencies: each command, those of scripts too, would be entered into one. Two H200 that fill the server's one thread for
- * commands did 357 and 358 k texts/s without them, 335 and 322 k with them, and one alone 182 k both ways.
+ * No histograms of latencies: each command, those of scripts too, would be entered into one. Two H200 that fill the
+ * server's one thread for commands did 357 and 358 k texts/s without them, 335 and 322 k with them, and one alone 182 k
+ * both ways.
  */
 export function tuning({ cores = availableParallelism(), memoryBytes = totalmem() } = {}): string[] {
   const gigabytes = REWRITE_SHARES.map(({ share, most }) => Math.min(most, Math.floor((memoryBytes * share) / 1e9)));
   return [
-    '--io-threads', String(Math.max(1, Math.min(4, Math.floor(cores / 4)))),
-    '--auto-aof-rewrite-min-size', `${Math.max(LEAST_REWRITE, ...gigabytes)}gb`,
-    '--active-expire-effort', '10',
-    '--latency-tracking', 'no',
+    '--io-threads',
+    String(Math.max(1, Math.min(4, Math.floor(cores / 4)))),
+    '--auto-aof-rewrite-min-size',
+    `${Math.max(LEAST_REWRITE, ...gigabytes)}gb`,
+    '--active-expire-effort',
+    '10',
+    '--latency-tracking',
+    'no',
   ];
 }
 
 /**
- * Programs with glibc's allocator, as the wheel of Valkey is, keep small pieces for reuse, and what lives for minutes comes to lie among
- * them: 12.9 % more memory after ten minutes of a steady load, 3.8 % without (two cores, 160 jobs of 64 rows a second), for no CPU that
- * could be told apart. Programs with jemalloc read nothing of this, and what somebody set wins.
+ * Programs with glibc's allocator, as the wheel of Valkey is, keep small pieces for reuse, and what lives for minutes
+ * comes to lie among them: 12.9 % more memory after ten minutes of a steady load, 3.8 % without (two cores, 160 jobs of
+ * 64 rows a second), for no CPU that could be told apart. Programs with jemalloc read nothing of this, and what
+ * somebody set wins.
  */
 export function serverEnvironment(environment: Readonly<NodeJS.ProcessEnv> = process.env): NodeJS.ProcessEnv {
   const own = 'glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0';
@@ -172,14 +210,34 @@ function hasExited(child: ChildProcess): boolean {
 /** What the server printed last, with the cure where the cause is known. */
 function explain(log: string, from: number, data: string): string {
   const printed = readFileSync(log).subarray(from).toString('utf8');
-  const last = printed.trim().split('\n').slice(-3).map((line) => line.replace(/^\d+:[A-Z] .{20,28} [*#.-] /, '').trim()).join(' | ').slice(-400);
+  const last = printed
+    .trim()
+    .split('\n')
+    .slice(-3)
+    .map((line) => line.replace(/^\d+:[A-Z] .{20,28} [*#.-] /, '').trim())
+    .join(' | ')
+    .slice(-400);
   const said = last === '' ? 'It printed nothing.' : `It said: ${last}`;
   // Redis takes a base file that does not begin with its name for a list of commands.
-  if (/Wrong signature trying to load DB|Can't handle RDB format version|Bad file format reading the append only file \S+\.base\.rdb/i.test(printed)) {
-    return `${said}. Its data in ${data} are of another or a newer server program, or damaged: put the one that wrote them (Valkey, Redis) on PATH, or move that folder away and begin with an empty queue`;
+  if (
+    /Wrong signature trying to load DB|Can't handle RDB format version|Bad file format reading the append only file \S+\.base\.rdb/i.test(
+      printed,
+    )
+  ) {
+    return (
+      `${said}. Its data in ${data} are of another or a newer server program, or damaged: put the one that wrote ` +
+      'them (Valkey, Redis) on PATH, or move that folder away and begin with an empty queue'
+    );
   }
-  if (/Bad file format reading the append only file|Unexpected end of file|Unknown command .* reading the append only|AOF .* (missing|corrupt)|manifest/i.test(printed)) {
-    return `${said}. Its data in ${data} are damaged: repair them (valkey-check-aof --fix on the file it names), or move that folder away and begin with an empty queue`;
+  if (
+    /Bad file format reading the append only file|Unexpected end of file|Unknown command .* reading the append only|AOF .* (missing|corrupt)|manifest/i.test(
+      printed,
+    )
+  ) {
+    return (
+      `${said}. Its data in ${data} are damaged: repair them (valkey-check-aof --fix on the file it names), or ` +
+      'move that folder away and begin with an empty queue'
+    );
   }
   return said;
 }

@@ -40,8 +40,8 @@ export function writeRunFile(path: string, run: RunFile): void {
 const SILENCE_MS = 60_000;
 
 /**
- * `elsewhere`: on another host that shares these files, or in another container that has this host's name. A laptop's host name may change,
- * so processes are looked up first.
+ * `elsewhere`: on another host that shares these files, or in another container that has this host's name. A laptop's
+ * host name may change, so processes are looked up first.
  */
 export function whereabouts(path: string, run: RunFile): 'here' | 'elsewhere' | 'gone' {
   if (isAlive(run.supervisor)) return 'here';

@@ -1,5 +1,6 @@
-// Where one user's private queue server lives: data, log, run file and sockets, in a folder that only this user may enter.
-// Refuses a folder that belongs to somebody else or that others may enter: whoever can open the socket owns the queue.
+// Where one user's private queue server lives: data, log, run file and sockets, in a folder that only this user may
+// enter. Refuses a folder that belongs to somebody else or that others may enter: whoever can open the socket owns the
+// queue.
 
 import { createHash } from 'node:crypto';
 import { mkdirSync, statSync } from 'node:fs';
@@ -63,15 +64,31 @@ function makePrivate(folder: string): void {
   try {
     mkdirSync(folder, { recursive: true, mode: 0o700 });
   } catch (error) {
-    throw refusal(folder, `cannot be created (${(error as Error).message})`, 'make the folder above it writable', error);
+    throw refusal(
+      folder,
+      `cannot be created (${(error as Error).message})`,
+      'make the folder above it writable',
+      error,
+    );
   }
   const found = statSync(folder);
   const uid = process.getuid?.() ?? found.uid;
   if (!found.isDirectory()) throw refusal(folder, 'is not a folder', 'move it away');
-  if (found.uid !== uid) throw refusal(folder, `belongs to user ${found.uid}, and this command runs as user ${uid}`, 'run as that user');
-  if ((found.mode & 0o077) !== 0) throw refusal(folder, `may be entered by others (mode ${(found.mode & 0o777).toString(8)})`, `chmod 700 '${folder}'`);
+  if (found.uid !== uid)
+    throw refusal(folder, `belongs to user ${found.uid}, and this command runs as user ${uid}`, 'run as that user');
+  if ((found.mode & 0o077) !== 0)
+    throw refusal(
+      folder,
+      `may be entered by others (mode ${(found.mode & 0o777).toString(8)})`,
+      `chmod 700 '${folder}'`,
+    );
 }
 
 function refusal(folder: string, found: string, cure: string, cause?: unknown): ShoalError {
-  return new ShoalError('SETUP_FAILED', `the private queue server's folder ${folder} ${found}: ${cure}, or choose another cache with SHOAL_CACHE_DIR`, { folder }, cause);
+  return new ShoalError(
+    'SETUP_FAILED',
+    `the private queue server's folder ${folder} ${found}: ${cure}, or choose another cache with SHOAL_CACHE_DIR`,
+    { folder },
+    cause,
+  );
 }

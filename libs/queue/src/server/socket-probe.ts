@@ -18,8 +18,14 @@ export function ask(path: string, command: string, timeoutMs: number): Promise<s
       resolve(isConnected ? reply.split('\r\n')[0] : undefined);
     };
     socket.setTimeout(timeoutMs, finish).setEncoding('utf8');
-    socket.on('connect', () => { isConnected = true; socket.write(`${command}\r\n`); });
-    socket.on('data', (text: string) => { reply += text; if (reply.includes('\r\n')) finish(); });
+    socket.on('connect', () => {
+      isConnected = true;
+      socket.write(`${command}\r\n`);
+    });
+    socket.on('data', (text: string) => {
+      reply += text;
+      if (reply.includes('\r\n')) finish();
+    });
     socket.on('error', finish).on('close', finish);
   });
 }
@@ -36,7 +42,8 @@ export async function clearStaleSocket(path: string): Promise<string | undefined
   const found = lstatSync(path, { throwIfNoEntry: false });
   if (found === undefined) return undefined;
   if (!found.isSocket()) return `${path} is there and is not a socket: move it away`;
-  if ((await probe(path)) !== 'nobody') return `${path} is in use by another program: end it (fuser ${path} names it) and try again`;
+  if ((await probe(path)) !== 'nobody')
+    return `${path} is in use by another program: end it (fuser ${path} names it) and try again`;
   rmSync(path, { force: true });
   return undefined;
 }

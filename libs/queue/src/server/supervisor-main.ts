@@ -21,7 +21,10 @@ async function main(): Promise<void> {
 
 /** To the command that waits for us, if it still does. */
 function tell(message: Launched): void {
-  if (process.connected) process.send?.(message, () => { if (process.connected) process.disconnect(); });
+  if (process.connected)
+    process.send?.(message, () => {
+      if (process.connected) process.disconnect();
+    });
 }
 
 main().then(

@@ -1,6 +1,6 @@
 // The supervisor of one private queue server. It is
-//   serving   while commands are attached: the server runs and is started again when it dies;
-//   lingering when the last command vanished without a farewell (it was killed): the server runs on for a while, because
+//   serving while commands are attached: the server runs and is started again when it dies; lingering when the last
+//   command vanished without a farewell (it was killed): the server runs on for a while, because
 //             whoever killed it may run it again, and its workers may still be finishing;
 //   stopping  when the last command said farewell, the linger time ran out, a signal came, or the server cannot be
 //             started: nobody can attach any more, the server writes everything and ends, then the run file goes.
@@ -92,8 +92,9 @@ export class Supervisor {
   }
 
   /**
-   * The cache folder was deleted below our feet, and a new supervisor may have its own sockets at our paths by now. Closing the
-   * listener would unlink its control socket, and a server that shuts down its queue socket: so neither is closed, both just end.
+   * The cache folder was deleted below our feet, and a new supervisor may have its own sockets at our paths by now.
+   * Closing the listener would unlink its control socket, and a server that shuts down its queue socket: so neither is
+   * closed, both just end.
    */
   #abandonSite(): Promise<void> {
     return this.#leave('the run file is gone: the cache folder was deleted', () => this.#server.kill());
@@ -124,7 +125,9 @@ export class Supervisor {
     if (this.#state.name === 'lingering') clearTimeout(this.#state.timer);
     this.#state = { name: 'serving' };
     this.#attached.add(socket);
-    onMessage<ToSupervisor>(socket, (message) => { if (message.kind === 'bye') this.#farewell(socket); });
+    onMessage<ToSupervisor>(socket, (message) => {
+      if (message.kind === 'bye') this.#farewell(socket);
+    });
     socket.on('close', () => this.#vanished(socket));
     send(socket, { kind: 'attached' });
     if (this.#isReady) send(socket, { kind: 'ready' });
@@ -175,7 +178,15 @@ export class Supervisor {
     const { site } = this.#options;
     if (serverPid !== undefined) this.#guard?.watch(serverPid);
     const server = serverPid === undefined ? undefined : identityOf(serverPid);
-    writeRunFile(site.runFile, { version: RUN_VERSION, host: hostname(), place: placeOfPids(), supervisor: ownIdentity(), server, socket: site.socket, control: site.control });
+    writeRunFile(site.runFile, {
+      version: RUN_VERSION,
+      host: hostname(),
+      place: placeOfPids(),
+      supervisor: ownIdentity(),
+      server,
+      socket: site.socket,
+      control: site.control,
+    });
   }
 
   #checkRunFile(): void {
@@ -190,7 +201,9 @@ export class Supervisor {
 
   #note(line: string): void {
     try {
-      appendFileSync(this.#options.site.log, `${new Date().toISOString()} supervisor ${process.pid}: ${line}\n`, { mode: 0o600 });
+      appendFileSync(this.#options.site.log, `${new Date().toISOString()} supervisor ${process.pid}: ${line}\n`, {
+        mode: 0o600,
+      });
     } catch {
       // the folder is gone, and with it whoever could have read this
     }

@@ -4,7 +4,10 @@ import type { JobSource, RawClaim } from '@shoal/core';
 
 type Claiming = Pick<JobSource, 'claim'>;
 
-/** A source that was stopped, as after a test that took too long, gives none at once: who asked it on and on would keep the process from everything else. */
+/**
+ * A source that was stopped, as after a test that took too long, gives none at once: who asked it on and on would keep
+ * the process from everything else.
+ */
 export async function claimSome(source: Claiming, limit: number): Promise<readonly RawClaim[]> {
   const claims = await source.claim(limit);
   if (claims.length === 0) throw new Error('the source was stopped');

@@ -1,6 +1,6 @@
-// For tests and benches: where jobs of a lane worker's two lanes are, exactly, at one moment; and a run in which workers that
-// hand over, or run what was handed over, are killed again and again. Everything that is then wrong is told, nothing is
-// repaired.
+// For tests and benches: where jobs of a lane worker's two lanes are, exactly, at one moment; and a run in which
+// workers that hand over, or run what was handed over, are killed again and again. Everything that is then wrong is
+// told, nothing is repaired.
 
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -45,7 +45,11 @@ export async function placesOf(connection: Redis, prefix: string, jobIds: readon
 /** Jobs that are in no place or in more than one. */
 export async function misplaced(connection: Redis, prefix: string, jobIds: readonly string[]): Promise<string[]> {
   const places = await placesOf(connection, prefix, jobIds);
-  return jobIds.flatMap((jobId, index) => ([IN_MAIN_LANE, IN_CPU_LANE, ENDED].some((place) => place.test(places[index] ?? '')) ? [] : [`${jobId}: ${places[index]}`]));
+  return jobIds.flatMap((jobId, index) =>
+    [IN_MAIN_LANE, IN_CPU_LANE, ENDED].some((place) => place.test(places[index] ?? ''))
+      ? []
+      : [`${jobId}: ${places[index]}`],
+  );
 }
 
 /** Texts of a job; one in two jobs has a row that does not fit the simulated GPU. */
@@ -68,7 +72,11 @@ export async function addJobs(connection: Redis, prefix: string, jobIds: readonl
       const texts = textsOf(index);
       const isInline = index % 4 < 2;
       if (!isInline) transaction.set(keySpace(prefix).input(LANE_QUEUE, jobId), encodeTexts(texts), 'NX');
-      queueAdd(queue, transaction, { name: 'embed', data: isInline ? { v: 1, texts } : { v: 1, input: { form: 'texts', rows: texts.length } }, opts: { jobId } });
+      queueAdd(queue, transaction, {
+        name: 'embed',
+        data: isInline ? { v: 1, texts } : { v: 1, input: { form: 'texts', rows: texts.length } },
+        opts: { jobId },
+      });
     }
     await transaction.exec();
   }
@@ -80,20 +88,35 @@ export async function wrongs(connection: Redis, prefix: string, jobIds: readonly
   const queue = new Queue(LANE_QUEUE, { prefix, connection });
   const keys = keySpace(prefix);
   const tokenizer = new FakeTokenizer();
-  const found = await Promise.all(jobIds.map(async (jobId, index) => {
-    const job = await queue.getJob(jobId);
-    const value = job?.returnvalue as EmbedReturn | null | undefined;
-    if ((await job?.getState()) !== 'completed' || value === null || value === undefined) return [`${jobId} is ${await job?.getState()}: ${job?.failedReason}`];
-    const [first] = await acknowledge(connection, keys, LANE_QUEUE, [jobId]);
-    const [again] = await acknowledge(connection, keys, LANE_QUEUE, [jobId]);
-    const expected = Buffer.concat(textsOf(index).map((text) => Buffer.from(deliveredVector(tokenizer.encode(text).ids, DIMS).buffer)));
-    return [
-      ...(first?.kind === 'body' && openResult(first.bytes).body.equals(expected) ? [] : [`${jobId} has no result, or another one (${first?.kind})`]),
-      ...(again?.kind === 'taken' ? [] : [`${jobId} can be had twice (${again?.kind})`]),
-      ...((value.handedOver?.reason === 'OUT_OF_VRAM') === isHandedOver(index) ? [] : [`${jobId} says ${JSON.stringify(value.handedOver)}`]),
-      ...((await connection.exists(keys.input(LANE_QUEUE, jobId), keys.lock(LANE_QUEUE, jobId), keys.lock(LANE_CPU_QUEUE, jobId))) === 0 ? [] : [`${jobId} left its input or a lock behind`]),
-    ];
-  }));
+  const found = await Promise.all(
+    jobIds.map(async (jobId, index) => {
+      const job = await queue.getJob(jobId);
+      const value = job?.returnvalue as EmbedReturn | null | undefined;
+      if ((await job?.getState()) !== 'completed' || value === null || value === undefined)
+        return [`${jobId} is ${await job?.getState()}: ${job?.failedReason}`];
+      const [first] = await acknowledge(connection, keys, LANE_QUEUE, [jobId]);
+      const [again] = await acknowledge(connection, keys, LANE_QUEUE, [jobId]);
+      const expected = Buffer.concat(
+        textsOf(index).map((text) => Buffer.from(deliveredVector(tokenizer.encode(text).ids, DIMS).buffer)),
+      );
+      return [
+        ...(first?.kind === 'body' && openResult(first.bytes).body.equals(expected)
+          ? []
+          : [`${jobId} has no result, or another one (${first?.kind})`]),
+        ...(again?.kind === 'taken' ? [] : [`${jobId} can be had twice (${again?.kind})`]),
+        ...((value.handedOver?.reason === 'OUT_OF_VRAM') === isHandedOver(index)
+          ? []
+          : [`${jobId} says ${JSON.stringify(value.handedOver)}`]),
+        ...((await connection.exists(
+          keys.input(LANE_QUEUE, jobId),
+          keys.lock(LANE_QUEUE, jobId),
+          keys.lock(LANE_CPU_QUEUE, jobId),
+        )) === 0
+          ? []
+          : [`${jobId} left its input or a lock behind`]),
+      ];
+    }),
+  );
   await queue.close();
   return found.flat();
 }
@@ -117,13 +140,23 @@ export interface CrashReport {
   readonly stalled: number;
 }
 
-/** Jobs go through both lanes while first this, then that worker is killed, after a number of changes that the seed decides. */
-export async function crashHandOvers({ redisUrl, prefix, jobs, seed, mostChanges }: CrashOptions): Promise<CrashReport> {
+/**
+ * Jobs go through both lanes while first this, then that worker is killed, after a number of changes that the seed
+ * decides.
+ */
+export async function crashHandOvers({
+  redisUrl,
+  prefix,
+  jobs,
+  seed,
+  mostChanges,
+}: CrashOptions): Promise<CrashReport> {
   const connection = openConnection({ url: redisUrl, prefix, name: 'crash' });
   const random = randomFrom(seed);
   const jobIds = Array.from({ length: jobs }, (_, index) => `j-${index}`);
   await addJobs(connection, prefix, jobIds);
-  const start = (role: LaneWorkerOptions['role']): Promise<ChildProcess> => startLaneWorker({ redisUrl, prefix, role, leaseMs: LEASE_MS });
+  const start = (role: LaneWorkerOptions['role']): Promise<ChildProcess> =>
+    startLaneWorker({ redisUrl, prefix, role, leaseMs: LEASE_MS });
   const workers = { gpu: await start('gpu'), cpu: await start('cpu') };
   const kills = { gpu: 0, cpu: 0 };
   const misplacedEver: string[] = [];
@@ -139,7 +172,9 @@ export async function crashHandOvers({ redisUrl, prefix, jobs, seed, mostChanges
   const stalled = await stalledOf(connection, prefix, jobIds);
   await sweepTwice(redisUrl, prefix);
   const report = {
-    jobs, kills, stalled,
+    jobs,
+    kills,
+    stalled,
     handedOver: jobIds.filter((_, index) => isHandedOver(index)).length,
     misplaced: [...misplacedEver, ...(await misplaced(connection, prefix, jobIds))],
     wrong: await wrongs(connection, prefix, jobIds),
@@ -153,7 +188,14 @@ async function sweepTwice(redisUrl: string, prefix: string): Promise<void> {
   const everyMs = 600_000;
   for (const sweep of [1, 2]) {
     const janitor = new Janitor({
-      redisUrl, prefix, queue: LANE_QUEUE, cpuQueue: LANE_CPU_QUEUE, everyMs, clock: systemClock, restMs: 0, log: noLog,
+      redisUrl,
+      prefix,
+      queue: LANE_QUEUE,
+      cpuQueue: LANE_CPU_QUEUE,
+      everyMs,
+      clock: systemClock,
+      restMs: 0,
+      log: noLog,
       serverNowMs: () => 1_000_000_000_000 + sweep * 2 * everyMs,
     });
     await janitor.sweep();
@@ -169,19 +211,28 @@ export async function kill(worker: ChildProcess): Promise<void> {
 }
 
 async function endedOf(connection: Redis, prefix: string): Promise<number> {
-  const [completed, failed] = await Promise.all(['completed', 'failed'].map((set) => connection.zcard(`${prefix}:${LANE_QUEUE}:${set}`)));
+  const [completed, failed] = await Promise.all(
+    ['completed', 'failed'].map((set) => connection.zcard(`${prefix}:${LANE_QUEUE}:${set}`)),
+  );
   return (completed ?? 0) + (failed ?? 0);
 }
 
 /** Waits until so many jobs more were handed over, run or ended, or all have ended. */
 async function changes(connection: Redis, prefix: string, count: number, jobs: number): Promise<void> {
-  const progress = async (): Promise<number> => (await endedOf(connection, prefix)) + (await connection.zcard(`${prefix}:${LANE_CPU_QUEUE}:completed`)) + (await connection.zcard(`${prefix}:${LANE_QUEUE}:waiting-children`));
+  const progress = async (): Promise<number> =>
+    (await endedOf(connection, prefix)) +
+    (await connection.zcard(`${prefix}:${LANE_CPU_QUEUE}:completed`)) +
+    (await connection.zcard(`${prefix}:${LANE_QUEUE}:waiting-children`));
   const from = await progress();
   while (Math.abs((await progress()) - from) < count && (await endedOf(connection, prefix)) < jobs) await sleep(2);
 }
 
 async function stalledOf(connection: Redis, prefix: string, jobIds: readonly string[]): Promise<number> {
-  const counters = await Promise.all(jobIds.flatMap((jobId) => [LANE_QUEUE, LANE_CPU_QUEUE].map((queue) => connection.hget(keySpace(prefix).job(queue, jobId), 'stc'))));
+  const counters = await Promise.all(
+    jobIds.flatMap((jobId) =>
+      [LANE_QUEUE, LANE_CPU_QUEUE].map((queue) => connection.hget(keySpace(prefix).job(queue, jobId), 'stc')),
+    ),
+  );
   return counters.filter((counter) => counter !== null).length;
 }
 

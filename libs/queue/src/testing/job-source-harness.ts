@@ -8,7 +8,6 @@ import { Canceller } from '../cancel.ts';
 import { closeConnection, connected } from '../connection.ts';
 import { Quarantine } from '../quarantine.ts';
 
-
 export interface HarnessOptions {
   readonly redisUrl: string;
   readonly prefix: string;
@@ -19,7 +18,14 @@ export interface HarnessOptions {
   readonly onClosed?: () => Promise<void>;
 }
 
-export async function jobSourceHarness({ redisUrl, prefix, queue: name, leaseMs, open, onClosed }: HarnessOptions): Promise<JobSourceHarness> {
+export async function jobSourceHarness({
+  redisUrl,
+  prefix,
+  queue: name,
+  leaseMs,
+  open,
+  onClosed,
+}: HarnessOptions): Promise<JobSourceHarness> {
   const connection = await connected({ url: redisUrl, prefix, name: `${prefix}:harness` });
   const queue = new Queue(name, { prefix, connection });
   return {
@@ -29,8 +35,20 @@ export async function jobSourceHarness({ redisUrl, prefix, queue: name, leaseMs,
     inspect: async (jobId) => {
       const job = await queue.getJob(jobId);
       const state = await job?.getState();
-      if (job === undefined || state === undefined || state === 'unknown' || state === 'waiting-children' || state === 'prioritized') return undefined;
-      return { state, attempts: job.attemptsMade, returnValue: job.returnvalue ?? undefined, failedReason: job.failedReason };
+      if (
+        job === undefined ||
+        state === undefined ||
+        state === 'unknown' ||
+        state === 'waiting-children' ||
+        state === 'prioritized'
+      )
+        return undefined;
+      return {
+        state,
+        attempts: job.attemptsMade,
+        returnValue: job.returnvalue ?? undefined,
+        failedReason: job.failedReason,
+      };
     },
     steal: async (jobId) => void (await connection.set(keySpace(prefix).lock(name, jobId), 'a stranger', 'PX', 60_000)),
     cancel: async (jobId) => {

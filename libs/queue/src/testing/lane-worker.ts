@@ -1,11 +1,20 @@
-// For tests and benches: a whole worker without a model, as a process that can be killed. Core's pipeline and executor, a
-// simulated device, the real queue server. `gpu` has no memory for a row of more than 16 tokens and hands such jobs over;
-// `cpu` serves the CPU lane alone. Says "ready" to its parent and dies with it.
+// For tests and benches: a whole worker without a model, as a process that can be killed. Core's pipeline and executor,
+// a simulated device, the real queue server. `gpu` has no memory for a row of more than 16 tokens and hands such jobs
+// over; `cpu` serves the CPU lane alone. Says "ready" to its parent and dies with it.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
-import { Pipeline, faultPointsFrom, fixedBudget, noLog, noMetrics, systemClock, type FaultPoints, type PayloadStore } from '@shoal/core';
+import {
+  Pipeline,
+  faultPointsFrom,
+  fixedBudget,
+  noLog,
+  noMetrics,
+  systemClock,
+  type FaultPoints,
+  type PayloadStore,
+} from '@shoal/core';
 import { FakeBackend, FakeTokenizer, InProcessExecutor } from '@shoal/core/testing';
 import { BullJobSource } from '../bull-job-source.ts';
 import { LanesSource, type MainLaneGate } from '../lanes-source.ts';
@@ -48,12 +57,21 @@ async function run({ redisUrl, prefix, role, leaseMs, faultPoint }: LaneWorkerOp
   const faults = faultPointsFrom(faultPoint, (signal) => process.kill(process.pid, signal));
   const server = { redisUrl, prefix, queue: LANE_QUEUE, log: noLog };
   const common = { ...server, leaseMs, stalledCheckMs: Math.ceil(leaseMs / 3) };
-  const source = role === 'gpu'
-    ? new BullJobSource({ ...common, handOverTo: LANE_CPU_QUEUE, faults })
-    : new LanesSource({ cpu: new BullJobSource({ ...common, queue: LANE_CPU_QUEUE }), main: new BullJobSource(common), gate: closedGate });
-  const [announcer, store] = await Promise.all([RedisAnnouncer.connect(server), RedisPayloadStore.connect({ ...server, cpuQueue: LANE_CPU_QUEUE })]);
+  const source =
+    role === 'gpu'
+      ? new BullJobSource({ ...common, handOverTo: LANE_CPU_QUEUE, faults })
+      : new LanesSource({
+          cpu: new BullJobSource({ ...common, queue: LANE_CPU_QUEUE }),
+          main: new BullJobSource(common),
+          gate: closedGate,
+        });
+  const [announcer, store] = await Promise.all([
+    RedisAnnouncer.connect(server),
+    RedisPayloadStore.connect({ ...server, cpuQueue: LANE_CPU_QUEUE }),
+  ]);
   const executor = new InProcessExecutor({
-    log: noLog, clock: systemClock,
+    log: noLog,
+    clock: systemClock,
     store: withFaults(store, faults),
     tokenizer: new FakeTokenizer(),
     limits: { maxRowAgeMs: 50, windowRows: 8, maxWaitMs: 1, minRows: 1 },
@@ -62,8 +80,14 @@ async function run({ redisUrl, prefix, role, leaseMs, faultPoint }: LaneWorkerOp
     newBackend: (clock) => deviceOf(role, new FakeBackend({ clock, runMs: () => 2 })),
   });
   const pipeline = new Pipeline({
-    source, announcer, executor, log: noLog, faults,
-    metrics: noMetrics, clock: systemClock, serverNowMs: Date.now,
+    source,
+    announcer,
+    executor,
+    log: noLog,
+    faults,
+    metrics: noMetrics,
+    clock: systemClock,
+    serverNowMs: Date.now,
     limits: { poolTokens: 512, executorTimeoutMs: 10_000, drainTimeoutMs: 5_000, claimTimeoutMs: 60_000 },
   });
   await pipeline.start();

@@ -4,7 +4,10 @@ import type { Redis } from '../connection.ts';
 
 export type QueueState = Readonly<Record<string, unknown>>;
 
-/** Without `prefix`, wherever it stands. Ids of stream entries are left out, numbers that are times (ms since 1970) are "time"; JSON options are parsed. */
+/**
+ * Without `prefix`, wherever it stands. Ids of stream entries are left out, numbers that are times (ms since 1970) are
+ * "time"; JSON options are parsed.
+ */
 export async function queueState(connection: Redis, prefix: string): Promise<QueueState> {
   const keys = (await connection.keys(`${prefix}*`)).toSorted();
   const contents = await Promise.all(keys.map((key) => contentOf(connection, key)));
@@ -19,13 +22,25 @@ function bare(state: QueueState, prefix: string): QueueState {
 async function contentOf(connection: Redis, key: string): Promise<unknown> {
   const type = await connection.type(key);
   switch (type) {
-    case 'string': return connection.get(key);
-    case 'list': return connection.lrange(key, 0, -1);
-    case 'set': return (await connection.smembers(key)).toSorted();
-    case 'zset': return (await connection.zrange(key, '0', '-1', 'WITHSCORES')).map(withoutTime);
-    case 'hash': return Object.fromEntries(Object.entries(await connection.hgetall(key)).map(([field, value]) => [field, field === 'opts' ? JSON.parse(value) as unknown : withoutTime(value)]));
-    case 'stream': return (await connection.xrange(key, '-', '+')).map(([, fields]) => fields.map(withoutTime));
-    default: return type;
+    case 'string':
+      return connection.get(key);
+    case 'list':
+      return connection.lrange(key, 0, -1);
+    case 'set':
+      return (await connection.smembers(key)).toSorted();
+    case 'zset':
+      return (await connection.zrange(key, '0', '-1', 'WITHSCORES')).map(withoutTime);
+    case 'hash':
+      return Object.fromEntries(
+        Object.entries(await connection.hgetall(key)).map(([field, value]) => [
+          field,
+          field === 'opts' ? (JSON.parse(value) as unknown) : withoutTime(value),
+        ]),
+      );
+    case 'stream':
+      return (await connection.xrange(key, '-', '+')).map(([, fields]) => fields.map(withoutTime));
+    default:
+      return type;
   }
 }
 

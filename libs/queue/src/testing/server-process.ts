@@ -16,7 +16,13 @@ export class ServerProcess {
   #child: ChildProcess | undefined;
 
   /** `port` 0 with a `url`: it listens elsewhere than on a port. */
-  constructor(program: string, args: readonly string[], port: number, busPort?: number, url = `redis://127.0.0.1:${port}`) {
+  constructor(
+    program: string,
+    args: readonly string[],
+    port: number,
+    busPort?: number,
+    url = `redis://127.0.0.1:${port}`,
+  ) {
     this.#program = program;
     this.#args = args;
     this.port = port;
@@ -50,7 +56,10 @@ export class ServerProcess {
   }
 }
 
-/** Under the range that outgoing connections get theirs from (Linux: 32,768 and more), so that none takes one before its server starts. */
+/**
+ * Under the range that outgoing connections get theirs from (Linux: 32,768 and more), so that none takes one before its
+ * server starts.
+ */
 const FIRST_PORT = 12_000;
 const PORTS = 20_000;
 
@@ -58,10 +67,13 @@ const PORTS = 20_000;
 export async function freePort(): Promise<number> {
   const port = FIRST_PORT + randomInt(PORTS);
   const probe = createServer().listen(port, '127.0.0.1');
-  const isFree = await once(probe, 'listening').then(() => true, (error: NodeJS.ErrnoException) => {
-    if (error.code === 'EADDRINUSE') return false;
-    throw error;
-  });
+  const isFree = await once(probe, 'listening').then(
+    () => true,
+    (error: NodeJS.ErrnoException) => {
+      if (error.code === 'EADDRINUSE') return false;
+      throw error;
+    },
+  );
   if (!isFree) return freePort();
   probe.close();
   await once(probe, 'close');
@@ -78,8 +90,12 @@ async function launch(program: string, args: readonly string[], url: string): Pr
   server.stdout.on('data', (chunk: Buffer) => output.push(chunk.toString()));
   server.stderr.on('data', (chunk: Buffer) => output.push(chunk.toString()));
   const died = new Promise<never>((_, reject) => {
-    server.once('error', (error) => reject(new Error(`the test server ${program} could not be started: ${error.message}`)));
-    server.once('exit', (code, signal) => reject(new Error(`the test server ${program} ended (${code ?? signal}):\n${output.join('').slice(-2_000)}`)));
+    server.once('error', (error) =>
+      reject(new Error(`the test server ${program} could not be started: ${error.message}`)),
+    );
+    server.once('exit', (code, signal) =>
+      reject(new Error(`the test server ${program} ended (${code ?? signal}):\n${output.join('').slice(-2_000)}`)),
+    );
   });
   died.catch(() => undefined);
   const control = openConnection({ url, name: 'test-server-start' });

@@ -1,6 +1,6 @@
-// For tests: queue servers that are more than one process, all on this machine: a master with a replica that three Sentinels
-// watch, and a cluster of three masters. Each looks like a single TestServer to whoever uses it; a master that is killed is
-// succeeded as in production, within a second or two.
+// For tests: queue servers that are more than one process, all on this machine: a master with a replica that three
+// Sentinels watch, and a cluster of three masters. Each looks like a single TestServer to whoever uses it; a master
+// that is killed is succeeded as in production, within a second or two.
 
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -21,7 +21,10 @@ export interface Topology {
   restart(): Promise<void>;
   /** After kill9: resolves when another server has taken over. */
   succeeded(): Promise<void>;
-  /** Another server takes over while the one that was written to lives: a switch by hand. Resolves when that one follows. */
+  /**
+   * Another server takes over while the one that was written to lives: a switch by hand. Resolves when that one
+   * follows.
+   */
   switchOver(): Promise<void>;
   readonly servers: readonly ServerProcess[];
   stop(): Promise<void>;
@@ -32,7 +35,10 @@ export interface TopologyOptions {
   readonly folder: string;
   /** Of the servers that hold data. */
   readonly args: readonly string[];
-  /** How the slots of a cluster are divided. `one-node`: all but two slots on the first, for tests that use many prefixes. */
+  /**
+   * How the slots of a cluster are divided. `one-node`: all but two slots on the first, for tests that use many
+   * prefixes.
+   */
   readonly slots?: 'even' | 'one-node';
   /** Replicas of each master of a cluster. */
   readonly replicas?: 0 | 1;
@@ -51,21 +57,61 @@ const HEALTHY_WITHIN_MS = 30_000;
 export async function startSentinels(options: TopologyOptions): Promise<Topology> {
   const { program, folder, downAfterMs = DOWN_AFTER_MS } = options;
   const ports = await Promise.all(Array.from({ length: 2 }, freePort));
-  const servers = ports.map((port, index) => new ServerProcess(program, [
-    '--bind', '127.0.0.1', '--port', String(port), '--dir', folder, ...options.args, '--appenddirname', `aof-${port}`, '--dbfilename', `${port}.rdb`,
-    '--repl-diskless-sync-delay', '0', ...(index === 0 ? [] : ['--replicaof', `127.0.0.1 ${ports[0]}`]),
-  ], port));
+  const servers = ports.map(
+    (port, index) =>
+      new ServerProcess(
+        program,
+        [
+          '--bind',
+          '127.0.0.1',
+          '--port',
+          String(port),
+          '--dir',
+          folder,
+          ...options.args,
+          '--appenddirname',
+          `aof-${port}`,
+          '--dbfilename',
+          `${port}.rdb`,
+          '--repl-diskless-sync-delay',
+          '0',
+          ...(index === 0 ? [] : ['--replicaof', `127.0.0.1 ${ports[0]}`]),
+        ],
+        port,
+      ),
+  );
   for (const server of servers) await server.start();
-  const sentinels = await Promise.all(Array.from({ length: SENTINELS }, () => startSentinel(program, folder, ports[0]!, downAfterMs)));
+  const sentinels = await Promise.all(
+    Array.from({ length: SENTINELS }, () => startSentinel(program, folder, ports[0]!, downAfterMs)),
+  );
   const url = `redis+sentinel://${sentinels.map(({ port }) => `127.0.0.1:${port}`).join(',')}/${MASTER_NAME}`;
-  return assemble({ ...options, url, servers, others: sentinels, isHealthy: () => demoteReturned(sentinels, servers).then(() => sentinelsAgree(sentinels)), switchOver: () => ask(sentinels[0]!, ['SENTINEL', 'FAILOVER', MASTER_NAME]) });
+  return assemble({
+    ...options,
+    url,
+    servers,
+    others: sentinels,
+    isHealthy: () => demoteReturned(sentinels, servers).then(() => sentinelsAgree(sentinels)),
+    switchOver: () => ask(sentinels[0]!, ['SENTINEL', 'FAILOVER', MASTER_NAME]),
+  });
 }
 
-async function startSentinel(program: string, folder: string, masterPort: number, downAfterMs: number): Promise<ServerProcess> {
+async function startSentinel(
+  program: string,
+  folder: string,
+  masterPort: number,
+  downAfterMs: number,
+): Promise<ServerProcess> {
   const port = await freePort();
   const file = join(folder, `sentinel-${port}.conf`);
-  const monitor = [`monitor ${MASTER_NAME} 127.0.0.1 ${masterPort} 2`, `down-after-milliseconds ${MASTER_NAME} ${downAfterMs}`, `failover-timeout ${MASTER_NAME} 4000`];
-  await writeFile(file, [`port ${port}`, 'bind 127.0.0.1', `dir ${folder}`, ...monitor.map((line) => `sentinel ${line}`), ''].join('\n'));
+  const monitor = [
+    `monitor ${MASTER_NAME} 127.0.0.1 ${masterPort} 2`,
+    `down-after-milliseconds ${MASTER_NAME} ${downAfterMs}`,
+    `failover-timeout ${MASTER_NAME} 4000`,
+  ];
+  await writeFile(
+    file,
+    [`port ${port}`, 'bind 127.0.0.1', `dir ${folder}`, ...monitor.map((line) => `sentinel ${line}`), ''].join('\n'),
+  );
   const sentinel = new ServerProcess(program, [file, '--sentinel'], port);
   await sentinel.start();
   return sentinel;
@@ -73,12 +119,17 @@ async function startSentinel(program: string, folder: string, masterPort: number
 
 /** A master that comes back after it was replaced is told so at once; a Sentinel would do it some ten seconds later. */
 async function demoteReturned(sentinels: readonly ServerProcess[], servers: readonly ServerProcess[]): Promise<void> {
-  const named = await Promise.all(sentinels.map((sentinel) => ask(sentinel, ['SENTINEL', 'GET-MASTER-ADDR-BY-NAME', MASTER_NAME])));
-  const [masterPort = 0, ...others] = new Set(named.map((address) => (Array.isArray(address) ? Number(address[1]) : 0)));
+  const named = await Promise.all(
+    sentinels.map((sentinel) => ask(sentinel, ['SENTINEL', 'GET-MASTER-ADDR-BY-NAME', MASTER_NAME])),
+  );
+  const [masterPort = 0, ...others] = new Set(
+    named.map((address) => (Array.isArray(address) ? Number(address[1]) : 0)),
+  );
   if (others.length > 0) return; // a failover is under way
   for (const server of servers) {
     if (!server.isRunning || server.port === masterPort) continue;
-    if (String(await ask(server, ['INFO', 'replication'])).includes('role:master')) await ask(server, ['REPLICAOF', '127.0.0.1', masterPort]);
+    if (String(await ask(server, ['INFO', 'replication'])).includes('role:master'))
+      await ask(server, ['REPLICAOF', '127.0.0.1', masterPort]);
   }
 }
 
@@ -88,8 +139,13 @@ async function sentinelsAgree(sentinels: readonly ServerProcess[]): Promise<bool
   for (const sentinel of sentinels) {
     const master = pairs(await ask(sentinel, ['SENTINEL', 'MASTER', MASTER_NAME]));
     const replicas = await ask(sentinel, ['SENTINEL', 'REPLICAS', MASTER_NAME]);
-    const isLinked = Array.isArray(replicas) && replicas.some((replica) => pairs(replica).get('flags') === 'slave' && pairs(replica).get('master-link-status') === 'ok');
-    if (master.get('num-other-sentinels') !== String(SENTINELS - 1) || master.get('flags') !== 'master' || !isLinked) return false;
+    const isLinked =
+      Array.isArray(replicas) &&
+      replicas.some(
+        (replica) => pairs(replica).get('flags') === 'slave' && pairs(replica).get('master-link-status') === 'ok',
+      );
+    if (master.get('num-other-sentinels') !== String(SENTINELS - 1) || master.get('flags') !== 'master' || !isLinked)
+      return false;
     masters.add(master.get('port') ?? '');
   }
   return masters.size === 1;
@@ -97,14 +153,41 @@ async function sentinelsAgree(sentinels: readonly ServerProcess[]): Promise<bool
 
 export async function startCluster(options: TopologyOptions): Promise<Topology> {
   const { program, folder, slots = 'even', replicas = 0, downAfterMs = DOWN_AFTER_MS } = options;
-  const servers = await Promise.all(Array.from({ length: 3 * (1 + replicas) }, async () => {
-    const [port, busPort] = [await freePort(), await freePort()];
-    return new ServerProcess(program, [
-      '--bind', '127.0.0.1', '--port', String(port), '--dir', folder, ...options.args, '--appenddirname', `aof-${port}`, '--dbfilename', `${port}.rdb`,
-      '--cluster-enabled', 'yes', '--cluster-port', String(busPort), '--cluster-config-file', join(folder, `nodes-${port}.conf`),
-      '--cluster-node-timeout', String(downAfterMs), '--cluster-replica-validity-factor', '0', '--repl-diskless-sync-delay', '0',
-    ], port, busPort);
-  }));
+  const servers = await Promise.all(
+    Array.from({ length: 3 * (1 + replicas) }, async () => {
+      const [port, busPort] = [await freePort(), await freePort()];
+      return new ServerProcess(
+        program,
+        [
+          '--bind',
+          '127.0.0.1',
+          '--port',
+          String(port),
+          '--dir',
+          folder,
+          ...options.args,
+          '--appenddirname',
+          `aof-${port}`,
+          '--dbfilename',
+          `${port}.rdb`,
+          '--cluster-enabled',
+          'yes',
+          '--cluster-port',
+          String(busPort),
+          '--cluster-config-file',
+          join(folder, `nodes-${port}.conf`),
+          '--cluster-node-timeout',
+          String(downAfterMs),
+          '--cluster-replica-validity-factor',
+          '0',
+          '--repl-diskless-sync-delay',
+          '0',
+        ],
+        port,
+        busPort,
+      );
+    }),
+  );
   for (const server of servers) await server.start();
   const masters = servers.slice(0, 3);
   for (const [index, server] of masters.entries()) {
@@ -115,11 +198,18 @@ export async function startCluster(options: TopologyOptions): Promise<Topology> 
     await ask(server, ['CLUSTER', 'SET-CONFIG-EPOCH', index + 1]);
     if (index > 0) await ask(servers[0]!, ['CLUSTER', 'MEET', '127.0.0.1', server.port, server.busPort ?? 0]);
   }
-  await until('all nodes of the cluster know each other', async () => (await knownNodes(servers)).every((known) => known === servers.length));
-  for (const [index, replica] of servers.slice(3).entries()) await ask(replica, ['CLUSTER', 'REPLICATE', String(await ask(masters[index]!, ['CLUSTER', 'MYID']))]);
+  await until('all nodes of the cluster know each other', async () =>
+    (await knownNodes(servers)).every((known) => known === servers.length),
+  );
+  for (const [index, replica] of servers.slice(3).entries())
+    await ask(replica, ['CLUSTER', 'REPLICATE', String(await ask(masters[index]!, ['CLUSTER', 'MYID']))]);
   const url = `redis+cluster://${servers.map(({ port }) => `127.0.0.1:${port}`).join(',')}`;
   return assemble({
-    ...options, url, servers, others: [], isHealthy: () => clusterIsWhole(servers, replicas * 3),
+    ...options,
+    url,
+    servers,
+    others: [],
+    isHealthy: () => clusterIsWhole(servers, replicas * 3),
     switchOver: async (owner) => {
       const replica = await replicaOf(servers, owner);
       await ask(replica, ['CLUSTER', 'FAILOVER']);
@@ -133,7 +223,11 @@ function slotsOf(index: number, slots: 'even' | 'one-node'): [number, number] {
 }
 
 async function knownNodes(servers: readonly ServerProcess[]): Promise<number[]> {
-  return Promise.all(servers.map(async (server) => Number(/cluster_known_nodes:(\d+)/.exec(String(await ask(server, ['CLUSTER', 'INFO'])))?.[1] ?? 0)));
+  return Promise.all(
+    servers.map(async (server) =>
+      Number(/cluster_known_nodes:(\d+)/.exec(String(await ask(server, ['CLUSTER', 'INFO'])))?.[1] ?? 0),
+    ),
+  );
 }
 
 /** Every node sees all slots served, and every replica has its master's data. */
@@ -141,11 +235,14 @@ async function clusterIsWhole(servers: readonly ServerProcess[], replicas: numbe
   const states = await Promise.all(servers.map(async (server) => String(await ask(server, ['CLUSTER', 'INFO']))));
   if (!states.every((state) => state.includes('cluster_state:ok'))) return false;
   const roles = await Promise.all(servers.map(async (server) => String(await ask(server, ['INFO', 'replication']))));
-  return roles.filter((role) => role.includes('role:slave') && role.includes('master_link_status:up')).length === replicas;
+  return (
+    roles.filter((role) => role.includes('role:slave') && role.includes('master_link_status:up')).length === replicas
+  );
 }
 
 async function replicaOf(servers: readonly ServerProcess[], ownerPort: number): Promise<ServerProcess> {
-  for (const server of servers) if (String(await ask(server, ['INFO', 'replication'])).includes(`master_port:${ownerPort}`)) return server;
+  for (const server of servers)
+    if (String(await ask(server, ['INFO', 'replication'])).includes(`master_port:${ownerPort}`)) return server;
   throw new Error(`no replica follows port ${ownerPort}`);
 }
 
@@ -168,10 +265,12 @@ async function assemble(parts: Parts): Promise<Topology> {
   const moveControl = async (): Promise<void> => {
     owner = await findOwner();
     control.disconnect(true);
-    await new Promise((resolve) => control.once('ready', resolve)); // `once` of node:events would take a first try's error for the end
+    // `once` of node:events would take a first try's error for the end
+    await new Promise((resolve) => control.once('ready', resolve));
   };
   return {
-    url, servers,
+    url,
+    servers,
     get pid() {
       return owner.pid;
     },
@@ -196,7 +295,9 @@ async function assemble(parts: Parts): Promise<Topology> {
       await parts.switchOver(before.port);
       await until('another server took over', async () => (await findOwner()) !== before);
       // Sentinels name the new master first: what the one before still takes is lost.
-      await until(`port ${before.port} follows`, async () => String(await ask(before, ['INFO', 'replication'])).includes('role:slave'));
+      await until(`port ${before.port} follows`, async () =>
+        String(await ask(before, ['INFO', 'replication'])).includes('role:slave'),
+      );
       await moveControl();
     },
     async stop() {
@@ -216,7 +317,10 @@ async function ownerOf(url: string, prefix: string, servers: readonly ServerProc
   return owner;
 }
 
-async function ask(server: ServerProcess, [name, ...values]: readonly [string, ...(string | number)[]]): Promise<unknown> {
+async function ask(
+  server: ServerProcess,
+  [name, ...values]: readonly [string, ...(string | number)[]],
+): Promise<unknown> {
   const connection = await connected({ url: server.url, name: 'test-topology' });
   try {
     return await connection.call(name, ...values);
@@ -227,7 +331,11 @@ async function ask(server: ServerProcess, [name, ...values]: readonly [string, .
 
 function pairs(reply: unknown): Map<string, string> {
   if (!Array.isArray(reply)) return new Map();
-  return new Map(reply.flatMap((name: unknown, index) => (index % 2 === 0 ? [[String(name), String(reply[index + 1])] as const] : [])));
+  return new Map(
+    reply.flatMap((name: unknown, index) =>
+      index % 2 === 0 ? [[String(name), String(reply[index + 1])] as const] : [],
+    ),
+  );
 }
 
 async function until(what: string, look: () => Promise<boolean>): Promise<void> {

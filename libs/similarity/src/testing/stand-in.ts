@@ -1,4 +1,5 @@
-// The CUDA library's stand-in (native/similarity/test/stand_in_cuda.cc), built when a test asks for it. For tests and benches.
+// The CUDA library's stand-in (native/similarity/test/stand_in_cuda.cc), built when a test asks for it. For tests and
+// benches.
 
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -7,7 +8,11 @@ import { openCuda, type OpenedCuda } from '../cuda-library.ts';
 
 /** Where it lies; undefined, and a line that says why, where it cannot be built. */
 export function standInLibrary(): string | undefined {
-  const { status, stdout, stderr } = spawnSync('sh', [fileURLToPath(new URL('../../../../native/similarity/build.sh', import.meta.url)), 'stand-in'], { encoding: 'utf8' });
+  const { status, stdout, stderr } = spawnSync(
+    'sh',
+    [fileURLToPath(new URL('../../../../native/similarity/build.sh', import.meta.url)), 'stand-in'],
+    { encoding: 'utf8' },
+  );
   if (status === 0) return stdout.trim();
   if (status !== 3) throw new Error(`the stand-in for the CUDA library cannot be built: ${stderr}`);
   console.warn('there is no C++ compiler: the CUDA engine is not tested with its stand-in');
@@ -27,7 +32,10 @@ export function standInEngine(cuda: OpenedCuda, options: Partial<CudaEngineOptio
 }
 
 /** With these variables, which the stand-in looks at with every call. */
-export async function withStandIn<Value>(variables: Readonly<Record<`SHOAL_STAND_IN_${string}`, string | number>>, work: () => Promise<Value>): Promise<Value> {
+export async function withStandIn<Value>(
+  variables: Readonly<Record<`SHOAL_STAND_IN_${string}`, string | number>>,
+  work: () => Promise<Value>,
+): Promise<Value> {
   for (const [name, value] of Object.entries(variables)) process.env[name] = String(value);
   try {
     return await work();

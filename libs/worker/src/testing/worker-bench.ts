@@ -1,5 +1,6 @@
-// A real queue server, real worker processes and a plain BullMQ producer, for tests of what happens when something breaks.
-// Waits for signals or asks again; every process it started is stopped. For tests only: bullmq stands here as the producer.
+// A real queue server, real worker processes and a plain BullMQ producer, for tests of what happens when something
+// breaks. Waits for signals or asks again; every process it started is stopped. For tests only: bullmq stands here as
+// the producer.
 
 import { execFileSync, fork, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -50,39 +51,77 @@ export class WorkerBench {
   async startWorker(model: string, environment: Readonly<Record<string, string>> = {}): Promise<WorkerProcess> {
     const child = fork(fileURLToPath(new URL('../../../../apps/cpu-worker/src/main.ts', import.meta.url)), [], {
       execArgv: ['--conditions=@shoal/source'],
-      env: { ...process.env, SHOAL_REDIS_URL: this.server.url, SHOAL_MODEL: model, SHOAL_CACHE_DIR: this.cacheDir, SHOAL_THREADS: '1', SHOAL_LOG_LEVEL: 'info', ...environment },
+      env: {
+        ...process.env,
+        SHOAL_REDIS_URL: this.server.url,
+        SHOAL_MODEL: model,
+        SHOAL_CACHE_DIR: this.cacheDir,
+        SHOAL_THREADS: '1',
+        SHOAL_LOG_LEVEL: 'info',
+        ...environment,
+      },
       stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     });
     this.workers.add(child);
     const log = collectLines(child);
     await new Promise<void>((resolve, reject) => {
-      child.once('message', (message: { readonly kind: string; readonly failure?: { readonly message: string } }) => (message.kind === 'ready' ? resolve() : reject(new Error(message.failure?.message))));
-      child.once('exit', (code, signal) => reject(new Error(`worker ended before it was ready: ${code ?? signal}: ${JSON.stringify(log.at(-1))}`)));
+      child.once('message', (message: { readonly kind: string; readonly failure?: { readonly message: string } }) =>
+        message.kind === 'ready' ? resolve() : reject(new Error(message.failure?.message)),
+      );
+      child.once('exit', (code, signal) =>
+        reject(new Error(`worker ended before it was ready: ${code ?? signal}: ${JSON.stringify(log.at(-1))}`)),
+      );
     });
     const pid = child.pid!;
-    return { pid, log, executorPid: () => until('the worker has an executor', async () => childrenOf(pid)[0]), isAlive: () => child.exitCode === null && child.signalCode === null, stop: () => this.stopWorker(child) };
+    return {
+      pid,
+      log,
+      executorPid: () => until('the worker has an executor', async () => childrenOf(pid)[0]),
+      isAlive: () => child.exitCode === null && child.signalCode === null,
+      stop: () => this.stopWorker(child),
+    };
   }
 
   /** Jobs of token ids by id, added by a producer that knows nothing of Shoal but docs/jobs.md. */
-  async addJobs(model: string, tokenizer: string, jobs: ReadonlyMap<string, readonly (readonly number[])[]>): Promise<Queue> {
+  async addJobs(
+    model: string,
+    tokenizer: string,
+    jobs: ReadonlyMap<string, readonly (readonly number[])[]>,
+  ): Promise<Queue> {
     const queue = new Queue(mainQueue(model), { connection: this.redis, prefix: PREFIX });
     this.queues.push(queue);
     for (const [jobId, rows] of jobs) await this.redis.set(keys.input(queue.name, jobId), encodeTokens(rows));
-    await queue.addBulk([...jobs].map(([jobId, rows]) => ({
-      name: 'embed', data: { v: 1, input: { form: 'tokens', rows: rows.length, tokens: rows.reduce((sum, row) => sum + row.length, 0), tokenizer } }, opts: { jobId },
-    })));
+    await queue.addBulk(
+      [...jobs].map(([jobId, rows]) => ({
+        name: 'embed',
+        data: {
+          v: 1,
+          input: {
+            form: 'tokens',
+            rows: rows.length,
+            tokens: rows.reduce((sum, row) => sum + row.length, 0),
+            tokenizer,
+          },
+        },
+        opts: { jobId },
+      })),
+    );
     return queue;
   }
 
   /** The return value of a completed job; throws when it failed. */
   finished(queue: Queue, jobId: string, timeoutMs?: number): Promise<EmbedReturn> {
-    return until(`${jobId} is finished`, async () => {
-      const state = await queue.getJobState(jobId); // before the job is read: what is read afterwards has the value
-      if (state !== 'completed' && state !== 'failed') return undefined;
-      const job = await queue.getJob(jobId);
-      if (state === 'failed') throw new Error(`${jobId} failed: ${job?.failedReason}`);
-      return job!.returnvalue as EmbedReturn;
-    }, timeoutMs);
+    return until(
+      `${jobId} is finished`,
+      async () => {
+        const state = await queue.getJobState(jobId); // before the job is read: what is read afterwards has the value
+        if (state !== 'completed' && state !== 'failed') return undefined;
+        const job = await queue.getJob(jobId);
+        if (state === 'failed') throw new Error(`${jobId} failed: ${job?.failedReason}`);
+        return job!.returnvalue as EmbedReturn;
+      },
+      timeoutMs,
+    );
   }
 
   async vectorsOf({ key }: EmbedReturn): Promise<Float32Array> {
@@ -156,7 +195,8 @@ function collectLines(child: ChildProcess): Record<string, unknown>[] {
     stream.setEncoding('utf8').on('data', (chunk: string) => {
       const parts = (rest + chunk).split('\n');
       rest = parts.pop()!;
-      for (const part of parts) lines.push(part.startsWith('{') ? (JSON.parse(part) as Record<string, unknown>) : { msg: part });
+      for (const part of parts)
+        lines.push(part.startsWith('{') ? (JSON.parse(part) as Record<string, unknown>) : { msg: part });
     });
   }
   return lines;
