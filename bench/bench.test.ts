@@ -3,11 +3,11 @@
 
 import { nativeProblem } from '@shoal/similarity';
 import { expect, test } from 'vitest';
-import { runBench } from './run-bench.ts';
+import { runBench } from './rig/run-bench.ts';
 
 test('similarity-queue: the queue gives the rankings that the kernels give', async () => {
   const { ratio } = await runBench(
-    'similarity-queue',
+    'similarity/similarity-queue',
     '--jobs',
     '16',
     '--rounds',
@@ -25,7 +25,7 @@ test.skipIf(nativeProblem() !== undefined)(
   'similarity: every instruction set and every peer gives the rows of fp64',
   async () => {
     const { single } = await runBench(
-      'similarity',
+      'similarity/similarity',
       '--rows',
       '3000',
       '--queries',
@@ -40,40 +40,57 @@ test.skipIf(nativeProblem() !== undefined)(
 );
 
 test('sim-device: every row comes back through the whole path as the simulated device made it', async () => {
-  const { textsPerSecond } = await runBench('sim-device', '--seconds', '1', '--warm', '2', '--job-texts', '64');
+  const { textsPerSecond } = await runBench('device/sim-device', '--seconds', '1', '--warm', '2', '--job-texts', '64');
   expect(textsPerSecond).toBeGreaterThan(0);
 });
 
 test('interactive-wait: in simulated time an interactive text waits 1.5 batch times at most, and bulk work keeps 0.9', async () => {
-  expect(await runBench('interactive-wait', '--batches', '300')).toMatchObject({ device: 'fake', isKept: true });
+  expect(await runBench('queue/interactive-wait', '--batches', '300')).toMatchObject({ device: 'fake', isKept: true });
 });
 
 test('batch-budget: every length mix and every co-tenant has a row', async () => {
-  const { cases } = await runBench('batch-budget', '--batches', '400', '--oracle-batches', '60', '--devices', '8');
+  const { cases } = await runBench(
+    'device/batch-budget',
+    '--batches',
+    '400',
+    '--oracle-batches',
+    '60',
+    '--devices',
+    '8',
+  );
   expect(cases).toHaveLength(12);
 });
 
 test('tenant-wait: in simulated time a tenant with little takes less than twice as long beside one with much', async () => {
-  expect(await runBench('tenant-wait', '--looks', '12')).toMatchObject({
+  expect(await runBench('queue/tenant-wait', '--looks', '12')).toMatchObject({
     rateOfA: { rowsPerRun: expect.any(Number) as number },
   });
 });
 
 test('queue-rates: every job of a short run comes back right, near and far from the server', async () => {
   for (const distance of ['0', '2.4']) {
-    const { rows } = await runBench('queue-rates', '--rates', '40x64', '--seconds', '1', '--rtt', distance, '--report');
+    const { rows } = await runBench(
+      'queue/queue-rates',
+      '--rates',
+      '40x64',
+      '--seconds',
+      '1',
+      '--rtt',
+      distance,
+      '--report',
+    );
     expect(rows).toEqual([expect.objectContaining({ rate: '40x64', textsPerSecond: expect.any(Number) })]);
   }
 }, 250_000);
 
 test('bare-bullmq: what BullMQ alone carries can be measured', async () => {
-  const { rows } = await runBench('bare-bullmq', '--rates', '40x64', '--seconds', '1', '--warm', '0');
+  const { rows } = await runBench('queue/bare-bullmq', '--rates', '40x64', '--seconds', '1', '--warm', '0');
   expect(rows).toEqual([expect.objectContaining({ rate: '40x64', textsPerSecond: expect.any(Number) })]);
 });
 
 test('fairness: a newcomer is not kept behind a backlog, and every situation can be measured', async () => {
   const { tenants, plain, classes, poison } = await runBench(
-    'fairness',
+    'queue/fairness',
     '--backlog',
     '400',
     '--plain',
@@ -91,7 +108,7 @@ test('fairness: a newcomer is not kept behind a backlog, and every situation can
 });
 
 test('fairness in a soak: the queue is never empty, and the newcomer gets its turns', async () => {
-  const { soak } = await runBench('fairness', '--soak', '--jobs', '6000', '--report');
+  const { soak } = await runBench('queue/fairness', '--soak', '--jobs', '6000', '--report');
   expect(soak).toMatchObject({ rebased: 0, ratio: expect.any(Number) });
 });
 
@@ -99,13 +116,22 @@ test(
   'admission: at an overload everything accepted is delivered and no write is refused, though nobody reads for a ' +
     'while',
   async () => {
-    const report = await runBench('admission', '--seconds', '3', '--maxmemory', '48', '--clients', '2', '--report');
+    const report = await runBench(
+      'queue/admission',
+      '--seconds',
+      '3',
+      '--maxmemory',
+      '48',
+      '--clients',
+      '2',
+      '--report',
+    );
     expect(report).toMatchObject({ refusedWrites: 0, failed: 0, delivered: report['accepted'] });
   },
 );
 
 test('order-cost: what the steps cost the server can be told apart', async () => {
-  const { microsPerJob } = await runBench('order-cost', '--jobs', '500', '--rounds', '1');
+  const { microsPerJob } = await runBench('queue/order-cost', '--jobs', '500', '--rounds', '1');
   expect(microsPerJob).toMatchObject({ order: expect.any(Number), reserve: expect.any(Number) });
 });
 

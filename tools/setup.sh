@@ -190,7 +190,7 @@ native_is_current() {
   mark=$setup_folder/native-$1 status=
   [ -f "$mark" ] && read -r status <"$mark"
   case $status in 3) has "${CXX:-c++}" && return 1 ;; '') return 1 ;; esac
-  [ -z "$(find "$root/native/$1" "$root"/native/*.h "$packages_mark" -newer "$mark" 2>/dev/null | head -n 1)" ]
+  [ -z "$(find "$root/native/$1" "$root/native/napi" "$packages_mark" -newer "$mark" 2>/dev/null | head -n 1)" ]
 }
 
 build_native_part() {

@@ -66,7 +66,7 @@ folder_of() {
 find_server() {
   SHOAL_TEST_SERVER=$("$node" --input-type=module --eval "
     import { cacheFolder } from '@shoal/core';
-    import { findServerProgram } from '@shoal/queue/server';
+    import { findServerProgram } from '@shoal/private-server';
     const program = await findServerProgram({ cacheDir: cacheFolder(process.env.SHOAL_CACHE_DIR), onProgress: console.error });
     console.log(program.path);") && export SHOAL_TEST_SERVER
 }
@@ -92,7 +92,7 @@ run_suite() {
   case $1 in
     tools) directory=$1 files_at_once=1 ;;
     bench) directory=$1 ;; # no test judges a figure
-    webgpu) directory=libs/worker/src files=webgpu.test.ts driver=$(find "${SHOAL_TEST_VULKAN:-/nowhere}" -name 'lvp_icd*.json' 2>/dev/null | head -n 1) ;;
+    webgpu) directory=libs/worker/src/device files=webgpu.test.ts driver=$(find "${SHOAL_TEST_VULKAN:-/nowhere}" -name 'lvp_icd*.json' 2>/dev/null | head -n 1) ;;
     *) [ -z "${SHOAL_TEST_VULKAN:-}" ] || files='--exclude **/webgpu.test.ts' ;; # a suite of its own, in whose processes alone there is the driver
   esac
   echo

@@ -3,7 +3,7 @@
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { childrenOf } from '../processes.ts';
+import { childrenOf } from '../rig/processes.ts';
 
 export interface FleetOptions {
   readonly redisUrl: string;

@@ -11,11 +11,11 @@ import {
   mainQueue,
   openResult,
   parseFailedReason,
-  systemClock,
   type EmbedJobData,
-} from '@shoal/core';
+} from '@shoal/contract';
+import { systemClock } from '@shoal/core';
 import { JobProducer, ResultReader, connectRaw, type NewJob, type Redis } from './producer-parts.ts';
-import { randomFrom } from '../ragged-corpus.ts';
+import { randomFrom } from '../rig/ragged-corpus.ts';
 
 export interface ProducerOrder {
   readonly redisUrl: string;

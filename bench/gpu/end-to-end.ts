@@ -3,12 +3,12 @@
 // clients fetch each result once and check every row. Several windows are measured in one go, after a warm-up.
 //
 //   end-to-end.ts [--device gpu:0[,gpu:1…]] [--form tokens|inline] [--corpus ragged|128|512] [--job-texts 256]
-//   [--clients 3] [--in-flight 96]
-//                 [--dtype f32|f16] [--windows 3] [--seconds 6] [--warm 5] [--settings '{"SHOAL_DEVICE_SESSIONS":"2"}']
-//                 [--total N] [--kill gpu:1] [--label text] [--server-args '--io-threads 1'] [--small]
+//       [--clients 3] [--in-flight 96] [--dtype f32|f16] [--windows 3] [--seconds 6] [--warm 5] [--settings
+//       '{"SHOAL_DEVICE_SESSIONS":"2"}'] [--total N] [--kill gpu:1] [--label text] [--server-args '--io-threads 1']
+//       [--small]
 //
 // --total N: not a window of time but N texts, each of which must come back: for out of memory and deaths. With
-//   --idle S nothing is asked for S seconds then, what the device holds is noted, and the same texts come once more.
+// --idle S nothing is asked for S seconds then, what the device holds is noted, and the same texts come once more.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -25,15 +25,15 @@ import {
   mainQueue,
   openResult,
   type EmbedJobData,
-} from '@shoal/core';
+} from '@shoal/contract';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { JobProducer, ResultReader } from '@shoal/queue';
-import { tuning } from '@shoal/queue/server';
+import { tuning } from '@shoal/private-server';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
-import { leastCosine } from '../cosine.ts';
-import { childrenOf, processCpuMs } from '../processes.ts';
-import { raggedCorpus } from '../ragged-corpus.ts';
+import { leastCosine } from '../similarity/cosine.ts';
+import { childrenOf, processCpuMs } from '../rig/processes.ts';
+import { raggedCorpus } from '../rig/ragged-corpus.ts';
 import {
   MAX_TOKENS,
   cacheDir,

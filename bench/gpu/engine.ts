@@ -6,7 +6,7 @@
 //   engine.ts [--device gpu:0] [--only cuda-fp16,native] [--small]
 
 import type { InferenceBackend } from '@shoal/core';
-import { leastCosine } from '../cosine.ts';
+import { leastCosine } from '../similarity/cosine.ts';
 import {
   MAX_TOKENS,
   isSmall,

@@ -7,8 +7,8 @@ import { parseArgs, type ParseArgsOptionsConfig } from 'node:util';
 import { cacheFolder, type InferenceBackend } from '@shoal/core';
 import { ENCODER_LIBRARIES, EncoderBackend, OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, readEncoder, type GraphKind, type StoredModel } from '@shoal/models';
-import { readArguments } from '../arguments.ts';
-import { raggedCorpus } from '../ragged-corpus.ts';
+import { readArguments } from '../rig/arguments.ts';
+import { raggedCorpus } from '../rig/ragged-corpus.ts';
 
 const SHARED = {
   device: { type: 'string', default: 'gpu:0' },

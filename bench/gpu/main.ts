@@ -18,7 +18,7 @@ import { appendFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { availableParallelism, cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { readArguments, refuse } from '../arguments.ts';
+import { readArguments, refuse } from '../rig/arguments.ts';
 import { STEPS, type Step } from './steps.ts';
 import { page } from './page.ts';
 

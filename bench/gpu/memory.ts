@@ -1,14 +1,13 @@
 // The memory law on a GPU, held against the runtime's own statistics and the driver's: a process for each graph.
-//   live the law, fitted from a few shapes (libs/worker/src/measure-arena.ts), against MaxInUse of the arena, for each
-//   of 30 other
-//              shapes in a session to itself. Bar: 95 % within 10 %.
-//   footprint one backend walks through all shapes, in ascending order and then in no order; after each step what the
-//   law predicts of
-//              the largest run since the arena was given back last against what nvidia-smi shows. Bar: never less, and
-//              at most 2.2 times. With one session, and with two.
-//   half live memory in fp16 ÷ in fp32, over shapes of 16 k tokens and more: of the same operators in both (cuda-fp16),
-//   and of the graph that serves (fused-fp16). Bar: 0.6. peaks not judged: the operators of one run of 64 k tokens at
-//   which more lives than ever before (--peaks: these alone; --live: without the footprint).
+//   live       the law, fitted from a few shapes (libs/worker/src/measure/measure-arena.ts), against MaxInUse of the arena, for
+//              each of 30 other shapes in a session to itself. Bar: 95 % within 10 %.
+//   footprint  one backend walks through all shapes, in ascending order and then in no order; after each step what the
+//              law predicts of the largest run since the arena was given back last against what nvidia-smi shows. Bar:
+//              never less, and at most 2.2 times. With one session, and with two.
+//   half       live memory in fp16 ÷ in fp32, over shapes of 16 k tokens and more: of the same operators in both
+//              (cuda-fp16), and of the graph that serves (fused-fp16). Bar: 0.6.
+//   peaks      not judged: the operators of one run of 64 k tokens at which more lives than ever before (--peaks: these
+//              alone; --live: without the footprint).
 // Exit 1 when a bar is missed. On a CPU (--device cpu) the same paths; without a driver the footprint is not judged.
 //
 //   memory.ts [--device gpu:0] [--kinds fused-fp16,cuda-fp32,plain-fp16,cuda-fp16] [--live] [--peaks cuda-fp16]
@@ -22,7 +21,7 @@ import { fileURLToPath } from 'node:url';
 import { footprintBytes, liveBytes, type MemoryLaw, type RunShape } from '@shoal/core';
 import { OrtBackend, nativeOrt, openGraphOn, probeArena, readTrace } from '@shoal/inference';
 import { openGraph, openModel, type GraphKind } from '@shoal/models';
-import { arenaShapes, measureArena } from '../../libs/worker/src/measure-arena.ts';
+import { arenaShapes, measureArena } from '../../libs/worker/src/measure/measure-arena.ts';
 import { cacheDir, device, isSmall, median, partArguments, provider, round, row, usedMebibytes } from './kit.ts';
 
 const MIB = 2 ** 20;

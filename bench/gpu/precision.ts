@@ -8,7 +8,7 @@ import { availableParallelism } from 'node:os';
 import { OrtBackend } from '@shoal/inference';
 import type { InferenceBackend } from '@shoal/core';
 import { openGraph } from '@shoal/models';
-import { leastCosine } from '../cosine.ts';
+import { leastCosine } from '../similarity/cosine.ts';
 import {
   cacheDir,
   isSmall,

@@ -11,11 +11,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ShoalClient } from '@shoal/client';
-import { SIMILARITY_QUEUE, type SimilarityFacts } from '@shoal/core';
+import { SIMILARITY_QUEUE } from '@shoal/contract';
+import type { SimilarityFacts } from '@shoal/core';
 import { Fleet } from '@shoal/queue';
 import { startTestServer } from '@shoal/queue/testing';
 import { createCollection, hitsOf, matrixOf, openKernels, rowsOf, type RowBlock } from '@shoal/similarity';
-import { randomFrom } from '../ragged-corpus.ts';
+import { randomFrom } from '../rig/ragged-corpus.ts';
 import { device, isSmall, partArguments, row } from './kit.ts';
 
 const values = partArguments(import.meta.url, { jobs: { type: 'string' } });

@@ -15,7 +15,8 @@
 // --small on a machine without a GPU its stand-in is measured, which says nothing.
 
 import { availableParallelism } from 'node:os';
-import { RunTimes, isShoalError, lowerQuartile, risingZero } from '@shoal/core';
+import { isShoalError } from '@shoal/contract';
+import { RunTimes, lowerQuartile, risingZero } from '@shoal/core';
 import {
   CudaEngine,
   HybridEngine,
@@ -30,11 +31,11 @@ import {
   type RowBlock,
 } from '@shoal/similarity';
 import { standInLibrary } from '@shoal/similarity/testing';
-import { encodeRows } from '../../libs/similarity/src/encode-rows.ts';
-import { graphFromEdges, type Graph } from '../../libs/similarity/src/graph.ts';
-import { strideOf } from '../../libs/similarity/src/collection-file.ts';
-import { METRICS, ROW_TYPES, type RowType } from '../../libs/similarity/src/vectors.ts';
-import { randomFrom } from '../ragged-corpus.ts';
+import { encodeRows } from '../../libs/similarity/src/collections/encode-rows.ts';
+import { graphFromEdges, type Graph } from '../../libs/similarity/src/graphs/graph.ts';
+import { strideOf } from '../../libs/similarity/src/collections/collection-file.ts';
+import { METRICS, ROW_TYPES, type RowType } from '../../libs/similarity/src/engines/vectors.ts';
+import { randomFrom } from '../rig/ragged-corpus.ts';
 import { device, isSmall, median, partArguments, round, row } from './kit.ts';
 
 const DIMS = 384;

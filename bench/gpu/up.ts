@@ -1,10 +1,10 @@
 // `shoal up` and `shoal worker` as a person runs them, on the GPUs of this machine:
-//   all one worker for each GPU and one on the CPU, by `shoal fleet status` and by the memory of each card; vectors
-//   over HTTP and through the queue
-//              while the worker of the first GPU is killed: nothing lost, it comes back by itself; SIGTERM: exit code
-//              0, no process and no device memory left.
-//   hidden the same command where CUDA_VISIBLE_DEVICES shows the last GPU alone, by its index: no other card is
-//   touched. uuid `shoal worker --device gpu:0` where it names the last GPU by its UUID.
+//   all        one worker for each GPU and one on the CPU, by `shoal fleet status` and by the memory of each card;
+//              vectors over HTTP and through the queue while the worker of the first GPU is killed: nothing lost, it
+//              comes back by itself; SIGTERM: exit code 0, no process and no device memory left.
+//   hidden     the same command where CUDA_VISIBLE_DEVICES shows the last GPU alone, by its index: no other card is
+//              touched.
+//   uuid       `shoal worker --device gpu:0` where it names the last GPU by its UUID.
 // Exit 1 when a claim does not hold. Without a GPU (--device cpu) the first alone.
 //
 //   up.ts [--device gpu:0] [--texts 60000] [--small]
@@ -17,7 +17,7 @@ import { fileURLToPath } from 'node:url';
 import { ShoalClient } from '@shoal/client';
 import { openTokenizer } from '@shoal/models';
 import { startTestServer } from '@shoal/queue/testing';
-import { leastCosine } from '../cosine.ts';
+import { leastCosine } from '../similarity/cosine.ts';
 import { MAX_TOKENS, cacheDir, device, isSmall, openCorpus, partArguments, round, row } from './kit.ts';
 
 const values = partArguments(import.meta.url, { texts: { type: 'string', default: isSmall ? '400' : '60000' } });

@@ -1,4 +1,4 @@
-"""Exact top-k by inner product with NumPy: a matrix product (BLAS) and argpartition, for bench/similarity.ts.
+"""Exact top-k by inner product with NumPy: a matrix product (BLAS) and argpartition, for bench/similarity/similarity.ts.
 
 Usage: numpy_topk.py ROWS.npy QUERIES.npy K ROUNDS. A line of JSON: seconds of each round at the fastest of three chunk sizes
 (queries at a time; the whole score matrix does not fit any cache), and the rows that were found.

@@ -1,4 +1,4 @@
-"""The other side of bench/peers.ts: sentence-transformers' own encode(), as people call it, on texts that come as JSON.
+"""The other side of bench/peers/peers.ts: sentence-transformers' own encode(), as people call it, on texts that come as JSON.
 
 Reads a line {"model": folder, "threads": n, "maxTokens": n, "texts": [...]}, answers {"versions": ...}; then for each line
 "run" writes {"seconds": s} and, after the first, the vectors as f32 into the file named in the request.

@@ -18,7 +18,7 @@ trap 'exit 130' HUP INT TERM
 # Several may build at the same time: a file appears by a rename.
 make() { # target, command that takes -o…
   target=$out/$1; shift
-  if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/../arguments.h" "$here/include" "$here/src" "$here/test" -type f -newer "$target" | head -n 1)" ]; then return; fi
+  if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/../napi" "$here/include" "$here/src" "$here/test" -type f -newer "$target" | head -n 1)" ]; then return; fi
   "$@" -o "$target.$$"
   mv "$target.$$" "$target"
 }

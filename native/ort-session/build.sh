@@ -12,7 +12,7 @@ mkdir -p "$out"
 trap 'rm -f "$out"/*."$$"' EXIT # what an interrupted compiler left
 trap 'exit 130' HUP INT TERM
 target=$out/ort-session.node
-if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/../arguments.h" "$here/src" -type f -newer "$target" | head -n 1)" ]; then exit; fi
+if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/../napi" "$here/src" -type f -newer "$target" | head -n 1)" ]; then exit; fi
 case $(uname -s) in Darwin) flags='-undefined dynamic_lookup' ;; *) flags='-static-libstdc++ -static-libgcc -ldl' ;; esac
 # Several may build at the same time: the file appears by a rename.
 # shellcheck disable=SC2086

@@ -19,7 +19,7 @@ objects=
 # Several may build at the same time: a file appears by a rename.
 make() { # target, command that takes -o…
   target=$out/$1; shift
-  if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/../arguments.h" "$here/include" "${sources:-$here/src}" ${program_source:-} -type f -newer "$target" | head -n 1)" ]; then return; fi
+  if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/../napi" "$here/include" "${sources:-$here/src}" ${program_source:-} -type f -newer "$target" | head -n 1)" ]; then return; fi
   "$@" -o "$target.$$"
   mv "$target.$$" "$target"
 }

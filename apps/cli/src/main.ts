@@ -73,7 +73,7 @@ async function report(error: unknown): Promise<number> {
     if (!error.isQuiet) process.stderr.write(`shoal: ${error.message}\n`);
     return error.exitCode;
   }
-  const { isShoalError } = await import('@shoal/core');
+  const { isShoalError } = await import('@shoal/contract');
   if (!isShoalError(error)) {
     process.stderr.write(
       'shoal: something unexpected happened; this is a bug worth ' +

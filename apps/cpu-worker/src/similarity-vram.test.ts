@@ -9,7 +9,8 @@ import { join } from 'node:path';
 import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { ShoalClient } from '@shoal/client';
-import { DEFAULT_PREFIX, RunTimes, SIMILARITY_QUEUE, type SimilarityDevice } from '@shoal/core';
+import { DEFAULT_PREFIX, SIMILARITY_QUEUE } from '@shoal/contract';
+import { RunTimes, type SimilarityDevice } from '@shoal/core';
 import { openConnection, type Redis } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import {

@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url';
 import { Queue } from 'bullmq';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ShoalClient } from '@shoal/client';
-import { DEFAULT_PREFIX, SIMILARITY_QUEUE, isShoalError } from '@shoal/core';
+import { DEFAULT_PREFIX, SIMILARITY_QUEUE, isShoalError } from '@shoal/contract';
 import { Fleet, openConnection, type Redis } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { collectionInfo, createCollection, graphFromEdges, removeCollection, saveGraph } from '@shoal/similarity';

@@ -2,7 +2,8 @@
 // input was at fault. Knows no HTTP.
 
 import { randomUUID } from 'node:crypto';
-import { isShoalError, type Tokenizer } from '@shoal/core';
+import { isShoalError } from '@shoal/contract';
+import type { Tokenizer } from '@shoal/core';
 import type { EmbedResult, ShoalClient } from '@shoal/client';
 import type { EmbeddingsRequest } from './embeddings-request.ts';
 import { withPatience } from './patience.ts';

@@ -2,7 +2,7 @@
 // float32, little-endian, as the official clients ask for when nobody says otherwise.
 
 import { endianness } from 'node:os';
-import { invariant } from '@shoal/core';
+import { invariant } from '@shoal/contract';
 import type { EmbedResult } from '@shoal/client';
 
 export interface EmbeddingsResponse {

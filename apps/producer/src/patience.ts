@@ -1,7 +1,7 @@
 // How long a request waits for the queue: until the answer, its time-out, or its caller's leaving, whichever is first.
 // What still waits on the queue is taken off it by the signal. Knows no HTTP.
 
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import { unavailable } from './problem.ts';
 
 export interface PatienceTerms {

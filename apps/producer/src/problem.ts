@@ -2,7 +2,7 @@
 // place that turns failures into answers; whoever finds something wrong throws a Problem or a ShoalError. What is a bug
 // answers 500 without its details, which are for the log.
 
-import { isShoalError, type ErrorCode, type ShoalError } from '@shoal/core';
+import { isShoalError, type ErrorCode, type ShoalError } from '@shoal/contract';
 
 /** OpenAI's own words for these. */
 export type ProblemType = 'invalid_request_error' | 'rate_limit_error' | 'server_error';

@@ -3,7 +3,8 @@
 
 import type { AddressInfo } from 'node:net';
 import { ShoalClient } from '@shoal/client';
-import { SIMILARITY_QUEUE, mainQueue, type Logger, type Tokenizer } from '@shoal/core';
+import { SIMILARITY_QUEUE, mainQueue } from '@shoal/contract';
+import type { Logger, Tokenizer } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { PRODUCER_METRICS, createMetrics, listenFailure, type MetricRegistry } from '@shoal/ops';
 import { QueueGauge, type AdmissionLimits } from '@shoal/queue';

@@ -2,7 +2,7 @@
 // with the limits that keep one answer in one piece of JSON. Whether collections, candidates and nodes exist only a
 // worker knows.
 
-import { MAX_VALUE, type Seed, type SeedSet, type SimilarityMetric } from '@shoal/core';
+import { MAX_VALUE, type Seed, type SeedSet, type SimilarityMetric } from '@shoal/contract';
 import type { Queries } from '@shoal/client';
 import { checkedBody, list, missing, oneOf, shown, wholeNumber, wrongType } from './body-fields.ts';
 import { checkText } from './embeddings-request.ts';

@@ -2,7 +2,7 @@
 // order.
 
 import type { Scores } from '@shoal/client';
-import type { Ranking } from '@shoal/core';
+import type { Ranking } from '@shoal/contract';
 import { invalid } from './problem.ts';
 
 export interface RankingList {

@@ -4,7 +4,8 @@
 // The client takes texts and a tokenizer. A row of ids travels through it as a text of digits that `idTokenizer` reads
 // back; no text of a caller ever meets that tokenizer, because it belongs to a client of its own.
 
-import { invariant, type Encoded, type Tokenizer } from '@shoal/core';
+import { invariant } from '@shoal/contract';
+import type { Encoded, Tokenizer } from '@shoal/core';
 import { invalid } from './problem.ts';
 
 /** Ids with special tokens around them, cut to the model's length with `truncate` "end"; throws a Problem otherwise. */

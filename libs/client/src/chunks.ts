@@ -1,7 +1,7 @@
 // Cuts a stream of texts into the pieces that become jobs. Where it cuts depends on the texts and the settings alone,
 // never on time or on what is in flight, so that a run that is started again asks for the very same jobs.
 
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 
 export interface Chunk<Item> {
   /** Row index of the first item. */

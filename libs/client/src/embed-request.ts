@@ -10,12 +10,11 @@ import {
   fingerprintOf,
   parseJob,
   type EmbedJobData,
-  type Encoded,
   type OutputDtype,
   type OutputOptions,
   type RoomFor,
-  type Tokenizer,
-} from '@shoal/core';
+} from '@shoal/contract';
+import type { Encoded, Tokenizer } from '@shoal/core';
 import type { NewJob } from '@shoal/queue';
 import type { JobRequest } from './open-jobs.ts';
 

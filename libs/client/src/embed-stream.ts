@@ -3,7 +3,7 @@
 // and takes its result as delivered once the caller comes back for the next one. What became of a job on the queue is
 // open-jobs.ts's business.
 
-import { ShoalError, isShoalError, toFailure } from '@shoal/core';
+import { ShoalError, isShoalError, toFailure } from '@shoal/contract';
 import { cutChunks, type Chunk } from './chunks.ts';
 import { makeRequest, type EmbedRequest, type RequestTerms } from './embed-request.ts';
 import type { EmbeddedBlock, StreamBlock, StreamOptions, StreamProgress } from './embedding.ts';

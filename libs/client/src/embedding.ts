@@ -1,6 +1,7 @@
 // What goes into the client and what comes out of it, as types. Nothing here does anything.
 
-import type { FaultPoints, Logger, OutputDtype, ShoalError, Tokenizer } from '@shoal/core';
+import type { OutputDtype, ShoalError } from '@shoal/contract';
+import type { FaultPoints, Logger, Tokenizer } from '@shoal/core';
 import type { AdmissionLimits } from '@shoal/queue';
 
 export interface ClientModel {

@@ -3,7 +3,7 @@
 
 import { readFile } from 'node:fs/promises';
 import { expect, test } from 'vitest';
-import { encodeTexts, fingerprintOf, parseJob } from '@shoal/core';
+import { encodeTexts, fingerprintOf, parseJob } from '@shoal/contract';
 
 const page = await readFile(new URL('../../../docs/jobs.md', import.meta.url), 'utf8');
 

@@ -3,7 +3,8 @@
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
-import { ShoalError, encodeResult, noFaults, systemClock } from '@shoal/core';
+import { ShoalError, encodeResult } from '@shoal/contract';
+import { noFaults, systemClock } from '@shoal/core';
 import type { JobEnding } from '@shoal/queue';
 import { OpenJobs, type JobRequest, type OpenJobsParts } from './open-jobs.ts';
 

@@ -3,18 +3,20 @@
 // know what the rows of a job are for, keeps no order between jobs, and never looks into the vectors.
 //
 // The life of a job here:
-//   *to add* to be put on the queue (again), at once or after a pause when the server was full or away, or the queue
-//     took no more. A queue that is full holds back every first add of this client, so that none passes an earlier one
+//   *to add*     to be put on the queue (again), at once or after a pause when the server was full or away, or the
+//                queue took no more. A queue that is full holds back every first add of this client, so that none
+//                passes an earlier one
 //   *adding*     the transaction is under way
-//   *waiting* the queue has it. A reply on our channel, or a lookup after `askAfterMs` of silence, moves it on. A job
-//     that somebody else had added will not be announced to us: it is looked up sooner, and less often with time
+//   *waiting*    the queue has it. A reply on our channel, or a lookup after `askAfterMs` of silence, moves it on. A job
+//                that somebody else had added will not be announced to us: it is looked up sooner, and less often with
+//                time
 //   *asking*     its state is being looked up
 //   *to fetch*, *fetching*   it ended and its result is to be read
-//   *gone* delivered, failed or abandoned; nothing of it is kept From *fetching* a job goes back to *to add* when its
-//     result is missing (RESULT_EXPIRED), was taken by somebody else (RESULT_TAKEN) or is damaged (RESULT_CORRUPT), at
-//     most MAX_ASKED_AGAIN times; so does a job that failed for want of its input (INPUT_LOST), because the input is
-//     still here. When a connection comes back after an outage, every *waiting* job is added again: the server may have
-//     lost what it acknowledged last, and what it kept is only reported.
+//   *gone*       delivered, failed or abandoned; nothing of it is kept
+// From *fetching* a job goes back to *to add* when its result is missing (RESULT_EXPIRED), was taken by somebody else
+// (RESULT_TAKEN) or is damaged (RESULT_CORRUPT), at most MAX_ASKED_AGAIN times; so does a job that failed for want of its
+// input (INPUT_LOST), because the input is still here. When a connection comes back after an outage, every *waiting* job
+// is added again: the server may have lost what it acknowledged last, and what it kept is only reported.
 
 import {
   BodyRooms,
@@ -24,12 +26,10 @@ import {
   isShoalError,
   openResult,
   parseFailedReason,
-  type Clock,
   type ErrorCode,
-  type FaultPoints,
-  type Logger,
   type ResultHeader,
-} from '@shoal/core';
+} from '@shoal/contract';
+import type { Clock, FaultPoints, Logger } from '@shoal/core';
 import type { AddResult, Again, JobProducer, NewJob, ResultReader } from '@shoal/queue';
 import type { ClientCounts } from './embedding.ts';
 

@@ -2,7 +2,8 @@
 // who takes jobs back, which is opened when the first one is.
 
 import { randomUUID } from 'node:crypto';
-import { DEFAULT_PREFIX, noFaults, noLog, systemClock } from '@shoal/core';
+import { DEFAULT_PREFIX } from '@shoal/contract';
+import { noFaults, noLog, systemClock } from '@shoal/core';
 import { Canceller, JobProducer, ResultReader, type CancelResult } from '@shoal/queue';
 import type { ClientOptions } from './embedding.ts';
 import { OpenJobs, closedError } from './open-jobs.ts';

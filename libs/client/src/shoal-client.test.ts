@@ -24,8 +24,8 @@ import {
   mainQueue,
   parseJob,
   type ErrorCode,
-  type Tokenizer,
-} from '@shoal/core';
+} from '@shoal/contract';
+import type { Tokenizer } from '@shoal/core';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import type { ClientOptions, StreamBlock } from './embedding.ts';
 import { QueueLine } from './queue-line.ts';

@@ -3,7 +3,7 @@
 
 import { randomUUID } from 'node:crypto';
 import { inspect } from 'node:util';
-import { MAX_ROWS_PER_JOB, ShoalError, mainQueue, type Matrix, type Ranking, type SeedSet } from '@shoal/core';
+import { MAX_ROWS_PER_JOB, ShoalError, mainQueue, type Matrix, type Ranking, type SeedSet } from '@shoal/contract';
 import type { CancelResult } from '@shoal/queue';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type {

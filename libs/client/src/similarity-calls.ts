@@ -10,7 +10,7 @@ import {
   type Ranking,
   type SeedSet,
   type SimilarityMetric,
-} from '@shoal/core';
+} from '@shoal/contract';
 import type { ClientOptions } from './embedding.ts';
 import { closedError, type Asked, type Delivery, type JobRequest } from './open-jobs.ts';
 import { QueueLine } from './queue-line.ts';

@@ -2,7 +2,7 @@
 
 import { readFile } from 'node:fs/promises';
 import { expect, test } from 'vitest';
-import { encodeComparands, parseSimilarityJob, similarityFingerprint, type SimilarityKind } from '@shoal/core';
+import { encodeComparands, parseSimilarityJob, similarityFingerprint, type SimilarityKind } from '@shoal/contract';
 
 const page = await readFile(new URL('../../../docs/jobs.md', import.meta.url), 'utf8');
 const section = page.slice(page.indexOf('## Similarity jobs'), page.indexOf('## Promise'));

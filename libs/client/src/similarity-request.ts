@@ -14,7 +14,7 @@ import {
   type SimilarityKind,
   type SimilarityMetric,
   type SimilarityRequest,
-} from '@shoal/core';
+} from '@shoal/contract';
 import type { JobRequest } from './open-jobs.ts';
 
 /** What goes into every job of one call. */

@@ -1,7 +1,7 @@
 // From the stored form of a result to one Float32Array, row-major, in memory of its own. The reverse of core's
 // encodeBody, up to what the smaller types have lost.
 
-import { ShoalError, fromHalves, type OutputDtype, type ResultHeader } from '@shoal/core';
+import { ShoalError, fromHalves, type OutputDtype, type ResultHeader } from '@shoal/contract';
 
 /** `body`: what `openResult` returned. rows × dims values; set bits of the binary form become 1, clear bits −1. */
 export function widen(

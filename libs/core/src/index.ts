@@ -1,70 +1,4 @@
-export { invariant, unreachable } from './invariant.ts';
-export {
-  ERROR_CODES,
-  ShoalError,
-  failedReason,
-  isShoalError,
-  parseFailedReason,
-  toFailure,
-  type ErrorCode,
-  type Failure,
-} from './errors.ts';
-export {
-  DEFAULT_PREFIX,
-  REPLY_CHANNEL,
-  SIMILARITY_CPU_QUEUE,
-  SIMILARITY_QUEUE,
-  checkJobId,
-  cpuLaneOf,
-  cpuQueue,
-  keySpace,
-  mainQueue,
-  modelSlug,
-  type KeySpace,
-} from './keys.ts';
-export {
-  INTERACTIVE_ROWS,
-  LIVE_RESULT_TTL_MS,
-  MAX_INLINE_BYTES,
-  MAX_ROWS_PER_JOB,
-  SUBMITTED_RESULT_TTL_MS,
-  type JobTerms,
-} from './job-terms.ts';
-export {
-  parseJob,
-  type EmbedJob,
-  type EmbedJobData,
-  type EmbedReturn,
-  type JobInput,
-  type OutputDtype,
-  type OutputOptions,
-} from './job-schema.ts';
-export {
-  decodeInput,
-  encodeTexts,
-  encodeTokens,
-  hasAtLeast,
-  type DecodedInput,
-  type RoomFor,
-  type TokenIds,
-} from './input-format.ts';
-export {
-  BodyRooms,
-  RESULT_FLAG,
-  RESULT_HEADER_BYTES,
-  SMALLEST_KEPT_BYTES,
-  bodyBytes,
-  decodeRankings,
-  decodeResultHeader,
-  encodeRankings,
-  encodeResult,
-  openResult,
-  type Ranking,
-  type ResultDtype,
-  type ResultHeader,
-} from './result-format.ts';
-export { fingerprintOf, similarityFingerprint, tokenizerHash, type FingerprintFacts } from './fingerprint.ts';
-export { cacheFolder } from './cache-folder.ts';
+export { cacheFolder } from './settings/cache-folder.ts';
 export {
   environmentName,
   flagName,
@@ -77,78 +11,36 @@ export {
   type SettingSources,
   type Settings,
   type Sizes,
-} from './config.ts';
-export type {
-  AnyOrder,
-  FromExecutor,
-  JobOrder,
-  JobOutcome,
-  JobReturn,
-  SimilarityOrder,
-  ToExecutor,
-} from './protocol.ts';
-export { readEmbedJob, readSimilarityJob, type QueuedJob, type ReadJob } from './queued-job.ts';
-export {
-  MAX_RESULT_BYTES,
-  SIMILARITY_KINDS,
-  activationOf,
-  isSimilarityKind,
-  nodeOf,
-  parseSimilarityJob,
-  type Seed,
-  type SeedSet,
-  type SimilarityInput,
-  type SimilarityJob,
-  type SimilarityJobData,
-  type SimilarityKind,
-  type SimilarityMetric,
-  type SimilarityRequest,
-  type SimilarityReturn,
-  type VectorInput,
-} from './similarity-schema.ts';
-export {
-  MAX_VALUE,
-  decodeComparands,
-  encodeComparands,
-  firstIncomparable,
-  type Comparands,
-  type Matrix,
-} from './similarity-input.ts';
+} from './settings/config.ts';
+export type { AnyOrder, FromExecutor, JobOrder, JobOutcome, SimilarityOrder, ToExecutor } from './protocol.ts';
+export { readEmbedJob, readSimilarityJob, type QueuedJob, type ReadJob } from './claimer/queued-job.ts';
 export type {
   Announcement,
   Announcer,
-  BatchTokenizer,
-  Clock,
-  CommitRequest,
-  CommitResult,
-  Encoded,
-  ExecutorLink,
+  JobSource,
+  KnownEnding,
+  RawClaim,
+  SettleResult,
+  Settlement,
+} from './ports/queue.ts';
+export type { BatchTokenizer, Encoded, Tokenizer } from './ports/tokenizer.ts';
+export { type Clock, systemClock } from './ports/clock.ts';
+export type { CommitRequest, CommitResult, InputRead, PayloadStore } from './ports/payload.ts';
+export type { ExecutorLink } from './ports/link.ts';
+export type {
   InferenceBackend,
   MemoryReading,
   RunShape,
   RunOptions,
   BatchBudget,
   BudgetState,
-  HandOver,
-  InputRead,
-  JobSource,
-  Logger,
-  KnownEnding,
-  Lane,
   MemoryProbe,
-  Metrics,
-  PayloadStore,
   Precision,
-  RawClaim,
   RunResult,
-  SettleResult,
-  SettledJob,
-  Settlement,
   Slot,
-  SweepFindings,
-  Tokenizer,
-} from './ports.ts';
-export { systemClock } from './clock.ts';
+} from './ports/device.ts';
+export { type Logger, noLog } from './ports/logger.ts';
+export { type Metrics, type SettledJob, type SweepFindings, noMetrics } from './ports/metrics.ts';
 export {
   LANE_REASONS,
   chooseLane,
@@ -156,7 +48,7 @@ export {
   type LaneChoice,
   type LaneReason,
   type LaneView,
-} from './lane-choice.ts';
+} from './claimer/lane-choice.ts';
 export {
   LENGTH_CLASSES,
   LoadMeter,
@@ -164,20 +56,16 @@ export {
   type LengthClass,
   type WorkerFacts,
   type WorkerLoad,
-} from './worker-facts.ts';
-export { noLog } from './no-log.ts';
-export { noMetrics } from './metrics.ts';
-export { LEAD_TOKENS } from './flows.ts';
-export { fewRowsAtMost, fewWidths } from './run-shapes.ts';
-export { KEPT_SLOTS, rowsWithin } from './slots.ts';
-export { newSlots } from './slot-buffers.ts';
-export { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
-export { encodeBody } from './output-encoding.ts';
-export { fromHalves, toHalves, type ToHalves } from './half.ts';
-export { faultPointsFrom, noFaults, type FaultPoint, type FaultPoints } from './fault-points.ts';
-export { fixedBudget, type FixedLimits } from './fixed-budget.ts';
-export { Executor, type ExecutorLimits, type ExecutorParts } from './executor.ts';
-export { SimilarityExecutor, type SimilarityExecutorParts } from './similarity-executor.ts';
+} from './claimer/worker-facts.ts';
+export { LEAD_TOKENS } from './executor/fair-share.ts';
+export { fewRowsAtMost, fewWidths } from './executor/run-shapes.ts';
+export { KEPT_SLOTS, rowsWithin } from './executor/slots.ts';
+export { newSlots } from './executor/slot-buffers.ts';
+export { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './executor/pool.ts';
+export { faultPointsFrom, noFaults, type FaultPoint, type FaultPoints } from './base/fault-points.ts';
+export { fixedBudget, type FixedLimits } from './budget/fixed-budget.ts';
+export { Executor, type ExecutorLimits, type ExecutorParts } from './executor/executor.ts';
+export { SimilarityExecutor, type SimilarityExecutorParts } from './similarity/executor.ts';
 export {
   RunTimes,
   SIDES,
@@ -188,9 +76,9 @@ export {
   type Side,
   type TimeTables,
   type TimedSize,
-} from './break-even.ts';
-export type { LedgerFacts, SimilarityFacts } from './similarity-facts.ts';
-export { Residents, type Resident } from './residents.ts';
+} from './similarity/break-even.ts';
+export type { LedgerFacts, SimilarityFacts } from './similarity/facts.ts';
+export { Residents, type Resident } from './similarity/ledger.ts';
 export type {
   DeviceUse,
   Fitted,
@@ -202,11 +90,11 @@ export type {
   RowSource,
   SimilarityDevice,
   SpreadTerms,
-} from './similarity-device.ts';
-export { Pipeline, type PipelineLimits, type PipelineParts } from './pipeline.ts';
-export { settingsPage } from './settings-page.ts';
-export { lowerQuartile, median } from './median.ts';
-export { risingZero } from './rising-zero.ts';
+} from './similarity/device.ts';
+export { Pipeline, type PipelineLimits, type PipelineParts } from './claimer/pipeline.ts';
+export { settingsPage } from './settings/settings-page.ts';
+export { lowerQuartile, median } from './base/median.ts';
+export { risingZero } from './similarity/rising-zero.ts';
 export {
   MOST_HELD,
   fitMemoryModel,
@@ -217,7 +105,7 @@ export {
   memoryLawSchema,
   type MemoryLaw,
   type MemoryPoint,
-} from './memory-model.ts';
+} from './budget/memory-model.ts';
 export {
   decodeDeviceProfile,
   deviceProfileSchema,
@@ -225,7 +113,7 @@ export {
   type DeviceProfile,
   type DeviceProfileKey,
   type ReadProfile,
-} from './device-profile.ts';
+} from './budget/device-profile.ts';
 export {
   createBudget,
   DEFAULT_LATENCY_TARGET_MS,
@@ -233,6 +121,6 @@ export {
   type Budget,
   type BudgetOptions,
   type LearnedBudget,
-} from './budget.ts';
-export { RunTimeModel, type RunTimeLaw } from './run-time-model.ts';
-export { presetFor, type ModelSizes, type Preset, type PresetQuestion } from './presets.ts';
+} from './budget/budget.ts';
+export { RunTimeModel, type RunTimeLaw } from './budget/run-time-model.ts';
+export { presetFor, type ModelSizes, type Preset, type PresetQuestion } from './budget/presets.ts';

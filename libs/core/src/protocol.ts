@@ -1,11 +1,18 @@
 // The messages between claimer and executor, both directions, as two unions. Only job ids, options, sizes and outcomes
 // travel, never vectors; inline texts do, because the claim brought them anyway. Values survive structured cloning.
 
-import type { ErrorCode, Failure } from './errors.ts';
-import type { EmbedJob, EmbedReturn } from './job-schema.ts';
-import type { SimilarityFacts } from './similarity-facts.ts';
-import type { SimilarityInput, SimilarityRequest, SimilarityReturn } from './similarity-schema.ts';
-import type { BudgetState, HandOver, Lane, MemoryReading, Precision } from './ports.ts';
+import type {
+  ErrorCode,
+  Failure,
+  EmbedJob,
+  SimilarityInput,
+  SimilarityRequest,
+  HandOver,
+  JobReturn,
+  Lane,
+} from '@shoal/contract';
+import type { SimilarityFacts } from './similarity/facts.ts';
+import type { BudgetState, MemoryReading, Precision } from './ports/device.ts';
 
 /** What an executor needs of a claimed job of any kind. */
 export interface OrderTerms {
@@ -39,7 +46,6 @@ export interface SimilarityOrder extends OrderTerms {
 }
 
 export type AnyOrder = JobOrder | SimilarityOrder;
-export type JobReturn = EmbedReturn | SimilarityReturn;
 
 export type ToExecutor<Order extends AnyOrder = JobOrder> =
   /** `isQueueDrained`: nothing else waits in the queue, so a short pool need not wait for company. */

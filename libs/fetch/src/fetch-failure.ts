@@ -1,7 +1,7 @@
 // Why a download failed, as a closed set that callers decide on: another source may help against `unreachable`, nothing
 // helps against `mismatch`. Everything is thrown as SETUP_FAILED; callers that fetch a model translate the code.
 
-import { isShoalError, ShoalError } from '@shoal/core';
+import { isShoalError, ShoalError } from '@shoal/contract';
 
 export type FetchReason =
   /** Nobody answered, or not in time, or the answer broke off. */

@@ -3,7 +3,7 @@
 
 import { createHash } from 'node:crypto';
 import { open, rm } from 'node:fs/promises';
-import { isShoalError } from '@shoal/core';
+import { isShoalError } from '@shoal/contract';
 import { fetchFailure, mismatch } from './fetch-failure.ts';
 
 export type OnProgress = (bytes: number, totalBytes: number | undefined) => void;

@@ -7,7 +7,7 @@ import { randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';
 import { dirname } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import { isAlive, ownIdentity, placeOfPids, type ProcessIdentity } from './process-identity.ts';
 
 export interface LockOwner extends ProcessIdentity {

@@ -1,7 +1,8 @@
 // What one run of a shape takes of the arena, by the runtime's own statistics. They only rise, so that each shape has a
 // session to itself; the native binding's alone.
 
-import { ShoalError, type RunShape } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
+import type { RunShape } from '@shoal/core';
 import { openGraphOn, type NativeSessionOptions } from './native-line.ts';
 import { nativeOrt, nativeOrtProblem } from './native-ort.ts';
 

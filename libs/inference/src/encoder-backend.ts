@@ -4,11 +4,9 @@
 // hold is known to the byte. What is asked for exactly runs in fp32 at another backend, opened when it is needed for
 // the first time.
 
+import { ShoalError, invariant, isShoalError, type ToHalves } from '@shoal/contract';
 import {
   KEPT_SLOTS,
-  ShoalError,
-  invariant,
-  isShoalError,
   newSlots,
   type InferenceBackend,
   type MemoryLaw,
@@ -19,7 +17,6 @@ import {
   type RunResult,
   type RunShape,
   type Slot,
-  type ToHalves,
 } from '@shoal/core';
 import type { EncoderModel } from '@shoal/models';
 import {

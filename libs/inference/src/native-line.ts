@@ -6,7 +6,8 @@
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { MOST_HELD, ShoalError, invariant, type MemoryReading } from '@shoal/core';
+import { ShoalError, invariant } from '@shoal/contract';
+import { MOST_HELD, type MemoryReading } from '@shoal/core';
 import { SHORT_WIDTH, layOutArena } from './arena-region.ts';
 import {
   nativeOrt,

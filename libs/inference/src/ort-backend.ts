@@ -1,10 +1,9 @@
 // InferenceBackend over ONNX Runtime: buffers in shared memory, lines that run the model, micro-batches queued at them
 // so that the device never waits for the main thread. Translates the runtime's errors; knows nothing of jobs.
 
+import { ShoalError, invariant } from '@shoal/contract';
 import {
   KEPT_SLOTS,
-  ShoalError,
-  invariant,
   type InferenceBackend,
   type MemoryProbe,
   type MemoryReading,
@@ -285,7 +284,7 @@ const LINES: Readonly<Record<Binding, (options: LineOptions) => Promise<OrtLine>
 /**
  * What carries it. Auto is the package's own, because it measured better: on an H200 43.0 k texts/s against 39.2 k in
  * bulk and 0.68 ms against 0.78 for one text, on two CPU cores 57.2 against 55.1, ours with 9 % less memory
- * (bench/ort-session.ts, 2026-11-22). Only ours has an arena with a limit. It does not open WebGPU.
+ * (bench/device/ort-session.ts, 2026-11-22). Only ours has an arena with a limit. It does not open WebGPU.
  */
 export function bindingFor({
   binding = 'auto',

@@ -5,7 +5,7 @@
 
 import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads';
 import { Tensor, type InferenceSession } from 'onnxruntime-node';
-import { invariant } from '@shoal/core/invariant';
+import { invariant } from '@shoal/contract/invariant';
 import { SHORT_WIDTH, layOutArena } from './arena-region.ts';
 import type { RunRequest } from './ort-line.ts';
 import { openSession, openTracedSession } from './ort-session.ts';

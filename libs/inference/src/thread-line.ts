@@ -2,7 +2,7 @@
 // nothing of the arena, give nothing back before it is closed, and cut off no run.
 
 import { Worker } from 'node:worker_threads';
-import { ShoalError, invariant, unreachable } from '@shoal/core';
+import { ShoalError, invariant, unreachable } from '@shoal/contract';
 import type { ArenaUse, LineOptions, OrtLine, RunAnswer, RunRequest } from './ort-line.ts';
 import type { OrtThreadData, OrtThreadMessage, PrepareRequest } from './ort-thread-protocol.ts';
 

@@ -1,7 +1,7 @@
 // JSON files of a model, read field by field: a field that is missing or of another kind is MODEL_CORRUPT and named
 // with its file. Refuses nothing else: what a value may be is decided by who reads it.
 
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 
 export class CheckedJson {
   readonly where: string;

@@ -1,6 +1,6 @@
 // Why a server could not listen, as an error that names the setting to change. For every HTTP server of this project.
 
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 
 export interface ListenAddress {
   readonly host: string;

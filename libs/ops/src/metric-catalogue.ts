@@ -3,7 +3,8 @@
 // values or, marked FEW, values that this machine or this fleet bounds: a GPU's index, a queue's name, a route's
 // pattern. Ids, texts and addresses are never labels.
 
-import { ERROR_CODES, LANE_REASONS, LENGTH_CLASSES, SIDES } from '@shoal/core';
+import { ERROR_CODES } from '@shoal/contract';
+import { LANE_REASONS, LENGTH_CLASSES, SIDES } from '@shoal/core';
 
 /** Values that are not listed here, but are few. */
 export const FEW = 'few';

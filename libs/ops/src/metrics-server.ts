@@ -3,7 +3,7 @@
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import { invariant } from '@shoal/core';
+import { invariant } from '@shoal/contract';
 import { listenFailure } from './listen-failure.ts';
 
 export interface MetricsServerOptions {

@@ -4,7 +4,7 @@
 // and nothing else.
 
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
-import { invariant } from '@shoal/core';
+import { invariant } from '@shoal/contract';
 import { FEW, type MetricCatalogue, type MetricDefinition } from './metric-catalogue.ts';
 
 /** A source that has not answered by then is left out of this scrape; Prometheus itself gives up after 10 s. */

@@ -5,16 +5,8 @@
 // when the channel closes as well, so that a parent that was killed leaves nothing behind; SIGINT is then the parent's
 // to handle.
 
-import {
-  ShoalError,
-  isShoalError,
-  redactSettings,
-  resolveSettings,
-  toFailure,
-  type Failure,
-  type Logger,
-  type Settings,
-} from '@shoal/core';
+import { ShoalError, isShoalError, toFailure, type Failure } from '@shoal/contract';
+import { redactSettings, resolveSettings, type Logger, type Settings } from '@shoal/core';
 import { createLogger } from './logger.ts';
 import { readSettingsFile } from './settings-file.ts';
 

@@ -1,7 +1,7 @@
 // shoal.config.json in the current folder: one JSON object of settings. What the settings are is core's schema.
 
 import { readFile } from 'node:fs/promises';
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 
 const SETTINGS_FILE = 'shoal.config.json';
 

@@ -2,11 +2,11 @@
 // processes and, where nvidia-smi answers, of its devices. Decides nothing.
 
 import { readFile } from 'node:fs/promises';
+import { invariant } from '@shoal/contract';
 import {
   LANE_REASONS,
   LENGTH_CLASSES,
   SIDES,
-  invariant,
   noMetrics,
   type LedgerFacts,
   type Metrics,

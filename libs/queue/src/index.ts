@@ -8,17 +8,17 @@ export {
   type AdmissionLimits,
   type AdmissionLoad,
   type RecountOptions,
-} from './admission.ts';
+} from './admission/admission.ts';
 export {
   BoardQueues,
   UNREADABLE_JOB,
   type BoardJob,
   type BoardQueue,
   type BoardQueuesOptions,
-} from './board-queues.ts';
-export { orderWaiting, type FairOrderOptions, type Line } from './fair-order.ts';
-export { BullJobSource, type BullJobSourceOptions } from './bull-job-source.ts';
-export { BULLMQ_VERSION, openTransaction, queueAdd, type QueuedJob, type Transaction } from './bullmq-internals.ts';
+} from './upkeep/board-queues.ts';
+export { orderWaiting, type FairOrderOptions, type Line } from './worker/fair-order.ts';
+export { BullJobSource, type BullJobSourceOptions } from './worker/bull-job-source.ts';
+export { BULLMQ_VERSION, openTransaction, queueAdd, type QueuedJob, type Transaction } from './bullmq/internals.ts';
 export {
   closeConnection,
   isConnectionFault,
@@ -29,9 +29,9 @@ export {
   untilReady,
   type ConnectionOptions,
   type Redis,
-} from './connection.ts';
-export { Canceller, type CancelOptions, type CancelResult } from './cancel.ts';
-export { Janitor, type JanitorOptions } from './janitor.ts';
+} from './redis/connection.ts';
+export { Canceller, type CancelOptions, type CancelResult } from './producer/cancel.ts';
+export { Janitor, type JanitorOptions } from './upkeep/janitor.ts';
 export {
   QueueAdmin,
   type CleanOptions,
@@ -39,11 +39,11 @@ export {
   type QueueAdminOptions,
   type QueueCounts,
   type RetriedJob,
-} from './queue-admin.ts';
-export { repairQueue, type RepairOptions, type RepairReport } from './repair.ts';
-export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJob } from './quarantine.ts';
-export { defaultWorkerName } from './worker-identity.ts';
-export { checkServer, type ServerFacts, type ServerReport } from './server-check.ts';
+} from './upkeep/queue-admin.ts';
+export { repairQueue, type RepairOptions, type RepairReport } from './upkeep/repair.ts';
+export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJob } from './upkeep/quarantine.ts';
+export { defaultWorkerName } from './worker/worker-identity.ts';
+export { checkServer, type ServerFacts, type ServerReport } from './redis/server-check.ts';
 export {
   JobProducer,
   type AddOptions,
@@ -52,12 +52,12 @@ export {
   type JobState,
   type NewJob,
   type ProducerOptions,
-} from './job-producer.ts';
-export type { Again } from './job-verdict.ts';
-export { QueueGauge, type QueueDepth, type QueueGaugeOptions } from './queue-depth.ts';
-export { ResultReader, type ReaderOptions } from './result-reader.ts';
-export { WorkerPresence, liveWorkers, serverClock, type PresenceOptions } from './worker-presence.ts';
-export { DrainableSource } from './drainable-source.ts';
-export { Fleet, type FleetOptions, type FleetView, type LaneDepth, type LiveWorker } from './fleet.ts';
-export { FleetWatch, HybridGate, alarmOfCpuLane } from './hybrid-gate.ts';
-export { LanesSource, type LaneSource, type MainLaneGate } from './lanes-source.ts';
+} from './producer/job-producer.ts';
+export type { Again } from './producer/job-verdict.ts';
+export { QueueGauge, type QueueDepth, type QueueGaugeOptions } from './producer/queue-depth.ts';
+export { ResultReader, type ReaderOptions } from './producer/result-reader.ts';
+export { WorkerPresence, liveWorkers, serverClock, type PresenceOptions } from './lanes/worker-presence.ts';
+export { DrainableSource } from './lanes/drainable-source.ts';
+export { Fleet, type FleetOptions, type FleetView, type LaneDepth, type LiveWorker } from './lanes/fleet.ts';
+export { FleetWatch, HybridGate, alarmOfCpuLane } from './lanes/hybrid-gate.ts';
+export { LanesSource, type LaneSource, type MainLaneGate } from './lanes/lanes-source.ts';

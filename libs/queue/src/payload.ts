@@ -10,7 +10,7 @@ export {
   untilReady,
   type ConnectionOptions,
   type Redis,
-} from './connection.ts';
+} from './redis/connection.ts';
 export { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
 export { RedisAnnouncer, type AnnouncerOptions } from './payload/announcer.ts';
 export { RedisPayloadStore, type PayloadStoreOptions } from './payload/payload-store.ts';

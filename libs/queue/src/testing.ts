@@ -6,9 +6,10 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { DEFAULT_PREFIX, cacheFolder } from '@shoal/core';
-import { closeConnection, connected } from './connection.ts';
-import { findServerProgram } from './server.ts';
+import { DEFAULT_PREFIX } from '@shoal/contract';
+import { cacheFolder } from '@shoal/core';
+import { closeConnection, connected } from './redis/connection.ts';
+import { findServerProgram } from '@shoal/private-server';
 import { ServerProcess, freePort } from './testing/server-process.ts';
 import { startCluster, startSentinels, type Topology } from './testing/topologies.ts';
 

@@ -18,7 +18,7 @@ export {
   type SpreadOptions,
   type Stoppable,
   type TopK,
-} from './kernels.ts';
+} from './engines/kernels.ts';
 export {
   checkDims,
   checkValues,
@@ -33,7 +33,7 @@ export {
   type Metric,
   type RowBlock,
   type RowType,
-} from './vectors.ts';
+} from './engines/vectors.ts';
 export {
   appendToCollection,
   checkCollection,
@@ -50,11 +50,11 @@ export {
   type RowBatch,
   type RowSource,
   type WriteOptions,
-} from './collections.ts';
-export { residentBytes, type Collection, type OpenOptions } from './open-collection.ts';
-export { openCollectionRows, type CollectionRows } from './collection-rows.ts';
-export { workBytes, type SearchSize } from './work-bytes.ts';
-export { checkGraph, graphFromEdges, type Edges, type Graph } from './graph.ts';
+} from './collections/collections.ts';
+export { residentBytes, type Collection, type OpenOptions } from './collections/open-collection.ts';
+export { openCollectionRows, type CollectionRows } from './collections/collection-rows.ts';
+export { workBytes, type SearchSize } from './engines/work-bytes.ts';
+export { checkGraph, graphFromEdges, type Edges, type Graph } from './graphs/graph.ts';
 export {
   graphInfo,
   listGraphs,
@@ -63,13 +63,13 @@ export {
   removeGraph,
   saveGraph,
   type GraphInfo,
-} from './graph-file.ts';
-export { readVectors, VECTOR_FORMATS, vectorFormat, type VectorFormat } from './vector-files.ts';
-export { cudaLibraryProblem, openCuda, type CudaFound, type OpenedCuda } from './cuda-library.ts';
-export { CudaEngine, type CudaEngineOptions, type CudaTimes } from './cuda-engine.ts';
-export { HybridEngine, type HybridEngineOptions, type Usage } from './hybrid-engine.ts';
-export { measureEngines, type MeasureOptions } from './measure-engines.ts';
-export { nativeProblem } from './native-addon.ts';
+} from './graphs/graph-file.ts';
+export { readVectors, VECTOR_FORMATS, vectorFormat, type VectorFormat } from './collections/vector-files.ts';
+export { cudaLibraryProblem, openCuda, type CudaFound, type OpenedCuda } from './engines/cuda-library.ts';
+export { CudaEngine, type CudaEngineOptions, type CudaTimes } from './engines/cuda-engine.ts';
+export { HybridEngine, type HybridEngineOptions, type Usage } from './engines/hybrid-engine.ts';
+export { measureEngines, type MeasureOptions } from './measure/measure-engines.ts';
+export { nativeProblem } from './engines/native-addon.ts';
 export {
   buildCandidates,
   canFindCandidates,
@@ -79,4 +79,4 @@ export {
   type BuildOptions,
   type Candidates,
   type Recall,
-} from './candidates.ts';
+} from './collections/candidates.ts';

@@ -1,13 +1,13 @@
-export { installCudaProvider, type InstallOptions, type InstallReport } from './cuda-provider.ts';
-export { examineGpus, examineModel, type Finding } from './examine.ts';
+export { installCudaProvider, type InstallOptions, type InstallReport } from './device/cuda-provider.ts';
+export { examineGpus, examineModel, type Finding } from './doctor/examine.ts';
 export {
   buildNativeEncoder,
   type NativeEncoderBuildOptions,
   type NativeEncoderReport,
-} from './native-encoder-build.ts';
-export { inTurns } from './in-turns.ts';
-export { localGpus, type LocalGpus, type LocalGpusOptions } from './local-gpus.ts';
-export { startWorker, type RunningWorker, type WorkerOptions } from './worker.ts';
-export type { TriedBudget } from './tried-budgets.ts';
-export { tune, type TuneOptions, type TuneReport } from './tune.ts';
-export { workerMain, type WorkerMainOptions, type WorkerReport } from './worker-main.ts';
+} from './device/native-encoder-build.ts';
+export { inTurns } from './claimer/in-turns.ts';
+export { localGpus, type LocalGpus, type LocalGpusOptions } from './device/local-gpus.ts';
+export { startWorker, type RunningWorker, type WorkerOptions } from './claimer/worker.ts';
+export type { TriedBudget } from './measure/tried-budgets.ts';
+export { tune, type TuneOptions, type TuneReport } from './measure/tune.ts';
+export { workerMain, type WorkerMainOptions, type WorkerReport } from './claimer/worker-main.ts';

@@ -15,7 +15,7 @@
 #include <system_error>
 #include <thread>
 #include <vector>
-#include "../../arguments.h"
+#include "../../napi/arguments.h"
 #include "checksum.h"
 #include "halves.h"
 #include "library.h"

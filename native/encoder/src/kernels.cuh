@@ -206,8 +206,8 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
  *  - queries · keys: thread c of four takes 8 neighbouring values of the head, so that a key is one load of 16 bytes
  *    a thread;
  *  - weights · values: column g of product j is value 4 g + j of the head, so that a thread reads 8 bytes of each of
- *    its keys, pairs them by byte permutation, and ends with 8 neighbouring values of the context. KT: keys of one step
- *    ÷ 16. Keys behind the end of the row are read from its last one and weigh nothing.
+ *    its keys, pairs them by byte permutation, and ends with 8 neighbouring values of the context.
+ * KT: keys of one step ÷ 16. Keys behind the end of the row are read from its last one and weigh nothing.
  */
 template <int D, int MT, int KT>
 struct Attention {

@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 #include <vector>
-#include "../../arguments.h"
+#include "../../napi/arguments.h"
 #include "session.h"
 
 namespace {

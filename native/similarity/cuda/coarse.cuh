@@ -5,9 +5,10 @@
 // Shapes: queries are `padded` (a multiple of 128) × `dims` padded to 64, fp16, padding zero, thresholds of padding
 // +infinity. Rows are `count` of `bytes` (a multiple of 16, padding zero), `stride` bytes apart. Three kernels of the
 // same result:
-//   coarse_thin at most 32 queries, rows straight from memory into registers: as fast as rows can be read (sm_75 and
-//   later) coarse_wide tiles of 128 × 128 in shared memory, mma.sync (sm_75 and later) coarse_hopper tiles of 128 ×
-//   256, wgmma and the copy engine (sm_90a)
+//   coarse_thin    at most 32 queries, rows straight from memory into registers: as fast as rows can be read (sm_75 and
+//                  later)
+//   coarse_wide    tiles of 128 × 128 in shared memory, mma.sync (sm_75 and later)
+//   coarse_hopper  tiles of 128 × 256, wgmma and the copy engine (sm_90a)
 #pragma once
 #include "rows.cuh"
 

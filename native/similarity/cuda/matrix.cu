@@ -3,8 +3,8 @@
 // cores: tf32 and fp16 would lose digits that the answer has. At most 32 dimensions are summed in one chain, and the
 // chains' sums are added with what each addition loses (Kahan): chains of 128 were off by
 // 1.1e-6 on an H200 where all terms have one sign (2026-11-22). Scores of one or two queries are those of pairs.cu,
-//   rounded. Which kernel it is depends on the number of queries alone, so that a score has the same bits whatever rows
-//   are scored beside it.
+// rounded. Which kernel it is depends on the number of queries alone, so that a score has the same bits whatever rows
+// are scored beside it.
 #include <algorithm>
 #include "pairs.cuh"
 

@@ -1,12 +1,12 @@
 // Exact top-k in five steps, none of which writes all scores to memory:
-//   prepare queries in fp16, and how far a coarse score may be from the true one (`margin` is twice that) sample coarse
-//   scores of some 16,384 rows spread over the collection; the j-th best of them, less the margin, is a threshold that
-//              a few times k rows should pass
-//   filter coarse scores of all rows; those at the threshold or above are listed (coarse.cuh) finish one block a query:
-//   the k-th best coarse score t of the list; rows below t − margin are proven to be worse than k others;
-//              the rest is scored in fp64 and sorted, ties to the lower row
-//   host queries whose list was too short or too long for that proof are scored in fp64 against every row and selected
-//   here
+//   prepare    queries in fp16, and how far a coarse score may be from the true one (`margin` is twice that)
+//   sample     coarse scores of some 16,384 rows spread over the collection; the j-th best of them, less the margin, is
+//              a threshold that a few times k rows should pass
+//   filter     coarse scores of all rows; those at the threshold or above are listed (coarse.cuh)
+//   finish     one block a query: the k-th best coarse score t of the list; rows below t − margin are proven to be
+//              worse than k others; the rest is scored in fp64 and sorted, ties to the lower row
+//   host       queries whose list was too short or too long for that proof are scored in fp64 against every row and
+//              selected here
 // The proof: k rows have coarse scores of at least t, so true ones of at least t − margin/2; a row whose coarse score
 // is below t − margin is truly below t − margin/2. It needs all rows above t − margin in the list: t − margin must
 // reach the threshold.

@@ -1,5 +1,5 @@
 // The kernels as a Node addon, in plain N-API: one binary for every Node from 18 on. What is exported is declared and
-// checked in libs/similarity/src/native-addon.ts; here shapes are trusted and only types are looked at.
+// checked in libs/similarity/src/engines/native-addon.ts; here shapes are trusted and only types are looked at.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>

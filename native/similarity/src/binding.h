@@ -7,7 +7,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
-#include "../../arguments.h"
+#include "../../napi/arguments.h"
 #include "../include/similarity.h"
 
 namespace shoal {

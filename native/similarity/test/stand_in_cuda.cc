@@ -4,14 +4,17 @@
 // anything.
 //
 // Told by environment variables, looked at with every call:
-//   SHOAL_STAND_IN_BYTES memory of the device (default 1 GiB) SHOAL_STAND_IN_MOST_ROWS uploading more rows, or
-//   computing on more of them at once, is out of memory SHOAL_STAND_IN_MOST_WORK so is being allowed more bytes of work
-//   than this SHOAL_STAND_IN_LEAST_WORK a call that may use less bytes of work (default 1,024) is refused, with the
-//   library's words SHOAL_STAND_IN_LATER set to anything: a call that may not wait is not done, and told so
-//   SHOAL_STAND_IN_LOST a path: while there is a file the device fails, and stays failed in this process
-//   SHOAL_STAND_IN_DEVICES how many devices there are (default 1) SHOAL_STAND_IN_PINNED how many bytes of pinned memory
-//   may be taken (default 0); those taken are written into the file of SHOAL_STAND_IN_TAKEN SHOAL_STAND_IN_MIB_PER_S
-//   speed of copies to the device
+//   SHOAL_STAND_IN_BYTES       memory of the device (default 1 GiB)
+//   SHOAL_STAND_IN_MOST_ROWS   uploading more rows, or computing on more of them at once, is out of memory
+//   SHOAL_STAND_IN_MOST_WORK   so is being allowed more bytes of work than this
+//   SHOAL_STAND_IN_LEAST_WORK  a call that may use less bytes of work (default 1,024) is refused, with the library's
+//                              words
+//   SHOAL_STAND_IN_LATER       set to anything: a call that may not wait is not done, and told so
+//   SHOAL_STAND_IN_LOST        a path: while there is a file the device fails, and stays failed in this process
+//   SHOAL_STAND_IN_DEVICES     how many devices there are (default 1)
+//   SHOAL_STAND_IN_PINNED      how many bytes of pinned memory may be taken (default 0); those taken are written into
+//                              the file of SHOAL_STAND_IN_TAKEN
+//   SHOAL_STAND_IN_MIB_PER_S   speed of copies to the device
 #include <algorithm>
 #include <atomic>
 #include <chrono>

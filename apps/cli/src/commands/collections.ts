@@ -3,7 +3,8 @@
 
 import { createReadStream } from 'node:fs';
 import { stat } from 'node:fs/promises';
-import { ShoalError, isShoalError, type Settings } from '@shoal/core';
+import { ShoalError, isShoalError } from '@shoal/contract';
+import type { Settings } from '@shoal/core';
 import {
   appendToCollection,
   checkCollection,
@@ -29,7 +30,7 @@ import { decodeLine } from '../input/utf8.ts';
 import { duration, rowProgress } from '../progress.ts';
 import { collectionSettings, type CollectionSettings } from '../search/collection-settings.ts';
 import { measureCandidates, openNamed, recallText } from '../search/search-collection.ts';
-import { fetchModel, withSession, type Session } from '../session.ts';
+import { fetchModel, withSession, type Session } from '../processes/session.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
 export interface IndexFlags {

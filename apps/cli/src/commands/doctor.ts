@@ -4,10 +4,11 @@
 import { access, constants, stat, statfs } from 'node:fs/promises';
 import { totalmem } from 'node:os';
 import { dirname, resolve } from 'node:path';
-import { ShoalError, cacheFolder, type Settings } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
+import { cacheFolder, type Settings } from '@shoal/core';
 import { listModels, openModel } from '@shoal/models';
 import { checkServer, closeConnection, openConnection, untilReady } from '@shoal/queue';
-import { findPresentProgram } from '@shoal/queue/server';
+import { findPresentProgram } from '@shoal/private-server';
 import { examineGpus, examineModel, type Finding } from '@shoal/worker';
 import { settingsOf } from '../settings.ts';
 import { hasColor, print, type Terminal } from '../terminal.ts';

@@ -2,7 +2,8 @@
 // read the first record, open the session, stream. Nothing is started for a request that cannot succeed.
 
 import { randomUUID } from 'node:crypto';
-import { ShoalError, type Settings } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
+import type { Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { checkInputs, refuseFieldsWithoutEffect, totalBytes, type Input } from '../input/files.ts';
 import { RecordReader } from '../input/record-reader.ts';
@@ -28,7 +29,7 @@ import {
   type Target,
 } from '../output/target.ts';
 import { duration, rowProgress } from '../progress.ts';
-import { fetchModel, withSession, type Session } from '../session.ts';
+import { fetchModel, withSession, type Session } from '../processes/session.ts';
 import { settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 

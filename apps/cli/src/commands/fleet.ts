@@ -1,9 +1,10 @@
 // `shoal fleet`: who serves a model, how full its lanes are, what stands in the way; and workers told to claim nothing
 // or to go on. Everything goes through the queue server that is there, so it works from any machine that reaches it.
 
-import { LENGTH_CLASSES, ShoalError, type ByLength, type LedgerFacts, type SimilarityFacts } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
+import { LENGTH_CLASSES, type ByLength, type LedgerFacts, type SimilarityFacts } from '@shoal/core';
 import { Fleet, type FleetView, type LiveWorker } from '@shoal/queue';
-import { withRunningQueue } from '../running-queue.ts';
+import { withRunningQueue } from '../processes/running-queue.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
 export interface FleetFlags {

@@ -3,7 +3,7 @@
 
 import { cacheFolder, type Settings } from '@shoal/core';
 import { importModel, listModels, verifyModel } from '@shoal/models';
-import { fetchModel } from '../session.ts';
+import { fetchModel } from '../processes/session.ts';
 import { settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 

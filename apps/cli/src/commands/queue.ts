@@ -1,11 +1,11 @@
 // `shoal queue`: what a person does to a model's queue by hand. Everything goes through the queue server that is there;
 // none is started for it. Jobs that are named and not found make the exit code 1.
 
-import { ERROR_CODES, ShoalError } from '@shoal/core';
+import { ERROR_CODES, ShoalError } from '@shoal/contract';
 import { Canceller, Quarantine, QueueAdmin, type QueueCounts } from '@shoal/queue';
 import { createLogger } from '@shoal/ops/service';
 import { shareProgress, type Progress } from '../progress.ts';
-import { withRunningQueue, type RunningQueue } from '../running-queue.ts';
+import { withRunningQueue, type RunningQueue } from '../processes/running-queue.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
 export interface QueueFlags {

@@ -1,7 +1,8 @@
 // `shoal search`, `similarity` and `spread`: questions to what is kept. Texts are embedded through the queue by the
 // model that embedded the collection; vectors and graphs are compared in this process.
 
-import { ShoalError, type Settings } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
+import type { Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { rename, rm, stat, writeFile } from 'node:fs/promises';
 import { extname } from 'node:path';
@@ -24,7 +25,7 @@ import { npyHeader, npyRows } from '../output/npy.ts';
 import { checkTarget, writeFailure, type FileTarget } from '../output/target.ts';
 import { collectionSettings } from '../search/collection-settings.ts';
 import { kernelsOf, openNamed, recallText, searchCollection, type FoundRow } from '../search/search-collection.ts';
-import { fetchModel, withSession } from '../session.ts';
+import { fetchModel, withSession } from '../processes/session.ts';
 import { hasColor, print, say, type Terminal } from '../terminal.ts';
 
 export interface SearchFlags {

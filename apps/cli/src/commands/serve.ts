@@ -2,10 +2,11 @@
 // program of its own; these commands find it a queue server and a model, and pass signals on.
 
 import { once } from 'node:events';
-import { flagName, mainQueue, type SettingKey, type Settings } from '@shoal/core';
+import { mainQueue } from '@shoal/contract';
+import { flagName, type SettingKey, type Settings } from '@shoal/core';
 import { liveWorkers, redactUrl } from '@shoal/queue';
-import { Part, forkApp, samePort, type App } from '../part.ts';
-import { fetchModel, withConnection, withServer, type ConnectionTerms } from '../session.ts';
+import { Part, forkApp, samePort, type App } from '../processes/part.ts';
+import { fetchModel, withConnection, withServer, type ConnectionTerms } from '../processes/session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 

@@ -4,12 +4,13 @@
 import { createInterface } from 'node:readline/promises';
 import { fileURLToPath } from 'node:url';
 import { join } from 'node:path';
-import { ShoalError, cacheFolder, modelSlug, type Settings } from '@shoal/core';
+import { ShoalError, modelSlug } from '@shoal/contract';
+import { cacheFolder, type Settings } from '@shoal/core';
 import { duration, rowProgress } from '../progress.ts';
 import { readCorpus, type CorpusLimits, type CorpusPassage } from '../search/corpus.ts';
 import { topK, type Hit } from '../search/top-k.ts';
 import { VectorStore } from '../search/vector-store.ts';
-import { fetchModel, withSession, type Session } from '../session.ts';
+import { fetchModel, withSession, type Session } from '../processes/session.ts';
 import { settingsOf } from '../settings.ts';
 import { columnsOf, hasColor, print, say, type Terminal } from '../terminal.ts';
 

@@ -3,13 +3,14 @@
 // the preset beside the choice.
 
 import { availableParallelism } from 'node:os';
-import { ShoalError, cacheFolder, liveBytes, type MemoryLaw, type Settings } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
+import { cacheFolder, liveBytes, type MemoryLaw, type Settings } from '@shoal/core';
 import { openTokenizer } from '@shoal/models';
 import { createLogger } from '@shoal/ops/service';
 import { tune as tuneDevice, type TuneReport } from '@shoal/worker';
 import type { ComparingReport } from '@shoal/worker/similarity';
 import { shareProgress } from '../progress.ts';
-import { fetchModel } from '../session.ts';
+import { fetchModel } from '../processes/session.ts';
 import { settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 

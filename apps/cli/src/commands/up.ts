@@ -8,8 +8,8 @@ import { cacheFolder, type Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { cudaLibraryProblem } from '@shoal/similarity';
 import { localGpus } from '@shoal/worker';
-import { Part, forkApp, samePort, type App, type PartOptions, type ReadyReport } from '../part.ts';
-import { fetchModel, withServer, type QueueServer } from '../session.ts';
+import { Part, forkApp, samePort, type App, type PartOptions, type ReadyReport } from '../processes/part.ts';
+import { fetchModel, withServer, type QueueServer } from '../processes/session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 

@@ -3,9 +3,10 @@
 
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { ShoalError, type Settings } from '@shoal/core';
-import { forkWorker, stopWorker, unfitReport } from '../keep-worker.ts';
-import { fetchModel, withServer } from '../session.ts';
+import { ShoalError } from '@shoal/contract';
+import type { Settings } from '@shoal/core';
+import { forkWorker, stopWorker, unfitReport } from '../processes/keep-worker.ts';
+import { fetchModel, withServer } from '../processes/session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
 import { say, type Terminal } from '../terminal.ts';
 

@@ -1,7 +1,7 @@
 // Rows of CSV into records: which field is the text and which the id, by the names of the header or by number. A header
 // in which the text cannot be found makes the whole file unreadable; a row with too few or too many fields only itself.
 
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import { readCsv, type CsvRow } from './csv.ts';
 import { placeIn, type Found, type RecordOptions } from './record.ts';
 

@@ -6,7 +6,7 @@ import { constants, fstatSync, openSync } from 'node:fs';
 import { open, stat, type FileHandle } from 'node:fs/promises';
 import { Socket } from 'node:net';
 import { extname, resolve } from 'node:path';
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import { TEXT_FORMATS, type BadRecord, type RecordOptions, type TextFormat, type TextRecord } from './record.ts';
 import { readRecords } from './records.ts';
 

@@ -1,7 +1,8 @@
 // The records of all inputs on their way to the queue: what happens to bad ones is decided here and nowhere else, and
 // how far the input has been read is known here. Starts nothing and writes nothing but notes for the person.
 
-import { ShoalError, type Tokenizer } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
+import type { Tokenizer } from '@shoal/core';
 import { say, type Terminal } from '../terminal.ts';
 import { readInputs, type Input, type ReadOptions } from './files.ts';
 import { placeIn, type BadRecord, type TextRecord } from './record.ts';

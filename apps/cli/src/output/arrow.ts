@@ -22,7 +22,7 @@ import {
 import { FileBlock, Footer } from 'apache-arrow/ipc/metadata/file';
 import { Message, RecordBatch as BatchHeader } from 'apache-arrow/ipc/metadata/message';
 import { VectorAssembler } from 'apache-arrow/visitor/vectorassembler';
-import { ShoalError, invariant } from '@shoal/core';
+import { ShoalError, invariant } from '@shoal/contract';
 import type { Block, EncodedRows, ReadAt, RowEncoder, RowForm } from './row-encoder.ts';
 
 /** 1.6 MB of 384 dimensions: large enough to be read in one go, small enough that a killed run loses seconds. */

@@ -5,7 +5,7 @@
 
 import { mkdir, open, readFile, rm, rmdir, stat, utimes } from 'node:fs/promises';
 import { hostname } from 'node:os';
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import { isInSight, placeOfPids } from '@shoal/fetch/process-identity';
 import { writeFailure, type Target } from './target.ts';
 

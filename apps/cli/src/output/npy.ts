@@ -2,7 +2,7 @@
 // can be written once it is known. https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
 import { endianness } from 'node:os';
-import { invariant } from '@shoal/core';
+import { invariant } from '@shoal/contract';
 
 /** 10 bytes of magic, version and length, then the description padded with spaces to a multiple of 64. */
 export const NPY_HEADER_BYTES = 128;

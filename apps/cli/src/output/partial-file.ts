@@ -4,7 +4,7 @@
 import type { BigIntStats } from 'node:fs';
 import { open, rename, rm, stat, type FileHandle } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { ShoalError, invariant } from '@shoal/core';
+import { ShoalError, invariant } from '@shoal/contract';
 import { CHECKPOINT_MS, writeRunState, type RunState } from './run-state.ts';
 import { writeFailure, type FileTarget } from './target.ts';
 

@@ -4,7 +4,7 @@
 import { constants } from 'node:fs';
 import { access, readdir, realpath, stat } from 'node:fs/promises';
 import { basename, dirname, extname, join, resolve } from 'node:path';
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import type { Input } from '../input/files.ts';
 
 export const OUTPUT_FORMATS = ['jsonl', 'npy', 'arrow'] as const;

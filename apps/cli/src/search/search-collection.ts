@@ -1,7 +1,8 @@
 // One search of a collection, with vectors as queries, computed in this process. What the queue's job kinds do with the
 // same collection on a worker gives the same rows.
 
-import { ShoalError, type Settings } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
+import type { Settings } from '@shoal/core';
 import {
   checkRecall,
   buildCandidates,

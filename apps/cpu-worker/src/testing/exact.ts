@@ -1,7 +1,7 @@
 // What similarity answers are compared with: vectors from a seed, and every score summed in f64. For tests and benches.
 
 import { expect } from 'vitest';
-import type { Ranking, SimilarityMetric } from '@shoal/core';
+import type { Ranking, SimilarityMetric } from '@shoal/contract';
 
 export interface Hit {
   readonly id: number;

@@ -1,12 +1,10 @@
 // A similarity worker in the process of a test: the real queue, pipeline and files, and an executor on whatever device
 // the test gives it.
 
+import { DEFAULT_PREFIX, SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE } from '@shoal/contract';
 import {
-  DEFAULT_PREFIX,
   Pipeline,
   Residents,
-  SIMILARITY_CPU_QUEUE,
-  SIMILARITY_QUEUE,
   SimilarityExecutor,
   noFaults,
   noLog,

@@ -1,7 +1,7 @@
 // Makes any device deadly for one token, so that what becomes of poison can be tried with real processes. For tests and
 // benches only: an executor uses it when SHOAL_FAULT_TOKEN is set.
 
-import type { InferenceBackend, RunResult, RunShape, Slot } from '../ports.ts';
+import type { InferenceBackend, RunResult, RunShape, Slot } from '../ports/device.ts';
 
 /** What happens once a run with the token in it was at the device. */
 export type Fate = 'die' | 'hang' | 'worker' | 'refuse' | 'nan';

@@ -2,7 +2,7 @@
 // which memory-model.ts predicts: bytes per token are looked up in tables as they were measured, steps of the allocator
 // included, an arena grows by powers of two, libraries take workspaces by classes of shapes, and everything has noise.
 
-import type { RunShape } from '../ports.ts';
+import type { RunShape } from '../ports/device.ts';
 
 const KIB = 1024;
 const MIB = 2 ** 20;

@@ -3,10 +3,18 @@
 // a worker on it. Its vectors are unit vectors along an axis chosen by the row's ids, so that whoever receives one can
 // check it.
 
-import type { InferenceBackend, MemoryReading, Precision, RunOptions, RunResult, RunShape, Slot } from '../ports.ts';
-import { invariant } from '../invariant.ts';
-import { newSlots } from '../slot-buffers.ts';
-import { KEPT_SLOTS } from '../slots.ts';
+import type {
+  InferenceBackend,
+  MemoryReading,
+  Precision,
+  RunOptions,
+  RunResult,
+  RunShape,
+  Slot,
+} from '../ports/device.ts';
+import { invariant } from '@shoal/contract';
+import { newSlots } from '../executor/slot-buffers.ts';
+import { KEPT_SLOTS } from '../executor/slots.ts';
 
 export interface PacedBackendOptions {
   /** Padded tokens per millisecond. */

@@ -3,13 +3,12 @@
 // It computes nothing. On a manual clock it is as exact as that clock; on the system's it takes its time in real
 // milliseconds.
 
-import { ShoalError } from '../errors.ts';
-import { invariant } from '../invariant.ts';
-import { newSlots } from '../slot-buffers.ts';
-import { KEPT_SLOTS } from '../slots.ts';
+import { ShoalError, invariant } from '@shoal/contract';
+import { newSlots } from '../executor/slot-buffers.ts';
+import { KEPT_SLOTS } from '../executor/slots.ts';
 import { fakeVector } from '../testing/fake-backend.ts';
+import type { Clock } from '../ports/clock.ts';
 import type {
-  Clock,
   InferenceBackend,
   MemoryProbe,
   MemoryReading,
@@ -18,7 +17,7 @@ import type {
   RunResult,
   RunShape,
   Slot,
-} from '../ports.ts';
+} from '../ports/device.ts';
 import { REFUSAL_MS, runMs, seededRandom, type DeviceLaw } from './device-law.ts';
 import { SimulatedMemory } from './simulated-memory.ts';
 

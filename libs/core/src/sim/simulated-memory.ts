@@ -2,7 +2,7 @@
 // took, and whoever else is on the card. Answers for each run whether there was room; forgets everything when the
 // executor ends.
 
-import type { MemoryReading, RunShape } from '../ports.ts';
+import type { MemoryReading, RunShape } from '../ports/device.ts';
 import { WORKSPACE_BYTES, tensorBytes, workspaceClass, type DeviceLaw } from './device-law.ts';
 
 const FIRST_REGION_BYTES = 2 ** 20;

@@ -2,11 +2,11 @@
 // it did. The test is the claimer; where it says so, a recycled executor is followed by another that gets the open
 // orders.
 
-import { Executor, type ExecutorLimits } from '../executor.ts';
-import { noFaults } from '../fault-points.ts';
-import { fixedBudget, type FixedLimits } from '../fixed-budget.ts';
-import { openResult } from '../result-format.ts';
-import type { BatchBudget } from '../ports.ts';
+import { Executor, type ExecutorLimits } from '../executor/executor.ts';
+import { noFaults } from '../base/fault-points.ts';
+import { fixedBudget, type FixedLimits } from '../budget/fixed-budget.ts';
+import { openResult } from '@shoal/contract';
+import type { BatchBudget } from '../ports/device.ts';
 import type { FromExecutor, JobOrder, JobOutcome } from '../protocol.ts';
 import { FakeBackend, deliveredVector, type FakeBackendOptions } from './fake-backend.ts';
 import { FakeTokenizer } from './fake-tokenizer.ts';

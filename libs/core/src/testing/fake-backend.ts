@@ -1,12 +1,11 @@
 // A simulated device: vectors that follow from the token ids of their own row alone, runs that take time of a clock,
 // and every way in which a real one fails, at the moment a test chooses. Passes inference-backend.conformance.ts.
 
-import { ShoalError } from '../errors.ts';
-import { invariant } from '../invariant.ts';
-import { newSlots } from '../slot-buffers.ts';
-import { KEPT_SLOTS } from '../slots.ts';
+import { ShoalError, invariant } from '@shoal/contract';
+import { newSlots } from '../executor/slot-buffers.ts';
+import { KEPT_SLOTS } from '../executor/slots.ts';
+import type { Clock } from '../ports/clock.ts';
 import type {
-  Clock,
   InferenceBackend,
   MemoryReading,
   Precision,
@@ -14,7 +13,7 @@ import type {
   RunResult,
   RunShape,
   Slot,
-} from '../ports.ts';
+} from '../ports/device.ts';
 
 export interface RecordedRun extends RunShape {
   /** Token ids of each row, without padding. */

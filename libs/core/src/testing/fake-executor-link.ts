@@ -1,6 +1,6 @@
 // The claimer's end of the line with nobody at the other: a test says what the executor says, and when it dies.
 
-import type { ExecutorLink } from '../ports.ts';
+import type { ExecutorLink } from '../ports/link.ts';
 import type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from '../protocol.ts';
 import { Gate } from './gate.ts';
 

@@ -1,11 +1,16 @@
 // A device for similarity without kernels and files: collections are arrays, scores are summed in f64, and a test says
 // how much memory there is, what fails, and when a run may go on. Keeps count of what is held.
 
-import { ShoalError } from '../errors.ts';
-import type { Ranking } from '../result-format.ts';
-import type { Fitted, GraphSource, HeldGraph, HeldRows, RowSource, SimilarityDevice } from '../similarity-device.ts';
-import type { Matrix } from '../similarity-input.ts';
-import { activationOf, nodeOf, type SeedSet, type SimilarityMetric } from '../similarity-schema.ts';
+import {
+  ShoalError,
+  type Ranking,
+  type Matrix,
+  activationOf,
+  nodeOf,
+  type SeedSet,
+  type SimilarityMetric,
+} from '@shoal/contract';
+import type { Fitted, GraphSource, HeldGraph, HeldRows, RowSource, SimilarityDevice } from '../similarity/device.ts';
 import { Gate } from './gate.ts';
 
 export const ROW_BYTES = 16;

@@ -1,6 +1,6 @@
 // A tokenizer for tests: a word is a token, between a first and a last special token as in BERT. No vocabulary to load.
 
-import type { BatchTokenizer, Encoded, Tokenizer } from '../ports.ts';
+import type { BatchTokenizer, Encoded, Tokenizer } from '../ports/tokenizer.ts';
 
 const FIRST = 101;
 const LAST = 102;

@@ -2,10 +2,15 @@
 // together. Each start is a new "process" with a device of its own; one that dies does nothing any more, not even to
 // the payload store. Messages are cloned as between processes and arrive in order, a moment later.
 
-import { Executor, type ExecutorLimits } from '../executor.ts';
-import { isShoalError } from '../errors.ts';
-import { noFaults } from '../fault-points.ts';
-import type { BatchBudget, Clock, ExecutorLink, Logger, PayloadStore, BatchTokenizer } from '../ports.ts';
+import { Executor, type ExecutorLimits } from '../executor/executor.ts';
+import { isShoalError } from '@shoal/contract';
+import { noFaults } from '../base/fault-points.ts';
+import type { BatchBudget } from '../ports/device.ts';
+import type { Clock } from '../ports/clock.ts';
+import type { ExecutorLink } from '../ports/link.ts';
+import type { Logger } from '../ports/logger.ts';
+import type { PayloadStore } from '../ports/payload.ts';
+import type { BatchTokenizer } from '../ports/tokenizer.ts';
 import type { FromExecutor, ToExecutor } from '../protocol.ts';
 import { FakeBackend } from './fake-backend.ts';
 import { READY, type Ready } from './fake-executor-link.ts';

@@ -2,8 +2,8 @@
 // runs, and that a row's vector is its own, whatever runs beside it.
 
 import { afterEach, describe, expect, test } from 'vitest';
-import { invariant } from '../invariant.ts';
-import type { InferenceBackend, RunOptions, RunResult, Slot } from '../ports.ts';
+import { invariant } from '@shoal/contract';
+import type { InferenceBackend, RunOptions, RunResult, Slot } from '../ports/device.ts';
 
 export interface BackendUnderTest {
   readonly backend: InferenceBackend;

@@ -2,9 +2,8 @@
 // port's language only; how a queue is set up, looked into and let grow old is the harness's business.
 
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
-import { invariant } from '../invariant.ts';
-import type { EmbedReturn } from '../job-schema.ts';
-import type { JobSource, RawClaim } from '../ports.ts';
+import { invariant, type EmbedReturn } from '@shoal/contract';
+import type { JobSource, RawClaim } from '../ports/queue.ts';
 import type { JobRecord } from './memory-job-source.ts';
 
 export interface JobSourceHarness {

@@ -2,8 +2,8 @@
 // from one without further waiting has happened before the next fires. A pipeline that hangs shows as "nothing left to
 // wait for".
 
-import { invariant } from '../invariant.ts';
-import type { Clock } from '../ports.ts';
+import { invariant } from '@shoal/contract';
+import type { Clock } from '../ports/clock.ts';
 
 interface Timer {
   readonly atMs: number;

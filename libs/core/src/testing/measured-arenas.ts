@@ -2,7 +2,7 @@
 // native binding on one NVIDIA H200, bench/gpu/memory.ts at commit 16f5502 (2026-11-22). Figures only; nothing here
 // decides anything.
 
-import type { RunShape } from '../ports.ts';
+import type { RunShape } from '../ports/device.ts';
 
 export interface MeasuredArenas {
   /** The open graph in its arena, MiB. */

@@ -1,7 +1,7 @@
 // Peak memory of MiniLM on the CPU provider, measured: ONNX Runtime 1.30, memory patterns off, two threads, two runs of
 // one shape in a fresh process each (2026-11-21). MiB: loaded before the first run, peak after the second.
 
-import type { MemoryPoint } from '../memory-model.ts';
+import type { MemoryPoint } from '../budget/memory-model.ts';
 
 const MIB = 2 ** 20;
 const point = ([rows, width, loaded, peak]: readonly [number, number, number, number]): MemoryPoint => ({

@@ -1,4 +1,4 @@
-import { invariant } from '../invariant.ts';
+import { invariant } from '@shoal/contract';
 import { describeJobSource } from './job-source.conformance.ts';
 import { ManualClock } from './manual-clock.ts';
 import { MemoryJobSource, MemoryQueue } from './memory-job-source.ts';

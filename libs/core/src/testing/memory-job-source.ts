@@ -4,9 +4,9 @@
 // A job is *waiting* → *active* (claimed: a lock with a token and an end) → *completed* | *failed*. A returned job
 // waits again, or is *delayed* until its time. An active job whose lock has ended may be claimed by anybody.
 
-import { failedReason } from '../errors.ts';
-import { invariant } from '../invariant.ts';
-import type { Clock, JobSource, RawClaim, SettleResult, Settlement } from '../ports.ts';
+import { failedReason, invariant } from '@shoal/contract';
+import type { Clock } from '../ports/clock.ts';
+import type { JobSource, RawClaim, SettleResult, Settlement } from '../ports/queue.ts';
 
 export interface JobRecord {
   readonly state: 'waiting' | 'delayed' | 'active' | 'completed' | 'failed';

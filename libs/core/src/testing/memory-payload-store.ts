@@ -1,8 +1,8 @@
 // The payload store without a server: locks, inputs and results as maps, with the commit rules of DESIGN §4.2. A test
 // is also the queue here: it gives and takes locks. Reads and commits can be held back to choose what happens first.
 
-import { decodeResultHeader } from '../result-format.ts';
-import type { CommitRequest, CommitResult, InputRead, PayloadStore } from '../ports.ts';
+import { decodeResultHeader } from '@shoal/contract';
+import type { CommitRequest, CommitResult, InputRead, PayloadStore } from '../ports/payload.ts';
 import { Gate } from './gate.ts';
 
 export class MemoryPayloadStore implements PayloadStore {

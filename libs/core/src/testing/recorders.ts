@@ -1,6 +1,7 @@
 // Ports that only write down what they were told.
 
-import type { Announcement, Announcer, Logger } from '../ports.ts';
+import type { Announcement, Announcer } from '../ports/queue.ts';
+import type { Logger } from '../ports/logger.ts';
 import { Gate } from './gate.ts';
 
 export class RecordingAnnouncer implements Announcer {

@@ -3,7 +3,8 @@
 // few nodes that make the mask before it and pool and normalize after it. Everything else is refused with what was
 // found.
 
-import { ShoalError, type Precision } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
+import type { Precision } from '@shoal/core';
 import { MODEL, OnnxFile, TYPE, type ElementType } from './onnx-file.ts';
 import { readGraph, readOpset, renamedGraph, type OnnxGraph, type OnnxValue } from './onnx-reader.ts';
 import { addIsToken, addNorm, addPooling, type Pooling } from './pooling.ts';

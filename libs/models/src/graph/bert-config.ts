@@ -1,7 +1,7 @@
 // config.json of a BERT-family encoder as checked facts. What the graph builder cannot compute exactly as the authors
 // do (another activation, relative positions, a decoder) is refused by name here, before a weight is read.
 
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
 
 export interface BertConfig {

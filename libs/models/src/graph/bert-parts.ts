@@ -2,7 +2,7 @@
 // authors' names, and the type that floats are kept and computed in. Knows where tensors lie, not what is done with
 // them.
 
-import { ShoalError, toHalves } from '@shoal/core';
+import { ShoalError, toHalves } from '@shoal/contract';
 import type { BertConfig } from './bert-config.ts';
 import type { BertWeights } from './bert-weights.ts';
 import { TYPE, type ElementType, type MakeFloats, type OnnxFile } from './onnx-file.ts';

@@ -2,7 +2,7 @@
 // is checked when it is asked for, and at the end nothing of the encoder may be left over: a layer that the config does
 // not know, or a part that this graph does not have, would otherwise give plausible and wrong vectors.
 
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import type { MakeFloats } from './onnx-file.ts';
 import type { Safetensors } from './safetensors.ts';
 

@@ -2,7 +2,7 @@
 // the calibration texts. Files lie in libs/models/calibration, which says how they are made. Refuses maxima of another
 // model.
 
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
 
 /**

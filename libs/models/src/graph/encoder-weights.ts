@@ -3,7 +3,7 @@
 // is left over.
 
 import { join } from 'node:path';
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import { readModelFile, type StoredModel } from '../store/stored-model.ts';
 import { attentionParts } from './bert-parts.ts';
 import { parseBertConfig, type BertConfig } from './bert-config.ts';

@@ -3,7 +3,7 @@
 // largest tensor and not of the model. Knows nothing of BERT. Field numbers are those of onnx.proto (IR version 8).
 
 import { open, type FileHandle } from 'node:fs/promises';
-import { ShoalError, invariant } from '@shoal/core';
+import { ShoalError, invariant } from '@shoal/contract';
 import { Message } from './protobuf.ts';
 
 export const TYPE = { FLOAT: 1, UINT8: 2, INT8: 3, INT32: 6, INT64: 7, FLOAT16: 10, BFLOAT16: 16 } as const;

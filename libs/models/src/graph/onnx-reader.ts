@@ -2,7 +2,8 @@
 // other names. Reads the file's own bytes and runs nothing. Refuses files whose weights lie elsewhere, and what is no
 // ONNX.
 
-import { ShoalError, type Precision } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
+import type { Precision } from '@shoal/core';
 import { GRAPH, MODEL, TYPE } from './onnx-file.ts';
 import { Message } from './protobuf.ts';
 import { readFields, textOf, type Field } from './protobuf-reader.ts';

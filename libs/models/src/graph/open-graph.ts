@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto';
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import { placeAtomically, withLock } from '@shoal/fetch';
 import { readModelFile, type StoredModel } from '../store/stored-model.ts';
 import { storing } from '../store/storing.ts';

@@ -1,7 +1,7 @@
 // protobuf's wire format, read field by field without copying: enough to look into an ONNX file and to put it together
 // again with some fields changed. Refuses with MODEL_CORRUPT what ends early or is no protobuf.
 
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 
 export interface Field {
   readonly number: number;

@@ -2,7 +2,7 @@
 // messages. Messages are small; the tensors between them are written straight to the file (onnx-file.ts). Reads
 // nothing.
 
-import { invariant } from '@shoal/core';
+import { invariant } from '@shoal/contract';
 
 const WIRE = { VARINT: 0, BYTES: 2, FIXED32: 5 } as const;
 const encoder = new TextEncoder();

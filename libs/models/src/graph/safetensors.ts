@@ -4,7 +4,7 @@
 // tensor.
 
 import { open, type FileHandle } from 'node:fs/promises';
-import { ShoalError, fromHalves } from '@shoal/core';
+import { ShoalError, fromHalves } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
 
 /** The limit of the reference implementation; minilm's header has 11 kB. */

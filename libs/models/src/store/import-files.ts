@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto';
 import { constants, copyFile, mkdir, readFile, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-import { ShoalError, isShoalError } from '@shoal/core';
+import { ShoalError, isShoalError } from '@shoal/contract';
 import { sha256File } from '@shoal/fetch';
 import { CheckedJson } from '../checked-json.ts';
 import { adaptOnnx } from '../graph/adapt-onnx.ts';

@@ -4,7 +4,7 @@
 
 import { mkdir, rm, stat } from 'node:fs/promises';
 import { basename, dirname, extname, join, resolve } from 'node:path';
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import { withLock } from '@shoal/fetch';
 import { collectFiles, type ImportSource } from './import-files.ts';
 import { checkModelName, describeImported, findImported, type ImportedModel } from './imported-models.ts';

@@ -4,7 +4,7 @@
 
 import { readFile, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
 import type { ModelFacts } from './known-models.ts';
 import type { Pins } from './model-files.ts';

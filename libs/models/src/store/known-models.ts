@@ -3,7 +3,7 @@
 // milliseconds, and two of them to show that models never share results.
 
 import { fileURLToPath } from 'node:url';
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import type { Wheel } from '@shoal/fetch';
 import type { ImportedModel } from './imported-models.ts';
 import type { Pins } from './model-files.ts';

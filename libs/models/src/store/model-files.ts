@@ -4,7 +4,7 @@
 
 import { readFile, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import { sha256File } from '@shoal/fetch';
 
 export interface PinnedFile {

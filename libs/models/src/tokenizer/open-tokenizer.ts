@@ -3,7 +3,8 @@
 // of it.
 
 import { join } from 'node:path';
-import { ShoalError, tokenizerHash, type Tokenizer } from '@shoal/core';
+import { ShoalError, tokenizerHash } from '@shoal/contract';
+import type { Tokenizer } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
 import { readModelFile, type StoredModel } from '../store/stored-model.ts';
 import { parseTokenizerJson } from './tokenizer-json.ts';

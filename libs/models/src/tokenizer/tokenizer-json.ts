@@ -4,7 +4,7 @@
 // purpose (minilm's says 128 for both): rows are padded by the planner and truncated where the model's authors
 // truncate.
 
-import { ShoalError } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
 
 export interface NormalizerOptions {

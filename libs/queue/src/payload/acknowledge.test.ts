@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { decodeResultHeader, encodeResult, keySpace, openResult } from '@shoal/core';
-import { closeConnection, openConnection, type Redis } from '../connection.ts';
+import { decodeResultHeader, encodeResult, keySpace, openResult } from '@shoal/contract';
+import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
 import { acknowledge } from './acknowledge.ts';
 

@@ -7,11 +7,11 @@
 // comes a plain GET of that name, which nobody else knows.
 
 import { randomUUID } from 'node:crypto';
-import { RESULT_HEADER_BYTES, type KeySpace } from '@shoal/core';
-import type { Redis } from '../connection.ts';
-import { askAll, bytesOf, type Command } from './pipeline.ts';
-import { runScriptOver, script } from './script.ts';
-import { STAGED_TTL_MS } from './staging.ts';
+import { RESULT_HEADER_BYTES, type KeySpace } from '@shoal/contract';
+import type { Redis } from '../redis/connection.ts';
+import { askAll, bytesOf, type Command } from '../redis/command-pipeline.ts';
+import { runScriptOver, script } from '../redis/script.ts';
+import { STAGED_TTL_MS } from '../redis/staging.ts';
 
 export type Acknowledged =
   /** Header and body as they were stored (SHL1). */

@@ -1,8 +1,9 @@
 import { once } from 'node:events';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
-import { keySpace, type Announcement } from '@shoal/core';
+import { keySpace } from '@shoal/contract';
+import type { Announcement } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
-import { closeConnection, openConnection, type Redis } from '../connection.ts';
+import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
 import { RedisAnnouncer } from './announcer.ts';
 import { encodeReply, parseReply } from './reply-message.ts';

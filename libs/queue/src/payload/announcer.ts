@@ -2,12 +2,13 @@
 // it. All of it may happen twice. Nothing here may come before the queue server took the ending: a job that lost its
 // input before it completed could not run again.
 
-import { keySpace, type Announcement, type Announcer, type KeySpace, type Logger } from '@shoal/core';
-import { releaseAdmission, tellDims } from '../admission.ts';
-import { closeConnection, connected, type Redis } from '../connection.ts';
-import { askAll, type Command } from './pipeline.ts';
+import { keySpace, type KeySpace } from '@shoal/contract';
+import type { Announcement, Announcer, Logger } from '@shoal/core';
+import { releaseAdmission, tellDims } from '../admission/admission.ts';
+import { closeConnection, connected, type Redis } from '../redis/connection.ts';
+import { askAll, type Command } from '../redis/command-pipeline.ts';
 import { encodeReply } from './reply-message.ts';
-import { runScript, script } from './script.ts';
+import { runScript, script } from '../redis/script.ts';
 
 export interface AnnouncerOptions {
   readonly redisUrl: string;

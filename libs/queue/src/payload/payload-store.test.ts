@@ -1,8 +1,9 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { Command } from 'ioredis';
-import { encodeResult, encodeTexts, keySpace, type CommitRequest } from '@shoal/core';
+import { encodeResult, encodeTexts, keySpace } from '@shoal/contract';
+import type { CommitRequest } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
-import { closeConnection, openConnection, type Redis } from '../connection.ts';
+import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
 import { acknowledge } from './acknowledge.ts';
 import { RedisPayloadStore } from './payload-store.ts';

@@ -3,18 +3,8 @@
 // replaced.
 
 import { setMaxListeners } from 'node:events';
-import {
-  BodyRooms,
-  RESULT_HEADER_BYTES,
-  invariant,
-  keySpace,
-  type CommitRequest,
-  type CommitResult,
-  type InputRead,
-  type KeySpace,
-  type Logger,
-  type PayloadStore,
-} from '@shoal/core';
+import { BodyRooms, RESULT_HEADER_BYTES, invariant, keySpace, type KeySpace } from '@shoal/contract';
+import type { CommitRequest, CommitResult, InputRead, Logger, PayloadStore } from '@shoal/core';
 import {
   closeConnection,
   connected,
@@ -22,11 +12,11 @@ import {
   openConnection,
   type ConnectionOptions,
   type Redis,
-} from '../connection.ts';
-import { inParts } from '../in-parts.ts';
-import { askAll, bytesOf, valueOf, type Command, type RetryOptions } from './pipeline.ts';
-import { runScriptOver, script, type ScriptItem } from './script.ts';
-import { STAGED_FROM_BYTES, STAGED_TTL_MS } from './staging.ts';
+} from '../redis/connection.ts';
+import { inParts } from '../redis/in-parts.ts';
+import { askAll, bytesOf, valueOf, type Command, type RetryOptions } from '../redis/command-pipeline.ts';
+import { runScriptOver, script, type ScriptItem } from '../redis/script.ts';
+import { STAGED_FROM_BYTES, STAGED_TTL_MS } from '../redis/staging.ts';
 
 export interface PayloadStoreOptions {
   readonly redisUrl: string;

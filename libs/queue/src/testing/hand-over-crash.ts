@@ -5,12 +5,13 @@
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { encodeTexts, keySpace, noLog, openResult, systemClock, type EmbedReturn } from '@shoal/core';
+import { encodeTexts, keySpace, openResult, type EmbedReturn } from '@shoal/contract';
+import { noLog, systemClock } from '@shoal/core';
 import { FakeTokenizer, deliveredVector } from '@shoal/core/testing';
 import { Queue } from 'bullmq';
-import { openTransaction, queueAdd } from '../bullmq-internals.ts';
-import { closeConnection, openConnection, type Redis } from '../connection.ts';
-import { Janitor } from '../janitor.ts';
+import { openTransaction, queueAdd } from '../bullmq/internals.ts';
+import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
+import { Janitor } from '../upkeep/janitor.ts';
 import { acknowledge } from '../payload.ts';
 import { GPU_WIDTH, LANE_CPU_QUEUE, LANE_QUEUE, startLaneWorker, type LaneWorkerOptions } from './lane-worker.ts';
 

@@ -1,12 +1,13 @@
 // For tests: a queue on any server as the conformance suite of job sources wants to see it.
 
 import { setTimeout as sleep } from 'node:timers/promises';
-import { keySpace, noLog, type JobSource } from '@shoal/core';
+import { keySpace } from '@shoal/contract';
+import { noLog, type JobSource } from '@shoal/core';
 import type { JobSourceHarness } from '@shoal/core/testing';
 import { Queue } from 'bullmq';
-import { Canceller } from '../cancel.ts';
-import { closeConnection, connected } from '../connection.ts';
-import { Quarantine } from '../quarantine.ts';
+import { Canceller } from '../producer/cancel.ts';
+import { closeConnection, connected } from '../redis/connection.ts';
+import { Quarantine } from '../upkeep/quarantine.ts';
 
 export interface HarnessOptions {
   readonly redisUrl: string;

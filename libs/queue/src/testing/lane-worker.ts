@@ -16,8 +16,8 @@ import {
   type PayloadStore,
 } from '@shoal/core';
 import { FakeBackend, FakeTokenizer, InProcessExecutor } from '@shoal/core/testing';
-import { BullJobSource } from '../bull-job-source.ts';
-import { LanesSource, type MainLaneGate } from '../lanes-source.ts';
+import { BullJobSource } from '../worker/bull-job-source.ts';
+import { LanesSource, type MainLaneGate } from '../lanes/lanes-source.ts';
 import { RedisAnnouncer, RedisPayloadStore } from '../payload.ts';
 
 export const LANE_QUEUE = 'embed-x';

@@ -1,6 +1,6 @@
 // All that a queue has on the server, key by key, for holding two ways of doing the same thing against each other.
 
-import type { Redis } from '../connection.ts';
+import type { Redis } from '../redis/connection.ts';
 
 export type QueueState = Readonly<Record<string, unknown>>;
 

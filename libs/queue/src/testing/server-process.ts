@@ -4,8 +4,8 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer } from 'node:net';
-import { closeConnection, openConnection, untilReady } from '../connection.ts';
-import { serverEnvironment } from '../server/queue-server.ts';
+import { closeConnection, openConnection, untilReady } from '../redis/connection.ts';
+import { serverEnvironment } from '@shoal/private-server';
 
 export class ServerProcess {
   readonly port: number;

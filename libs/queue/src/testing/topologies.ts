@@ -5,8 +5,8 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { DEFAULT_PREFIX } from '@shoal/core';
-import { closeConnection, connected } from '../connection.ts';
+import { DEFAULT_PREFIX } from '@shoal/contract';
+import { closeConnection, connected } from '../redis/connection.ts';
 import { ServerProcess, freePort } from './server-process.ts';
 
 export interface Topology {

@@ -3,8 +3,8 @@
 
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { CudaEngine, type CudaEngineOptions } from '../cuda-engine.ts';
-import { openCuda, type OpenedCuda } from '../cuda-library.ts';
+import { CudaEngine, type CudaEngineOptions } from '../engines/cuda-engine.ts';
+import { openCuda, type OpenedCuda } from '../engines/cuda-library.ts';
 
 /** Where it lies; undefined, and a line that says why, where it cannot be built. */
 export function standInLibrary(): string | undefined {

@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 // oxlint-disable-next-line no-restricted-imports -- a producer that knows nothing of Shoal
 import { Queue } from 'bullmq';
-import { encodeTokens, keySpace, mainQueue, openResult, type EmbedReturn } from '@shoal/core';
+import { encodeTokens, keySpace, mainQueue, openResult, type EmbedReturn } from '@shoal/contract';
 import { closeConnection, openConnection, type Redis } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 

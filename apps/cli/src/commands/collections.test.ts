@@ -1,0 +1,134 @@
+import { readdirSync, writeFileSync } from 'node:fs';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { Sandbox } from '../testing/shoal-process.ts';
+
+let box: Sandbox;
+beforeAll(() => {
+  box = new Sandbox();
+});
+afterAll(() => box.remove());
+
+test('texts become a collection, are searched exactly and by candidates, and go away', async () => {
+  writeFileSync(
+    box.path('a.md'),
+    '# Queues\n\nJobs wait in a queue until a worker claims them.\n\n# Cats\n\nA cat sleeps most of the day ' +
+      'and hunts at night.\n',
+  );
+  const built = await box.run(['index', 'build', 'docs', 'a.md', '--ann', '--json', '-q']);
+  expect(built).toMatchObject({ code: 0 });
+  expect(JSON.parse(built.stdout)).toMatchObject({ name: 'docs', version: 1, rows: 2, ann: { recall: 1 } });
+  for (const how of [[], ['--ann']]) {
+    const { stdout, code } = await box.run([
+      'search',
+      'docs',
+      '# Cats\nA cat sleeps most of the day and hunts at night.',
+      '-k',
+      '1',
+      '--json',
+      '-q',
+      ...how,
+    ]);
+    expect(code).toBe(0);
+    expect(JSON.parse(stdout)).toMatchObject({
+      collection: 'docs@1',
+      found: [{ id: expect.any(String), name: expect.stringContaining('a.md#') }],
+    });
+  }
+  const otherModel = await box.run(['index', 'build', 'docs', 'a.md', '--append', '--model', 'tiny-random-b']);
+  expect(otherModel).toMatchObject({
+    code: 2,
+    stderr: expect.stringMatching(
+      /--model tiny-random-b is asked for and docs was embedded by tiny-random@.*leave out --model, or build it anew without --append/,
+    ),
+  });
+  expect((await box.run(['index', 'check', 'docs'])).stdout).toContain('docs@1 is whole: 2 rows');
+  expect(await box.run(['index', 'rm', 'docs', '-q'])).toMatchObject({ code: 0 });
+  expect(await box.run(['search', 'docs', 'x'])).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining('no collection is called docs'),
+  });
+});
+
+test('vectors and edges need no queue', async () => {
+  writeFileSync(box.path('v.jsonl'), '{"id":"x","embedding":[1,0]}\n{"id":"y","embedding":[0,1]}\n');
+  writeFileSync(box.path('g.csv'), 'a,b\nb,c\nc,a\n');
+  expect(await box.run(['index', 'build', 'v', 'v.jsonl'])).toMatchObject({
+    code: 0,
+    stderr: expect.stringMatching(/^shoal: v@1: 2 rows of 2 dimensions/),
+  });
+  expect((await box.run(['similarity', 'v.jsonl', 'v.jsonl'])).stdout).toBe('1.000000\t0.000000\n0.000000\t1.000000\n');
+  expect((await box.run(['spread', 'g.csv', '--seed', 'a', '--steps', '2'])).stdout).toBe(
+    '1.000000  a\n0.500000  b\n0.250000  c\n',
+  );
+  expect(await box.run(['spread', 'g.csv', '--seed', 'z'])).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining('there is no node "z"'),
+  });
+});
+
+test('files of vectors are told by their first record, whatever stands in it and however long it is', async () => {
+  writeFileSync(box.path('bracket.jsonl'), '\n{"id":"a[b]","embedding":[1,2]}\n');
+  writeFileSync(
+    box.path('long.jsonl'),
+    `${JSON.stringify({ id: 'x', text: `${'long '.repeat(2_000)} [1]`, embedding: [1, 2] })}\n`,
+  );
+  for (const name of ['bracket', 'long']) {
+    expect(await box.run(['index', 'build', name, `${name}.jsonl`])).toMatchObject({
+      code: 0,
+      stderr: expect.stringMatching(new RegExp(`^shoal: ${name}@1: 1 rows? of 2 dimensions`)),
+    });
+  }
+  writeFileSync(box.path('texts.jsonl'), '{"text":"an \\"embedding\\": [1, 2]"}\n');
+  expect(await box.run(['index', 'build', 'mixed', 'texts.jsonl', 'bracket.jsonl'])).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('some of the files hold vectors and some texts'),
+  });
+});
+
+test('flags that a build could not follow are refused, and it makes no version', async () => {
+  writeFileSync(box.path('one.jsonl'), '{"id":"x","embedding":[1,0]}\n');
+  expect(await box.run(['index', 'build', 'e1', 'one.jsonl'])).toMatchObject({ code: 0 });
+  const refusals = [
+    [
+      ['--append', '--dtype', 'f16'],
+      '--dtype f16 is asked for and e1 holds f32: all rows of a collection are of one type; leave out --dtype, ' +
+        'or build it anew without --append',
+    ],
+    [['--model', 'minilm'], '--model is about texts, and the files hold vectors'],
+    [['--text-field', 'body'], '--text-field is about texts, and the files hold vectors'],
+    [['--on-error', 'skip'], '--on-error skip is about texts, and the files hold vectors'],
+  ] as const;
+  for (const [flags, message] of refusals)
+    expect(await box.run(['index', 'build', 'e1', 'one.jsonl', ...flags])).toMatchObject({
+      code: 2,
+      stderr: expect.stringContaining(message),
+    });
+  expect(await box.run(['index', 'build', 'e1', 'one.jsonl', '--append', '--dtype', 'f32'])).toMatchObject({
+    code: 0,
+    stderr: expect.stringContaining('e1@2: 2 rows'),
+  });
+});
+
+test('of several names to remove all are looked at first, and one that is named twice goes once', async () => {
+  writeFileSync(box.path('one.jsonl'), '{"id":"x","embedding":[1,0]}\n');
+  expect(await box.run(['index', 'build', 'e2', 'one.jsonl'])).toMatchObject({ code: 0 });
+  expect(await box.run(['index', 'rm', 'e2', 'nosuch'])).toMatchObject({
+    code: 1,
+    stderr: expect.stringMatching(/no collection is called nosuch.*; nothing was removed/s),
+  });
+  expect(await box.run(['index', 'rm', 'e2', 'e2@9'])).toMatchObject({ code: 0, stderr: 'shoal: removed e2@1\n' });
+});
+
+test('a matrix of scores goes to a file, and what is said of it is as asked', async () => {
+  writeFileSync(box.path('two.jsonl'), '[1,0]\n[0,1]\n');
+  const compare = (...flags: string[]) =>
+    box.run(['similarity', 'two.jsonl', 'two.jsonl', '-o', 'scores.npy', ...flags]);
+  expect(await compare()).toMatchObject({ code: 0, stdout: '', stderr: 'shoal: 2 × 2 scores → scores.npy\n' });
+  expect(await compare('-q')).toMatchObject({ code: 0, stdout: '', stderr: '' });
+  expect(await compare('--json')).toMatchObject({
+    code: 0,
+    stdout: '{"metric":"cosine","rows":2,"columns":2,"output":"scores.npy"}\n',
+    stderr: '',
+  });
+  expect(readdirSync(box.files).filter((name) => name.includes('scores'))).toEqual(['scores.npy']);
+});

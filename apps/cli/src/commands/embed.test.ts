@@ -1,0 +1,558 @@
+// `shoal embed` as a whole: real files, the real queue server, a real worker with a tiny random model.
+
+import { existsSync, readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs';
+import { execFileSync, spawn } from 'node:child_process';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { tableFromIPC } from 'apache-arrow';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { attachServer, type AttachedServer } from '@shoal/private-server';
+import { SHOAL, Sandbox, says, watch, type Result, type Running } from '../testing/shoal-process.ts';
+
+const DIMS = 32;
+const HEADER_BYTES = 128;
+/** Rows of a run that something happens to half-way: seconds of work. */
+const MUCH = 24_000;
+/** What every command says where the server on PATH is Redis 7.0. */
+const ADVICE = /^shoal: the queue server is Redis 7\.0\.\d+; .* are advised\. Upgrade it when you can\n/m;
+
+interface Row {
+  readonly id?: string | number;
+  readonly index?: number;
+  readonly text?: string;
+  readonly embedding: readonly number[];
+}
+
+function rowsOf(jsonl: string): Row[] {
+  return jsonl
+    .split('\n')
+    .filter((line) => line !== '')
+    .map((line): Row => JSON.parse(line));
+}
+
+function vectorsOf(npy: Buffer): Float32Array[] {
+  const values = new Float32Array(Uint8Array.from(npy.subarray(HEADER_BYTES)).buffer);
+  return Array.from({ length: values.length / DIMS }, (_, row) => values.subarray(row * DIMS, (row + 1) * DIMS));
+}
+
+function cosine(a: ArrayLike<number>, b: ArrayLike<number>): number {
+  return Array.from(a).reduce((sum, value, at) => sum + value * b[at]!, 0);
+}
+
+/** Texts that all differ. */
+function texts(count: number): string[] {
+  return Array.from(
+    { length: count },
+    (_, row) =>
+      `row ${row} of a file about ` +
+      `${['herring', 'sardines', 'anchovies', 'sprats', 'mackerel'][row % 5]!.repeat(1 + (row % 3))}`,
+  );
+}
+
+describe('with a server and a worker that are there', () => {
+  const box = new Sandbox();
+  let server: AttachedServer;
+  let worker: Running;
+
+  beforeAll(async () => {
+    process.env['PATH'] = box.environment()['PATH']; // where attachServer looks for a server program
+    server = await attachServer({ cacheDir: box.cacheDir });
+    worker = box.start(['worker']);
+    await says(worker, 'serves tiny-random@');
+  });
+  afterAll(async () => {
+    await server.release();
+    box.remove();
+  });
+
+  async function done(args: readonly string[], input?: string | Buffer): Promise<Result> {
+    const result = await box.run(['embed', ...args], input === undefined ? {} : { input });
+    expect(result).toMatchObject({ code: 0 });
+    expect(result.stderr).not.toContain('starting');
+    return result;
+  }
+
+  test('3,000 rows of JSONL come out in their order, with their ids', async () => {
+    const lines = texts(3_000).map((text, row) => ({ id: row % 2 === 0 ? `doc-${row}` : row, text }));
+    writeFileSync(box.path('a.jsonl'), lines.map((line) => `${JSON.stringify(line)}\n`).join(''));
+    writeFileSync(
+      box.path('reversed.jsonl'),
+      lines
+        .toReversed()
+        .map((line) => `${JSON.stringify(line)}\n`)
+        .join(''),
+    );
+    await done(['a.jsonl', '-o', 'a-rows.jsonl']);
+    await done(['reversed.jsonl', '-o', 'reversed.npy']);
+    const rows = rowsOf(readFileSync(box.path('a-rows.jsonl'), 'utf8'));
+    expect(rows.map((row) => row.id)).toEqual(lines.map((line) => line.id));
+    const reversed = vectorsOf(readFileSync(box.path('reversed.npy'))).toReversed();
+    expect(rows.filter((row, at) => !(cosine(row.embedding, reversed[at]!) > 0.999999))).toEqual([]);
+  });
+
+  test('.npy and JSONL hold the same float32 values', async () => {
+    await done(['-', '-o', 'same.npy'], 'one\ntwo\n');
+    const { stdout } = await done(['-'], 'one\ntwo\n');
+    expect(readFileSync(box.path('same.npy')).toString('latin1', 10, HEADER_BYTES)).toContain(`'shape': (2, ${DIMS})`);
+    const fromJson = rowsOf(stdout).map((row) => Float32Array.from(row.embedding));
+    for (const [row, vector] of vectorsOf(readFileSync(box.path('same.npy'))).entries())
+      expect(cosine(vector, fromJson[row]!)).toBeCloseTo(1, 6);
+  });
+
+  test('.npy into a pipe is spooled: its header counts the rows', async () => {
+    await done(['-', '-o', 'file.npy'], 'one\ntwo\n');
+    const script = '"$@" > piped.npy';
+    const child = spawn('sh', ['-c', `echo one | ${script}`, 'sh', ...SHOAL, 'embed', '--output-format', 'npy', '-q'], {
+      cwd: box.files,
+      env: box.environment(),
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    expect(await watch(child).ended).toMatchObject({ code: 0, stderr: '' });
+    const piped = readFileSync(box.path('piped.npy'));
+    expect([piped.length, piped.toString('latin1', 10, HEADER_BYTES)]).toEqual([
+      HEADER_BYTES + DIMS * 4,
+      expect.stringContaining(`(1, ${DIMS})`),
+    ]);
+  });
+
+  test('several files and formats are one run; the index counts over all of them', async () => {
+    writeFileSync(box.path('one.txt'), '\uFEFFalpha\r\n\r\nbeta');
+    writeFileSync(box.path('two.jsonl'), '{"text":"gamma"}\n\n{"id":"d","text":"delta"}\n');
+    const { stdout } = await done(['one.txt', 'two.jsonl']);
+    expect(rowsOf(stdout).map(({ id, index }) => id ?? index)).toEqual([0, 1, 2, 3, 'd']);
+  });
+
+  test('CSV, JSONL and lines of the same texts are the same rows', async () => {
+    writeFileSync(box.path('t.csv'), '\uFEFFkey;"te""xt"\r\n1;"one\r\ntwo; three"\r\nb;four\r\n');
+    writeFileSync(box.path('t.jsonl'), '{"text":"one\\r\\ntwo; three"}\n{"text":"four"}\n');
+    const csv = rowsOf(
+      (await done(['t.csv', '--delimiter', ';', '--text-field', 'te"xt', '--id-field', '1', '--with-text'])).stdout,
+    );
+    expect(csv).toMatchObject([
+      { id: '1', text: 'one\r\ntwo; three' },
+      { id: 'b', text: 'four' },
+    ]);
+    const jsonl = rowsOf((await done(['t.jsonl'])).stdout);
+    expect(csv.map((row, at) => cosine(row.embedding, jsonl[at]!.embedding) > 0.999999)).toEqual([true, true]);
+    const { stdout } = await done(['-', '--format', 'csv', '--no-header', '--text-field', '2'], 'x,four\n');
+    expect(cosine(rowsOf(stdout)[0]!.embedding, csv[1]!.embedding)).toBeCloseTo(1, 5);
+  });
+
+  test('bad rows of CSV are skipped by name when asked', async () => {
+    writeFileSync(box.path('rows.csv'), 'id,text\n1,good\n2,too,many\n3,"bad" quote\n4,good\n5,"open\n6,lost\n');
+    const { stdout, stderr } = await done(['rows.csv', '--on-error', 'skip']);
+    expect(rowsOf(stdout).map((row) => row.id)).toEqual(['1', '4']);
+    expect(stderr).toMatch(
+      /skipped rows\.csv, line 3: the row has 3 fields.*\n.*line 4: field 2 goes on.*\n.*line 6: the quote that opens field 2 is never closed.*\n.*2 rows.*; 3 skipped/,
+    );
+  });
+
+  test('passages of Markdown have ids that say where they stand', async () => {
+    writeFileSync(
+      box.path('guide.md'),
+      '# Guide\n\nIntroduction to the guide.\n\n## Leases\n\nHow leases are renewed.\n',
+    );
+    const { stdout } = await done(['guide.md', '--with-text']);
+    expect(rowsOf(stdout)).toMatchObject([
+      { id: 'guide.md#guide/1', text: 'Guide: Introduction to the guide.' },
+      { id: 'guide.md#guide/leases/1', text: 'Guide › Leases: How leases are renewed.' },
+    ]);
+  });
+
+  test('an Arrow file holds the vectors of the .npy, with ids and texts', async () => {
+    const lines = texts(2_000)
+      .map((text, row) => `${JSON.stringify({ id: row, text })}\n`)
+      .join('');
+    writeFileSync(box.path('b.jsonl'), lines);
+    await done(['b.jsonl', '-o', 'b.npy']);
+    await done(['b.jsonl', '-o', 'b.arrow', '--with-text']);
+    const table = tableFromIPC(readFileSync(box.path('b.arrow')));
+    expect([table.numRows, table.getChild('id')!.get(1_999), table.getChild('text')!.get(3)]).toEqual([
+      2_000,
+      '1999',
+      texts(4)[3],
+    ]);
+    const npy = vectorsOf(readFileSync(box.path('b.npy')));
+    expect(
+      npy.filter((vector, row) => !(cosine(vector, table.getChild('embedding')!.get(row).toArray()) > 0.999999)),
+    ).toEqual([]);
+  });
+
+  test('an Arrow file takes records with ids or without, not both', async () => {
+    const input = '{"id":1,"text":"a"}\n{"text":"b"}\n{"id":2,"text":"c"}\n';
+    const args = ['-', '--format', 'jsonl', '-o', 'mixed.arrow'];
+    expect(await box.run(['embed', ...args], { input })).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining(
+        'standard input, line 2: the record has no id and the first one an id; an Arrow file has a column of ' +
+          'ids or one of indices',
+      ),
+    });
+    await done([...args, '--on-error', 'skip'], input);
+    expect(
+      tableFromIPC(readFileSync(box.path('mixed.arrow')))
+        .getChild('id')!
+        .toArray(),
+    ).toEqual(['1', '2']);
+  });
+
+  test('shards hold the rows of one file, and say so', async () => {
+    writeFileSync(box.path('c.txt'), texts(1_000).join('\n'));
+    await done(['c.txt', '-o', 'c.npy']);
+    const { stderr } = await done(['c.txt', '-o', 'c-part.npy', '--shard-rows', '300']);
+    expect(stderr).toContain('1,000 rows → c-part-00000.npy to c-part-00003.npy');
+    expect(JSON.parse(readFileSync(box.path('c-part.index.json'), 'utf8'))).toMatchObject({
+      rows: 1_000,
+      dims: DIMS,
+      shards: [{ rows: 300 }, { rows: 300 }, { rows: 300 }, { file: 'c-part-00003.npy', rows: 100 }],
+    });
+    const parts = [0, 1, 2, 3].flatMap((shard) => vectorsOf(readFileSync(box.path(`c-part-0000${shard}.npy`))));
+    const whole = vectorsOf(readFileSync(box.path('c.npy')));
+    expect(parts.map((vector, row) => cosine(vector, whole[row]!) > 0.999999)).toEqual(whole.map(() => true));
+  });
+
+  test('a line of 20 MB is one row, at bounded memory', async () => {
+    writeFileSync(
+      box.path('long.txt'),
+      Buffer.concat([Buffer.from('short\n'), Buffer.alloc(20_000_000, 'many words '), Buffer.from('\nend\n')]),
+    );
+    const { stdout, stderr } = await done(['long.txt']);
+    expect(rowsOf(stdout)).toHaveLength(3);
+    expect(stderr).toContain('1 truncated at the model’s length');
+  });
+
+  test('bad lines are skipped by name when asked; the index keeps their place', async () => {
+    writeFileSync(
+      box.path('mixed.jsonl'),
+      Buffer.concat([
+        Buffer.from('{"text":"a"}\n{"text":\n{"text":"c"}\n'),
+        Buffer.from([0xff, 0x0a]),
+        Buffer.from('{"body":1}\n{"text":"f"}\n'),
+      ]),
+    );
+    const { stdout, stderr } = await done(['mixed.jsonl', '--on-error', 'skip']);
+    expect(rowsOf(stdout).map((row) => row.index)).toEqual([0, 2, 5]);
+    expect(stderr).toMatch(
+      /skipped mixed.jsonl, line 2: not valid JSON.*\n.*line 4: not valid UTF-8 at byte 35.*\n.*line 5: .*no field "text".*\n.*3 rows.*; 3 skipped/,
+    );
+  });
+
+  test('a bad line in the middle ends the run: no output, nothing beside it', async () => {
+    writeFileSync(box.path('late.jsonl'), `${'{"text":"good"}\n'.repeat(2_000)}oops\n`);
+    const result = await box.run(['embed', 'late.jsonl', '-o', 'late.npy']);
+    expect(result).toMatchObject({ code: 1, stderr: expect.stringContaining('late.jsonl, line 2001: not valid JSON') });
+    expect(readdirSync(box.files).filter((name) => name.includes('late.npy'))).toEqual([]);
+  });
+
+  test('a text that is too long is an error when asked, or left out; its neighbours are not', async () => {
+    const input = `fits\n${'word '.repeat(2_000)}\nfits too\n`;
+    const problem = 'standard input, line 2: the text has more than the 256 tokens of a row';
+    expect(await box.run(['embed', '-', '--truncate', 'error'], { input })).toMatchObject({
+      code: 1,
+      stdout: '',
+      stderr: expect.stringContaining(`shoal: ${problem}`),
+    });
+    const { stdout, stderr } = await done(['-', '--truncate', 'error', '--on-error', 'skip'], input);
+    expect([rowsOf(stdout).map((row) => row.index), stderr]).toEqual([
+      [0, 2],
+      expect.stringContaining(`skipped ${problem}`),
+    ]);
+  });
+
+  test('fewer dimensions are the first ones, normalized again', async () => {
+    const full = rowsOf((await done(['-'], 'hello')).stdout)[0]!.embedding;
+    const short = rowsOf((await done(['-', '--dimensions', '8'], 'hello')).stdout)[0]!.embedding;
+    const norm = Math.hypot(...full.slice(0, 8));
+    expect(short).toHaveLength(8);
+    expect(
+      cosine(
+        short,
+        full.slice(0, 8).map((value) => value / norm),
+      ),
+    ).toBeCloseTo(1, 5);
+  });
+
+  test('an empty input is an empty output, with a note', async () => {
+    writeFileSync(box.path('empty.txt'), '');
+    expect((await done(['empty.txt', '-o', 'empty.jsonl'])).stderr).toBe(
+      'shoal: the input is empty: 0 rows → empty.jsonl\n',
+    );
+    expect(readFileSync(box.path('empty.jsonl'), 'utf8')).toBe('');
+    await done(['empty.txt', '-o', 'empty.npy']);
+    expect(readFileSync(box.path('empty.npy')).toString('latin1', 10)).toContain(`'shape': (0, ${DIMS})`);
+    expect(await done(['-', '-q'], '')).toMatchObject({ stdout: '', stderr: '' });
+  });
+
+  test('a reader that has seen enough ends the run quietly', async () => {
+    writeFileSync(box.path('much.txt'), texts(20_000).join('\n'));
+    const child = spawn(
+      'sh',
+      ['-c', '{ "$@"; echo "code $?" >&2; } | head -n 1', 'sh', ...SHOAL, 'embed', 'much.txt', '-q'],
+      { cwd: box.files, env: box.environment(), stdio: ['ignore', 'pipe', 'pipe'] },
+    );
+    const { stdout, stderr } = await watch(child).ended;
+    expect([rowsOf(stdout).length, stderr]).toEqual([1, 'code 0\n']);
+  });
+
+  test('a device is written in place', async () => {
+    await done(['-', '-o', '/dev/null', '--output-format', 'npy'], 'x');
+    expect(statSync('/dev/null').isCharacterDevice()).toBe(true);
+  });
+
+  test('no bar and no colour without a terminal', async () => {
+    const { stderr } = await done(['-'], 'x');
+    expect(stderr.replace(ADVICE, '')).toMatch(/^shoal: 1 row in \d+ s\n$/);
+  });
+
+  test('SIGTERM drains the worker, and that is its regular end', async () => {
+    worker.child.kill('SIGTERM');
+    expect(await worker.ended).toMatchObject({ code: 0, stderr: expect.stringContaining('shoal: draining') });
+    expect(box.processes().filter(({ command }) => command.includes('worker'))).toEqual([]);
+  });
+});
+
+describe('from nothing', () => {
+  let box: Sandbox;
+  beforeEach(() => {
+    box = new Sandbox();
+  });
+  afterEach(() => box.remove());
+
+  /** Resolves when so many bytes of an unfinished output are there. */
+  async function written(name: string, bytes: number, running: Running): Promise<void> {
+    const partial = box.path(`.${name}.shoal-partial`);
+    while (!existsSync(partial) || statSync(partial).size < bytes) {
+      if (running.child.exitCode !== null) throw new Error(`the run ended too early:\n${running.stderr()}`);
+      await sleep(10);
+    }
+  }
+
+  /**
+   * Nothing of the command, its worker or its server runs any more. `lingerMs`: the server waits that long after a
+   * SIGKILL.
+   */
+  async function nothingLeft(timeoutMs = 5_000): Promise<void> {
+    const until = performance.now() + timeoutMs;
+    while (box.processes().length > 0 && performance.now() < until) await sleep(50);
+    expect(box.processes()).toEqual([]);
+  }
+
+  test('hello comes back as a vector; what was started is said and gone afterwards', async () => {
+    const { code, stdout, stderr } = await box.run(['embed', '-'], { input: 'hello\n' });
+    expect(code).toBe(0);
+    expect(rowsOf(stdout)).toEqual([{ index: 0, embedding: expect.any(Array) }]);
+    expect(stderr.replace(ADVICE, '')).toMatch(
+      /starting a private queue server.*\n.*no worker serves embed-tiny-random; starting one/,
+    );
+    await nothingLeft(0);
+  });
+
+  test('two at once share a server, and both get their own rows', async () => {
+    for (const name of ['a', 'b'])
+      writeFileSync(
+        box.path(`${name}.txt`),
+        texts(5_000)
+          .map((text) => `${name} ${text}`)
+          .join('\n'),
+      );
+    const results = await Promise.all(['a', 'b'].map((name) => box.run(['embed', `${name}.txt`, '-o', `${name}.npy`])));
+    expect(results.map((result) => result.code)).toEqual([0, 0]);
+    const [a, b] = ['a', 'b'].map((name) => vectorsOf(readFileSync(box.path(`${name}.npy`))));
+    expect([a!.length, b!.length, cosine(a![0]!, b![0]!) < 0.999999]).toEqual([5_000, 5_000, true]);
+    await nothingLeft();
+  });
+
+  test('Ctrl-C: exit code 130, no file, no process, no job left', async () => {
+    writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
+    const running = box.start(['embed', 'much.txt', '-o', 'much.npy']);
+    await written('much.npy', 20_000, running);
+    running.child.kill('SIGINT');
+    expect(await running.ended).toMatchObject({ code: 130, stderr: expect.stringMatching(/shoal: interrupted\n$/) });
+    expect(readdirSync(box.files)).toEqual(['much.txt']);
+    await nothingLeft();
+    const after = await box.run(['embed', '-', '-q'], { input: 'next' }); // would wait behind jobs that were left
+    expect(after).toMatchObject({ code: 0, stderr: '' });
+  });
+
+  test('a second Ctrl-C does not wait for anything', async () => {
+    writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
+    const running = box.start(['embed', 'much.txt', '-o', 'much.npy']);
+    await written('much.npy', 20_000, running);
+    running.child.kill('SIGINT');
+    running.child.kill('SIGINT');
+    expect((await running.ended).code).toBe(130);
+  });
+
+  test('Ctrl-C while standard input says nothing ends at once', async () => {
+    const child = spawn(SHOAL[0], [...SHOAL.slice(1), 'embed', '-'], {
+      cwd: box.files,
+      env: box.environment(),
+      stdio: ['pipe', 'pipe', 'pipe'],
+    });
+    const running = watch(child);
+    await sleep(1_500); // nothing is printed before the first line arrives
+    child.kill('SIGINT');
+    expect(await running.ended).toMatchObject({ code: 130, stderr: 'shoal: interrupted\n' });
+  });
+
+  test('a pipe by its name is read, and Ctrl-C while it says nothing ends at once', async () => {
+    execFileSync('mkfifo', [box.path('pipe.txt')]);
+    const silent = box.start(['embed', 'pipe.txt']);
+    await sleep(1_500); // as above
+    silent.child.kill('SIGINT');
+    expect(await silent.ended).toMatchObject({ code: 130, stderr: 'shoal: interrupted\n' });
+    const reading = box.start(['embed', 'pipe.txt', '-q']);
+    await writeFile(box.path('pipe.txt'), 'one\ntwo\n');
+    const { stdout, code } = await reading.ended;
+    expect([code, rowsOf(stdout).length]).toEqual([0, 2]);
+  });
+
+  test('the worker that is started embeds, whatever kind of worker the environment asks for', async () => {
+    const result = await box.run(['embed', '-'], { input: 'one', environment: { SHOAL_KIND: 'similarity' } });
+    expect([result.code, rowsOf(result.stdout).length]).toEqual([0, 1]);
+  }, 60_000);
+
+  test('SIGKILL, then --resume: the same rows as without it', async () => {
+    writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
+    const first = box.start(['embed', 'much.txt', '-o', 'much.npy']);
+    await written('much.npy', (MUCH / 3) * DIMS * 4, first);
+    first.child.kill('SIGKILL');
+    await first.ended;
+    const state: unknown = JSON.parse(readFileSync(box.path('.much.npy.shoal-partial.json'), 'utf8'));
+    expect(state).toMatchObject({ v: 1, shard: 0 });
+    const resumed = await box.run(['embed', 'much.txt', '-o', 'much.npy', '--resume']);
+    expect(resumed).toMatchObject({
+      code: 0,
+      stderr: expect.stringMatching(
+        /resuming much\.npy behind row \d+\n[\s\S]*24,000 rows.* of them were there before/,
+      ),
+    });
+    await box.run(['embed', 'much.txt', '-o', 'quiet.npy']);
+    const [found, quiet] = ['much.npy', 'quiet.npy'].map((name) => vectorsOf(readFileSync(box.path(name))));
+    expect(found).toHaveLength(MUCH);
+    expect(found!.filter((vector, row) => !(cosine(vector, quiet![row]!) > 0.999999))).toEqual([]);
+    expect(readdirSync(box.files).sort()).toEqual(['much.npy', 'much.txt', 'quiet.npy']);
+  });
+
+  test('SIGKILL of a run in shards, then --resume: whole shards are left as they are', async () => {
+    writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
+    const args = ['embed', 'much.txt', '-o', 'much.arrow', '--shard-rows', '4000'];
+    const first = box.start(args);
+    while (!existsSync(box.path('much-00001.arrow'))) {
+      if (first.child.exitCode !== null) throw new Error(`the run ended too early:\n${first.stderr()}`);
+      await sleep(10);
+    }
+    first.child.kill('SIGKILL');
+    await first.ended;
+    const { ino } = statSync(box.path('much-00001.arrow'));
+    // killed processes hold a file for a moment
+    while (await box.run(args).then(({ stderr }) => stderr.includes('is writing it'))) await sleep(500);
+    expect(await box.run(args)).toMatchObject({
+      code: 2,
+      stderr: expect.stringMatching(/much-0000\d\.arrow is there from an earlier run; --resume goes on with that run/),
+    });
+    const resumed = await box.run([...args, '--resume']);
+    expect(resumed).toMatchObject({
+      code: 0,
+      stderr: expect.stringMatching(
+        /resuming much\.arrow behind row \d+\n[\s\S]*24,000 rows → much-00000\.arrow to much-00005\.arrow.* of them were there before/,
+      ),
+    });
+    expect(statSync(box.path('much-00001.arrow')).ino).toBe(ino);
+    await box.run(['embed', 'much.txt', '-o', 'quiet.npy']);
+    const quiet = vectorsOf(readFileSync(box.path('quiet.npy')));
+    const rows = [0, 1, 2, 3, 4, 5].flatMap((shard) => {
+      const table = tableFromIPC(readFileSync(box.path(`much-0000${shard}.arrow`)));
+      return Array.from(table.getChild('embedding')!, (vector, at) => ({
+        vector,
+        index: Number(table.getChild('index')!.get(at)),
+      }));
+    });
+    expect(rows.map(({ index }) => index)).toEqual(quiet.map((_, row) => row));
+    expect(rows.filter(({ vector, index }) => !(cosine(vector, quiet[index]!) > 0.999999))).toEqual([]);
+    expect(readdirSync(box.files).filter((name) => name.startsWith('.'))).toEqual([]);
+  });
+
+  test('an interrupted run is resumed only with the same input, model and options', async () => {
+    writeFileSync(
+      box.path('much.jsonl'),
+      texts(MUCH)
+        .map((text, id) => `${JSON.stringify({ id, text })}\n`)
+        .join(''),
+    );
+    const first = box.start(['embed', 'much.jsonl', '-o', 'rows.jsonl', '--resume']);
+    await written('rows.jsonl', 1_000_000, first);
+    first.child.kill('SIGINT');
+    expect((await first.ended).code).toBe(130);
+    const before = readFileSync(box.path('.rows.jsonl.shoal-partial'));
+    const other = await box.run([
+      'embed',
+      'much.jsonl',
+      '-o',
+      'rows.jsonl',
+      '--resume',
+      '--dimensions',
+      '8',
+      '--model',
+      'tiny-random-b',
+    ]);
+    expect(other).toMatchObject({
+      code: 2,
+      stderr: expect.stringMatching(
+        /rows\.jsonl cannot be resumed, because its first \d+ rows come from another request:\n {2}the model was tiny-random@.* and is tiny-random-b@.*\n {2}--dimensions was not given and is 8\n/,
+      ),
+    });
+    expect(readFileSync(box.path('.rows.jsonl.shoal-partial')).equals(before)).toBe(true);
+    expect(await box.run(['embed', 'much.jsonl', '-o', 'rows.jsonl', '--resume'])).toMatchObject({ code: 0 });
+    expect(rowsOf(readFileSync(box.path('rows.jsonl'), 'utf8')).map((row) => row.id)).toEqual(
+      Array.from({ length: MUCH }, (_, id) => id),
+    );
+  });
+
+  test('a file that another run is writing is left alone', async () => {
+    writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
+    const first = box.start(['embed', 'much.txt', '-o', 'much.npy']);
+    await written('much.npy', 20_000, first);
+    const second = await box.run(['embed', 'much.txt', '-o', 'much.npy']);
+    expect(second).toMatchObject({
+      code: 1,
+      stderr:
+        `shoal: cannot write much.npy: another shoal embed (process ${first.child.pid}) is writing it; wait for ` +
+        `it, or choose another file\n`,
+    });
+    expect((await first.ended).code).toBe(0);
+    expect(vectorsOf(readFileSync(box.path('much.npy')))).toHaveLength(MUCH);
+  });
+
+  test('nor is one whose writer still waits for its first record', async () => {
+    execFileSync('mkfifo', [box.path('late.txt')]);
+    const first = box.start(['embed', 'late.txt', '-o', 'late.jsonl']);
+    while (!existsSync(box.path('.late.jsonl.shoal-partial.claim'))) {
+      if (first.child.exitCode !== null) throw new Error(`the run ended too early:\n${first.stderr()}`);
+      await sleep(10);
+    }
+    const second = await box.run(['embed', '-', '-o', 'late.jsonl'], { input: 'one\ntwo\n' });
+    expect(second).toMatchObject({
+      code: 1,
+      stderr:
+        `shoal: cannot write late.jsonl: another shoal embed (process ${first.child.pid}) is writing it; wait ` +
+        `for it, or choose another file\n`,
+    });
+    first.child.kill('SIGKILL');
+    await first.ended;
+    expect(await box.run(['embed', '-', '-o', 'late.jsonl'], { input: 'one\ntwo\n' })).toMatchObject({ code: 0 });
+    expect(readdirSync(box.files).sort()).toEqual(['late.jsonl', 'late.txt']);
+  });
+
+  test('a worker that cannot run is reported with its reason, and not tried again', async () => {
+    writeFileSync(join(box.cacheDir, 'graphs'), 'a file where a folder belongs');
+    const result = await box.run(['embed', '-', '-o', 'rows.npy'], { input: 'x' });
+    expect(result).toMatchObject({
+      code: 1,
+      stderr: expect.stringMatching(/starting one on the CPU.*\nshoal: the worker cannot run: .*cache/),
+    });
+    expect(readdirSync(box.files)).toEqual([]);
+    await nothingLeft();
+  });
+});

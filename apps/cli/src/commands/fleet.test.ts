@@ -1,0 +1,194 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { SIMILARITY_QUEUE, cpuQueue, mainQueue, type Lane } from '@shoal/contract';
+import type { WorkerFacts } from '@shoal/core';
+import { RecordingLogger } from '@shoal/core/testing';
+import { WorkerPresence, type FleetView, type LaneDepth, type LiveWorker } from '@shoal/queue';
+import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { describe as describeFleet, warningsOf } from './fleet.ts';
+import { Sandbox } from '../testing/shoal-process.ts';
+
+const SIMILARITY = {
+  host: { residents: 3, bytes: 1.5e9, budgetBytes: 8e9, evictions: 0 },
+  gpu: { residents: 2, bytes: 1e9, budgetBytes: 4e9, evictions: 7 },
+  calls: { cpu: 10, gpu: 90 },
+  fallbacks: 1,
+  isGpuLost: true,
+  predictionError: 0.12,
+};
+const FACTS: WorkerFacts = {
+  device: 'cuda:0',
+  precision: 'fp16',
+  model: 'x@1',
+  host: 'h',
+  pid: 7,
+  lanes: ['main'],
+  isDrained: false,
+  claims: 12,
+  poolTokens: 24_000,
+  tokensPerJob: 640,
+  rates: { short: 8_123_456, long: 1_000_000 },
+  mix: { short: 1 },
+  budget: { maxPaddedTokens: 65_536, limitedBy: 'knee', source: 'stored' },
+  memoryBytes: 2_100_000_000,
+};
+
+const depth = (queue: string, more: Partial<LaneDepth> = {}): LaneDepth => ({
+  queue,
+  waiting: 0,
+  active: 0,
+  delayed: 0,
+  handedOver: 0,
+  failed: 0,
+  oldestMs: 0,
+  ...more,
+});
+const worker = (workerId: string, lanes: readonly Lane[], more: Partial<LiveWorker> = {}): LiveWorker => ({
+  workerId,
+  lanes,
+  facts: FACTS,
+  isDrained: false,
+  ...more,
+});
+
+function view(more: Partial<FleetView> = {}, main: Partial<LaneDepth> = {}, cpu: Partial<LaneDepth> = {}): FleetView {
+  return {
+    lanes: { main: depth('embed-x', main), cpu: depth('embed-x-cpu', cpu) },
+    workers: [worker('gpu-1', ['main']), worker('cpu-1', ['main', 'cpu'])],
+    isAllDrained: false,
+    ...more,
+  };
+}
+
+describe('what stands in the way is said', () => {
+  test('nothing, on a fleet that is well', () => {
+    expect(warningsOf(view({}, { waiting: 1_000, handedOver: 3 }, { waiting: 2, active: 1 }))).toEqual([]);
+    expect(warningsOf(view({ workers: [] }))).toEqual([]);
+  });
+
+  test.each<[string, FleetView, string]>([
+    [
+      'a CPU lane without a worker',
+      view({ workers: [worker('gpu-1', ['main'])] }, { handedOver: 12 }, { waiting: 12 }),
+      'the CPU lane has 12 jobs and no CPU worker; start one with shoal worker --device cpu',
+    ],
+    [
+      'a main lane without a worker',
+      view({ workers: [worker('cpu-1', ['cpu'])] }, { waiting: 1 }),
+      'the main lane has 1 job and no worker serves it',
+    ],
+    ['a drained worker', view({ workers: [worker('gpu-1', ['main'], { isDrained: true })] }), 'drained: gpu-1'],
+    [
+      'a fleet that is drained as a whole',
+      view({ workers: [], isAllDrained: true }),
+      'all workers are drained, those that start later too; shoal fleet resume all',
+    ],
+    [
+      'parents without a child',
+      view({}, { handedOver: 3 }, { active: 1 }),
+      '2 jobs handed over without a child in the CPU lane; if this stays so, shoal queue repair brings them back',
+    ],
+  ])('%s', (_, seen, warning) => expect(warningsOf(seen)).toEqual([warning]));
+});
+
+test('a table shows lanes, workers and break-even backlogs', () => {
+  const mainLane = { reason: 'gpu-is-sooner', breakEven: { short: 1_250_000, long: 250_000 } };
+  const text = describeFleet(
+    view(
+      {
+        workers: [
+          worker('gpu-1', ['main']),
+          worker('cpu-1', ['main', 'cpu'], { facts: { ...FACTS, device: 'cpu', mainLane } }),
+          worker('old', ['main'], { facts: undefined }),
+        ],
+      },
+      { waiting: 12_345, oldestMs: 61_500 },
+    ),
+  );
+  expect(text).toMatch(/^embed-x +12,345 +0 +0 +0 +0 +61\.5 s$/m);
+  expect(text).toMatch(/^gpu-1 +cuda:0 +fp16 +main +claiming +12 +24K +8\.12M \/ - \/ 1M +65\.5K by knee +2\.10 GB$/m);
+  expect(text).toMatch(/^cpu-1 +gpu-is-sooner +1\.25M \/ - \/ 250K$/m);
+  expect(text).toMatch(/^old +\? +\? +main +claiming +-/m);
+});
+
+describe('the command', () => {
+  let server: TestServer;
+  let sandbox: Sandbox;
+
+  beforeAll(async () => {
+    server = await startTestServer();
+    sandbox = new Sandbox();
+  });
+
+  afterAll(async () => {
+    sandbox.remove();
+    await server.stop();
+  });
+
+  const run = (...args: string[]) => sandbox.run(['fleet', ...args, '--redis-url', server.url, '--model', 'x']);
+
+  test('shows workers and warnings as JSON, drains one and resumes it, and refuses an id that nobody has', async () => {
+    const presence = await WorkerPresence.connect({
+      redisUrl: server.url,
+      prefix: '{shoal}',
+      queue: mainQueue('x'),
+      lanes: [mainQueue('x')],
+      workerId: 'gpu-1',
+      facts: () => FACTS,
+      log: new RecordingLogger(),
+    });
+    await presence.start();
+    await server.command('RPUSH', `{shoal}:${cpuQueue('x')}:wait`, 'a');
+    const seen = JSON.parse((await run('status', '--json')).stdout) as FleetView & { warnings: string[] };
+    expect(seen).toMatchObject({
+      workers: [{ workerId: 'gpu-1', facts: { rates: { short: 8_123_456 } } }],
+      lanes: { cpu: { waiting: 1 } },
+      warnings: [expect.stringContaining('no CPU worker')],
+    });
+    expect(await run('drain', 'gpu')).toMatchObject({
+      code: 0,
+      stdout: '',
+      stderr: expect.stringContaining('1 worker is told (gpu-1) to claim nothing more'),
+    });
+    expect((await run('status')).stdout).toContain('! drained: gpu-1');
+    expect(await run('resume', 'gpu-1', '--json')).toMatchObject({ code: 0, stdout: '{"workers":["gpu-1"]}\n' });
+    expect(await run('drain', 'nobody')).toMatchObject({
+      code: 2,
+      stderr: expect.stringContaining('no live worker has an id that begins with "nobody"; alive: gpu-1'),
+    });
+    for (const which of ['drain', 'resume'])
+      expect(await run(which, '')).toMatchObject({
+        code: 2,
+        stderr: expect.stringContaining('the worker is an empty text: give an id'),
+      });
+    for (const queue of ['', 'a:b'])
+      expect(await run('status', '--queue', queue)).toMatchObject({
+        code: 2,
+        stderr: expect.stringContaining('It must be the name of a queue, which is not empty and has no ":"'),
+      });
+    await presence.stop();
+  });
+
+  test('knows the queue of similarity jobs by its name', async () => {
+    const presence = await WorkerPresence.connect({
+      redisUrl: server.url,
+      prefix: '{shoal}',
+      queue: SIMILARITY_QUEUE,
+      lanes: [SIMILARITY_QUEUE],
+      workerId: 'simd-1',
+      facts: () => ({ ...FACTS, device: 'cpu:avx512', model: 'similarity', similarity: SIMILARITY }),
+      log: new RecordingLogger(),
+    });
+    await presence.start();
+    await server.command('RPUSH', `{shoal}:${SIMILARITY_QUEUE}:wait`, 'a');
+    const shown = (await run('status', '--queue', 'similarity')).stdout;
+    expect(shown).toMatch(/^similarity +1 .*^simd-1 +cpu:avx512 .*claiming/ms);
+    expect(shown).toMatch(/^simd-1 +3 +1.50 GB +8.00 GB +0 +2 +1.00 GB +4.00 GB +7 +90 \/ 10, GPU LOST +12 %$/m);
+    expect(shown).toContain('! simd-1: its GPU failed');
+    expect(await run('drain', 'simd', '--queue', 'similarity', '--json')).toMatchObject({
+      code: 0,
+      stdout: '{"workers":["simd-1"]}\n',
+    });
+    expect((await run('status', '--queue', 'similarity')).stdout).toContain('! drained: simd-1');
+    await presence.stop();
+  });
+});

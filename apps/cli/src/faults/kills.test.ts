@@ -1,0 +1,227 @@
+// `shoal embed` of 3,000 texts, and SIGKILL in the middle of it: of the executor, the worker, the private queue server
+// and the command itself. Every time the run is finished or resumed with the same rows in the same order as a quiet
+// one, and nothing is left running afterwards. How long each death held the run up is printed.
+
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { cacheFolder } from '@shoal/core';
+import { openGraph, openModel } from '@shoal/models';
+
+const TEXTS = 3_000;
+const DIMS = 384;
+/** After a command that was killed the private server waits a while for another; a minute later nothing may be left. */
+const NOTHING_LEFT_MS = 60_000;
+const MAIN = fileURLToPath(new URL('../main.ts', import.meta.url));
+
+const folder = mkdtempSync(join(tmpdir(), 'shoal-kills-'));
+const cacheDir = join(folder, 'cache');
+const input = join(folder, 'texts.txt');
+let quiet: Float32Array;
+let quietMs: number;
+
+type Role = 'executor' | 'worker' | 'server' | 'supervisor' | 'command';
+
+/** Processes of this test, told by the cache folder in their environment or arguments. */
+function processes(): { pid: number; role: Role }[] {
+  return readdirSync('/proc').flatMap((entry) => {
+    if (!/^\d+$/.test(entry) || Number(entry) === process.pid) return [];
+    try {
+      const command = readFileSync(`/proc/${entry}/cmdline`, 'utf8').replaceAll('\0', ' ');
+      if (
+        !readFileSync(`/proc/${entry}/environ`, 'utf8').includes(`SHOAL_CACHE_DIR=${cacheDir}\0`) &&
+        !command.includes(cacheDir)
+      )
+        return [];
+      const role = roleOf(command);
+      return role === undefined ? [] : [{ pid: Number(entry), role }];
+    } catch {
+      return []; // gone meanwhile, or not ours to read
+    }
+  });
+}
+
+function roleOf(command: string): Role | undefined {
+  if (command.includes('executor-main')) return 'executor';
+  if (command.includes('cpu-worker')) return 'worker';
+  if (command.includes('supervisor')) return 'supervisor';
+  if (/valkey-server|redis-server/.test(command)) return 'server';
+  return command.includes('apps/cli') ? 'command' : undefined;
+}
+
+interface Run {
+  readonly child: ChildProcess;
+  readonly ended: Promise<{ code: number | null; signal: NodeJS.Signals | null; ms: number }>;
+  readonly stderr: () => string;
+}
+
+function embed(output: string, ...flags: string[]): Run {
+  const startedMs = performance.now();
+  const child = spawn(process.execPath, ['--conditions=@shoal/source', MAIN, 'embed', input, '-o', output, ...flags], {
+    env: { ...process.env, SHOAL_CACHE_DIR: cacheDir, REDIS_URL: '', SHOAL_REDIS_URL: '', SHOAL_LOG_LEVEL: 'warn' },
+    stdio: ['ignore', 'ignore', 'pipe'],
+  });
+  let stderr = '';
+  child.stderr.on('data', (chunk: Buffer) => (stderr += chunk.toString()));
+  const ended = once(child, 'exit').then(
+    ([code, signal]) => ({ code, signal, ms: performance.now() - startedMs }) as Awaited<Run['ended']>,
+  );
+  return { child, ended, stderr: () => stderr };
+}
+
+/**
+ * Bytes already written of an output that is not there yet. Files are replaced meanwhile: one that was listed may be
+ * gone.
+ */
+function writtenBytes(output: string): number {
+  const name = output.slice(folder.length + 1);
+  return readdirSync(folder)
+    .filter((file) => file !== name && file.includes(name) && !file.endsWith('.json'))
+    .reduce((sum, file) => sum + (statSync(join(folder, file), { throwIfNoEntry: false })?.size ?? 0), 0);
+}
+
+/** Resolves when about a third of the rows are in the unfinished output. */
+async function midway(output: string, run: Run): Promise<void> {
+  while (writtenBytes(output) < (TEXTS / 3) * DIMS * 4) {
+    if (run.child.exitCode !== null) throw new Error(`the run ended too early:\n${run.stderr()}`);
+    await sleep(20);
+  }
+}
+
+function kill(role: Role): void {
+  const found = processes().filter((candidate) => candidate.role === role);
+  expect(found, `one ${role} is running`).toHaveLength(1);
+  process.kill(found[0]!.pid, 'SIGKILL');
+}
+
+function rows(output: string): Float32Array {
+  const bytes = readFileSync(output);
+  const headerBytes = 10 + bytes.readUInt16LE(8);
+  expect(bytes.toString('latin1', 10, headerBytes)).toContain(`(${TEXTS}, ${DIMS})`);
+  return new Float32Array(Uint8Array.from(bytes.subarray(headerBytes)).buffer);
+}
+
+function expectQuietRows(output: string): void {
+  const found = rows(output);
+  let least = 1;
+  for (let row = 0; row < TEXTS; row++) {
+    const [mine, other] = [found, quiet].map((all) => all.subarray(row * DIMS, (row + 1) * DIMS)) as [
+      Float32Array,
+      Float32Array,
+    ];
+    least = Math.min(least, dot(mine, other) / Math.sqrt(dot(mine, mine) * dot(other, other)));
+  }
+  expect(least).toBeGreaterThanOrEqual(0.999999);
+}
+
+function dot(a: Float32Array, b: Float32Array): number {
+  return a.reduce((sum, value, i) => sum + value * b[i]!, 0);
+}
+
+async function nothingLeft(timeoutMs: number): Promise<number> {
+  const startedMs = performance.now();
+  while (processes().length > 0) {
+    if (performance.now() - startedMs > timeoutMs) throw new Error(`still running: ${JSON.stringify(processes())}`);
+    await sleep(100);
+  }
+  return performance.now() - startedMs;
+}
+
+const seconds = (ms: number): string => `${(ms / 1000).toFixed(1)} s`;
+
+beforeAll(async () => {
+  const words = readFileSync(fileURLToPath(new URL('../../../../GLOSSARY.md', import.meta.url)), 'utf8')
+    .split(/[^A-Za-z]+/)
+    .filter((word) => word.length > 2);
+  writeFileSync(
+    input,
+    Array.from({ length: TEXTS }, (_, i) =>
+      Array.from({ length: 4 + (i % 13) }, (_unused, k) => words[(i * 7 + k * 31) % words.length]).join(' '),
+    ).join('\n'),
+  );
+  const shared = cacheFolder(process.env['SHOAL_CACHE_DIR']);
+  await openGraph(await openModel('minilm', { cacheDir: shared }), { cacheDir: shared });
+  mkdirSync(cacheDir, { recursive: true });
+  for (const part of ['models', 'graphs'])
+    if (existsSync(join(shared, part))) symlinkSync(join(shared, part), join(cacheDir, part));
+  const run = embed(join(folder, 'quiet.npy'));
+  const { code, ms } = await run.ended;
+  if (code !== 0) throw new Error(`the quiet run failed:\n${run.stderr()}`);
+  quietMs = ms;
+  quiet = rows(join(folder, 'quiet.npy'));
+});
+
+afterEach(() => {
+  for (const { pid } of processes()) process.kill(pid, 'SIGKILL');
+});
+
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+describe('SIGKILL in the middle of 3,000 texts', () => {
+  test.each(['executor', 'worker', 'server'] as const)(
+    'of the %s: the run is finished with the same rows',
+    async (role) => {
+      const output = join(folder, `${role}.npy`);
+      const run = embed(output);
+      await midway(output, run);
+      kill(role);
+      const { code, ms } = await run.ended;
+      expect([code, run.stderr()]).toEqual([0, expect.any(String)]);
+      expectQuietRows(output);
+      const goneMs = await nothingLeft(NOTHING_LEFT_MS);
+      console.log(
+        `SIGKILL of the ${role}: run ${seconds(ms)} (quiet ${seconds(quietMs)}, pause ` +
+          `${seconds(ms - quietMs)}), nothing left after ${seconds(goneMs)}`,
+      );
+    },
+  );
+
+  test('of the command: --resume finishes with the same rows, and nothing outlives it', async () => {
+    const output = join(folder, 'command.npy');
+    const first = embed(output, '--resume');
+    await midway(output, first);
+    first.child.kill('SIGKILL');
+    await first.ended;
+    expect(existsSync(output)).toBe(false);
+    const second = embed(output, '--resume');
+    const { code, ms } = await second.ended;
+    expect([code, second.stderr()]).toEqual([0, expect.any(String)]);
+    expectQuietRows(output);
+    await nothingLeft(NOTHING_LEFT_MS);
+    console.log(`SIGKILL of the command: the resumed run took ${seconds(ms)} (a quiet one ${seconds(quietMs)})`);
+  });
+
+  test('of the command, never resumed: worker, executor and private server are gone within 60 s', async () => {
+    const output = join(folder, 'orphan.npy');
+    const run = embed(output);
+    await midway(output, run);
+    run.child.kill('SIGKILL');
+    await run.ended;
+    const goneMs = await nothingLeft(NOTHING_LEFT_MS);
+    console.log(`SIGKILL of the command without resuming: nothing left after ${seconds(goneMs)}`);
+    expect(existsSync(output)).toBe(false);
+  });
+});
+
+test('two commands at once share server and worker and both get the same rows', async () => {
+  const outputs = [join(folder, 'one.npy'), join(folder, 'two.npy')];
+  const runs = outputs.map((output) => embed(output));
+  for (const run of runs) expect([(await run.ended).code, run.stderr()]).toEqual([0, expect.any(String)]);
+  for (const output of outputs) expectQuietRows(output);
+  await nothingLeft(NOTHING_LEFT_MS);
+});

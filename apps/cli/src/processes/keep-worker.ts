@@ -1,0 +1,208 @@
+// Somebody has to run the jobs. While a command waits for rows, this keeps a worker alive for its queue: it starts one
+// when there is none, starts the next when it dies, and gives up when that does not help.
+//
+// watching: other processes' workers serve the queue. They are counted every second; with none left, we start our own.
+// running: our worker is alive. It reports `ready`, or `unfit` when it never can be: then nothing is tried again. Unfit
+// for
+//           want of the queue server passes, once one of ours was ready: that server comes back, or the client, which
+//           waits for it longer than a worker does, gives up.
+// pausing:  our worker died. The next one starts after a pause that doubles, as long as deaths follow one another
+//           without a row between them; after five of those the command fails with the worker's last words. Those for
+//           want of the server are not among the five.
+// stopped:  our worker was told to drain and is gone. Final.
+//
+// A worker leaves by itself when the channel to this process closes, so that even a SIGKILL leaves nothing behind.
+
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { ERROR_CODES, ShoalError, type ErrorCode, type Failure } from '@shoal/contract';
+
+const WATCH_MS = 1_000;
+const FIRST_PAUSE_MS = 250;
+const MOST_DEATHS = 5;
+/** The pause before the last of those; a server may be away for longer than five of them take. */
+const MOST_DOUBLINGS = MOST_DEATHS - 2;
+/** A worker that has nothing to drain is gone in moments; one that hangs must not keep the command. */
+const STOP_MS = 10_000;
+const LAST_WORDS_BYTES = 4_096;
+/**
+ * What a dead worker wrote may still be on its way. Waiting for the end of the pipe instead would wait for its
+ * executor.
+ */
+const LAST_WORDS_MS = 50;
+
+export interface KeepWorkerOptions {
+  readonly startWorker: () => ChildProcess;
+  /** How many workers of other processes, or our own, serve the queue now. */
+  readonly countWorkers: () => Promise<number>;
+  /** Our worker was started for the `attempt`th time, from 1. */
+  readonly onStart: (attempt: number) => void;
+  readonly firstPauseMs?: number;
+}
+
+export class WorkerKeeper {
+  readonly #options: KeepWorkerOptions;
+  readonly #stopping = new AbortController();
+  readonly #failing = new AbortController();
+  #deathsInARow = 0;
+  #pausesInARow = 0;
+  #starts = 0;
+  #wasReady = false;
+  #hasLostOne = false;
+  readonly #running: Promise<void>;
+
+  constructor(options: KeepWorkerOptions) {
+    this.#options = options;
+    this.#running = this.#keep();
+  }
+
+  /** Aborted, with the reason as ShoalError, when no worker can be kept alive. */
+  get failed(): AbortSignal {
+    return this.#failing.signal;
+  }
+
+  /** Rows arrived: whatever killed workers before, one works now. */
+  noteProgress(): void {
+    this.#deathsInARow = 0;
+    this.#pausesInARow = 0;
+  }
+
+  /** Resolves when our worker, if there is one, is gone. Safe to call twice. */
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    await this.#running;
+  }
+
+  async #keep(): Promise<void> {
+    while (!this.#stopping.signal.aborted && !this.#failing.signal.aborted) {
+      // A worker of ours that just died counts as alive for some seconds more; it is replaced without asking.
+      if (!this.#hasLostOne && (await this.#isServed())) await this.#pause(WATCH_MS);
+      else await this.#runOne();
+    }
+  }
+
+  /** A server that does not answer now is the client's business, which waits for it or gives up. */
+  async #isServed(): Promise<boolean> {
+    return this.#options.countWorkers().then(
+      (count) => count > 0,
+      () => true,
+    );
+  }
+
+  async #runOne(): Promise<void> {
+    this.#hasLostOne = false;
+    this.#options.onStart(++this.#starts);
+    const { isReady, failure, lastWords } = await endOf(this.#options.startWorker(), this.#stopping.signal);
+    if (this.#stopping.signal.aborted) return;
+    this.#hasLostOne = true;
+    this.#wasReady ||= isReady;
+    const isPassing = failure?.code === 'QUEUE_UNREACHABLE' && this.#wasReady;
+    if (failure !== undefined && !isPassing)
+      return this.#fail(new ShoalError(failure.code, `the worker cannot run: ${failure.message}`));
+    if (!isPassing && ++this.#deathsInARow >= MOST_DEATHS) return this.#fail(diedTooOften(lastWords));
+    await this.#pause(
+      (this.#options.firstPauseMs ?? FIRST_PAUSE_MS) * 2 ** Math.min(this.#pausesInARow++, MOST_DOUBLINGS),
+    );
+  }
+
+  #fail(error: ShoalError): void {
+    this.#failing.abort(error);
+  }
+
+  async #pause(ms: number): Promise<void> {
+    await delay(ms, undefined, { signal: this.#stopping.signal }).catch(() => undefined);
+  }
+}
+
+/**
+ * Where the program of a worker app lies, seen from this file: in `src` when the command runs from its sources, else in
+ * `dist`.
+ */
+export function workerProgram(app: 'cpu-worker' | 'gpu-worker'): string {
+  const [folder, extension] = import.meta.filename.endsWith('.ts') ? ['src', 'ts'] : ['dist', 'js'];
+  return fileURLToPath(new URL(`../../../${app}/${folder}/main.${extension}`, import.meta.url));
+}
+
+/**
+ * A worker as a child of this process. It has a process group of its own: Ctrl-C in a terminal goes to the whole group,
+ * and when the worker stops is our decision. Node's flags, such as the source condition, are inherited.
+ */
+export function forkWorker(
+  app: 'cpu-worker' | 'gpu-worker',
+  environment: Readonly<Record<string, string | undefined>>,
+  stderr: 'pipe' | 'inherit',
+): ChildProcess {
+  return fork(workerProgram(app), [], {
+    detached: true,
+    env: { ...environment },
+    stdio: ['ignore', 'ignore', stderr, 'ipc'],
+  });
+}
+
+/** Asks a child to drain and waits until it is gone; kills it when it does not go. */
+export async function stopWorker(child: ChildProcess, waitMs: number = STOP_MS): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return;
+  const gone = once(child, 'exit');
+  child.kill('SIGTERM');
+  const isGone = await Promise.race([gone.then(() => true), delay(waitMs, false, { ref: false })]);
+  if (isGone) return;
+  child.kill('SIGKILL');
+  await gone;
+}
+
+interface Ending {
+  readonly isReady: boolean;
+  readonly failure: Failure | undefined;
+  readonly lastWords: string;
+}
+
+async function endOf(child: ChildProcess, stopping: AbortSignal): Promise<Ending> {
+  let isReady = false;
+  let failure: Failure | undefined;
+  let lastWords = '';
+  child.on('message', (message) => {
+    isReady ||= typeof message === 'object' && message !== null && Reflect.get(message, 'kind') === 'ready';
+    failure ??= unfitReport(message);
+  });
+  child.stderr?.setEncoding('utf8').on('data', (text: string) => {
+    lastWords = (lastWords + text).slice(-LAST_WORDS_BYTES);
+  });
+  const stop = (): void => void stopWorker(child);
+  stopping.addEventListener('abort', stop, { once: true });
+  if (stopping.aborted) stop();
+  await once(child, 'exit').catch((error: unknown) => {
+    lastWords += String(error); // it could not be started at all
+  });
+  await delay(LAST_WORDS_MS, undefined, { signal: stopping }).catch(() => undefined);
+  stopping.removeEventListener('abort', stop);
+  return { isReady, failure, lastWords };
+}
+
+/** The failure in a worker's report `unfit`; undefined for every other message. */
+export function unfitReport(message: unknown): Failure | undefined {
+  if (typeof message !== 'object' || message === null || Reflect.get(message, 'kind') !== 'unfit') return undefined;
+  const failure: unknown = Reflect.get(message, 'failure');
+  if (typeof failure !== 'object' || failure === null) return undefined;
+  const code: unknown = Reflect.get(failure, 'code');
+  return { code: isErrorCode(code) ? code : 'SETUP_FAILED', message: String(Reflect.get(failure, 'message')) };
+}
+
+function isErrorCode(code: unknown): code is ErrorCode {
+  return typeof code === 'string' && Object.hasOwn(ERROR_CODES, code);
+}
+
+function diedTooOften(lastWords: string): ShoalError<'EXECUTOR_LOST'> {
+  const words = lastWords
+    .trim()
+    .split('\n')
+    .slice(-5)
+    .map((line) => `  ${line.slice(0, 400)}`)
+    .join('\n');
+  const found = words.trim() === '' ? ' It said nothing before.' : ` Its last words:\n${words}`;
+  return new ShoalError(
+    'EXECUTOR_LOST',
+    `the worker died ${MOST_DEATHS} times in a row without finishing a job.${found}`,
+  );
+}

@@ -1,0 +1,152 @@
+// One of the processes of `shoal up`: a worker, the HTTP producer, the dashboard. Kept running until it is told to
+// stop.
+//
+// starting: the process was forked and has not said `ready`. The first time, `unfit` is final: the command fails with
+// what it
+//           says (a port that is taken, a model that cannot be opened). Later it counts as a death: what it needs, such
+//             as
+//           the queue server, may come back.
+// up: it said `ready`. pausing: it died. The next one starts after a pause that doubles from a quarter of a second up
+// to ten, and is short again
+//           once a process has been up for half a minute.
+// failed: it could not be started even once. Final, unless it is one of several that do the same (`others`): then this
+// is said
+//           and it goes on pausing, because a device that is taken or ill may come back.
+// stopped:  it was told to stop and is gone. Final.
+//
+// A part leaves by itself when the channel to this process closes, so that even a SIGKILL leaves nothing behind.
+
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { ShoalError } from '@shoal/contract';
+import { environmentName } from '@shoal/core';
+import { stopWorker, unfitReport } from './keep-worker.ts';
+
+export type App = 'cpu-worker' | 'gpu-worker' | 'producer' | 'dashboard';
+
+/** What a process says when it is up: its pid, and its url or device and model. */
+export type ReadyReport = Readonly<Record<string, unknown>>;
+
+export interface PartOptions {
+  /** For a person: "worker", "HTTP". */
+  readonly name: string;
+  /** `first`: what it said when it was up for the first time, so that the next one can be at the same address. */
+  readonly start: (first: ReadyReport | undefined) => ChildProcess;
+  /** It died and will be started again. */
+  readonly onDeath: (reason: string) => void;
+  /** It is up again after a death. */
+  readonly onReturn: (report: ReadyReport) => void;
+  /** How long it may take to stop before it is killed. */
+  readonly stopMs: number;
+  /** Others do the same work, so that one which cannot be started is tried again for as long as they run. */
+  readonly hasOthers?: boolean;
+}
+
+const FIRST_PAUSE_MS = 250;
+const LONGEST_PAUSE_MS = 10_000;
+const STEADY_MS = 30_000;
+/** Deaths without a word, before it was ever up, after which the command fails. */
+const MOST_FAILED_STARTS = 5;
+
+export class Part {
+  readonly #options: PartOptions;
+  readonly #stopping = new AbortController();
+  readonly #first = Promise.withResolvers<ReadyReport>();
+  readonly #running: Promise<void>;
+  #firstReport: ReadyReport | undefined;
+  #hasDied = false;
+
+  constructor(options: PartOptions) {
+    this.#options = options;
+    this.#first.promise.catch(() => undefined); // whoever cares awaits `ready`
+    this.#running = this.#keep();
+  }
+
+  /** Its first report; rejects when it cannot be started. Stays open when it is stopped before. */
+  get ready(): Promise<ReadyReport> {
+    return this.#first.promise;
+  }
+
+  /** Resolves when its process is gone. Safe to call twice. */
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    await this.#running;
+  }
+
+  async #keep(): Promise<void> {
+    const { signal } = this.#stopping;
+    for (let deaths = 1; !signal.aborted; deaths++) {
+      const startedMs = performance.now();
+      const { reason, failure } = await this.#runOne();
+      if (signal.aborted) return;
+      const isUnfit = this.#firstReport === undefined && (failure !== undefined || deaths >= MOST_FAILED_STARTS);
+      if (isUnfit) this.#first.reject(failure ?? neverUp(this.#options.name, reason));
+      if (isUnfit && this.#options.hasOthers !== true) return;
+      this.#hasDied = true;
+      this.#options.onDeath(reason);
+      if (performance.now() - startedMs > STEADY_MS) deaths = 1;
+      const pauseMs = isUnfit ? LONGEST_PAUSE_MS : Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** (deaths - 1));
+      await delay(pauseMs, undefined, { signal }).catch(() => undefined);
+    }
+  }
+
+  async #runOne(): Promise<{ readonly reason: string; readonly failure: ShoalError | undefined }> {
+    const { start, stopMs } = this.#options;
+    const child = start(this.#firstReport);
+    let failure: ShoalError | undefined;
+    child.on('message', (message) => {
+      const unfit = unfitReport(message);
+      if (unfit !== undefined) failure = new ShoalError(unfit.code, unfit.message);
+      else if (isReady(message)) this.#isUp(message);
+    });
+    const stop = (): void => void stopWorker(child, stopMs);
+    this.#stopping.signal.addEventListener('abort', stop, { once: true });
+    try {
+      const [code, signal]: unknown[] = await once(child, 'exit');
+      return {
+        failure,
+        reason: failure?.message ?? (typeof signal === 'string' ? `killed by ${signal}` : `exit code ${String(code)}`),
+      };
+    } catch (error) {
+      return { failure, reason: error instanceof Error ? error.message : String(error) }; // it could not even be forked
+    } finally {
+      this.#stopping.signal.removeEventListener('abort', stop);
+    }
+  }
+
+  #isUp(report: ReadyReport): void {
+    const isReturn = this.#hasDied;
+    this.#firstReport ??= report;
+    this.#first.resolve(report);
+    if (isReturn) this.#options.onReturn(report);
+  }
+}
+
+/**
+ * An app as a child of this process. It has a process group of its own: Ctrl-C in a terminal goes to the whole group,
+ * and when it stops is our decision. Node's flags, such as the source condition, are inherited.
+ */
+export function forkApp(app: App, environment: Readonly<Record<string, string | undefined>>): ChildProcess {
+  const [folder, extension] = import.meta.filename.endsWith('.ts') ? ['src', 'ts'] : ['dist', 'js'];
+  const program = fileURLToPath(new URL(`../../../${app}/${folder}/main.${extension}`, import.meta.url));
+  return fork(program, [], { detached: true, env: { ...environment }, stdio: ['ignore', 'ignore', 'inherit', 'ipc'] });
+}
+
+/** The port of the address in a report, as the setting `key` for the next process; nothing before there was one. */
+export function samePort(key: 'httpPort' | 'dashboardPort', report: ReadyReport | undefined): Record<string, string> {
+  const url = report?.['url'];
+  return typeof url === 'string' && URL.canParse(url) ? { [environmentName(key)]: new URL(url).port } : {};
+}
+
+function isReady(message: unknown): message is ReadyReport {
+  return typeof message === 'object' && message !== null && Reflect.get(message, 'kind') === 'ready';
+}
+
+function neverUp(name: string, reason: string): ShoalError<'SETUP_FAILED'> {
+  return new ShoalError(
+    'SETUP_FAILED',
+    `${name} could not be started: it died ${MOST_FAILED_STARTS} times (${reason}); its log lines above say why`,
+  );
+}

@@ -1,0 +1,37 @@
+// A queue on the server that is there, for commands that only look at it or set it right. They start no server, since
+// an empty one would only seem to answer.
+
+import { ShoalError, mainQueue } from '@shoal/contract';
+import { cacheFolder } from '@shoal/core';
+import { attachRunningServer } from '@shoal/private-server';
+import { settingsOf } from '../settings.ts';
+import type { Terminal } from '../terminal.ts';
+
+export interface RunningQueue {
+  readonly redisUrl: string;
+  readonly prefix: string;
+  readonly queue: string;
+}
+
+/** Runs `use` with the queue that the flags name, or their model's; QUEUE_UNREACHABLE when no server runs. */
+export async function withRunningQueue(
+  terminal: Terminal,
+  flags: { readonly queue?: string },
+  use: (place: RunningQueue) => Promise<void>,
+): Promise<void> {
+  const settings = await settingsOf(terminal, flags);
+  const cacheDir = cacheFolder(settings.cacheDir, terminal.environment);
+  const server = await attachRunningServer({ cacheDir, redisUrl: settings.redisUrl, signal: terminal.signal });
+  if (server === undefined)
+    throw new ShoalError(
+      'QUEUE_UNREACHABLE',
+      'no private queue server of this user is running, and this command starts none. Start one with shoal up, ' +
+        'or name another with REDIS_URL',
+      { cacheDir },
+    );
+  try {
+    await use({ redisUrl: server.url, prefix: settings.prefix, queue: flags.queue ?? mainQueue(settings.model) });
+  } finally {
+    await server.release();
+  }
+}

@@ -1,0 +1,220 @@
+// What a command needs that embeds: a model, a queue server, a client, and somebody who runs the jobs. Opened in this
+// order, each said aloud when it takes starting; released in the reverse order on every way out. What can be refused by
+// looking at the model alone is refused before a server or a worker starts.
+
+import { mainQueue } from '@shoal/contract';
+import { cacheFolder, type Settings, type Tokenizer } from '@shoal/core';
+import { ShoalClient } from '@shoal/client';
+import { openModel, openTokenizer, pullModel, type StoredModel } from '@shoal/models';
+import { checkServer, closeConnection, liveWorkers, openConnection, untilReady, type Redis } from '@shoal/queue';
+import { attachServer } from '@shoal/private-server';
+import { WorkerKeeper, forkWorker } from './keep-worker.ts';
+import { downloadProgress } from '../progress.ts';
+import { settingsEnvironment } from '../settings.ts';
+import { say, type Terminal } from '../terminal.ts';
+
+export interface Session {
+  readonly model: StoredModel;
+  readonly tokenizer: Tokenizer;
+  readonly client: ShoalClient;
+  /** Aborted when the person interrupts, and when no worker can be kept alive; its reason is what to report. */
+  readonly signal: AbortSignal;
+  /** Rows arrived. */
+  noteProgress(): void;
+}
+
+export interface SessionOptions {
+  readonly settings: Settings;
+  readonly isQuiet: boolean;
+}
+
+/** Runs `use` with everything in place; nothing that was started here is left when this resolves or rejects. */
+export async function withSession<Result>(
+  terminal: Terminal,
+  options: SessionOptions & { readonly model: StoredModel },
+  use: (session: Session) => Promise<Result>,
+): Promise<Result> {
+  const { maxTokens } = options.settings;
+  const tokenizer = await openTokenizer(options.model, maxTokens === undefined ? {} : { maxTokens });
+  return withServer(terminal, options, (server) => withWorker(terminal, { ...options, server, tokenizer }, use));
+}
+
+/** The model from the cache folder, fetched first when it is not there, or in any case with `force`. */
+export async function fetchModel(
+  terminal: Terminal,
+  name: string,
+  { settings, isQuiet, force = false }: SessionOptions & { readonly force?: boolean },
+): Promise<StoredModel> {
+  const bar = downloadProgress(terminal, `model ${name}`, !isQuiet);
+  let isAnnounced = isQuiet;
+  try {
+    return await (force ? pullModel : openModel)(name, {
+      cacheDir: cacheFolder(settings.cacheDir, terminal.environment),
+      environment: terminal.environment,
+      ...(force ? { force } : {}),
+      signal: terminal.signal,
+      onProgress: (done, total) => {
+        if (!isAnnounced)
+          say(
+            terminal,
+            `fetching the model ${name}${total === undefined ? '' : ` (${Math.ceil(total / 1e6)} MB)`}, once`,
+          );
+        isAnnounced = true;
+        bar.update(done, total);
+      },
+    });
+  } finally {
+    bar.stop();
+  }
+}
+
+export interface QueueServer {
+  readonly redisUrl: string;
+  /** Aborted when a private server cannot be brought back. */
+  readonly lost: AbortSignal;
+}
+
+/**
+ * Runs `use` with a queue server: the one that is configured, which has to answer, else this user's private one, which
+ * does. Asked here, because each of the processes that a command starts would tell of a server that does not. Throws
+ * CONFIG_INVALID or QUEUE_UNREACHABLE.
+ */
+export async function withServer<Result>(
+  terminal: Terminal,
+  { settings, isQuiet }: SessionOptions,
+  use: (server: QueueServer) => Promise<Result>,
+): Promise<Result> {
+  terminal.signal.throwIfAborted();
+  const losing = new AbortController();
+  const server = await attachServer({
+    cacheDir: cacheFolder(settings.cacheDir, terminal.environment),
+    redisUrl: settings.redisUrl,
+    onProgress: (step) => {
+      if (!isQuiet) say(terminal, step);
+    },
+    onLost: (failure) => losing.abort(failure),
+    signal: terminal.signal,
+  });
+  try {
+    if (!server.isPrivate)
+      await withConnection(
+        { redisUrl: server.url, prefix: settings.prefix, signal: terminal.signal },
+        async () => undefined,
+      );
+    return await use({ redisUrl: server.url, lost: losing.signal });
+  } finally {
+    await server.release();
+  }
+}
+
+export interface ConnectionTerms {
+  readonly redisUrl: string;
+  readonly prefix: string;
+  /** Closes the connection: whatever waits for the server is rejected. */
+  readonly signal: AbortSignal;
+}
+
+/** Runs `use` with a connection to a queue server that answers. Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
+export async function withConnection<Result>(
+  { redisUrl, prefix, signal }: ConnectionTerms,
+  use: (connection: Redis) => Promise<Result>,
+): Promise<Result> {
+  signal.throwIfAborted();
+  const connection = openConnection({ url: redisUrl, prefix, name: 'shoal-cli' });
+  const leave = (): void => void closeConnection(connection);
+  signal.addEventListener('abort', leave, { once: true });
+  try {
+    await untilReady(connection, redisUrl);
+    return await use(connection);
+  } finally {
+    signal.removeEventListener('abort', leave);
+    await closeConnection(connection);
+  }
+}
+
+interface WorkerSessionOptions extends SessionOptions {
+  readonly server: QueueServer;
+  readonly model: StoredModel;
+  readonly tokenizer: Tokenizer;
+}
+
+async function withWorker<Result>(
+  terminal: Terminal,
+  options: WorkerSessionOptions,
+  use: (session: Session) => Promise<Result>,
+): Promise<Result> {
+  const { settings, server, model, tokenizer } = options;
+  const connection = openConnection({ url: server.redisUrl, prefix: settings.prefix, name: 'shoal-cli' });
+  try {
+    await untilReady(connection, server.redisUrl);
+    for (const warning of (await checkServer(connection, { isUnsafeAllowed: settings.unsafeServer === 'warn' }))
+      .warnings)
+      if (!options.isQuiet) say(terminal, warning);
+    const keeper = keepWorkerFor(terminal, options, connection);
+    const failed = AbortSignal.any([keeper.failed, server.lost]);
+    try {
+      const client = await ShoalClient.connect({
+        redisUrl: server.redisUrl,
+        prefix: settings.prefix,
+        model,
+        tokenizer,
+        limits: settings,
+        onHeldBack: holdBackNotice(terminal, options),
+      });
+      try {
+        return await use({
+          model,
+          tokenizer,
+          client,
+          signal: AbortSignal.any([terminal.signal, failed]),
+          noteProgress: () => keeper.noteProgress(),
+        });
+      } catch (error) {
+        throw failed.aborted ? failed.reason : error; // whatever the abort made of the client's work
+      } finally {
+        await client.close();
+      }
+    } finally {
+      await keeper.stop();
+    }
+  } finally {
+    await closeConnection(connection);
+  }
+}
+
+/** Says once that the queue is full: what is slow for a reason should not look stuck. */
+function holdBackNotice(terminal: Terminal, { isQuiet }: SessionOptions): (retryAfterMs: number | undefined) => void {
+  let isSaid = isQuiet;
+  return (retryAfterMs) => {
+    if (isSaid || retryAfterMs === undefined) return;
+    isSaid = true;
+    say(terminal, 'the queue is full; this goes on at the speed of its workers');
+  };
+}
+
+function keepWorkerFor(
+  terminal: Terminal,
+  { settings, server, model, isQuiet }: WorkerSessionOptions,
+  connection: Redis,
+): WorkerKeeper {
+  // The kind of its own, too: a person whose workers serve similarity has that in the environment, and such a worker
+  // would never touch these jobs.
+  const environment = {
+    ...terminal.environment,
+    ...settingsEnvironment({ ...settings, redisUrl: server.redisUrl, kind: 'embed', device: 'cpu', metricsPort: 0 }),
+  };
+  const queue = mainQueue(model.name);
+  return new WorkerKeeper({
+    startWorker: () => forkWorker('cpu-worker', environment, settings.logLevel === 'debug' ? 'inherit' : 'pipe'),
+    countWorkers: async () => (await liveWorkers(connection, queue, settings.prefix)).length,
+    onStart: (attempt) => {
+      if (!isQuiet)
+        say(
+          terminal,
+          attempt === 1
+            ? `no worker serves ${queue}; starting one on the CPU for as long as this command runs`
+            : 'the worker is gone; starting another one',
+        );
+    },
+  });
+}

@@ -1,0 +1,228 @@
+// Everything dies, and nothing is lost: a real queue server with an append-only file, supervised workers on the small
+// test model (one of them refuses rows of one kind, so that jobs are handed over to the CPU lane all the time),
+// producers that keep to what was acknowledged, and faults by a seed: SIGKILL of workers, executors and the server, cut
+// connections, an outage, memory that is full, fsyncs that take 300 ms. Every row of every answer is compared with an
+// undisturbed run's.
+//
+//   node --conditions=@shoal/source bench/chaos/chaos.ts [--seconds 600] [--texts 1000000] [--mode everysec|always] [--seed
+//       N] [--workers 3] [--producers 2] [--window 150] [--outage 20] [--slow 20] [--every 4] [--lease-ms 5000]
+//
+// `everysec`: producers add again what the server forgot. `always`: they do not, and nothing may be forgotten. Prints
+// one JSON line and ends with 1 when anything was lost, wrong or visible twice. --seconds 20 --texts 0 --outage 3
+// --slow 3 is the form for CI.
+
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { availableParallelism, cpus, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { cacheFolder } from '@shoal/core';
+import { openModel, openTokenizer } from '@shoal/models';
+import { startTestServer } from '@shoal/queue/testing';
+import { readArguments } from '../rig/arguments.ts';
+import { Faults, canSlowDisk } from './faults.ts';
+import { SupervisedFleet } from './fleet.ts';
+import type { ProducerOrder, ProducerReport } from './producer.ts';
+import { randomFrom } from '../rig/ragged-corpus.ts';
+import { openBackend, runRows } from '../rig/sides.ts';
+
+const args = readArguments(import.meta.url, {
+  seconds: { type: 'string', default: '600' },
+  texts: { type: 'string', default: '1000000' },
+  mode: { type: 'string', default: 'everysec' },
+  seed: { type: 'string', default: String(Math.floor(Math.random() * 1e6)) },
+  workers: { type: 'string', default: '3' },
+  producers: { type: 'string', default: '2' },
+  window: { type: 'string', default: '150' },
+  outage: { type: 'string', default: '20' },
+  slow: { type: 'string', default: '20' },
+  'lease-ms': { type: 'string', default: '5000' },
+  every: { type: 'string', default: '4' },
+});
+const MODEL = 'tiny-random';
+const ROWS = 4_096;
+const REFUSED_ROWS = 64;
+/** A token that no other row has. */
+const REFUSED_TOKEN = 77;
+/** How long everything may take to come to rest after the last fault. */
+const REST_MS = 180_000;
+const random = randomFrom(Number(args.seed));
+const seconds = Number(args.seconds);
+const workers = Number(args.workers);
+const cacheDir = cacheFolder(process.env['SHOAL_CACHE_DIR']);
+
+/** Rows of 4 to 40 tokens; the last ones have the token that the small device refuses. */
+function makeRows(): number[][] {
+  return Array.from({ length: ROWS }, (_, row) => {
+    const ids = Array.from({ length: 4 + Math.floor(random() * 37) }, () => 5 + Math.floor(random() * 60));
+    return row < ROWS - REFUSED_ROWS ? ids : [REFUSED_TOKEN, ...ids];
+  });
+}
+
+function workerSettings(index: number): Record<string, string> {
+  return {
+    SHOAL_MODEL: MODEL,
+    SHOAL_CACHE_DIR: cacheDir,
+    SHOAL_THREADS: '1',
+    SHOAL_LOG_LEVEL: process.env['CHAOS_LOG'] ?? 'silent',
+    SHOAL_MAX_PADDED_TOKENS: '4096',
+    SHOAL_HYBRID: 'always',
+    SHOAL_LEASE_MS: args['lease-ms'],
+    SHOAL_STALLED_CHECK_MS: String((Number(args['lease-ms']) / 3) | 0),
+    ...(index === 0 ? { SHOAL_FAULT_TOKEN: `${REFUSED_TOKEN}:refuse` } : {}),
+  };
+}
+
+async function startProducers(order: Omit<ProducerOrder, 'index'>): Promise<ChildProcess[]> {
+  return Promise.all(
+    Array.from({ length: Number(args.producers) }, async (_, index) => {
+      const child = fork(fileURLToPath(new URL('./producer.ts', import.meta.url)), [], {
+        stdio: ['ignore', 2, 2, 'ipc'],
+      });
+      child.once('exit', (code) => (code === 0 ? undefined : fail(`a producer ended with ${code}`)));
+      await once(child, 'spawn');
+      child.send({ ...order, index } satisfies ProducerOrder);
+      return child;
+    }),
+  );
+}
+
+async function ask(children: readonly ChildProcess[], message: 'report' | 'finish'): Promise<ProducerReport[]> {
+  return Promise.all(
+    children.map(
+      (child) =>
+        new Promise<ProducerReport>((resolve) => {
+          const hear = (report: ProducerReport & { readonly isFinal?: boolean }): void => {
+            if (message === 'finish' && report.isFinal !== true) return;
+            child.off('message', hear);
+            resolve(report);
+          };
+          child.on('message', hear);
+          child.send(message);
+        }),
+    ),
+  );
+}
+
+function fail(reason: string): void {
+  process.stderr.write(`chaos: ${reason} (seed ${args.seed})\n`);
+  process.exitCode = 1;
+}
+
+function sum(reports: readonly ProducerReport[], key: keyof ProducerReport): number {
+  return reports.reduce((total, report) => total + Number(report[key]), 0);
+}
+
+function failedOf(reports: readonly ProducerReport[]): Record<string, number> {
+  const failed: Record<string, number> = {};
+  for (const report of reports)
+    for (const [code, count] of Object.entries(report.failed)) failed[code] = (failed[code] ?? 0) + count;
+  return failed;
+}
+
+async function main(): Promise<void> {
+  process.stderr.write(`chaos: seed ${args.seed}\n`);
+  const folder = mkdtempSync(join(tmpdir(), 'shoal-chaos-'));
+  const model = await openModel(MODEL, { cacheDir });
+  const tokenizer = await openTokenizer(model);
+  const rows = makeRows();
+  const backend = await openBackend(model, 1);
+  const expectedPath = join(folder, 'expected.f32');
+  writeFileSync(expectedPath, Buffer.from((await runRows(backend, rows)).vectors.buffer));
+  await backend.stop();
+  const server = await startTestServer({ appendFsync: args.mode === 'always' ? 'always' : 'everysec' });
+  const fleet = new SupervisedFleet({
+    redisUrl: server.url,
+    workers: Array.from({ length: workers }, (_, index) => workerSettings(index)),
+  });
+  await fleet.start();
+  const producers = await startProducers({
+    redisUrl: server.url,
+    seed: Number(args.seed),
+    mode: args.mode === 'always' ? 'once' : 'again',
+    window: Number(args.window),
+    model: `${model.name}@${model.revision}`,
+    slug: MODEL,
+    tokenizer: tokenizer.hash,
+    dims: model.dims,
+    rows,
+    refusedRows: Array.from({ length: REFUSED_ROWS }, (_, at) => ROWS - REFUSED_ROWS + at),
+    refusedEvery: 25,
+    expectedPath,
+  });
+  const startedMs = performance.now();
+  const elapsed = (): number => (performance.now() - startedMs) / 1_000;
+  const faults = new Faults({
+    server,
+    fleet,
+    workers,
+    random,
+    outageMs: Number(args.outage) * 1_000,
+    slowMs: Number(args.slow) * 1_000,
+  });
+  const isSlowable = canSlowDisk();
+  if (!isSlowable) process.stderr.write('chaos: no round with a slow disk, strace cannot delay fsyncs here\n');
+  let texts = 0;
+  for (let turn = 0; elapsed() < seconds || texts < Number(args.texts); turn++) {
+    await sleep((0.5 + random()) * Number(args.every) * 1_000);
+    if (faults.counts.outage === 0 && elapsed() > seconds / 3) await faults.happen('outage');
+    else if (faults.counts['slow-fsync'] === 0 && isSlowable && elapsed() > (2 * seconds) / 3)
+      await faults.happen('slow-fsync');
+    else await faults.anyOne();
+    if (turn % 10 !== 0) continue;
+    const reports = await ask(producers, 'report');
+    texts = sum(reports, 'texts');
+    process.stderr.write(
+      `chaos: ${Math.round(elapsed())} s, ${texts} texts acknowledged, ${sum(reports, 'completed')} jobs ` +
+        `completed, ${sum(reports, 'open')} open\n`,
+    );
+  }
+  const restMs = performance.now();
+  const final = await Promise.race([ask(producers, 'finish'), sleep(REST_MS, undefined, { ref: false })]);
+  const reports = final ?? (await ask(producers, 'report'));
+  const [acknowledged, completed, lost, wrong, visibleTwice, open] = (
+    ['acknowledged', 'completed', 'lost', 'wrong', 'visibleTwice', 'open'] as const
+  ).map((key) => sum(reports, key)) as [number, number, number, number, number, number];
+  const failed = failedOf(reports);
+  const ended = completed + Object.values(failed).reduce((total, count) => total + count, 0);
+  const restSeconds = (performance.now() - restMs) / 1_000;
+  const exitCodes = await fleet.stop();
+  process.stdout.write(
+    `${JSON.stringify({
+      bench: 'chaos',
+      cpu: cpus()[0]?.model,
+      cores: availableParallelism(),
+      mode: args.mode,
+      seed: Number(args.seed),
+      seconds: Math.round(elapsed()),
+      texts: sum(reports, 'texts'),
+      acknowledged,
+      completed,
+      failed,
+      lost,
+      wrong,
+      visibleTwice,
+      open,
+      handedOver: sum(reports, 'handedOver'),
+      addedAgain: sum(reports, 'addedAgain'),
+      claimedAgainShare: Number((sum(reports, 'claimedAgain') / Math.max(1, sum(reports, 'claimsKnown'))).toFixed(4)),
+      faults: faults.counts,
+      workerStarts: fleet.starts,
+      leftByThemselves: fleet.leftByThemselves,
+      exitCodes,
+      restSeconds: Number(restSeconds.toFixed(1)),
+    })}\n`,
+  );
+  if (lost > 0 || wrong > 0 || visibleTwice > 0 || open > 0 || acknowledged !== ended)
+    fail('something was lost, wrong, visible twice, or never ended');
+  for (const child of producers) {
+    child.removeAllListeners('exit');
+    child.kill('SIGKILL');
+  }
+  await server.stop();
+  rmSync(folder, { recursive: true, force: true });
+}
+
+await main();

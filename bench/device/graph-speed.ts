@@ -1,0 +1,61 @@
+// How fast each kind of minilm's graph is on the CPU provider, without the queue: ragged corpus, micro-batches by the
+// worker's rules, tokenizing included. Vectors are compared with fp32's before the clock starts; rounds alternate in
+// one process.
+//   node --conditions=@shoal/source bench/device/graph-speed.ts [--texts 400] [--rounds 3] [--threads 1] [--kinds
+//   fused-fp32,int8,…] (int8 is right with VNNI alone: leave it out elsewhere)
+
+import { cpus, loadavg } from 'node:os';
+import { join } from 'node:path';
+import { median } from '@shoal/core';
+import { openModel, type GraphKind } from '@shoal/models';
+import { readArguments } from '../rig/arguments.ts';
+import { leastCosine } from '../similarity/cosine.ts';
+import { raggedCorpus } from '../rig/ragged-corpus.ts';
+import { alternate, cacheDir, openBare, type Measured, type Side } from '../rig/sides.ts';
+
+const args = readArguments(import.meta.url, {
+  texts: { type: 'string', default: '400' },
+  rounds: { type: 'string', default: '3' },
+  threads: { type: 'string', default: '1' },
+  kinds: { type: 'string', default: 'fused-fp32,int8,int8-unsigned,fused-fp16-weights' },
+});
+/** Lowest cosine to fp32 of one text: texts of random words are the hardest. */
+const LEAST: Readonly<Record<string, number>> = { int8: 0.99, 'int8-unsigned': 0.99 };
+
+const [minilm, quantized] = [await openModel('minilm', { cacheDir }), await openModel('minilm-int8', { cacheDir })];
+const texts = raggedCorpus(join(minilm.folder, 'tokenizer.json'), Number(args.texts)).map(({ text }) => text);
+const loadBefore = loadavg()[0]!;
+const sides: Side[] = [];
+for (const kind of args.kinds.split(','))
+  sides.push(
+    await openBare(kind, kind.startsWith('int8') ? quantized : minilm, Number(args.threads), kind as GraphKind),
+  );
+try {
+  const measured = await alternate(sides, texts, Number(args.rounds), check);
+  const base = median(measured[0]!.rates);
+  process.stdout.write(
+    `${JSON.stringify({
+      bench: 'graph-speed',
+      cpu: cpus()[0]?.model,
+      threads: Number(args.threads),
+      texts: texts.length,
+      loadBefore: Number(loadBefore.toFixed(2)),
+      kinds: measured.map(({ name, rates, vectors }) => ({
+        kind: name,
+        textsPerSecond: rates.map((rate) => Number(rate.toFixed(1))),
+        ratio: Number((median(rates) / base).toFixed(3)),
+        leastCosine: Number(leastCosine(measured[0]!.vectors, vectors, minilm.dims).toFixed(7)),
+      })),
+    })}\n`,
+  );
+} finally {
+  for (const side of sides) await side.close();
+}
+
+function check(first: readonly Measured[]): void {
+  for (const { name, vectors } of first) {
+    const least = leastCosine(first[0]!.vectors, vectors, minilm.dims);
+    if (!(least >= (LEAST[name] ?? 0.9999)))
+      throw new Error(`${name} disagrees with ${first[0]!.name}: least cosine ${least}`);
+  }
+}

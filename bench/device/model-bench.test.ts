@@ -1,0 +1,78 @@
+// The benches that run a real model, in a short form. They reckon while those of bench.test.ts, on simulated devices,
+// mostly wait: the two files run side by side.
+
+import { expect, test } from 'vitest';
+import { runBench } from '../rig/run-bench.ts';
+
+test('queue-ratio: the queue gives the vectors that the bare engine gives', async () => {
+  const { leastCosine, ratio } = await runBench('queue/queue-ratio', '--texts', '96', '--rounds', '1');
+  expect(leastCosine).toBeGreaterThanOrEqual(0.999999);
+  expect(ratio).toBeGreaterThan(0);
+});
+
+test('interactive-wait: the same engine runs on ONNX Runtime', async () => {
+  const { device, interactiveJobs } = await runBench(
+    'queue/interactive-wait',
+    '--device',
+    'tiny',
+    '--batches',
+    '60',
+    '--report',
+  );
+  expect(device).toBe('cpu');
+  expect(interactiveJobs).toBeGreaterThan(0);
+});
+
+test.skipIf(process.platform !== 'linux')(
+  'long-file: 20,000 lines, killed half-way and resumed, are the rows of a quiet run',
+  async () => {
+    const { rows, resumedBehind, leastCosine } = await runBench('queue/long-file', '--rows', '20000');
+    expect(rows).toBe(20_000);
+    expect(resumedBehind).toBeGreaterThan(0);
+    expect(leastCosine).toBeGreaterThanOrEqual(0.999999);
+  },
+);
+
+test.skipIf(process.platform !== 'linux')(
+  'memory-model: an executor runs exactly the shape that was asked for, and what it holds is near what was said',
+  async () => {
+    const { graphs } = await runBench('device/memory-model', '--graphs', 'int8', '--shapes', '2');
+    expect(graphs).toMatchObject([{ graph: 'int8', total: { count: 2 } }]);
+  },
+);
+
+test.skipIf(process.platform !== 'linux')(
+  'long-shapes: jobs of mixed shapes commit, and their memory is read',
+  async () => {
+    const { rows, readings } = await runBench('device/long-shapes', '--minutes', '0.1', '--model', 'tiny-random');
+    expect(rows).toBeGreaterThan(0);
+    expect(readings).toBeGreaterThan(0);
+  },
+);
+
+test('tune-grid: every cell gives the same vectors, and the pick is one of them', async () => {
+  const { share } = await runBench(
+    'device/tune-grid',
+    '--model',
+    'tiny-random',
+    '--texts',
+    '32',
+    '--rounds',
+    '1',
+    '--final',
+    '1',
+    '--budgets',
+    '512',
+    '--rows',
+    '64',
+  );
+  expect(share).toBeGreaterThan(0);
+});
+
+test('start-up: a graph that the runtime optimised before gives the same vectors, and a worker starts a second time', async () => {
+  const { sessions, workers } = await runBench('queue/start-up', '--rounds', '1');
+  expect(Object.keys(sessions as object)).toEqual(['built', 'optimised', 'ort']);
+  expect(workers).toEqual([
+    expect.objectContaining({ device: 'cpu', firstMs: expect.any(Number), secondMs: expect.any(Number) }),
+  ]);
+});

@@ -1,0 +1,235 @@
+// What the whole path carries when the device is not the limit: producers, queue server with AOF, claimer, executor and
+// readers share this machine, and a simulated device takes 8,000 tokens a millisecond. Token ids are made before the
+// clock starts (a GPU host has other cores for tokenizing); everything else is the product: one transaction for input
+// and job, checks of every input, commit under the lease, announcements, acknowledgement. Every row of every result is
+// checked.
+//
+//   node --conditions=@shoal/source bench/device/sim-device.ts [--seconds 10] [--warm 4] [--job-texts 256] [--clients 2]
+//       [--in-flight 64] [--tokens-per-ms 8000] [--workers 1] [--server-args='--io-threads 4']
+//
+// Prints one JSON line: texts/s, CPU of each process in percent of a core (of the server's command thread as well, and
+// in µs a job), memory.
+
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { availableParallelism, cpus } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { encodeTokens, fingerprintOf, mainQueue, openResult, type EmbedJobData } from '@shoal/contract';
+import { cacheFolder } from '@shoal/core';
+import { pacedAxis } from '@shoal/core/sim';
+import { openModel, openTokenizer } from '@shoal/models';
+import { JobProducer, ResultReader } from '@shoal/queue';
+import { tuning } from '@shoal/private-server';
+import { startTestServer } from '@shoal/queue/testing';
+import { readArguments } from '../rig/arguments.ts';
+import { childrenOf, processCpuMs } from '../rig/processes.ts';
+import { raggedCorpus } from '../rig/ragged-corpus.ts';
+
+const args = readArguments(import.meta.url, {
+  role: { type: 'string', default: 'main' },
+  url: { type: 'string', default: '' },
+  client: { type: 'string', default: '0' },
+  seconds: { type: 'string', default: '10' },
+  warm: { type: 'string', default: '4' },
+  'job-texts': { type: 'string', default: '256' },
+  clients: { type: 'string', default: '2' },
+  'in-flight': { type: 'string', default: '64' },
+  'tokens-per-ms': { type: 'string', default: '8000' },
+  workers: { type: 'string', default: '1' },
+  'server-args': { type: 'string', default: '' },
+});
+const MODEL = 'minilm';
+const SERVED = `${MODEL}-sim`;
+const PAYLOADS = 100;
+const cacheDir = cacheFolder(process.env['SHOAL_CACHE_DIR']);
+
+interface Payload {
+  readonly data: EmbedJobData;
+  readonly input: Buffer;
+  readonly axes: readonly number[];
+}
+
+async function payloads(reply: string, seed: number): Promise<Payload[]> {
+  const model = await openModel(MODEL, { cacheDir });
+  const tokenizer = await openTokenizer(model, { maxTokens: 512 });
+  const rows = Number(args['job-texts']);
+  const corpus = raggedCorpus(join(model.folder, 'tokenizer.json'), rows * PAYLOADS, seed);
+  return Array.from({ length: PAYLOADS }, (_, i) => {
+    const ids = corpus.slice(i * rows, (i + 1) * rows).map(({ text }) => tokenizer.encode(text).ids);
+    const input = encodeTokens(ids);
+    const facts = {
+      model: `${SERVED}@${model.revision}`,
+      prompt: undefined,
+      truncate: 'end',
+      output: { dtype: 'f32', dimensions: undefined },
+    } as const;
+    const tokens = ids.reduce((sum, row) => sum + row.length, 0);
+    const data: EmbedJobData = {
+      v: 1,
+      input: { form: 'tokens', rows, tokens, tokenizer: tokenizer.hash },
+      fingerprint: fingerprintOf(facts, input),
+      reply,
+    };
+    return { data, input, axes: ids.map((row) => pacedAxis(row, model.dims)) };
+  });
+}
+
+/** One client process: keeps a window of jobs in flight, fetches each result once and checks every row of it. */
+async function runClient(): Promise<void> {
+  const common = { redisUrl: args.url, queue: mainQueue(SERVED) };
+  const reader = await ResultReader.connect({ ...common, replyName: `bench${args.client}` });
+  const producer = await JobProducer.connect(common);
+  const jobs = await payloads(reader.replyChannel, Number(args.client) + 1);
+  const open = new Map<string, Payload>();
+  let made = 0;
+  let texts = 0;
+  let arrived: string[] = [];
+  let fetching: Promise<void> | undefined;
+  const fetchAll = async (): Promise<void> => {
+    while (arrived.length > 0) {
+      const batch = arrived;
+      arrived = [];
+      for (const [i, answer] of (await reader.acknowledge(batch)).entries()) {
+        const jobId = batch[i]!;
+        if (answer.kind !== 'body') throw new Error(`${jobId}: ${answer.kind}`);
+        texts += check(answer.bytes, open.get(jobId)!);
+        open.delete(jobId);
+      }
+    }
+  };
+  reader.onReply(({ completed, failed }) => {
+    if (failed.length > 0) throw new Error(`failed: ${failed.join(', ')}`);
+    arrived.push(...completed);
+    fetching ??= fetchAll().finally(() => {
+      fetching = undefined;
+      void fill();
+    });
+  });
+  const fill = async (): Promise<void> => {
+    const room = Number(args['in-flight']) - open.size;
+    if (room < 8) return;
+    const fresh = Array.from({ length: room }, () => {
+      const payload = jobs[made % PAYLOADS]!;
+      const jobId = `c${args.client}-${made++}`;
+      open.set(jobId, payload);
+      return { jobId, data: payload.data, input: payload.input };
+    });
+    await producer.add(fresh);
+  };
+  process.on('message', () => process.send?.({ texts, cpuMs: cpuMs() }));
+  process.send?.('ready');
+  await fill();
+}
+
+function check(bytes: Buffer, payload: Payload): number {
+  const { header, body } = openResult(bytes);
+  const aligned = body.byteOffset % 4 === 0 ? body : Buffer.from(body);
+  const values = new Float32Array(aligned.buffer, aligned.byteOffset, header.rows * header.dims);
+  for (const [row, axis] of payload.axes.entries())
+    if (values[row * header.dims + axis] !== 1) throw new Error(`row ${row} is not what the device gave`);
+  return header.rows;
+}
+
+const cpuMs = (): number => {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1000;
+};
+
+async function ask(child: ChildProcess): Promise<{ texts: number; cpuMs: number }> {
+  child.send('snapshot');
+  const [answer] = (await once(child, 'message')) as [{ texts: number; cpuMs: number }];
+  return answer;
+}
+
+async function main(): Promise<void> {
+  const server = await startTestServer({
+    appendFsync: 'everysec',
+    args: [...tuning(), ...args['server-args'].split(' ').filter(Boolean)],
+  });
+  const workers = Array.from({ length: Number(args.workers) }, (_, i) =>
+    fork(fileURLToPath(new URL('../../apps/gpu-worker/src/main.ts', import.meta.url)), [], {
+      env: {
+        ...process.env,
+        SHOAL_REDIS_URL: server.url,
+        SHOAL_DEVICE: `sim:${args['tokens-per-ms']}`,
+        SHOAL_MODEL: MODEL,
+        SHOAL_MAX_TOKENS: '512',
+        SHOAL_LOG_LEVEL: 'warn',
+        SHOAL_WORKER_NAME: `sim${i}`,
+        SHOAL_MAX_PADDED_TOKENS: '65536',
+        SHOAL_MAX_ROWS: '16384',
+        SHOAL_POOL_TOKENS: String(16_384 * 80),
+      },
+      stdio: ['ignore', 2, 2, 'ipc'],
+    }),
+  );
+  await Promise.all(workers.map((worker) => once(worker, 'message')));
+  const executors = workers.map((worker) => childrenOf(worker.pid!)[0]!);
+  const clients = Array.from({ length: Number(args.clients) }, (_, i) =>
+    fork(
+      fileURLToPath(import.meta.url),
+      [
+        '--role',
+        'client',
+        '--url',
+        server.url,
+        '--client',
+        String(i),
+        '--job-texts',
+        args['job-texts'],
+        '--in-flight',
+        args['in-flight'],
+      ],
+      { stdio: ['ignore', 2, 2, 'ipc'] },
+    ),
+  );
+  for (const child of [...workers, ...clients])
+    child.once('exit', (code) => code !== null && code !== 0 && process.exit(1)); // it has said why
+  await Promise.all(clients.map((client) => once(client, 'message')));
+  const snapshot = async () => ({
+    atMs: performance.now(),
+    clients: await Promise.all(clients.map(ask)),
+    server: processCpuMs(server.pid),
+    commands: processCpuMs(server.pid, server.pid),
+    claimers: workers.map((worker) => processCpuMs(worker.pid!)),
+    executors: executors.map((pid) => processCpuMs(pid)),
+  });
+  await sleep(Number(args.warm) * 1000);
+  const a = await snapshot();
+  await sleep(Number(args.seconds) * 1000);
+  const b = await snapshot();
+  const ms = b.atMs - a.atMs;
+  const percent = (cpu: number): number => Math.round((100 * cpu) / ms);
+  const texts = b.clients.reduce((sum, client, i) => sum + client.texts - a.clients[i]!.texts, 0);
+  const memory = String(await server.command('INFO', 'memory'));
+  process.stdout.write(
+    `${JSON.stringify({
+      bench: 'sim-device',
+      cpu: cpus()[0]?.model,
+      cores: availableParallelism(),
+      tokensPerMs: Number(args['tokens-per-ms']),
+      jobTexts: Number(args['job-texts']),
+      inFlight: Number(args['in-flight']) * clients.length,
+      textsPerSecond: Math.round((texts * 1000) / ms),
+      cpuPercent: {
+        server: percent(b.server - a.server),
+        commandThread: percent(b.commands - a.commands),
+        claimers: b.claimers.map((cpu, i) => percent(cpu - a.claimers[i]!)),
+        executors: b.executors.map((cpu, i) => percent(cpu - a.executors[i]!)),
+        clients: b.clients.map((client, i) => percent(client.cpuMs - a.clients[i]!.cpuMs)),
+      },
+      commandMicrosPerJob: Math.round(((b.commands - a.commands) * 1000 * Number(args['job-texts'])) / texts),
+      serverMegabytes: Math.round(Number(/used_memory:(\d+)/.exec(memory)?.[1]) / 1e6),
+    })}\n`,
+  );
+  for (const child of [...clients, ...workers]) {
+    const gone = once(child, 'exit');
+    child.kill(workers.includes(child) ? 'SIGTERM' : 'SIGKILL');
+    await gone;
+  }
+  await server.stop();
+}
+
+await (args.role === 'client' ? runClient() : main());

@@ -1,0 +1,257 @@
+// A long file through `shoal embed`, from its first line to its last: a JSONL of 1,000,000 rows, the model tiny-random
+// (so that the path is measured and not the model), a private queue server and a worker that the command starts itself.
+// Samples the resident memory of every process each second; then does the run again, kills it with SIGKILL half-way,
+// resumes it, and compares the two files.
+//
+//   node --conditions=@shoal/source bench/queue/long-file.ts [--rows 1000000] [--form npy|arrow|jsonl] [--quiet-only]
+//
+// Prints one JSON line: texts/s, for each process the mean memory of the second and of the last quarter of the run and
+// their ratio, the server's log of jobs on disk, and what the comparison found. Linux only: it reads /proc.
+
+import { createHash } from 'node:crypto';
+import { createReadStream, createWriteStream, existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { availableParallelism, cpus } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { readArguments } from '../rig/arguments.ts';
+import { Sandbox, type Running } from '../../apps/cli/src/testing/shoal-process.ts';
+
+const args = readArguments(import.meta.url, {
+  rows: { type: 'string', default: '1000000' },
+  form: { type: 'string', default: 'npy' },
+  'quiet-only': { type: 'boolean', default: false },
+});
+const ROWS = Number(args.rows);
+const DIMS = 32;
+const NPY_HEADER_BYTES = 128;
+const WORDS = readFileSync(new URL('../../GLOSSARY.md', import.meta.url), 'utf8')
+  .split(/[^A-Za-z]+/)
+  .filter((word) => word.length > 2);
+
+/** Texts that all differ, of 4 to 20 words. */
+function line(row: number): string {
+  const words = Array.from({ length: 3 + (row % 17) }, (_, at) => WORDS[(row * 7 + at * 31) % WORDS.length]);
+  return `${JSON.stringify({ id: `doc-${row}`, text: `${row} ${words.join(' ')}` })}\n`;
+}
+
+async function writeInput(path: string): Promise<void> {
+  const file = createWriteStream(path);
+  for (let from = 0; from < ROWS; from += 10_000) {
+    const block = Array.from({ length: Math.min(10_000, ROWS - from) }, (_, at) => line(from + at)).join('');
+    if (!file.write(block)) await once(file, 'drain');
+  }
+  file.end();
+  await once(file, 'finish');
+}
+
+const ROLES = {
+  executor: 'executor-main',
+  worker: 'cpu-worker',
+  server: /(valkey|redis)-server [^ ]*:0|unixsocket/,
+  supervisor: 'supervisor-main',
+  command: 'main.ts embed',
+} as const;
+type Role = keyof typeof ROLES;
+
+interface Sample {
+  readonly kilobytes: Readonly<Partial<Record<Role, number>>>;
+  /** Size of the server's log of jobs. */
+  readonly logBytes: number;
+  /** Keys in the server: what its memory goes into. */
+  readonly keys: number | undefined;
+}
+
+async function sample(box: Sandbox): Promise<Sample> {
+  const kilobytes: Partial<Record<Role, number>> = {};
+  for (const { pid, command } of box.processes()) {
+    const role = (Object.keys(ROLES) as Role[]).find((name) => command.search(ROLES[name]) !== -1);
+    if (role !== undefined) kilobytes[role] = Math.max(kilobytes[role] ?? 0, residentKilobytes(pid));
+  }
+  return {
+    kilobytes,
+    logBytes: folderBytes(join(box.cacheDir, 'server', 'data')),
+    keys: await countKeys(join(box.cacheDir, 'server', 'queue.sock')),
+  };
+}
+
+async function countKeys(path: string): Promise<number | undefined> {
+  const socket = connect(path);
+  try {
+    socket.write('DBSIZE\r\n');
+    const [reply] = (await once(socket, 'data', { signal: AbortSignal.timeout(500) })) as [Buffer];
+    return Number(/^:(\d+)/.exec(reply.toString())?.[1]);
+  } catch {
+    return undefined; // not there yet, or not any more
+  } finally {
+    socket.destroy();
+  }
+}
+
+function residentKilobytes(pid: number): number {
+  try {
+    return Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0);
+  } catch {
+    return 0; // gone meanwhile
+  }
+}
+
+function folderBytes(folder: string): number {
+  if (!existsSync(folder)) return 0;
+  return readdirSync(folder, { recursive: true, withFileTypes: true }).reduce((sum, entry) => {
+    const facts = entry.isFile() ? statSync(join(entry.parentPath, entry.name), { throwIfNoEntry: false }) : undefined;
+    return sum + (facts?.size ?? 0);
+  }, 0);
+}
+
+/** Samples until the run ends. */
+async function watchMemory(box: Sandbox, running: Running): Promise<readonly Sample[]> {
+  const samples: Sample[] = [];
+  const intervalMs = Math.max(50, Math.min(1_000, ROWS / 1_000)); // a short run has samples too
+  while (running.child.exitCode === null && running.child.signalCode === null) {
+    samples.push(await sample(box));
+    await sleep(intervalMs);
+  }
+  return samples;
+}
+
+/**
+ * Keys and memory of the server over the run: headers of results stay for five minutes, so that both grow for as long
+ * and no longer.
+ */
+function serverByTenth(samples: readonly Sample[]): readonly string[] {
+  return Array.from({ length: 10 }, (_, at) => {
+    const tenth = samples.slice(Math.floor((samples.length * at) / 10), Math.floor((samples.length * (at + 1)) / 10));
+    return (
+      `${round(mean(tenth.flatMap(({ keys }) => keys ?? [])))} keys, ` +
+      `${round(mean(tenth.flatMap(({ kilobytes }) => kilobytes.server ?? [])) / 1024)} MB`
+    );
+  });
+}
+
+function quarter(samples: readonly Sample[], which: 1 | 3): readonly Sample[] {
+  return samples.slice(Math.floor((samples.length * which) / 4), Math.floor((samples.length * (which + 1)) / 4));
+}
+
+function memoryOf(samples: readonly Sample[], role: Role) {
+  const [second, last] = ([1, 3] as const).map((which) =>
+    mean(quarter(samples, which).flatMap(({ kilobytes }) => kilobytes[role] ?? [])),
+  );
+  const peak = Math.max(...samples.map(({ kilobytes }) => kilobytes[role] ?? 0));
+  return {
+    secondQuarterMb: round(second! / 1024),
+    lastQuarterMb: round(last! / 1024),
+    peakMb: round(peak / 1024),
+    ratio: round(last! / second!, 2),
+  };
+}
+
+const mean = (values: readonly number[]): number => values.reduce((sum, value) => sum + value, 0) / values.length;
+const round = (value: number, places = 0): number => Number(value.toFixed(places));
+
+async function embed(box: Sandbox, output: string, ...flags: string[]) {
+  const startedMs = performance.now();
+  const running = box.start(['embed', 'long.jsonl', '--id-field', 'id', '-o', output, ...flags]);
+  const samples = await watchMemory(box, running);
+  const { code, stderr } = await running.ended;
+  if (code !== 0) throw new Error(`the run of ${output} failed:\n${stderr}`);
+  return { samples, seconds: (performance.now() - startedMs) / 1_000, stderr };
+}
+
+/** Kills the command when half of the rows are written, then goes on with them. */
+async function embedKilled(box: Sandbox, output: string, bytes: number): Promise<number> {
+  const running = box.start(['embed', 'long.jsonl', '--id-field', 'id', '-o', output, '--resume']);
+  const partial = box.path(`.${output}.shoal-partial`);
+  while ((statSync(partial, { throwIfNoEntry: false })?.size ?? 0) < bytes / 2 || !hasSafeRows(`${partial}.json`)) {
+    if (running.child.exitCode !== null) throw new Error(`the run to kill ended too early:\n${running.stderr()}`);
+    await sleep(20);
+  }
+  running.child.kill('SIGKILL');
+  await running.ended;
+  const { stderr } = await embed(box, output, '--resume');
+  return Number(/behind row (\d+)/.exec(stderr)?.[1] ?? 0);
+}
+
+function hasSafeRows(state: string): boolean {
+  return /"rows": [1-9]/.test(readFileSync(state, 'utf8'));
+}
+
+async function sha256(path: string): Promise<string> {
+  const hash = createHash('sha256');
+  for await (const chunk of createReadStream(path)) hash.update(chunk as Buffer);
+  return hash.digest('hex');
+}
+
+/** Every row of the .npy is there and has length 1. */
+async function checkRows(path: string): Promise<void> {
+  for await (const head of createReadStream(path, { end: NPY_HEADER_BYTES - 1 })) {
+    if (!String(head).includes(`(${ROWS}, ${DIMS})`)) throw new Error(`${path} does not have ${ROWS} rows`);
+  }
+  let row = 0;
+  for await (const chunk of createReadStream(path, { start: NPY_HEADER_BYTES, highWaterMark: 4 * DIMS * 1_024 })) {
+    const bytes = chunk as Buffer;
+    const values = new Float32Array(Uint8Array.from(bytes).buffer);
+    for (let at = 0; at < values.length; at += DIMS, row++) {
+      const length = Math.hypot(...values.subarray(at, at + DIMS));
+      if (!(Math.abs(length - 1) < 1e-4)) throw new Error(`row ${row} has length ${length}`);
+    }
+  }
+}
+
+/** Least cosine of rows in the same place. */
+function leastCosine(a: string, b: string): number {
+  const [x, y] = [a, b].map(
+    (path) => new Float32Array(Uint8Array.from(readFileSync(path).subarray(NPY_HEADER_BYTES)).buffer),
+  );
+  let least = 1;
+  for (let at = 0; at < x!.length; at += DIMS) {
+    let dot = 0;
+    for (let i = at; i < at + DIMS; i++) dot += x![i]! * y![i]!;
+    least = Math.min(least, dot);
+  }
+  return least;
+}
+
+/** What became of the run that was killed and resumed, against the quiet one. */
+async function compareKilled(box: Sandbox) {
+  const [quiet, killed] = [`quiet.${args.form}`, `killed.${args.form}`];
+  const resumedBehind = await embedKilled(box, killed, statSync(box.path(quiet)).size);
+  const [a, b] = await Promise.all([quiet, killed].map((name) => sha256(box.path(name))));
+  const least =
+    args.form === 'npy' ? { leastCosine: a === b ? 1 : leastCosine(box.path(quiet), box.path(killed)) } : {};
+  return { resumedBehind, sameBytes: a === b, ...least };
+}
+
+const box = new Sandbox();
+try {
+  await writeInput(box.path('long.jsonl'));
+  const { samples, seconds } = await embed(box, `quiet.${args.form}`);
+  if (args.form === 'npy') await checkRows(box.path('quiet.npy'));
+  process.stdout.write(
+    `${JSON.stringify({
+      bench: 'long-file',
+      cpu: cpus()[0]?.model,
+      cores: availableParallelism(),
+      rows: ROWS,
+      form: args.form,
+      inputMb: round(statSync(box.path('long.jsonl')).size / 1e6),
+      seconds: round(seconds, 1),
+      textsPerSecond: Math.round(ROWS / seconds),
+      memory: Object.fromEntries(
+        (['command', 'worker', 'executor', 'server', 'supervisor'] as const).map((role) => [
+          role,
+          memoryOf(samples, role),
+        ]),
+      ),
+      serverLogMb: {
+        secondQuarter: round(mean(quarter(samples, 1).map(({ logBytes }) => logBytes)) / 1e6),
+        peak: round(Math.max(...samples.map(({ logBytes }) => logBytes)) / 1e6),
+      },
+      serverByTenth: serverByTenth(samples),
+      ...(args['quiet-only'] ? {} : await compareKilled(box)),
+    })}\n`,
+  );
+} finally {
+  box.remove();
+}

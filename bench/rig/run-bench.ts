@@ -1,0 +1,14 @@
+// A bench as the tests start it: in a process of its own, and what it found is the one line of JSON on its standard
+// output. Benches are named by their room: 'queue/queue-rates'.
+
+import { execFile } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+
+export async function runBench(name: string, ...args: string[]): Promise<Record<string, unknown>> {
+  const path = fileURLToPath(new URL(`../${name}.ts`, import.meta.url));
+  const { stdout } = await promisify(execFile)(process.execPath, ['--conditions=@shoal/source', path, ...args], {
+    timeout: 170_000,
+  });
+  return JSON.parse(stdout) as Record<string, unknown>;
+}

@@ -1,0 +1,209 @@
+// The public job format as producers meet it: what each option defaults to, and every refusal with a word on what was
+// wrong.
+
+import { describe, expect, test } from 'vitest';
+import { isShoalError } from './errors.ts';
+import { MAX_INLINE_BYTES } from './job-terms.ts';
+import { parseJob } from './embed-job.ts';
+
+const HASH = '0123456789abcdef';
+const KEYED = { v: 1, input: { form: 'texts', rows: 3 } };
+
+function refusalOf(data: unknown, jobId = 'a', name = 'embed'): { readonly code: string; readonly message: string } {
+  try {
+    parseJob(jobId, name, data);
+  } catch (error) {
+    if (isShoalError(error)) return { code: error.code, message: error.message };
+    throw error;
+  }
+  return { code: 'accepted', message: '' };
+}
+
+describe('what is accepted', () => {
+  test('the smallest job, with every default', () => {
+    expect(parseJob('a', 'embed', { v: 1, texts: ['one', ''] })).toEqual({
+      jobId: 'a',
+      input: { form: 'inline', texts: ['one', ''] },
+      rows: 2,
+      fingerprint: undefined,
+      class: 'interactive',
+      tenant: 'default',
+      deadlineMs: undefined,
+      reply: undefined,
+      resultTtlMs: 86_400_000,
+      truncate: 'end',
+      prompt: undefined,
+      output: { dtype: 'f32', dimensions: undefined },
+    });
+  });
+
+  test('few rows are interactive and many are bulk, unless the job says so', () => {
+    expect([classOf(8), classOf(9), classOf(8, { class: 'bulk' }), classOf(9, { class: 'interactive' })]).toEqual([
+      'interactive',
+      'bulk',
+      'bulk',
+      'interactive',
+    ]);
+  });
+
+  test('every option', () => {
+    const data = {
+      v: 1,
+      texts: ['one'],
+      fingerprint: HASH,
+      class: 'interactive',
+      tenant: 't',
+      deadline: 1_800_000_000_000,
+      reply: '{shoal}:reply:me_1-2',
+      resultTtlMs: 5_000,
+      truncate: 'error',
+      prompt: 'passage',
+      output: { dtype: 'binary', dimensions: 128, normalize: true },
+    };
+    expect(parseJob('a', 'embed', data)).toEqual({
+      jobId: 'a',
+      input: { form: 'inline', texts: ['one'] },
+      rows: 1,
+      fingerprint: HASH,
+      class: 'interactive',
+      tenant: 't',
+      deadlineMs: 1_800_000_000_000,
+      reply: '{shoal}:reply:me_1-2',
+      resultTtlMs: 5_000,
+      truncate: 'error',
+      prompt: 'passage',
+      output: { dtype: 'binary', dimensions: 128 },
+    });
+  });
+
+  test('inputs with a key, as texts and as token ids', () => {
+    expect(parseJob('a', 'embed', KEYED)).toMatchObject({ input: { form: 'texts', rows: 3 }, rows: 3 });
+    const tokens = { form: 'tokens', rows: 256, tokens: 10_000, tokenizer: HASH };
+    expect(parseJob('a', 'embed', { v: 1, input: tokens })).toMatchObject({ input: tokens, rows: 256 });
+  });
+
+  test('a result waits five minutes for a producer that listens, a day for one that comes back', () => {
+    expect(parseJob('a', 'embed', { ...KEYED, reply: '{shoal}:reply:x' }).resultTtlMs).toBe(300_000);
+    expect(parseJob('a', 'embed', KEYED).resultTtlMs).toBe(86_400_000);
+    expect(parseJob('a', 'embed', { ...KEYED, reply: '{shoal}:reply:x', resultTtlMs: 7_000 }).resultTtlMs).toBe(7_000);
+  });
+
+  test('exactly 256 texts, and exactly as many inline bytes as may travel in a job', () => {
+    expect(parseJob('a', 'embed', { v: 1, texts: Array.from({ length: 256 }, () => 'x') }).rows).toBe(256);
+    expect(refusalOf({ v: 1, texts: ['ü'.repeat(MAX_INLINE_BYTES / 2)] }).code).toBe('accepted');
+  });
+});
+
+describe('what is refused as JOB_INVALID', () => {
+  test.each<readonly [why: string, data: unknown, said: RegExp]>([
+    ['no texts', { v: 1, texts: [] }, /texts: /],
+    ['257 texts', { v: 1, texts: Array.from({ length: 257 }, () => 'x') }, /texts: .*256/],
+    ['a text that is not a string', { v: 1, texts: ['one', 2] }, /texts\.1: .*string/],
+    ['texts that are not a list', { v: 1, texts: 'one' }, /texts: .*array/],
+    ['neither texts nor input', { v: 1 }, /input: /],
+    ['texts and input', { ...KEYED, texts: ['one'] }, /unknown field "input"/],
+    [
+      'too many bytes inline',
+      { v: 1, texts: ['x'.repeat(MAX_INLINE_BYTES), 'y'] },
+      /262145 bytes, above the 262144 .*input key/,
+    ],
+    ['an unknown field', { ...KEYED, prioritty: 1 }, /unknown field "prioritty"/],
+    [
+      'an unknown field of the input',
+      { v: 1, input: { ...KEYED.input, tokens: 3 } },
+      /unknown field "tokens" in input/,
+    ],
+    ['an unknown field of the output', { ...KEYED, output: { type: 'f32' } }, /unknown field "type" in output/],
+    ['an unknown form', { v: 1, input: { form: 'image', rows: 1 } }, /input\.form: /],
+    ['0 rows', { v: 1, input: { form: 'texts', rows: 0 } }, /input\.rows: /],
+    ['257 rows', { v: 1, input: { form: 'texts', rows: 257 } }, /input\.rows: /],
+    ['rows that are not a whole number', { v: 1, input: { form: 'texts', rows: 1.5 } }, /input\.rows: /],
+    [
+      'token ids without their tokenizer',
+      { v: 1, input: { form: 'tokens', rows: 1, tokens: 3 } },
+      /input\.tokenizer: /,
+    ],
+    [
+      'token ids without their number',
+      { v: 1, input: { form: 'tokens', rows: 1, tokenizer: HASH } },
+      /input\.tokens: /,
+    ],
+    [
+      'a fingerprint in upper case',
+      { ...KEYED, fingerprint: 'ABCDEF0123456789' },
+      /fingerprint: must be 16 lower-case hex digits/,
+    ],
+    ['an unknown class', { ...KEYED, class: 'urgent' }, /class: /],
+    ['an empty tenant', { ...KEYED, tenant: '' }, /tenant: /],
+    ['a deadline as text', { ...KEYED, deadline: '2026-11-21' }, /deadline: /],
+    ['a reply channel outside a hash tag', { ...KEYED, reply: 'reply:me' }, /reply: must look like/],
+    ['a reply channel with more in it', { ...KEYED, reply: '{shoal}:reply:me\n' }, /reply: must look like/],
+    ['a result that lives less than a second', { ...KEYED, resultTtlMs: 999 }, /resultTtlMs: /],
+    ['another dtype', { ...KEYED, output: { dtype: 'f64' } }, /output\.dtype: /],
+    ['vectors that are not normalized', { ...KEYED, output: { normalize: false } }, /output\.normalize: /],
+    ['no dimensions', { ...KEYED, output: { dimensions: 0 } }, /output\.dimensions: /],
+    ['no version', { texts: ['one'] }, /"v" must be 1, found nothing/],
+    ['a version as text', { ...KEYED, v: '1' }, /"v" must be 1, found "1"/],
+    ['version 0', { ...KEYED, v: 0 }, /"v" must be 1, found 0/],
+    ['version 1.5', { ...KEYED, v: 1.5 }, /"v" must be 1, found 1.5/],
+    ['a list', [], /its data is not an object/],
+    ['nothing', null, /its data is not an object/],
+    ['text', 'embed this', /its data is not an object/],
+  ])('%s', (_, data, said) => {
+    expect(refusalOf(data)).toEqual({ code: 'JOB_INVALID', message: expect.stringMatching(said) });
+  });
+
+  test('every problem is told in one message', () => {
+    const { message } = refusalOf({
+      v: 1,
+      texts: [1],
+      colour: 'red',
+      class: 'urgent',
+      output: { dtype: 'f64', size: 3 },
+    });
+    for (const said of ['"a"', 'texts.0: ', '"colour"', 'class: ', 'output.dtype: ', '"size" in output'])
+      expect(message).toContain(said);
+  });
+
+  test.each(['', 'a:b', '17', '-3'])('the job id "%s"', (jobId) => {
+    expect(refusalOf(KEYED, jobId)).toEqual({
+      code: 'JOB_INVALID',
+      message: expect.stringContaining(`jobId "${jobId}" cannot be used`),
+    });
+  });
+
+  test('another job name', () => {
+    expect(refusalOf(KEYED, 'a', 'embedd')).toEqual({
+      code: 'JOB_INVALID',
+      message: expect.stringMatching(/named "embedd".*named "embed"/),
+    });
+  });
+
+  test('a refusal is short, however large what it refuses', () => {
+    const large = 'x'.repeat(100_000);
+    const cases: readonly unknown[] = [
+      { ...KEYED, v: large },
+      { v: 1, texts: Array.from({ length: 256 }, () => 0) },
+      { ...KEYED, [large]: 1 },
+      { ...KEYED, class: large },
+      Object.fromEntries(Array.from({ length: 5_000 }, (_, i) => [`field${i}`, 1]).concat([['v', 1]])),
+    ];
+    for (const data of cases) {
+      const { code, message } = refusalOf(data);
+      expect(code).toBe('JOB_INVALID');
+      expect(message.length).toBeLessThanOrEqual(2_100);
+    }
+  });
+});
+
+test('a higher version is for a newer worker, whatever else is in the job', () => {
+  expect(refusalOf({ v: 2 })).toEqual({
+    code: 'JOB_VERSION_UNKNOWN',
+    message: expect.stringMatching(/version 2; this worker knows version 1/),
+  });
+  expect(refusalOf({ v: 2, anything: true, texts: 'new' }).code).toBe('JOB_VERSION_UNKNOWN');
+});
+
+function classOf(rows: number, more: object = {}): string {
+  return parseJob('a', 'embed', { v: 1, input: { form: 'texts', rows }, ...more }).class;
+}

@@ -1,0 +1,114 @@
+// What whoever speaks to Shoal needs and nothing more: job and binary formats, key names, error codes. It imports no package of
+// the workspace, so a producer that loads it loads no engine.
+
+export {
+  ERROR_CODES,
+  type ErrorCode,
+  failedReason,
+  type Failure,
+  isShoalError,
+  parseFailedReason,
+  ShoalError,
+  toFailure,
+} from './errors.ts';
+export { invariant, unreachable } from './invariant.ts';
+export {
+  checkJobId,
+  cpuLaneOf,
+  cpuQueue,
+  DEFAULT_PREFIX,
+  keySpace,
+  type KeySpace,
+  mainQueue,
+  modelSlug,
+  REPLY_CHANNEL,
+  SIMILARITY_CPU_QUEUE,
+  SIMILARITY_QUEUE,
+} from './keys.ts';
+export { type Lane } from './lanes.ts';
+export {
+  DEFAULT_TENANT,
+  INTERACTIVE_ROWS,
+  type JobTerms,
+  LIVE_RESULT_TTL_MS,
+  MAX_INLINE_BYTES,
+  MAX_ROWS_PER_JOB,
+  SUBMITTED_RESULT_TTL_MS,
+} from './job-terms.ts';
+export {
+  type EmbedJob,
+  type EmbedJobData,
+  type EmbedReturn,
+  type JobInput,
+  type OutputDtype,
+  type OutputOptions,
+  parseJob,
+} from './embed-job.ts';
+export {
+  activationOf,
+  checkValues,
+  dimensionsMismatch,
+  dimsOf,
+  isSimilarityKind,
+  MAX_RESULT_BYTES,
+  nodeOf,
+  parseSimilarityJob,
+  resultTooLarge,
+  rowsOf,
+  type Seed,
+  type SeedSet,
+  SIMILARITY_KINDS,
+  type SimilarityInput,
+  type SimilarityJob,
+  type SimilarityJobData,
+  type SimilarityKind,
+  type SimilarityMetric,
+  type SimilarityRequest,
+  type SimilarityReturn,
+  type VectorInput,
+} from './similarity-job.ts';
+export { type HandOver, type JobReturn } from './job-return.ts';
+export {
+  type DecodedInput,
+  decodeInput,
+  encodeTexts,
+  encodeTokens,
+  hasAtLeast,
+  type RoomFor,
+  type TokenIds,
+} from './input-format.ts';
+export {
+  type Comparands,
+  decodeComparands,
+  encodeComparands,
+  firstIncomparable,
+  type Matrix,
+  MAX_VALUE,
+} from './vectors-format.ts';
+export {
+  bodyBytes,
+  BodyRooms,
+  decodeRankings,
+  decodeResultHeader,
+  encodeRankings,
+  encodeResult,
+  openResult,
+  type Ranking,
+  RESULT_FLAG,
+  RESULT_HEADER_BYTES,
+  type ResultDtype,
+  type ResultHeader,
+  SMALLEST_KEPT_BYTES,
+} from './result-format.ts';
+export { encodeBody } from './output-encoding.ts';
+export { fromHalves, toHalves, type ToHalves } from './half.ts';
+export { type FingerprintFacts, fingerprintOf, similarityFingerprint, tokenizerHash } from './fingerprint.ts';
+export {
+  ADVISED_SERVERS,
+  isBelowAdvised,
+  isOlder,
+  isTooOld,
+  OLDEST_REDIS,
+  series,
+  type ServerName,
+} from './server-versions.ts';

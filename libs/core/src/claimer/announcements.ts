@@ -1,0 +1,45 @@
+// Tells producers of jobs that ended: whatever ends while one call is under way goes together in the next, interactive
+// jobs by themselves. A call that fails is reported and not repeated; the producers ask for themselves after a while.
+
+import type { FaultPoints } from '../base/fault-points.ts';
+import type { Announcement, Announcer } from '../ports/queue.ts';
+import type { Logger } from '../ports/logger.ts';
+import { Turns } from '../base/turns.ts';
+
+export interface AnnouncementsParts {
+  readonly announcer: Announcer;
+  readonly log: Logger;
+  readonly faults: FaultPoints;
+}
+
+export class Announcements {
+  private readonly parts: AnnouncementsParts;
+  private readonly turns: Turns<Announcement>;
+
+  constructor(parts: AnnouncementsParts) {
+    this.parts = parts;
+    this.turns = new Turns((batch) => this.announce(batch));
+  }
+
+  add(announcement: Announcement): void {
+    this.turns.add([announcement], ({ isUrgent }) => isUrgent);
+  }
+
+  /** Resolves when all is said. */
+  async settled(): Promise<void> {
+    while (this.turns.busy !== undefined) await this.turns.busy;
+  }
+
+  private async announce(batch: readonly Announcement[]): Promise<void> {
+    const { announcer, log, faults } = this.parts;
+    try {
+      await announcer.announce(batch);
+    } catch (error) {
+      log.warn(
+        { err: error, jobs: batch.length },
+        'announcement lost, producers will ask for their results themselves',
+      );
+    }
+    faults.reach('after-announce');
+  }
+}

@@ -1,0 +1,77 @@
+// What a job that embeds leaves behind: its vectors in the form it asked for, and the facts it returns.
+
+import { encodeBody, encodeResult, type ResultHeader, type EmbedReturn } from '@shoal/contract';
+import type { InferenceBackend } from '../ports/device.ts';
+import type { JobOrder } from '../protocol.ts';
+import type { OpenJob } from './open-job.ts';
+
+export interface EmbedResultParts {
+  readonly backend: Pick<InferenceBackend, 'dims' | 'device' | 'precision' | 'toHalves' | 'checksum'>;
+  /** name@revision */
+  readonly model: string;
+  /** Key of a job's result, for its return value. */
+  readonly resultKey: (jobId: string) => string;
+}
+
+/** Header and body (SHL1). */
+export function embedResult(
+  { backend }: EmbedResultParts,
+  { order, fingerprint, rows, vectors, truncated }: OpenJob,
+): Buffer {
+  const { dims, body } = encodeBody(vectors, rows, backend.dims, order.output, backend.toHalves);
+  return encodeResult(
+    { dtype: order.output.dtype, rows, dims, fingerprint, isTruncated: truncated > 0 },
+    body,
+    backend.checksum,
+  );
+}
+
+export function embedValue(
+  parts: EmbedResultParts,
+  { order, rows, tokens, truncated, splits, runMs }: OpenJob,
+): EmbedReturn {
+  const dims = Math.min(order.output.dimensions ?? parts.backend.dims, parts.backend.dims);
+  return {
+    ...commonValue(parts, order),
+    rows,
+    dims,
+    tokens,
+    truncated,
+    splits,
+    ms: { queued: Math.round(order.queuedMs), run: Math.round(runMs) },
+  };
+}
+
+/**
+ * For a result that somebody committed before: what its header tells. Tokens and times of that run are not known any
+ * more.
+ */
+export function repeatedValue(
+  parts: EmbedResultParts,
+  order: JobOrder,
+  { rows, dims, isTruncated }: ResultHeader,
+): EmbedReturn {
+  return {
+    ...commonValue(parts, order),
+    rows,
+    dims,
+    tokens: 0,
+    truncated: isTruncated ? 1 : 0,
+    splits: 0,
+    ms: { queued: Math.round(order.queuedMs), run: 0 },
+  };
+}
+
+function commonValue(
+  { backend, model, resultKey }: EmbedResultParts,
+  order: JobOrder,
+): Pick<EmbedReturn, 'v' | 'key' | 'model' | 'dtype' | 'device' | 'precision'> {
+  return {
+    v: 1,
+    key: resultKey(order.jobId),
+    model,
+    dtype: order.output.dtype,
+    device: backend.device,
+    precision: backend.precision,
+  };
+}

@@ -1,0 +1,92 @@
+// What is told to whoever counts.
+
+import type { LaneChoice } from '../claimer/lane-choice.ts';
+import type { SimilarityFacts } from '../similarity/facts.ts';
+import type { BudgetState, MemoryReading, RunShape } from './device.ts';
+import type { Settlement } from './queue.ts';
+import type { ErrorCode } from '@shoal/contract';
+
+/** How a claim ended, for counting. `rows`: texts of a completed job, else 0. */
+export interface SettledJob {
+  readonly outcome: Settlement['kind'];
+  readonly code: ErrorCode | undefined;
+  readonly rows: number;
+}
+
+/** What a sweep of the janitor took away or put right. */
+export interface SweepFindings {
+  /** Inputs without a job, and their bytes. */
+  readonly inputs: number;
+  readonly inputBytes: number;
+  /** Results without a time to live; they have one now. */
+  readonly strayResults: number;
+  /** Room that was reserved for nobody. */
+  readonly reservations: number;
+  readonly jobsMended: number;
+  readonly jobsFailed: number;
+  readonly jobsRequeued: number;
+  readonly parentsReleased: number;
+  readonly idsRemoved: number;
+  readonly durationMs: number;
+}
+
+/** What a worker did, told once at the seam between two stages. Calls are cheap and do not fail. */
+export interface Metrics {
+  /** `queuedMs`: how long the job had waited. */
+  jobClaimed(queuedMs: number): void;
+  /** Claims that are not settled, and their tokens (expected ones until the executor has counted). */
+  inFlight(claims: number, tokens: number): void;
+  jobSettled(job: SettledJob): void;
+  /** `duplicates`: rows that got the vector of an equal one. `poolAgeMs`: of the row that waits longest, afterwards. */
+  microBatchRan(
+    run: RunShape & {
+      readonly tokens: number;
+      readonly runMs: number;
+      readonly duplicates: number;
+      readonly poolAgeMs: number;
+    },
+  ): void;
+  microBatchSplit(code: ErrorCode): void;
+  /** Rows that ran again in fp32. */
+  rowsRerun(rows: number): void;
+  budgetChanged(budget: BudgetState): void;
+  /** `source`: what the prediction is corrected from. */
+  memoryMeasured(memory: {
+    readonly predictedBytes: number | undefined;
+    readonly measuredBytes: number;
+    readonly source: MemoryReading['source'];
+  }): void;
+  similarityTold(facts: SimilarityFacts): void;
+  executorRecycled(): void;
+  leaseLost(): void;
+  /** Claiming is held back because the queue server has no room for results, or goes on. */
+  claimingBraked(reason: 'memory' | 'unread' | undefined): void;
+  /** Jobs that wait in the CPU lane, and the workers that serve it. */
+  handedOverWaiting(jobs: number, cpuWorkers: number): void;
+  /** What a CPU worker takes from the main lane now. */
+  laneChosen(choice: LaneChoice): void;
+  /** The janitor of this worker has swept its queue. */
+  janitorSwept(findings: SweepFindings): void;
+  executorReady(pid: number): void;
+  executorLost(): void;
+}
+
+export const noMetrics: Metrics = {
+  jobClaimed: () => undefined,
+  inFlight: () => undefined,
+  jobSettled: () => undefined,
+  microBatchRan: () => undefined,
+  microBatchSplit: () => undefined,
+  rowsRerun: () => undefined,
+  budgetChanged: () => undefined,
+  memoryMeasured: () => undefined,
+  similarityTold: () => undefined,
+  executorRecycled: () => undefined,
+  leaseLost: () => undefined,
+  claimingBraked: () => undefined,
+  handedOverWaiting: () => undefined,
+  laneChosen: () => undefined,
+  janitorSwept: () => undefined,
+  executorReady: () => undefined,
+  executorLost: () => undefined,
+};

@@ -1,0 +1,44 @@
+// Inputs and results as binary keys.
+
+import type { Lane } from '@shoal/contract';
+
+export interface InputRead {
+  /** The SHI1 bytes, or undefined when the key does not exist. */
+  readonly input: Buffer | undefined;
+  /** The first bytes of a result that exists already, or undefined. */
+  readonly resultHead: Buffer | undefined;
+}
+
+export interface CommitRequest {
+  readonly jobId: string;
+  /** Whose lock counts. Left out: the main lane's. */
+  readonly lane?: Lane | undefined;
+  readonly token: string;
+  /** 16 hex digits. */
+  readonly fingerprint: string;
+  /** Header and body (SHL1). */
+  readonly result: Buffer;
+  readonly ttlMs: number;
+}
+
+/** `already`: a result with this fingerprint is there. `conflict`: one with another fingerprint is. */
+export type CommitResult = 'committed' | 'already' | 'conflict' | 'lease-lost';
+
+/** Inputs and results as binary keys. One value per request, in order; connection faults are retried inside. */
+export interface PayloadStore {
+  /** `hasInput` false: only the result's head is looked for (inline jobs have no input key). */
+  read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]>;
+  /**
+   * Inputs that nobody looks at any more: later ones come in their memory. Of what is never given back nothing is kept.
+   */
+  release(inputs: readonly Buffer[]): void;
+  /**
+   * `isUrgent`: not behind other results that are being written. Once it is answered the bytes are the caller's again,
+   * who may write over them.
+   */
+  commit(
+    requests: readonly CommitRequest[],
+    options?: { readonly isUrgent?: boolean },
+  ): Promise<readonly CommitResult[]>;
+  stop(): Promise<void>;
+}

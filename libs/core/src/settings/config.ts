@@ -1,0 +1,423 @@
+// Every setting, declared once: key, range, default and meaning. The key `maxPaddedTokens` is the environment variable
+// SHOAL_MAX_PADDED_TOKENS, the flag --max-padded-tokens and a line of shoal.config.json; flag beats environment beats
+// file beats default. All problems are reported at once, before anything connects.
+
+import { z } from 'zod';
+import { ShoalError } from '@shoal/contract';
+
+/**
+ * Numbers as flags and variables give them: text. Null, true and lists in a file are not numbers, whatever Number()
+ * makes of them.
+ */
+const count = (min: number, max: number) =>
+  z.preprocess(
+    (value) => (typeof value === 'string' ? Number(value.trim() || 'none') : value),
+    z.number().int().min(min).max(max),
+  );
+const share = (min: number) =>
+  z.preprocess(
+    (value) => (typeof value === 'string' ? Number(value.trim() || 'none') : value),
+    z.number().min(min).max(1),
+  );
+const durationMs = (min: number, max: number) => count(min, max);
+const host = z.string().regex(/^[A-Za-z0-9_.:%-]{1,255}$/, 'must be a host name or an IP address');
+const port = count(0, 65_535);
+
+export const settingsSchema = z.strictObject({
+  redisUrl: z
+    .string()
+    .regex(
+      /^(rediss?(\+(sentinel|cluster))?|unix):\/\//,
+      'must begin with redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://',
+    )
+    .optional()
+    .describe(
+      'Queue server, e.g. redis://localhost:6379, redis+sentinel://host:26379,host:26379/mymaster or ' +
+        'redis+cluster://host:6379,host:6379. Unset: a private server of this user is used, and started when ' +
+        'there is none.',
+    ),
+  unsafeServer: z
+    .enum(['refuse', 'warn'])
+    .default('refuse')
+    .describe(
+      'What becomes of a queue server on which jobs can be lost unnoticed: one that evicts keys, or is too old.',
+    ),
+  prefix: z
+    .string()
+    .regex(/^\{[^{}]{1,64}\}$/, 'must be a hash tag such as {shoal}')
+    .default('{shoal}')
+    .describe('Prefix of every key; plain BullMQ producers pass the same one.'),
+  model: z.string().min(1).max(128).default('minilm').describe('Model of the store that this worker or command uses.'),
+  kind: z
+    .enum(['embed', 'similarity'])
+    .default('embed')
+    .describe(
+      'Jobs that a worker serves: embed those of its model, similarity those of the queue similarity, on the ' +
+        'collections of this machine.',
+    ),
+  device: z
+    .string()
+    .regex(
+      /^(auto|cpu|gpu:\d+|sim:\d+(\+\d+)?|sim:[1-9]\d{0,3}GB)$/,
+      'must be auto, cpu, gpu:<index>, sim:<tokens per ms> or sim:<memory>GB',
+    )
+    .default('auto')
+    .describe(
+      'Device of a worker. sim:8000 is a simulated one that computes nothing, at 8,000 tokens a millisecond ' +
+        '(sim:8000+15: and 15 ms more for each run); sim:24GB has the speed of an H200 and 24 GB of memory to ' +
+        'run out of; it serves its own queue, embed-<model>-sim.',
+    ),
+  precision: z
+    .enum(['auto', 'fp32', 'fp16', 'bf16'])
+    .default('auto')
+    .describe(
+      'What a GPU computes in. auto: fp16 where canary texts give the vectors of fp32 (cosine at least ' +
+        '0.9999), else fp32. CPUs compute in fp32.',
+    ),
+  encoder: z
+    .enum(['auto', 'native', 'ort'])
+    .default('auto')
+    .describe(
+      'What computes on an NVIDIA GPU: native is Shoal\'s own encoder (fp16, BERT models; "shoal gpu install" ' +
+        'builds it), ort is ONNX Runtime. auto: the native one where it was built and gives the vectors of fp32, ' +
+        'else ONNX Runtime.',
+    ),
+  deviceSessions: count(1, 16)
+    .optional()
+    .describe(
+      'Runs side by side: on a GPU one launches while another computes, on a CPU they divide its threads. ' +
+        'Sessions of ONNX Runtime have a copy of the weights each, lanes of the native encoder share them. ' +
+        'Unset: what shoal tune measured (native encoder), else 2 on cards of 40 GB and more, else 1; on a CPU ' +
+        'one for every eight threads, 8 at most (docs/tuning.md).',
+    ),
+  runtimeBinding: z
+    .enum(['auto', 'native', 'stock'])
+    .default('auto')
+    .describe(
+      'What ONNX Runtime is called through. native: the addon of native/ort-session, which can limit, ask and ' +
+        'give back the memory of a session. stock: the binding of the npm package. auto: the package’s, which ' +
+        'measured faster (bench/results/gpu.md). The vectors are the same.',
+    ),
+  workerName: z
+    .string()
+    .regex(/^[A-Za-z0-9_.-]{1,64}$/, 'must be 1 to 64 letters, digits, "_", "." and "-"')
+    .optional()
+    .describe(
+      'What a worker is called over all its lives: one that starts under the name of one that died takes back ' +
+        'what that one had claimed. Default: host name and device.',
+    ),
+  cacheDir: z
+    .string()
+    .min(1)
+    .optional()
+    .describe('Models, graphs and the private queue server. Default: $XDG_CACHE_HOME/shoal or ~/.cache/shoal.'),
+  collectionsDir: z
+    .string()
+    .min(1)
+    .optional()
+    .describe('Collections of vectors, a folder each. Default: collections in cacheDir.'),
+  kernels: z
+    .enum(['auto', 'avx512', 'avx2', 'neon', 'portable', 'plain'])
+    .default('auto')
+    .describe(
+      'What computes similarity. auto: native code for the best instruction set of this machine, plain code ' +
+        'where none was built. The answers are the same.',
+    ),
+  smallOnCpu: z
+    .enum(['auto', 'never'])
+    .default('auto')
+    .describe(
+      'What a similarity worker on a GPU compares on its CPU. auto: what is sooner done there, by times ' +
+        'measured on this machine (shoal tune --kind similarity). never: only what the GPU could not do.',
+    ),
+  cudaLibrary: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      'The CUDA kernels for similarity, a path. Unset: beside the native code, where ' +
+        'native/similarity/build.sh cuda puts them.',
+    ),
+  gpuRetryMs: durationMs(100, 3_600_000)
+    .default(30_000)
+    .describe(
+      'How long after the GPU of a similarity worker failed it is tried again, in a process of its own; each ' +
+        'later time after twice as long.',
+    ),
+  threads: count(0, 1024)
+    .default(0)
+    .describe('Threads one run uses on the CPU; 0 means one per core that the process may use.'),
+  tokenizerThreads: count(0, 64)
+    .optional()
+    .describe('Threads that tokenize jobs which came as text; 0: none. Unset: one for every four cores, at most 8.'),
+  maxTokens: count(8, 8192)
+    .optional()
+    .describe(
+      'Longest row in tokens, special tokens included. Unset: where the model’s authors truncate (256 for minilm).',
+    ),
+  maxPaddedTokens: count(16, 1 << 24)
+    .optional()
+    .describe(
+      'Most padded tokens of a micro-batch: rows × width. Unset: what was measured of the device decides ' +
+        '(shoal tune), or its preset.',
+    ),
+  maxRows: count(1, 65_536).optional().describe('Most rows of a micro-batch. Unset: 1,024 on a CPU, 16,384 on a GPU.'),
+  memoryFraction: share(0.05)
+    .default(0.8)
+    .describe(
+      'Share of the device’s memory, or of the process’s limit on a CPU, that this worker and all others may ' +
+        'use together.',
+    ),
+  maxDeviceBytes: count(1 << 26, Number.MAX_SAFE_INTEGER)
+    .optional()
+    .describe('Most memory of its device that this worker counts on, bytes. Unset: all there is.'),
+  latencyTargetMs: durationMs(1, 60_000)
+    .default(100)
+    .describe('While an interactive row waits, a micro-batch is to take no longer.'),
+  poolTokens: count(16, 1 << 26)
+    .optional()
+    .describe(
+      'Real tokens that claims keep waiting in the pool, so that rows of like length meet. More raises padding ' +
+        'efficiency and latency under load. A GPU has up to as much again: what it eats until claimed jobs are ' +
+        'there, and in 100 ms. Unset: 24,576 on a CPU, 1,310,720 on a GPU.',
+    ),
+  windowRows: count(1, 65_536)
+    .default(64)
+    .describe('So many rows in a short pool run at once, whatever the token budget would still take.'),
+  maxWaitMs: durationMs(0, 10_000)
+    .default(10)
+    .describe('How long a short pool gathers rows before it runs at most; less where a run takes less.'),
+  minRows: count(1, 4096)
+    .default(8)
+    .describe('After maxWaitMs a short pool runs with at least so many rows; after twice that with any.'),
+  maxRowAgeMs: durationMs(1, 60_000)
+    .default(250)
+    .describe('A row older than this is in the next micro-batch, whatever its length.'),
+  maxQueuedRows: count(1, Number.MAX_SAFE_INTEGER)
+    .default(4_000_000)
+    .describe('Rows of a queue that may wait or run; producers wait for room above it, HTTP answers 429.'),
+  maxQueuedBytes: count(1 << 20, Number.MAX_SAFE_INTEGER)
+    .optional()
+    .describe(
+      'Bytes of inputs and results, unread ones included, that all queues of a server may hold. Unset: 60 % of ' +
+        'its maxmemory, or 30 % of its machine’s memory.',
+    ),
+  maxTenantShare: share(0.01)
+    .default(0.8)
+    .describe('Most of maxQueuedRows and maxQueuedBytes that one tenant may fill.'),
+  maxMemoryShare: share(0.1)
+    .default(0.8)
+    .describe('Share of the queue server’s memory above which workers claim only one job after another.'),
+  maxUnreadShare: share(0.05)
+    .default(0.5)
+    .describe('Share of the queue server’s memory that unread results may fill before workers stop claiming.'),
+  leaseMs: durationMs(1_000, 600_000)
+    .default(15_000)
+    .describe('How long a claim lasts without renewal. Renewed at a third of this time.'),
+  stalledCheckMs: durationMs(200, 600_000)
+    .default(5_000)
+    .describe('How often jobs whose lease ran out are looked for.'),
+  executorTimeoutMs: durationMs(1_000, 3_600_000)
+    .default(60_000)
+    .describe('An executor that does not answer, or one run that lasts, this long is killed and its jobs run again.'),
+  hybrid: z
+    .enum(['auto', 'never', 'always'])
+    .default('auto')
+    .describe(
+      'What a CPU worker takes from the main lane beside GPU workers. auto: what shortens the total time, ' +
+        'everything while no GPU worker is alive, and some when the backlog is older than hybridAgeMs.',
+    ),
+  hybridAgeMs: durationMs(0, 86_400_000)
+    .default(60_000)
+    .describe('Age of the job next in line from which a CPU worker helps out whatever the rates.'),
+  claimTimeoutMs: durationMs(1_000, 3_600_000)
+    .default(30_000)
+    .describe(
+      'A worker that claims nothing for so long while jobs wait and nothing is paused ends with an error, so ' +
+        'that its supervisor starts another.',
+    ),
+  janitorEveryMs: durationMs(10_000, 86_400_000)
+    .default(600_000)
+    .describe(
+      'How often one of a queue’s workers takes away what nobody needs: inputs that had no job at two sweeps ' +
+        'so far apart, results without a time to live, reservations of nobody; and puts damaged jobs right.',
+    ),
+  drainTimeoutMs: durationMs(0, 3_600_000)
+    .default(30_000)
+    .describe('How long a stopping worker finishes what it has claimed before it gives the rest back.'),
+  logLevel: z
+    .enum(['silent', 'error', 'warn', 'info', 'debug'])
+    .default('info')
+    .describe('Least severe log line that is written.'),
+  httpHost: host
+    .default('127.0.0.1')
+    .describe(
+      'Address the HTTP producer listens on. There is no authentication yet: beyond loopback put something in ' +
+        'front of it.',
+    ),
+  httpPort: port.default(8787).describe('Port of the HTTP producer; 0 means any free one.'),
+  requestTimeoutMs: durationMs(1_000, 3_600_000)
+    .default(60_000)
+    .describe('How long an HTTP request waits for its vectors before it is answered with 503.'),
+  maxOpenRequests: count(1, 65_536)
+    .default(256)
+    .describe('Most HTTP requests for embeddings at a time; more are answered with 429.'),
+  metricsHost: host.default('127.0.0.1').describe('Address a worker’s metrics are served on.'),
+  metricsPort: port
+    .default(0)
+    .describe('Port of a worker’s /metrics and /healthz; 0 means none. The HTTP producer serves its own on httpPort.'),
+  dashboardHost: host
+    .default('127.0.0.1')
+    .describe(
+      'Address the dashboard listens on. There is no authentication: beyond loopback put something in front of it.',
+    ),
+  dashboardPort: port.default(8788).describe('Port of the dashboard; 0 means any free one.'),
+});
+
+export type Settings = z.infer<typeof settingsSchema>;
+export type SettingKey = keyof Settings;
+
+/** What depends on the device that was found, and is not known before. */
+export interface Sizes {
+  readonly maxRows: number;
+  readonly poolTokens: number;
+  /** Most that is claimed beyond the pool (claim-ahead.ts). */
+  readonly aheadTokens: number;
+}
+
+/**
+ * What depends on the kind of device. A GPU's batches are some sixty times larger: 16 k rows waiting gave a padding
+ * efficiency of 0.95 at 64 k tokens a batch (one H200, 2026-11). On a CPU nothing is claimed beyond the pool: a
+ * micro-batch is much of that, and interactive rows wait longer behind fuller ones (p99 of bench/queue/fairness.ts --only
+ * classes 54 ms instead of 49 to 52, two cores, 2026-11).
+ */
+const SIZES = {
+  cpu: { maxRows: 1_024, poolTokens: 24_576, poolsAhead: 0 },
+  gpu: { maxRows: 16_384, poolTokens: 1_310_720, poolsAhead: 1 },
+} as const;
+
+/** Variables that other software established, honoured under their own names. SHOAL_* wins over them. */
+const WELL_KNOWN: Readonly<Record<string, SettingKey>> = { REDIS_URL: 'redisUrl', LOG_LEVEL: 'logLevel' };
+
+export interface SettingSources {
+  /** Values given as flags, by key. */
+  readonly flags?: Readonly<Record<string, unknown>>;
+  readonly environment?: Readonly<Record<string, string | undefined>>;
+  /** Parsed contents of shoal.config.json. */
+  readonly file?: Readonly<Record<string, unknown>>;
+}
+
+/** maxPaddedTokens → SHOAL_MAX_PADDED_TOKENS */
+export function environmentName(key: string): string {
+  return `SHOAL_${key.replaceAll(/[A-Z]/g, (letter) => `_${letter}`).toUpperCase()}`;
+}
+
+/** maxPaddedTokens → --max-padded-tokens */
+export function flagName(key: string): string {
+  return `--${key.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
+}
+
+/** The settings in force, or CONFIG_INVALID with every problem and where its value came from. */
+export function resolveSettings(sources: SettingSources = {}): Settings {
+  const { flags = {}, environment = {}, file = {} } = sources;
+  const values: Record<string, unknown> = {};
+  const origins = new Map<string, string>();
+  const take = (key: string, value: unknown, origin: string): void => {
+    if (value === undefined || value === '') return;
+    values[key] = value;
+    origins.set(key, origin);
+  };
+  for (const [key, value] of Object.entries(file)) take(key, value, `"${key}" in shoal.config.json`);
+  for (const [name, key] of Object.entries(WELL_KNOWN)) take(key, environment[name], name);
+  for (const key of Object.keys(settingsSchema.shape))
+    take(key, environment[environmentName(key)], environmentName(key));
+  for (const [key, value] of Object.entries(flags)) take(key, value, flagName(key));
+  if (environment['SHOAL_FORCE_CPU'] === '1') take('device', 'cpu', 'SHOAL_FORCE_CPU');
+  return checkSettings(values, origins);
+}
+
+function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<string, string>): Settings {
+  const parsed = settingsSchema.safeParse(values, { error: ({ path = [] }) => wanted(String(path[0])) });
+  const between = problemsBetween(values, origins);
+  if (parsed.success && between.length === 0) return parsed.data;
+  const found = (parsed.error?.issues ?? []).flatMap((issue) => {
+    if (issue.code === 'unrecognized_keys')
+      return issue.keys.map((key) => `${origins.get(key) ?? key}: there is no such setting`);
+    const key = String(issue.path[0]);
+    return [
+      `${origins.get(key) ?? key} = ` +
+        `${JSON.stringify(values[key], (_, value: unknown) => (typeof value === 'string' ? withoutPassword(value) : value))}: ` +
+        `${issue.message}`,
+    ];
+  });
+  const problems = [...new Set(found), ...between];
+  throw new ShoalError(
+    'CONFIG_INVALID',
+    `${problems.length === 1 ? 'a setting is' : `${problems.length} settings are`} wrong:\n  ${problems.join('\n  ')}`,
+    { problems },
+  );
+}
+
+/** The values of a setting that has a closed set of them, for completion. */
+export function settingValues(key: string): readonly string[] | undefined {
+  return describe(key)?.enum?.map(String);
+}
+
+/** As JSON Schema; undefined where there is no such setting. */
+function describe(key: string): z.core.JSONSchema.BaseSchema | undefined {
+  const types: Readonly<Record<string, z.ZodType>> = settingsSchema.shape;
+  return types[key] === undefined ? undefined : z.toJSONSchema(types[key]);
+}
+
+/** What may be there, in our words: zod's own are for who wrote the schema. A pattern brings its own words. */
+function wanted(key: string): string | undefined {
+  const described = describe(key);
+  if (described === undefined) return undefined;
+  const { type, enum: options, minimum, maximum, minLength, maxLength } = described;
+  if (options !== undefined) return `must be one of ${options.join(', ')}`;
+  if (type === 'string')
+    return maxLength === undefined ? 'must be text' : `must be text of ${minLength} to ${maxLength} characters`;
+  return `must be a ${type === 'integer' ? 'whole number' : 'number'} from ${minimum} to ${maximum}`;
+}
+
+/** Settings that are fine alone and make no sense together. What is no number is complained of elsewhere. */
+function problemsBetween(
+  { maxPaddedTokens, maxTokens }: Record<string, unknown>,
+  origins: ReadonlyMap<string, string>,
+): string[] {
+  const row = Math.ceil(Number(maxTokens ?? Number.NaN) / 8) * 8;
+  if (!(Number(maxPaddedTokens ?? Number.NaN) < row)) return [];
+  return [
+    `${origins.get('maxPaddedTokens')} = ${JSON.stringify(maxPaddedTokens)}: one row of maxTokens (${row} ` +
+      'padded tokens) does not fit; raise it or lower maxTokens',
+  ];
+}
+
+/**
+ * The sizes in force on a device, as executors name them: "cpu", "cpu:avx512", "cuda:0", "webgpu:0", "sim:24GB". What
+ * was asked for under `auto` may be either.
+ */
+export function sizesOf(
+  given: { readonly [Key in 'maxRows' | 'poolTokens']?: number | undefined },
+  device: string,
+): Sizes {
+  const usual = SIZES[/^(cuda|webgpu)\b|GB$/.test(device) ? 'gpu' : 'cpu'];
+  const { maxRows = usual.maxRows, poolTokens = usual.poolTokens } = given;
+  return { maxRows, poolTokens, aheadTokens: usual.poolsAhead * poolTokens };
+}
+
+/**
+ * Settings as they may be logged: passwords inside URLs are hidden. The one place that knows how; whoever shows an
+ * address asks here.
+ */
+export function redactSettings<Shown extends { readonly redisUrl?: string | undefined }>(settings: Shown): Shown {
+  return settings.redisUrl === undefined ? settings : { ...settings, redisUrl: withoutPassword(settings.redisUrl) };
+}
+
+/**
+ * Up to the last @, because a password that was not percent-encoded may have one itself; the Sentinels' before, lest
+ * the last @ is in it.
+ */
+function withoutPassword(url: string): string {
+  return url.replaceAll(/(sentinelPassword=)[^&]*/gi, '$1***').replace(/\/\/.*@/s, '//***@');
+}

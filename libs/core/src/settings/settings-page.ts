@@ -1,0 +1,23 @@
+// The reference page of all settings, made from the schema. `npm run docs` writes it; a test fails when it is stale.
+
+import { environmentName, flagName, settingsSchema } from './config.ts';
+
+export function settingsPage(): string {
+  const rows = Object.entries(settingsSchema.shape).map(([key, type]) => {
+    const byDefault = type.safeParse(undefined);
+    const shown = byDefault.success && byDefault.data !== undefined ? `\`${String(byDefault.data)}\`` : '–';
+    return `| \`${key}\` | \`${environmentName(key)}\` | \`${flagName(key)}\` | ${shown} | ${type.description ?? ''} |`;
+  });
+  return `# Settings
+
+Generated from libs/core/src/settings/config.ts by \`npm run docs\`; do not edit.
+
+A setting is a flag, an environment variable or a line of \`shoal.config.json\` in the working directory. Flag beats environment beats
+file beats default. All problems are reported at once, before anything connects. \`REDIS_URL\` and \`LOG_LEVEL\` are honoured under
+their own names; \`SHOAL_FORCE_CPU=1\` makes every worker a CPU worker.
+
+| key | environment | flag | default | meaning |
+| --- | --- | --- | --- | --- |
+${rows.join('\n')}
+`;
+}

@@ -1,0 +1,183 @@
+import { Queue } from 'bullmq';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
+import { cpuQueue, keySpace, mainQueue } from '@shoal/contract';
+import type { WorkerFacts } from '@shoal/core';
+import { RecordingLogger } from '@shoal/core/testing';
+import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
+import { Fleet } from './fleet.ts';
+import { startTestServer, type TestServer } from '../testing.ts';
+import { WorkerPresence } from './worker-presence.ts';
+
+const FACTS: WorkerFacts = {
+  device: 'cuda:0',
+  precision: 'fp16',
+  model: 'x@1',
+  host: 'h',
+  pid: 7,
+  lanes: ['main'],
+  isDrained: false,
+  rates: { short: 1_000 },
+  mix: { short: 1 },
+  claims: 2,
+  poolTokens: 300,
+  tokensPerJob: 640,
+};
+
+let server: TestServer;
+let connection: Redis;
+let fleet: Fleet;
+let prefix: string;
+let prefixes = 0;
+const present: WorkerPresence[] = [];
+
+beforeAll(async () => {
+  server = await startTestServer();
+  connection = openConnection({ url: server.url, name: 'test' });
+});
+
+beforeEach(async () => {
+  prefix = `{t-fleet-${++prefixes}}`;
+  fleet = await Fleet.connect({ redisUrl: server.url, prefix, queue: 'embed-x' });
+});
+
+afterEach(async () => {
+  await Promise.all(present.splice(0).map((presence) => presence.stop()));
+  await fleet.close();
+  await fleet.close();
+});
+
+afterAll(async () => {
+  await closeConnection(connection);
+  await server.stop();
+});
+
+async function show(
+  workerId: string,
+  lanes: readonly ('main' | 'cpu')[],
+  more: Partial<Parameters<typeof WorkerPresence.connect>[0]> = {},
+): Promise<WorkerPresence> {
+  const queues = lanes.map((lane) => (lane === 'main' ? mainQueue('x') : cpuQueue('x')));
+  const presence = await WorkerPresence.connect({
+    redisUrl: server.url,
+    prefix,
+    queue: mainQueue('x'),
+    lanes: queues,
+    workerId,
+    facts: () => ({ ...FACTS, lanes }),
+    log: new RecordingLogger(),
+    ...more,
+  });
+  present.push(presence);
+  await presence.start();
+  return presence;
+}
+
+test('shows workers with their lanes and what they tell of themselves, and how full both lanes are', async () => {
+  await show('gpu-1', ['main']);
+  await show('cpu-1', ['main', 'cpu']);
+  const main = new Queue(mainQueue('x'), { prefix, connection });
+  const cpu = new Queue(cpuQueue('x'), { prefix, connection });
+  await main.add('embed', {}, { jobId: 'a', timestamp: Date.now() - 5_000 });
+  await main.add('embed', {}, { jobId: 'b', priority: 3 });
+  await main.add('embed', {}, { jobId: 'c', delay: 60_000 });
+  await cpu.add('embed', {}, { jobId: 'd' });
+  const { lanes, workers } = await fleet.read();
+  expect(lanes.main).toMatchObject({ queue: 'embed-x', waiting: 2, active: 0, delayed: 1, handedOver: 0, failed: 0 });
+  expect(lanes.main.oldestMs).toBeGreaterThanOrEqual(5_000);
+  expect(lanes.cpu).toMatchObject({ queue: 'embed-x-cpu', waiting: 1 });
+  expect(workers).toEqual([
+    { workerId: 'cpu-1', lanes: ['main', 'cpu'], facts: { ...FACTS, lanes: ['main', 'cpu'] }, isDrained: false },
+    { workerId: 'gpu-1', lanes: ['main'], facts: FACTS, isDrained: false },
+  ]);
+  await Promise.all([main.close(), cpu.close()]);
+});
+
+test('a worker that left, or died, leaves no facts behind', async () => {
+  const keys = keySpace(prefix);
+  const leaving = await show('leaving', ['main', 'cpu']);
+  await connection.zadd(keys.workers('embed-x'), String(Date.now() - 1), 'dead');
+  await connection.hset(keys.facts('embed-x'), 'dead', '{}');
+  await leaving.stop();
+  await show('next', ['main']);
+  expect(await connection.hkeys(keys.facts('embed-x'))).toEqual(['next']);
+  expect(await connection.exists(keys.facts('embed-x-cpu'))).toBe(0);
+});
+
+test('facts that cannot be read are those of a worker that tells nothing', async () => {
+  await show('a', ['main'], { facts: undefined });
+  await show('b', ['main']);
+  await connection.hset(keySpace(prefix).facts('embed-x'), 'b', '{"rates":3');
+  expect((await fleet.read()).workers.map(({ facts }) => facts)).toEqual([undefined, undefined]);
+});
+
+test('one worker is drained and resumed by the beginning of its id', async () => {
+  await show('gpu-1', ['main']);
+  await show('gpu-2', ['main']);
+  expect(await fleet.drain('gpu-1')).toEqual(['gpu-1']);
+  expect((await fleet.read()).workers.map(({ workerId, isDrained }) => [workerId, isDrained])).toEqual([
+    ['gpu-1', true],
+    ['gpu-2', false],
+  ]);
+  expect(await fleet.resume('gpu-1')).toEqual(['gpu-1']);
+  expect((await fleet.read()).workers.map(({ isDrained }) => isDrained)).toEqual([false, false]);
+  await expect(fleet.drain('gpu')).rejects.toMatchObject({
+    code: 'USAGE',
+    message: expect.stringContaining('2 live workers have'),
+  });
+  await expect(fleet.drain('nobody')).rejects.toMatchObject({
+    code: 'USAGE',
+    message: expect.stringContaining('alive: gpu-1, gpu-2'),
+  });
+});
+
+test('all are drained, those that start later too, until all are resumed', async () => {
+  await show('a', ['main']);
+  expect(await fleet.drain('all')).toEqual(['a']);
+  await show('later', ['main']);
+  expect(await fleet.read()).toMatchObject({ isAllDrained: true, workers: [{ isDrained: true }, { isDrained: true }] });
+  await expect(fleet.resume('later')).rejects.toMatchObject({ code: 'USAGE' });
+  await fleet.drain('later');
+  await fleet.resume('all');
+  expect(await fleet.read()).toMatchObject({
+    isAllDrained: false,
+    workers: [{ isDrained: false }, { isDrained: false }],
+  });
+});
+
+test('a drain outlasts an outage in which everybody’s time ran out', async () => {
+  const [drained, other] = [await show('drained', ['main', 'cpu']), await show('other', ['main', 'cpu'])];
+  await fleet.drain('drained');
+  const { workers } = keySpace(prefix);
+  for (const lane of ['embed-x', 'embed-x-cpu'])
+    for (const id of ['drained', 'other']) await connection.zadd(workers(lane), String(Date.now() - 60_000), id);
+  expect((await fleet.read()).workers).toEqual([]);
+  await Reflect.apply(Reflect.get(other, 'show') as () => Promise<void>, other, []); // the first to show itself again
+  expect((await fleet.read()).workers).toMatchObject([{ workerId: 'other', isDrained: false }]);
+  await Reflect.apply(Reflect.get(drained, 'show') as () => Promise<void>, drained, []);
+  expect((await fleet.read()).workers).toMatchObject([
+    { workerId: 'drained', isDrained: true },
+    { workerId: 'other', isDrained: false },
+  ]);
+});
+
+test('a drained worker that never comes back is forgotten after a day', async () => {
+  const keys = keySpace(prefix);
+  for (const [id, agoMs] of [
+    ['lately', 82_800_000],
+    ['long-ago', 90_000_000],
+  ] as const) {
+    await connection.zadd(keys.workers('embed-x'), String(Date.now() - agoMs), id);
+    await connection.sadd(keys.drained('embed-x'), id);
+  }
+  await show('next', ['main']);
+  expect(await connection.smembers(keys.drained('embed-x'))).toEqual(['lately']);
+  expect(await connection.zrange(keys.workers('embed-x'), '0', '-1')).toEqual(['lately', 'next']);
+});
+
+test('a worker that was drained and left does not come back drained', async () => {
+  const one = await show('one', ['main']);
+  await fleet.drain('one');
+  await one.stop();
+  await show('one', ['main']);
+  expect((await fleet.read()).workers).toMatchObject([{ workerId: 'one', isDrained: false }]);
+});

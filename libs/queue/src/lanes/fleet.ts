@@ -1,0 +1,204 @@
+// The fleet of one queue, a model's or that of another kind of job, as anybody sees it: live workers with what they
+// tell of themselves, and how full both lanes are. Also where workers are told to claim nothing (drain) and to go on
+// (resume). Reads, and writes that one set; the workers follow within a second, when they next look at the fleet.
+
+import { DEFAULT_PREFIX, ShoalError, cpuLaneOf, keySpace, type KeySpace, type Lane } from '@shoal/contract';
+import type { Logger, WorkerFacts } from '@shoal/core';
+import { Queue } from 'bullmq';
+import { closeConnection, connected, type Redis } from '../redis/connection.ts';
+import { translated } from '../redis/translated.ts';
+import { ALL_WORKERS, liveWorkers } from './worker-presence.ts';
+
+export interface FleetOptions {
+  readonly redisUrl: string;
+  /** Default {shoal}. */
+  readonly prefix?: string | undefined;
+  /** The main lane. */
+  readonly queue: string;
+  readonly log?: Logger | undefined;
+}
+
+export interface LaneDepth {
+  readonly queue: string;
+  /** Prioritized jobs count as waiting. */
+  readonly waiting: number;
+  readonly active: number;
+  readonly delayed: number;
+  /** Handed over, and not ended yet. Of the main lane only. */
+  readonly handedOver: number;
+  readonly failed: number;
+  /** Age of the job that is next in line; 0 when none waits. */
+  readonly oldestMs: number;
+}
+
+export interface LiveWorker {
+  readonly workerId: string;
+  /** Lanes it is seen in. */
+  readonly lanes: readonly Lane[];
+  /** Undefined for a worker that tells nothing of itself, or not yet. */
+  readonly facts: WorkerFacts | undefined;
+  readonly isDrained: boolean;
+}
+
+export interface FleetView {
+  readonly lanes: Readonly<Record<Lane, LaneDepth>>;
+  readonly workers: readonly LiveWorker[];
+  /** Whether workers that start later are drained as well. */
+  readonly isAllDrained: boolean;
+}
+
+export class Fleet {
+  private readonly connection: Redis;
+  private readonly keys: KeySpace;
+  private readonly prefix: string;
+  private readonly queues: Readonly<Record<Lane, Queue>>;
+
+  private constructor({ prefix = DEFAULT_PREFIX, queue: main, log }: FleetOptions, connection: Redis) {
+    this.connection = connection;
+    this.prefix = prefix;
+    this.keys = keySpace(prefix);
+    const open = (name: string): Queue => new Queue(name, { prefix, connection, skipMetasUpdate: true });
+    this.queues = { main: open(main), cpu: open(cpuLaneOf(main)) };
+    for (const queue of Object.values(this.queues))
+      queue.on('error', (error) => log?.debug({ queue: queue.name, reason: error.message }, 'queue reported an error'));
+  }
+
+  /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
+  static async connect(options: FleetOptions): Promise<Fleet> {
+    const connection = await connected({
+      url: options.redisUrl,
+      prefix: options.prefix,
+      name: `shoal:fleet:${options.queue}`,
+      log: options.log,
+    });
+    return new Fleet(options, connection);
+  }
+
+  /** Throws QUEUE_UNREACHABLE. */
+  read(): Promise<FleetView> {
+    return translated(async () => {
+      const { main, cpu } = this.queues;
+      const [mainDepth, cpuDepth, mainWorkers, cpuWorkers, drained] = await Promise.all([
+        this.depthOf(main),
+        this.depthOf(cpu),
+        this.workersOf(main.name),
+        this.workersOf(cpu.name),
+        this.connection.smembers(this.keys.drained(main.name)),
+      ]);
+      const isAllDrained = drained.includes(ALL_WORKERS);
+      const ids = [...new Set([...mainWorkers.keys(), ...cpuWorkers.keys()])].sort();
+      const workers = ids.map((workerId): LiveWorker => ({
+        workerId,
+        lanes: [
+          ...(mainWorkers.has(workerId) ? ['main' as const] : []),
+          ...(cpuWorkers.has(workerId) ? ['cpu' as const] : []),
+        ],
+        facts: mainWorkers.get(workerId) ?? cpuWorkers.get(workerId),
+        isDrained: isAllDrained || drained.includes(workerId),
+      }));
+      return { lanes: { main: mainDepth, cpu: cpuDepth }, workers, isAllDrained };
+    });
+  }
+
+  /**
+   * `which`: a worker's id, the beginning of one, or "all", which holds for workers that start later too. The ids of
+   * those alive that it is about.
+   */
+  async drain(which: string): Promise<string[]> {
+    const { members, ids } = await this.find(which);
+    await translated(() => this.connection.sadd(this.drainedKey(), members));
+    return ids;
+  }
+
+  /**
+   * "all" also forgets what was drained one by one. A single worker of a fleet that was drained as a whole cannot be
+   * resumed.
+   */
+  async resume(which: string): Promise<string[]> {
+    const { members, ids, view } = await this.find(which);
+    if (which !== 'all' && view.isAllDrained) {
+      throw new ShoalError(
+        'USAGE',
+        `all workers of ${this.queues.main.name} are drained, later ones too; resume all, then drain those ` +
+          'that are to stay so',
+      );
+    }
+    await translated(async () =>
+      which === 'all' ? this.connection.del(this.drainedKey()) : this.connection.srem(this.drainedKey(), members),
+    );
+    return ids;
+  }
+
+  /** Safe to call twice. */
+  async close(): Promise<void> {
+    await closeConnection(this.connection);
+    await Promise.allSettled(Object.values(this.queues).map((queue) => queue.close()));
+  }
+
+  private drainedKey(): string {
+    return this.keys.drained(this.queues.main.name);
+  }
+
+  private async find(which: string): Promise<{ members: string[]; ids: string[]; view: FleetView }> {
+    const view = await this.read();
+    const ids = view.workers.map(({ workerId }) => workerId);
+    if (which === 'all') return { members: [ALL_WORKERS], ids, view };
+    const found = ids.includes(which) ? [which] : ids.filter((id) => id.startsWith(which));
+    if (found.length === 1) return { members: found, ids: found, view };
+    const problem = found.length === 0 ? 'no live worker has' : `${found.length} live workers have`;
+    throw new ShoalError('USAGE', `${problem} an id that begins with "${which}"; alive: ${ids.join(', ') || 'none'}`, {
+      which,
+    });
+  }
+
+  private async depthOf(queue: Queue): Promise<LaneDepth> {
+    const [counts, first, firstPrioritized] = await Promise.all([
+      queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'waiting-children', 'failed'),
+      this.ageOfNext(queue, 'wait'),
+      this.ageOfNext(queue, 'prioritized'),
+    ]);
+    const { wait = 0, prioritized = 0, active = 0, delayed = 0, failed = 0 } = counts;
+    return {
+      queue: queue.name,
+      waiting: wait + prioritized,
+      active,
+      delayed,
+      handedOver: counts['waiting-children'] ?? 0,
+      failed,
+      oldestMs: Math.max(first, firstPrioritized),
+    };
+  }
+
+  private async ageOfNext(queue: Queue, state: 'wait' | 'prioritized'): Promise<number> {
+    const [jobId] = await queue.getRanges([state], 0, 0, true);
+    const added = jobId === undefined ? null : await this.connection.hget(queue.toKey(jobId), 'timestamp');
+    return added === null ? 0 : Math.max(0, Date.now() - Number(added));
+  }
+
+  private async workersOf(queue: string): Promise<Map<string, WorkerFacts | undefined>> {
+    const [alive, facts] = await Promise.all([
+      liveWorkers(this.connection, queue, this.prefix),
+      this.connection.hgetall(this.keys.facts(queue)),
+    ]);
+    return new Map(alive.map((workerId) => [workerId, parseFacts(facts[workerId])]));
+  }
+}
+
+/** Written by a worker of this or another version. */
+function parseFacts(text: string | undefined): WorkerFacts | undefined {
+  try {
+    const facts: unknown = JSON.parse(text ?? 'null');
+    if (typeof facts !== 'object' || facts === null) return undefined;
+    const { rates, mix, lanes, device } = facts as Record<string, unknown>;
+    const isWhole =
+      typeof rates === 'object' &&
+      rates !== null &&
+      typeof mix === 'object' &&
+      mix !== null &&
+      Array.isArray(lanes) &&
+      typeof device === 'string';
+    return isWhole ? (facts as WorkerFacts) : undefined;
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,189 @@
+// Which workers serve a queue, known to everybody who looks: each writes until when it is alive, by the server's clock,
+// and says so again long before, with facts about itself (core's WorkerFacts). One that dies without a word is gone
+// when its time is up. Also tells the server's clock.
+
+import { randomUUID } from 'node:crypto';
+import { DEFAULT_PREFIX, keySpace } from '@shoal/contract';
+import type { Logger, WorkerFacts } from '@shoal/core';
+import { closeConnection, connected, openConnection, untilReady, type Redis } from '../redis/connection.ts';
+import { runScript, script } from '../redis/script.ts';
+import { within } from '../redis/within.ts';
+
+export interface PresenceOptions {
+  readonly redisUrl: string;
+  readonly prefix: string;
+  readonly queue: string;
+  /** Where it is seen; left out: in `queue` alone. */
+  readonly lanes?: readonly string[] | undefined;
+  readonly workerId?: string | undefined;
+  readonly facts?: (() => WorkerFacts) | undefined;
+  readonly log: Logger;
+}
+
+/** In the set of drained workers: all of them, later ones too. */
+export const ALL_WORKERS = '*';
+
+const LIFE_MS = 6_000;
+const RENEWAL_MS = 2_000;
+/**
+ * How long a drained worker that is not seen stays drained: an outage ends no drain, and names that never come back do
+ * not pile up.
+ */
+const DRAINED_MS = 86_400_000;
+/** A server that is away is left without a word; the worker's time runs out there. */
+const GOODBYE_MS = 500;
+
+// KEYS[1] the sorted set of workers, [2] their facts, [3] the drained ones. ARGV[1] the worker, ARGV[2] how long it
+// lives from now, in ms, ARGV[3] its facts or nothing, ARGV[4] how long it stays drained unseen. Those whose time is up
+// leave on this occasion; there is no other sweep. Drained ones keep their entry, which nobody sees any more, until
+// they are drained no longer: after an outage everybody's time is up.
+const SHOW = script(
+  3,
+  'allow-oom',
+  `
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[4])) do redis.call('SREM', KEYS[3], old) end
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)) do
+  redis.call('HDEL', KEYS[2], gone)
+  if redis.call('SISMEMBER', KEYS[3], gone) == 0 then redis.call('ZREM', KEYS[1], gone) end
+end
+redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+if ARGV[3] ~= '' then redis.call('HSET', KEYS[2], ARGV[1], ARGV[3]) end
+`,
+);
+
+// KEYS[1] the sorted set of workers. Returns those alive.
+const LOOK = script(
+  1,
+  'allow-oom',
+  `
+local time = redis.call('TIME')
+return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. (time[1] * 1000 + math.floor(time[2] / 1000)), '+inf')
+`,
+);
+
+export class WorkerPresence {
+  readonly workerId: string;
+  private readonly connection: Redis;
+  private readonly options: PresenceOptions;
+  private readonly lanes: readonly string[];
+  private readonly end = new AbortController();
+  private timer: NodeJS.Timeout | undefined;
+  private showing: Promise<void> | undefined;
+  private stopping: Promise<void> | undefined;
+
+  private constructor(connection: Redis, options: PresenceOptions) {
+    this.connection = connection;
+    this.options = options;
+    this.lanes = options.lanes ?? [options.queue];
+    this.workerId = options.workerId ?? randomUUID();
+  }
+
+  /** Throws QUEUE_UNREACHABLE. Shows nothing yet. */
+  static async connect(options: PresenceOptions): Promise<WorkerPresence> {
+    return new WorkerPresence(
+      await connected({
+        url: options.redisUrl,
+        prefix: options.prefix,
+        name: `shoal:presence:${options.queue}`,
+        log: options.log,
+      }),
+      options,
+    );
+  }
+
+  /** Resolves once the worker can be seen. */
+  async start(): Promise<void> {
+    if (this.stopping !== undefined || this.timer !== undefined) return;
+    this.timer = setInterval(() => void this.show(), RENEWAL_MS);
+    await this.show();
+  }
+
+  /** The worker is not seen any more. Safe to call early or twice. */
+  stop(): Promise<void> {
+    this.stopping ??= this.leave();
+    return this.stopping;
+  }
+
+  /** One at a time: while the server is away a single call waits for it. */
+  private show(): Promise<void> {
+    this.showing ??= runScript(
+      this.connection,
+      SHOW,
+      this.lanes.map((lane) => this.callFor(lane)),
+      { signal: this.end.signal },
+    )
+      .then(
+        () => undefined,
+        (error: unknown) => this.reportFault(error),
+      )
+      .finally(() => (this.showing = undefined));
+    return this.showing;
+  }
+
+  private callFor(lane: string): (string | number)[] {
+    const { prefix, queue, facts } = this.options;
+    const keys = keySpace(prefix);
+    return [
+      keys.workers(lane),
+      keys.facts(lane),
+      keys.drained(queue),
+      this.workerId,
+      LIFE_MS,
+      facts === undefined ? '' : JSON.stringify(facts()),
+      DRAINED_MS,
+    ];
+  }
+
+  private async leave(): Promise<void> {
+    const keys = keySpace(this.options.prefix);
+    clearInterval(this.timer);
+    this.end.abort();
+    await within(
+      GOODBYE_MS,
+      Promise.all([
+        ...this.lanes.flatMap((lane) => [
+          this.connection.zrem(keys.workers(lane), this.workerId),
+          this.connection.hdel(keys.facts(lane), this.workerId),
+        ]),
+        this.connection.srem(keys.drained(this.options.queue), this.workerId),
+      ]),
+    );
+    await closeConnection(this.connection);
+    await this.showing;
+  }
+
+  private reportFault(error: unknown): void {
+    if (this.stopping === undefined)
+      this.options.log.warn({ err: error }, 'this worker could not be shown to others, trying again');
+  }
+}
+
+/** Ids of the workers that serve a queue now. */
+export async function liveWorkers(
+  connection: Redis,
+  queue: string,
+  prefix: string = DEFAULT_PREFIX,
+): Promise<string[]> {
+  const [reply] = await runScript(connection, LOOK, [[keySpace(prefix).workers(queue)]]);
+  return Array.isArray(reply) ? reply.map(String) : [];
+}
+
+/**
+ * Epoch milliseconds by the server's clock, read once: two clocks drift apart by milliseconds a day. Throws
+ * QUEUE_UNREACHABLE.
+ */
+export async function serverClock(redisUrl: string): Promise<() => number> {
+  const connection = openConnection({ url: redisUrl, name: 'shoal:clock' });
+  try {
+    await untilReady(connection, redisUrl);
+    const askedMs = performance.now();
+    const [seconds, microseconds] = await connection.time();
+    const halfwayMs = (askedMs + performance.now()) / 2;
+    const offsetMs = Number(seconds) * 1_000 + Number(microseconds) / 1_000 - halfwayMs;
+    return () => offsetMs + performance.now();
+  } finally {
+    await closeConnection(connection);
+  }
+}

@@ -1,0 +1,112 @@
+// How full a queue is: jobs by state, the age of the one that waits longest, workers that serve it. For metrics and
+// health checks, which must answer while the server is away: a question is never put in line for a connection that is
+// lost, and whoever asks while a question is open gets its answer. Reads only.
+
+import { DEFAULT_PREFIX, ShoalError } from '@shoal/contract';
+import type { Logger } from '@shoal/core';
+import { Queue } from 'bullmq';
+import { closeConnection, connected, type Redis } from '../redis/connection.ts';
+import { translated } from '../redis/translated.ts';
+import { liveWorkers } from '../lanes/worker-presence.ts';
+
+export interface QueueDepth {
+  readonly queue: string;
+  /** Prioritized jobs count as waiting. */
+  readonly jobs: Readonly<Record<'waiting' | 'active' | 'delayed' | 'completed' | 'failed', number>>;
+  /** 0 when none waits. By the clock of this machine and of the one that added the job. */
+  readonly oldestWaitingMs: number;
+  readonly workers: number;
+}
+
+export interface QueueGaugeOptions {
+  readonly redisUrl: string;
+  /** Default {shoal}. */
+  readonly prefix?: string | undefined;
+  readonly queue: string;
+  readonly log?: Logger | undefined;
+}
+
+export class QueueGauge {
+  private readonly options: QueueGaugeOptions;
+  private readonly connection: Redis;
+  private readonly queue: Queue;
+  private reading: Promise<QueueDepth> | undefined;
+
+  private constructor(options: QueueGaugeOptions, connection: Redis) {
+    this.options = options;
+    this.connection = connection;
+    this.queue = new Queue(options.queue, {
+      prefix: options.prefix ?? DEFAULT_PREFIX,
+      connection,
+      skipMetasUpdate: true,
+    });
+    this.queue.on('error', (error) =>
+      options.log?.debug({ queue: options.queue, reason: error.message }, 'queue reported an error'),
+    );
+  }
+
+  /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
+  static async connect(options: QueueGaugeOptions): Promise<QueueGauge> {
+    return new QueueGauge(
+      options,
+      await connected({
+        url: options.redisUrl,
+        prefix: options.prefix,
+        name: `shoal:gauge:${options.queue}`,
+        log: options.log,
+      }),
+    );
+  }
+
+  /** Throws QUEUE_UNREACHABLE at once while the connection is lost; waits on a server that does not answer. */
+  read(): Promise<QueueDepth> {
+    this.reading ??= this.askWhileConnected().finally(() => (this.reading = undefined));
+    return this.reading;
+  }
+
+  /** Safe to call twice. */
+  async close(): Promise<void> {
+    await closeConnection(this.connection);
+    await Promise.allSettled([this.queue.close(), this.reading]);
+  }
+
+  /**
+   * What was sent when the connection broke is sent again by ioredis, whenever that will be; nobody waits for it here.
+   */
+  private async askWhileConnected(): Promise<QueueDepth> {
+    const lost = new ShoalError('QUEUE_UNREACHABLE', 'the connection to the queue server is lost');
+    if (this.connection.status !== 'ready') throw lost;
+    const { promise: closed, reject } = Promise.withResolvers<never>();
+    const onClose = (): void => reject(lost);
+    this.connection.once('close', onClose);
+    try {
+      return await Promise.race([translated(() => this.ask()), closed]);
+    } finally {
+      this.connection.off('close', onClose);
+    }
+  }
+
+  private async ask(): Promise<QueueDepth> {
+    const { queue, prefix = DEFAULT_PREFIX } = this.options;
+    const [counts, first, firstPrioritized, workers] = await Promise.all([
+      this.queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'completed', 'failed'),
+      this.ageOfFirst('wait'),
+      this.ageOfFirst('prioritized'),
+      liveWorkers(this.connection, queue, prefix),
+    ]);
+    const { wait = 0, prioritized = 0, active = 0, delayed = 0, completed = 0, failed = 0 } = counts;
+    return {
+      queue,
+      jobs: { waiting: wait + prioritized, active, delayed, completed, failed },
+      oldestWaitingMs: Math.max(first, firstPrioritized),
+      workers: workers.length,
+    };
+  }
+
+  /** Of the job that is next in line there; by priority that is not always the oldest. */
+  private async ageOfFirst(state: 'wait' | 'prioritized'): Promise<number> {
+    const [jobId] = await this.queue.getRanges([state], 0, 0, true);
+    const added = jobId === undefined ? null : await this.connection.hget(this.queue.toKey(jobId), 'timestamp');
+    return added === null ? 0 : Math.max(0, Date.now() - Number(added));
+  }
+}

@@ -1,0 +1,131 @@
+import { createServer } from 'node:net';
+import { once } from 'node:events';
+import { afterAll, beforeAll, expect, test, vi } from 'vitest';
+import { RecordingLogger } from '@shoal/core/testing';
+import { closeConnection, isPassingFault, isServerFull, openConnection, redactUrl, untilReady } from './connection.ts';
+import { startTestServer, type TestServer } from '../testing.ts';
+
+let server: TestServer;
+
+beforeAll(async () => {
+  server = await startTestServer({ unixSocket: true });
+});
+
+afterAll(() => server.stop());
+
+test('a unix socket that is gone for a while is reached again, one line when it is lost and one when it is back', async () => {
+  const log = new RecordingLogger();
+  const connection = openConnection({ url: server.url, name: 'test', log });
+  await untilReady(connection, server.url);
+  await connection.set('a', '1');
+  await server.durable();
+  await server.kill9();
+  await vi.waitUntil(() => log.messages('warn').length > 0, { timeout: 10_000 });
+  const answer = connection.get('a');
+  await server.restart();
+  expect(await answer).toBe('1');
+  expect(log.messages('warn')).toEqual(['queue server lost, reconnecting']);
+  expect(log.messages('info')).toEqual(['queue server is back']);
+  await closeConnection(connection);
+  await closeConnection(connection);
+});
+
+test('closing in the middle of an outage rejects what waits and leaves nothing', async () => {
+  const away = openConnection({ url: 'redis://127.0.0.1:1', name: 'test' });
+  await vi.waitUntil(() => away.status === 'reconnecting', { timeout: 10_000 });
+  const waiting = away.get('a').catch((error: unknown) => error);
+  await closeConnection(away);
+  expect(await waiting).toSatisfy(isPassingFault);
+  expect(away.status).toBe('end');
+});
+
+test('what is sent in one turn leaves together, but nobody waits for a quarter of a megabyte to be made', async () => {
+  const connection = openConnection({ url: server.url, name: 'test' });
+  await untilReady(connection, server.url);
+  const sent = (): number => Reflect.get(Reflect.get(connection, 'stream') as object, '_bytesDispatched') as number;
+  const before = sent();
+  const value = Buffer.alloc(50_000);
+  const answers = Array.from({ length: 5 }, (_, at) => connection.set(`part-${at}`, value));
+  expect(sent()).toBe(before);
+  answers.push(connection.set('part-5', value));
+  expect(sent()).toBeGreaterThan(before + 300_000);
+  answers.push(connection.set('part-6', value));
+  expect(sent()).toBeLessThan(before + 350_000);
+  expect(await Promise.all(answers)).toEqual(Array(7).fill('OK'));
+  await closeConnection(connection);
+});
+
+test('an unreachable server is named without its password, with what was found and what to do', async () => {
+  const url = 'redis://user:secret@127.0.0.1:1';
+  const connection = openConnection({ url, name: 'test' });
+  const error: unknown = await untilReady(connection, url, 200).catch((caught: unknown) => caught);
+  expect(error).toMatchObject({
+    code: 'QUEUE_UNREACHABLE',
+    message: expect.stringMatching(/\*\*\*@127\.0\.0\.1:1 .*ECONNREFUSED.*REDIS_URL/),
+  });
+  expect(String(error)).not.toContain('secret');
+  await closeConnection(connection);
+});
+
+test('a server that refuses to talk to us is not waited for', async () => {
+  await server.command('CONFIG', 'SET', 'requirepass', 'right');
+  const url = server.url.replace('unix://', 'unix://:wrong@');
+  const connection = openConnection({ url, name: 'test' });
+  await expect(untilReady(connection, url, 60_000)).rejects.toMatchObject({
+    code: 'QUEUE_UNREACHABLE',
+    message: expect.stringContaining('WRONGPASS'),
+  });
+  await closeConnection(connection);
+  await server.command('CONFIG', 'SET', 'requirepass', '');
+});
+
+test.each([
+  ['a wrong password', 'unix://:wrong@', '', /WRONGPASS/],
+  ['no password', 'unix://', '', /NOAUTH/],
+  ['a database that it does not have', 'unix://:right@', '?db=99', /out of range/],
+])('a server that answers and refuses us for %s is said to do so', async (_, scheme, query, said) => {
+  await server.command('CONFIG', 'SET', 'requirepass', 'right');
+  const url = `${server.url.replace('unix://', scheme)}${query}`;
+  const connection = openConnection({ url, name: 'test' });
+  const error: unknown = await untilReady(connection, url, 3_000).catch((caught: unknown) => caught);
+  await closeConnection(connection);
+  await server.command('CONFIG', 'SET', 'requirepass', '');
+  expect(error).toMatchObject({ code: 'QUEUE_UNREACHABLE', message: expect.stringMatching(said) });
+  expect(String(error)).toMatch(/answers and refuses us: .*[^.]\. Check user, password and database in redisUrl/);
+  expect(String(error)).not.toMatch(/right|does not answer|Start it/);
+});
+
+test('a server that accepts and says nothing is given up on in time', async () => {
+  const mute = createServer((socket) => socket.resume()).listen(0, '127.0.0.1');
+  await once(mute, 'listening');
+  const address = mute.address();
+  const url = `redis://127.0.0.1:${typeof address === 'object' && address !== null ? address.port : 0}`;
+  const connection = openConnection({ url, name: 'test' });
+  await expect(untilReady(connection, url, 200)).rejects.toMatchObject({
+    code: 'QUEUE_UNREACHABLE',
+    message: expect.stringContaining('no answer within 200 ms'),
+  });
+  await closeConnection(connection);
+  mute.close();
+});
+
+test('urls: what cannot be one is refused, what is logged has no password', () => {
+  for (const url of ['localhost:6379', 'http://x', '', 'redis//x'])
+    expect(() => openConnection({ url, name: 'test' })).toThrow(/not the URL of a queue server/);
+  expect(redactUrl('rediss://a:b@h:1/2')).toBe('rediss://***@h:1/2');
+  expect(redactUrl('unix:///tmp/a.sock')).toBe('unix:///tmp/a.sock');
+});
+
+test('what passes and what does not', () => {
+  const passing = [
+    'LOADING Redis is loading',
+    "READONLY You can't write",
+    "OOM command not allowed when used memory > 'maxmemory'.",
+    'Connection is closed.',
+    'Command aborted due to connection close',
+    'MISCONF Errors writing to the AOF file',
+  ];
+  const lasting = ['WRONGTYPE Operation', 'NOPERM no', 'ERR unknown command', 'NOSCRIPT No matching script'];
+  expect([...passing, ...lasting].filter((message) => isPassingFault(new Error(message)))).toEqual(passing);
+  expect(isServerFull(new Error('EXECABORT Transaction discarded because of: OOM command not allowed'))).toBe(true);
+});

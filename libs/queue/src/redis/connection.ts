@@ -1,0 +1,231 @@
+// The only maker of connections to the queue server. A connection reconnects for as long as it lives: a server that
+// restarts (the private one behind a unix socket above all: ENOENT, ECONNREFUSED) is normal. Commands wait meanwhile
+// and are sent again, so whoever sends one must be able to repeat it. No 'error' event is ever left without a listener,
+// no message carries a password. Carries no bullmq: the executor loads this file too.
+
+import { Socket } from 'node:net';
+import { ShoalError, type BodyRooms } from '@shoal/contract';
+import type { Logger } from '@shoal/core';
+import { Redis, type RedisOptions } from 'ioredis';
+import { addressOf, redactUrl } from './server-address.ts';
+
+export type { Redis } from 'ioredis';
+export { redactUrl } from './server-address.ts';
+
+export interface ConnectionOptions {
+  /** redis://, rediss://, unix:///path/of/the.sock, redis+sentinel:// or redis+cluster://; see server-address.ts. */
+  readonly url: string;
+  /** Hash tag of the keys that will be used; in a cluster it decides on the node. Default {shoal}. */
+  readonly prefix?: string | undefined;
+  /** Shown by CLIENT LIST. */
+  readonly name: string;
+  /** Where replies of 8 KB and more are put; see large-replies.ts. */
+  readonly rooms?: BodyRooms | undefined;
+  readonly log?: Logger | undefined;
+}
+
+const FIRST_RETRY_MS = 50;
+const LAST_RETRY_MS = 2_000;
+/**
+ * A command that got no answer for so long waits on a dead connection (a proxy that swallows replies, a peer that
+ * vanished without a word): it is connected anew and what was open is sent again. The longest wait that is meant is 2 s
+ * (BZPOPMIN).
+ */
+const DEAF_MS = 20_000;
+/** A peer that does not answer a goodbye in this time is left without one. */
+const GOODBYE_MS = 500;
+
+/** So much is on its way at once: the server has work while more of it is made. */
+const MOST_JOINED_BYTES = 262_144;
+
+/**
+ * What is sent within one turn of the event loop goes out in one write. A claim or a round of endings is dozens of
+ * commands, and a system call for each costs client and server more than the commands do.
+ */
+class JoiningRedis extends Redis {
+  private isJoining = false;
+
+  override sendCommand(...args: Parameters<Redis['sendCommand']>): unknown {
+    const socket: unknown = Reflect.get(this, 'stream');
+    if (!(socket instanceof Socket)) return super.sendCommand(...args);
+    if (!this.isJoining) this.join(socket);
+    const answer = super.sendCommand(...args);
+    if (socket.writableLength >= MOST_JOINED_BYTES) {
+      socket.uncork();
+      socket.cork();
+    }
+    return answer;
+  }
+
+  private join(socket: Socket): void {
+    this.isJoining = true;
+    socket.cork();
+    setImmediate(() => {
+      this.isJoining = false;
+      socket.uncork();
+    });
+  }
+}
+
+/** Begins to connect and returns at once. Throws CONFIG_INVALID for a URL it cannot understand. */
+export function openConnection(options: ConnectionOptions): Redis {
+  const redisOptions: RedisOptions & { replyMapping: 'legacy' } = {
+    ...addressOf(options.url, options.prefix, options),
+    replyMapping: 'legacy', // what BullMQ expects of replies
+    connectionName: options.name,
+    disconnectTimeout: GOODBYE_MS,
+    socketTimeout: DEAF_MS,
+    maxRetriesPerRequest: null, // BullMQ demands it; and a command that waits is what every caller here wants
+    retryStrategy: (times) => Math.min(FIRST_RETRY_MS * 2 ** Math.min(times - 1, 10), LAST_RETRY_MS),
+  };
+  const connection = new JoiningRedis(redisOptions);
+  reportOutages(connection, options);
+  return connection;
+}
+
+/**
+ * Opens a connection and resolves once the server answers. Throws CONFIG_INVALID or QUEUE_UNREACHABLE, and then leaves
+ * nothing open.
+ */
+export async function connected(options: ConnectionOptions): Promise<Redis> {
+  const connection = openConnection(options);
+  try {
+    await untilReady(connection, options.url);
+    return connection;
+  } catch (error) {
+    await closeConnection(connection);
+    throw error;
+  }
+}
+
+/**
+ * Resolves when the server answers; throws QUEUE_UNREACHABLE when it does not within `waitMs` or refuses to talk to us.
+ */
+export async function untilReady(connection: Redis, url: string, waitMs = 5_000): Promise<void> {
+  if (connection.status === 'ready') return;
+  let lastError: Error | undefined;
+  let giveUp: (() => void) | undefined;
+  const timer = setTimeout(() => giveUp?.(), waitMs);
+  const listeners = {
+    error(error: Error): void {
+      lastError = error;
+      if (isRefusal(error)) giveUp?.();
+    },
+    end: () => giveUp?.(),
+  };
+  try {
+    await new Promise<void>((resolve, reject) => {
+      giveUp = () => reject(unreachableError(url, lastError, waitMs));
+      connection.once('ready', resolve);
+      connection.on('error', listeners.error);
+      connection.once('end', listeners.end);
+    });
+  } finally {
+    clearTimeout(timer);
+    connection.off('error', listeners.error);
+    connection.off('end', listeners.end);
+  }
+}
+
+/** What closing needs of a connection; BullMQ's wrapper around one has it too. */
+export interface Closable {
+  readonly status: string;
+  once(event: 'end', listener: () => void): unknown;
+  connect(): Promise<void>;
+  disconnect(): void;
+}
+
+/** Closes a connection and waits until its socket is gone. Commands that still wait are rejected. */
+export async function closeConnection(connection: Closable): Promise<void> {
+  if (connection.status === 'end') return;
+  await new Promise<void>((resolve) => {
+    connection.once('end', resolve);
+    const isBetweenAttempts = connection.status === 'reconnecting';
+    connection.disconnect();
+    if (!isBetweenAttempts) return;
+    // Without a socket, `disconnect` only clears the retry timer: no 'end', and waiting commands would wait for ever.
+    // An attempt that is called off at once takes the ordinary way out.
+    connection.connect().catch(() => undefined);
+    connection.disconnect();
+  });
+}
+
+/** The connection broke, or was closed by us, before the reply came: the command may or may not have been executed. */
+export function isConnectionFault(error: unknown): boolean {
+  if (!(error instanceof Error)) return false;
+  const code: unknown = Reflect.get(error, 'code');
+  return (
+    (typeof code === 'string' && /^E(CONN|PIPE|NOENT|TIMEDOUT|HOST|NET|AI_)/.test(code)) ||
+    /Connection is closed|Command aborted|Stream isn't writeable|max retries per request|Command timed out/.test(
+      error.message,
+    )
+  );
+}
+
+/** The server refused a write because its memory is full (a script that writes is refused with the same word). */
+export function isServerFull(error: unknown): boolean {
+  return error instanceof Error && /^OOM |(-|\b)OOM command not allowed|EXECABORT.*OOM/.test(error.message);
+}
+
+/** The server cannot serve now and says that this will pass: loading, failing over, its disk full, busy in a script. */
+export function isPassingRefusal(error: unknown): boolean {
+  return (
+    error instanceof Error &&
+    /^(LOADING|READONLY|MASTERDOWN|MISCONF|BUSY|TRYAGAIN|CLUSTERDOWN|NOREPLICAS|UNBLOCKED|MOVED|ASK)\b/.test(
+      error.message,
+    )
+  );
+}
+
+/** Worth trying again after a pause. */
+export function isPassingFault(error: unknown): boolean {
+  return isConnectionFault(error) || isServerFull(error) || isPassingRefusal(error);
+}
+
+/** One line when the server is lost and one when it is back, whatever the number of attempts between them. */
+function reportOutages(connection: Redis, { url, name, log }: ConnectionOptions): void {
+  let lostAtMs: number | undefined;
+  connection.on('error', (error: Error) => {
+    if (lostAtMs !== undefined) return;
+    lostAtMs = performance.now();
+    log?.warn({ connection: name, server: redactUrl(url), reason: describe(error) }, 'queue server lost, reconnecting');
+  });
+  connection.on('ready', () => {
+    if (lostAtMs !== undefined)
+      log?.info({ connection: name, durationMs: Math.round(performance.now() - lostAtMs) }, 'queue server is back');
+    lostAtMs = undefined;
+  });
+}
+
+/** The server answered, and will answer the same next time: wrong password, no permission, not a Redis at all. */
+function isRefusal(error: Error): boolean {
+  return /WRONGPASS|NOAUTH|NOPERM|invalid password|DB index is out of range|Protocol error|wrong number of arguments/.test(
+    error.message,
+  );
+}
+
+function unreachableError(url: string, cause: Error | undefined, waitMs: number): ShoalError<'QUEUE_UNREACHABLE'> {
+  const found = cause === undefined ? `no answer within ${waitMs} ms` : describe(cause);
+  if (cause !== undefined && isRefusal(cause)) {
+    return new ShoalError(
+      'QUEUE_UNREACHABLE',
+      `the queue server at ${redactUrl(url)} answers and refuses us: ${found.replace(/\.$/, '')}. Check user, ` +
+        'password and database in redisUrl (REDIS_URL), and that it is a Redis or Valkey that listens there',
+      { server: redactUrl(url) },
+      cause,
+    );
+  }
+  return new ShoalError(
+    'QUEUE_UNREACHABLE',
+    `the queue server at ${redactUrl(url)} does not answer: ${found}. Start it, or set redisUrl (REDIS_URL) to ` +
+      'one that runs; unset, Shoal starts its own',
+    { server: redactUrl(url) },
+    cause,
+  );
+}
+
+/** Node gives an AggregateError without a message when a name has several addresses and none answers. */
+function describe(error: Error): string {
+  const code: unknown = Reflect.get(error, 'code');
+  return error.message || (typeof code === 'string' ? code : error.name);
+}

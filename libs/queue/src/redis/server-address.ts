@@ -1,0 +1,146 @@
+// What the URL of a queue server says: one server, a master that Sentinels name, or the node of a cluster that holds
+// our keys. Pure: connects to nothing. A connection is always one socket to one server, whatever stands behind the URL:
+//   redis://host:port/db, rediss://…, unix:///path/of/the.sock?db=1
+//   redis+sentinel://host:port,host:port/master?db=1     host:port are Sentinels
+//   redis+cluster://host:port,host:port                  host:port are any nodes
+// User and password before the @ are the server's own; ?sentinelUsername= and ?sentinelPassword= are the Sentinels'.
+
+import { DEFAULT_PREFIX, ShoalError, type BodyRooms } from '@shoal/contract';
+import { redactSettings } from '@shoal/core';
+import type { RedisOptions } from 'ioredis';
+import { largeReplyConnector } from './large-replies.ts';
+import { WatchingSentinelConnector } from './sentinel-connector.ts';
+import { slotOwnerConnector, type Node } from './slot-owner-connector.ts';
+
+/** What makes a connection leave a server that can no longer be written to and look for the one that can. */
+const SUCCEEDED = /^(READONLY|NOREPLICAS|MOVED)\b/;
+
+/**
+ * Where to connect, as ioredis wants it. `prefix` is the hash tag whose slot decides on the node of a cluster, `rooms`
+ * are for large-replies.ts, and are left alone behind TLS and Sentinels. Throws CONFIG_INVALID.
+ */
+export function addressOf(
+  url: string,
+  prefix: string = DEFAULT_PREFIX,
+  { rooms }: { readonly rooms?: BodyRooms | undefined } = {},
+): RedisOptions {
+  const many = /^(rediss?)\+(sentinel|cluster):\/\/(?:([^/?]*)@)?([^@/?]+)(?:\/([^?]*))?(?:\?(.*))?$/.exec(url);
+  if (many === null) return withRooms(oneServer(url), rooms);
+  const [, scheme, kind, credentials = '', hosts = '', path = '', query = ''] = many;
+  const nodes = hosts.split(',').map((host) => nodeOf(url, host, kind === 'sentinel' ? 26_379 : 6_379));
+  const parameters = new URLSearchParams(query);
+  const common = {
+    ...credentialsOf(...(credentials.split(/:(.*)/s) as [string, string?])),
+    ...(scheme === 'rediss' ? { tls: {} } : {}),
+    reconnectOnError: (error: Error) => SUCCEEDED.test(error.message),
+  };
+  if (kind === 'cluster') return { ...common, Connector: slotOwnerConnector(nodes, prefix, rooms) };
+  if (path === '')
+    throw notAnAddress(url, 'the name of the master is missing: redis+sentinel://host:port,host:port/mymaster');
+  return {
+    ...common,
+    ...databaseOf(url, parameters.get('db')),
+    ...sentinelCredentials(parameters),
+    Connector: WatchingSentinelConnector,
+    sentinels: nodes,
+    name: decoded(path),
+    enableTLSForSentinelMode: scheme === 'rediss',
+  };
+}
+
+/** The URL as it may be logged. */
+export function redactUrl(url: string): string {
+  return redactSettings({ redisUrl: url }).redisUrl;
+}
+
+function oneServer(url: string): RedisOptions {
+  // A path has no host before it, which URL demands where there are credentials.
+  const unix = /^unix:\/\/([^/]*@)?(\/.+)$/.exec(url);
+  const text = unix === null ? url : `unix://${unix[1] ?? ''}localhost${unix[2]}`;
+  const parsed = URL.canParse(text) ? new URL(text) : undefined;
+  switch (parsed?.protocol) {
+    case 'unix:':
+      return {
+        path: decoded(parsed.pathname),
+        ...credentialsIn(parsed),
+        ...databaseOf(url, parsed.searchParams.get('db')),
+      };
+    case 'redis:':
+      return { ...hostOf(parsed), ...credentialsIn(parsed), ...databaseOf(url, parsed.pathname.slice(1)) };
+    case 'rediss:':
+      return { ...hostOf(parsed), ...credentialsIn(parsed), ...databaseOf(url, parsed.pathname.slice(1)), tls: {} };
+    default:
+      throw notAnAddress(
+        url,
+        'use redis://host:port, rediss://host:port, unix:///path/to.sock, ' +
+          'redis+sentinel://host:port,host:port/master or redis+cluster://host:port,host:port',
+      );
+  }
+}
+
+function withRooms(options: RedisOptions, rooms: BodyRooms | undefined): RedisOptions {
+  return rooms === undefined || options.tls !== undefined
+    ? options
+    : { ...options, Connector: largeReplyConnector(rooms) };
+}
+
+function hostOf(url: URL): { host: string; port: number } {
+  return { host: url.hostname.replace(/^\[|\]$/g, '') || 'localhost', port: url.port === '' ? 6379 : Number(url.port) };
+}
+
+function nodeOf(url: string, text: string, defaultPort: number): Node {
+  const match = /^(\[[0-9a-fA-F:.%]+\]|[^[\]:]+)(?::(\d{1,5}))?$/.exec(text.trim());
+  // A "/" or "?" in a password ends it where no one meant, and what looks like a host is the beginning of it.
+  if (match === null)
+    throw notAnAddress(
+      url,
+      redactUrl(url).includes(text) ? `"${text}" is not host:port` : 'write "/" in a password as %2F and "?" as %3F',
+    );
+  return { host: match[1]!.replace(/^\[|\]$/g, ''), port: match[2] === undefined ? defaultPort : Number(match[2]) };
+}
+
+function credentialsIn(url: URL): RedisOptions {
+  return credentialsOf(url.username, url.password);
+}
+
+function credentialsOf(username: string, password = ''): RedisOptions {
+  return {
+    ...(username === '' ? {} : { username: decoded(username) }),
+    ...(password === '' ? {} : { password: decoded(password) }),
+  };
+}
+
+/** What is no percent-encoding stands for itself: a password may have a bare % in it, and URL lets it pass. */
+function decoded(text: string): string {
+  return text.replaceAll(/(?:%[0-9a-f]{2})+/gi, (encoded) => {
+    try {
+      return decodeURIComponent(encoded);
+    } catch {
+      return encoded;
+    }
+  });
+}
+
+function sentinelCredentials(parameters: URLSearchParams): RedisOptions {
+  const [sentinelUsername, sentinelPassword] = [parameters.get('sentinelUsername'), parameters.get('sentinelPassword')];
+  return {
+    ...(sentinelUsername === null ? {} : { sentinelUsername }),
+    ...(sentinelPassword === null ? {} : { sentinelPassword }),
+  };
+}
+
+/** What cannot be a number is not repeated: it may be the end of a password that has a "/" in it. */
+function databaseOf(url: string, text: string | null): RedisOptions {
+  if (text === null || text === '') return {};
+  if (!/^\d{1,9}$/.test(text))
+    throw notAnAddress(
+      url,
+      'the database must be a number, such as 0 in redis://host:port/0 or unix:///path/to.sock?db=0; leave it ' +
+        'out for database 0',
+    );
+  return { db: Number(text) };
+}
+
+function notAnAddress(url: string, cure: string): ShoalError<'CONFIG_INVALID'> {
+  return new ShoalError('CONFIG_INVALID', `"${redactUrl(url)}" is not the URL of a queue server; ${cure}`);
+}

@@ -1,0 +1,44 @@
+// Errors of bullmq and ioredis, as a producer or reader meets them, in Shoal's own words. Faults that pass get a code
+// that says so, QUEUE_FULL or QUEUE_UNREACHABLE; what is neither is a bug or a refusal for good, and leaves as it came.
+
+import { ShoalError } from '@shoal/contract';
+import { isConnectionFault, isPassingRefusal, isServerFull } from './connection.ts';
+
+export async function translated<Value>(work: () => Promise<Value>): Promise<Value> {
+  try {
+    return await work();
+  } catch (error) {
+    throw translate(error);
+  }
+}
+
+function translate(error: unknown): unknown {
+  if (error instanceof ShoalError || !(error instanceof Error)) return error;
+  const fault = firstOf(error);
+  if (isServerFull(fault)) {
+    return new ShoalError(
+      'QUEUE_FULL',
+      'the queue server refused the jobs because its memory is full; let workers and readers catch up and ' +
+        'repeat the call, or raise maxmemory',
+      {},
+      error,
+    );
+  }
+  if (isConnectionFault(fault) || isPassingRefusal(fault)) {
+    return new ShoalError(
+      'QUEUE_UNREACHABLE',
+      `the queue server did not take the call (${fault.message}); repeat it as a whole, jobs that were added ` +
+        'are not added twice',
+      {},
+      error,
+    );
+  }
+  return error;
+}
+
+/** A refused transaction (EXECABORT) says only that it was refused; why is said by the command that was. */
+function firstOf(error: Error): Error {
+  const previous: unknown = Reflect.get(error, 'previousErrors');
+  const first: unknown = Array.isArray(previous) ? previous[0] : undefined;
+  return first instanceof Error ? first : error;
+}

@@ -1,0 +1,339 @@
+// Takes away what nobody needs any more, and puts right what nobody else does: inputs without a job, results that would
+// stay for ever, reservations of jobs that are gone, damaged jobs (repair.ts). Every worker has a janitor; one of them
+// sweeps at a time, in turn. A sweep looks at every key of its queue once, in steps of a millisecond or two of the
+// server's time, with a rest after each; it is never in anybody's way, and may be cut short at any step.
+//
+// An input is taken only after two sweeps, a whole interval apart, found no unfinished job for it in any lane or in
+// quarantine. When it was first seen so is kept on the server: the second sweep may be another worker's.
+//
+// States: *new* → *waiting* (for the next sweep) ⇄ *sweeping* → *stopped*.
+
+import { randomUUID } from 'node:crypto';
+import { invariant, keySpace, type KeySpace } from '@shoal/contract';
+import type { Clock, Logger, SweepFindings } from '@shoal/core';
+import { queuesWithLoad, recountAdmission } from '../admission/admission.ts';
+import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
+import { runScript, script } from '../redis/script.ts';
+import { quarantineQueue } from './quarantine.ts';
+import { repairQueue } from './repair.ts';
+import { literally } from '../redis/scan-pattern.ts';
+
+export interface JanitorOptions {
+  readonly redisUrl: string;
+  readonly prefix: string;
+  /** The main lane of the model; its CPU lane and its quarantine are swept with it. */
+  readonly queue: string;
+  readonly cpuQueue: string;
+  /** From one sweep to the next, and how long an input must have been without a job. */
+  readonly everyMs: number;
+  readonly clock: Clock;
+  /** Epoch milliseconds by the server's clock. */
+  readonly serverNowMs: () => number;
+  /** After each step of a sweep; 0 rests not at all. */
+  readonly restMs?: number;
+  readonly onSwept?: ((findings: SweepFindings) => void) | undefined;
+  readonly log: Logger;
+}
+
+/** A worker that has just started has other things to do. */
+const FIRST_SWEEP_MS = 30_000;
+const REST_MS = 10;
+/** A janitor that died with the broom in its hand is missed for so long; renewed with every step. */
+const LOCK_MS = 30_000;
+/** So many inputs take the server 1 to 2 ms a step; 500 took 8 (Valkey 9.1 on a busy machine, 2026-11). */
+const SCAN_STEP = 100;
+/** What a result gets that has no time to live: nobody of ours wrote it. */
+const STRAY_RESULT_MS = 86_400_000;
+
+// KEYS[1] the lock, KEYS[2] what was seen. ARGV[1] token, [2] life of the lock, [3] now, [4] interval. Not before nine
+// tenths of the interval have passed since the last sweep, whoever did it.
+const BEGIN = script(
+  2,
+  'allow-oom',
+  `
+local last = redis.call('ZSCORE', KEYS[2], '')
+if last and tonumber(ARGV[3]) - tonumber(last) < 0.9 * tonumber(ARGV[4]) then return 0 end
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
+return 0
+`,
+);
+
+// KEYS[1] the lock. ARGV[1] token, [2] life in ms.
+const KEEP = script(
+  1,
+  'allow-oom',
+  `
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+`,
+);
+
+// KEYS[1] the lock, KEYS[2] what was seen: id of an input by when it was first seen without a job; under the empty id
+// the last whole sweep. ARGV[1] token, [2] now, [3] interval. What was not seen again for long is gone.
+const END = script(
+  2,
+  'allow-oom',
+  `
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', ARGV[2] - 5 * ARGV[3])
+redis.call('ZADD', KEYS[2], ARGV[2], '')
+return redis.call('DEL', KEYS[1])
+`,
+);
+
+// KEYS[1] the lock, KEYS[2] what was seen. ARGV[1] token, [2] life of the lock, [3] now, [4] interval, [5] where to go
+// on, [6] the pattern of inputs and results, [7] keys to look at, [8] what results' keys begin with, [9] what one gets
+// that has no time to live, then for each kind of inputs: what their keys begin with, how many beginnings of job keys
+// follow, and these. Returns where to go on, inputs taken, their bytes, and results that had no time to live; nothing
+// when the lock is somebody else's.
+const STEP = script(
+  2,
+  'allow-oom',
+  `
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+local now, interval, output = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[8]
+local function begins(key, base) return string.sub(key, 1, #base) == base end
+
+local kinds, at = {}, 10
+while at <= #ARGV do
+  local kind = {base = ARGV[at], lanes = {}}
+  for lane = at + 2, at + 1 + ARGV[at + 1] do kind.lanes[#kind.lanes + 1] = ARGV[lane] end
+  kinds[#kinds + 1] = kind
+  at = at + 2 + #kind.lanes
+end
+local function hasJob(kind, id)
+  for _, lane in ipairs(kind.lanes) do
+    local job = lane .. id
+    if redis.call('EXISTS', job) == 1 and not (redis.call('TYPE', job).ok == 'hash' and redis.call('HEXISTS', job, 'finishedOn') == 1) then return true end
+  end
+  return false
+end
+
+local taken, bytes, strays = 0, 0, 0
+local function look(kind, key)
+  local seen = tonumber(redis.call('ZSCORE', KEYS[2], key))
+  if hasJob(kind, string.sub(key, #kind.base + 1)) then
+    if seen then redis.call('ZREM', KEYS[2], key) end
+  elseif not seen or now < seen then
+    redis.call('ZADD', KEYS[2], now, key)
+  elseif now - seen >= interval then
+    bytes = bytes + redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 1)
+    redis.call('UNLINK', key)
+    redis.call('ZREM', KEYS[2], key)
+    taken = taken + 1
+  end
+end
+local page = redis.call('SCAN', ARGV[5], 'MATCH', ARGV[6], 'COUNT', ARGV[7])
+for _, key in ipairs(page[2]) do
+  if begins(key, output) then
+    if redis.call('PTTL', key) == -1 then strays = strays + redis.call('PEXPIRE', key, ARGV[9]) end
+  else
+    for _, kind in ipairs(kinds) do if begins(key, kind.base) then look(kind, key) end end
+  end
+end
+return {page[1], taken, bytes, strays}
+`,
+);
+
+export class Janitor {
+  private readonly options: JanitorOptions;
+  private readonly keys: KeySpace;
+  /** While it sweeps: between two sweeps nothing is held open. */
+  private sweeper: Redis | undefined;
+  private readonly end = new AbortController();
+  private cancelTimer: () => void = () => undefined;
+  private endRest: () => void = () => undefined;
+  private sweeping: Promise<unknown> = Promise.resolve();
+  private stopping: Promise<void> | undefined;
+
+  constructor(options: JanitorOptions) {
+    this.options = options;
+    this.keys = keySpace(options.prefix);
+  }
+
+  start(): void {
+    this.schedule(Math.min(FIRST_SWEEP_MS, this.options.everyMs));
+  }
+
+  /** Safe to call early or twice. */
+  stop(): Promise<void> {
+    this.stopping ??= this.close();
+    return this.stopping;
+  }
+
+  /**
+   * One sweep now, if it is time for one and nobody else is at it; undefined when not. Never throws: the next one may
+   * succeed.
+   */
+  async sweep(): Promise<SweepFindings | undefined> {
+    const { redisUrl, prefix, queue, clock, log, onSwept } = this.options;
+    const token = randomUUID();
+    const startedMs = clock.nowMs();
+    const connection = openConnection({ url: redisUrl, prefix, name: `shoal:janitor:${queue}` });
+    this.sweeper = connection;
+    try {
+      await untilReady(connection, redisUrl);
+      if (!(await this.begin(token))) return undefined;
+      const findings = await this.sweepAll(token);
+      if (findings === undefined) return undefined;
+      const swept = { ...findings, durationMs: clock.nowMs() - startedMs };
+      if (Object.entries(findings).some(([, count]) => count > 0))
+        log.info({ queue, ...swept }, 'janitor found something to do');
+      onSwept?.(swept);
+      return swept;
+    } catch (error) {
+      if (!this.isOver) log.warn({ queue, err: error }, 'janitor was interrupted, it will sweep again');
+      return undefined;
+    } finally {
+      await closeConnection(connection);
+    }
+  }
+
+  private schedule(delayMs: number): void {
+    this.cancelTimer = this.options.clock.after(delayMs, () => {
+      this.sweeping = this.sweep().finally(() => {
+        if (!this.isOver) this.schedule(this.options.everyMs);
+      });
+    });
+  }
+
+  private async close(): Promise<void> {
+    this.end.abort();
+    this.cancelTimer();
+    this.endRest();
+    if (this.sweeper !== undefined) await closeConnection(this.sweeper);
+    await this.sweeping;
+  }
+
+  private get connection(): Redis {
+    invariant(this.sweeper !== undefined, 'only a sweep asks the server');
+    return this.sweeper;
+  }
+
+  private async begin(token: string): Promise<boolean> {
+    const { queue, everyMs, serverNowMs } = this.options;
+    const [began] = await this.run(BEGIN, [
+      this.keys.janitor(queue),
+      this.keys.jobless(queue),
+      token,
+      LOCK_MS,
+      serverNowMs(),
+      everyMs,
+    ]);
+    return began === 1;
+  }
+
+  /** Undefined when it had to stop half-way. */
+  private async sweepAll(token: string): Promise<Omit<SweepFindings, 'durationMs'> | undefined> {
+    const { queue, cpuQueue: cpu, prefix, everyMs, serverNowMs } = this.options;
+    const step = (): Promise<void> => this.stepped(token);
+    const found = await this.takeAndAge(token);
+    let reservations = 0;
+    for (const loaded of new Set([queue, ...(await queuesWithLoad(this.connection, prefix))]))
+      reservations += await recountAdmission(this.connection, { prefix, queue: loaded, onStep: step }, this.end.signal);
+    const repaired = { mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
+    for (const lane of [queue, cpu]) {
+      const report = await repairQueue({
+        connection: this.connection,
+        prefix,
+        queue: lane,
+        onStep: step,
+        signal: this.end.signal,
+      });
+      for (const kind of ['mended', 'failed', 'requeued', 'released', 'removed'] as const)
+        repaired[kind] += report[kind];
+    }
+    if (this.isOver) return undefined;
+    await this.run(END, [this.keys.janitor(queue), this.keys.jobless(queue), token, serverNowMs(), everyMs]);
+    return {
+      ...found,
+      reservations,
+      jobsMended: repaired.mended,
+      jobsFailed: repaired.failed,
+      jobsRequeued: repaired.requeued,
+      parentsReleased: repaired.released,
+      idsRemoved: repaired.removed,
+    };
+  }
+
+  /**
+   * One look at every key: inputs without a job, results that would stay. The server finds and judges them; little of
+   * it is sent.
+   */
+  private async takeAndAge(token: string): Promise<Pick<SweepFindings, 'inputs' | 'inputBytes' | 'strayResults'>> {
+    const { queue, cpuQueue: cpu, prefix, everyMs, serverNowMs } = this.options;
+    const quarantine = quarantineQueue(queue);
+    const kinds = [
+      [queue, [queue, cpu]],
+      [quarantine, [quarantine]],
+    ] as const;
+    const inputs = kinds.flatMap(([owner, lanes]) => [
+      this.keys.input(owner, ''),
+      lanes.length,
+      ...lanes.map((lane) => this.keys.job(lane, '')),
+    ]);
+    const pattern = `${literally(prefix)}:[io]*:${literally(queue)}*`; // {shoal}:in:<queue>:<job id>, {shoal}:in:<queue>-quarantine:…, {shoal}:out:<queue>:…
+    const found = { inputs: 0, inputBytes: 0, strayResults: 0 };
+    let cursor = '0';
+    do {
+      const [step] = await this.run(STEP, [
+        this.keys.janitor(queue),
+        this.keys.jobless(queue),
+        token,
+        LOCK_MS,
+        serverNowMs(),
+        everyMs,
+        cursor,
+        pattern,
+        SCAN_STEP,
+        this.keys.output(queue, ''),
+        STRAY_RESULT_MS,
+        ...inputs,
+      ]);
+      if (!Array.isArray(step)) throw anotherSweeps();
+      const [next, taken, bytes, strays] = step.map(String);
+      cursor = next!;
+      found.inputs += Number(taken);
+      found.inputBytes += Number(bytes);
+      found.strayResults += Number(strays);
+      await this.rest();
+    } while (cursor !== '0' && !this.isOver);
+    return found;
+  }
+
+  /** Between two steps. Throws when the broom was taken from us: we were too slow, and somebody else sweeps. */
+  private async stepped(token: string): Promise<void> {
+    const { queue } = this.options;
+    const [isOurs] = await this.run(KEEP, [this.keys.janitor(queue), token, LOCK_MS]);
+    if (isOurs !== 1) throw anotherSweeps();
+    await this.rest();
+  }
+
+  private async rest(): Promise<void> {
+    const { clock, restMs = REST_MS } = this.options;
+    if (restMs === 0 || this.isOver) return;
+    await new Promise<void>((resolve) => {
+      const cancel = clock.after(restMs, resolve);
+      this.endRest = () => {
+        cancel();
+        resolve();
+      };
+    });
+  }
+
+  private run(
+    called: Parameters<typeof runScript>[1],
+    values: Parameters<typeof runScript>[2][number],
+  ): Promise<unknown[]> {
+    return runScript(this.connection, called, [values], { signal: this.end.signal });
+  }
+
+  private get isOver(): boolean {
+    return this.end.signal.aborted;
+  }
+}
+
+function anotherSweeps(): Error {
+  return new Error('another janitor sweeps');
+}

@@ -1,0 +1,231 @@
+// What a person does to the queue of a model by hand: look at it, pause it, run failed jobs again, take finished ones
+// away, have it put right. Both lanes and the quarantine are meant wherever that makes sense. Cancelling is cancel.ts,
+// quarantine quarantine.ts. Starts nothing and waits for no worker.
+
+import { DEFAULT_PREFIX, cpuLaneOf, keySpace, parseFailedReason, type KeySpace } from '@shoal/contract';
+import type { Logger } from '@shoal/core';
+import { Job, Queue } from 'bullmq';
+import { readAdmission } from '../admission/admission.ts';
+import { CANCEL_MARK } from '../producer/cancel.ts';
+import { closeConnection, connected, type Redis } from '../redis/connection.ts';
+import { runScript, script } from '../redis/script.ts';
+import { quarantineQueue } from './quarantine.ts';
+import { repairQueue, type RepairReport } from './repair.ts';
+import { translated } from '../redis/translated.ts';
+import { liveWorkers } from '../lanes/worker-presence.ts';
+
+export interface QueueAdminOptions {
+  readonly redisUrl: string;
+  /** Default {shoal}. */
+  readonly prefix?: string | undefined;
+  /** The main lane. */
+  readonly queue: string;
+  readonly log?: Logger | undefined;
+}
+
+export interface LaneCounts {
+  readonly queue: string;
+  readonly isPaused: boolean;
+  /** Prioritized jobs count as waiting. */
+  readonly waiting: number;
+  readonly active: number;
+  readonly delayed: number;
+  /** Handed over to the CPU lane and not ended yet. */
+  readonly handedOver: number;
+  readonly completed: number;
+  readonly failed: number;
+  readonly workers: number;
+}
+
+export interface QueueCounts {
+  readonly lanes: readonly LaneCounts[];
+  readonly quarantined: number;
+  /** Room that producers have reserved. */
+  readonly reserved: { readonly rows: number; readonly bytes: number; readonly unreadBytes: number };
+}
+
+export interface RetriedJob {
+  readonly jobId: string;
+  /**
+   * `retried`: it waits again. `input-lost`: its input was deleted with its failure; add it anew. `not-failed`: it did
+   * not fail, or is gone.
+   */
+  readonly outcome: 'retried' | 'input-lost' | 'not-failed';
+}
+
+export interface CleanOptions {
+  readonly state: 'completed' | 'failed';
+  /** Only jobs that ended at least so long ago. */
+  readonly olderThanMs: number;
+  readonly onProgress?: (removed: number) => void;
+  readonly signal?: AbortSignal | undefined;
+}
+
+const STEP_JOBS = 200;
+
+// KEYS[1] the job. What would make it fail again at once: marks of a cancel, of damage, of stalls; and, in `progress`,
+// that of a hand-over, which would pass for one of the new life, whose attempts begin at 0 again, and bring the old
+// failure as its ending.
+const FORGIVE = script(
+  1,
+  'allow-oom',
+  `return redis.call('HDEL', KEYS[1], 'defa', 'stc', '${CANCEL_MARK}', 'progress')`,
+);
+
+export class QueueAdmin {
+  private readonly connection: Redis;
+  private readonly keys: KeySpace;
+  private readonly prefix: string;
+  private readonly queue: Queue;
+  private readonly cpu: Queue;
+  private readonly quarantine: Queue;
+
+  private constructor({ prefix = DEFAULT_PREFIX, queue, log }: QueueAdminOptions, connection: Redis) {
+    this.connection = connection;
+    this.prefix = prefix;
+    this.keys = keySpace(prefix);
+    const open = (name: string): Queue => {
+      const opened = new Queue(name, { prefix, connection, skipMetasUpdate: true });
+      opened.on('error', (error) => log?.debug({ queue: name, reason: error.message }, 'queue reported an error'));
+      return opened;
+    };
+    [this.queue, this.cpu, this.quarantine] = [open(queue), open(cpuLaneOf(queue)), open(quarantineQueue(queue))];
+  }
+
+  /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
+  static async connect(options: QueueAdminOptions): Promise<QueueAdmin> {
+    const { redisUrl, prefix, queue, log } = options;
+    return new QueueAdmin(options, await connected({ url: redisUrl, prefix, name: `shoal:admin:${queue}`, log }));
+  }
+
+  async counts(): Promise<QueueCounts> {
+    return translated(async () => {
+      const { prefix, connection, queue } = this;
+      const [main, cpu, quarantined, reserved] = await Promise.all([
+        this.countLane(this.queue),
+        this.countLane(this.cpu),
+        this.quarantine.getJobCountByTypes('waiting', 'prioritized'),
+        readAdmission(connection, { prefix, queue: queue.name }),
+      ]);
+      return { lanes: [main, cpu], quarantined, reserved };
+    });
+  }
+
+  /** Nothing of either lane is claimed until `resume`; what is claimed is finished. */
+  async pause(): Promise<void> {
+    await translated(() => Promise.all([this.queue.pause(), this.cpu.pause()]));
+  }
+
+  async resume(): Promise<void> {
+    await translated(() => Promise.all([this.queue.resume(), this.cpu.resume()]));
+  }
+
+  /** Ids of failed jobs, the newest first, all or those with this code. */
+  async *failedIds(code?: string): AsyncGenerator<string[]> {
+    for (let at = 0; ; at += STEP_JOBS) {
+      const jobIds = await translated(() => this.queue.getRanges(['failed'], at, at + STEP_JOBS - 1, false));
+      if (jobIds.length === 0) return;
+      yield code === undefined ? jobIds : await this.withCode(jobIds, code);
+    }
+  }
+
+  /** Failed jobs of the main lane wait again. One result per id, in order. */
+  async retry(jobIds: readonly string[]): Promise<RetriedJob[]> {
+    return translated(() => Promise.all(jobIds.map(async (jobId) => ({ jobId, outcome: await this.retryOne(jobId) }))));
+  }
+
+  /**
+   * Takes finished jobs of the main lane away, their records that is: results end with their time to live. Resolves to
+   * how many.
+   */
+  async clean({ state, olderThanMs, onProgress, signal }: CleanOptions): Promise<number> {
+    let removed = 0;
+    for (;;) {
+      const ids =
+        signal?.aborted === true ? [] : await translated(() => this.queue.clean(olderThanMs, STEP_JOBS, state));
+      removed += ids.length;
+      onProgress?.(removed);
+      if (ids.length < STEP_JOBS) return removed;
+    }
+  }
+
+  /** Thorough, in both lanes and in quarantine. */
+  async repair(onProgress?: (jobs: number, total: number) => void, signal?: AbortSignal): Promise<RepairReport> {
+    return translated(async () => {
+      const lanes = [this.queue, this.cpu, this.quarantine];
+      const totals = await Promise.all(
+        lanes.map((lane) =>
+          lane.getJobCountByTypes('waiting', 'prioritized', 'delayed', 'waiting-children', 'completed', 'failed'),
+        ),
+      );
+      const total = totals.reduce((sum, count) => sum + count, 0);
+      const report = { jobs: 0, mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
+      for (const lane of lanes) {
+        const before = report.jobs;
+        const repaired = await repairQueue({
+          connection: this.connection,
+          prefix: this.prefix,
+          queue: lane.name,
+          isThorough: true,
+          signal,
+          onStep: (jobs) => onProgress?.(before + jobs, total),
+        });
+        for (const kind of Object.keys(report) as (keyof RepairReport)[]) report[kind] += repaired[kind];
+      }
+      return report;
+    });
+  }
+
+  /** Safe to call twice. */
+  async close(): Promise<void> {
+    await closeConnection(this.connection);
+    await Promise.allSettled([this.queue, this.cpu, this.quarantine].map((queue) => queue.close()));
+  }
+
+  private async countLane(lane: Queue): Promise<LaneCounts> {
+    const [counts, isPaused, workers] = await Promise.all([
+      lane.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'waiting-children', 'completed', 'failed'),
+      lane.isPaused(),
+      liveWorkers(this.connection, lane.name, this.prefix),
+    ]);
+    const {
+      wait = 0,
+      prioritized = 0,
+      active = 0,
+      delayed = 0,
+      'waiting-children': handedOver = 0,
+      completed = 0,
+      failed = 0,
+    } = counts;
+    return {
+      queue: lane.name,
+      isPaused,
+      waiting: wait + prioritized,
+      active,
+      delayed,
+      handedOver,
+      completed,
+      failed,
+      workers: workers.length,
+    };
+  }
+
+  private async withCode(jobIds: readonly string[], code: string): Promise<string[]> {
+    const reasons = await Promise.all(
+      jobIds.map((jobId) => this.connection.hget(this.queue.toKey(jobId), 'failedReason')),
+    );
+    return jobIds.filter((_, at) => parseFailedReason(reasons[at] ?? '').code === code);
+  }
+
+  private async retryOne(jobId: string): Promise<RetriedJob['outcome']> {
+    const job = await Job.fromId(this.queue, jobId);
+    if (job === undefined || !(await job.isFailed())) return 'not-failed';
+    const data: unknown = job.data;
+    const hasInputKey = typeof data === 'object' && data !== null && 'input' in data;
+    if (hasInputKey && (await this.connection.exists(this.keys.input(this.queue.name, jobId))) === 0)
+      return 'input-lost';
+    await runScript(this.connection, FORGIVE, [[this.queue.toKey(jobId)]]);
+    await job.retry('failed', { resetAttemptsMade: true, resetAttemptsStarted: true });
+    return 'retried';
+  }
+}

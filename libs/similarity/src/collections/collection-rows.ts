@@ -1,0 +1,125 @@
+// One version of a collection, read in pieces: for whoever may hold only so much of it at a time, or keeps account of
+// what it holds. Pieces are read into memory of their own, never mapped: a file that is cut meanwhile is an error, not
+// a signal.
+
+import { open, type FileHandle } from 'node:fs/promises';
+import { isShoalError } from '@shoal/contract';
+import { crc32 } from 'node:zlib';
+import { corrupt, HEADER_BYTES, type CollectionHeader } from './collection-file.ts';
+import { collectionInfo, type CollectionInfo } from './collections.ts';
+import { readHeader } from './open-collection.ts';
+import type { RowBlock } from '../engines/vectors.ts';
+
+export interface CollectionRows {
+  /** name@version */
+  readonly name: string;
+  readonly rows: number;
+  readonly dims: number;
+  /** Memory that a row takes once it was read. */
+  readonly rowBytes: number;
+  /**
+   * Rows `first` to `first + count`; their ids are those of the collection. COLLECTION_CORRUPT when the file was cut.
+   */
+  read(first: number, count: number): Promise<RowBlock>;
+  /**
+   * False when another was built under this name and number. COLLECTION_GONE when the version was removed,
+   * COLLECTION_CORRUPT when it was cut. Reads the header alone.
+   */
+  isCurrent(): Promise<boolean>;
+  close(): Promise<void>;
+}
+
+const CHUNK_BYTES = 1 << 22;
+
+/**
+ * Opens "docs@3" and reads every byte once, for its checksum. COLLECTION_UNKNOWN, COLLECTION_GONE or COLLECTION_CORRUPT
+ * when it cannot.
+ */
+export async function openCollectionRows(folder: string, nameAndVersion: string): Promise<CollectionRows> {
+  const info = await infoOf(folder, nameAndVersion);
+  const { path } = info;
+  const name = `${info.name}@${info.version}`;
+  const header = await readHeader(path);
+  const file = await open(path, 'r');
+  try {
+    await verify(file, path, header);
+  } catch (error) {
+    await file.close();
+    throw error;
+  }
+  const idBytes = 8;
+  return {
+    name,
+    rows: header.rows,
+    dims: header.dims,
+    rowBytes: header.strideBytes + 4 + idBytes + (header.dtype === 'i8' ? 4 : 0),
+    read: (first, count) => readBlock(file, path, header, first, count),
+    isCurrent: async () => (await collectionInfo(folder, name)).createdMs === header.createdMs,
+    close: () => file.close(),
+  };
+}
+
+/** Of a collection that never had a version, none is gone. */
+async function infoOf(folder: string, nameAndVersion: string): Promise<CollectionInfo> {
+  try {
+    return await collectionInfo(folder, nameAndVersion);
+  } catch (error) {
+    if (isShoalError(error, 'COLLECTION_GONE')) await collectionInfo(folder, nameAndVersion.split('@')[0]!);
+    throw error;
+  }
+}
+
+async function verify(file: FileHandle, path: string, { fileBytes, crc: expected }: CollectionHeader): Promise<void> {
+  const chunk = new Uint8Array(CHUNK_BYTES);
+  let crc = 0;
+  for (let at = HEADER_BYTES; at < fileBytes;) {
+    const { bytesRead } = await file.read(chunk, 0, Math.min(chunk.length, fileBytes - at), at);
+    if (bytesRead === 0) throw corrupt(path, `it ends after ${at} of ${fileBytes} bytes`);
+    crc = crc32(chunk.subarray(0, bytesRead), crc);
+    at += bytesRead;
+  }
+  if (crc !== expected) throw corrupt(path, 'its bytes have another checksum than was written');
+}
+
+async function readBlock(
+  file: FileHandle,
+  path: string,
+  { dtype, dims, strideBytes, at, hasIds }: CollectionHeader,
+  first: number,
+  count: number,
+): Promise<RowBlock> {
+  const section = (from: number, elementBytes: number): Promise<ArrayBuffer> =>
+    readExactly(file, path, from + first * elementBytes, count * elementBytes);
+  const [data, scales, lengths, ids] = await Promise.all([
+    section(at.rows, strideBytes),
+    dtype === 'i8' ? section(at.scales, 4) : undefined,
+    section(at.lengths, 4),
+    hasIds ? section(at.ids, 8) : undefined,
+  ]);
+  return {
+    dtype,
+    dims,
+    strideBytes,
+    rows: count,
+    data: new Uint8Array(data),
+    lengths: new Float32Array(lengths),
+    ...(scales === undefined ? {} : { scales: new Float32Array(scales) }),
+    ...idsOf(ids, first, count),
+  };
+}
+
+/** Row numbers need no ids, except in a piece that does not begin at row 0. */
+function idsOf(ids: ArrayBuffer | undefined, first: number, count: number): { readonly ids?: BigUint64Array } {
+  if (ids !== undefined) return { ids: new BigUint64Array(ids) };
+  return first === 0 ? {} : { ids: BigUint64Array.from({ length: count }, (_, row) => BigInt(first + row)) };
+}
+
+async function readExactly(file: FileHandle, path: string, from: number, bytes: number): Promise<ArrayBuffer> {
+  const buffer = new ArrayBuffer(bytes);
+  for (let at = 0; at < bytes;) {
+    const { bytesRead } = await file.read(new Uint8Array(buffer, at), 0, Math.min(1 << 30, bytes - at), from + at);
+    if (bytesRead === 0) throw corrupt(path, `it ends ${bytes - at} bytes too early; it was cut while it was open`);
+    at += bytesRead;
+  }
+  return buffer;
+}

@@ -1,0 +1,272 @@
+import { mkdtempSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { buildCandidates, canFindCandidates, checkRecall, openCandidates, searchCandidates } from './candidates.ts';
+import {
+  appendToCollection,
+  checkCollection,
+  collectionInfo,
+  createCollection,
+  listCollections,
+  openCollection,
+  removeCollection,
+  type RowBatch,
+} from './collections.ts';
+import { hitsOf, openKernels } from '../engines/kernels.ts';
+import { nativeAddon, nativeProblem } from '../engines/native-addon.ts';
+import { matrixOf, ROW_TYPES, rowReader } from '../engines/vectors.ts';
+import { residentBytes } from './open-collection.ts';
+import { workBytes } from '../engines/work-bytes.ts';
+
+let folder: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'shoal-collections-'));
+});
+afterEach(() => rmSync(folder, { recursive: true, force: true }));
+
+const kernels = openKernels();
+const codeOf = (work: Promise<unknown>) =>
+  work.then(
+    () => 'no error',
+    (error: { code?: string }) => error.code,
+  );
+
+/** Row r is all around r, so that every row is nearest to itself. */
+function rows(count: number, dims = 8, from = 0): RowBatch {
+  return {
+    dims,
+    vectors: Float32Array.from(
+      { length: count * dims },
+      (_, i) => Math.sin(i * 1.7 + from) + (i % dims === 0 ? from + Math.floor(i / dims) : 0),
+    ),
+    names: Array.from({ length: count }, (_, row) => `row ${from + row}`),
+  };
+}
+
+const pathOf = (version: number, name = 'docs') => join(folder, name, `${version}.shc`);
+
+describe('a collection', () => {
+  test.each(ROW_TYPES)('comes back as %s: values, names, what is known of it, and the nearest rows', async (dtype) => {
+    const given = rows(100);
+    const info = await createCollection(folder, 'docs', [rows(60), rows(40, 8, 60)], {
+      dtype,
+      about: { model: 'tiny@1' },
+    });
+    const collection = await openCollection(folder, 'docs');
+    expect(info).toMatchObject({ name: 'docs', version: 1, rows: 100, dims: 8, dtype, versions: [1] });
+    expect(collection).toMatchObject({
+      version: 1,
+      rows: 100,
+      dims: 8,
+      dtype,
+      about: { model: 'tiny@1' },
+      isMapped: nativeAddon() !== undefined,
+    });
+    expect([collection.names!(0), collection.names!(99), residentBytes(collection)]).toEqual([
+      'row 0',
+      'row 99',
+      info.bytes,
+    ]);
+    expect(collection.block.strideBytes % 64).toBe(0);
+    const read = rowReader(collection.block);
+    const close = { f32: 0, f16: 1e-3, i8: 1 / 127 }[dtype];
+    for (let row = 0; row < 60; row++) {
+      const largest = Math.max(...given.vectors.subarray(row * 8, row * 8 + 8).map(Math.abs));
+      read(row).forEach((value, d) =>
+        expect(Math.abs(value - given.vectors[row * 8 + d]!)).toBeLessThanOrEqual(close * largest),
+      );
+    }
+    const found = await kernels.topK(matrixOf(given.vectors.slice(0, 3 * 8), 8), collection.block, {
+      k: 1,
+      metric: 'l2',
+    });
+    expect([0, 1, 2].map((query) => hitsOf(found, query).ids[0])).toEqual([0n, 1n, 2n]);
+  });
+
+  test('ids are the caller’s, and rise', async () => {
+    await createCollection(folder, 'docs', [
+      { dims: 2, vectors: Float32Array.of(1, 0, 0, 1), ids: BigUint64Array.of(7n, 2n ** 60n) },
+    ]);
+    const { block } = await openCollection(folder, 'docs');
+    expect(
+      hitsOf(await kernels.topK(matrixOf(Float32Array.of(0, 1), 2), block, { k: 2, metric: 'dot' }), 0).ids,
+    ).toEqual(BigUint64Array.of(2n ** 60n, 7n));
+    await appendToCollection(folder, 'docs', [{ dims: 2, vectors: Float32Array.of(1, 1) }]);
+    expect((await openCollection(folder, 'docs')).block.ids).toEqual(BigUint64Array.of(7n, 2n ** 60n, 2n ** 60n + 1n));
+    expect(
+      await codeOf(
+        appendToCollection(folder, 'docs', [{ dims: 2, vectors: Float32Array.of(1, 1), ids: BigUint64Array.of(3n) }]),
+      ),
+    ).toBe('INPUT_INVALID');
+  });
+
+  test('grows by versions: who reads one keeps it, the newest is opened, old ones go', async () => {
+    await createCollection(folder, 'docs', [rows(3)]);
+    const first = await openCollection(folder, 'docs');
+    expect(await appendToCollection(folder, 'docs', [rows(2, 8, 3)])).toMatchObject({
+      version: 2,
+      rows: 5,
+      versions: [2, 1],
+    });
+    expect(await appendToCollection(folder, 'docs', [rows(1, 8, 5)])).toMatchObject({
+      version: 3,
+      rows: 6,
+      versions: [3, 2],
+    });
+    const third = await openCollection(folder, 'docs');
+    expect([third.rows, third.names!(0), third.names!(5)]).toEqual([6, 'row 0', 'row 5']);
+    expect(await codeOf(openCollection(folder, 'docs@1'))).toBe('COLLECTION_GONE');
+    expect((await openCollection(folder, 'docs@2')).rows).toBe(5);
+    const query = matrixOf(rows(1).vectors, 8);
+    expect(hitsOf(await kernels.topK(query, first.block, { k: 9, metric: 'l2' }), 0).ids).toEqual(
+      hitsOf(await kernels.topK(query, first.block, { k: 3, metric: 'l2' }), 0).ids,
+    );
+    first.checkIntact();
+    expect(await removeCollection(folder, 'docs')).toEqual([3, 2]);
+    expect(hitsOf(await kernels.topK(query, third.block, { k: 1, metric: 'l2' }), 0).ids).toEqual(
+      BigUint64Array.of(0n),
+    );
+    expect(await codeOf(openCollection(folder, 'docs'))).toBe('COLLECTION_UNKNOWN');
+    expect(await listCollections(folder)).toEqual([]);
+  });
+
+  test('takes all rows of writers that come at once', async () => {
+    await createCollection(folder, 'docs', [rows(1)]);
+    await Promise.all([1, 2, 3].map((writer) => appendToCollection(folder, 'docs', [rows(2, 8, 10 * writer)])));
+    const { rows: count, names, version } = await openCollection(folder, 'docs');
+    expect([count, version, Array.from({ length: count }, (_, row) => names!(row)).sort()]).toEqual([
+      7,
+      4,
+      ['row 0', 'row 10', 'row 11', 'row 20', 'row 21', 'row 30', 'row 31'],
+    ]);
+  });
+
+  test('is not there when its source fails, nor is half of it', async () => {
+    function* failing() {
+      yield rows(5);
+      throw new Error('the reader broke');
+    }
+    await expect(createCollection(folder, 'docs', failing())).rejects.toThrow('the reader broke');
+    const abort = new AbortController();
+    await expect(
+      createCollection(folder, 'docs', [rows(5), rows(5)], {
+        signal: abort.signal,
+        onRows: () => abort.abort(new Error('enough')),
+      }),
+    ).rejects.toThrow('enough');
+    expect(readdirSync(folder)).toEqual([]);
+    await createCollection(folder, 'docs', [rows(5)]);
+    await expect(appendToCollection(folder, 'docs', failing())).rejects.toThrow('the reader broke');
+    expect(readdirSync(join(folder, 'docs'))).toEqual(['1.shc']);
+  });
+
+  test('may be empty, and then says so when it is searched', async () => {
+    await createCollection(folder, 'docs', [], { dims: 8 });
+    const { block } = await openCollection(folder, 'docs');
+    expect(await codeOf(kernels.topK(matrixOf(rows(1).vectors, 8), block, { k: 1, metric: 'dot' }))).toBe(
+      'COLLECTION_EMPTY',
+    );
+    expect(await codeOf(createCollection(folder, 'none', []))).toBe('COLLECTION_EMPTY');
+    expect((await appendToCollection(folder, 'docs', [rows(2)])).rows).toBe(2);
+  });
+});
+
+describe('what cannot be a collection is refused by its code', () => {
+  test('names, versions, dimensions and values', async () => {
+    expect(await codeOf(openCollection(folder, 'nobody'))).toBe('COLLECTION_UNKNOWN');
+    for (const name of ['../up', '', '.hidden', 'a b', 'docs@0', 'docs@x', 'docs@1@2'])
+      expect(await codeOf(openCollection(folder, name))).toBe('COLLECTION_UNKNOWN');
+    expect(await codeOf(createCollection(folder, 'docs', [rows(2), rows(2, 9)]))).toBe('DIMENSIONS_MISMATCH');
+    expect(await codeOf(createCollection(folder, 'docs', [{ dims: 3, vectors: Float32Array.of(1, 2) }]))).toBe(
+      'DIMENSIONS_MISMATCH',
+    );
+    for (const bad of [NaN, Infinity, 1e20])
+      expect(await codeOf(createCollection(folder, 'docs', [{ dims: 2, vectors: Float32Array.of(1, bad) }]))).toBe(
+        'VECTOR_INVALID',
+      );
+    expect(
+      await codeOf(createCollection(folder, 'docs', [{ dims: 1, vectors: Float32Array.of(1e5) }], { dtype: 'f16' })),
+    ).toBe('VECTOR_INVALID');
+    expect(await codeOf(createCollection(folder, 'docs', [rows(1)], { dtype: 'f64' as 'f32' }))).toBe('SEARCH_INVALID');
+  });
+
+  test('every changed byte of a file, and every cut', async () => {
+    await createCollection(folder, 'docs', [rows(50)], { dtype: 'i8' });
+    const whole = readFileSync(pathOf(1));
+    for (const at of [0, 9, 12, 20, 47, 100, 107, 4_096, 4_100, 6_000, whole.length - 1]) {
+      const changed = Buffer.from(whole);
+      changed[at]! ^= 1;
+      writeFileSync(pathOf(1), changed);
+      expect(`${at}: ${await codeOf(openCollection(folder, 'docs'))}`).toBe(`${at}: COLLECTION_CORRUPT`);
+      expect(`${at}: ${await codeOf(checkCollection(folder, 'docs'))}`).toBe(`${at}: COLLECTION_CORRUPT`);
+    }
+    for (const bytes of [0, 10, 4_095, 4_096, whole.length - 1]) {
+      writeFileSync(pathOf(1), whole.subarray(0, bytes));
+      expect(`${bytes}: ${await codeOf(openCollection(folder, 'docs', { map: bytes % 2 === 0 }))}`).toBe(
+        `${bytes}: COLLECTION_CORRUPT`,
+      );
+    }
+    expect(await listCollections(folder)).toEqual([
+      { name: 'docs', error: expect.objectContaining({ code: 'COLLECTION_CORRUPT' }) },
+    ]);
+    writeFileSync(pathOf(1), whole);
+    expect(await checkCollection(folder, 'docs')).toMatchObject({ rows: 50, version: 1 });
+    expect(await collectionInfo(folder, 'docs@1')).toMatchObject({ rows: 50, dtype: 'i8' });
+  });
+
+  test('a file that is cut while it is searched: the process lives, and nobody gets an answer', async () => {
+    if (nativeAddon() === undefined) return console.warn(`not mapped here, so nothing can be cut: ${nativeProblem()}`);
+    await createCollection(folder, 'docs', [rows(5_000)]);
+    const collection = await openCollection(folder, 'docs', { verify: false });
+    truncateSync(pathOf(1), 8_192);
+    const query = matrixOf(rows(1).vectors, 8);
+    expect(await codeOf(kernels.topK(query, collection.block, { k: 3, metric: 'dot' }))).toBe('COLLECTION_CORRUPT');
+    expect(await codeOf(openKernels({ isa: 'plain' }).topK(query, collection.block, { k: 3, metric: 'dot' }))).toBe(
+      'COLLECTION_CORRUPT',
+    );
+    expect(() => collection.checkIntact()).toThrow('it was cut while it was open');
+  });
+});
+
+describe('candidates', async () => {
+  const canFind = await canFindCandidates();
+  if (!canFind) console.warn('usearch does not load here: approximate search is not tested');
+
+  test.skipIf(!canFind)('are found beside their version, scored exactly, and their recall is measured', async () => {
+    const dims = 16;
+    await createCollection(
+      folder,
+      'docs',
+      [{ dims, vectors: Float32Array.from({ length: 500 * dims }, (_, i) => Math.sin(i * i)) }],
+      { dtype: 'f16' },
+    );
+    const collection = await openCollection(folder, 'docs');
+    expect(await openCandidates(folder, collection)).toBeUndefined();
+    const candidates = await buildCandidates(folder, collection);
+    const recall = await checkRecall(folder, kernels, collection, candidates, { sample: 100 });
+    expect(recall).toMatchObject({ k: 10, sample: 100 });
+    expect(recall.recall).toBeGreaterThan(0.9);
+    const opened = await openCandidates(folder, collection);
+    expect(opened?.measured).toEqual(recall);
+    const query = matrixOf(
+      Float32Array.from({ length: dims }, (_, i) => Math.cos(i)),
+      dims,
+    );
+    const [found, exact] = await Promise.all([
+      searchCandidates(kernels, collection, opened!, query, { k: 5, metric: 'cosine' }),
+      kernels.topK(query, collection.block, { k: 5, metric: 'cosine' }),
+    ]);
+    expect(hitsOf(found, 0)).toEqual(hitsOf(exact, 0));
+    writeFileSync(join(folder, 'docs', '1.cosine.hnsw'), 'damaged');
+    expect(await openCandidates(folder, collection)).toBeUndefined();
+    await removeCollection(folder, 'docs');
+    expect(readdirSync(folder)).toEqual([]);
+  });
+});
+
+test('memory beside the rows is less with smaller tiles and fewer threads', () => {
+  const size = { queries: 100, dims: 384, k: 5_000, threads: 2 };
+  expect(workBytes(size, 1_000)).toBeLessThan(workBytes(size, 10_000));
+  expect(workBytes({ ...size, threads: 1 }, 10_000)).toBeLessThan(workBytes(size, 10_000));
+});

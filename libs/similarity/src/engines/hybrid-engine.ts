@@ -1,0 +1,184 @@
+// A CPU engine and a GPU engine as one: each call goes to the one that will be done sooner, by the times measured on
+// this machine (core's RunTimes), and what it really took corrects them. Rows come to the device when the time they
+// would have saved there pays for the way. A device that fails costs no answer: the same call goes on on the CPU, and
+// so does everything after it. Running out of memory is not a failure: it is for the caller to take smaller tiles.
+
+import { ShoalError } from '@shoal/contract';
+import type { RunTimes } from '@shoal/core';
+import type { CudaEngine } from './cuda-engine.ts';
+import type { Graph } from '../graphs/graph.ts';
+import type { Engine } from './kernels.ts';
+import type { RowBlock } from './vectors.ts';
+
+export interface HybridEngineOptions {
+  readonly cpu: Engine;
+  readonly gpu: CudaEngine;
+  readonly times: RunTimes;
+  /** auto: whichever is sooner. never: the GPU alone, except after it failed. */
+  readonly chooses?: 'auto' | 'never';
+  readonly nowMs?: () => number;
+  /** The GPU could not do a call, which the CPU does now. DEVICE_LOST: nor will it do another one. */
+  readonly onFellBack?: (error: ShoalError) => void;
+}
+
+/** Of one computation, for its prediction. */
+interface Size {
+  /** "topk/f32" */
+  readonly kind: string;
+  readonly queries: number;
+  /** Values that each query is compared with. */
+  readonly work: number;
+}
+
+/** What was computed where since it was last asked. */
+export interface Usage {
+  readonly cpu: number;
+  readonly gpu: number;
+  /** Set when the GPU could not do a call of these. */
+  readonly fellBack: ShoalError['code'] | undefined;
+}
+
+/** k above which the selection takes a time of its own. */
+const LARGE_K = 256;
+
+export class HybridEngine implements Engine {
+  readonly isa = 'hybrid';
+  readonly threads: number;
+  readonly cpu: Engine;
+  readonly gpu: CudaEngine;
+  readonly times: RunTimes;
+  readonly #chooses: boolean;
+  readonly #nowMs: () => number;
+  readonly #onFellBack: (error: ShoalError) => void;
+  /** Milliseconds that rows would have saved on the device, were they there. */
+  readonly #credit = new WeakMap<RowBlock | Graph, number>();
+  #usage: { cpu: number; gpu: number; fellBack: ShoalError['code'] | undefined } = {
+    cpu: 0,
+    gpu: 0,
+    fellBack: undefined,
+  };
+  readonly #calls = { cpu: 0, gpu: 0 };
+  #isLost = false;
+
+  constructor({
+    cpu,
+    gpu,
+    times,
+    chooses = 'auto',
+    nowMs = () => performance.now(),
+    onFellBack = () => undefined,
+  }: HybridEngineOptions) {
+    this.cpu = cpu;
+    this.gpu = gpu;
+    this.times = times;
+    this.threads = cpu.threads;
+    this.#chooses = chooses === 'auto';
+    this.#nowMs = nowMs;
+    this.#onFellBack = onFellBack;
+  }
+
+  /** Since it was made. */
+  get calls(): { readonly cpu: number; readonly gpu: number } {
+    return { ...this.#calls };
+  }
+
+  get isLost(): boolean {
+    return this.#isLost;
+  }
+
+  takeUsage(): Usage {
+    const usage = this.#usage;
+    this.#usage = { cpu: 0, gpu: 0, fellBack: undefined };
+    return usage;
+  }
+
+  topK(...[queries, rows, metric, k, signal]: Parameters<Engine['topK']>): ReturnType<Engine['topK']> {
+    const kind = k > LARGE_K ? 'topk-many' : 'topk';
+    return this.#run(
+      rows,
+      { kind: `${kind}/${rows.dtype}`, queries: queries.rows, work: rows.rows * rows.dims },
+      (engine) => engine.topK(queries, rows, metric, k, signal),
+    );
+  }
+
+  matrix(...[queries, rows, metric, signal]: Parameters<Engine['matrix']>): ReturnType<Engine['matrix']> {
+    return this.#run(
+      rows,
+      { kind: `cosine/${rows.dtype}`, queries: queries.rows, work: rows.rows * rows.dims },
+      (engine) => engine.matrix(queries, rows, metric, signal),
+    );
+  }
+
+  rescore(
+    ...[queries, rows, metric, begin, candidates, signal]: Parameters<Engine['rescore']>
+  ): ReturnType<Engine['rescore']> {
+    const work = Math.max(1, candidates.length / queries.rows) * rows.dims;
+    return this.#run(rows, { kind: `rescore/${rows.dtype}`, queries: queries.rows, work }, (engine) =>
+      engine.rescore(queries, rows, metric, begin, candidates, signal),
+    );
+  }
+
+  spread(...[graph, lanes, activation, options]: Parameters<Engine['spread']>): ReturnType<Engine['spread']> {
+    return this.#run(
+      graph,
+      { kind: 'spread', queries: lanes, work: Math.max(1, options.steps) * (graph.nodes + graph.source.length) },
+      (engine) => engine.spread(graph, lanes, activation, options),
+    );
+  }
+
+  async #run<Value>(what: RowBlock | Graph, size: Size, call: (engine: Engine) => Promise<Value>): Promise<Value> {
+    if (!this.#takesGpu(what, size)) return this.#onCpu(size, call);
+    const wasHeld = this.gpu.isHeld(what);
+    const startedMs = this.#nowMs();
+    try {
+      const value = await call(this.gpu);
+      this.#usage.gpu++;
+      this.#calls.gpu++;
+      // else the way there is in it
+      if (wasHeld) this.times.ran('gpu', size.kind, size.queries, size.work, this.#nowMs() - startedMs);
+      return value;
+    } catch (error) {
+      if (!isFailure(error)) throw error;
+      this.#isLost ||= error.code === 'DEVICE_LOST';
+      this.#usage.fellBack = error.code;
+      this.#onFellBack(error);
+      return this.#onCpu(size, call);
+    }
+  }
+
+  async #onCpu<Value>(size: Size, call: (engine: Engine) => Promise<Value>): Promise<Value> {
+    const startedMs = this.#nowMs();
+    const value = await call(this.cpu);
+    this.#usage.cpu++;
+    this.#calls.cpu++;
+    this.times.ran('cpu', size.kind, size.queries, size.work, this.#nowMs() - startedMs);
+    return value;
+  }
+
+  #takesGpu(what: RowBlock | Graph, { kind, queries, work }: Size): boolean {
+    if (this.#isLost) return false;
+    if (!this.#chooses) return true;
+    if (this.gpu.isHeld(what)) return this.times.faster(kind, queries, work) !== 'cpu';
+    const uploadMs = this.times.predictMs('gpu', 'upload', 1, bytesOf(what)) ?? 0;
+    if (!this.gpu.isKept(what)) return this.times.faster(kind, queries, work, uploadMs) !== 'cpu';
+    const [cpuMs, gpuMs] = [
+      this.times.predictMs('cpu', kind, queries, work),
+      this.times.predictMs('gpu', kind, queries, work),
+    ];
+    if (cpuMs === undefined || gpuMs === undefined) return true;
+    const credit = (this.#credit.get(what) ?? 0) + Math.max(0, cpuMs - gpuMs);
+    const isDue = gpuMs < cpuMs && credit >= uploadMs;
+    this.#credit.set(what, isDue ? credit - uploadMs : credit); // what leaves has to earn its way again
+    return isDue;
+  }
+}
+
+/** The device is gone, or does not take this shape. */
+function isFailure(error: unknown): error is ShoalError {
+  return error instanceof ShoalError && (error.code === 'DEVICE_LOST' || error.code === 'SEARCH_INVALID');
+}
+
+/** That cross the link. */
+export function bytesOf(what: RowBlock | Graph): number {
+  return 'data' in what ? what.rows * what.strideBytes : 4 * (what.nodes + 1) + 8 * what.source.length;
+}

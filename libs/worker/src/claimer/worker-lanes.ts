@@ -1,0 +1,181 @@
+// Which lanes a worker serves, and what it tells others of itself. A worker on the CPU claims from the CPU lane and,
+// through a gate, from the main lane; any other device claims from the main lane and hands over what does not fit it.
+// Constructs and connects; decides nothing.
+
+import { hostname } from 'node:os';
+import type { Lane } from '@shoal/contract';
+import {
+  systemClock,
+  type FaultPoints,
+  type FromExecutor,
+  type LoadMeter,
+  type Logger,
+  type Metrics,
+  type Settings,
+  type WorkerFacts,
+} from '@shoal/core';
+import {
+  BullJobSource,
+  DrainableSource,
+  Fleet,
+  FleetWatch,
+  HybridGate,
+  LanesSource,
+  WorkerPresence,
+  alarmOfCpuLane,
+  type BullJobSourceOptions,
+  type FleetView,
+} from '@shoal/queue';
+
+export interface WorkerLanesOptions {
+  /** Of the main lane. */
+  readonly source: Omit<BullJobSourceOptions, 'handOverTo' | 'faults' | 'workerId'>;
+  readonly cpuQueue: string;
+  /** Seen by others under this id. */
+  readonly workerId: string;
+  readonly ready: Pick<Extract<FromExecutor, { kind: 'ready' }>, 'device' | 'precision' | 'model'>;
+  readonly settings: Pick<Settings, 'hybrid' | 'hybridAgeMs'>;
+  readonly meter: LoadMeter;
+  readonly metrics: Pick<Metrics, 'handedOverWaiting' | 'laneChosen'>;
+  readonly faults: FaultPoints;
+  readonly log: Logger;
+}
+
+export interface WorkerLanes {
+  readonly source: DrainableSource;
+  /** Once the worker can claim: others see it from now on. */
+  show(): Promise<void>;
+  /** The source is stopped by whoever claims from it. Safe to call twice. */
+  stop(): Promise<void>;
+}
+
+/** Has looked at the fleet when it resolves. Throws QUEUE_UNREACHABLE. */
+export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLanes> {
+  const { cpuQueue, workerId, log } = options;
+  const { redisUrl, prefix, queue } = options.source;
+  const gate = gateOf(options);
+  const lanes = lanesOf(options);
+  const source = new DrainableSource(sourceOf(options, gate));
+  const fleet = await Fleet.connect({ redisUrl, prefix, queue, log });
+  try {
+    const presence = await WorkerPresence.connect({
+      redisUrl,
+      prefix,
+      queue,
+      workerId,
+      log,
+      lanes: lanes.map((lane) => (lane === 'cpu' ? cpuQueue : queue)),
+      facts: () => factsOf(options, lanes, source, gate),
+    });
+    const watch = new FleetWatch({
+      read: () => fleet.read(),
+      onView: follow(options, source, gate),
+      clock: systemClock,
+      log,
+    });
+    await watch.start();
+    const stop = async (): Promise<void> => {
+      await watch.stop();
+      await Promise.all([presence.stop(), fleet.close()]);
+    };
+    return { source, stop, show: () => presence.start() };
+  } catch (error) {
+    await fleet.close();
+    throw error;
+  }
+}
+
+/**
+ * What an executor calls the device after which there is no other ("cpu", "cpu:avx512"): whoever runs on it is a CPU
+ * worker.
+ */
+function isCpuWorker({ ready }: WorkerLanesOptions): boolean {
+  return ready.device.split(':')[0] === 'cpu';
+}
+
+function lanesOf(options: WorkerLanesOptions): Lane[] {
+  if (!isCpuWorker(options)) return ['main'];
+  return options.settings.hybrid === 'never' ? ['cpu'] : ['main', 'cpu'];
+}
+
+function gateOf(options: WorkerLanesOptions): HybridGate | undefined {
+  const {
+    workerId,
+    settings: { hybrid, hybridAgeMs: ageLimitMs },
+    meter,
+    log,
+  } = options;
+  return isCpuWorker(options)
+    ? new HybridGate({ workerId, hybrid, ageLimitMs, load: () => meter.load(), clock: systemClock, log })
+    : undefined;
+}
+
+function sourceOf(
+  { source, cpuQueue, faults }: WorkerLanesOptions,
+  gate: HybridGate | undefined,
+): LanesSource | BullJobSource {
+  if (gate === undefined) return new BullJobSource({ ...source, handOverTo: cpuQueue, faults });
+  return new LanesSource({
+    cpu: new BullJobSource({ ...source, queue: cpuQueue }),
+    main: new BullJobSource(source),
+    gate,
+  });
+}
+
+/** Every look at the fleet: drained or not, how far the gate is open, and whether somebody serves the CPU lane. */
+function follow(
+  { workerId, metrics, log }: WorkerLanesOptions,
+  source: DrainableSource,
+  gate: HybridGate | undefined,
+): (view: FleetView) => void {
+  const soundAlarm = gate === undefined ? alarmOfCpuLane(log) : () => undefined;
+  return (view) => {
+    followDrain(view, { workerId, source, log });
+    soundAlarm(view);
+    metrics.handedOverWaiting(
+      view.lanes.cpu.waiting,
+      view.workers.filter((worker) => worker.lanes.includes('cpu') && !worker.isDrained).length,
+    );
+    gate?.see(view);
+    if (gate?.choice !== undefined) metrics.laneChosen(gate.choice);
+  };
+}
+
+/** Claims nothing while the fleet says that this worker, or every one, is drained. */
+export function followDrain(
+  view: FleetView,
+  { workerId, source, log }: { readonly workerId: string; readonly source: DrainableSource; readonly log: Logger },
+): void {
+  const isDrained =
+    view.isAllDrained || view.workers.some((worker) => worker.workerId === workerId && worker.isDrained);
+  if (isDrained !== source.isDrained)
+    log.info(
+      { workerId },
+      isDrained ? 'drained: nothing is claimed until this worker is resumed' : 'resumed, claiming again',
+    );
+  if (isDrained) source.drain();
+  else source.resume();
+}
+
+function factsOf(
+  { ready, meter }: WorkerLanesOptions,
+  lanes: readonly Lane[],
+  { isDrained }: DrainableSource,
+  gate: HybridGate | undefined,
+): WorkerFacts {
+  const { device, precision, model } = ready;
+  return {
+    ...meter.load(),
+    device,
+    precision,
+    model,
+    lanes,
+    isDrained,
+    host: hostname(),
+    pid: process.pid,
+    budget: meter.budget,
+    memoryBytes: meter.memoryBytes,
+    similarity: meter.similarity,
+    mainLane: gate?.choice,
+  };
+}

@@ -1,0 +1,398 @@
+// What `shoal doctor` finds out about GPUs: driver, cards, permission, provider, and at last what only a run can tell.
+// Looks at everything that can be looked at before the first thing that fails, so that one visit is enough. Changes
+// nothing.
+
+import { access, constants, readdir } from 'node:fs/promises';
+import { availableParallelism } from 'node:os';
+import { join } from 'node:path';
+import type { Logger, Precision } from '@shoal/core';
+import {
+  cudaProviderProblem,
+  findsCudnn,
+  installedRuntime,
+  nativeEncoderProblem,
+  nativeOrtProblem,
+} from '@shoal/inference';
+import { openTokenizer, type StoredModel } from '@shoal/models';
+import {
+  readDetails,
+  readDevices,
+  readProcesses,
+  readSlices,
+  type DeviceDetails,
+  type DeviceReading,
+  type ReadDevicesOptions,
+} from '@shoal/ops';
+import { visibleDevice } from '../device/cuda-visibility.ts';
+import { unusable } from '../device/nvidia-device.ts';
+import { openDevice } from '../device/open-device.ts';
+
+/** `absent`: not there, which is nobody's fault. */
+export interface Finding {
+  readonly about: string;
+  readonly state: 'ok' | 'warning' | 'broken' | 'absent';
+  readonly found: string;
+  /** What to do; for everything that is not ok. */
+  readonly cure?: string;
+}
+
+export interface ExamineGpusOptions extends ReadDevicesOptions {
+  readonly environment: Readonly<Record<string, string | undefined>>;
+  /** For tests: where device files lie. */
+  readonly deviceFolder?: string;
+  /** For tests: root may open everything. */
+  readonly mayOpen?: (path: string) => Promise<boolean>;
+  /** For tests: why the provider cannot be loaded. */
+  readonly providerProblem?: () => Promise<string | undefined>;
+  /** For tests: why the native encoder cannot be used. */
+  readonly encoderProblem?: () => string | undefined;
+  /** The CUDA kernels for similarity. Unset: beside the native code. */
+  readonly cudaLibrary?: string | undefined;
+}
+
+const SLOW_WITHOUT_PERSISTENCE =
+  'sudo nvidia-smi -pm 1 keeps the driver loaded between processes, so that workers start faster';
+
+export async function examineGpus(options: ExamineGpusOptions): Promise<readonly Finding[]> {
+  const read = await readDevices(options);
+  if (!read.ok) return [driverFinding(read), ...(await providerFindings(options, false))];
+  if (read.devices.length === 0)
+    return [{ about: 'driver', state: 'absent', found: 'the NVIDIA driver is installed and knows no GPU' }];
+  const [details, slices, processes] = await Promise.all([
+    readDetails(options),
+    readSlices(options),
+    readProcesses(options),
+  ]);
+  const cards = read.devices.flatMap((device) => {
+    const own = details.find(({ index }) => index === device.index);
+    const others = processes.filter(({ deviceUuid }) => deviceUuid !== undefined && deviceUuid === device.uuid);
+    const mig = slices
+      .filter(({ deviceIndex }) => deviceIndex === device.index)
+      .map(({ id, profile }) => `${id} (${profile})`);
+    return [
+      cardFinding(device),
+      memoryFinding(device, others.length),
+      ...(own === undefined ? [] : stateFindings(device, own, mig)),
+    ];
+  });
+  return [
+    {
+      about: 'driver',
+      state: 'ok',
+      found:
+        `NVIDIA driver ${read.devices[0]?.driverVersion ?? 'of unknown version'}, ` +
+        `${read.devices.length === 1 ? 'one GPU' : `${read.devices.length} GPUs`}`,
+    },
+    ...cards,
+    ...(await permissionFindings(options)),
+    ...visibilityFindings(options),
+    encoderFinding(options),
+    await similarityFinding(options),
+    ...(await providerFindings(options, true)),
+  ];
+}
+
+function driverFinding(read: Extract<Awaited<ReturnType<typeof readDevices>>, { ok: false }>): Finding {
+  if (read.reason === 'no-tool') return { about: 'driver', state: 'absent', found: read.message };
+  const cure =
+    read.reason === 'no-answer'
+      ? 'look at dmesg for Xid errors; a hung driver needs a restart of the machine'
+      : 'reinstall the NVIDIA driver, or restart the machine after an update of it';
+  return { about: 'driver', state: 'broken', found: read.message, cure };
+}
+
+function cardFinding(device: DeviceReading): Finding {
+  const about = `gpu:${device.index}`;
+  const problem = unusable(device);
+  const found = `${device.name ?? 'a GPU of unknown name'}, compute capability ${device.computeCapability ?? 'unknown'}`;
+  return problem === undefined
+    ? { about, state: 'ok', found }
+    : {
+        about,
+        state: 'broken',
+        found: problem.reason,
+        cure: 'use --device cpu for this machine, or another card or driver',
+      };
+}
+
+const LITTLE_BYTES = 2 ** 30;
+
+function memoryFinding({ index, totalBytes, freeBytes }: DeviceReading, processes: number): Finding {
+  const about = `gpu:${index} memory`;
+  if (totalBytes === undefined || freeBytes === undefined)
+    return {
+      about,
+      state: 'warning',
+      found: 'the driver does not tell how much memory is free',
+      cure: 'set maxPaddedTokens (or maxDeviceBytes); the budget grows by trial',
+    };
+  const found =
+    `${gigabytes(freeBytes)} of ${gigabytes(totalBytes)} GB ` +
+    `free${processes === 0 ? '' : `, ${processes} other ${processes === 1 ? 'process' : 'processes'} on it`}`;
+  return freeBytes < LITTLE_BYTES
+    ? { about, state: 'warning', found, cure: 'stop what else runs on this GPU, or expect small batches' }
+    : { about, state: 'ok', found };
+}
+
+function stateFindings(
+  { index }: DeviceReading,
+  { isEccOn, uncorrectedErrors = 0, isMigOn, computeMode, isPersistent }: DeviceDetails,
+  slices: readonly string[],
+): Finding[] {
+  const about = (what: string): string => `gpu:${index} ${what}`;
+  return [
+    uncorrectedErrors > 0
+      ? {
+          about: about('ECC'),
+          state: 'broken',
+          found: `${uncorrectedErrors} uncorrected memory errors since the driver was loaded`,
+          cure: 'restart the machine; if they come back the card is to be replaced',
+        }
+      : {
+          about: about('ECC'),
+          state: 'ok',
+          found: isEccOn === undefined ? 'not told' : isEccOn ? 'on, no uncorrected errors' : 'off',
+        },
+    ...(isMigOn === true
+      ? [
+          slices.length > 0
+            ? {
+                about: about('MIG'),
+                state: 'ok' as const,
+                found: `sliced: ${slices.join(', ')}; name one in CUDA_VISIBLE_DEVICES for each worker`,
+              }
+            : {
+                about: about('MIG'),
+                state: 'broken' as const,
+                found: 'MIG is on and there is no slice, so nothing can run here',
+                cure: 'make slices (nvidia-smi mig -cgi … -C) or switch MIG off',
+              },
+        ]
+      : []),
+    ...(computeMode === 'Prohibited'
+      ? [
+          {
+            about: about('mode'),
+            state: 'broken' as const,
+            found: 'compute mode is Prohibited',
+            cure: 'an administrator has to set it to Default',
+          },
+        ]
+      : []),
+    ...(computeMode === 'Exclusive_Process'
+      ? [
+          {
+            about: about('mode'),
+            state: 'warning' as const,
+            found: 'compute mode is Exclusive_Process: one worker at a time, and nothing beside it',
+            cure: 'an administrator can set it to Default',
+          },
+        ]
+      : []),
+    ...(isPersistent === false
+      ? [
+          {
+            about: about('persistence'),
+            state: 'warning' as const,
+            found: 'persistence mode is off',
+            cure: SLOW_WITHOUT_PERSISTENCE,
+          },
+        ]
+      : []),
+  ];
+}
+
+async function permissionFindings({ deviceFolder = '/dev', mayOpen = mayUse }: ExamineGpusOptions): Promise<Finding[]> {
+  const names = (await readdir(deviceFolder).catch(() => [])).filter((name) => /^nvidia(\d+|ctl|-uvm)$/.test(name));
+  const closed = (
+    await Promise.all(names.map(async (name) => ((await mayOpen(join(deviceFolder, name))) ? [] : [name])))
+  ).flat();
+  if (closed.length === 0) return [];
+  return [
+    {
+      about: 'permission',
+      state: 'broken',
+      found: `this user may not open ${closed.map((name) => join(deviceFolder, name)).join(', ')}`,
+      cure: 'add the user to the group that owns them (often video or render), or start the container with --gpus',
+    },
+  ];
+}
+
+function mayUse(path: string): Promise<boolean> {
+  return access(path, constants.R_OK | constants.W_OK).then(
+    () => true,
+    () => false,
+  );
+}
+
+function visibilityFindings({ environment }: ExamineGpusOptions): Finding[] {
+  const given = environment['CUDA_VISIBLE_DEVICES'];
+  if (given === undefined) return [];
+  const visibility = visibleDevice(0, given);
+  return [
+    'refusal' in visibility
+      ? {
+          about: 'CUDA_VISIBLE_DEVICES',
+          state: 'broken',
+          found: visibility.refusal,
+          cure: 'unset CUDA_VISIBLE_DEVICES, or list the GPUs that may be used',
+        }
+      : { about: 'CUDA_VISIBLE_DEVICES', state: 'ok', found: `${given}: gpu:0 is ${visibility.devices}` },
+  ];
+}
+
+async function providerFindings(
+  { providerProblem = cudaProviderProblem, environment }: ExamineGpusOptions,
+  hasGpu: boolean,
+): Promise<Finding[]> {
+  const problem = await providerProblem();
+  if (!hasGpu) return [];
+  if (problem === undefined)
+    return [
+      {
+        about: 'CUDA provider',
+        state: 'ok',
+        found: `of ONNX Runtime ${installedRuntime().version}, and everything its loader needs`,
+      },
+      bindingFinding(),
+      ...(await cudnnFindings(environment)),
+    ];
+  return [
+    {
+      about: 'CUDA provider',
+      state: 'broken',
+      found: problem,
+      cure: problem.includes('not installed')
+        ? 'shoal gpu install'
+        : 'install CUDA 13 and cuDNN 9 (the packages nvidia-cublas, nvidia-cuda-runtime, nvidia-cudnn-cu13 … of ' +
+          'pip hold them too)',
+    },
+  ];
+}
+
+/** Workers run without it, at about half the rate. */
+function encoderFinding({ encoderProblem = nativeEncoderProblem }: ExamineGpusOptions): Finding {
+  const problem = encoderProblem();
+  if (problem === undefined) return { about: 'native encoder', state: 'ok', found: 'built, and finds a device' };
+  return {
+    about: 'native encoder',
+    state: 'absent',
+    found: `${problem}; ONNX Runtime serves`,
+    cure: '"shoal gpu install" builds it where there are CUDA\'s compiler (nvcc) and a C++ compiler',
+  };
+}
+
+/**
+ * Similarity workers run without it, on the CPU. Opens the library, which refuses another version of its interface, and
+ * the driver.
+ */
+async function similarityFinding({ cudaLibrary }: ExamineGpusOptions): Promise<Finding> {
+  const about = 'CUDA similarity';
+  // not before a GPU is looked at: it takes a while to load
+  const { cudaLibraryProblem, openCuda } = await import('@shoal/similarity');
+  const absence = await cudaLibraryProblem(cudaLibrary);
+  if (absence !== undefined)
+    return {
+      about,
+      state: 'absent',
+      found: `${absence}; the CPU compares`,
+      cure:
+        '"sh native/similarity/build.sh cuda" builds it where there are CUDA\'s compiler (nvcc) and a C++ ' +
+        'compiler; "npm run fetch-nvcc" fetches the former',
+    };
+  const opened = openCuda(cudaLibrary);
+  if (!opened.ok)
+    return {
+      about,
+      state: 'warning',
+      found: `${opened.reason}; the CPU compares`,
+      cure: 'build it again ("sh native/similarity/build.sh cuda"), or see the lines above for driver and GPUs',
+    };
+  const { path, devices } = opened.cuda;
+  const cards = devices.map(
+    ({ name, compute, totalBytes }) => `${name} (${(compute / 10).toFixed(1)}, ${gigabytes(totalBytes)} GB)`,
+  );
+  return { about, state: 'ok', found: `${path} has the interface asked for and sees ${cards.join(', ')}` };
+}
+
+/**
+ * Workers run without it, but their memory on the device is only known by the driver's figures and never given back.
+ */
+function bindingFinding(): Finding {
+  const problem = nativeOrtProblem();
+  if (problem === undefined) return { about: 'runtime binding', state: 'ok', found: 'the native one' };
+  return {
+    about: 'runtime binding',
+    state: 'absent',
+    found: `${problem}; the package's own serves`,
+    cure: 'npm run build makes it where there is a C++ compiler',
+  };
+}
+
+async function cudnnFindings(environment: ExamineGpusOptions['environment']): Promise<Finding[]> {
+  if (await findsCudnn(environment)) return [];
+  return [
+    {
+      about: 'cuDNN',
+      state: 'warning',
+      found: 'libcudnn.so.9 is neither known to the loader nor in LD_LIBRARY_PATH',
+      cure: 'install cuDNN 9 for CUDA 13, should the model not open on the GPU',
+    },
+  ];
+}
+
+function gigabytes(bytes: number): string {
+  return (bytes / 1e9).toFixed(1);
+}
+
+export interface ExamineModelOptions {
+  readonly model: StoredModel;
+  readonly device: string;
+  readonly precision: 'auto' | Precision;
+  readonly cacheDir: string;
+  readonly environment: Record<string, string | undefined>;
+}
+
+/** Opens the model where a worker would and lets it run: what it says on the way is found, too. */
+export async function examineModel({ model, ...options }: ExamineModelOptions): Promise<Finding> {
+  const about = `${model.name} on ${options.device}`;
+  const notes: string[] = [];
+  const note = (fields: object, message: string): void =>
+    void notes.push(
+      message +
+        (Reflect.has(fields, 'leastCosine')
+          ? ` (least cosine ${Number(Reflect.get(fields, 'leastCosine')).toFixed(6)})`
+          : '') +
+        (Reflect.has(fields, 'tried') ? `: ${Object.values(Reflect.get(fields, 'tried') as object).join('; ')}` : ''),
+    );
+  const warnings: string[] = [];
+  const log: Logger = {
+    debug: () => undefined,
+    info: note,
+    warn: (fields, message) => void (note(fields, message), warnings.push(message)),
+    error: note,
+  };
+  try {
+    const tokenizer = await openTokenizer(model);
+    const backend = await openDevice({
+      ...options,
+      model,
+      tokenizer,
+      threads: availableParallelism(),
+      log,
+      slots: { dims: model.dims, slotRows: 16, slotTokens: Math.max(8192, tokenizer.maxTokens + 8) },
+    });
+    await backend.stop();
+    const found = [`runs on ${backend.device} in ${backend.precision}`, ...notes].join('; ');
+    return warnings.length === 0
+      ? { about, state: 'ok', found }
+      : { about, state: 'warning', found, cure: 'the lines above say what keeps the GPU from being used' };
+  } catch (error) {
+    return {
+      about,
+      state: 'broken',
+      found: error instanceof Error ? error.message : String(error),
+      cure: 'the lines above say what to put right; --device cpu works meanwhile',
+    };
+  }
+}

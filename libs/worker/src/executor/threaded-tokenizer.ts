@@ -1,0 +1,96 @@
+// Tokenizes for the executor. Jobs that bring token ids never come here; a few short texts are tokenized where they
+// are, because a trip to another thread takes longer; more of them go to threads, so that the main thread keeps the
+// device fed. A thread that fails fails the process: the executor is started anew and its jobs run again.
+
+import { Worker } from 'node:worker_threads';
+import { invariant } from '@shoal/contract';
+import type { BatchTokenizer, Encoded, Tokenizer } from '@shoal/core';
+import type { TokenizeReply, TokenizeRequest, TokenizerThreadData } from './tokenizer-thread.ts';
+
+export interface ThreadedTokenizerOptions extends TokenizerThreadData {
+  /** For what is not worth a trip. */
+  readonly tokenizer: Tokenizer;
+  /** Most threads; each is started when the ones before it are busy. */
+  readonly threads: number;
+}
+
+/**
+ * 8,192 characters of prose take 0.06 ms here and 0.09 ms by a thread and back; 256 k take 2.3 ms either way (2026-11).
+ */
+const WORTH_A_TRIP_CHARACTERS = 8_192;
+
+interface Thread {
+  readonly worker: Worker;
+  readonly pending: Map<number, (reply: TokenizeReply) => void>;
+}
+
+export class ThreadedTokenizer implements BatchTokenizer {
+  readonly hash: string;
+  readonly maxTokens: number;
+  readonly vocabularySize: number;
+  private readonly options: ThreadedTokenizerOptions;
+  private readonly threads: Thread[] = [];
+  private requests = 0;
+
+  constructor(options: ThreadedTokenizerOptions) {
+    this.options = options;
+    this.hash = options.tokenizer.hash;
+    this.maxTokens = options.tokenizer.maxTokens;
+    this.vocabularySize = options.tokenizer.vocabularySize;
+  }
+
+  async encodeAll(texts: readonly string[]): Promise<readonly Encoded[]> {
+    const characters = texts.reduce((sum, text) => sum + text.length, 0);
+    if (characters < WORTH_A_TRIP_CHARACTERS || this.options.threads === 0)
+      return texts.map((text) => this.options.tokenizer.encode(text));
+    return rowsOf(await this.ask(texts));
+  }
+
+  /** Threads have nothing that must be saved. Safe to call twice. */
+  async stop(): Promise<void> {
+    await Promise.all(this.threads.splice(0).map(({ worker }) => worker.terminate()));
+  }
+
+  private ask(texts: readonly string[]): Promise<TokenizeReply> {
+    const { worker, pending } = this.leastBusy();
+    const request: TokenizeRequest = { id: ++this.requests, texts };
+    return new Promise((resolve) => {
+      pending.set(request.id, resolve);
+      worker.postMessage(request);
+    });
+  }
+
+  private leastBusy(): Thread {
+    let least = this.threads[0];
+    for (const thread of this.threads) if (thread.pending.size < least!.pending.size) least = thread;
+    if (least === undefined || (least.pending.size > 0 && this.threads.length < this.options.threads))
+      return this.startThread();
+    return least;
+  }
+
+  private startThread(): Thread {
+    const { model, cacheDir, maxTokens } = this.options;
+    const isSource = import.meta.url.endsWith('.ts');
+    const workerData: TokenizerThreadData = { model, cacheDir, maxTokens };
+    const worker = new Worker(new URL(isSource ? './tokenizer-thread.ts' : './tokenizer-thread.js', import.meta.url), {
+      workerData,
+    });
+    const thread: Thread = { worker, pending: new Map() };
+    worker.on('message', (reply: TokenizeReply) => {
+      const answer = thread.pending.get(reply.id);
+      invariant(answer !== undefined, 'a tokenizer thread answers what it was asked');
+      thread.pending.delete(reply.id);
+      answer(reply);
+    });
+    worker.on('error', (error) => void Promise.reject(error)); // ends the process, see the head of this file
+    this.threads.push(thread);
+    return thread;
+  }
+}
+
+function rowsOf({ ids, offsets, cut }: TokenizeReply): Encoded[] {
+  return Array.from(cut, (isCut, row) => ({
+    ids: ids.subarray(offsets[row], offsets[row + 1]),
+    isTruncated: isCut === 1,
+  }));
+}

@@ -1,0 +1,54 @@
+// Measures anew from which sizes on this machine's GPU is faster than its CPU at comparing, and stores it for the
+// workers that start afterwards. Where there is one device there is nothing to choose, and nothing is measured.
+
+import { RunTimes, type BreakEven } from '@shoal/core';
+import { measureEngines } from '@shoal/similarity';
+import { storeBreakEven } from './break-even-store.ts';
+import { openComparer, type ComparerOptions } from '../device/open-comparer.ts';
+
+export type TuneComparingOptions = Omit<ComparerOptions, 'environment' | 'smallOnCpu' | 'onFellBack'> & {
+  /** From 0 to 1. */
+  readonly onProgress?: (done: number) => void;
+  readonly signal?: AbortSignal;
+};
+
+export interface ComparingReport {
+  /** "cuda:0", "cpu:avx512" */
+  readonly device: string;
+  /** GPU, CPU and its instruction set; of a machine without a GPU what computes. */
+  readonly key: string;
+  /** Empty where there is one device. */
+  readonly breakEvens: readonly BreakEven[];
+  readonly seconds: number;
+  /** Where it is stored. */
+  readonly path?: string | undefined;
+}
+
+/** Throws SETUP_FAILED where a GPU was asked for and cannot be used. */
+export async function tuneComparing({
+  onProgress,
+  signal,
+  ...options
+}: TuneComparingOptions): Promise<ComparingReport> {
+  const startedMs = performance.now();
+  const { device, cpu, gpu } = await openComparer({ ...options, environment: process.env, smallOnCpu: 'never' });
+  const seconds = (): number => (performance.now() - startedMs) / 1000;
+  if (gpu === undefined) return { device, key: cpu.isa, breakEvens: [], seconds: seconds() };
+  try {
+    const tables = await measureEngines({
+      cpu,
+      gpu: gpu.engine,
+      ...(onProgress === undefined ? {} : { onProgress }),
+      ...(signal === undefined ? {} : { signal }),
+    });
+    return {
+      device,
+      key: gpu.key,
+      breakEvens: new RunTimes(tables).breakEvens(),
+      seconds: seconds(),
+      path: await storeBreakEven(options.cacheDir, gpu.key, tables),
+    };
+  } finally {
+    gpu.engine.close();
+  }
+}
