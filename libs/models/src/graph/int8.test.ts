@@ -5,7 +5,7 @@ import { readFile } from 'node:fs/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Tokenizer } from '@shoal/core';
 import { FETCH_TIMEOUT_MS, openMinilm, testCacheDir } from '../testing/minilm.ts';
-import { GraphRunner, cosine } from '../testing/onnx-run.ts';
+import { RememberingRunner, cosine } from '../testing/onnx-run.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
 import { openModel } from '../store/model-store.ts';
 import type { GraphKind } from './graph-kind.ts';
@@ -19,15 +19,15 @@ let texts: readonly string[];
 let tokenizer: Tokenizer;
 /** Of the frozen passages, once they are asked for. */
 let exact: Promise<readonly Float32Array[]> | undefined;
-let runners: Readonly<Record<'fp32' | 'int8' | 'fp16', GraphRunner>>;
+let runners: Readonly<Record<'fp32' | 'int8' | 'fp16', RememberingRunner>>;
 
 beforeAll(async () => {
   const passages = JSON.parse(await readFile(new URL('passages.json', CALIBRATION), 'utf8')) as { text: string }[];
   texts = passages.map(({ text }) => text);
   const [minilm, quantized] = [await openMinilm(), await openModel('minilm-int8', { cacheDir: testCacheDir })];
   tokenizer = await openTokenizer(quantized);
-  const open = async (kind: GraphKind): Promise<GraphRunner> =>
-    GraphRunner.open(
+  const open = async (kind: GraphKind): Promise<RememberingRunner> =>
+    RememberingRunner.open(
       await (kind === 'int8'
         ? openGraph(quantized, { cacheDir: testCacheDir })
         : openGraph(minilm, { cacheDir: testCacheDir, kind })),
@@ -39,7 +39,10 @@ afterAll(async () => {
   for (const runner of Object.values(runners)) await runner.release();
 });
 
-async function embed(runner: GraphRunner, rows: readonly (readonly number[])[]): Promise<readonly Float32Array[]> {
+async function embed(
+  runner: RememberingRunner,
+  rows: readonly (readonly number[])[],
+): Promise<readonly Float32Array[]> {
   const vectors: Float32Array[] = [];
   for (let at = 0; at < rows.length; at += RUN_TEXTS)
     vectors.push(...(await runner.run(rows.slice(at, at + RUN_TEXTS))));

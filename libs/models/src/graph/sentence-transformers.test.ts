@@ -5,7 +5,7 @@ import { readFile } from 'node:fs/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Tokenizer } from '@shoal/core';
 import { FETCH_TIMEOUT_MS, openMinilm, testCacheDir } from '../testing/minilm.ts';
-import { GraphRunner, cosine } from '../testing/onnx-run.ts';
+import { RememberingRunner, cosine } from '../testing/onnx-run.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
 import { openGraph } from './open-graph.ts';
 
@@ -15,7 +15,7 @@ const LEAST_COSINE = 0.99999;
 let texts: readonly string[];
 let expected: readonly Float32Array[];
 let tokenizer: Tokenizer;
-let runner: GraphRunner;
+let runner: RememberingRunner;
 
 beforeAll(async () => {
   texts = JSON.parse(await readFile(new URL('texts.json', FIXTURES), 'utf8')) as string[];
@@ -24,7 +24,7 @@ beforeAll(async () => {
   const values = new Float32Array(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length));
   expected = texts.map((_, at) => values.subarray(at * model.dims, (at + 1) * model.dims));
   tokenizer = await openTokenizer(model);
-  runner = await GraphRunner.open(await openGraph(model, { cacheDir: testCacheDir }), model);
+  runner = await RememberingRunner.open(await openGraph(model, { cacheDir: testCacheDir }), model);
 }, FETCH_TIMEOUT_MS);
 afterAll(() => runner?.release());
 

@@ -4,6 +4,46 @@
 // oxlint-disable-next-line no-restricted-imports -- a test of the graph needs the engine that runs it
 import { InferenceSession, Tensor } from 'onnxruntime-node';
 import type { StoredModel } from '../store/stored-model.ts';
+import { readFile } from 'node:fs/promises';
+import { Golden, hashOf, processor, versionOf } from './golden.ts';
+
+/**
+ * A graph that remembers its answers between runs of the suite: they depend on its bytes, on ONNX Runtime and on the
+ * processor alone. It opens a session for the first question that is new.
+ */
+export class RememberingRunner {
+  readonly #golden: Golden<Float32Array[]>;
+  readonly #open: () => Promise<GraphRunner>;
+  #runner: Promise<GraphRunner> | undefined;
+
+  private constructor(golden: Golden<Float32Array[]>, open: () => Promise<GraphRunner>) {
+    this.#golden = golden;
+    this.#open = open;
+  }
+
+  static async open(graph: string, model: Pick<StoredModel, 'dims'>): Promise<RememberingRunner> {
+    const golden = new Golden<Float32Array[]>(
+      'vectors',
+      await readFile(graph),
+      versionOf('onnxruntime-node'),
+      processor,
+      String(model.dims),
+    );
+    return new RememberingRunner(golden, () => GraphRunner.open(graph, model));
+  }
+
+  /** As GraphRunner's. */
+  run(rows: readonly (readonly number[])[]): Promise<Float32Array[]> {
+    return this.#golden.get(hashOf(JSON.stringify(rows)), async () =>
+      (await (this.#runner ??= this.#open())).run(rows),
+    );
+  }
+
+  async release(): Promise<void> {
+    this.#golden.save();
+    await (await this.#runner)?.release();
+  }
+}
 
 export class GraphRunner {
   readonly #session: InferenceSession;

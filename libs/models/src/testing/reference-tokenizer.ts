@@ -10,9 +10,12 @@ export interface ReferenceOptions {
 
 export class ReferenceTokenizer {
   readonly #tokenizer: InstanceType<typeof tokenizers.Tokenizer>;
+  /** All that its answers depend on besides the texts and the package. */
+  readonly about: string;
 
   /** `json` is the text of a tokenizer.json; its own padding and truncation are switched off. */
   constructor(json: string, options: ReferenceOptions = {}) {
+    this.about = `${options.maxTokens ?? 'all'} ${json}`;
     this.#tokenizer = tokenizers.Tokenizer.fromString(json);
     this.#tokenizer.disablePadding();
     this.#tokenizer.disableTruncation();
