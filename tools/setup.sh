@@ -203,7 +203,10 @@ build_native_part() {
     *) command= without="models run through the runtime's own binding, which cannot limit or give back memory" ;;
   esac
   status=0
-  sh "$root/native/$1/build.sh" $command </dev/null >"$setup_folder/native-$1.log" 2>&1 || status=$?
+  if ! sh "$root/tools/native-cache.sh" restore "$1" "$root/dist/native/$1" 2>/dev/null; then
+    sh "$root/native/$1/build.sh" $command </dev/null >"$setup_folder/native-$1.log" 2>&1 || status=$?
+    [ "$status" -ne 0 ] || sh "$root/tools/native-cache.sh" keep "$1" "$root/dist/native/$1" 2>/dev/null || :
+  fi
   case $status in
     0) ;;
     3) say "note: there is no C++ compiler, so $without (apt install g++ | dnf install gcc-c++ | xcode-select --install)" ;;
