@@ -1,23 +1,39 @@
 import { defineConfig } from 'vitest/config';
+import { FAULTS, LongestFirst, PURE, RECKONS } from './tools/test-groups.ts';
 
-// Tests run the TypeScript sources themselves: the condition makes every @shoal/* import resolve to src/.
+// Tests run the TypeScript sources themselves: the condition makes every @shoal/* import resolve to src/. Processes that
+// they start come from `dist` in the whole suite (libs/core/src/testing/programs.ts).
 const conditions = ['@shoal/source', 'node', 'import', 'module', 'default'];
 
+const EVERYWHERE = ['**/node_modules/**', '**/dist/**'];
+
+const common = {
+  // What takes longest takes 60 s where nobody else works, and starting all of `shoal up` 3 s, and 15 s and more elsewhere.
+  testTimeout: 180_000,
+  hookTimeout: 180_000,
+  pool: 'forks' as const,
+  expect: { poll: { timeout: 10_000 } },
+  env: { ORT_DISABLE_TELEMETRY: '1' }, // some tests open ONNX Runtime by themselves
+  execArgv: ['--conditions=@shoal/source'],
+};
+
+const ssr = { resolve: { conditions, externalConditions: ['@shoal/source'] } };
+
+/** See tools/test-groups.ts for what the groups are. */
+const project = (name: string, include: readonly string[], exclude: readonly string[], more: object = {}) => ({
+  ssr,
+  test: { ...common, name, include: [...include], exclude: [...EVERYWHERE, ...exclude], ...more },
+});
+
 export default defineConfig({
-  ssr: { resolve: { conditions, externalConditions: ['@shoal/source'] } },
+  ssr,
   test: {
-    include: ['**/*.test.ts'],
-    exclude: ['**/node_modules/**', '**/dist/**'],
-    // what takes longest takes 60 s where nobody else works, and starting all of `shoal up` 3 s, and 15 s and more
-    // elsewhere
-    testTimeout: 180_000,
-    hookTimeout: 180_000,
-    // Leases, looks and restarts run by real clocks, and a machine that stands still for seconds breaks any of them:
-    // such a test gets a second attempt, which the report names. A fault of ours fails twice.
-    retry: 1,
-    pool: 'forks',
-    expect: { poll: { timeout: 10_000 } },
-    env: { ORT_DISABLE_TELEMETRY: '1' }, // some tests open ONNX Runtime by themselves
-    execArgv: ['--conditions=@shoal/source'],
+    sequence: { sequencer: LongestFirst },
+    projects: [
+      project('pure', PURE, FAULTS, { isolate: false }),
+      project('reckons', RECKONS, FAULTS),
+      project('waits', ['**/*.test.ts'], [...PURE, ...RECKONS, ...FAULTS]),
+      project('faults', FAULTS, [], { retry: 1 }),
+    ],
   },
 });

@@ -1,7 +1,8 @@
 /**
  * What `tools/test.sh` reads after each suite, as Vitest's reporter: a line with three counts (passed, failed,
  * skipped), and after it a line for each test that failed, each that passed at its second attempt, and each error
- * outside every test. Such an error counts as a failure. The file is the one in SHOAL_TEST_REPORT.
+ * outside every test. Such an error counts as a failure. Last come the files that took longest ("time: …"), for
+ * tools/test-groups.ts. The file is the one in SHOAL_TEST_REPORT.
  */
 import { writeFileSync } from 'node:fs';
 import type { SerializedError } from 'vitest';
@@ -33,6 +34,9 @@ export default class implements Reporter {
         (test) => `second attempt: ${test.module.relativeModuleId} > ${test.fullName}: ${told(test.result().errors)}`,
       ),
     ];
+    const byTime = modules.toSorted((a, b) => b.diagnostic().duration - a.diagnostic().duration);
+    for (const module of byTime.slice(0, 12))
+      lines.push(`time: ${Math.round(module.diagnostic().duration / 1000)} s ${module.relativeModuleId}`);
     writeFileSync(process.env['SHOAL_TEST_REPORT']!, `${lines.join('\n')}\n`);
   }
 }

@@ -1,11 +1,14 @@
 #!/bin/sh
-# Everything that `npm test` proves: set-up, lint, build, then each package's tests, one package after the other, two files at
-# a time because they wait more than they reckon; those of the tools one by one, because they compile. The last line counts tests over
-# all of them; the exit status is 0 only when nothing failed.
+# Everything that `npm test` proves: set-up, layout, lint, types, then all tests in two runs of Vitest side by side, those
+# that reckon and those that wait (tools/test-groups.ts). Tests start their processes from the build that was just made,
+# with one cache of compiled code. The last line counts tests over all of them; the exit status is 0 only when nothing
+# failed.
 #
 #   npm test                     everything
-#   npm test -- queue launcher   only these (a folder of libs/ or apps/, "launcher" for the tests in tools/, "bench" for short forms of all benches,
-#                                or "webgpu" for WebGPU on the software driver in SHOAL_TEST_VULKAN), without lint
+#   npm test -- queue launcher   only these (a folder of libs/ or apps/, "launcher" for the tests in tools/, "bench" for
+#                                short forms of all benches, or "webgpu" for WebGPU on the software driver in
+#                                SHOAL_TEST_VULKAN), without layout and lint
+#   npm run test:nightly         everything in its long form: SHOAL_TEST_NIGHTLY=1, and nothing from earlier runs is used
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
 cd "$root" || exit 1
@@ -23,10 +26,11 @@ results=$setup_folder/results
 all_begun=$(date +%s)
 rm -rf "$results" && mkdir -p "$results"
 passed=0 failed=0 skipped=0
+export SHOAL_TEST_PROGRAMS=dist NODE_COMPILE_CACHE="$setup_folder/compile-cache"
+[ -z "${SHOAL_TEST_NIGHTLY:-}" ] || export SHOAL_NATIVE_CACHE=no SHOAL_TEST_GOLDEN=no SHOAL_TEST_CASES=3000
 
 main() {
   if [ $# -eq 0 ]; then
-    set -- $(suites)
     check format sh tools/format.sh --check
     check lint "$node" node_modules/.bin/oxlint --type-aware --deny-warnings
     check 'types of bench and tools' "$node" node_modules/.bin/tsc -p tsconfig.tools.json
@@ -34,29 +38,83 @@ main() {
   check types "$node" node_modules/.bin/tsc -b
   check 'queue server' find_server
   check model "$node" apps/cli/dist/main.js model pull minilm
-  for suite in "$@"; do run_suite "$(folder_of "$suite")"; done
+  tests_begun=$(date +%s)
+  run_suites "$@"
   summary="$passed passed, $failed failed"
   [ "$skipped" -eq 0 ] || summary="$summary, $skipped skipped"
   echo
   # Once more what failed and what passed at its second attempt: where only the end of all this is kept, it is there.
   [ ! -s "$results/said" ] || cat "$results/said"
-  echo "== all of it: $(seconds_since "$all_begun")"
+  echo "== second attempts: $(cat "$results/said" 2>/dev/null | grep -c 'second attempt:')"
+  times >"$results/times" # of this very shell: in $(…) they would begin at 0
+  echo "== tests: $(seconds_since "$tests_begun"), with what came before them $(seconds_since "$all_begun") and $(cpu_minutes) min of CPU"
   echo "$summary"
   [ "$failed" -eq 0 ]
 }
 
-# Folders that hold tests, in the order of the workspace's arrows as far as the alphabet allows.
-suites() {
-  for folder in libs/* apps/* tools bench; do
-    [ -z "$(find "$folder" -name '*.test.ts' ! -path '*/node_modules/*' ! -path '*/dist/*' | head -n 1)" ] || echo "$folder"
+# User and system time of this shell's children that have ended.
+cpu_minutes() {
+  awk 'END { split($1, user, /[ms]/); split($2, system_, /[ms]/)
+    printf "%.1f", user[1] + system_[1] + (user[2] + system_[2]) / 60 }' "$results/times"
+}
+
+# The suites that were named, or all: first the two runs side by side, then what needs a driver of its own.
+run_suites() {
+  folders='' webgpu=
+  for suite in "$@"; do
+    case $suite in webgpu) webgpu=1 ;; *) folders="$folders $(folder_of "$suite")/" ;; esac
   done
-  [ -z "${SHOAL_TEST_VULKAN:-}" ] || echo webgpu
+  [ $# -gt 0 ] || { [ -z "${SHOAL_TEST_VULKAN:-}" ] || webgpu=1; }
+  if [ $# -eq 0 ] || [ -n "$folders" ]; then
+    # Tests of WebGPU are a run of its own, in whose processes alone there is the driver.
+    others='--exclude **/webgpu.test.ts' && [ -n "${SHOAL_TEST_VULKAN:-}" ] || others=
+    # shellcheck disable=SC2086
+    vitest reckons --project pure --project reckons --maxWorkers=1 $folders &
+    reckons=$!
+    # shellcheck disable=SC2086
+    vitest waits --project waits --project faults --maxWorkers="${SHOAL_TEST_WAITERS:-3}" $others $folders
+    wait "$reckons"
+    count reckons
+    count waits
+  fi
+  if [ -n "$webgpu" ]; then
+    driver=$(find "${SHOAL_TEST_VULKAN:-/nowhere}" -name 'lvp_icd*.json' 2>/dev/null | head -n 1)
+    (
+      export VK_DRIVER_FILES="$driver" LD_LIBRARY_PATH="$(dirname "$(find "$SHOAL_TEST_VULKAN" -name libvulkan_lvp.so | head -n 1)")"
+      vitest webgpu --project waits webgpu.test.ts
+    )
+    count webgpu
+  fi
+}
+
+# A run of Vitest under a name of ours, whose report is kept for `count`. Its status is in the report as well.
+vitest() {
+  run=$1
+  shift
+  run_begun=$(date +%s)
+  status=0
+  env SHOAL_TEST_REPORT="$results/$run.report" "$node" node_modules/.bin/vitest run --passWithNoTests --reporter=default \
+    --reporter=./tools/test-report.ts "$@" </dev/null || status=$?
+  [ -s "$results/$run.report" ] || printf '0 1 0\nfailed: the run left no report\n' >"$results/$run.report"
+  echo "$status $(seconds_since "$run_begun")" >"$results/$run.status"
+}
+
+# Adds what a run reported to the sums, and says it.
+count() {
+  report=$results/$1.report
+  read -r status took <"$results/$1.status"
+  read -r run_passed run_failed run_skipped <"$report"
+  [ "$status" -eq 0 ] || [ "$run_failed" -gt 0 ] || { run_failed=1 && echo "failed: the run ended with status $status" >>"$report"; }
+  sed -n "2,\$s|^|== $1: |p" "$report" | grep -v '^== [a-z]*: time:' >>"$results/said" || :
+  sed -n "2,\$s|^|== $1: |p" "$report"
+  echo "== $1: $run_passed passed, $run_failed failed, $run_skipped skipped, $took"
+  passed=$((passed + run_passed)) failed=$((failed + run_failed)) skipped=$((skipped + run_skipped))
 }
 
 folder_of() {
   case ${1#@shoal/} in
     launcher | tools) echo tools ;;
-    bench | webgpu) echo "$1" ;;
+    bench) echo bench ;;
     libs/* | apps/*) echo "${1%/}" ;;
     *) if [ -d "apps/${1#@shoal/}" ]; then echo "apps/${1#@shoal/}"; else echo "libs/${1#@shoal/}"; fi ;;
   esac
@@ -83,28 +141,6 @@ check() {
     echo "== $name: FAILED, $(seconds_since "$begun")" | tee -a "$results/said"
     failed=$((failed + 1))
   fi
-}
-
-run_suite() {
-  begun=$(date +%s)
-  report=$results/$(echo "$1" | tr / -).report
-  directory=$1/src files_at_once=2 files='' driver=''
-  case $1 in
-    tools) directory=$1 files_at_once=1 ;;
-    bench) directory=$1 ;; # no test judges a figure
-    webgpu) directory=libs/worker/src/device files=webgpu.test.ts driver=$(find "${SHOAL_TEST_VULKAN:-/nowhere}" -name 'lvp_icd*.json' 2>/dev/null | head -n 1) ;;
-    *) [ -z "${SHOAL_TEST_VULKAN:-}" ] || files='--exclude **/webgpu.test.ts' ;; # a suite of its own, in whose processes alone there is the driver
-  esac
-  echo
-  # shellcheck disable=SC2086
-  env SHOAL_TEST_REPORT="$report" ${driver:+"VK_DRIVER_FILES=$driver" "LD_LIBRARY_PATH=$(dirname "$(find "$SHOAL_TEST_VULKAN" -name libvulkan_lvp.so | head -n 1)")"} "$node" node_modules/.bin/vitest run --dir "$directory" --maxWorkers="$files_at_once" --reporter=default --reporter=./tools/test-report.ts $files </dev/null
-  status=$?
-  [ -s "$report" ] || printf '0 1 0\nfailed: the run left no report\n' >"$report"
-  read -r suite_passed suite_failed suite_skipped <"$report"
-  [ "$status" -eq 0 ] || [ "$suite_failed" -gt 0 ] || { suite_failed=1 && echo "failed: the run ended with status $status" >>"$report"; }
-  sed -n "2,\$s|^|== $1: |p" "$report" | tee -a "$results/said"
-  echo "== $1: $suite_passed passed, $suite_failed failed, $suite_skipped skipped, $(seconds_since "$begun")"
-  passed=$((passed + suite_passed)) failed=$((failed + suite_failed)) skipped=$((skipped + suite_skipped))
 }
 
 main "$@"

@@ -1,25 +1,30 @@
-// Twenty seconds of chaos, in CI: the long form is a bench. The seed is printed; CHAOS_SEED repeats a run's faults.
+// Twenty seconds of chaos, in CI; ten minutes in either mode of the append-only file every night. The seed is printed; CHAOS_SEED repeats a run's faults.
 
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+import { testsRunBuild } from '@shoal/core/testing';
 import { expect, test } from 'vitest';
 
 const SEED = process.env['CHAOS_SEED'] ?? String(Math.floor(Math.random() * 1e6));
 
-test.skipIf(process.platform !== 'linux')(
-  `chaos, seed ${SEED}: whatever is acknowledged ends, with the vectors of an undisturbed run, once`,
-  async () => {
+const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
+
+test.skipIf(process.platform !== 'linux').each(isNightly ? ['everysec', 'always'] : ['everysec'])(
+  `chaos with appendfsync %s, seed ${SEED}: whatever is acknowledged ends, with the vectors of an undisturbed run, once`,
+  async (mode) => {
     process.stdout.write(`chaos: CHAOS_SEED=${SEED}\n`);
     const path = fileURLToPath(new URL('./chaos.ts', import.meta.url));
     // A run that found something says what on stdout, and ends with 1.
     const { stdout } = await promisify(execFile)(
       process.execPath,
       [
-        '--conditions=@shoal/source',
+        ...(testsRunBuild ? [] : ['--conditions=@shoal/source']),
         path,
+        '--mode',
+        mode,
         '--seconds',
-        '20',
+        isNightly ? '600' : '20',
         '--texts',
         '0',
         '--outage',
@@ -31,7 +36,7 @@ test.skipIf(process.platform !== 'linux')(
         '--seed',
         SEED,
       ],
-      { timeout: 280_000 },
+      { timeout: isNightly ? 1_200_000 : 280_000 },
     ).catch((error: unknown) => error as { readonly stdout: string });
     process.stdout.write(stdout);
     const { acknowledged, completed, failed, lost, wrong, visibleTwice, open } = JSON.parse(stdout) as Record<
@@ -44,5 +49,5 @@ test.skipIf(process.platform !== 'linux')(
       Number(completed) + Object.values(failed as Record<string, number>).reduce((sum, count) => sum + count, 0),
     ).toBe(acknowledged);
   },
-  300_000,
+  isNightly ? 1_260_000 : 300_000,
 );

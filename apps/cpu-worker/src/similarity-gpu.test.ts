@@ -6,9 +6,9 @@ import { fork, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { programOf } from '@shoal/core/testing';
 import { ShoalClient } from '@shoal/client';
 import { DEFAULT_PREFIX, SIMILARITY_QUEUE } from '@shoal/contract';
 import type { WorkerFacts } from '@shoal/core';
@@ -64,8 +64,9 @@ afterAll(async () => {
 async function startWorker(
   settings: Readonly<Record<string, string | undefined>>,
 ): Promise<{ readonly said: Record<string, unknown>; readonly log: string[] }> {
-  const worker = fork(fileURLToPath(new URL('../../gpu-worker/src/main.ts', import.meta.url)), [], {
-    execArgv: ['--conditions=@shoal/source'],
+  const { main, execArgv } = programOf('gpu-worker', { from: 'sources' });
+  const worker = fork(main, [], {
+    execArgv: [...execArgv],
     env: {
       ...process.env,
       PATH: `${folder}:${process.env['PATH']}`,

@@ -5,9 +5,9 @@ import { fork, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { Queue } from 'bullmq';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { programOf } from '@shoal/core/testing';
 import { ShoalClient } from '@shoal/client';
 import { DEFAULT_PREFIX, SIMILARITY_QUEUE, isShoalError } from '@shoal/contract';
 import { Fleet, openConnection, type Redis } from '@shoal/queue';
@@ -61,8 +61,9 @@ afterAll(async () => {
 });
 
 function startWorker(): Promise<ChildProcess> {
-  const child = fork(fileURLToPath(new URL('main.ts', import.meta.url)), [], {
-    execArgv: ['--conditions=@shoal/source'],
+  const { main, execArgv } = programOf('cpu-worker');
+  const child = fork(main, [], {
+    execArgv: [...execArgv],
     env: {
       ...process.env,
       SHOAL_REDIS_URL: server.url,

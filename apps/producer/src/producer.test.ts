@@ -9,10 +9,10 @@ import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
-import { fileURLToPath } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import { BadRequestError, OpenAI } from 'openai';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { programOf } from '@shoal/core/testing';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { noLog, type Tokenizer } from '@shoal/core';
 import { parseMetrics, type Exposition } from '@shoal/ops/testing';
@@ -69,9 +69,9 @@ async function idleProducer(change: Partial<ProducerOptions> = {}): Promise<Prod
 }
 
 async function startWorker(prefix: string): Promise<void> {
-  const main = fileURLToPath(new URL('../../cpu-worker/src/main.ts', import.meta.url));
+  const { main, execArgv } = programOf('cpu-worker');
   const child = fork(main, [], {
-    execArgv: ['--conditions=@shoal/source'],
+    execArgv: [...execArgv],
     env: {
       ...process.env,
       SHOAL_REDIS_URL: server.url,

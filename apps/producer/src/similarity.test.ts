@@ -7,8 +7,8 @@ import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { programOf } from '@shoal/core/testing';
 import { noLog } from '@shoal/core';
 import { openModel, openTokenizer } from '@shoal/models';
 import { parseMetrics } from '@shoal/ops/testing';
@@ -72,8 +72,9 @@ afterAll(async () => {
 });
 
 async function startWorker(environment: NodeJS.ProcessEnv): Promise<void> {
-  const child = fork(fileURLToPath(new URL('../../cpu-worker/src/main.ts', import.meta.url)), [], {
-    execArgv: ['--conditions=@shoal/source'],
+  const { main, execArgv } = programOf('cpu-worker');
+  const child = fork(main, [], {
+    execArgv: [...execArgv],
     env: {
       ...process.env,
       SHOAL_REDIS_URL: server.url,

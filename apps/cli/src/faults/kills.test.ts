@@ -20,6 +20,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { programOf } from '@shoal/core/testing';
 import { cacheFolder } from '@shoal/core';
 import { openGraph, openModel } from '@shoal/models';
 
@@ -27,7 +28,7 @@ const TEXTS = 3_000;
 const DIMS = 384;
 /** After a command that was killed the private server waits a while for another; a minute later nothing may be left. */
 const NOTHING_LEFT_MS = 60_000;
-const MAIN = fileURLToPath(new URL('../main.ts', import.meta.url));
+const { main: MAIN, execArgv } = programOf('cli');
 
 const folder = mkdtempSync(join(tmpdir(), 'shoal-kills-'));
 const cacheDir = join(folder, 'cache');
@@ -72,7 +73,7 @@ interface Run {
 
 function embed(output: string, ...flags: string[]): Run {
   const startedMs = performance.now();
-  const child = spawn(process.execPath, ['--conditions=@shoal/source', MAIN, 'embed', input, '-o', output, ...flags], {
+  const child = spawn(process.execPath, [...execArgv, MAIN, 'embed', input, '-o', output, ...flags], {
     env: { ...process.env, SHOAL_CACHE_DIR: cacheDir, REDIS_URL: '', SHOAL_REDIS_URL: '', SHOAL_LOG_LEVEL: 'warn' },
     stdio: ['ignore', 'ignore', 'pipe'],
   });

@@ -1,16 +1,22 @@
-// For tests: the command line as its users meet it, a process of its own, run from the sources, in folders of its own.
+// For tests: the command line as its users meet it, a process of its own in folders of its own.
 
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { programOf } from '@shoal/core/testing';
 import { cacheFolder } from '@shoal/core';
 
-const MAIN = fileURLToPath(new URL('../main.ts', import.meta.url));
 /** The arguments that come before a command's own, for tests that start the process in their own way. */
-export const SHOAL = [process.execPath, '--conditions=@shoal/source', MAIN] as const;
+export const SHOAL = commandOf({});
+/** The same from the sources, whatever else the tests start. */
+export const SHOAL_SOURCES = commandOf({ from: 'sources' });
+
+function commandOf(options: { readonly from?: 'sources' }): readonly [string, ...string[]] {
+  const { main, execArgv } = programOf('cli', options);
+  return [process.execPath, ...execArgv, main];
+}
 
 export interface Result {
   readonly code: number | null;
@@ -29,6 +35,8 @@ export interface RunOptions {
   readonly input?: string | Buffer;
   readonly environment?: Readonly<Record<string, string>>;
   readonly folder?: string;
+  /** Left out: what programOf says. */
+  readonly from?: 'sources';
   /** A user without rights, for tests that run as root. */
   readonly uid?: number;
 }
@@ -64,11 +72,12 @@ export class Sandbox {
       SHOAL_CACHE_DIR: this.cacheDir,
       SHOAL_MODEL: 'tiny-random',
       SHOAL_THREADS: '1',
+      ...compileCache(),
     };
   }
 
   start(args: readonly string[], options: RunOptions = {}): Running {
-    const [node, ...before] = SHOAL;
+    const [node, ...before] = options.from === 'sources' ? SHOAL_SOURCES : SHOAL;
     const child = spawn(node, [...before, ...args], {
       cwd: options.folder ?? this.files,
       env: { ...this.environment(), ...options.environment },
@@ -104,6 +113,12 @@ export class Sandbox {
     for (const { pid } of this.processes()) process.kill(pid, 'SIGKILL');
     rmSync(this.root, { recursive: true, force: true });
   }
+}
+
+/** Where the suite keeps compiled code between its processes; a sandbox has it too. */
+function compileCache(): Record<string, string> {
+  const folder = process.env['NODE_COMPILE_CACHE'];
+  return folder === undefined ? {} : { NODE_COMPILE_CACHE: folder };
 }
 
 /** Collects what a process writes and how it ends. */

@@ -16,3 +16,4 @@ export { RecordingAnnouncer, RecordingLogger, type LogLine } from './recorders.t
 export { describeInferenceBackend, type BackendUnderTest } from './inference-backend.conformance.ts';
 export { FakeExecutorLink, READY, type Ready } from './fake-executor-link.ts';
 export { InProcessExecutor, type InProcessExecutorOptions } from './in-process-executor.ts';
+export { programOf, testsRunBuild, type AppName, type Program } from './programs.ts';

@@ -6,9 +6,9 @@ import { fork, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { programOf } from '@shoal/core/testing';
 import {
   decodeResultHeader,
   encodeTexts,
@@ -58,9 +58,9 @@ interface WorkerReady {
 }
 
 function startWorker(environment: Record<string, string> = {}): Promise<ChildProcess> {
-  const main = fileURLToPath(new URL('../../../../apps/cpu-worker/src/main.ts', import.meta.url));
+  const { main, execArgv } = programOf('cpu-worker', { from: 'sources' });
   const child = fork(main, [], {
-    execArgv: ['--conditions=@shoal/source'],
+    execArgv: [...execArgv],
     env: {
       ...process.env,
       SHOAL_REDIS_URL: server.url,

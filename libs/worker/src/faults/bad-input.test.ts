@@ -5,9 +5,9 @@ import { fork, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { programOf } from '@shoal/core/testing';
 import { encodeTexts, encodeTokens, keySpace, mainQueue, parseFailedReason } from '@shoal/contract';
 import { openModel, openTokenizer } from '@shoal/models';
 import { BoardQueues, closeConnection, openConnection, type Redis } from '@shoal/queue';
@@ -57,8 +57,9 @@ async function expectHealthyQueue(): Promise<void> {
 }
 
 function startWorker(): Promise<ChildProcess> {
-  const child = fork(fileURLToPath(new URL('../../../../apps/cpu-worker/src/main.ts', import.meta.url)), [], {
-    execArgv: ['--conditions=@shoal/source'],
+  const { main, execArgv } = programOf('cpu-worker');
+  const child = fork(main, [], {
+    execArgv: [...execArgv],
     env: {
       ...process.env,
       SHOAL_REDIS_URL: server.url,

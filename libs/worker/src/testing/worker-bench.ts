@@ -6,9 +6,9 @@ import { execFileSync, fork, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 // oxlint-disable-next-line no-restricted-imports -- a producer that knows nothing of Shoal
 import { Queue } from 'bullmq';
+import { programOf } from '@shoal/core/testing';
 import { encodeTokens, keySpace, mainQueue, openResult, type EmbedReturn } from '@shoal/contract';
 import { closeConnection, openConnection, type Redis } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
@@ -49,8 +49,9 @@ export class WorkerBench {
 
   /** A CPU worker that is ready. */
   async startWorker(model: string, environment: Readonly<Record<string, string>> = {}): Promise<WorkerProcess> {
-    const child = fork(fileURLToPath(new URL('../../../../apps/cpu-worker/src/main.ts', import.meta.url)), [], {
-      execArgv: ['--conditions=@shoal/source'],
+    const { main, execArgv } = programOf('cpu-worker');
+    const child = fork(main, [], {
+      execArgv: [...execArgv],
       env: {
         ...process.env,
         SHOAL_REDIS_URL: this.server.url,
