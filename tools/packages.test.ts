@@ -1,0 +1,23 @@
+// What the packages of the workspace promise in their package.json is there.
+
+import { existsSync, readFileSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+
+const PROJECT = join(import.meta.dirname, '..');
+const PACKAGES = ['libs', 'apps'].flatMap((kind) => readdirSync(join(PROJECT, kind)).map((name) => `${kind}/${name}`));
+
+interface Manifest {
+  readonly exports?: Readonly<Record<string, Readonly<Record<string, string>>>>;
+}
+
+test.each(PACKAGES)('every entry point of %s has its source, and its build lies where that is built to', (folder) => {
+  const manifest = JSON.parse(readFileSync(join(PROJECT, folder, 'package.json'), 'utf8')) as Manifest;
+  for (const [entry, { '@shoal/source': source = '', types, default: built }] of Object.entries(
+    manifest.exports ?? {},
+  )) {
+    expect([entry, existsSync(join(PROJECT, folder, source))]).toEqual([entry, true]);
+    const module = source.replace('./src/', './dist/').replace(/\.ts$/, '');
+    expect([entry, types, built]).toEqual([entry, `${module}.d.ts`, `${module}.js`]);
+  }
+});
