@@ -1,29 +1,25 @@
 // Similarity on a GPU through the product's own engines: answers compared with the CPU's first; then both engines over
-// sizes from far below the break-even to far above it: where the warm-up predicted it, where it is, where predictions
-// put it once calls of sizes around it went through the product's choice of a side and corrected them (beside where it
-// is right after that), and how many times faster the GPU is beyond. Times are from the call to its promise, copies and
-// everything included. Where it is is found for all kinds in turns, several times, because what else a machine does
-// comes and goes.
+// sizes around the threshold that the product measures, where the side that it chooses has to be the faster one at half
+// of it and at twice, and how many times faster the GPU is beyond. Times are from the call to its promise, copies and
+// everything included.
 //
 //   similarity.ts [--device gpu:0] [--small] [--seconds 80] [--answers 10] [--kinds topk,cosine,rescore,spread]
-//   [--rounds 1] [--threads N]
+//   [--threads N]
 //
-// --answers: seconds of comparing them. --rounds: so often are warm-up and the search for where it is repeated, to
-//   see what each of them differs by. --threads: of the CPU; unset: one for each core.
+// --answers: seconds of comparing them. --threads: of the CPU; unset: one for each core.
 //
 // Needs the CUDA library beside the native code (sh native/similarity/build.sh cuda), or SHOAL_CUDA_LIBRARY. With
 // --small on a machine without a GPU its stand-in is measured, which says nothing.
 
 import { availableParallelism } from 'node:os';
 import { isShoalError } from '@shoal/contract';
-import { RunTimes, lowerQuartile, risingZero } from '@shoal/core';
+import { Thresholds, lowerQuartile } from '@shoal/core';
 import {
   CudaEngine,
-  HybridEngine,
   cpuEngine,
   kernelsOn,
   matrixOf,
-  measureEngines,
+  measureThresholds,
   openCuda,
   rowsOf,
   type Engine,
@@ -41,7 +37,7 @@ import { device, isSmall, median, partArguments, round, row } from './kit.ts';
 const DIMS = 384;
 const K = 10;
 const MOST_ROWS = isSmall ? 4_096 : 1_000_000;
-/** So many times the break-even the ratio is taken. */
+/** So many times the threshold the ratio is taken. */
 const MULTIPLES = [1, 2, 4, 8, 16, 32, 64, 256] as const;
 /** One run of the CPU is to take no longer. */
 const MOST_CPU_MS = isSmall ? 100 : 300;
@@ -50,20 +46,11 @@ const REPEATS = isSmall ? 3 : 15;
 const UNCOUNTED_TURNS = 4;
 /** Turns of both sides end after so long. */
 const TURNS_MS = 300;
-/** The sizes that decide where both are as fast, by what was found first; so many times, with so many turns each. */
-const CLOSE_FACTORS = [0.72, 0.79, 0.87, 0.95, 1.05, 1.15, 1.26, 1.39] as const;
-const CLOSE_PASSES = isSmall ? 2 : 8;
-const CLOSE_REPEATS = isSmall ? 3 : 15;
-/** Calls that correct predictions, of sizes around the predicted break-even. */
-const TRAFFIC_CALLS = isSmall ? 20 : 400;
-const TRAFFIC_MULTIPLES = [1 / 8, 1 / 4, 1 / 2, 0.7, 1, 1.4, 2, 4, 8] as const;
-const MOST_TRAFFIC_MS = 1_500;
 const graphs = new Map<number, Graph>();
 const asked = partArguments(import.meta.url, {
   seconds: { type: 'string', default: '80' },
   answers: { type: 'string', default: isSmall ? '4' : '10' },
   kinds: { type: 'string', default: 'topk,cosine,rescore,spread' },
-  rounds: { type: 'string', default: '1' },
   threads: { type: 'string', default: String(availableParallelism()) },
 });
 /** What has not begun by then is left out, and said so. */
@@ -117,20 +104,16 @@ const searches: Search[] = [
     at: (size) => spread(lanes, size),
   })),
 ].filter(({ kind }) => kinds.includes(kind.split('/')[0]!));
-let times = await warmedUp();
-let crossings = await measuredCrossings(times);
-for (let turn = 1; turn < Number(asked.rounds); turn++) {
-  times = await warmedUp();
-  crossings = await measuredCrossings(times);
-}
-const hybrid = new HybridEngine({ cpu, gpu, times });
-for (const [i, search] of searches.entries()) await beyond(search, crossings[i]);
+const thresholds = await measured();
+const sizes = searches.map((search) => sizeAt(search));
+await aroundThresholds();
+for (const [i, search] of searches.entries()) await beyond(search, sizes[i]);
 await streamed();
 
 // ---- what is run ----------------------------------------------------------------------------------------------------
 
 interface Work {
-  /** Values that each query is compared with, as predictions count them. */
+  /** Values that each query is compared with, as thresholds count them. */
   readonly values: number;
   readonly what: RowBlock | Graph;
   readonly run: (engine: Engine) => Promise<unknown>;
@@ -180,7 +163,7 @@ function spread(lanes: number, nodes: number): Work {
   };
 }
 
-// ---- break-even -----------------------------------------------------------------------------------------------------
+// ---- thresholds -----------------------------------------------------------------------------------------------------
 
 interface Search {
   readonly kind: string;
@@ -195,217 +178,88 @@ interface Samples {
   readonly gpu: number[];
 }
 
-async function warmedUp(): Promise<RunTimes> {
+async function measured(): Promise<Thresholds> {
   const begunMs = performance.now();
-  const measuredTimes = new RunTimes(await measureEngines({ cpu, gpu, mostRows: isSmall ? 1_024 : 65_536 }));
+  const warmUp = await measureThresholds({ cpu, gpu, mostRows: isSmall ? 1_024 : 65_536 });
   row({
     part: 'similarity: warm-up',
     seconds: round((performance.now() - begunMs) / 1000, 2),
-    breakEvens: Object.fromEntries(
-      measuredTimes
-        .breakEvens()
-        .map(({ kind, queries, work }) => [`${kind}, ${queries}`, work === undefined ? null : Math.round(work)]),
+    thresholds: Object.fromEntries(
+      warmUp.thresholds.map(({ kind, queries, work }) => [
+        `${kind}, ${queries}`,
+        work === undefined ? null : Math.round(work),
+      ]),
     ),
+    passingQueries: warmUp.passingQueries,
   });
-  return measuredTimes;
+  return new Thresholds(warmUp);
 }
 
-/** Where the product says that it is, as a size of the search; undefined where one side always wins. */
-function predictedBy(measuredTimes: RunTimes, { kind, queries, at }: Search): number | undefined {
-  const work = measuredTimes.breakEvens().find((one) => one.kind === kind && one.queries === queries)?.work;
-  return work === undefined || work === 0 ? undefined : work / (at(512).values / 512);
-}
-
-/**
- * Of every search: looked for around the prediction, then closely, all of them in turns. Undefined: one side always
- * wins.
- */
-async function measuredCrossings(measuredTimes: RunTimes): Promise<(number | undefined)[]> {
-  const begunMs = performance.now();
-  const near: (number | undefined)[] = [];
-  for (const search of searches) near.push(await roughCrossing(search, predictedBy(measuredTimes, search) ?? 1_000));
-  const close = searches.map(() => new Map<number, Samples[]>());
-  for (let pass = 0; pass < CLOSE_PASSES; pass++) {
-    for (const [i, search] of searches.entries()) {
-      if (near[i] !== undefined) near[i] = await lookedAround(search, near[i], close[i]!);
-    }
+/** The smallest size that the product gives to the GPU; undefined where it gives none of them. */
+function sizeAt({ kind, queries, most, at }: Search): number | undefined {
+  const perSize = at(512).values / 512;
+  const isGpu = (size: number): boolean => thresholds.sideOf(kind, queries, size * perSize) === 'gpu';
+  if (!isGpu(most)) return undefined;
+  let [low, high] = [0, most];
+  while (high - low > 1) {
+    const middle = Math.round((low + high) / 2);
+    if (isGpu(middle)) high = middle;
+    else low = middle;
   }
-  const measured = close.map((visits) => crossingOf(visits));
-  row({
-    part: 'similarity: break-even',
-    seconds: round((performance.now() - begunMs) / 1000, 2),
-    found: Object.fromEntries(
-      searches.map((search, i) => {
-        const predicted = predictedBy(measuredTimes, search);
-        const quiet = crossingOf(close[i]!, quietOf);
-        return [
-          `${search.kind}, ${search.queries}`,
-          {
-            predicted: wholeOf(predicted),
-            measured: wholeOf(measured[i]),
-            error: errorOf(predicted, measured[i]),
-            quiet: wholeOf(quiet),
-            quietError: errorOf(predicted, quiet),
-            ms: atCrossing(close[i]!),
-          },
-        ];
-      }),
-    ),
-  });
-  return measured;
+  return high;
 }
 
-/** One pass over sizes around it, into `visits`; where to look next. */
-async function lookedAround(search: Search, near: number, visits: Map<number, Samples[]>): Promise<number> {
-  const sizes = sizesAround(search, near, CLOSE_FACTORS);
-  for (const size of sizes)
-    visits.set(size, [...(visits.get(size) ?? []), await inTurns(search.at(size), CLOSE_REPEATS)]);
-  const zero = closeCrossing(visits, medianOf);
-  return Number.isFinite(zero) ? near : zero < 0 ? sizes[0]! : sizes.at(-1)!; // it lies beyond
+/** At half of each threshold the CPU has to be the faster one, and at twice the GPU. */
+async function aroundThresholds(): Promise<void> {
+  const byKind: Record<string, object> = {};
+  let [kindsLooked, held] = [0, 0];
+  for (const [i, search] of searches.entries()) {
+    const size = sizes[i];
+    if (size === undefined || size < 2 || 2 * size > search.most) continue; // one side has all sizes
+    const half = await quiet(search.at(Math.round(size / 2)));
+    const twice = await quiet(search.at(2 * size));
+    const holds = half.cpuMs <= half.gpuMs && twice.gpuMs <= twice.cpuMs;
+    kindsLooked++;
+    if (holds) held++;
+    byKind[`${search.kind}, ${search.queries}`] = { size, half, twice, holds };
+  }
+  row({ part: 'similarity: thresholds', kinds: kindsLooked, held, byKind });
 }
 
-type OfVisits = (visits: readonly (readonly number[])[]) => number;
-
-function medianOf(visits: readonly (readonly number[])[]): number {
-  return median(visits.flat());
+/** While nobody else wanted the machine: the lower quartile of both sides. */
+async function quiet(work: Work): Promise<{ readonly cpuMs: number; readonly gpuMs: number }> {
+  const ms = await inTurns(work, 3 * REPEATS);
+  return { cpuMs: round(lowerQuartile(ms.cpu), 4), gpuMs: round(lowerQuartile(ms.gpu), 4) };
 }
 
-/**
- * While nobody else wanted the machine, which is what the warm-up looks for: the lower quartile of what each visit
- * says.
- */
-function quietOf(visits: readonly (readonly number[])[]): number {
-  return lowerQuartile(visits.map((turns) => median(turns)));
-}
-
-function crossingOf(visits: ReadonlyMap<number, readonly Samples[]>, of: OfVisits = medianOf): number | undefined {
-  const zero = closeCrossing(visits, of);
-  return Number.isFinite(zero) ? zero : undefined;
-}
-
-/** Infinity: the CPU is faster at every size looked at, or there is none; -Infinity: the GPU is. */
-function closeCrossing(visits: ReadonlyMap<number, readonly Samples[]>, of: OfVisits): number {
-  const bySize = [...visits].sort(([a], [b]) => a - b);
-  const zero = risingZero(
-    bySize.map(([size, all]) => [
-      Math.log(size),
-      Math.log(of(all.map((one) => one.cpu)) / of(all.map((one) => one.gpu))),
-    ]),
-  );
-  return Number.isFinite(zero) ? Math.exp(zero) : zero;
-}
-
-/** What a call takes about there, of either side. */
-function atCrossing(visits: ReadonlyMap<number, readonly Samples[]>): number | null {
-  const middle = [...visits.values()][visits.size >> 1];
-  return middle === undefined ? null : round(median(middle.flatMap((one) => [...one.cpu, ...one.gpu])), 4);
-}
-
-async function beyond(search: Search, before: number | undefined): Promise<void> {
-  const { kind, queries, most, at } = search;
+async function beyond({ kind, queries, most, at }: Search, threshold: number | undefined): Promise<void> {
   if (performance.now() > LAST_START_MS)
     return row({ part: 'similarity: beyond', kind, queries, skipped: 'no time was left' });
-  const predicted = predictedBy(times, search);
-  const calls = predicted === undefined ? undefined : await traffic(at, most, predicted);
-  const corrected = predictedBy(times, search);
-  const measured = before === undefined ? undefined : ((await measuredNow(search, before)) ?? before);
   const ratios: Record<string, number> = {};
-  if (measured !== undefined) {
-    for (const multiple of MULTIPLES) {
-      const size = Math.round(measured * multiple);
-      if (size > most) break;
-      const { cpuMs, gpuMs } = await both(at(size));
-      ratios[`×${multiple}`] = round(cpuMs / gpuMs, 2);
-      if (cpuMs > MOST_CPU_MS) break;
-    }
+  for (const multiple of threshold === undefined ? [] : MULTIPLES) {
+    const size = Math.round(threshold! * multiple);
+    if (size > most) break;
+    const { cpuMs, gpuMs } = await both(at(size));
+    ratios[`×${multiple}`] = round(cpuMs / gpuMs, 2);
+    if (cpuMs > MOST_CPU_MS) break;
   }
   row({
     part: 'similarity: beyond',
     kind,
     queries,
-    calls,
-    corrected: wholeOf(corrected),
-    correctedError: errorOf(corrected, measured),
-    measured: wholeOf(measured),
-    measuredBefore: wholeOf(before),
+    threshold: threshold ?? null,
     ratios,
     ...(await largestOf(at, most)),
   });
 }
 
-/** Of one search, at once: what corrected predictions are compared with, because a machine does not stay as it was. */
-async function measuredNow(search: Search, near: number): Promise<number | undefined> {
-  const visits = new Map<number, Samples[]>();
-  for (let pass = 0, at = near; pass < CLOSE_PASSES / 2; pass++) at = await lookedAround(search, at, visits);
-  return crossingOf(visits);
-}
-
-function errorOf(size: number | undefined, measured: number | undefined): number | null {
-  return size === undefined || measured === undefined ? null : round(size / measured - 1, 3);
-}
-
-function wholeOf(size: number | undefined): number | null {
-  return size === undefined ? null : Math.round(size);
-}
-
-/** Calls as they may come, one at a time: the product takes a side for each, and learns how long it took. */
-async function traffic(
-  at: (size: number) => Work,
-  most: number,
-  around: number,
-): Promise<{ readonly cpu: number; readonly gpu: number }> {
-  const random = randomFrom(5);
-  const works = TRAFFIC_MULTIPLES.map((multiple) => at(Math.round(Math.min(most, Math.max(1, around * multiple)))));
-  for (const { what, run, prepare } of works) {
-    gpu.keep(what);
-    prepare?.();
-    await run(gpu); // it lies on the device from now on
-  }
-  const before = hybrid.calls;
-  const startedMs = performance.now();
-  for (let call = 0; call < TRAFFIC_CALLS && performance.now() - startedMs < MOST_TRAFFIC_MS; call++) {
-    const { run, prepare } = works[Math.floor(random() * works.length)]!;
-    prepare?.();
-    await run(hybrid);
-  }
-  for (const { what } of works) gpu.letGo(what);
-  return { cpu: hybrid.calls.cpu - before.cpu, gpu: hybrid.calls.gpu - before.gpu };
-}
-
-/** At the largest size that the CPU does in time: the GPU's advantage far above the break-even. */
+/** At the largest size that the CPU does in time: the GPU's advantage far above the threshold. */
 async function largestOf(at: (size: number) => Work, most: number): Promise<object> {
   const probe = Math.min(most, 2_000);
   const probed = await both(at(probe), 1);
   const size = Math.min(most, Math.max(probe, Math.floor((probe * MOST_CPU_MS) / Math.max(probed.cpuMs, 0.01))));
   const { cpuMs, gpuMs } = await both(at(size), 3);
   return { largest: size, cpuMs: round(cpuMs, 3), gpuMs: round(gpuMs, 3), timesFaster: round(cpuMs / gpuMs, 2) };
-}
-
-/** Where CPU ÷ GPU passes 1, about: looked for in sizes far apart. Undefined: one side always wins. */
-async function roughCrossing(search: Search, guess: number): Promise<number | undefined> {
-  const { at, most } = search;
-  let center = Math.min(most, Math.max(2, guess));
-  for (let attempt = 0; attempt < 8; attempt++) {
-    const points: [number, number][] = [];
-    for (const size of sizesAround(search, center, [0.5, 0.7, 1, 1.4, 2])) {
-      const { cpuMs, gpuMs } = await both(at(size));
-      points.push([Math.log(size), Math.log(cpuMs / gpuMs)]);
-    }
-    if (points.every(([, ratio]) => ratio > 0)) {
-      if (center <= 2) return undefined;
-      center = Math.max(2, center / 3);
-    } else if (points.every(([, ratio]) => ratio < 0)) {
-      if (center >= most) return undefined;
-      center = Math.min(most, center * 3);
-    } else {
-      return Math.min(Math.exp(points.at(-1)![0]), Math.max(Math.exp(points[0]![0]), Math.exp(risingZero(points))));
-    }
-  }
-  return undefined;
-}
-
-function sizesAround({ most }: Search, center: number, factors: readonly number[]): number[] {
-  return [...new Set(factors.map((factor) => Math.max(1, Math.round(center * factor))))].filter((size) => size <= most);
 }
 
 async function both(work: Work, repeats = REPEATS): Promise<{ readonly cpuMs: number; readonly gpuMs: number }> {

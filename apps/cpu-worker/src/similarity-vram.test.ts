@@ -10,7 +10,7 @@ import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { ShoalClient } from '@shoal/client';
 import { DEFAULT_PREFIX, SIMILARITY_QUEUE } from '@shoal/contract';
-import { RunTimes, type SimilarityDevice } from '@shoal/core';
+import { Thresholds, type SimilarityDevice } from '@shoal/core';
 import { openConnection, type Redis } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import {
@@ -73,7 +73,7 @@ async function startGpuWorker(
   residentBytes: number,
 ): Promise<{ readonly engine: CudaEngine; readonly executor: LocalExecutor }> {
   const engine = standInEngine(standIn!, { residentBytes, workBytes: WORK_BYTES });
-  const hybrid = new HybridEngine({ cpu: cpuEngine(), gpu: engine, times: new RunTimes(), chooses: 'never' });
+  const hybrid = new HybridEngine({ cpu: cpuEngine(), gpu: engine, thresholds: new Thresholds(), chooses: 'never' });
   const executor = await startWorker(
     kernelDevice({ kernels: kernelsOn(hybrid), folder, gpu: { device: 'cuda:0', engine, hybrid } }),
     'main',

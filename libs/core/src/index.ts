@@ -67,16 +67,15 @@ export { fixedBudget, type FixedLimits } from './budget/fixed-budget.ts';
 export { Executor, type ExecutorLimits, type ExecutorParts } from './executor/executor.ts';
 export { SimilarityExecutor, type SimilarityExecutorParts } from './similarity/executor.ts';
 export {
-  RunTimes,
   SIDES,
-  decodeBreakEvenProfile,
-  encodeBreakEvenProfile,
-  type BreakEven,
-  type BreakEvenProfile,
+  Thresholds,
+  decodeThresholdProfile,
+  encodeThresholdProfile,
+  type MeasuredThresholds,
   type Side,
-  type TimeTables,
-  type TimedSize,
-} from './similarity/break-even.ts';
+  type Threshold,
+  type ThresholdProfile,
+} from './similarity/thresholds.ts';
 export type { LedgerFacts, SimilarityFacts } from './similarity/facts.ts';
 export { Residents, type Resident } from './similarity/ledger.ts';
 export type {
@@ -94,7 +93,6 @@ export type {
 export { Pipeline, type PipelineLimits, type PipelineParts } from './claimer/pipeline.ts';
 export { settingsPage } from './settings/settings-page.ts';
 export { lowerQuartile, median } from './base/median.ts';
-export { risingZero } from './similarity/rising-zero.ts';
 export {
   MOST_HELD,
   fitMemoryModel,

@@ -208,11 +208,6 @@ export const WORKER_METRICS = {
       'queries come together.',
     labels: { kind: FEW, queries: FEW },
   },
-  shoal_similarity_prediction_error_ratio: {
-    type: 'gauge',
-    help: 'Median of |predicted ÷ measured − 1| over the last calls.',
-    labels: {},
-  },
   shoal_process_resident_bytes: {
     type: 'gauge',
     help: 'Resident memory of a process of this worker.',

@@ -89,7 +89,6 @@ test('a similarity worker counts on over the lives of its executors, and its GPU
       { kind: 'topk/f32', queries: 8, work: 40_000 },
       { kind: 'spread', queries: 1, work: undefined },
     ],
-    predictionError: 0.25,
   };
   recorder.similarityTold({ host: ledger, calls: { cpu: 0, gpu: 0 }, fallbacks: 0, isGpuLost: false });
   expect(parseMetrics(await registry.text()).value('shoal_similarity_residents', { memory: 'gpu' })).toBeUndefined();
@@ -122,8 +121,7 @@ test('a similarity worker counts on over the lives of its executors, and its GPU
   expect([
     value('shoal_similarity_break_even_values', { kind: 'topk/f32', queries: '8' }),
     value('shoal_similarity_break_even_values', { kind: 'spread', queries: '1' }),
-    value('shoal_similarity_prediction_error_ratio'),
-  ]).toEqual([40_000, undefined, 0.25]);
+  ]).toEqual([40_000, undefined]);
 });
 
 test('the budget stands under what limits it now, and a run has no predicted memory where nothing predicts it', async () => {

@@ -147,7 +147,7 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
 
 /** What an executor has counted since it last told. */
 function recordSimilarity(registry: Registry, facts: SimilarityFacts, before: SimilarityFacts | undefined): void {
-  const { host, gpu, calls, fallbacks, isGpuLost, breakEvens = [], predictionError } = facts;
+  const { host, gpu, calls, fallbacks, isGpuLost, breakEvens = [] } = facts;
   recordLedger(registry, 'host', host, before?.host);
   if (gpu === undefined) return;
   recordLedger(registry, 'gpu', gpu, before?.gpu);
@@ -159,7 +159,6 @@ function recordSimilarity(registry: Registry, facts: SimilarityFacts, before: Si
   for (const { kind, queries, work } of breakEvens)
     if (work !== undefined)
       registry.set('shoal_similarity_break_even_values', { kind, queries: String(queries) }, work);
-  if (predictionError !== undefined) registry.set('shoal_similarity_prediction_error_ratio', {}, predictionError);
 }
 
 function recordLedger(

@@ -68,7 +68,7 @@ export { readVectors, VECTOR_FORMATS, vectorFormat, type VectorFormat } from './
 export { cudaLibraryProblem, openCuda, type CudaFound, type OpenedCuda } from './engines/cuda-library.ts';
 export { CudaEngine, type CudaEngineOptions, type CudaTimes } from './engines/cuda-engine.ts';
 export { HybridEngine, type HybridEngineOptions, type Usage } from './engines/hybrid-engine.ts';
-export { measureEngines, type MeasureOptions } from './measure/measure-engines.ts';
+export { measureThresholds, type MeasureOptions } from './measure/thresholds.ts';
 export { nativeProblem } from './engines/native-addon.ts';
 export {
   buildCandidates,

@@ -144,7 +144,7 @@ export function describe({ lanes, workers }: FleetView): string {
             workerId,
             ...ledgerCells(facts.similarity.host),
             ...ledgerCells(facts.similarity.gpu),
-            ...callCells(facts.similarity),
+            callCells(facts.similarity),
           ],
         ],
   );
@@ -181,7 +181,6 @@ export function describe({ lanes, workers }: FleetView): string {
             'OF',
             'LEFT FOR OTHERS',
             'CALLS GPU/CPU',
-            'PREDICTED TIMES OFF BY',
           ],
           comparers,
         ),
@@ -199,12 +198,8 @@ function ledgerCells(ledger: LedgerFacts | undefined): string[] {
     : [String(ledger.residents), bytes(ledger.bytes), bytes(ledger.budgetBytes), short(ledger.evictions)];
 }
 
-function callCells({ gpu, calls, isGpuLost, predictionError }: SimilarityFacts): string[] {
-  if (gpu === undefined) return ['-', '-'];
-  return [
-    `${short(calls.gpu)} / ${short(calls.cpu)}${isGpuLost ? ', GPU LOST' : ''}`,
-    predictionError === undefined ? '-' : `${Math.round(100 * predictionError)} %`,
-  ];
+function callCells({ gpu, calls, isGpuLost }: SimilarityFacts): string {
+  return gpu === undefined ? '-' : `${short(calls.gpu)} / ${short(calls.cpu)}${isGpuLost ? ', GPU LOST' : ''}`;
 }
 
 function byLength(values: ByLength | undefined): string {

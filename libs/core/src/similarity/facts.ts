@@ -1,7 +1,7 @@
 // What the executor of a similarity worker tells of itself now and then: what it holds, where it computed, and from
 // which sizes on its GPU is faster. For metrics and the fleet; nothing is decided by it.
 
-import type { BreakEven } from './break-even.ts';
+import type { Threshold } from './thresholds.ts';
 
 /** What stays in one memory between runs. */
 export interface LedgerFacts {
@@ -24,7 +24,5 @@ export interface SimilarityFacts {
   /** It failed and everything runs on the CPU; tried again now and then. */
   readonly isGpuLost: boolean;
   /** Of a worker that chooses. */
-  readonly breakEvens?: readonly BreakEven[] | undefined;
-  /** Median of |predicted ÷ measured − 1| over the last calls. */
-  readonly predictionError?: number | undefined;
+  readonly breakEvens?: readonly Threshold[] | undefined;
 }

@@ -1,10 +1,10 @@
-// A CPU engine and a GPU engine as one: each call goes to the one that will be done sooner, by the times measured on
-// this machine (core's RunTimes), and what it really took corrects them. Rows come to the device when the time they
-// would have saved there pays for the way. A device that fails costs no answer: the same call goes on on the CPU, and
+// A CPU engine and a GPU engine as one: each call goes to the one that will be done sooner, by the thresholds measured
+// on this machine (core's Thresholds). Rows that stay come to the device when they are asked for a second time, or at
+// once where one search pays for the way. A device that fails costs no answer: the same call goes on on the CPU, and
 // so does everything after it. Running out of memory is not a failure: it is for the caller to take smaller tiles.
 
 import { ShoalError } from '@shoal/contract';
-import type { RunTimes } from '@shoal/core';
+import type { Thresholds } from '@shoal/core';
 import type { CudaEngine } from './cuda-engine.ts';
 import type { Graph } from '../graphs/graph.ts';
 import type { Engine } from './kernels.ts';
@@ -13,15 +13,14 @@ import type { RowBlock } from './vectors.ts';
 export interface HybridEngineOptions {
   readonly cpu: Engine;
   readonly gpu: CudaEngine;
-  readonly times: RunTimes;
+  readonly thresholds: Thresholds;
   /** auto: whichever is sooner. never: the GPU alone, except after it failed. */
   readonly chooses?: 'auto' | 'never';
-  readonly nowMs?: () => number;
   /** The GPU could not do a call, which the CPU does now. DEVICE_LOST: nor will it do another one. */
   readonly onFellBack?: (error: ShoalError) => void;
 }
 
-/** Of one computation, for its prediction. */
+/** The size of one computation, which decides where it runs. */
 interface Size {
   /** "topk/f32" */
   readonly kind: string;
@@ -46,12 +45,11 @@ export class HybridEngine implements Engine {
   readonly threads: number;
   readonly cpu: Engine;
   readonly gpu: CudaEngine;
-  readonly times: RunTimes;
+  readonly thresholds: Thresholds;
   readonly #chooses: boolean;
-  readonly #nowMs: () => number;
   readonly #onFellBack: (error: ShoalError) => void;
-  /** Milliseconds that rows would have saved on the device, were they there. */
-  readonly #credit = new WeakMap<RowBlock | Graph, number>();
+  /** What stays and was asked for once since it was last on the device. */
+  readonly #askedOnce = new WeakSet<RowBlock | Graph>();
   #usage: { cpu: number; gpu: number; fellBack: ShoalError['code'] | undefined } = {
     cpu: 0,
     gpu: 0,
@@ -60,20 +58,12 @@ export class HybridEngine implements Engine {
   readonly #calls = { cpu: 0, gpu: 0 };
   #isLost = false;
 
-  constructor({
-    cpu,
-    gpu,
-    times,
-    chooses = 'auto',
-    nowMs = () => performance.now(),
-    onFellBack = () => undefined,
-  }: HybridEngineOptions) {
+  constructor({ cpu, gpu, thresholds, chooses = 'auto', onFellBack = () => undefined }: HybridEngineOptions) {
     this.cpu = cpu;
     this.gpu = gpu;
-    this.times = times;
+    this.thresholds = thresholds;
     this.threads = cpu.threads;
     this.#chooses = chooses === 'auto';
-    this.#nowMs = nowMs;
     this.#onFellBack = onFellBack;
   }
 
@@ -127,48 +117,39 @@ export class HybridEngine implements Engine {
   }
 
   async #run<Value>(what: RowBlock | Graph, size: Size, call: (engine: Engine) => Promise<Value>): Promise<Value> {
-    if (!this.#takesGpu(what, size)) return this.#onCpu(size, call);
-    const wasHeld = this.gpu.isHeld(what);
-    const startedMs = this.#nowMs();
+    if (!this.#takesGpu(what, size)) return this.#onCpu(call);
     try {
       const value = await call(this.gpu);
       this.#usage.gpu++;
       this.#calls.gpu++;
-      // else the way there is in it
-      if (wasHeld) this.times.ran('gpu', size.kind, size.queries, size.work, this.#nowMs() - startedMs);
       return value;
     } catch (error) {
       if (!isFailure(error)) throw error;
       this.#isLost ||= error.code === 'DEVICE_LOST';
       this.#usage.fellBack = error.code;
       this.#onFellBack(error);
-      return this.#onCpu(size, call);
+      return this.#onCpu(call);
     }
   }
 
-  async #onCpu<Value>(size: Size, call: (engine: Engine) => Promise<Value>): Promise<Value> {
-    const startedMs = this.#nowMs();
+  async #onCpu<Value>(call: (engine: Engine) => Promise<Value>): Promise<Value> {
     const value = await call(this.cpu);
     this.#usage.cpu++;
     this.#calls.cpu++;
-    this.times.ran('cpu', size.kind, size.queries, size.work, this.#nowMs() - startedMs);
     return value;
   }
 
   #takesGpu(what: RowBlock | Graph, { kind, queries, work }: Size): boolean {
     if (this.#isLost) return false;
     if (!this.#chooses) return true;
-    if (this.gpu.isHeld(what)) return this.times.faster(kind, queries, work) !== 'cpu';
-    const uploadMs = this.times.predictMs('gpu', 'upload', 1, bytesOf(what)) ?? 0;
-    if (!this.gpu.isKept(what)) return this.times.faster(kind, queries, work, uploadMs) !== 'cpu';
-    const [cpuMs, gpuMs] = [
-      this.times.predictMs('cpu', kind, queries, work),
-      this.times.predictMs('gpu', kind, queries, work),
-    ];
-    if (cpuMs === undefined || gpuMs === undefined) return true;
-    const credit = (this.#credit.get(what) ?? 0) + Math.max(0, cpuMs - gpuMs);
-    const isDue = gpuMs < cpuMs && credit >= uploadMs;
-    this.#credit.set(what, isDue ? credit - uploadMs : credit); // what leaves has to earn its way again
+    if (this.thresholds.sideOf(kind, queries, work) === 'cpu') return false;
+    if (this.gpu.isHeld(what)) return true;
+    // A search reads all rows; a second scoring reads few, and a graph comes to stay.
+    const isSearch = 'data' in what && !kind.startsWith('rescore');
+    if (isSearch && this.thresholds.paysForTheWay(what.dtype, queries)) return true;
+    if (!this.gpu.isKept(what)) return false;
+    const isDue = this.#askedOnce.delete(what); // what leaves the device has to be asked for twice again
+    if (!isDue) this.#askedOnce.add(what);
     return isDue;
   }
 }
@@ -176,9 +157,4 @@ export class HybridEngine implements Engine {
 /** The device is gone, or does not take this shape. */
 function isFailure(error: unknown): error is ShoalError {
   return error instanceof ShoalError && (error.code === 'DEVICE_LOST' || error.code === 'SEARCH_INVALID');
-}
-
-/** That cross the link. */
-export function bytesOf(what: RowBlock | Graph): number {
-  return 'data' in what ? what.rows * what.strideBytes : 4 * (what.nodes + 1) + 8 * what.source.length;
 }

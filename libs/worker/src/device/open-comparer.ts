@@ -3,20 +3,20 @@
 // to the CPU.
 
 import type { ShoalError } from '@shoal/contract';
-import { RunTimes, type Logger, type TimeTables } from '@shoal/core';
+import { Thresholds, type Logger, type MeasuredThresholds } from '@shoal/core';
 import {
   CudaEngine,
   HybridEngine,
   cpuEngine,
   kernelsOn,
-  measureEngines,
+  measureThresholds,
   openCuda,
   type Engine,
   type Isa,
   type Kernels,
   type OpenedCuda,
 } from '@shoal/similarity';
-import { keepBreakEven, readBreakEven } from '../measure/break-even-store.ts';
+import { keepThresholds, readThresholds } from '../measure/threshold-store.ts';
 import { onlyGpu } from './only-gpu.ts';
 import { Refused, noDevice, refusalOf, tellForcedCpu, tellRefusals } from './device-refusals.ts';
 import { cpuKind } from '../measure/profile-store.ts';
@@ -52,7 +52,7 @@ export interface OpenGpu {
   readonly hybrid: HybridEngine;
   /** "NVIDIA H200" */
   readonly name: string;
-  /** Of the two, and of this machine: what measured times are stored under. */
+  /** Of the two, and of this machine: what thresholds are stored under. */
   readonly key: string;
 }
 
@@ -88,15 +88,15 @@ async function openGpu(options: ComparerOptions, cpu: Engine): Promise<Comparer>
   const [{ name } = { name: 'GPU' }] = cuda.devices;
   const engine = new CudaEngine({ cuda, device: 0, ...budgetOf(options, found.reading ?? {}, cuda) });
   const key = `${name}, ${cpuKind(threads)}, ${cpu.isa}`;
-  const tables =
+  const measured =
     chooses === 'auto'
-      ? await measuredTimes(options, key, cpu, engine).catch((error: unknown) => closed(engine, error))
-      : {};
+      ? await measuredThresholds(options, key, cpu, engine).catch((error: unknown) => closed(engine, error))
+      : undefined;
   const hybrid = new HybridEngine({
     cpu,
     gpu: engine,
     chooses,
-    times: new RunTimes(tables),
+    thresholds: new Thresholds(measured),
     ...(onFellBack === undefined ? {} : { onFellBack }),
   });
   log.info({ device, name, residentBytes: engine.residents.budgetBytes, workBytes: engine.workBytes }, 'GPU compares');
@@ -131,17 +131,17 @@ function closed(engine: CudaEngine, error: unknown): never {
 }
 
 /** Measured once on a machine, then kept in the cache folder. */
-async function measuredTimes(
+async function measuredThresholds(
   { cacheDir, log }: ComparerOptions,
   key: string,
   cpu: Engine,
   gpu: CudaEngine,
-): Promise<TimeTables> {
-  const stored = await readBreakEven(cacheDir, key, log);
-  if (stored !== undefined) return stored.tables;
+): Promise<MeasuredThresholds> {
+  const stored = await readThresholds(cacheDir, key, log);
+  if (stored !== undefined) return stored;
   const startedMs = performance.now();
-  const tables = await measureEngines({ cpu, gpu });
-  await keepBreakEven(cacheDir, key, tables, log);
+  const measured = await measureThresholds({ cpu, gpu });
+  await keepThresholds(cacheDir, key, measured, log);
   log.info({ durationMs: Math.round(performance.now() - startedMs) }, 'measured from which sizes on the GPU is faster');
-  return tables;
+  return measured;
 }

@@ -110,8 +110,7 @@ function factsOf(host: Residents, fallbacks: number, gpu: OpenGpu | undefined): 
     calls: hybrid.calls,
     fallbacks,
     isGpuLost: hybrid.isLost,
-    breakEvens: hybrid.times.breakEvens(),
-    predictionError: hybrid.times.error,
+    breakEvens: hybrid.thresholds.all,
   };
 }
 

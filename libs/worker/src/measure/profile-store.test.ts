@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import type { DeviceProfileKey, MemoryLaw } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
-import { keepBreakEven } from './break-even-store.ts';
+import { keepThresholds } from './threshold-store.ts';
 import { keepProfile, readProfile, storeProfile } from './profile-store.ts';
 
 const KEY: DeviceProfileKey = {
@@ -41,11 +41,11 @@ test('what cannot be kept is a warning', async () => {
   const file = join(cacheDir, 'file');
   writeFileSync(file, '');
   await keepProfile(file, KEY, { memory: LAW }, log);
-  await keepBreakEven(file, 'Some GPU', {}, log);
+  await keepThresholds(file, 'Some GPU', { thresholds: [], passingQueries: {} }, log);
   expect(log.messages('warn')).toEqual([
     expect.stringContaining('cannot be read'),
     expect.stringContaining('cannot be kept'),
-    expect.stringContaining('run times cannot be kept'),
+    expect.stringContaining('thresholds cannot be kept'),
   ]);
 });
 

@@ -1,9 +1,9 @@
 // Measures anew from which sizes on this machine's GPU is faster than its CPU at comparing, and stores it for the
 // workers that start afterwards. Where there is one device there is nothing to choose, and nothing is measured.
 
-import { RunTimes, type BreakEven } from '@shoal/core';
-import { measureEngines } from '@shoal/similarity';
-import { storeBreakEven } from './break-even-store.ts';
+import type { Threshold } from '@shoal/core';
+import { measureThresholds } from '@shoal/similarity';
+import { storeThresholds } from './threshold-store.ts';
 import { openComparer, type ComparerOptions } from '../device/open-comparer.ts';
 
 export type TuneComparingOptions = Omit<ComparerOptions, 'environment' | 'smallOnCpu' | 'onFellBack'> & {
@@ -18,7 +18,7 @@ export interface ComparingReport {
   /** GPU, CPU and its instruction set; of a machine without a GPU what computes. */
   readonly key: string;
   /** Empty where there is one device. */
-  readonly breakEvens: readonly BreakEven[];
+  readonly breakEvens: readonly Threshold[];
   readonly seconds: number;
   /** Where it is stored. */
   readonly path?: string | undefined;
@@ -35,7 +35,7 @@ export async function tuneComparing({
   const seconds = (): number => (performance.now() - startedMs) / 1000;
   if (gpu === undefined) return { device, key: cpu.isa, breakEvens: [], seconds: seconds() };
   try {
-    const tables = await measureEngines({
+    const measured = await measureThresholds({
       cpu,
       gpu: gpu.engine,
       ...(onProgress === undefined ? {} : { onProgress }),
@@ -44,9 +44,9 @@ export async function tuneComparing({
     return {
       device,
       key: gpu.key,
-      breakEvens: new RunTimes(tables).breakEvens(),
+      breakEvens: measured.thresholds,
       seconds: seconds(),
-      path: await storeBreakEven(options.cacheDir, gpu.key, tables),
+      path: await storeThresholds(options.cacheDir, gpu.key, measured),
     };
   } finally {
     gpu.engine.close();
