@@ -3,22 +3,16 @@
 
 export {
   cpuEngine,
-  hitsOf,
-  ISAS,
   kernelsOn,
   openKernels,
-  type Engine,
-  type EngineName,
-  type Isa,
   type KernelOptions,
   type Kernels,
   type MatrixOptions,
   type SearchOptions,
-  type Seeds,
-  type SpreadOptions,
-  type Stoppable,
-  type TopK,
 } from './engines/kernels.ts';
+export { hitsOf, type TopK } from './engines/best-rows.ts';
+export { ISAS, type Engine, type EngineName, type Isa, type SpreadOptions, type Stoppable } from './engines/engine.ts';
+export type { Seeds } from './engines/checks.ts';
 export {
   checkDims,
   checkValues,
@@ -43,7 +37,6 @@ export {
   listCollections,
   openCollection,
   removeCollection,
-  type CollectionAbout,
   type CollectionInfo,
   type CreateOptions,
   type DamagedCollection,
@@ -51,6 +44,7 @@ export {
   type RowSource,
   type WriteOptions,
 } from './collections/collections.ts';
+export type { CollectionAbout } from './collections/collection-file.ts';
 export { residentBytes, type Collection, type OpenOptions } from './collections/open-collection.ts';
 export { openCollectionRows, type CollectionRows } from './collections/collection-rows.ts';
 export { workBytes, type SearchSize } from './engines/work-bytes.ts';
@@ -66,7 +60,8 @@ export {
 } from './graphs/graph-file.ts';
 export { readVectors, VECTOR_FORMATS, vectorFormat, type VectorFormat } from './collections/vector-files.ts';
 export { cudaLibraryProblem, openCuda, type CudaFound, type OpenedCuda } from './engines/cuda-library.ts';
-export { CudaEngine, type CudaEngineOptions, type CudaTimes } from './engines/cuda-engine.ts';
+export { CudaEngine, type CudaEngineOptions } from './engines/cuda-engine.ts';
+export type { CudaTimes } from './engines/cuda-calls.ts';
 export { HybridEngine, type HybridEngineOptions, type Usage } from './engines/hybrid-engine.ts';
 export { measureThresholds, type MeasureOptions } from './measure/thresholds.ts';
 export { nativeProblem } from './engines/native-addon.ts';

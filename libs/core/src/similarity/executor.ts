@@ -9,17 +9,7 @@
 // there or this device is a CPU.
 
 import { Committer, failed } from '../executor/commit.ts';
-import {
-  ShoalError,
-  toFailure,
-  type Failure,
-  invariant,
-  unreachable,
-  encodeResult,
-  type ResultHeader,
-  MAX_RESULT_BYTES,
-  type SimilarityReturn,
-} from '@shoal/contract';
+import { ShoalError, toFailure, type Failure, invariant, unreachable } from '@shoal/contract';
 import type { FaultPoints } from '../base/fault-points.ts';
 import { OpenOrders, unstarted } from '../executor/open-orders.ts';
 import type { Clock } from '../ports/clock.ts';
@@ -30,12 +20,13 @@ import type { Residents } from './ledger.ts';
 import type { DeviceUse, SimilarityDevice } from './device.ts';
 import { SimilarityFiller, type FilledWork, type Work } from './fill.ts';
 import { SimilarityPool } from './pool.ts';
+import { mostRows, similarityResult, similarityValue } from './result.ts';
 import { SimilarityRun, type Computed } from './run.ts';
 
 export interface SimilarityExecutorParts {
   readonly store: PayloadStore;
   readonly device: SimilarityDevice;
-  /** What of collections and graphs stays in memory, see residents.ts. */
+  /** What of collections and graphs stays in memory, see ledger.ts. */
   readonly residents: Residents;
   readonly clock: Clock;
   readonly log: Logger;
@@ -79,12 +70,6 @@ interface Running {
   batch: number;
 }
 
-/**
- * Hits of one run, all queries together: the kernels hold up to 76 bytes for each while they run (workBytes in
- * libs/similarity).
- */
-const MAX_HITS = 1 << 20;
-
 export class SimilarityExecutor {
   private readonly parts: SimilarityExecutorParts;
   private readonly filler: SimilarityFiller;
@@ -108,8 +93,9 @@ export class SimilarityExecutor {
     this.orders = new OpenOrders((outcomes) => parts.send({ kind: 'outcomes', outcomes }));
     this.committer = new Committer({
       ...parts,
-      resultOf: (job) => resultOf(job),
-      valueOf: (job) => this.valueOf(job.order, { dtype: job.result!.dtype, dims: job.result!.dims }, job),
+      resultOf: (job) => similarityResult(job, job.result),
+      valueOf: (job) =>
+        similarityValue(this.parts, job.order, { dtype: job.result!.dtype, dims: job.result!.dims }, job),
       onCommitted: (answers) => {
         for (const { job } of answers) this.orders.forget(job);
         parts.send({ kind: 'outcomes', outcomes: answers.map(({ outcome }) => outcome) });
@@ -187,7 +173,7 @@ export class SimilarityExecutor {
             kind: 'already',
             jobId,
             token,
-            value: this.valueOf(order, filled.header, { splits: 0, runMs: 0, use: undefined }),
+            value: similarityValue(this.parts, order, filled.header, { splits: 0, runMs: 0, use: undefined }),
           },
         ],
       });
@@ -240,7 +226,7 @@ export class SimilarityExecutor {
   private pump(): void {
     if (this.running !== undefined) return;
     this.failLateJobs();
-    const jobs = this.pool.cut((job) => this.mostRows(job));
+    const jobs = this.pool.cut((job) => mostRows(job, this.parts.maxRows));
     if (jobs === undefined) return;
     for (const job of jobs) job.isBegun = true;
     const { promise: ended, resolve } = Promise.withResolvers<void>();
@@ -347,12 +333,6 @@ export class SimilarityExecutor {
     });
   }
 
-  private mostRows({ order: { request }, work }: OpenJob): number {
-    const { maxRows } = this.parts;
-    if (request.kind !== 'cosine') return Math.min(maxRows, Math.floor(MAX_HITS / request.k));
-    return work.kind === 'rows' ? Math.min(maxRows, Math.floor(MAX_RESULT_BYTES / 4 / work.collection.source.rows)) : 1;
-  }
-
   private failLateJobs(): void {
     const late = this.orders.late(this.parts.clock.nowMs()).filter((job) => !job.isBegun);
     this.letGo(
@@ -366,38 +346,8 @@ export class SimilarityExecutor {
       ),
     );
   }
-
-  // ---- tell -----------------------------------------------------------------------------------------------------
-
-  private valueOf(
-    { jobId, queuedMs, rows, request }: SimilarityOrder,
-    { dtype, dims }: Pick<ResultHeader, 'dtype' | 'dims'>,
-    { splits, runMs, use }: Pick<OpenJob, 'splits' | 'runMs' | 'use'>,
-  ): SimilarityReturn {
-    const collection = request.kind === 'spread' ? request.graph : request.collection;
-    return {
-      v: 1,
-      key: this.parts.resultKey(jobId),
-      kind: request.kind,
-      ...(collection === undefined ? {} : { collection }),
-      rows,
-      dims,
-      dtype: dtype === 'ranking' ? 'ranking' : 'f32',
-      device: use?.device ?? this.parts.device.device,
-      ...(use?.fellBack === undefined ? {} : { fellBack: use.fellBack }),
-      splits,
-      ms: { queued: Math.round(queuedMs), run: Math.round(runMs) },
-    };
-  }
 }
 
 function handedOver({ jobId, token }: SimilarityOrder, reason: Failure): JobOutcome {
   return { kind: 'hand-over', jobId, token, handOver: { reason, peakBytes: undefined } };
-}
-
-/** Header and body (SHL1). */
-function resultOf({ fingerprint, rows, result }: OpenJob): Buffer {
-  invariant(result !== undefined, 'what is committed has been computed');
-  const { dtype, dims, body } = result;
-  return encodeResult({ dtype, rows, dims, fingerprint, isTruncated: false }, body);
 }

@@ -9,7 +9,8 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { ShoalError } from '@shoal/contract';
 import { placeAtomically, sha256File } from '@shoal/fetch';
 import { besideVersion, type CollectionInfo } from './collections.ts';
-import { hitsOf, type Kernels, type SearchOptions, type TopK } from '../engines/kernels.ts';
+import { hitsOf, type TopK } from '../engines/best-rows.ts';
+import type { Kernels, SearchOptions } from '../engines/kernels.ts';
 import type { Collection } from './open-collection.ts';
 import { idOfRow, matrixOf, rowReader, type Matrix, type Metric } from '../engines/vectors.ts';
 

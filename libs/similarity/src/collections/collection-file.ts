@@ -15,6 +15,13 @@ import { ShoalError } from '@shoal/contract';
 import { crc32 } from 'node:zlib';
 import { BYTES_OF, ROW_TYPES, type RowType } from '../engines/vectors.ts';
 
+/** What is known of the vectors beside themselves; unknown fields are kept. */
+export interface CollectionAbout {
+  /** The model that embeds queries for it, name@revision. */
+  readonly model?: string;
+  readonly [field: string]: unknown;
+}
+
 export const HEADER_BYTES = 4096;
 const MAGIC = 0x3143_4853; // "SHC1"
 const CHECKED_BYTES = 108;

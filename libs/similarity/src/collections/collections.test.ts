@@ -13,7 +13,8 @@ import {
   removeCollection,
   type RowBatch,
 } from './collections.ts';
-import { hitsOf, openKernels } from '../engines/kernels.ts';
+import { hitsOf } from '../engines/best-rows.ts';
+import { openKernels } from '../engines/kernels.ts';
 import { nativeAddon, nativeProblem } from '../engines/native-addon.ts';
 import { matrixOf, ROW_TYPES, rowReader } from '../engines/vectors.ts';
 import { residentBytes } from './open-collection.ts';

@@ -18,17 +18,11 @@ import {
   type CollectionHeader,
   type Section,
 } from './collection-file.ts';
+import type { CollectionAbout } from './collection-file.ts';
 import { COLLECTION_NAME_RULE, isCollectionName } from './collection-name.ts';
 import { encodeRows } from './encode-rows.ts';
 import { readCollection, readHeader, type Collection, type OpenOptions } from './open-collection.ts';
 import { matrixOf, ROW_TYPES, type RowType } from '../engines/vectors.ts';
-
-/** What is known of the vectors beside themselves; unknown fields are kept. */
-export interface CollectionAbout {
-  /** The model that embeds queries for it, name@revision. */
-  readonly model?: string;
-  readonly [field: string]: unknown;
-}
 
 /** Some rows on their way into a collection. */
 export interface RowBatch {

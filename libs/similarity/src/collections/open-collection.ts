@@ -5,7 +5,7 @@ import { open, type FileHandle } from 'node:fs/promises';
 import { setImmediate as turn } from 'node:timers/promises';
 import { crc32 } from 'node:zlib';
 import { corrupt, decodeHeader, HEADER_BYTES, strideOf, type CollectionHeader } from './collection-file.ts';
-import type { CollectionAbout } from './collections.ts';
+import type { CollectionAbout } from './collection-file.ts';
 import { nativeAddon, type NativeAddon } from '../engines/native-addon.ts';
 import type { RowBlock, RowType } from '../engines/vectors.ts';
 

@@ -1,7 +1,7 @@
 // The k best of a stream of scored rows. Rows come by rising number, and one that only equals the worst is not taken:
 // so ties go to the lower number.
 
-import type { BestRows } from './kernels.ts';
+import type { BestRows } from './engine.ts';
 
 export class BestHeap {
   /** The worst that is kept: a row has to be better. −∞ until k are kept. */

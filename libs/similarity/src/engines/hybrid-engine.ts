@@ -7,7 +7,7 @@ import { ShoalError } from '@shoal/contract';
 import type { Thresholds } from '@shoal/core';
 import type { CudaEngine } from './cuda-engine.ts';
 import type { Graph } from '../graphs/graph.ts';
-import type { Engine } from './kernels.ts';
+import type { Engine } from './engine.ts';
 import type { RowBlock } from './vectors.ts';
 
 export interface HybridEngineOptions {

@@ -6,7 +6,9 @@
 import { availableParallelism } from 'node:os';
 import { ShoalError } from '@shoal/contract';
 import type { Graph } from '../graphs/graph.ts';
-import { BestHeap } from './best-heap.ts';
+import { answer, merged, mostActivated, type TopK } from './best-rows.ts';
+import { checkMetric, checkSearch, checkSpread, refuseCut, rowsOfIds, type Seeds } from './checks.ts';
+import type { BestRows, Engine, EngineName, Isa, SpreadOptions, Stoppable } from './engine.ts';
 import { nativeAddon, nativeProblem } from './native-addon.ts';
 import { nativeEngine } from './native-engine.ts';
 import { plainEngine } from './plain-engine.ts';
@@ -14,25 +16,12 @@ import {
   checkDims,
   checkValues,
   idOfRow,
-  METRICS,
-  rowOfId,
   rowsOf,
   sliceRows,
   type Matrix,
   type Metric,
   type RowBlock,
 } from './vectors.ts';
-
-/** Instruction sets of the native code, best first, and `plain`: no native code at all. */
-export const ISAS = ['avx512', 'avx2', 'neon', 'portable', 'plain'] as const;
-export type Isa = (typeof ISAS)[number];
-/** What computes: an instruction set, the GPU, or whichever of a CPU and a GPU is faster. */
-export type EngineName = Isa | 'cuda' | 'hybrid';
-
-export interface Stoppable {
-  /** The call ends early with the signal's reason; checked every few milliseconds of work. */
-  readonly signal?: AbortSignal;
-}
 
 export interface SearchOptions extends Stoppable {
   /** 1 or more; more than there are rows means all of them. */
@@ -44,32 +33,6 @@ export interface SearchOptions extends Stoppable {
 
 export interface MatrixOptions extends Stoppable {
   readonly metric: Metric;
-}
-
-/** Nodes of one start, with their activation; each lane spreads by itself. */
-export interface Seeds {
-  readonly nodes: Uint32Array;
-  readonly values: Float32Array;
-}
-
-export interface SpreadOptions extends Stoppable {
-  readonly steps: number;
-  /** 0 to 1: what is left of an activation after one edge of weight 1. */
-  readonly decay: number;
-  /** A node whose activation of the last step is below gives nothing on. */
-  readonly threshold: number;
-  readonly k: number;
-  /** Whoever computes is through with a part of it and begins with the next. */
-  readonly onPart?: () => void;
-}
-
-/** The best of each query, best first. Query q has `found[q]` of them, from q × k on; what is behind is 0. */
-export interface TopK {
-  readonly queries: number;
-  readonly k: number;
-  readonly found: Uint32Array;
-  readonly ids: BigUint64Array;
-  readonly scores: Float32Array;
 }
 
 export interface Kernels {
@@ -88,35 +51,6 @@ export interface Kernels {
   ): Promise<TopK>;
   /** The k most activated nodes of each lane; nodes that nothing reached are not among them. */
   spread(graph: Graph, seeds: readonly Seeds[], options: SpreadOptions): Promise<TopK>;
-}
-
-/** Best rows by number, best first, with fp64 scores: what engines give back. Laid out like `TopK`. */
-export interface BestRows {
-  readonly found: Uint32Array;
-  readonly rows: Uint32Array;
-  readonly scores: Float64Array;
-}
-
-/** What computes. Everything it is given was checked; it may not look at `ids`. */
-export interface Engine {
-  readonly isa: EngineName;
-  readonly threads: number;
-  topK(queries: Matrix, rows: RowBlock, metric: Metric, k: number, signal?: AbortSignal): Promise<BestRows>;
-  matrix(queries: Matrix, rows: RowBlock, metric: Metric, signal?: AbortSignal): Promise<Float32Array>;
-  /** Scores in fp64 of the rows `candidates[begin[q]] … candidates[begin[q + 1] − 1]`. */
-  rescore(
-    queries: Matrix,
-    rows: RowBlock,
-    metric: Metric,
-    begin: Uint32Array,
-    candidates: Uint32Array,
-    signal?: AbortSignal,
-  ): Promise<Float64Array>;
-  /**
-   * The totals. `activation` is nodes × lanes and holds the seeds; where the device failed it still does, otherwise it
-   * may hold the totals.
-   */
-  spread(graph: Graph, lanes: number, activation: Float32Array, options: SpreadOptions): Promise<Float32Array>;
 }
 
 export interface KernelOptions {
@@ -280,158 +214,4 @@ class CheckedKernels implements Kernels {
     }
     return answer(best, seeds.length, kept, (node) => BigInt(node), true);
   }
-}
-
-/** A mapped file that somebody cut reads as zeros: then there is no answer. */
-function refuseCut({ data }: RowBlock): void {
-  if (nativeAddon()?.isCut(data) === true)
-    throw new ShoalError(
-      'COLLECTION_CORRUPT',
-      'the file of the collection was cut while it was searched: build it again',
-      {},
-    );
-}
-
-function checkMetric(metric: Metric): void {
-  if (!METRICS.includes(metric))
-    throw new ShoalError('SEARCH_INVALID', `"${String(metric)}" is no metric: there are ${METRICS.join(', ')}`, {
-      metric,
-    });
-}
-
-function checkK(k: number): void {
-  if (!Number.isInteger(k) || k < 1) throw new ShoalError('SEARCH_INVALID', `k is ${k}: ask for 1 or more`, { k });
-}
-
-function checkSearch(queries: Matrix, rows: RowBlock, k: number, metric: Metric): void {
-  checkK(k);
-  checkMetric(metric);
-  checkDims(queries, rows);
-  if (queries.rows === 0) throw new ShoalError('SEARCH_INVALID', 'there is no query', {});
-  if (rows.rows === 0) throw new ShoalError('COLLECTION_EMPTY', 'there are no rows to search', {});
-  checkValues(queries, 'query');
-}
-
-function checkSpread(graph: Graph, seeds: readonly Seeds[], { steps, decay, threshold, k }: SpreadOptions): void {
-  checkK(k);
-  if (!Number.isInteger(steps) || steps < 0 || steps > 10_000)
-    throw new ShoalError('SEARCH_INVALID', `steps is ${steps}: ask for 0 to 10,000`, { steps });
-  if (!(decay >= 0 && decay <= 1))
-    throw new ShoalError('SEARCH_INVALID', `decay is ${decay}: it must be 0 to 1`, { decay });
-  if (!(threshold >= 0 && threshold < Infinity))
-    throw new ShoalError('SEARCH_INVALID', `threshold is ${threshold}: it must be 0 or more`, { threshold });
-  if (seeds.length === 0) throw new ShoalError('SEARCH_INVALID', 'there are no seeds', {});
-  for (const [lane, { nodes, values }] of seeds.entries()) {
-    if (nodes.length === 0 || nodes.length !== values.length)
-      throw new ShoalError('SEARCH_INVALID', `seeds ${lane}: ${nodes.length} nodes and ${values.length} values`, {
-        lane,
-      });
-    const strange = nodes.find((node) => node >= graph.nodes);
-    if (strange !== undefined)
-      throw new ShoalError(
-        'GRAPH_INVALID',
-        `seeds ${lane}: there is no node ${strange}; the graph has ${graph.nodes}`,
-        { lane, node: strange },
-      );
-    const bad = values.findIndex((value) => !(value >= 0 && value <= MAX_ACTIVATION));
-    if (bad !== -1)
-      throw new ShoalError(
-        'VECTOR_INVALID',
-        `seeds ${lane}: the activation of node ${nodes[bad]} is ${values[bad]}; it must be 0 to ${MAX_ACTIVATION}`,
-        { lane },
-      );
-  }
-}
-
-const MAX_ACTIVATION = 1e16;
-
-function rowsOfIds(rows: RowBlock, ids: BigUint64Array, query: number): Uint32Array {
-  const found = Uint32Array.from(ids, (id) => {
-    const row = rowOfId(rows, id);
-    if (row === undefined)
-      throw new ShoalError('SEARCH_INVALID', `candidates of query ${query}: there is no row ${id} among ${rows.rows}`, {
-        query,
-        id: String(id),
-      });
-    return row;
-  });
-  return found.length === new Set(found).size ? found : new Uint32Array(new Set(found));
-}
-
-/**
- * The best of `before` and of a tile that begins at row `first`; rows of the tile have higher numbers, so ties are for
- * `before`.
- */
-function merged(
-  before: BestRows | undefined,
-  tile: BestRows,
-  {
-    queries,
-    kept,
-    first,
-    tile: tileK,
-    metric,
-  }: { queries: number; kept: number; first: number; tile: number; metric: Metric },
-): BestRows {
-  const out: BestRows = {
-    found: new Uint32Array(queries),
-    rows: new Uint32Array(queries * kept),
-    scores: new Float64Array(queries * kept),
-  };
-  for (let query = 0; query < queries; query++) {
-    let [i, j, n] = [0, 0, 0];
-    const [ends, tileEnds] = [before?.found[query] ?? 0, tile.found[query]!];
-    for (; n < kept && (i < ends || j < tileEnds); n++) {
-      const mine = i < ends ? before!.scores[query * kept + i]! : NaN;
-      const other = j < tileEnds ? tile.scores[query * tileK + j]! : NaN;
-      const takesMine = Number.isNaN(other) || (metric === 'l2' ? mine <= other : mine >= other);
-      out.scores[query * kept + n] = takesMine ? mine : other;
-      out.rows[query * kept + n] = takesMine
-        ? before!.rows[query * kept + i++]!
-        : first + tile.rows[query * tileK + j++]!;
-    }
-    out.found[query] = n;
-  }
-  return out;
-}
-
-function answer(
-  { found, rows, scores }: BestRows,
-  queries: number,
-  k: number,
-  idOf: (row: number) => bigint,
-  isRowNumber: boolean,
-): TopK {
-  const ids = new BigUint64Array(rows.length);
-  if (isRowNumber) {
-    const halves = new Uint32Array(ids.buffer); // little-endian: the low half first
-    for (let i = 0; i < rows.length; i++) halves[2 * i] = rows[i]!;
-  } else {
-    for (let query = 0; query < queries; query++)
-      for (let i = query * k; i < query * k + found[query]!; i++) ids[i] = idOf(rows[i]!);
-  }
-  return { queries, k, found, ids, scores: Float32Array.from(scores) };
-}
-
-/** The answer of one query as views. */
-export function hitsOf(
-  { k, found, ids, scores }: TopK,
-  query: number,
-): { readonly ids: BigUint64Array; readonly scores: Float32Array } {
-  const [from, to] = [query * k, query * k + found[query]!];
-  return { ids: ids.subarray(from, to), scores: scores.subarray(from, to) };
-}
-
-function mostActivated(
-  activation: Float32Array,
-  lanes: number,
-  lane: number,
-  k: number,
-  best: BestRows,
-  query: number,
-): void {
-  const heap = new BestHeap(k);
-  for (let node = 0, at = lane; at < activation.length; node++, at += lanes)
-    if (activation[at]! > 0) heap.offer(activation[at]!, node);
-  heap.writeTo(best, query, k, 1);
 }

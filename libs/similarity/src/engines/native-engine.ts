@@ -3,10 +3,11 @@
 // worked out once for each block of rows.
 
 import { invariant, ShoalError } from '@shoal/contract';
-import type { Engine, Isa } from './kernels.ts';
+import type { BestRows, Engine, Isa, SpreadOptions } from './engine.ts';
+import type { Graph } from '../graphs/graph.ts';
 import type { NativeAddon, NativeRows } from './native-addon.ts';
 import { TurnBudget } from './turn-budget.ts';
-import { BYTES_OF, METRICS, MIN_LENGTH, ROW_TYPES, type Metric, type RowBlock } from './vectors.ts';
+import { BYTES_OF, METRICS, MIN_LENGTH, ROW_TYPES, type Matrix, type Metric, type RowBlock } from './vectors.ts';
 
 /**
  * Work is counted in products of a search by one query, some 0.09 to 0.12 ns each where they wait for no memory. In
@@ -54,103 +55,134 @@ const MIN_THREADS_FOR_SHORT = 4;
 const SPREAD_WORK = 1 << 25;
 
 export function nativeEngine(addon: NativeAddon, isa: Isa, threads: number, spreadWork = SPREAD_WORK): Engine {
-  const index = addon.isas().indexOf(isa);
-  const turn = new TurnBudget(AT_ONCE_WORK_OF_A_TURN);
-  const threadsFor = (work: number): number => {
-    if (work < AT_ONCE_WORK) return turn.take(work + CALL_WORK) ? AT_ONCE : 1;
-    const wanted = Math.min(threads, Math.floor(work / MIN_WORK_EACH));
-    return work < SHORT_WORK && wanted < MIN_THREADS_FOR_SHORT ? 1 : wanted;
-  };
-  const prepare = new RowsPreparer(addon, index, threadsFor);
-  return {
-    isa,
-    threads,
-    async topK(queries, rows, metric, k, signal) {
-      const prepared = await prepare.rows(rows, metric);
-      const found = new Uint32Array(queries.rows * (k + 1));
-      const scores = new Float64Array(queries.rows * k);
-      const work = workOf(queries.rows, rows) + EXACT_PRODUCT * k * queries.rows * rows.dims;
+  return new NativeEngine(addon, isa, threads, spreadWork);
+}
+
+class NativeEngine implements Engine {
+  readonly isa: Isa;
+  readonly threads: number;
+  readonly #addon: NativeAddon;
+  /** Where `isa` stands among those of the addon. */
+  readonly #index: number;
+  readonly #spreadWork: number;
+  readonly #turn = new TurnBudget(AT_ONCE_WORK_OF_A_TURN);
+  readonly #prepare: RowsPreparer;
+
+  constructor(addon: NativeAddon, isa: Isa, threads: number, spreadWork: number) {
+    this.isa = isa;
+    this.threads = threads;
+    this.#addon = addon;
+    this.#index = addon.isas().indexOf(isa);
+    this.#spreadWork = spreadWork;
+    this.#prepare = new RowsPreparer(addon, this.#index, (work) => this.#threadsFor(work));
+  }
+
+  async topK(queries: Matrix, rows: RowBlock, metric: Metric, k: number, signal?: AbortSignal): Promise<BestRows> {
+    const prepared = await this.#prepare.rows(rows, metric);
+    const found = new Uint32Array(queries.rows * (k + 1));
+    const scores = new Float64Array(queries.rows * k);
+    const work = workOf(queries.rows, rows) + EXACT_PRODUCT * k * queries.rows * rows.dims;
+    await withStop(signal, (stop) =>
+      this.#addon.topK(
+        this.#index,
+        this.#threadsFor(work),
+        ...prepared,
+        unshared(queries.values),
+        queries.rows,
+        METRICS.indexOf(metric),
+        k,
+        found,
+        scores,
+        stop,
+      ),
+    );
+    return { found: found.subarray(0, queries.rows), rows: found.subarray(queries.rows), scores };
+  }
+
+  async matrix(queries: Matrix, rows: RowBlock, metric: Metric, signal?: AbortSignal): Promise<Float32Array> {
+    const prepared = await this.#prepare.scoredRows(rows, metric);
+    const scores = new Float32Array(queries.rows * rows.rows);
+    await withStop(signal, (stop) =>
+      this.#addon.matrix(
+        this.#index,
+        this.#threadsFor(workOf(queries.rows, rows)),
+        ...prepared,
+        unshared(queries.values),
+        queries.rows,
+        METRICS.indexOf(metric),
+        scores,
+        stop,
+      ),
+    );
+    return scores;
+  }
+
+  async rescore(
+    queries: Matrix,
+    rows: RowBlock,
+    metric: Metric,
+    begin: Uint32Array,
+    candidates: Uint32Array,
+    signal?: AbortSignal,
+  ): Promise<Float64Array> {
+    const prepared = await this.#prepare.scoredRows(rows, metric);
+    const scores = new Float64Array(candidates.length);
+    await withStop(signal, (stop) =>
+      this.#addon.rescore(
+        this.#index,
+        this.#threadsFor(EXACT_PRODUCT * candidates.length * rows.dims),
+        ...prepared,
+        unshared(queries.values),
+        queries.rows,
+        METRICS.indexOf(metric),
+        begin,
+        candidates,
+        scores,
+        stop,
+      ),
+    );
+    return scores;
+  }
+
+  async spread(
+    graph: Graph,
+    lanes: number,
+    activation: Float32Array,
+    { steps, decay, threshold, signal, onPart }: SpreadOptions,
+  ): Promise<Float32Array> {
+    const { nodes, begin, source, weight } = graph;
+    const scratch = new Float32Array(2 * activation.length);
+    const work = steps * (source.length + nodes);
+    for (let from = 0; from < work; from += this.#spreadWork) {
+      if (from > 0) onPart?.();
+      const to = Math.min(work, from + this.#spreadWork);
       await withStop(signal, (stop) =>
-        addon.topK(
-          index,
-          threadsFor(work),
-          ...prepared,
-          unshared(queries.values),
-          queries.rows,
-          METRICS.indexOf(metric),
-          k,
-          found,
-          scores,
-          stop,
-        ),
-      );
-      return { found: found.subarray(0, queries.rows), rows: found.subarray(queries.rows), scores };
-    },
-    async matrix(queries, rows, metric, signal) {
-      const prepared = await prepare.scoredRows(rows, metric);
-      const scores = new Float32Array(queries.rows * rows.rows);
-      await withStop(signal, (stop) =>
-        addon.matrix(
-          index,
-          threadsFor(workOf(queries.rows, rows)),
-          ...prepared,
-          unshared(queries.values),
-          queries.rows,
-          METRICS.indexOf(metric),
-          scores,
-          stop,
-        ),
-      );
-      return scores;
-    },
-    async rescore(queries, rows, metric, begin, candidates, signal) {
-      const prepared = await prepare.scoredRows(rows, metric);
-      const scores = new Float64Array(candidates.length);
-      await withStop(signal, (stop) =>
-        addon.rescore(
-          index,
-          threadsFor(EXACT_PRODUCT * candidates.length * rows.dims),
-          ...prepared,
-          unshared(queries.values),
-          queries.rows,
-          METRICS.indexOf(metric),
+        this.#addon.spread(
+          this.#index,
+          this.#threadsFor(work * (EDGE + EDGE_LANE * lanes)),
+          nodes,
           begin,
-          candidates,
-          scores,
+          source,
+          weight,
+          lanes,
+          from,
+          to,
+          decay,
+          threshold,
+          activation,
+          scratch,
           stop,
         ),
       );
-      return scores;
-    },
-    async spread(graph, lanes, activation, { steps, decay, threshold, signal, onPart }) {
-      const { nodes, begin, source, weight } = graph;
-      const scratch = new Float32Array(2 * activation.length);
-      const work = steps * (source.length + nodes);
-      for (let from = 0; from < work; from += spreadWork) {
-        if (from > 0) onPart?.();
-        const to = Math.min(work, from + spreadWork);
-        await withStop(signal, (stop) =>
-          addon.spread(
-            index,
-            threadsFor(work * (EDGE + EDGE_LANE * lanes)),
-            nodes,
-            begin,
-            source,
-            weight,
-            lanes,
-            from,
-            to,
-            decay,
-            threshold,
-            activation,
-            scratch,
-            stop,
-          ),
-        );
-      }
-      return activation;
-    },
-  };
+    }
+    return activation;
+  }
+
+  #threadsFor(work: number): number {
+    if (work < AT_ONCE_WORK) return this.#turn.take(work + CALL_WORK) ? AT_ONCE : 1;
+    const wanted = Math.min(this.threads, Math.floor(work / MIN_WORK_EACH));
+    return work < SHORT_WORK && wanted < MIN_THREADS_FOR_SHORT ? 1 : wanted;
+  }
 }
 
 function workOf(queries: number, { rows, dims }: RowBlock): number {

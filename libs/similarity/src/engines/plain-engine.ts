@@ -3,7 +3,7 @@
 
 import { setImmediate as turn } from 'node:timers/promises';
 import { BestHeap } from './best-heap.ts';
-import type { BestRows, Engine } from './kernels.ts';
+import type { BestRows, Engine } from './engine.ts';
 import { lengthOf, MIN_LENGTH, rowReader, type Matrix, type Metric, type RowBlock, type RowValues } from './vectors.ts';
 
 export function plainEngine(): Engine {

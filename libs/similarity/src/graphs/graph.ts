@@ -40,23 +40,26 @@ export function graphFromEdges({ from, to, weight }: Edges, nodes?: number, name
     throw new ShoalError('GRAPH_INVALID', `a graph of ${count} nodes cannot be: 1 to 2^32 − 1`, { nodes: count });
   const begin = new Uint32Array(count + 1);
   for (let edge = 0; edge < from.length; edge++) {
-    if (from[edge]! >= count || to[edge]! >= count)
-      throw new ShoalError(
-        'GRAPH_INVALID',
-        `edge ${edge} goes from ${from[edge]} to ${to[edge]}, and there are ${count} nodes, 0 to ${count - 1}`,
-        { edge, nodes: count },
-      );
-    const value = weight?.[edge] ?? 1;
-    if (!(value >= 0 && value <= MAX_WEIGHT))
-      throw new ShoalError(
-        'GRAPH_INVALID',
-        `edge ${edge} (${from[edge]} → ${to[edge]}) has the weight ${value}: it must be 0 to ${MAX_WEIGHT}`,
-        { edge },
-      );
+    checkEdge(edge, from[edge]!, to[edge]!, weight?.[edge] ?? 1, count);
     begin[to[edge]! + 1]!++;
   }
   for (let node = 0; node < count; node++) begin[node + 1]! += begin[node]!;
   return { nodes: count, begin, ...sortedIncoming(from, to, weight, begin), ...(names === undefined ? {} : { names }) };
+}
+
+function checkEdge(edge: number, from: number, to: number, weight: number, nodes: number): void {
+  if (from >= nodes || to >= nodes)
+    throw new ShoalError(
+      'GRAPH_INVALID',
+      `edge ${edge} goes from ${from} to ${to}, and there are ${nodes} nodes, 0 to ${nodes - 1}`,
+      { edge, nodes },
+    );
+  if (!(weight >= 0 && weight <= MAX_WEIGHT))
+    throw new ShoalError(
+      'GRAPH_INVALID',
+      `edge ${edge} (${from} → ${to}) has the weight ${weight}: it must be 0 to ${MAX_WEIGHT}`,
+      { edge },
+    );
 }
 
 /** A stable counting sort by source, then by target: linear, whatever order the edges come in. */

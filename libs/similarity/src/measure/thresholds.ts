@@ -6,7 +6,7 @@
 import { lowerQuartile, type MeasuredThresholds, type Side, type Threshold } from '@shoal/core';
 import type { CudaEngine } from '../engines/cuda-engine.ts';
 import { graphFromEdges } from '../graphs/graph.ts';
-import type { Engine } from '../engines/kernels.ts';
+import type { Engine } from '../engines/engine.ts';
 import {
   BYTES_OF,
   matrixOf,
