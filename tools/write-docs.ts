@@ -1,6 +1,8 @@
-// Writes the generated pages of docs/. Run by `npm run docs`.
+// Writes the generated pages: docs/settings.md and bench/results/README.md. Run by `npm run docs`.
 
 import { writeFileSync } from 'node:fs';
 import { settingsPage } from '@shoal/core';
+import { resultsPage } from './results-page.ts';
 
 writeFileSync(new URL('../docs/settings.md', import.meta.url), settingsPage());
+writeFileSync(new URL('../bench/results/README.md', import.meta.url), resultsPage());
