@@ -25,8 +25,8 @@ export interface CorpusLimits {
 
 const NO_ANSWERS =
   /^(changelog|changes|history|releases?|licen[sc]es?|copying|notice|contributing|contributors|authors|code[-_]of[-_]conduct|security|governance|upgrading|migrat\w*|pull_request_template|issue_template)\b/i;
-/** Folders of this project without documents: what is built, fetched or made for tests. */
-const NO_DOCUMENTS = new Set(['node_modules', 'dist', 'fixtures', 'results']);
+/** Folders of this project without documents: what is built, fetched, measured or made for tests. */
+const NO_DOCUMENTS = new Set(['node_modules', 'dist', 'fixtures', 'results', 'lab']);
 const OWN_FIRST = ['README.md', 'ARCHITECTURE.md', 'GLOSSARY.md', 'CONTRIBUTING.md'];
 /** A document longer than this is a reference or a data file; its beginning is read. */
 const DOCUMENT_CHARACTERS = 60_000;

@@ -52,6 +52,7 @@ describe('the corpus', () => {
       'LICENSE.md': prose('rights'),
       'SECURITY.md': prose('reports'),
       'apps/x/fixtures/a.md': prose('fixtures'),
+      'docs/lab/2026-11/a.md': prose('measurements'),
       '.hidden/a.md': prose('hidden things'),
       'node_modules/copy/README.md': prose('the project'),
       'node_modules/copy/CHANGELOG.md': prose('more changes'),
