@@ -89,15 +89,20 @@ test('a decision that lacks a field, or that is not listed, is found', () => {
   expect(checkDecisions('a.md', page, '')).toContain('a.md: "A b" is not in the list');
 });
 
-test('a variable that some source reads and no page names is found, in each of the languages', () => {
+test('a variable that a source reads and no page names is found, and one that a page has and no source', () => {
   const sources = [
     "process.env['SHOAL_A'] ?? process.env.SHOAL_B",
     'std::getenv("SHOAL_C")',
     'echo "${SHOAL_D:-}"',
     'function f({ SHOAL_E: value }) {}',
   ];
-  const found = checkSwitches(sources, '| `SHOAL_A` | `SHOAL_B`, `SHOAL_CD` |');
-  expect(found.map((line) => line.split(' ', 1)[0])).toEqual(['SHOAL_C', 'SHOAL_D', 'SHOAL_E']);
+  const found = checkSwitches(sources, '| `SHOAL_CD` | `SHOAL_B` |', '| `SHOAL_A` |');
+  expect(found.map((line) => line.split(',', 1)[0])).toEqual([
+    'SHOAL_C is read',
+    'SHOAL_D is read',
+    'SHOAL_E is read',
+    'SHOAL_CD stands in docs/switches.md',
+  ]);
 });
 
 function folderWith(files: Readonly<Record<string, string>>): string {

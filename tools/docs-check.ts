@@ -87,12 +87,20 @@ export function checkDecisions(page: string, content: string, list: string): str
 const SWITCH =
   /(?:process\.env(?:\.|\[')|environment\['|getenv\("|\btold\("|\$\{?)(SHOAL_[A-Z0-9_]+)|\{ (SHOAL_[A-Z0-9_]+): \w+ \}/g;
 
-/** Variables of ours that the sources read and that neither page names. */
-export function checkSwitches(sources: readonly string[], pages: string): string[] {
+/** Variables of ours that the sources read and neither page names, and those that the page has and no source. */
+export function checkSwitches(sources: readonly string[], switches: string, settings: string): string[] {
   const read = sources.flatMap((source) => [...source.matchAll(SWITCH)].map(([, name, taken]) => name ?? taken ?? ''));
-  return [...new Set(read)]
-    .filter((name) => !pages.includes(`\`${name}\``))
-    .map((name) => `${name} is read, and stands neither in docs/switches.md nor in docs/settings.md`);
+  const unnamed = [...new Set(read)].filter((name) => !isNamed(name, switches) && !isNamed(name, settings));
+  const named = [...switches.matchAll(/`(SHOAL_[A-Z0-9_]+)`/g)].map(([, name = '']) => name);
+  const gone = named.filter((name) => !isNamed(name, settings) && !sources.some((source) => source.includes(name)));
+  return [
+    ...unnamed.map((name) => `${name} is read, and stands neither in docs/switches.md nor in docs/settings.md`),
+    ...gone.map((name) => `${name} stands in docs/switches.md, and no source knows it`),
+  ];
+}
+
+function isNamed(name: string, page: string): boolean {
+  return page.includes(`\`${name}\``);
 }
 
 interface Release {
@@ -220,7 +228,7 @@ export function checkDocs(root: string): string[] {
     ...checkPages(root, pagesOf(root)),
     ...checkLengths(read('ARCHITECTURE.md'), read('CHANGELOG.md')),
     ...decisions.flatMap((page) => checkDecisions(page, read(`docs/decisions/${page}`), list)),
-    ...checkSwitches(listed(root, SOURCES).map(read), read('docs/switches.md') + read('docs/settings.md')),
+    ...checkSwitches(listed(root, SOURCES).map(read), read('docs/switches.md'), read('docs/settings.md')),
   ];
 }
 
