@@ -8,6 +8,7 @@ import {
   checkDocs,
   checkLengths,
   checkPages,
+  checkPointers,
   checkSwitches,
   pagesOf,
 } from './docs-check.ts';
@@ -95,13 +96,22 @@ test('a variable that a source reads and no page names is found, and one that a 
     'std::getenv("SHOAL_C")',
     'echo "${SHOAL_D:-}"',
     'function f({ SHOAL_E: value }) {}',
-  ];
+  ].map((content) => ({ path: 'a', content }));
   const found = checkSwitches(sources, '| `SHOAL_CD` | `SHOAL_B` |', '| `SHOAL_A` |');
   expect(found.map((line) => line.split(',', 1)[0])).toEqual([
     'SHOAL_C is read',
     'SHOAL_D is read',
     'SHOAL_E is read',
     'SHOAL_CD stands in docs/switches.md',
+  ]);
+});
+
+test('a comment that points to a page or a heading that is gone is found', () => {
+  const folder = folderWith({ 'docs/a.md': '# Here\n' });
+  const content = '// See docs/a.md.\n// Why: docs/a.md#here\n// Why: docs/a.md#there, docs/b.md\n';
+  expect(checkPointers(folder, [{ path: 'x.ts', content }])).toEqual([
+    'x.ts:3: docs/a.md has no #there',
+    'x.ts:3: there is no docs/b.md',
   ]);
 });
 

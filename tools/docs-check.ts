@@ -16,7 +16,6 @@ const CLOSED = /(^|\/)(node_modules|fixtures|dist)\/|^docs\/lab\//;
 
 /** What begins like this in code marks is a path of this repository. */
 const PATH = /^(libs|apps|native|tools|bench|docs|examples)\//;
-/** Where switches are read. */
 const SOURCES = ['*.ts', '*.mjs', '*.cc', '*.cu', '*.h', '*.cuh', '*.sh', 'shoal', '.ci/run', ':!tools/docs-check*'];
 /** A pattern, a placeholder or a list of names is not one path. */
 const NO_SINGLE_PATH = /[*{}<>…$|]/;
@@ -87,12 +86,33 @@ export function checkDecisions(page: string, content: string, list: string): str
 const SWITCH =
   /(?:process\.env(?:\.|\[')|environment\['|getenv\("|\btold\("|\$\{?)(SHOAL_[A-Z0-9_]+)|\{ (SHOAL_[A-Z0-9_]+): \w+ \}/g;
 
+/** Pages and headings that a comment of a source points to and that are not there. */
+export function checkPointers(root: string, sources: readonly Source[]): string[] {
+  return sources
+    .filter(({ path }) => !path.endsWith('.test.ts'))
+    .flatMap(({ path, content }) =>
+      [...content.matchAll(/\bdocs\/[\w./-]+\.md(?:#[\w-]+)?/g)].flatMap(({ 0: target, index }) => {
+        const problem = problemOf(root, '', target);
+        return problem === undefined ? [] : [`${path}:${linesIn(content.slice(0, index)) + 1}: ${problem}`];
+      }),
+    );
+}
+
+interface Source {
+  readonly path: string;
+  readonly content: string;
+}
+
 /** Variables of ours that the sources read and neither page names, and those that the page has and no source. */
-export function checkSwitches(sources: readonly string[], switches: string, settings: string): string[] {
-  const read = sources.flatMap((source) => [...source.matchAll(SWITCH)].map(([, name, taken]) => name ?? taken ?? ''));
+export function checkSwitches(sources: readonly Source[], switches: string, settings: string): string[] {
+  const read = sources.flatMap(({ content }) =>
+    [...content.matchAll(SWITCH)].map(([, name = '', taken]) => taken ?? name),
+  );
   const unnamed = [...new Set(read)].filter((name) => !isNamed(name, switches) && !isNamed(name, settings));
   const named = [...switches.matchAll(/`(SHOAL_[A-Z0-9_]+)`/g)].map(([, name = '']) => name);
-  const gone = named.filter((name) => !isNamed(name, settings) && !sources.some((source) => source.includes(name)));
+  const gone = named.filter(
+    (name) => !isNamed(name, settings) && !sources.some(({ content }) => content.includes(name)),
+  );
   return [
     ...unnamed.map((name) => `${name} is read, and stands neither in docs/switches.md nor in docs/settings.md`),
     ...gone.map((name) => `${name} stands in docs/switches.md, and no source knows it`),
@@ -224,11 +244,13 @@ export function checkDocs(root: string): string[] {
   const read = (page: string): string => readFileSync(join(root, page), 'utf8');
   const decisions = readdirSync(join(root, 'docs/decisions')).filter((page) => page !== 'README.md');
   const list = read('docs/decisions/README.md');
+  const sources = listed(root, SOURCES).map((path) => ({ path, content: read(path) }));
   return [
     ...checkPages(root, pagesOf(root)),
     ...checkLengths(read('ARCHITECTURE.md'), read('CHANGELOG.md')),
     ...decisions.flatMap((page) => checkDecisions(page, read(`docs/decisions/${page}`), list)),
-    ...checkSwitches(listed(root, SOURCES).map(read), read('docs/switches.md'), read('docs/settings.md')),
+    ...checkSwitches(sources, read('docs/switches.md'), read('docs/settings.md')),
+    ...checkPointers(root, sources),
   ];
 }
 
