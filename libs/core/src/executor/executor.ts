@@ -31,16 +31,9 @@ import {
 import { Slots, rowsWithin } from './slots.ts';
 import { pack, squaredLengthOf, writeScaled } from './slot-buffers.ts';
 import { fewRowsAtLeast, fewWidth } from './run-shapes.ts';
-import {
-  BUCKET_TOKENS,
-  FILLED_SHARE,
-  SMALL_BATCH,
-  Pool,
-  batchOf,
-  halve,
-  type CutLimits,
-  type MicroBatch,
-} from './pool.ts';
+import { BUCKET_TOKENS } from './buckets.ts';
+import { FILLED_SHARE, SMALL_BATCH, type CutLimits } from './cut-plan.ts';
+import { Pool, batchOf, halve, type MicroBatch } from './pool.ts';
 import { familyOf, isWanted, jobsOf, type OpenJob, type Row } from './open-job.ts';
 import { OpenOrders, unstarted } from './open-orders.ts';
 import { mergeTwins } from './duplicates.ts';

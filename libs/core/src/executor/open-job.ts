@@ -1,7 +1,7 @@
 // A job as the executor holds it from fill to commit, and its rows. Data only; executor.ts moves it along.
 
 import type { JobOrder } from '../protocol.ts';
-import type { PoolRow } from './pool.ts';
+import type { PoolRow } from './buckets.ts';
 
 export interface OpenJob {
   readonly order: JobOrder;

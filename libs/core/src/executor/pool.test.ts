@@ -4,7 +4,9 @@
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { fixedBudget, type FixedLimits } from '../budget/fixed-budget.ts';
-import { Pool, batchOf, halve, type CutLimits, type MicroBatch, type PoolRow } from './pool.ts';
+import type { PoolRow } from './buckets.ts';
+import type { CutLimits } from './cut-plan.ts';
+import { Pool, batchOf, halve, type MicroBatch } from './pool.ts';
 
 interface Row extends PoolRow {
   readonly id: number;
