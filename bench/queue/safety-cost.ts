@@ -18,7 +18,7 @@ import {
 import { openConnection, closeConnection, RedisPayloadStore, type Redis } from '@shoal/queue/payload';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { readArguments } from '../rig/arguments.ts';
-import { mergeTwins } from '../../libs/core/src/executor/duplicates.ts';
+import { mergeDuplicates } from '../../libs/core/src/executor/duplicates.ts';
 
 const args = readArguments(import.meta.url, { rounds: { type: 'string', default: '300' } });
 const ROUNDS = Number(args.rounds);
@@ -64,7 +64,7 @@ function rangeCheck(): boolean {
 const decoded = decodeInput(input);
 function searchForEqualRows(): number {
   if (decoded.form !== 'tokens') throw new Error('the input has token ids');
-  return mergeTwins(decoded.rows.map((ids) => ({ ids, twins: [] }))).length;
+  return mergeDuplicates(decoded.rows.map((ids) => ({ ids, duplicates: [] }))).length;
 }
 
 function lengthCheck(): Float32Array {

@@ -55,7 +55,7 @@ export class Buckets<Row extends PoolRow> {
     return count;
   }
 
-  /** The bucket of the row that waits longest; of rows that came together, the longest: the shorter ones may join it. */
+  /** The bucket of the row that waits longest; of rows that came together, the longest's: the shorter may join it. */
   oldestBucket(): number | undefined {
     let oldest: number | undefined;
     for (const [bucket, rows] of this.buckets.entries()) {

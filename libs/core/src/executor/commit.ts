@@ -3,7 +3,8 @@
 // interactive jobs do not wait for the results of others. Knows nothing of pools and devices, nor of what is in a
 // result.
 
-import { toFailure, type Failure, type JobReturn } from '@shoal/contract';
+import { toFailure, type JobReturn } from '@shoal/contract';
+import { already, failed } from './endings.ts';
 import { conflict } from './fill.ts';
 import type { CommitRequest, CommitResult, PayloadStore } from '../ports/payload.ts';
 import type { FaultPoints } from '../base/fault-points.ts';
@@ -41,7 +42,7 @@ interface Commit<Job> {
 export class Committer<Job extends CommittedJob> {
   private readonly parts: CommitterParts<Job>;
   private readonly turns: Turns<Commit<Job>>;
-  /** Of large results. */
+  /** Large results that are being written. */
   private readonly writing = new Set<Promise<void>>();
 
   constructor(parts: CommitterParts<Job>) {
@@ -106,17 +107,13 @@ export class Committer<Job extends CommittedJob> {
       case 'committed':
         return { kind: 'committed', jobId, token, value: this.parts.valueOf(job) };
       case 'already':
-        return { kind: 'already', jobId, token, value: this.parts.valueOf(job) };
+        return already(job.order, this.parts.valueOf(job));
       case 'lease-lost':
         return { kind: 'lease-lost', jobId, token };
       case 'conflict':
         return failed(job.order, toFailure(conflict(jobId, 'something else', job.fingerprint)));
     }
   }
-}
-
-export function failed(order: OrderTerms, failure: Failure): JobOutcome {
-  return { kind: 'failed', jobId: order.jobId, token: order.token, failure };
 }
 
 function isInteractive({ job: { order } }: Commit<CommittedJob>): boolean {

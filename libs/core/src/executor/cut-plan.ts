@@ -9,8 +9,8 @@
 //                  that could be saved.
 //   *led*          Bulk rows with a lead (fair-share.ts) first, whatever the padding up to half a batch, and others to
 //                  fill it up.
-//   *by-length*    Bulk rows of like length, from the fullest bucket downwards, or from a row that has waited its limit,
-//                  so that no length starves.
+//   *by-length*    Bulk rows of like length, from the fullest bucket downwards, or from a row that has waited its
+//                  limit, so that no length starves.
 //
 // Pure: no clock, no rows are moved. pool.ts carries a plan out.
 

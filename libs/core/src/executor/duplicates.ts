@@ -4,8 +4,8 @@
 
 interface Comparable<Row> {
   readonly ids: ArrayLike<number>;
-  /** Replaced, never emptied: rows without twins may share one empty list. */
-  twins: Row[];
+  /** Replaced, never emptied: rows without duplicates may share one empty list. */
+  duplicates: Row[];
 }
 
 /** Ids that the hash looks at. */
@@ -14,11 +14,11 @@ const SAMPLES = 4;
 const MAX_PROBES = 8;
 
 /**
- * The rows without those that equal an earlier one; each of these has become the earlier one's twin. The same array
- * when all differ. Costs a twentieth of checking the length of the same rows' vectors (47 and 1,041 µs for 256 rows on
- * a busy 2-core Xeon, 2026-11; bench/queue/safety-cost.ts): half a percent of a core at 100 k texts/s.
+ * The rows without those that equal an earlier one; each of these is now among the earlier one's duplicates. The same
+ * array when all differ. Costs a twentieth of checking the length of the same rows' vectors (47 and 1,041 µs for 256
+ * rows on a busy 2-core Xeon, 2026-11; bench/queue/safety-cost.ts): half a percent of a core at 100 k texts/s.
  */
-export function mergeTwins<Row extends Comparable<Row>>(rows: readonly Row[]): readonly Row[] {
+export function mergeDuplicates<Row extends Comparable<Row>>(rows: readonly Row[]): readonly Row[] {
   if (rows.length < 2) return rows;
   const mask = 2 ** Math.ceil(Math.log2(rows.length * 2)) - 1;
   const table = new Int32Array(mask + 1); // 1 + index of a row; 0 is free
@@ -31,8 +31,8 @@ export function mergeTwins<Row extends Comparable<Row>>(rows: readonly Row[]): r
       continue;
     }
     distinct ??= rows.slice(0, i);
-    if (first.twins.length === 0) first.twins = [row];
-    else first.twins.push(row);
+    if (first.duplicates.length === 0) first.duplicates = [row];
+    else first.duplicates.push(row);
   }
   return distinct ?? rows;
 }

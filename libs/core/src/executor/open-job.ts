@@ -1,7 +1,8 @@
-// A job as the executor holds it from fill to commit, and its rows. Data only; executor.ts moves it along.
+// A job as the executor holds it from fill to commit, and its rows. Data, and how it begins; executor.ts moves it on.
 
 import type { JobOrder } from '../protocol.ts';
 import type { PoolRow } from './buckets.ts';
+import type { Filled } from './fill.ts';
 
 export interface OpenJob {
   readonly order: JobOrder;
@@ -16,7 +17,7 @@ export interface OpenJob {
   readonly deadlineMs: number;
   /** Rows whose vector is not there yet. */
   left: number;
-  /** Of these, the rows that are not at the device. */
+  /** How many of these are not at the device. */
   waiting: number;
   splits: number;
   runMs: number;
@@ -29,17 +30,46 @@ export interface Row extends PoolRow {
   readonly index: number;
   readonly ids: ArrayLike<number>;
   /** Rows with the same ids that met this one in a cut: its vector is theirs. */
-  twins: Row[];
+  duplicates: Row[];
 }
 
-/** Every row that gets the vector of one run row: itself, and its twins. */
-export function familyOf(row: Row): readonly Row[] {
-  return row.twins.length === 0 ? [row] : [row, ...row.twins];
+type FilledRows = Extract<Filled, { readonly kind: 'rows' }>;
+
+/** A job whose input is read: none of its rows has run. `vectors` takes what they become. */
+export function openJob(order: JobOrder, filled: FilledRows, arrivedMs: number, vectors: Float32Array): OpenJob {
+  const { fingerprint, input, truncated, ids } = filled;
+  return {
+    order,
+    fingerprint,
+    input,
+    vectors,
+    rows: ids.length,
+    tokens: ids.reduce((sum, row) => sum + row.length, 0),
+    truncated,
+    deadlineMs: arrivedMs + (order.remainingMs ?? Number.POSITIVE_INFINITY),
+    left: ids.length,
+    waiting: ids.length,
+    splits: 0,
+    runMs: 0,
+    isBegun: false,
+    isDropped: false,
+  };
+}
+
+export function rowsOf(job: OpenJob, { ids }: FilledRows, terms: Omit<PoolRow, 'tokens'>): Row[] {
+  return ids.map((row, index) => ({ ...terms, job, index, ids: row, tokens: row.length, duplicates: NONE }));
+}
+
+const NONE: Row[] = [];
+
+/** Every row that gets the vector of one run row: itself, and its duplicates. */
+export function withDuplicates(row: Row): readonly Row[] {
+  return row.duplicates.length === 0 ? [row] : [row, ...row.duplicates];
 }
 
 /** Whether anybody still waits for this row's vector. */
 export function isWanted(row: Row): boolean {
-  return !row.job.isDropped || row.twins.some((twin) => !twin.job.isDropped);
+  return !row.job.isDropped || row.duplicates.some(({ job }) => !job.isDropped);
 }
 
 /** The jobs that have a row in these, each once. */
@@ -47,7 +77,12 @@ export function jobsOf(rows: readonly Row[]): Set<OpenJob> {
   const jobs = new Set<OpenJob>();
   for (const row of rows) {
     jobs.add(row.job);
-    for (const twin of row.twins) jobs.add(twin.job);
+    for (const { job } of row.duplicates) jobs.add(job);
   }
   return jobs;
+}
+
+/** Whether somebody waits for one of these rows. */
+export function hasInteractive(rows: readonly Row[]): boolean {
+  return rows.some((row) => row.isInteractive || row.duplicates.some(({ isInteractive }) => isInteractive));
 }

@@ -78,7 +78,3 @@ export class OpenOrders<Order extends OrderTerms, Job extends OrderedJob<Order>>
     return open;
   }
 }
-
-export function unstarted({ jobId, token }: OrderTerms): JobOutcome {
-  return { kind: 'unstarted', jobId, token };
-}

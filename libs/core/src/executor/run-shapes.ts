@@ -4,6 +4,8 @@
 // 92 k. Here there are few: 48 widths up to 512, and for each the rows that fill so many padded tokens: 8, 12, 16, 24,
 // 32, 48 … A batch in between takes fewer rows while others wait, else empty rows are added to it.
 
+import type { RunShape } from '../ports/device.ts';
+
 /** Step of the widths: 8 up to 256, then 16. */
 export function fewWidth(width: number): number {
   const step = width <= 256 ? 8 : 16;
@@ -22,6 +24,20 @@ export function fewRowsAtLeast(rows: number, width: number): number {
   const tokens = rows * width;
   const power = 2 ** Math.ceil(Math.log2(tokens));
   return Math.floor((tokens <= 0.75 * power ? 0.75 * power : power) / width);
+}
+
+/**
+ * What a device runs for so many rows of this width: where it prefers few shapes, empty rows are added up to the next
+ * one, and those of a half that was cut to its own width within the budget only.
+ */
+export function shapeFor(
+  { rows, width }: RunShape,
+  { prefersFewShapes, rowsAt }: { readonly prefersFewShapes?: boolean | undefined; rowsAt(width: number): number },
+): RunShape {
+  if (prefersFewShapes !== true) return { rows, width };
+  const wider = fewWidth(width);
+  const more = Math.min(fewRowsAtLeast(rows, wider), rowsAt(wider));
+  return more < rows ? { rows, width } : { rows: more, width: wider };
 }
 
 /** All widths that occur, for the warm-up. */

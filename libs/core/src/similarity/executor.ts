@@ -8,10 +8,11 @@
 // that has it. A job that does not fit this device even alone is handed over to the CPU lane, unless it comes from
 // there or this device is a CPU.
 
-import { Committer, failed } from '../executor/commit.ts';
 import { ShoalError, toFailure, type Failure, invariant, unreachable } from '@shoal/contract';
+import { Committer } from '../executor/commit.ts';
+import { failed, unstarted } from '../executor/endings.ts';
 import type { FaultPoints } from '../base/fault-points.ts';
-import { OpenOrders, unstarted } from '../executor/open-orders.ts';
+import { OpenOrders } from '../executor/open-orders.ts';
 import type { Clock } from '../ports/clock.ts';
 import type { Logger } from '../ports/logger.ts';
 import type { PayloadStore } from '../ports/payload.ts';

@@ -1,0 +1,71 @@
+// One run at the device: rows into the slot, and vectors out of it into the jobs whose rows they are. Each vector is
+// made to be of length 1 to the last bit of f32, and one that is not even nearly so reaches nobody.
+
+import { invariant } from '@shoal/contract';
+import type { InferenceBackend, RunResult, RunShape, Slot } from '../ports/device.ts';
+import { hasInteractive, withDuplicates, type OpenJob, type Row } from './open-job.ts';
+import type { Attempt } from './second-tries.ts';
+import { pack, squaredLengthOf, writeScaled } from './slot-buffers.ts';
+
+export function runAtDevice(
+  backend: InferenceBackend,
+  slot: Slot,
+  shape: RunShape,
+  { batch, isExact }: Attempt,
+): Promise<RunResult> {
+  pack(slot, batch, shape);
+  if (!isExact) return backend.run(slot, shape, { isUrgent: hasInteractive(batch.rows) });
+  invariant(backend.runExact !== undefined, 'rows run exactly only where the device can');
+  return backend.runExact(slot, shape);
+}
+
+export interface Delivered {
+  /** Rows whose vector is not of length 1. */
+  readonly refused: readonly Row[];
+  /** Jobs whose last row this was, without those that were dropped. */
+  readonly done: readonly OpenJob[];
+  /** Real tokens of the rows that ran. */
+  readonly tokens: number;
+  /** How many rows more got the vector of one that ran. */
+  readonly duplicates: number;
+}
+
+export interface DeliveryTerms {
+  readonly dims: number;
+  readonly runMs: number;
+  /** The rows are of length 1 already, or NaN from their first value on. */
+  readonly isUnit: boolean;
+}
+
+/** Catches NaN, infinities and zero vectors before anybody can receive one. */
+const MAX_LENGTH_ERROR = 0.01;
+
+export function deliver({ embeddings }: Slot, rows: readonly Row[], { dims, runMs, isUnit }: DeliveryTerms): Delivered {
+  const refused: Row[] = [];
+  const done: OpenJob[] = [];
+  let tokens = 0;
+  let duplicates = 0;
+  for (const [i, row] of rows.entries()) {
+    tokens += row.tokens;
+    duplicates += row.duplicates.length;
+    const factor = factorOf(embeddings, i * dims, dims, isUnit);
+    if (factor === undefined) {
+      refused.push(row);
+      continue;
+    }
+    for (const { job, index } of withDuplicates(row)) {
+      if (isUnit) job.vectors.set(embeddings.subarray(i * dims, (i + 1) * dims), index * dims);
+      else writeScaled(embeddings, i * dims, dims, factor, job.vectors, index * dims);
+      job.runMs += runMs / rows.length;
+      if (--job.left === 0 && !job.isDropped) done.push(job);
+    }
+  }
+  return { refused, done, tokens, duplicates };
+}
+
+/** What makes the vector one of length 1; undefined when its length is not even nearly that. */
+function factorOf(embeddings: Float32Array, at: number, dims: number, isUnit: boolean): number | undefined {
+  if (isUnit) return Number.isNaN(embeddings[at]) ? undefined : 1;
+  const squaredLength = squaredLengthOf(embeddings, at, dims);
+  return Math.abs(squaredLength - 1) < MAX_LENGTH_ERROR ? 1 / Math.sqrt(squaredLength) : undefined;
+}
