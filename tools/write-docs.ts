@@ -1,7 +1,7 @@
 // Writes the generated pages: docs/settings.md and bench/results/README.md. Run by `npm run docs`.
 
 import { writeFileSync } from 'node:fs';
-import { settingsPage } from '@shoal/core';
+import { settingsPage } from '../libs/core/src/settings/settings-page.ts';
 import { resultsPage } from './results-page.ts';
 
 writeFileSync(new URL('../docs/settings.md', import.meta.url), settingsPage());

@@ -11,18 +11,7 @@
 // batches and at least 0.95 of the oracle's throughput in every case; a co-tenant that takes half of the memory in
 // mid-run, seen by the driver's figures or not, costs at most two OOMs.
 
-import {
-  Pool,
-  createBudget,
-  fitMemoryModel,
-  halve,
-  type Budget,
-  type CutLimits,
-  type MemoryPoint,
-  type MicroBatch,
-  type PoolRow,
-  type RunShape,
-} from '@shoal/core';
+import { Pool, createBudget, fitMemoryModel, type Budget, type MemoryPoint, type RunShape } from '@shoal/core';
 import {
   REFUSAL_MS,
   SimulatedMemory,
@@ -33,6 +22,9 @@ import {
   type DeviceLaw,
   type MemoryForm,
 } from '@shoal/core/sim';
+import type { PoolRow } from '../../libs/core/src/executor/buckets.ts';
+import type { CutLimits } from '../../libs/core/src/executor/cut-plan.ts';
+import { halve, type MicroBatch } from '../../libs/core/src/executor/pool.ts';
 import { readArguments } from '../rig/arguments.ts';
 
 const args = readArguments(import.meta.url, {

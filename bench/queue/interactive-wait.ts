@@ -26,9 +26,9 @@ import {
   type FromExecutor,
   type InferenceBackend,
   type JobOrder,
-  type JobOutcome,
   type RunShape,
 } from '@shoal/core';
+import type { JobOutcome } from '../../libs/core/src/protocol.ts';
 import { FakeBackend, FakeTokenizer, ManualClock, MemoryPayloadStore, deliveredVector } from '@shoal/core/testing';
 import { openModel } from '@shoal/models';
 import { readArguments } from '../rig/arguments.ts';

@@ -3,7 +3,8 @@
 
 import { readFileSync, writeFileSync } from 'node:fs';
 import { encodeTokens, keySpace, mainQueue } from '@shoal/contract';
-import { resolveSettings, type FromExecutor, type JobOutcome } from '@shoal/core';
+import { resolveSettings, type FromExecutor } from '@shoal/core';
+import type { JobOutcome } from '../../libs/core/src/protocol.ts';
 import type { StoredModel } from '@shoal/models';
 import { closeConnection, openConnection } from '@shoal/queue/payload';
 import { startTestServer } from '@shoal/queue/testing';

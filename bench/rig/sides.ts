@@ -7,10 +7,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ShoalClient } from '@shoal/client';
-import { Pool, cacheFolder, fixedBudget, resolveSettings, sizesOf, type MicroBatch } from '@shoal/core';
+import { Pool, cacheFolder, fixedBudget, resolveSettings, sizesOf } from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { startTestServer } from '@shoal/queue/testing';
+import type { MicroBatch } from '../../libs/core/src/executor/pool.ts';
 
 export const MAX_TOKENS = 512;
 /** The preset of a worker on the CPU. */

@@ -7,13 +7,11 @@ export {
   settingValues,
   settingsSchema,
   sizesOf,
-  type SettingKey,
-  type SettingSources,
   type Settings,
   type Sizes,
 } from './settings/config.ts';
-export type { AnyOrder, FromExecutor, JobOrder, JobOutcome, SimilarityOrder, ToExecutor } from './protocol.ts';
-export { readEmbedJob, readSimilarityJob, type QueuedJob, type ReadJob } from './claimer/queued-job.ts';
+export type { AnyOrder, FromExecutor, JobOrder, SimilarityOrder, ToExecutor } from './protocol.ts';
+export { readSimilarityJob } from './claimer/queued-job.ts';
 export type {
   Announcement,
   Announcer,
@@ -33,22 +31,14 @@ export type {
   RunShape,
   RunOptions,
   BatchBudget,
-  BudgetState,
   MemoryProbe,
   Precision,
   RunResult,
   Slot,
 } from './ports/device.ts';
 export { type Logger, noLog } from './ports/logger.ts';
-export { type Metrics, type SettledJob, type SweepFindings, noMetrics } from './ports/metrics.ts';
-export {
-  LANE_REASONS,
-  chooseLane,
-  type Hybrid,
-  type LaneChoice,
-  type LaneReason,
-  type LaneView,
-} from './claimer/lane-choice.ts';
+export { type Metrics, type SweepFindings, noMetrics } from './ports/metrics.ts';
+export { LANE_REASONS, chooseLane, type Hybrid, type LaneChoice } from './claimer/lane-choice.ts';
 export {
   LENGTH_CLASSES,
   LoadMeter,
@@ -61,13 +51,11 @@ export { LEAD_TOKENS } from './executor/fair-share.ts';
 export { fewRowsAtMost, fewWidths } from './executor/run-shapes.ts';
 export { KEPT_SLOTS, rowsWithin } from './executor/slots.ts';
 export { newSlots } from './executor/slot-buffers.ts';
-export type { PoolRow } from './executor/buckets.ts';
-export type { CutLimits } from './executor/cut-plan.ts';
-export { Pool, batchOf, halve, type MicroBatch } from './executor/pool.ts';
-export { faultPointsFrom, noFaults, type FaultPoint, type FaultPoints } from './base/fault-points.ts';
-export { fixedBudget, type FixedLimits } from './budget/fixed-budget.ts';
-export { Executor, type ExecutorLimits, type ExecutorParts } from './executor/executor.ts';
-export { SimilarityExecutor, type SimilarityExecutorParts } from './similarity/executor.ts';
+export { Pool } from './executor/pool.ts';
+export { faultPointsFrom, noFaults, type FaultPoints } from './base/fault-points.ts';
+export { fixedBudget } from './budget/fixed-budget.ts';
+export { Executor } from './executor/executor.ts';
+export { SimilarityExecutor } from './similarity/executor.ts';
 export {
   SIDES,
   Thresholds,
@@ -84,43 +72,27 @@ export type {
   DeviceUse,
   Fitted,
   GraphSource,
-  Held,
   HeldGraph,
   HeldRows,
-  RankOptions,
   RowSource,
   SimilarityDevice,
-  SpreadTerms,
 } from './similarity/device.ts';
-export { Pipeline, type PipelineLimits, type PipelineParts } from './claimer/pipeline.ts';
-export { settingsPage } from './settings/settings-page.ts';
+export { Pipeline } from './claimer/pipeline.ts';
 export { lowerQuartile, median } from './base/median.ts';
 export {
   MOST_HELD,
   fitMemoryModel,
   fitShapes,
-  footprintBytes,
   lawOfSessions,
   liveBytes,
-  memoryLawSchema,
   type MemoryLaw,
   type MemoryPoint,
 } from './budget/memory-model.ts';
 export {
   decodeDeviceProfile,
-  deviceProfileSchema,
   encodeDeviceProfile,
   type DeviceProfile,
   type DeviceProfileKey,
-  type ReadProfile,
 } from './budget/device-profile.ts';
-export {
-  createBudget,
-  DEFAULT_LATENCY_TARGET_MS,
-  DEFAULT_MEMORY_FRACTION,
-  type Budget,
-  type BudgetOptions,
-  type LearnedBudget,
-} from './budget/budget.ts';
-export { RunTimeModel, type RunTimeLaw } from './budget/run-time-model.ts';
-export { presetFor, type ModelSizes, type Preset, type PresetQuestion } from './budget/presets.ts';
+export { createBudget, type Budget, type BudgetOptions, type LearnedBudget } from './budget/budget.ts';
+export { presetFor, type ModelSizes, type Preset } from './budget/presets.ts';

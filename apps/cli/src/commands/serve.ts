@@ -3,7 +3,7 @@
 
 import { once } from 'node:events';
 import { mainQueue } from '@shoal/contract';
-import { flagName, type SettingKey, type Settings } from '@shoal/core';
+import { flagName, type Settings } from '@shoal/core';
 import { liveWorkers, redactUrl } from '@shoal/queue';
 import { Part, forkApp, samePort, type App } from '../processes/part.ts';
 import { fetchModel, withConnection, withServer, type ConnectionTerms } from '../processes/session.ts';
@@ -20,7 +20,7 @@ const LOOK_MS = 2_000;
  * Flags that a worker has to be given as well, so that both are at the same queue. What comes from elsewhere, it finds
  * there.
  */
-const SHARED_FLAGS: readonly SettingKey[] = ['redisUrl', 'prefix', 'cacheDir'];
+const SHARED_FLAGS: readonly (keyof Settings)[] = ['redisUrl', 'prefix', 'cacheDir'];
 
 export async function serve(terminal: Terminal, flags: ServeFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);

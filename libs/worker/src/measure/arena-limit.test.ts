@@ -7,15 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 import { encodeTokens, openResult } from '@shoal/contract';
-import {
-  Executor,
-  createBudget,
-  noFaults,
-  systemClock,
-  type FromExecutor,
-  type JobOrder,
-  type JobOutcome,
-} from '@shoal/core';
+import { Executor, createBudget, noFaults, systemClock, type FromExecutor, type JobOrder } from '@shoal/core';
 import { FakeTokenizer, MemoryPayloadStore, RecordingLogger } from '@shoal/core/testing';
 import { OrtBackend, nativeOrtProblem, probeArena } from '@shoal/inference';
 import { openGraph, writeTinyModel } from '@shoal/models';
@@ -93,6 +85,8 @@ test.skipIf(problem !== undefined)(
     );
   },
 );
+
+type JobOutcome = Extract<FromExecutor, { kind: 'outcomes' }>['outcomes'][number];
 
 interface Ran {
   readonly outcomes: ReadonlyMap<string, JobOutcome>;
