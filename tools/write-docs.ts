@@ -1,8 +1,10 @@
-// Writes the generated pages: docs/settings.md and bench/results/README.md. Run by `npm run docs`.
+// Writes the generated pages: docs/settings.md, docs/scripts.md and bench/results/README.md. Run by `npm run docs`.
 
 import { writeFileSync } from 'node:fs';
 import { settingsPage } from '../libs/core/src/settings/settings-page.ts';
 import { resultsPage } from './results-page.ts';
+import { scriptsPage } from './scripts-page.ts';
 
 writeFileSync(new URL('../docs/settings.md', import.meta.url), settingsPage());
+writeFileSync(new URL('../docs/scripts.md', import.meta.url), scriptsPage());
 writeFileSync(new URL('../bench/results/README.md', import.meta.url), resultsPage());

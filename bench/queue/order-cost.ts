@@ -13,13 +13,13 @@ import {
   Admission,
   BullJobSource,
   JobProducer,
+  RedisAnnouncer,
   closeConnection,
   openConnection,
   orderWaiting,
   releaseAdmission,
   type NewJob,
 } from '@shoal/queue';
-import { RedisAnnouncer } from '@shoal/queue/payload';
 import { startTestServer } from '@shoal/queue/testing';
 import { readArguments } from '../rig/arguments.ts';
 

@@ -17,6 +17,7 @@ export {
   type BoardQueuesOptions,
 } from './upkeep/board-queues.ts';
 export { orderWaiting, type FairOrderOptions, type Line } from './worker/fair-order.ts';
+export { RedisAnnouncer, type AnnouncerOptions } from './worker/announcer.ts';
 export { BullJobSource, type BullJobSourceOptions } from './worker/bull-job-source.ts';
 export { BULLMQ_VERSION, openTransaction, queueAdd, type QueuedJob, type Transaction } from './bullmq/internals.ts';
 export {

@@ -12,6 +12,5 @@ export {
   type Redis,
 } from './redis/connection.ts';
 export { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
-export { RedisAnnouncer, type AnnouncerOptions } from './payload/announcer.ts';
 export { RedisPayloadStore, type PayloadStoreOptions } from './payload/payload-store.ts';
-export { parseReply, encodeReply, type ReplyMessage } from './payload/reply-message.ts';
+export { parseReply, type ReplyMessage } from './payload/reply-message.ts';

@@ -17,8 +17,8 @@ import {
   type SimilarityOrder,
   type ToExecutor,
 } from '@shoal/core';
-import { BullJobSource, LanesSource } from '@shoal/queue';
-import { RedisAnnouncer, RedisPayloadStore } from '@shoal/queue/payload';
+import { BullJobSource, LanesSource, RedisAnnouncer } from '@shoal/queue';
+import { RedisPayloadStore } from '@shoal/queue/payload';
 
 export interface LocalWorkerOptions {
   readonly redisUrl: string;

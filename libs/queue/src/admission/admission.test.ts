@@ -14,7 +14,7 @@ import {
   type WantedRoom,
 } from './admission.ts';
 import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
-import { RedisAnnouncer } from '../payload/announcer.ts';
+import { RedisAnnouncer } from '../worker/announcer.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
 
 const QUEUE = 'embed-x';

@@ -16,7 +16,8 @@
 import { DEFAULT_PREFIX, ShoalError, invariant, keySpace, type EmbedJob, type OutputDtype } from '@shoal/contract';
 import { AmpleRoom } from './ample-room.ts';
 import type { Redis } from '../redis/connection.ts';
-import { runScript, script } from '../redis/script.ts';
+import { runScript } from '../redis/script.ts';
+import { ADMIT_JOBS, RECOUNT_ROOM, RELEASE_ROOM, TELL_DIMS } from './lua/scripts.generated.ts';
 
 export interface AdmissionLimits {
   /** Rows of a queue that wait or run. */
@@ -65,216 +66,7 @@ const JOB_BYTES = 1_024;
 const BYTES_PER_DIM: Readonly<Record<OutputDtype, number>> = { f32: 4, f16: 2, i8: 1, binary: 0.125 };
 /** Of a model of which no worker has told. */
 const UNKNOWN_DIMS = 1_024;
-/** The wait while nobody knows how fast room comes back: nothing has left the queue yet. */
-const UNKNOWN_RATE_MS = 1_000;
 const JOBS_PER_CALL = 500;
-/**
- * Of those who stand in line, so many are looked at: whoever is behind them is told too short a wait, and comes back
- * too early.
- */
-const MOST_IN_LINE = 200;
-
-// A reservation: "<q|o> <rows> <queued bytes> <owed bytes> <ms> <tenant>", q while the job waits or runs, o when only
-// its result is owed. KEYS of all three scripts: [1] reservations of the queue, [2] load of all queues, [3] drain of
-// the queue.
-const RELEASE_FUNCTION = `
-local sums = {}
-local function less(field, by) sums[field] = (sums[field] or 0) + by end
-local function release(queue, id, isAll)
-  local held = redis.call('HGET', KEYS[1], id)
-  if not held then return 0, 0 end
-  local state, rows, queued, owed, ms, tenant = string.match(held, '^(%a) (%d+) (%d+) (%d+) (%d+) (.*)$')
-  rows, queued, owed = tonumber(rows), tonumber(queued), tonumber(owed)
-  local gone = isAll and queued + owed or queued
-  if isAll then redis.call('HDEL', KEYS[1], id)
-  elseif state == 'q' then redis.call('HSET', KEYS[1], id, 'o 0 0 ' .. owed .. ' ' .. ms .. ' ' .. tenant)
-  else return 0, 0 end
-  less('rows ' .. queue, rows)
-  less('bytes', gone)
-  less('rows ' .. queue .. ' ' .. tenant, rows)
-  less('bytes ' .. tenant, gone)
-  if isAll and state == 'o' then less('unread', owed) end
-  if not isAll then less('unread', -owed) end
-  return rows, gone
-end
--- Once for all that was released.
-local function settle()
-  for field, by in pairs(sums) do
-    if by ~= 0 and redis.call('HINCRBY', KEYS[2], field, -by) <= 0 then redis.call('HDEL', KEYS[2], field) end
-  end
-end
-`;
-
-// KEYS also [4] the line at the door. ARGV: queue, caller, maxQueuedRows, maxQueuedBytes, maxTenantShare, interactive
-// share kept, unknown dims, 1 if limits do not hold, then for each job: id, tenant, i or b, rows, bytes, bytes of one
-// result row's dimension, dimensions or 0. Returns jobs admitted, ms to wait, why, and thousandths of what is fullest:
-// the queue, the server's share, one of these tenants (all, when somebody stands in line).
-const ADMIT = script(
-  4,
-  'allow-oom',
-  `
-local queue, caller = ARGV[1], ARGV[2]
-local mostRows, mostBytes, tenantShare, kept, isForced = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[8] == '1'
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
-local function drainRates()
-  local f = redis.call('HMGET', KEYS[3], 'rows', 'bytes', 'sampleMs', 'sampleRows', 'sampleBytes', 'rowRate', 'byteRate')
-  local rows, bytes, since = tonumber(f[1]) or 0, tonumber(f[2]) or 0, tonumber(f[3])
-  local rowRate, byteRate = tonumber(f[6]) or 0, tonumber(f[7]) or 0
-  local passed = since and now - since or 0
-  local freshRows, freshBytes = (rows - (tonumber(f[4]) or 0)) / math.max(passed, 1), (bytes - (tonumber(f[5]) or 0)) / math.max(passed, 1)
-  if passed >= 1000 and passed < 10000 then
-    rowRate, byteRate = rowRate > 0 and (rowRate + freshRows) / 2 or freshRows, byteRate > 0 and (byteRate + freshBytes) / 2 or freshBytes
-  end
-  if passed >= 1000 or not since then
-    redis.call('HSET', KEYS[3], 'sampleMs', now, 'sampleRows', rows, 'sampleBytes', bytes, 'rowRate', rowRate, 'byteRate', byteRate)
-  elseif rowRate == 0 and passed >= 100 then
-    rowRate, byteRate = freshRows, freshBytes
-  end
-  return rowRate, byteRate
-end
-
-local rowRate, byteRate = drainRates()
-local load = redis.call('HMGET', KEYS[2], 'rows ' .. queue, 'bytes', 'dims ' .. queue)
-local rows, bytes, dims = tonumber(load[1]) or 0, tonumber(load[2]) or 0, tonumber(load[3]) or tonumber(ARGV[7])
-
--- In line: "<caller> <rows> <bytes> <ms at which it was to come back>", by the microsecond at which it came: two may come within a
--- millisecond. Who does not come back loses its place.
-local since
-local aheadRows, aheadBytes, isPassed = 0, 0, false
-local line = redis.call('ZRANGE', KEYS[4], 0, ${MOST_IN_LINE - 1}, 'WITHSCORES')
-for at = 1, #line, 2 do
-  local who, itsRows, itsBytes, backMs = string.match(line[at], '^(%S+) (%d+) (%d+) (%d+)$')
-  if who == caller or tonumber(backMs) < now - 2000 then
-    redis.call('ZREM', KEYS[4], line[at])
-    if who == caller then since = tonumber(line[at + 1]) end
-  elseif not since then
-    aheadRows, aheadBytes, isPassed = aheadRows + itsRows, aheadBytes + itsBytes, true
-  end
-end
-
-local tenants = {}
-local function loadOf(tenant)
-  if not tenants[tenant] then
-    local held = redis.call('HMGET', KEYS[2], 'rows ' .. queue .. ' ' .. tenant, 'bytes ' .. tenant)
-    tenants[tenant] = { rows = tonumber(held[1]) or 0, bytes = tonumber(held[2]) or 0, addedRows = 0, addedBytes = 0 }
-  end
-  return tenants[tenant]
-end
-
-local function owedFor(at)
-  local cut = tonumber(ARGV[at + 6])
-  return math.ceil(tonumber(ARGV[at + 3]) * (cut > 0 and math.min(cut, dims) or dims) * tonumber(ARGV[at + 5])) + 96
-end
-
--- What the job and those after it ask for together, up to a tenth of the room: told for one job at a time, everybody would come back for crumbs.
-local function askedFrom(from)
-  local askedRows, askedBytes = 0, 0
-  for at = from, #ARGV, 7 do
-    askedRows, askedBytes = askedRows + tonumber(ARGV[at + 3]), askedBytes + tonumber(ARGV[at + 4]) + owedFor(at)
-    if askedRows > mostRows / 10 or askedBytes > mostBytes / 10 then break end
-  end
-  return askedRows, askedBytes
-end
-
-local admitted, addedRows, addedBytes, wait, reason = 0, 0, 0, 0, ''
-for at = 9, #ARGV, 7 do
-  local id, tenant, class, wanted, queued = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-  local own = loadOf(tenant)
-  if redis.call('HEXISTS', KEYS[1], id) == 0 then
-    local owed = owedFor(at)
-    local share = class == 'i' and 1 or 1 - kept
-    local overRows, overBytes = rows + addedRows + wanted - mostRows * share, bytes + addedBytes + queued + owed - mostBytes * share
-    local overTenantRows, overTenantBytes = own.rows + own.addedRows + wanted - mostRows * tenantShare, own.bytes + own.addedBytes + queued + owed - mostBytes * tenantShare
-    local isFull = overRows > 0 or overBytes > 0
-    local isGreedy = overTenantRows > 0 or overTenantBytes > 0
-    -- into an empty house anything is let, or what is larger than the house would wait for ever
-    local isAlone = rows + addedRows + bytes + addedBytes == 0
-    if not isForced and not isAlone and (isFull or isGreedy or (isPassed and class == 'b')) then
-      reason = isGreedy and not isFull and 'tenant' or overRows > 0 and 'rows' or overBytes > 0 and 'bytes' or 'line'
-      local function timeFor(amount, rate) return amount <= 0 and 0 or rate > 0 and amount / rate or ${UNKNOWN_RATE_MS} end
-      local askedRows, askedBytes = askedFrom(at)
-      local moreRows, moreBytes = askedRows - wanted, askedBytes - queued - owed
-      local isInLine = class == 'b' and reason ~= 'tenant'
-      if isInLine then moreRows, moreBytes = moreRows + aheadRows, moreBytes + aheadBytes end
-      wait = math.max(timeFor(math.max(overRows, overTenantRows) + moreRows, rowRate), timeFor(math.max(overBytes, overTenantBytes) + moreBytes, byteRate))
-      wait = math.min(math.max(math.ceil(wait), 20), 60000)
-      if isInLine then redis.call('ZADD', KEYS[4], since or string.format('%d%06d', time[1], time[2]), string.format('%s %d %d %d', caller, askedRows, askedBytes, now + wait)) end
-      redis.call('PEXPIRE', KEYS[4], 120000)
-      break
-    end
-    redis.call('HSET', KEYS[1], id, 'q ' .. wanted .. ' ' .. queued .. ' ' .. owed .. ' ' .. now .. ' ' .. tenant)
-    addedRows, addedBytes = addedRows + wanted, addedBytes + queued + owed
-    own.addedRows, own.addedBytes = own.addedRows + wanted, own.addedBytes + queued + owed
-  end
-  admitted = admitted + 1
-end
-if addedRows > 0 then
-  redis.call('HINCRBY', KEYS[2], 'rows ' .. queue, addedRows)
-  redis.call('HINCRBY', KEYS[2], 'bytes', addedBytes)
-  for tenant, own in pairs(tenants) do
-    if own.addedRows > 0 then
-      redis.call('HINCRBY', KEYS[2], 'rows ' .. queue .. ' ' .. tenant, own.addedRows)
-      redis.call('HINCRBY', KEYS[2], 'bytes ' .. tenant, own.addedBytes)
-    end
-  end
-end
-local full = #line > 0 and 1 or math.max((rows + addedRows) / mostRows, (bytes + addedBytes) / mostBytes)
-for _, own in pairs(tenants) do
-  full = math.max(full, (own.rows + own.addedRows) / (mostRows * tenantShare), (own.bytes + own.addedBytes) / (mostBytes * tenantShare))
-end
-return { admitted, wait, reason, math.ceil(1000 * math.min(full, 1)) }
-`,
-);
-
-// ARGV: queue, 1 to release all of it or 0 for what is queued, then ids. A job of the same id that was added again
-// meanwhile loses its reservation: it is counted as less than it is, once, and never for long.
-const RELEASE = script(
-  3,
-  'allow-oom',
-  `
-${RELEASE_FUNCTION}
-local rows, bytes = 0, 0
-for at = 3, #ARGV do
-  local goneRows, goneBytes = release(ARGV[1], ARGV[at], ARGV[2] == '1')
-  rows, bytes = rows + goneRows, bytes + goneBytes
-end
-settle()
-if rows > 0 then redis.call('HINCRBY', KEYS[3], 'rows', rows) end
-if bytes > 0 then redis.call('HINCRBY', KEYS[3], 'bytes', bytes) end
-return rows
-`,
-);
-
-// ARGV: queue, prefix of job keys, prefix of results, how old a reservation without a job must be, then ids. Returns
-// how many were released.
-const RECOUNT = script(
-  3,
-  'allow-oom',
-  `
-${RELEASE_FUNCTION}
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local released = 0
-for at = 5, #ARGV do
-  local id = ARGV[at]
-  local held = redis.call('HGET', KEYS[1], id)
-  if held then
-    local job = ARGV[2] .. id
-    local isOpen = redis.call('EXISTS', job) == 1 and redis.call('HEXISTS', job, 'finishedOn') == 0
-    local isOld = now - tonumber(string.match(held, '^%a %d+ %d+ %d+ (%d+)')) >= tonumber(ARGV[4])
-    if not isOpen and isOld then
-      local hasResult = redis.call('STRLEN', ARGV[3] .. id) > 32
-      release(ARGV[1], id, not hasResult)
-      if not hasResult then released = released + 1 end
-    end
-  end
-end
-settle()
-return released
-`,
-);
 
 export interface AdmissionOptions {
   readonly prefix?: string | undefined;
@@ -355,7 +147,7 @@ export class Admission {
       UNKNOWN_DIMS,
       isForced ? 1 : 0,
     ];
-    const [reply] = await runScript(this.connection, ADMIT, [
+    const [reply] = await runScript(this.connection, ADMIT_JOBS, [
       [...keysOf(prefix, queue), keySpace(prefix).door(queue), ...head, ...jobs.flatMap(toArguments)],
     ]);
     invariant(Array.isArray(reply), 'the admission script answers with a list');
@@ -401,14 +193,10 @@ export async function releaseAdmission(
   signal?: AbortSignal,
 ): Promise<void> {
   if (jobIds.length > 0)
-    await runScript(connection, RELEASE, [[...keysOf(prefix, queue), queue, part === 'all' ? 1 : 0, ...jobIds]], {
+    await runScript(connection, RELEASE_ROOM, [[...keysOf(prefix, queue), queue, part === 'all' ? 1 : 0, ...jobIds]], {
       signal,
     });
 }
-
-// KEYS[1] the load of all queues, ARGV a field and its value. A worker starts where the memory is full as well: it is
-// needed there.
-const TELL = script(1, 'allow-oom', "redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])");
 
 /**
  * What a result of this queue has; told by its workers, so that reservations are right. Waits for a server that is
@@ -420,7 +208,7 @@ export async function tellDims(
   dims: number,
   signal?: AbortSignal,
 ): Promise<void> {
-  await runScript(connection, TELL, [[keySpace(prefix).load(), `dims ${queue}`, dims]], { signal });
+  await runScript(connection, TELL_DIMS, [[keySpace(prefix).load(), `dims ${queue}`, dims]], { signal });
 }
 
 export interface RecountOptions {
@@ -460,7 +248,7 @@ export async function recountAdmission(
     if (jobIds.length === 0) continue;
     const [count] = await runScript(
       connection,
-      RECOUNT,
+      RECOUNT_ROOM,
       [[...keysOf(prefix, queue), queue, keys.job(queue, ''), keys.output(queue, ''), graceMs, ...jobIds]],
       { signal },
     );

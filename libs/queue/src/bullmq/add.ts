@@ -12,8 +12,9 @@ import { Job, type Queue } from 'bullmq';
 import type { Redis } from '../redis/connection.ts';
 import { toFound, type Found } from '../producer/job-verdict.ts';
 import { askOnce, valueOf, type Argument, type Command } from '../redis/command-pipeline.ts';
-import { runScriptOnce, script } from '../redis/script.ts';
+import { runScriptOnce } from '../redis/script.ts';
 import { STAGED_FROM_BYTES, STAGED_TTL_MS } from '../redis/staging.ts';
+import { ADD_JOBS } from './lua/scripts.generated.ts';
 
 export interface AddedJob {
   readonly jobId: string;
@@ -26,66 +27,6 @@ export interface AddedJob {
 const MAX_ROUNDS = 4;
 
 const NOT_STAGED = 'not-staged';
-
-// KEYS[1] wait, [2] meta, [3] id, [4] active, [5] events, [6] marker. ARGV[1] to [3] what keys of jobs, inputs and
-// results begin with, [4] how many jobs, then for each: id, name, data, options, when it was made, and '-', or 's' and
-// a small input, or 'l' and where a large one was staged. Returns for each job false where nothing was found and all
-// was done, else data, finishedOn, failedReason and the head of the result as they were, and with a fifth value why
-// nothing was done: it was not staged, or what is there is of another type.
-//
-// The first write is one that a full server refuses: then nothing was done, and after it nothing is refused. An input
-// is only written for a job that does not exist (else one would stay behind for every job that had completed already).
-// What an acknowledged result left behind (TAKEN, the lowest bit of byte 6) goes, because a worker would take it for an
-// answer.
-const ADD = script(
-  6,
-  '',
-  `
-local call, try = redis.call, redis.pcall
-local count = tonumber(ARGV[4])
-call('INCRBY', KEYS[3], count)
-local meta = call('HMGET', KEYS[2], 'opts.maxLenEvents', 'paused', 'concurrency')
-local most = meta[1]
-if not most then
-  most = 10000
-  call('HSET', KEYS[2], 'opts.maxLenEvents', most)
-end
-local found, added, at = {}, {}, 5
-for n = 1, count do
-  local id, name, form, input = ARGV[at], ARGV[at + 1], ARGV[at + 5], nil
-  local job, output, looked, hasJob, fault = ARGV[1] .. id, ARGV[3] .. id, false, false, nil
-  if call('EXISTS', job, output) > 0 then
-    hasJob = call('EXISTS', job) == 1
-    looked = hasJob and try('HMGET', job, 'data', 'finishedOn', 'failedReason') or {false, false, false}
-    local head = try('GETRANGE', output, 0, 31)
-    fault = looked.err or type(head) == 'table' and head.err
-    looked[4] = head
-  end
-  if form ~= '-' then input = ARGV[at + 6] end
-  if hasJob or fault then
-    if form == 'l' then call('UNLINK', input) end
-    if not fault then call('XADD', KEYS[5], 'MAXLEN', '~', most, '*', 'event', 'duplicated', 'jobId', id) end
-  elseif form == 'l' and try('RENAME', input, ARGV[2] .. id).err then
-    fault = '${NOT_STAGED}'
-  else
-    if form == 'l' then call('PERSIST', ARGV[2] .. id) elseif form == 's' then call('SET', ARGV[2] .. id, input) end
-    if looked and #looked[4] > 6 and string.byte(looked[4], 7) % 2 == 1 then call('DEL', output) end
-    call('HMSET', job, 'name', name, 'data', ARGV[at + 2], 'opts', ARGV[at + 3], 'timestamp', ARGV[at + 4], 'delay', 0, 'priority', 0)
-    call('XADD', KEYS[5], '*', 'event', 'added', 'jobId', id, 'name', name)
-    call('XADD', KEYS[5], 'MAXLEN', '~', most, '*', 'event', 'waiting', 'jobId', id)
-    added[#added + 1] = id
-  end
-  found[n] = fault and {false, false, false, '', fault} or looked
-  at = at + (input and 7 or 6)
-end
-if #added > 0 then
-  call('LPUSH', KEYS[1], unpack(added))
-  local isHeld = meta[2] or meta[3] and call('LLEN', KEYS[4]) >= tonumber(meta[3])
-  if not isHeld then call('ZADD', KEYS[6], 0, '0') end
-end
-return found
-`,
-);
 
 /**
  * Adds each job whose id is free, and says what was under each id before, in order; an id that comes twice is found the
@@ -145,7 +86,7 @@ async function addOnce(
       connection,
       staged.map(({ key, input }): Command => ['SET', key, input, 'PX', STAGED_TTL_MS]),
     ),
-    runScriptOnce(connection, ADD, values),
+    runScriptOnce(connection, ADD_JOBS, values),
   ]).catch((error: unknown) => {
     // a full server has no room for it; else it expires
     if (staged.length > 0) void connection.unlink(staged.map(({ key }) => key)).catch(() => undefined);

@@ -7,7 +7,8 @@ import { Job, type IRedisTransaction, type JobsOptions, type Queue } from 'bullm
 import type { ChainableCommander } from 'ioredis';
 import { KEEP_FAILED } from './batch-worker.ts';
 import type { Redis } from '../redis/connection.ts';
-import { runScript, script } from '../redis/script.ts';
+import { runScript } from '../redis/script.ts';
+import { FAIL_WAITING_JOB } from './lua/scripts.generated.ts';
 
 /** The version that the contract tests were written against; package.json pins it. */
 export const BULLMQ_VERSION = '6.7.0';
@@ -145,44 +146,6 @@ export interface FailedWaiting {
 }
 
 /**
- * 100 records take the server 2 ms. All at once, as a worker's next failure trims what is left: 2.3 s for 100,000
- * (Valkey 9.1 on a busy machine, 2026-11).
- */
-const TRIM_STEP = 100;
-
-// KEYS[1] job, [2] wait, [3] prioritized, [4] delayed, [5] waiting-children, [6] failed, [7] events. ARGV[1] id,
-// ARGV[2] reason, ARGV[3] what job keys begin with. What moveToFinished does with a claimed job, for one that nobody
-// has claimed, but that it trims the failed ones in steps; those with a parent are left to a worker, because BullMQ's
-// own trimming lets the parent go on, and what is no record to repair. LREM walks the list, which holds only jobs that
-// plain producers added without a priority.
-const FAIL_WAITING = script(
-  7,
-  'allow-oom',
-  `
-if redis.call('EXISTS', KEYS[1]) == 0 then return {'unknown'} end
-if redis.call('HEXISTS', KEYS[1], 'finishedOn') == 1 then return {'finished'} end
-if redis.call('ZSCORE', KEYS[5], ARGV[1]) then return {'waiting-children'} end
-local waited = redis.call('ZREM', KEYS[3], ARGV[1]) + redis.call('ZREM', KEYS[4], ARGV[1])
-if waited == 0 then waited = redis.call('LREM', KEYS[2], 1, ARGV[1]) end
-if waited == 0 then return {'active'} end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('HSET', KEYS[1], 'failedReason', ARGV[2], 'finishedOn', now)
-redis.call('ZADD', KEYS[6], now, ARGV[1])
-local excess = redis.call('ZCARD', KEYS[6]) - ${KEEP_FAILED}
-for _, id in ipairs(excess > 0 and redis.call('ZRANGE', KEYS[6], 0, math.min(excess, ${TRIM_STEP}) - 1) or {}) do
-  local key = ARGV[3] .. id
-  if redis.pcall('HEXISTS', key, 'parentKey') == 0 then
-    redis.call('UNLINK', key, key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed', key .. ':unsuccessful')
-    redis.call('ZREM', KEYS[6], id)
-  end
-end
-redis.call('XADD', KEYS[7], 'MAXLEN', '~', 1000, '*', 'event', 'failed', 'jobId', ARGV[1], 'failedReason', ARGV[2], 'prev', 'waiting')
-return {'failed', redis.call('HGET', KEYS[1], 'data')}
-`,
-);
-
-/**
  * Fails a job that waits, prioritized and delayed ones included; says where one is that does not. Old failures beyond
  * what workers keep go, a few a call.
  */
@@ -198,8 +161,8 @@ export async function failWaiting(
   const lists = ['wait', 'prioritized', 'delayed', 'waiting-children', 'failed', 'events'].map(
     (name) => `${prefix}:${queue}:${name}`,
   );
-  const [reply] = await runScript(connection, FAIL_WAITING, [
-    [`${prefix}:${queue}:${jobId}`, ...lists, jobId, reason, `${prefix}:${queue}:`],
+  const [reply] = await runScript(connection, FAIL_WAITING_JOB, [
+    [`${prefix}:${queue}:${jobId}`, ...lists, jobId, reason, `${prefix}:${queue}:`, KEEP_FAILED],
   ]);
   const [state, data] = (reply as unknown[]).map(String);
   return { state: state as FailedWaiting['state'], reply: data === undefined ? undefined : replyIn(data) };

@@ -5,7 +5,8 @@
 
 import { keySpace } from '@shoal/contract';
 import type { Redis } from '../redis/connection.ts';
-import { runScript, script } from '../redis/script.ts';
+import { runScript } from '../redis/script.ts';
+import { FIND_CLAIM, REPAIR_RECORD } from './lua/scripts.generated.ts';
 
 export interface DamagedField {
   readonly field: string;
@@ -112,30 +113,6 @@ function problemOf(field: string, bytes: Buffer): string | undefined {
   }
 }
 
-// KEYS[1] the job. ARGV[1] bytes to keep, ARGV[2] why it must fail or nothing, then for each field: name, what was
-// found, stand-in, 1 if something was found. A field that has changed since it was looked at is left alone. BullMQ
-// reads `defa` whenever the job is claimed, so that the job fails by whoever claims it next, should this worker die
-// now.
-const MEND = script(
-  1,
-  'allow-oom',
-  `
-if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then return 0 end
-if ARGV[2] ~= '' then redis.call('HSET', KEYS[1], 'defa', ARGV[2]) end
-for at = 3, #ARGV, 4 do
-  local field, was, standIn, wasThere = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3] == '1'
-  local is = redis.call('HGET', KEYS[1], field)
-  if wasThere and is == was then
-    redis.call('HSET', KEYS[1], '${KEPT}' .. field, string.sub(was, 1, tonumber(ARGV[1])), field, standIn)
-    if standIn == '' then redis.call('HDEL', KEYS[1], field) end
-  elseif not wasThere and not is then
-    redis.call('HSET', KEYS[1], field, standIn)
-  end
-end
-return 1
-`,
-);
-
 export interface JobPlace {
   readonly prefix: string;
   readonly queue: string;
@@ -160,27 +137,16 @@ export async function readFields(connection: Redis, key: string): Promise<JobFie
 
 export async function applyMending(connection: Redis, key: string, damage: readonly DamagedField[]): Promise<void> {
   if (damage.length === 0) return;
-  await runScript(connection, MEND, [
+  await runScript(connection, REPAIR_RECORD, [
     [
       key,
       MOST_KEPT,
       damageSentence(damage) ?? '',
+      KEPT,
       ...damage.flatMap(({ field, was, standIn }) => [field, was ?? '', standIn, was === undefined ? 0 : 1]),
     ],
   ]);
 }
-
-// KEYS[1] the active list. ARGV[1] what job keys begin with, ARGV[2] token. The newest claims come first.
-const CLAIMED_BY = script(
-  1,
-  'allow-oom',
-  `
-for _, id in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do
-  if redis.call('GET', ARGV[1] .. id .. ':lock') == ARGV[2] then return id end
-end
-return false
-`,
-);
 
 /** Which job a token has claimed, when the claim itself could not say. */
 export async function claimedBy(
@@ -189,6 +155,6 @@ export async function claimedBy(
   token: string,
 ): Promise<string | undefined> {
   const keys = keySpace(prefix);
-  const [jobId] = await runScript(connection, CLAIMED_BY, [[keys.job(queue, 'active'), keys.job(queue, ''), token]]);
+  const [jobId] = await runScript(connection, FIND_CLAIM, [[keys.job(queue, 'active'), keys.job(queue, ''), token]]);
   return Buffer.isBuffer(jobId) ? jobId.toString() : undefined;
 }

@@ -6,8 +6,9 @@ import { randomUUID } from 'node:crypto';
 import { DEFAULT_PREFIX, keySpace } from '@shoal/contract';
 import type { Logger, WorkerFacts } from '@shoal/core';
 import { closeConnection, connected, openConnection, untilReady, type Redis } from '../redis/connection.ts';
-import { runScript, script } from '../redis/script.ts';
+import { runScript } from '../redis/script.ts';
 import { within } from '../redis/within.ts';
+import { LIST_WORKERS, SHOW_WORKER } from './lua/scripts.generated.ts';
 
 export interface PresenceOptions {
   readonly redisUrl: string;
@@ -32,36 +33,6 @@ const RENEWAL_MS = 2_000;
 const DRAINED_MS = 86_400_000;
 /** A server that is away is left without a word; the worker's time runs out there. */
 const GOODBYE_MS = 500;
-
-// KEYS[1] the sorted set of workers, [2] their facts, [3] the drained ones. ARGV[1] the worker, ARGV[2] how long it
-// lives from now, in ms, ARGV[3] its facts or nothing, ARGV[4] how long it stays drained unseen. Those whose time is up
-// leave on this occasion; there is no other sweep. Drained ones keep their entry, which nobody sees any more, until
-// they are drained no longer: after an outage everybody's time is up.
-const SHOW = script(
-  3,
-  'allow-oom',
-  `
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[4])) do redis.call('SREM', KEYS[3], old) end
-for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)) do
-  redis.call('HDEL', KEYS[2], gone)
-  if redis.call('SISMEMBER', KEYS[3], gone) == 0 then redis.call('ZREM', KEYS[1], gone) end
-end
-redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
-if ARGV[3] ~= '' then redis.call('HSET', KEYS[2], ARGV[1], ARGV[3]) end
-`,
-);
-
-// KEYS[1] the sorted set of workers. Returns those alive.
-const LOOK = script(
-  1,
-  'allow-oom',
-  `
-local time = redis.call('TIME')
-return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. (time[1] * 1000 + math.floor(time[2] / 1000)), '+inf')
-`,
-);
 
 export class WorkerPresence {
   readonly workerId: string;
@@ -110,7 +81,7 @@ export class WorkerPresence {
   private show(): Promise<void> {
     this.showing ??= runScript(
       this.connection,
-      SHOW,
+      SHOW_WORKER,
       this.lanes.map((lane) => this.callFor(lane)),
       { signal: this.end.signal },
     )
@@ -166,7 +137,7 @@ export async function liveWorkers(
   queue: string,
   prefix: string = DEFAULT_PREFIX,
 ): Promise<string[]> {
-  const [reply] = await runScript(connection, LOOK, [[keySpace(prefix).workers(queue)]]);
+  const [reply] = await runScript(connection, LIST_WORKERS, [[keySpace(prefix).workers(queue)]]);
   return Array.isArray(reply) ? reply.map(String) : [];
 }
 

@@ -7,11 +7,12 @@
 // comes a plain GET of that name, which nobody else knows.
 
 import { randomUUID } from 'node:crypto';
-import { RESULT_HEADER_BYTES, type KeySpace } from '@shoal/contract';
+import type { KeySpace } from '@shoal/contract';
 import type { Redis } from '../redis/connection.ts';
 import { askAll, bytesOf, type Command } from '../redis/command-pipeline.ts';
-import { runScriptOver, script } from '../redis/script.ts';
+import { runScriptOver } from '../redis/script.ts';
 import { STAGED_TTL_MS } from '../redis/staging.ts';
+import { TAKE_RESULTS } from './lua/scripts.generated.ts';
 
 export type Acknowledged =
   /** Header and body as they were stored (SHL1). */
@@ -19,33 +20,6 @@ export type Acknowledged =
   /** It was acknowledged before. */
   | { readonly kind: 'taken' }
   | { readonly kind: 'absent' };
-
-// KEYS of each result: it, and where its body is put. ARGV of each: for how long, ms. Answers with a word for each.
-// "SHL1" in bytes 0..3, the flags as a little-endian u16 in bytes 6 and 7, so TAKEN (1) is the lowest bit of byte 6.
-// What is not a result is left alone. A call that is repeated, because its reply was lost, finds the body where it put
-// it.
-const TAKE = script(
-  0,
-  'allow-oom',
-  `
-local function take(output, body, ttl)
-  local head = redis.pcall('GETRANGE', output, 0, ${RESULT_HEADER_BYTES - 1})
-  if head == '' then return 'absent' end
-  if type(head) ~= 'string' or #head < ${RESULT_HEADER_BYTES} or string.sub(head, 1, 4) ~= 'SHL1' then return 'foreign' end
-  local flags = string.byte(head, 7)
-  if flags % 2 == 1 then return redis.call('EXISTS', body) == 1 and 'body' or 'taken' end
-  local leftMs = redis.call('PTTL', output)
-  redis.call('RENAME', output, body)
-  redis.call('PEXPIRE', body, ttl)
-  head = string.sub(head, 1, 6) .. string.char(flags + 1) .. string.sub(head, 8)
-  if leftMs < 0 then redis.call('SET', output, head) else redis.call('SET', output, head, 'PX', math.max(leftMs, 1)) end
-  return 'body'
-end
-local answers = {}
-for at = 1, #ARGV do answers[at] = take(KEYS[2 * at - 1], KEYS[2 * at], ARGV[at]) end
-return answers
-`,
-);
 
 /**
  * Takes the results of these jobs in one round trip, one answer per job in order. What is no result is handed out
@@ -66,7 +40,7 @@ export async function acknowledge(
   const [outcomes, bodies] = await Promise.all([
     runScriptOver(
       connection,
-      TAKE,
+      TAKE_RESULTS,
       places.map(({ output, body }) => ({ keys: [output, body], values: [STAGED_TTL_MS] })),
     ),
     askAll(

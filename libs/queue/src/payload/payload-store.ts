@@ -15,8 +15,9 @@ import {
 } from '../redis/connection.ts';
 import { inParts } from '../redis/in-parts.ts';
 import { askAll, bytesOf, valueOf, type Command, type RetryOptions } from '../redis/command-pipeline.ts';
-import { runScriptOver, script, type ScriptItem } from '../redis/script.ts';
+import { runScriptOver, type ScriptItem } from '../redis/script.ts';
 import { STAGED_FROM_BYTES, STAGED_TTL_MS } from '../redis/staging.ts';
+import { COMMIT_RESULTS } from './lua/scripts.generated.ts';
 
 export interface PayloadStoreOptions {
   readonly redisUrl: string;
@@ -28,41 +29,6 @@ export interface PayloadStoreOptions {
   readonly log: Logger;
 }
 
-// KEYS of each job: its lock, its result, and where a large result was staged. ARGV of each: our token, the result's
-// time to live in ms, its fingerprint, and the result itself, or nothing where it was staged. Answers with a word for
-// each. Bytes 20..27 of a header are the fingerprint (21 to 28 as Lua counts). A header marked TAKEN counts like any
-// other. A full server refuses the first write, and none after it: what is refused has left all as it was.
-const COMMIT = script(
-  0,
-  '',
-  `
-local function decide(lock, output, staged, token, ttl, fingerprint, result)
-  if redis.pcall('GET', lock) ~= token then return 'lease-lost' end
-  local kind = redis.call('TYPE', output).ok
-  if kind == 'none' then
-    if result ~= '' then
-      redis.call('SET', output, result, 'PX', ttl)
-    else
-      if redis.call('PEXPIRE', staged, ttl) == 0 then return 'not-staged' end
-      redis.call('RENAME', staged, output)
-    end
-    return 'committed'
-  end
-  if kind ~= 'string' then return 'conflict' end
-  local header = redis.call('GETRANGE', output, 0, 31)
-  if string.sub(header, 1, 4) == 'SHL1' and string.sub(header, 21, 28) == fingerprint then return 'already' end
-  return 'conflict'
-end
-local answers = {}
-for at = 1, #KEYS / 3 do
-  local staged, result = KEYS[3 * at], ARGV[4 * at]
-  answers[at] = decide(KEYS[3 * at - 2], KEYS[3 * at - 1], staged, ARGV[4 * at - 3], ARGV[4 * at - 2], ARGV[4 * at - 1], result)
-  if result == '' and answers[at] ~= 'committed' then redis.call('UNLINK', staged) end
-end
-return answers
-`,
-);
-
 /**
  * The server takes one large argument from a connection in each turn of its loop, two in three of them in two turns:
  * over one connection 64 rows of 384 dimensions took 2.3 ms each, while it had half a core to spare (800 jobs a second,
@@ -70,14 +36,14 @@ return answers
  */
 const WRITERS = 4;
 
-const COMMIT_RESULTS: readonly CommitResult[] = ['committed', 'already', 'conflict', 'lease-lost'];
+const OUTCOMES: readonly CommitResult[] = ['committed', 'already', 'conflict', 'lease-lost'];
 
 const NOT_STAGED = 'not-staged';
 
 interface Commit {
   /** Writes a large result under its staging name; a small one travels in the call. */
   readonly stages: readonly Command[];
-  /** Of COMMIT. */
+  /** Of COMMIT_RESULTS. */
   readonly item: ScriptItem;
 }
 
@@ -193,7 +159,7 @@ export class RedisPayloadStore implements PayloadStore {
         askAll(writer, stages, this.retrying()),
         runScriptOver(
           writer,
-          COMMIT,
+          COMMIT_RESULTS,
           open.map((index) => commits[index]!.item),
           this.retrying(),
         ),
@@ -229,7 +195,7 @@ function nonEmpty(bytes: Buffer | undefined): Buffer | undefined {
 }
 
 function toCommitResult(text: string): CommitResult {
-  const result = COMMIT_RESULTS.find((known) => known === text);
+  const result = OUTCOMES.find((known) => known === text);
   invariant(result !== undefined, 'the commit script answers with one of four words');
   return result;
 }

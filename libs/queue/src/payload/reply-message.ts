@@ -9,15 +9,6 @@ export interface ReplyMessage {
   readonly failed: readonly string[];
 }
 
-export function encodeReply({ queue, completed, failed }: ReplyMessage): string {
-  return JSON.stringify({
-    v: 1,
-    queue,
-    ...(completed.length > 0 ? { completed } : {}),
-    ...(failed.length > 0 ? { failed } : {}),
-  });
-}
-
 /** Undefined for what is not such a message: anybody may publish on a channel. */
 export function parseReply(text: string): ReplyMessage | undefined {
   const value = parse(text);

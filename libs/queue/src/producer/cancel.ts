@@ -10,9 +10,10 @@ import type { Logger } from '@shoal/core';
 import { Queue } from 'bullmq';
 import { failWaiting, type FailedWaiting } from '../bullmq/internals.ts';
 import { closeConnection, connected, openConnection, untilReady, type Redis } from '../redis/connection.ts';
-import { RedisAnnouncer } from '../payload/announcer.ts';
-import { runScript, script } from '../redis/script.ts';
+import { RedisAnnouncer } from '../worker/announcer.ts';
+import { runScript } from '../redis/script.ts';
 import { translated } from '../redis/translated.ts';
+import { CANCEL_CLAIMED_JOB, FIND_CANCELLED_JOBS } from './lua/scripts.generated.ts';
 
 /** In the hash of a cancelled job that a worker has. */
 export const CANCEL_MARK = 'shoalCancelled';
@@ -20,35 +21,6 @@ export const CANCEL_MARK = 'shoalCancelled';
  * How long workers look for marks after somebody has made one; a claim does not last longer without one of their looks.
  */
 const LOOK_FOR_MS = 86_400_000;
-
-// KEYS[1] the job, KEYS[2] whether there are marks, KEYS[3] waiting-children. ARGV[1] channel, ARGV[2] message, ARGV[3]
-// life of KEYS[2] in ms, ARGV[4] id.
-const MARK_ACTIVE = script(
-  3,
-  'allow-oom',
-  `
-if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], 'finishedOn') == 1 then return 'finished' end
-if redis.call('ZSCORE', KEYS[3], ARGV[4]) then return 'moved' end
-redis.call('HSET', KEYS[1], '${CANCEL_MARK}', 1)
-redis.call('SET', KEYS[2], 1, 'PX', ARGV[3])
-redis.call('PUBLISH', ARGV[1], ARGV[2])
-return 'marked'
-`,
-);
-
-// KEYS[1] whether there are marks. ARGV[1] what job keys begin with, then ids. Returns the ids that are marked.
-const LOOK = script(
-  1,
-  'allow-oom',
-  `
-local marked = {}
-if redis.call('EXISTS', KEYS[1]) == 0 then return marked end
-for i = 2, #ARGV do
-  if redis.call('HEXISTS', ARGV[1] .. ARGV[i], '${CANCEL_MARK}') == 1 then marked[#marked + 1] = ARGV[i] end
-end
-return marked
-`,
-);
 
 export interface CancelOptions {
   readonly redisUrl: string;
@@ -161,8 +133,9 @@ export class Canceller {
       message,
       LOOK_FOR_MS,
       jobId,
+      CANCEL_MARK,
     ];
-    const [marked] = await runScript(this.connection, MARK_ACTIVE, [call]);
+    const [marked] = await runScript(this.connection, CANCEL_CLAIMED_JOB, [call]);
     return String(marked) as 'marked' | 'moved' | 'finished';
   }
 
@@ -225,8 +198,8 @@ export class CancelListener {
     if (jobIds.length === 0) return;
     try {
       if ((await connection.exists(this.keys.cancelled(lane))) === 0) return;
-      const [marked] = await runScript(connection, LOOK, [
-        [this.keys.cancelled(lane), keySpace(prefix).job(lane, ''), ...jobIds],
+      const [marked] = await runScript(connection, FIND_CANCELLED_JOBS, [
+        [this.keys.cancelled(lane), keySpace(prefix).job(lane, ''), CANCEL_MARK, ...jobIds],
       ]);
       if (Array.isArray(marked) && marked.length > 0) onCancelled(marked.map(String));
     } catch (error) {

@@ -24,8 +24,9 @@ import { addAndLook } from '../bullmq/add.ts';
 import { isScriptMissing, openTransaction, queueAdd, queueRemove, type Transaction } from '../bullmq/internals.ts';
 import { closeConnection, connected, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import { judge, toFound, type Again, type Found, type Verdict } from './job-verdict.ts';
-import { runScript, runScriptOver, script } from '../redis/script.ts';
+import { runScript, runScriptOver } from '../redis/script.ts';
 import { translated } from '../redis/translated.ts';
+import { DISCARD_INPUT, READ_ENDINGS } from './lua/scripts.generated.ts';
 
 export interface ProducerOptions {
   readonly redisUrl: string;
@@ -102,32 +103,6 @@ const EVENTS_KEPT = 100;
  * later.
  */
 const MAX_REPLACE_ROUNDS = 5;
-
-/** KEYS job, input: an input whose job is gone belongs to nobody. */
-const DISCARD_INPUT = script(
-  2,
-  'allow-oom',
-  "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('DEL', KEYS[2]) end",
-);
-
-// KEYS the records of jobs. Answers for each with false while it is open, else with its state, and why it failed.
-// BullMQ's getState reads all of a queue's lists to tell a waiting job from an active one. A record that is none is for
-// the janitor to fail.
-const ENDINGS = script(
-  0,
-  'allow-oom',
-  `
-local found = {}
-for at, job in ipairs(KEYS) do
-  local fields = redis.pcall('HMGET', job, 'name', 'finishedOn', 'returnvalue', 'failedReason')
-  if fields.err or fields[1] and not fields[2] then found[at] = false
-  elseif not fields[2] then found[at] = {'unknown'}
-  elseif fields[3] then found[at] = {'completed'}
-  else found[at] = {'failed', fields[4] or ''} end
-end
-return found
-`,
-);
 
 export class JobProducer {
   private readonly options: ProducerOptions;
@@ -206,7 +181,7 @@ export class JobProducer {
     const found = await translated(() =>
       runScriptOver(
         this.connection,
-        ENDINGS,
+        READ_ENDINGS,
         jobIds.map((jobId) => ({ keys: [this.keys.job(this.options.queue, jobId)], values: [] })),
       ),
     );

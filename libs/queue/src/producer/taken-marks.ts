@@ -5,7 +5,8 @@
 
 import { RESULT_FLAG, RESULT_HEADER_BYTES, decodeResultHeader } from '@shoal/contract';
 import type { Redis } from '../redis/connection.ts';
-import { runScriptOver, script } from '../redis/script.ts';
+import { runScriptOver } from '../redis/script.ts';
+import { MARK_TAKEN, MARK_TAKEN_AGAIN } from './lua/scripts.generated.ts';
 
 /** Twice what a server postpones writing for while an fsync is running. */
 const REMEMBERED_MS = 5_000;
@@ -14,41 +15,6 @@ const TTL_MS = 300_000;
 
 /** Results that were seen and are not marked yet; of those beyond, the oldest are forgotten. */
 const MOST_SEEN = 50_000;
-
-// KEYS the results. Leaves their headers, marked TAKEN, as acknowledging does, and hands out nothing else: bodies were
-// read before. Answers with each header, or false where there is no result.
-const MARK_TAKEN = script(
-  0,
-  'allow-oom',
-  `
-local function mark(output)
-  local head = redis.pcall('GETRANGE', output, 0, ${RESULT_HEADER_BYTES - 1})
-  if type(head) ~= 'string' or string.len(head) < ${RESULT_HEADER_BYTES} or string.sub(head, 1, 4) ~= 'SHL1' then return false end
-  if string.byte(head, 7) % 2 == 1 then return head end
-  head = string.sub(head, 1, 6) .. string.char(string.byte(head, 7) + 1) .. string.sub(head, 8, ${RESULT_HEADER_BYTES})
-  redis.call('SET', output, head, 'KEEPTTL')
-  return head
-end
-local heads = {}
-for at, output in ipairs(KEYS) do heads[at] = mark(output) end
-return heads
-`,
-);
-
-// KEYS the results, ARGV of each: its header, marked TAKEN, and its time to live where nothing is left of it. Another
-// result under the same key belongs to a later request.
-const MARK_AGAIN = script(
-  0,
-  'allow-oom',
-  `
-for at, output in ipairs(KEYS) do
-  local head, mark = redis.pcall('GETRANGE', output, 0, ${RESULT_HEADER_BYTES - 1}), ARGV[2 * at - 1]
-  if head == '' then redis.call('SET', output, mark, 'PX', ARGV[2 * at])
-  elseif type(head) == 'string' and string.sub(head, 21, 28) == string.sub(mark, 21, 28) then redis.call('SET', output, mark, 'KEEPTTL') end
-end
-return {}
-`,
-);
 
 export class TakenMarks {
   private readonly nowMs: () => number;
@@ -90,7 +56,7 @@ export class TakenMarks {
       ),
       runScriptOver(
         connection,
-        MARK_AGAIN,
+        MARK_TAKEN_AGAIN,
         seen.map((key, at) => ({ keys: [key], values: [heads[at]!, TTL_MS] })),
       ),
     ]);
@@ -120,7 +86,7 @@ export class TakenMarks {
     try {
       await runScriptOver(
         connection,
-        MARK_AGAIN,
+        MARK_TAKEN_AGAIN,
         marks.map(({ key, head }) => ({ keys: [key], values: [head, TTL_MS] })),
       );
     } finally {

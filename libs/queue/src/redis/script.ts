@@ -1,7 +1,10 @@
-// A Lua script and how it is called: by its hash, loaded again whenever the server does not know it (first use, a
-// restart). Like every command of pipeline.ts, a call may be executed twice, so each script here may be.
+// How a Lua script is called: by its hash, loaded again whenever the server does not know it (first use, a restart).
+// Like every command of command-pipeline.ts, a call may be executed twice, so each script here may be.
+//
+// The scripts are the .lua files of the lua/ folders, which tools/build-lua.ts turns into constants. Nothing is filled
+// into them: a number that the script alone uses stands in it, and what TypeScript knows as well is an argument. So a
+// file is what the server runs, parses by itself, and has one hash, whoever builds it.
 
-import { createHash } from 'node:crypto';
 import type { Redis } from './connection.ts';
 import { inParts } from './in-parts.ts';
 import {
@@ -14,19 +17,17 @@ import {
   type RetryOptions,
 } from './command-pipeline.ts';
 
+/**
+ * A text that begins with `#!lua flags=allow-oom` only shrinks or marks what is stored, so that it works when the
+ * memory of the server is full, which is when it is needed most: without the flag SET is refused there.
+ */
 export interface Script {
+  /** Its room and its file: "bullmq/add-jobs" is bullmq/lua/add-jobs.lua. */
+  readonly name: string;
   readonly lua: string;
   readonly sha: string;
+  /** 0 where the number of keys depends on the call. */
   readonly keyCount: number;
-}
-
-/**
- * `allow-oom` is for scripts that only shrink or mark what is stored, so that they work when the memory of the server
- * is full, which is when they are needed most: without it SET is refused there.
- */
-export function script(keyCount: number, flags: '' | 'allow-oom', lua: string): Script {
-  const text = flags === '' ? lua : `#!lua flags=${flags}\n${lua}`;
-  return { lua: text, sha: createHash('sha1').update(text).digest('hex'), keyCount };
 }
 
 /**

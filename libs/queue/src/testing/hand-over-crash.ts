@@ -13,24 +13,11 @@ import { openTransaction, queueAdd } from '../bullmq/internals.ts';
 import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
 import { Janitor } from '../upkeep/janitor.ts';
 import { acknowledge } from '../payload.ts';
+import { FIND_PLACES } from './lua/scripts.generated.ts';
 import { GPU_WIDTH, LANE_CPU_QUEUE, LANE_QUEUE, startLaneWorker, type LaneWorkerOptions } from './lane-worker.ts';
 
 const LEASE_MS = 900;
 const DIMS = 8;
-
-/** Everywhere a job is found, in both lanes, at one moment of the server. */
-const WHERE = `
-local function at(queue, id)
-  local found = {}
-  for _, list in ipairs({'wait', 'active'}) do if redis.call('LPOS', queue .. ':' .. list, id) then table.insert(found, list) end end
-  for _, set in ipairs({'prioritized', 'delayed', 'waiting-children', 'completed', 'failed'}) do if redis.call('ZSCORE', queue .. ':' .. set, id) then table.insert(found, set) end end
-  return table.concat(found, '+')
-end
-local places = {}
-for i, id in ipairs(ARGV) do
-  places[i] = at(KEYS[1], id) .. '|' .. at(KEYS[2], id) .. '|' .. redis.call('SCARD', KEYS[1] .. ':' .. id .. ':dependencies')
-end
-return places`;
 
 /** A job that may be claimed or is claimed; where the child's lane shows nothing, or a child that has ended. */
 const IN_MAIN_LANE = /^(wait|active|prioritized|delayed)\|(completed|failed)?\|0$/;
@@ -39,7 +26,13 @@ const ENDED = /^(completed|failed)\|(completed|failed)?\|0$/;
 
 /** As "main lane|CPU lane|pending children", by job. */
 export async function placesOf(connection: Redis, prefix: string, jobIds: readonly string[]): Promise<string[]> {
-  const places = await connection.eval(WHERE, 2, `${prefix}:${LANE_QUEUE}`, `${prefix}:${LANE_CPU_QUEUE}`, ...jobIds);
+  const places = await connection.eval(
+    FIND_PLACES.lua,
+    2,
+    `${prefix}:${LANE_QUEUE}`,
+    `${prefix}:${LANE_CPU_QUEUE}`,
+    ...jobIds,
+  );
   return (places as unknown[]).map(String);
 }
 

@@ -18,7 +18,8 @@ import {
 import { FakeBackend, FakeTokenizer, InProcessExecutor } from '@shoal/core/testing';
 import { BullJobSource } from '../worker/bull-job-source.ts';
 import { LanesSource, type MainLaneGate } from '../lanes/lanes-source.ts';
-import { RedisAnnouncer, RedisPayloadStore } from '../payload.ts';
+import { RedisPayloadStore } from '../payload.ts';
+import { RedisAnnouncer } from '../worker/announcer.ts';
 
 export const LANE_QUEUE = 'embed-x';
 export const LANE_CPU_QUEUE = 'embed-x-cpu';

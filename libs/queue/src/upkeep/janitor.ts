@@ -13,10 +13,12 @@ import { invariant, keySpace, type KeySpace } from '@shoal/contract';
 import type { Clock, Logger, SweepFindings } from '@shoal/core';
 import { queuesWithLoad, recountAdmission } from '../admission/admission.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
-import { runScript, script } from '../redis/script.ts';
+import { runScript } from '../redis/script.ts';
 import { quarantineQueue } from './quarantine.ts';
 import { repairQueue } from './repair.ts';
 import { literally } from '../redis/scan-pattern.ts';
+import { BEGIN_SWEEP, END_SWEEP, SWEEP_STEP } from './lua/scripts.generated.ts';
+import { RENEW_LOCK } from '../redis/lua/scripts.generated.ts';
 
 export interface JanitorOptions {
   readonly redisUrl: string;
@@ -44,97 +46,6 @@ const LOCK_MS = 30_000;
 const SCAN_STEP = 100;
 /** What a result gets that has no time to live: nobody of ours wrote it. */
 const STRAY_RESULT_MS = 86_400_000;
-
-// KEYS[1] the lock, KEYS[2] what was seen. ARGV[1] token, [2] life of the lock, [3] now, [4] interval. Not before nine
-// tenths of the interval have passed since the last sweep, whoever did it.
-const BEGIN = script(
-  2,
-  'allow-oom',
-  `
-local last = redis.call('ZSCORE', KEYS[2], '')
-if last and tonumber(ARGV[3]) - tonumber(last) < 0.9 * tonumber(ARGV[4]) then return 0 end
-if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
-return 0
-`,
-);
-
-// KEYS[1] the lock. ARGV[1] token, [2] life in ms.
-const KEEP = script(
-  1,
-  'allow-oom',
-  `
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-return redis.call('PEXPIRE', KEYS[1], ARGV[2])
-`,
-);
-
-// KEYS[1] the lock, KEYS[2] what was seen: id of an input by when it was first seen without a job; under the empty id
-// the last whole sweep. ARGV[1] token, [2] now, [3] interval. What was not seen again for long is gone.
-const END = script(
-  2,
-  'allow-oom',
-  `
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', ARGV[2] - 5 * ARGV[3])
-redis.call('ZADD', KEYS[2], ARGV[2], '')
-return redis.call('DEL', KEYS[1])
-`,
-);
-
-// KEYS[1] the lock, KEYS[2] what was seen. ARGV[1] token, [2] life of the lock, [3] now, [4] interval, [5] where to go
-// on, [6] the pattern of inputs and results, [7] keys to look at, [8] what results' keys begin with, [9] what one gets
-// that has no time to live, then for each kind of inputs: what their keys begin with, how many beginnings of job keys
-// follow, and these. Returns where to go on, inputs taken, their bytes, and results that had no time to live; nothing
-// when the lock is somebody else's.
-const STEP = script(
-  2,
-  'allow-oom',
-  `
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-local now, interval, output = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[8]
-local function begins(key, base) return string.sub(key, 1, #base) == base end
-
-local kinds, at = {}, 10
-while at <= #ARGV do
-  local kind = {base = ARGV[at], lanes = {}}
-  for lane = at + 2, at + 1 + ARGV[at + 1] do kind.lanes[#kind.lanes + 1] = ARGV[lane] end
-  kinds[#kinds + 1] = kind
-  at = at + 2 + #kind.lanes
-end
-local function hasJob(kind, id)
-  for _, lane in ipairs(kind.lanes) do
-    local job = lane .. id
-    if redis.call('EXISTS', job) == 1 and not (redis.call('TYPE', job).ok == 'hash' and redis.call('HEXISTS', job, 'finishedOn') == 1) then return true end
-  end
-  return false
-end
-
-local taken, bytes, strays = 0, 0, 0
-local function look(kind, key)
-  local seen = tonumber(redis.call('ZSCORE', KEYS[2], key))
-  if hasJob(kind, string.sub(key, #kind.base + 1)) then
-    if seen then redis.call('ZREM', KEYS[2], key) end
-  elseif not seen or now < seen then
-    redis.call('ZADD', KEYS[2], now, key)
-  elseif now - seen >= interval then
-    bytes = bytes + redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 1)
-    redis.call('UNLINK', key)
-    redis.call('ZREM', KEYS[2], key)
-    taken = taken + 1
-  end
-end
-local page = redis.call('SCAN', ARGV[5], 'MATCH', ARGV[6], 'COUNT', ARGV[7])
-for _, key in ipairs(page[2]) do
-  if begins(key, output) then
-    if redis.call('PTTL', key) == -1 then strays = strays + redis.call('PEXPIRE', key, ARGV[9]) end
-  else
-    for _, kind in ipairs(kinds) do if begins(key, kind.base) then look(kind, key) end end
-  end
-end
-return {page[1], taken, bytes, strays}
-`,
-);
 
 export class Janitor {
   private readonly options: JanitorOptions;
@@ -213,7 +124,7 @@ export class Janitor {
 
   private async begin(token: string): Promise<boolean> {
     const { queue, everyMs, serverNowMs } = this.options;
-    const [began] = await this.run(BEGIN, [
+    const [began] = await this.run(BEGIN_SWEEP, [
       this.keys.janitor(queue),
       this.keys.jobless(queue),
       token,
@@ -245,7 +156,7 @@ export class Janitor {
         repaired[kind] += report[kind];
     }
     if (this.isOver) return undefined;
-    await this.run(END, [this.keys.janitor(queue), this.keys.jobless(queue), token, serverNowMs(), everyMs]);
+    await this.run(END_SWEEP, [this.keys.janitor(queue), this.keys.jobless(queue), token, serverNowMs(), everyMs]);
     return {
       ...found,
       reservations,
@@ -277,7 +188,7 @@ export class Janitor {
     const found = { inputs: 0, inputBytes: 0, strayResults: 0 };
     let cursor = '0';
     do {
-      const [step] = await this.run(STEP, [
+      const [step] = await this.run(SWEEP_STEP, [
         this.keys.janitor(queue),
         this.keys.jobless(queue),
         token,
@@ -305,7 +216,7 @@ export class Janitor {
   /** Between two steps. Throws when the broom was taken from us: we were too slow, and somebody else sweeps. */
   private async stepped(token: string): Promise<void> {
     const { queue } = this.options;
-    const [isOurs] = await this.run(KEEP, [this.keys.janitor(queue), token, LOCK_MS]);
+    const [isOurs] = await this.run(RENEW_LOCK, [this.keys.janitor(queue), token, LOCK_MS]);
     if (isOurs !== 1) throw anotherSweeps();
     await this.rest();
   }

@@ -8,11 +8,12 @@ import { Job, Queue } from 'bullmq';
 import { readAdmission } from '../admission/admission.ts';
 import { CANCEL_MARK } from '../producer/cancel.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
-import { runScript, script } from '../redis/script.ts';
+import { runScript } from '../redis/script.ts';
 import { quarantineQueue } from './quarantine.ts';
 import { repairQueue, type RepairReport } from './repair.ts';
 import { translated } from '../redis/translated.ts';
 import { liveWorkers } from '../lanes/worker-presence.ts';
+import { FORGIVE_JOB } from './lua/scripts.generated.ts';
 
 export interface QueueAdminOptions {
   readonly redisUrl: string;
@@ -62,15 +63,6 @@ export interface CleanOptions {
 }
 
 const STEP_JOBS = 200;
-
-// KEYS[1] the job. What would make it fail again at once: marks of a cancel, of damage, of stalls; and, in `progress`,
-// that of a hand-over, which would pass for one of the new life, whose attempts begin at 0 again, and bring the old
-// failure as its ending.
-const FORGIVE = script(
-  1,
-  'allow-oom',
-  `return redis.call('HDEL', KEYS[1], 'defa', 'stc', '${CANCEL_MARK}', 'progress')`,
-);
 
 export class QueueAdmin {
   private readonly connection: Redis;
@@ -224,7 +216,7 @@ export class QueueAdmin {
     const hasInputKey = typeof data === 'object' && data !== null && 'input' in data;
     if (hasInputKey && (await this.connection.exists(this.keys.input(this.queue.name, jobId))) === 0)
       return 'input-lost';
-    await runScript(this.connection, FORGIVE, [[this.queue.toKey(jobId)]]);
+    await runScript(this.connection, FORGIVE_JOB, [[this.queue.toKey(jobId), CANCEL_MARK]]);
     await job.retry('failed', { resetAttemptsMade: true, resetAttemptsStarted: true });
     return 'retried';
   }

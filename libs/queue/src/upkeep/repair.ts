@@ -10,8 +10,14 @@ import { failedReason, keySpace } from '@shoal/contract';
 import { failWaiting } from '../bullmq/internals.ts';
 import type { Redis } from '../redis/connection.ts';
 import { applyMending, damageIn, damageSentence, isGone, readFields } from '../bullmq/mend.ts';
-import { runScript, script } from '../redis/script.ts';
+import { runScript } from '../redis/script.ts';
 import { literally } from '../redis/scan-pattern.ts';
+import {
+  ADOPT_UNLISTED_JOBS,
+  FIND_SUSPECT_RECORDS,
+  RELEASE_CHILDLESS_PARENTS,
+  UNLIST_JOB,
+} from './lua/scripts.generated.ts';
 
 export interface RepairOptions {
   readonly connection: Redis;
@@ -46,93 +52,6 @@ const STATES: readonly State[] = ['wait', 'prioritized', 'delayed', 'waiting-chi
 /** A step of so many takes the server 1 to 2 ms (Valkey 9.1, 2026-11). */
 const STEP_JOBS = 250;
 const SCAN_STEP = 1_000;
-
-// KEYS[1] anything of the queue. ARGV[1] what job keys begin with, then ids. Returns those whose record has to be
-// looked at closely. No JSON is parsed: that would take the server 100 µs for a job of 64 texts.
-const SUSPECT = script(
-  1,
-  'allow-oom',
-  `
-local found = {}
-local function isCount(value) return not value or string.match(value, '^%d+$') end
-local function isObject(value) return value and string.sub(value, 1, 1) == '{' and string.sub(value, -1) == '}' end
-for i = 2, #ARGV do
-  local key = ARGV[1] .. ARGV[i]
-  if redis.call('TYPE', key).ok ~= 'hash' then found[#found + 1] = ARGV[i]
-  else
-    local f = redis.call('HMGET', key, 'name', 'data', 'opts', 'atm', 'ats', 'stc')
-    if not f[1] or not isObject(f[2]) or not isObject(f[3]) or not (isCount(f[4]) and isCount(f[5]) and isCount(f[6])) then found[#found + 1] = ARGV[i] end
-  end
-end
-return found
-`,
-);
-
-// KEYS[1] the list or sorted set, KEYS[2] the key under the id. ARGV[1] the id. An id that has a record by now stays.
-const UNLIST = script(
-  2,
-  'allow-oom',
-  `
-if redis.call('TYPE', KEYS[2]).ok == 'hash' then return 0 end
-if redis.call('TYPE', KEYS[1]).ok == 'list' then return redis.call('LREM', KEYS[1], 0, ARGV[1]) end
-return redis.call('ZREM', KEYS[1], ARGV[1])
-`,
-);
-
-// KEYS[1] waiting-children, [2] wait, [3] marker. ARGV[1] what job keys begin with, then ids of parents. BullMQ lets a
-// parent go when its child ends; one whose child was deleted, or lost its parent's name, would wait for ever.
-const RELEASE_CHILDLESS = script(
-  3,
-  'allow-oom',
-  `
-local released = 0
-for i = 2, #ARGV do
-  local key = ARGV[1] .. ARGV[i]
-  local hasChild = false
-  for _, child in ipairs(redis.call('SMEMBERS', key .. ':dependencies')) do
-    if redis.call('TYPE', child).ok == 'hash' and redis.call('HGET', child, 'parentKey') == key and redis.call('HEXISTS', child, 'finishedOn') == 0 then hasChild = true end
-  end
-  if not hasChild and redis.call('ZREM', KEYS[1], ARGV[i]) == 1 then
-    redis.call('DEL', key .. ':dependencies')
-    redis.call('RPUSH', KEYS[2], ARGV[i])
-    redis.call('ZADD', KEYS[3], 0, '0')
-    released = released + 1
-  end
-end
-return released
-`,
-);
-
-// KEYS[1] wait, [2] active, [3] marker, [4] to [8] the sorted sets of states. ARGV[1] what job keys begin with, then
-// ids. A job that is in no list and unfinished waits again; what is left of a finished one goes. LPOS walks its list:
-// few ids come this far.
-const ADOPT = script(
-  8,
-  'allow-oom',
-  `
-local requeued, removed = 0, 0
-local function isListed(id)
-  for set = 4, 8 do if redis.call('ZSCORE', KEYS[set], id) then return true end end
-  return redis.call('LPOS', KEYS[1], id) or redis.call('LPOS', KEYS[2], id)
-end
-for i = 2, #ARGV do
-  local id, key = ARGV[i], ARGV[1] .. ARGV[i]
-  local f = redis.call('TYPE', key).ok == 'hash' and redis.call('HMGET', key, 'name', 'data', 'ats', 'stc', 'finishedOn')
-  local isJob = f and (f[1] or f[2] or f[3] or f[4])
-  if isJob and redis.call('EXISTS', key .. ':lock') == 0 and not isListed(id) then
-    if f[5] or not (f[1] and f[2]) then
-      redis.call('UNLINK', key, key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed', key .. ':unsuccessful')
-      removed = removed + 1
-    else
-      redis.call('LPUSH', KEYS[1], id)
-      redis.call('ZADD', KEYS[3], 0, '0')
-      requeued = requeued + 1
-    end
-  end
-end
-return {requeued, removed}
-`,
-);
 
 /** Resolves to what was done; stops early, without an error, when `signal` is aborted. */
 export async function repairQueue(options: RepairOptions): Promise<RepairReport> {
@@ -194,7 +113,9 @@ class Repair {
     );
     const unlisted = await this.withoutPlace(ids);
     if (unlisted.length === 0) return;
-    const [counts] = await runScript(this.options.connection, ADOPT, [[...sets, this.key(''), ...unlisted]]);
+    const [counts] = await runScript(this.options.connection, ADOPT_UNLISTED_JOBS, [
+      [...sets, this.key(''), ...unlisted],
+    ]);
     const [requeued, removed] = Array.isArray(counts) ? counts.map(Number) : [];
     this.report.requeued += requeued ?? 0;
     this.report.removed += removed ?? 0;
@@ -229,7 +150,9 @@ class Repair {
 
   private async suspectsOf(ids: readonly string[]): Promise<readonly string[]> {
     if (this.options.isThorough === true) return ids;
-    const [found] = await runScript(this.options.connection, SUSPECT, [[this.key('meta'), this.key(''), ...ids]]);
+    const [found] = await runScript(this.options.connection, FIND_SUSPECT_RECORDS, [
+      [this.key('meta'), this.key(''), ...ids],
+    ]);
     return Array.isArray(found) ? found.map(String) : [];
   }
 
@@ -257,13 +180,15 @@ class Repair {
   }
 
   private async unlist(state: State, jobId: string): Promise<void> {
-    const [removed] = await runScript(this.options.connection, UNLIST, [[this.key(state), this.key(jobId), jobId]]);
+    const [removed] = await runScript(this.options.connection, UNLIST_JOB, [[this.key(state), this.key(jobId), jobId]]);
     this.report.removed += Number(removed);
   }
 
   private async release(ids: readonly string[]): Promise<void> {
     const keys = ['waiting-children', 'wait', 'marker'].map((name) => this.key(name));
-    const [released] = await runScript(this.options.connection, RELEASE_CHILDLESS, [[...keys, this.key(''), ...ids]]);
+    const [released] = await runScript(this.options.connection, RELEASE_CHILDLESS_PARENTS, [
+      [...keys, this.key(''), ...ids],
+    ]);
     this.report.released += Number(released);
   }
 

@@ -31,7 +31,7 @@ import { HandOvers, endingOf, handOverOf } from './hand-over.ts';
 import { JobEndings } from './job-endings.ts';
 import { keepLocks } from './keep-locks.ts';
 import { Leases } from './leases.ts';
-import { PromptAnnouncer } from './prompt-announcer.ts';
+import { RedisAnnouncer } from './announcer.ts';
 import { Quarantine } from '../upkeep/quarantine.ts';
 import { checkServer, type ServerFacts } from '../redis/server-check.ts';
 import { within } from '../redis/within.ts';
@@ -271,7 +271,7 @@ export class BullJobSource implements JobSource {
   private assemble(connection: Redis, worker: BatchWorker): Parts {
     const { redisUrl, prefix, queue, leaseMs, log } = this.options;
     const completions = new Completions({ connection, prefix, queue, kept: KEEP_COMPLETED, signal: this.end.signal });
-    const announcer = new PromptAnnouncer({
+    const announcer = new RedisAnnouncer({
       connection,
       prefix,
       queue,

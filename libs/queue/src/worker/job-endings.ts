@@ -12,7 +12,7 @@ import type { Completions } from '../bullmq/finish.ts';
 import { isLockLost, wakeIdleWorker } from '../bullmq/internals.ts';
 import { isPassingFault, type Redis } from '../redis/connection.ts';
 import { readMark, type HandOvers } from './hand-over.ts';
-import type { PromptAnnouncer } from './prompt-announcer.ts';
+import type { RedisAnnouncer } from './announcer.ts';
 import type { Quarantine } from '../upkeep/quarantine.ts';
 
 export type Ending = Exclude<Settlement, { kind: 'abandon' }>;
@@ -21,7 +21,7 @@ export interface JobEndingsOptions {
   readonly connection: Redis;
   readonly prefix: string;
   readonly queue: string;
-  readonly announcer: PromptAnnouncer;
+  readonly announcer: Pick<RedisAnnouncer, 'announceBehind'>;
   readonly completions: Completions;
   /** The way to the CPU lane; left out, there is none, and what would go there fails. */
   readonly handOvers?: HandOvers | undefined;

@@ -4,17 +4,8 @@
 
 import { keySpace } from '@shoal/contract';
 import type { Redis } from '../redis/connection.ts';
-import { runScript, script } from '../redis/script.ts';
-
-// KEYS[1] the lock. ARGV[1] our token, ARGV[2] the lease in ms. 0 when the lock is not ours any more.
-const KEEP = script(
-  1,
-  'allow-oom',
-  `
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-return redis.call('PEXPIRE', KEYS[1], ARGV[2])
-`,
-);
+import { runScript } from '../redis/script.ts';
+import { RENEW_LOCK } from '../redis/lua/scripts.generated.ts';
 
 export interface LocksToKeep {
   readonly prefix: string;
@@ -33,7 +24,7 @@ export async function keepLocks(
   const keys = keySpace(prefix);
   const replies = await runScript(
     connection,
-    KEEP,
+    RENEW_LOCK,
     jobIds.map((jobId, index) => [keys.lock(queue, jobId), tokens[index] ?? '', leaseMs]),
   );
   return jobIds.filter((_, index) => replies[index] !== 1);

@@ -14,8 +14,7 @@ import {
   systemClock,
   type Settings,
 } from '@shoal/core';
-import { Janitor, defaultWorkerName, serverClock } from '@shoal/queue';
-import { RedisAnnouncer } from '@shoal/queue/payload';
+import { Janitor, RedisAnnouncer, defaultWorkerName, serverClock } from '@shoal/queue';
 import { collectionsFolder } from '@shoal/similarity';
 import { ExecutorNotes } from './executor-notes.ts';
 import { ForkedExecutor } from './forked-executor.ts';

@@ -20,8 +20,7 @@ import {
 } from '@shoal/core';
 import { paceOf } from '@shoal/core/sim';
 import { openModel } from '@shoal/models';
-import { Janitor, defaultWorkerName, serverClock } from '@shoal/queue';
-import { RedisAnnouncer } from '@shoal/queue/payload';
+import { Janitor, RedisAnnouncer, defaultWorkerName, serverClock } from '@shoal/queue';
 import { ExecutorNotes } from './executor-notes.ts';
 import { ForkedExecutor } from './forked-executor.ts';
 import { openLanes } from './worker-lanes.ts';

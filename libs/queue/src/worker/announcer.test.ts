@@ -1,12 +1,12 @@
-import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { keySpace, type EmbedReturn } from '@shoal/contract';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { keySpace, type EmbedReturn, type KeySpace } from '@shoal/contract';
 import type { Announcement, RawClaim } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
 import { Queue } from 'bullmq';
 import { BullJobSource } from './bull-job-source.ts';
 import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
 import { parseReply, type ReplyMessage } from '../payload/reply-message.ts';
-import { PromptAnnouncer } from './prompt-announcer.ts';
+import { RedisAnnouncer } from './announcer.ts';
 import { claimAll } from '../testing/claims.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
 
@@ -27,7 +27,7 @@ beforeAll(async () => {
 });
 
 beforeEach(async () => {
-  prefix = `{t-prompt-${++scenes}}`;
+  prefix = `{t-announcer-${++scenes}}`;
   heard = [];
   await subscriber.subscribe(keySpace(prefix).reply('me'));
 });
@@ -56,8 +56,8 @@ async function leave(jobId: string, fields: Record<string, string>): Promise<voi
   await connection.hset(keys.job(QUEUE, jobId), { data: '{}', ...fields });
 }
 
-function announcer(): PromptAnnouncer {
-  return new PromptAnnouncer({
+function onSameConnection(): RedisAnnouncer {
+  return new RedisAnnouncer({
     connection,
     prefix,
     queue: QUEUE,
@@ -124,7 +124,7 @@ test(
     await leave('failed', { finishedOn: '1', failedReason: 'x' });
     await leave('otherwise', { finishedOn: '1', failedReason: 'x' });
     await leave('running', {});
-    const prompt = announcer();
+    const prompt = onSameConnection();
     const asked = [
       announcement('done'),
       announcement('again', { wasRepeated: true }),
@@ -160,7 +160,7 @@ test('each channel hears of its own, and a job without one is only cleaned up af
   await subscriber.subscribe(other);
   const ids = Array.from({ length: 150 }, (_, i) => `j-${i}`);
   for (const jobId of ids) await leave(jobId, { finishedOn: '1', returnvalue: '{}' });
-  const prompt = announcer();
+  const prompt = onSameConnection();
   const replies = [keySpace(prefix).reply('me'), other, undefined];
   expect(
     new Set(
@@ -203,4 +203,85 @@ test('a source announces with the ending, in its round trip; a claim that was lo
   expect(await allHeard()).toEqual([{ queue: QUEUE, completed: ['good'], failed: ['bad'] }]);
   await source.stop();
   await queue.close();
+});
+
+describe('of jobs whose ending the server has taken', () => {
+  const ENDED = { finishedOn: '1' };
+  let keys: KeySpace;
+  let announcer: RedisAnnouncer;
+
+  beforeEach(async () => {
+    keys = keySpace(prefix);
+    announcer = await RedisAnnouncer.connect({
+      redisUrl: server.url,
+      prefix,
+      queue: QUEUE,
+      log: new RecordingLogger(),
+    });
+  });
+
+  afterEach(() => announcer.stop());
+
+  test('one message per channel names all ids that concern it, after inputs are gone and results begin to age', async () => {
+    for (const jobId of ['a', 'b', 'c', 'd']) await leave(jobId, ENDED);
+    await announcer.announce([
+      announcement('a'),
+      announcement('b', { wasRepeated: true }),
+      announcement('c', { outcome: 'failed' }),
+      announcement('d', { reply: undefined }),
+    ]);
+    expect(await allHeard()).toEqual([{ queue: QUEUE, completed: ['a', 'b'], failed: ['c'] }]);
+    expect(await connection.exists(...['a', 'b', 'c', 'd'].map((jobId) => keys.input(QUEUE, jobId)))).toBe(0);
+    const [a = 0, b = 0] = await Promise.all(['a', 'b'].map((jobId) => connection.pttl(keys.output(QUEUE, jobId))));
+    expect(a).toBeLessThanOrEqual(50_000);
+    expect(b).toBeGreaterThan(900_000);
+  });
+
+  test('dimensions are told where the memory of the server is full, because a worker starts there as well', async () => {
+    await connection.config('SET', 'maxmemory', '1');
+    await announcer.tellDims(384);
+    await connection.config('SET', 'maxmemory', '0');
+    expect(await connection.hget(keys.load(), `dims ${QUEUE}`)).toBe('384');
+  });
+
+  test('the input and result of a job that was added again meanwhile are left alone', async () => {
+    await leave('a', ENDED);
+    await connection.hdel(keys.job(QUEUE, 'a'), 'finishedOn');
+    await connection.hset(keys.job(QUEUE, 'a'), 'data', '{}');
+    await announcer.announce([announcement('a')]);
+    expect(await connection.get(keys.input(QUEUE, 'a'))).toBe('input');
+    expect(await connection.pttl(keys.output(QUEUE, 'a'))).toBeGreaterThan(900_000);
+  });
+
+  test('the input of a job whose record was removed is deleted all the same', async () => {
+    await leave('a', ENDED);
+    await connection.del(keys.job(QUEUE, 'a'));
+    await announcer.announce([announcement('a')]);
+    expect(await connection.exists(keys.input(QUEUE, 'a'))).toBe(0);
+  });
+
+  test('waits for a server that is away, and gives up without a word of complaint when stopped', async () => {
+    await leave('a', ENDED);
+    await server.kill9();
+    const announced = announcer.announce([announcement('a')]);
+    await server.restart();
+    await announced;
+    expect(await connection.exists(keys.input(QUEUE, 'a'))).toBe(0);
+    await server.kill9();
+    const given = announcer.announce([announcement('b')]);
+    await announcer.stop();
+    await given;
+    await server.restart();
+  });
+
+  test('what is no record is left alone, and its producer told', async () => {
+    await leave('a', ENDED);
+    await connection.del(keys.job(QUEUE, 'b'));
+    await connection.set(keys.job(QUEUE, 'b'), 'no hash');
+    await connection.set(keys.input(QUEUE, 'b'), 'input');
+    await announcer.announce([announcement('b'), announcement('a')]);
+    expect(await connection.exists(keys.input(QUEUE, 'b'))).toBe(1);
+    expect(await connection.exists(keys.input(QUEUE, 'a'))).toBe(0);
+    expect(await allHeard()).toEqual([{ queue: QUEUE, completed: ['b', 'a'], failed: [] }]);
+  });
 });

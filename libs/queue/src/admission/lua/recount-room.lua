@@ -1,0 +1,42 @@
+#!lua flags=allow-oom
+-- Gives back room of jobs that are over and of which nobody said so.
+--
+-- Runs: by the janitor for a hundred reservations a call
+-- KEYS[1] admitted: hash of the reservations of the queue
+-- KEYS[2] load: hash of what all queues have reserved
+-- KEYS[3] drain: not used
+-- ARGV[1] queue: the main queue of the model
+-- ARGV[2] jobs: what keys of jobs begin with
+-- ARGV[3] results: what keys of results begin with
+-- ARGV[4] grace: how old a reservation without a job must be, ms
+-- ARGV[5..] of each job: its id
+-- Answers: how many reservations of which nothing was left
+-- Writes: admitted, load
+-- Deletes: reservations that belong to no job and no unread result
+-- @include "includes/release-room.lua"
+-- @include "../../redis/lua/includes/server-clock.lua"
+local RESERVED_AT = '^%a %d+ %d+ %d+ (%d+)'
+-- A result that was taken has its header left, of 32 bytes.
+local HEADER_BYTES = 32
+local admittedKey, queue, jobPrefix, outputPrefix, graceMs = KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local now = serverClockMs()
+
+local function isOpen(job)
+  return redis.call('EXISTS', job) == 1 and redis.call('HEXISTS', job, 'finishedOn') == 0
+end
+
+local count = 0
+for at = 5, #ARGV do
+  local id = ARGV[at]
+  local held = redis.call('HGET', admittedKey, id)
+  local isOver = held and not isOpen(jobPrefix .. id)
+  if isOver and now - tonumber(string.match(held, RESERVED_AT)) >= graceMs then
+    local hasResult = redis.call('STRLEN', outputPrefix .. id) > HEADER_BYTES
+    release(queue, id, not hasResult)
+    if not hasResult then
+      count = count + 1
+    end
+  end
+end
+settle()
+return count

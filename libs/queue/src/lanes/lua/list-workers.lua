@@ -1,0 +1,11 @@
+#!lua flags=allow-oom
+-- Lists the workers of a lane that are alive.
+--
+-- Runs: by whoever asks how many workers serve a queue (`shoal queue counts`, a client that waits)
+-- KEYS[1] workers: sorted set of worker ids by until when they are alive
+-- ARGV: none
+-- Answers: the ids of those alive
+-- Writes: nothing
+-- Deletes: nothing
+-- @include "../../redis/lua/includes/server-clock.lua"
+return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. serverClockMs(), '+inf')
