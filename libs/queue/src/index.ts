@@ -18,7 +18,8 @@ export {
 } from './upkeep/board-queues.ts';
 export { orderWaiting, type FairOrderOptions, type Line } from './worker/fair-order.ts';
 export { RedisAnnouncer, type AnnouncerOptions } from './worker/announcer.ts';
-export { BullJobSource, type BullJobSourceOptions } from './worker/bull-job-source.ts';
+export { BullJobSource } from './worker/bull-job-source.ts';
+export type { BullJobSourceOptions } from './worker/source-parts.ts';
 export { BULLMQ_VERSION, openTransaction, queueAdd, type QueuedJob, type Transaction } from './bullmq/internals.ts';
 export {
   closeConnection,
@@ -58,7 +59,6 @@ export type { Again } from './producer/job-verdict.ts';
 export { QueueGauge, type QueueDepth, type QueueGaugeOptions } from './producer/queue-depth.ts';
 export { ResultReader, type ReaderOptions } from './producer/result-reader.ts';
 export { WorkerPresence, liveWorkers, serverClock, type PresenceOptions } from './lanes/worker-presence.ts';
-export { DrainableSource } from './lanes/drainable-source.ts';
 export { Fleet, type FleetOptions, type FleetView, type LaneDepth, type LiveWorker } from './lanes/fleet.ts';
 export { FleetWatch, HybridGate, alarmOfCpuLane } from './lanes/hybrid-gate.ts';
 export { LanesSource, type LaneSource, type MainLaneGate } from './lanes/lanes-source.ts';

@@ -15,7 +15,6 @@ import {
 import { BullJobSource } from '../worker/bull-job-source.ts';
 import { Canceller } from '../producer/cancel.ts';
 import { closeConnection, openConnection } from '../redis/connection.ts';
-import { DrainableSource } from './drainable-source.ts';
 import { LanesSource, openGate, type MainLaneGate } from './lanes-source.ts';
 import { Quarantine } from '../upkeep/quarantine.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
@@ -152,55 +151,6 @@ describe('LanesSource', () => {
     expect(main.inspect('a')?.state).toBe('waiting');
     await source.stop();
   });
-});
-
-describe('DrainableSource', () => {
-  test('claims nothing while it is drained, keeps and settles what it holds, and goes on when resumed', async () => {
-    const clock = new ManualClock();
-    const queue = new MemoryQueue(clock);
-    const source = new DrainableSource(new MemoryJobSource(queue));
-    await source.start();
-    queue.add('a', {});
-    const [held] = await source.claim(8);
-    const waiting = source.claim(8);
-    await settled();
-    source.drain();
-    queue.add('b', {});
-    await settled();
-    expect(queue.inspect('b')).toMatchObject({ state: 'waiting', attempts: 0 });
-    expect(await source.claimable()).toBe(0);
-    await clock.advance(queue.leaseMs * 2);
-    expect(await source.settle(held!, { kind: 'return', delayMs: 60_000, reason: 'x' })).toBe('settled');
-    source.resume();
-    expect((await waiting).map(({ jobId }) => jobId)).toEqual(['b']);
-    await source.stop();
-  });
-
-  test('may be stopped while it is drained', async () => {
-    const source = new DrainableSource(new MemoryJobSource(new MemoryQueue(new ManualClock())));
-    await source.start();
-    source.drain();
-    const waiting = source.claim(8);
-    await source.stopClaiming();
-    expect(await waiting).toEqual([]);
-    await source.stop();
-  });
-});
-
-describeJobSource('DrainableSource', async () => {
-  const clock = new ManualClock();
-  const queue = new MemoryQueue(clock, 1_000);
-  return {
-    leaseMs: queue.leaseMs,
-    open: () => new DrainableSource(new MemoryJobSource(queue)),
-    add: async (jobId, data) => queue.add(jobId, data),
-    inspect: async (jobId) => queue.inspect(jobId),
-    steal: async (jobId) => queue.steal(jobId),
-    passTime: (ms) => clock.advance(ms),
-    cancel: async (jobId) => queue.cancel(jobId),
-    quarantined: async () => [...queue.quarantined.keys()],
-    close: async () => invariant(clock.pending === 0, 'a stopped source leaves no timer behind'),
-  };
 });
 
 for (const lane of ['cpu', 'main'] as const) {

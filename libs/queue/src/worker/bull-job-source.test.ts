@@ -106,6 +106,60 @@ const RETURN: EmbedReturn = {
   ms: { queued: 1, run: 2 },
 };
 
+describe('a drained source', () => {
+  let scene: Scene;
+  let source: BullJobSource;
+
+  beforeEach(async () => {
+    scene = setScene();
+    source = scene.open();
+    await source.start();
+  });
+
+  afterEach(() => scene.close());
+
+  const waiting = (): Promise<number> => scene.queue.getJobCountByTypes('wait', 'prioritized');
+
+  test('claims nothing, keeps and settles what it holds, and goes on when resumed', async () => {
+    await scene.queue.add('embed', {}, { jobId: 'a' });
+    const [held] = await source.claim(8);
+    source.drain(true);
+    await scene.queue.add('embed', {}, { jobId: 'b' });
+    const claim = source.claim(8);
+    expect(await Promise.race([claim, sleep(LEASE_MS * 2)])).toBeUndefined(); // as long as a lease without renewal
+    expect([await waiting(), await source.claimable()]).toEqual([1, 0]);
+    expect(await source.settle(held!, { kind: 'complete', value: RETURN })).toBe('settled');
+    source.drain(false);
+    expect((await claim).map(({ jobId, attempt }) => [jobId, attempt])).toEqual([['b', 0]]);
+  });
+
+  test('looks into no lane without waiting either', async () => {
+    source.drain(true);
+    await scene.queue.add('embed', {}, { jobId: 'a' });
+    expect(await source.claimNow(8)).toEqual([]);
+    expect(await source.claimUrgent(8)).toEqual([]);
+  });
+
+  test('gives back unspent what a claim brings that was under way', async () => {
+    const claim = source.claim(8);
+    await sleep(50); // it waits at the server by now
+    source.drain(true);
+    await scene.queue.add('embed', {}, { jobId: 'a' });
+    const events = (): Promise<string> => connection.xrange(`${scene.prefix}:embed-x:events`, '-', '+').then(String);
+    await vi.waitFor(async () => expect(await events()).toContain('active'), { timeout: 10_000 });
+    await vi.waitFor(async () => expect(await waiting()).toBe(1), { timeout: 10_000 });
+    source.drain(false);
+    expect((await claim).map(({ jobId, attempt }) => [jobId, attempt])).toEqual([['a', 0]]);
+  });
+
+  test('may be stopped', async () => {
+    source.drain(true);
+    const claim = source.claim(8);
+    await source.stopClaiming();
+    expect(await claim).toEqual([]);
+  });
+});
+
 describe('BullJobSource and BullMQ', () => {
   let scene: Scene;
 

@@ -1,80 +1,42 @@
 // Claims jobs of one queue from the server and gives each claim its ending; implements core's JobSource on BullMQ. It
 // knows nothing of what a job asks for. Taking jobs is claim-bursts.ts, ending them job-endings.ts, keeping them
-// leases.ts.
+// leases.ts; source-parts.ts puts these together.
 //
 // States: *new* → *claiming* → *draining* (stopClaiming: no more claims; leases are renewed, claims settled) →
 // *stopped*. Any state may go to *stopped* at once. A claim call that waits when claiming ends resolves empty; a job
-// that the server hands out after that moment goes back unspent.
+// that the server hands out after that moment goes back unspent. While it claims it may be *drained*: it stays up, keeps
+// and settles what it has, and claims nothing until it is resumed.
 
-import { randomUUID } from 'node:crypto';
 import { invariant } from '@shoal/contract';
 import {
   noFaults,
   type Announcement,
-  type FaultPoints,
   type JobSource,
-  type Logger,
   type RawClaim,
   type SettleResult,
   type Settlement,
 } from '@shoal/core';
-import { BatchWorker, KEEP_COMPLETED, type TakenJob } from '../bullmq/batch-worker.ts';
-import { Completions } from '../bullmq/finish.ts';
-import { limitEvents } from '../bullmq/internals.ts';
-import { CancelListener } from '../producer/cancel.ts';
-import { ClaimBrake, DEFAULT_BRAKE, type BrakeLimits, type BrakeReason } from './claim-brake.ts';
-import { ClaimBursts, unlessAborted } from './claim-bursts.ts';
-import { countClaimable } from './claimable.ts';
+import type { TakenJob } from '../bullmq/batch-worker.ts';
 import { closeConnection, isServerFull, openConnection, untilReady, type Redis } from '../redis/connection.ts';
-import { orderWaiting, type Line } from './fair-order.ts';
+import type { ServerFacts } from '../redis/server-check.ts';
+import { within } from '../redis/within.ts';
+import { Quarantine } from '../upkeep/quarantine.ts';
+import { unlessAborted, type ClaimBursts } from './claim-bursts.ts';
+import { countClaimable } from './claimable.ts';
 import { HandOvers, endingOf, handOverOf } from './hand-over.ts';
-import { JobEndings } from './job-endings.ts';
 import { keepLocks } from './keep-locks.ts';
 import { Leases } from './leases.ts';
-import { RedisAnnouncer } from './announcer.ts';
-import { Quarantine } from '../upkeep/quarantine.ts';
-import { checkServer, type ServerFacts } from '../redis/server-check.ts';
-import { within } from '../redis/within.ts';
-import { giveBackPredecessors, tokenPrefixOf } from './worker-identity.ts';
-
-export interface BullJobSourceOptions {
-  readonly redisUrl: string;
-  readonly prefix: string;
-  readonly queue: string;
-  /** How long a claim lasts without renewal; renewed at a third of it. */
-  readonly leaseMs: number;
-  /** How often jobs whose lease ran out are looked for. */
-  readonly stalledCheckMs: number;
-  /** Shown as `processedBy` of a job. */
-  readonly workerId?: string;
-  /** What this worker is called over all its lives: what a dead one of this name had claimed goes back at the start. */
-  readonly workerName?: string | undefined;
-  /** The main lane, under whose name jobs are quarantined; left out, they only fail. */
-  readonly quarantineOf?: string | undefined;
-  /** The CPU lane that jobs of this queue may be handed over to; left out, what would go there fails. */
-  readonly handOverTo?: string | undefined;
-  readonly faults?: FaultPoints | undefined;
-  /** When to stop claiming because the server has no room for results; see claim-brake.ts. */
-  readonly brake?: BrakeLimits | undefined;
-  /** See checkServer. */
-  readonly isUnsafeAllowed?: boolean | undefined;
-  readonly onBrake?: ((reason: BrakeReason | undefined) => void) | undefined;
-  readonly log: Logger;
-}
+import {
+  assembleParts,
+  checkedServer,
+  type BullJobSourceOptions,
+  type SourceHooks,
+  type SourceParts,
+} from './source-parts.ts';
+import { giveBackPredecessors } from './worker-identity.ts';
 
 type State = 'new' | 'claiming' | 'draining' | 'stopped';
 
-/** What exists once the server answered and was found safe. */
-interface Parts {
-  readonly worker: BatchWorker;
-  readonly bursts: ClaimBursts;
-  readonly brake: ClaimBrake;
-  readonly endings: JobEndings;
-  readonly completions: Completions;
-  readonly cancels: CancelListener;
-}
-
-const MAX_EVENTS = 1_000;
 /**
  * How long `stop` waits for jobs on their way back before it cuts the connection; their leases bring them back as well.
  */
@@ -90,11 +52,11 @@ export class BullJobSource implements JobSource {
   private readonly claimingEnd = new AbortController();
   private readonly end = new AbortController();
   private state: State = 'new';
+  private isDrained = false;
   private readonly handOvers: HandOvers | undefined;
   private readonly quarantine: Quarantine | undefined;
   private connection: Redis | undefined;
-  private parts: Parts | undefined;
-  private facts: ServerFacts | undefined;
+  private parts: SourceParts | undefined;
   private opening: Promise<void> = Promise.resolve();
   private claimTurn: Promise<unknown> = Promise.resolve();
   private stopping: Promise<void> | undefined;
@@ -116,7 +78,7 @@ export class BullJobSource implements JobSource {
 
   /** What the server said about itself at the start. */
   get serverFacts(): ServerFacts | undefined {
-    return this.facts;
+    return this.parts?.facts;
   }
 
   async start(): Promise<void> {
@@ -131,11 +93,20 @@ export class BullJobSource implements JobSource {
     }
   }
 
+  /** Claims nothing from now on, or goes on claiming; what is held is kept and finished. */
+  drain(isDrained: boolean): void {
+    this.isDrained = isDrained;
+  }
+
   claim(limit: number): Promise<readonly RawClaim[]> {
     invariant(limit >= 1, 'a claim asks for at least one job');
     return this.inTurn(async ({ bursts, brake }) => {
-      const allowed = await brake.untilAllowed(limit);
-      return allowed === 0 ? [] : bursts.claim(allowed);
+      for (;;) {
+        const allowed = await brake.untilAllowed(limit);
+        const taken = allowed === 0 ? [] : await bursts.claim(allowed);
+        if (!this.isDrained || taken.length === 0) return taken;
+        await this.returnUnspent(taken);
+      }
     });
   }
 
@@ -158,7 +129,7 @@ export class BullJobSource implements JobSource {
     });
   }
 
-  private inTurn(take: (parts: Parts) => Promise<TakenJob[]>): Promise<readonly RawClaim[]> {
+  private inTurn(take: (parts: SourceParts) => Promise<TakenJob[]>): Promise<readonly RawClaim[]> {
     const turn = this.claimTurn.then(async () => {
       const taken = this.parts === undefined ? [] : await take(this.parts);
       void this.parts?.cancels.look(taken.map(({ job }) => job.id ?? ''));
@@ -166,6 +137,14 @@ export class BullJobSource implements JobSource {
     });
     this.claimTurn = turn.catch(() => undefined);
     return turn;
+  }
+
+  /** What came after the worker was drained: others may take it at once. */
+  private async returnUnspent(taken: readonly TakenJob[]): Promise<void> {
+    const returned = taken.map((one) =>
+      this.settle(toClaim(one), { kind: 'return', delayMs: 0, reason: 'the worker is drained' }),
+    );
+    await unlessAborted(this.claimingEnd.signal, Promise.all(returned));
   }
 
   /**
@@ -210,7 +189,7 @@ export class BullJobSource implements JobSource {
   }
 
   async claimable(): Promise<number> {
-    if (this.parts?.brake.isOn === true) return 0; // which it says aloud
+    if (this.parts === undefined ? this.isDrained : this.parts.brake.reason !== undefined) return 0; // said aloud
     const { redisUrl, prefix, queue, log } = this.options;
     return countClaimable({ redisUrl, prefix, queue, log });
   }
@@ -230,108 +209,31 @@ export class BullJobSource implements JobSource {
   }
 
   private async open(): Promise<void> {
-    const {
-      redisUrl,
-      prefix,
-      queue,
-      log,
-      leaseMs,
-      stalledCheckMs,
-      workerName = '',
-      workerId = workerName || randomUUID(),
-    } = this.options;
+    const { redisUrl, prefix, queue, workerName = '', log } = this.options;
     const connection = openConnection({ url: redisUrl, prefix, name: `shoal:worker:${queue}`, log });
     this.connection = connection;
     await untilReady(connection, redisUrl);
-    const { facts, warnings } = await checkServer(connection, { isUnsafeAllowed: this.options.isUnsafeAllowed });
-    for (const warning of warnings) log.warn({ server: facts.version }, warning);
-    this.facts = facts;
-    await limitEvents(connection, prefix, queue, MAX_EVENTS).catch((error: unknown) =>
-      log.debug({ err: error }, 'the stream of events was not bounded'),
-    );
+    const facts = await checkedServer(this.options, connection);
     if (this.isStopped()) return;
-    const worker = new BatchWorker({
-      connection,
-      prefix,
-      queue,
-      workerId,
-      leaseMs,
-      stalledCheckMs,
-      tokenPrefix: tokenPrefixOf(workerName),
-    });
-    worker.on('error', (error) => log.debug({ err: error }, 'queue client reported an error'));
-    worker.on('stalled', (jobId) => log.warn({ jobId }, 'job stalled, its worker is gone; it waits again'));
-    this.parts = this.assemble(connection, worker);
-    await Promise.all([worker.untilReady(), this.parts.cancels.start(), this.parts.completions.prepare()]);
+    this.parts = assembleParts(this.options, { connection, facts, ...this.hooks() });
+    const { worker, cancels, completions } = this.parts;
+    await Promise.all([worker.untilReady(), cancels.start(), completions.prepare()]);
     if (workerName !== '') await giveBackPredecessors({ connection, worker, prefix, queue, name: workerName, log });
     await worker.startStalledCheckTimer();
     if (!this.isStopped()) this.leases.start();
   }
 
-  private assemble(connection: Redis, worker: BatchWorker): Parts {
-    const { redisUrl, prefix, queue, leaseMs, log } = this.options;
-    const completions = new Completions({ connection, prefix, queue, kept: KEEP_COMPLETED, signal: this.end.signal });
-    const announcer = new RedisAnnouncer({
-      connection,
-      prefix,
-      queue,
-      sendEndings: () => completions.flush(),
-      signal: this.end.signal,
-      log,
-    });
-    const endings = new JobEndings({
-      connection,
-      prefix,
-      queue,
-      log,
-      announcer,
-      completions,
+  private hooks(): SourceHooks {
+    return {
+      claimed: this.claimed,
       handOvers: this.handOvers,
       quarantine: this.quarantine,
-      open: () => this.claimed.size,
-      signal: this.end.signal,
-    });
-    const cancels = new CancelListener({
-      redisUrl,
-      prefix,
-      connection,
-      log,
-      lane: queue,
-      everyMs: leaseMs / 3,
-      held: () => [...this.claimed.values()].map(({ job }) => job.id ?? ''),
-      onCancelled: (jobIds) => this.cancelListeners.forEach((listener) => listener(jobIds)),
-    });
-    const bursts = new ClaimBursts({
-      untilSign: () => worker.untilSign(),
-      takeNow: (count) => worker.takeNow(count),
-      order: () => this.order(connection),
+      isDrained: () => this.isDrained,
       onTaken: (taken) => this.hold(taken),
-      onLate: (taken) => endings.giveBack(taken, 0),
-      signal: this.claimingEnd.signal,
-      log,
-    });
-    const brake = new ClaimBrake({
-      connection,
-      prefix,
-      queue,
-      log,
-      limits: this.options.brake ?? DEFAULT_BRAKE,
-      inFlight: () => this.claimed.size,
-      onChange: this.options.onBrake,
-      signal: this.claimingEnd.signal,
-    });
-    return { worker, bursts, brake, endings, completions, cancels };
-  }
-
-  /** Undefined when that failed: without an order jobs are claimed as they came, which is better than not at all. */
-  private async order(connection: Redis): Promise<Line | undefined> {
-    const { prefix, queue, log } = this.options;
-    try {
-      return await orderWaiting(connection, { prefix, queue }, this.end.signal);
-    } catch (error) {
-      if (!this.end.signal.aborted) log.warn({ err: error }, 'waiting jobs could not be put in order');
-      return undefined;
-    }
+      onCancelled: (jobIds) => this.cancelListeners.forEach((listener) => listener(jobIds)),
+      claimingEnd: this.claimingEnd.signal,
+      end: this.end.signal,
+    };
   }
 
   private async close(): Promise<void> {

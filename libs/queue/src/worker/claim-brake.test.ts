@@ -5,7 +5,7 @@ import { keySpace } from '@shoal/contract';
 import { Queue } from 'bullmq';
 import { readServerMemory } from '../admission/admission.ts';
 import { BullJobSource } from './bull-job-source.ts';
-import type { BrakeReason } from './claim-brake.ts';
+import type { ServerPressure } from './claim-brake.ts';
 import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
 
@@ -13,7 +13,7 @@ let server: TestServer;
 let connection: Redis;
 let queue: Queue;
 let source: BullJobSource;
-let changes: (BrakeReason | undefined)[];
+let changes: (ServerPressure | undefined)[];
 
 beforeEach(async () => {
   server = await startTestServer({ appendFsync: 'no' });

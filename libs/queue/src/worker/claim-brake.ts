@@ -1,11 +1,12 @@
 // Stops a worker from claiming while the queue server has no room for its results: above a share of its memory, or
 // while results that nobody has read fill theirs. A claim turns a small input into a large result; a 60 MB server
 // filled to 70 % with inputs and without a reader took 230 of 3,600 results and then refused everything (2026-11).
-// Frees nothing, fails nothing: claiming goes on by itself once readers have caught up.
+// Frees nothing, fails nothing: claiming goes on by itself once readers have caught up. A worker that somebody drained
+// (`shoal fleet drain`) claims nothing either, until it is resumed.
 //
 // States: *open*; *memory*, above `maxMemoryShare`: only a few jobs at a time while none is in flight, because inputs
 // alone may be what fills the server, and nothing but running them makes them fewer; *unread* (and *memory* near the
-// end): no claims.
+// end): no claims; *drained*, whatever the server has: no claims.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from '@shoal/core';
@@ -22,7 +23,10 @@ export interface BrakeLimits {
 
 export const DEFAULT_BRAKE: BrakeLimits = { maxMemoryShare: 0.8, maxUnreadShare: 0.5 };
 
-export type BrakeReason = 'memory' | 'unread';
+/** What the server has no room for. */
+export type ServerPressure = 'memory' | 'unread';
+
+export type BrakeReason = ServerPressure | 'drained';
 
 export interface ClaimBrakeOptions {
   readonly connection: Redis;
@@ -31,8 +35,9 @@ export interface ClaimBrakeOptions {
   readonly limits: BrakeLimits;
   /** Jobs claimed and not settled. */
   readonly inFlight: () => number;
-  /** Told of each change; undefined: claiming goes on. */
-  readonly onChange: ((reason: BrakeReason | undefined) => void) | undefined;
+  readonly isDrained: () => boolean;
+  /** Told of each change of the server's room; undefined: it has some. */
+  readonly onChange: ((pressure: ServerPressure | undefined) => void) | undefined;
   readonly signal: AbortSignal;
   readonly log: Logger;
 }
@@ -56,27 +61,21 @@ export class ClaimBrake {
   private readonly options: ClaimBrakeOptions;
   private reading: Reading | undefined;
   private looking: Promise<void> | undefined;
-  private reason: BrakeReason | undefined;
+  private pressure: ServerPressure | undefined;
 
   constructor(options: ClaimBrakeOptions) {
     this.options = options;
   }
 
-  /** Whether claiming is held back now, known for certain: a reading that is old says nothing. */
-  get isOn(): boolean {
-    return this.reason !== undefined && performance.now() - (this.reading?.atMs ?? -Infinity) < FRESH_MS;
+  /** Why claiming is held back now, known for certain: a reading that is old says nothing. */
+  get reason(): BrakeReason | undefined {
+    if (this.options.isDrained()) return 'drained';
+    return performance.now() - (this.reading?.atMs ?? -Infinity) < FRESH_MS ? this.pressure : undefined;
   }
 
   /** How many of `limit` jobs may be claimed now; 0 while the brake is on. */
   async allowed(limit: number): Promise<number> {
-    const ageMs = performance.now() - (this.reading?.atMs ?? -Infinity);
-    if (ageMs > LOOK_MS) this.looking ??= this.look().finally(() => (this.looking = undefined));
-    if (this.reason !== undefined || this.reading === undefined)
-      // a server that is away must not hold up a goodbye
-      await unlessAborted(this.options.signal, this.looking ?? Promise.resolve());
-    if (this.reason === undefined) return limit;
-    const isLast = this.reason === 'unread' || (this.reading?.memoryShare ?? 0) > LAST_SHARE;
-    return isLast || this.options.inFlight() > 0 ? 0 : Math.min(limit, JOBS_AT_A_TIME);
+    return this.options.isDrained() ? 0 : this.allowedByServer(limit);
   }
 
   /** Like `allowed`, but waits until there is at least one; 0 only when claiming has ended. */
@@ -86,6 +85,17 @@ export class ClaimBrake {
       if (jobs > 0 || signal.aborted) return signal.aborted ? 0 : jobs;
       await sleep(LOOK_MS, undefined, { signal }).catch(() => undefined);
     }
+  }
+
+  private async allowedByServer(limit: number): Promise<number> {
+    const ageMs = performance.now() - (this.reading?.atMs ?? -Infinity);
+    if (ageMs > LOOK_MS) this.looking ??= this.look().finally(() => (this.looking = undefined));
+    if (this.pressure !== undefined || this.reading === undefined)
+      // a server that is away must not hold up a goodbye
+      await unlessAborted(this.options.signal, this.looking ?? Promise.resolve());
+    if (this.pressure === undefined) return limit;
+    const isLast = this.pressure === 'unread' || (this.reading?.memoryShare ?? 0) > LAST_SHARE;
+    return isLast || this.options.inFlight() > 0 ? 0 : Math.min(limit, JOBS_AT_A_TIME);
   }
 
   /** A server that does not answer keeps no brake on: claiming itself waits for it. */
@@ -114,10 +124,10 @@ export class ClaimBrake {
       log,
       onChange,
     } = this.options;
-    const slack = this.reason === undefined ? 0 : SLACK;
+    const slack = this.pressure === undefined ? 0 : SLACK;
     const reason =
       unreadShare > maxUnreadShare - slack ? 'unread' : memoryShare > maxMemoryShare - slack ? 'memory' : undefined;
-    if (reason === this.reason) return;
+    if (reason === this.pressure) return;
     const facts = {
       reason,
       memoryPercent: Math.round(100 * memoryShare),
@@ -131,7 +141,7 @@ export class ClaimBrake {
           ? 'claiming stopped until results are read'
           : 'claiming slowed down, the memory of the queue server is almost full',
       );
-    this.reason = reason;
+    this.pressure = reason;
     onChange?.(reason);
   }
 }

@@ -151,12 +151,12 @@ test(
     const gpu = await open('cuda:0', 1_000_000);
     const claim = gpu.source.claim(8);
     await addJobs(3);
-    expect(gpu.source.isDrained).toBe(true);
+    expect(gpu.isDrained()).toBe(true);
     expect(await queue.getJobCountByTypes('wait', 'prioritized')).toBe(3);
     await fleet.resume('all');
     expect(await claimed(gpu.source, await claim, () => true, 3)).toHaveLength(3);
     await fleet.drain('cuda');
-    await vi.waitFor(() => expect(gpu.source.isDrained).toBe(true), { timeout: 20_000 });
+    await vi.waitFor(() => expect(gpu.isDrained()).toBe(true), { timeout: 20_000 });
     await vi.waitFor(
       async () =>
         expect((await fleet.read()).workers).toMatchObject([

@@ -8,6 +8,7 @@ import {
   systemClock,
   type FaultPoints,
   type FromExecutor,
+  type JobSource,
   type LoadMeter,
   type Logger,
   type Metrics,
@@ -16,7 +17,6 @@ import {
 } from '@shoal/core';
 import {
   BullJobSource,
-  DrainableSource,
   Fleet,
   FleetWatch,
   HybridGate,
@@ -42,7 +42,9 @@ export interface WorkerLanesOptions {
 }
 
 export interface WorkerLanes {
-  readonly source: DrainableSource;
+  readonly source: JobSource;
+  /** Whether the fleet says that it claims nothing. */
+  isDrained(): boolean;
   /** Once the worker can claim: others see it from now on. */
   show(): Promise<void>;
   /** The source is stopped by whoever claims from it. Safe to call twice. */
@@ -55,7 +57,8 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
   const { redisUrl, prefix, queue } = options.source;
   const gate = gateOf(options);
   const lanes = lanesOf(options);
-  const source = new DrainableSource(sourceOf(options, gate));
+  const served = servedLanes(options, gate);
+  const drain = new Drain(workerId, served, log);
   const fleet = await Fleet.connect({ redisUrl, prefix, queue, log });
   try {
     const presence = await WorkerPresence.connect({
@@ -65,11 +68,11 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
       workerId,
       log,
       lanes: lanes.map((lane) => (lane === 'cpu' ? cpuQueue : queue)),
-      facts: () => factsOf(options, lanes, source, gate),
+      facts: () => factsOf(options, lanes, drain, gate),
     });
     const watch = new FleetWatch({
       read: () => fleet.read(),
-      onView: follow(options, source, gate),
+      onView: follow(options, drain, gate),
       clock: systemClock,
       log,
     });
@@ -78,7 +81,8 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
       await watch.stop();
       await Promise.all([presence.stop(), fleet.close()]);
     };
-    return { source, stop, show: () => presence.start() };
+    const source = sourceOf(served, gate);
+    return { source, stop, isDrained: () => drain.isOn, show: () => presence.start() };
   } catch (error) {
     await fleet.close();
     throw error;
@@ -110,27 +114,31 @@ function gateOf(options: WorkerLanesOptions): HybridGate | undefined {
     : undefined;
 }
 
-function sourceOf(
-  { source, cpuQueue, faults }: WorkerLanesOptions,
-  gate: HybridGate | undefined,
-): LanesSource | BullJobSource {
-  if (gate === undefined) return new BullJobSource({ ...source, handOverTo: cpuQueue, faults });
-  return new LanesSource({
-    cpu: new BullJobSource({ ...source, queue: cpuQueue }),
-    main: new BullJobSource(source),
-    gate,
-  });
+/** The main lane, and for a CPU worker its own. */
+interface ServedLanes {
+  readonly main: BullJobSource;
+  readonly cpu: BullJobSource | undefined;
+}
+
+function servedLanes({ source, cpuQueue, faults }: WorkerLanesOptions, gate: HybridGate | undefined): ServedLanes {
+  return gate === undefined
+    ? { main: new BullJobSource({ ...source, handOverTo: cpuQueue, faults }), cpu: undefined }
+    : { main: new BullJobSource(source), cpu: new BullJobSource({ ...source, queue: cpuQueue }) };
+}
+
+function sourceOf({ main, cpu }: ServedLanes, gate: HybridGate | undefined): JobSource {
+  return gate === undefined || cpu === undefined ? main : new LanesSource({ cpu, main, gate });
 }
 
 /** Every look at the fleet: drained or not, how far the gate is open, and whether somebody serves the CPU lane. */
 function follow(
-  { workerId, metrics, log }: WorkerLanesOptions,
-  source: DrainableSource,
+  { metrics, log }: WorkerLanesOptions,
+  drain: Drain,
   gate: HybridGate | undefined,
 ): (view: FleetView) => void {
   const soundAlarm = gate === undefined ? alarmOfCpuLane(log) : () => undefined;
   return (view) => {
-    followDrain(view, { workerId, source, log });
+    drain.see(view);
     soundAlarm(view);
     metrics.handedOverWaiting(
       view.lanes.cpu.waiting,
@@ -142,25 +150,40 @@ function follow(
 }
 
 /** Claims nothing while the fleet says that this worker, or every one, is drained. */
-export function followDrain(
-  view: FleetView,
-  { workerId, source, log }: { readonly workerId: string; readonly source: DrainableSource; readonly log: Logger },
-): void {
-  const isDrained =
-    view.isAllDrained || view.workers.some((worker) => worker.workerId === workerId && worker.isDrained);
-  if (isDrained !== source.isDrained)
+class Drain {
+  private readonly workerId: string;
+  private readonly lanes: ServedLanes;
+  private readonly log: Logger;
+  private isDrained = false;
+
+  constructor(workerId: string, lanes: ServedLanes, log: Logger) {
+    this.workerId = workerId;
+    this.lanes = lanes;
+    this.log = log;
+  }
+
+  get isOn(): boolean {
+    return this.isDrained;
+  }
+
+  see(view: FleetView): void {
+    const { workerId, log } = this;
+    const isDrained =
+      view.isAllDrained || view.workers.some((worker) => worker.workerId === workerId && worker.isDrained);
+    if (isDrained === this.isDrained) return;
+    this.isDrained = isDrained;
     log.info(
       { workerId },
       isDrained ? 'drained: nothing is claimed until this worker is resumed' : 'resumed, claiming again',
     );
-  if (isDrained) source.drain();
-  else source.resume();
+    for (const lane of [this.lanes.main, this.lanes.cpu]) lane?.drain(isDrained);
+  }
 }
 
 function factsOf(
   { ready, meter }: WorkerLanesOptions,
   lanes: readonly Lane[],
-  { isDrained }: DrainableSource,
+  drain: Drain,
   gate: HybridGate | undefined,
 ): WorkerFacts {
   const { device, precision, model } = ready;
@@ -170,7 +193,7 @@ function factsOf(
     precision,
     model,
     lanes,
-    isDrained,
+    isDrained: drain.isOn,
     host: hostname(),
     pid: process.pid,
     budget: meter.budget,

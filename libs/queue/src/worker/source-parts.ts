@@ -1,0 +1,156 @@
+// Puts the parts of a BullJobSource together, once the server answered: what takes jobs, ends them, hears of cancelled
+// ones, and stops claiming while the server has no room. Decides nothing and keeps nothing.
+
+import { randomUUID } from 'node:crypto';
+import type { FaultPoints, Logger } from '@shoal/core';
+import { BatchWorker, KEEP_COMPLETED, type TakenJob } from '../bullmq/batch-worker.ts';
+import { Completions } from '../bullmq/finish.ts';
+import { limitEvents } from '../bullmq/internals.ts';
+import { CancelListener } from '../producer/cancel.ts';
+import type { Redis } from '../redis/connection.ts';
+import { checkServer, type ServerFacts } from '../redis/server-check.ts';
+import type { Quarantine } from '../upkeep/quarantine.ts';
+import { RedisAnnouncer } from './announcer.ts';
+import { ClaimBrake, DEFAULT_BRAKE, type BrakeLimits, type ServerPressure } from './claim-brake.ts';
+import { ClaimBursts } from './claim-bursts.ts';
+import { orderWaiting, type Line } from './fair-order.ts';
+import type { HandOvers } from './hand-over.ts';
+import { JobEndings } from './job-endings.ts';
+import { tokenPrefixOf } from './worker-identity.ts';
+
+export interface BullJobSourceOptions {
+  readonly redisUrl: string;
+  readonly prefix: string;
+  readonly queue: string;
+  /** How long a claim lasts without renewal; renewed at a third of it. */
+  readonly leaseMs: number;
+  /** How often jobs whose lease ran out are looked for. */
+  readonly stalledCheckMs: number;
+  /** Shown as `processedBy` of a job. */
+  readonly workerId?: string;
+  /** What this worker is called over all its lives: what a dead one of this name had claimed goes back at the start. */
+  readonly workerName?: string | undefined;
+  /** The main lane, under whose name jobs are quarantined; left out, they only fail. */
+  readonly quarantineOf?: string | undefined;
+  /** The CPU lane that jobs of this queue may be handed over to; left out, what would go there fails. */
+  readonly handOverTo?: string | undefined;
+  readonly faults?: FaultPoints | undefined;
+  /** When to stop claiming because the server has no room for results; see claim-brake.ts. */
+  readonly brake?: BrakeLimits | undefined;
+  /** See checkServer. */
+  readonly isUnsafeAllowed?: boolean | undefined;
+  readonly onBrake?: ((reason: ServerPressure | undefined) => void) | undefined;
+  readonly log: Logger;
+}
+
+/** What exists once the server answered and was found safe. */
+export interface SourceParts {
+  readonly facts: ServerFacts;
+  readonly worker: BatchWorker;
+  readonly bursts: ClaimBursts;
+  readonly brake: ClaimBrake;
+  readonly endings: JobEndings;
+  readonly completions: Completions;
+  readonly cancels: CancelListener;
+}
+
+/** What the source has before it has parts. */
+export interface SourceHooks {
+  /** Claims that are held, by token. */
+  readonly claimed: ReadonlyMap<string, TakenJob>;
+  readonly handOvers: HandOvers | undefined;
+  readonly quarantine: Quarantine | undefined;
+  readonly isDrained: () => boolean;
+  readonly onTaken: (taken: TakenJob) => void;
+  readonly onCancelled: (jobIds: readonly string[]) => void;
+  /** Claims nothing after it. */
+  readonly claimingEnd: AbortSignal;
+  /** Tries nothing again after it. */
+  readonly end: AbortSignal;
+}
+
+export interface SourceWiring extends SourceHooks {
+  readonly connection: Redis;
+  readonly facts: ServerFacts;
+}
+
+const MAX_EVENTS = 1_000;
+
+/** Throws for a server that is not safe; says what is doubtful about it. */
+export async function checkedServer(options: BullJobSourceOptions, connection: Redis): Promise<ServerFacts> {
+  const { prefix, queue, log } = options;
+  const { facts, warnings } = await checkServer(connection, { isUnsafeAllowed: options.isUnsafeAllowed });
+  for (const warning of warnings) log.warn({ server: facts.version }, warning);
+  await limitEvents(connection, prefix, queue, MAX_EVENTS).catch((error: unknown) =>
+    log.debug({ err: error }, 'the stream of events was not bounded'),
+  );
+  return facts;
+}
+
+export function assembleParts(options: BullJobSourceOptions, wiring: SourceWiring): SourceParts {
+  const { connection, facts, claimed, end: signal, claimingEnd, handOvers, quarantine, onCancelled } = wiring;
+  const { redisUrl, prefix, queue, leaseMs, log } = options;
+  const place = { connection, prefix, queue, log };
+  const worker = openWorker(options, connection);
+  const completions = new Completions({ ...place, kept: KEEP_COMPLETED, signal });
+  const announcer = new RedisAnnouncer({ ...place, sendEndings: () => completions.flush(), signal });
+  const open = (): number => claimed.size;
+  const endings = new JobEndings({ ...place, announcer, completions, handOvers, quarantine, open, signal });
+  const cancels = new CancelListener({
+    redisUrl,
+    prefix,
+    connection,
+    log,
+    lane: queue,
+    everyMs: leaseMs / 3,
+    held: () => [...claimed.values()].map(({ job }) => job.id ?? ''),
+    onCancelled,
+  });
+  const bursts = new ClaimBursts({
+    untilSign: () => worker.untilSign(),
+    takeNow: (count) => worker.takeNow(count),
+    order: () => order(options, wiring),
+    onTaken: wiring.onTaken,
+    onLate: (taken) => endings.giveBack(taken, 0),
+    signal: claimingEnd,
+    log,
+  });
+  const brake = new ClaimBrake({
+    ...place,
+    limits: options.brake ?? DEFAULT_BRAKE,
+    inFlight: open,
+    isDrained: wiring.isDrained,
+    onChange: options.onBrake,
+    signal: claimingEnd,
+  });
+  return { facts, worker, bursts, brake, endings, completions, cancels };
+}
+
+function openWorker(options: BullJobSourceOptions, connection: Redis): BatchWorker {
+  const { prefix, queue, leaseMs, stalledCheckMs, workerName = '', log } = options;
+  const worker = new BatchWorker({
+    connection,
+    prefix,
+    queue,
+    workerId: options.workerId ?? (workerName || randomUUID()),
+    leaseMs,
+    stalledCheckMs,
+    tokenPrefix: tokenPrefixOf(workerName),
+  });
+  worker.on('error', (error) => log.debug({ err: error }, 'queue client reported an error'));
+  worker.on('stalled', (jobId) => log.warn({ jobId }, 'job stalled, its worker is gone; it waits again'));
+  return worker;
+}
+
+/** Undefined when that failed: without an order jobs are claimed as they came, which is better than not at all. */
+async function order(
+  { prefix, queue, log }: BullJobSourceOptions,
+  { connection, end }: SourceWiring,
+): Promise<Line | undefined> {
+  try {
+    return await orderWaiting(connection, { prefix, queue }, end);
+  } catch (error) {
+    if (!end.aborted) log.warn({ err: error }, 'waiting jobs could not be put in order');
+    return undefined;
+  }
+}
