@@ -33,9 +33,26 @@ function constantOf(script: LuaScript): string {
     `  name: '${script.name}',`,
     `  sha: '${script.sha1}',`,
     `  keyCount: ${keyCountOf(script)},`,
-    `  lua: \`${script.lua.replaceAll('\\', '\\\\').replaceAll('`', '\\`').replaceAll('${', '\\${')}\`,`,
+    '  lua: [',
+    ...piecesOf(script.lua).map((piece) => `    ${quoted(piece)},`),
+    "  ].join(''),",
     '};\n',
   ].join('\n');
+}
+
+/** So that no line is longer than others may be, and none passes for a line of the program that somebody may edit. */
+const PIECE_LENGTH = 90;
+
+function piecesOf(text: string): string[] {
+  return Array.from({ length: Math.ceil(text.length / PIECE_LENGTH) }, (_, at) =>
+    text.slice(at * PIECE_LENGTH, (at + 1) * PIECE_LENGTH),
+  );
+}
+
+/** As the formatter has it: in the quotes of which there are fewer in the text. */
+function quoted(text: string): string {
+  const quote = text.split("'").length > text.split('"').length ? '"' : "'";
+  return `${quote}${text.replaceAll('\\', '\\\\').replaceAll('\n', '\\n').replaceAll(quote, `\\${quote}`)}${quote}`;
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {

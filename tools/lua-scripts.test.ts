@@ -1,7 +1,9 @@
+import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import luaparse, { type Chunk, type Node } from 'luaparse';
 import { describe, expect, test } from 'vitest';
 import { RESULT_HEADER_BYTES } from '@shoal/contract';
+import type { Script } from '../libs/queue/src/redis/script.ts';
 import { modulesOf } from './build-lua.ts';
 import { luaFiles, parseHeader, readScripts, type LuaScript } from './lua-scripts.ts';
 import { scriptsPage } from './scripts-page.ts';
@@ -102,6 +104,14 @@ test('the modules that the code imports are what the .lua files say (npm run lua
   expect(Object.fromEntries([...modules.keys()].map((path) => [path, read(path)]))).toEqual(
     Object.fromEntries(modules),
   );
+});
+
+test('what is called by a hash has that hash', async () => {
+  for (const [path] of modulesOf(scripts)) {
+    const module = (await import(`../${path}`)) as Readonly<Record<string, Script>>;
+    for (const { name, lua, sha } of Object.values(module))
+      expect([name, createHash('sha1').update(lua).digest('hex')]).toEqual([name, sha]);
+  }
 });
 
 test('docs/scripts.md is what the headers say (npm run docs writes it)', () => {

@@ -6,439 +6,216 @@ export const ADMIT_JOBS: Script = {
   name: 'admission/admit-jobs',
   sha: '4b2278129698d43c1be04a87e8ae1d8d86afde38',
   keyCount: 4,
-  lua: `#!lua flags=allow-oom
--- Reserves room for as many jobs as there is, in order, and says how long the next one has to wait.
---
--- Runs: by producers before they add jobs, or beside that while room is ample, for up to 500 jobs a call
--- KEYS[1] admitted: hash of the reservations of the queue
--- KEYS[2] load: hash of what all queues have reserved
--- KEYS[3] drain: hash of how much has left the queue, by which waits are told
--- KEYS[4] door: sorted set of those who wait for room, by when they came
--- ARGV[1] queue: the main queue of the model
--- ARGV[2] caller: who asks
--- ARGV[3] rows: most that the queue may have
--- ARGV[4] bytes: most that all queues may have
--- ARGV[5] share: of both, most that one tenant may have
--- ARGV[6] reserve: share that is kept for interactive jobs
--- ARGV[7] dims: of a result, where no worker has told
--- ARGV[8] forced: 1 if limits do not hold
--- ARGV[9..] of each job: id, tenant, class as "i" or "b", rows, bytes of its input, bytes of one dimension of a result
---   row, and dimensions that were asked for or 0
--- Answers: jobs admitted, ms to wait, why ("rows", "bytes", "tenant" or "line"), and thousandths of what is fullest:
---   the queue, the server's share, one of these tenants (all, when somebody stands in line)
--- Writes: admitted, load, drain, door
--- Deletes: from door who asks, and those who did not come back
--- The server's clock in whole milliseconds since 1970: what several machines write is compared by one clock.
-local function serverClockMs()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-local VALUES_PER_JOB = 7
--- Of those who stand in line, so many are looked at: whoever is behind them is told too short a wait, and comes back
--- too early.
-local MOST_IN_LINE = 200
-local LINE_LIFE_MS = 120000
--- Who comes back later than this loses its place.
-local LATE_MS = 2000
-local SHORTEST_WAIT_MS, LONGEST_WAIT_MS = 20, 60000
--- The wait while nobody knows how fast room comes back: nothing has left the queue yet.
-local UNKNOWN_RATE_MS = 1000
--- The rate is told anew after a second; a sample that is ten seconds old says nothing.
-local SAMPLE_MS, OLD_SAMPLE_MS, FIRST_SAMPLE_MS = 1000, 10000, 100
-local HEADER_BYTES = 96
-
-local admittedKey, loadKey, drainKey, doorKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local queue, caller, mostRows, mostBytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local tenantShare, reserve, isForced = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[8] == '1'
-local now = serverClockMs()
-
-local function average(rate, fresh)
-  return rate > 0 and (rate + fresh) / 2 or fresh
-end
-
--- How fast rows and bytes leave the queue, per ms.
-local function drainRates()
-  local drain = redis.call(
-    'HMGET', drainKey, 'rows', 'bytes', 'sampleMs', 'sampleRows', 'sampleBytes', 'rowRate', 'byteRate'
-  )
-  local rows, bytes, since = tonumber(drain[1]) or 0, tonumber(drain[2]) or 0, tonumber(drain[3])
-  local rowRate, byteRate = tonumber(drain[6]) or 0, tonumber(drain[7]) or 0
-  local passed = since and now - since or 0
-  local freshRows = (rows - (tonumber(drain[4]) or 0)) / math.max(passed, 1)
-  local freshBytes = (bytes - (tonumber(drain[5]) or 0)) / math.max(passed, 1)
-  if passed >= SAMPLE_MS and passed < OLD_SAMPLE_MS then
-    rowRate = average(rowRate, freshRows)
-    byteRate = average(byteRate, freshBytes)
-  end
-  if passed >= SAMPLE_MS or not since then
-    redis.call(
-      'HSET', drainKey, 'sampleMs', now, 'sampleRows', rows, 'sampleBytes', bytes, 'rowRate', rowRate, 'byteRate',
-      byteRate
-    )
-  elseif rowRate == 0 and passed >= FIRST_SAMPLE_MS then
-    rowRate = freshRows
-    byteRate = freshBytes
-  end
-  return rowRate, byteRate
-end
-
-local rowRate, byteRate = drainRates()
-local load = redis.call('HMGET', loadKey, 'rows ' .. queue, 'bytes', 'dims ' .. queue)
-local rows, bytes, dims = tonumber(load[1]) or 0, tonumber(load[2]) or 0, tonumber(load[3]) or tonumber(ARGV[7])
-
--- In line: "<caller> <rows> <bytes> <ms at which it was to come back>", by the microsecond at which it came: two may
--- come within a millisecond.
-local since
-local aheadRows, aheadBytes, isPassed = 0, 0, false
-local line = redis.call('ZRANGE', doorKey, 0, MOST_IN_LINE - 1, 'WITHSCORES')
-for at = 1, #line, 2 do
-  local who, itsRows, itsBytes, backMs = string.match(line[at], '^(%S+) (%d+) (%d+) (%d+)$')
-  if who == caller or tonumber(backMs) < now - LATE_MS then
-    redis.call('ZREM', doorKey, line[at])
-    if who == caller then
-      since = tonumber(line[at + 1])
-    end
-  elseif not since then
-    aheadRows = aheadRows + itsRows
-    aheadBytes = aheadBytes + itsBytes
-    isPassed = true
-  end
-end
-
-local tenants = {}
-local function loadOf(tenant)
-  if not tenants[tenant] then
-    local held = redis.call('HMGET', loadKey, 'rows ' .. queue .. ' ' .. tenant, 'bytes ' .. tenant)
-    tenants[tenant] = {
-      rows = tonumber(held[1]) or 0,
-      bytes = tonumber(held[2]) or 0,
-      addedRows = 0,
-      addedBytes = 0,
-    }
-  end
-  return tenants[tenant]
-end
-
--- Bytes of a job's result.
-local function owedFor(at)
-  local wantedRows, dimBytes, cut = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
-  local width = cut > 0 and math.min(cut, dims) or dims
-  return math.ceil(wantedRows * width * dimBytes) + HEADER_BYTES
-end
-
--- What the job and those after it ask for together, up to a tenth of the room: told for one job at a time, everybody
--- would come back for crumbs.
-local function askedFrom(from)
-  local askedRows, askedBytes = 0, 0
-  for at = from, #ARGV, VALUES_PER_JOB do
-    askedRows = askedRows + tonumber(ARGV[at + 3])
-    askedBytes = askedBytes + tonumber(ARGV[at + 4]) + owedFor(at)
-    if askedRows > mostRows / 10 or askedBytes > mostBytes / 10 then
-      break
-    end
-  end
-  return askedRows, askedBytes
-end
-
-local function timeFor(amount, rate)
-  if amount <= 0 then
-    return 0
-  end
-  return rate > 0 and amount / rate or UNKNOWN_RATE_MS
-end
-
-local function standInLine(askedRows, askedBytes, wait)
-  local time = redis.call('TIME')
-  local cameAt = since or string.format('%d%06d', time[1], time[2])
-  redis.call('ZADD', doorKey, cameAt, string.format('%s %d %d %d', caller, askedRows, askedBytes, now + wait))
-end
-
--- By how much rows and bytes are too many: of the queue, and of the tenant.
-local function excessOf(own, class, wantedRows, wantedBytes, addedRows, addedBytes)
-  local share = class == 'i' and 1 or 1 - reserve
-  return {
-    rows = rows + addedRows + wantedRows - mostRows * share,
-    bytes = bytes + addedBytes + wantedBytes - mostBytes * share,
-    tenantRows = own.rows + own.addedRows + wantedRows - mostRows * tenantShare,
-    tenantBytes = own.bytes + own.addedBytes + wantedBytes - mostBytes * tenantShare,
-  }
-end
-
-local function reasonOf(over)
-  local isFull = over.rows > 0 or over.bytes > 0
-  local isGreedy = over.tenantRows > 0 or over.tenantBytes > 0
-  if isGreedy and not isFull then
-    return 'tenant'
-  end
-  return over.rows > 0 and 'rows' or over.bytes > 0 and 'bytes' or 'line'
-end
-
--- How long the job at \`at\` has to wait; a bulk job stands in line meanwhile.
-local function refuse(at, over, reason, class, wantedRows, wantedBytes)
-  local askedRows, askedBytes = askedFrom(at)
-  local moreRows, moreBytes = askedRows - wantedRows, askedBytes - wantedBytes
-  local isInLine = class == 'b' and reason ~= 'tenant'
-  if isInLine then
-    moreRows = moreRows + aheadRows
-    moreBytes = moreBytes + aheadBytes
-  end
-  local forRows = timeFor(math.max(over.rows, over.tenantRows) + moreRows, rowRate)
-  local forBytes = timeFor(math.max(over.bytes, over.tenantBytes) + moreBytes, byteRate)
-  local wait = math.min(math.max(math.ceil(math.max(forRows, forBytes)), SHORTEST_WAIT_MS), LONGEST_WAIT_MS)
-  if isInLine then
-    standInLine(askedRows, askedBytes, wait)
-  end
-  redis.call('PEXPIRE', doorKey, LINE_LIFE_MS)
-  return wait
-end
-
-local admitted, addedRows, addedBytes, wait, reason = 0, 0, 0, 0, ''
-for at = 9, #ARGV, VALUES_PER_JOB do
-  local id, tenant, class, wantedRows, queued = unpack(ARGV, at, at + 4)
-  wantedRows, queued = tonumber(wantedRows), tonumber(queued)
-  local own = loadOf(tenant)
-  if redis.call('HEXISTS', admittedKey, id) == 0 then
-    local owed = owedFor(at)
-    local over = excessOf(own, class, wantedRows, queued + owed, addedRows, addedBytes)
-    local isOver = over.rows > 0 or over.bytes > 0 or over.tenantRows > 0 or over.tenantBytes > 0
-    -- into an empty house anything is let, or what is larger than the house would wait for ever
-    local isAlone = rows + addedRows + bytes + addedBytes == 0
-    if not isForced and not isAlone and (isOver or (isPassed and class == 'b')) then
-      reason = reasonOf(over)
-      wait = refuse(at, over, reason, class, wantedRows, queued + owed)
-      break
-    end
-    local held = 'q ' .. wantedRows .. ' ' .. queued .. ' ' .. owed .. ' ' .. now .. ' ' .. tenant
-    redis.call('HSET', admittedKey, id, held)
-    addedRows = addedRows + wantedRows
-    addedBytes = addedBytes + queued + owed
-    own.addedRows = own.addedRows + wantedRows
-    own.addedBytes = own.addedBytes + queued + owed
-  end
-  admitted = admitted + 1
-end
-
-if addedRows > 0 then
-  redis.call('HINCRBY', loadKey, 'rows ' .. queue, addedRows)
-  redis.call('HINCRBY', loadKey, 'bytes', addedBytes)
-  for tenant, own in pairs(tenants) do
-    if own.addedRows > 0 then
-      redis.call('HINCRBY', loadKey, 'rows ' .. queue .. ' ' .. tenant, own.addedRows)
-      redis.call('HINCRBY', loadKey, 'bytes ' .. tenant, own.addedBytes)
-    end
-  end
-end
-
-local full = 1
-if #line == 0 then
-  full = math.max((rows + addedRows) / mostRows, (bytes + addedBytes) / mostBytes)
-end
-for _, own in pairs(tenants) do
-  local tenantRows, tenantBytes = own.rows + own.addedRows, own.bytes + own.addedBytes
-  full = math.max(full, tenantRows / (mostRows * tenantShare), tenantBytes / (mostBytes * tenantShare))
-end
-return { admitted, wait, reason, math.ceil(1000 * math.min(full, 1)) }
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Reserves room for as many jobs as there is, in order, and says ho',
+    'w long the next one has to wait.\n--\n-- Runs: by producers before they add jobs, or beside ',
+    'that while room is ample, for up to 500 jobs a call\n-- KEYS[1] admitted: hash of the reser',
+    'vations of the queue\n-- KEYS[2] load: hash of what all queues have reserved\n-- KEYS[3] dra',
+    'in: hash of how much has left the queue, by which waits are told\n-- KEYS[4] door: sorted s',
+    'et of those who wait for room, by when they came\n-- ARGV[1] queue: the main queue of the m',
+    'odel\n-- ARGV[2] caller: who asks\n-- ARGV[3] rows: most that the queue may have\n-- ARGV[4] ',
+    'bytes: most that all queues may have\n-- ARGV[5] share: of both, most that one tenant may h',
+    'ave\n-- ARGV[6] reserve: share that is kept for interactive jobs\n-- ARGV[7] dims: of a resu',
+    'lt, where no worker has told\n-- ARGV[8] forced: 1 if limits do not hold\n-- ARGV[9..] of ea',
+    'ch job: id, tenant, class as "i" or "b", rows, bytes of its input, bytes of one dimension ',
+    'of a result\n--   row, and dimensions that were asked for or 0\n-- Answers: jobs admitted, m',
+    's to wait, why ("rows", "bytes", "tenant" or "line"), and thousandths of what is fullest:\n',
+    "--   the queue, the server's share, one of these tenants (all, when somebody stands in lin",
+    'e)\n-- Writes: admitted, load, drain, door\n-- Deletes: from door who asks, and those who di',
+    "d not come back\n-- The server's clock in whole milliseconds since 1970: what several machi",
+    'nes write is compared by one clock.\nlocal function serverClockMs()\n  local time = redis.ca',
+    "ll('TIME')\n  return time[1] * 1000 + math.floor(time[2] / 1000)\nend\nlocal VALUES_PER_JOB =",
+    ' 7\n-- Of those who stand in line, so many are looked at: whoever is behind them is told to',
+    'o short a wait, and comes back\n-- too early.\nlocal MOST_IN_LINE = 200\nlocal LINE_LIFE_MS =',
+    ' 120000\n-- Who comes back later than this loses its place.\nlocal LATE_MS = 2000\nlocal SHOR',
+    'TEST_WAIT_MS, LONGEST_WAIT_MS = 20, 60000\n-- The wait while nobody knows how fast room com',
+    'es back: nothing has left the queue yet.\nlocal UNKNOWN_RATE_MS = 1000\n-- The rate is told ',
+    'anew after a second; a sample that is ten seconds old says nothing.\nlocal SAMPLE_MS, OLD_S',
+    'AMPLE_MS, FIRST_SAMPLE_MS = 1000, 10000, 100\nlocal HEADER_BYTES = 96\n\nlocal admittedKey, l',
+    'oadKey, drainKey, doorKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4]\nlocal queue, caller, mostRo',
+    'ws, mostBytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])\nlocal tenantShare, ',
+    "reserve, isForced = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[8] == '1'\nlocal now = serve",
+    'rClockMs()\n\nlocal function average(rate, fresh)\n  return rate > 0 and (rate + fresh) / 2 o',
+    'r fresh\nend\n\n-- How fast rows and bytes leave the queue, per ms.\nlocal function drainRates',
+    "()\n  local drain = redis.call(\n    'HMGET', drainKey, 'rows', 'bytes', 'sampleMs', 'sample",
+    "Rows', 'sampleBytes', 'rowRate', 'byteRate'\n  )\n  local rows, bytes, since = tonumber(drai",
+    'n[1]) or 0, tonumber(drain[2]) or 0, tonumber(drain[3])\n  local rowRate, byteRate = tonumb',
+    'er(drain[6]) or 0, tonumber(drain[7]) or 0\n  local passed = since and now - since or 0\n  l',
+    'ocal freshRows = (rows - (tonumber(drain[4]) or 0)) / math.max(passed, 1)\n  local freshByt',
+    'es = (bytes - (tonumber(drain[5]) or 0)) / math.max(passed, 1)\n  if passed >= SAMPLE_MS an',
+    'd passed < OLD_SAMPLE_MS then\n    rowRate = average(rowRate, freshRows)\n    byteRate = ave',
+    'rage(byteRate, freshBytes)\n  end\n  if passed >= SAMPLE_MS or not since then\n    redis.call',
+    "(\n      'HSET', drainKey, 'sampleMs', now, 'sampleRows', rows, 'sampleBytes', bytes, 'rowR",
+    "ate', rowRate, 'byteRate',\n      byteRate\n    )\n  elseif rowRate == 0 and passed >= FIRST_",
+    'SAMPLE_MS then\n    rowRate = freshRows\n    byteRate = freshBytes\n  end\n  return rowRate, b',
+    "yteRate\nend\n\nlocal rowRate, byteRate = drainRates()\nlocal load = redis.call('HMGET', loadK",
+    "ey, 'rows ' .. queue, 'bytes', 'dims ' .. queue)\nlocal rows, bytes, dims = tonumber(load[1",
+    ']) or 0, tonumber(load[2]) or 0, tonumber(load[3]) or tonumber(ARGV[7])\n\n-- In line: "<cal',
+    'ler> <rows> <bytes> <ms at which it was to come back>", by the microsecond at which it cam',
+    'e: two may\n-- come within a millisecond.\nlocal since\nlocal aheadRows, aheadBytes, isPassed',
+    " = 0, 0, false\nlocal line = redis.call('ZRANGE', doorKey, 0, MOST_IN_LINE - 1, 'WITHSCORES",
+    "')\nfor at = 1, #line, 2 do\n  local who, itsRows, itsBytes, backMs = string.match(line[at],",
+    " '^(%S+) (%d+) (%d+) (%d+)$')\n  if who == caller or tonumber(backMs) < now - LATE_MS then\n",
+    "    redis.call('ZREM', doorKey, line[at])\n    if who == caller then\n      since = tonumber",
+    '(line[at + 1])\n    end\n  elseif not since then\n    aheadRows = aheadRows + itsRows\n    ahe',
+    'adBytes = aheadBytes + itsBytes\n    isPassed = true\n  end\nend\n\nlocal tenants = {}\nlocal fu',
+    "nction loadOf(tenant)\n  if not tenants[tenant] then\n    local held = redis.call('HMGET', l",
+    "oadKey, 'rows ' .. queue .. ' ' .. tenant, 'bytes ' .. tenant)\n    tenants[tenant] = {\n   ",
+    '   rows = tonumber(held[1]) or 0,\n      bytes = tonumber(held[2]) or 0,\n      addedRows = ',
+    "0,\n      addedBytes = 0,\n    }\n  end\n  return tenants[tenant]\nend\n\n-- Bytes of a job's res",
+    'ult.\nlocal function owedFor(at)\n  local wantedRows, dimBytes, cut = tonumber(ARGV[at + 3])',
+    ', tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])\n  local width = cut > 0 and math.min(cut,',
+    ' dims) or dims\n  return math.ceil(wantedRows * width * dimBytes) + HEADER_BYTES\nend\n\n-- Wh',
+    'at the job and those after it ask for together, up to a tenth of the room: told for one jo',
+    'b at a time, everybody\n-- would come back for crumbs.\nlocal function askedFrom(from)\n  loc',
+    'al askedRows, askedBytes = 0, 0\n  for at = from, #ARGV, VALUES_PER_JOB do\n    askedRows = ',
+    'askedRows + tonumber(ARGV[at + 3])\n    askedBytes = askedBytes + tonumber(ARGV[at + 4]) + ',
+    'owedFor(at)\n    if askedRows > mostRows / 10 or askedBytes > mostBytes / 10 then\n      bre',
+    'ak\n    end\n  end\n  return askedRows, askedBytes\nend\n\nlocal function timeFor(amount, rate)\n',
+    '  if amount <= 0 then\n    return 0\n  end\n  return rate > 0 and amount / rate or UNKNOWN_RA',
+    'TE_MS\nend\n\nlocal function standInLine(askedRows, askedBytes, wait)\n  local time = redis.ca',
+    "ll('TIME')\n  local cameAt = since or string.format('%d%06d', time[1], time[2])\n  redis.cal",
+    "l('ZADD', doorKey, cameAt, string.format('%s %d %d %d', caller, askedRows, askedBytes, now",
+    ' + wait))\nend\n\n-- By how much rows and bytes are too many: of the queue, and of the tenant',
+    '.\nlocal function excessOf(own, class, wantedRows, wantedBytes, addedRows, addedBytes)\n  lo',
+    "cal share = class == 'i' and 1 or 1 - reserve\n  return {\n    rows = rows + addedRows + wan",
+    'tedRows - mostRows * share,\n    bytes = bytes + addedBytes + wantedBytes - mostBytes * sha',
+    're,\n    tenantRows = own.rows + own.addedRows + wantedRows - mostRows * tenantShare,\n    t',
+    'enantBytes = own.bytes + own.addedBytes + wantedBytes - mostBytes * tenantShare,\n  }\nend\n\n',
+    'local function reasonOf(over)\n  local isFull = over.rows > 0 or over.bytes > 0\n  local isG',
+    'reedy = over.tenantRows > 0 or over.tenantBytes > 0\n  if isGreedy and not isFull then\n    ',
+    "return 'tenant'\n  end\n  return over.rows > 0 and 'rows' or over.bytes > 0 and 'bytes' or '",
+    "line'\nend\n\n-- How long the job at `at` has to wait; a bulk job stands in line meanwhile.\nl",
+    'ocal function refuse(at, over, reason, class, wantedRows, wantedBytes)\n  local askedRows, ',
+    'askedBytes = askedFrom(at)\n  local moreRows, moreBytes = askedRows - wantedRows, askedByte',
+    "s - wantedBytes\n  local isInLine = class == 'b' and reason ~= 'tenant'\n  if isInLine then\n",
+    '    moreRows = moreRows + aheadRows\n    moreBytes = moreBytes + aheadBytes\n  end\n  local f',
+    'orRows = timeFor(math.max(over.rows, over.tenantRows) + moreRows, rowRate)\n  local forByte',
+    's = timeFor(math.max(over.bytes, over.tenantBytes) + moreBytes, byteRate)\n  local wait = m',
+    'ath.min(math.max(math.ceil(math.max(forRows, forBytes)), SHORTEST_WAIT_MS), LONGEST_WAIT_M',
+    "S)\n  if isInLine then\n    standInLine(askedRows, askedBytes, wait)\n  end\n  redis.call('PEX",
+    "PIRE', doorKey, LINE_LIFE_MS)\n  return wait\nend\n\nlocal admitted, addedRows, addedBytes, wa",
+    "it, reason = 0, 0, 0, 0, ''\nfor at = 9, #ARGV, VALUES_PER_JOB do\n  local id, tenant, class",
+    ', wantedRows, queued = unpack(ARGV, at, at + 4)\n  wantedRows, queued = tonumber(wantedRows',
+    "), tonumber(queued)\n  local own = loadOf(tenant)\n  if redis.call('HEXISTS', admittedKey, i",
+    'd) == 0 then\n    local owed = owedFor(at)\n    local over = excessOf(own, class, wantedRows',
+    ', queued + owed, addedRows, addedBytes)\n    local isOver = over.rows > 0 or over.bytes > 0',
+    ' or over.tenantRows > 0 or over.tenantBytes > 0\n    -- into an empty house anything is let',
+    ', or what is larger than the house would wait for ever\n    local isAlone = rows + addedRow',
+    's + bytes + addedBytes == 0\n    if not isForced and not isAlone and (isOver or (isPassed a',
+    "nd class == 'b')) then\n      reason = reasonOf(over)\n      wait = refuse(at, over, reason,",
+    " class, wantedRows, queued + owed)\n      break\n    end\n    local held = 'q ' .. wantedRows",
+    " .. ' ' .. queued .. ' ' .. owed .. ' ' .. now .. ' ' .. tenant\n    redis.call('HSET', adm",
+    'ittedKey, id, held)\n    addedRows = addedRows + wantedRows\n    addedBytes = addedBytes + q',
+    'ueued + owed\n    own.addedRows = own.addedRows + wantedRows\n    own.addedBytes = own.added',
+    'Bytes + queued + owed\n  end\n  admitted = admitted + 1\nend\n\nif addedRows > 0 then\n  redis.c',
+    "all('HINCRBY', loadKey, 'rows ' .. queue, addedRows)\n  redis.call('HINCRBY', loadKey, 'byt",
+    "es', addedBytes)\n  for tenant, own in pairs(tenants) do\n    if own.addedRows > 0 then\n    ",
+    "  redis.call('HINCRBY', loadKey, 'rows ' .. queue .. ' ' .. tenant, own.addedRows)\n      r",
+    "edis.call('HINCRBY', loadKey, 'bytes ' .. tenant, own.addedBytes)\n    end\n  end\nend\n\nlocal",
+    ' full = 1\nif #line == 0 then\n  full = math.max((rows + addedRows) / mostRows, (bytes + add',
+    'edBytes) / mostBytes)\nend\nfor _, own in pairs(tenants) do\n  local tenantRows, tenantBytes ',
+    '= own.rows + own.addedRows, own.bytes + own.addedBytes\n  full = math.max(full, tenantRows ',
+    '/ (mostRows * tenantShare), tenantBytes / (mostBytes * tenantShare))\nend\nreturn { admitted',
+    ', wait, reason, math.ceil(1000 * math.min(full, 1)) }\n',
+  ].join(''),
 };
 
 export const RECOUNT_ROOM: Script = {
   name: 'admission/recount-room',
   sha: '634006e223db11aaf49bc537f9af78c079585ef1',
   keyCount: 3,
-  lua: `#!lua flags=allow-oom
--- Gives back room of jobs that are over and of which nobody said so.
---
--- Runs: by the janitor for a hundred reservations a call
--- KEYS[1] admitted: hash of the reservations of the queue
--- KEYS[2] load: hash of what all queues have reserved
--- KEYS[3] drain: not used
--- ARGV[1] queue: the main queue of the model
--- ARGV[2] jobs: what keys of jobs begin with
--- ARGV[3] results: what keys of results begin with
--- ARGV[4] grace: how old a reservation without a job must be, ms
--- ARGV[5..] of each job: its id
--- Answers: how many reservations of which nothing was left
--- Writes: admitted, load
--- Deletes: reservations that belong to no job and no unread result
--- Gives back room that was reserved for jobs. A reservation is
--- "<q|o> <rows> <queued bytes> <owed bytes> <ms> <tenant>": q while the job waits or runs, o when only its result is
--- owed. Sums are written once for all that was released.
--- KEYS[1] reservations of the queue, KEYS[2] load of all queues.
-local RESERVATION = '^(%a) (%d+) (%d+) (%d+) (%d+) (.*)$'
-local released = {}
-
-local function subtract(field, amount)
-  released[field] = (released[field] or 0) + amount
-end
-
--- Of one job all, or what it has queued. Returns the rows and bytes that are free now.
-local function release(queue, id, isAll)
-  local held = redis.call('HGET', KEYS[1], id)
-  if not held then
-    return 0, 0
-  end
-  local state, rows, queued, owed, ms, tenant = string.match(held, RESERVATION)
-  rows, queued, owed = tonumber(rows), tonumber(queued), tonumber(owed)
-  if isAll then
-    redis.call('HDEL', KEYS[1], id)
-  elseif state == 'q' then
-    redis.call('HSET', KEYS[1], id, 'o 0 0 ' .. owed .. ' ' .. ms .. ' ' .. tenant)
-  else
-    return 0, 0
-  end
-  local bytes = isAll and queued + owed or queued
-  subtract('rows ' .. queue, rows)
-  subtract('bytes', bytes)
-  subtract('rows ' .. queue .. ' ' .. tenant, rows)
-  subtract('bytes ' .. tenant, bytes)
-  if not isAll then
-    subtract('unread', -owed)
-  elseif state == 'o' then
-    subtract('unread', owed)
-  end
-  return rows, bytes
-end
-
-local function settle()
-  for field, amount in pairs(released) do
-    if amount ~= 0 and redis.call('HINCRBY', KEYS[2], field, -amount) <= 0 then
-      redis.call('HDEL', KEYS[2], field)
-    end
-  end
-end
--- The server's clock in whole milliseconds since 1970: what several machines write is compared by one clock.
-local function serverClockMs()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-local RESERVED_AT = '^%a %d+ %d+ %d+ (%d+)'
--- A result that was taken has its header left, of 32 bytes.
-local HEADER_BYTES = 32
-local admittedKey, queue, jobPrefix, outputPrefix, graceMs = KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local now = serverClockMs()
-
-local function isOpen(job)
-  return redis.call('EXISTS', job) == 1 and redis.call('HEXISTS', job, 'finishedOn') == 0
-end
-
-local count = 0
-for at = 5, #ARGV do
-  local id = ARGV[at]
-  local held = redis.call('HGET', admittedKey, id)
-  local isOver = held and not isOpen(jobPrefix .. id)
-  if isOver and now - tonumber(string.match(held, RESERVED_AT)) >= graceMs then
-    local hasResult = redis.call('STRLEN', outputPrefix .. id) > HEADER_BYTES
-    release(queue, id, not hasResult)
-    if not hasResult then
-      count = count + 1
-    end
-  end
-end
-settle()
-return count
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Gives back room of jobs that are over and of which nobody said so',
+    '.\n--\n-- Runs: by the janitor for a hundred reservations a call\n-- KEYS[1] admitted: hash o',
+    'f the reservations of the queue\n-- KEYS[2] load: hash of what all queues have reserved\n-- ',
+    'KEYS[3] drain: not used\n-- ARGV[1] queue: the main queue of the model\n-- ARGV[2] jobs: wha',
+    't keys of jobs begin with\n-- ARGV[3] results: what keys of results begin with\n-- ARGV[4] g',
+    'race: how old a reservation without a job must be, ms\n-- ARGV[5..] of each job: its id\n-- ',
+    'Answers: how many reservations of which nothing was left\n-- Writes: admitted, load\n-- Dele',
+    'tes: reservations that belong to no job and no unread result\n-- Gives back room that was r',
+    'eserved for jobs. A reservation is\n-- "<q|o> <rows> <queued bytes> <owed bytes> <ms> <tena',
+    'nt>": q while the job waits or runs, o when only its result is\n-- owed. Sums are written o',
+    'nce for all that was released.\n-- KEYS[1] reservations of the queue, KEYS[2] load of all q',
+    "ueues.\nlocal RESERVATION = '^(%a) (%d+) (%d+) (%d+) (%d+) (.*)$'\nlocal released = {}\n\nloca",
+    'l function subtract(field, amount)\n  released[field] = (released[field] or 0) + amount\nend',
+    '\n\n-- Of one job all, or what it has queued. Returns the rows and bytes that are free now.\n',
+    "local function release(queue, id, isAll)\n  local held = redis.call('HGET', KEYS[1], id)\n  ",
+    'if not held then\n    return 0, 0\n  end\n  local state, rows, queued, owed, ms, tenant = str',
+    'ing.match(held, RESERVATION)\n  rows, queued, owed = tonumber(rows), tonumber(queued), tonu',
+    "mber(owed)\n  if isAll then\n    redis.call('HDEL', KEYS[1], id)\n  elseif state == 'q' then\n",
+    "    redis.call('HSET', KEYS[1], id, 'o 0 0 ' .. owed .. ' ' .. ms .. ' ' .. tenant)\n  else",
+    "\n    return 0, 0\n  end\n  local bytes = isAll and queued + owed or queued\n  subtract('rows ",
+    "' .. queue, rows)\n  subtract('bytes', bytes)\n  subtract('rows ' .. queue .. ' ' .. tenant,",
+    " rows)\n  subtract('bytes ' .. tenant, bytes)\n  if not isAll then\n    subtract('unread', -o",
+    "wed)\n  elseif state == 'o' then\n    subtract('unread', owed)\n  end\n  return rows, bytes\nen",
+    'd\n\nlocal function settle()\n  for field, amount in pairs(released) do\n    if amount ~= 0 an',
+    "d redis.call('HINCRBY', KEYS[2], field, -amount) <= 0 then\n      redis.call('HDEL', KEYS[2",
+    "], field)\n    end\n  end\nend\n-- The server's clock in whole milliseconds since 1970: what s",
+    'everal machines write is compared by one clock.\nlocal function serverClockMs()\n  local tim',
+    "e = redis.call('TIME')\n  return time[1] * 1000 + math.floor(time[2] / 1000)\nend\nlocal RESE",
+    "RVED_AT = '^%a %d+ %d+ %d+ (%d+)'\n-- A result that was taken has its header left, of 32 by",
+    'tes.\nlocal HEADER_BYTES = 32\nlocal admittedKey, queue, jobPrefix, outputPrefix, graceMs = ',
+    'KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])\nlocal now = serverClockMs()\n\nlocal f',
+    "unction isOpen(job)\n  return redis.call('EXISTS', job) == 1 and redis.call('HEXISTS', job,",
+    " 'finishedOn') == 0\nend\n\nlocal count = 0\nfor at = 5, #ARGV do\n  local id = ARGV[at]\n  loca",
+    "l held = redis.call('HGET', admittedKey, id)\n  local isOver = held and not isOpen(jobPrefi",
+    'x .. id)\n  if isOver and now - tonumber(string.match(held, RESERVED_AT)) >= graceMs then\n ',
+    "   local hasResult = redis.call('STRLEN', outputPrefix .. id) > HEADER_BYTES\n    release(q",
+    'ueue, id, not hasResult)\n    if not hasResult then\n      count = count + 1\n    end\n  end\ne',
+    'nd\nsettle()\nreturn count\n',
+  ].join(''),
 };
 
 export const RELEASE_ROOM: Script = {
   name: 'admission/release-room',
   sha: 'd6a8a0a3831c7141fb35603aff7d4f2fec643ad6',
   keyCount: 3,
-  lua: `#!lua flags=allow-oom
--- Gives back room that was reserved for jobs that ended or were taken off the queue.
---
--- Runs: by whoever announces an ending, by readers that acknowledge, and by producers that take jobs off the queue
--- KEYS[1] admitted: hash of the reservations of the queue
--- KEYS[2] load: hash of what all queues have reserved
--- KEYS[3] drain: hash of how much has left the queue, by which waits are told
--- ARGV[1] queue: the main queue of the model
--- ARGV[2] all: 1 to release all of it, 0 for what is queued while the result is owed
--- ARGV[3..] of each job: its id
--- Answers: how many rows are free now
--- Writes: admitted, load, drain
--- Deletes: reservations of which nothing is left
---
--- A job of the same id that was added again meanwhile loses its reservation: it is counted as less than it is, once,
--- and never for long.
--- Gives back room that was reserved for jobs. A reservation is
--- "<q|o> <rows> <queued bytes> <owed bytes> <ms> <tenant>": q while the job waits or runs, o when only its result is
--- owed. Sums are written once for all that was released.
--- KEYS[1] reservations of the queue, KEYS[2] load of all queues.
-local RESERVATION = '^(%a) (%d+) (%d+) (%d+) (%d+) (.*)$'
-local released = {}
-
-local function subtract(field, amount)
-  released[field] = (released[field] or 0) + amount
-end
-
--- Of one job all, or what it has queued. Returns the rows and bytes that are free now.
-local function release(queue, id, isAll)
-  local held = redis.call('HGET', KEYS[1], id)
-  if not held then
-    return 0, 0
-  end
-  local state, rows, queued, owed, ms, tenant = string.match(held, RESERVATION)
-  rows, queued, owed = tonumber(rows), tonumber(queued), tonumber(owed)
-  if isAll then
-    redis.call('HDEL', KEYS[1], id)
-  elseif state == 'q' then
-    redis.call('HSET', KEYS[1], id, 'o 0 0 ' .. owed .. ' ' .. ms .. ' ' .. tenant)
-  else
-    return 0, 0
-  end
-  local bytes = isAll and queued + owed or queued
-  subtract('rows ' .. queue, rows)
-  subtract('bytes', bytes)
-  subtract('rows ' .. queue .. ' ' .. tenant, rows)
-  subtract('bytes ' .. tenant, bytes)
-  if not isAll then
-    subtract('unread', -owed)
-  elseif state == 'o' then
-    subtract('unread', owed)
-  end
-  return rows, bytes
-end
-
-local function settle()
-  for field, amount in pairs(released) do
-    if amount ~= 0 and redis.call('HINCRBY', KEYS[2], field, -amount) <= 0 then
-      redis.call('HDEL', KEYS[2], field)
-    end
-  end
-end
-local drainKey, queue, isAll = KEYS[3], ARGV[1], ARGV[2] == '1'
-local rows, bytes = 0, 0
-for at = 3, #ARGV do
-  local goneRows, goneBytes = release(queue, ARGV[at], isAll)
-  rows = rows + goneRows
-  bytes = bytes + goneBytes
-end
-settle()
-if rows > 0 then
-  redis.call('HINCRBY', drainKey, 'rows', rows)
-end
-if bytes > 0 then
-  redis.call('HINCRBY', drainKey, 'bytes', bytes)
-end
-return rows
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Gives back room that was reserved for jobs that ended or were tak',
+    'en off the queue.\n--\n-- Runs: by whoever announces an ending, by readers that acknowledge,',
+    ' and by producers that take jobs off the queue\n-- KEYS[1] admitted: hash of the reservatio',
+    'ns of the queue\n-- KEYS[2] load: hash of what all queues have reserved\n-- KEYS[3] drain: h',
+    'ash of how much has left the queue, by which waits are told\n-- ARGV[1] queue: the main que',
+    'ue of the model\n-- ARGV[2] all: 1 to release all of it, 0 for what is queued while the res',
+    'ult is owed\n-- ARGV[3..] of each job: its id\n-- Answers: how many rows are free now\n-- Wri',
+    'tes: admitted, load, drain\n-- Deletes: reservations of which nothing is left\n--\n-- A job o',
+    'f the same id that was added again meanwhile loses its reservation: it is counted as less ',
+    'than it is, once,\n-- and never for long.\n-- Gives back room that was reserved for jobs. A ',
+    'reservation is\n-- "<q|o> <rows> <queued bytes> <owed bytes> <ms> <tenant>": q while the jo',
+    'b waits or runs, o when only its result is\n-- owed. Sums are written once for all that was',
+    ' released.\n-- KEYS[1] reservations of the queue, KEYS[2] load of all queues.\nlocal RESERVA',
+    "TION = '^(%a) (%d+) (%d+) (%d+) (%d+) (.*)$'\nlocal released = {}\n\nlocal function subtract(",
+    'field, amount)\n  released[field] = (released[field] or 0) + amount\nend\n\n-- Of one job all,',
+    ' or what it has queued. Returns the rows and bytes that are free now.\nlocal function relea',
+    "se(queue, id, isAll)\n  local held = redis.call('HGET', KEYS[1], id)\n  if not held then\n   ",
+    ' return 0, 0\n  end\n  local state, rows, queued, owed, ms, tenant = string.match(held, RESE',
+    'RVATION)\n  rows, queued, owed = tonumber(rows), tonumber(queued), tonumber(owed)\n  if isAl',
+    "l then\n    redis.call('HDEL', KEYS[1], id)\n  elseif state == 'q' then\n    redis.call('HSET",
+    "', KEYS[1], id, 'o 0 0 ' .. owed .. ' ' .. ms .. ' ' .. tenant)\n  else\n    return 0, 0\n  e",
+    "nd\n  local bytes = isAll and queued + owed or queued\n  subtract('rows ' .. queue, rows)\n  ",
+    "subtract('bytes', bytes)\n  subtract('rows ' .. queue .. ' ' .. tenant, rows)\n  subtract('b",
+    "ytes ' .. tenant, bytes)\n  if not isAll then\n    subtract('unread', -owed)\n  elseif state ",
+    "== 'o' then\n    subtract('unread', owed)\n  end\n  return rows, bytes\nend\n\nlocal function se",
+    "ttle()\n  for field, amount in pairs(released) do\n    if amount ~= 0 and redis.call('HINCRB",
+    "Y', KEYS[2], field, -amount) <= 0 then\n      redis.call('HDEL', KEYS[2], field)\n    end\n  ",
+    "end\nend\nlocal drainKey, queue, isAll = KEYS[3], ARGV[1], ARGV[2] == '1'\nlocal rows, bytes ",
+    '= 0, 0\nfor at = 3, #ARGV do\n  local goneRows, goneBytes = release(queue, ARGV[at], isAll)\n',
+    '  rows = rows + goneRows\n  bytes = bytes + goneBytes\nend\nsettle()\nif rows > 0 then\n  redis',
+    ".call('HINCRBY', drainKey, 'rows', rows)\nend\nif bytes > 0 then\n  redis.call('HINCRBY', dra",
+    "inKey, 'bytes', bytes)\nend\nreturn rows\n",
+  ].join(''),
 };
 
 export const TELL_DIMS: Script = {
   name: 'admission/tell-dims',
   sha: 'd55951907af4943d7439ae159fb01e777078b687',
   keyCount: 1,
-  lua: `#!lua flags=allow-oom
--- Says how many dimensions the results of a queue have, so that reservations are right.
---
--- Runs: by each worker at its start
--- KEYS[1] load: hash of what all queues have reserved
--- ARGV[1] field: "dims <queue>"
--- ARGV[2] dims: how many
--- Answers: nothing
--- Writes: load
--- Deletes: nothing
---
--- A worker starts where the memory is full as well: it is needed there.
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Says how many dimensions the results of a queue have, so that res',
+    'ervations are right.\n--\n-- Runs: by each worker at its start\n-- KEYS[1] load: hash of what',
+    ' all queues have reserved\n-- ARGV[1] field: "dims <queue>"\n-- ARGV[2] dims: how many\n-- An',
+    'swers: nothing\n-- Writes: load\n-- Deletes: nothing\n--\n-- A worker starts where the memory ',
+    "is full as well: it is needed there.\nredis.call('HSET', KEYS[1], ARGV[1], ARGV[2])\n",
+  ].join(''),
 };

@@ -6,145 +6,72 @@ export const COMMIT_RESULTS: Script = {
   name: 'payload/commit-results',
   sha: 'ced56c69a948c7ce6b85340a9bdc692eeafebfac',
   keyCount: 0,
-  lua: `-- Writes results of jobs whose lease still holds, and never over one that is there.
---
--- Runs: by an executor for up to 32 results a call
--- KEYS[1..] of each job: its lock, its result, and the key under which a large result was staged
--- ARGV[1..] of each job: our token, the result's time to live in ms, its fingerprint, and the result itself, or nothing
---   where it was staged
--- Answers: for each job "committed", "already" when the same result is there, "conflict" when another is, "lease-lost",
---   or "not-staged"
--- Writes: the result
--- Deletes: a staged result that was not committed
---
--- A header marked as taken counts like any other. A full server refuses the first write, and none after it: what is
--- refused has left all as it was.
--- The header of a result (SHL1): "SHL1" in bytes 0 to 3, flags as a little-endian u16 in bytes 6 and 7, whose lowest
--- bit is TAKEN, and the fingerprint in bytes 20 to 27. Lua counts from 1. Its size is contract's RESULT_HEADER_BYTES.
-local HEADER_BYTES = 32
-
--- What the server has of a header: '' where there is no result, an error where the key is no string.
-local function readHeader(output)
-  return redis.pcall('GETRANGE', output, 0, HEADER_BYTES - 1)
-end
-
-local function isHeader(header)
-  return type(header) == 'string' and #header >= HEADER_BYTES and string.sub(header, 1, 4) == 'SHL1'
-end
-
-local function isTaken(header)
-  return string.byte(header, 7) % 2 == 1
-end
-
-local function markTaken(header)
-  return string.sub(header, 1, 6) .. string.char(string.byte(header, 7) + 1) .. string.sub(header, 8)
-end
-
-local function fingerprintIn(header)
-  return string.sub(header, 21, 28)
-end
-local function commit(lock, output, staged, token, ttl, fingerprint, result)
-  if redis.pcall('GET', lock) ~= token then
-    return 'lease-lost'
-  end
-  local kind = redis.call('TYPE', output).ok
-  if kind == 'string' then
-    local header = readHeader(output)
-    local isSame = string.sub(header, 1, 4) == 'SHL1' and fingerprintIn(header) == fingerprint
-    return isSame and 'already' or 'conflict'
-  end
-  if kind ~= 'none' then
-    return 'conflict'
-  end
-  if result ~= '' then
-    redis.call('SET', output, result, 'PX', ttl)
-    return 'committed'
-  end
-  if redis.call('PEXPIRE', staged, ttl) == 0 then
-    return 'not-staged'
-  end
-  redis.call('RENAME', staged, output)
-  return 'committed'
-end
-
-local answers = {}
-for at = 1, #KEYS / 3 do
-  local lock, output, staged = KEYS[3 * at - 2], KEYS[3 * at - 1], KEYS[3 * at]
-  local token, ttl, fingerprint, result = ARGV[4 * at - 3], ARGV[4 * at - 2], ARGV[4 * at - 1], ARGV[4 * at]
-  answers[at] = commit(lock, output, staged, token, ttl, fingerprint, result)
-  if result == '' and answers[at] ~= 'committed' then
-    redis.call('UNLINK', staged)
-  end
-end
-return answers
-`,
+  lua: [
+    '-- Writes results of jobs whose lease still holds, and never over one that is there.\n--\n--',
+    ' Runs: by an executor for up to 32 results a call\n-- KEYS[1..] of each job: its lock, its ',
+    'result, and the key under which a large result was staged\n-- ARGV[1..] of each job: our to',
+    "ken, the result's time to live in ms, its fingerprint, and the result itself, or nothing\n-",
+    '-   where it was staged\n-- Answers: for each job "committed", "already" when the same resu',
+    'lt is there, "conflict" when another is, "lease-lost",\n--   or "not-staged"\n-- Writes: the',
+    ' result\n-- Deletes: a staged result that was not committed\n--\n-- A header marked as taken ',
+    'counts like any other. A full server refuses the first write, and none after it: what is\n-',
+    '- refused has left all as it was.\n-- The header of a result (SHL1): "SHL1" in bytes 0 to 3',
+    ', flags as a little-endian u16 in bytes 6 and 7, whose lowest\n-- bit is TAKEN, and the fin',
+    "gerprint in bytes 20 to 27. Lua counts from 1. Its size is contract's RESULT_HEADER_BYTES.",
+    "\nlocal HEADER_BYTES = 32\n\n-- What the server has of a header: '' where there is no result,",
+    ' an error where the key is no string.\nlocal function readHeader(output)\n  return redis.pca',
+    "ll('GETRANGE', output, 0, HEADER_BYTES - 1)\nend\n\nlocal function isHeader(header)\n  return ",
+    "type(header) == 'string' and #header >= HEADER_BYTES and string.sub(header, 1, 4) == 'SHL1",
+    "'\nend\n\nlocal function isTaken(header)\n  return string.byte(header, 7) % 2 == 1\nend\n\nlocal ",
+    'function markTaken(header)\n  return string.sub(header, 1, 6) .. string.char(string.byte(he',
+    'ader, 7) + 1) .. string.sub(header, 8)\nend\n\nlocal function fingerprintIn(header)\n  return ',
+    'string.sub(header, 21, 28)\nend\nlocal function commit(lock, output, staged, token, ttl, fin',
+    "gerprint, result)\n  if redis.pcall('GET', lock) ~= token then\n    return 'lease-lost'\n  en",
+    "d\n  local kind = redis.call('TYPE', output).ok\n  if kind == 'string' then\n    local header",
+    " = readHeader(output)\n    local isSame = string.sub(header, 1, 4) == 'SHL1' and fingerprin",
+    "tIn(header) == fingerprint\n    return isSame and 'already' or 'conflict'\n  end\n  if kind ~",
+    "= 'none' then\n    return 'conflict'\n  end\n  if result ~= '' then\n    redis.call('SET', out",
+    "put, result, 'PX', ttl)\n    return 'committed'\n  end\n  if redis.call('PEXPIRE', staged, tt",
+    "l) == 0 then\n    return 'not-staged'\n  end\n  redis.call('RENAME', staged, output)\n  return",
+    " 'committed'\nend\n\nlocal answers = {}\nfor at = 1, #KEYS / 3 do\n  local lock, output, staged",
+    ' = KEYS[3 * at - 2], KEYS[3 * at - 1], KEYS[3 * at]\n  local token, ttl, fingerprint, resul',
+    't = ARGV[4 * at - 3], ARGV[4 * at - 2], ARGV[4 * at - 1], ARGV[4 * at]\n  answers[at] = com',
+    "mit(lock, output, staged, token, ttl, fingerprint, result)\n  if result == '' and answers[a",
+    "t] ~= 'committed' then\n    redis.call('UNLINK', staged)\n  end\nend\nreturn answers\n",
+  ].join(''),
 };
 
 export const TAKE_RESULTS: Script = {
   name: 'payload/take-results',
   sha: '8e02065112ad08598c47ca80777449fca4794442',
   keyCount: 0,
-  lua: `#!lua flags=allow-oom
--- Hands out results: each body is renamed to a key that only its reader knows, and a header marked as taken stays.
---
--- Runs: by a reader for up to 32 results a call, with a GET of each body behind it
--- KEYS[1..] of each result: its key, and the key that its body is renamed to
--- ARGV[1..] of each result: how long its body is kept there, ms
--- Answers: for each result "body", "taken" when it was handed out before, "absent", or "foreign" when it is no result
--- Writes: each result, its header instead of all of it; the key of its body
--- Deletes: nothing; bodies end with their time to live
---
--- What is no result is left alone. A call that is repeated, because its reply was lost, finds the body where it put it.
--- The header of a result (SHL1): "SHL1" in bytes 0 to 3, flags as a little-endian u16 in bytes 6 and 7, whose lowest
--- bit is TAKEN, and the fingerprint in bytes 20 to 27. Lua counts from 1. Its size is contract's RESULT_HEADER_BYTES.
-local HEADER_BYTES = 32
-
--- What the server has of a header: '' where there is no result, an error where the key is no string.
-local function readHeader(output)
-  return redis.pcall('GETRANGE', output, 0, HEADER_BYTES - 1)
-end
-
-local function isHeader(header)
-  return type(header) == 'string' and #header >= HEADER_BYTES and string.sub(header, 1, 4) == 'SHL1'
-end
-
-local function isTaken(header)
-  return string.byte(header, 7) % 2 == 1
-end
-
-local function markTaken(header)
-  return string.sub(header, 1, 6) .. string.char(string.byte(header, 7) + 1) .. string.sub(header, 8)
-end
-
-local function fingerprintIn(header)
-  return string.sub(header, 21, 28)
-end
-local function take(output, body, bodyTtl)
-  local header = readHeader(output)
-  if header == '' then
-    return 'absent'
-  end
-  if not isHeader(header) then
-    return 'foreign'
-  end
-  if isTaken(header) then
-    return redis.call('EXISTS', body) == 1 and 'body' or 'taken'
-  end
-  local leftMs = redis.call('PTTL', output)
-  redis.call('RENAME', output, body)
-  redis.call('PEXPIRE', body, bodyTtl)
-  if leftMs < 0 then
-    redis.call('SET', output, markTaken(header))
-  else
-    redis.call('SET', output, markTaken(header), 'PX', math.max(leftMs, 1))
-  end
-  return 'body'
-end
-
-local answers = {}
-for at = 1, #ARGV do
-  answers[at] = take(KEYS[2 * at - 1], KEYS[2 * at], ARGV[at])
-end
-return answers
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Hands out results: each body is renamed to a key that only its re',
+    'ader knows, and a header marked as taken stays.\n--\n-- Runs: by a reader for up to 32 resul',
+    'ts a call, with a GET of each body behind it\n-- KEYS[1..] of each result: its key, and the',
+    ' key that its body is renamed to\n-- ARGV[1..] of each result: how long its body is kept th',
+    'ere, ms\n-- Answers: for each result "body", "taken" when it was handed out before, "absent',
+    '", or "foreign" when it is no result\n-- Writes: each result, its header instead of all of ',
+    'it; the key of its body\n-- Deletes: nothing; bodies end with their time to live\n--\n-- What',
+    ' is no result is left alone. A call that is repeated, because its reply was lost, finds th',
+    'e body where it put it.\n-- The header of a result (SHL1): "SHL1" in bytes 0 to 3, flags as',
+    ' a little-endian u16 in bytes 6 and 7, whose lowest\n-- bit is TAKEN, and the fingerprint i',
+    "n bytes 20 to 27. Lua counts from 1. Its size is contract's RESULT_HEADER_BYTES.\nlocal HEA",
+    "DER_BYTES = 32\n\n-- What the server has of a header: '' where there is no result, an error ",
+    "where the key is no string.\nlocal function readHeader(output)\n  return redis.pcall('GETRAN",
+    "GE', output, 0, HEADER_BYTES - 1)\nend\n\nlocal function isHeader(header)\n  return type(heade",
+    "r) == 'string' and #header >= HEADER_BYTES and string.sub(header, 1, 4) == 'SHL1'\nend\n\nloc",
+    'al function isTaken(header)\n  return string.byte(header, 7) % 2 == 1\nend\n\nlocal function m',
+    'arkTaken(header)\n  return string.sub(header, 1, 6) .. string.char(string.byte(header, 7) +',
+    ' 1) .. string.sub(header, 8)\nend\n\nlocal function fingerprintIn(header)\n  return string.sub',
+    '(header, 21, 28)\nend\nlocal function take(output, body, bodyTtl)\n  local header = readHeade',
+    "r(output)\n  if header == '' then\n    return 'absent'\n  end\n  if not isHeader(header) then\n",
+    "    return 'foreign'\n  end\n  if isTaken(header) then\n    return redis.call('EXISTS', body)",
+    " == 1 and 'body' or 'taken'\n  end\n  local leftMs = redis.call('PTTL', output)\n  redis.call",
+    "('RENAME', output, body)\n  redis.call('PEXPIRE', body, bodyTtl)\n  if leftMs < 0 then\n    r",
+    "edis.call('SET', output, markTaken(header))\n  else\n    redis.call('SET', output, markTaken",
+    "(header), 'PX', math.max(leftMs, 1))\n  end\n  return 'body'\nend\n\nlocal answers = {}\nfor at ",
+    '= 1, #ARGV do\n  answers[at] = take(KEYS[2 * at - 1], KEYS[2 * at], ARGV[at])\nend\nreturn an',
+    'swers\n',
+  ].join(''),
 };

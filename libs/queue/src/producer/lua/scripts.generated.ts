@@ -6,227 +6,125 @@ export const CANCEL_CLAIMED_JOB: Script = {
   name: 'producer/cancel-claimed-job',
   sha: 'a4001e18127539c24e717c49dbee69d4935314b0',
   keyCount: 3,
-  lua: `#!lua flags=allow-oom
--- Marks a claimed job as cancelled and tells all workers of its lane.
---
--- Runs: by whoever cancels a job that a worker has
--- KEYS[1] job: its record
--- KEYS[2] cancelled: is there while jobs of the lane may be marked
--- KEYS[3] waiting-children: sorted set of ids that wait for a child
--- ARGV[1] channel: on which workers of the lane hear of cancelled jobs
--- ARGV[2] message: JSON
--- ARGV[3] life: of KEYS[2], ms
--- ARGV[4] id: of the job
--- ARGV[5] mark: the field that marks a cancelled job
--- Answers: "marked", "moved" when it waits for its child in the CPU lane, or "finished"
--- Writes: the mark in the record, KEYS[2]; publishes the message
--- Deletes: nothing
-local jobKey, cancelledKey, parentsKey = KEYS[1], KEYS[2], KEYS[3]
-local channel, message, lifeMs, id, mark = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-if redis.call('EXISTS', jobKey) == 0 or redis.call('HEXISTS', jobKey, 'finishedOn') == 1 then
-  return 'finished'
-end
-if redis.call('ZSCORE', parentsKey, id) then
-  return 'moved'
-end
-redis.call('HSET', jobKey, mark, 1)
-redis.call('SET', cancelledKey, 1, 'PX', lifeMs)
-redis.call('PUBLISH', channel, message)
-return 'marked'
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Marks a claimed job as cancelled and tells all workers of its lan',
+    'e.\n--\n-- Runs: by whoever cancels a job that a worker has\n-- KEYS[1] job: its record\n-- KE',
+    'YS[2] cancelled: is there while jobs of the lane may be marked\n-- KEYS[3] waiting-children',
+    ': sorted set of ids that wait for a child\n-- ARGV[1] channel: on which workers of the lane',
+    ' hear of cancelled jobs\n-- ARGV[2] message: JSON\n-- ARGV[3] life: of KEYS[2], ms\n-- ARGV[4',
+    '] id: of the job\n-- ARGV[5] mark: the field that marks a cancelled job\n-- Answers: "marked',
+    '", "moved" when it waits for its child in the CPU lane, or "finished"\n-- Writes: the mark ',
+    'in the record, KEYS[2]; publishes the message\n-- Deletes: nothing\nlocal jobKey, cancelledK',
+    'ey, parentsKey = KEYS[1], KEYS[2], KEYS[3]\nlocal channel, message, lifeMs, id, mark = ARGV',
+    "[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]\nif redis.call('EXISTS', jobKey) == 0 or redis.call",
+    "('HEXISTS', jobKey, 'finishedOn') == 1 then\n  return 'finished'\nend\nif redis.call('ZSCORE'",
+    ", parentsKey, id) then\n  return 'moved'\nend\nredis.call('HSET', jobKey, mark, 1)\nredis.call",
+    "('SET', cancelledKey, 1, 'PX', lifeMs)\nredis.call('PUBLISH', channel, message)\nreturn 'mar",
+    "ked'\n",
+  ].join(''),
 };
 
 export const DISCARD_INPUT: Script = {
   name: 'producer/discard-input',
   sha: 'f9bae96971525e9f494dd3320061f02f37627fae',
   keyCount: 2,
-  lua: `#!lua flags=allow-oom
--- Deletes the input of a job that is gone: it belongs to nobody.
---
--- Runs: by a producer that took a waiting job off the queue
--- KEYS[1] job: its record
--- KEYS[2] input: of the job
--- ARGV: none
--- Answers: nothing
--- Writes: nothing
--- Deletes: the input, where there is no record
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  redis.call('DEL', KEYS[2])
-end
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Deletes the input of a job that is gone: it belongs to nobody.\n--',
+    '\n-- Runs: by a producer that took a waiting job off the queue\n-- KEYS[1] job: its record\n-',
+    '- KEYS[2] input: of the job\n-- ARGV: none\n-- Answers: nothing\n-- Writes: nothing\n-- Delete',
+    "s: the input, where there is no record\nif redis.call('EXISTS', KEYS[1]) == 0 then\n  redis.",
+    "call('DEL', KEYS[2])\nend\n",
+  ].join(''),
 };
 
 export const FIND_CANCELLED_JOBS: Script = {
   name: 'producer/find-cancelled-jobs',
   sha: 'ab2e0c2871b0e02e71d24ab2165a92b475d524ff',
   keyCount: 1,
-  lua: `#!lua flags=allow-oom
--- Says which of some jobs are marked as cancelled.
---
--- Runs: by a worker after every claim, after every reconnect and now and then, while jobs of its lane may be marked
--- KEYS[1] cancelled: is there while jobs of the lane may be marked
--- ARGV[1] jobs: what keys of jobs begin with
--- ARGV[2] mark: the field that marks a cancelled job
--- ARGV[3..] of each job: its id
--- Answers: the ids that are marked
--- Writes: nothing
--- Deletes: nothing
-local marked = {}
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  return marked
-end
-for at = 3, #ARGV do
-  if redis.call('HEXISTS', ARGV[1] .. ARGV[at], ARGV[2]) == 1 then
-    marked[#marked + 1] = ARGV[at]
-  end
-end
-return marked
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Says which of some jobs are marked as cancelled.\n--\n-- Runs: by a',
+    ' worker after every claim, after every reconnect and now and then, while jobs of its lane ',
+    'may be marked\n-- KEYS[1] cancelled: is there while jobs of the lane may be marked\n-- ARGV[',
+    '1] jobs: what keys of jobs begin with\n-- ARGV[2] mark: the field that marks a cancelled jo',
+    'b\n-- ARGV[3..] of each job: its id\n-- Answers: the ids that are marked\n-- Writes: nothing\n',
+    "-- Deletes: nothing\nlocal marked = {}\nif redis.call('EXISTS', KEYS[1]) == 0 then\n  return ",
+    "marked\nend\nfor at = 3, #ARGV do\n  if redis.call('HEXISTS', ARGV[1] .. ARGV[at], ARGV[2]) =",
+    '= 1 then\n    marked[#marked + 1] = ARGV[at]\n  end\nend\nreturn marked\n',
+  ].join(''),
 };
 
 export const MARK_TAKEN_AGAIN: Script = {
   name: 'producer/mark-taken-again',
   sha: 'f6f186638a906908b17513ac5e9d65cc6c103678',
   keyCount: 0,
-  lua: `#!lua flags=allow-oom
--- Marks results as taken whose headers the reader remembers, also where the server has forgotten them.
---
--- Runs: by a reader for up to 32 results a call: for those whose bodies it has, and after the server came back for
---   those of the last seconds
--- KEYS[1..] of each result: its key
--- ARGV[1..] of each result: its header, marked, and its time to live where nothing is left of it, ms
--- Answers: an empty list
--- Writes: each result, its header instead of all of it
--- Deletes: nothing
---
--- Another result under the same key belongs to a later request and stays.
--- The header of a result (SHL1): "SHL1" in bytes 0 to 3, flags as a little-endian u16 in bytes 6 and 7, whose lowest
--- bit is TAKEN, and the fingerprint in bytes 20 to 27. Lua counts from 1. Its size is contract's RESULT_HEADER_BYTES.
-local HEADER_BYTES = 32
-
--- What the server has of a header: '' where there is no result, an error where the key is no string.
-local function readHeader(output)
-  return redis.pcall('GETRANGE', output, 0, HEADER_BYTES - 1)
-end
-
-local function isHeader(header)
-  return type(header) == 'string' and #header >= HEADER_BYTES and string.sub(header, 1, 4) == 'SHL1'
-end
-
-local function isTaken(header)
-  return string.byte(header, 7) % 2 == 1
-end
-
-local function markTaken(header)
-  return string.sub(header, 1, 6) .. string.char(string.byte(header, 7) + 1) .. string.sub(header, 8)
-end
-
-local function fingerprintIn(header)
-  return string.sub(header, 21, 28)
-end
-for at, output in ipairs(KEYS) do
-  local header, marked, ttl = readHeader(output), ARGV[2 * at - 1], ARGV[2 * at]
-  if header == '' then
-    redis.call('SET', output, marked, 'PX', ttl)
-  elseif type(header) == 'string' and fingerprintIn(header) == fingerprintIn(marked) then
-    redis.call('SET', output, marked, 'KEEPTTL')
-  end
-end
-return {}
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Marks results as taken whose headers the reader remembers, also w',
+    'here the server has forgotten them.\n--\n-- Runs: by a reader for up to 32 results a call: f',
+    'or those whose bodies it has, and after the server came back for\n--   those of the last se',
+    'conds\n-- KEYS[1..] of each result: its key\n-- ARGV[1..] of each result: its header, marked',
+    ', and its time to live where nothing is left of it, ms\n-- Answers: an empty list\n-- Writes',
+    ': each result, its header instead of all of it\n-- Deletes: nothing\n--\n-- Another result un',
+    'der the same key belongs to a later request and stays.\n-- The header of a result (SHL1): "',
+    'SHL1" in bytes 0 to 3, flags as a little-endian u16 in bytes 6 and 7, whose lowest\n-- bit ',
+    "is TAKEN, and the fingerprint in bytes 20 to 27. Lua counts from 1. Its size is contract's",
+    " RESULT_HEADER_BYTES.\nlocal HEADER_BYTES = 32\n\n-- What the server has of a header: '' wher",
+    'e there is no result, an error where the key is no string.\nlocal function readHeader(outpu',
+    "t)\n  return redis.pcall('GETRANGE', output, 0, HEADER_BYTES - 1)\nend\n\nlocal function isHea",
+    "der(header)\n  return type(header) == 'string' and #header >= HEADER_BYTES and string.sub(h",
+    "eader, 1, 4) == 'SHL1'\nend\n\nlocal function isTaken(header)\n  return string.byte(header, 7)",
+    ' % 2 == 1\nend\n\nlocal function markTaken(header)\n  return string.sub(header, 1, 6) .. strin',
+    'g.char(string.byte(header, 7) + 1) .. string.sub(header, 8)\nend\n\nlocal function fingerprin',
+    'tIn(header)\n  return string.sub(header, 21, 28)\nend\nfor at, output in ipairs(KEYS) do\n  lo',
+    'cal header, marked, ttl = readHeader(output), ARGV[2 * at - 1], ARGV[2 * at]\n  if header =',
+    "= '' then\n    redis.call('SET', output, marked, 'PX', ttl)\n  elseif type(header) == 'strin",
+    "g' and fingerprintIn(header) == fingerprintIn(marked) then\n    redis.call('SET', output, m",
+    "arked, 'KEEPTTL')\n  end\nend\nreturn {}\n",
+  ].join(''),
 };
 
 export const MARK_TAKEN: Script = {
   name: 'producer/mark-taken',
   sha: '9f2de15d013934d9b79e17402d1c8a479cfb869f',
   keyCount: 0,
-  lua: `#!lua flags=allow-oom
--- Marks results as taken: their headers stay, their bodies go.
---
--- Runs: by a reader for up to 32 results a call, whose bodies it had from before
--- KEYS[1..] of each result: its key
--- ARGV: none
--- Answers: for each result its header, marked, or false where there is no result
--- Writes: each result, its header instead of all of it; its time to live stays
--- Deletes: nothing
--- The header of a result (SHL1): "SHL1" in bytes 0 to 3, flags as a little-endian u16 in bytes 6 and 7, whose lowest
--- bit is TAKEN, and the fingerprint in bytes 20 to 27. Lua counts from 1. Its size is contract's RESULT_HEADER_BYTES.
-local HEADER_BYTES = 32
-
--- What the server has of a header: '' where there is no result, an error where the key is no string.
-local function readHeader(output)
-  return redis.pcall('GETRANGE', output, 0, HEADER_BYTES - 1)
-end
-
-local function isHeader(header)
-  return type(header) == 'string' and #header >= HEADER_BYTES and string.sub(header, 1, 4) == 'SHL1'
-end
-
-local function isTaken(header)
-  return string.byte(header, 7) % 2 == 1
-end
-
-local function markTaken(header)
-  return string.sub(header, 1, 6) .. string.char(string.byte(header, 7) + 1) .. string.sub(header, 8)
-end
-
-local function fingerprintIn(header)
-  return string.sub(header, 21, 28)
-end
-local function mark(output)
-  local header = readHeader(output)
-  if not isHeader(header) then
-    return false
-  end
-  if isTaken(header) then
-    return header
-  end
-  local marked = markTaken(header)
-  redis.call('SET', output, marked, 'KEEPTTL')
-  return marked
-end
-
-local headers = {}
-for at, output in ipairs(KEYS) do
-  headers[at] = mark(output)
-end
-return headers
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Marks results as taken: their headers stay, their bodies go.\n--\n-',
+    '- Runs: by a reader for up to 32 results a call, whose bodies it had from before\n-- KEYS[1',
+    '..] of each result: its key\n-- ARGV: none\n-- Answers: for each result its header, marked, ',
+    'or false where there is no result\n-- Writes: each result, its header instead of all of it;',
+    ' its time to live stays\n-- Deletes: nothing\n-- The header of a result (SHL1): "SHL1" in by',
+    'tes 0 to 3, flags as a little-endian u16 in bytes 6 and 7, whose lowest\n-- bit is TAKEN, a',
+    "nd the fingerprint in bytes 20 to 27. Lua counts from 1. Its size is contract's RESULT_HEA",
+    "DER_BYTES.\nlocal HEADER_BYTES = 32\n\n-- What the server has of a header: '' where there is ",
+    'no result, an error where the key is no string.\nlocal function readHeader(output)\n  return',
+    " redis.pcall('GETRANGE', output, 0, HEADER_BYTES - 1)\nend\n\nlocal function isHeader(header)",
+    "\n  return type(header) == 'string' and #header >= HEADER_BYTES and string.sub(header, 1, 4",
+    ") == 'SHL1'\nend\n\nlocal function isTaken(header)\n  return string.byte(header, 7) % 2 == 1\ne",
+    'nd\n\nlocal function markTaken(header)\n  return string.sub(header, 1, 6) .. string.char(stri',
+    'ng.byte(header, 7) + 1) .. string.sub(header, 8)\nend\n\nlocal function fingerprintIn(header)',
+    '\n  return string.sub(header, 21, 28)\nend\nlocal function mark(output)\n  local header = read',
+    'Header(output)\n  if not isHeader(header) then\n    return false\n  end\n  if isTaken(header) ',
+    "then\n    return header\n  end\n  local marked = markTaken(header)\n  redis.call('SET', output",
+    ", marked, 'KEEPTTL')\n  return marked\nend\n\nlocal headers = {}\nfor at, output in ipairs(KEYS",
+    ') do\n  headers[at] = mark(output)\nend\nreturn headers\n',
+  ].join(''),
 };
 
 export const READ_ENDINGS: Script = {
   name: 'producer/read-endings',
   sha: 'e3106bd68034fb8a31f6529c8f331bf271c9a00a',
   keyCount: 0,
-  lua: `#!lua flags=allow-oom
--- Says of jobs whether they ended, and how.
---
--- Runs: by a producer for up to 32 jobs a call that it has not heard of
--- KEYS[1..] of each job: its record
--- ARGV: none
--- Answers: for each job false while it is open, else a list of its state ("completed", "failed" or "unknown") and why
---   it failed
--- Writes: nothing
--- Deletes: nothing
---
--- BullMQ's getState reads all of a queue's lists to tell a waiting job from an active one. A record that is none is for
--- the janitor to fail.
-local function endingOf(job)
-  local fields = redis.pcall('HMGET', job, 'name', 'finishedOn', 'returnvalue', 'failedReason')
-  if fields.err then
-    return false
-  end
-  local name, finishedOn, value, reason = fields[1], fields[2], fields[3], fields[4]
-  if not finishedOn then
-    return not name and { 'unknown' }
-  end
-  return value and { 'completed' } or { 'failed', reason or '' }
-end
-
-local answers = {}
-for at, job in ipairs(KEYS) do
-  answers[at] = endingOf(job)
-end
-return answers
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Says of jobs whether they ended, and how.\n--\n-- Runs: by a produc',
+    'er for up to 32 jobs a call that it has not heard of\n-- KEYS[1..] of each job: its record\n',
+    '-- ARGV: none\n-- Answers: for each job false while it is open, else a list of its state ("',
+    'completed", "failed" or "unknown") and why\n--   it failed\n-- Writes: nothing\n-- Deletes: n',
+    "othing\n--\n-- BullMQ's getState reads all of a queue's lists to tell a waiting job from an ",
+    'active one. A record that is none is for\n-- the janitor to fail.\nlocal function endingOf(j',
+    "ob)\n  local fields = redis.pcall('HMGET', job, 'name', 'finishedOn', 'returnvalue', 'faile",
+    "dReason')\n  if fields.err then\n    return false\n  end\n  local name, finishedOn, value, rea",
+    'son = fields[1], fields[2], fields[3], fields[4]\n  if not finishedOn then\n    return not n',
+    "ame and { 'unknown' }\n  end\n  return value and { 'completed' } or { 'failed', reason or ''",
+    ' }\nend\n\nlocal answers = {}\nfor at, job in ipairs(KEYS) do\n  answers[at] = endingOf(job)\nen',
+    'd\nreturn answers\n',
+  ].join(''),
 };

@@ -6,359 +6,188 @@ export const ADOPT_UNLISTED_JOBS: Script = {
   name: 'upkeep/adopt-unlisted-jobs',
   sha: '6526803cb2ad8477a252ff9ce779840c1d01ae3e',
   keyCount: 8,
-  lua: `#!lua flags=allow-oom
--- Puts whole jobs that are in no list back into line, and takes away what is left of finished ones.
---
--- Runs: by a repair for records whose id it has found in no list
--- KEYS[1] wait: list of ids that wait without a place in line
--- KEYS[2] active: list of claimed ids
--- KEYS[3] marker: sorted set that idle workers wait for
--- KEYS[4] prioritized: sorted set of a state, like the next four
--- KEYS[5] delayed: sorted set
--- KEYS[6] waiting-children: sorted set
--- KEYS[7] completed: sorted set
--- KEYS[8] failed: sorted set
--- ARGV[1] jobs: what keys of jobs begin with
--- ARGV[2..] of each job: its id
--- Answers: how many wait again, and how many were removed
--- Writes: wait, marker
--- Deletes: the record of a finished job that no list holds, with what belongs to it
---
--- LPOS walks its list: few ids come this far.
-local waitKey, activeKey, markerKey, jobPrefix = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-
-local function isListed(id)
-  for set = 4, 8 do
-    if redis.call('ZSCORE', KEYS[set], id) then
-      return true
-    end
-  end
-  return redis.call('LPOS', waitKey, id) or redis.call('LPOS', activeKey, id)
-end
-
--- Whether the key is a job's record, and whether that job could still run.
-local function judge(job)
-  if redis.call('TYPE', job).ok ~= 'hash' then
-    return false, false
-  end
-  local fields = redis.call('HMGET', job, 'name', 'data', 'ats', 'stc', 'finishedOn')
-  local name, data, finishedOn = fields[1], fields[2], fields[5]
-  return name or data or fields[3] or fields[4], not finishedOn and name and data
-end
-
-local requeued, removed = 0, 0
-for at = 2, #ARGV do
-  local id, job = ARGV[at], jobPrefix .. ARGV[at]
-  local isJob, canRun = judge(job)
-  if isJob and redis.call('EXISTS', job .. ':lock') == 0 and not isListed(id) then
-    if canRun then
-      redis.call('LPUSH', waitKey, id)
-      redis.call('ZADD', markerKey, 0, '0')
-      requeued = requeued + 1
-    else
-      redis.call(
-        'UNLINK', job, job .. ':logs', job .. ':dependencies', job .. ':processed', job .. ':failed',
-        job .. ':unsuccessful'
-      )
-      removed = removed + 1
-    end
-  end
-end
-return { requeued, removed }
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Puts whole jobs that are in no list back into line, and takes awa',
+    'y what is left of finished ones.\n--\n-- Runs: by a repair for records whose id it has found',
+    ' in no list\n-- KEYS[1] wait: list of ids that wait without a place in line\n-- KEYS[2] acti',
+    've: list of claimed ids\n-- KEYS[3] marker: sorted set that idle workers wait for\n-- KEYS[4',
+    '] prioritized: sorted set of a state, like the next four\n-- KEYS[5] delayed: sorted set\n--',
+    ' KEYS[6] waiting-children: sorted set\n-- KEYS[7] completed: sorted set\n-- KEYS[8] failed: ',
+    'sorted set\n-- ARGV[1] jobs: what keys of jobs begin with\n-- ARGV[2..] of each job: its id\n',
+    '-- Answers: how many wait again, and how many were removed\n-- Writes: wait, marker\n-- Dele',
+    'tes: the record of a finished job that no list holds, with what belongs to it\n--\n-- LPOS w',
+    'alks its list: few ids come this far.\nlocal waitKey, activeKey, markerKey, jobPrefix = KEY',
+    'S[1], KEYS[2], KEYS[3], ARGV[1]\n\nlocal function isListed(id)\n  for set = 4, 8 do\n    if re',
+    "dis.call('ZSCORE', KEYS[set], id) then\n      return true\n    end\n  end\n  return redis.call",
+    "('LPOS', waitKey, id) or redis.call('LPOS', activeKey, id)\nend\n\n-- Whether the key is a jo",
+    "b's record, and whether that job could still run.\nlocal function judge(job)\n  if redis.cal",
+    "l('TYPE', job).ok ~= 'hash' then\n    return false, false\n  end\n  local fields = redis.call",
+    "('HMGET', job, 'name', 'data', 'ats', 'stc', 'finishedOn')\n  local name, data, finishedOn ",
+    '= fields[1], fields[2], fields[5]\n  return name or data or fields[3] or fields[4], not fin',
+    'ishedOn and name and data\nend\n\nlocal requeued, removed = 0, 0\nfor at = 2, #ARGV do\n  local',
+    ' id, job = ARGV[at], jobPrefix .. ARGV[at]\n  local isJob, canRun = judge(job)\n  if isJob a',
+    "nd redis.call('EXISTS', job .. ':lock') == 0 and not isListed(id) then\n    if canRun then\n",
+    "      redis.call('LPUSH', waitKey, id)\n      redis.call('ZADD', markerKey, 0, '0')\n      r",
+    "equeued = requeued + 1\n    else\n      redis.call(\n        'UNLINK', job, job .. ':logs', j",
+    "ob .. ':dependencies', job .. ':processed', job .. ':failed',\n        job .. ':unsuccessfu",
+    "l'\n      )\n      removed = removed + 1\n    end\n  end\nend\nreturn { requeued, removed }\n",
+  ].join(''),
 };
 
 export const BEGIN_SWEEP: Script = {
   name: 'upkeep/begin-sweep',
   sha: 'be63746f27e3dd114bb7bb36ffbf178f0c6f6eda',
   keyCount: 2,
-  lua: `#!lua flags=allow-oom
--- Lets one janitor begin a sweep, when it is time for one.
---
--- Runs: by each worker's janitor once an interval
--- KEYS[1] lock: holds the token of the janitor that sweeps
--- KEYS[2] seen: sorted set of inputs by when they were first seen without a job; under the empty name the last sweep
--- ARGV[1] token: of this sweep
--- ARGV[2] life: of the lock, ms
--- ARGV[3] now: ms since 1970, by the server's clock
--- ARGV[4] interval: from one sweep to the next, ms
--- Answers: 1 when it may sweep, else 0
--- Writes: the lock
--- Deletes: nothing
---
--- Not before nine tenths of the interval have passed since the last sweep, whoever did it.
-local LEAST_SHARE = 0.9
-local last = redis.call('ZSCORE', KEYS[2], '')
-if last and tonumber(ARGV[3]) - tonumber(last) < LEAST_SHARE * tonumber(ARGV[4]) then
-  return 0
-end
-if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
-  return 1
-end
-return 0
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Lets one janitor begin a sweep, when it is time for one.\n--\n-- Ru',
+    "ns: by each worker's janitor once an interval\n-- KEYS[1] lock: holds the token of the jani",
+    'tor that sweeps\n-- KEYS[2] seen: sorted set of inputs by when they were first seen without',
+    ' a job; under the empty name the last sweep\n-- ARGV[1] token: of this sweep\n-- ARGV[2] lif',
+    "e: of the lock, ms\n-- ARGV[3] now: ms since 1970, by the server's clock\n-- ARGV[4] interva",
+    'l: from one sweep to the next, ms\n-- Answers: 1 when it may sweep, else 0\n-- Writes: the l',
+    'ock\n-- Deletes: nothing\n--\n-- Not before nine tenths of the interval have passed since the',
+    " last sweep, whoever did it.\nlocal LEAST_SHARE = 0.9\nlocal last = redis.call('ZSCORE', KEY",
+    "S[2], '')\nif last and tonumber(ARGV[3]) - tonumber(last) < LEAST_SHARE * tonumber(ARGV[4])",
+    " then\n  return 0\nend\nif redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then\n  re",
+    'turn 1\nend\nreturn 0\n',
+  ].join(''),
 };
 
 export const END_SWEEP: Script = {
   name: 'upkeep/end-sweep',
   sha: '2a6ce572fecb0553dfce51cb698fa62d47596b6d',
   keyCount: 2,
-  lua: `#!lua flags=allow-oom
--- Ends a sweep, and says when it was.
---
--- Runs: by the janitor that swept
--- KEYS[1] lock: holds the token of the janitor that sweeps
--- KEYS[2] seen: sorted set of inputs by when they were first seen without a job; under the empty name the last sweep
--- ARGV[1] token: of this sweep
--- ARGV[2] now: ms since 1970, by the server's clock
--- ARGV[3] interval: from one sweep to the next, ms
--- Answers: 1, or 0 when the lock is not ours any more
--- Writes: seen
--- Deletes: the lock; from seen what was not seen again for five intervals, because it is gone
-local FORGOTTEN_AFTER = 5
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
-  return 0
-end
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', ARGV[2] - FORGOTTEN_AFTER * ARGV[3])
-redis.call('ZADD', KEYS[2], ARGV[2], '')
-return redis.call('DEL', KEYS[1])
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Ends a sweep, and says when it was.\n--\n-- Runs: by the janitor th',
+    'at swept\n-- KEYS[1] lock: holds the token of the janitor that sweeps\n-- KEYS[2] seen: sort',
+    'ed set of inputs by when they were first seen without a job; under the empty name the last',
+    " sweep\n-- ARGV[1] token: of this sweep\n-- ARGV[2] now: ms since 1970, by the server's cloc",
+    'k\n-- ARGV[3] interval: from one sweep to the next, ms\n-- Answers: 1, or 0 when the lock is',
+    ' not ours any more\n-- Writes: seen\n-- Deletes: the lock; from seen what was not seen again',
+    " for five intervals, because it is gone\nlocal FORGOTTEN_AFTER = 5\nif redis.call('GET', KEY",
+    "S[1]) ~= ARGV[1] then\n  return 0\nend\nredis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', ARGV[",
+    "2] - FORGOTTEN_AFTER * ARGV[3])\nredis.call('ZADD', KEYS[2], ARGV[2], '')\nreturn redis.call",
+    "('DEL', KEYS[1])\n",
+  ].join(''),
 };
 
 export const FIND_SUSPECT_RECORDS: Script = {
   name: 'upkeep/find-suspect-records',
   sha: 'd75b65dbb628f00d29e98d4bbf136669c3340e2d',
   keyCount: 1,
-  lua: `#!lua flags=allow-oom
--- Says which of some records have to be looked at closely.
---
--- Runs: by a repair for up to 250 jobs a call
--- KEYS[1] meta: any key of the queue
--- ARGV[1] jobs: what keys of jobs begin with
--- ARGV[2..] of each job: its id
--- Answers: the ids whose record may be damaged
--- Writes: nothing
--- Deletes: nothing
---
--- No JSON is parsed: that would take the server 100 µs for a job of 64 texts.
-local function isCount(value)
-  return not value or string.match(value, '^%d+$')
-end
-
-local function isObject(value)
-  return value and string.sub(value, 1, 1) == '{' and string.sub(value, -1) == '}'
-end
-
-local function isWhole(job)
-  if redis.call('TYPE', job).ok ~= 'hash' then
-    return false
-  end
-  local fields = redis.call('HMGET', job, 'name', 'data', 'opts', 'atm', 'ats', 'stc')
-  local name, data, options = fields[1], fields[2], fields[3]
-  return name and isObject(data) and isObject(options)
-    and isCount(fields[4]) and isCount(fields[5]) and isCount(fields[6])
-end
-
-local suspects = {}
-for at = 2, #ARGV do
-  if not isWhole(ARGV[1] .. ARGV[at]) then
-    suspects[#suspects + 1] = ARGV[at]
-  end
-end
-return suspects
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Says which of some records have to be looked at closely.\n--\n-- Ru',
+    'ns: by a repair for up to 250 jobs a call\n-- KEYS[1] meta: any key of the queue\n-- ARGV[1]',
+    ' jobs: what keys of jobs begin with\n-- ARGV[2..] of each job: its id\n-- Answers: the ids w',
+    'hose record may be damaged\n-- Writes: nothing\n-- Deletes: nothing\n--\n-- No JSON is parsed:',
+    ' that would take the server 100 µs for a job of 64 texts.\nlocal function isCount(value)\n  ',
+    "return not value or string.match(value, '^%d+$')\nend\n\nlocal function isObject(value)\n  ret",
+    "urn value and string.sub(value, 1, 1) == '{' and string.sub(value, -1) == '}'\nend\n\nlocal f",
+    "unction isWhole(job)\n  if redis.call('TYPE', job).ok ~= 'hash' then\n    return false\n  end",
+    "\n  local fields = redis.call('HMGET', job, 'name', 'data', 'opts', 'atm', 'ats', 'stc')\n  ",
+    'local name, data, options = fields[1], fields[2], fields[3]\n  return name and isObject(dat',
+    'a) and isObject(options)\n    and isCount(fields[4]) and isCount(fields[5]) and isCount(fie',
+    'lds[6])\nend\n\nlocal suspects = {}\nfor at = 2, #ARGV do\n  if not isWhole(ARGV[1] .. ARGV[at]',
+    ') then\n    suspects[#suspects + 1] = ARGV[at]\n  end\nend\nreturn suspects\n',
+  ].join(''),
 };
 
 export const FORGIVE_JOB: Script = {
   name: 'upkeep/forgive-job',
   sha: '7f6b5485b0d2bc54cf95b56820b9f50a076ceb8a',
   keyCount: 1,
-  lua: `#!lua flags=allow-oom
--- Removes from a failed job's record what would make it fail again at once.
---
--- Runs: by \`shoal queue retry\` for each job
--- KEYS[1] job: its record
--- ARGV[1] mark: the field that marks a cancelled job
--- Answers: how many fields went
--- Writes: nothing
--- Deletes: the marks of a cancel, of damage and of stalls; and \`progress\`
---
--- \`progress\` has the mark of a hand-over, which would pass for one of the new life, whose attempts begin at 0 again,
--- and bring the old failure as its ending.
-return redis.call('HDEL', KEYS[1], 'defa', 'stc', ARGV[1], 'progress')
-`,
+  lua: [
+    "#!lua flags=allow-oom\n-- Removes from a failed job's record what would make it fail again ",
+    'at once.\n--\n-- Runs: by `shoal queue retry` for each job\n-- KEYS[1] job: its record\n-- ARG',
+    'V[1] mark: the field that marks a cancelled job\n-- Answers: how many fields went\n-- Writes',
+    ': nothing\n-- Deletes: the marks of a cancel, of damage and of stalls; and `progress`\n--\n--',
+    ' `progress` has the mark of a hand-over, which would pass for one of the new life, whose a',
+    "ttempts begin at 0 again,\n-- and bring the old failure as its ending.\nreturn redis.call('H",
+    "DEL', KEYS[1], 'defa', 'stc', ARGV[1], 'progress')\n",
+  ].join(''),
 };
 
 export const RELEASE_CHILDLESS_PARENTS: Script = {
   name: 'upkeep/release-childless-parents',
   sha: '585015b34f8b6a3097e6b262ecf33c0414494538',
   keyCount: 3,
-  lua: `#!lua flags=allow-oom
--- Lets jobs run again that wait for a child which is gone.
---
--- Runs: by a repair for up to 250 jobs a call
--- KEYS[1] waiting-children: sorted set of ids that wait for a child
--- KEYS[2] wait: list of ids that wait without a place in line
--- KEYS[3] marker: sorted set that idle workers wait for
--- ARGV[1] jobs: what keys of jobs begin with
--- ARGV[2..] of each job: its id
--- Answers: how many were released
--- Writes: waiting-children, wait, marker
--- Deletes: the dependencies of each released job
---
--- BullMQ lets a parent go when its child ends; one whose child was deleted, or lost its parent's name, would wait for
--- ever.
-local parentsKey, waitKey, markerKey, jobPrefix = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-
-local function isChildOf(child, parent)
-  return redis.call('TYPE', child).ok == 'hash'
-    and redis.call('HGET', child, 'parentKey') == parent
-    and redis.call('HEXISTS', child, 'finishedOn') == 0
-end
-
-local function hasChild(job)
-  for _, child in ipairs(redis.call('SMEMBERS', job .. ':dependencies')) do
-    if isChildOf(child, job) then
-      return true
-    end
-  end
-  return false
-end
-
-local released = 0
-for at = 2, #ARGV do
-  local id, job = ARGV[at], jobPrefix .. ARGV[at]
-  if not hasChild(job) and redis.call('ZREM', parentsKey, id) == 1 then
-    redis.call('DEL', job .. ':dependencies')
-    redis.call('RPUSH', waitKey, id)
-    redis.call('ZADD', markerKey, 0, '0')
-    released = released + 1
-  end
-end
-return released
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Lets jobs run again that wait for a child which is gone.\n--\n-- Ru',
+    'ns: by a repair for up to 250 jobs a call\n-- KEYS[1] waiting-children: sorted set of ids t',
+    'hat wait for a child\n-- KEYS[2] wait: list of ids that wait without a place in line\n-- KEY',
+    'S[3] marker: sorted set that idle workers wait for\n-- ARGV[1] jobs: what keys of jobs begi',
+    'n with\n-- ARGV[2..] of each job: its id\n-- Answers: how many were released\n-- Writes: wait',
+    'ing-children, wait, marker\n-- Deletes: the dependencies of each released job\n--\n-- BullMQ ',
+    "lets a parent go when its child ends; one whose child was deleted, or lost its parent's na",
+    'me, would wait for\n-- ever.\nlocal parentsKey, waitKey, markerKey, jobPrefix = KEYS[1], KEY',
+    "S[2], KEYS[3], ARGV[1]\n\nlocal function isChildOf(child, parent)\n  return redis.call('TYPE'",
+    ", child).ok == 'hash'\n    and redis.call('HGET', child, 'parentKey') == parent\n    and red",
+    "is.call('HEXISTS', child, 'finishedOn') == 0\nend\n\nlocal function hasChild(job)\n  for _, ch",
+    "ild in ipairs(redis.call('SMEMBERS', job .. ':dependencies')) do\n    if isChildOf(child, j",
+    'ob) then\n      return true\n    end\n  end\n  return false\nend\n\nlocal released = 0\nfor at = 2',
+    ', #ARGV do\n  local id, job = ARGV[at], jobPrefix .. ARGV[at]\n  if not hasChild(job) and re',
+    "dis.call('ZREM', parentsKey, id) == 1 then\n    redis.call('DEL', job .. ':dependencies')\n ",
+    "   redis.call('RPUSH', waitKey, id)\n    redis.call('ZADD', markerKey, 0, '0')\n    released",
+    ' = released + 1\n  end\nend\nreturn released\n',
+  ].join(''),
 };
 
 export const SWEEP_STEP: Script = {
   name: 'upkeep/sweep-step',
   sha: 'bcb90a34f82eee4a259adc83416f205a4565248d',
   keyCount: 2,
-  lua: `#!lua flags=allow-oom
--- Looks at some keys of a queue: takes inputs that have had no job for long, and lets results age that would stay.
---
--- Runs: by the janitor that sweeps, until it has seen every key
--- KEYS[1] lock: holds the token of the janitor that sweeps
--- KEYS[2] seen: sorted set of inputs by when they were first seen without a job
--- ARGV[1] token: of this sweep
--- ARGV[2] life: of the lock, ms
--- ARGV[3] now: ms since 1970, by the server's clock
--- ARGV[4] interval: how long an input must have been without a job, ms
--- ARGV[5] cursor: where to go on
--- ARGV[6] pattern: that keys of inputs and results match
--- ARGV[7] count: keys to look at
--- ARGV[8] results: what keys of results begin with
--- ARGV[9] life: what a result gets that has no time to live, ms
--- ARGV[10..] of each kind of inputs: what their keys begin with, how many beginnings of job keys follow, and these
--- Answers: where to go on, inputs taken, their bytes, and results that had no time to live; false when the lock is not
---   ours any more
--- Writes: the lock's time to live, seen, the time to live of a result that had none
--- Deletes: inputs that have had no job for an interval
-local lockKey, seenKey, token, lockMs = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-local now, interval = tonumber(ARGV[3]), tonumber(ARGV[4])
-local cursor, pattern, count, outputPrefix, strayMs = ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9]
-
-if redis.call('GET', lockKey) ~= token then
-  return false
-end
-redis.call('PEXPIRE', lockKey, lockMs)
-
-local function beginsWith(key, prefix)
-  return string.sub(key, 1, #prefix) == prefix
-end
-
-local function readKinds()
-  local kinds, at = {}, 10
-  while at <= #ARGV do
-    local kind = { prefix = ARGV[at], lanes = {} }
-    for lane = at + 2, at + 1 + ARGV[at + 1] do
-      kind.lanes[#kind.lanes + 1] = ARGV[lane]
-    end
-    kinds[#kinds + 1] = kind
-    at = at + 2 + #kind.lanes
-  end
-  return kinds
-end
-
-local function isFinished(job)
-  return redis.call('TYPE', job).ok == 'hash' and redis.call('HEXISTS', job, 'finishedOn') == 1
-end
-
-local function hasJob(kind, id)
-  for _, lane in ipairs(kind.lanes) do
-    local job = lane .. id
-    if redis.call('EXISTS', job) == 1 and not isFinished(job) then
-      return true
-    end
-  end
-  return false
-end
-
-local taken, bytes, strays = 0, 0, 0
-local function lookAtInput(kind, key)
-  local seen = tonumber(redis.call('ZSCORE', seenKey, key))
-  if hasJob(kind, string.sub(key, #kind.prefix + 1)) then
-    if seen then
-      redis.call('ZREM', seenKey, key)
-    end
-  elseif not seen or now < seen then
-    redis.call('ZADD', seenKey, now, key)
-  elseif now - seen >= interval then
-    bytes = bytes + redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 1)
-    redis.call('UNLINK', key)
-    redis.call('ZREM', seenKey, key)
-    taken = taken + 1
-  end
-end
-
-local kinds = readKinds()
-local page = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
-for _, key in ipairs(page[2]) do
-  if beginsWith(key, outputPrefix) then
-    if redis.call('PTTL', key) == -1 then
-      strays = strays + redis.call('PEXPIRE', key, strayMs)
-    end
-  else
-    for _, kind in ipairs(kinds) do
-      if beginsWith(key, kind.prefix) then
-        lookAtInput(kind, key)
-      end
-    end
-  end
-end
-return { page[1], taken, bytes, strays }
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Looks at some keys of a queue: takes inputs that have had no job ',
+    'for long, and lets results age that would stay.\n--\n-- Runs: by the janitor that sweeps, un',
+    'til it has seen every key\n-- KEYS[1] lock: holds the token of the janitor that sweeps\n-- K',
+    'EYS[2] seen: sorted set of inputs by when they were first seen without a job\n-- ARGV[1] to',
+    'ken: of this sweep\n-- ARGV[2] life: of the lock, ms\n-- ARGV[3] now: ms since 1970, by the ',
+    "server's clock\n-- ARGV[4] interval: how long an input must have been without a job, ms\n-- ",
+    'ARGV[5] cursor: where to go on\n-- ARGV[6] pattern: that keys of inputs and results match\n-',
+    '- ARGV[7] count: keys to look at\n-- ARGV[8] results: what keys of results begin with\n-- AR',
+    'GV[9] life: what a result gets that has no time to live, ms\n-- ARGV[10..] of each kind of ',
+    'inputs: what their keys begin with, how many beginnings of job keys follow, and these\n-- A',
+    'nswers: where to go on, inputs taken, their bytes, and results that had no time to live; f',
+    "alse when the lock is not\n--   ours any more\n-- Writes: the lock's time to live, seen, the",
+    ' time to live of a result that had none\n-- Deletes: inputs that have had no job for an int',
+    'erval\nlocal lockKey, seenKey, token, lockMs = KEYS[1], KEYS[2], ARGV[1], ARGV[2]\nlocal now',
+    ', interval = tonumber(ARGV[3]), tonumber(ARGV[4])\nlocal cursor, pattern, count, outputPref',
+    "ix, strayMs = ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9]\n\nif redis.call('GET', lockKey) ~",
+    "= token then\n  return false\nend\nredis.call('PEXPIRE', lockKey, lockMs)\n\nlocal function beg",
+    'insWith(key, prefix)\n  return string.sub(key, 1, #prefix) == prefix\nend\n\nlocal function re',
+    'adKinds()\n  local kinds, at = {}, 10\n  while at <= #ARGV do\n    local kind = { prefix = AR',
+    'GV[at], lanes = {} }\n    for lane = at + 2, at + 1 + ARGV[at + 1] do\n      kind.lanes[#kin',
+    'd.lanes + 1] = ARGV[lane]\n    end\n    kinds[#kinds + 1] = kind\n    at = at + 2 + #kind.lan',
+    "es\n  end\n  return kinds\nend\n\nlocal function isFinished(job)\n  return redis.call('TYPE', jo",
+    "b).ok == 'hash' and redis.call('HEXISTS', job, 'finishedOn') == 1\nend\n\nlocal function hasJ",
+    'ob(kind, id)\n  for _, lane in ipairs(kind.lanes) do\n    local job = lane .. id\n    if redi',
+    "s.call('EXISTS', job) == 1 and not isFinished(job) then\n      return true\n    end\n  end\n  ",
+    'return false\nend\n\nlocal taken, bytes, strays = 0, 0, 0\nlocal function lookAtInput(kind, ke',
+    "y)\n  local seen = tonumber(redis.call('ZSCORE', seenKey, key))\n  if hasJob(kind, string.su",
+    "b(key, #kind.prefix + 1)) then\n    if seen then\n      redis.call('ZREM', seenKey, key)\n   ",
+    " end\n  elseif not seen or now < seen then\n    redis.call('ZADD', seenKey, now, key)\n  else",
+    "if now - seen >= interval then\n    bytes = bytes + redis.call('MEMORY', 'USAGE', key, 'SAM",
+    "PLES', 1)\n    redis.call('UNLINK', key)\n    redis.call('ZREM', seenKey, key)\n    taken = t",
+    "aken + 1\n  end\nend\n\nlocal kinds = readKinds()\nlocal page = redis.call('SCAN', cursor, 'MAT",
+    "CH', pattern, 'COUNT', count)\nfor _, key in ipairs(page[2]) do\n  if beginsWith(key, output",
+    "Prefix) then\n    if redis.call('PTTL', key) == -1 then\n      strays = strays + redis.call(",
+    "'PEXPIRE', key, strayMs)\n    end\n  else\n    for _, kind in ipairs(kinds) do\n      if begin",
+    'sWith(key, kind.prefix) then\n        lookAtInput(kind, key)\n      end\n    end\n  end\nend\nre',
+    'turn { page[1], taken, bytes, strays }\n',
+  ].join(''),
 };
 
 export const UNLIST_JOB: Script = {
   name: 'upkeep/unlist-job',
   sha: 'a048c1f6ca08279fe9006153eebd37d7f1f8bbf3',
   keyCount: 2,
-  lua: `#!lua flags=allow-oom
--- Takes an id without a record out of its list.
---
--- Runs: by a repair for each such id
--- KEYS[1] list: the list or sorted set of a state
--- KEYS[2] job: the key under the id
--- ARGV[1] id: of the job
--- Answers: how often it was removed; 0 when it has a record by now
--- Writes: nothing
--- Deletes: the id from its list
-if redis.call('TYPE', KEYS[2]).ok == 'hash' then
-  return 0
-end
-if redis.call('TYPE', KEYS[1]).ok == 'list' then
-  return redis.call('LREM', KEYS[1], 0, ARGV[1])
-end
-return redis.call('ZREM', KEYS[1], ARGV[1])
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Takes an id without a record out of its list.\n--\n-- Runs: by a re',
+    'pair for each such id\n-- KEYS[1] list: the list or sorted set of a state\n-- KEYS[2] job: t',
+    'he key under the id\n-- ARGV[1] id: of the job\n-- Answers: how often it was removed; 0 when',
+    ' it has a record by now\n-- Writes: nothing\n-- Deletes: the id from its list\nif redis.call(',
+    "'TYPE', KEYS[2]).ok == 'hash' then\n  return 0\nend\nif redis.call('TYPE', KEYS[1]).ok == 'li",
+    "st' then\n  return redis.call('LREM', KEYS[1], 0, ARGV[1])\nend\nreturn redis.call('ZREM', KE",
+    'YS[1], ARGV[1])\n',
+  ].join(''),
 };

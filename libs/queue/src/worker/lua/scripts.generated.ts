@@ -6,255 +6,120 @@ export const ANNOUNCE_JOBS: Script = {
   name: 'worker/announce-jobs',
   sha: 'd896dee039c06430622aa1eb99b885a4b18f3061',
   keyCount: 0,
-  lua: `#!lua flags=allow-oom
--- Tells producers of jobs that ended, one message for each channel, and cleans up after these jobs.
---
--- Runs: by a worker right behind the endings of up to 64 jobs; again for those whose ending the server took later than
---   that; by whoever cancels a job that waits
--- KEYS[1..] of each job: its record, its input and its result
--- ARGV[1] queue: the main queue of the model
--- ARGV[2] certain: 1 when the server has taken these endings, 0 when the records decide
--- ARGV[3..] of each job: "completed" or "failed", id, reply channel or nothing, and the result's time to live in ms, 0
---   to leave it as it is
--- Answers: for each job 1 when it was announced, else 0
--- Writes: the result's time to live; publishes {v, queue, completed, failed} on each reply channel
--- Deletes: the input
---
--- Where the records decide, a job that has not ended that way is left alone. Where the endings are certain, a record
--- may be gone already; one that has not finished belongs to a job that was added again under the same id, maybe while
--- this call waited for a server that was away: then input and result are the new job's, and only the message goes out.
-local END_FIELDS = { completed = 'returnvalue', failed = 'failedReason' }
-local queue, isCertain = ARGV[1], ARGV[2] == '1'
-local told, channels = {}, {}
-
-local function hasEnded(job, outcome)
-  local found = redis.pcall('HMGET', job, 'finishedOn', END_FIELDS[outcome])
-  return not found.err and found[1] and found[2]
-end
-
--- What is no record at all counts as well: it is for the janitor to judge.
-local function isOpen(job)
-  return redis.call('EXISTS', job) == 1 and redis.pcall('HEXISTS', job, 'finishedOn') ~= 1
-end
-
-local function cleanUp(input, output, ttl)
-  redis.call('UNLINK', input)
-  if ttl ~= '0' then
-    redis.call('PEXPIRE', output, ttl)
-  end
-end
-
-local function addToMessage(channel, outcome, id)
-  if channel == '' then
-    return
-  end
-  channels[channel] = channels[channel] or { v = 1, queue = queue }
-  local message = channels[channel]
-  message[outcome] = message[outcome] or {}
-  table.insert(message[outcome], id)
-end
-
-for at = 1, #KEYS / 3 do
-  local job, input, output = KEYS[3 * at - 2], KEYS[3 * at - 1], KEYS[3 * at]
-  local outcome, id, channel, ttl = ARGV[4 * at - 1], ARGV[4 * at], ARGV[4 * at + 1], ARGV[4 * at + 2]
-  local isTold = isCertain or hasEnded(job, outcome)
-  if isTold then
-    addToMessage(channel, outcome, id)
-    if not (isCertain and isOpen(job)) then
-      cleanUp(input, output, ttl)
-    end
-  end
-  told[at] = isTold and 1 or 0
-end
-for channel, message in pairs(channels) do
-  redis.call('PUBLISH', channel, cjson.encode(message))
-end
-return told
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Tells producers of jobs that ended, one message for each channel,',
+    ' and cleans up after these jobs.\n--\n-- Runs: by a worker right behind the endings of up to',
+    ' 64 jobs; again for those whose ending the server took later than\n--   that; by whoever ca',
+    'ncels a job that waits\n-- KEYS[1..] of each job: its record, its input and its result\n-- A',
+    'RGV[1] queue: the main queue of the model\n-- ARGV[2] certain: 1 when the server has taken ',
+    'these endings, 0 when the records decide\n-- ARGV[3..] of each job: "completed" or "failed"',
+    ", id, reply channel or nothing, and the result's time to live in ms, 0\n--   to leave it as",
+    " it is\n-- Answers: for each job 1 when it was announced, else 0\n-- Writes: the result's ti",
+    'me to live; publishes {v, queue, completed, failed} on each reply channel\n-- Deletes: the ',
+    'input\n--\n-- Where the records decide, a job that has not ended that way is left alone. Whe',
+    're the endings are certain, a record\n-- may be gone already; one that has not finished bel',
+    'ongs to a job that was added again under the same id, maybe while\n-- this call waited for ',
+    "a server that was away: then input and result are the new job's, and only the message goes",
+    " out.\nlocal END_FIELDS = { completed = 'returnvalue', failed = 'failedReason' }\nlocal queu",
+    "e, isCertain = ARGV[1], ARGV[2] == '1'\nlocal told, channels = {}, {}\n\nlocal function hasEn",
+    "ded(job, outcome)\n  local found = redis.pcall('HMGET', job, 'finishedOn', END_FIELDS[outco",
+    'me])\n  return not found.err and found[1] and found[2]\nend\n\n-- What is no record at all cou',
+    'nts as well: it is for the janitor to judge.\nlocal function isOpen(job)\n  return redis.cal',
+    "l('EXISTS', job) == 1 and redis.pcall('HEXISTS', job, 'finishedOn') ~= 1\nend\n\nlocal functi",
+    "on cleanUp(input, output, ttl)\n  redis.call('UNLINK', input)\n  if ttl ~= '0' then\n    redi",
+    "s.call('PEXPIRE', output, ttl)\n  end\nend\n\nlocal function addToMessage(channel, outcome, id",
+    ")\n  if channel == '' then\n    return\n  end\n  channels[channel] = channels[channel] or { v ",
+    '= 1, queue = queue }\n  local message = channels[channel]\n  message[outcome] = message[outc',
+    'ome] or {}\n  table.insert(message[outcome], id)\nend\n\nfor at = 1, #KEYS / 3 do\n  local job,',
+    ' input, output = KEYS[3 * at - 2], KEYS[3 * at - 1], KEYS[3 * at]\n  local outcome, id, cha',
+    'nnel, ttl = ARGV[4 * at - 1], ARGV[4 * at], ARGV[4 * at + 1], ARGV[4 * at + 2]\n  local isT',
+    'old = isCertain or hasEnded(job, outcome)\n  if isTold then\n    addToMessage(channel, outco',
+    'me, id)\n    if not (isCertain and isOpen(job)) then\n      cleanUp(input, output, ttl)\n    ',
+    'end\n  end\n  told[at] = isTold and 1 or 0\nend\nfor channel, message in pairs(channels) do\n  ',
+    "redis.call('PUBLISH', channel, cjson.encode(message))\nend\nreturn told\n",
+  ].join(''),
 };
 
 export const ORDER_JOBS: Script = {
   name: 'worker/order-jobs',
   sha: 'f467f4f4814974e9f7b330a199864d6475a70927',
   keyCount: 3,
-  lua: `#!lua flags=allow-oom
--- Gives waiting jobs their places in line, by start-time fair queueing over tenants; fair-order.ts has the rule.
---
--- Runs: by a worker before each burst of claims
--- KEYS[1] wait: list of ids without a place, whoever added them
--- KEYS[2] prioritized: sorted set of ids by their place; scores from 0 on are BullMQ's own and have no place yet
--- KEYS[3] order: sorted set with the end of each flow's last job, and under the empty name the virtual time
--- ARGV[1] jobs: what keys of jobs begin with
--- ARGV[2] inputs: what keys of inputs begin with
--- ARGV[3] most: jobs that get their place in this call
--- ARGV[4] lead: tokens by which a bulk tenant that was idle may go ahead
--- ARGV[5] interactive: most rows of a job that is interactive unless it says otherwise
--- Answers: how many in \`wait\` still have no place, how many jobs have one, and how many of those that are next are
---   interactive
--- Writes: prioritized, order; the field shoalPlace of each job's record
--- Deletes: from wait what has its place now; the order, when the line was empty
---
--- A job that was in line before (handed back, stalled, delayed, released by its child) keeps its place in its record
--- and is not charged again. Larger inline jobs are not decoded (256 KiB of JSON would take a millisecond): a quote
--- inside a JSON string is always escaped, so \`"tenant"\` before a colon is a field.
-local UNITS_PER_TOKEN = 16
--- An interactive token is as long as one part in so many of a bulk token.
-local INTERACTIVE_PARTS = 256
--- Where an empty line begins: close to -2^53, with room for leads. Places end before 0, where BullMQ's scores begin.
-local FIRST_PLACE = -9007199187632128
-local LAST_PLACE = -1
-local MOST_URGENT = 16
-local MOST_DECODED_BYTES = 4096
-local MOST_ROWS = 256
-local MOST_TOKENS = 16777216
-local TOKENS_PER_ROW = 64
-local BYTES_PER_TOKEN = 4
-local MOST_TENANT_BYTES = 128
-
-local waitKey, lineKey, orderKey = KEYS[1], KEYS[2], KEYS[3]
-local jobPrefix, inputPrefix, most, interactiveRows = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
-local bulkLead = UNITS_PER_TOKEN * ARGV[4]
--- Twice that, so that interactive jobs go before a fresh bulk tenant too; at 1/256 they last for 134 million tokens.
-local interactiveLead = 2 * bulkLead
-
-local listed = redis.call('LRANGE', waitKey, -most, -1)
-local foreign = {}
-if #listed < most then
-  foreign = redis.call('ZRANGEBYSCORE', lineKey, 0, '+inf', 'LIMIT', 0, most - #listed)
-end
-
--- Places of interactive jobs are odd.
-local function isUrgent(score)
-  local place = tonumber(score)
-  return place ~= nil and place < 0 and place % 2 == 1
-end
-
-local function tell()
-  local first, urgent = redis.call('ZRANGE', lineKey, 0, MOST_URGENT - 1, 'WITHSCORES'), 0
-  while isUrgent(first[2 * urgent + 2]) do
-    urgent = urgent + 1
-  end
-  return { redis.call('LLEN', waitKey), redis.call('ZCARD', lineKey), urgent }
-end
-
-if #listed == 0 and #foreign == 0 then
-  return tell()
-end
-
-local function toText(number)
-  return string.format('%.0f', number)
-end
-
-local head = redis.call('ZRANGE', lineKey, 0, 0, 'WITHSCORES')
-local isEmpty = #head == 0 or tonumber(head[2]) >= 0
-if isEmpty then
-  redis.call('DEL', orderKey)
-  redis.call('ZADD', orderKey, FIRST_PLACE, '')
-else
-  redis.call('ZADD', orderKey, 'GT', head[2], '')
-end
-local now = tonumber(redis.call('ZSCORE', orderKey, '') or FIRST_PLACE)
-redis.call('ZREMRANGEBYSCORE', orderKey, '-inf', '(' .. toText(now - interactiveLead))
-
--- The value of a field of JSON that is not decoded, where it is a string.
-local function findField(data, name)
-  local from = 1
-  while true do
-    local at = string.find(data, name, from, true)
-    if not at then
-      return nil
-    end
-    local value = string.match(data, '^%s*:%s*"([^"\\\\]*)"', at + #name)
-    if value then
-      return value
-    end
-    from = at + #name
-  end
-end
-
--- What a job says of itself: who asks, of which class, and how much.
-local function factsOf(data)
-  local bytes = #data
-  if bytes > MOST_DECODED_BYTES then
-    local tenant, class = findField(data, '"tenant"'), findField(data, '"class"')
-    return { tenant = tenant, class = class, rows = MOST_ROWS, tokens = bytes / BYTES_PER_TOKEN }
-  end
-  local isJson, job = pcall(cjson.decode, data)
-  if not isJson or type(job) ~= 'table' then
-    return {}
-  end
-  local input = job.input
-  if type(input) == 'table' then
-    return { tenant = job.tenant, class = job.class, rows = input.rows, tokens = input.tokens, form = input.form }
-  end
-  local rows = type(job.texts) == 'table' and #job.texts or 1
-  return { tenant = job.tenant, class = job.class, rows = rows, tokens = bytes / BYTES_PER_TOKEN }
-end
-
-local function tokensOf(id, job, rows)
-  local tokens = tonumber(job.tokens)
-  if not tokens and job.form == 'texts' then
-    tokens = redis.call('STRLEN', inputPrefix .. id) / BYTES_PER_TOKEN
-  end
-  if tokens and tokens >= 1 and tokens <= MOST_TOKENS then
-    return tokens
-  end
-  return rows * TOKENS_PER_ROW
-end
-
--- Whether it is interactive, its flow, and how long it is.
-local function weigh(id, data)
-  local job = factsOf(data)
-  local rows = math.min(math.max(tonumber(job.rows) or 1, 1), MOST_ROWS)
-  local isInteractive = job.class == 'interactive' or (job.class ~= 'bulk' and rows <= interactiveRows)
-  local tenant = type(job.tenant) == 'string' and string.sub(job.tenant, 1, MOST_TENANT_BYTES) or 'default'
-  local units = tokensOf(id, job, rows) * UNITS_PER_TOKEN
-  if isInteractive then
-    return true, 'i:' .. tenant, math.max(1, math.ceil(units / INTERACTIVE_PARTS))
-  end
-  return false, 'b:' .. tenant, math.max(1, math.ceil(units))
-end
-
-local ends, line = {}, {}
-local function placeOf(id, data)
-  local isInteractive, flow, length = weigh(id, data)
-  local lead = isInteractive and interactiveLead or (isEmpty and 0 or bulkLead)
-  local flowEnd = ends[flow] or tonumber(redis.call('ZSCORE', orderKey, flow) or -math.huge)
-  local place = math.min(math.max(now - lead, flowEnd), LAST_PLACE)
-  place = place - place % 2 + (isInteractive and 1 or 0)
-  ends[flow] = place + length
-  return place
-end
-
-local function enter(id)
-  local job = jobPrefix .. id
-  local found = redis.call('HMGET', job, 'data', 'shoalPlace')
-  local data, place = found[1], tonumber(found[2])
-  if not place then
-    place = placeOf(id, data or '')
-    if data then
-      redis.call('HSET', job, 'shoalPlace', toText(place))
-    end
-  elseif place > now then
-    place = now - now % 2 + place % 2
-  end
-  line[#line + 1] = toText(place)
-  line[#line + 1] = id
-end
-
-for at = #listed, 1, -1 do
-  enter(listed[at])
-end
-for _, id in ipairs(foreign) do
-  enter(id)
-end
-redis.call('ZADD', lineKey, unpack(line))
-if #listed > 0 then
-  redis.call('LTRIM', waitKey, 0, -#listed - 1)
-end
-for flow, place in pairs(ends) do
-  redis.call('ZADD', orderKey, toText(place), flow)
-end
-return tell()
-`,
+  lua: [
+    '#!lua flags=allow-oom\n-- Gives waiting jobs their places in line, by start-time fair queue',
+    'ing over tenants; fair-order.ts has the rule.\n--\n-- Runs: by a worker before each burst of',
+    ' claims\n-- KEYS[1] wait: list of ids without a place, whoever added them\n-- KEYS[2] priori',
+    "tized: sorted set of ids by their place; scores from 0 on are BullMQ's own and have no pla",
+    "ce yet\n-- KEYS[3] order: sorted set with the end of each flow's last job, and under the em",
+    'pty name the virtual time\n-- ARGV[1] jobs: what keys of jobs begin with\n-- ARGV[2] inputs:',
+    ' what keys of inputs begin with\n-- ARGV[3] most: jobs that get their place in this call\n--',
+    ' ARGV[4] lead: tokens by which a bulk tenant that was idle may go ahead\n-- ARGV[5] interac',
+    'tive: most rows of a job that is interactive unless it says otherwise\n-- Answers: how many',
+    ' in `wait` still have no place, how many jobs have one, and how many of those that are nex',
+    "t are\n--   interactive\n-- Writes: prioritized, order; the field shoalPlace of each job's r",
+    'ecord\n-- Deletes: from wait what has its place now; the order, when the line was empty\n--\n',
+    '-- A job that was in line before (handed back, stalled, delayed, released by its child) ke',
+    'eps its place in its record\n-- and is not charged again. Larger inline jobs are not decode',
+    'd (256 KiB of JSON would take a millisecond): a quote\n-- inside a JSON string is always es',
+    'caped, so `"tenant"` before a colon is a field.\nlocal UNITS_PER_TOKEN = 16\n-- An interacti',
+    've token is as long as one part in so many of a bulk token.\nlocal INTERACTIVE_PARTS = 256\n',
+    '-- Where an empty line begins: close to -2^53, with room for leads. Places end before 0, w',
+    "here BullMQ's scores begin.\nlocal FIRST_PLACE = -9007199187632128\nlocal LAST_PLACE = -1\nlo",
+    'cal MOST_URGENT = 16\nlocal MOST_DECODED_BYTES = 4096\nlocal MOST_ROWS = 256\nlocal MOST_TOKE',
+    'NS = 16777216\nlocal TOKENS_PER_ROW = 64\nlocal BYTES_PER_TOKEN = 4\nlocal MOST_TENANT_BYTES ',
+    '= 128\n\nlocal waitKey, lineKey, orderKey = KEYS[1], KEYS[2], KEYS[3]\nlocal jobPrefix, input',
+    'Prefix, most, interactiveRows = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])\nloc',
+    'al bulkLead = UNITS_PER_TOKEN * ARGV[4]\n-- Twice that, so that interactive jobs go before ',
+    'a fresh bulk tenant too; at 1/256 they last for 134 million tokens.\nlocal interactiveLead ',
+    "= 2 * bulkLead\n\nlocal listed = redis.call('LRANGE', waitKey, -most, -1)\nlocal foreign = {}",
+    "\nif #listed < most then\n  foreign = redis.call('ZRANGEBYSCORE', lineKey, 0, '+inf', 'LIMIT",
+    "', 0, most - #listed)\nend\n\n-- Places of interactive jobs are odd.\nlocal function isUrgent(",
+    'score)\n  local place = tonumber(score)\n  return place ~= nil and place < 0 and place % 2 =',
+    "= 1\nend\n\nlocal function tell()\n  local first, urgent = redis.call('ZRANGE', lineKey, 0, MO",
+    "ST_URGENT - 1, 'WITHSCORES'), 0\n  while isUrgent(first[2 * urgent + 2]) do\n    urgent = ur",
+    "gent + 1\n  end\n  return { redis.call('LLEN', waitKey), redis.call('ZCARD', lineKey), urgen",
+    't }\nend\n\nif #listed == 0 and #foreign == 0 then\n  return tell()\nend\n\nlocal function toText',
+    "(number)\n  return string.format('%.0f', number)\nend\n\nlocal head = redis.call('ZRANGE', lin",
+    "eKey, 0, 0, 'WITHSCORES')\nlocal isEmpty = #head == 0 or tonumber(head[2]) >= 0\nif isEmpty ",
+    "then\n  redis.call('DEL', orderKey)\n  redis.call('ZADD', orderKey, FIRST_PLACE, '')\nelse\n  ",
+    "redis.call('ZADD', orderKey, 'GT', head[2], '')\nend\nlocal now = tonumber(redis.call('ZSCOR",
+    "E', orderKey, '') or FIRST_PLACE)\nredis.call('ZREMRANGEBYSCORE', orderKey, '-inf', '(' .. ",
+    'toText(now - interactiveLead))\n\n-- The value of a field of JSON that is not decoded, where',
+    ' it is a string.\nlocal function findField(data, name)\n  local from = 1\n  while true do\n   ',
+    ' local at = string.find(data, name, from, true)\n    if not at then\n      return nil\n    en',
+    'd\n    local value = string.match(data, \'^%s*:%s*"([^"\\\\]*)"\', at + #name)\n    if value the',
+    'n\n      return value\n    end\n    from = at + #name\n  end\nend\n\n-- What a job says of itself',
+    ': who asks, of which class, and how much.\nlocal function factsOf(data)\n  local bytes = #da',
+    'ta\n  if bytes > MOST_DECODED_BYTES then\n    local tenant, class = findField(data, \'"tenant',
+    '"\'), findField(data, \'"class"\')\n    return { tenant = tenant, class = class, rows = MOST_R',
+    'OWS, tokens = bytes / BYTES_PER_TOKEN }\n  end\n  local isJson, job = pcall(cjson.decode, da',
+    "ta)\n  if not isJson or type(job) ~= 'table' then\n    return {}\n  end\n  local input = job.i",
+    "nput\n  if type(input) == 'table' then\n    return { tenant = job.tenant, class = job.class,",
+    ' rows = input.rows, tokens = input.tokens, form = input.form }\n  end\n  local rows = type(j',
+    "ob.texts) == 'table' and #job.texts or 1\n  return { tenant = job.tenant, class = job.class",
+    ', rows = rows, tokens = bytes / BYTES_PER_TOKEN }\nend\n\nlocal function tokensOf(id, job, ro',
+    "ws)\n  local tokens = tonumber(job.tokens)\n  if not tokens and job.form == 'texts' then\n   ",
+    " tokens = redis.call('STRLEN', inputPrefix .. id) / BYTES_PER_TOKEN\n  end\n  if tokens and ",
+    'tokens >= 1 and tokens <= MOST_TOKENS then\n    return tokens\n  end\n  return rows * TOKENS_',
+    'PER_ROW\nend\n\n-- Whether it is interactive, its flow, and how long it is.\nlocal function we',
+    'igh(id, data)\n  local job = factsOf(data)\n  local rows = math.min(math.max(tonumber(job.ro',
+    "ws) or 1, 1), MOST_ROWS)\n  local isInteractive = job.class == 'interactive' or (job.class ",
+    "~= 'bulk' and rows <= interactiveRows)\n  local tenant = type(job.tenant) == 'string' and s",
+    "tring.sub(job.tenant, 1, MOST_TENANT_BYTES) or 'default'\n  local units = tokensOf(id, job,",
+    " rows) * UNITS_PER_TOKEN\n  if isInteractive then\n    return true, 'i:' .. tenant, math.max",
+    "(1, math.ceil(units / INTERACTIVE_PARTS))\n  end\n  return false, 'b:' .. tenant, math.max(1",
+    ', math.ceil(units))\nend\n\nlocal ends, line = {}, {}\nlocal function placeOf(id, data)\n  loca',
+    'l isInteractive, flow, length = weigh(id, data)\n  local lead = isInteractive and interacti',
+    'veLead or (isEmpty and 0 or bulkLead)\n  local flowEnd = ends[flow] or tonumber(redis.call(',
+    "'ZSCORE', orderKey, flow) or -math.huge)\n  local place = math.min(math.max(now - lead, flo",
+    'wEnd), LAST_PLACE)\n  place = place - place % 2 + (isInteractive and 1 or 0)\n  ends[flow] =',
+    ' place + length\n  return place\nend\n\nlocal function enter(id)\n  local job = jobPrefix .. id',
+    "\n  local found = redis.call('HMGET', job, 'data', 'shoalPlace')\n  local data, place = foun",
+    "d[1], tonumber(found[2])\n  if not place then\n    place = placeOf(id, data or '')\n    if da",
+    "ta then\n      redis.call('HSET', job, 'shoalPlace', toText(place))\n    end\n  elseif place ",
+    '> now then\n    place = now - now % 2 + place % 2\n  end\n  line[#line + 1] = toText(place)\n ',
+    ' line[#line + 1] = id\nend\n\nfor at = #listed, 1, -1 do\n  enter(listed[at])\nend\nfor _, id in',
+    " ipairs(foreign) do\n  enter(id)\nend\nredis.call('ZADD', lineKey, unpack(line))\nif #listed >",
+    " 0 then\n  redis.call('LTRIM', waitKey, 0, -#listed - 1)\nend\nfor flow, place in pairs(ends)",
+    " do\n  redis.call('ZADD', orderKey, toText(place), flow)\nend\nreturn tell()\n",
+  ].join(''),
 };
