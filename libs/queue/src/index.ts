@@ -46,15 +46,9 @@ export { repairQueue, type RepairOptions, type RepairReport } from './upkeep/rep
 export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJob } from './upkeep/quarantine.ts';
 export { defaultWorkerName } from './worker/worker-identity.ts';
 export { checkServer, type ServerFacts, type ServerReport } from './redis/server-check.ts';
-export {
-  JobProducer,
-  type AddOptions,
-  type AddResult,
-  type JobEnding,
-  type JobState,
-  type NewJob,
-  type ProducerOptions,
-} from './producer/job-producer.ts';
+export { JobProducer, type JobEnding, type JobState } from './producer/job-producer.ts';
+export type { AddOptions, AddResult, NewJob } from './producer/new-job.ts';
+export type { ProducerOptions } from './producer/open-queue.ts';
 export type { Again } from './producer/job-verdict.ts';
 export { QueueGauge, type QueueDepth, type QueueGaugeOptions } from './producer/queue-depth.ts';
 export { ResultReader, type ReaderOptions } from './producer/result-reader.ts';

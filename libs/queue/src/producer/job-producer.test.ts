@@ -6,7 +6,8 @@ import { Job, Queue, UnrecoverableError, Worker } from 'bullmq';
 import { decodeResultHeader, encodeResult, encodeTexts, isShoalError, keySpace } from '@shoal/contract';
 import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
 import { orderWaiting } from '../worker/fair-order.ts';
-import { JobProducer, type NewJob } from './job-producer.ts';
+import { JobProducer } from './job-producer.ts';
+import type { NewJob } from './new-job.ts';
 import { ResultReader } from './result-reader.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
 
@@ -257,14 +258,15 @@ describe.each([
     const jobs = [keyed('r-1')];
     await producer.add(jobs);
     await finish(queue);
-    const look = Reflect.get(producer, 'look') as (...args: unknown[]) => Promise<unknown>;
-    Reflect.set(producer, 'look', async (...args: unknown[]) => {
-      Reflect.deleteProperty(producer, 'look');
+    const replacements = Reflect.get(producer, 'replacements') as object;
+    const look = Reflect.get(replacements, 'look') as (...args: unknown[]) => Promise<unknown>;
+    Reflect.set(replacements, 'look', async (...args: unknown[]) => {
+      Reflect.deleteProperty(replacements, 'look');
       const clients = String(await server.command('CLIENT', 'LIST'))
         .split('\n')
         .filter((line) => line.includes('name=shoal-producer-watch'));
       await Promise.all(clients.map((line) => server.command('CLIENT', 'KILL', 'ID', /id=(\d+)/.exec(line)![1]!)));
-      const [looked] = await Promise.allSettled([look.apply(producer, args)]);
+      const [looked] = await Promise.allSettled([look.apply(replacements, args)]);
       expect(await rival.add(jobs)).toMatchObject([{ outcome: 'added' }]);
       if (looked.status === 'rejected') throw looked.reason;
       return looked.value;

@@ -50,14 +50,19 @@ export function toFound(hash: readonly (string | null)[], head: Buffer): Found {
 export function judge(jobId: string, fingerprint: string, found: Found, again: Again): Verdict {
   const { data, isFinished, failedReason, result } = found;
   const isUnread = result !== undefined && !result.isTaken;
-  const isOurs = result?.fingerprint === fingerprint;
-  if (isUnread && !isOurs) return conflict(jobId, result.fingerprint, fingerprint);
-  if (data === undefined) return { kind: isUnread && again !== 'always' ? 'ready' : 'add' };
-  const theirs = fingerprintIn(data) ?? (isFinished ? result?.fingerprint : undefined) ?? fingerprint;
+  if (isUnread && result.fingerprint !== fingerprint) return conflict(jobId, result.fingerprint, fingerprint);
+  const mayFetch = isUnread && again !== 'always';
+  if (data === undefined) return { kind: mayFetch ? 'ready' : 'add' };
+  const theirs = requestOf(data, found) ?? fingerprint;
   if (theirs !== fingerprint && !(isFinished && again === 'always')) return conflict(jobId, theirs, fingerprint);
   if (!isFinished) return { kind: 'known' };
-  if (isUnread && again !== 'always') return { kind: 'ready' };
+  if (mayFetch) return { kind: 'ready' };
   return again === 'never' ? { kind: 'finished', failedReason } : { kind: 'replace' };
+}
+
+/** The fingerprint of the request that the job is for, as far as job or result tell. */
+function requestOf(data: string, { isFinished, result }: Found): string | undefined {
+  return fingerprintIn(data) ?? (isFinished ? result?.fingerprint : undefined);
 }
 
 function fingerprintIn(data: string): string | undefined {

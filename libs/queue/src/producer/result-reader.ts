@@ -7,7 +7,7 @@ import { BodyRooms, keySpace, type KeySpace } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import { releaseAdmission } from '../admission/admission.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
-import { watchConnection } from './job-producer.ts';
+import { watchConnection } from '../redis/watch-connection.ts';
 import { acknowledge, type Acknowledged } from '../payload/acknowledge.ts';
 import { askOnce, valueOf } from '../redis/command-pipeline.ts';
 import { parseReply, type ReplyMessage } from '../payload/reply-message.ts';

@@ -57,24 +57,7 @@ export async function checkServer(
     readConfig(connection),
     readClockOffset(connection),
   ]);
-  const facts: ServerFacts = {
-    product: info.has('valkey_version') ? 'Valkey' : 'Redis',
-    // Valkey reports the Redis version that it is compatible with (7.2.4) as redis_version.
-    version: info.get('valkey_version') ?? info.get('redis_version') ?? '0',
-    replicaOf: info.get('role') === 'slave' ? `${info.get('master_host')}:${info.get('master_port')}` : undefined,
-    replicas: Number(info.get('connected_slaves') ?? 0),
-    minReplicas:
-      config === undefined
-        ? undefined
-        : Number(config.get('min-replicas-to-write') ?? config.get('min-slaves-to-write') ?? 0),
-    evictionPolicy: config?.get('maxmemory-policy') ?? info.get('maxmemory_policy'),
-    isAppendOnly: yesNo(config?.get('appendonly')) ?? yesNo(info.get('aof_enabled')),
-    appendFsync: config?.get('appendfsync'),
-    maxMemoryBytes: Number(info.get('maxmemory') ?? 0),
-    machineMemoryBytes: Number(info.get('total_system_memory') ?? 0),
-    isPrivate: info.get('tcp_port') === '0',
-    clockOffsetMs,
-  };
+  const facts = factsOf(info, config, clockOffsetMs);
   if (facts.replicaOf !== undefined) throw readOnly(facts.replicaOf);
   const dangers = dangersOf(facts);
   const [danger] = dangers;
@@ -85,6 +68,38 @@ export async function checkServer(
       { ...facts },
     );
   return { facts, warnings: [...dangers, ...warningsOf(facts, config !== undefined)] };
+}
+
+/** What INFO and CONFIG GET say; `config` is undefined where the server does not allow that. */
+function factsOf(
+  info: ReadonlyMap<string, string>,
+  config: ReadonlyMap<string, string> | undefined,
+  clockOffsetMs: number,
+): ServerFacts {
+  return {
+    product: info.has('valkey_version') ? 'Valkey' : 'Redis',
+    // Valkey reports the Redis version that it is compatible with (7.2.4) as redis_version.
+    version: info.get('valkey_version') ?? info.get('redis_version') ?? '0',
+    replicaOf: info.get('role') === 'slave' ? `${info.get('master_host')}:${info.get('master_port')}` : undefined,
+    replicas: numberIn(info, 'connected_slaves'),
+    minReplicas: config === undefined ? undefined : minReplicasIn(config),
+    evictionPolicy: config?.get('maxmemory-policy') ?? info.get('maxmemory_policy'),
+    isAppendOnly: yesNo(config?.get('appendonly')) ?? yesNo(info.get('aof_enabled')),
+    appendFsync: config?.get('appendfsync'),
+    maxMemoryBytes: numberIn(info, 'maxmemory'),
+    machineMemoryBytes: numberIn(info, 'total_system_memory'),
+    isPrivate: info.get('tcp_port') === '0',
+    clockOffsetMs,
+  };
+}
+
+function numberIn(info: ReadonlyMap<string, string>, field: string): number {
+  return Number(info.get(field) ?? 0);
+}
+
+/** Older servers call it by another name. */
+function minReplicasIn(config: ReadonlyMap<string, string>): number {
+  return Number(config.get('min-replicas-to-write') ?? config.get('min-slaves-to-write') ?? 0);
 }
 
 /** What loses jobs while everything else looks well. */

@@ -80,39 +80,45 @@ export async function addJobs(connection: Redis, prefix: string, jobIds: readonl
 /** What is wrong with a job that should have completed; each result is acknowledged once and then again. */
 export async function wrongs(connection: Redis, prefix: string, jobIds: readonly string[]): Promise<string[]> {
   const queue = new Queue(LANE_QUEUE, { prefix, connection });
-  const keys = keySpace(prefix);
-  const tokenizer = new FakeTokenizer();
   const found = await Promise.all(
     jobIds.map(async (jobId, index) => {
       const job = await queue.getJob(jobId);
+      const state = await job?.getState();
       const value = job?.returnvalue as EmbedReturn | null | undefined;
-      if ((await job?.getState()) !== 'completed' || value === null || value === undefined)
-        return [`${jobId} is ${await job?.getState()}: ${job?.failedReason}`];
-      const [first] = await acknowledge(connection, keys, LANE_QUEUE, [jobId]);
-      const [again] = await acknowledge(connection, keys, LANE_QUEUE, [jobId]);
-      const expected = Buffer.concat(
-        textsOf(index).map((text) => Buffer.from(deliveredVector(tokenizer.encode(text).ids, DIMS).buffer)),
-      );
+      if (state !== 'completed' || value === null || value === undefined)
+        return [`${jobId} is ${state}: ${job?.failedReason}`];
       return [
-        ...(first?.kind === 'body' && openResult(first.bytes).body.equals(expected)
-          ? []
-          : [`${jobId} has no result, or another one (${first?.kind})`]),
-        ...(again?.kind === 'taken' ? [] : [`${jobId} can be had twice (${again?.kind})`]),
+        ...(await wrongsOfResult(connection, prefix, jobId, index)),
         ...((value.handedOver?.reason === 'OUT_OF_VRAM') === isHandedOver(index)
           ? []
           : [`${jobId} says ${JSON.stringify(value.handedOver)}`]),
-        ...((await connection.exists(
-          keys.input(LANE_QUEUE, jobId),
-          keys.lock(LANE_QUEUE, jobId),
-          keys.lock(LANE_CPU_QUEUE, jobId),
-        )) === 0
-          ? []
-          : [`${jobId} left its input or a lock behind`]),
+        ...(await leftBehind(connection, prefix, jobId)),
       ];
     }),
   );
   await queue.close();
   return found.flat();
+}
+
+async function wrongsOfResult(connection: Redis, prefix: string, jobId: string, index: number): Promise<string[]> {
+  const keys = keySpace(prefix);
+  const tokenizer = new FakeTokenizer();
+  const [first] = await acknowledge(connection, keys, LANE_QUEUE, [jobId]);
+  const [again] = await acknowledge(connection, keys, LANE_QUEUE, [jobId]);
+  const expected = Buffer.concat(
+    textsOf(index).map((text) => Buffer.from(deliveredVector(tokenizer.encode(text).ids, DIMS).buffer)),
+  );
+  const isRight = first?.kind === 'body' && openResult(first.bytes).body.equals(expected);
+  return [
+    ...(isRight ? [] : [`${jobId} has no result, or another one (${first?.kind})`]),
+    ...(again?.kind === 'taken' ? [] : [`${jobId} can be had twice (${again?.kind})`]),
+  ];
+}
+
+async function leftBehind(connection: Redis, prefix: string, jobId: string): Promise<string[]> {
+  const keys = keySpace(prefix);
+  const places = [keys.input(LANE_QUEUE, jobId), keys.lock(LANE_QUEUE, jobId), keys.lock(LANE_CPU_QUEUE, jobId)];
+  return (await connection.exists(...places)) === 0 ? [] : [`${jobId} left its input or a lock behind`];
 }
 
 export interface CrashOptions {

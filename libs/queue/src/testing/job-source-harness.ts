@@ -3,8 +3,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { keySpace } from '@shoal/contract';
 import { noLog, type JobSource } from '@shoal/core';
-import type { JobSourceHarness } from '@shoal/core/testing';
-import { Queue } from 'bullmq';
+import type { JobRecord, JobSourceHarness } from '@shoal/core/testing';
+import { Queue, type Job } from 'bullmq';
 import { Canceller } from '../producer/cancel.ts';
 import { closeConnection, connected } from '../redis/connection.ts';
 import { Quarantine } from '../upkeep/quarantine.ts';
@@ -35,21 +35,7 @@ export async function jobSourceHarness({
     add: async (jobId, data) => void (await queue.add('embed', data, { jobId, attempts: 3 })),
     inspect: async (jobId) => {
       const job = await queue.getJob(jobId);
-      const state = await job?.getState();
-      if (
-        job === undefined ||
-        state === undefined ||
-        state === 'unknown' ||
-        state === 'waiting-children' ||
-        state === 'prioritized'
-      )
-        return undefined;
-      return {
-        state,
-        attempts: job.attemptsMade,
-        returnValue: job.returnvalue ?? undefined,
-        failedReason: job.failedReason,
-      };
+      return job === undefined ? undefined : recordOf(job);
     },
     steal: async (jobId) => void (await connection.set(keySpace(prefix).lock(name, jobId), 'a stranger', 'PX', 60_000)),
     cancel: async (jobId) => {
@@ -69,5 +55,16 @@ export async function jobSourceHarness({
       await closeConnection(connection);
       await onClosed?.();
     },
+  };
+}
+
+async function recordOf(job: Job): Promise<JobRecord | undefined> {
+  const state = await job.getState();
+  if (state === 'unknown' || state === 'waiting-children' || state === 'prioritized') return undefined;
+  return {
+    state,
+    attempts: job.attemptsMade,
+    returnValue: job.returnvalue ?? undefined,
+    failedReason: job.failedReason,
   };
 }

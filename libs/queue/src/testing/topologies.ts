@@ -152,42 +152,8 @@ async function sentinelsAgree(sentinels: readonly ServerProcess[]): Promise<bool
 }
 
 export async function startCluster(options: TopologyOptions): Promise<Topology> {
-  const { program, folder, slots = 'even', replicas = 0, downAfterMs = DOWN_AFTER_MS } = options;
-  const servers = await Promise.all(
-    Array.from({ length: 3 * (1 + replicas) }, async () => {
-      const [port, busPort] = [await freePort(), await freePort()];
-      return new ServerProcess(
-        program,
-        [
-          '--bind',
-          '127.0.0.1',
-          '--port',
-          String(port),
-          '--dir',
-          folder,
-          ...options.args,
-          '--appenddirname',
-          `aof-${port}`,
-          '--dbfilename',
-          `${port}.rdb`,
-          '--cluster-enabled',
-          'yes',
-          '--cluster-port',
-          String(busPort),
-          '--cluster-config-file',
-          join(folder, `nodes-${port}.conf`),
-          '--cluster-node-timeout',
-          String(downAfterMs),
-          '--cluster-replica-validity-factor',
-          '0',
-          '--repl-diskless-sync-delay',
-          '0',
-        ],
-        port,
-        busPort,
-      );
-    }),
-  );
+  const { slots = 'even', replicas = 0 } = options;
+  const servers = await Promise.all(Array.from({ length: 3 * (1 + replicas) }, () => clusterNode(options)));
   for (const server of servers) await server.start();
   const masters = servers.slice(0, 3);
   for (const [index, server] of masters.entries()) {
@@ -215,6 +181,26 @@ export async function startCluster(options: TopologyOptions): Promise<Topology> 
       await ask(replica, ['CLUSTER', 'FAILOVER']);
     },
   });
+}
+
+async function clusterNode(options: TopologyOptions): Promise<ServerProcess> {
+  const { program, folder, args, downAfterMs = DOWN_AFTER_MS } = options;
+  const [port, busPort] = [await freePort(), await freePort()];
+  const settings = {
+    bind: '127.0.0.1',
+    port,
+    dir: folder,
+    appenddirname: `aof-${port}`,
+    dbfilename: `${port}.rdb`,
+    'cluster-enabled': 'yes',
+    'cluster-port': busPort,
+    'cluster-config-file': join(folder, `nodes-${port}.conf`),
+    'cluster-node-timeout': downAfterMs,
+    'cluster-replica-validity-factor': 0,
+    'repl-diskless-sync-delay': 0,
+  };
+  const own = Object.entries(settings).flatMap(([name, value]) => [`--${name}`, String(value)]);
+  return new ServerProcess(program, [...own, ...args], port, busPort);
 }
 
 function slotsOf(index: number, slots: 'even' | 'one-node'): [number, number] {
@@ -294,10 +280,7 @@ async function assemble(parts: Parts): Promise<Topology> {
       const before = await findOwner();
       await parts.switchOver(before.port);
       await until('another server took over', async () => (await findOwner()) !== before);
-      // Sentinels name the new master first: what the one before still takes is lost.
-      await until(`port ${before.port} follows`, async () =>
-        String(await ask(before, ['INFO', 'replication'])).includes('role:slave'),
-      );
+      await untilItFollows(before);
       await moveControl();
     },
     async stop() {
@@ -305,6 +288,13 @@ async function assemble(parts: Parts): Promise<Topology> {
       await Promise.all([...others, ...servers].map((server) => server.kill9()));
     },
   };
+}
+
+/** Sentinels name the new master first: what the one before still takes is lost. */
+async function untilItFollows(before: ServerProcess): Promise<void> {
+  await until(`port ${before.port} follows`, async () =>
+    String(await ask(before, ['INFO', 'replication'])).includes('role:slave'),
+  );
 }
 
 /** Asked anew, as every connection does. */

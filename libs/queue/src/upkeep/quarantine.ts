@@ -19,7 +19,8 @@ import type { Logger } from '@shoal/core';
 import { Queue, type Job } from 'bullmq';
 import { queueAdd, runTransaction } from '../bullmq/internals.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
-import { JobProducer, type AddResult } from '../producer/job-producer.ts';
+import { JobProducer } from '../producer/job-producer.ts';
+import type { AddResult } from '../producer/new-job.ts';
 import { translated } from '../redis/translated.ts';
 
 export interface QuarantineOptions {
