@@ -1,5 +1,5 @@
 // Adds a group of jobs in one call of one script: what BullMQ 6.7.0's addStandardJob keeps of a job, with the job's
-// input, and what was found under each id before; bullmq-add.test.ts compares all that either leaves behind. It knows
+// input, and what was found under each id before; add.test.ts compares all that either leaves behind. It knows
 // jobs that just wait: no priority, delay, parent or repetition.
 //
 // A job of one text took the server 94 µs of CPU by BullMQ's script in a transaction, 12 of it for what is done: the

@@ -6,7 +6,7 @@ import { Job, Worker, type JobJson } from 'bullmq';
 import { setImmediate } from 'node:timers/promises';
 import { joinClaims } from './claim.ts';
 import { closeConnection, type Closable, type Redis } from '../redis/connection.ts';
-import { claimedBy, mendJob } from './mend.ts';
+import { claimedBy, repairJob } from './record-repair.ts';
 
 export interface BatchWorkerOptions {
   readonly connection: Redis;
@@ -63,14 +63,14 @@ export class BatchWorker extends Worker {
   }
 
   /**
-   * Resolves when a job may be there, or after a while. Takes none: whoever waits for a sign takes as many as there
+   * Resolves when a job may be there, or after a while. Takes none: whoever waits for a marker takes as many as there
    * are.
    */
-  async untilSign(): Promise<void> {
+  async untilMarker(): Promise<void> {
     await this.getNextJob(ONLY_WAITING, { block: true });
   }
 
-  /** As many calls at once, which travel together (bullmq-claim.ts): one round trip. One outcome per call. */
+  /** As many calls at once, which travel together (claim.ts): one round trip. One outcome per call. */
   takeNow(count: number): Promise<TakenJob | undefined>[] {
     return Array.from({ length: count }, () => this.take());
   }
@@ -86,7 +86,7 @@ export class BatchWorker extends Worker {
     this.blocking = await this.getBackend().blockingClient;
   }
 
-  /** Ends an `untilSign` that waits. */
+  /** Ends an `untilMarker` that waits. */
   async interruptWait(): Promise<void> {
     // While it has no socket there is nothing to interrupt, and `disconnect` would only lose its retry timer.
     if (this.blocking?.status === 'ready') await this.getBackend().disconnectBlocking(false);
@@ -127,7 +127,7 @@ export class BatchWorker extends Worker {
    * A job whose hash is damaged is claimed all the same, with a reason why it must fail: nobody else would ever end it.
    */
   private async readDamaged(jobId: string, token: string): Promise<Job> {
-    await mendJob(this.place.connection, { ...this.place, jobId });
+    await repairJob(this.place.connection, { ...this.place, jobId });
     const job = (await Job.fromId(this, jobId)) ?? new Job(this, '', {}, {}, jobId);
     job.token = token;
     return job;

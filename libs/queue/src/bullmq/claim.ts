@@ -1,7 +1,7 @@
 // Claims many jobs in one call. BullMQ's own script claims one, and asks the queue anew each time whether it is paused,
 // limited, or has delayed jobs that are due: 70 µs of the server's time a job. This one asks once for all that are
 // claimed together, and answers each as BullMQ's does, so that all of BullMQ's own code around it stays. Where it would
-// have to limit, or to let a delayed job go, BullMQ's does it. bullmq-claim.test.ts holds the two against each other,
+// have to limit, or to let a delayed job go, BullMQ's does it. claim.test.ts holds the two against each other,
 // key by key.
 
 import type { Worker } from 'bullmq';

@@ -1,7 +1,7 @@
 // Completes claimed jobs, many in one call. BullMQ's own script completes one, makes some forty functions anew for it,
 // and asks after parents, deduplication and metrics that a plain job has none of: 123 µs of the server's time a job of
 // one text, the smaller part of it for commands. What is more than plain is left to BullMQ's script.
-// bullmq-finish.test.ts holds the two against each other, key by key.
+// finish.test.ts holds the two against each other, key by key.
 
 import type { Job } from 'bullmq';
 import { lockLost } from './internals.ts';

@@ -1,5 +1,5 @@
 // The one file that touches what BullMQ 6.7.0 does not promise: how to append "add this job" to a transaction, and the
-// names of a few keys. bullmq-internals.test.ts states each of these as a contract and names what broke when an upgrade
+// names of a few keys. internals.test.ts states each of these as a contract and names what broke when an upgrade
 // breaks it. Everything else in this library uses public methods only. Nothing here decides anything about jobs.
 
 import { REPLY_CHANNEL, checkJobId, invariant } from '@shoal/contract';

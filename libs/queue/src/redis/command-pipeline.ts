@@ -7,7 +7,7 @@ import { ShoalError } from '@shoal/contract';
 import { Command as RedisCommand } from 'ioredis';
 import { isPassingFault, type Redis } from './connection.ts';
 import { STAGED_FROM_BYTES } from './staging.ts';
-import { WholeCommand } from './whole-command.ts';
+import { UncopiedCommand } from './uncopied-command.ts';
 
 export type Argument = string | Buffer | number;
 export type Command = readonly [name: string, ...values: Argument[]];
@@ -88,7 +88,7 @@ export async function askOnce(connection: Redis, commands: readonly Command[]): 
   const answers = await Promise.allSettled(
     commands.map(([name, ...values]) =>
       connection.sendCommand(
-        isLarge(values) ? new WholeCommand(name, values) : new RedisCommand(name, values, { replyEncoding: null }),
+        isLarge(values) ? new UncopiedCommand(name, values) : new RedisCommand(name, values, { replyEncoding: null }),
       ),
     ),
   );

@@ -42,7 +42,7 @@ const MOST_JOINED_BYTES = 262_144;
  * What is sent within one turn of the event loop goes out in one write. A claim or a round of endings is dozens of
  * commands, and a system call for each costs client and server more than the commands do.
  */
-class JoiningRedis extends Redis {
+class CorkedRedis extends Redis {
   private isJoining = false;
 
   override sendCommand(...args: Parameters<Redis['sendCommand']>): unknown {
@@ -78,7 +78,7 @@ export function openConnection(options: ConnectionOptions): Redis {
     maxRetriesPerRequest: null, // BullMQ demands it; and a command that waits is what every caller here wants
     retryStrategy: (times) => Math.min(FIRST_RETRY_MS * 2 ** Math.min(times - 1, 10), LAST_RETRY_MS),
   };
-  const connection = new JoiningRedis(redisOptions);
+  const connection = new CorkedRedis(redisOptions);
   reportOutages(connection, options);
   return connection;
 }

@@ -9,7 +9,7 @@
 import { failedReason, keySpace } from '@shoal/contract';
 import { failWaiting } from '../bullmq/internals.ts';
 import type { Redis } from '../redis/connection.ts';
-import { applyMending, damageIn, damageSentence, isGone, readFields } from '../bullmq/mend.ts';
+import { repairRecord, damageIn, damageSentence, isGone, readFields } from '../bullmq/record-repair.ts';
 import { runScript } from '../redis/script.ts';
 import { literally } from '../redis/scan-pattern.ts';
 import {
@@ -166,7 +166,7 @@ class Repair {
     const damage = damageIn(fields);
     if (damage.length === 0) return;
     if (kind === 'none') await connection.hset(key, 'stc', '0'); // so that there is a record to fail
-    await applyMending(connection, key, damage);
+    await repairRecord(connection, key, damage);
     this.report.mended += isGone(fields) ? 0 : 1;
     const reason = damageSentence(damage);
     if (isFinished || reason === undefined) return;

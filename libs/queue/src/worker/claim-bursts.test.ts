@@ -6,8 +6,8 @@ import { ClaimBursts } from './claim-bursts.ts';
 import type { Line } from './fair-order.ts';
 
 /**
- * A queue of which every call is written down: `?` waits for a sign, a number asks for so many jobs in one round trip.
- * Like BullMQ's, it leaves a sign with each job that comes or is taken.
+ * A queue of which every call is written down: `?` waits for a marker, a number asks for so many jobs in one round trip.
+ * Like BullMQ's, it leaves a marker with each job that comes or is taken.
  */
 class FakeQueue {
   readonly calls: (number | '?')[] = [];
@@ -17,7 +17,7 @@ class FakeQueue {
   /** Of those that wait, so many have no place in line; each order gives one to 256. */
   unplaced = 0;
   orders = 0;
-  private hasSign = false;
+  private hasMarker = false;
   /** Called in the middle of each round trip. */
   meanwhile: () => void = () => undefined;
   private wake: () => void = () => undefined;
@@ -25,16 +25,16 @@ class FakeQueue {
 
   constructor() {
     this.bursts = new ClaimBursts({
-      untilSign: () => {
+      untilMarker: () => {
         this.calls.push('?');
-        if (this.hasSign) return Promise.resolve(void (this.hasSign = false));
+        if (this.hasMarker) return Promise.resolve(void (this.hasMarker = false));
         return new Promise((resolve) => (this.wake = resolve));
       },
       takeNow: (count) => {
         this.calls.push(count);
         const got = Math.min(count, this.waiting);
         this.waiting -= got;
-        this.hasSign ||= got > 0;
+        this.hasMarker ||= got > 0;
         return Array.from({ length: count }, (_, at) => this.answer(at < got ? this.taken() : undefined));
       },
       order: () => {
@@ -51,7 +51,7 @@ class FakeQueue {
 
   add(jobs: number): void {
     this.waiting += jobs;
-    this.hasSign = true;
+    this.hasMarker = true;
     this.wake();
   }
 

@@ -1,5 +1,5 @@
 // How jobs are taken: in bursts of parallel calls, one round trip each, as many calls as jobs are known to wait or will
-// have come by then. Only where nothing is known does it wait for a sign first. Takes and nothing else; whose the jobs
+// have come by then. Only where nothing is known does it wait for a marker first. Takes and nothing else; whose the jobs
 // are and how they end is bull-job-source.ts.
 //
 // Once the signal says that claiming has ended, nothing is waited for any more. A call that is under way may still
@@ -13,7 +13,7 @@ import { MOST_JOBS, type Line } from './fair-order.ts';
 
 export interface ClaimBurstsOptions {
   /** Resolves when a job may be there, or after a while. */
-  readonly untilSign: () => Promise<void>;
+  readonly untilMarker: () => Promise<void>;
   /** So many calls at once, in one round trip. */
   readonly takeNow: (count: number) => Promise<TakenJob | undefined>[];
   /**
@@ -38,7 +38,7 @@ const BURST_GROWTH = 4;
 const FIRST_RETRY_MS = 100;
 const LAST_RETRY_MS = 2_000;
 /**
- * Signs that come at once and bring no job: one was left over, and the next look waits; when they go on, the queue is
+ * Markers that come at once and bring no job: one was left over, and the next look waits; when they go on, the queue is
  * paused or limited, and they come ever later up to this. (20 ms at once cost a lone text 20 of its 22 ms; 2026-11.)
  */
 const EMPTY_LOOK_MS = 20;
@@ -72,7 +72,7 @@ export class ClaimBursts {
   /** At least one and at most `limit` jobs; none once claiming has ended. One call at a time. */
   async claim(limit: number): Promise<TakenJob[]> {
     while (!this.options.signal.aborted) {
-      const waitedMs = this.mayHaveMore ? undefined : await this.waitForSign();
+      const waitedMs = this.mayHaveMore ? undefined : await this.waitForMarker();
       const jobs = await this.takeBursts(limit);
       if (jobs.length > 0) return jobs;
       if (waitedMs !== undefined) await this.restAfterEmptyLook(waitedMs);
@@ -101,10 +101,10 @@ export class ClaimBursts {
   }
 
   /** How long that took, ms. */
-  private async waitForSign(): Promise<number> {
+  private async waitForMarker(): Promise<number> {
     const askedMs = performance.now();
     try {
-      await unlessAborted(this.options.signal, this.options.untilSign());
+      await unlessAborted(this.options.signal, this.options.untilMarker());
     } catch (error) {
       this.report(error);
       await this.restAfterFault();

@@ -107,7 +107,7 @@ export function assembleParts(options: BullJobSourceOptions, wiring: SourceWirin
     onCancelled,
   });
   const bursts = new ClaimBursts({
-    untilSign: () => worker.untilSign(),
+    untilMarker: () => worker.untilMarker(),
     takeNow: (count) => worker.takeNow(count),
     order: () => order(options, wiring),
     onTaken: wiring.onTaken,

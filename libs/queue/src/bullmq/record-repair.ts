@@ -58,7 +58,7 @@ export function damageIn(fields: JobFields): DamagedField[] {
       ? []
       : [{ field, was, standIn: '0', problem: undefined }];
   });
-  return [...(isGone(fields) ? ghost(fields) : []), ...parsed, ...counted];
+  return [...(isGone(fields) ? orphan(fields) : []), ...parsed, ...counted];
 }
 
 /** The hash was deleted while its id was somewhere in the queue; BullMQ makes a new one of what it adds itself. */
@@ -83,7 +83,8 @@ function missing(field: string, standIn: string): DamagedField {
   return { field, was: undefined, standIn, problem: 'is missing' };
 }
 
-function ghost({ opts, timestamp }: JobFields): DamagedField[] {
+/** Only the id is left of it: what its record must have to be read. */
+function orphan({ opts, timestamp }: JobFields): DamagedField[] {
   return [
     missing('name', 'gone'),
     missing('data', '{}'),
@@ -123,10 +124,10 @@ export interface JobPlace {
  * Makes a job's hash readable; what was lost decides whether the job fails when it is claimed. Resolves to what was
  * damaged: nothing when it could be read all along. May be repeated.
  */
-export async function mendJob(connection: Redis, { prefix, queue, jobId }: JobPlace): Promise<DamagedField[]> {
+export async function repairJob(connection: Redis, { prefix, queue, jobId }: JobPlace): Promise<DamagedField[]> {
   const key = keySpace(prefix).job(queue, jobId);
   const damage = damageIn(await readFields(connection, key));
-  await applyMending(connection, key, damage);
+  await repairRecord(connection, key, damage);
   return damage;
 }
 
@@ -135,7 +136,7 @@ export async function readFields(connection: Redis, key: string): Promise<JobFie
   return Object.fromEntries(READ_FIELDS.map((field, index) => [field, values[index]]));
 }
 
-export async function applyMending(connection: Redis, key: string, damage: readonly DamagedField[]): Promise<void> {
+export async function repairRecord(connection: Redis, key: string, damage: readonly DamagedField[]): Promise<void> {
   if (damage.length === 0) return;
   await runScript(connection, REPAIR_RECORD, [
     [

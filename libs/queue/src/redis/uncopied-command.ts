@@ -5,7 +5,7 @@
 import { Writable } from 'node:stream';
 import { Command } from 'ioredis';
 
-export class WholeCommand extends Command {
+export class UncopiedCommand extends Command {
   constructor(name: string, values: readonly (string | Buffer | number)[]) {
     super(name, [...values], { replyEncoding: null }); // replies as Buffers
   }

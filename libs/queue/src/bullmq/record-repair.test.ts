@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { damageIn, damageSentence, isGone, type JobFields } from './mend.ts';
+import { damageIn, damageSentence, isGone, type JobFields } from './record-repair.ts';
 
 function fields(values: Readonly<Record<string, string>>): JobFields {
   return Object.fromEntries(Object.entries(values).map(([field, value]) => [field, Buffer.from(value)]));
@@ -38,8 +38,8 @@ test('a counter that is no number begins at 0 again, which is no reason to fail'
 });
 
 test('what BullMQ leaves where a record was deleted is no record', () => {
-  const ghost = fields({ pb: 'worker', processedOn: '1', ats: '1' } as never);
-  expect(isGone(ghost)).toBe(true);
-  expect(damageIn(ghost).map(({ field }) => field)).toEqual(['name', 'data', 'opts', 'timestamp']);
-  expect(damageSentence(damageIn(ghost))).toMatch(/its record is gone.*Add the job again/);
+  const orphan = fields({ pb: 'worker', processedOn: '1', ats: '1' } as never);
+  expect(isGone(orphan)).toBe(true);
+  expect(damageIn(orphan).map(({ field }) => field)).toEqual(['name', 'data', 'opts', 'timestamp']);
+  expect(damageSentence(damageIn(orphan))).toMatch(/its record is gone.*Add the job again/);
 });
