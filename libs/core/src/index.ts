@@ -39,9 +39,9 @@ export type {
 export { type Logger, noLog } from './ports/logger.ts';
 export { type Metrics, type SweepFindings, noMetrics } from './ports/metrics.ts';
 export { LANE_REASONS, chooseLane, type Hybrid, type LaneChoice } from './claimer/lane-choice.ts';
+export { LoadMeter } from './claimer/load-meter.ts';
 export {
   LENGTH_CLASSES,
-  LoadMeter,
   type ByLength,
   type LengthClass,
   type WorkerFacts,

@@ -23,7 +23,7 @@ export interface LaneView {
 }
 
 /**
- * `no-gpu-worker`: no other device is alive that serves the main lane. `shortens`: done here before the others are done
+ * Why so many are taken. `no-gpu-worker`: no other device is alive that serves the main lane. `shortens`: done here before the others are done
  * with everything. `probe`: one job, so that this worker learns its rate while the others have much to do.
  */
 export const LANE_REASONS = [
@@ -60,32 +60,70 @@ const MIN_BACKLOG_AGE_MS = 1_000;
 const MOMENT_MS = 1_000;
 /** A worker that has not run anything yet tries one job when the others have work for so long. */
 const PROBE_MS = 10_000;
-/** Of a job when nobody has completed one: 64 rows of the standard length mix. */
+/** Tokens of a job while nobody has completed one: 64 rows of the standard length mix. */
 const FIRST_TOKENS_PER_JOB = 4_096;
 
-export function chooseLane(view: LaneView, last?: LaneChoice): LaneChoice {
-  const { hybrid, backlog, own, ageLimitMs } = view;
-  const others = view.others.filter((worker) => !worker.isDrained);
-  const breakEven = breakEvenOf(others, own);
-  const choice = (jobs: number, reason: LaneReason): LaneChoice => ({ jobs, reason, breakEven });
-  if (hybrid === 'never') return choice(0, 'never');
-  if (hybrid === 'always') return choice(Infinity, 'always');
-  if (!others.some(isFaster)) return choice(Infinity, 'no-gpu-worker');
+/** How many jobs to take, and why. */
+type Share = Pick<LaneChoice, 'jobs' | 'reason'>;
 
+type Others = LaneView['others'];
+
+/** What is expected of the next jobs; undefined where nobody knows a rate. */
+interface Outlook {
+  readonly tokensPerJob: number;
+  /** Tokens a second that this worker runs. */
+  readonly rate: number | undefined;
+  /** How long the others need for what they have and the whole backlog. */
+  readonly othersMs: number | undefined;
+}
+
+export function chooseLane(view: LaneView, last?: LaneChoice): LaneChoice {
+  const others = view.others.filter((worker) => !worker.isDrained);
+  const share = shareRegardlessOfRates(view, others) ?? shareByRates(view, others, last?.reason === 'shortens');
+  return { ...share, breakEven: breakEvenOf(others, view.own) };
+}
+
+function shareRegardlessOfRates({ hybrid }: LaneView, others: Others): Share | undefined {
+  if (hybrid === 'never') return { jobs: 0, reason: 'never' };
+  if (hybrid === 'always') return { jobs: Infinity, reason: 'always' };
+  return others.some(isFaster) ? undefined : { jobs: Infinity, reason: 'no-gpu-worker' };
+}
+
+/** What to take beside faster workers. `isTaking`: the last choice was to shorten the total time. */
+function shareByRates(view: LaneView, others: Others, isTaking: boolean): Share {
+  const { backlog, own, ageLimitMs } = view;
+  const outlook = outlookOf(view, others);
+  const share = shareThatShortens(view, outlook, isTaking);
+  if (share !== undefined) return share;
+  if (backlog.jobs > 0 && backlog.oldestMs >= ageLimitMs)
+    return { jobs: Math.max(jobsWithin(MOMENT_MS, own, outlook), own.claims === 0 ? 1 : 0), reason: 'backlog-age' };
+  const isKnown = outlook.rate !== undefined && outlook.othersMs !== undefined;
+  return { jobs: 0, reason: isKnown ? 'gpu-is-sooner' : 'rate-unknown' };
+}
+
+/** What is done here before the others are done with everything, or one job to learn how much that would be. */
+function shareThatShortens({ backlog, own }: LaneView, outlook: Outlook, isTaking: boolean): Share | undefined {
+  const { rate, othersMs } = outlook;
+  if (backlog.jobs === 0 || backlog.oldestMs < MIN_BACKLOG_AGE_MS || othersMs === undefined) return undefined;
+  const jobs = jobsWithin(othersMs / (isTaking ? 1 : MARGIN), own, outlook);
+  if (jobs >= 1) return { jobs: Math.min(jobs, backlog.jobs), reason: 'shortens' };
+  return rate === undefined && own.claims === 0 && othersMs >= PROBE_MS ? { jobs: 1, reason: 'probe' } : undefined;
+}
+
+function outlookOf({ backlog, own }: LaneView, others: Others): Outlook {
   const mix = meanMix(others);
   const tokensPerJob = tokensPerJobOf(others, own);
-  const rate = rateOn(mix, own.rates);
-  const othersMs = timeOf(others, mix, backlog.jobs * tokensPerJob);
-  const within = (ms: number): number =>
-    rate === undefined ? 0 : Math.max(0, Math.floor(((ms / 1_000) * rate - own.poolTokens) / tokensPerJob));
-  if (backlog.jobs > 0 && backlog.oldestMs >= MIN_BACKLOG_AGE_MS && othersMs !== undefined) {
-    const jobs = within(othersMs / (last?.reason === 'shortens' ? 1 : MARGIN));
-    if (jobs >= 1) return choice(Math.min(jobs, backlog.jobs), 'shortens');
-    if (rate === undefined && own.claims === 0 && othersMs >= PROBE_MS) return choice(1, 'probe');
-  }
-  if (backlog.jobs > 0 && backlog.oldestMs >= ageLimitMs)
-    return choice(Math.max(within(MOMENT_MS), own.claims === 0 ? 1 : 0), 'backlog-age');
-  return choice(0, rate === undefined || othersMs === undefined ? 'rate-unknown' : 'gpu-is-sooner');
+  return {
+    tokensPerJob,
+    rate: rateOn(mix, own.rates),
+    othersMs: timeOf(others, mix, backlog.jobs * tokensPerJob),
+  };
+}
+
+/** How many more jobs this worker finishes within `ms`, after what it has already; none while its rate is unknown. */
+function jobsWithin(ms: number, own: WorkerLoad, { rate, tokensPerJob }: Outlook): number {
+  if (rate === undefined) return 0;
+  return Math.max(0, Math.floor(((ms / 1_000) * rate - own.poolTokens) / tokensPerJob));
 }
 
 /** Workers that do not serve the CPU lane are there for the main lane. */
@@ -96,7 +134,7 @@ function isFaster({ lanes }: Pick<WorkerFacts, 'lanes'>): boolean {
 /**
  * How long these workers need for what they have and this backlog, together; undefined while nobody knows their rates.
  */
-function timeOf(workers: LaneView['others'], mix: ByLength, backlogTokens: number): number | undefined {
+function timeOf(workers: Others, mix: ByLength, backlogTokens: number): number | undefined {
   const rates = workers.map((worker) => rateOn(mix, worker.rates));
   const known = workers.flatMap((worker, index) => (isFaster(worker) ? (rates[index] ?? []) : []));
   if (known.length === 0) return undefined;
@@ -143,7 +181,10 @@ function tokensPerJobOf(others: readonly WorkerLoad[], own: WorkerLoad): number 
     : Math.max(1, known.reduce((sum, tokens) => sum + tokens, 0) / known.length);
 }
 
-/** For one job on an idle worker of this kind: the others must have that much to do, or the job is ready too late. */
+/**
+ * The tokens that the others must have to do so that one job on an idle worker of this kind is not ready too late, by
+ * the length of its rows.
+ */
 function breakEvenOf(others: readonly WorkerLoad[], own: WorkerLoad): ByLength {
   const tokensPerJob = tokensPerJobOf(others, own);
   return Object.fromEntries(

@@ -1,13 +1,12 @@
 // What a live worker tells others of itself, every two seconds: who it is, what it has in flight, and how fast it is.
 // Rates are measured, in real tokens a second at the device, by the length of rows, because a CPU falls behind further
-// on some lengths than on others. Decides nothing; lane-choice.ts does.
+// on some lengths than on others. They are counted by load-meter.ts; lane-choice.ts decides by them.
 
 import type { Lane } from '@shoal/contract';
 import type { BudgetState, Precision } from '../ports/device.ts';
-import type { Metrics } from '../ports/metrics.ts';
 import type { SimilarityFacts } from '../similarity/facts.ts';
 
-/** By the width of the micro-batch. */
+/** The width of a micro-batch, in three classes. */
 export type LengthClass = 'short' | 'medium' | 'long';
 export const LENGTH_CLASSES: readonly LengthClass[] = ['short', 'medium', 'long'];
 const MAX_SHORT_TOKENS = 32;
@@ -47,109 +46,11 @@ export interface WorkerFacts extends WorkerLoad {
   readonly budget?: BudgetState | undefined;
   /** What its executor or device holds, bytes. */
   readonly memoryBytes?: number | undefined;
-  /** Of a worker that compares. */
+  /** What a worker that compares holds and where it computes; undefined for one that embeds. */
   readonly similarity?: SimilarityFacts | undefined;
   /**
-   * Of a CPU worker: why it takes from the main lane or does not, and from which backlog on, in tokens, that shortens
-   * the total time.
+   * Why a CPU worker takes from the main lane or does not, and from which backlog on, in tokens, that shortens the
+   * total time.
    */
   readonly mainLane?: { readonly reason: string; readonly breakEven: ByLength } | undefined;
-}
-
-/** Memory of a rate, in time at the device. */
-const MEMORY_MS = 20_000;
-
-interface Sums {
-  tokens: number;
-  /** Weighted by tokens: an idle GPU's runs of one row say nothing about what it can do, and weigh next to nothing. */
-  weightedTokens: number;
-  weightedMs: number;
-}
-
-/** Counts for `WorkerLoad` whatever passes it on the way to the metrics. */
-export class LoadMeter {
-  private readonly byLength: Record<LengthClass, Sums> = { short: zero(), medium: zero(), long: zero() };
-  private claims = 0;
-  private poolTokens = 0;
-  private tokens = 0;
-  private jobs = 0;
-  budget: BudgetState | undefined;
-  memoryBytes: number | undefined;
-  similarity: SimilarityFacts | undefined;
-
-  /** The same metrics, counted here as well. */
-  tap(metrics: Metrics): Metrics {
-    return {
-      ...metrics,
-      inFlight: (claims, poolTokens) => {
-        this.claims = claims;
-        this.poolTokens = poolTokens;
-        metrics.inFlight(claims, poolTokens);
-      },
-      jobSettled: (job) => {
-        if (job.outcome === 'complete' && job.rows > 0) this.jobs++;
-        metrics.jobSettled(job);
-      },
-      microBatchRan: (run) => {
-        this.ran(run);
-        metrics.microBatchRan(run);
-      },
-      budgetChanged: (budget) => {
-        this.budget = budget;
-        metrics.budgetChanged(budget);
-      },
-      similarityTold: (facts) => {
-        this.similarity = facts;
-        metrics.similarityTold(facts);
-      },
-      memoryMeasured: (memory) => {
-        this.memoryBytes = memory.measuredBytes;
-        metrics.memoryMeasured(memory);
-      },
-    };
-  }
-
-  load(): WorkerLoad {
-    const all = LENGTH_CLASSES.reduce((sum, length) => sum + this.byLength[length].tokens, 0);
-    const known = LENGTH_CLASSES.filter((length) => this.byLength[length].weightedMs > 0);
-    return {
-      rates: Object.fromEntries(
-        known.map((length) => [
-          length,
-          (1_000 * this.byLength[length].weightedTokens) / this.byLength[length].weightedMs,
-        ]),
-      ),
-      mix: Object.fromEntries(known.map((length) => [length, this.byLength[length].tokens / all])),
-      claims: this.claims,
-      poolTokens: this.poolTokens,
-      tokensPerJob: this.jobs === 0 ? undefined : this.tokens / this.jobs,
-    };
-  }
-
-  private ran({
-    width,
-    tokens,
-    runMs,
-  }: {
-    readonly width: number;
-    readonly tokens: number;
-    readonly runMs: number;
-  }): void {
-    if (!(runMs > 0 && tokens > 0)) return;
-    const forget = Math.exp(-runMs / MEMORY_MS);
-    for (const length of LENGTH_CLASSES) {
-      const sums = this.byLength[length];
-      for (const key of ['tokens', 'weightedTokens', 'weightedMs'] as const) sums[key] *= forget;
-    }
-    const sums = this.byLength[lengthClassOf(width)];
-    sums.tokens += tokens;
-    sums.weightedTokens += tokens * tokens;
-    sums.weightedMs += tokens * runMs;
-    this.tokens = this.tokens * forget + tokens;
-    this.jobs *= forget;
-  }
-}
-
-function zero(): Sums {
-  return { tokens: 0, weightedTokens: 0, weightedMs: 0 };
 }
