@@ -1,12 +1,12 @@
 import { expect, test } from 'vitest';
-import { ClaimAhead } from './prefetch.ts';
+import { Prefetch } from './prefetch.ts';
 
 /**
  * A device that eats 12,000 tokens a millisecond for two seconds, and jobs that are filled so long after they were
  * asked for.
  */
-function busyFor(fillMs: number): ClaimAhead {
-  const ahead = new ClaimAhead();
+function busyFor(fillMs: number): Prefetch {
+  const ahead = new Prefetch();
   for (let ms = 5; ms <= 2_000; ms += 5) {
     ahead.ran(60_000, ms);
     ahead.filled(fillMs);
@@ -15,7 +15,7 @@ function busyFor(fillMs: number): ClaimAhead {
 }
 
 test('nothing before anything ran', () => {
-  const ahead = new ClaimAhead();
+  const ahead = new Prefetch();
   ahead.filled(50);
   expect(ahead.tokens(0)).toBe(0);
 });

@@ -7,8 +7,8 @@
 
 import { ArrivalRate } from '../base/arrival-rate.ts';
 
-/** Of a job that was filled, in the mean of those before it. */
-const SHARE = 0.1;
+/** Weight of the newest job in the mean time that jobs take to get into the pool. */
+const NEWEST_WEIGHT = 0.1;
 /**
  * A server that writes 500 MB a second to its file, and processes that collect garbage, stand still for so long now and
  * then. A pool that was full for 100 ms of two H100 ran empty in one of three windows of 3 s, one for 200 ms never
@@ -16,13 +16,13 @@ const SHARE = 0.1;
  */
 const STILL_MS = 100;
 
-export class ClaimAhead {
+export class Prefetch {
   private readonly eaten = new ArrivalRate();
   private fillMs = 0;
 
-  /** A job is in the pool so long after it was asked for. Only of claims that did not wait for jobs to come. */
+  /** A job is in the pool so long after it was asked for. Not to be told of claims that waited for jobs to come. */
   filled(ms: number): void {
-    this.fillMs += SHARE * (ms - this.fillMs);
+    this.fillMs += NEWEST_WEIGHT * (ms - this.fillMs);
   }
 
   /** The device has run so many real tokens. */
@@ -30,7 +30,7 @@ export class ClaimAhead {
     this.eaten.add(tokens, nowMs);
   }
 
-  /** Real tokens. */
+  /** Real tokens to be claimed beyond those that are to wait in the pool. */
   tokens(nowMs: number): number {
     return this.eaten.perMs(nowMs) * (this.fillMs + STILL_MS);
   }

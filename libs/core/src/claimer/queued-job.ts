@@ -8,15 +8,21 @@ import type { AnyOrder } from '../protocol.ts';
 export interface QueuedJob extends Pick<JobTerms, 'class' | 'deadlineMs' | 'reply' | 'resultTtlMs'> {
   readonly jobId: string;
   readonly rows: number;
-  /** What it takes of the pool, where the job says so. */
+  /** How many tokens it takes of the pool, when the job itself says so. */
   readonly tokens: number | undefined;
+  /** What an executor is told of it. `remainingMs`: how long it may still begin to run; undefined: for ever. */
   order(remainingMs: number | undefined): AnyOrder;
 }
 
-/** A checked job; throws a ShoalError with the code that the job fails with. */
+/** Returns a checked job; throws a ShoalError with the code that the job fails with. */
 export type ReadJob = (claim: RawClaim) => QueuedJob;
 
-/** Jobs named "embed". */
+/** Whether somebody waits for it: it goes before bulk work, and its ending is told at once. */
+export function isUrgent(job: Pick<QueuedJob, 'class'>): boolean {
+  return job.class === 'interactive';
+}
+
+/** Reads the jobs of an embedding queue, which are named "embed". */
 export function readEmbedJob(claim: RawClaim): QueuedJob {
   const job = parseJob(claim.jobId, claim.name, claim.data);
   const { input, fingerprint, truncate, prompt, output, resultTtlMs } = job;
@@ -41,7 +47,7 @@ export function readEmbedJob(claim: RawClaim): QueuedJob {
   };
 }
 
-/** Jobs of the queue `similarity`. A query takes the place of a token: the pool is filled by queries there. */
+/** Reads the jobs of the queue `similarity`. A query takes the place of a token: the pool is filled by queries there. */
 export function readSimilarityJob(claim: RawClaim): QueuedJob {
   const job = parseSimilarityJob(claim.jobId, claim.name, claim.data);
   const { rows, request, input, fingerprint, resultTtlMs } = job;

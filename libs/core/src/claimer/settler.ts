@@ -1,0 +1,77 @@
+// Gives claims their endings at the queue, counts them, and has their producers told. Which ending a claim gets is
+// decided elsewhere (endings.ts). A queue server that fails is the source's business; an error that comes through is
+// fatal.
+
+import { Announcements } from './announcements.ts';
+import { toSettledJob, type Ending } from './endings.ts';
+import type { FaultPoints } from '../base/fault-points.ts';
+import type { Logger } from '../ports/logger.ts';
+import type { Metrics } from '../ports/metrics.ts';
+import type { Announcer, JobSource, RawClaim } from '../ports/queue.ts';
+
+export interface SettlerParts {
+  readonly source: Pick<JobSource, 'settle'>;
+  readonly announcer: Announcer;
+  readonly log: Logger;
+  readonly faults: FaultPoints;
+  readonly metrics: Metrics;
+  /** Called after each settlement, whatever came of it. */
+  readonly onSettled: () => void;
+  readonly onFatal: (error: unknown) => void;
+}
+
+export class Settler {
+  private readonly parts: SettlerParts;
+  private readonly announcements: Announcements;
+  private readonly settling = new Set<Promise<void>>();
+
+  constructor(parts: SettlerParts) {
+    this.parts = parts;
+    this.announcements = new Announcements(parts);
+  }
+
+  /** How many settlements are under way. */
+  get underWay(): number {
+    return this.settling.size;
+  }
+
+  settle(claim: RawClaim, ending: Ending): void {
+    const settled = this.settleNow(claim, ending)
+      .catch((error: unknown) => this.parts.onFatal(error))
+      .finally(() => {
+        this.settling.delete(settled);
+        this.parts.onSettled();
+      });
+    this.settling.add(settled);
+  }
+
+  /** Resolves when every claim has its ending. */
+  async settled(): Promise<void> {
+    while (this.settling.size > 0) await Promise.all(this.settling);
+  }
+
+  /** Resolves when all producers have been told. */
+  announced(): Promise<void> {
+    return this.announcements.settled();
+  }
+
+  private async settleNow(claim: RawClaim, { settlement, announcement }: Ending): Promise<void> {
+    const { source, log, faults, metrics } = this.parts;
+    this.logFailure(claim, settlement);
+    faults.reach('before-complete');
+    const result = await source.settle(claim, settlement, announcement);
+    faults.reach('after-complete');
+    metrics.jobSettled(toSettledJob(settlement, result));
+    if (result === 'lease-lost')
+      log.warn({ jobId: claim.jobId, code: 'LEASE_LOST' }, 'job belongs to another worker by now');
+    else if (result === 'announced') faults.reach('after-announce');
+    else if (announcement !== undefined) this.announcements.add(announcement);
+  }
+
+  private logFailure({ jobId }: RawClaim, settlement: Ending['settlement']): void {
+    if (settlement.kind !== 'fail' && settlement.kind !== 'quarantine') return;
+    const { code, message: reason } = settlement.failure;
+    if (settlement.kind === 'quarantine') this.parts.log.error({ jobId, code, reason }, 'job quarantined');
+    else if (code !== 'CANCELLED') this.parts.log.warn({ jobId, code, reason }, 'job failed');
+  }
+}
