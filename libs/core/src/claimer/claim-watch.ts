@@ -1,7 +1,7 @@
-// Nothing waits silently: when a claim has waited long, the queue is asked in another way whether jobs wait. Do they,
-// twice, while the same claim still waits, then claiming is wedged (a dead connection that nobody reports, a bug in a
-// library) and the worker has to leave so that its supervisor starts another. A paused queue, an empty one and a server
-// that is away are no wedges; the last is reported.
+// Nothing waits silently: when a claim has waited long, the queue is asked in another way whether jobs wait. If they do,
+// twice in a row while the same claim still waits, then claiming is wedged (a dead connection that nobody reports, a
+// bug in a library) and the worker has to leave so that its supervisor starts another. A paused queue, an empty one and
+// a server that is away are no wedges; the last is reported.
 
 import { ShoalError } from '@shoal/contract';
 import type { Clock } from '../ports/clock.ts';
@@ -11,17 +11,18 @@ export interface ClaimWatchParts {
   readonly clock: Clock;
   readonly timeoutMs: number;
   readonly log: Logger;
-  /** Jobs that wait and may be claimed; throws while nobody can tell. */
+  /** How many jobs wait and may be claimed; throws while nobody can tell. */
   readonly claimable: () => Promise<number>;
   readonly onWedged: (error: ShoalError) => void;
 }
 
 export class ClaimWatch {
   private readonly parts: ClaimWatchParts;
-  /** Since when the claim that is under way waits. */
+  /** The time since which the claim that is under way waits; undefined while none is. */
   private sinceMs: number | undefined;
+  /** How many claims were begun; the number of the last one. */
   private claims = 0;
-  /** The claim that waited, at the last look, while jobs did. */
+  /** The number of the claim that waited, at the last look, while jobs did; 0 when there was none. */
   private suspect = 0;
   private cancel: () => void = () => undefined;
   private isStopped = false;
@@ -43,7 +44,7 @@ export class ClaimWatch {
     this.cancel();
   }
 
-  /** A claim is under way until `work` ends. */
+  /** Watches a claim: it is under way until `work` ends. */
   async during<Claims>(work: Promise<Claims>): Promise<Claims> {
     this.claims++;
     this.sinceMs = this.parts.clock.nowMs();

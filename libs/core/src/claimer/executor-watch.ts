@@ -9,11 +9,11 @@ export interface ExecutorWatchParts {
   readonly clock: Clock;
   readonly timeoutMs: number;
   readonly log: Logger;
-  /** Sends a ping; nothing while no executor is up. */
+  /** Sends a ping, or does nothing while no executor is up. */
   readonly ping: (sequence: number) => void;
   readonly onSilent: (reason: string) => void;
   readonly onHung: (reason: string) => void;
-  /** Jobs that the executor has. */
+  /** How many jobs the executor has. */
   readonly openJobs: () => number;
 }
 
@@ -39,17 +39,18 @@ export class ExecutorWatch {
     this.cancel();
   }
 
-  /** Another executor is up. */
+  /** Starts counting anew: another executor is up. */
   renewed(): void {
     this.lastAnswerMs = this.parts.clock.nowMs();
     this.progressed();
   }
 
-  /** The executor said something that it says only when work went on. */
+  /** Notes that the executor said something that it says only when work went on. */
   progressed(): void {
     this.lastProgressMs = this.parts.clock.nowMs();
   }
 
+  /** Takes the answer to a ping. `runningMs`: how long the run at the device has been going on; 0: there is none. */
   answered(runningMs: number): void {
     const { clock, timeoutMs, onHung, openJobs, log } = this.parts;
     this.lastAnswerMs = clock.nowMs();

@@ -10,31 +10,32 @@
 /** A job that stalled so often is suspect: two workers died while they held it. */
 const SUSPECT_STALLS = 2;
 /**
- * Groups of jobs that stalled 2, 3, 4, … times: nobody who could halve them survives, so they shrink by the count
- * itself.
+ * The sizes of groups of jobs that stalled 2, 3, 4, … times. Nobody who could halve them survives, so they shrink by the
+ * count itself.
  */
 const STALLED_GROUP_SIZES = [64, 16, 4, 1];
-/** Alone at the device from the fifth stall on, and three more workers died of it. */
+/** Such a job was alone at the device from the fifth stall on, and three more workers died of it. */
 const CONVICTING_STALLS = 8;
+/** A job that was alone at the device at so many deaths of executors did it. */
 const CONVICTING_DEATHS = 2;
 
 export class Suspects {
-  /** Jobs of each run that is queued or going on at the device. */
+  /** The jobs of each run that is queued or going on at the device. */
   private readonly runs = new Map<number, Set<string>>();
   private groups: (readonly string[])[] = [];
-  /** Deaths of executors in which the job was alone at the device. */
+  /** How many executors died while the job was alone at the device. */
   private readonly deathsAlone = new Map<string, number>();
 
   get isIsolating(): boolean {
     return this.groups.length > 0;
   }
 
-  /** Who may be at the device now, while isolating. */
+  /** The jobs that may be at the device now, while isolating. */
   get group(): readonly string[] {
     return this.groups[0] ?? [];
   }
 
-  /** Everybody who is under suspicion. */
+  /** Every job that is under suspicion. */
   all(): readonly string[] {
     return this.groups.flat();
   }
@@ -52,7 +53,7 @@ export class Suspects {
     this.runs.delete(run);
   }
 
-  /** Jobs as they were claimed, by how often they stalled. True when one of them must run alone. */
+  /** Takes jobs as they were claimed, with how often they stalled. Returns whether one of them must run alone. */
   claimed(jobs: readonly { readonly jobId: string; readonly stalls: number }[]): boolean {
     const suspects = jobs.filter(({ stalls }) => stalls >= SUSPECT_STALLS);
     for (const [at, size] of STALLED_GROUP_SIZES.entries()) {
@@ -66,7 +67,7 @@ export class Suspects {
     return suspects.length > 0;
   }
 
-  /** The job has its ending, or is somebody else's business now. */
+  /** Clears a job: it has its ending, or is somebody else's business now. */
   forget(jobId: string): void {
     this.deathsAlone.delete(jobId);
     // a row that failed alone ends its run without a word
@@ -75,7 +76,7 @@ export class Suspects {
       this.groups = withoutEmpty(this.groups.map((group) => group.filter((id) => id !== jobId)));
   }
 
-  /** The executor is gone for a reason that is nobody's fault. */
+  /** Clears what was at the device: the executor is gone for a reason that is nobody's fault. */
   clearDevice(): void {
     this.runs.clear();
   }
@@ -97,7 +98,7 @@ export class Suspects {
     return isAlone && this.deathsAlone.get(only[0]!)! >= CONVICTING_DEATHS ? only : [];
   }
 
-  /** Jobs of each run at the device, oldest first, each job once. */
+  /** Takes the jobs of each run at the device, oldest run first, each job once. */
   private takeRuns(): string[][] {
     const seen = new Set<string>();
     const runs = [...this.runs.values()].map((jobIds) =>
@@ -108,7 +109,7 @@ export class Suspects {
   }
 }
 
-/** A job so often with workers that died, the last times alone, that nobody has to die of it again. */
+/** Whether a job was so often with workers that died, the last times alone, that nobody has to die of it again. */
 export function isConvictedByStalls(stalls: number): boolean {
   return stalls >= CONVICTING_STALLS;
 }
