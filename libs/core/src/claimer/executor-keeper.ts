@@ -155,7 +155,7 @@ export class ExecutorKeeper {
     this.send(claimed.values(), true);
   }
 
-  /** The first group of suspects, once nothing else is at the executor. */
+  /** Sends the first group of suspects, once nothing else is at the executor. */
   private sendSuspects(): void {
     if (this.dispatched > 0) return;
     const { claimed } = this.parts;
@@ -168,7 +168,7 @@ export class ExecutorKeeper {
     if (orders.length > 0) this.parts.executor.send({ kind: 'run', jobs: orders, isQueueDrained });
   }
 
-  /** The order for a job; none when its deadline has passed, which is its ending. */
+  /** Makes the order for a job; none when its deadline has passed, which is its ending. */
   private ordered(open: ClaimedJob): AnyOrder[] {
     const { claim, job } = open;
     const { claimed, serverNowMs, onEnded } = this.parts;
@@ -183,7 +183,7 @@ export class ExecutorKeeper {
     return [job.order(remainingMs)];
   }
 
-  /** What is held goes back to the queue, where other workers find it; suspects stay. */
+  /** Returns what is held to the queue, where other workers find it; suspects stay. */
   private giveBackHeld(): void {
     const suspects = new Set(this.suspects.all());
     for (const open of this.parts.claimed.values()) {

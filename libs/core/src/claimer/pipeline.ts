@@ -194,7 +194,7 @@ export class Pipeline {
   }
 
   /**
-   * What is done while there is no room: looks for interactive jobs now and then, and waits for a change in between.
+   * Looks for interactive jobs now and then while there is no room for others, and waits for a change in between.
    */
   private async claimUrgent(): Promise<void> {
     const { clock, source } = this.parts;
