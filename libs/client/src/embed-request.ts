@@ -16,7 +16,7 @@ import {
 } from '@shoal/contract';
 import type { Encoded, Tokenizer } from '@shoal/core';
 import type { NewJob } from '@shoal/queue';
-import type { JobRequest } from './open-jobs.ts';
+import type { JobRequest } from './job-request.ts';
 
 /** What all jobs of one call have in common. */
 export interface RequestTerms {

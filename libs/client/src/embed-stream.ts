@@ -7,7 +7,8 @@ import { ShoalError, isShoalError, toFailure } from '@shoal/contract';
 import { cutChunks, type Chunk } from './chunks.ts';
 import { makeRequest, type EmbedRequest, type RequestTerms } from './embed-request.ts';
 import type { EmbeddedBlock, StreamBlock, StreamOptions, StreamProgress } from './embedding.ts';
-import type { Asked, Delivery, OpenJobs } from './open-jobs.ts';
+import type { Asked, Delivery } from './job-request.ts';
+import type { OpenJobs } from './open-jobs.ts';
 import { vectorsDtype, widen } from './widen.ts';
 
 export interface StreamTerms extends RequestTerms {

@@ -43,7 +43,7 @@ export interface ClientOptions {
   readonly onHeldBack?: (retryAfterMs: number | undefined) => void;
   /** How much the queue takes; the same for all its producers. Default: that of the settings. */
   readonly limits?: Partial<AdmissionLimits>;
-  /** For tests: where this process should die. */
+  /** The points at which this process dies; tests alone set it. */
   readonly faults?: FaultPoints;
 }
 

@@ -6,7 +6,8 @@ import { expect, test } from 'vitest';
 import { ShoalError, encodeResult } from '@shoal/contract';
 import { noFaults, systemClock } from '@shoal/core';
 import type { JobEnding } from '@shoal/queue';
-import { OpenJobs, type JobRequest, type OpenJobsParts } from './open-jobs.ts';
+import type { JobRequest } from './job-request.ts';
+import { OpenJobs, type OpenJobsParts } from './open-jobs.ts';
 
 const FINGERPRINT = '0123456789abcdef';
 const requestOf = (jobId: string, input?: Buffer): JobRequest => ({

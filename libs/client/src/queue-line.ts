@@ -6,7 +6,8 @@ import { DEFAULT_PREFIX } from '@shoal/contract';
 import { noFaults, noLog, systemClock } from '@shoal/core';
 import { Canceller, JobProducer, ResultReader, type CancelResult } from '@shoal/queue';
 import type { ClientOptions } from './embedding.ts';
-import { OpenJobs, closedError } from './open-jobs.ts';
+import { closedError } from './job-request.ts';
+import { OpenJobs } from './open-jobs.ts';
 
 interface LineTerms {
   readonly queue: string;
@@ -67,7 +68,7 @@ export class QueueLine {
     }
   }
 
-  /** Where answers to this client are announced: every job's `reply`. */
+  /** The channel on which answers to this client are announced: every job's `reply`. */
   get replyChannel(): string {
     return this.reader.replyChannel;
   }

@@ -12,7 +12,7 @@ import {
   type SimilarityMetric,
 } from '@shoal/contract';
 import type { ClientOptions } from './embedding.ts';
-import { closedError, type Asked, type Delivery, type JobRequest } from './open-jobs.ts';
+import { closedError, type Asked, type Delivery, type JobRequest } from './job-request.ts';
 import { QueueLine } from './queue-line.ts';
 import {
   compareRequests,

@@ -15,7 +15,7 @@ import {
   type SimilarityMetric,
   type SimilarityRequest,
 } from '@shoal/contract';
-import type { JobRequest } from './open-jobs.ts';
+import type { JobRequest } from './job-request.ts';
 
 /** What goes into every job of one call. */
 export interface SimilarityTerms {

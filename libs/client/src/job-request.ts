@@ -1,0 +1,62 @@
+// What is asked of a client's open jobs, and what comes back. Nothing here does anything but make errors.
+
+import { ShoalError, type ResultHeader } from '@shoal/contract';
+import type { NewJob } from '@shoal/queue';
+
+/** One job to be put on the queue, whatever it asks for. */
+export interface JobRequest {
+  readonly jobId: string;
+  /** The call that it is a part of, as `idsOf` finds it. Left out: nobody looks for it. */
+  readonly requestId?: string | undefined;
+  readonly fingerprint: string;
+  readonly job: NewJob;
+}
+
+export class Delivery {
+  readonly header: ResultHeader;
+  /** As `openResult` returned it; checksum verified. Good until `letGo`. */
+  readonly body: Buffer;
+  /** How many have yet to read it; one that was abandoned meanwhile never will, and its memory is collected. */
+  readers: number;
+
+  constructor({ header, body }: Pick<Delivery, 'header' | 'body'>, readers: number) {
+    this.header = header;
+    this.body = body;
+    this.readers = readers;
+  }
+}
+
+/** One caller's interest in one job. */
+export interface Asked<Request extends JobRequest = JobRequest> {
+  readonly request: Request;
+  readonly delivery: Promise<Delivery>;
+}
+
+/** What every call hears after `close`. */
+export function closedError(): ShoalError<'INTERRUPTED'> {
+  return new ShoalError('INTERRUPTED', 'the client was closed before the result came');
+}
+
+/** The job id belongs to a request with another fingerprint. */
+export function conflict({ jobId, fingerprint }: JobRequest, found: string): ShoalError<'JOB_ID_CONFLICT'> {
+  return new ShoalError(
+    'JOB_ID_CONFLICT',
+    `job id "${jobId}" is in use for another request (its fingerprint is ${found}, this one's ${fingerprint}); ` +
+      'choose another id',
+    {
+      jobId,
+      found,
+      asked: fingerprint,
+    },
+  );
+}
+
+/** The server was away for longer than it is waited for. */
+export function noAnswer(jobId: string, giveUpAfterMs: number): ShoalError<'QUEUE_UNREACHABLE'> {
+  return new ShoalError(
+    'QUEUE_UNREACHABLE',
+    `the queue server has not answered for ${Math.round(giveUpAfterMs / 1_000)} s; jobs that it has go on, ask again ` +
+      'with the same ids to get their results',
+    { jobId },
+  );
+}
