@@ -7,16 +7,16 @@
 //                queue took no more. A queue that is full holds back every first add of this client, so that none
 //                passes an earlier one
 //   *adding*     the transaction is under way
-//   *waiting*    the queue has it. A reply on our channel, or a lookup after `askAfterMs` of silence, moves it on. A job
-//                that somebody else had added will not be announced to us: it is looked up sooner, and less often with
-//                time
+//   *waiting*    the queue has it. A reply on our channel, or a lookup after `askAfterMs` of silence, moves it on. A
+//                job that somebody else had added will not be announced to us: it is looked up sooner, and less often
+//                with time
 //   *asking*     its state is being looked up
 //   *to fetch*, *fetching*   it ended and its result is to be read
 //   *gone*       delivered, failed or abandoned; nothing of it is kept
 // From *fetching* a job goes back to *to add* when its result is missing (RESULT_EXPIRED), was taken by somebody else
-// (RESULT_TAKEN) or is damaged (RESULT_CORRUPT), at most MAX_ASKED_AGAIN times; so does a job that failed for want of its
-// input (INPUT_LOST), because the input is still here. When a connection comes back after an outage, every *waiting* job
-// is added again: the server may have lost what it acknowledged last, and what it kept is only reported.
+// (RESULT_TAKEN) or is damaged (RESULT_CORRUPT), at most MAX_ASKED_AGAIN times; so does a job that failed for want of
+// its input (INPUT_LOST), because the input is still here. When a connection comes back after an outage, every
+// *waiting* job is added again: the server may have lost what it acknowledged last, and what it kept is only reported.
 //
 // What comes after a step is decided in steps.ts; which jobs are due is kept in step-lists.ts; what is done to leave
 // nothing behind is in taking-off.ts.

@@ -258,7 +258,7 @@ const toAdd = (again: 'when-used-up' | 'always' | 'never', notBeforeMs = 0): Ste
 const numbers = (jobs: readonly OpenJob[]): number[] => jobs.map(({ number }) => number);
 
 describe('which jobs are due', () => {
-  test('first adds in the order in which they were asked for, the others by their kind, and the time of the next', () => {
+  test('first adds in the order in which they were asked for, the others by kind, and the time of the next', () => {
     const lists = new StepLists();
     const inOrder: [Step, boolean][] = [
       [toAdd('when-used-up'), false],

@@ -1,7 +1,7 @@
-// Nothing waits silently: when a claim has waited long, the queue is asked in another way whether jobs wait. If they do,
-// twice in a row while the same claim still waits, then claiming is wedged (a dead connection that nobody reports, a
-// bug in a library) and the worker has to leave so that its supervisor starts another. A paused queue, an empty one and
-// a server that is away are no wedges; the last is reported.
+// Nothing waits silently: when a claim has waited long, the queue is asked in another way whether jobs wait. If they
+// do, twice in a row while the same claim still waits, then claiming is wedged (a dead connection that nobody reports,
+// a bug in a library) and the worker has to leave so that its supervisor starts another. A paused queue, an empty one
+// and a server that is away are no wedges; the last is reported.
 
 import { ShoalError } from '@shoal/contract';
 import type { Clock } from '../ports/clock.ts';

@@ -131,7 +131,7 @@ export class ExecutorKeeper {
     if (mustIsolate) this.giveBackHeld(); // the worker may die of them, and others with it
   }
 
-  /** Gives jobs to the executor, unless there is none or suspects are alone there: they are held then, and sent later. */
+  /** Gives jobs to the executor. While there is none or suspects are alone there they are held, and sent later. */
   send(jobs: Iterable<ClaimedJob>, isQueueDrained: boolean): void {
     if (!this.isUp) return;
     if (this.suspects.isIsolating) return this.sendSuspects();
@@ -281,8 +281,8 @@ export class ExecutorKeeper {
   private convict(jobId: string, reason: string): void {
     const open = this.parts.claimed.get(jobId);
     if (open === undefined) return;
-    const message = `its executor ended each time it was alone at the device (${reason}); its input is kept in quarantine`;
-    this.parts.onEnded(open, quarantined(open.claim, message, open.job));
+    const what = `its executor ended each time it was alone at the device (${reason})`;
+    this.parts.onEnded(open, quarantined(open.claim, `${what}; its input is kept in quarantine`, open.job));
   }
 
   /**

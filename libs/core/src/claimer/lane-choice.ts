@@ -23,8 +23,9 @@ export interface LaneView {
 }
 
 /**
- * Why so many are taken. `no-gpu-worker`: no other device is alive that serves the main lane. `shortens`: done here before the others are done
- * with everything. `probe`: one job, so that this worker learns its rate while the others have much to do.
+ * Why so many are taken. `no-gpu-worker`: no other device is alive that serves the main lane. `shortens`: done here
+ * before the others are done with everything. `probe`: one job, so that this worker learns its rate while the others
+ * have much to do.
  */
 export const LANE_REASONS = [
   'never',

@@ -225,7 +225,7 @@ export class Pipeline {
     const { readJob = readEmbedJob, serverNowMs } = this.parts;
     this.metrics.jobClaimed(claim.queuedMs);
     const older = this.claimed.get(claim.jobId);
-    if (older !== undefined) this.end(older, ABANDONED); // its lease ran out unnoticed, and this very worker has it again
+    if (older !== undefined) this.end(older, ABANDONED); // its lease ran out unnoticed, and we have claimed it again
     const verdict = judge(claim, readJob, serverNowMs());
     if (verdict.kind === 'run') return [this.hold(claim, verdict.job, askedMs)];
     this.settler.settle(claim, verdict.ending);

@@ -47,7 +47,7 @@ export function readEmbedJob(claim: RawClaim): QueuedJob {
   };
 }
 
-/** Reads the jobs of the queue `similarity`. A query takes the place of a token: the pool is filled by queries there. */
+/** Reads the jobs of the queue `similarity`. A query stands for a token: the pool there is filled by queries. */
 export function readSimilarityJob(claim: RawClaim): QueuedJob {
   const job = parseSimilarityJob(claim.jobId, claim.name, claim.data);
   const { rows, request, input, fingerprint, resultTtlMs } = job;

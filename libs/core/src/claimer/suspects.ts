@@ -10,8 +10,8 @@
 /** A job that stalled so often is suspect: two workers died while they held it. */
 const SUSPECT_STALLS = 2;
 /**
- * The sizes of groups of jobs that stalled 2, 3, 4, … times. Nobody who could halve them survives, so they shrink by the
- * count itself.
+ * The sizes of groups of jobs that stalled 2, 3, 4, … times. Nobody who could halve them survives, so they shrink by
+ * the count itself.
  */
 const STALLED_GROUP_SIZES = [64, 16, 4, 1];
 /** Such a job was alone at the device from the fifth stall on, and three more workers died of it. */
