@@ -19,26 +19,26 @@ objects=
 # Several may build at the same time: a file appears by a rename.
 make() { # target, command that takes -o…
   target=$out/$1; shift
-  if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/../napi" "$here/include" "${sources:-$here/src}" ${program_source:-} -type f -newer "$target" | head -n 1)" ]; then return; fi
+  if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/../napi" "$here/include" "${sources:-$here/cpu}" "${also:-$here/napi}" ${program_source:-} -type f -newer "$target" | head -n 1)" ]; then return; fi
   "$@" -o "$target.$$"
   mv "$target.$$" "$target"
 }
 
-compile() { # name, flags…
-  name=$1; shift
-  make "$name.o" "$cxx" -O3 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -ffp-contract=fast "$@" -c "$here/src/$name.cc" &
+compile() { # source without .cc, flags…
+  source=$1 name=$(basename "$1"); shift
+  make "$name.o" "$cxx" -O3 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -ffp-contract=fast "$@" -c "$here/$source.cc" &
   running="${running:-} $!"
   objects="$objects $out/$name.o"
 }
 
 # The largest first: there are more of them than cores.
-case ${1:-} in addon) for name in addon cuda_addon; do compile "$name" -O2 -I"$root/node_modules/node-api-headers/include"; done ;; esac
+case ${1:-} in addon) for name in addon cuda_addon; do compile "napi/$name" -O2 -I"$root/node_modules/node-api-headers/include"; done ;; esac
 
 case $(uname -m) in x86_64 | amd64)
-  compile kernels_avx512 -mavx512f -mavx512dq -mfma -Wno-maybe-uninitialized -Wno-uninitialized # GCC 12 warns of its own intrinsics
-  compile kernels_avx2 -mavx2 -mfma -mf16c ;;
+  compile cpu/kernels_avx512 -mavx512f -mavx512dq -mfma -Wno-maybe-uninitialized -Wno-uninitialized # GCC 12 warns of its own intrinsics
+  compile cpu/kernels_avx2 -mavx2 -mfma -mf16c ;;
 esac
-for name in kernels_portable isa topk matrix spread threads mapped_file; do compile "$name"; done
+for name in kernels_portable isa topk matrix spread threads mapped_file; do compile "cpu/$name"; done
 for process in $running; do wait "$process"; done
 
 addon() {
@@ -62,9 +62,9 @@ program() { # name
 
 cuda() {
   sh "$root/tools/nvcc.sh" --where >/dev/null || exit $?
-  sources=$here/cuda objects=$out/threads.o running=
+  sources=$here/cuda also=$here/cpu/threads.h objects=$out/threads.o running=
   # What was compiled for one architecture is not taken for the library of all.
-  for source in "$here"/cuda/*.cu; do
+  for source in "$here"/cuda/*/*.cu; do
     object=cuda${ARCH:+-$ARCH}-$(basename "$source" .cu).o
     make "$object" sh "$root/tools/nvcc.sh" -c "$source" &
     running="$running $!" objects="$objects $out/$object"

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 #include "../include/similarity.h"
-#include "../src/threads.h"
+#include "../cpu/threads.h"
 #include "row_values.h"
 
 namespace {

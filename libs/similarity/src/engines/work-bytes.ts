@@ -14,5 +14,5 @@ export function workBytes({ queries, dims, k, threads }: SearchSize, tileRows: n
   return packed + queries * kept * (threads * 16 + 12 + 32) + tileRows * 4;
 }
 
-/** BLOCK_BYTES in native/similarity/src/topk.cc, and what a row more than fits. */
+/** BLOCK_BYTES in native/similarity/cpu/topk.cc, and what a row more than fits. */
 const PACKED_BLOCK_BYTES = 2 << 20;

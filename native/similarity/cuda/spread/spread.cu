@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <type_traits>
 #include <vector>
-#include "launch.cuh"
+#include "../device/launch.cuh"
 #include "spread.cuh"
 
 struct shoal_cuda_graph {

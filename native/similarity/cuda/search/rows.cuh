@@ -3,7 +3,7 @@
 #pragma once
 #include <cuda_fp16.h>
 #include <cstdint>
-#include "device.h"
+#include "../device/device.h"
 
 namespace shoal_cuda {
 

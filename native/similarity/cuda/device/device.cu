@@ -7,7 +7,7 @@
 #include <cstring>
 #include <sys/mman.h>
 #include <thread>
-#include "../src/threads.h"
+#include "../../cpu/threads.h"
 
 namespace shoal_cuda {
 namespace {

@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include "pairs.cuh"
+#include "../pairs/pairs.cuh"
 #include "search.h"
 #include "topk_steps.cuh"
 

@@ -1,7 +1,7 @@
 // Exact scores of chosen pairs.
 #pragma once
 #include <type_traits>
-#include "rows.cuh"
+#include "../search/rows.cuh"
 
 namespace shoal_cuda {
 

@@ -2,7 +2,7 @@
 // bytes, straight into the registers of the product. The product's order of dimensions is its own affair as long as
 // rows and queries agree, so no byte passes through shared memory but those of the queries, which stay there.
 #include "coarse.cuh"
-#include "launch.cuh"
+#include "../device/launch.cuh"
 #include <algorithm>
 
 namespace shoal_cuda {

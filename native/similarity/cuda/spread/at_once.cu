@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
-#include "launch.cuh"
+#include "../device/launch.cuh"
 #include "spread.cuh"
 
 namespace shoal_cuda {

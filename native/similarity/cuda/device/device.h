@@ -11,7 +11,7 @@
 #include <new>
 #include <string>
 #include <vector>
-#include "../include/similarity_cuda.h"
+#include "../../include/similarity_cuda.h"
 
 namespace shoal_cuda {
 

@@ -6,7 +6,7 @@
 // rounded. Which kernel it is depends on the number of queries alone, so that a score has the same bits whatever rows
 // are scored beside it.
 #include <algorithm>
-#include "pairs.cuh"
+#include "../pairs/pairs.cuh"
 
 namespace shoal_cuda {
 namespace {

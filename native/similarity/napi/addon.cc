@@ -6,7 +6,7 @@
 #include <string>
 #include "binding.h"
 #include "cuda_addon.h"
-#include "mapped_file.h"
+#include "../cpu/mapped_file.h"
 
 namespace {
 

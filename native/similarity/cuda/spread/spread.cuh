@@ -2,7 +2,7 @@
 // many nodes give something to one lane (sliced.cu), and all steps to one lane in a small graph (at_once.cu).
 #pragma once
 #include <cstdint>
-#include "device.h"
+#include "../device/device.h"
 
 namespace shoal_cuda {
 

@@ -14,8 +14,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <vector>
-#include "barriers.cuh"
-#include "launch.cuh"
+#include "../device/barriers.cuh"
+#include "../device/launch.cuh"
 #include "spread.cuh"
 
 namespace shoal_cuda {

@@ -1,7 +1,7 @@
 // Kernels of topk_steps.cuh. All have one block a query, and results that do not depend on the order in which rows were
 // listed.
-#include "launch.cuh"
-#include "pairs.cuh"
+#include "../device/launch.cuh"
+#include "../pairs/pairs.cuh"
 #include "topk_steps.cuh"
 
 namespace shoal_cuda {

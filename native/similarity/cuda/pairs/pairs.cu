@@ -2,7 +2,7 @@
 // bytes of the rows.
 #include <type_traits>
 #include <algorithm>
-#include "launch.cuh"
+#include "../device/launch.cuh"
 #include "pairs.cuh"
 
 namespace shoal_cuda {
