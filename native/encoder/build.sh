@@ -35,7 +35,7 @@ reference() {
 cuda() {
   sh "$root/tools/nvcc.sh" --where >/dev/null || exit 3
   need_cxx
-  make libshoal_encoder.so sh "$root/tools/nvcc.sh" "$here/src/encoder.cu" -ccbin "$cxx" ${NVCCFLAGS:-} -ldl -lpthread
+  make libshoal_encoder.so sh "$root/tools/nvcc.sh" "$here"/src/*.cu -ccbin "$cxx" ${NVCCFLAGS:-} -ldl -lpthread
 }
 
 addon() {
