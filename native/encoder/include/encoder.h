@@ -76,8 +76,8 @@ enum shoal_encoder_layer_weight {
 };
 
 /**
- * Lanes run side by side, each with memory of its own for what it computes. `memory_limit`: most bytes of the device
- * that the encoder may hold, 0 for no limit.
+ * A lane is a stream of the device with memory of its own; lanes run side by side. `memory_limit`: most bytes of the
+ * device that the encoder may hold, 0 for no limit.
  */
 typedef struct {
   int32_t device, lanes;

@@ -1,12 +1,11 @@
 // The C interface of encoder.h on CUDA. Shapes and memory: encoder.h. A failure inside becomes a status here.
 // Build and test: sh native/encoder/build.sh cuda; sh native/encoder/build.sh test
 #include <memory>
-#include "lanes.h"
+#include "streams.h"
 #include "products.h"
 #include "run.h"
 #include "weights.h"
 
-#define SHOAL_EXPORT extern "C" __attribute__((visibility("default")))
 using namespace shoal;
 
 SHOAL_EXPORT int shoal_encoder_abi(void) { return SHOAL_ENCODER_ABI; }
@@ -41,7 +40,7 @@ SHOAL_EXPORT int shoal_encoder_open(const shoal_encoder_model *model, const floa
             "out of memory for the weights");
       upload_weights(*opened, weights);
       describe_products(*opened);
-      for (int lane = 0; lane < options->lanes; lane++) open_lane(*opened);
+      for (int i = 0; i < options->lanes; i++) open_stream(*opened);
       check(cudaDeviceSynchronize(), "weights");
     } catch (...) {
       close_all(*opened);
@@ -58,7 +57,7 @@ SHOAL_EXPORT int shoal_encoder_prepare(shoal_encoder *encoder, uint64_t tokens) 
 
 SHOAL_EXPORT int shoal_encoder_run(shoal_encoder *encoder, int32_t lane, const int32_t *ids, const int32_t *lengths,
                                    int32_t rows, int32_t width, float *embeddings) {
-  return guarded([&] { run(*encoder, lane, ids, lengths, rows, width, embeddings); });
+  return guarded([&] { run(*encoder, lane, {ids, lengths, rows, width}, embeddings); });
 }
 
 SHOAL_EXPORT int shoal_encoder_memory(shoal_encoder *encoder, shoal_encoder_memory_use *use) {
@@ -71,15 +70,15 @@ SHOAL_EXPORT uint64_t shoal_encoder_weight_bytes(const shoal_encoder_model *mode
   return WeightLayout(*model).bytes;
 }
 SHOAL_EXPORT uint64_t shoal_encoder_lane_bytes(const shoal_encoder_model *model, uint64_t tokens, uint64_t rows) {
-  return LaneLayout(*model, Capacity(tokens, rows)).bytes;
+  return StreamLayout(*model, Capacity(tokens, rows)).bytes;
 }
 
 SHOAL_EXPORT int shoal_encoder_shrink(shoal_encoder *encoder) {
   return guarded([&] {
     check(cudaSetDevice(encoder->options.device), "cudaSetDevice");
-    for (auto &lane : encoder->lanes) {
-      std::unique_lock<std::mutex> lock(lane->busy, std::try_to_lock);
-      if (lock.owns_lock()) release(*encoder, *lane);
+    for (auto &stream : encoder->streams) {
+      std::unique_lock<std::mutex> lock(stream->busy, std::try_to_lock);
+      if (lock.owns_lock()) release(*encoder, *stream);
     }
   });
 }
@@ -95,7 +94,7 @@ SHOAL_EXPORT int shoal_encoder_profile(shoal_encoder *encoder, const int32_t *id
                                        int32_t width, float *embeddings, shoal_encoder_step *steps, int32_t *count) {
   return guarded([&] {
     Steps taken;
-    run(*encoder, 0, ids, lengths, rows, width, embeddings, &taken);
+    run(*encoder, 0, {ids, lengths, rows, width}, embeddings, &taken);
     const int32_t found = static_cast<int32_t>(taken.marks.size()) - 1, room = *count;
     for (int32_t at = 0; at < std::min(found, room); at++) {
       float milliseconds = 0;

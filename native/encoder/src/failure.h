@@ -6,6 +6,9 @@
 #include <string>
 #include "model.h"
 
+/** Functions of the C interface; all else is hidden. */
+#define SHOAL_EXPORT extern "C" __attribute__((visibility("default")))
+
 namespace shoal {
 
 struct Failure {

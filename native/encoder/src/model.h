@@ -69,7 +69,7 @@ inline void write_unit(const float *from, float *to, int32_t size) {
 constexpr uint64_t ALIGNMENT = 256;
 /** Queries of one tile of the attention. */
 constexpr uint64_t TILE_QUERIES = 32;
-/** Of cuBLASLt in each lane: what NVIDIA advises for Hopper. */
+/** Of cuBLASLt in each stream: what NVIDIA advises for Hopper. */
 constexpr uint64_t PRODUCT_WORKSPACE = 32u << 20;
 
 inline uint64_t aligned(uint64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
@@ -100,12 +100,12 @@ struct InputLayout {
 };
 
 /**
- * One allocation of a lane. `wide` holds queries, keys, values and context of the attention, then the feed-forward
+ * One allocation of a stream. `wide` holds queries, keys, values and context of the attention, then the feed-forward
  * layer.
  */
-struct LaneLayout {
+struct StreamLayout {
   uint64_t hidden, wide, context, embeddings, input, workspace, bytes;
-  LaneLayout(const shoal_encoder_model &m, const Capacity &c) {
+  StreamLayout(const shoal_encoder_model &m, const Capacity &c) {
     const uint64_t h = static_cast<uint64_t>(m.hidden);
     hidden = 0;
     wide = hidden + aligned(c.tokens * h * 2);

@@ -32,8 +32,7 @@ double median_ms(Work work) {
 
 } // namespace
 
-extern "C" __attribute__((visibility("default"))) int shoal_encoder_peak(int32_t device, double *copy_bytes,
-                                                                         double *product_flops) {
+SHOAL_EXPORT int shoal_encoder_peak(int32_t device, double *copy_bytes, double *product_flops) {
   return guarded([&] {
     const CublasLt &lib = CublasLt::get();
     if (!lib.problem.empty()) throw Failure{SHOAL_ENCODER_UNSUPPORTED, lib.problem};

@@ -1,11 +1,11 @@
 // Matrix products by cuBLASLt, and which of its algorithms is the fastest for which size. Shapes: tokens × hidden, 3 ×
-// hidden and intermediate, row-major fp16 (LaneLayout, WeightLayout in model.h). Memory: products work in the lane's
-// allocation, whose last PRODUCT_WORKSPACE bytes are cuBLASLt's; nothing is allocated.
-// Build and test: sh native/encoder/build.sh cuda; sh native/encoder/build.sh test
+// hidden and intermediate, row-major fp16 (StreamLayout, WeightLayout in model.h). Memory: products work in the
+// stream's allocation, whose last PRODUCT_WORKSPACE bytes are cuBLASLt's; nothing is allocated. Build and test: sh
+// native/encoder/build.sh cuda; sh native/encoder/build.sh test
 #include <algorithm>
 #include <cmath>
 #include <cuda_fp16.h>
-#include "lanes.h"
+#include "streams.h"
 #include "products.h"
 
 namespace shoal {
@@ -43,36 +43,39 @@ struct Operands {
   float beta;
 };
 
-Operands operands(const shoal_encoder &e, const Lane &lane, const LaneLayout &place, int layer, int product) {
+Operands operands(const Place &place, int layer, Product product) {
+  const shoal_encoder &e = place.encoder;
+  const Stream &stream = place.stream;
+  const StreamLayout &at = place.layout;
   const char *weights = e.weights + e.layout.first_layer + static_cast<uint64_t>(layer) * e.layout.layer_bytes;
-  char *hidden = lane.memory + place.hidden, *wide = lane.memory + place.wide, *context = lane.memory + place.context;
+  char *hidden = stream.memory + at.hidden, *wide = stream.memory + at.wide, *context = stream.memory + at.context;
   switch (product) {
     case QKV:
-      return {weights + e.layout.qkv, hidden, wide, lane.hidden, lane.triple, 0};
+      return {weights + e.layout.qkv, hidden, wide, stream.hidden, stream.triple, 0};
     // onto what it is added to
     case OUTPUT:
-      return {weights + e.layout.output, context, hidden, lane.hidden, lane.hidden, 1};
+      return {weights + e.layout.output, context, hidden, stream.hidden, stream.hidden, 1};
     case WIDE:
-      return {weights + e.layout.wide, hidden, wide, lane.hidden, lane.wide, 0};
+      return {weights + e.layout.wide, hidden, wide, stream.hidden, stream.wide, 0};
     default:
-      return {weights + e.layout.narrow, wide, hidden, lane.wide, lane.hidden, 1};
+      return {weights + e.layout.narrow, wide, hidden, stream.wide, stream.hidden, 1};
   }
 }
 
-int multiply(const shoal_encoder &e, const Lane &lane, const LaneLayout &place, int layer, int product,
-             const lt::Algorithm &algorithm) {
-  const Operands o = operands(e, lane, place, layer, product);
+int multiply(const Place &place, int layer, Product product, const lt::Algorithm &algorithm) {
+  const shoal_encoder &e = place.encoder;
+  const Operands o = operands(place, layer, product);
   const float alpha = 1;
   return CublasLt::get().matmul(
       e.handle, e.descriptions[static_cast<size_t>(layer) * PRODUCTS + static_cast<size_t>(product)], &alpha, o.matrix,
       e.matrices[product], o.from, o.from_layout, &o.beta, o.to, o.to_layout, o.to, o.to_layout, &algorithm,
-      lane.memory + place.workspace, PRODUCT_WORKSPACE, lane.stream);
+      place.stream.memory + place.layout.workspace, PRODUCT_WORKSPACE, place.stream.handle);
 }
 
-std::vector<lt::Heuristic> candidates(const shoal_encoder &e, const Lane &lane, const LaneLayout &place, int product,
-                                      int wanted) {
+std::vector<lt::Heuristic> candidates(const Place &place, Product product, int wanted) {
+  const shoal_encoder &e = place.encoder;
   const CublasLt &lib = CublasLt::get();
-  const Operands o = operands(e, lane, place, 0, product);
+  const Operands o = operands(place, 0, product);
   lt::Preference preference = nullptr;
   check_product(lib.create_preference(&preference), "cublasLtMatmulPreferenceCreate");
   const uint64_t workspace = PRODUCT_WORKSPACE;
@@ -89,8 +92,9 @@ std::vector<lt::Heuristic> candidates(const shoal_encoder &e, const Lane &lane, 
 }
 
 /** The fastest of what the library proposes, on this device and for this size. */
-lt::Algorithm fastest(const shoal_encoder &e, const Lane &lane, const LaneLayout &place, int product,
-                      const std::vector<lt::Heuristic> &found, uint64_t tokens) {
+lt::Algorithm fastest(const Place &place, Product product, uint64_t tokens) {
+  const std::vector<lt::Heuristic> found = candidates(place, product, CANDIDATES);
+  const cudaStream_t stream = place.stream.handle;
   cudaEvent_t begin, end;
   check(cudaEventCreate(&begin), "cudaEventCreate");
   check(cudaEventCreate(&end), "cudaEventCreate");
@@ -98,11 +102,10 @@ lt::Algorithm fastest(const shoal_encoder &e, const Lane &lane, const LaneLayout
   float least = INFINITY;
   size_t best = 0;
   for (size_t at = 0; at < found.size(); at++) {
-    if (found[at].state != lt::SUCCESS || multiply(e, lane, place, 0, product, found[at].algorithm) != lt::SUCCESS)
-      continue;
-    cudaEventRecord(begin, lane.stream);
-    for (int i = 0; i < times; i++) multiply(e, lane, place, 0, product, found[at].algorithm);
-    cudaEventRecord(end, lane.stream);
+    if (found[at].state != lt::SUCCESS || multiply(place, 0, product, found[at].algorithm) != lt::SUCCESS) continue;
+    cudaEventRecord(begin, stream);
+    for (int i = 0; i < times; i++) multiply(place, 0, product, found[at].algorithm);
+    cudaEventRecord(end, stream);
     float time = INFINITY;
     if (cudaEventSynchronize(end) == cudaSuccess && cudaEventElapsedTime(&time, begin, end) == cudaSuccess &&
         time < least)
@@ -114,12 +117,13 @@ lt::Algorithm fastest(const shoal_encoder &e, const Lane &lane, const LaneLayout
 }
 
 /** Chosen before, or the library's first proposal. */
-lt::Algorithm choice(shoal_encoder &e, const Lane &lane, const LaneLayout &place, int product, uint64_t tokens) {
+lt::Algorithm choice(const Place &place, Product product, uint64_t tokens) {
+  shoal_encoder &e = place.encoder;
   std::lock_guard<std::mutex> lock(e.choosing);
-  const auto key = std::make_pair(product, choice_size(tokens));
+  const auto key = std::make_pair(static_cast<int>(product), choice_size(tokens));
   const auto known = e.choices.find(key);
   if (known != e.choices.end()) return known->second;
-  return e.choices.emplace(key, candidates(e, lane, place, product, 1)[0].algorithm).first->second;
+  return e.choices.emplace(key, candidates(place, product, 1)[0].algorithm).first->second;
 }
 
 } // namespace
@@ -159,16 +163,15 @@ void describe_products(shoal_encoder &e) {
   }
 }
 
-void set_columns(const Lane &lane, uint64_t tokens) {
-  for (lt::Layout layout : {lane.hidden, lane.triple, lane.wide})
+void set_columns(const Stream &stream, uint64_t tokens) {
+  for (lt::Layout layout : {stream.hidden, stream.triple, stream.wide})
     check_product(CublasLt::get().set_layout(layout, lt::LAYOUT_COLUMNS, &tokens, sizeof tokens), "columns");
 }
 
-void run_product(shoal_encoder &e, const Lane &lane, const LaneLayout &place, int layer, int product, uint64_t tokens) {
-  if (multiply(e, lane, place, layer, product, choice(e, lane, place, product, tokens)) == lt::SUCCESS) return;
+void run_product(const Place &place, int layer, Product product, uint64_t tokens) {
+  if (multiply(place, layer, product, choice(place, product, tokens)) == lt::SUCCESS) return;
   // an algorithm that was chosen for a neighbouring size may refuse this one
-  check_product(multiply(e, lane, place, layer, product, candidates(e, lane, place, product, 1)[0].algorithm),
-                "cublasLtMatmul");
+  check_product(multiply(place, layer, product, candidates(place, product, 1)[0].algorithm), "cublasLtMatmul");
 }
 
 void fill_with_noise(void *to, size_t count, unsigned blocks, cudaStream_t stream) {
@@ -177,25 +180,24 @@ void fill_with_noise(void *to, size_t count, unsigned blocks, cudaStream_t strea
 }
 
 void prepare(shoal_encoder &e, uint64_t most_tokens) {
-  Lane &lane = *e.lanes[0];
-  std::lock_guard<std::mutex> lock(lane.busy);
+  Stream &stream = *e.streams[0];
+  std::lock_guard<std::mutex> lock(stream.busy);
   check(cudaSetDevice(e.options.device), "cudaSetDevice");
   const uint64_t largest = choice_size(std::min(most_tokens, LARGEST_CHOICE));
-  ensure(e, lane, Capacity(largest, 16));
-  const LaneLayout place(e.model, Capacity(lane.tokens, lane.rows));
-  fill_with_noise(lane.memory, place.embeddings / 2, 1024, lane.stream);
+  ensure(e, stream, Capacity(largest, 16));
+  const Place place{e, stream, StreamLayout(e.model, Capacity(stream.tokens, stream.rows))};
+  fill_with_noise(stream.memory, place.layout.embeddings / 2, 1024, stream.handle);
   for (uint64_t size = 16; size <= largest; size = choice_size(size + 1)) {
-    set_columns(lane, size);
-    for (int product = 0; product < PRODUCTS; product++) {
-      const lt::Algorithm best =
-          fastest(e, lane, place, product, candidates(e, lane, place, product, CANDIDATES), size);
+    set_columns(stream, size);
+    for (const Product product : {QKV, OUTPUT, WIDE, NARROW}) {
+      const lt::Algorithm best = fastest(place, product, size);
       std::lock_guard<std::mutex> choosing(e.choosing);
       e.choices[{product, size}] = best;
     }
     if (size == LARGEST_CHOICE) break;
   }
-  check(cudaStreamSynchronize(lane.stream), "timing of products");
-  release(e, lane); // what is held from now on is what runs need
+  check(cudaStreamSynchronize(stream.handle), "timing of products");
+  release(e, stream); // what is held from now on is what runs need
 }
 
 } // namespace shoal

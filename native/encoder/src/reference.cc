@@ -212,7 +212,7 @@ SHOAL_EXPORT uint64_t shoal_encoder_weight_bytes(const shoal_encoder_model *mode
   return WeightLayout(*model).bytes;
 }
 SHOAL_EXPORT uint64_t shoal_encoder_lane_bytes(const shoal_encoder_model *model, uint64_t tokens, uint64_t rows) {
-  return LaneLayout(*model, Capacity(tokens, rows)).bytes;
+  return StreamLayout(*model, Capacity(tokens, rows)).bytes;
 }
 
 SHOAL_EXPORT int shoal_encoder_open(const shoal_encoder_model *model, const float *const *weights,

@@ -1,4 +1,4 @@
-// One run: from token ids to vectors, in one lane.
+// One run: from token ids to vectors, in one stream.
 #pragma once
 #include <utility>
 #include <vector>
@@ -21,8 +21,16 @@ class Steps {
   }
 };
 
-/** Returns when the vectors are in `embeddings`. `steps`: null, or where the steps of the run are marked. */
-void run(shoal_encoder &e, int32_t index, const int32_t *ids, const int32_t *lengths, int32_t rows, int32_t width,
-         float *embeddings, Steps *steps = nullptr);
+/** Token ids of a micro-batch: `ids` is rows × width, `lengths` says how many of each row are tokens. */
+struct Batch {
+  const int32_t *ids, *lengths;
+  int32_t rows, width;
+};
+
+/**
+ * Runs a micro-batch in the stream of this number, and returns when the vectors are in `embeddings`. `steps`: null, or
+ * where the steps of the run are marked.
+ */
+void run(shoal_encoder &e, int32_t index, const Batch &batch, float *embeddings, Steps *steps = nullptr);
 
 } // namespace shoal

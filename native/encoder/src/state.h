@@ -1,5 +1,5 @@
-// What an opened encoder on CUDA holds: the weights in fp16 in one allocation, and lanes with a stream and one
-// allocation each. Memory is exactly what model.h predicts.
+// What an opened encoder on CUDA holds: the weights in fp16 in one allocation, and streams with one
+// allocation each (the interface calls them lanes). Memory is exactly what model.h predicts.
 #pragma once
 #include <cuda_runtime.h>
 #include <map>
@@ -40,9 +40,10 @@ struct RecordKey {
   }
 };
 
-struct Lane {
+/** A CUDA stream, memory for one run at a time, and the small runs that were recorded on it. */
+struct Stream {
   std::mutex busy;
-  cudaStream_t stream = nullptr;
+  cudaStream_t handle = nullptr;
   cudaEvent_t done = nullptr;
   char *memory = nullptr;
   uint64_t tokens = 0, rows = 0; // what `memory` is for
@@ -69,7 +70,7 @@ struct shoal_encoder {
   shoal::lt::Handle handle = nullptr;
   std::vector<shoal::lt::Description> descriptions; // layers × PRODUCTS
   shoal::lt::Layout matrices[shoal::PRODUCTS] = {};
-  std::vector<std::unique_ptr<shoal::Lane>> lanes;
+  std::vector<std::unique_ptr<shoal::Stream>> streams;
   std::mutex choosing;
   std::map<std::pair<int, uint64_t>, shoal::lt::Algorithm> choices;
   std::mutex counting;
