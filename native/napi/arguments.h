@@ -22,6 +22,12 @@ class Arguments {
     return value;
   }
 
+  /** A number as one of this type; it is trusted to be one. */
+  template <class T>
+  T whole(size_t i) {
+    return static_cast<T>(number(i));
+  }
+
   bool truth(size_t i) {
     bool value = false;
     if (i >= count_ || napi_get_value_bool(env_, values_[i], &value) != napi_ok) refuse(i, "true or false");
@@ -36,7 +42,7 @@ class Arguments {
     return found;
   }
 
-  /** Of at least so many elements; how many there are is in `length`. */
+  /** An array of at least so many elements; how many there are is put into `length`. */
   template <class T>
   T *array(size_t i, size_t least = 0, size_t *length = nullptr) {
     return array_of<T>(raw(i), i, least, length);
@@ -83,7 +89,7 @@ class Arguments {
     is_bad = true;
   }
 
-  /** All of them, until the reference is deleted. */
+  /** Keeps all arguments alive until the reference is deleted. */
   napi_ref hold() {
     napi_value all;
     napi_ref held;

@@ -1,41 +1,15 @@
-// What both halves of the addon (addon.cc, cuda_addon.cc) are made of: the arguments of a call, rows among them, and
-// work that ends in a promise, on libuv's threads or at once. Arrays are the caller's, are held until the work is done,
-// and results are written into them.
+// What both halves of the addon (addon.cc, cuda_addon.cc) read from a call: rows, graphs, and what is compared with
+// rows. Shapes are trusted; libs/similarity/src/engines/native-addon.ts checks them.
 #pragma once
 #include <node_api.h>
-#include <functional>
-#include <new>
-#include <stdexcept>
-#include <string>
-#include "../../napi/arguments.h"
+#include "../../napi/call.h"
 #include "../include/similarity.h"
 
 namespace shoal {
 
-/** Thrown by work: becomes an error in JavaScript with this `code`. */
-struct Failure : std::runtime_error {
-  std::string code;
-  Failure(std::string code, const std::string &words) : std::runtime_error(words), code(std::move(code)) {}
-};
-
-/** Thrown by work that was to be done at once and cannot be: it is run once more, on another thread. */
-struct Later {};
-
-/** What a promise is fulfilled with, made in JavaScript's thread once the work is done; without it undefined. */
-typedef std::function<napi_value(napi_env)> Value;
-
-struct Job {
-  napi_async_work work = nullptr;
-  napi_deferred deferred = nullptr;
-  napi_ref held = nullptr;
-  std::function<void()> run;
-  Value value;
-  std::string failure, code;
-};
-
-class Call : public Arguments {
+class SimilarityCall : public Call {
  public:
-  using Arguments::Arguments;
+  SimilarityCall(napi_env env, napi_callback_info info) : Call(env, info, "shoal:similarity") {}
 
   /** Null for null and undefined. */
   template <class T>
@@ -43,78 +17,59 @@ class Call : public Arguments {
     return array_or_null<T>(i);
   }
 
+  /** An array that must be there, and how many elements it has. */
+  template <class T>
+  T *counted(size_t i, size_t *count) {
+    return Arguments::array<T>(i, 0, count);
+  }
+
   /** Seven arguments from `i` on: data, count, dims, stride, type, scales, longest. */
   shoal_rows rows(size_t i) {
     shoal_rows rows{};
     rows.data = array<char>(i);
-    rows.count = static_cast<uint64_t>(number(i + 1));
-    rows.dims = static_cast<uint32_t>(number(i + 2));
-    rows.stride = static_cast<uint64_t>(number(i + 3));
-    rows.dtype = static_cast<enum shoal_dtype>(number(i + 4));
+    rows.count = whole<uint64_t>(i + 1);
+    rows.dims = whole<uint32_t>(i + 2);
+    rows.stride = whole<uint64_t>(i + 3);
+    rows.dtype = whole<enum shoal_dtype>(i + 4);
     rows.scales = array<float>(i + 5);
     rows.longest = number(i + 6);
     return rows;
   }
 
-  /**
-   * A promise that `run` fulfils on another thread, or `at_once`: on this one, before there is a promise to wait for,
-   * unless it throws Later.
-   */
-  napi_value promise(std::function<void()> run, Value value = nullptr, bool at_once = false) {
-    if (is_bad) return nullptr;
-    Job *job = new Job;
-    job->run = std::move(run);
-    job->value = std::move(value);
-    napi_value promise, name;
-    napi_create_promise(env_, &job->deferred, &promise);
-    if (at_once) {
-      try {
-        execute(env_, job);
-        complete(env_, napi_ok, job);
-        return promise;
-      } catch (const Later &) {
-      }
-    }
-    job->held = hold();
-    napi_create_string_utf8(env_, "shoal:similarity", NAPI_AUTO_LENGTH, &name);
-    napi_create_async_work(env_, nullptr, name, execute, complete, job, &job->work);
-    napi_queue_async_work(env_, job->work);
-    return promise;
+  /** Four arguments from `i` on: nodes, begin, source, weight. */
+  shoal_graph graph(size_t i) {
+    shoal_graph graph{};
+    graph.nodes = whole<uint64_t>(i);
+    graph.begin = array<uint32_t>(i + 1);
+    graph.source = array<uint32_t>(i + 2);
+    graph.weight = array<float>(i + 3);
+    return graph;
   }
+};
 
- private:
-  static void execute(napi_env, void *data) {
-    Job *job = static_cast<Job *>(data);
-    try {
-      job->run();
-    } catch (const std::bad_alloc &) {
-      job->failure = "out of memory";
-    } catch (const Failure &failure) {
-      job->failure = failure.what();
-      job->code = failure.code;
-    } catch (const std::exception &error) {
-      job->failure = error.what();
-    }
-  }
+/** Three arguments from `i` on, which rows are compared with: queries, count, metric. */
+struct Queries {
+  const float *values;
+  uint64_t count;
+  enum shoal_metric metric;
 
-  static void complete(napi_env env, napi_status status, void *data) {
-    Job *job = static_cast<Job *>(data);
-    napi_value value, message, code = nullptr;
-    napi_get_undefined(env, &value);
-    if (status == napi_ok && job->failure.empty()) {
-      napi_resolve_deferred(env, job->deferred, job->value ? job->value(env) : value);
-    } else {
-      napi_create_string_utf8(env, status == napi_ok ? job->failure.c_str() : "cancelled", NAPI_AUTO_LENGTH, &message);
-      if (!job->code.empty()) napi_create_string_utf8(env, job->code.c_str(), NAPI_AUTO_LENGTH, &code);
-      napi_create_error(env, code, message, &value);
-      napi_reject_deferred(env, job->deferred, value);
-    }
-    if (job->work != nullptr) {
-      napi_delete_reference(env, job->held);
-      napi_delete_async_work(env, job->work);
-    }
-    delete job;
-  }
+  Queries(SimilarityCall &call, size_t i)
+      : values(call.array<float>(i)),
+        count(call.whole<uint64_t>(i + 1)),
+        metric(call.whole<enum shoal_metric>(i + 2)) {}
+};
+
+/** Three arguments from `i` on, of a search: k, one array of how many were found and their rows, scores. */
+struct Best {
+  uint32_t k;
+  uint32_t *found, *rows;
+  double *scores;
+
+  Best(SimilarityCall &call, size_t i, uint64_t queries)
+      : k(call.whole<uint32_t>(i)),
+        found(call.array<uint32_t>(i + 1)),
+        rows(found + queries),
+        scores(call.array<double>(i + 2)) {}
 };
 
 } // namespace shoal
