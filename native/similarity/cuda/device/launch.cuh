@@ -3,7 +3,7 @@
 // they follow each other as ever.
 #pragma once
 #include <utility>
-#include "device.h"
+#include "facts.h"
 
 namespace shoal_cuda {
 

@@ -6,6 +6,7 @@
 // rounded. Which kernel it is depends on the number of queries alone, so that a score has the same bits whatever rows
 // are scored beside it.
 #include <algorithm>
+#include "../device/copies.h"
 #include "../pairs/pairs.cuh"
 
 namespace shoal_cuda {
@@ -212,7 +213,7 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
   return answer([&] {
     const Rows &rows = of->rows;
     const shoal_cuda_terms none{}, &limits = terms == nullptr ? none : *terms;
-    Lease slot(of->device, &limits);
+    Lease workspace(of->device, &limits);
     shoal_cuda_times times{};
     if (rows.count == 0 || query_count == 0) return;
     const uint32_t stride = padded_dims(rows.dims);
@@ -239,22 +240,22 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
     while (bytes_for() > bytes && tile > ROUND) tile = std::max<uint64_t>(ROUND, tile / 2);
     while (bytes_for() > bytes && chunk > 1) chunk /= 2;
     while (bytes_for() > bytes && tile > 1) tile /= 2;
-    Parts parts(slot->work(bytes_for(), limits.work_bytes));
-    float *const padded = parts.take<float>(chunk * stride);
-    double *const norms = parts.take<double>(chunk);
+    Shares scratch(workspace->work(bytes_for(), limits.work_bytes));
+    float *const padded = scratch.take<float>(chunk * stride);
+    double *const norms = scratch.take<double>(chunk);
     float *out[PLACES];
-    for (uint64_t i = 0; i < places; i++) out[i] = parts.take<float>(deep() * tile);
+    for (uint64_t i = 0; i < places; i++) out[i] = scratch.take<float>(deep() * tile);
     const uint64_t query_bytes = chunk * rows.dims * 4;
     const bool is_written_there =
         all_bytes <= WRITTEN_BYTES && !is_direct && chunk == query_count && tile == rows.count;
-    if (!is_written_there) slot->refuse_hurried("so many scores");
-    char *const host = slot->host(query_bytes + 256 + (is_written_there ? all_bytes : 0));
+    if (!is_written_there) workspace->refuse_hurried("so many scores");
+    char *const host = workspace->host(query_bytes + 256 + (is_written_there ? all_bytes : 0));
     if (is_written_there) out[0] = reinterpret_cast<float *>(host + divided_up<uint64_t>(query_bytes, 256) * 256);
     for (uint64_t q0 = 0; q0 < query_count; q0 += chunk) {
       const uint32_t count = static_cast<uint32_t>(std::min(chunk, query_count - q0));
       std::copy_n(queries + q0 * rows.dims, static_cast<uint64_t>(count) * rows.dims, reinterpret_cast<float *>(host));
-      slot->mark(slot->begun, slot->stream);
-      pad_queries(reinterpret_cast<const float *>(host), count, rows.dims, padded, norms, slot->stream);
+      workspace->mark(workspace->begun, workspace->stream);
+      pad_queries(reinterpret_cast<const float *>(host), count, rows.dims, padded, norms, workspace->stream);
       const uint64_t across = divided_up<uint64_t>(rows.count, tile),
                      tiles = across * divided_up<uint64_t>(count, deep());
       const auto tile_at = [&](uint64_t i) {
@@ -272,41 +273,42 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
           score_pairs(
               rows, metric,
               {asked, lengths, nullptr, nullptr, nullptr, from, now.wide, static_cast<uint64_t>(now.deep) * now.wide},
-              {nullptr, to}, of->device, slot->stream);
+              {nullptr, to}, of->device, workspace->stream);
         else if (query_count <= Thin::query_tile)
-          score_tiles<Thin>(rows, metric, asked, lengths, now.deep, from, now.wide, to, slot->stream);
+          score_tiles<Thin>(rows, metric, asked, lengths, now.deep, from, now.wide, to, workspace->stream);
         else
-          score_tiles<Wide>(rows, metric, asked, lengths, now.deep, from, now.wide, to, slot->stream);
-        check(cudaEventRecord(slot->launched[i % places].handle, slot->stream), "an event");
+          score_tiles<Wide>(rows, metric, asked, lengths, now.deep, from, now.wide, to, workspace->stream);
+        check(cudaEventRecord(workspace->launched[i % places].handle, workspace->stream), "an event");
       };
       const auto place_of = [&](const Tile &of) { return scores + (q0 + of.query) * rows.count + of.first; };
       if (is_direct) {
         for (uint64_t i = 0; i < tiles; i++) {
-          if (i >= places) slot->wait(slot->copied[i % places], limits.stop); // what was in this place has left it
+          if (i >= places)
+            workspace->wait(workspace->copied[i % places], limits.stop); // what was in this place has left it
           make(i);
-          check(cudaStreamWaitEvent(slot->copies, slot->launched[i % places].handle, 0), "scores");
-          if (i == 0) slot->mark(slot->loaded, slot->copies);
+          check(cudaStreamWaitEvent(workspace->copies, workspace->launched[i % places].handle, 0), "scores");
+          if (i == 0) workspace->mark(workspace->loaded, workspace->copies);
           const Tile now = tile_at(i);
           if (now.wide == rows.count)
             check(cudaMemcpyAsync(place_of(now), out[i % places], 4ull * now.deep * now.wide, cudaMemcpyDeviceToHost,
-                                  slot->copies),
+                                  workspace->copies),
                   "scores");
           else
             check(cudaMemcpy2DAsync(place_of(now), rows.count * 4ull, out[i % places], now.wide * 4ull, now.wide * 4ull,
-                                    now.deep, cudaMemcpyDeviceToHost, slot->copies),
+                                    now.deep, cudaMemcpyDeviceToHost, workspace->copies),
                   "scores");
-          check(cudaEventRecord(slot->copied[i % places].handle, slot->copies), "an event");
+          check(cudaEventRecord(workspace->copied[i % places].handle, workspace->copies), "an event");
         }
-        check(cudaEventRecord(slot->ended.handle, slot->copies), "an event");
-        check(cudaStreamWaitEvent(slot->stream, slot->ended.handle, 0), "scores");
-        slot->wait(slot->ended, limits.stop);
-        times.copy_us += slot->between(slot->loaded, slot->ended);
+        check(cudaEventRecord(workspace->ended.handle, workspace->copies), "an event");
+        check(cudaStreamWaitEvent(workspace->stream, workspace->ended.handle, 0), "scores");
+        workspace->wait(workspace->ended, limits.stop);
+        times.copy_us += workspace->between(workspace->loaded, workspace->ended);
         times.copied_bytes += 4ull * count * rows.count;
       } else if (is_written_there) {
         make(0);
-        slot->wait(slot->launched[0], limits.stop);
-        times.kernel_us += slot->between(slot->begun, slot->launched[0]);
-        times.device_us += slot->between(slot->begun, slot->launched[0]);
+        workspace->wait(workspace->launched[0], limits.stop);
+        times.kernel_us += workspace->between(workspace->begun, workspace->launched[0]);
+        times.device_us += workspace->between(workspace->begun, workspace->launched[0]);
         std::copy_n(out[0], query_count * rows.count, scores);
         times.copied_bytes += all_bytes;
       } else {
@@ -314,23 +316,23 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
         for (uint64_t i = 0; i < tiles; i++) {
           // While this tile is copied, the next one is made.
           if (i + 1 < tiles) make(i + 1);
-          slot->wait(slot->launched[i % places], limits.stop);
+          workspace->wait(workspace->launched[i % places], limits.stop);
           const Tile now = tile_at(i);
-          slot->mark(slot->loaded, slot->copies);
-          copy_out(*slot, slot->copies, reinterpret_cast<char *>(place_of(now)), rows.count * 4ull,
+          workspace->mark(workspace->loaded, workspace->copies);
+          copy_out(*workspace, workspace->copies, reinterpret_cast<char *>(place_of(now)), rows.count * 4ull,
                    reinterpret_cast<const char *>(out[i % places]), now.wide * 4ull, now.wide * 4ull, now.deep,
                    limits.stop);
-          check(cudaEventRecord(slot->ended.handle, slot->copies), "an event");
-          check(cudaEventSynchronize(slot->ended.handle), "a copy");
-          times.copy_us += slot->between(slot->loaded, slot->ended);
+          check(cudaEventRecord(workspace->ended.handle, workspace->copies), "an event");
+          check(cudaEventSynchronize(workspace->ended.handle), "a copy");
+          times.copy_us += workspace->between(workspace->loaded, workspace->ended);
           times.copied_bytes += 4ull * now.wide * now.deep;
         }
       }
       if (is_written_there) continue;
-      check(cudaEventRecord(slot->computed.handle, slot->stream), "an event");
-      slot->wait(slot->computed, limits.stop);
-      times.kernel_us += slot->between(slot->begun, slot->computed);
-      times.device_us += slot->between(slot->begun, slot->computed);
+      check(cudaEventRecord(workspace->computed.handle, workspace->stream), "an event");
+      workspace->wait(workspace->computed, limits.stop);
+      times.kernel_us += workspace->between(workspace->begun, workspace->computed);
+      times.device_us += workspace->between(workspace->begun, workspace->computed);
     }
     if (limits.times != nullptr) *limits.times = times;
   });

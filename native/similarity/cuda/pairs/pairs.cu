@@ -138,7 +138,7 @@ extern "C" int shoal_cuda_rescore(const shoal_cuda_rows *of, const float *querie
   return answer([&] {
     const Rows &rows = of->rows;
     const shoal_cuda_terms none{}, &limits = terms == nullptr ? none : *terms;
-    Lease slot(of->device, &limits);
+    Lease workspace(of->device, &limits);
     shoal_cuda_times times{};
     const uint32_t stride = padded_dims(rows.dims);
     // Queries in groups of at most 4,096, and their candidates in pieces: 13 bytes each.
@@ -152,13 +152,14 @@ extern "C" int shoal_cuda_rescore(const shoal_cuda_rows *of, const float *querie
     const uint64_t most = std::max<uint64_t>(1, begin[query_count]);
     uint64_t piece = std::min<uint64_t>(most, 1 << 22);
     while (limits.work_bytes != 0 && piece > 1 && bytes_for(piece) > limits.work_bytes) piece /= 2;
-    Parts parts(slot->work(bytes_for(piece), limits.work_bytes));
-    float *const padded = parts.take<float>(group * stride);
-    double *const norms = parts.take<double>(group), *const device_scores = parts.take<double>(piece);
-    uint32_t *const device_begin = parts.take<uint32_t>(group + 1), *const device_candidates = parts.take<uint32_t>(
-                                                                        piece + divided_up<uint64_t>(piece, TOGETHER));
-    char *const host = slot->host(group * rows.dims * 4 + (group + 1) * 4 + piece * 12 +
-                                  divided_up<uint64_t>(piece, TOGETHER) * 4 + 64);
+    Shares scratch(workspace->work(bytes_for(piece), limits.work_bytes));
+    float *const padded = scratch.take<float>(group * stride);
+    double *const norms = scratch.take<double>(group), *const device_scores = scratch.take<double>(piece);
+    uint32_t *const device_begin = scratch.take<uint32_t>(group + 1), *const device_candidates = scratch.take<uint32_t>(
+                                                                          piece +
+                                                                          divided_up<uint64_t>(piece, TOGETHER));
+    char *const host = workspace->host(group * rows.dims * 4 + (group + 1) * 4 + piece * 12 +
+                                       divided_up<uint64_t>(piece, TOGETHER) * 4 + 64);
     double *const host_scores = reinterpret_cast<double *>(host);
     uint32_t *const host_candidates = reinterpret_cast<uint32_t *>(host + piece * 8), *const host_begin =
                                                                                           host_candidates + piece +
@@ -179,35 +180,35 @@ extern "C" int shoal_cuda_rescore(const shoal_cuda_rows *of, const float *querie
         find_queries(host_begin, pairs, host_candidates + pairs);
         std::copy_n(queries + q0 * rows.dims, count * rows.dims, host_queries);
         const uint64_t asked_bytes = count * rows.dims * 4;
-        slot->mark(slot->begun, slot->stream);
-        pad_queries(host_queries, static_cast<uint32_t>(count), rows.dims, padded, norms, slot->stream);
+        workspace->mark(workspace->begun, workspace->stream);
+        pad_queries(host_queries, static_cast<uint32_t>(count), rows.dims, padded, norms, workspace->stream);
         if (is_direct) {
           score_pairs(rows, metric, {padded, norms, host_begin, host_candidates, host_candidates + pairs, 0, 0, pairs},
-                      {host_scores, nullptr}, of->device, slot->stream);
+                      {host_scores, nullptr}, of->device, workspace->stream);
         } else {
           // Candidates arrive meanwhile.
-          check(cudaMemcpyAsync(device_begin, host_begin, (count + 1) * 4, cudaMemcpyHostToDevice, slot->copies),
+          check(cudaMemcpyAsync(device_begin, host_begin, (count + 1) * 4, cudaMemcpyHostToDevice, workspace->copies),
                 "ranges");
           check(cudaMemcpyAsync(device_candidates, host_candidates, (pairs + groups) * 4ull, cudaMemcpyHostToDevice,
-                                slot->copies),
+                                workspace->copies),
                 "candidates");
-          check(cudaEventRecord(slot->launched[0].handle, slot->copies), "an event");
-          check(cudaStreamWaitEvent(slot->stream, slot->launched[0].handle, 0), "candidates");
-          slot->mark(slot->loaded, slot->stream);
+          check(cudaEventRecord(workspace->launched[0].handle, workspace->copies), "an event");
+          check(cudaStreamWaitEvent(workspace->stream, workspace->launched[0].handle, 0), "candidates");
+          workspace->mark(workspace->loaded, workspace->stream);
           score_pairs(rows, metric,
                       {padded, norms, device_begin, device_candidates, device_candidates + pairs, 0, 0, pairs},
-                      {device_scores, nullptr}, of->device, slot->stream);
-          slot->mark(slot->computed, slot->stream);
-          check(cudaMemcpyAsync(host_scores, device_scores, pairs * 8ull, cudaMemcpyDeviceToHost, slot->stream),
+                      {device_scores, nullptr}, of->device, workspace->stream);
+          workspace->mark(workspace->computed, workspace->stream);
+          check(cudaMemcpyAsync(host_scores, device_scores, pairs * 8ull, cudaMemcpyDeviceToHost, workspace->stream),
                 "scores");
         }
-        check(cudaEventRecord(slot->ended.handle, slot->stream), "an event");
-        slot->wait(slot->ended, limits.stop);
+        check(cudaEventRecord(workspace->ended.handle, workspace->stream), "an event");
+        workspace->wait(workspace->ended, limits.stop);
         std::copy_n(host_scores, pairs, scores + first);
-        const double device_us = slot->between(slot->begun, slot->ended),
+        const double device_us = workspace->between(workspace->begun, workspace->ended),
                      copy_us = is_direct ? 0
-                                         : slot->between(slot->begun, slot->loaded) +
-                                               slot->between(slot->computed, slot->ended);
+                                         : workspace->between(workspace->begun, workspace->loaded) +
+                                               workspace->between(workspace->computed, workspace->ended);
         times.device_us += device_us, times.copy_us += copy_us, times.kernel_us += device_us - copy_us;
         times.copied_bytes += asked_bytes + (count + 1) * 4 + pairs * 12ull + groups * 4ull;
       }

@@ -2,6 +2,7 @@
 // factors; the longest row and the largest error of an fp16 form are maxima, so the order does not matter. Kernel
 // `convert_rows`: 8 values a thread. Memory of a collection: data (rows on multiples of 16 bytes, padded with zeros),
 // scales, fp16 form, three floats and a double a row.
+#include "../device/copies.h"
 #include "rows.cuh"
 #include <cmath>
 
@@ -105,24 +106,24 @@ void check_shape(const shoal_rows &rows) {
 }
 
 Rows lay_out(char *memory, const shoal_rows &of, bool has_half, Summary **summary) {
-  Parts parts(memory);
+  Shares shares(memory);
   Rows rows{};
   rows.count = static_cast<uint32_t>(of.count), rows.dims = of.dims, rows.dtype = of.dtype;
   rows.stride = stride_of(of);
   // A tail of one chunk more: the copy engine's boxes may not begin behind the memory.
-  rows.data = parts.take<char>(of.count * rows.stride + 256);
+  rows.data = shares.take<char>(of.count * rows.stride + 256);
   rows.half_stride = half_stride_of(of.dims);
   if (of.dtype == SHOAL_F16)
     rows.half = rows.data;
   else if (has_half)
-    rows.half = parts.take<char>(of.count * rows.half_stride + 256);
-  rows.scales = of.scales == nullptr ? nullptr : parts.take<float>(of.count);
-  rows.dot_factor = parts.take<float>(of.count);
-  rows.cosine_factor = parts.take<float>(of.count);
-  rows.l2_bias = parts.take<float>(of.count);
-  rows.length = parts.take<double>(of.count);
-  *summary = parts.take<Summary>(1);
-  if (memory == nullptr) rows.count = 0, *summary = reinterpret_cast<Summary *>(parts.used());
+    rows.half = shares.take<char>(of.count * rows.half_stride + 256);
+  rows.scales = of.scales == nullptr ? nullptr : shares.take<float>(of.count);
+  rows.dot_factor = shares.take<float>(of.count);
+  rows.cosine_factor = shares.take<float>(of.count);
+  rows.l2_bias = shares.take<float>(of.count);
+  rows.length = shares.take<double>(of.count);
+  *summary = shares.take<Summary>(1);
+  if (memory == nullptr) rows.count = 0, *summary = reinterpret_cast<Summary *>(shares.used());
   return rows;
 }
 
@@ -162,7 +163,7 @@ int shoal_cuda_upload(int device, const shoal_rows *rows, int has_half, shoal_cu
   *uploaded = nullptr;
   return answer([&] {
     check_shape(*rows);
-    Lease slot(device);
+    Lease workspace(device);
     std::unique_ptr<shoal_cuda_rows> made(
         new shoal_cuda_rows{device, Memory(device, bytes_for(*rows, has_half != 0)), {}, nullptr});
     Summary *summary;
@@ -170,15 +171,15 @@ int shoal_cuda_upload(int device, const shoal_rows *rows, int has_half, shoal_cu
     if (rows->count > 0) {
       const size_t bytes = rows->dims * element_bytes(rows->dtype);
       if (made->rows.stride != bytes)
-        check(cudaMemsetAsync(made->memory.at(), 0, rows->count * made->rows.stride, slot->stream), "padding");
-      copy_in(*slot, slot->stream, made->memory.at(), made->rows.stride, static_cast<const char *>(rows->data),
-              rows->stride, bytes, rows->count, stop);
+        check(cudaMemsetAsync(made->memory.at(), 0, rows->count * made->rows.stride, workspace->stream), "padding");
+      copy_in(*workspace, workspace->stream, made->memory.at(), made->rows.stride,
+              static_cast<const char *>(rows->data), rows->stride, bytes, rows->count, stop);
       if (rows->scales != nullptr)
-        copy_in(*slot, slot->stream, reinterpret_cast<char *>(const_cast<float *>(made->rows.scales)), 4,
+        copy_in(*workspace, workspace->stream, reinterpret_cast<char *>(const_cast<float *>(made->rows.scales)), 4,
                 reinterpret_cast<const char *>(rows->scales), 4, 4, rows->count, stop);
-      measure(made->rows, summary, slot->stream);
+      measure(made->rows, summary, workspace->stream);
       made->device_summary = summary;
-      check(cudaStreamSynchronize(slot->stream), "an upload");
+      check(cudaStreamSynchronize(workspace->stream), "an upload");
     }
     *uploaded = made.release();
   });

@@ -3,7 +3,8 @@
 #pragma once
 #include <cuda_fp16.h>
 #include <cstdint>
-#include "../device/device.h"
+#include "../device/facts.h"
+#include "../device/workspace.h"
 
 namespace shoal_cuda {
 

@@ -55,30 +55,30 @@ void put_results(Work &work, double *at, const Plan &plan) {
   work.scores = at, work.best = reinterpret_cast<uint32_t *>(at + places), work.found = work.best + places;
 }
 
-Work lay_out_work(Parts &parts, const Plan &plan, uint32_t dims) {
+Work lay_out_work(Shares &scratch, const Plan &plan, uint32_t dims) {
   const uint64_t padded = padded_dims(dims), chunk = plan.chunk;
   Work work{};
-  work.prepared.padded = parts.take<float>(chunk * padded);
-  work.prepared.norms = parts.take<double>(chunk);
-  work.prepared.half = parts.take<char>(plan.padded * padded * 2);
-  work.prepared.bias_scale = parts.take<float>(plan.padded);
-  work.prepared.threshold = parts.take<float>(plan.padded);
-  work.prepared.margin = parts.take<float>(plan.padded);
-  work.scores = parts.take<double>(chunk * plan.kept + divided_up(chunk * plan.kept, uint64_t{2}) +
-                                   divided_up(chunk, uint64_t{2}));
+  work.prepared.padded = scratch.take<float>(chunk * padded);
+  work.prepared.norms = scratch.take<double>(chunk);
+  work.prepared.half = scratch.take<char>(plan.padded * padded * 2);
+  work.prepared.bias_scale = scratch.take<float>(plan.padded);
+  work.prepared.threshold = scratch.take<float>(plan.padded);
+  work.prepared.margin = scratch.take<float>(plan.padded);
+  work.scores = scratch.take<double>(chunk * plan.kept + divided_up(chunk * plan.kept, uint64_t{2}) +
+                                     divided_up(chunk, uint64_t{2}));
   put_results(work, work.scores, plan);
-  work.prepared.found = parts.take<uint32_t>(chunk);
-  work.maxima = parts.take<float>(plan.sampled == 0 ? 0 : static_cast<uint64_t>(plan.padded) * plan.groups);
-  work.list = parts.take<Candidate>(plan.is_all || plan.is_host ? 0 : chunk * plan.room);
-  work.tile = parts.take<char>(plan.tile_rows * half_stride_of(dims) + 256);
-  work.exact = parts.take<double>(plan.is_all ? chunk * plan.exact_rows : plan.exact_rows);
+  work.prepared.found = scratch.take<uint32_t>(chunk);
+  work.maxima = scratch.take<float>(plan.sampled == 0 ? 0 : static_cast<uint64_t>(plan.padded) * plan.groups);
+  work.list = scratch.take<Candidate>(plan.is_all || plan.is_host ? 0 : chunk * plan.room);
+  work.tile = scratch.take<char>(plan.tile_rows * half_stride_of(dims) + 256);
+  work.exact = scratch.take<double>(plan.is_all ? chunk * plan.exact_rows : plan.exact_rows);
   return work;
 }
 
 size_t work_bytes(const Plan &plan, uint32_t dims) {
-  Parts parts;
-  lay_out_work(parts, plan, dims);
-  return parts.used();
+  Shares scratch;
+  lay_out_work(scratch, plan, dims);
+  return scratch.used();
 }
 
 uint32_t sort_places(size_t shared_bytes) {
@@ -132,24 +132,24 @@ Plan plan_for(uint32_t count, uint32_t dims, bool has_half, uint64_t queries, ui
 
 class Search {
  public:
-  Search(Slot &slot, const Rows &rows, const Summary *summary, const Query &query, const shoal_cuda_terms &terms,
-         const Best &best)
-      : slot_(slot),
+  Search(Workspace &workspace, const Rows &rows, const Summary *summary, const Query &query,
+         const shoal_cuda_terms &terms, const Best &best)
+      : workspace_(workspace),
         rows_(rows),
         summary_(summary),
         query_(query),
         terms_(terms),
         best_(best),
-        facts_(facts_of(slot.device)),
+        facts_(facts_of(workspace.device)),
         plan_(plan_for(rows.count, rows.dims, rows.half != nullptr, query.count, query.k, facts_.shared_bytes,
                        terms.work_bytes)) {}
 
   void run(shoal_cuda_times &times) {
-    Parts parts(slot_.work(work_bytes(plan_, rows_.dims), terms_.work_bytes));
-    work_ = lay_out_work(parts, plan_, rows_.dims);
+    Shares scratch(workspace_.work(work_bytes(plan_, rows_.dims), terms_.work_bytes));
+    work_ = lay_out_work(scratch, plan_, rows_.dims);
     const size_t result_bytes = plan_.chunk * (static_cast<size_t>(plan_.kept) * 12 + 4) + 16,
                  query_bytes = static_cast<size_t>(plan_.chunk) * rows_.dims * 4;
-    host_ = slot_.host(result_bytes + query_bytes + plan_.exact_rows * 8ull + 64);
+    host_ = workspace_.host(result_bytes + query_bytes + plan_.exact_rows * 8ull + 64);
     // The first kernel reads queries where they lie, in pinned memory, each value once: a copy would wait behind those
     // of rows that stream past. Few results are written there by the last kernel.
     const bool is_written_there = result_bytes <= DIRECT_BYTES;
@@ -162,21 +162,22 @@ class Search {
       exact_ = reinterpret_cast<double *>(host_ + (result_bytes + 15) / 16 * 16 + (query_bytes + 15) / 16 * 16);
       std::memcpy(queries, query_.values + first * rows_.dims, count * rows_.dims * 4ull);
       const uint64_t asked_bytes = count * rows_.dims * 4ull;
-      slot_.mark(slot_.begun, slot_.stream);
+      workspace_.mark(workspace_.begun, workspace_.stream);
       if (piece_rows() < rows_.count)
         find(queries, count);
       else
-        slot_.replay(key_of(rows_, summary_, query_.metric, query_.k, query_.count, terms_.work_bytes, count, work_,
-                            queries, coarse_asked()),
-                     [&] { find(queries, count); });
+        workspace_.replay(key_of(rows_, summary_, query_.metric, query_.k, query_.count, terms_.work_bytes, count,
+                                 work_, queries, coarse_asked()),
+                          [&] { find(queries, count); });
       if (copied_results != 0) {
-        slot_.mark(slot_.computed, slot_.stream);
-        check(cudaMemcpyAsync(host_, work_.scores, copied_results, cudaMemcpyDeviceToHost, slot_.stream), "results");
+        workspace_.mark(workspace_.computed, workspace_.stream);
+        check(cudaMemcpyAsync(host_, work_.scores, copied_results, cudaMemcpyDeviceToHost, workspace_.stream),
+              "results");
       }
-      check(cudaEventRecord(slot_.ended.handle, slot_.stream), "an event");
-      slot_.wait(slot_.ended, terms_.stop);
-      const double device_us = slot_.between(slot_.begun, slot_.ended);
-      const double copy_us = copied_results == 0 ? 0 : slot_.between(slot_.computed, slot_.ended);
+      check(cudaEventRecord(workspace_.ended.handle, workspace_.stream), "an event");
+      workspace_.wait(workspace_.ended, terms_.stop);
+      const double device_us = workspace_.between(workspace_.begun, workspace_.ended);
+      const double copy_us = copied_results == 0 ? 0 : workspace_.between(workspace_.computed, workspace_.ended);
       times.device_us += device_us, times.copy_us += copy_us, times.kernel_us += device_us - copy_us;
       times.copied_bytes += asked_bytes + count * (plan_.kept * 12ull + 4);
       take(first, count, times);
@@ -190,22 +191,22 @@ class Search {
    */
   void find(const float *raw, uint32_t count) {
     if (plan_.is_all)
-      pad_queries(raw, count, rows_.dims, work_.prepared.padded, work_.prepared.norms, slot_.stream);
+      pad_queries(raw, count, rows_.dims, work_.prepared.padded, work_.prepared.norms, workspace_.stream);
     else
-      prepare_queries(raw, count, plan_.padded, rows_.dims, query_.metric, summary_, work_.prepared, slot_.stream);
+      prepare_queries(raw, count, plan_.padded, rows_.dims, query_.metric, summary_, work_.prepared, workspace_.stream);
     if (plan_.is_host) return;
     if (plan_.is_all) {
       score_pairs(rows_, query_.metric,
                   {work_.prepared.padded, work_.prepared.norms, nullptr, nullptr, nullptr, 0, rows_.count,
                    static_cast<uint64_t>(count) * rows_.count},
-                  {work_.exact, nullptr}, slot_.device, slot_.stream);
+                  {work_.exact, nullptr}, workspace_.device, workspace_.stream);
     } else {
       if (plan_.sampled != 0) sample(count);
       filter(count);
     }
     finish_queries({rows_, summary_, work_.prepared, work_.list, plan_.room, plan_.kept, plan_.sort_size,
                     plan_.is_all ? work_.exact : nullptr, work_.best, work_.scores, work_.found},
-                   query_.metric, count, slot_.device, slot_.stream);
+                   query_.metric, count, workspace_.device, workspace_.stream);
   }
 
   CoarseQueries queries(uint32_t count) const {
@@ -228,12 +229,13 @@ class Search {
     const char *half = rows_.half;
     uint64_t stride = rows_.half_stride * plan_.step;
     if (half == nullptr) {
-      convert(rows_, 0, plan_.step, plan_.sampled, work_.tile, rows_.half_stride, slot_.stream);
+      convert(rows_, 0, plan_.step, plan_.sampled, work_.tile, rows_.half_stride, workspace_.stream);
       half = work_.tile, stride = rows_.half_stride;
     }
     coarse(coarse_rows(half, stride, 0, plan_.step, plan_.sampled), queries(count),
-           {work_.maxima, plan_.groups, nullptr, nullptr, 0}, slot_.device, slot_.stream);
-    find_thresholds(work_.maxima, plan_.groups, plan_.rank, count, work_.prepared, slot_.device, slot_.stream);
+           {work_.maxima, plan_.groups, nullptr, nullptr, 0}, workspace_.device, workspace_.stream);
+    find_thresholds(work_.maxima, plan_.groups, plan_.rank, count, work_.prepared, workspace_.device,
+                    workspace_.stream);
   }
 
   /** Rows of one launch of the filter. */
@@ -251,15 +253,15 @@ class Search {
     const CoarseOut out{nullptr, 0, work_.prepared.found, work_.list, plan_.room};
     uint32_t launches = 0;
     for (uint64_t first = 0; first < rows_.count; first += most, launches++) {
-      if (launches >= 2) slot_.wait(slot_.launched[launches % 2], terms_.stop);
+      if (launches >= 2) workspace_.wait(workspace_.launched[launches % 2], terms_.stop);
       const uint32_t rows = static_cast<uint32_t>(std::min<uint64_t>(most, rows_.count - first));
       const char *half = rows_.half == nullptr ? work_.tile : rows_.half + first * rows_.half_stride;
       if (rows_.half == nullptr)
-        convert(rows_, static_cast<uint32_t>(first), 1, rows, work_.tile, rows_.half_stride, slot_.stream);
+        convert(rows_, static_cast<uint32_t>(first), 1, rows, work_.tile, rows_.half_stride, workspace_.stream);
       coarse(coarse_rows(half, rows_.half_stride, static_cast<uint32_t>(first), 1, rows), queries(count), out,
-             slot_.device, slot_.stream);
+             workspace_.device, workspace_.stream);
       if (first + most < rows_.count)
-        check(cudaEventRecord(slot_.launched[launches % 2].handle, slot_.stream), "an event");
+        check(cudaEventRecord(workspace_.launched[launches % 2].handle, workspace_.stream), "an event");
     }
   }
 
@@ -271,7 +273,7 @@ class Search {
     for (uint32_t q = 0; q < count; q++) {
       const uint64_t to = (first + q) * query_.k;
       if (plan_.is_host || found[q] == NOT_PROVEN) {
-        slot_.refuse_hurried("scoring every row once more");
+        workspace_.refuse_hurried("scoring every row once more");
         by_host(q, first + q);
         times.redone++;
         continue;
@@ -301,9 +303,9 @@ class Search {
       score_pairs(rows_, query_.metric,
                   {work_.prepared.padded + static_cast<uint64_t>(q) * stride, work_.prepared.norms + q, nullptr,
                    nullptr, nullptr, first, rows, rows},
-                  {work_.exact, nullptr}, slot_.device, slot_.stream);
-      check(cudaMemcpyAsync(exact_, work_.exact, rows * 8ull, cudaMemcpyDeviceToHost, slot_.stream), "scores");
-      check(cudaStreamSynchronize(slot_.stream), "scores");
+                  {work_.exact, nullptr}, workspace_.device, workspace_.stream);
+      check(cudaMemcpyAsync(exact_, work_.exact, rows * 8ull, cudaMemcpyDeviceToHost, workspace_.stream), "scores");
+      check(cudaStreamSynchronize(workspace_.stream), "scores");
       for (uint32_t i = 0; i < rows; i++)
         if (!std::isnan(exact_[i])) all.push_back({query_.metric == SHOAL_L2 ? -exact_[i] : exact_[i], first + i});
       if (all.size() > plan_.kept) {
@@ -319,7 +321,7 @@ class Search {
     }
   }
 
-  Slot &slot_;
+  Workspace &workspace_;
   const Rows &rows_;
   const Summary *summary_;
   const Query &query_;
@@ -338,9 +340,9 @@ size_t search_bytes(uint32_t rows, uint32_t dims, uint64_t queries, uint32_t k) 
   return work_bytes(plan_for(rows, dims, true, queries, k, 99 * 1024, 0), dims);
 }
 
-void search(Slot &slot, const Rows &rows, const Summary *summary, const Query &query, const shoal_cuda_terms &terms,
-            const Best &best, shoal_cuda_times &times) {
-  Search(slot, rows, summary, query, terms, best).run(times);
+void search(Workspace &workspace, const Rows &rows, const Summary *summary, const Query &query,
+            const shoal_cuda_terms &terms, const Best &best, shoal_cuda_times &times) {
+  Search(workspace, rows, summary, query, terms, best).run(times);
 }
 
 } // namespace shoal_cuda

@@ -21,7 +21,7 @@ struct Query {
 /** Work memory that a search likes best. */
 size_t search_bytes(uint32_t rows, uint32_t dims, uint64_t queries, uint32_t k);
 /** Waits until `best` is filled; adds to `times`. */
-void search(Slot &slot, const Rows &rows, const Summary *summary, const Query &query, const shoal_cuda_terms &terms,
-            const Best &best, shoal_cuda_times &times);
+void search(Workspace &workspace, const Rows &rows, const Summary *summary, const Query &query,
+            const shoal_cuda_terms &terms, const Best &best, shoal_cuda_times &times);
 
 } // namespace shoal_cuda

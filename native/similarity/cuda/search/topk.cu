@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <thread>
+#include "../device/copies.h"
 #include "search.h"
 
 namespace shoal_cuda {
@@ -68,8 +69,8 @@ void refuse_hurried(const shoal_cuda_terms &terms) {
 void search_part(const shoal_cuda_rows &part, const Query &query, const shoal_cuda_terms &terms, const Best &best,
                  shoal_cuda_times &times) {
   if (part.rows.count == 0) return static_cast<void>(std::fill_n(best.found, query.count, 0u));
-  Lease slot(part.device, &terms);
-  search(*slot, part.rows, part.device_summary, query, terms, best, times);
+  Lease workspace(part.device, &terms);
+  search(*workspace, part.rows, part.device_summary, query, terms, best, times);
 }
 
 /** A part on another device: a thread of its own, whose failure is thrown by `join`. */
@@ -257,7 +258,7 @@ int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *qu
     check_shape(*rows);
     shoal_cuda_terms limits = terms == nullptr ? shoal_cuda_terms{} : *terms;
     refuse_hurried(limits);
-    Lease slot(device);
+    Lease workspace(device);
     // Two pieces and the work of a search share what is allowed.
     const uint64_t allowed = limits.work_bytes == 0 ? 4ull << 30 : limits.work_bytes;
     shoal_cuda_terms inner = limits;
@@ -272,7 +273,7 @@ int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *qu
     if (2 * piece_bytes > allowed)
       fail(SHOAL_CUDA_OUT_OF_MEMORY, "two pieces of one row each take %zu bytes, and %llu are allowed", 2 * piece_bytes,
            static_cast<unsigned long long>(allowed));
-    char *const memory = slot->work(2 * piece_bytes, std::max<uint64_t>(2 * piece_bytes, allowed / 4 * 3));
+    char *const memory = workspace->work(2 * piece_bytes, std::max<uint64_t>(2 * piece_bytes, allowed / 4 * 3));
     Merge merge(query, best, scores, found);
     Held held(query);
     Turns turns(pieces);
@@ -288,7 +289,7 @@ int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *qu
         Summary *summary;
         const Rows there = rows_of(p, &summary);
         shoal_cuda_times taken{};
-        check(cudaStreamWaitEvent(other->stream, slot->copied[p % 2].handle, 0), "a copy");
+        check(cudaStreamWaitEvent(other->stream, workspace->copied[p % 2].handle, 0), "a copy");
         measure(there, summary, other->stream);
         search(*other, there, summary, query, inner, held.best(), taken);
         add_times(times, taken, false);
@@ -311,30 +312,30 @@ int shoal_cuda_topk_streamed(int device, const shoal_rows *rows, const float *qu
                             const Rows now = rows_of(p, &summary);
                             char *const to = const_cast<char *>(now.data) + at * stride;
                             if (stride != row_bytes)
-                              check(cudaMemsetAsync(to, 0, count * stride, slot->copies), "padding");
+                              check(cudaMemsetAsync(to, 0, count * stride, workspace->copies), "padding");
                             if (rows->scales != nullptr)
                               check(cudaMemcpyAsync(const_cast<float *>(now.scales) + at, rows->scales + first,
-                                                    count * 4, cudaMemcpyHostToDevice, slot->copies),
+                                                    count * 4, cudaMemcpyHostToDevice, workspace->copies),
                                     "scales");
                             return to;
                           },
                           [&](size_t first, size_t count) {
                             const size_t p = turns.piece_of(first);
                             turns.arrived(p, count, [&] {
-                              check(cudaEventRecord(slot->copied[p % 2].handle, slot->copies), "an event");
+                              check(cudaEventRecord(workspace->copied[p % 2].handle, workspace->copies), "an event");
                             });
                           }};
-      check(cudaEventRecord(slot->begun.handle, slot->copies), "an event");
-      copy_in(*slot, slot->copies, places, static_cast<const char *>(rows->data), rows->stride, row_bytes, rows->count,
-              limits.stop);
-      check(cudaEventRecord(slot->loaded.handle, slot->copies), "an event");
+      check(cudaEventRecord(workspace->begun.handle, workspace->copies), "an event");
+      copy_in(*workspace, workspace->copies, places, static_cast<const char *>(rows->data), rows->stride, row_bytes,
+              rows->count, limits.stop);
+      check(cudaEventRecord(workspace->loaded.handle, workspace->copies), "an event");
     } catch (...) {
       failure = std::current_exception();
     }
     searching.join(); // why a search ended says more than that it did
     if (failure) std::rethrow_exception(failure);
-    check(cudaEventSynchronize(slot->loaded.handle), "a copy");
-    times.copy_us += microseconds(slot->begun, slot->loaded);
+    check(cudaEventSynchronize(workspace->loaded.handle), "a copy");
+    times.copy_us += microseconds(workspace->begun, workspace->loaded);
     times.copied_bytes += rows->count * (rows->dims * element_bytes(rows->dtype) + (rows->scales == nullptr ? 0 : 4));
     times.device_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begun).count();
     if (limits.times != nullptr) *limits.times = times;

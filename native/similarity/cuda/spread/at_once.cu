@@ -163,22 +163,22 @@ Seeds few_seeds(const float *seeds, uint32_t nodes) {
 }
 
 template <uint32_t TEAM>
-void launch(Slot &slot, const Step &step, uint32_t steps, const Seeds &seeds) {
+void launch(Workspace &workspace, const Step &step, uint32_t steps, const Seeds &seeds) {
   const uint32_t blocks = divided_up(step.nodes * TEAM, BLOCK);
   const size_t bytes = shared_bytes(step.nodes);
-  allow_shared<at_once_kernel<TEAM>>(slot.device, bytes);
+  allow_shared<at_once_kernel<TEAM>>(workspace.device, bytes);
   cudaLaunchAttribute together{};
   together.id = cudaLaunchAttributeCooperative;
   together.val.cooperative = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks), config.blockDim = dim3(BLOCK), config.dynamicSmemBytes = bytes,
-  config.stream = slot.stream;
+  config.stream = workspace.stream;
   config.attrs = &together, config.numAttrs = 1;
-  const Counter counter{slot.counter(), slot.counted};
-  slot.mark(slot.loaded, slot.stream);
+  const Counter counter{workspace.counter(), workspace.counted};
+  workspace.mark(workspace.loaded, workspace.stream);
   check(cudaLaunchKernelEx(&config, at_once_kernel<TEAM>, step, steps, seeds, counter),
         "the kernel of all steps of spreading");
-  slot.counted += blocks * (steps - 1);
+  workspace.counted += blocks * (steps - 1);
 }
 
 } // namespace
@@ -189,39 +189,40 @@ bool can_spread_at_once(int device, uint64_t nodes, uint64_t edges, uint32_t ste
          shared_bytes(nodes) <= facts.shared_bytes && team_of(device, nodes, edges) > 0;
 }
 
-void spread_at_once(Slot &slot, Step step, uint64_t edges, uint32_t steps, float *given, const float *seeds,
+void spread_at_once(Workspace &workspace, Step step, uint64_t edges, uint32_t steps, float *given, const float *seeds,
                     float *totals, shoal_cuda_times &times, shoal_stop stop) {
   const Seeds few = few_seeds(seeds, step.nodes);
-  const bool is_direct = !slot.is_hurried && is_pinned(totals);
+  const bool is_direct = !workspace.is_hurried && is_pinned(totals);
   float *const pinned =
-      few.count > 0 && is_direct ? nullptr : reinterpret_cast<float *>(slot.host(step.nodes * sizeof(float)));
+      few.count > 0 && is_direct ? nullptr : reinterpret_cast<float *>(workspace.host(step.nodes * sizeof(float)));
   step.given = given, step.activation = is_direct ? totals : pinned;
   if (few.count == 0) {
     std::copy_n(seeds, step.nodes, pinned);
-    slot.mark(slot.begun, slot.stream);
-    check(cudaMemcpyAsync(given, pinned, step.nodes * sizeof(float), cudaMemcpyHostToDevice, slot.stream), "seeds");
+    workspace.mark(workspace.begun, workspace.stream);
+    check(cudaMemcpyAsync(given, pinned, step.nodes * sizeof(float), cudaMemcpyHostToDevice, workspace.stream),
+          "seeds");
   }
-  switch (team_of(slot.device, step.nodes, edges)) {
+  switch (team_of(workspace.device, step.nodes, edges)) {
     case 32:
-      launch<32>(slot, step, steps, few);
+      launch<32>(workspace, step, steps, few);
       break;
     case 16:
-      launch<16>(slot, step, steps, few);
+      launch<16>(workspace, step, steps, few);
       break;
     case 8:
-      launch<8>(slot, step, steps, few);
+      launch<8>(workspace, step, steps, few);
       break;
     case 4:
-      launch<4>(slot, step, steps, few);
+      launch<4>(workspace, step, steps, few);
       break;
     default:
-      launch<2>(slot, step, steps, few);
+      launch<2>(workspace, step, steps, few);
   }
-  check(cudaEventRecord(slot.ended.handle, slot.stream), "an event");
-  slot.wait(slot.ended, stop);
+  check(cudaEventRecord(workspace.ended.handle, workspace.stream), "an event");
+  workspace.wait(workspace.ended, stop);
   if (!is_direct) std::copy_n(pinned, step.nodes, totals);
-  times.kernel_us = slot.between(slot.loaded, slot.ended),
-  times.copy_us = few.count == 0 ? slot.between(slot.begun, slot.loaded) : 0;
+  times.kernel_us = workspace.between(workspace.loaded, workspace.ended),
+  times.copy_us = few.count == 0 ? workspace.between(workspace.begun, workspace.loaded) : 0;
   times.device_us = times.copy_us + times.kernel_us;
   times.copied_bytes = (few.count == 0 ? 2 : 1) * step.nodes * sizeof(float);
 }

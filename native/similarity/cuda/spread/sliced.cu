@@ -69,9 +69,9 @@ uint64_t most_edges(const Sliced &sliced, uint64_t edges) {
   return edges + static_cast<uint64_t>(NOBODY_EDGES) * sliced.slices * sliced.strips;
 }
 
-void lay_out(Parts &parts, Sliced &sliced, uint64_t edges) {
-  sliced.edges = parts.take<uint2>(most_edges(sliced, edges));
-  sliced.begin = parts.take<uint32_t>(static_cast<uint64_t>(sliced.slices) * sliced.strips + 1);
+void lay_out(Shares &shares, Sliced &sliced, uint64_t edges) {
+  sliced.edges = shares.take<uint2>(most_edges(sliced, edges));
+  sliced.begin = shares.take<uint32_t>(static_cast<uint64_t>(sliced.slices) * sliced.strips + 1);
 }
 
 size_t shared_bytes(const Sliced &sliced) {
@@ -332,9 +332,9 @@ bool is_even(const Sliced &sliced, const uint32_t *begin, uint64_t nodes) {
 uint64_t sliced_bytes(uint64_t nodes, uint64_t edges) {
   Sliced sliced = shape_of(nodes, edges);
   if (sliced.slices == 0) return 0;
-  Parts parts;
-  lay_out(parts, sliced, edges);
-  return parts.used();
+  Shares shares;
+  lay_out(shares, sliced, edges);
+  return shares.used();
 }
 
 bool can_slice(int device) {
@@ -349,8 +349,8 @@ Sliced slice(char *memory, const shoal_graph &graph, const uint32_t *begin, cons
   Sliced sliced = shape_of(graph.nodes, edges);
   sliced.blocks = static_cast<uint32_t>(facts_of(device).multiprocessors);
   if (!is_even(sliced, graph.begin, graph.nodes)) return {};
-  Parts parts(memory);
-  lay_out(parts, sliced, edges);
+  Shares shares(memory);
+  lay_out(shares, sliced, edges);
   const uint32_t nodes = static_cast<uint32_t>(graph.nodes), all = sliced.slices * sliced.strips;
   uint32_t groups;
   size_kernel<<<sliced.strips, sliced.rows, 0, stream>>>(begin, source, nodes, sliced);

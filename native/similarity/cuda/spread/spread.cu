@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <type_traits>
 #include <vector>
+#include "../device/copies.h"
 #include "../device/launch.cuh"
 #include "spread.cuh"
 
@@ -463,11 +464,11 @@ using namespace shoal_cuda;
 extern "C" {
 
 uint64_t shoal_cuda_graph_bytes(uint64_t nodes, uint64_t edges) {
-  Parts parts;
-  parts.take<uint32_t>(nodes + 1), parts.take<uint32_t>(edges), parts.take<float>(edges);
+  Shares scratch;
+  scratch.take<uint32_t>(nodes + 1), scratch.take<uint32_t>(edges), scratch.take<float>(edges);
   // Heavy nodes: 8 bytes for each and for each of their segments.
-  parts.take<uint32_t>(2 * (edges / HEAVY_EDGES + 2) + 2 * (edges / SEGMENT_EDGES + edges / HEAVY_EDGES + 1));
-  return parts.used() + sliced_bytes(nodes, edges);
+  scratch.take<uint32_t>(2 * (edges / HEAVY_EDGES + 2) + 2 * (edges / SEGMENT_EDGES + edges / HEAVY_EDGES + 1));
+  return scratch.used() + sliced_bytes(nodes, edges);
 }
 
 int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_cuda_graph **uploaded, shoal_stop stop) {
@@ -476,9 +477,9 @@ int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_cuda_gra
     if (graph->nodes >= 1u << 31)
       fail(SHOAL_CUDA_INVALID, "%llu nodes: a device takes fewer than 2^31",
            static_cast<unsigned long long>(graph->nodes));
-    Lease slot(device);
+    Lease workspace(device);
     const uint64_t edges = graph->begin[graph->nodes];
-    Parts count;
+    Shares count;
     count.take<uint32_t>(graph->nodes + 1), count.take<uint32_t>(edges), count.take<float>(edges);
     std::unique_ptr<shoal_cuda_graph> made(new shoal_cuda_graph{device,
                                                                 Memory(device, count.used()),
@@ -494,12 +495,13 @@ int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_cuda_gra
                                                                 0,
                                                                 Memory(),
                                                                 {}});
-    Parts parts(made->memory.at());
-    uint32_t *const begin = parts.take<uint32_t>(graph->nodes + 1), *const source = parts.take<uint32_t>(edges);
-    float *const weight = parts.take<float>(edges);
+    Shares scratch(made->memory.at());
+    uint32_t *const begin = scratch.take<uint32_t>(graph->nodes + 1), *const source = scratch.take<uint32_t>(edges);
+    float *const weight = scratch.take<float>(edges);
     made->begin = begin, made->source = source, made->weight = weight;
     const auto copy = [&](void *to, const void *from, uint64_t elements) {
-      copy_in(*slot, slot->stream, static_cast<char *>(to), 4, static_cast<const char *>(from), 4, 4, elements, stop);
+      copy_in(*workspace, workspace->stream, static_cast<char *>(to), 4, static_cast<const char *>(from), 4, 4,
+              elements, stop);
     };
     copy(begin, graph->begin, graph->nodes + 1);
     copy(source, graph->source, edges);
@@ -517,7 +519,7 @@ int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_cuda_gra
     heavy.push_back(0), heavy.push_back(made->segment_count);
     if (made->heavy_count > 0) {
       made->heavy_memory = Memory(device, (segments.size() + heavy.size()) * 4 + 512);
-      Parts lists(made->heavy_memory.at());
+      Shares lists(made->heavy_memory.at());
       uint32_t *const to_segments = lists.take<uint32_t>(segments.size()), *const to_heavy =
                                                                                lists.take<uint32_t>(heavy.size());
       copy(to_segments, segments.data(), segments.size());
@@ -529,10 +531,10 @@ int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_cuda_gra
                                    : 0;
         bytes > 0) {
       made->sliced_memory = Memory(device, bytes);
-      made->sliced = slice(made->sliced_memory.at(), *graph, begin, source, weight, device, slot->stream);
+      made->sliced = slice(made->sliced_memory.at(), *graph, begin, source, weight, device, workspace->stream);
       if (made->sliced.edges == nullptr) made->sliced_memory = Memory();
     }
-    check(cudaStreamSynchronize(slot->stream), "an upload");
+    check(cudaStreamSynchronize(workspace->stream), "an upload");
     *uploaded = made.release();
   });
 }
@@ -547,7 +549,7 @@ int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t st
   return answer([&] {
     const shoal_cuda_terms none{}, &limits = terms == nullptr ? none : *terms;
     if (graph->nodes == 0 || lanes == 0) return;
-    Lease slot(graph->device, &limits);
+    Lease workspace(graph->device, &limits);
     shoal_cuda_times times{};
     const uint64_t nodes = graph->nodes;
     const uint32_t words = words_for(nodes);
@@ -563,12 +565,12 @@ int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t st
     while (wide > 1 && limits.work_bytes != 0 && bytes_for(wide) > limits.work_bytes)
       wide = wide > 8 ? wide / 2 / 4 * 4 : wide > 4 ? 4 : wide / 2;
     const bool is_sliced = lanes == 1 && graph->sliced.edges != nullptr && keeps_bits;
-    Parts parts(slot->work(bytes_for(wide), limits.work_bytes));
-    float *const total = parts.take<float>(nodes * wide),
-                 *const buffers[2] = {parts.take<float>(nodes * wide), parts.take<float>(nodes * wide)},
-                 *const partial = parts.take<float>(graph->segment_count * static_cast<uint64_t>(wide));
-    uint32_t *const bits[2] = {parts.take<uint32_t>(bit_words(wide)), parts.take<uint32_t>(bit_words(wide))},
-                    *const count = parts.take<uint32_t>(counts(wide));
+    Shares scratch(workspace->work(bytes_for(wide), limits.work_bytes));
+    float *const total = scratch.take<float>(nodes * wide),
+                 *const buffers[2] = {scratch.take<float>(nodes * wide), scratch.take<float>(nodes * wide)},
+                 *const partial = scratch.take<float>(graph->segment_count * static_cast<uint64_t>(wide));
+    uint32_t *const bits[2] = {scratch.take<uint32_t>(bit_words(wide)), scratch.take<uint32_t>(bit_words(wide))},
+                    *const count = scratch.take<uint32_t>(counts(wide));
     if (lanes == 1 && !keeps_bits && graph->heavy_count == 0 &&
         can_spread_at_once(graph->device, nodes, graph->edges, steps)) {
       Step step{graph->begin,
@@ -590,25 +592,25 @@ int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t st
                 {},
                 0,
                 0};
-      spread_at_once(*slot, step, graph->edges, steps, buffers[0], seeds, totals, times, limits.stop);
+      spread_at_once(*workspace, step, graph->edges, steps, buffers[0], seeds, totals, times, limits.stop);
       if (limits.times != nullptr) *limits.times = times;
       return;
     }
     for (uint32_t first = 0; first < lanes; first += wide) {
       const uint32_t now = std::min(wide, lanes - first);
-      slot->mark(slot->begun, slot->stream);
+      workspace->mark(workspace->begun, workspace->stream);
       char *const to = reinterpret_cast<char *>(steps == 0 ? total : buffers[0]);
       const bool is_small = nodes * now * 4 <= FEW_BYTES; // then the steps are under way before the seeds have arrived
-      if (!is_small) slot->refuse_hurried("copies of all values");
-      float *const pinned = is_small ? reinterpret_cast<float *>(slot->host(nodes * now * 4)) : nullptr;
+      if (!is_small) workspace->refuse_hurried("copies of all values");
+      float *const pinned = is_small ? reinterpret_cast<float *>(workspace->host(nodes * now * 4)) : nullptr;
       if (is_small) {
         copy_lanes(pinned, now, seeds + first, lanes, now, nodes);
-        check(cudaMemcpyAsync(to, pinned, nodes * now * 4, cudaMemcpyHostToDevice, slot->stream), "seeds");
+        check(cudaMemcpyAsync(to, pinned, nodes * now * 4, cudaMemcpyHostToDevice, workspace->stream), "seeds");
       } else {
-        copy_in(*slot, slot->stream, to, now * 4, reinterpret_cast<const char *>(seeds + first), lanes * 4ull,
+        copy_in(*workspace, workspace->stream, to, now * 4, reinterpret_cast<const char *>(seeds + first), lanes * 4ull,
                 now * 4ull, nodes, limits.stop);
       }
-      slot->mark(slot->loaded, slot->stream);
+      workspace->mark(workspace->loaded, workspace->stream);
       Step step{graph->begin,
                 graph->source,
                 graph->weight,
@@ -634,37 +636,38 @@ int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t st
       };
       if (keeps_bits && steps > 0) {
         step.active = active(0);
-        check(cudaMemsetAsync(count, 0, 3 * blocks * 4, slot->stream), "seeds");
+        check(cudaMemsetAsync(count, 0, 3 * blocks * 4, workspace->stream), "seeds");
         mark_kernel<<<dim3(static_cast<uint32_t>(facts_of(graph->device).multiprocessors), blocks), SPARSE_THREADS, 0,
-                      slot->stream>>>(step);
+                      workspace->stream>>>(step);
         check(cudaGetLastError(), "the kernel of seeds");
       }
       for (uint32_t i = 0; i < steps; i++) {
         // Eight steps under way while eight are waited for: the caller may stop between.
-        if (i % 8 == 0 && i >= 16) slot->wait(slot->launched[i / 8 % 2], limits.stop);
+        if (i % 8 == 0 && i >= 16) workspace->wait(workspace->launched[i / 8 % 2], limits.stop);
         step.active = active(i), step.next = active(i + 1), step.spare = active(i + 2);
         spread_once(graph->device, step, graph->segment_count, graph->heavy_count, is_sliced ? &graph->sliced : nullptr,
-                    slot->stream);
-        if (i % 8 == 7) check(cudaEventRecord(slot->launched[i / 8 % 2].handle, slot->stream), "an event");
+                    workspace->stream);
+        if (i % 8 == 7) check(cudaEventRecord(workspace->launched[i / 8 % 2].handle, workspace->stream), "an event");
         step.given = buffers[(i + 1) % 2], step.before = total, step.arriving = buffers[i % 2];
       }
       if (is_small)
-        slot->mark(slot->computed, slot->stream);
+        workspace->mark(workspace->computed, workspace->stream);
       else
-        check(cudaEventRecord(slot->computed.handle, slot->stream), "an event");
+        check(cudaEventRecord(workspace->computed.handle, workspace->stream), "an event");
       if (is_small) {
-        check(cudaMemcpyAsync(pinned, total, nodes * now * 4, cudaMemcpyDeviceToHost, slot->stream), "activation");
+        check(cudaMemcpyAsync(pinned, total, nodes * now * 4, cudaMemcpyDeviceToHost, workspace->stream), "activation");
       } else {
-        slot->wait(slot->computed, limits.stop);
-        copy_out(*slot, slot->stream, reinterpret_cast<char *>(totals + first), lanes * 4ull,
+        workspace->wait(workspace->computed, limits.stop);
+        copy_out(*workspace, workspace->stream, reinterpret_cast<char *>(totals + first), lanes * 4ull,
                  reinterpret_cast<const char *>(total), now * 4, now * 4ull, nodes, limits.stop);
       }
-      check(cudaEventRecord(slot->ended.handle, slot->stream), "an event");
-      slot->wait(slot->ended, limits.stop);
+      check(cudaEventRecord(workspace->ended.handle, workspace->stream), "an event");
+      workspace->wait(workspace->ended, limits.stop);
       if (is_small) copy_lanes(totals + first, lanes, pinned, now, now, nodes);
-      times.device_us += slot->between(slot->begun, slot->ended);
-      times.copy_us += slot->between(slot->begun, slot->loaded) + slot->between(slot->computed, slot->ended);
-      times.kernel_us += slot->between(slot->loaded, slot->computed);
+      times.device_us += workspace->between(workspace->begun, workspace->ended);
+      times.copy_us += workspace->between(workspace->begun, workspace->loaded) +
+                       workspace->between(workspace->computed, workspace->ended);
+      times.kernel_us += workspace->between(workspace->loaded, workspace->computed);
       times.copied_bytes += 2 * nodes * now * 4;
     }
     if (limits.times != nullptr) *limits.times = times;

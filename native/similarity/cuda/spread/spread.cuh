@@ -2,7 +2,7 @@
 // many nodes give something to one lane (sliced.cu), and all steps to one lane in a small graph (at_once.cu).
 #pragma once
 #include <cstdint>
-#include "../device/device.h"
+#include "../device/workspace.h"
 
 namespace shoal_cuda {
 
@@ -60,7 +60,7 @@ void spread_sliced(const Step &step, const Sliced &sliced, int device, cudaStrea
  */
 bool can_spread_at_once(int device, uint64_t nodes, uint64_t edges, uint32_t steps);
 /** From `seeds` to `totals`, both in host memory; `given` and `step.arriving` are room for values of all nodes. */
-void spread_at_once(Slot &slot, Step step, uint64_t edges, uint32_t steps, float *given, const float *seeds,
+void spread_at_once(Workspace &workspace, Step step, uint64_t edges, uint32_t steps, float *given, const float *seeds,
                     float *totals, shoal_cuda_times &times, shoal_stop stop);
 
 } // namespace shoal_cuda
