@@ -1,15 +1,18 @@
-// All steps of spreading to one lane in a small graph, in one launch and without copies. Each thread keeps its edges in
-// registers, and each block has all values of a step in its shared memory: read through the second-level cache, where
-// no two edges of a warp lie together, they took 2.3 µs a step (10,000 nodes, 200,000 edges, H200, 2026-11-25), copied
-// and read there 0.9. Between steps all blocks wait for each other at a counter (1.1 µs), for which the launch is a
-// cooperative one: all blocks are on the device, or none is. Few seeds come with the launch, and the activation is
+// All steps of spreading to one column in a small graph, in one launch and without copies. Each thread keeps its edges
+// in registers, and each block has all values of a step in its shared memory: read through the second-level cache,
+// where no two edges of a warp lie together, they took 2.3 µs a step (10,000 nodes, 200,000 edges, H200, 2026-11-25),
+// copied and read there 0.9. Between steps all blocks wait for each other at a counter (1.1 µs), for which the launch
+// is a cooperative one: all blocks are on the device, or none is. Few seeds come with the launch, and the activation is
 // written where the host reads it: the device waited 6 µs for each command that the host had not given yet, and so
 // longer than it worked.
+//
+// Build: sh native/similarity/build.sh cuda
+// Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 #include "../device/launch.cuh"
-#include "spread.cuh"
+#include "ways.cuh"
 
 namespace shoal_cuda {
 namespace {
@@ -189,42 +192,42 @@ bool can_spread_at_once(int device, uint64_t nodes, uint64_t edges, uint32_t ste
          shared_bytes(nodes) <= facts.shared_bytes && team_of(device, nodes, edges) > 0;
 }
 
-void spread_at_once(Workspace &workspace, Step step, uint64_t edges, uint32_t steps, float *given, const float *seeds,
-                    float *totals, shoal_cuda_times &times, shoal_stop stop) {
-  const Seeds few = few_seeds(seeds, step.nodes);
-  const bool is_direct = !workspace.is_hurried && is_pinned(totals);
-  float *const pinned =
-      few.count > 0 && is_direct ? nullptr : reinterpret_cast<float *>(workspace.host(step.nodes * sizeof(float)));
-  step.given = given, step.activation = is_direct ? totals : pinned;
-  if (few.count == 0) {
-    std::copy_n(seeds, step.nodes, pinned);
+shoal_cuda_times spread_at_once(Workspace &workspace, Step step, const AllSteps &all) {
+  const size_t bytes = step.nodes * sizeof(float);
+  const Seeds few = few_seeds(all.seeds, step.nodes);
+  const bool is_direct = !workspace.is_hurried && is_pinned(all.totals), is_copied = few.count == 0;
+  float *const pinned = !is_copied && is_direct ? nullptr : reinterpret_cast<float *>(workspace.host(bytes));
+  step.given = all.given, step.activation = is_direct ? all.totals : pinned;
+  if (is_copied) {
+    std::copy_n(all.seeds, step.nodes, pinned);
     workspace.mark(workspace.begun, workspace.stream);
-    check(cudaMemcpyAsync(given, pinned, step.nodes * sizeof(float), cudaMemcpyHostToDevice, workspace.stream),
-          "seeds");
+    check(cudaMemcpyAsync(all.given, pinned, bytes, cudaMemcpyHostToDevice, workspace.stream), "seeds");
   }
-  switch (team_of(workspace.device, step.nodes, edges)) {
+  switch (team_of(workspace.device, step.nodes, all.edges)) {
     case 32:
-      launch<32>(workspace, step, steps, few);
+      launch<32>(workspace, step, all.steps, few);
       break;
     case 16:
-      launch<16>(workspace, step, steps, few);
+      launch<16>(workspace, step, all.steps, few);
       break;
     case 8:
-      launch<8>(workspace, step, steps, few);
+      launch<8>(workspace, step, all.steps, few);
       break;
     case 4:
-      launch<4>(workspace, step, steps, few);
+      launch<4>(workspace, step, all.steps, few);
       break;
     default:
-      launch<2>(workspace, step, steps, few);
+      launch<2>(workspace, step, all.steps, few);
   }
   check(cudaEventRecord(workspace.ended.handle, workspace.stream), "an event");
-  workspace.wait(workspace.ended, stop);
-  if (!is_direct) std::copy_n(pinned, step.nodes, totals);
-  times.kernel_us = workspace.between(workspace.loaded, workspace.ended),
-  times.copy_us = few.count == 0 ? workspace.between(workspace.begun, workspace.loaded) : 0;
+  workspace.wait(workspace.ended, all.stop);
+  if (!is_direct) std::copy_n(pinned, step.nodes, all.totals);
+  shoal_cuda_times times{};
+  times.kernel_us = workspace.between(workspace.loaded, workspace.ended);
+  times.copy_us = is_copied ? workspace.between(workspace.begun, workspace.loaded) : 0;
   times.device_us = times.copy_us + times.kernel_us;
-  times.copied_bytes = (few.count == 0 ? 2 : 1) * step.nodes * sizeof(float);
+  times.copied_bytes = (is_copied ? 2 : 1) * bytes;
+  return times;
 }
 
 } // namespace shoal_cuda

@@ -1,4 +1,4 @@
-// Spreading to one lane where many nodes of a large graph give. Read through the second-level cache, an edge brings 4
+// Spreading to one column where many nodes of a large graph give. Read through the second-level cache, an edge brings 4
 // bytes and moves a sector of 32: 189 µs a step of 20 M edges (H200, 2026-11-22), and cuSPARSE takes longer. Here the
 // edges are there a second time, by strip of the nodes that receive and in each strip by slice of those that give. A
 // warp keeps the sums of its strip in shared memory while one slice after the other passes: one thread of each block
@@ -11,12 +11,15 @@
 // the same receiver, since the one would undo what the other adds: of the edges of a strip from a slice, in the order
 // of receivers, each next one is in the next of as many groups as it takes, and where a group has room left are edges
 // to nobody.
+//
+// Build: sh native/similarity/build.sh cuda
+// Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include <algorithm>
 #include <cstdlib>
 #include <vector>
 #include "../device/barriers.cuh"
 #include "../device/launch.cuh"
-#include "spread.cuh"
+#include "ways.cuh"
 
 namespace shoal_cuda {
 namespace {
@@ -343,8 +346,7 @@ bool can_slice(int device) {
          static_cast<uint32_t>(facts.multiprocessors) >= LEAST_BLOCKS;
 }
 
-Sliced slice(char *memory, const shoal_graph &graph, const uint32_t *begin, const uint32_t *source, const float *weight,
-             int device, cudaStream_t stream) {
+Sliced slice(char *memory, const shoal_graph &graph, const shoal_graph &there, int device, cudaStream_t stream) {
   const uint64_t edges = graph.begin[graph.nodes];
   Sliced sliced = shape_of(graph.nodes, edges);
   sliced.blocks = static_cast<uint32_t>(facts_of(device).multiprocessors);
@@ -353,12 +355,12 @@ Sliced slice(char *memory, const shoal_graph &graph, const uint32_t *begin, cons
   lay_out(shares, sliced, edges);
   const uint32_t nodes = static_cast<uint32_t>(graph.nodes), all = sliced.slices * sliced.strips;
   uint32_t groups;
-  size_kernel<<<sliced.strips, sliced.rows, 0, stream>>>(begin, source, nodes, sliced);
+  size_kernel<<<sliced.strips, sliced.rows, 0, stream>>>(there.begin, there.source, nodes, sliced);
   begin_kernel<<<1, THREADS, 0, stream>>>(sliced);
   check(cudaMemcpyAsync(&groups, sliced.begin + all, 4, cudaMemcpyDeviceToHost, stream), "the size of a sliced graph");
   check(cudaStreamSynchronize(stream), "the size of a sliced graph");
   if (groups * 32ull > most_edges(sliced, edges)) return {};
-  place_kernel<<<sliced.strips, sliced.rows, 0, stream>>>(begin, source, weight, nodes, sliced);
+  place_kernel<<<sliced.strips, sliced.rows, 0, stream>>>(there.begin, there.source, there.weight, nodes, sliced);
   check(cudaGetLastError(), "the kernels that slice a graph");
   return sliced;
 }
