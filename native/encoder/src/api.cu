@@ -1,4 +1,5 @@
 // The C interface of encoder.h on CUDA. Shapes and memory: encoder.h. A failure inside becomes a status here.
+//
 // Build and test: sh native/encoder/build.sh cuda; sh native/encoder/build.sh test
 #include <memory>
 #include "streams.h"

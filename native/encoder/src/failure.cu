@@ -1,4 +1,5 @@
 // Which status of the interface a failure of CUDA or cuBLASLt is. Shapes: none. Memory: none.
+//
 // Build and test: sh native/encoder/build.sh cuda; sh native/encoder/build.sh test
 #include "failure.h"
 #include "cublaslt.h"

@@ -1,6 +1,7 @@
 // What the device can do at best: a large copy and a large product. Shapes: matrices of 8,192 × 8,192 in fp16. Memory:
-// 16 of them and cuBLASLt's workspace, 2 GB, freed before it returns. Build and test: sh native/encoder/build.sh cuda;
-// sh native/encoder/build.sh test
+// 16 of them and cuBLASLt's workspace, 2 GB, freed before it returns.
+//
+// Build and test: sh native/encoder/build.sh cuda; sh native/encoder/build.sh test
 #include <algorithm>
 #include <vector>
 #include "products.h"

@@ -1,7 +1,8 @@
 // Matrix products by cuBLASLt, and which of its algorithms is the fastest for which size. Shapes: tokens × hidden, 3 ×
 // hidden and intermediate, row-major fp16 (StreamLayout, WeightLayout in model.h). Memory: products work in the
-// stream's allocation, whose last PRODUCT_WORKSPACE bytes are cuBLASLt's; nothing is allocated. Build and test: sh
-// native/encoder/build.sh cuda; sh native/encoder/build.sh test
+// stream's allocation, whose last PRODUCT_WORKSPACE bytes are cuBLASLt's; nothing is allocated.
+//
+// Build and test: sh native/encoder/build.sh cuda; sh native/encoder/build.sh test
 #include <algorithm>
 #include <cmath>
 #include <cuda_fp16.h>

@@ -1,8 +1,9 @@
 // A run: packs its tokens on the host into one copy, launches everything without waiting, and waits once, for the
 // vectors. Small runs are recorded as a graph each and replayed. Shapes: ids are rows × width, vectors rows × hidden;
 // on the device tokens are packed, without padding (tokens.cuh, InputLayout in model.h). Memory: the stream's
-// allocation, and pinned host memory for what goes in and comes out; both grow with the largest run and stay. Build and
-// test: sh native/encoder/build.sh cuda; sh native/encoder/build.sh test
+// allocation, and pinned host memory for what goes in and comes out; both grow with the largest run and stay.
+//
+// Build and test: sh native/encoder/build.sh cuda; sh native/encoder/build.sh test
 #include <cmath>
 #include <cstring>
 #include "attention.cuh"

@@ -1,5 +1,6 @@
 // Opens and closes streams, and gives them memory. Shapes: Capacity and StreamLayout (model.h). Memory: one allocation
 // a stream, of exactly StreamLayout::bytes; what is held is counted in the encoder and stays below `memory_limit`.
+//
 // Build and test: sh native/encoder/build.sh cuda; sh native/encoder/build.sh test
 #include <algorithm>
 #include "streams.h"

@@ -2,6 +2,7 @@
 // (model.h) the place of each on the device: matrices, tables and biases in fp16, norms in fp32.
 // Memory: `weights` is allocated by the caller (WeightLayout::bytes); beside it, while weights come in, as much as the
 // largest of them has in fp32.
+//
 // Build and test: sh native/encoder/build.sh cuda; sh native/encoder/build.sh test
 #include <algorithm>
 #include <cuda_fp16.h>

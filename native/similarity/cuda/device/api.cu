@@ -1,5 +1,7 @@
 // Those calls of the interface that compute nothing. Shapes and memory: similarity_cuda.h.
-// Build: sh native/similarity/build.sh cuda       Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
+//
+// Build: sh native/similarity/build.sh cuda
+// Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include <algorithm>
 #include <cstring>
 #include "facts.h"

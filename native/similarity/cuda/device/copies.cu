@@ -1,6 +1,8 @@
 // Copies of rows in and out. Shapes: copies.h. Memory: two pinned buffers of COPY_BYTES for each of COPY_THREADS
-// threads, which stay with the workspace. Build: sh native/similarity/build.sh cuda       Test on a machine with a GPU:
-// sh native/similarity/build.sh cuda-test
+// threads, which stay with the workspace.
+//
+// Build: sh native/similarity/build.sh cuda
+// Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include "copies.h"
 #include <algorithm>
 #include <atomic>

@@ -1,5 +1,7 @@
 // Asks each device once what it is. Shapes: none. Memory: none.
-// Build: sh native/similarity/build.sh cuda       Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
+//
+// Build: sh native/similarity/build.sh cuda
+// Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include "facts.h"
 #include <algorithm>
 #include <cstdlib>

@@ -1,5 +1,7 @@
 // Which status of the interface a failure is, and its words. Shapes: none. Memory: none.
-// Build: sh native/similarity/build.sh cuda       Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
+//
+// Build: sh native/similarity/build.sh cuda
+// Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include "failure.h"
 #include <cstdarg>
 #include <cstdio>

@@ -1,5 +1,7 @@
 // Takes and gives back memory of devices, counted in `held_bytes`, and page-locked memory. Shapes: none.
-// Build: sh native/similarity/build.sh cuda       Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
+//
+// Build: sh native/similarity/build.sh cuda
+// Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include "memory.h"
 #include <algorithm>
 #include <atomic>

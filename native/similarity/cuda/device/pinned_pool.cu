@@ -1,6 +1,8 @@
 // The pool of page-locked memory. Shapes: none. Memory: at most SHOAL_CUDA_MOST_PINNED_BYTES, kept until it is trimmed
-// or another size needs the room. Build: sh native/similarity/build.sh cuda       Test on a machine with a GPU: sh
-// native/similarity/build.sh cuda-test
+// or another size needs the room.
+//
+// Build: sh native/similarity/build.sh cuda
+// Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include "pinned_pool.h"
 #include <algorithm>
 #include <memory>

@@ -1,6 +1,8 @@
 // Kernels that were put on a workspace's stream before, recorded as a graph and put there again. Shapes: none. Memory:
-// the driver's, for at most MOST_RECORDINGS graphs a workspace. Build: sh native/similarity/build.sh cuda       Test on
-// a machine with a GPU: sh native/similarity/build.sh cuda-test
+// the driver's, for at most MOST_RECORDINGS graphs a workspace.
+//
+// Build: sh native/similarity/build.sh cuda
+// Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include <algorithm>
 #include "facts.h"
 #include "workspace.h"

@@ -1,6 +1,8 @@
 // Workspaces of calls: leased, given back, recorded on and waited for. Shapes: none. Memory: work memory in powers of
-// two, kept between calls until `trim`; pinned memory kept for good. Build: sh native/similarity/build.sh cuda Test on
-// a machine with a GPU: sh native/similarity/build.sh cuda-test
+// two, kept between calls until `trim`; pinned memory kept for good.
+//
+// Build: sh native/similarity/build.sh cuda
+// Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include "workspace.h"
 #include <algorithm>
 #include <mutex>

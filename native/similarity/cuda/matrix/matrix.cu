@@ -5,6 +5,9 @@
 // 1.1e-6 on an H200 where all terms have one sign (2026-11-22). Scores of one or two queries are those of pairs.cu,
 // rounded. Which kernel it is depends on the number of queries alone, so that a score has the same bits whatever rows
 // are scored beside it.
+//
+// Build: sh native/similarity/build.sh cuda
+// Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include <algorithm>
 #include "../device/copies.h"
 #include "../pairs/pairs.cuh"

@@ -1,5 +1,8 @@
 // Exact scores of chosen pairs: 16 lanes have four pairs, gathered rows read by 16 bytes, fp64 sums. Bound by memory:
 // bytes of the rows.
+//
+// Build: sh native/similarity/build.sh cuda
+// Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include <type_traits>
 #include <algorithm>
 #include "../device/launch.cuh"

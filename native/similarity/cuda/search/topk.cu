@@ -1,5 +1,8 @@
 // Exact top-k over parts of a collection on several devices, side by side, and over rows that pass through one: each is
 // a search of its own (search.h), and what they find is merged here, in order and with ties to the lower row.
+//
+// Build: sh native/similarity/build.sh cuda
+// Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>

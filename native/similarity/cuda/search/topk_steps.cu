@@ -1,5 +1,8 @@
 // Kernels of topk_steps.cuh. All have one block a query, and results that do not depend on the order in which rows were
 // listed.
+//
+// Build: sh native/similarity/build.sh cuda
+// Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include "../device/launch.cuh"
 #include "../pairs/pairs.cuh"
 #include "topk_steps.cuh"
