@@ -1,21 +1,19 @@
-// Every score in fp32: a block has a tile of queries × rows, each thread 8 queries × 4 rows of them (or 1), some
-// dimensions at a time through shared memory while the next ones are on their way. Plain multiply-adds, not tensor
-// cores: tf32 and fp16 would lose digits that the answer has. At most 32 dimensions are summed in one chain, and the
-// chains' sums are added with what each addition loses (Kahan): chains of 128 were off by
-// 1.1e-6 on an H200 where all terms have one sign (2026-11-22). Scores of one or two queries are those of pairs.cu,
-// rounded. Which kernel it is depends on the number of queries alone, so that a score has the same bits whatever rows
-// are scored beside it.
+// Every score in fp32: the call, and the three ways in which scores reach the caller. Scores of one or two queries are
+// those of pairs.cu, rounded; all others come from tiles.cu. Which kernel it is depends on the number of queries alone,
+// so that a score has the same bits whatever rows are scored beside it. Shapes: scores are queries × rows in host
+// memory. Memory: queries with their lengths, and two or three tiles (`Plan`), within `work_bytes`.
 //
 // Build: sh native/similarity/build.sh cuda
 // Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
 #include <algorithm>
 #include "../device/copies.h"
+#include "../device/facts.h"
 #include "../pairs/pairs.cuh"
+#include "tiles.h"
 
 namespace shoal_cuda {
 namespace {
 
-constexpr uint32_t THREADS = 128, CHAIN = 32;
 /** Tiles of the matrix are whole tiles of blocks. */
 constexpr uint64_t ROUND = 128;
 /** Up to so many queries by pairs: these are done before a tile has come through. */
@@ -26,185 +24,210 @@ constexpr uint32_t PLACES = 3;
 constexpr size_t WRITTEN_BYTES = 256 << 10;
 
 /**
- * How a block divides its tile: each thread has QUERIES × ROWS scores, `ACROSS` threads lie side by side along the
- * rows, and DEPTH dimensions are there at a time.
+ * How scores reach the caller:
+ *   DIRECT   he has pinned memory, into which the device copies tile after tile by itself
+ *   WRITTEN  they are few: kernels write them where the host reads them
+ *   STAGED   tiles are copied by threads of the host, each while the next one is made
  */
-template <uint32_t QUERIES, uint32_t ROWS, uint32_t ACROSS, uint32_t DEPTH, uint32_t BLOCKS>
-struct Tiling {
-  static constexpr uint32_t queries = QUERIES, rows = ROWS, across = ACROSS, depth = DEPTH, blocks = BLOCKS,
-                            query_tile = QUERIES * (THREADS / ACROSS), row_tile = ROWS * ACROSS;
-};
-/** 64 × 64 scores; and 8 × 128. */
-typedef Tiling<8, 4, 16, 16, 3> Wide;
-typedef Tiling<8, 1, 128, 32, 5> Thin;
+enum class Mode { DIRECT, WRITTEN, STAGED };
 
-/** 8 values of a row as they lie there; zeros behind its end. */
-template <enum shoal_dtype TYPE>
-struct Eight {
-  uint4 bits[TYPE == SHOAL_F32 ? 2 : 1];
+struct Plan {
+  Mode mode;
+  /** Tiles that there is room for at the same time. */
+  uint64_t places;
+  /** Queries that are brought at a time, and those and the rows of a tile. */
+  uint64_t chunk, deep, tile;
 
-  __device__ __forceinline__ void load(const char *row, uint64_t stride, uint32_t dim) {
-    const uint64_t at = static_cast<uint64_t>(dim) * (TYPE == SHOAL_F32 ? 4 : TYPE == SHOAL_F16 ? 2 : 1);
-    bits[0] = make_uint4(0, 0, 0, 0);
-    if (TYPE == SHOAL_I8) {
-      if (at >= stride) return;
-      const uint2 half = __ldg(reinterpret_cast<const uint2 *>(row + at));
-      bits[0].x = half.x, bits[0].y = half.y;
-    } else if (at < stride) {
-      bits[0] = __ldg(reinterpret_cast<const uint4 *>(row + at));
-    }
-    if (TYPE != SHOAL_F32) return;
-    constexpr int LAST = TYPE == SHOAL_F32 ? 1 : 0;
-    bits[LAST] = at + 16 < stride ? __ldg(reinterpret_cast<const uint4 *>(row + at + 16)) : make_uint4(0, 0, 0, 0);
-  }
-
-  __device__ __forceinline__ void values(float *to) const {
-    if (TYPE == SHOAL_F32) {
-      Chunk<SHOAL_F32>::floats(bits[0], to), Chunk<SHOAL_F32>::floats(bits[TYPE == SHOAL_F32 ? 1 : 0], to + 4);
-    } else if (TYPE == SHOAL_F16) {
-      Chunk<SHOAL_F16>::floats(bits[0], to);
-    } else {
-#pragma unroll
-      for (int i = 0; i < 8; i++) to[i] = static_cast<int8_t>((i < 4 ? bits[0].x : bits[0].y) >> (8 * (i % 4)));
-    }
+  uint64_t tile_bytes() const { return deep * tile * 4; }
+  uint64_t bytes(uint32_t stride) const {
+    return chunk * (static_cast<uint64_t>(stride) * 4 + 8) + places * tile_bytes() + 2048;
   }
 };
 
-/** `scores` is queries × `line` floats; rows [first, first + count) of all. */
-template <enum shoal_dtype TYPE, enum shoal_metric METRIC, class T>
-__global__ void __launch_bounds__(THREADS, T::blocks)
-    matrix_kernel(Rows rows, const float *queries, const double *norms, uint32_t query_count, uint32_t first,
-                  uint32_t count, float *scores, uint64_t line) {
-  constexpr uint32_t EIGHTS = T::depth / 8, ROW_EIGHTS = T::row_tile * EIGHTS / THREADS,
-                     QUERY_EIGHTS = (T::query_tile * EIGHTS + THREADS - 1) / THREADS;
-  constexpr int Q = T::queries, R = T::rows;
-  __shared__ __align__(16) float asked[2][T::depth][T::query_tile + 4], stored[2][T::depth][T::row_tile + 4];
-  const uint32_t stride = divided_up(rows.dims, K_STEP) * K_STEP, query0 = blockIdx.y * T::query_tile,
-                 row0 = blockIdx.x * T::row_tile;
-  // What this thread brings: 8 values each of some rows and queries.
-  const char *row_at[ROW_EIGHTS];
-  float row_scale[ROW_EIGHTS], query_scale[QUERY_EIGHTS];
-  const float *query_at[QUERY_EIGHTS];
-#pragma unroll
-  for (uint32_t i = 0; i < ROW_EIGHTS; i++) {
-    const uint32_t row = first + min(row0 + (threadIdx.x + i * THREADS) / EIGHTS, count - 1);
-    row_at[i] = rows.data + row * rows.stride;
-    row_scale[i] = 1;
-    if (METRIC == SHOAL_COSINE)
-      row_scale[i] = TYPE == SHOAL_F32 ? rows.cosine_factor[row] / rows.dot_factor[row] : rows.cosine_factor[row];
-    else if (TYPE == SHOAL_I8 && rows.scales != nullptr)
-      row_scale[i] = rows.scales[row];
-  }
-#pragma unroll
-  for (uint32_t i = 0; i < QUERY_EIGHTS; i++) {
-    const uint32_t query = min(query0 + (threadIdx.x + i * THREADS) / EIGHTS, query_count - 1);
-    query_at[i] = queries + static_cast<uint64_t>(query) * stride;
-    query_scale[i] = METRIC != SHOAL_COSINE            ? 1.0f
-                     : norms[query] < SHOAL_MIN_LENGTH ? 0.0f
-                                                       : static_cast<float>(1 / norms[query]);
-  }
-  Eight<TYPE> row_next[ROW_EIGHTS];
-  Eight<SHOAL_F32> query_next[QUERY_EIGHTS];
-  const auto load = [&](uint32_t dim) {
-#pragma unroll
-    for (uint32_t i = 0; i < ROW_EIGHTS; i++)
-      row_next[i].load(row_at[i], rows.stride, dim + (threadIdx.x + i * THREADS) % EIGHTS * 8);
-#pragma unroll
-    for (uint32_t i = 0; i < QUERY_EIGHTS; i++)
-      if (threadIdx.x + i * THREADS < T::query_tile * EIGHTS)
-        query_next[i].load(reinterpret_cast<const char *>(query_at[i]), stride * 4ull,
-                           dim + (threadIdx.x + i * THREADS) % EIGHTS * 8);
+/** `is_direct`: into pinned memory. */
+Plan plan_for(const Rows &rows, uint64_t query_count, bool is_direct, uint64_t work_bytes) {
+  const uint32_t stride = padded_dims(rows.dims);
+  const uint64_t bytes = work_bytes == 0 ? 512ull << 20 : work_bytes, all_bytes = query_count * rows.count * 4;
+  // Into pinned memory the device writes by itself: smaller tiles then, because of all but one what is made is hidden
+  // behind what is copied, and more of them on their way, because the host looks at them late. Whole rows of the
+  // matrix lie together there.
+  const uint64_t wanted =
+      is_direct ? std::min<uint64_t>(8 << 20, std::max<uint64_t>(1 << 20, all_bytes / 4 / 4)) : 32 << 20;
+  const bool is_deep = is_direct && rows.count * WIDE_QUERIES <= wanted;
+  Plan plan{is_direct ? Mode::DIRECT : Mode::STAGED, is_direct ? PLACES : 2, 0, 0, 0};
+  const auto take_chunk = [&](uint64_t chunk) {
+    plan.chunk = chunk;
+    plan.deep = is_deep ? std::min(chunk, wanted / rows.count / WIDE_QUERIES * WIDE_QUERIES) : chunk;
   };
-  const auto put = [&](uint32_t turn) {
-    float values[8];
-#pragma unroll
-    for (uint32_t i = 0; i < ROW_EIGHTS; i++) {
-      const uint32_t mine = threadIdx.x + i * THREADS;
-      row_next[i].values(values);
-#pragma unroll
-      for (int v = 0; v < 8; v++) stored[turn][mine % EIGHTS * 8 + v][mine / EIGHTS] = values[v] * row_scale[i];
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < QUERY_EIGHTS; i++) {
-      const uint32_t mine = threadIdx.x + i * THREADS;
-      if (mine >= T::query_tile * EIGHTS) break;
-      query_next[i].values(values);
-#pragma unroll
-      for (int v = 0; v < 8; v++) asked[turn][mine % EIGHTS * 8 + v][mine / EIGHTS] = values[v] * query_scale[i];
-    }
-  };
-  const uint32_t tx = threadIdx.x % T::across, ty = threadIdx.x / T::across;
-  float total[Q][R] = {}, lost[Q][R] = {}, chain[Q][R] = {};
-  load(0);
-  const uint32_t steps = divided_up(rows.dims, T::depth);
-  for (uint32_t step = 0; step < steps; step++) {
-    const uint32_t turn = step % 2;
-    put(turn);
-    if (step + 1 < steps) load((step + 1) * T::depth);
-    __syncthreads(); // of the values before these, nobody reads any more: everybody has come here since
-#pragma unroll
-    for (uint32_t d = 0; d < T::depth; d++) {
-      float q[Q], r[R];
-#pragma unroll
-      for (int i = 0; i < Q; i += 4)
-        *reinterpret_cast<float4 *>(q + i) = *reinterpret_cast<const float4 *>(&asked[turn][d][ty * Q + i]);
-      if (R % 4 == 0)
-        *reinterpret_cast<float4 *>(r) = *reinterpret_cast<const float4 *>(&stored[turn][d][tx * R]);
-      else
-        r[0] = stored[turn][d][tx];
-#pragma unroll
-      for (int i = 0; i < Q; i++)
-#pragma unroll
-        for (int j = 0; j < R; j++) {
-          if (METRIC == SHOAL_L2)
-            chain[i][j] = fmaf(q[i] - r[j], q[i] - r[j], chain[i][j]);
-          else
-            chain[i][j] = fmaf(q[i], r[j], chain[i][j]);
-        }
-    }
-    if ((step + 1) * T::depth % CHAIN != 0 && step + 1 < steps) continue;
-#pragma unroll
-    for (int i = 0; i < Q; i++)
-#pragma unroll
-      for (int j = 0; j < R; j++) {
-        const float term = chain[i][j] - lost[i][j], sum = total[i][j] + term;
-        // Where the sum has left fp32, nothing is known to be lost.
-        lost[i][j] = isfinite(sum) ? (sum - total[i][j]) - term : 0.0f;
-        total[i][j] = sum;
-        chain[i][j] = 0;
+  take_chunk(std::min<uint64_t>(query_count, 4096));
+  plan.tile = is_deep
+                  ? rows.count
+                  : std::min<uint64_t>(rows.count, std::max<uint64_t>(1 << 12, wanted / plan.chunk / ROUND * ROUND));
+  while (plan.bytes(stride) > bytes && plan.tile > ROUND) plan.tile = std::max<uint64_t>(ROUND, plan.tile / 2);
+  while (plan.bytes(stride) > bytes && plan.chunk > 1) take_chunk(plan.chunk / 2);
+  while (plan.bytes(stride) > bytes && plan.tile > 1) plan.tile /= 2;
+  if (!is_direct && all_bytes <= WRITTEN_BYTES && plan.chunk == query_count && plan.tile == rows.count)
+    plan.mode = Mode::WRITTEN;
+  return plan;
+}
+
+/** What is asked for: queries and scores are in host memory. */
+struct Asked {
+  const float *queries;
+  uint64_t count;
+  enum shoal_metric metric;
+  float *scores;
+};
+
+class Matrix {
+ public:
+  Matrix(Workspace &workspace, const Rows &rows, const Asked &asked, const Plan &plan, const shoal_cuda_terms &terms)
+      : workspace_(workspace), rows_(rows), asked_(asked), plan_(plan), terms_(terms), stride_(padded_dims(rows.dims)) {
+    Shares scratch(workspace.work(plan.bytes(stride_), terms.work_bytes));
+    padded_ = scratch.take<float>(plan.chunk * stride_);
+    norms_ = scratch.take<double>(plan.chunk);
+    for (uint64_t i = 0; i < plan.places; i++) out_[i] = scratch.take<float>(plan.deep * plan.tile);
+    const bool is_written = plan.mode == Mode::WRITTEN;
+    if (!is_written) workspace.refuse_hurried("so many scores");
+    const uint64_t query_bytes = plan.chunk * rows.dims * 4;
+    host_ = workspace.host(query_bytes + 256 + (is_written ? all_bytes() : 0));
+    if (is_written) out_[0] = reinterpret_cast<float *>(host_ + divided_up<uint64_t>(query_bytes, 256) * 256);
+  }
+
+  shoal_cuda_times run() {
+    for (first_query_ = 0; first_query_ < asked_.count; first_query_ += plan_.chunk) {
+      bring_queries();
+      switch (plan_.mode) {
+        case Mode::DIRECT:
+          score_directly();
+          break;
+        case Mode::WRITTEN:
+          score_where_read();
+          continue;
+        case Mode::STAGED:
+          score_staged();
       }
-  }
-#pragma unroll
-  for (int i = 0; i < Q; i++) {
-    const uint32_t q = query0 + ty * Q + i, r = row0 + tx * R;
-    float *const to = scores + q * line + r;
-    if (q >= query_count || r >= count) continue;
-    if (R == 4 && line % 4 == 0 && r + R <= count) {
-      *reinterpret_cast<float4 *>(to) = make_float4(total[i][0], total[i][1 % R], total[i][2 % R], total[i][3 % R]);
-      continue;
+      check(cudaEventRecord(workspace_.computed.handle, workspace_.stream), "an event");
+      workspace_.wait(workspace_.computed, terms_.stop);
+      note_kernels(workspace_.computed);
     }
-#pragma unroll
-    for (int j = 0; j < R; j++)
-      if (r + j < count) to[j] = total[i][j];
+    return times_;
   }
-}
 
-/** Scores that are made at a time: `deep` queries from `query` on, `wide` rows from `first` on. */
-struct Tile {
-  uint64_t query, first;
-  uint32_t deep, wide;
+ private:
+  /** Scores that are made at a time: `deep` queries of the chunk from `query` on, `wide` rows from `first` on. */
+  struct Part {
+    uint64_t query, first;
+    uint32_t deep, wide;
+  };
+
+  uint64_t all_bytes() const { return asked_.count * rows_.count * 4; }
+  uint64_t parts_across() const { return divided_up<uint64_t>(rows_.count, plan_.tile); }
+  uint64_t parts() const { return parts_across() * divided_up<uint64_t>(count_, plan_.deep); }
+  Part part(uint64_t i) const {
+    const uint64_t query = i / parts_across() * plan_.deep, first = i % parts_across() * plan_.tile;
+    return {query, first, static_cast<uint32_t>(std::min<uint64_t>(plan_.deep, count_ - query)),
+            static_cast<uint32_t>(std::min(plan_.tile, rows_.count - first))};
+  }
+  float *place_of(const Part &part) const {
+    return asked_.scores + (first_query_ + part.query) * rows_.count + part.first;
+  }
+
+  void bring_queries() {
+    count_ = static_cast<uint32_t>(std::min(plan_.chunk, asked_.count - first_query_));
+    float *const raw = reinterpret_cast<float *>(host_);
+    std::copy_n(asked_.queries + first_query_ * rows_.dims, static_cast<uint64_t>(count_) * rows_.dims, raw);
+    workspace_.mark(workspace_.begun, workspace_.stream);
+    pad_queries(raw, count_, rows_.dims, padded_, norms_, workspace_.stream);
+  }
+
+  /** Launches what makes part i, and records when it is made. */
+  void make(uint64_t i) {
+    const Part now = part(i);
+    const Tile tile{padded_ + now.query * stride_,    norms_ + now.query, now.deep,
+                    static_cast<uint32_t>(now.first), now.wide,           out_[i % plan_.places]};
+    if (asked_.count <= PAIRED_QUERIES)
+      score_pairs(rows_, asked_.metric,
+                  {tile.queries, tile.norms, nullptr, nullptr, nullptr, tile.first, tile.wide,
+                   static_cast<uint64_t>(tile.deep) * tile.wide},
+                  {nullptr, tile.scores}, workspace_.device, workspace_.stream);
+    else
+      score_tile(rows_, asked_.metric, tile, asked_.count <= THIN_QUERIES, workspace_.stream);
+    check(cudaEventRecord(made(i).handle, workspace_.stream), "an event");
+  }
+  const Event &made(uint64_t i) const { return workspace_.launched[i % plan_.places]; }
+  const Event &left(uint64_t i) const { return workspace_.copied[i % plan_.places]; }
+
+  void score_directly() {
+    const cudaStream_t copies = workspace_.copies;
+    for (uint64_t i = 0; i < parts(); i++) {
+      if (i >= plan_.places) workspace_.wait(left(i), terms_.stop); // what was in this place has left it
+      make(i);
+      check(cudaStreamWaitEvent(copies, made(i).handle, 0), "scores");
+      if (i == 0) workspace_.mark(workspace_.loaded, copies);
+      const Part now = part(i);
+      const float *const from = out_[i % plan_.places];
+      if (now.wide == rows_.count)
+        check(cudaMemcpyAsync(place_of(now), from, 4ull * now.deep * now.wide, cudaMemcpyDeviceToHost, copies),
+              "scores");
+      else
+        check(cudaMemcpy2DAsync(place_of(now), rows_.count * 4ull, from, now.wide * 4ull, now.wide * 4ull, now.deep,
+                                cudaMemcpyDeviceToHost, copies),
+              "scores");
+      check(cudaEventRecord(left(i).handle, copies), "an event");
+    }
+    check(cudaEventRecord(workspace_.ended.handle, copies), "an event");
+    check(cudaStreamWaitEvent(workspace_.stream, workspace_.ended.handle, 0), "scores");
+    workspace_.wait(workspace_.ended, terms_.stop);
+    times_.copy_us += workspace_.between(workspace_.loaded, workspace_.ended);
+    times_.copied_bytes += 4ull * count_ * rows_.count;
+  }
+
+  void score_where_read() {
+    make(0);
+    workspace_.wait(made(0), terms_.stop);
+    note_kernels(made(0));
+    std::copy_n(out_[0], asked_.count * rows_.count, asked_.scores);
+    times_.copied_bytes += all_bytes();
+  }
+
+  void score_staged() {
+    make(0);
+    for (uint64_t i = 0; i < parts(); i++) {
+      // While this part is copied, the next one is made.
+      if (i + 1 < parts()) make(i + 1);
+      workspace_.wait(made(i), terms_.stop);
+      const Part now = part(i);
+      workspace_.mark(workspace_.loaded, workspace_.copies);
+      copy_out(workspace_, workspace_.copies, reinterpret_cast<char *>(place_of(now)), rows_.count * 4ull,
+               reinterpret_cast<const char *>(out_[i % plan_.places]), now.wide * 4ull, now.wide * 4ull, now.deep,
+               terms_.stop);
+      check(cudaEventRecord(workspace_.ended.handle, workspace_.copies), "an event");
+      check(cudaEventSynchronize(workspace_.ended.handle), "a copy");
+      times_.copy_us += workspace_.between(workspace_.loaded, workspace_.ended);
+      times_.copied_bytes += 4ull * now.wide * now.deep;
+    }
+  }
+
+  void note_kernels(const Event &end) {
+    const double us = workspace_.between(workspace_.begun, end);
+    times_.kernel_us += us, times_.device_us += us;
+  }
+
+  Workspace &workspace_;
+  const Rows &rows_;
+  const Asked asked_;
+  const Plan plan_;
+  const shoal_cuda_terms &terms_;
+  const uint32_t stride_;
+  float *padded_, *out_[PLACES];
+  double *norms_;
+  char *host_;
+  /** The queries that are there now: their first, and how many. */
+  uint64_t first_query_ = 0;
+  uint32_t count_ = 0;
+  shoal_cuda_times times_{};
 };
-
-template <class T>
-void score_tiles(const Rows &rows, enum shoal_metric metric, const float *queries, const double *norms, uint32_t count,
-                 uint32_t first, uint32_t wide, float *scores, cudaStream_t stream) {
-  with_kind(rows.dtype, metric, [&](auto type, auto known) {
-    const dim3 grid(divided_up(wide, T::row_tile), divided_up(count, T::query_tile));
-    matrix_kernel<decltype(type)::value, decltype(known)::value, T>
-        <<<grid, THREADS, 0, stream>>>(rows, queries, norms, count, first, wide, scores, wide);
-  });
-  check(cudaGetLastError(), "the kernel of a matrix");
-}
 
 } // namespace
 } // namespace shoal_cuda
@@ -217,126 +240,11 @@ extern "C" int shoal_cuda_matrix(const shoal_cuda_rows *of, const float *queries
     const Rows &rows = of->rows;
     const shoal_cuda_terms none{}, &limits = terms == nullptr ? none : *terms;
     Lease workspace(of->device, &limits);
-    shoal_cuda_times times{};
     if (rows.count == 0 || query_count == 0) return;
-    const uint32_t stride = padded_dims(rows.dims);
-    const uint64_t bytes = limits.work_bytes == 0 ? 512ull << 20 : limits.work_bytes;
-    const uint64_t all_bytes = query_count * rows.count * 4;
-    // Into pinned memory the device writes by itself: smaller tiles then, because of all but one what is made is hidden
-    // behind what is copied, and more of them on their way, because the host looks at them late. Whole rows of the
-    // matrix lie together there.
-    const bool is_direct = all_bytes > DIRECT_BYTES && is_pinned(scores);
-    const uint64_t places = is_direct ? PLACES : 2,
-                   wanted = is_direct ? std::min<uint64_t>(8 << 20, std::max<uint64_t>(1 << 20, all_bytes / 4 / 4))
-                                      : 32 << 20;
-    const bool is_deep = is_direct && rows.count * Wide::query_tile <= wanted;
-    uint64_t chunk = std::min<uint64_t>(query_count, 4096),
-             tile = is_deep
-                        ? rows.count
-                        : std::min<uint64_t>(rows.count, std::max<uint64_t>(1 << 12, wanted / chunk / ROUND * ROUND));
-    const auto deep = [&] {
-      return is_deep ? std::min(chunk, wanted / rows.count / Wide::query_tile * Wide::query_tile) : chunk;
-    };
-    const auto bytes_for = [&] {
-      return chunk * (static_cast<uint64_t>(stride) * 4 + 8) + places * deep() * tile * 4 + 2048;
-    };
-    while (bytes_for() > bytes && tile > ROUND) tile = std::max<uint64_t>(ROUND, tile / 2);
-    while (bytes_for() > bytes && chunk > 1) chunk /= 2;
-    while (bytes_for() > bytes && tile > 1) tile /= 2;
-    Shares scratch(workspace->work(bytes_for(), limits.work_bytes));
-    float *const padded = scratch.take<float>(chunk * stride);
-    double *const norms = scratch.take<double>(chunk);
-    float *out[PLACES];
-    for (uint64_t i = 0; i < places; i++) out[i] = scratch.take<float>(deep() * tile);
-    const uint64_t query_bytes = chunk * rows.dims * 4;
-    const bool is_written_there =
-        all_bytes <= WRITTEN_BYTES && !is_direct && chunk == query_count && tile == rows.count;
-    if (!is_written_there) workspace->refuse_hurried("so many scores");
-    char *const host = workspace->host(query_bytes + 256 + (is_written_there ? all_bytes : 0));
-    if (is_written_there) out[0] = reinterpret_cast<float *>(host + divided_up<uint64_t>(query_bytes, 256) * 256);
-    for (uint64_t q0 = 0; q0 < query_count; q0 += chunk) {
-      const uint32_t count = static_cast<uint32_t>(std::min(chunk, query_count - q0));
-      std::copy_n(queries + q0 * rows.dims, static_cast<uint64_t>(count) * rows.dims, reinterpret_cast<float *>(host));
-      workspace->mark(workspace->begun, workspace->stream);
-      pad_queries(reinterpret_cast<const float *>(host), count, rows.dims, padded, norms, workspace->stream);
-      const uint64_t across = divided_up<uint64_t>(rows.count, tile),
-                     tiles = across * divided_up<uint64_t>(count, deep());
-      const auto tile_at = [&](uint64_t i) {
-        const uint64_t query = i / across * deep(), first = i % across * tile;
-        return Tile{query, first, static_cast<uint32_t>(std::min(deep(), count - query)),
-                    static_cast<uint32_t>(std::min(tile, rows.count - first))};
-      };
-      const auto make = [&](uint64_t i) {
-        const Tile now = tile_at(i);
-        const uint32_t from = static_cast<uint32_t>(now.first);
-        const float *const asked = padded + now.query * stride;
-        const double *const lengths = norms + now.query;
-        float *const to = out[i % places];
-        if (query_count <= PAIRED_QUERIES)
-          score_pairs(
-              rows, metric,
-              {asked, lengths, nullptr, nullptr, nullptr, from, now.wide, static_cast<uint64_t>(now.deep) * now.wide},
-              {nullptr, to}, of->device, workspace->stream);
-        else if (query_count <= Thin::query_tile)
-          score_tiles<Thin>(rows, metric, asked, lengths, now.deep, from, now.wide, to, workspace->stream);
-        else
-          score_tiles<Wide>(rows, metric, asked, lengths, now.deep, from, now.wide, to, workspace->stream);
-        check(cudaEventRecord(workspace->launched[i % places].handle, workspace->stream), "an event");
-      };
-      const auto place_of = [&](const Tile &of) { return scores + (q0 + of.query) * rows.count + of.first; };
-      if (is_direct) {
-        for (uint64_t i = 0; i < tiles; i++) {
-          if (i >= places)
-            workspace->wait(workspace->copied[i % places], limits.stop); // what was in this place has left it
-          make(i);
-          check(cudaStreamWaitEvent(workspace->copies, workspace->launched[i % places].handle, 0), "scores");
-          if (i == 0) workspace->mark(workspace->loaded, workspace->copies);
-          const Tile now = tile_at(i);
-          if (now.wide == rows.count)
-            check(cudaMemcpyAsync(place_of(now), out[i % places], 4ull * now.deep * now.wide, cudaMemcpyDeviceToHost,
-                                  workspace->copies),
-                  "scores");
-          else
-            check(cudaMemcpy2DAsync(place_of(now), rows.count * 4ull, out[i % places], now.wide * 4ull, now.wide * 4ull,
-                                    now.deep, cudaMemcpyDeviceToHost, workspace->copies),
-                  "scores");
-          check(cudaEventRecord(workspace->copied[i % places].handle, workspace->copies), "an event");
-        }
-        check(cudaEventRecord(workspace->ended.handle, workspace->copies), "an event");
-        check(cudaStreamWaitEvent(workspace->stream, workspace->ended.handle, 0), "scores");
-        workspace->wait(workspace->ended, limits.stop);
-        times.copy_us += workspace->between(workspace->loaded, workspace->ended);
-        times.copied_bytes += 4ull * count * rows.count;
-      } else if (is_written_there) {
-        make(0);
-        workspace->wait(workspace->launched[0], limits.stop);
-        times.kernel_us += workspace->between(workspace->begun, workspace->launched[0]);
-        times.device_us += workspace->between(workspace->begun, workspace->launched[0]);
-        std::copy_n(out[0], query_count * rows.count, scores);
-        times.copied_bytes += all_bytes;
-      } else {
-        make(0);
-        for (uint64_t i = 0; i < tiles; i++) {
-          // While this tile is copied, the next one is made.
-          if (i + 1 < tiles) make(i + 1);
-          workspace->wait(workspace->launched[i % places], limits.stop);
-          const Tile now = tile_at(i);
-          workspace->mark(workspace->loaded, workspace->copies);
-          copy_out(*workspace, workspace->copies, reinterpret_cast<char *>(place_of(now)), rows.count * 4ull,
-                   reinterpret_cast<const char *>(out[i % places]), now.wide * 4ull, now.wide * 4ull, now.deep,
-                   limits.stop);
-          check(cudaEventRecord(workspace->ended.handle, workspace->copies), "an event");
-          check(cudaEventSynchronize(workspace->ended.handle), "a copy");
-          times.copy_us += workspace->between(workspace->loaded, workspace->ended);
-          times.copied_bytes += 4ull * now.wide * now.deep;
-        }
-      }
-      if (is_written_there) continue;
-      check(cudaEventRecord(workspace->computed.handle, workspace->stream), "an event");
-      workspace->wait(workspace->computed, limits.stop);
-      times.kernel_us += workspace->between(workspace->begun, workspace->computed);
-      times.device_us += workspace->between(workspace->begun, workspace->computed);
-    }
+    const bool is_direct = query_count * rows.count * 4 > DIRECT_BYTES && is_pinned(scores);
+    const Plan plan = plan_for(rows, query_count, is_direct, limits.work_bytes);
+    Matrix matrix(*workspace, rows, {queries, query_count, metric, scores}, plan, limits);
+    const shoal_cuda_times times = matrix.run();
     if (limits.times != nullptr) *limits.times = times;
   });
 }
