@@ -61,10 +61,11 @@ struct Kernels {
    */
   void (*pack_rows)(const float *rows, size_t count, size_t stride, size_t dims, const float *scales, float *packed);
   /**
-   * What arrives at nodes [first, last) from `given`, into `arriving` and added to `activation`; `lanes` values a node.
+   * What arrives at nodes [first, last) from `given`, into `arriving` and added to `activation`; `columns` values a
+   * node.
    */
   void (*gather)(const uint32_t *begin, const uint32_t *source, const float *weight, uint64_t first, uint64_t last,
-                 size_t lanes, const float *given, float *arriving, float *activation);
+                 size_t columns, const float *given, float *arriving, float *activation);
   /** `steps` × *flops multiply-adds' worth of operations, independent enough to keep the machine busy. */
   float (*peak)(long steps, long *flops);
 };

@@ -337,9 +337,9 @@ void pack_rows(const float *rows, size_t count, size_t stride, size_t dims, cons
 }
 #endif
 
-/** So many lanes in as few registers as hold them. As an array of floats GCC 12 would add them up one by one. */
+/** So many columns in as few registers as hold them. As an array of floats GCC 12 would add them up one by one. */
 template <size_t WIDTH>
-struct LaneSums {
+struct ColumnSums {
   static constexpr size_t BYTES = WIDTH * sizeof(float) < VECTOR_BYTES ? WIDTH * sizeof(float) : VECTOR_BYTES,
                           COUNT = WIDTH * sizeof(float) / BYTES, EACH = BYTES / sizeof(float);
   typedef float V __attribute__((vector_size(BYTES)));
@@ -365,37 +365,37 @@ struct LaneSums {
   }
 };
 template <>
-struct LaneSums<1> {
+struct ColumnSums<1> {
   float sum = 0;
   void add(float weight, const float *from) { sum += weight * *from; }
   void store(float *arriving, float *activation) const { *arriving = sum, *activation += sum; }
 };
 
-/** `WIDTH` lanes lie in registers while the edges of a node pass. */
+/** `WIDTH` columns lie in registers while the edges of a node pass. */
 template <size_t WIDTH>
-void gather_lanes(const uint32_t *begin, const uint32_t *source, const float *weight, uint64_t first, uint64_t last,
-                  size_t lanes, size_t lane, const float *given, float *arriving, float *activation) {
+void gather_columns(const uint32_t *begin, const uint32_t *source, const float *weight, uint64_t first, uint64_t last,
+                    size_t columns, size_t column, const float *given, float *arriving, float *activation) {
   for (uint64_t node = first; node < last; node++) {
-    LaneSums<WIDTH> sums;
+    ColumnSums<WIDTH> sums;
     for (uint32_t e = begin[node]; e < begin[node + 1]; e++) {
-      if (e + 16 < begin[last]) __builtin_prefetch(given + static_cast<uint64_t>(source[e + 16]) * lanes + lane);
-      sums.add(weight[e], given + static_cast<uint64_t>(source[e]) * lanes + lane);
+      if (e + 16 < begin[last]) __builtin_prefetch(given + static_cast<uint64_t>(source[e + 16]) * columns + column);
+      sums.add(weight[e], given + static_cast<uint64_t>(source[e]) * columns + column);
     }
-    sums.store(arriving + node * lanes + lane, activation + node * lanes + lane);
+    sums.store(arriving + node * columns + column, activation + node * columns + column);
   }
 }
 
 void gather(const uint32_t *begin, const uint32_t *source, const float *weight, uint64_t first, uint64_t last,
-            size_t lanes, const float *given, float *arriving, float *activation) {
-  size_t lane = 0;
-  for (; lane + 16 <= lanes; lane += 16)
-    gather_lanes<16>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
-  for (; lane + 8 <= lanes; lane += 8)
-    gather_lanes<8>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
-  for (; lane + 4 <= lanes; lane += 4)
-    gather_lanes<4>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
-  for (; lane < lanes; lane++)
-    gather_lanes<1>(begin, source, weight, first, last, lanes, lane, given, arriving, activation);
+            size_t columns, const float *given, float *arriving, float *activation) {
+  size_t column = 0;
+  for (; column + 16 <= columns; column += 16)
+    gather_columns<16>(begin, source, weight, first, last, columns, column, given, arriving, activation);
+  for (; column + 8 <= columns; column += 8)
+    gather_columns<8>(begin, source, weight, first, last, columns, column, given, arriving, activation);
+  for (; column + 4 <= columns; column += 4)
+    gather_columns<4>(begin, source, weight, first, last, columns, column, given, arriving, activation);
+  for (; column < columns; column++)
+    gather_columns<1>(begin, source, weight, first, last, columns, column, given, arriving, activation);
 }
 
 float peak(long steps, long *flops) {

@@ -1,4 +1,4 @@
-// Spreading activation over a graph of incoming edges, several sets of seeds at a time: the lanes of a node lie
+// Spreading activation over a graph of incoming edges, several sets of seeds at a time: the columns of a node lie
 // together, so that one edge moves a whole vector. Each node's sum is made by one thread, in the order of its edges, so
 // that neither threads nor where one call ends and the next goes on change a bit of it.
 #include <cstring>
@@ -25,11 +25,11 @@ uint64_t node_at(const shoal_graph &graph, uint64_t work) {
 
 } // namespace
 
-void shoal_spread(int isa, int threads, const shoal_graph *graph, uint32_t lanes, uint64_t from, uint64_t to,
+void shoal_spread(int isa, int threads, const shoal_graph *graph, uint32_t columns, uint64_t from, uint64_t to,
                   float decay, float threshold, float *activation, float *scratch, shoal_stop stop) {
   using namespace shoal;
   const Kernels &kernels = kernels_of(isa);
-  const uint64_t size = graph->nodes * lanes, step_work = graph->nodes + graph->begin[graph->nodes];
+  const uint64_t size = graph->nodes * columns, step_work = graph->nodes + graph->begin[graph->nodes];
   if (from == 0) std::memcpy(scratch, activation, size * sizeof(float));
   while (from < to && !is_stopped(stop)) {
     const uint64_t step = from / step_work, first = from % step_work, last = std::min(step_work, first + to - from);
@@ -45,7 +45,7 @@ void shoal_spread(int isa, int threads, const shoal_graph *graph, uint32_t lanes
       for (uint64_t block; next(&block) && !is_stopped(stop);) {
         const uint64_t begins = first + block * BLOCK, ends = std::min(last, begins + BLOCK);
         kernels.gather(graph->begin, graph->source, graph->weight, node_at(*graph, begins), node_at(*graph, ends),
-                       lanes, given, arriving, activation);
+                       columns, given, arriving, activation);
       }
     });
     from += last - first;

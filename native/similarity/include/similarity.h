@@ -78,14 +78,15 @@ typedef struct {
 } shoal_graph;
 
 /**
- * Spreading activation (Collins and Loftus 1975, as a linear map): `activation` is nodes × lanes, one lane for each set
- * of seeds, and holds the seeds' values on entry. In each step every node whose activation of the last step is at least
- * `threshold` gives `decay` × weight × activation along its outgoing edges; what arrives is summed and added to the
- * total. `scratch` is 2 × nodes × lanes. A step is as much work as the graph has nodes and edges: a call does the part
- * [from, to) of the work of all steps, the first begins at 0, and each later one where the one before it ended, with
- * the same arrays. Once all of it is done `activation` holds the totals, the same bits however the work was divided.
+ * Spreading activation (Collins and Loftus 1975, as a linear map): `activation` is nodes × columns, one column for each
+ * set of seeds, and holds the seeds' values on entry. In each step every node whose activation of the last step is at
+ * least `threshold` gives `decay` × weight × activation along its outgoing edges; what arrives is summed and added to
+ * the total. `scratch` is 2 × nodes × columns. A step is as much work as the graph has nodes and edges: a call does the
+ * part [from, to) of the work of all steps, the first begins at 0, and each later one where the one before it ended,
+ * with the same arrays. Once all of it is done `activation` holds the totals, the same bits however the work was
+ * divided.
  */
-void shoal_spread(int isa, int threads, const shoal_graph *graph, uint32_t lanes, uint64_t from, uint64_t to,
+void shoal_spread(int isa, int threads, const shoal_graph *graph, uint32_t columns, uint64_t from, uint64_t to,
                   float decay, float threshold, float *activation, float *scratch, shoal_stop stop);
 
 /**

@@ -170,10 +170,10 @@ int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_cuda_gra
 void shoal_cuda_free_graph(shoal_cuda_graph *graph);
 
 /**
- * shoal_spread: `seeds` and `totals` are nodes × lanes in host memory, the same or apart; totals best of all in pinned
- * memory.
+ * shoal_spread: `seeds` and `totals` are nodes × columns in host memory, the same or apart; totals best of all in
+ * pinned memory.
  */
-int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t steps, float decay, float threshold,
+int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t columns, uint32_t steps, float decay, float threshold,
                       const float *seeds, float *totals, const shoal_cuda_terms *terms);
 
 #pragma GCC visibility pop

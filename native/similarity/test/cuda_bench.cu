@@ -342,9 +342,9 @@ void topk() {
   }
 }
 
-/** `seeds_each`: of each lane; 0: every node is one. */
-void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double target, size_t seeds_each = 10) {
-  Fast random{nodes + lanes};
+/** `seeds_each`: of each column; 0: every node is one. */
+void spread_one(size_t nodes, size_t degree, size_t columns, size_t steps, double target, size_t seeds_each = 10) {
+  Fast random{nodes + columns};
   for (int i = 0; i < 20; i++) random();
   std::vector<uint32_t> begin(nodes + 1), source;
   source.reserve(nodes * degree);
@@ -366,9 +366,9 @@ void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double 
     must(shoal_cuda_upload_graph(0, &graph, &there, nullptr), "upload of a graph");
     uploaded = (seconds() - begun) * 1e3;
   }
-  std::vector<float> seeds(nodes * lanes, 0.0f), activation(seeds), expected, scratch(2 * seeds.size());
-  for (size_t lane = 0; lane < lanes; lane++)
-    for (size_t i = 0; i < seeds_each; i++) seeds[random() % nodes * lanes + lane] = 1;
+  std::vector<float> seeds(nodes * columns, 0.0f), activation(seeds), expected, scratch(2 * seeds.size());
+  for (size_t column = 0; column < columns; column++)
+    for (size_t i = 0; i < seeds_each; i++) seeds[random() % nodes * columns + column] = 1;
   if (seeds_each == 0) std::fill(seeds.begin(), seeds.end(), 1.0f);
   shoal_cuda_times taken{}, none{};
   shoal_cuda_terms terms{0, nullptr, &taken, 0}, empty{0, nullptr, &none, 0};
@@ -376,13 +376,13 @@ void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double 
   for (int i = 0; i < 25; i++) {
     activation = seeds;
     // copies the seeds alone
-    must(shoal_cuda_spread(there, static_cast<uint32_t>(lanes), 0, 0.8f, 1e-6f, activation.data(), activation.data(),
+    must(shoal_cuda_spread(there, static_cast<uint32_t>(columns), 0, 0.8f, 1e-6f, activation.data(), activation.data(),
                            &empty),
          "spread");
     activation = seeds;
     const double begun = seconds();
-    must(shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), 0.8f, 1e-6f, seeds.data(),
-                           activation.data(), &terms),
+    must(shoal_cuda_spread(there, static_cast<uint32_t>(columns), static_cast<uint32_t>(steps), 0.8f, 1e-6f,
+                           seeds.data(), activation.data(), &terms),
          "spread");
     walls.push_back((seconds() - begun) * 1e6), times.push_back(taken.kernel_us), idle.push_back(none.kernel_us),
         device.push_back(taken.device_us);
@@ -392,13 +392,13 @@ void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double 
   for (size_t s = 0; s < steps; s++) {
     side_by_side(nodes, [&](size_t from, size_t to, int) {
       for (size_t n = from; n < to; n++)
-        for (size_t lane = 0; lane < lanes; lane++) {
+        for (size_t column = 0; column < columns; column++) {
           double sum = 0;
           for (uint32_t e = begin[n]; e < begin[n + 1]; e++) {
-            const float value = last[source[e] * lanes + lane];
+            const float value = last[source[e] * columns + column];
             if (value >= 1e-6f) sum += static_cast<double>(weight[e]) * (value * 0.8f);
           }
-          next[n * lanes + lane] = static_cast<float>(sum), total[n * lanes + lane] += sum;
+          next[n * columns + column] = static_cast<float>(sum), total[n * columns + column] += sum;
         }
     });
     std::swap(last, next);
@@ -411,15 +411,15 @@ void spread_one(size_t nodes, size_t degree, size_t lanes, size_t steps, double 
   std::sort(times.begin(), times.end()), std::sort(walls.begin(), walls.end()), std::sort(idle.begin(), idle.end()),
       std::sort(device.begin(), device.end());
   const double us = times[times.size() / 2];
-  // Each edge once (source, weight, the lanes it brings), each node's lanes written, read and written.
-  const double edges = static_cast<double>(source.size()), cells = static_cast<double>(nodes * lanes) * 4;
+  // Each edge once (source, weight, the columns it brings), each node's columns written, read and written.
+  const double edges = static_cast<double>(source.size()), cells = static_cast<double>(nodes * columns) * 4;
   const double moved = static_cast<double>(steps) *
-                       (edges * (8.0 + 4 * static_cast<double>(lanes)) + static_cast<double>(nodes) * 4 + 3 * cells);
+                       (edges * (8.0 + 4 * static_cast<double>(columns)) + static_cast<double>(nodes) * 4 + 3 * cells);
   const double bar = 1.5 * moved / copy_bandwidth + 10;
   std::printf(
-      "spread %zu nodes %zu edges %zu lanes %zu steps, %s: kernels %.1f us (%.1f with no step at all), bar %.1f: %s; "
+      "spread %zu nodes %zu edges %zu columns %zu steps, %s: kernels %.1f us (%.1f with no step at all), bar %.1f: %s; "
       "%.2f TB/s; device %.1f, wall %.1f%s; upload %.2f ms\n",
-      nodes, source.size(), lanes, steps, seeds_each == 0 ? "all give" : "10 seeds", us, idle[idle.size() / 2], bar,
+      nodes, source.size(), columns, steps, seeds_each == 0 ? "all give" : "10 seeds", us, idle[idle.size() / 2], bar,
       us <= bar ? "met" : "MISSED", moved / us / 1e6, device[device.size() / 2], walls[walls.size() / 2],
       target > 0 ? ", target 450" : "", uploaded);
   shoal_cuda_free_graph(there);

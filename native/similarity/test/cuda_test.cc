@@ -405,11 +405,11 @@ void check_spread(Random &random, uint64_t number, int devices) {
   c.number = number, c.shape = 100;
   // The largest has enough edges for bits of who gives.
   size_t nodes = pick(random, {1, 2, 7, 33, 200, 5000, 12345, 17500, 20011, 32768, 32769}),
-         lanes = pick(random, {1, 2, 3, 4, 5, 8, 12, 16, 17, 20, 33}), steps = random() % 5;
-  if (random() % 3 == 0) lanes = 1;                               // what one launch does, with few seeds or many
-  if (lanes == 1 && random() % 4 == 0) steps = 60 + random() % 8; // 64 in one launch, no more
-  if (std::getenv("SHOAL_CUDA_SPREAD") != nullptr && random() % 2 == 0) nodes = 20011, lanes = 1; // these are sliced
-  c.count = nodes, c.queries = lanes, c.k = steps;
+         columns = pick(random, {1, 2, 3, 4, 5, 8, 12, 16, 17, 20, 33}), steps = random() % 5;
+  if (random() % 3 == 0) columns = 1;                               // what one launch does, with few seeds or many
+  if (columns == 1 && random() % 4 == 0) steps = 60 + random() % 8; // 64 in one launch, no more
+  if (std::getenv("SHOAL_CUDA_SPREAD") != nullptr && random() % 2 == 0) nodes = 20011, columns = 1; // these are sliced
+  c.count = nodes, c.queries = columns, c.k = steps;
   std::vector<uint32_t> begin{0}, source;
   std::vector<float> weight;
   std::uniform_real_distribution<float> uniform;
@@ -422,10 +422,10 @@ void check_spread(Random &random, uint64_t number, int devices) {
           weight.push_back(uniform(random) * (n == hub ? 0.01f : 0.2f));
     begin.push_back(static_cast<uint32_t>(source.size()));
   }
-  std::vector<float> seeds(nodes * lanes, 0.0f);
+  std::vector<float> seeds(nodes * columns, 0.0f);
   const size_t seeds_each = random() % 4 == 0 ? nodes / 3 + 1 : random() % 12 + 1; // few give at first, or many
-  for (size_t i = 0; i < lanes; i++)
-    for (size_t s = 0; s < seeds_each; s++) seeds[random() % nodes * lanes + i] = random() % 9 == 0 ? -0.5f : 1;
+  for (size_t i = 0; i < columns; i++)
+    for (size_t s = 0; s < seeds_each; s++) seeds[random() % nodes * columns + i] = random() % 9 == 0 ? -0.5f : 1;
   // A threshold that no value comes near: which side of it a rounding falls would decide otherwise.
   const float decay = 0.8f, threshold = random() % 2 ? 0.0f : 1e-30f;
   std::vector<double> total(seeds.begin(), seeds.end()), last(total);
@@ -433,9 +433,9 @@ void check_spread(Random &random, uint64_t number, int devices) {
     std::vector<double> next(total.size(), 0.0);
     for (size_t n = 0; n < nodes; n++)
       for (uint32_t e = begin[n]; e < begin[n + 1]; e++)
-        for (size_t i = 0; i < lanes; i++)
-          if (last[source[e] * lanes + i] >= threshold)
-            next[n * lanes + i] += static_cast<double>(decay) * weight[e] * last[source[e] * lanes + i];
+        for (size_t i = 0; i < columns; i++)
+          if (last[source[e] * columns + i] >= threshold)
+            next[n * columns + i] += static_cast<double>(decay) * weight[e] * last[source[e] * columns + i];
     for (size_t i = 0; i < total.size(); i++) total[i] += next[i];
     last = next;
   }
@@ -449,26 +449,26 @@ void check_spread(Random &random, uint64_t number, int devices) {
   std::vector<float> activation(seeds), again(seeds), pieces(seeds);
   const shoal_cuda_terms tight{nodes * 12 * 4 + 8192 + 4 * source.size() / 100, nullptr, nullptr, 0};
   if (is_ok(c,
-            shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold,
+            shoal_cuda_spread(there, static_cast<uint32_t>(columns), static_cast<uint32_t>(steps), decay, threshold,
                               seeds.data(), activation.data(), nullptr),
             "spread")) {
     checks++;
     for (size_t i = 0; i < total.size(); i++)
       if (!is_spread(activation[i], total[i])) {
-        wrong(c, "spread", i % lanes, i / lanes, activation[i], total[i]);
+        wrong(c, "spread", i % columns, i / columns, activation[i], total[i]);
         break;
       }
     std::vector<float> quick(seeds.size());
     check_hurried(
         random, c, "spread hurried",
         [&](const shoal_cuda_terms *t) {
-          return shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold,
-                                   seeds.data(), quick.data(), t);
+          return shoal_cuda_spread(there, static_cast<uint32_t>(columns), static_cast<uint32_t>(steps), decay,
+                                   threshold, seeds.data(), quick.data(), t);
         },
         [&] { return std::memcmp(activation.data(), quick.data(), quick.size() * 4) == 0; });
     for (int turn = 0; turn < 2; turn++) {
       again = seeds;
-      shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold,
+      shoal_cuda_spread(there, static_cast<uint32_t>(columns), static_cast<uint32_t>(steps), decay, threshold,
                         again.data(), again.data(), nullptr);
       if (std::memcmp(activation.data(), again.data(), again.size() * 4) != 0) wrong(c, "spread again", 0, 0, turn, 0);
     }
@@ -477,19 +477,19 @@ void check_spread(Random &random, uint64_t number, int devices) {
     if (pinned != nullptr) {
       std::memset(pinned, 0x7f, seeds.size() * 4);
       if (is_ok(c,
-                shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay, threshold,
+                shoal_cuda_spread(there, static_cast<uint32_t>(columns), static_cast<uint32_t>(steps), decay, threshold,
                                   seeds.data(), static_cast<float *>(pinned), nullptr),
                 "spread into pinned memory") &&
           std::memcmp(activation.data(), pinned, seeds.size() * 4) != 0)
         wrong(c, "spread into pinned memory", 0, 0, 0, 0);
       shoal_cuda_give_pinned(pinned);
     }
-    const int outcome = shoal_cuda_spread(there, static_cast<uint32_t>(lanes), static_cast<uint32_t>(steps), decay,
+    const int outcome = shoal_cuda_spread(there, static_cast<uint32_t>(columns), static_cast<uint32_t>(steps), decay,
                                           threshold, seeds.data(), pieces.data(), &tight);
     if (outcome != SHOAL_CUDA_OUT_OF_MEMORY && is_ok(c, outcome, "spread in pieces"))
       for (size_t i = 0; i < total.size(); i++)
         if (!is_spread(pieces[i], total[i])) {
-          wrong(c, "spread in pieces", i % lanes, i / lanes, pieces[i], total[i]);
+          wrong(c, "spread in pieces", i % columns, i / columns, pieces[i], total[i]);
           break;
         }
   }

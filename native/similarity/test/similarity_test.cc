@@ -185,7 +185,7 @@ int check_rescore(Random &random, const Case &c, int isa) {
 }
 
 int check_spread(Random &random) {
-  const size_t nodes = pick(random, {1, 2, 7, 33, 200}), lanes = pick(random, {1, 3, 4, 8, 13, 16, 17, 29}),
+  const size_t nodes = pick(random, {1, 2, 7, 33, 200}), columns = pick(random, {1, 3, 4, 8, 13, 16, 17, 29}),
                steps = random() % 5;
   std::vector<uint32_t> begin{0}, source;
   std::vector<float> weight;
@@ -195,18 +195,18 @@ int check_spread(Random &random) {
       source.push_back(static_cast<uint32_t>(random() % nodes)), weight.push_back(uniform(random));
     begin.push_back(static_cast<uint32_t>(source.size()));
   }
-  std::vector<float> seeds(nodes * lanes, 0.0f);
-  for (size_t i = 0; i < lanes; i++) seeds[random() % nodes * lanes + i] = 1;
+  std::vector<float> seeds(nodes * columns, 0.0f);
+  for (size_t i = 0; i < columns; i++) seeds[random() % nodes * columns + i] = 1;
   const float decay = 0.8f, threshold = 0.05f;
   std::vector<double> total(seeds.begin(), seeds.end()), last(total);
   for (size_t s = 0; s < steps; s++) {
     std::vector<double> next(total.size(), 0.0);
     for (size_t n = 0; n < nodes; n++)
       for (uint32_t e = begin[n]; e < begin[n + 1]; e++)
-        for (size_t i = 0; i < lanes; i++)
+        for (size_t i = 0; i < columns; i++)
           // Values a rounding away from the threshold may fire on one side only: the reference asks in fp32 as well.
-          if (static_cast<float>(last[source[e] * lanes + i]) >= threshold)
-            next[n * lanes + i] += decay * weight[e] * last[source[e] * lanes + i];
+          if (static_cast<float>(last[source[e] * columns + i]) >= threshold)
+            next[n * columns + i] += decay * weight[e] * last[source[e] * columns + i];
     for (size_t i = 0; i < total.size(); i++) total[i] += next[i];
     last = next;
   }
@@ -219,17 +219,17 @@ int check_spread(Random &random) {
       // The first time all of it in one call, then in parts that may end within a step.
       const uint64_t most = threads == 1 ? work : 1 + random() % std::max<uint64_t>(1, work);
       for (uint64_t from = 0; from < work; from += most)
-        shoal_spread(isa, threads, &graph, static_cast<uint32_t>(lanes), from, std::min(work, from + most), decay,
+        shoal_spread(isa, threads, &graph, static_cast<uint32_t>(columns), from, std::min(work, from + most), decay,
                      threshold, activation.data(), scratch.data(), nullptr);
       if (threads == 1) whole = activation;
       if (std::memcmp(activation.data(), whole.data(), whole.size() * sizeof(float)) != 0)
-        return std::printf("spread: isa %s, nodes %zu, lanes %zu, steps %zu: other bits in parts of %zu\n",
-                           shoal_isa_name(isa), nodes, lanes, steps, static_cast<size_t>(most)),
+        return std::printf("spread: isa %s, nodes %zu, columns %zu, steps %zu: other bits in parts of %zu\n",
+                           shoal_isa_name(isa), nodes, columns, steps, static_cast<size_t>(most)),
                1;
       for (size_t i = 0; i < total.size(); i++)
         if (std::fabs(activation[i] - total[i]) > 1e-5 * std::max(1.0, total[i])) {
-          std::printf("spread: isa %s, nodes %zu, lanes %zu, steps %zu: value %zu is %.9g, expected %.9g\n",
-                      shoal_isa_name(isa), nodes, lanes, steps, i, activation[i], total[i]);
+          std::printf("spread: isa %s, nodes %zu, columns %zu, steps %zu: value %zu is %.9g, expected %.9g\n",
+                      shoal_isa_name(isa), nodes, columns, steps, i, activation[i], total[i]);
           return 1;
         }
     }

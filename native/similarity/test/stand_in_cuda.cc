@@ -391,20 +391,20 @@ EXPORT int shoal_cuda_upload_graph(int device, const shoal_graph *graph, shoal_c
 
 EXPORT void shoal_cuda_free_graph(shoal_cuda_graph *graph) { delete graph; }
 
-EXPORT int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t lanes, uint32_t steps, float decay,
+EXPORT int shoal_cuda_spread(const shoal_cuda_graph *graph, uint32_t columns, uint32_t steps, float decay,
                              float threshold, const float *seeds, float *totals, const shoal_cuda_terms *terms) {
   if (const int status = ready(0, stop_of(terms))) return status;
   const Clock clock;
-  const uint64_t nodes = graph->begin.size() - 1, bytes = 3 * nodes * lanes * sizeof(float);
+  const uint64_t nodes = graph->begin.size() - 1, bytes = 3 * nodes * columns * sizeof(float);
   if (terms != nullptr && terms->work_bytes != 0 && bytes > terms->work_bytes) return out_of_memory(bytes);
   if (const int status = check_limits(0, terms)) return status;
   const Memory work(bytes);
   if (!work.fits()) return out_of_memory(bytes);
   const shoal_graph whole{nodes, graph->begin.data(), graph->source.data(), graph->weight.data()};
-  std::vector<float> scratch(2 * nodes * lanes);
-  std::memmove(totals, seeds, nodes * lanes * sizeof(float));
-  shoal_spread(0, 1, &whole, lanes, 0, steps * (nodes + graph->source.size()), decay, threshold, totals, scratch.data(),
-               stop_of(terms));
+  std::vector<float> scratch(2 * nodes * columns);
+  std::memmove(totals, seeds, nodes * columns * sizeof(float));
+  shoal_spread(0, 1, &whole, columns, 0, steps * (nodes + graph->source.size()), decay, threshold, totals,
+               scratch.data(), stop_of(terms));
   clock.write(terms, 0);
   return stopped(stop_of(terms));
 }

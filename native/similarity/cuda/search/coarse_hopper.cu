@@ -3,6 +3,7 @@
 // four warps multiply 64 queries each and select, so that one multiplies while the other selects. A block keeps its
 // queries in shared memory where there is room (up to 512 dimensions) and walks over rows; blocks of one row tile run
 // at the same time, so that it is read from memory once.
+// Shapes: coarse.cuh. Memory: none but shared, all that a multiprocessor has.
 //
 // Build: sh native/similarity/build.sh cuda
 // Test on a machine with a GPU: sh native/similarity/build.sh cuda-test

@@ -1,6 +1,7 @@
 // coarse_thin: a warp has 16 rows and all queries (8, 16 or 32). Four lanes share a row: each loads 16 of every 64
 // bytes, straight into the registers of the product. The product's order of dimensions is its own affair as long as
 // rows and queries agree, so no byte passes through shared memory but those of the queries, which stay there.
+// Shapes: coarse.cuh. Memory: none but shared, 8 to 32 places of dims × 2 bytes and padding.
 //
 // Build: sh native/similarity/build.sh cuda
 // Test on a machine with a GPU: sh native/similarity/build.sh cuda-test

@@ -2,6 +2,7 @@
 // factors; the longest row and the largest error of an fp16 form are maxima, so the order does not matter. Kernel
 // `convert_rows`: 8 values a thread. Memory of a collection: data (rows on multiples of 16 bytes, padded with zeros),
 // scales, fp16 form, three floats and a double a row.
+// Shapes: Rows in rows.cuh.
 //
 // Build: sh native/similarity/build.sh cuda
 // Test on a machine with a GPU: sh native/similarity/build.sh cuda-test

@@ -10,6 +10,8 @@
 // The proof: k rows have coarse scores of at least t, so true ones of at least t − margin/2; a row whose coarse score
 // is below t − margin is truly below t − margin/2. It needs all rows above t − margin in the list: t − margin must
 // reach the threshold.
+// Shapes: search.h; queries are padded to a multiple of 64 dimensions and, for the coarse kernels, of 128 queries.
+// Memory: `Work`, laid out for a chunk of queries that fits into `work_bytes`.
 //
 // Build: sh native/similarity/build.sh cuda
 // Test on a machine with a GPU: sh native/similarity/build.sh cuda-test

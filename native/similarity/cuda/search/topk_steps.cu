@@ -1,5 +1,6 @@
 // Kernels of topk_steps.cuh. All have one block a query, and results that do not depend on the order in which rows were
 // listed.
+// Shapes: topk_steps.cuh. Memory: what their arguments point to, and shared memory for one sort (12 bytes a place).
 //
 // Build: sh native/similarity/build.sh cuda
 // Test on a machine with a GPU: sh native/similarity/build.sh cuda-test

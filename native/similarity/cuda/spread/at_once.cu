@@ -5,6 +5,7 @@
 // is a cooperative one: all blocks are on the device, or none is. Few seeds come with the launch, and the activation is
 // written where the host reads it: the device waited 6 µs for each command that the host had not given yet, and so
 // longer than it worked.
+// Shapes: step.cuh, with one column. Memory: values of all nodes twice (`given`, `Step::arriving`), and a counter.
 //
 // Build: sh native/similarity/build.sh cuda
 // Test on a machine with a GPU: sh native/similarity/build.sh cuda-test

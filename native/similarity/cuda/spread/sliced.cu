@@ -11,6 +11,7 @@
 // the same receiver, since the one would undo what the other adds: of the edges of a strip from a slice, in the order
 // of receivers, each next one is in the next of as many groups as it takes, and where a group has room left are edges
 // to nobody.
+// Shapes: Sliced in ways.cuh, with one column. Memory: `sliced_bytes` beside the graph, made once with it.
 //
 // Build: sh native/similarity/build.sh cuda
 // Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
