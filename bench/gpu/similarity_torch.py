@@ -1,6 +1,7 @@
-# What PyTorch does of the work that cuda_bench times (native/similarity/test/cuda_bench.cu), on the same shapes: exact top-k by matrix
-# product and topk, one query, gathered rows, and a sparse matrix times lanes of activation (cuSPARSE). Medians of device times; the
-# answers of top-k are checked against fp64 first. Usage: python3 bench/gpu/similarity_torch.py [topk] [rescore] [spread]
+# What PyTorch does of the work that cuda_bench times (native/similarity/test/cuda_bench.cu), on the same shapes: exact
+# top-k by matrix product and topk, one query, gathered rows, and a sparse matrix times lanes of activation (cuSPARSE).
+# Medians of device times; the answers of top-k are checked against fp64 first. Usage: python3
+# bench/gpu/similarity_torch.py [topk] [rescore] [spread]
 import sys
 import torch
 
@@ -50,12 +51,16 @@ if "topk" in wanted:
         print(f"torch topk {count} x 1M x 384 f16, k {k}: {whole:.1f} us (product alone {product:.1f})")
     wide = rows.float()
     torch.backends.cuda.matmul.allow_tf32 = True
-    print(f"torch topk 1000 x 1M x 384 tf32, k 10: {median_us(lambda: search(queries.float(), wide, 10), runs=5):.1f} us")
+    print(
+        f"torch topk 1000 x 1M x 384 tf32, k 10: {median_us(lambda: search(queries.float(), wide, 10), runs=5):.1f} us"
+    )
     del wide
 if "rescore" in wanted:
     for count in (1, 1000):
         queries = normal(count, 384)
-        candidates = [torch.randint(0, 1_000_000, (count, 100_000 // count), device=device, generator=generator) for _ in range(8)]
+        candidates = [
+            torch.randint(0, 1_000_000, (count, 100_000 // count), device=device, generator=generator) for _ in range(8)
+        ]
         turn = iter(range(1_000_000))
 
         def gathered():
@@ -83,4 +88,7 @@ if "spread" in wanted:
                 total += given
             return total
 
-        print(f"torch spread {nodes} nodes {edges} edges {lanes} lanes 3 steps: {median_us(spread):.1f} us (one product {median_us(lambda: matrix @ seeds):.1f})")
+        print(
+            f"torch spread {nodes} nodes {edges} edges {lanes} lanes 3 steps: {median_us(spread):.1f} us "
+            f"(one product {median_us(lambda: matrix @ seeds):.1f})"
+        )

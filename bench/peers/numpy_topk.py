@@ -1,8 +1,10 @@
-"""Exact top-k by inner product with NumPy: a matrix product (BLAS) and argpartition, for bench/similarity/similarity.ts.
+"""Exact top-k by inner product with NumPy: a matrix product (BLAS) and argpartition, for
+bench/similarity/similarity.ts.
 
-Usage: numpy_topk.py ROWS.npy QUERIES.npy K ROUNDS. A line of JSON: seconds of each round at the fastest of three chunk sizes
-(queries at a time; the whole score matrix does not fit any cache), and the rows that were found.
+Usage: numpy_topk.py ROWS.npy QUERIES.npy K ROUNDS. A line of JSON: seconds of each round at the fastest of three
+chunk sizes (queries at a time; the whole score matrix does not fit any cache), and the rows that were found.
 """
+
 import json
 import sys
 import time
@@ -13,10 +15,10 @@ import numpy as np
 def top_k(rows, queries, k, chunk):
     found = np.empty((len(queries), k), dtype=np.int64)
     for first in range(0, len(queries), chunk):
-        scores = queries[first:first + chunk] @ rows.T
+        scores = queries[first : first + chunk] @ rows.T
         best = np.argpartition(scores, -k, axis=1)[:, -k:]
         order = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1, kind="stable")
-        found[first:first + chunk] = np.take_along_axis(best, order, axis=1)
+        found[first : first + chunk] = np.take_along_axis(best, order, axis=1)
     return found
 
 

@@ -1,7 +1,8 @@
-"""The other side of bench/peers/peers.ts: sentence-transformers' own encode(), as people call it, on texts that come as JSON.
+"""The other side of bench/peers/peers.ts: sentence-transformers' own encode(), as people call it, on texts that come
+as JSON.
 
-Reads a line {"model": folder, "threads": n, "maxTokens": n, "texts": [...]}, answers {"versions": ...}; then for each line
-"run" writes {"seconds": s} and, after the first, the vectors as f32 into the file named in the request.
+Reads a line {"model": folder, "threads": n, "maxTokens": n, "texts": [...]}, answers {"versions": ...}; then for
+each line "run" writes {"seconds": s} and, after the first, the vectors as f32 into the file named in the request.
 """
 
 import json
@@ -24,7 +25,17 @@ torch.set_num_threads(request["threads"])
 model = sentence_transformers.SentenceTransformer(request["model"], device="cpu")
 model.max_seq_length = request["maxTokens"]
 say = sys.stdout
-say.write(json.dumps({"sentence-transformers": sentence_transformers.__version__, "torch": torch.__version__, "transformers": transformers.__version__, "threads": torch.get_num_threads()}) + "\n")
+say.write(
+    json.dumps(
+        {
+            "sentence-transformers": sentence_transformers.__version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "threads": torch.get_num_threads(),
+        }
+    )
+    + "\n"
+)
 say.flush()
 for line in sys.stdin:
     if line.strip() != "run":

@@ -1,10 +1,10 @@
 #!/bin/sh
 # Builds the kernels: sh build.sh [addon | stand-in | test [cases [seed]] | bench [rows [queries [dims [k]]]] | cuda |
-# cuda-test [cases [seed]] | cuda-bench [parts…]]. `cuda…` take the nvcc that tools/nvcc.sh finds (ARCH=90a: for one architecture).
-# Without a command only the objects; `addon` makes the library that Node loads, `stand-in` one with the CUDA library's interface
-# for tests without a GPU (its path is printed), `test` and `bench` need no Node. Everything
-# goes to dist/native/similarity below the project's root; what is newer than all sources is not made again. CXX chooses the
-# compiler (g++ 10 or clang 12 and later). Exit status 3: there is none.
+# cuda-test [cases [seed]] | cuda-bench [parts…]]. `cuda…` take the nvcc that tools/nvcc.sh finds (ARCH=90a: for one
+# architecture). Without a command only the objects; `addon` makes the library that Node loads, `stand-in` one with the
+# CUDA library's interface for tests without a GPU (its path is printed), `test` and `bench` need no Node. Everything
+# goes to dist/native/similarity below the project's root; what is newer than all sources is not made again. CXX chooses
+# the compiler (g++ 10 or clang 12 and later). Exit status 3: there is none.
 set -eu
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
 root=$here/../..
@@ -19,23 +19,28 @@ objects=
 # Several may build at the same time: a file appears by a rename.
 make() { # target, command that takes -o…
   target=$out/$1; shift
-  if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/../napi" "$here/include" "${sources:-$here/cpu}" "${also:-$here/napi}" ${program_source:-} -type f -newer "$target" | head -n 1)" ]; then return; fi
+  if [ -f "$target" ] && [ -z "$(find "$here/build.sh" "$here/../napi" "$here/include" "${sources:-$here/cpu}" \
+    "${also:-$here/napi}" ${program_source:-} -type f -newer "$target" | head -n 1)" ]; then return; fi
   "$@" -o "$target.$$"
   mv "$target.$$" "$target"
 }
 
 compile() { # source without .cc, flags…
   source=$1 name=$(basename "$1"); shift
-  make "$name.o" "$cxx" -O3 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -ffp-contract=fast "$@" -c "$here/$source.cc" &
+  make "$name.o" "$cxx" -O3 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -ffp-contract=fast "$@" -c \
+    "$here/$source.cc" &
   running="${running:-} $!"
   objects="$objects $out/$name.o"
 }
 
 # The largest first: there are more of them than cores.
-case ${1:-} in addon) for name in addon cuda_addon; do compile "napi/$name" -O2 -I"$root/node_modules/node-api-headers/include"; done ;; esac
+case ${1:-} in addon)
+  for name in addon cuda_addon; do compile "napi/$name" -O2 -I"$root/node_modules/node-api-headers/include"; done ;;
+esac
 
 case $(uname -m) in x86_64 | amd64)
-  compile cpu/kernels_avx512 -mavx512f -mavx512dq -mfma -Wno-maybe-uninitialized -Wno-uninitialized # GCC 12 warns of its own intrinsics
+  # GCC 12 warns of its own intrinsics.
+  compile cpu/kernels_avx512 -mavx512f -mavx512dq -mfma -Wno-maybe-uninitialized -Wno-uninitialized
   compile cpu/kernels_avx2 -mavx2 -mfma -mf16c ;;
 esac
 for name in kernels_portable isa topk matrix spread threads mapped_file; do compile "cpu/$name"; done
@@ -50,7 +55,8 @@ addon() {
 stand_in() {
   program_source=$here/test/stand_in_cuda.cc
   # shellcheck disable=SC2086
-  make stand_in_cuda.so "$cxx" -shared -O2 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden "$here/test/stand_in_cuda.cc" $objects -lpthread -ldl
+  make stand_in_cuda.so "$cxx" -shared -O2 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden \
+    "$here/test/stand_in_cuda.cc" $objects -lpthread -ldl
   echo "$out/stand_in_cuda.so"
 }
 
@@ -80,7 +86,8 @@ cuda_program() { # source
   cuda
   program_source="$here/test/$1 $here/test/row_values.h"
   name=${1%.*}${ARCH:+-$ARCH}
-  make "$name" sh "$root/tools/nvcc.sh" --program "$here/test/$1" "$out/$library" -Xlinker -rpath -Xlinker "\$ORIGIN" -lpthread -ldl
+  make "$name" sh "$root/tools/nvcc.sh" --program "$here/test/$1" "$out/$library" -Xlinker -rpath -Xlinker "\$ORIGIN" \
+    -lpthread -ldl
 }
 
 case ${1:-} in
