@@ -60,8 +60,10 @@ size_t chunk_rows_of(size_t bytes, size_t count) {
   return std::max<size_t>(1, std::min(COPY_BYTES, std::max(LEAST_COPY_BYTES, bytes * count / COPY_THREADS)) / bytes);
 }
 
-void copy_in(Workspace &workspace, cudaStream_t stream, const Places &places, const char *from, size_t host_stride,
-             size_t bytes, size_t count, shoal_stop stop) {
+void copy_in_chunks(Workspace &workspace, cudaStream_t stream, const Places &places, const From &rows_of,
+                    const Extent &extent, shoal_stop stop) {
+  const char *const from = static_cast<const char *>(rows_of.at);
+  const size_t host_stride = rows_of.apart, bytes = extent.bytes, count = extent.count;
   const auto copy = [&](size_t first, size_t rows, const char *source, size_t apart) {
     char *const target = places.place(first, rows);
     if (places.device_stride == bytes && apart == bytes)
@@ -91,15 +93,19 @@ void copy_in(Workspace &workspace, cudaStream_t stream, const Places &places, co
             });
 }
 
-void copy_in(Workspace &workspace, cudaStream_t stream, char *to, size_t device_stride, const char *from,
-             size_t host_stride, size_t bytes, size_t count, shoal_stop stop) {
-  const Places places{chunk_rows_of(bytes, count), device_stride,
-                      [=](size_t first, size_t) { return to + first * device_stride; }, [](size_t, size_t) {}};
-  if (count > 0) copy_in(workspace, stream, places, from, host_stride, bytes, count, stop);
+void copy_in(Workspace &workspace, cudaStream_t stream, const To &to, const From &from, const Extent &extent,
+             shoal_stop stop) {
+  const Places places{chunk_rows_of(extent.bytes, extent.count), to.apart,
+                      [to](size_t first, size_t) { return static_cast<char *>(to.at) + first * to.apart; },
+                      [](size_t, size_t) {}};
+  if (extent.count > 0) copy_in_chunks(workspace, stream, places, from, extent, stop);
 }
 
-void copy_out(Workspace &workspace, cudaStream_t stream, char *to, size_t host_stride, const char *from,
-              size_t device_stride, size_t bytes, size_t count, shoal_stop stop) {
+void copy_out(Workspace &workspace, cudaStream_t stream, const To &host, const From &device, const Extent &extent,
+              shoal_stop stop) {
+  char *const to = static_cast<char *>(host.at);
+  const char *const from = static_cast<const char *>(device.at);
+  const size_t host_stride = host.apart, device_stride = device.apart, bytes = extent.bytes, count = extent.count;
   if (count == 0) return;
   if (is_pinned(to)) {
     check(cudaMemcpy2DAsync(to, host_stride, from, device_stride, bytes, count, cudaMemcpyDeviceToHost, stream),

@@ -5,13 +5,27 @@
 
 namespace shoal_cuda {
 
-/**
- * Copies `count` rows of `bytes` each between host memory (`host_stride` bytes apart) and device memory
- * (`device_stride` apart), ordered in `stream`. To the device it returns once the host memory may change, with copies
- * from pinned memory under way; from it, once all is there.
- */
-void copy_in(Workspace &workspace, cudaStream_t stream, char *to, size_t device_stride, const char *from,
-             size_t host_stride, size_t bytes, size_t count, shoal_stop stop);
+/** Rows, the first of which lies at `at`; they are `apart` bytes apart. */
+struct From {
+  const void *at;
+  size_t apart;
+};
+struct To {
+  void *at;
+  size_t apart;
+};
+/** How much is copied: `count` rows of `bytes` each. */
+struct Extent {
+  size_t bytes, count;
+};
+
+/** Copies rows to the device, ordered in `stream`. Returns once the host memory may change: copies from pinned memory
+ * are under way then. */
+void copy_in(Workspace &workspace, cudaStream_t stream, const To &to, const From &from, const Extent &extent,
+             shoal_stop stop);
+/** Copies rows from the device, ordered in `stream`. Returns once all is there. */
+void copy_out(Workspace &workspace, cudaStream_t stream, const To &to, const From &from, const Extent &extent,
+              shoal_stop stop);
 
 /**
  * Where chunks of rows go, `chunk_rows` at a time: both are called by several threads, in no order but that no chunk is
@@ -26,9 +40,8 @@ struct Places {
 };
 /** So many rows of these are copied at a time. */
 size_t chunk_rows_of(size_t bytes, size_t count);
-void copy_in(Workspace &workspace, cudaStream_t stream, const Places &places, const char *from, size_t host_stride,
-             size_t bytes, size_t count, shoal_stop stop);
-void copy_out(Workspace &workspace, cudaStream_t stream, char *to, size_t host_stride, const char *from,
-              size_t device_stride, size_t bytes, size_t count, shoal_stop stop);
+/** `copy_in` of rows that do not all go to one place. */
+void copy_in_chunks(Workspace &workspace, cudaStream_t stream, const Places &places, const From &from,
+                    const Extent &extent, shoal_stop stop);
 
 } // namespace shoal_cuda

@@ -199,9 +199,8 @@ class Matrix {
       workspace_.wait(made(i), terms_.stop);
       const Part now = part(i);
       workspace_.mark(workspace_.loaded, workspace_.copies);
-      copy_out(workspace_, workspace_.copies, reinterpret_cast<char *>(place_of(now)), rows_.count * 4ull,
-               reinterpret_cast<const char *>(out_[i % plan_.places]), now.wide * 4ull, now.wide * 4ull, now.deep,
-               terms_.stop);
+      copy_out(workspace_, workspace_.copies, {place_of(now), rows_.count * 4ull},
+               {out_[i % plan_.places], now.wide * 4ull}, {now.wide * 4ull, now.deep}, terms_.stop);
       check(cudaEventRecord(workspace_.ended.handle, workspace_.copies), "an event");
       check(cudaEventSynchronize(workspace_.ended.handle), "a copy");
       times_.copy_us += workspace_.between(workspace_.loaded, workspace_.ended);

@@ -176,11 +176,11 @@ int shoal_cuda_upload(int device, const shoal_rows *rows, int has_half, shoal_cu
       const size_t bytes = rows->dims * element_bytes(rows->dtype);
       if (made->rows.stride != bytes)
         check(cudaMemsetAsync(made->memory.at(), 0, rows->count * made->rows.stride, workspace->stream), "padding");
-      copy_in(*workspace, workspace->stream, made->memory.at(), made->rows.stride,
-              static_cast<const char *>(rows->data), rows->stride, bytes, rows->count, stop);
+      copy_in(*workspace, workspace->stream, {made->memory.at(), made->rows.stride}, {rows->data, rows->stride},
+              {bytes, rows->count}, stop);
       if (rows->scales != nullptr)
-        copy_in(*workspace, workspace->stream, reinterpret_cast<char *>(const_cast<float *>(made->rows.scales)), 4,
-                reinterpret_cast<const char *>(rows->scales), 4, 4, rows->count, stop);
+        copy_in(*workspace, workspace->stream, {const_cast<float *>(made->rows.scales), 4}, {rows->scales, 4},
+                {4, rows->count}, stop);
       measure(made->rows, summary, workspace->stream);
       made->device_summary = summary;
       check(cudaStreamSynchronize(workspace->stream), "an upload");

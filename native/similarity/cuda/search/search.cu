@@ -92,11 +92,19 @@ uint32_t sort_places(size_t shared_bytes) {
   return places;
 }
 
+/** How large a top-k is. */
+struct Size {
+  uint32_t rows, dims;
+  bool has_half;
+  uint64_t queries;
+  uint32_t k;
+};
+
 /** The plan that needs at most `limit` bytes, if there is one; fewer queries at a time otherwise, down to one. */
-Plan plan_for(uint32_t count, uint32_t dims, bool has_half, uint64_t queries, uint32_t k, size_t shared_bytes,
-              uint64_t limit) {
+Plan plan_for(const Size &size, size_t shared_bytes, uint64_t limit) {
+  const uint32_t count = size.rows, dims = size.dims;
   Plan plan{};
-  plan.kept = std::min(k, count);
+  plan.kept = std::min(size.k, count);
   const uint32_t most = sort_places(shared_bytes), wanted = plan.kept + std::max(64u, plan.kept / 4);
   plan.is_all = count <= std::min(FEW_ROWS, most) || (count <= most && static_cast<uint64_t>(plan.kept) * 16 > count);
   plan.is_host = !plan.is_all && wanted > most;
@@ -122,13 +130,13 @@ Plan plan_for(uint32_t count, uint32_t dims, bool has_half, uint64_t queries, ui
       plan.room =
           static_cast<uint32_t>(std::min<double>(count, 2 * plan.rank / share * (1 + 6 / std::sqrt(plan.rank)) + 256));
     }
-    if (!has_half) {
+    if (!size.has_half) {
       const uint64_t rows =
           std::max<uint64_t>(plan.sampled, std::min<uint64_t>(bytes / 4, 256 << 20) / half_stride_of(dims) / 256 * 256);
       plan.tile_rows = static_cast<uint32_t>(std::min<uint64_t>(count, std::max<uint64_t>(rows, 256)));
     }
   }
-  plan.chunk = static_cast<uint32_t>(std::min(queries, MAX_QUERIES));
+  plan.chunk = static_cast<uint32_t>(std::min(size.queries, MAX_QUERIES));
   for (;; plan.chunk = divided_up(plan.chunk, 2u)) {
     plan.padded = divided_up(plan.chunk, QUERY_TILE) * QUERY_TILE;
     if (plan.chunk == 1 || work_bytes(plan, dims) <= bytes) return plan;
@@ -146,7 +154,7 @@ class Search {
         terms_(terms),
         best_(best),
         facts_(facts_of(workspace.device)),
-        plan_(plan_for(rows.count, rows.dims, rows.half != nullptr, query.count, query.k, facts_.shared_bytes,
+        plan_(plan_for({rows.count, rows.dims, rows.half != nullptr, query.count, query.k}, facts_.shared_bytes,
                        terms.work_bytes)) {}
 
   void run(shoal_cuda_times &times) {
@@ -342,7 +350,7 @@ class Search {
 } // namespace
 
 size_t search_bytes(uint32_t rows, uint32_t dims, uint64_t queries, uint32_t k) {
-  return work_bytes(plan_for(rows, dims, true, queries, k, 99 * 1024, 0), dims);
+  return work_bytes(plan_for({rows, dims, true, queries, k}, 99 * 1024, 0), dims);
 }
 
 void search(Workspace &workspace, const Rows &rows, const Summary *summary, const Query &query,

@@ -190,8 +190,7 @@ class Streamed {
                         [&](size_t first, size_t count) { return place(first, count, stride); },
                         [&](size_t first, size_t count) { placed(first, count); }};
     check(cudaEventRecord(workspace_.begun.handle, workspace_.copies), "an event");
-    copy_in(workspace_, workspace_.copies, places, static_cast<const char *>(rows_.data), rows_.stride, row_bytes_,
-            rows_.count, stop_);
+    copy_in_chunks(workspace_, workspace_.copies, places, {rows_.data, rows_.stride}, {row_bytes_, rows_.count}, stop_);
     check(cudaEventRecord(workspace_.loaded.handle, workspace_.copies), "an event");
   }
 

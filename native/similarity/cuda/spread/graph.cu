@@ -30,8 +30,7 @@ class Upload {
  public:
   Upload(Workspace &workspace, shoal_stop stop) : workspace_(workspace), stop_(stop) {}
   void copy(const void *to, const void *from, uint64_t elements) {
-    copy_in(workspace_, workspace_.stream, static_cast<char *>(const_cast<void *>(to)), 4,
-            static_cast<const char *>(from), 4, 4, elements, stop_);
+    copy_in(workspace_, workspace_.stream, {const_cast<void *>(to), 4}, {from, 4}, {4, elements}, stop_);
   }
 
  private:

@@ -143,13 +143,13 @@ class Spreading {
 
   void bring_seeds(uint32_t first, uint32_t columns, float *pinned) {
     const uint64_t nodes = graph_.nodes;
-    char *const to = reinterpret_cast<char *>(asked_.steps == 0 ? total_ : buffers_[0]);
+    float *const to = asked_.steps == 0 ? total_ : buffers_[0];
     if (pinned != nullptr) {
       copy_columns(pinned, columns, asked_.seeds + first, asked_.columns, columns, nodes);
       check(cudaMemcpyAsync(to, pinned, nodes * columns * 4, cudaMemcpyHostToDevice, workspace_.stream), "seeds");
     } else {
-      copy_in(workspace_, workspace_.stream, to, columns * 4, reinterpret_cast<const char *>(asked_.seeds + first),
-              asked_.columns * 4ull, columns * 4ull, nodes, terms_.stop);
+      copy_in(workspace_, workspace_.stream, {to, columns * 4ull}, {asked_.seeds + first, asked_.columns * 4ull},
+              {columns * 4ull, nodes}, terms_.stop);
     }
   }
 
@@ -186,8 +186,8 @@ class Spreading {
     } else {
       check(cudaEventRecord(workspace_.computed.handle, workspace_.stream), "an event");
       workspace_.wait(workspace_.computed, terms_.stop);
-      copy_out(workspace_, workspace_.stream, reinterpret_cast<char *>(asked_.totals + first), asked_.columns * 4ull,
-               reinterpret_cast<const char *>(total_), columns * 4, columns * 4ull, nodes, terms_.stop);
+      copy_out(workspace_, workspace_.stream, {asked_.totals + first, asked_.columns * 4ull}, {total_, columns * 4ull},
+               {columns * 4ull, nodes}, terms_.stop);
     }
     check(cudaEventRecord(workspace_.ended.handle, workspace_.stream), "an event");
     workspace_.wait(workspace_.ended, terms_.stop);
