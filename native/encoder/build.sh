@@ -40,7 +40,10 @@ reference() {
 cuda() {
   sh "$root/tools/nvcc.sh" --where >/dev/null || exit 3
   need_cxx
-  make libshoal_encoder.so sh "$root/tools/nvcc.sh" "$here"/src/*.cu -ccbin "$cxx" ${NVCCFLAGS:-} -ldl -lpthread
+  # Sources that end in .cc have no kernel and are compiled once, by the C++ compiler behind nvcc.
+  set -- "$here"/src/*.cu
+  for name in failure streams api peak; do set -- "$@" "$here/src/$name.cc"; done
+  make libshoal_encoder.so sh "$root/tools/nvcc.sh" "$@" -ccbin "$cxx" ${NVCCFLAGS:-} -ldl -lpthread
 }
 
 addon() {

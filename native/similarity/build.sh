@@ -70,8 +70,10 @@ cuda() {
   sh "$root/tools/nvcc.sh" --where >/dev/null || exit $?
   sources=$here/cuda also=$here/cpu/threads.h objects=$out/threads.o running=
   # What was compiled for one architecture is not taken for the library of all.
-  for source in "$here"/cuda/*/*.cu; do
-    object=cuda${ARCH:+-$ARCH}-$(basename "$source" .cu).o
+  # Sources that end in .cc have no kernel and are compiled once, by the C++ compiler behind nvcc.
+  for source in "$here"/cuda/*/*.cu "$here"/cuda/*/*.cc; do
+    object=$(basename "$source")
+    object=cuda${ARCH:+-$ARCH}-${object%.*}.o
     make "$object" sh "$root/tools/nvcc.sh" -c "$source" &
     running="$running $!" objects="$objects $out/$object"
   done

@@ -133,6 +133,7 @@ class Lease {
 
 /** Waits for what calls that were hurried have left under way: before anything that it may still read is freed. */
 void finish_behind(int device);
+/** Gives back work memory and recordings that no call uses. */
 void trim(int device);
-size_t held_bytes(int device);
+
 } // namespace shoal_cuda

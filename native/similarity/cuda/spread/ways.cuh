@@ -1,5 +1,5 @@
 // The four ways to spread, each in a file of its own: gather.cu, sparse.cu, sliced.cu, at_once.cu. Which serves when is
-// decided by `choose_spread` in spread.cu.
+// decided by `choose_spread` in spread.cc.
 #pragma once
 #include "step.cuh"
 

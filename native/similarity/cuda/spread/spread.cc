@@ -1,6 +1,6 @@
 // Spreading activation: a sparse matrix (CSR by incoming edges) times columns of activation that lie together, step by
 // step. Here is which of the four ways serves when (`choose_spread`), and the call around them. Shapes: seeds and
-// totals are nodes × columns. Memory: the graph (graph.cu); a call takes 3 × 4 × nodes × columns bytes, or fewer
+// totals are nodes × columns. Memory: the graph (graph.cc); a call takes 3 × 4 × nodes × columns bytes, or fewer
 // columns at a time, and two sets of bits.
 //
 // Build: sh native/similarity/build.sh cuda
