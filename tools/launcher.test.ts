@@ -126,7 +126,7 @@ test('the first run installs and builds and says so, later runs say nothing', ()
 
 /** Native code of which each build is a line in compiled.log; ends with this status. */
 function provideNative(status = 0, ...more: string[]): void {
-  for (const part of ['similarity', 'encoder', 'ort-session']) {
+  for (const part of ['similarity', 'encoder']) {
     mkdirSync(join(root, 'native', part), { recursive: true });
     writeFileSync(
       join(root, 'native', part, 'build.sh'),
@@ -154,9 +154,9 @@ describe('native code', () => {
       /^shoal: compiling native code \(similarity\), once …\nshoal: done in \d+ s\n$/,
     );
     expect(compiled()).toEqual(['similarity']);
-    expect(shoal(['worker']).stderr).toContain('(encoder, ort-session)');
+    expect(shoal(['worker']).stderr).toContain('(encoder)');
     expect(shoal(['up'])).toEqual({ status: 0, stdout: 'ran up\n', stderr: '' });
-    expect(compiled()).toEqual(['encoder', 'ort-session', 'similarity']);
+    expect(compiled()).toEqual(['encoder', 'similarity']);
   });
 
   test('that was compiled before is kept as new as its sources, whatever the command', () => {

@@ -149,7 +149,7 @@ build() {
 
 # A first `shoal try` does not wait for it (24 s of CPU, 2026-11-22). What runs without it is slower and otherwise the
 # same, so nothing of this is fatal.
-native_parts='similarity encoder ort-session'
+native_parts='similarity encoder'
 
 # What the command with these arguments profits from.
 native_parts_for() {
@@ -213,7 +213,6 @@ build_native_part() {
   case $1 in
     similarity) command=addon without='similarity runs in plain code, some fifty times slower' ;;
     encoder) command=addon without='models on NVIDIA GPUs run through ONNX Runtime, at about half the rate' ;;
-    *) command= without="models run through the runtime's own binding, which cannot limit or give back memory" ;;
   esac
   status=0
   if ! sh "$root/tools/native-cache.sh" restore "$1" "$root/dist/native/$1" 2>/dev/null; then

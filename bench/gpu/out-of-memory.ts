@@ -1,19 +1,14 @@
-// Running out of device memory for real, beside a co-tenant that holds most of the card or by a limit of the arena
-// (--arena-mebibytes; of our binding alone): a run that finds no room is a result and not an exception, the session
-// gives the same vectors afterwards, bit by bit, half the batch runs, what was taken is given back where the binding
-// can, and a batch of usual size takes as long as before. fp32 with plain operators needs the most.
+// Running out of device memory for real, beside a co-tenant that holds most of the card: a run that finds no room is a
+// result and not an exception, the session gives the same vectors afterwards, bit by bit, half the batch runs, and a
+// batch of usual size takes as long as before. fp32 with plain operators needs the most.
 //
-//   out-of-memory.ts [--device gpu:0] [--small] [--binding auto|native|stock] [--arena-mebibytes N]
+//   out-of-memory.ts [--device gpu:0] [--small]
 
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, type GraphKind } from '@shoal/models';
 import { cacheDir, isSmall, median, partArguments, provider, round, row, usedMebibytes } from './kit.ts';
 
-const values = partArguments(import.meta.url, {
-  binding: { type: 'string', default: 'auto' },
-  'arena-mebibytes': { type: 'string' },
-});
-const arenaBytes = values['arena-mebibytes'] === undefined ? undefined : Number(values['arena-mebibytes']) * 2 ** 20;
+partArguments(import.meta.url, {});
 const model = await openModel('minilm', { cacheDir });
 const WIDTH = 512;
 /**
@@ -26,8 +21,6 @@ for (const kind of (isSmall ? ['plain-fp32'] : ['plain-fp32', 'cuda-fp16']) as r
   const backend = await OrtBackend.open({
     graphPath: await openGraph(model, { cacheDir, kind }),
     provider,
-    binding: values.binding as 'auto',
-    arenaBytes,
     dims: model.dims,
     threads: 1,
     slotRows: Math.max(8, MOST_ROWS),
@@ -62,19 +55,15 @@ for (const kind of (isSmall ? ['plain-fp32'] : ['plain-fp32', 'cuda-fp16']) as r
     }
   }
   const mostMebibytes = usedMebibytes();
-  const gaveBack = await backend.shrink();
   const facts = {
     usualMs,
     usualMsAfter: await usualRunMs(),
     beforeMebibytes,
     mostMebibytes,
-    shrunkMebibytes: gaveBack ? usedMebibytes() : undefined,
   };
   row({
     part: 'out-of-memory',
     kind,
-    binding: backend.binding,
-    arenaMebibytes: values['arena-mebibytes'],
     table: steps,
     shape: `×${WIDTH}`,
     ...facts,

@@ -1,5 +1,6 @@
 export { cacheFolder } from './settings/cache-folder.ts';
 export {
+  droppedVariables,
   environmentName,
   flagName,
   redactSettings,
@@ -80,7 +81,6 @@ export type {
 export { Pipeline } from './claimer/pipeline.ts';
 export { lowerQuartile, median } from './base/median.ts';
 export {
-  MOST_HELD,
   fitMemoryModel,
   fitShapes,
   lawOfSessions,

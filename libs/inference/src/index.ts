@@ -1,10 +1,6 @@
 export { EncoderBackend, type EncoderBackendOptions } from './encoder-backend.ts';
 export { ENCODER_LIBRARIES, nativeEncoderProblem } from './encoder-addon.ts';
-export { OrtBackend, bindingFor, type OrtBackendOptions } from './ort-backend.ts';
-export { probeArena, type ArenaPoint } from './arena-probe.ts';
-export { openGraphOn } from './native-line.ts';
-export { nativeOrt, nativeOrtProblem } from './native-ort.ts';
-export type { Binding } from './ort-line.ts';
+export { OrtBackend, type OrtBackendOptions } from './ort-backend.ts';
 export { openSession, type SessionOptions } from './ort-session.ts';
 export { readTrace, type TracedNode } from './ort-trace.ts';
 export {

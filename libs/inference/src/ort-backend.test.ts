@@ -2,31 +2,27 @@
 // refuses.
 
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import type { Slot } from '@shoal/core';
 import { describeInferenceBackend } from '@shoal/core/testing';
 import { openGraph, openModel, writeTinyModel } from '@shoal/models';
-import { nativeOrt, nativeOrtProblem } from './native-ort.ts';
 import { OrtBackend } from './ort-backend.ts';
-import type { Binding } from './ort-line.ts';
 import { classifyRunFailure } from './run-failure.ts';
 
 const cacheDir = mkdtempSync(join(tmpdir(), 'shoal-inference-'));
 afterAll(() => rmSync(cacheDir, { recursive: true, force: true }));
 
-const BINDINGS: readonly Binding[] = nativeOrt() === undefined ? ['stock'] : ['stock', 'native'];
-if (nativeOrt() === undefined) console.warn(`only the package's own binding is tested: ${nativeOrtProblem()}`);
+const SLOTS = { threads: 1, slotRows: 4, slotTokens: 64 } as const;
 
-describe.each(BINDINGS)('%s binding', (binding) => {
-  describeInferenceBackend(`ONNX Runtime on the CPU, ${binding} binding,`, async () => {
+describe('a backend on the CPU', () => {
+  describeInferenceBackend('ONNX Runtime on the CPU', async () => {
     const model = await openModel('tiny-random', { cacheDir });
     const graphPath = await openGraph(model, { cacheDir });
     const maxTokens = Math.floor(model.positionLimit / 8) * 8;
     const backend = await OrtBackend.open({
-      binding,
       graphPath,
       dims: model.dims,
       threads: 1,
@@ -39,18 +35,17 @@ describe.each(BINDINGS)('%s binding', (binding) => {
   test('a graph that the runtime cannot read is named, and nothing is left running', async () => {
     const graphPath = join(cacheDir, 'broken.onnx');
     writeFileSync(graphPath, 'not a graph');
-    await expect(
-      OrtBackend.open({ binding, graphPath, dims: 8, threads: 1, slotRows: 1, slotTokens: 8 }),
-    ).rejects.toMatchObject({
-      code: 'INFERENCE_FAILED',
-      message: expect.stringContaining('broken.onnx'),
-    });
+    await expect(OrtBackend.open({ graphPath, dims: 8, threads: 1, slotRows: 1, slotTokens: 8 })).rejects.toMatchObject(
+      {
+        code: 'INFERENCE_FAILED',
+        message: expect.stringContaining('broken.onnx'),
+      },
+    );
   });
 
   test('a token id outside the vocabulary fails that run alone', async () => {
     const model = await openModel('tiny-random', { cacheDir });
     const backend = await OrtBackend.open({
-      binding,
       graphPath: await openGraph(model, { cacheDir }),
       dims: model.dims,
       threads: 1,
@@ -72,7 +67,6 @@ describe.each(BINDINGS)('%s binding', (binding) => {
     const vectors: string[] = [];
     for (const paddedTokens of [undefined, 1024, Number.MAX_SAFE_INTEGER]) {
       const backend = await OrtBackend.open({
-        binding,
         graphPath,
         dims: model.dims,
         threads: 1,
@@ -93,7 +87,6 @@ describe.each(BINDINGS)('%s binding', (binding) => {
   test('an urgent run overtakes what is queued and has not begun', async () => {
     const model = await openModel('tiny-random', { cacheDir });
     const backend = await OrtBackend.open({
-      binding,
       graphPath: await openGraph(model, { cacheDir }),
       dims: model.dims,
       threads: 1,
@@ -139,7 +132,7 @@ describe.each(BINDINGS)('%s binding', (binding) => {
         await openGraph(model, { cacheDir, kind: 'plain-fp16' }),
         await openGraph(model, { cacheDir, kind: 'fused-fp32' }),
       ];
-      const options = { binding, dims: model.dims, threads: 1, slotRows: SHAPE.rows, slotTokens: 1024 };
+      const options = { dims: model.dims, threads: 1, slotRows: SHAPE.rows, slotTokens: 1024 };
       const [half, full] = [
         await OrtBackend.open({ ...options, graphPath, exactGraphPath, precision: 'fp16' }),
         await OrtBackend.open({ ...options, graphPath: exactGraphPath }),
@@ -160,10 +153,47 @@ describe.each(BINDINGS)('%s binding', (binding) => {
     });
   });
 
+  test('an exact graph that could not be opened is tried again by the next exact run', async () => {
+    const model = await openModel('tiny-random', { cacheDir });
+    const graphPath = await openGraph(model, { cacheDir });
+    const exactGraphPath = join(cacheDir, 'later.onnx');
+    const backend = await OrtBackend.open({ ...SLOTS, graphPath, exactGraphPath, dims: model.dims });
+    const slot = backend.lend()!;
+    slot.lengths.fill(8, 0, 2);
+    const runExact = () =>
+      backend.runExact!(slot, { rows: 2, width: 8 }).then(
+        ({ ok }) => (ok ? 'ran' : 'no room'),
+        (error: { code: string }) => error.code,
+      );
+    expect(await runExact()).toBe('INFERENCE_FAILED');
+    copyFileSync(graphPath, exactGraphPath);
+    expect(await runExact()).toBe('ran');
+    await backend.stop();
+  });
+
+  test.skipIf(process.platform === 'win32')(
+    'an exact graph that does not open is seen like a run that hangs',
+    async () => {
+      const model = await openModel('tiny-random', { cacheDir });
+      const exactGraphPath = join(cacheDir, 'never.onnx');
+      execFileSync('mkfifo', [exactGraphPath]); // whoever reads it waits until somebody writes
+      const graphPath = await openGraph(model, { cacheDir });
+      const backend = await OrtBackend.open({ ...SLOTS, graphPath, exactGraphPath, dims: model.dims });
+      expect(backend.runningMs()).toBe(0);
+      const slot = backend.lend()!;
+      slot.lengths.fill(8, 0, 2);
+      const refused = backend.runExact!(slot, { rows: 2, width: 8 }).catch((error: { code: string }) => error.code);
+      await expect.poll(() => backend.runningMs()).toBeGreaterThan(100);
+      writeFileSync(exactGraphPath, 'no graph');
+      expect(await refused).toBe('INFERENCE_FAILED');
+      expect(backend.runningMs()).toBe(0);
+      await backend.stop();
+    },
+  );
+
   test('memory is what this process holds: now, and at most so far', async () => {
     const model = await openModel('tiny-random', { cacheDir });
     const backend = await OrtBackend.open({
-      binding,
       graphPath: await openGraph(model, { cacheDir }),
       dims: model.dims,
       threads: 1,

@@ -1,5 +1,5 @@
-// InferenceBackend over ONNX Runtime: buffers in shared memory, lines that run the model, micro-batches queued at them
-// so that the device never waits for the main thread. Translates the runtime's errors; knows nothing of jobs.
+// InferenceBackend over ONNX Runtime: buffers in shared memory, session threads that run the model, micro-batches queued
+// at them so that the device never waits for the main thread. Translates the runtime's errors; knows nothing of jobs.
 
 import { ShoalError, invariant } from '@shoal/contract';
 import {
@@ -13,22 +13,11 @@ import {
   type RunShape,
   type Slot,
 } from '@shoal/core';
-import { openNativeLine } from './native-line.ts';
-import { disableTelemetry, nativeOrt } from './native-ort.ts';
-import {
-  soonestLine,
-  type ArenaUse,
-  type Binding,
-  type LineOptions,
-  type OrtLine,
-  type RunAnswer,
-  type RunRequest,
-  type SharedSlot,
-} from './ort-line.ts';
 import { processMemory } from './process-memory.ts';
 import type { Provider } from './provider.ts';
 import { classifyRunFailure } from './run-failure.ts';
-import { openThreadLine } from './thread-line.ts';
+import { SessionThread, soonestThread, type RunAnswer } from './session-thread.ts';
+import type { RunRequest, SessionThreadOptions, SharedSlot } from './session-thread-protocol.ts';
 
 export interface OrtBackendOptions {
   readonly graphPath: string;
@@ -52,10 +41,6 @@ export interface OrtBackendOptions {
   readonly readMemory?: () => Promise<MemoryReading | undefined>;
   /** What the device has in all, and what is left for anybody. */
   readonly probe?: MemoryProbe;
-  /** What carries the sessions. Default auto: see bindingFor. */
-  readonly binding?: 'auto' | Binding | undefined;
-  /** Most that the arenas of all sessions may hold; the native binding's alone. Default: what the device has. */
-  readonly arenaBytes?: number | undefined;
   /** Threads of one run. */
   readonly threads: number;
   readonly slotRows: number;
@@ -88,24 +73,13 @@ export class OrtBackend implements InferenceBackend {
   readonly slotTokens: number;
   readonly prefersFewShapes: boolean;
   readonly sessions: number;
-  readonly binding: Binding;
   readonly runExact?: (slot: Slot, shape: RunShape) => Promise<RunResult>;
-  private readonly lines: readonly OrtLine[];
+  private readonly threads: readonly SessionThread[];
   private readonly free: Slot[];
   private readonly readMemory: () => Promise<MemoryReading | undefined>;
-  /**
-   * Of the device, beside the arenas of the open graphs: context, kernels, workspaces of libraries. Where a driver
-   * tells.
-   */
-  private besideArenasBytes: number | undefined;
   private isStopping = false;
 
-  private constructor(
-    options: OrtBackendOptions,
-    binding: Binding,
-    lines: readonly OrtLine[],
-    shared: readonly SharedSlot[],
-  ) {
+  private constructor(options: OrtBackendOptions, threads: readonly SessionThread[], shared: readonly SharedSlot[]) {
     const { provider = 'cpu', device = provider } = options;
     this.options = options;
     this.device = device;
@@ -120,8 +94,7 @@ export class OrtBackend implements InferenceBackend {
     if (options.exactGraphPath !== undefined)
       this.runExact = (slot, shape) => this.queue(slot, shape, { isUrgent: false, isExact: true });
     this.free = shared.map(toSlot);
-    this.binding = binding;
-    this.lines = lines;
+    this.threads = threads;
   }
 
   /**
@@ -129,31 +102,22 @@ export class OrtBackend implements InferenceBackend {
    * where it was told to.
    */
   static async open(options: OrtBackendOptions): Promise<OrtBackend> {
-    const binding = bindingFor(options);
-    prepareEnvironment(binding);
+    prepareEnvironment();
     const { graphPath, exactGraphPath, provider = 'cpu', sessions = 1, threads, dims, slotRows, slotTokens } = options;
     const slots = Array.from({ length: sessions + SPARE_SLOTS }, (): SharedSlot => ({
       ids: new SharedArrayBuffer(slotTokens * 4),
       lengths: new SharedArrayBuffer(slotRows * 4),
       embeddings: new SharedArrayBuffer(slotRows * dims * 4),
     }));
-    const line: LineOptions = {
-      graphPath,
-      exactGraphPath,
-      provider,
-      threads,
-      dims,
-      slots,
-      arenaBytes: options.arenaBytes && options.arenaBytes / sessions,
-    };
-    const opened = await Promise.allSettled(Array.from({ length: sessions }, () => LINES[binding](line)));
+    const session: SessionThreadOptions = { graphPath, exactGraphPath, provider, threads, dims, slots };
+    const opened = await Promise.allSettled(Array.from({ length: sessions }, () => SessionThread.open(session)));
     const open = opened.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
     const failure = opened.find((one) => one.status === 'rejected');
     if (failure !== undefined) {
       await Promise.all(open.map((one) => one.stop()));
       throw refused(graphPath, failure.reason);
     }
-    return new OrtBackend(options, binding, open, slots);
+    return new OrtBackend(options, open, slots);
   }
 
   lend(): Slot | undefined {
@@ -167,7 +131,7 @@ export class OrtBackend implements InferenceBackend {
 
   /**
    * Before the first run, on the CPU: lets the provider's arena begin with one region for runs of up to so many padded
-   * tokens, so that what a run takes follows its size (see ort-thread.ts), and runs one short row. Costs address space,
+   * tokens, so that what a run takes follows its size (see arena-region.ts), and runs one short row. Costs address space,
    * not memory, and no more of it than `mostBytes` for all sessions; on other devices it would be memory, and nothing
    * happens.
    */
@@ -178,10 +142,10 @@ export class OrtBackend implements InferenceBackend {
     const powerBelow = 2 ** Math.floor(Math.log2(mostBytes / this.sessions)); // regions are powers of two
     const reserveTokens = Math.min(MOST_RESERVED_TOKENS, Math.floor(Math.min(wantedBytes, powerBelow) / vectorBytes));
     invariant(
-      this.lines.every((line) => line.pending === 0),
+      this.threads.every((thread) => thread.pending === 0),
       'the arena is laid out before anything runs',
     );
-    await Promise.all(this.lines.map((line) => line.prepare(reserveTokens)));
+    await Promise.all(this.threads.map((thread) => thread.prepare(reserveTokens)));
   }
 
   run(slot: Slot, shape: RunShape, { isUrgent = false }: RunOptions = {}): Promise<RunResult> {
@@ -195,108 +159,38 @@ export class OrtBackend implements InferenceBackend {
   ): Promise<RunResult> {
     invariant(rows >= 1 && rows <= this.slotRows && rows * width <= this.slotTokens, 'a micro-batch fits its slot');
     invariant(!this.isStopping, 'nothing runs on a stopped backend');
-    const line = soonestLine(this.lines);
-    return this.resultOf(await line.run({ slot: slot.index, rows, width, ...how }));
+    const thread = soonestThread(this.threads);
+    return resultOf(await thread.run({ slot: slot.index, rows, width, ...how }));
   }
 
   runningMs(): number {
-    return Math.max(...this.lines.map((line) => line.runningMs()));
+    return Math.max(...this.threads.map((thread) => thread.runningMs()));
   }
 
-  /**
-   * The first reading also tells what of the device lies beside the arenas; runs tell what lived at most from then on.
-   */
-  async memory(): Promise<MemoryReading | undefined> {
-    const reading = await this.readMemory();
-    const held = this.heldByArenas();
-    if (held !== undefined && reading?.footprintBytes !== undefined)
-      this.besideArenasBytes ??= Math.max(0, reading.footprintBytes - held);
-    return reading;
-  }
-
-  /** Of each session; undefined where the binding cannot tell. */
-  arenas(): readonly (ArenaUse | undefined)[] {
-    return this.lines.map((line) => line.arena());
-  }
-
-  /**
-   * Gives what the arenas hold and no tensor lies in back to the device; the next run asks for it again. False where
-   * the binding cannot, or there is nothing to give.
-   */
-  async shrink(): Promise<boolean> {
-    const given = await Promise.all(this.lines.map((line) => line.shrink()));
-    return given.includes(true);
-  }
-
-  /**
-   * Ends the runs that go on, which are rejected with CANCELLED; those that wait still run. False where the binding
-   * cannot, or nothing goes on.
-   */
-  cancel(): boolean {
-    return this.lines.map((line) => line.cancel()).includes(true);
+  memory(): Promise<MemoryReading | undefined> {
+    return this.readMemory();
   }
 
   async stop(): Promise<void> {
     this.isStopping = true;
-    await Promise.all(this.lines.map((line) => line.stop()));
-  }
-
-  private heldByArenas(): number | undefined {
-    const uses = this.arenas();
-    return uses.includes(undefined) ? undefined : uses.reduce((sum, use) => sum + use!.held, 0);
-  }
-
-  private resultOf(answer: RunAnswer): RunResult {
-    if (answer.ok) {
-      const memory = answer.arena === undefined ? answer.memory : this.peakWith(answer.arena);
-      return { ok: true, runMs: answer.runMs, ...(memory !== undefined && { memory }) };
-    }
-    const { message } = answer;
-    switch (classifyRunFailure(message)) {
-      case 'out-of-vram':
-        return { ok: false, outOfVram: { message } };
-      case 'cancelled':
-        throw new ShoalError('CANCELLED', 'the run was cut off');
-      case 'device-lost':
-        throw new ShoalError('DEVICE_LOST', `the device stopped working: ${message}`);
-      case 'failed':
-        throw new ShoalError('INFERENCE_FAILED', `ONNX Runtime could not run the model: ${message}`);
-    }
-  }
-
-  /** What lives on the device at most while this session runs and the others rest. */
-  private peakWith({ inUse, mostInUse }: ArenaUse): MemoryReading | undefined {
-    if (this.besideArenasBytes === undefined) return undefined;
-    const atRest = inUse * (this.sessions - 1); // their graphs; between runs nothing else is in use
-    return {
-      liveBytes: Math.round(this.besideArenasBytes + atRest + mostInUse),
-      footprintBytes: undefined,
-      source: 'arena',
-    };
+    await Promise.all(this.threads.map((thread) => thread.stop()));
   }
 }
 
-const LINES: Readonly<Record<Binding, (options: LineOptions) => Promise<OrtLine>>> = {
-  native: openNativeLine,
-  stock: openThreadLine,
-};
-
-/**
- * What carries it. Auto is the package's own, because it measured better: on an H200 43.0 k texts/s against 39.2 k in
- * bulk and 0.68 ms against 0.78 for one text, on two CPU cores 57.2 against 55.1, ours with 9 % less memory
- * (bench/device/ort-session.ts, 2026-11-22). Only ours has an arena with a limit. It does not open WebGPU.
- */
-export function bindingFor({
-  binding = 'auto',
-  provider = 'cpu',
-  arenaBytes,
-}: Pick<OrtBackendOptions, 'binding' | 'provider' | 'arenaBytes'>): Binding {
-  if (binding !== 'auto') return provider === 'webgpu' ? 'stock' : binding;
-  return provider !== 'webgpu' && arenaBytes !== undefined && nativeOrt() !== undefined ? 'native' : 'stock';
+function resultOf(answer: RunAnswer): RunResult {
+  if (answer.ok) return { ok: true, runMs: answer.runMs, ...(answer.memory && { memory: answer.memory }) };
+  const { message } = answer;
+  switch (classifyRunFailure(message)) {
+    case 'out-of-vram':
+      return { ok: false, outOfVram: { message } };
+    case 'device-lost':
+      throw new ShoalError('DEVICE_LOST', `the device stopped working: ${message}`);
+    case 'failed':
+      throw new ShoalError('INFERENCE_FAILED', `ONNX Runtime could not run the model: ${message}`);
+  }
 }
 
 function refused(graphPath: string, reason: unknown): ShoalError {
-  if (reason instanceof ShoalError) return reason;
   return new ShoalError(
     'INFERENCE_FAILED',
     `ONNX Runtime does not open ${graphPath}: ` +
@@ -306,13 +200,14 @@ function refused(graphPath: string, reason: unknown): ShoalError {
 }
 
 /**
- * Variables that have to be set before the library is loaded. (Here, not in the thread: only the main thread's
- * variables reach native code.) CUDA's libraries compute fp32 products in tf32, ten bits of fraction, because the
- * provider asks for it; our binding tells it not to, the package's cannot. What is called fp32 here is fp32.
+ * Sets what has to be set before the library is loaded. (Here, not in the thread: only the main thread's variables reach
+ * native code.) ONNX Runtime 1.30 on Linux keeps a device id under the user's cache folder and uploads events unless told
+ * not to; Shoal tells nobody what it runs. CUDA's libraries compute fp32 products in tf32, ten bits of fraction, because
+ * the provider asks for it, and the package's binding cannot tell it not to. What is called fp32 here is fp32.
  */
-function prepareEnvironment(binding: Binding): void {
-  disableTelemetry();
-  if (binding === 'stock') process.env['NVIDIA_TF32_OVERRIDE'] ??= '0';
+function prepareEnvironment(): void {
+  process.env['ORT_DISABLE_TELEMETRY'] = '1';
+  process.env['NVIDIA_TF32_OVERRIDE'] ??= '0';
 }
 
 function toSlot(shared: SharedSlot, index: number): Slot {

@@ -2,7 +2,7 @@
 // there is; the patterns come from messages seen on the CPU provider and an H200 (2026-11) and from the runtime's
 // source.
 
-export type RunFailureKind = 'out-of-vram' | 'device-lost' | 'cancelled' | 'failed';
+export type RunFailureKind = 'out-of-vram' | 'device-lost' | 'failed';
 
 const OUT_OF_VRAM =
   /std::bad_alloc|Failed to allocate memory for requested buffer|Available memory of \d+ is smaller|CUDA failure 2\b|CUDA_ERROR_OUT_OF_MEMORY|out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_(?:INTERNAL_ERROR_.*ALLOC|ALLOC_FAILED)/i;
@@ -15,11 +15,7 @@ const OUT_OF_VRAM =
 const DEVICE_LOST =
   /CUDA failure (?:46|214|220|226|70\d|71\d|721|810|911|999)\b|CUBLAS failure 13\b|CU(?:BLAS|DNN)_STATUS_EXECUTION_FAILED|device lost|uncorrectable ECC/i;
 
-/** By whoever asked for it: the native binding's runs can be cut off. */
-const CANCELLED = /Exiting due to terminate flag/;
-
 export function classifyRunFailure(message: string): RunFailureKind {
   if (DEVICE_LOST.test(message)) return 'device-lost';
-  if (CANCELLED.test(message)) return 'cancelled';
   return OUT_OF_VRAM.test(message) ? 'out-of-vram' : 'failed';
 }

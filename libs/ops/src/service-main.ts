@@ -6,7 +6,7 @@
 // to handle.
 
 import { ShoalError, isShoalError, toFailure, type Failure } from '@shoal/contract';
-import { redactSettings, resolveSettings, type Logger, type Settings } from '@shoal/core';
+import { droppedVariables, redactSettings, resolveSettings, type Logger, type Settings } from '@shoal/core';
 import { createLogger } from './logger.ts';
 import { readSettingsFile } from './settings-file.ts';
 
@@ -41,6 +41,7 @@ export async function serviceMain({ name, fixed = {}, start }: ServiceMainOption
     );
     const log = createLogger({ level: settings.logLevel, name });
     log.debug({ settings: redactSettings(settings) }, 'settings in force');
+    for (const dropped of droppedVariables(process.env)) log.warn(dropped, 'a setting that is gone is ignored');
     const service = await start(settings, log);
     await report({ kind: 'ready', pid: process.pid, ...service.facts });
     log.info(service.facts, 'ready');

@@ -17,49 +17,23 @@ import { median } from '../base/median.ts';
 import { ShoalError, invariant } from '@shoal/contract';
 import type { RunShape } from '../ports/device.ts';
 
-/**
- * An arena that grows as it is asked may hold so many times what one run made a fresh one take; what is more is given
- * back before the run is answered (NativeLine). The same number makes the bound and the prediction of it.
- */
-export const MOST_HELD = 1.5;
-/**
- * The device gives whole pages of 2 MiB, and there are about a dozen regions: a fresh arena of 14 MiB showed as 20
- * (H200, 2026-11-22).
- */
-const ROUNDING_BYTES = 24 * 2 ** 20;
-/**
- * Beside an arena, what libraries load with a kernel that runs for the first time: 2 and 3 MiB a session in 60 steps on
- * an H200 (2026-11-22).
- */
-const LIBRARIES_BYTES = 8 * 2 ** 20;
-/** For a law that was fitted before `heldRatio` was measured: the most seen, wide rows in fp32. */
-const MOST_HELD_RATIO = 1.9;
-
 const byteCount = z.number().nonnegative().finite();
 
 export const memoryLawSchema = z.strictObject({
   loadedBytes: byteCount,
   floorBytes: byteCount,
   slackBytes: byteCount,
-  /**
-   * Ascending in width; bytes never fall with it. `heldRatio`: so many times what tensors use does a fresh arena take
-   * for it, where that was measured.
-   */
+  /** Ascending in width; bytes never fall with it. What profiles of a version before say besides is left out. */
   perToken: z
-    .array(
-      z.strictObject({
-        width: z.number().int().positive(),
-        bytes: byteCount.positive(),
-        heldRatio: z.number().min(1).max(16).optional(),
-      }),
-    )
+    .array(z.object({ width: z.number().int().positive(), bytes: byteCount.positive() }))
     .min(1)
     .max(64),
   /**
-   * How the runtime's arena grows: in one region laid out before (CPU), by regions of what is asked for (our own
-   * binding), or by doubling (the package's binding on CUDA); the last never shrinks before the session closes.
+   * How the runtime's arena grows: in one region laid out before (CPU), or by doubling (CUDA), where it never shrinks
+   * before the session closes. A profile of a version before may name one that grew as it was asked; the same graph runs
+   * in one that doubles now.
    */
-  arena: z.enum(['exact', 'requested', 'doubling']),
+  arena: z.preprocess((arena) => (arena === 'requested' ? 'doubling' : arena), z.enum(['exact', 'doubling'])),
 });
 
 export type MemoryLaw = z.infer<typeof memoryLawSchema>;
@@ -70,8 +44,6 @@ export interface MemoryPoint extends RunShape {
   readonly loadedBytes: number;
   /** Most that was held up to the end of the last run. */
   readonly peakBytes: number;
-  /** What an arena that grows as it is asked had taken from the device for that, where it can tell. */
-  readonly heldBytes?: number | undefined;
 }
 
 /** Most that tensors, weights and context take at once during a run of this shape. */
@@ -85,16 +57,13 @@ export function liveBytes(law: MemoryLaw, shape: RunShape): number {
  * driver tells what is ours.
  */
 export function footprintBytes(law: MemoryLaw, shape?: RunShape): number {
-  const restBytes = law.loadedBytes + (law.arena === 'requested' ? LIBRARIES_BYTES : 0);
-  if (shape === undefined) return restBytes;
+  if (shape === undefined) return law.loadedBytes;
   const increment = incrementBytes(law, shape);
   switch (law.arena) {
     case 'exact':
-      return restBytes + increment;
-    case 'requested':
-      return restBytes + MOST_HELD * heldRatioAt(law, shape.width) * increment + ROUNDING_BYTES;
+      return law.loadedBytes + increment;
     case 'doubling':
-      return restBytes + 2 ** Math.ceil(Math.log2(Math.max(1, increment)));
+      return law.loadedBytes + 2 ** Math.ceil(Math.log2(Math.max(1, increment)));
   }
 }
 
@@ -118,16 +87,6 @@ export function bytesPerToken({ perToken }: MemoryLaw, width: number): number {
   if (after === 0 || last === 0) return perToken[0]!.bytes;
   const [low, high] = after < 0 ? [perToken[last - 1]!, perToken[last]!] : [perToken[after - 1]!, perToken[after]!];
   return low.bytes + ((high.bytes - low.bytes) * (width - low.width)) / (high.width - low.width);
-}
-
-/**
- * The larger of both measured widths beside this one: it rises in steps, where a tensor ceases to fit what another
- * left.
- */
-function heldRatioAt({ perToken }: MemoryLaw, width: number): number {
-  const after = perToken.findIndex((knot) => knot.width >= width);
-  const beside = after < 0 ? perToken.slice(-1) : perToken.slice(Math.max(0, after - 1), after + 1);
-  return Math.max(...beside.map(({ heldRatio = MOST_HELD_RATIO }) => heldRatio));
 }
 
 /**
@@ -187,10 +146,7 @@ export function fitMemoryModel(
   let best: { law: MemoryLaw; misfit: number } | undefined;
   for (let step = 0; step <= SLACK_STEPS; step++) {
     const slackBytes = (floorBytes * MAX_SLACK * step) / SLACK_STEPS;
-    const perToken = perTokenTable(floorBytes, slackBytes, increments).map((knot) => ({
-      ...knot,
-      ...heldRatioOf(points, knot.width),
-    }));
+    const perToken = perTokenTable(floorBytes, slackBytes, increments);
     const law = { loadedBytes, floorBytes, slackBytes, arena, perToken };
     const misfit = increments.reduce(
       (sum, { tokens, width, bytes }) => sum + (incrementBytes(law, { rows: tokens / width, width }) / bytes - 1) ** 2,
@@ -211,16 +167,6 @@ interface Increment {
   readonly width: number;
   readonly tokens: number;
   readonly bytes: number;
-}
-
-/** The most of all shapes of this width. */
-function heldRatioOf(points: readonly MemoryPoint[], width: number): { readonly heldRatio?: number } {
-  const ratios = points.flatMap((point) =>
-    point.width === width && point.heldBytes !== undefined
-      ? [(point.heldBytes - point.loadedBytes) / (point.peakBytes - point.loadedBytes)]
-      : [],
-  );
-  return ratios.length === 0 ? {} : { heldRatio: Math.min(16, Math.max(1, ...ratios)) };
 }
 
 /** At each width, relative least squares of floor − slack + x·tokens = bytes, with the one unknown x. */

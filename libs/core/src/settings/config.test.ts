@@ -2,6 +2,7 @@
 
 import { describe, expect, test } from 'vitest';
 import {
+  droppedVariables,
   environmentName,
   flagName,
   redactSettings,
@@ -152,6 +153,23 @@ describe('what is wrong', () => {
     );
     expect(() => resolveSettings({ flags: { maxRows: '0' } })).toThrow(/^a setting is wrong:\n {2}--max-rows/);
     expect(() => resolveSettings({ flags: { maxRows: '0', minRows: '0' } })).toThrow(/^2 settings are wrong:/);
+  });
+
+  test('a file that names a setting of a version before is told what takes its place', () => {
+    expect(problemsOf({ file: { runtimeBinding: 'native' } })).toEqual([
+      expect.stringMatching(
+        /^"runtimeBinding" in shoal\.config\.json: there is no such setting any more: .*remove the setting$/,
+      ),
+    ]);
+  });
+
+  test('a variable of a setting that is gone changes nothing, and is named with what takes its place', () => {
+    const environment = { SHOAL_RUNTIME_BINDING: 'native', SHOAL_COLOUR: 'red' };
+    expect(resolveSettings({ environment })).toEqual(resolveSettings());
+    expect(droppedVariables(environment)).toEqual([
+      { variable: 'SHOAL_RUNTIME_BINDING', advice: expect.stringContaining('npm package') },
+    ]);
+    expect(droppedVariables({ SHOAL_RUNTIME_BINDING: '' })).toEqual([]);
   });
 
   test.each([

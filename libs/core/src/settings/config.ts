@@ -90,14 +90,6 @@ export const settingsSchema = z.strictObject({
         'Unset: what shoal tune measured (native encoder), else 2 on cards of 40 GB and more, else 1; on a CPU ' +
         'one for every eight threads, 8 at most (docs/tuning.md).',
     ),
-  runtimeBinding: z
-    .enum(['auto', 'native', 'stock'])
-    .default('auto')
-    .describe(
-      'What ONNX Runtime is called through. native: the addon of native/ort-session, which can limit, ask and ' +
-        'give back the memory of a session. stock: the binding of the npm package. auto: the package’s, which ' +
-        'measured faster (bench/results/gpu.md). The vectors are the same.',
-    ),
   workerName: z
     .string()
     .regex(/^[A-Za-z0-9_.-]{1,64}$/, 'must be 1 to 64 letters, digits, "_", "." and "-"')
@@ -296,6 +288,11 @@ const SIZES = {
   gpu: { maxRows: 16_384, poolTokens: 1_310_720, poolsAhead: 1 },
 } as const;
 
+/** Settings of versions before, each with what takes its place. A file that names one is refused with these words. */
+const DROPPED: Readonly<Record<string, string>> = {
+  runtimeBinding: 'ONNX Runtime is always called through the binding of its npm package now; remove the setting',
+};
+
 /** Variables that other software established, honoured under their own names. SHOAL_* wins over them. */
 const WELL_KNOWN: Readonly<Record<string, SettingKey>> = { REDIS_URL: 'redisUrl', LOG_LEVEL: 'logLevel' };
 
@@ -342,7 +339,7 @@ function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<str
   if (parsed.success && between.length === 0) return parsed.data;
   const found = (parsed.error?.issues ?? []).flatMap((issue) => {
     if (issue.code === 'unrecognized_keys')
-      return issue.keys.map((key) => `${origins.get(key) ?? key}: there is no such setting`);
+      return issue.keys.map((key) => `${origins.get(key) ?? key}: there is no such setting${droppedWords(key)}`);
     const key = String(issue.path[0]);
     return [
       `${origins.get(key) ?? key} = ` +
@@ -356,6 +353,23 @@ function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<str
     `${problems.length === 1 ? 'a setting is' : `${problems.length} settings are`} wrong:\n  ${problems.join('\n  ')}`,
     { problems },
   );
+}
+
+function droppedWords(key: string): string {
+  return DROPPED[key] === undefined ? '' : ` any more: ${DROPPED[key]}`;
+}
+
+/**
+ * What the environment still says of settings that are gone. A variable that is no setting is none of ours and changes
+ * nothing; whoever set one of these expects that it does, and is to be told.
+ */
+export function droppedVariables(
+  environment: Readonly<Record<string, string | undefined>>,
+): readonly { readonly variable: string; readonly advice: string }[] {
+  return Object.entries(DROPPED).flatMap(([key, advice]) => {
+    const variable = environmentName(key);
+    return (environment[variable] ?? '') === '' ? [] : [{ variable, advice }];
+  });
 }
 
 /** The values of a setting that has a closed set of them, for completion. */

@@ -60,7 +60,6 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
     precision: settings.precision,
     encoder: settings.encoder,
     deviceSessions: settings.deviceSessions,
-    runtimeBinding: settings.runtimeBinding,
     cacheDir,
     threads,
     tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(),

@@ -4,7 +4,7 @@
 
 import { access, stat } from 'node:fs/promises';
 import type { InferenceBackend, Logger, Precision, Settings } from '@shoal/core';
-import { OrtBackend, bindingFor, cudaProviderProblem, type OrtBackendOptions, type Provider } from '@shoal/inference';
+import { OrtBackend, cudaProviderProblem, type OrtBackendOptions, type Provider } from '@shoal/inference';
 import { openGraph, type GraphKind, type StoredModel } from '@shoal/models';
 import { onlyGpu } from './only-gpu.ts';
 import { openCanary, type Canary, type CanaryOptions } from './canary.ts';
@@ -33,8 +33,6 @@ export interface DeviceOptions extends CanaryOptions {
    * thought; on a CPU cpuSessions.
    */
   readonly sessions?: number | undefined;
-  /** What ONNX Runtime is called through. Default: auto. */
-  readonly binding?: OrtBackendOptions['binding'];
   /** Of this process: CUDA_VISIBLE_DEVICES is set in it. */
   readonly environment: Record<string, string | undefined>;
   readonly log: Logger;
@@ -128,15 +126,7 @@ function exists(path: string): Promise<boolean> {
 
 // ---- cpu --------------------------------------------------------------------------------------------------------
 
-async function openCpu({
-  model,
-  slots,
-  threads,
-  sessions: asked,
-  cacheDir,
-  binding,
-  environment,
-}: DeviceOptions): Promise<InferenceBackend> {
+async function openCpu({ model, slots, threads, sessions: asked, cacheDir }: DeviceOptions): Promise<InferenceBackend> {
   const graphPath = await openGraph(model, { cacheDir });
   const sessions =
     asked ??
@@ -147,18 +137,11 @@ async function openCpu({
     });
   return OrtBackend.open({
     ...slots,
-    binding,
-    arenaBytes: faultyArenaBytes(environment),
     sessions,
     threads: threadsEach(threads, sessions),
     precision: model.precision,
     graphPath,
   });
-}
-
-/** For tests and benches: an arena that is smaller than anybody is told, so that runs find no room. */
-function faultyArenaBytes({ SHOAL_FAULT_ARENA_BYTES: bytes }: DeviceOptions['environment']): number | undefined {
-  return bytes === undefined ? undefined : Number(bytes);
 }
 
 // ---- precision --------------------------------------------------------------------------------------------------
@@ -222,28 +205,13 @@ interface Attempt {
   readonly least: number;
 }
 
-/**
- * Through our own binding where it serves by itself; where that does not open, or gives other vectors, through the
- * package's, and says so.
- */
+/** Opens the graph and holds its vectors against those of the CPU. */
 async function openProven(options: DeviceOptions, attempt: Attempt): Promise<OrtBackend> {
-  const { binding = 'auto', log } = options;
-  const openWith = async (chosen: typeof binding): Promise<OrtBackend> =>
-    accepted(await openIn({ ...options, binding: chosen }, attempt), attempt.canary, attempt.least, log);
-  if (binding !== 'auto' || bindingFor(attempt.place) === 'stock') return openWith(binding);
-  try {
-    return await openWith('native');
-  } catch (error) {
-    log.warn(
-      { device: attempt.place.device, reason: error instanceof Error ? error.message : String(error) },
-      'the native binding of the runtime is refused, going on with the package’s own',
-    );
-    return openWith('stock');
-  }
+  return accepted(await openIn(options, attempt), attempt.canary, attempt.least, options.log);
 }
 
 async function openIn(
-  { model, slots, cacheDir, sessions, binding, environment }: DeviceOptions,
+  { model, slots, cacheDir, sessions }: DeviceOptions,
   { precision, kind, kinds, place }: Attempt,
 ): Promise<OrtBackend> {
   const graphPath = await openGraph(model, { cacheDir, kind });
@@ -254,8 +222,6 @@ async function openIn(
   return OrtBackend.open({
     ...slots,
     ...place,
-    binding,
-    arenaBytes: faultyArenaBytes(environment),
     threads: 1,
     precision,
     graphPath,

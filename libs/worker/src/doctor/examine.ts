@@ -6,13 +6,7 @@ import { access, constants, readdir } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import type { Logger, Precision } from '@shoal/core';
-import {
-  cudaProviderProblem,
-  findsCudnn,
-  installedRuntime,
-  nativeEncoderProblem,
-  nativeOrtProblem,
-} from '@shoal/inference';
+import { cudaProviderProblem, findsCudnn, installedRuntime, nativeEncoderProblem } from '@shoal/inference';
 import { openTokenizer, type StoredModel } from '@shoal/models';
 import {
   readDetails,
@@ -254,7 +248,6 @@ async function providerFindings(
         state: 'ok',
         found: `of ONNX Runtime ${installedRuntime().version}, and everything its loader needs`,
       },
-      bindingFinding(),
       ...(await cudnnFindings(environment)),
     ];
   return [
@@ -313,20 +306,6 @@ async function similarityFinding({ cudaLibrary }: ExamineGpusOptions): Promise<F
     ({ name, compute, totalBytes }) => `${name} (${(compute / 10).toFixed(1)}, ${gigabytes(totalBytes)} GB)`,
   );
   return { about, state: 'ok', found: `${path} has the interface asked for and sees ${cards.join(', ')}` };
-}
-
-/**
- * Workers run without it, but their memory on the device is only known by the driver's figures and never given back.
- */
-function bindingFinding(): Finding {
-  const problem = nativeOrtProblem();
-  if (problem === undefined) return { about: 'runtime binding', state: 'ok', found: 'the native one' };
-  return {
-    about: 'runtime binding',
-    state: 'absent',
-    found: `${problem}; the package's own serves`,
-    cure: 'npm run build makes it where there is a C++ compiler',
-  };
 }
 
 async function cudnnFindings(environment: ExamineGpusOptions['environment']): Promise<Finding[]> {

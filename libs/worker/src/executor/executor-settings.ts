@@ -24,8 +24,6 @@ export interface ExecutorSettings {
   /** Default: auto. */
   readonly encoder?: Settings['encoder'];
   readonly deviceSessions: Settings['deviceSessions'];
-  /** Default: auto. */
-  readonly runtimeBinding?: Settings['runtimeBinding'];
   readonly cacheDir: string;
   /** Longest row in tokens; undefined: where the model's authors truncate. */
   readonly maxTokens: number | undefined;

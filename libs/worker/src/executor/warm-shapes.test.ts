@@ -25,7 +25,7 @@ async function warmed(fitTokens: number): Promise<{ backend: FakeBackend; tokens
         floorBytes: 0,
         slackBytes: 0,
         perToken: [{ width: 8, bytes: 16_000 }],
-        arena: 'requested',
+        arena: 'doubling',
       },
       source: 'preset',
     },

@@ -3,7 +3,6 @@
 // few seconds.
 
 import { stat } from 'node:fs/promises';
-import { toFailure } from '@shoal/contract';
 import {
   createBudget,
   lawOfSessions,
@@ -16,7 +15,6 @@ import {
   type InferenceBackend,
   type LearnedBudget,
   type Logger,
-  type MemoryLaw,
   type MemoryProbe,
   type ModelSizes,
   type Preset,
@@ -26,7 +24,6 @@ import { EncoderBackend, OrtBackend, type EncoderBackendOptions, type OrtBackend
 import type { StoredModel } from '@shoal/models';
 import type { ExecutorSettings } from '../executor/executor-settings.ts';
 import { hostMemory } from '../device/host-memory.ts';
-import { arenaShapes, measureArena } from './measure-arena.ts';
 import { measureMemory } from './measure-memory.ts';
 import { IdleShrink } from './idle-shrink.ts';
 import { MemoryFit } from './memory-fit.ts';
@@ -57,8 +54,6 @@ export interface DeviceBudget {
  */
 export const CPU_KNEE_TOKENS = 1_024;
 const READ_MEMORY_EVERY_MS = 5_000;
-/** Bytes per token stay the same beyond: 0.3 % between 16 k and 131 k. */
-const MOST_FIT_TOKENS = 16_384;
 /** On a busy machine a probe of low priority gets a tenth of a core. */
 const PROBE_TIMEOUT_MS = 120_000;
 
@@ -123,8 +118,7 @@ export async function openDeviceBudget(options: DeviceBudgetOptions): Promise<De
 /**
  * Begins with what is stored of this card, else with the preset for its name; what others use of it is asked of the
  * driver. Memory is not measured beside the work here: a second process on the card would take what the first is about
- * to need. Where the arena can be asked, it is measured once before the first claim and kept. While nobody asks for
- * anything, the arena is given back.
+ * to need.
  */
 async function gpuBudget(
   { settings, model, maxTokens, clock, log }: DeviceBudgetOptions,
@@ -138,14 +132,7 @@ async function gpuBudget(
   const profile = await readProfile(settings.cacheDir, key, log);
   const preset = await gpuPreset({ ...backend.options, deviceKind }, model, maxTokens, totalBytes);
   if (profile === undefined) log.info({ device: backend.device, totalBytes }, preset.line);
-  const fitted =
-    profile?.memory === undefined
-      ? await fitArena(backend, { maxWidth: maxTokens, tokens: Math.min(preset.startTokens, MOST_FIT_TOKENS) }, log)
-      : undefined;
-  if (fitted !== undefined) await keepProfile(settings.cacheDir, key, { memory: fitted }, log);
-  await backend.shrink(); // what the canary took is not what the open graph holds
   const loadedBytes = (await backend.memory())?.footprintBytes ?? preset.law.loadedBytes;
-  const own = ownBytes(loadedBytes, () => heldByArenas(backend));
   // A card that is known keeps its knee until `shoal tune` has measured it: bulk runs are all of one size, and teach
   // nothing of others.
   const kneeTokens = profile?.kneeTokens ?? (preset.isKnown ? preset.startTokens : undefined);
@@ -155,16 +142,13 @@ async function gpuBudget(
     startTokens: preset.startTokens,
     kneeTokens,
     memory: {
-      law: { ...lawOfSessions(profile?.memory ?? fitted ?? preset.law, backend.sessions), loadedBytes },
-      source: profile?.memory !== undefined ? 'stored' : fitted !== undefined ? 'fitted' : 'preset',
+      law: { ...lawOfSessions(profile?.memory ?? preset.law, backend.sessions), loadedBytes },
+      source: profile?.memory === undefined ? 'preset' : 'stored',
     },
   });
-  const idle = new IdleShrink(backend, clock);
-  const stopReading = readEvery(READ_MEMORY_EVERY_MS, clock, async () => {
-    await idle.look();
-    budget.deviceMemory(await probe.read(), own());
-  });
-  return { budget, hear: (message) => idle.hear(message), stop: stopReading };
+  // nothing counts what is ours of the card: the budget predicts it
+  const stop = readEvery(READ_MEMORY_EVERY_MS, clock, async () => budget.deviceMemory(await probe.read(), undefined));
+  return { budget, hear: () => undefined, stop };
 }
 
 /**
@@ -178,32 +162,6 @@ export function ownBytes(loadedBytes: number, held: () => number | undefined): (
     const heldNow = held();
     return heldAtOpen === undefined || heldNow === undefined ? undefined : loadedBytes + heldNow - heldAtOpen;
   };
-}
-
-function heldByArenas(backend: OrtBackend): number | undefined {
-  const held = backend.arenas().map((arena) => arena?.held);
-  return held.some((bytes) => bytes === undefined) ? undefined : held.reduce<number>((sum, bytes) => sum + bytes!, 0);
-}
-
-/** Undefined where the arena cannot be asked; what goes wrong is a line in the log. */
-async function fitArena(
-  { binding, options }: OrtBackend,
-  shapes: Parameters<typeof arenaShapes>[0],
-  log: Logger,
-): Promise<MemoryLaw | undefined> {
-  if (binding !== 'native') return undefined;
-  const startedMs = performance.now();
-  try {
-    const law = await measureArena(options, arenaShapes(shapes));
-    log.info({ durationMs: Math.round(performance.now() - startedMs) }, 'memory of this model measured');
-    return law;
-  } catch (error) {
-    log.warn(
-      { code: toFailure(error).code, reason: toFailure(error).message },
-      'memory of this model could not be measured, going on with the preset',
-    );
-    return undefined;
-  }
 }
 
 /**

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { ManualClock, RecordingLogger } from '@shoal/core/testing';
-import { OrtBackend, nativeOrtProblem, type Binding } from '@shoal/inference';
+import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel } from '@shoal/models';
 import { openDeviceBudget } from './device-budget.ts';
 
@@ -17,18 +17,12 @@ beforeAll(async () => {
 });
 afterAll(() => rm(cacheDir, { recursive: true, force: true }));
 
-async function budgetOf(
-  deviceKind: string,
-  totalGib: number,
-  free = { bytes: totalGib * GIB },
-  binding: Binding = 'stock',
-) {
+async function budgetOf(deviceKind: string, totalGib: number, free = { bytes: totalGib * GIB }) {
   const model = await openModel('tiny-random', { cacheDir });
   const totalBytes = totalGib * GIB;
   const freeAtStart = free.bytes; // the driver's tool counts all that was taken since, by whomever
   const backend = await OrtBackend.open({
-    binding,
-    graphPath: await openGraph(model, { cacheDir, kind: 'cuda-fp16' }),
+    graphPath: await openGraph(model, { cacheDir, kind: 'fused-fp16' }),
     precision: 'fp16',
     dims: model.dims,
     threads: 1,
@@ -74,31 +68,12 @@ test('a large card begins with its preset, which is far below its memory, and sa
   await close();
 });
 
-const native = nativeOrtProblem();
-if (native !== undefined) console.warn(`no arena is asked: ${native}`);
-test.skipIf(native !== undefined)(
-  'where the arena can be asked, memory is measured before the first claim, and stored for the next start',
-  async () => {
-    const first = await budgetOf('NVIDIA asked', 140, undefined, 'native');
-    expect(first.budget.current().source).toBe('fitted');
-    expect(first.log.messages('info')).toContain('memory of this model measured');
-    await first.close();
-    const second = await budgetOf('NVIDIA asked', 140, undefined, 'native');
-    expect(second.budget.current().source).toBe('stored');
-    expect(second.log.messages('info')).not.toContain('memory of this model measured');
-    await second.close();
-  },
-);
-
-test.each<Binding>(native === undefined ? ['stock', 'native'] : ['stock'])(
-  'what others take of the card while a worker runs leaves less for its runs, %s binding',
-  async (binding) => {
-    const free = { bytes: 20 * GIB };
-    const { budget, clock, close } = await budgetOf('NVIDIA H200', 20, free, binding);
-    const before = budget.rowsAt(512);
-    free.bytes = 0.1 * GIB;
-    await clock.advance(5_001);
-    await expect.poll(() => budget.rowsAt(512)).toBeLessThan(before);
-    await close();
-  },
-);
+test('what others take of the card while a worker runs leaves less for its runs', async () => {
+  const free = { bytes: 20 * GIB };
+  const { budget, clock, close } = await budgetOf('NVIDIA H200', 20, free);
+  const before = budget.rowsAt(512);
+  free.bytes = 0.1 * GIB;
+  await clock.advance(5_001);
+  await expect.poll(() => budget.rowsAt(512)).toBeLessThan(before);
+  await close();
+});

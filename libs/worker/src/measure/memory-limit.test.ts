@@ -1,6 +1,6 @@
-// A device whose arena has a limit that nobody was told of, through the real executor and the real runtime:
-// micro-batches far too large for it are split until they run, the row that fits nowhere is handed over, and nobody
-// loses a text.
+// A device whose memory has a limit that nobody was told of, through the real executor and the native encoder's
+// reference: micro-batches far too large for it are split until they run, the row that fits nowhere is handed over, and
+// nobody loses a text.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -9,10 +9,11 @@ import { afterAll, expect, test } from 'vitest';
 import { encodeTokens, openResult } from '@shoal/contract';
 import { Executor, createBudget, noFaults, systemClock, type FromExecutor, type JobOrder } from '@shoal/core';
 import { FakeTokenizer, MemoryPayloadStore, RecordingLogger } from '@shoal/core/testing';
-import { OrtBackend, nativeOrtProblem, probeArena } from '@shoal/inference';
-import { openGraph, writeTinyModel } from '@shoal/models';
+import { ENCODER_LIBRARIES, EncoderBackend } from '@shoal/inference';
+import { buildReferenceEncoder } from '@shoal/inference/testing';
+import { readEncoder, writeTinyModel } from '@shoal/models';
 
-const cacheDir = mkdtempSync(join(tmpdir(), 'shoal-arena-limit-'));
+const cacheDir = mkdtempSync(join(tmpdir(), 'shoal-memory-limit-'));
 afterAll(() => rmSync(cacheDir, { recursive: true, force: true }));
 
 const JOBS = 20;
@@ -20,8 +21,7 @@ const ROWS = 20;
 const MAX_TOKENS = 256;
 /** Padded tokens that the budget would run at once. */
 const GREEDY_TOKENS = 8_192;
-const problem = nativeOrtProblem();
-if (problem !== undefined) console.warn(`no arena is limited: ${problem}`);
+const hasEncoder = buildReferenceEncoder('a device with too little memory');
 
 const tokenizer = new FakeTokenizer({ maxTokens: MAX_TOKENS });
 const lengthOf = (row: number): number => 8 + ((row * 53) % 56);
@@ -44,22 +44,18 @@ function orderOf([jobId, rows]: readonly [string, number[][]]): JobOrder {
   };
 }
 
-test.skipIf(problem !== undefined)(
+test.runIf(hasEncoder)(
   'runs that find no room are split, what fits nowhere is handed over, and every other text gets its vector',
   async () => {
-    const model = await writeTinyModel(join(cacheDir, 'wide'), { hidden: 256, heads: 8, layers: 2, seed: 11 });
-    const graph = { graphPath: await openGraph(model, { cacheDir }), dims: model.dims, threads: 2 };
-    const slots = { slotRows: 512, slotTokens: GREEDY_TOKENS };
-    // room for half of the widest row alone, which is enough for some thirty of the usual ones
-    const widest = await probeArena({ ...graph, provider: 'cpu', arenaBytes: 2 ** 40 }, { rows: 1, width: MAX_TOKENS });
-    const backend = await OrtBackend.open({
-      ...graph,
-      ...slots,
-      binding: 'native',
-      device: 'small',
-      arenaBytes: widest.loadedBytes + 0.5 * (widest.peakBytes - widest.loadedBytes),
-    });
-    const unlimited = await OrtBackend.open({ ...graph, ...slots });
+    const model = await readEncoder(
+      await writeTinyModel(join(cacheDir, 'wide'), { hidden: 256, heads: 8, layers: 2, seed: 11 }),
+    );
+    const slots = { slotRows: 512, slotTokens: GREEDY_TOKENS, precision: 'fp32', device: 'small' } as const;
+    const library = ENCODER_LIBRARIES.reference;
+    const unlimited = await EncoderBackend.open({ ...slots, model, library });
+    // room for half of the widest row alone, which is enough for a few of the usual ones
+    const memoryLimit = unlimited.heldBytes() + unlimited.laneBytes(MAX_TOKENS / 2, 1);
+    const backend = await EncoderBackend.open({ ...slots, model, library, memoryLimit });
     const jobs = new Map<string, number[][]>(
       Array.from({ length: JOBS }, (_, job) => [
         `job-${job}`,
@@ -80,8 +76,8 @@ test.skipIf(problem !== undefined)(
     }
     await Promise.all([backend.stop(), unlimited.stop()]);
     process.stdout.write(
-      `arena with room for half of a row of ${MAX_TOKENS} tokens: ${JOBS * ROWS} texts, ${splits} splits, 0 ` +
-        `lost, 1 of 1 job handed over that fits nowhere\n`,
+      `room for half of a row of ${MAX_TOKENS} tokens: ${JOBS * ROWS} texts, ${splits} splits, 0 lost, 1 of 1 job ` +
+        'handed over that fits nowhere\n',
     );
   },
 );
@@ -94,7 +90,7 @@ interface Ran {
   readonly splits: number;
 }
 
-async function runAll(backend: OrtBackend, jobs: ReadonlyMap<string, number[][]>): Promise<Ran> {
+async function runAll(backend: EncoderBackend, jobs: ReadonlyMap<string, number[][]>): Promise<Ran> {
   const store = new MemoryPayloadStore();
   const outcomes = new Map<string, JobOutcome>();
   const ended = Promise.withResolvers<void>();
@@ -141,8 +137,8 @@ async function runAll(backend: OrtBackend, jobs: ReadonlyMap<string, number[][]>
   return { outcomes, results, splits };
 }
 
-/** Of a job's rows in one run. */
-async function leastCosine(backend: OrtBackend, rows: readonly number[][], found: Float32Array): Promise<number> {
+/** The least cosine of a job's rows, run together, with what was found. */
+async function leastCosine(backend: EncoderBackend, rows: readonly number[][], found: Float32Array): Promise<number> {
   const slot = backend.lend()!;
   const width = Math.ceil(Math.max(...rows.map((ids) => ids.length)) / 8) * 8;
   slot.ids.fill(0, 0, rows.length * width);

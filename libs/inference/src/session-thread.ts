@@ -1,27 +1,23 @@
-// A line over the package's own binding: a thread of Node's that runs the model and blocks while it does. It can tell
-// nothing of the arena, give nothing back before it is closed, and cut off no run.
+// A session of ONNX Runtime in a thread of its own, which runs the model and blocks while it does, and the runs that wait
+// for it: they go in the order of the calls, urgent ones first. The package's binding can neither limit nor ask an
+// arena, give nothing back before the session is closed, and cut off no run.
 
 import { Worker } from 'node:worker_threads';
 import { ShoalError, invariant, unreachable } from '@shoal/contract';
-import type { ArenaUse, LineOptions, OrtLine, RunAnswer, RunRequest } from './ort-line.ts';
-import type { OrtThreadData, OrtThreadMessage, PrepareRequest } from './ort-thread-protocol.ts';
+import type { MemoryReading } from '@shoal/core';
+import type { FromSessionThread, PrepareRequest, RunRequest, SessionThreadOptions } from './session-thread-protocol.ts';
+
+/** How a run ended; a message is in the runtime's words. */
+export type RunAnswer =
+  | { readonly ok: true; readonly runMs: number; readonly memory?: MemoryReading | undefined }
+  | { readonly ok: false; readonly message: string };
 
 interface Pending {
   resolve(answer: RunAnswer): void;
   reject(error: Error): void;
 }
 
-/** Throws what the runtime said when it does not open the graph, or does not run it where it was told to. */
-export async function openThreadLine({ arenaBytes: _cannot, ...workerData }: LineOptions): Promise<OrtLine> {
-  const isSource = import.meta.url.endsWith('.ts');
-  const thread = new Worker(new URL(isSource ? './ort-thread.ts' : './ort-thread.js', import.meta.url), {
-    workerData: workerData satisfies OrtThreadData,
-  });
-  await ready(thread);
-  return new ThreadLine(thread);
-}
-
-class ThreadLine implements OrtLine {
+export class SessionThread {
   private readonly thread: Worker;
   private readonly runs = new Map<number, Pending>();
   private readonly exited: Promise<void>;
@@ -29,9 +25,9 @@ class ThreadLine implements OrtLine {
   private isStopping = false;
   private isGone = false;
 
-  constructor(thread: Worker) {
+  private constructor(thread: Worker) {
     this.thread = thread;
-    thread.on('message', (message: OrtThreadMessage) => this.hear(message));
+    thread.on('message', (message: FromSessionThread) => this.hear(message));
     thread.on('error', (error) => this.failAll(error));
     this.exited = new Promise((resolve) => {
       thread.once('exit', (code) => {
@@ -42,10 +38,21 @@ class ThreadLine implements OrtLine {
     });
   }
 
+  /** Throws what the runtime said when it does not open the graph, or does not run it where it was told to. */
+  static async open(options: SessionThreadOptions): Promise<SessionThread> {
+    const isSource = import.meta.url.endsWith('.ts');
+    const main = new URL(isSource ? './session-thread-main.ts' : './session-thread-main.js', import.meta.url);
+    const thread = new Worker(main, { workerData: options });
+    await ready(thread);
+    return new SessionThread(thread);
+  }
+
+  /** Runs asked for and not ended. */
   get pending(): number {
     return this.runs.size;
   }
 
+  /** Rejects with DEVICE_LOST when the thread is gone. */
   run(request: RunRequest): Promise<RunAnswer> {
     if (this.isGone) return Promise.reject(lost(new Error('it is gone'))); // nobody would answer
     return new Promise((resolve, reject) => {
@@ -58,31 +65,21 @@ class ThreadLine implements OrtLine {
     return this.runStartedMs === undefined ? 0 : performance.now() - this.runStartedMs;
   }
 
+  /** Lays out the arena before the first run, on the CPU: see arena-region.ts. */
   async prepare(reserveTokens: number): Promise<void> {
     if (this.isGone) return; // as prepared() says
     this.thread.postMessage({ reserveTokens } satisfies PrepareRequest);
     return prepared(this.thread);
   }
 
-  arena(): ArenaUse | undefined {
-    return undefined;
-  }
-
-  async shrink(): Promise<boolean> {
-    return false;
-  }
-
-  cancel(): boolean {
-    return false;
-  }
-
+  /** Ends after every run before. Safe to call twice. */
   async stop(): Promise<void> {
     if (!this.isStopping) this.thread.postMessage('close'); // served after every run before it
     this.isStopping = true;
     await this.exited;
   }
 
-  private hear(message: OrtThreadMessage): void {
+  private hear(message: FromSessionThread): void {
     switch (message.kind) {
       case 'started':
         this.runStartedMs = performance.now();
@@ -115,20 +112,34 @@ class ThreadLine implements OrtLine {
   }
 }
 
+/**
+ * The thread with least to do; of those with as much, the one whose run has gone on for longest is likely the next to
+ * be free.
+ */
+export function soonestThread<Thread extends Pick<SessionThread, 'pending' | 'runningMs'>>(
+  threads: readonly Thread[],
+): Thread {
+  return threads.reduce((best, other) =>
+    other.pending < best.pending || (other.pending === best.pending && other.runningMs() > best.runningMs())
+      ? other
+      : best,
+  );
+}
+
 function lost(error: unknown): ShoalError {
   return new ShoalError(
     'DEVICE_LOST',
-    `the ort thread ended: ${error instanceof Error ? error.message : String(error)}`,
+    `the thread of the session ended: ${error instanceof Error ? error.message : String(error)}`,
     {},
     error,
   );
 }
 
-/** Or the thread is gone, which whoever runs something is going to hear. */
+/** Resolves also when the thread is gone, which whoever runs something is going to hear. */
 function prepared(thread: Worker): Promise<void> {
   return new Promise((resolve) => {
     thread.once('exit', () => resolve());
-    thread.on('message', function hear(message: OrtThreadMessage) {
+    thread.on('message', function hear(message: FromSessionThread) {
       if (message.kind !== 'prepared') return;
       thread.off('message', hear);
       resolve();
@@ -139,7 +150,7 @@ function prepared(thread: Worker): Promise<void> {
 function ready(thread: Worker): Promise<void> {
   return new Promise((resolve, reject) => {
     const refuse = (found: string): void => reject(new Error(found));
-    thread.once('message', (message: OrtThreadMessage) =>
+    thread.once('message', (message: FromSessionThread) =>
       message.kind === 'ready' ? resolve() : refuse(message.kind === 'unfit' ? message.message : message.kind),
     );
     thread.once('error', (error) => refuse(error instanceof Error ? error.message : String(error)));

@@ -7,16 +7,20 @@ import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_thread
 import { Tensor, type InferenceSession } from 'onnxruntime-node';
 import { invariant } from '@shoal/contract/invariant';
 import { SHORT_WIDTH, layOutArena } from './arena-region.ts';
-import type { RunRequest } from './ort-line.ts';
 import { openSession, openTracedSession } from './ort-session.ts';
 import { refuseStrays } from './ort-trace.ts';
 import { processMemory } from './process-memory.ts';
-import type { OrtThreadData, OrtThreadMessage, ToOrtThread } from './ort-thread-protocol.ts';
+import type {
+  FromSessionThread,
+  RunRequest,
+  SessionThreadOptions,
+  ToSessionThread,
+} from './session-thread-protocol.ts';
 
 invariant(parentPort !== null, 'this file runs as a worker thread');
 const port = parentPort;
-const { graphPath, exactGraphPath, provider, threads, dims, slots } = workerData as OrtThreadData;
-const say = (message: OrtThreadMessage): void => port.postMessage(message);
+const { graphPath, exactGraphPath, provider, threads, dims, slots } = workerData as SessionThreadOptions;
+const say = (message: FromSessionThread): void => port.postMessage(message);
 
 /** A reading costs 0.04 ms and says little new after each of many short runs. */
 const READ_MEMORY_EVERY_MS = 20;
@@ -49,7 +53,7 @@ function firstLine(error: unknown): string {
   return (error instanceof Error ? error.message : String(error)).split('\n', 1)[0] ?? '';
 }
 
-function accept(message: ToOrtThread): void {
+function accept(message: ToSessionThread): void {
   if (message === 'close') isClosing = true;
   else if ('reserveTokens' in message)
     void layOutArena(message.reserveTokens, canRun).then(() => say({ kind: 'prepared' }));
@@ -86,7 +90,7 @@ async function serve(): Promise<void> {
  */
 function nextRun(): RunRequest | undefined {
   for (let unread = receiveMessageOnPort(port); unread !== undefined; unread = receiveMessageOnPort(port))
-    accept(unread.message as ToOrtThread);
+    accept(unread.message as ToSessionThread);
   const urgent = waiting.findIndex(({ isUrgent }) => isUrgent);
   return waiting.splice(Math.max(urgent, 0), 1)[0];
 }
@@ -128,7 +132,7 @@ function memoryAt(nowMs: number): ReturnType<typeof processMemory> | undefined {
 
 try {
   session = await openTrueSession();
-  port.on('message', (message: ToOrtThread) => {
+  port.on('message', (message: ToSessionThread) => {
     accept(message);
     void serve();
   });
