@@ -17,7 +17,7 @@ const args = readArguments(import.meta.url, {
   texts: { type: 'string', default: '400' },
   rounds: { type: 'string', default: '3' },
   threads: { type: 'string', default: '1' },
-  kinds: { type: 'string', default: 'fused-fp32,int8,int8-unsigned,fused-fp16-weights' },
+  kinds: { type: 'string', default: 'fused-fp32,int8,int8-unsigned' },
 });
 /** Lowest cosine to fp32 of one text: texts of random words are the hardest. */
 const LEAST: Readonly<Record<string, number>> = { int8: 0.99, 'int8-unsigned': 0.99 };

@@ -3,7 +3,7 @@
 // memory, one batch queued behind each that runs); then single shapes. Kinds of graphs, one session and two. Vectors
 // are checked against the first kind before the clock.
 //
-//   engine.ts [--device gpu:0] [--only cuda-fp16,native] [--small]
+//   engine.ts [--device gpu:0] [--only fused-fp16,native] [--small]
 
 import type { InferenceBackend } from '@shoal/core';
 import { leastCosine } from '../similarity/cosine.ts';
@@ -42,17 +42,14 @@ const REPEATS = isSmall ? 1 : 3;
 /** kind, sessions, budgets */
 const SIDES: readonly (readonly [Side, number, readonly number[]])[] = isSmall
   ? [
-      ['cuda-fp16', 1, BUDGETS],
-      ['cuda-fp16', 2, BUDGETS],
+      ['fused-fp16', 1, BUDGETS],
+      ['fused-fp16', 2, BUDGETS],
       ['native', 1, BUDGETS],
       ['native', 2, BUDGETS],
     ]
   : [
-      ['cuda-fp16', 1, BUDGETS],
-      ['cuda-fp16', 2, BUDGETS],
-      ['packed-fp16', 1, BUDGETS.slice(2)],
-      ['packed-fp16', 2, BUDGETS.slice(2)],
-      ['fused-fp16', 1, [65_536]],
+      ['fused-fp16', 1, BUDGETS],
+      ['fused-fp16', 2, BUDGETS],
       ['cuda-fp32', 1, [65_536]],
       ['cuda-bf16', 1, [65_536]],
       ['plain-fp16', 1, [65_536]],

@@ -1,14 +1,14 @@
 // What a shape costs the first time: batches of like size in shapes that the provider has not seen, each run three
 // times.
 //
-//   new-shapes.ts [--device gpu:0] [--kind cuda-fp16]
+//   new-shapes.ts [--device gpu:0] [--kind fused-fp16]
 
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, type GraphKind } from '@shoal/models';
 import { cacheDir, isSmall, median, openCorpus, partArguments, provider, round, row } from './kit.ts';
 
 const values = partArguments(import.meta.url, { kind: { type: 'string' } });
-const kind = (values.kind ?? 'cuda-fp16') as GraphKind;
+const kind = (values.kind ?? 'fused-fp16') as GraphKind;
 const { model } = await openCorpus();
 const TOKENS = isSmall ? 256 : 50_000;
 const backend = await OrtBackend.open({

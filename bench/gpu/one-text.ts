@@ -28,9 +28,7 @@ partArguments(import.meta.url, {});
 const TEXT = 'How long does a claim last when nobody renews it?'; // 13 tokens
 const model = await openModel('minilm', { cacheDir });
 const tokenizer = await openTokenizer(model, { maxTokens: MAX_TOKENS });
-for (const kind of (isSmall
-  ? ['cuda-fp16', 'native']
-  : ['cuda-fp16', 'packed-fp16', 'fused-fp16', 'cuda-fp32', 'native']) as readonly Side[]) {
+for (const kind of (isSmall ? ['fused-fp16', 'native'] : ['fused-fp16', 'cuda-fp32', 'native']) as readonly Side[]) {
   try {
     row({ part: 'one-text', kind, ...(await bareRun(kind)) });
   } catch (error) {

@@ -17,7 +17,7 @@ const WIDTH = 512;
  */
 const MOST_ROWS = isSmall ? 4 : 672;
 
-for (const kind of (isSmall ? ['plain-fp32'] : ['plain-fp32', 'cuda-fp16']) as readonly GraphKind[]) {
+for (const kind of (isSmall ? ['plain-fp32'] : ['plain-fp32', 'fused-fp16']) as readonly GraphKind[]) {
   const backend = await OrtBackend.open({
     graphPath: await openGraph(model, { cacheDir, kind }),
     provider,

@@ -29,8 +29,8 @@ const SLOTS = { slotRows: 8192, slotTokens: 65_536 };
 const KINDS: readonly Side[] = isTf32
   ? ['cuda-fp32']
   : isSmall
-    ? ['cuda-fp32', 'cuda-fp16', 'native']
-    : ['native', 'native-erf', 'cuda-fp32', 'cuda-fp16', 'packed-fp16', 'cuda-bf16', 'fused-fp16', 'plain-fp16'];
+    ? ['cuda-fp32', 'fused-fp16', 'native']
+    : ['native', 'native-erf', 'cuda-fp32', 'cuda-bf16', 'fused-fp16', 'plain-fp16'];
 const ALONE = isSmall ? 4 : 256;
 
 const cpu = await OrtBackend.open({

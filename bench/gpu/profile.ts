@@ -2,7 +2,7 @@
 // (CUDA_LAUNCH_BLOCKING=1, set by main.ts), so that a node's time is its kernels'. The sum is larger than a run without
 // it.
 //
-//   profile.ts --kind cuda-fp16 [--rows 1024 --width 64] [--device gpu:0] [--small]
+//   profile.ts --kind fused-fp16 [--rows 1024 --width 64] [--device gpu:0] [--small]
 
 import { mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -13,7 +13,7 @@ import { openGraph, openModel, type GraphKind } from '@shoal/models';
 import { cacheDir, isSmall, partArguments, provider, round, row } from './kit.ts';
 
 const values = partArguments(import.meta.url, {
-  kind: { type: 'string', default: 'cuda-fp16' },
+  kind: { type: 'string', default: 'fused-fp16' },
   rows: { type: 'string', default: '1024' },
   width: { type: 'string', default: '64' },
 });

@@ -44,14 +44,6 @@ export const STEPS: readonly Step[] = [
   // where the time and the memory go
   { name: 'profile', group: 'limits', file: 'profile.ts', environment: { CUDA_LAUNCH_BLOCKING: '1' }, seconds: 15 },
   {
-    name: 'profile: packed',
-    group: 'limits',
-    file: 'profile.ts',
-    args: ['--kind', 'packed-fp16'],
-    environment: { CUDA_LAUNCH_BLOCKING: '1' },
-    seconds: 15,
-  },
-  {
     name: 'profile: 128',
     group: 'limits',
     file: 'profile.ts',
@@ -122,7 +114,7 @@ export const STEPS: readonly Step[] = [
     name: 'engine: without fused attention',
     group: 'limits',
     file: 'engine.ts',
-    args: ['--only', 'cuda-fp16'],
+    args: ['--only', 'fused-fp16'],
     environment: { ORT_DISABLE_FUSED_ATTENTION: '1' },
     seconds: 25,
   },
@@ -130,7 +122,7 @@ export const STEPS: readonly Step[] = [
     name: 'engine: without memory-efficient attention',
     group: 'limits',
     file: 'engine.ts',
-    args: ['--only', 'cuda-fp16'],
+    args: ['--only', 'fused-fp16'],
     environment: { ORT_DISABLE_MEMORY_EFFICIENT_ATTENTION: '1' },
     seconds: 25,
   },

@@ -19,7 +19,7 @@ const isCudaThere = (await cudaProviderProblem()) === undefined;
 
 async function tinyGraph(): Promise<{ graphPath: string; dims: number }> {
   const model = await openModel('tiny-random', { cacheDir });
-  return { graphPath: await openGraph(model, { cacheDir, kind: 'cuda-fp16' }), dims: model.dims };
+  return { graphPath: await openGraph(model, { cacheDir, kind: 'fused-fp16' }), dims: model.dims };
 }
 
 describe('the trace of a first run', () => {

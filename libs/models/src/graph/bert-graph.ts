@@ -7,7 +7,7 @@ import type { BertConfig } from './bert-config.ts';
 import { BertParts } from './bert-parts.ts';
 import { BertWeights } from './bert-weights.ts';
 import type { Calibration } from './calibration.ts';
-import { addCudaEncoder, addPackedEncoder } from './cuda-encoder.ts';
+import { addCudaEncoder } from './cuda-encoder.ts';
 import { addFusedEncoder } from './fused-encoder.ts';
 import { FORMS, type BertForm, type GraphKind } from './graph-kind.ts';
 import { addInt8Encoder } from './int8-encoder.ts';
@@ -19,7 +19,7 @@ import type { Safetensors } from './safetensors.ts';
 export interface BertGraphOptions {
   readonly pooling: Pooling;
   readonly kind: GraphKind;
-  /** For int8: without it nothing is smoothed, and vectors are further from those of fp32. */
+  /** What an int8 graph is smoothed by; without it vectors are further from those of fp32. */
   readonly calibration?: Calibration | undefined;
 }
 
@@ -61,8 +61,6 @@ function addEncoder({ encoder, codes }: BertForm, parts: BertParts, calibration:
       return addPlainEncoder(parts);
     case 'cuda':
       return addCudaEncoder(parts);
-    case 'packed':
-      return addPackedEncoder(parts);
     case 'int8':
       return addInt8Encoder(parts, calibration, codes ?? 'signed');
   }

@@ -9,10 +9,8 @@ import { TYPE, type ElementType, type MakeFloats, type OnnxFile } from './onnx-f
 
 export const MICROSOFT = { domain: 'com.microsoft' } as const;
 
-/**
- * `fp16-weights`: matrices are kept as fp16 and widened once, when the runtime loads the graph; it computes in fp32.
- */
-export type FloatForm = 'fp32' | 'fp16' | 'bf16' | 'fp16-weights';
+/** What floats are kept and computed in. */
+export type FloatForm = 'fp32' | 'fp16' | 'bf16';
 
 export class BertParts {
   readonly graph: OnnxFile;
@@ -36,12 +34,9 @@ export class BertParts {
       return this.graph.initializer(name, TYPE.BFLOAT16, shape, async () =>
         Uint16Array.from(new Uint32Array((await make()).buffer), toBfloat),
       );
-    const isKeptAsHalf = this.form === 'fp16' || (this.form === 'fp16-weights' && shape.length > 1);
-    if (!isKeptAsHalf) return this.graph.initializer(name, TYPE.FLOAT, shape, make);
-    const kept = this.graph.initializer(this.form === 'fp16' ? name : `${name}.half`, TYPE.FLOAT16, shape, async () =>
-      halvesOf(name, await make()),
-    );
-    return this.form === 'fp16' ? kept : this.graph.node('Cast', [kept], name, { integers: { to: TYPE.FLOAT } });
+    return this.form === 'fp16'
+      ? this.graph.initializer(name, TYPE.FLOAT16, shape, async () => halvesOf(name, await make()))
+      : this.graph.initializer(name, TYPE.FLOAT, shape, make);
   }
 
   /** One number in this form, without a dimension. */

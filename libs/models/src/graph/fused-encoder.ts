@@ -3,31 +3,17 @@
 
 import { MICROSOFT, attentionParts, type BertParts } from './bert-parts.ts';
 
-/** What a layer does differently from one provider to another. */
-export interface LayerForm {
-  /** `lengths`, or what else says where rows end, is the form's to add. */
-  readonly attend: (input: string, qkv: string, qkvBias: string, output: string) => string;
-  /** LayerNorm(value + bias + residual). */
-  readonly norm: (from: string, value: string, residual: string, output: string) => string;
-}
+/** Adds LayerNorm(value + bias + residual): the operators for it differ from one provider to another. */
+export type AddNorm = (from: string, value: string, residual: string, output: string) => string;
 
 export function addFusedEncoder(parts: BertParts): string {
-  const form: LayerForm = { attend: attendByLengths(parts), norm: (...args) => parts.addAndNorm(...args) };
-  return addFusedLayers(parts, addEmbeddings(parts), form);
+  return addFusedLayers(parts, addEmbeddings(parts), (...args) => parts.addAndNorm(...args));
 }
 
-/**
- * `lengths` as the mask: one number a row instead of one a token, and the form that the CUDA provider is fastest with.
- */
-export function attendByLengths({ graph, config: { heads } }: BertParts): LayerForm['attend'] {
-  return (input, qkv, qkvBias, output) =>
-    graph.node('Attention', [input, qkv, qkvBias, 'lengths'], output, { ...MICROSOFT, integers: { num_heads: heads } });
-}
-
-export function addFusedLayers(parts: BertParts, embedded: string, form: LayerForm): string {
+export function addFusedLayers(parts: BertParts, embedded: string, norm: AddNorm): string {
   let hidden = embedded;
   for (let layer = 0; layer < parts.config.layers; layer++)
-    hidden = addLayer(parts, `encoder.layer.${layer}`, hidden, form);
+    hidden = addLayer(parts, `encoder.layer.${layer}`, hidden, norm);
   return hidden;
 }
 
@@ -43,11 +29,11 @@ function addEmbeddings(parts: BertParts): string {
   );
 }
 
-function addLayer(parts: BertParts, from: string, input: string, { attend, norm }: LayerForm): string {
+function addLayer(parts: BertParts, from: string, input: string, norm: AddNorm): string {
   const {
     graph,
     weights,
-    config: { hidden, intermediate },
+    config: { hidden, intermediate, heads },
   } = parts;
   const matrix = (name: string, outputs: number, inputs: number): string =>
     parts.floats(
@@ -73,7 +59,11 @@ function addLayer(parts: BertParts, from: string, input: string, { attend, norm 
       hidden,
     ),
   );
-  const context = attend(input, qkv, qkvBias, `${from}.context`);
+  // `lengths` as the mask: one number a row instead of one a token, and the form that the CUDA provider is fastest with
+  const context = graph.node('Attention', [input, qkv, qkvBias, 'lengths'], `${from}.context`, {
+    ...MICROSOFT,
+    integers: { num_heads: heads },
+  });
   const attended = graph.node(
     'MatMul',
     [context, matrix('attention.output.dense', hidden, hidden)],

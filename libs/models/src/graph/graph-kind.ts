@@ -7,39 +7,33 @@ import type { CodeForm } from './int8-linear.ts';
 export const GRAPH_KINDS = [
   'fused-fp32',
   'fused-fp16',
-  'fused-fp16-weights',
   'plain-fp32',
   'plain-fp16',
   'int8',
   'int8-unsigned',
   'cuda-fp32',
-  'cuda-fp16',
   'cuda-bf16',
-  'packed-fp16',
 ] as const;
 export type GraphKind = (typeof GRAPH_KINDS)[number];
 
 export interface BertForm {
   /** Which operators: the file <encoder>-encoder.ts. */
-  readonly encoder: 'fused' | 'plain' | 'int8' | 'cuda' | 'packed';
+  readonly encoder: 'fused' | 'plain' | 'int8' | 'cuda';
   readonly floats: FloatForm;
-  /** Of an int8 encoder's matrices; int8-kind.ts has which processor runs which. Default signed. */
+  /** How an int8 encoder keeps its matrices; int8-kind.ts has which processor runs which. Default signed. */
   readonly codes?: CodeForm;
 }
 
 export const FORMS: Readonly<Record<GraphKind, BertForm>> = {
   'fused-fp32': { encoder: 'fused', floats: 'fp32' },
   'fused-fp16': { encoder: 'fused', floats: 'fp16' },
-  'fused-fp16-weights': { encoder: 'fused', floats: 'fp16-weights' },
   'plain-fp32': { encoder: 'plain', floats: 'fp32' },
   'plain-fp16': { encoder: 'plain', floats: 'fp16' },
   int8: { encoder: 'int8', floats: 'fp32' },
   'int8-unsigned': { encoder: 'int8', floats: 'fp32', codes: 'unsigned' },
   'cuda-fp32': { encoder: 'cuda', floats: 'fp32' },
-  'cuda-fp16': { encoder: 'cuda', floats: 'fp16' },
   'cuda-bf16': { encoder: 'cuda', floats: 'bf16' },
-  'packed-fp16': { encoder: 'packed', floats: 'fp16' },
 };
 
-/** What only the CUDA provider has kernels for. */
-export const CUDA_ONLY_KINDS: readonly GraphKind[] = ['cuda-bf16', 'packed-fp16'];
+/** The kinds that only the CUDA provider has kernels for. */
+export const CUDA_ONLY_KINDS: readonly GraphKind[] = ['cuda-bf16'];

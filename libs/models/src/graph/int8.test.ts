@@ -33,7 +33,7 @@ beforeAll(async () => {
         : openGraph(minilm, { cacheDir: testCacheDir, kind })),
       minilm,
     );
-  runners = { fp32: await open('fused-fp32'), int8: await open('int8'), fp16: await open('fused-fp16-weights') };
+  runners = { fp32: await open('fused-fp32'), int8: await open('int8'), fp16: await open('plain-fp16') };
 }, FETCH_TIMEOUT_MS);
 afterAll(async () => {
   for (const runner of Object.values(runners)) await runner.release();
