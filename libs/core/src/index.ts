@@ -26,13 +26,13 @@ export type { BatchTokenizer, Encoded, Tokenizer } from './ports/tokenizer.ts';
 export { type Clock, systemClock } from './ports/clock.ts';
 export type { CommitRequest, CommitResult, InputRead, PayloadStore } from './ports/payload.ts';
 export type { ExecutorLink } from './ports/link.ts';
+export type { Card, MemoryPlan, MemoryPlanOf, MemoryProbe, OpenGraph } from './ports/memory-plan.ts';
 export type {
   InferenceBackend,
   MemoryReading,
   RunShape,
   RunOptions,
   BatchBudget,
-  MemoryProbe,
   Precision,
   RunResult,
   Slot,

@@ -10,6 +10,7 @@ import {
   newSlots,
   type InferenceBackend,
   type MemoryLaw,
+  type MemoryPlanOf,
   type MemoryProbe,
   type MemoryReading,
   type Precision,
@@ -179,7 +180,21 @@ export class EncoderBackend implements InferenceBackend {
     return Math.max(this.addon.runningMs(this.encoder), this.openedExact?.runningMs() ?? openingMs);
   }
 
-  /** Of the driver, where it tells; else what the encoder holds, to the byte. */
+  /** What lanes hold is known to the byte before they run. */
+  memoryPlan(): MemoryPlanOf<'exact'> {
+    const { device, deviceKind: name = device, probe, model } = this.options;
+    const { hidden: hiddenSize, intermediate: intermediateSize, heads } = model.config;
+    return {
+      kind: 'exact',
+      card: { name, probe },
+      sizes: { hiddenSize, intermediateSize, heads },
+      law: (loadedBytes) => this.memoryLaw(loadedBytes),
+      heldBytes: () => this.heldBytes(),
+      shrink: () => this.shrink(),
+    };
+  }
+
+  /** What the driver tells, where it does; else what the encoder holds, to the byte. */
   async memory(): Promise<MemoryReading | undefined> {
     const { readMemory } = this.options;
     if (readMemory !== undefined) return readMemory();

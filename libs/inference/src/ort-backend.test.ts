@@ -6,6 +6,7 @@ import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSyn
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
+import { invariant } from '@shoal/contract';
 import type { Slot } from '@shoal/core';
 import { describeInferenceBackend } from '@shoal/core/testing';
 import { openGraph, openModel, writeTinyModel } from '@shoal/models';
@@ -30,6 +31,23 @@ describe('a backend on the CPU', () => {
       slotTokens: Math.max(1024, maxTokens),
     });
     return { backend, vocabularySize: model.vocabularySize, maxTokens };
+  });
+
+  // the session runs on the CPU: what the backend says of its card, it was told
+  describeInferenceBackend('ONNX Runtime under the name of a card', async () => {
+    const model = await openModel('tiny-random', { cacheDir });
+    const backend = await OrtBackend.open({
+      graphPath: await openGraph(model, { cacheDir }),
+      dims: model.dims,
+      threads: 1,
+      slotRows: 64,
+      slotTokens: 1024,
+      device: 'cuda:0',
+      deviceKind: 'NVIDIA H200',
+      probe: { read: async () => ({ freeBytes: 1e9, totalBytes: 2e9 }) },
+    });
+    invariant(backend.memoryPlan().kind === 'preset', 'a card that is named begins with its preset');
+    return { backend, vocabularySize: model.vocabularySize, maxTokens: 64 };
   });
 
   test('a graph that the runtime cannot read is named, and nothing is left running', async () => {

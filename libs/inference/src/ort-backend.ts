@@ -5,6 +5,7 @@ import { ShoalError, invariant } from '@shoal/contract';
 import {
   KEPT_SLOTS,
   type InferenceBackend,
+  type MemoryPlan,
   type MemoryProbe,
   type MemoryReading,
   type Precision,
@@ -118,6 +119,24 @@ export class OrtBackend implements InferenceBackend {
       throw refused(graphPath, failure.reason);
     }
     return new OrtBackend(options, open, slots);
+  }
+
+  /**
+   * On the CPU the law of its runs is fitted to shapes; a card that is named begins with its preset. Of another device
+   * nothing is known but the graph.
+   */
+  memoryPlan(): MemoryPlan {
+    const { graphPath, threads, provider = 'cuda', deviceKind, probe } = this.options;
+    if (this.device === 'cpu') {
+      const { precision, dims, slotRows, slotTokens } = this;
+      return {
+        kind: 'fitted',
+        graph: { graphPath, precision, dims, threads, slotRows, slotTokens },
+        prepare: (paddedTokens, mostBytes) => this.prepare(paddedTokens, mostBytes),
+      };
+    }
+    if (deviceKind === undefined || probe === undefined) return { kind: 'none', graphPath };
+    return { kind: 'preset', card: { name: deviceKind, probe }, provider, graphPath };
   }
 
   lend(): Slot | undefined {

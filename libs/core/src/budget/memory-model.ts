@@ -15,7 +15,7 @@
 import { z } from 'zod';
 import { median } from '../base/median.ts';
 import { ShoalError, invariant } from '@shoal/contract';
-import type { RunShape } from '../ports/device.ts';
+import type { RunShape } from '../ports/run-shape.ts';
 
 const byteCount = z.number().nonnegative().finite();
 

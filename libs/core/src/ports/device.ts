@@ -2,13 +2,11 @@
 // conformance suite in testing/.
 
 import type { ToHalves } from '@shoal/contract';
+import type { MemoryPlan } from './memory-plan.ts';
+import type { Precision, RunShape } from './run-shape.ts';
 
-/** A micro-batch as the device sees it. */
-export interface RunShape {
-  readonly rows: number;
-  /** Tokens of each row after padding. */
-  readonly width: number;
-}
+export type { MemoryPlan, MemoryProbe } from './memory-plan.ts';
+export type { Precision, RunShape } from './run-shape.ts';
 
 /** How large the next micro-batch may be. The executor tells it how each run went; see budget.ts. */
 export interface BatchBudget {
@@ -43,8 +41,6 @@ export interface BudgetState {
   readonly isTesting?: boolean;
 }
 
-export type Precision = 'fp32' | 'fp16' | 'bf16' | 'int8';
-
 /** Buffers shared with the thread that runs the model. Row-major; `ids` is rows × width, padding is 0. */
 export interface Slot {
   readonly index: number;
@@ -72,7 +68,8 @@ export type RunResult =
   | {
       readonly ok: true;
       readonly runMs: number;
-      /** The peak up to and with this run, where the backend knows it without asking. */ readonly memory?: MemoryReading;
+      /** The peak up to and with this run, where the backend knows it without asking. */
+      readonly memory?: MemoryReading;
     }
   /** `needsRecycle`: a library below the arena could not allocate (cuBLAS, cuDNN); the next runs would fail as well. */
   | { readonly ok: false; readonly outOfVram: { readonly message: string; readonly needsRecycle?: boolean } };
@@ -112,6 +109,8 @@ export interface InferenceBackend {
   readonly toHalves?: ToHalves;
   /** CRC-32 by an instruction, where one can be had. Absent: zlib's. */
   readonly checksum?: (bytes: Uint8Array) => number;
+  /** How it is known what runs hold. The same kind for as long as the backend is open. */
+  memoryPlan(): MemoryPlan;
   /** What the device holds now, or undefined where nothing tells. */
   memory(): Promise<MemoryReading | undefined>;
   /** The slot may be lent again: its embeddings have been read. */
@@ -120,9 +119,4 @@ export interface InferenceBackend {
   runningMs(): number;
   /** Waits for runs in flight, then frees the device. Safe to call twice. */
   stop(): Promise<void>;
-}
-
-/** Free and total memory of the device a worker runs on, bytes. Undefined where no source exists. */
-export interface MemoryProbe {
-  read(): Promise<{ readonly freeBytes: number; readonly totalBytes: number } | undefined>;
 }

@@ -5,6 +5,7 @@
 
 import type {
   InferenceBackend,
+  MemoryPlan,
   MemoryReading,
   Precision,
   RunOptions,
@@ -53,7 +54,7 @@ export class PacedBackend implements InferenceBackend {
   private readonly free: Slot[];
   private readonly queue: QueuedRun[] = [];
   /**
-   * Of each session that does nothing, when its last run ended. Timers fire late, and the device must not stand still
+   * When each session that does nothing ended its last run. Timers fire late, and the device must not stand still
    * for that.
    */
   private readonly idleSinceMs: number[];
@@ -90,6 +91,11 @@ export class PacedBackend implements InferenceBackend {
 
   runningMs(): number {
     return 0; // it cannot hang
+  }
+
+  /** The rate is the same at every size, and there is no memory to run out of. */
+  memoryPlan(): MemoryPlan {
+    return { kind: 'none', hasLevelRate: true };
   }
 
   async memory(): Promise<MemoryReading | undefined> {
@@ -137,8 +143,8 @@ export class PacedBackend implements InferenceBackend {
 }
 
 /**
- * Of `sim:8000` and `sim:8000+15`: tokens a millisecond, and milliseconds that every run takes besides. Undefined for a
- * device that exists.
+ * Reads `sim:8000` and `sim:8000+15`: tokens a millisecond, and milliseconds that every run takes besides. Undefined for
+ * a device that exists.
  */
 export function paceOf(device: string): { readonly tokensPerMs: number; readonly fixedMs: number } | undefined {
   const [, rate, fixed = '0'] = /^sim:(\d+)(?:\+(\d+))?$/.exec(device) ?? [];

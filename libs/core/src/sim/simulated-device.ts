@@ -10,6 +10,7 @@ import { fakeVector } from '../testing/fake-backend.ts';
 import type { Clock } from '../ports/clock.ts';
 import type {
   InferenceBackend,
+  MemoryPlan,
   MemoryProbe,
   MemoryReading,
   Precision,
@@ -104,6 +105,10 @@ export class SimulatedDevice implements InferenceBackend, MemoryProbe {
   setTenant(tenantBytes: number, isSeen: boolean): void {
     this.simulated.othersBytes = tenantBytes;
     this.simulated.areOthersSeen = isSeen;
+  }
+
+  memoryPlan(): MemoryPlan {
+    return { kind: 'simulated', probe: this };
   }
 
   lend(): Slot | undefined {

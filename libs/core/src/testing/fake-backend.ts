@@ -7,6 +7,7 @@ import { KEPT_SLOTS } from '../executor/slots.ts';
 import type { Clock } from '../ports/clock.ts';
 import type {
   InferenceBackend,
+  MemoryPlan,
   MemoryReading,
   Precision,
   RunOptions,
@@ -206,6 +207,10 @@ export class FakeBackend implements InferenceBackend {
   runningMs(): number {
     const [oldest] = this.running;
     return oldest === undefined ? 0 : this.clock.nowMs() - oldest.startedMs;
+  }
+
+  memoryPlan(): MemoryPlan {
+    return { kind: 'none' };
   }
 
   async memory(): Promise<MemoryReading | undefined> {

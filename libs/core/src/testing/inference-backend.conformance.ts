@@ -3,7 +3,9 @@
 
 import { afterEach, describe, expect, test } from 'vitest';
 import { invariant } from '@shoal/contract';
+import { incrementBytes } from '../budget/memory-model.ts';
 import type { InferenceBackend, RunOptions, RunResult, Slot } from '../ports/device.ts';
+import type { MemoryPlan, MemoryPlanOf, MemoryProbe } from '../ports/memory-plan.ts';
 
 export interface BackendUnderTest {
   readonly backend: InferenceBackend;
@@ -117,6 +119,13 @@ export function describeInferenceBackend(name: string, make: () => Promise<Backe
       );
     });
 
+    test('says how its memory is known, the same before and after a run, and what it says holds', async () => {
+      const bench = await setup();
+      const plan = bench.backend.memoryPlan();
+      await PROOFS[plan.kind](bench, plan as never);
+      expect(bench.backend.memoryPlan().kind).toBe(plan.kind);
+    });
+
     test('runs rows exactly where its precision is narrower than fp32, and gives the vectors of the same rows', async (context) => {
       const bench = await setup();
       const { backend } = bench;
@@ -217,6 +226,48 @@ export function describeInferenceBackend(name: string, make: () => Promise<Backe
       await bench.wait(bench.backend.stop());
     });
   });
+}
+
+type ProofOf<Kind extends MemoryPlan['kind']> = (bench: Bench, plan: MemoryPlanOf<Kind>) => Promise<void>;
+
+/** What each kind of plan promises, tried with a run. */
+const PROOFS: { readonly [Kind in MemoryPlan['kind']]: ProofOf<Kind> } = {
+  exact: async (bench, plan) => {
+    await plan.shrink();
+    const before = plan.heldBytes();
+    await bench.embedAlone(bench.row(bench.maxTokens, 1));
+    const grown = plan.heldBytes() - before;
+    expect(grown).toBeGreaterThan(0);
+    expect(grown).toBeLessThanOrEqual(incrementBytes(plan.law(before), { rows: 1, width: bench.maxTokens }));
+    expect(plan.law(before).loadedBytes).toBe(before);
+    expect(await plan.shrink()).toBe(true);
+    expect(plan.heldBytes()).toBeLessThanOrEqual(before);
+    await expectProbe(plan.card.probe);
+  },
+  fitted: async (bench, plan) => {
+    expect(plan.graph).toMatchObject({ dims: bench.backend.dims, precision: bench.backend.precision });
+    expect(JSON.parse(JSON.stringify(plan.graph))).toEqual(plan.graph); // so that it reaches another process whole
+    await bench.wait(plan.prepare(bench.maxTokens));
+    await bench.embedAlone(bench.row(4, 1));
+    expect((await bench.backend.memory())?.footprintBytes).toBeGreaterThan(0);
+  },
+  preset: async (bench, plan) => {
+    expect(plan.card.name).not.toBe('');
+    await bench.embedAlone(bench.row(4, 1));
+    await expectProbe(plan.card.probe);
+  },
+  simulated: async (bench, plan) => {
+    await bench.embedAlone(bench.row(4, 1));
+    await expectProbe(plan.probe);
+  },
+  none: async (bench) => void (await bench.embedAlone(bench.row(4, 1))),
+};
+
+async function expectProbe(probe: MemoryProbe | undefined): Promise<void> {
+  const reading = await probe?.read();
+  if (reading === undefined) return;
+  expect(reading.freeBytes).toBeGreaterThanOrEqual(0);
+  expect(reading.freeBytes).toBeLessThanOrEqual(reading.totalBytes);
 }
 
 /** One backend with the means to fill slots and compare vectors. */

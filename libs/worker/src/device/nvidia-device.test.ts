@@ -8,7 +8,7 @@ import { delimiter, join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { createBudget, type Budget, type MemoryLaw } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
-import { ownBytes } from '../measure/device-budget.ts';
+import { ownBytes } from '../measure/card-budget.ts';
 import { nvidiaDevice, type NvidiaDevice } from './nvidia-device.ts';
 import { onlyGpu } from './only-gpu.ts';
 
