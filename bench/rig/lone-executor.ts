@@ -55,7 +55,6 @@ export async function hostExecutors(cacheDir: string): Promise<ExecutorHost> {
       deviceSessions: 1,
       model: model.name,
       served: model.name,
-      simulatedTokensPerMs: undefined,
       maxTokens: MAX_TOKENS,
       logLevel: 'error',
       limits: { ...resolveSettings({}), maxWaitMs: 0, minRows: 1, ...limits },

@@ -15,7 +15,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { cpus, loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { median } from '@shoal/core';
+import { median, seededRandom } from '@shoal/core';
 import {
   hitsOf,
   matrixOf,
@@ -29,7 +29,6 @@ import {
 import { readArguments } from '../rig/arguments.ts';
 import { npyHeader, npyRows } from '../../apps/cli/src/output/npy.ts';
 import { nativeAddon } from '../../libs/similarity/src/engines/native-addon.ts';
-import { seededRandom } from '../../libs/core/src/sim/device-law.ts';
 
 const args = readArguments(import.meta.url, {
   rows: { type: 'string', default: '100000' },

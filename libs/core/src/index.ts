@@ -80,6 +80,7 @@ export type {
 } from './similarity/device.ts';
 export { Pipeline } from './claimer/pipeline.ts';
 export { lowerQuartile, median } from './base/median.ts';
+export { seededRandom } from './base/seeded-random.ts';
 export {
   fitMemoryModel,
   fitShapes,

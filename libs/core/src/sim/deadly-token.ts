@@ -12,10 +12,9 @@ export type Fate = 'die' | 'hang' | 'worker' | 'refuse' | 'nan';
  */
 export function withDeadlyToken<Backend extends InferenceBackend>(
   backend: Backend,
-  spec: string | undefined,
+  spec: string,
   die: (whole: boolean) => void,
 ): Backend {
-  if (spec === undefined || spec === '') return backend;
   const [token, fate = 'die'] = spec.split(':');
   const run = backend.run.bind(backend);
   const runningMs = backend.runningMs.bind(backend);

@@ -269,14 +269,3 @@ export function runMs({ perRunMs, perTokenMs, kneeTokens }: DeviceLaw, { rows, w
   const beyond = Math.max(0, Math.log2(tokens / kneeTokens));
   return perRunMs + tokens * perTokenMs * (1 + (DEARER_AT_512 - 1) * (width / 512)) * (1 + SLOWER_BEYOND_KNEE * beyond);
 }
-
-/** Seeded, so that a run can be repeated: mulberry32. */
-export function seededRandom(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b_79f5) >>> 0;
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
-}

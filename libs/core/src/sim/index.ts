@@ -2,7 +2,6 @@ export {
   REFUSAL_MS,
   h200Law,
   runMs,
-  seededRandom,
   simulatedLaw,
   tensorBytes,
   type DeviceLaw,

@@ -3,7 +3,8 @@ import { fakeVector } from '../testing/fake-backend.ts';
 import { describeInferenceBackend } from '../testing/inference-backend.conformance.ts';
 import { ManualClock } from '../testing/manual-clock.ts';
 import type { RunShape, Slot } from '../ports/device.ts';
-import { REFUSAL_MS, WORKSPACE_BYTES, h200Law, runMs, seededRandom, tensorBytes } from './device-law.ts';
+import { REFUSAL_MS, WORKSPACE_BYTES, h200Law, runMs, tensorBytes } from './device-law.ts';
+import { seededRandom } from '../base/seeded-random.ts';
 import { SimulatedDevice, type SimulatedDeviceOptions } from './simulated-device.ts';
 import { SimulatedMemory } from './simulated-memory.ts';
 

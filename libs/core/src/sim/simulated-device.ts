@@ -19,7 +19,8 @@ import type {
   RunShape,
   Slot,
 } from '../ports/device.ts';
-import { REFUSAL_MS, runMs, seededRandom, type DeviceLaw } from './device-law.ts';
+import { seededRandom } from '../base/seeded-random.ts';
+import { REFUSAL_MS, runMs, type DeviceLaw } from './device-law.ts';
 import { SimulatedMemory } from './simulated-memory.ts';
 
 export interface SimulatedDeviceOptions {

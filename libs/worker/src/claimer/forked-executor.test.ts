@@ -28,7 +28,6 @@ const settings = {
   deviceSessions: 1,
   model,
   served: model,
-  simulatedTokensPerMs: undefined,
   maxTokens: undefined,
   logLevel: 'silent',
   limits: resolveSettings({}),

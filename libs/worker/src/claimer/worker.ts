@@ -18,7 +18,6 @@ import {
   type Metrics,
   type Settings,
 } from '@shoal/core';
-import { paceOf } from '@shoal/core/sim';
 import { openModel } from '@shoal/models';
 import { Janitor, RedisAnnouncer, defaultWorkerName, serverClock } from '@shoal/queue';
 import { ExecutorNotes } from './executor-notes.ts';
@@ -50,7 +49,6 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
   const cacheDir = cacheFolder(settings.cacheDir);
   const model = await openModel(settings.model, { cacheDir });
   const threads = settings.threads || availableParallelism();
-  const simulatedTokensPerMs = simulatedRate(settings.device);
   const served = settings.device.startsWith('sim:') ? `${model.name}-sim` : model.name; // nobody who asks for the model gets simulated vectors
   const server = { redisUrl, prefix, queue: mainQueue(served), log };
   const cpuLane = cpuQueue(served);
@@ -66,7 +64,6 @@ export async function startWorker({ settings, log, faultPoint }: WorkerOptions):
     cpuQueue: cpuLane,
     model: model.name,
     served,
-    simulatedTokensPerMs,
     maxTokens: settings.maxTokens,
     limits: settings,
     logLevel: settings.logLevel,
@@ -182,9 +179,4 @@ export async function serveMetrics({
  */
 function defaultTokenizerThreads(): number {
   return Math.min(8, Math.max(1, Math.floor(availableParallelism() / 4)));
-}
-
-/** Tokens per millisecond of `sim:<rate>`; undefined for a device that exists. */
-function simulatedRate(device: string): number | undefined {
-  return paceOf(device)?.tokensPerMs;
 }

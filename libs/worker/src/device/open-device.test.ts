@@ -11,7 +11,8 @@ import { OrtBackend, cudaProviderProblem } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type GraphKind } from '@shoal/models';
 import { openCanary } from './canary.ts';
 import { nvidiaDevice, unusable } from './nvidia-device.ts';
-import { openDevice, type DeviceOptions } from './open-device.ts';
+import type { DeviceOptions } from './device-options.ts';
+import { openDevice } from './open-device.ts';
 
 let cacheDir: string;
 const hasGpu = (await nvidiaDevice('0')).ok && (await cudaProviderProblem()) === undefined;
@@ -70,14 +71,24 @@ test('with CUDA hidden a GPU label is refused with the reason, whatever is here'
   });
 });
 
+test('a simulated device is opened when it is named, with slots of its own size', async () => {
+  const asked = await options('sim:24GB');
+  const slots = (found: string) => ({ ...asked.slots, slotRows: found === 'sim:24GB' ? 7 : 0 });
+  const withMemory = await openDevice({ ...asked, slots });
+  expect(withMemory).toMatchObject({ device: 'sim:24GB', slotRows: 7 });
+  const paced = await openDevice({ ...asked, device: 'sim:8000+15', sessions: 2 });
+  expect(paced).toMatchObject({ device: 'sim:8000', sessions: 2 });
+  await Promise.all([withMemory.stop(), paced.stop()]);
+});
+
 test.runIf(!hasGpu)(
   'slots are as large as the device that was found asks for, not the one that was asked for',
   async () => {
     const asked = await options('auto');
-    const sizes = { cuda: 99, webgpu: 98, cpu: 3 };
+    const sizes: Readonly<Record<string, number>> = { cuda: 99, webgpu: 98, cpu: 3 };
     const backend = await openDevice({
       ...asked,
-      slots: (provider) => ({ ...asked.slots, slotRows: sizes[provider] }),
+      slots: (found) => ({ ...asked.slots, slotRows: sizes[found] ?? 0 }),
     });
     expect(backend).toMatchObject({ device: 'cpu', slotRows: 3 });
     await backend.stop();

@@ -11,7 +11,8 @@ import { RecordingLogger, describeInferenceBackend } from '@shoal/core/testing';
 import { OrtBackend, cudaProviderProblem } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type GraphKind } from '@shoal/models';
 import { nvidiaDevice } from './nvidia-device.ts';
-import { openDevice, type DeviceOptions } from './open-device.ts';
+import type { DeviceOptions } from './device-options.ts';
+import { openDevice } from './open-device.ts';
 
 const isHere = process.env['VK_DRIVER_FILES'] !== undefined;
 if (!isHere)

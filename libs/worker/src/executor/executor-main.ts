@@ -13,13 +13,13 @@ import {
   type Logger,
   type Tokenizer,
 } from '@shoal/core';
-import { PacedBackend, SimulatedDevice, paceOf, simulatedLaw, withDeadlyToken } from '@shoal/core/sim';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { RedisPayloadStore } from '@shoal/queue/payload';
+import { openDevice } from '../device/open-device.ts';
 import { openDeviceBudget } from '../measure/device-budget.ts';
-import { executorProcess } from './executor-process.ts';
+import type { DeviceBudget } from '../measure/device-budget-parts.ts';
+import { executorProcess, type ExecutorProcess } from './executor-process.ts';
 import type { ExecutorSettings } from './executor-settings.ts';
-import { openDevice, type SlotSizes } from '../device/open-device.ts';
 import { ThreadedTokenizer } from './threaded-tokenizer.ts';
 import { warmShapes } from './warm-shapes.ts';
 
@@ -29,8 +29,32 @@ import { warmShapes } from './warm-shapes.ts';
  */
 const SLOT_TOKENS = 262_144;
 
-await executorProcess<ExecutorSettings, JobOrder>(async ({ settings, log, tell }) => {
-  const { redisUrl, prefix, queue, cpuQueue, cacheDir, limits } = settings;
+/** Everything that the executor needs, open. */
+interface Parts {
+  readonly model: StoredModel;
+  readonly tokenizer: ThreadedTokenizer;
+  readonly backend: InferenceBackend;
+  readonly deviceBudget: DeviceBudget;
+  readonly store: RedisPayloadStore;
+}
+
+await executorProcess<ExecutorSettings, JobOrder>(async (own) => {
+  const parts = await openParts(own);
+  const { backend, deviceBudget, tokenizer, store } = parts;
+  const executor = startExecutor(own, parts);
+  return {
+    handle: (message) => executor.handle(message),
+    close: async () => {
+      deviceBudget.stop();
+      await executor.stop();
+      await backend.stop();
+      await Promise.all([tokenizer.stop(), store.stop()]);
+    },
+  };
+});
+
+async function openParts({ settings, log }: ExecutorProcess<ExecutorSettings>): Promise<Parts> {
+  const { redisUrl, prefix, queue, cpuQueue, cacheDir } = settings;
   const connecting = RedisPayloadStore.connect({ redisUrl, prefix, queue, cpuQueue, log });
   connecting.catch(() => undefined); // awaited below, after the slower parts have begun
   const model = await openModel(settings.model, { cacheDir });
@@ -38,32 +62,28 @@ await executorProcess<ExecutorSettings, JobOrder>(async ({ settings, log, tell }
     model,
     settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens },
   );
+  const { maxTokens } = ownTokenizer;
   const tokenizer = new ThreadedTokenizer({
     tokenizer: ownTokenizer,
     model: settings.model,
     cacheDir,
-    maxTokens: ownTokenizer.maxTokens,
+    maxTokens,
     threads: settings.tokenizerThreads,
   });
-  const backend = withDeadlyToken(
-    await openBackend(settings, log, model, ownTokenizer),
-    process.env['SHOAL_FAULT_TOKEN'],
-    (whole) => (whole ? process.kill(process.ppid, 'SIGKILL') : process.abort()),
-  );
-  const deviceBudget = await openDeviceBudget({
-    backend,
-    model,
-    maxTokens: tokenizer.maxTokens,
-    settings,
-    clock: systemClock,
-    log,
-  });
-  const { budget, stop: stopMeasuring } = deviceBudget;
-  await warmShapes(backend, budget, tokenizer.maxTokens, log);
-  const store = await connecting;
+  const backend = await openBackend(settings, log, model, ownTokenizer);
+  const deviceBudget = await openDeviceBudget({ backend, model, maxTokens, settings, clock: systemClock, log });
+  await warmShapes(backend, deviceBudget.budget, maxTokens, log);
+  return { model, tokenizer, backend, deviceBudget, store: await connecting };
+}
+
+/** Tells the claimer that it may send work. */
+function startExecutor(
+  { settings, log, tell }: ExecutorProcess<ExecutorSettings>,
+  { model, tokenizer, backend, deviceBudget, store }: Parts,
+): Executor {
+  const { budget } = deviceBudget;
   const name = `${settings.served}@${model.revision}`;
-  const faults = faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal));
-  const keys = keySpace(prefix);
+  const keys = keySpace(settings.prefix);
   const send = (message: FromExecutor): void => {
     tell(message);
     deviceBudget.hear(message);
@@ -75,14 +95,14 @@ await executorProcess<ExecutorSettings, JobOrder>(async ({ settings, log, tell }
     backend,
     budget,
     log,
-    limits,
+    limits: settings.limits,
     send,
-    faults,
+    faults: faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal)),
     isLastLane: backend.device === 'cpu',
     model: name,
     prompts: model.prompts,
     clock: systemClock,
-    resultKey: (jobId) => keys.output(queue, jobId),
+    resultKey: (jobId) => keys.output(settings.queue, jobId),
   });
   send({
     kind: 'ready',
@@ -93,53 +113,22 @@ await executorProcess<ExecutorSettings, JobOrder>(async ({ settings, log, tell }
     precision: backend.precision,
     pid: process.pid,
   });
-  return {
-    handle: (message) => executor.handle(message),
-    close: async () => {
-      stopMeasuring();
-      await executor.stop();
-      await backend.stop();
-      await Promise.all([tokenizer.stop(), store.stop()]);
-    },
-  };
-});
+  return executor;
+}
 
 async function openBackend(
-  {
-    limits,
-    threads,
-    cacheDir,
-    simulatedTokensPerMs,
-    device,
-    precision,
-    encoder,
-    deviceSessions: sessions,
-  }: ExecutorSettings,
+  { limits, threads, cacheDir, device, precision, encoder, deviceSessions: sessions }: ExecutorSettings,
   log: Logger,
   model: StoredModel,
   tokenizer: Tokenizer,
 ): Promise<InferenceBackend> {
   const slotTokens = Math.max(limits.maxPaddedTokens ?? SLOT_TOKENS, Math.ceil(tokenizer.maxTokens / 8) * 8);
-  const slots = (found: string): SlotSizes => ({
-    dims: model.dims,
-    slotRows: sizesOf(limits, found).maxRows,
-    slotTokens,
-  });
-  const law = simulatedLaw(device);
-  if (law !== undefined) return new SimulatedDevice({ ...slots(device), law, clock: systemClock });
-  if (simulatedTokensPerMs !== undefined)
-    return new PacedBackend({
-      ...slots(device),
-      tokensPerMs: simulatedTokensPerMs,
-      fixedMs: paceOf(device)?.fixedMs ?? 0,
-      sessions: sessions ?? 1,
-    });
-  return openDevice({
+  const backend = await openDevice({
     device,
     precision,
     encoder,
     sessions,
-    slots,
+    slots: (found) => ({ dims: model.dims, slotRows: sizesOf(limits, found).maxRows, slotTokens }),
     model,
     tokenizer,
     cacheDir,
@@ -147,4 +136,14 @@ async function openBackend(
     log,
     environment: process.env,
   });
+  return withFaults(backend, process.env['SHOAL_FAULT_TOKEN']);
+}
+
+/** For tests and benches that name a deadly token; what makes it deadly is loaded for them alone. */
+async function withFaults(backend: InferenceBackend, deadlyToken: string | undefined): Promise<InferenceBackend> {
+  if (deadlyToken === undefined || deadlyToken === '') return backend;
+  const { withDeadlyToken } = await import('@shoal/core/sim');
+  return withDeadlyToken(backend, deadlyToken, (whole) =>
+    whole ? process.kill(process.ppid, 'SIGKILL') : process.abort(),
+  );
 }

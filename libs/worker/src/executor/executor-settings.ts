@@ -16,9 +16,7 @@ export interface ExecutorSettings {
   readonly model: string;
   /** The name under which its results go: the model's own, unless the device is simulated. */
   readonly served: string;
-  /** Set for a simulated device: its padded tokens per millisecond. */
-  readonly simulatedTokensPerMs: number | undefined;
-  /** auto, cpu or gpu:<index>; of a simulated device nothing depends on it. */
+  /** auto, cpu, gpu:<index> or sim:… */
   readonly device: Settings['device'];
   readonly precision: Settings['precision'];
   /** Default: auto. */

@@ -11,7 +11,7 @@ import { ENCODER_LIBRARIES, EncoderBackend, type EncoderBackendOptions } from '@
 import { buildReferenceEncoder } from '@shoal/inference/testing';
 import { openModel, openTokenizer, readEncoder } from '@shoal/models';
 import { openDeviceBudget } from './device-budget.ts';
-import { nativeEncoder } from '../device/open-native-encoder.ts';
+import { nativeEncoder } from '../device/providers/native-encoder.ts';
 import { encoderKey, storeProfile } from './profile-store.ts';
 import { tuneEncoder, type EncoderTuneOptions } from './tune-encoder.ts';
 

@@ -10,9 +10,9 @@ import { ManualClock, RecordingLogger } from '@shoal/core/testing';
 import { ENCODER_LIBRARIES, EncoderBackend } from '@shoal/inference';
 import { buildReferenceEncoder } from '@shoal/inference/testing';
 import { openModel, openTokenizer } from '@shoal/models';
-import { openDeviceBudget } from '../measure/device-budget.ts';
-import type { DeviceOptions } from './open-device.ts';
-import { nativeEncoder } from './open-native-encoder.ts';
+import { openDeviceBudget } from '../../measure/device-budget.ts';
+import type { DeviceOptions } from '../device-options.ts';
+import { nativeEncoder } from './native-encoder.ts';
 
 let cacheDir: string;
 beforeAll(async () => {

@@ -5,8 +5,8 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { resolveSettings } from '@shoal/core';
 import { RecordingLogger, deliveredVector } from '@shoal/core/testing';
 import { openModel, openTokenizer } from '@shoal/models';
-import { WorkerBench } from '../testing/worker-bench.ts';
-import { startWorker } from '../claimer/worker.ts';
+import { WorkerBench } from '../../testing/worker-bench.ts';
+import { startWorker } from '../../claimer/worker.ts';
 
 const MODEL = 'tiny-random';
 const JOBS = 24;

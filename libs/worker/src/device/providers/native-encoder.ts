@@ -11,12 +11,12 @@ import {
   type OrtBackendOptions,
 } from '@shoal/inference';
 import { openGraph, readEncoder } from '@shoal/models';
-import { openCanary } from './canary.ts';
-import { linkKeptProvider } from './cuda-provider.ts';
-import { Refused } from './device-refusals.ts';
-import type { DeviceOptions } from './open-device.ts';
-import { encoderKey, readProfile } from '../measure/profile-store.ts';
-import { LEAST_COSINE, accepted } from './truth-gate.ts';
+import { openCanary } from '../canary.ts';
+import { linkKeptProvider } from '../cuda-provider.ts';
+import { Refused } from '../device-refusals.ts';
+import type { DeviceOptions } from '../device-options.ts';
+import { encoderKey, readProfile } from '../../measure/profile-store.ts';
+import { LEAST_COSINE, accepted } from '../truth-gate.ts';
 
 export interface NativePlace extends Pick<
   EncoderBackendOptions,
