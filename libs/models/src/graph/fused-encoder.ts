@@ -33,7 +33,7 @@ function addLayer(parts: BertParts, from: string, input: string, norm: AddNorm):
   const {
     graph,
     weights,
-    config: { hidden, intermediate, heads },
+    config: { hidden, intermediate },
   } = parts;
   const matrix = (name: string, outputs: number, inputs: number): string =>
     parts.floats(
@@ -41,29 +41,7 @@ function addLayer(parts: BertParts, from: string, input: string, norm: AddNorm):
       [inputs, outputs],
       weights.transposed(`${from}.${name}.weight`, outputs, inputs),
     );
-  const three = attentionParts(from);
-  const qkv = parts.floats(
-    `${from}.qkv.weight`,
-    [hidden, 3 * hidden],
-    weights.transposedBeside(
-      three.map((part) => `${part}.weight`),
-      hidden,
-      hidden,
-    ),
-  );
-  const qkvBias = parts.floats(
-    `${from}.qkv.bias`,
-    [3 * hidden],
-    weights.joined(
-      three.map((part) => `${part}.bias`),
-      hidden,
-    ),
-  );
-  // `lengths` as the mask: one number a row instead of one a token, and the form that the CUDA provider is fastest with
-  const context = graph.node('Attention', [input, qkv, qkvBias, 'lengths'], `${from}.context`, {
-    ...MICROSOFT,
-    integers: { num_heads: heads },
-  });
+  const context = addAttention(parts, from, input);
   const attended = graph.node(
     'MatMul',
     [context, matrix('attention.output.dense', hidden, hidden)],
@@ -79,4 +57,32 @@ function addLayer(parts: BertParts, from: string, input: string, norm: AddNorm):
   );
   const narrow = graph.node('MatMul', [active, matrix('output.dense', hidden, intermediate)], `${from}.narrow`);
   return norm(`${from}.output`, narrow, middle, `${from}.out`);
+}
+
+/**
+ * Queries, keys and values from one product. `lengths` are the mask: one number a row instead of one a token, and the
+ * form that the CUDA provider is fastest with.
+ */
+function addAttention(parts: BertParts, from: string, input: string): string {
+  const {
+    graph,
+    weights,
+    config: { hidden, heads },
+  } = parts;
+  const three = attentionParts(from);
+  const matrices = weights.transposedBeside(
+    three.map((part) => `${part}.weight`),
+    hidden,
+    hidden,
+  );
+  const qkv = parts.floats(`${from}.qkv.weight`, [hidden, 3 * hidden], matrices);
+  const biases = weights.joined(
+    three.map((part) => `${part}.bias`),
+    hidden,
+  );
+  const qkvBias = parts.floats(`${from}.qkv.bias`, [3 * hidden], biases);
+  return graph.node('Attention', [input, qkv, qkvBias, 'lengths'], `${from}.context`, {
+    ...MICROSOFT,
+    integers: { num_heads: heads },
+  });
 }

@@ -55,29 +55,45 @@ function addEmbeddings(parts: BertParts): string {
   });
 }
 
+/** One layer as it is built: its weights by name, and what smooths them. */
+interface Layer {
+  readonly parts: BertParts;
+  readonly form: CodeForm;
+  readonly from: string;
+  matrix(name: string, outputs: number, inputs: number): MakeFloats;
+  divisorsOf(linear: SmoothedLinear, matrix: MakeFloats): Divisors;
+}
+
 function addLayer(
   parts: BertParts,
   calibration: Calibration | undefined,
   form: CodeForm,
-  layer: number,
+  index: number,
   input: string,
 ): string {
   const {
-    graph,
     weights,
-    config: { heads, hidden, intermediate },
+    config: { hidden },
   } = parts;
-  const from = `encoder.layer.${layer}`;
-  const divisorsOf = (linear: SmoothedLinear, matrix: MakeFloats): Divisors =>
-    calibration && (async () => smoothingDivisors(calibration.maxima(layer, linear, hidden), await matrix()));
-  const matrix = (name: string, outputs: number, inputs: number): MakeFloats =>
-    weights.transposed(`${from}.${name}.weight`, outputs, inputs);
+  const from = `encoder.layer.${index}`;
+  const layer: Layer = {
+    parts,
+    form,
+    from,
+    matrix: (name, outputs, inputs) => weights.transposed(`${from}.${name}.weight`, outputs, inputs),
+    divisorsOf: (linear, matrix) =>
+      calibration && (async () => smoothingDivisors(calibration.maxima(index, linear, hidden), await matrix())),
+  };
+  return addFeedForward(layer, addAttended(layer, input));
+}
 
-  const [out, wide, narrow] = [
-    matrix('attention.output.dense', hidden, hidden),
-    matrix('intermediate.dense', intermediate, hidden),
-    matrix('output.dense', hidden, intermediate),
-  ];
+/** The first half of a layer: attention, its product, residual and norm. */
+function addAttended({ parts, form, from, matrix, divisorsOf }: Layer, input: string): string {
+  const {
+    graph,
+    config: { heads, hidden },
+  } = parts;
+  const out = matrix('attention.output.dense', hidden, hidden);
   const outDivisors = divisorsOf('out', out);
   const context = graph.node(
     'MultiHeadAttention',
@@ -94,7 +110,13 @@ function addLayer(
     smoothed(out, outDivisors),
     `${from}.attended`,
   );
-  const middle = parts.addAndNorm(`${from}.attention.output`, attended, input, `${from}.middle`);
+  return parts.addAndNorm(`${from}.attention.output`, attended, input, `${from}.middle`);
+}
+
+/** The second half: two products with GELU between them, residual and norm. */
+function addFeedForward({ parts, form, from, matrix, divisorsOf }: Layer, middle: string): string {
+  const { hidden, intermediate } = parts.config;
+  const wide = matrix('intermediate.dense', intermediate, hidden);
   const wideDivisors = divisorsOf('ff1', wide);
   const expanded = addProduct(
     parts,
@@ -105,7 +127,7 @@ function addLayer(
     smoothed(wide, wideDivisors),
     `${from}.wide`,
   );
-  const active = graph.node(
+  const active = parts.graph.node(
     'BiasGelu',
     [expanded, parts.bias(`${from}.intermediate.dense`, intermediate)],
     `${from}.active`,
@@ -117,7 +139,7 @@ function addLayer(
     addGeluRows(parts, active, intermediate, `${from}.active`),
     intermediate,
     hidden,
-    narrow,
+    matrix('output.dense', hidden, intermediate),
     `${from}.narrow`,
   );
   return parts.addAndNorm(`${from}.output`, shrunk, middle, `${from}.out`);

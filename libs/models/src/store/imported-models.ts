@@ -6,16 +6,16 @@ import { readFile, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
-import type { ModelFacts } from './known-models.ts';
+import type { ModelFacts } from './model-facts.ts';
 import type { Pins } from './model-files.ts';
 import { describeModel, type OnnxFacts, type StoredModel } from './stored-model.ts';
 
 export interface ImportedModel extends ModelFacts {
   readonly origin: 'imported';
-  /** From the digests of all files. */
+  /** A hash of the digests of all files. */
   readonly revision: string;
   readonly files: Pins;
-  /** For a model that came as a graph. */
+  /** Set for a model that came as a graph. */
   readonly onnx?: OnnxFacts;
 }
 

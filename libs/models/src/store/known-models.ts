@@ -6,6 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/contract';
 import type { Wheel } from '@shoal/fetch';
 import type { ImportedModel } from './imported-models.ts';
+import type { ModelFacts } from './model-facts.ts';
 import type { Pins } from './model-files.ts';
 import { tinyModelFiles, type TinyModelFiles, type TinyModelOptions } from './tiny-model.ts';
 
@@ -16,17 +17,6 @@ export interface ModelSources {
   /** Folder inside the wheel that holds the files. */
   readonly wheelFolder: string;
   readonly wheelBytes: number;
-}
-
-export interface ModelFacts {
-  readonly name: string;
-  readonly description: string;
-  /** SPDX identifier. */
-  readonly licence: string;
-  /** Whose work it is, for the notice beside the files. */
-  readonly attribution: string;
-  /** Put before a text that asks for one of them. */
-  readonly prompts: Readonly<Record<'query' | 'passage', string>>;
 }
 
 export type DownloadedModel = ModelFacts & {

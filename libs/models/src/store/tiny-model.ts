@@ -24,15 +24,24 @@ export interface TinyModelOptions {
   readonly feedForwardScale?: number;
 }
 
+interface TinyShape {
+  readonly layers: number;
+  readonly hidden: number;
+  readonly intermediate: number;
+  readonly positions: number;
+  readonly vocabulary: number;
+}
+
 export interface TinyModelFiles {
   readonly contents: ReadonlyMap<string, Uint8Array>;
   readonly pins: Pins;
 }
 
-const WORDS = `the of and to in a is that for it as was with be by on not he his but at are this have from or had an they which
-one you were all her she there would their we him been has when who will no more if out so up said what its about than into them can
-only other time new some could these two may first then do any like my now over such our man me even most made after also well many
-must before back see through way where get much go work world text batch queue model vector token cat dog house water tree red blue`;
+const WORDS = `the of and to in a is that for it as was with be by on not he his but at are this have from or had an
+they which one you were all her she there would their we him been has when who will no more if out so up said what its about
+than into them can only other time new some could these two may first then do any like my now over such our man me even
+most made after also well many must before back see through way where get much go work world text batch queue model
+vector token cat dog house water tree red blue`;
 
 export function tinyModelFiles(options: TinyModelOptions): TinyModelFiles {
   const {
@@ -48,21 +57,7 @@ export function tinyModelFiles(options: TinyModelOptions): TinyModelFiles {
   const vocabulary = tinyVocabulary();
   const shape = { layers, hidden, intermediate: 2 * hidden, positions, vocabulary: vocabulary.length };
   const contents = new Map<string, Uint8Array>([
-    [
-      'config.json',
-      json({
-        model_type: 'bert',
-        hidden_act: 'gelu',
-        hidden_size: hidden,
-        intermediate_size: shape.intermediate,
-        layer_norm_eps: 1e-12,
-        max_position_embeddings: positions,
-        num_attention_heads: heads,
-        num_hidden_layers: layers,
-        type_vocab_size: 2,
-        vocab_size: vocabulary.length,
-      }),
-    ],
+    ['config.json', json(tinyConfig(shape, heads))],
     [
       '1_Pooling/config.json',
       json({
@@ -86,6 +81,21 @@ export function tinyModelFiles(options: TinyModelOptions): TinyModelFiles {
     pins: Object.fromEntries(
       [...contents].map(([path, bytes]) => [path, { bytes: bytes.length, sha256: sha256(bytes) }]),
     ),
+  };
+}
+
+function tinyConfig({ layers, hidden, intermediate, positions, vocabulary }: TinyShape, heads: number): object {
+  return {
+    model_type: 'bert',
+    hidden_act: 'gelu',
+    hidden_size: hidden,
+    intermediate_size: intermediate,
+    layer_norm_eps: 1e-12,
+    max_position_embeddings: positions,
+    num_attention_heads: heads,
+    num_hidden_layers: layers,
+    type_vocab_size: 2,
+    vocab_size: vocabulary,
   };
 }
 
@@ -196,13 +206,7 @@ function linear(name: string, outputs: number, inputs: number): TensorPlan[] {
   ];
 }
 
-function tinyTensors(shape: {
-  layers: number;
-  hidden: number;
-  intermediate: number;
-  positions: number;
-  vocabulary: number;
-}): readonly TensorPlan[] {
+function tinyTensors(shape: TinyShape): readonly TensorPlan[] {
   const { layers, hidden, intermediate, positions, vocabulary } = shape;
   const norm = (name: string): TensorPlan[] => [
     { name: `${name}.weight`, dims: [hidden] },
