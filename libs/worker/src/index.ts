@@ -1,5 +1,7 @@
 export { installCudaProvider, type InstallOptions, type InstallReport } from './device/cuda-provider.ts';
-export { examineGpus, examineModel, type Finding } from './doctor/examine.ts';
+export { examineGpus } from './doctor/examine-gpus.ts';
+export { examineModel } from './doctor/examine-model.ts';
+export type { Finding } from './doctor/finding.ts';
 export {
   buildNativeEncoder,
   type NativeEncoderBuildOptions,

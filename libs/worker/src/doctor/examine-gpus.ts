@@ -1,13 +1,9 @@
-// What `shoal doctor` finds out about GPUs: driver, cards, permission, provider, and at last what only a run can tell.
-// Looks at everything that can be looked at before the first thing that fails, so that one visit is enough. Changes
-// nothing.
+// What `shoal doctor` finds out about GPUs: driver, cards, permission, provider. Looks at everything that can be looked
+// at before the first thing that fails, so that one visit is enough. Changes nothing.
 
 import { access, constants, readdir } from 'node:fs/promises';
-import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
-import type { Logger, Precision } from '@shoal/core';
 import { cudaProviderProblem, findsCudnn, installedRuntime, nativeEncoderProblem } from '@shoal/inference';
-import { openTokenizer, type StoredModel } from '@shoal/models';
 import {
   readDetails,
   readDevices,
@@ -17,18 +13,9 @@ import {
   type DeviceReading,
   type ReadDevicesOptions,
 } from '@shoal/ops';
+import type { Finding } from './finding.ts';
 import { visibleDevice } from '../device/cuda-visibility.ts';
 import { unusable } from '../device/nvidia-device.ts';
-import { openDevice } from '../device/open-device.ts';
-
-/** `absent`: not there, which is nobody's fault. */
-export interface Finding {
-  readonly about: string;
-  readonly state: 'ok' | 'warning' | 'broken' | 'absent';
-  readonly found: string;
-  /** What to do; for everything that is not ok. */
-  readonly cure?: string;
-}
 
 export interface ExamineGpusOptions extends ReadDevicesOptions {
   readonly environment: Readonly<Record<string, string | undefined>>;
@@ -98,7 +85,8 @@ function driverFinding(read: Extract<Awaited<ReturnType<typeof readDevices>>, { 
 function cardFinding(device: DeviceReading): Finding {
   const about = `gpu:${device.index}`;
   const problem = unusable(device);
-  const found = `${device.name ?? 'a GPU of unknown name'}, compute capability ${device.computeCapability ?? 'unknown'}`;
+  const { name = 'a GPU of unknown name', computeCapability = 'unknown' } = device;
+  const found = `${name}, compute capability ${computeCapability}`;
   return problem === undefined
     ? { about, state: 'ok', found }
     : {
@@ -128,72 +116,67 @@ function memoryFinding({ index, totalBytes, freeBytes }: DeviceReading, processe
     : { about, state: 'ok', found };
 }
 
+/** What the driver says of the card's state; nothing of what it does not tell or what is as usual. */
 function stateFindings(
   { index }: DeviceReading,
-  { isEccOn, uncorrectedErrors = 0, isMigOn, computeMode, isPersistent }: DeviceDetails,
+  details: DeviceDetails,
   slices: readonly string[],
-): Finding[] {
-  const about = (what: string): string => `gpu:${index} ${what}`;
-  return [
-    uncorrectedErrors > 0
-      ? {
-          about: about('ECC'),
-          state: 'broken',
-          found: `${uncorrectedErrors} uncorrected memory errors since the driver was loaded`,
-          cure: 'restart the machine; if they come back the card is to be replaced',
-        }
-      : {
-          about: about('ECC'),
-          state: 'ok',
-          found: isEccOn === undefined ? 'not told' : isEccOn ? 'on, no uncorrected errors' : 'off',
-        },
-    ...(isMigOn === true
-      ? [
-          slices.length > 0
-            ? {
-                about: about('MIG'),
-                state: 'ok' as const,
-                found: `sliced: ${slices.join(', ')}; name one in CUDA_VISIBLE_DEVICES for each worker`,
-              }
-            : {
-                about: about('MIG'),
-                state: 'broken' as const,
-                found: 'MIG is on and there is no slice, so nothing can run here',
-                cure: 'make slices (nvidia-smi mig -cgi … -C) or switch MIG off',
-              },
-        ]
-      : []),
-    ...(computeMode === 'Prohibited'
-      ? [
-          {
-            about: about('mode'),
-            state: 'broken' as const,
-            found: 'compute mode is Prohibited',
-            cure: 'an administrator has to set it to Default',
-          },
-        ]
-      : []),
-    ...(computeMode === 'Exclusive_Process'
-      ? [
-          {
-            about: about('mode'),
-            state: 'warning' as const,
-            found: 'compute mode is Exclusive_Process: one worker at a time, and nothing beside it',
-            cure: 'an administrator can set it to Default',
-          },
-        ]
-      : []),
-    ...(isPersistent === false
-      ? [
-          {
-            about: about('persistence'),
-            state: 'warning' as const,
-            found: 'persistence mode is off',
-            cure: SLOW_WITHOUT_PERSISTENCE,
-          },
-        ]
-      : []),
-  ];
+): readonly Finding[] {
+  const found = [eccState(details), migState(details, slices), modeState(details), persistenceState(details)];
+  return found.flatMap((state) => (state === undefined ? [] : [{ ...state, about: `gpu:${index} ${state.about}` }]));
+}
+
+function eccState({ isEccOn, uncorrectedErrors = 0 }: DeviceDetails): Finding {
+  if (uncorrectedErrors > 0)
+    return {
+      about: 'ECC',
+      state: 'broken',
+      found: `${uncorrectedErrors} uncorrected memory errors since the driver was loaded`,
+      cure: 'restart the machine; if they come back the card is to be replaced',
+    };
+  const found = isEccOn === undefined ? 'not told' : isEccOn ? 'on, no uncorrected errors' : 'off';
+  return { about: 'ECC', state: 'ok', found };
+}
+
+function migState({ isMigOn }: DeviceDetails, slices: readonly string[]): Finding | undefined {
+  if (isMigOn !== true) return undefined;
+  if (slices.length === 0)
+    return {
+      about: 'MIG',
+      state: 'broken',
+      found: 'MIG is on and there is no slice, so nothing can run here',
+      cure: 'make slices (nvidia-smi mig -cgi … -C) or switch MIG off',
+    };
+  const found = `sliced: ${slices.join(', ')}; name one in CUDA_VISIBLE_DEVICES for each worker`;
+  return { about: 'MIG', state: 'ok', found };
+}
+
+function modeState({ computeMode }: DeviceDetails): Finding | undefined {
+  if (computeMode === 'Prohibited')
+    return {
+      about: 'mode',
+      state: 'broken',
+      found: 'compute mode is Prohibited',
+      cure: 'an administrator has to set it to Default',
+    };
+  if (computeMode === 'Exclusive_Process')
+    return {
+      about: 'mode',
+      state: 'warning',
+      found: 'compute mode is Exclusive_Process: one worker at a time, and nothing beside it',
+      cure: 'an administrator can set it to Default',
+    };
+  return undefined;
+}
+
+function persistenceState({ isPersistent }: DeviceDetails): Finding | undefined {
+  if (isPersistent !== false) return undefined;
+  return {
+    about: 'persistence',
+    state: 'warning',
+    found: 'persistence mode is off',
+    cure: SLOW_WITHOUT_PERSISTENCE,
+  };
 }
 
 async function permissionFindings({ deviceFolder = '/dev', mayOpen = mayUse }: ExamineGpusOptions): Promise<Finding[]> {
@@ -322,56 +305,4 @@ async function cudnnFindings(environment: ExamineGpusOptions['environment']): Pr
 
 function gigabytes(bytes: number): string {
   return (bytes / 1e9).toFixed(1);
-}
-
-export interface ExamineModelOptions {
-  readonly model: StoredModel;
-  readonly device: string;
-  readonly precision: 'auto' | Precision;
-  readonly cacheDir: string;
-  readonly environment: Record<string, string | undefined>;
-}
-
-/** Opens the model where a worker would and lets it run: what it says on the way is found, too. */
-export async function examineModel({ model, ...options }: ExamineModelOptions): Promise<Finding> {
-  const about = `${model.name} on ${options.device}`;
-  const notes: string[] = [];
-  const note = (fields: object, message: string): void =>
-    void notes.push(
-      message +
-        (Reflect.has(fields, 'leastCosine')
-          ? ` (least cosine ${Number(Reflect.get(fields, 'leastCosine')).toFixed(6)})`
-          : '') +
-        (Reflect.has(fields, 'tried') ? `: ${Object.values(Reflect.get(fields, 'tried') as object).join('; ')}` : ''),
-    );
-  const warnings: string[] = [];
-  const log: Logger = {
-    debug: () => undefined,
-    info: note,
-    warn: (fields, message) => void (note(fields, message), warnings.push(message)),
-    error: note,
-  };
-  try {
-    const tokenizer = await openTokenizer(model);
-    const backend = await openDevice({
-      ...options,
-      model,
-      tokenizer,
-      threads: availableParallelism(),
-      log,
-      slots: { dims: model.dims, slotRows: 16, slotTokens: Math.max(8192, tokenizer.maxTokens + 8) },
-    });
-    await backend.stop();
-    const found = [`runs on ${backend.device} in ${backend.precision}`, ...notes].join('; ');
-    return warnings.length === 0
-      ? { about, state: 'ok', found }
-      : { about, state: 'warning', found, cure: 'the lines above say what keeps the GPU from being used' };
-  } catch (error) {
-    return {
-      about,
-      state: 'broken',
-      found: error instanceof Error ? error.message : String(error),
-      cure: 'the lines above say what to put right; --device cpu works meanwhile',
-    };
-  }
 }

@@ -6,7 +6,9 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { openModel } from '@shoal/models';
 import { standInLibrary, withStandIn } from '@shoal/similarity/testing';
-import { examineGpus, examineModel, type ExamineGpusOptions, type Finding } from './examine.ts';
+import { examineGpus, type ExamineGpusOptions } from './examine-gpus.ts';
+import { examineModel } from './examine-model.ts';
+import type { Finding } from './finding.ts';
 
 const standIn = standInLibrary(); // says why where it cannot be built
 
