@@ -7,10 +7,9 @@ export {
   resolveSettings,
   settingValues,
   settingsSchema,
-  sizesOf,
   type Settings,
-  type Sizes,
 } from './settings/config.ts';
+export { sizesOf, type Sizes } from './settings/sizes.ts';
 export type { AnyOrder, FromExecutor, JobOrder, SimilarityOrder, ToExecutor } from './protocol.ts';
 export { readSimilarityJob } from './claimer/queued-job.ts';
 export type {

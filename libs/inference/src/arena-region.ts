@@ -10,10 +10,10 @@ export const SHORT_WIDTH = 8;
  * The CPU provider's arena grows region by region, each twice as large as the last. Where tensors come to lie then
  * depends on which of them just fits a region's rest, and one width took 40 KB a token with 8 rows and 52 KB with 10.
  * In one region that holds all of them a run takes the same for each token, and up to a quarter less: rows × 512 tokens
- * of minilm 45 to 48 KB instead of 51 to 62 (2026-11-22; bench/device/memory-model.ts). The binding cannot ask for a region,
- * but a run can: the first thing a graph makes is a vector for each token, and the runtime refuses ids that are no
- * words before it has written any of it. What nobody writes to costs address space, and 1/32 of it for the arena's own
- * books. Where there is no room for it all stays as it was.
+ * of minilm 45 to 48 KB instead of 51 to 62 (2026-11-22; bench/device/memory-model.ts). The binding cannot ask for a
+ * region, but a run can: the first thing a graph makes is a vector for each token, and the runtime refuses ids that are
+ * no words before it has written any of it. What nobody writes to costs address space, and 1/32 of it for the arena's
+ * own books. Where there is no room for it all stays as it was.
  *
  * `canRun`: whether rows of SHORT_WIDTH tokens, all of this id, run.
  */

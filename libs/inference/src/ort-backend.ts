@@ -1,5 +1,6 @@
-// InferenceBackend over ONNX Runtime: buffers in shared memory, session threads that run the model, micro-batches queued
-// at them so that the device never waits for the main thread. Translates the runtime's errors; knows nothing of jobs.
+// InferenceBackend over ONNX Runtime: buffers in shared memory, session threads that run the model, micro-batches
+// queued at them so that the device never waits for the main thread. Translates the runtime's errors; knows nothing of
+// jobs.
 
 import { ShoalError, invariant } from '@shoal/contract';
 import {
@@ -150,9 +151,9 @@ export class OrtBackend implements InferenceBackend {
 
   /**
    * Before the first run, on the CPU: lets the provider's arena begin with one region for runs of up to so many padded
-   * tokens, so that what a run takes follows its size (see arena-region.ts), and runs one short row. Costs address space,
-   * not memory, and no more of it than `mostBytes` for all sessions; on other devices it would be memory, and nothing
-   * happens.
+   * tokens, so that what a run takes follows its size (see arena-region.ts), and runs one short row. Costs address
+   * space, not memory, and no more of it than `mostBytes` for all sessions; on other devices it would be memory, and
+   * nothing happens.
    */
   async prepare(paddedTokens: number, mostBytes = Number.POSITIVE_INFINITY): Promise<void> {
     if ((this.options.provider ?? 'cpu') !== 'cpu') return;
@@ -219,10 +220,11 @@ function refused(graphPath: string, reason: unknown): ShoalError {
 }
 
 /**
- * Sets what has to be set before the library is loaded. (Here, not in the thread: only the main thread's variables reach
- * native code.) ONNX Runtime 1.30 on Linux keeps a device id under the user's cache folder and uploads events unless told
- * not to; Shoal tells nobody what it runs. CUDA's libraries compute fp32 products in tf32, ten bits of fraction, because
- * the provider asks for it, and the package's binding cannot tell it not to. What is called fp32 here is fp32.
+ * Sets what has to be set before the library is loaded. (Here, not in the thread: only the main thread's variables
+ * reach native code.) ONNX Runtime 1.30 on Linux keeps a device id under the user's cache folder and uploads events
+ * unless told not to; Shoal tells nobody what it runs. CUDA's libraries compute fp32 products in tf32, ten bits of
+ * fraction, because the provider asks for it, and the package's binding cannot tell it not to. What is called fp32 here
+ * is fp32.
  */
 function prepareEnvironment(): void {
   process.env['ORT_DISABLE_TELEMETRY'] = '1';

@@ -4,18 +4,28 @@
 
 export type RunFailureKind = 'out-of-vram' | 'device-lost' | 'failed';
 
-const OUT_OF_VRAM =
-  /std::bad_alloc|Failed to allocate memory for requested buffer|Available memory of \d+ is smaller|CUDA failure 2\b|CUDA_ERROR_OUT_OF_MEMORY|out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_(?:INTERNAL_ERROR_.*ALLOC|ALLOC_FAILED)/i;
+const OUT_OF_VRAM: readonly RegExp[] = [
+  /std::bad_alloc/i,
+  /Failed to allocate memory for requested buffer/i,
+  /Available memory of \d+ is smaller/i,
+  /CUDA failure 2\b|CUDA_ERROR_OUT_OF_MEMORY|out of memory/i,
+  /CUBLAS_STATUS_ALLOC_FAILED/i,
+  /CUDNN_STATUS_(?:INTERNAL_ERROR_.*ALLOC|ALLOC_FAILED)/i,
+];
 
 /**
  * After one of these every later call of the process fails as well: the process has to die. A library that only says
  * that its kernel did not execute (cuBLAS 13) may mean that too: taken for a fault of the batch, it would fail every
  * job that comes later.
  */
-const DEVICE_LOST =
-  /CUDA failure (?:46|214|220|226|70\d|71\d|721|810|911|999)\b|CUBLAS failure 13\b|CU(?:BLAS|DNN)_STATUS_EXECUTION_FAILED|device lost|uncorrectable ECC/i;
+const DEVICE_LOST: readonly RegExp[] = [
+  /CUDA failure (?:46|214|220|226|70\d|71\d|721|810|911|999)\b/i,
+  /CUBLAS failure 13\b|CU(?:BLAS|DNN)_STATUS_EXECUTION_FAILED/i,
+  /device lost|uncorrectable ECC/i,
+];
 
 export function classifyRunFailure(message: string): RunFailureKind {
-  if (DEVICE_LOST.test(message)) return 'device-lost';
-  return OUT_OF_VRAM.test(message) ? 'out-of-vram' : 'failed';
+  const isOneOf = (patterns: readonly RegExp[]): boolean => patterns.some((pattern) => pattern.test(message));
+  if (isOneOf(DEVICE_LOST)) return 'device-lost';
+  return isOneOf(OUT_OF_VRAM) ? 'out-of-vram' : 'failed';
 }

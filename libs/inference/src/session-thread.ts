@@ -1,6 +1,6 @@
-// A session of ONNX Runtime in a thread of its own, which runs the model and blocks while it does, and the runs that wait
-// for it: they go in the order of the calls, urgent ones first. The package's binding can neither limit nor ask an
-// arena, give nothing back before the session is closed, and cut off no run.
+// A session of ONNX Runtime in a thread of its own, which runs the model and blocks while it does, and the runs that
+// wait for it: they go in the order of the calls, urgent ones first. The package's binding can neither limit an arena
+// nor ask what it holds, gives nothing back before the session is closed, and cannot cut off a run.
 
 import { Worker } from 'node:worker_threads';
 import { ShoalError, invariant, unreachable } from '@shoal/contract';

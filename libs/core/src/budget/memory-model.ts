@@ -30,8 +30,8 @@ export const memoryLawSchema = z.strictObject({
     .max(64),
   /**
    * How the runtime's arena grows: in one region laid out before (CPU), or by doubling (CUDA), where it never shrinks
-   * before the session closes. A profile of a version before may name one that grew as it was asked; the same graph runs
-   * in one that doubles now.
+   * before the session closes. A profile of a version before may name one that grew as it was asked; the same graph
+   * runs in one that doubles now.
    */
   arena: z.preprocess((arena) => (arena === 'requested' ? 'doubling' : arena), z.enum(['exact', 'doubling'])),
 });

@@ -1,5 +1,5 @@
-// The device that runs a model, and how much it may be given at once. Every InferenceBackend, fakes included, passes the
-// conformance suite in testing/.
+// The device that runs a model, and how much it may be given at once. Every InferenceBackend, fakes included, passes
+// the conformance suite in testing/.
 
 import type { ToHalves } from '@shoal/contract';
 import type { MemoryPlan } from './memory-plan.ts';

@@ -1,5 +1,5 @@
-// Where jobs are claimed from and who hears of their endings. Every JobSource, fakes included, passes the conformance suite in
-// testing/.
+// Where jobs are claimed from and who hears of their endings. Every JobSource, fakes included, passes the conformance
+// suite in testing/.
 
 import type { Failure, HandOver, JobReturn, Lane } from '@shoal/contract';
 

@@ -8,10 +8,10 @@ import {
   redactSettings,
   resolveSettings,
   settingsSchema,
-  sizesOf,
   type SettingSources,
 } from './config.ts';
 import { isShoalError } from '@shoal/contract';
+import { sizesOf } from './sizes.ts';
 
 /** What is said about settings that are wrong. */
 function problemsOf(sources: SettingSources): unknown {

@@ -269,26 +269,7 @@ export const settingsSchema = z.strictObject({
 export type Settings = z.infer<typeof settingsSchema>;
 export type SettingKey = keyof Settings;
 
-/** What depends on the device that was found, and is not known before. */
-export interface Sizes {
-  readonly maxRows: number;
-  readonly poolTokens: number;
-  /** Most that is claimed beyond the pool (claim-ahead.ts). */
-  readonly aheadTokens: number;
-}
-
-/**
- * What depends on the kind of device. A GPU's batches are some sixty times larger: 16 k rows waiting gave a padding
- * efficiency of 0.95 at 64 k tokens a batch (one H200, 2026-11). On a CPU nothing is claimed beyond the pool: a
- * micro-batch is much of that, and interactive rows wait longer behind fuller ones (p99 of bench/queue/fairness.ts --only
- * classes 54 ms instead of 49 to 52, two cores, 2026-11).
- */
-const SIZES = {
-  cpu: { maxRows: 1_024, poolTokens: 24_576, poolsAhead: 0 },
-  gpu: { maxRows: 16_384, poolTokens: 1_310_720, poolsAhead: 1 },
-} as const;
-
-/** Settings of versions before, each with what takes its place. A file that names one is refused with these words. */
+/** Settings of versions before, each with what takes its place; a file that names one is refused with these words. */
 const DROPPED: Readonly<Record<string, string>> = {
   runtimeBinding: 'ONNX Runtime is always called through the binding of its npm package now; remove the setting',
 };
@@ -341,11 +322,7 @@ function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<str
     if (issue.code === 'unrecognized_keys')
       return issue.keys.map((key) => `${origins.get(key) ?? key}: there is no such setting${droppedWords(key)}`);
     const key = String(issue.path[0]);
-    return [
-      `${origins.get(key) ?? key} = ` +
-        `${JSON.stringify(values[key], (_, value: unknown) => (typeof value === 'string' ? withoutPassword(value) : value))}: ` +
-        `${issue.message}`,
-    ];
+    return [`${origins.get(key) ?? key} = ${shown(values[key])}: ${issue.message}`];
   });
   const problems = [...new Set(found), ...between];
   throw new ShoalError(
@@ -353,6 +330,10 @@ function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<str
     `${problems.length === 1 ? 'a setting is' : `${problems.length} settings are`} wrong:\n  ${problems.join('\n  ')}`,
     { problems },
   );
+}
+
+function shown(given: unknown): string | undefined {
+  return JSON.stringify(given, (_, value: unknown) => (typeof value === 'string' ? withoutPassword(value) : value));
 }
 
 function droppedWords(key: string): string {
@@ -405,19 +386,6 @@ function problemsBetween(
     `${origins.get('maxPaddedTokens')} = ${JSON.stringify(maxPaddedTokens)}: one row of maxTokens (${row} ` +
       'padded tokens) does not fit; raise it or lower maxTokens',
   ];
-}
-
-/**
- * The sizes in force on a device, as executors name them: "cpu", "cpu:avx512", "cuda:0", "webgpu:0", "sim:24GB". What
- * was asked for under `auto` may be either.
- */
-export function sizesOf(
-  given: { readonly [Key in 'maxRows' | 'poolTokens']?: number | undefined },
-  device: string,
-): Sizes {
-  const usual = SIZES[/^(cuda|webgpu)\b|GB$/.test(device) ? 'gpu' : 'cpu'];
-  const { maxRows = usual.maxRows, poolTokens = usual.poolTokens } = given;
-  return { maxRows, poolTokens, aheadTokens: usual.poolsAhead * poolTokens };
 }
 
 /**

@@ -143,8 +143,8 @@ export class PacedBackend implements InferenceBackend {
 }
 
 /**
- * Reads `sim:8000` and `sim:8000+15`: tokens a millisecond, and milliseconds that every run takes besides. Undefined for
- * a device that exists.
+ * Reads `sim:8000` and `sim:8000+15`: tokens a millisecond, and milliseconds that every run takes besides. Undefined
+ * for a device that exists.
  */
 export function paceOf(device: string): { readonly tokensPerMs: number; readonly fixedMs: number } | undefined {
   const [, rate, fixed = '0'] = /^sim:(\d+)(?:\+(\d+))?$/.exec(device) ?? [];

@@ -12,8 +12,8 @@ export interface CpuSessionsOptions {
 
 /**
  * Fewer threads each give more texts per second, and make whoever waits for one text wait longer. Minilm through the
- * queue on 16 cores of a Xeon (bench/device/cpu-worker.ts, 2026-11), one session and two, four, eight: 293, 375, 418, 468
- * texts/s; a short text beside bulk work 27, 37, 71, 73 ms at the median, a long one 47, 55, 106, 203.
+ * queue on 16 cores of a Xeon (bench/device/cpu-worker.ts, 2026-11), one session and two, four, eight: 293, 375, 418,
+ * 468 texts/s; a short text beside bulk work 27, 37, 71, 73 ms at the median, a long one 47, 55, 106, 203.
  */
 const THREADS_EACH = 8;
 const MOST_SESSIONS = 8;

@@ -15,7 +15,7 @@ import {
   type SimilarityOrder,
 } from '@shoal/core';
 import { RedisPayloadStore } from '@shoal/queue/payload';
-import { executorProcess } from './executor-process.ts';
+import { executorProcess, type ExecutorProcess } from './executor-process.ts';
 import type { SimilarityExecutorSettings } from './executor-settings.ts';
 import { GpuRetry } from '../device/gpu-retry.ts';
 import { kernelDevice } from '../device/kernel-device.ts';
@@ -23,14 +23,49 @@ import { openComparer, type OpenGpu } from '../device/open-comparer.ts';
 
 const TELL_EVERY_MS = 1_000;
 
-await executorProcess<SimilarityExecutorSettings, SimilarityOrder>(async ({ settings, log, tell: send }) => {
-  const { redisUrl, prefix, queue, cpuQueue, folder, budgetBytes, cudaLibrary } = settings;
+await executorProcess<SimilarityExecutorSettings, SimilarityOrder>(async (own) => {
+  const { settings, log, tell } = own;
+  const { redisUrl, prefix, queue, cpuQueue } = settings;
+  const opened = await openKernels(own);
+  const { gpu, retry } = opened;
+  const store = await RedisPayloadStore.connect({ redisUrl, prefix, queue, cpuQueue, log });
+  const { executor, residents } = startExecutor(own, opened, store);
+  const telling = tellFacts(
+    () => factsOf(residents, opened.fallbacks(), gpu),
+    (facts) => tell({ kind: 'similarity', facts }),
+  );
+  return {
+    handle: (message) => executor.handle(message),
+    close: async () => {
+      clearInterval(telling);
+      retry.stop();
+      await executor.stop();
+      gpu?.engine.close();
+      await store.stop();
+    },
+  };
+});
+
+type Process = ExecutorProcess<SimilarityExecutorSettings>;
+
+interface OpenKernels {
+  readonly device: ReturnType<typeof kernelDevice>;
+  /** What is said of the device in the records of what ran. */
+  readonly label: string;
+  readonly gpu: OpenGpu | undefined;
+  readonly retry: GpuRetry;
+  /** Calls that the CPU took over from the GPU. */
+  fallbacks(): number;
+}
+
+async function openKernels({ settings, log, tell }: Process): Promise<OpenKernels> {
+  const { folder, cudaLibrary } = settings;
   let fallbacks = 0;
   const retry = new GpuRetry({
     cudaLibrary,
     log,
     firstMs: settings.gpuRetryMs,
-    onBack: () => send({ kind: 'recycle', reason: 'the GPU works again' }),
+    onBack: () => tell({ kind: 'recycle', reason: 'the GPU works again' }),
   });
   const {
     kernels,
@@ -48,9 +83,17 @@ await executorProcess<SimilarityExecutorSettings, SimilarityOrder>(async ({ sett
     },
   });
   const device = kernelDevice({ kernels, folder, gpu: gpu === undefined ? undefined : { ...gpu, device: label } });
-  const store = await RedisPayloadStore.connect({ redisUrl, prefix, queue, cpuQueue, log });
-  const keys = keySpace(prefix);
-  const residents = new Residents(budgetBytes);
+  return { device, label, gpu, retry, fallbacks: () => fallbacks };
+}
+
+/** Tells the claimer that it may send work. */
+function startExecutor(
+  { settings, log, tell: send }: Process,
+  { device, label, gpu }: OpenKernels,
+  store: RedisPayloadStore,
+): { readonly executor: SimilarityExecutor; readonly residents: Residents } {
+  const keys = keySpace(settings.prefix);
+  const residents = new Residents(settings.budgetBytes);
   const executor = new SimilarityExecutor({
     store,
     device,
@@ -60,7 +103,7 @@ await executorProcess<SimilarityExecutorSettings, SimilarityOrder>(async ({ sett
     maxRows: sizesOf(settings, label).maxRows,
     isLastLane: gpu === undefined,
     clock: systemClock,
-    resultKey: (jobId) => keys.output(queue, jobId),
+    resultKey: (jobId) => keys.output(settings.queue, jobId),
     faults: faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal)),
   });
   send({
@@ -72,23 +115,10 @@ await executorProcess<SimilarityExecutorSettings, SimilarityOrder>(async ({ sett
     precision: 'fp32',
     pid: process.pid,
   });
-  const telling = tellFacts(
-    () => factsOf(residents, fallbacks, gpu),
-    (facts) => send({ kind: 'similarity', facts }),
-  );
-  return {
-    handle: (message) => executor.handle(message),
-    close: async () => {
-      clearInterval(telling);
-      retry.stop();
-      await executor.stop();
-      gpu?.engine.close();
-      await store.stop();
-    },
-  };
-});
+  return { executor, residents };
+}
 
-/** At once, and whenever they have changed. */
+/** Tells them at once, and whenever they have changed. */
 function tellFacts(read: () => SimilarityFacts, tell: (facts: SimilarityFacts) => void): NodeJS.Timeout {
   let told = '';
   const look = (): void => {

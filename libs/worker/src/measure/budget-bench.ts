@@ -1,7 +1,8 @@
-// Tries token budgets by running the very micro-batches that a worker would cut of the standard length mix, in a process
-// of its own: first doubling until larger ones only lose, then those near the best again and again, their micro-batches
-// in turns, and the choice is among these. What each micro-batch takes is the median of its rounds: a moment in which
-// somebody else wanted the machine slows single runs, not a budget. Takes fewer rounds where the device is slow.
+// Tries token budgets by running the very micro-batches that a worker would cut of the standard length mix, in a
+// process of its own: first doubling until larger ones only lose, then those near the best again and again, their
+// micro-batches in turns, and the choice is among these. What each micro-batch takes is the median of its rounds: a
+// moment in which somebody else wanted the machine slows single runs, not a budget. Takes fewer rounds where the device
+// is slow.
 
 import { ShoalError } from '@shoal/contract';
 import { median, type RunShape, type Sizes, type Tokenizer } from '@shoal/core';

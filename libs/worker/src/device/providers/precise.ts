@@ -1,5 +1,5 @@
-// The graph in which a GPU computes: fp16 where it gives the vectors of fp32, else fp32; or the precision that was asked
-// for, if the device can do it at all.
+// The graph in which a GPU computes: fp16 where it gives the vectors of fp32, else fp32; or the precision that was
+// asked for, if the device can do it at all.
 
 import type { InferenceBackend, Precision } from '@shoal/core';
 import { OrtBackend, type OrtBackendOptions } from '@shoal/inference';

@@ -1,5 +1,5 @@
-// Devices that do not exist, for tests and for a fleet on a laptop: `sim:24GB` has memory to run out of, `sim:8000` only
-// takes its time. Both compute nothing.
+// Devices that do not exist, for tests and for a fleet on a laptop: `sim:24GB` has memory to run out of, `sim:8000`
+// only takes its time. Both compute nothing.
 
 import { invariant } from '@shoal/contract';
 import { systemClock, type InferenceBackend } from '@shoal/core';
