@@ -4,6 +4,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ShoalError } from '@shoal/contract';
+import { backoffMs, type Backoff } from '@shoal/core';
 import { Command as RedisCommand } from 'ioredis';
 import { isPassingFault, type Redis } from './connection.ts';
 import { STAGED_FROM_BYTES } from './staging.ts';
@@ -22,8 +23,7 @@ export interface RetryOptions {
   readonly onFault?: ((fault: Error, count: number) => void) | undefined;
 }
 
-const FIRST_RETRY_MS = 50;
-const LAST_RETRY_MS = 2_000;
+const RETRY: Backoff = { firstMs: 50, mostMs: 2_000 };
 
 /** One reply per command, in order. Throws QUEUE_UNREACHABLE once the connection is closed for good, nothing else. */
 export async function askAll(
@@ -114,7 +114,5 @@ async function waitOut(
   };
   if (connection.status === 'end') closed();
   report();
-  await sleep(Math.min(FIRST_RETRY_MS * 2 ** Math.min(attempt, 10), LAST_RETRY_MS), undefined, { signal }).catch(
-    closed,
-  );
+  await sleep(backoffMs(attempt, RETRY), undefined, { signal }).catch(closed);
 }

@@ -5,7 +5,7 @@
 
 import { Socket } from 'node:net';
 import { ShoalError, type BodyRooms } from '@shoal/contract';
-import type { Logger } from '@shoal/core';
+import { backoffMs, type Backoff, type Logger } from '@shoal/core';
 import { Redis, type RedisOptions } from 'ioredis';
 import { addressOf, redactUrl } from './server-address.ts';
 
@@ -24,8 +24,7 @@ export interface ConnectionOptions {
   readonly log?: Logger | undefined;
 }
 
-const FIRST_RETRY_MS = 50;
-const LAST_RETRY_MS = 2_000;
+const RETRY: Backoff = { firstMs: 50, mostMs: 2_000 };
 /**
  * A command that got no answer for so long waits on a dead connection (a proxy that swallows replies, a peer that
  * vanished without a word): it is connected anew and what was open is sent again. The longest wait that is meant is 2 s
@@ -76,7 +75,7 @@ export function openConnection(options: ConnectionOptions): Redis {
     disconnectTimeout: GOODBYE_MS,
     socketTimeout: DEAF_MS,
     maxRetriesPerRequest: null, // BullMQ demands it; and a command that waits is what every caller here wants
-    retryStrategy: (times) => Math.min(FIRST_RETRY_MS * 2 ** Math.min(times - 1, 10), LAST_RETRY_MS),
+    retryStrategy: (times) => backoffMs(times - 1, RETRY),
   };
   const connection = new CorkedRedis(redisOptions);
   reportOutages(connection, options);

@@ -7,6 +7,7 @@ import { connect as connectTcp } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { connect as connectTls } from 'node:tls';
 import type { BodyRooms } from '@shoal/contract';
+import { backoffMs, type Backoff } from '@shoal/core';
 import { AbstractConnector, Redis, type RedisOptions } from 'ioredis';
 import { connectToRooms } from './large-replies.ts';
 
@@ -20,8 +21,7 @@ type Report = (event: string, error: Error) => void;
 
 /** A node that does not answer in this time is passed over. */
 const ANSWER_MS = 2_000;
-const FIRST_RETRY_MS = 50;
-const LAST_RETRY_MS = 1_000;
+const RETRY: Backoff = { firstMs: 50, mostMs: 1_000 };
 
 /** A class, because ioredis wants to construct it: one connector for each connection, duplicates included. */
 export function slotOwnerConnector(
@@ -62,7 +62,7 @@ class SlotOwnerConnector extends AbstractConnector {
       const owner = await this.#findOwner(report);
       if (!this.connecting) throw new Error('Connection is closed.');
       if (owner !== undefined) return this.#open(owner);
-      await sleep(Math.min(FIRST_RETRY_MS * 2 ** Math.min(attempt, 10), LAST_RETRY_MS));
+      await sleep(backoffMs(attempt, RETRY));
     }
   }
 

@@ -6,7 +6,7 @@
 // bring a job: it goes to `onLate`, which hands it back unspent.
 
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Logger } from '@shoal/core';
+import { backoffMs, type Backoff, type Logger } from '@shoal/core';
 import { isConnectionFault } from '../redis/connection.ts';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
 import { MOST_JOBS, type Line } from './fair-order.ts';
@@ -35,13 +35,13 @@ export interface ClaimBurstsOptions {
  */
 const FIRST_BURST = 2;
 const BURST_GROWTH = 4;
-const FIRST_RETRY_MS = 100;
-const LAST_RETRY_MS = 2_000;
+const RETRY: Backoff = { firstMs: 100, mostMs: 2_000 };
 /**
  * Markers that come at once and bring no job: one was left over, and the next look waits; when they go on, the queue is
  * paused or limited, and they come ever later up to this. (20 ms at once cost a lone text 20 of its 22 ms; 2026-11.)
  */
 const EMPTY_LOOK_MS = 20;
+const EMPTY_LOOK: Backoff = { firstMs: 1, mostMs: EMPTY_LOOK_MS };
 /**
  * Calls that give jobs their places, one behind the other in one round trip: 100,000 jobs behind 20 ms took 11.6 s one
  * at a time (2026-11). The server does other things between two.
@@ -114,7 +114,7 @@ export class ClaimBursts {
 
   private async restAfterEmptyLook(waitedMs: number): Promise<void> {
     this.emptyLooks = waitedMs < EMPTY_LOOK_MS + this.roundTripMs ? this.emptyLooks + 1 : 0;
-    if (this.emptyLooks > 1) await this.pause(Math.min(EMPTY_LOOK_MS, 2 ** (this.emptyLooks - 2)));
+    if (this.emptyLooks > 1) await this.pause(backoffMs(this.emptyLooks - 2, EMPTY_LOOK));
   }
 
   /** Jobs are handed over at once, unless another round trip is sure to bring more than there are already. */
@@ -199,7 +199,7 @@ export class ClaimBursts {
   }
 
   private async restAfterFault(): Promise<void> {
-    await this.pause(Math.min(FIRST_RETRY_MS * 2 ** Math.min(this.faults++, 10), LAST_RETRY_MS));
+    await this.pause(backoffMs(this.faults++, RETRY));
   }
 
   private async pause(ms: number): Promise<void> {

@@ -5,7 +5,14 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { failedReason, keySpace, unreachable, type Failure } from '@shoal/contract';
-import type { Announcement, Logger, SettleResult, Settlement } from '@shoal/core';
+import {
+  backoffMs,
+  type Announcement,
+  type Backoff,
+  type Logger,
+  type SettleResult,
+  type Settlement,
+} from '@shoal/core';
 import { UnrecoverableError, type Job } from 'bullmq';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
 import type { Completions } from '../bullmq/finish.ts';
@@ -34,8 +41,7 @@ export interface JobEndingsOptions {
   readonly log: Logger;
 }
 
-const FIRST_RETRY_MS = 100;
-const LAST_RETRY_MS = 2_000;
+const RETRY: Backoff = { firstMs: 100, mostMs: 2_000 };
 /**
  * A completion that nobody waits for in person waits for others, as long as there are others, for a thirty-second of
  * the time that its job has been here: jobs of 256 texts that lay in a deep pool for 300 ms completed 5 in a call, 14
@@ -92,9 +98,7 @@ export class JobEndings {
           return 'lease-lost';
         }
         log.debug(fields, 'ending a job failed, trying again');
-        await sleep(Math.min(FIRST_RETRY_MS * 2 ** Math.min(attempt, 10), LAST_RETRY_MS), undefined, { signal }).catch(
-          () => undefined,
-        );
+        await sleep(backoffMs(attempt, RETRY), undefined, { signal }).catch(() => undefined);
       }
     }
     return 'lease-lost';
