@@ -7,6 +7,7 @@
 import { ShoalError, invariant, isShoalError, type ToHalves } from '@shoal/contract';
 import {
   KEPT_SLOTS,
+  Serial,
   newSlots,
   type InferenceBackend,
   type MemoryLaw,
@@ -92,7 +93,7 @@ export class EncoderBackend implements InferenceBackend {
   /** Since when it has been opening. */
   private openingSinceMs: number | undefined;
   /** Ends with the last exact run that was asked for. */
-  private exactTurn: Promise<unknown> = Promise.resolve();
+  private readonly exactRuns = new Serial();
   private stopped: Promise<void> | undefined;
 
   private constructor(
@@ -119,7 +120,7 @@ export class EncoderBackend implements InferenceBackend {
       this.toHalves = (values, halves) => void addon.halves(values, halves);
     if (addon.checksum(new Uint8Array(0)) !== undefined) this.checksum = (bytes) => addon.checksum(bytes)!;
     if (openExact !== undefined)
-      this.runExact = (slot, shape) => this.inTurn(() => this.runElsewhere(openExact, slot, shape));
+      this.runExact = (slot, shape) => this.exactRuns.run(() => this.runElsewhere(openExact, slot, shape));
   }
 
   /**
@@ -244,12 +245,6 @@ export class EncoderBackend implements InferenceBackend {
   private async close(): Promise<void> {
     await this.addon.close(this.encoder);
     await (await this.exact?.catch(() => undefined))?.stop();
-  }
-
-  private inTurn(run: () => Promise<RunResult>): Promise<RunResult> {
-    const result = this.exactTurn.then(run);
-    this.exactTurn = result.catch(() => undefined);
-    return result;
   }
 
   /** What does not open is tried again by the next run: what there was no room for may have room by then. */

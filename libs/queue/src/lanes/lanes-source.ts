@@ -8,7 +8,14 @@
 // unspent: another worker may take it at once.
 
 import { invariant, type Lane } from '@shoal/contract';
-import type { Announcement, JobSource, RawClaim, SettleResult, Settlement } from '@shoal/core';
+import {
+  Serial,
+  type Announcement,
+  type JobSource,
+  type RawClaim,
+  type SettleResult,
+  type Settlement,
+} from '@shoal/core';
 
 /** A source that can also be asked without waiting. */
 export interface LaneSource extends JobSource {
@@ -49,7 +56,7 @@ export class LanesSource implements JobSource {
   private arrived: RawClaim[] = [];
   private fault: { readonly error: unknown } | undefined;
   private readonly handingBack = new Set<Promise<unknown>>();
-  private turn: Promise<unknown> = Promise.resolve();
+  private readonly claims = new Serial();
   private wake: () => void = () => undefined;
 
   constructor({ cpu, main, gate }: LanesSourceOptions) {
@@ -70,15 +77,11 @@ export class LanesSource implements JobSource {
 
   claim(limit: number): Promise<readonly RawClaim[]> {
     invariant(limit >= 1, 'a claim asks for at least one job');
-    const turn = this.turn.then(() => this.claimFrom(limit));
-    this.turn = turn.catch(() => undefined);
-    return turn;
+    return this.claims.run(() => this.claimFrom(limit));
   }
 
   claimUrgent(limit: number): Promise<readonly RawClaim[]> {
-    const turn = this.turn.then(() => this.lookForUrgent(limit));
-    this.turn = turn.catch(() => undefined);
-    return turn;
+    return this.claims.run(() => this.lookForUrgent(limit));
   }
 
   async settle(claim: RawClaim, settlement: Settlement, announcement?: Announcement): Promise<SettleResult> {
@@ -102,7 +105,7 @@ export class LanesSource implements JobSource {
     this.isEnding = true;
     this.wake();
     await Promise.all(this.lanes().map(({ source }) => source.stopClaiming()));
-    await this.turn;
+    await this.claims.settled();
     await Promise.all(this.handingBack);
   }
 
@@ -110,7 +113,7 @@ export class LanesSource implements JobSource {
     this.isEnding = true;
     this.wake();
     await Promise.all(this.lanes().map(({ source }) => source.stop()));
-    await this.turn;
+    await this.claims.settled();
   }
 
   private lanes(): readonly ServedLane[] {

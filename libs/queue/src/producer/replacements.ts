@@ -3,6 +3,7 @@
 // change it in one transaction; the slower one's is refused, it looks again and finds the job known, or ready.
 
 import { keySpace, type KeySpace } from '@shoal/contract';
+import { Serial } from '@shoal/core';
 import type { Queue } from 'bullmq';
 import { isScriptMissing, openTransaction, queueAdd, queueRemove, type Transaction } from '../bullmq/internals.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
@@ -22,7 +23,7 @@ export class Replacements {
   private readonly keys: KeySpace;
   /** A connection of its own for WATCH, which holds for all that is sent on a connection. Opened when first needed. */
   private watcher: { readonly connection: Redis; readonly queue: Queue } | undefined;
-  private replacing: Promise<unknown> = Promise.resolve();
+  private readonly replacing = new Serial();
 
   constructor(options: ProducerOptions) {
     this.options = options;
@@ -32,9 +33,7 @@ export class Replacements {
   /** One replacement at a time: a WATCH holds for everything on its connection. */
   replace(jobs: readonly NewJob[], again: Again): Promise<AddResult[]> {
     if (jobs.length === 0) return Promise.resolve([]);
-    const replaced = this.replacing.then(() => translated(() => this.replaceAll(jobs, again)));
-    this.replacing = replaced.catch(() => undefined);
-    return replaced;
+    return this.replacing.run(() => translated(() => this.replaceAll(jobs, again)));
   }
 
   private async replaceAll(jobs: readonly NewJob[], again: Again): Promise<AddResult[]> {
@@ -115,6 +114,6 @@ export class Replacements {
   /** Calls that still wait for the server are rejected. Safe to call twice. */
   async close(): Promise<void> {
     if (this.watcher !== undefined) await closeConnection(this.watcher.connection);
-    await Promise.allSettled([this.watcher?.queue.close(), this.replacing]);
+    await Promise.allSettled([this.watcher?.queue.close(), this.replacing.settled()]);
   }
 }

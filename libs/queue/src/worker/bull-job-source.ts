@@ -9,6 +9,7 @@
 
 import { invariant } from '@shoal/contract';
 import {
+  Serial,
   noFaults,
   type Announcement,
   type JobSource,
@@ -58,7 +59,7 @@ export class BullJobSource implements JobSource {
   private connection: Redis | undefined;
   private parts: SourceParts | undefined;
   private opening: Promise<void> = Promise.resolve();
-  private claimTurn: Promise<unknown> = Promise.resolve();
+  private readonly claims = new Serial();
   private stopping: Promise<void> | undefined;
 
   constructor(options: BullJobSourceOptions) {
@@ -130,13 +131,11 @@ export class BullJobSource implements JobSource {
   }
 
   private inTurn(take: (parts: SourceParts) => Promise<TakenJob[]>): Promise<readonly RawClaim[]> {
-    const turn = this.claimTurn.then(async () => {
+    return this.claims.run(async () => {
       const taken = this.parts === undefined ? [] : await take(this.parts);
       void this.parts?.cancels.look(taken.map(({ job }) => job.id ?? ''));
       return Promise.all(taken.map((one) => this.toClaim(one)));
     });
-    this.claimTurn = turn.catch(() => undefined);
-    return turn;
   }
 
   /** What came after the worker was drained: others may take it at once. */
@@ -197,7 +196,7 @@ export class BullJobSource implements JobSource {
   async stopClaiming(): Promise<void> {
     if (this.state === 'claiming') this.state = 'draining';
     this.claimingEnd.abort();
-    await this.claimTurn;
+    await this.claims.settled();
     if (this.state !== 'draining') return;
     await this.parts?.worker.interruptWait();
     void this.parts?.endings.wakeAnother(); // the marker that our last look may have taken was meant for somebody
@@ -240,7 +239,7 @@ export class BullJobSource implements JobSource {
     this.state = 'stopped';
     this.claimingEnd.abort();
     this.leases.stop();
-    await this.claimTurn;
+    await this.claims.settled();
     if (this.parts !== undefined && this.connection?.status === 'ready')
       await within(HAND_BACK_MS, this.parts.bursts.settled());
     this.end.abort();

@@ -18,7 +18,7 @@ import {
   type HandOver,
   type JobReturn,
 } from '@shoal/contract';
-import type { FaultPoints, KnownEnding, Logger } from '@shoal/core';
+import { Serial, type FaultPoints, type KnownEnding, type Logger } from '@shoal/core';
 import { Queue, type Job } from 'bullmq';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
 import {
@@ -78,7 +78,7 @@ export class HandOvers {
   private connection: Redis | undefined;
   private lanes: Promise<Lanes> | undefined;
   /** WATCH belongs to a connection, so there is one hand-over at a time. */
-  private turn: Promise<void> = Promise.resolve();
+  private readonly handingOver = new Serial();
   private isStopped = false;
 
   constructor(options: HandOversOptions) {
@@ -90,9 +90,7 @@ export class HandOvers {
    * isLockLost knows when the job is no longer this claim's, and the fault when the server could not do it.
    */
   handOver(taken: TakenJob, why: HandOver): Promise<void> {
-    const moved = this.turn.then(() => this.move(taken, why));
-    this.turn = moved.catch(() => undefined);
-    return moved;
+    return this.handingOver.run(() => this.move(taken, why));
   }
 
   /** Safe to call early or twice. */
