@@ -4,7 +4,7 @@
 import type { FaultPoints } from '../base/fault-points.ts';
 import type { Announcement, Announcer } from '../ports/queue.ts';
 import type { Logger } from '../ports/logger.ts';
-import { Turns } from '../base/turns.ts';
+import { UrgencyBatcher } from '../base/batcher.ts';
 
 export interface AnnouncementsParts {
   readonly announcer: Announcer;
@@ -14,20 +14,20 @@ export interface AnnouncementsParts {
 
 export class Announcements {
   private readonly parts: AnnouncementsParts;
-  private readonly turns: Turns<Announcement>;
+  private readonly batcher: UrgencyBatcher<Announcement>;
 
   constructor(parts: AnnouncementsParts) {
     this.parts = parts;
-    this.turns = new Turns((batch) => this.announce(batch));
+    this.batcher = new UrgencyBatcher((batch) => this.announce(batch));
   }
 
   add(announcement: Announcement): void {
-    this.turns.add([announcement], ({ isUrgent }) => isUrgent);
+    this.batcher.add([announcement], ({ isUrgent }) => isUrgent);
   }
 
   /** Resolves when all is said. */
   async settled(): Promise<void> {
-    while (this.turns.busy !== undefined) await this.turns.busy;
+    while (this.batcher.busy !== undefined) await this.batcher.busy;
   }
 
   private async announce(batch: readonly Announcement[]): Promise<void> {

@@ -1,5 +1,5 @@
 // The executor's last verb: a job that is done gets its result written, if its lease still holds. Large results are
-// written as they come. Small ones take turns, one at a time; whatever is done meanwhile goes with the next, and
+// written as they come. Small ones are written one call at a time; whatever is done meanwhile goes with the next, and
 // interactive jobs do not wait for the results of others. Knows nothing of pools and devices, nor of what is in a
 // result.
 
@@ -9,7 +9,7 @@ import { conflict } from './fill.ts';
 import type { CommitRequest, CommitResult, PayloadStore } from '../ports/payload.ts';
 import type { FaultPoints } from '../base/fault-points.ts';
 import type { JobOutcome, OrderTerms } from '../protocol.ts';
-import { Turns } from '../base/turns.ts';
+import { UrgencyBatcher } from '../base/batcher.ts';
 
 /**
  * Results are written in pieces of about so many bytes, and a job is told of when its piece is there: one of 64 rows
@@ -41,19 +41,19 @@ interface Commit<Job> {
 
 export class Committer<Job extends CommittedJob> {
   private readonly parts: CommitterParts<Job>;
-  private readonly turns: Turns<Commit<Job>>;
+  private readonly small: UrgencyBatcher<Commit<Job>>;
   /** Large results that are being written. */
   private readonly writing = new Set<Promise<void>>();
 
   constructor(parts: CommitterParts<Job>) {
     this.parts = parts;
-    this.turns = new Turns((commits, isUrgent) => this.commit(commits, isUrgent));
+    this.small = new UrgencyBatcher((commits, isUrgent) => this.commit(commits, isUrgent));
   }
 
   /** The commits that are under way, or undefined when there are none. */
   get busy(): Promise<unknown> | undefined {
     const {
-      turns: { busy },
+      small: { busy },
       writing,
     } = this;
     return busy === undefined && writing.size === 0 ? undefined : Promise.all([busy, ...writing]);
@@ -66,7 +66,7 @@ export class Committer<Job extends CommittedJob> {
       if (commit.request.result.length >= PIECE_BYTES) this.writeNow(commit);
       else small.push(commit);
     }
-    this.turns.add(small, isInteractive);
+    this.small.add(small, isInteractive);
   }
 
   private writeNow(commit: Commit<Job>): void {

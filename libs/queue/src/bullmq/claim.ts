@@ -4,6 +4,7 @@
 // have to limit, or to let a delayed job go, BullMQ's does it. claim.test.ts holds the two against each other,
 // key by key.
 
+import { Batcher } from '@shoal/core';
 import type { Worker } from 'bullmq';
 import { Command } from 'ioredis';
 import type { Redis } from '../redis/connection.ts';
@@ -23,17 +24,10 @@ interface Waiting {
   readonly fail: (error: unknown) => void;
 }
 
-/** From now on the claims that this worker asks for in one turn of the event loop travel together. */
+/** From now on the claims that this worker asks for in one microtask travel together. */
 export async function joinClaims(worker: Worker, connection: Redis): Promise<void> {
   const backend = worker.getBackend();
   const executeAlone = backend.execCommand.bind(backend);
-  let waiting: Waiting[] = [];
-
-  const sendAll = (): void => {
-    const all = waiting;
-    waiting = [];
-    for (let at = 0; at < all.length; at += JOBS_PER_CALL) void send(all.slice(at, at + JOBS_PER_CALL));
-  };
   const send = async (batch: readonly Waiting[]): Promise<void> => {
     const shared = batch[0]!.values.slice(0, CLAIM_JOBS.keyCount + 2);
     try {
@@ -52,10 +46,10 @@ export async function joinClaims(worker: Worker, connection: Redis): Promise<voi
     }
   };
 
+  const batcher = new Batcher({ send, gathers: 'microtask', most: JOBS_PER_CALL });
   backend.execCommand = (client, name, values) => {
     if (name !== 'moveToActive') return executeAlone(client, name, values);
-    if (waiting.length === 0) queueMicrotask(sendAll);
-    return new Promise((answer, fail) => waiting.push({ client, values, answer, fail }));
+    return new Promise((answer, fail) => batcher.add([{ client, values, answer, fail }]));
   };
   await connection.script('LOAD', CLAIM_JOBS.lua).catch(() => undefined);
 }

@@ -3,10 +3,10 @@
 // one text, the smaller part of it for commands. What is more than plain is left to BullMQ's script.
 // finish.test.ts holds the two against each other, key by key.
 
+import { Batcher } from '@shoal/core';
 import type { Job } from 'bullmq';
 import { lockLost } from './internals.ts';
 import { isPassingFault, type Redis } from '../redis/connection.ts';
-import { Gathering } from '../worker/gathering.ts';
 import { runScript } from '../redis/script.ts';
 import { COMPLETE_JOBS } from './lua/scripts.generated.ts';
 
@@ -37,8 +37,7 @@ export class Completions {
   private readonly options: CompletionsOptions;
   private readonly sharedKeys: readonly string[];
   private readonly keyPrefix: string;
-  private readonly gathering = new Gathering(() => this.flush());
-  private waiting: Waiting[] = [];
+  private readonly batcher = new Batcher<Waiting>({ send: (batch) => this.send(batch), most: JOBS_PER_CALL });
 
   constructor(options: CompletionsOptions) {
     this.options = options;
@@ -65,12 +64,11 @@ export class Completions {
 
   /** Sends what waits, for who has to come behind it. */
   flush(): void {
-    while (this.waiting.length > 0) void this.send(this.waiting.splice(0, JOBS_PER_CALL));
+    this.batcher.flush();
   }
 
   private ask(job: Job, token: string, value: string, mayWaitMs: number): Promise<number> {
-    this.gathering.within(mayWaitMs);
-    return new Promise((answer, fail) => this.waiting.push({ job, token, value, answer, fail }));
+    return new Promise((answer, fail) => this.batcher.add([{ job, token, value, answer, fail }], mayWaitMs));
   }
 
   private async send(batch: readonly Waiting[]): Promise<void> {

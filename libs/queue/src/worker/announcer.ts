@@ -7,12 +7,11 @@
 // decides then: a job that has not ended when the script looks is left alone, and announced once its ending was taken.
 
 import { keySpace, type KeySpace } from '@shoal/contract';
-import type { Announcement, Announcer, Logger } from '@shoal/core';
+import { Batcher, type Announcement, type Announcer, type Logger } from '@shoal/core';
 import { releaseAdmission, tellDims } from '../admission/admission.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { inParts } from '../redis/in-parts.ts';
 import { runScript } from '../redis/script.ts';
-import { Gathering } from './gathering.ts';
 import { ANNOUNCE_JOBS } from './lua/scripts.generated.ts';
 
 export interface AnnouncerOptions {
@@ -43,8 +42,7 @@ interface Waiting {
 export class RedisAnnouncer implements Announcer {
   private readonly parts: AnnouncerParts;
   private readonly keys: KeySpace;
-  private readonly gathering = new Gathering(() => this.flush());
-  private waiting: Waiting[] = [];
+  private readonly behind = new Batcher<Waiting>({ send: (batch) => this.sendBehind(batch), most: JOBS_PER_CALL });
   private closeOwn: () => Promise<void> = async () => undefined;
 
   constructor(parts: AnnouncerParts) {
@@ -82,20 +80,15 @@ export class RedisAnnouncer implements Announcer {
    * event loop, or may wait, goes out together, behind its endings. Never throws.
    */
   announceBehind(announcement: Announcement, mayWaitMs = 0): Promise<boolean> {
-    this.gathering.within(mayWaitMs);
-    return new Promise((answer) => this.waiting.push({ announcement, answer }));
+    return new Promise((answer) => this.behind.add([{ announcement, answer }], mayWaitMs));
   }
 
   async stop(): Promise<void> {
     await this.closeOwn();
   }
 
-  private flush(): void {
-    this.parts.sendEndings?.();
-    while (this.waiting.length > 0) void this.sendBehind(this.waiting.splice(0, JOBS_PER_CALL));
-  }
-
   private async sendBehind(batch: readonly Waiting[]): Promise<void> {
+    this.parts.sendEndings?.();
     const announcements = batch.map(({ announcement }) => announcement);
     await this.send(announcements, false, (told) => {
       for (const [at, { answer }] of batch.entries()) answer(told[at] === true);

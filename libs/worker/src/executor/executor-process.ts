@@ -3,7 +3,7 @@
 // flight. Signals from a terminal are the claimer's to handle.
 
 import { invariant, toFailure } from '@shoal/contract';
-import type { AnyOrder, FromExecutor, Logger, ToExecutor } from '@shoal/core';
+import { Batcher, type AnyOrder, type FromExecutor, type Logger, type ToExecutor } from '@shoal/core';
 import { createLogger } from '@shoal/ops/service';
 import { EXECUTOR_ENVIRONMENT, type ExecutorSettings, type SimilarityExecutorSettings } from './executor-settings.ts';
 import type { FromExecutorProcess } from '../claimer/forked-executor.ts';
@@ -33,23 +33,21 @@ export async function executorProcess<
   invariant(settings !== null && process.send !== undefined, 'the executor is started by its worker');
   const log = createLogger({ level: settings.logLevel, name: 'executor' });
   let lastSent: Promise<void> = Promise.resolve();
-  let waiting: FromExecutorProcess[] = [];
-  const sendWaiting = (): void => {
-    const together = waiting;
-    waiting = [];
-    if (together.length > 0)
+  const batcher = new Batcher<FromExecutorProcess>({
+    send(together) {
       lastSent = new Promise((resolve) => process.send?.(together, undefined, {}, () => resolve()));
-  };
+    },
+  });
   const tell = (message: FromExecutorProcess): void => {
-    if (waiting.push(message) === 1) setImmediate(sendWaiting);
-    if (message.kind === 'began') sendWaiting(); // who is at the device has to be known before it can end this process
+    batcher.add([message]);
+    if (message.kind === 'began') batcher.flush(); // who is at the device has to be known before it can end this process
   };
   /**
    * Ends the process once the last message is on its way. Nothing runs at the device by now; what else is open does not
    * matter.
    */
   const leave = async (): Promise<never> => {
-    sendWaiting();
+    batcher.flush();
     await lastSent;
     process.exit(0);
   };
