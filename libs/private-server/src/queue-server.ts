@@ -8,6 +8,7 @@ import { once } from 'node:events';
 import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs';
 import { availableParallelism, totalmem } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
+import { KeptProcess } from '@shoal/ops/kept-process';
 import { ask, probe } from './socket-probe.ts';
 
 export interface QueueServerOptions {
@@ -22,9 +23,8 @@ export interface QueueServerOptions {
 }
 
 const MAX_FAILED_STARTS = 5;
-const FIRST_BACKOFF_MS = 100;
-const MAX_BACKOFF_MS = 5_000;
-/** A server that ran this long before it died begins again with the shortest back-off. */
+const PAUSE = { firstMs: 100, mostMs: 5_000 };
+/** A server that ran this long before it died begins again with the shortest pause. */
 const STEADY_MS = 10_000;
 /** Until it listens. Loading a long append-only file comes after that and may take as long as it takes. */
 const LISTEN_TIMEOUT_MS = 30_000;
@@ -39,40 +39,43 @@ const REWRITE_SHARES = [
   { share: 1 / 16, most: 32 },
 ] as const;
 
+/** One server process, from its start to its exit. */
+interface Life {
+  readonly wasReady: boolean;
+  readonly found: string;
+}
+
 export class QueueServer {
   readonly #options: QueueServerOptions;
-  readonly #stopping = new AbortController();
+  readonly #kept: KeptProcess<Life>;
   #child: ChildProcess | undefined;
-  #running: Promise<void> | undefined;
+  #failedStarts = 0;
 
   constructor(options: QueueServerOptions) {
     this.#options = options;
+    this.#kept = new KeptProcess({
+      live: () => this.#liveOnce(),
+      onDeath: (life) => this.#died(life),
+      pause: PAUSE,
+      steadyMs: STEADY_MS,
+    });
   }
 
   /** Keeps the server running until `stop`. Rejects with a plain sentence when it cannot be started. */
   run(): Promise<void> {
-    this.#running = this.#keepRunning();
-    return this.#running;
+    return this.#kept.run();
   }
 
-  async #keepRunning(): Promise<void> {
-    let backoffMs = FIRST_BACKOFF_MS;
-    for (let failedStarts = 0; !this.#stopping.signal.aborted;) {
-      const startedAt = performance.now();
-      const life = await this.#liveOnce();
-      if (this.#stopping.signal.aborted) return;
-      failedStarts = life.wasReady ? 0 : failedStarts + 1;
-      if (failedStarts >= MAX_FAILED_STARTS)
-        throw new Error(`${this.#options.program} could not be started ${failedStarts} times in a row: ${life.found}`);
-      this.#options.onCrash(life.found);
-      if (performance.now() - startedAt > STEADY_MS) backoffMs = FIRST_BACKOFF_MS;
-      await delay(backoffMs, undefined, { signal: this.#stopping.signal }).catch(() => undefined);
-      backoffMs = Math.min(backoffMs * 2, MAX_BACKOFF_MS);
-    }
+  #died({ wasReady, found }: Life): 'again' {
+    this.#failedStarts = wasReady ? 0 : this.#failedStarts + 1;
+    if (this.#failedStarts >= MAX_FAILED_STARTS)
+      throw new Error(`${this.#options.program} could not be started ${this.#failedStarts} times in a row: ${found}`);
+    this.#options.onCrash(found);
+    return 'again';
   }
 
   /** From start to exit of one server process. */
-  async #liveOnce(): Promise<{ wasReady: boolean; found: string }> {
+  async #liveOnce(): Promise<Life> {
     const { program, socket, log } = this.#options;
     const logFile = openSync(log, 'a', 0o600);
     const logStart = fstatSync(logFile).size;
@@ -99,7 +102,7 @@ export class QueueServer {
 
   /** Asks the server to write everything and exit, insists after 20 s. Safe to call early or twice. */
   async stop(): Promise<void> {
-    this.#stopping.abort();
+    const stopped = this.#kept.stop();
     const child = this.#child;
     if (child !== undefined && !hasExited(child)) {
       const insist = setTimeout(() => child.kill('SIGKILL'), SHUTDOWN_TIMEOUT_MS);
@@ -109,14 +112,14 @@ export class QueueServer {
       if (!hasExited(child)) await once(child, 'exit');
       clearTimeout(insist);
     }
-    await this.#running?.catch(() => undefined);
+    await stopped;
   }
 
   /** Ends the server without letting it write: for when its folder is gone. */
   async kill(): Promise<void> {
-    this.#stopping.abort();
+    const stopped = this.#kept.stop();
     this.#child?.kill('SIGKILL');
-    await this.#running?.catch(() => undefined);
+    await stopped;
   }
 }
 

@@ -17,13 +17,14 @@ import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { ERROR_CODES, ShoalError, type ErrorCode, type Failure } from '@shoal/contract';
+import { ERROR_CODES, ShoalError, invariant, type ErrorCode, type Failure } from '@shoal/contract';
+import { KeptProcess, type AfterDeath } from '@shoal/ops/kept-process';
 
 const WATCH_MS = 1_000;
 const FIRST_PAUSE_MS = 250;
 const MOST_DEATHS = 5;
-/** The pause before the last of those; a server may be away for longer than five of them take. */
-const MOST_DOUBLINGS = MOST_DEATHS - 2;
+/** The pause before the last of those is the longest; a server may be away for longer than five of them take. */
+const LONGEST_PAUSES = 2 ** (MOST_DEATHS - 2);
 /** A worker that has nothing to drain is gone in moments; one that hangs must not keep the command. */
 const STOP_MS = 10_000;
 const LAST_WORDS_BYTES = 4_096;
@@ -44,18 +45,22 @@ export interface KeepWorkerOptions {
 
 export class WorkerKeeper {
   readonly #options: KeepWorkerOptions;
-  readonly #stopping = new AbortController();
   readonly #failing = new AbortController();
+  readonly #kept: KeptProcess<Ending | undefined>;
   #deathsInARow = 0;
-  #pausesInARow = 0;
   #starts = 0;
   #wasReady = false;
   #hasLostOne = false;
-  readonly #running: Promise<void>;
 
   constructor(options: KeepWorkerOptions) {
     this.#options = options;
-    this.#running = this.#keep();
+    const firstMs = options.firstPauseMs ?? FIRST_PAUSE_MS;
+    this.#kept = new KeptProcess<Ending | undefined>({
+      live: (stopping) => this.#runOne(stopping),
+      onDeath: (ending) => this.#died(ending),
+      pause: { firstMs, mostMs: firstMs * LONGEST_PAUSES },
+    });
+    void this.#kept.run();
   }
 
   /** Aborted, with the reason as ShoalError, when no worker can be kept alive. */
@@ -66,21 +71,22 @@ export class WorkerKeeper {
   /** Rows arrived: whatever killed workers before, one works now. */
   noteProgress(): void {
     this.#deathsInARow = 0;
-    this.#pausesInARow = 0;
+    this.#kept.noteProgress();
   }
 
   /** Resolves when our worker, if there is one, is gone. Safe to call twice. */
-  async stop(): Promise<void> {
-    this.#stopping.abort();
-    await this.#running;
+  stop(): Promise<void> {
+    return this.#kept.stop();
   }
 
-  async #keep(): Promise<void> {
-    while (!this.#stopping.signal.aborted && !this.#failing.signal.aborted) {
-      // A worker of ours that just died counts as alive for some seconds more; it is replaced without asking.
-      if (!this.#hasLostOne && (await this.#isServed())) await this.#pause(WATCH_MS);
-      else await this.#runOne();
-    }
+  /** Starts a worker as soon as nobody serves the queue. Gives its end, or undefined when it was stopped before. */
+  async #runOne(stopping: AbortSignal): Promise<Ending | undefined> {
+    // A worker of ours that just died counts as alive for some seconds more; it is replaced without asking.
+    while (!this.#hasLostOne && (await this.#isServed()) && !stopping.aborted) await pause(WATCH_MS, stopping);
+    if (stopping.aborted) return undefined;
+    this.#hasLostOne = false;
+    this.#options.onStart(++this.#starts);
+    return endOf(this.#options.startWorker(), stopping);
   }
 
   /** A server that does not answer now is the client's business, which waits for it or gives up. */
@@ -91,29 +97,26 @@ export class WorkerKeeper {
     );
   }
 
-  async #runOne(): Promise<void> {
-    this.#hasLostOne = false;
-    this.#options.onStart(++this.#starts);
-    const { isReady, failure, lastWords } = await endOf(this.#options.startWorker(), this.#stopping.signal);
-    if (this.#stopping.signal.aborted) return;
+  #died(ending: Ending | undefined): AfterDeath {
+    invariant(ending !== undefined, 'a worker that was not stopped has an end');
+    const { isReady, failure, lastWords } = ending;
     this.#hasLostOne = true;
     this.#wasReady ||= isReady;
     const isPassing = failure?.code === 'QUEUE_UNREACHABLE' && this.#wasReady;
     if (failure !== undefined && !isPassing)
       return this.#fail(new ShoalError(failure.code, `the worker cannot run: ${failure.message}`));
     if (!isPassing && ++this.#deathsInARow >= MOST_DEATHS) return this.#fail(diedTooOften(lastWords));
-    await this.#pause(
-      (this.#options.firstPauseMs ?? FIRST_PAUSE_MS) * 2 ** Math.min(this.#pausesInARow++, MOST_DOUBLINGS),
-    );
+    return 'again';
   }
 
-  #fail(error: ShoalError): void {
+  #fail(error: ShoalError): 'give-up' {
     this.#failing.abort(error);
+    return 'give-up';
   }
+}
 
-  async #pause(ms: number): Promise<void> {
-    await delay(ms, undefined, { signal: this.#stopping.signal }).catch(() => undefined);
-  }
+async function pause(ms: number, stopping: AbortSignal): Promise<void> {
+  await delay(ms, undefined, { signal: stopping }).catch(() => undefined);
 }
 
 /**
@@ -175,7 +178,7 @@ async function endOf(child: ChildProcess, stopping: AbortSignal): Promise<Ending
   await once(child, 'exit').catch((error: unknown) => {
     lastWords += String(error); // it could not be started at all
   });
-  await delay(LAST_WORDS_MS, undefined, { signal: stopping }).catch(() => undefined);
+  await pause(LAST_WORDS_MS, stopping);
   stopping.removeEventListener('abort', stop);
   return { isReady, failure, lastWords };
 }

@@ -18,10 +18,10 @@
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/contract';
 import { environmentName } from '@shoal/core';
+import { KeptProcess, type AfterDeath } from '@shoal/ops/kept-process';
 import { stopWorker, unfitReport } from './keep-worker.ts';
 
 export type App = 'cpu-worker' | 'gpu-worker' | 'producer' | 'dashboard';
@@ -44,24 +44,34 @@ export interface PartOptions {
   readonly hasOthers?: boolean;
 }
 
-const FIRST_PAUSE_MS = 250;
-const LONGEST_PAUSE_MS = 10_000;
+const PAUSE = { firstMs: 250, mostMs: 10_000 };
 const STEADY_MS = 30_000;
 /** Deaths without a word, before it was ever up, after which the command fails. */
 const MOST_FAILED_STARTS = 5;
 
+/** One process, from its start to its exit. */
+interface Life {
+  readonly reason: string;
+  readonly failure: ShoalError | undefined;
+}
+
 export class Part {
   readonly #options: PartOptions;
-  readonly #stopping = new AbortController();
   readonly #first = Promise.withResolvers<ReadyReport>();
-  readonly #running: Promise<void>;
+  readonly #kept: KeptProcess<Life>;
   #firstReport: ReadyReport | undefined;
   #hasDied = false;
 
   constructor(options: PartOptions) {
     this.#options = options;
     this.#first.promise.catch(() => undefined); // whoever cares awaits `ready`
-    this.#running = this.#keep();
+    this.#kept = new KeptProcess({
+      live: (stopping) => this.#runOne(stopping),
+      onDeath: (life, deaths) => this.#died(life, deaths),
+      pause: PAUSE,
+      steadyMs: STEADY_MS,
+    });
+    void this.#kept.run();
   }
 
   /** Its first report; rejects when it cannot be started. Stays open when it is stopped before. */
@@ -70,29 +80,20 @@ export class Part {
   }
 
   /** Resolves when its process is gone. Safe to call twice. */
-  async stop(): Promise<void> {
-    this.#stopping.abort();
-    await this.#running;
+  stop(): Promise<void> {
+    return this.#kept.stop();
   }
 
-  async #keep(): Promise<void> {
-    const { signal } = this.#stopping;
-    for (let deaths = 1; !signal.aborted; deaths++) {
-      const startedMs = performance.now();
-      const { reason, failure } = await this.#runOne();
-      if (signal.aborted) return;
-      const isUnfit = this.#firstReport === undefined && (failure !== undefined || deaths >= MOST_FAILED_STARTS);
-      if (isUnfit) this.#first.reject(failure ?? neverUp(this.#options.name, reason));
-      if (isUnfit && this.#options.hasOthers !== true) return;
-      this.#hasDied = true;
-      this.#options.onDeath(reason);
-      if (performance.now() - startedMs > STEADY_MS) deaths = 1;
-      const pauseMs = isUnfit ? LONGEST_PAUSE_MS : Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** (deaths - 1));
-      await delay(pauseMs, undefined, { signal }).catch(() => undefined);
-    }
+  #died({ reason, failure }: Life, deaths: number): AfterDeath {
+    const isUnfit = this.#firstReport === undefined && (failure !== undefined || deaths >= MOST_FAILED_STARTS);
+    if (isUnfit) this.#first.reject(failure ?? neverUp(this.#options.name, reason));
+    if (isUnfit && this.#options.hasOthers !== true) return 'give-up';
+    this.#hasDied = true;
+    this.#options.onDeath(reason);
+    return isUnfit ? 'later' : 'again';
   }
 
-  async #runOne(): Promise<{ readonly reason: string; readonly failure: ShoalError | undefined }> {
+  async #runOne(stopping: AbortSignal): Promise<Life> {
     const { start, stopMs } = this.#options;
     const child = start(this.#firstReport);
     let failure: ShoalError | undefined;
@@ -102,7 +103,7 @@ export class Part {
       else if (isReady(message)) this.#isUp(message);
     });
     const stop = (): void => void stopWorker(child, stopMs);
-    this.#stopping.signal.addEventListener('abort', stop, { once: true });
+    stopping.addEventListener('abort', stop, { once: true });
     try {
       const [code, signal]: unknown[] = await once(child, 'exit');
       return {
@@ -112,7 +113,7 @@ export class Part {
     } catch (error) {
       return { failure, reason: error instanceof Error ? error.message : String(error) }; // it could not even be forked
     } finally {
-      this.#stopping.signal.removeEventListener('abort', stop);
+      stopping.removeEventListener('abort', stop);
     }
   }
 
