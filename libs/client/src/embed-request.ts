@@ -12,7 +12,6 @@ import {
   type EmbedJobData,
   type OutputDtype,
   type OutputOptions,
-  type RoomFor,
 } from '@shoal/contract';
 import type { Encoded, Tokenizer } from '@shoal/core';
 import type { NewJob } from '@shoal/queue';
@@ -32,8 +31,6 @@ export interface RequestTerms {
   readonly prompt: 'query' | 'passage' | undefined;
   readonly output: { readonly dtype?: OutputDtype; readonly dimensions?: number } | undefined;
   readonly class: 'interactive' | 'bulk' | undefined;
-  /** For inputs; see OpenJobs. */
-  readonly roomFor: RoomFor;
 }
 
 export interface EmbedRequest extends JobRequest {
@@ -73,10 +70,7 @@ async function tokenRequest(
   const [tooLong] = truncated;
   if (tooLong !== undefined && terms.truncate === 'error') throw inputTooLong(jobId, tooLong, tokenizer.maxTokens);
   const tokens = encoded.map(({ ids }) => ids.length);
-  const input = encodeTokens(
-    encoded.map(({ ids }) => ids),
-    terms.roomFor,
-  );
+  const input = encodeTokens(encoded.map(({ ids }) => ids));
   const form = {
     form: 'tokens',
     rows: texts.length,
@@ -95,7 +89,7 @@ async function tokenRequest(
 }
 
 function textRequest(jobId: string, texts: readonly string[], terms: RequestTerms): EmbedRequest {
-  const input = encodeTexts(texts, terms.roomFor);
+  const input = encodeTexts(texts);
   const toJob = (common: CommonData): NewJob =>
     input.length > MAX_INLINE_TEXT_BYTES
       ? { jobId, data: { ...common, input: { form: 'texts', rows: texts.length } }, input }

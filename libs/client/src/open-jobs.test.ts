@@ -83,36 +83,6 @@ test('one that somebody never read is left to the collector', async () => {
   await jobs.close();
 });
 
-test('an input lies in memory that is used again once its result is there', async () => {
-  const { jobs } = setup();
-  const room = jobs.roomFor(10_000);
-  const { delivery } = jobs.ask(requestOf('t~one', Buffer.from(room.buffer, room.byteOffset, room.byteLength)));
-  expect(jobs.roomFor(10_000).buffer).not.toBe(room.buffer);
-  await delivery;
-  expect(jobs.roomFor(10_000).buffer).toBe(room.buffer);
-  await jobs.close();
-});
-
-test('not that of a job that was added twice, or never: a command that has it may be on its way', async () => {
-  const { jobs, added, producer } = setup();
-  const [first, second] = [jobs.roomFor(10_000), jobs.roomFor(10_000)];
-  const add = producer.add;
-  producer.add = async (group, options) => {
-    if (added.length > 0) return add(group, options);
-    added.push(group);
-    throw new ShoalError('QUEUE_FULL', 'for a moment');
-  };
-  await jobs.ask(requestOf('t~one', Buffer.from(first.buffer))).delivery;
-  expect(added).toHaveLength(2);
-  const asked = jobs.ask(requestOf('t~two', Buffer.from(second.buffer)));
-  asked.delivery.catch(() => undefined);
-  await jobs.abandon([asked], new ShoalError('INTERRUPTED', 'the run was stopped'));
-  const later = [jobs.roomFor(10_000), jobs.roomFor(10_000)].map(({ buffer }) => buffer);
-  expect(later).not.toContain(first.buffer);
-  expect(later).not.toContain(second.buffer);
-  await jobs.close();
-});
-
 test('of many jobs that are asked for in one turn, the first are on their way while the last are made', async () => {
   const { jobs, added } = setup();
   const deliveries = Array.from({ length: 130 }, (_, at) => jobs.ask(requestOf(`t~${at}`)).delivery);

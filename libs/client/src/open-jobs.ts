@@ -21,7 +21,7 @@
 // What comes after a step is decided in steps.ts; which jobs are due is kept in step-lists.ts; what is done to leave
 // nothing behind is in taking-off.ts.
 
-import { BodyRooms, SMALLEST_KEPT_BYTES, ShoalError, type ErrorCode } from '@shoal/contract';
+import { ShoalError, type ErrorCode } from '@shoal/contract';
 import type { AddResult, Again, JobEnding, JobProducer, ResultReader } from '@shoal/queue';
 import type { ClientCounts } from './embedding.ts';
 import { HeldBack, type HeldBackParts } from './held-back.ts';
@@ -65,11 +65,6 @@ export class OpenJobs {
   private readonly heldBack: HeldBack;
   private readonly outage: Outage;
   private readonly takingOff: TakingOff;
-  /**
-   * Memory of inputs: 300 of 12 KB a second made V8 collect the whole heap every 1.2 s, which throws away compiled code
-   * as well (2026-11).
-   */
-  private readonly rooms = new BodyRooms();
   private readonly tasks: Tasks;
   private readonly tally = noCounts();
   private opened = 0;
@@ -106,11 +101,6 @@ export class OpenJobs {
     return [...this.jobs].flatMap(([jobId, { holders }]) =>
       [...holders].some(({ request }) => request.requestId === requestId) ? [jobId] : [],
     );
-  }
-
-  /** Room for the input of a request that is to be asked for; used for another's once its result is there. */
-  roomFor(bytes: number): Uint8Array<ArrayBuffer> {
-    return bytes < SMALLEST_KEPT_BYTES ? Buffer.allocUnsafeSlow(bytes) : this.rooms.take(bytes);
   }
 
   /** `delivery` resolves with the request's result, whoever computes it. Call `release` once the vectors are safe. */
@@ -235,7 +225,6 @@ export class OpenJobs {
     const isKnown = jobs.every(({ wasLetIn }) => wasLetIn);
     for (const job of jobs) {
       this.lists.move(job, { name: 'adding', again });
-      job.adds++;
     }
     const results = await this.attempt(jobs, () =>
       this.parts.producer.add(
@@ -325,10 +314,6 @@ export class OpenJobs {
   private deliver(job: OpenJob, delivery: Delivery): void {
     this.forget(job);
     this.tally.delivered++;
-    // Where it was added again, the first command may still be on its way (the server was full, or away), and reads the
-    // input when it goes.
-    const { input } = job.request.job;
-    if (job.adds === 1 && input !== undefined) this.rooms.giveBack(input.buffer);
     job.delivery.resolve(delivery);
   }
 

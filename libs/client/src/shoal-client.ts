@@ -213,7 +213,6 @@ export class ShoalClient {
       prompt,
       output,
       class: kind,
-      roomFor: (bytes) => this.line.jobs.roomFor(bytes),
       jobs: this.line.jobs,
       maxInFlightJobs,
       jobTexts: this.jobTexts,

@@ -131,7 +131,6 @@ export class SimilarityCalls {
       reply: replyChannel,
       class: kind,
       jobIdOf,
-      roomFor: (bytes) => jobs.roomFor(bytes),
     });
     const asked = requests.map((request) => jobs.ask(request));
     const stop = (): void => void jobs.abandon(asked, interrupted(signal?.reason));

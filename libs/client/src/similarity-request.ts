@@ -8,7 +8,6 @@ import {
   similarityFingerprint,
   type Comparands,
   type Matrix,
-  type RoomFor,
   type SeedSet,
   type SimilarityJobData,
   type SimilarityKind,
@@ -24,8 +23,6 @@ export interface SimilarityTerms {
   readonly class: 'interactive' | 'bulk' | undefined;
   /** Id of the job whose first query is number `first`. */
   readonly jobIdOf: (first: number) => string;
-  /** For inputs; see OpenJobs. */
-  readonly roomFor: RoomFor;
 }
 
 export type SimilarityQuestion =
@@ -125,7 +122,7 @@ function compareRequest(
       ? {}
       : { candidates: isInline ? candidates.map((ids) => Array.from(ids, Number)) : 'key' }),
   } as SimilarityJobData;
-  const encoded = encodeComparands(compared, terms.roomFor);
+  const encoded = encodeComparands(compared);
   return finished(
     jobId,
     kind,

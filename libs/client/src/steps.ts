@@ -38,8 +38,6 @@ export interface OpenJob {
   /** It was on the queue before, and gone. */
   isLost: boolean;
   askedAgain: number;
-  /** How often it was sent to be added. */
-  adds: number;
   /** Since when the server refuses or does not answer for this job. */
   faultSinceMs: number | undefined;
 }
@@ -85,7 +83,6 @@ export function newJob(number: number, request: JobRequest): OpenJob {
     wasLetIn: false,
     isLost: false,
     askedAgain: 0,
-    adds: 0,
     faultSinceMs: undefined,
   };
 }

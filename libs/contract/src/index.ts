@@ -1,5 +1,5 @@
-// What whoever speaks to Shoal needs and nothing more: job and binary formats, key names, error codes. It imports no package of
-// the workspace, so a producer that loads it loads no engine.
+// What whoever speaks to Shoal needs and nothing more: job and binary formats, key names, error codes. It imports no
+// package of the workspace, so a producer that loads it loads no engine.
 
 export {
   ERROR_CODES,
@@ -74,7 +74,6 @@ export {
   encodeTexts,
   encodeTokens,
   hasAtLeast,
-  type RoomFor,
   type TokenIds,
 } from './input-format.ts';
 export {
@@ -87,7 +86,6 @@ export {
 } from './vectors-format.ts';
 export {
   bodyBytes,
-  BodyRooms,
   decodeRankings,
   decodeResultHeader,
   encodeRankings,
@@ -98,7 +96,7 @@ export {
   RESULT_HEADER_BYTES,
   type ResultDtype,
   type ResultHeader,
-  SMALLEST_KEPT_BYTES,
+  roomForBody,
 } from './result-format.ts';
 export { encodeBody } from './output-encoding.ts';
 export { fromHalves, toHalves, type ToHalves } from './half.ts';

@@ -111,7 +111,7 @@ describe('round trips', () => {
     );
   });
 
-  test('token ids into room at any alignment, from arrays of any kind', () => {
+  test('token ids from arrays of any kind', () => {
     for (const rows of [
       [
         [101, 4660, 102],
@@ -120,12 +120,8 @@ describe('round trips', () => {
       [[101, 65_536]],
     ]) {
       const wanted = encodeTokens(rows);
-      for (let shift = 0; shift < 8; shift++) {
-        const room = (bytes: number): Uint8Array<ArrayBuffer> =>
-          new Uint8Array(new ArrayBuffer(bytes + 8), shift, bytes);
-        for (const given of [rows, rows.map((row) => Uint32Array.from(row)), rows.map((row) => Int32Array.from(row))])
-          expect(encodeTokens(given, room)).toEqual(wanted);
-      }
+      for (const given of [rows.map((row) => Uint32Array.from(row)), rows.map((row) => Int32Array.from(row))])
+        expect(encodeTokens(given)).toEqual(wanted);
     }
   });
 

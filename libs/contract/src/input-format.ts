@@ -12,19 +12,15 @@ const FORM = { texts: 0, u16: 1, u32: 2 } as const;
 
 export type TokenIds = Uint16Array | Uint32Array;
 
-/** Where an input is to be written: so many bytes, all of which are overwritten. */
-export type RoomFor = (bytes: number) => Uint8Array<ArrayBuffer>;
-export const ownRoom: RoomFor = (bytes) => Buffer.allocUnsafeSlow(bytes);
-
 export type DecodedInput =
   | { readonly form: 'texts'; readonly texts: readonly string[] }
   /** `ids`: of all rows, one after the other. */
   | { readonly form: 'tokens'; readonly rows: readonly TokenIds[]; readonly ids: TokenIds };
 
 /** `texts`: 1 to 256 strings. Lone surrogates become U+FFFD, as in every UTF-8 encoder. */
-export function encodeTexts(texts: readonly string[], roomFor = ownRoom): Buffer {
+export function encodeTexts(texts: readonly string[]): Buffer {
   const lengths = texts.map((text) => Buffer.byteLength(text));
-  const { buffer, at } = allocate(FORM.texts, lengths, 1, roomFor);
+  const { buffer, at } = allocate(FORM.texts, lengths, 1);
   let position = at;
   for (const text of texts) position += buffer.write(text, position);
   return buffer;
@@ -34,21 +30,17 @@ export function encodeTexts(texts: readonly string[], roomFor = ownRoom): Buffer
  * `rows`: token ids per text, special tokens included, already truncated. Stored as u16 when every id fits. Throws
  * RangeError for what is no whole number from 0 to 2³² - 1.
  */
-export function encodeTokens(rows: readonly ArrayLike<number>[], roomFor = ownRoom): Buffer {
+export function encodeTokens(rows: readonly ArrayLike<number>[]): Buffer {
   const isNarrow = !rows.some((row) => hasAtLeast(0x1_0000, row));
   const elementBytes = isNarrow ? 2 : 4;
   const { buffer, at } = allocate(
     isNarrow ? FORM.u16 : FORM.u32,
     rows.map((row) => row.length),
     elementBytes,
-    roomFor,
   );
-  const isAligned = (buffer.byteOffset + at) % elementBytes === 0;
-  const body = isAligned ? buffer.subarray(at) : Buffer.allocUnsafeSlow(buffer.length - at);
-  const ids = idsOver(body, elementBytes);
+  const ids = idsOver(buffer.subarray(at), elementBytes); // aligned: the buffer is its own, and the head is whole words
   let position = 0;
   for (const row of rows) position = putIds(ids, position, row);
-  if (!isAligned) body.copy(buffer, at);
   return buffer;
 }
 
@@ -88,15 +80,10 @@ export function decodeInput(bytes: Buffer): DecodedInput {
   return { form: 'tokens', rows: rowsOf(ids, offsets), ids };
 }
 
-function allocate(
-  form: number,
-  lengths: readonly number[],
-  elementBytes: number,
-  roomFor: RoomFor,
-): { buffer: Buffer; at: number } {
+function allocate(form: number, lengths: readonly number[], elementBytes: number): { buffer: Buffer; at: number } {
   const total = lengths.reduce((sum, length) => sum + length, 0);
   const at = HEADER_BYTES + 4 * (lengths.length + 1);
-  const buffer = bufferOver(roomFor(at + total * elementBytes)).fill(0, 0, at);
+  const buffer = Buffer.allocUnsafeSlow(at + total * elementBytes).fill(0, 0, at);
   buffer.writeUInt32LE(MAGIC, 0);
   buffer.writeUInt8(1, 4);
   buffer.writeUInt8(form, 5);
@@ -104,10 +91,6 @@ function allocate(
   let offset = 0;
   for (const [row, length] of lengths.entries()) buffer.writeUInt32LE((offset += length), HEADER_BYTES + 4 * (row + 1));
   return { buffer, at };
-}
-
-export function bufferOver({ buffer, byteOffset, byteLength }: Uint8Array<ArrayBuffer>): Buffer {
-  return Buffer.from(buffer, byteOffset, byteLength);
 }
 
 /**

@@ -5,7 +5,6 @@ import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { isShoalError } from './errors.ts';
 import {
-  BodyRooms,
   RESULT_HEADER_BYTES,
   bodyBytes,
   decodeResultHeader,
@@ -51,71 +50,6 @@ test('a body that was made with room for its header is not copied', () => {
   const result = encodeResult(FACTS, body);
   expect(result.toString('hex')).toBe(GOLDEN.toString('hex'));
   expect(result.buffer).toBe(body.buffer);
-});
-
-describe('rooms for bodies', () => {
-  const ROWS = { dtype: 'f32', rows: 65, dims: 384, fingerprint: '0123456789abcdef', isTruncated: false } as const;
-
-  test(
-    'a room that came back serves the next body, also one that is a little shorter, and its result ends where ' +
-      'that body ends',
-    () => {
-      const rooms = new BodyRooms();
-      const first = rooms.take(66 * 384 * 4).fill(7);
-      rooms.giveBack(first.buffer);
-      const second = rooms.take(65 * 384 * 4);
-      expect(second.buffer).toBe(first.buffer);
-      expect(second.length).toBe(65 * 384 * 4);
-      second.fill(0);
-      const result = encodeResult(ROWS, second);
-      expect(result.buffer).toBe(second.buffer);
-      expect(result.equals(encodeResult(ROWS, new Uint8Array(65 * 384 * 4)))).toBe(true);
-    },
-  );
-
-  test('nobody gets a room that another still has, however often it is given back', () => {
-    const rooms = new BodyRooms();
-    const first = rooms.take(98_304);
-    expect(rooms.take(98_304).buffer).not.toBe(first.buffer);
-    rooms.giveBack(first.buffer);
-    rooms.giveBack(first.buffer);
-    const [second, third] = [rooms.take(98_304), rooms.take(98_304)];
-    expect(second.buffer).toBe(first.buffer);
-    expect(third.buffer).not.toBe(first.buffer);
-  });
-
-  test('what is small, large, or of another origin is not kept', () => {
-    const rooms = new BodyRooms();
-    for (const bytes of [1_536, 8 * 2 ** 20]) {
-      const { buffer, length } = rooms.take(bytes);
-      expect(length).toBe(bytes);
-      rooms.giveBack(buffer);
-      expect(rooms.take(bytes).buffer).not.toBe(buffer);
-    }
-    const others = roomForBody(98_304);
-    rooms.giveBack(others.buffer);
-    expect(rooms.take(98_304).buffer).not.toBe(others.buffer);
-  });
-
-  test('sizes that nobody asks for any more make room for those that somebody does', () => {
-    const rooms = new BodyRooms();
-    // 32 MiB: all that is kept
-    for (const { buffer } of Array.from({ length: 8 }, () => rooms.take(4 * 2 ** 20))) rooms.giveBack(buffer);
-    const { buffer } = rooms.take(98_304);
-    rooms.giveBack(buffer);
-    expect(rooms.take(98_304).buffer).toBe(buffer);
-  });
-
-  test('every size has its room, at most an eighth too large', () => {
-    const rooms = new BodyRooms();
-    fc.assert(
-      fc.property(fc.integer({ min: 1, max: 5_000_000 }), (bytes) => {
-        const room = rooms.take(bytes);
-        expect([room.byteOffset, room.length]).toEqual([RESULT_HEADER_BYTES, bytes]);
-        expect(room.buffer.byteLength - RESULT_HEADER_BYTES).toBeLessThanOrEqual((bytes * 9) / 8);
-      }),
-    );
-  });
 });
 
 test('golden bytes', () => {

@@ -53,58 +53,6 @@ export function roomForBody(bytes: number): Uint8Array<ArrayBuffer> {
   return new Uint8Array(buffer, RESULT_HEADER_BYTES);
 }
 
-/** Below it, what is allocated anew costs nothing that was measured. Inputs of 8 queries of 384 values have 12 KB. */
-export const SMALLEST_KEPT_BYTES = 8_192;
-/** Above it, few fit what may be kept. */
-const LARGEST_KEPT_BYTES = 4_194_304;
-const MOST_KEPT_BYTES = 33_554_432;
-
-/**
- * Room for bodies, used again: 800 results of 98 KB a second, each in memory of its own, made V8 collect its whole heap
- * three times a second, for 13 ms each (2-core EPYC, 2026-11). Sizes are rounded up by at most an eighth, so that jobs
- * of about the same size share.
- */
-export class BodyRooms {
-  private kept = new Map<number, ArrayBuffer[]>();
-  private keptBytes = 0;
-  /** Handed out and not come back; what never does is collected. */
-  private readonly lent = new WeakSet<ArrayBufferLike>();
-
-  /** As `roomForBody`: with room for a header, and not set to 0. */
-  take(bytes: number): Uint8Array<ArrayBuffer> {
-    if (bytes < SMALLEST_KEPT_BYTES || bytes > LARGEST_KEPT_BYTES) return roomForBody(bytes);
-    const size = roundedUp(bytes);
-    const buffer = this.kept.get(size)?.pop();
-    if (buffer !== undefined) this.keptBytes -= size;
-    const room = buffer ?? roomForBody(size).buffer;
-    this.lent.add(room);
-    return new Uint8Array(room, RESULT_HEADER_BYTES, bytes);
-  }
-
-  /**
-   * For who is sure that nobody reads or writes it any more. Other buffers than those of `take`, and one that is back
-   * already, are left alone.
-   */
-  giveBack(buffer: ArrayBufferLike): void {
-    if (!(buffer instanceof ArrayBuffer) || !this.lent.delete(buffer)) return;
-    const size = buffer.byteLength - RESULT_HEADER_BYTES;
-    if (this.keptBytes + size > MOST_KEPT_BYTES) {
-      // sizes that nobody asks for any more would fill it for ever
-      this.kept = new Map();
-      this.keptBytes = 0;
-    }
-    const same = this.kept.get(size);
-    if (same === undefined) this.kept.set(size, [buffer]);
-    else same.push(buffer);
-    this.keptBytes += size;
-  }
-}
-
-function roundedUp(bytes: number): number {
-  const step = 2 ** (Math.floor(Math.log2(bytes)) - 3);
-  return step * Math.ceil(bytes / step);
-}
-
 /** The buffer of a body that lies behind room for a header, up to its end, or a copy of any other. */
 function withRoom(body: Uint8Array): Buffer {
   if (body.byteOffset === RESULT_HEADER_BYTES && withHeaderRoom.has(body.buffer))

@@ -9,7 +9,6 @@
 
 import { crc32 } from 'node:zlib';
 import { ShoalError } from './errors.ts';
-import { bufferOver, ownRoom } from './input-format.ts';
 
 /** Row-major, rows × dims values. */
 export interface Matrix {
@@ -28,13 +27,13 @@ export interface Comparands {
 const MAGIC = 0x3151_4853; // "SHQ1" read as a little-endian u32
 const HEADER_BYTES = 24;
 
-export function encodeComparands({ queries, against, candidates = [] }: Comparands, roomFor = ownRoom): Buffer {
+export function encodeComparands({ queries, against, candidates = [] }: Comparands): Buffer {
   const matrices = against === undefined ? [queries] : [queries, against];
   const lists = candidates.map((ids) => ids.length);
   const bodyBytes =
     4 * matrices.reduce((sum, { values }) => sum + values.length, 0) +
     lists.reduce((sum, length) => sum + 4 + 8 * length, 0);
-  const out = bufferOver(roomFor(HEADER_BYTES + bodyBytes)).fill(0, 0, HEADER_BYTES);
+  const out = Buffer.allocUnsafeSlow(HEADER_BYTES + bodyBytes).fill(0, 0, HEADER_BYTES);
   let at = HEADER_BYTES;
   for (const { values } of matrices) {
     out.set(bytesOf(values), at);

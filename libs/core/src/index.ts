@@ -53,6 +53,7 @@ export { KEPT_SLOTS, rowsWithin } from './executor/slots.ts';
 export { newSlots } from './executor/slot-buffers.ts';
 export { Pool } from './executor/pool.ts';
 export { backoffMs, type Backoff } from './base/backoff.ts';
+export { BufferPool, SMALLEST_POOLED_BYTES } from './base/buffer-pool.ts';
 export { Batcher } from './base/batcher.ts';
 export { Serial } from './base/serial.ts';
 export { faultPointsFrom, noFaults, type FaultPoints } from './base/fault-points.ts';

@@ -30,7 +30,6 @@ function setup(bytesOf: (job: CommittedJob) => number) {
   const committer = new Committer<CommittedJob>({
     store: {
       read: async () => [],
-      release: () => undefined,
       stop: async () => undefined,
       commit: (requests: readonly CommitRequest[]) =>
         new Promise<CommitResult[]>((resolve) =>

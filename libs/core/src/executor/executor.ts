@@ -14,6 +14,7 @@
 // cannot allocate any more, and the process is worn out: *recycled*. It says so once, launches nothing more, and leaves
 // its open jobs to the next.
 
+import { BufferPool } from '../base/buffer-pool.ts';
 import { Committer } from './commit.ts';
 import { already, failed, tooLarge, tooLate, unsound, unstarted } from './endings.ts';
 import { embedResult, embedValue, repeatedValue } from './embed-result.ts';
@@ -23,7 +24,6 @@ import {
   ShoalError,
   toFailure,
   type Failure,
-  BodyRooms,
   invariant,
   unreachable,
   DEFAULT_TENANT,
@@ -94,7 +94,7 @@ export class Executor {
   private readonly pool = new Pool<Row>();
   private readonly flows = new Flows();
   private readonly orders: OpenOrders<JobOrder, OpenJob>;
-  private readonly rooms = new BodyRooms();
+  private readonly buffers = new BufferPool();
   private readonly timing: LaunchTiming;
   private readonly again: SecondTries;
   private readonly news: News;
@@ -198,7 +198,7 @@ export class Executor {
   private pour(order: JobOrder, filled: FilledRows, arrivedMs: number): number {
     const { clock, backend } = this.parts;
     const rows = filled.ids.length;
-    const body = this.rooms.take(4 * rows * backend.dims); // what is sent, where nothing is to be cut off
+    const body = this.buffers.take(4 * rows * backend.dims); // what is sent, where nothing is to be cut off
     const vectors = new Float32Array(body.buffer, body.byteOffset, body.length / 4);
     const job = openJob(order, filled, arrivedMs, vectors);
     this.orders.open(job);
@@ -380,10 +380,8 @@ export class Executor {
   private conclude(answers: readonly { readonly job: OpenJob; readonly outcome: JobOutcome }[]): void {
     for (const { job } of answers) {
       this.orders.forget(job);
-      this.rooms.giveBack(job.vectors.buffer);
+      this.buffers.giveBack(job.vectors.buffer);
     }
-    // no row of theirs is left that would be packed
-    this.parts.store.release(answers.flatMap(({ job }) => job.input ?? []));
     this.report(answers.map(({ outcome }) => outcome));
   }
 

@@ -33,13 +33,11 @@ export type Filled =
   | { readonly kind: 'failed'; readonly failure: Failure }
   /** A result of the same request is there. */
   | { readonly kind: 'already'; readonly header: ResultHeader }
-  /** `input`: what was read, in which the ids may lie. */
   | {
       readonly kind: 'rows';
       readonly fingerprint: string;
       readonly ids: readonly ArrayLike<number>[];
       readonly truncated: number;
-      readonly input: Buffer | undefined;
     };
 
 export class Filler {
@@ -101,7 +99,6 @@ export class Filler {
     return {
       kind: 'rows',
       fingerprint,
-      input: read.input,
       ...(await this.rowsOf(
         order,
         order.input.form === 'inline' ? { form: 'texts', texts: order.input.texts } : decodeInput(bytes),

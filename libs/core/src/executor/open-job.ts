@@ -7,8 +7,6 @@ import type { Filled } from './fill.ts';
 export interface OpenJob {
   readonly order: JobOrder;
   readonly fingerprint: string;
-  /** What was read for it, in which ids of its rows may lie; undefined where nothing was. */
-  readonly input: Buffer | undefined;
   readonly vectors: Float32Array;
   readonly rows: number;
   readonly tokens: number;
@@ -37,11 +35,10 @@ type FilledRows = Extract<Filled, { readonly kind: 'rows' }>;
 
 /** A job whose input is read: none of its rows has run. `vectors` takes what they become. */
 export function openJob(order: JobOrder, filled: FilledRows, arrivedMs: number, vectors: Float32Array): OpenJob {
-  const { fingerprint, input, truncated, ids } = filled;
+  const { fingerprint, truncated, ids } = filled;
   return {
     order,
     fingerprint,
-    input,
     vectors,
     rows: ids.length,
     tokens: ids.reduce((sum, row) => sum + row.length, 0),

@@ -29,10 +29,6 @@ export interface PayloadStore {
   /** `hasInput` false: only the result's head is looked for (inline jobs have no input key). */
   read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]>;
   /**
-   * Inputs that nobody looks at any more: later ones come in their memory. Of what is never given back nothing is kept.
-   */
-  release(inputs: readonly Buffer[]): void;
-  /**
    * `isUrgent`: not behind other results that are being written. Once it is answered the bytes are the caller's again,
    * who may write over them.
    */

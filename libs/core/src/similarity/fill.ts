@@ -34,8 +34,8 @@ import { Sources, type OpenSource } from './sources.ts';
 export type OpenCollection = OpenSource<RowSource, HeldRows>;
 export type OpenGraph = OpenSource<GraphSource, HeldGraph>;
 
-/** What one job needs computed. `input`: what was read for it, in which its vectors may lie. */
-export type Work = Comparison & { readonly input: Buffer | undefined };
+/** What one job needs computed. */
+export type Work = Comparison;
 
 type Comparison =
   | {
@@ -80,7 +80,6 @@ export class SimilarityFiller {
 
   /** The job has run, or will not. */
   async release(work: Work): Promise<void> {
-    if (work.input !== undefined) this.store.release([work.input]);
     if (work.kind === 'rows') await this.collections.giveBack(work.collection);
     if (work.kind === 'graph') await this.graphs.giveBack(work.graph);
   }
@@ -98,7 +97,7 @@ export class SimilarityFiller {
       if (known !== undefined && known.fingerprint !== fingerprint)
         throw conflict(order.jobId, known.fingerprint, fingerprint);
       return known === undefined
-        ? { kind: 'work', fingerprint, work: { ...(await this.comparisonOf(order, compared)), input } }
+        ? { kind: 'work', fingerprint, work: await this.comparisonOf(order, compared) }
         : { kind: 'already', header: known };
     } catch (error) {
       if (!(error instanceof ShoalError)) throw error;

@@ -43,7 +43,6 @@ async function callsOf(
     collection,
     queries: { values: new Float32Array(queries * dims), rows: queries, dims },
     candidates: undefined,
-    input: undefined,
   };
   const run = new SimilarityRun({
     device: Object.assign(new FakeSimilarityDevice(), { hasOwnMemory }),
@@ -67,12 +66,12 @@ test('what takes a slow device long is given to it in parts of ten seconds', asy
   expect(calls.length).toBeLessThan(20);
 });
 
-test('a fast one gets all at once as soon as that is known, but never so many bytes that a disk could not bring them', async () => {
+test('a fast one gets all at once as soon as that is known, but never more bytes than a disk brings', async () => {
   expect(await callsOf(1_000_000, 1_000, 384, 1e11)).toHaveLength(2);
   expect(Math.max(...(await callsOf(100_000_000, 1, 384, 1e11)))).toBeLessThanOrEqual((4 * 2 ** 30) / (4 * 384));
 });
 
-test('what lies in the memory of a device is compared in one go: a part of it would be brought there again', async () => {
+test('what lies on the device is compared in one go: a part of it would be brought there again', async () => {
   expect(await callsOf(100_000_000, 100, 768, 1e9, true)).toEqual([100_000_000]);
 });
 
@@ -98,7 +97,6 @@ test('a device that spreads is idle between two parts', async () => {
     kind: 'graph',
     graph: { source: { name: 'links' }, whole: () => held } as unknown as OpenGraph,
     seeds: [[0], [1]],
-    input: undefined,
   };
   await run.compute(
     { kind: 'spread', graph: 'links', steps: 3, decay: 0.5, threshold: 0, k: 1 },

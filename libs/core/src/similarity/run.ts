@@ -6,7 +6,6 @@ import {
   type Failure,
   invariant,
   unreachable,
-  BodyRooms,
   encodeRankings,
   type Ranking,
   type Matrix,
@@ -26,7 +25,6 @@ type RankingRequest = Extract<SimilarityRequest, { kind: 'topk' | 'rescore' }>;
 export class SimilarityRun {
   private readonly parts: TileParts;
   private readonly tiles: Tiles;
-  private readonly rooms = new BodyRooms();
 
   constructor(parts: TileParts) {
     this.parts = parts;
@@ -65,25 +63,20 @@ export class SimilarityRun {
     });
   }
 
-  /** With the queries of all of them in one matrix, in memory that the next run uses again. */
+  /** With the queries of all of them in one matrix. */
   private async together<Value>(works: readonly RowsWork[], use: (queries: Matrix) => Promise<Value>): Promise<Value> {
     const [first] = works;
     invariant(first !== undefined, 'something is computed');
     if (works.length === 1) return use(first.queries);
     const { dims } = first.queries;
     const rows = rowsBefore(works, works.length);
-    const { buffer, byteOffset } = this.rooms.take(4 * rows * dims);
-    const values = new Float32Array(buffer, byteOffset, rows * dims);
+    const values = new Float32Array(rows * dims);
     let at = 0;
     for (const { queries } of works) {
       values.set(queries.values, at);
       at += queries.values.length;
     }
-    try {
-      return await use({ values, rows, dims });
-    } finally {
-      this.rooms.giveBack(buffer);
-    }
+    return use({ values, rows, dims });
   }
 
   // ---- kinds ----------------------------------------------------------------------------------------------------

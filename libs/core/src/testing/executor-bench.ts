@@ -62,7 +62,6 @@ export function setup(options: SetupOptions = {}) {
     const executor = new Executor({
       store: {
         read: (jobs) => store.read(jobs),
-        release: (inputs) => store.release(inputs),
         stop: async () => undefined,
         commit: (requests) => (isAlive() ? store.commit(requests) : never),
       },

@@ -212,7 +212,6 @@ function mortalStore(store: PayloadStore, isAlive: () => boolean): PayloadStore 
   };
   return {
     read: (jobs) => whileAlive(() => store.read(jobs)),
-    release: (inputs) => store.release(inputs),
     commit: (requests) => whileAlive(() => store.commit(requests)),
     stop: async () => undefined,
   };

@@ -28,11 +28,6 @@ export class MemoryPayloadStore implements PayloadStore {
     return answers;
   }
 
-  /** Whoever looks at one afterwards finds nothing in it that makes sense. */
-  release(inputs: readonly Buffer[]): void {
-    for (const input of inputs) input.fill(0xff);
-  }
-
   async commit(requests: readonly CommitRequest[]): Promise<readonly CommitResult[]> {
     const answers = requests.map((request) => this.commitOne(request));
     await this.commitGate.pass();

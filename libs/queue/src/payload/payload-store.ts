@@ -3,7 +3,7 @@
 // replaced.
 
 import { setMaxListeners } from 'node:events';
-import { BodyRooms, RESULT_HEADER_BYTES, invariant, keySpace, type KeySpace } from '@shoal/contract';
+import { RESULT_HEADER_BYTES, invariant, keySpace, type KeySpace } from '@shoal/contract';
 import type { CommitRequest, CommitResult, InputRead, Logger, PayloadStore } from '@shoal/core';
 import {
   closeConnection,
@@ -49,8 +49,6 @@ interface Commit {
 
 export class RedisPayloadStore implements PayloadStore {
   private readonly connection: Redis;
-  /** Of inputs. */
-  private readonly rooms: BodyRooms;
   /** For commits alone, so that inputs are not read behind results that are written. */
   private readonly writers: readonly Redis[];
   /** For results that somebody waits for: not behind others, nor in one of the server's turns with them. */
@@ -61,9 +59,8 @@ export class RedisPayloadStore implements PayloadStore {
   private readonly keys: KeySpace;
   private readonly end = new AbortController();
 
-  private constructor(connection: Redis, rooms: BodyRooms, options: PayloadStoreOptions) {
+  private constructor(connection: Redis, options: PayloadStoreOptions) {
     this.connection = connection;
-    this.rooms = rooms;
     this.writers = Array.from({ length: WRITERS }, () => openConnection(connectionOf(options)));
     this.urgentWriter = openConnection(connectionOf(options));
     this.options = options;
@@ -73,8 +70,7 @@ export class RedisPayloadStore implements PayloadStore {
 
   /** Throws QUEUE_UNREACHABLE. */
   static async connect(options: PayloadStoreOptions): Promise<RedisPayloadStore> {
-    const rooms = new BodyRooms();
-    return new RedisPayloadStore(await connected({ ...connectionOf(options), rooms }), rooms, options);
+    return new RedisPayloadStore(await connected(connectionOf(options)), options);
   }
 
   async read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]> {
@@ -99,10 +95,6 @@ export class RedisPayloadStore implements PayloadStore {
       : [];
     // GETRANGE has no word for a key that is not there
     return jobs.map((_, at) => ({ resultHead: nonEmpty(bytesOf(heads[at])), input: read[at] }));
-  }
-
-  release(inputs: readonly Buffer[]): void {
-    for (const { buffer } of inputs) this.rooms.giveBack(buffer);
   }
 
   /**

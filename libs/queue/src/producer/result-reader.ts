@@ -3,8 +3,8 @@
 // readers that make vectors durable in between. It keeps no list of open jobs and checks no checksum; @shoal/client
 // does both.
 
-import { BodyRooms, keySpace, type KeySpace } from '@shoal/contract';
-import type { Logger } from '@shoal/core';
+import { keySpace, type KeySpace } from '@shoal/contract';
+import { BufferPool, type Logger } from '@shoal/core';
 import { releaseAdmission } from '../admission/admission.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import { watchConnection } from '../redis/watch-connection.ts';
@@ -33,18 +33,18 @@ export class ResultReader {
   private readonly queue: string;
   private readonly connection: Redis;
   private readonly subscriber: Redis;
-  private readonly rooms: BodyRooms;
+  private readonly pool: BufferPool;
   private readonly connectionListeners: ((event: 'lost' | 'back') => void)[] = [];
   private readonly marks = new TakenMarks(() => performance.now());
 
-  private constructor(options: ReaderOptions, connection: Redis, subscriber: Redis, rooms: BodyRooms) {
+  private constructor(options: ReaderOptions, connection: Redis, subscriber: Redis, pool: BufferPool) {
     this.keys = keySpace(options.prefix);
     this.prefix = options.prefix;
     this.queue = options.queue;
     this.replyChannel = this.keys.reply(options.replyName);
     this.connection = connection;
     this.subscriber = subscriber;
-    this.rooms = rooms;
+    this.pool = pool;
     // ioredis would subscribe again by itself, but without anybody to catch it when the connection closes meanwhile: an
     // unhandled rejection ends the process (6.0.0, event_handler.js). So it is done here.
     subscriber.options.autoResubscribe = false;
@@ -70,12 +70,12 @@ export class ResultReader {
 
   /** Subscribed when it resolves. Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: ReaderOptions): Promise<ResultReader> {
-    const rooms = new BodyRooms();
+    const pool = new BufferPool();
     const connection = openConnection({
       url: options.redisUrl,
       prefix: options.prefix,
       name: 'shoal-reader',
-      rooms,
+      pool,
       log: options.log,
     });
     const subscriber = openConnection({
@@ -84,7 +84,7 @@ export class ResultReader {
       name: 'shoal-replies',
       log: options.log,
     });
-    const reader = new ResultReader(options, connection, subscriber, rooms);
+    const reader = new ResultReader(options, connection, subscriber, pool);
     try {
       await Promise.all([untilReady(connection, options.redisUrl), untilReady(subscriber, options.redisUrl)]);
       await reader.subscribe();
@@ -139,7 +139,7 @@ export class ResultReader {
    * does not say so leaves it to the collector.
    */
   release(results: readonly Buffer[]): void {
-    for (const { buffer } of results) this.rooms.giveBack(buffer);
+    for (const { buffer } of results) this.pool.giveBack(buffer);
   }
 
   /** Each body once; its header stays, marked TAKEN. In order. */

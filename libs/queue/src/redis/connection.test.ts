@@ -13,7 +13,7 @@ beforeAll(async () => {
 
 afterAll(() => server.stop());
 
-test('a unix socket that is gone for a while is reached again, one line when it is lost and one when it is back', async () => {
+test('a unix socket that is gone for a while is reached again: one line when it is lost, one after it', async () => {
   const log = new RecordingLogger();
   const connection = openConnection({ url: server.url, name: 'test', log });
   await untilReady(connection, server.url);

@@ -4,8 +4,8 @@
 // no message carries a password. Carries no bullmq: the executor loads this file too.
 
 import { Socket } from 'node:net';
-import { ShoalError, type BodyRooms } from '@shoal/contract';
-import { backoffMs, type Backoff, type Logger } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
+import { backoffMs, type Backoff, type BufferPool, type Logger } from '@shoal/core';
 import { Redis, type RedisOptions } from 'ioredis';
 import { addressOf, redactUrl } from './server-address.ts';
 
@@ -20,7 +20,7 @@ export interface ConnectionOptions {
   /** Shown by CLIENT LIST. */
   readonly name: string;
   /** Where replies of 8 KB and more are put; see large-replies.ts. */
-  readonly rooms?: BodyRooms | undefined;
+  readonly pool?: BufferPool | undefined;
   readonly log?: Logger | undefined;
 }
 
@@ -198,8 +198,9 @@ function reportOutages(connection: Redis, { url, name, log }: ConnectionOptions)
 
 /** The server answered, and will answer the same next time: wrong password, no permission, not a Redis at all. */
 function isRefusal(error: Error): boolean {
-  return /WRONGPASS|NOAUTH|NOPERM|invalid password|DB index is out of range|Protocol error|wrong number of arguments/.test(
-    error.message,
+  return (
+    /WRONGPASS|NOAUTH|NOPERM|invalid password/.test(error.message) ||
+    /DB index is out of range|Protocol error|wrong number of arguments/.test(error.message)
   );
 }
 

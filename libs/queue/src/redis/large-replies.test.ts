@@ -4,9 +4,9 @@
 import { randomBytes } from 'node:crypto';
 import * as fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { BodyRooms } from '@shoal/contract';
+import { BufferPool } from '@shoal/core';
 import { closeConnection, openConnection, untilReady } from './connection.ts';
-import { ReplyPieces } from './large-replies.ts';
+import { LargeReplyReader } from './large-replies.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
 
 let server: TestServer;
@@ -22,7 +22,7 @@ const string = (length: number, type = '$'): Buffer =>
 /** Cut at these places; each part in memory that is written over as soon as it was taken in, as a socket's is. */
 function torn(sent: Buffer, cuts: readonly number[]): Buffer[] {
   const pieces: Buffer[] = [];
-  const reader = new ReplyPieces(new BodyRooms(), (piece) => pieces.push(piece));
+  const reader = new LargeReplyReader(new BufferPool(), (piece) => pieces.push(piece));
   const places = [...new Set([0, ...cuts.map((cut) => cut % sent.length), sent.length])].sort((a, b) => a - b);
   for (const [i, from] of places.slice(0, -1).entries()) {
     const part = Buffer.from(sent.subarray(from, places[i + 1]));
@@ -78,7 +78,7 @@ test('a large string is a piece of its own, with the end of its line, wherever i
 });
 
 test('through ioredis: values of many sizes, in lists too, and other replies among them', async () => {
-  const connection = openConnection({ url: server.url, name: 'test', rooms: new BodyRooms() });
+  const connection = openConnection({ url: server.url, name: 'test', pool: new BufferPool() });
   await untilReady(connection, server.url);
   const values = [0, 1, 8_191, 8_192, 98_336, 262_144, 3_000_000].map((size) => randomBytes(size));
   await Promise.all(values.map((value, at) => connection.set(`v-${at}`, value)));
@@ -98,8 +98,8 @@ test('through ioredis: values of many sizes, in lists too, and other replies amo
 });
 
 test('a connection that breaks in the middle of a large reply asks again and gets it whole', async () => {
-  const rooms = new BodyRooms();
-  const connection = openConnection({ url: server.url, name: 'test', rooms });
+  const pool = new BufferPool();
+  const connection = openConnection({ url: server.url, name: 'test', pool });
   await untilReady(connection, server.url);
   const value = randomBytes(8_000_000);
   await connection.set('broken', value);
@@ -111,14 +111,14 @@ test('a connection that breaks in the middle of a large reply asks again and get
 });
 
 test('what was given back is used again, and nothing else', async () => {
-  const rooms = new BodyRooms();
-  const connection = openConnection({ url: server.url, name: 'test', rooms });
+  const pool = new BufferPool();
+  const connection = openConnection({ url: server.url, name: 'test', pool });
   await untilReady(connection, server.url);
   const values = Array.from({ length: 3 }, () => randomBytes(98_336));
   await Promise.all(values.map((value, at) => connection.set(`r-${at}`, value)));
   const first = (await connection.getBuffer('r-0'))!;
   const kept = (await connection.getBuffer('r-1'))!;
-  rooms.giveBack(first.buffer);
+  pool.giveBack(first.buffer);
   const third = (await connection.getBuffer('r-2'))!;
   expect(third.buffer).toBe(first.buffer);
   expect(kept.equals(values[1]!)).toBe(true);

@@ -1,11 +1,12 @@
-// How large replies are read: each string of 8 KB or more straight into a room that is used again. Node gives every
+// How large replies are read: each string of 8 KB or more straight into a pooled buffer. Node gives every
 // piece of 64 KB that a socket reads memory of its own, and ioredis joins those of a string into another: twice the
 // bytes, all of them garbage at once. At 800 results of 98 KB a second V8 collected the whole heap of their reader up
 // to ten times a second (2-core EPYC, 2026-11). Here the socket reads into one buffer, and what is passed on is cut so
 // that the decoder finds a large string whole in a piece.
 
 import { connect, type NetConnectOpts, type Socket } from 'node:net';
-import { RESULT_HEADER_BYTES, SMALLEST_KEPT_BYTES, type BodyRooms } from '@shoal/contract';
+import { RESULT_HEADER_BYTES } from '@shoal/contract';
+import { SMALLEST_POOLED_BYTES, type BufferPool } from '@shoal/core';
 import { AbstractConnector, type RedisOptions } from 'ioredis';
 
 /** So much can be read at once: two results of 64 × 384. */
@@ -18,12 +19,12 @@ const LINE_END = 10;
  * is lines alone.
  */
 const WITH_LENGTH = new Set([36, 61, 33]);
-/** Of a type and a length; lines that go on are not kept. */
+/** A line that announces a string has a type and a length in so many bytes; of longer lines no more is kept. */
 const HEAD_BYTES = 24;
 
 /** Cuts what a server sends, for one socket from its first byte on. */
-export class ReplyPieces {
-  private readonly rooms: BodyRooms;
+export class LargeReplyReader {
+  private readonly pool: BufferPool;
   private readonly pass: (piece: Buffer) => void;
   /** The beginning of a line whose end has not come. */
   private head = '';
@@ -32,9 +33,9 @@ export class ReplyPieces {
   private large: Buffer | undefined;
   private filled = 0;
 
-  /** `pass` gets every byte once, in order, in memory that nobody writes to again unless it goes back to the rooms. */
-  constructor(rooms: BodyRooms, pass: (piece: Buffer) => void) {
-    this.rooms = rooms;
+  /** `pass` gets every byte once, in order, in memory that nobody writes to again unless it goes back to the pool. */
+  constructor(pool: BufferPool, pass: (piece: Buffer) => void) {
+    this.pool = pool;
     this.pass = pass;
   }
 
@@ -84,8 +85,8 @@ export class ReplyPieces {
     }
     const length = WITH_LENGTH.has(this.head.charCodeAt(0)) ? Number(this.head.slice(1)) : Number.NaN;
     this.head = '';
-    if (length >= SMALLEST_KEPT_BYTES && length <= LARGEST_BYTES) {
-      this.large = Buffer.from(this.rooms.take(length + 2 - RESULT_HEADER_BYTES).buffer, 0, length + 2);
+    if (length >= SMALLEST_POOLED_BYTES && length <= LARGEST_BYTES) {
+      this.large = Buffer.from(this.pool.take(length + 2 - RESULT_HEADER_BYTES).buffer, 0, length + 2);
       this.filled = 0;
     } else if (length >= 0) {
       this.skipped = length + 2;
@@ -94,9 +95,9 @@ export class ReplyPieces {
   }
 }
 
-/** A plain connection whose replies are cut by ReplyPieces. */
-export function connectToRooms(where: NetConnectOpts, rooms: BodyRooms): Socket {
-  const pieces = new ReplyPieces(rooms, (piece) => socket.emit('data', piece));
+/** A plain connection whose replies are cut by LargeReplyReader. */
+export function connectPooled(where: NetConnectOpts, pool: BufferPool): Socket {
+  const pieces = new LargeReplyReader(pool, (piece) => socket.emit('data', piece));
   const socket = connect({
     ...where,
     onread: {
@@ -111,10 +112,10 @@ export function connectToRooms(where: NetConnectOpts, rooms: BodyRooms): Socket 
 }
 
 /** A class, because ioredis wants to construct it. */
-export function largeReplyConnector(rooms: BodyRooms): NonNullable<RedisOptions['Connector']> {
+export function largeReplyConnector(pool: BufferPool): NonNullable<RedisOptions['Connector']> {
   return class extends LargeReplyConnector {
     constructor(options: unknown) {
-      super(options as RedisOptions, rooms);
+      super(options as RedisOptions, pool);
     }
   };
 }
@@ -122,22 +123,22 @@ export function largeReplyConnector(rooms: BodyRooms): NonNullable<RedisOptions[
 /** Connects to one server without TLS, as ioredis' own connector does. */
 class LargeReplyConnector extends AbstractConnector {
   readonly #where: NetConnectOpts;
-  readonly #rooms: BodyRooms;
+  readonly #pool: BufferPool;
 
   constructor(
     { disconnectTimeout = 0, path, host = 'localhost', port = 6_379, family = 0 }: RedisOptions,
-    rooms: BodyRooms,
+    pool: BufferPool,
   ) {
     super(disconnectTimeout);
     this.#where = path ? { path } : { host, port, family };
-    this.#rooms = rooms;
+    this.#pool = pool;
   }
 
   async connect(): Promise<Socket> {
     this.connecting = true;
     await Promise.resolve(); // as ioredis does: whoever asked for it may still call it off
     if (!this.connecting) throw new Error('Connection is closed.');
-    const stream = connectToRooms(this.#where, this.#rooms);
+    const stream = connectPooled(this.#where, this.#pool);
     stream.once('error', (error: Error) => (this.firstError = error));
     this.stream = stream;
     return stream;

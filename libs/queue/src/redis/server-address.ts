@@ -5,8 +5,8 @@
 //   redis+cluster://host:port,host:port                  host:port are any nodes
 // User and password before the @ are the server's own; ?sentinelUsername= and ?sentinelPassword= are the Sentinels'.
 
-import { DEFAULT_PREFIX, ShoalError, type BodyRooms } from '@shoal/contract';
-import { redactSettings } from '@shoal/core';
+import { DEFAULT_PREFIX, ShoalError } from '@shoal/contract';
+import { redactSettings, type BufferPool } from '@shoal/core';
 import type { RedisOptions } from 'ioredis';
 import { largeReplyConnector } from './large-replies.ts';
 import { WatchingSentinelConnector } from './sentinel-connector.ts';
@@ -16,16 +16,16 @@ import { slotOwnerConnector, type Node } from './slot-owner-connector.ts';
 const SUCCEEDED = /^(READONLY|NOREPLICAS|MOVED)\b/;
 
 /**
- * Where to connect, as ioredis wants it. `prefix` is the hash tag whose slot decides on the node of a cluster, `rooms`
+ * Where to connect, as ioredis wants it. `prefix` is the hash tag whose slot decides on the node of a cluster, `pool`
  * are for large-replies.ts, and are left alone behind TLS and Sentinels. Throws CONFIG_INVALID.
  */
 export function addressOf(
   url: string,
   prefix: string = DEFAULT_PREFIX,
-  { rooms }: { readonly rooms?: BodyRooms | undefined } = {},
+  { pool }: { readonly pool?: BufferPool | undefined } = {},
 ): RedisOptions {
   const many = /^(rediss?)\+(sentinel|cluster):\/\/(?:([^/?]*)@)?([^@/?]+)(?:\/([^?]*))?(?:\?(.*))?$/.exec(url);
-  if (many === null) return withRooms(oneServer(url), rooms);
+  if (many === null) return withPool(oneServer(url), pool);
   const [, scheme, kind, credentials = '', hosts = '', path = '', query = ''] = many;
   const nodes = hosts.split(',').map((host) => nodeOf(url, host, kind === 'sentinel' ? 26_379 : 6_379));
   const parameters = new URLSearchParams(query);
@@ -34,7 +34,7 @@ export function addressOf(
     ...(scheme === 'rediss' ? { tls: {} } : {}),
     reconnectOnError: (error: Error) => SUCCEEDED.test(error.message),
   };
-  if (kind === 'cluster') return { ...common, Connector: slotOwnerConnector(nodes, prefix, rooms) };
+  if (kind === 'cluster') return { ...common, Connector: slotOwnerConnector(nodes, prefix, pool) };
   if (path === '')
     throw notAnAddress(url, 'the name of the master is missing: redis+sentinel://host:port,host:port/mymaster');
   return {
@@ -78,10 +78,10 @@ function oneServer(url: string): RedisOptions {
   }
 }
 
-function withRooms(options: RedisOptions, rooms: BodyRooms | undefined): RedisOptions {
-  return rooms === undefined || options.tls !== undefined
+function withPool(options: RedisOptions, pool: BufferPool | undefined): RedisOptions {
+  return pool === undefined || options.tls !== undefined
     ? options
-    : { ...options, Connector: largeReplyConnector(rooms) };
+    : { ...options, Connector: largeReplyConnector(pool) };
 }
 
 function hostOf(url: URL): { host: string; port: number } {

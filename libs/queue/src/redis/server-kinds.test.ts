@@ -140,7 +140,7 @@ for (const kind of ['sentinel', 'cluster'] as const) {
   });
 }
 
-test('in a cluster each prefix is served by the node that owns its slot, whatever node is named in the URL', async () => {
+test('in a cluster each prefix is served by the node that owns its slot, whatever node the URL names', async () => {
   const servers = await startTestTopology('cluster', { replicas: 0 });
   const ports = new Set<string | undefined>();
   for (let i = 0; i < 12; i++) {

@@ -6,10 +6,9 @@
 import { connect as connectTcp } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { connect as connectTls } from 'node:tls';
-import type { BodyRooms } from '@shoal/contract';
-import { backoffMs, type Backoff } from '@shoal/core';
+import { backoffMs, type Backoff, type BufferPool } from '@shoal/core';
 import { AbstractConnector, Redis, type RedisOptions } from 'ioredis';
-import { connectToRooms } from './large-replies.ts';
+import { connectPooled } from './large-replies.ts';
 
 export interface Node {
   readonly host: string;
@@ -27,11 +26,11 @@ const RETRY: Backoff = { firstMs: 50, mostMs: 1_000 };
 export function slotOwnerConnector(
   seeds: readonly Node[],
   tag: string,
-  rooms?: BodyRooms,
+  pool?: BufferPool,
 ): NonNullable<RedisOptions['Connector']> {
   return class extends SlotOwnerConnector {
     constructor(options: unknown) {
-      super(options as RedisOptions, seeds, tag, rooms);
+      super(options as RedisOptions, seeds, tag, pool);
     }
   };
 }
@@ -40,19 +39,19 @@ class SlotOwnerConnector extends AbstractConnector {
   readonly #options: RedisOptions;
   readonly #seeds: readonly Node[];
   readonly #tag: string;
-  readonly #rooms: BodyRooms | undefined;
+  readonly #pool: BufferPool | undefined;
   /** Seeds first; what nodes said of each other after them. */
   #nodes: readonly Node[];
   #asked: Redis | undefined;
   #left: unknown;
 
-  constructor(options: RedisOptions, seeds: readonly Node[], tag: string, rooms: BodyRooms | undefined) {
+  constructor(options: RedisOptions, seeds: readonly Node[], tag: string, pool: BufferPool | undefined) {
     super(options.disconnectTimeout ?? ANSWER_MS);
     this.#options = options;
     this.#seeds = seeds;
     this.#nodes = seeds;
     this.#tag = tag;
-    this.#rooms = rooms;
+    this.#pool = pool;
   }
 
   /** Never rejects unless it was told to disconnect: ioredis would not try again. */
@@ -83,8 +82,8 @@ class SlotOwnerConnector extends AbstractConnector {
     const { tls } = this.#options;
     const stream = tls
       ? connectTls({ ...tls, host, port })
-      : this.#rooms
-        ? connectToRooms({ host, port }, this.#rooms)
+      : this.#pool
+        ? connectPooled({ host, port }, this.#pool)
         : connectTcp({ host, port });
     stream.once('error', (error: Error) => (this.firstError = error));
     this.stream = stream;

@@ -105,7 +105,6 @@ function deviceOf(role: LaneWorkerOptions['role'], backend: FakeBackend): FakeBa
 function withFaults(store: RedisPayloadStore, faults: FaultPoints): PayloadStore {
   return {
     read: (jobs) => store.read(jobs),
-    release: (inputs) => store.release(inputs),
     stop: () => store.stop(),
     async commit(requests) {
       faults.reach('before-commit');
