@@ -9,7 +9,8 @@ export {
 } from './device/native-encoder-build.ts';
 export { inTurns } from './claimer/in-turns.ts';
 export { localGpus, type LocalGpus, type LocalGpusOptions } from './device/local-gpus.ts';
-export { startWorker, type RunningWorker, type WorkerOptions } from './claimer/worker.ts';
+export { startWorker } from './claimer/worker.ts';
+export type { RunningWorker, WorkerOptions } from './claimer/start-claiming.ts';
 export type { TriedBudget } from './measure/tried-budgets.ts';
 export { tune, type TuneOptions, type TuneReport } from './measure/tune.ts';
 export { workerMain, type WorkerMainOptions, type WorkerReport } from './claimer/worker-main.ts';

@@ -66,50 +66,53 @@ export class ForkedExecutor implements ExecutorLink {
       () => child === this.child && this.kill(`it was not ready ${this.startTimeoutMs} ms after its start`),
       this.startTimeoutMs,
     );
-    return new Promise<Ready>((resolve, reject) => {
-      let isReady = false;
-      const hear = (message: FromExecutorProcess): void => {
-        if (message.kind === 'learned') this.learned = message.learned;
-        else if (message.kind === 'ready') {
-          this.device ??= message.device;
-          if (this.settings.kind !== 'similarity' && message.device !== this.device) {
-            // similarity chooses anew for each call
-            reject(
-              new ShoalError(
-                'DEVICE_LOST',
-                `the worker began on ${this.device}, and its next executor found ${message.device} only; start ` +
-                  'the worker again to have it serve that',
-              ),
-            );
-            return this.kill('it has another device');
-          }
-          isReady = true;
-          resolve(message);
-        } else if (message.kind === 'unfit') {
-          reject(new ShoalError(message.failure.code, message.failure.message));
-        } else if (child === this.child) {
-          if (this.early === undefined) this.hand(message);
-          else this.unheard.push(message);
-        }
-      };
-      child.on('message', (together: readonly FromExecutorProcess[]) => together.forEach(hear));
-      child.once('error', reject);
-      // `close`, not `exit`: only then has every message of the channel been read
-      child.once('close', (code, signal) => {
-        const reason = this.killReason ?? (signal === null ? `exit code ${code}` : `killed by ${signal}`);
-        if (child === this.child) {
-          this.child = undefined;
-          if (isReady && this.early !== undefined) {
-            // it died before anybody took it over: `start` begins another
-            this.early = undefined;
-            this.unheard = [];
-          }
-        }
-        if (!isReady)
-          reject(new ShoalError('EXECUTOR_LOST', `the executor process ended before it was ready (${reason})`));
-        else if (!this.isStopping) for (const listener of this.lostListeners) listener(reason);
-      });
-    }).finally(() => clearTimeout(limit));
+    const started = Promise.withResolvers<Ready>();
+    let isReady = false;
+    const hear = (message: FromExecutorProcess): void => {
+      if (message.kind === 'learned') this.learned = message.learned;
+      else if (message.kind === 'unfit') {
+        started.reject(new ShoalError(message.failure.code, message.failure.message));
+      } else if (message.kind === 'ready') {
+        const refusal = this.refusalOf(message);
+        isReady = refusal === undefined;
+        if (refusal === undefined) return started.resolve(message);
+        started.reject(refusal);
+        this.kill('it has another device');
+      } else if (child === this.child) {
+        if (this.early === undefined) this.hand(message);
+        else this.unheard.push(message);
+      }
+    };
+    child.on('message', (together: readonly FromExecutorProcess[]) => together.forEach(hear));
+    child.once('error', started.reject);
+    // `close`, not `exit`: only then has every message of the channel been read
+    child.once('close', (code, signal) => {
+      const reason = this.killReason ?? (signal === null ? `exit code ${code}` : `killed by ${signal}`);
+      if (child === this.child) this.forget(isReady);
+      if (!isReady)
+        started.reject(new ShoalError('EXECUTOR_LOST', `the executor process ended before it was ready (${reason})`));
+      else if (!this.isStopping) for (const listener of this.lostListeners) listener(reason);
+    });
+    return started.promise.finally(() => clearTimeout(limit));
+  }
+
+  /** Lanes and sizes were chosen for the first device; similarity chooses anew for each call. */
+  private refusalOf({ device }: Ready): ShoalError<'DEVICE_LOST'> | undefined {
+    this.device ??= device;
+    if (this.settings.kind === 'similarity' || device === this.device) return undefined;
+    return new ShoalError(
+      'DEVICE_LOST',
+      `the worker began on ${this.device}, and its next executor found ${device} only; start ` +
+        'the worker again to have it serve that',
+    );
+  }
+
+  private forget(wasReady: boolean): void {
+    this.child = undefined;
+    if (!wasReady || this.early === undefined) return;
+    // it died before anybody took it over: `start` begins another
+    this.early = undefined;
+    this.unheard = [];
   }
 
   send(message: ToExecutor<AnyOrder>): void {

@@ -1,0 +1,201 @@
+// What workers of both kinds have in common: the claimer's parts are opened beside their executor, claim until they are
+// told to stop, and nothing of them is left running then or when one of them cannot be opened. Constructs and connects;
+// the story itself is core's Pipeline.
+
+import { randomUUID } from 'node:crypto';
+import {
+  LoadMeter,
+  Pipeline,
+  faultPointsFrom,
+  noMetrics,
+  systemClock,
+  type FaultPoints,
+  type FromExecutor,
+  type Logger,
+  type Metrics,
+  type Settings,
+  type SweepFindings,
+} from '@shoal/core';
+import { Janitor, RedisAnnouncer, serverClock } from '@shoal/queue';
+import { ExecutorNotes } from './executor-notes.ts';
+import type { ForkedExecutor } from './forked-executor.ts';
+import { openLanes, type WorkerLanesOptions } from './worker-lanes.ts';
+
+export interface WorkerOptions {
+  /** `redisUrl` is settled by now: a worker does not start servers. */
+  readonly settings: Settings & { readonly redisUrl: string };
+  readonly log: Logger;
+  /** For tests: where this process is to die, see core's FaultPoints. */
+  readonly faultPoint?: string | undefined;
+}
+
+type PipelineParts = ConstructorParameters<typeof Pipeline>[0];
+type Ready = Extract<FromExecutor, { kind: 'ready' }>;
+
+export interface RunningWorker {
+  readonly facts: Ready;
+  /** Rejects when the worker cannot go on; never resolves. */
+  readonly failed: Promise<never>;
+  /** Drains and leaves nothing running. Safe to call twice. */
+  stop(): Promise<void>;
+}
+
+/** What the kinds of worker differ in. */
+export interface WorkerKind {
+  readonly queue: string;
+  readonly cpuQueue: string;
+  readonly executor: ForkedExecutor;
+  readonly cacheDir: string;
+  readonly workerName: string;
+  readonly limits: (ready: Ready) => PipelineParts['limits'];
+  /** The f32 values that producers reserve room for in each row's result. */
+  readonly resultDims: (ready: Ready) => number;
+  /** What the log says of it when it is ready. */
+  readonly said: (ready: Ready) => Readonly<Record<string, unknown>>;
+  readonly readJob?: PipelineParts['readJob'];
+}
+
+interface Stoppable {
+  stop(): Promise<void>;
+}
+
+/** Parts that run, in the order in which they were opened. */
+class OpenParts {
+  private readonly parts: Stoppable[];
+
+  constructor(parts: readonly Stoppable[]) {
+    this.parts = [...parts];
+  }
+
+  async keep<Part extends Stoppable>(part: Promise<Part> | Part): Promise<Part> {
+    const opened = await part;
+    this.parts.push(opened);
+    return opened;
+  }
+
+  async stop(): Promise<void> {
+    await Promise.all(this.parts.map((part) => part.stop()));
+  }
+
+  /** Stops what can be stopped. */
+  async abandon(): Promise<void> {
+    await Promise.allSettled(this.parts.map((part) => part.stop()));
+  }
+}
+
+/** Starts claiming. Throws what keeps it from that, and then leaves nothing running. */
+export async function startClaiming(options: WorkerOptions, kind: WorkerKind): Promise<RunningWorker> {
+  const { log } = options;
+  const { executor, queue } = kind;
+  const notes = new ExecutorNotes({ cacheDir: kind.cacheDir, name: kind.workerName, log });
+  const open = new OpenParts([executor, notes]);
+  try {
+    await notes.untilPredecessorsLeft();
+    const { pipeline, facts } = await openAll(options, kind, notes, open);
+    log.info({ queue, ...kind.said(facts) }, 'worker ready');
+    const stop = async (): Promise<void> => {
+      await pipeline.stop();
+      await open.stop();
+    };
+    return { facts, failed: pipeline.failed, stop };
+  } catch (error) {
+    executor.kill('the worker did not start');
+    await open.abandon();
+    throw error;
+  }
+}
+
+/** Everything that claims, sweeps and shows the worker to others, started. */
+async function openAll(
+  options: WorkerOptions,
+  kind: WorkerKind,
+  notes: ExecutorNotes,
+  open: OpenParts,
+): Promise<{ readonly pipeline: Pipeline; readonly facts: Ready }> {
+  const { settings, log } = options;
+  const { executor, queue, cpuQueue, readJob } = kind;
+  const server = { redisUrl: settings.redisUrl, prefix: settings.prefix, queue, log };
+  const clock = systemClock;
+  const early = executor.startEarly(); // the slowest part, beside everything else
+  const [announcer, serverNowMs, { recorder }] = await Promise.all([
+    open.keep(RedisAnnouncer.connect(server)),
+    serverClock(settings.redisUrl),
+    open.keep(serveMetrics(settings)),
+  ]);
+  const faults = faultPointsFrom(options.faultPoint, (signal) => process.kill(process.pid, signal));
+  const meter = new LoadMeter();
+  const ready = await early;
+  const lanes = await open.keep(openLanes(lanesOf(options, kind, { ready, meter, faults, recorder })));
+  const source = await open.keep(lanes.source);
+  const metrics = meter.tap(noting(recorder, notes, log));
+  const limits = kind.limits(ready);
+  const parts = { source, announcer, executor, log, faults, serverNowMs, clock, limits, metrics };
+  const pipeline = await open.keep(new Pipeline(readJob === undefined ? parts : { ...parts, readJob }));
+  const facts = await pipeline.start();
+  await announcer.tellDims(kind.resultDims(facts));
+  await lanes.show();
+  const onSwept = (findings: SweepFindings): void => recorder.janitorSwept(findings);
+  const everyMs = settings.janitorEveryMs;
+  const janitor = await open.keep(new Janitor({ ...server, cpuQueue, everyMs, clock, serverNowMs, onSwept }));
+  janitor.start();
+  return { pipeline, facts };
+}
+
+interface LanesParts {
+  readonly ready: Ready;
+  readonly meter: LoadMeter;
+  readonly faults: FaultPoints;
+  readonly recorder: Metrics;
+}
+
+function lanesOf(
+  { settings, log }: WorkerOptions,
+  { queue, cpuQueue, workerName }: WorkerKind,
+  { ready, meter, faults, recorder }: LanesParts,
+): WorkerLanesOptions {
+  const { redisUrl, prefix, leaseMs, stalledCheckMs } = settings;
+  return {
+    source: {
+      redisUrl,
+      prefix,
+      queue,
+      log,
+      leaseMs,
+      stalledCheckMs,
+      workerName,
+      quarantineOf: queue,
+      isUnsafeAllowed: settings.unsafeServer === 'warn',
+      brake: settings,
+      onBrake: (reason) => recorder.claimingBraked(reason),
+    },
+    settings,
+    meter,
+    faults,
+    log,
+    cpuQueue,
+    workerId: `${workerName}-${randomUUID().slice(0, 8)}`,
+    ready,
+    metrics: recorder,
+  };
+}
+
+/** The pid of each executor is known where it is counted. */
+function noting(metrics: Metrics, notes: ExecutorNotes, log: Logger): Metrics {
+  return {
+    ...metrics,
+    executorReady: (pid) => {
+      metrics.executorReady(pid);
+      notes.note(pid).catch((error: unknown) => log.warn({ err: error }, 'which executor is ours could not be noted'));
+    },
+  };
+}
+
+/** Loaded only when they are served: what it takes would delay the start. */
+async function serveMetrics({
+  metricsHost: host,
+  metricsPort: port,
+}: Settings): Promise<{ readonly recorder: Metrics; stop(): Promise<void> }> {
+  if (port === 0) return { recorder: noMetrics, stop: async () => undefined };
+  const { serveWorkerMetrics } = await import('@shoal/ops');
+  return serveWorkerMetrics({ host, port });
+}
