@@ -6,14 +6,13 @@
 //           a limit, and is short again once a process ran for long enough or its owner says that it works.
 // ended:    it was told to stop and is gone, or its owner gave it up. Final.
 
-import type { Clock } from '@shoal/core';
-import { backoffMs, type Backoff } from '@shoal/core/base';
+import { backoffMs, processClock, type Backoff, type Clock } from '@shoal/core/base';
 
 /** `later`: after the longest pause. */
 export type AfterDeath = 'again' | 'later' | 'give-up';
 
 export interface KeptProcessOptions<Life> {
-  /** Starts a process and resolves with what came of it once it is gone. It asks it to go when `stopping` is aborted. */
+  /** Starts a process and resolves with what came of it once it is gone. Asks it to go when `stopping` is aborted. */
   readonly live: (stopping: AbortSignal) => Promise<Life>;
   /**
    * It ended without being asked to, for so many times in a row, from 1. Says what comes next; what it throws ends the
@@ -26,15 +25,6 @@ export interface KeptProcessOptions<Life> {
   readonly clock?: Clock;
 }
 
-/** A clock whose timers keep the process running: what is kept is to come back. */
-const processClock: Clock = {
-  nowMs: () => performance.now(),
-  after(delayMs, wake) {
-    const timer = setTimeout(wake, delayMs);
-    return () => clearTimeout(timer);
-  },
-};
-
 export class KeptProcess<Life> {
   readonly #options: KeptProcessOptions<Life>;
   readonly #clock: Clock;
@@ -44,7 +34,7 @@ export class KeptProcess<Life> {
 
   constructor(options: KeptProcessOptions<Life>) {
     this.#options = options;
-    this.#clock = options.clock ?? processClock;
+    this.#clock = options.clock ?? processClock; // what is kept is to come back
   }
 
   /** Resolves when the process is gone and no other will be started. To be called once. */

@@ -6,7 +6,7 @@
 //   `microtask`  at the end of the microtask in which the first came: before anything else is read from a socket;
 //   `idle`       at once when no call is under way, else as soon as that call ends: one call at a time.
 
-import type { Clock } from '../ports/clock.ts';
+import { processClock, type Clock } from '../ports/clock.ts';
 
 export interface BatcherOptions<Item> {
   /** Sends what was gathered, in the order in which it came. May neither throw nor reject: nobody could be told. */
@@ -19,15 +19,6 @@ export interface BatcherOptions<Item> {
   readonly clock?: Clock | undefined;
 }
 
-/** A clock whose timers keep the process running: what was gathered is still to be sent. */
-const processClock: Clock = {
-  nowMs: () => performance.now(),
-  after(delayMs, wake) {
-    const timer = setTimeout(wake, delayMs);
-    return () => clearTimeout(timer);
-  },
-};
-
 export class Batcher<Item> {
   private readonly options: BatcherOptions<Item>;
   private readonly clock: Clock;
@@ -39,7 +30,7 @@ export class Batcher<Item> {
 
   constructor(options: BatcherOptions<Item>) {
     this.options = options;
-    this.clock = options.clock ?? processClock;
+    this.clock = options.clock ?? processClock; // what was gathered is still to be sent
   }
 
   /** The calls that are under way (`idle` only), or undefined when there are none. */

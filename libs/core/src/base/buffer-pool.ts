@@ -31,8 +31,8 @@ export class BufferPool {
   }
 
   /**
-   * Ends a lease: nobody may read or write the buffer any more. Other buffers than those of `take`, and one that is back
-   * already, are left alone.
+   * Ends a lease: nobody may read or write the buffer any more. Other buffers than those of `take`, and one that is
+   * back already, are left alone.
    */
   giveBack(buffer: ArrayBufferLike): void {
     if (!(buffer instanceof ArrayBuffer) || !this.leased.delete(buffer)) return;

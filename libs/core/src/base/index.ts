@@ -3,3 +3,4 @@
 export { backoffMs, type Backoff } from './backoff.ts';
 export { Batcher, type BatcherOptions } from './batcher.ts';
 export { Serial } from './serial.ts';
+export { processClock, type Clock } from '../ports/clock.ts';

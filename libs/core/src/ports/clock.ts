@@ -16,3 +16,12 @@ export const systemClock: Clock = {
     return () => clearTimeout(timer);
   },
 };
+
+/** As `systemClock`, but a timer that waits keeps the process running. */
+export const processClock: Clock = {
+  nowMs: () => performance.now(),
+  after(delayMs, wake) {
+    const timer = setTimeout(wake, delayMs);
+    return () => clearTimeout(timer);
+  },
+};
