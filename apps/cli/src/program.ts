@@ -32,6 +32,8 @@ export function buildProgram(terminal: Terminal, version: string): Command {
   addTry(program, terminal);
   addIndex(program, terminal);
   addSearch(program, terminal);
+  addSimilarity(program, terminal);
+  addSpread(program, terminal);
   addModel(program, terminal);
   addUp(program, terminal);
   addServe(program, terminal);
@@ -60,7 +62,36 @@ function addEmbed(program: Command, terminal: Terminal): void {
         '.csv, every passage of a .md. Rows come out in input order. Starts a queue server and a worker when ' +
         'there are none, and says so.',
     )
-    .argument('[file...]', '.txt, .jsonl, .csv, .tsv or .md files, or - for standard input; none: standard input')
+    .argument('[file...]', '.txt, .jsonl, .csv, .tsv or .md files, or - for standard input; none: standard input');
+  addOutputFlags(command);
+  addInputFlags(command);
+  command
+    .addOption(
+      new Option('--prompt <kind>', 'put the model’s prompt for this kind before each text, where it has one').choices([
+        'query',
+        'passage',
+      ]),
+    )
+    .addOption(
+      new Option('--truncate <mode>', 'a text longer than the model takes is cut at its end, or an error')
+        .choices(['end', 'error'])
+        .default('end'),
+    )
+    .option('--dimensions <n>', 'keep only the first n dimensions, normalized again', positiveInteger)
+    .option(
+      '--resume',
+      'go on with what an interrupted run left beside the output, and leave it there when this one is interrupted',
+    )
+    .option('-q, --quiet', 'no progress and no notes; errors only');
+  addSettings(command, ['model', 'maxTokens', ...CONNECTION]);
+  command.addHelpText('after', EMBED_EXAMPLES);
+  command.action(async (files: string[], flags: EmbedFlags) =>
+    (await import('./commands/embed.ts')).embed(terminal, files, flags),
+  );
+}
+
+function addOutputFlags(command: Command): void {
+  command
     .option(
       '-o, --output <file>',
       'write to this file (.jsonl, .npy or .arrow) instead of standard output; it appears when it is complete',
@@ -77,7 +108,11 @@ function addEmbed(program: Command, terminal: Terminal): void {
       '--shard-rows <n>',
       'a file for each n rows: OUT-00000.npy, OUT-00001.npy …; OUT.index.json names them all when they are complete',
       positiveInteger,
-    )
+    );
+}
+
+function addInputFlags(command: Command): void {
+  command
     .addOption(
       new Option(
         '--format <format>',
@@ -105,29 +140,7 @@ function addEmbed(program: Command, terminal: Terminal): void {
       )
         .choices(['fail', 'skip'])
         .default('fail'),
-    )
-    .addOption(
-      new Option('--prompt <kind>', 'put the model’s prompt for this kind before each text, where it has one').choices([
-        'query',
-        'passage',
-      ]),
-    )
-    .addOption(
-      new Option('--truncate <mode>', 'a text longer than the model takes is cut at its end, or an error')
-        .choices(['end', 'error'])
-        .default('end'),
-    )
-    .option('--dimensions <n>', 'keep only the first n dimensions, normalized again', positiveInteger)
-    .option(
-      '--resume',
-      'go on with what an interrupted run left beside the output, and leave it there when this one is interrupted',
-    )
-    .option('-q, --quiet', 'no progress and no notes; errors only');
-  addSettings(command, ['model', 'maxTokens', ...CONNECTION]);
-  command.addHelpText('after', EMBED_EXAMPLES);
-  command.action(async (files: string[], flags: EmbedFlags) =>
-    (await import('./commands/embed.ts')).embed(terminal, files, flags),
-  );
+    );
 }
 
 const EMBED_EXAMPLES = `
@@ -140,8 +153,8 @@ Examples:
   shoal embed huge.jsonl -o huge.npy --shard-rows 1000000 --resume
 
 An interrupted run (Ctrl-C, an error) removes what it has written unless --resume is given; a killed one leaves a hidden
-.OUTPUT.shoal-partial beside the output, from which --resume goes on. Of a run in shards, whole shards stay, and --resume
-goes on with the next one. "index" counts the records of the input from 0; a passage of Markdown is called
+.OUTPUT.shoal-partial beside the output, from which --resume goes on. Of a run in shards, whole shards stay, and
+--resume goes on with the next one. "index" counts the records of the input from 0; a passage of Markdown is called
 FILE#HEADING-PATH/N and is embedded with its headings.`;
 
 function addTry(program: Command, terminal: Terminal): void {
@@ -176,6 +189,43 @@ function addIndex(program: Command, terminal: Terminal): void {
     .command('index')
     .description('Collections: named, versioned rows of vectors to search in.')
     .helpCommand(false);
+  const build = addIndexBuild(index, terminal);
+  const list = index
+    .command('list')
+    .description('Shows the collections of this machine, each with its newest version.');
+  list.action(async (flags: IndexFlags) => (await import('./commands/collections.ts')).list(terminal, flags));
+  const show = index
+    .command('show')
+    .description('Shows one collection: versions, rows, model, file.')
+    .argument('<name>', 'NAME, or NAME@VERSION');
+  show.action(async (name: string, flags: IndexFlags) =>
+    (await import('./commands/collections.ts')).show(terminal, name, flags),
+  );
+  const check = index
+    .command('check')
+    .description(
+      'Reads every byte of a version and compares it with its checksum; with --ann measures how much of the ' +
+        'exact answer approximate search finds.',
+    )
+    .argument('<name>', 'NAME, or NAME@VERSION')
+    .option('--ann', 'measure approximate search on rows of the collection; builds its index when there is none')
+    .addOption(metricOption());
+  check.action(async (name: string, flags: CheckFlags) =>
+    (await import('./commands/collections.ts')).check(terminal, name, flags),
+  );
+  const rm = index
+    .command('rm')
+    .description('Takes away collections, or single versions. Who has one open keeps it until he is done.')
+    .argument('<name...>', 'NAME, or NAME@VERSION');
+  rm.action(async (names: string[], flags: IndexFlags) =>
+    (await import('./commands/collections.ts')).remove(terminal, names, flags),
+  );
+  for (const command of [build, list, show, check, rm])
+    command.option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
+  for (const command of [list, show, check, rm]) addSettings(command, SIMILARITY);
+}
+
+function addIndexBuild(index: Command, terminal: Terminal): Command {
   const build = index
     .command('build')
     .description(
@@ -217,39 +267,7 @@ function addIndex(program: Command, terminal: Terminal): void {
   build.action(async (name: string, files: string[], flags: BuildFlags) =>
     (await import('./commands/collections.ts')).build(terminal, name, files, flags),
   );
-  const list = index
-    .command('list')
-    .description('Shows the collections of this machine, each with its newest version.');
-  list.action(async (flags: IndexFlags) => (await import('./commands/collections.ts')).list(terminal, flags));
-  const show = index
-    .command('show')
-    .description('Shows one collection: versions, rows, model, file.')
-    .argument('<name>', 'NAME, or NAME@VERSION');
-  show.action(async (name: string, flags: IndexFlags) =>
-    (await import('./commands/collections.ts')).show(terminal, name, flags),
-  );
-  const check = index
-    .command('check')
-    .description(
-      'Reads every byte of a version and compares it with its checksum; with --ann measures how much of the ' +
-        'exact answer approximate search finds.',
-    )
-    .argument('<name>', 'NAME, or NAME@VERSION')
-    .option('--ann', 'measure approximate search on rows of the collection; builds its index when there is none')
-    .addOption(metricOption());
-  check.action(async (name: string, flags: CheckFlags) =>
-    (await import('./commands/collections.ts')).check(terminal, name, flags),
-  );
-  const rm = index
-    .command('rm')
-    .description('Takes away collections, or single versions. Who has one open keeps it until he is done.')
-    .argument('<name...>', 'NAME, or NAME@VERSION');
-  rm.action(async (names: string[], flags: IndexFlags) =>
-    (await import('./commands/collections.ts')).remove(terminal, names, flags),
-  );
-  for (const command of [build, list, show, check, rm])
-    command.option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
-  for (const command of [list, show, check, rm]) addSettings(command, SIMILARITY);
+  return build;
 }
 
 const INDEX_EXAMPLES = `
@@ -277,6 +295,11 @@ function addSearch(program: Command, terminal: Terminal): void {
   search.action(async (name: string, query: string[], flags: SearchFlags) =>
     (await import('./commands/search.ts')).search(terminal, name, query, flags),
   );
+  addSettings(search, ['model', 'maxTokens', ...CONNECTION, 'collectionsDir', 'kernels']);
+  addReportFlags(search);
+}
+
+function addSimilarity(program: Command, terminal: Terminal): void {
   const similarity = program
     .command('similarity')
     .summary('how alike two texts, or two files of vectors, are')
@@ -291,8 +314,11 @@ function addSearch(program: Command, terminal: Terminal): void {
   similarity.action(async (a: string, b: string, flags: SimilarityFlags) =>
     (await import('./commands/search.ts')).similarity(terminal, a, b, flags),
   );
-  for (const command of [search, similarity])
-    addSettings(command, ['model', 'maxTokens', ...CONNECTION, 'collectionsDir', 'kernels']);
+  addSettings(similarity, ['model', 'maxTokens', ...CONNECTION, 'collectionsDir', 'kernels']);
+  addReportFlags(similarity);
+}
+
+function addSpread(program: Command, terminal: Terminal): void {
   const spread = program
     .command('spread')
     .summary('spread activation over a graph')
@@ -318,8 +344,11 @@ function addSearch(program: Command, terminal: Terminal): void {
   spread.action(async (graph: string, flags: SpreadFlags) =>
     (await import('./commands/search.ts')).spread(terminal, graph, flags),
   );
-  for (const command of [search, similarity, spread])
-    command.option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
+  addReportFlags(spread);
+}
+
+function addReportFlags(command: Command): void {
+  command.option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
 }
 
 function addModel(program: Command, terminal: Terminal): void {
@@ -536,6 +565,18 @@ function addQueue(program: Command, terminal: Terminal): void {
   pause.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).pause(terminal, flags));
   const resume = queue.command('resume').description('Lets a paused queue go on.');
   resume.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).resume(terminal, flags));
+  const jobs = addQueueJobs(queue, terminal);
+  const quarantine = addQuarantine(queue, terminal);
+  for (const command of [counts, pause, resume, ...jobs, ...quarantine]) {
+    command
+      .option('--queue <name>', 'a queue by its name instead of a model’s, e.g. embed-minilm-sim', queueName)
+      .option('--json', 'report as JSON')
+      .option('-q, --quiet', 'no progress and no notes; errors only');
+    addSettings(command, ['model', 'redisUrl', 'prefix', 'cacheDir']);
+  }
+}
+
+function addQueueJobs(queue: Command, terminal: Terminal): Command[] {
   const retry = queue
     .command('retry')
     .description(
@@ -571,6 +612,10 @@ function addQueue(program: Command, terminal: Terminal): void {
         'ten minutes, less thoroughly.',
     );
   repair.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).repair(terminal, flags));
+  return [retry, cancel, clean, repair];
+}
+
+function addQuarantine(queue: Command, terminal: Terminal): Command[] {
   const quarantine = queue
     .command('quarantine')
     .description('Jobs that killed their executor, with their inputs: look, give back, drop.')
@@ -593,13 +638,7 @@ function addQueue(program: Command, terminal: Terminal): void {
   drop.action(async (jobIds: string[], flags: QueueFlags) =>
     (await import('./commands/queue.ts')).quarantineDrop(terminal, jobIds, flags),
   );
-  for (const command of [counts, pause, resume, retry, cancel, clean, repair, list, giveBack, drop]) {
-    command
-      .option('--queue <name>', 'a queue by its name instead of a model’s, e.g. embed-minilm-sim', queueName)
-      .option('--json', 'report as JSON')
-      .option('-q, --quiet', 'no progress and no notes; errors only');
-    addSettings(command, ['model', 'redisUrl', 'prefix', 'cacheDir']);
-  }
+  return [list, giveBack, drop];
 }
 
 function addCompletion(program: Command, terminal: Terminal): void {

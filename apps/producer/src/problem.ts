@@ -73,9 +73,23 @@ export function toProblem(error: unknown): Problem {
   );
 }
 
+/** Statuses of what is wrong with a request and is told as it is. */
+const REFUSALS: Readonly<Partial<Record<ErrorCode, number>>> = {
+  COLLECTION_UNKNOWN: 404,
+  COLLECTION_GONE: 404,
+  COLLECTION_EMPTY: 400,
+  DIMENSIONS_MISMATCH: 400,
+  VECTOR_INVALID: 400,
+  SEARCH_INVALID: 400,
+  GRAPH_INVALID: 400,
+  RESULT_TOO_LARGE: 400,
+};
+
 function fromShoalError(cause: ShoalError): Problem {
   const { code, message, fields }: { code: ErrorCode; message: string; fields: Readonly<Record<string, unknown>> } =
     cause;
+  const status = REFUSALS[code];
+  if (status !== undefined) return invalid(code.toLowerCase(), null, message, status);
   switch (code) {
     case 'INPUT_TOO_LONG':
       return invalid('context_length_exceeded', 'input', message);
@@ -86,16 +100,6 @@ function fromShoalError(cause: ShoalError): Problem {
       return overloaded('queue_full', message, Math.ceil(Number(fields['retryAfterMs']) / 1_000), cause);
     case 'QUEUE_FULL':
       return overloaded('queue_full', message, RETRY_FULL_SERVER_SECONDS, cause);
-    case 'COLLECTION_UNKNOWN':
-    case 'COLLECTION_GONE':
-      return invalid(code.toLowerCase(), null, message, 404);
-    case 'COLLECTION_EMPTY':
-    case 'DIMENSIONS_MISMATCH':
-    case 'VECTOR_INVALID':
-    case 'SEARCH_INVALID':
-    case 'GRAPH_INVALID':
-    case 'RESULT_TOO_LARGE':
-      return invalid(code.toLowerCase(), null, message);
     case 'DEADLINE_PASSED':
     case 'INTERRUPTED':
       return unavailable(code.toLowerCase(), message, RETRY_LOST_SERVER_SECONDS, cause);

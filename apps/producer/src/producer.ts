@@ -42,19 +42,7 @@ const BACKLOG_MS = 500;
 
 /** Listens once the queue server answers. Throws QUEUE_UNREACHABLE, and CONFIG_INVALID when it cannot listen there. */
 export async function createProducer(options: ProducerOptions): Promise<Producer> {
-  const {
-    redisUrl,
-    prefix,
-    model,
-    tokenizer,
-    host,
-    port,
-    requestTimeoutMs,
-    maxOpenRequests,
-    limits = {},
-    version,
-    log,
-  } = options;
+  const { redisUrl, prefix, model, tokenizer, host, port, requestTimeoutMs, maxOpenRequests, version, log } = options;
   const gauge = await QueueGauge.connect({ redisUrl, prefix, queue: mainQueue(model.name), log });
   const similarityGauge = await QueueGauge.connect({ redisUrl, prefix, queue: SIMILARITY_QUEUE, log }).catch(
     (error: unknown) => closeAndThrow([gauge], error),
@@ -62,22 +50,7 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
   const gauges = [gauge, similarityGauge];
   const metrics = createMetrics(PRODUCER_METRICS);
   collect(metrics, gauges);
-  const embedder = await Embedder.connect({
-    tokenizer,
-    timeoutMs: requestTimeoutMs,
-    backlog: () => backlogInWords(gauge),
-    connect: (rowTokenizer) =>
-      ShoalClient.connect({
-        redisUrl,
-        prefix,
-        model,
-        tokenizer: rowTokenizer,
-        log,
-        limits,
-        whenFull: 'fail',
-        giveUpAfterMs: Math.min(QUEUE_OUTAGE_MS, requestTimeoutMs / 2),
-      }),
-  }).catch((error: unknown) => closeAndThrow(gauges, error));
+  const embedder = await openEmbedder(options, gauge).catch((error: unknown) => closeAndThrow(gauges, error));
   const served = {
     name: model.name,
     revision: model.revision,
@@ -105,6 +78,28 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
     throw listenFailure(error, { host, port, what: 'the HTTP producer', setting: 'httpPort' });
   }
   return { url: addressOf(app.server.address(), host), stop };
+}
+
+function openEmbedder(
+  { redisUrl, prefix, model, tokenizer, requestTimeoutMs, limits = {}, log }: ProducerOptions,
+  gauge: QueueGauge,
+): Promise<Embedder> {
+  return Embedder.connect({
+    tokenizer,
+    timeoutMs: requestTimeoutMs,
+    backlog: () => backlogInWords(gauge),
+    connect: (rowTokenizer) =>
+      ShoalClient.connect({
+        redisUrl,
+        prefix,
+        model,
+        tokenizer: rowTokenizer,
+        log,
+        limits,
+        whenFull: 'fail',
+        giveUpAfterMs: Math.min(QUEUE_OUTAGE_MS, requestTimeoutMs / 2),
+      }),
+  });
 }
 
 async function closeAndThrow(gauges: readonly QueueGauge[], error: unknown): Promise<never> {

@@ -68,12 +68,18 @@ export async function serveWorkerMetrics({
 type Registry = MetricRegistry<typeof WORKER_METRICS>;
 
 function recorderOf(registry: Registry, executor: { pid: number | undefined }): Metrics {
-  let told: SimilarityFacts | undefined;
   return {
-    similarityTold(facts) {
-      recordSimilarity(registry, facts, told);
-      told = facts;
-    },
+    ...recordsOfJobs(registry),
+    ...recordsOfRuns(registry),
+    ...recordsOfQueue(registry),
+    ...recordsOfExecutors(registry, executor),
+  };
+}
+
+type JobRecords = Pick<Metrics, 'jobClaimed' | 'inFlight' | 'jobSettled' | 'leaseLost'>;
+
+function recordsOfJobs(registry: Registry): JobRecords {
+  return {
     jobClaimed(queuedMs) {
       registry.count('shoal_claims_total', {});
       registry.observe('shoal_claim_wait_seconds', {}, queuedMs / 1_000);
@@ -86,6 +92,14 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
       registry.count('shoal_jobs_settled_total', { outcome, code: code ?? NO_CODE });
       if (outcome === 'complete') registry.count('shoal_texts_total', {}, rows);
     },
+    leaseLost: () => registry.count('shoal_leases_lost_total', {}),
+  };
+}
+
+type RunRecords = Pick<Metrics, 'microBatchRan' | 'microBatchSplit' | 'rowsRerun' | 'budgetChanged' | 'memoryMeasured'>;
+
+function recordsOfRuns(registry: Registry): RunRecords {
+  return {
     microBatchRan({ rows, width, tokens, runMs, duplicates, poolAgeMs }) {
       const padded = rows * width;
       invariant(tokens <= padded, 'a micro-batch has no more real tokens than padded ones');
@@ -110,7 +124,13 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
       registry.forget('shoal_run_memory_source');
       registry.set('shoal_run_memory_source', { source }, 1);
     },
-    executorRecycled: () => registry.count('shoal_executor_recycles_total', {}),
+  };
+}
+
+type QueueRecords = Pick<Metrics, 'claimingBraked' | 'janitorSwept' | 'handedOverWaiting' | 'laneChosen'>;
+
+function recordsOfQueue(registry: Registry): QueueRecords {
+  return {
     claimingBraked(reason) {
       for (const known of ['memory', 'unread'] as const)
         registry.set('shoal_claiming_braked', { reason: known }, reason === known ? 1 : 0);
@@ -122,7 +142,6 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
       registry.count('shoal_janitor_sweeps_total', {});
       registry.set('shoal_janitor_last_sweep_seconds', {}, durationMs / 1_000);
     },
-    leaseLost: () => registry.count('shoal_leases_lost_total', {}),
     handedOverWaiting(jobs, cpuWorkers) {
       registry.set('shoal_handed_over_waiting', {}, jobs);
       registry.set('shoal_cpu_lane_workers', {}, cpuWorkers);
@@ -134,6 +153,19 @@ function recorderOf(registry: Registry, executor: { pid: number | undefined }): 
       for (const length of LENGTH_CLASSES)
         if (breakEven[length] !== undefined) registry.set('shoal_break_even_tokens', { length }, breakEven[length]);
     },
+  };
+}
+
+type ExecutorRecords = Pick<Metrics, 'similarityTold' | 'executorRecycled' | 'executorReady' | 'executorLost'>;
+
+function recordsOfExecutors(registry: Registry, executor: { pid: number | undefined }): ExecutorRecords {
+  let told: SimilarityFacts | undefined;
+  return {
+    similarityTold(facts) {
+      recordSimilarity(registry, facts, told);
+      told = facts;
+    },
+    executorRecycled: () => registry.count('shoal_executor_recycles_total', {}),
     executorReady(pid) {
       executor.pid = pid;
     },

@@ -113,7 +113,20 @@ function jobs(count: number): string {
   return `${count.toLocaleString('en')} job${count === 1 ? '' : 's'}`;
 }
 
+type Workers = FleetView['workers'];
+
 export function describe({ lanes, workers }: FleetView): string {
+  return [
+    describeLanes(lanes),
+    workers.length === 0 ? 'no worker is alive\n' : describeWorkers(workers),
+    describeComparers(workers),
+    describeTakers(workers),
+  ]
+    .filter((part) => part !== '')
+    .join('\n');
+}
+
+function describeLanes(lanes: FleetView['lanes']): string {
   const depths = Object.values(lanes).map((lane) => [
     lane.queue,
     ...[lane.waiting, lane.active, lane.delayed, lane.handedOver, lane.failed].map((count) =>
@@ -121,6 +134,23 @@ export function describe({ lanes, workers }: FleetView): string {
     ),
     lane.waiting > 0 ? seconds(lane.oldestMs) : '-',
   ]);
+  return table(['LANE', 'WAITING', 'ACTIVE', 'DELAYED', 'HANDED OVER', 'FAILED', 'NEXT WAITS'], depths);
+}
+
+const WORKER_HEAD = [
+  'WORKER',
+  'DEVICE',
+  'PRECISION',
+  'LANES',
+  'STATE',
+  'CLAIMS',
+  'POOL TOKENS',
+  'TOKENS/S SHORT/MEDIUM/LONG',
+  'TOKEN BUDGET',
+  'MEMORY',
+];
+
+function describeWorkers(workers: Workers): string {
   const lines = workers.map(({ workerId, lanes: served, facts, isDrained }) => [
     workerId,
     facts?.device ?? '?',
@@ -133,9 +163,20 @@ export function describe({ lanes, workers }: FleetView): string {
     facts?.budget === undefined ? '-' : `${short(facts.budget.maxPaddedTokens)} by ${facts.budget.limitedBy}`,
     bytes(facts?.memoryBytes),
   ]);
-  const takers = workers.flatMap(({ workerId, facts }) =>
-    facts?.mainLane === undefined ? [] : [[workerId, facts.mainLane.reason, byLength(facts.mainLane.breakEven)]],
-  );
+  return table(WORKER_HEAD, lines);
+}
+
+const LEDGER_HEAD = ['BYTES', 'OF', 'LEFT FOR OTHERS'];
+const COMPARER_HEAD = [
+  'SIMILARITY WORKER',
+  'HELD',
+  ...LEDGER_HEAD,
+  'ON THE GPU',
+  ...LEDGER_HEAD,
+  'CALLS GPU/CPU',
+];
+
+function describeComparers(workers: Workers): string {
   const comparers = workers.flatMap(({ workerId, facts }) =>
     facts?.similarity === undefined
       ? []
@@ -148,48 +189,16 @@ export function describe({ lanes, workers }: FleetView): string {
           ],
         ],
   );
-  return [
-    table(['LANE', 'WAITING', 'ACTIVE', 'DELAYED', 'HANDED OVER', 'FAILED', 'NEXT WAITS'], depths),
-    workers.length === 0
-      ? 'no worker is alive\n'
-      : table(
-          [
-            'WORKER',
-            'DEVICE',
-            'PRECISION',
-            'LANES',
-            'STATE',
-            'CLAIMS',
-            'POOL TOKENS',
-            'TOKENS/S SHORT/MEDIUM/LONG',
-            'TOKEN BUDGET',
-            'MEMORY',
-          ],
-          lines,
-        ),
-    comparers.length === 0
-      ? ''
-      : table(
-          [
-            'SIMILARITY WORKER',
-            'HELD',
-            'BYTES',
-            'OF',
-            'LEFT FOR OTHERS',
-            'ON THE GPU',
-            'BYTES',
-            'OF',
-            'LEFT FOR OTHERS',
-            'CALLS GPU/CPU',
-          ],
-          comparers,
-        ),
-    takers.length === 0
-      ? ''
-      : table(['CPU WORKER', 'TAKES FROM THE MAIN LANE', 'BREAK-EVEN BACKLOG, TOKENS SHORT/MEDIUM/LONG'], takers),
-  ]
-    .filter((part) => part !== '')
-    .join('\n');
+  return comparers.length === 0 ? '' : table(COMPARER_HEAD, comparers);
+}
+
+const TAKER_HEAD = ['CPU WORKER', 'TAKES FROM THE MAIN LANE', 'BREAK-EVEN BACKLOG, TOKENS SHORT/MEDIUM/LONG'];
+
+function describeTakers(workers: Workers): string {
+  const takers = workers.flatMap(({ workerId, facts }) =>
+    facts?.mainLane === undefined ? [] : [[workerId, facts.mainLane.reason, byLength(facts.mainLane.breakEven)]],
+  );
+  return takers.length === 0 ? '' : table(TAKER_HEAD, takers);
 }
 
 function ledgerCells(ledger: LedgerFacts | undefined): string[] {
