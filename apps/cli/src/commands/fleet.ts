@@ -167,14 +167,7 @@ function describeWorkers(workers: Workers): string {
 }
 
 const LEDGER_HEAD = ['BYTES', 'OF', 'LEFT FOR OTHERS'];
-const COMPARER_HEAD = [
-  'SIMILARITY WORKER',
-  'HELD',
-  ...LEDGER_HEAD,
-  'ON THE GPU',
-  ...LEDGER_HEAD,
-  'CALLS GPU/CPU',
-];
+const COMPARER_HEAD = ['SIMILARITY WORKER', 'HELD', ...LEDGER_HEAD, 'ON THE GPU', ...LEDGER_HEAD, 'CALLS GPU/CPU'];
 
 function describeComparers(workers: Workers): string {
   const comparers = workers.flatMap(({ workerId, facts }) =>

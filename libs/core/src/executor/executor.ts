@@ -20,14 +20,7 @@ import { already, failed, tooLarge, tooLate, unsound, unstarted } from './ending
 import { embedResult, embedValue, repeatedValue } from './embed-result.ts';
 import { Filler, type Filled } from './fill.ts';
 import { Flows } from './fair-share.ts';
-import {
-  ShoalError,
-  toFailure,
-  type Failure,
-  invariant,
-  unreachable,
-  DEFAULT_TENANT,
-} from '@shoal/contract';
+import { ShoalError, toFailure, type Failure, invariant, unreachable, DEFAULT_TENANT } from '@shoal/contract';
 import { Slots, rowsWithin } from './slots.ts';
 import { shapeFor } from './run-shapes.ts';
 import type { CutLimits } from './cut-plan.ts';
