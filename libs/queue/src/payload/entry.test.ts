@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { dirname, resolve } from 'node:path';
+import { dirname, relative, resolve } from 'node:path';
 import { expect, test } from 'vitest';
 
 /** Every module that an entry point reaches through relative imports, and every package that these import. */
@@ -16,8 +16,11 @@ function reach(file: string, seen = new Set<string>(), packages = new Set<string
   return packages;
 }
 
-test('the payload entry point carries no bullmq: an executor loads it', () => {
-  const packages = reach(resolve(import.meta.dirname, '../payload.ts'));
+test('the payload entry point carries no bullmq and nothing of producers: an executor loads it', () => {
+  const files = new Set<string>();
+  const packages = reach(resolve(import.meta.dirname, '../payload.ts'), files);
+  const rooms = [...files].map((file) => relative(resolve(import.meta.dirname, '..'), dirname(file)));
+  expect([...new Set(rooms)].sort()).toEqual(['', 'payload', 'payload/lua', 'redis']);
   expect([...packages].filter((name) => !name.startsWith('node:')).sort()).toEqual([
     '@shoal/contract',
     '@shoal/core',
