@@ -2,7 +2,8 @@
 // code beside it imports. Run by `npm run lua` after a .lua file has changed; lua-scripts.test.ts fails until it was.
 //
 // The modules are committed because the sources run as they are (tests, benches and the processes that these start), as
-// a build by tsc, and out of an npm package: a .lua file that is read at run time would have to be found from all three.
+// a build by tsc, and out of an npm package: a .lua file that is read at run time would have to be found from all
+// three.
 
 import { writeFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';

@@ -169,7 +169,8 @@ async function startSingle(
  * buffer.
  */
 async function durable({ command }: Pick<Topology, 'command'>): Promise<void> {
-  await command('SET', `${DEFAULT_PREFIX}:durable`, 1); // both waits are about what this connection wrote, and all before it
+  // both waits are about what this connection wrote, and all before it
+  await command('SET', `${DEFAULT_PREFIX}:durable`, 1);
   const replicas = Number(/connected_slaves:(\d+)/.exec(String(await command('INFO', 'replication')))?.[1] ?? 0);
   if (replicas > 0) await command('WAIT', 1, 5_000);
   const isAppendOnly = String(await command('INFO', 'persistence')).includes('aof_enabled:1');

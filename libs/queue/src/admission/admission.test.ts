@@ -199,7 +199,7 @@ describe('admission', () => {
     expect((await queuesWithLoad(connection, prefix)).toSorted()).toEqual(['embed-old', QUEUE].toSorted());
   });
 
-  test('the announcer gives back what ended jobs had: all of a failed one, all but the result of a completed one', async () => {
+  test('the announcer gives back all that a failed job had, and of a completed one all but its result', async () => {
     await door({}).admit(rooms('a', 2));
     const announcer = await RedisAnnouncer.connect({
       redisUrl: server.url,

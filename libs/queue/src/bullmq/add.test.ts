@@ -234,7 +234,7 @@ test('a server that is full by the time the script comes has done nothing of it,
   expect(await queueState(connection, one.prefix)).toEqual(before);
 });
 
-test('where an id or its result is of another type that is said, nothing of it is changed, and the others are added', async () => {
+test('where an id or its result is of another type that is said, nothing of it changes, others are added', async () => {
   const one = await place();
   const keys = keySpace(one.prefix);
   const [id, output] = [one.queue.toKey('odd'), keys.output('q', 'odd-result')];

@@ -123,7 +123,7 @@ test('some of a queue, whose oldest finished jobs go with all they left', async 
   expect(state['q:completed']).toHaveLength(2 * KEPT);
 });
 
-test("claims that were lost: no lock, another's lock, no job, a job that is not active; their neighbours complete", async () => {
+test("lost claims: no lock, another's lock, no job, one that is not active; neighbours complete", async () => {
   const { said } = await compare(async (complete) => {
     await add(6);
     const taken = await claimed(6);

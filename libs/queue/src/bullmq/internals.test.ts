@@ -168,7 +168,7 @@ describe('queueAdd', () => {
     expect(await add('j-forgotten-2')).toEqual([[null, 'j-forgotten-2']]);
   });
 
-  test('a script of a transaction that was refused as a whole, which the socket takes for loaded, is loaded too', async () => {
+  test('a script of a transaction refused as a whole, which the socket takes for loaded, is loaded too', async () => {
     await server.restart(); // another socket, and no scripts
     await server.command('CONFIG', 'SET', 'maxmemory', '1');
     const append = (transaction: Transaction): void => {

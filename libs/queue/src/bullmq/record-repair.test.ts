@@ -24,7 +24,10 @@ test('every field that BullMQ parses gets a stand-in, and what it held is told',
     ['parent', '{"id":"mum","queueKey":"{t}:embed-x"}'],
   ]);
   expect(damageSentence(damage)).toMatch(
-    /"data" is not JSON.*"parent" is "id", not an object.*fields "damaged:data", "damaged:opts", "damaged:progress", "damaged:parent"/,
+    new RegExp(
+      '"data" is not JSON.*"parent" is "id", not an object.*' +
+        'fields "damaged:data", "damaged:opts", "damaged:progress", "damaged:parent"',
+    ),
   );
 });
 

@@ -153,7 +153,7 @@ describe.each([
     expect(await connection.exists(keys.input(queue, 'c-2'))).toBe(0);
   });
 
-  test('an unread result of another request is a conflict even when its job is gone, and no job stays behind', async () => {
+  test('an unread result of another request is a conflict even when its job is gone; no job stays behind', async () => {
     const { queue, producer } = await setup();
     await connection.set(keys.output(queue, 'c-3'), resultOf(THEIRS));
     expect((await producer.add([keyed('c-3')]))[0]).toMatchObject({ outcome: 'conflict' });
@@ -199,7 +199,7 @@ describe.each([
     },
   );
 
-  test('what an acknowledged result left behind is cleared away in the transaction that adds its job again', async () => {
+  test('what an acknowledged result left behind is cleared away by the call that adds its job again', async () => {
     const { queue, producer } = await setup();
     const taken = resultOf(OURS).subarray(0, 32);
     taken.writeUInt8(1, 6);
@@ -220,7 +220,7 @@ describe.each([
     expect(await connection.exists(keys.output(queue, 'w-2'))).toBe(1);
   });
 
-  test('of producers that add other requests under the same ids at once one has each id, with its own input', async () => {
+  test('of producers that add other requests under one id at once one has it, with its own input', async () => {
     const { queue, producer } = await setup();
     const rival = await connectProducer(queue);
     const ids = Array.from({ length: 120 }, (_, i) => `v-${i}`);
@@ -252,7 +252,7 @@ describe.each([
     expect(await connection.exists(...jobs.map(({ jobId }) => keys.input(queue, jobId)))).toBe(120);
   });
 
-  test('a replacement whose connection is cut after it looked does not undo what another producer did meanwhile', async () => {
+  test('a replacement whose connection is cut after it looked does not undo what a rival did meanwhile', async () => {
     const { queue, producer } = await setup();
     const rival = await connectProducer(queue);
     const jobs = [keyed('r-1')];
@@ -355,7 +355,7 @@ describe('states and remove', () => {
     ]);
   });
 
-  test('endings are told without looking where a job waits, also of one that was retried and of what is no job', async () => {
+  test('endings are told without looking where a job waits, also of a retried one and of what is no job', async () => {
     const { queue, producer } = await setup();
     await producer.add([inline('e-1')]);
     await finish(queue);

@@ -1,5 +1,5 @@
-// A job on its way to the queue: what a producer hands over, what room it needs, in which groups it travels, and what its
-// producer is told of it. Pure.
+// A job on its way to the queue: what a producer hands over, what room it needs, in which groups it travels, and what
+// its producer is told of it. Pure.
 
 import {
   ShoalError,

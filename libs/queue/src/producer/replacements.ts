@@ -1,6 +1,6 @@
 // Asks for a finished id again: removes the old job with its result and adds the new one, in one transaction. Two
-// producers may ask for the same finished job at once. Both watch the job and its result, decide from what they see, and
-// change it in one transaction; the slower one's is refused, it looks again and finds the job known, or ready.
+// producers may ask for the same finished job at once. Both watch the job and its result, decide from what they see,
+// and change it in one transaction; the slower one's is refused, it looks again and finds the job known, or ready.
 
 import { keySpace, type KeySpace } from '@shoal/contract';
 import { Serial } from '@shoal/core';

@@ -104,7 +104,7 @@ test(
   },
 );
 
-test("the second sweep may be another worker's, and an input whose job came and went in between begins anew", async () => {
+test("the second sweep may be another worker's; an input whose job came and went in between begins anew", async () => {
   await leaveInput('orphan');
   await leaveInput('again');
   await open().sweep();

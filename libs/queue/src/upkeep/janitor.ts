@@ -184,7 +184,8 @@ export class Janitor {
       lanes.length,
       ...lanes.map((lane) => this.keys.job(lane, '')),
     ]);
-    const pattern = `${literally(prefix)}:[io]*:${literally(queue)}*`; // {shoal}:in:<queue>:<job id>, {shoal}:in:<queue>-quarantine:…, {shoal}:out:<queue>:…
+    // {shoal}:in:<queue>:<job id>, {shoal}:in:<queue>-quarantine:…, {shoal}:out:<queue>:…
+    const pattern = `${literally(prefix)}:[io]*:${literally(queue)}*`;
     const found = { inputs: 0, inputBytes: 0, strayResults: 0 };
     let cursor = '0';
     do {

@@ -102,7 +102,7 @@ test('what only parsing finds is found thoroughly', async () => {
   expect(await repair({ isThorough: true })).toMatchObject({ mended: 1, failed: 1 });
 });
 
-test('a finished job with a damaged record can be listed again; one without a record is not listed any more', async () => {
+test('a finished job with a damaged record can be listed again; one without a record is listed no more', async () => {
   for (const jobId of ['a', 'b', 'c']) await queue.add('embed', { v: 1 }, { jobId });
   await connection.del(key('wait'));
   for (const jobId of ['a', 'b', 'c']) {

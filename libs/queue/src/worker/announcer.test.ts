@@ -222,7 +222,7 @@ describe('of jobs whose ending the server has taken', () => {
 
   afterEach(() => announcer.stop());
 
-  test('one message per channel names all ids that concern it, after inputs are gone and results begin to age', async () => {
+  test('one message per channel names all its ids, after inputs are gone and results begin to age', async () => {
     for (const jobId of ['a', 'b', 'c', 'd']) await leave(jobId, ENDED);
     await announcer.announce([
       announcement('a'),
@@ -237,7 +237,7 @@ describe('of jobs whose ending the server has taken', () => {
     expect(b).toBeGreaterThan(900_000);
   });
 
-  test('dimensions are told where the memory of the server is full, because a worker starts there as well', async () => {
+  test('dimensions are told where the memory of the server is full: a worker starts there as well', async () => {
     await connection.config('SET', 'maxmemory', '1');
     await announcer.tellDims(384);
     await connection.config('SET', 'maxmemory', '0');

@@ -281,7 +281,7 @@ describe('BullJobSource and BullMQ', () => {
     expect(claim?.mustFail).toBe('stalled too often');
   });
 
-  test('the job of a worker that died comes back within its lease and two looks, however often that happens', async () => {
+  test("a dead worker's job comes back within its lease and two looks, however often that happens", async () => {
     await scene.queue.add('embed', {}, { jobId: 'a', attempts: 1 });
     for (let death = 0; death < 4; death++) {
       const source = await started();

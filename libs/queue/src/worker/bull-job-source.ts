@@ -4,8 +4,8 @@
 //
 // States: *new* → *claiming* → *draining* (stopClaiming: no more claims; leases are renewed, claims settled) →
 // *stopped*. Any state may go to *stopped* at once. A claim call that waits when claiming ends resolves empty; a job
-// that the server hands out after that moment goes back unspent. While it claims it may be *drained*: it stays up, keeps
-// and settles what it has, and claims nothing until it is resumed.
+// that the server hands out after that moment goes back unspent. While it claims it may be *drained*: it stays up,
+// keeps and settles what it has, and claims nothing until it is resumed.
 
 import { invariant } from '@shoal/contract';
 import {

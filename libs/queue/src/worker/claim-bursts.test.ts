@@ -6,8 +6,8 @@ import { ClaimBursts } from './claim-bursts.ts';
 import type { Line } from './fair-order.ts';
 
 /**
- * A queue of which every call is written down: `?` waits for a marker, a number asks for so many jobs in one round trip.
- * Like BullMQ's, it leaves a marker with each job that comes or is taken.
+ * A queue of which every call is written down: `?` waits for a marker, a number asks for so many jobs in one round
+ * trip. Like BullMQ's, it leaves a marker with each job that comes or is taken.
  */
 class FakeQueue {
   readonly calls: (number | '?')[] = [];
@@ -76,7 +76,7 @@ async function idle(): Promise<FakeQueue> {
   return queue;
 }
 
-test('what was taken does not wait until a long backlog is in order; the next claim does, many calls at a time', async () => {
+test('what was taken does not wait until a long backlog is in order; the next claim does, by many calls', async () => {
   const queue = new FakeQueue();
   queue.add(100_000);
   queue.unplaced = 100_000;
@@ -117,7 +117,7 @@ test('a backlog comes in two round trips, up to the limit', async () => {
   expect(queue.calls).toEqual([2, 98, 400]);
 });
 
-test('while jobs keep coming bursts follow each other, as large as what will have come, without waiting for signs', async () => {
+test('while jobs keep coming bursts follow each other, as large as what will have come, without a marker', async () => {
   const queue = new FakeQueue();
   queue.add(1);
   let left = 200;

@@ -1,6 +1,6 @@
 // How jobs are taken: in bursts of parallel calls, one round trip each, as many calls as jobs are known to wait or will
-// have come by then. Only where nothing is known does it wait for a marker first. Takes and nothing else; whose the jobs
-// are and how they end is bull-job-source.ts.
+// have come by then. Only where nothing is known does it wait for a marker first. Takes and nothing else; whose the
+// jobs are and how they end is bull-job-source.ts.
 //
 // Once the signal says that claiming has ended, nothing is waited for any more. A call that is under way may still
 // bring a job: it goes to `onLate`, which hands it back unspent.

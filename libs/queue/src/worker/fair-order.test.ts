@@ -94,7 +94,7 @@ describe('fair order', () => {
     expect(tenantsOf(await claim(12))).toMatch(/^(AB|BA){6}$/);
   });
 
-  test('it is known how many of those next in line are interactive, whatever was handed back or came with a priority', async () => {
+  test('it is known how many of the next are interactive, whatever was handed back or has a priority', async () => {
     expect(await urgent()).toBe(0);
     await queue.addBulk([...many('A', 3), { ...job('plain', 'P'), opts: { jobId: 'plain', priority: 1 } }]);
     await order();
@@ -136,7 +136,7 @@ describe('fair order', () => {
     },
   );
 
-  test('nobody may come back for the front again and again: a lead that was used is gone until others were served', async () => {
+  test('nobody may have the front again and again: a lead that was used is gone until others were served', async () => {
     await queue.addBulk(many('A', 400));
     await order();
     await queue.addBulk(many('B', 120));
@@ -156,7 +156,7 @@ describe('fair order', () => {
     expect(tenantsOf(await claim(13))).toBe('ZZZZZAAAAAAAA');
   });
 
-  test('interactive jobs go before bulk ones, a fresh tenant’s included; few rows are interactive unless they say so', async () => {
+  test('interactive jobs go before bulk ones, a fresh tenant’s too; few rows are so unless they say it', async () => {
     await queue.addBulk(many('A', 50));
     await order();
     await claim(10);

@@ -220,7 +220,7 @@ describe('handing a job over', () => {
     expect(await whereIs('a')).toEqual(['waiting-children', 'waiting']);
   });
 
-  test('a connection that is cut at any moment of it leaves the job in one place, and the ending is told rightly', async () => {
+  test('a connection that is cut at any moment leaves the job in one place; the ending is told rightly', async () => {
     for (let round = 0; round < 20; round++) {
       const jobId = `cut-${round}`;
       await main.add('embed', DATA, { jobId });
@@ -249,7 +249,7 @@ describe('handing a job over', () => {
     },
   );
 
-  test('a job removed while its child waits, and added again with other input, is not answered with the old input', async () => {
+  test('a job removed while its child waits, and added anew, is not answered with the old input', async () => {
     const gpu = await handedOver();
     await main.remove('a', { removeChildren: false });
     const later = { ...DATA, texts: ['three'] };

@@ -151,7 +151,8 @@ export class HandOvers {
     const isStale = typeof finishedOn === 'string' || (typeof data === 'string' && data !== JSON.stringify(job.data));
     if (isStale && childLock !== null) {
       await connection.unwatch();
-      throw new Error(`a job of the same id with other input is being run in the CPU lane (${jobId})`); // tried again, then left to the lease
+      // tried again, then left to the lease
+      throw new Error(`a job of the same id with other input is being run in the CPU lane (${jobId})`);
     }
     const transaction = await openTransaction(cpu);
     if (isStale) queueRemove(cpu, transaction, jobId);
