@@ -11,15 +11,8 @@
 // batches and at least 0.95 of the oracle's throughput in every case; a co-tenant that takes half of the memory in
 // mid-run, seen by the driver's figures or not, costs at most two OOMs.
 
-import {
-  Pool,
-  createBudget,
-  fitMemoryModel,
-  seededRandom,
-  type Budget,
-  type MemoryPoint,
-  type RunShape,
-} from '@shoal/core';
+import { Pool, createBudget, fitMemoryModel, type Budget, type MemoryPoint, type RunShape } from '@shoal/core';
+import { seededRandom } from '@shoal/core/base';
 import {
   REFUSAL_MS,
   SimulatedMemory,

@@ -8,7 +8,7 @@
 
 import { availableParallelism, cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
-import { median } from '@shoal/core';
+import { median } from '@shoal/core/base';
 import { openModel, openTokenizer } from '@shoal/models';
 import { readArguments } from '../rig/arguments.ts';
 import { leastCosine } from '../similarity/cosine.ts';

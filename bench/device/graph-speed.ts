@@ -6,7 +6,7 @@
 
 import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
-import { median } from '@shoal/core';
+import { median } from '@shoal/core/base';
 import { openModel, type GraphKind } from '@shoal/models';
 import { readArguments } from '../rig/arguments.ts';
 import { leastCosine } from '../similarity/cosine.ts';

@@ -15,7 +15,8 @@
 
 import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
-import { median, noLog, sizesOf } from '@shoal/core';
+import { noLog, sizesOf } from '@shoal/core';
+import { median } from '@shoal/core/base';
 import { openModel, openTokenizer } from '@shoal/models';
 import { inTurns, tune } from '@shoal/worker';
 import { readArguments } from '../rig/arguments.ts';

@@ -13,7 +13,8 @@
 
 import { availableParallelism } from 'node:os';
 import { isShoalError } from '@shoal/contract';
-import { Thresholds, lowerQuartile } from '@shoal/core';
+import { Thresholds } from '@shoal/core';
+import { lowerQuartile } from '@shoal/core/base';
 import {
   CudaEngine,
   cpuEngine,

@@ -10,7 +10,7 @@ import { cpus, loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { median } from '@shoal/core';
+import { median } from '@shoal/core/base';
 import { openModel } from '@shoal/models';
 import { readArguments } from '../rig/arguments.ts';
 import { leastCosine } from '../similarity/cosine.ts';

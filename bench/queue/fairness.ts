@@ -21,7 +21,7 @@ import { availableParallelism, cpus } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Queue } from 'bullmq';
 import { keySpace } from '@shoal/contract';
-import { median } from '@shoal/core';
+import { median } from '@shoal/core/base';
 import { openConnection, closeConnection } from '@shoal/queue';
 import { readArguments } from '../rig/arguments.ts';
 import { startClient } from '../rig/client-process.ts';

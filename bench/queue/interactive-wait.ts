@@ -19,7 +19,6 @@ import { encodeTokens, openResult } from '@shoal/contract';
 import {
   Executor,
   fixedBudget,
-  noFaults,
   systemClock,
   type BatchBudget,
   type Clock,
@@ -28,6 +27,7 @@ import {
   type JobOrder,
   type RunShape,
 } from '@shoal/core';
+import { noFaults } from '@shoal/core/base';
 import type { JobOutcome } from '../../libs/core/src/protocol.ts';
 import { FakeBackend, FakeTokenizer, ManualClock, MemoryPayloadStore, deliveredVector } from '@shoal/core/testing';
 import { openModel } from '@shoal/models';

@@ -8,7 +8,7 @@
 
 import { cpus } from 'node:os';
 import { encodeTokens, keySpace, parseJob } from '@shoal/contract';
-import { median } from '@shoal/core';
+import { median } from '@shoal/core/base';
 import {
   Admission,
   BullJobSource,

@@ -10,7 +10,7 @@
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { availableParallelism, cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { median } from '@shoal/core';
+import { median } from '@shoal/core/base';
 import { ShoalClient } from '@shoal/client';
 import { openModel, openTokenizer } from '@shoal/models';
 import { parseMetrics } from '@shoal/ops/testing';

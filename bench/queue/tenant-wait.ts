@@ -17,7 +17,6 @@ import {
   KEPT_SLOTS,
   Pipeline,
   fixedBudget,
-  noFaults,
   type CommitRequest,
   type CommitResult,
   type FromExecutor,
@@ -28,6 +27,7 @@ import {
   type SettleResult,
   type Settlement,
 } from '@shoal/core';
+import { noFaults } from '@shoal/core/base';
 import { FakeBackend, FakeTokenizer, InProcessExecutor, ManualClock, MemoryPayloadStore } from '@shoal/core/testing';
 import { readArguments } from '../rig/arguments.ts';
 import { normalFrom, randomFrom } from '../rig/ragged-corpus.ts';

@@ -5,7 +5,7 @@ import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { connect, createServer, type AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
-import { median } from '@shoal/core';
+import { median } from '@shoal/core/base';
 import { closeConnection, openConnection, untilReady } from '@shoal/queue';
 
 export interface Delay {

@@ -18,7 +18,7 @@ import { availableParallelism, cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { median } from '@shoal/core';
+import { median } from '@shoal/core/base';
 import { ShoalClient } from '@shoal/client';
 import type { Ranking } from '@shoal/contract';
 import { tuning } from '@shoal/private-server';

@@ -15,7 +15,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { cpus, loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { median, seededRandom } from '@shoal/core';
+import { median, seededRandom } from '@shoal/core/base';
 import {
   hitsOf,
   matrixOf,

@@ -1,7 +1,8 @@
 // What goes into the client and what comes out of it, as types. Nothing here does anything.
 
 import type { OutputDtype, ShoalError } from '@shoal/contract';
-import type { FaultPoints, Logger, Tokenizer } from '@shoal/core';
+import type { Logger, Tokenizer } from '@shoal/core';
+import type { FaultPoints } from '@shoal/core/base';
 import type { AdmissionLimits } from '@shoal/queue';
 
 export interface ClientModel {

@@ -4,7 +4,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { ShoalError, encodeResult } from '@shoal/contract';
-import { noFaults, systemClock } from '@shoal/core';
+import { systemClock } from '@shoal/core';
+import { noFaults } from '@shoal/core/base';
 import type { JobEnding } from '@shoal/queue';
 import type { JobRequest } from './job-request.ts';
 import { OpenJobs, type OpenJobsParts } from './open-jobs.ts';

@@ -3,7 +3,8 @@
 
 import { randomUUID } from 'node:crypto';
 import { DEFAULT_PREFIX } from '@shoal/contract';
-import { noFaults, noLog, systemClock } from '@shoal/core';
+import { noLog, systemClock } from '@shoal/core';
+import { noFaults } from '@shoal/core/base';
 import { Canceller, JobProducer, ResultReader, type CancelResult } from '@shoal/queue';
 import type { ClientOptions } from './embedding.ts';
 import { closedError } from './job-request.ts';

@@ -2,7 +2,8 @@
 // ones back from their workers, and acknowledges results whose vectors are safe. All of it is best effort: what cannot
 // be done now is left to the times to live on the server.
 
-import type { Clock, FaultPoints, Logger } from '@shoal/core';
+import type { Clock, Logger } from '@shoal/core';
+import type { FaultPoints } from '@shoal/core/base';
 import type { JobProducer, ResultReader } from '@shoal/queue';
 
 export interface TakingOffParts {

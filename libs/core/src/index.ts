@@ -52,11 +52,6 @@ export { fewRowsAtMost, fewWidths } from './executor/run-shapes.ts';
 export { KEPT_SLOTS, rowsWithin } from './executor/slots.ts';
 export { newSlots } from './executor/slot-buffers.ts';
 export { Pool } from './executor/pool.ts';
-export { backoffMs, type Backoff } from './base/backoff.ts';
-export { BufferPool, SMALLEST_POOLED_BYTES } from './base/buffer-pool.ts';
-export { Batcher } from './base/batcher.ts';
-export { Serial } from './base/serial.ts';
-export { faultPointsFrom, noFaults, type FaultPoints } from './base/fault-points.ts';
 export { fixedBudget } from './budget/fixed-budget.ts';
 export { Executor } from './executor/executor.ts';
 export { SimilarityExecutor } from './similarity/executor.ts';
@@ -82,8 +77,6 @@ export type {
   SimilarityDevice,
 } from './similarity/device.ts';
 export { Pipeline } from './claimer/pipeline.ts';
-export { lowerQuartile, median } from './base/median.ts';
-export { seededRandom } from './base/seeded-random.ts';
 export {
   fitMemoryModel,
   fitShapes,

@@ -7,7 +7,6 @@
 import { ShoalError, invariant, isShoalError, type ToHalves } from '@shoal/contract';
 import {
   KEPT_SLOTS,
-  Serial,
   newSlots,
   type InferenceBackend,
   type MemoryLaw,
@@ -20,6 +19,7 @@ import {
   type RunShape,
   type Slot,
 } from '@shoal/core';
+import { Serial } from '@shoal/core/base';
 import type { EncoderModel } from '@shoal/models';
 import {
   ENCODER_LIBRARIES,

@@ -6,7 +6,6 @@ import {
   Pipeline,
   Residents,
   SimilarityExecutor,
-  noFaults,
   noLog,
   readSimilarityJob,
   systemClock,
@@ -17,6 +16,7 @@ import {
   type SimilarityOrder,
   type ToExecutor,
 } from '@shoal/core';
+import { noFaults } from '@shoal/core/base';
 import { BullJobSource, LanesSource, RedisAnnouncer } from '@shoal/queue';
 import { RedisPayloadStore } from '@shoal/queue/payload';
 

@@ -1,6 +1,6 @@
 // For tests: embeds numbered lines as the test does, in a process that dies at a fault point.
 
-import { faultPointsFrom } from '@shoal/core';
+import { faultPointsFrom } from '@shoal/core/base';
 import { ShoalClient } from '../shoal-client.ts';
 
 const { rows, runId, fault, ...options } = JSON.parse(process.env['KILLED_CLIENT'] ?? '{}');

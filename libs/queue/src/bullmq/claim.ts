@@ -4,7 +4,7 @@
 // have to limit, or to let a delayed job go, BullMQ's does it. claim.test.ts holds the two against each other,
 // key by key.
 
-import { Batcher } from '@shoal/core';
+import { Batcher } from '@shoal/core/base';
 import type { Worker } from 'bullmq';
 import { Command } from 'ioredis';
 import type { Redis } from '../redis/connection.ts';

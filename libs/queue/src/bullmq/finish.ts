@@ -3,7 +3,7 @@
 // one text, the smaller part of it for commands. What is more than plain is left to BullMQ's script.
 // finish.test.ts holds the two against each other, key by key.
 
-import { Batcher } from '@shoal/core';
+import { Batcher } from '@shoal/core/base';
 import type { Job } from 'bullmq';
 import { lockLost } from './internals.ts';
 import { isPassingFault, type Redis } from '../redis/connection.ts';

@@ -8,14 +8,8 @@
 // unspent: another worker may take it at once.
 
 import { invariant, type Lane } from '@shoal/contract';
-import {
-  Serial,
-  type Announcement,
-  type JobSource,
-  type RawClaim,
-  type SettleResult,
-  type Settlement,
-} from '@shoal/core';
+import type { Announcement, JobSource, RawClaim, SettleResult, Settlement } from '@shoal/core';
+import { Serial } from '@shoal/core/base';
 
 /** A source that can also be asked without waiting. */
 export interface LaneSource extends JobSource {

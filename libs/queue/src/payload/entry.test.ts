@@ -24,6 +24,7 @@ test('the payload entry point carries no bullmq and nothing of producers: an exe
   expect([...packages].filter((name) => !name.startsWith('node:')).sort()).toEqual([
     '@shoal/contract',
     '@shoal/core',
+    '@shoal/core/base',
     'ioredis',
   ]);
   expect(reach(resolve(import.meta.dirname, '../index.ts'))).toContain('bullmq');

@@ -3,7 +3,8 @@
 
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { keySpace } from '@shoal/contract';
-import { noFaults, type FaultPoints, type RawClaim, type Settlement } from '@shoal/core';
+import type { RawClaim, Settlement } from '@shoal/core';
+import { noFaults, type FaultPoints } from '@shoal/core/base';
 import { RecordingLogger } from '@shoal/core/testing';
 import { Queue } from 'bullmq';
 import { BullJobSource } from '../worker/bull-job-source.ts';

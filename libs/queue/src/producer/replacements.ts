@@ -3,7 +3,7 @@
 // and change it in one transaction; the slower one's is refused, it looks again and finds the job known, or ready.
 
 import { keySpace, type KeySpace } from '@shoal/contract';
-import { Serial } from '@shoal/core';
+import { Serial } from '@shoal/core/base';
 import type { Queue } from 'bullmq';
 import { isScriptMissing, openTransaction, queueAdd, queueRemove, type Transaction } from '../bullmq/internals.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';

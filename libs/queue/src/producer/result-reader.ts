@@ -4,7 +4,8 @@
 // does both.
 
 import { keySpace, type KeySpace } from '@shoal/contract';
-import { BufferPool, type Logger } from '@shoal/core';
+import type { Logger } from '@shoal/core';
+import { BufferPool } from '@shoal/core/base';
 import { releaseAdmission } from '../admission/admission.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import { watchConnection } from '../redis/watch-connection.ts';

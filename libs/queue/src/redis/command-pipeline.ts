@@ -4,7 +4,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ShoalError } from '@shoal/contract';
-import { backoffMs, type Backoff } from '@shoal/core';
+import { backoffMs, type Backoff } from '@shoal/core/base';
 import { Command as RedisCommand } from 'ioredis';
 import { isPassingFault, type Redis } from './connection.ts';
 import { STAGED_FROM_BYTES } from './staging.ts';

@@ -5,7 +5,8 @@
 
 import { Socket } from 'node:net';
 import { ShoalError } from '@shoal/contract';
-import { backoffMs, type Backoff, type BufferPool, type Logger } from '@shoal/core';
+import type { Logger } from '@shoal/core';
+import { backoffMs, type Backoff, type BufferPool } from '@shoal/core/base';
 import { Redis, type RedisOptions } from 'ioredis';
 import { addressOf, redactUrl } from './server-address.ts';
 

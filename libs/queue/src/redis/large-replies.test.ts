@@ -4,7 +4,7 @@
 import { randomBytes } from 'node:crypto';
 import * as fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { BufferPool } from '@shoal/core';
+import { BufferPool } from '@shoal/core/base';
 import { closeConnection, openConnection, untilReady } from './connection.ts';
 import { LargeReplyReader } from './large-replies.ts';
 import { startTestServer, type TestServer } from '../testing.ts';

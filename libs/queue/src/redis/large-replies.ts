@@ -6,7 +6,8 @@
 
 import { connect, type NetConnectOpts, type Socket } from 'node:net';
 import { RESULT_HEADER_BYTES } from '@shoal/contract';
-import { SMALLEST_POOLED_BYTES, type BufferPool } from '@shoal/core';
+import { SMALLEST_POOLED_BYTES } from '@shoal/core/base';
+import type { BufferPool } from '@shoal/core/base';
 import { AbstractConnector, type RedisOptions } from 'ioredis';
 
 /** So much can be read at once: two results of 64 × 384. */

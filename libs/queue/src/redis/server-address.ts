@@ -6,7 +6,8 @@
 // User and password before the @ are the server's own; ?sentinelUsername= and ?sentinelPassword= are the Sentinels'.
 
 import { DEFAULT_PREFIX, ShoalError } from '@shoal/contract';
-import { redactSettings, type BufferPool } from '@shoal/core';
+import { redactSettings } from '@shoal/core';
+import type { BufferPool } from '@shoal/core/base';
 import type { RedisOptions } from 'ioredis';
 import { largeReplyConnector } from './large-replies.ts';
 import { WatchingSentinelConnector } from './sentinel-connector.ts';

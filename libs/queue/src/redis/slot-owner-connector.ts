@@ -6,7 +6,7 @@
 import { connect as connectTcp } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { connect as connectTls } from 'node:tls';
-import { backoffMs, type Backoff, type BufferPool } from '@shoal/core';
+import { backoffMs, type Backoff, type BufferPool } from '@shoal/core/base';
 import { AbstractConnector, Redis, type RedisOptions } from 'ioredis';
 import { connectPooled } from './large-replies.ts';
 

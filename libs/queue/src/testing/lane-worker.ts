@@ -5,16 +5,8 @@
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
-import {
-  Pipeline,
-  faultPointsFrom,
-  fixedBudget,
-  noLog,
-  noMetrics,
-  systemClock,
-  type FaultPoints,
-  type PayloadStore,
-} from '@shoal/core';
+import { Pipeline, fixedBudget, noLog, noMetrics, systemClock, type PayloadStore } from '@shoal/core';
+import { faultPointsFrom, type FaultPoints } from '@shoal/core/base';
 import { FakeBackend, FakeTokenizer, InProcessExecutor } from '@shoal/core/testing';
 import { BullJobSource } from '../worker/bull-job-source.ts';
 import { LanesSource, type MainLaneGate } from '../lanes/lanes-source.ts';

@@ -7,7 +7,8 @@
 // decides then: a job that has not ended when the script looks is left alone, and announced once its ending was taken.
 
 import { keySpace, type KeySpace } from '@shoal/contract';
-import { Batcher, type Announcement, type Announcer, type Logger } from '@shoal/core';
+import type { Announcement, Announcer, Logger } from '@shoal/core';
+import { Batcher } from '@shoal/core/base';
 import { releaseAdmission, tellDims } from '../admission/admission.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { inParts } from '../redis/in-parts.ts';

@@ -8,15 +8,8 @@
 // keeps and settles what it has, and claims nothing until it is resumed.
 
 import { invariant } from '@shoal/contract';
-import {
-  Serial,
-  noFaults,
-  type Announcement,
-  type JobSource,
-  type RawClaim,
-  type SettleResult,
-  type Settlement,
-} from '@shoal/core';
+import type { Announcement, JobSource, RawClaim, SettleResult, Settlement } from '@shoal/core';
+import { Serial, noFaults } from '@shoal/core/base';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
 import { closeConnection, isServerFull, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import type { ServerFacts } from '../redis/server-check.ts';

@@ -6,7 +6,8 @@
 // bring a job: it goes to `onLate`, which hands it back unspent.
 
 import { setTimeout as sleep } from 'node:timers/promises';
-import { backoffMs, type Backoff, type Logger } from '@shoal/core';
+import type { Logger } from '@shoal/core';
+import { backoffMs, type Backoff } from '@shoal/core/base';
 import { isConnectionFault } from '../redis/connection.ts';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
 import { MOST_JOBS, type Line } from './fair-order.ts';

@@ -1,7 +1,8 @@
 import { execFileSync } from 'node:child_process';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { keySpace, parseJob, type EmbedReturn, type HandOver } from '@shoal/contract';
-import { noFaults, type FaultPoints, type RawClaim } from '@shoal/core';
+import type { RawClaim } from '@shoal/core';
+import { noFaults, type FaultPoints } from '@shoal/core/base';
 import { RecordingLogger } from '@shoal/core/testing';
 import { Queue } from 'bullmq';
 import { BullJobSource } from './bull-job-source.ts';

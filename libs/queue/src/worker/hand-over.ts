@@ -18,7 +18,8 @@ import {
   type HandOver,
   type JobReturn,
 } from '@shoal/contract';
-import { Serial, type FaultPoints, type KnownEnding, type Logger } from '@shoal/core';
+import type { KnownEnding, Logger } from '@shoal/core';
+import { Serial, type FaultPoints } from '@shoal/core/base';
 import { Queue, type Job } from 'bullmq';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
 import {

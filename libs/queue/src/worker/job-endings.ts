@@ -5,14 +5,8 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { failedReason, keySpace, unreachable, type Failure } from '@shoal/contract';
-import {
-  backoffMs,
-  type Announcement,
-  type Backoff,
-  type Logger,
-  type SettleResult,
-  type Settlement,
-} from '@shoal/core';
+import type { Announcement, Logger, SettleResult, Settlement } from '@shoal/core';
+import { backoffMs, type Backoff } from '@shoal/core/base';
 import { UnrecoverableError, type Job } from 'bullmq';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
 import type { Completions } from '../bullmq/finish.ts';

@@ -2,7 +2,8 @@
 // ones, and stops claiming while the server has no room. Decides nothing and keeps nothing.
 
 import { randomUUID } from 'node:crypto';
-import type { FaultPoints, Logger } from '@shoal/core';
+import type { Logger } from '@shoal/core';
+import type { FaultPoints } from '@shoal/core/base';
 import { BatchWorker, KEEP_COMPLETED, type TakenJob } from '../bullmq/batch-worker.ts';
 import { Completions } from '../bullmq/finish.ts';
 import { limitEvents } from '../bullmq/internals.ts';

@@ -3,7 +3,8 @@
 // is known. And from how many queries on it pays to bring rows to the device for one search. Some seconds, of random
 // rows.
 
-import { lowerQuartile, type MeasuredThresholds, type Side, type Threshold } from '@shoal/core';
+import type { MeasuredThresholds, Side, Threshold } from '@shoal/core';
+import { lowerQuartile } from '@shoal/core/base';
 import type { CudaEngine } from '../engines/cuda-engine.ts';
 import { graphFromEdges } from '../graphs/graph.ts';
 import type { Engine } from '../engines/engine.ts';

@@ -6,16 +6,15 @@ import { randomUUID } from 'node:crypto';
 import {
   LoadMeter,
   Pipeline,
-  faultPointsFrom,
   noMetrics,
   systemClock,
-  type FaultPoints,
   type FromExecutor,
   type Logger,
   type Metrics,
   type Settings,
   type SweepFindings,
 } from '@shoal/core';
+import { faultPointsFrom, type FaultPoints } from '@shoal/core/base';
 import { Janitor, RedisAnnouncer, serverClock } from '@shoal/queue';
 import { ExecutorNotes } from './executor-notes.ts';
 import type { ForkedExecutor } from './forked-executor.ts';

@@ -1,7 +1,8 @@
 import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { cpuQueue, mainQueue } from '@shoal/contract';
-import { LoadMeter, noFaults, noMetrics, type JobSource, type RawClaim } from '@shoal/core';
+import { LoadMeter, noMetrics, type JobSource, type RawClaim } from '@shoal/core';
+import { noFaults } from '@shoal/core/base';
 import { RecordingLogger } from '@shoal/core/testing';
 import { Fleet, closeConnection, openConnection, type Redis } from '@shoal/queue';
 import { claimSome, startTestServer, type TestServer } from '@shoal/queue/testing';

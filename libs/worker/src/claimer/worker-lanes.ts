@@ -6,7 +6,6 @@ import { hostname } from 'node:os';
 import type { Lane } from '@shoal/contract';
 import {
   systemClock,
-  type FaultPoints,
   type FromExecutor,
   type JobSource,
   type LoadMeter,
@@ -15,6 +14,7 @@ import {
   type Settings,
   type WorkerFacts,
 } from '@shoal/core';
+import type { FaultPoints } from '@shoal/core/base';
 import {
   BullJobSource,
   Fleet,

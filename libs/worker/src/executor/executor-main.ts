@@ -4,7 +4,6 @@
 import { keySpace } from '@shoal/contract';
 import {
   Executor,
-  faultPointsFrom,
   sizesOf,
   systemClock,
   type FromExecutor,
@@ -13,6 +12,7 @@ import {
   type Logger,
   type Tokenizer,
 } from '@shoal/core';
+import { faultPointsFrom } from '@shoal/core/base';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { RedisPayloadStore } from '@shoal/queue/payload';
 import { openDevice } from '../device/open-device.ts';

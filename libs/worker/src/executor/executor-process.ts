@@ -3,7 +3,8 @@
 // flight. Signals from a terminal are the claimer's to handle.
 
 import { invariant, toFailure } from '@shoal/contract';
-import { Batcher, type AnyOrder, type FromExecutor, type Logger, type ToExecutor } from '@shoal/core';
+import type { AnyOrder, FromExecutor, Logger, ToExecutor } from '@shoal/core';
+import { Batcher } from '@shoal/core/base';
 import { createLogger } from '@shoal/ops/service';
 import { EXECUTOR_ENVIRONMENT, type ExecutorSettings, type SimilarityExecutorSettings } from './executor-settings.ts';
 import type { FromExecutorProcess } from '../claimer/forked-executor.ts';

@@ -7,13 +7,13 @@ import { keySpace } from '@shoal/contract';
 import {
   Residents,
   SimilarityExecutor,
-  faultPointsFrom,
   sizesOf,
   systemClock,
   type LedgerFacts,
   type SimilarityFacts,
   type SimilarityOrder,
 } from '@shoal/core';
+import { faultPointsFrom } from '@shoal/core/base';
 import { RedisPayloadStore } from '@shoal/queue/payload';
 import { executorProcess, type ExecutorProcess } from './executor-process.ts';
 import type { SimilarityExecutorSettings } from './executor-settings.ts';

@@ -5,7 +5,8 @@
 // is slow.
 
 import { ShoalError } from '@shoal/contract';
-import { median, type RunShape, type Sizes, type Tokenizer } from '@shoal/core';
+import type { RunShape, Sizes, Tokenizer } from '@shoal/core';
+import { median } from '@shoal/core/base';
 import type { OrtBackendOptions } from '@shoal/inference';
 import { inTurns } from '../claimer/in-turns.ts';
 import { planMix } from './mix-plan.ts';

@@ -2,7 +2,8 @@
 // claims keep so many tokens in the pool, and a batch is taken from it again and again. Pure; the same plan for the
 // same seed.
 
-import { Pool, fixedBudget, seededRandom, type RunShape } from '@shoal/core';
+import { Pool, fixedBudget, type RunShape } from '@shoal/core';
+import { seededRandom } from '@shoal/core/base';
 
 export interface MixOptions {
   readonly rows: number;

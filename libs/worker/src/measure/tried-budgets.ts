@@ -1,6 +1,6 @@
 // Budgets that were tried on a device, and the choice among them. Pure.
 
-import { median } from '@shoal/core';
+import { median } from '@shoal/core/base';
 
 export interface TriedBudget {
   readonly maxPaddedTokens: number;

@@ -5,7 +5,8 @@
 // measured.
 
 import { ShoalError, invariant } from '@shoal/contract';
-import { median, type MemoryLaw, type Slot } from '@shoal/core';
+import type { MemoryLaw, Slot } from '@shoal/core';
+import { median } from '@shoal/core/base';
 import type { EncoderBackend } from '@shoal/inference';
 import { cutMix, type MixBatch } from './mix-plan.ts';
 import { bestOf, inOrder, pick, together, type TriedBudget } from './tried-budgets.ts';
