@@ -5,10 +5,10 @@
 // checked.
 //
 //   node --conditions=@shoal/source bench/device/sim-device.ts [--seconds 10] [--warm 4] [--job-texts 256] [--clients 2]
-//       [--in-flight 64] [--tokens-per-ms 8000] [--workers 1] [--server-args='--io-threads 4']
+//       [--in-flight 64] [--tokens-per-ms 8000] [--workers 1] [--server-args='--io-threads 4'] [--record]
 //
 // Prints one JSON line: texts/s, CPU of each process in percent of a core (of the server's command thread as well, and
-// in µs a job), memory.
+// in µs a job), memory. --record appends it as a row to bench/results/sim-device.jsonl; its goal is 60,000 texts/s.
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -17,13 +17,14 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { encodeTokens, fingerprintOf, mainQueue, openResult, type EmbedJobData } from '@shoal/contract';
-import { cacheFolder } from '@shoal/core';
+import { cacheFolder, median } from '@shoal/core';
 import { pacedAxis } from '@shoal/core/sim';
 import { openModel, openTokenizer } from '@shoal/models';
 import { JobProducer, ResultReader } from '@shoal/queue';
 import { tuning } from '@shoal/private-server';
 import { startTestServer } from '@shoal/queue/testing';
 import { readArguments } from '../rig/arguments.ts';
+import { record } from '../rig/record.ts';
 import { childrenOf, processCpuMs } from '../rig/processes.ts';
 import { raggedCorpus } from '../rig/ragged-corpus.ts';
 
@@ -39,6 +40,7 @@ const args = readArguments(import.meta.url, {
   'tokens-per-ms': { type: 'string', default: '8000' },
   workers: { type: 'string', default: '1' },
   'server-args': { type: 'string', default: '' },
+  record: { type: 'boolean', default: false },
 });
 const MODEL = 'minilm';
 const SERVED = `${MODEL}-sim`;
@@ -204,32 +206,68 @@ async function main(): Promise<void> {
   const percent = (cpu: number): number => Math.round((100 * cpu) / ms);
   const texts = b.clients.reduce((sum, client, i) => sum + client.texts - a.clients[i]!.texts, 0);
   const memory = String(await server.command('INFO', 'memory'));
-  process.stdout.write(
-    `${JSON.stringify({
-      bench: 'sim-device',
-      cpu: cpus()[0]?.model,
-      cores: availableParallelism(),
-      tokensPerMs: Number(args['tokens-per-ms']),
-      jobTexts: Number(args['job-texts']),
-      inFlight: Number(args['in-flight']) * clients.length,
-      textsPerSecond: Math.round((texts * 1000) / ms),
-      cpuPercent: {
-        server: percent(b.server - a.server),
-        commandThread: percent(b.commands - a.commands),
-        claimers: b.claimers.map((cpu, i) => percent(cpu - a.claimers[i]!)),
-        executors: b.executors.map((cpu, i) => percent(cpu - a.executors[i]!)),
-        clients: b.clients.map((client, i) => percent(client.cpuMs - a.clients[i]!.cpuMs)),
-      },
-      commandMicrosPerJob: Math.round(((b.commands - a.commands) * 1000 * Number(args['job-texts'])) / texts),
-      serverMegabytes: Math.round(Number(/used_memory:(\d+)/.exec(memory)?.[1]) / 1e6),
-    })}\n`,
-  );
+  const report = {
+    bench: 'sim-device',
+    cpu: cpus()[0]?.model,
+    cores: availableParallelism(),
+    tokensPerMs: Number(args['tokens-per-ms']),
+    jobTexts: Number(args['job-texts']),
+    inFlight: Number(args['in-flight']) * clients.length,
+    textsPerSecond: Math.round((texts * 1000) / ms),
+    cpuPercent: {
+      server: percent(b.server - a.server),
+      commandThread: percent(b.commands - a.commands),
+      claimers: b.claimers.map((cpu, i) => percent(cpu - a.claimers[i]!)),
+      executors: b.executors.map((cpu, i) => percent(cpu - a.executors[i]!)),
+      clients: b.clients.map((client, i) => percent(client.cpuMs - a.clients[i]!.cpuMs)),
+    },
+    commandMicrosPerJob: Math.round(((b.commands - a.commands) * 1000 * Number(args['job-texts'])) / texts),
+    serverMegabytes: Math.round(Number(/used_memory:(\d+)/.exec(memory)?.[1]) / 1e6),
+  };
+  process.stdout.write(`${JSON.stringify(report)}\n`);
+  keep(report);
   for (const child of [...clients, ...workers]) {
     const gone = once(child, 'exit');
     child.kill(workers.includes(child) ? 'SIGTERM' : 'SIGKILL');
     await gone;
   }
   await server.stop();
+}
+
+interface Report {
+  readonly tokensPerMs: number;
+  readonly jobTexts: number;
+  readonly inFlight: number;
+  readonly textsPerSecond: number;
+  readonly cpuPercent: {
+    readonly server: number;
+    readonly claimers: readonly number[];
+    readonly executors: readonly number[];
+    readonly clients: readonly number[];
+  };
+  readonly commandMicrosPerJob: number;
+}
+
+/** The row of this run, for who asked to record it. */
+function keep({ tokensPerMs, jobTexts, inFlight, textsPerSecond, cpuPercent, commandMicrosPerJob }: Report): void {
+  const more = [
+    ...(args.workers === '1' ? [] : [`${args.workers} workers`]),
+    ...(tokensPerMs === 8_000 ? [] : [`${tokensPerMs.toLocaleString('en-US')} tokens a ms`]),
+    ...(args['server-args'] === '' ? [] : [`server with ${args['server-args']}`]),
+  ];
+  record({
+    bench: 'sim-device',
+    case: [`${jobTexts} texts a job, ${inFlight.toLocaleString('en-US')} jobs in flight`, ...more].join(', '),
+    figures: {
+      texts_per_s: textsPerSecond,
+      server_cpu_percent: cpuPercent.server,
+      claimer_cpu_percent: median(cpuPercent.claimers),
+      executor_cpu_percent: median(cpuPercent.executors),
+      client_cpu_percent: median(cpuPercent.clients),
+      command_thread_us_per_job: commandMicrosPerJob,
+    },
+    ...(more.length === 0 ? { bar: { figure: 'texts_per_s', at_least: 60_000 } } : {}),
+  });
 }
 
 await (args.role === 'client' ? runClient() : main());

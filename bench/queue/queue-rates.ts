@@ -3,7 +3,7 @@
 // through the real worker, a real queue server with AOF everysec, and one client that checks every row.
 //
 //   node --conditions=@shoal/source bench/queue/queue-rates.ts [--rates 160x64,800x64,1250x8,5000x1] [--seconds 15]
-//       [--report]
+//       [--report] [--record]
 //   … --minutes 10 --rates 160x64      sustained: texts a second and the memory of every process, minute by minute.
 //                                      Five minutes go before them: the header of a taken result stays for so long, and
 //                                      until then the server must grow
@@ -17,13 +17,16 @@
 // Prints a table beside facts of an earlier prototype (2026-11, another kind of machine, its loop without checks,
 // admission and order; bare-bullmq.ts measures the like of it here), then one JSON line. Exit 1 when a bar is missed:
 // 800x64 p50 30 ms and p99 80 ms; --minutes 10,000 texts/s and memory within 5 %; --rtt p50 60 ms. The full form takes
-// two minutes; --minutes five more than it says. Wants a quiet machine.
+// two minutes; --minutes five more than it says. Wants a quiet machine. --record appends the rates as rows to
+// bench/results/queue-rates.jsonl, one for each bar.
 
 import { availableParallelism, cpus } from 'node:os';
 import { createHistogram, type RecordableHistogram } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { readArguments } from '../rig/arguments.ts';
 import { childrenOf, residentMegabytes } from '../rig/processes.ts';
+import { record } from '../rig/record.ts';
+import type { Bar } from '../rig/results.ts';
 import { FIXED_DEVICE, Load, openRig, type Ended, type Rig } from '../rig/rig.ts';
 
 const args = readArguments(import.meta.url, {
@@ -33,6 +36,7 @@ const args = readArguments(import.meta.url, {
   rtt: { type: 'string', default: '0' },
   sessions: { type: 'string', default: '3' },
   report: { type: 'boolean', default: false },
+  record: { type: 'boolean', default: false },
 });
 const minutes = Number(args.minutes);
 const rttMs = Number(args.rtt);
@@ -197,6 +201,43 @@ function mean(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
+/** The rows of one rate for bench/results, for who asked to record them: all figures with the first bar, then each further bar. */
+function keep({ rate, textsPerSecond, p50, p99, cpu, memory }: Row): void {
+  const [jobs, rowsOfJob] = rate.split('x').map(Number) as [number, number];
+  const growth = Object.entries(memory?.driftPercent ?? {}).map(([name, drift]) => [`${name}_growth_percent`, drift]);
+  const load = Object.entries(cpu).map(([name, percent]) => [`${name}_cpu_percent`, percent]);
+  const figures: Record<string, number> = {
+    texts_per_s: textsPerSecond,
+    p50_ms: p50,
+    p99_ms: p99,
+    ...(Object.fromEntries([...load, ...growth]) as Record<string, number>),
+  };
+  const what = [
+    `${jobs.toLocaleString('en-US')} jobs/s of ${rowsOfJob} ${rowsOfJob === 1 ? 'row' : 'rows'}`,
+    ...(rttMs > 0 ? [`over a wire of ${rttMs} ms`] : []),
+    ...(minutes > 0 ? [`for ${minutes === 10 ? 'ten' : minutes} minutes`] : []),
+  ].join(' ');
+  const sessions =
+    args.sessions === '3'
+      ? ''
+      : args.sessions === '1'
+        ? ', one run after the other'
+        : `, ${args.sessions} runs side by side`;
+  const [first, ...others] = recordedBars(barsOf(rate, jobs * rowsOfJob), memory !== undefined);
+  const named = { bench: 'queue-rates', case: `${what}${sessions}` };
+  record({ ...named, figures, ...(first === undefined ? {} : { bar: first }) });
+  for (const bar of others) record({ ...named, figures: { [bar.figure]: figures[bar.figure]! }, bar });
+}
+
+function recordedBars({ p50, p99, textsPerSecond }: Partial<Bars>, hasMemory: boolean): Bar[] {
+  return [
+    ...(hasMemory ? [{ figure: 'server_growth_percent', at_most: 5 }] : []),
+    ...(p50 === undefined ? [] : [{ figure: 'p50_ms', at_most: p50 }]),
+    ...(p99 === undefined ? [] : [{ figure: 'p99_ms', at_most: p99 }]),
+    ...(textsPerSecond === undefined ? [] : [{ figure: 'texts_per_s', at_least: textsPerSecond }]),
+  ];
+}
+
 const rows: Row[] = [];
 for (const rate of args.rates.split(',')) {
   // A worker of its own for each rate: sizes of jobs that it learned do not travel.
@@ -226,4 +267,5 @@ const missed = rows.flatMap((row) => row.missed);
 process.stdout.write(
   `${JSON.stringify({ bench: 'queue-rates', cpu: cpus()[0]?.model, cores: availableParallelism(), rttMs, sessions: Number(args.sessions), rows, missed })}\n`,
 );
+for (const row of rows) keep(row);
 if (missed.length > 0 && !args.report) process.exitCode = 1;
