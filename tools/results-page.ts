@@ -10,8 +10,8 @@ Generated from the rows beside it by \`npm run docs\`: do not edit. It shows the
 machine; earlier rows are in the files. Machines are explained in [machines.json](machines.json), commands in the comment at the
 top of each bench.
 
-A bench that is started with \`--record\` appends its rows by \`bench/rig/record.ts\`. \`npm run bench:compare -- <ref> <bench>\`
-measures this tree against another one. Rows up to 2026-11-26 were taken from pages that are closed now
+A bench whose usage names \`--record\` appends its rows itself, by \`bench/rig/record.ts\`; others are written in by hand.
+\`npm run bench:compare -- <ref> <bench>\` measures this tree against another one. Rows up to 2026-11-26 were taken from pages that are closed now
 ([docs/lab](../../docs/lab/README.md)); what those did not say is "${UNKNOWN}".`;
 
 export function resultsPage({ machines, benches }: Results = readResults()): string {
