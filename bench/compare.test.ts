@@ -104,6 +104,20 @@ test('a figure that is asked for is judged, and no other one', () => {
   );
 });
 
+test('packages that this tree has in addition do not matter, and another version is installed', () => {
+  writeLib(120);
+  const locked = (dep: object): string =>
+    JSON.stringify({
+      packages: { ...LOCK.packages, 'node_modules/dep': dep, 'node_modules/more': { version: '2.0.0' } },
+    });
+  write('package-lock.json', locked(LOCK.packages['node_modules/dep']));
+  expect(compare(order({ times: 1 }))[0]).toMatchObject({ before: [1_000], after: [1_200], holds: true });
+  expect(said.filter((line) => line.includes('npm ci'))).toEqual([]);
+  write('package-lock.json', locked({ version: '1.0.1', integrity: 'sha512-y' }));
+  expect(() => compare(order({ times: 1 }))).toThrow('npm ci failed in the other tree'); // there is no such package
+  expect(git('worktree', 'list').trim().split('\n')).toHaveLength(1);
+});
+
 test('with keep the other tree stays and is named', () => {
   compare(order({ keep: true, times: 1 }));
   const path = / stays in (.*);/.exec(said.at(-1)!)![1]!;
@@ -168,7 +182,15 @@ test('what is the same in every run and is not judged is not printed', () => {
     { cores: 2, rate: 5, memory: 8 },
   ];
   expect(report(compareRuns(runs, runs, []))).toBe(
-    'rate: 5 before, 5 after, 1.000 ×: holds\n  before 5, 5 (5 to 5)\n  after  5, 5\nmemory: 7.5 before, 7.5 after, 1.000 ×: not judged\n  before 7, 8 (7 to 8)\n  after  7, 8\n',
+    [
+      'rate: 5 before, 5 after, 1.000 ×: holds',
+      '  before 5, 5 (5 to 5)',
+      '  after  5, 5',
+      'memory: 7.5 before, 7.5 after, 1.000 ×: not judged',
+      '  before 7, 8 (7 to 8)',
+      '  after  7, 8',
+      '',
+    ].join('\n'),
   );
 });
 

@@ -5,16 +5,17 @@
 //   npm run bench:compare -- main device/sim-device.ts --seconds 8
 //   npm run bench:compare -- --times 3 --figure rows.800x64.p99 1aaa68f queue/queue-rates.ts --rates 800x64
 //
-// <bench> is a path inside bench/. A tree in which it lies elsewhere is searched for a file of that name, because benches move;
-// what lies in bench/gpu is looked for there alone. The other tree is a worktree of its own in the temporary folder: packages are
-// linked to this tree's where both lock files name the same ones and installed by `npm ci` otherwise; native code is built where
-// the tree knows how. It is removed at the end, unless --keep.
+// <bench> is a path inside bench/. A tree in which it lies elsewhere is searched for a file of that name, because
+// benches move; what lies in bench/gpu is looked for there alone. The other tree is a worktree of its own in the
+// temporary folder: packages are linked to this tree's where it has all that the other's lock file names, and
+// installed by `npm ci` otherwise; native code is built where the tree knows how. It is removed at the end, unless
+// --keep.
 //
-// Figures are the numbers of the last line of JSON on standard output, by path; an array of numbers (rounds) counts with its
-// median. --json is passed where the bench's comment names it. Printed for each figure: both medians, every run, after ÷ before,
-// and from where to where the runs before went. A figure that is a rate or a share is judged, or those that --figure names (for
-// a name that ends in a time, a size or a cost less is better): it holds at 0.97 of before, or when the median after lies within
-// the runs before. Exit 1 when one does not hold.
+// Figures are the numbers of the last JSON on standard output, by path; an array of numbers (rounds) counts with its
+// median. --json is passed where the bench's comment names it. Printed for each figure: both medians, every run, after
+// ÷ before, and from where to where the runs before went. A figure that is a rate or a share is judged, or those that
+// --figure names (for a name that ends in a time, a size or a cost less is better): it holds at 0.97 of before, or
+// when the median after lies within the runs before. Exit 1 when one does not hold.
 
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -75,7 +76,8 @@ function runBench(tree: string, file: string, args: readonly string[]): Figures 
     },
   );
   const figures = figuresOf(stdout);
-  if (Object.keys(figures).length > 0) return figures; // a bar that was missed ends a bench with 1, and its figures are as good
+  // A bar that was missed ends a bench with 1, and its figures are as good.
+  if (Object.keys(figures).length > 0) return figures;
   throw new Error(`${file} printed no figures and ended with ${signal ?? status}: ${stderr.slice(-2_000)}`);
 }
 

@@ -1,4 +1,5 @@
-// The page bench/results/README.md: the newest row of each bench, case, bar and kind of machine. Written by `npm run docs`.
+// The page bench/results/README.md: the newest row of each bench, case, bar and kind of machine. Written by `npm run
+// docs`.
 
 import { readResults, type Bar, type Machines, type ResultRow, type Results } from '../bench/rig/results.ts';
 
@@ -6,13 +7,13 @@ const UNKNOWN = 'not noted';
 const HEAD = ['case', 'figures', 'bar', 'held', 'machine', 'date, commit'];
 const INTRODUCTION = `# What was measured
 
-Generated from the rows beside it by \`npm run docs\`: do not edit. It shows the newest row of each bench, case, bar and kind of
-machine; earlier rows are in the files. Machines are explained in [machines.json](machines.json), commands in the comment at the
-top of each bench.
+Generated from the rows beside it by \`npm run docs\`: do not edit. It shows the newest row of each bench, case, bar and
+kind of machine; earlier rows are in the files. Machines are explained in [machines.json](machines.json), commands in
+the comment at the top of each bench.
 
-A bench whose usage names \`--record\` appends its rows itself, by \`bench/rig/record.ts\`; others are written in by hand.
-\`npm run bench:compare -- <ref> <bench>\` measures this tree against another one. Rows up to 2026-11-26 were taken from pages that are closed now
-([docs/lab](../../docs/lab/README.md)); what those did not say is "${UNKNOWN}".`;
+A bench whose usage names \`--record\` appends its rows itself, by \`bench/rig/record.ts\`; others are written by hand.
+\`npm run bench:compare -- <ref> <bench>\` measures this tree against another one. Rows up to 2026-11-26 were taken
+from pages that are closed now ([docs/lab](../../docs/lab/README.md)); what those did not say is "${UNKNOWN}".`;
 
 export function resultsPage({ machines, benches }: Results = readResults()): string {
   const newest = [...benches].map(([bench, rows]) => ({ bench, rows: newestOf(rows, machines) }));

@@ -122,9 +122,11 @@ function isConstant({ before, after }: Comparison): boolean {
 
 function told({ name, before, after, medianBefore, medianAfter, ratio, isLessBetter, holds }: Comparison): string {
   const verdict = holds === undefined ? 'not judged' : holds ? 'holds' : 'SLOWER';
+  const direction = isLessBetter ? ' (less is better)' : '';
+  const [old, now] = [short(medianBefore), short(medianAfter)];
   const spread = `${short(Math.min(...before))} to ${short(Math.max(...before))}`;
   return [
-    `${name}: ${short(medianBefore)} before, ${short(medianAfter)} after, ${ratio.toFixed(3)} ×${isLessBetter ? ' (less is better)' : ''}: ${verdict}`,
+    `${name}: ${old} before, ${now} after, ${ratio.toFixed(3)} ×${direction}: ${verdict}`,
     `  before ${before.map(short).join(', ')} (${spread})`,
     `  after  ${after.map(short).join(', ')}`,
   ].join('\n');

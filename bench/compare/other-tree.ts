@@ -1,5 +1,5 @@
-// The other tree of a comparison: a worktree of its own in the temporary folder, with packages and native code, so that a bench
-// runs in it as in this one. Nothing of it is left behind by `close`.
+// The other tree of a comparison: a worktree of its own in the temporary folder, with packages and native code, so
+// that a bench runs in it as in this one. Nothing of it is left behind by `close`.
 
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs';
@@ -61,19 +61,11 @@ interface LockedPackage {
   readonly resolved?: string;
 }
 
-/** Links this tree's packages where both trees want the same, each workspace of the other tree to itself; else installs them. */
+/** Links this tree's packages where they are all that the other tree wants, else installs them. */
 export function preparePackages(other: string, root: string, say: Say): void {
   const [theirs, ours] = [lockOf(other), lockOf(root)];
   if (theirs === undefined) return;
-  const isNested = Object.keys(theirs.packages ?? {}).some(
-    (path) => path.lastIndexOf('node_modules/') > 0 && !path.startsWith('node_modules/'),
-  );
-  if (
-    ours !== undefined &&
-    !isNested &&
-    existsSync(join(root, 'node_modules')) &&
-    wantedBy(theirs) === wantedBy(ours)
-  ) {
+  if (ours !== undefined && existsSync(join(root, 'node_modules')) && hasAllOf(ours, theirs)) {
     linkPackages(other, root, theirs);
     return;
   }
@@ -91,12 +83,13 @@ function lockOf(tree: string): Lock | undefined {
   return existsSync(path) ? (JSON.parse(readFileSync(path, 'utf8')) as Lock) : undefined;
 }
 
-/** Everything that comes from a registry, with version and checksum. */
-function wantedBy({ packages = {} }: Lock): string {
-  const foreign = Object.entries(packages).filter(
-    ([path, one]) => path.startsWith('node_modules/') && one.link !== true,
+/** Whether one lock has whatever another wants from a registry, at the same places and with the same checksums. */
+function hasAllOf({ packages: ours = {} }: Lock, { packages: theirs = {} }: Lock): boolean {
+  const foreign = Object.entries(theirs).filter(([path, { link }]) => path.includes('node_modules/') && link !== true);
+  return foreign.every(
+    ([path, { version, integrity }]) =>
+      path.startsWith('node_modules/') && ours[path]?.version === version && ours[path]?.integrity === integrity,
   );
-  return JSON.stringify(foreign.map(([path, { version, integrity }]) => [path, version, integrity]).toSorted());
 }
 
 function linkPackages(other: string, root: string, { packages = {} }: Lock): void {

@@ -201,7 +201,7 @@ function mean(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
-/** The rows of one rate for bench/results, for who asked to record them: all figures with the first bar, then each further bar. */
+/** The rows of one rate for bench/results: all figures with the first bar, then each further bar. */
 function keep({ rate, textsPerSecond, p50, p99, cpu, memory }: Row): void {
   const [jobs, rowsOfJob] = rate.split('x').map(Number) as [number, number];
   const growth = Object.entries(memory?.driftPercent ?? {}).map(([name, drift]) => [`${name}_growth_percent`, drift]);

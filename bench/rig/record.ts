@@ -1,7 +1,7 @@
 /**
- * How a bench keeps what it measured: as a row of `bench/results/<bench>.jsonl`. The row is appended only when the bench was
- * started with `--record`; it is returned in any case. A machine that nobody has measured on before gets an entry in
- * `machines.json`, made of what it says about itself; its name, user and folders never get into a row.
+ * How a bench keeps what it measured: as a row of `bench/results/<bench>.jsonl`. The row is appended only when the
+ * bench was started with `--record`; it is returned in any case. A machine that nobody has measured on before gets an
+ * entry in `machines.json`, made of what it says about itself; its name, user and folders never get into a row.
  */
 
 import { execFileSync } from 'node:child_process';
@@ -88,7 +88,7 @@ export function commitOf(root: string): string | null {
   }
 }
 
-/** The command line as somebody else would type it in the repository's root: no --record, no address, no folder of this machine. */
+/** The command line as others would type it in the root: without --record, addresses and folders of this machine. */
 export function commandOf(argv: readonly string[], root: string): string {
   const [, script = '', ...args] = argv;
   const said = args.filter((arg) => arg !== '--record').map((arg) => anonymous(arg, root));

@@ -1,7 +1,7 @@
 /**
- * The rows of bench/results: what a bench measured, when, of which commit and on which machine. One file of rows a bench,
- * `bench/results/<bench>.jsonl`, newest last; `bench/results/machines.json` explains the machines. Every row is checked when it
- * is read, and every problem is reported at once, with its file and line.
+ * The rows of bench/results: what a bench measured, when, of which commit and on which machine. One file of rows a
+ * bench, `bench/results/<bench>.jsonl`, newest last; `bench/results/machines.json` explains the machines. Every row is
+ * checked when it is read, and every problem is reported at once, with its file and line.
  */
 
 import { readdirSync, readFileSync } from 'node:fs';
@@ -18,7 +18,7 @@ export type Bar =
 export interface ResultRow {
   /** The day of the measurement, YYYY-MM-DD. */
   readonly date: string;
-  /** Seven hexadecimal digits or more, with "+dirty" behind them where files had changed since; null where it is not known. */
+  /** Seven hexadecimal digits or more, "+dirty" behind them where files had changed; null where it is not known. */
   readonly commit: string | null;
   /** A key of machines.json; null where it is not known. */
   readonly machine: string | null;
