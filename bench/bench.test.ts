@@ -44,7 +44,7 @@ test('sim-device: every row comes back through the whole path as the simulated d
   expect(textsPerSecond).toBeGreaterThan(0);
 });
 
-test('interactive-wait: in simulated time an interactive text waits 1.5 batch times at most, and bulk work keeps 0.9', async () => {
+test('interactive-wait: in simulated time an interactive text waits 1.5 batch times, bulk work keeps 0.9', async () => {
   expect(await runBench('queue/interactive-wait', '--batches', '300')).toMatchObject({ device: 'fake', isKept: true });
 });
 
@@ -61,7 +61,7 @@ test('batch-budget: every length mix and every co-tenant has a row', async () =>
   expect(cases).toHaveLength(12);
 });
 
-test('tenant-wait: in simulated time a tenant with little takes less than twice as long beside one with much', async () => {
+test('tenant-wait: in simulated time a small tenant takes less than twice as long beside a large one', async () => {
   expect(await runBench('queue/tenant-wait', '--looks', '12')).toMatchObject({
     rateOfA: { rowsPerRun: expect.any(Number) as number },
   });

@@ -1,4 +1,5 @@
-// Twenty seconds of chaos, in CI; ten minutes in either mode of the append-only file every night. The seed is printed; CHAOS_SEED repeats a run's faults.
+// Twenty seconds of chaos, in CI; ten minutes in either mode of the append-only file every night. The seed is printed;
+// CHAOS_SEED repeats a run's faults.
 
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -11,7 +12,7 @@ const SEED = process.env['CHAOS_SEED'] ?? String(Math.floor(Math.random() * 1e6)
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 
 test.skipIf(process.platform !== 'linux').each(isNightly ? ['everysec', 'always'] : ['everysec'])(
-  `chaos with appendfsync %s, seed ${SEED}: whatever is acknowledged ends, with the vectors of an undisturbed run, once`,
+  `chaos with appendfsync %s, seed ${SEED}: what is acknowledged ends, with the vectors of an undisturbed run, once`,
   async (mode) => {
     process.stdout.write(`chaos: CHAOS_SEED=${SEED}\n`);
     const path = fileURLToPath(new URL('./chaos.ts', import.meta.url));

@@ -4,8 +4,8 @@
 // connections, an outage, memory that is full, fsyncs that take 300 ms. Every row of every answer is compared with an
 // undisturbed run's.
 //
-//   node --conditions=@shoal/source bench/chaos/chaos.ts [--seconds 600] [--texts 1000000] [--mode everysec|always] [--seed
-//       N] [--workers 3] [--producers 2] [--window 150] [--outage 20] [--slow 20] [--every 4] [--lease-ms 5000]
+//   node --conditions=@shoal/source bench/chaos/chaos.ts [--seconds 600] [--texts 1000000] [--mode everysec|always]
+//       [--seed N] [--workers 3] [--producers 2] [--window 150] [--outage 20] [--slow 20] [--every 4] [--lease-ms 5000]
 //
 // `everysec`: producers add again what the server forgot. `always`: they do not, and nothing may be forgotten. Prints
 // one JSON line and ends with 1 when anything was lost, wrong or visible twice. --seconds 20 --texts 0 --outage 3

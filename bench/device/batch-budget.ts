@@ -4,8 +4,8 @@
 // One micro-batch runs and one is queued behind it, so that the budget learns of a failure one batch late, as in a
 // worker.
 //
-//   node --conditions=@shoal/source bench/device/batch-budget.ts [--batches 10000] [--oracle-batches 500] [--in-flight 2]
-//   [--seed 1] [--devices 4,8,12,24,80,141]
+//   node --conditions=@shoal/source bench/device/batch-budget.ts [--batches 10000] [--oracle-batches 500]
+//   [--in-flight 2] [--seed 1] [--devices 4,8,12,24,80,141]
 //
 // Prints a table (stderr) and one JSON line (stdout). Bars, exit code 1 when one is missed: at most 1 OOM in 10,000
 // batches and at least 0.95 of the oracle's throughput in every case; a co-tenant that takes half of the memory in

@@ -2,8 +2,8 @@
 // second, and how long one text takes, short and long, alone and beside bulk work. Each number of sessions has a
 // server, worker and client of its own, one after the other; vectors are compared with the first ones'.
 //
-//   node --conditions=@shoal/source bench/device/cpu-worker.ts [--texts 1000] [--sessions 1,8] [--threads N] [--singles 30]
-//   [--rounds 2] [--model minilm]
+//   node --conditions=@shoal/source bench/device/cpu-worker.ts [--texts 1000] [--sessions 1,8] [--threads N]
+//   [--singles 30] [--rounds 2] [--model minilm]
 //
 // Prints one JSON line for each: texts/s of the rounds, p50 and p95 of single texts in milliseconds, memory of the
 // executor at the end.
@@ -65,9 +65,18 @@ for (const sessions of args.sessions.split(',')) {
     stop.abort();
     await bulk;
     const [executor] = childrenOf(worker.pid!);
-    process.stdout.write(
-      `${JSON.stringify({ bench: 'cpu-worker', cpu: cpus()[0]?.model, threads: Number(args.threads), sessions: Number(sessions), textsPerSecond: rates, alone, beside, leastCosine: least, executorMegabytes: Math.round(residentMegabytes(executor!)) })}\n`,
-    );
+    const found = {
+      bench: 'cpu-worker',
+      cpu: cpus()[0]?.model,
+      threads: Number(args.threads),
+      sessions: Number(sessions),
+      textsPerSecond: rates,
+      alone,
+      beside,
+      leastCosine: least,
+      executorMegabytes: Math.round(residentMegabytes(executor!)),
+    };
+    process.stdout.write(`${JSON.stringify(found)}\n`);
   } finally {
     await side.close();
   }

@@ -69,7 +69,7 @@ test('tune-grid: every cell gives the same vectors, and the pick is one of them'
   expect(share).toBeGreaterThan(0);
 });
 
-test('start-up: a graph that the runtime optimised before gives the same vectors, and a worker starts a second time', async () => {
+test('start-up: a graph that was optimised before gives the same vectors, and a worker starts again', async () => {
   const { sessions, workers } = await runBench('queue/start-up', '--rounds', '1');
   expect(Object.keys(sessions as object)).toEqual(['built', 'optimised', 'ort']);
   expect(workers).toEqual([

@@ -2,7 +2,8 @@
 // at 512 tokens: ours bare and through the queue, in fp32 and int8. Vectors are compared before the clock starts.
 //
 //   python3 -m venv VENV && VENV/bin/pip install sentence-transformers        # 5.8 GB
-//   node --conditions=@shoal/source bench/peers/peers.ts --python VENV/bin/python [--texts 400] [--rounds 3] [--threads 1]
+//   node --conditions=@shoal/source bench/peers/peers.ts --python VENV/bin/python [--texts 400] [--rounds 3]
+//       [--threads 1]
 
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';

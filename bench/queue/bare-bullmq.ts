@@ -3,8 +3,8 @@
 // no checks, no lease at the commit, no second process, and nobody reads a result: what is left is the server, the
 // client that adds, and BullMQ's scripts.
 //
-//   node --conditions=@shoal/source bench/queue/bare-bullmq.ts [--rates 160x64,800x64,1250x8,5000x1] [--seconds 15] [--warm
-//   5]
+//   node --conditions=@shoal/source bench/queue/bare-bullmq.ts [--rates 160x64,800x64,1250x8,5000x1] [--seconds 15]
+//   [--warm 5]
 //
 // Latency is from when a job was due to when BullMQ has completed it. Prints a table and one JSON line; no bars.
 

@@ -2,8 +2,8 @@
 // jobs of 64 rows unless it says so. Each situation is held against the same tenant alone on the same worker, in the
 // same run.
 //
-//   node --conditions=@shoal/source bench/queue/fairness.ts [--only tenants,plain,classes,poison] [--backlog 10000] [--plain
-//       2000] [--seconds 10] [--rounds 3] [--report]
+//   node --conditions=@shoal/source bench/queue/fairness.ts [--only tenants,plain,classes,poison] [--backlog 10000]
+//       [--plain 2000] [--seconds 10] [--rounds 3] [--report]
 //   … --soak --jobs 3000000 [--run-rows 36] [--run-ms 32]      jobs of one row, the queue never empty; a second tenant
 //                                                              adds 40 now and then. 1,125 rows a second leave room on
 //                                                              two cores; 15 ms a run on sixteen. What there is to

@@ -31,9 +31,17 @@ try {
   });
   for (const line of [...misplaced, ...wrong].slice(0, 20)) process.stderr.write(`${line}\n`);
   const seconds = Math.round((performance.now() - startedMs) / 1_000);
-  process.stdout.write(
-    `${JSON.stringify({ bench: 'hand-over-crash', cpu: cpus()[0]?.model, cores: availableParallelism(), seed: Number(args.seed), seconds, ...report, misplaced: misplaced.length, wrong: wrong.length })}\n`,
-  );
+  const found = {
+    bench: 'hand-over-crash',
+    cpu: cpus()[0]?.model,
+    cores: availableParallelism(),
+    seed: Number(args.seed),
+    seconds,
+    ...report,
+    misplaced: misplaced.length,
+    wrong: wrong.length,
+  };
+  process.stdout.write(`${JSON.stringify(found)}\n`);
   if (misplaced.length + wrong.length > 0) process.exitCode = 1;
 } finally {
   await server.stop();

@@ -178,9 +178,9 @@ function watchMemory(rig: Rig, lastMinute: Tally): { stop(): Memory } {
     const [executor] = childrenOf(rig.worker.pid!);
     const now = { server: rig.server.pid, claimer: rig.worker.pid!, executor: executor!, client: process.pid };
     for (const [name, pid] of Object.entries(now)) seen[name]!.push(Math.round(residentMegabytes(pid) * 10) / 10);
-    process.stderr.write(
-      `${JSON.stringify({ jobs: lastMinute.jobs, p99: lastMinute.percentile(0.99), megabytes: Object.fromEntries(Object.entries(seen).map(([name, values]) => [name, values.at(-1)])) })}\n`,
-    );
+    const megabytes = Object.fromEntries(Object.entries(seen).map(([name, values]) => [name, values.at(-1)]));
+    const minute = { jobs: lastMinute.jobs, p99: lastMinute.percentile(0.99), megabytes };
+    process.stderr.write(`${JSON.stringify(minute)}\n`);
     lastMinute.reset();
   };
   const timer = setInterval(look, Math.min(60_000, (minutes * 60_000) / 10));
@@ -264,8 +264,8 @@ for (const { rate, textsPerSecond, p50, p99, told, cpu, missed } of rows) {
   );
 }
 const missed = rows.flatMap((row) => row.missed);
-process.stdout.write(
-  `${JSON.stringify({ bench: 'queue-rates', cpu: cpus()[0]?.model, cores: availableParallelism(), rttMs, sessions: Number(args.sessions), rows, missed })}\n`,
-);
+const machine = { cpu: cpus()[0]?.model, cores: availableParallelism() };
+const report = { bench: 'queue-rates', ...machine, rttMs, sessions: Number(args.sessions), rows, missed };
+process.stdout.write(`${JSON.stringify(report)}\n`);
 for (const row of rows) keep(row);
 if (missed.length > 0 && !args.report) process.exitCode = 1;

@@ -2,8 +2,8 @@
 // the same token ids, pool and budget on the same texts, alternately; the vectors are compared before anything is
 // timed.
 //
-//   node --conditions=@shoal/source bench/queue/queue-ratio.ts [--texts 1000] [--rounds 3] [--job-texts 64] [--threads N]
-//   [--model minilm]
+//   node --conditions=@shoal/source bench/queue/queue-ratio.ts [--texts 1000] [--rounds 3] [--job-texts 64]
+//   [--threads N] [--model minilm]
 //
 // Prints one JSON line: texts/s of each round and side, median ratio, padding efficiency, peak memory.
 

@@ -66,9 +66,9 @@ async function measure(): Promise<void> {
       (sessions['built']!.createMs - Math.min(...Object.values(sessions).map(({ createMs }) => createMs))) / second,
       3,
     );
-    process.stdout.write(
-      `${JSON.stringify({ part: 'start-up', device, isBuilt: args.built, rounds, sessions, workers, saved, isWorthIt: saved >= WORTH })}\n`,
-    );
+    const isWorthIt = saved >= WORTH;
+    const report = { part: 'start-up', device, isBuilt: args.built, rounds, sessions, workers, saved, isWorthIt };
+    process.stdout.write(`${JSON.stringify(report)}\n`);
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }

@@ -1,12 +1,13 @@
 // Where the time goes of a tenant with little beside one with much: claimer and executor on a simulated device, in
 // simulated time, so the figures are the same on every machine. A always has jobs waiting, B adds some at random
-// moments; the line is the queue's rule (libs/queue/src/worker/fair-order.ts) in memory, and every round trip takes its time.
-// Told for the job of B that is done last: how long until its row was in the pool, waited there, waited at the device,
-// ran, and was committed and settled; and what was cut before it: rows that were claimed before it, and rows that came
-// later than it.
+// moments; the line is the queue's rule (libs/queue/src/worker/fair-order.ts) in memory, and every round trip takes its
+// time. Told for the job of B that is done last: how long until its row was in the pool, waited there, waited at the
+// device, ran, and was committed and settled; and what was cut before it: rows that were claimed before it, and rows
+// that came later than it.
 //
-//   node --conditions=@shoal/source bench/queue/tenant-wait.ts [--run-ms 32] [--run-rows 36] [--pool-tokens 2232] [--rows 1]
-//   [--jobs 40] [--hop-ms 3] [--looks 200] [--mix short|standard] [--tokens-per-ms 0] [--padded-tokens N] [--report]
+//   node --conditions=@shoal/source bench/queue/tenant-wait.ts [--run-ms 32] [--run-rows 36] [--pool-tokens 2232]
+//   [--rows 1] [--jobs 40] [--hop-ms 3] [--looks 200] [--mix short|standard]
+//   [--tokens-per-ms 0] [--padded-tokens N] [--report]
 //
 // --tokens-per-ms: what a padded token costs besides --run-ms; 0: nothing. --mix short: 8 to 48 tokens, even;
 // standard: log-normal, median 52, to 256. One JSON line; exit 1 when B, in the median, takes more than twice what it

@@ -59,7 +59,8 @@ async function ask(file: string, option: string): Promise<Answer> {
     ),
   ];
   try {
-    await import(/* @vite-ignore */ `${FOLDER}${file}?${process.hrtime.bigint()}`); // a module runs once under each name
+    // a module runs once under each name
+    await import(/* @vite-ignore */ `${FOLDER}${file}?${process.hrtime.bigint()}`);
     throw new Error(`${file} ${option} ran to its end`);
   } catch (error) {
     if (!(error instanceof Exit)) throw error;

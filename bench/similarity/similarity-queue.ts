@@ -3,8 +3,8 @@
 // them. Answers are compared with the kernels' before anything is timed; both sides run alternately, the same number of
 // threads.
 //
-//   node --conditions=@shoal/source bench/similarity/similarity-queue.ts [--jobs 1024] [--rounds 3] [--rows 100000] [--dims 384]
-//   [--k 10] [--threads N] [--device gpu:0]
+//   node --conditions=@shoal/source bench/similarity/similarity-queue.ts [--jobs 1024] [--rounds 3] [--rows 100000]
+//   [--dims 384] [--k 10] [--threads N] [--device gpu:0]
 //
 // Prints one JSON line: queries/s of each round and side, median ratio, mean queries of a batch; the share of each
 // queued round in which kernels ran (`busy`: what is missing to 1 is the first jobs' way in, the last answers' way out

@@ -5,8 +5,8 @@
 // collections.
 //
 //   python3 -m venv VENV && VENV/bin/pip install numpy
-//   node --conditions=@shoal/source bench/similarity/similarity.ts --python VENV/bin/python [--rows 100000] [--queries 1000]
-//       [--dims 384] [--k 10] [--rounds 5] [--record]
+//   node --conditions=@shoal/source bench/similarity/similarity.ts --python VENV/bin/python [--rows 100000]
+//       [--queries 1000] [--dims 384] [--k 10] [--rounds 5] [--record]
 //
 // One line of JSON. Without a Python that has numpy that peer is left out, and the line says so. --record appends rows
 // to bench/results/similarity.jsonl; bars are for 1,000 × 100,000 × 384: 0.85 of the peak, 5 times usearch, 1.1 times

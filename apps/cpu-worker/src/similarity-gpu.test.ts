@@ -105,7 +105,7 @@ async function devices(): Promise<string[]> {
 }
 
 describe.skipIf(library === undefined)('on the stand-in', () => {
-  test('gpu:0 computes there, says so in every result, and shows what it holds and where its break-even is', async () => {
+  test('gpu:0 computes there, says so in every result, and shows what it holds and its break-even', async () => {
     const { said } = await startWorker({ SHOAL_DEVICE: 'gpu:0', SHOAL_SMALL_ON_CPU: 'never' });
     expect(said).toMatchObject({ kind: 'ready', device: 'cuda:0' });
     await askEverything(client, 'docs@1', rowsOf(1));

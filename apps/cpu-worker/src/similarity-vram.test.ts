@@ -92,7 +92,7 @@ async function states(): Promise<Record<string, number>> {
 }
 
 describe.skipIf(standIn === undefined)('on the stand-in', () => {
-  test('collections of three times the memory take turns on the device, nothing is lost, every answer is right', async () => {
+  test('collections of three times the memory take turns on the device, and every answer is right', async () => {
     const { engine } = await startGpuWorker(3 * ON_DEVICE);
     await withStandIn({ SHOAL_STAND_IN_BYTES: 3 * ON_DEVICE + WORK_BYTES }, async () => {
       for (let round = 0; round < 3; round++)
@@ -111,7 +111,7 @@ describe.skipIf(standIn === undefined)('on the stand-in', () => {
     expect([engine.residents.count, engine.heldBytes]).toEqual([0, 0]);
   });
 
-  test('a new version is served beside the one that readers have, and the old one leaves when it is replaced', async () => {
+  test('a new version is served beside the one that readers have, and the old one leaves once replaced', async () => {
     const { engine } = await startGpuWorker(10 * ON_DEVICE);
     await createCollection(folder, 'growing', [{ dims: DIMS, vectors: rowsOf(20) }]);
     await askEverything('growing@1', rowsOf(20));
@@ -137,7 +137,7 @@ describe.skipIf(standIn === undefined)('on the stand-in', () => {
     expect(await states()).toEqual({});
   });
 
-  test('what not even one row at a time fits goes to the CPU lane with its reason, and its answer comes from there', async () => {
+  test('what does not fit row by row goes to the CPU lane with its reason, and is answered there', async () => {
     await startGpuWorker(10 * ON_DEVICE);
     await withStandIn({ SHOAL_STAND_IN_MOST_WORK: 1 }, async () => {
       const asked = Promise.all([askEverything('c3@1', rowsOf(3)), client.spread('ring', [[0]], { k: 3, steps: 2 })]);

@@ -319,7 +319,7 @@ describe('a bad request', () => {
     expect((await fetch(`${producer.url}/healthz`, { method: 'HEAD' })).status).toBe(200);
   });
 
-  test('a text that is too long is named by its place, also in a later job, and cut when that is asked for', async () => {
+  test('a text that is too long is named by its place, in later jobs too, and cut when that is asked for', async () => {
     const long = 'word '.repeat(400);
     const input = Array.from({ length: 100 }, (_, i) => (i === 70 ? long : 'short'));
     expect(await refused(post({ model: MODEL, input }))).toMatchObject({

@@ -501,7 +501,7 @@ test('an aborted run rejects with INTERRUPTED and takes what waits off the queue
   expect(await redis.llen(`${PREFIX}:embed-m${models}:wait`)).toBe(0);
 });
 
-test('cancel takes a request back while it waits, with all its parts, and whoever waits for it hears at once', async () => {
+test('cancel takes a waiting request back, with all its parts, and whoever waits for it hears at once', async () => {
   const client = await connect({ jobTexts: 10, askAfterMs: 60_000 });
   const run = client.embed(
     [...lines(35)].map(({ text }) => text),
@@ -596,7 +596,7 @@ test('close rejects what is open, and nothing is left running', async () => {
   await expect.poll(async () => String(await redis.client('LIST')).match(/name=shoal-/g)).toBe(null);
 });
 
-test('a question about similarity that is aborted while its line opens ends at once, and leaves nothing on the queue', async () => {
+test('a similarity question that is aborted while its line opens ends at once, and leaves nothing queued', async () => {
   const client = await connect();
   const line = await QueueLine.open(
     { redisUrl: server.url, prefix: PREFIX, model: newModel() },
@@ -831,7 +831,7 @@ test('a full server is waited for, and ends in QUEUE_FULL when it stays full', a
   expect(worker.rows).toBe(1);
 });
 
-test('a server that was away for longer than results live: what expired is computed again, late and right', async () => {
+test('a server that was away for longer than results live: what expired is computed again, and right', async () => {
   const own = await startTestServer();
   closers.push(() => own.stop());
   const model = newModel();

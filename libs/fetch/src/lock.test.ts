@@ -83,7 +83,7 @@ test('a pid that was reused does not keep a lock', async () => {
   await expect(withLock(path, async () => 'mine')).resolves.toBe('mine');
 });
 
-test('an owner in another pid namespace of this host keeps its lock until it has not touched it for a minute', async () => {
+test('an owner in another pid namespace of this host keeps its lock until it is untouched for a minute', async () => {
   await withLock(path, async () => undefined);
   writeFileSync(
     path,
@@ -111,7 +111,7 @@ test('waiting ends with an error that names the holder', async () => {
   });
 });
 
-test('a signal ends the waiting with its own reason, and leaves the lock to its holder and nothing of its own', async () => {
+test('a signal ends the waiting with its own reason, and leaves the lock to its holder and nothing else', async () => {
   const stopping = new AbortController();
   let ran = false;
   const work = async (): Promise<void> => {

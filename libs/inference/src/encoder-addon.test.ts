@@ -1,4 +1,5 @@
-// What the encoder's addon does where the system gives it no thread, and what its build says where there is no compiler.
+// What the encoder's addon does where the system gives it no thread, and what its build says where there is no
+// compiler.
 
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -34,11 +35,14 @@ describe.skipIf(!canRefuse)('a thread that the system refuses', () => {
       #include <cstring>
       #include <dlfcn.h>
       #include <pthread.h>
-      extern "C" int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *), void *data) noexcept {
+      extern "C" int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *),
+                                    void *data) noexcept {
         static const auto real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
         static int asked = 0;
         Dl_info caller;
-        const bool isOurs = dladdr(__builtin_return_address(0), &caller) != 0 && (strstr(caller.dli_fname, ".node") != nullptr || strstr(caller.dli_fname, "libstdc++") != nullptr);
+        const bool isKnown = dladdr(__builtin_return_address(0), &caller) != 0;
+        const auto isIn = [&](const char *file) { return strstr(caller.dli_fname, file) != nullptr; };
+        const bool isOurs = isKnown && (isIn(".node") || isIn("libstdc++"));
         if (isOurs && ++asked == atoi(getenv("REFUSE_NTH"))) return EAGAIN;
         return real(thread, attributes, work, data);
       }`,
@@ -56,7 +60,7 @@ describe.skipIf(!canRefuse)('a thread that the system refuses', () => {
     return { status, signal, stdout };
   }
 
-  test('is an error of the encoder: of the whole for its first lane, of its opening for the others, and it closes', () => {
+  test('is an error of the encoder: of all for its first lane, of its opening for the others, and it closes', () => {
     const [hidden, intermediate, vocabulary, positions] = [32, 64, 10, 16];
     const weights = [
       vocabulary * hidden,
@@ -78,7 +82,11 @@ describe.skipIf(!canRefuse)('a thread that the system refuses', () => {
       const weights = ${JSON.stringify(weights)}.map((count) => new Float32Array(count).fill(0.01));
       try {
         const encoder = addon.encoder(${JSON.stringify(ENCODER_LIBRARIES.reference)});
-        await addon.open(encoder, Float64Array.of(${hidden}, 1, 1, ${intermediate}, ${vocabulary}, ${positions}, 1e-12, 0, 1, 0, 0, 2, 0), weights, 0).then(() => console.log('opened'), (error) => console.log(error.status, error.message));
+        const sizes = [${hidden}, 1, 1, ${intermediate}, ${vocabulary}, ${positions}];
+        await addon.open(encoder, Float64Array.of(...sizes, 1e-12, 0, 1, 0, 0, 2, 0), weights, 0).then(
+          () => console.log('opened'),
+          (error) => console.log(error.status, error.message),
+        );
         await addon.close(encoder);
       } catch (error) { console.log(error.message); }
       console.log('closed');`;

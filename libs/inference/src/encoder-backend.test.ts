@@ -149,7 +149,7 @@ describe.runIf(hasCompiler)('with a compiler', () => {
     },
   );
 
-  test('an exact backend that could not be opened is opened by the next run, and want of memory is a result', async () => {
+  test('an exact backend that could not be opened is opened by the next run; want of memory is a result', async () => {
     const model = await openModel('tiny-random', { cacheDir });
     const failures = [
       new Error('no such graph'),
@@ -195,7 +195,7 @@ describe.runIf(hasCompiler)('with a compiler', () => {
     await backend.stop();
   });
 
-  test('an exact backend that never opens is seen like a run that hangs, and one that opens or fails is not', async () => {
+  test('an exact backend that never opens is seen like a run that hangs; one that opens or fails is not', async () => {
     const model = await openModel('tiny-random', { cacheDir });
     const openings = [Promise.withResolvers<OrtBackend>(), Promise.withResolvers<OrtBackend>()];
     const [failing, opening] = openings;

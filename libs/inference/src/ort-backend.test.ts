@@ -79,7 +79,7 @@ describe('a backend on the CPU', () => {
     await backend.stop();
   });
 
-  test('a backend that was prepared gives the same vectors, also where there is no address space for what was asked', async () => {
+  test('a prepared backend gives the same vectors, also without the address space that was asked for', async () => {
     const model = await openModel('tiny-random', { cacheDir });
     const graphPath = await openGraph(model, { cacheDir });
     const vectors: string[] = [];
@@ -144,7 +144,7 @@ describe('a backend on the CPU', () => {
       );
     }
 
-    test('gives some rows that are no vectors, and all of them in an exact run, which are those of the fp32 graph', async () => {
+    test('gives some rows that are no vectors, and in an exact run all of them as the fp32 graph does', async () => {
       const model = await writeTinyModel(join(cacheDir, 'loud'), { seed: 1, feedForwardScale: 100 });
       const [graphPath, exactGraphPath] = [
         await openGraph(model, { cacheDir, kind: 'plain-fp16' }),
@@ -236,7 +236,8 @@ test('the runtime leaves no device id behind and reports to nobody', async () =>
     program,
     `
     import { OrtBackend } from '${new URL('./ort-backend.ts', import.meta.url).href}';
-    const backend = await OrtBackend.open({ graphPath: process.argv[2], dims: ${model.dims}, threads: 1, slotRows: 1, slotTokens: 64 });
+    const sizes = { dims: ${model.dims}, threads: 1, slotRows: 1, slotTokens: 64 };
+    const backend = await OrtBackend.open({ graphPath: process.argv[2], ...sizes });
     await backend.stop();`,
   );
   const { ORT_DISABLE_TELEMETRY: _ours, ...environment } = process.env;

@@ -8,7 +8,7 @@ import { createHash } from 'node:crypto';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-// oxlint-disable-next-line no-restricted-imports -- a tool that reads what happens inside a graph needs the engine that runs it
+// oxlint-disable-next-line no-restricted-imports -- reads what happens inside a graph, which only its engine sees
 import { InferenceSession, Tensor } from 'onnxruntime-node';
 import { cacheFolder } from '@shoal/core';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';

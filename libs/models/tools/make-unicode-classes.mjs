@@ -71,13 +71,17 @@ function ranges(points) {
   return found.map(([from, to]) => (from === to ? from.toString(16) : `${from.toString(16)}-${to.toString(16)}`));
 }
 
-function wrap(parts) {
-  const lines = [''];
-  for (const part of parts) {
-    if (lines.at(-1).length + part.length > 124) lines.push('');
-    lines.push(`${lines.pop()}${part} `);
+const COLUMNS = 120;
+
+/** Lines of words, each behind `indent` and no longer than the formatter's. */
+function wrap(pieces, indent) {
+  const lines = [];
+  for (const word of pieces) {
+    const last = lines.at(-1);
+    if (last === undefined || last.length + 1 + word.length > COLUMNS) lines.push(`${indent}${word}`);
+    else lines[lines.length - 1] = `${last} ${word}`;
   }
-  return lines.map((line) => `    ${line.trimEnd()}`).join('\n');
+  return lines.join('\n');
 }
 
 const meanings = {
@@ -93,15 +97,18 @@ const notes = Object.entries(differing)
   .map(([name, count]) => `${name} ${count}`)
   .join(', ');
 const body = Object.entries(sets)
-  .map(([name, points]) => `  // ${meanings[name]}\n  ${name}: \`\n${wrap(ranges(points))}\`,`)
+  .map(([name, points]) => `  // ${meanings[name]}\n  ${name}: \`\n${wrap(ranges(points), '    ')}\`,`)
   .join('\n');
+const hexadecimal = decompositionDiffers.map((point) => point.toString(16)).join(' ');
+const head =
+  `What BERT's normalizer does with each code point, as tokenizers ${version} (the Rust original) does it. ` +
+  'Written by tools/make-unicode-classes.mjs, which asked that package about every code point; do not edit. ' +
+  `The answers of Node ${process.versions.node} (Unicode ${process.versions.unicode}) differ at this many code ` +
+  `points: ${notes}; ${decompositionDiffers.length} have an NFD there and none here (${hexadecimal}). Lower case ` +
+  'agrees everywhere. Whole classes instead of a list of exceptions: a newer Node would need another list.';
 writeFileSync(
   new URL('../src/tokenizer/unicode-classes.ts', import.meta.url),
-  `// What BERT's normalizer does with each code point, as tokenizers ${version} (the Rust original) does it. Written by
-// tools/make-unicode-classes.mjs, which asked that package about every code point; do not edit. The answers of Node ${process.versions.node}
-// (Unicode ${process.versions.unicode}) differ at this many code points: ${notes}; ${decompositionDiffers.length} have an NFD there
-// and none here (${decompositionDiffers.map((p) => p.toString(16)).join(' ')}).
-// Lower case agrees everywhere. Whole classes instead of a list of exceptions: a newer Node would need another list.
+  `${wrap(head.split(' '), '// ')}
 
 /** Ranges of code points in hexadecimal, ascending. */
 export const CLASS_RANGES = {

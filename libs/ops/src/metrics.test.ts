@@ -76,7 +76,7 @@ test('what a worker does is counted once, in the unit that the name says', async
   ]).toEqual([1, 1, 1]);
 });
 
-test('a similarity worker counts on over the lives of its executors, and its GPU has lines only where there is one', async () => {
+test('a similarity worker counts on from executor to executor, and has lines of a GPU only with one', async () => {
   const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
   const ledger = { residents: 2, bytes: 300, budgetBytes: 1_000, evictions: 5 };
   const facts = {
@@ -124,7 +124,7 @@ test('a similarity worker counts on over the lives of its executors, and its GPU
   ]).toEqual([40_000, undefined]);
 });
 
-test('the budget stands under what limits it now, and a run has no predicted memory where nothing predicts it', async () => {
+test('the budget stands under what limits it now, and without a prediction a run has no predicted memory', async () => {
   const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
   recorder.budgetChanged({ maxPaddedTokens: 65_536, limitedBy: 'knee', source: 'fitted' });
   recorder.budgetChanged({ maxPaddedTokens: 49_152, limitedBy: 'memory', source: 'corrected' });

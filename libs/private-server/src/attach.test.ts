@@ -256,7 +256,7 @@ test(
   },
 );
 
-test('a signal that comes once a command is attached does not keep it from bringing up another supervisor', async () => {
+test('a signal to an attached command does not keep it from bringing up another supervisor', async () => {
   const stopping = new AbortController();
   const server = await attach({ signal: stopping.signal });
   const killed = running()!.supervisor.pid;

@@ -60,10 +60,10 @@ test('a version that works but is older than advised comes with a warning', asyn
   expect(found.warning).toMatch(/Redis 7\.0\.15 works, but Redis 7\.2/);
 });
 
-test('one that is too old or answers oddly is passed over with a line, and without a network the whole story is told', async () => {
+test('one that is too old or answers oddly is passed over with a line; without a network all is told', async () => {
   const path = [installs('valkey-server', 'hello'), installs('redis-server', 'Redis server v=6.2.7 sha=00000000:0')];
   await expect(find(path, OFFLINE)).rejects.toThrow(
-    /no queue server can be started: .*does not say its version.*6\.2\.7 is older than 7\.0\.8.*cannot be reached.*apt install valkey.*REDIS_URL/,
+    /no queue .*does not say its version.*6\.2\.7 is older than 7\.0\.8.*cannot be reached.*install valkey.*REDIS_URL/,
   );
   expect(steps).toHaveLength(3);
   expect(existsSync(join(folder, 'cache', 'server', 'valkey-9.1.2', 'valkey-server'))).toBe(false);
@@ -140,7 +140,7 @@ function hasDataOf(name: DataWriter['name'], version: string): void {
   writeDataWriter(data, { name, version });
 }
 
-test('an older program or one of another brand than the one that wrote the data is passed over with a line', async () => {
+test('a program older than the one that wrote the data, or of another brand, is passed over with a line', async () => {
   hasDataOf('Valkey', '9.1.2');
   const redis = installs('redis-server', 'Redis server v=7.0.15 sha=00000000:0');
   const kept = join(folder, 'cache', 'server', 'valkey-9.1.2');

@@ -210,6 +210,24 @@ function hasExited(child: ChildProcess): boolean {
   return child.exitCode !== null || child.signalCode !== null || child.pid === undefined;
 }
 
+/** Redis takes a base file that does not begin with its name for a list of commands. */
+const OTHER_FORMAT = anyOf(
+  'Wrong signature trying to load DB',
+  "Can't handle RDB format version",
+  'Bad file format reading the append only file \\S+\\.base\\.rdb',
+);
+const DAMAGED = anyOf(
+  'Bad file format reading the append only file',
+  'Unexpected end of file',
+  'Unknown command .* reading the append only',
+  'AOF .* (missing|corrupt)',
+  'manifest',
+);
+
+function anyOf(...patterns: readonly string[]): RegExp {
+  return new RegExp(patterns.join('|'), 'i');
+}
+
 /** What the server printed last, with the cure where the cause is known. */
 function explain(log: string, from: number, data: string): string {
   const printed = readFileSync(log).subarray(from).toString('utf8');
@@ -221,22 +239,13 @@ function explain(log: string, from: number, data: string): string {
     .join(' | ')
     .slice(-400);
   const said = last === '' ? 'It printed nothing.' : `It said: ${last}`;
-  // Redis takes a base file that does not begin with its name for a list of commands.
-  if (
-    /Wrong signature trying to load DB|Can't handle RDB format version|Bad file format reading the append only file \S+\.base\.rdb/i.test(
-      printed,
-    )
-  ) {
+  if (OTHER_FORMAT.test(printed)) {
     return (
       `${said}. Its data in ${data} are of another or a newer server program, or damaged: put the one that wrote ` +
       'them (Valkey, Redis) on PATH, or move that folder away and begin with an empty queue'
     );
   }
-  if (
-    /Bad file format reading the append only file|Unexpected end of file|Unknown command .* reading the append only|AOF .* (missing|corrupt)|manifest/i.test(
-      printed,
-    )
-  ) {
+  if (DAMAGED.test(printed)) {
     return (
       `${said}. Its data in ${data} are damaged: repair them (valkey-check-aof --fix on the file it names), or ` +
       'move that folder away and begin with an empty queue'

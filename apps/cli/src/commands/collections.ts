@@ -75,11 +75,7 @@ export async function build(
     ? await write({ terminal, settings, folder, name, flags }, chained(files), { about: {} })
     : await buildFromTexts(terminal, settings, name, files, flags);
   const recall = flags.ann === true ? await measure(terminal, settings, info, flags) : undefined;
-  if (flags.json === true)
-    return print(
-      terminal,
-      `${JSON.stringify({ ...info, ...(recall === undefined ? {} : { ann: { metric: flags.metric, ...recall } }) }, null, 1)}\n`,
-    );
+  if (flags.json === true) return print(terminal, `${JSON.stringify({ ...info, ...annOf(flags, recall) }, null, 1)}\n`);
   if (flags.quiet === true) return;
   const { version, rows, dims, dtype, bytes } = info;
   say(
@@ -299,6 +295,10 @@ async function firstRecord(path: string): Promise<string> {
   return '';
 }
 
+function annOf({ metric }: CheckFlags, recall: Recall | undefined): { readonly ann?: object } {
+  return recall === undefined ? {} : { ann: { metric, ...recall } };
+}
+
 async function measure(
   terminal: Terminal,
   settings: CollectionSettings,
@@ -364,10 +364,7 @@ export async function check(terminal: Terminal, name: string, flags: CheckFlags)
   const info = await checkCollection(settings.collectionsDir, name);
   const recall = flags.ann === true ? await measure(terminal, settings, info, flags) : undefined;
   if (flags.json === true)
-    return print(
-      terminal,
-      `${JSON.stringify({ ...info, isWhole: true, ...(recall === undefined ? {} : { ann: { metric: flags.metric, ...recall } }) }, null, 1)}\n`,
-    );
+    return print(terminal, `${JSON.stringify({ ...info, isWhole: true, ...annOf(flags, recall) }, null, 1)}\n`);
   await print(
     terminal,
     `${info.name}@${info.version} is whole: ${info.rows.toLocaleString('en')} rows, checksum as ` +

@@ -65,10 +65,13 @@ export async function search(
   });
   const found = answer.found[0]!;
   if (flags.json === true)
-    return print(
-      terminal,
-      `${JSON.stringify({ query: text, collection: `${collection.name}@${collection.version}`, metric: flags.metric, ...(answer.recall === undefined ? {} : { recall: answer.recall }), found }, null, 1)}\n`,
-    );
+    return printJson(terminal, {
+      query: text,
+      collection: `${collection.name}@${collection.version}`,
+      metric: flags.metric,
+      ...(answer.recall === undefined ? {} : { recall: answer.recall }),
+      found,
+    });
   if (flags.quiet !== true) {
     const how =
       flags.ann === true
@@ -272,10 +275,14 @@ export async function spread(terminal: Terminal, graphOrFile: string, flags: Spr
     activation: scores[at]!,
   }));
   if (flags.json === true)
-    return print(
-      terminal,
-      `${JSON.stringify({ nodes: graph.nodes, edges: graph.source.length, steps, decay, threshold, found }, null, 1)}\n`,
-    );
+    return printJson(terminal, {
+      nodes: graph.nodes,
+      edges: graph.source.length,
+      steps,
+      decay,
+      threshold,
+      found,
+    });
   await print(terminal, found.map(({ node, activation }) => `${activation.toFixed(6)}  ${node}\n`).join(''));
 }
 
@@ -293,4 +300,8 @@ function seedsOf(graph: Graph, given: readonly string[]): Seeds {
     return { node: number, value: Number(value) };
   });
   return { nodes: Uint32Array.from(seeds, ({ node }) => node), values: Float32Array.from(seeds, ({ value }) => value) };
+}
+
+async function printJson(terminal: Terminal, report: Readonly<Record<string, unknown>>): Promise<void> {
+  await print(terminal, `${JSON.stringify(report, null, 1)}\n`);
 }

@@ -93,14 +93,9 @@ export function breakEvenTable({ device, key, breakEvens, seconds }: ComparingRe
   if (breakEvens.length === 0)
     return `comparing on ${device}: there is one device and nothing to choose, so nothing was measured\n`;
   const lines = breakEvens.map(({ kind, queries, work }) => {
-    const found =
-      work === undefined
-        ? ['never', '']
-        : [
-            Math.round(work).toLocaleString('en'),
-            kind === 'spread' ? '' : Math.ceil(work / USUAL_DIMS).toLocaleString('en'),
-          ];
-    return `${kind.padEnd(14)}  ${String(queries).padStart(7)}  ${found[0]!.padStart(16)}  ${found[1]!.padStart(10)}`.trimEnd();
+    const found = work === undefined ? 'never' : Math.round(work).toLocaleString('en');
+    const rows = work === undefined || kind === 'spread' ? '' : Math.ceil(work / USUAL_DIMS).toLocaleString('en');
+    return [kind.padEnd(14), String(queries).padStart(7), found.padStart(16), rows.padStart(10)].join('  ').trimEnd();
   });
   return [
     `comparing on ${device} (${key}), measured in ${Math.round(seconds)} s: the GPU is sooner from so many ` +

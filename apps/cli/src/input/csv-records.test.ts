@@ -51,7 +51,7 @@ describe('records of CSV', () => {
     expect(await recordsOf('text;n\nx\ty;1\n', { name: 'a.tsv', delimiter: ';' })).toMatchObject([{ text: 'x\ty' }]);
   });
 
-  test('with another number of fields, or without the id that was asked for, are bad; their neighbours are not', async () => {
+  test('with another number of fields, or without the id that was asked for, are bad; neighbours are not', async () => {
     expect(await recordsOf('id,text\n1,x,y\n2\n,z\n3,good\n', { idField: 'id' })).toEqual([
       {
         index: 0,

@@ -56,7 +56,7 @@ describe('rows of CSV', () => {
     expect(await rowsOf('5" disk,x\n')).toEqual([[1, '5" disk', 'x']]);
   });
 
-  test('with a quote that is never closed are named by the line on which they begin, and where it was opened', async () => {
+  test('with a quote that is never closed are named by their first line, and where it was opened', async () => {
     expect(await rowsOf('a,b\n1,"x\n2,y\n')).toEqual([
       [1, 'a', 'b'],
       { line: 2, problem: expect.stringMatching(/^the quote that opens field 2 is never closed/) },

@@ -23,8 +23,10 @@ export interface CorpusLimits {
   readonly words: number;
 }
 
-const NO_ANSWERS =
-  /^(changelog|changes|history|releases?|licen[sc]es?|copying|notice|contributing|contributors|authors|code[-_]of[-_]conduct|security|governance|upgrading|migrat\w*|pull_request_template|issue_template)\b/i;
+const OF_RELEASES = 'changelog|changes|history|releases?|upgrading|migrat\\w*';
+const OF_LAW = 'licen[sc]es?|copying|notice|authors|contributors|security|governance|code[-_]of[-_]conduct';
+const OF_HELPING = 'contributing|pull_request_template|issue_template';
+const NO_ANSWERS = new RegExp(`^(${OF_RELEASES}|${OF_LAW}|${OF_HELPING})\\b`, 'i');
 /** Folders of this project without documents: what is built, fetched, measured or made for tests. */
 const NO_DOCUMENTS = new Set(['node_modules', 'dist', 'fixtures', 'results', 'lab']);
 const OWN_FIRST = ['README.md', 'ARCHITECTURE.md', 'GLOSSARY.md', 'CONTRIBUTING.md'];

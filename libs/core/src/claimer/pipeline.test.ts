@@ -356,7 +356,7 @@ describe('claiming', () => {
     await bench.stop();
   });
 
-  test('what the device eats until claimed jobs are in the pool, and in 100 ms, is claimed ahead, up to a limit', async () => {
+  test('what the device eats until jobs are in the pool, and in 100 ms, is claimed ahead, up to a limit', async () => {
     const poolTokens = 4_000;
     // 1.4 by the 100 ms, less the room that is not worth a claim
     expect(await leastPooled(poolTokens, 0)).toBeGreaterThan(1.2 * poolTokens);
@@ -364,7 +364,7 @@ describe('claiming', () => {
     expect(await leastPooled(poolTokens, 250)).toBeLessThan(1.1 * poolTokens); // a whole one
   });
 
-  test('an interactive job that is next in line is claimed though the pool is full, and bulk jobs are not', async () => {
+  test('an interactive job that is next in line is claimed though the pool is full; bulk jobs are not', async () => {
     const bench = setup({ poolTokens: 6_400 });
     bench.addJobs(1, bulk(100));
     await bench.started();
@@ -924,7 +924,7 @@ describe('an executor that dies', () => {
     await bench.stop();
   });
 
-  test('a job that twenty of them were about to read, and ran nothing, fails, and its producer hears of it', async () => {
+  test('a job that twenty of them were about to read, and ran nothing, fails, and its producer is told', async () => {
     const bench = setup();
     bench.queue.add('a', bulk(1, { reply: '{shoal}:reply:me' }));
     await bench.started();
@@ -993,7 +993,7 @@ describe('an executor that dies', () => {
     await bench.stop();
   });
 
-  test('suspects are halved until the culprit is alone; that one is quarantined, and told; nobody else is charged', async () => {
+  test('suspects are halved until the culprit is alone; it is quarantined and told; no other is charged', async () => {
     const bench = setup();
     bench.addJobs(8, bulk(1, { reply: '{shoal}:reply:me' }));
     await bench.started();
@@ -1589,7 +1589,7 @@ function claimsWith(bench: ReturnType<typeof setup>, more: Partial<RawClaim>): v
 }
 
 describe('jobs that were handed over', () => {
-  test('one whose child has completed is completed and announced without running, even after its deadline', async () => {
+  test('one whose child has completed is completed and told without running, even after its deadline', async () => {
     const bench = setup();
     const value = { ...valueOf({ jobId: 'job-0' } as JobOrder), handedOver: { reason: 'OUT_OF_VRAM' as const } };
     claimsWith(bench, { ending: { kind: 'complete', value } });
@@ -1625,7 +1625,7 @@ describe('jobs that were handed over', () => {
     await bench.stop();
   });
 
-  test('a child runs under its lane and ends unannounced: the producer waits for the job in the main lane', async () => {
+  test('a child runs under its lane and ends unannounced: the producer waits for the job it was made for', async () => {
     const bench = setup();
     claimsWith(bench, { lane: 'cpu' });
     bench.addJobs(2, bulk(1, { reply: '{shoal}:reply:me' }));

@@ -353,7 +353,7 @@ describe('recycling', () => {
     expect(bench.said('recycle')).toEqual([]);
   });
 
-  test('a library that cannot allocate asks for it at once, and the next executor runs everything that was open', async () => {
+  test('a library that cannot allocate asks for it at once, and the next executor runs all that was open', async () => {
     let isWornOut = false;
     const bench = setup({
       isReplaced: true,

@@ -219,7 +219,8 @@ describe('bulk rows', () => {
       limits: { maxRowAgeMs: 1e9 },
       backend: { slots: 6, runMs: () => 100 },
     });
-    const much = Array.from({ length: 540 }, (_, i) => ({ ...fullBatch(`much-${i}`), tenant: 'A' })); // 512 use up its own lead
+    // 512 use up its own lead
+    const much = Array.from({ length: 540 }, (_, i) => ({ ...fullBatch(`much-${i}`), tenant: 'A' }));
     bench.run(much, false);
     await bench.untilOutcomes(520);
     bench.run([{ ...fullBatch('little'), tenant: 'B' }], false);
@@ -324,7 +325,7 @@ describe('the window', () => {
 });
 
 describe('deadlines', () => {
-  test('rows of a job past its deadline are not cut, and it fails with DEADLINE_PASSED; its neighbours run', async () => {
+  test('rows of a job past its deadline are not cut, it fails with DEADLINE_PASSED; its neighbours run', async () => {
     const bench = setup({ backend: { slots: 1 }, budget: { maxRows: 1 } });
     bench.run([orderOf('long', [textOf(64, 1), textOf(64, 2)])]);
     bench.run([

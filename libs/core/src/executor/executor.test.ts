@@ -23,7 +23,7 @@ const jobSizes = fc.array(fc.array(fc.integer({ min: 2, max: 64 }), { minLength:
 });
 
 describe('rows', () => {
-  test('every row runs exactly once, and every job gets its own vectors in its own order, whatever the sizes', async () => {
+  test('every row runs exactly once, and every job gets its vectors in its own order, whatever the sizes', async () => {
     await fc.assert(
       fc.asyncProperty(
         jobSizes,
@@ -203,7 +203,8 @@ describe('running out of device memory', () => {
             const kept = jobs.slice(dropped === null ? 0 : 1);
             await bench.clock.advanceUntil(() => kept.every(({ jobId }) => bench.outcomesOf(jobId).length > 0));
             for (const { jobId } of kept) expect(bench.outcomesOf(jobId)).toMatchObject([{ kind: 'committed' }]);
-            const delivered = [...texts.entries()].filter(([job]) => bench.store.results.has(`job-${job}`)); // the dropped one may have been before that
+            // the dropped one may have been before that
+            const delivered = [...texts.entries()].filter(([job]) => bench.store.results.has(`job-${job}`));
             for (const [job, ofJob] of delivered)
               expect(bench.vectorsOf(`job-${job}`)).toEqual(expectedVectors(bench.tokenizer, ofJob));
             expect(await bench.leftovers()).toEqual(NOTHING);

@@ -12,9 +12,9 @@ export function settingsPage(): string {
 
 Generated from libs/core/src/settings/config.ts by \`npm run docs\`; do not edit.
 
-A setting is a flag, an environment variable or a line of \`shoal.config.json\` in the working directory. Flag beats environment beats
-file beats default. All problems are reported at once, before anything connects. \`REDIS_URL\` and \`LOG_LEVEL\` are honoured under
-their own names; \`SHOAL_FORCE_CPU=1\` makes every worker a CPU worker.
+A setting is a flag, an environment variable or a line of \`shoal.config.json\` in the working directory. Flag beats
+environment beats file beats default. All problems are reported at once, before anything connects. \`REDIS_URL\` and
+\`LOG_LEVEL\` are honoured under their own names; \`SHOAL_FORCE_CPU=1\` makes every worker a CPU worker.
 
 | key | environment | flag | default | meaning |
 | --- | --- | --- | --- | --- |

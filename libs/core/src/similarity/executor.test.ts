@@ -253,7 +253,7 @@ describe('memory', () => {
     expect(bench.device.heldBytes).toBe(0);
   });
 
-  test('residents of three times the budget take turns, the one used least recently leaves, and the budget holds', async () => {
+  test('residents of three times the budget take turns, the least recently used leaves, the budget holds', async () => {
     const bench = setup({ budgetRows: 100 });
     for (let i = 0; i < 6; i++) bench.device.collections.set(`docs@${i + 1}`, collection(50, i));
     let runs = 0;

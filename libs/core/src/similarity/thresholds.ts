@@ -1,9 +1,9 @@
 // From which size on the GPU of a machine computes faster than its CPU: one measured threshold for each kind of
 // computation and number of queries. Pure: measured numbers go in, a side comes out.
 //
-// A *kind* is what is computed on which type of rows ("topk/f32"). A size has two parts: how many queries come together,
-// and the *work* of one: values that it is compared with. Around a threshold both sides take the same time, so it does
-// not matter much where exactly it lies; far from it the choice is clear.
+// A *kind* is what is computed on which type of rows ("topk/f32"). A size has two parts: how many queries come
+// together, and the *work* of one: values that it is compared with. Around a threshold both sides take the same time,
+// so it does not matter much where exactly it lies; far from it the choice is clear.
 
 import { z } from 'zod';
 

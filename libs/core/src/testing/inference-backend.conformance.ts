@@ -34,7 +34,7 @@ export function describeInferenceBackend(name: string, make: () => Promise<Backe
       open = undefined;
     });
 
-    test('lends a few slots with buffers as large as announced, each to one borrower, and again once given back', async () => {
+    test('lends a few slots with buffers as large as announced, each to one borrower, and then again', async () => {
       const { backend } = await setup();
       const slots = lendAll(backend);
       expect(slots.length).toBeGreaterThanOrEqual(2);
@@ -126,7 +126,7 @@ export function describeInferenceBackend(name: string, make: () => Promise<Backe
       expect(bench.backend.memoryPlan().kind).toBe(plan.kind);
     });
 
-    test('runs rows exactly where its precision is narrower than fp32, and gives the vectors of the same rows', async (context) => {
+    test('runs rows exactly where its precision is narrower than fp32, and gives their vectors', async (context) => {
       const bench = await setup();
       const { backend } = bench;
       expect(backend.precision !== 'fp32' || backend.runExact === undefined).toBe(true);
@@ -140,7 +140,7 @@ export function describeInferenceBackend(name: string, make: () => Promise<Backe
       }
     });
 
-    test('gives every row a vector of length 1, at odd row counts and at every width that is a multiple of 8', async () => {
+    test('gives every row a vector of length 1, at odd row counts and at every width of a multiple of 8', async () => {
       const bench = await setup();
       for (let width = 8; width <= bench.maxTokens; width += 8) {
         for (const count of [1, 3, 7]) {

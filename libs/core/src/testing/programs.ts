@@ -1,6 +1,6 @@
 // Which file a test starts for an app, and with which flags of Node. The suite has just built `dist`, where a process
-// starts in half the time (0.5 s of CPU instead of 1.3, 2026-11-26); a test that is run by hand starts the sources, which
-// are never stale.
+// starts in half the time (0.5 s of CPU instead of 1.3, 2026-11-26); a test that is run by hand starts the sources,
+// which are never stale.
 
 import { fileURLToPath } from 'node:url';
 

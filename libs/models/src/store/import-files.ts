@@ -131,7 +131,8 @@ async function complete(folder: string): Promise<string[]> {
 
 /** Whether the vectors are normalized by one of the modules. */
 async function checkModules(path: string): Promise<boolean> {
-  const modules = CheckedJson.parse(`{ "modules": ${await readFile(path, 'utf8')} }`, path).list('modules'); // the file is a list
+  // the file is a list
+  const modules = CheckedJson.parse(`{ "modules": ${await readFile(path, 'utf8')} }`, path).list('modules');
   const types = modules.map((value, at) => CheckedJson.of(value, `${path}: module ${at}`).string('type'));
   for (const type of types) {
     if (!MODULE_TYPES.test(type))

@@ -83,7 +83,8 @@ async function markVerified(folder: string, pins: Pins): Promise<void> {
   const verified: Record<string, Verified[string]> = {};
   for (const [path, pin] of Object.entries(pins))
     verified[path] = { ...pin, changedMs: (await stat(join(folder, path))).mtimeMs };
-  await writeFile(join(folder, VERIFIED), `${JSON.stringify(verified, null, 1)}\n`).catch(() => undefined); // a read-only cache works, only slower
+  // a read-only cache works, only slower
+  await writeFile(join(folder, VERIFIED), `${JSON.stringify(verified, null, 1)}\n`).catch(() => undefined);
 }
 
 function corruptFiles(name: string, folder: string, problems: readonly FileProblem[]): ShoalError {

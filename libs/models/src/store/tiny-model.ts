@@ -38,10 +38,10 @@ export interface TinyModelFiles {
 }
 
 const WORDS = `the of and to in a is that for it as was with be by on not he his but at are this have from or had an
-they which one you were all her she there would their we him been has when who will no more if out so up said what its about
-than into them can only other time new some could these two may first then do any like my now over such our man me even
-most made after also well many must before back see through way where get much go work world text batch queue model
-vector token cat dog house water tree red blue`;
+they which one you were all her she there would their we him been has when who will no more if out so up said what its
+about than into them can only other time new some could these two may first then do any like my now over such our man
+me even most made after also well many must before back see through way where get much go work world text batch queue
+model vector token cat dog house water tree red blue`;
 
 export function tinyModelFiles(options: TinyModelOptions): TinyModelFiles {
   const {

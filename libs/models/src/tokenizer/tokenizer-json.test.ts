@@ -129,7 +129,7 @@ describe('"do_lower_case" of sentence_bert_config.json', () => {
     await expect(openTokenizer(model)).rejects.toMatchObject({
       code: 'MODEL_CORRUPT',
       message: expect.stringMatching(
-        /sentence_bert_config\.json has "do_lower_case": true, but .*tokenizer\.json keeps capitals.*set "lowercase" to true/,
+        /sentence_bert_config\.json has "do_lower_case": true, .*tokenizer\.json keeps capitals.*"lowercase" to true/,
       ) as string,
     });
   });

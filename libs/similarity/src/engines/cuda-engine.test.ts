@@ -257,7 +257,7 @@ describe.skipIf(standIn === undefined)('on the stand-in', () => {
     }
   });
 
-  test('a call is given less and less memory for its work, then the device to itself, and regains it slowly', async () => {
+  test('a call gets less and less memory for its work, then the device to itself, and regains it slowly', async () => {
     const [rows, other] = [block(3), block(4)];
     const engine = standInEngine(standIn!, { workBytes: 1 << 22 });
     for (const kept of [rows, other]) {
@@ -276,7 +276,7 @@ describe.skipIf(standIn === undefined)('on the stand-in', () => {
     engine.close();
   });
 
-  test('work whose smallest piece is larger than a call may use gets what that takes, and nobody leaves for it', async () => {
+  test('work whose smallest piece is larger than a call may use gets what it takes, and nobody leaves', async () => {
     const [rows, other] = [block(3), block(4)];
     const engine = standInEngine(standIn!, { workBytes: 1 << 16 });
     engine.keep(other);

@@ -199,7 +199,7 @@ function needOf({ rows, dims, strideBytes }: RowBlock, queries: number, resultBy
   return { bytes: rows * strideBytes, products: queries * rows * dims, resultBytes };
 }
 
-/** Of candidates by query those that lie in a piece of the rows: their places in the list, by query, and their rows there. */
+/** Finds the candidates that lie in a piece of the rows: their places in the list, by query, and their rows there. */
 function candidatesWithin(
   begin: Uint32Array,
   candidates: Uint32Array,

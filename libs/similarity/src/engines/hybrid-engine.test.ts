@@ -30,7 +30,7 @@ function block(rows: number): RowBlock {
   );
 }
 
-/** The GPU is faster from 1,000 rows of 8 values on, whatever the queries; bringing rows there pays for 2 queries on. */
+/** The GPU is faster from 1,000 rows of 8 values on, whatever the queries; bringing rows there pays from 2 on. */
 const MADE_UP = new Thresholds({
   thresholds: ['topk/f32', 'cosine/f32', 'rescore/f32', 'spread'].flatMap((kind) =>
     [1, 64].map((count) => ({ kind, queries: count, work: 8_000 })),

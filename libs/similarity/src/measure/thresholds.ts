@@ -1,7 +1,7 @@
-// From which size on a GPU engine is faster than a CPU engine, for each kind of computation at a few numbers of queries:
-// sizes grow from where the CPU is surely faster until the GPU is, and the place between the last two is halved until it
-// is known. And from how many queries on it pays to bring rows to the device for one search. Some seconds, of random
-// rows.
+// From which size on a GPU engine is faster than a CPU engine, for each kind of computation at a few numbers of
+// queries: sizes grow from where the CPU is surely faster until the GPU is, and the place between the last two is
+// halved until it is known. And from how many queries on it pays to bring rows to the device for one search. Some
+// seconds, of random rows.
 
 import type { MeasuredThresholds, Side, Threshold } from '@shoal/core';
 import { lowerQuartile } from '@shoal/core/base';

@@ -59,8 +59,14 @@ test('of what CUDA_VISIBLE_DEVICES lists each GPU once, and nothing from the fir
 
 test('slices in the place of a GPU that is cut into them', async () => {
   const script = `case "$*" in
--L) printf 'GPU 0: NVIDIA H200 (UUID: GPU-1)\\n  MIG 1g.18gb     Device  0: (UUID: MIG-a)\\n  MIG 1g.18gb     Device  1: (UUID: MIG-b)\\nGPU 1: NVIDIA H200 (UUID: GPU-2)\\n' ;;
-*) printf '0, GPU-1, 580.1, 100, 0, 100, 0, 30, 70, Enabled, 9.0, NVIDIA H200\\n1, GPU-2, 580.1, 100, 0, 100, 0, 30, 70, Disabled, 9.0, NVIDIA H200\\n' ;;
+-L)
+  printf 'GPU 0: NVIDIA H200 (UUID: GPU-1)\\n'
+  printf '  MIG 1g.18gb     Device  0: (UUID: MIG-a)\\n'
+  printf '  MIG 1g.18gb     Device  1: (UUID: MIG-b)\\n'
+  printf 'GPU 1: NVIDIA H200 (UUID: GPU-2)\\n' ;;
+*)
+  printf '0, GPU-1, 580.1, 100, 0, 100, 0, 30, 70, Enabled, 9.0, NVIDIA H200\\n'
+  printf '1, GPU-2, 580.1, 100, 0, 100, 0, 30, 70, Disabled, 9.0, NVIDIA H200\\n' ;;
 esac`;
   expect((await found({ script })).ids).toEqual(['MIG-a', 'MIG-b', '1']);
 });

@@ -1,5 +1,5 @@
-// What `shoal doctor` finds out about the model that the settings name: whether it runs where it should, which only a run
-// can tell.
+// What `shoal doctor` finds out about the model that the settings name: whether it runs where it should, which only a
+// run can tell.
 
 import { availableParallelism } from 'node:os';
 import type { Logger, Precision } from '@shoal/core';

@@ -53,7 +53,7 @@ async function untilAllEnded(queue: Queue, count: number, timeoutMs = 120_000): 
 const deathsOf = (worker: WorkerProcess): number =>
   worker.log.filter((line) => line['code'] === 'EXECUTOR_LOST').length;
 
-test('two poison jobs among 200: those two are quarantined with their inputs, 198 are done, no attempt is charged', async () => {
+test('two poison jobs among 200: those two are quarantined with inputs, 198 are done, nobody is charged', async () => {
   const poison = ['job-10', 'job-150'];
   const worker = await bench.startWorker(MODEL, { SHOAL_FAULT_TOKEN: String(DEADLY), SHOAL_POOL_TOKENS: '4096' });
   const queue = await bench.addJobs(
@@ -91,7 +91,7 @@ test('a job whose run hangs is found like one that kills', async () => {
   process.stdout.write(`hang: ${JSON.stringify({ executorDeaths: deathsOf(worker), jobs: 8, poison: 1 })}\n`);
 });
 
-test('a job that takes its whole worker down is found by how often it stalled; its neighbours complete elsewhere', async () => {
+test('a job that takes its worker down is found by how often it stalled; others complete elsewhere', async () => {
   const queue = await bench.addJobs(
     MODEL,
     tokenizerHash,
@@ -122,7 +122,7 @@ test('a job that takes its whole worker down is found by how often it stalled; i
   process.stdout.write(`a worker that dies: ${JSON.stringify({ workerDeaths: lives - 1, jobs: 40, poison: 1 })}\n`);
 }, 240_000);
 
-test('a job that is cancelled ends while its run is still at the device, and what waited behind that run is not run', async () => {
+test('a cancelled job ends while its run is still at the device, and what waited behind it is not run', async () => {
   await bench.startWorker(MODEL, {
     SHOAL_FAULT_TOKEN: `${DEADLY}:hang`,
     SHOAL_EXECUTOR_TIMEOUT_MS: '600000',
@@ -171,10 +171,9 @@ test('SIGTERM under load: exit 0, nothing active, nothing charged, and the wait 
   expect(waiting.length).toBeGreaterThan(0);
   expect(waiting.every(({ attemptsMade }) => attemptsMade === 0)).toBe(true);
   const runsMs = worker.log.flatMap((line) => (line['msg'] === 'micro-batch ran' ? [Number(line['runMs'])] : []));
-  process.stdout.write(
-    'drain: ' +
-      `${JSON.stringify({ stoppedMs: Math.round(stoppedMs), longestRunMs: Math.round(Math.max(...runsMs)), waiting: waiting.length })}\n`,
-  );
+  const longestRunMs = Math.round(Math.max(...runsMs));
+  const drain = { stoppedMs: Math.round(stoppedMs), longestRunMs, waiting: waiting.length };
+  process.stdout.write(`drain: ${JSON.stringify(drain)}\n`);
 });
 
 test(
@@ -210,9 +209,7 @@ test(
       ),
     ).toEqual([20]);
     expect(await bench.redis.exists(keySpace('{shoal}').lock(queue.name, 'job-0'))).toBe(0);
-    process.stdout.write(
-      'recovery under a supervisor: ' +
-        `${JSON.stringify({ startedMs: Math.round(startedMs), recoveredMs: Math.round(recoveredMs), jobs: 20, leaseMs: 15_000 })}\n`,
-    );
+    const times = { startedMs: Math.round(startedMs), recoveredMs: Math.round(recoveredMs) };
+    process.stdout.write(`recovery under a supervisor: ${JSON.stringify({ ...times, jobs: 20, leaseMs: 15_000 })}\n`);
   },
 );

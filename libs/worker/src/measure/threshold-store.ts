@@ -1,5 +1,5 @@
-// Thresholds between a GPU and its CPU, kept in the cache folder between starts. What is damaged or of another machine is
-// left alone and said.
+// Thresholds between a GPU and its CPU, kept in the cache folder between starts. What is damaged or of another machine
+// is left alone and said.
 
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { inOrder, pick, together } from './tried-budgets.ts';
 
-test('the first of those within 2 % of the best is chosen: few lanes before many, small budgets before large ones', () => {
+test('the first within 2 % of the best is chosen: few lanes before many, small budgets before large ones', () => {
   const tried = inOrder([
     { lanes: 2, maxPaddedTokens: 4_096, textsPerSecond: 100 },
     { lanes: 1, maxPaddedTokens: 16_384, textsPerSecond: 99 },

@@ -42,7 +42,7 @@ async function options(given: Partial<DeviceOptions> = {}): Promise<DeviceOption
   };
 }
 
-test('without a library auto goes on to ONNX Runtime with one line, and who asked for it is refused with the reason', async () => {
+test('without a library auto goes on to ONNX Runtime with one line; who asked for it is told the reason', async () => {
   const asked = await options();
   expect(await nativeEncoder(asked, MISSING)).toBeUndefined();
   expect(asked.log.lines).toEqual([
