@@ -9,6 +9,7 @@
 // the next one. That costs no attempt. Jobs that were at the device when it died run alone first (suspects.ts); the
 // others are *held* until that is over, and go back to the queue when it takes longer than one more death.
 
+import { backoffMs, type Backoff } from '../base/backoff.ts';
 import type { ClaimedJob } from './claimed-job.ts';
 import { deadlinePassed, failed, quarantined, returned, type Ending } from './endings.ts';
 import { ExecutorWatch } from './executor-watch.ts';
@@ -50,6 +51,8 @@ const MAX_EXECUTOR_DEATHS = 20;
 const MAX_VAIN_RECYCLES = 5;
 /** So many executors in a row that die before one answers: the device does not work, the worker ends. */
 const MAX_FAILED_STARTS = 5;
+/** The pause between two starts that failed, longer each time. */
+const START_PAUSE: Backoff = { firstMs: 100, mostMs: 5_000 };
 
 export class ExecutorKeeper {
   private readonly parts: ExecutorKeeperParts;
@@ -311,7 +314,7 @@ export class ExecutorKeeper {
           onFatal(error);
           return false;
         }
-        await sleeps.sleep(Math.min(5_000, 100 * 2 ** failedStarts));
+        await sleeps.sleep(backoffMs(failedStarts, START_PAUSE));
         if (!isNeeded()) return false;
       }
     }
