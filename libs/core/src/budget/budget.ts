@@ -22,8 +22,8 @@ export interface BudgetOptions {
   /** Longest row in tokens. */
   readonly maxTokens: number;
   /**
-   * For the runtime's integers: elements per token of the widest tensor, and heads. Unset: nothing is known of the
-   * graph.
+   * The sizes that the runtime's integers must count: elements per token of the widest tensor, and heads. Unset:
+   * nothing is known of the graph.
    */
   readonly model?:
     | { readonly hiddenSize: number; readonly intermediateSize: number; readonly heads: number }
@@ -38,7 +38,7 @@ export interface BudgetOptions {
   readonly latencyTargetMs?: number | undefined;
   /** Padded tokens beyond which larger batches are no faster, measured before. Unset: learned while running. */
   readonly kneeTokens?: number | undefined;
-  /** Where to begin while the knee is unknown: a preset. */
+  /** The padded tokens to begin with while the knee is unknown: a preset. */
   readonly startTokens?: number | undefined;
   /** What an earlier executor of this worker had learned, see `learned()`. */
   readonly learned?: LearnedBudget | undefined;
@@ -60,7 +60,7 @@ export interface Budget extends BatchBudget {
     reading: { readonly freeBytes: number; readonly totalBytes: number } | undefined,
     ownBytes?: number,
   ): void;
-  /** From now on memory is predicted by this law: measured at warm-up, beside the first runs. */
+  /** Predicts memory by this law from now on: it was measured at warm-up, beside the first runs. */
   useMemoryLaw(law: MemoryLaw, source: LawSource): void;
   /** The law with its corrections; undefined when nothing predicts memory. */
   memoryLaw(): MemoryLaw | undefined;
@@ -80,7 +80,7 @@ const MAX_ELEMENTS = 2 ** 31 - 1;
 const LEAST_KNEE = 256;
 /** Starts here while neither knee nor preset is known. */
 const START_TOKENS = 4096;
-/** Where no source of memory is known. */
+/** The budget starts here where no source of memory is known. */
 const TRIAL_TOKENS = 1024;
 
 type Limit = BudgetState['limitedBy'];
@@ -96,7 +96,7 @@ class LearningBudget implements Budget {
   private readonly runTimes = new RunTimeModel();
   private readonly room: MemoryRoom;
   private readonly ceiling: OomCeiling;
-  /** By what runs have taught so far; asked for at each of 64 widths, and worked out once a run. */
+  /** The knee by what runs have taught so far: asked for at each of 64 widths, and worked out once a run. */
   private knee: number | undefined;
   private trialBytes: number | undefined;
   private isInteractive = false;
@@ -210,7 +210,7 @@ class LearningBudget implements Budget {
     return (this.knee ??= Math.max(LEAST_KNEE, this.runTimes.kneeTokens(this.options.startTokens ?? START_TOKENS)));
   }
 
-  /** Least of room, ceiling and trial. */
+  /** The least of room, ceiling and trial. */
   private mostIncrement(): number {
     return Math.min(this.trialBytes ?? Number.POSITIVE_INFINITY, this.room.bytes(), this.ceiling.bytes);
   }

@@ -84,14 +84,14 @@ export class OomCeiling {
     return this.taught;
   }
 
-  /** A run went well; `most`: the largest increment that was allowed. */
+  /** Learns from a run that went well; `most`: the largest increment that was allowed. */
   ran(increment: number, most: number): void {
     if (increment > most * SHRINK) this.testsLeft = Math.max(0, this.testsLeft - 1);
     if (this.ceiling !== undefined && increment > this.ceiling.bytes * MOST_SHRINK)
       this.ceiling = this.regained(this.ceiling);
   }
 
-  /** Called after `ran`, once all else has learned from the run. */
+  /** Judges a shortage by a run that went well; called after `ran`, once all else has learned from it. */
   judge(increment: number): void {
     if (this.shortage !== undefined) this.shortage = this.after(this.shortage, increment);
   }
@@ -131,7 +131,7 @@ export class OomCeiling {
     return --shortage.runsLeft! > 0 ? shortage : undefined;
   }
 
-  /** Then there is no shortage, and what it has lowered is as before. */
+  /** Whether there is no shortage: then what it has lowered is as before. */
   private isProvenWrong(shortage: Shortage): boolean {
     if (shortage.runsLeft !== undefined) return true;
     if (shortage.mostRan < PROOF * shortage.leastFailed) return false;

@@ -56,7 +56,7 @@ export interface CutPlan {
   readonly kind: 'interactive' | 'free' | 'led' | 'by-length';
   readonly width: number;
   readonly minPaddingEfficiency: number;
-  /** In this order. */
+  /** They are carried out in this order. */
   readonly takes: readonly Take[];
   /** What is left of the credit once this plan is carried out. */
   readonly ledCredit: number;

@@ -43,8 +43,8 @@ export function embedValue(
 }
 
 /**
- * For a result that somebody committed before: what its header tells. Tokens and times of that run are not known any
- * more.
+ * The value of a job whose result somebody committed before: what its header tells. Tokens and times of that run are
+ * not known any more.
  */
 export function repeatedValue(
   parts: EmbedResultParts,

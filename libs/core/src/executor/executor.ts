@@ -91,7 +91,7 @@ export class Executor {
   private readonly timing: LaunchTiming;
   private readonly again: SecondTries;
   private readonly news: News;
-  /** What is at the device, by when it ends. */
+  /** What is at the device; each settles when its run ends. */
   private readonly running = new Set<Promise<void>>();
   private readonly filling = new Set<Promise<void>>();
   private isRecycled = false;
@@ -207,7 +207,7 @@ export class Executor {
     this.letGo(this.orders.drop(jobIds));
   }
 
-  /** Rows of theirs that wait are forgotten. */
+  /** Forgets rows of these jobs that wait. */
   private letGo(jobs: readonly OpenJob[]): void {
     if (jobs.length === 0) return; // the usual case, and looking through the whole pool is not cheap
     this.pool.remove((row) => row.job.isDropped);
@@ -218,7 +218,7 @@ export class Executor {
     this.end(this.orders.all().filter(isUnspent), unstarted);
   }
 
-  /** These jobs end here without a result. */
+  /** Ends these jobs without a result. */
   private end(jobs: readonly OpenJob[], outcomeOf: (order: JobOrder) => JobOutcome): void {
     this.letGo(this.orders.end(jobs, outcomeOf));
   }
@@ -254,7 +254,10 @@ export class Executor {
     return { batch: { ...batch, rows: mergeDuplicates(batch.rows) }, isExact: false };
   }
 
-  /** "Before each run": a job whose deadline passed while rows of it still wait has no result in time. */
+  /**
+   * Fails what comes too late, before each run: a job whose deadline passed while rows of it still wait has no result
+   * in time.
+   */
   private failLateJobs(): void {
     const late = this.orders.late(this.parts.clock.nowMs()).filter((job) => job.waiting > 0);
     this.end(late, tooLate);
@@ -310,8 +313,8 @@ export class Executor {
   }
 
   /**
-   * Unsound rows run again in fp32 where that is something else; what is unsound even then fails its jobs, and nobody
-   * beside them.
+   * Lets unsound rows run again in fp32 where that is something else; what is unsound even then fails its jobs, and
+   * nobody beside them.
    */
   private refuse(refused: readonly Row[], isExact: boolean): void {
     const { backend, log, send } = this.parts;
@@ -349,7 +352,7 @@ export class Executor {
     );
   }
 
-  /** Halves of the batch run next; where it was one row, the jobs that wait for it end. */
+  /** Lets the halves of a batch run next; where it was one row, ends the jobs that wait for it. */
   private split(attempt: Attempt, number: number, failure: Failure, outcomeOf: (order: JobOrder) => JobOutcome): void {
     const { log, send } = this.parts;
     const { rows, width } = attempt.batch;

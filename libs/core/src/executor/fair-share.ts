@@ -15,8 +15,8 @@ export const LEAD_TOKENS = 2 ** 18;
  */
 const LEAST_FLOWS = 64;
 /**
- * Of tenants that came once each, and too little for the virtual time to move on, those seen first are forgotten: they
- * begin with a lead once more.
+ * Most tenants that are remembered. When more came once each, and too little for the virtual time to move on, those
+ * seen first are forgotten: they begin with a lead once more.
  */
 const MOST_FLOWS = 4_096;
 

@@ -89,7 +89,7 @@ const URGENT_NOW: Launch = { kind: 'now', isUrgent: true };
 
 export class LaunchTiming {
   private readonly terms: TimingTerms;
-  /** What is at the device, in the order in which it came there. */
+  /** The runs at the device, in the order in which they came there. */
   private readonly running = new Set<SentRun>();
   private readonly arrivals = new ArrivalRate();
   /** Micro-batches at the device with an interactive row that have not begun: they are the next. */

@@ -11,7 +11,7 @@ export interface OpenJob {
   readonly rows: number;
   readonly tokens: number;
   readonly truncated: number;
-  /** By the executor's clock; infinite for a job without a deadline. */
+  /** The deadline by the executor's clock; infinite for a job without one. */
   readonly deadlineMs: number;
   /** Rows whose vector is not there yet. */
   left: number;

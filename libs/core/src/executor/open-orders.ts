@@ -5,7 +5,7 @@ import type { JobOutcome, OrderTerms } from '../protocol.ts';
 
 export interface OrderedJob<Order extends OrderTerms> {
   readonly order: Order;
-  /** By the executor's clock; infinite for a job without a deadline. */
+  /** The deadline by the executor's clock; infinite for a job without one. */
   readonly deadlineMs: number;
   isDropped: boolean;
 }
@@ -47,12 +47,12 @@ export class OpenOrders<Order extends OrderTerms, Job extends OrderedJob<Order>>
     if (job.deadlineMs < Number.POSITIVE_INFINITY) this.withDeadline.add(job);
   }
 
-  /** Open jobs whose deadline has passed. */
+  /** The open jobs whose deadline has passed. */
   late(nowMs: number): Job[] {
     return [...this.withDeadline].filter((job) => job.deadlineMs <= nowMs);
   }
 
-  /** Nothing is said of these any more. Returns those that were open. */
+  /** Drops jobs: nothing is said of them any more. Returns those that were open. */
   drop(jobIds: readonly string[]): Job[] {
     return jobIds.flatMap((jobId) => {
       this.wanted.delete(jobId);
@@ -64,13 +64,13 @@ export class OpenOrders<Order extends OrderTerms, Job extends OrderedJob<Order>>
     });
   }
 
-  /** Its outcome is on its way. */
+  /** Takes a job out of the book, because its outcome is on its way. */
   forget(job: Job): void {
     this.withDeadline.delete(job);
     if (this.jobs.get(job.order.jobId) === job) this.jobs.delete(job.order.jobId);
   }
 
-  /** Jobs end here without a result. Returns those that were still open. */
+  /** Ends jobs without a result. Returns those that were still open. */
   end(jobs: readonly Job[], outcomeOf: (order: Order) => JobOutcome): Job[] {
     const open = jobs.filter((job) => !job.isDropped);
     this.drop(open.map(({ order }) => order.jobId));

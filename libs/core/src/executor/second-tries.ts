@@ -9,7 +9,7 @@ import { batchOf, halve, type MicroBatch } from './pool.ts';
 /** A micro-batch on its way to the device. */
 export interface Attempt {
   readonly batch: MicroBatch<Row>;
-  /** In fp32, because a narrower precision made nonsense of these rows. */
+  /** Runs in fp32, because a narrower precision made nonsense of these rows. */
   readonly isExact: boolean;
   /** The number of the micro-batch that was too much, where this is half of one. */
   readonly halfOf?: number;
@@ -42,19 +42,19 @@ export class SecondTries {
     return this.attempts.some(({ batch }) => hasInteractive(batch.rows));
   }
 
-  /** The next, of those with an interactive row where it `isUrgent`; undefined when there is none. */
+  /** Takes the next, of those with an interactive row where it `isUrgent`; undefined when there is none. */
   take(isUrgent: boolean): Attempt | undefined {
     const at = isUrgent ? this.attempts.findIndex(({ batch }) => hasInteractive(batch.rows)) : 0;
     return at >= 0 && at < this.attempts.length ? this.takeAt(at) : undefined;
   }
 
-  /** Before anything else that waits, or at a place in between. */
+  /** Puts an attempt before all others that wait, or at a place between them. */
   add(attempt: Attempt, at = 0): void {
     for (const row of attempt.batch.rows) for (const { job } of withDuplicates(row)) job.waiting++;
     this.attempts.splice(at, 0, ...withoutUnwanted(attempt));
   }
 
-  /** These rows run again in fp32. */
+  /** Lets these rows run again in fp32. */
   addExact(rows: readonly Row[]): void {
     this.add({ batch: batchOf(rows), isExact: true });
   }
@@ -82,12 +82,12 @@ export class SecondTries {
       : `${this.loneFailures} rows in a row did not fit alone: ${message}`;
   }
 
-  /** A run went well: what failed before did not fail in a row. */
+  /** Learns that a run went well: what failed before did not fail in a row. */
   ranWell(): void {
     this.loneFailures = 0;
   }
 
-  /** Rows that nobody waits for any more are left out. */
+  /** Leaves out rows that nobody waits for any more. */
   forgetUnwanted(): void {
     this.attempts = this.attempts.flatMap(withoutUnwanted);
   }

@@ -18,7 +18,7 @@ export function newSlots(
   }));
 }
 
-/** A shape may have more rows than the batch: those are one token of padding each. */
+/** Writes a batch into a slot. A shape may have more rows than the batch: those are one token of padding each. */
 export function pack(slot: Slot, { rows }: MicroBatch<Row>, { rows: count, width }: RunShape): void {
   slot.ids.fill(0, 0, count * width);
   slot.lengths.fill(1, rows.length, count);
@@ -28,7 +28,7 @@ export function pack(slot: Slot, { rows }: MicroBatch<Row>, { rows: count, width
   }
 }
 
-/** Of `length` components from `at` on, in f64. NaN when any of them is. */
+/** The sum of the squares of `length` components from `at` on, in f64. NaN when any of them is. */
 export function squaredLengthOf(vectors: Float32Array, at: number, length: number): number {
   let sum = 0;
   for (let i = at; i < at + length; i++) sum += vectors[i]! * vectors[i]!;

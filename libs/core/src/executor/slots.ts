@@ -9,11 +9,11 @@ import type { BatchBudget, InferenceBackend, Slot } from '../ports/device.ts';
  */
 const BUSY_SLOTS = 2;
 /**
- * For urgent micro-batches. With one, rows that came while another urgent run was queued got a slot when the running
- * bulk one ended: the device was through with the urgent run before they were packed, and went on with bulk work. With
- * an interactive job every three batch times 8 to 24 of 110 waited for a bulk run that began after they had come; with
- * two slots 2 or 3, each of them the third within one batch time (bench/queue/interactive-wait.ts on a busy machine,
- * 2026-11-22).
+ * So many slots are kept for urgent micro-batches. With one, rows that came while another urgent run was queued got a
+ * slot when the running bulk one ended: the device was through with the urgent run before they were packed, and went on
+ * with bulk work. With an interactive job every three batch times 8 to 24 of 110 waited for a bulk run that began after
+ * they had come; with two slots 2 or 3, each of them the third within one batch time (bench/queue/interactive-wait.ts
+ * on a busy machine, 2026-11-22).
  */
 export const KEPT_SLOTS = 3;
 
@@ -31,7 +31,7 @@ export class Slots {
     return this.lent >= Math.max(BUSY_SLOTS, this.backend.sessions ?? 1);
   }
 
-  /** What is kept goes to urgent work, or to anybody as long as the device would idle. */
+  /** Lends a slot. What is kept goes to urgent work, or to anybody as long as the device would idle. */
   lend(isUrgent: boolean): Slot | undefined {
     this.keep();
     const slot = this.backend.lend() ?? (isUrgent || !this.areBusy ? this.kept.pop() : undefined);
