@@ -12,7 +12,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ShoalClient } from '@shoal/client';
 import { SIMILARITY_QUEUE } from '@shoal/contract';
-import type { SimilarityFacts } from '@shoal/core';
+import type { SimilarityFacts } from '@shoal/core/similarity';
 import { Fleet } from '@shoal/queue';
 import { startTestServer } from '@shoal/queue/testing';
 import { createCollection, hitsOf, matrixOf, openKernels, rowsOf, type RowBlock } from '@shoal/similarity';

@@ -13,8 +13,8 @@
 
 import { availableParallelism } from 'node:os';
 import { isShoalError } from '@shoal/contract';
-import { Thresholds } from '@shoal/core';
 import { lowerQuartile } from '@shoal/core/base';
+import { Thresholds } from '@shoal/core/similarity';
 import {
   CudaEngine,
   cpuEngine,

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { ShoalClient } from '@shoal/client';
-import type { HeldRows, SimilarityDevice } from '@shoal/core';
+import type { HeldRows, SimilarityDevice } from '@shoal/core/similarity';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createCollection, openCollectionRows, openKernels } from '@shoal/similarity';
 import { kernelDevice } from '@shoal/worker/similarity';

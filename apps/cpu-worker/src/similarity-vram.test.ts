@@ -10,7 +10,7 @@ import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { ShoalClient } from '@shoal/client';
 import { DEFAULT_PREFIX, SIMILARITY_QUEUE } from '@shoal/contract';
-import { Thresholds, type SimilarityDevice } from '@shoal/core';
+import { Thresholds, type SimilarityDevice } from '@shoal/core/similarity';
 import { openConnection, type Redis } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import {

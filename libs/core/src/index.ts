@@ -25,7 +25,7 @@ export type { BatchTokenizer, Encoded, Tokenizer } from './ports/tokenizer.ts';
 export { type Clock, systemClock } from './ports/clock.ts';
 export type { CommitRequest, CommitResult, InputRead, PayloadStore } from './ports/payload.ts';
 export type { ExecutorLink } from './ports/link.ts';
-export type { Card, MemoryPlan, MemoryPlanOf, MemoryProbe, OpenGraph } from './ports/memory-plan.ts';
+export type { MemoryPlan, MemoryPlanOf, MemoryProbe } from './ports/memory-plan.ts';
 export type {
   InferenceBackend,
   MemoryReading,
@@ -54,28 +54,6 @@ export { newSlots } from './executor/slot-buffers.ts';
 export { Pool } from './executor/pool.ts';
 export { fixedBudget } from './budget/fixed-budget.ts';
 export { Executor } from './executor/executor.ts';
-export { SimilarityExecutor } from './similarity/executor.ts';
-export {
-  SIDES,
-  Thresholds,
-  decodeThresholdProfile,
-  encodeThresholdProfile,
-  type MeasuredThresholds,
-  type Side,
-  type Threshold,
-  type ThresholdProfile,
-} from './similarity/thresholds.ts';
-export type { LedgerFacts, SimilarityFacts } from './similarity/facts.ts';
-export { Residents, type Resident } from './similarity/ledger.ts';
-export type {
-  DeviceUse,
-  Fitted,
-  GraphSource,
-  HeldGraph,
-  HeldRows,
-  RowSource,
-  SimilarityDevice,
-} from './similarity/device.ts';
 export { Pipeline } from './claimer/pipeline.ts';
 export {
   fitMemoryModel,

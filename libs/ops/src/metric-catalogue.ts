@@ -4,7 +4,8 @@
 // pattern. Ids, texts and addresses are never labels.
 
 import { ERROR_CODES } from '@shoal/contract';
-import { LANE_REASONS, LENGTH_CLASSES, SIDES } from '@shoal/core';
+import { LANE_REASONS, LENGTH_CLASSES } from '@shoal/core';
+import { SIDES } from '@shoal/core/similarity';
 
 /** Values that are not listed here, but are few. */
 export const FEW = 'few';

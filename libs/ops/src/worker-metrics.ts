@@ -3,15 +3,8 @@
 
 import { readFile } from 'node:fs/promises';
 import { invariant } from '@shoal/contract';
-import {
-  LANE_REASONS,
-  LENGTH_CLASSES,
-  SIDES,
-  noMetrics,
-  type LedgerFacts,
-  type Metrics,
-  type SimilarityFacts,
-} from '@shoal/core';
+import { LANE_REASONS, LENGTH_CLASSES, noMetrics, type Metrics } from '@shoal/core';
+import { SIDES, type LedgerFacts, type SimilarityFacts } from '@shoal/core/similarity';
 import { NO_CODE, WORKER_METRICS } from './metric-catalogue.ts';
 import { createMetrics, type MetricRegistry } from './metrics.ts';
 import { startMetricsServer } from './metrics-server.ts';

@@ -2,7 +2,8 @@
 // or to go on. Everything goes through the queue server that is there, so it works from any machine that reaches it.
 
 import { ShoalError } from '@shoal/contract';
-import { LENGTH_CLASSES, type ByLength, type LedgerFacts, type SimilarityFacts } from '@shoal/core';
+import { LENGTH_CLASSES, type ByLength } from '@shoal/core';
+import type { LedgerFacts, SimilarityFacts } from '@shoal/core/similarity';
 import { Fleet, type FleetView, type LiveWorker } from '@shoal/queue';
 import { withRunningQueue } from '../processes/running-queue.ts';
 import { print, say, type Terminal } from '../terminal.ts';

@@ -4,19 +4,17 @@
 import { DEFAULT_PREFIX, SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE } from '@shoal/contract';
 import {
   Pipeline,
-  Residents,
-  SimilarityExecutor,
   noLog,
   readSimilarityJob,
   systemClock,
   type ExecutorLink,
   type FromExecutor,
   type JobSource,
-  type SimilarityDevice,
   type SimilarityOrder,
   type ToExecutor,
 } from '@shoal/core';
 import { noFaults } from '@shoal/core/base';
+import { Residents, SimilarityExecutor, type SimilarityDevice } from '@shoal/core/similarity';
 import { BullJobSource, LanesSource, RedisAnnouncer } from '@shoal/queue';
 import { RedisPayloadStore } from '@shoal/queue/payload';
 

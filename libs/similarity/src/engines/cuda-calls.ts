@@ -2,7 +2,7 @@
 // handing the call to another thread, and none after the device was lost. Errors are ours from here on.
 
 import { ShoalError } from '@shoal/contract';
-import type { Resident, Residents } from '@shoal/core';
+import type { Resident, Residents } from '@shoal/core/similarity';
 import type { OpenedCuda } from './cuda-library.ts';
 import type { CudaTerms } from './native-addon.ts';
 import { withStop } from './native-engine.ts';

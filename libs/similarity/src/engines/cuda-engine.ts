@@ -6,7 +6,7 @@
 // else leaves the device and it is tried once more; then OUT_OF_VRAM. What was learned that way is forgotten slowly, by
 // doubling. A device that fails is DEVICE_LOST, for this call and every later one of this process.
 
-import { Residents } from '@shoal/core';
+import { Residents } from '@shoal/core/similarity';
 import type { Graph } from '../graphs/graph.ts';
 import { CudaCalls, type CudaTimes, type Need } from './cuda-calls.ts';
 import type { OpenedCuda } from './cuda-library.ts';

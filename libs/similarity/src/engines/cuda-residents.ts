@@ -1,7 +1,7 @@
 // What lies on a GPU between calls: rows and graphs that were asked to stay, under a ledger of its own, brought there
 // when they are used first and freed when they left and nobody uses them. Rows that may not stay pass by in pieces.
 
-import { Residents, type Resident } from '@shoal/core';
+import { Residents, type Resident } from '@shoal/core/similarity';
 import type { Graph } from '../graphs/graph.ts';
 import { isShoalCode, type CudaCalls } from './cuda-calls.ts';
 import type { OpenedCuda } from './cuda-library.ts';

@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { Thresholds } from '@shoal/core';
+import { Thresholds } from '@shoal/core/similarity';
 import { HybridEngine } from './hybrid-engine.ts';
 import { graphFromEdges } from '../graphs/graph.ts';
 import type { CudaEngine } from './cuda-engine.ts';

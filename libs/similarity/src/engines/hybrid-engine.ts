@@ -4,7 +4,7 @@
 // so does everything after it. Running out of memory is not a failure: it is for the caller to take smaller tiles.
 
 import { ShoalError } from '@shoal/contract';
-import type { Thresholds } from '@shoal/core';
+import type { Thresholds } from '@shoal/core/similarity';
 import type { CudaEngine } from './cuda-engine.ts';
 import type { Graph } from '../graphs/graph.ts';
 import type { Engine } from './engine.ts';

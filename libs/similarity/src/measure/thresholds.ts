@@ -3,8 +3,8 @@
 // halved until it is known. And from how many queries on it pays to bring rows to the device for one search. Some
 // seconds, of random rows.
 
-import type { MeasuredThresholds, Side, Threshold } from '@shoal/core';
 import { lowerQuartile } from '@shoal/core/base';
+import type { MeasuredThresholds, Side, Threshold } from '@shoal/core/similarity';
 import type { CudaEngine } from '../engines/cuda-engine.ts';
 import { graphFromEdges } from '../graphs/graph.ts';
 import type { Engine } from '../engines/engine.ts';

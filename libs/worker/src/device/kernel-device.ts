@@ -3,7 +3,15 @@
 // its own (CudaEngine). Translates shapes, and running out of memory into a value; chooses nothing.
 
 import { activationOf, isShoalError, nodeOf, type Ranking, type SeedSet } from '@shoal/contract';
-import type { DeviceUse, Fitted, GraphSource, HeldGraph, HeldRows, RowSource, SimilarityDevice } from '@shoal/core';
+import type {
+  DeviceUse,
+  Fitted,
+  GraphSource,
+  HeldGraph,
+  HeldRows,
+  RowSource,
+  SimilarityDevice,
+} from '@shoal/core/similarity';
 import {
   graphInfo,
   hitsOf,

@@ -3,7 +3,8 @@
 // to the CPU.
 
 import type { ShoalError } from '@shoal/contract';
-import { Thresholds, type Logger, type MeasuredThresholds } from '@shoal/core';
+import type { Logger } from '@shoal/core';
+import { Thresholds, type MeasuredThresholds } from '@shoal/core/similarity';
 import {
   CudaEngine,
   HybridEngine,

@@ -4,16 +4,9 @@
 // to be replaced.
 
 import { keySpace } from '@shoal/contract';
-import {
-  Residents,
-  SimilarityExecutor,
-  sizesOf,
-  systemClock,
-  type LedgerFacts,
-  type SimilarityFacts,
-  type SimilarityOrder,
-} from '@shoal/core';
+import { sizesOf, systemClock, type SimilarityOrder } from '@shoal/core';
 import { faultPointsFrom } from '@shoal/core/base';
+import { Residents, SimilarityExecutor, type LedgerFacts, type SimilarityFacts } from '@shoal/core/similarity';
 import { RedisPayloadStore } from '@shoal/queue/payload';
 import { executorProcess, type ExecutorProcess } from './executor-process.ts';
 import type { SimilarityExecutorSettings } from './executor-settings.ts';

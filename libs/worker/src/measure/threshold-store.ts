@@ -3,13 +3,13 @@
 
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { Logger } from '@shoal/core';
 import {
   decodeThresholdProfile,
   encodeThresholdProfile,
   type ThresholdProfile,
-  type Logger,
   type MeasuredThresholds,
-} from '@shoal/core';
+} from '@shoal/core/similarity';
 import { placeAtomically } from '@shoal/fetch';
 
 /** Undefined when there is none that fits. */

@@ -1,7 +1,7 @@
 // Measures anew from which sizes on this machine's GPU is faster than its CPU at comparing, and stores it for the
 // workers that start afterwards. Where there is one device there is nothing to choose, and nothing is measured.
 
-import type { Threshold } from '@shoal/core';
+import type { Threshold } from '@shoal/core/similarity';
 import { measureThresholds } from '@shoal/similarity';
 import { storeThresholds } from './threshold-store.ts';
 import { openComparer, type ComparerOptions } from '../device/open-comparer.ts';
