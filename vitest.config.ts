@@ -1,14 +1,15 @@
 import { defineConfig } from 'vitest/config';
 import { FAULTS, LongestFirst, PURE, RECKONS } from './tools/test-groups.ts';
 
-// Tests run the TypeScript sources themselves: the condition makes every @shoal/* import resolve to src/. Processes that
-// they start come from `dist` in the whole suite (libs/core/src/testing/programs.ts).
+// Tests run the TypeScript sources themselves: the condition makes every @shoal/* import resolve to src/. Processes
+// that they start come from `dist` in the whole suite (libs/core/src/testing/programs.ts).
 const conditions = ['@shoal/source', 'node', 'import', 'module', 'default'];
 
 const EVERYWHERE = ['**/node_modules/**', '**/dist/**'];
 
 const common = {
-  // What takes longest takes 60 s where nobody else works, and starting all of `shoal up` 3 s, and 15 s and more elsewhere.
+  // What takes longest takes 60 s where nobody else works, and starting all of `shoal up` 3 s, and 15 s and more
+  // elsewhere.
   testTimeout: 180_000,
   hookTimeout: 180_000,
   pool: 'forks' as const,

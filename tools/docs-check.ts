@@ -1,6 +1,7 @@
 // Looks at the pages for what nobody notices by reading them: links and anchors that lead nowhere, paths that are gone,
-// decisions that do not say all they should, and pages that grew beyond what they promise. It reads Markdown as GitHub shows it, knows nothing of what a page says,
-// and changes nothing. Run by tools/docs-check.test.ts, and by hand: `node tools/docs-check.ts`.
+// decisions that do not say all they should, and pages that grew beyond what they promise. It reads Markdown as GitHub
+// shows it, knows nothing of what a page says, and changes nothing. Run by tools/docs-check.test.ts, and by hand: `node
+// tools/docs-check.ts`.
 
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
@@ -84,7 +85,7 @@ export function checkDecisions(page: string, content: string, list: string): str
 
 /** How TypeScript, C++ and shell read the environment. */
 const SWITCH =
-  /(?:process\.env(?:\.|\[')|environment\['|getenv\("|\btold\("|\$\{?)(SHOAL_[A-Z0-9_]+)|\{ (SHOAL_[A-Z0-9_]+): \w+ \}/g;
+  /(?:process\.env(?:\.|\[')|environment\['|getenv\("|\btold\("|\$\{?)(SHOAL_[\dA-Z_]+)|\{ (SHOAL_[\dA-Z_]+): \w+ \}/g;
 
 /** Pages and headings that a comment of a source points to and that are not there. */
 export function checkPointers(root: string, sources: readonly Source[]): string[] {

@@ -56,7 +56,9 @@ test('imports of types make circles as others do', () => {
 });
 
 test('exported names are counted whatever their form', () => {
-  const text = `export { a, type B as C } from './x.ts'; export const d = 1, e = 2; export function f() {} export type G = 1;`;
+  const text =
+    `export { a, type B as C } from './x.ts'; export const d = 1, e = 2; ` +
+    'export function f() {} export type G = 1;';
   expect(figures(text).exports).toEqual(['a', 'C', 'd', 'e', 'f', 'G']);
 });
 

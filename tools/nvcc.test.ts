@@ -46,7 +46,7 @@ function sh(...args: string[]): { readonly status: number | null; readonly stdou
 }
 
 test(
-  'the CUDA library compiles for the oldest architecture, Hopper and the newest, needs no CUDA to run, and says when there is no device',
+  'the CUDA library compiles for the oldest architecture, Hopper and the newest, and says when there is no device',
   async ({ skip }) => {
     const compiler = process.env['CXX'] ?? 'c++';
     if (!isOnPath(compiler) && !compiler.startsWith('/')) skip(`there is no C++ compiler (${compiler})`);

@@ -1,6 +1,6 @@
-// Which test file runs in which company, and which begins first. Files that reckon get one place and files that wait for
-// timers, leases and processes get several, side by side, so that two cores are busy to the end. The longest begin first:
-// whatever begins last decides when all is done.
+// Which test file runs in which company, and which begins first. Files that reckon get one place and files that wait
+// for timers, leases and processes get several, side by side, so that two cores are busy to the end. The longest begin
+// first: whatever begins last decides when all is done.
 
 import { basename, dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -23,8 +23,8 @@ export const RECKONS = [
 ];
 
 /**
- * Tests that kill, stop and starve processes. They run by real clocks, and a machine that stands still for seconds breaks
- * any of them: here alone a test gets a second attempt, and the suite's last lines count those.
+ * Tests that kill, stop and starve processes. They run by real clocks, and a machine that stands still for seconds
+ * breaks any of them: here alone a test gets a second attempt, and the suite's last lines count those.
  */
 export const FAULTS = ['**/faults/**/*.test.ts', '**/chaos.test.ts'];
 

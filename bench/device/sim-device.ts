@@ -4,8 +4,8 @@
 // and job, checks of every input, commit under the lease, announcements, acknowledgement. Every row of every result is
 // checked.
 //
-//   node --conditions=@shoal/source bench/device/sim-device.ts [--seconds 10] [--warm 4] [--job-texts 256] [--clients 2]
-//       [--in-flight 64] [--tokens-per-ms 8000] [--workers 1] [--server-args='--io-threads 4'] [--record]
+//   node --conditions=@shoal/source bench/device/sim-device.ts [--seconds 10] [--warm 4] [--job-texts 256]
+//       [--clients 2] [--in-flight 64] [--tokens-per-ms 8000] [--workers 1] [--server-args='--io-threads 4'] [--record]
 //
 // Prints one JSON line: texts/s, CPU of each process in percent of a core (of the server's command thread as well, and
 // in µs a job), memory. --record appends it as a row to bench/results/sim-device.jsonl; its goal is 60,000 texts/s.

@@ -1,5 +1,5 @@
-// The functions of a C++ or CUDA file with their length, found by counting braces: whatever has parameters and a body in
-// a namespace, a class or at the top. Good enough for code that clang-format has laid out; not a parser.
+// The functions of a C++ or CUDA file with their length, found by counting braces: whatever has parameters and a body
+// in a namespace, a class or at the top. Good enough for code that clang-format has laid out; not a parser.
 
 export interface NativeFunction {
   readonly name: string;
@@ -55,7 +55,7 @@ function functionName(head: string): string {
 /** The text with comments, strings, characters and lines of the preprocessor replaced by blanks. */
 function blanked(text: string): string {
   const hidden =
-    /\/\/[^\n]*|\/\*[\s\S]*?\*\/|R"(\w*)\([\s\S]*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'|^[ \t]*#(?:\\\n|[^\n])*/gm;
+    /\/\/.*|\/\*[\s\S]*?\*\/|R"(\w*)\([\s\S]*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'|^[ \t]*#(?:\\\n|.)*/gm;
   return text.replaceAll(hidden, (match) =>
     match.startsWith('"C') ? match : match.replaceAll(/[^\n]/g, match.startsWith("'") ? '0' : ' '),
   );

@@ -8,6 +8,8 @@ import { join } from 'node:path';
 /** Folders whose entries are counted; of results and fixtures nobody reads the list. */
 const SHELVES = /^(libs|apps|native|bench|tools|docs)\//;
 const NO_SHELF = /(^|\/)(fixtures|results)(\/|$)/;
+/** Texts that a fixture is made of are data. */
+const DATA = /(^|\/)fixtures\//;
 const WRITTEN_BY_HAND = /(\.(ts|mjs|cc|cu|h|cuh|inl|lua|sh|py)|^shoal)$/;
 
 export interface SourceFile {
@@ -31,7 +33,7 @@ export interface SourceTree {
 export function readSourceTree(root: string): SourceTree {
   const paths = listed(root);
   const read = (path: string): SourceFile => ({ path, text: readFileSync(join(root, path), 'utf8') });
-  const written = paths.filter((path) => WRITTEN_BY_HAND.test(path)).map(read);
+  const written = paths.filter((path) => WRITTEN_BY_HAND.test(path) && !DATA.test(path)).map(read);
   return {
     paths,
     shelved: paths.filter((path) => SHELVES.test(path) && !NO_SHELF.test(path)),

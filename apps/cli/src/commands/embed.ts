@@ -9,7 +9,8 @@ import { checkInputs, refuseFieldsWithoutEffect, totalBytes, type Input } from '
 import { RecordReader } from '../input/record-reader.ts';
 import type { TextFormat } from '../input/record.ts';
 import { withClaim } from '../output/claim.ts';
-import { openEncoder, type RowForm } from '../output/row-encoder.ts';
+import { openEncoder } from '../output/row-encoder.ts';
+import type { RowForm } from '../output/row-form.ts';
 import {
   FileWriter,
   SpooledWriter,

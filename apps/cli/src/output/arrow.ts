@@ -23,7 +23,7 @@ import { FileBlock, Footer } from 'apache-arrow/ipc/metadata/file';
 import { Message, RecordBatch as BatchHeader } from 'apache-arrow/ipc/metadata/message';
 import { VectorAssembler } from 'apache-arrow/visitor/vectorassembler';
 import { ShoalError, invariant } from '@shoal/contract';
-import type { Block, EncodedRows, ReadAt, RowEncoder, RowForm } from './row-encoder.ts';
+import type { Block, EncodedRows, ReadAt, RowEncoder, RowForm } from './row-form.ts';
 
 /** 1.6 MB of 384 dimensions: large enough to be read in one go, small enough that a killed run loses seconds. */
 const BATCH_ROWS = 1_024;

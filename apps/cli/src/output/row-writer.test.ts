@@ -2,7 +2,8 @@ import { mkdtemp, readFile, readdir, rename, rm, writeFile } from 'node:fs/promi
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { openEncoder, type Block, type RowForm } from './row-encoder.ts';
+import { openEncoder } from './row-encoder.ts';
+import type { Block, RowForm } from './row-form.ts';
 import { FileWriter, StreamWriter, type FileWriterOptions } from './row-writer.ts';
 import { readRunState, type RunState } from './run-state.ts';
 import { checkTarget, existingShards, indexPath, shardTarget, type FileTarget } from './target.ts';

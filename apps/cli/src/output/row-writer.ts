@@ -7,7 +7,8 @@ import { mkdtemp, open, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { PartialFile, removeLeftovers } from './partial-file.ts';
-import { openEncoder, type Block, type EncodedRows, type RowEncoder, type RowForm } from './row-encoder.ts';
+import { openEncoder } from './row-encoder.ts';
+import type { Block, EncodedRows, RowEncoder, RowForm } from './row-form.ts';
 import type { RunState } from './run-state.ts';
 import { existingShards, indexPath, shardTarget, writeFailure, type FileTarget } from './target.ts';
 

@@ -91,7 +91,7 @@ describe('the brake', () => {
     },
   );
 
-  test('near the end of memory, or while unread results fill their share, nothing is claimed until it passed', async () => {
+  test('near the end of memory, or while unread results fill their share, nothing is claimed', async () => {
     await fill(0.95);
     await source.start();
     const waiting = source.claim(20);
