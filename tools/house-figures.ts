@@ -39,7 +39,7 @@ function page(house: HouseFigures): string {
     place('file, lines, most', house.fileLines.max, `≤ ${FILE_BAR}`),
     [`lines over ${LINE_LIMIT} characters`, house.longLines.lines, '0'],
     ['Lua in template strings', house.luaStrings.count, '0'],
-    ['exported names of @shoal/core', house.coreExports, '≤ 110'],
+    ['exported names of @shoal/core', house.coreExports, '≤ 110', entries(house.coreEntries)],
     ['words of ARCHITECTURE.md', house.architectureWords, '≤ 2200'],
     ['arrows between rooms of core', house.core.arrows, '~50', rooms(house.core)],
     ['arrows between rooms of queue', house.queue.arrows, '~40', rooms(house.queue)],
@@ -66,6 +66,10 @@ function place(name: string, { at, value }: At<number>, bar: string): Row {
 
 function rooms({ rooms: count, arrowsBetweenFiles }: HouseFigures['core']): string {
   return `${count} rooms, ${arrowsBetweenFiles} arrows between files`;
+}
+
+function entries(others: HouseFigures['coreEntries']): string {
+  return others.map(({ at, value }) => `${value} in ${at}`).join(', ');
 }
 
 function classLine({ at, value: { lines, changeable } }: HouseFigures['classesOver'][number]): string {

@@ -37,6 +37,8 @@ export interface HouseFigures {
   readonly longLines: { readonly lines: number; readonly files: readonly At<number>[] };
   readonly luaStrings: { readonly count: number; readonly files: readonly string[] };
   readonly coreExports: number;
+  /** The names of core's other entries, testing and sim left out. */
+  readonly coreEntries: readonly At<number>[];
   readonly architectureWords: number;
   readonly core: RoomFigures;
   readonly queue: RoomFigures;
@@ -58,7 +60,7 @@ export function measureHouse(root: string, since?: string): HouseFigures {
     ...fileLines(files),
     longLines: longLines(tree),
     luaStrings: { count: sum(lua.map(({ luaStrings }) => luaStrings)), files: lua.map(({ path }) => path) },
-    coreExports: files.find(({ path }) => path === 'libs/core/src/index.ts')?.exports.length ?? 0,
+    ...coreExports(files),
     architectureWords: wordsOf(tree, root),
     core: roomsOf(graph, 'libs/core/src/'),
     queue: roomsOf(graph, 'libs/queue/src/'),
@@ -130,6 +132,15 @@ function longLines({ written }: SourceTree): HouseFigures['longLines'] {
 /** Counted by characters, not by the units that strings are made of. */
 export function longLinesIn(text: string): number {
   return text.split('\n').filter((line) => [...line].length > LINE_LIMIT).length;
+}
+
+function coreExports(files: readonly FileFigures[]): Pick<HouseFigures, 'coreExports' | 'coreEntries'> {
+  const entries = files.flatMap(({ path, exports }) => {
+    const at = /^libs\/core\/src\/(.*\/)?index\.ts$/.exec(path);
+    return at === null ? [] : [{ at: `@shoal/core/${at[1] ?? ''}`, value: exports.length }];
+  });
+  const main = entries.find(({ at }) => at === '@shoal/core/');
+  return { coreExports: main?.value ?? 0, coreEntries: entries.filter((entry) => entry !== main) };
 }
 
 function wordsOf({ paths }: SourceTree, root: string): number {
