@@ -176,8 +176,8 @@ describe('running out of device memory', () => {
   });
 
   test(
-    'token ids lie in inputs whose memory is used again: not while a row of the job, or its twin in another, can ' +
-      'still run',
+    'token ids lie in inputs whose memory is used again: not while a row of the job, or its duplicate elsewhere, ' +
+      'can still run',
     async () => {
       await fc.assert(
         fc.asyncProperty(
