@@ -54,8 +54,10 @@ function functionName(head: string): string {
 
 /** The text with comments, strings, characters and lines of the preprocessor replaced by blanks. */
 function blanked(text: string): string {
-  const hidden =
-    /\/\/.*|\/\*[\s\S]*?\*\/|R"(\w*)\([\s\S]*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'|^[ \t]*#(?:\\\n|.)*/gm;
+  const comments = /\/\/[^\n]*|\/\*[\s\S]*?\*\//;
+  const strings = /R"(\w*)\([\s\S]*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'/;
+  const directives = /^[ \t]*#(?:\\\n|[^\n])*/m;
+  const hidden = new RegExp([comments, strings, directives].map(({ source }) => source).join('|'), 'gm');
   return text.replaceAll(hidden, (match) =>
     match.startsWith('"C') ? match : match.replaceAll(/[^\n]/g, match.startsWith("'") ? '0' : ' '),
   );
