@@ -9,7 +9,7 @@ export {
   settingsSchema,
   type Settings,
 } from './settings/config.ts';
-export { sizesOf, type Sizes } from './settings/sizes.ts';
+export { sizesOf } from './settings/sizes.ts';
 export type { AnyOrder, FromExecutor, JobOrder, SimilarityOrder, ToExecutor } from './protocol.ts';
 export { readSimilarityJob } from './claimer/queued-job.ts';
 export type {

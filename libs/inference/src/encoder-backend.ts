@@ -173,8 +173,8 @@ export class EncoderBackend implements InferenceBackend {
   }
 
   /**
-   * Of whichever run has been going on longest: one that hangs elsewhere, or waits for what never opens there, holds up
-   * its rows as well.
+   * Tells of the run that has been going on longest: one that hangs elsewhere, or waits for what never opens there,
+   * holds up its rows as well.
    */
   runningMs(): number {
     const openingMs = this.openingSinceMs === undefined ? 0 : performance.now() - this.openingSinceMs;
@@ -215,8 +215,8 @@ export class EncoderBackend implements InferenceBackend {
   }
 
   /**
-   * For planning by padded tokens: what all lanes may hold, never less than they do. A narrow row costs a little more a
-   * token, for its vector.
+   * The law for planning by padded tokens: what all lanes may hold, never less than they do. A narrow row costs a
+   * little more a token, for its vector.
    */
   memoryLaw(loadedBytes: number): MemoryLaw {
     const [few, many] = [8192, 1_048_576]; // powers of two, which are not rounded up
@@ -286,7 +286,7 @@ export class EncoderBackend implements InferenceBackend {
   }
 }
 
-/** In the order of shoal_encoder_model and shoal_encoder_options. */
+/** The sizes in the order of shoal_encoder_model and shoal_encoder_options. */
 function sizesOf({
   model: { config, pooling },
   lanes = 1,

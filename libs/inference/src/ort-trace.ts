@@ -43,8 +43,8 @@ export function readTrace(text: string): readonly TracedNode[] {
 }
 
 /**
- * Where the work is: everything else of an encoder is bookkeeping, and its shapes are computed on the CPU whatever the
- * provider.
+ * The operators that do the work: everything else of an encoder is bookkeeping, and its shapes are computed on the CPU
+ * whatever the provider.
  */
 const WORK = /MatMul|Gemm|Attention|LayerNormalization/;
 

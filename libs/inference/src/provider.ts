@@ -25,7 +25,7 @@ export const PROVIDER_NAMES: Readonly<Record<Provider, string>> = {
 export const CUDA_PROVIDER_FILES = ['libonnxruntime_providers_shared.so', 'libonnxruntime_providers_cuda.so'] as const;
 
 export interface InstalledRuntime {
-  /** Where libonnxruntime lies. */
+  /** The folder of libonnxruntime. */
   readonly folder: string;
   readonly version: string;
 }

@@ -17,7 +17,7 @@ export interface Card {
 }
 
 /** An open graph, in what another process needs to open the same. */
-export interface OpenGraph {
+export interface GraphFacts {
   readonly graphPath: string;
   readonly precision: Precision;
   readonly dims: number;
@@ -43,7 +43,7 @@ export type MemoryPlan =
   /** Runs take memory of this process. Their law is fitted to a few shapes that another process runs. */
   | {
       readonly kind: 'fitted';
-      readonly graph: OpenGraph;
+      readonly graph: GraphFacts;
       /**
        * Lays memory out before the first run for runs of up to so many padded tokens, in no more address space than
        * `mostBytes`.

@@ -69,7 +69,7 @@ async function makeReference(
   return vectors;
 }
 
-/** In as few runs as the slots allow: neighbours and padding are a part of what is checked. */
+/** Runs them in as few runs as the slots allow: neighbours and padding are a part of what is checked. */
 async function vectorsOf(backend: InferenceBackend, rows: readonly Ids[]): Promise<Float32Array> {
   const width = widthOf(rows);
   const atOnce = Math.max(1, Math.min(backend.slotRows, Math.floor(backend.slotTokens / width)));

@@ -2,7 +2,7 @@
 // and the threads of one meet after each of them. Pure.
 
 export interface CpuSessionsOptions {
-  /** For all of them together. */
+  /** Threads of all sessions together. */
   readonly threads: number;
   /** Each session has a copy of the weights. */
   readonly graphBytes: number;
@@ -25,7 +25,7 @@ export function cpuSessions({ threads, graphBytes, memoryBytes }: CpuSessionsOpt
   return Math.max(1, Math.min(MOST_SESSIONS, Math.floor(threads / THREADS_EACH), withinMemory));
 }
 
-/** Of `threads` for all, each session's. */
+/** The threads of each session, of `threads` for all. */
 export function threadsEach(threads: number, sessions: number): number {
   return Math.max(1, Math.floor(threads / sessions));
 }

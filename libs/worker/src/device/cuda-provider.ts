@@ -45,16 +45,16 @@ export interface InstallOptions {
   readonly force?: boolean;
   readonly onProgress?: OnProgress;
   readonly environment?: Readonly<Record<string, string | undefined>>;
-  /** For tests. */
+  /** Given by tests alone. */
   readonly runtime?: InstalledRuntime;
   readonly provider?: PinnedProvider;
 }
 
 export interface InstallReport {
   readonly version: string;
-  /** Where the files are kept. */
+  /** The folder in which the files are kept. */
   readonly kept: string;
-  /** Where the runtime finds them. */
+  /** The folder in which the runtime finds them. */
   readonly linked: string;
   readonly wasThere: boolean;
   /** Why it cannot be loaded yet; undefined when nothing is missing. */

@@ -31,9 +31,9 @@ import {
 
 export interface KernelDeviceOptions {
   readonly kernels: Kernels;
-  /** Where collections and graphs are. */
+  /** The folder of collections and graphs. */
   readonly folder: string;
-  /** Where `kernels` compute on a GPU when they may. */
+  /** Set where `kernels` compute on a GPU when they may. */
   readonly gpu?: { readonly device: string; readonly engine: CudaEngine; readonly hybrid: HybridEngine } | undefined;
 }
 

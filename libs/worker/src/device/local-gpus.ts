@@ -95,7 +95,7 @@ function known(
   };
 }
 
-/** By UUID none is absent while the driver does not tell them all. */
+/** None that is named by its UUID is absent while the driver does not tell them all. */
 function isAbsent(id: string, devices: readonly DeviceReading[]): boolean {
   return (
     !id.startsWith('MIG-') &&

@@ -10,7 +10,7 @@ import { readDevices } from '@shoal/ops';
 
 export interface NativeEncoderReport {
   readonly isBuilt: boolean;
-  /** Where the library lies, or why there is none. */
+  /** The path of the library, or why there is none. */
   readonly found: string;
   /** Why it cannot be used yet; undefined when it can. */
   readonly problem: string | undefined;
@@ -19,14 +19,14 @@ export interface NativeEncoderReport {
 export interface NativeEncoderBuildOptions {
   readonly cacheDir: string;
   readonly environment?: Readonly<Record<string, string | undefined>>;
-  /** For tests: the script that builds. */
+  /** The script that builds; given by tests alone. */
   readonly script?: string;
 }
 
 const SCRIPT = fileURLToPath(new URL('../../../../native/encoder/build.sh', import.meta.url));
 /** One architecture takes 30 s, all of them some minutes. */
 const BUILD_TIMEOUT_MS = 900_000;
-/** Of build.sh: a compiler is missing. */
+/** The exit status of build.sh where a compiler is missing. */
 const NO_COMPILER = 3;
 
 export async function buildNativeEncoder({
@@ -52,7 +52,7 @@ export async function buildNativeEncoder({
   return { isBuilt: true, found: dirname(ENCODER_LIBRARIES.cuda), problem: nativeEncoderProblem() };
 }
 
-/** Where the driver tells what is here, for that alone. */
+/** The architecture of the cards, where the driver tells it and all have the same: no other is compiled for then. */
 async function architectureHere(): Promise<{ readonly ARCH?: string }> {
   const read = await readDevices({});
   const capabilities = new Set(read.ok ? read.devices.map(({ computeCapability }) => computeCapability) : []);

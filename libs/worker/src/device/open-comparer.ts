@@ -34,7 +34,7 @@ export interface ComparerOptions {
   readonly memoryFraction: number;
   readonly maxDeviceBytes?: number | undefined;
   readonly cacheDir: string;
-  /** Of this process: CUDA_VISIBLE_DEVICES is set in it. */
+  /** The environment of this process: CUDA_VISIBLE_DEVICES is set in it. */
   readonly environment: Record<string, string | undefined>;
   readonly log: Logger;
   readonly onFellBack?: (error: ShoalError) => void;
@@ -53,7 +53,7 @@ export interface OpenGpu {
   readonly hybrid: HybridEngine;
   /** "NVIDIA H200" */
   readonly name: string;
-  /** Of the two, and of this machine: what thresholds are stored under. */
+  /** Names the two and this machine: thresholds are stored under it. */
   readonly key: string;
 }
 

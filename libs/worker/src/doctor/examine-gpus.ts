@@ -19,13 +19,13 @@ import { unusable } from '../device/nvidia-device.ts';
 
 export interface ExamineGpusOptions extends ReadDevicesOptions {
   readonly environment: Readonly<Record<string, string | undefined>>;
-  /** For tests: where device files lie. */
+  /** The folder of device files; given by tests alone. */
   readonly deviceFolder?: string;
-  /** For tests: root may open everything. */
+  /** Given by tests alone: root may open everything. */
   readonly mayOpen?: (path: string) => Promise<boolean>;
-  /** For tests: why the provider cannot be loaded. */
+  /** Why the provider cannot be loaded; given by tests alone. */
   readonly providerProblem?: () => Promise<string | undefined>;
-  /** For tests: why the native encoder cannot be used. */
+  /** Why the native encoder cannot be used; given by tests alone. */
   readonly encoderProblem?: () => string | undefined;
   /** The CUDA kernels for similarity. Unset: beside the native code. */
   readonly cudaLibrary?: string | undefined;

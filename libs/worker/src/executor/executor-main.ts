@@ -139,7 +139,7 @@ async function openBackend(
   return withFaults(backend, process.env['SHOAL_FAULT_TOKEN']);
 }
 
-/** For tests and benches that name a deadly token; what makes it deadly is loaded for them alone. */
+/** The backend with the token made deadly that a test or bench named; what does so is loaded for them alone. */
 async function withFaults(backend: InferenceBackend, deadlyToken: string | undefined): Promise<InferenceBackend> {
   if (deadlyToken === undefined || deadlyToken === '') return backend;
   const { withDeadlyToken } = await import('@shoal/core/sim');

@@ -45,7 +45,7 @@ export interface ExecutorSettings {
   readonly learned?: LearnedBudget | undefined;
 }
 
-/** Of an executor that compares. */
+/** What an executor that compares is told. */
 export interface SimilarityExecutorSettings {
   readonly kind: 'similarity';
   readonly redisUrl: string;
@@ -53,7 +53,7 @@ export interface SimilarityExecutorSettings {
   readonly queue: string;
   /** The CPU lane, whose locks carry its name. */
   readonly cpuQueue: string;
-  /** Where collections and graphs are. */
+  /** The folder of collections and graphs. */
   readonly folder: string;
   readonly cacheDir: string;
   /** auto, cpu or gpu:<index> */
@@ -63,12 +63,12 @@ export interface SimilarityExecutorSettings {
   readonly cudaLibrary: string | undefined;
   readonly gpuRetryMs: number;
   readonly memoryFraction: number;
-  /** Of the GPU's memory. */
+  /** Most of the GPU's memory that is counted on, bytes. */
   readonly maxDeviceBytes: number | undefined;
   readonly threads: number;
   /** Most queries of one run; undefined: as the device that is found. */
   readonly maxRows: Settings['maxRows'];
-  /** For what is held of collections and graphs in memory of the process. */
+  /** Most that is held of collections and graphs in memory of the process. */
   readonly budgetBytes: number;
   readonly logLevel: Settings['logLevel'];
 }

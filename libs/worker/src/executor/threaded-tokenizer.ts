@@ -8,7 +8,7 @@ import type { BatchTokenizer, Encoded, Tokenizer } from '@shoal/core';
 import type { TokenizeReply, TokenizeRequest, TokenizerThreadData } from './tokenizer-thread.ts';
 
 export interface ThreadedTokenizerOptions extends TokenizerThreadData {
-  /** For what is not worth a trip. */
+  /** Tokenizes here what is not worth a trip. */
   readonly tokenizer: Tokenizer;
   /** Most threads; each is started when the ones before it are busy. */
   readonly threads: number;

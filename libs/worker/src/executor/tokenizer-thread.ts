@@ -20,7 +20,7 @@ export interface TokenizeReply {
   readonly id: number;
   /** Ids of all rows, one after the other. */
   readonly ids: Uint32Array;
-  /** Where each row begins, and the end of the last. */
+  /** The place at which each row begins, and the end of the last. */
   readonly offsets: Uint32Array;
   /** 1 where a row was cut. */
   readonly cut: Uint8Array;

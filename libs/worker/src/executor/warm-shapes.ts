@@ -31,9 +31,9 @@ export async function warmShapes(
 }
 
 /**
- * Where there is no memory for it, the next smaller one: a budget that heard of all widths at their first size would be
- * lowered for each, 96 times on an H200 with two sessions, down to one row (2026-11). Resolves to how often there was
- * none.
+ * Runs the next smaller one where there is no memory for it: a budget that heard of all widths at their first size
+ * would be lowered for each, 96 times on an H200 with two sessions, down to one row (2026-11). Resolves to how often
+ * there was none.
  */
 async function warmWidth(backend: InferenceBackend, budget: BatchBudget, width: number): Promise<number> {
   let failures = 0;

@@ -47,7 +47,7 @@ async function commonOptions(
   };
 }
 
-/** Where the rate is the same at every size, what it is capped at is where it is best. */
+/** The knee of a device whose rate is the same at every size: what it is capped at is where it is best. */
 function cappedKnee({ settings: { limits } }: DeviceBudgetOptions): number {
   return limits.maxPaddedTokens ?? CPU_KNEE_TOKENS;
 }

@@ -18,8 +18,8 @@ const EXECUTOR_BYTES = 0.8e6;
 const LEAST_RISE = 1.02;
 
 /**
- * Of one session, whatever is asked for. Throws EXECUTOR_LOST when a shape cannot be measured, SETUP_FAILED when the
- * points make no law.
+ * The law of one session, however many are asked for. Throws EXECUTOR_LOST when a shape cannot be measured,
+ * SETUP_FAILED when the points make no law.
  */
 export async function measureMemory({ maxWidth, ...probe }: MeasureMemoryOptions): Promise<MemoryLaw> {
   const shapes = fitShapes({ maxWidth });

@@ -20,12 +20,12 @@ export function planMix(options: MixOptions): readonly RunShape[] {
 }
 
 export interface MixBatch {
-  /** Of each row. */
+  /** The tokens of each row. */
   readonly tokens: readonly number[];
   readonly width: number;
 }
 
-/** For a device on which a row costs its own tokens and not its batch's width. */
+/** The batches themselves, for a device on which a row costs its own tokens and not its batch's width. */
 export function cutMix({ rows, maxTokens, maxPaddedTokens, maxRows, poolTokens }: MixOptions): readonly MixBatch[] {
   const lengths = standardLengths(rows, maxTokens);
   const { rowsAt } = fixedBudget({ maxPaddedTokens, maxRows });

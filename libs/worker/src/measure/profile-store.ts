@@ -85,7 +85,7 @@ export function profileKey({
   return { graphHash, provider, precision, deviceKind };
 }
 
-/** Of the native encoder, which has no graph: its weights are the model's. */
+/** The key of the native encoder, which has no graph: its weights are the model's. */
 export function encoderKey(
   { revision }: StoredModel,
   {

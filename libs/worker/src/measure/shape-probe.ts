@@ -14,7 +14,7 @@ export interface ProbedShape extends RunShape {
   readonly loadedBytes: number;
   /** Most that was held up to the last run of this shape, bytes. */
   readonly peakBytes: number;
-  /** Of each repetition. */
+  /** What each repetition took. */
   readonly runMs: readonly number[];
 }
 

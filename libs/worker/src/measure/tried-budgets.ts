@@ -12,7 +12,7 @@ export interface TriedBudget {
 /** The first within this share of the best: fewer lanes hold less, a smaller budget waits less and holds less. */
 const GOOD_ENOUGH = 0.98;
 
-/** Of budgets in order. */
+/** The first of budgets in order that is nearly as good as the best. */
 export function pick(tried: readonly TriedBudget[]): TriedBudget {
   const best = bestOf(tried);
   return tried.find(({ textsPerSecond }) => textsPerSecond >= GOOD_ENOUGH * best.textsPerSecond)!;

@@ -7,7 +7,7 @@ import { storeThresholds } from './threshold-store.ts';
 import { openComparer, type ComparerOptions } from '../device/open-comparer.ts';
 
 export type TuneComparingOptions = Omit<ComparerOptions, 'environment' | 'smallOnCpu' | 'onFellBack'> & {
-  /** From 0 to 1. */
+  /** Hears how much is done, from 0 to 1. */
   readonly onProgress?: (done: number) => void;
   readonly signal?: AbortSignal;
 };
@@ -20,7 +20,7 @@ export interface ComparingReport {
   /** Empty where there is one device. */
   readonly breakEvens: readonly Threshold[];
   readonly seconds: number;
-  /** Where it is stored. */
+  /** The file in which it is stored. */
   readonly path?: string | undefined;
 }
 

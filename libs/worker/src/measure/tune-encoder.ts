@@ -13,7 +13,7 @@ import { bestOf, inOrder, pick, together, type TriedBudget } from './tried-budge
 
 export interface EncoderTuneOptions {
   readonly open: (lanes: number) => Promise<EncoderBackend>;
-  /** To try. */
+  /** The numbers of lanes to try. */
   readonly lanes: readonly number[];
   readonly vocabularySize: number;
   /** Longest row. */
@@ -22,7 +22,7 @@ export interface EncoderTuneOptions {
   readonly poolTokens: number;
   readonly onProgress?: (share: number) => void;
   readonly signal?: AbortSignal | undefined;
-  /** For tests: how long a pass of one pair takes, at least. Default 400. */
+  /** How long a pass of one pair takes, at least; given by tests alone. Default 400. */
   readonly passMs?: number;
 }
 

@@ -39,7 +39,7 @@ export interface TuneOptions {
   readonly maxRows?: number | undefined;
   readonly poolTokens?: number | undefined;
   readonly log: Logger;
-  /** From 0 to 1. */
+  /** Hears how much is done, from 0 to 1. */
   readonly onProgress?: (done: number) => void;
   readonly signal?: AbortSignal;
 }
@@ -50,15 +50,15 @@ export interface TuneReport {
   /** Few lanes first, then small budgets. */
   readonly tried: readonly TriedBudget[];
   readonly kneeTokens: number;
-  /** Of the native encoder, where that serves. */
+  /** Lanes of the native encoder, where that serves. */
   readonly lanes?: number;
-  /** Where a worker would begin without this; undefined where nothing is known of the device. */
+  /** The budget with which a worker would begin without this; undefined where nothing is known of the device. */
   readonly presetTokens: number | undefined;
   /** Undefined where nothing tells what a run holds; then the reason is in `memoryReason`. */
   readonly memory: MemoryLaw | undefined;
   readonly memoryReason: string | undefined;
   readonly seconds: number;
-  /** Where it is stored. */
+  /** The file in which it is stored. */
   readonly path: string;
 }
 

@@ -66,7 +66,7 @@ async function open(options: DeviceOptions, { usualLanes = 1, ...place }: Native
   return served;
 }
 
-/** For rows that fp16 cannot say: fp32 on the same GPU where ONNX Runtime is able to, else on the CPU. */
+/** Opens what runs rows that fp16 cannot say: fp32 on the same GPU where ONNX Runtime is able to, else on the CPU. */
 async function openExact(options: DeviceOptions, place: NativePlace): Promise<OrtBackend> {
   const { slots, threads } = options;
   return OrtBackend.open({ ...slots, threads, ...(await exactPlace(options, place)) });
