@@ -5,7 +5,7 @@
 // is slow.
 
 import { ShoalError } from '@shoal/contract';
-import type { RunShape, Sizes, Tokenizer } from '@shoal/core';
+import type { RunShape, Tokenizer } from '@shoal/core';
 import { median } from '@shoal/core/base';
 import type { OrtBackendOptions } from '@shoal/inference';
 import { inTurns } from '../claimer/in-turns.ts';
@@ -42,7 +42,9 @@ interface Plan {
   readonly runMs: readonly number[][];
 }
 
-export interface BudgetBenchOptions extends Pick<Sizes, 'maxRows' | 'poolTokens'> {
+export interface BudgetBenchOptions {
+  readonly maxRows: number;
+  readonly poolTokens: number;
   readonly tokenizer: Pick<Tokenizer, 'maxTokens'>;
   readonly signal?: AbortSignal;
 }
