@@ -53,8 +53,19 @@ export function openJob(order: JobOrder, filled: FilledRows, arrivedMs: number, 
   };
 }
 
+/** The rows of a job, as they enter the pool. Each field by name, because a spread is slower, and texts are many. */
 export function rowsOf(job: OpenJob, { ids }: FilledRows, terms: Omit<PoolRow, 'tokens'>): Row[] {
-  return ids.map((row, index) => ({ ...terms, job, index, ids: row, tokens: row.length, duplicates: NONE }));
+  const { enteredMs, isInteractive, hasLead } = terms;
+  return ids.map((row, index) => ({
+    job,
+    index,
+    ids: row,
+    tokens: row.length,
+    enteredMs,
+    isInteractive,
+    hasLead,
+    duplicates: NONE,
+  }));
 }
 
 const NONE: Row[] = [];
