@@ -18,7 +18,7 @@ import { join } from 'node:path';
 import { noLog, sizesOf } from '@shoal/core';
 import { median } from '@shoal/core/base';
 import { openModel, openTokenizer } from '@shoal/models';
-import { inTurns, tune } from '@shoal/worker';
+import { interleaved, tune } from '@shoal/worker';
 import { readArguments } from '../rig/arguments.ts';
 import { leastCosine } from '../similarity/cosine.ts';
 import { raggedCorpus } from '../rig/ragged-corpus.ts';
@@ -152,7 +152,7 @@ async function race(expected: Float32Array): Promise<readonly Cell[]> {
  * Every micro-batch of these cells once, spread evenly over the round. Whatever the batches, the vectors are the same.
  */
 async function runRound(racing: readonly Cell[], expected: Float32Array): Promise<void> {
-  const turns = inTurns(
+  const turns = interleaved(
     racing.map(({ batches, batchMs }) => {
       const vectors = new Float32Array(expected.length);
       return batches.map((batch, i) => ({ batch, vectors, took: batchMs[i]! }));

@@ -229,7 +229,7 @@ async function aroundThresholds(): Promise<void> {
 
 /** While nobody else wanted the machine: the lower quartile of both sides. */
 async function quiet(work: Work): Promise<{ readonly cpuMs: number; readonly gpuMs: number }> {
-  const ms = await inTurns(work, 3 * REPEATS);
+  const ms = await interleaved(work, 3 * REPEATS);
   return { cpuMs: round(lowerQuartile(ms.cpu), 4), gpuMs: round(lowerQuartile(ms.gpu), 4) };
 }
 
@@ -264,12 +264,12 @@ async function largestOf(at: (size: number) => Work, most: number): Promise<obje
 }
 
 async function both(work: Work, repeats = REPEATS): Promise<{ readonly cpuMs: number; readonly gpuMs: number }> {
-  const ms = await inTurns(work, repeats);
+  const ms = await interleaved(work, repeats);
   return { cpuMs: median(ms.cpu), gpuMs: median(ms.gpu) };
 }
 
 /** Milliseconds of both in turns, rows on the device already. */
-async function inTurns({ what, run, prepare = () => undefined }: Work, repeats: number): Promise<Samples> {
+async function interleaved({ what, run, prepare = () => undefined }: Work, repeats: number): Promise<Samples> {
   gpu.keep(what);
   const ms: Samples = { cpu: [], gpu: [] };
   const startedMs = performance.now();

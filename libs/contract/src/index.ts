@@ -96,7 +96,7 @@ export {
   RESULT_HEADER_BYTES,
   type ResultDtype,
   type ResultHeader,
-  roomForBody,
+  bufferForBody,
 } from './result-format.ts';
 export { encodeBody } from './output-encoding.ts';
 export { fromHalves, toHalves, type ToHalves } from './half.ts';

@@ -3,7 +3,7 @@
 // 2205.13147).
 
 import { toHalves, type ToHalves } from './half.ts';
-import { bodyBytes, roomForBody } from './result-format.ts';
+import { bodyBytes, bufferForBody } from './result-format.ts';
 import type { OutputOptions } from './embed-job.ts';
 
 /** `vectors`: rows × dims, row-major. Returns the dimensions kept and the body in the layout of SHL1. */
@@ -49,7 +49,7 @@ function shorten(vectors: Float32Array, rows: number, dims: number, kept: number
 }
 
 function encodeHalves(vectors: Float32Array, halvesBy: ToHalves): Uint8Array {
-  const body = roomForBody(2 * vectors.length);
+  const body = bufferForBody(2 * vectors.length);
   halvesBy(vectors, new Uint16Array(body.buffer, body.byteOffset));
   return body;
 }

@@ -10,7 +10,7 @@ import {
   decodeResultHeader,
   encodeResult,
   openResult,
-  roomForBody,
+  bufferForBody,
 } from './result-format.ts';
 
 /** Bytes as pairs of digits, fields apart. */
@@ -45,7 +45,7 @@ function changed(at: number, value: number): Buffer {
 }
 
 test('a body that was made with room for its header is not copied', () => {
-  const body = roomForBody(GOLDEN.length - 32);
+  const body = bufferForBody(GOLDEN.length - 32);
   body.set(GOLDEN.subarray(32));
   const result = encodeResult(FACTS, body);
   expect(result.toString('hex')).toBe(GOLDEN.toString('hex'));

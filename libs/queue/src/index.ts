@@ -16,7 +16,7 @@ export {
   type BoardQueue,
   type BoardQueuesOptions,
 } from './upkeep/board-queues.ts';
-export { orderWaiting, type FairOrderOptions, type Line } from './worker/fair-order.ts';
+export { orderWaiting, type FairOrderOptions, type WaitingOrder } from './worker/fair-order.ts';
 export { RedisAnnouncer, type AnnouncerOptions } from './worker/announcer.ts';
 export { BullJobSource } from './worker/bull-job-source.ts';
 export type { BullJobSourceOptions } from './worker/source-parts.ts';

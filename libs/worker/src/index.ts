@@ -7,7 +7,7 @@ export {
   type NativeEncoderBuildOptions,
   type NativeEncoderReport,
 } from './device/native-encoder-build.ts';
-export { inTurns } from './claimer/in-turns.ts';
+export { interleaved } from './measure/interleaved.ts';
 export { localGpus, type LocalGpus, type LocalGpusOptions } from './device/local-gpus.ts';
 export { startWorker } from './claimer/worker.ts';
 export type { RunningWorker, WorkerOptions } from './claimer/start-claiming.ts';

@@ -8,7 +8,7 @@ import type { StoredModel } from '@shoal/models';
 import { checkInputs, refuseFieldsWithoutEffect, totalBytes, type Input } from '../input/files.ts';
 import { RecordReader } from '../input/record-reader.ts';
 import type { TextFormat } from '../input/record.ts';
-import { withClaim } from '../output/claim.ts';
+import { withOutputLock } from '../output/output-lock.ts';
 import { openEncoder } from '../output/row-encoder.ts';
 import type { RowForm } from '../output/row-form.ts';
 import {
@@ -61,7 +61,7 @@ export async function embed(terminal: Terminal, files: readonly string[], flags:
   const target = await checkTarget(flags.output, inputs);
   refuseBinaryToTerminal(terminal, target, format);
   refuseFlagsWithoutEffect(inputs, target, format, flags);
-  await withClaim(target, () => embedClaimed(terminal, { settings, flags, inputs, format, target }));
+  await withOutputLock(target, () => embedClaimed(terminal, { settings, flags, inputs, format, target }));
 }
 
 /** The output is this run's alone, for as long as this takes. */

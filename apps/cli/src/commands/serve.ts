@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { mainQueue } from '@shoal/contract';
 import { flagName, type Settings } from '@shoal/core';
 import { liveWorkers, redactUrl } from '@shoal/queue';
-import { Part, forkApp, samePort, type App } from '../processes/part.ts';
+import { UpProcess, forkApp, samePort, type App } from '../processes/up-process.ts';
 import { fetchModel, withConnection, withServer, type ConnectionTerms } from '../processes/session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
@@ -62,7 +62,7 @@ async function runService(
     const ending = AbortSignal.any([terminal.signal, lost]);
     ending.throwIfAborted();
     const ended = once(ending, 'abort');
-    const part = new Part({
+    const part = new UpProcess({
       name,
       stopMs,
       start: (first) =>

@@ -8,7 +8,14 @@ import { cacheFolder, type Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { cudaLibraryProblem } from '@shoal/similarity';
 import { localGpus } from '@shoal/worker';
-import { Part, forkApp, samePort, type App, type PartOptions, type ReadyReport } from '../processes/part.ts';
+import {
+  UpProcess,
+  forkApp,
+  samePort,
+  type App,
+  type UpProcessOptions,
+  type ReadyReport,
+} from '../processes/up-process.ts';
 import { fetchModel, withServer, type QueueServer } from '../processes/session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
@@ -29,11 +36,11 @@ export async function up(terminal: Terminal, flags: UpFlags): Promise<void> {
 }
 
 interface Parts {
-  readonly http: Part;
+  readonly http: UpProcess;
   /** One for each device. */
-  readonly workers: readonly Part[];
-  readonly similarity: readonly Part[];
-  readonly dashboard: Part;
+  readonly workers: readonly UpProcess[];
+  readonly similarity: readonly UpProcess[];
+  readonly dashboard: UpProcess;
 }
 
 interface RunTerms {
@@ -67,7 +74,7 @@ async function runAll(terminal: Terminal, { settings, devices, comparers, server
 }
 
 /** What those said that could be started; where none could, why the first could not. */
-async function someOf(workers: readonly Part[]): Promise<ReadyReport[]> {
+async function someOf(workers: readonly UpProcess[]): Promise<ReadyReport[]> {
   const found = await Promise.allSettled(workers.map((worker) => worker.ready));
   const reports = found.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
   if (reports.length === 0) await workers[0]?.ready;
@@ -143,7 +150,7 @@ function startParts(
     ...terminal.environment,
     ...settingsEnvironment({ ...own, redisUrl: settings.redisUrl, logLevel }),
   });
-  type More = Pick<PartOptions, 'hasOthers'> & {
+  type More = Pick<UpProcessOptions, 'hasOthers'> & {
     readonly port?: 'httpPort' | 'dashboardPort';
     readonly environment?: Readonly<Record<string, string | undefined>>;
   };
@@ -152,15 +159,15 @@ function startParts(
     name: string,
     stopMs: number,
     { port, hasOthers = false, environment = environmentOf(settings) }: More = {},
-  ): Part =>
-    new Part({
+  ): UpProcess =>
+    new UpProcess({
       name,
       hasOthers,
       stopMs: stopMs + BEYOND_STOP_MS,
       start: (first) => forkApp(app, { ...environment, ...(port === undefined ? {} : samePort(port, first)) }),
       ...told(terminal, name),
     });
-  const workersFor = (kind: Settings['kind'], called: string, on: readonly Device[], firstPort: number): Part[] =>
+  const workersFor = (kind: Settings['kind'], called: string, on: readonly Device[], firstPort: number): UpProcess[] =>
     on.map(({ settings: own, environment }, at) => {
       const hasOthers = on.length > 1;
       const name = hasOthers ? `${called} on ${own.device}` : called;
@@ -181,7 +188,7 @@ function startParts(
 }
 
 /** What befalls a part, once: a device that stays away is tried again every ten seconds. */
-function told(terminal: Terminal, name: string): Pick<PartOptions, 'onDeath' | 'onReturn'> {
+function told(terminal: Terminal, name: string): Pick<UpProcessOptions, 'onDeath' | 'onReturn'> {
   let saidLast: string | undefined;
   return {
     onDeath: (reason) => {

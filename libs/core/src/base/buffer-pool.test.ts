@@ -1,4 +1,4 @@
-import { RESULT_HEADER_BYTES, encodeResult, roomForBody } from '@shoal/contract';
+import { RESULT_HEADER_BYTES, encodeResult, bufferForBody } from '@shoal/contract';
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { BufferPool } from './buffer-pool.ts';
@@ -42,7 +42,7 @@ describe('the pool of buffers', () => {
       pool.giveBack(buffer);
       expect(pool.take(bytes).buffer).not.toBe(buffer);
     }
-    const others = roomForBody(98_304);
+    const others = bufferForBody(98_304);
     pool.giveBack(others.buffer);
     expect(pool.take(98_304).buffer).not.toBe(others.buffer);
   });

@@ -2,7 +2,7 @@
 // heap three times a second, for 13 ms each (2-core EPYC, 2026-11). A buffer is given back by the part that took it.
 // One that never comes back is collected. Knows nothing of what lies in them.
 
-import { RESULT_HEADER_BYTES, roomForBody } from '@shoal/contract';
+import { RESULT_HEADER_BYTES, bufferForBody } from '@shoal/contract';
 
 /** Below it, what is allocated anew costs nothing that was measured. */
 export const SMALLEST_POOLED_BYTES = 8_192;
@@ -21,11 +21,11 @@ export class BufferPool {
    * at most an eighth, so that results of about the same size share.
    */
   take(bytes: number): Uint8Array<ArrayBuffer> {
-    if (bytes < SMALLEST_POOLED_BYTES || bytes > LARGEST_POOLED_BYTES) return roomForBody(bytes);
+    if (bytes < SMALLEST_POOLED_BYTES || bytes > LARGEST_POOLED_BYTES) return bufferForBody(bytes);
     const size = roundedUp(bytes);
     const idle = this.idle.get(size)?.pop();
     if (idle !== undefined) this.idleBytes -= size;
-    const buffer = idle ?? roomForBody(size).buffer;
+    const buffer = idle ?? bufferForBody(size).buffer;
     this.leased.add(buffer);
     return new Uint8Array(buffer, RESULT_HEADER_BYTES, bytes);
   }

@@ -3,7 +3,7 @@ import { RecordingLogger } from '@shoal/core/testing';
 import type { Job } from 'bullmq';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
 import { ClaimBursts } from './claim-bursts.ts';
-import type { Line } from './fair-order.ts';
+import type { WaitingOrder } from './fair-order.ts';
 
 /**
  * A queue of which every call is written down: `?` waits for a marker, a number asks for so many jobs in one round
@@ -40,7 +40,7 @@ class FakeQueue {
       order: () => {
         this.orders++;
         this.unplaced = Math.max(0, this.unplaced - 256);
-        return this.answer<Line>({ placed: this.waiting - this.unplaced, unplaced: this.unplaced, urgent: 0 });
+        return this.answer<WaitingOrder>({ placed: this.waiting - this.unplaced, unplaced: this.unplaced, urgent: 0 });
       },
       onTaken: () => undefined,
       onLate: async () => undefined,

@@ -10,7 +10,7 @@ import type { Logger } from '@shoal/core';
 import { backoffMs, type Backoff } from '@shoal/core/base';
 import { isConnectionFault } from '../redis/connection.ts';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
-import { MOST_JOBS, type Line } from './fair-order.ts';
+import { MOST_JOBS, type WaitingOrder } from './fair-order.ts';
 
 export interface ClaimBurstsOptions {
   /** Resolves when a job may be there, or after a while. */
@@ -21,7 +21,7 @@ export interface ClaimBurstsOptions {
    * Gives waiting jobs their place in line and tells how many wait; undefined when that is not known. Travels before
    * the calls that follow it.
    */
-  readonly order: () => Promise<Line | undefined>;
+  readonly order: () => Promise<WaitingOrder | undefined>;
   /** Told of each job as it comes: its lease runs from now, though the claim may still be asking for more. */
   readonly onTaken: (taken: TakenJob) => void;
   readonly onLate: (taken: TakenJob) => Promise<void>;
@@ -161,7 +161,7 @@ export class ClaimBursts {
   }
 
   /** Jobs without a place would be taken before all others: no further burst while there are some. */
-  private async orderRest(line: Line | undefined): Promise<Line | undefined> {
+  private async orderRest(line: WaitingOrder | undefined): Promise<WaitingOrder | undefined> {
     let rest = line;
     while (rest !== undefined && rest.unplaced > 0 && !this.options.signal.aborted) {
       const calls = Math.min(ORDERS_AT_ONCE, Math.ceil(rest.unplaced / MOST_JOBS));
@@ -170,7 +170,7 @@ export class ClaimBursts {
     return rest;
   }
 
-  private async orderAll(): Promise<Line | undefined> {
+  private async orderAll(): Promise<WaitingOrder | undefined> {
     return this.orderRest(await this.options.order());
   }
 
@@ -219,7 +219,7 @@ export class ClaimBursts {
  * Jobs of a line that was counted before so many were taken; when it was counted later (the server had to load the
  * script first), all of it.
  */
-function restOf({ placed, unplaced }: Line, taken: number): number {
+function restOf({ placed, unplaced }: WaitingOrder, taken: number): number {
   const waiting = placed + unplaced;
   return waiting < taken ? waiting : waiting - taken;
 }

@@ -35,7 +35,7 @@ export interface FairOrderOptions {
 export const MOST_JOBS = 256;
 
 /** How many jobs wait: in line, and without a place in it. */
-export interface Line {
+export interface WaitingOrder {
   readonly placed: number;
   readonly unplaced: number;
   /** Interactive ones that are next in line; counted up to 16. */
@@ -47,7 +47,7 @@ export async function orderWaiting(
   connection: Redis,
   { prefix, queue, mostJobs = MOST_JOBS }: FairOrderOptions,
   signal?: AbortSignal,
-): Promise<Line> {
+): Promise<WaitingOrder> {
   const keys = keySpace(prefix);
   const [reply] = await runScript(
     connection,

@@ -14,7 +14,7 @@ import type { Quarantine } from '../upkeep/quarantine.ts';
 import { RedisAnnouncer } from './announcer.ts';
 import { ClaimBrake, DEFAULT_BRAKE, type BrakeLimits, type ServerPressure } from './claim-brake.ts';
 import { ClaimBursts } from './claim-bursts.ts';
-import { orderWaiting, type Line } from './fair-order.ts';
+import { orderWaiting, type WaitingOrder } from './fair-order.ts';
 import type { HandOvers } from './hand-over.ts';
 import { JobEndings } from './job-endings.ts';
 import { tokenPrefixOf } from './worker-identity.ts';
@@ -147,7 +147,7 @@ function openWorker(options: BullJobSourceOptions, connection: Redis): BatchWork
 async function order(
   { prefix, queue, log }: BullJobSourceOptions,
   { connection, end }: SourceWiring,
-): Promise<Line | undefined> {
+): Promise<WaitingOrder | undefined> {
   try {
     return await orderWaiting(connection, { prefix, queue }, end);
   } catch (error) {

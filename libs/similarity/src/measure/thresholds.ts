@@ -110,7 +110,7 @@ async function thresholdOf(options: MeasureOptions, { at, mostRows }: Measured):
 /** Of the lower quartiles of both sides, because whoever else wants the machine makes a side slower, never faster. */
 async function isGpuFaster(options: MeasureOptions, { what, run }: Run): Promise<boolean> {
   options.gpu.keep(what);
-  const ms = await inTurns(options, run, async () => undefined);
+  const ms = await interleaved(options, run, async () => undefined);
   options.gpu.letGo(what);
   return lowerQuartile(ms.gpu) < lowerQuartile(ms.cpu);
 }
@@ -120,7 +120,7 @@ async function passingQueriesOf(options: MeasureOptions, rows: RowBlock): Promis
   const { gpu } = options;
   for (const count of PASSING_QUERIES) {
     const queries = randomQueries(count);
-    const ms = await inTurns(
+    const ms = await interleaved(
       options,
       (engine) => engine.topK(queries, rows, 'cosine', Math.min(K, rows.rows)),
       async () => {
@@ -135,7 +135,7 @@ async function passingQueriesOf(options: MeasureOptions, rows: RowBlock): Promis
 }
 
 /** Milliseconds of both sides in turns, so that what disturbs one disturbs the other. `prepare` is off the clock. */
-async function inTurns(
+async function interleaved(
   { cpu, gpu, signal, nowMs = () => performance.now() }: MeasureOptions,
   run: (engine: Engine) => Promise<unknown>,
   prepare: () => Promise<void>,

@@ -8,7 +8,7 @@ import { ShoalError } from '@shoal/contract';
 import type { RunShape, Tokenizer } from '@shoal/core';
 import { median } from '@shoal/core/base';
 import type { OrtBackendOptions } from '@shoal/inference';
-import { inTurns } from '../claimer/in-turns.ts';
+import { interleaved } from './interleaved.ts';
 import { planMix } from './mix-plan.ts';
 import { probeShapes, type ProbedShape } from './shape-probe.ts';
 import { bestOf, type TriedBudget } from './tried-budgets.ts';
@@ -128,7 +128,9 @@ export class BudgetBench {
   /** One process, every plan once. Counts for nothing when memory ran out on the way. */
   private async runOnce(plans: readonly Plan[], onProgress: (share: number) => void): Promise<void> {
     const warm = warmUp(plans);
-    const turns = inTurns(plans.map(({ shapes, runMs }) => shapes.map((shape, i) => ({ shape, runMs: runMs[i]! }))));
+    const turns = interleaved(
+      plans.map(({ shapes, runMs }) => shapes.map((shape, i) => ({ shape, runMs: runMs[i]! }))),
+    );
     const shapes = [...warm, ...turns.map(({ shape }) => shape)];
     const ran = await this.probe(shapes, onProgress);
     if (ran.length < shapes.length) return;

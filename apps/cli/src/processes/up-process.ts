@@ -29,7 +29,7 @@ export type App = 'cpu-worker' | 'gpu-worker' | 'producer' | 'dashboard';
 /** What a process says when it is up: its pid, and its url or device and model. */
 export type ReadyReport = Readonly<Record<string, unknown>>;
 
-export interface PartOptions {
+export interface UpProcessOptions {
   /** For a person: "worker", "HTTP". */
   readonly name: string;
   /** `first`: what it said when it was up for the first time, so that the next one can be at the same address. */
@@ -55,14 +55,14 @@ interface Life {
   readonly failure: ShoalError | undefined;
 }
 
-export class Part {
-  readonly #options: PartOptions;
+export class UpProcess {
+  readonly #options: UpProcessOptions;
   readonly #first = Promise.withResolvers<ReadyReport>();
   readonly #kept: KeptProcess<Life>;
   #firstReport: ReadyReport | undefined;
   #hasDied = false;
 
-  constructor(options: PartOptions) {
+  constructor(options: UpProcessOptions) {
     this.#options = options;
     this.#first.promise.catch(() => undefined); // whoever cares awaits `ready`
     this.#kept = new KeptProcess({

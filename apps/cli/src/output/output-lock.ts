@@ -24,7 +24,7 @@ interface Owner {
  * Runs `use` while no other run writes `target`; FILE_UNWRITABLE, naming the other, when one does. Pipes and devices
  * may be shared.
  */
-export async function withClaim<Result>(target: Target, use: () => Promise<Result>): Promise<Result> {
+export async function withOutputLock<Result>(target: Target, use: () => Promise<Result>): Promise<Result> {
   if (target.kind !== 'file') return use();
   const path = `${target.partial}.claim`;
   await take(path, target.name);

@@ -4,7 +4,7 @@ import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { placeOfPids } from '@shoal/fetch/process-identity';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { withClaim } from './claim.ts';
+import { withOutputLock } from './output-lock.ts';
 import { checkTarget, type Target } from './target.ts';
 
 let folder: string;
@@ -17,7 +17,7 @@ beforeEach(async () => {
 });
 afterEach(() => rm(folder, { recursive: true }));
 
-const claimed = (): Promise<string> => withClaim(target, async () => 'claimed');
+const claimed = (): Promise<string> => withOutputLock(target, async () => 'claimed');
 const write = (pid: number, host = hostname(), place?: string): Promise<void> =>
   writeFile(path, JSON.stringify({ pid, host, place }));
 const grow = (file: string): Promise<void> =>
@@ -25,9 +25,9 @@ const grow = (file: string): Promise<void> =>
 
 describe('the claim of an output', () => {
   test('is there until the run ends, however it ends', async () => {
-    await withClaim(target, async () => expect(existsSync(path)).toBe(true));
+    await withOutputLock(target, async () => expect(existsSync(path)).toBe(true));
     await expect(
-      withClaim(target, async () => {
+      withOutputLock(target, async () => {
         throw new Error('the run');
       }),
     ).rejects.toThrow('the run');
@@ -74,7 +74,7 @@ describe('the claim of an output', () => {
 
   test('of a file whose name leaves no room for it is refused', async () => {
     await expect(
-      withClaim(await checkTarget(join(folder, `${'x'.repeat(240)}.npy`), []), async () => undefined),
+      withOutputLock(await checkTarget(join(folder, `${'x'.repeat(240)}.npy`), []), async () => undefined),
     ).rejects.toMatchObject({ code: 'FILE_UNWRITABLE', message: expect.stringContaining('its name is too long') });
   });
 });
