@@ -1,5 +1,7 @@
 // Lays out the CPU provider's arena before its first run, and with it everything that a first run takes whatever its
 // shape.
+//
+// Why: docs/decisions/memory-and-budget.md#on-the-cpu-the-arena-begins-with-one-region-for-the-largest-run
 
 /** Not −1: that is the last word of a vocabulary. */
 export const NO_WORD = 2 ** 31 - 1;

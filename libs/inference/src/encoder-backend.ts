@@ -3,6 +3,8 @@
 // as well as shared memory and V8 copies in half the time. Every shape costs what its tokens cost, and what a run will
 // hold is known to the byte. What is asked for exactly runs in fp32 at another backend, opened when it is needed for
 // the first time.
+//
+// Why: docs/decisions/encoder.md
 
 import { ShoalError, invariant, isShoalError, type ToHalves } from '@shoal/contract';
 import {

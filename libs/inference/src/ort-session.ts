@@ -2,6 +2,8 @@
 // it really ran on, read from the runtime's own trace. A provider that is missing makes opening fail; nodes that a
 // provider has no kernel for go to the CPU silently, which is why the trace is looked at before anybody believes a
 // label.
+//
+// Why: docs/decisions/devices-and-precision.md#a-gpu-is-believed-by-the-runtimes-trace
 
 import { mkdtemp, readFile, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

@@ -1,6 +1,8 @@
 // Which program wrote the private server's data, kept in their folder so that whoever moves the folder away moves this,
 // too. An older program, or one of another brand, calls data that it cannot read damaged: so it is not started on them
 // at all.
+//
+// Why: docs/decisions/command-and-setup.md#the-data-of-the-private-server-remember-who-wrote-them
 
 import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,4 +1,6 @@
 // Attention of short rows: one warp has up to 32 queries of one row and one head. Included by run.cu alone.
+//
+// Why: docs/decisions/encoder.md#its-attention-uses-no-shared-memory-and-no-barrier
 #pragma once
 #include "tokens.cuh"
 

@@ -1,5 +1,7 @@
 // Few queries compared with rows where they lie, a few at a time and without packing: what searches and whole matrices
 // share.
+//
+// Why: docs/decisions/similarity-cpu.md#few-queries-meet-rows-where-they-lie
 #pragma once
 #include "rows.h"
 

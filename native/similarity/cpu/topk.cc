@@ -1,6 +1,8 @@
 // Exact top-k: scores in fp32 by tiles of a matrix product, fused with their selection so that no score is written to
 // memory. Whatever fp32 cannot prove to be worse than the k-th best is kept and scored in fp64; the k best of those are
 // the answer, so it is the fp64 order, proven and not likely.
+//
+// Why: docs/decisions/similarity-cpu.md#the-order-of-a-search-is-proven-not-likely
 #include <functional>
 #include <limits>
 #include "in_place.h"

@@ -2,6 +2,8 @@
 // The claim is a hidden file beside the output, which only one process can create. It names its owner, and that of a
 // process that is gone, or that has not touched it for a while, gives way; nobody has to delete files by hand. Not a
 // link, as the locks of the cache folder are: outputs also lie on file systems that have no links.
+//
+// Why: docs/decisions/command-and-setup.md#an-output-belongs-to-one-run-from-its-first-look-until-its-end
 
 import { mkdir, open, readFile, rm, rmdir, stat, utimes } from 'node:fs/promises';
 import { hostname } from 'node:os';

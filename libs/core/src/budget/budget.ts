@@ -7,6 +7,8 @@
 //              is known): memory-room.ts
 //   *ceiling*  what running out of memory has taught: ceiling.ts
 //   *trial*    where no source of memory is known: starts small and doubles with each full run that went well
+//
+// Why: docs/decisions/memory-and-budget.md#running-out-of-memory-is-remembered-for-10000-runs
 
 import { ShoalError } from '@shoal/contract';
 import { OomCeiling, type Ceiling } from './ceiling.ts';

@@ -11,6 +11,8 @@
 // between the measured widths. A law a + b·B·S + c·B·S²·heads draws one line through both and misses the bend: on the
 // CPU provider (ONNX Runtime 1.30, 41 shapes from 8 to 12,288 tokens, each in a fresh process, 2026-11) see
 // memory-model.test.ts.
+//
+// Why: docs/decisions/memory-and-budget.md#the-memory-law-is-a-table-over-the-width
 
 import { z } from 'zod';
 import { median } from '../base/median.ts';

@@ -2,6 +2,8 @@
 // do, twice in a row while the same claim still waits, then claiming is wedged (a dead connection that nobody reports,
 // a bug in a library) and the worker has to leave so that its supervisor starts another. A paused queue, an empty one
 // and a server that is away are no wedges; the last is reported.
+//
+// Why: docs/decisions/queue.md#a-command-without-an-answer-for-20-seconds-reconnects
 
 import { ShoalError } from '@shoal/contract';
 import type { Clock } from '../ports/clock.ts';

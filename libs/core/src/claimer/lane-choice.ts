@@ -6,6 +6,8 @@
 // leaves them less to do, one that is ready later makes everybody wait for it. So the worker takes what it can finish
 // within T, less a margin, and nothing when not even one job fits. When the oldest job has waited too long the rule is
 // set aside, and the worker takes what it can do within a moment.
+//
+// Why: docs/decisions/claiming-and-order.md#a-cpu-worker-takes-from-the-main-lane-only-what-shortens-the-total
 
 import { LENGTH_CLASSES, type ByLength, type WorkerFacts, type WorkerLoad } from './worker-facts.ts';
 

@@ -4,6 +4,8 @@
 // By Little's law that much is always on its way. Counted as if it waited in the pool already, it would be missing
 // there, and batches cut from a small pool are small: at 12.6 M tokens a second and 70 ms a pool of 1.3 M tokens held
 // 0.45 M, and batches had 48 k tokens instead of 60 k (two H100 behind one server, 2026-11).
+//
+// Why: docs/decisions/claiming-and-order.md#what-the-device-eats-meanwhile-is-claimed-ahead
 
 import { ArrivalRate } from '../base/arrival-rate.ts';
 

@@ -6,6 +6,8 @@
 // Not *isolating*: everybody may run. *Isolating*: only the first group may; when the last of its jobs is forgotten (it
 // ended, or its lease is lost) the next group is first, and after the last group everybody may run again. A job may
 // also be suspect because it stalled again and again: the whole worker dies where it runs, and can tell nobody.
+//
+// Why: docs/decisions/claiming-and-order.md#suspects-run-before-everybody-else-and-alone
 
 /** A job that stalled so often is suspect: two workers died while they held it. */
 const SUSPECT_STALLS = 2;

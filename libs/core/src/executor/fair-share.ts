@@ -3,6 +3,8 @@
 // still waits. A tenant's job begins where its last one ended, or a lead before the virtual time, and has a lead when
 // it begins half of that before it or more. Tenants that come evenly never do, so their rows still meet by length
 // alone. Bulk jobs only; knows no rows.
+//
+// Why: docs/decisions/claiming-and-order.md#the-fair-order-goes-on-in-the-pool
 
 /**
  * About 5,000 short texts: what somebody who asked for nothing lately may put before those who wait for long, here and

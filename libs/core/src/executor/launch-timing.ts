@@ -10,6 +10,8 @@
 //   4. A busy device (one micro-batch running and one to go on with) is given a third only when that is full, because a
 //      short pool loses nothing by gathering on.
 //   5. What would run behind another gathers until that is nearly over. Else the window decides (window.ts).
+//
+// Why: docs/decisions/launch-timing.md
 
 import type { BatchBudget, RunShape } from '../ports/device.ts';
 import { ArrivalRate } from '../base/arrival-rate.ts';

@@ -3,6 +3,8 @@
 // CUDA 13, H200, 2026-11; bench/gpu/new-shapes.ts), so that ragged batches of any size ran at 20 k texts/s instead of
 // 92 k. Here there are few: 48 widths up to 512, and for each the rows that fill so many padded tokens: 8, 12, 16, 24,
 // 32, 48 … A batch in between takes fewer rows while others wait, else empty rows are added to it.
+//
+// Why: docs/decisions/launch-timing.md#few-shapes-where-new-ones-are-dear
 
 import type { RunShape } from '../ports/device.ts';
 

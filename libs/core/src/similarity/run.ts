@@ -1,5 +1,7 @@
 // Computes for jobs that run together: their queries become one matrix, the collection passes by in as few tiles as
 // there is memory for (tiles.ts), and every job gets its own part of the answer.
+//
+// Why: docs/decisions/similarity-cpu.md#what-a-cpu-is-given-in-one-go-ends-within-ten-seconds
 
 import {
   ShoalError,

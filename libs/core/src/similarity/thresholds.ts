@@ -4,6 +4,8 @@
 // A *kind* is what is computed on which type of rows ("topk/f32"). A size has two parts: how many queries come
 // together, and the *work* of one: values that it is compared with. Around a threshold both sides take the same time,
 // so it does not matter much where exactly it lies; far from it the choice is clear.
+//
+// Why: docs/decisions/similarity-gpu.md#one-measured-threshold-for-each-kind
 
 import { z } from 'zod';
 

@@ -12,6 +12,8 @@
 // it. A tenth of the room is kept for interactive jobs, which pass the door while there is any.
 //
 // While room is ample (ample-room.ts) nobody asks first: the reservation travels with the jobs.
+//
+// Why: docs/decisions/claiming-and-order.md#room-is-reserved-by-producers-and-guarded-by-workers
 
 import { DEFAULT_PREFIX, ShoalError, invariant, keySpace, type EmbedJob, type OutputDtype } from '@shoal/contract';
 import { AmpleRoom } from './ample-room.ts';

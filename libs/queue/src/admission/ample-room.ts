@@ -5,6 +5,8 @@
 // It never takes long to notice: room is ample while less than half is used, nobody stands in line, and what this
 // producer has added without an answer is at most a hundredth of the whole. So fifty producers that all start in the
 // same moment on what they heard a while ago fill the other half, and each of them knows it with its next answer.
+//
+// Why: docs/decisions/claiming-and-order.md#while-room-is-ample-nobody-asks-for-it-first
 
 /** Of whatever is fullest. */
 const AMPLE_SHARE = 0.5;

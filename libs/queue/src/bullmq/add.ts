@@ -5,6 +5,8 @@
 // A job of one text took the server 94 µs of CPU by BullMQ's script in a transaction, 12 of it for what is done: the
 // rest is what each call costs, and the functions that BullMQ's script makes anew each time. It takes 28 so, and the
 // producer 20 instead of 94 (50 jobs a call, Valkey 9.1, 2026-11).
+//
+// Why: docs/decisions/queue.md#jobs-are-added-claimed-and-completed-many-in-a-call
 
 import { randomUUID } from 'node:crypto';
 import { ShoalError, checkJobId, type KeySpace } from '@shoal/contract';

@@ -3,6 +3,8 @@
 // claimed together, and answers each as BullMQ's does, so that all of BullMQ's own code around it stays. Where it would
 // have to limit, or to let a delayed job go, BullMQ's does it. claim.test.ts holds the two against each other,
 // key by key.
+//
+// Why: docs/decisions/queue.md#jobs-are-added-claimed-and-completed-many-in-a-call
 
 import { Batcher } from '@shoal/core/base';
 import type { Worker } from 'bullmq';

@@ -2,6 +2,8 @@
 // and asks after parents, deduplication and metrics that a plain job has none of: 123 µs of the server's time a job of
 // one text, the smaller part of it for commands. What is more than plain is left to BullMQ's script.
 // finish.test.ts holds the two against each other, key by key.
+//
+// Why: docs/decisions/queue.md#jobs-are-added-claimed-and-completed-many-in-a-call
 
 import { Batcher } from '@shoal/core/base';
 import type { Job } from 'bullmq';

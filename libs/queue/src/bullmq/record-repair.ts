@@ -2,6 +2,8 @@
 // parse makes the claim throw after the job was taken, so that the job would come back with every lease for ever, and
 // no listing that holds it can be shown. Such fields get a stand-in that can be parsed; what they held is kept in the
 // hash beside them. Says what was damaged; what becomes of the job is for others to decide.
+//
+// Why: docs/decisions/queue.md#a-record-that-bullmq-cannot-read-is-repaired-then-failed
 
 import { keySpace } from '@shoal/contract';
 import type { Redis } from '../redis/connection.ts';

@@ -2,6 +2,8 @@
 // `everysec` up to 2 s of what was acknowledged may be lost with the process, and a result that was delivered would lie
 // there once more, or be computed and delivered anew. The same before it is marked at all, from when its body was seen.
 // Remembers headers, never bodies.
+//
+// Why: docs/decisions/queue.md#a-reader-tells-a-server-that-came-back-what-it-had-taken
 
 import { RESULT_FLAG, RESULT_HEADER_BYTES, decodeResultHeader } from '@shoal/contract';
 import type { Redis } from '../redis/connection.ts';

@@ -2,6 +2,8 @@
 // restarts (the private one behind a unix socket above all: ENOENT, ECONNREFUSED) is normal. Commands wait meanwhile
 // and are sent again, so whoever sends one must be able to repeat it. No 'error' event is ever left without a listener,
 // no message carries a password. Carries no bullmq: the executor loads this file too.
+//
+// Why: docs/decisions/queue.md#commands-are-sent-one-by-one-and-leave-together
 
 import { Socket } from 'node:net';
 import { ShoalError } from '@shoal/contract';

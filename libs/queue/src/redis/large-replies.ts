@@ -3,6 +3,8 @@
 // bytes, all of them garbage at once. At 800 results of 98 KB a second V8 collected the whole heap of their reader up
 // to ten times a second (2-core EPYC, 2026-11). Here the socket reads into one buffer, and what is passed on is cut so
 // that the decoder finds a large string whole in a piece.
+//
+// Why: docs/decisions/queue.md#large-replies-are-read-into-pooled-buffers
 
 import { connect, type NetConnectOpts, type Socket } from 'node:net';
 import { RESULT_HEADER_BYTES } from '@shoal/contract';

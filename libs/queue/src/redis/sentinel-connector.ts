@@ -3,6 +3,8 @@
 // until a Sentinel demotes it, and whatever it acknowledges then is lost. So every Sentinel is listened to while a
 // connection stands. ioredis's own detector does that too, but leaves the errors of its listeners without anybody to
 // hear them.
+//
+// Why: docs/decisions/queue.md#sentinels-are-listened-to
 
 import {
   Redis,

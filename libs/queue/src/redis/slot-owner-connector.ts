@@ -2,6 +2,8 @@
 // one node: a plain connection to the node that owns it does all that one to a single server does (WATCH, MULTI, SCAN,
 // blocking reads), which a cluster client does not. Asks for the owner before every attempt to connect, so a connection
 // that broke in a failover finds the new one. Knows nothing of what is sent.
+//
+// Why: docs/decisions/queue.md#a-cluster-is-reached-by-a-plain-connection-to-one-node
 
 import { connect as connectTcp } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';

@@ -1,5 +1,7 @@
 // Large values are not passed through scripts: they are SET under a name of their own, and the script only renames
 // that.
+//
+// Why: docs/decisions/queue.md#nothing-large-passes-through-a-script
 
 /**
  * From this size on. A script's arguments are copied twice and hashed whole. CPU of the server with an append-only

@@ -1,6 +1,8 @@
 // A command whose large values go to the socket as they are. ioredis makes one buffer of a command, and another of all
 // commands of a pipeline: at 700 results of 393 KB a second that was a sixth of the executor's main thread, with what
 // it left to collect.
+//
+// Why: docs/decisions/queue.md#large-values-go-to-the-socket-as-they-are
 
 import { Writable } from 'node:stream';
 import { Command } from 'ioredis';

@@ -1,6 +1,8 @@
 // The queues of a prefix as BullMQ's own objects, for a dashboard to look at. Nothing on the server is changed by
 // finding or reading them. A job whose hash is damaged comes back as one that says so: BullMQ would throw, and one such
 // job would hide the listing it is in.
+//
+// Why: docs/decisions/command-and-setup.md#bull-board-is-fenced-in
 
 import { DEFAULT_PREFIX } from '@shoal/contract';
 import type { Logger } from '@shoal/core';

@@ -7,6 +7,8 @@
 // quarantine. When it was first seen so is kept on the server: the second sweep may be another worker's.
 //
 // States: *new* → *waiting* (for the next sweep) ⇄ *sweeping* → *stopped*.
+//
+// Why: docs/decisions/queue.md#the-janitor-keeps-what-it-saw-on-the-server
 
 import { randomUUID } from 'node:crypto';
 import { invariant, keySpace, type KeySpace } from '@shoal/contract';

@@ -7,6 +7,8 @@
 // States: *open*; *memory*, above `maxMemoryShare`: only a few jobs at a time while none is in flight, because inputs
 // alone may be what fills the server, and nothing but running them makes them fewer; *unread* (and *memory* near the
 // end): no claims; *drained*, whatever the server has: no claims.
+//
+// Why: docs/decisions/claiming-and-order.md#room-is-reserved-by-producers-and-guarded-by-workers
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from '@shoal/core';

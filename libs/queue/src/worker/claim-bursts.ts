@@ -4,6 +4,8 @@
 //
 // Once the signal says that claiming has ended, nothing is waited for any more. A call that is under way may still
 // bring a job: it goes to `onLate`, which hands it back unspent.
+//
+// Why: docs/decisions/claiming-and-order.md#a-marker-wakes-a-burst-not-a-claim
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from '@shoal/core';

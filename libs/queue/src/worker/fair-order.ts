@@ -17,6 +17,8 @@
 // producer chose), so those are told apart, come last until they are given a place, and its 21 bits of priority are no
 // limit here: 2^53 units are two years of a device that runs 8 million tokens a second without one moment of an empty
 // line, which begins anew.
+//
+// Why: docs/decisions/claiming-and-order.md#the-order-of-waiting-jobs-is-our-own-score-in-bullmqs-sorted-set
 
 import { INTERACTIVE_ROWS, invariant, keySpace } from '@shoal/contract';
 import { LEAD_TOKENS } from '@shoal/core';

@@ -8,6 +8,8 @@
 //
 // The mark of a hand-over is the job's `progress`, written in the same transaction: Bull Board shows it, every claim
 // brings it along at no cost, and its `by` tells a repeated call that the first one did happen.
+//
+// Why: docs/decisions/queue.md#a-hand-over-is-a-parent-and-its-child
 
 import {
   ERROR_CODES,

@@ -1,6 +1,8 @@
 // How a claim gets its one ending on the server: completed, failed or returned, tried until the server took it or says
 // that the lock is not ours. A fault of the server never turns one ending into another: that is why BullMQ's
 // processJob, which fails a job whose completion could not be written, is not used.
+//
+// Why: docs/decisions/queue.md#jobs-are-settled-by-the-public-moveto-methods
 
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';

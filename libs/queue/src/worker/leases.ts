@@ -3,6 +3,8 @@
 // or we claim the same job again, which only happens after the old lease ran out. A lost claim is reported once and
 // forgotten. While the server does not answer nothing is presumed lost: nobody else can claim either, or the commit
 // finds a stranger's lock.
+//
+// Why: docs/decisions/queue.md#leases-are-renewed-by-our-own-timer
 
 import type { Logger } from '@shoal/core';
 import { inParts } from '../redis/in-parts.ts';

@@ -2,6 +2,8 @@
 // token, so that a worker which starts under the name of one that died finds what that one had claimed and gives it
 // back at once, instead of waiting for leases. A process is only believed gone where its pid can be looked up: on the
 // same boot of the same machine, in the same pid namespace. Anywhere else leases bring the jobs back.
+//
+// Why: docs/decisions/claiming-and-order.md#lock-tokens-name-the-process
 
 import { hostname } from 'node:os';
 import { keySpace } from '@shoal/contract';

@@ -5,6 +5,8 @@
 // Running out of memory: a call may use less and less memory for its work, down to LEAST_WORK_BYTES; then everything
 // else leaves the device and it is tried once more; then OUT_OF_VRAM. What was learned that way is forgotten slowly, by
 // doubling. A device that fails is DEVICE_LOST, for this call and every later one of this process.
+//
+// Why: docs/decisions/similarity-gpu.md#what-stays-on-a-gpu-is-held-in-memory-of-the-process-too
 
 import { Residents } from '@shoal/core/similarity';
 import type { Graph } from '../graphs/graph.ts';

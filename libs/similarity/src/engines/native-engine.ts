@@ -1,6 +1,8 @@
 // The kernels in native code, on libuv's threads: the event loop only waits, but for what is over sooner than a thread
 // wakes. What the library wants beside the rows (1/‖row‖ for cosine, the longest row for the bounds of its proof) is
 // worked out once for each block of rows.
+//
+// Why: docs/decisions/similarity-cpu.md#what-is-little-is-computed-in-the-callers-thread
 
 import { invariant, ShoalError } from '@shoal/contract';
 import type { BestRows, Engine, Isa, SpreadOptions } from './engine.ts';

@@ -1,5 +1,7 @@
 // One worker for similarity jobs put together: the same claimer and lanes as for embeddings, on the queue `similarity`,
 // and beside it an executor that holds collections instead of a model. Constructs and connects; decides nothing.
+//
+// Why: docs/decisions/similarity-cpu.md#a-similarity-worker-is-a-worker-of-its-own-kind
 
 import { availableParallelism } from 'node:os';
 import { SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE } from '@shoal/contract';

@@ -1,5 +1,7 @@
 // How the cores of a worker on the CPU are divided. One run does not keep many cores busy: its operations are small,
 // and the threads of one meet after each of them. Pure.
+//
+// Why: docs/decisions/devices-and-precision.md#the-cores-of-a-cpu-worker-are-divided-among-sessions
 
 export interface CpuSessionsOptions {
   /** Threads of all sessions together. */

@@ -1,6 +1,8 @@
 // Tries a GPU that failed again, in a process of its own, because in the one where it failed nothing on it can be used
 // any more: after `firstMs`, then after twice as long each time, up to ten minutes. Says when it works; what is done
 // then is the caller's business.
+//
+// Why: docs/decisions/similarity-gpu.md#a-gpu-that-failed-is-tried-in-another-process
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { fileURLToPath } from 'node:url';

@@ -1,6 +1,8 @@
 // Measures runs of given shapes in a process of its own: what they hold in memory and how long they take. A process of
 // its own, because an arena never gives back what it took: a shape measured after others shows the most that any of
 // them needed. It is the first that the kernel kills when memory runs out, and it may be killed.
+//
+// Why: docs/decisions/memory-and-budget.md#memory-is-measured-in-a-process-of-its-own
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { setPriority } from 'node:os';

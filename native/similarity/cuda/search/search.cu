@@ -15,6 +15,8 @@
 //
 // Build: sh native/similarity/build.sh cuda
 // Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
+//
+// Why: docs/decisions/similarity-gpu.md#on-cuda-the-order-is-proven-as-well
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -9,6 +9,8 @@
 //
 // Build: sh native/similarity/build.sh cuda
 // Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
+//
+// Why: docs/decisions/similarity-gpu.md#a-small-search-is-a-chain-of-short-kernels
 #include <algorithm>
 #include <cstring>
 #include <type_traits>

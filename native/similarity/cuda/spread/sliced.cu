@@ -15,6 +15,8 @@
 //
 // Build: sh native/similarity/build.sh cuda
 // Test on a machine with a GPU: sh native/similarity/build.sh cuda-test
+//
+// Why: docs/decisions/similarity-gpu.md#spreading-reads-what-gives
 #include <algorithm>
 #include <cstdlib>
 #include <vector>
