@@ -5,7 +5,9 @@ import { FAULTS, LongestFirst, PURE, RECKONS } from './tools/test-groups.ts';
 // that they start come from `dist` in the whole suite (libs/core/src/testing/programs.ts).
 const conditions = ['@shoal/source', 'node', 'import', 'module', 'default'];
 
-const EVERYWHERE = ['**/node_modules/**', '**/dist/**'];
+// WebGPU's tests run by themselves where a driver in software is there for them (tools/test.sh).
+const WEBGPU_APART = process.env['SHOAL_TEST_VULKAN'] !== undefined && process.env['VK_DRIVER_FILES'] === undefined;
+const EVERYWHERE = ['**/node_modules/**', '**/dist/**', ...(WEBGPU_APART ? ['**/webgpu.test.ts'] : [])];
 
 const common = {
   // What takes longest takes 60 s where nobody else works, and starting all of `shoal up` 3 s, and 15 s and more

@@ -60,7 +60,8 @@ cpu_minutes() {
     printf "%.1f", user[1] + system_[1] + (user[2] + system_[2]) / 60 }' "$results/times"
 }
 
-# The suites that were named, or all: first the two runs side by side, then what needs a driver of its own.
+# The suites that were named, or all: first the two runs side by side, then WebGPU's, in whose processes alone there is
+# a driver for it (vitest.config.ts leaves it out of the others).
 run_suites() {
   folders='' webgpu=
   for suite in "$@"; do
@@ -68,13 +69,11 @@ run_suites() {
   done
   [ $# -gt 0 ] || { [ -z "${SHOAL_TEST_VULKAN:-}" ] || webgpu=1; }
   if [ $# -eq 0 ] || [ -n "$folders" ]; then
-    # Tests of WebGPU are a run of its own, in whose processes alone there is the driver.
-    others='--exclude **/webgpu.test.ts' && [ -n "${SHOAL_TEST_VULKAN:-}" ] || others=
     # shellcheck disable=SC2086
     vitest reckons --project pure --project reckons --maxWorkers=1 $folders &
     reckons=$!
     # shellcheck disable=SC2086
-    vitest waits --project waits --project faults --maxWorkers="${SHOAL_TEST_WAITERS:-3}" $others $folders
+    vitest waits --project waits --project faults --maxWorkers="${SHOAL_TEST_WAITERS:-3}" $folders
     wait "$reckons"
     count reckons
     count waits
