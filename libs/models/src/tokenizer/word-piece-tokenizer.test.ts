@@ -221,7 +221,7 @@ describe('long texts', () => {
     ['characters that decompose to punctuation', '≠'],
     ['words', 'lorem ipsum dolor '],
     ['nothing but dropped characters', '\u200b'],
-  ])('four times as much of %s takes four times as long, not sixteen', async (_, piece) => {
+  ])('eight times as much of %s takes eight times as long, not 64', async (_, piece) => {
     const tokenizer = await openTokenizer(model);
     const seconds = (bytes: number): number => {
       const text = piece.repeat(Math.ceil(bytes / Buffer.byteLength(piece)));
@@ -231,8 +231,9 @@ describe('long texts', () => {
     };
     seconds(1_000_000); // code that runs for the first time is slow
     const short = Math.min(seconds(1_000_000), seconds(1_000_000), seconds(1_000_000));
-    const long = Math.min(seconds(4_000_000), seconds(4_000_000));
-    expect(long).toBeLessThan(8 * Math.max(short, 0.005));
+    const long = Math.min(seconds(8_000_000), seconds(8_000_000));
+    // between the two laws, with room for caches that others use
+    expect(long).toBeLessThan(24 * Math.max(short, 0.005));
   });
 
   test('ids end where the row is full, and say so', async () => {

@@ -84,27 +84,49 @@ export async function measureThresholds(options: MeasureOptions): Promise<Measur
   return { thresholds, passingQueries };
 }
 
-/** The work from which on the GPU is faster; undefined where it is not even at the largest size. */
+/** Where both sides take nearly as long over many sizes, one wrong reading leads far away: so often it is looked again. */
+const LOOKS = 3;
+
+/**
+ * The work from which on the GPU is faster; undefined where it is not even at the largest size. What was found counts
+ * when the CPU is the faster side at half of it and the GPU at twice; else it is looked for on the side that disagrees.
+ */
 async function thresholdOf(options: MeasureOptions, { at, mostRows }: Measured): Promise<number | undefined> {
   const isFaster = async (size: number): Promise<boolean> => isGpuFaster(options, at(size));
-  let low: number | undefined;
-  let high = Math.min(FIRST_ROWS, mostRows);
+  let found = await crossingFrom(Math.min(FIRST_ROWS, mostRows), isFaster, mostRows);
+  for (let look = 1; look < LOOKS && found !== undefined; look++) {
+    const { low, high } = found;
+    if (2 * high <= mostRows && !(await isFaster(2 * high))) found = await crossingFrom(2 * high, isFaster, mostRows);
+    else if (low >= 2 && (await isFaster(Math.floor(low / 2))))
+      found = await crossingFrom(Math.floor(low / 2), isFaster, mostRows);
+    else break;
+  }
+  return found === undefined ? undefined : Math.sqrt(at(Math.max(1, found.low)).work * at(found.high).work);
+}
+
+/** Two sizes close together, at the smaller of which the CPU is faster (0: nowhere) and at the larger the GPU. */
+async function crossingFrom(
+  first: number,
+  isFaster: (size: number) => Promise<boolean>,
+  mostRows: number,
+): Promise<{ readonly low: number; readonly high: number } | undefined> {
+  let low = 0;
+  let high = first;
   while (!(await isFaster(high))) {
     if (high * GROWTH > mostRows) return undefined;
     low = high;
     high *= GROWTH;
   }
-  for (let size = Math.floor(high / GROWTH); low === undefined && size >= 1; size = Math.floor(size / GROWTH)) {
+  for (let size = Math.floor(high / GROWTH); low === 0 && size >= 1; size = Math.floor(size / GROWTH)) {
     if (await isFaster(size)) high = size;
     else low = size;
   }
-  if (low === undefined) return at(high).work;
-  while (high > low * CLOSE && high - low > 1) {
+  while (low > 0 && high > low * CLOSE && high - low > 1) {
     const middle = Math.round(Math.sqrt(low * high));
     if (await isFaster(middle)) high = middle;
     else low = middle;
   }
-  return Math.sqrt(at(low).work * at(high).work);
+  return { low, high };
 }
 
 /** Of the lower quartiles of both sides, because whoever else wants the machine makes a side slower, never faster. */
