@@ -1,7 +1,7 @@
 // Workers and producers of two trees on one queue: this one and another checkout that is built (--other). Each of three
-// producers (the SDK of either tree, and BullMQ alone) hands the same texts to a fleet of the other tree's workers, then
-// of this one's, then of both, of which one is killed and started again in between. Every job has to complete, and every
-// text has to have the same vector whoever asked for it and whoever computed it.
+// producers (the SDK of either tree, and BullMQ alone) hands the same texts to a fleet of the other tree's workers,
+// then of this one's, then of both, of which one is killed and started again in between. Every job has to complete, and
+// every text has to have the same vector whoever asked for it and whoever computed it.
 //
 //   node --conditions=@shoal/source bench/chaos/mixed-fleet.ts --other FOLDER [--texts 600]
 //
@@ -152,7 +152,6 @@ try {
   await server.stop();
   rmSync(cacheDir, { recursive: true, force: true });
 }
-process.stdout.write(
-  `${JSON.stringify({ bench: 'mixed-fleet', runs, texts: texts.length, killed, wrong: wrong.length, first: wrong[0] })}\n`,
-);
+const report = { bench: 'mixed-fleet', runs, texts: texts.length, killed, wrong: wrong.length, first: wrong[0] };
+process.stdout.write(`${JSON.stringify(report)}\n`);
 if (wrong.length > 0) process.exitCode = 1;

@@ -84,7 +84,9 @@ export async function measureThresholds(options: MeasureOptions): Promise<Measur
   return { thresholds, passingQueries };
 }
 
-/** Where both sides take nearly as long over many sizes, one wrong reading leads far away: so often it is looked again. */
+/**
+ * Where both sides take nearly as long over many sizes, one wrong reading leads far away: so often it is looked again.
+ */
 const LOOKS = 3;
 
 /**
