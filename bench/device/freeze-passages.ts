@@ -11,7 +11,7 @@ import { readArguments } from '../rig/arguments.ts';
 import { readCorpus, type CorpusPassage } from '../../apps/cli/src/search/corpus.ts';
 
 readArguments(import.meta.url, {});
-const ROOT = fileURLToPath(new URL('..', import.meta.url));
+const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 const PASSAGES = 450;
 const PER_FILE = 12;
 /** Characters; a heading alone says too little, and 450 long ones would be more than 150 kB. */

@@ -14,7 +14,7 @@ const args = readArguments(import.meta.url, { passages: { type: 'string', defaul
 const EVERY = 10;
 const NEAREST = 10;
 
-const corpus = await readCorpus(fileURLToPath(new URL('..', import.meta.url)), {
+const corpus = await readCorpus(fileURLToPath(new URL('../../', import.meta.url)), {
   passages: Number(args.passages),
   words: Infinity,
 });

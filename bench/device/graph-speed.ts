@@ -6,12 +6,10 @@
 
 import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
-import { median } from '@shoal/core/base';
 import { openModel, type GraphKind } from '@shoal/models';
 import { readArguments } from '../rig/arguments.ts';
-import { leastCosine } from '../similarity/cosine.ts';
 import { raggedCorpus } from '../rig/ragged-corpus.ts';
-import { alternate, cacheDir, openBare, type Measured, type Side } from '../rig/sides.ts';
+import { cacheDir, compareSides, openBare, type Side } from '../rig/sides.ts';
 
 const args = readArguments(import.meta.url, {
   texts: { type: 'string', default: '400' },
@@ -31,8 +29,7 @@ for (const kind of args.kinds.split(','))
     await openBare(kind, kind.startsWith('int8') ? quantized : minilm, Number(args.threads), kind as GraphKind),
   );
 try {
-  const measured = await alternate(sides, texts, Number(args.rounds), check);
-  const base = median(measured[0]!.rates);
+  const kinds = await compareSides(sides, texts, Number(args.rounds), minilm.dims, (name) => LEAST[name] ?? 0.9999);
   process.stdout.write(
     `${JSON.stringify({
       bench: 'graph-speed',
@@ -40,22 +37,9 @@ try {
       threads: Number(args.threads),
       texts: texts.length,
       loadBefore: Number(loadBefore.toFixed(2)),
-      kinds: measured.map(({ name, rates, vectors }) => ({
-        kind: name,
-        textsPerSecond: rates.map((rate) => Number(rate.toFixed(1))),
-        ratio: Number((median(rates) / base).toFixed(3)),
-        leastCosine: Number(leastCosine(measured[0]!.vectors, vectors, minilm.dims).toFixed(7)),
-      })),
+      kinds,
     })}\n`,
   );
 } finally {
   for (const side of sides) await side.close();
-}
-
-function check(first: readonly Measured[]): void {
-  for (const { name, vectors } of first) {
-    const least = leastCosine(first[0]!.vectors, vectors, minilm.dims);
-    if (!(least >= (LEAST[name] ?? 0.9999)))
-      throw new Error(`${name} disagrees with ${first[0]!.name}: least cosine ${least}`);
-  }
 }

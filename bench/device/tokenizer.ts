@@ -19,7 +19,7 @@ import { readArguments } from '../rig/arguments.ts';
  */
 const GOLDEN = 'c96d87256faf9aca77db6c761a34859f02f458d3c48384b53e1b69842a18a9e6';
 
-const ROOT = new URL('..', import.meta.url).pathname;
+const ROOT = new URL('../../', import.meta.url).pathname;
 const { quick: isQuick } = readArguments(import.meta.url, { quick: { type: 'boolean', default: false } });
 const passes = isQuick ? 3 : 15;
 

@@ -11,12 +11,10 @@ import { cpus, loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { median } from '@shoal/core/base';
 import { openModel } from '@shoal/models';
 import { readArguments } from '../rig/arguments.ts';
-import { leastCosine } from '../similarity/cosine.ts';
 import { raggedCorpus } from '../rig/ragged-corpus.ts';
-import { MAX_TOKENS, alternate, cacheDir, openBare, openQueued, type Measured, type Side } from '../rig/sides.ts';
+import { MAX_TOKENS, cacheDir, compareSides, openBare, openQueued, type Side } from '../rig/sides.ts';
 
 const args = readArguments(import.meta.url, {
   python: { type: 'string', default: 'python3' },
@@ -25,6 +23,7 @@ const args = readArguments(import.meta.url, {
   threads: { type: 'string', default: '1' },
   'job-texts': { type: 'string', default: '64' },
 });
+const leastAllowed = (name: string): number => (name.includes('int8') ? 0.99 : 0.99999);
 const threads = Number(args.threads);
 const [minilm, quantized] = [await openModel('minilm', { cacheDir }), await openModel('minilm-int8', { cacheDir })];
 const texts = raggedCorpus(join(minilm.folder, 'tokenizer.json'), Number(args.texts)).map(({ text }) => text);
@@ -38,8 +37,6 @@ const sides: Side[] = [
   await openQueued('shoal int8, queue', 'minilm-int8', threads, Number(args['job-texts'])),
 ];
 try {
-  const measured = await alternate(sides, texts, Number(args.rounds), check);
-  const base = median(measured[0]!.rates);
   process.stdout.write(
     `${JSON.stringify({
       bench: 'peers',
@@ -49,30 +46,17 @@ try {
       jobTexts: Number(args['job-texts']),
       loadBefore: Number(loadBefore.toFixed(2)),
       versions: peer.versions,
-      sides: measured.map(({ name, rates, vectors }) => ({
-        side: name,
-        textsPerSecond: rates.map((rate) => Number(rate.toFixed(1))),
-        ratio: Number((median(rates) / base).toFixed(3)),
-        leastCosine: Number(leastCosine(measured[0]!.vectors, vectors, minilm.dims).toFixed(7)),
-      })),
+      sides: await compareSides(sides, texts, Number(args.rounds), minilm.dims, leastAllowed),
     })}\n`,
   );
 } finally {
   for (const side of sides) await side.close();
 }
 
-function check(first: readonly Measured[]): void {
-  for (const { name, vectors } of first) {
-    const least = leastCosine(first[0]!.vectors, vectors, minilm.dims);
-    if (!(least >= (name.includes('int8') ? 0.99 : 0.99999)))
-      throw new Error(`${name} disagrees with ${first[0]!.name}: least cosine ${least}`);
-  }
-}
-
 async function openPeer(): Promise<Side & { readonly versions: unknown }> {
   const folder = mkdtempSync(join(tmpdir(), 'shoal-peer-'));
   const vectors = join(folder, 'vectors.f32');
-  const child = spawn(args.python, [fileURLToPath(new URL('peers/sentence_transformers.py', import.meta.url))], {
+  const child = spawn(args.python, [fileURLToPath(new URL('sentence_transformers.py', import.meta.url))], {
     stdio: ['pipe', 'pipe', 'inherit'],
     env: { ...process.env, HF_HUB_OFFLINE: '1' },
   });

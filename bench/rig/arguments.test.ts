@@ -1,11 +1,12 @@
 // How every bench answers before anything runs: what is no bench has no usage in the comment at its top.
 
-import { spawnSync } from 'node:child_process';
-import { readFileSync, readdirSync } from 'node:fs';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { expect, test, vi } from 'vitest';
 
 const FOLDER = fileURLToPath(new URL('../', import.meta.url));
+const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 const BENCHES = ['queue/', 'device/', 'similarity/', 'chaos/', 'peers/', 'gpu/', 'rig/']
   .flatMap((folder) =>
     readdirSync(FOLDER + folder)
@@ -114,4 +115,17 @@ test.each([
       { encoding: 'utf8' },
     ),
   ).toMatchObject({ status, stdout, stderr });
+});
+
+test('every file or folder that a source names relative to itself is there', () => {
+  const sources = execFileSync('git', ['ls-files', '*.ts'], { cwd: ROOT, encoding: 'utf8' })
+    .split('\n')
+    .filter(Boolean);
+  const named = sources.flatMap((file) =>
+    [...readFileSync(ROOT + file, 'utf8').matchAll(/new URL\(\s*'([^'$]+)',\s*import\.meta\.url/g)].map(
+      ([, path]) => [file, path!] as const,
+    ),
+  );
+  expect(named.length).toBeGreaterThan(20);
+  expect(named.filter(([file, path]) => !existsSync(new URL(path, `file://${ROOT}${file}`)))).toEqual([]);
 });

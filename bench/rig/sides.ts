@@ -8,10 +8,12 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ShoalClient } from '@shoal/client';
 import { Pool, cacheFolder, fixedBudget, resolveSettings, sizesOf } from '@shoal/core';
+import { median } from '@shoal/core/base';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { startTestServer } from '@shoal/queue/testing';
 import type { MicroBatch } from '../../libs/core/src/executor/pool.ts';
+import { leastCosine } from '../similarity/cosine.ts';
 
 export const MAX_TOKENS = 512;
 /** The preset of a worker on the CPU. */
@@ -230,4 +232,41 @@ export async function alternate(
     }
   }
   return measured;
+}
+
+export interface SideReport {
+  readonly name: string;
+  readonly textsPerSecond: readonly number[];
+  /** Median rate over that of the first side. */
+  readonly ratio: number;
+  /** Lowest cosine of one text's vector to the first side's. */
+  readonly leastCosine: number;
+}
+
+/**
+ * Runs the sides alternately over the same texts, and holds their rates and vectors against the first side's. Before
+ * the clock starts, a side whose least cosine is below what `leastAllowed` gives for its name is an error.
+ */
+export async function compareSides(
+  sides: readonly Side[],
+  texts: readonly string[],
+  rounds: number,
+  dims: number,
+  leastAllowed: (name: string) => number,
+): Promise<readonly SideReport[]> {
+  const check = (first: readonly Measured[]): void => {
+    for (const { name, vectors } of first) {
+      const least = leastCosine(first[0]!.vectors, vectors, dims);
+      if (!(least >= leastAllowed(name)))
+        throw new Error(`${name} disagrees with ${first[0]!.name}: least cosine ${least}`);
+    }
+  };
+  const measured = await alternate(sides, texts, rounds, check);
+  const base = median(measured[0]!.rates);
+  return measured.map(({ name, rates, vectors }) => ({
+    name,
+    textsPerSecond: rates.map((rate) => Number(rate.toFixed(1))),
+    ratio: Number((median(rates) / base).toFixed(3)),
+    leastCosine: Number(leastCosine(measured[0]!.vectors, vectors, dims).toFixed(7)),
+  }));
 }

@@ -263,7 +263,7 @@ function measureNumpy():
       ['queries', queries],
     ] as const)
       writeFileSync(join(folder, `${name}.npy`), Buffer.concat([npyHeader(matrix.rows, dims), npyRows(matrix.values)]));
-    const script = fileURLToPath(new URL('peers/numpy_topk.py', import.meta.url));
+    const script = fileURLToPath(new URL('../peers/numpy_topk.py', import.meta.url));
     let version = '';
     const sides = [1, 2].map((threads) => {
       const environment = {

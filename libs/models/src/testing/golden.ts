@@ -52,7 +52,9 @@ export class Golden<Value> {
     if (!this.isChanged) return;
     try {
       mkdirSync(join(testCacheDir, 'test-golden'), { recursive: true });
-      writeFileSync(`${this.path}.${process.pid}`, serialize(this.values));
+      // What other runs kept stays: a run that computes everything anew may have computed a part only.
+      const all = new Map([...readMap<Value>(this.path), ...this.values]);
+      writeFileSync(`${this.path}.${process.pid}`, serialize(all));
       renameSync(`${this.path}.${process.pid}`, this.path);
     } catch (error) {
       console.warn(`golden values are not kept: ${String(error)}`);
