@@ -19,6 +19,7 @@ import {
   Pipeline,
   fixedBudget,
   type CommitRequest,
+  type WantedPayload,
   type CommitResult,
   type FromExecutor,
   type InputRead,
@@ -164,9 +165,7 @@ class FarStore extends MemoryPayloadStore {
     this.clock = clock;
   }
 
-  override async read(
-    jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[],
-  ): Promise<readonly InputRead[]> {
+  override async read(jobs: readonly WantedPayload[]): Promise<readonly InputRead[]> {
     await new Promise<void>((resolve) => void this.clock.after(2 * HOP_MS, resolve));
     return super.read(jobs);
   }

@@ -99,9 +99,13 @@ describe('what is refused as JOB_INVALID', () => {
     ['no texts', { v: 1, texts: [] }, /texts: /],
     ['257 texts', { v: 1, texts: Array.from({ length: 257 }, () => 'x') }, /texts: .*256/],
     ['a text that is not a string', { v: 1, texts: ['one', 2] }, /texts\.1: .*string/],
-    ['texts that are not a list', { v: 1, texts: 'one' }, /texts: .*array/],
-    ['neither texts nor input', { v: 1 }, /input: /],
-    ['texts and input', { ...KEYED, texts: ['one'] }, /unknown field "input"/],
+    [
+      'texts that are not a list',
+      { v: 1, texts: 'one' },
+      /texts: must be a list of strings, such as \["hello"\], found "one"/,
+    ],
+    ['neither texts nor input', { v: 1 }, /it has no "texts", a list of 1 to 256 strings$/],
+    ['texts and input', { ...KEYED, texts: ['one'] }, /both "texts" and "input"/],
     [
       'too many bytes inline',
       { v: 1, texts: ['x'.repeat(MAX_INLINE_BYTES), 'y'] },
@@ -142,13 +146,14 @@ describe('what is refused as JOB_INVALID', () => {
     ['another dtype', { ...KEYED, output: { dtype: 'f64' } }, /output\.dtype: /],
     ['vectors that are not normalized', { ...KEYED, output: { normalize: false } }, /output\.normalize: /],
     ['no dimensions', { ...KEYED, output: { dimensions: 0 } }, /output\.dimensions: /],
-    ['no version', { texts: ['one'] }, /"v" must be 1, found nothing/],
-    ['a version as text', { ...KEYED, v: '1' }, /"v" must be 1, found "1"/],
-    ['version 0', { ...KEYED, v: 0 }, /"v" must be 1, found 0/],
-    ['version 1.5', { ...KEYED, v: 1.5 }, /"v" must be 1, found 1.5/],
-    ['a list', [], /its data is not an object/],
-    ['nothing', null, /its data is not an object/],
-    ['text', 'embed this', /its data is not an object/],
+    ['no version', { texts: ['one'] }, /"v", the version of the format, must be 1, found nothing/],
+    ['a version as text', { ...KEYED, v: '1' }, /"v", the version of the format, must be 1, found "1"/],
+    ['version 0', { ...KEYED, v: 0 }, /"v", the version of the format, must be 1, found 0/],
+    ['version 1.5', { ...KEYED, v: 1.5 }, /"v", the version of the format, must be 1, found 1.5/],
+    ['a list', [], /its data is not an object, found an empty list; write for example/],
+    ['nothing', null, /its data is not an object, found null/],
+    ['a number', 5, /its data is not an object, found 5/],
+    ['text', 'embed this', /its data is not an object, found "embed this"/],
   ])('%s', (_, data, said) => {
     expect(refusalOf(data)).toEqual({ code: 'JOB_INVALID', message: expect.stringMatching(said) });
   });
@@ -165,7 +170,7 @@ describe('what is refused as JOB_INVALID', () => {
       expect(message).toContain(said);
   });
 
-  test.each(['', 'a:b', '17', '-3'])('the job id "%s"', (jobId) => {
+  test.each(['', 'a:b', 'repeat:nightly', 'metrics:completed:data', '-3'])('the job id "%s"', (jobId) => {
     expect(refusalOf(KEYED, jobId)).toEqual({
       code: 'JOB_INVALID',
       message: expect.stringContaining(`jobId "${jobId}" cannot be used`),
@@ -193,6 +198,54 @@ describe('what is refused as JOB_INVALID', () => {
       expect(code).toBe('JOB_INVALID');
       expect(message.length).toBeLessThanOrEqual(2_100);
     }
+  });
+});
+
+describe('what a BullMQ shop types first is refused with its cure', () => {
+  test.each<readonly [data: unknown, said: readonly (string | RegExp)[]]>([
+    [{ v: 1, text: 'a' }, ['it has no "texts"', '"text": the field is called "texts": a list of strings']],
+    [{ v: 1, texts: [] }, ['texts: must have at least 1 entry, found none']],
+    [{ v: 1, texts: 'hello' }, ['texts: must be a list of strings, such as ["hello"], found "hello"']],
+    [{ v: 1, texts: [['a']] }, ['texts.0: must be a string, found a list of 1']],
+    [{ v: 1, texts: [null] }, ['texts.0: must be a string, found null']],
+    [{ v: 1, texts: { 0: 'a' } }, ['texts: must be a list of strings', 'found an object']],
+    [{ v: 1, input: ['a'] }, ['texts themselves go into "texts"', 'found a list of 1']],
+    [{ v: 1, input: 'a' }, ['texts themselves go into "texts"']],
+    [{ v: 1, texts: ['a'], userId: 5 }, ['unknown field "userId"', 'no field for data of your own', 'the jobId']],
+    [{ v: 1, texts: ['a'], model: 'minilm' }, ['unknown field "model"', 'the queue says which model']],
+    [{ v: 1, texts: ['a'], dimensions: 8 }, ['"output": { "dimensions"']],
+    [{ v: 1, texts: ['a'], deadline: 'soon' }, ['deadline: must be a number, found "soon"']],
+    [{ v: 1, texts: ['a'], class: 'urgent' }, ['class: must be one of "interactive", "bulk", found "urgent"']],
+    [{ v: 1, input: { form: 'image' } }, ['input.form: must be one of "texts", "tokens", found "image"']],
+    [{ v: 1, input: {} }, ['input.form: must be one of "texts", "tokens", found nothing']],
+    [{ v: 1, texts: ['a'], output: 'f16' }, ['output: must be an object, found "f16"']],
+    [{ texts: ['a'] }, ['field "v", the version of the format, must be 1, found nothing']],
+  ])('%j', (data, said) => {
+    const { code, message } = refusalOf(data);
+    expect(code).toBe('JOB_INVALID');
+    for (const part of said) expect(message).toContain(part);
+    expect(message).not.toMatch(/Invalid|expected|received|>=|<=/);
+  });
+});
+
+describe('ids that BullMQ made', () => {
+  test.each(['1', '1263', 'repeat:nightly:1732600000000', 'repeat:a:b:1'])('%s is accepted with its texts', (jobId) => {
+    expect(parseJob(jobId, 'embed', { v: 1, texts: ['a'] })).toMatchObject({ jobId, rows: 1 });
+  });
+
+  test('an input under a key is refused, because nobody knew the name of the key', () => {
+    for (const jobId of ['17', 'repeat:nightly:1732600000000'])
+      expect(refusalOf(KEYED, jobId)).toEqual({
+        code: 'JOB_INVALID',
+        message: expect.stringMatching(/an id that BullMQ made; choose a jobId/),
+      });
+  });
+
+  test('a scheduler whose name makes an id longer than any other may be is told so', () => {
+    expect(refusalOf({ v: 1, texts: ['a'] }, `repeat:${'x'.repeat(250)}:17`)).toEqual({
+      code: 'JOB_INVALID',
+      message: expect.stringContaining('it has 260 characters'),
+    });
   });
 });
 

@@ -7,9 +7,11 @@ import {
   MAX_INLINE_BYTES,
   MAX_ROWS_PER_JOB,
   checkFields,
+  checkInputKey,
   checkVersion,
   hex16,
   invalid,
+  problemsIn,
   rowCount,
   termFields,
   termsOf,
@@ -111,10 +113,18 @@ export function parseJob(jobId: string, name: string, data: unknown): EmbedJob {
   if (name !== 'embed')
     throw invalid(jobId, `the job is named "${name.slice(0, 80)}"; this queue takes jobs named "embed"`);
   const checked = checkVersion(jobId, data);
-  return toEmbedJob(
-    jobId,
-    'texts' in checked ? checkFields(jobId, inlineJob, checked) : checkFields(jobId, keyedJob, checked),
-  );
+  const hasTexts = 'texts' in checked;
+  if (hasTexts && 'input' in checked)
+    throw invalid(jobId, 'it has both "texts" and "input"; its input is either in the job or under a key of its own');
+  if ('input' in checked) checkInputKey(jobId);
+  return toEmbedJob(jobId, hasTexts ? checkFields(jobId, inlineJob, checked) : keyedData(jobId, checked));
+}
+
+function keyedData(jobId: string, data: object): EmbedJobData {
+  if ('input' in data) return checkFields(jobId, keyedJob, data);
+  // what else is wrong is told in the same message
+  const problems = problemsIn(inlineJob.omit({ texts: true }), data);
+  throw invalid(jobId, ['it has no "texts", a list of 1 to 256 strings', ...problems].join('; '));
 }
 
 function toEmbedJob(jobId: string, data: EmbedJobData): EmbedJob {

@@ -14,14 +14,20 @@ export {
 export { invariant, unreachable } from './invariant.ts';
 export {
   checkJobId,
+  checkQueuedJobId,
   cpuLaneOf,
   cpuQueue,
   DEFAULT_PREFIX,
+  isGeneratedJobId,
+  isReservedJobId,
+  JOB_KEY_PARTS,
   keySpace,
   type KeySpace,
   mainQueue,
   modelSlug,
+  QUEUE_KEY_NAMES,
   REPLY_CHANNEL,
+  resultIdOf,
   SIMILARITY_CPU_QUEUE,
   SIMILARITY_QUEUE,
 } from './keys.ts';

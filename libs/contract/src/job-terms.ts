@@ -4,7 +4,8 @@
 
 import { z } from 'zod';
 import { ShoalError } from './errors.ts';
-import { REPLY_CHANNEL, checkJobId } from './keys.ts';
+import { describeIssue, kindOf } from './job-problems.ts';
+import { REPLY_CHANNEL, checkQueuedJobId, isGeneratedJobId } from './keys.ts';
 
 export const MAX_ROWS_PER_JOB = 256;
 /** A job of so few rows that does not name its class is interactive: somebody waits for it. */
@@ -71,36 +72,47 @@ export function termsOf(data: TermFields, rows: number): JobTerms {
 
 /** An object of version 1, whatever else is in it; throws JOB_INVALID or JOB_VERSION_UNKNOWN. */
 export function checkVersion(jobId: string, data: unknown): object {
-  checkJobId(jobId);
+  checkQueuedJobId(jobId);
   if (typeof data !== 'object' || data === null || Array.isArray(data))
-    throw invalid(jobId, 'its data is not an object');
+    throw invalid(
+      jobId,
+      `its data is not an object, found ${kindOf(data)}; write for example { "v": 1, "texts": ["hello"] }`,
+    );
   const version: unknown = Reflect.get(data, 'v');
   if (version !== 1) throw unknownVersion(jobId, version);
   return data;
 }
 
+/** An input key is named after the job: nobody can have written one for an id that BullMQ made. */
+export function checkInputKey(jobId: string): void {
+  if (isGeneratedJobId(jobId))
+    throw invalid(
+      jobId,
+      'it says that its input is under a key, which is named after the jobId, but it has an id that BullMQ made; ' +
+        'choose a jobId, or put the input into the job itself',
+    );
+}
+
 /** What the schema makes of the data; throws JOB_INVALID with every problem at once. */
 export function checkFields<Schema extends z.ZodType>(jobId: string, schema: Schema, data: object): z.infer<Schema> {
   const parsed = schema.safeParse(data);
-  if (!parsed.success) throw invalid(jobId, parsed.error.issues.map(describeIssue).join('; '));
+  if (!parsed.success) throw invalid(jobId, toldOf(parsed.error, data).join('; '));
   return parsed.data;
+}
+
+export function problemsIn(schema: z.ZodType, data: object): string[] {
+  const parsed = schema.safeParse(data);
+  return parsed.success ? [] : toldOf(parsed.error, data);
+}
+
+function toldOf(error: z.core.$ZodError, data: object): string[] {
+  return error.issues.map((issue) => describeIssue(issue, data));
 }
 
 export function invalid(jobId: string, problem: string): ShoalError<'JOB_INVALID'> {
   const told =
     problem.length > MAX_PROBLEM_CHARACTERS ? `${problem.slice(0, MAX_PROBLEM_CHARACTERS)} … and more` : problem;
   return new ShoalError('JOB_INVALID', `job "${jobId.slice(0, 80)}": ${told}`, { jobId });
-}
-
-function describeIssue(issue: z.core.$ZodIssue): string {
-  const path = issue.path.map(String).join('.');
-  if (issue.code === 'unrecognized_keys') {
-    return (
-      `unknown field${issue.keys.length > 1 ? 's' : ''} ` +
-      `${issue.keys.map((key) => `"${key}"`).join(', ')}${path ? ` in ${path}` : ''}`
-    );
-  }
-  return `${path || 'data'}: ${issue.message}`;
 }
 
 function unknownVersion(jobId: string, version: unknown): ShoalError {
@@ -111,5 +123,5 @@ function unknownVersion(jobId: string, version: unknown): ShoalError {
       { jobId, version },
     );
   }
-  return invalid(jobId, `field "v" must be 1, found ${JSON.stringify(version) ?? 'nothing'}`);
+  return invalid(jobId, `field "v", the version of the format, must be 1, found ${kindOf(version)}`);
 }

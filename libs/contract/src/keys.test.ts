@@ -2,7 +2,20 @@
 
 import { describe, expect, test } from 'vitest';
 import { termFields } from './job-terms.ts';
-import { REPLY_CHANNEL, checkJobId, cpuQueue, keySpace, mainQueue, modelSlug } from './keys.ts';
+import {
+  JOB_KEY_PARTS,
+  QUEUE_KEY_NAMES,
+  REPLY_CHANNEL,
+  checkJobId,
+  checkQueuedJobId,
+  cpuQueue,
+  isGeneratedJobId,
+  isReservedJobId,
+  keySpace,
+  mainQueue,
+  modelSlug,
+  resultIdOf,
+} from './keys.ts';
 
 test('the queues of a model', () => {
   expect([mainQueue('minilm'), cpuQueue('minilm')]).toEqual(['embed-minilm', 'embed-minilm-cpu']);
@@ -52,6 +65,39 @@ describe('job ids', () => {
     '123456789012345678901234567890',
   ])('"%s" cannot', (jobId) => {
     expect(() => checkJobId(jobId)).toThrow(expect.objectContaining({ code: 'JOB_INVALID' }));
+  });
+
+  test.each([
+    ...QUEUE_KEY_NAMES,
+    ...JOB_KEY_PARTS.map((part) => `a:b:${part}`),
+    'metrics:completed:data',
+    'de:x:y',
+    'repeat:nightly',
+    'repeat:nightly:lock',
+  ])('%s is the name of a key of the queue itself', (jobId) => {
+    expect(isReservedJobId(jobId)).toBe(true);
+    expect(() => checkQueuedJobId(jobId)).toThrow('a name the queue keeps for itself');
+  });
+
+  test.each(['1', '9007199254740991', 'repeat:nightly:1732600000000', 'repeat:a:b:5'])(
+    '%s is made by BullMQ: no producer chooses it, a worker takes it',
+    (jobId) => {
+      expect([isGeneratedJobId(jobId), isReservedJobId(jobId), checkQueuedJobId(jobId)]).toEqual([true, false, jobId]);
+      expect(() => checkJobId(jobId)).toThrow('cannot be used');
+      expect(resultIdOf(jobId, 1732600000123)).toBe(`${jobId}:1732600000123`);
+    },
+  );
+
+  test.each(['0', '-7', '0042', 'repeat:nightly:1.5', '123456789012345678901234567890'])(
+    '%s is neither chosen nor made by BullMQ',
+    (jobId) => {
+      expect(isGeneratedJobId(jobId)).toBe(false);
+      expect(() => checkQueuedJobId(jobId)).toThrow('cannot be used');
+    },
+  );
+
+  test('the result of a job with an id of its own lies under that id alone', () => {
+    expect(resultIdOf('a~1', 1732600000123)).toBe('a~1');
   });
 
   test.each(['s\ud800', '\udc00s', 'a\ud83d-1'])(

@@ -37,8 +37,11 @@ export const SIMILARITY_CPU_QUEUE = cpuLaneOf(SIMILARITY_QUEUE);
 export interface KeySpace {
   /** Where the job's input waits when it does not travel inside the job (SHI1). */
   input(queue: string, jobId: string): string;
-  /** Where the job's result is committed (SHL1). Both lanes of a model share it: `queue` is always the main one. */
-  output(queue: string, jobId: string): string;
+  /**
+   * Where the job's result is committed (SHL1). Both lanes of a model share it: `queue` is always the main one.
+   * `resultId`: see `resultIdOf`; for ids that producers chose it is the id.
+   */
+  output(queue: string, resultId: string): string;
   /**
    * Where a large result lies until the commit renames it; named after the claim, so that no other claim of the job
    * writes there. A large input: a token of the call that adds its job.
@@ -79,7 +82,7 @@ export interface KeySpace {
 export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
   return {
     input: (queue, jobId) => `${prefix}:in:${queue}:${jobId}`,
-    output: (queue, jobId) => `${prefix}:out:${queue}:${jobId}`,
+    output: (queue, resultId) => `${prefix}:out:${queue}:${resultId}`,
     staged: (queue, jobId, token) => `${prefix}:staged:${queue}:${jobId}:${token}`,
     lock: (queue, jobId) => `${prefix}:${queue}:${jobId}:lock`,
     job: (queue, jobId) => `${prefix}:${queue}:${jobId}`,
@@ -102,10 +105,11 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
 export const REPLY_CHANNEL = /^\{[^{}]{1,64}\}:reply:[A-Za-z0-9_-]{1,64}$/;
 
 /**
- * What BullMQ keeps beside the jobs of a queue, under the same names as jobs: a job "marker" would stop the whole
- * queue.
+ * What BullMQ keeps beside the jobs of a queue lies under `<prefix>:<queue>:<name>`, where a job of that id would lie: a
+ * job "marker" would stop the whole queue. A contract test of libs/queue compares the list with the pinned BullMQ, and
+ * the Lua that sets such ids aside with this list. Some are of older versions, which may share a server with this one.
  */
-const QUEUE_KEYS: ReadonlySet<string> = new Set([
+export const QUEUE_KEY_NAMES = [
   'wait',
   'paused',
   'active',
@@ -127,13 +131,51 @@ const QUEUE_KEYS: ReadonlySet<string> = new Set([
   'metrics',
   'priority',
   'relay',
-]);
+] as const;
+const RESERVED_NAMES: ReadonlySet<string> = new Set(QUEUE_KEY_NAMES);
+/** What follows the id in the names of what BullMQ keeps of one job. */
+export const JOB_KEY_PARTS = ['lock', 'logs', 'dependencies', 'processed', 'failed', 'unsuccessful'] as const;
+/** What names with ":" begin with that belong to a queue and not to a job; `repeat:<id>` is a scheduler itself. */
+const RESERVED_WITH_COLON = new RegExp(`^(metrics|de|relay|repeat):|:(${JOB_KEY_PARTS.join('|')})$`);
+/** As a job scheduler of BullMQ names each job that it makes: repeat:<scheduler>:<epoch ms>. */
+const SCHEDULED_ID = /^repeat:.+:\d{1,16}$/s;
+const MAX_ID_CHARACTERS = 256;
+
+/** Whether a job of this id would lie where the queue keeps something of its own. Such an id is set aside unseen. */
+export function isReservedJobId(jobId: string): boolean {
+  return RESERVED_NAMES.has(jobId) || (RESERVED_WITH_COLON.test(jobId) && !SCHEDULED_ID.test(jobId));
+}
 
 /**
- * Refuses ids that BullMQ or the key names cannot carry. Returns the id. Half of a surrogate pair has no UTF-8: the
- * server would keep the job under another id than the one that is waited for.
+ * Whether BullMQ made the id and no producer chose it: a counter for jobs without an id, a scheduler's name and time. A
+ * counter begins anew when its queue was obliterated, so such an id alone does not tell one job from another.
+ */
+export function isGeneratedJobId(jobId: string): boolean {
+  return /^[1-9]\d{0,15}$/.test(jobId) || SCHEDULED_ID.test(jobId);
+}
+
+/**
+ * Under which name the result of a job is kept (the last part of `KeySpace.output`): its id, and where BullMQ made that,
+ * the time at which the job was made as well. `madeMs`: the `timestamp` of the job.
+ */
+export function resultIdOf(jobId: string, madeMs: number): string {
+  return isGeneratedJobId(jobId) ? `${jobId}:${madeMs}` : jobId;
+}
+
+/**
+ * Refuses ids that a producer cannot choose, because BullMQ or the key names cannot carry them. Returns the id. Half of a
+ * surrogate pair has no UTF-8: the server would keep the job under another id than the one that is waited for.
  */
 export function checkJobId(jobId: string): string {
+  return checkId(jobId, !isReservedJobId(jobId) && !jobId.includes(':') && !/^-?\d+$/.test(jobId));
+}
+
+/** The same for a job that is in the queue already: ids that BullMQ made are good as well. */
+export function checkQueuedJobId(jobId: string): string {
+  return isGeneratedJobId(jobId) ? checkId(jobId, true) : checkJobId(jobId);
+}
+
+function checkId(jobId: string, isFree: boolean): string {
   if (!jobId.isWellFormed()) {
     throw new ShoalError(
       'JOB_INVALID',
@@ -142,20 +184,17 @@ export function checkJobId(jobId: string): string {
       { jobId: jobId.toWellFormed() },
     );
   }
-  if (
-    QUEUE_KEYS.has(jobId) ||
-    jobId.length === 0 ||
-    jobId.length > 256 ||
-    jobId.includes(':') ||
-    /^-?\d+$/.test(jobId)
-  ) {
-    throw new ShoalError(
-      'JOB_INVALID',
-      `jobId "${jobId.slice(0, 80)}" cannot be used: choose 1 to 256 characters without ":" that are not a ` +
-        'whole number or a name the queue keeps for itself, ' +
-        'for example "docs-2026-11-21-0001". The id is what makes adding a job twice safe.',
-      { jobId },
-    );
-  }
-  return jobId;
+  if (isFree && jobId.length > 0 && jobId.length <= MAX_ID_CHARACTERS) return jobId;
+  const problem = isReservedJobId(jobId)
+    ? 'it is the name of something that the queue keeps for itself; '
+    : jobId.length > MAX_ID_CHARACTERS
+      ? `it has ${jobId.length} characters; `
+      : '';
+  throw new ShoalError(
+    'JOB_INVALID',
+    `jobId "${jobId.slice(0, 80)}" cannot be used: ${problem}choose 1 to 256 characters without ":" that are not a ` +
+      'whole number or a name the queue keeps for itself, for example "docs-2026-11-21-0001". The id is what makes ' +
+      'adding a job twice safe.',
+    { jobId },
+  );
 }

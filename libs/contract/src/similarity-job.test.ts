@@ -117,7 +117,10 @@ describe('what is refused', () => {
   ] as const)('%s: %s', (name, expected, data) => expect(refusalOf(name, data)).toMatch(expected));
 
   test('an id that the queue could not carry, and data that is no object', () => {
-    expect(refusalOf('topk', TOPK, '17')).toMatch(/JOB_INVALID.*17/);
+    expect(refusalOf('topk', TOPK, 'a:b')).toMatch(/JOB_INVALID.*a:b/);
+    expect(refusalOf('topk', TOPK, '17')).toBe('accepted');
+    const keyed = { ...TOPK, queries: { key: { rows: 1, dims: 2 } } };
+    expect(refusalOf('topk', keyed, '17')).toMatch(/JOB_INVALID.*an id that BullMQ made/);
     expect(refusalOf('topk', [TOPK])).toMatch(/JOB_INVALID.*not an object/);
   });
 });

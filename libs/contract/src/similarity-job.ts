@@ -8,6 +8,7 @@ import {
   MAX_INLINE_BYTES,
   MAX_ROWS_PER_JOB,
   checkFields,
+  checkInputKey,
   checkVersion,
   invalid,
   rowCount,
@@ -159,16 +160,21 @@ export function parseSimilarityJob(jobId: string, name: string, data: unknown): 
       `the job is named "${name.slice(0, 80)}"; this queue takes jobs named ` +
         `${SIMILARITY_KINDS.map((kind) => `"${kind}"`).join(', ')}`,
     );
-  const checked = checkVersion(jobId, data);
+  const job = readJob(jobId, name, checkVersion(jobId, data));
+  if (job.input.form === 'vectors' && job.input.queries.form === 'key') checkInputKey(jobId);
+  return job;
+}
+
+function readJob(jobId: string, name: SimilarityKind, data: object): SimilarityJob {
   switch (name) {
     case 'cosine':
-      return cosineJob(jobId, checkFields(jobId, schemas.cosine, checked));
+      return cosineJob(jobId, checkFields(jobId, schemas.cosine, data));
     case 'topk':
-      return topKJob(jobId, checkFields(jobId, schemas.topk, checked));
+      return topKJob(jobId, checkFields(jobId, schemas.topk, data));
     case 'rescore':
-      return rescoreJob(jobId, checkFields(jobId, schemas.rescore, checked));
+      return rescoreJob(jobId, checkFields(jobId, schemas.rescore, data));
     case 'spread':
-      return spreadJob(jobId, checkFields(jobId, schemas.spread, checked));
+      return spreadJob(jobId, checkFields(jobId, schemas.spread, data));
   }
 }
 

@@ -23,7 +23,7 @@ export type {
 } from './ports/queue.ts';
 export type { BatchTokenizer, Encoded, Tokenizer } from './ports/tokenizer.ts';
 export { type Clock, systemClock } from './ports/clock.ts';
-export type { CommitRequest, CommitResult, InputRead, PayloadStore } from './ports/payload.ts';
+export type { CommitRequest, CommitResult, InputRead, PayloadStore, WantedPayload } from './ports/payload.ts';
 export type { ExecutorLink } from './ports/link.ts';
 export type { MemoryPlan, MemoryPlanOf, MemoryProbe } from './ports/memory-plan.ts';
 export type {

@@ -19,6 +19,8 @@ export interface OrderTerms {
   readonly jobId: string;
   /** Where it was claimed. Left out: the main lane. */
   readonly lane?: Lane | undefined;
+  /** Under which its result is kept. Left out: its id. */
+  readonly resultId?: string | undefined;
   readonly token: string;
   readonly queuedMs: number;
   readonly fingerprint: string | undefined;

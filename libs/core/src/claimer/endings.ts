@@ -9,7 +9,7 @@ import type { SettledJob } from '../ports/metrics.ts';
 import type { Announcement, RawClaim, SettleResult, Settlement } from '../ports/queue.ts';
 import type { JobOutcome } from '../protocol.ts';
 import type { ClaimedJob } from './claimed-job.ts';
-import { isUrgent, type QueuedJob, type ReadJob } from './queued-job.ts';
+import { isUrgent, resultIdFor, type QueuedJob, type ReadJob } from './queued-job.ts';
 import { isConvictedByStalls } from './suspects.ts';
 
 /** How a claim ends. */
@@ -120,13 +120,15 @@ export function returned(reason: string, delayMs = 0): Ending {
 
 function told(
   outcome: Announcement['outcome'],
-  { jobId, lane }: RawClaim,
+  claim: RawClaim,
   job: QueuedJob | undefined,
   wasRepeated = false,
 ): Announcement | undefined {
-  if (lane === 'cpu') return undefined;
+  if (claim.lane === 'cpu') return undefined;
+  const resultId = resultIdFor(claim);
   return {
-    jobId,
+    jobId: claim.jobId,
+    ...(resultId === undefined ? {} : { resultId }),
     outcome,
     reply: job?.reply,
     resultTtlMs: job?.resultTtlMs ?? 0,

@@ -1,7 +1,7 @@
 // What the claimer must know of a job, whatever it asks for: how large it is, who waits for it, and how an executor is
 // told. The claimer never looks further; which jobs a queue has is said by the function it reads them with.
 
-import { parseJob, type JobTerms, parseSimilarityJob } from '@shoal/contract';
+import { parseJob, resultIdOf, type JobTerms, parseSimilarityJob } from '@shoal/contract';
 import type { RawClaim } from '../ports/queue.ts';
 import type { AnyOrder } from '../protocol.ts';
 
@@ -22,6 +22,12 @@ export function isUrgent(job: Pick<QueuedJob, 'class'>): boolean {
   return job.class === 'interactive';
 }
 
+/** Where the result of a claimed job is kept, if not under its id. */
+export function resultIdFor({ jobId, madeMs = 0 }: RawClaim): string | undefined {
+  const resultId = resultIdOf(jobId, madeMs);
+  return resultId === jobId ? undefined : resultId;
+}
+
 /** Reads the jobs of an embedding queue, which are named "embed". */
 export function readEmbedJob(claim: RawClaim): QueuedJob {
   const job = parseJob(claim.jobId, claim.name, claim.data);
@@ -32,6 +38,7 @@ export function readEmbedJob(claim: RawClaim): QueuedJob {
     order: (remainingMs) => ({
       jobId: claim.jobId,
       lane: claim.lane,
+      resultId: resultIdFor(claim),
       token: claim.token,
       queuedMs: claim.queuedMs,
       class: job.class,
@@ -57,6 +64,7 @@ export function readSimilarityJob(claim: RawClaim): QueuedJob {
     order: (remainingMs) => ({
       jobId: claim.jobId,
       lane: claim.lane,
+      resultId: resultIdFor(claim),
       token: claim.token,
       queuedMs: claim.queuedMs,
       class: job.class,

@@ -93,6 +93,7 @@ export class Committer<Job extends CommittedJob> {
     const { order, fingerprint } = job;
     return {
       jobId: order.jobId,
+      ...(order.resultId === undefined ? {} : { resultId: order.resultId }),
       lane: order.lane,
       token: order.token,
       fingerprint,

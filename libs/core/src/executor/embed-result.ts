@@ -10,7 +10,8 @@ export interface EmbedResultParts {
   /** name@revision */
   readonly model: string;
   /** Key of a job's result, for its return value. */
-  readonly resultKey: (jobId: string) => string;
+  /** Of what the result is kept under: the job's id, or more where BullMQ made that. */
+  readonly resultKey: (resultId: string) => string;
 }
 
 /** Header and body (SHL1). */
@@ -68,7 +69,7 @@ function commonValue(
 ): Pick<EmbedReturn, 'v' | 'key' | 'model' | 'dtype' | 'device' | 'precision'> {
   return {
     v: 1,
-    key: resultKey(order.jobId),
+    key: resultKey(order.resultId ?? order.jobId),
     model,
     dtype: order.output.dtype,
     device: backend.device,

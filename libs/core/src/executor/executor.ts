@@ -69,7 +69,7 @@ export interface ExecutorParts {
   readonly model: string;
   readonly prompts: Readonly<Record<'query' | 'passage', string>>;
   /** Key of a job's result, for its return value. */
-  readonly resultKey: (jobId: string) => string;
+  readonly resultKey: (resultId: string) => string;
   readonly send: (message: FromExecutor) => void;
   readonly faults: FaultPoints;
 }

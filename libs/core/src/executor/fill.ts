@@ -50,7 +50,7 @@ export class Filler {
   /** One value per order, in order. */
   async fill(orders: readonly JobOrder[]): Promise<Filled[]> {
     const reads = await this.parts.store.read(
-      orders.map((order) => ({ jobId: order.jobId, hasInput: order.input.form !== 'inline' })),
+      orders.map(({ jobId, resultId, input }) => ({ jobId, resultId, hasInput: input.form !== 'inline' })),
     );
     return Promise.all(orders.map((order, i) => this.readOne(order, reads[i]!)));
   }

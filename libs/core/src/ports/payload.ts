@@ -9,8 +9,19 @@ export interface InputRead {
   readonly resultHead: Buffer | undefined;
 }
 
+/** A job whose result is looked for. */
+export interface WantedPayload {
+  readonly jobId: string;
+  /** Under which its result is kept. Left out: its id. */
+  readonly resultId?: string | undefined;
+  /** False: only the result's head is looked for (inline jobs have no input key). */
+  readonly hasInput: boolean;
+}
+
 export interface CommitRequest {
   readonly jobId: string;
+  /** As of a wanted payload. */
+  readonly resultId?: string | undefined;
   /** Whose lock counts. Left out: the main lane's. */
   readonly lane?: Lane | undefined;
   readonly token: string;
@@ -26,8 +37,7 @@ export type CommitResult = 'committed' | 'already' | 'conflict' | 'lease-lost';
 
 /** Inputs and results as binary keys. One value per request, in order; connection faults are retried inside. */
 export interface PayloadStore {
-  /** `hasInput` false: only the result's head is looked for (inline jobs have no input key). */
-  read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]>;
+  read(jobs: readonly WantedPayload[]): Promise<readonly InputRead[]>;
   /**
    * `isUrgent`: not behind other results that are being written. Once it is answered the bytes are the caller's again,
    * who may write over them.

@@ -16,6 +16,8 @@ export interface RawClaim {
   readonly attempt: number;
   /** Milliseconds the job waited in the queue. */
   readonly queuedMs: number;
+  /** When the job was made, epoch ms, as its record says. Left out: nobody knows, and its id tells it from all others. */
+  readonly madeMs?: number | undefined;
   /** How often a worker that had it died or was cut off. */
   readonly stalls?: number | undefined;
   /** Set when the queue already decided that this job must fail. */
@@ -80,6 +82,8 @@ export interface JobSource {
 /** What follows a completed or failed job: clean up after it and tell the producer that waits. */
 export interface Announcement {
   readonly jobId: string;
+  /** Under which its result is kept. Left out: its id. */
+  readonly resultId?: string | undefined;
   readonly outcome: 'completed' | 'failed';
   readonly reply: string | undefined;
   readonly resultTtlMs: number;

@@ -36,7 +36,7 @@ export interface SimilarityExecutorParts {
   /** Most queries of one run, whoever asks. */
   readonly maxRows: number;
   /** Key of a job's result, for its return value. */
-  readonly resultKey: (jobId: string) => string;
+  readonly resultKey: (resultId: string) => string;
   readonly send: (message: FromExecutor) => void;
   readonly faults: FaultPoints;
 }

@@ -73,7 +73,7 @@ export class SimilarityFiller {
   /** One value per order, in order. */
   async fill(orders: readonly SimilarityOrder[]): Promise<FilledWork[]> {
     const reads = await this.store.read(
-      orders.map((order) => ({ jobId: order.jobId, hasInput: hasInput(order.input) })),
+      orders.map(({ jobId, resultId, input }) => ({ jobId, resultId, hasInput: hasInput(input) })),
     );
     return Promise.all(orders.map((order, i) => this.fillOne(order, reads[i]!)));
   }

@@ -33,15 +33,15 @@ export function similarityResult(
 
 /** What a completed job returns; `ran`: how it was computed, of a result that was there before nothing. */
 export function similarityValue(
-  { device, resultKey }: { readonly device: SimilarityDevice; readonly resultKey: (jobId: string) => string },
-  { jobId, queuedMs, rows, request }: SimilarityOrder,
+  { device, resultKey }: { readonly device: SimilarityDevice; readonly resultKey: (resultId: string) => string },
+  { jobId, resultId = jobId, queuedMs, rows, request }: SimilarityOrder,
   { dtype, dims }: Pick<ResultHeader, 'dtype' | 'dims'>,
   { splits, runMs, use }: { readonly splits: number; readonly runMs: number; readonly use: DeviceUse | undefined },
 ): SimilarityReturn {
   const collection = request.kind === 'spread' ? request.graph : request.collection;
   return {
     v: 1,
-    key: resultKey(jobId),
+    key: resultKey(resultId),
     kind: request.kind,
     ...(collection === undefined ? {} : { collection }),
     rows,

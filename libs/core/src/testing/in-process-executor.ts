@@ -28,6 +28,8 @@ export interface InProcessExecutorOptions {
   readonly newBackend: (clock: Clock, start: number) => FakeBackend;
   /** How long a message travels; one never overtakes another. Default 0: until the next microtask. */
   readonly latencyMs?: () => number;
+  /** Of what a result is kept under; default a name of its own, for stores that know of no other. */
+  readonly resultKey?: (resultId: string) => string;
 }
 
 interface Process {
@@ -142,7 +144,7 @@ export class InProcessExecutor implements ExecutorLink {
       budget: this.options.newBudget(this.starts),
       model: READY.model,
       prompts: { query: '', passage: '' },
-      resultKey: (jobId) => `out:${jobId}`,
+      resultKey: this.options.resultKey ?? ((resultId) => `out:${resultId}`),
       faults: noFaults,
     });
     const process: Process = { clock, backend, executor, isAlive: true, exitListeners: [] };

@@ -2,7 +2,7 @@
 // is also the queue here: it gives and takes locks. Reads and commits can be held back to choose what happens first.
 
 import { decodeResultHeader } from '@shoal/contract';
-import type { CommitRequest, CommitResult, InputRead, PayloadStore } from '../ports/payload.ts';
+import type { CommitRequest, CommitResult, InputRead, PayloadStore, WantedPayload } from '../ports/payload.ts';
 import { Gate } from './gate.ts';
 
 export class MemoryPayloadStore implements PayloadStore {
@@ -19,7 +19,7 @@ export class MemoryPayloadStore implements PayloadStore {
   readonly commitGate = new Gate();
   isStopped = false;
 
-  async read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]> {
+  async read(jobs: readonly WantedPayload[]): Promise<readonly InputRead[]> {
     const answers = jobs.map(({ jobId, hasInput }) => ({
       input: hasInput ? copyOf(this.inputs.get(jobId)) : undefined,
       resultHead: this.results.get(jobId)?.subarray(0, 32),

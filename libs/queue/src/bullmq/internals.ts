@@ -2,7 +2,7 @@
 // names of a few keys. internals.test.ts states each of these as a contract and names what broke when an upgrade
 // breaks it. Everything else in this library uses public methods only. Nothing here decides anything about jobs.
 
-import { REPLY_CHANNEL, checkJobId, invariant } from '@shoal/contract';
+import { REPLY_CHANNEL, checkQueuedJobId, invariant } from '@shoal/contract';
 import { Job, type IRedisTransaction, type JobsOptions, type Queue } from 'bullmq';
 import type { ChainableCommander } from 'ioredis';
 import { KEEP_FAILED } from './batch-worker.ts';
@@ -82,10 +82,10 @@ async function loadScripts(client: Redis): Promise<void> {
 /**
  * Appends "add this job": exactly one command, whose reply is the job's id. An id that exists already is left as it is
  * and the reply is that id all the same, so the caller tells them apart by another command of the transaction. Throws
- * JOB_INVALID, before anything is appended, for an id that cannot be one.
+ * JOB_INVALID, before anything is appended, for an id that cannot be one; one that BullMQ made can.
  */
 export function queueAdd(queue: Queue, transaction: Transaction, job: QueuedJob): void {
-  const jobId = checkJobId(job.opts.jobId);
+  const jobId = checkQueuedJobId(job.opts.jobId);
   const json = new Job(queue, job.name, job.data, job.opts, jobId).asJSON();
   const lengthBefore = transaction.length;
   const { parentKey } = json;

@@ -4,7 +4,7 @@
 
 import { setMaxListeners } from 'node:events';
 import { RESULT_HEADER_BYTES, invariant, keySpace, type KeySpace } from '@shoal/contract';
-import type { CommitRequest, CommitResult, InputRead, Logger, PayloadStore } from '@shoal/core';
+import type { CommitRequest, CommitResult, InputRead, Logger, PayloadStore, WantedPayload } from '@shoal/core';
 import {
   closeConnection,
   connected,
@@ -73,10 +73,10 @@ export class RedisPayloadStore implements PayloadStore {
     return new RedisPayloadStore(await connected(connectionOf(options)), options);
   }
 
-  async read(jobs: readonly { readonly jobId: string; readonly hasInput: boolean }[]): Promise<readonly InputRead[]> {
+  async read(jobs: readonly WantedPayload[]): Promise<readonly InputRead[]> {
     const { queue } = this.options;
     if (jobs.length === 0) return [];
-    const outputs = jobs.map(({ jobId }) => this.keys.output(queue, jobId));
+    const outputs = jobs.map(({ jobId, resultId = jobId }) => this.keys.output(queue, resultId));
     const inputs = jobs.flatMap(({ jobId, hasInput }): Command[] =>
       hasInput ? [['GET', this.keys.input(queue, jobId)]] : [],
     );
@@ -104,7 +104,7 @@ export class RedisPayloadStore implements PayloadStore {
    */
   async commit(requests: readonly CommitRequest[], { isUrgent = false } = {}): Promise<readonly CommitResult[]> {
     const { cpuQueue, queue } = this.options;
-    const commits = requests.map(({ jobId, lane, token, result, fingerprint, ttlMs }): Commit => {
+    const commits = requests.map(({ jobId, resultId = jobId, lane, token, result, fingerprint, ttlMs }): Commit => {
       const claimedFrom = lane === 'cpu' ? cpuQueue : queue;
       invariant(claimedFrom !== undefined, 'only an executor that knows the CPU lane gets jobs of it');
       const inHeader = result.subarray(20, 28);
@@ -114,7 +114,7 @@ export class RedisPayloadStore implements PayloadStore {
       return {
         stages: isStaged ? [['SET', staged, result, 'PX', STAGED_TTL_MS]] : [],
         item: {
-          keys: [this.keys.lock(claimedFrom, jobId), this.keys.output(queue, jobId), staged],
+          keys: [this.keys.lock(claimedFrom, jobId), this.keys.output(queue, resultId), staged],
           values: [token, ttlMs, inHeader, isStaged ? '' : result],
         },
       };

@@ -3,6 +3,7 @@
 
 import {
   ShoalError,
+  checkJobId,
   parseJob,
   parseSimilarityJob,
   type EmbedJob,
@@ -106,6 +107,7 @@ function valuesPerRow({ request, input }: SimilarityJob): number {
 }
 
 function checkWhole({ jobId, input }: NewJob, fingerprint: string | undefined, isInline: boolean): void {
+  checkJobId(jobId);
   const problem =
     fingerprint === undefined
       ? 'its data has no fingerprint; without one a reused id could not be told from a repeated request'

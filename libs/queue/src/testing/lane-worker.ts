@@ -5,6 +5,7 @@
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
+import { keySpace } from '@shoal/contract';
 import { Pipeline, fixedBudget, noLog, noMetrics, systemClock, type PayloadStore } from '@shoal/core';
 import { faultPointsFrom, type FaultPoints } from '@shoal/core/base';
 import { FakeBackend, FakeTokenizer, InProcessExecutor } from '@shoal/core/testing';
@@ -27,6 +28,13 @@ export interface LaneWorkerOptions {
   readonly faultPoint?: string | undefined;
 }
 
+export interface LaneWorker {
+  /** Rejects when it cannot go on. */
+  readonly failed: Promise<never>;
+  /** Drains it. */
+  stop(): Promise<void>;
+}
+
 const closedGate: MainLaneGate = { allows: () => 0, took: () => undefined, onChange: () => undefined };
 
 const ENVIRONMENT = 'SHOAL_LANE_WORKER';
@@ -46,7 +54,9 @@ export async function startLaneWorker(options: LaneWorkerOptions): Promise<Child
   return child;
 }
 
-async function run({ redisUrl, prefix, role, leaseMs, faultPoint }: LaneWorkerOptions): Promise<void> {
+/** The same within this process; claims when it resolves. */
+export async function openLaneWorker(options: LaneWorkerOptions): Promise<LaneWorker> {
+  const { redisUrl, prefix, role, leaseMs, faultPoint } = options;
   const faults = faultPointsFrom(faultPoint, (signal) => process.kill(process.pid, signal));
   const server = { redisUrl, prefix, queue: LANE_QUEUE, log: noLog };
   const common = { ...server, leaseMs, stalledCheckMs: Math.ceil(leaseMs / 3) };
@@ -69,6 +79,7 @@ async function run({ redisUrl, prefix, role, leaseMs, faultPoint }: LaneWorkerOp
     tokenizer: new FakeTokenizer(),
     limits: { maxRowAgeMs: 50, windowRows: 8, maxWaitMs: 1, minRows: 1 },
     isLastLane: role === 'cpu',
+    resultKey: (resultId) => keySpace(prefix).output(LANE_QUEUE, resultId),
     newBudget: () => fixedBudget({ maxPaddedTokens: 1_024, maxRows: 64 }),
     newBackend: (clock) => deviceOf(role, new FakeBackend({ clock, runMs: () => 2 })),
   });
@@ -84,8 +95,19 @@ async function run({ redisUrl, prefix, role, leaseMs, faultPoint }: LaneWorkerOp
     limits: { poolTokens: 512, executorTimeoutMs: 10_000, drainTimeoutMs: 5_000, claimTimeoutMs: 60_000 },
   });
   await pipeline.start();
+  return {
+    failed: pipeline.failed,
+    async stop() {
+      await pipeline.stop();
+      await Promise.all([announcer.stop(), store.stop()]);
+    },
+  };
+}
+
+async function run(options: LaneWorkerOptions): Promise<void> {
+  const { failed } = await openLaneWorker(options);
   process.send?.('ready');
-  await pipeline.failed;
+  await failed;
 }
 
 function deviceOf(role: LaneWorkerOptions['role'], backend: FakeBackend): FakeBackend {

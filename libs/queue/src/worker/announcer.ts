@@ -117,10 +117,10 @@ export class RedisAnnouncer implements Announcer {
 
   private argumentsFor(batch: readonly Announcement[], isCertain: boolean): (string | number)[] {
     const { queue } = this.parts;
-    const jobKeys = batch.flatMap(({ jobId }) => [
+    const jobKeys = batch.flatMap(({ jobId, resultId = jobId }) => [
       this.keys.job(queue, jobId),
       this.keys.input(queue, jobId),
-      this.keys.output(queue, jobId),
+      this.keys.output(queue, resultId),
     ]);
     const facts = batch.flatMap((one) => [one.outcome, one.jobId, one.reply ?? '', ttlAfter(one)]);
     return [...jobKeys, queue, isCertain ? 1 : 0, ...facts];

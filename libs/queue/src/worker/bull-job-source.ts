@@ -285,6 +285,7 @@ function toClaim({ job, token }: TakenJob): RawClaim {
     name: job.name ?? '',
     data: job.data,
     attempt: job.attemptsMade,
+    madeMs: job.timestamp,
     queuedMs: Number.isFinite(job.timestamp) ? Math.max(0, Date.now() - job.timestamp) : 0,
     mustFail: job.deferredFailure,
     stalls: job.stalledCounter,

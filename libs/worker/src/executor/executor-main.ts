@@ -102,7 +102,7 @@ function startExecutor(
     model: name,
     prompts: model.prompts,
     clock: systemClock,
-    resultKey: (jobId) => keys.output(settings.queue, jobId),
+    resultKey: (resultId) => keys.output(settings.queue, resultId),
   });
   send({
     kind: 'ready',

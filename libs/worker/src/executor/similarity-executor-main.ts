@@ -96,7 +96,7 @@ function startExecutor(
     maxRows: sizesOf(settings, label).maxRows,
     isLastLane: gpu === undefined,
     clock: systemClock,
-    resultKey: (jobId) => keys.output(settings.queue, jobId),
+    resultKey: (resultId) => keys.output(settings.queue, resultId),
     faults: faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal)),
   });
   send({
