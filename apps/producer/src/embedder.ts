@@ -44,7 +44,8 @@ export class Embedder {
     callerGone: AbortSignal,
   ): Promise<{ readonly result: EmbedResult; readonly tokens: number }> {
     return withPatience({ ...this.parts, what: 'no vectors' }, callerGone, async (signal) => {
-      const texts = input.kind === 'texts' ? input.texts : toTokenTexts(input.rows, this.parts.tokenizer, truncate);
+      const texts =
+        input.kind === 'texts' ? input.texts : toTokenTexts(input.rows, this.parts.tokenizer, truncate).texts;
       const client = input.kind === 'texts' ? this.textClient : await this.clientForIds();
       const result = await client
         .embed(texts, {

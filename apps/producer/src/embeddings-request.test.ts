@@ -3,8 +3,16 @@
 import { describe, expect, test } from 'vitest';
 import { MAX_INPUTS, parseEmbeddingsRequest, type ServedModel } from './embeddings-request.ts';
 import { Problem } from './problem.ts';
+import { FOREIGN_IDS } from './testing/foreign-ids.ts';
 
-const model: ServedModel = { name: 'minilm', revision: 'abc123', dims: 384, vocabularySize: 30_522 };
+const model: ServedModel = {
+  name: 'minilm',
+  revision: 'abc123',
+  dims: 384,
+  vocabularySize: 30_522,
+  rowEnds: { first: 101, last: 102 },
+  tokenRows: 'whole',
+};
 
 function refusal(body: unknown): object {
   try {
@@ -22,8 +30,22 @@ describe('taken', () => {
   test.each([
     ['one text', 'a', { kind: 'texts', texts: ['a'] }],
     ['several texts', ['a', ' '], { kind: 'texts', texts: ['a', ' '] }],
-    ['token ids of one text', [0, 30_521], { kind: 'tokens', rows: [[0, 30_521]] }],
-    ['token ids of several texts', [[5], [6, 7]], { kind: 'tokens', rows: [[5], [6, 7]] }],
+    ['token ids of one text', [101, 0, 30_521, 102], { kind: 'tokens', rows: [[101, 0, 30_521, 102]] }],
+    ['token ids of nothing', [101, 102], { kind: 'tokens', rows: [[101, 102]] }],
+    [
+      'token ids of several texts',
+      [
+        [101, 5, 102],
+        [101, 102, 7, 102],
+      ],
+      {
+        kind: 'tokens',
+        rows: [
+          [101, 5, 102],
+          [101, 102, 7, 102],
+        ],
+      },
+    ],
     [
       'as many texts as there may be',
       Array.from({ length: MAX_INPUTS }, () => 'a'),
@@ -93,12 +115,23 @@ describe('refused, with the field and a code', () => {
       'array_above_max_length',
       'input',
     ],
-    ['an empty row', { ...ok, input: [[1], []] }, 'empty_array', 'input[1]'],
-    ['a text among rows', { ...ok, input: [[1], 'a'] }, 'invalid_type', 'input[1]'],
+    ['an empty row', { ...ok, input: [[101, 102], []] }, 'empty_array', 'input[1]'],
+    ['a text among rows', { ...ok, input: [[101, 102], 'a'] }, 'invalid_type', 'input[1]'],
     ['a text among ids', { ...ok, input: [1, 'a'] }, 'invalid_type', 'input[1]'],
     ['half an id', { ...ok, input: [1, 1.5] }, 'invalid_type', 'input[1]'],
     ['an id outside the vocabulary', { ...ok, input: [1, 30_522] }, 'invalid_token', 'input[1]'],
-    ['an id outside the vocabulary in a row', { ...ok, input: [[1], [2, 100_000]] }, 'invalid_token', 'input[1][1]'],
+    [
+      'an id outside the vocabulary in a row',
+      {
+        ...ok,
+        input: [
+          [101, 102],
+          [2, 100_000],
+        ],
+      },
+      'invalid_token',
+      'input[1][1]',
+    ],
     ['a negative id', { ...ok, input: [-1] }, 'invalid_token', 'input[0]'],
     ['an unknown encoding', { ...ok, encoding_format: 'hex' }, 'invalid_value', 'encoding_format'],
     ['an encoding that is no string', { ...ok, encoding_format: 1 }, 'invalid_value', 'encoding_format'],
@@ -116,6 +149,37 @@ describe('refused, with the field and a code', () => {
     ],
   ])('%s', (_, body, code, param) => {
     expect(refusal(body)).toMatchObject({ status: 400, type: 'invalid_request_error', code, param });
+  });
+
+  test.each(Object.entries(FOREIGN_IDS))('every row of %s, with what to do about it', (_, rows) => {
+    for (const row of rows) {
+      for (const input of [row, [row], [[101, 7, 102], row]])
+        expect(refusal({ ...ok, input })).toMatchObject({ status: 400, code: 'invalid_token' });
+    }
+    const short = rows.filter((row) => row.every((id) => id < model.vocabularySize));
+    expect(short.length).toBeGreaterThan(20);
+    for (const row of short)
+      expect(refusal({ ...ok, input: [[101, 7, 102], row] })).toMatchObject({
+        param: 'input[1]',
+        message: expect.stringMatching(/own tokenizer.*check_embedding_ctx_length=False/),
+      });
+  });
+
+  test.each([
+    ['one end token at the beginning', [101, 7]],
+    ['one at the end', [7, 102]],
+    ['one alone', [101]],
+    ['the other alone', [102]],
+    ['both the wrong way round', [102, 7, 101]],
+    ['both in the middle', [7, 101, 102, 7]],
+    ['the beginning and end of another model', [1, 15_043, 3_186, 2]],
+  ])('ids with %s', (_, input) => {
+    expect(refusal({ ...ok, input })).toMatchObject({ status: 400, code: 'invalid_token', param: 'input' });
+  });
+
+  test('a server that takes bare ids takes them as they are', () => {
+    const bare = parseEmbeddingsRequest({ ...ok, input: [[7], [101, 7]] }, { ...model, tokenRows: 'bare' });
+    expect(bare.input).toEqual({ kind: 'tokens', rows: [[7], [101, 7]] });
   });
 
   test('another model: 404, with the name of the one that is here', () => {

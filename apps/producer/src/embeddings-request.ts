@@ -1,9 +1,10 @@
 // POST /v1/embeddings: its body, checked field by field, with OpenAI's names and limits. Nothing is coerced and nothing
-// is ignored: a field that is not known is refused by name. Token ids are checked against the model's vocabulary; what
-// they become is token-rows.ts's business.
+// is ignored: a field that is not known is refused by name. Token ids are checked against the model's vocabulary and
+// its end tokens; what they become is token-rows.ts's business.
 
 import { checkedBody, oneOf, shortened, wholeNumber, wrongType } from './body-fields.ts';
 import { invalid } from './problem.ts';
+import { isWhole, notWhole, type RowEnds, type TokenRows } from './token-rows.ts';
 
 export interface EmbeddingsRequest {
   readonly input:
@@ -25,6 +26,9 @@ export interface ServedModel {
   readonly revision: string;
   readonly dims: number;
   readonly vocabularySize: number;
+  /** The ids that begin and end each row of its tokenizer. */
+  readonly rowEnds: RowEnds;
+  readonly tokenRows: TokenRows;
 }
 
 /** OpenAI's limit. */
@@ -77,7 +81,7 @@ function parseInput(input: unknown, model: ServedModel): EmbeddingsRequest['inpu
   const [first] = items;
   if (items.length === 0)
     throw invalid('empty_array', 'input', '"input" is an empty array; at least one text is needed');
-  if (typeof first === 'number') return { kind: 'tokens', rows: [checkIds(items, 'input', model)] };
+  if (typeof first === 'number') return { kind: 'tokens', rows: [checkRow(items, 'input', model)] };
   if (items.length > MAX_INPUTS)
     throw invalid(
       'array_above_max_length',
@@ -99,7 +103,9 @@ function checkRow(row: unknown, param: string, model: ServedModel): readonly num
   if (!Array.isArray(row)) throw wrongType(param, 'an array of token ids like the first', row);
   if (row.length === 0)
     throw invalid('empty_array', param, `"${param}" is an empty array; a text has at least one token`);
-  return checkIds(row, param, model);
+  const ids = checkIds(row, param, model);
+  if (model.tokenRows === 'whole' && !isWhole(ids, model.rowEnds)) throw notWhole(param, model.name, model.rowEnds);
+  return ids;
 }
 
 function checkIds(ids: readonly unknown[], param: string, { name, vocabularySize }: ServedModel): readonly number[] {

@@ -25,6 +25,7 @@ process.exit(
         port,
         requestTimeoutMs,
         maxOpenRequests,
+        tokenRows: settings.httpTokenRows,
         limits: settings,
         version: version(),
         log,

@@ -34,7 +34,8 @@ export const EMBEDDINGS_SCHEMA = {
     additionalProperties: false,
     properties: {
       input: {
-        description: 'A text, texts, or token ids of the model’s own tokenizer, with or without special tokens.',
+        description:
+          'A text, texts, or rows of token ids as the model’s own tokenizer makes them, with their end tokens.',
         oneOf: [
           text,
           { type: 'array', items: text, minItems: 1, maxItems: MAX_INPUTS },

@@ -195,12 +195,17 @@ describe('the official openai client', () => {
       expect(cosine(data[i]!.embedding, await vectorOf(input[i]!))).toBeGreaterThan(0.999_999);
   });
 
-  test('gets the vector of a text for its token ids, with and without special tokens', async () => {
+  test('gets the vector of a text for its token ids, and a refusal for ids without their end tokens', async () => {
     const ids = [...tokenizer.encode('a shoal of fish').ids];
     const expected = await vectorOf('a shoal of fish');
     expect(cosine(await vectorOf(ids), expected)).toBeGreaterThan(0.999_999);
-    expect(cosine(await vectorOf(ids.slice(1, -1)), expected)).toBeGreaterThan(0.999_999);
-    const { data } = await openai().embeddings.create({ model: MODEL, input: [ids, ids.slice(1, -1)] });
+    await expect(vectorOf(ids.slice(1, -1))).rejects.toMatchObject({
+      status: 400,
+      code: 'invalid_token',
+      message: expect.stringContaining('check_embedding_ctx_length=False'),
+    });
+    const bare = await idleProducer({ prefix: '{shoal}', tokenRows: 'bare' });
+    const { data } = await openai(bare).embeddings.create({ model: MODEL, input: [ids, ids.slice(1, -1)] });
     expect(data.map(({ embedding }) => cosine(embedding, expected) > 0.999_999)).toEqual([true, true]);
   });
 
@@ -332,7 +337,9 @@ describe('a bad request', () => {
       code: 'context_length_exceeded',
       param: 'input[0]',
     });
-    expect(await refused(post({ model: MODEL, input: [[5], Array.from({ length: 300 }, () => 5)] }))).toMatchObject({
+    const [first = 0, last = 0] = tokenizer.encode('').ids;
+    const longRow = [first, ...Array.from({ length: 300 }, () => 5), last];
+    expect(await refused(post({ model: MODEL, input: [[...tokenizer.encode('a').ids], longRow] }))).toMatchObject({
       status: 400,
       code: 'context_length_exceeded',
       param: 'input[1]',

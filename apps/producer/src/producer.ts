@@ -11,6 +11,7 @@ import { QueueGauge, type AdmissionLimits } from '@shoal/queue';
 import { createApp } from './app.ts';
 import { closer } from './close-app.ts';
 import { Embedder } from './embedder.ts';
+import { rowEndsOf, type TokenRows } from './token-rows.ts';
 
 export interface ProducerOptions {
   readonly redisUrl: string;
@@ -22,6 +23,8 @@ export interface ProducerOptions {
   readonly port: number;
   readonly requestTimeoutMs: number;
   readonly maxOpenRequests: number;
+  /** Default "whole". */
+  readonly tokenRows?: TokenRows;
   /** How much the queue takes; requests beyond are answered with 429 and the time to come back. */
   readonly limits?: Partial<AdmissionLimits>;
   readonly version: string;
@@ -57,6 +60,8 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
     dims: model.dims,
     vocabularySize: tokenizer.vocabularySize,
     maxTokens: tokenizer.maxTokens,
+    rowEnds: rowEndsOf(tokenizer),
+    tokenRows: options.tokenRows ?? 'whole',
   };
   const app = await createApp({
     model: served,

@@ -12,10 +12,10 @@ const tokenizer: Tokenizer = {
 };
 
 function rowsOf(rows: readonly (readonly number[])[], truncate: 'end' | 'error' = 'error'): unknown[] {
-  return toTokenTexts(rows, tokenizer, truncate).map((text) => idTokenizer(tokenizer).encode(text).ids);
+  return toTokenTexts(rows, tokenizer, truncate).texts.map((text) => idTokenizer(tokenizer).encode(text).ids);
 }
 
-test('special tokens are put around ids that have none, and never twice', () => {
+test('end tokens are put around ids that have none, and never twice', () => {
   expect(rowsOf([[7], [101, 7, 102], [101, 102]])).toEqual([
     [101, 7, 102],
     [101, 7, 102],

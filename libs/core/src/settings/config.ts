@@ -254,6 +254,14 @@ export const settingsSchema = z.strictObject({
   maxOpenRequests: count(1, 65_536)
     .default(256)
     .describe('Most HTTP requests for embeddings at a time; more are answered with 429.'),
+  httpTokenRows: z
+    .enum(['whole', 'bare'])
+    .default('whole')
+    .describe(
+      'Token ids that HTTP takes. whole: rows of the model’s own tokenizer with its end tokens, such as [CLS] … ' +
+        '[SEP], which no other tokenizer makes. bare: any ids of its vocabulary, with end tokens put around them; ' +
+        'ids made for another model then get the vector of another text.',
+    ),
   metricsHost: host.default('127.0.0.1').describe('Address a worker’s metrics are served on.'),
   metricsPort: port
     .default(0)
