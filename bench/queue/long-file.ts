@@ -161,7 +161,7 @@ async function embed(box: Sandbox, output: string, ...flags: string[]) {
 
 /** Kills the command when half of the rows are written, then goes on with them. */
 async function embedKilled(box: Sandbox, output: string, bytes: number): Promise<number> {
-  const running = box.start(['embed', 'long.jsonl', '--id-field', 'id', '-o', output, '--resume']);
+  const running = box.start(['embed', 'long.jsonl', '--id-field', 'id', '-o', output]);
   const partial = box.path(`.${output}.shoal-partial`);
   while ((statSync(partial, { throwIfNoEntry: false })?.size ?? 0) < bytes / 2 || !hasSafeRows(`${partial}.json`)) {
     if (running.child.exitCode !== null) throw new Error(`the run to kill ended too early:\n${running.stderr()}`);
@@ -169,8 +169,8 @@ async function embedKilled(box: Sandbox, output: string, bytes: number): Promise
   }
   running.child.kill('SIGKILL');
   await running.ended;
-  const { stderr } = await embed(box, output, '--resume');
-  return Number(/behind row (\d+)/.exec(stderr)?.[1] ?? 0);
+  const { stderr } = await embed(box, output);
+  return Number(/behind ([\d,]+) rows/.exec(stderr)?.[1]?.replaceAll(',', '') ?? 0);
 }
 
 function hasSafeRows(state: string): boolean {

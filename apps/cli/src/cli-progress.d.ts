@@ -2,22 +2,19 @@
 
 declare module 'cli-progress' {
   export interface BarOptions {
-    readonly format: string;
+    readonly format: () => string;
     readonly stream: NodeJS.WritableStream;
-    readonly barsize: number;
     readonly clearOnComplete: boolean;
     readonly hideCursor: boolean;
     readonly gracefulExit: boolean;
     readonly fps: number;
     readonly linewrap: boolean;
-    readonly barCompleteChar: string;
-    readonly barIncompleteChar: string;
   }
 
   export class SingleBar {
     constructor(options: BarOptions);
-    start(total: number, value: number, payload?: Readonly<Record<string, string>>): void;
-    update(value: number, payload?: Readonly<Record<string, string>>): void;
+    start(total: number, value: number): void;
+    update(value: number): void;
     setTotal(total: number): void;
     stop(): void;
   }

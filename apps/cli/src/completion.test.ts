@@ -9,6 +9,7 @@ const terminal = {
   stdout: process.stdout,
   stderr: process.stderr,
   environment: {},
+  words: [],
   signal: new AbortController().signal,
 };
 const program = buildProgram(terminal, '1.2.3');

@@ -13,6 +13,7 @@ const terminal: Terminal = {
   stdout: process.stdout,
   stderr: process.stderr,
   environment: process.env,
+  words: process.argv.slice(2),
   signal: interruption.signal,
 };
 

@@ -78,10 +78,8 @@ function addEmbed(program: Command, terminal: Terminal): void {
         .default('end'),
     )
     .option('--dimensions <n>', 'keep only the first n dimensions, normalized again', positiveInteger)
-    .option(
-      '--resume',
-      'go on with what an interrupted run left beside the output, and leave it there when this one is interrupted',
-    )
+    .option('--fresh', 'begin again, without the rows that an interrupted run left beside the output')
+    .option('--resume', 'go on with them, which happens anyhow; refused where the input cannot be read again')
     .option('-q, --quiet', 'no progress and no notes; errors only');
   addSettings(command, ['model', 'maxTokens', ...CONNECTION]);
   command.addHelpText('after', EMBED_EXAMPLES);
@@ -149,12 +147,12 @@ Examples:
   shoal embed docs.jsonl --id-field key -o docs.npy
   shoal embed table.csv --text-field comment --id-field 1 -o table.arrow --with-text
   shoal embed docs/*.md -o docs.jsonl
-  shoal embed big.txt -o big.jsonl --resume
-  shoal embed huge.jsonl -o huge.npy --shard-rows 1000000 --resume
+  shoal embed huge.jsonl -o huge.npy --shard-rows 1000000
 
-An interrupted run (Ctrl-C, an error) removes what it has written unless --resume is given; a killed one leaves a hidden
-.OUTPUT.shoal-partial beside the output, from which --resume goes on. Of a run in shards, whole shards stay, and
---resume goes on with the next one. "index" counts the records of the input from 0; a passage of Markdown is called
+What an interrupted run wrote (Ctrl-C, SIGTERM, an error, a crash) is kept in a hidden .OUTPUT.shoal-partial beside the
+output, and the same command goes on with it; with other input, another model or other options it is refused, and
+--fresh begins again. Rows of standard input become OUT.partial.npy, since it cannot be read again. Beside the output:
+OUTPUT.skipped.jsonl names what --on-error skip left out, OUTPUT.npy.ids.jsonl has the ids of a .npy's rows. "index" counts the records of the input from 0; a passage of Markdown is called
 FILE#HEADING-PATH/N and is embedded with its headings.`;
 
 function addTry(program: Command, terminal: Terminal): void {

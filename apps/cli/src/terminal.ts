@@ -6,6 +6,8 @@ export interface Terminal {
   readonly stdout: NodeJS.WriteStream;
   readonly stderr: NodeJS.WriteStream;
   readonly environment: Readonly<Record<string, string | undefined>>;
+  /** What stands behind `shoal`: the command as it was typed. */
+  readonly words: readonly string[];
   /** Aborted by the first Ctrl-C, by SIGTERM, and when the reader of stdout is gone. */
   readonly signal: AbortSignal;
 }
@@ -21,6 +23,16 @@ export class Interruption extends Error {
     this.exitCode = exitCode;
     this.isQuiet = isQuiet;
   }
+}
+
+/** The command as it can be typed again, without the words that are left out. */
+export function commandOf({ words }: Terminal, leftOut: readonly string[] = []): string {
+  return ['shoal', ...words.filter((word) => !leftOut.includes(word))].map(quoted).join(' ');
+}
+
+/** As a shell reads it back: words of plain characters as they are, everything else in single quotes. */
+function quoted(word: string): string {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
 /** A line for the person, on stderr: what happens, never a result. */

@@ -249,6 +249,15 @@ describe('an output', () => {
       code: 2,
       message: '--resume needs input files: standard input cannot be read again',
     });
+    await expectRefusal(['a.txt', '--fresh'], { code: 2, message: '--fresh needs an output file' });
+    await expectRefusal(['a.txt', '--fresh', '--resume', '-o', 'rows.npy'], {
+      code: 2,
+      message: '--resume goes on and --fresh begins again; give one of them',
+    });
+    await expectRefusal(['-', '--format', 'jsonl', '--id-field', 'id', '--output-format', 'npy'], {
+      code: 2,
+      message: '--id-field has no place in a .npy that goes into a pipe or a device',
+    });
   });
 });
 
@@ -514,7 +523,7 @@ describe('a full disk', () => {
     });
   });
 
-  test('ends the run, says so, and holds no part of the output', async ({ skip }) => {
+  test('ends the run, says so, and keeps what was written', async ({ skip }) => {
     const reason = await whyNoSmallDisk();
     if (reason !== undefined) skip(reason);
     writeFileSync(box.path('a.txt'), 'some text\n'.repeat(4_000)); // 512 KB of .npy
@@ -525,18 +534,10 @@ describe('a full disk', () => {
         'cannot write disk/out.npy: the disk is full; free some space or write elsewhere, and run the command again',
       ),
     });
-    expect(result.stderr.trimEnd()).toMatch(/run the command again$/); // `ls -A` found nothing
-    expect(box.processes()).toEqual([]);
-  });
-
-  test('keeps what was written when the run is one to resume', async ({ skip }) => {
-    const reason = await whyNoSmallDisk();
-    if (reason !== undefined) skip(reason);
-    writeFileSync(box.path('a.txt'), 'some text\n'.repeat(4_000));
-    const result = await onSmallDisk(['embed', 'a.txt', '-o', 'disk/out.npy', '--resume']);
     expect(result.stderr.trimEnd()).toMatch(
-      /the disk is full.*\n\.out\.npy\.shoal-partial\n\.out\.npy\.shoal-partial\.json$/s,
+      /kept in disk\/\.out\.npy\.shoal-partial.*the disk is full.*\n\.out\.npy\.shoal-partial\n\.out\.npy\.shoal-partial\.json$/s,
     );
+    expect(box.processes()).toEqual([]);
   });
 
   test('where .npy for a pipe is spooled', async ({ skip }) => {

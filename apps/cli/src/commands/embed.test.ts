@@ -242,11 +242,23 @@ describe('with a server and a worker that are there', () => {
     );
   });
 
-  test('a bad line in the middle ends the run: no output, nothing beside it', async () => {
+  test('a bad line in the middle ends the run, and its rows are kept; --on-error skip goes on with them', async () => {
     writeFileSync(box.path('late.jsonl'), `${'{"text":"good"}\n'.repeat(2_000)}oops\n`);
     const result = await box.run(['embed', 'late.jsonl', '-o', 'late.npy']);
     expect(result).toMatchObject({ code: 1, stderr: expect.stringContaining('late.jsonl, line 2001: not valid JSON') });
-    expect(readdirSync(box.files).filter((name) => name.includes('late.npy'))).toEqual([]);
+    expect(result.stderr).toContain('1,984 of about 2,000 rows kept');
+    const { stderr } = await done(['late.jsonl', '-o', 'late.npy', '--on-error', 'skip']);
+    expect(stderr).toMatch(
+      /goes on with late\.npy behind 1,984 rows[\s\S]*1 skipped, listed in late\.npy\.skipped\.jsonl/,
+    );
+    expect(readFileSync(box.path('late.npy.skipped.jsonl'), 'utf8')).toMatch(
+      /^{"index":2000,"file":"late.jsonl","line":2001,"reason":"late.jsonl, line 2001: not valid JSON.*"}\n$/,
+    );
+    expect(
+      readdirSync(box.files)
+        .filter((name) => name.includes('late.npy'))
+        .sort(),
+    ).toEqual(['late.npy', 'late.npy.skipped.jsonl']);
   });
 
   test('a text that is too long is an error when asked, or left out; its neighbours are not', async () => {
@@ -367,16 +379,30 @@ describe('from nothing', () => {
     await nothingLeft();
   });
 
-  test('Ctrl-C: exit code 130, no file, no process, no job left', async () => {
+  test('Ctrl-C: exit code 130, rows kept and said, no process, no job left; the same command goes on', async () => {
     writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
     const running = box.start(['embed', 'much.txt', '-o', 'much.npy']);
     await written('much.npy', 20_000, running);
     running.child.kill('SIGINT');
-    expect(await running.ended).toMatchObject({ code: 130, stderr: expect.stringMatching(/shoal: interrupted\n$/) });
-    expect(readdirSync(box.files)).toEqual(['much.txt']);
+    const kept =
+      /shoal: ([\d,]+) of about [\d,]+ rows kept in \.much\.npy\.shoal-partial; the same command goes on with them: /
+        .source + /shoal embed much\.txt -o much\.npy\nshoal: interrupted\n$/.source;
+    const { code, stderr } = await running.ended;
+    expect([code, stderr]).toEqual([130, expect.stringMatching(kept)]);
+    expect(readdirSync(box.files).sort()).toEqual([
+      '.much.npy.shoal-partial',
+      '.much.npy.shoal-partial.json',
+      'much.txt',
+    ]);
     await nothingLeft();
     const after = await box.run(['embed', '-', '-q'], { input: 'next' }); // would wait behind jobs that were left
     expect(after).toMatchObject({ code: 0, stderr: '' });
+    const rows = new RegExp(kept).exec(stderr)![1]!;
+    expect((await box.run(['embed', 'much.txt', '-o', 'much.npy'])).stderr).toContain(
+      `goes on with much.npy behind ${rows} rows of an interrupted run; --fresh begins again\n`,
+    );
+    expect(vectorsOf(readFileSync(box.path('much.npy')))).toHaveLength(MUCH);
+    expect(readdirSync(box.files).sort()).toEqual(['much.npy', 'much.txt']);
   });
 
   test('a second Ctrl-C does not wait for anything', async () => {
@@ -417,7 +443,7 @@ describe('from nothing', () => {
     expect([result.code, rowsOf(result.stdout).length]).toEqual([0, 1]);
   }, 60_000);
 
-  test('SIGKILL, then --resume: the same rows as without it', async () => {
+  test('SIGKILL, then the same command: the same rows as without it', async () => {
     writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
     const first = box.start(['embed', 'much.txt', '-o', 'much.npy']);
     await written('much.npy', (MUCH / 3) * DIMS * 4, first);
@@ -425,11 +451,11 @@ describe('from nothing', () => {
     await first.ended;
     const state: unknown = JSON.parse(readFileSync(box.path('.much.npy.shoal-partial.json'), 'utf8'));
     expect(state).toMatchObject({ v: 1, shard: 0 });
-    const resumed = await box.run(['embed', 'much.txt', '-o', 'much.npy', '--resume']);
+    const resumed = await box.run(['embed', 'much.txt', '-o', 'much.npy']);
     expect(resumed).toMatchObject({
       code: 0,
       stderr: expect.stringMatching(
-        /resuming much\.npy behind row \d+\n[\s\S]*24,000 rows.* of them were there before/,
+        /goes on with much\.npy behind [\d,]+ rows of an interrupted run.*\n[\s\S]*24,000 rows.* of them were there before/,
       ),
     });
     await box.run(['embed', 'much.txt', '-o', 'quiet.npy']);
@@ -439,7 +465,7 @@ describe('from nothing', () => {
     expect(readdirSync(box.files).sort()).toEqual(['much.npy', 'much.txt', 'quiet.npy']);
   });
 
-  test('SIGKILL of a run in shards, then --resume: whole shards are left as they are', async () => {
+  test('SIGKILL of a run in shards, then the same command: whole shards are left as they are', async () => {
     writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
     const args = ['embed', 'much.txt', '-o', 'much.arrow', '--shard-rows', '4000'];
     const first = box.start(args);
@@ -451,16 +477,12 @@ describe('from nothing', () => {
     await first.ended;
     const { ino } = statSync(box.path('much-00001.arrow'));
     // killed processes hold a file for a moment
-    while (await box.run(args).then(({ stderr }) => stderr.includes('is writing it'))) await sleep(500);
-    expect(await box.run(args)).toMatchObject({
-      code: 2,
-      stderr: expect.stringMatching(/much-0000\d\.arrow is there from an earlier run; --resume goes on with that run/),
-    });
-    const resumed = await box.run([...args, '--resume']);
+    let resumed = await box.run(args);
+    while (resumed.stderr.includes('is writing it')) resumed = await sleep(500).then(() => box.run(args));
     expect(resumed).toMatchObject({
       code: 0,
       stderr: expect.stringMatching(
-        /resuming much\.arrow behind row \d+\n[\s\S]*24,000 rows → much-00000\.arrow to .*05\.arrow.* were there/,
+        /goes on with much\.arrow behind [\d,]+ rows.*\n[\s\S]*24,000 rows → much-00000\.arrow to .*05\.arrow.* were there/,
       ),
     });
     expect(statSync(box.path('much-00001.arrow')).ino).toBe(ino);
@@ -485,7 +507,7 @@ describe('from nothing', () => {
         .map((text, id) => `${JSON.stringify({ id, text })}\n`)
         .join(''),
     );
-    const first = box.start(['embed', 'much.jsonl', '-o', 'rows.jsonl', '--resume']);
+    const first = box.start(['embed', 'much.jsonl', '-o', 'rows.jsonl']);
     await written('rows.jsonl', 1_000_000, first);
     first.child.kill('SIGINT');
     expect((await first.ended).code).toBe(130);
@@ -495,7 +517,6 @@ describe('from nothing', () => {
       'much.jsonl',
       '-o',
       'rows.jsonl',
-      '--resume',
       '--dimensions',
       '8',
       '--model',
@@ -505,9 +526,11 @@ describe('from nothing', () => {
       code: 2,
       stderr: expect.stringMatching(
         new RegExp(
-          /rows\.jsonl cannot be resumed, because its first \d+ rows come from another request:\n/.source +
+          /[\d,]+ rows of an unfinished run are kept for rows\.jsonl .*, and this command asks for something else:\n/
+            .source +
             / {2}the model was tiny-random@.* and is tiny-random-b@.*\n {2}--dimensions was not given and is 8\n/
-              .source,
+              .source +
+            /shoal embed much.jsonl -o rows.jsonl\ngoes on with them; --fresh removes them and begins again/.source,
         ),
       ),
     });

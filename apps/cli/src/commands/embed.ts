@@ -2,12 +2,16 @@
 // read the first record, open the session, stream. Nothing is started for a request that cannot succeed.
 
 import { randomUUID } from 'node:crypto';
+import { stat } from 'node:fs/promises';
+import { basename } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { checkInputs, refuseFieldsWithoutEffect, totalBytes, type Input } from '../input/files.ts';
 import { RecordReader } from '../input/record-reader.ts';
 import type { TextFormat } from '../input/record.ts';
+import { SkippedList, skippedPath } from '../output/beside.ts';
+import { leftovers, removeRun } from '../output/earlier-run.ts';
 import { withOutputLock } from '../output/output-lock.ts';
 import { openEncoder } from '../output/row-encoder.ts';
 import type { RowForm } from '../output/row-form.ts';
@@ -16,6 +20,7 @@ import {
   SpooledWriter,
   StreamWriter,
   deviceSink,
+  type Abandoned,
   type ByteSink,
   type RowWriter,
 } from '../output/row-writer.ts';
@@ -32,7 +37,7 @@ import {
 import { duration, rowProgress } from '../progress.ts';
 import { fetchModel, withSession, type Session } from '../processes/session.ts';
 import { settingsOf } from '../settings.ts';
-import { print, say, type Terminal } from '../terminal.ts';
+import { commandOf, print, say, type Terminal } from '../terminal.ts';
 
 export interface EmbedFlags {
   readonly output?: string;
@@ -50,6 +55,7 @@ export interface EmbedFlags {
   readonly truncate: 'end' | 'error';
   readonly dimensions?: number;
   readonly resume?: boolean;
+  readonly fresh?: boolean;
   readonly quiet?: boolean;
 }
 
@@ -67,34 +73,38 @@ export async function embed(terminal: Terminal, files: readonly string[], flags:
 /** The output is this run's alone, for as long as this takes. */
 async function embedClaimed(
   terminal: Terminal,
-  { settings, flags, inputs, format, target }: Omit<Request, 'earlier' | 'records'>,
+  { settings, flags, inputs, format, target }: Omit<Request, 'earlier' | 'records' | 'skipped'>,
 ): Promise<void> {
   const earlier = await findEarlierRun(target, inputs, flags);
   const { textField, idField, delimiter, header: hasHeader, onError } = flags;
+  const skipped = new SkippedList();
   const records = new RecordReader(terminal, inputs, {
     textField,
     idField,
     delimiter,
     hasHeader,
     skipsBad: onError === 'skip',
+    onSkip: (record) => skipped.add(record),
     hasOneColumn: format === 'arrow',
   });
-  const request: Request = { settings, flags, inputs, format, target, earlier, records };
+  const request: Request = { settings, flags, inputs, format, target, earlier, records, skipped };
   const options = { settings, isQuiet: flags.quiet === true };
   const isEmpty = await records.isEmpty();
   const model = await fetchModel(terminal, settings.model, options);
   refuseDimensions(model, flags.dimensions);
   const asked = runRequest(model, request);
-  if (earlier !== undefined) refuseOtherRun(target, earlier, asked);
+  const goesOnWith = refuseOtherRun(target, earlier, asked);
   const dims = flags.dimensions ?? model.dims;
-  if (isEmpty) return writeNothing(terminal, { ...request, asked, dims });
-  await withSession(terminal, { ...options, model }, (session) => run(terminal, session, { ...request, asked, dims }));
+  const checked: CheckedRequest = { ...request, earlier: goesOnWith, asked, dims };
+  if (isEmpty) return writeNothing(terminal, checked);
+  await withSession(terminal, { ...options, model }, (session) => run(terminal, session, checked));
 }
 
 /** No record, no job: an output without rows needs the model's dimensions and nothing else. */
 async function writeNothing(terminal: Terminal, request: CheckedRequest): Promise<void> {
-  const { flags } = request;
-  const { writer } = await openWriter(terminal, { ...request, earlier: undefined });
+  const { flags, earlier } = request;
+  // an input that has become empty is another one, and was refused; rows are here only where there is one of both
+  const { writer } = await openWriter(terminal, { ...request, earlier: earlier?.rows === 0 ? undefined : earlier });
   await writer.finish();
   if (flags.quiet !== true) say(terminal, summary({ rows: 0, rowsBefore: 0, truncated: 0, failed: 0 }, request, 0));
 }
@@ -107,6 +117,7 @@ interface Request {
   readonly target: Target;
   readonly earlier: RunState | undefined;
   readonly records: RecordReader;
+  readonly skipped: SkippedList;
 }
 
 /** The model agreed to it. */
@@ -122,10 +133,11 @@ async function run(terminal: Terminal, session: Session, request: CheckedRequest
   try {
     const done = await stream(terminal, session, { ...request, writer, state });
     await writer.finish();
-    if (flags.quiet !== true) say(terminal, summary(done, request, (performance.now() - startedMs) / 1_000));
+    if (flags.quiet !== true)
+      say(terminal, summary(done, request, (performance.now() - startedMs) / 1_000, idsFileOf(writer)));
   } catch (error) {
-    // whole shards stay, so what goes on with them does as well
-    await writer.abandon(flags.resume === true || flags.shardRows !== undefined);
+    const left = await writer.abandon();
+    tellWhatIsLeft(terminal, left, request);
     throw error;
   }
 }
@@ -141,7 +153,7 @@ interface Done {
 async function stream(
   terminal: Terminal,
   session: Session,
-  { flags, inputs, target, records, writer, state }: Request & { writer: RowWriter; state: RunState },
+  { flags, inputs, target, records, skipped, writer, state }: Request & { writer: RowWriter; state: RunState },
 ): Promise<Done> {
   const bar = rowProgress(
     terminal,
@@ -169,6 +181,8 @@ async function stream(
       if (block.kind === 'skipped') {
         failed += block.rows;
         say(terminal, `skipped ${records.placeOf(block.items)}: ${block.error.message}`);
+        for (const { index, file, line, id } of block.items)
+          skipped.add({ index, file, line, id, reason: block.error.message });
         continue;
       }
       await writer.write({
@@ -177,6 +191,7 @@ async function stream(
         vectors: block.vectors,
         position: block.first + block.rows,
       });
+      for (const { index } of block.items) skipped.hasRow(index);
       rows += block.rows;
       truncated += Array.isArray(block.truncated) ? block.truncated.length : 0;
       bar.update(rows, records.estimateTotal(bytes));
@@ -213,6 +228,12 @@ function refuseFlagsWithoutEffect(
   format: OutputFormat,
   { withText, shardRows, delimiter, header, ...fields }: EmbedFlags,
 ): void {
+  if (fields.idField !== undefined && format === 'npy' && target.kind !== 'file')
+    throw new ShoalError(
+      'USAGE',
+      '--id-field has no place in a .npy that goes into a pipe or a device: .npy holds numbers and nothing else. With ' +
+        '-o FILE.npy the ids are written beside it, and .jsonl and .arrow hold them',
+    );
   if (withText === true && format === 'npy')
     throw new ShoalError('USAGE', '--with-text needs .jsonl or .arrow: .npy holds numbers and nothing else');
   if (shardRows !== undefined && target.kind !== 'file')
@@ -234,13 +255,52 @@ function refuseDimensions(model: StoredModel, dimensions: number | undefined): v
     throw new ShoalError('USAGE', `--dimensions ${dimensions} is more than ${model.name} has: ${model.dims}`);
 }
 
+/** Rows that came are never given up in silence: where they are, and what goes on with them. */
+function tellWhatIsLeft(terminal: Terminal, left: Abandoned, { records, inputs, target, flags }: CheckedRequest): void {
+  if (left.kind === 'nothing' || (left.kind === 'lost' && flags.quiet === true)) return;
+  const total = records.estimateTotal(totalBytes(inputs));
+  const about = records.isAtEnd ? '' : 'about ';
+  const of = total === undefined ? '' : ` of ${about}${total.toLocaleString('en')}`;
+  const rows = `${left.rows.toLocaleString('en')}${of} ${left.rows === 1 && total === undefined ? 'row' : 'rows'}`;
+  switch (left.kind) {
+    case 'kept':
+      return say(
+        terminal,
+        `${rows} kept in ${left.file}; the same command goes on with them: ${commandOf(terminal, ['--fresh'])}`,
+      );
+    case 'ended':
+      return say(
+        terminal,
+        `${rows} kept in ${left.file}, which is a whole file; ${nameOfUnrepeatable(inputs)} cannot be read again, so ` +
+          'that no command goes on with them by itself: embed what comes behind them into another file',
+      );
+    case 'lost':
+      return say(
+        terminal,
+        `${rows} not kept: a .npy in a pipe begins with their number. With -o FILE${target.kind === 'file' ? '' : '.npy'} ` +
+          'they are kept',
+      );
+  }
+}
+
+function nameOfUnrepeatable(inputs: readonly Input[]): string {
+  return inputs.find(({ identity }) => identity === undefined)?.name ?? 'the input';
+}
+
 /** What an interrupted run left, when it is to be continued. */
 async function findEarlierRun(
   target: Target,
   inputs: readonly Input[],
-  { resume: isResumed = false, shardRows }: EmbedFlags,
+  { resume: isResumed = false, fresh: isFresh = false, shardRows }: EmbedFlags,
 ): Promise<RunState | undefined> {
+  if (isResumed && isFresh)
+    throw new ShoalError('USAGE', '--resume goes on and --fresh begins again; give one of them');
   if (target.kind !== 'file') {
+    if (isFresh)
+      throw new ShoalError(
+        'USAGE',
+        '--fresh needs an output file (-o OUT.jsonl): nothing is kept of what goes to standard output or a device',
+      );
     if (isResumed)
       throw new ShoalError(
         'USAGE',
@@ -251,32 +311,42 @@ async function findEarlierRun(
   const unrepeatable = inputs.find((input) => input.identity === undefined);
   if (isResumed && unrepeatable !== undefined)
     throw new ShoalError('USAGE', `--resume needs input files: ${unrepeatable.name} cannot be read again`);
-  const state = await readRunState(target.state);
-  const earlier = isResumed ? state : undefined;
-  if (shardRows !== undefined) await checkShards(target, earlier, state !== undefined);
-  return earlier;
+  if (isFresh) {
+    if (shardRows !== undefined) await checkShards(target, await readRunState(target.state), { isFresh });
+    return undefined;
+  }
+  const earlier = await leftovers(target);
+  if (earlier !== undefined && earlier.rows > 0 && unrepeatable !== undefined)
+    throw new ShoalError(
+      'USAGE',
+      `${keptRows(target, earlier)}, and ${unrepeatable.name} cannot be read again behind them.${cures(earlier)}`,
+    );
+  if (shardRows !== undefined) await checkShards(target, earlier, { isFresh });
+  return unrepeatable === undefined ? earlier : undefined;
 }
 
 /**
  * Shards of another run would be mixed up with those of this one, and a run cannot go on behind a shard that is gone.
  */
-async function checkShards(target: FileTarget, earlier: RunState | undefined, isResumable: boolean): Promise<void> {
+async function checkShards(
+  target: FileTarget,
+  earlier: RunState | undefined,
+  { isFresh }: { readonly isFresh: boolean },
+): Promise<void> {
   const there = await existingShards(target);
   const name = (shard: number): string => shardTarget(target, shard).name;
   const gone = Array.from({ length: earlier?.shard ?? 0 }, (_, shard) => shard).find((shard) => !there.includes(shard));
-  if (gone !== undefined)
+  if (gone !== undefined && !isFresh)
     throw new ShoalError(
       'USAGE',
-      `${name(gone)} is gone, which an interrupted run had finished; put it back, or remove ${name(0)} and the ` +
-        'others and leave out --resume',
+      `${name(gone)} is gone, which an interrupted run had finished; put it back, or begin again with --fresh`,
     );
   const strange = there.find((shard) => shard > (earlier?.shard ?? -1));
   if (strange === undefined) return;
-  const cure =
-    isResumable && earlier === undefined
-      ? '--resume goes on with that run; to begin again remove its shards'
-      : 'remove the shards of that run, or choose another name';
-  throw new ShoalError('USAGE', `${name(strange)} is there from an earlier run; ${cure}`);
+  throw new ShoalError(
+    'USAGE',
+    `${name(strange)} is there from an earlier run; remove the shards of that run, or choose another name`,
+  );
 }
 
 function runRequest(model: StoredModel, { settings, flags, inputs, format }: Request): RunRequest {
@@ -305,23 +375,46 @@ function runRequest(model: StoredModel, { settings, flags, inputs, format }: Req
   };
 }
 
-function refuseOtherRun(target: Target, earlier: RunState, asked: RunRequest): void {
+/** The earlier run, where this command goes on with it; undefined where there is nothing to go on with. */
+function refuseOtherRun(target: Target, earlier: RunState | undefined, asked: RunRequest): RunState | undefined {
+  if (earlier === undefined || target.kind !== 'file') return undefined;
   const found = differences(earlier.request, asked);
-  if (found.length === 0) return;
-  const name = target.kind === 'file' ? target.name : 'the output';
+  if (found.length === 0) return { ...earlier, request: asked };
+  if (earlier.rows === 0) return undefined; // nothing came, nothing is lost
   throw new ShoalError(
     'USAGE',
-    `${name} cannot be resumed, because its first ${earlier.rows} rows come from another request:\n  ` +
-      `${found.join('\n  ')}\nRepeat the first command, or leave out --resume to begin again`,
+    `${keptRows(target, earlier)}, and this command asks for something else:\n  ${found.join('\n  ')}\n` +
+      cures(earlier).trim(),
   );
 }
 
-type WriterRequest = Pick<CheckedRequest, 'flags' | 'records' | 'target' | 'format' | 'dims' | 'asked' | 'earlier'>;
+function keptRows({ name, partial }: FileTarget, { rows }: RunState): string {
+  return `${rows.toLocaleString('en')} rows of an unfinished run are kept for ${name} (${basename(partial)})`;
+}
+
+function cures({ command }: RunState): string {
+  const first = command === undefined ? 'The command of that run' : command;
+  return ` ${first}\ngoes on with them; --fresh removes them and begins again`;
+}
+
+type WriterRequest = Pick<
+  CheckedRequest,
+  'flags' | 'inputs' | 'records' | 'skipped' | 'target' | 'format' | 'dims' | 'asked' | 'earlier'
+>;
 
 async function openWriter(terminal: Terminal, request: WriterRequest): Promise<{ writer: RowWriter; state: RunState }> {
   const { target, format, dims, asked, flags, records } = request;
   const form: RowForm = { format, dims, hasIds: records.hasIds, withText: flags.withText === true };
-  const fresh: RunState = { v: 1, runId: randomUUID(), request: asked, rows: 0, position: 0, shard: 0, bytes: 0 };
+  const fresh: RunState = {
+    v: 1,
+    runId: randomUUID(),
+    request: asked,
+    rows: 0,
+    position: 0,
+    shard: 0,
+    bytes: 0,
+    command: commandOf(terminal, ['--fresh']),
+  };
   if (target.kind === 'file') return openFileWriter(terminal, target, form, request, fresh);
   const sink = target.kind === 'stdout' ? stdoutSink(terminal) : await deviceSink(target.path);
   return {
@@ -334,14 +427,36 @@ async function openFileWriter(
   terminal: Terminal,
   target: FileTarget,
   form: RowForm,
-  { flags, earlier }: WriterRequest,
+  { flags, earlier, inputs, skipped }: WriterRequest,
   fresh: RunState,
 ) {
-  const options = { target, form, shardRows: flags.shardRows };
-  const reopened = earlier === undefined ? undefined : await FileWriter.reopen(options, earlier);
-  if (reopened !== undefined) say(terminal, `resuming ${target.name} behind row ${reopened.state.rows}`);
+  const isRepeatable = inputs.every(({ identity }) => identity !== undefined);
+  const options = { target, form, shardRows: flags.shardRows, isRepeatable, skipped };
+  const isThere = earlier !== undefined && (earlier.rows > 0 || earlier.position > 0);
+  const reopened = isThere ? await FileWriter.reopen(options, earlier) : undefined;
+  if (isThere && reopened === undefined && !(await isRowless(target, flags)))
+    throw new ShoalError(
+      'FILE_UNREADABLE',
+      `${keptRows(target, earlier)}, but not all of them are there any more; put the hidden files back, or begin ` +
+        'again with --fresh',
+      { file: target.name },
+    );
+  if (reopened !== undefined)
+    say(
+      terminal,
+      `goes on with ${target.name} behind ${reopened.state.rows.toLocaleString('en')} rows of an interrupted run; ` +
+        '--fresh begins again',
+    );
+  else if (isThere && reopened === undefined)
+    say(terminal, `the rows of an interrupted run that were kept for ${target.name} are gone; it begins again`);
+  if (flags.fresh === true) await removeRun(target, { keepsShards: flags.shardRows === undefined });
   const writer = reopened ?? (await FileWriter.create(options, fresh));
   return { writer, state: writer.state };
+}
+
+/** Its rows have the name of the output already, or somebody removed them: there is nothing that could be lost. */
+async function isRowless({ partial }: FileTarget, { shardRows }: EmbedFlags): Promise<boolean> {
+  return shardRows === undefined && (await stat(partial).catch(() => undefined)) === undefined;
 }
 
 function stdoutSink(terminal: Terminal): ByteSink {
@@ -350,8 +465,9 @@ function stdoutSink(terminal: Terminal): ByteSink {
 
 function summary(
   { rows, rowsBefore, truncated, failed }: Done,
-  { records: { skipped }, target, flags }: Request,
+  { records: { skipped }, target, flags }: Pick<Request, 'records' | 'target' | 'flags'>,
   seconds: number,
+  idsFile?: string,
 ): string {
   const place = target.kind === 'file' ? ` → ${placeOf(target, flags, rows)}` : '';
   if (rows === 0 && failed + skipped === 0) return `the input is empty: 0 rows${place}`;
@@ -361,8 +477,16 @@ function summary(
   const parts = [`${rows.toLocaleString('en')} ${rows === 1 ? 'row' : 'rows'}${place} in ${duration(seconds)}${pace}`];
   if (rowsBefore > 0) parts.push(`${rowsBefore.toLocaleString('en')} of them were there before`);
   if (truncated > 0) parts.push(`${truncated.toLocaleString('en')} truncated at the model’s length`);
-  if (skipped + failed > 0) parts.push(`${(skipped + failed).toLocaleString('en')} skipped`);
+  if (skipped + failed > 0) {
+    const list = target.kind === 'file' ? `, listed in ${skippedPath({ path: target.name })}` : '';
+    parts.push(`${(skipped + failed).toLocaleString('en')} skipped${list}`);
+  }
+  if (idsFile !== undefined) parts.push(`their ids in ${idsFile}`);
   return parts.join('; ');
+}
+
+function idsFileOf(writer: RowWriter): string | undefined {
+  return writer instanceof FileWriter ? writer.idsFile : undefined;
 }
 
 function placeOf(target: FileTarget, { shardRows }: EmbedFlags, rows: number): string {

@@ -5,13 +5,24 @@ import { ShoalError } from '@shoal/contract';
 import type { Tokenizer } from '@shoal/core';
 import { say, type Terminal } from '../terminal.ts';
 import { readInputs, type Input, type ReadOptions } from './files.ts';
-import { placeIn, type BadRecord, type TextRecord } from './record.ts';
+import { placeIn, type BadRecord, type RecordId, type TextRecord } from './record.ts';
 
 export interface RecordReaderOptions extends Omit<ReadOptions, 'stdin' | 'onBytes'> {
   /** Bad records are left out, each with a note; else the first one ends the run. */
   readonly skipsBad: boolean;
+  /** Told of each record that is left out. */
+  readonly onSkip?: (skipped: SkippedRecord) => void;
   /** The output has a column for ids or one for indices (Arrow), so that records must all have ids or none. */
   readonly hasOneColumn: boolean;
+}
+
+/** A record without a row, as it is written beside the output. */
+export interface SkippedRecord {
+  readonly index: number;
+  readonly file: string;
+  readonly line: number | undefined;
+  readonly id: RecordId | undefined;
+  readonly reason: string;
 }
 
 /** Good records only. */
@@ -19,6 +30,7 @@ export class RecordReader {
   readonly #terminal: Terminal;
   readonly #skips: boolean;
   readonly #hasOneColumn: boolean;
+  readonly #onSkip: ((skipped: SkippedRecord) => void) | undefined;
   readonly #records: AsyncGenerator<TextRecord | BadRecord>;
   #firstGood: TextRecord | undefined;
   #bytes = 0;
@@ -29,11 +41,12 @@ export class RecordReader {
   constructor(
     terminal: Terminal,
     inputs: readonly Input[],
-    { skipsBad, hasOneColumn, ...fields }: RecordReaderOptions,
+    { skipsBad, hasOneColumn, onSkip, ...fields }: RecordReaderOptions,
   ) {
     this.#terminal = terminal;
     this.#skips = skipsBad;
     this.#hasOneColumn = hasOneColumn;
+    this.#onSkip = onSkip;
     this.#records = readInputs(inputs, {
       ...fields,
       stdin: terminal.stdin,
@@ -60,11 +73,17 @@ export class RecordReader {
     for (let record = this.#firstGood; record !== undefined; record = await this.#next()) {
       if (tokenizer?.encode(record.text).isTruncated === true)
         this.#refuse(
+          record,
           `${nameOf(record)}: the text has more than the ${tokenizer.maxTokens} tokens of a row; shorten it, ` +
             'or leave out --truncate error',
         );
       else if (this.#good++ >= position) yield record;
     }
+  }
+
+  /** Whether the number of records is known, and no estimate. */
+  get isAtEnd(): boolean {
+    return this.#isAtEnd;
   }
 
   /** Rows of the whole input: known at its end, before that estimated by bytes. */
@@ -91,17 +110,19 @@ export class RecordReader {
         this.#isAtEnd = true;
         return undefined;
       }
-      if (!('text' in value)) this.#refuse(value.problem);
+      if (!('text' in value)) this.#refuse(value, value.problem);
       else if (this.#firstGood !== undefined && this.#hasOneColumn && (value.id !== undefined) !== this.hasIds)
-        this.#refuse(otherKind(value, this.#firstGood));
+        this.#refuse(value, otherKind(value, this.#firstGood));
       else return value;
     }
   }
 
-  #refuse(problem: string): void {
+  #refuse(record: TextRecord | BadRecord, problem: string): void {
     if (!this.#skips) throw new ShoalError('INPUT_INVALID', `${problem}. --on-error skip leaves such records out`);
     this.skipped++;
     say(this.#terminal, `skipped ${problem}`);
+    const { index, file, line } = record;
+    this.#onSkip?.({ index, file, line, id: 'id' in record ? record.id : undefined, reason: problem });
   }
 }
 

@@ -18,6 +18,8 @@ export interface TextRecord {
 
 export interface BadRecord {
   readonly index: number;
+  readonly file: string;
+  readonly line: number | undefined;
   /** File, line and what is wrong there, for a person. */
   readonly problem: string;
 }

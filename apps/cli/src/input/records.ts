@@ -24,7 +24,7 @@ export async function* readRecords(
     const { name: file } = options;
     yield 'text' in found
       ? { index, id: found.id, text: clip(found.text), file, line: found.line }
-      : { index, problem: `${placeIn(file, found.line)}: ${found.problem}` };
+      : { index, file, line: found.line, problem: `${placeIn(file, found.line)}: ${found.problem}` };
     index++;
   }
 }

@@ -114,7 +114,7 @@ describe('an Arrow file that a run left unfinished', () => {
     const options = { target, form: FORM, shardRows: undefined };
     const first = await FileWriter.create(options, fresh);
     await first.write(block(0, 3_000));
-    await first.abandon(true);
+    await first.abandon();
     const state = await readRunState(target.state);
     expect(state).toMatchObject({ rows: 2_048, position: 2_048 });
     const second = await FileWriter.reopen(options, state!);
@@ -127,7 +127,7 @@ describe('an Arrow file that a run left unfinished', () => {
     const options = { target, form: FORM, shardRows: undefined };
     const first = await FileWriter.create(options, fresh);
     await first.write(block(0, 1_024));
-    await first.abandon(true);
+    await first.abandon();
     const state = await readRunState(target.state);
     const reopened = FileWriter.reopen(options, { ...state!, bytes: state!.bytes - 8 });
     await expect(reopened).rejects.toMatchObject({

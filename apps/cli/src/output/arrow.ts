@@ -210,6 +210,6 @@ async function findBatches(read: ReadAt, from: number, bytes: number): Promise<r
 function damaged(at: number): ShoalError<'FILE_UNREADABLE'> {
   return new ShoalError(
     'FILE_UNREADABLE',
-    `the unfinished Arrow file is damaged at byte ${at} and cannot be gone on with; leave out --resume to begin again`,
+    `the unfinished Arrow file is damaged at byte ${at} and cannot be gone on with; --fresh begins again`,
   );
 }

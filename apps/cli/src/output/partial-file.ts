@@ -5,8 +5,15 @@ import type { BigIntStats } from 'node:fs';
 import { open, rename, rm, stat, type FileHandle } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { ShoalError, invariant } from '@shoal/contract';
+import { hiddenLists } from './beside.ts';
 import { CHECKPOINT_MS, writeRunState, type RunState } from './run-state.ts';
 import { writeFailure, type FileTarget } from './target.ts';
+
+/** What grows with the rows and has to be on the disk before they count. */
+interface Beside {
+  readonly bytes: number;
+  sync(): Promise<void>;
+}
 
 export class PartialFile {
   readonly #target: FileTarget;
@@ -19,41 +26,50 @@ export class PartialFile {
    * way.
    */
   readonly #facts: BigIntStats;
+  readonly #beside: Beside | undefined;
 
-  private constructor(target: FileTarget, file: FileHandle, facts: BigIntStats, state: RunState) {
+  private constructor(
+    target: FileTarget,
+    file: FileHandle,
+    facts: BigIntStats,
+    state: RunState,
+    beside: Beside | undefined,
+  ) {
     this.#target = target;
     this.#file = file;
     this.#facts = facts;
     this.#state = state;
+    this.#beside = beside;
   }
 
   /** A partial file with nothing but `head` in it; what an earlier run left is removed. */
-  static async create(target: FileTarget, state: RunState, head: Buffer): Promise<PartialFile> {
+  static async create(target: FileTarget, state: RunState, head: Buffer, beside?: Beside): Promise<PartialFile> {
     // behind a first shard, the state is the only one that there is
     if (state.rows === 0) await removeLeftovers(target);
     else await rm(target.partial, { force: true });
-    return PartialFile.#open(target, 'wx', { ...state, bytes: 0 }, (partial) =>
+    return PartialFile.#open(target, 'wx', { ...state, bytes: 0 }, beside, (partial) =>
       partial.append(head, 0, state.position),
     );
   }
 
   /** The partial file of `state`, cut to the rows that the state vouches for. Undefined when the file has fewer. */
-  static async reopen(target: FileTarget, state: RunState): Promise<PartialFile | undefined> {
+  static async reopen(target: FileTarget, state: RunState, beside?: Beside): Promise<PartialFile | undefined> {
     const size = await sizeOf(target.partial);
     if (size === undefined || size < state.bytes) return undefined;
-    return PartialFile.#open(target, 'r+', state, (partial) => partial.#file.truncate(state.bytes));
+    return PartialFile.#open(target, 'r+', state, beside, (partial) => partial.#file.truncate(state.bytes));
   }
 
   static async #open(
     target: FileTarget,
     flags: string,
     state: RunState,
+    beside: Beside | undefined,
     prepare: (partial: PartialFile) => Promise<void>,
   ): Promise<PartialFile> {
     const file = await open(target.partial, flags).catch((error: unknown) => {
       throw writeFailure(target.name, error);
     });
-    const partial = new PartialFile(target, file, await file.stat({ bigint: true }), state);
+    const partial = new PartialFile(target, file, await file.stat({ bigint: true }), state, beside);
     try {
       await prepare(partial);
       await partial.checkpoint();
@@ -79,7 +95,14 @@ export class PartialFile {
     } catch (error) {
       throw writeFailure(this.#target.name, error);
     }
-    this.#state = { ...this.#state, rows: this.#state.rows + rows, position, bytes: this.#state.bytes + bytes.length };
+    const { idBytes: _, ...state } = this.#state;
+    this.#state = {
+      ...state,
+      rows: state.rows + rows,
+      position,
+      bytes: state.bytes + bytes.length,
+      ...(this.#beside === undefined || this.#beside.bytes === 0 ? {} : { idBytes: this.#beside.bytes }),
+    };
     if (performance.now() - this.#lastCheckpointMs >= CHECKPOINT_MS) await this.checkpoint();
   }
 
@@ -89,6 +112,7 @@ export class PartialFile {
     this.#lastCheckpointMs = performance.now();
     try {
       await this.#file.datasync();
+      await this.#beside?.sync();
       await writeRunState(this.#target.state, this.#state);
     } catch (error) {
       throw writeFailure(this.#target.name, error);
@@ -108,9 +132,18 @@ export class PartialFile {
   /**
    * Replaces the beginning by `head` of the same size, writes `tail` behind the rows, then gives the file its name. The
    * state counts all rows by then and no byte of the tail, so that a run that dies in here is gone on with from behind
-   * the rows; it stays, until whoever has the run in hand removes it or writes the next file.
+   * the rows; it stays, until whoever has the run in hand removes it or writes the next file. `path`: another name than
+   * the target's, for rows that no run can go on with.
    */
-  async finish({ head, tail }: { readonly head: Buffer; readonly tail: Buffer }): Promise<void> {
+  async finish({
+    head,
+    tail,
+    path = this.#target.path,
+  }: {
+    readonly head: Buffer;
+    readonly tail: Buffer;
+    readonly path?: string;
+  }): Promise<void> {
     invariant(!this.#isClosed, 'a partial file is finished once');
     await this.checkpoint();
     try {
@@ -119,8 +152,8 @@ export class PartialFile {
       await this.#file.sync();
       await this.#close();
       if ((await this.#nowThere()) !== 'ours') throw this.#lost();
-      await rename(this.#target.partial, this.#target.path);
-      await syncFolder(dirname(this.#target.path));
+      await rename(this.#target.partial, path);
+      await syncFolder(dirname(path));
     } catch (error) {
       throw error instanceof ShoalError ? error : writeFailure(this.#target.name, error);
     }
@@ -168,7 +201,9 @@ async function writeAt(file: FileHandle, bytes: Buffer, position: number): Promi
 
 /** Hidden files of a run that is over. */
 export async function removeLeftovers(target: FileTarget): Promise<void> {
-  for (const path of [target.partial, target.state, `${target.state}.new`]) await rm(path, { force: true });
+  const { ids, skipped } = hiddenLists(target);
+  for (const path of [target.partial, target.state, `${target.state}.new`, ids, skipped])
+    await rm(path, { force: true });
 }
 
 async function sizeOf(path: string): Promise<number | undefined> {

@@ -99,7 +99,7 @@ describe('shards', () => {
   test.each([3, 10, 13, 20, 24])('are gone on with behind row %i, whole ones untouched', async (rows) => {
     const first = await FileWriter.create(options, fresh);
     await first.write(block(0, rows));
-    await first.abandon(true);
+    await first.abandon();
     const state = await readRunState(options.target.state);
     const second = await FileWriter.reopen(options, state!);
     expect(second!.state).toMatchObject({ rows, position: rows });
@@ -123,7 +123,7 @@ describe('shards', () => {
     const first = await FileWriter.create(options, fresh);
     await first.write(block(0, 25));
     await writeFile(`${indexPath(options.target)}.new`, 'half');
-    await first.abandon(true);
+    await first.abandon();
     const second = await FileWriter.reopen(options, (await readRunState(options.target.state))!);
     await second!.finish();
     await expectWhole();

@@ -3,9 +3,10 @@
 // because its header counts the rows.
 
 import { createReadStream } from 'node:fs';
-import { mkdtemp, open, rename, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, open, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { basename, join } from 'node:path';
+import { basename, dirname, extname, join, resolve } from 'node:path';
+import { IdList, SkippedList, idsPath } from './beside.ts';
 import { PartialFile, removeLeftovers } from './partial-file.ts';
 import { openEncoder } from './row-encoder.ts';
 import type { Block, EncodedRows, RowEncoder, RowForm } from './row-form.ts';
@@ -16,15 +17,30 @@ export interface RowWriter {
   /** Resolves when the rows are taken; a slow target slows the run down. */
   write(block: Block): Promise<void>;
   finish(): Promise<void>;
-  /** Ends without a result. `isKept`: a later run may go on from here, where the target allows it. */
-  abandon(isKept: boolean): Promise<void>;
+  /** Ends without a result, and says what became of the rows. */
+  abandon(): Promise<Abandoned>;
 }
+
+/** What an interrupted run leaves. */
+export type Abandoned =
+  /** Nothing that anybody would miss. */
+  | { readonly kind: 'nothing' }
+  /** A later run goes on with these rows. `file`: where they are. */
+  | { readonly kind: 'kept'; readonly rows: number; readonly file: string }
+  /** The input cannot be read again, so that the rows are a whole file under a name of their own. */
+  | { readonly kind: 'ended'; readonly rows: number; readonly file: string }
+  /** Rows that waited for the end of a .npy in a pipe. */
+  | { readonly kind: 'lost'; readonly rows: number };
 
 export interface FileWriterOptions {
   readonly target: FileTarget;
   readonly form: RowForm;
   /** Rows of each output file; undefined: one file has them all. */
   readonly shardRows: number | undefined;
+  /** Whether a later run can go on: its input can be read again. Default true. */
+  readonly isRepeatable?: boolean;
+  /** Records without a row, which the run collects. */
+  readonly skipped?: SkippedList;
 }
 
 /**
@@ -43,17 +59,26 @@ export class FileWriter implements RowWriter {
   /** As of the last whole file, or as it was found; the open file knows better. */
   #state: RunState;
   #open: OpenFile | undefined;
+  /** Only where the form has no place for ids. */
+  readonly #ids: IdList | undefined;
 
-  private constructor(options: FileWriterOptions, state: RunState, file: OpenFile | undefined) {
+  private constructor(
+    options: FileWriterOptions,
+    state: RunState,
+    file: OpenFile | undefined,
+    ids: IdList | undefined,
+  ) {
     this.#options = options;
     this.#state = state;
     this.#open = file;
+    this.#ids = ids;
   }
 
   /** Begins: the first file is there, empty. */
   static async create(options: FileWriterOptions, state: RunState): Promise<FileWriter> {
-    const writer = new FileWriter(options, state, undefined);
+    const writer = new FileWriter(options, state, undefined, await idListOf(options, 0, 0));
     await writer.#begin(state);
+    await options.skipped?.begin(options.target, false);
     return writer;
   }
 
@@ -61,12 +86,17 @@ export class FileWriter implements RowWriter {
   static async reopen(options: FileWriterOptions, state: RunState): Promise<FileWriter | undefined> {
     const { target, form, shardRows } = options;
     const isDone = shardRows !== undefined && (await existingShards(target)).includes(state.shard);
-    if (isDone) return new FileWriter(options, state, undefined); // it died between this file's name and the next file
-    const partial = await PartialFile.reopen(fileOf(options, state.shard), state);
+    const ids = await idListOf(options, state.rows, state.idBytes ?? 0);
+    if (ids === undefined && form.format === 'npy') return undefined;
+    await options.skipped?.begin(target, true);
+    // it died between this file's name and the next file
+    if (isDone) return new FileWriter(options, state, undefined, ids);
+    const partial = await PartialFile.reopen(fileOf(options, state.shard), state, ids);
     if (partial === undefined) return undefined;
     try {
       const encoder = await openEncoder(form, { read: (at, length) => partial.read(at, length), bytes: state.bytes });
-      return new FileWriter(options, state, { partial, encoder, rows: state.rows - state.shard * (shardRows ?? 0) });
+      const rows = state.rows - state.shard * (shardRows ?? 0);
+      return new FileWriter(options, state, { partial, encoder, rows }, ids);
     } catch (error) {
       await partial.keep();
       throw error;
@@ -83,7 +113,9 @@ export class FileWriter implements RowWriter {
       if (this.#open === undefined) await this.#begin({ ...this.#state, shard: this.#state.shard + 1 });
       const file = this.#open!;
       const to = Math.min(block.records.length, from + limit - file.rows);
-      await append(file.partial, file.encoder.encode(partOf(block, from, to)));
+      const part = partOf(block, from, to);
+      await this.#ids?.append(part.records);
+      await append(file.partial, file.encoder.encode(part));
       file.rows += to - from;
       from = to;
       if (file.rows === limit) await this.#end(file);
@@ -94,16 +126,60 @@ export class FileWriter implements RowWriter {
     if (this.#open !== undefined) await this.#end(this.#open);
     const { target, shardRows } = this.#options;
     if (shardRows !== undefined) await writeIndex(this.#options, shardRows, this.#state);
+    await this.#publishBeside(target);
     await removeLeftovers(target);
   }
 
-  async abandon(isKept: boolean): Promise<void> {
-    await (isKept ? this.#open?.partial.keep() : this.#open?.partial.discard());
+  /** Where ids are; undefined where no row has one, or the form holds them itself. */
+  get idsFile(): string | undefined {
+    return this.#ids === undefined || this.#ids.bytes === 0 ? undefined : idsPath({ path: this.#options.target.name });
+  }
+
+  async abandon(): Promise<Abandoned> {
+    const { target, isRepeatable = true, skipped } = this.#options;
+    const { rows } = this.state;
+    const file = this.#open;
+    if (isRepeatable && rows > 0) {
+      await file?.partial.keep();
+      await this.#ids?.close();
+      await skipped?.settled();
+      return { kind: 'kept', rows: this.state.rows, file: besideName(target, fileOf(this.#options, this.state.shard)) };
+    }
+    if (file === undefined) return { kind: 'nothing' };
+    return isRepeatable ? this.#discard(file) : this.#endApart(file);
+  }
+
+  async #discard(file: OpenFile): Promise<Abandoned> {
+    await file.partial.discard();
+    await this.#ids?.close();
+    await removeLeftovers(this.#options.target);
+    return { kind: 'nothing' };
+  }
+
+  /** A whole file of the rows so far, under a name that nobody uses yet. */
+  async #endApart({ partial, encoder, rows: given }: OpenFile): Promise<Abandoned> {
+    const { target } = this.#options;
+    await append(partial, encoder.flush());
+    if (given === 0) return this.#discard({ partial, encoder, rows: 0 });
+    const name = await freeName(fileOf(this.#options, this.state.shard).name);
+    await partial.finish({ head: encoder.head(given), tail: encoder.tail(), path: resolve(name) });
+    await this.#publishBeside({ path: resolve(name) });
+    await removeLeftovers(target);
+    return { kind: 'ended', rows: given, file: name };
+  }
+
+  async #publishBeside(output: Pick<FileTarget, 'path'>): Promise<void> {
+    try {
+      await this.#ids?.publish(output);
+      await this.#options.skipped?.publish(output);
+    } catch (error) {
+      throw writeFailure(this.#options.target.name, error);
+    }
   }
 
   async #begin(state: RunState): Promise<void> {
     const encoder = await openEncoder(this.#options.form);
-    const partial = await PartialFile.create(fileOf(this.#options, state.shard), state, encoder.head(0));
+    const partial = await PartialFile.create(fileOf(this.#options, state.shard), state, encoder.head(0), this.#ids);
     this.#open = { partial, encoder, rows: 0 };
   }
 
@@ -113,6 +189,25 @@ export class FileWriter implements RowWriter {
     await partial.finish({ head: encoder.head(rows), tail: encoder.tail() });
     this.#state = partial.state;
     this.#open = undefined;
+  }
+}
+
+async function idListOf({ target, form }: FileWriterOptions, rows: number, bytes: number): Promise<IdList | undefined> {
+  return form.format === 'npy' ? IdList.open(target, rows, bytes) : undefined;
+}
+
+/** How a hidden file beside the output is called: in the words that the caller used. */
+function besideName({ name }: FileTarget, { partial }: FileTarget): string {
+  return join(dirname(name), basename(partial));
+}
+
+/** big.npy → big.partial.npy, or big.partial-2.npy … */
+async function freeName(name: string): Promise<string> {
+  const extension = extname(name);
+  const stem = name.slice(0, name.length - extension.length);
+  for (let number = 1; ; number++) {
+    const free = `${stem}.partial${number === 1 ? '' : `-${number}`}${extension}`;
+    if ((await stat(free).catch(() => undefined)) === undefined) return free;
   }
 }
 
@@ -188,8 +283,9 @@ export class StreamWriter implements RowWriter {
     await this.#sink.close();
   }
 
-  abandon(): Promise<void> {
-    return this.#sink.close();
+  async abandon(): Promise<Abandoned> {
+    await this.#sink.close();
+    return { kind: 'nothing' };
   }
 
   async #begin(): Promise<void> {
@@ -248,9 +344,11 @@ export class SpooledWriter implements RowWriter {
     }
   }
 
-  async abandon(): Promise<void> {
-    await this.#file.abandon(false);
+  async abandon(): Promise<Abandoned> {
+    const { rows } = this.#file.state;
+    await this.#file.abandon();
     await this.#end();
+    return rows === 0 ? { kind: 'nothing' } : { kind: 'lost', rows };
   }
 
   async #end(): Promise<void> {

@@ -25,6 +25,10 @@ export interface RunState {
   readonly shard: number;
   /** Size of the partial file that holds these rows, or those of the shard. */
   readonly bytes: number;
+  /** Size of the list of ids beside it (beside.ts); absent: no row has one. */
+  readonly idBytes?: number;
+  /** What goes on with it, as it was typed. */
+  readonly command?: string;
 }
 
 /** How often rows that came are made safe; what came after the last time is computed again by a resumed run. */
@@ -58,7 +62,9 @@ export function differences(before: RunRequest, now: RunRequest): readonly strin
   const found = before.model === now.model ? [] : [`the model was ${before.model} and is ${now.model}`];
   for (const flag of new Set([...Object.keys(before.options), ...Object.keys(now.options)])) {
     const [then, today] = [before.options[flag], now.options[flag]];
-    if (then !== today) found.push(`${flag} was ${then ?? 'not given'} and is ${today ?? 'not given'}`);
+    // rows that came without a failure are the same rows, whatever a failure would have done
+    const isMilder = flag === '--on-error' && then === 'fail';
+    if (then !== today && !isMilder) found.push(`${flag} was ${then ?? 'not given'} and is ${today ?? 'not given'}`);
   }
   if (before.inputs.length !== now.inputs.length)
     found.push(`there were ${before.inputs.length} input files and are ${now.inputs.length}`);

@@ -1,0 +1,59 @@
+import { PassThrough } from 'node:stream';
+import { expect, test } from 'vitest';
+import { ManualClock } from '@shoal/core/testing';
+import { barLine, downloadProgress, rowProgress } from './progress.ts';
+import type { Terminal } from './terminal.ts';
+
+function withoutTerminal() {
+  const stderr = new PassThrough();
+  const said: string[] = [];
+  stderr.setEncoding('utf8').on('data', (text: string) => said.push(text));
+  const terminal = { ...process, stderr, environment: {}, signal: AbortSignal.any([]) } as unknown as Terminal;
+  return { terminal, said: () => said.join('').split('\n').slice(0, -1) };
+}
+
+test('without a terminal a run tells every half minute how far it is, and nothing once it is over', async () => {
+  const { terminal, said } = withoutTerminal();
+  const clock = new ManualClock();
+  const progress = rowProgress(terminal, true, clock);
+  progress.update(0, 10_000);
+  await clock.advance(30_000);
+  progress.update(1_000, 10_000);
+  await clock.advance(30_000);
+  progress.update(3_000, undefined);
+  progress.stop();
+  await clock.advance(90_000);
+  expect([said(), clock.pending]).toEqual([
+    ['shoal: 0 %, 0 of 10,000 rows', 'shoal: 10 %, 1,000 of 10,000 rows, 17 texts/s, 9 min 0 s left'],
+    0,
+  ]);
+});
+
+test('quiet is quiet, and a download that is over soon says nothing', async () => {
+  const { terminal, said } = withoutTerminal();
+  const clock = new ManualClock();
+  rowProgress(terminal, false, clock).update(1, 2);
+  const download = downloadProgress(terminal, 'model minilm', true, clock);
+  download.update(1e6, 91e6);
+  await clock.advance(10_000);
+  download.stop();
+  await clock.advance(60_000);
+  expect([said(), clock.pending]).toEqual([[], 0]);
+});
+
+const rows = { parts: () => ['1,472 of 10,000 rows', '18 texts/s'] };
+const standing = { done: 1_472, total: 10_000, perSecond: 18 };
+
+test.each([
+  [120, '████░░░░░░░░░░░░░░░░░░░░ 14 % | 1,472 of 10,000 rows | 18 texts/s | 7 min 54 s left'],
+  [70, '█░░░░░░░░░ 14 % | 1,472 of 10,000 rows | 18 texts/s | 7 min 54 s left'],
+  [40, '14 % | 18 texts/s | 7 min 54 s left'],
+])('a bar of %i columns shrinks, and rate and time left stay', (columns, line) => {
+  expect(barLine(standing, rows, columns)).toBe(line);
+});
+
+test('a bar shows no rate before there is one', () => {
+  expect(barLine({ done: 0, total: undefined, perSecond: undefined }, { parts: () => ['0 rows'] }, 80)).toBe(
+    `${'░'.repeat(24)} 0 rows`,
+  );
+});
