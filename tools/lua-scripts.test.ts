@@ -90,6 +90,15 @@ test('every script names in its header each key and argument that it reads by nu
   expect(foundIn(untoldPlaces)).toEqual([]);
 });
 
+test('a script that writes and deletes nothing says so to the server, which runs it then on a full disk', () => {
+  const served = readScripts().filter(({ name }) => !name.startsWith('testing/'));
+  for (const { name, lua, writes, deletes } of served)
+    expect([name, lua.startsWith('#!lua flags=no-writes')]).toEqual([
+      name,
+      writes === 'nothing' && deletes === 'nothing',
+    ]);
+});
+
 test('no line is longer than 120 characters, and none ends in blanks', () => {
   const wrong = luaFiles().flatMap((file) =>
     read(file)

@@ -2,6 +2,7 @@
 // place of the line `-- @include "<path>"` of the scripts that name it. A script begins with a header in a fixed form:
 //
 //   #!lua flags=allow-oom          only where the server runs it although its memory is full
+//   #!lua flags=no-writes          where it writes and deletes nothing, so that a full disk does not refuse it
 //   -- What it does, in a sentence.
 //   --
 //   -- Runs: by whom and when

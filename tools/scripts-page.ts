@@ -9,7 +9,8 @@ export function scriptsPage(scripts: readonly LuaScript[] = readScripts()): stri
     '',
     'These programs run inside the queue server, beside the ones that BullMQ brings. They are sent once by',
     '`SCRIPT LOAD` and called by `EVALSHA`; the sha1 is what `SLOWLOG` and error messages of the server name.',
-    '"Not refused by a full server" means that the script runs although `maxmemory` is reached (`allow-oom`).',
+    '"Not refused by a full server" means that the script runs although `maxmemory` is reached (`allow-oom`), "reads',
+    'only" that it runs although the disk is full as well (`no-writes`).',
     'The page is generated from the headers of the files (`npm run docs`).',
     '',
     '| script | what it does | sha1 |',
@@ -37,8 +38,13 @@ function sectionOf(script: LuaScript): string[] {
     `- Answers: ${answers}`,
     `- Writes: ${writes}`,
     `- Deletes: ${deletes}`,
-    `- sha1: \`${sha1}\`${lua.startsWith('#!lua flags=allow-oom') ? ', not refused by a full server' : ''}`,
+    `- sha1: \`${sha1}\`${flagWords(lua)}`,
   ];
+}
+
+function flagWords(lua: string): string {
+  if (lua.startsWith('#!lua flags=no-writes')) return ', reads only';
+  return lua.startsWith('#!lua flags=allow-oom') ? ', not refused by a full server' : '';
 }
 
 function rowOf(kind: 'KEYS' | 'ARGV', { place, name, meaning }: LuaValue): string {

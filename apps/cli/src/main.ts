@@ -75,15 +75,17 @@ async function report(error: unknown): Promise<number> {
     return error.exitCode;
   }
   const { isShoalError } = await import('@shoal/contract');
-  if (!isShoalError(error)) {
+  const { diskFailure } = await import('@shoal/fetch');
+  const failure = diskFailure(error) ?? error;
+  if (!isShoalError(failure)) {
     process.stderr.write(
       'shoal: something unexpected happened; this is a bug worth ' +
-        `reporting\n${error instanceof Error ? error.stack : String(error)}\n`,
+        `reporting\n${failure instanceof Error ? failure.stack : String(failure)}\n`,
     );
     return 1;
   }
-  process.stderr.write(`shoal: ${error.message}\n`);
-  return error.code === 'USAGE' || error.code === 'CONFIG_INVALID' ? 2 : 1;
+  process.stderr.write(`shoal: ${failure.message}\n`);
+  return failure.code === 'USAGE' || failure.code === 'CONFIG_INVALID' ? 2 : 1;
 }
 
 /** Waits until what was written to a pipe has left this process; `process.exit` would cut it off. */

@@ -98,6 +98,8 @@ function fromShoalError(cause: ShoalError): Problem {
       return unavailable(code.toLowerCase(), message, RETRY_LOST_SERVER_SECONDS, cause);
     case 'ADMISSION_REFUSED':
       return overloaded('queue_full', message, Math.ceil(Number(fields['retryAfterMs']) / 1_000), cause);
+    case 'QUEUE_REFUSES_WRITES':
+      return unavailable('queue_refuses_writes', message, RETRY_FULL_SERVER_SECONDS, cause);
     case 'QUEUE_FULL':
       return overloaded('queue_full', message, RETRY_FULL_SERVER_SECONDS, cause);
     case 'DEADLINE_PASSED':

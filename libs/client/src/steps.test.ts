@@ -211,6 +211,8 @@ describe('a job whose result was read', () => {
 
 describe('a fault of the server', () => {
   const full = new ShoalError('QUEUE_FULL', 'for a moment');
+  const fullDisk = new ShoalError('QUEUE_REFUSES_WRITES', 'disk', { reply: 'MISCONF Errors writing to the AOF file' });
+  const readOnly = new ShoalError('QUEUE_REFUSES_WRITES', 'replica', { reply: 'READONLY a replica' });
 
   test.each<[string, Step, unknown, number, Move]>([
     [
@@ -244,6 +246,9 @@ describe('a fault of the server', () => {
       10_000,
       rejected('QUEUE_UNSAFE'),
     ],
+    ['of a full disk, for ten seconds: once more', { name: 'fetching' }, fullDisk, 0, addedAgain('never')],
+    ['of a full disk, for longer: rejected', { name: 'fetching' }, fullDisk, -1, rejected('QUEUE_REFUSES_WRITES')],
+    ['of a server that was replaced: once more', { name: 'fetching' }, readOnly, -1, addedAgain('never')],
     ['that has no code: rejected', { name: 'fetching' }, new Error('ERR'), 10_000, rejected('QUEUE_UNREACHABLE')],
   ])('%s', (_, step, error, sinceMs, move) => {
     expect(afterFault(jobWith({ step }), error, sinceMs, TERMS)).toEqual(move);

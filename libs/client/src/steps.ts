@@ -62,6 +62,9 @@ export interface MoveTerms {
 const FOREIGN_PATIENCE_MS = 250;
 /** The pause before a job is sent again that the server could not take or look up. */
 const RETRY_MS = 250;
+/** A full disk is told soon, because somebody has to make room; what fails over by itself is waited for longer. */
+const FULL_DISK_PATIENCE_MS = 10_000;
+const PASSING: ReadonlySet<ErrorCode> = new Set(['QUEUE_FULL', 'QUEUE_REFUSES_WRITES', 'QUEUE_UNREACHABLE']);
 /**
  * Times at which jobs are looked up lie so far apart, as a share of their patience, that those of one time go together.
  */
@@ -158,10 +161,16 @@ export function afterFetch({ request }: OpenJob, bytes: Buffer | undefined): Mov
 /** The move of a job for which the server could not do something now: after a pause it is added again. */
 export function afterFault({ step }: OpenJob, error: unknown, faultSinceMs: number, terms: MoveTerms): Move {
   const { nowMs, giveUpAfterMs } = terms;
-  const isPassing = isShoalError(error, 'QUEUE_FULL') || isShoalError(error, 'QUEUE_UNREACHABLE');
-  if (!isPassing || nowMs - faultSinceMs > giveUpAfterMs) return { kind: 'reject', error: toShoalError(error) };
+  const isPassing = isShoalError(error) && PASSING.has(error.code);
+  const patienceMs = isFullDisk(error) ? Math.min(giveUpAfterMs, FULL_DISK_PATIENCE_MS) : giveUpAfterMs;
+  if (!isPassing || nowMs - faultSinceMs > patienceMs) return { kind: 'reject', error: toShoalError(error) };
   const again = step.name === 'adding' ? step.again : 'never';
   return { kind: 'step', step: { name: 'to-add', again, notBeforeMs: nowMs + RETRY_MS } };
+}
+
+/** The queue server cannot write its append-only file or its snapshot, and says so itself (MISCONF). */
+function isFullDisk(error: unknown): boolean {
+  return isShoalError(error, 'QUEUE_REFUSES_WRITES') && String(error.fields['reply']).startsWith('MISCONF');
 }
 
 /** The error of a job whose result was asked for again too often; undefined while it was not. */

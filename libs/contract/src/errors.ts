@@ -33,6 +33,7 @@ export const ERROR_CODES = {
   QUEUE_UNSAFE: 'The queue server is configured so that it can lose jobs.',
   ADMISSION_REFUSED: 'The queue takes no more for the moment; the error says when to come back.',
   QUEUE_FULL: 'The queue server has no memory left.',
+  QUEUE_REFUSES_WRITES: 'The queue server answers and takes no writes; its own words say why.',
   // similarity
   COLLECTION_UNKNOWN: 'No collection of this name is known.',
   COLLECTION_GONE: 'This version of the collection is no longer stored.',

@@ -5,6 +5,7 @@ import { createHash, randomUUID } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
+import { onDisk } from './disk-failure.ts';
 
 /** Nobody writes one file for that long: a killed process left it. */
 const ABANDONED_MS = 3_600_000;
@@ -19,13 +20,17 @@ export async function sha256File(path: string): Promise<string> {
 /**
  * Calls `write` with a path beside `destination`, syncs what it wrote to the disk and renames it into place. When
  * `write` throws, the temporary file is removed and `destination` stays as it was. Returns what `write` returned.
- * `isLocked`: nobody else writes it meanwhile, so whatever lies beside it was left by a killed process, and goes.
+ * FILE_UNWRITABLE when the disk takes nothing. `isLocked`: nobody else writes it meanwhile, so whatever lies beside it was left by a killed process, and goes.
  */
 export async function placeAtomically<T>(
   destination: string,
   write: (temporary: string) => Promise<T>,
   { isLocked = false } = {},
 ): Promise<T> {
+  return onDisk(destination, () => place(destination, write, isLocked));
+}
+
+async function place<T>(destination: string, write: (temporary: string) => Promise<T>, isLocked: boolean): Promise<T> {
   const folder = dirname(destination);
   await mkdir(folder, { recursive: true });
   await sweepAbandoned(folder, basename(destination), isLocked);

@@ -8,6 +8,7 @@ import { hostname } from 'node:os';
 import { dirname } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { ShoalError } from '@shoal/contract';
+import { diskFailure } from './disk-failure.ts';
 import { isAlive, ownIdentity, placeOfPids, type ProcessIdentity } from './process-identity.ts';
 
 export interface LockOwner extends ProcessIdentity {
@@ -56,13 +57,21 @@ async function acquire(path: string, owner: LockOwner, options: LockOptions): Pr
   const { onWait, timeoutMs = 15 * 60_000, pollMs = 50, signal } = options;
   signal?.throwIfAborted();
   const giveUpAt = performance.now() + timeoutMs;
-  mkdirSync(dirname(path), { recursive: true });
+  makeFolder(dirname(path));
   for (let turn = 0; !create(path, owner); turn++) {
     const holder = readOwner(path);
     if (isStale(path, holder) && takeOver(path, owner)) return;
     if (turn === 0) onWait?.(holder);
     if (performance.now() > giveUpAt) throw stillTaken(path, holder, timeoutMs);
     await delay(pollMs, undefined, { signal }).catch(() => signal?.throwIfAborted()); // with its own reason
+  }
+}
+
+function makeFolder(folder: string): void {
+  try {
+    mkdirSync(folder, { recursive: true, mode: 0o700 });
+  } catch (error) {
+    throw diskFailure(error, folder) ?? error;
   }
 }
 
@@ -74,11 +83,14 @@ function create(path: string, owner: LockOwner): boolean {
     return true;
   } catch (error) {
     if (errorCode(error) === 'EEXIST') return false;
-    throw new ShoalError(
-      'SETUP_FAILED',
-      `the lock file ${path} cannot be created (${errorCode(error)}): its folder must be writable`,
-      { path },
-      error,
+    throw (
+      diskFailure(error, path) ??
+      new ShoalError(
+        'SETUP_FAILED',
+        `the lock file ${path} cannot be created (${errorCode(error)}): its folder must be writable`,
+        { path },
+        error,
+      )
     );
   } finally {
     rmSync(draft, { force: true });
@@ -116,7 +128,12 @@ function isStale(path: string, holder: LockOwner | undefined): boolean {
 
 function writeDraft(path: string, owner: LockOwner): string {
   const draft = `${path}.${owner.pid}.${owner.nonce.slice(0, 8)}`;
-  writeFileSync(draft, JSON.stringify(owner));
+  try {
+    writeFileSync(draft, JSON.stringify(owner));
+  } catch (error) {
+    rmSync(draft, { force: true }); // on a full disk the name is made and the content is not
+    throw diskFailure(error, path) ?? error;
+  }
   return draft;
 }
 

@@ -13,7 +13,7 @@ import { extname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { isShoalError, ShoalError } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
-import { withLock } from '@shoal/fetch';
+import { diskFailure, withLock } from '@shoal/fetch';
 import { ControlLine, waitUntilGone } from './control-line.ts';
 import type { Launched } from './control-protocol.ts';
 import { findServerProgram } from './program.ts';
@@ -63,14 +63,25 @@ export async function attachServer(options: AttachOptions): Promise<AttachedServ
 }
 
 /**
- * The queue server to use, if there is one: undefined when no private server runs. Starts nothing and creates nothing.
+ * The queue server to use, if there is one: undefined when no private server runs. Starts nothing, creates nothing and
+ * takes no lock, so that an operator sees the queue when the disk is full or read-only. Where the supervisor dies under
+ * it, a server that is brought back by others is found at the same address.
  */
 export async function attachRunningServer(options: AttachOptions): Promise<AttachedServer | undefined> {
   if (options.redisUrl !== undefined) return attachServer(options);
   const runFile = runFileOf(options.cacheDir);
   const run = readRunFile(runFile);
   if (run === undefined || whereabouts(runFile, run) === 'gone') return undefined;
-  return attachServer(options);
+  const line = await lineTo(runFile, run);
+  if (line === undefined || !(await line.ready())) return undefined;
+  return { url: `unix://${run.socket}`, isPrivate: true, release: () => line.bye() };
+}
+
+/** A line to a supervisor of our kind; undefined where it is just stopping. */
+async function lineTo(runFile: string, run: RunFile): Promise<ControlLine | undefined> {
+  if (whereabouts(runFile, run) === 'elsewhere') throw onAnotherHost(run);
+  if (run.version !== RUN_VERSION) throw otherVersion(run);
+  return ControlLine.open(run);
 }
 
 interface Joined {
@@ -177,9 +188,7 @@ async function openLine(site: Site, options: AttachOptions): Promise<{ line: Con
       await launch(site, options);
       continue;
     }
-    if (whereabouts(site.runFile, run) === 'elsewhere') throw onAnotherHost(run);
-    if (run.version !== RUN_VERSION) throw otherVersion(run);
-    const line = await ControlLine.open(run);
+    const line = await lineTo(site.runFile, run);
     if (line !== undefined) return { line, run };
     await waitUntilGone(run.supervisor); // it was just stopping
   }
@@ -193,7 +202,7 @@ async function launch(site: Site, options: AttachOptions): Promise<void> {
   if (program.warning !== undefined) options.log?.warn({ path: program.path }, program.warning);
   options.onProgress?.(`starting a private queue server (${program.name} ${program.version})`);
   const settings: SupervisorOptions = { site, program, lingerMs: options.lingerMs ?? LINGER_MS };
-  const log = openSync(site.log, 'a', 0o600);
+  const log = openLog(site);
   const main = new URL(`./supervisor-main${extname(import.meta.url)}`, import.meta.url);
   const child = spawn(
     process.execPath,
@@ -222,6 +231,14 @@ async function launch(site: Site, options: AttachOptions): Promise<void> {
     throw new ShoalError('SETUP_FAILED', `the private queue server cannot be started: ${outcome.message}`, {
       log: site.log,
     });
+}
+
+function openLog(site: Site): number {
+  try {
+    return openSync(site.log, 'a', 0o600);
+  } catch (error) {
+    throw diskFailure(error, site.log) ?? error;
+  }
 }
 
 /**

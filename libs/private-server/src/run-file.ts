@@ -3,6 +3,7 @@
 // seconds, because a home folder may be shared by hosts that cannot look up each other's processes.
 
 import { readFileSync, renameSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
+import { diskFailure } from '@shoal/fetch';
 import { isAlive, isInSight, type ProcessIdentity } from '@shoal/fetch/process-identity';
 
 /** Changes when commands of one version can no longer speak to a supervisor of another. */
@@ -32,8 +33,13 @@ export function readRunFile(path: string): RunFile | undefined {
 
 export function writeRunFile(path: string, run: RunFile): void {
   const draft = `${path}.${process.pid}`;
-  writeFileSync(draft, JSON.stringify(run), { mode: 0o600 });
-  renameSync(draft, path);
+  try {
+    writeFileSync(draft, JSON.stringify(run), { mode: 0o600 });
+    renameSync(draft, path);
+  } catch (error) {
+    rmSync(draft, { force: true });
+    throw diskFailure(error, path) ?? error;
+  }
 }
 
 /** A run file of another host that was not touched for so long is a dead one's. */

@@ -153,14 +153,14 @@ export class Supervisor {
   /** Only a server that is ready has read the data that were there: from now on they are in its format. */
   #ready(): void {
     this.#isReady = true;
-    if (this.#ownsSite()) writeDataWriter(this.#options.site.data, this.#options.program);
+    if (this.#ownsSite()) this.#attempt(() => writeDataWriter(this.#options.site.data, this.#options.program));
     this.#note('the queue server is ready');
     this.#tellAll({ kind: 'ready' });
   }
 
   #crashed(found: string): void {
     this.#isReady = false;
-    this.#record(undefined);
+    this.#attempt(() => this.#record(undefined));
     this.#note(`the queue server died and is started again: ${found}`);
     this.#tellAll({ kind: 'restarting', found });
   }
@@ -197,6 +197,15 @@ export class Supervisor {
 
   #ownsSite(): boolean {
     return readRunFile(this.#options.site.runFile)?.supervisor.pid === process.pid;
+  }
+
+  /** While the disk takes nothing, what was written before stays: commands find the sockets, and the queue goes on. */
+  #attempt(write: () => void): void {
+    try {
+      write();
+    } catch (error) {
+      this.#note(error instanceof Error ? error.message : String(error));
+    }
   }
 
   #note(line: string): void {

@@ -46,6 +46,7 @@ export { repairQueue, type RepairOptions, type RepairReport } from './upkeep/rep
 export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJob } from './upkeep/quarantine.ts';
 export { defaultWorkerName } from './worker/worker-identity.ts';
 export { checkServer, type ServerFacts, type ServerReport } from './redis/server-check.ts';
+export { writeRefusal } from './redis/write-refusal.ts';
 export { JobProducer, type JobEnding, type JobState } from './producer/job-producer.ts';
 export type { AddOptions, AddResult, NewJob } from './producer/new-job.ts';
 export type { ProducerOptions } from './producer/open-queue.ts';

@@ -7,8 +7,9 @@ import { dirname, resolve } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { cacheFolder, type Settings } from '@shoal/core';
 import { listModels, openModel } from '@shoal/models';
-import { checkServer, closeConnection, openConnection, untilReady } from '@shoal/queue';
-import { findPresentProgram } from '@shoal/private-server';
+import { diskFailure } from '@shoal/fetch';
+import { checkServer, closeConnection, openConnection, untilReady, writeRefusal } from '@shoal/queue';
+import { attachRunningServer, findPresentProgram } from '@shoal/private-server';
 import { examineGpus, examineModel, type Finding } from '@shoal/worker';
 import { settingsOf } from '../settings.ts';
 import { hasColor, print, type Terminal } from '../terminal.ts';
@@ -75,7 +76,7 @@ async function cacheFinding(cacheDir: string): Promise<Finding> {
     return {
       about,
       state: 'broken',
-      found: error instanceof Error ? error.message : String(error),
+      found: diskFailure(error, cacheDir)?.message ?? (error instanceof Error ? error.message : String(error)),
       cure: 'choose a folder that you may write to with --cache-dir',
     };
   }
@@ -125,20 +126,47 @@ async function modelFinding(
   });
 }
 
-async function queueFindings({ redisUrl, unsafeServer }: Settings, cacheDir: string): Promise<Finding[]> {
-  if (redisUrl === undefined) return [await privateServerFinding(cacheDir)];
+async function queueFindings(settings: Settings, cacheDir: string): Promise<Finding[]> {
+  if (settings.redisUrl !== undefined) return serverFindings(settings.redisUrl, settings);
+  return [await privateServerFinding(cacheDir), ...(await runningServerFindings(settings, cacheDir))];
+}
+
+/** The private server, where one runs: asked as any other, because its disk may be full. */
+async function runningServerFindings(settings: Settings, cacheDir: string): Promise<Finding[]> {
+  try {
+    const server = await attachRunningServer({ cacheDir });
+    if (server === undefined) return [];
+    try {
+      return await serverFindings(server.url, settings);
+    } finally {
+      await server.release();
+    }
+  } catch (error) {
+    const found = error instanceof Error ? error.message : String(error);
+    return [{ about: 'queue server', state: 'broken', found, cure: 'see the line' }];
+  }
+}
+
+async function serverFindings(redisUrl: string, { prefix, unsafeServer }: Settings): Promise<Finding[]> {
   const connection = openConnection({ url: redisUrl, name: 'doctor' });
   try {
     await untilReady(connection, redisUrl, ANSWER_WITHIN_MS);
     const { facts, warnings } = await checkServer(connection, { isUnsafeAllowed: unsafeServer === 'warn' });
+    const refusal = await writeRefusal(connection, prefix);
+    const what = `${facts.product} ${facts.version}`;
     return [
-      {
-        about: 'queue server',
-        state: 'ok',
-        found:
-          `${facts.product} ` +
-          `${facts.version}${facts.appendFsync === undefined ? '' : `, appendfsync ${facts.appendFsync}`}`,
-      },
+      refusal === undefined
+        ? {
+            about: 'queue server',
+            state: 'ok',
+            found: `${what}${facts.appendFsync === undefined ? '' : `, appendfsync ${facts.appendFsync}`}, takes writes`,
+          }
+        : {
+            about: 'queue server',
+            state: 'broken',
+            found: `${what} takes no writes: ${refusal}`,
+            cure: 'free space on its disk and memory, or let it write there; work goes on by itself then',
+          },
       ...warnings.map((found): Finding => ({ about: 'queue server', state: 'warning', found })),
     ];
   } catch (error) {

@@ -149,9 +149,12 @@ export class Admission {
       UNKNOWN_DIMS,
       isForced ? 1 : 0,
     ];
-    const [reply] = await runScript(this.connection, ADMIT_JOBS, [
-      [...keysOf(prefix, queue), keySpace(prefix).door(queue), ...head, ...jobs.flatMap(toArguments)],
-    ]);
+    const [reply] = await runScript(
+      this.connection,
+      ADMIT_JOBS,
+      [[...keysOf(prefix, queue), keySpace(prefix).door(queue), ...head, ...jobs.flatMap(toArguments)]],
+      { isRefusalReply: true },
+    );
     invariant(Array.isArray(reply), 'the admission script answers with a list');
     const [admitted, retryAfterMs, reason] = [Number(reply[0]), Number(reply[1]), String(reply[2])];
     this.ample.learn(

@@ -73,7 +73,8 @@ export class JobProducer {
   /**
    * Adds jobs with their inputs, up to 50 a call of the script, all calls in flight at once; one result per job, in
    * order. As soon as there is no room for one, it and all after it are refused. Throws JOB_INVALID before anything is
-   * sent, QUEUE_FULL and QUEUE_UNREACHABLE: then some may have been added, and the whole call should be repeated.
+   * sent, QUEUE_FULL, QUEUE_REFUSES_WRITES and QUEUE_UNREACHABLE: then some may have been added, and the whole call
+   * should be repeated.
    */
   async add(
     jobs: readonly NewJob[],

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { ShoalError } from '@shoal/contract';
 import { backoffMs, type Backoff } from '@shoal/core/base';
 import { Command as RedisCommand } from 'ioredis';
-import { isPassingFault, type Redis } from './connection.ts';
+import { isPassingFault, refusesWrites, type Redis } from './connection.ts';
 import { STAGED_FROM_BYTES } from './staging.ts';
 import { UncopiedCommand } from './uncopied-command.ts';
 
@@ -17,6 +17,8 @@ export type Command = readonly [name: string, ...values: Argument[]];
 export type Reply = { readonly ok: true; readonly value: unknown } | { readonly ok: false; readonly error: Error };
 
 export interface RetryOptions {
+  /** Somebody else decides how long a server is waited for that takes no writes: its refusal is the reply. */
+  readonly isRefusalReply?: boolean | undefined;
   /** Ends the waiting between attempts. */
   readonly signal?: AbortSignal | undefined;
   /** Told once per attempt in which `count` commands met a fault that will pass. */
@@ -29,7 +31,7 @@ const RETRY: Backoff = { firstMs: 50, mostMs: 2_000 };
 export async function askAll(
   connection: Redis,
   commands: readonly Command[],
-  { signal, onFault }: RetryOptions = {},
+  { signal, onFault, isRefusalReply = false }: RetryOptions = {},
 ): Promise<Reply[]> {
   const replies: Reply[] = [];
   let open = commands.map((_, index) => index);
@@ -43,7 +45,7 @@ export async function askAll(
     for (const [at, index] of open.entries()) {
       const reply = answers[at]!;
       replies[index] = reply;
-      if (reply.ok || !isPassingFault(reply.error)) continue;
+      if (reply.ok || !isPassingFault(reply.error) || (isRefusalReply && refusesWrites(reply.error))) continue;
       fault = reply.error;
       again.push(index);
     }

@@ -179,6 +179,14 @@ export function isPassingRefusal(error: unknown): boolean {
   );
 }
 
+/**
+ * The server reads and takes no writes: its disk is full or its append-only file cannot be written (MISCONF), it
+ * follows another server (READONLY), or too few follow it (NOREPLICAS).
+ */
+export function refusesWrites(error: unknown): boolean {
+  return error instanceof Error && /^(MISCONF|READONLY|NOREPLICAS)\b/.test(error.message);
+}
+
 /** Worth trying again after a pause. */
 export function isPassingFault(error: unknown): boolean {
   return isConnectionFault(error) || isServerFull(error) || isPassingRefusal(error);

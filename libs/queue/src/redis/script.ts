@@ -18,7 +18,8 @@ import {
 } from './command-pipeline.ts';
 
 /**
- * A text that begins with `#!lua flags=allow-oom` only shrinks or marks what is stored, so that it works when the
+ * A text that begins with `#!lua flags=no-writes` reads only: the server runs it although its memory or its disk is
+ * full, so that whoever looks sees the queue. One that begins with `#!lua flags=allow-oom` only shrinks or marks what is stored, so that it works when the
  * memory of the server is full, which is when it is needed most: without the flag SET is refused there.
  */
 export interface Script {

@@ -24,6 +24,8 @@ export interface ServerFacts {
   readonly machineMemoryBytes: number;
   /** Reached over a socket of its own machine only: a user's private server. */
   readonly isPrivate: boolean;
+  /** What the server says could not be written to its disk the last time, as INFO calls it. */
+  readonly failedWrites: readonly string[];
   /** What to add to Date.now() to get the server's clock. */
   readonly clockOffsetMs: number;
 }
@@ -45,6 +47,12 @@ const SMALL_MEMORY_BYTES = 128 << 20;
 const MOST_OF_MACHINE = 0.8;
 /** Clocks further apart make delayed jobs late or early; deadlines and leases count by the server's. */
 const MOST_CLOCK_OFFSET_MS = 5_000;
+/** What INFO says of the disk, and what each means where it is "err". */
+const WRITES: Readonly<Record<string, string>> = {
+  aof_last_write_status: 'the last write to its append-only file',
+  aof_last_bgrewrite_status: 'the last rewrite of its append-only file',
+  rdb_last_bgsave_status: 'the last snapshot',
+};
 const IN_FILE = 'in its configuration file';
 
 /** Throws QUEUE_UNSAFE with what was found and the command that cures it. */
@@ -89,6 +97,7 @@ function factsOf(
     maxMemoryBytes: numberIn(info, 'maxmemory'),
     machineMemoryBytes: numberIn(info, 'total_system_memory'),
     isPrivate: info.get('tcp_port') === '0',
+    failedWrites: Object.keys(WRITES).filter((field) => info.get(field) === 'err'),
     clockOffsetMs,
   };
 }
@@ -137,6 +146,11 @@ function warningsOf(facts: ServerFacts, mayReadConfig: boolean): string[] {
       ? [`the queue server is ${product} ${version}; ${ADVISED_SERVERS} are advised. Upgrade it when you can`]
       : []),
     ...durabilityWarnings(facts),
+    ...facts.failedWrites.map(
+      (field) =>
+        `the queue server says that ${WRITES[field]} failed (${field} is err): free space on its disk, or let it ` +
+        'write there; its log says what it met',
+    ),
     ...memoryWarnings(facts),
     ...(replicas > 0 && minReplicas === 0
       ? [

@@ -1,8 +1,9 @@
 // Errors of bullmq and ioredis, as a producer or reader meets them, in Shoal's own words. Faults that pass get a code
-// that says so, QUEUE_FULL or QUEUE_UNREACHABLE; what is neither is a bug or a refusal for good, and leaves as it came.
+// that says so, QUEUE_FULL, QUEUE_REFUSES_WRITES or QUEUE_UNREACHABLE; what is neither is a bug or a refusal for good,
+// and leaves as it came.
 
 import { ShoalError } from '@shoal/contract';
-import { isConnectionFault, isPassingRefusal, isServerFull } from './connection.ts';
+import { isConnectionFault, isPassingRefusal, isServerFull, refusesWrites } from './connection.ts';
 
 export async function translated<Value>(work: () => Promise<Value>): Promise<Value> {
   try {
@@ -20,10 +21,11 @@ function translate(error: unknown): unknown {
       'QUEUE_FULL',
       'the queue server refused the jobs because its memory is full; let workers and readers catch up and ' +
         'repeat the call, or raise maxmemory',
-      {},
+      { reply: fault.message },
       error,
     );
   }
+  if (refusesWrites(fault)) return writesRefused(fault);
   if (isConnectionFault(fault) || isPassingRefusal(fault)) {
     return new ShoalError(
       'QUEUE_UNREACHABLE',
@@ -34,6 +36,23 @@ function translate(error: unknown): unknown {
     );
   }
   return error;
+}
+
+/** In the server's own words, because only they say what is wrong there, with where to look. */
+function writesRefused(fault: Error): ShoalError<'QUEUE_REFUSES_WRITES'> {
+  return new ShoalError(
+    'QUEUE_REFUSES_WRITES',
+    `the queue server takes no writes (${fault.message.replace(/\.$/, '')}). ${cureOf(fault.message)}, and repeat the ` +
+      'call',
+    { reply: fault.message },
+    fault,
+  );
+}
+
+function cureOf(reply: string): string {
+  if (reply.startsWith('READONLY')) return 'Use the address of its master, or wait until one was chosen';
+  if (reply.startsWith('NOREPLICAS')) return 'Let its replicas come back (min-replicas-to-write)';
+  return 'Look at its log, free space on its disk, or let it write there';
 }
 
 /** A refused transaction (EXECABORT) says only that it was refused; why is said by the command that was. */

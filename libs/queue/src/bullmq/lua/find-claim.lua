@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- Finds the job that a token has claimed.
 --
 -- Runs: by a worker whose claim took a job and could not say which, because its record cannot be read

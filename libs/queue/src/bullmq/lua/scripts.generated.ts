@@ -237,10 +237,10 @@ export const FAIL_WAITING_JOB: Script = {
 
 export const FIND_CLAIM: Script = {
   name: 'bullmq/find-claim',
-  sha: 'c8a1042093198108648200d5fa8ab569c9cd1973',
+  sha: 'c89d01c747341f1f3f72327d4c8996990a32619c',
   keyCount: 1,
   lua: [
-    '#!lua flags=allow-oom\n-- Finds the job that a token has claimed.\n--\n-- Runs: by a worker w',
+    '#!lua flags=no-writes\n-- Finds the job that a token has claimed.\n--\n-- Runs: by a worker w',
     'hose claim took a job and could not say which, because its record cannot be read\n-- KEYS[1',
     '] active: list of claimed ids, the newest first\n-- ARGV[1] jobs: what keys of jobs begin w',
     'ith\n-- ARGV[2] token: of the claim\n-- Answers: the id, or false\n-- Writes: nothing\n-- Dele',

@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- Lists the workers of a lane that are alive.
 --
 -- Runs: by whoever asks how many workers serve a queue (`shoal queue counts`, a client that waits)

@@ -4,10 +4,10 @@ import type { Script } from '../../redis/script.ts';
 
 export const LIST_WORKERS: Script = {
   name: 'lanes/list-workers',
-  sha: '3e6d47bd31714898d4aa0e9186e8d388865d5727',
+  sha: 'c141845a7455142d261607f459166eb370dfedef',
   keyCount: 1,
   lua: [
-    '#!lua flags=allow-oom\n-- Lists the workers of a lane that are alive.\n--\n-- Runs: by whoeve',
+    '#!lua flags=no-writes\n-- Lists the workers of a lane that are alive.\n--\n-- Runs: by whoeve',
     'r asks how many workers serve a queue (`shoal queue counts`, a client that waits)\n-- KEYS[',
     '1] workers: sorted set of worker ids by until when they are alive\n-- ARGV: none\n-- Answers',
     ": the ids of those alive\n-- Writes: nothing\n-- Deletes: nothing\n-- The server's clock in w",

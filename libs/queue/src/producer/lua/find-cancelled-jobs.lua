@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- Says which of some jobs are marked as cancelled.
 --
 -- Runs: by a worker after every claim, after every reconnect and now and then, while jobs of its lane may be marked

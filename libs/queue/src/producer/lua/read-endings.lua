@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- Says of jobs whether they ended, and how.
 --
 -- Runs: by a producer for up to 32 jobs a call that it has not heard of

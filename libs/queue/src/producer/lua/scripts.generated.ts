@@ -39,10 +39,10 @@ export const DISCARD_INPUT: Script = {
 
 export const FIND_CANCELLED_JOBS: Script = {
   name: 'producer/find-cancelled-jobs',
-  sha: 'ab2e0c2871b0e02e71d24ab2165a92b475d524ff',
+  sha: '0b3d5d38058570da5b3e6dd13a887164625e4ee5',
   keyCount: 1,
   lua: [
-    '#!lua flags=allow-oom\n-- Says which of some jobs are marked as cancelled.\n--\n-- Runs: by a',
+    '#!lua flags=no-writes\n-- Says which of some jobs are marked as cancelled.\n--\n-- Runs: by a',
     ' worker after every claim, after every reconnect and now and then, while jobs of its lane ',
     'may be marked\n-- KEYS[1] cancelled: is there while jobs of the lane may be marked\n-- ARGV[',
     '1] jobs: what keys of jobs begin with\n-- ARGV[2] mark: the field that marks a cancelled jo',
@@ -111,10 +111,10 @@ export const MARK_TAKEN: Script = {
 
 export const READ_ENDINGS: Script = {
   name: 'producer/read-endings',
-  sha: 'e3106bd68034fb8a31f6529c8f331bf271c9a00a',
+  sha: '0bf07d7df7496122045313c672d9cfb0c0f91b9f',
   keyCount: 0,
   lua: [
-    '#!lua flags=allow-oom\n-- Says of jobs whether they ended, and how.\n--\n-- Runs: by a produc',
+    '#!lua flags=no-writes\n-- Says of jobs whether they ended, and how.\n--\n-- Runs: by a produc',
     'er for up to 32 jobs a call that it has not heard of\n-- KEYS[1..] of each job: its record\n',
     '-- ARGV: none\n-- Answers: for each job false while it is open, else a list of its state ("',
     'completed", "failed" or "unknown") and why\n--   it failed\n-- Writes: nothing\n-- Deletes: n',

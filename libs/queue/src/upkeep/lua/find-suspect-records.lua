@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- Says which of some records have to be looked at closely.
 --
 -- Runs: by a repair for up to 250 jobs a call

@@ -73,10 +73,10 @@ export const END_SWEEP: Script = {
 
 export const FIND_SUSPECT_RECORDS: Script = {
   name: 'upkeep/find-suspect-records',
-  sha: 'd75b65dbb628f00d29e98d4bbf136669c3340e2d',
+  sha: '356b6a811fcbbd3667c0bbd0a90fe0b04cf42ed4',
   keyCount: 1,
   lua: [
-    '#!lua flags=allow-oom\n-- Says which of some records have to be looked at closely.\n--\n-- Ru',
+    '#!lua flags=no-writes\n-- Says which of some records have to be looked at closely.\n--\n-- Ru',
     'ns: by a repair for up to 250 jobs a call\n-- KEYS[1] meta: any key of the queue\n-- ARGV[1]',
     ' jobs: what keys of jobs begin with\n-- ARGV[2..] of each job: its id\n-- Answers: the ids w',
     'hose record may be damaged\n-- Writes: nothing\n-- Deletes: nothing\n--\n-- No JSON is parsed:',
