@@ -25,6 +25,9 @@ const SIGNALS = [
 for (const [name, exitCode] of SIGNALS) {
   process.on(name, () => {
     if (interruption.signal.aborted) end(exitCode); // asked twice: now
+    // Later ones end the process by themselves: code that does not come to an end would not hear them. Those that came
+    // together with this one are still told first.
+    setImmediate(letSignalsEnd);
     interruption.abort(new Interruption(name === 'SIGINT' ? 'interrupted' : `stopped by ${name}`, exitCode));
   });
 }
@@ -51,8 +54,12 @@ end(outcome); // whatever a library may have left open: results are written, ser
  * a signal ends the process at once.
  */
 function end(exitCode: number): never {
-  for (const [name] of SIGNALS) process.removeAllListeners(name);
+  letSignalsEnd();
   process.exit(exitCode);
+}
+
+function letSignalsEnd(): void {
+  for (const [name] of SIGNALS) process.removeAllListeners(name);
 }
 
 async function run(): Promise<number> {

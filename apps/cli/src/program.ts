@@ -255,6 +255,7 @@ function addIndexBuild(index: Command, terminal: Terminal): Command {
     )
     .option('--text-field <name>', 'field of a JSONL line or CSV row that holds the text (default: "text")')
     .option('--id-field <name>', 'field that holds the id, which names the row')
+    .option('--column <name>', COLUMN_HELP)
     .addOption(
       new Option('--on-error <mode>', 'what a line that cannot be read does to the build')
         .choices(['fail', 'skip'])
@@ -267,6 +268,9 @@ function addIndexBuild(index: Command, terminal: Terminal): Command {
   );
   return build;
 }
+
+const COLUMN_HELP =
+  'column of an Arrow file that holds the vectors (default: "embedding", else "vector", else the only list of floats)';
 
 const INDEX_EXAMPLES = `
 Examples:
@@ -308,6 +312,7 @@ function addSimilarity(program: Command, terminal: Terminal): void {
     .argument('<a>', 'a file of vectors, or a text')
     .argument('<b>', 'a file of vectors, or a text')
     .option('-o, --output <file>', 'write the matrix to this .npy file')
+    .option('--column <name>', COLUMN_HELP)
     .addOption(metricOption());
   similarity.action(async (a: string, b: string, flags: SimilarityFlags) =>
     (await import('./commands/search.ts')).similarity(terminal, a, b, flags),

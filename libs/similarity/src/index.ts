@@ -58,7 +58,15 @@ export {
   saveGraph,
   type GraphInfo,
 } from './graphs/graph-file.ts';
-export { readVectors, VECTOR_FORMATS, vectorFormat, type VectorFormat } from './collections/vector-files.ts';
+export {
+  readVectors,
+  VECTOR_FORMATS,
+  vectorFileCure,
+  vectorFormat,
+  type VectorFileOptions,
+  type VectorFormat,
+} from './collections/vector-files.ts';
+export { MODEL_KEY } from './collections/vectors-model.ts';
 export { cudaLibraryProblem, openCuda, type CudaFound, type OpenedCuda } from './engines/cuda-library.ts';
 export { CudaEngine, type CudaEngineOptions } from './engines/cuda-engine.ts';
 export type { CudaTimes } from './engines/cuda-calls.ts';

@@ -14,6 +14,7 @@ import {
   openCollection,
   readVectors,
   removeCollection,
+  vectorFileCure,
   vectorFormat,
   type CollectionInfo,
   type Metric,
@@ -48,6 +49,8 @@ export interface BuildFlags extends IndexFlags {
   readonly format?: TextFormat;
   readonly textField?: string;
   readonly idField?: string;
+  /** Of an Arrow file: the column of the vectors. */
+  readonly column?: string;
   readonly onError: 'fail' | 'skip';
   /** Settings, which are here as well to tell what was asked for in this call from what is set for all. */
   readonly model?: string;
@@ -72,7 +75,7 @@ export async function build(
   if (hasVectors) refuseFlagsOfTexts(flags);
   if (flags.append === true) await refuseOtherRows(folder, name, flags);
   const info = hasVectors
-    ? await write({ terminal, settings, folder, name, flags }, chained(files), { about: {} })
+    ? await write({ terminal, settings, folder, name, flags }, chained(files, flags, terminal.signal), { about: {} })
     : await buildFromTexts(terminal, settings, name, files, flags);
   const recall = flags.ann === true ? await measure(terminal, settings, info, flags) : undefined;
   if (flags.json === true) return print(terminal, `${JSON.stringify({ ...info, ...annOf(flags, recall) }, null, 1)}\n`);
@@ -121,6 +124,11 @@ async function buildFromTexts(
   files: readonly string[],
   flags: BuildFlags,
 ): Promise<CollectionInfo> {
+  if (flags.column !== undefined)
+    throw new ShoalError(
+      'USAGE',
+      '--column names the vectors of an Arrow file, and the files hold texts; leave it out',
+    );
   const inputs = await checkInputs(files, flags.format);
   refuseFieldsWithoutEffect(inputs, flags);
   const { textField, idField, onError } = flags;
@@ -243,8 +251,12 @@ function nameOf({ id, file, line }: TextRecord): string {
   return line === undefined ? file : `${file}:${line}`;
 }
 
-async function* chained(files: readonly string[]): AsyncGenerator<RowBatch> {
-  for (const file of files) yield* readVectors(file);
+async function* chained(
+  files: readonly string[],
+  { column }: BuildFlags,
+  signal: AbortSignal,
+): AsyncGenerator<RowBatch> {
+  for (const file of files) yield* readVectors(file, { signal, ...(column === undefined ? {} : { column }) });
 }
 
 /** Files of vectors by extension; JSONL is one when its first record holds a vector. */
@@ -255,6 +267,8 @@ async function areVectors(files: readonly string[], { format }: BuildFlags): Pro
       'name files to make the collection of: texts (.md, .txt, .csv, .jsonl) or vectors (.npy, .arrow, .jsonl)',
     );
   if (format !== undefined) return false;
+  // Says how to come by one that can be read.
+  for (const file of files) if (vectorFileCure(file) !== undefined) readVectors(file);
   const kinds = await Promise.all(
     files.map(async (file) => {
       const found = vectorFormat(file);

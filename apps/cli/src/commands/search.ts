@@ -14,6 +14,7 @@ import {
   readEdgeList,
   readVectors,
   saveGraph,
+  vectorFileCure,
   vectorFormat,
   type Collection,
   type Graph,
@@ -89,6 +90,8 @@ function lineOf({ id, name, score }: FoundRow, at: number, isColored: boolean): 
 
 export interface SimilarityFlags {
   readonly metric: Metric;
+  /** Of an Arrow file: the column of the vectors. */
+  readonly column?: string;
   readonly output?: string;
   readonly json?: boolean;
   readonly quiet?: boolean;
@@ -99,7 +102,9 @@ export async function similarity(terminal: Terminal, a: string, b: string, flags
   const settings = await collectionSettings(terminal, flags);
   const output = flags.output === undefined ? undefined : await checkMatrixTarget(flags.output);
   const given = await Promise.all(
-    [a, b].map(async (side) => (vectorFormat(side) === undefined ? side : readMatrix(side))),
+    [a, b].map(async (side) =>
+      vectorFormat(side) === undefined ? textOrRefusal(side) : readMatrix(side, flags, terminal.signal),
+    ),
   );
   const texts = given.filter((side) => typeof side === 'string');
   const vectors =
@@ -132,7 +137,19 @@ export async function similarity(terminal: Terminal, a: string, b: string, flags
   await print(terminal, rows.map((row) => `${row.map((score) => score.toFixed(6)).join('\t')}\n`).join(''));
 }
 
-async function readMatrix(path: string): Promise<Matrix> {
+/** A text, unless it is the name of a file, whose content somebody wanted to compare. */
+async function textOrRefusal(side: string): Promise<string> {
+  if (vectorFileCure(side) !== undefined) readVectors(side); // says how to come by a file that can be read
+  if ((await stat(side).catch(() => undefined))?.isFile() !== true) return side;
+  throw new ShoalError(
+    'USAGE',
+    `${side} is a file, and none of vectors (.npy, .arrow, .jsonl): shoal embed ${side} -o x.arrow makes one. To ` +
+      'compare these words themselves write them in another way, with a full stop behind them',
+    { file: side },
+  );
+}
+
+async function readMatrix(path: string, { column }: SimilarityFlags, signal: AbortSignal): Promise<Matrix> {
   const isThere = (await stat(path).catch(() => undefined)) !== undefined;
   if (!isThere)
     throw new ShoalError(
@@ -143,7 +160,7 @@ async function readMatrix(path: string): Promise<Matrix> {
     );
   const parts: Float32Array[] = [];
   let dims = 0;
-  for await (const batch of readVectors(path)) {
+  for await (const batch of readVectors(path, { signal, ...columnOf(path, column) })) {
     dims ||= batch.dims;
     if (batch.dims !== dims)
       throw new ShoalError('DIMENSIONS_MISMATCH', `${path} holds vectors of ${dims} and of ${batch.dims} dimensions`, {
@@ -155,6 +172,11 @@ async function readMatrix(path: string): Promise<Matrix> {
   const values = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
   parts.reduce((at, part) => (values.set(part, at), at + part.length), 0);
   return matrixOf(values, dims);
+}
+
+/** Of two files one may be no Arrow. */
+function columnOf(path: string, column: string | undefined): { readonly column?: string } {
+  return column === undefined || vectorFormat(path) !== 'arrow' ? {} : { column };
 }
 
 /** Looked at before anything is embedded. */

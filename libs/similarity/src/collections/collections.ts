@@ -33,6 +33,8 @@ export interface RowBatch {
   readonly names?: readonly string[];
   /** Rising over the whole collection; absent: on from the last. */
   readonly ids?: BigUint64Array;
+  /** The model that made the vectors, name@revision or a name alone; absent: not known. */
+  readonly model?: string;
 }
 
 export type RowSource = AsyncIterable<RowBatch> | Iterable<RowBatch>;

@@ -79,23 +79,90 @@ describe('vectors from files', () => {
     });
   });
 
+  test('.npy of one dimension is one row, and the order of columns is followed', async () => {
+    expect(await all(file('one.npy', npy('<f4', '3,', bytes(Float32Array.of(1, 2, 3)))))).toEqual({
+      dims: 3,
+      vectors: [1, 2, 3],
+      names: [],
+    });
+    // As numpy.save writes x.T: the first column, then the second.
+    expect(
+      await all(file('t.npy', npy('<f8', '3, 2', bytes(Float64Array.of(1, 2, 3, 4, 5, 6)), 'True'))),
+    ).toMatchObject({ dims: 2, vectors: [1, 4, 2, 5, 3, 6] });
+    const many = Float32Array.from({ length: 3_000 * 700 }, (_, i) => i);
+    const { vectors } = await all(file('many.npy', npy('<f4', '3000, 700', bytes(many), 'True')));
+    expect(vectors.every((value, i) => value === (i % 700) * 3_000 + Math.floor(i / 700))).toBe(true);
+  });
+
+  test('.npy headers of versions 2 and 3 are read, in any order and spacing', async () => {
+    for (const version of [2, 3]) {
+      const description = `{"shape":(1,2,),  'fortran_order':False, 'descr':"<f4"}\n`;
+      const head = Buffer.alloc(12);
+      head.write('\x93NUMPY', 'latin1');
+      head.writeUInt8(version, 6);
+      head.writeUInt32LE(description.length, 8);
+      const whole = Buffer.concat([head, Buffer.from(description), bytes(Float32Array.of(1, 2))]);
+      expect(await all(file('version.npy', whole))).toMatchObject({ dims: 2, vectors: [1, 2] });
+    }
+  });
+
   test('what is no such .npy is refused with what was found', async () => {
-    expect(await problemOf(all(file('short.npy', npy('<f4', '2, 3', bytes(Float32Array.of(1))))))).toBe(
-      'INPUT_INVALID: /short.npy: it ends before its last row',
+    const problem = (name: string, content: string | Uint8Array) => problemOf(all(file(`${name}.npy`, content)));
+    const one = bytes(Float32Array.of(1));
+    expect(await problem('short', npy('<f4', '2, 3', one))).toBe(
+      'INPUT_INVALID: /short.npy: it ends before its last row: 152 bytes are announced, 132 are there',
     );
-    expect(await problemOf(all(file('order.npy', npy('<f4', '1, 1', bytes(Float32Array.of(1)), 'True'))))).toContain(
-      'Fortran order',
+    expect(await problem('long', npy('<f4', '1, 1', bytes(Float32Array.of(1, 2))))).toContain(
+      '4 bytes stand behind its last row, another array perhaps: one file holds one array',
     );
-    expect(await problemOf(all(file('big.npy', npy('>f4', '1, 1', bytes(Float32Array.of(1))))))).toContain(
-      'type ">f4"',
+    expect(await problem('big', npy('>f4', '1, 1', one))).toContain(
+      'it holds floats (\'>f4\') in big-endian order; save it with x.astype(x.dtype.newbyteorder("<"))',
     );
-    expect(await problemOf(all(file('cube.npy', npy('<f4', '1, 1, 1', bytes(Float32Array.of(1))))))).toContain(
-      'shape (1, 1, 1)',
-    );
-    expect(await problemOf(all(file('ints.npy', npy('<i4', '1, 1', bytes(Int32Array.of(1))))))).toContain('integers');
-    expect(await problemOf(all(file('text.npy', 'hello, this is text')))).toContain('no .npy file');
+    for (const [descr, what] of Object.entries({
+      '<i4': 'integers',
+      '|i1': 'integers',
+      '|u1': 'unsigned integers',
+      '|b1': 'booleans',
+      '<c8': 'complex numbers',
+      '|O': 'Python objects',
+      '<U3': 'texts',
+      '<f16': 'floats',
+      '|V2': 'bytes without a type (bfloat16 perhaps)',
+    }))
+      expect(await problem('type', npy(descr, '1, 1', one))).toContain(
+        `it holds ${what} ('${descr}'); vectors are float16, float32 or float64: save it with x.astype("float32")`,
+      );
+    expect(await problem('cube', npy('<f4', '1, 1, 1', one))).toContain('it has the shape (1, 1, 1); rows × columns');
+    expect(await problem('point', npy('<f4', '', one))).toContain('it has the shape ()');
+    expect(await problem('huge', npy('<f4', '9007199254740991, 9007199254740991', one))).toContain('it has the shape');
+    expect(await problem('shape', npy('<f4', '1, x', one))).toContain('its header is damaged');
+    const records = npy('<f4', '1,', one)
+      .toString('latin1')
+      .replace("'<f4'", "[('a', '<f4')]")
+      .replace('         ', '');
+    expect(await problem('records', Buffer.from(records, 'latin1'))).toContain('it holds records of several fields');
+    expect(await problem('zip', 'PK\x03\x04 and an archive behind it')).toContain('it is a .npz archive');
+    expect(await problem('lfs', 'version https://git-lfs.github.com/spec/v1')).toContain('git lfs pull');
+    expect(await problem('text', 'hello, this is text')).toContain('no .npy file');
+    expect(await problem('none', '')).toContain('no .npy file');
     expect(await problemOf(all(join(folder, 'absent.npy')))).toBe(
       'FILE_UNREADABLE: cannot read /absent.npy: there is no such file',
+    );
+    expect(() => readVectors('x.npz')).toThrow('a .npz archive holds several arrays');
+    expect(() => readVectors('x.npy', { column: 'a' })).toThrow('--column names a column of an Arrow file');
+  });
+
+  test('rows that cannot be compared are refused by file and row, in every format', async () => {
+    const rows = Float64Array.of(1, 2, 0, 0, 1e-60, 0);
+    expect(await problemOf(all(file('tiny.npy', npy('<f8', '3, 2', bytes(rows)))))).toBe(
+      'VECTOR_INVALID: /tiny.npy, row 2: its largest number is 1e-60, so that fp32 has no direction for it; bring ' +
+        'the rows to length 1 before they are written',
+    );
+    expect(await problemOf(all(file('nan.npy', npy('<f4', '2, 1', bytes(Float32Array.of(1, NaN))))))).toContain(
+      '/nan.npy, row 1: it holds NaN at dimension 0',
+    );
+    expect(await problemOf(all(file('inf.jsonl', '[1,2]\n[1,1e400]\n')))).toContain(
+      '/inf.jsonl, row 1: it holds Infinity at dimension 1',
     );
   });
 
@@ -111,6 +178,17 @@ describe('vectors from files', () => {
     );
     expect(await problemOf(all(file('d.jsonl', '{"embedding":[1,null]}\n')))).toContain(
       'line 1: there is no "embedding"',
+    );
+    expect(
+      await all(
+        file('ids.jsonl', '\uFEFF{"id":9223372036854775807,"vector":[1],"text":"a\u2028b"}\r\n{"id":7,"vector":[2]}'),
+      ),
+    ).toEqual({ dims: 1, vectors: [1, 2], names: ['9223372036854775807', '7'] });
+    expect(await problemOf(all(file('id.jsonl', '{"id":[1],"embedding":[1]}\n')))).toContain(
+      'line 1: its "id" is neither',
+    );
+    expect(await problemOf(all(file('latin.jsonl', Buffer.from('{"id":"\xfc","vector":[1]}\n', 'latin1'))))).toContain(
+      'line 1: it is not UTF-8',
     );
     expect(await problemOf(all(file('e.jsonl', '{"embedding":[1,\n')))).toBe(
       'INPUT_INVALID: /e.jsonl, line 1: not valid JSON',
