@@ -1,0 +1,220 @@
+// The clients that people have, with their defaults, against the real HTTP server and minilm: each request ends with
+// the vectors of sentence-transformers for those texts, or with an error that says what to do. Runs at night alone: it
+// installs other people's packages. The texts and what sentence-transformers says of them are the fixture of
+// libs/models.
+
+import { fork, spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { readFile } from 'node:fs/promises';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { cacheFolder, noLog } from '@shoal/core';
+import { programOf } from '@shoal/core/testing';
+import { openModel, openTokenizer } from '@shoal/models';
+import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { createProducer, type Producer } from '../producer.ts';
+import { installClients, type Clients } from './install.ts';
+
+const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
+if (!isNightly) console.warn('foreign clients are installed and tried at night alone (npm run test:nightly)');
+
+const FIXTURES = new URL('../../../../libs/models/fixtures/', import.meta.url);
+const testCacheDir = cacheFolder(process.env['SHOAL_CACHE_DIR']);
+const MODEL = 'minilm';
+const DIMS = 384;
+const LEAST_COSINE = 0.99999;
+
+interface Request {
+  readonly client: string;
+  readonly texts: readonly string[];
+  readonly dimensions?: number;
+  readonly model?: string;
+}
+
+type Answer =
+  | { readonly vectors: readonly (readonly number[])[]; readonly error?: undefined }
+  | { readonly error: { readonly status: number | null; readonly message: string }; readonly vectors?: undefined };
+
+const JAVASCRIPT = ['openai (npm)', 'LangChain (JavaScript)', 'AI SDK, OpenAI', 'AI SDK, compatible'];
+const PYTHON = [
+  'openai (PyPI)',
+  'LangChain (Python)',
+  'LangChain (Python), texts',
+  'LlamaIndex',
+  'LlamaIndex, like',
+  'LiteLLM',
+];
+/** These have no option for dimensions among their defaults. */
+const WITHOUT_DIMENSIONS = ['AI SDK, OpenAI', 'AI SDK, compatible'];
+/** It sends the ids of OpenAI's tokenizer. */
+const SENDS_FOREIGN_IDS = 'LangChain (Python)';
+
+let texts: readonly string[] = [];
+let expected: Float32Array;
+let server: TestServer;
+let worker: ChildProcess;
+let producer: Producer;
+let clients: Clients;
+
+beforeAll(async () => {
+  if (!isNightly) return;
+  texts = JSON.parse(await readFile(new URL('texts.json', FIXTURES), 'utf8')) as string[];
+  expected = new Float32Array(Uint8Array.from(await readFile(new URL('vectors.f32', FIXTURES))).buffer);
+  clients = await installClients(testCacheDir);
+  server = await startTestServer();
+  worker = await startWorker();
+  const model = await openModel(MODEL, { cacheDir: testCacheDir });
+  producer = await createProducer({
+    redisUrl: server.url,
+    prefix: '{shoal}',
+    model,
+    tokenizer: await openTokenizer(model),
+    host: '127.0.0.1',
+    port: 0,
+    requestTimeoutMs: 60_000,
+    maxOpenRequests: 64,
+    version: '0.0.0',
+    log: noLog,
+  });
+}, 900_000);
+afterAll(async () => {
+  await producer?.stop();
+  if (worker !== undefined) {
+    const gone = once(worker, 'exit');
+    worker.kill('SIGTERM');
+    await gone;
+  }
+  await server?.stop();
+});
+
+async function startWorker(): Promise<ChildProcess> {
+  const { main, execArgv } = programOf('cpu-worker');
+  const child = fork(main, [], {
+    execArgv: [...execArgv],
+    env: { ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_MODEL: MODEL, SHOAL_CACHE_DIR: testCacheDir },
+    stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+  });
+  const [report]: unknown[] = await once(child, 'message');
+  expect(report).toMatchObject({ kind: 'ready' });
+  return child;
+}
+
+async function ask(program: string, script: string, requests: readonly Request[]): Promise<Answer[]> {
+  const child = spawn(program, [fileURLToPath(new URL(script, import.meta.url))], {
+    cwd: clients.folder,
+    env: { ...process.env, TIKTOKEN_CACHE_DIR: clients.tiktoken, LITELLM_LOCAL_MODEL_COST_MAP: 'True' },
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  child.stdin.end(JSON.stringify({ url: `${producer.url}/v1`, model: MODEL, requests }));
+  const answers: Answer[] = [];
+  for await (const line of createInterface({ input: child.stdout })) answers.push(JSON.parse(line) as Answer);
+  expect(answers).toHaveLength(requests.length);
+  return answers;
+}
+
+/** What sentence-transformers gives for a text of the fixture, cut to so many dimensions and of length 1. */
+function reference(text: string, dimensions = DIMS): Float32Array {
+  const at = texts.indexOf(text);
+  expect(at, `"${text}" is a text of the fixture`).toBeGreaterThanOrEqual(0);
+  const row = expected.subarray(at * DIMS, at * DIMS + dimensions);
+  return row.map((value) => value / Math.hypot(...row));
+}
+
+/** "right", or what is wrong with the vectors. */
+function judge({ texts: asked, dimensions = DIMS }: Request, vectors: readonly (readonly number[])[]): string {
+  if (vectors.length !== asked.length) return `${vectors.length} vectors for ${asked.length} texts`;
+  for (const [at, text] of asked.entries()) {
+    const wanted = reference(text, dimensions);
+    const found = vectors[at]!;
+    if (found.length !== wanted.length) return `vector ${at} has ${found.length} values`;
+    const cosine = found.reduce((sum, value, i) => sum + value * wanted[i]!, 0) / Math.hypot(...found);
+    if (!(cosine >= LEAST_COSINE)) return `vector ${at} has the cosine ${cosine}`;
+  }
+  return 'right';
+}
+
+interface Case {
+  readonly name: string;
+  readonly pick: () => readonly string[];
+  readonly dimensions?: number;
+  readonly model?: string;
+  /** What the error says where the request is to be refused. */
+  readonly refusal?: RegExp;
+}
+
+const words = (text: string): number => text.split(' ').length;
+const plainEnglish = (): string[] => texts.filter((text) => /^[A-Z][ -~]*$/.test(text) && words(text) > 3);
+
+const CASES: readonly Case[] = [
+  { name: 'two words', pick: () => ['hello world'] },
+  { name: 'one sentence', pick: () => [plainEnglish().find((text) => words(text) > 8 && words(text) < 20)!] },
+  {
+    name: 'twenty texts',
+    pick: () =>
+      plainEnglish()
+        .filter((text) => words(text) < 90)
+        .slice(0, 20),
+  },
+  {
+    name: 'other scripts',
+    pick: () => texts.filter((text) => /[\u0370-\u1fff\u3000-\ud7ff]/.test(text) && text.length < 80).slice(0, 12),
+  },
+  { name: 'emoji', pick: () => ['👨‍👩‍👧‍👦 family 🇩🇪🇯🇵'] },
+  { name: '128 dimensions', pick: () => ['hello world', 'naïve café résumé'], dimensions: 128 },
+  { name: 'a long text', pick: () => [texts.find((text) => words(text) >= 600)!], refusal: /256.*truncate/s },
+  { name: 'an empty text', pick: () => ['hello world', ''], refusal: /empty/ },
+  { name: 'a model that is not served', pick: () => ['hello world'], model: 'e5-base', refusal: /minilm/ },
+];
+
+function requestsOf(names: readonly string[]): { readonly asked: Request; readonly of: Case }[] {
+  return names.flatMap((client) =>
+    CASES.filter(({ dimensions }) => dimensions === undefined || !WITHOUT_DIMENSIONS.includes(client)).map((of) => ({
+      of,
+      asked: {
+        client,
+        texts: of.pick(),
+        ...(of.dimensions !== undefined && { dimensions: of.dimensions }),
+        ...(of.model !== undefined && { model: of.model }),
+      },
+    })),
+  );
+}
+
+function verdictOf({ asked, of }: ReturnType<typeof requestsOf>[number], answer: Answer): string {
+  if (answer.vectors !== undefined) return judge(asked, answer.vectors);
+  const { status, message } = answer.error;
+  if (status === null || status < 400 || status >= 500) return `status ${status}: ${message}`;
+  const isForeign = asked.client === SENDS_FOREIGN_IDS && /check_embedding_ctx_length/.test(message);
+  return isForeign || of.refusal?.test(message) === true ? 'refused' : `refused in other words: ${message}`;
+}
+
+describe.skipIf(!isNightly)('clients with their defaults get the right vectors or a clear error', () => {
+  test.each([
+    ['JavaScript', process.execPath, 'ask.mjs', JAVASCRIPT],
+    ['Python', '', 'ask.py', PYTHON],
+  ])(
+    '%s',
+    async (_, program, script, names) => {
+      const requests = requestsOf(names);
+      const answers = await ask(
+        program || clients.python,
+        script,
+        requests.map(({ asked }) => asked),
+      );
+      const told = requests.map(({ asked, of }, at) => ({
+        client: asked.client,
+        case: of.name,
+        verdict: verdictOf(requests[at]!, answers[at]!),
+      }));
+      const wanted = requests.map(({ asked, of }) => ({
+        client: asked.client,
+        case: of.name,
+        verdict: of.refusal !== undefined || asked.client === SENDS_FOREIGN_IDS ? 'refused' : 'right',
+      }));
+      console.log(`${requests.length} requests: ${told.filter(({ verdict }) => verdict === 'right').length} right`);
+      expect(told).toEqual(wanted);
+    },
+    600_000,
+  );
+});
