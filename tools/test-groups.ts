@@ -52,6 +52,7 @@ const LONGEST = [
   'bert-words.test.ts',
   'sentence-transformers.test.ts',
   'launcher.test.ts',
+  'fuzz.test.ts',
 ];
 
 function place(file: TestSpecification): number {

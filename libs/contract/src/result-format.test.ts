@@ -109,7 +109,9 @@ describe('what cannot be opened', () => {
     ['rows', 8, 2],
     ['dims', 12, 3],
     ['dims beyond all memory', 15, 0xff],
+    ['flag', 6, 4],
     ['checksum', 16, 0],
+    ['end of the header', 31, 1],
     ['body', 39, 0x40],
   ])('a wrong %s is RESULT_CORRUPT', (_, at, value) => {
     expect(codeOf(changed(at, value))).toBe('RESULT_CORRUPT');

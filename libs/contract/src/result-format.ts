@@ -113,6 +113,9 @@ export function openResult(bytes: Buffer): { header: ResultHeader; body: Buffer 
       'RESULT_TAKEN',
       'the result was acknowledged before; ask for the job again to have it computed anew',
     );
+  const flags = bytes.readUInt16LE(6);
+  if (flags > (RESULT_FLAG.taken | RESULT_FLAG.truncated) || bytes.readUInt32LE(28) !== 0)
+    throw corrupt(`bytes that are zero in version 1 are not (flags ${flags})`);
   const body = bytes.subarray(RESULT_HEADER_BYTES);
   if (!isBodyOf(header, body))
     throw corrupt(`its body has ${body.length} bytes, which are not ${header.rows} × ${header.dims} ${header.dtype}`);

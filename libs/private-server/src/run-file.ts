@@ -21,14 +21,37 @@ export interface RunFile {
   readonly control: string;
 }
 
-/** Undefined when there is none or it cannot be understood: then nothing is running that it could speak of. */
+/**
+ * Undefined when there is none or it cannot be understood: then nothing is running that it could speak of. Every field
+ * is looked at, because what it names is connected to and stopped.
+ */
 export function readRunFile(path: string): RunFile | undefined {
   try {
-    const run = JSON.parse(readFileSync(path, 'utf8')) as RunFile;
-    return typeof run.supervisor?.pid === 'number' && typeof run.control === 'string' ? run : undefined;
+    const run: unknown = JSON.parse(readFileSync(path, 'utf8'));
+    return isRunFile(run) ? run : undefined;
   } catch {
     return undefined;
   }
+}
+
+function isRunFile(value: unknown): value is RunFile {
+  const { version, host, place, supervisor, server, socket, control } = fieldsOf(value);
+  return (
+    Number.isSafeInteger(version) &&
+    [host, socket, control].every((text) => typeof text === 'string') &&
+    (place === undefined || typeof place === 'string') &&
+    isProcess(supervisor) &&
+    (server === undefined || isProcess(server))
+  );
+}
+
+function isProcess(value: unknown): boolean {
+  const { pid, startTime } = fieldsOf(value);
+  return Number.isSafeInteger(pid) && (pid as number) > 0 && typeof startTime === 'string';
+}
+
+function fieldsOf(value: unknown): Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null ? { ...value } : {};
 }
 
 export function writeRunFile(path: string, run: RunFile): void {

@@ -17,6 +17,8 @@ export interface Field {
 }
 
 const WIRE = { VARINT: 0, FIXED64: 1, BYTES: 2, FIXED32: 5 } as const;
+/** 2²⁹ − 1, by protobuf's own rule; there is no field 0 either. */
+const LAST_NUMBER = 536_870_911;
 const NOTHING: Uint8Array = new Uint8Array(0);
 
 export function* readFields(message: Uint8Array, where: string): Generator<Field> {
@@ -35,12 +37,13 @@ export function* readFields(message: Uint8Array, where: string): Generator<Field
     const start = at;
     const tag = varint();
     const [number, wire] = [Math.floor(tag / 8), tag % 8];
+    if (number < 1 || number > LAST_NUMBER) throw damaged(where);
     let integer = 0;
     let bytes = NOTHING;
     if (wire === WIRE.VARINT) integer = varint();
     else {
       const length = wire === WIRE.BYTES ? varint() : wire === WIRE.FIXED32 ? 4 : wire === WIRE.FIXED64 ? 8 : Infinity;
-      if (number === 0 || length > message.length - at) throw damaged(where);
+      if (length > message.length - at) throw damaged(where);
       if (wire === WIRE.BYTES) bytes = message.subarray(at, at + length);
       at += length;
     }

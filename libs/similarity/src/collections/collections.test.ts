@@ -1,6 +1,7 @@
 import { mkdtempSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { crc32 } from 'node:zlib';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { buildCandidates, canFindCandidates, checkRecall, openCandidates, searchCandidates } from './candidates.ts';
 import {
@@ -214,6 +215,32 @@ describe('what cannot be a collection is refused by its code', () => {
     writeFileSync(pathOf(1), whole);
     expect(await checkCollection(folder, 'docs')).toMatchObject({ rows: 50, version: 1 });
     expect(await collectionInfo(folder, 'docs@1')).toMatchObject({ rows: 50, dtype: 'i8' });
+  });
+
+  test.each([
+    ['lengths that begin between two numbers', 64, -2n],
+    ['ids that begin between two numbers', 72, -4n],
+    ['rows that begin inside the header', 48, -4_096n],
+  ])('a right checksum over %s', async (_, at, by) => {
+    await createCollection(folder, 'docs', [{ ...rows(3), ids: BigUint64Array.of(1n, 2n, 3n) }]);
+    const bytes = readFileSync(pathOf(1));
+    bytes.writeBigUInt64LE(bytes.readBigUInt64LE(at) + by, at);
+    bytes.writeUInt32LE(crc32(bytes.subarray(0, 108)), 108);
+    writeFileSync(pathOf(1), bytes);
+    for (const map of [true, false])
+      expect(await codeOf(openCollection(folder, 'docs', { map }))).toBe('COLLECTION_CORRUPT');
+  });
+
+  test('a right checksum over names that end before they begin', async () => {
+    await createCollection(folder, 'docs', [{ ...rows(2), names: ['one', 'two'] }]);
+    const bytes = readFileSync(pathOf(1));
+    bytes.writeBigUInt64LE(5_000n, Number(bytes.readBigUInt64LE(80)) + 8);
+    bytes.writeUInt32LE(crc32(bytes.subarray(4_096)), 104);
+    bytes.writeUInt32LE(crc32(bytes.subarray(0, 108)), 108);
+    writeFileSync(pathOf(1), bytes);
+    const { names } = await openCollection(folder, 'docs');
+    expect(() => names!(0)).toThrow(/the name of row 0 is not where it should be/);
+    expect(() => names!(1)).toThrow(/the name of row 1/);
   });
 
   test('a file that is cut while it is searched: the process lives, and nobody gets an answer', async () => {

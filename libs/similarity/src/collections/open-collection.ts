@@ -112,7 +112,10 @@ async function headerOf(file: FileHandle, path: string): Promise<CollectionHeade
   return header;
 }
 
-/** A header with a right checksum was written by us; this is for a later version that thinks differently. */
+/**
+ * A right checksum says that somebody wrote it so, not that it can be read: sections lie behind the header and in their
+ * order, where views of them can begin.
+ */
 function checkSections(
   { dtype, dims, rows, strideBytes, at, fileBytes, hasIds, hasNames }: CollectionHeader,
   path: string,
@@ -125,7 +128,8 @@ function checkSections(
     at.names + (hasNames ? (rows + 1) * 8 : 0) <= at.about,
     at.about <= fileBytes,
   ];
-  if (dims < 1 || strideBytes !== strideOf(dtype, dims) || ends.includes(false))
+  const begins = Object.values(at).every((begin) => begin >= HEADER_BYTES && begin % 8 === 0);
+  if (dims < 1 || strideBytes !== strideOf(dtype, dims) || !begins || ends.includes(false))
     throw corrupt(path, 'its header contradicts itself');
 }
 
@@ -160,17 +164,22 @@ function collectionOf(
     createdMs: header.createdMs,
     about: readAbout(bytes.subarray(at.about), path),
     isMapped: addon !== undefined,
-    ...(hasNames ? { names: nameReader(bytes, at.names, rows) } : {}),
+    ...(hasNames ? { names: nameReader(bytes, header, path) } : {}),
     checkIntact: () => {
       if (addon?.isCut(bytes) === true) throw corrupt(path, 'it was cut while it was open');
     },
   };
 }
 
-function nameReader(bytes: Uint8Array, at: number, rows: number): (row: number) => string {
-  const offsets = new BigUint64Array(bytes.buffer, bytes.byteOffset + at, rows + 1);
-  const text = Buffer.from(bytes.buffer, bytes.byteOffset + at + offsets.byteLength);
-  return (row) => text.toString('utf8', Number(offsets[row]), Number(offsets[row + 1]));
+function nameReader(bytes: Uint8Array, { at, rows }: CollectionHeader, path: string): (row: number) => string {
+  const offsets = new BigUint64Array(bytes.buffer, bytes.byteOffset + at.names, rows + 1);
+  const begin = at.names + offsets.byteLength;
+  const text = Buffer.from(bytes.buffer, bytes.byteOffset + begin, at.about - begin);
+  return (row) => {
+    const [from, to] = [offsets[row]!, offsets[row + 1]!];
+    if (from > to || to > text.length) throw corrupt(path, `the name of row ${row} is not where it should be`);
+    return text.toString('utf8', Number(from), Number(to));
+  };
 }
 
 function readAbout(bytes: Uint8Array, path: string): CollectionAbout {

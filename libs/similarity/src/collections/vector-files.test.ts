@@ -1,6 +1,7 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { crc32 } from 'node:zlib';
 import {
   Field,
   FixedSizeList,
@@ -255,6 +256,18 @@ describe('graphs', () => {
       const changed = Buffer.from(whole);
       changed[at]! ^= 1;
       writeFileSync(path, changed);
+      expect(`${at}: ${await problemOf(openGraph(folder, 'g'))}`).toContain(`${at}: COLLECTION_CORRUPT`);
+    }
+    // a right checksum over what cannot be read
+    for (const [at, byte] of [
+      [4, 3],
+      [whole.length - 1, 0x20],
+      [whole.indexOf('"a"'), 0x7b],
+    ] as const) {
+      const odd = Buffer.from(whole);
+      odd[at] = byte;
+      odd.writeUInt32LE(crc32(odd.subarray(64), crc32(odd.subarray(0, 24))), 24);
+      writeFileSync(path, odd);
       expect(`${at}: ${await problemOf(openGraph(folder, 'g'))}`).toContain(`${at}: COLLECTION_CORRUPT`);
     }
     await removeGraph(folder, 'g');

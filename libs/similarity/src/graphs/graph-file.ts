@@ -78,12 +78,20 @@ export async function openGraph(folder: string, name: string): Promise<Graph> {
     begin: new Uint32Array(bytes, HEADER_BYTES, nodes + 1),
     source: new Uint32Array(bytes, at, edges),
     weight: new Float32Array(bytes, at + edges * 4, edges),
-    ...(hasNames
-      ? { names: JSON.parse(Buffer.from(bytes, at + edges * 8).toString('utf8')) as readonly string[] }
-      : {}),
+    ...(hasNames ? { names: readNames(Buffer.from(bytes, at + edges * 8), nodes, path) } : {}),
   };
   checkGraph(graph);
   return graph;
+}
+
+function readNames(text: Buffer, nodes: number, path: string): readonly string[] {
+  try {
+    const names: unknown = JSON.parse(text.toString('utf8'));
+    if (Array.isArray(names) && names.length === nodes && names.every((name) => typeof name === 'string')) return names;
+  } catch {
+    // said below
+  }
+  throw corrupt(path, `its names are not a JSON list of ${nodes} texts`);
 }
 
 /** What the header says, without reading the edges. */
@@ -160,7 +168,9 @@ function decodeHeader(
   if (bytes.length < HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC)
     throw corrupt(path, 'it does not begin like a graph');
   const [nodes, edges] = [Number(bytes.readBigUInt64LE(8)), Number(bytes.readBigUInt64LE(16))];
-  const hasNames = (bytes.readUInt32LE(4) & 1) === 1;
+  const flags = bytes.readUInt32LE(4);
+  if (flags > 1) throw corrupt(path, `it has flags ${flags}, of which this version does not know all`);
+  const hasNames = flags === 1;
   const wanted = HEADER_BYTES + (nodes + 1) * 4 + edges * 8;
   if (hasNames ? size < wanted : size !== wanted) throw corrupt(path, `it should have ${wanted} bytes and has ${size}`);
   return { nodes, edges, hasNames, crc: bytes.readUInt32LE(CHECKED_BYTES) };

@@ -1,0 +1,115 @@
+// A fuzzer's run: damaged files through our reader and through a second one. A finding is a crash, a hang, memory
+// without bound, an error that is no code of ours, or values that the second reader does not find in the same file.
+
+import { Dice } from './dice.ts';
+import { digestOf, type FuzzedReader } from './fuzzed-reader.ts';
+import type { Ending, KeptProcess } from './kept-process.ts';
+import { mutate } from './mutations.ts';
+
+export interface Finding {
+  readonly reader: string;
+  readonly seed: number;
+  readonly number: number;
+  readonly what: string;
+  readonly bytes: Buffer;
+}
+
+export interface Report {
+  readonly reader: string;
+  readonly cases: number;
+  readonly read: number;
+  readonly refused: number;
+  readonly findings: readonly Finding[];
+}
+
+export interface FuzzOptions {
+  readonly seed: number;
+  readonly cases: number;
+  /** The first case's number; default 0. */
+  readonly from?: number;
+  /** More findings than this end the run. Default 20. */
+  readonly mostFindings?: number;
+}
+
+/** A message is read by a person: it names what was found and does not repeat a file. */
+const MESSAGE_CHARACTERS = 1_200;
+
+/** Sound files first, then damaged ones. Rejects when a sound file is not read as the second reader reads it. */
+export async function fuzz(reader: FuzzedReader, kept: KeptProcess, options: FuzzOptions): Promise<Report> {
+  const { seed, cases, from = 0, mostFindings = 20 } = options;
+  const seeds = await reader.seeds();
+  await checkSeeds(reader, kept, seeds);
+  const counts = { read: 0, refused: 0 };
+  const findings: Finding[] = [];
+  let done = 0;
+  for (; done < cases && findings.length < mostFindings; done++) {
+    const number = from + done;
+    const bytes = caseOf(reader, seeds, seed, number);
+    const { ending, what } = await judge(reader, kept, bytes, number);
+    if (ending === 'read' || ending === 'refused') counts[ending]++;
+    if (what !== undefined) findings.push({ reader: reader.name, seed, number, what, bytes });
+  }
+  return { reader: reader.name, cases: done, ...counts, findings };
+}
+
+/** Case 0 and every eighth cut one of the seeds, at every length in the end; the others damage it somehow. */
+export function caseOf(reader: FuzzedReader, seeds: readonly Buffer[], seed: number, number: number): Buffer {
+  const dice = new Dice(seed, number, ...Buffer.from(reader.name));
+  if (number % 8 === 0) {
+    const whole = seeds[(number / 8) % seeds.length]!;
+    return whole.subarray(0, Math.floor(number / 8 / seeds.length) % (whole.length + 1));
+  }
+  const bytes = mutate(seeds, reader.kind, dice);
+  return reader.mend !== undefined && dice.isLucky(0.6) ? reader.mend(bytes, dice) : bytes;
+}
+
+async function checkSeeds(reader: FuzzedReader, kept: KeptProcess, seeds: readonly Buffer[]): Promise<void> {
+  for (const [at, bytes] of seeds.entries())
+    for (let variant = 0; variant < (reader.variants ?? 2); variant++) {
+      const { ending, what } = await judge(reader, kept, bytes, variant);
+      if (ending !== 'read' || what !== undefined)
+        throw new Error(`sound file ${at} of ${reader.name} (variant ${variant}) is not read: ${what ?? ending}`);
+    }
+}
+
+async function judge(
+  reader: FuzzedReader,
+  kept: KeptProcess,
+  bytes: Buffer,
+  number: number,
+): Promise<{ readonly ending: Ending['kind']; readonly what?: string | undefined }> {
+  const variant = number % (reader.variants ?? 2);
+  const ending = await kept.read({ reader: reader.name, bytes, variant });
+  return { ending: ending.kind, what: await whatIsWrong(reader, ending, bytes, variant) };
+}
+
+async function whatIsWrong(
+  reader: FuzzedReader,
+  ending: Ending,
+  bytes: Buffer,
+  variant: number,
+): Promise<string | undefined> {
+  switch (ending.kind) {
+    case 'crashed':
+      return `the process ended: ${ending.error}`;
+    case 'hung':
+      return 'no answer in time';
+    case 'memory':
+      return `${(ending.bytes / 2 ** 20).toFixed(0)} MiB more memory`;
+    case 'broken':
+      return `an error without a code: ${ending.error}`;
+    case 'refused': {
+      if (!reader.codes.includes(ending.code)) return `refused with ${ending.code}: ${ending.message.slice(0, 400)}`;
+      if (ending.message.length > MESSAGE_CHARACTERS) return `a message of ${ending.message.length} characters`;
+      if (reader.takesAll !== true) return undefined;
+      const values = await reader.readAgain(bytes, variant);
+      return Array.isArray(values) ? `a sound file is refused: ${ending.message.slice(0, 400)}` : undefined;
+    }
+    case 'read': {
+      const values = await reader.readAgain(bytes, variant);
+      if (values === 'unknown') return undefined;
+      if (values === undefined) return 'read, and a second reader finds it damaged';
+      return digestOf(values) === ending.digest ? undefined : 'read, and a second reader finds other values in it';
+    }
+  }
+}

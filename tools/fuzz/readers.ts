@@ -1,0 +1,34 @@
+// Every format that Shoal reads, and what a fuzzer needs to know of it. A new format gets a file in readers/ and a line
+// here.
+
+import { BROKEN_READERS } from './broken-readers.ts';
+import type { FuzzedReader } from './fuzzed-reader.ts';
+import { collectionReader } from './readers/collection.ts';
+import { candidatesReader, comparandsReader } from './readers/comparands.ts';
+import { graphReader } from './readers/graph.ts';
+import { inputReader } from './readers/input.ts';
+import { onnxReader } from './readers/onnx.ts';
+import { resultReader } from './readers/result.ts';
+import { runFileReader } from './readers/run-file.ts';
+import { safetensorsReader } from './readers/safetensors.ts';
+import { tokenizerReader } from './readers/tokenizer.ts';
+
+export const READERS: readonly FuzzedReader[] = [
+  inputReader,
+  resultReader,
+  comparandsReader,
+  candidatesReader,
+  collectionReader,
+  graphReader,
+  safetensorsReader,
+  onnxReader,
+  tokenizerReader,
+  runFileReader,
+];
+
+export function readerNamed(name: string): FuzzedReader {
+  const found = [...READERS, ...BROKEN_READERS].find((reader) => reader.name === name);
+  if (found === undefined)
+    throw new Error(`no reader is called ${name}: there are ${READERS.map((reader) => reader.name).join(', ')}`);
+  return found;
+}
