@@ -94,6 +94,7 @@ function fromShoalError(cause: ShoalError): Problem {
     case 'INPUT_TOO_LONG':
       return invalid('context_length_exceeded', 'input', message);
     case 'QUEUE_UNREACHABLE':
+    case 'QUEUE_DAMAGED':
     case 'QUEUE_UNSAFE':
       return unavailable(code.toLowerCase(), message, RETRY_LOST_SERVER_SECONDS, cause);
     case 'ADMISSION_REFUSED':

@@ -30,6 +30,7 @@ export const ERROR_CODES = {
   LEASE_LOST: 'Another worker may have the job by now.',
   QUEUE_UNREACHABLE: 'The queue server does not answer.',
   QUEUE_STUCK: 'Jobs wait in the queue, but claiming brings none.',
+  QUEUE_DAMAGED: 'A key of the queue is of another type than it should be.',
   QUEUE_UNSAFE: 'The queue server is configured so that it can lose jobs.',
   ADMISSION_REFUSED: 'The queue takes no more for the moment; the error says when to come back.',
   QUEUE_FULL: 'The queue server has no memory left.',

@@ -75,6 +75,11 @@ export interface KeySpace {
   janitor(queue: string): string;
   /** Sorted set of inputs without a job by when a sweep first saw them so, see janitor.ts. */
   jobless(queue: string): string;
+  /**
+   * Sorted set of what was moved aside because it lay where the queue keeps something of its own; each lies under
+   * `<this>:<member>`.
+   */
+  setAside(queue: string): string;
   /** Pub/sub channel on which a waiting producer hears of its jobs. */
   reply(name: string): string;
 }
@@ -98,6 +103,7 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     door: (queue) => `${prefix}:door:${queue}`,
     janitor: (queue) => `${prefix}:janitor:${queue}`,
     jobless: (queue) => `${prefix}:jobless:${queue}`,
+    setAside: (queue) => `${prefix}:set-aside:${queue}`,
     reply: (name) => `${prefix}:reply:${name}`,
   };
 }
@@ -136,7 +142,7 @@ const RESERVED_NAMES: ReadonlySet<string> = new Set(QUEUE_KEY_NAMES);
 /** What follows the id in the names of what BullMQ keeps of one job. */
 export const JOB_KEY_PARTS = ['lock', 'logs', 'dependencies', 'processed', 'failed', 'unsuccessful'] as const;
 /** What names with ":" begin with that belong to a queue and not to a job; `repeat:<id>` is a scheduler itself. */
-const RESERVED_WITH_COLON = new RegExp(`^(metrics|de|relay|repeat):|:(${JOB_KEY_PARTS.join('|')})$`);
+const RESERVED_WITH_COLON = new RegExp(`^(metrics|de|dn|relay|repeat):|:(${JOB_KEY_PARTS.join('|')})$`);
 /** As a job scheduler of BullMQ names each job that it makes: repeat:<scheduler>:<epoch ms>. */
 const SCHEDULED_ID = /^repeat:.+:\d{1,16}$/s;
 const MAX_ID_CHARACTERS = 256;

@@ -40,8 +40,10 @@ export {
   type LaneCounts,
   type QueueAdminOptions,
   type QueueCounts,
+  type QueueRepair,
   type RetriedJob,
 } from './upkeep/queue-admin.ts';
+export { findWrongKeys, isWrongType, queueDamaged, type WrongKey } from './upkeep/queue-keys.ts';
 export { repairQueue, type RepairOptions, type RepairReport } from './upkeep/repair.ts';
 export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJob } from './upkeep/quarantine.ts';
 export { defaultWorkerName } from './worker/worker-identity.ts';

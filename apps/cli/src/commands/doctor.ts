@@ -4,11 +4,19 @@
 import { access, constants, stat, statfs } from 'node:fs/promises';
 import { totalmem } from 'node:os';
 import { dirname, resolve } from 'node:path';
-import { ShoalError } from '@shoal/contract';
+import { ShoalError, cpuLaneOf, mainQueue } from '@shoal/contract';
 import { cacheFolder, type Settings } from '@shoal/core';
 import { listModels, openModel } from '@shoal/models';
 import { diskFailure } from '@shoal/fetch';
-import { checkServer, closeConnection, openConnection, untilReady, writeRefusal } from '@shoal/queue';
+import {
+  checkServer,
+  closeConnection,
+  findWrongKeys,
+  openConnection,
+  untilReady,
+  writeRefusal,
+  type Redis,
+} from '@shoal/queue';
 import { attachRunningServer, findPresentProgram } from '@shoal/private-server';
 import { examineGpus, examineModel, type Finding } from '@shoal/worker';
 import { settingsOf } from '../settings.ts';
@@ -147,7 +155,7 @@ async function runningServerFindings(settings: Settings, cacheDir: string): Prom
   }
 }
 
-async function serverFindings(redisUrl: string, { prefix, unsafeServer }: Settings): Promise<Finding[]> {
+async function serverFindings(redisUrl: string, { prefix, unsafeServer, model }: Settings): Promise<Finding[]> {
   const connection = openConnection({ url: redisUrl, name: 'doctor' });
   try {
     await untilReady(connection, redisUrl, ANSWER_WITHIN_MS);
@@ -168,6 +176,7 @@ async function serverFindings(redisUrl: string, { prefix, unsafeServer }: Settin
             cure: 'free space on its disk and memory, or let it write there; work goes on by itself then',
           },
       ...warnings.map((found): Finding => ({ about: 'queue server', state: 'warning', found })),
+      ...(await keyFindings(connection, prefix, mainQueue(model))),
     ];
   } catch (error) {
     return [
@@ -181,6 +190,19 @@ async function serverFindings(redisUrl: string, { prefix, unsafeServer }: Settin
   } finally {
     await closeConnection(connection);
   }
+}
+
+/** A key of another type than it should be stops a queue for everybody. */
+async function keyFindings(connection: Redis, prefix: string, queue: string): Promise<Finding[]> {
+  const lanes = await Promise.all(
+    [queue, cpuLaneOf(queue)].map((lane) => findWrongKeys(connection, { prefix, queue: lane })),
+  );
+  return lanes.flat().map(({ key, expected, found }) => ({
+    about: 'queue',
+    state: 'broken',
+    found: `${key} is a ${found} and should be ${expected === 'none' ? 'nothing' : `a ${expected}`}; jobs cannot pass`,
+    cure: 'shoal queue repair moves it aside, loses nothing and lets the queue go on',
+  }));
 }
 
 async function privateServerFinding(cacheDir: string): Promise<Finding> {

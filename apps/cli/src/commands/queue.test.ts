@@ -164,7 +164,7 @@ test('quarantine: list, return, drop', async () => {
     await redis.set(keys.input(QUEUE, id), encodeTexts(['boom']));
     await quarantine.put(
       QUEUE,
-      { id, name: 'embed', data },
+      { id, name: 'embed', data, timestamp: 1 },
       { code: 'QUARANTINED', message: 'it killed its executor alone' },
     );
     await redis.del(keys.input(QUEUE, id));
@@ -199,7 +199,7 @@ test('quarantine return: what there is no room for stays, and says so', async ()
   const quarantine = new Quarantine({ redisUrl: server.url, prefix: '{shoal}', queue: QUEUE });
   await quarantine.put(
     QUEUE,
-    { id: 'deadly', name: 'embed', data: { v: 1, fingerprint: FINGERPRINT, texts: ['boom'] } },
+    { id: 'deadly', name: 'embed', data: { v: 1, fingerprint: FINGERPRINT, texts: ['boom'] }, timestamp: 1 },
     { code: 'QUARANTINED', message: 'it killed its executor alone' },
   );
   await quarantine.close();
@@ -241,6 +241,23 @@ test('repair: says what was found and done, and that all is well', async () => {
     ),
   ]);
   expect(JSON.parse((await run('repair', '--json')).stdout)).toMatchObject({ mended: 0, failed: 0 });
+});
+
+test('a job under the name of a key of the queue: counts and doctor name it, repair brings the queue back', async () => {
+  await add('a');
+  const data = JSON.stringify({ v: 1, texts: ['x'] });
+  const record = { name: 'embed', data, opts: '{}', timestamp: 1, delay: 0, priority: 0 };
+  await redis.hset(keys.job(QUEUE, 'completed'), record); // as BullMQ adds it
+  await redis.lpush(keys.job(QUEUE, 'wait'), 'completed');
+  const counted = await run('counts');
+  expect(counted.code).toBe(1);
+  expect(counted.stderr).toMatch(/:completed should be a zset and is a hash.*"shoal queue repair" moves it aside/);
+  expect(counted.stderr).not.toContain('bug');
+  const repaired = await run('repair');
+  expect(repaired.code).toBe(0);
+  expect(repaired.stderr).toMatch(/1 keys of the queue were of another type and were moved aside/);
+  expect(repaired.stderr).toMatch(/"shoal queue quarantine return" gives them back: set-aside~completed~/);
+  expect(await run('counts')).toMatchObject({ code: 0 });
 });
 
 describe('without a server', () => {

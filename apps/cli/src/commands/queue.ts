@@ -196,13 +196,21 @@ export async function repair(terminal: Terminal, flags: QueueFlags): Promise<voi
       .repair((jobs, total) => bar.update(jobs, Math.max(jobs, total)), terminal.signal)
       .finally(() => bar.stop());
     terminal.signal.throwIfAborted();
-    const { jobs, mended, failed, requeued, released, removed } = repaired;
+    const { jobs, moved, setAside, mended, failed, requeued, released, removed, quarantined, kept } = repaired;
     const told = [
+      [moved, 'keys of the queue were of another type and were moved aside'],
+      [setAside, 'ids were set aside: names that the queue keeps for itself, or something else than a job'],
       [mended, 'damaged records can be read again'],
       [failed, 'of the waiting ones have failed, with what was found'],
       [requeued, 'were in no list and wait again'],
       [released, 'waited for a child that is gone, and run again'],
       [removed, 'ids or records of nothing were taken away'],
+      [
+        quarantined.length,
+        `sound jobs that were set aside are in quarantine now, "shoal queue quarantine return" gives them back: ` +
+          namesOf(quarantined),
+      ],
+      [kept.length, `things that were set aside are no jobs; look at them, then delete the keys: ${namesOf(kept)}`],
     ].flatMap(([count, what]) => (count === 0 ? [] : [`  ${Number(count).toLocaleString('en')} ${what}`]));
     await report(
       terminal,

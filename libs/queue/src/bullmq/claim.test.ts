@@ -162,19 +162,49 @@ test('delayed jobs: one that is not due is waited for, those that are due go fir
 
 test('records that cannot be read fail alone, and are claimed', async () => {
   const { taken } = await compare(async ({ queue, take, key }) => {
-    await add(queue, 4);
+    await add(queue, 3);
     await connection.hset(key('j-0'), 'ats', 'many');
-    await connection.del(key('j-1'), key('j-2'));
-    await connection.set(key('j-2'), 'no record');
-    return take(4);
+    await connection.del(key('j-1'));
+    return take(3);
   });
   expect(taken).toEqual([
     expect.stringMatching(/not an integer/),
     expect.anything(),
-    expect.stringMatching(/WRONGTYPE/),
-    expect.objectContaining({ id: 'j-3' }),
+    expect.objectContaining({ id: 'j-2' }),
   ]);
 });
+
+test('what is no record at all is set aside, lock and place with it, and its neighbours are claimed', async () => {
+  const { taken, state } = await play(true, async ({ queue, take, key }) => {
+    await add(queue, 3);
+    await connection.del(key('j-1'));
+    await connection.rpush(key('j-1'), 'a list');
+    return take(3);
+  });
+  expect(idsOf(taken)).toEqual(['j-0', undefined, 'j-2']);
+  expect(Object.keys(state).filter((name) => name.includes('j-1'))).toEqual([
+    expect.stringMatching(/^set-aside:q:j-1:\d+$/),
+  ]);
+  expect(state['q:active']).toHaveLength(2);
+});
+
+test.each(['wait', 'active', 'delayed', 'completed', 'marker', 'prioritized', 'stalled', 'pc', 'a:b:lock'])(
+  'an id that is the name of something else is set aside before a key is touched: %s',
+  async (jobId) => {
+    const { taken, state } = await play(true, async ({ queue, take, key }) => {
+      await add(queue, 1, {}, 'before');
+      await queue.add('embed', {}, { jobId }).catch(() => undefined);
+      await connection.lrem(key('wait'), 0, jobId).catch(() => undefined);
+      await connection.rpush(key('wait'), jobId).catch(() => undefined);
+      await connection.zadd(key('prioritized'), -5, jobId).catch(() => undefined);
+      await add(queue, 1, {}, 'after').catch(() => undefined);
+      return take(5);
+    });
+    expect(idsOf(taken)).toEqual(expect.arrayContaining(['before-0', 'after-0']));
+    expect(idsOf(taken)).not.toContain(jobId);
+    expect(state['set-aside:q']).toEqual(expect.arrayContaining([expect.stringMatching(`^${jobId}:`)]));
+  },
+);
 
 test(
   'a server that is full hands nothing out, and all of it once there is room; one that has forgotten the script ' +

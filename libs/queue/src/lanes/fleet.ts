@@ -7,6 +7,7 @@ import type { Logger, WorkerFacts } from '@shoal/core';
 import { Queue } from 'bullmq';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
+import { withSoundKeys } from '../upkeep/queue-keys.ts';
 import { ALL_WORKERS, liveWorkers } from './worker-presence.ts';
 
 export interface FleetOptions {
@@ -74,17 +75,21 @@ export class Fleet {
     return new Fleet(options, connection);
   }
 
-  /** Throws QUEUE_UNREACHABLE. */
+  /** Throws QUEUE_UNREACHABLE, and QUEUE_DAMAGED where a key of the queue is of another type than it should be. */
   read(): Promise<FleetView> {
     return translated(async () => {
       const { main, cpu } = this.queues;
-      const [mainDepth, cpuDepth, mainWorkers, cpuWorkers, drained] = await Promise.all([
-        this.depthOf(main),
-        this.depthOf(cpu),
-        this.workersOf(main.name),
-        this.workersOf(cpu.name),
-        this.connection.smembers(this.keys.drained(main.name)),
-      ]);
+      const places = [main, cpu].map(({ name }) => ({ prefix: this.prefix, queue: name }));
+      const read = withSoundKeys(this.connection, places, () =>
+        Promise.all([
+          this.depthOf(main),
+          this.depthOf(cpu),
+          this.workersOf(main.name),
+          this.workersOf(cpu.name),
+          this.connection.smembers(this.keys.drained(main.name)),
+        ]),
+      );
+      const [mainDepth, cpuDepth, mainWorkers, cpuWorkers, drained] = await read;
       const isAllDrained = drained.includes(ALL_WORKERS);
       const ids = [...new Set([...mainWorkers.keys(), ...cpuWorkers.keys()])].sort();
       const workers = ids.map((workerId): LiveWorker => ({

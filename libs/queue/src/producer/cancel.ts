@@ -5,7 +5,7 @@
 // again. One that is handed over meanwhile has its mark before the move, which then does not happen (hand-over.ts), or
 // is followed into the CPU lane. A job that completes before the worker has heard stays completed.
 
-import { cpuLaneOf, failedReason, keySpace, type Failure, type KeySpace } from '@shoal/contract';
+import { cpuLaneOf, failedReason, isReservedJobId, keySpace, type Failure, type KeySpace } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import { Queue } from 'bullmq';
 import { failWaiting, type FailedWaiting } from '../bullmq/internals.ts';
@@ -85,6 +85,7 @@ export class Canceller {
 
   private async cancelOne(jobId: string): Promise<CancelResult['outcome']> {
     const { queue, prefix } = this.options;
+    if (isReservedJobId(jobId)) return 'unknown';
     const found = await failWaiting(this.connection, { prefix, queue, jobId, reason: failedReason(FAILURE) });
     switch (found.state) {
       case 'failed':

@@ -8,6 +8,7 @@ import { Queue } from 'bullmq';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
 import { liveWorkers } from '../lanes/worker-presence.ts';
+import { withSoundKeys } from '../upkeep/queue-keys.ts';
 
 export interface QueueDepth {
   readonly queue: string;
@@ -58,7 +59,10 @@ export class QueueGauge {
     );
   }
 
-  /** Throws QUEUE_UNREACHABLE at once while the connection is lost; waits on a server that does not answer. */
+  /**
+   * Throws QUEUE_DAMAGED, which names them, where keys of the queue are of another type than they should be;
+   * QUEUE_UNREACHABLE at once while the connection is lost; waits on a server that does not answer.
+   */
   read(): Promise<QueueDepth> {
     this.reading ??= this.askWhileConnected().finally(() => (this.reading = undefined));
     return this.reading;
@@ -88,12 +92,14 @@ export class QueueGauge {
 
   private async ask(): Promise<QueueDepth> {
     const { queue, prefix = DEFAULT_PREFIX } = this.options;
-    const [counts, first, firstPrioritized, workers] = await Promise.all([
-      this.queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'completed', 'failed'),
-      this.ageOfFirst('wait'),
-      this.ageOfFirst('prioritized'),
-      liveWorkers(this.connection, queue, prefix),
-    ]);
+    const [counts, first, firstPrioritized, workers] = await withSoundKeys(this.connection, [{ prefix, queue }], () =>
+      Promise.all([
+        this.queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'completed', 'failed'),
+        this.ageOfFirst('wait'),
+        this.ageOfFirst('prioritized'),
+        liveWorkers(this.connection, queue, prefix),
+      ]),
+    );
     const { wait = 0, prioritized = 0, active = 0, delayed = 0, completed = 0, failed = 0 } = counts;
     return {
       queue,

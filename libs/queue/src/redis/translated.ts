@@ -1,6 +1,6 @@
 // Errors of bullmq and ioredis, as a producer or reader meets them, in Shoal's own words. Faults that pass get a code
-// that says so, QUEUE_FULL, QUEUE_REFUSES_WRITES or QUEUE_UNREACHABLE; what is neither is a bug or a refusal for good,
-// and leaves as it came.
+// that says so, QUEUE_FULL, QUEUE_REFUSES_WRITES or QUEUE_UNREACHABLE; a key of the wrong type is QUEUE_DAMAGED; what is
+// neither is a bug or a refusal for good, and leaves as it came.
 
 import { ShoalError } from '@shoal/contract';
 import { isConnectionFault, isPassingRefusal, isServerFull, refusesWrites } from './connection.ts';
@@ -31,6 +31,15 @@ function translate(error: unknown): unknown {
       'QUEUE_UNREACHABLE',
       `the queue server did not take the call (${fault.message}); repeat it as a whole, jobs that were added ` +
         'are not added twice',
+      {},
+      error,
+    );
+  }
+  if (fault.message.includes('WRONGTYPE')) {
+    return new ShoalError(
+      'QUEUE_DAMAGED',
+      `a key of the queue is of another type than it should be (${fault.message.slice(0, 120)}): "shoal queue repair" ` +
+        'names it, moves it aside and lets the queue go on',
       {},
       error,
     );

@@ -145,7 +145,7 @@ export class Janitor {
     let reservations = 0;
     for (const loaded of new Set([queue, ...(await queuesWithLoad(this.connection, prefix))]))
       reservations += await recountAdmission(this.connection, { prefix, queue: loaded, onStep: step }, this.end.signal);
-    const repaired = { mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
+    const repaired = { moved: 0, setAside: 0, mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
     for (const lane of [queue, cpu]) {
       const report = await repairQueue({
         connection: this.connection,
@@ -154,7 +154,7 @@ export class Janitor {
         onStep: step,
         signal: this.end.signal,
       });
-      for (const kind of ['mended', 'failed', 'requeued', 'released', 'removed'] as const)
+      for (const kind of ['moved', 'setAside', 'mended', 'failed', 'requeued', 'released', 'removed'] as const)
         repaired[kind] += report[kind];
     }
     if (this.isOver) return undefined;
@@ -166,7 +166,7 @@ export class Janitor {
       jobsFailed: repaired.failed,
       jobsRequeued: repaired.requeued,
       parentsReleased: repaired.released,
-      idsRemoved: repaired.removed,
+      idsRemoved: repaired.removed + repaired.setAside + repaired.moved,
     };
   }
 

@@ -4,6 +4,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { encodeTexts, keySpace, type EmbedJobData } from '@shoal/contract';
 import { Queue } from 'bullmq';
 import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
+import { failWaiting } from '../bullmq/internals.ts';
 import { Quarantine, quarantineQueue } from './quarantine.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
 
@@ -98,6 +99,48 @@ describe('quarantine', () => {
       expect(await inputAt(quarantineQueue('embed-x'))).toBeNull();
     },
   );
+
+  test.each([['plain'], ['1'], ['repeat:nightly:1732600000000']])(
+    'gives back a job of plain BullMQ, %s, which has neither a fingerprint nor room reserved',
+    async (jobId) => {
+      const plain = { v: 1, texts: ['deadly'] } as EmbedJobData;
+      const job = await main.add('embed', plain, jobId === '1' ? {} : { jobId });
+      await quarantine.put('embed-x', job, FAILURE);
+      await failWaiting(connection, {
+        prefix,
+        queue: 'embed-x',
+        jobId,
+        reason: 'QUARANTINED: it killed two executors',
+      });
+      const [held] = await quarantine.list();
+      expect(await quarantine.giveBack([held!.jobId])).toEqual([{ jobId, outcome: 'added' }]);
+      const returned = await main.getJob(jobId);
+      expect([returned?.data, returned?.timestamp, await returned?.getState()]).toEqual([
+        plain,
+        job.timestamp,
+        'waiting',
+      ]);
+      expect(await quarantine.list()).toEqual([]);
+    },
+  );
+
+  test('leaves a plain job where it is while its id is in use for another, and keeps both of one number', async () => {
+    const jobs = [];
+    for (const text of ['first', 'second']) {
+      await main.obliterate({ force: true });
+      const job = await main.add('embed', { v: 1, texts: [text] }, { timestamp: 1732600000000 + jobs.length });
+      await quarantine.put('embed-x', job, FAILURE);
+      jobs.push(job);
+    }
+    expect(jobs.map(({ id }) => id)).toEqual(['1', '1']);
+    const held = (await quarantine.list()).map(({ jobId }) => jobId);
+    expect(held.toSorted()).toEqual(['1@1732600000000', '1@1732600000001']);
+    expect(await quarantine.giveBack(['1@1732600000000', '1@1732600000001'])).toMatchObject([
+      { outcome: 'conflict' },
+      { outcome: 'known' },
+    ]);
+    expect((await quarantine.list()).map(({ jobId }) => jobId)).toEqual(['1@1732600000000']);
+  });
 
   test('does not give back what lost its input, and keeps it', async () => {
     await put();

@@ -2,15 +2,24 @@
 // away, have it put right. Both lanes and the quarantine are meant wherever that makes sense. Cancelling is cancel.ts,
 // quarantine quarantine.ts. Starts nothing and waits for no worker.
 
-import { DEFAULT_PREFIX, cpuLaneOf, keySpace, parseFailedReason, type KeySpace } from '@shoal/contract';
+import {
+  DEFAULT_PREFIX,
+  cpuLaneOf,
+  isReservedJobId,
+  keySpace,
+  parseFailedReason,
+  type KeySpace,
+} from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import { Job, Queue } from 'bullmq';
 import { readAdmission } from '../admission/admission.ts';
 import { CANCEL_MARK } from '../producer/cancel.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { runScript } from '../redis/script.ts';
-import { quarantineQueue } from './quarantine.ts';
+import { Quarantine, quarantineQueue } from './quarantine.ts';
+import { moveWrongKeys, withSoundKeys } from './queue-keys.ts';
 import { repairQueue, type RepairReport } from './repair.ts';
+import { rescueSetAside, type SetAsideReport } from './set-aside.ts';
 import { translated } from '../redis/translated.ts';
 import { liveWorkers } from '../lanes/worker-presence.ts';
 import { FORGIVE_JOB } from './lua/scripts.generated.ts';
@@ -45,6 +54,9 @@ export interface QueueCounts {
   readonly reserved: { readonly rows: number; readonly bytes: number; readonly unreadBytes: number };
 }
 
+/** Of both lanes and of the quarantine. */
+export interface QueueRepair extends RepairReport, SetAsideReport {}
+
 export interface RetriedJob {
   readonly jobId: string;
   /**
@@ -71,8 +83,9 @@ export class QueueAdmin {
   private readonly queue: Queue;
   private readonly cpu: Queue;
   private readonly quarantine: Queue;
+  private readonly keeper: Quarantine;
 
-  private constructor({ prefix = DEFAULT_PREFIX, queue, log }: QueueAdminOptions, connection: Redis) {
+  private constructor({ redisUrl, prefix = DEFAULT_PREFIX, queue, log }: QueueAdminOptions, connection: Redis) {
     this.connection = connection;
     this.prefix = prefix;
     this.keys = keySpace(prefix);
@@ -82,6 +95,7 @@ export class QueueAdmin {
       return opened;
     };
     [this.queue, this.cpu, this.quarantine] = [open(queue), open(cpuLaneOf(queue)), open(quarantineQueue(queue))];
+    this.keeper = new Quarantine({ redisUrl, prefix, queue, log });
   }
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
@@ -90,17 +104,25 @@ export class QueueAdmin {
     return new QueueAdmin(options, await connected({ url: redisUrl, prefix, name: `shoal:admin:${queue}`, log }));
   }
 
+  /** Throws QUEUE_DAMAGED where a key of the queue is of another type than it should be. */
   async counts(): Promise<QueueCounts> {
     return translated(async () => {
       const { prefix, connection, queue } = this;
-      const [main, cpu, quarantined, reserved] = await Promise.all([
-        this.countLane(this.queue),
-        this.countLane(this.cpu),
-        this.quarantine.getJobCountByTypes('waiting', 'prioritized'),
-        readAdmission(connection, { prefix, queue: queue.name }),
-      ]);
+      const places = this.lanes.map((lane) => ({ prefix, queue: lane.name }));
+      const [main, cpu, quarantined, reserved] = await withSoundKeys(connection, places, () =>
+        Promise.all([
+          this.countLane(this.queue),
+          this.countLane(this.cpu),
+          this.quarantine.getJobCountByTypes('waiting', 'prioritized'),
+          readAdmission(connection, { prefix, queue: queue.name }),
+        ]),
+      );
       return { lanes: [main, cpu], quarantined, reserved };
     });
+  }
+
+  private get lanes(): readonly Queue[] {
+    return [this.queue, this.cpu, this.quarantine];
   }
 
   /** Nothing of either lane is claimed until `resume`; what is claimed is finished. */
@@ -142,16 +164,18 @@ export class QueueAdmin {
   }
 
   /** Thorough, in both lanes and in quarantine. */
-  async repair(onProgress?: (jobs: number, total: number) => void, signal?: AbortSignal): Promise<RepairReport> {
+  async repair(onProgress?: (jobs: number, total: number) => void, signal?: AbortSignal): Promise<QueueRepair> {
     return translated(async () => {
-      const lanes = [this.queue, this.cpu, this.quarantine];
+      const { lanes, prefix } = this;
+      let moved = 0;
+      for (const { name: queue } of lanes) moved += (await moveWrongKeys(this.connection, { prefix, queue })).length;
       const totals = await Promise.all(
         lanes.map((lane) =>
           lane.getJobCountByTypes('waiting', 'prioritized', 'delayed', 'waiting-children', 'completed', 'failed'),
         ),
       );
       const total = totals.reduce((sum, count) => sum + count, 0);
-      const report = { jobs: 0, mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
+      const report = { jobs: 0, moved, setAside: 0, mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
       for (const lane of lanes) {
         const before = report.jobs;
         const repaired = await repairQueue({
@@ -164,14 +188,21 @@ export class QueueAdmin {
         });
         for (const kind of Object.keys(report) as (keyof RepairReport)[]) report[kind] += repaired[kind];
       }
-      return report;
+      const aside = await Promise.all(
+        lanes.map(({ name: queue }) => rescueSetAside(this.connection, { prefix, queue }, this.keeper)),
+      );
+      return {
+        ...report,
+        quarantined: aside.flatMap(({ quarantined }) => quarantined),
+        kept: aside.flatMap(({ kept }) => kept),
+      };
     });
   }
 
   /** Safe to call twice. */
   async close(): Promise<void> {
     await closeConnection(this.connection);
-    await Promise.allSettled([this.queue, this.cpu, this.quarantine].map((queue) => queue.close()));
+    await Promise.allSettled([...this.lanes.map((queue) => queue.close()), this.keeper.close()]);
   }
 
   private async countLane(lane: Queue): Promise<LaneCounts> {
@@ -210,6 +241,7 @@ export class QueueAdmin {
   }
 
   private async retryOne(jobId: string): Promise<RetriedJob['outcome']> {
+    if (isReservedJobId(jobId)) return 'not-failed';
     const job = await Job.fromId(this.queue, jobId);
     if (job === undefined || !(await job.isFailed())) return 'not-failed';
     const data: unknown = job.data;

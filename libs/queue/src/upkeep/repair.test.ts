@@ -9,7 +9,15 @@ const PREFIX = '{t-repair}';
 const QUEUE = 'embed-x';
 const keys = keySpace(PREFIX);
 const key = (name: string): string => keys.job(QUEUE, name);
-const NOTHING: Omit<RepairReport, 'jobs'> = { mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
+const NOTHING: Omit<RepairReport, 'jobs'> = {
+  moved: 0,
+  setAside: 0,
+  mended: 0,
+  failed: 0,
+  requeued: 0,
+  released: 0,
+  removed: 0,
+};
 
 let server: TestServer;
 let connection: Redis;
@@ -138,11 +146,14 @@ test('a job that a worker holds is left alone, in whatever list it is or is not'
   expect(await repair()).toMatchObject(NOTHING);
 });
 
-test('an id whose key is no record leaves the list; what the key holds stays', async () => {
+test('an id whose key is no record leaves the list; what the key holds is moved aside', async () => {
   await connection.set(key('odd'), 'a string');
   await connection.lpush(key('wait'), 'odd');
-  expect(await repair()).toMatchObject({ ...NOTHING, removed: 1 });
-  expect(await connection.get(key('odd'))).toBe('a string');
+  expect(await repair()).toMatchObject({ ...NOTHING, setAside: 1 });
+  const [name] = await connection.zrange(keys.setAside(QUEUE), '0', '-1');
+  expect(name).toMatch(/^odd:/);
+  expect(await connection.get(`${keys.setAside(QUEUE)}:${name}`)).toBe('a string');
+  expect(await connection.exists(key('odd'))).toBe(0);
 });
 
 test('a parent whose child is gone runs again; one whose child waits goes on waiting', async () => {

@@ -1,21 +1,23 @@
-// Puts right what BullMQ cannot put right by itself in one lane: records that cannot be read, ids without a record,
-// whole jobs that are in no list, parents whose child is gone. Each waiting one of them ends as a failed job with a
+// Puts right what BullMQ cannot put right by itself in one lane: keys of the wrong type, ids that no job may have,
+// records that cannot be read, ids without a record, whole jobs that are in no list, parents whose child is gone. Each waiting one of them ends as a failed job with a
 // reason, or waits again; a claimed job is its worker's business, and what is healthy is not touched. May run while
 // everything works.
 //
 // It walks in steps of a few hundred jobs, each a call of a millisecond or two, and rests between them when asked to,
 // so that a queue of any length can be looked at. Every change is made by a script that looks again first.
 
-import { failedReason, keySpace } from '@shoal/contract';
+import { failedReason, isGeneratedJobId, isReservedJobId, keySpace } from '@shoal/contract';
 import { failWaiting } from '../bullmq/internals.ts';
 import type { Redis } from '../redis/connection.ts';
 import { repairRecord, damageIn, damageSentence, isGone, readFields } from '../bullmq/record-repair.ts';
 import { runScript } from '../redis/script.ts';
 import { literally } from '../redis/scan-pattern.ts';
+import { moveWrongKeys } from './queue-keys.ts';
 import {
   ADOPT_UNLISTED_JOBS,
   FIND_SUSPECT_RECORDS,
   RELEASE_CHILDLESS_PARENTS,
+  SET_JOB_ASIDE,
   UNLIST_JOB,
 } from './lua/scripts.generated.ts';
 
@@ -34,6 +36,10 @@ export interface RepairOptions {
 export interface RepairReport {
   /** Looked at. */
   readonly jobs: number;
+  /** Keys of the queue that were of another type than they should be, and were moved aside. */
+  readonly moved: number;
+  /** Ids that no job may have, or under which lay something else than a record; moved aside. */
+  readonly setAside: number;
   /** Records that can be read again. */
   readonly mended: number;
   /** Waiting jobs that failed, because their record was damaged. */
@@ -46,7 +52,7 @@ export interface RepairReport {
   readonly removed: number;
 }
 
-type State = 'wait' | 'prioritized' | 'delayed' | 'waiting-children' | 'completed' | 'failed';
+type State = 'wait' | 'active' | 'prioritized' | 'delayed' | 'waiting-children' | 'completed' | 'failed';
 
 const STATES: readonly State[] = ['wait', 'prioritized', 'delayed', 'waiting-children', 'completed', 'failed'];
 /** A step of so many takes the server 1 to 2 ms (Valkey 9.1, 2026-11). */
@@ -56,19 +62,39 @@ const SCAN_STEP = 1_000;
 /** Resolves to what was done; stops early, without an error, when `signal` is aborted. */
 export async function repairQueue(options: RepairOptions): Promise<RepairReport> {
   const repair = new Repair(options);
+  await repair.moveWrongKeys();
+  await repair.walkActive();
   for (const state of STATES) await repair.walk(state);
   await repair.adoptUnlisted();
   return repair.report;
 }
 
 class Repair {
-  readonly report = { jobs: 0, mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
+  readonly report = { jobs: 0, moved: 0, setAside: 0, mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
   private readonly options: RepairOptions;
   /** Of jobs without a place in line: who is in here need not be looked for one by one. */
   private readonly waiting = new Set<string>();
 
   constructor(options: RepairOptions) {
     this.options = options;
+  }
+
+  async moveWrongKeys(): Promise<void> {
+    const { connection, prefix, queue } = this.options;
+    this.report.moved += (await moveWrongKeys(connection, { prefix, queue })).length;
+  }
+
+  /** What is claimed is its worker's business, unless it is no job. */
+  async walkActive(): Promise<void> {
+    const { connection } = this.options;
+    const ids = await connection.lrange(this.key('active'), 0, -1);
+    for (let at = 0; at < ids.length && !this.isOver; at += STEP_JOBS) {
+      const some = ids.slice(at, at + STEP_JOBS);
+      const kinds = await Promise.all(some.map((id) => connection.type(this.key(id))));
+      for (const [nth, id] of some.entries())
+        if (isForeign(id, kinds[nth] ?? 'none')) await this.setAside('active', id);
+      await this.stepped(0);
+    }
   }
 
   /** All jobs of a state, from the head on; what leaves the list on the way makes those behind it move up. */
@@ -101,7 +127,7 @@ class Repair {
       cursor = next;
       const ids = keys
         .map((key) => key.slice(base.length))
-        .filter((id) => !id.includes(':') && !this.waiting.has(id) && !active.has(id));
+        .filter((id) => isJob(id) && !this.waiting.has(id) && !active.has(id));
       if (ids.length > 0) await this.adopt(ids);
       await this.stepped(0);
     } while (cursor !== '0' && !this.isOver);
@@ -142,10 +168,10 @@ class Repair {
 
   /** Resolves to how many ids left the list. */
   private async look(state: State, ids: readonly string[]): Promise<number> {
-    const before = this.report.failed + this.report.removed + this.report.released;
+    const before = this.left;
     for (const id of await this.suspectsOf(ids)) await this.repairOne(state, id);
     if (state === 'waiting-children') await this.release(ids);
-    return this.report.failed + this.report.removed + this.report.released - before;
+    return this.left - before;
   }
 
   private async suspectsOf(ids: readonly string[]): Promise<readonly string[]> {
@@ -161,7 +187,8 @@ class Repair {
     const key = this.key(jobId);
     const kind = await connection.type(key);
     const isFinished = state === 'completed' || state === 'failed';
-    if ((kind !== 'hash' && kind !== 'none') || (kind === 'none' && isFinished)) return this.unlist(state, jobId);
+    if (isForeign(jobId, kind)) return this.setAside(state, jobId);
+    if (kind === 'none' && isFinished) return this.unlist(state, jobId);
     const fields = await readFields(connection, key);
     const damage = damageIn(fields);
     if (damage.length === 0) return;
@@ -177,6 +204,13 @@ class Repair {
       reason: failedReason({ code: 'JOB_INVALID', message: reason }),
     });
     if (found === 'failed') this.report.failed++;
+  }
+
+  private async setAside(state: State, jobId: string): Promise<void> {
+    const [done] = await runScript(this.options.connection, SET_JOB_ASIDE, [
+      [this.key(state), this.key(jobId), this.key('stalled'), this.key(''), jobId],
+    ]);
+    this.report.setAside += Number(done);
   }
 
   private async unlist(state: State, jobId: string): Promise<void> {
@@ -197,6 +231,12 @@ class Repair {
     await this.options.onStep?.(this.report.jobs);
   }
 
+  /** Ids that have left the list they were in. */
+  private get left(): number {
+    const { failed, removed, released, setAside } = this.report;
+    return failed + removed + released + setAside;
+  }
+
   private get isOver(): boolean {
     return this.options.signal?.aborted === true;
   }
@@ -204,4 +244,14 @@ class Repair {
   private key(name: string): string {
     return keySpace(this.options.prefix).job(this.options.queue, name);
   }
+}
+
+/** Whether no job may lie there, or something else does. */
+function isForeign(jobId: string, kind: string): boolean {
+  return isReservedJobId(jobId) || (kind !== 'hash' && kind !== 'none');
+}
+
+/** Whether a hash under this name is a job's; names with ":" are those of its parts, and of schedulers. */
+function isJob(jobId: string): boolean {
+  return isGeneratedJobId(jobId) || !(jobId.includes(':') || isReservedJobId(jobId));
 }

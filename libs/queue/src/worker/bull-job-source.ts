@@ -238,6 +238,7 @@ export class BullJobSource implements JobSource {
     this.end.abort();
     this.claimed.clear();
     await Promise.all([
+      this.parts?.mender.settled(),
       this.parts?.worker.shutDown(),
       this.parts?.cancels.stop(),
       this.handOvers?.stop(),

@@ -40,7 +40,12 @@ class FakeQueue {
       order: () => {
         this.orders++;
         this.unplaced = Math.max(0, this.unplaced - 256);
-        return this.answer<WaitingOrder>({ placed: this.waiting - this.unplaced, unplaced: this.unplaced, urgent: 0 });
+        return this.answer<WaitingOrder>({
+          placed: this.waiting - this.unplaced,
+          unplaced: this.unplaced,
+          urgent: 0,
+          setAside: 0,
+        });
       },
       onTaken: () => undefined,
       onLate: async () => undefined,

@@ -27,6 +27,8 @@ export interface ClaimBurstsOptions {
   /** Told of each job as it comes: its lease runs from now, though the claim may still be asking for more. */
   readonly onTaken: (taken: TakenJob) => void;
   readonly onLate: (taken: TakenJob) => Promise<void>;
+  /** Of each claim that failed. */
+  readonly onFault?: ((error: unknown) => void) | undefined;
   readonly signal: AbortSignal;
   readonly log: Logger;
 }
@@ -210,7 +212,8 @@ export class ClaimBursts {
   }
 
   private report(error: unknown): void {
-    const { log } = this.options;
+    const { log, onFault } = this.options;
+    onFault?.(error);
     if (isConnectionFault(error)) return; // the connection says so itself, once
     if (isCorruptJob(error)) log.error({ err: error }, 'a job in the queue cannot be read; it is left to its lease');
     else log.warn({ err: error, faults: this.faults }, 'claiming failed, trying again');

@@ -42,6 +42,8 @@ export interface WaitingOrder {
   readonly unplaced: number;
   /** Interactive ones that are next in line; counted up to 16. */
   readonly urgent: number;
+  /** Ids that no job may have; they were set aside in this call. */
+  readonly setAside: number;
 }
 
 /** Gives jobs their places. Some may have none afterwards, because one call orders no more than `mostJobs`. */
@@ -68,6 +70,6 @@ export async function orderWaiting(
     ],
     { signal },
   );
-  invariant(Array.isArray(reply), 'the order script answers with three numbers');
-  return { unplaced: Number(reply[0]), placed: Number(reply[1]), urgent: Number(reply[2]) };
+  invariant(Array.isArray(reply), 'the order script answers with four numbers');
+  return { unplaced: Number(reply[0]), placed: Number(reply[1]), urgent: Number(reply[2]), setAside: Number(reply[3]) };
 }

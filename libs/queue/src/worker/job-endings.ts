@@ -16,6 +16,7 @@ import { isLockLost, wakeIdleWorker } from '../bullmq/internals.ts';
 import { isPassingFault, type Redis } from '../redis/connection.ts';
 import { readMark, type HandOvers } from './hand-over.ts';
 import type { RedisAnnouncer } from './announcer.ts';
+import type { KeyMender } from '../upkeep/key-mender.ts';
 import type { Quarantine } from '../upkeep/quarantine.ts';
 
 export type Ending = Exclude<Settlement, { kind: 'abandon' }>;
@@ -28,6 +29,8 @@ export interface JobEndingsOptions {
   readonly completions: Completions;
   /** The way to the CPU lane; left out, there is none, and what would go there fails. */
   readonly handOvers?: HandOvers | undefined;
+  /** Told of what the server says when it refuses an ending. */
+  readonly mender?: Pick<KeyMender, 'met'> | undefined;
   /** Left out: what would go there only fails. */
   readonly quarantine?: Quarantine | undefined;
   /** Jobs that are claimed and have not ended. */
@@ -88,6 +91,7 @@ export class JobEndings {
         return 'settled';
       } catch (error) {
         if (isLockLost(error)) return await this.wasTakenBefore(taken, ending);
+        this.options.mender?.met(error);
         const fields = { jobId: taken.job.id, ending: ending.kind, attempt, err: error };
         if (!isPassingFault(error) && ++oddFaults >= MAX_ODD_FAULTS) {
           log.error(fields, 'the queue server refuses to end a job; it is left to its lease');

@@ -10,6 +10,7 @@ import { limitEvents } from '../bullmq/internals.ts';
 import { CancelListener } from '../producer/cancel.ts';
 import type { Redis } from '../redis/connection.ts';
 import { checkServer, type ServerFacts } from '../redis/server-check.ts';
+import { KeyMender } from '../upkeep/key-mender.ts';
 import type { Quarantine } from '../upkeep/quarantine.ts';
 import { RedisAnnouncer } from './announcer.ts';
 import { ClaimBrake, DEFAULT_BRAKE, type BrakeLimits, type ServerPressure } from './claim-brake.ts';
@@ -53,6 +54,7 @@ export interface SourceParts {
   readonly endings: JobEndings;
   readonly completions: Completions;
   readonly cancels: CancelListener;
+  readonly mender: KeyMender;
 }
 
 /** What the source has before it has parts. */
@@ -92,11 +94,12 @@ export function assembleParts(options: BullJobSourceOptions, wiring: SourceWirin
   const { connection, facts, claimed, end: signal, claimingEnd, handOvers, quarantine, onCancelled } = wiring;
   const { redisUrl, prefix, queue, leaseMs, log } = options;
   const place = { connection, prefix, queue, log };
-  const worker = openWorker(options, connection);
+  const mender = new KeyMender({ ...place, signal });
+  const worker = openWorker(options, connection, mender);
   const completions = new Completions({ ...place, kept: KEEP_COMPLETED, signal });
   const announcer = new RedisAnnouncer({ ...place, sendEndings: () => completions.flush(), signal });
   const open = (): number => claimed.size;
-  const endings = new JobEndings({ ...place, announcer, completions, handOvers, quarantine, open, signal });
+  const endings = new JobEndings({ ...place, announcer, completions, handOvers, quarantine, open, signal, mender });
   const cancels = new CancelListener({
     redisUrl,
     prefix,
@@ -110,7 +113,8 @@ export function assembleParts(options: BullJobSourceOptions, wiring: SourceWirin
   const bursts = new ClaimBursts({
     untilMarker: () => worker.untilMarker(),
     takeNow: (count) => worker.takeNow(count),
-    order: () => order(options, wiring),
+    order: () => order(options, wiring, mender),
+    onFault: (error) => mender.met(error),
     onTaken: wiring.onTaken,
     onLate: (taken) => endings.giveBack(taken, 0),
     signal: claimingEnd,
@@ -124,10 +128,10 @@ export function assembleParts(options: BullJobSourceOptions, wiring: SourceWirin
     onChange: options.onBrake,
     signal: claimingEnd,
   });
-  return { facts, worker, bursts, brake, endings, completions, cancels };
+  return { facts, worker, bursts, brake, endings, completions, cancels, mender };
 }
 
-function openWorker(options: BullJobSourceOptions, connection: Redis): BatchWorker {
+function openWorker(options: BullJobSourceOptions, connection: Redis, mender: KeyMender): BatchWorker {
   const { prefix, queue, leaseMs, stalledCheckMs, workerName = '', log } = options;
   const worker = new BatchWorker({
     connection,
@@ -138,7 +142,10 @@ function openWorker(options: BullJobSourceOptions, connection: Redis): BatchWork
     stalledCheckMs,
     tokenPrefix: tokenPrefixOf(workerName),
   });
-  worker.on('error', (error) => log.debug({ err: error }, 'queue client reported an error'));
+  worker.on('error', (error) => {
+    mender.met(error);
+    log.debug({ err: error }, 'queue client reported an error');
+  });
   worker.on('stalled', (jobId) => log.warn({ jobId }, 'job stalled, its worker is gone; it waits again'));
   return worker;
 }
@@ -147,10 +154,18 @@ function openWorker(options: BullJobSourceOptions, connection: Redis): BatchWork
 async function order(
   { prefix, queue, log }: BullJobSourceOptions,
   { connection, end }: SourceWiring,
+  mender: KeyMender,
 ): Promise<WaitingOrder | undefined> {
   try {
-    return await orderWaiting(connection, { prefix, queue }, end);
+    const found = await orderWaiting(connection, { prefix, queue }, end);
+    if (found.setAside > 0)
+      log.error(
+        { queue, jobs: found.setAside, code: 'JOB_INVALID' },
+        'jobs were set aside whose id is a name that the queue keeps for itself; see shoal queue repair',
+      );
+    return found;
   } catch (error) {
+    mender.met(error);
     if (!end.aborted) log.warn({ err: error }, 'waiting jobs could not be put in order');
     return undefined;
   }

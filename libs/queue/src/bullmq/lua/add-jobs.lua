@@ -28,6 +28,11 @@ local DEFAULT_MOST_EVENTS = 10000
 local waitKey, metaKey, idKey, activeKey, eventsKey, markerKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local jobPrefix, inputPrefix, outputPrefix, count = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
+-- A key of another type would stop the script after its first writes.
+redis.call('LLEN', waitKey)
+redis.call('LLEN', activeKey)
+redis.call('ZCARD', markerKey)
+redis.call('XLEN', eventsKey)
 redis.call('INCRBY', idKey, count)
 local meta = redis.call('HMGET', metaKey, 'opts.maxLenEvents', 'paused', 'concurrency')
 local mostEvents, isPaused, concurrency = meta[1], meta[2], meta[3]

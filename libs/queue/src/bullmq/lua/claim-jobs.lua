@@ -17,21 +17,52 @@
 -- ARGV[3..] of each claim: its options in MessagePack (token, lockDuration, name, limiter)
 -- Answers: for each claim what moveToActive would answer, the error that it would meet, or 1 where BullMQ has to be
 --   asked itself; then nothing was done
--- Writes: wait, active, prioritized, events, pc, marker; the lock and the record of each claimed job
--- Deletes: pc, when nothing is left in line
+-- Writes: wait, active, prioritized, delayed, events, pc, marker; the lock and the record of each claimed job; what is
+--   set aside
+-- Deletes: pc, when nothing is left in line; ids that no job may have, from the list that they were in
 --
 -- It asks once for all whether the queue is paused, limited, or has delayed jobs that are due. Where it would have to
--- limit, or to let a delayed job go, BullMQ's own script does it.
+-- limit, or to let a delayed job go, BullMQ's own script does it. Ids under which the queue keeps something of its own
+-- are set aside before a key is touched.
+-- @include "../../redis/lua/includes/set-aside.lua"
 local waitKey, activeKey, lineKey, eventsKey, delayedKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7]
 local metaKey, counterKey, markerKey = KEYS[9], KEYS[10], KEYS[11]
 local jobPrefix, now, wanted = ARGV[1], ARGV[2], #ARGV - 2
 local answers = {}
+-- Delayed jobs that BullMQ's script lets go in one call.
+local MOST_PROMOTED = 1000
+
+local function setReservedAside(ids, remove)
+  local isOne = false
+  for _, id in ipairs(ids) do
+    if reservedKind(id) then
+      remove(id)
+      setAside(jobPrefix, id)
+      isOne = true
+    end
+  end
+  return isOne
+end
+
+local function fromWait(id)
+  redis.call('LREM', waitKey, 0, id)
+end
+local function fromDelayed(id)
+  redis.call('ZREM', delayedKey, id)
+end
+
+while setReservedAside(redis.call('LRANGE', waitKey, -wanted, -1), fromWait) do
+end
 
 local meta = redis.call('HMGET', metaKey, 'paused', 'concurrency', 'max')
 local isPaused, concurrency, mostInTime = meta[1], meta[2], meta[3]
 -- BullMQ's scores of delayed jobs are milliseconds times 4096, plus a counter.
 local delayed = tonumber(redis.call('ZRANGE', delayedKey, 0, 0, 'WITHSCORES')[2])
 local isDue = delayed and delayed <= (now + 1) * 0x1000 - 1
+if isDue then
+  local due = redis.call('ZRANGEBYSCORE', delayedKey, '-inf', (now + 1) * 0x1000 - 1, 'LIMIT', 0, MOST_PROMOTED)
+  setReservedAside(due, fromDelayed)
+end
 if isDue or concurrency or mostInTime or cmsgpack.unpack(ARGV[3])['limiter'] then
   for at = 1, wanted do
     answers[at] = 1
@@ -58,15 +89,24 @@ local function takeIds()
   end
   local placed, first = redis.call('ZPOPMIN', lineKey, wanted - #ids), #ids + 1
   for at = 1, #placed, 2 do
-    ids[#ids + 1] = placed[at]
+    if reservedKind(placed[at]) then
+      setAside(jobPrefix, placed[at])
+    else
+      ids[#ids + 1] = placed[at]
+    end
   end
-  if #placed > 0 then
+  if #ids >= first then
     redis.call('LPUSH', activeKey, unpack(ids, first))
   end
   if #ids < wanted then
     redis.call('DEL', counterKey)
   end
   return ids
+end
+
+local nothing = { 0, 0, 0, delayed and not isPaused and delayed / 0x1000 or 0 }
+local function isForeign(fault)
+  return string.find(fault.err, 'WRONGTYPE', 1, true)
 end
 
 local function begin(id, options)
@@ -80,6 +120,12 @@ local function begin(id, options)
     fields = { 'processedOn', now, 'pb', options['name'] }
   end
   local written = redis.pcall('HSET', job, unpack(fields))
+  if type(written) == 'table' and isForeign(written) then
+    redis.call('DEL', job .. ':lock')
+    redis.call('LREM', activeKey, 1, id)
+    setAside(jobPrefix, id)
+    return nothing
+  end
   if type(written) == 'table' then
     return written
   end
@@ -91,7 +137,6 @@ local function begin(id, options)
 end
 
 local ids = isPaused and {} or takeIds()
-local nothing = { 0, 0, 0, delayed and not isPaused and delayed / 0x1000 or 0 }
 for at = 1, wanted do
   answers[at] = ids[at] and begin(ids[at], cmsgpack.unpack(ARGV[2 + at])) or nothing
 end

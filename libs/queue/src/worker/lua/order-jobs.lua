@@ -10,14 +10,16 @@
 -- ARGV[3] most: jobs that get their place in this call
 -- ARGV[4] lead: tokens by which a bulk tenant that was idle may go ahead
 -- ARGV[5] interactive: most rows of a job that is interactive unless it says otherwise
--- Answers: how many in `wait` still have no place, how many jobs have one, and how many of those that are next are
---   interactive
--- Writes: prioritized, order; the field shoalPlace of each job's record
+-- Answers: how many in `wait` still have no place, how many jobs have one, how many of those that are next are
+--   interactive, and how many ids were set aside
+-- Writes: prioritized, order; the field shoalPlace of each job's record; what is set aside
 -- Deletes: from wait what has its place now; the order, when the line was empty
 --
 -- A job that was in line before (handed back, stalled, delayed, released by its child) keeps its place in its record
 -- and is not charged again. Larger inline jobs are not decoded (256 KiB of JSON would take a millisecond): a quote
--- inside a JSON string is always escaped, so `"tenant"` before a colon is a field.
+-- inside a JSON string is always escaped, so `"tenant"` before a colon is a field. Ids under which the queue keeps
+-- something of its own, and those with something else than a record, are set aside.
+-- @include "../../redis/lua/includes/set-aside.lua"
 local UNITS_PER_TOKEN = 16
 -- An interactive token is as long as one part in so many of a bulk token.
 local INTERACTIVE_PARTS = 256
@@ -38,6 +40,21 @@ local bulkLead = UNITS_PER_TOKEN * ARGV[4]
 -- Twice that, so that interactive jobs go before a fresh bulk tenant too; at 1/256 they last for 134 million tokens.
 local interactiveLead = 2 * bulkLead
 
+local asideCount = 0
+local function setReservedAside()
+  local before = asideCount
+  for _, id in ipairs(redis.call('LRANGE', waitKey, -most, -1)) do
+    if reservedKind(id) then
+      redis.call('LREM', waitKey, 0, id)
+      setAside(jobPrefix, id)
+      asideCount = asideCount + 1
+    end
+  end
+  return asideCount > before
+end
+while setReservedAside() do
+end
+
 local listed = redis.call('LRANGE', waitKey, -most, -1)
 local foreign = {}
 if #listed < most then
@@ -55,7 +72,7 @@ local function tell()
   while isUrgent(first[2 * urgent + 2]) do
     urgent = urgent + 1
   end
-  return { redis.call('LLEN', waitKey), redis.call('ZCARD', lineKey), urgent }
+  return { redis.call('LLEN', waitKey), redis.call('ZCARD', lineKey), urgent, asideCount }
 end
 
 if #listed == 0 and #foreign == 0 then
@@ -149,7 +166,13 @@ end
 
 local function enter(id)
   local job = jobPrefix .. id
-  local found = redis.call('HMGET', job, 'data', 'shoalPlace')
+  local found = redis.pcall('HMGET', job, 'data', 'shoalPlace')
+  if found.err or reservedKind(id) then
+    redis.call('ZREM', lineKey, id)
+    setAside(jobPrefix, id)
+    asideCount = asideCount + 1
+    return
+  end
   local data, place = found[1], tonumber(found[2])
   if not place then
     place = placeOf(id, data or '')
@@ -169,7 +192,9 @@ end
 for _, id in ipairs(foreign) do
   enter(id)
 end
-redis.call('ZADD', lineKey, unpack(line))
+if #line > 0 then
+  redis.call('ZADD', lineKey, unpack(line))
+end
 if #listed > 0 then
   redis.call('LTRIM', waitKey, 0, -#listed - 1)
 end

@@ -1,0 +1,20 @@
+#!lua flags=allow-oom
+-- Moves a key of a queue aside that is of another type than it should be.
+--
+-- Runs: by a repair, and by a worker that has met such a key
+-- KEYS[1] key: of the queue
+-- KEYS[2] aside: its new name
+-- KEYS[3] noted: sorted set of what was set aside, by when
+-- ARGV[1] type: that it should be of; "none" where no key should be
+-- ARGV[2] name: under which it is noted
+-- Answers: the type that was found where it was moved, else false
+-- Writes: the key under its new name, noted
+-- Deletes: the key
+-- @include "../../redis/lua/includes/server-clock.lua"
+local found = redis.call('TYPE', KEYS[1]).ok
+if found == 'none' or found == ARGV[1] then
+  return false
+end
+redis.call('RENAME', KEYS[1], KEYS[2])
+redis.call('ZADD', KEYS[3], serverClockMs(), ARGV[2])
+return found
