@@ -26,6 +26,7 @@ import {
 import { checkInputs, refuseFieldsWithoutEffect, totalBytes } from '../input/files.ts';
 import { readLines } from '../input/lines.ts';
 import { RecordReader } from '../input/record-reader.ts';
+import { ReadingNotes } from '../input/reading-notes.ts';
 import type { TextFormat, TextRecord } from '../input/record.ts';
 import { decodeLine } from '../input/utf8.ts';
 import { duration, rowProgress } from '../progress.ts';
@@ -74,11 +75,17 @@ export async function build(
   const hasVectors = await areVectors(files, flags);
   if (hasVectors) refuseFlagsOfTexts(flags);
   if (flags.append === true) await refuseOtherRows(folder, name, flags);
-  const info = hasVectors
-    ? await write({ terminal, settings, folder, name, flags }, chained(files, flags, terminal.signal), { about: {} })
+  const { info, notes } = hasVectors
+    ? {
+        info: await write({ terminal, settings, folder, name, flags }, chained(files, flags, terminal.signal), {
+          about: {},
+        }),
+        notes: new ReadingNotes(),
+      }
     : await buildFromTexts(terminal, settings, name, files, flags);
   const recall = flags.ann === true ? await measure(terminal, settings, info, flags) : undefined;
-  if (flags.json === true) return print(terminal, `${JSON.stringify({ ...info, ...annOf(flags, recall) }, null, 1)}\n`);
+  if (flags.json === true)
+    return print(terminal, `${JSON.stringify({ ...info, ...annOf(flags, recall), ...readOf(notes) }, null, 1)}\n`);
   if (flags.quiet === true) return;
   const { version, rows, dims, dtype, bytes } = info;
   say(
@@ -89,6 +96,7 @@ export async function build(
         recall === undefined ? '' : `; candidates: ${recallText(recall)}`
       }`,
   );
+  for (const line of notes.lines) say(terminal, line);
 }
 
 interface Target {
@@ -123,7 +131,7 @@ async function buildFromTexts(
   name: string,
   files: readonly string[],
   flags: BuildFlags,
-): Promise<CollectionInfo> {
+): Promise<{ readonly info: CollectionInfo; readonly notes: ReadingNotes }> {
   if (flags.column !== undefined)
     throw new ShoalError(
       'USAGE',
@@ -157,11 +165,12 @@ async function buildFromTexts(
       const source = embedded(terminal, session, records, (rows) =>
         bar.update(rows, records.estimateTotal(totalBytes(inputs))),
       );
-      return await write({ terminal, settings, folder, name, flags }, source, {
+      const info = await write({ terminal, settings, folder, name, flags }, source, {
         about,
         dims: model.dims,
         signal: session.signal,
       });
+      return { info, notes: records.notes };
     } finally {
       bar.stop();
     }
@@ -307,6 +316,11 @@ async function firstRecord(path: string): Promise<string> {
     }
   }
   return '';
+}
+
+/** What reading the texts left out, where it left out anything. */
+function readOf({ counts }: ReadingNotes): { readonly read?: object } {
+  return Object.keys(counts).length === 0 ? {} : { read: counts };
 }
 
 function annOf({ metric }: CheckFlags, recall: Recall | undefined): { readonly ann?: object } {

@@ -106,7 +106,9 @@ async function writeNothing(terminal: Terminal, request: CheckedRequest): Promis
   // an input that has become empty is another one, and was refused; rows are here only where there is one of both
   const { writer } = await openWriter(terminal, { ...request, earlier: earlier?.rows === 0 ? undefined : earlier });
   await writer.finish();
-  if (flags.quiet !== true) say(terminal, summary({ rows: 0, rowsBefore: 0, truncated: 0, failed: 0 }, request, 0));
+  if (flags.quiet === true) return;
+  say(terminal, summary({ rows: 0, rowsBefore: 0, truncated: 0, failed: 0 }, request, 0));
+  request.records.sayNotes();
 }
 
 interface Request {
@@ -133,8 +135,9 @@ async function run(terminal: Terminal, session: Session, request: CheckedRequest
   try {
     const done = await stream(terminal, session, { ...request, writer, state });
     await writer.finish();
-    if (flags.quiet !== true)
-      say(terminal, summary(done, request, (performance.now() - startedMs) / 1_000, idsFileOf(writer)));
+    if (flags.quiet === true) return;
+    say(terminal, summary(done, request, (performance.now() - startedMs) / 1_000, idsFileOf(writer)));
+    request.records.sayNotes();
   } catch (error) {
     const left = await writer.abandon();
     tellWhatIsLeft(terminal, left, request);
@@ -349,6 +352,9 @@ async function checkShards(
   );
 }
 
+/** Counted up when the same file becomes other rows: a run of an older version is not gone on with then. */
+const READING_RULES = 2;
+
 function runRequest(model: StoredModel, { settings, flags, inputs, format }: Request): RunRequest {
   const options = {
     '--output-format': format,
@@ -364,6 +370,7 @@ function runRequest(model: StoredModel, { settings, flags, inputs, format }: Req
     '--truncate': flags.truncate,
     '--dimensions': flags.dimensions,
     '--max-tokens': settings.maxTokens,
+    'rules by which this version reads files': READING_RULES,
   };
   const given = Object.entries(options).flatMap(([flag, value]) =>
     value === undefined ? [] : [[flag, String(value)] as const],

@@ -84,7 +84,10 @@ export function totalBytes(inputs: readonly Input[]): number | undefined {
   );
 }
 
-export interface ReadOptions extends Pick<RecordOptions, 'textField' | 'idField' | 'delimiter' | 'hasHeader'> {
+export interface ReadOptions extends Pick<
+  RecordOptions,
+  'textField' | 'idField' | 'delimiter' | 'hasHeader' | 'notes'
+> {
   readonly stdin: AsyncIterable<unknown>;
   /** Called with the size of each chunk that was read. */
   readonly onBytes: (bytes: number) => void;

@@ -1,23 +1,27 @@
-// Markdown into records: a document is cut into passages by heading and paragraph, as `shoal try` cuts it, and a
-// passage is called FILE#HEADING-PATH/N. Nothing is left out here: `shoal try` skips what answers no question, this
-// file may not. The only reader that holds a whole document, and therefore the only one that refuses a long one.
+// Markdown into records: a document is cut into passages by heading and paragraph, and a passage is called
+// FILE#HEADING-PATH/N. Nothing that a reader sees is left out: `shoal try` skips what answers no question, this file may
+// not. The only reader that holds a whole document, and therefore the only one that refuses a long one.
 
-import { embeddedText, splitPassages } from '../search/passages.ts';
+import { allPassages, embeddedText } from '../markdown/passages.ts';
+import { ReadingNotes } from './reading-notes.ts';
 import type { Found, RecordOptions } from './record.ts';
 import { decodeLine } from './utf8.ts';
 
 /** Far above any document that a person wrote; what is longer is data with a wrong name. */
 const MAX_DOCUMENT_BYTES = 16 * 1024 * 1024;
 
-export async function* markdownRecords(chunks: AsyncIterable<Buffer>, { name }: RecordOptions): AsyncGenerator<Found> {
+export async function* markdownRecords(
+  chunks: AsyncIterable<Buffer>,
+  { name, notes = new ReadingNotes() }: RecordOptions,
+): AsyncGenerator<Found> {
   const document = await readDocument(chunks);
   if ('problem' in document) yield { line: undefined, problem: document.problem };
-  else yield* passages(document.text, name);
+  else yield* passages(document.text, name, notes);
 }
 
-function* passages(document: string, name: string): Generator<Found> {
+function* passages(document: string, name: string, notes: ReadingNotes): Generator<Found> {
   const counts = new Map<string, number>();
-  for (const passage of splitPassages(document, 'all')) {
+  for (const passage of allPassages(document, notes)) {
     const path = passage.headings.map(slug).join('/');
     const count = (counts.get(path) ?? 0) + 1;
     counts.set(path, count);

@@ -5,9 +5,10 @@ import { ShoalError } from '@shoal/contract';
 import type { Tokenizer } from '@shoal/core';
 import { say, type Terminal } from '../terminal.ts';
 import { readInputs, type Input, type ReadOptions } from './files.ts';
+import { ReadingNotes, isEmptyText } from './reading-notes.ts';
 import { placeIn, type BadRecord, type RecordId, type TextRecord } from './record.ts';
 
-export interface RecordReaderOptions extends Omit<ReadOptions, 'stdin' | 'onBytes'> {
+export interface RecordReaderOptions extends Omit<ReadOptions, 'stdin' | 'onBytes' | 'notes'> {
   /** Bad records are left out, each with a note; else the first one ends the run. */
   readonly skipsBad: boolean;
   /** Told of each record that is left out. */
@@ -37,6 +38,8 @@ export class RecordReader {
   #good = 0;
   #isAtEnd = false;
   skipped = 0;
+  /** What was left out or is empty, in as much as has been read. */
+  readonly notes = new ReadingNotes();
 
   constructor(
     terminal: Terminal,
@@ -49,6 +52,7 @@ export class RecordReader {
     this.#onSkip = onSkip;
     this.#records = readInputs(inputs, {
       ...fields,
+      notes: this.notes,
       stdin: terminal.stdin,
       onBytes: (bytes) => (this.#bytes += bytes),
     });
@@ -113,8 +117,16 @@ export class RecordReader {
       if (!('text' in value)) this.#refuse(value, value.problem);
       else if (this.#firstGood !== undefined && this.#hasOneColumn && (value.id !== undefined) !== this.hasIds)
         this.#refuse(value, otherKind(value, this.#firstGood));
-      else return value;
+      else {
+        if (isEmptyText(value.text)) this.notes.add('emptyTexts');
+        return value;
+      }
     }
+  }
+
+  /** Once, when all is read. */
+  sayNotes(): void {
+    for (const line of this.notes.lines) say(this.#terminal, line);
   }
 
   #refuse(record: TextRecord | BadRecord, problem: string): void {

@@ -1,5 +1,7 @@
 // What every input becomes: records of one text each, with an id and a place, good ones and bad ones in their order.
 
+import type { ReadingNotes } from './reading-notes.ts';
+
 export const TEXT_FORMATS = ['text', 'jsonl', 'csv', 'markdown'] as const;
 export type TextFormat = (typeof TEXT_FORMATS)[number];
 export type RecordId = string | number;
@@ -38,6 +40,8 @@ export interface RecordOptions {
   /** Whether the first row of CSV names the fields. */
   readonly hasHeader?: boolean;
   readonly maxLineBytes?: number;
+  /** Where it is counted what a reader leaves out. */
+  readonly notes?: ReadingNotes;
 }
 
 /** One record before it is counted. */

@@ -4,6 +4,7 @@
 import { csvRecords } from './csv-records.ts';
 import { lineRecords } from './line-records.ts';
 import { markdownRecords } from './markdown-records.ts';
+import type { ReadingNotes } from './reading-notes.ts';
 import { placeIn, type BadRecord, type Found, type RecordOptions, type TextRecord } from './record.ts';
 
 /**
@@ -23,7 +24,7 @@ export async function* readRecords(
   for await (const found of foundIn(chunks, options)) {
     const { name: file } = options;
     yield 'text' in found
-      ? { index, id: found.id, text: clip(found.text), file, line: found.line }
+      ? { index, id: found.id, text: clip(found.text, options.notes), file, line: found.line }
       : { index, file, line: found.line, problem: `${placeIn(file, found.line)}: ${found.problem}` };
     index++;
   }
@@ -41,9 +42,11 @@ function foundIn(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGe
   }
 }
 
-/** A copy: a slice of a string keeps the whole of it alive. */
-function clip(text: string): string {
-  return text.length <= MAX_TEXT_CHARACTERS
-    ? text
-    : Buffer.from(text.slice(0, MAX_TEXT_CHARACTERS), 'utf16le').toString('utf16le');
+/** A copy: a slice of a string keeps the whole of it alive. Never between the halves of a character. */
+function clip(text: string, notes: ReadingNotes | undefined): string {
+  if (text.length <= MAX_TEXT_CHARACTERS) return text;
+  notes?.add('clippedTexts');
+  const last = text.charCodeAt(MAX_TEXT_CHARACTERS - 1);
+  const end = MAX_TEXT_CHARACTERS - (last >= 0xd8_00 && last <= 0xdb_ff ? 1 : 0);
+  return Buffer.from(text.slice(0, end), 'utf16le').toString('utf16le');
 }

@@ -4,7 +4,7 @@
 import { createHash } from 'node:crypto';
 import { readFile, readdir } from 'node:fs/promises';
 import { join, relative, sep } from 'node:path';
-import { embeddedText, splitPassages } from './passages.ts';
+import { answeringPassages, embeddedText } from '../markdown/passages.ts';
 
 export interface CorpusPassage {
   /** Path below the root, with "/". */
@@ -53,7 +53,7 @@ export async function readCorpus(root: string, limits: CorpusLimits): Promise<re
 /** The passages of some Markdown files below `root`. */
 export async function passagesOf(root: string, file: string): Promise<readonly CorpusPassage[]> {
   const markdown = (await readFile(join(root, file), 'utf8').catch(() => '')).slice(0, DOCUMENT_CHARACTERS);
-  return splitPassages(markdown).map((passage) => {
+  return answeringPassages(markdown).map((passage) => {
     const embedded = embeddedText(passage);
     return {
       file,

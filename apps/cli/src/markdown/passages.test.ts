@@ -1,12 +1,12 @@
 import { describe, expect, test } from 'vitest';
-import { embeddedText, splitPassages } from './passages.ts';
+import { answeringPassages, embeddedText } from './passages.ts';
 
 const sentence = 'A lease that is not renewed runs out, and the queue gives the job to somebody else. ';
-const textsOf = (markdown: string) => splitPassages(markdown).map((passage) => passage.text);
+const textsOf = (markdown: string) => answeringPassages(markdown).map((passage) => passage.text);
 
 describe('passages', () => {
   test('carry the headings above them, in every notation', () => {
-    const passages = splitPassages(
+    const passages = answeringPassages(
       `Intro without any heading above it.\n\n# Guide\n\n## Lease ` +
         `##\n${sentence}\n\nRenewal\n-------\n${sentence}\n<h2 align="center">Other</h2>\n\n${sentence}\n# ` +
         `Second\n${sentence}`,
@@ -28,15 +28,15 @@ describe('passages', () => {
     ]);
   });
 
-  test('of a long paragraph end with sentences and stay below 90 words', () => {
+  test('of a long paragraph end with sentences and have 60 to 95 words', () => {
     const passages = textsOf(sentence.repeat(30));
     expect(passages.length).toBeGreaterThan(5);
-    expect(passages.every((text) => text.endsWith('.') && text.split(/\s+/).length <= 90)).toBe(true);
+    expect(passages.every((text) => text.endsWith('.') && text.split(/\s+/).length <= 95)).toBe(true);
     expect(passages.join(' ')).toBe(sentence.repeat(30).trim());
   });
 
   test('of text without sentences or spaces are bounded as well', () => {
-    expect(textsOf('word '.repeat(1_000)).every((text) => text.split(/\s+/).length <= 90)).toBe(true);
+    expect(textsOf('word '.repeat(1_000)).every((text) => text.split(/\s+/).length <= 98)).toBe(true);
     expect(Math.max(...textsOf('x'.repeat(50_000)).map((text) => text.length))).toBeLessThan(1_000);
   });
 
@@ -66,7 +66,7 @@ describe('passages', () => {
       ...Array.from({ length: 20 }, (_, i) => `npm run build-${i}`),
       '```',
     ].join('\n');
-    const [passage, ...more] = splitPassages(`# Build\n\nRun this to build every package:\n\n${code}`);
+    const [passage, ...more] = answeringPassages(`# Build\n\nRun this to build every package:\n\n${code}`);
     expect(more).toEqual([]);
     expect(passage).toEqual({
       headings: ['Build'],
@@ -78,13 +78,13 @@ describe('passages', () => {
 
   test('of a fence that never ends, inside a list, are none too many', () => {
     expect(textsOf('- first do this and that, please\n\n    ```js\n    const answer = 42;\n')).toEqual([
-      '- first do this and that, please\n    const answer = 42;',
+      '- first do this and that, please\nconst answer = 42;',
     ]);
   });
 
   test('that say next to nothing are left out', () => {
     expect(
-      splitPassages(
+      answeringPassages(
         '# Title\n\nMIT\n\n---\n\n## License\n\nThis package is distributed under the terms of some licence.\n',
       ),
     ).toEqual([]);
