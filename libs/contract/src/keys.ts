@@ -75,6 +75,8 @@ export interface KeySpace {
   janitor(queue: string): string;
   /** Sorted set of inputs without a job by when a sweep first saw them so, see janitor.ts. */
   jobless(queue: string): string;
+  /** Server's time at which a worker of the lane last looked at it, epoch ms, see clock-watch.ts. */
+  clock(queue: string): string;
   /**
    * Sorted set of what was moved aside because it lay where the queue keeps something of its own; each lies under
    * `<this>:<member>`.
@@ -103,6 +105,7 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     door: (queue) => `${prefix}:door:${queue}`,
     janitor: (queue) => `${prefix}:janitor:${queue}`,
     jobless: (queue) => `${prefix}:jobless:${queue}`,
+    clock: (queue) => `${prefix}:clock:${queue}`,
     setAside: (queue) => `${prefix}:set-aside:${queue}`,
     reply: (name) => `${prefix}:reply:${name}`,
   };

@@ -55,7 +55,13 @@ export type { ProducerOptions } from './producer/open-queue.ts';
 export type { Again } from './producer/job-verdict.ts';
 export { QueueGauge, type QueueDepth, type QueueGaugeOptions } from './producer/queue-depth.ts';
 export { ResultReader, type ReaderOptions } from './producer/result-reader.ts';
-export { WorkerPresence, liveWorkers, serverClock, type PresenceOptions } from './lanes/worker-presence.ts';
+export {
+  WorkerPresence,
+  liveWorkers,
+  serverClock,
+  type PresenceOptions,
+  type ServerClock,
+} from './lanes/worker-presence.ts';
 export { Fleet, type FleetOptions, type FleetView, type LaneDepth, type LiveWorker } from './lanes/fleet.ts';
 export { FleetWatch, HybridGate, alarmOfCpuLane } from './lanes/hybrid-gate.ts';
 export { LanesSource, type LaneSource, type MainLaneGate } from './lanes/lanes-source.ts';

@@ -196,9 +196,11 @@ export async function repair(terminal: Terminal, flags: QueueFlags): Promise<voi
       .repair((jobs, total) => bar.update(jobs, Math.max(jobs, total)), terminal.signal)
       .finally(() => bar.stop());
     terminal.signal.throwIfAborted();
-    const { jobs, moved, setAside, mended, failed, requeued, released, removed, quarantined, kept } = repaired;
+    const { jobs, moved, shortened, setAside, mended, failed, requeued, released, removed, quarantined, kept } =
+      repaired;
     const told = [
       [moved, 'keys of the queue were of another type and were moved aside'],
+      [shortened, 'leases would have lasted too long, since the clock of the server was set back, and were shortened'],
       [setAside, 'ids were set aside: names that the queue keeps for itself, or something else than a job'],
       [mended, 'damaged records can be read again'],
       [failed, 'of the waiting ones have failed, with what was found'],

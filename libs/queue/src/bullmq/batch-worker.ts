@@ -13,7 +13,7 @@ export interface BatchWorkerOptions {
   readonly prefix: string;
   readonly queue: string;
   readonly workerId: string;
-  /** What the lock tokens of this process begin with. */
+  /** What the lock tokens of this process begin with. They end in the lease, for who finds a lock that lasts too long. */
   readonly tokenPrefix: string;
   readonly leaseMs: number;
   readonly stalledCheckMs: number;
@@ -41,6 +41,7 @@ const ONLY_WAITING = 'waits';
 
 export class BatchWorker extends Worker {
   private readonly tokenPrefix: string;
+  private readonly leaseMs: number;
   private readonly place: Pick<BatchWorkerOptions, 'connection' | 'prefix' | 'queue'>;
   private tokens = 0;
   private blocking: Closable | undefined;
@@ -59,6 +60,7 @@ export class BatchWorker extends Worker {
       removeOnFail: { count: KEEP_FAILED },
     });
     this.tokenPrefix = options.tokenPrefix;
+    this.leaseMs = options.leaseMs;
     this.place = options;
   }
 
@@ -110,7 +112,7 @@ export class BatchWorker extends Worker {
   }
 
   private async take(): Promise<TakenJob | undefined> {
-    const token = `${this.tokenPrefix}~${this.id}:${this.tokens++}`;
+    const token = `${this.tokenPrefix}~${this.id}:${this.tokens++}@${this.leaseMs}`;
     try {
       // Typed as Job by BullMQ, undefined when there is none.
       const job: Job | undefined = await this.getNextJob(token, { block: false });

@@ -141,19 +141,30 @@ export async function liveWorkers(
   return Array.isArray(reply) ? reply.map(String) : [];
 }
 
-/**
- * Epoch milliseconds by the server's clock, read once: two clocks drift apart by milliseconds a day. Throws
- * QUEUE_UNREACHABLE.
- */
-export async function serverClock(redisUrl: string): Promise<() => number> {
+/** Epoch milliseconds by the server's clock. */
+export interface ServerClock {
+  (): number;
+  /** The server's time now, as somebody has just heard it. */
+  heard(serverMs: number): void;
+}
+
+/** Less is how long an answer takes to come; two clocks drift apart by milliseconds a day. */
+const STEP_MS = 1_000;
+
+/** Read at the start; a clock that is set to another time is followed when that is heard of. Throws QUEUE_UNREACHABLE. */
+export async function serverClock(redisUrl: string): Promise<ServerClock> {
   const connection = openConnection({ url: redisUrl, name: 'shoal:clock' });
   try {
     await untilReady(connection, redisUrl);
     const askedMs = performance.now();
     const [seconds, microseconds] = await connection.time();
     const halfwayMs = (askedMs + performance.now()) / 2;
-    const offsetMs = Number(seconds) * 1_000 + Number(microseconds) / 1_000 - halfwayMs;
-    return () => offsetMs + performance.now();
+    let offsetMs = Number(seconds) * 1_000 + Number(microseconds) / 1_000 - halfwayMs;
+    const heard = (serverMs: number): void => {
+      const heardOffsetMs = serverMs - performance.now();
+      if (Math.abs(heardOffsetMs - offsetMs) > STEP_MS) offsetMs = heardOffsetMs;
+    };
+    return Object.assign(() => offsetMs + performance.now(), { heard });
   } finally {
     await closeConnection(connection);
   }

@@ -175,7 +175,17 @@ export class QueueAdmin {
         ),
       );
       const total = totals.reduce((sum, count) => sum + count, 0);
-      const report = { jobs: 0, moved, setAside: 0, mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
+      const report = {
+        jobs: 0,
+        moved,
+        shortened: 0,
+        setAside: 0,
+        mended: 0,
+        failed: 0,
+        requeued: 0,
+        released: 0,
+        removed: 0,
+      };
       for (const lane of lanes) {
         const before = report.jobs;
         const repaired = await repairQueue({

@@ -11,6 +11,7 @@ const keys = keySpace(PREFIX);
 const key = (name: string): string => keys.job(QUEUE, name);
 const NOTHING: Omit<RepairReport, 'jobs'> = {
   moved: 0,
+  shortened: 0,
   setAside: 0,
   mended: 0,
   failed: 0,
@@ -60,7 +61,8 @@ async function addNeighbours(count: number): Promise<void> {
 
 async function snapshot(): Promise<Record<string, unknown>> {
   const all: Record<string, unknown> = {};
-  for (const name of await connection.keys(`${PREFIX}:*`)) all[name] = (await connection.dump(name))?.toString();
+  const names = (await connection.keys(`${PREFIX}:*`)).filter((name) => name !== keys.clock(QUEUE));
+  for (const name of names) all[name] = (await connection.dump(name))?.toString();
   return all;
 }
 

@@ -12,6 +12,7 @@ import type { Redis } from '../redis/connection.ts';
 import { repairRecord, damageIn, damageSentence, isGone, readFields } from '../bullmq/record-repair.ts';
 import { runScript } from '../redis/script.ts';
 import { literally } from '../redis/scan-pattern.ts';
+import { lookAtClock } from '../worker/clock-watch.ts';
 import { moveWrongKeys } from './queue-keys.ts';
 import {
   ADOPT_UNLISTED_JOBS,
@@ -38,6 +39,8 @@ export interface RepairReport {
   readonly jobs: number;
   /** Keys of the queue that were of another type than they should be, and were moved aside. */
   readonly moved: number;
+  /** Locks that would have lasted for longer than a lease, because the server's clock was set back. */
+  readonly shortened: number;
   /** Ids that no job may have, or under which lay something else than a record; moved aside. */
   readonly setAside: number;
   /** Records that can be read again. */
@@ -58,19 +61,32 @@ const STATES: readonly State[] = ['wait', 'prioritized', 'delayed', 'waiting-chi
 /** A step of so many takes the server 1 to 2 ms (Valkey 9.1, 2026-11). */
 const STEP_JOBS = 250;
 const SCAN_STEP = 1_000;
+/** Most that the setting `stalledCheckMs` may be: what it is, the workers know. */
+const LONGEST_CHECK_MS = 600_000;
 
 /** Resolves to what was done; stops early, without an error, when `signal` is aborted. */
 export async function repairQueue(options: RepairOptions): Promise<RepairReport> {
   const repair = new Repair(options);
   await repair.moveWrongKeys();
   await repair.walkActive();
+  await repair.shortenLocks();
   for (const state of STATES) await repair.walk(state);
   await repair.adoptUnlisted();
   return repair.report;
 }
 
 class Repair {
-  readonly report = { jobs: 0, moved: 0, setAside: 0, mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
+  readonly report = {
+    jobs: 0,
+    moved: 0,
+    shortened: 0,
+    setAside: 0,
+    mended: 0,
+    failed: 0,
+    requeued: 0,
+    released: 0,
+    removed: 0,
+  };
   private readonly options: RepairOptions;
   /** Of jobs without a place in line: who is in here need not be looked for one by one. */
   private readonly waiting = new Set<string>();
@@ -95,6 +111,13 @@ class Repair {
         if (isForeign(id, kinds[nth] ?? 'none')) await this.setAside('active', id);
       await this.stepped(0);
     }
+  }
+
+  async shortenLocks(): Promise<void> {
+    const { connection, prefix, queue } = this.options;
+    const place = { prefix, queue, stalledCheckMs: LONGEST_CHECK_MS };
+    const { locksShortened } = await lookAtClock(connection, place, this.options.isThorough === true);
+    this.report.shortened += locksShortened;
   }
 
   /** All jobs of a state, from the head on; what leaves the list on the way makes those behind it move up. */

@@ -212,7 +212,9 @@ export class BullJobSource implements JobSource {
     await Promise.all([worker.untilReady(), cancels.start(), completions.prepare()]);
     if (workerName !== '') await giveBackPredecessors({ connection, worker, prefix, queue, name: workerName, log });
     await worker.startStalledCheckTimer();
-    if (!this.isStopped()) this.leases.start();
+    if (this.isStopped()) return;
+    this.leases.start();
+    this.parts.clockWatch.start();
   }
 
   private hooks(): SourceHooks {
@@ -238,13 +240,14 @@ export class BullJobSource implements JobSource {
     this.end.abort();
     this.claimed.clear();
     await Promise.all([
-      this.parts?.mender.settled(),
       this.parts?.worker.shutDown(),
       this.parts?.cancels.stop(),
       this.handOvers?.stop(),
       this.quarantine?.close(),
     ]);
+    this.parts?.clockWatch.stop();
     if (this.connection !== undefined) await closeConnection(this.connection);
+    await within(HAND_BACK_MS, Promise.all([this.parts?.clockWatch.settled(), this.parts?.mender.settled()]));
     await within(HAND_BACK_MS, this.opening);
   }
 

@@ -13,6 +13,7 @@ import { checkServer, type ServerFacts } from '../redis/server-check.ts';
 import { KeyMender } from '../upkeep/key-mender.ts';
 import type { Quarantine } from '../upkeep/quarantine.ts';
 import { RedisAnnouncer } from './announcer.ts';
+import { ClockWatch } from './clock-watch.ts';
 import { ClaimBrake, DEFAULT_BRAKE, type BrakeLimits, type ServerPressure } from './claim-brake.ts';
 import { ClaimBursts } from './claim-bursts.ts';
 import { orderWaiting, type WaitingOrder } from './fair-order.ts';
@@ -41,6 +42,8 @@ export interface BullJobSourceOptions {
   readonly brake?: BrakeLimits | undefined;
   /** See checkServer. */
   readonly isUnsafeAllowed?: boolean | undefined;
+  /** Told of the server's time again and again, epoch ms. */
+  readonly onServerTime?: ((serverMs: number) => void) | undefined;
   readonly onBrake?: ((reason: ServerPressure | undefined) => void) | undefined;
   readonly log: Logger;
 }
@@ -55,6 +58,7 @@ export interface SourceParts {
   readonly completions: Completions;
   readonly cancels: CancelListener;
   readonly mender: KeyMender;
+  readonly clockWatch: ClockWatch;
 }
 
 /** What the source has before it has parts. */
@@ -95,6 +99,8 @@ export function assembleParts(options: BullJobSourceOptions, wiring: SourceWirin
   const { redisUrl, prefix, queue, leaseMs, log } = options;
   const place = { connection, prefix, queue, log };
   const mender = new KeyMender({ ...place, signal });
+  const { stalledCheckMs, onServerTime } = options;
+  const clockWatch = new ClockWatch({ ...place, stalledCheckMs, onServerTime, signal });
   const worker = openWorker(options, connection, mender);
   const completions = new Completions({ ...place, kept: KEEP_COMPLETED, signal });
   const announcer = new RedisAnnouncer({ ...place, sendEndings: () => completions.flush(), signal });
@@ -128,7 +134,7 @@ export function assembleParts(options: BullJobSourceOptions, wiring: SourceWirin
     onChange: options.onBrake,
     signal: claimingEnd,
   });
-  return { facts, worker, bursts, brake, endings, completions, cancels, mender };
+  return { facts, worker, bursts, brake, endings, completions, cancels, mender, clockWatch };
 }
 
 function openWorker(options: BullJobSourceOptions, connection: Redis, mender: KeyMender): BatchWorker {

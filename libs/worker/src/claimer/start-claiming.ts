@@ -15,7 +15,7 @@ import {
   type SweepFindings,
 } from '@shoal/core';
 import { faultPointsFrom, type FaultPoints } from '@shoal/core/base';
-import { Janitor, RedisAnnouncer, serverClock } from '@shoal/queue';
+import { Janitor, RedisAnnouncer, serverClock, type ServerClock } from '@shoal/queue';
 import { ExecutorNotes } from './executor-notes.ts';
 import type { ForkedExecutor } from './forked-executor.ts';
 import { openLanes, type WorkerLanesOptions } from './worker-lanes.ts';
@@ -124,7 +124,7 @@ async function openAll(
   const faults = faultPointsFrom(options.faultPoint, (signal) => process.kill(process.pid, signal));
   const meter = new LoadMeter();
   const ready = await early;
-  const lanes = await open.keep(openLanes(lanesOf(options, kind, { ready, meter, faults, recorder })));
+  const lanes = await open.keep(openLanes(lanesOf(options, kind, { ready, meter, faults, recorder, serverNowMs })));
   const source = await open.keep(lanes.source);
   const metrics = meter.tap(noting(recorder, notes, log));
   const limits = kind.limits(ready);
@@ -145,12 +145,13 @@ interface LanesParts {
   readonly meter: LoadMeter;
   readonly faults: FaultPoints;
   readonly recorder: Metrics;
+  readonly serverNowMs: ServerClock;
 }
 
 function lanesOf(
   { settings, log }: WorkerOptions,
   { queue, cpuQueue, workerName }: WorkerKind,
-  { ready, meter, faults, recorder }: LanesParts,
+  { ready, meter, faults, recorder, serverNowMs }: LanesParts,
 ): WorkerLanesOptions {
   const { redisUrl, prefix, leaseMs, stalledCheckMs } = settings;
   return {
@@ -165,6 +166,7 @@ function lanesOf(
       quarantineOf: queue,
       isUnsafeAllowed: settings.unsafeServer === 'warn',
       brake: settings,
+      onServerTime: (serverMs) => serverNowMs.heard(serverMs),
       onBrake: (reason) => recorder.claimingBraked(reason),
     },
     settings,

@@ -26,7 +26,8 @@ local VALUES_PER_JOB = 7
 -- too early.
 local MOST_IN_LINE = 200
 local LINE_LIFE_MS = 120000
--- Who comes back later than this loses its place.
+-- Who comes back later than this loses its place; who was to come back later than anybody is told to, did so by a clock
+-- that was set back since.
 local LATE_MS = 2000
 local SHORTEST_WAIT_MS, LONGEST_WAIT_MS = 20, 60000
 -- The wait while nobody knows how fast room comes back: nothing has left the queue yet.
@@ -58,7 +59,7 @@ local function drainRates()
     rowRate = average(rowRate, freshRows)
     byteRate = average(byteRate, freshBytes)
   end
-  if passed >= SAMPLE_MS or not since then
+  if passed >= SAMPLE_MS or passed < 0 or not since then
     redis.call(
       'HSET', drainKey, 'sampleMs', now, 'sampleRows', rows, 'sampleBytes', bytes, 'rowRate', rowRate, 'byteRate',
       byteRate
@@ -81,7 +82,8 @@ local aheadRows, aheadBytes, isPassed = 0, 0, false
 local line = redis.call('ZRANGE', doorKey, 0, MOST_IN_LINE - 1, 'WITHSCORES')
 for at = 1, #line, 2 do
   local who, itsRows, itsBytes, backMs = string.match(line[at], '^(%S+) (%d+) (%d+) (%d+)$')
-  if who == caller or tonumber(backMs) < now - LATE_MS then
+  local isStale = tonumber(backMs) < now - LATE_MS or tonumber(backMs) > now + LONGEST_WAIT_MS + LATE_MS
+  if who == caller or isStale then
     redis.call('ZREM', doorKey, line[at])
     if who == caller then
       since = tonumber(line[at + 1])

@@ -25,12 +25,22 @@ local function isOpen(job)
   return redis.call('EXISTS', job) == 1 and redis.call('HEXISTS', job, 'finishedOn') == 0
 end
 
+-- Of a reservation that no job stands for; one from the future is of a clock that was set back since, and begins anew.
+local function ageOf(id, held)
+  local madeAt = tonumber(string.match(held, RESERVED_AT))
+  if madeAt <= now then
+    return now - madeAt
+  end
+  redis.call('HSET', admittedKey, id, (string.gsub(held, '^(%a %d+ %d+ %d+) %d+', '%1 ' .. string.format('%.0f', now))))
+  return 0
+end
+
 local count = 0
 for at = 5, #ARGV do
   local id = ARGV[at]
   local held = redis.call('HGET', admittedKey, id)
   local isOver = held and not isOpen(jobPrefix .. id)
-  if isOver and now - tonumber(string.match(held, RESERVED_AT)) >= graceMs then
+  if isOver and ageOf(id, held) >= graceMs then
     local hasResult = redis.call('STRLEN', outputPrefix .. id) > HEADER_BYTES
     release(queue, id, not hasResult)
     if not hasResult then

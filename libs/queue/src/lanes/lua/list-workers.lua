@@ -8,4 +8,8 @@
 -- Writes: nothing
 -- Deletes: nothing
 -- @include "../../redis/lua/includes/server-clock.lua"
-return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. serverClockMs(), '+inf')
+
+-- Who seems to be alive for longer wrote that before the clock was set back.
+local LONGEST_LIFE_MS = 60000
+local now = serverClockMs()
+return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, now + LONGEST_LIFE_MS)

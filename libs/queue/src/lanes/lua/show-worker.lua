@@ -16,10 +16,16 @@
 -- There is no other sweep. Drained ones keep their entry, which nobody sees any more, until they are drained no longer:
 -- after an outage everybody's time is up.
 -- @include "../../redis/lua/includes/server-clock.lua"
+-- Ten times that of this version.
+local LONGEST_LIFE_MS = 60000
 local workersKey, factsKey, drainedKey = KEYS[1], KEYS[2], KEYS[3]
 local worker, lifeMs, facts, drainedMs = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local now = serverClockMs()
 
+-- Who seems to be alive for longer than anybody may be wrote that before the clock was set back.
+for _, ghost in ipairs(redis.call('ZRANGEBYSCORE', workersKey, '(' .. now + LONGEST_LIFE_MS, '+inf')) do
+  redis.call('ZADD', workersKey, now, ghost)
+end
 for _, old in ipairs(redis.call('ZRANGEBYSCORE', workersKey, '-inf', now - drainedMs)) do
   redis.call('SREM', drainedKey, old)
 end

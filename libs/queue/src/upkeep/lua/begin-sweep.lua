@@ -10,13 +10,18 @@
 -- ARGV[4] interval: from one sweep to the next, ms
 -- Answers: 1 when it may sweep, else 0
 -- Writes: the lock
--- Deletes: nothing
+-- Deletes: a lock that would last for longer than one may
 --
--- Not before nine tenths of the interval have passed since the last sweep, whoever did it.
+-- Not before nine tenths of the interval have passed since the last sweep, whoever did it. A last sweep in the future, and such a lock,
+-- are of a clock that was set back since.
 local LEAST_SHARE = 0.9
 local last = redis.call('ZSCORE', KEYS[2], '')
-if last and tonumber(ARGV[3]) - tonumber(last) < LEAST_SHARE * tonumber(ARGV[4]) then
+local passedMs = last and tonumber(ARGV[3]) - tonumber(last)
+if passedMs and passedMs >= 0 and passedMs < LEAST_SHARE * tonumber(ARGV[4]) then
   return 0
+end
+if redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then
+  redis.call('DEL', KEYS[1])
 end
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
   return 1

@@ -36,7 +36,7 @@ export const ADOPT_UNLISTED_JOBS: Script = {
 
 export const BEGIN_SWEEP: Script = {
   name: 'upkeep/begin-sweep',
-  sha: 'be63746f27e3dd114bb7bb36ffbf178f0c6f6eda',
+  sha: 'a60da18b7b8a2ea49f8a69a1446ae39a16439477',
   keyCount: 2,
   lua: [
     '#!lua flags=allow-oom\n-- Lets one janitor begin a sweep, when it is time for one.\n--\n-- Ru',
@@ -45,11 +45,14 @@ export const BEGIN_SWEEP: Script = {
     ' a job; under the empty name the last sweep\n-- ARGV[1] token: of this sweep\n-- ARGV[2] lif',
     "e: of the lock, ms\n-- ARGV[3] now: ms since 1970, by the server's clock\n-- ARGV[4] interva",
     'l: from one sweep to the next, ms\n-- Answers: 1 when it may sweep, else 0\n-- Writes: the l',
-    'ock\n-- Deletes: nothing\n--\n-- Not before nine tenths of the interval have passed since the',
-    " last sweep, whoever did it.\nlocal LEAST_SHARE = 0.9\nlocal last = redis.call('ZSCORE', KEY",
-    "S[2], '')\nif last and tonumber(ARGV[3]) - tonumber(last) < LEAST_SHARE * tonumber(ARGV[4])",
-    " then\n  return 0\nend\nif redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then\n  re",
-    'turn 1\nend\nreturn 0\n',
+    'ock\n-- Deletes: a lock that would last for longer than one may\n--\n-- Not before nine tenth',
+    's of the interval have passed since the last sweep, whoever did it. A last sweep in the fu',
+    'ture, and such a lock,\n-- are of a clock that was set back since.\nlocal LEAST_SHARE = 0.9\n',
+    "local last = redis.call('ZSCORE', KEYS[2], '')\nlocal passedMs = last and tonumber(ARGV[3])",
+    ' - tonumber(last)\nif passedMs and passedMs >= 0 and passedMs < LEAST_SHARE * tonumber(ARGV',
+    "[4]) then\n  return 0\nend\nif redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then\n  redis.c",
+    "all('DEL', KEYS[1])\nend\nif redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then\n ",
+    ' return 1\nend\nreturn 0\n',
   ].join(''),
 };
 
