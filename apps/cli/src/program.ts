@@ -435,7 +435,7 @@ function addDashboard(program: Command, terminal: Terminal): void {
       'Shows all queues and their jobs in a browser (Bull Board), for looking only. Prints its address when it ' +
         'listens.',
     );
-  addSettings(command, [...DASHBOARD, ...CONNECTION]);
+  addSettings(command, [...DASHBOARD, 'httpHosts', ...CONNECTION]);
   command.action(async (flags: ServeFlags) => (await import('./commands/serve.ts')).dashboard(terminal, flags));
 }
 
@@ -448,7 +448,7 @@ function addWorker(program: Command, terminal: Terminal): void {
         'similarity, for similarity jobs on the collections of this machine. SIGTERM or Ctrl-C drains: what is ' +
         'in flight is finished, the rest goes back to the queue.',
     );
-  addSettings(command, ['kind', 'device', 'model', 'maxTokens', ...CONNECTION, ...WORKER]);
+  addSettings(command, ['kind', 'device', 'model', 'maxTokens', 'httpHosts', ...CONNECTION, ...WORKER]);
   command.action(async (flags: WorkerFlags) => (await import('./commands/worker.ts')).worker(terminal, flags));
 }
 
@@ -706,9 +706,13 @@ export const SETTING_FLAGS = {
   drainTimeoutMs: ['ms', 'how long a stopping worker finishes its work'],
   logLevel: ['level', 'silent, error, warn, info or debug'],
   httpHost: ['host', 'address the HTTP producer listens on'],
+  httpHosts: ['names', 'names besides localhost that HTTP, dashboard and metrics answer to'],
   httpPort: ['port', 'port of the HTTP producer; 0: any free one'],
   requestTimeoutMs: ['ms', 'how long an HTTP request waits for its vectors'],
   maxOpenRequests: ['n', 'most HTTP requests at a time'],
+  maxWaitingRequests: ['n', 'most HTTP requests that wait for their turn'],
+  maxHttpBytes: ['bytes', 'bodies and answers that HTTP holds at a time'],
+  maxHttpConnections: ['n', 'most connections that HTTP holds'],
   httpTokenRows: ['which', 'whole or bare: token ids over HTTP with their end tokens, or without'],
   metricsHost: ['host', 'address a worker’s metrics are served on'],
   metricsPort: ['port', 'port of a worker’s /metrics; 0: none'],
@@ -719,9 +723,13 @@ export const SETTING_FLAGS = {
 const CONNECTION = ['redisUrl', 'unsafeServer', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
 const HTTP = [
   'httpHost',
+  'httpHosts',
   'httpPort',
   'requestTimeoutMs',
   'maxOpenRequests',
+  'maxWaitingRequests',
+  'maxHttpBytes',
+  'maxHttpConnections',
   'httpTokenRows',
   'maxQueuedRows',
   'maxQueuedBytes',

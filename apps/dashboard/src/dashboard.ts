@@ -1,7 +1,7 @@
 // Bull Board over every queue of a prefix, to look at and nothing else: read-only, texts begun and vectors left out.
 // Queues that come later appear by themselves, and nothing is asked of the server while nobody looks. There is no
-// authentication here: it belongs on loopback, and on loopback it answers only to names of this machine, so that no web
-// page can read it through a name of its own (DNS rebinding).
+// authentication here: it belongs on loopback. It answers only to names it knows, so that no web page can read it through
+// a name of its own (DNS rebinding).
 
 import type { AddressInfo } from 'node:net';
 import { createBullBoard } from '@bull-board/api';
@@ -9,7 +9,7 @@ import { BullMQAdapter } from '@bull-board/api/bullMQAdapter';
 import { FastifyAdapter } from '@bull-board/fastify';
 import { fastify, type FastifyInstance } from 'fastify';
 import type { Logger } from '@shoal/core';
-import { listenFailure } from '@shoal/ops';
+import { hostGuard, listenFailure, type HostGuard } from '@shoal/ops';
 import { BoardQueues, type BoardQueue } from '@shoal/queue';
 import { shorten } from './shorten.ts';
 
@@ -17,6 +17,8 @@ export interface DashboardOptions {
   readonly redisUrl: string;
   readonly prefix: string;
   readonly host: string;
+  /** Names besides those of this machine that it answers to: the setting httpHosts. */
+  readonly hosts?: string | undefined;
   /** 0: any free port. */
   readonly port: number;
   readonly log: Logger;
@@ -40,8 +42,8 @@ const FIND_SHARE = 20;
 export async function createDashboard(options: DashboardOptions): Promise<Dashboard> {
   const { redisUrl, prefix, host, port, log } = options;
   const queues = await BoardQueues.connect({ redisUrl, prefix, log });
-  const app = fastify({ forceCloseConnections: true });
-  guardHost(app, host);
+  const app = fastify({ forceCloseConnections: true, http: { requireHostHeader: false } });
+  guardHost(app, hostGuard(options));
   keepToItself(app);
   refuseWhileAway(app, queues);
   const show = addBoard(app);
@@ -113,16 +115,10 @@ function refuseWhileAway(app: FastifyInstance, queues: BoardQueues): void {
   });
 }
 
-const LOOPBACK = /^(localhost|127(\.\d{1,3}){3}|\[::1\]|::1)$/;
-
-function guardHost(app: FastifyInstance, host: string): void {
-  if (!LOOPBACK.test(host)) return;
-  app.addHook('onRequest', async (request, reply) => {
-    if (!LOOPBACK.test(request.hostname))
-      await reply
-        .status(403)
-        .type('text/plain')
-        .send(`this dashboard answers to localhost only, not to ${request.hostname.slice(0, 100)}\n`);
+function guardHost(app: FastifyInstance, guard: HostGuard): void {
+  app.addHook('onRequest', async ({ raw }, reply) => {
+    const refusal = guard(raw);
+    if (refusal !== undefined) await reply.status(refusal.status).type('text/plain').send(`${refusal.message}\n`);
   });
 }
 

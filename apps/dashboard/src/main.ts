@@ -6,8 +6,8 @@ import { createDashboard } from './dashboard.ts';
 process.exit(
   await serviceMain({
     name: 'dashboard',
-    start: async ({ redisUrl, prefix, dashboardHost: host, dashboardPort: port }, log) => {
-      const { url, stop } = await createDashboard({ redisUrl, prefix, host, port, log });
+    start: async ({ redisUrl, prefix, dashboardHost: host, dashboardPort: port, httpHosts: hosts }, log) => {
+      const { url, stop } = await createDashboard({ redisUrl, prefix, host, hosts, port, log });
       return { facts: { url }, stop };
     },
   }),

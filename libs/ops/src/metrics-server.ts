@@ -4,11 +4,14 @@
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { invariant } from '@shoal/contract';
+import { hostGuard, type HostGuard } from './host-guard.ts';
 import { listenFailure } from './listen-failure.ts';
 
 export interface MetricsServerOptions {
   /** Default 127.0.0.1. */
   readonly host?: string;
+  /** Names besides those of loopback that it answers to, see host-guard.ts. */
+  readonly hosts?: string | undefined;
   /** 0: any free port. */
   readonly port: number;
   readonly metrics: { readonly contentType: string; text(): Promise<string> };
@@ -27,7 +30,11 @@ export interface MetricsServer {
 /** Throws CONFIG_INVALID when it cannot listen there. */
 export async function startMetricsServer(options: MetricsServerOptions): Promise<MetricsServer> {
   const { host = '127.0.0.1', port } = options;
-  const server = createServer((request, response) => void answer(request, response, options));
+  const guard = hostGuard({ host, hosts: options.hosts });
+  const server = createServer(
+    { requireHostHeader: false }, // the guard does, with words
+    (request, response) => void answer(request, response, options, guard),
+  );
   server.listen({ host, port });
   await once(server, 'listening').catch((error: unknown) => {
     throw listenFailure(error, { host, port, what: 'metrics', setting: 'metricsPort' });
@@ -45,7 +52,10 @@ async function answer(
   request: IncomingMessage,
   response: ServerResponse,
   { metrics, health }: MetricsServerOptions,
+  guard: HostGuard,
 ): Promise<void> {
+  const refusal = guard(request);
+  if (refusal !== undefined) return reply(response, refusal.status, 'text/plain', `${refusal.message}\n`);
   const isRead = request.method === 'GET' || request.method === 'HEAD';
   switch (isRead ? request.url?.split('?')[0] : 'refused') {
     case '/metrics':

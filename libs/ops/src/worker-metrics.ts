@@ -47,14 +47,16 @@ export interface ServedMetrics {
  */
 export async function serveWorkerMetrics({
   host,
+  hosts,
   port,
 }: {
   readonly host: string;
+  readonly hosts?: string | undefined;
   readonly port: number;
 }): Promise<ServedMetrics> {
   if (port === 0) return { recorder: noMetrics, url: undefined, stop: async () => undefined };
   const { recorder, registry } = createWorkerMetrics();
-  const { url, stop } = await startMetricsServer({ host, port, metrics: registry });
+  const { url, stop } = await startMetricsServer({ host, hosts, port, metrics: registry });
   return { recorder, url, stop };
 }
 

@@ -247,13 +247,45 @@ export const settingsSchema = z.strictObject({
       'Address the HTTP producer listens on. There is no authentication yet: beyond loopback put something in ' +
         'front of it.',
     ),
+  httpHosts: z
+    .string()
+    .regex(
+      /^(\*|(\*\.)?[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(\s*,\s*(\*|(\*\.)?[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]))*$/,
+      'must be host names separated by commas, such as embed.example.com, *.example.com for all below one, or *',
+    )
+    .optional()
+    .describe(
+      'Names that HTTP, dashboard and metrics are asked by besides those of loopback and the address they listen ' +
+        'on: those of a proxy in front, for example. Other names are refused, because a web page can make one lead ' +
+        'here. A server that listens beyond loopback also answers to IP addresses and the name of its machine.',
+    ),
   httpPort: port.default(8787).describe('Port of the HTTP producer; 0 means any free one.'),
   requestTimeoutMs: durationMs(1_000, 3_600_000)
     .default(60_000)
     .describe('How long an HTTP request waits for its vectors before it is answered with 503.'),
   maxOpenRequests: count(1, 65_536)
     .default(256)
-    .describe('Most HTTP requests for embeddings at a time; more are answered with 429.'),
+    .describe(
+      'Most HTTP requests that are answered at a time, each until its answer is written; more wait for their turn.',
+    ),
+  maxWaitingRequests: count(0, 1 << 20)
+    .default(4_096)
+    .describe(
+      'Most HTTP requests that wait for their turn, each no longer than requestTimeoutMs; more are answered with 429 ' +
+        'and the time to come back.',
+    ),
+  maxHttpBytes: count(1 << 20, Number.MAX_SAFE_INTEGER)
+    .default(256 * 1024 * 1024)
+    .describe(
+      'Bytes of bodies and answers that HTTP holds for its callers at a time; requests beyond are answered with 429, ' +
+        'or wait where it is their answers that are large.',
+    ),
+  maxHttpConnections: count(20, 1 << 20)
+    .default(4_096)
+    .describe(
+      'Most connections that HTTP holds, fewer where the process may not open as many files; the idlest are closed ' +
+        'for new ones.',
+    ),
   httpTokenRows: z
     .enum(['whole', 'bare'])
     .default('whole')

@@ -195,8 +195,9 @@ function noting(metrics: Metrics, notes: ExecutorNotes, log: Logger): Metrics {
 async function serveMetrics({
   metricsHost: host,
   metricsPort: port,
+  httpHosts: hosts,
 }: Settings): Promise<{ readonly recorder: Metrics; stop(): Promise<void> }> {
   if (port === 0) return { recorder: noMetrics, stop: async () => undefined };
   const { serveWorkerMetrics } = await import('@shoal/ops');
-  return serveWorkerMetrics({ host, port });
+  return serveWorkerMetrics({ host, hosts, port });
 }
