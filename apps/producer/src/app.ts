@@ -2,16 +2,19 @@
 // Fastify checks and serializes nothing here; it parses JSON, bounds bodies and finds routes. Where vectors come from
 // is the Embedder's business.
 
-import { STATUS_CODES, maxHeaderSize } from 'node:http';
+import { STATUS_CODES, maxHeaderSize, type IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 import swagger from '@fastify/swagger';
 import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
+import type { ShoalClient } from '@shoal/client';
 import type { Logger } from '@shoal/core';
 import type { MetricRegistry, PRODUCER_METRICS } from '@shoal/ops';
 import type { QueueDepth } from '@shoal/queue';
 import type { Embedder } from './embedder.ts';
-import { checkModel, parseEmbeddingsRequest, type ServedModel } from './embeddings-request.ts';
-import { toResponse } from './embeddings-response.ts';
+import { checkModel, parseEmbeddingsRequest, rowsAsked, type ServedModel } from './embeddings-request.ts';
+import { answerBytes, toResponse } from './embeddings-response.ts';
+import { Gate, type GateOptions } from './gate.ts';
+import type { JsonList } from './json-stream.ts';
 import {
   COSINE_SCHEMA,
   EMBEDDINGS_SCHEMA,
@@ -25,38 +28,52 @@ import {
   TOPK_SCHEMA,
 } from './openapi.ts';
 import { withPatience, type PatienceTerms } from './patience.ts';
-import { parseJson } from './json-body.ts';
-import { invalid, overloaded, toProblem, unavailable, type Problem } from './problem.ts';
+import { CALLER_LEFT, invalid, overloaded, spreadSeconds, toProblem, unavailable, type Problem } from './problem.ts';
+import { ARRIVAL } from './read-body.ts';
 import { RequestCounts } from './request-counts.ts';
-import { parseCosine, parseRescore, parseSpread, parseTopK } from './similarity-request.ts';
-import { toRankings, toScores } from './similarity-response.ts';
+import { parseCosine, parseRescore, parseSpread, parseTopK, rowsOf } from './similarity-request.ts';
+import { rankingBytes, toRankings, toScores } from './similarity-response.ts';
 
 export interface AppParts {
   readonly model: ServedModel & { readonly maxTokens: number };
-  readonly embedder: Embedder;
+  readonly embedder: Pick<Embedder, 'embed'> & {
+    readonly textClient: Pick<ShoalClient, 'topK' | 'rescore' | 'cosine' | 'spread'>;
+  };
   /** How long answers of the queue `similarity` are waited for. */
-  readonly similarity: Omit<PatienceTerms, 'what'>;
+  readonly similarity: Omit<PatienceTerms, 'what' | 'timeoutMs'>;
   readonly metrics: MetricRegistry<typeof PRODUCER_METRICS>;
   /** Rejects when the queue server does not answer; may wait long when it hangs. */
   readonly depth: () => Promise<QueueDepth>;
-  readonly maxOpenRequests: number;
+  readonly gate: GateOptions;
   readonly version: string;
   readonly log: Logger;
 }
 
-/** 2,048 inputs of 512 tokens are about 5 MB of English; what is far above that is a mistake of the caller. */
-const MAX_BODY_BYTES = 16 * 1024 * 1024;
-/** How long a request may take to arrive. */
+/** How long the headers of a request may take to arrive; read-body.ts has the limits of what follows. */
+const HEADERS_MS = 15_000;
+/** Of a request that never reaches a route, and whose body nobody reads. */
 const ARRIVAL_MS = 60_000;
+const LOOK_AT_CONNECTIONS_MS = 2_000;
 /** An answer on readiness that comes later is of no use to whoever asks. */
 const READY_MS = 2_000;
 const RETRY_BUSY_SECONDS = 1;
+/** Beyond those that are counted, to be told that there are too many. */
+const SPARE_CONNECTIONS = 8;
 
 export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   const counts = new RequestCounts(parts.metrics);
+  const gate = new Gate(parts.gate);
   const app = fastify({
-    bodyLimit: MAX_BODY_BYTES,
+    bodyLimit: ARRIVAL.mostBytes,
     requestTimeout: ARRIVAL_MS,
+    http: {
+      headersTimeout: HEADERS_MS,
+      connectionsCheckingInterval: LOOK_AT_CONNECTIONS_MS,
+      requireHostHeader: false, // the gate asks for it, in words of OpenAI's shape
+    },
+    routerOptions: { ignoreTrailingSlash: true, ignoreDuplicateSlashes: true },
+    // `GET http://name/path` asks for the path; the gate looks at the name
+    rewriteUrl: ({ url = '/' }) => url.replace(/^[a-z][a-z0-9+.-]*:\/\/[^/?#]*/i, '') || '/',
     exposeHeadRoutes: true,
     return503OnClosing: false, // before any hook, so that nobody would count it; `closer` refuses instead
     frameworkErrors: (error, request, reply) => {
@@ -69,13 +86,9 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   app.setSerializerCompiler(() => (data) => JSON.stringify(data));
   app.setErrorHandler((error, request, reply) => answerProblem(error, request, reply, parts.log));
   app.setNotFoundHandler((request, reply) => answerProblem(notFound(app, request, reply), request, reply, parts.log));
-  app.removeAllContentTypeParsers();
-  app.addContentTypeParser(
-    'application/json',
-    { parseAs: 'buffer' },
-    parseJson(app.getDefaultJsonParser('error', 'error')),
-  );
   app.addHook('onRequest', async (request, reply) => counts.began(request, reply));
+  gate.addTo(app);
+  refuseWhatIsNoRequest(app, gate, counts);
   await app.register(swagger, {
     openapi: {
       openapi: '3.1.0',
@@ -89,9 +102,8 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   });
   // Routes are registered after the plugin has loaded, so that it sees them.
   await app.register(async (routes) => {
-    const inTurn = turns(parts);
-    addEmbeddings(routes, parts, inTurn);
-    addSimilarity(routes, parts, inTurn);
+    addEmbeddings(routes, parts, gate);
+    addSimilarity(routes, parts, gate);
     addModels(routes, parts);
     addOperations(routes, parts);
   });
@@ -100,71 +112,66 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
 
 // ---- routes -------------------------------------------------------------------------------------------------------
 
-function addEmbeddings(app: FastifyInstance, { model, embedder, metrics }: AppParts, inTurn: InTurn): void {
+function addEmbeddings(app: FastifyInstance, { model, embedder, metrics }: AppParts, gate: Gate): void {
   app.post('/v1/embeddings', { schema: EMBEDDINGS_SCHEMA }, async (request, reply) => {
-    const asked = parseEmbeddingsRequest(request.body, model);
-    return inTurn(async () => {
-      const { result, tokens } = await embedder.embed(asked, callerGone(reply));
+    const asked = parseEmbeddingsRequest(takenBody(request), model);
+    const bytes = answerBytes(rowsAsked(asked), asked.dimensions ?? model.dims);
+    return gate.inTurn(request, reply, bytes, async (answering) => {
+      const { result, ...usage } = await embedder.embed(asked, answering);
       metrics.count('shoal_http_texts_total', {}, result.rows);
-      metrics.count('shoal_http_tokens_total', {}, tokens);
-      return toResponse(result, model.name, asked.encoding, tokens);
+      metrics.count('shoal_http_tokens_total', {}, usage.tokens);
+      if (usage.truncated > 0) void reply.header('x-shoal-truncated', String(usage.truncated));
+      return gate.send(reply, toResponse(result, model.name, asked.encoding, usage));
     });
   });
 }
 
 /** Texts among the queries are embedded on the way, by the model that is served. */
-function addSimilarity(app: FastifyInstance, { embedder, similarity }: AppParts, inTurn: InTurn): void {
+function addSimilarity(app: FastifyInstance, { embedder, similarity }: AppParts, gate: Gate): void {
   const { textClient: client } = embedder;
-  const ask = <Answer>(reply: FastifyReply, call: (signal: AbortSignal) => Promise<Answer>): Promise<Answer> =>
-    inTurn(() => withPatience({ ...similarity, what: 'no answer' }, callerGone(reply), call));
+  const answerWith = (
+    request: FastifyRequest,
+    reply: FastifyReply,
+    bytes: number,
+    call: (signal: AbortSignal) => Promise<JsonList>,
+  ): Promise<object> =>
+    gate.inTurn(request, reply, bytes, async ({ gone, leftMs }) =>
+      gate.send(reply, await withPatience({ ...similarity, timeoutMs: leftMs(), what: 'no answer' }, gone, call)),
+    );
   app.post('/v1/similarity/topk', { schema: TOPK_SCHEMA }, async (request, reply) => {
-    const { collection, queries, ...options } = parseTopK(request.body);
-    return toRankings(await ask(reply, (signal) => client.topK(collection, queries, { ...options, signal })));
+    const { collection, queries, ...options } = parseTopK(takenBody(request));
+    return answerWith(request, reply, rankingBytes(rowsOf(queries), options.k), async (signal) =>
+      toRankings(await client.topK(collection, queries, { ...options, signal })),
+    );
   });
   app.post('/v1/similarity/rescore', { schema: RESCORE_SCHEMA }, async (request, reply) => {
-    const { collection, queries, candidates, ...options } = parseRescore(request.body);
-    return toRankings(
-      await ask(reply, (signal) => client.rescore(collection, queries, candidates, { ...options, signal })),
+    const { collection, queries, candidates, ...options } = parseRescore(takenBody(request));
+    return answerWith(request, reply, rankingBytes(rowsOf(queries), options.k), async (signal) =>
+      toRankings(await client.rescore(collection, queries, candidates, { ...options, signal })),
     );
   });
   app.post('/v1/similarity/cosine', { schema: COSINE_SCHEMA }, async (request, reply) => {
-    const { queries, others, ...options } = parseCosine(request.body);
-    return toScores(await ask(reply, (signal) => client.cosine(queries, others, { ...options, signal })));
+    const { queries, others, ...options } = parseCosine(takenBody(request));
+    return answerWith(request, reply, 0, async (signal) => {
+      const scores = await client.cosine(queries, others, { ...options, signal });
+      const list = toScores(scores);
+      gate.makeRoom(request, scores.scores.byteLength); // as many as the collection has rows, which only a worker knows
+      return list;
+    });
   });
   app.post('/v1/similarity/spread', { schema: SPREAD_SCHEMA }, async (request, reply) => {
-    const { graph, seeds, options } = parseSpread(request.body);
-    return toRankings(await ask(reply, (signal) => client.spread(graph, seeds, { ...options, signal })));
+    const { graph, seeds, options } = parseSpread(takenBody(request));
+    return answerWith(request, reply, rankingBytes(seeds.length, options.k), async (signal) =>
+      toRankings(await client.spread(graph, seeds, { ...options, signal })),
+    );
   });
 }
 
-type InTurn = <Answer>(answer: () => Promise<Answer>) => Promise<Answer>;
-
-/** Answers so many requests at a time, whatever they ask for; those beyond are refused. */
-function turns({ metrics, maxOpenRequests }: AppParts): InTurn {
-  let open = 0;
-  return async (answer) => {
-    if (open >= maxOpenRequests)
-      throw overloaded(
-        'too_many_requests',
-        `${open} requests are being answered, which is the most at a time; try again in a moment`,
-        RETRY_BUSY_SECONDS,
-      );
-    metrics.set('shoal_http_requests_open', {}, ++open);
-    try {
-      return await answer();
-    } finally {
-      metrics.set('shoal_http_requests_open', {}, --open);
-    }
-  };
-}
-
-/** Aborted when the connection closes before the answer has been written. */
-function callerGone(reply: FastifyReply): AbortSignal {
-  const gone = new AbortController();
-  reply.raw.once('close', () => {
-    if (!reply.raw.writableFinished) gone.abort();
-  });
-  return gone.signal;
+/** Nobody needs what was parsed once the route has read it, and a request may wait long. */
+function takenBody(request: FastifyRequest): unknown {
+  const { body } = request;
+  request.body = undefined;
+  return body;
 }
 
 function addModels(app: FastifyInstance, { model }: AppParts): void {
@@ -214,13 +221,45 @@ async function inTime(depth: Promise<QueueDepth>): Promise<QueueDepth> {
 function answerProblem(error: unknown, request: FastifyRequest, reply: FastifyReply, log: Logger): FastifyReply {
   const problem = toProblem(error);
   const { status, code, retryAfterSeconds } = problem.facts;
+  if (status === CALLER_LEFT) log.info({ route: request.routeOptions.url, status }, 'caller left before its answer');
   if (status >= 500)
     log.warn(
       { route: request.routeOptions.url, status, code, err: problem.cause ?? problem },
       'request could not be answered',
     );
-  if (retryAfterSeconds !== undefined) void reply.header('retry-after', String(retryAfterSeconds));
+  if (retryAfterSeconds !== undefined) void reply.header('retry-after', String(spreadSeconds(retryAfterSeconds)));
   return reply.status(status).type('application/json; charset=utf-8').send(problem.body);
+}
+
+/** What Node hands over without a request that a route could answer: each is answered in OpenAI's shape, and counted. */
+function refuseWhatIsNoRequest({ server }: FastifyInstance, { connections }: Gate, counts: RequestCounts): void {
+  connections.watch(server, (socket) =>
+    writeRefusal(
+      socket,
+      overloaded('too_many_connections', 'as many connections are busy as there may be; try again', RETRY_BUSY_SECONDS),
+      counts,
+    ),
+  );
+  server.maxConnections = connections.most + SPARE_CONNECTIONS;
+  server.on('checkExpectation', ({ headers, socket }: IncomingMessage) =>
+    writeRefusal(
+      socket,
+      invalid(
+        'expectation_failed',
+        null,
+        `"expect: ${String(headers.expect).slice(0, 80)}" cannot be met; send the request without it`,
+        417,
+      ),
+      counts,
+    ),
+  );
+  server.on('connect', (_request: IncomingMessage, socket: Socket) =>
+    writeRefusal(
+      socket,
+      invalid('method_not_supported', null, 'this server is no proxy: CONNECT is not possible', 405),
+      counts,
+    ),
+  );
 }
 
 /**
@@ -230,12 +269,18 @@ function answerProblem(error: unknown, request: FastifyRequest, reply: FastifyRe
 function answerUnparsed(error: NodeJS.ErrnoException, socket: Socket, counts: RequestCounts): void {
   if (error.code === 'ECONNRESET' || socket.destroyed) return;
   if (!socket.writable) return void socket.destroy();
-  const { facts, body } = unparsed(error.code);
+  writeRefusal(socket, unparsed(error.code), counts);
+}
+
+function writeRefusal(socket: Socket, { facts, body }: Problem, counts: RequestCounts): void {
   counts.refused(socket, facts.status);
   const text = JSON.stringify(body);
+  const { retryAfterSeconds: seconds } = facts;
+  socket.on('error', () => undefined); // whoever hears of it has left
   socket.write(
     `HTTP/1.1 ${facts.status} ${STATUS_CODES[facts.status]}\r\ncontent-type: application/json; ` +
-      `charset=utf-8\r\ncontent-length: ${Buffer.byteLength(text)}\r\nconnection: close\r\n\r\n${text}`,
+      `charset=utf-8\r\n${seconds === undefined ? '' : `retry-after: ${spreadSeconds(seconds)}\r\n`}` +
+      `content-length: ${Buffer.byteLength(text)}\r\nconnection: close\r\n\r\n${text}`,
   );
   socket.destroySoon(); // whoever sends nonsense may never close its end
 }

@@ -6,6 +6,8 @@ import { isShoalError } from '@shoal/contract';
 import type { Tokenizer } from '@shoal/core';
 import type { EmbedResult, ShoalClient } from '@shoal/client';
 import type { EmbeddingsRequest } from './embeddings-request.ts';
+import type { Usage } from './embeddings-response.ts';
+import type { Answering } from './gate.ts';
 import { withPatience } from './patience.ts';
 import { idTokenizer, toTokenTexts, tooLong } from './token-rows.ts';
 
@@ -13,7 +15,6 @@ export interface EmbedderParts {
   readonly tokenizer: Tokenizer;
   /** A client that tokenizes with this. */
   readonly connect: (tokenizer: Tokenizer) => Promise<ShoalClient>;
-  readonly timeoutMs: number;
   /** How many jobs wait and how many workers there are, as words for a person; undefined when that is not known. */
   readonly backlog: () => Promise<string | undefined>;
 }
@@ -35,17 +36,13 @@ export class Embedder {
     return new Embedder(parts, await parts.connect(parts.tokenizer));
   }
 
-  /**
-   * Vectors and the number of real tokens. `callerGone` is aborted when nobody waits any more. Throws Problem and
-   * ShoalError.
-   */
+  /** Vectors, the number of real tokens, and how many inputs were cut. Throws Problem and ShoalError. */
   async embed(
     { input, dimensions, truncate }: EmbeddingsRequest,
-    callerGone: AbortSignal,
-  ): Promise<{ readonly result: EmbedResult; readonly tokens: number }> {
-    return withPatience({ ...this.parts, what: 'no vectors' }, callerGone, async (signal) => {
-      const texts =
-        input.kind === 'texts' ? input.texts : toTokenTexts(input.rows, this.parts.tokenizer, truncate).texts;
+    { gone, leftMs }: Answering,
+  ): Promise<Usage & { readonly result: EmbedResult }> {
+    return withPatience({ ...this.parts, timeoutMs: leftMs(), what: 'no vectors' }, gone, async (signal) => {
+      const { texts, cut } = textsOf(input, this.parts.tokenizer, truncate);
       const client = input.kind === 'texts' ? this.textClient : await this.clientForIds();
       const result = await client
         .embed(texts, {
@@ -56,7 +53,8 @@ export class Embedder {
           ...(dimensions === undefined ? {} : { output: { dimensions } }),
         })
         .catch((error: unknown) => Promise.reject(this.withInput(error)));
-      return { result, tokens: (result.tokens ?? []).reduce((sum, count) => sum + count, 0) };
+      const tokens = (result.tokens ?? []).reduce((sum, count) => sum + count, 0);
+      return { result, tokens, truncated: cut + Number(Array.isArray(result.truncated) && result.truncated.length) };
     });
   }
 
@@ -86,4 +84,12 @@ export class Embedder {
     if (typeof jobId !== 'string' || typeof row !== 'number') return error;
     return tooLong(Number(/-(\d+)$/.exec(jobId)?.[1] ?? 0) + row, undefined, this.parts.tokenizer.maxTokens);
   }
+}
+
+function textsOf(
+  input: EmbeddingsRequest['input'],
+  tokenizer: Tokenizer,
+  truncate: 'end' | 'error',
+): { readonly texts: readonly string[]; readonly cut: number } {
+  return input.kind === 'texts' ? { texts: input.texts, cut: 0 } : toTokenTexts(input.rows, tokenizer, truncate);
 }

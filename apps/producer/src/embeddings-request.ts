@@ -49,6 +49,10 @@ export function parseEmbeddingsRequest(body: unknown, model: ServedModel): Embed
   };
 }
 
+export function rowsAsked({ input }: EmbeddingsRequest): number {
+  return input.kind === 'texts' ? input.texts.length : input.rows.length;
+}
+
 export function checkModel(asked: unknown, { name, revision }: ServedModel): void {
   if (asked === undefined)
     throw invalid('missing_required_parameter', 'model', `"model" is missing; this server has "${name}"`);

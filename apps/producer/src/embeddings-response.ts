@@ -4,32 +4,32 @@
 import { endianness } from 'node:os';
 import { invariant } from '@shoal/contract';
 import type { EmbedResult } from '@shoal/client';
+import { JsonList } from './json-stream.ts';
 
-export interface EmbeddingsResponse {
-  readonly object: 'list';
-  readonly data: readonly {
-    readonly object: 'embedding';
-    readonly index: number;
-    readonly embedding: string | readonly number[];
-  }[];
-  readonly model: string;
-  readonly usage: { readonly prompt_tokens: number; readonly total_tokens: number };
+export interface Usage {
+  /** Real tokens of all rows, special ones included. */
+  readonly tokens: number;
+  /** Inputs that were cut at the model's longest row. */
+  readonly truncated: number;
 }
 
-/** `tokens`: real tokens of all rows, special ones included. */
+/** Bytes that an answer of so many vectors holds until it is written: they and the results they came in. */
+export function answerBytes(rows: number, dims: number): number {
+  return 2 * rows * dims * Float32Array.BYTES_PER_ELEMENT;
+}
+
 export function toResponse(
   { rows, dims, vectors }: Pick<EmbedResult, 'rows' | 'dims' | 'vectors'>,
   model: string,
   encoding: 'float' | 'base64',
-  tokens: number,
-): EmbeddingsResponse {
+  { tokens, truncated }: Usage,
+): JsonList {
   const encode = encoding === 'base64' ? toBase64 : toNumbers;
-  const data = Array.from({ length: rows }, (_, index) => ({
-    object: 'embedding' as const,
-    index,
-    embedding: encode(vectors.subarray(index * dims, (index + 1) * dims)),
-  }));
-  return { object: 'list', data, model, usage: { prompt_tokens: tokens, total_tokens: tokens } };
+  return new JsonList(
+    rows,
+    (index) => ({ object: 'embedding', index, embedding: encode(vectors.subarray(index * dims, (index + 1) * dims)) }),
+    { model, usage: { prompt_tokens: tokens, total_tokens: tokens, truncated_inputs: truncated } },
+  );
 }
 
 function toNumbers(vector: Float32Array): readonly number[] {

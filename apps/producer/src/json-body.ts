@@ -6,13 +6,20 @@ import { isUtf8 } from 'node:buffer';
 import type { FastifyBodyParser, FastifyRequest } from 'fastify';
 import { invalid, type Problem } from './problem.ts';
 
-/** `parseText` is Fastify's, which refuses poisoned prototypes. */
-export function parseJson(parseText: FastifyBodyParser<string>): FastifyBodyParser<Buffer> {
-  return (request, body, done) => {
-    const problem = problemWith(request, body);
-    if (problem !== undefined) done(problem);
-    else return parseText(request, body.toString(), done);
-  };
+/** `parseText` is Fastify's, which refuses poisoned prototypes. Rejects with what is wrong. */
+export function parseJson(
+  request: FastifyRequest,
+  body: Buffer,
+  parseText: FastifyBodyParser<string>,
+): Promise<unknown> {
+  const problem = problemWith(request, body);
+  if (problem !== undefined) return Promise.reject(problem);
+  return new Promise((resolve, reject) => {
+    void parseText(request, body.toString(), (error, parsed: unknown) => {
+      if (error === null) resolve(parsed);
+      else reject(error);
+    });
+  });
 }
 
 function problemWith({ headers }: FastifyRequest, body: Buffer): Problem | undefined {

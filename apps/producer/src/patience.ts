@@ -1,8 +1,7 @@
 // How long a request waits for the queue: until the answer, its time-out, or its caller's leaving, whichever is first.
 // What still waits on the queue is taken off it by the signal. Knows no HTTP.
 
-import { ShoalError } from '@shoal/contract';
-import { unavailable } from './problem.ts';
+import { callerLeft, unavailable } from './problem.ts';
 
 export interface PatienceTerms {
   readonly timeoutMs: number;
@@ -21,15 +20,22 @@ export async function withPatience<Answer>(
   callerGone: AbortSignal,
   ask: (signal: AbortSignal) => Promise<Answer>,
 ): Promise<Answer> {
-  const late = AbortSignal.timeout(timeoutMs);
-  const ending = AbortSignal.any([late, callerGone]);
+  const late = new AbortController();
+  let known: Promise<string | undefined> | undefined;
+  const timer = setTimeout(() => {
+    known = backlog(); // while what this request asked for still waits
+    void known.finally(() => late.abort());
+  }, timeoutMs);
+  const ending = AbortSignal.any([late.signal, callerGone]);
   try {
     return await ask(ending);
   } catch (error) {
     if (!ending.aborted) throw error;
-    if (callerGone.aborted) throw new ShoalError('INTERRUPTED', 'the caller went away');
-    const known = await backlog();
+    if (callerGone.aborted) throw callerLeft();
+    const why = await known;
     const waited = `there were ${what} within ${timeoutMs / 1_000} s`;
-    throw unavailable('timeout', known === undefined ? waited : `${waited}: ${known}`, RETRY_TIMEOUT_SECONDS);
+    throw unavailable('timeout', why === undefined ? waited : `${waited}: ${why}`, RETRY_TIMEOUT_SECONDS);
+  } finally {
+    clearTimeout(timer);
   }
 }

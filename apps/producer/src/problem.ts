@@ -54,6 +54,21 @@ export function overloaded(code: string, message: string, retryAfterSeconds: num
   return new Problem(message, { status: 429, type: 'rate_limit_error', code, param: null, retryAfterSeconds }, cause);
 }
 
+/** Status of a request whose caller left before the answer, as nginx calls it. Nobody reads the rest. */
+export const CALLER_LEFT = 499;
+
+export function callerLeft(): Problem {
+  return invalid('caller_left', null, 'the caller left before the answer', CALLER_LEFT);
+}
+
+/**
+ * What a `Retry-After` says for a wait of so long: up to half as long again and at least three seconds, drawn for each answer, so that callers who
+ * were refused together do not come back together.
+ */
+export function spreadSeconds(seconds: number, random: () => number = Math.random): number {
+  return Math.ceil(seconds + random() * Math.max(3, seconds / 2));
+}
+
 /** A server that restarts is back in two (facts: 1.1 to 2.1 s); longer outages are not ours to guess. */
 export const RETRY_LOST_SERVER_SECONDS = 5;
 /** Memory comes back as fast as results are fetched. */

@@ -11,6 +11,7 @@ import { QueueGauge, type AdmissionLimits } from '@shoal/queue';
 import { createApp } from './app.ts';
 import { closer } from './close-app.ts';
 import { Embedder } from './embedder.ts';
+import type { GateOptions } from './gate.ts';
 import { rowEndsOf, type TokenRows } from './token-rows.ts';
 
 export interface ProducerOptions {
@@ -23,6 +24,16 @@ export interface ProducerOptions {
   readonly port: number;
   readonly requestTimeoutMs: number;
   readonly maxOpenRequests: number;
+  /** Requests that wait for their turn. Default 4,096. */
+  readonly maxWaitingRequests?: number;
+  /** Of bodies and answers. Default 256 MiB. */
+  readonly maxHttpBytes?: number;
+  /** Default 4,096. */
+  readonly maxHttpConnections?: number;
+  /** Names besides those of loopback: the setting httpHosts. */
+  readonly hosts?: string | undefined;
+  /** For tests: how long senders and readers may take. */
+  readonly timing?: Pick<GateOptions, 'arrival' | 'reading'>;
   /** Default "whole". */
   readonly tokenRows?: TokenRows;
   /** How much the queue takes; requests beyond are answered with 429 and the time to come back. */
@@ -66,10 +77,21 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
   const app = await createApp({
     model: served,
     embedder,
-    similarity: { timeoutMs: requestTimeoutMs, backlog: () => backlogInWords(similarityGauge) },
+    similarity: { backlog: () => backlogInWords(similarityGauge) },
     metrics,
     depth: () => gauge.read(),
-    maxOpenRequests,
+    gate: {
+      host,
+      hosts: options.hosts,
+      maxOpenRequests,
+      maxWaitingRequests: options.maxWaitingRequests ?? 4_096,
+      maxHttpBytes: options.maxHttpBytes ?? 256 * 1024 * 1024,
+      maxHttpConnections: options.maxHttpConnections ?? 4_096,
+      requestTimeoutMs,
+      metrics,
+      log,
+      ...options.timing,
+    },
     version,
     log,
   });
@@ -91,7 +113,6 @@ function openEmbedder(
 ): Promise<Embedder> {
   return Embedder.connect({
     tokenizer,
-    timeoutMs: requestTimeoutMs,
     backlog: () => backlogInWords(gauge),
     connect: (rowTokenizer) =>
       ShoalClient.connect({

@@ -4,9 +4,8 @@
 import type { Socket } from 'node:net';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { MetricRegistry, PRODUCER_METRICS } from '@shoal/ops';
+import { CALLER_LEFT } from './problem.ts';
 
-/** Status of a request whose caller left before the answer, as nginx calls it. */
-const CALLER_LEFT = 499;
 /** In place of a path that is no route's: callers choose paths, and each would be a series of its own. */
 const NO_ROUTE = 'none';
 

@@ -3,40 +3,26 @@
 
 import type { Scores } from '@shoal/client';
 import type { Ranking } from '@shoal/contract';
+import { JsonList } from './json-stream.ts';
 import { invalid } from './problem.ts';
-
-export interface RankingList {
-  readonly object: 'list';
-  readonly data: readonly {
-    readonly object: 'ranking';
-    readonly index: number;
-    readonly ids: readonly (number | string)[];
-    readonly scores: readonly number[];
-  }[];
-}
-
-export interface ScoreList {
-  readonly object: 'list';
-  readonly data: readonly { readonly object: 'scores'; readonly index: number; readonly scores: readonly number[] }[];
-}
 
 /** Scores of one answer: some 80 MB of JSON. */
 export const MAX_SCORES = 1 << 22;
 
-export function toRankings(rankings: readonly Ranking[]): RankingList {
-  return {
-    object: 'list',
-    data: rankings.map(({ ids, scores }, index) => ({
-      object: 'ranking',
-      index,
-      ids: Array.from(ids, idOf),
-      scores: [...scores],
-    })),
-  };
+/** Bytes that rankings hold until they are written: an id and a score of 8 bytes for each hit, twice. */
+export function rankingBytes(rows: number, k: number): number {
+  return 2 * rows * k * 16;
+}
+
+export function toRankings(rankings: readonly Ranking[]): JsonList {
+  return new JsonList(rankings.length, (index) => {
+    const { ids, scores } = rankings[index]!;
+    return { object: 'ranking', index, ids: Array.from(ids, idOf), scores: [...scores] };
+  });
 }
 
 /** Throws a Problem where there are more scores than an answer can hold. */
-export function toScores({ rows, columns, scores }: Scores): ScoreList {
+export function toScores({ rows, columns, scores }: Scores): JsonList {
   if (scores.length > MAX_SCORES)
     throw invalid(
       'result_too_large',
@@ -44,14 +30,11 @@ export function toScores({ rows, columns, scores }: Scores): ScoreList {
       `${rows} × ${columns} scores are more than the ${MAX_SCORES} of one answer; ask with fewer queries, or ` +
         'for the best k',
     );
-  return {
-    object: 'list',
-    data: Array.from({ length: rows }, (_, index) => ({
-      object: 'scores',
-      index,
-      scores: [...scores.subarray(index * columns, (index + 1) * columns)],
-    })),
-  };
+  return new JsonList(rows, (index) => ({
+    object: 'scores',
+    index,
+    scores: [...scores.subarray(index * columns, (index + 1) * columns)],
+  }));
 }
 
 /** A number where JavaScript's numbers hold it, else text: programs may give rows ids of 64 bits. */

@@ -314,7 +314,13 @@ describe('when no answer comes', () => {
   const question = { collection: 'square@1', queries: [[1, 0]], k: 1 };
 
   test('for want of a worker: 503 with the reason, and nothing stays queued; one more than may ask: 429', async () => {
-    const idle = await createProducer({ ...options, prefix: '{idle}', requestTimeoutMs: 1_500, maxOpenRequests: 1 });
+    const idle = await createProducer({
+      ...options,
+      prefix: '{idle}',
+      requestTimeoutMs: 1_500,
+      maxOpenRequests: 1,
+      maxWaitingRequests: 0,
+    });
     const asked = post('similarity/topk', question, idle);
     await expect.poll(() => waiting('{idle}')).toBe(1);
     // both kinds share the limit

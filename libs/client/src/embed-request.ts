@@ -1,7 +1,6 @@
 // Turns the texts of one job into what goes onto the queue: token ids when the client has a tokenizer, else the texts,
 // and the fingerprint of the whole request. Long work is cut into slices, so that the caller's event loop stays alive.
 
-import { setImmediate as nextTurn } from 'node:timers/promises';
 import {
   ShoalError,
   checkJobId,
@@ -14,6 +13,7 @@ import {
   type OutputOptions,
 } from '@shoal/contract';
 import type { Encoded, Tokenizer } from '@shoal/core';
+import { loopTurn } from '@shoal/core/base';
 import type { NewJob } from '@shoal/queue';
 import type { JobRequest } from './job-request.ts';
 
@@ -150,7 +150,7 @@ async function encodeInSlices(
   for (const text of texts) {
     encoded.push(tokenizer.encode(prefix + text));
     if (performance.now() - sliceStart < SLICE_MS) continue;
-    await nextTurn();
+    await loopTurn();
     sliceStart = performance.now();
   }
   return encoded;

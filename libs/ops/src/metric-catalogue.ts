@@ -241,6 +241,8 @@ export const PRODUCER_METRICS = {
     buckets: REQUEST_SECONDS,
   },
   shoal_http_requests_open: { type: 'gauge', help: 'Requests for embeddings that are being answered.', labels: {} },
+  shoal_http_requests_waiting: { type: 'gauge', help: 'Requests that wait for their turn.', labels: {} },
+  shoal_http_held_bytes: { type: 'gauge', help: 'Bytes of bodies and answers that are held for callers.', labels: {} },
   shoal_http_texts_total: { type: 'counter', help: 'Inputs of answered requests.', labels: {} },
   shoal_http_tokens_total: { type: 'counter', help: 'Real tokens of answered requests.', labels: {} },
   shoal_queue_jobs: {

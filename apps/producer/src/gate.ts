@@ -1,0 +1,196 @@
+// What every request passes around its route: the name it was asked by, its connection, the bytes of its body and of
+// its answer, its turn, and an eye on whether its answer is read. Knows no route.
+
+import type { IncomingMessage } from 'node:http';
+import { Readable } from 'node:stream';
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import { processClock, loopTurn } from '@shoal/core/base';
+import type { Clock, Logger } from '@shoal/core';
+import { hostGuard, type MetricRegistry, type PRODUCER_METRICS } from '@shoal/ops';
+import { AnswerWatch, READING, type ReadingLimits } from './answer-watch.ts';
+import { ByteBudget, type Hold } from './byte-budget.ts';
+import { Connections, connectionsFor, descriptorLimit } from './connections.ts';
+import { parseJson } from './json-body.ts';
+import { JsonList, jsonPieces } from './json-stream.ts';
+import { Problem, invalid, overloaded } from './problem.ts';
+import { ARRIVAL, readBody, type ArrivalLimits } from './read-body.ts';
+import { RequestLine } from './request-line.ts';
+
+export interface GateOptions {
+  /** What the server listens on, and the setting httpHosts. */
+  readonly host: string;
+  readonly hosts?: string | undefined;
+  readonly maxOpenRequests: number;
+  readonly maxWaitingRequests: number;
+  readonly maxHttpBytes: number;
+  readonly maxHttpConnections: number;
+  readonly requestTimeoutMs: number;
+  readonly metrics: MetricRegistry<typeof PRODUCER_METRICS>;
+  readonly log: Logger;
+  /** For tests. */
+  readonly arrival?: Partial<ArrivalLimits> | undefined;
+  readonly reading?: ReadingLimits | undefined;
+  readonly clock?: Clock | undefined;
+}
+
+/** What a route is given to answer in its turn. */
+export interface Answering {
+  /** Aborted when nobody waits for the answer any more. */
+  readonly gone: AbortSignal;
+  /** Of the time that the request has, the rest. */
+  readonly leftMs: () => number;
+}
+
+/** Answered whatever the others do. */
+const FOR_HEALTH: ReadonlySet<string | undefined> = new Set(['/healthz', '/readyz', '/metrics']);
+/** Less is answered in one piece. */
+const STREAMED_ITEMS = 8;
+
+export class Gate {
+  readonly connections: Connections;
+  private readonly options: GateOptions;
+  private readonly budget: ByteBudget;
+  private readonly line: RequestLine;
+  private readonly watch: AnswerWatch;
+  private readonly clock: Clock;
+  private readonly holds = new WeakMap<FastifyRequest, Hold>();
+
+  constructor(options: GateOptions) {
+    const { maxOpenRequests, maxWaitingRequests, maxHttpBytes, maxHttpConnections, metrics, log } = options;
+    this.options = options;
+    this.clock = options.clock ?? processClock;
+    this.budget = new ByteBudget({ totalBytes: maxHttpBytes, onRoom: () => this.line.callNext() });
+    this.line = new RequestLine({
+      mostOpen: maxOpenRequests,
+      mostWaiting: maxWaitingRequests,
+      clock: this.clock,
+      onChange: (open, waiting) => {
+        metrics.set('shoal_http_requests_open', {}, open);
+        metrics.set('shoal_http_requests_waiting', {}, waiting);
+      },
+    });
+    this.watch = new AnswerWatch(this.clock, options.reading ?? READING);
+    this.connections = new Connections(
+      connectionsFor({ most: maxHttpConnections, descriptors: descriptorLimit() }),
+      log,
+    );
+    metrics.onScrape(() => metrics.set('shoal_http_held_bytes', {}, this.budget.usedBytes));
+  }
+
+  /** To be called before routes are registered, and after what counts requests. */
+  addTo(app: FastifyInstance): void {
+    const guard = hostGuard(this.options);
+    app.addHook('onRequest', async (request, reply) => {
+      this.begin(request, reply);
+      const refusal = guard({ ...partsOf(request.raw), url: request.originalUrl });
+      if (refusal !== undefined) throw invalid(refusal.code, null, refusal.message, refusal.status);
+      if (FOR_HEALTH.has(request.routeOptions.url) || this.connections.hasRoom) return;
+      void reply.header('connection', 'close');
+      throw this.line.refusal('as many connections are busy as there may be');
+    });
+    app.addHook('onSend', async (_request, { raw }) => this.watch.began(raw));
+    app.removeAllContentTypeParsers();
+    const parseText = app.getDefaultJsonParser('error', 'error');
+    app.addContentTypeParser('application/json', async (request: FastifyRequest, payload: IncomingMessage) => {
+      const body = await readBody(request.raw, payload, {
+        limits: { ...ARRIVAL, ...this.options.arrival },
+        hold: this.holdOf(request),
+        noRoom: () => this.noRoom(),
+      });
+      await loopTurn();
+      return parseJson(request, body, parseText);
+    });
+  }
+
+  /**
+   * What `answer` gives, once it is this request's turn and there is room for so many bytes. The turn lasts until the
+   * answer is written or its connection closed.
+   */
+  async inTurn<Answer>(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    bytes: number,
+    answer: (answering: Answering) => Promise<Answer>,
+  ): Promise<Answer> {
+    const { requestTimeoutMs } = this.options;
+    const deadlineMs = this.clock.nowMs() + requestTimeoutMs;
+    const gone = callerGone(reply);
+    const leave = await this.line.enter({ bytes, hold: this.holdOf(request), gone, waitMs: requestTimeoutMs });
+    whenOver(request, reply, leave);
+    return answer({ gone, leftMs: () => Math.max(1, Math.ceil(deadlineMs - this.clock.nowMs())) });
+  }
+
+  /** Room for what is there already, such as results whose size nobody could know. */
+  makeRoom(request: FastifyRequest, bytes: number): void {
+    if (!this.holdOf(request).take(bytes)) throw this.noRoom();
+  }
+
+  /** The answer, in pieces where it is long: each is made when the one before was taken. */
+  send(reply: FastifyReply, list: JsonList): object {
+    if (list.count < STREAMED_ITEMS) return list.whole();
+    void reply.type('application/json; charset=utf-8');
+    return Readable.from(this.taken(reply, list), { objectMode: false, highWaterMark: 65_536 });
+  }
+
+  private *taken(reply: FastifyReply, list: JsonList): Generator<string, void, undefined> {
+    for (const piece of jsonPieces(list)) {
+      yield piece;
+      this.watch.moved(reply.raw, piece.length);
+    }
+  }
+
+  private begin(request: FastifyRequest, reply: FastifyReply): void {
+    const { socket } = request.raw;
+    this.connections.began(socket);
+    const hold = this.budget.open();
+    this.holds.set(request, hold);
+    whenOver(request, reply, () => {
+      hold.release();
+      this.connections.rested(socket);
+    });
+  }
+
+  private holdOf(request: FastifyRequest): Hold {
+    const hold = this.holds.get(request);
+    if (hold === undefined) throw new Error('every request holds bytes from its beginning');
+    return hold;
+  }
+
+  private noRoom(): Problem {
+    const { retryAfterSeconds = 1 } = this.line.refusal('').facts;
+    return overloaded(
+      'too_many_bytes',
+      `bodies and answers of others take up the ${this.budget.totalBytes} bytes that this server holds (its setting ` +
+        'maxHttpBytes); send fewer inputs at a time, or try again in a while',
+      retryAfterSeconds,
+    );
+  }
+}
+
+function partsOf({ httpVersion, rawHeaders }: IncomingMessage): Pick<IncomingMessage, 'httpVersion' | 'rawHeaders'> {
+  return { httpVersion, rawHeaders };
+}
+
+/**
+ * Calls `over` once: when the answer was written, or the connection is closed. An answer whose turn on its connection
+ * never came does not close by itself.
+ */
+function whenOver({ raw: { socket } }: FastifyRequest, { raw: answer }: FastifyReply, over: () => void): void {
+  const once = (): void => {
+    answer.off('close', once);
+    socket.off('close', once);
+    over();
+  };
+  answer.once('close', once);
+  socket.once('close', once);
+}
+
+/** Aborted when the connection closes before the answer has been written. */
+function callerGone(reply: FastifyReply): AbortSignal {
+  const gone = new AbortController();
+  if (reply.raw.destroyed || reply.raw.socket?.destroyed === true) gone.abort();
+  reply.raw.once('close', () => {
+    if (!reply.raw.writableFinished) gone.abort();
+  });
+  return gone.signal;
+}

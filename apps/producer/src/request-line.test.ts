@@ -1,0 +1,84 @@
+// Turns: who is answered, who waits, who is refused and when they should come back.
+
+import { expect, test } from 'vitest';
+import { ManualClock } from '@shoal/core/testing';
+import { ByteBudget } from './byte-budget.ts';
+import { RequestLine } from './request-line.ts';
+
+function setup({ mostOpen = 2, mostWaiting = 3, totalBytes = 1_000 } = {}) {
+  const clock = new ManualClock();
+  const changes: [number, number][] = [];
+  const line: RequestLine = new RequestLine({
+    mostOpen,
+    mostWaiting,
+    clock,
+    onChange: (...now) => void changes.push(now),
+  });
+  const budget = new ByteBudget({ totalBytes, onRoom: () => line.callNext() });
+  const order: string[] = [];
+  const enter = (name: string, { bytes = 0, gone = new AbortController().signal } = {}) => {
+    const hold = budget.open();
+    const turn = line.enter({ bytes, hold, gone, waitMs: 5_000 }).then((leave) => {
+      order.push(name);
+      return () => {
+        leave();
+        hold.release();
+      };
+    });
+    turn.catch(() => undefined);
+    return turn;
+  };
+  return { clock, enter, order, changes };
+}
+
+test('so many are answered at a time, the others wait and come in order', async () => {
+  const { enter, order, changes } = setup();
+  const [first, , third] = [enter('a'), enter('b'), enter('c'), enter('d')];
+  await Promise.all([first]);
+  expect(order).toEqual(['a', 'b']);
+  (await first)();
+  (await first)();
+  await third;
+  expect(order).toEqual(['a', 'b', 'c']);
+  expect(changes.at(-1)).toEqual([2, 1]);
+});
+
+test('more than may wait are refused, with the time that those before them take', async () => {
+  const { enter, clock } = setup({ mostOpen: 1, mostWaiting: 1 });
+  const first = await enter('a');
+  const second = enter('b');
+  await expect(enter('c')).rejects.toMatchObject({ facts: { status: 429, retryAfterSeconds: 2 } });
+  await clock.advance(3_000);
+  first();
+  (await second)();
+  await enter('d');
+  await clock.advance(20_000);
+  void enter('e');
+  await expect(enter('f')).rejects.toMatchObject({
+    facts: { status: 429, code: 'too_many_requests', retryAfterSeconds: 20 },
+  });
+});
+
+test('who has waited its time is refused, who leaves is forgotten', async () => {
+  const { enter, clock, changes } = setup({ mostOpen: 1 });
+  await enter('a');
+  const leaving = new AbortController();
+  const left = enter('b', { gone: leaving.signal });
+  const late = enter('c');
+  leaving.abort();
+  await expect(left).rejects.toMatchObject({ facts: { status: 499 } });
+  await clock.advance(5_000);
+  await expect(late).rejects.toMatchObject({ facts: { status: 429 }, message: expect.stringContaining('5 s') });
+  expect(changes.at(-1)).toEqual([1, 0]);
+});
+
+test('a small request passes a large one that has no room, which goes when there is some', async () => {
+  const { enter, order } = setup({ mostOpen: 3 });
+  const holding = await enter('holding', { bytes: 800 });
+  const large = enter('large', { bytes: 500 });
+  await enter('small', { bytes: 3 });
+  expect(order).toEqual(['holding', 'small']);
+  holding();
+  await large;
+  expect(order).toEqual(['holding', 'small', 'large']);
+});

@@ -1,0 +1,116 @@
+// The HTTP interface over made-up vectors, without queue or worker: for tests of what lies around its routes.
+
+import { connect, type Socket } from 'node:net';
+import { once } from 'node:events';
+import { ShoalError } from '@shoal/contract';
+import { noLog } from '@shoal/core';
+import { PRODUCER_METRICS, createMetrics } from '@shoal/ops';
+import { parseMetrics } from '@shoal/ops/testing';
+import { createApp, type AppParts } from '../app.ts';
+import { closer } from '../close-app.ts';
+import type { Answering } from '../gate.ts';
+import type { EmbeddingsRequest } from '../embeddings-request.ts';
+import { rowsAsked } from '../embeddings-request.ts';
+
+const DIMS = 384;
+
+export interface AppUnderTest {
+  readonly port: number;
+  readonly url: string;
+  /** What was asked for, in the order in which it was. */
+  readonly asked: EmbeddingsRequest[];
+  value(metric: string, labels?: Readonly<Record<string, string>>): Promise<number | undefined>;
+  post(body: unknown, headers?: Readonly<Record<string, string>>): Promise<Response>;
+  /** A connection that says what it is told to. */
+  connection(): Promise<Socket>;
+  stop(): Promise<void>;
+}
+
+export interface AppUnderTestOptions {
+  readonly gate?: Partial<AppParts['gate']>;
+  readonly parts?: Partial<AppParts>;
+  /** Called before vectors are given; a request is open for as long as it lasts. */
+  readonly whileOpen?: (answering: Answering) => Promise<void>;
+}
+
+export async function startApp({
+  gate = {},
+  parts = {},
+  whileOpen = async () => undefined,
+}: AppUnderTestOptions = {}): Promise<AppUnderTest> {
+  const metrics = createMetrics(PRODUCER_METRICS);
+  const asked: EmbeddingsRequest[] = [];
+  const nobody = async (): Promise<never> => {
+    throw new ShoalError('COLLECTION_UNKNOWN', 'there are no collections here');
+  };
+  const app = await createApp({
+    model: {
+      name: 'minilm',
+      revision: 'abc123',
+      dims: DIMS,
+      vocabularySize: 30_522,
+      rowEnds: { first: 101, last: 102 },
+      tokenRows: 'whole',
+      maxTokens: 256,
+    },
+    embedder: {
+      embed: async (request, answering) => {
+        asked.push(request);
+        await whileOpen(answering);
+        const rows = rowsAsked(request);
+        const dims = request.dimensions ?? DIMS;
+        const vectors = new Float32Array(rows * dims).fill(1 / Math.sqrt(dims));
+        return {
+          result: { rows, dims, dtype: 'f32', vectors, tokens: undefined, truncated: [] },
+          tokens: 3 * rows,
+          truncated: 0,
+        };
+      },
+      textClient: { topK: nobody, rescore: nobody, cosine: nobody, spread: nobody },
+    },
+    similarity: { backlog: async () => undefined },
+    metrics,
+    depth: async () => ({
+      queue: 'embed-minilm',
+      jobs: { waiting: 0, active: 0, delayed: 0, completed: 0, failed: 0 },
+      oldestWaitingMs: 0,
+      workers: 1,
+    }),
+    version: '0.0.0',
+    log: noLog,
+    ...parts,
+    gate: {
+      host: '127.0.0.1',
+      maxOpenRequests: 64,
+      maxWaitingRequests: 64,
+      maxHttpBytes: 64 * 1024 * 1024,
+      maxHttpConnections: 256,
+      requestTimeoutMs: 20_000,
+      metrics,
+      log: noLog,
+      ...gate,
+    },
+  });
+  const close = closer(app);
+  const url = await app.listen({ host: '127.0.0.1', port: 0 });
+  const port = Number(new URL(url).port);
+  return {
+    port,
+    url,
+    asked,
+    value: async (metric, labels) => parseMetrics(await metrics.text()).value(metric, labels),
+    post: (body, headers = {}) =>
+      fetch(`${url}/v1/embeddings`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json', ...headers },
+        body: typeof body === 'string' ? body : JSON.stringify(body),
+      }),
+    connection: async () => {
+      const socket = connect(port, '127.0.0.1');
+      socket.on('error', () => undefined); // a server that closes it is what some tests are about
+      await once(socket, 'connect');
+      return socket;
+    },
+    stop: close,
+  };
+}
