@@ -33,6 +33,10 @@ export interface AppUnderTestOptions {
   readonly whileOpen?: (answering: Answering) => Promise<void>;
 }
 
+async function nobody(): Promise<never> {
+  throw new ShoalError('COLLECTION_UNKNOWN', 'there are no collections here');
+}
+
 export async function startApp({
   gate = {},
   parts = {},
@@ -40,9 +44,6 @@ export async function startApp({
 }: AppUnderTestOptions = {}): Promise<AppUnderTest> {
   const metrics = createMetrics(PRODUCER_METRICS);
   const asked: EmbeddingsRequest[] = [];
-  const nobody = async (): Promise<never> => {
-    throw new ShoalError('COLLECTION_UNKNOWN', 'there are no collections here');
-  };
   const app = await createApp({
     model: {
       name: 'minilm',
