@@ -94,7 +94,9 @@ test('flags that a build could not follow are refused, and it makes no version',
       '--dtype f16 is asked for and e1 holds f32: all rows of a collection are of one type; leave out --dtype, ' +
         'or build it anew without --append',
     ],
-    [['--model', 'minilm'], '--model is about texts, and the files hold vectors'],
+    [['--model', '../x'], '--model ../x is no model: NAME, or NAME@REVISION, that made the vectors'],
+    [['--max-tokens', '9'], '--max-tokens is about texts, and the files hold vectors'],
+    [['--column', 'a'], '--column names a column of an Arrow file'],
     [['--text-field', 'body'], '--text-field is about texts, and the files hold vectors'],
     [['--on-error', 'skip'], '--on-error skip is about texts, and the files hold vectors'],
   ] as const;
@@ -131,4 +133,37 @@ test('a matrix of scores goes to a file, and what is said of it is as asked', as
     stderr: '',
   });
   expect(readdirSync(box.files).filter((name) => name.includes('scores'))).toEqual(['scores.npy']);
+});
+
+test('vectors of a model that nobody knows are searched and appended to only with --model, and files carry it', async () => {
+  writeFileSync(box.path('u.jsonl'), `${JSON.stringify(Array.from({ length: 32 }, (_, i) => i))}\n`);
+  writeFileSync(box.path('t.txt'), 'one text\n');
+  expect(await box.run(['index', 'build', 'u', 'u.jsonl'])).toMatchObject({
+    code: 0,
+    stderr: expect.stringContaining('which model made the rows of u is not known: a search needs --model NAME'),
+  });
+  for (const command of [
+    ['search', 'u', 'hello'],
+    ['index', 'build', 'u', 't.txt', '--append'],
+    ['similarity', 'u.jsonl', 'a text.'],
+  ])
+    expect(await box.run(command)).toMatchObject({
+      code: 2,
+      stderr: expect.stringContaining('nobody knows which model'),
+    });
+  expect(await box.run(['embed', 't.txt', '-o', 't.arrow', '-q'])).toMatchObject({ code: 0 });
+  expect(await box.run(['index', 'build', 'k', 't.arrow', '-q'])).toMatchObject({ code: 0 });
+  expect((await box.run(['index', 'show', 'k'])).stdout).toMatch(/model {5}tiny-random@\w+\n/);
+  expect(await box.run(['index', 'build', 'k', 'u.jsonl', '--append'])).toMatchObject({
+    code: 1,
+    stderr: expect.stringMatching(/k was embedded by tiny-random@.*do not say which model made them: say --model tiny/),
+  });
+  expect(await box.run(['search', 'k', 'x', '--model', 'minilm'])).toMatchObject({
+    code: 2,
+    stderr: expect.stringMatching(/--model minilm is asked for and k was embedded by tiny-random@/),
+  });
+  expect(await box.run(['similarity', 't.txt', 'x'])).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('t.txt is a file, and none of vectors'),
+  });
 });

@@ -10,7 +10,9 @@ import {
   checkCollection,
   collectionInfo,
   createCollection,
+  isSameModel,
   listCollections,
+  modelText,
   openCollection,
   readVectors,
   removeCollection,
@@ -78,7 +80,7 @@ export async function build(
   const { info, notes } = hasVectors
     ? {
         info: await write({ terminal, settings, folder, name, flags }, chained(files, flags, terminal.signal), {
-          about: {},
+          about: aboutVectors(flags),
         }),
         notes: new ReadingNotes(),
       }
@@ -97,6 +99,8 @@ export async function build(
       }`,
   );
   for (const line of notes.lines) say(terminal, line);
+  if ((await openCollection(folder, `${name}@${version}`, { verify: false })).about.model === undefined)
+    say(terminal, `which model made the rows of ${name} is not known: a search needs --model NAME`);
 }
 
 interface Target {
@@ -179,7 +183,6 @@ async function buildFromTexts(
 
 function refuseFlagsOfTexts({ model, maxTokens, textField, idField, onError }: BuildFlags): void {
   const asked = Object.entries({
-    '--model': model,
     '--max-tokens': maxTokens,
     '--text-field': textField,
     '--id-field': idField,
@@ -192,6 +195,13 @@ function refuseFlagsOfTexts({ model, maxTokens, textField, idField, onError }: B
       `${flag} is about texts, and the files hold vectors; leave it out, or say --format jsonl to embed the ` +
         'texts of JSONL that has both',
     );
+  if (model !== undefined && modelText(model) === undefined)
+    throw new ShoalError('USAGE', `--model ${model} is no model: NAME, or NAME@REVISION, that made the vectors`);
+}
+
+/** Of vectors: what --model says of them. What the files say comes with their rows. */
+function aboutVectors({ model }: BuildFlags): { readonly model?: string } {
+  return model === undefined ? {} : { model };
 }
 
 /** Rows that are appended are stored, and embedded, as those that are there. */
@@ -205,7 +215,7 @@ async function refuseOtherRows(folder: string, name: string, { dtype, model }: B
         'type; leave out --dtype, or build it anew without --append',
     );
   const { about } = await openCollection(folder, name, { verify: false });
-  if (model !== undefined && about.model !== undefined && model !== about.model.split('@')[0])
+  if (model !== undefined && about.model !== undefined && !isSameModel(model, about.model))
     throw new ShoalError(
       'USAGE',
       `--model ${model} is asked for and ${name} was embedded by ${about.model}: vectors of two models cannot ` +
@@ -213,16 +223,28 @@ async function refuseOtherRows(folder: string, name: string, { dtype, model }: B
     );
 }
 
-/** What is appended comes from the model of what is there. */
-async function modelFor(folder: string, name: string, settings: Settings, { append }: BuildFlags): Promise<string> {
+/** What is appended comes from the model of what is there; where nobody knows that, --model must say it. */
+async function modelFor(
+  folder: string,
+  name: string,
+  settings: Settings,
+  { append, model }: BuildFlags,
+): Promise<string> {
   if (append !== true) return settings.model;
-  const { about } = await openCollection(folder, name, { verify: false });
-  return about.model?.split('@')[0] ?? settings.model;
+  const { about, rows } = await openCollection(folder, name, { verify: false });
+  if (about.model !== undefined) return about.model.split('@')[0]!;
+  if (model === undefined && rows > 0)
+    throw new ShoalError(
+      'USAGE',
+      `nobody knows which model made the rows of ${name}: say --model NAME to put rows of that model behind them (the ` +
+        'model of the collection stays not known), or build it anew without --append',
+    );
+  return settings.model;
 }
 
 async function refuseOtherModel(folder: string, name: string, model: string): Promise<void> {
   const { about } = await openCollection(folder, name, { verify: false });
-  if (about.model !== undefined && about.model !== model)
+  if (about.model !== undefined && !isSameModel(about.model, model))
     throw new ShoalError(
       'DIMENSIONS_MISMATCH',
       `${name} was embedded by ${about.model} and this is ${model}: vectors of two models cannot be compared; ` +
@@ -383,7 +405,7 @@ export async function show(terminal: Terminal, name: string, flags: IndexFlags):
     terminal,
     `${lineOf(info)}versions  ` +
       `${info.versions.map((version) => `${info.name}@${version}`).join(', ')}\nmodel     ` +
-      `${about.model ?? 'not known: it was built from vectors'}\nfile      ${info.path}\n`,
+      `${about.model ?? 'not known: a search needs --model NAME'}\nfile      ${info.path}\n`,
   );
 }
 

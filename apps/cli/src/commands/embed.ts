@@ -411,7 +411,7 @@ type WriterRequest = Pick<
 
 async function openWriter(terminal: Terminal, request: WriterRequest): Promise<{ writer: RowWriter; state: RunState }> {
   const { target, format, dims, asked, flags, records } = request;
-  const form: RowForm = { format, dims, hasIds: records.hasIds, withText: flags.withText === true };
+  const form: RowForm = { format, dims, hasIds: records.hasIds, withText: flags.withText === true, model: asked.model };
   const fresh: RunState = {
     v: 1,
     runId: randomUUID(),

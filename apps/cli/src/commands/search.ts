@@ -9,6 +9,7 @@ import { extname } from 'node:path';
 import {
   graphInfo,
   hitsOf,
+  isSameModel,
   matrixOf,
   openGraph,
   readEdgeList,
@@ -16,7 +17,6 @@ import {
   saveGraph,
   vectorFileCure,
   vectorFormat,
-  type Collection,
   type Graph,
   type Matrix,
   type Metric,
@@ -30,6 +30,8 @@ import { fetchModel, withSession } from '../processes/session.ts';
 import { hasColor, print, say, type Terminal } from '../terminal.ts';
 
 export interface SearchFlags {
+  /** A setting, which is here as well to tell what was asked for in this call from what is set for all. */
+  readonly model?: string;
   readonly k: number;
   readonly metric: Metric;
   readonly ann?: boolean;
@@ -51,9 +53,11 @@ export async function search(
       'nothing to look for: give a query, for example: shoal search docs "how are stalled jobs recovered"',
     );
   const collection = await openNamed(settings, name);
+  const rows = { name: collection.name, dims: collection.dims, model: collection.about.model };
   const queries = await embedded(terminal, settings, [text], {
     prompt: 'query',
-    collection,
+    rows,
+    asked: flags.model,
     isQuiet: flags.quiet === true,
   });
   const answer = await searchCollection(settings, {
@@ -90,6 +94,8 @@ function lineOf({ id, name, score }: FoundRow, at: number, isColored: boolean): 
 
 export interface SimilarityFlags {
   readonly metric: Metric;
+  /** A setting, see SearchFlags. */
+  readonly model?: string;
   /** Of an Arrow file: the column of the vectors. */
   readonly column?: string;
   readonly output?: string;
@@ -106,14 +112,19 @@ export async function similarity(terminal: Terminal, a: string, b: string, flags
       vectorFormat(side) === undefined ? textOrRefusal(side) : readMatrix(side, flags, terminal.signal),
     ),
   );
+  const isQuiet = flags.quiet === true;
   const texts = given.filter((side) => typeof side === 'string');
+  const files = given.filter((side) => typeof side !== 'string');
+  if (files.length === 2) compareModels(terminal, files as [VectorFile, VectorFile], isQuiet);
   const vectors =
-    texts.length === 0 ? undefined : await embedded(terminal, settings, texts, { isQuiet: flags.quiet === true });
+    texts.length === 0
+      ? undefined
+      : await embedded(terminal, settings, texts, { isQuiet, asked: flags.model, ...(files[0] && { rows: files[0] }) });
   let next = 0;
   const [left, right] = given.map((side) =>
     typeof side === 'string'
       ? matrixOf(vectors!.values.slice(next * vectors!.dims, ++next * vectors!.dims), vectors!.dims)
-      : side,
+      : side.matrix,
   ) as [Matrix, Matrix];
   const scores = await kernelsOf(settings).cosine(left, right, { metric: flags.metric, signal: terminal.signal });
   if (output !== undefined) {
@@ -149,7 +160,7 @@ async function textOrRefusal(side: string): Promise<string> {
   );
 }
 
-async function readMatrix(path: string, { column }: SimilarityFlags, signal: AbortSignal): Promise<Matrix> {
+async function readMatrix(path: string, { column }: SimilarityFlags, signal: AbortSignal): Promise<VectorFile> {
   const isThere = (await stat(path).catch(() => undefined)) !== undefined;
   if (!isThere)
     throw new ShoalError(
@@ -159,19 +170,44 @@ async function readMatrix(path: string, { column }: SimilarityFlags, signal: Abo
       { file: path },
     );
   const parts: Float32Array[] = [];
-  let dims = 0;
+  let [dims, model]: [number, string | undefined] = [0, undefined];
   for await (const batch of readVectors(path, { signal, ...columnOf(path, column) })) {
     dims ||= batch.dims;
     if (batch.dims !== dims)
       throw new ShoalError('DIMENSIONS_MISMATCH', `${path} holds vectors of ${dims} and of ${batch.dims} dimensions`, {
         file: path,
       });
+    model = batch.model;
     parts.push(batch.vectors);
   }
   if (dims === 0) throw new ShoalError('INPUT_INVALID', `${path} holds no vectors`, { file: path });
   const values = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
   parts.reduce((at, part) => (values.set(part, at), at + part.length), 0);
-  return matrixOf(values, dims);
+  return { name: path, dims, model, matrix: matrixOf(values, dims) };
+}
+
+/** Rows that queries are compared with, and the model that made them; undefined: not known. */
+interface KnownRows {
+  readonly name: string;
+  readonly dims: number;
+  readonly model: string | undefined;
+}
+
+interface VectorFile extends KnownRows {
+  readonly matrix: Matrix;
+}
+
+/** Two files that say different models are refused; of one that says none it is said that nobody knows. */
+function compareModels(terminal: Terminal, [a, b]: readonly [VectorFile, VectorFile], isQuiet: boolean): void {
+  if (a.model !== undefined && b.model !== undefined && !isSameModel(a.model, b.model))
+    throw new ShoalError(
+      'DIMENSIONS_MISMATCH',
+      `${a.name} was embedded by ${a.model} and ${b.name} by ${b.model}: vectors of two models cannot be compared`,
+      { models: [a.model, b.model] },
+    );
+  if ((a.model === undefined) === (b.model === undefined) || isQuiet) return;
+  const [known, other] = a.model === undefined ? [b, a] : [a, b];
+  say(terminal, `${known.name} was embedded by ${known.model}; ${other.name} does not say which model made it`);
 }
 
 /** Of two files one may be no Arrow. */
@@ -211,20 +247,23 @@ async function writeMatrix(
 interface EmbedTerms {
   readonly isQuiet: boolean;
   readonly prompt?: 'query';
+  /** What --model says in this call. */
+  readonly asked: string | undefined;
   /** Whose model embeds; absent: the model of the settings. */
-  readonly collection?: Collection;
+  readonly rows?: KnownRows;
 }
 
 async function embedded(
   terminal: Terminal,
   settings: Settings,
   texts: readonly string[],
-  { isQuiet, prompt, collection }: EmbedTerms,
+  { isQuiet, prompt, asked, rows }: EmbedTerms,
 ): Promise<Matrix> {
-  const [name = settings.model, revision] = collection?.about.model?.split('@') ?? [];
+  if (rows !== undefined) refuseUnknownModel(rows, asked);
+  const name = rows?.model?.split('@')[0] ?? settings.model;
   const options = { settings: { ...settings, model: name }, isQuiet };
   const model = await fetchModel(terminal, name, options);
-  refuseOtherModel(model, revision, collection);
+  if (rows !== undefined) refuseOtherModel(model, rows);
   return withSession(terminal, { ...options, model }, async ({ client, signal }) => {
     const { vectors } = await client.embed([...texts], {
       class: 'interactive',
@@ -235,19 +274,34 @@ async function embedded(
   });
 }
 
-function refuseOtherModel(model: StoredModel, revision: string | undefined, collection: Collection | undefined): void {
-  if (revision !== undefined && revision !== model.revision)
+/** Widths alone do not tell models from each other: 384 is that of many. */
+function refuseUnknownModel({ name, model }: KnownRows, asked: string | undefined): void {
+  if (model === undefined && asked === undefined)
+    throw new ShoalError(
+      'USAGE',
+      `nobody knows which model made the vectors of ${name}: say --model NAME, the model that made them. A collection ` +
+        'that is built with --model, from texts or from what shoal embed writes as .arrow keeps it',
+    );
+  if (model !== undefined && asked !== undefined && !isSameModel(model, asked))
+    throw new ShoalError(
+      'USAGE',
+      `--model ${asked} is asked for and ${name} was embedded by ${model}: vectors of two models cannot be compared; ` +
+        'leave out --model',
+    );
+}
+
+function refuseOtherModel(model: StoredModel, { name, dims, model: known }: KnownRows): void {
+  const here = `${model.name}@${model.revision}`;
+  if (known !== undefined && !isSameModel(known, here))
     throw new ShoalError(
       'DIMENSIONS_MISMATCH',
-      `${collection!.name} was embedded by ${collection!.about.model} and here is ` +
-        `${model.name}@${model.revision}: their vectors cannot be compared; build it again`,
+      `${name} was embedded by ${known} and here is ${here}: their vectors cannot be compared; build it again`,
       {},
     );
-  if (collection !== undefined && model.dims !== collection.dims)
+  if (model.dims !== dims)
     throw new ShoalError(
       'DIMENSIONS_MISMATCH',
-      `${collection.name} has rows of ${collection.dims} dimensions and ${model.name} makes ${model.dims}: ` +
-        'name its model with --model',
+      `${name} has rows of ${dims} dimensions and ${model.name} makes ${model.dims}: name its model with --model`,
       {},
     );
 }

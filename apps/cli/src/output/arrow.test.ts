@@ -1,6 +1,7 @@
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { readVectors, type RowBatch } from '@shoal/similarity';
 import { tableFromIPC } from 'apache-arrow';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { openEncoder } from './row-encoder.ts';
@@ -45,6 +46,19 @@ describe('an Arrow file', () => {
     expect(table.getChild('id')!.toArray()).toEqual(['doc-0', 'doc-1', 'doc-2']);
     expect(table.getChild('text')!.get(1)).toBe('text 1 🐟');
     expect(Array.from(table.getChild('embedding')!.get(2))).toEqual([8, 9, 10, 11]);
+  });
+
+  test('says which model made its vectors, and is read as it was written', async () => {
+    const model = 'minilm@53aa51172d14';
+    const folder = await mkdtemp(join(tmpdir(), 'shoal-arrow-model-'));
+    const path = join(folder, 'model.arrow');
+    await writeFile(path, await arrow({ model }, block(0, 3)));
+    expect(tableFromIPC(await readFile(path)).schema.metadata).toEqual(new Map([['shoal.model', model]]));
+    const batches: RowBatch[] = [];
+    for await (const batch of readVectors(path)) batches.push(batch);
+    await rm(folder, { recursive: true });
+    expect(batches).toEqual([{ dims: DIMS, vectors: block(0, 3).vectors, names: ['doc-0', 'doc-1', 'doc-2'], model }]);
+    expect(tableFromIPC(await arrow({}, block(0, 3))).schema.metadata.size).toBe(0);
   });
 
   test('without ids has 64-bit indices', async () => {

@@ -23,6 +23,7 @@ import { FileBlock, Footer } from 'apache-arrow/ipc/metadata/file';
 import { Message, RecordBatch as BatchHeader } from 'apache-arrow/ipc/metadata/message';
 import { VectorAssembler } from 'apache-arrow/visitor/vectorassembler';
 import { ShoalError, invariant } from '@shoal/contract';
+import { MODEL_KEY } from '@shoal/similarity/model-key';
 import type { Block, EncodedRows, ReadAt, RowEncoder, RowForm } from './row-form.ts';
 
 /** 1.6 MB of 384 dimensions: large enough to be read in one go, small enough that a killed run loses seconds. */
@@ -110,12 +111,13 @@ export class ArrowEncoder implements RowEncoder {
 
 const NO_TEXT = Buffer.alloc(0);
 
-function schemaOf({ dims, hasIds, withText }: RowForm): Schema {
-  return new Schema([
+function schemaOf({ dims, hasIds, withText, model }: RowForm): Schema {
+  const fields = [
     hasIds ? new Field('id', new Utf8(), false) : new Field('index', new Int64(), false),
     ...(withText ? [new Field('text', new Utf8(), false)] : []),
     new Field('embedding', listOf(dims), false),
-  ]);
+  ];
+  return new Schema(fields, model === undefined ? new Map() : new Map([[MODEL_KEY, model]]));
 }
 
 function listOf(dims: number): FixedSizeList<Float32> {

@@ -36,6 +36,8 @@ export interface RowForm {
   /** Rows are called by their ids; without, by their index. Arrow has one column or the other. */
   readonly hasIds: boolean;
   readonly withText: boolean;
+  /** What made the vectors, name@revision; Arrow carries it. */
+  readonly model?: string;
 }
 
 /** Bytes of a file that is gone on with. Called once for each part that a form asks for. */

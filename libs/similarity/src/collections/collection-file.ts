@@ -28,6 +28,9 @@ const CHECKED_BYTES = 108;
 const SECTIONS = ['rows', 'scales', 'lengths', 'ids', 'names', 'about'] as const;
 const FLAG = { ids: 1, names: 2 } as const;
 
+/** The last moment that a Date can be. */
+const MOST_DATE_MS = 8.64e15;
+
 export type Section = (typeof SECTIONS)[number];
 
 export interface CollectionHeader {
@@ -76,11 +79,19 @@ export function decodeHeader(bytes: Buffer, path: string, size: number): Collect
     throw corrupt(path, 'it does not begin like a collection');
   if (crc32(bytes.subarray(0, CHECKED_BYTES)) !== bytes.readUInt32LE(CHECKED_BYTES))
     throw corrupt(path, 'its header has another checksum than was written');
-  const u64 = (at: number): number => Number(bytes.readBigUInt64LE(at));
+  const u64 = (at: number): number => {
+    const value = bytes.readBigUInt64LE(at);
+    if (value > BigInt(Number.MAX_SAFE_INTEGER)) throw corrupt(path, `its header holds ${value} at byte ${at}`);
+    return Number(value);
+  };
   const dtype = ROW_TYPES[bytes.readUInt8(8)];
   if (dtype === undefined)
     throw corrupt(path, `it has rows of type ${bytes.readUInt8(8)}, which this version does not know`);
   const flags = bytes.readUInt8(9);
+  if ((flags & ~(FLAG.ids | FLAG.names)) !== 0 || bytes.readUInt16LE(10) !== 0)
+    throw corrupt(path, `it has flags (${flags}, ${bytes.readUInt16LE(10)}) that this version does not know`);
+  const createdMs = bytes.readDoubleLE(40);
+  if (!(Math.abs(createdMs) <= MOST_DATE_MS)) throw corrupt(path, `it was created at ${createdMs}, which is no time`);
   const fileBytes = u64(96);
   if (fileBytes !== size) throw corrupt(path, `it should have ${fileBytes} bytes and has ${size}`);
   const at = Object.fromEntries(SECTIONS.map((section, i) => [section, u64(48 + 8 * i)])) as Record<Section, number>;
@@ -90,7 +101,7 @@ export function decodeHeader(bytes: Buffer, path: string, size: number): Collect
     rows: u64(16),
     strideBytes: u64(24),
     version: u64(32),
-    createdMs: bytes.readDoubleLE(40),
+    createdMs,
     hasIds: (flags & FLAG.ids) !== 0,
     hasNames: (flags & FLAG.names) !== 0,
     at,

@@ -7,7 +7,7 @@ import { isShoalError } from '@shoal/contract';
 import { crc32 } from 'node:zlib';
 import { corrupt, HEADER_BYTES, type CollectionHeader } from './collection-file.ts';
 import { collectionInfo, type CollectionInfo } from './collections.ts';
-import { readHeader } from './open-collection.ts';
+import { checkBlock, readHeader } from './open-collection.ts';
 import type { RowBlock } from '../engines/vectors.ts';
 
 export interface CollectionRows {
@@ -96,7 +96,7 @@ async function readBlock(
     section(at.lengths, 4),
     hasIds ? section(at.ids, 8) : undefined,
   ]);
-  return {
+  const block: RowBlock = {
     dtype,
     dims,
     strideBytes,
@@ -106,6 +106,8 @@ async function readBlock(
     ...(scales === undefined ? {} : { scales: new Float32Array(scales) }),
     ...idsOf(ids, first, count),
   };
+  checkBlock(block, path, first);
+  return block;
 }
 
 /** Row numbers need no ids, except in a piece that does not begin at row 0. */

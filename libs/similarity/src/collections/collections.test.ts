@@ -48,6 +48,46 @@ function rows(count: number, dims = 8, from = 0): RowBatch {
 
 const pathOf = (version: number, name = 'docs') => join(folder, name, `${version}.shc`);
 
+describe('the model of a collection', () => {
+  const of = (model?: string, from = 0): RowBatch => ({
+    ...rows(2, 8, from),
+    ...(model === undefined ? {} : { model }),
+  });
+  const modelOf = async () => (await openCollection(folder, 'docs')).about.model;
+
+  test('is what its rows say, or what is said of all of them, and never of some', async () => {
+    for (const [batches, about, model] of [
+      [[of('a@1'), of('a@1')], {}, 'a@1'],
+      [[of('a'), of('a@1')], {}, 'a@1'],
+      [[of('a@1'), of()], {}, undefined],
+      [[of(), of('a@1')], {}, undefined],
+      [[of()], { model: 'a' }, 'a'],
+      [[of('a@1'), of()], { model: 'a' }, 'a@1'],
+    ] as const) {
+      await createCollection(folder, 'docs', batches, { about });
+      expect(await modelOf()).toBe(model);
+    }
+    for (const [batches, about] of [
+      [[of('a@1'), of('b@1')], {}],
+      [[of('a@1'), of('a@2')], {}],
+      [[of('a@1')], { model: 'b' }],
+    ] as const)
+      expect(await codeOf(createCollection(folder, 'docs', batches, { about }))).toBe('DIMENSIONS_MISMATCH');
+  });
+
+  test('stays through appending only where the new rows are known to be of it', async () => {
+    await createCollection(folder, 'docs', [of('a@1')]);
+    for (const bad of [of('b@1'), of('a@2'), of()])
+      expect(await codeOf(appendToCollection(folder, 'docs', [bad]))).toBe('DIMENSIONS_MISMATCH');
+    await appendToCollection(folder, 'docs', [of('a@1')]);
+    await appendToCollection(folder, 'docs', [of()], { about: { model: 'a' } });
+    expect(await modelOf()).toBe('a@1');
+    await createCollection(folder, 'docs', [of()]);
+    await appendToCollection(folder, 'docs', [of('a@1')], { about: { model: 'a@1', note: 'x' } });
+    expect((await openCollection(folder, 'docs')).about).toEqual({ note: 'x' });
+  });
+});
+
 describe('a collection', () => {
   test.each(ROW_TYPES)('comes back as %s: values, names, what is known of it, and the nearest rows', async (dtype) => {
     const given = rows(100);
@@ -191,6 +231,67 @@ describe('what cannot be a collection is refused by its code', () => {
       await codeOf(createCollection(folder, 'docs', [{ dims: 1, vectors: Float32Array.of(1e5) }], { dtype: 'f16' })),
     ).toBe('VECTOR_INVALID');
     expect(await codeOf(createCollection(folder, 'docs', [rows(1)], { dtype: 'f64' as 'f32' }))).toBe('SEARCH_INVALID');
+  });
+
+  test('rows that would be others as f16 or i8, with their number and what to do', async () => {
+    const messageOf = (work: Promise<unknown>) => work.then(String, (error: Error) => error.message);
+    const scaled = (factor: number) => ({ dims: 8, vectors: rows(20).vectors.map((value) => value * factor) });
+    for (const [factor, dtype] of [
+      [1e-8, 'f16'],
+      [1e-6, 'f16'],
+      [1e5, 'f16'],
+    ] as const)
+      expect(await messageOf(createCollection(folder, 'x', [rows(3), scaled(factor)], { dtype }))).toMatch(
+        /^\d+ of the 20 rows from 3 on \(\d+.*\) would be others as f16: the least cosine .* \(--dtype f32\)/,
+      );
+    const spiked = { dims: 2_000, vectors: Float32Array.from({ length: 2_000 }, (_, i) => (i === 0 ? 300 : 1)) };
+    expect(await messageOf(createCollection(folder, 'x', [spiked], { dtype: 'i8' }))).toContain(
+      '1 of the 1 rows from 0 on (0) would be others as i8',
+    );
+    for (const dtype of ['f16', 'i8'] as const)
+      for (const factor of dtype === 'i8' ? [1e-8, 1e-3, 1, 1e10] : [1e-3, 1, 100])
+        expect(
+          await createCollection(folder, 'y', [scaled(factor), { dims: 8, vectors: new Float32Array(8) }], { dtype }),
+        ).toMatchObject({ rows: 21 });
+  });
+
+  test('files with a right checksum whose sections, ids, names, lengths or scales contradict each other', async () => {
+    const ids = BigUint64Array.from({ length: 50 }, (_, row) => BigInt(2 * row));
+    await createCollection(folder, 'docs', [{ ...rows(50), ids }], { dtype: 'i8' });
+    const whole = readFileSync(pathOf(1));
+    const place = (section: number) => Number(whole.readBigUInt64LE(48 + 8 * section));
+    const [, scales, lengths, idsAt, names, about] = [0, 1, 2, 3, 4, 5].map(place) as number[];
+    const changes: Readonly<Record<string, (file: Buffer) => void>> = {
+      flags: (file) => file.writeUInt8(file[9]! | 4, 9),
+      reserved: (file) => file.writeUInt16LE(1, 10),
+      version: (file) => file.writeBigUInt64LE(0n, 32),
+      time: (file) => file.writeDoubleLE(NaN, 40),
+      dims: (file) => file.writeUInt32LE(7_000, 12),
+      rows: (file) => file.writeBigUInt64LE(2n ** 63n, 16),
+      'more rows': (file) => file.writeBigUInt64LE(51n, 16),
+      'rows before': (file) => file.writeBigUInt64LE(64n, 48),
+      ...Object.fromEntries(
+        ['rows', 'scales', 'lengths', 'ids', 'names', 'about'].map((section, i) => [
+          `${section} off their place`,
+          (file: Buffer) => file.writeBigUInt64LE(BigInt(place(i) + 1), 48 + 8 * i),
+        ]),
+      ),
+      'a scale': (file) => file.writeFloatLE(-1, scales!),
+      'a length': (file) => file.writeFloatLE(Infinity, lengths! + 4),
+      'an id': (file) => file.writeBigUInt64LE(0n, idsAt! + 8),
+      'a name': (file) => file.writeBigUInt64LE(2n ** 62n, names! + 8),
+      'the last name': (file) => file.writeBigUInt64LE(BigInt(about!), names! + 8 * 50),
+      about: (file) => file.write('[]', about!),
+    };
+    for (const [what, change] of Object.entries(changes)) {
+      const changed = Buffer.from(whole);
+      change(changed);
+      changed.writeUInt32LE(crc32(changed.subarray(4_096)), 104);
+      changed.writeUInt32LE(crc32(changed.subarray(0, 108)), 108);
+      writeFileSync(pathOf(1), changed);
+      for (const map of [true, false])
+        expect(`${what}: ${await codeOf(openCollection(folder, 'docs', { map }))}`).toBe(`${what}: COLLECTION_CORRUPT`);
+    }
   });
 
   test('every changed byte of a file, and every cut', async () => {

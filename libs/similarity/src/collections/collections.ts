@@ -20,7 +20,8 @@ import {
 } from './collection-file.ts';
 import type { CollectionAbout } from './collection-file.ts';
 import { COLLECTION_NAME_RULE, isCollectionName } from './collection-name.ts';
-import { encodeRows } from './encode-rows.ts';
+import { encodeRows, refuseLost } from './encode-rows.ts';
+import { RowsModel } from './rows-model.ts';
 import { readCollection, readHeader, type Collection, type OpenOptions } from './open-collection.ts';
 import { matrixOf, ROW_TYPES, type RowType } from '../engines/vectors.ts';
 
@@ -46,6 +47,10 @@ export interface WriteOptions {
    * Versions that stay, the new one included; default 2, so that what was queued against the last one still finds it.
    */
   readonly keepVersions?: number;
+  /**
+   * `model`: what made all rows of the source. Without it, what comes with the rows; a collection keeps a model only
+   * while all of its rows are known to come from it (DIMENSIONS_MISMATCH when they do not).
+   */
   readonly about?: CollectionAbout;
 }
 
@@ -95,11 +100,10 @@ export async function createCollection(
       dtype,
     });
   return withDraft(folder, name, async (file) => {
-    const writer = new RowsWriter(file, dtype, options.dims);
+    const model = new RowsModel(name, undefined, options.about?.model);
+    const writer = new RowsWriter(file, dtype, { dims: options.dims, model });
     await writer.addAll(source, options);
-    return withLock(lockPath(folder, name), () =>
-      publish(folder, name, writer, { ...options, about: options.about ?? {} }),
-    );
+    return withLock(lockPath(folder, name), () => publish(folder, name, writer, options));
   });
 }
 
@@ -114,7 +118,9 @@ export async function appendToCollection(
   return withLock(lockPath(folder, name), async () => {
     const base = await openCollection(folder, name);
     return withDraft(folder, name, async (file) => {
-      const writer = new RowsWriter(file, base.dtype, base.dims);
+      const before = { rows: base.rows, model: base.about.model };
+      const model = new RowsModel(name, before, options.about?.model);
+      const writer = new RowsWriter(file, base.dtype, { dims: base.dims, model });
       await writer.addCollection(base);
       base.checkIntact();
       await writer.addAll(source, options);
@@ -324,7 +330,9 @@ async function publish(
   { keepVersions = 2, about = {} }: WriteOptions,
 ): Promise<CollectionInfo> {
   const before = await versionsOf(folder, name);
-  const header = await writer.finish((before[0] ?? 0) + 1, about);
+  const { model: _, ...others } = about;
+  const known = writer.model === undefined ? others : { model: writer.model, ...others };
+  const header = await writer.finish((before[0] ?? 0) + 1, known);
   const path = pathOf(folder, name, header.version);
   await rename(writer.path, path);
   await syncFolder(join(folder, name));
@@ -353,12 +361,23 @@ class RowsWriter {
   #lastId = -1n;
   #hasIds = false;
   readonly #names: string[] = [];
+  readonly #model: RowsModel;
   #hasNames = false;
 
-  constructor(file: Draft, dtype: RowType, dims: number | undefined) {
+  constructor(
+    file: Draft,
+    dtype: RowType,
+    { dims, model }: { readonly dims: number | undefined; readonly model: RowsModel },
+  ) {
     this.#file = file;
     this.#dtype = dtype;
     this.#dims = dims;
+    this.#model = model;
+  }
+
+  /** Of all rows; undefined when it is not known. */
+  get model(): string | undefined {
+    return this.#model.model;
   }
 
   get path(): string {
@@ -374,7 +393,7 @@ class RowsWriter {
     signal?.throwIfAborted();
   }
 
-  async #add({ dims, vectors, names, ids }: RowBatch): Promise<void> {
+  async #add({ dims, vectors, names, ids, model }: RowBatch): Promise<void> {
     this.#dims ??= dims;
     if (dims !== this.#dims)
       throw new ShoalError(
@@ -383,7 +402,10 @@ class RowsWriter {
         { found: dims, expected: this.#dims },
       );
     const matrix = matrixOf(vectors, dims);
-    const { data, scales, lengths } = encodeRows(matrix, this.#dtype);
+    if (matrix.rows > 0) this.#model.add(model);
+    const encoded = encodeRows(matrix, this.#dtype, this.#rows);
+    refuseLost(encoded, this.#dtype, this.#rows);
+    const { data, scales, lengths } = encoded;
     this.#addIds(matrix.rows, ids);
     for (let row = 0; row < matrix.rows; row++) this.#names.push(names?.[row] ?? '');
     this.#hasNames ||= names !== undefined;

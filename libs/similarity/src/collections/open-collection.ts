@@ -52,7 +52,7 @@ export async function readCollection(
     const header = await headerOf(file, path);
     const bytes =
       addon === undefined ? await readAll(file, header, path, verify) : await mapAll(addon, header, path, verify);
-    return collectionOf(path, name, header, bytes, addon);
+    return collectionOf(path, name, header, { bytes, verify }, addon);
   } finally {
     await file.close();
   }
@@ -113,14 +113,15 @@ async function headerOf(file: FileHandle, path: string): Promise<CollectionHeade
 }
 
 /**
- * A right checksum says that somebody wrote it so, not that it can be read: sections lie behind the header and in their
- * order, where views of them can begin.
+ * Sections follow each other, none begins inside another or off its 64 bytes, and the rows have room. A header with a
+ * right checksum was written by us; this is for a later version that thinks differently, and for what others write.
  */
 function checkSections(
-  { dtype, dims, rows, strideBytes, at, fileBytes, hasIds, hasNames }: CollectionHeader,
+  { dtype, dims, rows, strideBytes, version, at, fileBytes, hasIds, hasNames }: CollectionHeader,
   path: string,
 ): void {
   const ends = [
+    at.rows >= HEADER_BYTES,
     at.rows + rows * strideBytes <= at.scales,
     at.scales + (dtype === 'i8' ? rows * 4 : 0) <= at.lengths,
     at.lengths + rows * 4 <= at.ids,
@@ -128,16 +129,37 @@ function checkSections(
     at.names + (hasNames ? (rows + 1) * 8 : 0) <= at.about,
     at.about <= fileBytes,
   ];
-  const begins = Object.values(at).every((begin) => begin >= HEADER_BYTES && begin % 8 === 0);
-  if (dims < 1 || strideBytes !== strideOf(dtype, dims) || !begins || ends.includes(false))
+  const isAligned = Object.values(at).every((begin) => begin % 64 === 0);
+  if (dims < 1 || version < 1 || strideBytes !== strideOf(dtype, dims) || !isAligned || ends.includes(false))
     throw corrupt(path, 'its header contradicts itself');
+}
+
+/** What searches rely on beside the rows: lengths and scales are sizes, ids rise. */
+export function checkBlock({ lengths, scales, ids }: RowBlock, path: string, first = 0): void {
+  for (const [what, values] of Object.entries({ length: lengths, scale: scales }))
+    for (let row = 0; row < (values?.length ?? 0); row++)
+      if (!(values![row]! >= 0 && values![row]! < Infinity))
+        throw corrupt(path, `row ${first + row} has the ${what} ${values![row]}`);
+  for (let row = 1; row < (ids?.length ?? 0); row++)
+    if (ids![row]! <= ids![row - 1]!)
+      throw corrupt(path, `the id of row ${first + row} is not above the one before it`);
+}
+
+/** Names lie one behind the other. */
+function checkNames({ rows, at, hasNames }: CollectionHeader, bytes: Uint8Array, path: string): void {
+  if (!hasNames) return;
+  const ends = new BigUint64Array(bytes.buffer, bytes.byteOffset + at.names, rows + 1);
+  const room = BigInt(at.about - at.names - ends.byteLength);
+  for (let row = 0; row <= rows; row++)
+    if (ends[row]! < (row === 0 ? 0n : ends[row - 1]!) || ends[row]! > room)
+      throw corrupt(path, `the name of row ${Math.max(0, row - 1)} lies outside of the names`);
 }
 
 function collectionOf(
   path: string,
   name: string,
   header: CollectionHeader,
-  bytes: Uint8Array,
+  { bytes, verify }: { readonly bytes: Uint8Array; readonly verify: boolean },
   addon: NativeAddon | undefined,
 ): Collection {
   const { dtype, dims, rows, strideBytes, at, hasIds, hasNames } = header;
@@ -152,6 +174,10 @@ function collectionOf(
     ...(dtype === 'i8' ? { scales: floats(at.scales) } : {}),
     ...(hasIds ? { ids: new BigUint64Array(bytes.buffer, bytes.byteOffset + at.ids, rows) } : {}),
   };
+  if (verify) {
+    checkBlock(block, path);
+    checkNames(header, bytes, path);
+  }
   return {
     name,
     path,

@@ -270,6 +270,20 @@ describe('graphs', () => {
       writeFileSync(path, odd);
       expect(`${at}: ${await problemOf(openGraph(folder, 'g'))}`).toContain(`${at}: COLLECTION_CORRUPT`);
     }
+    const namesAt = whole.length - Buffer.byteLength('["a","ü"]');
+    for (const [what, change] of Object.entries({
+      'no JSON': (file: Buffer) => file.write('x', namesAt),
+      'no texts': (file: Buffer) => file.write('[1, 22222]', namesAt),
+      'one name': (file: Buffer) => file.write('["aaaaaa"]', namesAt),
+      flags: (file: Buffer) => file.writeUInt32LE(3, 4),
+      'an edge': (file: Buffer) => file.writeUInt32LE(7, 64 + 3 * 4),
+    })) {
+      const changed = Buffer.from(whole);
+      change(changed);
+      changed.writeUInt32LE(crc32(changed.subarray(64), crc32(changed.subarray(0, 24))), 24);
+      writeFileSync(path, changed);
+      expect(`${what}: ${await problemOf(openGraph(folder, 'g'))}`).toContain(`${what}: COLLECTION_CORRUPT`);
+    }
     await removeGraph(folder, 'g');
     expect(await problemOf(graphInfo(folder, 'g'))).toContain('COLLECTION_UNKNOWN');
   });

@@ -62,12 +62,15 @@ export function rowsOf({ values, rows, dims }: Matrix): RowBlock {
 /** Fewer values are looked at here sooner than native code is asked. */
 const MANY_VALUES = 256;
 
-/** VECTOR_INVALID naming the first value that cannot be searched with. `what`: "query", "row". */
-export function checkValues({ values, dims }: Matrix, what: string): void {
+/**
+ * VECTOR_INVALID naming the first value that cannot be searched with. `what`: "query", "row"; `first`: the number that
+ * the first of them has for whoever reads the message.
+ */
+export function checkValues({ values, dims }: Matrix, what: string, first = 0): void {
   if (values.length >= MANY_VALUES && nativeAddon()?.allWithin(values, MAX_VALUE) === true) return;
   const at = firstIncomparable(values);
   if (at === undefined) return;
-  const [vector, dimension] = [Math.floor(at / dims), at % dims];
+  const [vector, dimension] = [first + Math.floor(at / dims), at % dims];
   throw new ShoalError(
     'VECTOR_INVALID',
     `${what} ${vector} holds ${values[at]} at dimension ${dimension}: only numbers between ` +

@@ -61,8 +61,7 @@ export async function saveGraph(folder: string, name: string, graph: Graph): Pro
 }
 
 /**
- * COLLECTION_UNKNOWN when there is no such graph, COLLECTION_CORRUPT when its file is damaged, GRAPH_INVALID when it is
- * no graph.
+ * COLLECTION_UNKNOWN when there is no such graph, COLLECTION_CORRUPT when its file is damaged or holds no graph.
  */
 export async function openGraph(folder: string, name: string): Promise<Graph> {
   const path = pathOf(folder, name);
@@ -80,7 +79,11 @@ export async function openGraph(folder: string, name: string): Promise<Graph> {
     weight: new Float32Array(bytes, at + edges * 4, edges),
     ...(hasNames ? { names: readNames(Buffer.from(bytes, at + edges * 8), nodes, path) } : {}),
   };
-  checkGraph(graph);
+  try {
+    checkGraph(graph);
+  } catch (error) {
+    throw error instanceof ShoalError ? corrupt(path, error.message) : error;
+  }
   return graph;
 }
 
