@@ -46,15 +46,17 @@ function rows(count: number, dims = 8, from = 0): RowBatch {
   };
 }
 
+const messageOf = (work: Promise<unknown>) => work.then(String, (error: Error) => error.message);
+const scaled = (factor: number) => ({ dims: 8, vectors: rows(20).vectors.map((value) => value * factor) });
 const pathOf = (version: number, name = 'docs') => join(folder, name, `${version}.shc`);
 
-describe('the model of a collection', () => {
-  const of = (model?: string, from = 0): RowBatch => ({
-    ...rows(2, 8, from),
-    ...(model === undefined ? {} : { model }),
-  });
-  const modelOf = async () => (await openCollection(folder, 'docs')).about.model;
+const of = (model?: string, from = 0): RowBatch => ({
+  ...rows(2, 8, from),
+  ...(model === undefined ? {} : { model }),
+});
+const modelOf = async () => (await openCollection(folder, 'docs')).about.model;
 
+describe('the model of a collection', () => {
   test('is what its rows say, or what is said of all of them, and never of some', async () => {
     for (const [batches, about, model] of [
       [[of('a@1'), of('a@1')], {}, 'a@1'],
@@ -234,8 +236,6 @@ describe('what cannot be a collection is refused by its code', () => {
   });
 
   test('rows that would be others as f16 or i8, with their number and what to do', async () => {
-    const messageOf = (work: Promise<unknown>) => work.then(String, (error: Error) => error.message);
-    const scaled = (factor: number) => ({ dims: 8, vectors: rows(20).vectors.map((value) => value * factor) });
     for (const [factor, dtype] of [
       [1e-8, 'f16'],
       [1e-6, 'f16'],
@@ -339,7 +339,8 @@ describe('what cannot be a collection is refused by its code', () => {
     bytes.writeUInt32LE(crc32(bytes.subarray(4_096)), 104);
     bytes.writeUInt32LE(crc32(bytes.subarray(0, 108)), 108);
     writeFileSync(pathOf(1), bytes);
-    const { names } = await openCollection(folder, 'docs');
+    expect(await codeOf(openCollection(folder, 'docs'))).toBe('COLLECTION_CORRUPT');
+    const { names } = await openCollection(folder, 'docs', { verify: false });
     expect(() => names!(0)).toThrow(/the name of row 0 is not where it should be/);
     expect(() => names!(1)).toThrow(/the name of row 1/);
   });

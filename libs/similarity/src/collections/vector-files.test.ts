@@ -272,11 +272,11 @@ describe('graphs', () => {
     }
     const namesAt = whole.length - Buffer.byteLength('["a","ü"]');
     for (const [what, change] of Object.entries({
-      'no JSON': (file: Buffer) => file.write('x', namesAt),
-      'no texts': (file: Buffer) => file.write('[1, 22222]', namesAt),
-      'one name': (file: Buffer) => file.write('["aaaaaa"]', namesAt),
-      flags: (file: Buffer) => file.writeUInt32LE(3, 4),
-      'an edge': (file: Buffer) => file.writeUInt32LE(7, 64 + 3 * 4),
+      'no JSON': (graphBytes: Buffer) => graphBytes.write('x', namesAt),
+      'no texts': (graphBytes: Buffer) => graphBytes.write('[1, 22222]', namesAt),
+      'one name': (graphBytes: Buffer) => graphBytes.write('["aaaaaa"]', namesAt),
+      flags: (graphBytes: Buffer) => graphBytes.writeUInt32LE(3, 4),
+      'an edge': (graphBytes: Buffer) => graphBytes.writeUInt32LE(7, 64 + 3 * 4),
     })) {
       const changed = Buffer.from(whole);
       change(changed);
