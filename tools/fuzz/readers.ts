@@ -3,15 +3,18 @@
 
 import { BROKEN_READERS } from './broken-readers.ts';
 import type { FuzzedReader } from './fuzzed-reader.ts';
+import { arrowReader } from './readers/arrow.ts';
 import { collectionReader } from './readers/collection.ts';
 import { candidatesReader, comparandsReader } from './readers/comparands.ts';
 import { graphReader } from './readers/graph.ts';
 import { inputReader } from './readers/input.ts';
+import { npyReader } from './readers/npy.ts';
 import { onnxReader } from './readers/onnx.ts';
 import { resultReader } from './readers/result.ts';
 import { runFileReader } from './readers/run-file.ts';
 import { safetensorsReader } from './readers/safetensors.ts';
 import { tokenizerReader } from './readers/tokenizer.ts';
+import { jsonlVectorsReader } from './readers/vectors-jsonl.ts';
 
 export const READERS: readonly FuzzedReader[] = [
   inputReader,
@@ -20,6 +23,9 @@ export const READERS: readonly FuzzedReader[] = [
   candidatesReader,
   collectionReader,
   graphReader,
+  npyReader,
+  arrowReader,
+  jsonlVectorsReader,
   safetensorsReader,
   onnxReader,
   tokenizerReader,
