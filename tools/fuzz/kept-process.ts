@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url';
 import type { ReadAnswer, ReadOrder } from './reader-process.ts';
 
 export interface Limits {
+  /** Of CPU, where the system tells it: on a busy machine everything takes long. Of waiting, PATIENCE times that. */
   readonly clockMs: number;
   /** Beyond what the process held before the file. */
   readonly memoryBytes: number;
@@ -20,6 +21,9 @@ export type Ending =
   | { readonly kind: 'memory'; readonly bytes: number };
 
 const LOOK_MS = 50;
+const PATIENCE = 6;
+/** What /proc counts in. */
+const TICK_MS = 10;
 const MAIN = fileURLToPath(new URL('reader-process.ts', import.meta.url));
 
 export class KeptProcess {
@@ -80,13 +84,15 @@ export class KeptProcess {
     return new Promise((resolve) => {
       const { clockMs, memoryBytes } = this.#limits;
       const end = (ending: Ending): void => {
-        clearTimeout(clock);
         clearInterval(look);
         child.off('message', hear).off('exit', gone);
         resolve(ending);
       };
-      const clock = setTimeout(() => end({ kind: 'hung' }), clockMs);
+      const [begun, cpuBegun] = [Date.now(), cpuMs(child.pid!)];
       const look = setInterval(() => {
+        const waitedMs = Date.now() - begun;
+        const workedMs = cpuBegun === undefined ? waitedMs : (cpuMs(child.pid!) ?? cpuBegun) - cpuBegun;
+        if (workedMs > clockMs || waitedMs > PATIENCE * clockMs) end({ kind: 'hung' });
         const bytes = (residentBytes(child.pid!) ?? before) - before;
         if (bytes > memoryBytes) end({ kind: 'memory', bytes });
       }, LOOK_MS);
@@ -96,6 +102,17 @@ export class KeptProcess {
       child.on('message', hear).on('exit', gone);
       child.send(order);
     });
+  }
+}
+
+/** User and system time so far; undefined where nobody says it. */
+function cpuMs(pid: number): number | undefined {
+  try {
+    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
+    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+    return TICK_MS * (Number(fields[11]) + Number(fields[12]));
+  } catch {
+    return undefined;
   }
 }
 

@@ -13,6 +13,7 @@ import { onnxReader } from './readers/onnx.ts';
 import { resultReader } from './readers/result.ts';
 import { runFileReader } from './readers/run-file.ts';
 import { safetensorsReader } from './readers/safetensors.ts';
+import { csvReader, jsonlReader, linesReader, markdownReader } from './readers/texts.ts';
 import { tokenizerReader } from './readers/tokenizer.ts';
 import { jsonlVectorsReader } from './readers/vectors-jsonl.ts';
 
@@ -26,6 +27,10 @@ export const READERS: readonly FuzzedReader[] = [
   npyReader,
   arrowReader,
   jsonlVectorsReader,
+  linesReader,
+  jsonlReader,
+  csvReader,
+  markdownReader,
   safetensorsReader,
   onnxReader,
   tokenizerReader,

@@ -27,6 +27,7 @@ const INLINE = [
   'codeText',
   'emailAutolink',
   'gfmFootnoteCall',
+  'gfmPotentialFootnoteCall',
   'htmlText',
   'labelEnd',
   'labelStartImage',
