@@ -109,6 +109,9 @@ function addOutputFlags(command: Command): void {
     );
 }
 
+const DELIMITER_HELP = 'what divides the fields of CSV; "tab" for a tab (default: a comma, in .tsv a tab)';
+const NO_HEADER_HELP = 'the first row of CSV is a record; fields have numbers';
+
 function addInputFlags(command: Command): void {
   command
     .addOption(
@@ -125,12 +128,8 @@ function addInputFlags(command: Command): void {
       '--id-field <name>',
       'field that holds the id; every record must have it (without this flag: "id" where there is one)',
     )
-    .option(
-      '--delimiter <character>',
-      'what divides the fields of CSV; "tab" for a tab (default: a comma, in .tsv a tab)',
-      delimiter,
-    )
-    .option('--no-header', 'the first row of CSV is a record; fields have numbers')
+    .option('--delimiter <character>', DELIMITER_HELP, delimiter)
+    .option('--no-header', NO_HEADER_HELP)
     .addOption(
       new Option(
         '--on-error <mode>',
@@ -255,6 +254,8 @@ function addIndexBuild(index: Command, terminal: Terminal): Command {
     )
     .option('--text-field <name>', 'field of a JSONL line or CSV row that holds the text (default: "text")')
     .option('--id-field <name>', 'field that holds the id, which names the row')
+    .option('--delimiter <character>', DELIMITER_HELP, delimiter)
+    .option('--no-header', NO_HEADER_HELP)
     .option('--column <name>', COLUMN_HELP)
     .addOption(
       new Option('--on-error <mode>', 'what a line that cannot be read does to the build')

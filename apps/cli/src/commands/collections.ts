@@ -52,6 +52,9 @@ export interface BuildFlags extends IndexFlags {
   readonly format?: TextFormat;
   readonly textField?: string;
   readonly idField?: string;
+  readonly delimiter?: string;
+  /** False: --no-header. */
+  readonly header: boolean;
   /** Of an Arrow file: the column of the vectors. */
   readonly column?: string;
   readonly onError: 'fail' | 'skip';
@@ -143,12 +146,12 @@ async function buildFromTexts(
     );
   const inputs = await checkInputs(files, flags.format);
   refuseFieldsWithoutEffect(inputs, flags);
-  const { textField, idField, onError } = flags;
+  const { textField, idField, delimiter, header: hasHeader, onError } = flags;
   const records = new RecordReader(terminal, inputs, {
     textField,
     idField,
-    delimiter: undefined,
-    hasHeader: true,
+    delimiter,
+    hasHeader,
     skipsBad: onError === 'skip',
     hasOneColumn: false,
   });
@@ -181,11 +184,13 @@ async function buildFromTexts(
   });
 }
 
-function refuseFlagsOfTexts({ model, maxTokens, textField, idField, onError }: BuildFlags): void {
+function refuseFlagsOfTexts({ model, maxTokens, textField, idField, delimiter, header, onError }: BuildFlags): void {
   const asked = Object.entries({
     '--max-tokens': maxTokens,
     '--text-field': textField,
     '--id-field': idField,
+    '--delimiter': delimiter,
+    '--no-header': header ? undefined : true,
     '--on-error skip': onError === 'skip' ? onError : undefined,
   });
   const flag = asked.find(([, value]) => value !== undefined)?.[0];

@@ -229,7 +229,7 @@ function refuseFlagsWithoutEffect(
   inputs: readonly Input[],
   target: Target,
   format: OutputFormat,
-  { withText, shardRows, delimiter, header, ...fields }: EmbedFlags,
+  { withText, shardRows, ...fields }: EmbedFlags,
 ): void {
   if (fields.idField !== undefined && format === 'npy' && target.kind !== 'file')
     throw new ShoalError(
@@ -245,12 +245,6 @@ function refuseFlagsWithoutEffect(
       '--shard-rows needs an output file (-o OUT.npy), from which the shards get their names: OUT-00000.npy',
     );
   refuseFieldsWithoutEffect(inputs, fields);
-  const flag = delimiter !== undefined ? '--delimiter' : header ? undefined : '--no-header';
-  if (flag !== undefined && !inputs.some((input) => input.format === 'csv'))
-    throw new ShoalError(
-      'USAGE',
-      `${flag} is about CSV, and no input is that; say --format csv where an extension does not`,
-    );
 }
 
 function refuseDimensions(model: StoredModel, dimensions: number | undefined): void {

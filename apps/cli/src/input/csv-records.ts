@@ -8,7 +8,7 @@ import { placeIn, type Found, type RecordOptions } from './record.ts';
 export async function* csvRecords(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGenerator<Found> {
   const delimiter = options.delimiter ?? (/\.tsv$/i.test(options.name) ? '\t' : ',');
   let columns: Columns | undefined;
-  for await (const row of readCsv(chunks, { delimiter, maxLineBytes: options.maxLineBytes })) {
+  for await (const row of readCsv(chunks, { delimiter, maxLineBytes: options.maxLineBytes, notes: options.notes })) {
     if (columns === undefined) {
       if ('problem' in row) throw unreadable(options, row.line, row.problem);
       columns = options.hasHeader === false ? columnsByNumber(row, options) : columnsByName(row, options, delimiter);

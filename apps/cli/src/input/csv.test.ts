@@ -31,6 +31,13 @@ describe('rows of CSV', () => {
     ]);
   });
 
+  test('end with a carriage return alone, which stays as it is in quotes', async () => {
+    expect(await rowsOf('a,b\r1,"x\ry"\r')).toEqual([
+      [1, 'a', 'b'],
+      [2, '1', 'x\ry'],
+    ]);
+  });
+
   test('begin after a byte order mark, also before a quote', async () => {
     expect(await rowsOf('\uFEFF"a",b')).toEqual([[1, 'a', 'b']]);
   });

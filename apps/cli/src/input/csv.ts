@@ -1,9 +1,10 @@
 // CSV as RFC 4180 has it, line by line at constant memory: quoted fields with delimiters, quotes and line ends in them,
-// CRLF or LF, a byte order mark. A row that is wrong is named and reading goes on behind it. Knows nothing of texts and
+// CRLF, LF or CR, a byte order mark. A row that is wrong is named and reading goes on behind it. Knows nothing of texts and
 // ids. A library would do the same; what it costs to write is this file, and a place of each problem that a person can
 // find.
 
-import { MAX_LINE_BYTES, readLines, type Line } from './lines.ts';
+import { LineEnds, MAX_LINE_BYTES, readLines, type Line } from './lines.ts';
+import type { ReadingNotes } from './reading-notes.ts';
 import { decodeLine } from './utf8.ts';
 
 export interface CsvRow {
@@ -21,6 +22,7 @@ export interface CsvOptions {
   /** One ASCII character. */
   readonly delimiter: string;
   readonly maxLineBytes?: number | undefined;
+  readonly notes?: ReadingNotes | undefined;
 }
 
 const QUOTE = '"';
@@ -28,18 +30,22 @@ const QUOTE = '"';
 /** Every row that has something in it; an empty text of a file with one column is written "". */
 export async function* readCsv(
   chunks: AsyncIterable<Buffer>,
-  { delimiter, maxLineBytes = MAX_LINE_BYTES }: CsvOptions,
+  { delimiter, maxLineBytes = MAX_LINE_BYTES, notes }: CsvOptions,
 ): AsyncGenerator<CsvRow | BadCsvRow> {
   let row = new OpenRow(delimiter, maxLineBytes);
+  const ends = new LineEnds();
   for await (const lines of readLines(chunks, maxLineBytes)) {
     for (const line of lines) {
       row.add(line);
       if (row.isOpen) continue;
-      if (!row.isBlank) yield row.close();
+      ends.add(line);
+      if (row.isBlank) notes?.add('blankLines');
+      else yield row.close();
       row = new OpenRow(delimiter, maxLineBytes);
     }
   }
   if (row.isOpen) yield row.close();
+  notes?.add('loneCarriageReturns', ends.strange);
 }
 
 /** A row, and where in it reading is: between fields, or inside a quoted one that goes on in the next line. */

@@ -7,12 +7,11 @@ import { open, stat, type FileHandle } from 'node:fs/promises';
 import { Socket } from 'node:net';
 import { extname, resolve } from 'node:path';
 import { ShoalError } from '@shoal/contract';
-import { TEXT_FORMATS, type BadRecord, type RecordOptions, type TextFormat, type TextRecord } from './record.ts';
+import type { BadRecord, RecordOptions, TextFormat, TextRecord } from './record.ts';
 import { readRecords } from './records.ts';
+import { binaryProblem, unknownFormat } from './refuse-binary.ts';
 
 const HEAD_BYTES = 64 * 1024;
-/** How much of a head is looked at for NUL bytes; text files have none. */
-const BINARY_BYTES = 8 * 1024;
 
 const FORMAT_OF: Readonly<Record<string, TextFormat>> = {
   '.txt': 'text',
@@ -62,18 +61,32 @@ export async function checkInputs(files: readonly string[], format: TextFormat |
   throw new ShoalError(code, problems.map((one) => one.message).join('\n'), { files: problems.length });
 }
 
+export interface FieldFlags {
+  readonly textField?: string;
+  readonly idField?: string;
+  readonly delimiter?: string;
+  /** False: --no-header. */
+  readonly header: boolean;
+}
+
 /** Only a record has fields: a line of JSON that is read as plain text would be embedded with its braces and names. */
 export function refuseFieldsWithoutEffect(
   inputs: readonly Input[],
-  { textField, idField }: { readonly textField?: string; readonly idField?: string },
+  { textField, idField, delimiter, header }: FieldFlags,
 ): void {
   const flag = textField !== undefined ? '--text-field' : idField === undefined ? undefined : '--id-field';
-  if (flag === undefined || inputs.some(({ format }) => format === 'jsonl' || format === 'csv')) return;
-  throw new ShoalError(
-    'USAGE',
-    `${flag} is about fields of JSONL and CSV, and no input is either; say --format jsonl or --format csv ` +
-      'where an extension does not',
-  );
+  if (flag !== undefined && !inputs.some(({ format }) => format === 'jsonl' || format === 'csv'))
+    throw new ShoalError(
+      'USAGE',
+      `${flag} is about fields of JSONL and CSV, and no input is either; say --format jsonl or --format csv ` +
+        'where an extension does not',
+    );
+  const ofCsv = delimiter !== undefined ? '--delimiter' : header ? undefined : '--no-header';
+  if (ofCsv !== undefined && !inputs.some(({ format }) => format === 'csv'))
+    throw new ShoalError(
+      'USAGE',
+      `${ofCsv} is about CSV, and no input is that; say --format csv where an extension does not`,
+    );
 }
 
 /** Bytes of all inputs, or undefined where one of them is a pipe. */
@@ -204,29 +217,9 @@ async function readHead(file: FileHandle, name: string): Promise<string> {
   return createHash('sha256').update(head).digest('hex');
 }
 
-function unknownFormat(name: string): string {
-  const extension = extname(name);
-  const found = extension === '' ? 'has no extension' : `has the extension ${extension}`;
-  return (
-    `${name} ${found}; Shoal reads .txt (a line a text), .jsonl, .csv, .tsv and .md. Say which of them it is ` +
-    `with --format ${TEXT_FORMATS.join('|')}`
-  );
-}
-
 function refuseBinary(name: string, head: Buffer): void {
-  const isUtf16 =
-    head.length >= 2 && ((head[0] === 0xff && head[1] === 0xfe) || (head[0] === 0xfe && head[1] === 0xff));
-  if (isUtf16)
-    throw new ShoalError(
-      'FILE_UNREADABLE',
-      `${name} is UTF-16; convert it first, for example: iconv -f UTF-16 -t UTF-8 ${name}`,
-    );
-  const nulAt = head.subarray(0, BINARY_BYTES).indexOf(0);
-  if (nulAt !== -1)
-    throw new ShoalError(
-      'FILE_UNREADABLE',
-      `${name} is a binary file (a NUL at byte ${nulAt}); Shoal embeds lines of UTF-8 text`,
-    );
+  const problem = binaryProblem(name, head);
+  if (problem !== undefined) throw new ShoalError('FILE_UNREADABLE', problem);
 }
 
 function unreadable(name: string, error: unknown): ShoalError<'FILE_UNREADABLE'> {

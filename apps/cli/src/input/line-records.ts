@@ -1,17 +1,21 @@
 // Records of plain text and of JSONL, where a line is a record. Decides what a bad line is; an empty line is an empty
 // text in plain text and nothing in JSONL.
 
-import { MAX_LINE_BYTES, readLines, type Line } from './lines.ts';
+import { LineEnds, MAX_LINE_BYTES, readLines, type Line } from './lines.ts';
 import type { Found, RecordId, RecordOptions } from './record.ts';
 import { decodeLine } from './utf8.ts';
 
 export async function* lineRecords(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGenerator<Found> {
+  const ends = new LineEnds();
   for await (const lines of readLines(chunks, options.maxLineBytes)) {
     for (const line of lines) {
+      ends.add(line);
       const found = readRecord(line, options);
       if (found !== undefined) yield { line: line.number, ...found };
+      else if (options.format === 'jsonl') options.notes?.add('blankLines');
     }
   }
+  options.notes?.add('loneCarriageReturns', ends.strange);
 }
 
 type Content = { readonly id: RecordId | undefined; readonly text: string } | { readonly problem: string };

@@ -37,8 +37,20 @@ describe('lines', () => {
     expect(await linesOf('')).toEqual([]);
   });
 
-  test('keep a carriage return that does not stand before a line end', async () => {
-    expect(await linesOf('a\rb\n')).toEqual([[1, 0, 'a\rb']]);
+  test.each([1, 2, 3, 1000])('end with a carriage return, alone or before a line feed (%i bytes)', async (size) => {
+    expect(await linesOf('a\rb\n\r\rc\r\nd\r', { size })).toEqual([
+      [1, 0, 'a'],
+      [2, 2, 'b'],
+      [3, 4, ''],
+      [4, 5, ''],
+      [5, 6, 'c'],
+      [6, 9, 'd'],
+    ]);
+  });
+
+  test('end with nothing else that some take for a line end', async () => {
+    const text = 'a\u2028b\u2029c\u0085d\ve\ff';
+    expect(await linesOf(text)).toEqual([[1, 0, text]]);
   });
 
   test('above the limit lose their bytes and keep their place', async () => {

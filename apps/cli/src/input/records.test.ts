@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import type { RecordOptions } from './record.ts';
+import { ReadingNotes, isEmptyText } from './reading-notes.ts';
+import type { RecordOptions, TextFormat } from './record.ts';
 import { readRecords } from './records.ts';
 
 async function* once(bytes: Buffer): AsyncGenerator<Buffer> {
@@ -82,6 +83,45 @@ describe('records of plain text', () => {
       { index: 1, problem: expect.stringContaining('a.txt, line 2: the line is longer than') },
       { index: 2, text: 'ok' },
     ]);
+  });
+});
+
+describe('what reading counts', () => {
+  test.each<[string, string, TextFormat, object]>([
+    ['CR beside LF', 'a\rb\nc\r', 'text', { loneCarriageReturns: 2 }],
+    ['CR alone', 'a\rb\r', 'text', {}],
+    ['blank lines of JSONL', '\n{"text":"x"}\n  \n', 'jsonl', { blankLines: 2 }],
+    ['blank lines of CSV', 'text\n\nx\n', 'csv', { blankLines: 1 }],
+    ['a text of more than a MiB', `${'x'.repeat(1024 * 1024 - 1)}🐟`, 'text', { clippedTexts: 1 }],
+  ])('of %s', async (_, content, format, counts) => {
+    const notes = new ReadingNotes();
+    const records = await recordsOf(content, { format, notes });
+    expect(notes.counts).toEqual(counts);
+    expect(records.every((record) => 'text' in record && record.text.isWellFormed())).toBe(true);
+  });
+
+  test('is told in a line for each kind', () => {
+    const notes = new ReadingNotes();
+    notes.add('emptyTexts', 1_200);
+    notes.add('frontMatter');
+    expect(notes.lines).toEqual([
+      '1,200 texts are empty; all empty texts have one and the same vector',
+      '1 front matter left out',
+    ]);
+  });
+
+  test('as empty is white space of any kind, and nothing that can be seen', () => {
+    for (const text of ['', ' \t\r\n', '\u3000\u00A0', '\u200B\uFEFF']) expect(isEmptyText(text)).toBe(true);
+    for (const text of ['.', '魚', '👍', '\u0301']) expect(isEmptyText(text)).toBe(false);
+  });
+});
+
+describe('a NUL', () => {
+  test.each<TextFormat>(['text', 'jsonl', 'csv', 'markdown'])('is refused with its place in %s', async (format) => {
+    const content = format === 'jsonl' ? '{"text":"a\0b"}\n' : 'text\na\0b\n';
+    expect((await recordsOf(content, { format })).at(-1)).toMatchObject({
+      problem: expect.stringContaining(`a NUL at byte ${content.indexOf('\0')}`),
+    });
   });
 });
 

@@ -19,13 +19,19 @@ export function decodeLine(line: { readonly bytes: Buffer } & Pick<Line, 'number
 } {
   const bytes = line.number === 1 ? withoutByteOrderMark(line.bytes) : line.bytes;
   const decoded = decodeUtf8(bytes);
-  if ('text' in decoded) return decoded;
-  const at = line.byteOffset + (line.bytes.length - bytes.length) + decoded.badByteAt;
+  const markBytes = line.bytes.length - bytes.length;
+  if ('text' in decoded) {
+    const nulAt = bytes.indexOf(0);
+    return nulAt === -1
+      ? decoded
+      : { ...decoded, problem: `a NUL at byte ${line.byteOffset + markBytes + nulAt}, which no text has; take it out` };
+  }
+  const at = line.byteOffset + markBytes + decoded.badByteAt;
   return {
     text: bytes.toString('utf8'),
     problem:
       `not valid UTF-8 at byte ${at} (0x${bytes[decoded.badByteAt]!.toString(16).padStart(2, '0')}); convert the ` +
-      'file to UTF-8',
+      'file to UTF-8, for example: iconv -f WINDOWS-1252 -t UTF-8',
   };
 }
 

@@ -18,7 +18,8 @@ export interface VisibleOptions {
 }
 
 /** Every block of a document that has a character to be seen, in order. */
-export function visibleBlocks(document: string, options: VisibleOptions): readonly Block[] {
+export function visibleBlocks(text: string, options: VisibleOptions): readonly Block[] {
+  const document = text.replaceAll(/\r\n?/g, '\n');
   const begin = frontMatterEnd(document);
   if (begin > 0) options.notes.add('frontMatter');
   const reader = new BlockReader(options);
