@@ -45,6 +45,7 @@ for (const stream of [process.stdout, process.stderr]) {
   });
 }
 
+await hideArguments();
 const outcome = await run();
 await drained();
 end(outcome); // whatever a library may have left open: results are written, services released
@@ -60,6 +61,15 @@ function end(exitCode: number): never {
 
 function letSignalsEnd(): void {
   for (const [name] of SIGNALS) process.removeAllListeners(name);
+}
+
+/** Arguments are everybody's to read (ps): an address among them is shown there without its password. */
+async function hideArguments(): Promise<void> {
+  const given = process.argv.slice(2);
+  if (!given.some((argument) => argument.includes('://'))) return;
+  const { redactText } = await import('@shoal/core');
+  const shown = given.map(redactText);
+  if (shown.some((argument, at) => argument !== given[at])) process.title = ['shoal', ...shown].join(' ');
 }
 
 async function run(): Promise<number> {
@@ -83,15 +93,16 @@ async function report(error: unknown): Promise<number> {
   }
   const { isShoalError } = await import('@shoal/contract');
   const { diskFailure } = await import('@shoal/fetch');
+  const { redactText } = await import('@shoal/core');
   const failure = diskFailure(error) ?? error;
   if (!isShoalError(failure)) {
     process.stderr.write(
       'shoal: something unexpected happened; this is a bug worth ' +
-        `reporting\n${failure instanceof Error ? failure.stack : String(failure)}\n`,
+        `reporting\n${redactText(String(failure instanceof Error ? failure.stack : failure))}\n`,
     );
     return 1;
   }
-  process.stderr.write(`shoal: ${failure.message}\n`);
+  process.stderr.write(`shoal: ${redactText(failure.message)}\n`);
   return failure.code === 'USAGE' || failure.code === 'CONFIG_INVALID' ? 2 : 1;
 }
 

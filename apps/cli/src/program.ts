@@ -17,6 +17,7 @@ import type { TuneFlags } from './commands/tune.ts';
 import type { TryFlags } from './commands/try.ts';
 import type { UpFlags } from './commands/up.ts';
 import type { WorkerFlags } from './commands/worker.ts';
+import { redactText } from '@shoal/core';
 import { print, type Terminal } from './terminal.ts';
 
 export function buildProgram(terminal: Terminal, version: string): Command {
@@ -26,7 +27,7 @@ export function buildProgram(terminal: Terminal, version: string): Command {
     .helpOption('-h, --help', 'show help; also for every command: shoal embed --help')
     .helpCommand(false)
     .exitOverride()
-    .configureOutput({ outputError: (text, write) => write(text.replace(/^error: /, 'shoal: ')) })
+    .configureOutput({ outputError: (text, write) => write(redactText(text.replace(/^error: /, 'shoal: '))) })
     .addHelpText('after', AFTER_HELP);
   addEmbed(program, terminal);
   addTry(program, terminal);
@@ -664,6 +665,10 @@ function addCompletion(program: Command, terminal: Terminal): void {
  */
 export const SETTING_FLAGS = {
   redisUrl: ['url', 'queue server, e.g. redis://localhost:6379 (REDIS_URL)'],
+  redisCa: ['file', 'authority that signed the certificate of the queue server'],
+  redisCert: ['file', 'certificate of ours, where the queue server asks for one'],
+  redisKey: ['file', 'its key'],
+  redisServerName: ['name', 'name in the certificate of the queue server'],
   unsafeServer: ['mode', 'refuse or warn: a queue server that may lose jobs'],
   prefix: ['tag', 'prefix of every key, a hash tag such as {shoal}'],
   model: ['name', 'model to use (default minilm; see shoal model list)'],
@@ -772,8 +777,11 @@ const WORKER = [
   'drainTimeoutMs',
 ] as const;
 
+/** Wherever a queue server may be named, so may what TLS towards it needs. */
+const WITH_SERVER = ['redisCa', 'redisCert', 'redisKey', 'redisServerName'] as const;
+
 function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
-  for (const key of keys) {
+  for (const key of keys.flatMap((asked) => (asked === 'redisUrl' ? [asked, ...WITH_SERVER] : [asked]))) {
     const [value, meaning] = SETTING_FLAGS[key];
     command.option(`--${key.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)} <${value}>`, meaning);
   }

@@ -2,8 +2,8 @@
 // are is core's schema; this file only brings the sources together.
 
 import { environmentName, resolveSettings, settingsSchema, type Settings } from '@shoal/core';
-import { readSettingsFile } from '@shoal/ops/service';
-import type { Terminal } from './terminal.ts';
+import { readSettingsFiles } from '@shoal/ops/service';
+import { say, type Terminal } from './terminal.ts';
 
 /**
  * Settings in force, or CONFIG_INVALID with every problem at once. Flags that are no settings are left to the command.
@@ -11,7 +11,10 @@ import type { Terminal } from './terminal.ts';
 export async function settingsOf(terminal: Terminal, flags: object): Promise<Settings> {
   const keys = Object.keys(settingsSchema.shape);
   const given = Object.fromEntries(Object.entries(flags).filter(([key]) => keys.includes(key)));
-  return resolveSettings({ flags: given, environment: terminal.environment, file: await readSettingsFile() });
+  const files = await readSettingsFiles({ flags: given, environment: terminal.environment });
+  const settings = resolveSettings({ flags: given, environment: terminal.environment, ...files });
+  for (const warning of files.warnings) say(terminal, warning);
+  return settings;
 }
 
 /** Settings as environment variables, for a worker process: what is in force here is in force there. */

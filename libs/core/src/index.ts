@@ -5,10 +5,13 @@ export {
   flagName,
   redactSettings,
   resolveSettings,
+  saidOfFolder,
   settingValues,
   settingsSchema,
+  type SettingSources,
   type Settings,
 } from './settings/config.ts';
+export { redactText, redactUrl } from './settings/redact-url.ts';
 export { sizesOf } from './settings/sizes.ts';
 export type { AnyOrder, FromExecutor, JobOrder, SimilarityOrder, ToExecutor } from './protocol.ts';
 export { readSimilarityJob } from './claimer/queued-job.ts';

@@ -6,9 +6,9 @@
 // to handle.
 
 import { ShoalError, isShoalError, toFailure, type Failure } from '@shoal/contract';
-import { droppedVariables, redactSettings, resolveSettings, type Logger, type Settings } from '@shoal/core';
+import { droppedVariables, redactSettings, redactText, resolveSettings, type Logger, type Settings } from '@shoal/core';
 import { createLogger } from './logger.ts';
-import { readSettingsFile } from './settings-file.ts';
+import { readSettingsFiles } from './settings-file.ts';
 
 export type ServiceReport<Facts extends object = object> =
   | ({ readonly kind: 'ready'; readonly pid: number } & Facts)
@@ -35,13 +35,12 @@ export interface ServiceMainOptions {
 export async function serviceMain({ name, fixed = {}, start }: ServiceMainOptions): Promise<number> {
   const stopped = stopRequest();
   try {
-    const settings = withServer(
-      name,
-      resolveSettings({ flags: fixed, environment: process.env, file: await readSettingsFile() }),
-    );
+    const files = await readSettingsFiles({ flags: fixed, environment: process.env });
+    const settings = withServer(name, resolveSettings({ flags: fixed, environment: process.env, ...files }));
     const log = createLogger({ level: settings.logLevel, name });
     log.debug({ settings: redactSettings(settings) }, 'settings in force');
     for (const dropped of droppedVariables(process.env)) log.warn(dropped, 'a setting that is gone is ignored');
+    for (const warning of files.warnings) log.warn({}, warning);
     const service = await start(settings, log);
     await report({ kind: 'ready', pid: process.pid, ...service.facts });
     log.info(service.facts, 'ready');
@@ -49,8 +48,8 @@ export async function serviceMain({ name, fixed = {}, start }: ServiceMainOption
   } catch (error) {
     const failure = toFailure(error, 'SETUP_FAILED');
     await report({ kind: 'unfit', failure });
-    process.stderr.write(`shoal ${name}: ${failure.message}\n`);
-    if (!isShoalError(error)) process.stderr.write(`${error instanceof Error ? (error.stack ?? '') : ''}\n`);
+    process.stderr.write(`shoal ${name}: ${redactText(failure.message)}\n`);
+    if (!isShoalError(error) && error instanceof Error) process.stderr.write(`${redactText(error.stack ?? '')}\n`);
     return isShoalError(error, 'CONFIG_INVALID') ? 2 : 1;
   } finally {
     if (process.connected) process.disconnect();

@@ -3,4 +3,4 @@
 
 export { createLogger, type LoggerOptions } from './logger.ts';
 export { serviceMain, type Service, type ServiceMainOptions, type ServiceReport } from './service-main.ts';
-export { readSettingsFile } from './settings-file.ts';
+export { readSettingsFiles, type SettingsFiles } from './settings-file.ts';

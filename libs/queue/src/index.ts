@@ -27,7 +27,6 @@ export {
   isPassingFault,
   isServerFull,
   openConnection,
-  redactUrl,
   untilReady,
   type ConnectionOptions,
   type Redis,

@@ -6,7 +6,6 @@ export {
   isPassingFault,
   isServerFull,
   openConnection,
-  redactUrl,
   untilReady,
   type ConnectionOptions,
   type Redis,

@@ -3,8 +3,8 @@
 
 import { once } from 'node:events';
 import { mainQueue } from '@shoal/contract';
-import { flagName, type Settings } from '@shoal/core';
-import { liveWorkers, redactUrl } from '@shoal/queue';
+import { flagName, type Settings, redactUrl } from '@shoal/core';
+import { liveWorkers } from '@shoal/queue';
 import { UpProcess, forkApp, samePort, type App } from '../processes/up-process.ts';
 import { fetchModel, withConnection, withServer, type ConnectionTerms } from '../processes/session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';

@@ -4,7 +4,7 @@
 // answers those that are open, then drains the workers, then lets go of the queue server; nothing is left running.
 
 import { once } from 'node:events';
-import { cacheFolder, type Settings } from '@shoal/core';
+import { cacheFolder, type Settings, redactUrl } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { cudaLibraryProblem } from '@shoal/similarity';
 import { localGpus } from '@shoal/worker';
@@ -237,5 +237,6 @@ function asJson([http, workers, dashboard, similarity]: Reports, redisUrl: strin
     dashboard: dashboard['pid'],
     similarity: similarity.map(({ pid }) => pid),
   };
-  return `${JSON.stringify({ http: http['url'], dashboard: dashboard['url'], redisUrl, pids })}\n`;
+  const shown = redactUrl(redisUrl); // standard output of a service ends in a journal
+  return `${JSON.stringify({ http: http['url'], dashboard: dashboard['url'], redisUrl: shown, pids })}\n`;
 }

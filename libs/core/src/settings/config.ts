@@ -2,8 +2,10 @@
 // SHOAL_MAX_PADDED_TOKENS, the flag --max-padded-tokens and a line of shoal.config.json; flag beats environment beats
 // file beats default. All problems are reported at once, before anything connects.
 
+import { resolve } from 'node:path';
 import { z } from 'zod';
 import { ShoalError } from '@shoal/contract';
+import { redactText, redactUrl } from './redact-url.ts';
 
 /**
  * Numbers as flags and variables give them: text. Null, true and lists in a file are not numbers, whatever Number()
@@ -36,6 +38,25 @@ export const settingsSchema = z.strictObject({
         'redis+cluster://host:6379,host:6379. Unset: a private server of this user is used, and started when ' +
         'there is none.',
     ),
+  redisCa: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      'PEM file of the authority that signed the certificate of the queue server, for rediss://. Unset: those that ' +
+        'Node trusts.',
+    ),
+  redisCert: z
+    .string()
+    .min(1)
+    .optional()
+    .describe('PEM file of the certificate by which the queue server knows us, where it asks for one.'),
+  redisKey: z.string().min(1).optional().describe('PEM file of the key of redisCert, without a passphrase.'),
+  redisServerName: z
+    .string()
+    .regex(/^[A-Za-z0-9_.-]{1,253}$/, 'must be a host name')
+    .optional()
+    .describe('Name in the certificate of the queue server, where it is not the host of redisUrl.'),
   unsafeServer: z
     .enum(['refuse', 'warn'])
     .default('refuse')
@@ -321,9 +342,37 @@ export interface SettingSources {
   /** Values given as flags, by key. */
   readonly flags?: Readonly<Record<string, unknown>>;
   readonly environment?: Readonly<Record<string, string | undefined>>;
-  /** Parsed contents of shoal.config.json. */
+  /** Parsed contents of shoal.config.json in the current folder. */
   readonly file?: Readonly<Record<string, unknown>>;
+  /** Parsed contents of the person's own file. */
+  readonly home?: Readonly<Record<string, unknown>>;
 }
+
+/**
+ * What a folder may not choose for whoever happens to stand in it: a cloned repository or an unpacked archive is a
+ * folder. These are paths of what we open, load or trust.
+ */
+export const NOT_FROM_FOLDER: readonly SettingKey[] = [
+  'cacheDir',
+  'collectionsDir',
+  'cudaLibrary',
+  'redisCa',
+  'redisCert',
+  'redisKey',
+];
+
+/** What a folder may choose and is said each time: where texts go, and who may reach us. */
+const SAID_FROM_FOLDER: readonly SettingKey[] = [
+  'redisUrl',
+  'redisServerName',
+  'unsafeServer',
+  'httpHost',
+  'metricsHost',
+  'dashboardHost',
+];
+
+/** Where the person's own file is: $XDG_CONFIG_HOME/shoal/config.json, else ~/.config/shoal/config.json. */
+export const HOME_FILE = '~/.config/shoal/config.json';
 
 /** maxPaddedTokens → SHOAL_MAX_PADDED_TOKENS */
 export function environmentName(key: string): string {
@@ -337,7 +386,8 @@ export function flagName(key: string): string {
 
 /** The settings in force, or CONFIG_INVALID with every problem and where its value came from. */
 export function resolveSettings(sources: SettingSources = {}): Settings {
-  const { flags = {}, environment = {}, file = {} } = sources;
+  const { flags = {}, environment = {}, file = {}, home = {} } = sources;
+  refusePathsOf(file);
   const values: Record<string, unknown> = {};
   const origins = new Map<string, string>();
   const take = (key: string, value: unknown, origin: string): void => {
@@ -345,13 +395,69 @@ export function resolveSettings(sources: SettingSources = {}): Settings {
     values[key] = value;
     origins.set(key, origin);
   };
+  for (const [key, value] of Object.entries(home)) take(key, value, `"${key}" in ${HOME_FILE}`);
   for (const [key, value] of Object.entries(file)) take(key, value, `"${key}" in shoal.config.json`);
   for (const [name, key] of Object.entries(WELL_KNOWN)) take(key, environment[name], name);
   for (const key of Object.keys(settingsSchema.shape))
     take(key, environment[environmentName(key)], environmentName(key));
   for (const [key, value] of Object.entries(flags)) take(key, value, flagName(key));
   if (environment['SHOAL_FORCE_CPU'] === '1') take('device', 'cpu', 'SHOAL_FORCE_CPU');
-  return checkSettings(values, origins);
+  return withTls(checkSettings(values, origins));
+}
+
+/** All at once, like every other problem, but before them: nothing else in such a file is believed either. */
+function refusePathsOf(file: Readonly<Record<string, unknown>>): void {
+  const problems = NOT_FROM_FOLDER.filter((key) => (file[key] ?? '') !== '').map(
+    (key) =>
+      `"${key}" in shoal.config.json: the file of a folder may not choose what is opened and loaded; set ` +
+      `${flagName(key)} or ${environmentName(key)}, or write it into ${HOME_FILE}`,
+  );
+  const { redisUrl } = file;
+  if (typeof redisUrl === 'string' && /[?&](?:ca|cert|key)=/.test(redisUrl))
+    problems.push(
+      '"redisUrl" in shoal.config.json: its parameters ca, cert and key name files, which the file of a folder may ' +
+        `not; set --redis-ca, --redis-cert and --redis-key or write them into ${HOME_FILE}`,
+    );
+  if (problems.length > 0) throw invalid(problems);
+}
+
+function invalid(problems: readonly string[]): ShoalError<'CONFIG_INVALID'> {
+  return new ShoalError(
+    'CONFIG_INVALID',
+    `${problems.length === 1 ? 'a setting is' : `${problems.length} settings are`} wrong:\n  ${problems.join('\n  ')}`,
+    { problems },
+  );
+}
+
+/** What the folder's file decided of what is to be said, as a sentence each. Empty where flags or variables did. */
+export function saidOfFolder({ flags = {}, environment = {}, file = {} }: SettingSources): readonly string[] {
+  const isGiven = (key: SettingKey): boolean =>
+    [flags[key], environment[environmentName(key)], key === 'redisUrl' ? environment['REDIS_URL'] : undefined].some(
+      (value) => (value ?? '') !== '',
+    );
+  return SAID_FROM_FOLDER.filter((key) => (file[key] ?? '') !== '' && !isGiven(key)).map(
+    (key) =>
+      `shoal.config.json of this folder chose ${key} ${shown(key, file[key])}` +
+      `${key === 'redisUrl' ? ': texts and results go to that server' : ''}`,
+  );
+}
+
+/** Settings of TLS by the name that they have in a URL. */
+const TLS = { redisCa: 'ca', redisCert: 'cert', redisKey: 'key', redisServerName: 'serverName' } as const;
+const TLS_KEYS = Object.keys(TLS) as (keyof typeof TLS)[];
+
+/**
+ * TLS travels in the URL (libs/queue, tls.ts): whoever is given the one has the other. What the URL says itself holds.
+ */
+function withTls(settings: Settings): Settings {
+  const { redisUrl } = settings;
+  const missing = TLS_KEYS.filter((key) => settings[key] !== undefined && !redisUrl?.includes(`${TLS[key]}=`));
+  if (redisUrl === undefined || missing.length === 0) return settings;
+  const added = missing.map((key) => {
+    const value = key === 'redisServerName' ? settings[key] : resolve(settings[key]!);
+    return `${TLS[key]}=${encodeURIComponent(value!).replaceAll('%2F', '/')}`;
+  });
+  return { ...settings, redisUrl: `${redisUrl}${redisUrl.includes('?') ? '&' : '?'}${added.join('&')}` };
 }
 
 function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<string, string>): Settings {
@@ -362,18 +468,18 @@ function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<str
     if (issue.code === 'unrecognized_keys')
       return issue.keys.map((key) => `${origins.get(key) ?? key}: there is no such setting${droppedWords(key)}`);
     const key = String(issue.path[0]);
-    return [`${origins.get(key) ?? key} = ${shown(values[key])}: ${issue.message}`];
+    return [`${origins.get(key) ?? key} = ${shown(key, values[key])}: ${issue.message}`];
   });
   const problems = [...new Set(found), ...between];
-  throw new ShoalError(
-    'CONFIG_INVALID',
-    `${problems.length === 1 ? 'a setting is' : `${problems.length} settings are`} wrong:\n  ${problems.join('\n  ')}`,
-    { problems },
-  );
+  throw invalid(problems);
 }
 
-function shown(given: unknown): string | undefined {
-  return JSON.stringify(given, (_, value: unknown) => (typeof value === 'string' ? withoutPassword(value) : value));
+/** Addresses without their passwords; a value elsewhere may be one by mistake. */
+function shown(key: string, given: unknown): string | undefined {
+  return JSON.stringify(given, (_, value: unknown) => {
+    if (typeof value !== 'string') return value;
+    return key === 'redisUrl' || /[@?]|:\//.test(value) ? redactUrl(value) : redactText(value);
+  });
 }
 
 function droppedWords(key: string): string {
@@ -416,30 +522,24 @@ function wanted(key: string): string | undefined {
 }
 
 /** Settings that are fine alone and make no sense together. What is no number is complained of elsewhere. */
-function problemsBetween(
-  { maxPaddedTokens, maxTokens }: Record<string, unknown>,
-  origins: ReadonlyMap<string, string>,
-): string[] {
+function problemsBetween(values: Record<string, unknown>, origins: ReadonlyMap<string, string>): string[] {
+  const { maxPaddedTokens, maxTokens, redisUrl, redisCert, redisKey } = values;
   const row = Math.ceil(Number(maxTokens ?? Number.NaN) / 8) * 8;
-  if (!(Number(maxPaddedTokens ?? Number.NaN) < row)) return [];
-  return [
-    `${origins.get('maxPaddedTokens')} = ${JSON.stringify(maxPaddedTokens)}: one row of maxTokens (${row} ` +
-      'padded tokens) does not fit; raise it or lower maxTokens',
-  ];
+  const problems: string[] = [];
+  if (Number(maxPaddedTokens ?? Number.NaN) < row)
+    problems.push(
+      `${origins.get('maxPaddedTokens')} = ${JSON.stringify(maxPaddedTokens)}: one row of maxTokens (${row} ` +
+        'padded tokens) does not fit; raise it or lower maxTokens',
+    );
+  const ofTls = TLS_KEYS.filter((key) => values[key] !== undefined).map((key) => origins.get(key) ?? key);
+  if (ofTls.length > 0 && !String(redisUrl).startsWith('rediss'))
+    problems.push(`${ofTls.join(', ')}: without TLS nobody looks at it; redisUrl must begin with rediss`);
+  if ((redisCert === undefined) !== (redisKey === undefined))
+    problems.push(`${origins.get('redisCert') ?? origins.get('redisKey')}: redisCert and redisKey belong together`);
+  return problems;
 }
 
-/**
- * Settings as they may be logged: passwords inside URLs are hidden. The one place that knows how; whoever shows an
- * address asks here.
- */
+/** Settings as they may be logged: passwords inside URLs are hidden. */
 export function redactSettings<Shown extends { readonly redisUrl?: string | undefined }>(settings: Shown): Shown {
-  return settings.redisUrl === undefined ? settings : { ...settings, redisUrl: withoutPassword(settings.redisUrl) };
-}
-
-/**
- * Up to the last @, because a password that was not percent-encoded may have one itself; the Sentinels' before, lest
- * the last @ is in it.
- */
-function withoutPassword(url: string): string {
-  return url.replaceAll(/(sentinelPassword=)[^&]*/gi, '$1***').replace(/\/\/.*@/s, '//***@');
+  return settings.redisUrl === undefined ? settings : { ...settings, redisUrl: redactUrl(settings.redisUrl) };
 }

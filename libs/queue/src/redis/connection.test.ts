@@ -1,8 +1,9 @@
 import { createServer } from 'node:net';
 import { once } from 'node:events';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
+import { redactUrl } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
-import { closeConnection, isPassingFault, isServerFull, openConnection, redactUrl, untilReady } from './connection.ts';
+import { closeConnection, isPassingFault, isServerFull, openConnection, untilReady } from './connection.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
 
 let server: TestServer;

@@ -7,13 +7,13 @@
 
 import { Socket } from 'node:net';
 import { ShoalError } from '@shoal/contract';
-import type { Logger } from '@shoal/core';
+import { redactUrl, type Logger } from '@shoal/core';
 import { backoffMs, type Backoff, type BufferPool } from '@shoal/core/base';
 import { Redis, type RedisOptions } from 'ioredis';
-import { addressOf, redactUrl } from './server-address.ts';
+import { addressOf } from './server-address.ts';
+import { tlsCure } from './tls.ts';
 
 export type { Redis } from 'ioredis';
-export { redactUrl } from './server-address.ts';
 
 export interface ConnectionOptions {
   /** redis://, rediss://, unix:///path/of/the.sock, redis+sentinel:// or redis+cluster://; see server-address.ts. */
@@ -81,6 +81,7 @@ export function openConnection(options: ConnectionOptions): Redis {
     retryStrategy: (times) => backoffMs(times - 1, RETRY),
   };
   const connection = new CorkedRedis(redisOptions);
+  withoutAdvice(connection);
   reportOutages(connection, options);
   return connection;
 }
@@ -107,6 +108,7 @@ export async function untilReady(connection: Redis, url: string, waitMs = 5_000)
   if (connection.status === 'ready') return;
   let lastError: Error | undefined;
   let giveUp: (() => void) | undefined;
+  let [isOpen, isClosing] = [false, false];
   const timer = setTimeout(() => giveUp?.(), waitMs);
   const listeners = {
     error(error: Error): void {
@@ -114,18 +116,22 @@ export async function untilReady(connection: Redis, url: string, waitMs = 5_000)
       if (isRefusal(error)) giveUp?.();
     },
     end: () => giveUp?.(),
+    connect: () => (isOpen = true),
+    close: () => (isClosing = isOpen),
   };
   try {
     await new Promise<void>((resolve, reject) => {
-      giveUp = () => reject(unreachableError(url, lastError, waitMs));
+      giveUp = () => reject(unreachableError(url, lastError, waitMs, isClosing));
       connection.once('ready', resolve);
       connection.on('error', listeners.error);
       connection.once('end', listeners.end);
+      connection.on('connect', listeners.connect).on('close', listeners.close);
     });
   } finally {
     clearTimeout(timer);
     connection.off('error', listeners.error);
     connection.off('end', listeners.end);
+    connection.off('connect', listeners.connect).off('close', listeners.close);
   }
 }
 
@@ -192,6 +198,22 @@ export function isPassingFault(error: unknown): boolean {
   return isConnectionFault(error) || isServerFull(error) || isPassingRefusal(error);
 }
 
+/**
+ * ioredis asks INFO whether the server is ready. Where that is not allowed it prints advice, a line for each
+ * connection; who needs INFO says so itself (server-check.ts).
+ */
+function withoutAdvice(connection: Redis): void {
+  const info = connection.info.bind(connection) as (...args: unknown[]) => unknown;
+  Reflect.set(connection, 'info', (...args: unknown[]) => {
+    const [callback] = args;
+    if (typeof callback !== 'function') return info(...args);
+    return info((error: Error | null, text: unknown) => {
+      const isDenied = error?.message.includes('NOPERM') === true;
+      Reflect.apply(callback, undefined, isDenied ? [null, ''] : [error, text]);
+    });
+  });
+}
+
 /** One line when the server is lost and one when it is back, whatever the number of attempts between them. */
 function reportOutages(connection: Redis, { url, name, log }: ConnectionOptions): void {
   let lostAtMs: number | undefined;
@@ -210,13 +232,35 @@ function reportOutages(connection: Redis, { url, name, log }: ConnectionOptions)
 /** The server answered, and will answer the same next time: wrong password, no permission, not a Redis at all. */
 function isRefusal(error: Error): boolean {
   return (
+    tlsCure(error) !== undefined ||
     /WRONGPASS|NOAUTH|NOPERM|invalid password/.test(error.message) ||
     /DB index is out of range|Protocol error|wrong number of arguments/.test(error.message)
   );
 }
 
-function unreachableError(url: string, cause: Error | undefined, waitMs: number): ShoalError<'QUEUE_UNREACHABLE'> {
+/** A server of TLS hangs up on who speaks none, and says nothing. */
+function maybeTls(url: string): string | undefined {
+  return /^redis(\+|:)/.test(url)
+    ? 'What listens there takes connections and closes them: if it speaks TLS, write rediss:// instead of redis://'
+    : undefined;
+}
+
+function unreachableError(
+  url: string,
+  cause: Error | undefined,
+  waitMs: number,
+  isClosing = false,
+): ShoalError<'QUEUE_UNREACHABLE'> {
   const found = cause === undefined ? `no answer within ${waitMs} ms` : describe(cause);
+  const cure = cause === undefined ? (isClosing ? maybeTls(url) : undefined) : tlsCure(cause);
+  if (cure !== undefined) {
+    return new ShoalError(
+      'QUEUE_UNREACHABLE',
+      `no connection to the queue server at ${redactUrl(url)}: ${found.replace(/\.$/, '')}. ${cure}`,
+      { server: redactUrl(url) },
+      cause,
+    );
+  }
   if (cause !== undefined && isRefusal(cause)) {
     return new ShoalError(
       'QUEUE_UNREACHABLE',
@@ -228,7 +272,12 @@ function unreachableError(url: string, cause: Error | undefined, waitMs: number)
   }
   return new ShoalError(
     'QUEUE_UNREACHABLE',
-    `the queue server at ${redactUrl(url)} does not answer: ${found}. Start it, or set redisUrl (REDIS_URL) to ` +
+    `the queue server at ${redactUrl(url)} does not answer: ${found}. ` +
+      // A plain server takes the greeting of TLS for the beginning of a command and waits for its end.
+      (cause === undefined && url.startsWith('rediss')
+        ? 'If it speaks no TLS, write redis:// instead of rediss://. '
+        : '') +
+      'Start it, or set redisUrl (REDIS_URL) to ' +
       'one that runs; unset, Shoal starts its own',
     { server: redactUrl(url) },
     cause,

@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
-import { addressOf, redactUrl } from './server-address.ts';
+import { redactUrl } from '@shoal/core';
+import { addressOf } from './server-address.ts';
 import { ownerIn } from './slot-owner-connector.ts';
 
 test('one server: host, port, credentials and database, or a socket', () => {
@@ -33,7 +34,7 @@ test('what cannot be an address is refused with what is missing, without its pas
   expect(() => addressOf('redis+sentinel://:secret@a:1')).toThrow(
     /"redis\+sentinel:\/\/\*\*\*@a:1".*the name of the master is missing/,
   );
-  expect(() => addressOf('redis+cluster://a:x,b')).toThrow(/"a:x" is not host:port/);
+  expect(() => addressOf('redis+cluster://a:x,b')).toThrow(/each of its hosts is host or host:port/);
   expect(() => addressOf('redis+cluster://')).toThrow(/not the URL of a queue server/);
   expect(() => addressOf('redis+thing://a')).toThrow(/not the URL of a queue server/);
   expect(redactUrl('redis+sentinel://u:p@a,b/m?sentinelPassword=hush&db=1')).toBe(

@@ -3,15 +3,17 @@
 //   redis://host:port/db, rediss://…, unix:///path/of/the.sock?db=1
 //   redis+sentinel://host:port,host:port/master?db=1     host:port are Sentinels
 //   redis+cluster://host:port,host:port                  host:port are any nodes
+//   rediss://…?ca=/a.pem&cert=/b.pem&key=/c.pem&serverName=name       see tls.ts
 // User and password before the @ are the server's own; ?sentinelUsername= and ?sentinelPassword= are the Sentinels'.
 
 import { DEFAULT_PREFIX, ShoalError } from '@shoal/contract';
-import { redactSettings } from '@shoal/core';
+import { redactUrl } from '@shoal/core';
 import type { BufferPool } from '@shoal/core/base';
 import type { RedisOptions } from 'ioredis';
 import { largeReplyConnector } from './large-replies.ts';
 import { WatchingSentinelConnector } from './sentinel-connector.ts';
 import { slotOwnerConnector, type Node } from './slot-owner-connector.ts';
+import { TLS_PARAMETERS, tlsOptions } from './tls.ts';
 
 /** What makes a connection leave a server that can no longer be written to and look for the one that can. */
 const SUCCEEDED = /^(READONLY|NOREPLICAS|MOVED)\b/;
@@ -29,10 +31,15 @@ export function addressOf(
   if (many === null) return withPool(oneServer(url), pool);
   const [, scheme, kind, credentials = '', hosts = '', path = '', query = ''] = many;
   const nodes = hosts.split(',').map((host) => nodeOf(url, host, kind === 'sentinel' ? 26_379 : 6_379));
-  const parameters = new URLSearchParams(query);
+  const parameters = parametersOf(
+    url,
+    query,
+    kind === 'sentinel' ? ['db', 'sentinelUsername', 'sentinelPassword'] : [],
+  );
+  if (kind === 'cluster' && !/^0?$/.test(path)) throw notAnAddress(url, 'a cluster has database 0 only; leave it out');
   const common = {
     ...credentialsOf(...(credentials.split(/:(.*)/s) as [string, string?])),
-    ...(scheme === 'rediss' ? { tls: {} } : {}),
+    ...(scheme === 'rediss' ? { tls: tlsOptions(parameters) } : {}),
     reconnectOnError: (error: Error) => SUCCEEDED.test(error.message),
   };
   if (kind === 'cluster') return { ...common, Connector: slotOwnerConnector(nodes, prefix, pool) };
@@ -49,27 +56,30 @@ export function addressOf(
   };
 }
 
-/** The URL as it may be logged. */
-export function redactUrl(url: string): string {
-  return redactSettings({ redisUrl: url }).redisUrl;
-}
-
 function oneServer(url: string): RedisOptions {
   // A path has no host before it, which URL demands where there are credentials.
   const unix = /^unix:\/\/([^/]*@)?(\/.+)$/.exec(url);
   const text = unix === null ? url : `unix://${unix[1] ?? ''}localhost${unix[2]}`;
   const parsed = URL.canParse(text) ? new URL(text) : undefined;
+  if (parsed !== undefined && parsed.hash !== '') throw notAnAddress(url, 'write "#" in a password as %23');
+  const parameters = parsed === undefined ? new URLSearchParams() : parametersOf(url, parsed.search.slice(1), ['db']);
+  const database = parsed?.pathname.slice(1) || parameters.get('db');
   switch (parsed?.protocol) {
     case 'unix:':
       return {
         path: decoded(parsed.pathname),
         ...credentialsIn(parsed),
-        ...databaseOf(url, parsed.searchParams.get('db')),
+        ...databaseOf(url, parameters.get('db')),
       };
     case 'redis:':
-      return { ...hostOf(parsed), ...credentialsIn(parsed), ...databaseOf(url, parsed.pathname.slice(1)) };
+      return { ...hostOf(parsed), ...credentialsIn(parsed), ...databaseOf(url, database ?? null) };
     case 'rediss:':
-      return { ...hostOf(parsed), ...credentialsIn(parsed), ...databaseOf(url, parsed.pathname.slice(1)), tls: {} };
+      return {
+        ...hostOf(parsed),
+        ...credentialsIn(parsed),
+        ...databaseOf(url, database ?? null),
+        tls: tlsOptions(parameters),
+      };
     default:
       throw notAnAddress(
         url,
@@ -77,6 +87,27 @@ function oneServer(url: string): RedisOptions {
           'redis+sentinel://host:port,host:port/master or redis+cluster://host:port,host:port',
       );
   }
+}
+
+/**
+ * What stands behind the "?". A parameter that we do not know is refused by its name: a password that is passed over in
+ * silence, or a "?" inside one, would be somebody else's riddle.
+ */
+function parametersOf(url: string, query: string, known: readonly string[]): URLSearchParams {
+  const parameters = new URLSearchParams(query);
+  const allowed: readonly string[] = [...known, ...(url.startsWith('rediss') ? TLS_PARAMETERS : [])];
+  for (const name of parameters.keys()) {
+    if (allowed.includes(name)) continue;
+    const isTls = (TLS_PARAMETERS as readonly string[]).includes(name);
+    throw notAnAddress(
+      url,
+      isTls
+        ? `"${name}" is about TLS, which begins with rediss://`
+        : `${/^[a-z]{1,32}$/i.test(name) ? `"${name}"` : 'what stands behind "?"'} is no parameter; user and password ` +
+            'come before the "@", where a "?" is written as %3F',
+    );
+  }
+  return parameters;
 }
 
 function withPool(options: RedisOptions, pool: BufferPool | undefined): RedisOptions {
@@ -93,10 +124,7 @@ function nodeOf(url: string, text: string, defaultPort: number): Node {
   const match = /^(\[[0-9a-fA-F:.%]+\]|[^[\]:]+)(?::(\d{1,5}))?$/.exec(text.trim());
   // A "/" or "?" in a password ends it where no one meant, and what looks like a host is the beginning of it.
   if (match === null)
-    throw notAnAddress(
-      url,
-      redactUrl(url).includes(text) ? `"${text}" is not host:port` : 'write "/" in a password as %2F and "?" as %3F',
-    );
+    throw notAnAddress(url, 'each of its hosts is host or host:port; write "/" in a password as %2F and "?" as %3F');
   return { host: match[1]!.replace(/^\[|\]$/g, ''), port: match[2] === undefined ? defaultPort : Number(match[2]) };
 }
 

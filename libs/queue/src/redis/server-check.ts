@@ -4,6 +4,7 @@
 
 import { ShoalError } from '@shoal/contract';
 import type { Redis } from './connection.ts';
+import { translate } from './translated.ts';
 import { ADVISED_SERVERS, OLDEST_REDIS, isBelowAdvised, isTooOld, type ServerName } from '@shoal/contract';
 
 export interface ServerFacts {
@@ -216,7 +217,9 @@ function inMegabytes(bytes: number): string {
 }
 
 async function readInfo(connection: Redis): Promise<Map<string, string>> {
-  const text = await connection.info();
+  const text = await connection.info().catch((error: unknown) => {
+    throw translate(error);
+  });
   return new Map(
     text.split(/\r?\n/).flatMap((line) => {
       const colon = line.indexOf(':');

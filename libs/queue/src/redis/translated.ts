@@ -13,7 +13,8 @@ export async function translated<Value>(work: () => Promise<Value>): Promise<Val
   }
 }
 
-function translate(error: unknown): unknown {
+/** The error in our words where we have some, else as it came. */
+export function translate(error: unknown): unknown {
   if (error instanceof ShoalError || !(error instanceof Error)) return error;
   const fault = firstOf(error);
   if (isServerFull(fault)) {
@@ -26,6 +27,7 @@ function translate(error: unknown): unknown {
     );
   }
   if (refusesWrites(fault)) return writesRefused(fault);
+  if (fault.message.startsWith('NOPERM')) return denied(fault);
   if (isConnectionFault(fault) || isPassingRefusal(fault)) {
     return new ShoalError(
       'QUEUE_UNREACHABLE',
@@ -53,6 +55,18 @@ function writesRefused(fault: Error): ShoalError<'QUEUE_REFUSES_WRITES'> {
     'QUEUE_REFUSES_WRITES',
     `the queue server takes no writes (${fault.message.replace(/\.$/, '')}). ${cureOf(fault.message)}, and repeat the ` +
       'call',
+    { reply: fault.message },
+    fault,
+  );
+}
+
+/** The server says which command or key; which rights are needed is one line of a page. */
+function denied(fault: Error): ShoalError<'QUEUE_UNREACHABLE'> {
+  const command = /run the '([^']+)' command/.exec(fault.message)?.[1];
+  return new ShoalError(
+    'QUEUE_UNREACHABLE',
+    `the user that the queue server knows us by may not ${command === undefined ? 'do that' : `run ${command.toUpperCase()}`} ` +
+      `(${fault.message}). Give it the rights that docs/security.md lists (ACL SETUSER), or name another user in redisUrl`,
     { reply: fault.message },
     fault,
   );
