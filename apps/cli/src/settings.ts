@@ -1,7 +1,8 @@
 // The settings of a command: its flags, the environment, shoal.config.json in the current folder, defaults. What they
 // are is core's schema; this file only brings the sources together.
 
-import { environmentName, resolveSettings, settingsSchema, type Settings } from '@shoal/core';
+import { statSync } from 'node:fs';
+import { cacheFolder, environmentName, resolveSettings, settingsSchema, type Settings } from '@shoal/core';
 import { readSettingsFiles } from '@shoal/ops/service';
 import { say, type Terminal } from './terminal.ts';
 
@@ -14,7 +15,19 @@ export async function settingsOf(terminal: Terminal, flags: object): Promise<Set
   const files = await readSettingsFiles({ flags: given, environment: terminal.environment });
   const settings = resolveSettings({ flags: given, environment: terminal.environment, ...files });
   for (const warning of files.warnings) say(terminal, warning);
+  const danger = cacheDanger(cacheFolder(settings.cacheDir, terminal.environment));
+  if (danger !== undefined) say(terminal, danger);
   return settings;
+}
+
+/** Who may write the cache chooses models and graphs, and so the vectors. Shoal makes it for its user alone. */
+export function cacheDanger(cacheDir: string): string | undefined {
+  const found = statSync(cacheDir, { throwIfNoEntry: false });
+  if (found === undefined || (found.mode & 0o022) === 0) return undefined;
+  return (
+    `others may write the cache folder ${cacheDir} (mode ${(found.mode & 0o777).toString(8)}), and so choose models and ` +
+    `graphs: chmod 700 '${cacheDir}'`
+  );
 }
 
 /** Settings as environment variables, for a worker process: what is in force here is in force there. */

@@ -1,4 +1,4 @@
-import { mkdtempSync, readFileSync, readdirSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, readdirSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -50,4 +50,15 @@ test('what a killed process left an hour ago is swept, what may be being written
   expect(readdirSync(folder).sort()).toEqual(['.x.0000bbbb.part', 'x']);
   await placeAtomically(join(folder, 'x'), (temporary) => writeFile(temporary, 'x'), { isLocked: true });
   expect(readdirSync(folder)).toEqual(['x']);
+});
+
+test('whatever the umask, what lies in a cache is written by its user alone', async () => {
+  const before = process.umask(0);
+  try {
+    await placeAtomically(join(folder, 'made', 'graph'), (path) => writeFile(path, 'x'));
+    const modes = ['made', 'made/graph'].map((name) => (statSync(join(folder, name)).mode & 0o777).toString(8));
+    expect(modes).toEqual(['700', '644']);
+  } finally {
+    process.umask(before);
+  }
 });

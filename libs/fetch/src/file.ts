@@ -3,7 +3,7 @@
 
 import { createHash, randomUUID } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
+import { chmod, mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { onDisk } from './disk-failure.ts';
 
@@ -32,11 +32,12 @@ export async function placeAtomically<T>(
 
 async function place<T>(destination: string, write: (temporary: string) => Promise<T>, isLocked: boolean): Promise<T> {
   const folder = dirname(destination);
-  await mkdir(folder, { recursive: true });
+  await mkdir(folder, { recursive: true, mode: 0o700 });
   await sweepAbandoned(folder, basename(destination), isLocked);
   const temporary = join(folder, `.${basename(destination)}.${randomUUID().slice(0, 8)}.part`);
   try {
     const outcome = await write(temporary);
+    await closeToOthers(temporary);
     await sync(temporary);
     await rename(temporary, destination);
     await sync(folder);
@@ -44,6 +45,12 @@ async function place<T>(destination: string, write: (temporary: string) => Promi
   } finally {
     await rm(temporary, { force: true });
   }
+}
+
+/** Whatever the umask: what lies in a cache decides on vectors, so nobody else writes it. */
+async function closeToOthers(path: string): Promise<void> {
+  const { mode } = await stat(path);
+  if ((mode & 0o022) !== 0) await chmod(path, mode & 0o755);
 }
 
 async function sweepAbandoned(folder: string, name: string, isLocked: boolean): Promise<void> {

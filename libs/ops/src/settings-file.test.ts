@@ -17,10 +17,12 @@ afterEach(() => {
   rmSync(root, { recursive: true });
 });
 
+function write(path: string, content: object | string): void {
+  writeFileSync(path, typeof content === 'string' ? content : JSON.stringify(content), { mode: 0o600 });
+}
+
 /** As services and commands do it, in a folder with this file and with this one at home. */
 async function settingsWith(folder: object | string, home?: object, given: object = {}) {
-  const write = (path: string, content: object | string): void =>
-    writeFileSync(path, typeof content === 'string' ? content : JSON.stringify(content), { mode: 0o600 });
   write(join(root, 'here', 'shoal.config.json'), folder);
   if (home !== undefined) write(join(root, 'config', 'shoal', 'config.json'), home);
   const sources = { flags: { ...given }, environment };

@@ -334,7 +334,7 @@ test('a path that is too long or unfit for a URL puts the sockets into a private
   expect(statSync(dirname(socketOf(server))).mode & 0o777).toBe(0o700);
   expect(await say(server, 'PING')).toBe('+PONG');
   await server.release();
-  rmSync(dirname(socketOf(server)), { recursive: true });
+  expect(existsSync(dirname(socketOf(server)))).toBe(false);
 });
 
 test.each([

@@ -3,9 +3,9 @@
 // queue.
 
 import { createHash } from 'node:crypto';
-import { mkdirSync, statSync } from 'node:fs';
+import { mkdirSync, rmdirSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 
 export interface Site {
@@ -58,6 +58,17 @@ function socketFolder(folder: string): string {
   const elsewhere = join(tmpdir(), `shoal-${process.getuid?.() ?? 0}-${name}`);
   makePrivate(elsewhere);
   return elsewhere;
+}
+
+/** A folder that was made for sockets elsewhere goes with them, once nothing is in it. */
+export function leaveSocketFolder({ folder, socket }: Site): void {
+  const sockets = dirname(socket);
+  if (sockets === folder) return;
+  try {
+    rmdirSync(sockets);
+  } catch {
+    // not empty: a server that starts has its sockets there by now
+  }
 }
 
 function makePrivate(folder: string): void {

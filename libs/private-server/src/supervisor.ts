@@ -19,7 +19,7 @@ import { Guard } from './guard.ts';
 import type { ServerProgram } from './program.ts';
 import { QueueServer } from './queue-server.ts';
 import { readRunFile, removeRunFile, RUN_VERSION, touchRunFile, writeRunFile } from './run-file.ts';
-import type { Site } from './site.ts';
+import { leaveSocketFolder, type Site } from './site.ts';
 import { clearStaleSocket } from './socket-probe.ts';
 
 export interface SupervisorOptions {
@@ -107,6 +107,7 @@ export class Supervisor {
       await end();
       await this.#guard?.stop();
       removeRunFile(this.#options.site.runFile);
+      leaveSocketFolder(this.#options.site);
       for (const socket of this.#attached) socket.end();
       this.#note('stopped');
       this.#finished.resolve();

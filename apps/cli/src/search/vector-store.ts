@@ -43,7 +43,7 @@ export class VectorStore {
   async save(used: ReadonlySet<string>): Promise<void> {
     if (!this.#hasChanged) return;
     const kept = [...this.#vectors].filter(([key]) => this.#vectors.size <= MOST_KEPT || used.has(key));
-    await mkdir(dirname(this.#path), { recursive: true });
+    await mkdir(dirname(this.#path), { recursive: true, mode: 0o700 });
     const temporary = `${this.#path}.${process.pid}.new`;
     try {
       await writeFile(temporary, encode(kept, this.#dims));

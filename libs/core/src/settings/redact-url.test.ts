@@ -1,4 +1,4 @@
-import fc from 'fast-check';
+import { assert, constantFrom, nat, oneof, property, tuple } from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { redactText, redactUrl } from './redact-url.ts';
 
@@ -36,21 +36,19 @@ test.each([
 });
 
 /** A password as people have them: with characters that mean something in a URL, encoded or not. */
-const password = fc
-  .tuple(fc.constantFrom('', 'a', '@', '/', '?', '#', ':', '%', '%40', '&', '=', ' ', '"', '[', ','), fc.nat(4))
-  .map(([odd, times]) => `${odd.repeat(times)}${MARK}${odd}`);
-const scheme = fc.constantFrom('redis://', 'rediss://', 'redis+sentinel://', 'redis+cluster://', 'unix://', 'redis:/');
-const anyScheme = fc.oneof(
-  scheme,
-  fc.constantFrom('', 'redis:', 'redis:///', 'REDIS://', 'http://', '//', ' redis://'),
-);
-const host = fc.constantFrom('host', 'host:6379', 'a:1,b:2', '127.0.0.1:1', '[::1]:1', '/run/a.sock', '');
-const tail = fc.constantFrom('', '/', '/0', '/mymaster', '?db=1', '/x?db=1&sentinelUsername=u', '#', ' redis://other');
+const password = tuple(
+  constantFrom('', 'a', '@', '/', '?', '#', ':', '%', '%40', '&', '=', ' ', '"', '[', ','),
+  nat(4),
+).map(([odd, times]) => `${odd.repeat(times)}${MARK}${odd}`);
+const scheme = constantFrom('redis://', 'rediss://', 'redis+sentinel://', 'redis+cluster://', 'unix://', 'redis:/');
+const anyScheme = oneof(scheme, constantFrom('', 'redis:', 'redis:///', 'REDIS://', 'http://', '//', ' redis://'));
+const host = constantFrom('host', 'host:6379', 'a:1,b:2', '127.0.0.1:1', '[::1]:1', '/run/a.sock', '');
+const tail = constantFrom('', '/', '/0', '/mymaster', '?db=1', '/x?db=1&sentinelUsername=u', '#', ' redis://other');
 
 describe('a password is never shown', () => {
   test('before the @, whatever is in it and whatever stands around it', () => {
-    fc.assert(
-      fc.property(anyScheme, fc.constantFrom('', 'user', 'u@d', 'u%41'), password, host, tail, (...parts) => {
+    assert(
+      property(anyScheme, constantFrom('', 'user', 'u@d', 'u%41'), password, host, tail, (...parts) => {
         const [begin, user, secret, where, end] = parts;
         for (const url of [`${begin}${user}:${secret}@${where}${end}`, `redis://h1,${begin}:${secret}@${where}${end}`])
           expect(redactUrl(url)).not.toContain(MARK);
@@ -60,9 +58,9 @@ describe('a password is never shown', () => {
   });
 
   test('as a parameter, known to us or not', () => {
-    const names = fc.constantFrom('password', 'sentinelPassword', 'pass', 'auth', 'PASSWORD', 'x-y', '');
-    fc.assert(
-      fc.property(scheme, host, names, password, (begin, where, name, secret) => {
+    const names = constantFrom('password', 'sentinelPassword', 'pass', 'auth', 'PASSWORD', 'x-y', '');
+    assert(
+      property(scheme, host, names, password, (begin, where, name, secret) => {
         expect(redactUrl(`${begin}${where}?${name}=${secret}`)).not.toContain(MARK);
         expect(redactUrl(`${begin}u:${secret}@${where}/0?db=1&${name}=${secret}`)).not.toContain(MARK);
       }),
@@ -71,8 +69,8 @@ describe('a password is never shown', () => {
   });
 
   test('in a sentence or a stack', () => {
-    fc.assert(
-      fc.property(scheme, host, (begin, where) => {
+    assert(
+      property(scheme, host, (begin, where) => {
         const text = `Error: cannot open '${begin}user:${MARK}@${where}'.\n at connect (${begin}:${MARK}@${where})`;
         expect(redactText(text)).not.toContain(MARK);
       }),

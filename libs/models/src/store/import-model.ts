@@ -35,7 +35,7 @@ export async function importModel(path: string, options: ImportOptions): Promise
   if (KNOWN_MODELS.some((known) => known.name === name))
     throw nameTaken(name, 'Shoal knows a model of this name. Choose another with --name');
   return storing(cacheDir, async () => {
-    await mkdir(join(cacheDir, 'models'), { recursive: true });
+    await mkdir(join(cacheDir, 'models'), { recursive: true, mode: 0o700 });
     return withLock(join(cacheDir, 'models', '.import.lock'), () => place(source, name, options));
   });
 }

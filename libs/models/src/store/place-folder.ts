@@ -18,12 +18,12 @@ export async function placeFolder(destination: string, fill: (temporary: string)
  * throws.
  */
 export async function placeFolderIn(parent: string, fill: (temporary: string) => Promise<string>): Promise<string> {
-  await mkdir(parent, { recursive: true });
+  await mkdir(parent, { recursive: true, mode: 0o700 });
   await removeUnfinished(parent);
   const temporary = join(parent, `.${randomUUID().slice(0, 8)}.part`);
   const replaced = `${temporary}.replaced.part`;
   try {
-    await mkdir(temporary);
+    await mkdir(temporary, { mode: 0o755 });
     const destination = join(parent, await fill(temporary));
     await sync(temporary);
     await rename(destination, replaced).catch(() => undefined); // absent, most of the time
@@ -51,6 +51,8 @@ async function sync(folder: string): Promise<void> {
 async function syncOne(path: string): Promise<void> {
   const handle = await open(path, 'r');
   try {
+    const { mode } = await handle.stat();
+    if ((mode & 0o022) !== 0) await handle.chmod(mode & 0o755); // what others may write is not what was checked
     await handle.sync();
   } finally {
     await handle.close();

@@ -22,9 +22,12 @@ if (why !== undefined) console.log(`TLS is not tried: ${why}`);
 let server: TestServer;
 const proxies: Server[] = [];
 
+function run(...args: readonly string[]): void {
+  execFileSync('openssl', args, { cwd: folder, stdio: 'pipe' });
+}
+
 /** Certificates in the folder, or why there are none. */
 function openssl(): string | undefined {
-  const run = (...args: string[]): void => void execFileSync('openssl', args, { cwd: folder, stdio: 'pipe' });
   const key = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
   try {
     run('req', '-x509', ...key, '-keyout', 'ca.key', '-out', 'ca.pem', '-subj', '/CN=our authority', '-days', '9');

@@ -295,7 +295,7 @@ function infoOf(
 
 /** A file beside the versions that goes away unless it becomes one. */
 async function withDraft<T>(folder: string, name: string, write: (file: Draft) => Promise<T>): Promise<T> {
-  await mkdir(join(folder, name), { recursive: true });
+  await mkdir(join(folder, name), { recursive: true, mode: 0o700 });
   await sweepDrafts(join(folder, name));
   const path = join(folder, name, `.${randomUUID().slice(0, 8)}.part`);
   const handle = await open(path, 'wx+');

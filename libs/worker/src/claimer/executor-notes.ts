@@ -64,7 +64,7 @@ export class ExecutorNotes {
     const executor = identityOf(executorPid);
     if (executor === undefined) return;
     const note: Note = { place: placeOfPids(), worker: ownIdentity(), executor };
-    await mkdir(this.folder, { recursive: true });
+    await mkdir(this.folder, { recursive: true, mode: 0o700 });
     await writeFile(this.own, JSON.stringify(note));
   }
 
