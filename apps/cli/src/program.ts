@@ -389,11 +389,19 @@ function addModel(program: Command, terminal: Terminal): void {
     .description(
       'Copies a model of the BERT family into the cache, checks it and gives it a name: a folder with ' +
         'config.json, model.safetensors and tokenizer.json, or an .onnx file with config.json and tokenizer.json ' +
-        'beside it.',
+        'beside it or one folder up. What cannot be computed as its authors do is refused by name.',
     )
     .argument('<path>', 'the folder or .onnx file')
     .option('--name <name>', 'what to call it: a-z, 0-9 and "-"; without this flag after the folder or file')
     .option('--force', 'replace the model that was imported under this name')
+    .addOption(
+      new Option('--pooling <kind>', 'how tokens become one vector, where no file of the model says it').choices([
+        'mean',
+        'cls',
+      ]),
+    )
+    .option('--query-prompt <text>', 'put before texts that ask for the prompt "query", instead of what the files say')
+    .option('--passage-prompt <text>', 'the same for the prompt "passage"')
     .option('-q, --quiet', 'no notes; errors only')
     .option('--json', 'report as JSON');
   bring.action(async (path: string, flags: ImportFlags) =>

@@ -39,6 +39,22 @@ export class CheckedJson {
     return value !== undefined && value !== null;
   }
 
+  /** The value as it is in the file; undefined when it is not there. */
+  raw(key: string): unknown {
+    return this.#value(key);
+  }
+
+  /** Throws for a field that is none of these: whoever wrote it meant something by it. */
+  expectKeys(known: readonly string[], what: string): void {
+    const unknown = this.keys().filter((key) => !known.includes(key));
+    if (unknown.length === 0) return;
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `${this.where}: ${unknown.map((key) => JSON.stringify(key)).join(', ')} is not known here, and ${what}`,
+      { where: this.where, unknown },
+    );
+  }
+
   keys(): readonly string[] {
     return Object.keys(this.#fields);
   }
@@ -118,6 +134,9 @@ function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
+/** Lists and objects by their kind alone: spelling them out would recurse as deep as a file likes to nest. */
 function describe(value: unknown): string {
-  return value === undefined ? 'nothing' : (JSON.stringify(value) ?? String(value)).slice(0, 80);
+  if (value === undefined) return 'nothing';
+  if (typeof value === 'object' && value !== null) return Array.isArray(value) ? 'a list' : 'an object';
+  return (JSON.stringify(value) ?? String(value)).slice(0, 80);
 }

@@ -9,6 +9,9 @@ export {
   type StoreOptions,
   type VerifiedModel,
 } from './store/model-store.ts';
+export { CANARY_TEXT, type Canary } from './store/canaries.ts';
+export type { ProveModel } from './store/import-files.ts';
+export { checkModelName } from './store/imported-models.ts';
 export { importModel, type ImportOptions, type ImportReport } from './store/import-model.ts';
 export type { StoredModel } from './store/stored-model.ts';
 export { writeTinyModel, type TinyModelOptions } from './store/tiny-model.ts';

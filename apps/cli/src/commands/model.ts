@@ -27,6 +27,9 @@ export async function pull(terminal: Terminal, name: string, flags: ModelFlags):
 
 export interface ImportFlags extends ModelFlags {
   readonly name?: string;
+  readonly pooling?: 'mean' | 'cls';
+  readonly queryPrompt?: string;
+  readonly passagePrompt?: string;
 }
 
 export async function bring(terminal: Terminal, path: string, flags: ImportFlags): Promise<void> {
@@ -35,6 +38,11 @@ export async function bring(terminal: Terminal, path: string, flags: ImportFlags
     cacheDir,
     force: flags.force === true,
     ...(flags.name !== undefined && { name: flags.name }),
+    pooling: flags.pooling,
+    prompts: {
+      ...(flags.queryPrompt !== undefined && { query: flags.queryPrompt }),
+      ...(flags.passagePrompt !== undefined && { passage: flags.passagePrompt }),
+    },
   });
   const { name, revision, folder, dims, pooling, defaultMaxTokens, precision } = model;
   if (flags.json === true)
@@ -57,11 +65,20 @@ export async function list(terminal: Terminal, flags: ModelFlags): Promise<void>
   const lines = models
     .filter((model) => !model.isForTests)
     .map(
-      ({ name, revision, bytes, isStored, licence, description }) =>
-        `${name}  ${revision}  ${isStored ? 'in the cache' : 'not fetched yet'}  ${(bytes / 1e6).toFixed(0)} ` +
-        `MB  ${licence}\n   ${description}\n`,
+      ({ name, revision, bytes, isStored, licence, description, filesOf, notes = [], problem }) =>
+        (problem === undefined
+          ? `${name}  ${revision}  ${place(isStored, filesOf)}  ${(bytes / 1e6).toFixed(0)} MB  ${licence}\n`
+          : `${name}  cannot be opened: ${problem}\n`) +
+        [description, ...notes].map((line) => (line === '' ? '' : `   ${line}\n`)).join(''),
     );
   await print(terminal, lines.join(''));
+}
+
+/** Whose files they are is said where they have another name. */
+function place(isStored: boolean, filesOf: string | undefined): string {
+  if (filesOf !== undefined)
+    return isStored ? `made from ${filesOf}'s files, in the cache` : `made from ${filesOf}'s files, not fetched yet`;
+  return isStored ? 'in the cache' : 'not fetched yet';
 }
 
 export async function verify(terminal: Terminal, name: string, flags: ModelFlags): Promise<void> {

@@ -7,8 +7,14 @@ import type { MakeFloats } from './onnx-file.ts';
 import type { Safetensors } from './safetensors.ts';
 
 const WORD_TABLE = 'embeddings.word_embeddings.weight';
-/** In the file, and rightly without a use: the heads of training, and positions that are always 0, 1, 2… */
-const WITHOUT_USE = /^(pooler\.|embeddings\.position_ids$|embeddings\.token_type_ids$)/;
+/** In the file, and rightly without a use: the heads of pre-training, and positions that are always 0, 1, 2… */
+const WITHOUT_USE =
+  /^(pooler\.dense\.|embeddings\.position_ids$|embeddings\.token_type_ids$|cls\.(?:predictions|seq_relationship)\.)/;
+/** Before 2019 the parts of a norm had other names; transformers takes both. */
+const OLD_NAMES = [
+  [/LayerNorm\.weight$/, 'LayerNorm.gamma'],
+  [/LayerNorm\.bias$/, 'LayerNorm.beta'],
+] as const;
 
 export class BertWeights {
   readonly #file: Safetensors;
@@ -17,7 +23,14 @@ export class BertWeights {
 
   constructor(file: Safetensors) {
     this.#file = file;
-    this.#prefix = (file.names.find((name) => name.endsWith(WORD_TABLE)) ?? WORD_TABLE).slice(0, -WORD_TABLE.length);
+    const [table = WORD_TABLE, ...others] = file.names.filter((name) => name.endsWith(WORD_TABLE));
+    if (others.length > 0)
+      throw new ShoalError(
+        'MODEL_CORRUPT',
+        `${file.path} holds ${1 + others.length} encoders (${[table, ...others].join(', ')}); a model is one`,
+        { tensors: [table, ...others] },
+      );
+    this.#prefix = table.slice(0, -WORD_TABLE.length);
   }
 
   /** The values of a tensor as they are stored. */
@@ -68,25 +81,31 @@ export class BertWeights {
     };
   }
 
-  /** Throws when the file has tensors of the encoder that nobody took. */
+  /** Throws when the file has tensors that nobody took: of the encoder, or of a head that makes it no embedder. */
   expectAllTaken(): void {
     for (const name of this.#file.names) {
-      const short = name.startsWith(this.#prefix) ? name.slice(this.#prefix.length) : undefined;
-      if (short === undefined || this.#used.has(name) || WITHOUT_USE.test(short)) continue;
-      if (/^(embeddings|encoder)\./.test(short))
-        throw new ShoalError(
-          'MODEL_CORRUPT',
-          `${this.#file.path}: tensor ${name} has no place in the model that config.json describes`,
-          { tensor: name },
-        );
+      const short = name.startsWith(this.#prefix) ? name.slice(this.#prefix.length) : name;
+      if (this.#used.has(name) || WITHOUT_USE.test(short)) continue;
+      const problem = /^(embeddings|encoder)\./.test(short)
+        ? 'has no place in the model that config.json describes'
+        : 'is no part of an encoder: a head, an adapter or another module whose work would be left out';
+      throw new ShoalError('MODEL_CORRUPT', `${this.#file.path}: tensor ${name} ${problem}`, { tensor: name });
     }
   }
 
   #take(name: string, shape: readonly number[]): string {
-    const full = this.#prefix + name;
+    const full = this.#nameInFile(this.#prefix + name);
     this.#file.expect(full, shape);
     this.#used.add(full);
     return full;
+  }
+
+  #nameInFile(name: string): string {
+    if (this.#file.has(name)) return name;
+    const old = OLD_NAMES.map(([pattern, other]) => name.replace(pattern, other)).find((other) =>
+      this.#file.has(other),
+    );
+    return old ?? name;
   }
 }
 

@@ -306,12 +306,12 @@ describe('a model that is not what it claims is refused by name, and no graph is
       /hidden_size 32 cannot be shared by 5 heads/,
     ],
     [
-      'a config without sizes',
+      'a config without sizes, which then are those of transformers',
       () =>
         changeConfig((json) => {
           delete json['hidden_size'];
         }),
-      /"hidden_size" should be a whole number ≥ 1, found nothing/,
+      /should have the shape \[\d+, 768\] and has \[\d+, 32\]/,
     ],
     [
       'a config that is not JSON',

@@ -1,21 +1,30 @@
-// The files of a model to import, copied into an empty folder and made complete: what sentence-transformers keeps
-// beside a model is taken when it is there and assumed, with a note, when it is not. Everything is checked in the copy
-// before anyone may open it: architecture, tensors and shapes, tokenizer, pooling. Refuses by name and runs nothing.
+// The files of a model to import, brought into the one layout that the store has: config.json, tokenizer.json, weights
+// or graph, 1_Pooling/config.json, sentence_bert_config.json. What the source says in other places or words
+// (module-layout.ts, embedder-config.ts, tokenizer-config.ts) is written as it is meant, so that whoever opens the
+// model reads it in one place; what is assumed or done differently is a note. Everything is checked in the copy before
+// anyone may open it: architecture, tensors and shapes, tokenizer, pooling; last, the caller's proof runs it on a text.
+// Refuses by name.
 
 import { createHash } from 'node:crypto';
-import { constants, copyFile, mkdir, readFile, stat, writeFile } from 'node:fs/promises';
-import { basename, dirname, join } from 'node:path';
+import { mkdir, readFile, stat, writeFile } from 'node:fs/promises';
+import { basename, dirname, join, posix } from 'node:path';
 import { ShoalError, isShoalError } from '@shoal/contract';
 import { sha256File } from '@shoal/fetch';
 import { CheckedJson } from '../checked-json.ts';
 import { adaptOnnx } from '../graph/adapt-onnx.ts';
 import { parseBertConfig } from '../graph/bert-config.ts';
 import { bertGraph } from '../graph/bert-graph.ts';
+import type { Pooling } from '../graph/pooling.ts';
 import { Safetensors } from '../graph/safetensors.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
+import { positionsOf, readEmbedder, readLimits, refuseOtherThanEmbedder } from './embedder-config.ts';
 import { MANIFEST, describeImported, manifestText, type ImportedModel } from './imported-models.ts';
 import { verifyFiles, type Pins } from './model-files.ts';
-import { REVISION_DIGITS, readPooling, type OnnxFacts } from './stored-model.ts';
+import { readLayout, type ModuleLayout } from './module-layout.ts';
+import { SourceFolder } from './source-folder.ts';
+import { REVISION_DIGITS, pooledWidth, readPooling, type OnnxFacts, type StoredModel } from './stored-model.ts';
+import type { Canary } from './canaries.ts';
+import { effectiveTokenizer } from './tokenizer-config.ts';
 
 export interface ImportSource {
   readonly folder: string;
@@ -23,12 +32,29 @@ export interface ImportSource {
   readonly graph: string | undefined;
 }
 
+/** What a person says of a model whose files do not. */
+export interface ImportChoices {
+  readonly pooling?: Pooling | undefined;
+  /** Instead of what the files say; '' for none. */
+  readonly prompts?: Readonly<Partial<Record<'query' | 'passage', string>>> | undefined;
+}
+
+export interface CollectOptions {
+  readonly name: string;
+  readonly choices: ImportChoices;
+  /** Runs the model on one text: what it gives is kept and asked of every device that serves it. */
+  readonly prove?: ProveModel | undefined;
+}
+
+export type ProveModel = (model: StoredModel) => Promise<Canary>;
+
 export interface Collected {
   readonly model: ImportedModel;
-  /** What was assumed. */
+  /** What was assumed, or is done in another way than the files say. */
   readonly notes: readonly string[];
 }
 
+/** As they are called in the store. */
 const FILE = {
   config: 'config.json',
   tokenizer: 'tokenizer.json',
@@ -36,145 +62,211 @@ const FILE = {
   graph: 'model.onnx',
   pooling: '1_Pooling/config.json',
   limits: 'sentence_bert_config.json',
-  prompts: 'config_sentence_transformers.json',
-  modules: 'modules.json',
   readme: 'README.md',
   licence: 'LICENSE',
 } as const;
-const OPTIONAL = [FILE.pooling, FILE.limits, FILE.prompts, FILE.modules, FILE.readme, FILE.licence];
-/** What sentence-transformers puts after one another and our graphs have in them. */
-const MODULE_TYPES = /(?:^|\.)(?:Transformer|Pooling|Normalize)$/;
+/** Beside the tokenizer, where they are there. */
+const BESIDE_TOKENIZER = {
+  config: 'tokenizer_config.json',
+  specialTokens: 'special_tokens_map.json',
+  addedTokens: 'added_tokens.json',
+} as const;
+const OF_THE_MODEL = ['modules.json', 'config_sentence_transformers.json', FILE.readme, FILE.licence];
 /** Node reads files of at most 2 GiB at once, and protobuf has the same limit. */
 const MAX_GRAPH_BYTES = 2 ** 31 - 1;
 
 /** Fills `folder`, which is empty. Errors name the files of the source: the copy is gone when they are read. */
-export async function collectFiles(folder: string, source: ImportSource, name: string): Promise<Collected> {
+export async function collectFiles(folder: string, given: ImportSource, options: CollectOptions): Promise<Collected> {
+  const source = await SourceFolder.open(given.folder);
+  const layout = await readLayout(source);
   try {
-    return await collect(folder, source, name);
+    return await collect(folder, { given, source, layout }, options);
   } catch (error) {
     if (!isShoalError(error)) throw error;
     throw new ShoalError(
       error.code,
-      error.message.replaceAll(folder, source.folder),
-      { ...error.fields, folder: source.folder },
+      error.message.replaceAll(folder, join(given.folder, layout.encoder)),
+      { ...error.fields, folder: given.folder },
       error.cause,
     );
   }
 }
 
-async function collect(folder: string, source: ImportSource, name: string): Promise<Collected> {
-  await copyFiles(source, folder);
-  const notes = await complete(folder);
-  const onnx = source.graph === undefined ? undefined : await placeGraph(source.graph, folder, notes);
-  const files = await pin(folder, onnx === undefined ? [FILE.weights, ...OPTIONAL] : [FILE.graph, ...OPTIONAL]);
-  const revision = createHash('sha256').update(JSON.stringify(files)).digest('hex').slice(0, REVISION_DIGITS);
+interface Sources {
+  readonly given: ImportSource;
+  readonly source: SourceFolder;
+  readonly layout: ModuleLayout;
+}
+
+async function collect(folder: string, sources: Sources, { name, choices, prove }: CollectOptions): Promise<Collected> {
+  const { given, source, layout } = sources;
+  const inEncoder = (path: string): string => posix.join(layout.encoder, path);
+  await expectFiles(sources);
+  const config = await source.readJson(inEncoder(FILE.config));
+  await refuseOtherThanEmbedder(source, layout.encoder, config, (layout.pooling ?? choices.pooling) !== undefined);
+  const embedder = await readEmbedder(source);
+  const notes = [...layoutNotes(layout), ...embedder.notes];
+  await write(folder, FILE.config, await source.readText(inEncoder(FILE.config)));
+  const pooling = await placePooling(folder, sources, choices, notes);
+  const tokenizerLimit = await placeTokenizer(folder, sources, config, notes);
+  const limits = await readLimits(source, layout.encoder, { positions: positionsOf(config), tokenizerLimit });
+  notes.push(...limits.notes);
+  await write(
+    folder,
+    FILE.limits,
+    `${JSON.stringify({ max_seq_length: limits.maxTokens, do_lower_case: limits.lowercases })}\n`,
+  );
+  for (const path of [FILE.readme, FILE.licence])
+    if (await source.has(path)) await source.copy(path, join(folder, path));
+  if (given.graph === undefined) await source.copy(inEncoder(FILE.weights), join(folder, FILE.weights));
+  const onnx =
+    given.graph === undefined ? undefined : await placeGraph(sources, given.graph, { folder, config, pooling, notes });
+  const files = await pin(folder);
+  const prompts = { ...embedder.prompts, ...choices.prompts };
   const model: ImportedModel = {
     name,
-    revision,
+    // prompts are a part of what a text becomes, and in none of the files
+    revision: createHash('sha256')
+      .update(JSON.stringify([files, prompts]))
+      .digest('hex')
+      .slice(0, REVISION_DIGITS),
     files,
     origin: 'imported',
-    description: `imported from ${basename(source.graph ?? source.folder)}`,
+    description: `imported from ${basename(given.graph ?? given.folder)}`,
     licence: await readLicence(folder),
     attribution: 'its authors',
-    prompts: await readPrompts(folder),
+    prompts,
+    notes,
     ...(onnx && { onnx }),
   };
-  await check(model, folder);
-  await writeFile(join(folder, MANIFEST), manifestText(model));
+  const described = await check(model, folder, source, config);
+  const whole = prove === undefined ? model : { ...model, canary: await prove(described) };
+  await writeFile(join(folder, MANIFEST), manifestText(whole));
   await verifyFiles(name, folder, files);
-  return { model, notes };
+  return { model: whole, notes };
 }
 
-/** All that is missing is named at once. */
-async function copyFiles({ folder, graph }: ImportSource, to: string): Promise<void> {
-  const needed: string[] = [FILE.config, FILE.tokenizer, ...(graph === undefined ? [FILE.weights] : [])];
+/** All that is missing is named at once, and so is all that is not there but a pointer. */
+async function expectFiles({ given: { graph, folder }, source, layout }: Sources): Promise<void> {
+  const inEncoder = (path: string): string => posix.join(layout.encoder, path);
+  const needed = [FILE.config, FILE.tokenizer, ...(graph === undefined ? [FILE.weights] : [])].map(inEncoder);
   const missing: string[] = [];
-  for (const path of needed) if (!(await isFile(join(folder, path)))) missing.push(path);
-  if (missing.length > 0) throw await missingFiles(folder, missing);
-  for (const path of [...needed, ...OPTIONAL]) {
-    if (!(await isFile(join(folder, path)))) continue;
-    await mkdir(dirname(join(to, path)), { recursive: true });
-    await copyFile(join(folder, path), join(to, path), constants.COPYFILE_FICLONE);
-  }
+  for (const path of needed) if (!(await source.has(path))) missing.push(path);
+  if (missing.length > 0) throw await missingFiles(source, layout.encoder, missing);
+  await source.refusePointers([
+    ...needed,
+    ...Object.values(BESIDE_TOKENIZER).map(inEncoder),
+    inEncoder(FILE.limits),
+    ...(layout.pooling === undefined ? [] : [layout.pooling]),
+    ...OF_THE_MODEL,
+    ...(graph === undefined ? [] : [posix.relative(folder, graph)]),
+  ]);
 }
 
-async function missingFiles(folder: string, missing: readonly string[]): Promise<ShoalError> {
-  const other = ['model.safetensors.index.json', 'pytorch_model.bin'];
-  const found: string[] = [];
-  for (const path of other) if (await isFile(join(folder, path))) found.push(path);
-  const hint = found.length === 0 ? '' : `. There is ${found.join(' and ')}: save the model as one safetensors file`;
-  return new ShoalError('MODEL_CORRUPT', `${folder} has no ${missing.join(', no ')}${hint}`, { folder, missing });
+async function missingFiles(source: SourceFolder, encoder: string, missing: readonly string[]): Promise<ShoalError> {
+  const other: string[] = [];
+  for (const name of ['model.safetensors.index.json', 'pytorch_model.bin', 'tf_model.h5', 'vocab.txt'])
+    if (await source.has(posix.join(encoder, name))) other.push(posix.join(encoder, name));
+  const graphs: string[] = [];
+  for (const folder of [encoder, posix.join(encoder, 'onnx')])
+    for (const name of await source.list(folder)) if (name.endsWith('.onnx')) graphs.push(posix.join(folder, name));
+  const hints: string[] = [];
+  if (missing.some((path) => path.endsWith(FILE.weights)) && graphs.length > 0)
+    hints.push(
+      `There ${graphs.length === 1 ? 'is' : 'are'} ${graphs.join(', ')}: name the graph to import, shoal model ` +
+        `import ${join(source.path, graphs[0]!)}`,
+    );
+  if (other.length > 0)
+    hints.push(
+      `There is ${other.join(' and ')}: save the model as one safetensors file with a tokenizer.json ` +
+        '(save_pretrained of transformers does)',
+    );
+  return new ShoalError('MODEL_CORRUPT', [`${source.path} has no ${missing.join(', no ')}`, ...hints].join('. '), {
+    folder: source.path,
+    missing,
+  });
 }
 
-/** Refuses modules that no graph of ours has; writes what is assumed. */
-async function complete(folder: string): Promise<string[]> {
-  const notes: string[] = [];
-  if (await isFile(join(folder, FILE.modules))) {
-    if (!(await checkModules(join(folder, FILE.modules))))
-      notes.push('modules.json has no Normalize: vectors are normalized to length 1 all the same');
-  } else notes.push('no modules.json: vectors are normalized to length 1');
-  notes.push(...(await promptNotes(join(folder, FILE.prompts))));
-  const path = join(folder, FILE.config);
-  const config = CheckedJson.parse(await readFile(path, 'utf8'), path);
-  if (!(await isFile(join(folder, FILE.pooling)))) {
-    notes.push(`no ${FILE.pooling}: the mean over all tokens is taken`);
-    await mkdir(dirname(join(folder, FILE.pooling)), { recursive: true });
-    await writeFile(join(folder, FILE.pooling), '{ "pooling_mode_mean_tokens": true }\n');
-  }
-  if (!(await isFile(join(folder, FILE.limits)))) {
-    const positions = config.integer('max_position_embeddings', 1);
-    notes.push(`no ${FILE.limits}: rows of up to ${positions} tokens, all that the model has positions for`);
-    await writeFile(join(folder, FILE.limits), `{ "max_seq_length": ${positions} }\n`);
-  }
-  return notes;
+function layoutNotes({ hasModules, isNormalized }: ModuleLayout): string[] {
+  if (!hasModules) return ['no modules.json: vectors are normalized to length 1'];
+  return isNormalized
+    ? []
+    : ['modules.json has no Normalize: vectors are normalized to length 1 all the same (cosines stay, lengths do not)'];
 }
 
-/** Whether the vectors are normalized by one of the modules. */
-async function checkModules(path: string): Promise<boolean> {
-  // the file is a list
-  const modules = CheckedJson.parse(`{ "modules": ${await readFile(path, 'utf8')} }`, path).list('modules');
-  const types = modules.map((value, at) => CheckedJson.of(value, `${path}: module ${at}`).string('type'));
-  for (const type of types) {
-    if (!MODULE_TYPES.test(type))
-      throw new ShoalError(
-        'MODEL_CORRUPT',
-        `${path}: a module of type ${type} is not supported, only Transformer, Pooling and Normalize`,
-        { path, type },
-      );
-  }
-  return types.some((type) => type.endsWith('Normalize'));
+/** In the words of sentence-transformers since 5.4. */
+async function placePooling(
+  folder: string,
+  { source, layout }: Sources,
+  { pooling: chosen }: ImportChoices,
+  notes: string[],
+): Promise<Pooling> {
+  const json = layout.pooling === undefined ? undefined : await source.readJson(layout.pooling);
+  const found = json === undefined ? undefined : readPooling(json);
+  if (chosen !== undefined && found !== undefined && chosen !== found)
+    throw new ShoalError(
+      'USAGE',
+      `--pooling ${chosen} was asked for, and ${join(source.path, layout.pooling!)} says ${found}: leave it out`,
+      { folder: source.path },
+    );
+  if (found === undefined)
+    notes.push(
+      `no ${FILE.pooling}: ${chosen === 'cls' ? 'the first token' : 'the mean over all tokens'} is taken` +
+        (chosen === undefined ? ', as sentence-transformers does' : ''),
+    );
+  const pooling = found ?? chosen ?? 'mean';
+  const width = json === undefined ? undefined : pooledWidth(json);
+  await write(
+    folder,
+    FILE.pooling,
+    `${JSON.stringify({ pooling_mode: pooling, ...(width !== undefined && { embedding_dimension: width }) })}\n`,
+  );
+  return pooling;
 }
 
-/** sentence-transformers puts a default prompt before every text; here a job asks for its prompt. */
-async function promptNotes(path: string): Promise<string[]> {
-  if (!(await isFile(path))) return [];
-  const json = CheckedJson.parse(await readFile(path, 'utf8'), path);
-  if (!json.has('default_prompt_name')) return [];
-  return [
-    `its default prompt ${JSON.stringify(json.string('default_prompt_name'))} is put before no text unless the ` +
-      'job asks for a prompt',
-  ];
+/** Resolves to the longest row that tokenizer_config.json allows, where it says one. */
+async function placeTokenizer(
+  folder: string,
+  { source, layout }: Sources,
+  config: CheckedJson,
+  notes: string[],
+): Promise<number | undefined> {
+  const beside = async (path: string): Promise<CheckedJson | undefined> => {
+    const inside = posix.join(layout.encoder, path);
+    return (await source.has(inside)) ? source.readJson(inside) : undefined;
+  };
+  const path = posix.join(layout.encoder, FILE.tokenizer);
+  const tokenizer = effectiveTokenizer({
+    text: await source.readText(path),
+    where: join(source.path, path),
+    config: await beside(BESIDE_TOKENIZER.config),
+    specialTokens: await beside(BESIDE_TOKENIZER.specialTokens),
+    addedTokens: await beside(BESIDE_TOKENIZER.addedTokens),
+    modelTokenizerClass: config.has('tokenizer_class') ? config.string('tokenizer_class') : undefined,
+  });
+  notes.push(...tokenizer.notes);
+  await write(folder, FILE.tokenizer, tokenizer.text);
+  return tokenizer.limit;
 }
 
-async function placeGraph(graph: string, folder: string, notes: string[]): Promise<OnnxFacts> {
+async function placeGraph(
+  { source, given }: Sources,
+  graph: string,
+  { folder, config, pooling, notes }: { folder: string; config: CheckedJson; pooling: Pooling; notes: string[] },
+): Promise<OnnxFacts> {
   const { size } = await stat(graph);
   if (size > MAX_GRAPH_BYTES)
     throw new ShoalError('MODEL_CORRUPT', `${graph} has ${size} bytes; ONNX files end at ${MAX_GRAPH_BYTES}`, {
       path: graph,
     });
-  const poolingPath = join(folder, FILE.pooling);
-  const adapted = await adaptOnnx(
-    await readFile(graph),
-    graph,
-    readPooling(CheckedJson.parse(await readFile(poolingPath, 'utf8'), poolingPath)),
-  );
-  await writeFile(join(folder, FILE.graph), adapted.bytes);
+  const placed = join(folder, FILE.graph);
+  await source.copy(posix.relative(given.folder, graph), placed);
+  const adapted = await adaptOnnx(await readFile(placed), graph, pooling);
+  await writeFile(placed, adapted.bytes);
   if (adapted.isWrapped) notes.push('mask, pooling and norm were put around the graph');
-  const configPath = join(folder, FILE.config);
-  const config = CheckedJson.parse(await readFile(configPath, 'utf8'), configPath);
   return {
     dims: adapted.dims ?? config.integer('hidden_size', 1),
-    positions: config.integer('max_position_embeddings', 1),
+    positions: positionsOf(config),
     vocabularySize: config.integer('vocab_size', 1),
     precision: adapted.precision,
   };
@@ -183,37 +275,39 @@ async function placeGraph(graph: string, folder: string, notes: string[]): Promi
 /**
  * Everything that would be refused later is refused now: names and shapes of tensors, the tokenizer, its vocabulary.
  */
-async function check(model: ImportedModel, folder: string): Promise<void> {
+async function check(
+  model: ImportedModel,
+  folder: string,
+  source: SourceFolder,
+  config: CheckedJson,
+): Promise<StoredModel> {
   const described = await describeImported(model, folder);
+  const path = join(folder, FILE.pooling);
+  const width = pooledWidth(CheckedJson.parse(await readFile(path, 'utf8'), path));
+  if (width !== undefined && width !== described.dims)
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `${source.path}: its pooling is made for ${width} dimensions, and its encoder gives ${described.dims}`,
+      { folder: source.path },
+    );
   await openTokenizer(described);
-  if (model.onnx !== undefined) return;
-  const path = join(folder, FILE.config);
-  const config = parseBertConfig(await readFile(path, 'utf8'), path);
+  if (model.onnx !== undefined) return described;
+  const parsed = parseBertConfig(await readFile(join(folder, FILE.config), 'utf8'), config.where);
   await Safetensors.use(
     join(folder, FILE.weights),
-    async (weights) => void bertGraph(config, weights, { pooling: described.pooling, kind: 'fused-fp32' }),
+    async (weights) => void bertGraph(parsed, weights, { pooling: described.pooling, kind: 'fused-fp32' }),
   );
+  return described;
 }
 
-async function pin(folder: string, paths: readonly string[]): Promise<Pins> {
+async function pin(folder: string): Promise<Pins> {
   const pins: Record<string, Pins[string]> = {};
-  for (const path of [FILE.config, FILE.tokenizer, ...paths]) {
+  for (const path of Object.values(FILE)) {
     const full = join(folder, path);
-    if (await isFile(full)) pins[path] = { bytes: (await stat(full)).size, sha256: await sha256File(full) };
+    const found = await stat(full).catch(() => undefined);
+    if (found !== undefined) pins[path] = { bytes: found.size, sha256: await sha256File(full) };
   }
   return pins;
-}
-
-/** As config_sentence_transformers.json says; "document" is another word for "passage". */
-async function readPrompts(folder: string): Promise<ImportedModel['prompts']> {
-  const path = join(folder, FILE.prompts);
-  if (!(await isFile(path))) return { query: '', passage: '' };
-  const json = CheckedJson.parse(await readFile(path, 'utf8'), path);
-  if (!json.has('prompts')) return { query: '', passage: '' };
-  const prompts = json.object('prompts');
-  const find = (...keys: string[]): string =>
-    keys.filter((key) => prompts.has(key)).map((key) => prompts.string(key))[0] ?? '';
-  return { query: find('query'), passage: find('passage', 'document') };
 }
 
 /** From the head of a model card; "unknown" otherwise. */
@@ -222,6 +316,7 @@ async function readLicence(folder: string): Promise<string> {
   return /^---\n[\s\S]*?^license:\s*["']?([\w.+-]+)/m.exec(card.slice(0, 10_000))?.[1] ?? 'unknown';
 }
 
-async function isFile(path: string): Promise<boolean> {
-  return (await stat(path).catch(() => undefined))?.isFile() === true;
+async function write(folder: string, path: string, text: string): Promise<void> {
+  await mkdir(dirname(join(folder, path)), { recursive: true });
+  await writeFile(join(folder, path), text);
 }

@@ -92,8 +92,8 @@ describe('a folder', () => {
     await writeFile(
       join(given, 'modules.json'),
       JSON.stringify([
-        { idx: 0, type: 'sentence_transformers.models.Transformer' },
-        { idx: 1, type: 'sentence_transformers.models.Pooling' },
+        { idx: 0, path: '', type: 'sentence_transformers.models.Transformer' },
+        { idx: 1, path: '1_Pooling', type: 'sentence_transformers.models.Pooling' },
       ]),
     );
     await writeFile(join(given, 'README.md'), '---\ntags: [x]\nlicense: mit\n---\n# A model\n');
@@ -222,7 +222,7 @@ describe('a folder that is no supported model is refused by name, and nothing is
       'a pooling that the graph does not have',
       () => change('1_Pooling/config.json', (text) => text.replace('cls_token', 'max_tokens')),
       'MODEL_CORRUPT',
-      /pooling_mode_max_tokens is not supported/,
+      /the pooling max is not supported/,
     ],
     [
       'a pooling without the prompt',
@@ -234,7 +234,7 @@ describe('a folder that is no supported model is refused by name, and nothing is
       'a module after the pooling',
       () => writeFile(join(given, 'modules.json'), '[{ "type": "sentence_transformers.models.Dense" }]'),
       'MODEL_CORRUPT',
-      /module of type sentence_transformers\.models\.Dense is not supported/,
+      /type sentence_transformers\.models\.Dense is not supported/,
     ],
     [
       'modules that are no list',

@@ -1,20 +1,25 @@
-// A model that a person brings, as a folder or as an .onnx file: its files are copied, checked in the copy and placed
-// whole, with a digest of each, or refused by name with nothing left behind. What the files must be stands in
-// import-files.ts.
+// A model that a person brings, as a folder or as an .onnx file: its files are copied, checked in the copy, run on one
+// text where the caller can, and placed whole, with a digest of each, or refused by name with nothing left behind. What
+// the files must be stands in import-files.ts.
 
-import { mkdir, rm, stat } from 'node:fs/promises';
+import { lstat, mkdir, rm, stat } from 'node:fs/promises';
 import { basename, dirname, extname, join, resolve } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { withLock } from '@shoal/fetch';
-import { collectFiles, type ImportSource } from './import-files.ts';
-import { checkModelName, describeImported, findImported, type ImportedModel } from './imported-models.ts';
+import { collectFiles, type ImportChoices, type ImportSource, type ProveModel } from './import-files.ts';
+import { checkModelName, describeImported, importedRevision, type ImportedModel } from './imported-models.ts';
 import { KNOWN_MODELS } from './known-models.ts';
 import { placeFolderIn } from './place-folder.ts';
 import type { StoredModel } from './stored-model.ts';
 import { storing } from './storing.ts';
 
-export interface ImportOptions {
+export interface ImportOptions extends ImportChoices {
   readonly cacheDir: string;
+  /**
+   * Runs the model on one text before it gets its place. Without it nothing proves that the graph runs, and workers
+   * have no canary for it.
+   */
+  readonly prove?: ProveModel | undefined;
   /** Default: the name of the folder or file, in lower case, with "-" for what a name cannot have. */
   readonly name?: string;
   /** Replace an imported model of this name. */
@@ -43,17 +48,21 @@ export async function importModel(path: string, options: ImportOptions): Promise
 async function place(
   source: ImportSource,
   name: string,
-  { cacheDir, force = false }: ImportOptions,
+  { cacheDir, force = false, prove, pooling, prompts }: ImportOptions,
 ): Promise<ImportReport> {
   const parent = join(cacheDir, 'models', name);
-  const earlier = await findImported(name, cacheDir);
+  const earlier = await importedRevision(name, cacheDir);
   const collected: { model: ImportedModel; notes: readonly string[] }[] = [];
   const folder = await placeFolderIn(parent, async (temporary) => {
-    const { model, notes } = await collectFiles(temporary, source, name);
-    if (earlier !== undefined && earlier.revision !== model.revision && !force) {
+    const { model, notes } = await collectFiles(temporary, source, {
+      name,
+      prove,
+      choices: { pooling, prompts },
+    });
+    if (earlier !== undefined && earlier !== model.revision && !force) {
       throw nameTaken(
         name,
-        `other files were imported under this name before (revision ${earlier.revision}). Choose another with ` +
+        `other files were imported under this name before (revision ${earlier}). Choose another with ` +
           '--name, or replace them with --force',
       );
     }
@@ -61,8 +70,8 @@ async function place(
     return model.revision;
   });
   const { model, notes } = collected[0]!;
-  if (earlier !== undefined && earlier.revision !== model.revision)
-    await rm(join(parent, earlier.revision), { recursive: true, force: true });
+  if (earlier !== undefined && earlier !== model.revision)
+    await rm(join(parent, earlier), { recursive: true, force: true });
   return { model: await describeImported(model, folder), notes };
 }
 
@@ -71,10 +80,22 @@ async function findSource(path: string): Promise<ImportSource> {
     throw new ShoalError('FILE_UNREADABLE', `${path} cannot be read: ${cause.message}`, { path }, cause);
   });
   if (found.isDirectory()) return { folder: path, graph: undefined };
-  if (found.isFile() && extname(path) === '.onnx') return { folder: dirname(path), graph: path };
+  if (found.isFile() && extname(path) === '.onnx') return { folder: await folderOfGraph(path), graph: path };
   throw new ShoalError('FILE_UNREADABLE', `${path} is neither a folder with a model's files nor an .onnx file`, {
     path,
   });
+}
+
+/** Exporters put graphs into onnx/ and leave config and tokenizer one folder up. */
+async function folderOfGraph(graph: string): Promise<string> {
+  const [beside, above] = [dirname(graph), dirname(dirname(graph))];
+  const isBeside = (await has(beside, 'config.json')) || (await has(beside, 'tokenizer.json'));
+  if (isBeside || (await has(beside, 'modules.json'))) return beside;
+  return (await has(above, 'config.json')) || (await has(above, 'modules.json')) ? above : beside;
+}
+
+async function has(folder: string, file: string): Promise<boolean> {
+  return (await lstat(join(folder, file)).catch(() => undefined)) !== undefined;
 }
 
 function defaultName(path: string): string {

@@ -2,10 +2,11 @@
 // the files, with a digest of each, so that opening and verifying them is the same as for models that Shoal knows by
 // itself.
 
-import { readFile, readdir } from 'node:fs/promises';
+import { readFile, readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
+import { canaryText, parseCanary, type Canary } from './canaries.ts';
 import type { ModelFacts } from './model-facts.ts';
 import type { Pins } from './model-files.ts';
 import { describeModel, type OnnxFacts, type StoredModel } from './stored-model.ts';
@@ -17,23 +18,48 @@ export interface ImportedModel extends ModelFacts {
   readonly files: Pins;
   /** Set for a model that came as a graph. */
   readonly onnx?: OnnxFacts;
+  /** What its import assumed, or does in another way than its files say. */
+  readonly notes: readonly string[];
+  /** What it gave for one text when it was imported. */
+  readonly canary?: Canary;
 }
 
 export const MANIFEST = 'import.json';
 /** The name is a folder and, unchanged, a part of queue names. */
 const NAME = /^[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?$/;
-/** Queues that end so are the CPU lane and the simulated device of another model. */
-const RESERVED_END = /-(?:cpu|sim)$/;
+/** Queues that end so are the CPU lane, the simulated device and the quarantine of another model. */
+const RESERVED_END = /-(?:cpu|sim|quarantine)$/;
+/** Raised when an import does what it did not do before: earlier ones are then brought in again. */
+const MANIFEST_VERSION = 2;
 
-/** Throws USAGE unless a model may be called this. */
+/** Throws USAGE unless a model may be called this: its queue would be another model's. */
 export function checkModelName(name: string): string {
-  if (NAME.test(name) && !RESERVED_END.test(name)) return name;
+  const end = RESERVED_END.exec(name)?.[0];
+  if (NAME.test(name) && end === undefined) return name;
+  const clash =
+    end === undefined
+      ? ''
+      : `: its queue embed-${name} would be that of ${name.slice(0, -end.length)} (${OWNERS[end]})`;
   throw new ShoalError(
     'USAGE',
-    `${JSON.stringify(name)} cannot be the name of a model: up to 64 of a-z, 0-9 and "-", beginning and ending ` +
-      'with a letter or digit, not ending in "-cpu" or "-sim". Choose one with --name',
+    `${JSON.stringify(name)} cannot be the name of a model${clash}: up to 64 of a-z, 0-9 and "-", beginning and ` +
+      'ending with a letter or digit, not ending in "-cpu", "-sim" or "-quarantine". Choose one with --name',
     { name },
   );
+}
+
+const OWNERS: Readonly<Record<string, string>> = {
+  '-cpu': 'the lane of CPU workers',
+  '-sim': 'the one of simulated devices',
+  '-quarantine': 'its quarantine, whose jobs a worker would delete',
+};
+
+/** The revision under which files were imported under this name, whatever version of Shoal did it. */
+export async function importedRevision(name: string, cacheDir: string): Promise<string | undefined> {
+  const parent = join(cacheDir, 'models', name);
+  for (const revision of (await readdir(parent).catch(() => [])).filter((entry) => !entry.startsWith('.')))
+    if ((await stat(join(parent, revision, MANIFEST)).catch(() => undefined)) !== undefined) return revision;
+  return undefined;
 }
 
 /** The imported model of this name, or undefined. */
@@ -61,7 +87,7 @@ export async function importedNames(cacheDir: string): Promise<readonly string[]
 }
 
 export function describeImported(model: ImportedModel, folder: string): Promise<StoredModel> {
-  const { name, licence, prompts, revision, files, onnx } = model;
+  const { name, licence, prompts, revision, files, onnx, canary } = model;
   const weights = files['model.safetensors'] ?? files['model.onnx'];
   if (weights === undefined)
     throw new ShoalError('MODEL_CORRUPT', `${join(folder, MANIFEST)} names no weights: import the model again`, {
@@ -75,11 +101,14 @@ export function describeImported(model: ImportedModel, folder: string): Promise<
     revision,
     weightsSha256: weights.sha256,
     ...(onnx && { onnx }),
+    ...(canary && { canary }),
   });
 }
 
 export function manifestText(model: ImportedModel): string {
-  return `${JSON.stringify({ version: 1, ...model }, null, 1)}\n`;
+  const { canary } = model;
+  const manifest = { version: MANIFEST_VERSION, ...model, ...(canary && { canary: canaryText(canary) }) };
+  return `${JSON.stringify(manifest, null, 1)}\n`;
 }
 
 function parseManifest(
@@ -88,10 +117,13 @@ function parseManifest(
   given: { readonly name: string; readonly revision: string },
 ): ImportedModel {
   const json = CheckedJson.parse(text, path);
-  if (json.integer('version') !== 1)
-    throw new ShoalError('MODEL_CORRUPT', `${path} was written by another version of Shoal: import the model again`, {
-      path,
-    });
+  if (json.integer('version') !== MANIFEST_VERSION)
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `${path} was written by another version of Shoal, which looked at fewer of a model's files: import the model ` +
+        `again, shoal model import … --name ${given.name} --force`,
+      { path },
+    );
   const [files, prompts] = [json.object('files'), json.object('prompts')];
   const pins = Object.fromEntries(
     files
@@ -112,6 +144,8 @@ function parseManifest(
     ...facts,
     origin: 'imported',
     files: pins,
+    notes: json.list('notes').map(String),
+    ...(json.has('canary') && { canary: parseCanary(json.object('canary')) }),
     ...(json.has('onnx') && { onnx: parseOnnx(json.object('onnx')) }),
   };
 }

@@ -7,9 +7,10 @@ import { createHash } from 'node:crypto';
 import { copyFile, mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { ShoalError } from '@shoal/contract';
+import { ShoalError, isShoalError } from '@shoal/contract';
 import { withLock, type OnProgress } from '@shoal/fetch';
 import { QUANTIZER_VERSION } from '../graph/quantize.ts';
+import { knownCanary } from './canaries.ts';
 import { describeImported, findImported, importedNames } from './imported-models.ts';
 import {
   KNOWN_MODELS,
@@ -56,6 +57,12 @@ export interface ModelListing {
   readonly isStored: boolean;
   /** Made by Shoal for tests; not worth showing to people who look for a model. */
   readonly isForTests: boolean;
+  /** It has no files of its own but those of this model. */
+  readonly filesOf?: string;
+  /** What its import assumed, or does in another way than its files say. */
+  readonly notes?: readonly string[];
+  /** Why it cannot be opened; the other facts are then empty. */
+  readonly problem?: string;
 }
 
 export interface VerifiedModel {
@@ -136,26 +143,38 @@ export async function verifyModel(name: string, options: StoreOptions): Promise<
   return { model: await describe(known, folder), files: Object.entries(pins).map(([path, pin]) => ({ path, ...pin })) };
 }
 
-/** Every known model and whether it is stored, then those that were imported. */
+/** Every known model and whether it is stored, then those that were imported, also those that cannot be opened. */
 export async function listModels(options: StoreOptions): Promise<readonly ModelListing[]> {
+  const known = await Promise.all(KNOWN_MODELS.map((model) => listing(model, options.cacheDir)));
   const imported = await Promise.all(
-    (await importedNames(options.cacheDir)).map((name) => findModel(name, options.cacheDir)),
+    (await importedNames(options.cacheDir)).map((name) =>
+      findModel(name, options.cacheDir)
+        .then((model) => listing(model, options.cacheDir))
+        .catch((error: unknown) => unopenable(name, error)),
+    ),
   );
-  return Promise.all(
-    [...KNOWN_MODELS, ...imported].map(async (known) => {
-      const { name, description, licence } = known;
-      const pins = pinnedFiles(known);
-      return {
-        name,
-        description,
-        licence,
-        revision: await revisionOf(known),
-        bytes: Object.values(pins).reduce((sum, pin) => sum + pin.bytes, 0),
-        isStored: await isFolder(folderOf(known, options.cacheDir)),
-        isForTests: known.origin === 'generated',
-      };
-    }),
-  );
+  return [...known, ...imported];
+}
+
+async function listing(model: KnownModel, cacheDir: string): Promise<ModelListing> {
+  const { name, description, licence } = model;
+  return {
+    name,
+    description,
+    licence,
+    revision: await revisionOf(model),
+    bytes: Object.values(pinnedFiles(model)).reduce((sum, pin) => sum + pin.bytes, 0),
+    isStored: await isFolder(folderOf(model, cacheDir)),
+    isForTests: model.origin === 'generated',
+    ...(model.origin === 'quantized' && { filesOf: model.base.name }),
+    ...(model.origin === 'imported' && { notes: model.notes }),
+  };
+}
+
+function unopenable(name: string, error: unknown): ModelListing {
+  if (!isShoalError(error)) throw error;
+  const nothing = { description: '', licence: 'unknown', revision: 'unknown', bytes: 0 };
+  return { name, ...nothing, isStored: false, isForTests: false, problem: error.message };
 }
 
 async function findModel(name: string, cacheDir: string): Promise<KnownModel> {
@@ -196,7 +215,9 @@ async function writeLicence(known: KnownModel, folder: string, source: string): 
 async function describe(known: KnownModel, folder: string): Promise<StoredModel> {
   if (known.origin === 'imported') return describeImported(known, folder);
   const { name, licence, prompts } = known;
-  const given = { name, folder, licence, prompts, weightsSha256: weightsOf(known), revision: await revisionOf(known) };
+  const revision = await revisionOf(known);
+  const canary = knownCanary(name, revision);
+  const given = { name, folder, licence, prompts, weightsSha256: weightsOf(known), revision, canary };
   return describeModel(known.origin === 'quantized' ? { ...given, calibration: known.calibration } : given);
 }
 

@@ -8,6 +8,7 @@ import type { Precision } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
 import type { GraphKind } from '../graph/graph-kind.ts';
 import type { Pooling } from '../graph/pooling.ts';
+import type { Canary } from './canaries.ts';
 import { parseBertConfig, type BertConfig } from '../graph/bert-config.ts';
 
 export const REVISION_DIGITS = 12;
@@ -39,6 +40,8 @@ export interface StoredModel {
   readonly precision: Precision;
   /** File with the maxima that an int8 graph is smoothed with. */
   readonly calibration?: string;
+  /** What a device has to give for one text before it serves. */
+  readonly canary?: Canary;
 }
 
 export type ModelGiven = Pick<StoredModel, 'name' | 'folder' | 'weightsSha256' | 'licence' | 'prompts'> & {
@@ -47,6 +50,7 @@ export type ModelGiven = Pick<StoredModel, 'name' | 'folder' | 'weightsSha256' |
   readonly calibration?: string;
   /** It came as a graph, and this is what it takes and gives. */
   readonly onnx?: OnnxFacts;
+  readonly canary?: Canary | undefined;
 };
 
 /** What an imported graph does not say in the form of a BERT config. */
@@ -66,6 +70,7 @@ export async function describeModel(given: ModelGiven): Promise<StoredModel> {
     prompts,
     calibration,
     onnx,
+    canary,
     revision = weightsSha256.slice(0, REVISION_DIGITS),
   } = given;
   const read = async (path: string): Promise<Buffer> => readModelFile(join(folder, path));
@@ -93,6 +98,7 @@ export async function describeModel(given: ModelGiven): Promise<StoredModel> {
     weightsSha256,
     ...computation(given),
     ...(calibration !== undefined && { calibration }),
+    ...(canary !== undefined && { canary }),
   };
 }
 
@@ -125,8 +131,25 @@ export async function readModelFile(path: string): Promise<Buffer> {
   }
 }
 
-/** Of 1_Pooling/config.json. */
+const POOLING_SWITCHES: Readonly<Record<string, string>> = {
+  pooling_mode_cls_token: 'cls',
+  pooling_mode_max_tokens: 'max',
+  pooling_mode_mean_tokens: 'mean',
+  pooling_mode_mean_sqrt_len_tokens: 'mean_sqrt_len_tokens',
+  pooling_mode_weightedmean_tokens: 'weightedmean',
+  pooling_mode_lasttoken: 'lasttoken',
+};
+const POOLING_KEYS = [
+  ...Object.keys(POOLING_SWITCHES),
+  'pooling_mode',
+  'include_prompt',
+  'embedding_dimension',
+  'word_embedding_dimension',
+];
+
+/** Of a pooling's config.json, as sentence-transformers reads it: by one name since 5.4, by a switch each before. */
 export function readPooling(json: CheckedJson): Pooling {
+  json.expectKeys(POOLING_KEYS, 'a pooling that does more would give other vectors');
   if (json.has('include_prompt') && !json.boolean('include_prompt')) {
     throw new ShoalError(
       'MODEL_CORRUPT',
@@ -135,12 +158,31 @@ export function readPooling(json: CheckedJson): Pooling {
       { where: json.where },
     );
   }
-  const chosen = json.keys().filter((key) => key.startsWith('pooling_mode_') && json.boolean(key));
-  if (chosen.length === 1 && chosen[0] === 'pooling_mode_mean_tokens') return 'mean';
-  if (chosen.length === 1 && chosen[0] === 'pooling_mode_cls_token') return 'cls';
+  const chosen = json.has('pooling_mode') ? namedModes(json) : switchedModes(json);
+  if (chosen.length === 1 && (chosen[0] === 'mean' || chosen[0] === 'cls')) return chosen[0];
   throw new ShoalError(
     'MODEL_CORRUPT',
-    `${json.where}: ${chosen.join(' + ') || 'no pooling'} is not supported, only the mean or the first token`,
+    `${json.where}: ${chosen.length === 0 ? 'no pooling' : `the pooling ${chosen.join(' + ')}`} is not supported, ` +
+      'only the mean ("mean") or the first token ("cls")',
     { where: json.where },
   );
+}
+
+/** The width that the pooling was made for; undefined where it does not say. */
+export function pooledWidth(json: CheckedJson): number | undefined {
+  const key = ['embedding_dimension', 'word_embedding_dimension'].find((name) => json.has(name));
+  return key === undefined ? undefined : json.integer(key, 1);
+}
+
+/** One name or a list of them. */
+function namedModes(json: CheckedJson): readonly string[] {
+  const mode = json.raw('pooling_mode');
+  return Array.isArray(mode) ? mode.map(String) : [json.string('pooling_mode')];
+}
+
+/** Without any that is on, the mean, unless just that is said to be off. */
+function switchedModes(json: CheckedJson): readonly string[] {
+  const chosen = Object.keys(POOLING_SWITCHES).filter((key) => json.has(key) && json.boolean(key));
+  if (chosen.length === 0 && !json.has('pooling_mode_mean_tokens')) return ['mean'];
+  return chosen.map((key) => POOLING_SWITCHES[key]!);
 }

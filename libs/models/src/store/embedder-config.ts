@@ -1,0 +1,190 @@
+// What the files beside a model say of how it embeds: the longest row, prompts, and whether it is an embedder at all.
+// Taken as sentence-transformers 6.2 takes it. A switch that would give other vectors than those computed here is
+// refused by its name and value; a model with a head, an adapter or another task is no embedder and is refused as what
+// it is.
+
+import { join, posix } from 'node:path';
+import { ShoalError } from '@shoal/contract';
+import { CheckedJson } from '../checked-json.ts';
+import type { SourceFolder } from './source-folder.ts';
+
+/** The first that is there is read. */
+const LIMIT_FILES = ['bert', 'roberta', 'distilbert', 'camembert', 'albert', 'xlm-roberta', 'xlnet'].map(
+  (kind) => `sentence_${kind}_config.json`,
+);
+const EMBEDDER = 'config_sentence_transformers.json';
+const ADAPTER_FILES = ['adapter_config.json', 'adapter_model.safetensors', 'adapter_model.bin'];
+/** Positions of these begin behind the padding's own id. */
+const POSITIONS_AFTER_PADDING = ['roberta', 'xlm-roberta', 'camembert', 'mpnet'];
+
+/** Without influence on vectors, or with the one value that has none. */
+const NEUTRAL_LIMIT_KEYS = [
+  'max_seq_length',
+  'do_lower_case',
+  'unpad_inputs',
+  'model_args',
+  'model_kwargs',
+  'transformer_task',
+  'modality_config',
+  'module_output_name',
+];
+/** Taken when they say nothing. */
+const EMPTY_LIMIT_KEYS = [
+  'tokenizer_args',
+  'processor_kwargs',
+  'config_args',
+  'config_kwargs',
+  'processing_kwargs',
+  'query_length',
+  'document_length',
+  'query_expansion',
+  'tokenizer_name_or_path',
+];
+
+export interface Limits {
+  /** Tokens, special ones included. */
+  readonly maxTokens: number;
+  /** A lowercasing before the tokenizer was asked for. */
+  readonly lowercases: boolean;
+  readonly notes: readonly string[];
+}
+
+export interface LimitFacts {
+  /** All that the model has positions for. */
+  readonly positions: number;
+  /** model_max_length of tokenizer_config.json, where it says one. */
+  readonly tokenizerLimit: number | undefined;
+}
+
+/**
+ * sentence_bert_config.json decides where it says a length; else the smaller of what the tokenizer and the positions
+ * say. A length beyond the positions is cut to them: sentence-transformers fails on the texts between.
+ */
+export async function readLimits(source: SourceFolder, encoder: string, facts: LimitFacts): Promise<Limits> {
+  const { positions, tokenizerLimit } = facts;
+  const path = await firstOf(source, encoder, LIMIT_FILES);
+  const json = path === undefined ? undefined : await source.readJson(path);
+  if (json !== undefined) refuseOtherInputs(json);
+  const lowercases = json !== undefined && json.has('do_lower_case') && json.boolean('do_lower_case');
+  if (json?.has('max_seq_length') === true) {
+    const asked = json.integer('max_seq_length', 1);
+    const notes =
+      asked <= positions
+        ? []
+        : [`${path} allows rows of ${asked} tokens; the model has positions for ${positions}, and those are taken`];
+    return { maxTokens: Math.min(asked, positions), lowercases, notes };
+  }
+  const maxTokens = Math.min(tokenizerLimit ?? positions, positions);
+  const why = maxTokens === tokenizerLimit ? 'as tokenizer_config.json says' : 'all that the model has positions for';
+  const notes = [`no max_seq_length in ${LIMIT_FILES[0]}: rows of up to ${maxTokens} tokens, ${why}`];
+  return { maxTokens, lowercases, notes };
+}
+
+function refuseOtherInputs(json: CheckedJson): void {
+  json.expectKeys([...NEUTRAL_LIMIT_KEYS, ...EMPTY_LIMIT_KEYS], 'what it changes about texts or vectors neither');
+  for (const key of EMPTY_LIMIT_KEYS)
+    if (!isEmpty(json.raw(key)))
+      throw corrupt(
+        json.where,
+        `"${key}" is set, and what it changes is not computed here: only empty it is supported`,
+      );
+  expectValue(json, 'transformer_task', 'feature-extraction');
+  expectValue(json, 'module_output_name', 'token_embeddings');
+  if (!json.has('modality_config')) return;
+  const modalities = json.object('modality_config');
+  const text = modalities.object('text');
+  expectValue(text, 'method', 'forward');
+  expectValue(text, 'method_output_name', 'last_hidden_state');
+}
+
+/** What the folder says of prompts and of the kind of model. */
+export async function readEmbedder(
+  source: SourceFolder,
+): Promise<{ readonly prompts: Readonly<Record<'query' | 'passage', string>>; readonly notes: readonly string[] }> {
+  if (!(await source.has(EMBEDDER))) return { prompts: { query: '', passage: '' }, notes: [] };
+  const json = await source.readJson(EMBEDDER);
+  expectValue(json, 'model_type', 'SentenceTransformer');
+  if (json.has('truncate_dim'))
+    throw corrupt(
+      json.where,
+      `"truncate_dim" cuts vectors to ${String(json.raw('truncate_dim'))} values, which is not done here: ask for ` +
+        'fewer dimensions in the job, and take "truncate_dim" out of the file',
+    );
+  const named = json.has('prompts') ? json.object('prompts') : CheckedJson.of({}, json.where);
+  const prompt = (...keys: string[]): string =>
+    keys.filter((key) => named.has(key)).map((key) => named.string(key))[0] ?? '';
+  const notes: string[] = [];
+  const others = named.keys().filter((key) => !['query', 'passage', 'document'].includes(key));
+  if (others.length > 0)
+    notes.push(`its prompts ${others.map((key) => JSON.stringify(key)).join(', ')} cannot be asked for by jobs`);
+  if (json.has('default_prompt_name'))
+    notes.push(
+      `its default prompt ${JSON.stringify(json.string('default_prompt_name'))} is put before no text unless the ` +
+        'job asks for a prompt',
+    );
+  // "document" is another word for "passage"
+  return { prompts: { query: prompt('query'), passage: prompt('passage', 'document') }, notes };
+}
+
+/** Adapters, classifiers and other tasks: their files hold an encoder, whose vectors nobody trained for texts. */
+export async function refuseOtherThanEmbedder(
+  source: SourceFolder,
+  encoder: string,
+  config: CheckedJson,
+  isPoolingNamed: boolean,
+): Promise<void> {
+  for (const path of ADAPTER_FILES.flatMap((name) => [name, posix.join(encoder, name)])) {
+    if (!(await source.has(path))) continue;
+    const base = path.endsWith('.json') ? (await source.readJson(path)).raw('base_model_name_or_path') : undefined;
+    throw corrupt(
+      join(source.path, path),
+      `it belongs to an adapter (LoRA or the like)${typeof base === 'string' ? ` of ${base}` : ''}, not to a whole ` +
+        'model: merge it into its model (merge_and_unload() of peft) and import what that saves',
+    );
+  }
+  for (const name of config.has('architectures') ? config.list('architectures').map(String) : []) {
+    if (/(?:Model|ForPreTraining)$/.test(name)) continue;
+    if (name.endsWith('ForMaskedLM')) {
+      if (isPoolingNamed) continue;
+      throw corrupt(
+        config.where,
+        `its architecture is ${name}, and nothing beside it says how its tokens become one vector: it fills in ` +
+          'words, or gives sparse vectors (SPLADE). To embed with it all the same, name the pooling: --pooling mean, ' +
+          'as sentence-transformers would, or --pooling cls',
+      );
+    }
+    throw corrupt(
+      config.where,
+      `its architecture is ${name}: a model with a head for another task (a classifier, a cross-encoder or ` +
+        'reranker), no embedder. Its encoder alone gives vectors that nobody trained to be compared',
+    );
+  }
+}
+
+/** Tokens that a row may have: max_position_embeddings, less those that this family never reaches. */
+export function positionsOf(config: CheckedJson): number {
+  const all = config.has('max_position_embeddings') ? config.integer('max_position_embeddings', 1) : 512;
+  if (!config.has('model_type') || !POSITIONS_AFTER_PADDING.includes(config.string('model_type'))) return all;
+  return all - (config.has('pad_token_id') ? config.integer('pad_token_id') : 1) - 1;
+}
+
+async function firstOf(source: SourceFolder, folder: string, names: readonly string[]): Promise<string | undefined> {
+  for (const name of names) if (await source.has(posix.join(folder, name))) return posix.join(folder, name);
+  return undefined;
+}
+
+function expectValue(json: CheckedJson, key: string, supported: string): void {
+  if (!json.has(key) || json.string(key) === supported) return;
+  throw corrupt(
+    json.where,
+    `"${key}" is ${JSON.stringify(json.string(key))}; only ${JSON.stringify(supported)} is supported`,
+  );
+}
+
+function isEmpty(value: unknown): boolean {
+  return value === undefined || value === null || (typeof value === 'object' && Object.keys(value).length === 0);
+}
+
+function corrupt(where: string, problem: string): ShoalError {
+  return new ShoalError('MODEL_CORRUPT', `${where}: ${problem}`, { where });
+}

@@ -1,0 +1,444 @@
+// Folders as sentence-transformers and others lay them out: imported with the vectors that sentence-transformers 6.2
+// gives for them, or refused by the name of what is not computed here.
+
+import { cp, mkdir, mkdtemp, readFile, rename, rm, symlink, writeFile } from 'node:fs/promises';
+import { execFileSync } from 'node:child_process';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { openGraph } from '../graph/open-graph.ts';
+import { familyTexts, familyVectors, writeFamily } from '../testing/families.ts';
+import { RememberingRunner } from '../testing/onnx-run.ts';
+import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
+import { importModel, type ImportOptions } from './import-model.ts';
+import type { StoredModel } from './stored-model.ts';
+
+/** Of a value of a vector of length 1: right code differs by 1e-7 to 9e-7, the tanh form of GELU by more than 1e-5. */
+const MOST_DIFFERENCE = 2e-6;
+
+let folder: string;
+let cacheDir: string;
+let given: string;
+
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'shoal-family-'));
+  cacheDir = join(folder, 'cache');
+  given = join(folder, 'model');
+});
+afterEach(() => rm(folder, { recursive: true, force: true }));
+
+const bring = (options: Partial<ImportOptions> = {}): Promise<StoredModel> =>
+  importModel(given, { cacheDir, ...options }).then(({ model }) => model);
+const notesOf = async (options: Partial<ImportOptions> = {}): Promise<string> =>
+  (await importModel(given, { cacheDir, ...options })).notes.join('\n');
+const edit = async (path: string, change: (json: Record<string, unknown>) => unknown): Promise<void> => {
+  const json = JSON.parse(await readFile(join(given, path), 'utf8').catch(() => '{}')) as Record<string, unknown>;
+  await writeFile(join(given, path), JSON.stringify(change(json)));
+};
+const set = (path: string, values: Record<string, unknown>): Promise<void> =>
+  edit(path, (json) => ({ ...json, ...values }));
+const corrupt = (message: RegExp): unknown =>
+  expect.objectContaining({ code: 'MODEL_CORRUPT', message: expect.stringMatching(message) as unknown });
+
+const without =
+  (...keys: readonly string[]) =>
+  (json: Record<string, unknown>): unknown =>
+    Object.fromEntries(Object.entries(json).filter(([key]) => !keys.includes(key)));
+/** A classifier's tensors under the architecture of a plain encoder. */
+const hideHead = async (): Promise<void> => {
+  await writeFamily('cross-encoder-bert', given);
+  await set('config.json', { architectures: ['BertModel'] });
+};
+
+/** Largest difference of any value to what sentence-transformers gives. */
+async function difference(model: StoredModel, family: string, kind = 'vectors'): Promise<number> {
+  const [texts, expected] = [await familyTexts(), await familyVectors(family, model.dims, kind)];
+  const prompt = kind === 'query' || kind === 'passage' ? model.prompts[kind] : '';
+  const tokenizer = await openTokenizer(model);
+  const runner = await RememberingRunner.open(await openGraph(model, { cacheDir }), model);
+  let most = 0;
+  for (const [at, text] of texts.entries()) {
+    const [vector] = await runner.run([[...tokenizer.encode(prompt + text).ids]]);
+    for (const [place, value] of vector!.entries()) most = Math.max(most, Math.abs(value - expected[at]![place]!));
+  }
+  await runner.release();
+  return most;
+}
+
+describe('gives the vectors of sentence-transformers', () => {
+  test.each(['bert-st6', 'bert-st6-cls', 'bert-mean', 'bert-eps', 'bert-cased'])('%s', async (family) => {
+    await writeFamily(family, given);
+    expect(await difference(await bring(), family)).toBeLessThan(MOST_DIFFERENCE);
+  });
+
+  test('a pooling that lies elsewhere is found by its path, whatever lies in the usual place', async () => {
+    await writeFamily('bert-pooling-elsewhere', given);
+    await mkdir(join(given, '1_Pooling'));
+    await writeFile(join(given, '1_Pooling/config.json'), '{ "pooling_mode": "mean" }');
+    const model = await bring();
+    expect(model.pooling).toBe('cls');
+    expect(await difference(model, 'bert-pooling-elsewhere')).toBeLessThan(MOST_DIFFERENCE);
+  });
+
+  test('an encoder in a folder of its own is followed', async () => {
+    await writeFamily('bert-mean', given);
+    await mkdir(join(given, '0_Transformer'));
+    for (const path of ['config.json', 'tokenizer.json', 'model.safetensors', 'tokenizer_config.json'])
+      await rename(join(given, path), join(given, '0_Transformer', path));
+    await rename(join(given, 'sentence_bert_config.json'), join(given, '0_Transformer/sentence_bert_config.json'));
+    await edit('modules.json', (json) =>
+      (json as unknown as { path: string }[]).map((module, at) =>
+        at === 0 ? { ...module, path: '0_Transformer' } : module,
+      ),
+    );
+    expect(await difference(await bring(), 'bert-mean')).toBeLessThan(MOST_DIFFERENCE);
+  });
+
+  test.each(['bert-config-lowercases', 'bert-config-keeps-accents'])(
+    '%s: tokenizer_config.json decides, and a note says so',
+    async (family) => {
+      await writeFamily(family, given);
+      expect(await notesOf()).toMatch(/tokenizer\.json has "\w+": (?:true|false), .*and transformers takes/);
+      expect(await difference(await bring(), family)).toBeLessThan(MOST_DIFFERENCE);
+    },
+  );
+
+  test('tensors by their names of before 2019 and a config that leaves out what transformers assumes', async () => {
+    await writeFamily('bert-mean', given, {
+      rename: (name) => name.replace('LayerNorm.weight', 'LayerNorm.gamma').replace('LayerNorm.bias', 'LayerNorm.beta'),
+    });
+    await edit('config.json', without('hidden_act', 'layer_norm_eps', 'type_vocab_size'));
+    expect(await difference(await bring(), 'bert-mean')).toBeLessThan(MOST_DIFFERENCE);
+  });
+
+  test('with the prompts that its files name, and with those that an import gives', async () => {
+    await writeFamily('bert-prompts', given);
+    const model = await bring();
+    for (const kind of ['vectors', 'query', 'passage'])
+      expect(await difference(model, 'bert-prompts', kind)).toBeLessThan(MOST_DIFFERENCE);
+    await rm(join(given, 'config_sentence_transformers.json'));
+    const prompts = { query: 'search query: ', passage: 'search passage: ' };
+    const chosen = await bring({ name: 'chosen', prompts });
+    expect(chosen).toMatchObject({ prompts });
+    expect(chosen.revision).not.toBe((await bring({ name: 'without' })).revision);
+  });
+});
+
+describe('the longest row is that of sentence-transformers', () => {
+  test.each<[string, number | null | undefined, number | undefined, number, RegExp]>([
+    ['sentence_bert_config.json decides', 100, 32, 100, /^$/],
+    ['without it, tokenizer_config.json', undefined, 32, 32, /rows of up to 32 tokens, as tokenizer_config\.json says/],
+    ['with null in it, tokenizer_config.json', null, 32, 32, /up to 32 tokens/],
+    [
+      'no more than there are positions',
+      undefined,
+      1e30,
+      512,
+      /up to 512 tokens, all that the model has positions for/,
+    ],
+    ['cut to the positions', 4_096, 32, 512, /allows rows of 4096 tokens; the model has positions for 512/],
+  ])('%s', async (_, limit, tokenizerLimit, expected, note) => {
+    await writeFamily('bert-mean', given);
+    await edit('sentence_bert_config.json', () => (limit === undefined ? {} : { max_seq_length: limit }));
+    await set('tokenizer_config.json', { model_max_length: tokenizerLimit });
+    const { model, notes } = await importModel(given, { cacheDir });
+    expect(model.defaultMaxTokens).toBe(expected);
+    expect(notes.join('\n')).toMatch(note);
+  });
+});
+
+describe('what is not computed here is refused by its name', () => {
+  test.each<[string, RegExp]>([
+    ['bert-dense', /modules\.json: module 2: type .*\.Dense is not supported/],
+    ['bert-layernorm', /modules\.json: module \d: type .*LayerNorm is not supported/],
+    ['bert-max', /the pooling max is not supported/],
+    ['bert-cls-and-mean', /the pooling cls \+ mean is not supported/],
+    ['cross-encoder-bert', /architecture is BertForSequenceClassification: .*cross-encoder or reranker.*no embedder/],
+    ['splade-bert', /architecture is BertForMaskedLM, .*name the pooling: --pooling mean/],
+  ])('%s', async (family, message) => {
+    await writeFamily(family, given);
+    await expect(bring()).rejects.toEqual(corrupt(message));
+  });
+
+  test('a model without Normalize is imported with a note that its vectors have another length here', async () => {
+    await writeFamily('bert-raw', given);
+    expect(await notesOf()).toMatch(/no Normalize: vectors are normalized to length 1 all the same/);
+  });
+
+  test('a masked language model is taken where somebody names the pooling', async () => {
+    await writeFamily('splade-bert', given);
+    expect((await bring({ pooling: 'cls' })).pooling).toBe('cls');
+  });
+
+  test.each<[string, () => Promise<unknown>, RegExp]>([
+    ['a head in the weights', hideHead, /tensor classifier\..* is no part of an encoder/],
+    [
+      'an adapter',
+      () => set('adapter_config.json', { base_model_name_or_path: 'a/b' }),
+      /adapter_config\.json: it belongs to an adapter .*of a\/b/,
+    ],
+    [
+      'another kind of model',
+      () => set('config_sentence_transformers.json', { model_type: 'CrossEncoder' }),
+      /"model_type" is "CrossEncoder"/,
+    ],
+    [
+      'vectors cut to some values',
+      () => set('config_sentence_transformers.json', { truncate_dim: 16 }),
+      /"truncate_dim" cuts vectors to 16/,
+    ],
+    [
+      'another task',
+      () => set('sentence_bert_config.json', { transformer_task: 'fill-mask' }),
+      /"transformer_task" is "fill-mask"/,
+    ],
+    [
+      'settings of the tokenizer in another file',
+      () => set('sentence_bert_config.json', { tokenizer_args: { a: 1 } }),
+      /"tokenizer_args" is set/,
+    ],
+    [
+      'a key that nobody knows',
+      () => set('sentence_bert_config.json', { new_thing: 1 }),
+      /"new_thing" is not known here/,
+    ],
+    [
+      'a pooling named and not there',
+      () => rm(join(given, '1_Pooling'), { recursive: true }),
+      /modules\.json: it names 1_Pooling\/config\.json, which is not there/,
+    ],
+    [
+      'a pooling of other width',
+      () => set('1_Pooling/config.json', { word_embedding_dimension: 65 }),
+      /made for 65 dimensions, and its encoder gives 64/,
+    ],
+    [
+      'a pooling switch of another time',
+      () => set('1_Pooling/config.json', { pooling_mode_new: true }),
+      /"pooling_mode_new" is not known/,
+    ],
+    [
+      'modules in another order',
+      () => edit('modules.json', (json) => (json as unknown as unknown[]).toReversed()),
+      /its modules are Normalize, Pooling, Transformer/,
+    ],
+    [
+      'no pooling among the modules',
+      () => edit('modules.json', (json) => (json as unknown as unknown[]).slice(0, 1)),
+      /there is no vector for a text/,
+    ],
+    [
+      'a path that leads out',
+      () =>
+        edit('modules.json', (json) =>
+          (json as unknown as object[]).map((module, at) => (at === 1 ? { ...module, path: '../x' } : module)),
+        ),
+      /"\.\.\/x" leads out of the folder/,
+    ],
+    [
+      'a module in code of its own',
+      () =>
+        edit('modules.json', (json) =>
+          (json as unknown as object[]).map((module, at) =>
+            at === 1 ? { ...module, type: 'custom.Pooling' } : module,
+          ),
+        ),
+      /type custom\.Pooling is not supported/,
+    ],
+    [
+      'another activation',
+      () => set('config.json', { hidden_act: 'gelu_new' }),
+      /hidden_act "gelu_new" is not supported/,
+    ],
+    [
+      'weights in few bits',
+      () => set('config.json', { quantization_config: { bits: 4 } }),
+      /"quantization_config" is set/,
+    ],
+    [
+      'padding on the left',
+      () => set('tokenizer_config.json', { padding_side: 'left' }),
+      /"padding_side" is "left"; only "right"/,
+    ],
+    [
+      'padding on the left in tokenizer.json',
+      async () => {
+        await edit('tokenizer_config.json', without('padding_side'));
+        await set('tokenizer.json', { padding: { direction: 'Left' } });
+      },
+      /tokenizer\.json: padding: "direction" is "left"/,
+    ],
+    [
+      'truncation on the left',
+      () => set('tokenizer_config.json', { truncation_side: 'left' }),
+      /"truncation_side" is "left"/,
+    ],
+    [
+      'another tokenizer by name',
+      () => set('tokenizer_config.json', { tokenizer_class: 'RobertaTokenizerFast' }),
+      /"tokenizer_class" is RobertaTokenizerFast/,
+    ],
+    [
+      'a tokenizer in code of its own',
+      () => set('tokenizer_config.json', { auto_map: { AutoTokenizer: ['x', null] } }),
+      /"auto_map" names a tokenizer/,
+    ],
+    [
+      'another first token',
+      () => set('tokenizer_config.json', { cls_token: '[SEP]' }),
+      /"cls_token" is "\[SEP\]", whose id is/,
+    ],
+    [
+      'a token that nobody has an id for',
+      () => set('tokenizer_config.json', { additional_special_tokens: ['<new>'] }),
+      /"<new>", for which .*tokenizer\.json has no id/,
+    ],
+    [
+      'words that are never split',
+      () => set('tokenizer_config.json', { never_split: ['a'] }),
+      /"never_split" is not empty/,
+    ],
+    [
+      'special tokens that are split',
+      () => set('tokenizer_config.json', { split_special_tokens: true }),
+      /"split_special_tokens" is true/,
+    ],
+    [
+      'longer words than transformers takes',
+      () =>
+        edit('tokenizer.json', (json) => ({
+          ...json,
+          model: { ...(json['model'] as object), max_input_chars_per_word: 200 },
+        })),
+      /"max_input_chars_per_word" 200; transformers takes "##" and 100/,
+    ],
+    [
+      'capitals that one file keeps and none mentions',
+      async () => {
+        await writeFamily('bert-cased', given);
+        await rm(join(given, 'tokenizer_config.json'));
+      },
+      /"lowercase": false, there is no tokenizer_config\.json, and transformers takes true: say in/,
+    ],
+    [
+      'a key of tokenizer.json that nobody knows',
+      () => set('tokenizer.json', { new_thing: 1 }),
+      /"new_thing" is not known here/,
+    ],
+    [
+      'an end token with an id of its own',
+      () =>
+        edit('tokenizer.json', (json) => ({
+          ...json,
+          post_processor: { type: 'BertProcessing', cls: ['[CLS]', 4_294_967_296], sep: ['[SEP]', 3] },
+        })),
+      /"\[CLS\]" stands for the id 4294967296, and in the vocabulary for/,
+    ],
+    [
+      'an added token with another id',
+      () =>
+        edit('tokenizer.json', (json) => ({
+          ...json,
+          added_tokens: (json['added_tokens'] as { content: string }[]).map((token) =>
+            token.content === '[MASK]' ? { ...token, id: 9 } : token,
+          ),
+        })),
+      /"\[MASK\]" has the id 9, and by its place/,
+    ],
+    [
+      'JSON that nests without end',
+      () => writeFile(join(given, 'tokenizer.json'), '['.repeat(200_000) + ']'.repeat(200_000)),
+      /tokenizer\.json nests deeper than 64 levels/,
+    ],
+  ])('%s', async (_, damage, message) => {
+    await writeFamily('bert-mean', given);
+    await damage();
+    await expect(bring()).rejects.toEqual(corrupt(message));
+  });
+
+  test('but a tokenizer that is read as it is keeps longer words, and its capitals', async () => {
+    await writeFamily('bert-cased', given);
+    await set('tokenizer_config.json', { tokenizer_class: 'PreTrainedTokenizerFast', do_lower_case: true });
+    await edit('tokenizer.json', (json) => ({
+      ...json,
+      model: { ...(json['model'] as object), max_input_chars_per_word: 200 },
+    }));
+    expect(await notesOf()).toMatch(
+      /"do_lower_case": true beside a "tokenizer_class" that reads tokenizer\.json as it is; capitals are kept/,
+    );
+  });
+});
+
+describe('files that are not what their names say', () => {
+  const POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 90868376\n';
+
+  test('pointers of Git LFS are named all at once, with what fetches them', async () => {
+    await writeFamily('bert-mean', given);
+    for (const path of ['model.safetensors', 'tokenizer.json', '1_Pooling/config.json'])
+      await writeFile(join(given, path), POINTER);
+    await expect(bring()).rejects.toEqual(
+      corrupt(/tokenizer\.json, .*model\.safetensors, .*1_Pooling\/config\.json are Git LFS pointers .*"git lfs pull"/),
+    );
+  });
+
+  test('a link that leads out of the folder is refused, and nothing of what it leads to is shown', async () => {
+    await writeFamily('bert-mean', given);
+    await writeFile(join(folder, 'secret'), 'hunter2');
+    for (const path of ['config.json', 'README.md', '1_Pooling/config.json', 'model.safetensors']) {
+      const kept = await readFile(join(given, path)).catch(() => undefined);
+      await rm(join(given, path), { force: true });
+      await symlink(join(folder, 'secret'), join(given, path));
+      const error = await bring().catch((caught: unknown) => caught as Error);
+      expect(error).toEqual(corrupt(/is a link that leads out of the folder/));
+      expect(String(error)).not.toContain('hunter2');
+      await rm(join(given, path));
+      if (kept !== undefined) await writeFile(join(given, path), kept);
+    }
+  });
+
+  test.each<[string, (path: string) => Promise<unknown> | void, RegExp]>([
+    ['a link to nothing', (path) => symlink(join(folder, 'nothing'), path), /cannot be followed: ENOENT/],
+    ['a link to itself', (path) => symlink(path, path), /cannot be followed: ELOOP/],
+    ['a fifo', (path) => void execFileSync('mkfifo', [path]), /is no regular file/],
+    ['a folder', (path) => mkdir(path), /is no regular file/],
+  ])('%s', async (_, make, message) => {
+    await writeFamily('bert-mean', given);
+    await rm(join(given, 'config.json'));
+    await make(join(given, 'config.json'));
+    await expect(bring()).rejects.toEqual(corrupt(message));
+  });
+
+  test('the links of a snapshot in the hub’s cache are followed into its blobs', async () => {
+    await writeFamily('bert-mean', given);
+    const snapshot = join(folder, 'models--a--b/snapshots/0123');
+    await cp(given, snapshot, { recursive: true });
+    await mkdir(join(folder, 'models--a--b/blobs'));
+    for (const path of ['config.json', 'model.safetensors']) {
+      await rename(join(snapshot, path), join(folder, 'models--a--b/blobs', path));
+      await symlink(join('../../blobs', path), join(snapshot, path));
+    }
+    expect((await importModel(snapshot, { cacheDir, name: 'mine' })).model.dims).toBe(64);
+  });
+});
+
+describe('a graph in onnx/', () => {
+  beforeEach(async () => {
+    await writeFamily('bert-mean', given);
+    const plain = await openGraph(await bring({ name: 'plain' }), { cacheDir, kind: 'plain-fp32' });
+    await mkdir(join(given, 'onnx'));
+    await cp(plain, join(given, 'onnx/model.onnx'));
+  });
+
+  test('has its config and tokenizer one folder up', async () => {
+    const { model } = await importModel(join(given, 'onnx/model.onnx'), { cacheDir, name: 'graph' });
+    expect(model.graphKind).toBe('imported');
+    expect(await difference(model, 'bert-mean')).toBeLessThan(MOST_DIFFERENCE);
+  });
+
+  test('is named where a folder without weights was to be imported', async () => {
+    await rm(join(given, 'model.safetensors'));
+    await expect(bring({ name: 'other' })).rejects.toEqual(
+      corrupt(/has no model\.safetensors\. There is onnx\/model\.onnx: name the graph to import/),
+    );
+  });
+});
