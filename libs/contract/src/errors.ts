@@ -48,6 +48,7 @@ export const ERROR_CODES = {
   MODEL_UNKNOWN: 'No model of this name is known.',
   MODEL_UNAVAILABLE: 'The model could not be fetched.',
   MODEL_CORRUPT: 'The files of the model are not what they should be.',
+  CANARY_FAILED: 'The device gives another vector for a known text than the model should.',
   SETUP_FAILED: 'Something that Shoal needs on this machine is missing.',
   CONFIG_INVALID: 'A setting has a value it cannot have.',
   // what a person handed over

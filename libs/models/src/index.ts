@@ -12,10 +12,11 @@ export {
 export { CANARY_TEXT, type Canary } from './store/canaries.ts';
 export type { ProveModel } from './store/import-files.ts';
 export { checkModelName } from './store/imported-models.ts';
+export { digestProblem, keepDigest } from './store/kept-digest.ts';
 export { importModel, type ImportOptions, type ImportReport } from './store/import-model.ts';
 export type { StoredModel } from './store/stored-model.ts';
 export { writeTinyModel, type TinyModelOptions } from './store/tiny-model.ts';
-export { openGraph, type GraphOptions } from './graph/open-graph.ts';
+export { openGraph, type GraphOptions, type KeptGraph } from './graph/open-graph.ts';
 export { readEncoder, type EncoderModel } from './graph/encoder-weights.ts';
 export { GRAPH_KINDS, type GraphKind } from './graph/graph-kind.ts';
 export type { Pooling } from './graph/pooling.ts';

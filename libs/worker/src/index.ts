@@ -7,6 +7,7 @@ export {
   type NativeEncoderBuildOptions,
   type NativeEncoderReport,
 } from './device/native-encoder-build.ts';
+export { proveModel, type ProveOptions } from './device/prove-model.ts';
 export { interleaved } from './measure/interleaved.ts';
 export { localGpus, type LocalGpus, type LocalGpusOptions } from './device/local-gpus.ts';
 export { startWorker } from './claimer/worker.ts';

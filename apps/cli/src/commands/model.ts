@@ -36,6 +36,8 @@ export async function bring(terminal: Terminal, path: string, flags: ImportFlags
   const cacheDir = folderOf(terminal, await settingsOf(terminal, flags));
   const { model, notes } = await importModel(path, {
     cacheDir,
+    // loaded for this command alone: it carries the runtime
+    prove: async (brought) => (await import('@shoal/worker')).proveModel(brought, { cacheDir }),
     force: flags.force === true,
     ...(flags.name !== undefined && { name: flags.name }),
     pooling: flags.pooling,
@@ -82,16 +84,20 @@ function place(isStored: boolean, filesOf: string | undefined): string {
 }
 
 export async function verify(terminal: Terminal, name: string, flags: ModelFlags): Promise<void> {
-  const { model, files } = await verifyModel(name, { cacheDir: folderOf(terminal, await settingsOf(terminal, flags)) });
+  const { model, files, graphs } = await verifyModel(name, {
+    cacheDir: folderOf(terminal, await settingsOf(terminal, flags)),
+  });
   if (flags.json === true)
     return print(
       terminal,
-      `${JSON.stringify({ name: model.name, revision: model.revision, folder: model.folder, files }, null, 1)}\n`,
+      `${JSON.stringify({ name: model.name, revision: model.revision, folder: model.folder, files, graphs }, null, 1)}\n`,
     );
   const lines = files.map(({ path, bytes, sha256 }) => `${sha256}  ${path}  ${bytes} bytes\n`);
+  const built = graphs.map(({ path, bytes }) => `as it was built  ${path}  ${bytes} bytes\n`);
+  const count = `${files.length} files and ${graphs.length} ${graphs.length === 1 ? 'graph' : 'graphs'}`;
   await print(
     terminal,
-    `${lines.join('')}${model.name}@${model.revision} is whole: ${files.length} files as they should be\n`,
+    `${lines.join('')}${built.join('')}${model.name}@${model.revision} is whole: ${count} as they should be\n`,
   );
 }
 

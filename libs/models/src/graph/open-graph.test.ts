@@ -1,8 +1,8 @@
 // The built graph against plain loops on tiny models of every supported form, and models that are not what they claim.
 
-import { mkdir, mkdtemp, open, readFile, readdir, rm, truncate, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, open, readFile, readdir, rm, stat, truncate, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import type { StoredModel } from '../store/stored-model.ts';
 import { writeTinyModel, type TinyModelOptions } from '../store/tiny-model.ts';
@@ -12,7 +12,8 @@ import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
 import { parseBertConfig } from './bert-config.ts';
 import { CUDA_ONLY_KINDS, GRAPH_KINDS, type GraphKind } from './graph-kind.ts';
 import { int8KindHere } from './int8-kind.ts';
-import { openGraph } from './open-graph.ts';
+import { digestProblem } from '../store/kept-digest.ts';
+import { keptGraphs, openGraph } from './open-graph.ts';
 import { Safetensors } from './safetensors.ts';
 
 /** Random weights are harder to quantize than trained ones. */
@@ -176,7 +177,7 @@ describe('the graph file', () => {
     const { mtimeMs } = await open(first).then(async (file) => file.stat().finally(() => file.close()));
     expect(await openGraph(model, { cacheDir })).toBe(first);
     expect((await open(first).then(async (file) => file.stat().finally(() => file.close()))).mtimeMs).toBe(mtimeMs);
-    expect(await readdir(join(cacheDir, 'graphs'))).toHaveLength(1);
+    expect(await readdir(join(cacheDir, 'graphs'))).toEqual([basename(first), `${basename(first)}.sha256`]);
   });
 
   test('is another one for other weights, another config, another pooling, another kind', async () => {
@@ -208,6 +209,48 @@ async function changeHeader(change: (text: string) => string): Promise<void> {
   length.writeBigUInt64LE(BigInt(text.length));
   await writeFile(path, Buffer.concat([length, text, file.subarray(end)]));
 }
+
+describe('a graph of the cache that is not what was built', () => {
+  const damage = async (path: string): Promise<void> => {
+    const bytes = await readFile(path);
+    bytes[bytes.length - 100]! ^= 1;
+    const { atime, mtime } = await stat(path);
+    await writeFile(path, bytes);
+    await utimes(path, atime, mtime); // as whoever does not want it to be seen would
+  };
+
+  test.each<[string, (path: string) => Promise<unknown>, RegExp]>([
+    ['one bit flipped, its time put back', damage, /has sha256 \w+ instead of \w+/],
+    ['cut off', (path) => truncate(path, 1_000), /has 1000 bytes instead of/],
+    ['without a digest', (path) => rm(`${path}.sha256`), /has no digest beside it/],
+    ['with a damaged digest', (path) => writeFile(`${path}.sha256`, '{'), /has a damaged digest beside it/],
+  ])('%s, is built again and said', async (_, change, reason) => {
+    const model = await tiny();
+    const path = await openGraph(model, { cacheDir });
+    const whole = await readFile(path);
+    await change(path);
+    expect((await keptGraphs(model.name, cacheDir)).map(({ problem }) => problem)).toEqual([
+      expect.stringMatching(reason),
+    ]);
+    const said: unknown[] = [];
+    const log = { warn: (fields: object) => void said.push(Reflect.get(fields, 'reason')) };
+    expect(await openGraph(model, { cacheDir, log })).toBe(path);
+    expect(said).toEqual([expect.stringMatching(reason)]);
+    expect(await readFile(path)).toEqual(whole);
+    expect(await keptGraphs(model.name, cacheDir)).toEqual([{ path, bytes: whole.length }]);
+    await openGraph(model, { cacheDir, log });
+    expect(said).toHaveLength(1);
+  });
+
+  test('a copy of the cache is hashed once and then believed', async () => {
+    const model = await tiny();
+    const path = await openGraph(model, { cacheDir });
+    await utimes(path, new Date(1), new Date(1));
+    const before = await readFile(`${path}.sha256`, 'utf8');
+    expect(await digestProblem(path)).toBeUndefined();
+    expect(await readFile(`${path}.sha256`, 'utf8')).not.toBe(before);
+  });
+});
 
 describe('a model that is not what it claims is refused by name, and no graph is kept', () => {
   test.each<[string, () => Promise<void>, RegExp]>([

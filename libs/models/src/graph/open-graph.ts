@@ -1,18 +1,20 @@
 // The ONNX graph of a stored model as a file: built when it is asked for the first time, found afterwards. Its name
 // carries a hash of everything that went into it, so a changed weight, config or builder makes another file and never
-// reuses this.
+// reuses this; beside it lies the digest of what was written, and a file that is something else by now is built again.
 
 import { createHash } from 'node:crypto';
-import { stat } from 'node:fs/promises';
+import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
+import type { Logger } from '@shoal/core';
 import { placeAtomically, withLock } from '@shoal/fetch';
+import { digestProblem, keepDigest } from '../store/kept-digest.ts';
 import { readModelFile, type StoredModel } from '../store/stored-model.ts';
 import { storing } from '../store/storing.ts';
 import { parseBertConfig } from './bert-config.ts';
 import { bertGraph } from './bert-graph.ts';
 import { Calibration } from './calibration.ts';
-import { FORMS } from './graph-kind.ts';
+import { FORMS, GRAPH_KINDS } from './graph-kind.ts';
 import { int8KindHere } from './int8-kind.ts';
 import { Safetensors } from './safetensors.ts';
 
@@ -23,6 +25,8 @@ export interface GraphOptions {
   readonly cacheDir: string;
   /** Default: the model's own. Anything but that may give other vectors than the model's name promises. */
   readonly kind?: StoredModel['graphKind'] | undefined;
+  /** Told when a graph of the cache is not used because it is not what was built. */
+  readonly log?: Pick<Logger, 'warn'> | undefined;
 }
 
 /**
@@ -44,9 +48,13 @@ export async function openGraph(model: StoredModel, options: GraphOptions): Prom
   const facts = JSON.stringify([BUILDER_VERSION, kind, model.weightsSha256, model.pooling]);
   const hash = createHash('sha256').update(facts).update(config).update(maxima).digest('hex').slice(0, 16);
   const path = join(cacheDir, 'graphs', `${model.name}-${kind}-${hash}.onnx`);
-  if (await exists(path)) return path;
+  const before = await graphProblem(path);
+  if (before === undefined) return path;
   const build = async (): Promise<void> => {
-    if (await exists(path)) return; // by whoever had the lock before
+    const problem = await graphProblem(path);
+    if (problem === undefined) return; // by whoever had the lock before
+    if (problem !== ABSENT)
+      options.log?.warn({ path, reason: problem }, 'a graph of the cache is not what was built, building it again');
     const parsed = parseBertConfig(config.toString(), configPath);
     const calibration =
       calibrationPath === undefined
@@ -55,6 +63,7 @@ export async function openGraph(model: StoredModel, options: GraphOptions): Prom
     await Safetensors.use(join(model.folder, 'model.safetensors'), async (weights) => {
       const graph = bertGraph(parsed, weights, { pooling: model.pooling, kind, calibration });
       await placeAtomically(path, (temporary) => graph.write(temporary), { isLocked: true });
+      await keepDigest(path);
     });
   };
   await storing(cacheDir, () => withLock(`${path}.lock`, build));
@@ -64,6 +73,33 @@ export async function openGraph(model: StoredModel, options: GraphOptions): Prom
 /** In the form that this processor computes rightly. */
 async function ownKind({ graphKind }: StoredModel): Promise<StoredModel['graphKind']> {
   return graphKind === 'int8' ? int8KindHere() : graphKind;
+}
+
+const ABSENT = 'is not there';
+
+/** Why it has to be built, or undefined when it is what was built. */
+async function graphProblem(path: string): Promise<string | undefined> {
+  return (await exists(path)) ? digestProblem(path) : ABSENT;
+}
+
+export interface KeptGraph {
+  readonly path: string;
+  readonly bytes: number;
+  /** Why it is not what was built. */
+  readonly problem?: string;
+}
+
+/** The graphs of this model in the cache, each hashed again. */
+export async function keptGraphs(name: string, cacheDir: string): Promise<readonly KeptGraph[]> {
+  const folder = join(cacheDir, 'graphs');
+  const own = new RegExp(`^${name}-(?:${GRAPH_KINDS.join('|')})-[0-9a-f]{16}\\.onnx$`);
+  const graphs: KeptGraph[] = [];
+  for (const entry of (await readdir(folder).catch(() => [])).filter((file) => own.test(file)).sort()) {
+    const path = join(folder, entry);
+    const problem = await digestProblem(path, { again: true });
+    graphs.push({ path, bytes: (await stat(path)).size, ...(problem !== undefined && { problem }) });
+  }
+  return graphs;
 }
 
 async function exists(path: string): Promise<boolean> {

@@ -1,6 +1,7 @@
 // The files of a stored model against their pins. Hashing 90 MB takes 50–100 ms, too long for every start, so what was
 // verified is written down with size and time of change (verified.json beside the files) and hashed again only when one
-// of them is no longer as it was then. Copying a cache changes times and costs one hashing; a changed byte is found.
+// of them is no longer as it was then. It is the time that nobody can put back (ctime). Copying a cache changes times
+// and costs one hashing; a changed byte is found.
 
 import { readFile, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -69,7 +70,7 @@ async function areAsVerified(folder: string, pins: Pins): Promise<boolean> {
         then?.sha256 !== pin.sha256 ||
         now.size !== pin.bytes ||
         then.bytes !== pin.bytes ||
-        then.changedMs !== now.mtimeMs
+        then.changedMs !== now.ctimeMs
       )
         return false;
     }
@@ -82,7 +83,7 @@ async function areAsVerified(folder: string, pins: Pins): Promise<boolean> {
 async function markVerified(folder: string, pins: Pins): Promise<void> {
   const verified: Record<string, Verified[string]> = {};
   for (const [path, pin] of Object.entries(pins))
-    verified[path] = { ...pin, changedMs: (await stat(join(folder, path))).mtimeMs };
+    verified[path] = { ...pin, changedMs: (await stat(join(folder, path))).ctimeMs };
   // a read-only cache works, only slower
   await writeFile(join(folder, VERIFIED), `${JSON.stringify(verified, null, 1)}\n`).catch(() => undefined);
 }

@@ -9,6 +9,7 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ShoalError, isShoalError } from '@shoal/contract';
 import { withLock, type OnProgress } from '@shoal/fetch';
+import { keptGraphs, type KeptGraph } from '../graph/open-graph.ts';
 import { QUANTIZER_VERSION } from '../graph/quantize.ts';
 import { knownCanary } from './canaries.ts';
 import { describeImported, findImported, importedNames } from './imported-models.ts';
@@ -68,6 +69,8 @@ export interface ModelListing {
 export interface VerifiedModel {
   readonly model: StoredModel;
   readonly files: readonly { readonly path: string; readonly bytes: number; readonly sha256: string }[];
+  /** Its graphs in the cache. */
+  readonly graphs: readonly KeptGraph[];
 }
 
 const LICENCE_TEXTS: Readonly<Record<string, string>> = {
@@ -133,14 +136,25 @@ async function lockUnlessAborted<T>(path: string, work: () => Promise<T>, signal
   return Promise.race([done, aborted.promise]).finally(() => signal.removeEventListener('abort', fail));
 }
 
-/** Hashes every file again. MODEL_CORRUPT names those that differ; MODEL_UNAVAILABLE when the model is not stored. */
+/** Hashes every file again, and the graphs made from them. MODEL_CORRUPT names those that differ; MODEL_UNAVAILABLE when the model is not stored. */
 export async function verifyModel(name: string, options: StoreOptions): Promise<VerifiedModel> {
   const known = await findModel(name, options.cacheDir);
   const folder = folderOf(known, options.cacheDir);
   if (!(await isFolder(folder))) throw notStored(known, folder);
   const pins = pinnedFiles(known);
   await verifyFiles(name, folder, pins);
-  return { model: await describe(known, folder), files: Object.entries(pins).map(([path, pin]) => ({ path, ...pin })) };
+  const graphs = await keptGraphs(name, options.cacheDir);
+  const damaged = graphs.filter(({ problem }) => problem !== undefined);
+  if (damaged.length > 0)
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `the files of ${name} are whole, but not what was built from them:` +
+        `${damaged.map(({ path, problem }) => `\n  ${path} ${problem}`).join('')}\nThe next start that needs it ` +
+        'builds it again; or delete it',
+      { name, graphs: damaged },
+    );
+  const files = Object.entries(pins).map(([path, pin]) => ({ path, ...pin }));
+  return { model: await describe(known, folder), files, graphs };
 }
 
 /** Every known model and whether it is stored, then those that were imported, also those that cannot be opened. */

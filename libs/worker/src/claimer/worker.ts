@@ -4,7 +4,7 @@
 import { availableParallelism } from 'node:os';
 import { cpuQueue, mainQueue } from '@shoal/contract';
 import { cacheFolder, sizesOf } from '@shoal/core';
-import { openModel } from '@shoal/models';
+import { checkModelName, openModel } from '@shoal/models';
 import { defaultWorkerName } from '@shoal/queue';
 import { ForkedExecutor } from './forked-executor.ts';
 import { startClaiming, type RunningWorker, type WorkerOptions } from './start-claiming.ts';
@@ -17,6 +17,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
   const { settings, log } = options;
   const { redisUrl, prefix } = settings;
   const cacheDir = cacheFolder(settings.cacheDir);
+  checkModelName(settings.model); // a cache may hold models whose names are another model's queue
   const model = await openModel(settings.model, { cacheDir });
   const threads = settings.threads || availableParallelism();
   // nobody who asks for the model gets simulated vectors

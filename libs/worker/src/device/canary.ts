@@ -1,12 +1,15 @@
-// A few texts whose vectors are known: what a device gives for them is compared with what the CPU gives in fp32 before
-// a worker claims its first job. The reference is computed once for a model and kept beside its graphs.
+// Texts whose vectors are known: what a device gives for them is looked at before a worker claims its first job.
+// On every device and in every precision one text, whose vector was known before this machine (frozen in the project for
+// models that Shoal knows, computed at the import for others): a wrong file, tokenizer, driver, runtime or card shows.
+// On a GPU also ten texts of all lengths, compared with what the CPU gives for them in fp32; that reference is computed
+// once for a model and kept beside its graphs, with its digest.
 
 import { createHash } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
 import { invariant, ShoalError } from '@shoal/contract';
-import type { InferenceBackend, Tokenizer } from '@shoal/core';
+import type { InferenceBackend, Logger, Tokenizer } from '@shoal/core';
 import { OrtBackend } from '@shoal/inference';
-import { openGraph, type StoredModel } from '@shoal/models';
+import { CANARY_TEXT, digestProblem, keepDigest, openGraph, type StoredModel } from '@shoal/models';
 
 /** Short and long, plain and odd; the last two are as long as the model takes. */
 const TEXTS: readonly string[] = [
@@ -27,14 +30,92 @@ export interface CanaryOptions {
   readonly tokenizer: Pick<Tokenizer, 'encode'>;
   readonly cacheDir: string;
   readonly threads: number;
+  readonly log: Logger;
+}
+
+/**
+ * Least cosine between a vector and the known one. In fp32 on a CPU: one value in 384 may be off by 1e-4, where
+ * processors differ by 1e-6. Reduced precisions: as in the truth gate. Int8 graphs of others take one scale for a whole
+ * run and saturate on processors without VNNI.
+ */
+const LEAST = { exact: 1 - 5e-9, reduced: 0.9999, coarse: 0.99 } as const;
+
+/** Throws CANARY_FAILED, with the backend closed, unless it gives the known text its known vector. */
+export async function expectCanary<Backend extends InferenceBackend>(
+  backend: Backend,
+  { model, tokenizer, log }: Pick<CanaryOptions, 'model' | 'tokenizer' | 'log'>,
+): Promise<Backend> {
+  const { canary } = model;
+  const { device, precision } = backend;
+  if (canary === undefined || widthOf([canary.ids]) > backend.slotTokens) {
+    const reason = canary === undefined ? 'no vector is known for this model' : 'its runs are shorter than the text';
+    log.info({ device, precision, reason }, 'no canary text is compared');
+    return backend;
+  }
+  try {
+    expectIds(model.name, tokenizer.encode(CANARY_TEXT), canary.ids);
+    const startedMs = performance.now();
+    const cosine = leastCosine(await vectorsOf(backend, [canary.ids]), canary.vector, model.dims);
+    const least = LEAST[toleranceOf(backend, model)];
+    if (!(cosine >= least)) throw otherVector(backend, model, cosine, least);
+    const durationMs = Math.round(performance.now() - startedMs);
+    log.info({ device, precision, leastCosine: cosine, durationMs }, 'the canary text has its vector');
+    return backend;
+  } catch (error) {
+    await backend.stop();
+    throw error;
+  }
+}
+
+function toleranceOf({ device, precision }: InferenceBackend, model: StoredModel): keyof typeof LEAST {
+  if (precision === 'bf16') return 'coarse';
+  if (model.graphKind === 'imported' && model.precision === 'int8') return 'coarse';
+  return device === 'cpu' && precision === 'fp32' ? 'exact' : 'reduced';
+}
+
+/** The tokenizer may be told to cut rows shorter than the text is; then the beginning is compared. */
+function expectIds(model: string, { ids, isTruncated }: ReturnType<Tokenizer['encode']>, known: Ids): void {
+  const compared = isTruncated && ids.length < known.length ? ids.length - 1 : known.length;
+  const isSame = compared < known.length ? true : ids.length === known.length;
+  if (
+    isSame &&
+    Array.from(known)
+      .slice(0, compared)
+      .every((id, at) => ids[at] === id)
+  )
+    return;
+  throw failed(
+    `the tokenizer of ${model} gives the canary text the ids ${Array.from(ids).join(' ')}, and should give ` +
+      `${Array.from(known).join(' ')}: "shoal model verify ${model}" says whether its files are whole`,
+    { model },
+  );
+}
+
+function otherVector(
+  { device, precision }: InferenceBackend,
+  { name, revision }: StoredModel,
+  cosine: number,
+  least: number,
+): ShoalError {
+  return failed(
+    `${name}@${revision} on ${device} in ${precision} gives the canary text another vector than the model should: ` +
+      `cosine ${cosine.toFixed(9)}, at least ${least} is asked for. Its graph, the runtime, the driver or the device ` +
+      `does not compute what it should; nothing is claimed. Delete ${name}-* in the cache's folder graphs and start ` +
+      `again; "shoal model verify ${name}" looks at the files, "shoal doctor" at the device`,
+    { model: name, device, precision, cosine, least },
+  );
+}
+
+function failed(message: string, fields: Readonly<Record<string, unknown>>): ShoalError {
+  return new ShoalError('CANARY_FAILED', message, fields);
 }
 
 export type Canary = (backend: InferenceBackend) => Promise<number>;
 
 /** A check that gives the least cosine between a backend's vectors and those of the CPU in fp32; NaN counts as -1. */
-export async function openCanary({ model, tokenizer, cacheDir, threads }: CanaryOptions): Promise<Canary> {
+export async function openCanary({ model, tokenizer, cacheDir, threads, log }: CanaryOptions): Promise<Canary> {
   const rows = TEXTS.map((text) => tokenizer.encode(text).ids);
-  const graphPath = await openGraph(model, { cacheDir });
+  const graphPath = await openGraph(model, { cacheDir, log });
   const hash = createHash('sha256')
     .update(JSON.stringify(rows.map((row) => [...row])))
     .digest('hex')
@@ -50,7 +131,7 @@ type Ids = ArrayLike<number>;
 
 async function readReference(path: string, values: number): Promise<Float32Array | undefined> {
   const bytes = await readFile(path).catch(() => undefined);
-  return bytes === undefined || bytes.length !== values * 4
+  return bytes === undefined || bytes.length !== values * 4 || (await digestProblem(path)) !== undefined
     ? undefined
     : new Float32Array(Uint8Array.from(bytes).buffer);
 }
@@ -65,7 +146,9 @@ async function makeReference(
   const vectors = await vectorsOf(cpu, rows);
   await cpu.stop();
   // a cache that cannot be written costs a second at the next start
-  await writeFile(path, new Uint8Array(vectors.buffer)).catch(() => undefined);
+  await writeFile(path, new Uint8Array(vectors.buffer))
+    .then(() => keepDigest(path))
+    .catch(() => undefined);
   return vectors;
 }
 

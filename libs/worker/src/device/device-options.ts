@@ -1,6 +1,6 @@
 // What a device is opened with, whichever provider takes it.
 
-import type { InferenceBackend, Logger, Precision, Settings } from '@shoal/core';
+import type { InferenceBackend, Precision, Settings } from '@shoal/core';
 import type { OrtBackendOptions } from '@shoal/inference';
 import type { CanaryOptions } from './canary.ts';
 
@@ -23,7 +23,6 @@ export interface DeviceOptions extends CanaryOptions {
   readonly sessions?: number | undefined;
   /** The environment of this process: CUDA_VISIBLE_DEVICES is set in it. */
   readonly environment: Record<string, string | undefined>;
-  readonly log: Logger;
 }
 
 /** Opens the device, or throws why it cannot: a Refused where that is expected. */

@@ -1,10 +1,11 @@
 // The device a worker runs on: the first of CUDA, WebGPU and the CPU that exists, runs the model where it says it does,
-// and gives the vectors it should; or the simulated one that was named. Whoever asked for a GPU gets one or a refusal
+// and gives the vectors it should (canary.ts); or the simulated one that was named. Whoever asked for a GPU gets one or a refusal
 // that names every reason; only `auto` goes on to the next. Nothing is claimed before this has answered.
 
 import type { InferenceBackend } from '@shoal/core';
 import type { Provider } from '@shoal/inference';
 import type { DeviceOptions, OpenProvider, SlotSizes } from './device-options.ts';
+import { expectCanary } from './canary.ts';
 import { noDevice, refusalOf, tellForcedCpu, tellRefusals, type Refusal } from './device-refusals.ts';
 import { openCpu } from './providers/cpu.ts';
 import { openCuda } from './providers/cuda.ts';
@@ -29,7 +30,7 @@ export async function openDevice({ slots, ...options }: OpenDeviceOptions): Prom
   const refusals: Refusal[] = [];
   for (const provider of providersFor(device)) {
     try {
-      const backend = await PROVIDERS[provider](optionsFor(provider));
+      const backend = await expectCanary(await PROVIDERS[provider](optionsFor(provider)), options);
       tellRefusals(log, refusals, backend.device);
       return backend;
     } catch (error) {

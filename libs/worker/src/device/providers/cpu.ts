@@ -7,8 +7,8 @@ import { cpuSessions, threadsEach } from '../cpu-sessions.ts';
 import type { OpenProvider } from '../device-options.ts';
 import { hostMemory } from '../host-memory.ts';
 
-export const openCpu: OpenProvider = async ({ model, slots, threads, sessions: asked, cacheDir }) => {
-  const graphPath = await openGraph(model, { cacheDir });
+export const openCpu: OpenProvider = async ({ model, slots, threads, sessions: asked, cacheDir, log }) => {
+  const graphPath = await openGraph(model, { cacheDir, log });
   const sessions =
     asked ??
     cpuSessions({

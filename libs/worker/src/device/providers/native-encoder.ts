@@ -73,11 +73,11 @@ async function openExact(options: DeviceOptions, place: NativePlace): Promise<Or
 }
 
 async function exactPlace(
-  { model, cacheDir }: DeviceOptions,
+  { model, cacheDir, log }: DeviceOptions,
   { device }: NativePlace,
 ): Promise<Pick<OrtBackendOptions, 'graphPath' | 'provider' | 'device'>> {
   await linkKeptProvider(cacheDir);
   if ((await cudaProviderProblem()) !== undefined)
-    return { graphPath: await openGraph(model, { cacheDir }), provider: 'cpu' };
-  return { graphPath: await openGraph(model, { cacheDir, kind: 'cuda-fp32' }), provider: 'cuda', device };
+    return { graphPath: await openGraph(model, { cacheDir, log }), provider: 'cpu' };
+  return { graphPath: await openGraph(model, { cacheDir, log, kind: 'cuda-fp32' }), provider: 'cuda', device };
 }

@@ -64,14 +64,14 @@ async function openProven(options: DeviceOptions, attempt: Attempt): Promise<Ort
 }
 
 async function openIn(
-  { model, slots, cacheDir, sessions }: DeviceOptions,
+  { model, slots, cacheDir, sessions, log }: DeviceOptions,
   { precision, kind, kinds, place }: Attempt,
 ): Promise<OrtBackend> {
-  const graphPath = await openGraph(model, { cacheDir, kind });
+  const graphPath = await openGraph(model, { cacheDir, log, kind });
   const exactGraphPath =
     precision === 'fp32' || kind === 'imported' || kinds.fp32 === undefined
       ? undefined
-      : await openGraph(model, { cacheDir, kind: kinds.fp32 });
+      : await openGraph(model, { cacheDir, log, kind: kinds.fp32 });
   return OrtBackend.open({
     ...slots,
     ...place,

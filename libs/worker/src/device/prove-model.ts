@@ -1,0 +1,73 @@
+// A model that was just brought, run on one text in a process of its own: a graph that does not run, crashes the runtime,
+// takes all memory or never ends is refused at its import, where whoever brought it reads why. What it gives is what
+// every device has to give for that text from then on.
+
+import { fork } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { ShoalError } from '@shoal/contract';
+import { CANARY_TEXT, openGraph, openTokenizer, type Canary, type StoredModel } from '@shoal/models';
+
+export interface ProveOptions {
+  readonly cacheDir: string;
+  /** Default: a minute, in which the largest graph that can be is read and run several times. */
+  readonly timeoutMs?: number;
+}
+
+const TIMEOUT_MS = 60_000;
+
+export interface ToProof {
+  readonly graphPath: string;
+  readonly dims: number;
+  readonly precision: StoredModel['precision'];
+  readonly ids: readonly number[];
+}
+export type FromProof =
+  | { readonly kind: 'vector'; readonly values: readonly number[] }
+  | { readonly kind: 'failed'; readonly message: string };
+
+/** On the CPU in the model's own precision. MODEL_CORRUPT says what came instead of a vector. */
+export async function proveModel(
+  model: StoredModel,
+  { cacheDir, timeoutMs = TIMEOUT_MS }: ProveOptions,
+): Promise<Canary> {
+  const ids = [...(await openTokenizer(model)).encode(CANARY_TEXT).ids];
+  const graphPath = await openGraph(model, { cacheDir });
+  const values = await runApart({ graphPath, dims: model.dims, precision: model.precision, ids }, timeoutMs);
+  const vector = Float32Array.from(values);
+  const length = Math.hypot(...vector);
+  if (vector.length !== model.dims || !(Math.abs(length - 1) < 1e-3))
+    throw corrupt(`gives a text a vector of ${vector.length} values and length ${length}, not one of length 1`);
+  return { ids, vector };
+}
+
+function runApart(order: ToProof, timeoutMs: number): Promise<readonly number[]> {
+  const isSource = import.meta.url.endsWith('.ts');
+  const main = fileURLToPath(new URL(isSource ? './prove-model-main.ts' : './prove-model-main.js', import.meta.url));
+  const child = fork(main, [], { stdio: ['ignore', 'ignore', 'ignore', 'ipc'] });
+  const { promise, resolve, reject } = Promise.withResolvers<readonly number[]>();
+  const patience = setTimeout(
+    () => reject(corrupt(`gives no vector for a short text within ${timeoutMs / 1000} s`)),
+    timeoutMs,
+  );
+  child.on('message', (message: FromProof) => {
+    if (message.kind === 'vector') resolve(message.values);
+    else reject(corrupt(`does not run: ${message.message}`));
+  });
+  child.once('error', reject);
+  child.once('close', (code, signal) =>
+    reject(corrupt(`ends the process that runs it (${signal ?? `exit code ${code}`})`)),
+  );
+  // it may end before it has read the order, which its end tells as well
+  child.send(order, () => undefined);
+  return promise.finally(() => {
+    clearTimeout(patience);
+    child.kill('SIGKILL');
+  });
+}
+
+function corrupt(problem: string): ShoalError {
+  return new ShoalError(
+    'MODEL_CORRUPT',
+    `the model ${problem}. It was run on the CPU with ${JSON.stringify(CANARY_TEXT)}`,
+  );
+}
