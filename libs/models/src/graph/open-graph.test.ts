@@ -210,17 +210,17 @@ async function changeHeader(change: (text: string) => string): Promise<void> {
   await writeFile(path, Buffer.concat([length, text, file.subarray(end)]));
 }
 
-describe('a graph of the cache that is not what was built', () => {
-  const damage = async (path: string): Promise<void> => {
-    const bytes = await readFile(path);
-    bytes[bytes.length - 100]! ^= 1;
-    const { atime, mtime } = await stat(path);
-    await writeFile(path, bytes);
-    await utimes(path, atime, mtime); // as whoever does not want it to be seen would
-  };
+const flipUnseen = async (path: string): Promise<void> => {
+  const bytes = await readFile(path);
+  bytes[bytes.length - 100]! ^= 1;
+  const { atime, mtime } = await stat(path);
+  await writeFile(path, bytes);
+  await utimes(path, atime, mtime); // as whoever does not want it to be seen would
+};
 
+describe('a graph of the cache that is not what was built', () => {
   test.each<[string, (path: string) => Promise<unknown>, RegExp]>([
-    ['one bit flipped, its time put back', damage, /has sha256 \w+ instead of \w+/],
+    ['one bit flipped, its time put back', flipUnseen, /has sha256 \w+ instead of \w+/],
     ['cut off', (path) => truncate(path, 1_000), /has 1000 bytes instead of/],
     ['without a digest', (path) => rm(`${path}.sha256`), /has no digest beside it/],
     ['with a damaged digest', (path) => writeFile(`${path}.sha256`, '{'), /has a damaged digest beside it/],

@@ -111,18 +111,19 @@ describe('a worker', () => {
   });
 });
 
+const bring = (path: string, timeoutMs?: number): Promise<StoredModel> =>
+  importModel(path, {
+    cacheDir,
+    name: 'mine',
+    force: true,
+    prove: (model) => proveModel(model, { cacheDir, ...(timeoutMs !== undefined && { timeoutMs }) }),
+  }).then(({ model }) => model);
+
 describe('an import', () => {
   let given: string;
   beforeAll(async () => {
     given = (await openModel('tiny-random-b', { cacheDir })).folder;
   });
-  const bring = (path: string, timeoutMs?: number): Promise<StoredModel> =>
-    importModel(path, {
-      cacheDir,
-      name: 'mine',
-      force: true,
-      prove: (model) => proveModel(model, { cacheDir, ...(timeoutMs !== undefined && { timeoutMs }) }),
-    }).then(({ model }) => model);
 
   test('keeps what the model gives, and every start compares with it', async () => {
     const brought = await bring(given);

@@ -15,7 +15,7 @@ import type { DeviceOptions } from './device-options.ts';
 import { openDevice } from './open-device.ts';
 
 /** Without the line about the text that every device is asked for. */
-const told = ({ lines }: RecordingLogger): RecordingLogger['lines'] =>
+const linesOf = ({ lines }: RecordingLogger): RecordingLogger['lines'] =>
   lines.filter(({ message }) => message !== 'the canary text has its vector');
 
 let cacheDir: string;
@@ -57,8 +57,8 @@ describe('without a GPU', () => {
     const asked = await options('auto');
     const backend = await openDevice(asked);
     expect(backend.device).toBe('cpu');
-    expect(told(asked.log)).toHaveLength(1);
-    expect(told(asked.log)[0]!.fields).toMatchObject({
+    expect(linesOf(asked.log)).toHaveLength(1);
+    expect(linesOf(asked.log)[0]!.fields).toMatchObject({
       device: 'cpu',
       tried: { cuda: expect.any(String), webgpu: expect.any(String) },
     });
@@ -103,7 +103,7 @@ test('with CUDA hidden auto runs on the CPU with one warning', async () => {
   const asked = await options('auto', { CUDA_VISIBLE_DEVICES: '-1' });
   const backend = await openDevice(asked);
   expect(backend.device).toBe('cpu');
-  expect(told(asked.log).map(({ level, message }) => [level, message])).toEqual([
+  expect(linesOf(asked.log).map(({ level, message }) => [level, message])).toEqual([
     ['warn', expect.stringMatching(/a GPU is not used/)],
   ]);
   await backend.stop();
@@ -122,7 +122,7 @@ test.each([
 test('SHOAL_FORCE_CPU=1 is said aloud', async () => {
   const asked = await options('cpu', { SHOAL_FORCE_CPU: '1' });
   const backend = await openDevice(asked);
-  expect(told(asked.log)).toEqual([
+  expect(linesOf(asked.log)).toEqual([
     expect.objectContaining({ level: 'warn', message: expect.stringMatching(/SHOAL_FORCE_CPU=1/) }),
   ]);
   await backend.stop();
