@@ -68,7 +68,7 @@ function addEmbed(program: Command, terminal: Terminal): void {
   addInputFlags(command);
   command
     .addOption(
-      new Option('--prompt <kind>', 'put the model’s prompt for this kind before each text, where it has one').choices([
+      new Option('--prompt <kind>', 'put the model’s prompt for this kind before each text; refused for a model without prompts').choices([
         'query',
         'passage',
       ]),

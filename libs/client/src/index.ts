@@ -1,4 +1,4 @@
-export { ShoalClient } from './shoal-client.ts';
+export { ShoalClient, hasPrompts } from './shoal-client.ts';
 export type { CosineOptions, Queries, RankingOptions, RowIds, Scores, SpreadOptions } from './similarity-calls.ts';
 export type {
   ClientCounts,

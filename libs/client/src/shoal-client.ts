@@ -186,7 +186,7 @@ export class ShoalClient {
       rows,
       dims,
     } = await this.embed(queries, {
-      ...(this.options.model.prompts === undefined ? {} : { prompt: 'query' as const }),
+      ...(hasPrompts(this.options.model.prompts) ? { prompt: 'query' as const } : {}),
       ...(signal === undefined ? {} : { signal }),
     });
     return { values, rows, dims };
@@ -202,6 +202,7 @@ export class ShoalClient {
     idOf: (first: number) => string,
   ): StreamTerms {
     const { model, tokenizer, tenant = 'default', maxInFlightJobs = 64 } = this.options;
+    if (prompt !== undefined && model.prompts !== undefined && !hasPrompts(model.prompts)) throw noPrompts(model, prompt);
     return {
       requestId: `${tenant}~${id}`,
       model: `${model.name}@${model.revision}`,
@@ -219,6 +220,20 @@ export class ShoalClient {
       jobIdOf: (first) => `${tenant}~${idOf(first)}`,
     };
   }
+}
+
+/** Whether there is anything that a prompt could put before a text. */
+export function hasPrompts(prompts: ClientModel['prompts']): boolean {
+  return prompts !== undefined && (prompts.query !== '' || prompts.passage !== '');
+}
+
+function noPrompts({ name }: ClientModel, prompt: string): ShoalError<'JOB_INVALID'> {
+  return new ShoalError(
+    'JOB_INVALID',
+    `the prompt "${prompt}" was asked for, and ${name} has no prompts: its texts would have the vectors they have ` +
+      'without it. Leave it out, or import the model with --query-prompt and --passage-prompt',
+    { model: name, prompt },
+  );
 }
 
 function checkOptions({ jobTexts = 1, maxInFlightJobs = 1, tenant = 'default' }: ClientOptions): void {

@@ -42,7 +42,7 @@ const options = {
   prompt: z
     .enum(['query', 'passage'])
     .optional()
-    .describe('Which of the model’s prompts goes before each text, where it has any.'),
+    .describe('Which of the model’s prompts goes before each text. A model without prompts refuses it.'),
   output: outputOptions.optional(),
 };
 

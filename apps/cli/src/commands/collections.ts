@@ -3,6 +3,7 @@
 
 import { createReadStream } from 'node:fs';
 import { stat } from 'node:fs/promises';
+import { hasPrompts } from '@shoal/client';
 import { ShoalError, isShoalError } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
 import {
@@ -267,7 +268,7 @@ async function* embedded(
   let rows = 0;
   for await (const block of session.client.embedStream(records.from(0, undefined), {
     signal: session.signal,
-    prompt: 'passage',
+    ...(hasPrompts(session.model.prompts) && { prompt: 'passage' as const }),
     truncate: 'end',
   })) {
     session.noteProgress();

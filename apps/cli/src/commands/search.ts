@@ -1,6 +1,7 @@
 // `shoal search`, `similarity` and `spread`: questions to what is kept. Texts are embedded through the queue by the
 // model that embedded the collection; vectors and graphs are compared in this process.
 
+import { hasPrompts } from '@shoal/client';
 import { ShoalError } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
@@ -268,7 +269,7 @@ async function embedded(
     const { vectors } = await client.embed([...texts], {
       class: 'interactive',
       signal,
-      ...(prompt === undefined ? {} : { prompt }),
+      ...(prompt === undefined || !hasPrompts(model.prompts) ? {} : { prompt }),
     });
     return matrixOf(vectors, model.dims);
   });

@@ -4,6 +4,7 @@
 import { createInterface } from 'node:readline/promises';
 import { fileURLToPath } from 'node:url';
 import { join } from 'node:path';
+import { hasPrompts } from '@shoal/client';
 import { ShoalError, modelSlug } from '@shoal/contract';
 import { cacheFolder, type Settings } from '@shoal/core';
 import { duration, rowProgress } from '../progress.ts';
@@ -103,7 +104,7 @@ async function embedMissing(
   const startedMs = performance.now();
   try {
     const items = missing.map((passage) => ({ text: passage.embedded, key: passage.key }));
-    for await (const block of session.client.embedStream(items, { signal: session.signal, prompt: 'passage' })) {
+    for await (const block of session.client.embedStream(items, { signal: session.signal, ...promptOf(session, 'passage') })) {
       if (block.kind === 'skipped') continue;
       session.noteProgress();
       for (const [row, item] of block.items.entries())
@@ -116,10 +117,15 @@ async function embedMissing(
   if (!isQuiet) say(terminal, `embedded in ${duration((performance.now() - startedMs) / 1_000)}`);
 }
 
+/** Asked for where the model has prompts. */
+function promptOf<Kind extends 'query' | 'passage'>({ model }: Session, prompt: Kind): { readonly prompt?: Kind } {
+  return hasPrompts(model.prompts) ? { prompt } : {};
+}
+
 async function nearest(session: Session, matrix: Float32Array, query: string, k: number): Promise<readonly Hit[]> {
   const { vectors } = await session.client.embed([query], {
     class: 'interactive',
-    prompt: 'query',
+    ...promptOf(session, 'query'),
     signal: session.signal,
   });
   return topK(matrix, vectors, k);

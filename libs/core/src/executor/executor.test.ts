@@ -130,6 +130,15 @@ describe('rows', () => {
     expect(bench.vectorsOf('a')).toEqual(expectedVectors(bench.tokenizer, ['query : one']));
   });
 
+  test('a prompt asked of a model that has none fails its job, and its texts get no other vectors', async () => {
+    const bench = setup({ prompts: { query: '', passage: '' } });
+    bench.run([orderOf('a', ['one'], { prompt: 'query' }), orderOf('b', ['one'])]);
+    await bench.untilOutcomes(2);
+    const message = expect.stringMatching(/asks for the prompt "query".*has no prompts/) as unknown;
+    expect(bench.outcomesOf('a')).toMatchObject([{ kind: 'failed', failure: { code: 'JOB_INVALID', message } }]);
+    expect(bench.vectorsOf('b')).toEqual(expectedVectors(bench.tokenizer, ['one']));
+  });
+
   test('input keys of texts and of token ids give what the same texts give inline', async () => {
     const bench = setup();
     const texts = ['one two', textOf(20, 'x')];

@@ -139,11 +139,22 @@ export class Filler {
     texts: readonly string[],
   ): Promise<{ ids: ArrayLike<number>[]; truncated: number }> {
     const { tokenizer, prompts } = this.parts;
+    if (order.prompt !== undefined && prompts.query === '' && prompts.passage === '') throw this.noPrompts(order);
     const prefix = order.prompt === undefined ? '' : prompts[order.prompt];
     const rows = await tokenizer.encodeAll(prefix === '' ? texts : texts.map((text) => prefix + text));
     const firstCut = rows.findIndex((row) => row.isTruncated);
     if (firstCut >= 0 && order.truncate === 'error') throw tooLong(order.jobId, firstCut, tokenizer.maxTokens);
     return { ids: rows.map((row) => row.ids), truncated: rows.filter((row) => row.isTruncated).length };
+  }
+
+  /** Texts without the words that were asked for would have other vectors, and nobody would see it. */
+  private noPrompts({ jobId, prompt }: JobOrder): ShoalError<'JOB_INVALID'> {
+    return new ShoalError(
+      'JOB_INVALID',
+      `job "${jobId}" asks for the prompt "${prompt}", and ${this.parts.model} has no prompts: leave "prompt" out, or ` +
+        'import the model with --query-prompt and --passage-prompt',
+      { jobId },
+    );
   }
 
   private checkedIds(

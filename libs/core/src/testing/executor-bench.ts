@@ -30,6 +30,7 @@ export interface SetupOptions {
   /** Called with the device of each executor before its first run. */
   readonly prepare?: (backend: FakeBackend, budget: BatchBudget) => void;
   readonly isLastLane?: boolean;
+  readonly prompts?: Readonly<Record<'query' | 'passage', string>>;
   /** Whether a recycled executor is followed by another. */
   readonly isReplaced?: boolean;
 }
@@ -73,7 +74,7 @@ export function setup(options: SetupOptions = {}) {
       isLastLane,
       limits: { ...LIMITS, ...options.limits },
       model: MODEL,
-      prompts: { query: 'query : ', passage: '' },
+      prompts: options.prompts ?? { query: 'query : ', passage: '' },
       resultKey: (jobId) => `out:${jobId}`,
       send: (message) => (isAlive() ? hear(message) : undefined),
       faults: noFaults,
