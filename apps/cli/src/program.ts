@@ -68,10 +68,10 @@ function addEmbed(program: Command, terminal: Terminal): void {
   addInputFlags(command);
   command
     .addOption(
-      new Option('--prompt <kind>', 'put the model’s prompt for this kind before each text; refused for a model without prompts').choices([
-        'query',
-        'passage',
-      ]),
+      new Option(
+        '--prompt <kind>',
+        'put the model’s prompt for this kind before each text; refused for a model without prompts',
+      ).choices(['query', 'passage']),
     )
     .addOption(
       new Option('--truncate <mode>', 'a text longer than the model takes is cut at its end, or an error')

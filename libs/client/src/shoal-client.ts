@@ -7,6 +7,7 @@ import { MAX_ROWS_PER_JOB, ShoalError, mainQueue, type Matrix, type Ranking, typ
 import type { CancelResult } from '@shoal/queue';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type {
+  ClientModel,
   ClientCounts,
   ClientOptions,
   EmbedOptions,
@@ -202,7 +203,8 @@ export class ShoalClient {
     idOf: (first: number) => string,
   ): StreamTerms {
     const { model, tokenizer, tenant = 'default', maxInFlightJobs = 64 } = this.options;
-    if (prompt !== undefined && model.prompts !== undefined && !hasPrompts(model.prompts)) throw noPrompts(model, prompt);
+    if (prompt !== undefined && model.prompts !== undefined && !hasPrompts(model.prompts))
+      throw noPrompts(model, prompt);
     return {
       requestId: `${tenant}~${id}`,
       model: `${model.name}@${model.revision}`,

@@ -104,7 +104,10 @@ async function embedMissing(
   const startedMs = performance.now();
   try {
     const items = missing.map((passage) => ({ text: passage.embedded, key: passage.key }));
-    for await (const block of session.client.embedStream(items, { signal: session.signal, ...promptOf(session, 'passage') })) {
+    for await (const block of session.client.embedStream(items, {
+      signal: session.signal,
+      ...promptOf(session, 'passage'),
+    })) {
       if (block.kind === 'skipped') continue;
       session.noteProgress();
       for (const [row, item] of block.items.entries())
