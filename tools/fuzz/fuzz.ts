@@ -31,8 +31,8 @@ export interface FuzzOptions {
   readonly mostFindings?: number;
 }
 
-/** A message is read by a person: it names what was found and does not repeat a file. */
-const MESSAGE_CHARACTERS = 1_200;
+/** A message names what was found; it may quote a long word of a file, and does not repeat the file. */
+const MESSAGE_CHARACTERS = 100_000;
 
 /** Sound files first, then damaged ones. Rejects when a sound file is not read as the second reader reads it. */
 export async function fuzz(reader: FuzzedReader, kept: KeptProcess, options: FuzzOptions): Promise<Report> {

@@ -13,6 +13,7 @@ import { onnxReader } from './readers/onnx.ts';
 import { resultReader } from './readers/result.ts';
 import { runFileReader } from './readers/run-file.ts';
 import { safetensorsReader } from './readers/safetensors.ts';
+import { embeddingsReader, jobReader, searchReader, similarityJobReader } from './readers/requests.ts';
 import { csvReader, jsonlReader, linesReader, markdownReader } from './readers/texts.ts';
 import { tokenizerReader } from './readers/tokenizer.ts';
 import { jsonlVectorsReader } from './readers/vectors-jsonl.ts';
@@ -34,6 +35,10 @@ export const READERS: readonly FuzzedReader[] = [
   safetensorsReader,
   onnxReader,
   tokenizerReader,
+  jobReader,
+  similarityJobReader,
+  embeddingsReader,
+  searchReader,
   runFileReader,
 ];
 

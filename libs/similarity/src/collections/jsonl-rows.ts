@@ -96,9 +96,9 @@ function parseLine(path: string, line: number, text: string): { vector: number[]
   const vector = vectorOf(path, line, field('embedding') ?? field('vector'));
   const id = field('id');
   if (id === undefined || id === null) return { vector, name: '' };
-  if (typeof id === 'number') return { vector, name: Number.isSafeInteger(id) ? String(id) : digitsOfId(text, id) };
-  if (typeof id !== 'string')
-    throw wrongFile(path, `its "id" is neither a text nor a number: ${JSON.stringify(id).slice(0, 80)}`, line);
+  if (typeof id === 'number')
+    return { vector, name: Number.isSafeInteger(id) ? String(id) : digitsOfId(path, line, text, id) };
+  if (typeof id !== 'string') throw wrongFile(path, `its "id" is neither a text nor a number: ${inShort(id)}`, line);
   return { vector, name: id };
 }
 
@@ -109,19 +109,35 @@ function vectorOf(path: string, line: number, found: unknown): number[] {
   if (at !== -1)
     throw wrongFile(
       path,
-      `there is no "embedding" (or "vector") that is a list of numbers: number ${at} of it is ` +
-        JSON.stringify(found[at]).slice(0, 80),
+      `there is no "embedding" (or "vector") that is a list of numbers: number ${at} of it is ${inShort(found[at])}`,
       line,
     );
   return found as number[];
 }
 
-/** A number that fp64 rounds, as it is written. */
-function digitsOfId(text: string, id: number): string {
-  let written = String(id);
-  JSON.parse(text, function (this: unknown, key: string, value: unknown, context?: { readonly source?: string }) {
-    if (key === 'id' && value === id && context?.source !== undefined) written = context.source;
-    return value;
-  } as (this: unknown, key: string, value: unknown) => unknown);
-  return written;
+/** Lists and objects by their kind alone: spelling them out would go as deep as a file likes to nest. */
+function inShort(value: unknown): string {
+  if (typeof value === 'object' && value !== null) return Array.isArray(value) ? 'a list' : 'an object';
+  return JSON.stringify(value).slice(0, 80);
+}
+
+/** A number that fp64 rounds, as it is written. Objects inside the record may have ids of their own. */
+function digitsOfId(path: string, line: number, text: string, id: number): string {
+  const written = new Map<unknown, string>();
+  try {
+    const record: unknown = JSON.parse(text, function (
+      this: unknown,
+      key: string,
+      value: unknown,
+      context?: { readonly source?: string },
+    ) {
+      if (key === 'id' && value === id && context?.source !== undefined) written.set(this, context.source);
+      return value;
+    } as (this: unknown, key: string, value: unknown) => unknown);
+    return written.get(record) ?? String(id);
+  } catch (error) {
+    if (error instanceof RangeError)
+      throw wrongFile(path, 'its record nests too deeply to keep the digits of "id"', line);
+    throw error;
+  }
 }

@@ -185,6 +185,16 @@ describe('vectors from files', () => {
         file('ids.jsonl', '\uFEFF{"id":9223372036854775807,"vector":[1],"text":"a\u2028b"}\r\n{"id":7,"vector":[2]}'),
       ),
     ).toEqual({ dims: 1, vectors: [1, 2], names: ['9223372036854775807', '7'] });
+    const nested = '{"id":9007199254740993,"meta":{"id":9007199254740992},"embedding":[1]}';
+    expect((await all(file('nested.jsonl', nested))).names).toEqual(['9007199254740993']);
+    const deep = `${'['.repeat(50_000)}${']'.repeat(50_000)}`;
+    expect(await problemOf(all(file('deep.jsonl', `{"embedding":[1,${deep}]}`)))).toContain('number 1 of it is a list');
+    expect(await problemOf(all(file('deep.jsonl', `{"embedding":[1],"id":${deep}}`)))).toContain(
+      'nor a number: a list',
+    );
+    expect(await problemOf(all(file('deep.jsonl', `{"embedding":[1],"id":1e300,"x":${deep}}`)))).toContain(
+      'its record nests too deeply',
+    );
     expect(await problemOf(all(file('id.jsonl', '{"id":[1],"embedding":[1]}\n')))).toContain(
       'line 1: its "id" is neither',
     );
