@@ -140,13 +140,13 @@ function addSimilarity(app: FastifyInstance, { embedder, similarity }: AppParts,
     );
   app.post('/v1/similarity/topk', { schema: TOPK_SCHEMA }, async (request, reply) => {
     const { collection, queries, ...options } = parseTopK(takenBody(request));
-    return answerWith(request, reply, rankingBytes(rowsOf(queries), options.k), async (signal) =>
+    return answerWith(request, reply, rankingBytes(rowsOf(queries), options.k, options.names), async (signal) =>
       toRankings(await client.topK(collection, queries, { ...options, signal })),
     );
   });
   app.post('/v1/similarity/rescore', { schema: RESCORE_SCHEMA }, async (request, reply) => {
     const { collection, queries, candidates, ...options } = parseRescore(takenBody(request));
-    return answerWith(request, reply, rankingBytes(rowsOf(queries), options.k), async (signal) =>
+    return answerWith(request, reply, rankingBytes(rowsOf(queries), options.k, options.names), async (signal) =>
       toRankings(await client.rescore(collection, queries, candidates, { ...options, signal })),
     );
   });

@@ -126,6 +126,19 @@ const rankingItem = {
     description: 'Row ids or nodes, best first; text where a number would not be exact.',
   },
 } as const;
+const namedItem = {
+  ...rankingItem,
+  names: {
+    type: 'array',
+    items: { type: ['string', 'null'] },
+    description: 'With "names": what the rows are called, null where one has no name.',
+  },
+} as const;
+const names = {
+  type: 'boolean',
+  default: false,
+  description: 'Whether the names of rows come beside their ids.',
+} as const;
 const scoresItem = {
   object: { type: 'string', const: 'scores' },
   index: { type: 'integer' },
@@ -165,8 +178,8 @@ const similaritySchema = <Properties extends object>(
 export const TOPK_SCHEMA = similaritySchema(
   'The k best rows of a collection',
   ['collection', 'queries', 'k'],
-  { collection, queries: queriesOf(MAX_QUERIES), k, metric },
-  rankingItem,
+  { collection, queries: queriesOf(MAX_QUERIES), k, metric, names },
+  namedItem,
 );
 
 export const RESCORE_SCHEMA = similaritySchema(
@@ -177,13 +190,14 @@ export const RESCORE_SCHEMA = similaritySchema(
     queries: queriesOf(MAX_QUERIES),
     k,
     metric,
+    names,
     candidates: {
       description: 'A list of row ids for each query.',
       type: 'array',
       items: { type: 'array', items: { type: 'integer', minimum: 0 }, minItems: 1 },
     },
   },
-  rankingItem,
+  namedItem,
 );
 
 export const COSINE_SCHEMA = similaritySchema(

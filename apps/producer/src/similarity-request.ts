@@ -13,6 +13,7 @@ export interface TopKRequest {
   readonly queries: Queries;
   readonly k: number;
   readonly metric: SimilarityMetric;
+  readonly names: boolean;
 }
 
 export interface RescoreRequest extends TopKRequest {
@@ -46,12 +47,12 @@ const MAX_STEPS = 64;
 const QUERIES = 'a text, an array of texts, or an array of vectors';
 
 export function parseTopK(body: unknown): TopKRequest {
-  const fields = checkedBody(body, ['collection', 'queries', 'k', 'metric']);
+  const fields = checkedBody(body, ['collection', 'queries', 'k', 'metric', 'names']);
   return rankingRequest(fields);
 }
 
 export function parseRescore(body: unknown): RescoreRequest {
-  const fields = checkedBody(body, ['collection', 'queries', 'candidates', 'k', 'metric']);
+  const fields = checkedBody(body, ['collection', 'queries', 'candidates', 'k', 'metric', 'names']);
   const request = rankingRequest(fields);
   const lists = list('candidates', fields.candidates, 'an array of row ids for each query', MAX_QUERIES);
   if (lists.length !== rowsOf(request.queries))
@@ -116,7 +117,7 @@ export function rowsOf(queries: Queries): number {
 // ---- fields -------------------------------------------------------------------------------------------------------
 
 function rankingRequest(fields: {
-  readonly [Name in 'collection' | 'queries' | 'k' | 'metric']?: unknown;
+  readonly [Name in 'collection' | 'queries' | 'k' | 'metric' | 'names']?: unknown;
 }): TopKRequest {
   const queries = queriesOf('queries', fields.queries, MAX_QUERIES);
   return {
@@ -124,7 +125,14 @@ function rankingRequest(fields: {
     queries,
     k: kOf(fields.k, rowsOf(queries)),
     metric: metricOf(fields.metric),
+    names: namesOf(fields.names),
   };
+}
+
+function namesOf(asked: unknown): boolean {
+  if (asked === undefined) return false;
+  if (typeof asked !== 'boolean') throw wrongType('names', 'true or false', asked);
+  return asked;
 }
 
 function collectionOf(asked: unknown): string {
@@ -155,6 +163,8 @@ function kOf(asked: unknown, rows: number): number {
 function queriesOf(name: string, asked: unknown, most: number): Queries {
   if (typeof asked === 'string') return [checkText(asked, name)];
   const items = list(name, asked, QUERIES, most);
+  if (typeof items[0] === 'number')
+    throw wrongType(name, `${QUERIES}: one vector is [[${items.slice(0, 2).map(shown).join(', ')}, …]]`, asked);
   if (!Array.isArray(items[0])) return items.map((text, i) => checkText(text, `${name}[${i}]`));
   const dims = list(`${name}[0]`, items[0], 'a vector').length;
   const values = new Float32Array(items.length * dims);

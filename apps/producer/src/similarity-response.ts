@@ -9,15 +9,19 @@ import { invalid } from './problem.ts';
 /** Scores of one answer: some 80 MB of JSON. */
 export const MAX_SCORES = 1 << 22;
 
-/** Bytes that rankings hold until they are written: an id and a score of 8 bytes for each hit, twice. */
-export function rankingBytes(rows: number, k: number): number {
-  return 2 * rows * k * 16;
+/**
+ * Bytes that rankings hold until they are written: an id and a score of 8 bytes for each hit, twice, and a name of some
+ * 64 where names were asked for.
+ */
+export function rankingBytes(rows: number, k: number, isNamed = false): number {
+  return 2 * rows * k * (isNamed ? 80 : 16);
 }
 
 export function toRankings(rankings: readonly Ranking[]): JsonList {
   return new JsonList(rankings.length, (index) => {
-    const { ids, scores } = rankings[index]!;
-    return { object: 'ranking', index, ids: Array.from(ids, idOf), scores: [...scores] };
+    const { ids, scores, names } = rankings[index]!;
+    const named = names === undefined ? {} : { names: names.map((name) => (name === '' ? null : name)) };
+    return { object: 'ranking', index, ids: Array.from(ids, idOf), scores: [...scores], ...named };
   });
 }
 

@@ -50,7 +50,10 @@ beforeAll(async () => {
     log: noLog,
   };
   const collections = join(cacheDir, 'collections');
-  await createCollection(collections, 'square', [{ dims: 2, vectors: Float32Array.from(ROWS.flat()) }]);
+  const vectors = Float32Array.from(ROWS.flat());
+  await createCollection(collections, 'square', [
+    { dims: 2, vectors, names: ['east', 'north', '', 'south', 'middle'] },
+  ]);
   await createCollection(collections, 'empty', [], { dims: 2 });
   await saveGraph(
     collections,
@@ -124,6 +127,36 @@ async function waiting(prefix: string): Promise<number> {
 }
 
 describe('a question is answered', () => {
+  test('names come beside the ids where they are asked for', async () => {
+    const question = {
+      collection: 'square@1',
+      queries: [
+        [1, 0.1],
+        [-1, 0],
+      ],
+      k: 2,
+    };
+    expect((await answer('topk', { ...question, names: true })).data).toMatchObject([
+      { ids: [0, 4], names: ['east', 'middle'] },
+      { ids: [2, 1], names: [null, 'north'] },
+    ]);
+    expect((await answer('rescore', { ...question, names: true, candidates: [[3, 1], [2]] })).data).toMatchObject([
+      { ids: [1, 3], names: ['north', 'south'] },
+      { ids: [2], names: [null] },
+    ]);
+    expect((await answer('topk', question)).data[0]).not.toHaveProperty('names');
+    for (const [body, message] of [
+      [{ ...question, names: 'yes' }, '\"names\" must be true or false, found \"yes\"'],
+      [{ ...question, queries: [1, 0] }, 'or an array of vectors: one vector is [[1, 0, …]], found an array'],
+    ] as const) {
+      const response = await post('similarity/topk', body);
+      expect([response.status, await response.json()]).toMatchObject([
+        400,
+        { error: { message: expect.stringContaining(message) } },
+      ]);
+    }
+  });
+
   test('topk: the best rows of each query, in order', async () => {
     expect(
       await answer('topk', {

@@ -96,9 +96,13 @@ export class ShoalClient {
    * COLLECTION_UNKNOWN, COLLECTION_GONE, COLLECTION_CORRUPT, COLLECTION_EMPTY, DIMENSIONS_MISMATCH, VECTOR_INVALID,
    * RESULT_TOO_LARGE or OUT_OF_VRAM.
    */
-  async topK(collection: string, queries: Queries, { k, metric, ...options }: RankingOptions): Promise<Ranking[]> {
+  async topK(
+    collection: string,
+    queries: Queries,
+    { k, metric, names, ...options }: RankingOptions,
+  ): Promise<Ranking[]> {
     return this.similarity.rankings(
-      { kind: 'topk', collection, k, metric },
+      { kind: 'topk', collection, k, metric, names },
       await this.vectorsOf(queries, options.signal),
       options,
     );
@@ -112,7 +116,7 @@ export class ShoalClient {
     collection: string,
     queries: Queries,
     candidates: readonly RowIds[],
-    { k, metric, ...options }: RankingOptions,
+    { k, metric, names, ...options }: RankingOptions,
   ): Promise<Ranking[]> {
     const lists = candidates.map(rowIdsOf);
     const given = 'dims' in queries ? matrixOf(queries) : queries;
@@ -124,7 +128,7 @@ export class ShoalClient {
         { candidates: lists.length, queries: count },
       );
     return this.similarity.rankings(
-      { kind: 'rescore', collection, k, metric, candidates: lists },
+      { kind: 'rescore', collection, k, metric, names, candidates: lists },
       await this.vectorsOf(given, options.signal),
       options,
     );

@@ -41,6 +41,8 @@ export interface RankingOptions extends CallOptions {
   readonly k: number;
   /** Default cosine. */
   readonly metric?: SimilarityMetric;
+  /** Each ranking has `names` as well: what its rows are called, '' where one has no name. */
+  readonly names?: boolean;
 }
 
 export interface CosineOptions extends CallOptions {

@@ -31,12 +31,14 @@ export type SimilarityQuestion =
       readonly collection: string;
       readonly k: number;
       readonly metric: SimilarityMetric | undefined;
+      readonly names?: boolean | undefined;
     }
   | {
       readonly kind: 'rescore';
       readonly collection: string;
       readonly k: number;
       readonly metric: SimilarityMetric | undefined;
+      readonly names?: boolean | undefined;
       readonly candidates: readonly BigUint64Array[];
     }
   | { readonly kind: 'cosine'; readonly collection: string; readonly metric: SimilarityMetric | undefined }
@@ -116,6 +118,7 @@ function compareRequest(
     ...given({ metric }),
     ...('collection' in question ? { collection: question.collection } : {}),
     ...('k' in question ? { k: question.k } : {}),
+    ...('names' in question && question.names === true ? { names: true } : {}),
     queries: vectorsField(queries, isInline),
     ...(against === undefined ? {} : { against: vectorsField(against, isInline) }),
     ...(candidates === undefined

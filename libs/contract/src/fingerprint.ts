@@ -45,7 +45,9 @@ export function similarityFingerprint(
   }
   invariant('queries' in compared, 'only a spread begins at seeds');
   const { kind, collection = null, metric } = request;
-  const head = JSON.stringify([kind, collection, metric, ...('k' in request ? [request.k] : [compared.queries.rows])]);
+  const size = 'k' in request ? request.k : compared.queries.rows;
+  const isNamed = 'names' in request && request.names === true;
+  const head = JSON.stringify([kind, collection, metric, size, ...(isNamed ? ['names'] : [])]);
   return hash
     .update(`${head}\n`)
     .update(encoded ?? encodeComparands(compared))

@@ -24,6 +24,8 @@ const DTYPES: readonly ResultDtype[] = ['f32', 'f16', 'i8', 'binary', 'ranking']
 export interface Ranking {
   readonly ids: BigUint64Array;
   readonly scores: Float32Array;
+  /** What the rows are called, '' where one has no name; absent where nobody asked. */
+  readonly names?: readonly string[];
 }
 
 export interface ResultHeader {
@@ -142,7 +144,21 @@ export function rankingBytes(queries: number, hits: number): number {
   return 4 * queries + 12 * hits;
 }
 
+/**
+ * Ids and scores of each query. Where names were asked for, behind them the bytes of each name (u32), then the names in
+ * UTF-8, in the order of the ids, with zeros up to a multiple of 4.
+ */
 export function encodeRankings(rankings: readonly Ranking[]): Buffer {
+  const numbers = encodeNumbers(rankings);
+  if (!rankings.some(({ names, ids }) => names !== undefined && ids.length > 0)) return numbers;
+  const names = rankings.flatMap(({ names: given, ids }) => Array.from(ids, (_, i) => Buffer.from(given?.[i] ?? '')));
+  const lengths = Uint32Array.from(names, (name) => name.length);
+  const text = Buffer.concat(names);
+  const padding = Buffer.alloc(-text.length & 3);
+  return Buffer.concat([numbers, Buffer.from(lengths.buffer), text, padding]);
+}
+
+function encodeNumbers(rankings: readonly Ranking[]): Buffer {
   const body = Buffer.allocUnsafeSlow(
     rankingBytes(
       rankings.length,
@@ -166,14 +182,18 @@ export function encodeRankings(rankings: readonly Ranking[]): Buffer {
 export function decodeRankings({ rows }: Pick<ResultHeader, 'rows'>, body: Buffer): Ranking[] {
   const { buffer, byteOffset } = body.byteOffset % 4 === 0 ? body : Uint8Array.from(body);
   const words = new Uint32Array(buffer, byteOffset, body.length / 4);
-  const hits = (words.length - rows) / 3;
+  const end = endOfNumbers(words, rows);
+  const hits = (end - rows) / 3;
   const copied = new Uint32Array(3 * hits);
   let [at, idsAt, scoresAt] = [0, 0, 2 * hits];
+  const names = end === words.length ? undefined : namesIn(words, end, hits);
   return Array.from({ length: rows }, () => {
     const count = words[at++]!;
+    const firstHit = idsAt / 2;
     const ranking = {
       ids: new BigUint64Array(copied.buffer, 4 * idsAt, count),
       scores: new Float32Array(copied.buffer, 4 * scoresAt, count),
+      ...(names === undefined ? {} : { names: names.slice(firstHit, firstHit + count) }),
     };
     for (let i = 0; i < 2 * count; i++) copied[idsAt++] = words[at++]!;
     for (let i = 0; i < count; i++) copied[scoresAt++] = words[at++]!;
@@ -181,17 +201,38 @@ export function decodeRankings({ rows }: Pick<ResultHeader, 'rows'>, body: Buffe
   });
 }
 
+/** The word behind the rankings of so many queries. */
+function endOfNumbers(words: Uint32Array, rows: number): number {
+  let at = 0;
+  for (let query = 0; query < rows; query++) at += 1 + 3 * words[at]!;
+  return at;
+}
+
+function namesIn(words: Uint32Array, from: number, hits: number): readonly string[] {
+  let at = words.byteOffset + 4 * (from + hits);
+  return Array.from({ length: hits }, (_, hit) => {
+    const bytes = Buffer.from(words.buffer as ArrayBuffer, at, words[from + hit]!);
+    at += bytes.length;
+    return bytes.toString('utf8');
+  });
+}
+
 function isBodyOf({ dtype, rows, dims }: Pick<ResultHeader, 'dtype' | 'rows' | 'dims'>, body: Uint8Array): boolean {
   if (dtype !== 'ranking') return body.byteLength === bodyBytes(dtype, rows, dims);
   const view = new DataView(body.buffer, body.byteOffset, body.byteLength);
-  let at = 0;
+  let [at, hits] = [0, 0];
   for (let query = 0; query < rows; query++) {
     if (at + 4 > body.byteLength) return false;
     const count = view.getUint32(at, true);
     if (count > dims) return false;
     at += 4 + 12 * count;
+    hits += count;
   }
-  return at === body.byteLength;
+  if (at >= body.byteLength) return at === body.byteLength;
+  let end = at + 4 * hits;
+  if (end > body.byteLength) return false;
+  for (let hit = 0; hit < hits; hit++) end += view.getUint32(at + 4 * hit, true);
+  return Math.ceil(end / 4) * 4 === body.byteLength;
 }
 
 function corrupt(found: string): ShoalError<'RESULT_CORRUPT'> {

@@ -181,6 +181,25 @@ describe('rankings', () => {
       expect(refused(() => openResult(result.subarray(0, length)))).toMatch(/^RESULT_CORRUPT/);
   });
 
+  test('carry the names of rows where they were asked for', () => {
+    const named = [
+      { ...rankings[0]!, names: ['ü', ''] },
+      { ...rankings[1]!, names: [] },
+      { ...rankings[2]!, names: ['three'] },
+    ];
+    const result = encodeResult(
+      { dtype: 'ranking', rows: 3, dims: 2, fingerprint: '0123456789abcdef', isTruncated: false },
+      encodeRankings(named),
+    );
+    const { header, body } = openResult(result);
+    expect(decodeRankings(header, body)).toEqual(named);
+    const long = Buffer.from(result);
+    long.writeUInt32LE(7_000, long.length - 20); // the bytes of the first name
+    expect(refused(() => openResult(long))).toMatch(/^RESULT_CORRUPT/);
+    for (let length = 32; length < result.length; length++)
+      expect(refused(() => openResult(result.subarray(0, length)))).toMatch(/^RESULT_CORRUPT/);
+  });
+
   test('are read wherever a body lies, and lie in memory of their own', () => {
     const body = encodeRankings(rankings);
     for (const shift of [0, 1, 2, 4]) {

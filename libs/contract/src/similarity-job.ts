@@ -37,6 +37,7 @@ const graph = z
   .string()
   .regex(/^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/, 'must be the name of a graph: up to 64 of A-Z a-z 0-9 _ . -');
 const metric = z.enum(['cosine', 'dot', 'l2']).optional();
+const names = z.boolean().optional();
 const k = z.int().min(1, 'must be at least 1').max(1_000_000);
 const rowId = z.int().min(0);
 const seedField = z.union([rowId, z.tuple([rowId, z.number().gt(0).max(MAX_VALUE)])]);
@@ -54,8 +55,8 @@ const candidates = z.union([z.array(z.array(rowId)).min(1).max(MAX_ROWS_PER_JOB)
 
 const schemas = {
   cosine: z.strictObject({ ...termFields, collection: named.optional(), queries, against: vectors.optional(), metric }),
-  topk: z.strictObject({ ...termFields, collection: named, queries, k, metric }),
-  rescore: z.strictObject({ ...termFields, collection: named, queries, candidates, k, metric }),
+  topk: z.strictObject({ ...termFields, collection: named, queries, k, metric, names }),
+  rescore: z.strictObject({ ...termFields, collection: named, queries, candidates, k, metric, names }),
   spread: z.strictObject({
     ...termFields,
     graph,
@@ -96,7 +97,13 @@ interface Ranked {
 /** What is computed, without what it is computed from: jobs with equal requests run together. */
 export type SimilarityRequest =
   | { readonly kind: 'cosine'; readonly collection: string | undefined; readonly metric: SimilarityMetric }
-  | ({ readonly kind: 'topk' | 'rescore'; readonly collection: string; readonly metric: SimilarityMetric } & Ranked)
+  | ({
+      readonly kind: 'topk' | 'rescore';
+      readonly collection: string;
+      readonly metric: SimilarityMetric;
+      /** The answer has the names of rows beside their ids. */
+      readonly names?: true;
+    } & Ranked)
   | ({
       readonly kind: 'spread';
       readonly graph: string;
@@ -204,7 +211,7 @@ function topKJob(jobId: string, data: Given<'topk'>): SimilarityJob {
   const input = vectorsOf(jobId, data);
   return {
     ...ranked(jobId, data, rowsOf(input.queries)),
-    request: { kind: 'topk', collection: data.collection, metric: data.metric ?? 'cosine', k: data.k },
+    request: { kind: 'topk', ...rankingOf(data) },
     input,
   };
 }
@@ -226,7 +233,7 @@ function rescoreJob(jobId: string, data: Given<'rescore'>): SimilarityJob {
     data.candidates === 'key' ? data.candidates : data.candidates.map((ids) => BigUint64Array.from(ids, BigInt));
   return {
     ...ranked(jobId, data, rows),
-    request: { kind: 'rescore', collection: data.collection, metric: data.metric ?? 'cosine', k: data.k },
+    request: { kind: 'rescore', ...rankingOf(data) },
     input: { ...input, candidates: lists },
   };
 }
@@ -238,6 +245,10 @@ function spreadJob(jobId: string, data: Given<'spread'>): SimilarityJob {
     request: { kind: 'spread', graph: name, steps, decay, threshold, k: data.k },
     input: { form: 'seeds', seeds },
   };
+}
+
+function rankingOf({ collection, metric: asked = 'cosine', k: most, names: isNamed }: Given<'topk' | 'rescore'>) {
+  return { collection, metric: asked, k: most, ...(isNamed === true ? { names: true as const } : {}) };
 }
 
 function ranked(

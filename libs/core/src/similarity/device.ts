@@ -49,6 +49,8 @@ export interface RowSource {
    */
   isCurrent(): Promise<boolean>;
   load(first: number, count: number): Promise<Fitted<HeldRows>>;
+  /** What rows are called, by their ids; '' where one has no name. Absent: no row has one. */
+  names?(ids: BigUint64Array): Promise<readonly string[]>;
   /** What was loaded stays held. */
   close(): Promise<void>;
 }

@@ -9,11 +9,16 @@ import {
   invariant,
   unreachable,
   encodeRankings,
+  MAX_RESULT_BYTES,
+  RESULT_HEADER_BYTES,
+  resultTooLarge,
+  toFailure,
   type Ranking,
   type Matrix,
   type SimilarityRequest,
 } from '@shoal/contract';
 import { EMPTY_RANKING, mergeRankings } from './rankings.ts';
+import type { RowSource } from './device.ts';
 import type { OpenGraph, Work } from './fill.ts';
 import { Tiles, type TileParts } from './tiles.ts';
 
@@ -84,7 +89,7 @@ export class SimilarityRun {
   // ---- kinds ----------------------------------------------------------------------------------------------------
 
   private async topK(
-    { k, metric }: RankingRequest,
+    { k, metric, names }: RankingRequest,
     works: readonly RowsWork[],
     queries: Matrix,
     signal: AbortSignal,
@@ -99,13 +104,13 @@ export class SimilarityRun {
     );
     return rankingsOf(
       works.map((work) => work.queries.rows),
-      best,
+      names === true ? await withNames(works[0]!.collection.source, best) : best,
       k,
     );
   }
 
   private async rescore(
-    { k, metric }: RankingRequest,
+    { k, metric, names }: RankingRequest,
     works: readonly RowsWork[],
     queries: Matrix,
     signal: AbortSignal,
@@ -133,7 +138,7 @@ export class SimilarityRun {
     const stranger = (query: number): boolean => found[query] !== candidates[query]!.length;
     return rankingsOf(
       works.map((work) => work.queries.rows),
-      best,
+      names === true ? await withNames(works[0]!.collection.source, best) : best,
       k,
     ).map((computed, i) => {
       const from = rowsBefore(works, i);
@@ -247,11 +252,28 @@ function mergeInto(best: Ranking[], part: readonly Ranking[], k: number, metric:
   part.forEach((ranking, query) => (best[query] = mergeRankings(best[query]!, ranking, k, metric)));
 }
 
+async function withNames(source: RowSource, rankings: readonly Ranking[]): Promise<Ranking[]> {
+  const named: Ranking[] = [];
+  for (const ranking of rankings)
+    named.push({ ...ranking, names: (await source.names?.(ranking.ids)) ?? Array.from(ranking.ids, () => '') });
+  return named;
+}
+
 function rankingsOf(rows: readonly number[], best: readonly Ranking[], k: number): Computed[] {
   let from = 0;
   return rows.map((count): Computed => {
     const body = encodeRankings(best.slice(from, from + count));
     from += count;
+    if (body.length + RESULT_HEADER_BYTES > MAX_RESULT_BYTES)
+      return {
+        ok: false,
+        failure: toFailure(
+          resultTooLarge(
+            `its result would have ${body.length} bytes with the names of its rows, above the ${MAX_RESULT_BYTES} of ` +
+              'one result; ask for fewer rows, a smaller k, or without names',
+          ),
+        ),
+      };
     return { ok: true, dtype: 'ranking', dims: k, body };
   });
 }

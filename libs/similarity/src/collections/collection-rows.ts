@@ -21,6 +21,8 @@ export interface CollectionRows {
    * Rows `first` to `first + count`; their ids are those of the collection. COLLECTION_CORRUPT when the file was cut.
    */
   read(first: number, count: number): Promise<RowBlock>;
+  /** What rows are called, by their ids; '' where one has no name. Absent when no row has one. */
+  names?(ids: BigUint64Array): Promise<readonly string[]>;
   /**
    * False when another was built under this name and number. COLLECTION_GONE when the version was removed,
    * COLLECTION_CORRUPT when it was cut. Reads the header alone.
@@ -54,6 +56,7 @@ export async function openCollectionRows(folder: string, nameAndVersion: string)
     dims: header.dims,
     rowBytes: header.strideBytes + 4 + idBytes + (header.dtype === 'i8' ? 4 : 0),
     read: (first, count) => readBlock(file, path, header, first, count),
+    ...(header.hasNames ? { names: (ids: BigUint64Array) => namesOf(file, path, header, ids) } : {}),
     isCurrent: async () => (await collectionInfo(folder, name)).createdMs === header.createdMs,
     close: () => file.close(),
   };
@@ -108,6 +111,43 @@ async function readBlock(
   };
   checkBlock(block, path, first);
   return block;
+}
+
+async function namesOf(
+  file: FileHandle,
+  path: string,
+  header: CollectionHeader,
+  ids: BigUint64Array,
+): Promise<readonly string[]> {
+  const { rows, at } = header;
+  const begin = at.names + 8 * (rows + 1);
+  const names: string[] = [];
+  for (const id of ids) {
+    const row = await rowOfId(file, path, header, id);
+    const [from, to] = new BigUint64Array(await readExactly(file, path, at.names + 8 * row, 16));
+    if (from! > to! || begin + Number(to) > at.about)
+      throw corrupt(path, `the name of row ${row} is not where it should be`);
+    const bytes = await readExactly(file, path, begin + Number(from), Number(to! - from!));
+    names.push(Buffer.from(bytes).toString('utf8'));
+  }
+  return names;
+}
+
+async function rowOfId(
+  file: FileHandle,
+  path: string,
+  { rows, at, hasIds }: CollectionHeader,
+  id: bigint,
+): Promise<number> {
+  if (!hasIds) return Number(id);
+  let [low, high] = [0, rows - 1];
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    const [found] = new BigUint64Array(await readExactly(file, path, at.ids + 8 * middle, 8));
+    if (found! < id) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
 
 /** Row numbers need no ids, except in a piece that does not begin at row 0. */

@@ -14,6 +14,7 @@ import {
   removeCollection,
   type RowBatch,
 } from './collections.ts';
+import { openCollectionRows } from './collection-rows.ts';
 import { hitsOf } from '../engines/best-rows.ts';
 import { openKernels } from '../engines/kernels.ts';
 import { nativeAddon, nativeProblem } from '../engines/native-addon.ts';
@@ -343,6 +344,18 @@ describe('what cannot be a collection is refused by its code', () => {
     const { names } = await openCollection(folder, 'docs', { verify: false });
     expect(() => names!(0)).toThrow(/the name of row 0 is not where it should be/);
     expect(() => names!(1)).toThrow(/the name of row 1/);
+  });
+
+  test('names are read by id from the file, one by one', async () => {
+    const ids = BigUint64Array.of(3n, 10n, 2n ** 60n, 2n ** 60n + 1n);
+    await createCollection(folder, 'docs', [{ ...rows(4), names: ['a', 'ü', '', 'last'], ids }]);
+    const open = await openCollectionRows(folder, 'docs@1');
+    expect(await open.names!(BigUint64Array.of(2n ** 60n + 1n, 3n, 2n ** 60n, 10n))).toEqual(['last', 'a', '', 'ü']);
+    await open.close();
+    await createCollection(folder, 'plain', [{ dims: 8, vectors: rows(2).vectors }]);
+    const plain = await openCollectionRows(folder, 'plain@1');
+    expect(plain.names).toBeUndefined();
+    await plain.close();
   });
 
   test('a file that is cut while it is searched: the process lives, and nobody gets an answer', async () => {

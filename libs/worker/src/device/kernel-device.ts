@@ -62,13 +62,25 @@ async function rowSource(
   nameAndVersion: string,
   gpu: CudaEngine | undefined,
 ): Promise<RowSource> {
-  const { name, rows, dims, rowBytes, read, isCurrent, close } = await openCollectionRows(folder, nameAndVersion);
+  const { name, rows, dims, rowBytes, read, names, isCurrent, close } = await openCollectionRows(
+    folder,
+    nameAndVersion,
+  );
   const load = async (first: number, count: number): Promise<HeldRows> => {
     const block = await read(first, count);
     if (count === rows) gpu?.keep(block); // what passes by does not stay
     return heldRows(kernels, block, count * rowBytes, () => gpu?.letGo(block));
   };
-  return { name, rows, dims, rowBytes, isCurrent, close, load: (first, count) => fitted(() => load(first, count)) };
+  return {
+    name,
+    rows,
+    dims,
+    rowBytes,
+    isCurrent,
+    close,
+    load: (first, count) => fitted(() => load(first, count)),
+    ...(names === undefined ? {} : { names }),
+  };
 }
 
 function heldRows(kernels: Kernels, block: RowBlock, bytes: number, free: () => void): HeldRows {
