@@ -146,7 +146,7 @@ describe('a question is answered', () => {
     ]);
     expect((await answer('topk', question)).data[0]).not.toHaveProperty('names');
     for (const [body, message] of [
-      [{ ...question, names: 'yes' }, '\"names\" must be true or false, found \"yes\"'],
+      [{ ...question, names: 'yes' }, '"names" must be true or false, found "yes"'],
       [{ ...question, queries: [1, 0] }, 'or an array of vectors: one vector is [[1, 0, …]], found an array'],
     ] as const) {
       const response = await post('similarity/topk', body);
